@@ -65,8 +65,9 @@ type Config struct {
 	// is full, new addresses are put into groups at random, and the addresses of a group share one counter of each
 	// limit.
 	//
-	// The values by which the limits of a tenant count (`per`), and the entries of its sliding logs, take at most as
-	// much memory as they leave free for others. After that, new values of a limit share one counter, as values above
+	// A tenant gets memory for new values by which its limits count (`per`), and for new entries of its sliding logs,
+	// only while it uses no more memory than is still free. So one tenant uses at most half of the memory, and the
+	// next one at most half of the rest. After that, new values of a limit share one counter, as values above
 	// `maxValues` in plans do, and new entries of a log are counted together. When all memory is full, the
 	// onStoreFailure of each limit decides about new tenants.
 	Memory int64
@@ -181,13 +182,3 @@ func (c *Config) tokenVerifier() (authorizer.Tokens, error) {
 	}
 	return v, nil
 }
-
-// Errors that a [Request.Identify] returns. Any other error refuses the credential.
-var (
-	// ErrNoCredential says that the request does not say who calls. The call is then anonymous if the plans have an
-	// anonymousPlan, and denied otherwise.
-	ErrNoCredential = authorizer.ErrNoCredential
-
-	// ErrUnidentified says that the caller could not be looked up. The client is told to retry after a second.
-	ErrUnidentified = authorizer.ErrNotLoaded
-)

@@ -60,6 +60,7 @@ type Decision struct {
 
 	// Err says why the reason is Unidentified or Internal, if that is known. If Request.Identify refused the caller,
 	// Err is its error. If the reason is NoCredential, Err is set if the configuration has no way to identify anybody.
+	// If the reason is NoPlan, Err names the Identity.Plan that is not there. The limiter logs these two itself, once.
 	// It is for logs, not for clients.
 	Err error
 

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice"
+	"github.com/sluicelimits/sluice/internal/testkit/soak"
 )
 
 // Guarantees that a limiter in memory decides exactly about a tenant that it has never seen, after a flood of addresses
@@ -96,6 +97,9 @@ plans:
 // Guarantees that the default memory holds as many addresses as `sluice check` and docs/plans.md say: further addresses
 // share counters, and the log says so.
 func TestAddressesByDefault(t *testing.T) {
+	if soak.RaceEnabled {
+		t.Skip("140,000 requests of one goroutine, in which the race detector finds nothing")
+	}
 	const addressesByDefault = 130_000 // the number is also in package plan, which knows no store
 	var log bytes.Buffer
 	l := open(t, "ipLimits: [ { id: daily, algorithm: fixed_window, threshold: 9, period: 24h } ]\n",

@@ -37,10 +37,10 @@ func openRedis(t testing.TB, addr string) *redisstore.Store {
 const daily = "plans: [ { id: p, limits: [ { id: total, algorithm: token_bucket, rate: 1, period: 1h, burst: 500 } ] " +
 	"} ]\ntenants: [ { id: acme, plan: p } ]\n"
 
-// together opens two limiters, each with a store of its own, like two processes, and checks that together they admit
-// what one limiter may. Up to without of the 2,000 requests may be decided without the store: it does not count what it
-// does not answer in time.
-func together(t *testing.T, goroutines int, without int64, store func() sluice.Store) {
+// checkTwoLimiters opens two limiters, each with a store of its own, like two processes, and checks that together they
+// admit what one limiter may. Up to without of the 2,000 requests may be decided without the store: it does not count
+// what it does not answer in time.
+func checkTwoLimiters(t *testing.T, goroutines int, without int64, store func() sluice.Store) {
 	for _, leases := range []bool{true, false} {
 		t.Run(fmt.Sprintf("leases=%t", leases), func(t *testing.T) {
 			// stores outlive tests, so each test has a limit of its own
@@ -63,7 +63,7 @@ func together(t *testing.T, goroutines int, without int64, store func() sluice.S
 // Guarantees that two processes with one Redis keep one limit together.
 func TestSharedRedis(t *testing.T) {
 	addr := redistest.Start(t).Addr
-	together(t, 64, 0, func() sluice.Store { return openRedis(t, addr) })
+	checkTwoLimiters(t, 64, 0, func() sluice.Store { return openRedis(t, addr) })
 }
 
 // Guarantees that two processes with one table keep one limit together.
@@ -84,7 +84,7 @@ func TestSharedDynamoDB(t *testing.T) {
 	}
 	// One goroutine for each limiter: if more writers change one item at once than it can take, the store fails, and
 	// the fallback limiter decides. On a busy machine this happens with two writers, too.
-	together(t, 2, 40, func() sluice.Store {
+	checkTwoLimiters(t, 2, 40, func() sluice.Store {
 		s, err := dynamodbstore.New(dynamodbstore.Config{Client: client, Table: table, Namespace: t.Name(),
 			Timeout: patient})
 		if err != nil {

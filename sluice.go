@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"net/url"
 	"sync"
@@ -17,6 +18,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/resilience"
 	"github.com/sluicelimits/sluice/internal/limiter/store"
 	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
+	"github.com/sluicelimits/sluice/internal/request/answer"
 )
 
 // Errors that [Decision.Err] wraps if the reason is Internal.
@@ -33,6 +35,7 @@ type Limiter struct {
 	store      *resilience.Fallback
 	chain      *resilience.Chain // nil if counters are in memory only
 	measured   *measured         // nil without Config.Measure
+	mistakes   mistakes
 
 	closed  atomic.Bool
 	stop    context.CancelFunc
@@ -194,6 +197,16 @@ type Request struct {
 	Identify func(context.Context) (Identity, error)
 }
 
+// Errors that a [Request.Identify] returns. Any other error refuses the credential.
+var (
+	// ErrNoCredential says that the request does not say who calls. The call is then anonymous if the plans have an
+	// anonymousPlan, and denied otherwise.
+	ErrNoCredential = authorizer.ErrNoCredential
+
+	// ErrUnidentified says that the caller could not be looked up. The client is told to retry after a second.
+	ErrUnidentified = authorizer.ErrNotLoaded
+)
+
 // RequestOf returns the request as a server received it. If its target is a URL inside a URL, such as
 // x:http://host/path, Path is the path of the innermost URL, because a reverse proxy would forward that URL.
 func RequestOf(r *http.Request) Request {
@@ -279,16 +292,45 @@ func (l *Limiter) decide(ctx context.Context, req *authorizer.Request, peek bool
 	if peek {
 		ask = l.authorizer.Peek
 	}
-	if l.measured == nil || peek {
-		a := ask(ctx, req)
-		defer a.Release()
-		return decisionOf(a, peek)
+	began := time.Time{}
+	if l.measured != nil && !peek {
+		began = time.Now()
 	}
-	began := time.Now()
 	a := ask(ctx, req)
 	defer a.Release()
-	l.measured.decisions.At(a.Kind).Observe(time.Since(began))
+	if !began.IsZero() {
+		l.measured.decisions.At(a.Kind).Observe(time.Since(began))
+	}
+	if a.Err != nil && (a.Kind == answer.NoPlan || a.Kind == answer.NoCredential) {
+		l.mistakes.log(l.c.Log, a.Err)
+	}
 	return decisionOf(a, peek)
+}
+
+// mistakes logs each mistake of the program or its plans once. The zero value is ready.
+type mistakes struct {
+	mu     sync.Mutex
+	logged map[string]struct{} // texts, at most maxMistakes
+}
+
+// maxMistakes bounds the log and the memory: a program may take the id of a plan from its clients.
+const maxMistakes = 100
+
+func (m *mistakes) log(log *slog.Logger, mistake error) {
+	text := mistake.Error()
+	m.mu.Lock()
+	_, known := m.logged[text]
+	known = known || len(m.logged) >= maxMistakes
+	if !known {
+		if m.logged == nil {
+			m.logged = make(map[string]struct{})
+		}
+		m.logged[text] = struct{}{}
+	}
+	m.mu.Unlock()
+	if !known {
+		log.Warn("requests are denied because of a mistake in the program or its plans", "error", mistake)
+	}
 }
 
 // Refunded says what a refund gave back.

@@ -43,7 +43,7 @@ type Answer struct {
 
 	// Err says what an operator should know about a denial: the configuration or the keys of an issuer could not be
 	// loaded, the configuration has no way to identify anybody, the authorizer is attached to an API that does not give
-	// it addresses, or the host's own authentication or cost is invalid. It is for logs.
+	// it addresses, or the host's own authentication, plan or cost is invalid. It is for logs.
 	Err error
 
 	authorizer *Authorizer // whose pool the answer returns to
@@ -106,7 +106,8 @@ func (a *Answer) Path() string { return a.path.String() }
 
 // AppendProblem appends the body of an answer that is not allowed, as application/problem+json.
 func (a *Answer) AppendProblem(b []byte) []byte {
-	p := answer.Problem{Kind: a.Kind, Instance: a.Instance, Wait: a.wait, Limit: a.NotGranted}
+	p := answer.Problem{Kind: a.Kind, Instance: a.Instance, Wait: a.wait, Limit: a.NotGranted,
+		OwnIdentity: a.request.Identify != nil}
 	switch a.Kind {
 	case answer.Limited, answer.IPLimited, answer.NeverFits:
 		p.Decision = a.Decision()

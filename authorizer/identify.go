@@ -3,6 +3,7 @@ package authorizer
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/plan"
@@ -62,6 +63,8 @@ func (a *Authorizer) identifyByHost(ctx context.Context, out *Answer, current Co
 		return owner, limits, kind
 	}
 	if caller.Limits == nil {
+		out.Err = fmt.Errorf("the program gave the tenant the plan %.100q, and the plans have no plan of this id",
+			caller.Plan)
 		return limit.Owner{}, nil, answer.NoPlan
 	}
 	out.Plan = caller.Plan

@@ -29,7 +29,7 @@ func benchmark(b *testing.B, units int, newContender func() (*contender, error))
 	}
 }
 
-func ours(units int64, with ...limit.Tier) func() (*contender, error) {
+func openOurs(units int64, with ...limit.Tier) func() (*contender, error) {
 	return func() (*contender, error) { return sluice(units, with...) }
 }
 
@@ -39,12 +39,12 @@ func BenchmarkMemory(b *testing.B) {
 		units     int
 		contender func() (*contender, error)
 	}{
-		{"admit/sluice-1-limit", plenty, ours(plenty, tiers[:1]...)},
-		{"admit/sluice-3-limits", plenty, ours(plenty, tiers[:]...)},
+		{"admit/sluice-1-limit", plenty, openOurs(plenty, tiers[:1]...)},
+		{"admit/sluice-3-limits", plenty, openOurs(plenty, tiers[:]...)},
 		{"admit/go-limiter", plenty, func() (*contender, error) { return goLimiter(plenty) }},
 		{"admit/x-time-rate", plenty, func() (*contender, error) { return timeRate(plenty) }},
-		{"deny/sluice-1-limit", scarce, ours(scarce, slow[:1]...)},
-		{"deny/sluice-3-limits", scarce, ours(scarce, slow[:]...)},
+		{"deny/sluice-1-limit", scarce, openOurs(scarce, slow[:1]...)},
+		{"deny/sluice-3-limits", scarce, openOurs(scarce, slow[:]...)},
 		{"deny/go-limiter", scarce, func() (*contender, error) { return goLimiter(scarce) }},
 		{"deny/x-time-rate", scarce, func() (*contender, error) { return timeRate(scarce) }},
 	} {

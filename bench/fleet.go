@@ -3,10 +3,14 @@ package bench
 import (
 	"context"
 	"fmt"
+	"math"
+	"slices"
 	"sync"
 	"time"
 
+	"github.com/sluicelimits/sluice/bench/shared"
 	"github.com/sluicelimits/sluice/internal/dev/fleet"
+	"github.com/sluicelimits/sluice/internal/limiter/store/redis"
 )
 
 // fleetRun is a run of the scenario million, and how many decisions a second of processor time it took.
@@ -54,9 +58,13 @@ func fleetFigure(of func(*fleetRun) float64) func(short bool) (Result, error) {
 			return Result{}, err
 		}
 		r, report := Result{Value: of(&run)}, run.report
-		r.note("%d decisions in %.0f virtual seconds, %d denied, %d of them early; %.2f %% without a call",
-			report.Decisions, report.Seconds, report.Denied, report.Early,
-			100*float64(report.Local)/float64(report.Decisions))
+		peak := int64(0)
+		for _, s := range report.Shards {
+			peak = max(peak, s.PeakPerS)
+		}
+		r.note("%d decisions in %.0f virtual seconds, %d denied, %d of them early; %.2f %% without a call, %d by the "+
+			"fallback limiter; at most %d calls at a node in one second", report.Decisions, report.Seconds,
+			report.Denied, report.Early, 100*float64(report.Local)/float64(report.Decisions), report.Degraded, peak)
 		return r, nil
 	}
 }
@@ -66,3 +74,84 @@ func fleetShards(r *fleetRun) float64   { return float64(r.report.ShardsNeeded) 
 func fleetP99(r *fleetRun) float64      { return r.report.P99ms }
 func fleetOver(r *fleetRun) float64     { return float64(r.report.Over) }
 func fleetSpeed(r *fleetRun) float64    { return r.speed }
+
+// fleetErrorFigure measures how far the simulation of the published workload is from reality, in percent. The workload
+// runs with each of four limits: as processes on a real Redis, and in virtual time with the round trip of that Redis.
+// Three counts are compared: calls of the store, requests admitted, and requests denied. The figure is the largest
+// error of any count. Each simulated count is the mean over several seeds, because requests of a simulation and of
+// processes come at different times.
+func fleetErrorFigure(short bool) (Result, error) {
+	run, warm, measured, seeds := workload[0], 1, 3, 5
+	if short {
+		run, warm, measured, seeds = workload[1], 0, 1, 2
+	}
+	rows, err := run()
+	if err != nil {
+		return Result{}, err
+	}
+	trip, err := redisRoundTrip()
+	if err != nil {
+		return Result{}, err
+	}
+	var r Result
+	r.note("a round trip of %s", trip)
+	for i := range rows {
+		row := &rows[i]
+		of := &row.Scenario
+		s := fleet.Scenario{
+			Name: of.Name, WarmUp: time.Duration(warm) * shared.Period,
+			Measured:  time.Duration(measured) * shared.Period,
+			Instances: of.Instances, Tenants: len(of.Rates), Requests: of.Demand(),
+			Limits: fleet.Limits{Algorithm: of.Algorithm, Period: shared.Period, BindEvery: 10 * len(of.Rates),
+				Ample: float64(of.Limits[0]) / (of.Rates[0] * shared.Period.Seconds())},
+		}
+		var calls, admitted, denied, p99 float64
+		for seed := range seeds {
+			report, err := fleet.Run(context.Background(), fleet.Options{Scenario: &s, Seed: uint64(seed + 1),
+				Costs: fleet.Costs{RoundTrip: trip, Deadline: time.Second}})
+			if err != nil {
+				return r, err
+			}
+			calls += report.StoreOps / float64(seeds)
+			admitted += float64(report.Allowed) / float64(seeds)
+			denied += float64(report.Denied) / float64(seeds)
+			p99 += report.P99ms / float64(seeds)
+		}
+		counted := &row.Score
+		wrong := func(simulated, was float64) float64 { return 100 * math.Abs(simulated-was) / was }
+		wasDenied := float64(counted.Requests - counted.Admitted)
+		off := max(wrong(calls, counted.StoreOps), wrong(admitted, float64(counted.Admitted)))
+		if wasDenied > float64(counted.Requests)/100 { // the number of fewer denials differs from seed to seed as much
+			off = max(off, wrong(denied, wasDenied))
+		}
+		r.Value = max(r.Value, off)
+		r.note("limit %s: %.1f calls/s simulated, %.1f counted; %.0f and %d admitted; %.0f and %.0f denied; "+
+			"p99 %.2f and %.2f ms", of.Name, calls, counted.StoreOps, admitted, counted.Admitted, denied, wasDenied,
+			p99, counted.P99.Seconds()*1e3)
+	}
+	return r, nil
+}
+
+// redisRoundTrip measures how long a call takes between two processes on this machine: the median of some pings.
+func redisRoundTrip() (time.Duration, error) {
+	server, end, err := launchRedis()
+	if err != nil {
+		return 0, err
+	}
+	defer end()
+	store, err := redis.New(context.Background(), redis.Config{Addrs: []string{server.Addr}, Deadline: redisTimeout})
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = store.Close() }()
+	took := make([]time.Duration, 501)
+	for i := range took {
+		began := time.Now()
+		if err := store.Ping(context.Background()); err != nil {
+			return 0, err
+		}
+		took[i] = time.Since(began)
+	}
+	slices.Sort(took)
+	return took[len(took)/2], nil
+}

@@ -1,317 +1,534 @@
 package bench
 
 import (
-	"bufio"
 	"context"
+	"errors"
 	"fmt"
-	"io"
-	"log/slog"
-	"net"
-	"os"
-	"os/exec"
+	"math/rand/v2"
 	"runtime"
+	"runtime/debug"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
+	"syscall"
 	"time"
 
-	"github.com/coocood/freecache"
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
-	peerconfig "github.com/envoyproxy/ratelimit/src/config"
-	"github.com/envoyproxy/ratelimit/src/provider"
-	peerredis "github.com/envoyproxy/ratelimit/src/redis"
-	peer "github.com/envoyproxy/ratelimit/src/service"
-	"github.com/envoyproxy/ratelimit/src/settings"
-	peerstats "github.com/envoyproxy/ratelimit/src/stats"
-	"github.com/envoyproxy/ratelimit/src/utils"
-	gostats "github.com/lyft/gostats"
-	"github.com/sirupsen/logrus"
+	goredis "github.com/redis/go-redis/v9"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 
-	"github.com/sluicelimits/sluice/internal/limiter/resilience"
-	"github.com/sluicelimits/sluice/internal/limiter/store/redis"
-	"github.com/sluicelimits/sluice/internal/server"
-	"github.com/sluicelimits/sluice/internal/server/envoyconfig"
-	"github.com/sluicelimits/sluice/internal/server/rls"
+	"github.com/sluicelimits/sluice/internal/limiter/lease"
 )
 
-// The load of the figures on the rate limit service: closed loops on so many connections, over values of one key that
-// are far below their limit.
+// The load of the figures on the rate limit service. The limit of the key wide is never reached, the others soon are.
 const (
 	rlsConnections = 32
-	rlsValues      = 100
-	rlsRounds      = 5 // of each server, one after the other
-	rlsFile        = "domain: d\ndescriptors: [{key: a, rate_limit: {unit: hour, requests_per_unit: 100000000}}]\n"
+	rlsValues      = 1000 // of the key wide
+	rlsFile        = "domain: d\ndescriptors:\n" +
+		"- {key: wide, rate_limit: {unit: year, requests_per_unit: 100000000}}\n" +
+		"- {key: second, rate_limit: {unit: second, requests_per_unit: 20}}\n" +
+		"- {key: year, rate_limit: {unit: year, requests_per_unit: 500}}\n"
 
-	rlsVar = "SLUICE_BENCH_RLS" // what a server's process is: its kind, a space, and the address of Redis
+	rlsRate = 2000 // requests a second that rls_p99 offers: far below what any of the servers can do on two cores
 )
 
-// The kinds of servers.
-const (
-	rlsOurs      = "ours"
-	rlsPeer      = "peer"      // envoyproxy/ratelimit, tuned: a pipeline window of 150 µs, and a local cache
-	rlsUndecided = "undecided" // answers OK, with nothing else: the ceiling
-)
-
-// rlsMain is the process of a server: it prints its address, and for each line that it reads, the processor time that
-// it has used.
-func rlsMain(order string) error {
-	kind, addr, _ := strings.Cut(order, " ")
-	listen := map[string]func(string) (string, error){rlsOurs: listenOurs, rlsPeer: listenPeer,
-		rlsUndecided: func(string) (string, error) { return listenGRPC(undecided{}) }}[kind]
-	if listen == nil {
-		return fmt.Errorf("there is no rate limit server %q", kind)
+// rlsRequest asks for so many units of each of n values of a key, from the value first on.
+func rlsRequest(key string, first, n int, units uint32) *rlsv3.RateLimitRequest {
+	req := &rlsv3.RateLimitRequest{Domain: "d", HitsAddend: units}
+	for value := first; value < first+n; value++ {
+		req.Descriptors = append(req.Descriptors, &ratelimitv3.RateLimitDescriptor{
+			Entries: []*ratelimitv3.RateLimitDescriptor_Entry{{Key: key, Value: strconv.Itoa(value)}}})
 	}
-	at, err := listen(addr)
-	if err != nil {
-		return err
-	}
-	fmt.Println(at)
-	for in := bufio.NewScanner(os.Stdin); in.Scan(); {
-		fmt.Println(processorTime().Nanoseconds())
-	}
-	return nil
+	return req
 }
 
-// undecided is a server that decides nothing.
-type undecided struct {
-	rlsv3.UnimplementedRateLimitServiceServer
+// askRLS sends a request, and reports whether it was admitted.
+func askRLS(client rlsv3.RateLimitServiceClient, req *rlsv3.RateLimitRequest) (admitted bool, err error) {
+	out, err := client.ShouldRateLimit(context.Background(), req, grpc.WaitForReady(true))
+	return out.GetOverallCode() == rlsv3.RateLimitResponse_OK, err
 }
 
-// ShouldRateLimit answers OK.
-func (undecided) ShouldRateLimit(context.Context, *rlsv3.RateLimitRequest) (*rlsv3.RateLimitResponse, error) {
-	return &rlsv3.RateLimitResponse{OverallCode: rlsv3.RateLimitResponse_OK}, nil
-}
-
-// listenGRPC serves with gRPC's defaults, but for the stream workers, which ours has, too.
-func listenGRPC(s rlsv3.RateLimitServiceServer) (string, error) {
-	listener, err := new(net.ListenConfig).Listen(context.Background(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
-	g := grpc.NewServer(grpc.NumStreamWorkers(uint32(runtime.GOMAXPROCS(0))))
-	rlsv3.RegisterRateLimitServiceServer(g, s)
-	go func() { _ = g.Serve(listener) }() // until the process ends
-	return listener.Addr().String(), nil
-}
-
-func listenOurs(addr string) (string, error) {
-	quiet := slog.New(slog.DiscardHandler)
-	store, err := redis.New(context.Background(), redis.Config{Addrs: []string{addr}, Deadline: time.Minute})
-	if err != nil {
-		return "", err
-	}
-	metrics := new(server.Metrics)
-	chain, err := resilience.NewChain(resilience.ChainConfig{Rates: resilience.NamedStore{Name: "Redis", Store: store},
-		Observe: metrics.ObserveCall, Log: quiet})
-	if err != nil {
-		return "", err
-	}
-	service, err := rls.New(rls.Config{Store: chain.Fallback, Headers: rls.Headers{Exact: true}, Log: quiet})
-	if err != nil {
-		return "", err
-	}
-	config, err := envoyconfig.Load([]envoyconfig.File{{Name: "f", Data: []byte(rlsFile)}}, envoyconfig.Options{})
-	if err != nil {
-		return "", err
-	}
-	service.SetConfig(config)
-	s, err := server.Listen(server.Config{RateLimits: service, Metrics: metrics, Chain: chain, GRPC: "127.0.0.1:0",
-		Log: quiet})
-	if err != nil {
-		return "", err
-	}
-	go func() { _ = s.Serve(context.Background(), nil) }() // until the process ends
-	return s.Addr("gRPC").String(), nil
-}
-
-// peerConfig gives the peer its configuration, once.
-type peerConfig struct{ config peerconfig.RateLimitConfig }
-
-// ConfigUpdateEvent implements the peer's provider.
-func (p peerConfig) ConfigUpdateEvent() <-chan provider.ConfigUpdateEvent {
-	events := make(chan provider.ConfigUpdateEvent, 1)
-	events <- p
-	return events
-}
-
-// Stop implements the peer's provider.
-func (peerConfig) Stop() {}
-
-// GetConfig implements the peer's event.
-func (p peerConfig) GetConfig() (peerconfig.RateLimitConfig, any) { return p.config, nil }
-
-func listenPeer(addr string) (string, error) {
-	logrus.SetLevel(logrus.ErrorLevel)
-	store := gostats.NewStore(gostats.NewNullSink(), false)
-	manager := peerstats.NewStatManager(store, settings.Settings{})
-	config := peerconfig.NewRateLimitConfigImpl([]peerconfig.RateLimitConfigToLoad{{Name: "f",
-		ConfigYaml: peerconfig.ConfigFileContentToYaml("f", rlsFile)}}, manager, false)
-	client := peerredis.NewClientImpl(store, false, "", "tcp", "SINGLE", addr, 10, 150*time.Microsecond, 8, nil, false,
-		nil, time.Minute, "WAIT", "")
-	times := utils.NewTimeSourceImpl()
-	cache := peerredis.NewFixedRateLimitCacheImpl(client, nil, times, nil, 0, freecache.NewCache(1<<20), 0.8, "",
-		manager,
-		false)
-	return listenGRPC(peer.NewService(cache, peerConfig{config}, manager, nil, times, false, false, false))
-}
-
-// rlsServer is the process of a server.
-type rlsServer struct {
-	cmd     *exec.Cmd
-	in      io.WriteCloser
-	out     *bufio.Scanner
-	clients []rlsv3.RateLimitServiceClient
-	conns   []*grpc.ClientConn
-}
-
-func startRLS(kind, addr string) (*rlsServer, error) {
-	program, err := os.Executable()
-	if err != nil {
-		return nil, err
-	}
-	s := &rlsServer{cmd: exec.Command(program)} //nolint:gosec // this program, from no input
-	s.cmd.Env, s.cmd.Stderr = append(os.Environ(), rlsVar+"="+kind+" "+addr), os.Stderr
-	if s.in, err = s.cmd.StdinPipe(); err != nil {
-		return nil, err
-	}
-	out, err := s.cmd.StdoutPipe()
-	if err != nil {
-		return nil, err
-	}
-	s.out = bufio.NewScanner(out)
-	if err := s.cmd.Start(); err != nil {
-		return nil, err
-	}
-	if !s.out.Scan() {
-		s.close()
-		return nil, fmt.Errorf("the server %s does not start", kind)
-	}
-	for range rlsConnections {
-		conn, err := grpc.NewClient(s.out.Text(), grpc.WithTransportCredentials(insecure.NewCredentials()))
-		if err != nil {
-			s.close()
-			return nil, err
-		}
-		s.conns, s.clients = append(s.conns, conn), append(s.clients, rlsv3.NewRateLimitServiceClient(conn))
-	}
-	return s, nil
-}
-
-func (s *rlsServer) close() {
-	for _, conn := range s.conns {
-		_ = conn.Close() // nothing is under way
-	}
-	_ = s.in.Close() // the process ends
-	_ = s.cmd.Wait() // it was asked to
-}
-
-// used is the processor time that the server has used, ns.
-func (s *rlsServer) used() (int64, error) {
-	if _, err := io.WriteString(s.in, "\n"); err != nil {
-		return 0, err
-	}
-	if !s.out.Scan() {
-		return 0, io.ErrUnexpectedEOF
-	}
-	return strconv.ParseInt(s.out.Text(), 10, 64)
-}
-
-// load sends so many requests on each connection. Every one must be admitted.
-func (s *rlsServer) load(each int) error {
+// each calls do for every connection, all at once.
+func (s *rlsServer) each(do func(c int, client rlsv3.RateLimitServiceClient) error) error {
 	errs := make([]error, len(s.clients))
 	var group sync.WaitGroup
 	for c, client := range s.clients {
-		group.Go(func() {
-			for i := range each {
-				out, err := client.ShouldRateLimit(context.Background(), &rlsv3.RateLimitRequest{Domain: "d",
-					Descriptors: []*ratelimitv3.RateLimitDescriptor{{Entries: []*ratelimitv3.RateLimitDescriptor_Entry{
-						{Key: "a", Value: strconv.Itoa((c*each + i) % rlsValues)}}}}}, grpc.WaitForReady(true))
-				if err == nil && out.GetOverallCode() != rlsv3.RateLimitResponse_OK {
-					err = fmt.Errorf("a request below its limit: %s", out.GetOverallCode())
-				}
-				if err != nil {
-					errs[c] = err
-					return
-				}
+		group.Go(func() { errs[c] = do(c, client) })
+	}
+	group.Wait()
+	return errors.Join(errs...)
+}
+
+var errDenied = errors.New("a request below its limit was denied")
+
+// load sends so many requests on each connection, one after the other: request returns the i-th of all. All of them
+// must be admitted.
+func (s *rlsServer) load(requests int, request func(i int) *rlsv3.RateLimitRequest) error {
+	return s.each(func(c int, client rlsv3.RateLimitServiceClient) error {
+		for i := range requests {
+			if admitted, err := askRLS(client, request(c*requests+i)); err != nil {
+				return err
+			} else if !admitted {
+				return errDenied
+			}
+		}
+		return nil
+	})
+}
+
+// wideRequest asks for a unit of one of rlsValues values, each in turn.
+func wideRequest(i int) *rlsv3.RateLimitRequest { return rlsRequest("wide", i%rlsValues, 1, 1) }
+
+// offer sends requests at random times, so many a second on average, for the given time. Each is sent when its time has
+// come, also if earlier ones have not been answered. It returns how long after its time each was answered, sorted. All
+// must be admitted.
+//
+// What the client itself delays would be the same for each server and hide their differences. So one thread that only
+// sleeps gives out all requests: a timer of Go is late by up to a millisecond. And the client collects no garbage
+// meanwhile.
+func (s *rlsServer) offer(perSecond float64, length time.Duration, seed uint64) (took []time.Duration, err error) {
+	runtime.GC()
+	defer debug.SetGCPercent(debug.SetGCPercent(-1))
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	var mu sync.Mutex
+	var inFlight sync.WaitGroup
+	random, began := rand.New(rand.NewPCG(seed, 0)), time.Now()
+	for at := time.Duration(0); ; {
+		if at += time.Duration(random.ExpFloat64() / perSecond * float64(time.Second)); at >= length {
+			break
+		}
+		client, req, due := s.clients[random.IntN(len(s.clients))], wideRequest(random.IntN(rlsValues)), began.Add(at)
+		for wait := time.Until(due); wait > 0; wait = time.Until(due) { // a signal ends a sleep early
+			pause := syscall.NsecToTimespec(wait.Nanoseconds())
+			_ = syscall.Nanosleep(&pause, nil)
+		}
+		inFlight.Go(func() {
+			admitted, e := askRLS(client, req)
+			answered := time.Since(due)
+			mu.Lock()
+			defer mu.Unlock()
+			if took = append(took, answered); e != nil {
+				err = e
+			} else if !admitted {
+				err = errDenied
 			}
 		})
 	}
-	group.Wait()
-	for _, err := range errs {
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+	inFlight.Wait()
+	slices.Sort(took)
+	return took, err
 }
 
-// rlsCosts is what each server uses of a processor for one decision, the median of the rounds, ns.
-var rlsCosts = sync.OnceValues(func() (map[string]float64, error) { return measureRLS(rlsRounds, 400) })
+// rlsKinds are all kinds of servers, in the order in which they are measured.
+var rlsKinds = []string{rlsUndecided, rlsOurs, rlsPeer, rlsPeerDefault}
 
-func measureRLS(rounds, each int) (map[string]float64, error) {
+// rlsNumbers are what was measured of each kind of server: by the kind, the values of each number in each round.
+type rlsNumbers map[string][][]float64
+
+// ratio returns the median over the rounds of a number of one kind divided by that of another. Both are measured in
+// each round, so that a machine that is busy for a while disturbs both.
+func (n rlsNumbers) ratio(kind, by string, number int) float64 {
+	ratios := slices.Clone(n[kind][number])
+	for round, value := range n[by][number] {
+		ratios[round] /= value
+	}
+	return median(ratios)
+}
+
+func (n rlsNumbers) median(kind string, number int) float64 {
+	return median(n[kind][number])
+}
+
+// least returns a number in the round in which other programs disturbed it least.
+func (n rlsNumbers) least(kind string, number int) float64 { return slices.Min(n[kind][number]) }
+
+// measureRLS measures each kind of server in turn, in so many rounds. All of them share a Redis.
+func measureRLS(
+	rounds int, measure func(s *rlsServer, redis string, round int) ([]float64, error),
+) (rlsNumbers, error) {
 	store, end, err := launchRedis()
 	if err != nil {
 		return nil, err
 	}
 	defer end()
-	all := map[string][]float64{}
-	for range rounds {
-		for _, kind := range []string{rlsOurs, rlsPeer, rlsUndecided} {
-			cost, err := rlsRound(kind, store.Addr, each)
+	var servers []*rlsServer
+	for _, kind := range rlsKinds {
+		s, err := startRLS(kind, store.Addr)
+		if err != nil {
+			return nil, err
+		}
+		defer s.close()
+		if err := s.load(rlsValues*4/rlsConnections, wideRequest); err != nil { // connections, leases, pools
+			return nil, fmt.Errorf("%s: %w", kind, err)
+		}
+		servers = append(servers, s)
+	}
+	all := rlsNumbers{}
+	for round := range rounds {
+		for i, s := range servers {
+			kind := rlsKinds[i]
+			numbers, err := measure(s, store.Addr, round)
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", kind, err)
 			}
-			all[kind] = append(all[kind], cost)
+			if all[kind] == nil {
+				all[kind] = make([][]float64, len(numbers))
+			}
+			for i, n := range numbers {
+				all[kind][i] = append(all[kind][i], n)
+			}
 		}
 	}
-	out := map[string]float64{}
-	for kind, costs := range all {
-		slices.Sort(costs)
-		out[kind] = costs[len(costs)/2]
-	}
-	return out, nil
+	return all, nil
 }
 
-func rlsRound(kind, addr string, each int) (float64, error) {
-	s, err := startRLS(kind, addr)
-	if err != nil {
-		return 0, err
-	}
-	defer s.close()
-	if err := s.load(each/4 + rlsValues/rlsConnections); err != nil { // connections, leases, pools
-		return 0, err
-	}
-	before, err := s.used()
-	if err == nil {
-		err = s.load(each)
-	}
-	if err != nil {
-		return 0, err
-	}
-	after, err := s.used()
-	return float64(after-before) / float64(each*rlsConnections), err
+// The numbers of rlsCosts, for values of which leases are out, and for new ones.
+const (
+	rlsProcessor    = iota // processor time of the server for a decision, ns
+	rlsCommands            // commands that Redis carries out for a decision, those of scripts included
+	rlsNewProcessor        // both for values that nobody has asked for before
+	rlsNewCommands
+)
+
+// rlsCosts is what a decision costs each kind of server in closed loops.
+var rlsCosts = sync.OnceValues(func() (rlsNumbers, error) { return measureRLSCosts(21, 400) })
+
+// measureRLSCosts sends so many requests on each connection in each round, and as many for new values.
+func measureRLSCosts(rounds, requests int) (rlsNumbers, error) {
+	return measureRLS(rounds, func(s *rlsServer, redis string, round int) ([]float64, error) {
+		if err := s.load(requests/4, wideRequest); err != nil { // leases have been given back since the last round
+			return nil, err
+		}
+		processor, commands, err := s.costs(redis, requests, wideRequest)
+		if err != nil {
+			return nil, err
+		}
+		newProcessor, newCommands, err := s.costs(redis, requests, func(i int) *rlsv3.RateLimitRequest {
+			return rlsRequest("wide", (round+1)*rlsValues+i%rlsValues, 1, 1)
+		})
+		return []float64{processor, commands, newProcessor, newCommands}, err
+	})
 }
 
-// rlsFigure is what a server uses for a decision, divided by what ours uses.
-func rlsFigure(kind string) func(bool) (Result, error) {
+// costs returns the processor time and the commands of Redis for each decision about these requests.
+func (s *rlsServer) costs(
+	redis string, requests int, request func(i int) *rlsv3.RateLimitRequest,
+) (processor, commands float64, err error) {
+	client := redisClient(redis)
+	defer func() { _ = client.Close() }()
+	var before, after [2]float64
+	for _, to := range []*[2]float64{&before, &after} {
+		if to == &after {
+			if err := s.load(requests, request); err != nil {
+				return 0, 0, err
+			}
+		}
+		if to[0], err = s.ask("processor"); err != nil {
+			return 0, 0, err
+		}
+		if to[1], err = redisCommands(client); err != nil {
+			return 0, 0, err
+		}
+	}
+	decisions := float64(requests * len(s.clients))
+	return (after[0] - before[0]) / decisions, (after[1] - before[1]) / decisions, nil
+}
+
+// redisCommands returns how many commands a Redis server has carried out, without those that ask for it.
+func redisCommands(client *goredis.Client) (sum float64, err error) {
+	usage, err := readUsage(client)
+	for name, calls := range usage.commands {
+		if name != "info" {
+			sum += calls
+		}
+	}
+	return sum, err
+}
+
+// rlsCostFigure makes a figure of rlsCosts.
+func rlsCostFigure(value func(costs rlsNumbers) float64) func(bool) (Result, error) {
 	return func(short bool) (r Result, err error) {
-		var costs map[string]float64
+		var costs rlsNumbers
 		if short {
-			costs, err = measureRLS(1, 20)
+			costs, err = measureRLSCosts(1, 20)
 		} else {
 			costs, err = rlsCosts()
 		}
 		if err != nil {
 			return r, err
 		}
-		r.Value = costs[kind] / costs[rlsOurs]
-		r.note("processor time per decision at %d connections, µs: ours %.1f, envoyproxy/ratelimit tuned %.1f, a "+
-			"server that decides nothing %.1f; GOMAXPROCS %d", rlsConnections, costs[rlsOurs]/1e3, costs[rlsPeer]/1e3,
-			costs[rlsUndecided]/1e3, runtime.GOMAXPROCS(0))
+		r.Value = value(costs)
+		for _, kind := range rlsKinds {
+			r.note("%s: %.1f µs of a processor and %.2f commands of Redis for a decision; %.1f µs and %.2f for new "+
+				"values",
+				kind, costs.median(kind, rlsProcessor)/1e3, costs.median(kind, rlsCommands),
+				costs.median(kind, rlsNewProcessor)/1e3, costs.median(kind, rlsNewCommands))
+		}
+		r.note("for new values, the processor times of the tuned peer and of the server that decides nothing are "+
+			"%.2f x and %.2f x ours", costs.ratio(rlsPeer, rlsOurs, rlsNewProcessor),
+			costs.ratio(rlsUndecided, rlsOurs, rlsNewProcessor))
+		r.note("%d connections, %d values, some 13 requests of each in each round; GOMAXPROCS %d; the pipeline "+
+			"window of this version of the peer has an effect on clusters only",
+			rlsConnections, rlsValues, runtime.GOMAXPROCS(0))
 		return r, nil
 	}
+}
+
+// rlsProcessorRatio is the processor time of a kind of server for a decision, divided by ours.
+func rlsProcessorRatio(kind string) func(rlsNumbers) float64 {
+	return func(costs rlsNumbers) float64 { return costs.ratio(kind, rlsOurs, rlsProcessor) }
+}
+
+// rlsRedisOps is the most commands of Redis that a decision of ours takes: that for new values.
+func rlsRedisOps(costs rlsNumbers) float64 { return costs.median(rlsOurs, rlsNewCommands) }
+
+// rlsP99Figure is our 99th percentile divided by the tuned peer's, both at the same offered load.
+func rlsP99Figure(short bool) (r Result, err error) {
+	rounds, length := 21, time.Second
+	if short {
+		rounds, length = 1, 500*time.Millisecond
+	}
+	times, err := measureRLS(rounds, func(s *rlsServer, redis string, round int) ([]float64, error) {
+		client := redisClient(redis)
+		defer func() { _ = client.Close() }()
+		before, err := redisCommands(client)
+		if err != nil {
+			return nil, err
+		}
+		took, err := s.offer(rlsRate, length, uint64(round))
+		if err != nil {
+			return nil, err
+		}
+		after, err := redisCommands(client)
+		out := []float64{(after - before) / float64(len(took))}
+		for _, part := range []float64{0.5, 0.99, 0.999} {
+			out = append(out, took[int(part*float64(len(took)))].Seconds()*1e3)
+		}
+		return out, err
+	})
+	if err != nil {
+		return r, err
+	}
+	r.Value = times.least(rlsOurs, 2) / times.least(rlsPeer, 2)
+	for _, kind := range rlsKinds {
+		r.note("%s: p50 %.2f ms, p99 %.2f ms, p99.9 %.2f ms; %.2f commands of Redis for a decision", kind,
+			times.least(kind, 1), times.least(kind, 2), times.least(kind, 3), times.median(kind, 0))
+	}
+	r.note("a server that decides nothing: %.2f x the tuned peer, so no server can do better here",
+		times.least(rlsUndecided, 2)/times.least(rlsPeer, 2))
+	r.note("%d requests a second at random times on %d connections, each measured from its time on, not from when it "+
+		"could be sent; the least of %d rounds of %s; the client runs on the same machine", rlsRate, rlsConnections,
+		rounds, length)
+	return r, nil
+}
+
+// rlsJudge counts the units that clients know to be admitted within one window. It counts a request only if it was sent
+// and answered in the same window, so it never counts one that a server took for one of the next.
+type rlsJudge struct {
+	mu               sync.Mutex
+	units            map[rlsWindow]int64
+	admitted, denied int // requests
+}
+
+type rlsWindow struct {
+	key          string
+	value, index int
+}
+
+// rlsBinding are the limits of rlsFile that are reached. The values are so many that each server takes part in all of
+// them.
+var rlsBinding = []struct {
+	key            string
+	window         time.Duration
+	limit          int64
+	values, weight int // weight is the part of the requests, in percent
+}{{"second", time.Second, 20, 10, 70}, {"year", 365 * 24 * time.Hour, 500, 5, 30}}
+
+// flood asks for 1 to 3 units of limits that bind, on each connection one request after the other, until the given
+// time. It ends with an error if the server ends.
+func (s *rlsServer) flood(until time.Time, seed uint64, j *rlsJudge) error {
+	return s.each(func(c int, client rlsv3.RateLimitServiceClient) error {
+		random := rand.New(rand.NewPCG(seed, uint64(c)))
+		for time.Now().Before(until) {
+			of := &rlsBinding[0]
+			if random.IntN(100) >= of.weight {
+				of = &rlsBinding[1]
+			}
+			value, units, sent := random.IntN(of.values), 1+random.IntN(3), time.Now()
+			ctx, cancel := context.WithDeadline(context.Background(), until.Add(10*time.Second))
+			out, err := client.ShouldRateLimit(ctx, rlsRequest(of.key, value, 1, uint32(units)))
+			cancel()
+			if err != nil {
+				return err
+			}
+			window := rlsWindow{of.key, value, int(sent.UnixNano() / of.window.Nanoseconds())}
+			same := window.index == int(time.Now().UnixNano()/of.window.Nanoseconds())
+			j.mu.Lock()
+			if out.GetOverallCode() != rlsv3.RateLimitResponse_OK {
+				j.denied++
+			} else if j.admitted++; same {
+				j.units[window] += int64(units)
+			}
+			j.mu.Unlock()
+		}
+		return nil
+	})
+}
+
+// rlsProcesses is how many servers of a kind hold the limits of rls_over together.
+const rlsProcesses = 3
+
+// floodAll floods servers of a kind that share a Redis. One of them is killed in the middle, and another one takes its
+// place.
+func floodAll(kind string, length time.Duration) (*rlsJudge, error) {
+	store, end, err := launchRedis()
+	if err != nil {
+		return nil, err
+	}
+	defer end()
+	j, until := &rlsJudge{units: map[rlsWindow]int64{}}, time.Now().Add(length)
+	errs := make([]error, rlsProcesses+1)
+	var group sync.WaitGroup
+	start := func(i int) (*rlsServer, error) {
+		s, err := startRLS(kind, store.Addr)
+		if err == nil {
+			group.Go(func() { errs[i] = s.flood(until, uint64(i), j) })
+		}
+		return s, err
+	}
+	var servers []*rlsServer
+	defer func() {
+		group.Wait()
+		for _, s := range servers {
+			s.close()
+		}
+	}()
+	for i := range rlsProcesses + 1 {
+		if i == rlsProcesses {
+			time.Sleep(time.Until(until) / 2)
+			if err := servers[0].cmd.Process.Kill(); err != nil {
+				return nil, err
+			}
+		}
+		s, err := start(i)
+		if err != nil {
+			return nil, err
+		}
+		servers = append(servers, s)
+	}
+	group.Wait()
+	return j, errors.Join(errs[1:]...) // the first one was killed
+}
+
+// rlsOverFigure is how many units our servers admitted above limits that they share.
+func rlsOverFigure(short bool) (r Result, err error) {
+	length := 10 * time.Second
+	if short {
+		length = 2 * time.Second
+	}
+	for _, kind := range []string{rlsOurs, rlsPeer, rlsPeerDefault} {
+		j, err := floodAll(kind, length)
+		if err != nil {
+			return r, fmt.Errorf("%s: %w", kind, err)
+		}
+		over, yearly := int64(0), int64(0)
+		for window, units := range j.units {
+			for _, of := range rlsBinding {
+				if of.key == window.key {
+					over += max(0, units-of.limit)
+				}
+			}
+			if window.key == "year" {
+				yearly += units
+			}
+		}
+		if j.denied == 0 || j.admitted == 0 {
+			return r, fmt.Errorf("%s: %d requests were admitted and %d denied", kind, j.admitted, j.denied)
+		}
+		if kind == rlsOurs {
+			r.Value = float64(over)
+		}
+		year := rlsBinding[1]
+		r.note("%s: %d units over in %d windows; %d requests admitted, %d denied; of the yearly limits %.1f %% "+
+			"admitted", kind, over, len(j.units), j.admitted, j.denied,
+			100*float64(yearly)/float64(year.limit*int64(year.values)))
+	}
+	r.note("%d processes on one Redis, flooded for %s on %d connections each; one is killed in the middle and "+
+		"replaced. A request counts for a window if it was sent and answered in it", rlsProcesses, length,
+		rlsConnections)
+	return r, nil
+}
+
+// rlsBytesFigure is what each of many descriptors takes in the server and in Redis together.
+func rlsBytesFigure(short bool) (r Result, err error) {
+	const perRequest = 1000 // rls.MaxDescriptors
+	requests := 1000
+	if short {
+		requests = 32
+	}
+	requests = (requests + rlsConnections - 1) / rlsConnections // of each connection
+	descriptors := requests * rlsConnections * perRequest
+	for _, kind := range []string{rlsOurs, rlsPeer} {
+		heap, inRedis, err := rlsBytes(kind, requests, perRequest)
+		if err != nil {
+			return r, fmt.Errorf("%s: %w", kind, err)
+		}
+		heap, inRedis = heap/float64(descriptors), inRedis/float64(descriptors)
+		if kind == rlsOurs {
+			r.Value = heap + inRedis
+		}
+		r.note("%s: %.0f bytes of the server's heap and %.0f of Redis's used_memory for each descriptor", kind, heap,
+			inRedis)
+	}
+	r.note("%d descriptors of one entry with a value of up to 7 digits and one limit, one hit each; counted is by how "+
+		"much both grow; ours leases units of at most %d of them", descriptors, lease.DefaultMaxCounters)
+	return r, nil
+}
+
+// rlsBytes returns by how much the server's heap and Redis's memory grow with many new descriptors, in bytes.
+func rlsBytes(kind string, requests, perRequest int) (heap, inRedis float64, err error) {
+	store, end, err := launchRedis()
+	if err != nil {
+		return 0, 0, err
+	}
+	defer end()
+	s, err := startRLS(kind, store.Addr)
+	if err != nil {
+		return 0, 0, err
+	}
+	defer s.close()
+	if err := s.load(1, wideRequest); err != nil { // connections
+		return 0, 0, err
+	}
+	var heaps, memory [2]float64
+	for i := range heaps {
+		if i == 1 {
+			err := s.load(requests, func(i int) *rlsv3.RateLimitRequest {
+				return rlsRequest("wide", rlsValues+i*perRequest, perRequest, 1)
+			})
+			if err != nil {
+				return 0, 0, err
+			}
+		}
+		if heaps[i], err = s.ask("heap"); err != nil {
+			return 0, 0, err
+		}
+		if memory[i], err = redisMemory(store.Addr); err != nil {
+			return 0, 0, err
+		}
+	}
+	return heaps[1] - heaps[0], memory[1] - memory[0], nil
+}
+
+// redisMemory is what a Redis server's data take, in bytes.
+func redisMemory(addr string) (float64, error) {
+	client := redisClient(addr)
+	defer func() { _ = client.Close() }()
+	info, err := client.InfoMap(context.Background(), "memory").Result()
+	if err != nil {
+		return 0, err
+	}
+	return strconv.ParseFloat(info["Memory"]["used_memory"], 64)
 }

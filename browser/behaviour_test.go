@@ -76,7 +76,7 @@ func TestLivePageFollows(t *testing.T) {
 	if got := p.texts("[data-tenant] .who bdi"); fmt.Sprint(got) != fmt.Sprint(order) {
 		t.Errorf("tenants stand as %q, want %q", got, order)
 	}
-	p.quiet()
+	p.wantNoComplaints()
 
 	away.Store(true)
 	p.until("document.getElementById('link').dataset.state === 'lost'")
@@ -120,7 +120,7 @@ func TestLivePageSaysWhy(t *testing.T) {
 	if !maps.Equal(got, want) {
 		t.Errorf("the page says %q, want %q", got, want)
 	}
-	p.quiet()
+	p.wantNoComplaints()
 }
 
 // A chosen theme overrides the system's, and lasts; where the browser refuses to store it, the page works all the same.
@@ -128,14 +128,14 @@ func TestLivePageTheme(t *testing.T) {
 	background := "getComputedStyle(document.body).backgroundColor"
 	s := newScene(t)
 	p := openTab(t, s.serve().URL+"/_sluice/", views[0])
-	defer p.quiet()
+	defer p.wantNoComplaints()
 	light := eval[string](p, background)
 	eval[chromedp.Void](p, "document.getElementById('theme').click()")
 	dark := eval[string](p, background)
 	if light == dark {
 		t.Errorf("the background is %s in both themes", light)
 	}
-	p.ok("reload", chromedp.Do(p.ctx, chromedp.Reload()))
+	p.must("reload", chromedp.Do(p.ctx, chromedp.Reload()))
 	if got := eval[string](p, background); got != dark {
 		t.Errorf("after a reload the background is %s, want the chosen theme's %s", got, dark)
 	}
@@ -147,8 +147,8 @@ func TestLivePageTheme(t *testing.T) {
 		`'SecurityError'); } })`
 	_, err := chromedp.Call(p.ctx, page.AddScriptToEvaluateOnNewDocument,
 		page.AddScriptToEvaluateOnNewDocumentParams{Source: refuse})
-	p.ok("refuse storage", err)
-	p.ok("reload", chromedp.Do(p.ctx, chromedp.Reload()))
+	p.must("refuse storage", err)
+	p.must("reload", chromedp.Do(p.ctx, chromedp.Reload()))
 	p.until("document.documentElement.dataset.now !== undefined")
 	if got := eval[string](p, background); got != light {
 		t.Errorf("without storage the background is %s, want the system's theme %s", got, light)

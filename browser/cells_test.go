@@ -12,7 +12,7 @@ import (
 // only one cell, nothing of it. A name that is markup stays text.
 func TestLivePageCells(t *testing.T) {
 	s := newScene(t)
-	s.play()
+	s.runTraffic()
 	cells := []livepage.CellStatus{
 		{Name: "cell-1", URL: "http://127.0.0.1:8080", Here: true, State: "active", Weight: 2, Epoch: 3, Phase: "grow",
 			Head: 9, Behind: 1,
@@ -32,7 +32,7 @@ func TestLivePageCells(t *testing.T) {
 		p := openTab(t, server.URL+"/", views[0])
 		p.until("document.documentElement.dataset.now !== undefined")
 		for _, v := range views {
-			p.look(v)
+			p.setView(v)
 			p.inspect(fmt.Sprint("cells ", several, " ", v))
 		}
 		rows, links := p.texts("#fleet:not([hidden]) tbody th a"),
@@ -56,7 +56,7 @@ func TestLivePageCells(t *testing.T) {
 		} else if len(rows) > 0 {
 			t.Errorf("one cell is shown as %q", rows)
 		}
-		p.quiet()
+		p.wantNoComplaints()
 		server.Close()
 	}
 }

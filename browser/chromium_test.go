@@ -95,20 +95,20 @@ func openTab(t *testing.T, address string, v view) *tab {
 		t.Fatalf("address %q: %v", address, err)
 	}
 	p := &tab{t: t, ctx: ctx, origin: u.Scheme + "://" + u.Host}
-	p.ok("start Chromium", chromedp.Listen(ctx, p.note))
+	p.must("start Chromium", chromedp.Listen(ctx, p.recordEvent))
 	_, err = chromedp.Call(ctx, network.Enable, network.EnableParams{})
-	p.ok("watch the network", err)
+	p.must("watch the network", err)
 	_, err = chromedp.Call(ctx, log.Enable, cdp.Empty{})
-	p.ok("watch the log", err)
+	p.must("watch the log", err)
 	_, err = chromedp.Call(ctx, runtime.Enable, cdp.Empty{})
-	p.ok("watch the console", err)
-	p.look(v)
-	p.ok("open "+address, chromedp.Do(ctx, chromedp.Navigate(address)))
+	p.must("watch the console", err)
+	p.setView(v)
+	p.must("open "+address, chromedp.Do(ctx, chromedp.Navigate(address)))
 	return p
 }
 
-// note keeps what the browser reports about the page.
-func (p *tab) note(event any) {
+// recordEvent keeps what the browser reports about the page.
+func (p *tab) recordEvent(event any) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	switch e := event.(type) {
@@ -137,8 +137,8 @@ func (p *tab) note(event any) {
 	}
 }
 
-// quiet fails the test for everything the page complained about, and for each request to another origin.
-func (p *tab) quiet() {
+// wantNoComplaints fails the test for everything the page complained about, and for each request to another origin.
+func (p *tab) wantNoComplaints() {
 	p.t.Helper()
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -155,22 +155,22 @@ func (p *tab) quiet() {
 	}
 }
 
-// look sets the size and the system's theme.
-func (p *tab) look(v view) {
+// setView sets the size and the system's theme.
+func (p *tab) setView(v view) {
 	p.t.Helper()
 	_, err := chromedp.Call(p.ctx, emulation.SetDeviceMetricsOverride, emulation.SetDeviceMetricsOverrideParams{
 		Width: v.width, Height: v.height, DeviceScaleFactor: 1, Mobile: v.width < 500,
 	})
-	p.ok("set the size "+v.String(), err)
+	p.must("set the size "+v.String(), err)
 	_, err = chromedp.Call(p.ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
 		Features: []*emulation.MediaFeature{
 			{Name: "prefers-color-scheme", Value: v.theme}, {Name: "prefers-reduced-motion", Value: "reduce"},
 		},
 	})
-	p.ok("set the theme "+v.String(), err)
+	p.must("set the theme "+v.String(), err)
 }
 
-func (p *tab) ok(what string, err error) {
+func (p *tab) must(what string, err error) {
 	p.t.Helper()
 	if err != nil {
 		p.t.Fatalf("%s: %v", what, err)
@@ -181,7 +181,7 @@ func (p *tab) ok(what string, err error) {
 func eval[T any](p *tab, expression string) T {
 	p.t.Helper()
 	value, err := chromedp.Run(p.ctx, chromedp.Evaluate[T](expression, chromedp.EvalAwaitPromise))
-	p.ok("evaluate "+expression, err)
+	p.must("evaluate "+expression, err)
 	return value
 }
 
@@ -213,17 +213,17 @@ func (p *tab) picture(name string) {
 		return
 	}
 	whole, err := chromedp.Run(p.ctx, chromedp.FullScreenshot(100))
-	p.ok("take a picture", err)
-	p.ok("make "+dir, os.MkdirAll(dir, 0o755))
-	small, err := fewerColours(whole)
-	p.ok("make the picture small", err)
+	p.must("take a picture", err)
+	p.must("make "+dir, os.MkdirAll(dir, 0o755))
+	small, err := reduceColours(whole)
+	p.must("make the picture small", err)
 	file := filepath.Join(dir, strings.ReplaceAll(name, " ", "-")+".png")
-	p.ok("keep a picture", os.WriteFile(file, small, 0o600))
+	p.must("keep a picture", os.WriteFile(file, small, 0o600))
 }
 
-// fewerColours draws a picture in its 64 most frequent colours. The pages have few colours, and shades of them at the
+// reduceColours draws a picture in its 64 most frequent colours. The pages have few colours, and shades of them at the
 // edges of letters. Only small spots of a rare colour change visibly, and the file has a third of the size.
-func fewerColours(picture []byte) ([]byte, error) {
+func reduceColours(picture []byte) ([]byte, error) {
 	img, err := png.Decode(bytes.NewReader(picture))
 	if err != nil {
 		return nil, err

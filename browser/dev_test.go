@@ -99,7 +99,7 @@ func TestLivePageOfDev(t *testing.T) {
 	findChromium(t)
 	d := startDev(t)
 	p := openTab(t, d.base+"/_sluice/", views[0])
-	defer p.quiet()
+	defer p.wantNoComplaints()
 	p.until("document.querySelectorAll('#try:not([hidden]) pre').length >= 3")
 	p.picture("dev start")
 
@@ -130,7 +130,7 @@ func TestLivePageOfDev(t *testing.T) {
 		}
 	}
 	for _, v := range views {
-		p.look(v)
+		p.setView(v)
 		p.inspect(v.String())
 		p.picture("dev " + v.String())
 	}
@@ -143,7 +143,7 @@ func TestLivePageOfDevWithRedis(t *testing.T) {
 	redis := redistest.Start(t)
 	d := startDev(t, "--redis", redis.Addr)
 	p := openTab(t, d.base+"/_sluice/", views[0])
-	defer p.quiet()
+	defer p.wantNoComplaints()
 	p.until("document.querySelector('[data-breaker=Redis] td')?.textContent === 'closed: in use'")
 	calls := func(n int) {
 		for range n {
@@ -162,11 +162,11 @@ func TestLivePageOfDevWithRedis(t *testing.T) {
 	}
 	pictures := func(state string) {
 		for _, v := range views {
-			p.look(v)
+			p.setView(v)
 			p.inspect(state + " " + v.String())
 			p.picture("redis " + state + " " + v.String())
 		}
-		p.look(views[0])
+		p.setView(views[0])
 	}
 	pictures("up")
 

@@ -46,7 +46,7 @@ func (p *tab) number(selector string) int {
 	return n
 }
 
-func is(outcomes ...livepage.Outcome) func(event) bool {
+func hasOutcome(outcomes ...livepage.Outcome) func(event) bool {
 	return func(e event) bool {
 		for _, o := range outcomes {
 			if e.outcome == o {
@@ -61,17 +61,17 @@ func is(outcomes ...livepage.Outcome) func(event) bool {
 // is not there, or hides one. The tally here is kept apart from the recorder's.
 func TestLivePageNumbers(t *testing.T) {
 	s := newScene(t)
-	s.play()
+	s.runTraffic()
 	p := openTab(t, s.serve().URL+"/_sluice/", views[0])
-	defer p.quiet()
+	defer p.wantNoComplaints()
 	p.until("document.documentElement.dataset.now !== undefined")
 
 	totals := map[string]func(event) bool{
 		"requests":     func(event) bool { return true },
-		"allowed":      is(livepage.Allowed),
-		"limited":      is(livepage.Limited, livepage.IPLimited),
-		"unauthorized": is(livepage.Unauthorized),
-		"other":        is(livepage.Forbidden, livepage.NotFound, livepage.StoreFailed),
+		"allowed":      hasOutcome(livepage.Allowed),
+		"limited":      hasOutcome(livepage.Limited, livepage.IPLimited),
+		"unauthorized": hasOutcome(livepage.Unauthorized),
+		"other":        hasOutcome(livepage.Forbidden, livepage.NotFound, livepage.StoreFailed),
 	}
 	for window := range windows {
 		p.choose(window)
@@ -85,8 +85,8 @@ func TestLivePageNumbers(t *testing.T) {
 			}
 		}
 		for _, tenant := range s.tenants {
-			for column, matches := range map[string]func(event) bool{"Allowed": is(livepage.Allowed),
-				"Limited": is(livepage.Limited)} {
+			for column, matches := range map[string]func(event) bool{"Allowed": hasOutcome(livepage.Allowed),
+				"Limited": hasOutcome(livepage.Limited)} {
 				want := s.count(window, func(e event) bool { return e.tenant == tenant.id && matches(e) })
 				selector := fmt.Sprintf("[data-tenant=%q] [data-label=%s]", tenant.id, column)
 				if got := p.number(selector); got != want {
@@ -113,7 +113,7 @@ func (p *tab) compareBars(s *scene, window string) {
 		}
 		sum += n
 	}
-	if want := s.count(window, is(livepage.Limited, livepage.IPLimited)); sum != want {
+	if want := s.count(window, hasOutcome(livepage.Limited, livepage.IPLimited)); sum != want {
 		p.t.Errorf("limited requests in the plot's table of the %s sum up to %d, want %d", window, sum, want)
 	}
 	// Heights: the ratio of the coloured areas is the ratio of the counts.
@@ -122,7 +122,8 @@ func (p *tab) compareBars(s *scene, window string) {
 			.reduce((n, b) => n + Number(b.getAttribute('height')), 0);
 		return { Allowed: sum('allowed'), Denied: sum('denied'), Other: sum('other') };
 	})()`)
-	allowed, denied := s.count(window, is(livepage.Allowed)), s.count(window, is(livepage.Limited, livepage.IPLimited))
+	allowed, denied := s.count(window, hasOutcome(livepage.Allowed)), s.count(window,
+		hasOutcome(livepage.Limited, livepage.IPLimited))
 	if got, want := drawn.Denied/drawn.Allowed, float64(denied)/float64(allowed); got < want*.999 || got > want*1.001 {
 		p.t.Errorf("bars of the %s: denied to allowed is %.4f, want %.4f", window, got, want)
 	}
@@ -140,7 +141,7 @@ func (p *tab) compareLimits(s *scene) {
 			}
 			page += n
 		}
-		if want := s.count("ten_minutes", is(outcome)); page != want || want == 0 {
+		if want := s.count("ten_minutes", hasOutcome(outcome)); page != want || want == 0 {
 			p.t.Errorf("denied over every %s: page shows %d, want %d and more than none", kind, page, want)
 		}
 	}
@@ -180,7 +181,7 @@ func TestLivePageViews(t *testing.T) {
 		t.Run(state, func(t *testing.T) {
 			s := newScene(t)
 			if state != "empty" {
-				s.play()
+				s.runTraffic()
 			}
 			if state == "trouble" {
 				s.failure = "/srv/sluice/plans.yaml:14:9: plans[0].limits[1].rate: 0 is outside 1..1099511627776 " +
@@ -188,10 +189,10 @@ func TestLivePageViews(t *testing.T) {
 					"\"entreprise\"; did you mean \"enterprise\"?"
 			}
 			p := openTab(t, s.serve().URL+"/_sluice/", views[0])
-			defer p.quiet()
+			defer p.wantNoComplaints()
 			p.until("document.documentElement.dataset.now !== undefined")
 			for _, v := range views {
-				p.look(v)
+				p.setView(v)
 				p.inspect(v.String())
 				p.picture("live " + state + " " + v.String())
 			}
@@ -215,10 +216,10 @@ func TestLivePageOfReadme(t *testing.T) {
 	s := newScene(t)
 	s.tenants[3].id, s.tenants[4].id = "hooli", "umbrella"
 	s.paths = [2]string{"/v1/orders/*", "/v1/reports/*"}
-	s.play()
+	s.runTraffic()
 	v := view{"light", 1400, 900}
 	p := openTab(t, s.serve().URL+"/_sluice/", v)
-	defer p.quiet()
+	defer p.wantNoComplaints()
 	p.until("document.documentElement.dataset.now !== undefined")
 	p.inspect(v.String())
 	p.picture("live page")

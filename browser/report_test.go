@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -85,10 +86,9 @@ type report struct {
 	}
 }
 
-// simulated runs the program as an operator does, and returns its JSON and the address of its page.
-func simulated(t *testing.T) (report, string) {
+// runProgram builds the program in a folder, runs it as an operator does, and returns what it prints.
+func runProgram(t *testing.T, dir string, args ...string) []byte {
 	t.Helper()
-	dir := t.TempDir()
 	program := filepath.Join(dir, "sluice")
 	run := func(name string, args ...string) []byte {
 		var out, problems bytes.Buffer
@@ -99,6 +99,14 @@ func simulated(t *testing.T) (report, string) {
 		}
 		return out.Bytes()
 	}
+	run("go", "build", "-C", "..", "-o", program, "./cmd/sluice")
+	return run(program, args...)
+}
+
+// simulated runs the program, and returns its JSON and the address of its page.
+func simulated(t *testing.T) (report, string) {
+	t.Helper()
+	dir := t.TempDir()
 	write := func(name, text string) string {
 		file := filepath.Join(dir, name)
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
@@ -106,9 +114,8 @@ func simulated(t *testing.T) (report, string) {
 		}
 		return file
 	}
-	run("go", "build", "-C", "..", "-o", program, "./cmd/sluice")
 	page := filepath.Join(dir, "report.html")
-	out := run(program, "simulate", "--plans", write("plans.yaml", reportPlans), "--log",
+	out := runProgram(t, dir, "simulate", "--plans", write("plans.yaml", reportPlans), "--log",
 		write("access.log", reportLog()),
 		"--json", "--html", page)
 	var r report
@@ -123,7 +130,7 @@ func TestSimulationReport(t *testing.T) {
 	findChromium(t) // before the build, which takes longer
 	want, address := simulated(t)
 	p := openTab(t, address, views[0])
-	defer p.quiet()
+	defer p.wantNoComplaints()
 
 	for total, n := range map[string]int64{
 		"requests": want.Requests, "allowed": want.Allowed, "denied": want.Denied, "skipped_lines": want.SkippedLines,
@@ -170,9 +177,44 @@ func TestSimulationReport(t *testing.T) {
 	}
 
 	for _, v := range views {
-		p.look(v)
+		p.setView(v)
 		p.until("document.querySelector('#timeline').getBoundingClientRect().width <= innerWidth")
 		p.inspect(v.String())
 		p.picture("report " + v.String())
+	}
+}
+
+// The page of a simulated fleet shares its frame and its plot with that of a log: it says what the JSON says, and
+// shows the faults.
+func TestFleetReport(t *testing.T) {
+	findChromium(t)
+	dir := t.TempDir()
+	file := filepath.Join(dir, "fleet.html")
+	out := runProgram(t, dir, "fleet", "--scenario", "failover-and-storm", "--json", "--html", file)
+	var r struct {
+		Decisions, Denied, Over int64
+		Faults                  []struct{ At float64 }
+	}
+	if err := json.Unmarshal(out, &r); err != nil {
+		t.Fatalf("the JSON of fleet: %v in %.300s", err, out)
+	}
+	p := openTab(t, "file://"+file, views[0])
+	defer p.wantNoComplaints()
+	for total, n := range map[string]int64{"decisions": r.Decisions, "denied": r.Denied, "over": r.Over} {
+		if got := p.number(fmt.Sprintf("[data-total=%q]", total)); int64(got) != n || n == 0 {
+			t.Errorf("%s: page shows %v, JSON says %d, want the same and more than none", total, got, n)
+		}
+	}
+	if n := eval[int](p, "document.querySelectorAll('#timeline .band').length"); n != len(r.Faults) {
+		t.Errorf("the plot shows %d faults, want %d", n, len(r.Faults))
+	}
+	if times := p.texts("#timeline text"); !slices.Contains(times, "10 s") {
+		t.Errorf("the plot's texts are %q, want seconds", times)
+	}
+	for _, v := range views {
+		p.setView(v)
+		p.until("document.querySelector('#timeline').getBoundingClientRect().width <= innerWidth")
+		p.inspect(v.String())
+		p.picture("fleet " + v.String())
 	}
 }

@@ -118,8 +118,8 @@ func (s *scene) call(at time.Time, tenant int, method, path string) {
 	s.observe(&o, binding)
 }
 
-// knock is a request with a bad credential from one address, or without a route.
-func (s *scene) knock(at time.Time, outcome livepage.Outcome) {
+// addRejected is a request with a bad credential from one address, or without a route.
+func (s *scene) addRejected(at time.Time, outcome livepage.Outcome) {
 	s.t.Helper()
 	o := livepage.Observation{At: at, Outcome: outcome, Method: http.MethodPost, Path: "/login"}
 	binding := ""
@@ -162,8 +162,8 @@ func (s *scene) charges(t *sceneTenant, method string) []limit.Charge {
 	return out
 }
 
-// play runs eleven minutes of traffic up to sceneNow, so that a part of it has left both windows again.
-func (s *scene) play() {
+// runTraffic runs eleven minutes of traffic up to sceneNow, so that a part of it has left both windows again.
+func (s *scene) runTraffic() {
 	s.t.Helper()
 	start := sceneNow.Add(-11 * time.Minute)
 	for i := 0; ; i++ {
@@ -194,10 +194,10 @@ func (s *scene) play() {
 			s.call(at, 4, http.MethodGet, s.paths[1])
 		}
 		if i%40 == 0 || (second%200 == 10 && i%2 == 0) || second%250 >= 60 && second%250 < 64 {
-			s.knock(at, livepage.Unauthorized)
+			s.addRejected(at, livepage.Unauthorized)
 		}
 		if i%111 == 0 {
-			s.knock(at, livepage.NotFound)
+			s.addRejected(at, livepage.NotFound)
 		}
 	}
 }
@@ -222,7 +222,7 @@ func (s *scene) status() livepage.Status {
 		}
 		out.Tenants = append(out.Tenants, row)
 	}
-	s.lend(&out)
+	s.addLeases(&out)
 	return out
 }
 

@@ -42,8 +42,8 @@ func (s *scene) withStore(state string) {
 	}
 }
 
-// lend makes some of the limits ones of leases, and of each way to count while a store is away.
-func (s *scene) lend(out *livepage.Status) {
+// addLeases makes some of the limits ones of leases, and of each way to count while a store is away.
+func (s *scene) addLeases(out *livepage.Status) {
 	if s.shared == nil {
 		return
 	}
@@ -70,13 +70,13 @@ func TestLivePageStore(t *testing.T) {
 	for _, state := range []string{"closed", "open", "probing"} {
 		t.Run(state, func(t *testing.T) {
 			s := newScene(t)
-			s.play()
+			s.runTraffic()
 			s.withStore(state)
 			p := openTab(t, s.serve().URL+"/_sluice/", views[0])
-			defer p.quiet()
+			defer p.wantNoComplaints()
 			p.until("document.documentElement.dataset.now !== undefined")
 			for _, v := range views {
-				p.look(v)
+				p.setView(v)
 				p.inspect(v.String())
 				p.picture("store " + state + " " + v.String())
 			}
@@ -158,7 +158,7 @@ func (p *tab) compareAway(away bool) {
 // The page goes from one state of the store to the next by itself, and back to as it was.
 func TestLivePageFollowsTheStore(t *testing.T) {
 	s := newScene(t)
-	s.play()
+	s.runTraffic()
 	s.withStore("closed")
 	var state atomic.Value
 	state.Store("closed")
@@ -172,7 +172,7 @@ func TestLivePageFollowsTheStore(t *testing.T) {
 	server := httptest.NewServer(handler)
 	t.Cleanup(server.Close)
 	p := openTab(t, server.URL+"/", views[0])
-	defer p.quiet()
+	defer p.wantNoComplaints()
 	p.until("document.querySelector('[data-breaker=Redis]') !== null")
 	eval[string](p, "window.row = document.querySelector('[data-breaker=Redis]'), ''")
 	for _, next := range []string{"open", "probing", "closed"} {
@@ -191,7 +191,7 @@ func TestLivePageFollowsTheStore(t *testing.T) {
 // A page that is open while another build runs is sent what it does not know, or lacks what it does. It shows the rest.
 func TestLivePageSurvivesBadData(t *testing.T) {
 	s := newScene(t)
-	s.play()
+	s.runTraffic()
 	s.withStore("open")
 	type object = map[string]any
 	var change atomic.Value // of func(object)
@@ -216,7 +216,7 @@ func TestLivePageSurvivesBadData(t *testing.T) {
 	}))
 	t.Cleanup(server.Close)
 	p := openTab(t, server.URL+"/", views[0])
-	defer p.quiet()
+	defer p.wantNoComplaints()
 	p.until("document.querySelector('#away:not([hidden])') !== null")
 
 	store := func(d object) object { return d["store"].(object) }

@@ -40,7 +40,7 @@ func TestBatches(t *testing.T) {
 		if at != len(messages) {
 			t.Fatalf("%d of %d messages are in a batch", at, len(messages))
 		}
-		if want := fewest(messages); len(batches) != want {
+		if want := fewestBatches(messages); len(batches) != want {
 			t.Fatalf("%d batches, and %d would do", len(batches), want)
 		}
 	}
@@ -53,8 +53,8 @@ func total(messages [][]byte) (n int) {
 	return n
 }
 
-// fewest tries every cut: the least number of batches for the first n messages, for each n.
-func fewest(messages [][]byte) int {
+// fewestBatches tries every cut: the least number of batches for the first n messages, for each n.
+func fewestBatches(messages [][]byte) int {
 	best := make([]int, len(messages)+1)
 	for n := 1; n <= len(messages); n++ {
 		best[n] = n

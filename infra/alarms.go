@@ -29,7 +29,12 @@ func newAlarms(scope constructs.Construct, p *place) constructs.Construct {
 	}
 	actions := p.alarmActions(own)
 	for i := range all {
-		p.newAlarm(own, &all[i], actions)
+		a := &all[i]
+		id := a.Name
+		if a.Target != "" {
+			id += "-" + a.Target
+		}
+		newAlarm(own, id, jsii.String(p.alarmName(a.Name, a.Target)), a, actions)
 	}
 	return own
 }
@@ -42,14 +47,11 @@ func (p *place) alarmName(name, of string) string {
 	return p.names.ControlAlarm(name, of)
 }
 
-// newAlarm makes one alarm. It notifies the actions when it begins to ring and when it stops.
-func (p *place) newAlarm(scope constructs.Construct, a *alarm.Alarm, actions *[]any) {
-	id := a.Name
-	if a.Target != "" {
-		id += "-" + a.Target
-	}
+// newAlarm makes one alarm. If name is nil, CloudFormation names it. It notifies the actions when it begins to ring and
+// when it stops.
+func newAlarm(scope constructs.Construct, id string, name *string, a *alarm.Alarm, actions *[]any) {
 	props := &awscloudwatch.CfnAlarmProps{
-		AlarmName: jsii.String(p.alarmName(a.Name, a.Target)),
+		AlarmName: name,
 		AlarmDescription: jsii.String(strings.ToUpper(a.Description[:1]) + a.Description[1:] + ". " + Runbooks +
 			a.Name + ".md"),
 		Threshold: jsii.Number(a.Threshold), ComparisonOperator: jsii.String("GreaterThanThreshold"),

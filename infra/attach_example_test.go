@@ -10,7 +10,7 @@ import (
 	"github.com/sluicelimits/sluice/infra"
 )
 
-// The API of a shop, in a stack of its own, behind the authorizer of a cell that is deployed.
+// Attaches the API of a shop, in its own stack, to the authorizer of a cell that is already deployed.
 func ExampleAttachREST() {
 	app := awscdk.NewApp(nil)
 	stack := awscdk.NewStack(app, jsii.String("Shop"), nil)
@@ -28,7 +28,7 @@ func ExampleAttachREST() {
 	app.Synth(nil)
 }
 
-// An HTTP API whose denials the middleware in the backend answers, and a WebSocket API.
+// Attaches an HTTP API whose denials are answered by the middleware in the backend, and a WebSocket API.
 func ExampleAttachHTTP() {
 	var (
 		stack    awscdk.Stack

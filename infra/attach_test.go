@@ -30,7 +30,7 @@ const (
 	shopURL       = "https://shop.example.com"
 )
 
-// apiStack is a stack for APIs, with the functions that are elsewhere.
+// apiStack is a stack for APIs. The functions are in other stacks.
 type apiStack struct {
 	app                awscdk.App
 	stack              awscdk.Stack
@@ -101,7 +101,7 @@ func (s *apiStack) socket() apis.WebSocketApi {
 	return api
 }
 
-// synth makes the template.
+// synth returns the template of the stack.
 func (s *apiStack) synth() (template map[string]any, err error) {
 	if err := infra.Synth(s.app); err != nil {
 		return nil, err
@@ -110,7 +110,7 @@ func (s *apiStack) synth() (template map[string]any, err error) {
 	return template, nil
 }
 
-// attachedText is the template of the three kinds of APIs, attached.
+// attachedText returns the template of an API of each kind, all attached.
 var attachedText = sync.OnceValues(func() ([]byte, error) {
 	dir, err := os.MkdirTemp(templates, "")
 	if err != nil {
@@ -119,11 +119,11 @@ var attachedText = sync.OnceValues(func() ([]byte, error) {
 	s := newAPIStack(dir)
 	healthz := []string{"GET /healthz"}
 	for _, err := range []error{
-		second(infra.AttachREST(s.stack, "SluiceRest", &infra.AttachRESTProps{API: s.rest(), Authorizer: s.authorizer,
+		errorOf(infra.AttachREST(s.stack, "SluiceRest", &infra.AttachRESTProps{API: s.rest(), Authorizer: s.authorizer,
 			Except: healthz, AllowOrigin: "https://app.example.com"})),
-		second(infra.AttachHTTP(s.stack, "SluiceHttp", &infra.AttachHTTPProps{API: s.http(), Authorizer: s.authorizer,
+		errorOf(infra.AttachHTTP(s.stack, "SluiceHttp", &infra.AttachHTTPProps{API: s.http(), Authorizer: s.authorizer,
 			Except: healthz, PassDenials: true})),
-		second(infra.AttachWebSocket(s.stack, "SluiceSocket", &infra.AttachWebSocketProps{API: s.socket(),
+		errorOf(infra.AttachWebSocket(s.stack, "SluiceSocket", &infra.AttachWebSocketProps{API: s.socket(),
 			Authorizer: s.authorizer})),
 	} {
 		if err != nil {
@@ -141,10 +141,10 @@ var attachedText = sync.OnceValues(func() ([]byte, error) {
 	return bytes.TrimSpace(b.Bytes()), err
 })
 
-func second(_ *infra.Attachment, err error) error { return err }
+func errorOf(_ *infra.Attachment, err error) error { return err }
 
-// Guarantees that every change of what is attached shows as a change of a file, which the local gateway is tested with,
-// too.
+// Guarantees that every change of an attachment shows as a change of a golden file. The local gateway is tested with
+// the same file.
 func TestAttachTemplate(t *testing.T) {
 	text, err := attachedText()
 	if err != nil {
@@ -155,7 +155,7 @@ func TestAttachTemplate(t *testing.T) {
 
 type part = map[string]any
 
-// each goes through the resources of a type, in the order of their ids.
+// each calls f with each resource of a type, in the order of their ids.
 func each(template part, kind string, do func(id string, properties part)) {
 	all, _ := template["Resources"].(part)
 	for _, id := range slices.Sorted(maps.Keys(all)) {
@@ -182,10 +182,10 @@ func asText(v any) string {
 	return string(b)
 }
 
-// wrong is everything in a template that must not be where Sluice is attached.
-func wrong(template part) (all []string) {
+// forbiddenParts returns everything in a template that an attached API must not have.
+func forbiddenParts(template part) (all []string) {
 	say := func(format string, args ...any) { all = append(all, fmt.Sprintf(format, args...)) }
-	sources := make(map[string]string) // by authorizer: from where the function may be invoked
+	sources := make(map[string]string) // by authorizer: the APIs that may invoke the function
 	each(template, "AWS::Lambda::Permission", func(id string, p part) {
 		if !strings.Contains(asText(p["FunctionName"]), "authorizer") {
 			return
@@ -272,7 +272,8 @@ func wrongResponses(template part, say func(string, ...any)) {
 	}
 }
 
-// wrongRoutes looks for what is not behind an authorizer, or not told who calls.
+// wrongRoutes returns the routes that are not behind an authorizer, or whose backend does not get the caller's
+// identity.
 func wrongRoutes(template part, socket string, say func(string, ...any)) {
 	mapping := func(id string, p part, key, prefix string) {
 		for header, member := range map[string]string{"caller": "caller", "limit": "rateLimitLimit",
@@ -326,17 +327,17 @@ func wrongRoutes(template part, socket string, say func(string, ...any)) {
 	})
 }
 
-// Guarantees of every API that is attached: nothing is cached; exactly the authorizer may invoke the function; every
-// case has a gateway response with all headers, which browsers may show; each route but the excepted is behind the
-// authorizer, and no service is told by a client who calls. And that each of these is looked at: a template with one of
-// them broken is found.
+// Guarantees for every attached API: nothing is cached; exactly its authorizer may invoke the function; every case has
+// a gateway response with all headers, which browsers may read; each route that is not excepted is behind the
+// authorizer; and no client can set the identity that a backend gets. Each of these checks is shown to work: a template
+// with one of them broken is found.
 func TestAttachHolds(t *testing.T) {
 	raw, err := attachedText()
 	if err != nil {
 		t.Fatal(err)
 	}
 	text := string(raw)
-	if found := wrong(parsed(t, text)); len(found) > 0 {
+	if found := forbiddenParts(parsed(t, text)); len(found) > 0 {
 		t.Errorf("%s", strings.Join(found, "\n"))
 	}
 	for _, c := range []struct{ name, old, broken string }{
@@ -371,25 +372,25 @@ func TestAttachHolds(t *testing.T) {
 		for i := range strings.Count(text, c.old) { // each place by itself
 			parts := strings.SplitN(text, c.old, i+2)
 			broken := strings.Join(parts[:i+1], c.old) + c.broken + parts[i+1]
-			if len(wrong(parsed(t, broken))) == 0 {
-				t.Errorf("%s at place %d is not found", c.name, i+1)
+			if len(forbiddenParts(parsed(t, broken))) == 0 {
+				t.Errorf("the check does not find %s at place %d", c.name, i+1)
 			}
 		}
 	}
 }
 
-// Guarantees that what an attachment cannot cover is refused when the template is made, by one line that says what and
-// where; and that the same stack without it is not.
+// Guarantees that an API which an attachment cannot cover is refused when the template is made, by one line that says
+// what and where, and that the same stack without the problem is accepted.
 func TestAttachRefuses(t *testing.T) {
 	type rest = infra.AttachRESTProps
 	type http = infra.AttachHTTPProps
 	attachREST := func(s *apiStack, api awsapigateway.IRestApi, p rest) error {
 		p.API, p.Authorizer = api, s.authorizer
-		return second(infra.AttachREST(s.stack, "Attachment", &p))
+		return errorOf(infra.AttachREST(s.stack, "Attachment", &p))
 	}
 	attachHTTP := func(s *apiStack, api apis.IHttpApi, p http) error {
 		p.API, p.Authorizer = api, s.authorizer
-		return second(infra.AttachHTTP(s.stack, "Attachment", &p))
+		return errorOf(infra.AttachHTTP(s.stack, "Attachment", &p))
 	}
 	get := func(api apis.HttpApi, path string, integration apis.HttpRouteIntegration,
 		authorizer apis.IHttpRouteAuthorizer) {
@@ -400,8 +401,8 @@ func TestAttachRefuses(t *testing.T) {
 		return awsapigatewayv2integrations.NewHttpUrlIntegration(&id, jsii.String(shopURL), nil)
 	}
 	for _, c := range []struct {
-		name, want string // "" is not refused
-		more       int    // lines, beside one
+		name, want string // "": accepted
+		more       int    // lines in addition to one
 		make       func(s *apiStack) error
 	}{
 		{"a REST API", "", 0, func(s *apiStack) error { return attachREST(s, s.rest(), rest{}) }},
@@ -425,7 +426,7 @@ func TestAttachRefuses(t *testing.T) {
 			if err := attachREST(s, api, rest{NoDefaultResponses: true}); err != nil {
 				return err
 			}
-			return second(infra.AttachREST(s.stack, "Again", &rest{API: api, Authorizer: s.authorizer,
+			return errorOf(infra.AttachREST(s.stack, "Again", &rest{API: api, Authorizer: s.authorizer,
 				NoDefaultResponses: true}))
 		}},
 		{"a TOKEN authorizer of ours", "An authorizer of type TOKEN sees neither the client's address nor the route",
@@ -463,12 +464,12 @@ func TestAttachRefuses(t *testing.T) {
 		{"no API", "Attachment: property API is missing", 0,
 			func(s *apiStack) error { return attachREST(s, nil, rest{}) }},
 		{"no function", "Attachment: property Authorizer is missing", 0, func(s *apiStack) error {
-			return second(infra.AttachWebSocket(s.stack, "Attachment", &infra.AttachWebSocketProps{API: s.socket()}))
+			return errorOf(infra.AttachWebSocket(s.stack, "Attachment", &infra.AttachWebSocketProps{API: s.socket()}))
 		}},
 		{"another stack", "the API is in the stack Shop, and the attachment in the stack Other", 0,
 			func(s *apiStack) error {
 				other := awscdk.NewStack(s.app, jsii.String("Other"), nil)
-				return second(infra.AttachREST(other, "Attachment", &rest{API: s.rest(), Authorizer: s.authorizer}))
+				return errorOf(infra.AttachREST(other, "Attachment", &rest{API: s.rest(), Authorizer: s.authorizer}))
 			}},
 		{"an API by its id", "", 0, func(s *apiStack) error {
 			return attachREST(s, awsapigateway.RestApi_FromRestApiId(s.stack, jsii.String("There"),
@@ -511,7 +512,7 @@ func TestAttachRefuses(t *testing.T) {
 			}},
 
 		{"a WebSocket API without $connect", "the WebSocket API has no route $connect", 0, func(s *apiStack) error {
-			return second(infra.AttachWebSocket(s.stack, "Attachment",
+			return errorOf(infra.AttachWebSocket(s.stack, "Attachment",
 				&infra.AttachWebSocketProps{API: apis.NewWebSocketApi(s.stack, jsii.String("Socket"), nil),
 					Authorizer: s.authorizer}))
 		}},
@@ -530,8 +531,8 @@ func TestAttachRefuses(t *testing.T) {
 	}
 }
 
-// Guarantees that denials are passed for the APIs that ask for it alone, beside those that the function had, and where
-// the function is made in the same stack.
+// Guarantees that denials are passed on only for the APIs that ask for it, in addition to those that the function had
+// before, also if the function is in the same stack.
 func TestAttachPassDenials(t *testing.T) {
 	s := newAPIStack(*outdir(t))
 	dir := t.TempDir()
@@ -547,7 +548,7 @@ func TestAttachPassDenials(t *testing.T) {
 		api := apis.NewHttpApi(s.stack, &id,
 			&apis.HttpApiProps{DefaultIntegration: awsapigatewayv2integrations.NewHttpUrlIntegration(jsii.String("U"),
 				jsii.String(shopURL), nil)})
-		if err := second(infra.AttachHTTP(s.stack, "Attachment"+id, &infra.AttachHTTPProps{API: api,
+		if err := errorOf(infra.AttachHTTP(s.stack, "Attachment"+id, &infra.AttachHTTPProps{API: api,
 			Authorizer: function, PassDenials: pass})); err != nil {
 			t.Fatal(err)
 		}
@@ -588,7 +589,7 @@ func TestAttachPage(t *testing.T) {
 	}
 	for _, b := range blocks {
 		if !strings.Contains(flat(string(code)), flat(b[1])) {
-			t.Errorf("in no example:\n%s", b[1])
+			t.Errorf("this code of docs/attach.md is in no example:\n%s", b[1])
 		}
 	}
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/sluicelimits/sluice/infra/config"
 )
 
-// Guarantees that functions are deployed as what they were built for: AWS takes a program for another machine, and then
-// answers no call of it.
+// Guarantees that a function is deployed for the architecture that it was built for. AWS accepts a program for another
+// architecture, and then every call fails.
 func TestArchitecture(t *testing.T) {
 	app := awscdk.NewApp(&awscdk.AppProps{AnalyticsReporting: jsii.Bool(false), Outdir: outdir(t)})
 	spoiled := func(text []byte) string {
@@ -27,7 +27,7 @@ func TestArchitecture(t *testing.T) {
 	}
 	for name, tt := range map[string]struct {
 		architecture, lambdas string
-		want                  string // in the error
+		want                  string // expected in the error
 	}{
 		"arm64":  {config.ARM64, stubs(), ""},
 		"x86-64": {config.X8664, bundles(elf.EM_X86_64), ""},
@@ -69,8 +69,8 @@ func TestArchitecture(t *testing.T) {
 	}
 }
 
-// Guarantees that what the stand deploys to LocalStack makes templates as it is in the repository, and with one cell
-// more, as the stand adds it: both kinds of cells, with the cache beside LocalStack and no other.
+// Guarantees that templates can be made from the deployment file for LocalStack, as it is in the repository and with
+// one more cell, as the tests on LocalStack add it. Both kinds of cells use the cache beside LocalStack and no other.
 func TestStandTemplates(t *testing.T) {
 	const file = "../localstack/deployment.yaml"
 	text, err := os.ReadFile(file)
@@ -81,11 +81,11 @@ func TestStandTemplates(t *testing.T) {
 		"4, killSwitch: false, deadlines: { dynamodb: 2s, home: 2s } }\n", 1)
 	d, err := config.Read(file, []byte(more))
 	if err != nil || len(d.Cells) != 3 {
-		t.Fatalf("%+v, %v", d, err)
+		t.Fatalf("the deployment is %+v, %v", d, err)
 	}
 	if d.Account != "000000000000" || d.Control.Audit.RetentionDays != 1 || d.Cells[2].Profile != config.Full ||
 		d.Cells[1].Profile != config.Small {
-		t.Errorf("it is no deployment for LocalStack: %+v", d)
+		t.Errorf("the file is not a deployment for LocalStack: %+v", d)
 	}
 	if _, err := config.Read(file, text); err != nil {
 		t.Error(err)
@@ -104,7 +104,7 @@ func TestStandTemplates(t *testing.T) {
 			t.Fatal(err)
 		}
 		one := decode(t, raw)
-		for id, f := range one.of("AWS::Lambda::Function") {
+		for id, f := range one.ofType("AWS::Lambda::Function") {
 			if !strings.HasPrefix(id, "CellAuthorizer") {
 				continue
 			}
@@ -113,10 +113,10 @@ func TestStandTemplates(t *testing.T) {
 				t.Errorf("%s: the authorizer counts in %q, want %q", name, got, redis)
 			}
 		}
-		for kind, n := range types(one) {
+		for kind, n := range countTypes(one) {
 			if strings.HasPrefix(kind, "AWS::ElastiCache::") || kind == "AWS::EC2::VPC" ||
 				kind == "AWS::EC2::NatGateway" {
-				t.Errorf("%s: %d of %s, which LocalStack does not have", name, n, kind)
+				t.Errorf("%s: %d resources of type %s, which LocalStack does not support", name, n, kind)
 			}
 		}
 	}

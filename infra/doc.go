@@ -1,5 +1,7 @@
 // Package infra contains Sluice's AWS resources as CDK constructs, which you can use in stacks of your own, and the
-// stacks of a deployment file. // // The files and folders:
+// stacks of a deployment file.
+//
+// The files and folders:
 //
 //	sample          an example program to copy: a REST API behind the authorizer of each cell
 //	config          the deployment file: types, defaults, checks, and every physical name; no CDK
@@ -17,6 +19,7 @@
 //	alarms.go       makes the alarms and their topic; dashboard.go makes the dashboards
 //	killswitch.go   the mode of a cell's limits, in AppConfig
 //	ratelimit.go    RateLimitService: the rate limit service for Envoy on Fargate, behind a network load balancer
+//	worker.go       Worker: a function that has a queue's messages handled under a provider's limit
 //	waf.go          a firewall in front of REST APIs; it works without any store
 //	usageplans.go   API Gateway usage plans for a REST API; they work without any store
 //	attach*.go      AttachREST, AttachHTTP, AttachWebSocket: the authorizer in front of an API

@@ -151,6 +151,7 @@ func (p *place) variables(function string) (map[string]string, error) {
 		return own, p.addDecisionVariables(own)
 	case config.Applier:
 		own["SLUICE_KEPT_QUEUE"] = p.keptQueueURL()
+		own["SLUICE_CHANGES_QUEUE"] = n.QueueURL(p.cell.Region, p.name(config.Changes))
 		p.addControlTables(own)
 	case config.Reconcile:
 		p.addControlTables(own)

@@ -15,7 +15,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/aws/grants"
 )
 
-// full is a deployment of full cells: one with every default, and one that differs from it in everything.
+// full is a deployment of two full cells: one with every default, and one in which every setting differs from its
+// default.
 func full() *config.Deployment {
 	d := world("f-1", "f-2")
 	d.Cells[0].Issuers, d.Cells[0].Claims = nil, nil
@@ -32,14 +33,14 @@ func full() *config.Deployment {
 	return d
 }
 
-// madeFull are its templates, made once for all tests.
+// madeFull holds its templates, which are made once for all tests.
 var madeFull = sync.OnceValue(func() synthesized {
 	raw, manifest, err := synthesize(full())
 	return synthesized{raw, manifest, err}
 })
 
-// given is a deployment of two cells whose caches were there already: one of ElastiCache that lets functions in by its
-// group, and a cluster of somebody else's that asks for a password, on a port of its own.
+// given is a deployment of two cells with existing caches: one of ElastiCache that admits functions by its security
+// group, and a cluster of another owner that requires a password and has another port.
 func checkRequired() *config.Deployment {
 	d := world("g-1", "g-2")
 	for i := range d.Cells {
@@ -57,13 +58,13 @@ func checkRequired() *config.Deployment {
 	return d
 }
 
-// madeGiven are its templates, made once for all tests.
+// madeGiven holds its templates, which are made once for all tests.
 var madeGiven = sync.OnceValue(func() synthesized {
 	raw, manifest, err := synthesize(checkRequired())
 	return synthesized{raw, manifest, err}
 })
 
-// inFull is how many places more, or less, than in a small cell the checks of TestHolds have to look at.
+// inFull is how many more, or fewer, places than in a small cell each check of TestHolds has to look at.
 var inFull = map[string]map[string]int{
 	"sluice-cell-g-1": {
 		"security groups take nothing from addresses, and one port each": 1,
@@ -98,11 +99,11 @@ var inFull = map[string]map[string]int{
 	},
 }
 
-// endpointOf is a cache's endpoint in a template.
+// endpointOf returns the endpoint of a cache in a template.
 var endpointOf = regexp.MustCompile(`\$\{CellCacheGroup[0-9A-F]+\.(PrimaryEndPoint|ConfigurationEndPoint)\.Address\}` +
 	`:\$\{CellCacheGroup[0-9A-F]+\.(PrimaryEndPoint|ConfigurationEndPoint)\.Port\}`)
 
-// Guarantees that every change of what a full cell is shows as a diff.
+// Guarantees that every change of a full cell shows as a diff of a golden file.
 func TestFullTemplates(t *testing.T) {
 	all := madeFull()
 	if all.err != nil {
@@ -112,7 +113,7 @@ func TestFullTemplates(t *testing.T) {
 	golden(t, "cell-full-cluster.template.json", all.raw["sluice-cell-f-2"])
 }
 
-// Guarantees that every change of what a cell is whose cache was there already shows as a diff.
+// Guarantees that every change of a cell with an existing cache shows as a diff of a golden file.
 func TestGivenTemplates(t *testing.T) {
 	all := madeGiven()
 	if all.err != nil {
@@ -121,8 +122,8 @@ func TestGivenTemplates(t *testing.T) {
 	golden(t, "cell-full-given.template.json", all.raw["sluice-cell-g-1"])
 }
 
-// Guarantees that the functions go to the cache that was there already as its owner says, wait as long as they are to,
-// and that nothing is made of it: no cache, no secret, and no alarm on nodes that nobody knows.
+// Guarantees that functions use an existing cache as its owner says, with the configured timeout, and that nothing is
+// created for it: no cache, no secret, and no alarm on its nodes, whose names are not known.
 func TestGivenCache(t *testing.T) {
 	for name, want := range map[string]map[string]any{
 		"sluice-cell-g-1": {"SLUICE_REDIS": "master.counters.example.com:6379", "SLUICE_REDIS_CLUSTER": "false",
@@ -133,8 +134,8 @@ func TestGivenCache(t *testing.T) {
 			"SLUICE_REDIS_SECRET": "team/counters", "SLUICE_REDIS_DEADLINE": "20ms", "SLUICE_DYNAMODB_DEADLINE": "2s",
 			"SLUICE_HOME_DEADLINE": "250ms"},
 	} {
-		one, callers := stack(t, name), 0
-		for id, f := range one.of("AWS::Lambda::Function") {
+		one, callers := copyTemplate(t, name), 0
+		for id, f := range one.ofType("AWS::Lambda::Function") {
 			variables, _ := f.get("Environment", "Variables").(map[string]any)
 			if variables["SLUICE_REDIS"] == nil {
 				continue
@@ -153,33 +154,33 @@ func TestGivenCache(t *testing.T) {
 		if callers != 2 {
 			t.Errorf("%s: %d functions call the cache, want the authorizer and ops", name, callers)
 		}
-		for kind, n := range types(one) {
+		for kind, n := range countTypes(one) {
 			if strings.HasPrefix(kind, "AWS::ElastiCache::") || kind == "AWS::SecretsManager::Secret" ||
 				kind == "AWS::EC2::VPC" {
-				t.Errorf("%s: %d of %s are made", name, n, kind)
+				t.Errorf("%s: %d resources of type %s are created", name, n, kind)
 			}
 		}
-		for id, a := range one.of("AWS::CloudWatch::Alarm") {
+		for id, a := range one.ofType("AWS::CloudWatch::Alarm") {
 			if slices.Contains(alarmMetrics(a), "EngineCPUUtilization") {
-				t.Errorf("%s: %s looks at nodes that nobody knows", name, id)
+				t.Errorf("%s: alarm %s watches nodes whose names are not known", name, id)
 			}
 		}
 	}
-	if by := first(stack(t, "sluice-cell-g-1"),
+	if by := firstOf(copyTemplate(t, "sluice-cell-g-1"),
 		"AWS::EC2::SecurityGroupIngress"); by.get("GroupId") != "sg-01234567" || by.get("FromPort") != 6379.0 {
-		t.Errorf("the group of the cache does not let functions in: %v", by.Properties)
+		t.Errorf("the security group of the cache does not admit the functions: %v", by.Properties)
 	}
-	if out := stack(t, "sluice-cell-g-1").Outputs["FunctionsGroup"]; out != nil {
-		t.Errorf("the owner of the cache is asked to let in whom its group lets in: %v", out)
+	if out := copyTemplate(t, "sluice-cell-g-1").Outputs["FunctionsGroup"]; out != nil {
+		t.Errorf("the output asks the owner of the cache to admit functions that the security group admits: %v", out)
 	}
-	two := stack(t, "sluice-cell-g-2")
+	two := copyTemplate(t, "sluice-cell-g-2")
 	if out := two.text(two.Outputs["FunctionsGroup"]["Value"]); !strings.HasPrefix(out, "${CellNetworkFunctions") ||
 		!strings.HasSuffix(out, ".GroupId}") {
-		t.Errorf("the owner of the cache is told to let in %s", out)
+		t.Errorf("the output asks the owner of the cache to admit %s", out)
 	}
 }
 
-// Guarantees that the page tells the owner of a cache all that its user has to be allowed.
+// Guarantees that docs/deploy.md tells the owner of a cache all commands that its user must be allowed.
 func TestGivenUser(t *testing.T) {
 	text, err := os.ReadFile("../docs/deploy.md")
 	if err != nil || !strings.Contains(string(text), "\n"+grants.CacheAccess+"\n") {
@@ -187,7 +188,7 @@ func TestGivenUser(t *testing.T) {
 	}
 }
 
-// Guarantees that the refusal of deadlines is that of the functions which wait.
+// Guarantees that deadlines of the cache are refused at the value at which the functions would refuse them.
 func TestDeadlines(t *testing.T) {
 	for wait, ok := range map[time.Duration]bool{
 		config.MinDeadline: true, config.MaxDeadline: true, config.MinDeadline - time.Microsecond: false,
@@ -201,7 +202,7 @@ func TestDeadlines(t *testing.T) {
 	}
 }
 
-// Guarantees that the refusal of too many instances counts with the connections and instances that there are.
+// Guarantees that the check of the number of instances uses the real numbers of connections and of instances.
 func TestConnections(t *testing.T) {
 	ops, _ := grants.Of(config.Ops)
 	if config.Connections != environ.RedisConnections || config.OpsInstances != ops.Reserved {
@@ -210,8 +211,8 @@ func TestConnections(t *testing.T) {
 	}
 }
 
-// Guarantees that in a VPC that is there already nothing is made but security groups, and that the cache and the
-// functions are in its subnets.
+// Guarantees that in an existing VPC nothing is created but security groups, and that the cache and the functions are
+// in its subnets.
 func TestOwnVPC(t *testing.T) {
 	d := world("f-1")
 	d.Cells[0].Profile, d.Cells[0].Issuers, d.Cells[0].Claims = config.Full, nil, nil
@@ -221,22 +222,22 @@ func TestOwnVPC(t *testing.T) {
 		t.Fatal(err)
 	}
 	one := decode(t, raw["sluice-cell-f-1"])
-	for kind, n := range types(one) {
+	for kind, n := range countTypes(one) {
 		if strings.HasPrefix(kind, "AWS::EC2::") && !strings.HasPrefix(kind, "AWS::EC2::SecurityGroup") {
-			t.Errorf("%d of %s are made", n, kind)
+			t.Errorf("%d resources of type %s are created", n, kind)
 		}
 	}
-	for _, g := range one.of("AWS::EC2::SecurityGroup") {
+	for _, g := range one.ofType("AWS::EC2::SecurityGroup") {
 		if g.get("VpcId") != "vpc-01234567" {
 			t.Errorf("a security group is in %v", g.get("VpcId"))
 		}
 	}
 	want := []string{"subnet-01234567", "subnet-89abcdef"}
-	if got := one.texts(first(one, "AWS::ElastiCache::SubnetGroup").get("SubnetIds")); !slices.Equal(got, want) {
+	if got := one.texts(firstOf(one, "AWS::ElastiCache::SubnetGroup").get("SubnetIds")); !slices.Equal(got, want) {
 		t.Errorf("the cache is in %v, want %v", got, want)
 	}
 	inside := 0
-	for _, f := range one.of("AWS::Lambda::Function") {
+	for _, f := range one.ofType("AWS::Lambda::Function") {
 		if subnets := one.texts(f.get("VpcConfig", "SubnetIds")); len(subnets) > 0 {
 			inside++
 			if !slices.Equal(subnets, want) {

@@ -13,8 +13,8 @@ import (
 
 var assets = regexp.MustCompile(`[0-9a-f]{64}`)
 
-// Guarantees that every change of what is deployed shows as a diff. The hashes of assets are masked: they change with
-// each build of the functions, and say nothing about the stack.
+// Guarantees that every change of what is deployed shows as a diff of a golden file. The hashes of assets are masked,
+// because they change with each build of the functions.
 func TestTemplates(t *testing.T) {
 	all := made()
 	if all.err != nil {
@@ -45,6 +45,6 @@ func golden(t *testing.T, file string, raw []byte) {
 		return
 	}
 	if want, err := os.ReadFile(path); err != nil || !bytes.Equal(b.Bytes(), want) {
-		t.Errorf("%s is not what is made now (%v): make golden, and read the diff", path, err)
+		t.Errorf("%s differs from the template that is made now (%v): run make golden, and read the diff", path, err)
 	}
 }

@@ -15,14 +15,14 @@ import (
 	"github.com/sluicelimits/sluice/internal/aws/grants"
 )
 
-// hold is one thing that must hold of every template. It returns a line for each place where it does not, and how many
-// places it looked at.
+// hold is a check of something that must be true of every template. It returns a line for each place where it is not
+// true, and the number of places that it looked at.
 type hold func(*template) (wrong []string, looked int)
 
-// everyOf is a hold that looks at the resources of a type.
-func everyOf(kind string, look func(one *template, id string, r *resource, wrong func(string, ...any))) hold {
+// holdOfEach returns a hold that checks each resource of a type.
+func holdOfEach(kind string, look func(one *template, id string, r *resource, wrong func(string, ...any))) hold {
 	return func(one *template) (all []string, looked int) {
-		resources := one.of(kind)
+		resources := one.ofType(kind)
 		for _, id := range slices.Sorted(maps.Keys(resources)) {
 			look(one, id, resources[id], func(format string, args ...any) {
 				all = append(all, id+": "+fmt.Sprintf(format, args...))
@@ -32,7 +32,7 @@ func everyOf(kind string, look func(one *template, id string, r *resource, wrong
 	}
 }
 
-// checked is a hold with what of each template it looks at, and what it must see.
+// checked is a hold, with the number of places that it looks at in each template, and changes that it must detect.
 type checked struct {
 	hold hold
 	// how many places it has to look at: a check that looks at nothing cannot fail; what only a full cell has is in
@@ -41,53 +41,53 @@ type checked struct {
 	spoil         map[string]func(*template)
 }
 
-// holds are those of what the functions need; [review] has the others.
+// holds are the checks of what the functions need. [review] has the others.
 var holds = map[string]checked{
 	"tables are kept, can be restored, and are encrypted": {
-		everyOf("AWS::DynamoDB::Table", tableHolds), 5, 2, map[string]func(*template){
+		holdOfEach("AWS::DynamoDB::Table", tableHolds), 5, 2, map[string]func(*template){
 			"deletion policy": func(one *template) {
-				first(one,
+				firstOf(one,
 					"AWS::DynamoDB::Table").DeletionPolicy = "Delete"
 			},
 			"update replace policy": func(one *template) {
-				first(one,
+				firstOf(one,
 					"AWS::DynamoDB::Table").UpdateReplacePolicy = "Delete"
 			},
-			"deletion protection":    without("AWS::DynamoDB::Table", "DeletionProtectionEnabled"),
-			"point in time recovery": without("AWS::DynamoDB::Table", "PointInTimeRecoverySpecification"),
-			"encryption":             without("AWS::DynamoDB::Table", "SSESpecification"),
-			"on demand":              without("AWS::DynamoDB::Table", "BillingMode"),
-			"last":                   func(one *template) { first(one, "AWS::DynamoDB::Table").DependsOn = nil },
+			"deletion protection":    removeProperty("AWS::DynamoDB::Table", "DeletionProtectionEnabled"),
+			"point in time recovery": removeProperty("AWS::DynamoDB::Table", "PointInTimeRecoverySpecification"),
+			"encryption":             removeProperty("AWS::DynamoDB::Table", "SSESpecification"),
+			"on demand":              removeProperty("AWS::DynamoDB::Table", "BillingMode"),
+			"last":                   func(one *template) { firstOf(one, "AWS::DynamoDB::Table").DependsOn = nil },
 			"stream or TTL": func(one *template) {
-				p := first(one, "AWS::DynamoDB::Table").Properties
+				p := firstOf(one, "AWS::DynamoDB::Table").Properties
 				delete(p, "StreamSpecification")
 				delete(p, "TimeToLiveSpecification")
 			},
 		},
 	},
 	"buckets are private, versioned, encrypted and kept": {
-		everyOf("AWS::S3::Bucket", bucketHolds), 2, 0, map[string]func(*template){
+		holdOfEach("AWS::S3::Bucket", bucketHolds), 2, 0, map[string]func(*template){
 			"public access": func(one *template) {
-				first(one, "AWS::S3::Bucket").get(
+				firstOf(one, "AWS::S3::Bucket").get(
 					"PublicAccessBlockConfiguration").(map[string]any)["BlockPublicPolicy"] = false
 			},
-			"versions":        without("AWS::S3::Bucket", "VersioningConfiguration"),
-			"encryption":      without("AWS::S3::Bucket", "BucketEncryption"),
-			"deletion policy": func(one *template) { first(one, "AWS::S3::Bucket").DeletionPolicy = "Delete" },
+			"versions":        removeProperty("AWS::S3::Bucket", "VersioningConfiguration"),
+			"encryption":      removeProperty("AWS::S3::Bucket", "BucketEncryption"),
+			"deletion policy": func(one *template) { firstOf(one, "AWS::S3::Bucket").DeletionPolicy = "Delete" },
 			"lock": func(one *template) {
-				for _, r := range one.of("AWS::S3::Bucket") {
+				for _, r := range one.ofType("AWS::S3::Bucket") {
 					delete(r.Properties, "ObjectLockConfiguration")
 				}
 			},
 			"a short life": func(one *template) {
-				for _, r := range one.of("AWS::S3::Bucket") {
+				for _, r := range one.ofType("AWS::S3::Bucket") {
 					for _, rule := range list(r.get("LifecycleConfiguration", "Rules")) {
 						rule.(map[string]any)["NoncurrentVersionExpiration"] = map[string]any{"NoncurrentDays": 1.0}
 					}
 				}
 			},
 			"a way around": func(one *template) {
-				for _, r := range one.of("AWS::S3::BucketPolicy") {
+				for _, r := range one.ofType("AWS::S3::BucketPolicy") {
 					for _, s := range list(r.get("PolicyDocument", "Statement")) {
 						if get(s, "Sid") == "NobodyRemoves" {
 							s.(map[string]any)["Condition"] = map[string]any{"StringNotEquals": map[string]any{
@@ -97,7 +97,7 @@ var holds = map[string]checked{
 				}
 			},
 			"locks of a writer's own": func(one *template) {
-				for _, r := range one.of("AWS::S3::BucketPolicy") {
+				for _, r := range one.ofType("AWS::S3::BucketPolicy") {
 					for _, s := range list(r.get("PolicyDocument", "Statement")) {
 						if get(s, "Sid") == "NobodyWritesAround" {
 							s.(map[string]any)["Effect"] = "Allow"
@@ -106,22 +106,22 @@ var holds = map[string]checked{
 				}
 			},
 			"clear text": func(one *template) {
-				for _, r := range one.of("AWS::S3::BucketPolicy") {
+				for _, r := range one.ofType("AWS::S3::BucketPolicy") {
 					r.Properties["PolicyDocument"] = map[string]any{"Statement": []any{}}
 				}
 			},
 		},
 	},
 	"queues are encrypted, and reached by TLS alone": {
-		everyOf("AWS::SQS::Queue", queueHolds), 3, 3, map[string]func(*template){
-			"encryption": without("AWS::SQS::Queue", "SqsManagedSseEnabled"),
+		holdOfEach("AWS::SQS::Queue", queueHolds), 3, 3, map[string]func(*template){
+			"encryption": removeProperty("AWS::SQS::Queue", "SqsManagedSseEnabled"),
 			"clear text": func(one *template) {
-				for id := range one.of("AWS::SQS::QueuePolicy") {
+				for id := range one.ofType("AWS::SQS::QueuePolicy") {
 					delete(one.Resources, id)
 				}
 			},
 			"dead letters": func(one *template) {
-				for _, r := range one.of("AWS::SQS::Queue") {
+				for _, r := range one.ofType("AWS::SQS::Queue") {
 					delete(r.Properties, "RedrivePolicy")
 					r.Properties["MessageRetentionPeriod"] = 60.0
 				}
@@ -129,15 +129,15 @@ var holds = map[string]checked{
 		},
 	},
 	"what fails in a stream or a queue is kept": {
-		everyOf("AWS::Lambda::EventSourceMapping", sourceHolds), 9, 1, map[string]func(*template){
-			"partial failures": without("AWS::Lambda::EventSourceMapping", "FunctionResponseTypes"),
+		holdOfEach("AWS::Lambda::EventSourceMapping", sourceHolds), 9, 1, map[string]func(*template){
+			"partial failures": removeProperty("AWS::Lambda::EventSourceMapping", "FunctionResponseTypes"),
 			"destination or concurrency": func(one *template) {
-				p := first(one, "AWS::Lambda::EventSourceMapping").Properties
+				p := firstOf(one, "AWS::Lambda::EventSourceMapping").Properties
 				delete(p, "DestinationConfig")
 				delete(p, "ScalingConfig")
 			},
 			"bisecting or batch": func(one *template) {
-				p := first(one, "AWS::Lambda::EventSourceMapping").Properties
+				p := firstOf(one, "AWS::Lambda::EventSourceMapping").Properties
 				delete(p, "BisectBatchOnFunctionError")
 				delete(p, "BatchSize")
 			},
@@ -145,34 +145,34 @@ var holds = map[string]checked{
 	},
 	"each stream has at most two readers": {streamHolds, 5, 0, map[string]func(*template){
 		"a third": func(one *template) {
-			for _, m := range one.of("AWS::Lambda::EventSourceMapping") {
+			for _, m := range one.ofType("AWS::Lambda::EventSourceMapping") {
 				one.Resources["Third"] = m
 				one.Resources["Fourth"] = m
 			}
 		},
 	}},
 	"subscriptions deliver raw, and keep what they cannot": {
-		everyOf("AWS::SNS::Subscription", subscriptionHolds), 0, 1, map[string]func(*template){
-			"raw":    without("AWS::SNS::Subscription", "RawMessageDelivery"),
-			"kept":   without("AWS::SNS::Subscription", "RedrivePolicy"),
-			"region": without("AWS::SNS::Subscription", "Region"),
+		holdOfEach("AWS::SNS::Subscription", subscriptionHolds), 0, 1, map[string]func(*template){
+			"raw":    removeProperty("AWS::SNS::Subscription", "RawMessageDelivery"),
+			"kept":   removeProperty("AWS::SNS::Subscription", "RedrivePolicy"),
+			"region": removeProperty("AWS::SNS::Subscription", "Region"),
 		},
 	},
 	"the authorizer is updated before what acknowledges for it": {
 		orderHolds, 0, 2, map[string]func(*template){
 			"order": func(one *template) {
-				for _, r := range one.of("AWS::Lambda::Function") {
+				for _, r := range one.ofType("AWS::Lambda::Function") {
 					r.DependsOn = nil
 				}
 			},
 		},
 	},
 	"topics are encrypted": {
-		everyOf("AWS::SNS::Topic", func(_ *template, _ string, r *resource, wrong func(string, ...any)) {
+		holdOfEach("AWS::SNS::Topic", func(_ *template, _ string, r *resource, wrong func(string, ...any)) {
 			if r.get("KmsMasterKeyId") == nil {
 				wrong("it is not encrypted")
 			}
-		}), 1, 0, map[string]func(*template){"encryption": without("AWS::SNS::Topic", "KmsMasterKeyId")},
+		}), 1, 0, map[string]func(*template){"encryption": removeProperty("AWS::SNS::Topic", "KmsMasterKeyId")},
 	},
 	"only publisher and balancer publish changes": {topicPolicyHolds, 1, 0, map[string]func(*template){
 		"denial":    func(one *template) { changesStatement(one, "Deny", "PrincipalArn")["Effect"] = "Allow" },
@@ -198,7 +198,7 @@ var holds = map[string]checked{
 		},
 	}},
 	"roles may do what is granted, and nothing else": {
-		everyOf("AWS::IAM::Role", roleHolds), 6, 5, map[string]func(*template){
+		holdOfEach("AWS::IAM::Role", roleHolds), 6, 5, map[string]func(*template){
 			"an action more": func(one *template) {
 				s := statement(one)
 				s["Action"] = append(list(s["Action"]), "dynamodb:DeleteItem")
@@ -206,28 +206,28 @@ var holds = map[string]checked{
 			"a wildcard of actions":   func(one *template) { statement(one)["Action"] = "dynamodb:*" },
 			"a wildcard of resources": func(one *template) { statement(one)["Resource"] = "*" },
 			"a denial of what it needs": func(one *template) {
-				p := first(one, "AWS::IAM::Role").get("Policies", 0, "PolicyDocument").(map[string]any)
+				p := firstOf(one, "AWS::IAM::Role").get("Policies", 0, "PolicyDocument").(map[string]any)
 				p["Statement"] = append(p["Statement"].([]any), map[string]any{"Effect": "Deny",
 					"Action": "dynamodb:GetItem", "Resource": "*"})
 			},
 			"a statement more": func(one *template) {
-				p := first(one, "AWS::IAM::Role").get("Policies", 0, "PolicyDocument").(map[string]any)
+				p := firstOf(one, "AWS::IAM::Role").get("Policies", 0, "PolicyDocument").(map[string]any)
 				p["Statement"] = append(p["Statement"].([]any), map[string]any{"Effect": "Allow",
 					"Action": "s3:PutObject", "Resource": "arn:aws:s3:::x/y"})
 			},
 			"a managed policy": func(one *template) {
-				first(one, "AWS::IAM::Role").Properties["ManagedPolicyArns"] = []any{
+				firstOf(one, "AWS::IAM::Role").Properties["ManagedPolicyArns"] = []any{
 					"arn:aws:iam::aws:policy/AdministratorAccess"}
 			},
 			"a bound of keys": func(one *template) {
-				for _, r := range one.of("AWS::IAM::Role") {
+				for _, r := range one.ofType("AWS::IAM::Role") {
 					for _, s := range list(r.get("Policies", 0, "PolicyDocument", "Statement")) {
 						delete(s.(map[string]any), "Condition")
 					}
 				}
 			},
 			"somebody else": func(one *template) {
-				first(one, "AWS::IAM::Role").Properties["AssumeRolePolicyDocument"] = map[string]any{
+				firstOf(one, "AWS::IAM::Role").Properties["AssumeRolePolicyDocument"] = map[string]any{
 					"Statement": []any{map[string]any{
 						"Effect": "Allow", "Action": "sts:AssumeRole", "Principal": map[string]any{"AWS": "*"}}}}
 			},
@@ -245,88 +245,88 @@ var holds = map[string]checked{
 		"Lambda": func(one *template) { delete(denial(one), "Condition") },
 	}},
 	"a call of a schedule that is late is dropped": {
-		everyOf("AWS::Events::Rule", scheduleHolds), 3, 1, map[string]func(*template){
+		holdOfEach("AWS::Events::Rule", scheduleHolds), 3, 1, map[string]func(*template){
 			"age": func(one *template) {
-				delete(get(first(one, "AWS::Events::Rule").get("Targets", 0), "RetryPolicy").(map[string]any),
+				delete(get(firstOf(one, "AWS::Events::Rule").get("Targets", 0), "RetryPolicy").(map[string]any),
 					"MaximumEventAgeInSeconds")
 			},
 			"age in Lambda": func(one *template) {
-				for _, c := range one.of("AWS::Lambda::EventInvokeConfig") {
+				for _, c := range one.ofType("AWS::Lambda::EventInvokeConfig") {
 					c.Properties["MaximumEventAgeInSeconds"] = 21600.0
 				}
 			},
 		},
 	},
 	"functions start, are bounded, and their logs end": {
-		everyOf("AWS::Lambda::Function", functionHolds), 6, 4, map[string]func(*template){
-			"architecture": without("AWS::Lambda::Function", "Architectures"),
-			"concurrency":  without("AWS::Lambda::Function", "ReservedConcurrentExecutions"),
-			"log group":    without("AWS::Lambda::Function", "LoggingConfig"),
+		holdOfEach("AWS::Lambda::Function", functionHolds), 6, 4, map[string]func(*template){
+			"architecture": removeProperty("AWS::Lambda::Function", "Architectures"),
+			"concurrency":  removeProperty("AWS::Lambda::Function", "ReservedConcurrentExecutions"),
+			"log group":    removeProperty("AWS::Lambda::Function", "LoggingConfig"),
 			"a variable less": func(one *template) {
-				for _, r := range one.of("AWS::Lambda::Function") {
+				for _, r := range one.ofType("AWS::Lambda::Function") {
 					v := r.get("Environment", "Variables").(map[string]any)
 					delete(v, "SLUICE_PLANS_TABLE")
 					delete(v, "SLUICE_CELL")
 				}
 			},
 			"another API": func(one *template) {
-				for _, r := range one.of("AWS::Lambda::Function") {
+				for _, r := range one.ofType("AWS::Lambda::Function") {
 					if v := r.get("Environment", "Variables").(map[string]any); v["SLUICE_API"] != nil {
 						v["SLUICE_API"] = "abc1234/v1"
 					}
 				}
 			},
 			"a variable more": func(one *template) {
-				first(one, "AWS::Lambda::Function").get("Environment",
+				firstOf(one, "AWS::Lambda::Function").get("Environment",
 					"Variables").(map[string]any)["SLUICE_SIZE"] = "large"
 			},
 			"retention": func(one *template) {
-				for _, r := range one.of("AWS::Logs::LogGroup") {
+				for _, r := range one.ofType("AWS::Logs::LogGroup") {
 					delete(r.Properties, "RetentionInDays")
 				}
 			},
 		},
 	},
 	"only a named source may invoke a function": {
-		everyOf("AWS::Lambda::Permission", permissionHolds), 4, 2, map[string]func(*template){
-			"source":    without("AWS::Lambda::Permission", "SourceArn"),
-			"principal": func(one *template) { first(one, "AWS::Lambda::Permission").Properties["Principal"] = "*" },
+		holdOfEach("AWS::Lambda::Permission", permissionHolds), 4, 2, map[string]func(*template){
+			"source":    removeProperty("AWS::Lambda::Permission", "SourceArn"),
+			"principal": func(one *template) { firstOf(one, "AWS::Lambda::Permission").Properties["Principal"] = "*" },
 		},
 	},
 	"every method of an operators' API is for signed callers": {
-		everyOf("AWS::ApiGateway::Method", func(_ *template, _ string, r *resource, wrong func(string, ...any)) {
+		holdOfEach("AWS::ApiGateway::Method", func(_ *template, _ string, r *resource, wrong func(string, ...any)) {
 			if r.get("AuthorizationType") != "AWS_IAM" {
 				wrong("its authorization is %v, want AWS_IAM", r.get("AuthorizationType"))
 			}
 		}), 17, 3, map[string]func(*template){
 			"open": func(one *template) {
-				first(one,
+				firstOf(one,
 					"AWS::ApiGateway::Method").Properties["AuthorizationType"] = "NONE"
 			},
 		},
 	},
 	"no value of a secret is in a template": {
-		everyOf("AWS::SecretsManager::Secret", secretHolds), 1, 0, map[string]func(*template){
+		holdOfEach("AWS::SecretsManager::Secret", secretHolds), 1, 0, map[string]func(*template){
 			"value": func(one *template) {
-				first(one,
+				firstOf(one,
 					"AWS::SecretsManager::Secret").Properties["SecretString"] = "x"
 			},
-			"generated": without("AWS::SecretsManager::Secret", "GenerateSecretString"),
-			"kept":      func(one *template) { first(one, "AWS::SecretsManager::Secret").DeletionPolicy = "Delete" },
+			"generated": removeProperty("AWS::SecretsManager::Secret", "GenerateSecretString"),
+			"kept":      func(one *template) { firstOf(one, "AWS::SecretsManager::Secret").DeletionPolicy = "Delete" },
 		},
 	},
 	"the trail records tables and functions, not counters": {
-		everyOf("AWS::CloudTrail::Trail", trailHolds), 1, 0, map[string]func(*template){
-			"validation": without("AWS::CloudTrail::Trail", "EnableLogFileValidation"),
-			"regions":    without("AWS::CloudTrail::Trail", "IsMultiRegionTrail"),
-			"selectors":  without("AWS::CloudTrail::Trail", "AdvancedEventSelectors"),
+		holdOfEach("AWS::CloudTrail::Trail", trailHolds), 1, 0, map[string]func(*template){
+			"validation": removeProperty("AWS::CloudTrail::Trail", "EnableLogFileValidation"),
+			"regions":    removeProperty("AWS::CloudTrail::Trail", "IsMultiRegionTrail"),
+			"selectors":  removeProperty("AWS::CloudTrail::Trail", "AdvancedEventSelectors"),
 			"audit records": func(one *template) {
-				fields := first(one, "AWS::CloudTrail::Trail").get("AdvancedEventSelectors", 2,
+				fields := firstOf(one, "AWS::CloudTrail::Trail").get("AdvancedEventSelectors", 2,
 					"FieldSelectors").([]any)
 				delete(fields[3].(map[string]any), "StartsWith")
 			},
 			"counters": func(one *template) {
-				fields := first(one, "AWS::CloudTrail::Trail").get("AdvancedEventSelectors", 1,
+				fields := firstOf(one, "AWS::CloudTrail::Trail").get("AdvancedEventSelectors", 1,
 					"FieldSelectors").([]any)
 				fields[3].(map[string]any)["Equals"] = append(list(get(fields[3], "Equals")),
 					"arn:aws:dynamodb:eu-west-1:123456789012:table/sluice-a-1-counters")
@@ -338,7 +338,7 @@ var holds = map[string]checked{
 			one.Outputs["X"] = map[string]any{"Value": "x", "Export": map[string]any{"Name": "x"}}
 		},
 		"import": func(one *template) {
-			first(one, "AWS::Lambda::Function").Properties["Role"] = map[string]any{"Fn::ImportValue": "x"}
+			firstOf(one, "AWS::Lambda::Function").Properties["Role"] = map[string]any{"Fn::ImportValue": "x"}
 		},
 		"custom resource": func(one *template) { one.Resources["X"] = &resource{Type: "Custom::AWS"} },
 		"URL":             func(one *template) { one.Resources["X"] = &resource{Type: "AWS::Lambda::Url"} },
@@ -352,23 +352,23 @@ var holds = map[string]checked{
 	}},
 }
 
-func without(kind, property string) func(*template) {
-	return func(one *template) { delete(first(one, kind).Properties, property) }
+func removeProperty(kind, property string) func(*template) {
+	return func(one *template) { delete(firstOf(one, kind).Properties, property) }
 }
 
-// first is the first resource of a type, by its id.
-func first(one *template, kind string) *resource {
-	all := one.of(kind)
+// firstOf returns the first resource of a type, by its id.
+func firstOf(one *template, kind string) *resource {
+	all := one.ofType(kind)
 	return all[slices.Sorted(maps.Keys(all))[0]]
 }
 
 func statement(one *template) map[string]any {
-	return first(one, "AWS::IAM::Role").get("Policies", 0, "PolicyDocument", "Statement", 0).(map[string]any)
+	return firstOf(one, "AWS::IAM::Role").get("Policies", 0, "PolicyDocument", "Statement", 0).(map[string]any)
 }
 
-// denial is a statement of a role that denies something.
+// denial returns a statement of a role that denies something.
 func denial(one *template) map[string]any {
-	roles := one.of("AWS::IAM::Role")
+	roles := one.ofType("AWS::IAM::Role")
 	for _, id := range slices.Sorted(maps.Keys(roles)) {
 		for _, s := range list(roles[id].get("Policies", 0, "PolicyDocument", "Statement")) {
 			if get(s, "Effect") == "Deny" {
@@ -379,8 +379,7 @@ func denial(one *template) map[string]any {
 	return map[string]any{}
 }
 
-// Guarantees what must stay true of every template, whatever else changes in it; and that each of these checks can
-// fail.
+// Guarantees what must be true of every template, and that each of these checks can fail.
 func TestHolds(t *testing.T) {
 	for name, h := range merged(holds, review) {
 		for stackName, want := range map[string]int{
@@ -388,7 +387,7 @@ func TestHolds(t *testing.T) {
 			"sluice-cell-f-1": h.cell, "sluice-cell-f-2": h.cell,
 			"sluice-cell-g-1": h.cell, "sluice-cell-g-2": h.cell,
 		} {
-			wrong, looked := h.hold(stack(t, stackName))
+			wrong, looked := h.hold(copyTemplate(t, stackName))
 			if want += inFull[stackName][name]; looked != want {
 				t.Errorf("%s: %s: looked at %d, want %d", stackName, name, looked, want)
 			}
@@ -404,16 +403,16 @@ func TestHolds(t *testing.T) {
 			stackName = "sluice-cell-f-1"
 		}
 		for what, spoil := range h.spoil {
-			one := stack(t, stackName)
+			one := copyTemplate(t, stackName)
 			spoil(one)
 			if wrong, _ := h.hold(one); len(wrong) == 0 {
-				t.Errorf("%s: it does not see the %s spoiled", name, what)
+				t.Errorf("check %q does not detect a wrong %s", name, what)
 			}
 		}
 	}
 }
 
-func keptAlways(r *resource) bool {
+func isRetained(r *resource) bool {
 	return r.DeletionPolicy == "RetainExceptOnCreate" && r.UpdateReplacePolicy == "Retain"
 }
 
@@ -421,9 +420,9 @@ func tableHolds(one *template, _ string, r *resource, wrong func(string, ...any)
 	name := r.get("TableName").(string)
 	control := slices.ContainsFunc(config.ControlTables(), func(t string) bool { return name == "sluice-"+t })
 	switch {
-	case !keptAlways(r):
+	case !isRetained(r):
 		wrong("it goes with its stack")
-	case !slices.Equal(r.DependsOn, slices.Sorted(maps.Keys(one.of("AWS::Lambda::Function")))):
+	case !slices.Equal(r.DependsOn, slices.Sorted(maps.Keys(one.ofType("AWS::Lambda::Function")))):
 		wrong("it is made before a function, and is in the way where that one cannot be made: %v", r.DependsOn)
 	case r.get("DeletionProtectionEnabled") != true:
 		wrong("it can be deleted")
@@ -446,7 +445,7 @@ func bucketHolds(one *template, id string, r *resource, wrong func(string, ...an
 			wrong("%s is not set", key)
 		}
 	}
-	if r.get("VersioningConfiguration", "Status") != "Enabled" || !keptAlways(r) {
+	if r.get("VersioningConfiguration", "Status") != "Enabled" || !isRetained(r) {
 		wrong("what is in it can be lost")
 	}
 	if r.get("BucketEncryption") == nil {
@@ -477,10 +476,10 @@ func bucketHolds(one *template, id string, r *resource, wrong func(string, ...an
 	}
 }
 
-// deniedToAll are the actions that a bucket's policy denies everybody, without any condition, on the bucket and its
-// objects.
+// deniedToAll returns the actions that a bucket's policy denies to everybody, without any condition, on the bucket and
+// its objects.
 func deniedToAll(one *template, bucket string) (actions []string) {
-	for _, p := range one.of("AWS::S3::BucketPolicy") {
+	for _, p := range one.ofType("AWS::S3::BucketPolicy") {
 		for _, s := range list(p.get("PolicyDocument", "Statement")) {
 			if get(p.get("Bucket"), "Ref") == bucket && get(s, "Effect") == "Deny" && get(s, "Condition") == nil &&
 				fmt.Sprint(get(s, "Principal", "AWS")) == "*" && len(list(get(s, "Resource"))) == 2 {
@@ -491,9 +490,9 @@ func deniedToAll(one *template, bucket string) (actions []string) {
 	return actions
 }
 
-// tlsOnly reports whether the policy of something denies everything that does not come by TLS.
+// tlsOnly reports whether a policy denies every request without TLS.
 func tlsOnly(one *template, kind string, of func(*resource) bool) bool {
-	for _, p := range one.of(kind) {
+	for _, p := range one.ofType(kind) {
 		for _, s := range list(p.get("PolicyDocument", "Statement")) {
 			if of(p) && get(s, "Effect") == "Deny" && get(s, "Condition", "Bool", "aws:SecureTransport") == "false" &&
 				strings.HasSuffix(fmt.Sprint(get(s, "Action")), ":*") {
@@ -551,7 +550,7 @@ func sourceHolds(one *template, _ string, r *resource, wrong func(string, ...any
 	}
 }
 
-// scheduleHolds holds that neither EventBridge nor Lambda keeps a call for longer than until the next one.
+// scheduleHolds checks that neither EventBridge nor Lambda keeps a scheduled call for longer than until the next one.
 func scheduleHolds(one *template, _ string, r *resource, wrong func(string, ...any)) {
 	target := get(r.get("Targets"), 0)
 	function := one.text(get(target, "Arn", "Fn::GetAtt", 0))
@@ -562,7 +561,7 @@ func scheduleHolds(one *template, _ string, r *resource, wrong func(string, ...a
 		wrong("EventBridge drops a call after %v s, want %v", age, want)
 	}
 	var ages []any
-	for _, c := range one.of("AWS::Lambda::EventInvokeConfig") {
+	for _, c := range one.ofType("AWS::Lambda::EventInvokeConfig") {
 		if get(c.get("FunctionName"), "Ref") == function {
 			ages = append(ages, c.get("MaximumEventAgeInSeconds"))
 		}
@@ -574,7 +573,7 @@ func scheduleHolds(one *template, _ string, r *resource, wrong func(string, ...a
 
 func streamHolds(one *template) (wrong []string, looked int) {
 	readers := map[string]int{}
-	for _, m := range one.of("AWS::Lambda::EventSourceMapping") {
+	for _, m := range one.ofType("AWS::Lambda::EventSourceMapping") {
 		if arn := one.text(m.get("EventSourceArn")); strings.HasSuffix(arn, ".StreamArn}") {
 			readers[arn]++
 		}
@@ -587,13 +586,13 @@ func streamHolds(one *template) (wrong []string, looked int) {
 	return wrong, len(readers)
 }
 
-// orderHolds looks at the functions of a cell that acknowledge the shares.
+// orderHolds checks the functions of a cell that acknowledge the shares.
 func orderHolds(one *template) (wrong []string, looked int) {
 	is := func(r *resource, name string) bool {
 		return r != nil && r.Type == "AWS::Lambda::Function" && strings.HasSuffix(one.text(r.get("FunctionName")),
 			"-"+name)
 	}
-	for id, r := range one.of("AWS::Lambda::Function") {
+	for id, r := range one.ofType("AWS::Lambda::Function") {
 		if !is(r, config.Applier) && !is(r, config.Reconcile) {
 			continue
 		}
@@ -619,9 +618,9 @@ func subscriptionHolds(one *template, _ string, r *resource, wrong func(string, 
 	}
 }
 
-// changesStatement is the statement on publishing changes, or subscribing to them, with a condition on what is named.
+// changesStatement returns the statement that allows publishing changes, or subscribing to them, with its condition.
 func changesStatement(one *template, effect, condition string) map[string]any {
-	for _, p := range one.of("AWS::SNS::TopicPolicy") {
+	for _, p := range one.ofType("AWS::SNS::TopicPolicy") {
 		for _, s := range list(p.get("PolicyDocument", "Statement")) {
 			if get(s, "Effect") == effect && strings.Contains(fmt.Sprint(get(s, "Condition")), condition) {
 				return s.(map[string]any)
@@ -631,10 +630,10 @@ func changesStatement(one *template, effect, condition string) map[string]any {
 	return map[string]any{}
 }
 
-// topicPolicyHolds looks at the topic of changes: the roles that its policy lets publish are those that are granted it.
+// topicPolicyHolds checks the topic of changes: its policy lets exactly those roles publish that are granted it.
 func topicPolicyHolds(one *template) (wrong []string, looked int) {
 	var roles []string
-	for id, r := range one.of("AWS::IAM::Role") {
+	for id, r := range one.ofType("AWS::IAM::Role") {
 		for _, s := range list(r.get("Policies", 0, "PolicyDocument", "Statement")) {
 			if slices.Contains(one.texts(get(s, "Action")), "sns:Publish") {
 				roles = append(roles, "${"+id+".Arn}")
@@ -642,9 +641,9 @@ func topicPolicyHolds(one *template) (wrong []string, looked int) {
 		}
 	}
 	slices.Sort(roles)
-	for _, p := range one.of("AWS::SNS::TopicPolicy") {
+	for _, p := range one.ofType("AWS::SNS::TopicPolicy") {
 		if to := one.texts(p.get("Topics")); len(to) != 1 || !strings.Contains(to[0], "Changes") {
-			continue // of alarms
+			continue // a topic of alarms
 		}
 		looked++
 		denied := false
@@ -669,9 +668,9 @@ func topicPolicyHolds(one *template) (wrong []string, looked int) {
 	return wrong, looked
 }
 
-// senders is a statement on who may send to a queue of what the topic brings.
+// senders returns the statement about who may send messages of the topic to a queue.
 func senders(one *template, effect string) map[string]any {
-	for _, p := range one.of("AWS::SQS::QueuePolicy") {
+	for _, p := range one.ofType("AWS::SQS::QueuePolicy") {
 		for _, s := range list(p.get("PolicyDocument", "Statement")) {
 			if get(s, "Effect") == effect && get(s, "Action") == "sqs:SendMessage" {
 				return s.(map[string]any)
@@ -681,10 +680,10 @@ func senders(one *template, effect string) map[string]any {
 	return map[string]any{}
 }
 
-// queuePolicyHolds looks at the queues into which the topic puts something.
+// queuePolicyHolds checks the queues to which the topic sends.
 func queuePolicyHolds(one *template) (wrong []string, looked int) {
 	const topic = "arn:aws:sns:eu-west-1:123456789012:sluice-changes"
-	for id, p := range one.of("AWS::SQS::QueuePolicy") {
+	for id, p := range one.ofType("AWS::SQS::QueuePolicy") {
 		sends := false
 		denied := false
 		for _, s := range list(p.get("PolicyDocument", "Statement")) {
@@ -712,20 +711,20 @@ func queuePolicyHolds(one *template) (wrong []string, looked int) {
 	return wrong, looked
 }
 
-// wild are the only ends in which a resource may have a wildcard.
+// wild are the only endings with which a resource may have a wildcard.
 var wild = regexp.MustCompile(
 	`^[^*?]+(:log-group:/aws/lambda/[a-z0-9-]+:\*|/stream/\*|/audit/\*|/rejected/\*|/anchors/\*|-\?{6})$`)
 
-// anywhere are the only actions on any resource: what Lambda does for a function in a VPC, for which AWS has nothing
-// narrower.
+// anywhere are the only actions that are allowed on any resource: those that Lambda needs for a function in a VPC, for
+// which AWS offers nothing narrower.
 var anywhere = []string{
 	"ec2:CreateNetworkInterface", "ec2:DescribeNetworkInterfaces", "ec2:DescribeSubnets", "ec2:DeleteNetworkInterface",
 	"ec2:AssignPrivateIpAddresses", "ec2:UnassignPrivateIpAddresses",
 }
 
-// variablesOf are the variables of the function that has a role.
+// variablesOf returns the environment variables of the function that has a role.
 func variablesOf(one *template, role string) map[string]any {
-	for _, f := range one.of("AWS::Lambda::Function") {
+	for _, f := range one.ofType("AWS::Lambda::Function") {
 		if get(f.get("Role"), "Fn::GetAtt", 0) == role {
 			variables, _ := f.get("Environment", "Variables").(map[string]any)
 			return variables
@@ -756,9 +755,9 @@ func roleHolds(one *template, id string, r *resource, wrong func(string, ...any)
 			of = f
 		}
 	}
-	given := map[string]int{} // actions, with the bound of keys
+	given := map[string]int{} // granted actions, with the condition on keys
 	for _, s := range list(r.get("Policies", 0, "PolicyDocument", "Statement")) {
-		if get(s, "Effect") != "Allow" { // what is denied besides, the function needs: see ownCodeHolds
+		if get(s, "Effect") != "Allow" { // for what is denied to the function's own code, see ownCodeHolds
 			for _, action := range one.texts(get(s, "Action")) {
 				if !slices.Contains(anywhere, action) {
 					wrong("%s is denied", action)
@@ -793,16 +792,16 @@ func roleHolds(one *template, id string, r *resource, wrong func(string, ...any)
 		if bound := g.LeadingKeys(cellOf(one)); bound != nil {
 			keys = fmt.Sprint(bound)
 		}
-		if g.On == grants.Signing { // by the key's policy: see TestAnchorKey
+		if g.On == grants.Signing { // allowed by the key's policy: see TestAnchorKey
 			continue
 		}
 		for _, action := range g.Actions {
 			on := expected[g.On]
-			if g.On == grants.Kept { // there is one beside the control tables, and one in each cell
+			if g.On == grants.Kept { // there is such a queue beside the control tables, and one in each cell
 				on = map[string]int{map[bool]string{true: "sqs:sluice-kept",
 					false: "sqs:sluice-CELL-kept"}[cellOf(one) == ""]: 1}
 			}
-			switch g.On { // what the function is told to call, and nothing else
+			switch g.On { // the resource that the function's variables name, and nothing else
 			case grants.Cache:
 				on = map[string]int{"elasticache:replicationgroup:" + named(variables["SLUICE_REDIS_IAM_CACHE"]): 1,
 					"elasticache:user:" + named(variables["SLUICE_REDIS_IAM_USER"]): 1}
@@ -826,10 +825,10 @@ func roleHolds(one *template, id string, r *resource, wrong func(string, ...any)
 	}
 }
 
-// ownCodeHolds is that what a role may do for Lambda on any resource is denied to the function's own code, and to
-// nobody else.
+// ownCodeHolds checks that the actions which a role may do on any resource, for Lambda, are denied to the function's
+// own code.
 func ownCodeHolds(one *template) (wrong []string, looked int) {
-	for id, r := range one.of("AWS::IAM::Role") {
+	for id, r := range one.ofType("AWS::IAM::Role") {
 		open := map[string]bool{}
 		statements := list(r.get("Policies", 0, "PolicyDocument", "Statement"))
 		for _, s := range statements {
@@ -864,9 +863,9 @@ func ownCodeHolds(one *template) (wrong []string, looked int) {
 	return wrong, looked
 }
 
-// functionOf is the ARN of the function that has a role.
+// functionOf returns the ARN of the function that has a role.
 func functionOf(one *template, role string) string {
-	for _, f := range one.of("AWS::Lambda::Function") {
+	for _, f := range one.ofType("AWS::Lambda::Function") {
 		if get(f.get("Role"), "Fn::GetAtt", 0) == role {
 			return "arn:aws:lambda:eu-west-1:123456789012:function:" + one.text(f.get("FunctionName"))
 		}
@@ -874,14 +873,14 @@ func functionOf(one *template, role string) string {
 	return ""
 }
 
-// watchingHolds is what AppConfig may do for the kill switch: look at the alarms of its environment.
+// watchingHolds checks what AppConfig may do for the kill switch: read the alarms of its environment.
 func watchingHolds(one *template, r *resource, wrong func(string, ...any)) {
 	if principals := list(r.get("AssumeRolePolicyDocument", "Statement")); len(principals) != 1 ||
 		get(principals[0], "Principal", "Service") != "appconfig.amazonaws.com" {
 		wrong("%v may take it", r.get("AssumeRolePolicyDocument"))
 	}
 	var watched []string
-	for _, m := range list(first(one, "AWS::AppConfig::Environment").get("Monitors")) {
+	for _, m := range list(firstOf(one, "AWS::AppConfig::Environment").get("Monitors")) {
 		watched = append(watched, one.text(get(m, "AlarmArn")))
 	}
 	statements := list(r.get("Policies", 0, "PolicyDocument", "Statement"))
@@ -892,7 +891,7 @@ func watchingHolds(one *template, r *resource, wrong func(string, ...any)) {
 	}
 }
 
-// flowLogsHold holds that the role of a VPC's flow logs writes their log group, and nothing else.
+// flowLogsHold checks that the role of a VPC's flow logs may write to their log group, and nothing else.
 func flowLogsHold(one *template, r *resource, wrong func(string, ...any)) {
 	principals := list(r.get("AssumeRolePolicyDocument", "Statement"))
 	if len(principals) != 1 || get(principals[0], "Principal", "Service") != "vpc-flow-logs.amazonaws.com" {
@@ -903,7 +902,7 @@ func flowLogsHold(one *template, r *resource, wrong func(string, ...any)) {
 		wrong("it may do more than write")
 		return
 	}
-	group, _ := get(first(one, "AWS::EC2::FlowLog").get("LogGroupName"), "Ref").(string)
+	group, _ := get(firstOf(one, "AWS::EC2::FlowLog").get("LogGroupName"), "Ref").(string)
 	if g := one.Resources[group]; g == nil ||
 		!strings.HasSuffix(one.text(get(statements[0], "Resource")),
 			":log-group:"+one.text(g.get("LogGroupName"))+":*") {
@@ -916,9 +915,9 @@ func flowLogsHold(one *template, r *resource, wrong func(string, ...any)) {
 	}
 }
 
-// cellOf is the id of the cell whose template it is; "" of the control plane's.
+// cellOf returns the id of the template's cell, or "" for the control plane.
 func cellOf(one *template) string {
-	for _, r := range one.of("AWS::Lambda::Function") {
+	for _, r := range one.ofType("AWS::Lambda::Function") {
 		if cell, ok := r.get("Environment", "Variables", "SLUICE_CELL").(string); ok {
 			return cell
 		}
@@ -928,16 +927,16 @@ func cellOf(one *template) string {
 
 var cellPart = regexp.MustCompile(`sluice-(a-1|us-1|f-1|f-2|g-1|g-2)-`)
 
-// named is a name as kindOf has it in an ARN.
+// named returns a name in the form that kindOf gives it in an ARN.
 func named(v any) string { return cellPart.ReplaceAllString(fmt.Sprint(v), "sluice-CELL-") }
 
-// apiOf is a reference to the operators' API.
+// apiOf returns a reference to the operators' API.
 var apiOf = regexp.MustCompile(`\$\{((?:Cell|Control)Operators[0-9A-F]{8})\}`)
 
-// idOf is a reference to one of the kill switch's resources.
+// idOf returns a reference to one of the kill switch's resources.
 var idOf = regexp.MustCompile(`\$\{CellKillSwitch(Application|Environment|Profile)[0-9A-F]{8}\}`)
 
-// kindOf is an ARN without its region and the cell's id.
+// kindOf returns an ARN without its region, with the cell's id masked.
 func kindOf(arn string) string {
 	parts := strings.SplitN(arn, ":", 6)
 	if len(parts) < 6 {
@@ -954,7 +953,7 @@ func kindOf(arn string) string {
 	return kind
 }
 
-// expected is what each kind of resource is in this deployment, and how many there are of it.
+// expected says what each kind of resource is in this deployment, and how many there are.
 var expected = map[grants.Resource]map[string]int{
 	grants.Plans: {"dynamodb:table/sluice-plans": 1}, grants.Tenants: {"dynamodb:table/sluice-tenants": 1},
 	grants.Keys:  {"dynamodb:table/sluice-keys": 1},
@@ -966,8 +965,9 @@ var expected = map[grants.Resource]map[string]int{
 	grants.OperationsStream: {"dynamodb:table/sluice-operations/stream/*": 1},
 	grants.Config:           {"dynamodb:table/sluice-CELL-config": 1},
 	grants.AllConfig:        {"dynamodb:table/sluice-CELL-config": 2},
-	grants.Counters:         {"dynamodb:table/sluice-CELL-counters": 2}, // and those of the other cell, for its quotas
-	grants.Topic:            {"sns:sluice-changes": 1}, grants.Changes: {"sqs:sluice-CELL-changes": 1},
+	// two: that of the cell, and that of the other cell for its quotas
+	grants.Counters: {"dynamodb:table/sluice-CELL-counters": 2},
+	grants.Topic:    {"sns:sluice-changes": 1}, grants.Changes: {"sqs:sluice-CELL-changes": 1},
 	grants.Failed: {"sqs:sluice-failed": 1}, grants.Secret: {"secretsmanager:secret:sluice-identity-??????": 1},
 	grants.Anchors: {"s3:sluice-audit-123456789012-eu-west-1/anchors/*": 1},
 	grants.Names:   {"s3:sluice-audit-123456789012-eu-west-1": 1},
@@ -978,7 +978,7 @@ var expected = map[grants.Resource]map[string]int{
 	grants.Switch:  {"appconfig:application/APPLICATION/environment/ENVIRONMENT/configuration/PROFILE": 1},
 }
 
-// parsers read each function's variables as it does when it starts.
+// parsers read the variables of each function as it does when it starts.
 var parsers = map[string]func([]string) error{
 	config.Publisher:  func(e []string) error { _, err := environ.ParsePublisher(e); return err },
 	config.Archiver:   func(e []string) error { _, err := environ.ParseArchiver(e); return err },
@@ -1039,9 +1039,9 @@ func functionHolds(one *template, _ string, r *resource, wrong func(string, ...a
 	}
 }
 
-// ownStage reports whether the template has the API's stage that a setting ends with.
+// ownStage reports whether the template has the stage of the API with which a setting ends.
 func ownStage(one *template, api, setting string) bool {
-	for _, stage := range one.of("AWS::ApiGateway::Stage") {
+	for _, stage := range one.ofType("AWS::ApiGateway::Stage") {
 		if get(stage.get("RestApiId"), "Ref") == api && strings.HasSuffix(setting,
 			"}/"+fmt.Sprint(stage.get("StageName"))) {
 			return true
@@ -1060,7 +1060,7 @@ func permissionHolds(one *template, _ string, r *resource, wrong func(string, ..
 }
 
 func secretHolds(_ *template, _ string, r *resource, wrong func(string, ...any)) {
-	if r.get("Name") != "sluice-identity" { // a cache's
+	if r.get("Name") != "sluice-identity" { // the secret of a cache
 		if r.get("SecretString") != nil || r.get("GenerateSecretString", "GenerateStringKey") != "password" ||
 			r.get("GenerateSecretString", "PasswordLength") != 64.0 ||
 			r.get("GenerateSecretString", "ExcludePunctuation") != true {
@@ -1078,7 +1078,7 @@ func secretHolds(_ *template, _ string, r *resource, wrong func(string, ...any))
 	if get(r.get("ReplicaRegions"), 0, "Region") != "us-east-1" || len(list(r.get("ReplicaRegions"))) != 1 {
 		wrong("it is in %v", r.get("ReplicaRegions"))
 	}
-	if !keptAlways(r) {
+	if !isRetained(r) {
 		wrong("every key is lost with the stack")
 	}
 }
@@ -1129,7 +1129,7 @@ func wholeHolds(one *template) (wrong []string, looked int) {
 			principal := fmt.Sprint(get(s, "Principal"))
 			if account := get(s, "Condition", "StringEquals",
 				"aws:PrincipalAccount"); r.Type == "AWS::EC2::VPCEndpoint" && one.text(account) == "123456789012" {
-				continue // gateway endpoints know principals by conditions alone
+				continue // a gateway endpoint can restrict principals by conditions only
 			}
 			if get(s, "Effect") == "Allow" && strings.Contains(principal, "*") {
 				wrong = append(wrong, id+": anybody may "+fmt.Sprint(get(s, "Action")))

@@ -25,11 +25,11 @@ import (
 
 var update = flag.Bool("update", false, "rewrite golden files; then read the diff")
 
-// temporary is the folder of what several tests use, and templates the one for what CDK makes: that of
-// SLUICE_TEMPLATES, where it stays for cfn-lint, or else the same.
+// temporary is the folder for data that several tests use. templates is the folder in which CDK makes templates:
+// SLUICE_TEMPLATES if it is set, where cfn-lint can read them later, or else temporary.
 var temporary, templates string
 
-// outdir is a new folder for the templates of an app.
+// outdir returns a new folder for the templates of an app.
 func outdir(tb testing.TB) *string {
 	tb.Helper()
 	dir, err := os.MkdirTemp(templates, "")
@@ -64,7 +64,7 @@ func run(m *testing.M) (code int) {
 	return code
 }
 
-// template is a stack's, as CloudFormation gets it.
+// template is the template of a stack, as CloudFormation gets it.
 type template struct {
 	Resources map[string]*resource
 	Outputs   map[string]map[string]any
@@ -78,7 +78,7 @@ type resource struct {
 	UpdateReplacePolicy string
 }
 
-// world is two cells in two regions, and every setting that ends up in a template.
+// world returns a deployment of two cells in two regions, with every setting that has an effect on a template.
 func world(cells ...string) *config.Deployment {
 	d := &config.Deployment{Control: config.Control{Region: "eu-west-1", Audit: config.Audit{Anchors: true}}}
 	for _, id := range cells {
@@ -94,16 +94,17 @@ func world(cells ...string) *config.Deployment {
 	return d
 }
 
-// stubs is a folder with a zip for each function, so that no test needs a build.
+// stubs returns a folder with a zip for each function, so that no test needs a build.
 var stubs = sync.OnceValue(func() string { return bundles(elf.EM_AARCH64) })
 
-// bundles is a folder with a zip for each function, whose program is one for a machine as far as its header goes.
+// bundles returns a folder with a zip for each function. The header of its program is that of the given machine.
 func bundles(machine elf.Machine) string {
 	dir, err := os.MkdirTemp(temporary, "")
 	if err != nil {
 		panic(err)
 	}
-	for _, name := range slices.Concat(config.ControlFunctions(), config.CellFunctions(), []string{config.Anchor}) {
+	for _, name := range slices.Concat(config.ControlFunctions(), config.CellFunctions(),
+		[]string{config.Anchor, "worker"}) {
 		if err := os.WriteFile(filepath.Join(dir, name+".zip"), zipped("bootstrap", program(machine)+name),
 			0o600); err != nil {
 			panic(err)
@@ -112,7 +113,7 @@ func bundles(machine elf.Machine) string {
 	return dir
 }
 
-// program is the beginning of one for a machine: the identification, a type, the machine.
+// program returns the beginning of a program for a machine: identification, type and machine of an ELF header.
 func program(machine elf.Machine) string {
 	return elf.ELFMAG + "\x02\x01\x01" + strings.Repeat("\x00", 9) + "\x02\x00" +
 		string([]byte{byte(machine), byte(machine >> 8)})
@@ -131,7 +132,8 @@ func zipped(name, text string) []byte {
 	return b.Bytes()
 }
 
-// synthesize makes the templates of a deployment, by the names of the stacks, and the text of the assembly's manifest.
+// synthesize makes the templates of a deployment. It returns them by the names of the stacks, with the text of the
+// assembly's manifest.
 func synthesize(d *config.Deployment) (raw map[string][]byte, manifest []byte, err error) {
 	dir, err := os.MkdirTemp(templates, "")
 	if err != nil {
@@ -163,14 +165,14 @@ type synthesized struct {
 	err      error
 }
 
-// made is the world with the cells a-1 and us-1, made once for all tests.
+// made holds the templates of the world with the cells a-1 and us-1, which are made once for all tests.
 var made = sync.OnceValue(func() synthesized {
 	raw, manifest, err := synthesize(world("a-1", "us-1"))
 	return synthesized{raw, manifest, err}
 })
 
-// stack is a fresh copy of a template, which the caller may spoil.
-func stack(t *testing.T, name string) *template {
+// copyTemplate returns a new copy of a template, which the caller may change.
+func copyTemplate(t *testing.T, name string) *template {
 	t.Helper()
 	all := made()
 	switch {
@@ -189,13 +191,13 @@ func decode(t *testing.T, raw []byte) *template {
 	t.Helper()
 	var one template
 	if err := json.Unmarshal(raw, &one); err != nil || len(one.Resources) == 0 {
-		t.Fatalf("%v in a template of %d resources", err, len(one.Resources))
+		t.Fatalf("decode the template, of %d resources: %v", err, len(one.Resources))
 	}
 	return &one
 }
 
-// of are the resources of a type, by logical id.
-func (one *template) of(kind string) map[string]*resource {
+// ofType returns the resources of a type, by logical id.
+func (one *template) ofType(kind string) map[string]*resource {
 	all := map[string]*resource{}
 	for id, r := range one.Resources {
 		if r.Type == kind {
@@ -205,7 +207,7 @@ func (one *template) of(kind string) map[string]*resource {
 	return all
 }
 
-// get is what is at a path of keys and indices; nil where there is nothing.
+// get returns the value at a path of keys and indices, or nil if there is none.
 func get(v any, path ...any) any {
 	for _, step := range path {
 		switch step := step.(type) {
@@ -225,7 +227,8 @@ func get(v any, path ...any) any {
 
 func (r *resource) get(path ...any) any { return get(r.Properties, path...) }
 
-// text is a value with its intrinsic functions done, in an account of examples: Fn::GetAtt is ${LogicalID.Attribute}.
+// text returns a value with its intrinsic functions evaluated, in an example account: Fn::GetAtt gives
+// ${LogicalID.Attribute}.
 func (one *template) text(v any) string {
 	switch v := v.(type) {
 	case string:
@@ -256,7 +259,7 @@ func (one *template) text(v any) string {
 	return fmt.Sprintf("?%v", v)
 }
 
-// list is a value as a list; what is no list is one of one.
+// list returns a value as a list. A value that is not a list becomes a list with one element.
 func list(v any) []any {
 	if l, ok := v.([]any); ok {
 		return l

@@ -14,20 +14,20 @@ import (
 
 const operatorARN = "arn:aws:iam::123456789012:role/operators"
 
-// throttle is calls per second and at once.
+// throttle is a rate in calls per second, and a burst.
 type throttle struct{ perSecond, burst any }
 
-// operatorsAPI is what a template has of the API of operators.
+// operatorsAPI is what a template has of an operators' API.
 type operatorsAPI struct {
-	methods   map[string]string   // what authorizes each, by the method and its path
-	throttles map[string]throttle // by the same
+	methods   map[string]string   // how each method is authorized, by method and path
+	throttles map[string]throttle // the throttle of each, by method and path
 	policy    []any               // statements
 }
 
 func operatorsAPIOf(one *template) *operatorsAPI {
 	api := &operatorsAPI{methods: map[string]string{}, throttles: map[string]throttle{}}
-	api.policy = list(first(one, "AWS::ApiGateway::RestApi").get("Policy", "Statement"))
-	resources := one.of("AWS::ApiGateway::Resource")
+	api.policy = list(firstOf(one, "AWS::ApiGateway::RestApi").get("Policy", "Statement"))
+	resources := one.ofType("AWS::ApiGateway::Resource")
 	var path func(id any) string
 	path = func(id any) string {
 		name, _ := get(id, "Ref").(string)
@@ -36,11 +36,11 @@ func operatorsAPIOf(one *template) *operatorsAPI {
 		}
 		return ""
 	}
-	for _, m := range one.of("AWS::ApiGateway::Method") {
+	for _, m := range one.ofType("AWS::ApiGateway::Method") {
 		api.methods[fmt.Sprint(m.get("HttpMethod"))+" "+path(m.get("ResourceId"))] = fmt.Sprint(
 			m.get("AuthorizationType"))
 	}
-	for _, s := range list(first(one, "AWS::ApiGateway::Stage").get("MethodSettings")) {
+	for _, s := range list(firstOf(one, "AWS::ApiGateway::Stage").get("MethodSettings")) {
 		at := strings.NewReplacer("~1", "/", "~0", "~").Replace(strings.TrimPrefix(fmt.Sprint(get(s, "ResourcePath")),
 			"/"))
 		of := throttle{get(s, "ThrottlingRateLimit"), get(s, "ThrottlingBurstLimit")}
@@ -49,8 +49,8 @@ func operatorsAPIOf(one *template) *operatorsAPI {
 	return api
 }
 
-// TestOperatorsAPIs guarantees that API Gateway has a path for each operation and no other, asks IAM about each, and
-// throttles each as the page about permissions says: with a path for all of them, a flood of one would take the room of
+// Guarantees that API Gateway has a path for each operation and no other, lets IAM authorize each, and throttles each
+// as the page about permissions says. If all operations had one path, a flood of one of them would use up the rate of
 // the others.
 func TestOperatorsAPIs(t *testing.T) {
 	for stack, all := range map[string][]operations.Operation{
@@ -71,9 +71,9 @@ func TestOperatorsAPIs(t *testing.T) {
 	}
 }
 
-// TestOperatorsPolicies guarantees that an operators' API denies callers of other accounts and calls without a
-// signature, and, where the deployment says so, all but certain callers and addresses; and that its policy allows
-// nothing, which would hold beside IAM.
+// Guarantees that an operators' API denies callers of other accounts and calls without a signature, and denies all but
+// certain callers and addresses if the deployment says so. Its policy allows nothing, since that would be valid beside
+// IAM.
 func TestOperatorsPolicies(t *testing.T) {
 	all := made()
 	if all.err != nil {
@@ -99,7 +99,7 @@ func TestOperatorsPolicies(t *testing.T) {
 			everybody := slices.Contains([]any{"*"}, get(s, "Principal")) || get(s, "Principal", "AWS") == "*"
 			whole := get(s, "Action") == "execute-api:Invoke" && get(s, "Resource") == "execute-api:/*"
 			if get(s, "Effect") != "Deny" || !everybody || !whole {
-				t.Errorf("%s has the statement %v", name, s)
+				t.Errorf("%s has the unexpected statement %v", name, s)
 			}
 			condition, _ := get(s, "Condition").(map[string]any)
 			if of, ok := condition["StringNotEquals"].(map[string]any); ok {
@@ -113,8 +113,8 @@ func TestOperatorsPolicies(t *testing.T) {
 	}
 }
 
-// TestOperatorsPolicyIsDeployed guarantees that callers who are no longer let in are shut out by the next deployment:
-// API Gateway goes on with the policy of the time when the API's stage was last deployed.
+// Guarantees that a caller who is removed from the policy is shut out by the next deployment. API Gateway keeps using
+// the policy of the time at which the stage of the API was last deployed.
 func TestOperatorsPolicyIsDeployed(t *testing.T) {
 	deployment := func(let config.Callers) string {
 		d := world("a-1")
@@ -124,10 +124,10 @@ func TestOperatorsPolicyIsDeployed(t *testing.T) {
 			t.Fatal(err)
 		}
 		one := decode(t, raw["sluice-cell-a-1"])
-		return fmt.Sprint(slices.Sorted(maps.Keys(one.of("AWS::ApiGateway::Deployment"))))
+		return fmt.Sprint(slices.Sorted(maps.Keys(one.ofType("AWS::ApiGateway::Deployment"))))
 	}
 	before, after := deployment(config.Callers{}), deployment(config.Callers{Addresses: []string{"203.0.113.7"}})
 	if before == after {
-		t.Errorf("with another policy the stage keeps the deployment %s", before)
+		t.Errorf("with another policy, the stage still has the deployment %s", before)
 	}
 }

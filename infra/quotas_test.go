@@ -10,8 +10,8 @@ import (
 	"github.com/sluicelimits/sluice/infra/config"
 )
 
-// TestQuotas guarantees that the quotas count what the templates have in a region: the concurrency that functions
-// reserve, VPCs and addresses.
+// Guarantees that the quotas count what the templates have in each region: the concurrency that functions reserve, VPCs
+// and addresses.
 func TestQuotas(t *testing.T) {
 	d := full()
 	if err := d.Complete(); err != nil {
@@ -20,9 +20,9 @@ func TestQuotas(t *testing.T) {
 	vpcs, addresses, concurrency := 0, 0, 100
 	for _, name := range []string{"sluice-control", "sluice-cell-f-1", "sluice-cell-f-2"} {
 		one := decode(t, madeFull().raw[name])
-		vpcs += len(one.of("AWS::EC2::VPC"))
-		addresses += len(one.of("AWS::EC2::EIP"))
-		for _, f := range one.of("AWS::Lambda::Function") {
+		vpcs += len(one.ofType("AWS::EC2::VPC"))
+		addresses += len(one.ofType("AWS::EC2::EIP"))
+		for _, f := range one.ofType("AWS::Lambda::Function") {
 			concurrency += int(f.get("ReservedConcurrentExecutions").(float64))
 		}
 	}
@@ -32,12 +32,12 @@ func TestQuotas(t *testing.T) {
 		{"eu-west-1", "Lambda: Concurrent executions", concurrency, 10},
 	}
 	if got := infra.Quotas(d); !reflect.DeepEqual(got, want) || vpcs != 2 || addresses != 3 {
-		t.Errorf("%+v\nwant %+v", got, want)
+		t.Errorf("the quotas are %+v\nwant %+v", got, want)
 	}
 }
 
-// TestQuotasInOrder guarantees that two full cells with three zones are told to need more addresses than an account
-// has, before the concurrency that the functions need; and that a small deployment has one line.
+// Guarantees that for two full cells with three zones the output first says that they need more addresses than an
+// account has, and then which concurrency the functions need; and that a small deployment has one line.
 func TestQuotasInOrder(t *testing.T) {
 	zones := func(id string) config.Cell {
 		network := &config.Network{Zones: 3, Egress: config.EgressNAT, CIDR: "10.0.0.0/20"}
@@ -62,11 +62,11 @@ func TestQuotasInOrder(t *testing.T) {
 ! us-east-1  Lambda: Concurrent executions: 310, new accounts have 10
 `
 	if b.String() != want {
-		t.Errorf("%s\nwant %s", b.String(), want)
+		t.Errorf("the output is %s\nwant %s", b.String(), want)
 	}
 }
 
-// TestQuotasOnThePage guarantees that the page shows what is printed for the deployment file of the repository.
+// Guarantees that docs/deploy.md shows what is printed for the deployment file of the repository.
 func TestQuotasOnThePage(t *testing.T) {
 	text, err := os.ReadFile("deployment.yaml")
 	if err != nil {

@@ -15,8 +15,8 @@ import (
 	"github.com/sluicelimits/sluice/infra"
 )
 
-// Guarantees that every change of the rate limit service on Fargate shows as a change of a file, whose flags a test of
-// cmd/sluice checks; and that properties that are wrong are refused by name.
+// Guarantees that every change of the rate limit service on Fargate shows as a change of a golden file (a test of
+// cmd/sluice checks its flags), and that wrong properties are refused by name.
 func TestRateLimitService(t *testing.T) {
 	stack := awscdk.NewStack(awscdk.NewApp(&awscdk.AppProps{Outdir: outdir(t)}), jsii.String("sluice-rls"), nil)
 	vpc := awsec2.NewVpc(stack, jsii.String("Network"), &awsec2.VpcProps{MaxAzs: jsii.Number(2),

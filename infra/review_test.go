@@ -12,17 +12,17 @@ import (
 	"github.com/sluicelimits/sluice/internal/aws/grants"
 )
 
-// What happens to each type of resource with its stack, or when another takes its place.
+// What happens to a resource of each type if its stack is deleted, or if the resource is replaced.
 const (
-	kept     = "RetainExceptOnCreate" // data that is not anywhere else
+	kept     = "RetainExceptOnCreate" // data that exists nowhere else
 	saved    = "Snapshot"             // data of which a copy is enough
-	goes     = "Delete"               // what is on its way, or written elsewhere, too
-	no       = ""                     // it holds nothing
-	either   = "either"               // by name: see stateHolds
+	goes     = "Delete"               // data on its way, or that is also written elsewhere
+	no       = ""                     // the resource holds no data
+	either   = "either"               // depends on the name: see stateHolds
 	identity = "sluice-identity"
 )
 
-// states are of every type of resource that there is: a new type is looked at by somebody before it is in a template.
+// states lists every type of resource. A new type must be added here, so that somebody thinks about it.
 var states = map[string]string{
 	"AWS::DynamoDB::Table": kept, "AWS::S3::Bucket": kept, "AWS::SecretsManager::Secret": either,
 	"AWS::ElastiCache::ReplicationGroup": saved,
@@ -50,16 +50,16 @@ var states = map[string]string{
 	"AWS::SQS::QueuePolicy": no,
 }
 
-// review are what somebody who reviews the security of a deployment asks, as [holds].
+// review holds the checks of a security review of a deployment, in the form of [holds].
 var review = map[string]checked{
 	"what holds data is kept, and every type was looked at": {stateHolds, 1, 1, map[string]func(*template){
 		"an unknown type": func(one *template) { one.Resources["X"] = &resource{Type: "AWS::EFS::FileSystem"} },
-		"a table":         func(one *template) { first(one, "AWS::DynamoDB::Table").DeletionPolicy = goes },
-		"a queue":         func(one *template) { first(one, "AWS::SQS::Queue").DeletionPolicy = "" },
+		"a table":         func(one *template) { firstOf(one, "AWS::DynamoDB::Table").DeletionPolicy = goes },
+		"a queue":         func(one *template) { firstOf(one, "AWS::SQS::Queue").DeletionPolicy = "" },
 	}},
 	"no two functions have one role": {func(one *template) (wrong []string, looked int) {
 		by := map[string]string{}
-		for id, f := range one.of("AWS::Lambda::Function") {
+		for id, f := range one.ofType("AWS::Lambda::Function") {
 			role := one.text(f.get("Role"))
 			if other := by[role]; other != "" || role == "" {
 				wrong = append(wrong, fmt.Sprintf("%s and %s have the role %s", id, other, role))
@@ -69,14 +69,14 @@ var review = map[string]checked{
 		return wrong, looked
 	}, 6, 4, map[string]func(*template){
 		"one for all": func(one *template) {
-			for _, f := range one.of("AWS::Lambda::Function") {
+			for _, f := range one.ofType("AWS::Lambda::Function") {
 				f.Properties["Role"] = "arn:aws:iam::123456789012:role/one"
 			}
 		},
 	}},
 	"topics are reached by TLS alone": {
-		everyOf("AWS::SNS::Topic", func(one *template, id string, _ *resource, wrong func(string, ...any)) {
-			for _, p := range one.of("AWS::SNS::TopicPolicy") {
+		holdOfEach("AWS::SNS::Topic", func(one *template, id string, _ *resource, wrong func(string, ...any)) {
+			for _, p := range one.ofType("AWS::SNS::TopicPolicy") {
 				for _, s := range list(p.get("PolicyDocument", "Statement")) {
 					if get(p.get("Topics", 0), "Ref") == id && get(s, "Effect") == "Deny" &&
 						get(s, "Action") == "sns:Publish" &&
@@ -89,7 +89,7 @@ var review = map[string]checked{
 			wrong("it is reached in clear")
 		}), 1, 0, map[string]func(*template){
 			"clear text": func(one *template) {
-				for _, p := range one.of("AWS::SNS::TopicPolicy") {
+				for _, p := range one.ofType("AWS::SNS::TopicPolicy") {
 					for _, s := range list(p.get("PolicyDocument", "Statement")) {
 						delete(s.(map[string]any), "Condition")
 					}
@@ -108,16 +108,16 @@ var review = map[string]checked{
 				Properties: map[string]any{"AuthToken": "correct-horse-battery"}}
 		},
 		"a secret that a variable would show": func(one *template) {
-			first(one, "AWS::Lambda::Function").get("Environment",
+			firstOf(one, "AWS::Lambda::Function").get("Environment",
 				"Variables").(map[string]any)["X"] = map[string]any{"Fn::Join": []any{"",
 				[]any{"{{resolve:secretsmanager:", "x", "}}"}}}
 		},
 		"an access key": func(one *template) {
-			first(one, "AWS::Lambda::Function").get("Environment", "Variables").(map[string]any)["X"] = "AKIA" +
+			firstOf(one, "AWS::Lambda::Function").get("Environment", "Variables").(map[string]any)["X"] = "AKIA" +
 				"ABCDEFGHIJKLMNOP"
 		},
 		"a key in base64": func(one *template) {
-			first(one, "AWS::Lambda::Function").get("Environment",
+			firstOf(one, "AWS::Lambda::Function").get("Environment",
 				"Variables").(map[string]any)["X"] = "bm90LXRoZS1kZXYtcGVwcGVyLW9mLWV2ZXJ5b25lZQ=="
 		},
 		"an output": func(one *template) {
@@ -125,27 +125,28 @@ var review = map[string]checked{
 		},
 	}},
 	"no answer of an authorizer is kept": {authorizersHold, 0, 0, map[string]func(*template){
-		"five minutes": without("AWS::ApiGateway::Authorizer", "AuthorizerResultTtlInSeconds"),
+		"five minutes": removeProperty("AWS::ApiGateway::Authorizer", "AuthorizerResultTtlInSeconds"),
 		"an hour": func(one *template) {
-			first(one, "AWS::ApiGatewayV2::Authorizer").Properties["AuthorizerResultTtlInSeconds"] = 3600.0
+			firstOf(one, "AWS::ApiGatewayV2::Authorizer").Properties["AuthorizerResultTtlInSeconds"] = 3600.0
 		},
-		"a token": func(one *template) { first(one, "AWS::ApiGateway::Authorizer").Properties["Type"] = "TOKEN" },
+		"a token": func(one *template) { firstOf(one, "AWS::ApiGateway::Authorizer").Properties["Type"] = "TOKEN" },
 		"a source": func(one *template) {
-			first(one, "AWS::ApiGatewayV2::Authorizer").Properties["IdentitySource"] = []any{
+			firstOf(one, "AWS::ApiGatewayV2::Authorizer").Properties["IdentitySource"] = []any{
 				"$request.header.Authorization"}
 		},
 	}},
 	"functions are not traced, and APIs log no bodies": {choicesHold, 7, 5, map[string]func(*template){
 		"tracing": func(one *template) {
-			first(one, "AWS::Lambda::Function").Properties["TracingConfig"] = map[string]any{"Mode": "Active"}
+			firstOf(one, "AWS::Lambda::Function").Properties["TracingConfig"] = map[string]any{"Mode": "Active"}
 		},
 		"bodies": func(one *template) {
-			first(one, "AWS::ApiGateway::Stage").Properties["MethodSettings"] = []any{
+			firstOf(one, "AWS::ApiGateway::Stage").Properties["MethodSettings"] = []any{
 				map[string]any{"DataTraceEnabled": true}}
 		},
 	}},
 	"security groups take nothing from addresses, and one port each": {
-		everyOf("AWS::EC2::SecurityGroupIngress", func(_ *template, _ string, r *resource, wrong func(string, ...any)) {
+		holdOfEach("AWS::EC2::SecurityGroupIngress", func(_ *template, _ string, r *resource,
+			wrong func(string, ...any)) {
 			if r.get("SourceSecurityGroupId") == nil || r.get("CidrIp") != nil || r.get("CidrIpv6") != nil {
 				wrong("it takes calls from %v%v", r.get("CidrIp"), r.get("CidrIpv6"))
 			}
@@ -155,17 +156,17 @@ var review = map[string]checked{
 			}
 		}), 0, 0, map[string]func(*template){
 			"a range": func(one *template) {
-				first(one,
+				firstOf(one,
 					"AWS::EC2::SecurityGroupIngress").Properties["CidrIp"] = "10.0.0.0/8"
 			},
 			"ports": func(one *template) {
-				first(one,
+				firstOf(one,
 					"AWS::EC2::SecurityGroupIngress").Properties["ToPort"] = 65535.0
 			},
 		},
 	},
 	"security groups call https, the cache, or nobody": {
-		everyOf("AWS::EC2::SecurityGroup", func(_ *template, _ string, r *resource, wrong func(string, ...any)) {
+		holdOfEach("AWS::EC2::SecurityGroup", func(_ *template, _ string, r *resource, wrong func(string, ...any)) {
 			if r.get("SecurityGroupIngress") != nil {
 				wrong("it takes calls by itself")
 			}
@@ -181,25 +182,25 @@ var review = map[string]checked{
 				}
 			}
 		}), 0, 0, map[string]func(*template){
-			"everybody": without("AWS::EC2::SecurityGroup", "SecurityGroupEgress"),
+			"everybody": removeProperty("AWS::EC2::SecurityGroup", "SecurityGroupEgress"),
 			"all ports": func(one *template) {
-				for _, g := range one.of("AWS::EC2::SecurityGroup") {
+				for _, g := range one.ofType("AWS::EC2::SecurityGroup") {
 					g.Properties["SecurityGroupEgress"] = []any{map[string]any{"CidrIp": "0.0.0.0/0",
 						"IpProtocol": "-1"}}
 				}
 			},
 			"ingress": func(one *template) {
-				first(one, "AWS::EC2::SecurityGroup").Properties["SecurityGroupIngress"] = []any{
+				firstOf(one, "AWS::EC2::SecurityGroup").Properties["SecurityGroupIngress"] = []any{
 					map[string]any{"CidrIp": "0.0.0.0/0"}}
 			},
 		},
 	},
 	"functions call the cache's port alone beside https": {
-		everyOf("AWS::EC2::SecurityGroupEgress", func(one *template, _ string, r *resource,
+		holdOfEach("AWS::EC2::SecurityGroupEgress", func(one *template, _ string, r *resource,
 			wrong func(string, ...any)) {
-			// unknown: the cache's group, whose owner lets functions in
+			// unknown: the security group of the cache, whose owner admits the functions
 			port, unknown := 6379.0, one.Outputs["FunctionsGroup"] != nil
-			for _, f := range one.of("AWS::Lambda::Function") {
+			for _, f := range one.ofType("AWS::Lambda::Function") {
 				if at, err := netip.ParseAddrPort(one.text(f.get("Environment", "Variables",
 					"SLUICE_REDIS"))); err == nil {
 					port = float64(at.Port())
@@ -213,32 +214,32 @@ var review = map[string]checked{
 			}
 		}), 0, 0, map[string]func(*template){
 			"ports": func(one *template) {
-				first(one,
+				firstOf(one,
 					"AWS::EC2::SecurityGroupEgress").Properties["ToPort"] = 65535.0
 			},
 			"anywhere": func(one *template) {
-				first(one,
+				firstOf(one,
 					"AWS::EC2::SecurityGroupEgress").Properties["CidrIp"] = "0.0.0.0/0"
 			},
-			"nobody": without("AWS::EC2::SecurityGroupEgress", "DestinationSecurityGroupId"),
+			"nobody": removeProperty("AWS::EC2::SecurityGroupEgress", "DestinationSecurityGroupId"),
 		},
 	},
 	"functions that call the cache are in private subnets, and no other is in the VPC": {
-		everyOf("AWS::Lambda::Function", placeHolds), 6, 4, map[string]func(*template){
+		holdOfEach("AWS::Lambda::Function", placeHolds), 6, 4, map[string]func(*template){
 			"a VPC": func(one *template) {
-				first(one, "AWS::Lambda::Function").Properties["VpcConfig"] = map[string]any{
+				firstOf(one, "AWS::Lambda::Function").Properties["VpcConfig"] = map[string]any{
 					"SubnetIds": []any{"subnet-1"}}
 			},
 		},
 	},
 	"subnets give nobody a public address": {
-		everyOf("AWS::EC2::Subnet", func(_ *template, _ string, r *resource, wrong func(string, ...any)) {
+		holdOfEach("AWS::EC2::Subnet", func(_ *template, _ string, r *resource, wrong func(string, ...any)) {
 			if r.get("MapPublicIpOnLaunch") != false {
 				wrong("its hosts have public addresses")
 			}
 		}), 0, 0, map[string]func(*template){
 			"addresses": func(one *template) {
-				first(one,
+				firstOf(one,
 					"AWS::EC2::Subnet").Properties["MapPublicIpOnLaunch"] = true
 			},
 		},
@@ -249,53 +250,53 @@ var review = map[string]checked{
 				Properties: map[string]any{"ServiceName": "com.amazonaws.eu-west-1.s3"}}
 		},
 		"one less": func(one *template) {
-			delete(one.Resources, slices.Sorted(maps.Keys(one.of("AWS::EC2::VPCEndpoint")))[0])
+			delete(one.Resources, slices.Sorted(maps.Keys(one.ofType("AWS::EC2::VPCEndpoint")))[0])
 		},
 		"another account": func(one *template) {
-			delete(first(one, "AWS::EC2::VPCEndpoint").get("PolicyDocument", "Statement", 0).(map[string]any),
+			delete(firstOf(one, "AWS::EC2::VPCEndpoint").get("PolicyDocument", "Statement", 0).(map[string]any),
 				"Condition")
 		},
 		"all actions": func(one *template) {
-			first(one, "AWS::EC2::VPCEndpoint").get("PolicyDocument", "Statement",
+			firstOf(one, "AWS::EC2::VPCEndpoint").get("PolicyDocument", "Statement",
 				0).(map[string]any)["Action"] = "dynamodb:*"
 		},
-		"no policy": without("AWS::EC2::VPCEndpoint", "PolicyDocument"),
+		"no policy": removeProperty("AWS::EC2::VPCEndpoint", "PolicyDocument"),
 	}},
 	"the cache is encrypted, doubled, asks who it is, and forgets nothing": {
-		everyOf("AWS::ElastiCache::ReplicationGroup", cacheHolds), 0, 0, map[string]func(*template){
+		holdOfEach("AWS::ElastiCache::ReplicationGroup", cacheHolds), 0, 0, map[string]func(*template){
 			"TLS": func(one *template) {
-				first(one, "AWS::ElastiCache::ReplicationGroup").Properties["TransitEncryptionMode"] = "preferred"
+				firstOf(one, "AWS::ElastiCache::ReplicationGroup").Properties["TransitEncryptionMode"] = "preferred"
 			},
-			"at rest":   without("AWS::ElastiCache::ReplicationGroup", "AtRestEncryptionEnabled"),
-			"zones":     without("AWS::ElastiCache::ReplicationGroup", "MultiAZEnabled"),
-			"failover":  without("AWS::ElastiCache::ReplicationGroup", "AutomaticFailoverEnabled"),
-			"snapshots": without("AWS::ElastiCache::ReplicationGroup", "SnapshotRetentionLimit"),
-			"users":     without("AWS::ElastiCache::ReplicationGroup", "UserGroupIds"),
+			"at rest":   removeProperty("AWS::ElastiCache::ReplicationGroup", "AtRestEncryptionEnabled"),
+			"zones":     removeProperty("AWS::ElastiCache::ReplicationGroup", "MultiAZEnabled"),
+			"failover":  removeProperty("AWS::ElastiCache::ReplicationGroup", "AutomaticFailoverEnabled"),
+			"snapshots": removeProperty("AWS::ElastiCache::ReplicationGroup", "SnapshotRetentionLimit"),
+			"users":     removeProperty("AWS::ElastiCache::ReplicationGroup", "UserGroupIds"),
 			"replica": func(one *template) {
-				p := first(one, "AWS::ElastiCache::ReplicationGroup").Properties
+				p := firstOf(one, "AWS::ElastiCache::ReplicationGroup").Properties
 				delete(p, "ReplicasPerNodeGroup")
 				delete(p, "NumCacheClusters")
 			},
 			"eviction": func(one *template) {
-				first(one, "AWS::ElastiCache::ParameterGroup").get("Properties").(map[string]any)["maxmemory-policy"] =
-					"volatile-lru"
+				p := firstOf(one, "AWS::ElastiCache::ParameterGroup").get("Properties")
+				p.(map[string]any)["maxmemory-policy"] = "volatile-lru"
 			},
 			"a user for everything": func(one *template) {
-				first(one, "AWS::ElastiCache::User").Properties["AccessString"] = "on ~* +@all"
+				firstOf(one, "AWS::ElastiCache::User").Properties["AccessString"] = "on ~* +@all"
 			},
 			"a user without a password": func(one *template) {
-				first(one, "AWS::ElastiCache::User").Properties["AuthenticationMode"] = map[string]any{
+				firstOf(one, "AWS::ElastiCache::User").Properties["AuthenticationMode"] = map[string]any{
 					"Type": "no-password-required"}
 			},
 			"who takes its place": func(one *template) {
-				first(one,
+				firstOf(one,
 					"AWS::ElastiCache::ReplicationGroup").UpdateReplacePolicy = goes
 			},
 		},
 	},
 }
 
-// Guarantees that what only watched deployments have, topics of alarms with their keys, dashboards and firewalls, is
+// Guarantees that the resources of watched deployments (topics of alarms with their keys, dashboards and firewalls) are
 // reviewed, too.
 func TestReviewWatched(t *testing.T) {
 	all := maps.Clone(review)
@@ -314,7 +315,7 @@ func TestReviewWatched(t *testing.T) {
 			}
 		}
 	}
-	if topics := len(watchedStack(t, "sluice-control").of("AWS::SNS::Topic")); topics != 2 {
+	if topics := len(watchedStack(t, "sluice-control").ofType("AWS::SNS::Topic")); topics != 2 {
 		t.Errorf("the control plane has %d topics to look at, want that of changes and that of alarms", topics)
 	}
 }
@@ -368,7 +369,7 @@ func plainHolds(one *template) (wrong []string, looked int) {
 		case string:
 			secret, resolved := secretKeys.MatchString(key), strings.HasPrefix(v, "{{resolve:secretsmanager:")
 			if slices.Contains([]string{"Ref", "Fn::GetAtt", "S3Key"}, key) || strings.Contains(v, "://") {
-				return // ids, hashes of assets, addresses
+				return // ids, hashes of assets, URLs
 			}
 			if secret && !resolved || !secret && strings.Contains(v, "{{resolve:") || !resolved &&
 				secretTexts.MatchString(v) {
@@ -387,9 +388,9 @@ func plainHolds(one *template) (wrong []string, looked int) {
 
 func authorizersHold(one *template) (wrong []string, looked int) {
 	for _, kind := range []string{"AWS::ApiGateway::Authorizer", "AWS::ApiGatewayV2::Authorizer"} {
-		for id, a := range one.of(kind) {
+		for id, a := range one.ofType(kind) {
 			looked++
-			// none is kept there
+			// no key is kept there
 			socket := kind == "AWS::ApiGatewayV2::Authorizer" && a.get("EnableSimpleResponses") == nil
 			if ttl := a.get("AuthorizerResultTtlInSeconds"); ttl != 0.0 && (!socket || ttl != nil) {
 				wrong = append(wrong, fmt.Sprintf("%s: its answers are kept for %v s", id, ttl))
@@ -403,15 +404,15 @@ func authorizersHold(one *template) (wrong []string, looked int) {
 	return wrong, looked
 }
 
-// choicesHold is what was decided about tracing: X-Ray would need rights on any resource, and tell no more than the
-// metrics do.
+// choicesHold checks the decision about tracing: X-Ray would need permissions on any resource, and would show no more
+// than the metrics.
 func choicesHold(one *template) (wrong []string, looked int) {
-	for id, f := range one.of("AWS::Lambda::Function") {
+	for id, f := range one.ofType("AWS::Lambda::Function") {
 		if looked++; f.get("TracingConfig") != nil {
 			wrong = append(wrong, id+": it is traced, without the right to")
 		}
 	}
-	for id, s := range one.of("AWS::ApiGateway::Stage") {
+	for id, s := range one.ofType("AWS::ApiGateway::Stage") {
 		looked++
 		for _, m := range list(s.get("MethodSettings")) {
 			if get(m, "DataTraceEnabled") == true {
@@ -435,11 +436,11 @@ func placeHolds(one *template, _ string, r *resource, wrong func(string, ...any)
 		wrong("it is in %d subnets", len(subnets))
 	}
 	for _, s := range subnets {
-		for _, association := range one.of("AWS::EC2::SubnetRouteTableAssociation") {
+		for _, association := range one.ofType("AWS::EC2::SubnetRouteTableAssociation") {
 			if one.text(association.get("SubnetId")) != one.text(s) {
 				continue
 			}
-			for _, route := range one.of("AWS::EC2::Route") {
+			for _, route := range one.ofType("AWS::EC2::Route") {
 				if one.text(route.get("RouteTableId")) == one.text(association.get("RouteTableId")) &&
 					route.get("GatewayId") != nil {
 					wrong("its subnet %s is public, where functions reach nobody", one.text(s))
@@ -451,10 +452,10 @@ func placeHolds(one *template, _ string, r *resource, wrong func(string, ...any)
 
 func endpointsHold(one *template) (wrong []string, looked int) {
 	want := map[string]bool{}
-	for _, f := range one.of("AWS::Lambda::Function") {
+	for _, f := range one.ofType("AWS::Lambda::Function") {
 		variables, _ := f.get("Environment", "Variables").(map[string]any)
-		// one that was there already has its own
-		if variables["SLUICE_REDIS"] == nil || len(one.of("AWS::EC2::VPC")) == 0 {
+		// an existing cache has its own
+		if variables["SLUICE_REDIS"] == nil || len(one.ofType("AWS::EC2::VPC")) == 0 {
 			continue
 		}
 		want["com.amazonaws.eu-west-1.dynamodb"], want["com.amazonaws.eu-west-1.secretsmanager"] = true, true
@@ -463,7 +464,7 @@ func endpointsHold(one *template) (wrong []string, looked int) {
 		}
 	}
 	got := map[string]bool{}
-	for id, e := range one.of("AWS::EC2::VPCEndpoint") {
+	for id, e := range one.ofType("AWS::EC2::VPCEndpoint") {
 		got[one.text(e.get("ServiceName"))], looked = true, looked+1
 		statements := list(e.get("PolicyDocument", "Statement"))
 		if len(statements) != 1 {

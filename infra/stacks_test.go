@@ -19,45 +19,46 @@ import (
 	"github.com/sluicelimits/sluice/internal/aws/grants"
 )
 
-// Guarantees that a cell that comes in the middle of the list changes nothing of the others but what they must know of
-// it: the counters from which its tenants' quotas are leased. Otherwise adding a cell could replace the tables of
-// another one.
+// Guarantees that a cell that is added in the middle of the list changes nothing of the others but what they must know
+// about it: the counters table from which they lease for its tenants' quotas. Otherwise adding a cell could replace the
+// tables of another one.
 func TestACellMoreChangesNothingElse(t *testing.T) {
 	more, _, err := synthesize(world("a-1", "b-1", "us-1"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"sluice-control", "sluice-cell-a-1", "sluice-cell-us-1"} {
-		before, after := stack(t, name), decode(t, more[name])
-		for _, problem := range changed(before, after) {
+		before, after := copyTemplate(t, name), decode(t, more[name])
+		for _, problem := range differencesOf(before, after) {
 			t.Errorf("%s: %s", name, problem)
 		}
 	}
-	if want, got := types(stack(t, "sluice-cell-a-1")), types(decode(t, more["sluice-cell-b-1"])); !maps.Equal(got,
+	if want, got := countTypes(copyTemplate(t, "sluice-cell-a-1")),
+		countTypes(decode(t, more["sluice-cell-b-1"])); !maps.Equal(got,
 		want) {
 		t.Errorf("the cell b-1 has %v, and a-1 %v", got, want)
 	}
 
-	// What the comparison would not see cannot fail.
+	// The comparison is shown to detect changes.
 	for what, spoil := range map[string]func(*template){
 		"an id": func(one *template) {
-			one.Resources["Other"] = first(one, "AWS::DynamoDB::Table")
-			delete(one.Resources, slices.Sorted(maps.Keys(one.of("AWS::DynamoDB::Table")))[0])
+			one.Resources["Other"] = firstOf(one, "AWS::DynamoDB::Table")
+			delete(one.Resources, slices.Sorted(maps.Keys(one.ofType("AWS::DynamoDB::Table")))[0])
 		},
-		"a name":     func(one *template) { first(one, "AWS::DynamoDB::Table").Properties["TableName"] = "x" },
-		"a variable": without("AWS::Lambda::Function", "Environment"),
-		"a type":     func(one *template) { first(one, "AWS::SQS::Queue").Type = "AWS::SNS::Topic" },
+		"a name":     func(one *template) { firstOf(one, "AWS::DynamoDB::Table").Properties["TableName"] = "x" },
+		"a variable": removeProperty("AWS::Lambda::Function", "Environment"),
+		"a type":     func(one *template) { firstOf(one, "AWS::SQS::Queue").Type = "AWS::SNS::Topic" },
 	} {
-		after := stack(t, "sluice-cell-a-1")
+		after := copyTemplate(t, "sluice-cell-a-1")
 		spoil(after)
-		if len(changed(stack(t, "sluice-cell-a-1"), after)) == 0 {
-			t.Errorf("it does not see %s changed", what)
+		if len(differencesOf(copyTemplate(t, "sluice-cell-a-1"), after)) == 0 {
+			t.Errorf("the comparison does not detect a change of %s", what)
 		}
 	}
 }
 
-// types are how many resources of each type there are.
-func types(one *template) map[string]int {
+// countTypes counts the resources of each type.
+func countTypes(one *template) map[string]int {
 	all := map[string]int{}
 	for _, r := range one.Resources {
 		all[r.Type]++
@@ -65,7 +66,7 @@ func types(one *template) map[string]int {
 	return all
 }
 
-// knowing are the properties that are about all cells, by type.
+// knowing lists the properties that concern all cells, by type.
 var knowing = map[string][]string{
 	"AWS::IAM::Role": {"Policies"}, "AWS::CloudTrail::Trail": {"AdvancedEventSelectors"},
 }
@@ -73,12 +74,12 @@ var knowing = map[string][]string{
 // knowingVariables are the variables that name all cells.
 var knowingVariables = []string{"SLUICE_HOMES", "SLUICE_CANARY_CELLS", "SLUICE_STATUS_CELLS"}
 
-// changed is what differs beyond that.
-func changed(before, after *template) (all []string) {
+// differencesOf returns the differences, except in these properties and variables.
+func differencesOf(before, after *template) (all []string) {
 	for _, id := range slices.Sorted(maps.Keys(merged(before.Resources, after.Resources))) {
 		b, a := before.Resources[id], after.Resources[id]
 		if b == nil && a.Type == "AWS::CloudWatch::Alarm" && strings.Contains(fmt.Sprint(a.get("Dimensions")), "b-1") {
-			continue // the canary's, on the new cell
+			continue // of the canary, which measures the new cell, too
 		}
 		if a == nil || b == nil || a.Type != b.Type {
 			all = append(all, id+" came or went")
@@ -106,8 +107,8 @@ func merged[V any](a, b map[string]V) map[string]V {
 	return all
 }
 
-// Guarantees that cells are deployed one at a time, each after the one before it and the first after the control plane,
-// and that it is the order of the file.
+// Guarantees that cells are deployed one at a time, in the order of the file: the first after the control plane, and
+// each other one after the cell before it.
 func TestCellsOneAtATime(t *testing.T) {
 	all := made()
 	if all.err != nil {
@@ -136,12 +137,12 @@ func TestCellsOneAtATime(t *testing.T) {
 		}
 	}
 	if len(got) != 3 || len(got["sluice-control"]) != 0 {
-		t.Errorf("the stacks and what they wait for: %v", got)
+		t.Errorf("the stacks, and the stacks that they wait for, are %v", got)
 	}
 }
 
-// Guarantees that what cannot be deployed is refused when templates are made, in one line that says what, and not by
-// CloudFormation when half of it is there.
+// Guarantees that what cannot be deployed is refused when templates are made, in one line that says what, instead of by
+// CloudFormation in the middle of a deployment.
 func TestRefusals(t *testing.T) {
 	app := awscdk.NewApp(&awscdk.AppProps{AnalyticsReporting: jsii.Bool(false), Outdir: outdir(t)})
 	many := world("a-1")
@@ -184,7 +185,7 @@ func issuing(d *config.Deployment, algorithm string) *config.Deployment {
 	return d
 }
 
-// Guarantees that what CDK says reaches the caller as an error and does not end the program.
+// Guarantees that a panic of CDK reaches the caller as an error, and does not end the program.
 func TestPanicsStayInside(t *testing.T) {
 	app := awscdk.NewApp(&awscdk.AppProps{AnalyticsReporting: jsii.Bool(false), Outdir: outdir(t)})
 	s := awscdk.NewStack(app, jsii.String("Twice"),
@@ -218,7 +219,7 @@ func TestReservedConcurrency(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	page := strings.Join(strings.Fields(string(text)), " ") // wherever its lines break
+	page := strings.Join(strings.Fields(string(text)), " ") // without line breaks
 	for _, want := range []string{
 		fmt.Sprintf("%d in the control plane's region with anchors, and for each cell `maxInstances` and %d more",
 			control, cell),
@@ -226,12 +227,12 @@ func TestReservedConcurrency(t *testing.T) {
 		"`make deploy CDKFLAGS=--no-rollback`", "--no-deletion-protection-enabled",
 	} {
 		if !strings.Contains(page, want) {
-			t.Errorf("docs/deploy.md does not say %q", want)
+			t.Errorf("docs/deploy.md does not contain %q", want)
 		}
 	}
 }
 
-// Guarantees what only some deployments have: the lock that was confirmed, quiet logs, and no trail.
+// Guarantees settings that only some deployments have: a confirmed lock, less logging, and no trail.
 func TestModes(t *testing.T) {
 	out := *outdir(t)
 	app := awscdk.NewApp(&awscdk.AppProps{AnalyticsReporting: jsii.Bool(false), Outdir: &out})
@@ -255,36 +256,36 @@ func TestModes(t *testing.T) {
 
 	control := read("sluice-control")
 	quiet := map[string]any{"LogFormat": "JSON", "SystemLogLevel": "WARN", "ApplicationLogLevel": "TRACE"}
-	for _, r := range control.of("AWS::Lambda::Function") {
+	for _, r := range control.ofType("AWS::Lambda::Function") {
 		for setting, want := range quiet {
 			if got := r.get("LoggingConfig", setting); got != want {
-				t.Errorf("without Lambda's own lines, %v has the %s %v, want %v", r.get("FunctionName"), setting, got,
+				t.Errorf("with less logging, %v has %s = %v, want %v", r.get("FunctionName"), setting, got,
 					want)
 			}
 		}
 	}
 	var rates []string
-	for _, r := range control.of("AWS::Events::Rule") {
+	for _, r := range control.ofType("AWS::Events::Rule") {
 		rates = append(rates, fmt.Sprint(r.get("ScheduleExpression")))
 	}
 	if slices.Sort(rates); !slices.Equal(rates, []string{"rate(1 minute)", "rate(1 minute)"}) {
-		t.Errorf("balancer and canary run at %q, want each minute", rates)
+		t.Errorf("balancer and canary run at the rates %q, want each minute", rates)
 	}
-	if n := len(control.of("AWS::S3::Bucket")) + len(control.of("AWS::CloudTrail::Trail")); n != 1 {
+	if n := len(control.ofType("AWS::S3::Bucket")) + len(control.ofType("AWS::CloudTrail::Trail")); n != 1 {
 		t.Errorf("without a trail there are %d buckets and trails, want 1", n)
 	}
-	lock := first(control, "AWS::S3::Bucket").get("ObjectLockConfiguration", "Rule", "DefaultRetention")
+	lock := firstOf(control, "AWS::S3::Bucket").get("ObjectLockConfiguration", "Rule", "DefaultRetention")
 	if get(lock, "Mode") != "COMPLIANCE" || get(lock, "Days") != 7.0 {
-		t.Errorf("the bucket's lock is %v", lock)
+		t.Errorf("the lock of the bucket is %v", lock)
 	}
-	if days := first(control, "AWS::Logs::LogGroup").get("RetentionInDays"); days != 90.0 {
-		t.Errorf("logs stay %v days, want 90", days)
+	if days := firstOf(control, "AWS::Logs::LogGroup").get("RetentionInDays"); days != 90.0 {
+		t.Errorf("logs are kept for %v days, want 90", days)
 	}
 }
 
-// Guarantees that each cell's queue takes messages under the name by which SNS speaks to it: where a region is one that
-// an account has to ask for, it is another than elsewhere, and under the wrong one nothing ever comes to the cell. The
-// names are those of "Cross-region delivery support to Amazon SQS" in SNS's documentation.
+// Guarantees that each cell's queue accepts messages from SNS under the correct service principal. In a region that an
+// account has to enable, the name differs, and with the wrong name no message arrives. The names are those of
+// "Cross-region delivery support to Amazon SQS" in the documentation of SNS.
 func TestTopicReachesQueues(t *testing.T) {
 	for control, cells := range map[string]map[string]string{
 		"eu-south-1": {"eu-south-1": "sns.amazonaws.com", "eu-west-1": "sns.eu-south-1.amazonaws.com",
@@ -308,7 +309,7 @@ func TestTopicReachesQueues(t *testing.T) {
 				t.Fatal(err)
 			}
 			one, got := decode(t, raw), []string(nil)
-			for _, p := range one.of("AWS::SQS::QueuePolicy") {
+			for _, p := range one.ofType("AWS::SQS::QueuePolicy") {
 				for _, s := range list(p.get("PolicyDocument", "Statement")) {
 					if get(s, "Effect") == "Allow" {
 						got = append(got, one.texts(get(s, "Principal", "Service"))...)
@@ -316,10 +317,11 @@ func TestTopicReachesQueues(t *testing.T) {
 				}
 			}
 			if !slices.Equal(got, []string{want}) {
-				t.Errorf("from %s to %s: the queue takes messages from %v, want %s", control, region, got, want)
+				t.Errorf("from %s to %s: the queue accepts messages from %v, want %s", control, region, got, want)
 			}
-			if at := first(one, "AWS::SNS::Subscription").get("Region"); at != control {
-				t.Errorf("from %s to %s: it is subscribed in %v, where the topic is not", control, region, at)
+			if at := firstOf(one, "AWS::SNS::Subscription").get("Region"); at != control {
+				t.Errorf("from %s to %s: the queue is subscribed in %v, which is not the region of the topic", control,
+					region, at)
 			}
 		}
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/sluicelimits/sluice/infra"
 )
 
-// A key for each plan of a file, on a REST API whose methods require one.
+// Makes an API key for each plan of a file, on a REST API whose methods require a key.
 func ExampleNewUsagePlans() {
 	app := awscdk.NewApp(nil)
 	stack := awscdk.NewStack(app, jsii.String("Shop"), nil)
@@ -30,7 +30,7 @@ func ExampleNewUsagePlans() {
 	if err != nil {
 		panic(err)
 	}
-	// the output is the id of the key; API Gateway has its value
+	// the output is the id of the key; API Gateway knows its value
 	awscdk.NewCfnOutput(stack, jsii.String("FreeKey"), &awscdk.CfnOutputProps{Value: usagePlans.Keys["free"].Ref()})
 	app.Synth(nil)
 }

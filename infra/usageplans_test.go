@@ -37,7 +37,7 @@ tenants:
 	time.Now().AddDate(0, 1, 0).UTC().Format(time.RFC3339) + ` } ] }
 `
 
-// apiWithMethods returns a stack with a REST API whose one method requires an API key or not.
+// apiWithMethods returns a stack with a REST API. wants says whether its one method requires an API key.
 func apiWithMethods(id string, wants bool, app awscdk.App) (awscdk.Stack, awsapigateway.RestApi) {
 	s := awscdk.NewStack(app, &id, &awscdk.StackProps{Env: &awscdk.Environment{Account: jsii.String("123456789012"),
 		Region: jsii.String("eu-west-1")}})
@@ -48,8 +48,8 @@ func apiWithMethods(id string, wants bool, app awscdk.App) (awscdk.Stack, awsapi
 	return s, api
 }
 
-// Guarantees the rates of the usage plans: for each plan with tenants, more than what the tenants are admitted together
-// in any interval, by the limit that covers all their requests. Each plan has its own key on the stage.
+// Guarantees the rates of the usage plans: for each plan with tenants, the rate is above what the limits admit of all
+// these tenants together in any interval. Each plan has its own key on the stage.
 func TestUsagePlans(t *testing.T) {
 	out := *outdir(t)
 	app := awscdk.NewApp(&awscdk.AppProps{AnalyticsReporting: jsii.Bool(false), Outdir: &out})
@@ -70,12 +70,12 @@ func TestUsagePlans(t *testing.T) {
 	}
 	one := decode(t, raw)
 	want := map[string]string{
-		"pro":  "480 720",    // 100 and 300 by buckets of 200 and 400, and a fifth
-		"free": "2400 48000", // 1,000 tenants of 20 in 10 s; two windows meet, so 40 at once
-		"slow": "12 2",       // 5 a second, twice that while boosted; one at once
+		"pro":  "480 720",    // 100 and 300 requests a second, by buckets of 200 and 400, plus a fifth
+		"free": "2400 48000", // 1,000 tenants of 20 in 10 s; two windows can meet, so 40 at a time
+		"slow": "12 2",       // 5 a second, twice that while boosted; one at a time
 	}
 	keys := map[string]bool{}
-	for id, r := range one.of("AWS::ApiGateway::UsagePlanKey") {
+	for id, r := range one.ofType("AWS::ApiGateway::UsagePlanKey") {
 		plan, key := fmt.Sprint(get(r.get("UsagePlanId"), "Ref")), fmt.Sprint(get(r.get("KeyId"), "Ref"))
 		if one.Resources[key].get("Value") != nil || one.Resources[key].get("Enabled") != true || keys[key] ||
 			r.get("KeyType") != "API_KEY" {
@@ -96,7 +96,7 @@ func TestUsagePlans(t *testing.T) {
 		delete(want, name)
 	}
 	if len(want) != 0 {
-		t.Errorf("no usage plan for %v", want)
+		t.Errorf("these plans have no usage plan: %v", want)
 	}
 }
 

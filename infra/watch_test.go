@@ -25,7 +25,7 @@ const (
 	backendARN = "arn:aws:cloudwatch:us-east-1:123456789012:alarm:backend errors"
 )
 
-// watched is two cells in two regions with everything that watches them.
+// watched is a deployment of two cells in two regions, with all alarms, dashboards and firewalls.
 var watched = sync.OnceValue(func() synthesized {
 	d := &config.Deployment{
 		Control: config.Control{Region: "eu-west-1"}, Alarms: config.Alarms{Set: config.AllAlarms,
@@ -48,7 +48,7 @@ func watchedStack(t *testing.T, name string) *template {
 	return decode(t, all.raw[name])
 }
 
-// Guarantees that what only some deployments have shows as a diff, too.
+// Guarantees that every change of what only such deployments have shows as a diff of a golden file.
 func TestWatchedTemplates(t *testing.T) {
 	all := watched()
 	if all.err != nil {
@@ -58,7 +58,7 @@ func TestWatchedTemplates(t *testing.T) {
 	golden(t, "cell-watched.template.json", all.raw["sluice-cell-us-1"])
 }
 
-// alarmHolds is what is true of every alarm, wherever it is.
+// alarmHolds checks what must be true of every alarm in every template.
 func alarmHolds(one *template, _ string, r *resource, wrong func(string, ...any)) {
 	name, description := one.text(r.get("AlarmName")), fmt.Sprint(r.get("AlarmDescription"))
 	_, runbook, ok := strings.Cut(description, infra.Runbooks)
@@ -78,7 +78,7 @@ func alarmHolds(one *template, _ string, r *resource, wrong func(string, ...any)
 	}
 }
 
-// alarmMetrics are the names of what an alarm looks at, each of which is billed.
+// alarmMetrics returns the names of the metrics that an alarm watches. Each of them is billed.
 func alarmMetrics(r *resource) (all []string) {
 	if name, ok := r.get("MetricName").(string); ok {
 		return []string{name}
@@ -91,10 +91,10 @@ func alarmMetrics(r *resource) (all []string) {
 	return all
 }
 
-// Guarantees that the templates have exactly the alarms of the list, each with its runbook and a word on missing data,
-// and that they are heard where the deployment says: nowhere, or on the topic of their region.
+// Guarantees that the templates have exactly the listed alarms, each with its runbook and a treatment of missing data,
+// and that each alarm notifies what the deployment says: nothing, or the topic of its region.
 func TestAlarms(t *testing.T) {
-	hold := everyOf("AWS::CloudWatch::Alarm", alarmHolds)
+	hold := holdOfEach("AWS::CloudWatch::Alarm", alarmHolds)
 	d := world("a-1", "us-1")
 	if err := d.Complete(); err != nil {
 		t.Fatal(err)
@@ -106,8 +106,8 @@ func TestAlarms(t *testing.T) {
 		heardOn string
 		one     *template
 	}{
-		{"sluice-control", len(alarm.Control(d)), "", stack(t, "sluice-control")},
-		{"sluice-cell-a-1", len(alarm.Cell(d, &d.Cells[0])), "", stack(t, "sluice-cell-a-1")},
+		{"sluice-control", len(alarm.Control(d)), "", copyTemplate(t, "sluice-control")},
+		{"sluice-cell-a-1", len(alarm.Cell(d, &d.Cells[0])), "", copyTemplate(t, "sluice-cell-a-1")},
 		{"sluice-control", len(alarm.Control(d)) + 1 - 2 /* it has no anchors */, "${ControlAlarmsTopic",
 			watchedStack(t, "sluice-control")},
 		{"sluice-cell-a-1", len(alarm.Cell(d, &d.Cells[0])) + 5, cellTopic, watchedStack(t, "sluice-cell-a-1")},
@@ -118,10 +118,11 @@ func TestAlarms(t *testing.T) {
 		if looked != tt.alarms || len(wrong) > 0 {
 			t.Errorf("%s: %d alarms, want %d; %s", tt.stack, looked, tt.alarms, strings.Join(wrong, "\n"))
 		}
-		for id, r := range tt.one.of("AWS::CloudWatch::Alarm") {
-			if on := strings.Join(one(tt.one.texts(r.get("AlarmActions"))), ""); !strings.HasPrefix(on, tt.heardOn) ||
+		for id, r := range tt.one.ofType("AWS::CloudWatch::Alarm") {
+			if on := strings.Join(firstOnly(tt.one.texts(r.get("AlarmActions"))), ""); !strings.HasPrefix(on,
+				tt.heardOn) ||
 				(tt.heardOn == "") != (on == "") {
-				t.Errorf("%s: %s is heard on %q, want %q", tt.stack, id, on, tt.heardOn)
+				t.Errorf("%s: alarm %s notifies %q, want %q", tt.stack, id, on, tt.heardOn)
 			}
 		}
 	}
@@ -131,17 +132,17 @@ func TestAlarms(t *testing.T) {
 		"metric":       func(r *resource) { delete(r.Properties, "MetricName"); delete(r.Properties, "Metrics") },
 		"end":          func(r *resource) { r.Properties["AlarmActions"] = []any{"arn:aws:sns:x"} },
 	} {
-		spoiled := stack(t, "sluice-control")
-		spoil(first(spoiled, "AWS::CloudWatch::Alarm"))
+		spoiled := copyTemplate(t, "sluice-control")
+		spoil(firstOf(spoiled, "AWS::CloudWatch::Alarm"))
 		if wrong, _ := hold(spoiled); len(wrong) == 0 {
-			t.Errorf("it does not see the %s spoiled", what)
+			t.Errorf("the check does not detect a wrong %s", what)
 		}
 	}
 }
 
-func one(all []string) []string { return all[:min(len(all), 1)] }
+func firstOnly(all []string) []string { return all[:min(len(all), 1)] }
 
-// Guarantees that what sluice cost counts for alarms is what is deployed.
+// Guarantees that sluice cost bills the number of metrics that the deployed alarms watch.
 func TestAlarmsCost(t *testing.T) {
 	for name, tt := range map[string]struct {
 		cells   []string
@@ -154,7 +155,7 @@ func TestAlarmsCost(t *testing.T) {
 		d := world(tt.cells...)
 		for i := range d.Cells {
 			d.Cells[i].Profile = string(tt.profile)
-			d.Cells[i].Issuers, d.Cells[i].Claims = nil, nil // a full cell has no way to their keys
+			d.Cells[i].Issuers, d.Cells[i].Claims = nil, nil // a full cell cannot reach their keys
 		}
 		if err := d.Complete(); err != nil {
 			t.Fatal(err)
@@ -178,14 +179,14 @@ func TestAlarmsCost(t *testing.T) {
 			t.Fatal(err)
 		}
 		if bill.Usage.AlarmMetrics != int64(tt.looked) {
-			t.Errorf("%s: sluice cost counts %d metrics of alarms, and %d are deployed", name, bill.Usage.AlarmMetrics,
+			t.Errorf("%s: sluice cost bills %d metrics of alarms, but %d are deployed", name, bill.Usage.AlarmMetrics,
 				tt.looked)
 		}
 	}
-	// The list is what is deployed.
+	// The list contains what is deployed.
 	deployed, listed := 0, 0
 	for _, name := range []string{"sluice-control", "sluice-cell-a-1", "sluice-cell-us-1"} {
-		for _, r := range stack(t, name).of("AWS::CloudWatch::Alarm") {
+		for _, r := range copyTemplate(t, name).ofType("AWS::CloudWatch::Alarm") {
 			deployed += len(alarmMetrics(r))
 		}
 	}
@@ -197,15 +198,15 @@ func TestAlarmsCost(t *testing.T) {
 		listed += len(a.Metrics)
 	}
 	if deployed != listed {
-		t.Errorf("%d metrics of alarms are deployed, and %d listed", deployed, listed)
+		t.Errorf("%d metrics of alarms are deployed, but %d are listed", deployed, listed)
 	}
 }
 
-// topicHolds is what is true of a topic of alarms and its key: CloudWatch may use both, of this account's alarms only,
-// and nobody else.
+// topicHolds checks a topic of alarms and its key: CloudWatch, and nobody else, may use both, for alarms of this
+// account only.
 func topicHolds(one *template) (wrong []string) {
-	topics, keys := 0, one.of("AWS::KMS::Key")
-	for id, r := range one.of("AWS::SNS::Topic") {
+	topics, keys := 0, one.ofType("AWS::KMS::Key")
+	for id, r := range one.ofType("AWS::SNS::Topic") {
 		if r.get("TopicName") == "sluice-changes" {
 			continue
 		}
@@ -224,7 +225,7 @@ func topicHolds(one *template) (wrong []string) {
 		}
 		policies["kms"] = list(r.get("KeyPolicy", "Statement"))
 	}
-	for _, r := range one.of("AWS::SNS::TopicPolicy") {
+	for _, r := range one.ofType("AWS::SNS::TopicPolicy") {
 		policies["sns"] = append(policies["sns"], list(r.get("PolicyDocument", "Statement"))...)
 	}
 	want := map[string]string{"kms": "kms:Decrypt kms:GenerateDataKey", "sns": "sns:Publish"}
@@ -251,41 +252,45 @@ func topicHolds(one *template) (wrong []string) {
 	return wrong
 }
 
-// Guarantees that alarms reach the address: AWS's own key for topics would let none of them through, without a word.
+// Guarantees that notifications of alarms can reach the email address. With AWS's own key for topics, all of them would
+// be lost without an error.
 func TestAlarmTopics(t *testing.T) {
 	for _, name := range []string{"sluice-control", "sluice-cell-us-1"} {
 		for _, line := range topicHolds(watchedStack(t, name)) {
 			t.Errorf("%s: %s", name, line)
 		}
 	}
-	if n := len(watchedStack(t, "sluice-cell-a-1").of("AWS::KMS::Key")); n != 0 {
-		t.Errorf("a cell beside the control plane has %d keys of its own", n)
+	if n := len(watchedStack(t, "sluice-cell-a-1").ofType("AWS::KMS::Key")); n != 0 {
+		t.Errorf("a cell in the control plane's region has %d keys of its own, want none", n)
 	}
 	for what, spoil := range map[string]func(*template){
 		"AWS's key": func(one *template) {
-			first(one,
+			firstOf(one,
 				"AWS::SNS::Topic").Properties["KmsMasterKeyId"] = "alias/aws/sns"
 		},
-		"no key policy": func(one *template) { first(one, "AWS::KMS::Key").Properties["KeyPolicy"] = map[string]any{} },
-		"no policy": func(one *template) {
-			first(one, "AWS::SNS::TopicPolicy").Properties["PolicyDocument"] = map[string]any{}
+		"no key policy": func(one *template) {
+			firstOf(one,
+				"AWS::KMS::Key").Properties["KeyPolicy"] = map[string]any{}
 		},
-		"no rotation":   without("AWS::KMS::Key", "EnableKeyRotation"),
-		"no subscriber": without("AWS::SNS::Topic", "Subscription"),
+		"no policy": func(one *template) {
+			firstOf(one, "AWS::SNS::TopicPolicy").Properties["PolicyDocument"] = map[string]any{}
+		},
+		"no rotation":   removeProperty("AWS::KMS::Key", "EnableKeyRotation"),
+		"no subscriber": removeProperty("AWS::SNS::Topic", "Subscription"),
 		"anybody's bell": func(one *template) {
-			delete(first(one, "AWS::SNS::TopicPolicy").get("PolicyDocument", "Statement", 0).(map[string]any),
+			delete(firstOf(one, "AWS::SNS::TopicPolicy").get("PolicyDocument", "Statement", 0).(map[string]any),
 				"Condition")
 		},
 	} {
 		spoiled := watchedStack(t, "sluice-cell-us-1")
 		spoil(spoiled)
 		if len(topicHolds(spoiled)) == 0 {
-			t.Errorf("it does not see %s", what)
+			t.Errorf("the check does not detect %s", what)
 		}
 	}
 }
 
-// boardHolds says which lines of a dashboard are of metrics that nobody writes, and how many lines there are.
+// boardHolds returns the lines of a dashboard whose metrics nobody writes, and the number of lines.
 func boardHolds(body string) (wrong []string, lines int) {
 	var board struct {
 		Widgets []struct {
@@ -307,7 +312,7 @@ func boardHolds(body string) (wrong []string, lines int) {
 		}
 		for _, l := range w.Properties.Metrics {
 			lines++
-			if why := written(l); why != "" {
+			if why := noWriterOf(l); why != "" {
 				wrong = append(wrong, fmt.Sprintf("%v: %s", l, why))
 			}
 		}
@@ -315,8 +320,8 @@ func boardHolds(body string) (wrong []string, lines int) {
 	return wrong, lines
 }
 
-// written says why nobody writes a line's metric.
-func written(l []any) string {
+// noWriterOf says why nobody writes the metric of a line, or "" if it is written.
+func noWriterOf(l []any) string {
 	namespace, name, values := fmt.Sprint(l[0]), fmt.Sprint(l[1]), l[2:len(l)-1]
 	var dimensions []string
 	for i := 0; i+1 < len(values); i += 2 {
@@ -347,11 +352,11 @@ func written(l []any) string {
 	return function + " does not write it"
 }
 
-// Guarantees that each line of the dashboards is of something that is written.
+// Guarantees that each line of the dashboards shows a metric that is written.
 func TestDashboards(t *testing.T) {
 	for name, want := range map[string]int{"sluice-control": 17, "sluice-cell-us-1": 36} {
 		one := watchedStack(t, name)
-		body := one.text(first(one, "AWS::CloudWatch::Dashboard").get("DashboardBody"))
+		body := one.text(firstOf(one, "AWS::CloudWatch::Dashboard").get("DashboardBody"))
 		wrong, lines := boardHolds(body)
 		for _, line := range wrong {
 			t.Errorf("%s: %s", name, line)
@@ -367,19 +372,19 @@ func TestDashboards(t *testing.T) {
 			"that AWS has not":     strings.Replace(body, `"AWS/SQS"`, `"AWS/SNS"`, 1),
 		} {
 			if wrong, _ := boardHolds(spoiled); len(wrong) == 0 {
-				t.Errorf("%s: it does not see a metric %s", name, what)
+				t.Errorf("%s: the check does not detect a metric %s", name, what)
 			}
 		}
 	}
-	if n := len(stack(t, "sluice-control").of("AWS::CloudWatch::Dashboard")); n != 0 {
-		t.Errorf("there are %d dashboards that nobody asked for", n)
+	if n := len(copyTemplate(t, "sluice-control").ofType("AWS::CloudWatch::Dashboard")); n != 0 {
+		t.Errorf("there are %d dashboards in a deployment without dashboards", n)
 	}
 }
 
-// switchHolds is what is true of the kill switch.
+// switchHolds checks the kill switch.
 func switchHolds(one *template) (wrong []string) {
 	say := func(format string, args ...any) { wrong = append(wrong, fmt.Sprintf(format, args...)) }
-	profile := first(one, "AWS::AppConfig::ConfigurationProfile")
+	profile := firstOf(one, "AWS::AppConfig::ConfigurationProfile")
 	var schema struct {
 		Type                 string
 		Required             []string
@@ -402,12 +407,12 @@ func switchHolds(one *template) (wrong []string) {
 		len(schema.Properties) != 1 {
 		say("documents can be deployed that the authorizer refuses: %s", content)
 	}
-	begin := first(one, "AWS::AppConfig::HostedConfigurationVersion")
+	begin := firstOf(one, "AWS::AppConfig::HostedConfigurationVersion")
 	if begin.get("Content") != `{"mode":"enforce"}` || begin.get("ContentType") != "application/json" {
 		say("it begins with %v", begin.get("Content"))
 	}
 	ways := map[string]string{}
-	for id, r := range one.of("AWS::AppConfig::DeploymentStrategy") {
+	for id, r := range one.ofType("AWS::AppConfig::DeploymentStrategy") {
 		ways[id] = fmt.Sprintf("%v %v min %v %% %v min", r.get("Name"), r.get("DeploymentDurationInMinutes"),
 			r.get("GrowthFactor"), r.get("FinalBakeTimeInMinutes"))
 	}
@@ -416,19 +421,19 @@ func switchHolds(one *template) (wrong []string) {
 		[]string{"sluice-" + cell + "-atonce 0 min 100 % 0 min", "sluice-" + cell + "-watched 10 min 20 % 10 min"}) {
 		say("the ways to deploy a mode are %v", got)
 	}
-	if by := one.text(first(one, "AWS::AppConfig::Deployment").get("DeploymentStrategyId")); !strings.Contains(by,
+	if by := one.text(firstOf(one, "AWS::AppConfig::Deployment").get("DeploymentStrategyId")); !strings.Contains(by,
 		"atonce") {
 		say("the first deployment, in which alarms have no data yet, is by %s", by)
 	}
 	var monitors []string
-	for _, m := range list(first(one, "AWS::AppConfig::Environment").get("Monitors")) {
+	for _, m := range list(firstOf(one, "AWS::AppConfig::Environment").get("Monitors")) {
 		monitors = append(monitors, one.text(get(m, "AlarmArn")))
 		if !strings.Contains(one.text(get(m, "AlarmRoleArn")), "KillSwitchWatching") {
 			say("nobody may look at %v", m)
 		}
 	}
 	names := map[string]bool{}
-	for _, r := range one.of("AWS::CloudWatch::Alarm") {
+	for _, r := range one.ofType("AWS::CloudWatch::Alarm") {
 		names[fmt.Sprint(r.get("AlarmName"))] = true
 	}
 	own := 0
@@ -446,57 +451,57 @@ func switchHolds(one *template) (wrong []string) {
 	return wrong
 }
 
-// Guarantees the kill switch: only documents that the authorizer takes can be deployed, it begins to enforce, what
-// alarms look at is there, and a way is left to switch while they ring.
+// Guarantees the kill switch: only documents that the authorizer accepts can be deployed; its first mode is enforce;
+// the alarms that AppConfig watches exist; and there is a way to switch while they fire.
 func TestKillSwitch(t *testing.T) {
-	for _, one := range []*template{stack(t, "sluice-cell-a-1"), watchedStack(t, "sluice-cell-us-1")} {
+	for _, one := range []*template{copyTemplate(t, "sluice-cell-a-1"), watchedStack(t, "sluice-cell-us-1")} {
 		for _, line := range switchHolds(one) {
 			t.Error(line)
 		}
 	}
-	if n := len(list(first(watchedStack(t, "sluice-cell-us-1"),
+	if n := len(list(firstOf(watchedStack(t, "sluice-cell-us-1"),
 		"AWS::AppConfig::Environment").get("Monitors"))); n != 3 {
-		t.Errorf("%d alarms take a mode back, want the cell's two and the backend's", n)
+		t.Errorf("%d alarms roll back a change of the mode, want the cell's two and the backend's", n)
 	}
 	without1 := watchedStack(t, "sluice-cell-a-1")
 	for id, r := range without1.Resources {
 		if strings.HasPrefix(r.Type, "AWS::AppConfig::") || r.get("Environment", "Variables",
 			"SLUICE_KILL_SWITCH") != nil {
-			t.Errorf("%s is there without a kill switch", id)
+			t.Errorf("the resource %s exists in a cell without a kill switch", id)
 		}
 	}
 	for what, spoil := range map[string]func(*template){
-		"schema": without("AWS::AppConfig::ConfigurationProfile", "Validators"),
+		"schema": removeProperty("AWS::AppConfig::ConfigurationProfile", "Validators"),
 		"mode": func(one *template) {
-			first(one, "AWS::AppConfig::HostedConfigurationVersion").Properties["Content"] = `{"mode":"off"}`
+			firstOf(one, "AWS::AppConfig::HostedConfigurationVersion").Properties["Content"] = `{"mode":"off"}`
 		},
 		"looser schema": func(one *template) {
-			v := first(one, "AWS::AppConfig::ConfigurationProfile").get("Validators", 0).(map[string]any)
+			v := firstOf(one, "AWS::AppConfig::ConfigurationProfile").get("Validators", 0).(map[string]any)
 			v["Content"] = strings.Replace(v["Content"].(string), `"additionalProperties":false,`, "", 1)
 		},
 		"bake": func(one *template) {
-			for _, r := range one.of("AWS::AppConfig::DeploymentStrategy") {
+			for _, r := range one.ofType("AWS::AppConfig::DeploymentStrategy") {
 				r.Properties["FinalBakeTimeInMinutes"] = 0.0
 			}
 		},
 		"alarm": func(one *template) {
-			for _, r := range one.of("AWS::CloudWatch::Alarm") {
+			for _, r := range one.ofType("AWS::CloudWatch::Alarm") {
 				r.Properties["AlarmName"] = fmt.Sprint(r.Properties["AlarmName"], "2")
 			}
 		},
-		"monitors": without("AWS::AppConfig::Environment", "Monitors"),
+		"monitors": removeProperty("AWS::AppConfig::Environment", "Monitors"),
 	} {
-		one := stack(t, "sluice-cell-a-1")
+		one := copyTemplate(t, "sluice-cell-a-1")
 		spoil(one)
 		if len(switchHolds(one)) == 0 {
-			t.Errorf("it does not see the %s spoiled", what)
+			t.Errorf("the check does not detect a wrong %s", what)
 		}
 	}
 }
 
-// wafHolds is what is true of the firewall.
+// wafHolds checks the firewall.
 func wafHolds(one *template) (wrong []string) {
-	acl := first(one, "AWS::WAFv2::WebACL")
+	acl := firstOf(one, "AWS::WAFv2::WebACL")
 	rule := acl.get("Rules", 0)
 	if get(rule, "Statement", "RateBasedStatement", "Limit") != 2000.0 || get(rule, "Statement", "RateBasedStatement",
 		"AggregateKeyType") != "IP" ||
@@ -512,37 +517,37 @@ func wafHolds(one *template) (wrong []string) {
 			wrong = append(wrong, "it keeps requests with addresses, or counts none")
 		}
 	}
-	if at := first(one, "AWS::WAFv2::WebACLAssociation"); at.get("ResourceArn") != stageARN ||
+	if at := firstOf(one, "AWS::WAFv2::WebACLAssociation"); at.get("ResourceArn") != stageARN ||
 		!strings.Contains(one.text(at.get("WebACLArn")), "WAF") {
 		wrong = append(wrong, "it stands before nothing")
 	}
 	return wrong
 }
 
-// Guarantees the firewall that was asked for, and none that was not: it costs 6 USD a month.
+// Guarantees that there is a firewall only if the deployment asks for one, since it costs 6 USD a month.
 func TestWAF(t *testing.T) {
 	for _, line := range wafHolds(watchedStack(t, "sluice-cell-us-1")) {
 		t.Error(line)
 	}
-	if n := len(watchedStack(t, "sluice-cell-a-1").of("AWS::WAFv2::WebACL")); n != 0 {
-		t.Errorf("there are %d firewalls that nobody asked for", n)
+	if n := len(watchedStack(t, "sluice-cell-a-1").ofType("AWS::WAFv2::WebACL")); n != 0 {
+		t.Errorf("there are %d firewalls in a deployment without firewalls", n)
 	}
 	for what, spoil := range map[string]func(*template){
-		"rule": without("AWS::WAFv2::WebACL", "Rules"),
+		"rule": removeProperty("AWS::WAFv2::WebACL", "Rules"),
 		"default": func(one *template) {
-			first(one, "AWS::WAFv2::WebACL").Properties["DefaultAction"] = map[string]any{"Block": map[string]any{}}
+			firstOf(one, "AWS::WAFv2::WebACL").Properties["DefaultAction"] = map[string]any{"Block": map[string]any{}}
 		},
 		"samples": func(one *template) {
-			first(one, "AWS::WAFv2::WebACL").get("VisibilityConfig").(map[string]any)["SampledRequestsEnabled"] = true
+			firstOf(one, "AWS::WAFv2::WebACL").get("VisibilityConfig").(map[string]any)["SampledRequestsEnabled"] = true
 		},
 		"stage": func(one *template) {
-			first(one, "AWS::WAFv2::WebACLAssociation").Properties["ResourceArn"] = "arn:aws:x"
+			firstOf(one, "AWS::WAFv2::WebACLAssociation").Properties["ResourceArn"] = "arn:aws:x"
 		},
 	} {
 		one := watchedStack(t, "sluice-cell-us-1")
 		spoil(one)
 		if len(wafHolds(one)) == 0 {
-			t.Errorf("it does not see the %s spoiled", what)
+			t.Errorf("the check does not detect a wrong %s", what)
 		}
 	}
 }

@@ -39,15 +39,15 @@ import (
 	"github.com/sluicelimits/sluice/streams/deadletter"
 )
 
-// retention is that of localstack/deployment.yaml.
+// retention is the one in localstack/deployment.yaml.
 const retention = 24 * time.Hour
 
-// unique is a name that no earlier run on the same stand has used.
+// unique returns a name that no earlier run on the same LocalStack has used.
 func unique(prefix string) string {
 	return prefix + "-" + strconv.FormatInt(time.Now().UnixMilli(), 36)
 }
 
-// trail is the audit trail as somebody with every right sees it.
+// trail gives access to the audit trail with every permission.
 type trail struct {
 	*testing.T
 
@@ -64,7 +64,7 @@ func newTrail(t *testing.T, s *stand.Stand) *trail {
 
 func (a *trail) bucket() *string { return aws.String(a.stand.Bucket()) }
 
-// must is for what is no question of the test.
+// must fails the test on an error of the test's own preparations.
 func (a *trail) must(err error) {
 	a.Helper()
 	if err != nil {
@@ -72,7 +72,7 @@ func (a *trail) must(err error) {
 	}
 }
 
-// verdict is what sluice audit verify says.
+// verdict is the report of sluice audit verify.
 type verdict struct {
 	OK       bool     `json:"ok"`
 	Objects  int      `json:"objects"`
@@ -92,7 +92,7 @@ type finding struct {
 	Count            int64
 }
 
-// verifyTrail runs sluice audit verify, and returns what it printed. The exit status must be that of what it found.
+// verifyTrail runs sluice audit verify, and returns its output. holds is true if the exit status is 0.
 func verifyTrail(ctx context.Context, s *stand.Stand, args ...string) (text string, holds bool, err error) {
 	text, err = s.Sluice(ctx, append([]string{"audit", "verify", "--archive", "s3://" + s.Bucket(), "--tables",
 		s.ControlTable("")}, args...)...)
@@ -103,7 +103,7 @@ func verifyTrail(ctx context.Context, s *stand.Stand, args ...string) (text stri
 	return text, err == nil, err
 }
 
-// verify is its verdict. Nothing is on its way any more.
+// verify returns the report of sluice audit verify, when no change is on its way any more.
 func (a *trail) verify() verdict {
 	a.Helper()
 	text, holds, err := verifyTrail(a.Context(), a.stand, "--json", "--grace", "0s")
@@ -113,13 +113,14 @@ func (a *trail) verify() verdict {
 		a.Fatalf("sluice audit verify --json printed %.500s: %v", text, err)
 	}
 	if v.OK != holds || v.OK != (len(v.Breaks) == 0) {
-		a.Fatalf("the exit status says %t, and the report %t with %d breaks", holds, v.OK, len(v.Breaks))
+		a.Fatalf("the exit status says that the trail holds: %t, the report says %t, with %d breaks", holds, v.OK,
+			len(v.Breaks))
 	}
 	return v
 }
 
-// green fails the test unless the trail holds.
-func green(t *testing.T, s *stand.Stand) {
+// wantNoBreaks fails the test unless the trail has no breaks.
+func wantNoBreaks(t *testing.T, s *stand.Stand) {
 	t.Helper()
 	if text, holds, err := verifyTrail(t.Context(), s); err != nil || !holds {
 		t.Errorf("the audit trail has breaks: %v\n%s", err, text)
@@ -132,7 +133,7 @@ type entry struct {
 	marker        bool
 }
 
-// list is all versions of all objects whose names begin so, the newest of a name first.
+// list returns all versions of all objects whose names have the prefix, the newest version of a name first.
 func (a *trail) list(prefix string) []entry {
 	a.Helper()
 	var all []entry
@@ -150,12 +151,12 @@ func (a *trail) list(prefix string) []entry {
 	return all
 }
 
-// the is the one version that an object has.
-func (a *trail) the(name string) entry {
+// onlyVersion returns the only version of an object.
+func (a *trail) onlyVersion(name string) entry {
 	a.Helper()
 	all := a.list(name)
 	if len(all) != 1 || all[0].marker || all[0].name != name {
-		a.Fatalf("%s has the versions %v, want one", name, all)
+		a.Fatalf("%s has the versions %v, want 1", name, all)
 	}
 	return all[0]
 }
@@ -170,17 +171,17 @@ func (a *trail) get(e entry) []byte {
 	return data
 }
 
-// remove removes a version, as those may who may bypass the retention.
+// remove removes a version, with the permission to bypass the retention.
 func (a *trail) remove(e entry) {
 	a.Helper()
-	// Also at the end of a test, when its own context is done.
+	// Removing also works at the end of a test, when the context of the test is done.
 	_, err := a.s3.DeleteObject(context.WithoutCancel(a.Context()), &s3.DeleteObjectInput{
 		Bucket: a.bucket(), Key: &e.name, VersionId: &e.version, BypassGovernanceRetention: aws.Bool(true),
 	})
 	a.must(err)
 }
 
-// put puts an object, over one of the name if there is one. The bucket locks it.
+// put puts an object, as a new version if there is one of that name. The bucket locks it.
 func (a *trail) put(name string, data []byte) entry {
 	a.Helper()
 	out, err := a.s3.PutObject(context.WithoutCancel(a.Context()), &s3.PutObjectInput{Bucket: a.bucket(), Key: &name,
@@ -189,7 +190,7 @@ func (a *trail) put(name string, data []byte) entry {
 	return entry{name: name, version: aws.ToString(out.VersionId)}
 }
 
-// putLocked puts an object with a lock of the writer's own.
+// putLocked puts an object with a lock that the writer chooses.
 func (a *trail) putLocked(name string, data []byte, until time.Time) entry {
 	a.Helper()
 	out, err := a.s3.PutObject(context.WithoutCancel(a.Context()), &s3.PutObjectInput{
@@ -200,23 +201,23 @@ func (a *trail) putLocked(name string, data []byte, until time.Time) entry {
 	return entry{name: name, version: aws.ToString(out.VersionId)}
 }
 
-// take removes the only version of an object, and returns what puts it back.
-func (a *trail) take(name string) (data []byte, back func()) {
+// removeObject removes the only version of an object, and returns a function that puts it back.
+func (a *trail) removeObject(name string) (data []byte, back func()) {
 	a.Helper()
-	e := a.the(name)
+	e := a.onlyVersion(name)
 	data = a.get(e)
 	a.remove(e)
 	return data, func() { a.put(name, data) }
 }
 
-// forge is an audit record after a change of it, as the archiver would have written it.
+// forge returns an audit record with a change, in the form in which the archiver would have written it.
 func (a *trail) forge(data []byte, change func(*events.AuditRecord)) []byte {
 	a.Helper()
 	e, err := events.Decode(data)
 	a.must(err)
 	r, ok := e.(*events.AuditRecord)
 	if !ok {
-		a.Fatalf("no audit record: %s", data)
+		a.Fatalf("this is not an audit record: %s", data)
 	}
 	change(r)
 	forged, err := events.Encode(r)
@@ -224,10 +225,10 @@ func (a *trail) forge(data []byte, change func(*events.AuditRecord)) []byte {
 	return forged
 }
 
-// exchange puts a forged record in the place of the one that is there, which is removed.
-func (a *trail) exchange(name string, change func(*events.AuditRecord)) (undo func()) {
+// replaceRecord replaces a record with a forged one.
+func (a *trail) replaceRecord(name string, change func(*events.AuditRecord)) (undo func()) {
 	a.Helper()
-	data, back := a.take(name)
+	data, back := a.removeObject(name)
 	forged := a.put(name, a.forge(data, change))
 	return func() {
 		a.remove(forged)
@@ -235,7 +236,7 @@ func (a *trail) exchange(name string, change func(*events.AuditRecord)) (undo fu
 	}
 }
 
-// row is an item of the tenants table as DynamoDB has it.
+// row is an item of the tenants table in DynamoDB.
 func (a *trail) row(tenant string) map[string]types.AttributeValue {
 	a.Helper()
 	out, err := a.db.GetItem(a.Context(), &dynamodb.GetItemInput{
@@ -245,7 +246,7 @@ func (a *trail) row(tenant string) map[string]types.AttributeValue {
 	return out.Item
 }
 
-// write writes an item of the tenants table behind Sluice's back.
+// write writes an item of the tenants table without Sluice.
 func (a *trail) write(item map[string]types.AttributeValue) {
 	a.Helper()
 	_, err := a.db.PutItem(context.WithoutCancel(a.Context()),
@@ -253,7 +254,7 @@ func (a *trail) write(item map[string]types.AttributeValue) {
 	a.must(err)
 }
 
-// removeRow removes an item of the tenants table, which Sluice never does.
+// removeRow removes an item of the tenants table. Sluice itself never does this.
 func (a *trail) removeRow(tenant string) {
 	a.Helper()
 	_, err := a.db.DeleteItem(context.WithoutCancel(a.Context()), &dynamodb.DeleteItemInput{
@@ -266,7 +267,7 @@ func tenantKey(tenant string) map[string]types.AttributeValue {
 	return map[string]types.AttributeValue{row.ID: &types.AttributeValueMemberS{Value: tenant}}
 }
 
-// alter sets one attribute of a live item.
+// alter changes one attribute of an item in the tenants table.
 func (a *trail) alter(tenant, attribute string, value types.AttributeValue) (undo func()) {
 	a.Helper()
 	was := a.row(tenant)
@@ -279,7 +280,7 @@ func (a *trail) alter(tenant, attribute string, value types.AttributeValue) (und
 	return func() { a.write(was) }
 }
 
-// refused fails the test unless S3 refused what a lock forbids.
+// refused fails the test unless S3 refused the request because of a lock.
 func (a *trail) refused(what string, err error) {
 	a.Helper()
 	var said smithy.APIError
@@ -288,7 +289,7 @@ func (a *trail) refused(what string, err error) {
 	}
 }
 
-// locked checks the lock of every object of the trail, and returns how many there are.
+// locked checks the lock of every object of the trail, and returns the number of objects.
 func (a *trail) locked() int {
 	a.Helper()
 	n := 0
@@ -309,12 +310,12 @@ func (a *trail) locked() int {
 	return n
 }
 
-// tampering is what an attacker does who has every right that AWS can give, to an item of its own with three versions.
+// tampering is something that an attacker with every permission in AWS does to an item with three versions.
 type tampering struct {
 	name  string
 	do    func(a *trail, tenant string) (undo func())
 	found finding // Key and Object are left out where they are the tenant's
-	rows  int     // writes to the live table, each of which comes by its stream
+	rows  int     // writes to the live table; each of them is in its stream
 }
 
 func object(tenant string, version int64) string {
@@ -328,40 +329,41 @@ func tamperings() []tampering {
 	text := func(s string) types.AttributeValue { return &types.AttributeValueMemberS{Value: s} }
 	return []tampering{
 		{"a version removed", func(a *trail, tenant string) func() {
-			_, back := a.take(object(tenant, 2))
+			_, back := a.removeObject(object(tenant, 2))
 			return back
 		}, is(control.MissingVersion, 2), 0},
 		{"the newest version removed", func(a *trail, tenant string) func() {
-			_, back := a.take(object(tenant, 3))
+			_, back := a.removeObject(object(tenant, 3))
 			return back
 		}, is(control.MissingTail, 3), 0},
 		{"every version removed", func(a *trail, tenant string) func() {
-			_, one := a.take(object(tenant, 1))
-			_, two := a.take(object(tenant, 2))
-			_, three := a.take(object(tenant, 3))
+			_, one := a.removeObject(object(tenant, 1))
+			_, two := a.removeObject(object(tenant, 2))
+			_, three := a.removeObject(object(tenant, 3))
 			return func() { one(); two(); three() }
 		}, is(control.MissingTail, 1), 0},
 		{"another content put on top", func(a *trail, tenant string) func() {
 			name := object(tenant, 2)
-			e := a.put(name, a.forge(a.get(a.the(name)), func(r *events.AuditRecord) { r.Actor = "somebody else" }))
+			e := a.put(name, a.forge(a.get(a.onlyVersion(name)),
+				func(r *events.AuditRecord) { r.Actor = "somebody else" }))
 			return func() { a.remove(e) }
 		}, is(audit.Replaced, 2), 0},
 		{"an altered body in its place", func(a *trail, tenant string) func() {
-			return a.exchange(object(tenant, 2), func(r *events.AuditRecord) {
+			return a.replaceRecord(object(tenant, 2), func(r *events.AuditRecord) {
 				r.After = bytes.Replace(r.After, []byte(`"rate":12`), []byte(`"rate":99`), 1)
 			})
 		}, is(control.Altered, 2), 0},
 		{"its hash changed", func(a *trail, tenant string) func() {
-			return a.exchange(object(tenant, 2),
+			return a.replaceRecord(object(tenant, 2),
 				func(r *events.AuditRecord) { r.Hash = strings.Repeat("0", len(r.Hash)) })
 		}, is(control.WrongHash, 2), 0},
 		{"another actor, with the hash that belongs to it", func(a *trail, tenant string) func() {
-			return a.exchange(object(tenant, 2), func(r *events.AuditRecord) {
+			return a.replaceRecord(object(tenant, 2), func(r *events.AuditRecord) {
 				r.Actor = "somebody else"
 				forged := control.FromAudit(r)
 				r.Hash = forged.ComputeHash()
 			})
-		}, is(control.BrokenLink, 3), 0}, // the version after it says so
+		}, is(control.BrokenLink, 3), 0}, // the version after it does not match
 		{"hidden by a delete marker", func(a *trail, tenant string) func() {
 			name := object(tenant, 2)
 			out, err := a.s3.DeleteObject(a.Context(), &s3.DeleteObjectInput{Bucket: a.bucket(), Key: &name})
@@ -369,7 +371,7 @@ func tamperings() []tampering {
 			return func() { a.remove(entry{name: name, version: aws.ToString(out.VersionId)}) }
 		}, is(audit.Hidden, 2), 0},
 		{"a version that has never been", func(a *trail, tenant string) func() {
-			e := a.put(object(tenant, 4), a.forge(a.get(a.the(object(tenant, 3))), func(r *events.AuditRecord) {
+			e := a.put(object(tenant, 4), a.forge(a.get(a.onlyVersion(object(tenant, 3))), func(r *events.AuditRecord) {
 				r.ItemVersion, r.Before, r.PrevHash = 4, r.After, r.Hash
 				forged := control.FromAudit(r)
 				r.Hash = forged.ComputeHash()
@@ -392,7 +394,7 @@ func tamperings() []tampering {
 			return func() { a.remove(e) }
 		}, finding{Kind: string(audit.BadName), Count: 1}, 0},
 		{"a lock taken off", func(a *trail, tenant string) func() {
-			e := a.the(object(tenant, 2))
+			e := a.onlyVersion(object(tenant, 2))
 			was, err := a.s3.GetObjectRetention(a.Context(), &s3.GetObjectRetentionInput{
 				Bucket: a.bucket(), Key: &e.name, VersionId: &e.version,
 			})
@@ -409,8 +411,9 @@ func tamperings() []tampering {
 		}, is(audit.Unlocked, 2), 0},
 		{"a lock made shorter", func(a *trail, tenant string) func() {
 			name := object(tenant, 2)
-			data, back := a.take(name)
-			e := a.putLocked(name, data, time.Now().Add(retention/2)) // as a writer may who has s3:PutObjectRetention
+			data, back := a.removeObject(name)
+			// a writer with s3:PutObjectRetention could do this
+			e := a.putLocked(name, data, time.Now().Add(retention/2))
 			return func() {
 				a.remove(e)
 				back()
@@ -419,9 +422,9 @@ func tamperings() []tampering {
 	}
 }
 
-// Guarantees that every change made through the deployed control plane is on a record that S3 locks, with who made it,
-// that the trail holds, and that whatever somebody with every right does to the record or to the live table is found
-// and named.
+// Guarantees that every change through the deployed control plane has a record that S3 locks, with its author; that the
+// trail has no breaks; and that each way of tampering with the records or with the live table, even with every
+// permission, is found and named.
 func TestAudit(t *testing.T) {
 	s := open(t)
 	a := newTrail(t, s)
@@ -437,7 +440,7 @@ func TestAudit(t *testing.T) {
 			"burst: 100 } ]\ntenants:\n"+tenants.String())
 	}
 	// Each is there, under its own name.
-	within(t, func(context.Context) error {
+	waitFor(t, func(context.Context) error {
 		for i := range cases {
 			if all := a.list(control.ObjectFolder(control.Tenants, tenant(i))); len(all) != 3 {
 				return fmt.Errorf("%s has %d records, want 3", tenant(i), len(all))
@@ -445,31 +448,31 @@ func TestAudit(t *testing.T) {
 		}
 		return nil
 	})
-	green(t, s) // which waits for what is on its way
+	wantNoBreaks(t, s) // waits for changes that are on their way
 	if v := a.verify(); !v.Locks || !slices.Equal(v.Modes, []string{"GOVERNANCE"}) {
-		t.Errorf("locks: %t, modes %v", v.Locks, v.Modes)
+		t.Errorf("the report says locks %t, modes %v", v.Locks, v.Modes)
 	}
 	if n, objects := a.locked(), a.verify().Objects; n < objects || n == 0 {
 		t.Errorf("%d objects are locked, of %d", n, objects)
 	}
 
-	t.Run("who", func(t *testing.T) { who(t, s, tenant(0)) })
+	t.Run("who", func(t *testing.T) { checkWriters(t, s, tenant(0)) })
 	t.Run("locks", func(t *testing.T) { locks(newTrail(t, s), object(tenant(0), 2)) })
 	for i, c := range cases {
 		t.Run(c.name, func(t *testing.T) { c.run(newTrail(t, s), tenant(i)) })
 	}
 	if v := a.verify(); !v.OK {
-		t.Errorf("at the end the trail does not hold: %+v", v.Breaks)
+		t.Errorf("at the end the trail has breaks: %+v", v.Breaks)
 	}
 }
 
-// Guarantees that the deployed anchor function makes the anchor of a day once, signed with the key that the template
-// made, and that sluice audit verify takes the anchor with that key from KMS, and with another key does not.
+// Guarantees that the deployed anchor function makes the anchor of a day once, signed with the key of the template, and
+// that sluice audit verify accepts the anchor with that key from KMS, and with no other key.
 func TestAnchor(t *testing.T) {
 	s := open(t)
 	a := newTrail(t, s)
 	apply(t, s, "plans: [ { id: anchored, limits: [ { id: few, algorithm: token_bucket, rate: 10, period: 1h } ] } ]\n")
-	green(t, s) // which waits for what is on its way
+	wantNoBreaks(t, s) // waits for changes that are on their way
 	anchor := "sluice-anchor"
 	var last audit.Anchored
 	for range 2 {
@@ -479,10 +482,10 @@ func TestAnchor(t *testing.T) {
 		a.must(err)
 		var made audit.Anchored
 		if err := json.Unmarshal(out.Payload, &made); err != nil || out.FunctionError != nil || made.Unread != 0 {
-			t.Fatalf("the anchor function: %v %s", err, out.Payload)
+			t.Fatalf("calling the anchor function: %v %s", err, out.Payload)
 		}
 		if made.Made && (made.Heads == 0 || made.Day == last.Day) {
-			t.Errorf("an anchor was made: %+v, after %+v", made, last)
+			t.Errorf("a second anchor was made on one day: %+v, after %+v", made, last)
 		}
 		last = made
 	}
@@ -514,14 +517,14 @@ func TestAnchor(t *testing.T) {
 	}
 }
 
-// who: each record names its writer, as AWS knows it.
-func who(t *testing.T, s *stand.Stand, tenant string) {
+// checkWriters: each record names its writer, as AWS knows it.
+func checkWriters(t *testing.T, s *stand.Stand, tenant string) {
 	canary := "sluice-canary"
 	began := time.Now()
 	out, err := lambda.NewFromConfig(s.AWS(s.Region())).Invoke(t.Context(), &lambda.InvokeInput{FunctionName: &canary,
 		Payload: []byte("{}")})
 	if err != nil || out.FunctionError != nil {
-		t.Fatalf("the canary: %v %s", err, out.Payload)
+		t.Fatalf("calling the canary: %v %s", err, out.Payload)
 	}
 	for item, want := range map[string]string{
 		"tenants/" + tenant:         s.Operator.ARN,
@@ -530,7 +533,7 @@ func who(t *testing.T, s *stand.Stand, tenant string) {
 		"plans/" + events.CanaryKey: "function:" + canary,
 		"cells/" + events.SharesKey: balancer.Actor,
 	} {
-		within(t, func(ctx context.Context) error {
+		waitFor(t, func(ctx context.Context) error {
 			text, err := s.Sluice(ctx, "audit", "show", item, "--archive", "s3://"+s.Bucket(), "--json")
 			if err != nil {
 				return err
@@ -560,12 +563,12 @@ func who(t *testing.T, s *stand.Stand, tenant string) {
 			return nil
 		})
 	}
-	green(t, s)
+	wantNoBreaks(t, s)
 }
 
-// locks: a record that is locked stays, whatever those do who may not bypass the lock.
+// locks checks that a locked record cannot be changed by anybody who may not bypass the lock.
 func locks(a *trail, name string) {
-	e := a.the(name)
+	e := a.onlyVersion(name)
 	want := a.get(e)
 	_, err := a.s3.DeleteObject(a.Context(), &s3.DeleteObjectInput{Bucket: a.bucket(), Key: &e.name,
 		VersionId: &e.version})
@@ -580,7 +583,7 @@ func locks(a *trail, name string) {
 		Body: strings.NewReader("x"), IfNoneMatch: aws.String("*")})
 	var said smithy.APIError
 	if !errors.As(err, &said) || said.ErrorCode() != "PreconditionFailed" {
-		a.Errorf("a second object of the name: %v, want PreconditionFailed", err)
+		a.Errorf("a second object with the same name: %v, want PreconditionFailed", err)
 	}
 	over := a.put(name, []byte("x"))
 	defer a.remove(over)
@@ -589,8 +592,8 @@ func locks(a *trail, name string) {
 	}
 }
 
-// run tampers, and wants exactly that found: by the report for machines, and by that for people. Whether all is undone
-// shows in the next report.
+// run tampers, and checks that exactly the expected break is found, in the report for machines and in the one for
+// people. The next report shows whether everything was undone.
 func (c *tampering) run(a *trail, tenant string) {
 	undo := c.do(a, tenant)
 	tidy := sync.OnceFunc(undo)
@@ -615,22 +618,21 @@ func (c *tampering) run(a *trail, tenant string) {
 	}
 	text, holds, err := verifyTrail(a.Context(), a.stand, "--grace", "0s")
 	if err != nil || holds || !strings.Contains(text, want.Kind) || !strings.Contains(text, tenant) {
-		a.Errorf("for people it says %v %t\n%s", err, holds, text)
+		a.Errorf("the report for people gives %v, no breaks: %t\n%s", err, holds, text)
 	}
 	tidy()
 	if c.rows > 0 { // they reach no cell and no archive, and are kept for people to look at
-		keptBy(a.T, a.stand, "publisher", a.stand.Region(), a.stand.ControlTable("kept"), c.rows,
+		takeDeadLetters(a.T, a.stand, "publisher", a.stand.Region(), a.stand.ControlTable("kept"), c.rows,
 			func(i *deadletter.Item) bool { return i.Key == tenant })
 		a.rejected(c.rows, tenant)
 	}
 }
 
-// rejected waits until the archive has so many records of tenants that could not be archived, of any whose name begins
-// so, and removes them.
+// rejected waits until the archive has n records with the prefix that could not be archived, and removes them.
 func (a *trail) rejected(n int, prefix string) {
 	a.Helper()
 	found := map[string]entry{}
-	within(a.T, func(context.Context) error {
+	waitFor(a.T, func(context.Context) error {
 		for _, e := range a.list(audit.RejectedPrefix) {
 			var r audit.Rejected
 			if err := json.Unmarshal(a.get(e), &r); err != nil {

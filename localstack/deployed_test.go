@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// Guarantees that LocalStack made every resource of the templates, but for those of the types on the list.
+// Guarantees that LocalStack created every resource of the templates, except those of the listed types.
 func TestNothingElseIsSkipped(t *testing.T) {
 	s := open(t)
 	if err := s.CheckSkipped(t.Context()); err != nil {
@@ -18,8 +18,8 @@ func TestNothingElseIsSkipped(t *testing.T) {
 	}
 }
 
-// Guarantees that a tenant's limit holds in each cell's API, small and full, and that a call beyond it gets a 429 with
-// all headers, from the deployed authorizer through the synthesized API.
+// Guarantees that a tenant's limit is enforced by the API of each cell, small and full, and that a request above it
+// gets a 429 with all headers, from the deployed authorizer through the API of the template.
 func TestDeployed(t *testing.T) {
 	s := open(t)
 	apply(t, s, fmt.Sprintf(`
@@ -46,19 +46,20 @@ tenants: [ { id: deployed-1, plan: deployed } ]
 					}
 				}
 			default:
-				t.Errorf("%s: %d %s", c.ID, a.Status, a.Body)
+				t.Errorf("%s: status %d, body %s", c.ID, a.Status, a.Body)
 			}
 		}
-		if allowed != 3 { // its share: half of 6
+		if allowed != 3 { // its share is half of 6
 			t.Errorf("%s admitted %d of 10, want 3", c.ID, allowed)
 		}
 	}
 	if a := call(t, s, "eu-1", "GET /product/1", ""); a.Status != 401 {
-		t.Errorf("without a key: %d %s", a.Status, a.Body)
+		t.Errorf("a request without a key: status %d, body %s", a.Status, a.Body)
 	}
 }
 
-// Guarantees that `sluice doctor` runs on what is deployed, and finds what docs/assumptions.md shows of LocalStack.
+// Guarantees that `sluice doctor` runs against the deployment, with the results that docs/assumptions.md shows for
+// LocalStack.
 func TestDoctorOnLocalStack(t *testing.T) {
 	s := open(t)
 	apply(t, s, fmt.Sprintf(`
@@ -74,7 +75,7 @@ tenants: [ { id: doctor-1, plan: doctor } ]
 	if err := os.WriteFile(file, []byte(k), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	// The exit status is 1: LocalStack makes no metrics of log lines.
+	// The exit status is 1, because LocalStack makes no metrics of log lines.
 	out, _ := s.Sluice(t.Context(), "doctor", s.API("eu-1")+"/product/1", "--key-file", file, "--charge", "20",
 		"--prefix", "sluice", "--cell", "eu-1", "--cell", "us-1=us-east-1")
 	t.Logf("\n%s", out)
@@ -87,6 +88,6 @@ tenants: [ { id: doctor-1, plan: doctor } ]
 	verdicts := regexp.MustCompile(`(?m)^(holds|does not hold|could not tell) .*`)
 	if have, want := verdicts.FindAllString(out, -1), verdicts.FindAllString(shown, -1); len(want) < 10 ||
 		!slices.Equal(have, want) {
-		t.Errorf("the page shows\n%s\nand doctor says\n%s", strings.Join(want, "\n"), strings.Join(have, "\n"))
+		t.Errorf("the page shows\n%s\nand doctor prints\n%s", strings.Join(want, "\n"), strings.Join(have, "\n"))
 	}
 }

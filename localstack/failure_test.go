@@ -18,8 +18,6 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
 	"github.com/aws/aws-sdk-go-v2/service/lambda"
 	lambdatypes "github.com/aws/aws-sdk-go-v2/service/lambda/types"
-	"github.com/aws/aws-sdk-go-v2/service/sqs"
-	sqstypes "github.com/aws/aws-sdk-go-v2/service/sqs/types"
 
 	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
 	"github.com/sluicelimits/sluice/internal/cell/cellconfig/table"
@@ -31,9 +29,9 @@ import (
 
 var applierFails = flag.Duration("applier-fails", 20*time.Second, "for how long the applier of a cell fails")
 
-// ours skips the test, or fails it where REQUIRE_LOCALSTACK is set, unless the LocalStack's processes are this
-// machine's.
-func ours(t *testing.T, s *stand.Stand) {
+// requireLocalProcesses skips the test unless LocalStack's processes run on this machine. If REQUIRE_LOCALSTACK is set,
+// it fails the test instead.
+func requireLocalProcesses(t *testing.T, s *stand.Stand) {
 	t.Helper()
 	if s.Ours() {
 		return
@@ -61,7 +59,7 @@ func smallAndFull(t *testing.T, s *stand.Stand) (small, full stand.Cell) {
 	return small, full
 }
 
-// attempt is a call of a client, as the client saw it.
+// attempt is a request of a client, with what the client knows about it.
 type attempt struct {
 	cell           string
 	sent, answered time.Time
@@ -70,15 +68,15 @@ type attempt struct {
 	err            error
 }
 
-// load are clients that call until they are stopped, and write down each answer.
+// load are clients that send requests until they are stopped, and record each answer.
 type load struct {
 	mu   sync.Mutex
 	all  []attempt
 	stop func()
 }
 
-// calls has clients call each cell with a key, each with a pause between two calls, until the test ends or it is
-// stopped.
+// calls starts a client for each cell, which sends requests with a key and pauses between them, until the test ends or
+// the load is stopped.
 func calls(t *testing.T, s *stand.Stand, request, key string, clients int, pause time.Duration) *load {
 	l := &load{}
 	stop := make(chan struct{})
@@ -117,8 +115,8 @@ func calls(t *testing.T, s *stand.Stand, request, key string, clients int, pause
 	return l
 }
 
-// of are a cell's attempts so far, in the order in which they were answered.
-func (l *load) of(cell string) []attempt {
+// attemptsAt returns the attempts at a cell so far, in the order of their answers.
+func (l *load) attemptsAt(cell string) []attempt {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var all []attempt
@@ -130,21 +128,21 @@ func (l *load) of(cell string) []attempt {
 	return all
 }
 
-// more waits until a cell has answered n calls more than now.
-func (l *load) more(t *testing.T, cell string, n int) {
+// waitForMore waits until a cell has answered n further requests.
+func (l *load) waitForMore(t *testing.T, cell string, n int) {
 	t.Helper()
-	before := len(l.of(cell))
-	within(t, func(context.Context) error {
-		if got := len(l.of(cell)) - before; got < n {
+	before := len(l.attemptsAt(cell))
+	waitFor(t, func(context.Context) error {
+		if got := len(l.attemptsAt(cell)) - before; got < n {
 			return fmt.Errorf("%s has answered %d calls, want %d", cell, got, n)
 		}
 		return nil
 	})
 }
 
-// is reports whether an answer is a denial of some kind. At a REST API each denial has the status 429: what it is the
-// problem says.
-func is(kind answer.Kind, status int, body string) bool {
+// isDenial reports whether an answer is a denial of the given kind. All denials of a REST API have the status 429, so
+// the kind is taken from the problem.
+func isDenial(kind answer.Kind, status int, body string) bool {
 	var p problem
 	return status == http.StatusTooManyRequests && json.Unmarshal([]byte(body), &p) == nil && p.Type == kind.Type() &&
 		p.Status == kind.Status()
@@ -152,19 +150,19 @@ func is(kind answer.Kind, status int, body string) bool {
 
 func admitted(a attempt) bool { return a.err == nil && a.status == http.StatusOK }
 
-// limits reports whether the limits gave an answer.
+// limits reports whether the answer was decided by limits.
 func limits(a attempt) bool {
-	return admitted(a) || a.err == nil && is(answer.Limited, a.status, a.body)
+	return admitted(a) || a.err == nil && isDenial(answer.Limited, a.status, a.body)
 }
 
-// strangers is for callers that processes which have just begun do not know. Such a process has no copy of what says
-// who calls, and as long as that cannot be read in time its calls are denied (docs/problems.md, caller-not-identified).
-// It reads a key, its tenant, the plan and the shares: what one call has read, the next one has. So each may have four
-// such calls.
-func strangers(processes int) func(attempt) bool {
+// allowUnidentified returns a function that accepts a bounded number of denials because the caller could not be
+// identified. A new process has no copy of the configuration. If it cannot read what it needs in time, it denies the
+// request (docs/problems.md, caller-not-identified). It needs a key, its tenant, the plan and the shares, and keeps
+// what it has read. So each new process may deny four requests.
+func allowUnidentified(processes int) func(attempt) bool {
 	left := 4 * processes
 	return func(a attempt) bool {
-		if !is(answer.Unidentified, a.status, a.body) {
+		if !isDenial(answer.Unidentified, a.status, a.body) {
 			return false
 		}
 		left--
@@ -172,28 +170,31 @@ func strangers(processes int) func(attempt) bool {
 	}
 }
 
-// decided fails the test at each answer that may not be, and logs how many there were of each.
-func (l *load) decided(t *testing.T, may func(attempt) bool) {
+// wantOnlyAllowed fails the test for each answer that is not allowed, and logs how many answers there were of each
+// kind.
+func (l *load) wantOnlyAllowed(t *testing.T, may func(attempt) bool) {
 	t.Helper()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	counts := map[string]int{}
 	for _, a := range l.all {
 		var p problem
-		_ = json.Unmarshal([]byte(a.body), &p) // not each answer is a problem
+		_ = json.Unmarshal([]byte(a.body), &p) // not every answer is a problem
 		counts[strings.TrimSpace(fmt.Sprintf("%s %d %s", a.cell, a.status, p.Type))]++
 		if !may(a) {
-			t.Errorf("%s, sent at %s and answered %s later: %d %s %v", a.cell, a.sent.Format(time.StampMilli),
+			t.Errorf("%s, sent at %s and answered %s later: status %d, body %s, %v", a.cell,
+				a.sent.Format(time.StampMilli),
 				a.answered.Sub(a.sent), a.status, strings.TrimSpace(a.body), a.err)
 		}
 	}
 	t.Logf("answers: %v", counts)
 }
 
-// windows are how many calls of a cell were surely admitted in each fixed window: sent and answered in it.
+// windows counts the requests of a cell that were certainly admitted in each fixed window: those both sent and answered
+// in it.
 func (l *load) windows(cell string, period time.Duration) map[time.Time]int {
 	sums := map[time.Time]int{}
-	for _, a := range l.of(cell) {
+	for _, a := range l.attemptsAt(cell) {
 		if start := a.sent.Truncate(period); a.status == http.StatusOK && start.Equal(a.answered.Truncate(period)) {
 			sums[start]++
 		}
@@ -201,8 +202,8 @@ func (l *load) windows(cell string, period time.Duration) map[time.Time]int {
 	return sums
 }
 
-// exact fails the test unless each cell admits exactly its share of a tenant's limit, half of the 10 of an exactLimit,
-// and of no call more. The tenant's key has made no call of it yet.
+// exact fails the test unless each cell admits exactly its share of a tenant's exactLimit, which is half of 10. The
+// tenant's key must not have been used in the present window.
 func exact(t *testing.T, s *stand.Stand, key string) {
 	t.Helper()
 	for _, c := range s.Cells() {
@@ -211,31 +212,31 @@ func exact(t *testing.T, s *stand.Stand, key string) {
 			switch a := call(t, s, c.ID, "PUT /product/1", key); {
 			case a.Status == http.StatusOK:
 				n++
-			case !is(answer.Limited, a.Status, a.Body):
-				t.Fatalf("%s: %d %s", c.ID, a.Status, a.Body)
+			case !isDenial(answer.Limited, a.Status, a.Body):
+				t.Fatalf("%s: status %d, body %s", c.ID, a.Status, a.Body)
 			}
 		}
 		if n != 5 {
-			t.Errorf("%s admits %d of 8 calls, and its share is 5", c.ID, n)
+			t.Errorf("%s admits %d of 8 requests, want 5, its share", c.ID, n)
 		}
 	}
 }
 
-// exactLimit is what exact calls for, in windows of the test's own, see period.
+// exactLimit is the limit that exact uses. Its windows are those of the test, see period.
 func exactLimit(period time.Duration) string {
 	return fmt.Sprintf(`{ id: exact, match: { methods: [PUT], pathPattern: "/product/*" }, tiers: [ { period: %s, `+
 		`threshold: 10 } ] }`, period)
 }
 
-// decision is what an authorizer hands to the gateway beside its answer. A gateway keeps most of it from clients, for
-// the backend and its logs.
+// decision is what an authorizer passes to the gateway beside its answer. A gateway passes most of it on to the backend
+// and its logs, but not to clients.
 type decision struct {
 	Decision    string
 	StoreFailed bool
 	Limit       string `json:"rateLimitLimit"`
 }
 
-// decide asks the authorizer of a cell itself about a GET.
+// decide asks the authorizer of a cell directly about a GET.
 func decide(ctx context.Context, s *stand.Stand, c stand.Cell, resource, path, key string) (decision, error) {
 	event, err := json.Marshal(map[string]any{
 		"type": "REQUEST", "methodArn": "arn:aws:execute-api:" + c.Region + ":" + s.Account() + ":test/v1/GET" + path,
@@ -262,10 +263,10 @@ func decide(ctx context.Context, s *stand.Stand, c stand.Cell, resource, path, k
 	return answer.Context, nil
 }
 
-// untilMarked waits until a cell's authorizer says that it decided without its store, or with it.
-func untilMarked(t *testing.T, s *stand.Stand, c stand.Cell, key string, want bool) {
+// waitForStoreMark waits until the authorizer of a cell reports that it decided without its store, or with it.
+func waitForStoreMark(t *testing.T, s *stand.Stand, c stand.Cell, key string, want bool) {
 	t.Helper()
-	within(t, func(ctx context.Context) error {
+	waitFor(t, func(ctx context.Context) error {
 		got, err := decide(ctx, s, c, "/orders", "/orders", key)
 		if err == nil && (got.StoreFailed != want || got.Decision != "allowed") {
 			err = fmt.Errorf("%s answers %+v", c.ID, got)
@@ -274,12 +275,12 @@ func untilMarked(t *testing.T, s *stand.Stand, c stand.Cell, key string, want bo
 	})
 }
 
-// Guarantees that a Redis which is killed under load costs no call: the full cell goes on, admits no more than the
-// bound of the design, says that it does, and holds its limits to the unit again once the Redis, which comes back
-// empty, has been there for a window. The small cell hears nothing of it.
+// Guarantees that no request is lost when a Redis is killed under load: the full cell goes on, admits no more than the
+// bound of the design, marks its decisions, and keeps its limits exactly again once the new, empty Redis has run for a
+// window. The small cell is not affected.
 func TestRedisKilled(t *testing.T) {
 	s := open(t)
-	ours(t, s)
+	requireLocalProcesses(t, s)
 	small, full := smallAndFull(t, s)
 	const (
 		window = 5 * time.Second
@@ -304,10 +305,10 @@ tenants: [ { id: %s, plan: redis-killed }, { id: %s-after, plan: redis-killed } 
 		known(t, s, c.ID, after)
 	}
 	l := calls(t, s, "GET /product/1", k, 1, 60*time.Millisecond)
-	l.more(t, full.ID, 20)
-	untilMarked(t, s, full, k, false)
+	l.waitForMore(t, full.ID, 20)
+	waitForStoreMark(t, s, full, k, false)
 
-	t.Cleanup(func() { // whatever happens: others need it
+	t.Cleanup(func() { // in any case, because other tests need Redis
 		if err := s.Up(context.WithoutCancel(t.Context())); err != nil {
 			t.Error(err)
 		}
@@ -316,8 +317,8 @@ tenants: [ { id: %s, plan: redis-killed }, { id: %s-after, plan: redis-killed } 
 	if err := s.KillRedis(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	untilMarked(t, s, full, k, true)
-	l.more(t, full.ID, 100)
+	waitForStoreMark(t, s, full, k, true)
+	l.waitForMore(t, full.ID, 100)
 	instances, err := s.Processes(full.Function("authorizer"))
 	if err != nil {
 		t.Fatal(err)
@@ -326,27 +327,28 @@ tenants: [ { id: %s, plan: redis-killed }, { id: %s-after, plan: redis-killed } 
 		t.Fatal(err)
 	}
 	up := time.Now()
-	untilMarked(t, s, full, k, false)
+	waitForStoreMark(t, s, full, k, false)
 	again := up.Add(cooldown).Truncate(window).Add(window)
-	within(t, func(context.Context) error {
+	waitFor(t, func(context.Context) error {
 		if left := time.Until(again.Add(2 * window)); left > 0 {
-			return fmt.Errorf("for %s windows go on that are judged", left)
+			return fmt.Errorf("the windows to check last for another %s", left)
 		}
 		return nil
 	})
 	l.stop()
 
-	// Callers are read from DynamoDB, which is there. With somebody who asks beside the client, another process may
-	// begin in a cell.
-	unknown := strangers(len(s.Cells()))
-	l.decided(t, func(a attempt) bool { return limits(a) || unknown(a) })
+	// Callers are read from DynamoDB, which works. A request of the test, beside those of the client, may start a
+	// further process in a cell.
+	unknown := allowUnidentified(len(s.Cells()))
+	l.wantOnlyAllowed(t, func(a attempt) bool { return limits(a) || unknown(a) })
 	for start, n := range l.windows(small.ID, window) {
 		if n > share {
 			t.Errorf("%s, which has no Redis, admitted %d in the window of %s, and its share is %d", small.ID, n,
 				start.Format(time.TimeOnly), share)
 		}
 	}
-	// Before the outage, twice the backstops of the instances, and once more as the Redis comes back empty.
+	// Bound: before the outage, the share; during it, the backstops of the instances in two windows; and the share once
+	// more, since the Redis is empty when it comes back.
 	bound := share + 2*share*len(instances) + share
 	var judged, during int
 	for start, n := range l.windows(full.ID, window) {
@@ -356,19 +358,20 @@ tenants: [ { id: %s, plan: redis-killed }, { id: %s-after, plan: redis-killed } 
 			most = share
 		}
 		if n > most {
-			t.Errorf("%s admitted %d in the window of %s, and may %d", full.ID, n, start.Format(time.TimeOnly), most)
+			t.Errorf("%s admitted %d in the window of %s, want at most %d", full.ID, n, start.Format(time.TimeOnly),
+				most)
 		}
 		if !start.Before(again) {
 			judged++
 		}
 	}
-	for _, a := range l.of(full.ID) {
+	for _, a := range l.attemptsAt(full.ID) {
 		if a.sent.After(killed) && a.answered.Before(up) && a.status == http.StatusOK {
 			during++
 		}
 	}
 	if judged == 0 || during == 0 {
-		t.Errorf("%d windows were judged afterwards, and %d calls admitted without the Redis: want some of each",
+		t.Errorf("%d windows were checked afterwards, and %d requests admitted without the Redis; want some of each",
 			judged, during)
 	}
 	logs, err := s.Logs(full.Function("authorizer"))
@@ -381,18 +384,18 @@ tenants: [ { id: %s, plan: redis-killed }, { id: %s-after, plan: redis-killed } 
 		}
 	}
 	exact(t, s, after)
-	noneWaits(t, s)
-	green(t, s)
+	waitForEmptyQueues(t, s)
+	wantNoBreaks(t, s)
 }
 
-// kill is from when processes were killed until LocalStack knew.
+// kill is the time from the kill of processes until LocalStack noticed.
 type kill struct{ from, to time.Time }
 
-// Guarantees that an authorizer which is killed in mid-call takes with it only the calls that it had, that the next
-// call is answered as if nothing had been, and that no limit is ever passed by it: what the process held is lost.
+// Guarantees that when an authorizer is killed during a request, only its own requests are lost, the next request is
+// answered as usual, and no limit is exceeded: the units that the process had leased are lost.
 func TestAuthorizerKilled(t *testing.T) {
 	s := open(t)
-	ours(t, s)
+	requireLocalProcesses(t, s)
 	const (
 		share   = 60 // of each cell, in a period
 		clients = 4  // of each cell
@@ -415,7 +418,7 @@ tenants: [ { id: %s, plan: authorizer-killed }, { id: %s-after, plan: authorizer
 	kills := map[string][]kill{}
 	processes := 0
 	lost := func(cell string) (n int) {
-		for _, a := range l.of(cell) {
+		for _, a := range l.attemptsAt(cell) {
 			if a.status >= http.StatusInternalServerError {
 				n++
 			}
@@ -425,9 +428,10 @@ tenants: [ { id: %s, plan: authorizer-killed }, { id: %s-after, plan: authorizer
 	for _, c := range s.Cells() {
 		for round := 0; round < 4 || lost(c.ID) < 2; round++ {
 			if round == 100 {
-				t.Fatalf("%s was killed %d times, and %d times in mid-call", c.ID, round, lost(c.ID))
+				t.Fatalf("an authorizer of %s was killed %d times, of which %d times during a request", c.ID, round,
+					lost(c.ID))
 			}
-			l.more(t, c.ID, 10)
+			l.waitForMore(t, c.ID, 10)
 			one := kill{from: time.Now()}
 			n, err := s.Kill(t.Context(), c.Function("authorizer"))
 			if err != nil || n == 0 {
@@ -437,16 +441,17 @@ tenants: [ { id: %s, plan: authorizer-killed }, { id: %s-after, plan: authorizer
 			processes += n
 			kills[c.ID] = append(kills[c.ID], one)
 		}
-		within(t, func(context.Context) error { // there is more demand than the limit has
-			if n := len(l.of(c.ID)); n < 2*share {
+		waitFor(t, func(context.Context) error { // the demand is larger than the limit
+			if n := len(l.attemptsAt(c.ID)); n < 2*share {
 				return fmt.Errorf("%s has answered %d calls", c.ID, n)
 			}
 			return nil
 		})
 	}
 	l.stop()
-	unknown := strangers(processes + clients*len(s.Cells())) // begun for a client, or after one that was killed
-	l.decided(t, func(a attempt) bool {
+	// processes that were started for a client, or after a kill
+	unknown := allowUnidentified(processes + clients*len(s.Cells()))
+	l.wantOnlyAllowed(t, func(a attempt) bool {
 		return limits(a) || unknown(a) || a.status >= http.StatusInternalServerError &&
 			slices.ContainsFunc(kills[a.cell], func(k kill) bool {
 				return !a.sent.After(k.to) && !a.answered.Before(k.from)
@@ -455,23 +460,23 @@ tenants: [ { id: %s, plan: authorizer-killed }, { id: %s-after, plan: authorizer
 	t.Logf("%d processes were killed", processes)
 	for _, c := range s.Cells() {
 		n := 0 // in one window: see period
-		for _, a := range l.of(c.ID) {
+		for _, a := range l.attemptsAt(c.ID) {
 			if admitted(a) {
 				n++
 			}
 		}
 		t.Logf("%s: %d times killed, %d calls lost, %d of %d admitted, its share is %d", c.ID, len(kills[c.ID]),
-			lost(c.ID), n, len(l.of(c.ID)), share)
+			lost(c.ID), n, len(l.attemptsAt(c.ID)), share)
 		if n > share {
 			t.Errorf("%s admitted %d, and its share is %d", c.ID, n, share)
 		}
 	}
 	exact(t, s, after)
-	noneWaits(t, s)
-	green(t, s)
+	waitForEmptyQueues(t, s)
+	wantNoBreaks(t, s)
 }
 
-// configuration is a cell's config table.
+// configuration returns the config table of a cell.
 func configuration(t *testing.T, s *stand.Stand, c stand.Cell) *table.Table {
 	t.Helper()
 	made, err := table.New(table.Config{Client: dynamodb.NewFromConfig(s.AWS(c.Region)), Table: c.Table("config")})
@@ -481,7 +486,7 @@ func configuration(t *testing.T, s *stand.Stand, c stand.Cell) *table.Table {
 	return made
 }
 
-// position is where a cell's change log is.
+// position is the position of a cell's change log.
 func position(t *testing.T, s *stand.Stand, c stand.Cell) cellconfig.Head {
 	t.Helper()
 	head, err := configuration(t, s, c).Head(t.Context())
@@ -491,9 +496,9 @@ func position(t *testing.T, s *stand.Stand, c stand.Cell) cellconfig.Head {
 	return head
 }
 
-// gapless fails the test unless a cell's change log has each entry since another position, and each document only ever
-// got newer by it.
-func gapless(t *testing.T, s *stand.Stand, c stand.Cell, since cellconfig.Head) {
+// wantNoGaps fails the test unless the change log of a cell has every entry since an earlier position, and each entry
+// brings a newer version of its document.
+func wantNoGaps(t *testing.T, s *stand.Stand, c stand.Cell, since cellconfig.Head) {
 	t.Helper()
 	head := position(t, s, c)
 	entries, err := configuration(t, s, c).Log(t.Context(), since.Seq, head.Seq)
@@ -517,10 +522,10 @@ func gapless(t *testing.T, s *stand.Stand, c stand.Cell, since cellconfig.Head) 
 	}
 }
 
-// enforces waits until a cell decides by a limit of that size.
+// enforces waits until a cell decides by a limit of the given size.
 func enforces(t *testing.T, s *stand.Stand, c stand.Cell, key string, limit int) {
 	t.Helper()
-	within(t, func(ctx context.Context) error {
+	waitFor(t, func(ctx context.Context) error {
 		got, err := decide(ctx, s, c, "/product/{id}", "/product/1", key)
 		if err == nil && got.Limit != fmt.Sprint(limit) {
 			err = fmt.Errorf("%s answers %+v, want the limit %d", c.ID, got, limit)
@@ -529,7 +534,7 @@ func enforces(t *testing.T, s *stand.Stand, c stand.Cell, key string, limit int)
 	})
 }
 
-// applierOf changes the settings of a cell's applier, and waits until they are in force.
+// applierOf changes the settings of a cell's applier, and waits until they are in effect.
 func applierOf(ctx context.Context, s *stand.Stand, c stand.Cell, change func(map[string]string)) error {
 	client, name := lambda.NewFromConfig(s.AWS(c.Region)), c.Function("applier")
 	now, err := client.GetFunctionConfiguration(ctx, &lambda.GetFunctionConfigurationInput{FunctionName: &name})
@@ -551,26 +556,7 @@ func applierOf(ctx context.Context, s *stand.Stand, c stand.Cell, change func(ma
 	})
 }
 
-// visibility sets for how long a message of a cell's queue that the applier failed at stays away, and returns what it
-// was.
-func visibility(ctx context.Context, s *stand.Stand, c stand.Cell, seconds string) (before string, err error) {
-	client := sqs.NewFromConfig(s.AWS(c.Region))
-	url, err := s.Queue(ctx, c.Region, c.Table("changes"))
-	if err != nil {
-		return "", err
-	}
-	const name = sqstypes.QueueAttributeNameVisibilityTimeout
-	now, err := client.GetQueueAttributes(ctx, &sqs.GetQueueAttributesInput{QueueUrl: &url,
-		AttributeNames: []sqstypes.QueueAttributeName{name}})
-	if err != nil {
-		return "", err
-	}
-	_, err = client.SetQueueAttributes(ctx, &sqs.SetQueueAttributesInput{QueueUrl: &url,
-		Attributes: map[string]string{string(name): seconds}})
-	return now.Attributes[string(name)], err
-}
-
-// reconcileRuns lets a cell's reconcile function run, or not: it would repair what the test looks at.
+// reconcileRuns enables or disables a cell's reconcile function, which would repair what the test looks at.
 func reconcileRuns(ctx context.Context, s *stand.Stand, c stand.Cell, runs bool) error {
 	name, concurrency := c.Function("reconcile"), int32(0)
 	if runs {
@@ -582,12 +568,12 @@ func reconcileRuns(ctx context.Context, s *stand.Stand, c stand.Cell, runs bool)
 	return err
 }
 
-// Guarantees that a cell whose applier fails goes on deciding by what it knew, without a call that is lost; that the
-// other cell hears of each change meanwhile; and that afterwards every change is there, the newest of each, by a change
-// log without a gap.
+// Guarantees that a cell whose applier fails keeps deciding by the configuration that it has, without a lost request;
+// that the other cell gets each change meanwhile; and that afterwards the newest version of every changed document is
+// there, through a change log without a gap.
 //
-// What a failed applier had comes again when it is visible again, which is after three minutes; here it is after ten
-// seconds.
+// The applier has each message delivered again after a time that grows with the failure. After the visibility timeout
+// alone, three minutes, the newest plan would be enforced later than the test waits.
 func TestApplierFails(t *testing.T) {
 	s := open(t)
 	failing, other := smallAndFull(t, s)
@@ -618,16 +604,7 @@ tenants:
 	}
 	before := map[string]cellconfig.Head{failing.ID: position(t, s, failing), other.ID: position(t, s, other)}
 
-	was, err := visibility(t.Context(), s, failing, "10")
-	if err != nil {
-		t.Fatal(err)
-	}
 	tidy := context.WithoutCancel(t.Context())
-	t.Cleanup(func() {
-		if _, err := visibility(tidy, s, failing, was); err != nil {
-			t.Error(err)
-		}
-	})
 	const variable = "SLUICE_CONFIG_TABLE"
 	restore := sync.OnceValue(func() error {
 		return errors.Join(
@@ -654,10 +631,11 @@ tenants:
 		apply(t, s, plans(limit, tenants...))
 		enforces(t, s, other, k, limit)
 		enforces(t, s, failing, k, 100)
-		l.more(t, failing.ID, 20)
+		l.waitForMore(t, failing.ID, 20)
 	}
 	if head := position(t, s, failing); head != before[failing.ID] {
-		t.Errorf("the cell whose applier fails is at %+v, and was at %+v", head, before[failing.ID])
+		t.Errorf("the change log of the cell whose applier fails is at %+v, want it unchanged at %+v", head,
+			before[failing.ID])
 	}
 	if n, err := s.Waiting(t.Context(), failing.Region, failing.Table("changes")); err != nil || n == 0 {
 		t.Errorf("%d messages wait for the applier that fails: %v", n, err)
@@ -666,8 +644,7 @@ tenants:
 		t.Fatal(err)
 	}
 	enforces(t, s, failing, k, limit)
-	// A message that was received before the queue's visibility was changed comes again after the three minutes of
-	// before.
+	// A message that a process held when the change of its settings ended it comes after the visibility timeout.
 	if err := stand.Until(t.Context(), patience+3*time.Minute, pace, func(ctx context.Context) error {
 		n, err := s.Waiting(ctx, failing.Region, failing.Table("changes"))
 		if err == nil && n > 0 {
@@ -677,13 +654,14 @@ tenants:
 	}); err != nil {
 		t.Fatal(err)
 	}
-	noneWaits(t, s)
+	waitForEmptyQueues(t, s)
 	l.stop()
-	// with somebody who asks beside the client, another process may begin in a cell
-	unknown := strangers(len(s.Cells()))
-	l.decided(t, func(a attempt) bool { return admitted(a) || unknown(a) }) // 5 calls a second of a cell's 100
+	// a request of the test, beside those of the client, may start a further process in a cell
+	unknown := allowUnidentified(len(s.Cells()))
+	// the test sends 5 requests a second, of a cell's 100
+	l.wantOnlyAllowed(t, func(a attempt) bool { return admitted(a) || unknown(a) })
 	for _, c := range s.Cells() {
-		gapless(t, s, c, before[c.ID])
+		wantNoGaps(t, s, c, before[c.ID])
 		refs := []cellconfig.Ref{{Kind: plan.KindPlan, ID: name}}
 		for _, tenant := range tenants {
 			refs = append(refs, cellconfig.Ref{Kind: plan.KindTenant, ID: tenant})
@@ -703,5 +681,5 @@ tenants:
 		}
 	}
 	exact(t, s, after)
-	green(t, s)
+	wantNoBreaks(t, s)
 }

@@ -20,8 +20,8 @@ const (
 	callsFor = 15 * time.Second
 )
 
-// Guarantees that calls far below their limit are not denied by it, while four clients call both cells in closed loops.
-// It takes 20 s, and logs how many calls were answered per second.
+// Guarantees that requests far below their limit are not denied by it, while four clients send requests to both cells
+// in closed loops. It takes 20 s, and logs how many requests were answered per second.
 func TestThroughput(t *testing.T) {
 	s := open(t)
 	id := unique("figures")
@@ -30,7 +30,7 @@ func TestThroughput(t *testing.T) {
 	k := key(t, s, id)
 	for _, c := range s.Cells() {
 		known(t, s, c.ID, k)
-		within(t, func(ctx context.Context) error { return warm(ctx, s, c.ID, k) })
+		waitFor(t, func(ctx context.Context) error { return warmUp(ctx, s, c.ID, k) })
 	}
 	var admitted, unread atomic.Int64
 	var all sync.WaitGroup
@@ -46,7 +46,7 @@ func TestThroughput(t *testing.T) {
 					admitted.Add(1)
 				case err == nil && a.Status == answer.Unidentified.Status() &&
 					strings.Contains(a.Body, answer.Unidentified.Type()):
-					unread.Add(1) // an environment that starts while the machine is busy reads its first key too late
+					unread.Add(1) // an environment that starts on a busy machine may read its first key too late
 				default:
 					t.Errorf("%s: %+v %v", cell, a, err)
 					return
@@ -59,13 +59,13 @@ func TestThroughput(t *testing.T) {
 	t.Logf("%.1f calls/s; %d were admitted, and of %d the caller could not be identified in time",
 		float64(answered)/took, admitted.Load(), unread.Load())
 	if admitted.Load() <= unread.Load() {
-		t.Errorf("of %d calls %d were admitted", answered, admitted.Load())
+		t.Errorf("of %d requests %d were admitted", answered, admitted.Load())
 	}
 }
 
-// warm is nil where a cell admits as many calls at once as there are callers: so many environments of its authorizer
-// have then started.
-func warm(ctx context.Context, s *stand.Stand, cell, key string) error {
+// warmUp returns nil if a cell admits as many concurrent requests as there are callers. That many environments of its
+// authorizer have then started.
+func warmUp(ctx context.Context, s *stand.Stand, cell, key string) error {
 	errs := make([]error, callers)
 	var all sync.WaitGroup
 	for i := range errs {

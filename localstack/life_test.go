@@ -24,13 +24,13 @@ import (
 	"github.com/sluicelimits/sluice/localstack/stand"
 )
 
-// life is a tenant whose life is followed in each cell.
+// life is a tenant that the test follows in each cell.
 type life struct {
 	*testing.T
 
 	stand             *stand.Stand
 	plan, tenant, key string
-	other, otherKey   string // of the same plan, and nobody's concern
+	other, otherKey   string // another tenant of the same plan, which no change concerns
 	period            time.Duration
 	changes           []string // reasons of the changes to the tenant, in order
 }
@@ -40,7 +40,7 @@ const (
 	order   = "POST /orders"   // has the limit writes
 )
 
-// plans is the tenant's file, with so many units for few.
+// plans returns the tenant's plans file, in which the limit few has the given units.
 func (l *life) plans(few int) string {
 	return fmt.Sprintf(`
 plans:
@@ -60,8 +60,8 @@ func (l *life) must(err error) {
 	}
 }
 
-// do runs the operator's command that changes the tenant.
-func (l *life) do(args ...string) {
+// runCommand runs an operators' command that changes the tenant.
+func (l *life) runCommand(args ...string) {
 	l.Helper()
 	l.changes = append(l.changes, strings.Join(args[:2], " "))
 	sluice(l.T, l.stand, append(args, "--reason", l.changes[len(l.changes)-1])...)
@@ -75,7 +75,7 @@ func (l *life) cells(f func(cell string)) {
 	}
 }
 
-// number is a header's; -1 where there is none.
+// number returns the number in a header, or -1 if there is none.
 func number(a *stand.Answer, name string) int64 {
 	n, err := strconv.ParseInt(a.Header.Get(name), 10, 64)
 	if err != nil {
@@ -84,11 +84,11 @@ func number(a *stand.Answer, name string) int64 {
 	return n
 }
 
-// until waits until a cell answers a request of the tenant's with a status and, where it is a denial, with a limit (0:
-// any), and returns how many it admitted on the way, that answer's included.
+// until waits until a cell answers a request of the tenant with the status and, if it is a denial, with the limit (0:
+// any). It returns how many requests the cell admitted on the way, including that answer.
 func (l *life) until(cell, request string, status int, limit int64) (admitted int) {
 	l.Helper()
-	within(l.T, func(ctx context.Context) error {
+	waitFor(l.T, func(ctx context.Context) error {
 		a, err := l.stand.Call(ctx, cell, request, l.key)
 		if err != nil {
 			return err
@@ -105,8 +105,8 @@ func (l *life) until(cell, request string, status int, limit int64) (admitted in
 	return admitted
 }
 
-// spend calls until a cell denies, which must be after exactly so many that are admitted, and by a limit of so much. It
-// returns the denial.
+// spend sends requests until a cell denies, which must be after exactly the given number of admitted ones, and by a
+// limit of the given size. It returns the denial.
 func (l *life) spend(cell, request, key, why string, want int, limit int64) *stand.Answer {
 	l.Helper()
 	for admitted := 0; ; admitted++ {
@@ -137,12 +137,12 @@ type problem struct {
 	RetryAfterMS int64    `json:"retry-after-ms"`
 }
 
-// denied checks all that a denial by the limit says to the client.
+// denied checks everything that the denial of a limit tells the client.
 func (l *life) denied(cell string, a *stand.Answer, limit int64) {
 	l.Helper()
 	var p problem
 	if err := json.Unmarshal([]byte(a.Body), &p); err != nil || a.Header.Get("Content-Type") != answer.ContentType {
-		l.Fatalf("%s: a denial is no problem: %v %v %s", cell, err, a.Header, a.Body)
+		l.Fatalf("%s: the body of a denial is not a problem: %v %v %s", cell, err, a.Header, a.Body)
 	}
 	if p.Type != answer.Limited.Type() || p.Status != http.StatusTooManyRequests || p.Binding != "few" ||
 		!slices.Equal(p.Violated, []string{"few"}) ||
@@ -164,10 +164,10 @@ func (l *life) denied(cell string, a *stand.Answer, limit int64) {
 	}
 }
 
-// Guarantees a tenant's life through what is deployed, in each cell: what operators set by the command is what the
-// gateway enforces, with all that a client is told; a change keeps what was consumed; a boost ends by itself; who is
-// suspended, and a key that is revoked, are refused, each as documented; another tenant of the same plan is not touched
-// by any of it. On record is who did it. It takes 25 s.
+// Guarantees the life of a tenant through the deployment, in each cell: the gateway enforces what operators set with
+// the command, with all headers and bodies; a change keeps what was used; a boost ends by itself; a suspended tenant
+// and a revoked key are refused as documented; another tenant of the same plan is not affected; and the audit trail
+// says who did it. It takes 25 s.
 func TestTenantsLife(t *testing.T) {
 	s := open(t)
 	id := unique("life")
@@ -179,32 +179,33 @@ func TestTenantsLife(t *testing.T) {
 
 	l.cells(func(cell string) {
 		if a := call(t, s, cell, product, l.otherKey); a.Status != 200 {
-			t.Errorf("%s: the first call of the other tenant: %d %s", cell, a.Status, a.Body)
+			t.Errorf("%s: the first request of the other tenant: status %d, body %s", cell, a.Status, a.Body)
 		}
 		l.spend(cell, order, l.key, "the plan's 8", 4, 4)
 	})
-	l.do("boost", "add", l.tenant, "writes", "--factor", "2", "--for", "5m")
+	l.runCommand("boost", "add", l.tenant, "writes", "--factor", "2", "--for", "5m")
 	l.cells(func(cell string) {
 		l.spend(cell, order, l.key, "a boost of 2 after 8 were used", 4-l.until(cell, order, 200, 0), 8)
 	})
-	l.do("boost", "add", l.tenant, "writes", "--factor", "2", "--for", "20s") // in its place; nobody removes this one
+	// in its place; nobody removes this one
+	l.runCommand("boost", "add", l.tenant, "writes", "--factor", "2", "--for", "20s")
 
 	l.enforces("the plan's 8", 8, 4, 4)
 	apply(t, s, l.plans(12))
 	l.enforces("the plan's 12 after 8", 12, 2-l.until("eu-1", product, 200, 0), 2-l.until("us-1", product, 200, 0))
 
-	l.do("tenant", "set", l.tenant, "--override",
+	l.runCommand("tenant", "set", l.tenant, "--override",
 		"{ id: few, tiers: [ { period: "+l.period.String()+", threshold: 16 } ] }")
 	l.cells(func(cell string) {
 		l.spend(cell, product, l.key, "the tenant's own 16 after 12", 2-l.until(cell, product, 200, 0), 8)
 	})
 
-	l.do("tenant", "suspend", l.tenant)
+	l.runCommand("tenant", "suspend", l.tenant)
 	l.cells(func(cell string) {
-		within(t, func(ctx context.Context) error {
+		waitFor(t, func(ctx context.Context) error {
 			a, err := s.Call(ctx, cell, product, l.key)
-			// All denials of a REST API's authorizer have the one status of its gateway response; the problem has its
-			// own.
+			// All denials by the authorizer of a REST API have the status of its gateway response. The problem in the
+			// body has its own.
 			var p problem
 			if err == nil && (a.Status != http.StatusTooManyRequests || json.Unmarshal([]byte(a.Body), &p) != nil ||
 				p.Type != answer.SuspendedTenant.Type() || p.Status != 403) {
@@ -213,16 +214,16 @@ func TestTenantsLife(t *testing.T) {
 			return err
 		})
 		if a := call(t, s, cell, "GET /orders", l.otherKey); a.Status != 200 {
-			t.Errorf("%s: the other tenant, which is not suspended: %d %s", cell, a.Status, a.Body)
+			t.Errorf("%s: the other tenant, which is not suspended: status %d, body %s", cell, a.Status, a.Body)
 		}
 	})
-	l.do("tenant", "resume", l.tenant)
+	l.runCommand("tenant", "resume", l.tenant)
 	l.cells(func(cell string) { l.until(cell, product, http.StatusTooManyRequests, 8) })
 
-	l.operated()
+	l.changeCounters()
 	l.revoked()
 	l.refused()
-	l.onRecord()
+	l.checkTrail()
 
 	l.cells(func(cell string) {
 		l.until(cell, order, http.StatusTooManyRequests, 4) // by itself the boost is over, which each cell had
@@ -230,7 +231,7 @@ func TestTenantsLife(t *testing.T) {
 	})
 }
 
-// enforces spends what the plan has left of few in each cell, and holds what sluice explain says to it.
+// enforces spends what is left of the limit few in each cell, and compares the denials with what sluice explain says.
 func (l *life) enforces(why string, few int, left ...int) {
 	l.Helper()
 	var denials []*stand.Answer
@@ -239,12 +240,12 @@ func (l *life) enforces(why string, few int, left ...int) {
 		l.denied(c.ID, a, int64(few/len(left)))
 		denials = append(denials, a)
 	}
-	l.explained(few, denials)
+	l.compareExplain(few, denials)
 }
 
-// explained holds what sluice explain says of the plans file to what the cells' denials say: which limits apply, and of
-// how much; each cell grants its share.
-func (l *life) explained(few int, denials []*stand.Answer) {
+// compareExplain compares what sluice explain says of the plans file with the denials of the cells: which limits apply,
+// and their sizes. Each cell grants its share.
+func (l *life) compareExplain(few int, denials []*stand.Answer) {
 	l.Helper()
 	file := filepath.Join(l.TempDir(), "plans.yaml")
 	l.must(os.WriteFile(file, []byte(l.plans(few)), 0o600))
@@ -277,11 +278,11 @@ func (l *life) explained(few int, denials []*stand.Answer) {
 		sum += number(a, "X-RateLimit-Limit")
 	}
 	if whole != int64(few) || sum != whole {
-		l.Errorf("sluice explain says %d, the file %d, and the cells grant %d", whole, few, sum)
+		l.Errorf("the limit few is %d in sluice explain and %d in the file, and the cells grant %d", whole, few, sum)
 	}
 }
 
-// counters runs an operation on the tenant's limit few, and returns what it says of it.
+// counters runs an operation on the tenant's limit few, and returns its result.
 func (l *life) counters(c stand.Cell, does string, args ...string) (counter ops.Counter, operation string) {
 	l.Helper()
 	reason := does + " in " + c.ID
@@ -293,29 +294,29 @@ func (l *life) counters(c stand.Cell, does string, args ...string) (counter ops.
 	if r.Cell != c.ID || r.Tenant != l.tenant || len(r.Counters) != 1 || r.Operation == "" {
 		l.Fatalf("%s: %s says %s", c.ID, does, out)
 	}
-	l.recorded("operations", r.Operation, []string{reason, reason})
+	l.waitForRecords("operations", r.Operation, []string{reason, reason})
 	return r.Counters[0], r.Operation
 }
 
-// operated is what operators do to counters, through each cell's own API.
-func (l *life) operated() {
+// changeCounters changes counters through each cell's operators' API.
+func (l *life) changeCounters() {
 	l.Helper()
 	for _, c := range l.stand.Cells() {
 		if k, _ := l.counters(c, "peek"); k.Used != 8 || k.Remaining != 0 || k.Capacity != 8 {
-			l.Errorf("%s: peek says %+v, want 8 of 8 used", c.ID, k)
+			l.Errorf("%s: peek gives %+v, want 8 of 8 used", c.ID, k)
 		}
 		if k, _ := l.counters(c, "refund", "--units", "3"); k.UsedBefore == nil || *k.UsedBefore != 8 || k.Used != 5 {
-			l.Errorf("%s: a refund of 3 says %+v", c.ID, k)
+			l.Errorf("%s: a refund of 3 gives %+v", c.ID, k)
 		}
 		l.spend(c.ID, product, l.key, "a refund of 3", 3-l.until(c.ID, product, 200, 0), 8)
 		if k, _ := l.counters(c, "reset"); k.UsedBefore == nil || *k.UsedBefore != 8 || k.Used != 0 {
-			l.Errorf("%s: a reset says %+v", c.ID, k)
+			l.Errorf("%s: a reset gives %+v", c.ID, k)
 		}
 		l.spend(c.ID, product, l.key, "a reset", 8-l.until(c.ID, product, 200, 0), 8)
 	}
 }
 
-// revoked ends a key of the tenant: its calls get a 401, those with another key do not.
+// revoked revokes a key of the tenant: requests with it get a 401, and those with another key do not.
 func (l *life) revoked() {
 	l.Helper()
 	id := l.tenant + "-key"
@@ -324,7 +325,7 @@ func (l *life) revoked() {
 	l.cells(func(cell string) { known(l.T, l.stand, cell, lost) })
 	sluice(l.T, l.stand, "key", "revoke", id, "--reason", "key revoke")
 	l.cells(func(cell string) {
-		within(l.T, func(ctx context.Context) error {
+		waitFor(l.T, func(ctx context.Context) error {
 			a, err := l.stand.Call(ctx, cell, "GET /orders", lost)
 			if err == nil && a.Status != http.StatusUnauthorized {
 				err = fmt.Errorf("%s: with a revoked key: %d %s", cell, a.Status, a.Body)
@@ -333,10 +334,10 @@ func (l *life) revoked() {
 		})
 		known(l.T, l.stand, cell, l.key)
 	})
-	l.recorded("keys", id, []string{"key create", "key revoke"})
+	l.waitForRecords("keys", id, []string{"key create", "key revoke"})
 }
 
-// refused are calls of the operators' API by somebody who may not: they change nothing.
+// refused makes calls of the operators' API without permission: they must change nothing.
 func (l *life) refused() {
 	l.Helper()
 	version := func() int64 {
@@ -363,7 +364,7 @@ func (l *life) refused() {
 		}
 	}
 	if is := version(); is != was {
-		l.Errorf("calls that were refused brought the tenant from version %d to %d", was, is)
+		l.Errorf("refused calls changed the tenant from version %d to %d", was, is)
 	}
 	to, err := l.stand.Admin(good) // the same call, signed: so it is not for another reason that those were refused
 	l.must(err)
@@ -373,27 +374,27 @@ func (l *life) refused() {
 		l.Errorf("the same call, signed: %+v %v", i, err)
 	}
 	l.changes = append(l.changes, request.Reason)
-	l.do("tenant", "resume", l.tenant)
+	l.runCommand("tenant", "resume", l.tenant)
 }
 
-// onRecord holds the audit trail of the tenant to what was done to it.
-func (l *life) onRecord() {
+// checkTrail checks that the audit trail of the tenant has every change that was made.
+func (l *life) checkTrail() {
 	l.Helper()
-	l.recorded("tenants", l.tenant, append([]string{"the stand's plans"}, l.changes...))
-	l.recorded("tenants", l.other, []string{"the stand's plans"})
+	l.waitForRecords("tenants", l.tenant, append([]string{"the stand's plans"}, l.changes...))
+	l.waitForRecords("tenants", l.other, []string{"the stand's plans"})
 }
 
-// recorded waits until the audit trail has the versions of an item, and fails the test unless each is by the operator,
-// for these reasons.
-func (l *life) recorded(table, key string, reasons []string) {
+// waitForRecords waits until the audit trail has the versions of an item, and fails the test unless each is by the
+// operator and has the given reason.
+func (l *life) waitForRecords(table, key string, reasons []string) {
 	l.Helper()
-	within(l.T, func(ctx context.Context) error {
+	waitFor(l.T, func(ctx context.Context) error {
 		out, err := l.stand.Sluice(ctx, "audit", "show", table+"/"+key, "--archive", "s3://"+l.stand.Bucket(), "--json")
 		if err != nil {
 			return err
 		}
 		var has []string
-		inOrder := true // the archive takes versions in any order
+		inOrder := true // the archive gets versions in any order
 		for d := json.NewDecoder(strings.NewReader(out)); d.More(); {
 			var r struct {
 				Version       int64

@@ -14,11 +14,11 @@ import (
 )
 
 const (
-	patience = 90 * time.Second // for what must come, on a machine that does much else
+	patience = 90 * time.Second // for what must happen, on a machine that is busy
 	pace     = 200 * time.Millisecond
 )
 
-// deployment is the one that all tests of a run share.
+// deployment is the deployment that all tests of a run share.
 var deployment struct {
 	once  sync.Once
 	stand *stand.Stand
@@ -27,7 +27,7 @@ var deployment struct {
 
 func TestMain(m *testing.M) {
 	if os.Getenv(loadClient) != "" {
-		os.Exit(beClient())
+		os.Exit(runClient())
 	}
 	code := m.Run()
 	if deployment.stand != nil {
@@ -36,9 +36,9 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// open is the deployed stand, with its cells joined. Without a LocalStack the test is skipped, or fails where
+// options returns the options of a stand on the running LocalStack. Without one the test is skipped, or fails if
 // REQUIRE_LOCALSTACK is set.
-func open(t *testing.T) *stand.Stand {
+func options(t *testing.T) stand.Options {
 	t.Helper()
 	endpoint := os.Getenv("SLUICE_LOCALSTACK")
 	if endpoint == "" {
@@ -49,11 +49,16 @@ func open(t *testing.T) *stand.Stand {
 		}
 		t.Skip(message)
 	}
+	return stand.Options{Endpoint: endpoint, Redis: os.Getenv("SLUICE_LOCALSTACK_REDIS"), Root: "..", Log: os.Stderr}
+}
+
+// open returns the deployed stand, whose cells have joined.
+func open(t *testing.T) *stand.Stand {
+	t.Helper()
+	o := options(t)
 	deployment.once.Do(func() {
-		ctx := context.Background() // not of the test that comes first
-		deployment.stand, deployment.err = stand.Open(ctx, stand.Options{
-			Endpoint: endpoint, Redis: os.Getenv("SLUICE_LOCALSTACK_REDIS"), Root: "..", Log: os.Stderr,
-		})
+		ctx := context.Background() // not the context of the first test
+		deployment.stand, deployment.err = stand.Open(ctx, o)
 		if deployment.err == nil {
 			deployment.err = settle(ctx, deployment.stand)
 		}
@@ -64,11 +69,11 @@ func open(t *testing.T) *stand.Stand {
 	return deployment.stand
 }
 
-// settle deploys, and has each cell join.
+// settle deploys, and lets each cell join.
 func settle(ctx context.Context, s *stand.Stand) error {
 	began := time.Now()
 	deploy := s.Deploy
-	if os.Getenv("SLUICE_LOCALSTACK_DEPLOYED") != "" { // for whoever works on these tests
+	if os.Getenv("SLUICE_LOCALSTACK_DEPLOYED") != "" { // for developers of these tests
 		deploy = s.Attach
 	}
 	if err := deploy(ctx); err != nil {
@@ -109,7 +114,7 @@ func sluice(t *testing.T, s *stand.Stand, args ...string) string {
 	return out
 }
 
-// call is one request.
+// call sends one request.
 func call(t *testing.T, s *stand.Stand, cell, request, key string) *stand.Answer {
 	t.Helper()
 	a, err := s.Call(t.Context(), cell, request, key)
@@ -119,18 +124,18 @@ func call(t *testing.T, s *stand.Stand, cell, request, key string) *stand.Answer
 	return a
 }
 
-// within waits until something is so.
-func within(t *testing.T, is func(context.Context) error) {
+// waitFor repeats a check until it succeeds, or fails the test after patience.
+func waitFor(t *testing.T, is func(context.Context) error) {
 	t.Helper()
 	if err := stand.Until(t.Context(), patience, pace, is); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// known waits until a cell's API knows a key and what it stands for: keys and tenants come to it as changes do.
+// known waits until the API of a cell knows a key and its tenant, which reach the cell as changes do.
 func known(t *testing.T, s *stand.Stand, cell, key string) {
 	t.Helper()
-	within(t, func(ctx context.Context) error {
+	waitFor(t, func(ctx context.Context) error {
 		a, err := s.Call(ctx, cell, "GET /orders", key)
 		if err == nil && a.Status != 200 {
 			err = errors.New("GET /orders: " + fmt.Sprint(a.Status) + " " + strings.TrimSpace(a.Body))
@@ -139,9 +144,9 @@ func known(t *testing.T, s *stand.Stand, cell, key string) {
 	})
 }
 
-// period is one of windows whose present one began a moment ago, and goes on for half an hour at least: a test's own,
-// with the shares of now, as what grows in a change of shares counts from the next window on. The moment is longer than
-// the difference of clocks that shares reckon with, before which the shares of the window before count.
+// period returns the length of windows whose present one began at least ten seconds ago and lasts for at least half an
+// hour more. So a test has a window for itself, with the present shares, since a share that grows counts from the next
+// window on. The ten seconds are more than the difference of clocks that the division into shares allows for.
 func period() time.Duration {
 	const least, most, moment = 1800, 7200, 10 // seconds
 	began := time.Now().Unix() - moment

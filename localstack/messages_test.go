@@ -37,7 +37,7 @@ func publish(t *testing.T, s *stand.Stand, body string) {
 	}
 }
 
-// send sends a message to a cell's queue, past the topic.
+// send sends a message to a cell's queue, not through the topic.
 func send(t *testing.T, s *stand.Stand, c stand.Cell, body string) {
 	t.Helper()
 	url, err := s.Queue(t.Context(), c.Region, c.Table("changes"))
@@ -50,8 +50,8 @@ func send(t *testing.T, s *stand.Stand, c stand.Cell, body string) {
 	}
 }
 
-// limited applies a plan of a name whose limit is of some size in each cell, and its tenants. Tenants have the plan's
-// name and a suffix.
+// limited applies a plan whose limit has the given size in each cell, and its tenants. The tenants are named after the
+// plan, with the suffixes.
 func limited(t *testing.T, s *stand.Stand, name string, period time.Duration, limit int, tenants ...string) {
 	t.Helper()
 	var text strings.Builder
@@ -71,7 +71,7 @@ tenants:
 	apply(t, s, text.String())
 }
 
-// poisonRows are items that Sluice has not written, made of one that it has.
+// poisonRows returns items that Sluice has not written, made from one that it has written.
 func poisonRows(t *testing.T, of map[string]types.AttributeValue, name string) []map[string]types.AttributeValue {
 	t.Helper()
 	text := func(s string) types.AttributeValue { return &types.AttributeValueMemberS{Value: s} }
@@ -81,7 +81,7 @@ func poisonRows(t *testing.T, of map[string]types.AttributeValue, name string) [
 		change(poison)
 		return poison
 	}
-	// A version that has no version before it, and is in order otherwise.
+	// A version without the version before it, and otherwise correct.
 	late := control.Item{
 		Table: control.Tenants, Key: name + "-late", Version: 7, Actor: "somebody", Reason: "none",
 		ChangedAt: time.Now().UTC().Truncate(time.Microsecond),
@@ -104,13 +104,14 @@ func poisonRows(t *testing.T, of map[string]types.AttributeValue, name string) [
 			row.Body: &types.AttributeValueMemberBOOL{Value: true},
 			row.Hash: &types.AttributeValueMemberNULL{Value: true}},
 		like(name+"-hashless", func(p map[string]types.AttributeValue) { delete(p, row.Hash) }),
-		like(name+"-/../\u2028\"'; <b>%00", func(map[string]types.AttributeValue) {}), // its hash is another item's
+		// its hash is that of another item
+		like(name+"-/../\u2028\"'; <b>%00", func(map[string]types.AttributeValue) {}),
 		attributes,
 	}
 }
 
-// Guarantees that items which somebody writes into a control table past Sluice are kept, whole, for people to look at,
-// and neither reach a cell nor hold up a change before or after them.
+// Guarantees that items which somebody writes to a control table without Sluice are kept as dead letters, in full, and
+// neither reach a cell nor delay other changes.
 func TestPoisonRecords(t *testing.T) {
 	s := open(t)
 	a := newTrail(t, s)
@@ -125,7 +126,7 @@ func TestPoisonRecords(t *testing.T) {
 	ours := func(i *deadletter.Item) bool {
 		return i.Key != name && i.Key != name+"-after" && strings.HasPrefix(i.Key, name+"-")
 	}
-	t.Cleanup(func() { // whatever happens: others want the trail to hold
+	t.Cleanup(func() { // in any case, because other tests need a trail without breaks
 		for _, poison := range rows {
 			if id, ok := poison[row.ID].(*types.AttributeValueMemberS); ok {
 				a.removeRow(id.Value)
@@ -134,12 +135,12 @@ func TestPoisonRecords(t *testing.T) {
 	})
 	for i, poison := range rows {
 		a.write(poison)
-		limited(t, s, name, period, 102+i, "-after") // comes behind it
+		limited(t, s, name, period, 102+i, "-after") // comes after the poison items
 	}
 	for _, c := range s.Cells() {
 		enforces(t, s, c, k, 101+len(rows))
 	}
-	all := keptBy(t, s, "publisher", s.Region(), s.ControlTable("kept"), len(rows), ours)
+	all := takeDeadLetters(t, s, "publisher", s.Region(), s.ControlTable("kept"), len(rows), ours)
 	a.rejected(len(rows), name+"-")
 	for _, i := range all {
 		var record struct {
@@ -152,27 +153,27 @@ func TestPoisonRecords(t *testing.T) {
 			t.Errorf("of %q in %q there is kept %s: %v", i.Key, i.Table, i.Data, err)
 		}
 	}
-	for _, c := range s.Cells() { // none of it got there
+	for _, c := range s.Cells() { // no poison item reached the cell
 		for _, i := range all {
 			d, err := configuration(t, s, c).Get(t.Context(), cellconfig.Ref{Kind: "tenant", ID: i.Key})
 			if err != nil || d[0].Version != 0 {
-				t.Errorf("%s has %+v: %v", c.ID, d, err)
+				t.Errorf("a poison item reached the cell %s: %+v: %v", c.ID, d, err)
 			}
 		}
 	}
-	// Sluice never removes an item: that they go is as strange as that they came.
+	// Sluice never removes an item, so the removal of these is kept as a dead letter, too.
 	for _, i := range all {
 		a.removeRow(i.Key)
 	}
-	keptBy(t, s, "publisher", s.Region(), s.ControlTable("kept"), len(rows), ours)
+	takeDeadLetters(t, s, "publisher", s.Region(), s.ControlTable("kept"), len(rows), ours)
 	a.rejected(len(rows), name+"-")
 	exact(t, s, after)
-	noneWaits(t, s)
-	green(t, s)
+	waitForEmptyQueues(t, s)
+	wantNoBreaks(t, s)
 }
 
-// Guarantees that messages which are no change are kept, whole, in each cell that they reach, and hold up no change
-// before or after them.
+// Guarantees that messages which are not changes are kept as dead letters, in full, in each cell that they reach, and
+// delay no other change.
 func TestPoisonMessages(t *testing.T) {
 	s := open(t)
 	name, period := unique("poison"), period()
@@ -206,24 +207,25 @@ func TestPoisonMessages(t *testing.T) {
 		enforces(t, s, c, k, 101+len(bodies))
 	}
 	for _, c := range s.Cells() {
-		all := keptBy(t, s, "applier", c.Region, c.Table("kept"), len(bodies)+1,
+		all := takeDeadLetters(t, s, "applier", c.Region, c.Table("kept"), len(bodies)+1,
 			func(i *deadletter.Item) bool { return bytes.Contains(i.Data, []byte(name)) })
 		for _, body := range append(slices.Clone(bodies), bodies[0]+" past the topic") {
 			if !slices.ContainsFunc(all, func(i deadletter.Item) bool {
 				return i.Cell == c.ID &&
-					same(string(i.Data), body)
+					equalOrSameJSON(string(i.Data), body)
 			}) {
 				t.Errorf("%s has not kept %.200s", c.ID, body)
 			}
 		}
 	}
 	exact(t, s, after)
-	noneWaits(t, s)
-	green(t, s)
+	waitForEmptyQueues(t, s)
+	wantNoBreaks(t, s)
 }
 
-// same reports whether two texts are equal, or are the same JSON: LocalStack spells that of messages anew.
-func same(a, b string) bool {
+// equalOrSameJSON reports whether two texts are equal, or are the same JSON: LocalStack formats the JSON of messages
+// anew.
+func equalOrSameJSON(a, b string) bool {
 	var one, other any
 	if json.Unmarshal([]byte(a), &one) != nil || json.Unmarshal([]byte(b), &other) != nil {
 		return a == b
@@ -231,8 +233,8 @@ func same(a, b string) bool {
 	return fmt.Sprint(one) == fmt.Sprint(other)
 }
 
-// history is each event that was ever published about items, oldest first, from their audit records: an event is the
-// same each time.
+// history returns each event that was ever published about items, oldest first, made from their audit records. An event
+// is always the same for the same record.
 func history(a *trail, items ...string) []string {
 	a.Helper()
 	var all []string
@@ -255,8 +257,8 @@ func history(a *trail, items ...string) []string {
 	return all
 }
 
-// documentOf is what each cell has of items of the control tables, with the versions and the log entries that brought
-// them.
+// documentOf returns what each cell has of items of the control tables, with the versions and the log entries of the
+// documents.
 func documentOf(t *testing.T, s *stand.Stand, items ...string) map[string][]cellconfig.Document {
 	t.Helper()
 	all := map[string][]cellconfig.Document{}
@@ -279,8 +281,8 @@ func documentOf(t *testing.T, s *stand.Stand, items ...string) map[string][]cell
 	return all
 }
 
-// Guarantees that messages which come again, all of them, the newest first, twice and by both ways, change nothing: no
-// limit, no key that was revoked, no share, and not even the change log.
+// Guarantees that old messages which are delivered again (all of them, the newest first, twice, and both through the
+// topic and past it) change nothing: no limit, no revoked key, no share, and not even the change log.
 func TestRedelivery(t *testing.T) {
 	s := open(t)
 	a := newTrail(t, s)
@@ -316,10 +318,10 @@ func TestRedelivery(t *testing.T) {
 		return err
 	}
 	for _, c := range s.Cells() {
-		within(t, func(context.Context) error { return refuses(c) })
+		waitFor(t, func(context.Context) error { return refuses(c) })
 		enforces(t, s, c, k, 105)
 	}
-	green(t, s)
+	wantNoBreaks(t, s)
 	items := []string{"plans/" + name, "tenants/" + name, "keys/" + id, "cells/" + events.SharesKey}
 	old := history(a, items...)
 	if len(old) < 10 {
@@ -337,17 +339,17 @@ func TestRedelivery(t *testing.T) {
 			send(t, s, c, body)
 		}
 	}
-	// Queues are empty before the topic has delivered, too: what came last is waited for.
+	// A queue is also empty before the topic has delivered to it, so the test waits for the last message.
 	fence := "no event, and the last: " + name
 	publish(t, s, fence)
 	for _, c := range s.Cells() {
-		keptBy(t, s, "applier", c.Region, c.Table("kept"), 1,
+		takeDeadLetters(t, s, "applier", c.Region, c.Table("kept"), 1,
 			func(i *deadletter.Item) bool { return string(i.Data) == fence })
 	}
-	noneWaits(t, s)
+	waitForEmptyQueues(t, s)
 	for _, c := range s.Cells() {
 		if head := position(t, s, c); head != heads[c.ID] {
-			t.Errorf("%s is at %+v, and was at %+v", c.ID, head, heads[c.ID])
+			t.Errorf("the change log of %s is at %+v, want it unchanged at %+v", c.ID, head, heads[c.ID])
 		}
 		if err := refuses(c); err != nil {
 			t.Error(err)
@@ -358,5 +360,5 @@ func TestRedelivery(t *testing.T) {
 		t.Errorf("cells have\n%v, and had\n%v", now, before)
 	}
 	exact(t, s, after)
-	green(t, s)
+	wantNoBreaks(t, s)
 }

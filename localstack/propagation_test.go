@@ -21,19 +21,18 @@ import (
 
 const (
 	changedTenants = 20
-	atOnce         = 10 // changes that are under way
+	atOnce         = 10 // concurrent changes
 	firstThreshold = 60
 	watchEach      = 150 * time.Millisecond
 )
 
-// changesEach is how often the limit of each tenant changes. The figure localstack_propagation_p99_s has twice as many
-// changes as a usual run: of 60, the 99th percentile is the slowest.
+// changesEach is how often the limit of each tenant changes. The figure localstack_propagation_p99_s uses twice as many
+// changes as a usual run: with 60, the 99th percentile would be the slowest change.
 var changesEach = flag.Int("changes-each", 3, "how often TestPropagation changes the limit of each tenant")
 
-// Guarantees that each change of a tenant's limit, made through the operators' API, is what requests are held to in
-// each cell, small and full; and prints how long that takes: from before the change is sent to the answer of the first
-// request that is held to it. Each request costs 10 and is denied, so that a watch changes nothing. It takes
-// half a minute.
+// Guarantees that each change of a tenant's limit, made through the operators' API, is enforced in each cell, small and
+// full. It prints how long that takes, from before the change is sent until the answer to the first request that is
+// decided by it. Each request costs 10 units and is denied, so that watching changes nothing. It takes half a minute.
 func TestPropagation(t *testing.T) {
 	s := open(t)
 	id := unique("change")
@@ -62,7 +61,7 @@ func TestPropagation(t *testing.T) {
 		for _, c := range s.Cells() {
 			known(t, s, c.ID, key)
 			// it has spent what it may
-			within(t, func(ctx context.Context) error { return holds(ctx, s, c.ID, key, firstThreshold/2) })
+			waitFor(t, func(ctx context.Context) error { return hasThreshold(ctx, s, c.ID, key, firstThreshold/2) })
 		}
 	}
 	changes := make([]*change, changedTenants**changesEach)
@@ -88,16 +87,16 @@ func TestPropagation(t *testing.T) {
 		for _, ch := range changes {
 			took = append(took, ch.took[i])
 		}
-		tell(t, "cell "+c.ID, took)
+		reportTimes(t, "cell "+c.ID, took)
 	}
 	for _, ch := range changes {
 		every = append(every, slices.Max(ch.took))
 	}
-	figure("localstack_propagation_p99_s", "%.2f s <=5", tell(t, "every cell", every).Seconds())
+	figure("localstack_propagation_p99_s", "%.2f s <=5", reportTimes(t, "every cell", every).Seconds())
 }
 
-// tell prints how long changes took, and returns the 99th percentile.
-func tell(t *testing.T, where string, took []time.Duration) (p99 time.Duration) {
+// reportTimes prints how long changes took, and returns the 99th percentile.
+func reportTimes(t *testing.T, where string, took []time.Duration) (p99 time.Duration) {
 	t.Helper()
 	slices.Sort(took)
 	at := func(percent int) time.Duration { return took[(len(took)*percent+99)/100-1] }
@@ -106,8 +105,8 @@ func tell(t *testing.T, where string, took []time.Duration) (p99 time.Duration) 
 	return at(99)
 }
 
-// holds is nil where a cell denies a request by the limit few with a threshold of so much.
-func holds(ctx context.Context, s *stand.Stand, cell, key string, threshold int) error {
+// hasThreshold returns nil if a cell denies a request by the limit few with the given threshold.
+func hasThreshold(ctx context.Context, s *stand.Stand, cell, key string, threshold int) error {
 	a, err := s.Call(ctx, cell, product, key)
 	if err == nil && (a.Status != http.StatusTooManyRequests || number(a, "X-RateLimit-Limit") != int64(threshold)) {
 		err = fmt.Errorf("%s: %d with a limit of %d, want a denial by %d: %s", cell, a.Status,
@@ -116,17 +115,17 @@ func holds(ctx context.Context, s *stand.Stand, cell, key string, threshold int)
 	return err
 }
 
-// change is one of a tenant's limit.
+// change is one change of a tenant's limit.
 type change struct {
 	tenant, key string
 	threshold   int
 	began       time.Time       // before it was sent
-	took        []time.Duration // by cell: until the first request that was held to it was answered
-	seen        sync.WaitGroup  // by each cell
+	took        []time.Duration // by cell: until the answer to the first request that was decided by the change
+	seen        sync.WaitGroup  // done when each cell has enforced it
 }
 
-// follow makes changes, some at a time, and watches each cell for them, one after the other in the order in which they
-// were made: so few requests are needed, and what the watch adds is a little on top.
+// follow makes some changes concurrently, and watches each cell for them one after the other, in the order in which
+// they were made. That needs few requests, and adds little to the measured times.
 func follow(t *testing.T, s *stand.Stand, changes []*change, send func(*change) error) {
 	t.Helper()
 	cells := s.Cells()
@@ -137,7 +136,10 @@ func follow(t *testing.T, s *stand.Stand, changes []*change, send func(*change) 
 		all.Go(func() {
 			for ch := range made[i] {
 				err := stand.Until(t.Context(), patience, watchEach,
-					func(ctx context.Context) error { return holds(ctx, s, c.ID, ch.key, ch.threshold/len(cells)) })
+					func(ctx context.Context) error {
+						return hasThreshold(ctx, s, c.ID, ch.key,
+							ch.threshold/len(cells))
+					})
 				if err != nil {
 					t.Errorf("%s: %v", ch.tenant, err)
 				}

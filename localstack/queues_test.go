@@ -11,9 +11,9 @@ import (
 	"github.com/sluicelimits/sluice/streams/deadletter"
 )
 
-// keptBy waits until a queue of what could not be used has so many different items that are ours, takes them from it,
-// and returns them. Others stay.
-func keptBy(
+// takeDeadLetters waits until a queue of dead letters has n different items that are ours, removes them from it, and
+// returns them. Other items stay.
+func takeDeadLetters(
 	t *testing.T, s *stand.Stand, by, region, queue string, n int, ours func(*deadletter.Item) bool,
 ) []deadletter.Item {
 	t.Helper()
@@ -23,7 +23,7 @@ func keptBy(
 	}
 	client := sqs.NewFromConfig(s.AWS(region))
 	found := map[string]deadletter.Item{}
-	within(t, func(ctx context.Context) error {
+	waitFor(t, func(ctx context.Context) error {
 		out, err := client.ReceiveMessage(ctx, &sqs.ReceiveMessageInput{QueueUrl: &url, MaxNumberOfMessages: 10,
 			VisibilityTimeout: 2})
 		if err != nil {
@@ -58,9 +58,9 @@ func keptBy(
 	return all
 }
 
-// noneWaits waits until the queues are empty through which changes come, and fails the test if any has something in it
-// that has a queue because it should not be: a test that makes such takes it out.
-func noneWaits(t *testing.T, s *stand.Stand) {
+// waitForEmptyQueues waits until the queues of changes are empty. It fails the test if a queue of dead letters has a
+// message: a test that causes dead letters removes them.
+func waitForEmptyQueues(t *testing.T, s *stand.Stand) {
 	t.Helper()
 	type place struct{ region, queue string }
 	var changes []place
@@ -70,7 +70,7 @@ func noneWaits(t *testing.T, s *stand.Stand) {
 		changes = append(changes, place{c.Region, c.Table("changes")})
 		wrong = append(wrong, place{c.Region, c.Table("kept")}, place{c.Region, c.Table("refused")})
 	}
-	within(t, func(ctx context.Context) error {
+	waitFor(t, func(ctx context.Context) error {
 		for _, p := range changes {
 			n, err := s.Waiting(ctx, p.region, p.queue)
 			if err == nil && n > 0 {
@@ -84,7 +84,7 @@ func noneWaits(t *testing.T, s *stand.Stand) {
 	})
 	for _, p := range wrong {
 		if n, err := s.Waiting(t.Context(), p.region, p.queue); err != nil || n > 0 {
-			t.Errorf("%d messages are in %s: %v", n, p.queue, err)
+			t.Errorf("%d dead letters are in %s: %v", n, p.queue, err)
 		}
 	}
 }

@@ -12,9 +12,9 @@ import (
 	"github.com/sluicelimits/sluice/localstack/stand"
 )
 
-// loseState returns what starts LocalStack anew, without any of its state. The test is skipped, or fails where
-// REQUIRE_LOCALSTACK is set, where nothing can.
-func loseState(t *testing.T, s *stand.Stand) func(context.Context) error {
+// restartWithoutState returns a function that restarts LocalStack without its state. If nothing can restart LocalStack,
+// the test is skipped, or fails if REQUIRE_LOCALSTACK is set.
+func restartWithoutState(t *testing.T, s *stand.Stand) func(context.Context) error {
 	t.Helper()
 	if command := os.Getenv("SLUICE_LOCALSTACK_RESTART"); command != "" {
 		return func(ctx context.Context) error {
@@ -37,13 +37,13 @@ func loseState(t *testing.T, s *stand.Stand) func(context.Context) error {
 	return nil
 }
 
-// Guarantees that when everything is lost, tables, queues, functions and counters, no call is let through meanwhile, a
-// key of before is worth nothing, and a new deploy with the plans applied again restores what was decided.
+// Guarantees that when all tables, queues, functions and counters are lost, no request is admitted meanwhile, an old
+// key is refused, and a new deployment with the same plans enforces them again.
 //
-// It deploys the third cell, too, for TestLimitsUnderLoad, which comes after it by its file's name.
+// The test also deploys the third cell for TestLimitsUnderLoad, which runs later because of the name of its file.
 func TestStateLost(t *testing.T) {
 	s := open(t)
-	restart := loseState(t, s)
+	restart := restartWithoutState(t, s)
 	name := unique("lost")
 	ready := func() (k string) {
 		apply(t, s, fmt.Sprintf("plans: [ { id: state-lost, limits: [ %s ] } ]\ntenants: [ { id: %s, plan: "+
@@ -56,29 +56,29 @@ func TestStateLost(t *testing.T) {
 	}
 	before := ready()
 	exact(t, s, before)
-	// Nothing is left of the limit: whatever is admitted from here on was admitted unchecked.
+	// The limit is used up, so any request that is admitted from here on was admitted without a check.
 	l := calls(t, s, "PUT /product/1", before, 1, pace)
 	for _, c := range s.Cells() {
-		l.more(t, c.ID, 5)
+		l.waitForMore(t, c.ID, 5)
 	}
 	began := time.Now()
 	if err := restart(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	for _, c := range s.Cells() {
-		l.more(t, c.ID, 10)
+		l.waitForMore(t, c.ID, 10)
 	}
 	l.stop()
 	for _, c := range s.Cells() {
 		var away, passed int
-		for _, a := range l.of(c.ID) {
+		for _, a := range l.attemptsAt(c.ID) {
 			switch {
 			case admitted(a):
 				passed++
 			case a.status >= http.StatusInternalServerError:
-				away++ // what API Gateway answers where there is no authorizer: no answer of Sluice's
+				away++ // an answer of API Gateway without an authorizer; Sluice did not answer
 			case !limits(a):
-				t.Errorf("%s: %d %s %v", c.ID, a.status, a.body, a.err)
+				t.Errorf("%s: status %d, body %s, %v", c.ID, a.status, a.body, a.err)
 			}
 		}
 		if passed > 0 || away < 10 {
@@ -100,7 +100,7 @@ func TestStateLost(t *testing.T) {
 		t.Error(err)
 	}
 	for _, c := range s.Cells() {
-		within(t, func(ctx context.Context) error {
+		waitFor(t, func(ctx context.Context) error {
 			a, err := s.Call(ctx, c.ID, "PUT /product/1", before)
 			if err == nil && a.Status != http.StatusUnauthorized {
 				err = fmt.Errorf("%s answers %d to a key that was lost: %s", c.ID, a.Status, a.Body)
@@ -110,6 +110,6 @@ func TestStateLost(t *testing.T) {
 	}
 	exact(t, s, ready())
 	t.Logf("deployed again and enforced after %.0f s", time.Since(began).Seconds())
-	noneWaits(t, s)
-	green(t, s)
+	waitForEmptyQueues(t, s)
+	wantNoBreaks(t, s)
 }

@@ -21,10 +21,10 @@ import (
 	"github.com/sluicelimits/sluice/localstack/stand"
 )
 
-// loadClient is set for the processes of clients, which are this test's binary.
+// loadClient, if set, makes this test binary a client.
 const loadClient = "SLUICE_LOCALSTACK_CLIENT"
 
-// target is where a client's loop sends requests: one API, and the keys of tenants, which take turns.
+// target is an API to which a client sends requests in a loop, with the keys of tenants in turn.
 type target struct {
 	Cell, API string
 	Requests  []request
@@ -32,21 +32,21 @@ type target struct {
 
 type request struct{ Tenant, Request, Key string }
 
-// answered is what a client knows of one request.
+// answered is what a client knows about one request.
 type answered struct {
 	Cell, Tenant string
 	Sent, Got    time.Time
 	Status       int
-	Problem      string `json:",omitempty"` // type, or what went wrong
+	Problem      string `json:",omitempty"` // the type of a problem, or the error
 }
 
-// between is the time between an answer and the next request: a stand that is asked for all that it can do tells of
-// itself, not of limits.
+// between is the time between an answer and the next request. Without a pause the test would measure LocalStack's
+// capacity instead of limits.
 const between = 100 * time.Millisecond
 
-// beClient is a client's process: for each target that it reads it calls in a closed loop, until its input ends, and it
-// prints each answer.
-func beClient() int {
+// runClient is the main function of a client's process. It reads targets, sends requests to each in a closed loop until
+// its input ends, and prints each answer.
+func runClient() int {
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
 	client := &http.Client{Timeout: time.Minute}
@@ -67,7 +67,7 @@ func beClient() int {
 			for n := 0; ctx.Err() == nil; n++ {
 				r := to.Requests[n%len(to.Requests)]
 				a := answered{Cell: to.Cell, Tenant: r.Tenant, Sent: time.Now()}
-				// one under way is not cut off
+				// a request that is under way is completed
 				said, err := stand.Call(context.Background(), client, to.API, r.Request, r.Key)
 				a.Got = time.Now()
 				if err != nil {
@@ -96,7 +96,7 @@ func beClient() int {
 	return 0
 }
 
-// clients are several processes.
+// clients are several client processes.
 type clients struct {
 	*testing.T
 
@@ -105,7 +105,7 @@ type clients struct {
 	out     []*strings.Builder
 }
 
-// startClients starts processes that do nothing yet.
+// startClients starts processes that send nothing yet.
 func startClients(t *testing.T, n int) *clients {
 	t.Helper()
 	c := &clients{T: t}
@@ -130,11 +130,11 @@ func startClients(t *testing.T, n int) *clients {
 	return c
 }
 
-// call has each process call a target from now on.
+// call makes each process send requests to a target from now on.
 func (c *clients) call(to target) {
 	c.Helper()
 	for i, in := range c.in {
-		// not all the same at the same time
+		// so that they do not all begin with the same key
 		requests := slices.Concat(to.Requests[i%len(to.Requests):], to.Requests[:i%len(to.Requests)])
 		if err := json.NewEncoder(in).Encode(target{to.Cell, to.API, requests}); err != nil {
 			c.Fatal(err)
@@ -142,7 +142,7 @@ func (c *clients) call(to target) {
 	}
 }
 
-// end waits until each process has its last answer, and returns all.
+// end waits until each process has its last answer, and returns all answers.
 func (c *clients) end() []answered {
 	c.Helper()
 	var all []answered
@@ -159,14 +159,14 @@ func (c *clients) end() []answered {
 			all = append(all, a)
 		}
 		if len(all) == n {
-			c.Errorf("client %d has had no answer", i)
+			c.Errorf("client %d got no answer", i)
 		}
 	}
 	slices.SortFunc(all, func(a, b answered) int { return a.Sent.Compare(b.Sent) })
 	return all
 }
 
-// What the tenants under load may do.
+// The limits of the tenants under load.
 const (
 	window      = 4 * time.Second
 	perWindow   = 12
@@ -175,7 +175,7 @@ const (
 	quotaUnits  = 60 // a month
 )
 
-// loaded are the algorithms under load: one tenant of each.
+// loaded are the algorithms that are tested under load, with one tenant each.
 var loaded = []string{"fixed", "sliding", "bucket", "quota"}
 
 func loadPlans(id string) string {
@@ -199,25 +199,25 @@ func loadPlans(id string) string {
 	return b.String()
 }
 
-// thirdCell is a small cell that is not part of the deployment from the beginning.
+// thirdCell is a small cell that is not part of the deployment at first.
 var thirdCell = stand.Cell{ID: "eu-2", Region: "eu-west-1"}
 
-// third is the third cell: deployed, but with no share yet. What is written from now on comes to it. When the test is
-// over it serves no more; its stack stays.
-func third(t *testing.T, s *stand.Stand) stand.Cell {
+// addThirdCell returns the third cell: deployed, but without a share yet. Changes from now on reach it. At the end of
+// the test it is removed from the shares; its stack stays.
+func addThirdCell(t *testing.T, s *stand.Stand) stand.Cell {
 	t.Helper()
 	c := thirdCell
-	if err := leaves(t.Context(), s, c); err != nil { // an earlier run was cut off
+	if err := removeCell(t.Context(), s, c); err != nil { // an earlier run may have been interrupted
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
 		ctx := context.Background() //nolint:usetesting // that of the test is over
-		if err := errors.Join(leaves(ctx, s, c), s.Attach(ctx)); err != nil {
+		if err := errors.Join(removeCell(ctx, s, c), s.Attach(ctx)); err != nil {
 			t.Error(err)
 		}
 	})
 	deploy := s.Deploy
-	if s.Output("sluice-cell-"+c.ID, "Authorizer") != "" { // by TestStateLost, or a run before this one
+	if s.Output("sluice-cell-"+c.ID, "Authorizer") != "" { // deployed by TestStateLost, or by an earlier run
 		deploy = s.Attach
 	}
 	if err := deploy(t.Context(), c); err != nil {
@@ -226,8 +226,8 @@ func third(t *testing.T, s *stand.Stand) stand.Cell {
 	return c
 }
 
-// leaves has a cell drain, where it serves, and be removed.
-func leaves(ctx context.Context, s *stand.Stand, c stand.Cell) error {
+// removeCell drains a cell if it serves, and removes it.
+func removeCell(ctx context.Context, s *stand.Stand, c stand.Cell) error {
 	states, err := s.CellStates(ctx)
 	switch state := states[c.ID].State; {
 	case err != nil || state == "" || state == "removed":
@@ -250,11 +250,11 @@ func leaves(ctx context.Context, s *stand.Stand, c stand.Cell) error {
 	})
 }
 
-// reconciled has a cell's reconcile run, which compares it with the control plane and brings what it lacks.
+// reconciled runs the reconcile function of a cell, which compares the cell with the control plane and repairs it.
 func reconciled(t *testing.T, s *stand.Stand, c stand.Cell) {
 	t.Helper()
 	name := c.Function("reconcile")
-	within(t, func(ctx context.Context) error {
+	waitFor(t, func(ctx context.Context) error {
 		out, err := lambda.NewFromConfig(s.AWS(c.Region)).Invoke(ctx, &lambda.InvokeInput{FunctionName: &name,
 			Payload: []byte("{}")})
 		if err == nil && out.FunctionError != nil {
@@ -264,7 +264,7 @@ func reconciled(t *testing.T, s *stand.Stand, c stand.Cell) {
 	})
 }
 
-// inState is nil where a cell is in one of the states.
+// inState returns nil if a cell is in one of the states.
 func inState(ctx context.Context, s *stand.Stand, cell string, states ...string) error {
 	all, err := s.CellStates(ctx)
 	if err == nil && !slices.Contains(states, all[cell].State) {
@@ -273,24 +273,23 @@ func inState(ctx context.Context, s *stand.Stand, cell string, states ...string)
 	return err
 }
 
-// Guarantees that what all cells together admit of a tenant stays within the limit, by the bound of its algorithm,
-// while processes of clients call each of them for more than there is, a third cell joins, and one is drained; that no
-// call is answered with anything but 200 and 429; and that shares are not lost. It takes 110 s, and as much again where
-// the third cell is to be deployed.
+// Guarantees that what all cells together admit of a tenant stays within the bound of the limit's algorithm, while
+// client processes send each cell more than the limit, a third cell joins, and one is drained; that all answers are 200
+// or 429; and that no share is lost. It takes 110 s, and as long again if the third cell has to be deployed.
 func TestLimitsUnderLoad(t *testing.T) {
 	s := open(t)
 	two := s.Cells()
-	added := third(t, s)
+	added := addThirdCell(t, s)
 	id := unique("load")
 	apply(t, s, loadPlans(id))
 	var requests []request
 	for _, name := range loaded {
 		requests = append(requests, request{name, product, key(t, s, id+"-"+name)})
 	}
-	reconciled(t, s, added) // what is older than its stack; what is new comes with its queue
+	reconciled(t, s, added) // for changes from before its stack; later ones come through its queue
 	for _, c := range s.Cells() {
 		for _, r := range requests {
-			within(t, func(ctx context.Context) error { // a route without a limit would do, but these have none
+			waitFor(t, func(ctx context.Context) error { // a route without a limit would be enough, but there is none
 				a, err := s.Call(ctx, c.ID, r.Request, r.Key)
 				if err == nil && a.Status != 200 && a.Status != 429 {
 					err = fmt.Errorf("%s: %d %s", c.ID, a.Status, a.Body)
@@ -300,7 +299,7 @@ func TestLimitsUnderLoad(t *testing.T) {
 		}
 	}
 	load := startClients(t, 3)
-	for _, c := range s.Cells() { // the new one, too, which grants nothing before it has joined
+	for _, c := range s.Cells() { // including the new one, which grants nothing before it has joined
 		load.call(target{c.ID, s.API(c.ID), requests})
 	}
 	phases := []phase{{name: "two cells", from: time.Now(), cells: two}}
@@ -317,14 +316,14 @@ func TestLimitsUnderLoad(t *testing.T) {
 	if err := s.Active(t.Context(), added); err != nil {
 		t.Fatal(err)
 	}
-	steady(t, s)
+	waitForSteadyShares(t, s)
 	lasts(t, 2*window)
 	begin("three cells", append(two, added)...)
 	lasts(t, 3*window)
 	begin("eu-2 drains")
 	sluice(t, s, "cell", "drain", added.ID, "--reason", "a test")
-	within(t, func(ctx context.Context) error { return inState(ctx, s, added.ID, "drained") })
-	steady(t, s)
+	waitFor(t, func(ctx context.Context) error { return inState(ctx, s, added.ID, "drained") })
+	waitForSteadyShares(t, s)
 	lasts(t, 2*window)
 	begin("eu-2 is drained", two...)
 	lasts(t, 3*window)
@@ -332,7 +331,7 @@ func TestLimitsUnderLoad(t *testing.T) {
 	judge(t, load.end(), phases)
 }
 
-// lasts goes on for a time: what is under load needs some.
+// lasts waits, because the load needs some time.
 func lasts(t *testing.T, d time.Duration) {
 	t.Helper()
 	select {
@@ -342,32 +341,32 @@ func lasts(t *testing.T, d time.Duration) {
 	}
 }
 
-// steady waits until no change of shares is under way.
-func steady(t *testing.T, s *stand.Stand) {
+// waitForSteadyShares waits until no change of shares is under way.
+func waitForSteadyShares(t *testing.T, s *stand.Stand) {
 	t.Helper()
-	within(t, func(ctx context.Context) error {
+	waitFor(t, func(ctx context.Context) error {
 		out, err := s.Sluice(ctx, "cell", "list")
-		if err == nil && !strings.Contains(out, ", steady") {
+		if err == nil && !strings.Contains(out, "phase steady") {
 			err = errors.New(out)
 		}
 		return err
 	})
 }
 
-// phase is a time in which some cells serve; none of them where that changes.
+// phase is a time in which certain cells serve; cells is nil while that changes.
 type phase struct {
 	name     string
 	from, to time.Time
 	cells    []stand.Cell
 }
 
-// enough is the least part of a limit, in percent, that is admitted where more than it is asked for.
+// enough is the smallest part of a limit, in percent, that must be admitted if the demand is larger.
 const enough = 60
 
-// judge holds what clients know to the limits.
+// judge compares what the clients know with the limits.
 func judge(t *testing.T, all []answered, phases []phase) {
 	t.Helper()
-	statuses := map[string]int{} // with why
+	statuses := map[string]int{} // with the reasons
 	admitted := map[string][]answered{}
 	for _, a := range all {
 		_, why, _ := strings.Cut(a.Problem, "#")
@@ -390,7 +389,7 @@ func judge(t *testing.T, all []answered, phases []phase) {
 	}
 	if over := passes(admitted["sliding"], func(d time.Duration) float64 {
 		if d <= window {
-			return 2 * perWindow // the algorithm's bound in any interval as long as the period
+			return 2 * perWindow // the bound of the algorithm for any interval of the length of the period
 		}
 		return float64(len(all))
 	}); over != "" {
@@ -428,13 +427,13 @@ func judge(t *testing.T, all []answered, phases []phase) {
 	for m, n := range months {
 		t.Logf("quota, %s: %d admitted of %d", m, n, quotaUnits)
 		if n > quotaUnits || len(months) == 1 && n*100 < quotaUnits*enough {
-			t.Errorf("quota, %s: %d were admitted by all cells together, and it has %d", m, n, quotaUnits)
+			t.Errorf("quota, %s: all cells together admitted %d units of %d", m, n, quotaUnits)
 		}
 	}
 }
 
-// askedOf is how much is asked of the cells together, had each as much as the one that is asked least: what was sent
-// and answered within an interval.
+// askedOf returns the demand in an interval: the smallest number of requests that a cell got, times the number of
+// cells. It counts what was both sent and answered within the interval.
 func askedOf(all []answered, tenant string, from, to time.Time, cells []stand.Cell) int {
 	least := -1
 	for _, c := range cells {
@@ -451,8 +450,8 @@ func askedOf(all []answered, tenant string, from, to time.Time, cells []stand.Ce
 	return least * len(cells)
 }
 
-// judgeWindows holds each window to the limit, and the best of each phase to what must be admitted of it. A call that
-// was under way at an edge may have been decided on either side: it counts on neither.
+// judgeWindows checks each window against the limit, and the best window of each phase against what must be admitted of
+// it. A request that was under way at an edge of the window may have been decided on either side, and does not count.
 func judgeWindows(t *testing.T, tenant string, all []answered, phases []phase) {
 	t.Helper()
 	sums := map[time.Time]map[string]int{}
@@ -489,23 +488,23 @@ func judgeWindows(t *testing.T, tenant string, all []answered, phases []phase) {
 		t.Logf("%s, window %s (%s): %d admitted of %d: %v", tenant, w.Format(time.TimeOnly), name, n, perWindow,
 			sums[w])
 		if n > perWindow {
-			t.Errorf("%s, window %s: %d were admitted by all cells together, and the limit is %d", tenant,
+			t.Errorf("%s, window %s: all cells together admitted %d, and the limit is %d", tenant,
 				w.Format(time.TimeOnly), n, perWindow)
 		}
 	}
 	for name, n := range best {
 		if more[name]*2 > perWindow*3 && n*100 < perWindow*enough {
-			t.Errorf("%s, %s: at most %d of %d were admitted in a window, while clients asked for %d", tenant, name, n,
+			t.Errorf("%s, %s: at most %d of %d were admitted in a window, while clients sent %d", tenant, name, n,
 				perWindow, more[name])
 		}
 	}
 	if len(best) < 3 {
-		t.Errorf("%s: whole windows are in the phases %v alone", tenant, best)
+		t.Errorf("%s: only the phases %v contain whole windows", tenant, best)
 	}
 }
 
-// passes is where more was admitted between two moments than may be in so long a time; "" where it never was. What is
-// admitted was decided between when it was sent and when it was answered.
+// passes returns where more was admitted between two moments than is allowed in that time, or "" if it never was. An
+// admitted request was decided at some time between its sending and its answer.
 func passes(admitted []answered, most func(time.Duration) float64) string {
 	byEnd := slices.SortedFunc(slices.Values(admitted), func(a, b answered) int { return a.Got.Compare(b.Got) })
 	for _, from := range admitted {

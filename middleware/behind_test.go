@@ -51,7 +51,7 @@ func mapped(t testing.TB, a *apigw.Answer, client ...string) *http.Request {
 	return r
 }
 
-func adapted(t testing.TB, a *apigw.Answer, rest bool) *http.Request {
+func adaptRequest(t testing.TB, a *apigw.Answer, rest bool) *http.Request {
 	t.Helper()
 	authorizer := contextOf(t, a).Raw
 	if !rest {
@@ -81,8 +81,8 @@ func TestBehindAllowed(t *testing.T) {
 	}{
 		{"mapped headers", middleware.MappedHeaders,
 			mapped(t, &allowed, "X-Sluice-Tenant", "evil", "X-Sluice-Anonymous", "true")},
-		{"adapter, HTTP API", middleware.LambdaWebAdapter, adapted(t, &allowed, false)},
-		{"adapter, REST API", middleware.LambdaWebAdapter, adapted(t, &allowed, true)},
+		{"adapter, HTTP API", middleware.LambdaWebAdapter, adaptRequest(t, &allowed, false)},
+		{"adapter, REST API", middleware.LambdaWebAdapter, adaptRequest(t, &allowed, true)},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			called := false
@@ -119,7 +119,7 @@ func TestBehindDenied(t *testing.T) {
 		a := denied
 		a.Kind, a.Problem = k, (&answer.Problem{Kind: k, Instance: a.Instance}).Append(nil)
 		for source, r := range map[middleware.Source]*http.Request{middleware.MappedHeaders: mapped(t, &a),
-			middleware.LambdaWebAdapter: adapted(t, &a, false)} {
+			middleware.LambdaWebAdapter: adaptRequest(t, &a, false)} {
 			w := refused(t, source, r)
 			if w.Code != k.Status() || w.Body.String() != string(a.Problem)+"\n" ||
 				w.Header().Get("Retry-After") != "1" || w.Header()["X-RateLimit-Remaining"][0] != "0" {

@@ -444,3 +444,27 @@ tenants: [ { id: acme, plan: public }, { id: initech, plan: public } ]
 		}
 	}
 }
+
+// Guarantees that a program with an authentication of its own tells its clients nothing of Sluice's API keys: neither
+// the body nor WWW-Authenticate names a way to send them. A challenge that the program has set stays.
+func TestOwnIdentityHasNoChallenge(t *testing.T) {
+	for _, err := range []error{sluice.ErrNoCredential, errors.New("no such session")} {
+		limited := middleware.Limit(newLimiter(t, limits), middleware.WithIdentity(
+			func(*http.Request) (sluice.Identity, error) { return sluice.Identity{}, err }))(ok)
+		for _, own := range []string{"", "Session"} {
+			url := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if own != "" {
+					w.Header().Set("WWW-Authenticate", own)
+				}
+				limited.ServeHTTP(w, r)
+			})).URL
+			resp, body := do(t, request(t, "GET", url+"/product/1"))
+			if resp.StatusCode != 401 || resp.Header.Get("WWW-Authenticate") != own ||
+				resp.Header.Get("Content-Type") != "application/problem+json" ||
+				strings.Contains(body, "API key") || strings.Contains(body, "Bearer") {
+				t.Errorf("%v, own challenge %q: %s %v %s; want a 401 with that challenge, and nothing of API keys", err,
+					own, resp.Status, resp.Header, body)
+			}
+		}
+	}
+}

@@ -43,7 +43,8 @@ type options struct {
 
 // WithIdentity is for a program with an authentication of its own. f returns who calls, and API keys and tokens are
 // ignored. f is called after the ipLimits let the request pass. Its error is sluice.ErrNoCredential or ErrUnidentified,
-// or wraps one of them. Any other error is answered with a 401.
+// or wraps one of them. Any other error is answered with a 401. The 401 has a WWW-Authenticate header only if a handler
+// in front of Limit has set one.
 func WithIdentity(f func(*http.Request) (sluice.Identity, error)) Option {
 	return func(o *options) { o.identify = f }
 }
@@ -88,7 +89,11 @@ func Limit(limiter *sluice.Limiter, opts ...Option) func(http.Handler) http.Hand
 				o.observe(r, &d)
 			}
 			if !d.Allowed {
-				refuse(w, d.Reason, &d)
+				write := answer.Write
+				if o.identify != nil {
+					write = answer.WriteUnchallenged
+				}
+				refuse(w, &d, write)
 				return
 			}
 			ctx := context.WithValue(r.Context(), decisionKey{}, &d)
@@ -106,13 +111,13 @@ func uncountable(u *url.URL) bool {
 	return u.Opaque != "" || path.Climbs()
 }
 
-func refuse(w http.ResponseWriter, reason sluice.Reason, d *sluice.Decision) {
-	kind, ok := answer.ParseKind(string(reason))
+func refuse(w http.ResponseWriter, d *sluice.Decision, write func(http.ResponseWriter, answer.Kind, []byte)) {
+	kind, ok := answer.ParseKind(string(d.Reason))
 	if !ok || kind == answer.Allowed { // not reached: each reason is the name of a kind
 		kind = answer.Internal
 	}
 	d.SetHeaders(w.Header())
-	answer.Write(w, kind, d.Problem())
+	write(w, kind, d.Problem())
 }
 
 type decisionKey struct{}

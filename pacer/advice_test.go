@@ -78,7 +78,7 @@ func TestParseAdvice(t *testing.T) {
 	}
 }
 
-// Whatever a provider sends, the advice is within its bounds.
+// Guarantees that the advice is within its bounds, whatever a provider sends.
 func FuzzParseAdvice(f *testing.F) {
 	f.Add("7", `"default";q=100;w=10`, `"default";r=50;t=3`, "100, 100;w=60", "5", "1800000060")
 	f.Add("Fri, 15 Jan 2027 08:00:30 GMT", `100;w=10`, `limit=100, remaining=50, reset=5`, "1", "0", "1800000001500")

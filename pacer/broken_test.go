@@ -1,12 +1,10 @@
 package pacer_test
 
 import (
-	"encoding/json"
 	"os"
-	"os/exec"
-	"path/filepath"
-	"strings"
 	"testing"
+
+	"github.com/sluicelimits/sluice/internal/testkit/mistake"
 )
 
 // broken are variants of this package with one mistake each. The tests must fail with each of them.
@@ -30,25 +28,28 @@ var broken = []struct {
 	{"UseBy is the end of the window", "permit.go",
 		"p.pacer.timeOf(p.useBy)",
 		"p.pacer.timeOf(p.useBy + p.pacer.core.supply.guard.unused())"},
-	{"requests overtake those who wait", "pacer.go", "\tif p.core.queue.waiting == 0 && cost", "\tif cost"},
+	{"requests overtake those who wait", "pacer.go", "p.now(); p.core.queue.waiting == 0 && cost", "p.now(); cost"},
 	{"a new key starts at tag 0", "queue.go", "start: q.virtual", "start: 0"},
 	{"a key that runs empty is forgotten at once", "queue.go", "q.idle.push(k)", "delete(q.keys, k.name)"},
 	{"weights are ignored", "queue.go", "total/k.weight, total%k.weight", "total, 0"},
 	{"the last of a key is served first", "queue.go",
 		"return q.busy.items[0].head\n",
 		"return q.busy.items[0].tail\n"},
-	{"a canceled ticket keeps its place", "pacer.go",
-		"\tq.remove(i)\n\tp.core.counts.Canceled",
-		"\tq.at(i).waker = WakerFunc(func(Permit, error) {})\n\tp.core.counts.Canceled"},
-	{"a ticket cancels whoever has its place", "queue.go", " || q.at(t.node).serial != t.serial", ""},
+	{"a canceled ticket keeps its place", "queue.go",
+		"\t\tq.unlink(i)\n\t}\n",
+		"\t\tq.at(i).waker = WakerFunc(func(Permit, error) {})\n\t}\n"},
+	{"the counts of a queue have canceled tickets", "queue.go", "\t\tq.discount(i)\n\t}\n", "\t\t_ = i\n\t}\n"},
+	{"a ticket is canceled twice", "queue.go", "\t*q.serial(i) = 0\n\tq.waiting--\n\tq.canceled[",
+		"\tq.waiting--\n\tq.canceled["},
+	{"a ticket cancels whoever has its place", "queue.go", " || *q.serial(t.node) != t.serial", ""},
 	{"who follows a canceled ticket is not served", "pacer.go",
-		"first && next != 0 && q",
-		"first && next != 0 && p.closed && q"},
+		"; next != 0 && q",
+		"; next != 0 && p.closed && q"},
 	{"the timer keeps an old time", "pacer.go", "if p.timerAt <= at {", "if p.timerAt != never {"},
 	{"the timer does not know of deadlines", "core.go", "deadline < at {", "deadline < 0 {"},
 	{"a grant is lost when the context ends", "pacer.go",
-		"<-w.done // the grant came first: it must not be lost",
-		"<-w.done\n\t\treturn Permit{}, context.Cause(ctx)"},
+		"\t<-w.done // the grant came first\n\treturn false",
+		"\t<-w.done\n\treturn true"},
 	{"a changed limit does not reach the open window", "supply.go",
 		"\tdefault:\n\t\ts.resize()\n",
 		"\tdefault:\n"},
@@ -81,9 +82,9 @@ var broken = []struct {
 		"s.lineFrom(opens, units).reached(used+before))",
 		"s.lineFrom(opens, units).reached(used+before+cost))"},
 	{"refusals of requests from before a cut cut again", "learn.go", "case sent >= r.cutAt:", "default:"},
-	{"what little demand accepts raises the rate", "learn.go", " || accepted < learnUsed*r.rate", ""},
+	{"what little demand accepts raises the rate", "learn.go", "accepted >= learnUsed*math", "accepted >= 0*math"},
 	{"a provider that bans is probed", "learn.go", "case r.bans || idle", "case idle"},
-	{"the rate is learned above the limit", "learn.go", "r.rate = min(r.rate, r.most)", ""},
+	{"the rate is learned above the limit", "learn.go", "l.rate = min(l.rate, most)", ""},
 	{"a provider can stop the pacer for good", "supply.go", "received+min(a.RetryAfter, LongestPause))",
 		"received+a.RetryAfter)"},
 	{"units in flight are not taken off", "supply.go", "l.Units-(granted-total)", "l.Units"},
@@ -106,6 +107,30 @@ var broken = []struct {
 	{"a limit changes in a window that was leased", ledgerFile, "if from <= latest {", "if from < latest {"},
 	{"units come back in any window", ledgerFile, "case r.Limit != 0 && r.Window > window:\n\t\treturn nil",
 		"case r.Limit != 0 && r.Window > window:\n\t\treturn r"},
+	{"a request of a shared limit is granted more than was leased", "supply.go", "\t\t!s.shared && s.used == 0",
+		"\t\ts.used == 0"},
+	{"a pause of another instance is not heard", "share.go", "if pause > s.heard {", "if pause < 0 {"},
+	{"a pause is heard again and again", "share.go", "\t\ts.heard = pause\n", ""},
+	{"a pause of another instance never ends", "share.go", "-read.Wall, LongestPause)", "-read.Wall, never-read.Mono)"},
+	{"each refusal calls the ledger", "share.go", "+c.supply.limit.Period/4", ""},
+	{"the learned rate does not bound all instances", learnFile, "limit = min(limit, e.Learned.Rate/LearnedOne)",
+		"limit = max(limit, 0)"},
+	{"a stated limit does not bound all instances", learnFile, "limit = min(limit, e.Stated)", "limit = max(limit, 0)"},
+	{"a judgement of an old state counts", learnFile, " && c.Expect == l.Judged", ""},
+	{"a changed limit keeps what was learned", ledgerFile, "\te.forget()\n", ""},
+	{"refusals from before a cut lower the shared rate", "group.go", "case c.Interval-int64(i) < l.From:",
+		"case c.Interval < 0:"},
+	{"accepted units of a lost call are told twice", "group.go", "\t\t\tg.untold[ago].Refused = min(",
+		"\t\t\tg.untold[ago].Accepted += told.Accepted\n\t\t\tg.untold[ago].Refused = min("},
+	{"a provider that bans is probed by many", "group.go", "case g.bans || ", "case "},
+	{"an interval is judged twice", "group.go", " || l.Judged >= c.Interval", ""},
+	{"slow replies make a call each", "share.go", "\ts.shares[0].reported = true\n", ""},
+	{"with Spread, only the first request counts", "share.go", "lacking = c.queue.units", "lacking += 0"},
+	{"a judgement is not told", "share.go", "s.group.judged.Rate > 0 || s", "s"},
+	{"what an instance was owed is forgotten", ledgerFile, "float64(c.Owed)/OwedOne", "0*float64(c.Owed)"},
+	{"what an instance leases is not taken off its balance", "share.go", "s.owe(-got.Units * ledger.OwedOne)",
+		"s.owe(0)"},
+	{"what an instance is owed has no bound", ledgerFile, "exact/8+float64(c.Unit))", "1e15)"},
 	{"a Date is taken as exact", measureFile, "date + time.Second - sent", "date - sent"},
 	{"the delay of a Date is forgotten", measureFile, "bound{date - received, received}",
 		"bound{date - sent, received}"},
@@ -119,6 +144,7 @@ var broken = []struct {
 	{"a plan holds at once", "supply.go", "\t\ts.part.begin(number)\n",
 		"\t\ts.part.from = 0\n\t\ts.part.begin(number)\n"},
 	{"an instance that is not in the plan has a part", "part.go", "if p.index >= p.instances {", "if p.index < 0 {"},
+	{"a wait is not counted", "core.go", "\t\tc.queue.grantedTicket(t, now)\n", ""},
 	{"Close leaves tickets behind", "core.go",
 		"\t\tout[n] = outcome{waker: c.queue.at(i).waker, err: err}\n",
 		"\t\t_ = err\n\t\tout[n] = outcome{waker: WakerFunc(func(Permit, error) {})}\n"},
@@ -126,66 +152,20 @@ var broken = []struct {
 
 const (
 	ledgerFile  = "../internal/limiter/ledger/ledger.go"
+	learnFile   = "../internal/limiter/ledger/learn.go"
 	measureFile = "clockmeasure.go"
 )
 
 // At least one test fails for each mistake that is planted in the code. So the tests of the guarantees can fail.
 func TestMistakesAreFound(t *testing.T) {
-	if testing.Short() {
-		t.Skip("compiles this package once for each mistake")
-	}
-	if os.Getenv("SLUICE_PACER_BROKEN") != "" {
-		t.Skip("this is a run with a mistake")
-	}
-	dir, err := os.Getwd()
-	if err != nil {
-		t.Fatal(err)
-	}
 	every := 10 // all of them take minutes
 	if os.Getenv("SLUICE_SOAK") != "" {
 		every = 1
 	}
-	for i, b := range broken {
-		if i%every != 0 {
-			continue
-		}
-		t.Run(b.mistake, func(t *testing.T) {
-			t.Parallel()
-			path := filepath.Join(dir, b.file)
-			code, err := os.ReadFile(path)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if n := strings.Count(string(code), b.old); n != 1 {
-				t.Fatalf("%s has %q %d times, want once", b.file, b.old, n)
-			}
-			temp := t.TempDir()
-			changed, overlay := filepath.Join(temp, "changed.go"), filepath.Join(temp, "overlay.json")
-			replaced, err := json.Marshal(map[string]map[string]string{"Replace": {path: changed}})
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := os.WriteFile(changed, []byte(strings.Replace(string(code), b.old, b.new, 1)), 0o600); err != nil {
-				t.Fatal(err)
-			}
-			if err := os.WriteFile(overlay, replaced, 0o600); err != nil {
-				t.Fatal(err)
-			}
-			test := func(flags ...string) (found bool, out string) {
-				flags = append([]string{"test", "-vet=off", "-count=1", "-failfast", "-timeout=3m",
-					"-overlay=" + overlay}, flags...)
-				c := exec.CommandContext(t.Context(), "go", append(flags, ".", "../internal/limiter/ledger")...)
-				c.Env = append(os.Environ(), "SLUICE_PACER_BROKEN=1", "SLUICE_SOAK=1")
-				text, err := c.CombinedOutput()
-				out = string(text)
-				return err != nil && !strings.Contains(out, "[build failed]") && strings.Contains(out, "FAIL"), out
-			}
-			if found, _ := test("-short"); found { // with SLUICE_SOAK, so that random tests are not shortened
-				return
-			}
-			if found, out := test(); !found { // some mistakes show only in the tests that a short run skips
-				t.Errorf("no test fails with it:\n%s", out)
-			}
-		})
+	var some []mistake.Mistake
+	for i := 0; i < len(broken); i += every {
+		b := &broken[i]
+		some = append(some, mistake.Mistake{Name: b.mistake, File: b.file, Old: b.old, New: b.new})
 	}
+	mistake.FindAll(t, some, "../internal/limiter/ledger")
 }

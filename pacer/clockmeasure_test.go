@@ -41,13 +41,14 @@ func TestMeasuredClock(t *testing.T) {
 			now := clock.Instant{Mono: mono, Wall: began + mono}
 			wall, clockError := m.correct(now, 5*time.Second)
 			if off := provider(mono) - wall; off > clockError || off < -clockError {
-				t.Fatalf("seed %d: the corrected clock is off by %s, and says %s at most", seed, off, clockError)
+				t.Fatalf("seed %d: the corrected clock is wrong by %s, and the stated bound is %s", seed, off,
+					clockError)
 			}
 		}
 	}
 	t.Logf("what 300 replies leave is at most %s wide", worst)
 	if worst > 60*ms {
-		t.Errorf("300 replies leave %s", worst)
+		t.Errorf("after 300 replies the difference is only known to within %s", worst)
 	}
 }
 
@@ -71,7 +72,8 @@ func TestMeasurementContradicts(t *testing.T) {
 		m.low.at, m.high.at = now.Mono, now.Mono // no time has passed
 		wall, clockError := m.correct(now, 20*ms)
 		if wall-now.Wall != tt.wall || clockError != tt.clockError {
-			t.Errorf("%s: %s, wrong by %s; want %s, %s", tt.name, wall-now.Wall, clockError, tt.wall, tt.clockError)
+			t.Errorf("%s: the correction is %s, with an error of %s; want %s, %s", tt.name, wall-now.Wall, clockError,
+				tt.wall, tt.clockError)
 		}
 	}
 	var m measurement
@@ -98,7 +100,7 @@ func TestDateOf(t *testing.T) {
 		"the year 10000": {http.Header{"Date": {"Sat, 01 Jan 10000 00:00:00 GMT"}}, 0, false},
 	} {
 		if got, ok := dateOf(tt.header); got != tt.want || ok != tt.ok {
-			t.Errorf("%s: %s, %t", name, got, ok)
+			t.Errorf("%s: the date is %s, %t", name, got, ok)
 		}
 	}
 }

@@ -31,11 +31,11 @@ func TestConsumerPage(t *testing.T) {
 	}
 	blocks := regexp.MustCompile("(?s)```go\n(.*?)```").FindAllStringSubmatch(string(page), -1)
 	if len(blocks) < 4 {
-		t.Errorf("docs/consumer.md has %d blocks of Go", len(blocks))
+		t.Errorf("docs/consumer.md has %d blocks of Go, too few", len(blocks))
 	}
 	for _, b := range blocks {
 		if !strings.Contains(examples.String(), flat(b[1])) {
-			t.Errorf("in no example:\n%s", b[1])
+			t.Errorf("this code of docs/consumer.md is in no example:\n%s", b[1])
 		}
 	}
 }

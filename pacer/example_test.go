@@ -35,6 +35,40 @@ func Example() {
 	_ = send
 }
 
+// A client that finds out the limit of a provider from its replies, see [pacer.Transport].
+func ExampleLearning() {
+	p, err := pacer.New(pacer.Config{
+		Limit:    pacer.PerSecond(5000), // certainly above what the provider allows
+		Learning: &pacer.Learning{},
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer p.Close()
+	fmt.Println(p.Status().Learned, "units per second at first")
+	// Output: 500 units per second at first
+}
+
+// A program that sends three requests, at most five in each second.
+func ExamplePacer_Acquire() {
+	p, err := pacer.New(pacer.Config{Limit: pacer.PerSecond(5)})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer p.Close()
+
+	for _, job := range []string{"first", "second", "third"} {
+		if _, err := p.Acquire(context.Background(), "", 1); err != nil { // waits for its turn
+			log.Fatal(err)
+		}
+		fmt.Println("send", job)
+	}
+	// Output:
+	// send first
+	// send second
+	// send third
+}
+
 // A program with many waiting requests needs no goroutine for each of them.
 func ExamplePacer_Enqueue() {
 	p, err := pacer.New(pacer.Config{Limit: pacer.Limit{Units: 2, Period: time.Hour}})
@@ -129,6 +163,25 @@ func ExampleTransport() {
 		return
 	}
 	log.Print(resp.Status, resp.Body.Close())
+}
+
+// A program prints once a minute who waits, and for how long.
+func ExamplePacer_Stats() {
+	p, err := pacer.New(pacer.Config{Limit: pacer.PerSecond(100)})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer p.Close()
+	before := p.Stats() // the first call begins to count
+	for range time.Tick(time.Minute) {
+		s := p.Stats()
+		waits := s.Waits.Since(&before.Waits)
+		fmt.Println(s.Waiting, "wait;", s.Granted-before.Granted, "granted; 99 % waited at most", waits.Quantile(0.99))
+		for _, k := range s.Keys {
+			fmt.Println(k.Key, k.Waiting, k.Granted)
+		}
+		before = s
+	}
 }
 
 // One of 96 instances that divide a limit among themselves, with a plan in a file.

@@ -2,6 +2,7 @@ package pacer
 
 import (
 	"fmt"
+	"math"
 	"net/http"
 	"time"
 )
@@ -19,13 +20,19 @@ import (
 //     1.3 times as much in each further interval, up to 25 %.
 //
 // The rate grows only after intervals in which at least 90 % of it was used. Other intervals prove nothing.
+//
+// Pacers that share a limit ([Shared]) learn one rate together, which holds for all of them. All should have the same
+// Learning. Refusals of one pacer lower the rate of all, and a rise needs that all of them together used the rate. A
+// pacer that is made later uses the rate at once. The replies of an interval are judged in the next interval, when all
+// pacers have told them, and the new rate holds from the interval after that on. So each step above takes two
+// intervals. In place of the accepted units, the part of the requests that was accepted counts after a refusal.
 type Learning struct {
 	// Start is the rate to begin with, in units per period, 1..Config.Limit.Units; 0 means a tenth of
-	// Config.Limit.Units.
+	// Config.Limit.Units. It does not matter if other pacers have learned the rate of a shared limit already.
 	Start int64
 
 	// Bans means that the provider bans clients that exceed its limit. The rate then begins at Config.Limit, unless
-	// Start is set, and never rises. SetLimit starts the learning anew.
+	// Start is set, and never rises. SetLimit and SetSharedLimit start the learning anew.
 	Bans bool
 }
 
@@ -58,14 +65,58 @@ func (l *Learning) check(limit Limit) error {
 	return nil
 }
 
-// learner applies the rule of [Learning]. It reads no clock; its times are monotonic.
-type learner struct {
+// start returns the rate to begin with, in units per period.
+func (l *Learning) start(limit Limit) float64 {
+	switch {
+	case l.Start > 0:
+		return float64(l.Start)
+	case l.Bans:
+		return float64(limit.Units)
+	}
+	return max(float64(limit.Units)/10, 1)
+}
+
+// learned is the state of the rule of [Learning].
+type learned struct {
 	rate   float64 // units per period
-	most   float64 // units per period; the configured limit
-	bans   bool
 	target float64 // what the rate climbs to; 0 before the first refusal
-	held   int     // number of intervals at the target
-	probe  float64 // latest growth, as a part of the rate; 0 while the learner does not probe
+	held   int64   // number of intervals at the target
+	probe  float64 // latest growth, as a part of the rate; 0 while the rule does not probe
+}
+
+// fall applies the rule after refusals, if the provider has accepted so many units per period.
+func (l *learned) fall(accepted, most float64) {
+	l.target = learnTarget * l.rate
+	l.rate = min(max(learnAccepted*accepted, learnLeast*l.rate, 1), most)
+	l.target = max(l.target, l.rate)
+	l.held, l.probe = 0, 0
+}
+
+// isUsed reports whether so many accepted units per period are evidence that the rate is not too high. Only whole units
+// can be used: of a rate of 1.5 units, one can.
+func (l *learned) isUsed(accepted float64) bool { return accepted >= learnUsed*math.Floor(l.rate) }
+
+// rise applies the rule after an interval without refusals in which the rate was used. The rate is at most most.
+func (l *learned) rise(most float64) {
+	switch {
+	case l.target == 0:
+		l.rate *= learnGrowth
+	case l.probe == 0 && l.rate < learnReached*l.target:
+		l.rate += learnClimb * (l.target - l.rate)
+	case l.held < learnHold:
+		l.held++
+	default:
+		l.probe = min(max(l.probe*learnProbeMore, learnProbe), learnProbeMost)
+		l.rate *= 1 + l.probe
+	}
+	l.rate = min(l.rate, most)
+}
+
+// learner applies the rule of [Learning] in one process. It reads no clock; its times are monotonic.
+type learner struct {
+	learned
+	most float64 // units per period; the configured limit
+	bans bool
 
 	interval time.Duration
 	perJudge float64       // periods per interval
@@ -77,12 +128,7 @@ type learner struct {
 }
 
 func newLearner(l Learning, limit Limit, now time.Duration) *learner {
-	r := &learner{rate: float64(l.Start), most: float64(limit.Units), bans: l.Bans, cutAt: -never}
-	if l.Start == 0 {
-		if r.rate = r.most; !l.Bans {
-			r.rate = max(r.most/10, 1)
-		}
-	}
+	r := &learner{learned: learned{rate: l.start(limit)}, most: float64(limit.Units), bans: l.Bans, cutAt: -never}
 	r.interval = max(limit.Period, shortestJudgement)
 	r.perJudge = float64(r.interval) / float64(limit.Period)
 	r.judgeAt = now + r.interval
@@ -109,23 +155,13 @@ func (r *learner) judge(now time.Duration) bool {
 	r.accepted, r.refused, r.judgeAt = 0, 0, now+r.interval
 	switch {
 	case refused > 0:
-		r.target = learnTarget * r.rate
-		r.rate = max(learnAccepted*accepted, learnLeast*r.rate, 1)
-		r.target = max(r.target, r.rate)
-		r.held, r.probe, r.cutAt = 0, 0, now
-	case r.bans || idle || accepted < learnUsed*r.rate:
+		r.fall(accepted, r.most)
+		r.cutAt = now
+	case r.bans || idle || !r.isUsed(accepted):
 		return false
-	case r.target == 0:
-		r.rate *= learnGrowth
-	case r.probe == 0 && r.rate < learnReached*r.target:
-		r.rate += learnClimb * (r.target - r.rate)
-	case r.held < learnHold:
-		r.held++
 	default:
-		r.probe = min(max(r.probe*learnProbeMore, learnProbe), learnProbeMost)
-		r.rate *= 1 + r.probe
+		r.rise(r.most)
 	}
-	r.rate = min(r.rate, r.most)
 	return true
 }
 
@@ -141,11 +177,14 @@ type Reply struct {
 
 // Observe learns from a reply of the provider. It never makes the pacer send more than Config.Limit:
 //
-//   - After a Retry-After, nothing is granted for the time that it states, LongestPause at most.
+//   - After a Retry-After, nothing is granted for the time that it states, LongestPause at most. Other pacers that
+//     share the limit pause, too, from their next call to the ledger on.
 //   - No more units are granted than the reply says are left, until the time of the refill that it states, for
 //     LongestPause at most. Units that were granted after the request of the reply are subtracted, because the provider
 //     may not have counted them yet.
-//   - A limit that the reply states bounds the units that are granted in each window, until a reply states another.
+//   - A limit that the reply states bounds the units that are granted in each window, until a reply states another. It
+//     bounds the units of all pacers that share the limit together, from the next call to the ledger on. Units that
+//     were leased before are still granted.
 //   - With Config.Learning, refusals lower the rate. Without refusals the rate rises again.
 //   - With Config.MeasureClock, the Date of the reply narrows the difference of the clocks.
 //
@@ -157,7 +196,10 @@ func (p *Pacer) Observe(r Reply) {
 	now := p.now()
 	received := min(max(r.Received.Sub(p.origin), 0), now)
 	sent := r.Sent.Sub(p.origin)
-	if p.learner != nil {
+	switch {
+	case p.share != nil:
+		p.share.observe(&p.core, a.Refused, r.Permit.cost, r.Permit.useBy)
+	case p.learner != nil:
 		p.learner.observe(a.Refused, r.Permit.cost, sent)
 	}
 	if m := p.core.supply.measure; m != nil && sent >= 0 && sent <= received {

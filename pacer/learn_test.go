@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/pacer"
+
+	"github.com/sluicelimits/sluice/internal/testkit/soak"
 )
 
 // provider is an HTTP server in virtual time that limits its clients by itself.
@@ -71,8 +73,8 @@ func bucketed(limit *int) func() bool {
 	}
 }
 
-// saturate keeps so many requests waiting or on their way for a time. It returns the number that were not refused.
-func saturate(t *testing.T, c *http.Client, workers int, d time.Duration) (accepted int) {
+// keepBusy keeps so many requests waiting or on their way for a time. It returns the number that were not refused.
+func keepBusy(t *testing.T, c *http.Client, workers int, d time.Duration) (accepted int) {
 	t.Helper()
 	end := time.Now().Add(d)
 	results := make(chan int, workers)
@@ -101,6 +103,7 @@ func saturate(t *testing.T, c *http.Client, workers int, d time.Duration) (accep
 // The limit of a provider falls to 40 % and then rises to 375 % of that, without notice. The pacer finds the new limit,
 // against providers that count in windows and in buckets. It uses nearly all of it, with few refusals.
 func TestLearns(t *testing.T) {
+	soak.SkipUnderRace(t)
 	for name, kind := range map[string]func(*int) func() bool{"window": windowed, "bucket": bucketed} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -120,15 +123,16 @@ func TestLearns(t *testing.T) {
 					limit = to
 					at.mu.Unlock()
 					before := at.refusals()
-					saturate(t, client, workers, 30*time.Second)
+					keepBusy(t, client, workers, 30*time.Second)
 					learning := at.refusals() - before
 					before = at.refusals()
-					used := float64(saturate(t, client, workers, time.Minute)) / 60 / float64(to)
+					used := float64(keepBusy(t, client, workers, time.Minute)) / 60 / float64(to)
 					t.Logf("%s, limit %d: %d refused while it learned; then %.1f %% used, %d refused in a minute",
 						name, to, learning,
 						100*used, at.refusals()-before)
 					if used < leastUsed || at.refusals()-before > mostRefused {
-						t.Errorf("limit %d: %.1f %% are used and %d refused in a minute, want %.0f %% and %d", to,
+						t.Errorf("limit %d: %.1f %% of it are used and %d requests refused in a minute, want %.0f "+
+							"%% and %d", to,
 							100*used,
 							at.refusals()-before, 100*leastUsed, mostRefused)
 					}
@@ -148,14 +152,15 @@ func TestNeverProbesWhoBans(t *testing.T) {
 		at := &provider{admit: windowed(&limit), delay: time.Millisecond}
 		p := open(t, pacer.Config{Limit: pacer.PerSecond(50), Learning: &pacer.Learning{Bans: true}})
 		client := &http.Client{Transport: &pacer.Transport{Pacer: p, Base: at}}
-		saturate(t, client, 5, 10*time.Second)
+		keepBusy(t, client, 5, 10*time.Second)
 		refused, learned := at.refusals(), p.Status().Learned
 		if refused == 0 || learned > 30 || learned < 20 {
-			t.Errorf("%d were refused, and %d per second learned", refused, learned)
+			t.Errorf("%d requests were refused, and the learned rate is %d per second", refused, learned)
 		}
-		saturate(t, client, 5, 5*time.Minute)
+		keepBusy(t, client, 5, 5*time.Minute)
 		if at.refusals() != refused || p.Status().Learned != learned {
-			t.Errorf("%d more were refused, and the rate is %d, was %d", at.refusals()-refused, p.Status().Learned,
+			t.Errorf("%d more requests were refused, and the rate is %d, before it was %d", at.refusals()-refused,
+				p.Status().Learned,
 				learned)
 		}
 	})
@@ -169,7 +174,7 @@ func TestLearnsNothingFromLittle(t *testing.T) {
 		p := open(t, pacer.Config{Limit: pacer.PerSecond(1000), Learning: &pacer.Learning{Start: 20}})
 		client := &http.Client{Transport: &pacer.Transport{Pacer: p, Base: at}}
 		for range 120 {
-			saturate(t, client, 1, time.Nanosecond)
+			keepBusy(t, client, 1, time.Nanosecond)
 			pass(500 * time.Millisecond)
 		}
 		if n := p.Status().Learned; n != 20 {
@@ -188,12 +193,12 @@ func TestObeysHeaders(t *testing.T) {
 			for i := 0; i < len(pairs); i += 2 {
 				h.Set(pairs[i], pairs[i+1])
 			}
-			permit := acquire(t, p, "a", 1)
+			permit := mustAcquire(t, p, "a", 1)
 			p.Observe(pacer.Reply{Status: status, Header: h, Permit: permit, Sent: time.Now(), Received: time.Now()})
 		}
 		at := func(want time.Duration) {
 			t.Helper()
-			acquire(t, p, "a", 1)
+			mustAcquire(t, p, "a", 1)
 			if got := time.Since(began); got != want {
 				t.Errorf("granted after %s, want %s", got, want)
 			}
@@ -236,15 +241,15 @@ func TestLyingProvider(t *testing.T) {
 		t.Run(fmt.Sprint(lie), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				p := open(t, pacer.Config{Limit: pacer.PerSecond(10), Learning: &pacer.Learning{Start: 10}})
-				permit := acquire(t, p, "a", 1)
+				permit := mustAcquire(t, p, "a", 1)
 				began := time.Now()
 				p.Observe(pacer.Reply{Status: 200, Header: http.Header{http.CanonicalHeaderKey(lie.name): {lie.value}},
 					Permit: permit, Sent: began, Received: began})
-				acquire(t, p, "a", 1)
+				mustAcquire(t, p, "a", 1)
 				if d := time.Since(began); d > pacer.LongestPause {
-					t.Errorf("a pause of %s", d)
+					t.Errorf("the provider's headers cause a pause of %s, want an hour at most", d)
 				}
-				acquire(t, p, "b", 10) // more than one unit in each window: it has one to itself
+				mustAcquire(t, p, "b", 10) // more than one unit in each window: it has one to itself
 				if s := p.Status(); s.Units > 10 || s.Limit.Units != 10 {
 					t.Errorf("status %+v, want at most 10 units", s)
 				}
@@ -263,12 +268,12 @@ func TestUnitsInFlight(t *testing.T) {
 				Permit: permit,
 				Sent:   time.Now(), Received: time.Now()})
 		}
-		first := acquire(t, p, "a", 1)
-		second := acquire(t, p, "a", 1)
-		acquire(t, p, "a", 3)
+		first := mustAcquire(t, p, "a", 1)
+		second := mustAcquire(t, p, "a", 1)
+		mustAcquire(t, p, "a", 3)
 		left(second, "5") // of which 3 are on their way
 		left(first, "90") // which is old
-		acquire(t, p, "a", 2)
+		mustAcquire(t, p, "a", 2)
 		var late *pacer.LateError
 		if _, err := p.Enqueue("a", 1, time.Minute-1, nil); !errors.As(err, &late) {
 			t.Errorf("a sixth unit of five that were left: %v, want a LateError", err)
@@ -280,7 +285,7 @@ func TestUnitsInFlight(t *testing.T) {
 func TestTransportRefuses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := open(t, pacer.Config{Limit: pacer.PerSecond(1)})
-		acquire(t, p, "", 1)
+		mustAcquire(t, p, "", 1)
 		ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
 		defer cancel()
 		body := &closed{Reader: strings.NewReader("text")}
@@ -382,6 +387,6 @@ func TestProbeFails(t *testing.T) {
 	broken := errors.New("no route")
 	if err := p.Probe(t.Context(), func(context.Context) (http.Header, error) { return nil, broken }); !errors.Is(err,
 		broken) {
-		t.Errorf("%v, want %v", err, broken)
+		t.Errorf("Probe whose request fails: %v, want %v", err, broken)
 	}
 }

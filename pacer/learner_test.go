@@ -18,7 +18,7 @@ func TestLearner(t *testing.T) {
 			r.observe(true, refused, sent)
 		}
 		if r.judge(now + time.Second - 1) {
-			t.Errorf("judged before the interval was over")
+			t.Errorf("the rate changed before the interval was over")
 		}
 		now += time.Second
 		r.judge(now)
@@ -74,5 +74,17 @@ func TestLearnerOfLongPeriods(t *testing.T) {
 	r.observe(false, 100, 0) // one unit in each of 100 periods
 	if r.judge(time.Second); r.rate != 1.5 {
 		t.Errorf("the rate is %v per period, want 1.5", r.rate)
+	}
+}
+
+// A rate of a few units grows, although only whole units can be used.
+func TestLearnerOfSmallRates(t *testing.T) {
+	r := newLearner(Learning{}, PerSecond(10), 0)
+	for now := time.Second; now < 20*time.Second; now += time.Second {
+		r.observe(false, int64(r.rate), now)
+		r.judge(now)
+	}
+	if r.rate != 10 {
+		t.Errorf("the rate has grown to %v, want 10", r.rate)
 	}
 }

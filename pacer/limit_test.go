@@ -2,6 +2,7 @@ package pacer_test
 
 import (
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -25,5 +26,13 @@ func TestParseLimit(t *testing.T) {
 		if got, err := pacer.ParseLimit(text); !errors.Is(err, pacer.ErrConfig) {
 			t.Errorf("ParseLimit(%q) = %v, %v, want ErrConfig", text, got, err)
 		}
+	}
+}
+
+// Guarantees that a pacer without a limit gets one error, and none about the guard that it does not have.
+func TestNewWithoutLimit(t *testing.T) {
+	if _, err := pacer.New(pacer.Config{}); !errors.Is(err, pacer.ErrConfig) ||
+		strings.Contains(err.Error(), "guard") || strings.Contains(err.Error(), "\n") {
+		t.Errorf("New without a limit = %v, want one error about the limit", err)
 	}
 }

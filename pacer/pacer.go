@@ -36,7 +36,7 @@ type Config struct {
 	Part *Part
 
 	// MaxWaiting is the number of requests that may wait at once, 1..2^31; 0 means DefaultMaxWaiting. Further requests
-	// fail with ErrFull. A waiting ticket takes 64 bytes, and each key some 150 more.
+	// fail with ErrFull. A waiting ticket takes 72 bytes, and each key some 150 more.
 	MaxWaiting int
 }
 
@@ -76,6 +76,7 @@ type Counts struct {
 	Lost     int64 // of Granted: units that were given back after their window had closed
 	Excess   int64 // units that were spent in addition to those granted, see [Permit.Settle]
 
+	AtOnce   int64 // requests that were granted without taking a place in the queue
 	Refused  int64 // requests that failed at once with a LateError
 	Expired  int64 // tickets whose longest wait passed
 	Canceled int64 // tickets that were canceled, also by the end of a context
@@ -89,7 +90,7 @@ type Status struct {
 	Counts
 
 	Limit        Limit
-	Learned      int64 // the learned limit, in units per window; 0: Config.Learning is nil
+	Learned      int64 // the learned limit, in units per window; 0: nothing is learned
 	Waiting      int   // tickets in the queue
 	WaitingUnits int64 // their cost
 	WaitingKeys  int   // keys with tickets in the queue
@@ -114,7 +115,7 @@ type Pacer struct {
 
 	mu      sync.Mutex
 	core    core
-	learner *learner // nil: Config.Learning is nil
+	learner *learner // nil: Config.Learning is nil, or the limit is shared
 
 	share   *shareRun          // nil: the limit is not shared
 	readAt  time.Duration      // the monotonic time until which the latest reading of the wall clock is used
@@ -154,14 +155,17 @@ func New(c Config) (*Pacer, error) {
 	if c.MeasureClock && c.Guard.ClockError <= 0 {
 		return nil, fmt.Errorf("%w: MeasureClock needs a Guard.ClockError above 0", ErrConfig)
 	}
-	if err := errors.Join(c.Limit.check(), c.Guard.check(c.Limit.Period), c.Learning.check(c.Limit),
-		c.Shared.check(&c), c.Part.check(&c)); err != nil {
+	if err := c.Limit.check(); err != nil {
+		return nil, err
+	}
+	if err := errors.Join(c.Guard.check(c.Limit.Period), c.Learning.check(c.Limit), c.Shared.check(&c),
+		c.Part.check(&c)); err != nil {
 		return nil, err
 	}
 	now := time.Now()
 	p := &Pacer{origin: now, maxWaiting: c.MaxWaiting, timerAt: never}
 	p.core = core{queue: newQueue(), supply: supply{limit: c.Limit, guard: c.Guard, smoothing: c.Smoothing}}
-	if c.Learning != nil {
+	if c.Learning != nil && c.Shared == nil {
 		p.learning = *c.Learning
 		p.learn(&p.learning)
 	}
@@ -174,7 +178,7 @@ func New(c Config) (*Pacer, error) {
 	}
 	p.core.supply.advance(p.core.supply.correct(clock.Instant{Wall: time.Duration(now.UnixNano())}))
 	if c.Shared != nil {
-		p.beginSharing(c.Shared, c.Limit.Units)
+		p.beginSharing(c.Shared, c.Limit, c.Learning)
 	}
 	return p, nil
 }
@@ -186,46 +190,54 @@ func (p *Pacer) Acquire(ctx context.Context, key string, cost int64) (Permit, er
 	if ctx.Err() != nil {
 		return Permit{}, context.Cause(ctx)
 	}
-	p.mu.Lock()
-	now := p.now()
-	if p.core.queue.waiting == 0 && cost > 0 && !p.closed {
-		p.core.supply.pass(now, false)
-		if permit, ok := p.core.grant(cost, now); ok {
-			p.core.counts.Asked += cost
-			p.mu.Unlock()
-			permit.pacer = p
-			return permit, nil
-		}
+	if permit, ok := p.grantOrLock(cost); ok {
+		return permit, nil
 	}
-	w, t, err := p.enter(ctx, key, cost, now)
+	w, t, err := p.enter(ctx, key, cost)
 	if err != nil {
 		return Permit{}, err
 	}
-	return p.wait(ctx, w, t, key, cost)
+	if !w.wait(ctx) && p.leave(w, t) {
+		return Permit{}, endedError(ctx, key, cost)
+	}
+	return p.outcomeOf(w)
 }
 
 // A goroutine that is blocked in Acquire has a stack of 2 KiB only if none of its earlier calls needed more than about
-// 1 KiB, because the runtime does not shrink a stack below that. Functions that build errors need more, and are
-// therefore not inlined into the functions below.
+// 1 KiB, because the runtime does not shrink a stack below that. Functions that build errors or copy permits need more,
+// and are therefore not inlined into the functions below which a goroutine blocks.
+
+// grantOrLock grants cost units if no request waits and the units are free. Otherwise it returns with the lock held.
+//
+//go:noinline
+func (p *Pacer) grantOrLock(cost int64) (permit Permit, ok bool) {
+	p.mu.Lock()
+	if now := p.now(); p.core.queue.waiting == 0 && cost > 0 && !p.closed {
+		p.core.supply.pass(now, false)
+		if permit, ok = p.core.grant(cost, now); ok {
+			p.core.counts.Asked += cost
+			p.core.counts.AtOnce++
+			permit.pacer = p
+			p.mu.Unlock()
+		}
+	}
+	return permit, ok
+}
 
 // TryAcquire grants cost units if no request waits and the units are free. It never waits.
 func (p *Pacer) TryAcquire(cost int64) (Permit, bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if now := p.now(); p.core.queue.waiting == 0 && cost > 0 && !p.closed {
-		p.core.supply.pass(now, false)
-		if permit, ok := p.core.grant(cost, now); ok {
-			p.core.counts.Asked += cost
-			permit.pacer = p
-			return permit, true
-		}
+	permit, ok := p.grantOrLock(cost)
+	if !ok {
+		p.mu.Unlock()
 	}
-	return Permit{}, false
+	return permit, ok
 }
 
 // enter takes a place in the queue for a goroutine. It is called with the lock held, and releases it.
-func (p *Pacer) enter(ctx context.Context, key string, cost int64, now time.Duration) (*waiter, place, error) {
-	latest := never
+//
+//go:noinline
+func (p *Pacer) enter(ctx context.Context, key string, cost int64) (*waiter, place, error) {
+	now, latest := p.now(), never
 	if deadline, ok := ctx.Deadline(); ok {
 		latest = after(now, time.Until(deadline))
 	}
@@ -244,17 +256,35 @@ func (p *Pacer) enter(ctx context.Context, key string, cost int64, now time.Dura
 	return w, t, nil
 }
 
-// wait waits for the turn of a goroutine, or for the end of its context.
-func (p *Pacer) wait(ctx context.Context, w *waiter, t place, key string, cost int64) (Permit, error) {
+// wait waits for the turn of a goroutine. It returns false if ctx has ended before.
+//
+//go:noinline
+func (w *waiter) wait(ctx context.Context) bool {
 	select {
 	case <-w.done:
+		return true
 	case <-ctx.Done():
-		if p.cancel(t) {
-			p.waiters.Put(w)
-			return Permit{}, endedError(ctx, key, cost)
-		}
-		<-w.done // the grant came first: it must not be lost
+		return false
 	}
+}
+
+// leave gives up a place in the queue. If the grant came first, it waits for the outcome, which must not be lost, and
+// returns false.
+//
+//go:noinline
+func (p *Pacer) leave(w *waiter, t place) bool {
+	if p.cancel(t) {
+		p.waiters.Put(w)
+		return true
+	}
+	<-w.done // the grant came first
+	return false
+}
+
+// outcomeOf returns what a waiter was woken with, and keeps the waiter for the next request.
+//
+//go:noinline
+func (p *Pacer) outcomeOf(w *waiter) (Permit, error) {
 	permit, err := w.permit, w.err
 	w.permit, w.err = Permit{}, nil
 	p.waiters.Put(w)
@@ -309,6 +339,7 @@ func (p *Pacer) enqueue(key string, cost int64, latest, expires, now time.Durati
 		return 0, p.lateError(key, cost, earliest, latest)
 	}
 	p.core.queue.push(key, cost, expires, w)
+	p.core.queue.stamp(now)
 	p.core.counts.Asked += cost
 	return earliest, nil
 }
@@ -347,10 +378,15 @@ func (p *Pacer) cancel(t place) bool {
 		p.mu.Unlock()
 		return false
 	}
-	first, cost := i == q.next(), q.at(i).cost
-	q.remove(i)
 	p.core.counts.Canceled++
-	if next := q.next(); first && next != 0 && q.at(next).cost < cost {
+	if !q.isFirst(i) {
+		q.cancel(i)
+		p.mu.Unlock()
+		return true
+	}
+	cost := q.at(i).cost
+	q.remove(i)
+	if next := q.next(); next != 0 && q.at(next).cost < cost {
 		p.serveAndUnlock(p.now()) // the units that are left may be enough for the next ticket
 	} else {
 		p.mu.Unlock()
@@ -406,8 +442,14 @@ func (p *Pacer) SetWeight(key string, weight int64) error {
 func (p *Pacer) Status() Status {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	return p.status()
+}
+
+// status is called with the lock held.
+func (p *Pacer) status() Status {
 	p.now()
 	q, s := p.core.queue, &p.core.supply
+	q.settle()
 	return Status{
 		Counts: p.core.counts, Limit: s.limit, Learned: s.learned,
 		Waiting: q.waiting, WaitingUnits: q.units, WaitingKeys: len(q.busy.items),
@@ -442,6 +484,7 @@ func (p *Pacer) now() time.Duration {
 // more, because the goroutine may have been suspended between the readings of the two.
 func (p *Pacer) readBoth() clock.Instant {
 	s := &p.core.supply
+	p.core.queue.settle() // the sharer reads the counts of the queue afterwards
 	now := p.instant()
 	if step(s.raw, now) > clockStep {
 		now = p.instant()

@@ -76,7 +76,7 @@ func TestRefusesBadArguments(t *testing.T) {
 			}
 		}
 		refusals()
-		acquire(t, p, "a", 10)
+		mustAcquire(t, p, "a", 10)
 		for range 2 {
 			if _, err := p.Enqueue("a", 1, pacer.Forever, w); err != nil {
 				t.Fatal(err)
@@ -92,7 +92,7 @@ func TestRefusesBadArguments(t *testing.T) {
 	})
 }
 
-func acquire(t *testing.T, p *pacer.Pacer, key string, cost int64) pacer.Permit {
+func mustAcquire(t *testing.T, p *pacer.Pacer, key string, cost int64) pacer.Permit {
 	t.Helper()
 	permit, err := p.Acquire(context.Background(), key, cost)
 	if err != nil {
@@ -106,7 +106,7 @@ func TestLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := open(t, pacer.Config{Limit: pacer.PerSecond(10)})
 		began := time.Now()
-		acquire(t, p, "a", 10)
+		mustAcquire(t, p, "a", 10)
 		ctx, cancel := context.WithTimeout(context.Background(), 999*time.Millisecond)
 		defer cancel()
 		_, err := p.Acquire(ctx, "a", 1)
@@ -141,7 +141,7 @@ func TestLate(t *testing.T) {
 func TestHugeBacklog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := open(t, pacer.Config{Limit: pacer.Limit{Units: pacer.MaxUnits, Period: pacer.MaxPeriod}})
-		acquire(t, p, "a", pacer.MaxUnits)
+		mustAcquire(t, p, "a", pacer.MaxUnits)
 		var last time.Time
 		for range 1000 {
 			ticket, err := p.Enqueue("a", pacer.MaxUnits, pacer.Forever, pacer.WakerFunc(func(pacer.Permit, error) {}))
@@ -164,7 +164,7 @@ func TestHugeBacklog(t *testing.T) {
 func TestSetLimitReachesWhoWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := open(t, pacer.Config{Limit: pacer.Limit{Units: 10, Period: time.Hour}})
-		acquire(t, p, "a", 10)
+		mustAcquire(t, p, "a", 10)
 		var got []string
 		for i, cost := range []int64{10, 3} {
 			w := pacer.WakerFunc(func(_ pacer.Permit, err error) { got = append(got, fmt.Sprint(i, " ", err)) })
@@ -353,7 +353,7 @@ func TestRaces(t *testing.T) {
 func TestCancelTwice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := open(t, pacer.Config{Limit: pacer.Limit{Units: 1, Period: time.Hour}})
-		acquire(t, p, "a", 1)
+		mustAcquire(t, p, "a", 1)
 		w := pacer.WakerFunc(func(pacer.Permit, error) {})
 		first, err := p.Enqueue("a", 1, pacer.Forever, w)
 		if err != nil || !p.Cancel(first) || p.Cancel(first) {
@@ -381,14 +381,14 @@ func TestSettle(t *testing.T) {
 				t.Errorf("%d units are used, want %d", got, want)
 			}
 		}
-		permit := acquire(t, p, "a", 4)
+		permit := mustAcquire(t, p, "a", 4)
 		permit.Settle(6)
 		used(6)
 		permit.Settle(-1)
 		used(0)
 		permit.Release()
 		used(0)
-		permit = acquire(t, p, "a", 4)
+		permit = mustAcquire(t, p, "a", 4)
 		permit.Settle(math.MaxInt64)
 		used(pacer.MaxUnits)
 		pass(time.Second)
@@ -410,7 +410,7 @@ func TestSettle(t *testing.T) {
 func TestClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := open(t, pacer.Config{Limit: pacer.Limit{Units: 1, Period: time.Hour}})
-		acquire(t, p, "a", 1)
+		mustAcquire(t, p, "a", 1)
 		closed := 0
 		for i := range 100 {
 			_, err := p.Enqueue(fmt.Sprint(i%7), 1, pacer.Forever, pacer.WakerFunc(func(_ pacer.Permit, err error) {

@@ -152,14 +152,14 @@ func TestFollowPlan(t *testing.T) {
 		}
 		pass(5*time.Second + time.Millisecond)
 		if got, want := fmt.Sprint(d.windows(5)), "[100 100 40 40 40]"; got != want {
-			t.Errorf("%s, want %s", got, want)
+			t.Errorf("after the plan changed: %s, want %s", got, want)
 		}
 		write(`{"total": `)
 		pass(3 * time.Second)
 		write(`{"total": 60, "instances": 2}`)
 		pass(5 * time.Second)
 		if got, want := fmt.Sprint(d.windows(8)), "[40 40 40 40 40 40 60 60]"; got != want || failures != 6 {
-			t.Errorf("%s, %d failures; want %s and 6", got, failures, want)
+			t.Errorf("while the file cannot be read: %s, %d failures; want %s and 6", got, failures, want)
 		}
 		cancel()
 		all.Wait()

@@ -64,8 +64,8 @@ func plot(curves []curve) []byte {
 	return b.Bytes()
 }
 
-// stepped is the step response of one sender to limits that change each second.
-func stepped(t *testing.T) curve {
+// stepResponse is the step response of one sender to limits that change each second.
+func stepResponse(t *testing.T) curve {
 	c := curve{title: "One sender: the limit changes from 1,000/s to 500/s and to 1,500/s"}
 	r := respond(t, 1000)
 	for i, units := range []int64{1000, 500, 1500} {
@@ -137,7 +137,7 @@ func TestPlots(t *testing.T) {
 		}
 	}
 	for file, curves := range map[string][]curve{
-		"../docs/consumer-one.svg":  {stepped(t), demanded(t)},
+		"../docs/consumer-one.svg":  {stepResponse(t), demanded(t)},
 		"../docs/consumer-many.svg": {even, sharedResponse("80 % jump every 7 s")},
 	} {
 		got := plot(curves)

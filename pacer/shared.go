@@ -24,7 +24,9 @@ var ErrTooSoon = ledger.ErrTooSoon
 // clocks. Without a Guard, the sum is exact only in the windows as the ledger numbers them, and not as the provider
 // counts them.
 //
-// A shared limit begins to grant units two to three windows after its first use. It cannot be used with Learning.
+// A shared limit begins to grant units two to three windows after its first use. With Config.Learning, the pacers learn
+// it together, and the ledger keeps what they have learned. What the provider says to one pacer holds for all, see
+// [Pacer.Observe].
 type Shared struct {
 	Ledger Ledger
 	Key    string // names the limit in the ledger; the same in all pacers that share it
@@ -43,8 +45,6 @@ func (s *Shared) check(c *Config) error {
 		return nil
 	case s.Ledger == nil:
 		return fmt.Errorf("%w: Shared has no Ledger", ErrConfig)
-	case c.Learning != nil:
-		return fmt.Errorf("%w: a shared limit cannot be learned", ErrConfig)
 	case c.Limit.Period < minSharedPeriod || c.Limit.Period > maxSharedPeriod:
 		return fmt.Errorf("%w: the period of a shared limit is %s, and not within %s..%s", ErrConfig, c.Limit.Period,
 			minSharedPeriod, maxSharedPeriod)
@@ -64,7 +64,7 @@ type shareRun struct {
 
 // look wakes the goroutine if there may be a call to make. It is called with the pacer's lock held.
 func (r *shareRun) look(c *core) {
-	if r.busy || !r.lacks(c) {
+	if r.busy || !r.lacks(c) && !r.mustTell(c) {
 		return
 	}
 	select {
@@ -73,10 +73,14 @@ func (r *shareRun) look(c *core) {
 	}
 }
 
-func (p *Pacer) beginSharing(s *Shared, limit int64) {
+func (p *Pacer) beginSharing(s *Shared, limit Limit, l *Learning) {
 	ctx, stop := context.WithCancel(context.Background())
-	p.share = &shareRun{sharer: newSharer(limit, rand.Uint64()), ledger: s.Ledger, key: s.Key,
+	p.share = &shareRun{sharer: newSharer(limit.Units, rand.Uint64()), ledger: s.Ledger, key: s.Key,
 		wake: make(chan struct{}, 1), stop: stop, ended: make(chan struct{})}
+	if l != nil {
+		p.share.group = newGroup(l, limit)
+		p.core.supply.learned = p.share.group.start
+	}
 	go p.callLedger(ctx)
 }
 
@@ -140,6 +144,9 @@ func (p *Pacer) endSharing() {
 // later. Units of the window after the present one may be leased already, so the time must be at least two periods from
 // now. The error wraps ErrTooSoon if the time is too early, or ErrConfig. After any other error it is unknown whether
 // the limit changes; the call can then be repeated.
+//
+// All pacers forget at once, and not only from that time on, what was learned and what the provider has stated. If they
+// learn, they begin anew from Learning.Start, or from a tenth of Config.Limit.
 func (p *Pacer) SetSharedLimit(ctx context.Context, units int64, from time.Time) error {
 	if p.share == nil {
 		return fmt.Errorf("%w: the limit is not shared", ErrConfig)

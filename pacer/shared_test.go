@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -46,24 +47,29 @@ type three struct {
 	granted map[int64]int64
 }
 
-func share(t *testing.T, limit int64) *three {
+func share(t *testing.T, limit int64) *three { return shareLearning(t, limit, nil) }
+
+func shareLearning(t *testing.T, limit int64, l *pacer.Learning) *three {
 	s := &three{t: t, ledger: &away{Ledger: pacer.NewMemoryLedger()}, granted: map[int64]int64{}}
 	for i := range s.pacers {
-		s.pacers[i] = open(t, pacer.Config{Limit: pacer.PerSecond(limit),
+		s.pacers[i] = open(t, pacer.Config{Limit: pacer.PerSecond(limit), Learning: l,
 			Shared: &pacer.Shared{Ledger: s.ledger, Key: "api"}})
 	}
 	return s
 }
 
-// want makes n requests wait at a pacer.
-func (s *three) want(at, n int) {
+// want makes n requests wait at a pacer, which cost a unit each.
+func (s *three) want(at, n int) { s.wantOf(at, n, 1) }
+
+// wantOf makes n requests of the given cost wait at a pacer.
+func (s *three) wantOf(at, n int, cost int64) {
 	s.t.Helper()
 	for range n {
-		_, err := s.pacers[at].Enqueue("a", 1, pacer.Forever, pacer.WakerFunc(func(_ pacer.Permit, err error) {
+		_, err := s.pacers[at].Enqueue("a", cost, pacer.Forever, pacer.WakerFunc(func(_ pacer.Permit, err error) {
 			if err == nil {
 				s.mu.Lock()
 				defer s.mu.Unlock()
-				s.granted[time.Now().Unix()]++
+				s.granted[time.Now().Unix()] += cost
 			}
 		}))
 		if err != nil {
@@ -72,8 +78,8 @@ func (s *three) want(at, n int) {
 	}
 }
 
-// since returns the units that were granted in each second since began.
-func (s *three) since(began time.Time, seconds int) (granted []int64) {
+// grantedPerSecond returns the units that were granted in each second since began.
+func (s *three) grantedPerSecond(began time.Time, seconds int) (granted []int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i := range seconds {
@@ -92,7 +98,7 @@ func TestShared(t *testing.T) {
 		s.want(1, 20)
 		pass(7 * time.Second)
 		var sum int64
-		for second, n := range s.since(began, 7) {
+		for second, n := range s.grantedPerSecond(began, 7) {
 			least := int64(99)
 			if second < 3 { // the second pacer keeps some units for requests like its latest ones
 				least = 75
@@ -103,6 +109,52 @@ func TestShared(t *testing.T) {
 		}
 		if sum != 520 {
 			t.Errorf("%d were granted, want 520", sum)
+		}
+	})
+}
+
+// Requests that cost more than the units that a pacer has leased wait for more units.
+func TestSharedCosts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := share(t, 30)
+		for i := range s.pacers {
+			s.want(i, 20)
+			s.wantOf(i, 20, 13)
+			s.want(i, 20)
+		}
+		began, sum := time.Now(), int64(0)
+		pass(time.Minute)
+		for second, n := range s.grantedPerSecond(began, 60) {
+			if sum += n; n > 30 {
+				t.Errorf("second %d: %d units of 30 were granted", second, n)
+			}
+		}
+		if want := int64(3 * (20 + 20*13 + 20)); sum != want {
+			t.Errorf("%d units were granted in a minute, want %d", sum, want)
+		}
+	})
+}
+
+// A request that costs more than the learned rate has a window of its own in the end, although other pacers always have
+// requests that fit.
+func TestSharedCostAboveTheRate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := shareLearning(t, 30, &pacer.Learning{Start: 5})
+		s.wantOf(0, 3, 13)
+		s.want(1, 2000)
+		s.want(2, 2000)
+		began := time.Now()
+		pass(time.Minute)
+		large := 0
+		for second, n := range s.grantedPerSecond(began, 60) {
+			if n == 13 {
+				large++
+			} else if n > 5 {
+				t.Errorf("second %d: %d units were granted, want at most 5, or 13 at once", second, n)
+			}
+		}
+		if large != 3 {
+			t.Errorf("%d of 3 large requests were granted in a minute", large)
 		}
 	})
 }
@@ -127,7 +179,7 @@ func TestSetSharedLimit(t *testing.T) {
 			t.Errorf("SetLimit of a shared limit: %v, want ErrConfig", err)
 		}
 		pass(6 * time.Second)
-		if got, want := fmt.Sprint(s.since(began, 6)), "[100 100 50 50 50 50]"; got != want {
+		if got, want := fmt.Sprint(s.grantedPerSecond(began, 6)), "[100 100 50 50 50 50]"; got != want {
 			t.Errorf("granted %s, want %s", got, want)
 		}
 		for i, p := range s.pacers {
@@ -151,7 +203,7 @@ func TestLedgerAway(t *testing.T) {
 		pass(4 * time.Second)
 		s.ledger.set(false)
 		pass(4 * time.Second)
-		got := s.since(began, 8)
+		got := s.grantedPerSecond(began, 8)
 		for second, n := range got {
 			if n > 100 || second >= 2 && second < 4 && n > 0 || second > 5 && n < 99 {
 				t.Errorf("a ledger that was away for 4 s: %v were granted", got)
@@ -161,6 +213,113 @@ func TestLedgerAway(t *testing.T) {
 		if c := s.pacers[0].Status(); c.LedgerErrors == 0 || c.LedgerCalls <= c.LedgerErrors {
 			t.Errorf("%d calls, %d errors", c.LedgerCalls, c.LedgerErrors)
 		}
+	})
+}
+
+// A Retry-After to one of the pacers that share a limit pauses all of them, from their next call to the ledger on. A
+// time far away stops none for longer than LongestPause.
+func TestPausesAll(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := share(t, 100)
+		for i := range s.pacers {
+			s.want(i, 2000)
+		}
+		pass(5 * time.Second)
+		refused := func(retryAfter string) {
+			now := time.Now()
+			s.pacers[0].Observe(pacer.Reply{Status: 429, Header: http.Header{"Retry-After": {retryAfter}},
+				Sent: now, Received: now})
+		}
+		began := time.Now()
+		calls := s.pacers[0].Status().LedgerCalls
+		for range 100 {
+			refused("4")
+			pass(time.Millisecond)
+		}
+		if n := s.pacers[0].Status().LedgerCalls - calls; n > 2 {
+			t.Errorf("after 100 refusals, %d calls to the ledger in a tenth of a second", n)
+		}
+		pass(7 * time.Second)
+		if got := s.grantedPerSecond(began, 7); got[0] > 100 || got[1]+got[2]+got[3] != 0 || got[5] < 99 ||
+			got[6] < 99 {
+			t.Errorf("after a Retry-After of 4 s to one of three pacers: %v were granted", got)
+		}
+		refused("31536000")
+		pass(time.Second)
+		granted := func() (n int64) {
+			for i := range s.pacers {
+				n += s.pacers[i].Status().Granted
+			}
+			return n
+		}
+		before := granted()
+		pass(pacer.LongestPause - 2*time.Second)
+		if n := granted() - before; n != 0 {
+			t.Errorf("%d were granted within an hour after a Retry-After of a year", n)
+		}
+		pass(5 * time.Second)
+		if n := granted() - before; n < 200 {
+			t.Errorf("%d were granted after the longest pause", n)
+		}
+	})
+}
+
+// What replies to one of the pacers say holds for all pacers that share the limit, also for one that is opened later,
+// until the shared limit is changed.
+func TestSharedLearning(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := shareLearning(t, 100, &pacer.Learning{Start: 80})
+		for i := range s.pacers {
+			s.want(i, 2000)
+		}
+		if n := s.pacers[0].Status().Learned; n != 80 {
+			t.Errorf("the rate begins at %d, want 80", n)
+		}
+		pass(5 * time.Second)
+		says := func(at, status int, header ...string) {
+			now := time.Now()
+			permit := mustAcquire(t, s.pacers[at], "b", 1)
+			h := http.Header{}
+			for i := 0; i < len(header); i += 2 {
+				h.Set(header[i], header[i+1])
+			}
+			s.pacers[at].Observe(pacer.Reply{Status: status, Header: h, Permit: permit, Sent: now, Received: now})
+		}
+		// holds checks, a few seconds later, that all pacers know of a rate and grant at most so many units per second.
+		holds := func(what string, rate, most int64) {
+			t.Helper()
+			pass(4 * time.Second)
+			began := time.Now()
+			pass(3 * time.Second)
+			for i := range s.pacers {
+				if n := s.pacers[i].Status().Learned; n != rate {
+					t.Errorf("%s: pacer %d knows of a rate of %d, want %d", what, i, n, rate)
+				}
+			}
+			for _, n := range s.grantedPerSecond(began, 3) {
+				if n > most || n < most-5 { // the other key has a few units
+					t.Errorf("%s: %v were granted, want %d", what, s.grantedPerSecond(began, 3), most)
+					break
+				}
+			}
+		}
+		holds("no replies", 80, 80)
+		says(0, 200)
+		says(0, 429)
+		holds("a refusal", 56, 56)
+		s.pacers[1].Close()
+		s.pacers[1] = open(t, pacer.Config{Limit: pacer.PerSecond(100), Learning: &pacer.Learning{Start: 80},
+			Shared: &pacer.Shared{Ledger: s.ledger, Key: "api"}})
+		s.want(1, 2000)
+		holds("a new pacer", 56, 56)
+		says(2, 200, "RateLimit-Policy", `"all";q=20;w=1`)
+		holds("a stated limit", 56, 20)
+		says(1, 200, "RateLimit-Policy", `"all";q=1000;w=1`)
+		holds("a higher stated limit", 56, 56)
+		if err := s.pacers[2].SetSharedLimit(t.Context(), 90, time.Now().Add(2*time.Second)); err != nil {
+			t.Fatal(err)
+		}
+		holds("a changed limit", 80, 80)
 	})
 }
 
@@ -191,7 +350,7 @@ func TestSharedRefuses(t *testing.T) {
 	}
 	for name, bend := range map[string]func(*pacer.Config){
 		"no ledger":       func(c *pacer.Config) { c.Shared.Ledger = nil },
-		"learning":        func(c *pacer.Config) { c.Learning = &pacer.Learning{} },
+		"learning":        func(c *pacer.Config) { c.Learning = &pacer.Learning{Start: 11} },
 		"a short period":  func(c *pacer.Config) { c.Limit.Period = 99 * time.Millisecond },
 		"a period of day": func(c *pacer.Config) { c.Limit.Period = 24 * time.Hour },
 	} {

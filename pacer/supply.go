@@ -40,8 +40,10 @@ type supply struct {
 	next   lease  // lease of a window that has not opened yet
 
 	pausedUntil time.Duration // nothing is granted before this time
+	askedUntil  time.Duration // the latest end of a pause that the provider asked this pacer for
 	learned     int64         // learned limit, in units per window; 0: no bound
 	stated      int64         // limit that the provider states, in units per window; 0: no bound
+	statedAnew  bool          // the provider has stated a limit since the latest call to the ledger
 	budgets     []budget      // units that the provider says are left, in the order of its replies' fields
 }
 
@@ -186,7 +188,8 @@ func (s *supply) resize() {
 // the pacer had granted total units in its lifetime. At present it has granted granted units.
 func (s *supply) advise(a *Advice, received time.Duration, total, granted int64) {
 	if a.RetryAfter > 0 {
-		s.pausedUntil = max(s.pausedUntil, received+min(a.RetryAfter, LongestPause))
+		s.askedUntil = max(s.askedUntil, received+min(a.RetryAfter, LongestPause))
+		s.pausedUntil = max(s.pausedUntil, s.askedUntil)
 	}
 	if len(a.Limits) > 0 {
 		s.stated = MaxUnits
@@ -194,6 +197,7 @@ func (s *supply) advise(a *Advice, received time.Duration, total, granted int64)
 			perWindow := float64(l.Units) * (float64(s.limit.Period) / float64(l.Period))
 			s.stated = min(s.stated, int64(min(max(perWindow, 1), MaxUnits)))
 		}
+		s.statedAnew = true
 		s.resize()
 	}
 	for i, l := range a.Left {
@@ -204,6 +208,11 @@ func (s *supply) advise(a *Advice, received time.Duration, total, granted int64)
 			*b = budget{max(l.Units-(granted-total), 0), received + min(l.Until, LongestPause), total}
 		}
 	}
+}
+
+// windowOf returns the number of the window whose permits are good until useBy.
+func (s *supply) windowOf(useBy time.Duration) int64 {
+	return s.number + floorDiv(useBy-s.closes+s.limit.Period/2, s.limit.Period)
 }
 
 // budgeted returns the time from which on the provider's pause and budgets allow a number of units. It may be in the
@@ -240,9 +249,10 @@ func (s *supply) take(cost int64, now time.Duration) bool {
 }
 
 // fits reports whether the open window has room for a cost. A cost above the learned or stated limit, and not above the
-// limit itself, needs a window of its own.
+// limit itself, needs a window of its own. A shared limit has only the units that the ledger has leased.
 func (s *supply) fits(cost int64) bool {
-	return cost <= s.units-s.used || s.used == 0 && s.units > 0 && cost > s.units && cost <= s.most(s.number)
+	return cost <= s.units-s.used ||
+		!s.shared && s.used == 0 && s.units > 0 && cost > s.units && cost <= s.most(s.number)
 }
 
 // pass accounts for the time until now. Waiting says whether requests waited in that time.

@@ -8,6 +8,7 @@ import (
 	"unsafe"
 
 	"github.com/sluicelimits/sluice/internal/limiter/clock"
+	"github.com/sluicelimits/sluice/internal/limiter/ledger"
 )
 
 const ms = time.Millisecond
@@ -107,10 +108,13 @@ func TestTagsOverflow(t *testing.T) {
 	}
 }
 
-// A ticket takes 64 bytes, as documented.
+// A ticket takes 72 bytes, as documented. Its node is a line of the cache.
 func TestTicketSize(t *testing.T) {
 	if n := unsafe.Sizeof(ticket{}); n != 64 {
-		t.Errorf("a ticket takes %d bytes, want 64", n)
+		t.Errorf("the node of a ticket takes %d bytes, want 64", n)
+	}
+	if n := unsafe.Sizeof(slab{}); n != 72*slabSize {
+		t.Errorf("%d tickets take %d bytes, want 72 each", slabSize, n)
 	}
 }
 
@@ -144,5 +148,31 @@ func TestLowestBoundHolds(t *testing.T) {
 		if got := s.each(); got != tt.want {
 			t.Errorf("learned %d, stated %d: a window has %d units, want %d", tt.learned, tt.stated, got, tt.want)
 		}
+	}
+}
+
+// The pause of another instance ends within LongestPause, also if the other one's clock or its provider is wrong, and
+// hearing of it again does not make it longer.
+func TestHearsAPauseOnce(t *testing.T) {
+	c := core{queue: newQueue(), supply: supply{limit: PerSecond(1), shared: true}}
+	s := newSharer(1, 1)
+	c.supply.advance(clock.Instant{Mono: time.Minute, Wall: 1000 * time.Second})
+	for _, tt := range []struct {
+		pause int64 // in milliseconds since 1970
+		want  time.Duration
+	}{
+		{0, 0},
+		{999_000, time.Minute - time.Second},
+		{1_002_000, time.Minute + 2*time.Second},
+		{1_001_000, time.Minute + 2*time.Second},
+		{ledger.MaxPause, time.Minute + LongestPause},
+	} {
+		if s.hear(&c, tt.pause); c.supply.pausedUntil != tt.want {
+			t.Errorf("a pause until %d ms: until %s, want %s", tt.pause, c.supply.pausedUntil, tt.want)
+		}
+	}
+	c.supply.advance(clock.Instant{Mono: time.Hour, Wall: 1000*time.Second + 59*time.Minute})
+	if s.hear(&c, ledger.MaxPause); c.supply.pausedUntil != time.Minute+LongestPause {
+		t.Errorf("heard again, a pause ends %s later", c.supply.pausedUntil-time.Minute-LongestPause)
 	}
 }

@@ -18,6 +18,7 @@ import (
 	gostats "github.com/lyft/gostats"
 
 	"github.com/sluicelimits/sluice/internal/server/envoyconfig"
+	"github.com/sluicelimits/sluice/internal/testkit/soak"
 )
 
 // loadPeer reads files with envoyproxy/ratelimit, which panics if anything is wrong.
@@ -155,7 +156,7 @@ func (w *writer) requests() (out [][]envoyconfig.Entry) {
 // Guarantees that files made at random are accepted or refused as by envoyproxy/ratelimit, in the same words, and that
 // each descriptor of a request gets the same limit, the same name of its statistics and the same shared counter.
 func TestConfigLikePeer(t *testing.T) {
-	const rounds = 3000
+	rounds := soak.Times(12_000)
 	refused, limited := 0, 0
 	for round := range rounds {
 		w := &writer{rng: rand.New(rand.NewPCG(1, uint64(round)))}

@@ -24,6 +24,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
 	"github.com/sluicelimits/sluice/internal/server/envoyconfig"
 	"github.com/sluicelimits/sluice/internal/server/rls"
+	"github.com/sluicelimits/sluice/internal/testkit/soak"
 )
 
 // counters stands in for the peer's Redis. Its keys have the start of their window in them, so none has to expire.
@@ -145,8 +146,9 @@ func (w *writer) request() *rlsv3.RateLimitRequest {
 // out: the peer's version changes the status of such a descriptor.
 func TestServiceLikePeer(t *testing.T) {
 	t.Setenv("LIMIT_RESPONSE_HEADERS_ENABLED", "true")
+	rounds := soak.Times(1600)
 	over, limited := 0, 0
-	for round := range 400 {
+	for round := range rounds {
 		w := &writer{rng: rand.New(rand.NewPCG(2, uint64(round)))}
 		w.line(0, "domain: d")
 		w.line(0, "descriptors:")
@@ -174,7 +176,7 @@ func TestServiceLikePeer(t *testing.T) {
 		}
 		compareStats(t, ours.Stats(), theirStats, text)
 	}
-	if over < 2000 || limited < 10_000 {
+	if over < 5*rounds || limited < 25*rounds {
 		t.Errorf("the requests are no test: %d over, %d limited", over, limited)
 	}
 }

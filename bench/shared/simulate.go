@@ -3,8 +3,11 @@ package shared
 import (
 	"context"
 	"fmt"
+	"hash/fnv"
+	"io"
 	"time"
 
+	"github.com/sluicelimits/sluice/internal/limiter/clock"
 	"github.com/sluicelimits/sluice/internal/limiter/lease"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/limiter/resilience"
@@ -111,6 +114,16 @@ func (f *crowd) run(ctx context.Context, seed uint64, length Length) (g Score, e
 
 func (f *crowd) clock() time.Time { return f.now }
 
+// runtime returns that of the instances. All calls are made one after the other, so nothing runs beside them or waits.
+// The hash is the same in each run, because owners that share a shard give back together.
+func (f *crowd) runtime() *clock.Runtime {
+	return &clock.Runtime{Now: f.clock, Wake: func(<-chan struct{}) {}, Hash: func(name string) uint64 {
+		h := fnv.New64a()
+		_, _ = io.WriteString(h, name)
+		return h.Sum64()
+	}}
+}
+
 // member is the instance, which begins with its first request.
 func (f *crowd) member(i int) (limit.Store, error) {
 	f.asked[i] = f.now
@@ -131,7 +144,7 @@ func (f *crowd) member(i int) (limit.Store, error) {
 		return store, nil
 	}
 	l, err := lease.New(lease.Config{Store: store, Instances: f.alive, Rule: f.by.rule(f.scenario.Frozen),
-		GiveBackEvery: -1, Clock: f.clock})
+		GiveBackEvery: -1, Runtime: f.runtime()})
 	if err != nil {
 		return nil, err
 	}

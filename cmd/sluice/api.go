@@ -255,7 +255,11 @@ func (s *servedAPI) close(log *slog.Logger) {
 
 // String describes the API in one line.
 func (s *servedAPI) String() string {
-	return fmt.Sprintf("%s API of %s, stage %s: answers as API Gateway's", s.description.Kind, s.o.api,
+	origin := "described by " + s.o.api
+	if slices.Contains(stage.Builtin(), s.o.api) {
+		origin = "built in"
+	}
+	return fmt.Sprintf("%s API (%s), stage %s of its URLs: answered as API Gateway would", s.description.Kind, origin,
 		s.description.Stage)
 }
 

@@ -23,10 +23,11 @@ import (
 	"github.com/sluicelimits/sluice/internal/dev/livepage"
 )
 
-// functionEnv makes the test binary a Lambda function: one for an API's authorizer and for what stands behind it.
+// functionEnv makes the test binary a Lambda function. It serves as the authorizer of an API and as its backend.
 const functionEnv = "SLUICE_TEST_FUNCTION"
 
-// testFunction lets "good" pass, denies "limited", and answers a request of an integration with who it was told calls.
+// testFunction admits the key "good", denies "limited", and answers a request of an integration with the caller's
+// identity.
 func testFunction(event struct {
 	ARN            string `json:"methodArn"`
 	Headers        map[string]string
@@ -48,7 +49,7 @@ func testFunction(event struct {
 	case "limited":
 		effect = "Deny"
 	default:
-		return nil, errors.New("Unauthorized") //nolint:staticcheck // API Gateway's word
+		return nil, errors.New("Unauthorized") //nolint:staticcheck // the text that API Gateway expects
 	}
 	return map[string]any{
 		"principalId": "acme", "context": map[string]any{"tenant": "acme", "caller": "acme!", "retryAfter": "7",
@@ -59,8 +60,8 @@ func testFunction(event struct {
 	}, nil
 }
 
-// Guarantees that a newcomer sees in one command what API Gateway would answer: every printed line does what it says,
-// for each kind of API, and the live page counts it.
+// A newcomer sees with one command what API Gateway would answer. For each kind of API, every printed command gives the
+// answer that is printed beside it, and the live page counts the calls.
 func TestDevBuiltinAPIs(t *testing.T) {
 	for api, want := range map[string]struct {
 		codes  []int
@@ -76,11 +77,11 @@ func TestDevBuiltinAPIs(t *testing.T) {
 		}
 		for i, code := range want.codes {
 			if got, _, body := get(t, lines[i][2], lines[i][1]); got != code {
-				t.Errorf("%s: %s: %d, want %d: %s", api, lines[i][0], got, code, body)
+				t.Errorf("%s: %s: status %d, want %d: %s", api, lines[i][0], got, code, body)
 			}
 		}
 		if none := fmt.Sprint("no key: ", want.codes[len(want.codes)-1]); !strings.Contains(r.stdout.String(), none) {
-			t.Errorf("%s: it does not say %q", api, none)
+			t.Errorf("%s: the output lacks %q", api, none)
 		}
 		loop := regexp.MustCompile(`200s, then (\d+)s\n  for i in ([\d ]+); do curl .* -H "X-API-Key: (\S+)" (\S+); ` +
 			`done`).FindStringSubmatch(r.stdout.String())
@@ -96,11 +97,11 @@ func TestDevBuiltinAPIs(t *testing.T) {
 			denied++
 			if api == "rest" && (h.Get("Retry-After") == "" || !strings.Contains(body, `"retry-after-ms"`) ||
 				h.Get("Content-Type") != "application/problem+json") {
-				t.Errorf("%s: %d with %v: %s", api, code, h, body)
+				t.Errorf("%s: status %d with headers %v: %s", api, code, h, body)
 			}
 		}
 		if denied < 2 || loop[1] != strconv.Itoa(want.denied) {
-			t.Errorf("%s: %d of the loop's requests were denied, and %ss promised", api, denied, loop[1])
+			t.Errorf("%s: %d of the loop's requests were denied, but the output says %s", api, denied, loop[1])
 		}
 		var page livepage.Data
 		if code, _, body := get(t, r.base+"/_sluice/data.json", ""); code != 200 ||
@@ -109,11 +110,11 @@ func TestDevBuiltinAPIs(t *testing.T) {
 		}
 		for _, d := range page.Denials {
 			if d.Limit != "burst" || d.WaitMs < 1000 {
-				t.Errorf("%s: the live page says of a denial %+v", api, d)
+				t.Errorf("%s: the live page shows the denial %+v", api, d)
 			}
 		}
 		if err := r.finish(t); err != nil {
-			t.Errorf("%s: a stop that was asked for is %v, want nil", api, err)
+			t.Errorf("%s: stopping gives %v, want nil", api, err)
 		}
 		if log := r.stderr.String(); strings.Contains(log, "slk_") || strings.Contains(log, "127.0.0.1") {
 			t.Errorf("%s: the log holds a key or an address: %s", api, log)
@@ -141,13 +142,13 @@ func TestDevBuiltinWebSocket(t *testing.T) {
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusSwitchingProtocols {
-		t.Errorf("%s: %d, want 101", line[0], resp.StatusCode)
+		t.Errorf("%s: status %d, want 101", line[0], resp.StatusCode)
 	}
 }
 
-// Guarantees that an API's functions can be real Lambda binaries, authorizer and backend, and that they end with the
-// command.
+// The authorizer and the backend of an API can be Lambda binaries. Their processes end with the command.
 func TestDevWithBinaries(t *testing.T) {
+	t.Parallel()
 	file := filepath.Join(t.TempDir(), "api.yaml")
 	text := strings.Replace(string(readBuiltin(t, "rest")),
 		`"ANY /product/{id}", authorizer: sluice, integration: *backend`,
@@ -163,20 +164,21 @@ func TestDevWithBinaries(t *testing.T) {
 	}{"good": {200, "hello acme"}, "limited": {429, `"status":429}`}, "": {401, `"status":401`}} {
 		code, h, body := get(t, r.base+"/dev/product/1", key)
 		if code != want.code || !strings.Contains(body, want.body) || (h.Get("Retry-After") == "7") != (code == 429) {
-			t.Errorf("key %q: %d %s with %v, want %d\n%s", key, code, body, h, want.code, r.stderr)
+			t.Errorf("key %q: status %d, body %s, headers %v; want %d\n%s", key, code, body, h, want.code, r.stderr)
 		}
 	}
 	if err := r.finish(t); err != nil {
-		t.Errorf("a stop that was asked for is %v, want nil\n%s", err, r.stderr)
+		t.Errorf("stopping gives %v, want nil\n%s", err, r.stderr)
 	}
 }
 
-// synthesized is a template with APIs, which the tests of infra keep.
+// synthesized is a template with APIs. The tests of package infra keep it up to date.
 const synthesized = "../../infra/testdata/attach.template.json"
 
-// Guarantees that what is served is what was synthesized: with the real functions behind it, by the names in the
-// template, and its services on this machine.
+// Guarantees that --api serves an API as its template says: with the functions that the template names, and with local
+// services instead of its own.
 func TestDevTemplate(t *testing.T) {
+	t.Parallel()
 	data, err := os.ReadFile(synthesized)
 	if err != nil {
 		t.Fatal(err)
@@ -202,7 +204,7 @@ func TestDevTemplate(t *testing.T) {
 		{"POST", "/orders", "good", 200, "hello acme"},
 		{"GET", "/product/7", "limited", 429, `explicit deny","status":429}`},
 		{"GET", "/product/7", "", 401, "#bad-credential"},
-		{"GET", "/healthz", "", 200, `"path": "/healthz"`}, // shown: nobody said where it leads here
+		{"GET", "/healthz", "", 200, `"path": "/healthz"`}, // answered with an echo, since no --target names its URL
 		{"OPTIONS", "/orders", "", 204, ""},
 	} {
 		req, err := http.NewRequest(c.method, r.base+"/prod"+c.path, http.NoBody)
@@ -218,17 +220,19 @@ func TestDevTemplate(t *testing.T) {
 		_ = resp.Body.Close()
 		if err != nil || resp.StatusCode != c.code || !strings.Contains(string(body), c.body) ||
 			strings.Contains(string(body), "forged") || (resp.Header.Get("Retry-After") == "7") != (c.code == 429) {
-			t.Errorf("%s %s with %q: %d %s with %v (%v), want %d %s\n%s", c.method, c.path, c.key, resp.StatusCode,
+			t.Errorf("%s %s with key %q: status %d, body %s, headers %v (%v); want %d %s\n%s", c.method, c.path, c.key,
+				resp.StatusCode,
 				body, resp.Header, err, c.code, c.body, r.stderr)
 		}
 	}
 	if err := r.finish(t); err != nil {
-		t.Errorf("a stop that was asked for is %v, want nil\n%s", err, r.stderr)
+		t.Errorf("stopping gives %v, want nil\n%s", err, r.stderr)
 	}
 }
 
-// Guarantees that an operators' API is served from the template of its stack, with a real function behind it, to who
-// signs with the credentials of the environment and to nobody else; and that without any the command says what to do.
+// An operators' API is served from the template of its stack, with a Lambda binary behind it. Only calls that are
+// signed with the credentials of the environment are answered. If the environment has no credentials, the command fails
+// and says how to set them.
 func TestDevSigned(t *testing.T) {
 	const control = "../../infra/testdata/control.template.json"
 	for _, name := range []string{"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"} {
@@ -242,7 +246,7 @@ func TestDevSigned(t *testing.T) {
 	if err := root.ExecuteContext(t.Context()); err == nil ||
 		!strings.Contains(err.Error(), "route POST /documents/get takes signed calls only (AWS_IAM): set "+
 			"AWS_ACCESS_KEY_ID") {
-		t.Errorf("without credentials: %v", err)
+		t.Errorf("without credentials the command gives %v", err)
 	}
 	t.Setenv("AWS_ACCESS_KEY_ID", "AKIAEXAMPLE")
 	t.Setenv("AWS_SECRET_ACCESS_KEY", "s3cr3t")
@@ -268,14 +272,14 @@ func TestDevSigned(t *testing.T) {
 		_ = resp.Body.Close()
 		if err != nil || resp.StatusCode != want ||
 			(string(body) == "hello arn:aws:iam::000000000000:user/local") != (want == 200) {
-			t.Errorf("signed with %q: %d %s (%v)\n%s", secret, resp.StatusCode, body, err, r.stderr)
+			t.Errorf("a call signed with %q: status %d, body %s (%v)\n%s", secret, resp.StatusCode, body, err, r.stderr)
 		}
 	}
 	if err := r.finish(t); err != nil {
-		t.Errorf("a stop that was asked for is %v, want nil", err)
+		t.Errorf("stopping gives %v, want nil", err)
 	}
-	if told := r.stdout.String() + r.stderr.String(); strings.Contains(told, "s3cr3t") {
-		t.Errorf("the secret is told: %s", told)
+	if printed := r.stdout.String() + r.stderr.String(); strings.Contains(printed, "s3cr3t") {
+		t.Errorf("the secret is printed: %s", printed)
 	}
 }
 
@@ -288,9 +292,10 @@ func readBuiltin(t *testing.T, name string) []byte {
 	return data
 }
 
-// Guarantees that a wrong command line, and an API that cannot be served, are told before anything is, and that no
-// variable's value is.
+// A wrong command line, and an API that cannot be served, are reported before anything is served. No error contains the
+// value of a variable.
 func TestDevAPIProblems(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	file := func(name, text string) string {
 		t.Helper()

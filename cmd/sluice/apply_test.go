@@ -65,13 +65,13 @@ func must(t *testing.T, args ...string) string {
 	return r.stdout
 }
 
-// applyAll brings a file to the control tables, whatever it takes away.
+// applyAll writes a file to the control tables, with --yes.
 func applyAll(t *testing.T, text string) {
 	t.Helper()
 	must(t, "plan", "apply", plansFile(t, text), "--yes", "--reason", "the first plans")
 }
 
-// stored is what is in the control tables: the bodies by table and key.
+// stored returns what is in the control tables: bodies by table and key.
 func stored(t *testing.T) map[string]string {
 	t.Helper()
 	out := map[string]string{}
@@ -94,12 +94,12 @@ func stored(t *testing.T) map[string]string {
 		}
 	}
 	if r := sluice(t, "", "plan", "get", "@settings"); r.code == 0 {
-		_, out["plans/@settings"], _ = strings.Cut(r.stdout, "\n") // below who wrote it
+		_, out["plans/@settings"], _ = strings.Cut(r.stdout, "\n") // without the line about who wrote it
 	}
 	return out
 }
 
-// sameStored fails the test unless the same is stored, apart from the named items.
+// sameStored fails the test unless the stored items are the same as before, except for the named ones.
 func sameStored(t *testing.T, before map[string]string, apart ...string) {
 	t.Helper()
 	after := stored(t)
@@ -110,8 +110,8 @@ func sameStored(t *testing.T, before map[string]string, apart ...string) {
 	}
 }
 
-// Guarantees that an apply leaves alone what its files do not name: whole documents, the sections of the settings, the
-// entries of such a section, and the members of a tenant or key, whoever set them; and that it says what stays.
+// An apply does not change what its files do not name: whole documents, sections of the settings, entries of such a
+// section, and members of a tenant or key, whoever has set them. The diff lists what stays.
 func TestApplyLeavesWhatFilesDoNotName(t *testing.T) {
 	operated(t)
 	applyAll(t, everything)
@@ -146,7 +146,7 @@ func TestApplyLeavesWhatFilesDoNotName(t *testing.T) {
 			}
 			sameStored(t, before, tt.changes...)
 			if tt.changes != nil && maps.Equal(before, stored(t)) {
-				t.Error("nothing has changed")
+				t.Error("the apply changed nothing")
 			}
 		})
 	}
@@ -163,11 +163,12 @@ func TestApplyLeavesWhatFilesDoNotName(t *testing.T) {
 	}
 	if out := must(t, "plan", "diff", plansFile(t, "plans: [ { id: basic, limits: [] } ]\n")); !strings.Contains(out,
 		"not in the files, and left as they are: 2 plans, 2 tenants, 2 ipLimits, ipv6Prefix, anonymousPlan, 3 routes") {
-		t.Errorf("it does not say what stays: %s", out)
+		t.Errorf("the output does not list what stays: %s", out)
 	}
 }
 
-// refusal is how an apply ends that takes something away, without --yes and without a terminal.
+// refusal returns what an apply prints that removes something, without --yes and without a terminal. It checks that the
+// apply changes nothing.
 func refusal(t *testing.T, args ...string) string {
 	t.Helper()
 	before := stored(t)
@@ -177,11 +178,12 @@ func refusal(t *testing.T, args ...string) string {
 	}
 	r := sluice(t, "", append([]string{"plan", "apply", "--reason", "x"}, args...)...)
 	if r.code != exitConfirm || !strings.Contains(r.stderr, ": add --yes to confirm; nothing was written") {
-		t.Errorf("sluice plan apply %q exits %d: %s%s; want %d, and what to say", args, r.code, r.stdout, r.stderr,
+		t.Errorf("sluice plan apply %q exits %d: %s%s; want status %d and a message that names --yes", args, r.code,
+			r.stdout, r.stderr,
 			exitConfirm)
 	}
 	if after := stored(t); !maps.Equal(before, after) {
-		t.Errorf("it was written all the same: %v, want %v", after, before)
+		t.Errorf("a refused apply changed the tables: %v, want %v", after, before)
 	}
 	var lines []string
 	for line := range strings.SplitSeq(diff.stdout, "\n") {
@@ -195,11 +197,11 @@ func refusal(t *testing.T, args ...string) string {
 	return strings.Join(lines, "\n")
 }
 
-// Guarantees that whatever an apply removes or weakens is said in plain words with the old and the new value, and is
-// not done unless somebody says --yes; and that what does neither is done without.
+// Everything that an apply removes or weakens is printed with its old and its new value, and is written only with
+// --yes. Other changes are written without --yes.
 func TestApplyAsksForWhatItTakesAway(t *testing.T) {
 	const base = everything + "\n"
-	of := func(pairs ...string) string { // everything, changed
+	of := func(pairs ...string) string { // the text of everything, with changes
 		text := strings.NewReplacer(pairs...).Replace(base)
 		if text == base {
 			t.Fatalf("%q changes nothing", pairs)
@@ -255,7 +257,7 @@ func TestApplyAsksForWhatItTakesAway(t *testing.T) {
 				return
 			}
 			if got := refusal(t, file); !strings.Contains(got+"\n", tt.want+"\n") {
-				t.Errorf("it says\n%s\nwant\n%s", got, tt.want)
+				t.Errorf("the output is\n%s\nwant\n%s", got, tt.want)
 			}
 			must(t, "plan", "apply", file, "--reason", name, "--yes")
 			if out := must(t, "plan", "diff", file); !strings.Contains(out, "0 to create, 0 to change, 0 to delete") {
@@ -267,17 +269,17 @@ func TestApplyAsksForWhatItTakesAway(t *testing.T) {
 	applyAll(t, strings.Replace(base, "anonymousPlan: public\n", "", 1))
 	want := `weakens settings: anonymousPlan goes from none to public, so calls without a credential are admitted`
 	if got := refusal(t, plansFile(t, base)); got != want {
-		t.Errorf("it says\n%s\nwant\n%s", got, want)
+		t.Errorf("the output is\n%s\nwant\n%s", got, want)
 	}
 	must(t, "tenant", "suspend", "acme", "--reason", "invoice 4712")
 	want = `weakens tenant "acme": the tenant is resumed`
 	if got := refusal(t, plansFile(t, "tenants: [ { id: acme, suspended: false } ]\n")); got != want {
-		t.Errorf("it says\n%s\nwant\n%s", got, want)
+		t.Errorf("the output is\n%s\nwant\n%s", got, want)
 	}
 }
 
-// Guarantees that a diff says by whom, when and why that was set which a file replaces or removes, also of a tenant
-// that was suspended after it got its overrides.
+// For each value that a file replaces or removes, a diff says who set the value, when and why. This holds also for a
+// tenant that was suspended after it got its overrides.
 func TestDiffSaysWhoseItWas(t *testing.T) {
 	operated(t)
 	applyAll(t, everything)
@@ -299,16 +301,16 @@ func TestDiffSaysWhoseItWas(t *testing.T) {
 	} {
 		out := must(t, "plan", "diff", plansFile(t, tt.file))
 		if !regexp.MustCompile(tt.want).MatchString(out) {
-			t.Errorf("%s does not say %q: %s", tt.file, tt.want, out)
+			t.Errorf("the diff of %s lacks %q: %s", tt.file, tt.want, out)
 		}
 		if strings.Contains(tt.file, "acme") && strings.Contains(out, "were last changed by") {
-			t.Errorf("%s says what is not known: %s", tt.file, out)
+			t.Errorf("the diff of %s says something that it cannot know: %s", tt.file, out)
 		}
 	}
 }
 
-// Guarantees that only --prune removes what the files do not name, of all sections or of those that it names, and asks
-// first; and that it leaves the keys, and what operators set of the tenants that stay.
+// Only --prune removes what the files do not name, in all sections or in the named ones, and it asks first. It keeps
+// API keys, and the values that operators have set for tenants that stay.
 func TestPruneBySection(t *testing.T) {
 	const only = `
 plans: [ { id: pro, limits: [ { id: burst, algorithm: token_bucket, rate: 100, period: 1s, burst: 200 }, { id: writes,
@@ -348,13 +350,13 @@ ipLimits: [ { id: per-hour, algorithm: sliding_window, threshold: 9000, period: 
 			lines := strings.Split(want, "\n")
 			slices.Sort(lines)
 			if !slices.Equal(got, lines) {
-				t.Errorf("it says\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(lines, "\n"))
+				t.Errorf("the output is\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(lines, "\n"))
 			}
 			must(t, append([]string{"plan", "apply", "--yes", "--reason", "less"}, args...)...)
 			sameStored(t, before, "plans/@settings", "plans/public", "tenants/tiny")
 			_, there := stored(t)["tenants/tiny"]
 			if gone := strings.Contains(want, tiny); gone == there {
-				t.Errorf("tiny is there: %t", there)
+				t.Errorf("after the apply the plan tiny exists: %t", there)
 			}
 		})
 	}
@@ -362,19 +364,19 @@ ipLimits: [ { id: per-hour, algorithm: sliding_window, threshold: 9000, period: 
 	applyAll(t, everything)
 	if r := sluice(t, "", "plan", "diff", plansFile(t, only), "--prune=plans"); r.code != exitFailed ||
 		!strings.Contains(r.stderr, `anonymousPlan: there will be no plan "public"`) {
-		t.Errorf("a plan for calls without a credential is pruned: %d %s%s", r.code, r.stdout, r.stderr)
+		t.Errorf("pruning the plan for requests without a credential: exit status %d: %s%s", r.code, r.stdout, r.stderr)
 	}
 	if r := sluice(t, "", "plan", "diff", plansFile(t, only), "--prune=limits"); r.code != exitUsage ||
 		!strings.Contains(r.stderr, "plans, tenants, ipLimits, ipv6Prefix, anonymousPlan, routes") {
-		t.Errorf("an unknown section: %d %s", r.code, r.stderr)
+		t.Errorf("an unknown section: exit status %d: %s", r.code, r.stderr)
 	}
 	if r := sluice(t, "", "__complete", "plan", "apply", "--prune=ip"); !strings.Contains(r.stdout, "ipLimits\n") {
 		t.Errorf("completion: %s", r.stdout)
 	}
 }
 
-// Guarantees that `plan diff --exit-code` tells no difference, some and a failure apart, and that a diff without it
-// succeeds with either.
+// `plan diff --exit-code` has different exit statuses for no difference, a difference and a failure. Without the flag,
+// a diff succeeds whether there is a difference or not.
 func TestDiffExitCode(t *testing.T) {
 	operated(t)
 	applyAll(t, everything)
@@ -397,13 +399,13 @@ func TestDiffExitCode(t *testing.T) {
 			t.Errorf("%s as JSON: exit status %d, want %d: %s%s", tt.file, r.code, tt.code, r.stdout, r.stderr)
 		}
 		if r := sluice(t, "", "plan", "diff", file); (r.code == 0) != (tt.code != exitFailed) {
-			t.Errorf("%s without it: exit status %d: %s%s", tt.file, r.code, r.stdout, r.stderr)
+			t.Errorf("%s without --exit-code: exit status %d: %s%s", tt.file, r.code, r.stdout, r.stderr)
 		}
 	}
 }
 
-// Guarantees that a file without plans is checked against those of the server, and that what is wrong is said with
-// file, line and column.
+// Guarantees that a file without plans is checked against the plans of the server, and that errors name the file, line
+// and column.
 func TestTenantsOnly(t *testing.T) {
 	operated(t)
 	applyAll(t, everything)
@@ -413,7 +415,7 @@ func TestTenantsOnly(t *testing.T) {
 		"1f1e2d3c4b5a69788796a5b4c3d2e1f00f1e2d3c4b5a69788796a5b4c3d2e1f0, pepper: dev }\n"), "--reason", "signed up")
 	if got := stored(t)["tenants/newcomer"]; got != `{"id":"newcomer","overrides":[{"id":"burst","rate":50}],`+
 		`"plan":"pro"}` {
-		t.Errorf("the newcomer is %s", got)
+		t.Errorf("the new tenant is %s", got)
 	}
 	for text, want := range map[string]string{
 		"tenants:\n  - { id: new, plan: prro }\n": `:2:22: tenants[0].plan: ` +
@@ -439,16 +441,16 @@ func TestTenantsOnly(t *testing.T) {
 	}
 }
 
-// between stands in front of an admin endpoint and can disturb the calls that go through it.
+// between is a proxy in front of an admin endpoint that can disturb the calls through it.
 type between struct {
 	applies atomic.Int64
-	gone    atomic.Bool        // no call gets there
-	before  func(n int64)      // is called before the nth apply goes on
-	after   func(n int64) bool // whether the answer to the nth apply is lost
+	gone    atomic.Bool        // refuses all calls
+	before  func(n int64)      // called before the nth apply is passed on
+	after   func(n int64) bool // reports whether the answer to the nth apply is lost
 }
 
-// standBetween has the commands of the test call through it.
-func standBetween(t *testing.T, endpoint string) *between {
+// putBetween makes the commands of the test call the endpoint through a between.
+func putBetween(t *testing.T, endpoint string) *between {
 	t.Helper()
 	to, err := url.Parse(endpoint)
 	if err != nil {
@@ -481,12 +483,12 @@ func standBetween(t *testing.T, endpoint string) *between {
 	return b
 }
 
-// Guarantees that what somebody else changed between the diff and the write is not overwritten, that the command says
-// whose change it was, which documents it has written and which not, and that a second run finishes the rest.
+// If another operator changes a document between the diff and the write, the change is not overwritten. The command
+// names that operator and lists which documents it has written. A second run writes the rest.
 func TestAnotherOperatorBetweenDiffAndWrite(t *testing.T) {
 	endpoint := operated(t)
 	applyAll(t, everything)
-	b := standBetween(t, endpoint)
+	b := putBetween(t, endpoint)
 	b.before = func(n int64) {
 		if n == 2 { // the plans are written, the tenants follow
 			must(t, "tenant", "suspend", "acme", "--reason", "invoice 4712", "--endpoint", endpoint)
@@ -502,7 +504,7 @@ func TestAnotherOperatorBetweenDiffAndWrite(t *testing.T) {
 	for _, want := range []string{"written: plan basic\n", "not written: tenant acme, tenant tiny\n",
 		"the same command again"} {
 		if !strings.Contains(r.stderr, want) {
-			t.Errorf("it does not say %q: %s", want, r.stderr)
+			t.Errorf("the error lacks %q: %s", want, r.stderr)
 		}
 	}
 	b.before = nil
@@ -515,13 +517,13 @@ func TestAnotherOperatorBetweenDiffAndWrite(t *testing.T) {
 	}
 }
 
-// Guarantees that a connection which breaks in the middle of an apply loses nothing without a word: the command looks
-// again, says what was written and what not, or that it cannot know; and a second run finishes the rest and says so.
+// If the connection breaks during an apply, the command reads the tables again and lists what was written and what was
+// not, or says that it cannot know. A second run writes the rest.
 func TestApplyWithALostConnection(t *testing.T) {
 	const more = "plans: [ { id: basic, limits: [] } ]\ntenants: [ { id: one, plan: basic }, { id: two, plan: basic " +
 		"} ]\n"
 	for name, tt := range map[string]struct {
-		lost, refused int64 // the number of the apply whose answer is lost, or that does not get there
+		lost, refused int64 // number of the apply whose answer is lost, or that is not passed on
 		want, again   string
 	}{
 		"the answer to the plans": {lost: 1, want: "written: plan basic\nnot written: tenant one, tenant two\n",
@@ -534,7 +536,7 @@ func TestApplyWithALostConnection(t *testing.T) {
 			again: "applied: 3 documents written"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := standBetween(t, operated(t))
+			b := putBetween(t, operated(t))
 			b.after = func(n int64) bool { return n == tt.lost }
 			b.before = func(n int64) {
 				if n == tt.refused {
@@ -554,7 +556,7 @@ func TestApplyWithALostConnection(t *testing.T) {
 	}
 	t.Run("for good", func(t *testing.T) {
 		endpoint := operated(t)
-		b := standBetween(t, endpoint)
+		b := putBetween(t, endpoint)
 		b.after = func(n int64) bool {
 			b.gone.Store(n == 2)
 			return n == 2
@@ -572,8 +574,8 @@ func TestApplyWithALostConnection(t *testing.T) {
 	})
 }
 
-// Guarantees that the machine form has, for each document, what it removes and weakens and whose it was, and after a
-// failure what was written and what was not.
+// With --json, the output lists for each document what the change removes and weakens, and who made the version before.
+// After a failure, it lists what was written and what was not.
 func TestApplyAsJSON(t *testing.T) {
 	endpoint := operated(t)
 	applyAll(t, everything)
@@ -598,23 +600,23 @@ func TestApplyAsJSON(t *testing.T) {
 	read := func(text string) {
 		t.Helper()
 		if err := json.Unmarshal([]byte(text), &out); err != nil {
-			t.Fatalf("%v: %s", err, text)
+			t.Fatalf("decode the output: %v: %s", err, text)
 		}
 	}
 	read(must(t, "plan", "diff", "--json", file))
 	if len(out.Diff.Changes) != 3 || out.Diff.Stay["plans"] != 1 || out.Diff.Stay["ipLimits"] != 2 {
-		t.Fatalf("%+v", out)
+		t.Fatalf("the output is %+v", out)
 	}
 	change := out.Diff.Changes[0]
 	if change.ID != "public" || len(change.Losses) != 1 || change.Losses[0].Kind != "removes" ||
 		change.Losses[0].Text != `plan "public": limit per-ip (token_bucket: 5 per 1s)` {
-		t.Errorf("%+v", change)
+		t.Errorf("the change is %+v", change)
 	}
 	if change.Was.Version != 1 || change.Was.Actor != "ann@local" || change.Was.Reason != "the first plans" ||
 		change.Was.ChangedAt.IsZero() {
-		t.Errorf("it was %+v", change.Was)
+		t.Errorf("the version before was %+v", change.Was)
 	}
-	b := standBetween(t, endpoint)
+	b := putBetween(t, endpoint)
 	b.before = func(n int64) {
 		if n == 2 {
 			panic(http.ErrAbortHandler)
@@ -631,7 +633,7 @@ func TestApplyAsJSON(t *testing.T) {
 	}
 	if want := []string{"plan public: written", "plan basic: written",
 		"tenant new: not written"}; !slices.Equal(states, want) {
-		t.Errorf("%q, want %q", states, want)
+		t.Errorf("the states are %q, want %q", states, want)
 	}
 }
 
@@ -644,7 +646,7 @@ func TestDevApply(t *testing.T) {
 	must(t, "tenant", "set", "tiny", "--override", "{ id: burst, rate: 50 }", "--reason", "contract 4711")
 	status := func(want int) {
 		t.Helper()
-		until(t, "the change is in force", func() bool { code, _, _ := get(t, dev.base, ""); return code == want })
+		waitUntil(t, "the change is in force", func() bool { code, _, _ := get(t, dev.base, ""); return code == want })
 	}
 	status(http.StatusOK)
 	before := stored(t)
@@ -653,7 +655,7 @@ func TestDevApply(t *testing.T) {
 	status(http.StatusOK)
 	if got := refusal(t, plansFile(t, "tenants: [ { id: tiny, overrides: [] } ]\n")); !strings.Contains(got,
 		`removes tenant "tiny": the override of limit burst (rate 50)`) {
-		t.Errorf("it says %s", got)
+		t.Errorf("the output is %s", got)
 	}
 	must(t, "plan", "apply", plansFile(t, "{}\n"), "--prune=anonymousPlan", "--yes", "--reason", "no more")
 	status(http.StatusUnauthorized)

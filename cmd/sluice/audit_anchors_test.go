@@ -23,14 +23,14 @@ import (
 	"github.com/sluicelimits/sluice/internal/control/embedded"
 )
 
-// anchorSigner signs with a key of this process.
+// anchorSigner signs with a key in this process.
 type anchorSigner struct{ *ecdsa.PrivateKey }
 
 func (s anchorSigner) Sign(_ context.Context, digest [sha256.Size]byte) ([]byte, error) {
 	return ecdsa.SignASN1(rand.Reader, s.PrivateKey, digest[:])
 }
 
-// anchoredTrail is a trail with an anchor of today, and the file of its public key.
+// anchoredTrail returns the folder of a trail with an anchor of today, and the file and the bytes of its public key.
 func anchoredTrail(t *testing.T) (dir, public string, der []byte) {
 	t.Helper()
 	dir = trail(t)
@@ -49,7 +49,7 @@ func anchoredTrail(t *testing.T) (dir, public string, der []byte) {
 	}
 	c := audit.AnchorConfig{Archive: archive, Tables: tables, Signer: anchorSigner{key}}
 	if a, err := audit.WriteAnchor(t.Context(), c); err != nil || !a.Made || a.Heads != 1 {
-		t.Fatalf("%+v, %v", a, err)
+		t.Fatalf("the anchor is %+v, %v", a, err)
 	}
 	if der, err = x509.MarshalPKIXPublicKey(&key.PublicKey); err != nil {
 		t.Fatal(err)
@@ -61,8 +61,8 @@ func anchoredTrail(t *testing.T) (dir, public string, der []byte) {
 	return dir, public, der
 }
 
-// Guarantees that anchors are verified with a key from a file and with one from KMS, that the newest is told so that
-// it can be given the next time, and that another key, or another known anchor, is red.
+// Anchors are verified with a key from a file and with a key in KMS. The newest anchor is printed, so that it can be
+// given the next time. Another key, or another known anchor, fails the verification.
 func TestAuditVerifyAnchors(t *testing.T) {
 	dir, public, der := anchoredTrail(t)
 	verify := func(args ...string) (string, error) {
@@ -72,7 +72,7 @@ func TestAuditVerifyAnchors(t *testing.T) {
 	out, err := verify("--anchor-key", public)
 	known := regexp.MustCompile(`anchors  1, newest valid one: ([\d-]{10}=[0-9a-f]{64})\n`).FindStringSubmatch(out)
 	if err != nil || known == nil || strings.Contains(out, "signatures not checked") {
-		t.Fatalf("%v\n%s", err, out)
+		t.Fatalf("with the key: %v\n%s", err, out)
 	}
 	if out, err := verify(); err != nil || !strings.Contains(out, "signatures not checked  1") {
 		t.Errorf("without a key: %v\n%s", err, out)
@@ -91,7 +91,7 @@ func TestAuditVerifyAnchors(t *testing.T) {
 	if out, err := verify("--anchor-key", other, "--anchor-key", public); err != nil {
 		t.Errorf("with two keys: %v\n%s", err, out)
 	}
-	inKMS(t, der)
+	startKMS(t, der)
 	out, err = verify("--anchor-key", "alias/anchors", "--json")
 	var got verified
 	if failed := json.Unmarshal([]byte(out), &got); err != nil || failed != nil || got.Anchors != 1 ||
@@ -99,15 +99,15 @@ func TestAuditVerifyAnchors(t *testing.T) {
 		t.Errorf("with a key in KMS: %v, %v\n%s", err, failed, out)
 	}
 	if _, err := verify("--anchor-key", "alias/another"); err == nil {
-		t.Error("a key that is not in KMS is read")
+		t.Error("a key that is not in KMS was accepted")
 	}
 	if _, err := verify("--anchor-key", filepath.Join(dir, "none")); err == nil {
-		t.Error("a key that is not there is read")
+		t.Error("a file that does not exist was accepted as a key")
 	}
 }
 
-// inKMS has KMS tell the public key of alias/anchors.
-func inKMS(t *testing.T, der []byte) {
+// startKMS starts a stand-in for KMS that returns the public key of alias/anchors.
+func startKMS(t *testing.T, der []byte) {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var in struct{ KeyId string }
@@ -125,13 +125,13 @@ func inKMS(t *testing.T, der []byte) {
 	t.Setenv("AWS_SECRET_ACCESS_KEY", "local")
 }
 
-// Guarantees that an archive without any anchor is red for who has a key, and that days are read.
+// With a key, an archive without any anchor fails the verification. Wrong days in the flags are usage errors.
 func TestAuditVerifyWithoutAnchors(t *testing.T) {
 	dir := trail(t)
 	_, public, _ := anchoredTrail(t)
 	out, _, err := execute(t, "", "audit", "verify", "--data", dir, "--anchor-key", public)
 	if err == nil || !regexp.MustCompile(`missing anchor +1 +- +there is no anchor at all`).MatchString(out) {
-		t.Errorf("%v\n%s", err, out)
+		t.Errorf("an archive without anchors: %v\n%s", err, out)
 	}
 	yesterday := time.Now().AddDate(0, 0, -1).UTC().Format(time.DateOnly)
 	for _, args := range [][]string{

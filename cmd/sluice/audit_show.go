@@ -42,7 +42,7 @@ func newAuditShowCommand() *cobra.Command {
 		Example: "  sluice audit show tenants/acme --data ./sluice-data\n" +
 			"  sluice audit show plans/pro --version 7 --archive s3://acme-sluice-audit\n" +
 			"  sluice audit show --since 24h --actor alice --archive s3://acme-sluice-audit --json",
-		Args: usageArgs(cobra.MaximumNArgs(1)),
+		Args: wantArgs(0, 1),
 		RunE: func(c *cobra.Command, args []string) error { return f.run(c, args, time.Now()) },
 	}
 	flags := c.Flags()

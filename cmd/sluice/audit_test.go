@@ -24,7 +24,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/testkit/s3test"
 )
 
-// trail is the data of a `sluice dev` with some changes, each of them archived; to is a further archive.
+// trail returns the data folder of a `sluice dev` with some changes, all of them archived. They are also written to the
+// archives in to.
 func trail(t *testing.T, to ...audit.Archive) (dir string) {
 	t.Helper()
 	dir = t.TempDir()
@@ -32,6 +33,7 @@ func trail(t *testing.T, to ...audit.Archive) (dir string) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	tables.Unsynced()
 	defer tables.Close()
 	own, err := folder.New(filepath.Join(dir, dataArchive))
 	if err != nil {
@@ -85,7 +87,7 @@ const wholeTrail = `2026-11-20T09:00:00Z  plans/pro  version 1  created by alice
     - limits[m].quota.units: 1
 `
 
-// Guarantees that people see who changed which field, and that each flag leaves out what it says.
+// The trail shows who changed which field, and each flag selects the changes that it names.
 func TestAuditShow(t *testing.T) {
 	dir := trail(t)
 	entries := strings.SplitAfter(regexp.MustCompile(`(?m)^2`).ReplaceAllString(wholeTrail, "\x002"), "\x00")
@@ -108,7 +110,7 @@ func TestAuditShow(t *testing.T) {
 	} {
 		out, errs, err := execute(t, "", append([]string{"audit", "show", "--data", dir}, tt.args...)...)
 		if err != nil || out != tt.want || (errs != "") != (tt.want == "") {
-			t.Errorf("%q: %v %s\n%s\nwant\n%s", tt.args, err, errs, out, tt.want)
+			t.Errorf("audit show %q: %v %s\n%s\nwant\n%s", tt.args, err, errs, out, tt.want)
 		}
 	}
 	out, _, err := execute(t, "", "audit", "show", "plans/pro", "--data", dir, "--json")
@@ -118,13 +120,12 @@ func TestAuditShow(t *testing.T) {
 		second.Actor != "bob" || len(second.Changes) != 3 ||
 		second.Changes[0] != (audit.Field{Path: "limits[burst].rate", Before: "100", After: "250"}) || second.Hidden ||
 		second.Error != "" {
-		t.Errorf("%v %s", err, out)
+		t.Errorf("error %v, output %s", err, out)
 	}
 }
 
-// Guarantees that the canary's changes are not among those of people unless they are asked for, and that it is said how
-// many there are: nothing is left out in silence, and what else is under plans is shown. The archive is verified with
-// them.
+// Changes of the canary are shown only if they are asked for; otherwise their number is printed. Other changes of the
+// table plans are shown. A verification includes the canary's changes.
 func TestAuditShowWithoutTheCanary(t *testing.T) {
 	dir := trail(t)
 	tables, err := embedded.Open(filepath.Join(dir, dataTables))
@@ -156,17 +157,17 @@ func TestAuditShowWithoutTheCanary(t *testing.T) {
 		last = &next
 	}
 	tables.Close()
-	const told = "sluice: changes of the canary that are left out: 2; --canary shows them\n"
+	const leftOut = "sluice: changes of the canary that are left out: 2; --canary shows them\n"
 	for _, tt := range []struct {
 		args   []string
 		canary int
 		people bool
 		said   string
 	}{
-		{nil, 0, true, told},
-		{[]string{"plans"}, 0, true, told},
+		{nil, 0, true, leftOut},
+		{[]string{"plans"}, 0, true, leftOut},
 		{[]string{"plans/pro"}, 0, true, ""},
-		{[]string{"--actor", "canary"}, 0, false, told + "sluice: the archive has no change that matches the " +
+		{[]string{"--actor", "canary"}, 0, false, leftOut + "sluice: the archive has no change that matches the " +
 			"arguments and flags\n"},
 		{[]string{"--canary"}, 2, true, ""},
 		{[]string{"--canary", "--actor", "canary"}, 2, false, ""},
@@ -176,17 +177,18 @@ func TestAuditShowWithoutTheCanary(t *testing.T) {
 		out, errs, err := execute(t, "", append([]string{"audit", "show", "--data", dir}, tt.args...)...)
 		if n := strings.Count(out, "plans/"+events.CanaryKey); err != nil || n != tt.canary ||
 			strings.Contains(out, wholeTrail) != tt.people || errs != tt.said {
-			t.Errorf("%q: %v, %d of the canary, %q\n%s", tt.args, err, n, errs, out)
+			t.Errorf("audit show %q: error %v, %d changes of the canary, standard error %q\n%s", tt.args, err, n, errs,
+				out)
 		}
 	}
 	if out, _, err := execute(t, "", "audit", "verify", "--data", dir); err != nil ||
 		!strings.Contains(out, "5 versions of 2 items") {
-		t.Errorf("%v\n%s", err, out)
+		t.Errorf("audit verify: %v\n%s", err, out)
 	}
 }
 
-// Guarantees that a good trail is green, that each tampering is red with its place in both forms, and that people are
-// told that a folder is not locked.
+// A correct trail passes. Each kind of tampering fails, as text and as JSON, and is reported with its place. The output
+// says that a folder has no lock.
 func TestAuditVerify(t *testing.T) {
 	dir := trail(t)
 	out, _, err := execute(t, "", "audit", "verify", "--data", dir)
@@ -195,7 +197,7 @@ func TestAuditVerify(t *testing.T) {
 		!strings.Contains(out, "locks    none") || !strings.Contains(out, "breaks   none\n") ||
 		!regexp.MustCompile(
 			`\nNOTICE +COUNT .*\nput times not known +1 +- +whoever may .*\nno anchors +1 +- +`).MatchString(out) {
-		t.Errorf("%v\n%s", err, out)
+		t.Errorf("a correct trail: %v\n%s", err, out)
 	}
 	if err := os.Remove(filepath.Join(dir, dataArchive,
 		filepath.FromSlash(control.ObjectName(control.Plans, "pro", 2)))); err != nil {
@@ -204,7 +206,7 @@ func TestAuditVerify(t *testing.T) {
 	out, _, err = execute(t, "", "audit", "verify", "--archive", filepath.Join(dir, dataArchive), "--db",
 		filepath.Join(dir, dataTables))
 	if err == nil || !regexp.MustCompile(`missing version +1 +plans/pro version 2 +`).MatchString(out) {
-		t.Errorf("%v\n%s", err, out)
+		t.Errorf("a trail that was tampered with: %v\n%s", err, out)
 	}
 	out, _, err = execute(t, "", "audit", "verify", "--data", dir, "--json")
 	var got verified
@@ -216,7 +218,7 @@ func TestAuditVerify(t *testing.T) {
 	}
 }
 
-// Guarantees that a bucket is read with its locks and its hidden versions.
+// Guarantees that audit verify of a bucket checks the locks of its objects, and reads versions that newer ones hide.
 func TestAuditBucket(t *testing.T) {
 	t.Setenv("AWS_CONFIG_FILE", filepath.Join(t.TempDir(), "none"))
 	t.Setenv("AWS_SHARED_CREDENTIALS_FILE", filepath.Join(t.TempDir(), "none"))
@@ -250,10 +252,10 @@ func TestAuditBucket(t *testing.T) {
 	if out, _, err = execute(t, "", verify...); err == nil || !weak.MatchString(out) {
 		t.Errorf("an object in another mode: %v\n%s", err, out)
 	}
-	for earlier, holds := range map[string]bool{
+	for earlier, accepted := range map[string]bool{
 		"2026-11-21=GOVERNANCE:7": true, "2026-11-20=GOVERNANCE:7": false, "2026-11-21=GOVERNANCE:8": false,
 	} {
-		if out, _, err = execute(t, "", append(verify, "--earlier-lock", earlier)...); (err == nil) != holds {
+		if out, _, err = execute(t, "", append(verify, "--earlier-lock", earlier)...); (err == nil) != accepted {
 			t.Errorf("--earlier-lock %s: %v\n%s", earlier, err, out)
 		}
 	}
@@ -281,8 +283,9 @@ func TestAuditBucket(t *testing.T) {
 	}
 }
 
-// Guarantees that a wrong place is an error, never an empty archive that is green.
+// A wrong folder or file is an error. It is never read as an empty archive that passes.
 func TestAuditPlaces(t *testing.T) {
+	t.Parallel()
 	dir := trail(t)
 	held, err := embedded.Open(filepath.Join(dir, dataTables))
 	if err != nil {
@@ -305,13 +308,14 @@ func TestAuditPlaces(t *testing.T) {
 		}
 	}
 	if _, err := os.Stat(filepath.Join(dir, "none")); err == nil {
-		t.Error("what was not there was made")
+		t.Error("the command created a file that did not exist")
 	}
 	if out, _, err := execute(t, "", "audit", "show", "--data", dir); err != nil || out != wholeTrail {
-		t.Errorf("the archive alone is not shown while another process has the tables: %v %s", err, out)
+		t.Errorf("audit show of the archive alone, while another process has the tables open: %v %s", err, out)
 	}
 }
 
+// Guarantees that wrong arguments are usage errors.
 func TestAuditUsage(t *testing.T) {
 	for _, args := range [][]string{
 		{"verify"}, {"verify", "--archive", "x"}, {"verify", "--archive", "x", "--db", "y", "--tables", "z"},
@@ -338,8 +342,8 @@ func TestAuditUsage(t *testing.T) {
 	}
 }
 
-// Guarantees that deployed tables are compared with: the same trail is green over them, and red when they have another
-// version.
+// An archive is compared with deployed tables: it passes if they have the same versions, and fails if the tables have
+// another version.
 func TestAuditDynamoDB(t *testing.T) {
 	endpoint := os.Getenv("SLUICE_DYNAMODB")
 	if endpoint == "" {

@@ -276,6 +276,10 @@ func printReport(out io.Writer, r *audit.Report) error {
 	if err := printFindings(w, "NOTICE", r.Notices); err != nil {
 		return err
 	}
+	if r.OK() {
+		_, err := fmt.Fprintln(out, "\nOK: the audit trail has no breaks.")
+		return err
+	}
 	return printFindings(w, "BREAK", r.Findings)
 }
 

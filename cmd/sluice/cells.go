@@ -27,7 +27,12 @@ func newCellListCommand() *cobra.Command {
 		Use: "list", Short: "List the cells: what operators asked for, and what the balancer has done",
 		Long: `Lists the cells. The state "waiting" means that the balancer has not reached the
 request yet, or has refused it. Items that the balancer cannot read are listed below the cells. If
-the placement of a tenant cannot be read, nothing changes for that tenant.`,
+the placement of a tenant cannot be read, nothing changes for that tenant.
+
+The last line is about the shares of the limits that the cells may grant. The epoch is the number of
+the newest shares. In the phase shrink, some shares become smaller, and the balancer waits until
+each cell has acknowledged that; in the phase grow, others become larger. The phase steady means
+that no change is under way.`,
 		Example: "  sluice cell list",
 		Args:    usageArgs(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -45,7 +50,7 @@ the placement of a tenant cannot be read, nothing changes for that tenant.`,
 					return err
 				}
 				if a.Epoch != 0 || a.Note != "" {
-					fmt.Fprintf(w, "epoch %d, %s\n", a.Epoch, a.Phase)
+					fmt.Fprintf(w, "shares: epoch %d, phase %s\n", a.Epoch, a.Phase)
 				}
 				if a.Note != "" {
 					fmt.Fprintln(w, "note: "+shown(a.Note))
@@ -90,7 +95,7 @@ it must be a URL of this machine. If the cell has another URL already, the new o
 --yes the exit status is 5.`,
 		Example: "  sluice cell add eu-1 --ops https://abc.execute-api.eu-west-1.amazonaws.com/v1 --reason 'first " +
 			"cell'\n" + "  sluice cell add us-1 --weight 3 --reason 'three quarters of the traffic'",
-		Args: usageArgs(cobra.ExactArgs(1)),
+		Args: wantArgs(1, 1),
 		RunE: func(c *cobra.Command, args []string) error {
 			if weight < 1 {
 				return &usageError{c.CommandPath(), fmt.Errorf("--weight %d is below 1", weight)}
@@ -117,7 +122,7 @@ func newCellDrainCommand() *cobra.Command {
 		Long: "Asks for a cell to stop serving, and for its share of every limit to move to the other cells." +
 			cellHelp,
 		Example: "  sluice cell drain us-1 --reason 'moves to us-2'",
-		Args:    usageArgs(cobra.ExactArgs(1)),
+		Args:    wantArgs(1, 1),
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := r.why(c); err != nil {
 				return err
@@ -140,7 +145,7 @@ good and cannot acknowledge that it is drained. If such a cell still runs, it go
 requests from its last share, in addition to the limits.` + cellHelp,
 		Example: "  sluice cell remove us-1 --reason 'moved'\n  sluice cell remove us-1 --force --reason 'the " +
 			"region is gone'",
-		Args: usageArgs(cobra.ExactArgs(1)),
+		Args: wantArgs(1, 1),
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := r.why(c); err != nil {
 				return err
@@ -164,7 +169,7 @@ which changes have not arrived, and for how long, and which documents of a cell 
 everything that was ever written (drift). It reads every document on both sides. The exit status is
 1 if a cell did not answer or has drifted.`,
 		Example: "  sluice config status\n  sluice config status eu-1 --json | jq '.cells[0].lag_s'",
-		Args:    usageArgs(cobra.MaximumNArgs(1)),
+		Args:    wantArgs(0, 1),
 		RunE: func(c *cobra.Command, args []string) error {
 			request, bad := admin.StatusRequest{}, 0
 			if len(args) == 1 {
@@ -255,7 +260,7 @@ counts it in the metric shadow_denied, which this command does not read.`,
 whose overrides do not set a mode. The counters of the limit begin empty, because a shadow limit has
 counters of its own.`,
 		Example: "  sluice shadow promote pro writes --reason 'a week without a false alarm'",
-		Args:    usageArgs(cobra.ExactArgs(2)),
+		Args:    wantArgs(2, 2),
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := p.why(c); err != nil {
 				return err

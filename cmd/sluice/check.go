@@ -65,7 +65,7 @@ func newCheckCommand() *cobra.Command {
 		Short:   "Check plans files, and show each tenant's limits",
 		Long:    checkLong,
 		Example: checkExample,
-		Args:    usageArgs(cobra.MinimumNArgs(1)),
+		Args:    wantArgs(1, 0),
 		RunE:    func(c *cobra.Command, files []string) error { return f.run(c, files) },
 		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 			return planExtensions, cobra.ShellCompDirectiveFilterFileExt
@@ -382,7 +382,7 @@ func findTenant(config *plan.Config, id string) (*plan.Tenant, error) {
 	case near != "":
 		return nil, fmt.Errorf("there is no tenant %q (did you mean %q?)", id, near)
 	}
-	return nil, fmt.Errorf("there is no tenant %q among the %d tenants of the files", id, len(config.Tenants()))
+	return nil, fmt.Errorf("there is no tenant %q: number of tenants in the files: %d", id, len(config.Tenants()))
 }
 
 func writeEffective(w io.Writer, all []effectiveJSON) error {

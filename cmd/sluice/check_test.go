@@ -17,7 +17,8 @@ const (
 	badPlans  = "testdata/plans/bad.yaml"
 )
 
-// A very bad file: all of its problems in one run, each at its place, on standard error, and a status for CI.
+// Guarantees that check reports all problems of a very bad file in one run, each with its place, on standard error, and
+// with a status for CI.
 func TestCheckBad(t *testing.T) {
 	got := sluice(t, "", "check", badPlans)
 	if got.code != exitFailed || got.stdout != "" {
@@ -26,6 +27,7 @@ func TestCheckBad(t *testing.T) {
 	golden(t, "plans/bad.golden", got.stderr)
 }
 
+// Guarantees that check --json reports the same problems as the text.
 func TestCheckBadJSON(t *testing.T) {
 	got := sluice(t, "", "check", "--json", badPlans)
 	var report struct {
@@ -33,7 +35,7 @@ func TestCheckBadJSON(t *testing.T) {
 		Problems []plan.Problem `json:"problems"`
 	}
 	if err := json.Unmarshal([]byte(got.stdout), &report); err != nil {
-		t.Fatalf("%v in\n%s", err, got.stdout)
+		t.Fatalf("decode the report: %v in\n%s", err, got.stdout)
 	}
 	lines := strings.Split(strings.TrimSpace(sluice(t, "", "check", badPlans).stderr), "\n")
 	if got.code != exitFailed || report.OK == nil || *report.OK || len(report.Problems) != len(lines)-1 {
@@ -46,6 +48,7 @@ func TestCheckBadJSON(t *testing.T) {
 	}
 }
 
+// Guarantees what check prints for good files, with its warnings.
 func TestCheckGood(t *testing.T) {
 	text, err := os.ReadFile(goodPlans)
 	if err != nil {
@@ -71,11 +74,14 @@ func TestCheckGood(t *testing.T) {
 		{"two files", "plans: []\n", []string{goodPlans, "-"},
 			ran{0, goodPlans + summary + "<stdin>: ok: empty\n", ""}},
 		{"the same twice", "", []string{"-q", goodPlans, goodPlans}, ran{code: exitFailed}},
-		{"missing", "", []string{"nowhere.yaml"}, ran{exitFailed, "", "nowhere.yaml: cannot be read: no such file " +
-			"or directory\nsluice: 1 problem\n"}},
+		{"missing", "", []string{"nowhere.yaml"}, ran{exitFailed, "", "nowhere.yaml: cannot be read: there is no " +
+			"such file: correct the name, or create the file\nsluice: 1 problem\n"}},
 		{"directory", "", []string{"testdata"}, ran{exitFailed, "", "testdata: cannot be read: is a " +
-			"directory\nsluice: 1 problem\n"}},
-		{"no file", "", nil, ran{exitUsage, "", "sluice: requires at least 1 arg(s), only received 0\n"}},
+			"directory: give the names of its files\nsluice: 1 problem\n"}},
+		{"no file", "", nil, ran{exitUsage, "", "sluice: want FILE..., got 0 arguments; for example: sluice " +
+			"check plans.yaml\n"}},
+		{"misspelt flag", "", []string{"--strikt", goodPlans}, ran{exitUsage, "", "sluice: unknown flag: --strikt: " +
+			"did you mean --strict?\n"}},
 		{"unknown flag", "", []string{"--frobnicate"}, ran{exitUsage, "", "sluice: unknown flag: --frobnicate\n"}},
 		{"tenant without effective", "", []string{"--tenant", "acme", goodPlans},
 			ran{exitUsage, "", "sluice: --tenant and --at need --effective\n"}},
@@ -101,14 +107,14 @@ func TestCheckGood(t *testing.T) {
 	}
 }
 
-// noIPLimits is the warning of --strict where no attempt is limited.
+// noIPLimits is the warning of --strict about a file without ipLimits.
 func noIPLimits(file string) string {
 	return file + ": ipLimits: there are plans and no ipLimits, so attempts to guess an API key are not limited: " +
 		"add a limit for each address, such as { id: per-address, algorithm: token_bucket, rate: 50, period: 1s, " +
 		"burst: 100 } (warning)\n"
 }
 
-// Guarantees that whoever copies a plan of examples/plans begins with one that is valid and has no warning.
+// Guarantees that the plans of examples/plans, which users copy, are valid and give no warning.
 func TestCheckPlansToCopy(t *testing.T) {
 	files, err := filepath.Glob("../../examples/plans/*.yaml")
 	if err != nil || len(files) < 6 {
@@ -121,8 +127,8 @@ func TestCheckPlansToCopy(t *testing.T) {
 	}
 }
 
-// TestCheckStrict guarantees that a check for production fails on what is good on a laptop alone: keys that anyone can
-// compute, and credentials that anyone may guess without end. Without --strict nothing is said of either.
+// Guarantees that check --strict fails for what is acceptable only on a laptop: keys that anyone can compute, and
+// credentials that anyone can guess without a limit. Without --strict there is no warning about them.
 func TestCheckStrict(t *testing.T) {
 	example, err := os.ReadFile("example.yaml")
 	if err != nil {
@@ -163,8 +169,7 @@ func TestCheckStrict(t *testing.T) {
 	}
 }
 
-// TestCheckSpellings guarantees that `check` names the options of a plan that says nothing about them, and does not
-// fail by that.
+// Guarantees that check warns of a plan that leaves options unset, and does not fail because of it.
 func TestCheckSpellings(t *testing.T) {
 	const text = "plans: [ { id: p, limits: [ { id: a, match: { methods: [GET], pathPattern: /a }, " +
 		"tiers: [ { period: 1s, threshold: 1 } ] } ] } ]\n"
@@ -174,6 +179,7 @@ func TestCheckSpellings(t *testing.T) {
 	}
 }
 
+// Guarantees that check --effective prints the limits of a tenant.
 func TestCheckEffective(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -192,6 +198,7 @@ func TestCheckEffective(t *testing.T) {
 	}
 }
 
+// Guarantees the completions of check.
 func TestCompletion(t *testing.T) {
 	for _, c := range []struct {
 		args []string
@@ -207,9 +214,10 @@ func TestCompletion(t *testing.T) {
 	}
 }
 
-// A plan whose limits are too many for one decision on DynamoDB is refused, by its name and with what to do. Limits of
-// which no request meets many are not.
+// Guarantees that a plan is refused, by name and with what to do, if a request can meet more limits than one decision
+// on DynamoDB can charge. A plan with many limits of which a request meets few is accepted.
 func TestCheckDecidable(t *testing.T) {
+	t.Parallel()
 	limits := func(n int, each string) string {
 		var b strings.Builder
 		for i := range n {
@@ -265,8 +273,7 @@ func TestCheckDecidable(t *testing.T) {
 	}
 }
 
-// Guarantees that a sliding_log which several cells may not be able to divide is warned of, since only one of them
-// grants it then.
+// check warns of a sliding_log that may be too small to be divided between cells, since then only one cell grants it.
 func TestCheckWarnsOfSmallLogs(t *testing.T) {
 	for threshold, warns := range map[int]bool{9: true, 10: false} {
 		text := fmt.Sprintf("plans: [{id: p, limits: [{id: a, algorithm: sliding_log, threshold: %d, period: 1s}]}]\n",

@@ -8,13 +8,14 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Guarantees that completion offers files where a file is wanted, and nowhere else: a tenant's id is no file's name.
+// Shell completion offers files for arguments and flags that take a file, and for no others, such as a tenant's id.
 func TestCompletionOffersFilesForFilesAlone(t *testing.T) {
-	files := map[string]string{ // what is completed, and the directive: 0 any file, 8 files by extension, 16 folders
+	t.Parallel()
+	files := map[string]string{ // what is completed → the directive: 0 any file, 8 files by extension, 16 folders
 		"check": "8", "plan apply": "8", "plan diff": "8", "simulate": "0",
 		"doctor --key-file": "0", "explain --plans": "8", "dev --plans": "8", "simulate --plans": "8",
 		"cost --price-file": "8", "simulate --html": "8",
-		"fleet --plans": "8", "fleet --script": "8", "fleet --costs": "8",
+		"fleet --plans": "8", "fleet --script": "8", "fleet --costs": "8", "fleet --html": "8",
 		"simulate --log": "0", "audit verify --db": "0", "dev --api": "0", "dev --function": "0", "dev --pepper": "0",
 		"key create --pepper": "0", "key hash --pepper": "0", "audit show --archive": "0",
 		"audit verify --archive": "0",
@@ -35,12 +36,13 @@ func TestCompletionOffersFilesForFilesAlone(t *testing.T) {
 		looked++
 		want, isFile := files[what]
 		delete(files, what)
-		if strings.HasSuffix(what, " --token-file") { // each operators' command has it
+		if strings.HasSuffix(what, " --token-file") { // each operators' command has this flag
 			want, isFile = "0", true
 		}
 		got := directive(args...)
-		if isFile && got != want || !isFile && got != "4" && got != "6" { // 4: no files; 6: and no space after it
-			t.Errorf("%s: directive %s", what, got)
+		// 4: no files; 6: no files, and no space after the completion
+		if isFile && got != want || !isFile && got != "4" && got != "6" {
+			t.Errorf("%s: completion gives directive %s", what, got)
 		}
 	}
 	var walk func(c *cobra.Command)
@@ -64,17 +66,19 @@ func TestCompletionOffersFilesForFilesAlone(t *testing.T) {
 	}
 	walk(newRootCommand())
 	for what := range files {
-		t.Errorf("%s: there is no such thing to complete", what)
+		t.Errorf("%s: the command has no such argument or flag", what)
 	}
 	if looked < 100 {
-		t.Errorf("only %d things were completed", looked)
+		t.Errorf("only %d arguments and flags were completed", looked)
 	}
 }
 
-// Guarantees that what is one of a few words is offered.
+// Shell completion offers the words of a flag that takes one of a few words.
 func TestCompletionOfWords(t *testing.T) {
 	for _, c := range []struct{ args, want string }{
 		{"dev --live-page", "loopback\nall\noff\n:4\n"},
+		{"pace --page-for", "loopback\nall\n:4\n"},
+		{"work --page-for", "loopback\nall\n:4\n"},
 		{"dev --log-level", "debug\ninfo\nwarn\nerror\n:4\n"},
 	} {
 		if got := sluice(t, "", append(append([]string{"__complete"}, strings.Fields(c.args)...),

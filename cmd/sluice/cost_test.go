@@ -14,14 +14,14 @@ import (
 	"github.com/sluicelimits/sluice/internal/dev/cost"
 )
 
-// The deployments whose bills documentation quotes.
+// The deployments whose bills the documentation quotes.
 var costPoints = map[string][]string{
 	"idle":  {"cost", "--rps", "0"},
 	"small": {"cost", "--rps", "50", "--tenants", "20"},
 	"full":  {"cost", "--rps", "1000000", "--tenants", "10000", "--profile", "full", "--peak", "1", "--published"},
 }
 
-// costToday runs cost on a day that does not change, from which the ages of prices count.
+// costToday runs the command cost on a fixed day, from which the ages of prices are counted.
 func costToday(t *testing.T, args ...string) ran {
 	t.Helper()
 	var out, errs bytes.Buffer
@@ -32,21 +32,21 @@ func costToday(t *testing.T, args ...string) ran {
 	return ran{exitCode(c.ExecuteContext(t.Context())), out.String(), errs.String()}
 }
 
-// Guarantees that a change of what a deployment costs, or is assumed to, is seen as a diff of three bills.
+// The golden files hold three bills, so a change of what a deployment costs shows as a diff.
 func TestCost(t *testing.T) {
 	for name, args := range costPoints {
 		t.Run(name, func(t *testing.T) {
 			got := costToday(t, args...)
 			if got.code != 0 || got.stderr != "" {
-				t.Fatalf("%+v", got)
+				t.Fatalf("sluice cost gives %+v", got)
 			}
 			golden(t, "cost/"+name+".txt", got.stdout)
 			if !strings.Contains(got.stdout, "not checked against AWS today") {
-				t.Error("not said that prices are not checked")
+				t.Error("the output does not say that prices are not checked")
 			}
 			got = costToday(t, append(args, "--json")...)
 			if got.code != 0 {
-				t.Fatalf("%+v", got)
+				t.Fatalf("sluice cost --json gives %+v", got)
 			}
 			golden(t, "cost/"+name+".json", got.stdout)
 			var bill struct {
@@ -54,21 +54,21 @@ func TestCost(t *testing.T) {
 				Lines []struct{ USD, PriceFrom, How string }
 			}
 			if err := json.Unmarshal([]byte(got.stdout), &bill); err != nil || bill.USD == "" || len(bill.Lines) < 10 {
-				t.Fatalf("%+v, %v", bill, err)
+				t.Fatalf("the bill is %+v, %v", bill, err)
 			}
 			for i, l := range bill.Lines {
 				if l.USD == "" || l.How == "" || !strings.Contains(l.PriceFrom, "https://") {
-					t.Errorf("line %d says %+v", i, l)
+					t.Errorf("line %d of the bill lacks a field: %+v", i, l)
 				}
 			}
 		})
 	}
 }
 
-// costRow is a command of a page's table, or of its text, and what the page says that it gives.
+// costRow matches a command in a table or in the text of a page, and the result that the page gives for it.
 var costRow = regexp.MustCompile("`sluice cost ([^`]+)` (?:\\| |comes to\\s\\**)([0-9][0-9,]*\\.[0-9]{2})")
 
-// misquoted lists what a page says wrongly of what commands give, and how many it quotes.
+// misquoted lists the results on a page that differ from those of the commands, and counts the quoted ones.
 func misquoted(t *testing.T, page string) (wrong []string, quoted int) {
 	t.Helper()
 	for _, m := range costRow.FindAllStringSubmatch(page, -1) {
@@ -80,9 +80,10 @@ func misquoted(t *testing.T, page string) (wrong []string, quoted int) {
 	return wrong, quoted
 }
 
-// Guarantees that the bills which README.md and docs/cost.md quote are those that the command gives, and that its price
-// file is one.
+// Guarantees that the bills in README.md and docs/cost.md are those that the command prints, and that the price file in
+// docs/cost.md is valid.
 func TestCostIsQuoted(t *testing.T) {
+	t.Parallel()
 	for file, least := range map[string]int{"README.md": 3, "docs/cost.md": 14} {
 		page, err := os.ReadFile(filepath.Join("..", "..", file))
 		if err != nil {
@@ -106,23 +107,23 @@ func TestCostIsQuoted(t *testing.T) {
 		}
 		if got := sluice(t, "", "cost", "--rps", "50", "--price-file", path); got.code != 0 || !strings.Contains(
 			got.stdout, "$0.18 for 1,000,000") {
-			t.Errorf("the price file of %s: %+v", file, got)
+			t.Errorf("the command with the price file of %s gives %+v", file, got)
 		}
 	}
 }
 
-// The twin of the test above: a bill that is quoted wrongly is found.
+// Guarantees that the test above can fail: a bill with a wrong number is found.
 func TestCostMisquoted(t *testing.T) {
 	right := costTotal(t, "cost", "--rps", "7")
 	page := "| `sluice cost --rps 7` | " + right + " |\n| `sluice cost --rps 8` | " + right + " |\nand `sluice cost " +
 		"--rps 9` comes to **1.00**"
 	if wrong, quoted := misquoted(t, page); len(wrong) != 2 || quoted != 3 || !strings.Contains(wrong[0], "--rps "+
 		"8") || !strings.Contains(wrong[1], "--rps 9") {
-		t.Errorf("%q, %d quoted", wrong, quoted)
+		t.Errorf("misquoted = %q, %d", wrong, quoted)
 	}
 }
 
-// costTotal is what a bill says is paid for Sluice, as it is printed.
+// costTotal returns the printed total of a bill.
 func costTotal(t *testing.T, args ...string) string {
 	t.Helper()
 	for line := range strings.Lines(sluice(t, "", args...).stdout) {
@@ -134,8 +135,9 @@ func costTotal(t *testing.T, args ...string) string {
 	return ""
 }
 
-// Guarantees that a command line that makes no sense is refused in one line that names the flag, and prints no bill.
+// Guarantees that an impossible command line is refused in one line that names the flag, and prints no bill.
 func TestCostRefuses(t *testing.T) {
+	t.Parallel()
 	tests := []struct {
 		args string
 		want string
@@ -167,13 +169,13 @@ func TestCostRefuses(t *testing.T) {
 		got := sluice(t, "", append([]string{"cost"}, strings.Fields(tt.args)...)...)
 		if got.code != exitUsage || got.stdout != "" || !strings.Contains(got.stderr, "sluice: "+tt.want) ||
 			strings.Count(got.stderr, "\n") != 1 {
-			t.Errorf("cost %s: %+v; want exit %d and one line with %q", tt.args, got, exitUsage, tt.want)
+			t.Errorf("cost %s gives %+v; want exit %d and one line with %q", tt.args, got, exitUsage, tt.want)
 		}
 	}
 }
 
-// Guarantees that a file's prices replace those of the program, that the printed form is such a file, and that one with
-// something wrong is refused with the place.
+// Guarantees that the prices in a file replace the built-in ones, that the printed form is such a file, and that a file
+// with an error is refused with the place of the error.
 func TestCostPriceFile(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "prices.yaml")
 	write := func(text string) {
@@ -184,23 +186,23 @@ func TestCostPriceFile(t *testing.T) {
 	}
 	form := sluice(t, "", "cost", "--print-prices")
 	if form.code != 0 || form.stdout != cost.ListedPrices() {
-		t.Fatalf("%+v", form)
+		t.Fatalf("printing the prices gives %+v", form)
 	}
 	write(form.stdout)
 	before := costTotal(t, "cost", "--rps", "50")
 	if same := costTotal(t, "cost", "--rps", "50", "--price-file", file); same != before {
-		t.Errorf("with the printed prices %s, with those of the program %s", same, before)
+		t.Errorf("the total with the printed prices is %s, with the built-in ones %s", same, before)
 	}
 	write("date: 2026-10-01\nprices: [ { id: lambda.requests, usd: { us-east-1: 0 } } ]\n")
 	got := sluice(t, "", "cost", "--rps", "50", "--price-file", file)
 	if got.code != 0 || !strings.Contains(got.stdout, "as of 2026-10-01") || strings.Contains(got.stdout, before) {
-		t.Errorf("%+v", got)
+		t.Errorf("a file with one price gives %+v", got)
 	}
 	write("date: 2026-10-01\nprices:\n  - { id: lambda.requests, usd: { us-east-1: cheap } }\n")
 	got = sluice(t, "", "cost", "--rps", "50", "--price-file", file)
 	if want := file + `:3:46: prices[0].usd.us-east-1: "cheap" is not a number`; got.code != exitFailed ||
 		got.stdout != "" || !strings.Contains(got.stderr, want) {
-		t.Errorf("%+v, want %s", got, want)
+		t.Errorf("a price file with an error gives %+v, want %s", got, want)
 	}
 	got = sluice(t, "", "cost", "--rps", "50", "--price-file", file+".none")
 	if got.code != exitFailed || !strings.Contains(got.stderr, "--price-file: open ") {

@@ -82,7 +82,7 @@ func (f *countersFlags) takes(named bool) cobra.PositionalArgs {
 			least, form = most, strings.NewReplacer("[", "", "]", "").Replace(form)
 		}
 		if len(args) < least || len(args) > most {
-			return fmt.Errorf("want %s, got %d arguments", form, len(args))
+			return fmt.Errorf("want %s, got %s", form, count(len(args), "argument"))
 		}
 		return nil
 	})

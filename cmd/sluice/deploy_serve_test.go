@@ -13,7 +13,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/server/envoyconfig"
 )
 
-// parsesAsServe holds that `sluice serve` takes the arguments.
+// parsesAsServe checks that `sluice serve` accepts the arguments.
 func parsesAsServe(t *testing.T, where string, arguments []string) {
 	t.Helper()
 	var o serveOptions
@@ -28,15 +28,15 @@ func parsesAsServe(t *testing.T, where string, arguments []string) {
 		t.Errorf("%s: %v", where, err)
 	}
 	if c.Flags().NArg() > 0 {
-		t.Errorf("%s: %q are no flags", where, c.Flags().Args())
+		t.Errorf("%s: %q are arguments, not flags", where, c.Flags().Args())
 	}
 	if total := o.drain + o.grace; total <= 0 || total.Seconds() > 55 {
 		t.Errorf("%s: draining takes up to %s", where, total)
 	}
 }
 
-// Guarantees that the flags of the container recipe, of the Kubernetes manifest and of the Fargate template are those
-// of `sluice serve`, and that the configuration beside them loads.
+// Guarantees that the flags in the container recipe, in the Kubernetes manifest and in the Fargate template exist in
+// `sluice serve`, and that the configuration beside them can be loaded.
 func TestServeDeployments(t *testing.T) {
 	const dir = "../../examples/envoy/"
 	read := func(name string) string {
@@ -66,7 +66,7 @@ func TestServeDeployments(t *testing.T) {
 		recipe = append(recipe, part...)
 	}
 	if len(recipe) < 3 || recipe[0] != "/sluice" || recipe[1] != "serve" {
-		t.Fatalf("the recipe starts %q", recipe)
+		t.Fatalf("the command of the recipe is %q", recipe)
 	}
 	parsesAsServe(t, "Dockerfile", recipe[2:])
 
@@ -84,7 +84,7 @@ func TestServeDeployments(t *testing.T) {
 				}
 			}
 		}
-		if err := decoder.Decode(&object); err == io.EOF { //nolint:errorlint // as the decoder returns it
+		if err := decoder.Decode(&object); err == io.EOF { //nolint:errorlint // the decoder returns io.EOF itself
 			break
 		} else if err != nil {
 			t.Fatal(err)
@@ -95,13 +95,13 @@ func TestServeDeployments(t *testing.T) {
 		}
 		for _, c := range object.Spec.Template.Spec.Containers {
 			parsesAsServe(t, "kubernetes.yaml", c.Args)
-			if object.Spec.Template.Spec.Grace < 26 { // --drain and --grace
+			if object.Spec.Template.Spec.Grace < 26 { // the sum of --drain and --grace
 				t.Error("kubernetes.yaml: the container is killed while it drains")
 			}
 		}
 	}
 	if kinds["Deployment"] != 1 || kinds["ConfigMap"] != 1 || kinds["Service"] != 1 {
-		t.Errorf("kubernetes.yaml has %v", kinds)
+		t.Errorf("kubernetes.yaml has objects of kinds %v", kinds)
 	}
 
 	var template struct {

@@ -11,15 +11,16 @@ import (
 	"testing"
 )
 
-// asSluice is a command `sluice` that is this binary.
+// asSluice is a script for PATH: the command `sluice` that runs this test binary.
 const asSluice = `#!/usr/bin/env bash
 args=$(printf '%s\n' "$@")
 exec env ` + argsEnv + `="$args" "$TEST_BINARY"
 `
 
-// Guarantees that the operator's commands on the page about deployment work, in their order: on a control plane that is
-// here, since the page's own needs an account. Those of aws and cdk are left out, as the page says.
+// Guarantees that the operator's commands on the page about deployment work in their order. They run on a local control
+// plane, since the page's own needs an AWS account. The commands of aws and cdk are left out, as the page says.
 func TestDeployPage(t *testing.T) {
+	t.Parallel()
 	text, err := os.ReadFile("../../docs/deploy.md")
 	if err != nil {
 		t.Fatal(err)
@@ -35,7 +36,7 @@ func TestDeployPage(t *testing.T) {
 	for _, want := range []string{"sluice cell add ", "sluice plan apply ", "sluice config status",
 		"sluice key create "} {
 		if !strings.Contains(commands, want) {
-			t.Errorf("the page does not have %s", want)
+			t.Errorf("the page does not contain %s", want)
 		}
 	}
 	dir := t.TempDir()
@@ -48,11 +49,11 @@ func TestDeployPage(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	none := plansFile(t, "{}\n") // without the example plan, which the page's first plans would weaken
+	none := plansFile(t, "{}\n") // without the example plan, because the page's first plans would weaken it
 	r := startDev(t, "--data", filepath.Join(dir, "data"), "--cells", "first", "--plans", none)
 	here := regexp.MustCompile(`(?m)^(\s*export SLUICE_ENDPOINT)=.*$`)
 	if n := len(here.FindAllString(commands, -1)); n != 1 {
-		t.Fatalf("the page says %d times where the control plane is, want once", n)
+		t.Fatalf("the page names the control plane %d times, want once", n)
 	}
 	run := exec.Command("bash", "-euo", "pipefail")
 	run.Dir, run.Stdin = dir, strings.NewReader(here.ReplaceAllString(commands, "$1="+r.base+"/_sluice/admin"))
@@ -63,11 +64,12 @@ func TestDeployPage(t *testing.T) {
 	}
 	key := regexp.MustCompile(`(?m)^slk_\w+$`).Find(out)
 	if key == nil {
-		t.Fatalf("no key is told\n%s", out)
+		t.Fatalf("no key is printed\n%s", out)
 	}
-	if status, _, body := get(t, r.base+"/product/1", string(key)); status != 200 {
-		t.Errorf("with the key the answer is %d: %s", status, body)
-	}
+	waitUntil(t, "the new key has reached the cell", func() bool {
+		status, _, _ := get(t, r.base+"/product/1", string(key))
+		return status == 200
+	})
 	if status, _, _ := get(t, r.base+"/product/1", ""); status != 401 {
 		t.Errorf("without a key the answer is %d, want 401", status)
 	}

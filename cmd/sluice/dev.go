@@ -12,6 +12,7 @@ import (
 	"net/url"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -25,6 +26,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/cell/planfile"
 	"github.com/sluicelimits/sluice/internal/configfile/configyaml"
 	"github.com/sluicelimits/sluice/internal/control"
+	"github.com/sluicelimits/sluice/internal/control/call"
 	"github.com/sluicelimits/sluice/internal/dev/devcells"
 	"github.com/sluicelimits/sluice/internal/dev/gateway/front"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
@@ -48,7 +50,7 @@ type devOptions struct {
 	plans, pepperFiles                  []string
 	listen, upstream, livePage, logging string
 	data, cells, tokenFile              string
-	admin                               bool
+	admin, yes                          bool
 	hops, jitter                        int
 	maxBody, storeMB                    int64
 	bodyTimeout                         time.Duration
@@ -74,8 +76,11 @@ control tables, with its author and reason, and travels to the cell as an event.
 apply', 'tenant set', 'key create' and the other operators' commands find a 'sluice dev' on this
 machine without flags, and their changes take effect at once. A plans file writes an item only when
 the file's entry for that item changes. Until then an operator's change stays, also after a restart
-with the same file. Items that the file never named are changed by operators only. If an entry is
-removed from the file, its item is deleted; an API key is revoked.
+with the same file. Items that no plans file named are changed by operators only. If an entry is
+removed from the file, its item is deleted; an API key is revoked. A start on a --data folder with
+another plans file deletes what only the earlier file named. Such a start, and one that would
+replace an operator's change, is refused until --yes confirms it: the error lists what would be
+removed, weakened or replaced, and nothing is written.
 
 Operators' calls need a token. Each 'sluice dev' makes a new token, and keeps it until it ends in a
 file that only its user can read: dev-ADDRESS-PORT.token in $XDG_STATE_HOME/sluice or
@@ -126,6 +131,8 @@ Lambda function needs the function's binary.`,
 	f.StringArrayVar(&o.plans, "plans", nil, "plans `FILE`; may be repeated (default: the example plans)")
 	f.StringVar(&o.data, "data", "", "keep plans, tenants, keys, cells and the audit trail in `DIR`, which is created "+
 		"if it does not exist (default: nothing is kept)")
+	f.BoolVarP(&o.yes, "yes", "y", false,
+		"remove, weaken and replace what operators or other plans files wrote to the folder of --data")
 	f.StringVar(&o.cells, "cells", "", "run several cells that share the limits: `N`, or their names, such as "+
 		"eu-1,us-1 (default: one cell that has all limits)")
 	f.StringVar(&o.listen, "listen", "127.0.0.1:8080", "`ADDRESS` to listen on; port 0 selects a free port")
@@ -254,6 +261,11 @@ func (d *dev) run(ctx context.Context, stdout, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
+	listener, err := d.open() // before anything else begins, which would log that it is interrupted
+	if err != nil {
+		return err
+	}
+	defer func() { _ = listener.Close() }() // for a start that fails; a second close does nothing
 	counters, err := d.stores.open(ctx, d.storeMB<<20, log)
 	if err != nil {
 		return err
@@ -264,8 +276,9 @@ func (d *dev) run(ctx context.Context, stdout, stderr io.Writer) error {
 		return err
 	}
 	defer operators.forgetAll()
-	f := &fleet{dev: d, upstream: upstream, log: log, operators: operators, homes: map[string]*memory.Store{},
-		away: map[string]*router.Store{}, cells: map[string]*servedCell{}, failed: make(chan error, 1)}
+	f := &fleet{dev: d, upstream: upstream, log: log, operators: operators, first: listener,
+		homes: map[string]*memory.Store{}, away: map[string]*router.Store{}, cells: map[string]*servedCell{},
+		failed: make(chan error, 1)}
 	if err := f.openPlane(ctx, counters.tenants); err != nil {
 		counters.close(log)
 		return err
@@ -371,19 +384,54 @@ func (f *fleet) openPlans(ctx context.Context, peppers map[string][]byte, store 
 			return err
 		}
 	}
-	name := strings.Join(f.dev.plans, ", ")
-	if name == "" {
-		name = exampleName
-	}
+	name := namesOf(f.dev.plans)
+	confirmed := f.yes // after the start, changes of the files need no confirmation
 	var err error
 	f.plans, err = planfile.Open(planfile.Config{Files: f.dev.plans, Source: configyaml.Source(exampleName,
 		examplePlans), Peppers: peppers, Accepts: store.Accepts, AcceptsPlan: planAccepter(store), Log: f.log,
 		Now: f.clock.Now,
 		Apply: func(sources []plan.Source) error {
-			_, err := f.plane.ApplyFiles(context.WithoutCancel(ctx), name, sources)
+			ctx := context.WithoutCancel(ctx)
+			if !confirmed {
+				if err := f.confirmPlans(ctx, name, sources); err != nil {
+					return err
+				}
+				confirmed = true
+			}
+			_, err := f.plane.ApplyFiles(ctx, name, sources)
 			return err
 		}})
-	return err
+	return inFilesOf("--plans", err)
+}
+
+// namesOf returns names for the audit trail, which tell files of different folders apart.
+func namesOf(files []string) string {
+	if len(files) == 0 {
+		return exampleName
+	}
+	var all []string
+	for _, file := range files {
+		if path, err := filepath.Abs(file); err == nil { // fails if the working folder no longer exists
+			file = path
+		}
+		all = append(all, file)
+	}
+	return strings.Join(all, ", ")
+}
+
+// confirmPlans refuses plans files that would displace what others wrote to the data folder.
+func (f *fleet) confirmPlans(ctx context.Context, name string, sources []plan.Source) error {
+	lines, err := f.plane.Displaced(ctx, name, sources)
+	if err != nil || len(lines) == 0 {
+		return err
+	}
+	refused := call.Refuse(call.Confirm, "--data %s: operators or other plans files wrote what this start would "+
+		"remove, weaken or replace. Nothing was written. Name another folder with --data, leave out --plans to run "+
+		"what is kept, or confirm with --yes", f.data)
+	if refused.Problems = lines; len(lines) > mostShown {
+		refused.Problems = append(lines[:mostShown:mostShown], fmt.Sprintf("and %d more", len(lines)-mostShown))
+	}
+	return refused
 }
 
 // run serves the cells until the context ends and the requests in flight are done.
@@ -446,12 +494,7 @@ func (f *fleet) begin(ctx context.Context, counters *counters) error {
 		counters.close(f.log)
 		return err
 	}
-	listener, err := f.open()
-	if err != nil {
-		counters.close(f.log)
-		return err
-	}
-	c, err := f.add(ctx, aloneCell, counters, listener)
+	c, err := f.add(ctx, aloneCell, counters, f.first)
 	if err != nil {
 		counters.close(f.log)
 		return err
@@ -471,6 +514,7 @@ func (d *dev) parseUpstream() (*url.URL, error) {
 	return u, front.CheckUpstream(u)
 }
 
+// open listens at the address of --listen.
 func (d *dev) open() (net.Listener, error) {
 	listener, err := net.Listen("tcp", d.listen)
 	switch {
@@ -478,6 +522,10 @@ func (d *dev) open() (net.Listener, error) {
 		return listener, nil
 	case errors.Is(err, syscall.EADDRINUSE):
 		return nil, fmt.Errorf("listen on %s: another program uses that port; choose another with --listen", d.listen)
+	}
+	if _, _, bad := net.SplitHostPort(d.listen); bad != nil {
+		return nil, fmt.Errorf("listen on %q: --listen wants HOST:PORT, such as 127.0.0.1:8081, or :8081 for every "+
+			"address of this machine", d.listen)
 	}
 	return nil, fmt.Errorf("listen on %q: %w", d.listen, err)
 }

@@ -24,7 +24,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/request/identity"
 )
 
-// output is what a command wrote, readable while it runs.
+// output holds what a command wrote. It can be read while the command runs.
 type output struct {
 	mu   sync.Mutex
 	b    bytes.Buffer
@@ -57,7 +57,7 @@ type running struct {
 	done           chan error
 }
 
-// startDev runs the command on a free port and waits until it has said what to try.
+// startDev runs the command on a free port, and waits until it has printed what to try.
 func startDev(t *testing.T, args ...string) *running {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -71,7 +71,8 @@ func startDev(t *testing.T, args ...string) *running {
 		r.done <- root.ExecuteContext(ctx)
 		close(ended)
 	}()
-	t.Cleanup(func() { // it writes in folders of the test until it has ended
+	t.Cleanup(func() { // the command writes to folders of the test until it ends
+		clients.CloseIdleConnections()
 		cancel()
 		<-ended
 	})
@@ -80,25 +81,41 @@ func startDev(t *testing.T, args ...string) *running {
 		case <-r.stdout.grew:
 		case err := <-r.done:
 			t.Fatalf("sluice dev %q ended: %v\n%s", args, err, r.stderr)
-		case <-time.After(10 * time.Second):
-			t.Fatalf("sluice dev %q says nothing\n%s", args, r.stderr)
+		case <-time.After(patience):
+			t.Fatalf("sluice dev %q prints nothing to try\n%s", args, r.stderr)
 		}
 	}
 	r.base = regexp.MustCompile(`listens on (\S+)`).FindStringSubmatch(r.stdout.String())[1]
 	return r
 }
 
-// finish stops it and returns its error.
+// finish stops the command and returns its error.
 func (r *running) finish(t *testing.T) error {
 	t.Helper()
+	clients.CloseIdleConnections()
 	r.stop()
 	select {
 	case err := <-r.done:
 		return err
-	case <-time.After(20 * time.Second):
+	case <-time.After(patience):
 		t.Fatalf("sluice dev does not stop\n%s", r.stderr)
 		return nil
 	}
+}
+
+// clients holds the connections of the tests' HTTP clients, one for each client that a test runs at a time. A server
+// that stops waits 5 s for a connection on which no request was sent, so tests close these first.
+var clients = &http.Transport{MaxIdleConnsPerHost: 32}
+
+// send sends a request, and reads the whole answer.
+func send(req *http.Request) (status int, header http.Header, body string, err error) {
+	resp, err := clients.RoundTrip(req)
+	if err != nil {
+		return 0, nil, "", err
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	return resp.StatusCode, resp.Header, string(text), err
 }
 
 func get(t *testing.T, url, key string) (int, http.Header, string) {
@@ -110,54 +127,52 @@ func get(t *testing.T, url, key string) (int, http.Header, string) {
 	if key != "" {
 		req.Header.Set("X-API-Key", key)
 	}
-	resp, err := http.DefaultTransport.RoundTrip(req)
+	status, header, body, err := send(req)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer resp.Body.Close()
-	body, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return resp.StatusCode, resp.Header, string(body)
+	return status, header, body
 }
 
 var curlLine = regexp.MustCompile(`(?m)^  curl -i (?:-H "X-API-Key: (\S+)" )?(\S+)$`)
 
-// tryAll does what dev prints for each of the three tenants of the example and for a call without a key.
-func tryAll(t *testing.T, lines [][]string) {
+// runLines runs what dev prints for each of the three tenants of the example and for a request without a key.
+func runLines(t *testing.T, lines [][]string) {
 	t.Helper()
 	for i, want := range []int{200, 200, 403, 401} {
 		if code, _, body := get(t, lines[i][2], lines[i][1]); code != want {
-			t.Errorf("%s: %d, want %d: %s", lines[i][0], code, want, body)
+			t.Errorf("%s: status %d, want %d: %s", lines[i][0], code, want, body)
 		}
 	}
 }
 
-// Guarantees the same with several cells, each of which grants a limit that is too small to be divided between them.
+// Every printed command gives the answer that is printed beside it with several cells, too. Each cell grants a limit
+// that is too small to be divided between them.
 func TestDevCellsWithoutFlags(t *testing.T) {
+	t.Parallel()
 	r := startDev(t, "--cells", "3")
 	lines := curlLine.FindAllStringSubmatch(r.stdout.String(), -1)
 	if len(lines) != 4 {
 		t.Fatalf("%d curl lines, want one for each of 3 tenants and one without a key:\n%s", len(lines), r.stdout)
 	}
-	tryAll(t, lines)
+	runLines(t, lines)
 	cells := cellLine.FindAllStringSubmatch(r.stdout.String(), -1)
 	if len(cells) != 3 {
 		t.Fatalf("%d cells are printed, want 3:\n%s", len(cells), r.stdout)
 	}
 	for _, c := range cells { // globex has a burst of 5
 		if code, _, body := get(t, c[1]+"/product/1", lines[1][1]); code != http.StatusOK {
-			t.Errorf("the cell at %s answers globex with %d: %s", c[1], code, body)
+			t.Errorf("the cell at %s answers globex with status %d: %s", c[1], code, body)
 		}
 	}
 }
 
 var cellLine = regexp.MustCompile(`(?m)^  cell +\S+ at (\S+)$`)
 
-// Guarantees that a sliding_log too small to be divided is granted by one cell, that the others say in their answer
-// and on their live page which limit they do not grant, and that the printed line goes to the cell that grants it.
+// A sliding_log that is too small to be divided is granted by one cell. The other cells name the limit in their answers
+// and on their live pages. The printed command calls the cell that grants the limit.
 func TestDevCellsSmallLog(t *testing.T) {
+	t.Parallel()
 	file := filepath.Join(t.TempDir(), "plans.yaml")
 	text := "plans: [ { id: p, limits: [ { id: log, algorithm: sliding_log, threshold: 2, period: 1h } ] } ]\n" +
 		"tenants: [ { id: acme, plan: p } ]\n" + "keys: [ { id: k, tenant: acme, hash: " +
@@ -174,26 +189,26 @@ func TestDevCellsSmallLog(t *testing.T) {
 		}
 		refused++
 		if !strings.Contains(body, "The limit is 'log'") {
-			t.Errorf("a cell that does not grant the limit answers %d: %s", code, body)
+			t.Errorf("a cell that does not grant the limit answers with status %d: %s", code, body)
 		}
-		told := dataOf(t, c[1]).Denials
-		if len(told) != 1 || told[0].Limit != "log" || told[0].Reason != "not granted in this cell" {
-			t.Errorf("the live page says of a denial in another cell %+v", told)
+		denials := dataOf(t, c[1]).Denials
+		if len(denials) != 1 || denials[0].Limit != "log" || denials[0].Reason != "not granted in this cell" {
+			t.Errorf("the live page shows the denial in another cell as %+v", denials)
 		}
 	}
 	if refused != 2 {
-		t.Errorf("%d of 3 cells refuse what one cell grants, want 2", refused)
+		t.Errorf("%d of 3 cells deny what only one cell grants, want 2", refused)
 	}
 }
 
-// Guarantees the first minute of a newcomer: no flags, and every printed line does what it says.
+// Without flags, every printed command gives the answer that is printed beside it.
 func TestDevWithoutFlags(t *testing.T) {
 	r := startDev(t)
 	lines := curlLine.FindAllStringSubmatch(r.stdout.String(), -1)
 	if len(lines) != 4 {
 		t.Fatalf("%d curl lines, want one for each of 3 tenants and one without a key:\n%s", len(lines), r.stdout)
 	}
-	tryAll(t, lines)
+	runLines(t, lines)
 	loop := regexp.MustCompile(
 		`for i in ([\d ]+); do curl .* -H "X-API-Key: (\S+)" (\S+); done`).FindStringSubmatch(r.stdout.String())
 	if loop == nil {
@@ -215,7 +230,7 @@ func TestDevWithoutFlags(t *testing.T) {
 			t.Errorf("Retry-After %q, retry-after-ms %d in %s", h.Get("Retry-After"), ms, body)
 		}
 	}
-	if denied < 2 { // 8 requests after 1, a burst of 5, one more each second
+	if denied < 2 { // 9 requests, a burst of 5, and one unit more each second
 		t.Errorf("%d of the loop's requests were denied, want 3 or so", denied)
 	}
 	if code, _, body := get(t, r.base+"/_sluice/", ""); code != 200 || !strings.Contains(body, "<html") {
@@ -225,15 +240,15 @@ func TestDevWithoutFlags(t *testing.T) {
 		t.Errorf("live data: %d %.300s", code, body)
 	}
 	if err := r.finish(t); err != nil {
-		t.Errorf("a stop that was asked for is %v, want nil", err)
+		t.Errorf("stopping gives %v, want nil", err)
 	}
 	if log := r.stderr.String(); strings.Contains(log, "slk_") || strings.Contains(log, "127.0.0.1") {
 		t.Errorf("the log holds a key or an address: %s", log)
 	}
 }
 
-// edited returns the text with by in place of the first old. The test fails if there is no old, since it would then
-// test no change.
+// edited returns the text with its first old replaced with by. It fails the test if the text has no old, because the
+// test would then change nothing.
 func edited(t *testing.T, text, old, by string) string {
 	t.Helper()
 	if !strings.Contains(text, old) {
@@ -242,8 +257,9 @@ func edited(t *testing.T, text, old, by string) string {
 	return strings.Replace(text, old, by, 1)
 }
 
-// Guarantees that an edit of the plans changes limits under a running gateway and counters survive it.
+// Guarantees that an edit of the plans file changes limits while the gateway runs, and that counters survive it.
 func TestDevReloads(t *testing.T) {
+	t.Parallel()
 	file := filepath.Join(t.TempDir(), "plans.yaml")
 	write := func(text string) {
 		t.Helper()
@@ -257,7 +273,7 @@ func TestDevReloads(t *testing.T) {
 	key := identity.ExampleKey("globex")
 	for i := range 5 {
 		if code, _, body := get(t, r.base, key); code != 200 {
-			t.Fatalf("request %d: %d %s", i+1, code, body)
+			t.Fatalf("request %d: status %d, body %s", i+1, code, body)
 		}
 	}
 	write(edited(t, text, "burst: 5", "burst: 7"))
@@ -266,7 +282,7 @@ func TestDevReloads(t *testing.T) {
 	for end := time.After(10 * time.Second); ; {
 		code, h, _ := get(t, r.base, key)
 		if code != 429 {
-			t.Fatalf("a bucket that was empty gives %d after its burst was raised, want 429", code)
+			t.Fatalf("an empty bucket whose burst was raised gives status %d, want 429", code)
 		}
 		if h.Get("X-RateLimit-Limit") == "7" {
 			break
@@ -282,8 +298,9 @@ func TestDevReloads(t *testing.T) {
 	}
 }
 
-// Guarantees that a stop cuts nobody off: the request in flight gets its answer, and only then the command ends.
+// A request in flight gets its answer before the command ends.
 func TestDevStopsGracefully(t *testing.T) {
+	t.Parallel()
 	entered, release := make(chan struct{}), make(chan struct{})
 	upstream := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		close(entered)
@@ -321,7 +338,7 @@ func TestDevStopsGracefully(t *testing.T) {
 	}
 }
 
-// Guarantees that a second signal ends the wait for requests in flight.
+// Guarantees that a second signal ends the command without a wait for requests in flight.
 func TestDevStopsAtOnceOnASecondSignal(t *testing.T) {
 	entered, release := make(chan struct{}), make(chan struct{})
 	upstream := &http.Server{Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
@@ -339,13 +356,13 @@ func TestDevStopsAtOnceOnASecondSignal(t *testing.T) {
 	go func() {
 		req, _ := http.NewRequest("GET", r.base, nil)
 		req.Header.Set("X-API-Key", identity.ExampleKey("acme"))
-		if resp, err := http.DefaultTransport.RoundTrip(req); err == nil { // cut off, as it should be
+		if resp, err := http.DefaultTransport.RoundTrip(req); err == nil { // the connection must be cut
 			resp.Body.Close()
 		}
 	}()
 	<-entered
 	r.stop()
-	for !strings.Contains(r.stderr.String(), "stopping") { // logged when the second signal is listened for
+	for !strings.Contains(r.stderr.String(), "stopping") { // logged as soon as a second signal is noticed
 		<-r.stderr.grew
 	}
 	if err := syscall.Kill(os.Getpid(), syscall.SIGTERM); err != nil {
@@ -361,7 +378,7 @@ func TestDevStopsAtOnceOnASecondSignal(t *testing.T) {
 	}
 }
 
-// Guarantees that the exit status tells a wrong command line (2) from a machine or file that does not fit (1).
+// The exit status is 2 for a wrong command line, and 1 for a file or a machine that does not fit.
 func TestDevExitCodes(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -382,7 +399,8 @@ func TestDevExitCodes(t *testing.T) {
 		text string
 	}{
 		{[]string{"--listen", ln.Addr().String()}, 1, "another program uses that port"},
-		{[]string{"--listen", "nonsense"}, 1, `listen on "nonsense"`},
+		{[]string{"--listen", "nonsense"}, 1, `listen on "nonsense": --listen wants HOST:PORT`},
+		{[]string{"--listen", "8081"}, 1, ":8081 for every address"},
 		{[]string{"--upstream", "localhost:3000"}, 1, "want http://HOST"},
 		{[]string{"--upstream", "http://"}, 1, "has no host"},
 		{[]string{"--plans", filepath.Join(t.TempDir(), "missing.yaml")}, 1, "missing.yaml"},
@@ -399,16 +417,16 @@ func TestDevExitCodes(t *testing.T) {
 	} {
 		stderr := captureStderr(t, func() {
 			if got := run(append([]string{"dev"}, c.args...)); got != c.want {
-				t.Errorf("sluice dev %q exits %d, want %d", c.args, got, c.want)
+				t.Errorf("sluice dev %q exits with %d, want %d", c.args, got, c.want)
 			}
 		})
 		if !strings.Contains(stderr, c.text) || strings.Contains(stderr, "goroutine") {
-			t.Errorf("sluice dev %q says %q, want it to contain %q", c.args, stderr, c.text)
+			t.Errorf("sluice dev %q prints %q, want it to contain %q", c.args, stderr, c.text)
 		}
 	}
 }
 
-// captureStderr is what f writes to the process's stderr.
+// captureStderr returns what f writes to the standard error of the process.
 func captureStderr(t *testing.T, f func()) string {
 	t.Helper()
 	r, w, err := os.Pipe()
@@ -429,7 +447,8 @@ func captureStderr(t *testing.T, f func()) string {
 	return <-text
 }
 
-// Guarantees that the example's hashes are those of the printed keys, and that the file means what its comments say.
+// Guarantees that the hashes in the example are those of the printed keys, and that the file means what its comments
+// say.
 func TestExamplePlans(t *testing.T) {
 	cfg, err := plan.Parse(configyaml.Source("example.yaml", examplePlans))
 	if err != nil {
@@ -445,23 +464,27 @@ func TestExamplePlans(t *testing.T) {
 		}
 	}
 	if len(cfg.Keys()) != 3 || len(cfg.Tenants()) != 3 || len(cfg.IPLimits().Limits) != 1 {
-		t.Errorf("%d keys, %d tenants, %d ipLimits", len(cfg.Keys()), len(cfg.Tenants()), len(cfg.IPLimits().Limits))
+		t.Errorf("the example has %d keys, %d tenants, %d ipLimits", len(cfg.Keys()), len(cfg.Tenants()),
+			len(cfg.IPLimits().Limits))
 	}
 }
 
+// Guarantees that no command to try is printed if no request could be identified, and that printed text has no control
+// characters.
 func TestTryLinesWithoutKeys(t *testing.T) {
 	if lines := tryLines(devcells.Overview{Tenants: []*plan.Tenant{{ID: "acme", Plan: "p"}}}, nil, "", "http://x",
 		nil); len(lines) != 0 {
-		t.Errorf("with no way in there is nothing to try, got %v", lines)
+		t.Errorf("without keys the commands to try are %v, want none", lines)
 	}
 	if got := printable("a\x1b[31m"); strings.ContainsRune(got, 0x1b) {
 		t.Errorf("printable = %q", got)
 	}
 }
 
-// Guarantees that as long as there is no key the upstream's own credentials pass and reach it; with the first key they
-// are judged.
+// As long as there is no API key, the credentials of requests reach the upstream unchecked. With the first key, they
+// are checked.
 func TestDevWithoutKeys(t *testing.T) {
+	t.Parallel()
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.WriteString(w, r.Header.Get("X-Api-Key"))
 	}))
@@ -478,11 +501,11 @@ func TestDevWithoutKeys(t *testing.T) {
 	r := startDev(t, "--plans", file, "--upstream", upstream.URL)
 	for _, key := range []string{own, ""} {
 		if code, h, body := get(t, r.base, key); code != 200 || body != key || h.Get("RateLimit") == "" {
-			t.Errorf("with key %q: %d %v, and the upstream sees %q", key, code, h, body)
+			t.Errorf("with key %q: status %d, headers %v, and the upstream gets the key %q", key, code, h, body)
 		}
 	}
 	if out := r.stdout.String(); strings.Contains(out, "Every call is refused") || !curlLine.MatchString(out) {
-		t.Errorf("it says nothing to try: %s", out)
+		t.Errorf("nothing to try is printed: %s", out)
 	}
 	write("plans: [ { id: p, limits: [] } ]\ntenants: [ { id: acme, plan: p } ]\nkeys: [ { id: k, tenant: acme, " +
 		"pepper: dev, hash: " +
@@ -496,13 +519,13 @@ func TestDevWithoutKeys(t *testing.T) {
 		select {
 		case <-tick.C:
 		case <-end:
-			t.Fatalf("an unknown key passes 10 s after there are keys\n%s", r.stderr)
+			t.Fatalf("10 s after the first key was added, an unknown key is still admitted\n%s", r.stderr)
 		}
 	}
 	if code, _, body := get(t, r.base, identity.ExampleKey("acme")); code != 200 || body != "" {
-		t.Errorf("the new key: %d, and the upstream sees %q", code, body)
+		t.Errorf("the new key gives status %d, and the upstream gets %q", code, body)
 	}
 	if code, _, body := get(t, r.base, ""); code != 401 {
-		t.Errorf("without a key: %d %s", code, body)
+		t.Errorf("without a key: status %d, body %s", code, body)
 	}
 }

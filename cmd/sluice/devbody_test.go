@@ -13,11 +13,12 @@ import (
 	"github.com/sluicelimits/sluice/internal/request/identity"
 )
 
-// Guarantees that a body which does not arrive holds a connection no longer than --body-timeout says, whatever the
-// request is for, and that the client is told.
+// A body that does not arrive keeps a connection open no longer than --body-timeout, whatever the request is for. The
+// client gets an answer.
 func TestDevSlowBody(t *testing.T) {
+	t.Parallel()
 	upstream := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		_, _ = io.Copy(io.Discard, r.Body) // it ends when the gateway gives up
+		_, _ = io.Copy(io.Discard, r.Body) // ends when the gateway gives up
 	}))
 	defer upstream.Close()
 	credential := "X-API-Key: " + identity.ExampleKey("acme") + "\r\n"
@@ -45,15 +46,15 @@ func TestDevSlowBody(t *testing.T) {
 		answers := bufio.NewReader(conn)
 		res, err := http.ReadResponse(answers, nil)
 		if err != nil || res.StatusCode != c.want {
-			t.Fatalf("%s: %v, %v; want %d", c.name, res, err, c.want)
+			t.Fatalf("%s: answer %v, %v; want status %d", c.name, res, err, c.want)
 		}
 		defer res.Body.Close()
 		body, err := io.ReadAll(res.Body)
 		if err != nil || c.want == 408 && !strings.Contains(string(body), "slow-body") {
-			t.Errorf("%s: %s, %v", c.name, body, err)
+			t.Errorf("%s: body %s, %v", c.name, body, err)
 		}
 		if _, err := answers.ReadByte(); err == nil {
-			t.Errorf("%s: the connection goes on", c.name)
+			t.Errorf("%s: the connection stays open", c.name)
 		}
 		if err := r.finish(t); err != nil {
 			t.Error(err)

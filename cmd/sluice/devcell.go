@@ -53,6 +53,7 @@ type fleet struct {
 	log       *slog.Logger
 	clock     clock.Clock
 	operators *operators
+	first     net.Listener // at --listen: for the first cell
 
 	mu      sync.Mutex
 	homes   map[string]*memory.Store // with --cells: cell → its counters, also of cells that were removed
@@ -526,10 +527,10 @@ func (f *fleet) startCell(ctx context.Context, name string) error {
 // listenNext listens for another cell: at the port of --listen for the first one, else at the next free port after it.
 func (f *fleet) listenNext() (net.Listener, error) {
 	f.mu.Lock()
-	first := len(f.cells) == 0
+	none := len(f.cells) == 0
 	f.mu.Unlock()
-	if first {
-		return f.open()
+	if none {
+		return f.first, nil
 	}
 	host, text, err := net.SplitHostPort(f.listen)
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/request/identity"
 )
 
-// everyCounter has a limit of each algorithm that denies the sixth call, one per address, and one before
+// everyCounter has a limit of each algorithm that denies the sixth request, a limit per address, and one before
 // authentication.
 const everyCounter = `
 plans:
@@ -29,10 +29,10 @@ ipLimits: [ { id: per-address, algorithm: token_bucket, rate: 1, period: 24h, bu
 keys: [ { id: k1, tenant: acme, subject: ci, pepper: dev, hash: HASH } ]
 `
 
-// Guarantees that an operator who helps a tenant out by the CLI is felt at once, whatever the limit counts by, and
-// whoever it counts: reset and refund let calls through again, peek and explain show the same counter, and no output
-// has the client's address but what the operator typed.
+// reset and refund let calls through at once, for each algorithm and each kind of counter. peek and explain show the
+// same counter. No output has the client's address, except where the operator typed it.
 func TestDevCounters(t *testing.T) {
+	t.Parallel()
 	key := identity.ExampleKey("acme")
 	file := filepath.Join(t.TempDir(), "plans.yaml")
 	if err := os.WriteFile(file, []byte(strings.Replace(everyCounter, "HASH", identity.HashKey(identity.DevPepper(),
@@ -48,7 +48,7 @@ func TestDevCounters(t *testing.T) {
 			if code, _, body := get(t, r.base+"/"+id, key); code == http.StatusTooManyRequests {
 				return n
 			} else if code != http.StatusOK {
-				t.Fatalf("/%s answers %d: %s", id, code, body)
+				t.Fatalf("/%s answers with status %d: %s", id, code, body)
 			}
 		}
 		return n
@@ -57,16 +57,16 @@ func TestDevCounters(t *testing.T) {
 		t.Helper()
 		text := operateOn(t, r.base, append(args, "--json")...)
 		if err := json.Unmarshal([]byte(text), &out); err != nil || len(out.Counters) != 1 {
-			t.Fatalf("%q gives %s, %v", args, text, err)
+			t.Fatalf("sluice %q gives %s, %v", args, text, err)
 		}
 		if strings.Contains(text, "127.0.0.1") {
-			t.Errorf("%q tells the address: %s", args, text)
+			t.Errorf("the output of sluice %q contains the address: %s", args, text)
 		}
 		return out
 	}
 	for _, l := range []struct {
 		id               string
-		admits, refunded int // calls
+		admits, refunded int // numbers of calls
 		used             int64
 	}{
 		{"log", 5, 2, 5}, {"buckets", 5, 2, 5}, {"window", 5, 2, 5}, {"tokens", 5, -1, 5}, {"leaky", 1, 0, 5},
@@ -78,13 +78,13 @@ func TestDevCounters(t *testing.T) {
 		}
 		if got := operate(append([]string{"peek"}, which...)...); got.Counters[0].Used != l.used ||
 			got.Counters[0].Remaining != 0 {
-			t.Errorf("peek of %s: %+v", l.id, got)
+			t.Errorf("peek of %s gives %+v", l.id, got)
 		}
 		refund := append(append([]string{"refund"}, which...), "--units", "2", "--reason", "our fault")
 		if l.refunded < 0 {
 			if got := sluice(t, "", append(refund, "--endpoint", r.base+"/_sluice/admin")...); got.code == 0 ||
 				!strings.Contains(got.stderr, "without a receipt") {
-				t.Errorf("refund of %s: %+v", l.id, got)
+				t.Errorf("refund of %s gives %+v", l.id, got)
 			}
 		} else if operate(refund...); admitted(l.id) != l.refunded {
 			t.Errorf("a refund of 2 to %s does not let %d calls through", l.id, l.refunded)
@@ -97,7 +97,7 @@ func TestDevCounters(t *testing.T) {
 			"127.0.0.1", "--json")
 		var x explanation
 		if err := json.Unmarshal([]byte(explained.stdout), &x); err != nil {
-			t.Fatalf("explain: %+v, %v", explained, err)
+			t.Fatalf("explain gives %+v, %v", explained, err)
 		}
 		var applies []string
 		for _, v := range x.Limits {
@@ -106,16 +106,16 @@ func TestDevCounters(t *testing.T) {
 			}
 		}
 		if len(applies) != 1 || applies[0] != l.id || len(x.IPLimits) != 1 || x.IPLimits[0].Counter == "" {
-			t.Errorf("explain of /%s says that %v and %+v are charged", l.id, applies, x.IPLimits)
+			t.Errorf("explain of /%s names %v and %+v as the limits that apply", l.id, applies, x.IPLimits)
 		}
 	}
 	if got := operate("peek", "--ip-limits", "--ip", "127.0.0.1"); got.Counters[0].Limit != "per-address" ||
 		got.Counters[0].Used != int64(calls) {
-		t.Errorf("%d calls, and ipLimits show %+v", calls, got)
+		t.Errorf("after %d calls the ipLimits show %+v", calls, got)
 	}
 	if got := operate("reset", "per-address", "--ip-limits", "--ip", "127.0.0.1", "--reason",
 		"an office"); got.Counters[0].Used != 0 {
-		t.Errorf("reset of ipLimits: %+v", got)
+		t.Errorf("reset of ipLimits gives %+v", got)
 	}
 	if err := r.finish(t); err != nil {
 		t.Error(err)

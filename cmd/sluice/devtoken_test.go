@@ -21,8 +21,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/dev/devtoken"
 )
 
-// behindNginx is a reverse proxy on this machine that does what stock nginx does with proxy_pass: the upstream's
-// address becomes the Host, and no header tells of the client.
+// behindNginx is a reverse proxy on this machine that behaves like nginx with proxy_pass and no other setting: the Host
+// is the address of the upstream, and no header names the client.
 func behindNginx(t *testing.T, base string) string {
 	t.Helper()
 	upstream, err := url.Parse(base)
@@ -34,7 +34,7 @@ func behindNginx(t *testing.T, base string) string {
 	return proxy.URL
 }
 
-// behindForwarder is a TCP forwarder on this machine, as "ssh -R" or socat is one.
+// behindForwarder is a TCP forwarder on this machine, such as "ssh -R" or socat.
 func behindForwarder(t *testing.T, base string) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -43,7 +43,7 @@ func behindForwarder(t *testing.T, base string) string {
 	}
 	t.Cleanup(func() { _ = listener.Close() })
 	pass := func(to, from net.Conn) {
-		_, _ = io.Copy(to, from) // it ends where either side does
+		_, _ = io.Copy(to, from) // ends when either side closes
 		_ = to.Close()
 	}
 	go func() {
@@ -89,10 +89,10 @@ func operatorsCall(t *testing.T, base, path, host, authorization, body string) (
 	return res.StatusCode, string(text)
 }
 
-// Guarantees that a stranger whom a proxy on the same machine lets through to a dev can call nothing of the operators'
-// API, be it to read or to write: such a proxy makes each call look local, and only the token tells operators from
-// strangers.
+// Guarantees that a stranger whom a proxy on the same machine lets through to a dev can neither read nor write through
+// the operators' API. Behind such a proxy each call looks local, so only the token identifies operators.
 func TestDevBehindAProxy(t *testing.T) {
+	t.Parallel()
 	r := startDev(t, "--cells", "1")
 	cell := dataOf(t, r.base).Cells[0].Name
 	for _, way := range []struct{ name, base, host string }{
@@ -111,25 +111,25 @@ func TestDevBehindAProxy(t *testing.T) {
 			for _, credential := range []string{"", "Bearer", "Bearer x", "Basic eDp5", "Bearer " + devtoken.New()} {
 				status, answer := operatorsCall(t, way.base, path, way.host, credential, body)
 				if status != http.StatusUnauthorized || !strings.Contains(answer, `"code":"unauthorized"`) {
-					t.Errorf("a stranger behind %s with %.20q calls %s: %d %s",
+					t.Errorf("a stranger behind %s, with the credential %.20q, calls %s: status %d, body %s",
 						way.name, credential, path, status, answer)
 				}
 			}
 		}
 	}
 	if keys := operateOn(t, r.base, "key", "list", "--json"); strings.Contains(keys, "intruder") {
-		t.Errorf("there is a key of the intruder: %s", keys)
+		t.Errorf("the stranger has created a key: %s", keys)
 	}
 }
 
-// stateOfItsOwn has the test's processes keep their tokens in a folder that no other test uses.
+// stateOfItsOwn makes the processes of the test keep their tokens in a folder that no other test uses.
 func stateOfItsOwn(t *testing.T) (folder string) {
 	t.Helper()
 	t.Setenv("XDG_STATE_HOME", t.TempDir())
 	return filepath.Join(os.Getenv("XDG_STATE_HOME"), "sluice")
 }
 
-// tokensIn are the tokens in a folder, by the names of their files.
+// tokensIn returns the tokens in a folder, by the names of their files.
 func tokensIn(t *testing.T, folder string) map[string]string {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(folder, "*"))
@@ -152,19 +152,19 @@ func wantError(t *testing.T, what string, got ran, code int, texts ...string) {
 	t.Helper()
 	for _, text := range texts {
 		if got.code != code || !strings.Contains(got.stderr, text) {
-			t.Errorf("%s: %d %s; want %d and %q", what, got.code, got.stderr, code, text)
+			t.Errorf("%s: exit status %d, %s; want %d and %q", what, got.code, got.stderr, code, text)
 		}
 	}
 }
 
-// Guarantees that each process has a token of its own, which commands find by themselves and nobody else is told: it is
-// in one file that its user alone can read, which is gone after the end, and never in what the process prints or logs.
+// Each process has a token of its own, which commands find by themselves. The token is in one file that only its user
+// can read, and never in what the process prints or logs. The file is removed at the end.
 func TestDevToken(t *testing.T) {
 	folder := stateOfItsOwn(t)
 	devs := []*running{startDev(t, "--log-level", "debug"), startDev(t, "--log-level", "debug", "--listen", ":0")}
 	tokens := tokensIn(t, folder)
 	if len(tokens) != len(devs) {
-		t.Fatalf("%d files of tokens, want %d: %v", len(tokens), len(devs), tokens)
+		t.Fatalf("%d token files, want %d: %v", len(tokens), len(devs), tokens)
 	}
 	for _, r := range devs {
 		operateOn(t, r.base, "tenant", "set", "globex", "--override", "{ id: burst, burst: 9 }", "--reason", "a test")
@@ -172,7 +172,7 @@ func TestDevToken(t *testing.T) {
 		file, _, _ = strings.Cut(file, ", for curl")
 		token := tokens[file]
 		if info, err := os.Stat(file); err != nil || info.Mode() != 0o600 {
-			t.Errorf("the file that the dev names: %v, %v", info, err)
+			t.Errorf("the token file that the dev prints: %v, %v", info, err)
 		}
 		for _, at := range devs {
 			want := http.StatusUnauthorized
@@ -182,7 +182,8 @@ func TestDevToken(t *testing.T) {
 			for _, scheme := range []string{"Bearer ", "bearer "} {
 				status, answer := operatorsCall(t, at.base, "cells/list", "localhost", scheme+token, "{}")
 				if status != want {
-					t.Errorf("the token of %s at %s: %d %s, want %d", r.base, at.base, status, answer, want)
+					t.Errorf("the token of %s, sent to %s: status %d, body %s, want %d", r.base, at.base, status,
+						answer, want)
 				}
 			}
 		}
@@ -193,17 +194,17 @@ func TestDevToken(t *testing.T) {
 		}
 		for _, token := range tokens {
 			if strings.Contains(r.stdout.String()+r.stderr.String(), token) {
-				t.Errorf("a token is printed:\n%s%s", r.stdout, r.stderr)
+				t.Errorf("the output contains a token:\n%s%s", r.stdout, r.stderr)
 			}
 		}
 	}
 	if left := tokensIn(t, folder); len(left) > 0 {
-		t.Errorf("after the end there are still %v", left)
+		t.Errorf("token files that still exist after the end: %v", left)
 	}
 }
 
-// Guarantees that each cell's address answers operators, by a file for each or by one for all, and that no file stays
-// when the cells end.
+// The address of each cell answers operators, with one file for each cell or one file for all. No file stays when the
+// cells end.
 func TestDevTokenOfCells(t *testing.T) {
 	folder := stateOfItsOwn(t)
 	named := filepath.Join(t.TempDir(), "token")
@@ -216,22 +217,22 @@ func TestDevTokenOfCells(t *testing.T) {
 			operateOn(t, cell.URL, append([]string{"cell", "list"}, c.args...)...)
 		}
 		if tokens := tokensIn(t, folder); len(tokens) != c.files {
-			t.Errorf("%q: %d files for 2 cells", c.args, len(tokens))
+			t.Errorf("%q: %d token files for 2 cells", c.args, len(tokens))
 		}
 		if err := r.finish(t); err != nil {
 			t.Error(err)
 		}
 		if left := tokensIn(t, folder); len(left) > 0 {
-			t.Errorf("%q: after the end there are still %v", c.args, left)
+			t.Errorf("%q: token files that still exist after the end: %v", c.args, left)
 		}
 		if _, err := os.Stat(named); !os.IsNotExist(err) {
-			t.Errorf("%q: after the end: %v", c.args, err)
+			t.Errorf("%q: the token file after the end: %v", c.args, err)
 		}
 	}
 }
 
-// Guarantees that the address of a cell which has ended is taken out of a file for several: another program can listen
-// there.
+// When a cell ends, its address is removed from a file for several cells, since another program can listen at that
+// address.
 func TestDevTokenOfAnEndedCell(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "token")
 	o, err := (&dev{devOptions: devOptions{admin: true, tokenFile: file}}).newOperators(slog.New(slog.DiscardHandler))
@@ -247,16 +248,17 @@ func TestDevTokenOfAnEndedCell(t *testing.T) {
 	o.forget(cells[1])
 	for i, want := range []string{o.token, ""} {
 		if found := devtoken.Open(file, "localhost", uint16(cells[i].Port)); found.Token != want {
-			t.Errorf("port %d: the token is found: %t, %v", cells[i].Port, found.Token != "", found.Err)
+			t.Errorf("port %d: the token was found: %t, %v", cells[i].Port, found.Token != "", found.Err)
 		}
 	}
 	o.forgetAll()
 	if _, err := os.Stat(file); !os.IsNotExist(err) {
-		t.Errorf("after the end: %v", err)
+		t.Errorf("the token file after the end: %v", err)
 	}
 }
 
-// Guarantees that a process which listens at an address of the network alone does not tell of calls that it refuses.
+// A process that listens only at an address of the network refuses operators' calls, and does not print how to make
+// them.
 func TestDevOnTheNetwork(t *testing.T) {
 	folder := stateOfItsOwn(t)
 	d := &dev{devOptions: devOptions{admin: true}}
@@ -271,15 +273,15 @@ func TestDevOnTheNetwork(t *testing.T) {
 	(&fleet{dev: d, operators: o}).greetOperators(&out, nil)
 	if text := out.String(); !strings.Contains(text, "operate    off") ||
 		!strings.Contains(text, "--listen :8080") {
-		t.Errorf("it says %q", text)
+		t.Errorf("the output is %q", text)
 	}
 	if tokens := tokensIn(t, folder); len(tokens) > 0 {
-		t.Errorf("there are tokens: %v", tokens)
+		t.Errorf("there are token files: %v", tokens)
 	}
 }
 
-// Guarantees that what a killed process left behind neither opens the next process at that address nor is in its way,
-// and that its control tables are gone.
+// The token file of a killed process does not open the next process at that address, and the next process replaces it.
+// The killed process leaves no control tables.
 func TestDevTokenOfAKilledProcess(t *testing.T) {
 	folder := stateOfItsOwn(t)
 	t.Setenv("TMPDIR", t.TempDir())
@@ -289,11 +291,11 @@ func TestDevTokenOfAKilledProcess(t *testing.T) {
 	}
 	<-p.done
 	if left, err := os.ReadDir(os.TempDir()); err != nil || len(left) > 0 && runtime.GOOS != "windows" {
-		t.Errorf("the killed process left %v, %v", left, err)
+		t.Errorf("the killed process left control tables: %v, %v", left, err)
 	}
 	stale := tokensIn(t, folder)
 	if len(stale) != 1 {
-		t.Fatalf("the killed process left %v", stale)
+		t.Fatalf("the killed process left the token files %v, want one", stale)
 	}
 	at, err := net.ResolveTCPAddr("tcp", strings.TrimPrefix(p.base, "http://"))
 	if err != nil {
@@ -308,28 +310,28 @@ func TestDevTokenOfAKilledProcess(t *testing.T) {
 	}
 	for file, token := range stale {
 		if now := tokensIn(t, folder); len(now) != 1 || now[file] != next.token || token == next.token {
-			t.Errorf("the next process has %q in %v; the killed one had %q", next.token, now, token)
+			t.Errorf("the next process has the token %q in %v; the killed one had %q", next.token, now, token)
 		}
 	}
 	if next.forgetAll(); len(tokensIn(t, folder)) != 0 {
-		t.Errorf("after the end there are still %v", tokensIn(t, folder))
+		t.Errorf("token files that still exist after the end: %v", tokensIn(t, folder))
 	}
 }
 
-// Guarantees that a file which the command line or the environment names serves those who do not share the user's
-// folder, and that the audit of a data folder finds it by itself.
+// Guarantees that a token file which the command line or the environment names can be used by those who do not share
+// the user's folder, and that an audit of a data folder finds the file by itself.
 func TestDevTokenFile(t *testing.T) {
 	folder := stateOfItsOwn(t)
 	file, data := filepath.Join(t.TempDir(), "token"), t.TempDir()
 	r := startDev(t, "--token-file", file, "--data", data)
 	if info, err := os.Stat(file); err != nil || info.Mode() != 0o600 {
-		t.Errorf("the file: %v, %v", info, err)
+		t.Errorf("the named token file: %v, %v", info, err)
 	}
 	if tokens := tokensIn(t, folder); len(tokens) > 0 {
-		t.Errorf("it is also in %v", tokens)
+		t.Errorf("the token is also in the user's folder: %v", tokens)
 	}
 	if !strings.Contains(r.stdout.String(), " --token-file "+file) {
-		t.Errorf("nobody is told of the file:\n%s", r.stdout)
+		t.Errorf("the output does not name the token file:\n%s", r.stdout)
 	}
 	lost := sluice(t, "", "tenant", "list", "--endpoint", r.base+adminPath)
 	wantError(t, "without the file", lost, exitFailed, folder, "--token-file")
@@ -338,7 +340,7 @@ func TestDevTokenFile(t *testing.T) {
 	wantError(t, "at another process", elsewhere, exitUsage, file+": the token is not sent to ",
 		": it is for "+strings.TrimPrefix(r.base, "http://"))
 	if v := sluice(t, "", "audit", "verify", "--data", data); v.code != 0 {
-		t.Errorf("audit verify: %d %s%s", v.code, v.stdout, v.stderr)
+		t.Errorf("audit verify: exit status %d: %s%s", v.code, v.stdout, v.stderr)
 	}
 	t.Setenv(tokenFileVariable, file)
 	operateOn(t, r.base, "tenant", "list")
@@ -346,9 +348,9 @@ func TestDevTokenFile(t *testing.T) {
 		t.Error(err)
 	}
 	if _, err := os.Stat(file); !os.IsNotExist(err) {
-		t.Errorf("after the end: %v", err)
+		t.Errorf("the token file after the end: %v", err)
 	}
-	operateOn(t, startDev(t).base, "tenant", "list") // by the variable on both sides
+	operateOn(t, startDev(t).base, "tenant", "list") // the variable names the file on both sides
 
 	for _, wrong := range []string{filepath.Join(t.TempDir(), "no", "such", "folder"), t.TempDir()} {
 		got := sluice(t, "", "dev", "--listen", "127.0.0.1:0", "--token-file", wrong)
@@ -356,7 +358,7 @@ func TestDevTokenFile(t *testing.T) {
 	}
 }
 
-// Guarantees that the operators' API can be turned off, while requests and the live page are served as ever.
+// Guarantees that the operators' API can be turned off while requests and the live page are still served.
 func TestDevWithoutOperators(t *testing.T) {
 	folder := stateOfItsOwn(t)
 	nowhere := filepath.Join(t.TempDir(), "file")
@@ -379,18 +381,18 @@ func TestDevWithoutOperators(t *testing.T) {
 			wantError(t, "a command", got, exitFailed, "the operators' API of this 'sluice dev' is off", c.says)
 			out := r.stdout.String()
 			if !strings.Contains(out, "operate    off") || strings.Contains(out, "token    ") {
-				t.Errorf("it says\n%s", out)
+				t.Errorf("the output is\n%s", out)
 			}
 			for _, page := range []string{"", "data.json", "healthz"} {
 				if code, _, body := get(t, r.base+"/_sluice/"+page, ""); code != http.StatusOK {
-					t.Errorf("/_sluice/%s: %d %s", page, code, body)
+					t.Errorf("/_sluice/%s: status %d, body %s", page, code, body)
 				}
 			}
 			if err := r.finish(t); err != nil {
 				t.Error(err)
 			}
 			if tokens := tokensIn(t, folder); len(tokens) > 0 {
-				t.Errorf("there are tokens: %v", tokens)
+				t.Errorf("there are token files: %v", tokens)
 			}
 		})
 	}
@@ -398,11 +400,12 @@ func TestDevWithoutOperators(t *testing.T) {
 	wantError(t, "a file for no token", got, exitUsage, "--token-file")
 }
 
-// hasBoot says whether this system names its start. Without that, files of before it cannot be told.
+// hasBoot says whether the time of this system's start is known. Without it, a file from before the start cannot be
+// recognised.
 var hasBoot = func() bool { _, err := os.Stat("/proc/sys/kernel/random/boot_id"); return err == nil }()
 
-// Guarantees that a command sends a token to the process whose token it is and to nobody else: not to another address,
-// not below another path, from where a gateway hands credentials on, and not beside a signature.
+// Guarantees that a command sends a token only to the process that the token belongs to: not to another address, not to
+// a path that a gateway forwards together with its credentials, and not in a signed call.
 func TestWhereTheTokenGoes(t *testing.T) {
 	folder := stateOfItsOwn(t)
 	if err := devtoken.MakeFolder(folder); err != nil {
@@ -412,16 +415,16 @@ func TestWhereTheTokenGoes(t *testing.T) {
 	t.Setenv("AWS_SECRET_ACCESS_KEY", "example-secret")
 	t.Setenv("AWS_REGION", "eu-west-1")
 	t.Setenv("AWS_EC2_METADATA_DISABLED", "true")
-	t.Setenv("HTTP_PROXY", "http://127.0.0.1:9") // no proxy is asked for this machine
+	t.Setenv("HTTP_PROXY", "http://127.0.0.1:9") // no proxy is used for this machine
 	var mu sync.Mutex
 	var got string
-	hear := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	record := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		mu.Lock()
 		defer mu.Unlock()
 		got = r.Header.Get("Authorization")
 		http.Redirect(w, r, "http://example.com/", http.StatusTemporaryRedirect)
 	})
-	theirs, other := httptest.NewServer(hear), httptest.NewServer(hear)
+	theirs, other := httptest.NewServer(record), httptest.NewServer(record)
 	defer theirs.Close()
 	defer other.Close()
 	token := devtoken.New()
@@ -437,7 +440,7 @@ func TestWhereTheTokenGoes(t *testing.T) {
 	if err := os.WriteFile(junk, []byte("precious\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	before := filepath.Join(t.TempDir(), "before") // written before the machine was last started, or on another one
+	before := filepath.Join(t.TempDir(), "before") // written before the machine was started, or on another machine
 	text := token + "\naddress " + at.String() + "\nboot 00000000-0000-0000-0000-000000000000\n"
 	if err := os.WriteFile(before, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
@@ -467,11 +470,11 @@ func TestWhereTheTokenGoes(t *testing.T) {
 		got = ""
 		r := sluice(t, "", append([]string{"cell", "list", "--endpoint", c.endpoint}, c.args...)...)
 		if r.code == 0 || strings.Contains(r.stderr, token) || strings.Contains(r.stderr, "precious") {
-			t.Errorf("%s %q: %d %s", c.endpoint, c.args, r.code, r.stderr)
+			t.Errorf("%s %q: exit status %d, %s", c.endpoint, c.args, r.code, r.stderr)
 		}
 		sent := got == "Bearer "+token
 		if sent != c.sent || !sent && strings.Contains(got, token) || strings.Contains(got, "precious") {
-			t.Errorf("%s %q: it sent %q, want the token: %t", c.endpoint, c.args, got, c.sent)
+			t.Errorf("%s %q: the command sent %q, want the token: %t", c.endpoint, c.args, got, c.sent)
 		}
 	}
 	u, err := url.Parse(local + adminPath)
@@ -485,7 +488,7 @@ func TestWhereTheTokenGoes(t *testing.T) {
 	wantError(t, "another machine", far, exitUsage, "https")
 }
 
-// Guarantees that whoever has no token or a wrong one is told which file was looked at and what to do, also as JSON.
+// Without a token, or with a wrong one, the error names the file that was read and what to do, also as JSON.
 func TestCommandsWithoutAToken(t *testing.T) {
 	folder := stateOfItsOwn(t)
 	r := startDev(t)
@@ -523,13 +526,13 @@ func TestCommandsWithoutAToken(t *testing.T) {
 			wantError(t, name+": "+strings.Join(args, " "), got, exitFailed, c.says,
 				"--token-file or SLUICE_TOKEN_FILE")
 			if args[len(args)-1] == "--json" && !strings.Contains(got.stdout, `"code": "unauthorized"`) {
-				t.Errorf("%s, as JSON: %s", name, got.stdout)
+				t.Errorf("%s: the error as JSON is %s", name, got.stdout)
 			}
 		}
 	}
 }
 
-// Guarantees that the call which docs/operate.md shows for curl is answered.
+// Guarantees that the curl command in docs/operate.md works.
 func TestCurlOfTheDocs(t *testing.T) {
 	folder := stateOfItsOwn(t)
 	r := startDev(t)
@@ -541,12 +544,12 @@ func TestCurlOfTheDocs(t *testing.T) {
 		"-H 'Content-Type: application/json' -d '(.*)' " + regexp.QuoteMeta(defaultEndpoint) + "/(\\S+)`").
 		FindStringSubmatch(string(page))
 	if command == nil {
-		t.Fatal("the page shows no call for curl")
+		t.Fatal("the page shows no curl command")
 	}
 	for _, token := range tokensIn(t, folder) {
 		status, answer := operatorsCall(t, r.base, command[3], "127.0.0.1:8080", command[1]+token, command[2])
 		if status != http.StatusOK || !strings.Contains(answer, "globex") {
-			t.Errorf("%q is answered %d %s", command[0], status, answer)
+			t.Errorf("%q is answered with status %d, body %s", command[0], status, answer)
 		}
 	}
 }

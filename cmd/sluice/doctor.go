@@ -68,7 +68,7 @@ func newDoctorCommand() *cobra.Command {
 	var f doctorFlags
 	c := &cobra.Command{
 		Use: "doctor [URL]", Short: "Check Sluice's assumptions about AWS against an account and a deployment",
-		Long: doctorLong, Example: doctorExample, Args: usageArgs(cobra.MaximumNArgs(1)),
+		Long: doctorLong, Example: doctorExample, Args: wantArgs(0, 1),
 		RunE: func(c *cobra.Command, args []string) error { return f.run(c, args) },
 	}
 	flags := c.Flags()

@@ -13,7 +13,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/dev/doctor"
 )
 
-// keyFile writes a key into a file that --key-file names.
+// keyFile writes a key to a file for --key-file.
 func keyFile(t *testing.T, text string) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "key.txt")
@@ -23,7 +23,7 @@ func keyFile(t *testing.T, text string) string {
 	return file
 }
 
-// findings are the lines of doctor's output that say what was found, without what was seen.
+// findings returns the lines of doctor's output with the results, without the lines about what was seen.
 func findings(text string) (out []string) {
 	for line := range strings.Lines(text) {
 		for _, r := range []doctor.Result{doctor.Holds, doctor.DoesNotHold, doctor.CouldNotTell} {
@@ -35,7 +35,7 @@ func findings(text string) (out []string) {
 	return out
 }
 
-// Guarantees that doctor on the local gateway finds what the page shows, without a line of its key.
+// Guarantees that doctor on the local gateway prints what the page shows, and no part of its key.
 func TestDoctor(t *testing.T) {
 	r := startDev(t, "--api", "rest")
 	globex := curlLine.FindAllStringSubmatch(r.stdout.String(), -1)[1]
@@ -58,11 +58,12 @@ func TestDoctor(t *testing.T) {
 	shown, _, _ = strings.Cut(shown, "\n## ")
 	if have, want := findings(got.stdout), findings(shown); len(want) != len(doctor.Assumptions()) ||
 		strings.Join(have, "\n") != strings.Join(want, "\n") {
-		t.Errorf("the page shows\n%s\nand doctor says\n%s", strings.Join(want, "\n"), strings.Join(have, "\n"))
+		t.Errorf("the page shows\n%s\nand doctor prints\n%s", strings.Join(want, "\n"), strings.Join(have, "\n"))
 	}
 }
 
-// Guarantees that a violated assumption is the exit status 1, and that --json has all that the text has.
+// Guarantees that the exit status is 1 if an assumption does not hold, and that --json contains everything that the
+// text does.
 func TestDoctorDoesNotHold(t *testing.T) {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Apigw-Requestid", "id")
@@ -77,14 +78,15 @@ func TestDoctorDoesNotHold(t *testing.T) {
 	}
 	if c := out.Checks[0]; c.ID != "missing-credential" || c.Result != doctor.DoesNotHold || c.Do == "" ||
 		c.Assumption == "" {
-		t.Errorf("%+v", c)
+		t.Errorf("the first finding is %+v", c)
 	}
 	if !strings.Contains(got.stderr, "found 1 assumption that does not hold") {
-		t.Error(got.stderr)
+		t.Errorf("standard error is %q, want the number of assumptions that do not hold", got.stderr)
 	}
 }
 
-// Guarantees that an account that permits nothing ends no command, and is one of which nothing can be told.
+// If the account permits nothing, the command does not fail, and reports each assumption about the account as "could
+// not tell".
 func TestDoctorNotPermitted(t *testing.T) {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("X-Amzn-Errortype", "AccessDeniedException")
@@ -99,20 +101,20 @@ func TestDoctorNotPermitted(t *testing.T) {
 	account := []string{"doctor", "--prefix", "sluice", "--cell", "eu-1", "--cell", "us-1=us-east-1", "--aws-endpoint",
 		s.URL}
 	got := sluice(t, "", append(account, "--region", "eu-west-1")...)
-	told := func(line string) bool { return !strings.HasPrefix(line, string(doctor.CouldNotTell)) }
+	couldTell := func(line string) bool { return !strings.HasPrefix(line, string(doctor.CouldNotTell)) }
 	if have := findings(got.stdout); got.code != 0 || len(have) != len(doctor.Assumptions()) ||
-		slices.ContainsFunc(have, told) {
+		slices.ContainsFunc(have, couldTell) {
 		t.Errorf("exit code %d:\n%s%s", got.code, got.stdout, got.stderr)
 	}
 	if !strings.Contains(got.stdout, "allow lambda:GetFunctionConfiguration of sluice-balancer to who runs this") {
-		t.Errorf("it does not say what to allow:\n%s", got.stdout)
+		t.Errorf("the output does not say which action to allow:\n%s", got.stdout)
 	}
 	if got := sluice(t, "", account...); got.code != exitFailed || !strings.Contains(got.stderr, "no AWS region") {
 		t.Errorf("without a region: exit code %d: %s", got.code, got.stderr)
 	}
 }
 
-// Guarantees that a wrong command line calls nobody, and that no key leaves this machine in plain text.
+// Guarantees that a wrong command line makes no call, and that no key is sent to another machine in plain text.
 func TestDoctorCommandLine(t *testing.T) {
 	t.Setenv("SLUICE_ENDPOINT", "")
 	for _, c := range []struct {
@@ -127,7 +129,7 @@ func TestDoctorCommandLine(t *testing.T) {
 		{exitUsage, "--charge 1001 is outside", []string{"--charge", "1001"}},
 		{exitUsage, "--cell needs --prefix", []string{"--cell", "eu-1"}},
 		{exitUsage, "want https", []string{"--endpoint", "http://192.0.2.1/v1"}},
-		{exitUsage, "accepts at most 1 arg", []string{"https://a.example.com", "https://b.example.com"}},
+		{exitUsage, "want [URL], got 2 arguments", []string{"https://a.example.com", "https://b.example.com"}},
 		{exitFailed, "--key-file", []string{"--key-file", filepath.Join(t.TempDir(), "none")}},
 		{exitFailed, "the first line is empty", []string{"--key-file", keyFile(t, "\nslk_x\n")}},
 	} {
@@ -138,8 +140,7 @@ func TestDoctorCommandLine(t *testing.T) {
 	}
 }
 
-// Guarantees that doctor sees the status of a missing credential on each kind of API, and that there is nothing to see
-// where no API Gateway answers.
+// doctor sees the status of a missing credential for each kind of API. Where no API Gateway answers, it cannot tell.
 func TestDoctorKindsOfAPIs(t *testing.T) {
 	for _, c := range []struct {
 		args         []string
@@ -157,10 +158,10 @@ func TestDoctorKindsOfAPIs(t *testing.T) {
 			t.Fatalf("%q: exit code %d, %v: %s%s", c.args, got.code, err, got.stdout, got.stderr)
 		}
 		if d := out.Checks[0]; d.ID != "missing-credential" || d.Result != c.want {
-			t.Errorf("%q: %+v", c.args, d)
+			t.Errorf("doctor %q: the finding is %+v", c.args, d)
 		}
 		if d := out.Checks[1]; d.ID != "denial-headers" || d.Result != doctor.CouldNotTell {
-			t.Errorf("%q: %+v", c.args, d)
+			t.Errorf("doctor %q: the finding is %+v", c.args, d)
 		}
 	}
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/sluicelimits/sluice/internal/configfile"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/plan/route"
@@ -41,6 +42,7 @@ const explainExample = "" +
 type explainFlags struct {
 	plans                     []string
 	tenant, method, path, at  string
+	defaultPlan               string
 	subject, apiKey, ip       string
 	claims, headers           []string
 	json                      bool
@@ -60,6 +62,7 @@ func newExplainCommand() *cobra.Command {
 	flags := c.Flags()
 	flags.StringArrayVar(&f.plans, "plans", nil, "plans `FILE`, or - for standard input; may be repeated")
 	flags.StringVar(&f.tenant, "tenant", "", "`ID` of the tenant (default: the request has no credential)")
+	flags.StringVar(&f.defaultPlan, "default-plan", "", "`PLAN` of the tenant if the plans file does not name it")
 	flags.StringVar(&f.method, "method", "GET", "HTTP `METHOD`")
 	flags.StringVar(&f.path, "path", "", "request `PATH`, as it is sent")
 	flags.StringVar(&f.at, "at", "", "`TIME` of the request, such as 2026-12-24T00:00:00Z (default: now)")
@@ -108,7 +111,7 @@ func (f *explainFlags) run(c *cobra.Command) error {
 	}
 	config, err := loadPlans(c, f.plans)
 	if err != nil {
-		return err
+		return inFilesOf("--plans", err)
 	}
 	x, err := f.explain(config, at)
 	if err != nil {
@@ -134,6 +137,8 @@ func (f *explainFlags) check(c *cobra.Command) (time.Time, error) {
 		return usage("--plans is missing: name the plans file")
 	case f.path == "":
 		return usage("--path is missing: give the path of the request, such as /product/1")
+	case f.tenant == "" && f.defaultPlan != "":
+		return usage("--default-plan is the plan of --tenant, which is missing")
 	case f.method == "" || strings.ContainsAny(f.method, " \t\r\n/"):
 		return usage("--method %q is not an HTTP method", f.method)
 	}
@@ -191,12 +196,32 @@ func (f *explainFlags) owner(config *plan.Config, x *explanation, at time.Time) 
 		x.Plan = config.AnonymousPlan()
 		return config.Anonymous(), nil
 	}
+	if _, ok := config.Tenant(f.tenant); !ok && f.defaultPlan != "" {
+		x.Plan = f.defaultPlan
+		return findPlan(config, f.defaultPlan)
+	}
 	t, err := findTenant(config, f.tenant)
 	if err != nil {
 		return nil, err
 	}
 	x.Plan, x.Suspended = t.Plan, t.Suspended
 	return t.Limits(at), nil
+}
+
+// findPlan returns the limits of the plan that --default-plan names.
+func findPlan(config *plan.Config, id string) (*plan.Set, error) {
+	var ids []string
+	for _, p := range config.Plans() {
+		if p.ID == id {
+			return p.Set(), nil
+		}
+		ids = append(ids, p.ID)
+	}
+	hint := ""
+	if near := configfile.Nearest(id, ids); near != "" {
+		hint = fmt.Sprintf(" (did you mean %q?)", near)
+	}
+	return nil, fmt.Errorf("--default-plan: there is no plan %q%s", id, hint)
 }
 
 // identifiesNobody reports whether the files have no keys, plans and tenants. Then callers are not identified, and only

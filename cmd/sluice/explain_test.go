@@ -6,6 +6,7 @@ import (
 	"testing"
 )
 
+// Guarantees what explain prints.
 func TestExplain(t *testing.T) {
 	const at = "2026-12-24T00:00:00Z"
 	for _, c := range []struct {
@@ -28,12 +29,13 @@ func TestExplain(t *testing.T) {
 	}
 }
 
+// Guarantees that explain --json has the limits that apply to a request.
 func TestExplainJSON(t *testing.T) {
 	got := sluice(t, "", "explain", "--plans", goodPlans, "--tenant", "acme", "--method", "PUT", "--path",
 		"/product/1", "--json")
 	var x explanation
 	if err := json.Unmarshal([]byte(got.stdout), &x); err != nil {
-		t.Fatalf("%v in\n%s", err, got.stdout)
+		t.Fatalf("decode the output: %v in\n%s", err, got.stdout)
 	}
 	var statuses []string
 	for _, v := range x.Limits {
@@ -46,6 +48,24 @@ func TestExplainJSON(t *testing.T) {
 	}
 }
 
+// Guarantees that a tenant which the plans file does not name is explained by --default-plan, as simulate counts it,
+// and that a tenant in the file keeps its own plan.
+func TestExplainDefaultPlan(t *testing.T) {
+	for tenant, want := range map[string]string{"new": "public", "acme": "pro"} {
+		got := sluice(t, "", "explain", "--plans", goodPlans, "--tenant", tenant, "--default-plan", "public", "--path",
+			"/product/1", "--json")
+		var x explanation
+		if err := json.Unmarshal([]byte(got.stdout), &x); err != nil {
+			t.Fatalf("tenant %s: decode the output: %v in\n%s%s", tenant, err, got.stdout, got.stderr)
+		}
+		if x.Tenant != tenant || x.Plan != want || len(x.Limits) == 0 {
+			t.Errorf("tenant %s: got tenant %q with plan %q and %d limits, want plan %q and its limits", tenant,
+				x.Tenant, x.Plan, len(x.Limits), want)
+		}
+	}
+}
+
+// Guarantees that wrong arguments are usage errors, and that problems of the plans file are not.
 func TestExplainUsage(t *testing.T) {
 	base := []string{"explain", "--plans", goodPlans, "--path", "/"}
 	for _, c := range []struct {
@@ -63,6 +83,10 @@ func TestExplainUsage(t *testing.T) {
 		{"claim", append(base, "--claim", "region"), exitUsage, "is not NAME=VALUE"},
 		{"header", append(base, "--header", "x"), exitUsage, "is not NAME:VALUE"},
 		{"tenant", append(base, "--tenant", "acne"), exitFailed, `did you mean "acme"?`},
+		{"default plan without a tenant", append(base, "--default-plan", "pro"), exitUsage,
+			"--default-plan is the plan of --tenant, which is missing"},
+		{"unknown default plan", append(base, "--tenant", "new", "--default-plan", "prp"), exitFailed,
+			`--default-plan: there is no plan "prp" (did you mean "pro"?)`},
 		{"bad plans", []string{"explain", "--plans", badPlans, "--path", "/"}, exitFailed,
 			badPlans + ":4:5: plans[0]: unknown key"},
 	} {

@@ -14,11 +14,13 @@ import (
 
 	"github.com/sluicelimits/sluice/internal/configfile/configyaml"
 	fleetsim "github.com/sluicelimits/sluice/internal/dev/fleet"
+	"github.com/sluicelimits/sluice/internal/plan"
 )
 
 const fleetLong = `Simulate many processes of Sluice in virtual time, and report what they decide: the real limiter with
-its leases, circuit breakers and fallback, over a simulated Redis. Nothing is sent anywhere. An independent judge counts
-what was admitted above each limit. One seed is one run: the report is the same byte for byte.
+its leases, circuit breakers and fallback, over a simulated Redis or DynamoDB; with several cells also their
+shares and configuration. Nothing is sent anywhere. An independent judge counts what was admitted above each limit. One
+seed is one run: the report is the same byte for byte.
 
 A scenario says how many processes, tenants and requests there are, and what goes wrong. --list names those that come
 with Sluice; --script reads one from a YAML file (docs/scale.md has the keys). With --plans, the tenants of the plans
@@ -32,6 +34,7 @@ Ctrl-C ends the simulation; the report is then about the time until then, and sa
 const fleetExample = `  sluice fleet --list
   sluice fleet --scenario million
   sluice fleet --scenario redis-failover --seed 7 --json
+  sluice fleet --scenario redis-failover --html report.html
   sluice fleet --script mine.yaml --plans plans.yaml --path /v1/orders
   sluice fleet --explore 10000`
 
@@ -41,6 +44,7 @@ type fleetFlags struct {
 	seed                          uint64
 	explore, maxCounters          int
 	json, list                    bool
+	html                          string
 }
 
 func newFleetCommand() *cobra.Command {
@@ -63,11 +67,13 @@ func newFleetCommand() *cobra.Command {
 	flags.IntVar(&f.explore, "explore", 0, "run `SEEDS` of random faults until one breaks a bound")
 	flags.IntVar(&f.maxCounters, "max-counters", fleetsim.DefaultMaxCounters,
 		"`COUNTERS` that all processes hold together at most, about 600 bytes each")
+	flags.StringVar(&f.html, "html", "", "also write the report, with plots, as an HTML page to `FILE`")
 	flags.BoolVar(&f.json, "json", false, "write the report as JSON")
 	flags.BoolVar(&f.list, "list", false, "list the scenarios that come with Sluice")
 	_ = c.MarkFlagFilename("plans", "yaml", "yml", "json") // fails only for a flag that does not exist
 	_ = c.MarkFlagFilename("script", "yaml", "yml", "json")
 	_ = c.MarkFlagFilename("costs", "json")
+	_ = c.MarkFlagFilename("html", "html")
 	names := make([]string, 0, len(fleetsim.Named()))
 	for _, s := range fleetsim.Named() {
 		names = append(names, s.Name)
@@ -93,6 +99,11 @@ func (f *fleetFlags) run(c *cobra.Command) error {
 	done()
 	if err != nil {
 		return err
+	}
+	if f.html != "" {
+		if err := writePage(f.html, report.WriteHTML); err != nil {
+			return err
+		}
 	}
 	if !f.json {
 		fmt.Fprintf(c.ErrOrStderr(), "simulated in %s\n", time.Since(began).Round(100*time.Millisecond))
@@ -123,6 +134,8 @@ func (f *fleetFlags) options(c *cobra.Command) (o fleetsim.Options, err error) {
 	switch {
 	case chosen != 1:
 		return o, usage("give one of --scenario, --script and --explore; --list names the scenarios")
+	case f.explore != 0 && f.html != "":
+		return o, usage("--html is for a run: --explore has no report")
 	case f.explore < 0:
 		return o, usage("--explore %d is below zero", f.explore)
 	case f.maxCounters < 1:
@@ -138,15 +151,15 @@ func (f *fleetFlags) options(c *cobra.Command) (o fleetsim.Options, err error) {
 		}
 	}
 	if len(f.plans) > 0 {
-		if o.Config, err = loadPlans(c, f.plans); err != nil {
-			return o, err
+		if o.Config, o.Documents, err = readTenants(c, f.plans); err != nil {
+			return o, inFilesOf("--plans", err)
 		}
 	}
 	switch {
 	case f.script != "":
 		sources, err := configyaml.ReadFiles(c.InOrStdin(), f.script)
 		if err != nil {
-			return o, err
+			return o, inFilesOf("--script", err)
 		}
 		o.Scenario, err = fleetsim.ReadScript(sources[0].Name, sources[0].Data)
 		return o, err
@@ -160,6 +173,20 @@ func (f *fleetFlags) options(c *cobra.Command) (o fleetsim.Options, err error) {
 		return o, usage("there is no scenario %q; --list names them", f.scenario)
 	}
 	return o, nil
+}
+
+// readTenants reads plans files, as a whole and as the documents that cells have.
+func readTenants(c *cobra.Command, files []string) (*plan.Config, []plan.Document, error) {
+	sources, err := configyaml.ReadFiles(c.InOrStdin(), files...)
+	if err != nil {
+		return nil, nil, err
+	}
+	config, err := plan.Parse(sources...)
+	if err != nil {
+		return nil, nil, err
+	}
+	documents, err := plan.Split(time.Now(), sources...)
+	return config, documents, err
 }
 
 func (f *fleetFlags) exploreSeeds(c *cobra.Command, o *fleetsim.Options) error {

@@ -7,12 +7,23 @@ import (
 	"testing"
 )
 
-// TestFleet tests the command line of sluice fleet: a script, the list, a short exploration, and what is refused.
+// Guarantees the command line of sluice fleet: a scenario file, the list of scenarios, a short exploration, and errors.
 func TestFleet(t *testing.T) {
+	t.Parallel()
 	script := filepath.Join(t.TempDir(), "mine.yaml")
 	text := "instances: 2\nrequestsPerSecond: 100\ntenants: 5\nmeasured: 3s\n"
 	if err := os.WriteFile(script, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
+	}
+	cells, plans := filepath.Join(t.TempDir(), "cells.yaml"), filepath.Join(t.TempDir(), "plans.yaml")
+	for name, text := range map[string]string{
+		cells: "cells: 2\ninstances: 1\nrequestsPerSecond: 100\nmeasured: 3s\n",
+		plans: "plans: [ { id: pro, limits: [ { id: a, algorithm: token_bucket, rate: 20, period: 1s } ] } ]\n" +
+			"tenants: [ { id: acme, plan: pro } ]\n",
+	} {
+		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
 	}
 	for _, test := range []struct {
 		args         []string
@@ -21,6 +32,9 @@ func TestFleet(t *testing.T) {
 	}{
 		{[]string{"--script", script}, 0, "over a limit            0", ""},
 		{[]string{"--script", script, "--json"}, 0, `"over": 0`, ""},
+		{[]string{"--script", script, "--html", filepath.Join(t.TempDir(), "page.html")}, 0, "money", ""},
+		{[]string{"--explore", "1", "--html", "page.html"}, 2, "", "--explore has no report"},
+		{[]string{"--script", cells, "--plans", plans}, 0, "cell cell-2               allowed", ""},
 		{[]string{"--list"}, 0, "redis-failover", ""},
 		{[]string{"--explore", "3"}, 0, "3 seeds from 1 on broke no bound", ""},
 		{nil, 2, "", "give one of --scenario"},

@@ -40,14 +40,15 @@ func section(t *testing.T, page, heading string) string {
 
 const freePlan = "plans: [ { id: free, limits: [ { id: burst, tiers: [ { period: 1s, threshold: 5 } ] } ] } ]\n"
 
-// forgeable is a cell with a plan and a tenant, beside control tables that operators reach by the commands of sluice.
-func forgeable(t *testing.T) (*devcells.Plane, *devcells.Cell) {
+// newForgeable returns a cell with a plan and a tenant, and the plane whose control tables the commands of sluice
+// operate on.
+func newForgeable(t *testing.T) (*devcells.Plane, *devcells.Cell) {
 	t.Helper()
-	return forgeableOf(t, true, freePlan+"tenants: [ { id: acme, plan: free } ]\n")
+	return newForgeableWith(t, true, freePlan+"tenants: [ { id: acme, plan: free } ]\n")
 }
 
-// forgeableOf is a cell with what a plans file has, which is one of several or alone.
-func forgeableOf(t *testing.T, several bool, plans string) (*devcells.Plane, *devcells.Cell) {
+// newForgeableWith returns a cell with the contents of a plans file. The cell is one of several, or the only one.
+func newForgeableWith(t *testing.T, several bool, plans string) (*devcells.Plane, *devcells.Cell) {
 	t.Helper()
 	p, err := devcells.Open(devcells.Config{
 		Peppers: map[string][]byte{identity.DevPepperID: identity.DevPepper()}, NewKeys: identity.DevPepperID,
@@ -87,11 +88,11 @@ func forgeableOf(t *testing.T, several bool, plans string) (*devcells.Plane, *de
 	return p, cell
 }
 
-// Guarantees that the runbook for a forged document works as it is written: its commands show what was forged,
-// reconcile takes it back when it is invoked, whatever version it had, nobody who holds the forged key gets in after
-// that, and the same commands say that the cell is in order.
+// Guarantees that the runbook for a forged document works as it is written: its commands show what was forged;
+// reconcile, when invoked, repairs it, whatever its version; after that nobody can use the forged key; and the same
+// commands show that the cell is in order.
 func TestForgedDocumentRunbook(t *testing.T) {
-	p, cell := forgeable(t)
+	p, cell := newForgeable(t)
 	stolen := identity.NewKey()
 	hash := identity.HashKey(identity.DevPepper(), stolen)
 	forged := []cellconfig.Document{
@@ -102,7 +103,7 @@ func TestForgedDocumentRunbook(t *testing.T) {
 			Body: []byte(`{"id":"free","limits":[]}`)},
 	}
 	if n, err := cellconfig.Apply(t.Context(), cell.Store(), forged, time.Now); n != 2 || err != nil {
-		t.Fatalf("%d forged, %v", n, err)
+		t.Fatalf("%d documents were forged, %v", n, err)
 	}
 	look := func() (limits int, key error) {
 		t.Helper()
@@ -119,13 +120,13 @@ func TestForgedDocumentRunbook(t *testing.T) {
 		return len(acme.Limits(now).Limits), key
 	}
 	if limits, err := look(); limits != 0 || err != nil {
-		t.Fatalf("what was forged is not in force: %d limits, the key: %v", limits, err)
+		t.Fatalf("the forged documents are not in force: %d limits, the key: %v", limits, err)
 	}
 
 	text := section(t, "drift.md", "A forged document")
 	commands := commandsOf(text)
 	if len(commands) < 2 {
-		t.Fatalf("the runbook has %d commands", len(commands))
+		t.Fatalf("the runbook has %d commands, too few or too many", len(commands))
 	}
 	says := func(code int, words ...string) {
 		t.Helper()
@@ -137,7 +138,7 @@ func TestForgedDocumentRunbook(t *testing.T) {
 			}
 			for _, word := range words {
 				if !strings.Contains(r.stdout, word) {
-					t.Errorf("sluice %s does not say %q: %s", strings.Join(command, " "), word, r.stdout)
+					t.Errorf("sluice %s does not print %q: %s", strings.Join(command, " "), word, r.stdout)
 				}
 			}
 		}
@@ -155,7 +156,7 @@ func TestForgedDocumentRunbook(t *testing.T) {
 		t.Fatal(err)
 	}
 	if result, err := r.Run(t.Context()); err != nil || !result.Finished || result.Repaired != 2 {
-		t.Fatalf("%+v, %v", result, err)
+		t.Fatalf("reconcile: %+v, %v", result, err)
 	}
 	says(0, "DRIFTED")
 	if limits, err := look(); limits != 1 || !errors.Is(err, identity.ErrUnknownKey) {
@@ -163,9 +164,9 @@ func TestForgedDocumentRunbook(t *testing.T) {
 	}
 }
 
-// Guarantees that reconcile leaves a cell the documents of a control table without any item, which may be lost, and
-// removes them once an operator has done what the runbook says for a table that is to be empty: otherwise what is
-// forged there would stay for ever.
+// Guarantees that reconcile keeps a cell's documents of a control table without any item, since the table may have been
+// lost, and removes them once an operator has done what the runbook says for a table that is meant to be empty.
+// Otherwise forged documents would stay there for ever.
 func TestForgedDocumentsOfAnEmptyTable(t *testing.T) {
 	tenants := freePlan + "tenants: [ { id: acme, plan: free } ]\n"
 	for _, c := range []struct {
@@ -190,7 +191,7 @@ func TestForgedDocumentsOfAnEmptyTable(t *testing.T) {
 		}},
 	} {
 		t.Run(c.heading, func(t *testing.T) {
-			p, cell := forgeableOf(t, c.several, c.plans)
+			p, cell := newForgeableWith(t, c.several, c.plans)
 			var forged []cellconfig.Document
 			for i := range 20 {
 				d := c.forged(i)
@@ -198,7 +199,7 @@ func TestForgedDocumentsOfAnEmptyTable(t *testing.T) {
 				forged = append(forged, d)
 			}
 			if n, err := cellconfig.Apply(t.Context(), cell.Store(), forged, time.Now); n != 20 || err != nil {
-				t.Fatalf("%d forged, %v", n, err)
+				t.Fatalf("%d documents were forged, %v", n, err)
 			}
 			run := func(want int64) {
 				t.Helper()
@@ -211,7 +212,7 @@ func TestForgedDocumentsOfAnEmptyTable(t *testing.T) {
 				}
 				result, err := r.Run(t.Context())
 				if err != nil || result.Drift[reconcile.Unknown] != 20 || result.Repaired != want {
-					t.Fatalf("%+v, %v; want 20 forged documents, and that %d are removed", result, err, want)
+					t.Fatalf("%+v, %v; want 20 forged documents, of which %d are removed", result, err, want)
 				}
 			}
 			run(0)
@@ -229,7 +230,7 @@ func TestForgedDocumentsOfAnEmptyTable(t *testing.T) {
 			}
 			run(20)
 			if r := sluice(t, "", "config", "status"); r.code != 0 {
-				t.Errorf("after it: %s%s", r.stdout, r.stderr)
+				t.Errorf("after the repair the command prints %s%s", r.stdout, r.stderr)
 			}
 		})
 	}

@@ -11,7 +11,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite golden files; then read the diff")
 
-// golden compares got with a file of testdata.
+// golden compares got with a file in testdata.
 func golden(t *testing.T, name, got string) {
 	t.Helper()
 	path := filepath.Join("testdata", name)
@@ -24,14 +24,23 @@ func golden(t *testing.T, name, got string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got != string(want) {
-		t.Errorf("%s\ngot\n%s\nwant\n%s\n(-update rewrites it)", path, got, want)
+	if got == string(want) {
+		return
 	}
+	gotLines, wantLines := strings.Split(got, "\n"), strings.Split(string(want), "\n")
+	for i := range min(len(gotLines), len(wantLines)) {
+		if gotLines[i] != wantLines[i] {
+			t.Errorf("%s:%d, the first line that differs\ngot  %s\nwant %s\n(-update rewrites the file)", path, i+1,
+				gotLines[i], wantLines[i])
+			return
+		}
+	}
+	t.Errorf("%s: got %d lines, want %d (-update rewrites the file)", path, len(gotLines), len(wantLines))
 }
 
-// ran is what a command line gave.
+// ran is the result of a command line.
 type ran struct {
-	code           int // as the process would exit
+	code           int // the exit status of the process
 	stdout, stderr string
 }
 
@@ -46,7 +55,7 @@ func sluice(t *testing.T, stdin string, args ...string) ran {
 	root.SetErr(&errs)
 	err := root.ExecuteContext(t.Context())
 	if err != nil {
-		errs.WriteString("sluice: " + err.Error() + "\n")
+		errs.WriteString(message(err))
 	}
 	return ran{exitCode(err), out.String(), errs.String()}
 }

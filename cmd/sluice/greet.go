@@ -123,8 +123,8 @@ func (f *fleet) greet(w io.Writer) {
 			func(t *plan.Tenant) string { return f.granting(cells, t, now, base) })
 	}
 	if len(lines) == 0 {
-		b.WriteString("\nEvery call is refused: the plans have no keys and no anonymousPlan. Create a key with " +
-			"'sluice key create --tenant T'.\n")
+		b.WriteString("\nEvery call is refused: the plans have no keys and no anonymousPlan. ")
+		b.WriteString(f.firstKey(first))
 	} else {
 		b.WriteString("\nTry:\n")
 	}
@@ -132,6 +132,25 @@ func (f *fleet) greet(w io.Writer) {
 		fmt.Fprintf(&b, "\n  # %s\n  %s\n", a.about, a.command)
 	}
 	_, _ = io.WriteString(w, b.String()) // a closed standard output is no reason not to serve
+}
+
+// firstKey returns commands that make a key for the first tenant and call with it. They work as printed.
+func (f *fleet) firstKey(first *servedCell) string {
+	if f.operators.refuses() != "" {
+		return "Add keys to the plans.\n"
+	}
+	tenant := "T"
+	if all := first.Overview(context.Background(), f.clock.Now(), 1).Tenants; len(all) > 0 {
+		tenant = all[0].ID
+	}
+	base := first.url()
+	flags := endpointFlag(base)
+	if f.operators.file != "" {
+		flags += " --token-file " + f.operators.file
+	}
+	return "Create one, and call with it; it reaches the cells within about a second:\n\n" +
+		"  KEY=$(sluice key create --tenant " + printable(tenant) + " --reason 'first key'" + flags + ")\n" +
+		`  curl -i -H "X-API-Key: $KEY" ` + base + "/product/1\n"
 }
 
 // greetOperators prints how operators' commands find this process. It does not print the token itself, since the output

@@ -25,8 +25,8 @@ func execute(t *testing.T, stdin string, args ...string) (stdout, stderr string,
 	return out.String(), errs.String(), err
 }
 
-// Guarantees that what `key create` prints can be pasted below any plans and lets the printed key in, for names that
-// YAML would read as something else, too.
+// Guarantees that what `key create` prints can be pasted below any plans, and that the printed key is then accepted,
+// also for tenants whose names YAML would read as something else.
 func TestKeyCreate(t *testing.T) {
 	pepper := filepath.Join(t.TempDir(), "pepper")
 	if err := os.WriteFile(pepper, []byte("a pepper of our own\r\n"), 0o600); err != nil {
@@ -43,7 +43,7 @@ func TestKeyCreate(t *testing.T) {
 			"id: " + quoted(tenant) + ", plan: p } ]\n" + entry
 		cfg, err := plan.Parse(configyaml.Source("x.yaml", []byte(text)))
 		if err != nil {
-			t.Fatalf("the entry for %q is no good: %v\n%s", tenant, err, entry)
+			t.Fatalf("the entry for %q is not valid: %v\n%s", tenant, err, entry)
 		}
 		k := cfg.Keys()[0]
 		if k.Tenant != tenant || k.Subject != "yes" || k.Pepper != "prod" || k.ExpiresAt.Year() != 2027 ||
@@ -51,18 +51,19 @@ func TestKeyCreate(t *testing.T) {
 			t.Errorf("key %s of %q: %+v", key, tenant, k)
 		}
 		if strings.Contains(entry, key) {
-			t.Errorf("the entry holds the key: %s", entry)
+			t.Errorf("the entry contains the key: %s", entry)
 		}
 	}
 }
 
+// Guarantees the hash of a key, and that input without a key is an error.
 func TestKeyHash(t *testing.T) {
 	out, warning, err := execute(t, identity.ExampleKey("acme")+"\n", "key", "hash")
 	if err != nil || strings.TrimSpace(out) != identity.HashKey(identity.DevPepper(), identity.ExampleKey("acme")) {
 		t.Errorf("key hash = %q, %v", out, err)
 	}
 	if !strings.Contains(warning, "public") {
-		t.Errorf("nothing says that the built-in pepper is public: %q", warning)
+		t.Errorf("there is no warning that the built-in pepper is public: %q", warning)
 	}
 	for stdin, want := range map[string]string{"": "standard input is empty", "slk_typo": "malformed",
 		strings.Repeat("k", 10_000): "malformed"} {
@@ -73,6 +74,7 @@ func TestKeyHash(t *testing.T) {
 	}
 }
 
+// Guarantees that wrong flags are usage errors.
 func TestKeyUsage(t *testing.T) {
 	for _, args := range [][]string{
 		{"key", "create"},

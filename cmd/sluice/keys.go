@@ -96,7 +96,7 @@ func newKeyRevokeCommand() *cobra.Command {
 		Long: "Revokes a key by its id, which 'sluice key list' shows. A revoked key stays revoked; create another " +
 			"key instead.",
 		Example: "  sluice key revoke key-7hq2mzw4bd --reason 'it was in a log'",
-		Args:    usageArgs(cobra.ExactArgs(1)),
+		Args:    wantArgs(1, 1),
 		RunE: func(c *cobra.Command, args []string) error {
 			if identity.CheckKey(args[0]) == nil && len(args[0]) > 40 {
 				return &usageError{c.CommandPath(), errors.New("the argument is an API key, not the id of a key; it " +

@@ -10,6 +10,7 @@ import (
 	"runtime/debug"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 	"unicode/utf8"
@@ -17,7 +18,9 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/sluicelimits/sluice/internal/configfile"
 	"github.com/sluicelimits/sluice/internal/control/call"
+	"github.com/sluicelimits/sluice/internal/plan"
 )
 
 // Exit codes.
@@ -38,15 +41,45 @@ func run(args []string) int {
 	root := newRootCommand()
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
+	if err != nil && !errors.Is(err, errDiffers) { // the printed diff already says what differs
+		fmt.Fprint(os.Stderr, message(err))
+	}
 	var u *usageError
-	switch {
-	case err == nil, errors.Is(err, errDiffers): // the printed diff already says what differs
-	case errors.As(err, &u):
-		fmt.Fprintf(os.Stderr, "sluice: %v\nRun '%s --help' for usage.\n", u.err, u.command)
-	default:
-		fmt.Fprintf(os.Stderr, "sluice: %v\n", err)
+	if errors.As(err, &u) {
+		fmt.Fprintf(os.Stderr, "Run '%s --help' for usage.\n", u.command)
 	}
 	return exitCode(err)
+}
+
+// message returns what is printed of an error. Problems in files come first, without a prefix: each of their lines
+// begins with file:line:column, which terminals and editors can open.
+func message(err error) string {
+	var bad *plan.Error
+	if !errors.As(err, &bad) || err.Error() != bad.Error() {
+		return fmt.Sprintf("sluice: %v\n", err)
+	}
+	where := ""
+	var named *filesError
+	if errors.As(err, &named) {
+		where = " in the files of " + named.flag
+	}
+	return fmt.Sprintf("%v\nsluice: %s%s\n", bad, count(len(bad.Problems), "problem"), where)
+}
+
+// filesError is an error about the files that a flag names.
+type filesError struct {
+	flag string
+	error
+}
+
+func (e *filesError) Unwrap() error { return e.error }
+
+// inFilesOf returns err, which is about the files that the flag names, or nil if err is nil.
+func inFilesOf(flag string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &filesError{flag, err}
 }
 
 // exitCode returns the exit code of a process whose command returned err.
@@ -82,7 +115,7 @@ func newRootCommand() *cobra.Command {
 	root := &cobra.Command{
 		Use:           "sluice",
 		Short:         "Per-tenant rate limits and quotas for APIs, exact and without servers",
-		Version:       version(debug.ReadBuildInfo),
+		Version:       ownVersion(),
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Args:          usageArgs(cobra.NoArgs),
@@ -91,35 +124,56 @@ func newRootCommand() *cobra.Command {
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		if unknown := knownCommand(c, c.Flags().Args()); c.HasSubCommands() && unknown != nil {
 			err = unknown // the misspelled command may well have the flag
+		} else if flag := nearestFlag(c, err); flag != "" {
+			err = fmt.Errorf("%w: did you mean --%s?", err, flag)
 		}
 		return &usageError{c.CommandPath(), err}
 	})
 	root.AddCommand(newDevCommand(), newServeCommand(), newCheckCommand(), newExplainCommand(), newSimulateCommand(),
-		newFleetCommand(),
-		newPaceCommand(), newKeyCommand())
+		newFleetCommand(), newPaceCommand(), newWorkCommand(), newKeyCommand())
 	root.AddCommand(newPlanCommand(), newTenantCommand(), newBoostCommand(), newPeekCommand(), newResetCommand(),
 		newRefundCommand(), newShadowCommand(), newCellCommand(), newConfigCommand(), newAuditCommand(),
-		newCostCommand(time.Now), newDoctorCommand())
+		newCostCommand(time.Now), newDoctorCommand(), newVersionCommand())
 	root.InitDefaultCompletionCmd()
 	root.InitDefaultHelpCmd()
 	refuseUnknown(root)
-	completeFilesAlone(root)
 	wrapHelp(root)
+	root.PersistentPreRun = func(c *cobra.Command, _ []string) {
+		if c.Name() == cobra.ShellCompRequestCmd {
+			completeFilesAlone(root) // cobra would keep the completion of each flag until the process ends
+		}
+	}
 	return root
 }
+
+func newVersionCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "version",
+		Short: "Print the version, as --version does",
+		Args:  usageArgs(cobra.NoArgs),
+		RunE: func(c *cobra.Command, _ []string) error {
+			_, err := fmt.Fprintf(c.OutOrStdout(), "sluice version %s\n", c.Root().Version)
+			return err
+		},
+	}
+}
+
+// ownVersion returns the version of this program.
+var ownVersion = sync.OnceValue(func() string { return version(debug.ReadBuildInfo) })
 
 // helpWidth is the most characters in a line of help, unless one word is longer.
 const helpWidth = 100
 
-// wrapHelp breaks the lines of the help texts of c and its subcommands. It leaves lines that begin with a space as
-// they are.
-func wrapHelp(c *cobra.Command) {
-	c.SetUsageTemplate(strings.ReplaceAll(c.UsageTemplate(), "FlagUsages |",
+// wrapHelp makes root and its subcommands break the lines of the help texts that they print. Lines that begin with a
+// space stay as they are.
+func wrapHelp(root *cobra.Command) {
+	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), "FlagUsages |",
 		fmt.Sprintf("FlagUsagesWrapped %d |", helpWidth)))
-	c.Long = wrapParagraphs(c.Long)
-	for _, sub := range c.Commands() {
-		wrapHelp(sub)
-	}
+	help := root.HelpFunc()
+	root.SetHelpFunc(func(c *cobra.Command, args []string) {
+		c.Long = wrapParagraphs(c.Long)
+		help(c, args)
+	})
 }
 
 // wrapParagraphs joins the lines of each paragraph of text, and breaks them again at helpWidth characters.
@@ -208,6 +262,22 @@ func knownCommand(c *cobra.Command, args []string) error {
 	return errors.New(text)
 }
 
+// nearestFlag returns the name of the flag of c that was probably meant, if err says that a flag is unknown. Otherwise,
+// or if no flag has a similar name, it returns "".
+func nearestFlag(c *cobra.Command, err error) string {
+	var unknown *pflag.NotExistError
+	if !errors.As(err, &unknown) || len(unknown.GetSpecifiedShortnames()) > 0 {
+		return ""
+	}
+	var names []string
+	c.Flags().VisitAll(func(f *pflag.Flag) {
+		if !f.Hidden {
+			names = append(names, f.Name)
+		}
+	})
+	return configfile.Nearest(unknown.GetSpecifiedName(), names)
+}
+
 // usageArgs returns a check like check, whose errors are usage errors.
 func usageArgs(check cobra.PositionalArgs) cobra.PositionalArgs {
 	return func(c *cobra.Command, args []string) error {
@@ -216,4 +286,17 @@ func usageArgs(check cobra.PositionalArgs) cobra.PositionalArgs {
 		}
 		return nil
 	}
+}
+
+// wantArgs accepts least to most arguments; if most is 0, any number from least on. The error names the arguments that
+// the command takes, and an example.
+func wantArgs(least, most int) cobra.PositionalArgs {
+	return usageArgs(func(c *cobra.Command, args []string) error {
+		if len(args) >= least && (most == 0 || len(args) <= most) {
+			return nil
+		}
+		_, takes, _ := strings.Cut(c.Use, " ")
+		example, _, _ := strings.Cut(strings.TrimSpace(c.Example), "\n")
+		return fmt.Errorf("want %s, got %s; for example: %s", takes, count(len(args), "argument"), example)
+	})
 }

@@ -24,13 +24,14 @@ import (
 	"github.com/sluicelimits/sluice/internal/request/identity"
 )
 
-// operated is control tables and a cell that commands operate on, as `sluice dev` has them.
+// operated starts control tables and a cell for the commands, as `sluice dev` has them, and returns the endpoint.
 func operated(t *testing.T) (endpoint string) {
 	t.Helper()
 	tables, err := embedded.Open(filepath.Join(t.TempDir(), "control"))
 	if err != nil {
 		t.Fatal(err)
 	}
+	tables.Unsynced()
 	t.Cleanup(func() { _ = tables.Close() })
 	log := slog.New(slog.DiscardHandler)
 	s, err := admin.New(admin.Config{Tables: tables, Log: log,
@@ -70,11 +71,11 @@ func operated(t *testing.T) (endpoint string) {
 	return server.URL + "/_sluice/admin"
 }
 
-// moments are times and ids that are others in each run, with the spaces that a table puts behind them.
+// moments matches times and ids, which differ in each run, with the spaces that a table puts behind them.
 var moments = regexp.MustCompile(`20[0-9]{2}-[0-9]{2}-[0-9]{2}T[0-9:]{8}(\.[0-9]+)?Z|20[0-9]{6}T[0-9]{6}` +
 	`Z-[0-9a-f]{16}|[0-9a-f]{64}`)
 
-// Guarantees what operators see of each command, on a terminal and as JSON, word by word.
+// Guarantees the exact output of each operators' command, as tables and as JSON.
 func TestOperatorCommands(t *testing.T) {
 	operated(t)
 	plans := filepath.Join("testdata", "operator", "plans.yaml")
@@ -124,7 +125,7 @@ func TestOperatorCommands(t *testing.T) {
 	golden(t, "operator/session.golden", moments.ReplaceAllString(all.String(), "…"))
 }
 
-// Guarantees that an operator is told which items of the cells cannot be read, and whose they are.
+// Guarantees that an operator is shown which items of the cells cannot be read, and what they belong to.
 func TestUnreadableCells(t *testing.T) {
 	for want, u := range map[string]admin.UnreadableCell{
 		`cannot be read, so it is not carried out: placed.0a, version 7, the placement of tenant b <c>: ` +
@@ -136,13 +137,13 @@ func TestUnreadableCells(t *testing.T) {
 			`attribute layout is 2`},
 	} {
 		if got := unreadable(&u); got != want {
-			t.Errorf("%+v is told as\n%s\nwant\n%s", u, got, want)
+			t.Errorf("%+v is printed as\n%s\nwant\n%s", u, got, want)
 		}
 	}
 }
 
-// Guarantees that a key is printed once, is the one that is stored, and can be found in no other output; made there or
-// here.
+// Guarantees that a key is printed once, is the one whose hash is stored, and is in no other output, whether the server
+// or the command made it.
 func TestStoredKeys(t *testing.T) {
 	operated(t)
 	if r := sluice(t, "", "plan", "apply", filepath.Join("testdata", "operator", "plans.yaml"), "--reason",
@@ -162,39 +163,39 @@ func TestStoredKeys(t *testing.T) {
 			c.flags...)...)
 		key := strings.TrimSuffix(r.stdout, "\n")
 		if r.code != 0 || identity.CheckKey(key) != nil || strings.Contains(r.stderr, key) {
-			t.Fatalf("create: %+v", r)
+			t.Fatalf("key create: %+v", r)
 		}
 		list := sluice(t, "", "key", "list", "--json", "--tenant", "acme")
 		if !strings.Contains(list.stdout, identity.HashKey(c.pepper, key)) || strings.Contains(list.stdout, key) {
-			t.Errorf("listed is %s", list.stdout)
+			t.Errorf("the list is %s", list.stdout)
 		}
 		again := sluice(t, "", append([]string{"key", "create", "--tenant", "acme", "--id", id, "--reason", "pipeline",
 			"--json"}, c.flags...)...)
 		if again.code != exitConflict || strings.Contains(again.stdout+again.stderr, "slk_") {
-			t.Errorf("a second of the same id: %+v", again)
+			t.Errorf("a second key of the same id: %+v", again)
 		}
 		r = sluice(t, "", append([]string{"key", "create", "--tenant", "acme", "--reason", "pipeline", "--json"},
 			c.flags...)...)
 		var made struct{ Key string }
 		if err := json.Unmarshal([]byte(r.stdout), &made); err != nil || identity.CheckKey(made.Key) != nil ||
 			strings.Count(r.stdout+r.stderr, made.Key) != 1 {
-			t.Errorf("as JSON: %+v, %v", r, err)
+			t.Errorf("key create --json: %+v, %v", r, err)
 		}
 		if r := sluice(t, "", "key", "revoke", made.Key, "--reason", "x"); r.code != exitUsage ||
 			strings.Contains(r.stderr, made.Key) {
 			t.Errorf("revoke by the key itself: %+v", r)
 		}
 		if r := sluice(t, "", "key", "revoke", id, "--reason", "leaked"); r.code != 0 {
-			t.Errorf("revoke: %+v", r)
+			t.Errorf("key revoke: %+v", r)
 		}
 	}
 	if r := sluice(t, "", "key", "list"); strings.Count(r.stdout, "revoked") != 2 ||
 		strings.Count(r.stdout, "valid") != 2 {
-		t.Errorf("listed is\n%s", r.stdout)
+		t.Errorf("the list is\n%s", r.stdout)
 	}
 }
 
-// Guarantees that a wrong command line is told from what the other side refuses, and changes nothing.
+// A wrong command line has another exit status than a refusal by the server, and changes nothing.
 func TestOperatorUsage(t *testing.T) {
 	t.Setenv("SLUICE_ENDPOINT", "http://127.0.0.1:1/") // nobody listens there
 	for _, args := range [][]string{
@@ -226,7 +227,7 @@ func TestOperatorUsage(t *testing.T) {
 		}
 	}
 	for want, args := range map[string][]string{
-		"want TENANT LIMIT, got 1 arguments":   {"reset", "acme", "--reason", "x"},
+		"want TENANT LIMIT, got 1 argument":    {"reset", "acme", "--reason", "x"},
 		"want TENANT [LIMIT], got 0 arguments": {"peek"},
 		"want [LIMIT], got 2 arguments":        {"peek", "acme", "burst", "--ip-limits", "--ip", "192.0.2.1"},
 		"want LIMIT, got 0 arguments":          {"reset", "--ip-limits", "--ip", "192.0.2.1", "--reason", "x"},
@@ -249,7 +250,7 @@ func TestOperatorUsage(t *testing.T) {
 	}
 }
 
-// Guarantees that each operator's command has a help with an example, and that it reads as it did.
+// Guarantees that each operators' command has a help text with an example, and that the help does not change unnoticed.
 func TestOperatorHelp(t *testing.T) {
 	t.Setenv("SLUICE_ENDPOINT", "")
 	var all strings.Builder
@@ -276,8 +277,7 @@ func TestOperatorHelp(t *testing.T) {
 	golden(t, "operator/help.golden", all.String())
 }
 
-// Guarantees that calls to this machine are signed where that is asked for, by flag or variable, and need no
-// credentials where it is not.
+// Calls to this machine are signed if a flag or a variable asks for it. Without a signature, no credentials are needed.
 func TestSignHere(t *testing.T) {
 	t.Setenv("AWS_ACCESS_KEY_ID", "AKIAEXAMPLE")
 	t.Setenv("AWS_SECRET_ACCESS_KEY", "example-secret")
@@ -318,9 +318,8 @@ func TestSignHere(t *testing.T) {
 	}
 }
 
-// Guarantees that a URL which is stored of a cell, also by an older version, has no call signed for a server that is
-// not API Gateway's in the cell's region, and that what answers on this machine without a signature has none signed
-// at all.
+// Guarantees that a stored URL of a cell, also one that an older version stored, gets a signed call only if it is an
+// URL of API Gateway in the cell's region. A cell on this machine whose calls need no signature gets none.
 func TestStoredOpsURLs(t *testing.T) {
 	t.Setenv("AWS_ACCESS_KEY_ID", "AKIAEXAMPLE")
 	t.Setenv("AWS_SECRET_ACCESS_KEY", "example-secret")
@@ -343,7 +342,7 @@ func TestStoredOpsURLs(t *testing.T) {
 	for _, tt := range []struct {
 		url, region string
 		signed      bool
-		says        string // "": it is called
+		says        string // "": the URL is called
 	}{
 		{evil.URL, "", true, "is not the URL of an API Gateway stage"},
 		{evil.URL, "", false, ""},
@@ -380,7 +379,7 @@ func TestStoredOpsURLs(t *testing.T) {
 	}
 }
 
-// Guarantees that a cell's URL takes the place of another one only where the operator agrees.
+// Guarantees that the URL of a cell is replaced only if the operator agrees.
 func TestCellAddAsks(t *testing.T) {
 	operated(t)
 	add := func(id string, more ...string) ran {
@@ -401,7 +400,7 @@ func TestCellAddAsks(t *testing.T) {
 	}
 }
 
-// Guarantees that calls to a deployed endpoint carry a signature of the right service and region, over the body.
+// Guarantees that calls to a deployed endpoint are signed for the correct service and region, including the body.
 func TestSigning(t *testing.T) {
 	t.Setenv("AWS_ACCESS_KEY_ID", "AKIAEXAMPLE")
 	t.Setenv("AWS_SECRET_ACCESS_KEY", "example-secret")
@@ -424,7 +423,7 @@ func TestSigning(t *testing.T) {
 		got := r.Header.Get("Authorization")
 		if !strings.HasPrefix(got, "AWS4-HMAC-SHA256 Credential=AKIAEXAMPLE/") ||
 			!strings.Contains(got, "/"+want[1]+"/execute-api/aws4_request") || strings.Contains(got, "example-secret") {
-			t.Errorf("%s is signed %q, want region %s", url, got, want[1])
+			t.Errorf("the call to %s has the signature %q, want region %s", url, got, want[1])
 		}
 	}
 }

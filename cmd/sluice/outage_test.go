@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"context"
+	"flag"
 	"fmt"
 	"net/http"
 	"os"
@@ -19,7 +20,11 @@ import (
 	"github.com/sluicelimits/sluice/internal/testkit/redistest"
 )
 
-// argsEnv makes the test binary a sluice of its own.
+// patience is how long a test waits for something that normally happens within about a second. A machine that runs many
+// tests at a time may need far longer.
+const patience = 2 * time.Minute
+
+// argsEnv, if set, makes the test binary run as sluice with these arguments.
 const argsEnv = "SLUICE_TEST_ARGS"
 
 func TestMain(m *testing.M) {
@@ -29,10 +34,18 @@ func TestMain(m *testing.M) {
 	if os.Getenv(functionEnv) != "" {
 		lambda.Start(testFunction)
 	}
+	flag.Parse()
+	chosen := false
+	flag.Visit(func(f *flag.Flag) { chosen = chosen || f.Name == "test.parallel" })
+	if !chosen { // these tests mostly wait for other processes
+		if err := flag.Set("test.parallel", "8"); err != nil {
+			panic(err)
+		}
+	}
 	os.Exit(inFolderOfItsOwn(m))
 }
 
-// inFolderOfItsOwn runs the tests with another folder for the tokens of dev processes than the user's.
+// inFolderOfItsOwn runs the tests with a separate folder for the tokens of dev processes, instead of the user's.
 func inFolderOfItsOwn(m *testing.M) int {
 	state, err := os.MkdirTemp("", "sluice-test-*")
 	if err == nil {
@@ -42,11 +55,11 @@ func inFolderOfItsOwn(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	defer func() { _ = os.RemoveAll(state) }() // what stays is in the folder for temporary files
+	defer func() { _ = os.RemoveAll(state) }() // if this fails, the rest is in the folder for temporary files
 	return m.Run()
 }
 
-// devProcess is a `sluice dev` in a process of its own, which can be killed.
+// devProcess is a `sluice dev` in its own process, which can be killed.
 type devProcess struct {
 	base string
 	cmd  *exec.Cmd
@@ -82,20 +95,20 @@ func startProcess(t *testing.T, args ...string) *devProcess {
 	case p.base = <-bases:
 	case <-p.done:
 		t.Fatalf("sluice %q ended", args)
-	case <-time.After(20 * time.Second):
-		t.Fatalf("sluice %q says nothing", args)
+	case <-time.After(patience):
+		t.Fatalf("sluice %q prints nothing", args)
 	}
 	return p
 }
 
 func (p *devProcess) kill() {
-	_ = p.cmd.Process.Kill() // an error is a process that has ended
+	_ = p.cmd.Process.Kill() // fails if the process has ended
 	<-p.done
 }
 
-// answers sends requests from several clients and counts the answers by status. An address that does not answer counts
-// as 0.
-func answers(t *testing.T, base string, requests int) map[int]int {
+// countAnswers sends requests from several clients and counts the answers by status. Status 0 means that there was no
+// answer.
+func countAnswers(t *testing.T, base string, requests int) map[int]int {
 	t.Helper()
 	var mu sync.Mutex
 	var clients sync.WaitGroup
@@ -103,7 +116,7 @@ func answers(t *testing.T, base string, requests int) map[int]int {
 	for range 4 {
 		clients.Go(func() {
 			for range requests / 4 {
-				code := ask(t.Context(), base)
+				code := requestStatus(t.Context(), base)
 				mu.Lock()
 				of[code]++
 				mu.Unlock()
@@ -114,29 +127,30 @@ func answers(t *testing.T, base string, requests int) map[int]int {
 	return of
 }
 
-func ask(ctx context.Context, base string) int {
+func requestStatus(ctx context.Context, base string) int {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, base+"/x", nil)
 	if err != nil {
 		return 0
 	}
 	req.Header.Set("X-API-Key", identity.ExampleKey("globex"))
-	resp, err := http.DefaultClient.Do(req)
+	code, _, _, err := send(req)
 	if err != nil {
 		return 0
 	}
-	_ = resp.Body.Close() // nothing was read of it
-	return resp.StatusCode
+	return code
 }
 
-// A gateway that dies with units in hand takes them with it: the other admits less, and never what was spent before.
+// Guarantees that a gateway that is killed loses the units that it leased: the other gateway admits less, and both
+// together never admit more than the limit.
 func TestDevKilledWithLeases(t *testing.T) {
+	t.Parallel()
 	const limit = 2000
 	args := []string{"--redis", redistest.Start(t).Addr, "--redis-deadline", "5s", "--log-level", "error",
 		"--plans", sharedPlans(t, 10_000, limit, "")}
 	dies, lives := startProcess(t, args...), startProcess(t, args...)
-	before := answers(t, dies.base, 400)[http.StatusOK] + answers(t, lives.base, 200)[http.StatusOK]
+	before := countAnswers(t, dies.base, 400)[http.StatusOK] + countAnswers(t, lives.base, 200)[http.StatusOK]
 	if before != 600 {
-		t.Fatalf("%d of 600 admitted under a limit of %d", before, limit)
+		t.Fatalf("%d of 600 requests were admitted under a limit of %d", before, limit)
 	}
 	stop := make(chan struct{})
 	var meanwhile map[int]int
@@ -148,40 +162,41 @@ func TestDevKilledWithLeases(t *testing.T) {
 			case <-stop:
 				return
 			default:
-				for code, n := range answers(t, dies.base, 40) {
+				for code, n := range countAnswers(t, dies.base, 40) {
 					meanwhile[code] += n
 				}
 			}
 		}
 	})
 	for range 20 {
-		before += answers(t, lives.base, 20)[http.StatusOK]
+		before += countAnswers(t, lives.base, 20)[http.StatusOK]
 	}
-	dies.kill() // in the middle of requests, units in hand
+	dies.kill() // while requests are under way and units are leased
 	close(stop)
 	hammering.Wait()
 	after := 0
 	for denied := 0; denied < 40; {
-		of := answers(t, lives.base, 40)
+		of := countAnswers(t, lives.base, 40)
 		after += of[http.StatusOK]
 		if denied = of[http.StatusTooManyRequests]; of[http.StatusOK]+denied != 40 {
-			t.Fatalf("answers: %v", of)
+			t.Fatalf("the answers by status are %v", of)
 		}
 	}
 	admitted := before + meanwhile[http.StatusOK] + after
-	t.Logf("%d of %d admitted, %d of them by the gateway that was killed while it was asked", admitted, limit,
+	t.Logf("%d of %d admitted, %d of them by the gateway that was then killed", admitted, limit,
 		meanwhile[http.StatusOK])
 	if admitted > limit {
-		t.Errorf("%d admitted, the limit is %d", admitted, limit)
+		t.Errorf("%d requests were admitted, the limit is %d", admitted, limit)
 	}
 	if admitted < limit/2 {
-		t.Errorf("only %d of %d admitted: a process took more than half with it", admitted, limit)
+		t.Errorf("only %d of %d units were admitted: the killed process had leased more than half", admitted, limit)
 	}
 }
 
-// While Redis is gone every request has an answer, those of open and backstop limits are admitted within their bounds,
-// and when it is back it counts again.
+// Guarantees that while Redis does not answer, every request is answered, and those of limits with onStoreFailure open
+// and backstop are admitted within their bounds; and that Redis counts again when it is back.
 func TestDevWithoutRedis(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	plans := sharedPlans(t, 10_000, 1000, "      - { id: hourly, rate: 100, period: 1h, algorithm: token_bucket }\n")
 	text, err := os.ReadFile(plans)
@@ -194,24 +209,25 @@ func TestDevWithoutRedis(t *testing.T) {
 	}
 	p := startProcess(t, "--redis", server.Addr, "--redis-deadline", "1s", "--log-level", "error", "--plans", plans,
 		"--max-instances", "4")
-	// On a machine that stands still for the life of a lease, what was leased of the hour and not spent is lost to it.
-	if of := answers(t, p.base, 40); of[http.StatusOK] < 20 || of[http.StatusOK]+of[http.StatusTooManyRequests] != 40 {
-		t.Fatalf("with Redis: %v, want 40 admitted, or few less", of)
+	// If the machine stops for longer than the life of a lease, leased units of the hour that were not spent are lost.
+	if of := countAnswers(t, p.base, 40); of[http.StatusOK] < 20 ||
+		of[http.StatusOK]+of[http.StatusTooManyRequests] != 40 {
+		t.Fatalf("with Redis, the answers are %v; want 40 admitted, or a few less", of)
 	}
 	server.Kill()
-	of := answers(t, p.base, 400)
-	// What is leased, and the backstop's bucket: all of the hour for one instance, as this one has counted itself.
+	of := countAnswers(t, p.base, 400)
+	// Leased units, and the backstop's bucket: the whole limit of the hour, since the instance count is one.
 	if of[http.StatusOK] == 0 || of[http.StatusOK] > 60+2*100 ||
 		of[http.StatusOK]+of[http.StatusTooManyRequests] != 400 {
-		t.Errorf("without Redis: %v, want 1 to 260 admitted and the others denied", of)
+		t.Errorf("without Redis, the answers are %v; want 1 to 260 admitted and the others denied", of)
 	}
 	if err := server.Start(); err != nil {
 		t.Fatal(err)
 	}
 	redis := server.Client(t)
 	waitFor(t, "counter in Redis, which came back empty", func() bool {
-		if of := answers(t, p.base, 4); of[http.StatusOK]+of[http.StatusTooManyRequests] != 4 {
-			t.Fatalf("with Redis again: %v", of)
+		if of := countAnswers(t, p.base, 4); of[http.StatusOK]+of[http.StatusTooManyRequests] != 4 {
+			t.Fatalf("when Redis is back, the answers are %v", of)
 		}
 		n, err := redis.DBSize(t.Context()).Result()
 		return err == nil && n > 0
@@ -221,7 +237,7 @@ func TestDevWithoutRedis(t *testing.T) {
 // waitFor waits until f is true.
 func waitFor(t *testing.T, what string, f func() bool) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	err := redistest.Until(ctx, func() error {
 		if f() {

@@ -12,7 +12,9 @@ import (
 	"sync"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
+	"github.com/sluicelimits/sluice/internal/dev/pacepage"
 	"github.com/sluicelimits/sluice/pacer"
 	"github.com/sluicelimits/sluice/redisstore"
 )
@@ -32,18 +34,91 @@ With --redis, all processes that give the same --name share the limit: together 
 it in any window. Lines wait while Redis does not answer. With a shared limit, the first line is
 passed on after two to three windows.
 
+With --page, a page shows what happens: who waits and for how long, how much is granted beside the
+limit, and errors of Redis. Only programs on this machine may see it, unless --page-for is all.
+
 The exit code is 1 if a command failed. The command is still run for all lines.`
 
 const paceExample = `  sluice pace --limit 100/s < urls.txt | xargs -n 1 curl -sO
   sluice pace --limit 5/s --parallel 10 -- curl -sO < urls.txt
+  sluice pace --limit 5/s --page 127.0.0.1:8081 -- curl -sO < urls.txt
   sluice pace --limit 50/s --redis 127.0.0.1:6379 --name provider -- ./send --id {} < ids.txt`
 
 // paceFlags is the command line of pace.
 type paceFlags struct {
+	pacedLimit
+
+	parallel int
+}
+
+// pacedLimit is a limit of a provider, as flags give it.
+type pacedLimit struct {
 	limit       string
 	spread      bool
-	parallel    int
 	redis, name string
+	page        pacePage
+}
+
+// flags adds the flags. do says what the limit is for.
+func (l *pacedLimit) flags(flags *pflag.FlagSet, do string) {
+	flags.StringVar(&l.limit, "limit", "", do+" no faster than `LIMIT`, such as 100/s (required)")
+	flags.BoolVar(&l.spread, "spread", false, do+" evenly over each window")
+	flags.StringVar(&l.redis, "redis", "", "share the limit through the Redis at `HOST:PORT`")
+	flags.StringVar(&l.name, "name", "", "share the limit with all processes that give the same `NAME`")
+	l.page.flags(flags)
+}
+
+func (l *pacedLimit) check() error {
+	switch {
+	case l.limit == "":
+		return errors.New("--limit is missing: give one such as --limit 100/s")
+	case (l.redis == "") != (l.name == ""):
+		return errors.New("--redis and --name need each other: where the limit is shared, and under which name")
+	}
+	if _, err := pacer.ParseLimit(l.limit); err != nil {
+		return fmt.Errorf("--limit: %s", strings.TrimPrefix(err.Error(), pacer.ErrConfig.Error()+": "))
+	}
+	return l.page.check()
+}
+
+// pacer makes a pacer of flags that check accepts, and serves its page. The function that it returns closes the pacer,
+// its store and the page.
+func (l *pacedLimit) pacer(c *cobra.Command) (p *pacer.Pacer, closeAll func(), err error) {
+	var config pacer.Config
+	if config.Limit, err = pacer.ParseLimit(l.limit); err != nil {
+		return nil, nil, err
+	}
+	if l.spread {
+		config.Smoothing = pacer.Spread
+	}
+	closeStore := func() {}
+	if l.redis != "" {
+		store, err := redisstore.New(c.Context(), redisstore.Config{Addrs: []string{l.redis}})
+		if err != nil {
+			return nil, nil, err
+		}
+		closeStore = func() { _ = store.Close() }
+		if err := store.Ping(c.Context()); err != nil {
+			closeStore()
+			return nil, nil, err
+		}
+		config.Shared = &pacer.Shared{Ledger: store.Ledger(), Key: l.name}
+	}
+	if p, err = pacer.New(config); err != nil {
+		closeStore()
+		return nil, nil, &usageError{c.CommandPath(), err}
+	}
+	about := pacepage.About{Command: c.CommandPath()}
+	if l.redis != "" {
+		about.Store = "Redis at " + l.redis + ", name " + l.name
+	}
+	closePage, err := l.page.serve(c, p, about)
+	if err != nil {
+		p.Close()
+		closeStore()
+		return nil, nil, err
+	}
+	return p, func() { closePage(); p.Close(); closeStore() }, nil
 }
 
 func newPaceCommand() *cobra.Command {
@@ -57,58 +132,39 @@ func newPaceCommand() *cobra.Command {
 		RunE:    func(c *cobra.Command, command []string) error { return f.run(c, command) },
 	}
 	flags := c.Flags()
-	flags.StringVar(&f.limit, "limit", "", "pass on lines no faster than `LIMIT`, such as 100/s (required)")
-	flags.BoolVar(&f.spread, "spread", false, "spread lines evenly over each window")
+	f.flags(flags, "pass on lines")
+	completePage(c)
 	flags.IntVar(&f.parallel, "parallel", 1, "run up to `N` commands at the same time")
-	flags.StringVar(&f.redis, "redis", "", "share the limit through the Redis at `HOST:PORT`")
-	flags.StringVar(&f.name, "name", "", "share the limit with all processes that give the same `NAME`")
 	return c
 }
 
 func (f *paceFlags) run(c *cobra.Command, command []string) error {
-	config, err := f.config(command)
-	if err != nil {
+	if err := f.check(command); err != nil {
 		return &usageError{c.CommandPath(), err}
 	}
-	if f.redis != "" {
-		store, err := redisstore.New(c.Context(), redisstore.Config{Addrs: []string{f.redis}})
-		if err != nil {
-			return err
-		}
-		defer func() { _ = store.Close() }()
-		if err := store.Ping(c.Context()); err != nil {
-			return err
-		}
-		config.Shared = &pacer.Shared{Ledger: store.Ledger(), Key: f.name}
-	}
-	p, err := pacer.New(config)
+	p, closePacer, err := f.pacer(c)
 	if err != nil {
-		return &usageError{c.CommandPath(), err}
+		return err
 	}
-	defer p.Close()
+	defer closePacer()
 	l := &pacedLines{p: p, in: c.InOrStdin(), out: c.OutOrStdout(), errs: c.ErrOrStderr(), command: command,
 		slots: make(chan struct{}, f.parallel)}
 	return l.run(c.Context())
 }
 
-func (f *paceFlags) config(command []string) (c pacer.Config, err error) {
+func (f *paceFlags) check(command []string) error {
 	switch {
-	case f.limit == "":
-		return c, errors.New("--limit is missing: give one such as --limit 100/s")
 	case f.parallel < 1 || f.parallel > 10_000:
-		return c, fmt.Errorf("--parallel %d is outside 1..10000", f.parallel)
+		return fmt.Errorf("--parallel %d is outside 1..10000", f.parallel)
 	case f.parallel > 1 && len(command) == 0:
-		return c, errors.New("--parallel has no use without a command")
-	case (f.redis == "") != (f.name == ""):
-		return c, errors.New("--redis and --name need each other: where the limit is shared, and under which name")
+		return errors.New("--parallel has no use without a command")
 	}
-	if c.Limit, err = pacer.ParseLimit(f.limit); err != nil {
-		return c, fmt.Errorf("--limit: %w", err)
+	if len(command) > 0 {
+		if _, err := exec.LookPath(command[0]); err != nil {
+			return fmt.Errorf("the command cannot be run: %w", err)
+		}
 	}
-	if f.spread {
-		c.Smoothing = pacer.Spread
-	}
-	return c, nil
+	return f.pacedLimit.check()
 }
 
 // pacedLines passes on lines at the pace of a limit.

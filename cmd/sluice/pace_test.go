@@ -4,6 +4,9 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"net"
+	"net/http"
+	"regexp"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -14,7 +17,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/testkit/redistest"
 )
 
-// stamped notes when each line is written.
+// stamped records in which second each line is written.
 type stamped struct {
 	mu    sync.Mutex
 	lines map[int64][]string // by second
@@ -28,7 +31,7 @@ func (s *stamped) Write(text []byte) (int, error) {
 	return len(text), nil
 }
 
-// Lines pass in their order, in no second more than the limit, and no later than they must.
+// Guarantees that all lines pass in their order, no more than the limit in any second, and none later than necessary.
 func TestPaceLines(t *testing.T) {
 	for _, spread := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -54,7 +57,8 @@ func TestPaceLines(t *testing.T) {
 			var got strings.Builder
 			for second := began; second < began+3; second++ {
 				if n := len(out.lines[second]); n != []int{10, 10, 6}[second-began] {
-					t.Errorf("spread %t: second %d has %d lines", spread, second-began, n)
+					t.Errorf("spread %t: second %d has %d lines, which is not as the limit allows", spread,
+						second-began, n)
 				}
 				got.WriteString(strings.Join(out.lines[second], ""))
 			}
@@ -65,7 +69,8 @@ func TestPaceLines(t *testing.T) {
 	}
 }
 
-// A command runs for each line, with the line where it belongs; what fails is told, and does not stop the others.
+// Guarantees that a command runs for each line, with the line in the place of {}, and that a failed command is reported
+// and does not stop the others.
 func TestPaceCommands(t *testing.T) {
 	for _, tt := range []struct {
 		name    string
@@ -73,14 +78,14 @@ func TestPaceCommands(t *testing.T) {
 		stdin   string
 		code    int
 		stdout  string
-		stderr  string // a part
+		stderr  string // a part of standard error
 		command []string
 	}{
 		{"the last argument", nil, "a\nb c\n", 0, "<x> <a>\n<x> <b c>\n", "", []string{"printf", "<%s> <%s>\n", "x"}},
 		{"in place of {}", nil, "a\n$(b)\n", 0, "<a> <a>\n<$(b)> <$(b)>\n", "", []string{"printf", "<%s> <%s>\n", "{}",
 			"{}"}},
 		{"some fail", nil, "true\nfalse\ntrue\n", 1, "", `1 of 3 commands failed`, []string{"sh", "-c"}},
-		{"no such command", nil, "a\n", 1, "", `no-such-command`, []string{"no-such-command"}},
+		{"no such command", nil, "a\n", exitUsage, "", `no-such-command`, []string{"no-such-command"}},
 		{"several at once", []string{"--parallel", "4"}, strings.Repeat("x\n", 40), 0, strings.Repeat("x\n", 40), "",
 			[]string{"echo"}},
 		{"no lines", nil, "", 0, "", "", []string{"false"}},
@@ -97,6 +102,7 @@ func TestPaceCommands(t *testing.T) {
 	}
 }
 
+// Guarantees that wrong flags are usage errors.
 func TestPaceRefuses(t *testing.T) {
 	for want, args := range map[string][]string{
 		"--limit is missing":      {},
@@ -107,6 +113,8 @@ func TestPaceRefuses(t *testing.T) {
 		"need each other":         {"--limit", "1/s", "--redis", "127.0.0.1:1"},
 		"period of a shared":      {"--limit", "1/d", "--redis", "REDIS", "--name", "a"},
 		"--redis and --name need": {"--limit", "1/s", "--name", "a"},
+		"not loopback or all":     {"--limit", "1/s", "--page", ":0", "--page-for", "some"},
+		"missing port":            {"--limit", "1/s", "--page", "127.0.0.1"},
 	} {
 		for i := range args {
 			if args[i] == "REDIS" {
@@ -120,8 +128,8 @@ func TestPaceRefuses(t *testing.T) {
 	}
 }
 
-// All lines of processes that share a limit pass. That they never exceed it together is tested in package pacer, where
-// time is virtual.
+// Guarantees that all lines of processes that share a limit pass. Package pacer tests in virtual time that the
+// processes together keep the limit.
 func TestPaceShared(t *testing.T) {
 	addr := redistest.Start(t).Addr
 	var passed atomic.Int64
@@ -147,6 +155,98 @@ func TestPaceShared(t *testing.T) {
 	}
 }
 
+// Guarantees this: the page shows what passes. Only programs on this machine may see it, unless all may.
+func TestPacePage(t *testing.T) {
+	for _, all := range []bool{false, true} {
+		in, lines := io.Pipe()
+		errs := make(chan string, 10)
+		root := newRootCommand()
+		args := []string{"pace", "--limit", "1000000/s", "--page", ":0"}
+		if all {
+			args = append(args, "--page-for", "all")
+		}
+		root.SetArgs(args)
+		root.SetIn(in)
+		root.SetOut(io.Discard)
+		root.SetErr(writerFunc(func(text []byte) (int, error) {
+			errs <- string(text)
+			return len(text), nil
+		}))
+		ended := make(chan error, 1)
+		go func() { ended <- root.ExecuteContext(t.Context()) }()
+		said := <-errs
+		base := regexp.MustCompile(`http://127\.0\.0\.1:\d+/`).FindString(said)
+		if base == "" {
+			t.Fatalf("the address is not in %q", said)
+		}
+		if _, err := io.WriteString(lines, "x\ny\n"); err != nil {
+			t.Fatal(err)
+		}
+		get := func(host, file string) (int, string) {
+			t.Helper()
+			r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, base+file, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if host != "" {
+				r.Host = host
+			}
+			resp, err := http.DefaultClient.Do(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = resp.Body.Close() }()
+			body, err := io.ReadAll(resp.Body)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return resp.StatusCode, string(body)
+		}
+		if code, body := get("", ""); code != http.StatusOK || !strings.Contains(body, "Sluice pace") {
+			t.Errorf("the page: %d, %.100q", code, body)
+		}
+		if code, body := get("", "data.json"); code != http.StatusOK || !strings.Contains(body, `"units":1000000,`) ||
+			!strings.Contains(body, `"command":"sluice pace"`) {
+			t.Errorf("data.json: %d, %.300q", code, body)
+		}
+		want := http.StatusForbidden
+		if all {
+			want = http.StatusOK
+		}
+		if code, body := get("attacker.example", "data.json"); code != want {
+			t.Errorf("with the name of another host: %d, %.100q; want %d", code, body, want)
+		}
+		port := strings.TrimPrefix(strings.TrimSuffix(base, "/"), "http://")
+		if got := sluice(t, "", "pace", "--limit", "1/s", "--page", port); got.code != exitFailed ||
+			!strings.Contains(got.stderr, "another program uses that port; choose another with --page") {
+			t.Errorf("on a port that is in use: %d, %q", got.code, got.stderr)
+		}
+		_ = lines.Close()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		if c, err := net.Dial("tcp", port); err == nil {
+			_ = c.Close()
+			t.Error("the page is served after the end of the input")
+		}
+	}
+}
+
 type writerFunc func([]byte) (int, error)
 
 func (f writerFunc) Write(text []byte) (int, error) { return f(text) }
+
+// Guarantees that a program that does not exist is reported once, before a line is read, and that errors of --limit say
+// nothing of Go packages.
+func TestPaceErrors(t *testing.T) {
+	for _, tt := range []struct{ args, want string }{
+		{"--limit 5/s -- nosuchcmd", "sluice: the command cannot be run: exec: \"nosuchcmd\": executable " +
+			"file not found"},
+		{"--limit 2", `sluice: --limit: "2" is not`},
+	} {
+		got := sluice(t, "a\nb\n", append([]string{"pace"}, strings.Fields(tt.args)...)...)
+		if got.code != exitUsage || !strings.HasPrefix(got.stderr, tt.want) || strings.Contains(got.stderr, "pacer:") {
+			t.Errorf("pace %s: exit %d, %s; want %s", tt.args, got.code, got.stderr, tt.want)
+		}
+	}
+}

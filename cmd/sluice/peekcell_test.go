@@ -10,10 +10,10 @@ import (
 	"github.com/sluicelimits/sluice/internal/dev/livepage"
 )
 
-// Guarantees that operators need not name a cell where it is clear which one is meant: the only one, also where a data
-// folder has others from before. With several, a look goes to the tenant's home cell and says so; what changes counters
-// asks which cell, and names them.
+// If only one cell runs, or only one serves, operators need not name it. With several cells, peek reads the tenant's
+// home cell and says so. A command that changes counters asks for the cell, and lists the cells.
 func TestCountersFindTheirCell(t *testing.T) {
+	t.Parallel()
 	plans := filepath.Join(t.TempDir(), "plans.yaml")
 	text := "plans: [ { id: p, limits: [ { id: burst, algorithm: token_bucket, rate: 900, period: 1h, burst: 900 }, " +
 		"{ id: monthly, quota: { units: 1000, every: month } } ] } ]\n" +
@@ -25,7 +25,7 @@ func TestCountersFindTheirCell(t *testing.T) {
 	}
 	dir := t.TempDir()
 	r := startDev(t, "--data", dir, "--cells", "3", "--plans", plans)
-	until(t, "the cells serve", func() bool {
+	waitUntil(t, "the cells serve", func() bool {
 		for _, c := range dataOf(t, r.base).Cells {
 			if c.State != "active" || c.Phase != "steady" {
 				return false
@@ -51,7 +51,7 @@ func TestCountersFindTheirCell(t *testing.T) {
 	}
 	if got := on("peek", "pinned", "--json"); got.code != 0 || !strings.HasPrefix(got.stdout, "{") ||
 		!strings.Contains(got.stderr, "cell-3") {
-		t.Errorf("peek --json: exit code %d\n%s%s", got.code, got.stdout, got.stderr)
+		t.Errorf("peek --json: exit status %d\n%s%s", got.code, got.stdout, got.stderr)
 	}
 	for _, args := range [][]string{
 		{"reset", "pinned", "burst", "--reason", "x"}, {"refund", "pinned", "monthly", "--units", "1", "--reason", "x"},
@@ -69,11 +69,11 @@ func TestCountersFindTheirCell(t *testing.T) {
 		}
 	}
 	if got := on("reset", "pinned", "burst", "--cell", "cell-3", "--reason", "x"); got.code != 0 {
-		t.Errorf("reset --cell cell-3: %s", got.stderr)
+		t.Errorf("reset --cell cell-3 fails: %s", got.stderr)
 	}
 	operateOn(t, r.base, "cell", "drain", "cell-1", "--reason", "a test")
 	operateOn(t, r.base, "cell", "drain", "cell-2", "--reason", "a test")
-	until(t, "one cell serves", func() bool {
+	waitUntil(t, "one cell serves", func() bool {
 		serve := func(c livepage.CellStatus) bool { return c.State != "drained" }
 		n := 0
 		for _, c := range dataOf(t, r.base).Cells {
@@ -84,16 +84,16 @@ func TestCountersFindTheirCell(t *testing.T) {
 		return n == 1
 	})
 	if got := on("reset", "pinned", "burst", "--reason", "x"); got.code != 0 || got.stderr != "" {
-		t.Errorf("with one cell that serves: exit code %d: %s", got.code, got.stderr)
+		t.Errorf("with one cell that serves: exit status %d: %s", got.code, got.stderr)
 	}
 	if err := r.finish(t); err != nil {
 		t.Fatal(err)
 	}
 
-	r = startDev(t, "--data", dir) // one cell, alone
+	r = startDev(t, "--data", dir) // one cell only
 	for _, args := range [][]string{{"peek", "acme"}, {"reset", "acme", "burst", "--reason", "x"}} {
 		if got := on(args...); got.code != 0 || got.stderr != "" || !strings.Contains(got.stdout, "burst") {
-			t.Errorf("beside one cell that is alone: sluice %q: exit code %d\n%s%s", args, got.code, got.stdout,
+			t.Errorf("on a dev with a single cell: sluice %q: exit code %d\n%s%s", args, got.code, got.stdout,
 				got.stderr)
 		}
 	}

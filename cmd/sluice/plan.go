@@ -85,7 +85,7 @@ func newPlanApplyCommand(onlyDiff bool) *cobra.Command {
 			"  sluice plan apply --dry-run plans.yaml tenants.yaml\n" +
 			"  sluice plan apply --prune=plans --yes plans.yaml --reason 'the plan basic ends'\n" +
 			"  generate-tenants | sluice plan apply - --reason nightly",
-		Args: usageArgs(cobra.MinimumNArgs(1)),
+		Args: wantArgs(1, 0),
 		RunE: func(c *cobra.Command, files []string) error { return f.run(c, files) },
 		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 			return planExtensions, cobra.ShellCompDirectiveFilterFileExt
@@ -498,7 +498,7 @@ func newPlanGetCommand() *cobra.Command {
 		Long: "Prints a plan in the form of a plans file. With the id " + events.SettingsKey +
 			" it prints ipLimits, ipv6Prefix, anonymousPlan and routes.",
 		Example: "  sluice plan get pro\n  sluice plan get " + events.SettingsKey,
-		Args:    usageArgs(cobra.ExactArgs(1)),
+		Args:    wantArgs(1, 1),
 		RunE: func(c *cobra.Command, args []string) error {
 			return operate(c, &r, "documents/get", admin.GetRequest{Table: control.Plans, Key: args[0]}, writeItem)
 		},

@@ -14,7 +14,7 @@ var (
 	shellWord  = regexp.MustCompile(`'([^']*)'|[^\s']+`)
 )
 
-// commandsOf are the commands of sluice in a page's blocks of shell, in words.
+// commandsOf returns the commands of sluice in a page's shell blocks, split into words.
 func commandsOf(page string) (all [][]string) {
 	for _, block := range shellBlock.FindAllStringSubmatch(page, -1) {
 		for line := range strings.SplitSeq(block[1], "\n") {
@@ -35,8 +35,8 @@ func commandsOf(page string) (all [][]string) {
 	return all
 }
 
-// understood says why a command is none; "" where its words and flags are known.
-func understood(words []string) string {
+// problemOf says why a command is invalid, or "" if its words and flags exist.
+func problemOf(words []string) string {
 	c, rest, err := newRootCommand().Find(words)
 	if err == nil && c.HasSubCommands() {
 		return "it is the name of several commands"
@@ -53,13 +53,13 @@ func understood(words []string) string {
 	return ""
 }
 
-// Guarantees that what a runbook tells somebody to type at night is a command, and that it does something: each but
-// those on the archive in S3 is run against a dev with the cells of the examples.
+// Each command in a runbook exists and succeeds: all except those on the archive in S3 run against a dev with the cells
+// of the examples.
 func TestRunbookCommands(t *testing.T) {
 	plans := "example.yaml"
 	dev := startDev(t, "--cells", "eu-1,us-1", "--plans", plans)
 	t.Setenv("SLUICE_ENDPOINT", dev.base+"/_sluice/admin")
-	until(t, "both cells serve, and have what they are to have", func() bool {
+	waitUntil(t, "both cells serve, and have what they are to have", func() bool {
 		cells := dataOf(t, dev.base).Cells
 		return len(cells) == 2 && cells[0].State == "active" && cells[1].State == "active" &&
 			cells[0].Phase == "steady" && sluice(t, "", "config", "status").code == 0
@@ -68,7 +68,7 @@ func TestRunbookCommands(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var looks, changes [][]string // those that change something come last
+	var looks, changes [][]string // commands that only read, and commands that change something, which run last
 	seen := map[string]bool{}
 	for _, page := range pages {
 		text, err := os.ReadFile(page)
@@ -77,12 +77,13 @@ func TestRunbookCommands(t *testing.T) {
 		}
 		for _, words := range commandsOf(string(text)) {
 			line := strings.Join(words, " ")
-			if why := understood(words); why != "" {
+			if why := problemOf(words); why != "" {
 				t.Errorf("%s: sluice %s: %s", page, line, why)
 			}
-			// There is no S3 here, so these are not run; without the tables they would end with how to use them.
+			// There is no S3 here, so these are not run. They must name the tables, because without them they would
+			// fail.
 			if words[0] == "audit" && words[1] == "verify" && !slices.Contains(words, "--tables") {
-				t.Errorf("%s: sluice %s: it does not say where the tables are", page, line)
+				t.Errorf("%s: sluice %s: the command does not name the tables", page, line)
 			}
 			switch {
 			case words[0] == "audit" || seen[line]:
@@ -105,7 +106,7 @@ func TestRunbookCommands(t *testing.T) {
 		}
 	}
 	if len(looks) < 5 || len(changes) < 3 {
-		t.Errorf("only %d commands that look and %d that change something were found", len(looks), len(changes))
+		t.Errorf("only %d commands that read and %d that change something were found", len(looks), len(changes))
 	}
 	if err := dev.finish(t); err != nil {
 		t.Error(err)
@@ -113,8 +114,8 @@ func TestRunbookCommands(t *testing.T) {
 
 	for _, page := range []string{"```sh\nsluice cell lst\n```", "```sh\nsluice peek\n```", "```sh\nsluice cell\n```",
 		"```sh\nsluice config status --all 'a b'\n```"} {
-		if all := commandsOf(page); len(all) != 1 || understood(all[0]) == "" {
-			t.Errorf("it does not see that %q is no command: %v", page, all)
+		if all := commandsOf(page); len(all) != 1 || problemOf(all[0]) == "" {
+			t.Errorf("understood does not detect that %q is invalid: %v", page, all)
 		}
 	}
 }

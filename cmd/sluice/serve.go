@@ -44,6 +44,9 @@ type serveOptions struct {
 	configs                []string
 	plans, pepperFiles     []string
 	configTable, cell      string
+	homes                  []string
+	homeDeadline           time.Duration
+	killSwitch             string
 	alone                  bool
 	merge                  bool
 	countDenied            bool
@@ -82,7 +85,8 @@ tenant's plan then decides, as it does behind API Gateway. Sluice's own API is s
 sluice.limits.v1 over gRPC, and /v1/check, /v1/check-batch, /v1/peek and /v1/refund over HTTP.
 
 A request charges all of its descriptors or none: if one of them denies, the others are not charged.
---count-denied charges every request, as envoyproxy/ratelimit does.
+--count-denied charges every request, as envoyproxy/ratelimit does, but for descriptors that a plan
+decides.
 
 Configuration files are checked for changes every second, and on SIGHUP. A change takes effect at
 once, and counters keep their values. If a file has a problem, the problem is logged and the last
@@ -98,7 +102,7 @@ service listens by default on this machine's loopback address only.`,
 			"  sluice serve --config /etc/sluice/limits --grpc :8081 --http :8080 --redis redis.internal:6379\n" +
 			"  sluice serve --config limits.yaml --grpc :8081 --tls-cert s.pem --tls-key s.key " +
 			"--tls-client-ca clients.pem",
-		Args: usageArgs(cobra.NoArgs),
+		Args: usageArgs(flagsOnly),
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := o.check(); err != nil {
 				return &usageError{c.CommandPath(), err}
@@ -119,6 +123,15 @@ service listens by default on this machine's loopback address only.`,
 	return c
 }
 
+// flagsOnly refuses arguments. It names the flag that the first one was probably meant for.
+func flagsOnly(_ *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%q is not a flag: sluice serve takes flags only. For a configuration file, say --config %s",
+		args[0], args[0])
+}
+
 func (o *serveOptions) flags(f *pflag.FlagSet) {
 	f.StringArrayVar(&o.configs, "config", nil,
 		"configuration `FILE`, or a folder with files *.yaml and *.yml; may be repeated")
@@ -131,9 +144,16 @@ func (o *serveOptions) flags(f *pflag.FlagSet) {
 		"(default: the whole limit)")
 	f.BoolVar(&o.alone, "alone", false,
 		"--cell is the only one: admit the whole limit as long as the table has no shares")
+	f.StringArrayVar(&o.homes, "home", nil, "counters table of another cell, as `CELL=TABLE` (name or ARN): limits "+
+		"that it keeps are leased from there; may be repeated")
+	f.DurationVar(&o.homeDeadline, "home-deadline", 500*time.Millisecond,
+		"time limit for a call of --home: three times the way there and back, for a new connection")
+	f.StringVar(&o.killSwitch, "kill-switch", "", "follow the kill switch of a cell, whose `IDS` in AWS AppConfig are "+
+		"APPLICATION/ENVIRONMENT/PROFILE: it says whether plans deny; other descriptors ignore it")
 	f.BoolVar(&o.merge, "merge-domains", false, "allow several files for one domain (MERGE_DOMAIN_CONFIG)")
 	f.BoolVar(&o.countDenied, "count-denied", false,
-		"charge every request, also denied ones, as envoyproxy/ratelimit does")
+		"charge every request, also denied ones, as envoyproxy/ratelimit does; descriptors that a plan decides "+
+			"ignore it")
 	f.BoolVar(&o.shadow, "shadow-mode", false, "deny nothing: the overall code is always OK (SHADOW_MODE)")
 	f.BoolVar(&o.quota, "quota-mode", false, "treat every limit as one with quota_mode (QUOTA_MODE)")
 	f.BoolVar(&o.metadata, "dynamic-metadata", false, "add dynamic metadata to answers (RESPONSE_DYNAMIC_METADATA)")
@@ -194,7 +214,9 @@ func (o *serveOptions) check() error {
 	o.names.Exact, o.names.Plain = exactPlain[0], exactPlain[1]
 	switch {
 	case len(o.configs) == 0:
-		return errors.New("--config is missing: name a configuration file or a folder of them")
+		return errors.New("--config is missing: name a configuration file of envoyproxy/ratelimit (domain: and " +
+			"descriptors:), or a folder of them. --plans only adds to it, and --config-table " +
+			"only adds to it, too: the mapping in the configuration file says which descriptors the plans decide")
 	case !known:
 		return fmt.Errorf("--headers %q is not exact, plain, both or none", o.headers)
 	case level.UnmarshalText([]byte(o.logLevel)) != nil:
@@ -239,6 +261,9 @@ func (o *serveOptions) checkFiles() error {
 		return errors.New("--alone has no use without --cell")
 	case o.configTable != "" && len(o.pepperFiles) > 0:
 		return errors.New("--pepper has no use with --config-table: no API keys are read from it")
+	}
+	if err := errors.Join(o.checkHomes(), o.checkKillSwitch()); err != nil {
+		return err
 	}
 	for _, text := range o.pepperFiles {
 		if _, err := parsePepper(text); err != nil {
@@ -317,6 +342,10 @@ func (o *serveOptions) run(ctx context.Context, stderr io.Writer) error {
 	var byPlan *authorizer.Authorizer
 	if plans != nil {
 		byPlan = plans.Authorizer
+		defer plans.close()
+		if plans.kill != nil {
+			told.KillSwitch = plans.kill
+		}
 	}
 	service, err := rls.New(rls.Config{Store: counters.tenants, Plans: byPlan, CountDenied: o.countDenied,
 		ShadowMode: o.shadow, QuotaMode: o.quota, DynamicMetadata: o.metadata, Headers: o.names,
@@ -460,7 +489,7 @@ func (o *serveOptions) openCounters(ctx context.Context, m *server.Metrics, log 
 		c.tenants, c.closers = fallback, append(c.closers, fallback.Close)
 		return c, nil
 	}
-	shared := resilience.ChainConfig{NoLeases: !o.stores.leases, MaxInstances: o.stores.maxInstances,
+	shared := resilience.ChainConfig{NoLeases: !o.stores.leases, MaxInstances: o.stores.maxInstances, Cell: o.cell,
 		Observe: m.ObserveCall, Log: log}
 	if o.stores.dynamodb != "" {
 		s, err := o.openDynamoDB(ctx)
@@ -478,6 +507,10 @@ func (o *serveOptions) openCounters(ctx context.Context, m *server.Metrics, log 
 		shared.Quotas, shared.Rates = shared.Rates, resilience.NamedStore{Name: "Redis", Store: rates}
 	}
 	var err error
+	if shared.Homes, err = o.openHomes(ctx); err != nil {
+		c.close(log)
+		return nil, err
+	}
 	if c.chain, err = resilience.NewChain(shared); err != nil {
 		c.close(log)
 		return nil, err
@@ -524,7 +557,7 @@ func (o *serveOptions) openDynamoDB(ctx context.Context) (limit.Store, error) {
 	if o.stores.dynamodb != realDynamoDB {
 		return o.stores.openDynamoDB(ctx)
 	}
-	client, err := o.dynamoDBClient(ctx)
+	client, err := o.dynamoDBClient(ctx, "")
 	if err != nil {
 		return nil, err
 	}

@@ -13,8 +13,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/testkit/redistest"
 )
 
-// Guarantees that a flood of new values over the wire, with a store that leases and without one, is decided without an
-// error, neither lets anybody over a limit nor loses the counters of others, and makes no more metrics than before.
+// Guarantees that a flood of new values, with a store that leases and without one, is decided without an error, neither
+// exceeds a limit nor loses the counters of other values, and adds no metrics.
 func TestServeFlood(t *testing.T) {
 	const values, clients = 3000, 4
 	for name, flags := range map[string][]string{
@@ -52,7 +52,7 @@ func TestServeFlood(t *testing.T) {
 			}
 			group.Wait()
 			if len(wrong) > 0 {
-				t.Errorf("of %d new values, each below its limit: %v", values, wrong)
+				t.Errorf("of %d new values, each below its limit, these were denied or failed: %v", values, wrong)
 			}
 			if code, err := ask("early"); err != nil || code != rlsv3.RateLimitResponse_OVER_LIMIT {
 				t.Errorf("the early value after the flood: %s, %v", code, err)
@@ -60,7 +60,7 @@ func TestServeFlood(t *testing.T) {
 			_, _, after := get(t, s.debug+"/metrics", "")
 			if b, a := strings.Count(before, "\nsluice_hits_total"), strings.Count(after,
 				"\nsluice_hits_total"); a > b+2 {
-				t.Errorf("%d lines of hits became %d", b, a)
+				t.Errorf("the number of metrics of hits grew from %d to %d", b, a)
 			}
 		})
 	}

@@ -16,8 +16,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/testkit/redistest"
 )
 
-// Guarantees that every metric of the Grafana dashboard, and every label and value of a label that it selects, is one
-// that the service has, with a store that leases.
+// Guarantees that every metric of the Grafana dashboard exists in the service with a store that leases, and every label
+// and every value of a label that the dashboard selects.
 func TestGrafana(t *testing.T) {
 	text, err := os.ReadFile("../../examples/envoy/grafana.json")
 	if err != nil {
@@ -75,7 +75,7 @@ func TestGrafana(t *testing.T) {
 		check("variables", v.Definition)
 	}
 	if expressions < 20 {
-		t.Errorf("%d expressions were found", expressions)
+		t.Errorf("only %d expressions were found in the dashboard", expressions)
 	}
 	page, err := os.ReadFile("../../docs/metrics.md")
 	if err != nil {
@@ -95,7 +95,7 @@ func TestGrafana(t *testing.T) {
 }
 
 // Guarantees that a service that ends sends the metrics of its last requests to the OpenTelemetry collector of --otlp,
-// under the names of /metrics.
+// with the same names as in /metrics.
 func TestServeOTLP(t *testing.T) {
 	var mu sync.Mutex
 	var bodies []string
@@ -122,7 +122,7 @@ func TestServeOTLP(t *testing.T) {
 	}
 	for _, family := range regexp.MustCompile(`(?m)^# TYPE (\S+)`).FindAllStringSubmatch(exposed, -1) {
 		if !strings.Contains(bodies[0], `"name":"`+family[1]+`"`) {
-			t.Errorf("the collector is not told of %s", family[1])
+			t.Errorf("the collector did not get %s", family[1])
 		}
 	}
 	if !strings.Contains(bodies[0], `"value":{"stringValue":"OVER_LIMIT"}`) {
@@ -130,16 +130,16 @@ func TestServeOTLP(t *testing.T) {
 	}
 	if got := sluice(t, "", "serve", "--config", limitsFile(t, 1), "--otlp", "nowhere"); got.code == 0 ||
 		!strings.Contains(got.stderr, "--otlp: the endpoint is not a URL") {
-		t.Errorf("exit %d, %s", got.code, got.stderr)
+		t.Errorf("a wrong --otlp: exit %d, %s", got.code, got.stderr)
 	}
 }
 
-// Guarantees that Prometheus gets its own format at /_sluice/metrics of sluice dev, with what the gateway decided and
-// what the functions of the control plane counted, each metric in one block, and that everybody else gets JSON.
+// Guarantees that Prometheus gets its own format at /_sluice/metrics of sluice dev, with the decisions of the gateway
+// and the metrics of the control plane's functions, each metric in one block. Other clients get JSON.
 func TestDevPrometheus(t *testing.T) {
 	r := startDev(t)
 	if code, _, _ := get(t, r.base+"/product/1", ""); code != http.StatusOK && code != http.StatusUnauthorized {
-		t.Errorf("status %d", code)
+		t.Errorf("a request to be counted: status %d", code)
 	}
 	ask := func(accept string) (string, string) {
 		t.Helper()
@@ -155,7 +155,7 @@ func TestDevPrometheus(t *testing.T) {
 		defer func() { _ = resp.Body.Close() }()
 		body, err := io.ReadAll(resp.Body)
 		if err != nil || resp.StatusCode != http.StatusOK || resp.Header.Get("Vary") != "Accept" {
-			t.Errorf("%d %v %v", resp.StatusCode, resp.Header, err)
+			t.Errorf("the metrics: status %d, headers %v, %v", resp.StatusCode, resp.Header, err)
 		}
 		return resp.Header.Get("Content-Type"), string(body)
 	}
@@ -168,7 +168,7 @@ func TestDevPrometheus(t *testing.T) {
 		`sluice_publish_seconds{function="publisher",quantile="0.99"} `,
 		"go_goroutines "} {
 		if !strings.Contains(text, "\n"+want) {
-			t.Errorf("no %s in\n%s", want, text)
+			t.Errorf("the metrics lack %s:\n%s", want, text)
 		}
 	}
 	var families []string
@@ -179,7 +179,7 @@ func TestDevPrometheus(t *testing.T) {
 		t.Errorf("metrics are not in one block each: %q", families)
 	}
 	if kind, text = ask("*/*"); kind != "application/json" || !json.Valid([]byte(text)) {
-		t.Errorf("others get %s: %s", kind, text)
+		t.Errorf("another client gets %s: %s", kind, text)
 	}
 	if err := r.finish(t); err != nil {
 		t.Error(err)

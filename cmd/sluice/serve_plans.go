@@ -2,20 +2,29 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
 	"os/signal"
+	"slices"
+	"strings"
 	"syscall"
 	"time"
 
 	awsconfig "github.com/aws/aws-sdk-go-v2/config"
+	"github.com/aws/aws-sdk-go-v2/service/appconfigdata"
 	awsdynamodb "github.com/aws/aws-sdk-go-v2/service/dynamodb"
 
 	"github.com/sluicelimits/sluice/authorizer"
+	"github.com/sluicelimits/sluice/internal/aws/awsenv"
 	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
 	configtable "github.com/sluicelimits/sluice/internal/cell/cellconfig/table"
+	"github.com/sluicelimits/sluice/internal/cell/killswitch"
 	"github.com/sluicelimits/sluice/internal/cell/planfile"
+	"github.com/sluicelimits/sluice/internal/limiter/refresh"
+	"github.com/sluicelimits/sluice/internal/limiter/resilience"
+	"github.com/sluicelimits/sluice/internal/limiter/store/dynamodb"
 	"github.com/sluicelimits/sluice/internal/request/identity"
 	"github.com/sluicelimits/sluice/internal/server/limits"
 )
@@ -29,6 +38,14 @@ type tenantPlans struct {
 	*authorizer.Authorizer
 
 	follow func(context.Context) // takes up changes until the context ends
+	kill   *killswitch.Switch    // nil without --kill-switch
+}
+
+// close ends what may still be under way.
+func (p *tenantPlans) close() {
+	if p.kill != nil {
+		p.kill.Close()
+	}
 }
 
 // openPlans loads the plans files or the config table. It returns nil if there are neither.
@@ -52,9 +69,118 @@ func (o *serveOptions) openPlans(ctx context.Context, c *counters, log *slog.Log
 	default:
 		return nil, nil //nolint:nilnil // no mapping may be in the configuration then
 	}
+	config := authorizer.Config{Source: source, Store: c.tenants, Log: log}
 	var err error
-	out.Authorizer, err = authorizer.New(authorizer.Config{Source: source, Store: c.tenants, Log: log})
+	if o.killSwitch != "" {
+		if out.kill, err = o.openKillSwitch(ctx, log); err != nil {
+			return nil, err
+		}
+		config.Mode = out.kill.Mode
+		followSource := out.follow
+		out.follow = func(ctx context.Context) {
+			go followKillSwitch(ctx, out.kill)
+			followSource(ctx)
+		}
+	}
+	out.Authorizer, err = authorizer.New(config)
 	return out, err
+}
+
+// checkHomes checks the flags --home.
+func (o *serveOptions) checkHomes() error {
+	seen := map[string]bool{}
+	for _, text := range o.homes {
+		cell, table, _ := strings.Cut(text, "=")
+		switch {
+		case cell == "" || table == "":
+			return fmt.Errorf("--home %q is not CELL=TABLE", text)
+		case seen[cell]:
+			return fmt.Errorf("--home names cell %q twice", cell)
+		case o.cell == "":
+			return errors.New("--home has no use without --cell")
+		case o.stores.dynamodb == "":
+			return errors.New("--home has no use without --dynamodb: the other cells lease what this cell keeps from " +
+				"its counters table")
+		}
+		seen[cell] = true
+	}
+	if o.homeDeadline <= 0 {
+		return fmt.Errorf("--home-deadline %s must be above 0", o.homeDeadline)
+	}
+	return nil
+}
+
+// openHomes makes the stores of other cells, by cell. This service's own cell may be among the flags, and is left out.
+func (o *serveOptions) openHomes(ctx context.Context) (map[string]resilience.NamedStore, error) {
+	homes := map[string]resilience.NamedStore{}
+	for _, text := range o.homes {
+		cell, table, _ := strings.Cut(text, "=")
+		if cell == o.cell {
+			continue
+		}
+		client, err := o.dynamoDBClient(ctx, awsenv.Region(table))
+		if err != nil {
+			return nil, err
+		}
+		store, err := dynamodb.New(dynamodb.Config{Client: client, Table: table, Timeout: o.homeDeadline})
+		if err != nil {
+			return nil, fmt.Errorf("--home %s: %w", text, err)
+		}
+		homes[cell] = resilience.NamedStore{Name: "home " + cell, Store: store}
+	}
+	return homes, nil
+}
+
+// reachesHome reports whether the limits that another cell keeps can be leased from it.
+func (o *serveOptions) reachesHome(cell string) bool {
+	return slices.ContainsFunc(o.homes, func(text string) bool { return strings.HasPrefix(text, cell+"=") })
+}
+
+// checkKillSwitch checks the flag --kill-switch.
+func (o *serveOptions) checkKillSwitch() error {
+	switch ids := strings.Split(o.killSwitch, "/"); {
+	case o.killSwitch == "":
+		return nil
+	case len(ids) != 3 || slices.Contains(ids, ""):
+		return fmt.Errorf("--kill-switch %q is not APPLICATION/ENVIRONMENT/PROFILE, three ids of AWS AppConfig: the "+
+			"output KillSwitch of the cell's stack has them", o.killSwitch)
+	case o.configTable == "" && len(o.plans) == 0:
+		return errors.New("--kill-switch has no use without --config-table or --plans: only plans follow it")
+	}
+	return nil
+}
+
+// openKillSwitch makes the kill switch, and reads it once. It is no error if AppConfig does not answer: limits are
+// enforced until it does, as in the authorizer.
+func (o *serveOptions) openKillSwitch(ctx context.Context, log *slog.Logger) (*killswitch.Switch, error) {
+	config, err := awsconfig.LoadDefaultConfig(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("--kill-switch: %w", err)
+	}
+	ids := strings.Split(o.killSwitch, "/")
+	kill, err := killswitch.New(killswitch.Config{Application: ids[0], Environment: ids[1], Profile: ids[2],
+		Wait: refresh.ReadTimeout, Log: log,
+		Client: func() killswitch.Client { return appconfigdata.NewFromConfig(config) }})
+	if err != nil {
+		return nil, fmt.Errorf("--kill-switch: %w", err)
+	}
+	kill.Poll(ctx, time.Now())
+	return kill, nil
+}
+
+// followKillSwitch asks every second whether a poll of the kill switch is due, until the context ends. AppConfig is
+// polled every killswitch.Every.
+func followKillSwitch(ctx context.Context, kill *killswitch.Switch) {
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case now := <-tick.C:
+			kill.Poll(ctx, now)
+		}
+	}
 }
 
 func (o *serveOptions) openPlansFiles(c *counters, log *slog.Logger) (*planfile.Plans, error) {
@@ -77,7 +203,7 @@ func (o *serveOptions) openPlansFiles(c *counters, log *slog.Logger) (*planfile.
 func (o *serveOptions) openConfigTable(
 	ctx context.Context, c *counters, log *slog.Logger,
 ) (*cellconfig.Reader, error) {
-	client, err := o.dynamoDBClient(ctx)
+	client, err := o.dynamoDBClient(ctx, "")
 	if err != nil {
 		return nil, err
 	}
@@ -86,7 +212,7 @@ func (o *serveOptions) openConfigTable(
 		return nil, fmt.Errorf("--config-table: %w", err)
 	}
 	reader, err := cellconfig.New(cellconfig.Config{Table: documents, Cell: o.cell, Alone: o.alone,
-		Accepts: c.tenants.Accepts, Timeout: o.stores.dynamodbDeadline, Log: log})
+		Accepts: c.tenants.Accepts, Reaches: o.reachesHome, Timeout: o.stores.dynamodbDeadline, Log: log})
 	if err != nil {
 		return nil, fmt.Errorf("--config-table: %w", err)
 	}
@@ -96,14 +222,18 @@ func (o *serveOptions) openConfigTable(
 	return reader, nil
 }
 
-// dynamoDBClient makes a client of the DynamoDB that --dynamodb names, or of AWS's without the flag.
-func (o *serveOptions) dynamoDBClient(ctx context.Context) (*awsdynamodb.Client, error) {
+// dynamoDBClient makes a client of the DynamoDB that --dynamodb names, or of AWS's without the flag. On AWS it is in
+// the given region, or in the usual one if that is "".
+func (o *serveOptions) dynamoDBClient(ctx context.Context, region string) (*awsdynamodb.Client, error) {
 	if o.stores.dynamodb != "" && o.stores.dynamodb != realDynamoDB {
 		return o.stores.dynamoDBLocal()
 	}
 	config, err := awsconfig.LoadDefaultConfig(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("--dynamodb %s: %w", realDynamoDB, err)
+	}
+	if region != "" {
+		config.Region = region
 	}
 	return awsdynamodb.NewFromConfig(config), nil
 }

@@ -22,11 +22,11 @@ import (
 )
 
 // Guarantees that counters are in the store that the flags name: a cluster, a Redis with TLS, a user and a password, or
-// DynamoDB. A second service goes on where the first one was, whether units are leased or not.
+// DynamoDB. A second service continues with the counters of the first one, whether units are leased or not.
 func TestServeStores(t *testing.T) {
 	for _, c := range []struct {
 		name  string
-		store func(t *testing.T) []string // the flags
+		store func(t *testing.T) []string // returns the flags
 	}{
 		{"cluster", func(t *testing.T) []string {
 			addresses := redistest.Addrs(redistest.StartCluster(t))
@@ -50,10 +50,10 @@ func TestServeStores(t *testing.T) {
 			first := startServe(t, flags...)
 			for i := range 2 {
 				if got := first.ask(t, "tenant", "acme"); got != rlsv3.RateLimitResponse_OK {
-					t.Errorf("request %d: %s", i, got)
+					t.Errorf("request %d: the answer is %s", i, got)
 				}
 			}
-			first.stop() // gives back what it has leased
+			first.stop() // returns the leased units
 			if err := <-first.done; err != nil {
 				t.Errorf("the first service ended with %v", err)
 			}
@@ -70,7 +70,8 @@ func TestServeStores(t *testing.T) {
 	}
 }
 
-// Guarantees that a file with a limit that the store cannot keep is refused by name, before anything is served.
+// Guarantees that a file with a limit that the store cannot keep is refused, with the name of the limit, before
+// anything is served.
 func TestServeStoreRefuses(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "limits.yaml")
 	text := "domain: api\ndescriptors:\n  - key: tenant\n    sluice:\n" +
@@ -80,12 +81,12 @@ func TestServeStoreRefuses(t *testing.T) {
 	}
 	got := sluice(t, "", "serve", "--config", file, "--dynamodb", dynamoDB(t), "--dynamodb-table", tableName(t))
 	if got.code != exitFailed || !strings.Contains(got.stderr, file+": api.tenant: ") {
-		t.Errorf("exit %d, %s", got.code, got.stderr)
+		t.Errorf("a limit that the store cannot keep: exit %d, %s", got.code, got.stderr)
 	}
 }
 
-// securedRedis starts a Redis that speaks TLS and has the user sluice with the password "secret". It returns the file
-// of the authority of its certificate, too.
+// securedRedis starts a Redis that requires TLS and has the user sluice with the password "secret". It also returns the
+// file with the certificate authority.
 func securedRedis(t *testing.T) (server *redistest.Server, authority string) {
 	t.Helper()
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

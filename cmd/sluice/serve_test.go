@@ -18,7 +18,9 @@ import (
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/sluicelimits/sluice/client/limitsv1"
 	"github.com/sluicelimits/sluice/internal/server/envoyconfig"
@@ -27,6 +29,7 @@ import (
 
 // serving is a `sluice serve` in this process.
 type serving struct {
+	conn        *grpc.ClientConn // of client
 	client      rlsv3.RateLimitServiceClient
 	own         limitsv1.LimitsClient
 	http, debug string
@@ -60,11 +63,11 @@ func startServe(t *testing.T, args ...string) *serving {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close() })
-	s.client, s.own = rlsv3.NewRateLimitServiceClient(conn), limitsv1.NewLimitsClient(conn)
+	s.conn, s.client, s.own = conn, rlsv3.NewRateLimitServiceClient(conn), limitsv1.NewLimitsClient(conn)
 	return s
 }
 
-// waitFor waits until the log has the text.
+// waitFor waits until the log contains the text.
 func (s *serving) waitFor(t *testing.T, text string) {
 	t.Helper()
 	for !strings.Contains(s.stderr.String(), text) {
@@ -73,12 +76,12 @@ func (s *serving) waitFor(t *testing.T, text string) {
 		case err := <-s.done:
 			t.Fatalf("sluice serve ended: %v\n%s", err, s.stderr)
 		case <-time.After(10 * time.Second):
-			t.Fatalf("sluice serve does not say %q\n%s", text, s.stderr)
+			t.Fatalf("the log of sluice serve does not contain %q\n%s", text, s.stderr)
 		}
 	}
 }
 
-// ask asks for one unit of key=value, and returns the overall code.
+// ask requests one unit of key=value, and returns the overall code.
 func (s *serving) ask(t *testing.T, key, value string) rlsv3.RateLimitResponse_Code {
 	t.Helper()
 	out, err := s.client.ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{Domain: "api",
@@ -106,8 +109,8 @@ func writeLimits(t *testing.T, name string, perYear int) {
 	}
 }
 
-// Guarantees that the service limits, that a changed file is in force without a restart and keeps the counters, that a
-// bad one is reported and ignored, and that a stop ends it in order.
+// Guarantees that the service limits; that a changed file is in force without a restart and keeps the counters; that a
+// bad file is reported and ignored; and that a stop is orderly.
 func TestServe(t *testing.T) {
 	file := limitsFile(t, 2)
 	s := startServe(t, "--config", file)
@@ -129,16 +132,16 @@ func TestServe(t *testing.T) {
 	if err := os.WriteFile(file, []byte("domain: api\ndescriptor: []\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	s.waitFor(t, "config error, unknown key 'descriptor'") // it is seen without a signal
+	s.waitFor(t, "config error, unknown key 'descriptor'") // noticed without a signal
 	if got := s.ask(t, "tenant", "other"); got != rlsv3.RateLimitResponse_OK {
-		t.Errorf("after a bad file: %s", got)
+		t.Errorf("after a bad file the answer is %s", got)
 	}
 	if code, _, text := get(t, s.debug+"/stats", ""); code != http.StatusOK || !strings.Contains(text,
 		"config_load_error: 1\n") {
-		t.Errorf("/stats: %d\n%s", code, text)
+		t.Errorf("/stats: status %d\n%s", code, text)
 	}
 	if code, _, text := get(t, s.http+"/healthcheck", ""); code != http.StatusOK || text != "OK" {
-		t.Errorf("/healthcheck: %d %s", code, text)
+		t.Errorf("/healthcheck: status %d, body %s", code, text)
 	}
 	s.stop()
 	select {
@@ -151,7 +154,8 @@ func TestServe(t *testing.T) {
 	}
 }
 
-// Guarantees that the mapping of a file decides by the plans of --plans, and that a file with a mapping needs them.
+// Guarantees that the mapping of a file decides by the plans of --plans, and that such a file is refused without
+// --plans.
 func TestServePlans(t *testing.T) {
 	dir := t.TempDir()
 	file, plans := filepath.Join(dir, "limits.yaml"), filepath.Join(dir, "plans.yaml")
@@ -187,7 +191,7 @@ func TestServePlans(t *testing.T) {
 		}
 	}
 	if got := s.ask(t, "tenant", "unknown"); got != rlsv3.RateLimitResponse_OVER_LIMIT {
-		t.Errorf("an unknown tenant: %s", got)
+		t.Errorf("the answer for an unknown tenant is %s", got)
 	}
 	if got := sluice(t, "", "serve", "--config", file); got.code != exitFailed || !strings.Contains(got.stderr,
 		"start the service with --plans") {
@@ -195,7 +199,7 @@ func TestServePlans(t *testing.T) {
 	}
 }
 
-// Guarantees that two services on one Redis hold a limit together, to the unit, with leases and without, and that a
+// Guarantees that two services with one Redis hold a limit together exactly, with leases and without, and that a
 // service that stops gives back what it has leased.
 func TestServeRedis(t *testing.T) {
 	for _, leases := range []string{"true", "false"} {
@@ -227,7 +231,8 @@ func TestServeRedis(t *testing.T) {
 			if n := admitted.Load(); n > 500 || leases == "false" && n != 400 {
 				t.Errorf("admitted %d of 400 requests", n)
 			}
-			// A service that was denied remembers that for a moment, and then gets what the other one has given back.
+			// A service that was denied remembers the denial for a moment. Then it gets what the other service has
+			// given back.
 			for deadline := time.Now().Add(20 * time.Second); admitted.Load() < 500 && time.Now().Before(deadline); {
 				if both[1].ask(t, "tenant", "acme") == rlsv3.RateLimitResponse_OK {
 					admitted.Add(1)
@@ -245,7 +250,7 @@ func TestServeRedis(t *testing.T) {
 	}
 }
 
-// Guarantees that with a shared store /metrics tells of its calls, of leases and of the circuit breaker.
+// Guarantees that with a shared store /metrics has metrics of its calls, of leases and of the circuit breaker.
 func TestServeMetrics(t *testing.T) {
 	redis := redistest.Start(t)
 	s := startServe(t, "--config", limitsFile(t, 1000), "--redis", redis.Addr, "--redis-deadline", "10s")
@@ -258,13 +263,13 @@ func TestServeMetrics(t *testing.T) {
 		`sluice_breaker_open{store="Redis"} 0`, "sluice_instances 1",
 		`sluice_fallback_decisions_total{policy="backstop"} 0`} {
 		if !strings.Contains(text, want) {
-			t.Errorf("no %s in\n%s", want, text)
+			t.Errorf("/metrics lacks %s:\n%s", want, text)
 		}
 	}
 }
 
-// Guarantees that limits are still held while Redis is away: this instance admits no more than its part of the limit
-// again, and answers every request.
+// Guarantees that limits are still held while Redis does not answer: the instance answers every request, and admits at
+// most its part of the limit in addition.
 func TestServeRedisAway(t *testing.T) {
 	redis := redistest.Start(t)
 	s := startServe(t, "--config", limitsFile(t, 10), "--redis", redis.Addr, "--redis-deadline", "2s", "--leases=false")
@@ -281,11 +286,11 @@ func TestServeRedisAway(t *testing.T) {
 	}
 	redis.Kill()
 	if n := count(100); n != 10 {
-		t.Errorf("while Redis is away, %d of 100 are admitted, want 10", n)
+		t.Errorf("while Redis does not answer, %d of 100 requests are admitted, want 10", n)
 	}
 }
 
-// Guarantees that a wrong command line is refused by name, with nothing done.
+// Guarantees that a wrong command line is refused with the name of the flag, and that nothing is started.
 func TestServeUsage(t *testing.T) {
 	for _, c := range []struct{ args, want string }{
 		{"", "--config is missing"},
@@ -314,8 +319,8 @@ func TestServeUsage(t *testing.T) {
 	}
 }
 
-// Guarantees that each row of the tables in docs/envoy.md names tests that there are, and that each flag that the page
-// names is one of the command.
+// Guarantees that each row of the tables in docs/envoy.md names tests that exist, and that each flag on the page
+// exists.
 func TestEnvoyPage(t *testing.T) {
 	page, err := os.ReadFile("../../docs/envoy.md")
 	if err != nil {
@@ -393,5 +398,132 @@ func TestEnvoyPageExamples(t *testing.T) {
 	}
 	if loaded != 4 {
 		t.Errorf("%d examples were loaded", loaded)
+	}
+}
+
+// Guarantees that an error about a wrong file names the file, the place and what to do, also for a user who confuses
+// the two kinds of files.
+func TestServeWrongFiles(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, text string) string {
+		t.Helper()
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	plans := write("plans.yaml", "# plans of our API\nplans: []\n")
+	typo := write("typo.yaml", "domain: api\ndescriptors:\n  - key: a\n    rate_limits: {unit: day}\n")
+	odd := write("odd.yaml", "domain: api\nzzz: 1\n")
+	limits, missing := limitsFile(t, 2), filepath.Join(dir, "missing.yaml")
+	for _, c := range []struct {
+		args []string
+		code int
+		want string
+	}{
+		{[]string{"--config", missing}, exitFailed, missing + ": cannot be read: there is no such file: correct the " +
+			"name, or create the file"},
+		{[]string{"--config", limits, "--plans", missing}, exitFailed,
+			missing + ": cannot be read: there is no such file: correct the name, or create the file"},
+		{nil, exitUsage, "--config is missing: name a configuration file of envoyproxy/ratelimit (domain: and " +
+			"descriptors:), or a folder of them"},
+		{[]string{"--plans", plans}, exitUsage, "--plans only adds to it"},
+		{[]string{"--config", plans}, exitFailed, plans + ": config error, unknown key 'plans', line 2: this is a " +
+			"key of a plans file, which --plans wants"},
+		{[]string{"--config", typo}, exitFailed, typo + ": config error, unknown key 'rate_limits', line 4: did you " +
+			"mean 'rate_limit'?"},
+		{[]string{"--config", odd}, exitFailed, odd + ": config error, unknown key 'zzz', line 2\n"},
+		{[]string{"--config", limits, "--plans", limits}, exitFailed, limits + ":1:1: unknown key"},
+		{[]string{"readme.yaml"}, exitUsage, `"readme.yaml" is not a flag: sluice serve takes flags only. For a ` +
+			"configuration file, say --config readme.yaml"},
+	} {
+		got := sluice(t, "", append([]string{"serve"}, c.args...)...)
+		if got.code != c.code || !strings.Contains(got.stderr, c.want) {
+			t.Errorf("serve %q: exit %d, %s\nwant exit %d, %s", c.args, got.code, got.stderr, c.code, c.want)
+		}
+	}
+}
+
+// Guarantees that the flags which correspond to settings of envoyproxy/ratelimit have the same effect, and that the
+// default ports are the same.
+func TestServeFlags(t *testing.T) {
+	flags := newServeCommand().Flags()
+	for name, want := range map[string]string{"grpc": "127.0.0.1:8081", "http": "127.0.0.1:8080",
+		"debug": "127.0.0.1:6070"} {
+		if got := flags.Lookup(name).DefValue; got != want {
+			t.Errorf("--%s is %s by default, want %s", name, got, want)
+		}
+	}
+	dir := t.TempDir()
+	for name, text := range map[string]string{
+		"a.yaml": "domain: api\ndescriptors: [{key: a, metadata: {from: a}, rate_limit: {unit: year, " +
+			"requests_per_unit: 2}}]\n",
+		"b.yaml": "domain: api\ndescriptors: [{key: b, rate_limit: {unit: year, requests_per_unit: 2}}]\n",
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := sluice(t, "", "serve", "--config", dir); got.code != exitFailed ||
+		!strings.Contains(got.stderr, "duplicate domain 'api'") {
+		t.Errorf("without --merge-domains: exit %d, %s", got.code, got.stderr)
+	}
+	answer := func(s *serving, hits uint64, keys ...string) *rlsv3.RateLimitResponse {
+		t.Helper()
+		req := &rlsv3.RateLimitRequest{Domain: "api"}
+		for _, key := range keys {
+			req.Descriptors = append(req.Descriptors, &ratelimitv3.RateLimitDescriptor{
+				HitsAddend: wrapperspb.UInt64(hits),
+				Entries:    []*ratelimitv3.RateLimitDescriptor_Entry{{Key: key, Value: "x"}}})
+		}
+		out, err := s.client.ShouldRateLimit(t.Context(), req, grpc.WaitForReady(true))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return out
+	}
+
+	s := startServe(t, "--config", dir, "--merge-domains", "--shadow-mode", "--dynamic-metadata", "--headers", "plain",
+		"--header-limit", "X-L", "--header-remaining", "X-R", "--header-reset", "X-T", "--near-limit-ratio", "0.4")
+	first := answer(s, 1, "a")
+	var headers []string
+	for _, h := range first.GetResponseHeadersToAdd() {
+		headers = append(headers, h.GetKey())
+	}
+	if got := strings.Join(headers, " "); got != "X-L X-R X-T" {
+		t.Errorf("the plain headers are %s", got)
+	}
+	if m := first.GetDynamicMetadata().AsMap(); m["domain"] != "api" ||
+		fmt.Sprint(m["metadata"]) != "map[from:a]" {
+		t.Errorf("the dynamic metadata is %v", m)
+	}
+	answer(s, 1, "a")
+	if out := answer(s, 1, "a"); out.GetOverallCode() != rlsv3.RateLimitResponse_OK ||
+		out.GetStatuses()[0].GetCode() != rlsv3.RateLimitResponse_OVER_LIMIT {
+		t.Errorf("in shadow mode the answer is %v", out)
+	}
+	if out := answer(s, 1, "b"); out.GetStatuses()[0].GetCurrentLimit() == nil {
+		t.Errorf("the second file of the domain has no effect: %v", out)
+	}
+	if _, _, text := get(t, s.debug+"/stats", ""); !strings.Contains(text,
+		"ratelimit.service.rate_limit.api.a.near_limit: 2\n") {
+		t.Errorf("--near-limit-ratio has no effect:\n%s", text)
+	}
+
+	s = startServe(t, "--config", dir, "--merge-domains", "--quota-mode", "--count-denied", "--max-connection-age",
+		"1s")
+	answer(s, 3, "a")
+	if out := answer(s, 0, "a"); out.GetOverallCode() != rlsv3.RateLimitResponse_OVER_LIMIT {
+		t.Errorf("denied hits are not counted: %v", out)
+	}
+	if out := answer(s, 1, "a", "b"); out.GetOverallCode() != rlsv3.RateLimitResponse_OK ||
+		out.GetStatuses()[0].GetCode() != rlsv3.RateLimitResponse_OVER_LIMIT {
+		t.Errorf("in quota mode, with one of two limits exceeded, the answer is %v", out)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if !s.conn.WaitForStateChange(ctx, connectivity.Ready) {
+		t.Error("--max-connection-age does not end the connection")
 	}
 }

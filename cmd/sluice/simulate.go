@@ -114,7 +114,7 @@ func (f *simulateFlags) run(c *cobra.Command) error {
 		return &usageError{c.CommandPath(), err}
 	}
 	if o.Config, err = loadPlans(c, f.plans); err != nil {
-		return err
+		return inFilesOf("--plans", err)
 	}
 	done := showProgress(&o, f.logs, c.ErrOrStderr())
 	report, err := simulate.Run(c.Context(), o)
@@ -187,16 +187,24 @@ func (f *simulateFlags) keepInputs() error {
 	return nil
 }
 
+// writePage writes a page to a file.
+func writePage(file string, write func(io.Writer) error) error {
+	var page bytes.Buffer
+	if err := write(&page); err != nil {
+		return err
+	}
+	err := os.WriteFile(file, page.Bytes(), 0o644) //nolint:gosec // a report is for others to read
+	if err != nil {
+		return fmt.Errorf("write the report: %w", err)
+	}
+	return nil
+}
+
 // write writes the report to standard output, and to the file of --html.
 func (f *simulateFlags) write(out io.Writer, report *simulate.Report) error {
 	if f.html != "" {
-		var page bytes.Buffer
-		if err := report.WriteHTML(&page); err != nil {
+		if err := writePage(f.html, report.WriteHTML); err != nil {
 			return err
-		}
-		err := os.WriteFile(f.html, page.Bytes(), 0o644) //nolint:gosec // a report is for others to read
-		if err != nil {
-			return fmt.Errorf("write the report: %w", err)
 		}
 	}
 	if !f.json {

@@ -19,7 +19,7 @@ not a line
 192.0.2.1 - - [29/Feb/2024:10:00:01 +0000] "GET /c HTTP/1.1" 200 1
 `
 
-// simulateFiles writes the plans file and the log, plain and cut gzip, and returns their names.
+// simulateFiles writes the plans file and the log (plain, and as gzip that is cut off), and returns their names.
 func simulateFiles(t *testing.T) (plans, log, cut string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -54,14 +54,14 @@ func simulateOutput(t *testing.T, args ...string) (stdout, stderr string, err er
 	return out.String(), errs.String(), err
 }
 
-// TestSimulate holds the contract with scripts: JSON alone on standard output, nothing on standard error where no
-// person looks on, and the page where it was asked for.
+// Guarantees what scripts rely on: only JSON on standard output, nothing on standard error if it is not a terminal, and
+// the page in the file that was named.
 func TestSimulate(t *testing.T) {
 	plans, log, _ := simulateFiles(t)
 	page := filepath.Join(t.TempDir(), "report.html")
 	stdout, stderr, err := simulateOutput(t, "--plans", plans, "--log", log, "--json", "--html", page)
 	if err != nil || stderr != "" {
-		t.Fatalf("simulate gives %v and says %q", err, stderr)
+		t.Fatalf("simulate gives error %v and prints %q", err, stderr)
 	}
 	var report struct {
 		Requests     int64 `json:"requests"`
@@ -94,8 +94,8 @@ func TestSimulate(t *testing.T) {
 	}
 }
 
-// TestSimulateErrors holds which errors are the command line's (exit 2) and which are of what was found (exit 1), and
-// that each names its cause.
+// Guarantees which errors are usage errors (exit status 2) and which are about the data (exit status 1), and that each
+// error names its cause.
 func TestSimulateErrors(t *testing.T) {
 	plans, log, cut := simulateFiles(t)
 	cases := []struct {
@@ -114,7 +114,8 @@ func TestSimulateErrors(t *testing.T) {
 		{"memory", []string{"--plans", plans, "--log", log, "--counter-memory", "-1"}, true, "--counter-memory -1"},
 		{"missing plans", []string{"--plans", "missing.yaml", "--log", log}, false, "missing.yaml"},
 		{"a log for plans", []string{"--plans", log, "--log", log}, false, "access.log"},
-		{"missing log", []string{"--plans", plans, "--log", "missing.log"}, false, "missing.log"},
+		{"missing log", []string{"--plans", plans, "--log", "missing.log"}, false,
+			"missing.log: no such file or directory: correct the name"},
 		{"page nowhere", []string{"--plans", plans, "--log", log, "--html", filepath.Join(plans, "x")}, false,
 			"write the report"},
 		{"cut log", []string{"--plans", plans, "--log", cut}, false, "cut.log.gz, line "},
@@ -127,14 +128,16 @@ func TestSimulateErrors(t *testing.T) {
 				t.Errorf("simulate %q gives %v; want an error that says %q, of usage: %t", c.args, err, c.says, c.usage)
 			}
 			if reported := strings.Contains(stdout, "requests in"); reported != (c.name == "cut log") {
-				t.Errorf("simulate %q reports: %t. Only what was read of a cut log is worth a report:\n%s", c.args,
+				t.Errorf("simulate %q prints a report: %t; only a log that is cut off should give both an error and "+
+					"a report:\n%s", c.args,
 					reported, stdout)
 			}
 		})
 	}
 }
 
-// A file that is no access log is an error: a report about nothing would read as if the limits denied nobody.
+// Guarantees that a file which is not an access log is an error. A report without requests would read as if the limits
+// denied nobody.
 func TestSimulateWithoutUsableLines(t *testing.T) {
 	plans, log, _ := simulateFiles(t)
 	dir := t.TempDir()
@@ -165,7 +168,7 @@ func TestSimulateWithoutUsableLines(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			stdout, _, err := simulateOutput(t, append([]string{"--plans", plans}, c.logs...)...)
 			if err == nil || exitCode(err) != exitFailed || stdout != "" {
-				t.Fatalf("it gives %v and writes %q", err, stdout)
+				t.Fatalf("simulate gives error %v and prints %q", err, stdout)
 			}
 			for _, text := range c.says {
 				if !strings.Contains(err.Error(), text) {
@@ -178,14 +181,14 @@ func TestSimulateWithoutUsableLines(t *testing.T) {
 		})
 	}
 	if _, err := os.Stat(page); err == nil {
-		t.Error("a page about nothing was written")
+		t.Error("a page without any request was written")
 	}
 	if _, _, err := simulateOutput(t, "--plans", plans, "--log", empty, "--log", log); err != nil {
 		t.Errorf("an empty log beside a good one: %v", err)
 	}
 }
 
-// The operator's only copy of a log must not become a report about itself.
+// Guarantees that --html does not overwrite the log or the plans file, which may be the operator's only copy.
 func TestSimulateKeepsItsInputs(t *testing.T) {
 	dir := t.TempDir()
 	plans, log := filepath.Join(dir, "plans.yaml"), filepath.Join(dir, "access.log")

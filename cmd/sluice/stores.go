@@ -148,7 +148,8 @@ func (o *storeOptions) openRedis(ctx context.Context) (*redis.Store, error) {
 		return nil, err
 	}
 	if err := s.Ping(ctx); err != nil {
-		return nil, errors.Join(fmt.Errorf("--redis %s: %w", o.redis, err), s.Close())
+		return nil, errors.Join(fmt.Errorf("--redis %s: start a Redis there, or correct the address: %w", o.redis,
+			err), s.Close())
 	}
 	return s, nil
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/testkit/redistest"
 )
 
-// sharedPlans have a rate that does not refill while a test runs, and a quota.
+// sharedPlans writes plans with a quota, and with a rate that does not refill while a test runs.
 func sharedPlans(t *testing.T, rate, quota int, more string) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "plans.yaml")
@@ -35,8 +35,8 @@ keys: [ { id: k, tenant: globex, subject: web, hash: %s, pepper: dev } ]
 	return file
 }
 
-// hammer sends requests to all gateways at once and counts the answers. A few the store may leave undecided: that the
-// counters changed at each try is no failure of it, and no reason to count elsewhere.
+// hammer sends requests to all gateways concurrently and counts the answers. A few requests may stay undecided: if
+// their counters changed at each try, the store has not failed, so the fallback limiter does not decide.
 func hammer(t *testing.T, requests int, gateways ...*running) (allowed, limited int64) {
 	t.Helper()
 	var ok, denied, undecided atomic.Int64
@@ -60,12 +60,12 @@ func hammer(t *testing.T, requests int, gateways ...*running) (allowed, limited 
 	}
 	done.Wait()
 	if n := undecided.Load(); n > int64(requests)/8 {
-		t.Errorf("%d of %d requests were left undecided", n, requests)
+		t.Errorf("%d of %d requests were not decided", n, requests)
 	}
 	return ok.Load(), denied.Load() + undecided.Load()
 }
 
-// Two gateways that each counted for themselves would admit twice the limit.
+// Guarantees that two gateways with one store count together. If each counted alone, they would admit twice the limit.
 func TestDevSharesAStore(t *testing.T) {
 	redisAddr := func(t *testing.T) string { return redistest.Start(t).Addr }
 	for _, c := range []struct {
@@ -87,13 +87,13 @@ func TestDevSharesAStore(t *testing.T) {
 	} {
 		for _, leases := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, leases %t", c.name, leases), func(t *testing.T) {
-				// The deadline is generous: this is about counting, on a machine that may be busy.
+				// The deadline is long, because the test is about counting and the machine may be busy.
 				args := append(c.args(t), fmt.Sprintf("--leases=%t", leases), "--plans",
 					sharedPlans(t, c.rate, c.quota, ""), "--redis-deadline", "5s", "--dynamodb-deadline", "20s")
 				one, other := startDev(t, args...), startDev(t, args...)
 				allowed, limited := hammer(t, 80, one, other)
 				least := c.want
-				if leases { // what one gateway has in hand while the other is asked is denied there
+				if leases { // units that the other gateway has leased at that moment are denied early
 					least = c.want - c.want/4
 				}
 				if allowed < least || allowed > c.want || allowed+limited != 80 {
@@ -102,7 +102,7 @@ func TestDevSharesAStore(t *testing.T) {
 				}
 				for _, r := range []*running{one, other} {
 					if err := r.finish(t); err != nil {
-						t.Errorf("stop: %v", err)
+						t.Errorf("stopping gives %v", err)
 					}
 				}
 			})
@@ -110,7 +110,8 @@ func TestDevSharesAStore(t *testing.T) {
 	}
 }
 
-// dynamoDB is the endpoint of a DynamoDB Local; without one the test is skipped, or fails where it is required.
+// dynamoDB returns the endpoint of a DynamoDB Local. Without one, the test is skipped, or fails if REQUIRE_STORES names
+// dynamodb.
 func dynamoDB(t *testing.T) string {
 	t.Helper()
 	endpoint := os.Getenv("SLUICE_DYNAMODB")
@@ -129,14 +130,15 @@ func tableName(t *testing.T) string {
 	return fmt.Sprintf("sluice-test-%d-%d", os.Getpid(), time.Now().UnixNano())
 }
 
-// A store that cannot be used is one clear line at the start, not a surprise at the first request.
+// Guarantees that a store which cannot be used is reported in one clear line at the start, not at the first request.
 func TestDevRefusesStores(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name string
 		args []string
 		want string
 	}{
-		{"no redis there", []string{"--redis", "127.0.0.1:1"}, "--redis 127.0.0.1:1"},
+		{"no redis there", []string{"--redis", "127.0.0.1:1"}, "--redis 127.0.0.1:1: start a Redis there"},
 		{"no URL", []string{"--dynamodb", "localhost"}, `--dynamodb "localhost" is not a URL`},
 		{"no table name", []string{"--dynamodb", "http://127.0.0.1:1", "--dynamodb-table", ""}, "--dynamodb"},
 	} {
@@ -151,6 +153,7 @@ func TestDevRefusesStores(t *testing.T) {
 
 // Guarantees that gateways with different namespaces share no counter of one Redis.
 func TestDevRedisNamespace(t *testing.T) {
+	t.Parallel()
 	addr, plans := redistest.Start(t).Addr, sharedPlans(t, 20, 1000, "")
 	start := func(namespace string) *running {
 		return startDev(t, "--redis", addr, "--redis-namespace", namespace, "--leases=false", "--plans", plans,
@@ -166,9 +169,9 @@ func TestDevRedisNamespace(t *testing.T) {
 	}
 }
 
-// Guarantees that what --redis does not take is refused as a wrong command line, and that a password in it is not
-// written out.
+// A value that --redis does not take is a usage error. The error does not contain a password.
 func TestDevRedisFlags(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name string
 		args []string
@@ -195,8 +198,10 @@ func TestDevRedisFlags(t *testing.T) {
 	}
 }
 
-// A limit that the store cannot keep must be refused when the plans are loaded: later it would be a failing store.
+// Guarantees that a limit which the store cannot keep is refused when the plans are loaded. Otherwise the store would
+// fail later.
 func TestDevRefusesLimitsOfTheStore(t *testing.T) {
+	t.Parallel()
 	plans := sharedPlans(t, 5, 5, "      - { id: log, algorithm: sliding_log, threshold: 5, period: 1m }")
 	got := sluice(t, "", "dev", "--listen", "127.0.0.1:0", "--dynamodb", dynamoDB(t), "--dynamodb-table", tableName(t),
 		"--plans", plans)

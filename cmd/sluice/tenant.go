@@ -75,7 +75,7 @@ func newTenantGetCommand() *cobra.Command {
 		Use: "get TENANT", Short: "Print a tenant as it is stored",
 		Long:    "Prints a tenant in the form of a plans file, with who last changed it, and why.",
 		Example: "  sluice tenant get acme",
-		Args:    usageArgs(cobra.ExactArgs(1)),
+		Args:    wantArgs(1, 1),
 		RunE: func(c *cobra.Command, args []string) error {
 			return operate(c, &r, "documents/get", admin.GetRequest{Table: control.Tenants, Key: args[0]}, writeItem)
 		},
@@ -104,7 +104,7 @@ counters, it needs --yes; without --yes nothing is written and the exit status i
 			"  sluice tenant set acme --override '{ id: burst, rate: 500 }' --reason 'their launch'\n" +
 			"  sluice tenant set acme --drop burst --reason 'the launch is over'\n" +
 			"  sluice tenant set newcomer --create --plan pro --cells eu-1,us-1 --reason 'signed up'",
-		Args: usageArgs(cobra.ExactArgs(1)),
+		Args: wantArgs(1, 1),
 		RunE: func(c *cobra.Command, args []string) error { return f.run(c, args[0]) },
 	}
 	f.writes(c)
@@ -172,7 +172,7 @@ func newTenantSuspendCommand(resume bool) *cobra.Command {
 	c := &cobra.Command{
 		Use: use + " TENANT", Short: short, Long: long,
 		Example: "  sluice tenant " + use + " acme --reason 'invoice 4711'",
-		Args:    usageArgs(cobra.ExactArgs(1)),
+		Args:    wantArgs(1, 1),
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := r.why(c); err != nil {
 				return err
@@ -201,7 +201,7 @@ func newBoostAddCommand() *cobra.Command {
 		Example: "  sluice boost add acme burst --factor 2 --for 48h --reason 'their launch'\n" +
 			"  sluice boost add acme burst --factor 1.5 --from 2026-11-27T00:00:00Z \\\n" +
 			"    --until 2026-11-30T00:00:00Z --reason 'black friday'",
-		Args: usageArgs(cobra.ExactArgs(2)),
+		Args: wantArgs(2, 2),
 		RunE: func(c *cobra.Command, args []string) error {
 			usage := func(format string, a ...any) error {
 				return &usageError{c.CommandPath(), fmt.Errorf(format, a...)}
@@ -253,7 +253,7 @@ func newBoostRemoveCommand() *cobra.Command {
 		Use: "remove TENANT LIMIT", Short: "Remove a boost before it ends",
 		Long:    "Removes the boost of a tenant's limit.",
 		Example: "  sluice boost remove acme burst --reason 'called off'",
-		Args:    usageArgs(cobra.ExactArgs(2)),
+		Args:    wantArgs(2, 2),
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := r.why(c); err != nil {
 				return err

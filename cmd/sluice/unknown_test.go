@@ -10,7 +10,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/control/operations"
 )
 
-// groups are all commands that have subcommands, at every level.
+// groups returns all commands that have subcommands, at every level.
 func groups(c *cobra.Command) (out []*cobra.Command) {
 	if c.HasAvailableSubCommands() {
 		out = append(out, c)
@@ -21,20 +21,22 @@ func groups(c *cobra.Command) (out []*cobra.Command) {
 	return out
 }
 
-// Guarantees that the page about permissions names commands that there are.
+// Guarantees that the commands which the page about permissions names exist.
 func TestOperationsNameCommands(t *testing.T) {
+	t.Parallel()
 	for _, o := range slices.Concat(operations.Control(), operations.Cell()) {
 		for _, name := range o.Commands {
 			c, rest, err := newRootCommand().Find(strings.Fields(name))
 			if err != nil || len(rest) > 0 || c.CommandPath() != "sluice "+name || c.HasAvailableSubCommands() {
-				t.Errorf("%s is said to be called by sluice %s: there is no such command", o.Path, name)
+				t.Errorf("the page says that %s is called by sluice %s, but there is no such command", o.Path, name)
 			}
 		}
 	}
 }
 
-// Guarantees that a mistyped subcommand, at every level, is a wrong command line that suggests the right one.
+// Guarantees that a mistyped subcommand, at every level, is a usage error that suggests the right one.
 func TestUnknownCommandsSuggest(t *testing.T) {
+	t.Parallel()
 	tried := 0
 	for _, group := range groups(newRootCommand()) {
 		path := strings.Fields(group.CommandPath())[1:]
@@ -59,7 +61,7 @@ func TestUnknownCommandsSuggest(t *testing.T) {
 		got := sluice(t, "", append(path, "qqqqqqqq", "more")...)
 		if got.code != exitUsage || !strings.Contains(got.stderr, `unknown command "qqqqqqqq"`) ||
 			strings.Contains(got.stderr, "did you mean") {
-			t.Errorf("sluice %q with what is like nothing: exit code %d: %s", path, got.code, got.stderr)
+			t.Errorf("sluice %q with a word unlike any subcommand: exit code %d: %s", path, got.code, got.stderr)
 		}
 	}
 	if tried < 40 {
@@ -67,7 +69,7 @@ func TestUnknownCommandsSuggest(t *testing.T) {
 	}
 }
 
-// Guarantees that flags do not stand in the way, and that what is right goes on working.
+// An unknown command is reported also if flags follow it. Correct commands keep working.
 func TestUnknownCommandWithFlags(t *testing.T) {
 	got := sluice(t, "", "tenat", "list", "--json")
 	if got.code != exitUsage || !strings.Contains(got.stderr, `did you mean "tenant"?`) {

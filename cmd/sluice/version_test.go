@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// Guarantees that a bug report can say which sluice it is about, however it was built.
+// Guarantees that `sluice --version` identifies the build, however it was built.
 func TestVersion(t *testing.T) {
 	of := func(version string, settings ...debug.BuildSetting) func() (*debug.BuildInfo, bool) {
 		return func() (*debug.BuildInfo, bool) {
@@ -26,11 +26,13 @@ func TestVersion(t *testing.T) {
 		{func() (*debug.BuildInfo, bool) { return nil, false }, "unknown: built without module support"},
 	} {
 		if got := version(tt.read); got != tt.want {
-			t.Errorf("%q, want %q", got, tt.want)
+			t.Errorf("the version is %q, want %q", got, tt.want)
 		}
 	}
-	if r := sluice(t, "", "--version"); r.code != 0 || !strings.HasPrefix(r.stdout, "sluice version ") ||
-		!strings.Contains(r.stdout, "go1.") {
-		t.Errorf("--version: %d %q %q", r.code, r.stdout, r.stderr)
+	for _, how := range []string{"--version", "version"} {
+		if r := sluice(t, "", how); r.code != 0 || !strings.HasPrefix(r.stdout, "sluice version ") ||
+			!strings.Contains(r.stdout, "go1.") {
+			t.Errorf("%s: exit status %d, standard output %q, standard error %q", how, r.code, r.stdout, r.stderr)
+		}
 	}
 }

@@ -7,6 +7,7 @@ package main
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"log"
 	"net/http"
@@ -18,12 +19,15 @@ import (
 func main() { log.Fatal(serve()) }
 
 func serve() error {
+	listen := flag.String("listen", "127.0.0.1:8080", "`address` to listen on")
+	flag.Parse()
 	limiter, err := sluice.New(sluice.Config{Plans: []string{"plans/two-plans.yaml"}}) // read again when it changes
 	if err != nil {
 		return err
 	}
 	defer func() { _ = limiter.Close(context.Background()) }()
-	return http.ListenAndServe("127.0.0.1:8080", handler(limiter)) //nolint:gosec // an example: set timeouts
+	err = http.ListenAndServe(*listen, handler(limiter)) //nolint:gosec // an example: set timeouts
+	return fmt.Errorf("%w (the flag -listen chooses another address)", err)
 }
 
 func handler(limiter *sluice.Limiter) http.Handler {

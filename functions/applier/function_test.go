@@ -21,8 +21,9 @@ import (
 func env(table string) map[string]string {
 	return map[string]string{
 		"SLUICE_CELL": "eu-1", "SLUICE_CONFIG_TABLE": table,
-		"SLUICE_KEPT_QUEUE":  "https://sqs.eu-west-1.amazonaws.com/123456789012/kept",
-		"SLUICE_PLANS_TABLE": "plans", "SLUICE_TENANTS_TABLE": "tenants", "SLUICE_KEYS_TABLE": "keys",
+		"SLUICE_KEPT_QUEUE":    "https://sqs.eu-west-1.amazonaws.com/123456789012/kept",
+		"SLUICE_CHANGES_QUEUE": "https://sqs.eu-west-1.amazonaws.com/123456789012/changes",
+		"SLUICE_PLANS_TABLE":   "plans", "SLUICE_TENANTS_TABLE": "tenants", "SLUICE_KEYS_TABLE": "keys",
 		"SLUICE_CELLS_TABLE": "cells",
 	}
 }
@@ -43,10 +44,11 @@ func envOf(stores *functiontest.Stores) map[string]string {
 // batch returns the event of a queue with these messages.
 func batch(t *testing.T, bodies ...string) string {
 	t.Helper()
-	records := []map[string]string{}
+	records := []map[string]any{}
 	for i, body := range bodies {
-		records = append(records, map[string]string{"messageId": string(rune('a' + i)), "body": body,
-			"eventSource": "aws:sqs"})
+		id := string(rune('a' + i))
+		records = append(records, map[string]any{"messageId": id, "body": body, "eventSource": "aws:sqs",
+			"receiptHandle": "receipt-" + id, "attributes": map[string]string{"ApproximateReceiveCount": "1"}})
 	}
 	out, err := json.Marshal(map[string]any{"Records": records})
 	if err != nil {
@@ -145,6 +147,24 @@ func TestAcknowledges(t *testing.T) {
 		if slices.Contains(f.Unused(), what) {
 			t.Errorf("granted, but not needed: %s", what)
 		}
+	}
+}
+
+// Guarantees that the deployed binary makes a message visible again after a second if a table did not answer, by its
+// own queue, and leaves the others to Lambda.
+func TestDelays(t *testing.T) {
+	aws := functiontest.StartAWS(t) // it does not answer calls of DynamoDB
+	f := functiontest.Start(t, aws.URL, env("config"))
+	body, err := events.Encode(streamstest.History(t, control.Tenants, "acme", `{"id":"acme"}`)[0].Record.Event())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := f.Call(batch(t, "poison", string(body))); got != `{"batchItemFailures":[{"itemIdentifier":"b"}]}` {
+		t.Errorf("answered %s", got)
+	}
+	want := []functiontest.Delayed{{Queue: env("")["SLUICE_CHANGES_QUEUE"], Receipt: "receipt-b", Seconds: 1}}
+	if got := aws.Delayed(); !slices.Equal(got, want) {
+		t.Errorf("delayed %+v, want %+v", got, want)
 	}
 }
 

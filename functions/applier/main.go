@@ -6,9 +6,6 @@
 package main
 
 import (
-	"context"
-	"errors"
-
 	"github.com/sluicelimits/sluice/internal/aws/environ"
 	"github.com/sluicelimits/sluice/internal/aws/function"
 	"github.com/sluicelimits/sluice/internal/cell/cellconfig/table"
@@ -37,32 +34,17 @@ func start(process *function.Process, s *environ.Applier) (function.Handler, err
 	if err != nil {
 		return nil, err
 	}
-	a, err := applier.New(applier.Config{
-		Cell: s.Cell, Tables: tables, Store: store, Keep: awsio.NewQueue(awsio.SQS(process.Env), s.KeptQueue),
-		Meter: meter, Log: process.Log,
-	})
-	if err != nil {
-		return nil, err
-	}
 	heard, err := acknowledge.New(acknowledge.Config{Cell: s.Cell, Tables: tables, Store: store})
 	if err != nil {
 		return nil, err
 	}
-	return func(ctx context.Context, event []byte) ([]byte, error) {
-		if !acknowledge.Concerned(event) {
-			return a.Invoke(ctx, event)
-		}
-		if err := heard.Prepare(ctx); err != nil {
-			return nil, err // all messages are delivered again
-		}
-		answer, err := a.Invoke(ctx, event)
-		if err == nil {
-			if _, err = heard.Run(ctx); errors.Is(err, control.ErrBadItem) {
-				// Another delivery of the messages would not help.
-				process.Log.ErrorContext(ctx, "the shares are not acknowledged", "error", err)
-				err = nil
-			}
-		}
-		return answer, err
-	}, nil
+	queues := awsio.SQS(process.Env)
+	a, err := applier.New(applier.Config{
+		Cell: s.Cell, Tables: tables, Store: store, Keep: awsio.NewQueue(queues, s.KeptQueue),
+		Acknowledger: heard, Delayer: awsio.NewDelayer(queues, s.Queue), Meter: meter, Log: process.Log,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return a.Invoke, nil
 }

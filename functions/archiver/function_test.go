@@ -8,8 +8,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net"
-	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -20,18 +18,16 @@ import (
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/control/row"
 	"github.com/sluicelimits/sluice/internal/dev/lambdahost"
+	"github.com/sluicelimits/sluice/internal/testkit/built"
 	"github.com/sluicelimits/sluice/internal/testkit/s3test"
 )
 
 // Guarantees that the deployed binary starts without a call, archives the records of a stream in the bucket with its
 // lock, answers in Lambda's format, and writes its metrics.
 func TestFunction(t *testing.T) {
-	built := filepath.Join(t.TempDir(), "bootstrap")
-	build := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-tags", "lambda.norpc,nethttpomithttp2", "-o",
-		built, ".")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("go build: %v\n%s", err, out)
+	executable := filepath.Join(t.TempDir(), "bootstrap")
+	if err := built.Function(executable, "."); err != nil {
+		t.Fatal(err)
 	}
 	b := s3test.New(t, s3test.Config{Lock: true, Mode: "COMPLIANCE", Days: 30})
 	nobody, err := net.Listen("tcp", "127.0.0.1:0") // accepts connections and never answers
@@ -44,7 +40,7 @@ func TestFunction(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	host, err := lambdahost.Start(ctx, lambdahost.Config{
-		Binary: built, Timeout: 30 * time.Second,
+		Binary: executable, Timeout: 30 * time.Second,
 		Env: map[string]string{
 			"AWS_ENDPOINT_URL": "http://" + nobody.Addr().String(), "AWS_ENDPOINT_URL_S3": b.URL(),
 			"AWS_ACCESS_KEY_ID": "local", "AWS_SECRET_ACCESS_KEY": "local",

@@ -12,7 +12,6 @@ import (
 	"maps"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -23,12 +22,13 @@ import (
 	"github.com/sluicelimits/sluice/internal/configfile/configfiletest"
 	"github.com/sluicelimits/sluice/internal/dev/lambdahost"
 	"github.com/sluicelimits/sluice/internal/request/identity"
+	"github.com/sluicelimits/sluice/internal/testkit/built"
 	"github.com/sluicelimits/sluice/internal/testkit/secretstest"
 	"github.com/sluicelimits/sluice/internal/testkit/tokentest"
 )
 
-// built is the folder of the function's executable, which differs from the deployed one in the processor only.
-var built string
+// executable is the path of the function's executable, which differs from the deployed one in the processor only.
+var executable string
 
 func TestMain(m *testing.M) {
 	os.Exit(func() int {
@@ -38,12 +38,9 @@ func TestMain(m *testing.M) {
 			return 1
 		}
 		defer func() { _ = os.RemoveAll(dir) }()
-		built = filepath.Join(dir, "bootstrap")
-		build := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-tags", "lambda.norpc,nethttpomithttp2",
-			"-ldflags=-s -w -buildid=", "-o", built, ".")
-		build.Env = append(os.Environ(), "CGO_ENABLED=0")
-		if out, err := build.CombinedOutput(); err != nil {
-			fmt.Fprintf(os.Stderr, "go build: %v\n%s", err, out)
+		executable = filepath.Join(dir, "bootstrap")
+		if err := built.Function(executable, "."); err != nil {
+			fmt.Fprintln(os.Stderr, err)
 			return 1
 		}
 		return m.Run()
@@ -100,19 +97,19 @@ func newWorld(t *testing.T, limits string) *world {
 	w.env = map[string]string{
 		"AWS_ACCESS_KEY_ID": "AKIDEXAMPLE", "AWS_SECRET_ACCESS_KEY": "not-to-be-seen-key",
 		"AWS_SESSION_TOKEN": "not-to-be-seen-token",
-		"AWS_ENDPOINT_URL":  nobody(t), "AWS_ENDPOINT_URL_SECRETS_MANAGER": url,
+		"AWS_ENDPOINT_URL":  unusedURL(t), "AWS_ENDPOINT_URL_SECRETS_MANAGER": url,
 		"SLUICE_CELL": "eu-1", "SLUICE_CONFIG_FILE": "plans.json", "SLUICE_COUNTERS_TABLE": "counters",
 		"SLUICE_SECRET": secretName,
 	}
-	if err := os.Link(built, filepath.Join(w.dir, "bootstrap")); err != nil {
+	if err := os.Link(executable, filepath.Join(w.dir, "bootstrap")); err != nil {
 		t.Fatal(err)
 	}
 	w.plans(plans(limits, w.key))
 	return w
 }
 
-// nobody returns a URL at which no server listens.
-func nobody(t *testing.T) string {
+// unusedURL returns a URL at which no server listens.
+func unusedURL(t *testing.T) string {
 	t.Helper()
 	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -200,8 +197,8 @@ func (w *world) call(headers ...string) (*outcome, error) {
 	return &o, nil
 }
 
-// is fails unless the answer has the effect and decision.
-func (w *world) is(effect, decision string, headers ...string) *outcome {
+// wantAnswer fails unless the answer has the effect and decision.
+func (w *world) wantAnswer(effect, decision string, headers ...string) *outcome {
 	w.t.Helper()
 	o, err := w.call(headers...)
 	if err != nil {
@@ -332,7 +329,7 @@ func TestToken(t *testing.T) {
 		tokentest.Issuer, tokentest.Audience, jwks(t, signer))
 	w.start()
 	claims := tokentest.Claims(time.Now(), tokentest.With("tenant_id", "globex"))
-	o := w.is("Allow", "allowed", "Authorization", "Bearer "+signer.Sign(claims))
+	o := w.wantAnswer("Allow", "allowed", "Authorization", "Bearer "+signer.Sign(claims))
 	if o.Context["tenant"] != "globex" {
 		t.Errorf("context %v, want tenant globex", o.Context)
 	}

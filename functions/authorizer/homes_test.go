@@ -89,7 +89,7 @@ func TestCellsShareAQuota(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		counted[w] = w.used(store, yearly)
+		counted[w] = w.usedUnits(store, yearly)
 	}
 	home, other := eu, us
 	if counted[us] > 0 {
@@ -163,7 +163,7 @@ func TestCellsShareASmallLimit(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			counted = append(counted, w.used(store, tiny))
+			counted = append(counted, w.usedUnits(store, tiny))
 		}
 		if slices.Sort(counted); counted[0] != 0 || counted[1] != 5 {
 			t.Errorf("with Redis %t: %v counted in the two tables, want all 5 in one", withRedis, counted)

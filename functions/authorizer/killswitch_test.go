@@ -30,8 +30,8 @@ func (w *world) withKillSwitch(mode string) *killswitchtest.AppConfig {
 	return a
 }
 
-// until calls until the answer has the mode, "" for enforce, and returns that answer.
-func (w *world) until(mode string, headers ...string) *outcome {
+// callUntilMode calls until the answer has the mode, "" for enforce, and returns that answer.
+func (w *world) callUntilMode(mode string, headers ...string) *outcome {
 	w.t.Helper()
 	for end := time.Now().Add(patient); ; <-time.After(20 * time.Millisecond) {
 		o, err := w.call(headers...)
@@ -47,12 +47,12 @@ func (w *world) until(mode string, headers ...string) *outcome {
 	}
 }
 
-// stays calls until the function has logged a line, and fails if an answer has another mode.
-func (w *world) stays(mode, line string, headers ...string) {
+// wantModeUntil calls until the function has logged a line, and fails if an answer has another mode.
+func (w *world) wantModeUntil(mode, line string, headers ...string) {
 	w.t.Helper()
 	for end := time.Now().Add(patient); !strings.Contains(strings.Join(w.output(), "\n"),
 		line); <-time.After(20 * time.Millisecond) {
-		if o := w.is("Allow", "allowed", headers...); o.Context["mode"] != mode {
+		if o := w.wantAnswer("Allow", "allowed", headers...); o.Context["mode"] != mode {
 			w.t.Fatalf("in another mode than %s: %v", mode, o.Context)
 		}
 		if time.Now().After(end) {
@@ -72,12 +72,12 @@ func TestKillSwitch(t *testing.T) {
 	w.start()
 	key := []string{"x-api-key", w.key}
 	for range 10 {
-		w.is("Allow", "allowed", key...)
+		w.wantAnswer("Allow", "allowed", key...)
 	}
-	w.is("Deny", "limited", key...)
+	w.wantAnswer("Deny", "limited", key...)
 
 	a.Set(`{"mode":"shadow"}`)
-	o := w.until("shadow", key...)
+	o := w.callUntilMode("shadow", key...)
 	if o.effect() != "Allow" || o.Context["decision"] != "allowed" || o.Context["spared"] != "limited" ||
 		o.Context["rateLimitRemaining"] != "0" || o.Context["retryAfter"] != nil {
 		t.Errorf("in shadow, over the limit: %s %v", o.effect(), o.Context)
@@ -87,17 +87,17 @@ func TestKillSwitch(t *testing.T) {
 
 	a.Fail(killswitchtest.Throttled(), -1)
 	a.Set(`{"mode":"off","by":"mistake"}`)
-	w.stays("shadow", "the kill switch cannot be read", key...)
+	w.wantModeUntil("shadow", "the kill switch cannot be read", key...)
 	a.Fail(killswitchtest.Fault{}, 0)
-	w.stays("shadow", "the kill switch's document cannot be used", key...)
+	w.wantModeUntil("shadow", "the kill switch's document cannot be used", key...)
 	a.Set(`{"mode":"off"}`)
-	if o := w.until("off", key...); o.effect() != "Allow" || o.Context["spared"] != nil ||
+	if o := w.callUntilMode("off", key...); o.effect() != "Allow" || o.Context["spared"] != nil ||
 		o.Context["rateLimit"] != nil || o.Context["tenant"] != "acme" {
 		t.Errorf("in off: %s %v", o.effect(), o.Context)
 	}
 	w.unauthorized("x-api-key", identity.NewKey())
 	a.Set(`{"mode":"enforce"}`)
-	if o := w.until("", key...); o.effect() != "Deny" || o.Context["decision"] != "limited" {
+	if o := w.callUntilMode("", key...); o.effect() != "Deny" || o.Context["decision"] != "limited" {
 		t.Errorf("enforced again: %s %v; want the limit, which is still full", o.effect(), o.Context)
 	}
 	w.close()
@@ -128,7 +128,7 @@ func TestKillSwitchOffWithoutStores(t *testing.T) {
 	for _, of := range [][2]string{{"off", "redis"}, {"off", "dynamodb"}, {"enforce", "redis"},
 		{"enforce", "dynamodb"}} {
 		w := newWorld(t, "      - { id: strict, tiers: [ { period: 1h, threshold: 10 } ], onStoreFailure: closed }")
-		connections := dead(t)
+		connections := refuseConnections(t)
 		w.env["AWS_ENDPOINT_URL_DYNAMODB"] = "http://" + connections.addr
 		if of[1] == "redis" {
 			w.env["SLUICE_REDIS"], w.env["SLUICE_REDIS_TLS"] = connections.addr, "false"
@@ -136,21 +136,21 @@ func TestKillSwitchOffWithoutStores(t *testing.T) {
 		w.withKillSwitch(of[0])
 		w.start()
 		if of[0] == "enforce" {
-			w.is("Deny", "unavailable", "x-api-key", w.key)
+			w.wantAnswer("Deny", "unavailable", "x-api-key", w.key)
 			before := connections.n.Load()
 			for end := time.Now().Add(patient); connections.n.Load() == before; <-time.After(100 * time.Millisecond) {
-				w.is("Deny", "unavailable", "x-api-key", w.key)
+				w.wantAnswer("Deny", "unavailable", "x-api-key", w.key)
 				if time.Now().After(end) {
 					t.Fatal("the store is not called")
 				}
 			}
 			continue
 		}
-		w.until("off", "x-api-key", w.key)
-		w.settle(connections)
+		w.callUntilMode("off", "x-api-key", w.key)
+		w.waitForConnections(connections)
 		before := connections.n.Load()
 		for range 200 {
-			if o := w.is("Allow", "allowed", "x-api-key", w.key); o.Context["storeFailed"] != nil {
+			if o := w.wantAnswer("Allow", "allowed", "x-api-key", w.key); o.Context["storeFailed"] != nil {
 				t.Fatalf("a store was called: %v", o.Context)
 			}
 		}
@@ -167,7 +167,7 @@ type refusing struct {
 	n    atomic.Int64 // the number of connections
 }
 
-func dead(t *testing.T) *refusing {
+func refuseConnections(t *testing.T) *refusing {
 	t.Helper()
 	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -188,12 +188,13 @@ func dead(t *testing.T) *refusing {
 	return r
 }
 
-// settle calls until the connections from the function's start are over: until there is a second without a connection.
-func (w *world) settle(r *refusing) {
+// waitForConnections calls until the connections from the function's start are over: until there is a second without a
+// connection.
+func (w *world) waitForConnections(r *refusing) {
 	w.t.Helper()
 	seen, since := r.n.Load(), time.Now()
 	for end := time.Now().Add(patient); time.Since(since) < time.Second; <-time.After(20 * time.Millisecond) {
-		w.is("Allow", "allowed", "x-api-key", w.key)
+		w.wantAnswer("Allow", "allowed", "x-api-key", w.key)
 		if n := r.n.Load(); n != seen {
 			seen, since = n, time.Now()
 		}
@@ -210,7 +211,7 @@ func TestKillSwitchAtTheStart(t *testing.T) {
 	w.withRedis()
 	w.withKillSwitch("shadow")
 	w.start()
-	w.until("shadow", "x-api-key", w.key)
+	w.callUntilMode("shadow", "x-api-key", w.key)
 	w.close()
 
 	w = newWorld(t, ten)
@@ -218,9 +219,9 @@ func TestKillSwitchAtTheStart(t *testing.T) {
 	w.withKillSwitch("shadow").Fail(killswitchtest.Fault{Hang: true}, -1)
 	w.start()
 	for range 10 {
-		if o := w.is("Allow", "allowed", "x-api-key", w.key); o.Context["mode"] != nil {
+		if o := w.wantAnswer("Allow", "allowed", "x-api-key", w.key); o.Context["mode"] != nil {
 			t.Fatalf("in a mode that was not set: %v", o.Context)
 		}
 	}
-	w.is("Deny", "limited", "x-api-key", w.key)
+	w.wantAnswer("Deny", "limited", "x-api-key", w.key)
 }

@@ -16,7 +16,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/telemetry"
 )
 
-// ending is how long the function takes for its end at most. Lambda kills it 500 ms after SIGTERM.
+// ending is how long the function tries to give leased units back when it ends. Lambda kills it 500 ms after SIGTERM;
+// the rest of that time is for its last metrics.
 const ending = 400 * time.Millisecond
 
 func main() {

@@ -123,8 +123,8 @@ func (c *configTable) put(all ...cellconfig.Document) {
 	}
 }
 
-// used returns the units that a store has counted of tenant acme's limit.
-func (w *world) used(s limit.Store, limits string) int64 {
+// usedUnits returns the units that a store has counted of tenant acme's limit.
+func (w *world) usedUnits(s limit.Store, limits string) int64 {
 	w.t.Helper()
 	c, err := plan.Parse(configyaml.Source("plans.yaml", []byte(plans(limits, w.key))))
 	if err != nil {
@@ -151,13 +151,13 @@ func TestRedis(t *testing.T) {
 	w.withRedis()
 	w.start()
 	for range 10 {
-		o := w.is("Allow", "allowed", "x-api-key", w.key)
+		o := w.wantAnswer("Allow", "allowed", "x-api-key", w.key)
 		if o.PrincipalID != "acme/ci" || o.Context["tenant"] != "acme" || o.Context["rateLimitLimit"] != "10" ||
 			o.Context["storeFailed"] != nil {
 			t.Fatalf("%+v", o)
 		}
 	}
-	o := w.is("Deny", "limited", "x-api-key", w.key)
+	o := w.wantAnswer("Deny", "limited", "x-api-key", w.key)
 	if o.Context["httpStatus"] != 429.0 || o.Context["retryAfter"] == nil ||
 		!strings.Contains(fmt.Sprint(o.Context["problem"]), "violated-policies") {
 		t.Errorf("a denial's context: %v", o.Context)
@@ -200,11 +200,11 @@ func TestEndReturnsLeases(t *testing.T) {
 	const calls = 60
 	leased := false
 	for range calls {
-		w.is("Allow", "allowed", "x-api-key", w.key)
+		w.wantAnswer("Allow", "allowed", "x-api-key", w.key)
 	}
-	leased = w.used(store, thousand) > calls
+	leased = w.usedUnits(store, thousand) > calls
 	w.close()
-	if got := w.used(store, thousand); got != calls || !leased {
+	if got := w.usedUnits(store, thousand); got != calls || !leased {
 		t.Errorf("%d counted after the end, leased before: %v; want the %d that were spent\n%s", got, leased, calls,
 			strings.Join(w.output(), "\n"))
 	}
@@ -218,7 +218,7 @@ func TestEndWhileRedisHangs(t *testing.T) {
 	w.env["SLUICE_REDIS_DEADLINE"] = "5s"
 	w.start()
 	for range 60 {
-		w.is("Allow", "allowed", "x-api-key", w.key)
+		w.wantAnswer("Allow", "allowed", "x-api-key", w.key)
 	}
 	if err := server.Freeze(); err != nil {
 		t.Fatal(err)
@@ -245,7 +245,7 @@ func TestRedisPasswordFromASecret(t *testing.T) {
 				w.env["SLUICE_REDIS_SECRET"] = "cache"
 			}
 			w.start()
-			if o := w.is("Allow", "allowed", "x-api-key", w.key); o.Context["storeFailed"] != nil {
+			if o := w.wantAnswer("Allow", "allowed", "x-api-key", w.key); o.Context["storeFailed"] != nil {
 				t.Errorf("decided without Redis\n%s", strings.Join(w.output(), "\n"))
 			}
 		})
@@ -264,7 +264,7 @@ func TestFirstCallWaitsForConnections(t *testing.T) {
 		fmt.Sprintf(`{"peppers":{"p1":"bm90LXRoZS1kZXYtcGVwcGVyLW9mLWV2ZXJ5b25l"},"redis":{"password":%q}}`, password))
 	w.secrets.Fail(secretstest.Fault{Delay: 400 * time.Millisecond}, 1) // without it nobody can log in
 	w.start()
-	if o := w.is("Allow", "allowed", "x-api-key", w.key); o.Context["storeFailed"] != nil {
+	if o := w.wantAnswer("Allow", "allowed", "x-api-key", w.key); o.Context["storeFailed"] != nil {
 		t.Errorf("decided without Redis\n%s", strings.Join(w.output(), "\n"))
 	}
 }
@@ -278,11 +278,11 @@ func TestRedisAway(t *testing.T) {
 	server.Kill()
 	w.start()
 	for range 2 { // ten units, divided by five instances
-		if o := w.is("Allow", "allowed", "x-api-key", w.key); o.Context["storeFailed"] != true {
+		if o := w.wantAnswer("Allow", "allowed", "x-api-key", w.key); o.Context["storeFailed"] != true {
 			t.Errorf("not marked: %v", o.Context)
 		}
 	}
-	w.is("Deny", "limited", "x-api-key", w.key)
+	w.wantAnswer("Deny", "limited", "x-api-key", w.key)
 	w.close()
 	metrics := checkLines(t, w.output())
 	if got := sum(metrics, "requests_served_by_backstop"); got != 3 {
@@ -299,7 +299,7 @@ func TestSecretAway(t *testing.T) {
 	w.withRedis()
 	w.secrets.Fail(secretstest.Down(), -1)
 	w.start()
-	w.is("Deny", "unidentified", "x-api-key", w.key)
+	w.wantAnswer("Deny", "unidentified", "x-api-key", w.key)
 	w.secrets.Fail(secretstest.Fault{}, 0)
 	for end := time.Now().Add(patient); ; {
 		o, err := w.call("x-api-key", w.key)
@@ -324,11 +324,11 @@ func TestSmallCell(t *testing.T) {
 	w.start()
 	const calls = 50
 	for range calls {
-		if o := w.is("Allow", "allowed", "x-api-key", w.key); o.Context["storeFailed"] != nil {
+		if o := w.wantAnswer("Allow", "allowed", "x-api-key", w.key); o.Context["storeFailed"] != nil {
 			t.Fatalf("decided without DynamoDB\n%s", strings.Join(w.output(), "\n"))
 		}
 	}
-	w.is("Deny", "ip_limited", "x-api-key", w.key)
+	w.wantAnswer("Deny", "ip_limited", "x-api-key", w.key)
 	w.close()
 	client, done := dynamodbtest.Connect(url)
 	defer done()
@@ -336,7 +336,7 @@ func TestSmallCell(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := w.used(store, thousand); got != calls {
+	if got := w.usedUnits(store, thousand); got != calls {
 		t.Errorf("%d counted after the end, want the %d that were spent\n%s", got, calls,
 			strings.Join(w.output(), "\n"))
 	}
@@ -354,7 +354,7 @@ func TestConfigTable(t *testing.T) {
 	w.env["SLUICE_ALONE"] = "true"
 	config.apply(1, plans(thousand, w.key))
 	w.start()
-	w.is("Allow", "allowed", "x-api-key", w.key)
+	w.wantAnswer("Allow", "allowed", "x-api-key", w.key)
 	w.unauthorized("x-api-key", identity.NewKey())
 	config.apply(2, strings.Replace(plans(thousand, w.key), "subject: ci,", "subject: ci, revoked: true,", 1))
 	for end := time.Now().Add(patient); ; {

@@ -10,7 +10,6 @@ import (
 	"maps"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -26,6 +25,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/store/dynamodb"
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/request/identity"
+	"github.com/sluicelimits/sluice/internal/testkit/built"
 	"github.com/sluicelimits/sluice/internal/testkit/dynamodbtest"
 	"github.com/sluicelimits/sluice/internal/testkit/functiontest"
 	"github.com/sluicelimits/sluice/internal/testkit/secretstest"
@@ -43,11 +43,8 @@ type deployed struct {
 func deploy(t *testing.T, name string, env map[string]string) *deployed {
 	t.Helper()
 	binary := filepath.Join(t.TempDir(), "bootstrap")
-	build := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-buildvcs=false", "-tags",
-		"lambda.norpc,nethttpomithttp2", "-o", binary, "../"+name)
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("go build: %v\n%s", err, out)
+	if err := built.Function(binary, "../"+name); err != nil {
+		t.Fatal(err)
 	}
 	host, err := lambdahost.Start(t.Context(),
 		lambdahost.Config{Binary: binary, Name: name, Env: env, InitTimeout: patient, Timeout: patient, Queue: 10,

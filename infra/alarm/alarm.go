@@ -162,6 +162,29 @@ func Cell(d *config.Deployment, cell *config.Cell) []Alarm {
 	return all
 }
 
+// Worker returns the alarms of a worker, by the names of its queue, of that queue's dead letters and of its function.
+// maxAge is the age of the oldest message above which an alarm rings.
+func Worker(queue, deadLetters, function string, maxAge time.Duration) []Alarm {
+	const points = 3
+	// A call lasts for 15 minutes, and Lambda writes its metrics once per call.
+	silence := grants.SilentAfter(grants.Worker().Timeout)
+	refused := queueAlarm("worker_refused", deadLetters,
+		"the target could not handle some messages, and the queue's redrive policy put them into the queue of dead "+
+			"letters")
+	return []Alarm{
+		{Name: "worker_backlog", Threshold: maxAge.Seconds(), Period: minute, DatapointsToAlarm: points,
+			EvaluationPeriods: points, TreatMissing: Ignore,
+			Metrics: []Metric{{Namespace: "AWS/SQS", Name: "ApproximateAgeOfOldestMessage", Stat: "Maximum",
+				Dimensions: []Dimension{{"QueueName", queue}}}},
+			Description: "the oldest message of a worker's queue has waited for longer than " + maxAge.String()},
+		refused,
+		{Name: "worker_errors", Period: silence, DatapointsToAlarm: 1, EvaluationPeriods: 1, TreatMissing: Breaching,
+			Metrics: []Metric{{Namespace: "AWS/Lambda", Name: "Errors", Stat: "Sum",
+				Dimensions: []Dimension{{"FunctionName", function}}}},
+			Description: "calls of a worker failed, or it was not called for " + silence.String()},
+	}
+}
+
 // requestAlarms returns the alarms about the functions that answer requests.
 func requestAlarms(d *config.Deployment, cell *config.Cell, authorizer []Dimension) []Alarm {
 	n := d.Names("", "", "")

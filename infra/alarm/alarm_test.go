@@ -16,7 +16,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/telemetry"
 )
 
-// deployment is a small and a full cell with every alarm.
+// deployment returns a deployment with a small and a full cell, and every alarm.
 func deployment(t *testing.T) *config.Deployment {
 	t.Helper()
 	d := &config.Deployment{
@@ -31,8 +31,8 @@ func deployment(t *testing.T) *config.Deployment {
 	return d
 }
 
-// Guarantees that of a cache that is a cluster each shard is looked at, and both nodes of each, by the names that
-// ElastiCache gives them.
+// Guarantees that alarms watch each shard of a cache that is a cluster, and both nodes of each shard, with the names
+// that ElastiCache gives them.
 func TestShards(t *testing.T) {
 	d := deployment(t)
 	d.Cells[1].Cache = &config.Valkey{Cluster: true, Shards: 2}
@@ -60,27 +60,28 @@ func TestShards(t *testing.T) {
 	}
 }
 
-// every are all alarms of a deployment.
-func every(d *config.Deployment) []alarm.Alarm {
+// allAlarms returns all alarms of a deployment.
+func allAlarms(d *config.Deployment) []alarm.Alarm {
 	all := alarm.Control(d)
 	for i := range d.Cells {
 		all = append(all, alarm.Cell(d, &d.Cells[i])...)
 	}
-	return all
+	return append(all, alarm.Worker("sluice-jobs", "sluice-jobs-dead", "sluice-worker", 15*time.Minute)...)
 }
 
-// amazons are the metrics of AWS that are looked at, by namespace, name and dimensions, and what is in their first
-// dimension.
+// amazons are the metrics of AWS that alarms watch: namespace, name and dimensions, and what the first dimension names.
 var amazons = map[string][]string{
 	"AWS/Lambda IteratorAge FunctionName":                  {"publisher", "balancer", "archiver"},
 	"AWS/Lambda Throttles FunctionName":                    {"authorizer"},
-	"AWS/SQS ApproximateNumberOfMessagesVisible QueueName": {"kept", "failed", "undelivered", "refused"},
+	"AWS/SQS ApproximateNumberOfMessagesVisible QueueName": {"kept", "failed", "undelivered", "refused", "dead"},
+	"AWS/SQS ApproximateAgeOfOldestMessage QueueName":      {"jobs"},
+	"AWS/Lambda Errors FunctionName":                       {"worker"},
 	"AWS/DynamoDB WriteThrottleEvents TableName":           {"counters"},
 	"AWS/ElastiCache EngineCPUUtilization CacheClusterId":  {"001", "002"},
 }
 
-// unheard says why nobody writes what an alarm looks at; "" where somebody does.
-func unheard(d *config.Deployment, a *alarm.Alarm, m *alarm.Metric) string {
+// noWriterOf says why no one writes the metric of an alarm, or "" if a function or AWS writes it.
+func noWriterOf(d *config.Deployment, a *alarm.Alarm, m *alarm.Metric) string {
 	var names []string
 	for _, dimension := range m.Dimensions {
 		names = append(names, dimension.Name)
@@ -140,15 +141,15 @@ func fits(form telemetry.Form, stat string) bool {
 	}
 }
 
-// Guarantees that each alarm looks at what somebody writes, under exactly this namespace, name and dimensions, by a
-// statistic that tells something: an alarm on a misspelt metric is silent for ever.
+// Guarantees that each alarm watches a metric that is written, with exactly this namespace, name and dimensions, and
+// uses a meaningful statistic. An alarm on a misspelt metric would never fire.
 func TestSomebodyWritesIt(t *testing.T) {
 	d := deployment(t)
-	all := every(d)
+	all := allAlarms(d)
 	for i := range all {
 		a := &all[i]
 		for j := range a.Metrics {
-			if why := unheard(d, a, &a.Metrics[j]); why != "" {
+			if why := noWriterOf(d, a, &a.Metrics[j]); why != "" {
 				t.Errorf("%s %s: %s %s: %s", a.Name, a.Target, a.Metrics[j].Namespace, a.Metrics[j].Name, why)
 			}
 		}
@@ -170,14 +171,14 @@ func TestSomebodyWritesIt(t *testing.T) {
 	} {
 		drift := named(t, alarm.Cell(d, &d.Cells[0]), "drift")
 		spoil(drift)
-		if unheard(d, drift, &drift.Metrics[0]) == "" {
-			t.Errorf("it does not see a metric %s", what)
+		if noWriterOf(d, drift, &drift.Metrics[0]) == "" {
+			t.Errorf("the check does not detect a metric %s", what)
 		}
 	}
 	queue := named(t, alarm.Control(d), config.Failed)
 	queue.Metrics[0].Dimensions[0].Value = "sluice-changes"
-	if unheard(d, queue, &queue.Metrics[0]) == "" {
-		t.Error("it does not see another queue")
+	if noWriterOf(d, queue, &queue.Metrics[0]) == "" {
+		t.Error("the check does not detect a queue that does not exist")
 	}
 }
 
@@ -190,9 +191,9 @@ func named(t *testing.T, all []alarm.Alarm, name string) *alarm.Alarm {
 	return &all[i]
 }
 
-// Guarantees what becomes of missing data, which decides whether an alarm hears of what stands still: what is told by a
-// schedule must be there; what is told where it is not 0, or where there are requests, need not; and what is in a queue
-// stays there while CloudWatch hears nothing.
+// Guarantees how each alarm treats missing data, which decides whether it fires when a part has stopped. A metric that
+// is written on a schedule must be present. A metric that is written only if it is not 0, or only with requests, may be
+// missing. An alarm on the length of a queue keeps its state while CloudWatch gets no data.
 func TestMissing(t *testing.T) {
 	d := deployment(t)
 	want := map[string]string{
@@ -201,28 +202,29 @@ func TestMissing(t *testing.T) {
 		"anchor_missing":         "breaching 3h0m0s",
 		"iterator_age publisher": "breaching 15m0s", "iterator_age archiver": "breaching 15m0s",
 		"kept": "ignore 1m0s", "failed": "ignore 1m0s", "undelivered": "ignore 1m0s", "refused": "ignore 1m0s",
+		"worker_backlog": "ignore 1m0s", "worker_refused": "ignore 1m0s", "worker_errors": "breaching 45m0s",
 	}
-	for _, a := range every(d) {
+	for _, a := range allAlarms(d) {
 		name := strings.TrimSpace(a.Name + " " + a.Target)
 		got := fmt.Sprint(a.TreatMissing, " ", a.Period)
 		if w := want[name]; w == "" && a.TreatMissing != alarm.NotBreaching || w != "" && got != w {
-			t.Errorf("%s: %s, want %s", name, got, w)
+			t.Errorf("%s: missing data is treated as %s, want %s", name, got, w)
 		}
 	}
 	d.Control.CanaryMinutes = 20
 	if got := named(t, alarm.Control(d), "propagation_seconds").Period; got != time.Hour {
-		t.Errorf("a canary that runs every 20 min is missed after %s", got)
+		t.Errorf("the alarm on a missing canary that runs every 20 min fires after %s", got)
 	}
 	if got := named(t, alarm.Control(d), "iterator_age").Period; got != time.Hour {
-		t.Errorf("a stream by which the canary comes every 20 min is missed after %s", got)
+		t.Errorf("the alarm on a silent stream, with a canary every 20 min, fires after %s", got)
 	}
 }
 
-// Guarantees the bounds that the design asks for, and that CloudWatch takes each alarm: periods of 10, 20, 30 or 60 s
-// and their multiples, and a day at most.
+// Guarantees the thresholds that the design asks for, and that CloudWatch accepts each alarm: the periods are 10, 20,
+// 30 or 60 s or multiples of 60 s, and a day at most.
 func TestBounds(t *testing.T) {
 	d := deployment(t)
-	for _, a := range every(d) {
+	for _, a := range allAlarms(d) {
 		if a.Period%time.Minute != 0 || a.Period*time.Duration(a.EvaluationPeriods) > 24*time.Hour ||
 			a.DatapointsToAlarm < 1 ||
 			a.DatapointsToAlarm > a.EvaluationPeriods {
@@ -230,49 +232,49 @@ func TestBounds(t *testing.T) {
 		}
 		if a.Description == "" || strings.HasSuffix(a.Description, ".") || strings.Contains(a.Description, "`") ||
 			(len(a.Metrics) > 1) != (a.Expression != "") {
-			t.Errorf("%+v: its words, or its expression", a)
+			t.Errorf("the description or the expression of the alarm is wrong: %+v", a)
 		}
 	}
 	for name, above := range map[string]float64{"over_admission": 1.5, "iterator_age": 30_000, "propagation_seconds": 5,
 		"config_stale": 0, "backstop_share": 1} {
-		if got := named(t, every(d), name).Threshold; got != above {
-			t.Errorf("%s rings above %v, want %v", name, got, above)
+		if got := named(t, allAlarms(d), name).Threshold; got != above {
+			t.Errorf("%s fires above %v, want %v", name, got, above)
 		}
 	}
 	small, full := alarm.Cell(d, &d.Cells[0]), alarm.Cell(d, &d.Cells[1])
 	if named(t, small, alarm.LimiterErrors).Metrics[0].Name != "store_errors_dynamodb" ||
 		named(t, full, alarm.LimiterErrors).Metrics[0].Name != "store_errors_redis" {
-		t.Error("the errors are of another store than the one that counts")
+		t.Error("the alarm on store errors watches another store than the one that counts")
 	}
 	named(t, full, "failover")
 	if slices.ContainsFunc(small, func(a alarm.Alarm) bool { return a.Name == "failover" }) {
-		t.Error("a small cell waits for a failover")
+		t.Error("the alarm of a small cell waits for the failover of a cache that it does not have")
 	}
 }
 
-// Guarantees that nothing that internal/aws/grants finds alarming is left out, that the usual set is the smaller, and
-// that no two alarms have one name.
+// Guarantees that there is an alarm for everything that package grants lists as an alarm, that the usual set of alarms
+// is the smaller one, and that no two alarms have the same name.
 func TestAllAreThere(t *testing.T) {
 	d := deployment(t)
-	all := every(d)
+	all := allAlarms(d)
 	for _, f := range grants.Functions() {
 		for _, a := range f.Alarms {
 			if named(t, all, a.Metric).Threshold != a.Above {
-				t.Errorf("%s of %s rings above something else", a.Metric, f.Name)
+				t.Errorf("the alarm on %s of %s has another threshold", a.Metric, f.Name)
 			}
 		}
 		if f.Streams != nil && !slices.ContainsFunc(all, func(a alarm.Alarm) bool {
 			return a.Name == "iterator_age" &&
 				a.Target == f.Name
 		}) {
-			t.Errorf("nobody hears that %s is behind", f.Name)
+			t.Errorf("there is no alarm if %s falls behind", f.Name)
 		}
 	}
 	names := d.Names("aws", "123456789012", "amazonaws.com")
 	seen := map[string]bool{}
 	tell := func(name string) {
 		if seen[name] {
-			t.Errorf("%s is there twice", name)
+			t.Errorf("there are two alarms named %s", name)
 		}
 		seen[name] = true
 	}
@@ -285,21 +287,21 @@ func TestAllAreThere(t *testing.T) {
 		}
 	}
 	d.Alarms.Set = config.UsualAlarms
-	if usual := every(d); len(usual) >= len(all) {
-		t.Errorf("there are %d alarms usually, and %d in all", len(usual), len(all))
+	if usual := allAlarms(d); len(usual) >= len(all) {
+		t.Errorf("there are %d alarms by default, and %d in all", len(usual), len(all))
 	}
 }
 
-// sections are what each runbook has, in this order.
+// sections are the headings that each runbook has, in this order.
 var sections = []string{"## What it means", "## First look", "## What to do", "## When it is harmless"}
 
-// incidents are the runbooks of what no alarm tells of, with their titles.
+// incidents are the runbooks of incidents without an alarm, with their titles.
 var incidents = map[string]string{
 	"leaked_pepper": "Leaked pepper", "compromised_function": "Compromised function",
 	"forged_cell_documents": "Forged cell documents",
 }
 
-// runbooks says what is wrong between alarms, incidents and the runbooks in a folder.
+// runbooks returns the differences between the alarms, the incidents and the runbooks in a folder.
 func runbooks(all []alarm.Alarm, dir string) (wrong []string) {
 	pages := map[string]bool{}
 	files, err := filepath.Glob(filepath.Join(dir, "*.md"))
@@ -352,10 +354,9 @@ func runbooks(all []alarm.Alarm, dir string) (wrong []string) {
 	return wrong
 }
 
-// Guarantees that whoever an alarm wakes finds its page, that there is one of each incident, and that no page is of an
-// alarm that is gone.
+// Guarantees that each alarm and each incident has a runbook, and that no runbook is of an alarm that no longer exists.
 func TestRunbooks(t *testing.T) {
-	all := every(deployment(t))
+	all := allAlarms(deployment(t))
 	const dir = "../../docs/runbooks"
 	for _, line := range runbooks(all, dir) {
 		t.Error(line)
@@ -370,7 +371,7 @@ func TestRunbooks(t *testing.T) {
 	}
 	for _, name := range names {
 		if !strings.Contains(string(index), "["+name+"]("+name+".md)") {
-			t.Errorf("the index does not have %s", name)
+			t.Errorf("the index of runbooks lacks %s", name)
 		}
 	}
 
@@ -399,7 +400,7 @@ func TestRunbooks(t *testing.T) {
 		"failed.md does not name the metric Approx",
 	} {
 		if !strings.Contains(found, want) {
-			t.Errorf("it does not see: %s\nbut %s", want, found)
+			t.Errorf("the check does not detect: %s\nbut %s", want, found)
 		}
 	}
 }

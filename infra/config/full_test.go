@@ -13,7 +13,7 @@ import (
 	"github.com/sluicelimits/sluice/infra/config"
 )
 
-// Guarantees what a full cell has by default, and that a VPC of one's own takes the place of what is made.
+// Guarantees the defaults of a full cell, and that with a VPC that exists none is created.
 func TestFullDefaults(t *testing.T) {
 	for name, tt := range map[string]struct {
 		text    string
@@ -40,9 +40,9 @@ func TestFullDefaults(t *testing.T) {
 	}
 }
 
-// Guarantees that a full cell that could not be made, would not reach what it calls, or would open more connections
-// than the cache takes, is refused in one line that says what to do; and an API that would be attached to twice, or in
-// no way.
+// Guarantees that a full cell is refused, in one line that says what to do, if it cannot be created, cannot reach the
+// services that it calls, or would open more connections than the cache accepts. The same holds for an API that is
+// attached twice, or in no way.
 func TestFullProblems(t *testing.T) {
 	full := func(more string) string { return with("", "  - { id: a, region: eu-west-1, profile: full"+more+" }\n") }
 	issuer := ", issuers: [ { issuer: x, audiences: [a], jwksUrl: 'https://x/', allTenants: true } ]"
@@ -144,7 +144,7 @@ func TestFullProblems(t *testing.T) {
 				t.Fatalf("%v\nwant %s", err, tt.want)
 			}
 			if len(all.Problems) > 1 {
-				t.Errorf("more than one line of one mistake:\n%v", err)
+				t.Errorf("more than one line for one mistake:\n%v", err)
 			}
 		})
 	}
@@ -156,11 +156,10 @@ func TestFullProblems(t *testing.T) {
 	}
 }
 
-// own is a VPC that is there already.
+// own is a VPC that exists already.
 const own = ", network: { vpc: vpc-01234567, subnets: [subnet-01234567, subnet-89abcdef] }"
 
-// Guarantees that a cache that is there already takes the place of the one that is made, whole: nothing of that is
-// left.
+// Guarantees that an existing cache replaces the one that would be created, with all its settings.
 func TestGivenCache(t *testing.T) {
 	for cache, want := range map[string]config.Valkey{
 		"endpoint: 'a.example.com:6379', auth: iam, name: counters, user: Sluice-1, securityGroup: " +
@@ -185,7 +184,7 @@ func TestGivenCache(t *testing.T) {
 			t.Errorf("the port of %s is %d", want.Endpoint, port)
 		}
 	}
-	// The page's example, in the cell of which it is a part.
+	// The example of the page, inserted into the cell that it is a part of.
 	const file = "../../docs/deploy.md"
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -200,8 +199,8 @@ func TestGivenCache(t *testing.T) {
 	}
 }
 
-// Guarantees that what is said of a cache that is there already goes together, that no password of it travels in clear,
-// and that what may be a password, since it is in the wrong place, is not repeated.
+// Guarantees that the settings of an existing cache are checked together, that no password is sent to the cache without
+// TLS, and that an error does not repeat a text which may be a password.
 func TestGivenCacheProblems(t *testing.T) {
 	const marker = "hunter2"
 	cell := func(cache string) string {
@@ -280,11 +279,11 @@ func TestGivenCacheProblems(t *testing.T) {
 				t.Fatalf("%v\nwant %s", err, tt.want)
 			}
 			if len(all.Problems) > 1 || strings.Contains(err.Error(), marker) {
-				t.Errorf("more than one line of one mistake, or a password:\n%v", err)
+				t.Errorf("more than one line for one mistake, or a password in the error:\n%v", err)
 			}
 		})
 	}
-	// Two VPCs may each have a cache of that address.
+	// Two VPCs may each have a cache at the same address.
 	elsewhere := strings.NewReplacer("id: a", "id: b", "vpc-01234567",
 		"vpc-89abcdef").Replace(cell("endpoint: '10.0.0.1:6379', auth: none"))
 	if _, err := config.Read("d.yaml", []byte(with("",
@@ -293,7 +292,8 @@ func TestGivenCacheProblems(t *testing.T) {
 	}
 }
 
-// Guarantees that subnets are inside their VPC and apart from each other, and where they were when a zone is added.
+// Guarantees that subnets are inside their VPC and do not overlap, and that a further zone does not move the other
+// subnets.
 func TestRanges(t *testing.T) {
 	for _, cidr := range []string{"10.0.0.0/16", "10.0.0.0/20", "172.16.0.0/17", "192.168.255.0/24"} {
 		whole := netip.MustParsePrefix(cidr)
@@ -317,7 +317,7 @@ func TestRanges(t *testing.T) {
 			}
 			for _, one := range before {
 				if !slices.Contains(all, one) {
-					t.Errorf("%s: %s is gone with a zone more: %s", cidr, one, fmt.Sprint(all))
+					t.Errorf("%s: with a further zone, the subnet %s is missing: %s", cidr, one, fmt.Sprint(all))
 				}
 			}
 			before = all

@@ -7,7 +7,7 @@ import (
 	"github.com/sluicelimits/sluice/infra/config"
 )
 
-// everyName are all physical names of a deployment that are in one namespace of AWS: no two may be alike.
+// everyName returns all physical names of a deployment in one namespace of AWS. No two of them may be equal.
 func everyName(d *config.Deployment) []string {
 	n := d.Names("aws", "123456789012", "amazonaws.com")
 	var all []string
@@ -18,7 +18,7 @@ func everyName(d *config.Deployment) []string {
 	}) {
 		all = append(all, n.Control(what))
 	}
-	all = append(all, "/"+n.ControlStack()) // stacks are apart
+	all = append(all, "/"+n.ControlStack()) // names of stacks have a namespace of their own
 	for i := range d.Cells {
 		id := d.Cells[i].ID
 		for _, what := range slices.Concat(config.CellFunctions(), []string{
@@ -32,13 +32,15 @@ func everyName(d *config.Deployment) []string {
 	return all
 }
 
-// FuzzNames guarantees that no choice of prefixes and cells gives two things one name, so that no deployment writes
-// into another's tables, and that each name fits where AWS is strictest: 64 characters of a function.
+// FuzzNames checks that no choice of prefixes and cells gives two resources the same name, so that no deployment writes
+// to the tables of another, and that each name has at most 64 characters, the strictest bound in AWS (that of a
+// function).
 func FuzzNames(f *testing.F) {
 	f.Add("sluice", "a", "sluicea", "b")
 	f.Add("sluice", "cell-a", "sluice", "a")
 	f.Add("sluice", "control", "sluicecontrol", "plans")
-	f.Add("sluice", "x-authorizer", "sluice", "cell-x") // the first one's stack is called as the other's function
+	// the stack of the first one has the name of the other's function
+	f.Add("sluice", "x-authorizer", "sluice", "cell-x")
 	f.Fuzz(func(t *testing.T, prefix, cell, otherPrefix, otherCell string) {
 		one, other := deployment(prefix, cell), deployment(otherPrefix, otherCell)
 		if one.Complete() != nil || other.Complete() != nil {
@@ -55,7 +57,8 @@ func FuzzNames(f *testing.F) {
 		slices.Sort(names)
 		for i, name := range names {
 			if len(name) > 64 || i > 0 && names[i-1] == name {
-				t.Errorf("prefix %q with cell %q, and %q with %q: %q is too long, or of two things", prefix, cell,
+				t.Errorf("prefix %q with cell %q, and %q with %q: %q is too long, or the name of two resources",
+					prefix, cell,
 					otherPrefix, otherCell, name)
 			}
 		}
@@ -70,8 +73,8 @@ func deployment(prefix string, cells ...string) *config.Deployment {
 	return d
 }
 
-// Guarantees ARNs and URLs as AWS writes them: they are in roles, in variables and in other stacks, where nothing else
-// checks them.
+// Guarantees that ARNs and URLs have the form of AWS. They are used in roles, in variables and in other stacks, where
+// nothing else checks them.
 func TestNames(t *testing.T) {
 	n := config.Names{Prefix: "sluice", Partition: "aws", Account: "123456789012", Suffix: "amazonaws.com"}
 	for got, want := range map[string]string{

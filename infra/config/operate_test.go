@@ -9,7 +9,7 @@ import (
 	"github.com/sluicelimits/sluice/infra/config"
 )
 
-// Guarantees that what docs/operate.md tells to write into the deployment file is read.
+// Guarantees that the parts of a deployment file in docs/operate.md are valid.
 func TestOperatePage(t *testing.T) {
 	page, err := os.ReadFile("../../docs/operate.md")
 	if err != nil {
@@ -17,7 +17,7 @@ func TestOperatePage(t *testing.T) {
 	}
 	blocks := regexp.MustCompile("(?s)```yaml\n(.*?)```").FindAllStringSubmatch(string(page), -1)
 	if len(blocks) != 2 {
-		t.Fatalf("there are %d pieces of the deployment file, want 2", len(blocks))
+		t.Fatalf("the page has %d parts of a deployment file, want 2", len(blocks))
 	}
 	for _, b := range blocks {
 		text := "control: { region: eu-west-1 }\n" + b[1]

@@ -24,7 +24,7 @@ var leastWant = config.Deployment{
 	Alarms: config.Alarms{Set: "usual"},
 }
 
-// Guarantees the defaults that the types tell, and that the file in the repository is one.
+// Guarantees the defaults that the types document, and that the deployment file in the repository is valid.
 func TestReadDefaults(t *testing.T) {
 	shipped, err := os.ReadFile("../deployment.yaml")
 	if err != nil {
@@ -32,7 +32,7 @@ func TestReadDefaults(t *testing.T) {
 	}
 	for name, text := range map[string]string{"the least": least, "deployment.yaml": string(shipped)} {
 		d, err := config.Read("d.yaml", []byte(text))
-		if err == nil && name == "deployment.yaml" { // which has anchors, and else the defaults
+		if err == nil && name == "deployment.yaml" { // this file sets anchors, and otherwise has the defaults
 			if !d.Control.Audit.Anchors {
 				t.Error("the file in the repository has no anchors")
 			}
@@ -151,16 +151,17 @@ func TestReadAll(t *testing.T) {
 		for i := range v.NumField() {
 			// the other cell's: this one has alarms for it
 			if v.Field(i).IsZero() && v.Type().Field(i).Name != "NoKillSwitch" {
-				t.Errorf("the file has no %s.%s: it is not known to be read", v.Type().Name(), v.Type().Field(i).Name)
+				t.Errorf("the file does not set %s.%s, so its reading is not tested", v.Type().Name(),
+					v.Type().Field(i).Name)
 			}
 		}
 	}
 	if first := *d; first.Complete() != nil || !reflect.DeepEqual(first, want) {
-		t.Errorf("to complete again makes %+v", first)
+		t.Errorf("completing the deployment again changes it to %+v", first)
 	}
 }
 
-// Guarantees that an address is read, which a file with topics of its own cannot have.
+// Guarantees that an email address for alarms is read. A file with its own topics cannot have one.
 func TestReadEmail(t *testing.T) {
 	d, err := config.Read("d.yaml", []byte(least+"alarms: { email: ops@example.com }\n"))
 	if err != nil || d.Alarms.Email != "ops@example.com" || d.Alarms.Topic("eu-west-1") != "" {
@@ -168,7 +169,7 @@ func TestReadEmail(t *testing.T) {
 	}
 }
 
-// with is the least file with another control plane and other cells.
+// with returns the smallest valid file, with another control plane and other cells.
 func with(control, cells string) string {
 	return "control: { region: eu-west-1" + control + " }\ncells:\n" + cells
 }
@@ -189,7 +190,7 @@ func alarms(n int) string {
 	return strings.Join(all, ", ")
 }
 
-// Guarantees that what makes no sense is refused, in one clear line that has the place of each.
+// Guarantees that impossible values are refused, each in one clear line with its place.
 func TestReadProblems(t *testing.T) {
 	const cell = "  - { id: eu-1, region: eu-west-1 }\n"
 	for name, tt := range map[string]struct{ text, want string }{
@@ -363,13 +364,13 @@ func TestReadProblems(t *testing.T) {
 				t.Fatalf("%v\nwant %s", err, tt.want)
 			}
 			if len(all.Problems) > 1 {
-				t.Errorf("more than one line of one mistake:\n%v", err)
+				t.Errorf("more than one line for one mistake:\n%v", err)
 			}
 		})
 	}
 }
 
-// Guarantees that all problems of a file are told in one run, in the order of the file.
+// Guarantees that all problems of a file are reported in one run, in the order of the file.
 func TestReadAllProblems(t *testing.T) {
 	_, err := config.Read("d.yaml", []byte(with(", logLevel: loud",
 		"  - { id: 1, region: mars }\n  - { id: a, region: eu-west-1, memoryMB: 1 }\n")))
@@ -386,7 +387,7 @@ func TestReadAllProblems(t *testing.T) {
 	}
 }
 
-// Guarantees that the documentation's example is read, and that it has every key.
+// Guarantees that the example in the documentation is valid and has every key.
 func TestDocumentation(t *testing.T) {
 	const file = "../../docs/deploy.md"
 	text, err := os.ReadFile(file)
@@ -399,7 +400,7 @@ func TestDocumentation(t *testing.T) {
 		t.Errorf("the example of %s: %+v, %v", file, d, err)
 	}
 	if !strings.Contains(string(text), config.Confirmation(365)) {
-		t.Errorf("%s does not say how COMPLIANCE is confirmed", file)
+		t.Errorf("%s does not explain how to confirm COMPLIANCE", file)
 	}
 	_, err = config.Read("d.yaml", []byte("x: 1\nalarms: { x: 1 }\ncontrol: { x: 1, audit: { x: 1 } }\ncells: [ { x: "+
 		"1, issuers: [ { x: 1 } ], deadlines: { x: 1 }, waf: { x: 1 }, cache: { x: 1 }, network: { x: 1 }, attach: [ "+
@@ -418,12 +419,12 @@ func TestDocumentation(t *testing.T) {
 		}
 	}
 	if want := 85; known != want {
-		t.Errorf("the reader knows %d keys, want %d: this test is to look at all of them", known, want)
+		t.Errorf("the types have %d keys, want %d; this test has to cover all of them", known, want)
 	}
 }
 
-// FuzzRead guarantees that no file makes the reader panic or hang, that what it takes is within its bounds, and that a
-// problem has a place and a text of one line.
+// FuzzRead checks that no file makes the reader panic or hang, that an accepted deployment is within its bounds, and
+// that each problem has a place and a text of one line.
 func FuzzRead(f *testing.F) {
 	f.Add(least)
 	f.Add(all)
@@ -435,10 +436,10 @@ func FuzzRead(f *testing.F) {
 		switch {
 		case err == nil:
 			if again := *d; again.Complete() != nil || !reflect.DeepEqual(again, *d) {
-				t.Errorf("what was taken is not complete: %+v", d)
+				t.Errorf("an accepted deployment is not complete: %+v", d)
 			}
 		case !errors.As(err, &all) || d != nil || len(all.Problems) == 0:
-			t.Errorf("%v with %+v", err, d)
+			t.Errorf("Read returns the error %v and a deployment: %+v", err, d)
 		default:
 			for _, p := range all.Problems {
 				if p.File != "d.yaml" || p.Message == "" || strings.Contains(p.String(), "\n") {

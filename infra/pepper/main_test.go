@@ -22,8 +22,8 @@ import (
 // as Secrets Manager makes it for the stack
 const addressKey = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789ab"
 
-// Guarantees that a pepper that was added hashes keys as it should, beside those that were there and the key for
-// addresses, which stay as they are: whatever changes of them is lost with every key or counter that rests on it.
+// Guarantees that an added pepper hashes keys correctly, and that the earlier peppers and the key for addresses are
+// unchanged. If one of these changed, every key or counter that depends on it would be lost.
 func TestAdd(t *testing.T) {
 	text := []byte(`{"addressKey":"` + addressKey + `"}`)
 	var peppers [][]byte
@@ -56,7 +56,7 @@ func TestAdd(t *testing.T) {
 	got, err := values.Peppers().Hashes(key)
 	wanted, bad := want.Hashes(key)
 	if err != nil || bad != nil || fmt.Sprint(got) != fmt.Sprint(wanted) || len(got) != identity.MaxPeppers {
-		t.Errorf("hashes %v, %v; want %v, %v", got, err, wanted, bad)
+		t.Errorf("the hashes are %v, %v; want %v, %v", got, err, wanted, bad)
 	}
 	bits, err := base64.StdEncoding.DecodeString(addressKey)
 	if err != nil {
@@ -68,15 +68,15 @@ func TestAdd(t *testing.T) {
 	}
 	addr := netip.MustParseAddr("192.0.2.1")
 	if got, want := cache.Anonymise(addr), anonymiser.Anonymise(addr); got != want {
-		t.Errorf("addresses are named %s, want %s: the key for addresses is another one", got, want)
+		t.Errorf("the name of an address is %s, want %s: the key for addresses has changed", got, want)
 	}
 	if _, err := edit(text, add("more", peppers[0])); err == nil ||
 		!strings.Contains(err.Error(), "the most that are allowed") {
-		t.Errorf("a ninth pepper: %v", err)
+		t.Errorf("adding a ninth pepper gives %v", err)
 	}
 }
 
-// Guarantees that nothing is written where the secret is not what it should be, and that no error repeats a value.
+// Guarantees that nothing is written if the secret is not as expected, and that no error contains a value of it.
 func TestAddRefuses(t *testing.T) {
 	const marker = "c2VjcmV0LXZhbHVlLXRoYXQtaXMtbG9uZy1lbm91Z2g="
 	for name, tt := range map[string]struct{ text, id, want string }{
@@ -97,7 +97,7 @@ func TestAddRefuses(t *testing.T) {
 	}
 }
 
-// Guarantees that each pepper is another one, and of 32 bytes.
+// Guarantees that each pepper is different, and has 32 bytes.
 func TestRun(t *testing.T) {
 	seen := map[string]bool{}
 	for range 3 {
@@ -117,20 +117,20 @@ func TestRun(t *testing.T) {
 		seen[string(secret.Peppers["p1"])] = true
 	}
 	if len(seen) != 3 {
-		t.Errorf("%d peppers of 3 runs", len(seen))
+		t.Errorf("3 runs gave %d different peppers", len(seen))
 	}
 }
 
 const twoPeppers = `"peppers":{"p1":"QUFBQUFBQUFBQUFBQUFBQQ==","p2":"QkJCQkJCQkJCQkJCQkJCQg=="}`
 
-// Guarantees what the two commands for a secret that leaked change, and that they change nothing else.
+// Guarantees what the two commands for a leaked secret change, and that they change nothing else.
 func TestLeaked(t *testing.T) {
 	const before = `{"addressKey":"` + addressKey + `",` + twoPeppers + `,"redis":{"password":"passwordpassword"}}`
 	newKey := bytes.Repeat([]byte{7}, randomBytes)
 	for _, tt := range []struct {
 		name       string
 		by         change
-		text, want string // want begins with an exclamation mark where it is an error
+		text, want string // want begins with an exclamation mark if it is an error
 	}{
 		{"remove", remove("p1"), before, strings.Replace(before, `"p1":"QUFBQUFBQUFBQUFBQUFBQQ==",`, "", 1)},
 		{"another key for addresses", replaceAddressKey(newKey), before,
@@ -155,8 +155,7 @@ func TestLeaked(t *testing.T) {
 	}
 }
 
-// Guarantees that a command line is taken for what it says, and that none is taken for the id of a new pepper by
-// mistake.
+// Guarantees that each command line is parsed correctly, and that none is mistaken for the id of a new pepper.
 func TestParse(t *testing.T) {
 	const before = `{"addressKey":"` + addressKey + `",` + twoPeppers + `}`
 	for line, want := range map[string]string{

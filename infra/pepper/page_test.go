@@ -14,7 +14,7 @@ import (
 	"testing"
 )
 
-// secretsManager is `aws` with one secret, in a file.
+// secretsManager is a stand-in for the command `aws`, with one secret in a file.
 const secretsManager = `#!/usr/bin/env bash
 set -euo pipefail
 [[ "$1 $3 $4" == "secretsmanager --secret-id sluice-identity" ]]
@@ -26,12 +26,11 @@ put-secret-value) [[ "$5 $6" == "--secret-string file:///dev/stdin" ]] && cat >"
 esac
 `
 
-// Guarantees that the commands by which the page about deployment puts a pepper in do that, once, and that a second run
-// changes nothing.
+// Guarantees that the commands on the page about deployment add a pepper, once, and that a second run changes nothing.
 func TestPage(t *testing.T) {
 	scripts := scriptsOf(t, "../../docs/deploy.md")
 	if len(scripts) != 1 {
-		t.Fatalf("the page puts a pepper in %d times", len(scripts))
+		t.Fatalf("the page has %d commands that add a pepper, want 1", len(scripts))
 	}
 	run, read := deployed(t, `{"addressKey":"`+addressKey+`"}`)
 	if out, err := run(scripts[0]); err != nil {
@@ -46,15 +45,15 @@ func TestPage(t *testing.T) {
 	out, err := run(scripts[0])
 	if told := string(out); err == nil || !strings.Contains(told, `has a pepper "p1"`) ||
 		strings.Contains(told, addressKey) {
-		t.Errorf("a second run: %v", err)
+		t.Errorf("a second run gives %v", err)
 	}
 	if again := read(); string(again) != string(after) {
 		t.Error("a second run changes the secret")
 	}
 }
 
-// Guarantees that the commands of the runbook about a leaked pepper put another pepper and another key for addresses
-// in, and take out the pepper that leaked, in the order of the page.
+// Guarantees that the commands of the runbook about a leaked pepper, in the order of the page, add another pepper and
+// another key for addresses, and remove the leaked pepper.
 func TestRunbook(t *testing.T) {
 	scripts := scriptsOf(t, "../../docs/runbooks/leaked_pepper.md")
 	run, read := deployed(t, `{"addressKey":"`+addressKey+`","peppers":{"p1":"QUFBQUFBQUFBQUFBQUFBQQ=="}}`)
@@ -74,13 +73,13 @@ func TestRunbook(t *testing.T) {
 	}
 }
 
-// stored is what a secret holds.
+// stored is the content of a secret.
 type stored struct {
 	AddressKey string
 	Peppers    map[string][]byte
 }
 
-// scriptsOf are the blocks of shell of a page that change the secret.
+// scriptsOf returns the shell blocks of a page that change the secret.
 func scriptsOf(t *testing.T, page string) (scripts []string) {
 	t.Helper()
 	text, err := os.ReadFile(page)
@@ -96,7 +95,7 @@ func scriptsOf(t *testing.T, page string) (scripts []string) {
 	return scripts
 }
 
-// deployed has an account with a secret: run runs a script there, and read is the secret.
+// deployed makes an account with a secret. run runs a script there, and read returns the secret.
 func deployed(t *testing.T, text string) (run func(script string) ([]byte, error), read func() []byte) {
 	t.Helper()
 	dir := t.TempDir()

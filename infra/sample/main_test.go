@@ -42,7 +42,7 @@ cells:
   - { id: us-1, region: us-east-1 }
 `
 
-// made are the templates of the deployment, by the names of the stacks.
+// made holds the templates of the deployment, by the names of the stacks.
 var made = sync.OnceValues(func() (map[string][]byte, error) {
 	dir, err := os.MkdirTemp("", "sluice-sample-test-")
 	if err != nil {
@@ -79,8 +79,8 @@ func read(t *testing.T) map[string][]byte {
 	return all
 }
 
-// Guarantees that each cell has its own stack, and that every change of a stack's content shows as a change of a
-// file, which the local gateway is tested with, too.
+// Guarantees that each cell has its own stack, and that every change of a stack shows as a change of a golden file. The
+// local gateway is tested with the same files.
 func TestTemplate(t *testing.T) {
 	all := read(t)
 	if names := slices.Sorted(maps.Keys(all)); !slices.Equal(names, []string{"acme-sample-eu-1", "acme-sample-us-1"}) {
@@ -99,15 +99,15 @@ func TestTemplate(t *testing.T) {
 		return
 	}
 	if want, err := os.ReadFile(file); err != nil || !bytes.Equal(b.Bytes(), want) {
-		t.Errorf("%s is not what is made now (%v): make golden, and read the diff", file, err)
+		t.Errorf("%s differs from the template that is made now (%v): run make golden, and read the diff", file, err)
 	}
 }
 
 // callerParameter maps the decision and the caller to the service's request.
 const callerParameter = "integration.request.header.x-sluice-caller"
 
-// Guarantees that the local gateway reads each template whole: that the function behind every method is the one that
-// the cell deploys, by its name and in its region, and that each method leads to its place in the service.
+// Guarantees that the local gateway can serve each template: the function behind every method is the one that the cell
+// deploys, with its name and region, and each method leads to the correct path of the service.
 func TestServable(t *testing.T) {
 	all := read(t)
 	for _, tt := range []struct{ stack, function, region string }{
@@ -122,7 +122,8 @@ func TestServable(t *testing.T) {
 		authorizers, integrations := d.Functions()
 		if d.Kind != stage.REST || d.Region != tt.region || !slices.Equal(authorizers, []string{tt.function}) ||
 			integrations != nil {
-			t.Errorf("%s: a %s API of %s with the functions %q and %q", tt.stack, d.Kind, d.Region, authorizers,
+			t.Errorf("%s is read as a %s API in %s with the functions %q and %q", tt.stack, d.Kind, d.Region,
+				authorizers,
 				integrations)
 		}
 		leads := make(map[string]string)
@@ -130,14 +131,14 @@ func TestServable(t *testing.T) {
 			r := &d.Routes[i]
 			if r.Integration.Type == stage.Mock {
 				if !strings.HasPrefix(r.Key, "OPTIONS ") || r.Authorizer != "" {
-					t.Errorf("%s: %+v", tt.stack, r)
+					t.Errorf("%s has the route %+v", tt.stack, r)
 				}
 				continue
 			}
 			leads[r.Key] = r.Integration.Method + " " + r.Integration.URL
 			if r.Authorizer == "" || r.Integration.Type != stage.HTTPProxy ||
 				r.Integration.RequestParameters[callerParameter] != "context.authorizer.caller" {
-				t.Errorf("%s: %+v", tt.stack, r)
+				t.Errorf("%s has the route %+v", tt.stack, r)
 			}
 		}
 		want := map[string]string{
@@ -152,7 +153,7 @@ func TestServable(t *testing.T) {
 		}
 		if denied := d.Responses["ACCESS_DENIED"]; denied.StatusCode != "429" ||
 			denied.Parameters["gatewayresponse.header.Access-Control-Allow-Origin"] != "'"+page+"'" {
-			t.Errorf("%s: a denial is %+v", tt.stack, denied)
+			t.Errorf("%s: the gateway response of a denial is %+v", tt.stack, denied)
 		}
 	}
 }
@@ -162,12 +163,12 @@ func TestDeploymentFile(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "deployment.yaml")
 	t.Setenv("SLUICE_DEPLOYMENT", file)
 	if err := run(); err == nil || !strings.Contains(err.Error(), "the deployment file: ") {
-		t.Errorf("no file: %v", err)
+		t.Errorf("without a deployment file: %v", err)
 	}
 	if err := os.WriteFile(file, []byte("control: { region: eu-west-1 }\ncells: [ { id: E } ]\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if err := run(); err == nil || !strings.Contains(err.Error(), "deployment.yaml:2:") {
-		t.Errorf("a cell that cannot be: %v", err)
+		t.Errorf("an invalid cell: %v", err)
 	}
 }

@@ -218,12 +218,14 @@ func (f *Function) Invoke(ctx context.Context, payload []byte) ([]byte, error) {
 	return f.handler.Invoke(ctx, payload)
 }
 
-// Close gives back leased units, writes the last metrics and closes connections, as far as possible before ctx ends.
+// Close gives back leased units, as far as possible before ctx ends, writes the last metrics and closes connections.
 func (f *Function) Close(ctx context.Context) error {
 	f.stop()
-	// Flush first, since a store that does not answer may take all the time, and the metrics that report it would be
-	// lost.
-	errs := []error{f.recorder.Flush(ctx), f.stores.chain.Close(ctx), f.recorder.Flush(ctx)}
+	// Flush first, since a store that does not answer may take all the time, and Lambda kills the process soon after
+	// ctx ends. Writing the metrics has no bound of its own: it waits for no other machine, and on a busy one it may
+	// take longer than ctx allows.
+	flush := context.WithoutCancel(ctx)
+	errs := []error{f.recorder.Flush(flush), f.stores.chain.Close(ctx), f.recorder.Flush(flush)}
 	if f.stores.redis != nil {
 		errs = append(errs, f.stores.redis.Close())
 	}

@@ -46,11 +46,15 @@ func TestClientsOfAWS(t *testing.T) {
 		fips, dual        uint
 	}{
 		{name: "nothing said"},
-		{"everything elsewhere", []string{"AWS_ENDPOINT_URL", "http://all"}, "http://all", "http://all", 0, 0},
-		{"one service elsewhere", []string{"AWS_ENDPOINT_URL_DYNAMODB", "http://one"}, "http://one", "", 0, 0},
-		{"one elsewhere still", []string{"AWS_ENDPOINT_URL", "http://all", "AWS_ENDPOINT_URL_SECRETS_MANAGER",
-			"http://one"}, "http://all", "http://one", 0, 0},
-		{"not looked at", []string{"AWS_ENDPOINT_URL", "http://all", "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "true"},
+		{"all services at another endpoint", []string{"AWS_ENDPOINT_URL", "http://all"}, "http://all", "http://all", 0,
+			0},
+		{"one service at another endpoint", []string{"AWS_ENDPOINT_URL_DYNAMODB", "http://one"}, "http://one", "", 0,
+			0},
+		{"one service at an endpoint that differs from that of all services",
+			[]string{"AWS_ENDPOINT_URL", "http://all", "AWS_ENDPOINT_URL_SECRETS_MANAGER",
+				"http://one"}, "http://all", "http://one", 0, 0},
+		{"endpoints that the environment says to ignore", []string{"AWS_ENDPOINT_URL", "http://all",
+			"AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "true"},
 			"", "", 0, 0},
 		{"FIPS and dual stack", []string{"AWS_USE_FIPS_ENDPOINT", "true", "AWS_USE_DUALSTACK_ENDPOINT", "true"}, "", "",
 			uint(aws.FIPSEndpointStateEnabled), uint(aws.DualStackEndpointStateEnabled)},
@@ -79,12 +83,13 @@ func TestClientsOfAWS(t *testing.T) {
 		c, err := d.Credentials.Retrieve(t.Context())
 		if err != nil || d.Region != "eu-west-1" || c.AccessKeyID != "id" || c.SecretAccessKey != "key" ||
 			c.SessionToken != "token" {
-			t.Errorf("%s: region %q, credentials %+v, %v", tt.name, d.Region, c, err)
+			t.Errorf("%s: region %q, credentials %+v, error %v; want those of the environment", tt.name, d.Region, c,
+				err)
 		}
 	}
 	for _, missing := range []string{"AWS_REGION", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"} {
 		if _, err := newAmazon(env(missing, "")); err == nil || !strings.Contains(err.Error(), missing) {
-			t.Errorf("without %s: %v", missing, err)
+			t.Errorf("without the variable %s: %v, want an error that names it", missing, err)
 		}
 	}
 }
@@ -100,16 +105,16 @@ func TestWarming(t *testing.T) {
 		}
 		soon := begin(time.Second, func() { <-time.After(300 * time.Millisecond) })
 		if got := waits(soon, t.Context()); got != 300*time.Millisecond {
-			t.Errorf("waited %s for what took 300ms", got)
+			t.Errorf("the first request waited %s for work that took 300ms, want 300ms", got)
 		}
 		never := begin(time.Second, func() { <-t.Context().Done() })
 		if first, second := waits(never, t.Context()), waits(never, t.Context()); first != time.Second || second != 0 {
-			t.Errorf("waited %s and %s for what does not end, want 1s and no more", first, second)
+			t.Errorf("two requests waited %s and %s for work that does not end, want 1s and 0s", first, second)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		defer cancel()
 		if got := waits(begin(time.Second, func() { <-t.Context().Done() }), ctx); got != 100*time.Millisecond {
-			t.Errorf("waited %s with a context of 100ms", got)
+			t.Errorf("a request with a context of 100ms waited %s, want 100ms", got)
 		}
 	})
 }
@@ -152,7 +157,7 @@ func secret(t *testing.T, cooldown time.Duration, peppers ...string) (*secrets.C
 	return c, set
 }
 
-func anything(*limit.Limit) error { return nil }
+func acceptAny(*limit.Limit) error { return nil }
 
 // withKeys returns a plans file with these keys, each in YAML.
 func withKeys(t *testing.T, keys ...string) fstest.MapFS {
@@ -180,7 +185,7 @@ func TestKeysOfAFile(t *testing.T) {
 	gone := strings.Replace(key("k4", "p1", one, keys[3]), " }", ", revoked: true }", 1)
 	f, err := readFile(withKeys(t, key("k1", "p1", one, keys[0]), key("k2", "p2", two, keys[1]), late, gone,
 		key("k5", "p1", two, keys[4])),
-		"plans.json", anything, cache, slog.New(slog.DiscardHandler))
+		"plans.json", acceptAny, cache, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -192,10 +197,10 @@ func TestKeysOfAFile(t *testing.T) {
 		}
 	}
 	if _, err := f.Key(t.Context(), keys[2], now.Add(time.Second)); !errors.Is(err, identity.ErrExpiredKey) {
-		t.Errorf("k3 later: %v", err)
+		t.Errorf("the key k3 after its expiry: %v, want ErrExpiredKey", err)
 	}
 	if _, err := f.Key(t.Context(), "not a key", now); !errors.Is(err, identity.ErrMalformedKey) {
-		t.Errorf("a malformed key: %v", err)
+		t.Errorf("a malformed key: %v, want ErrMalformedKey", err)
 	}
 }
 
@@ -206,7 +211,7 @@ func TestNewPepper(t *testing.T) {
 	cache, set := secret(t, cooldown, "p1", one)
 	fresh, unknown := identity.NewKey(), identity.NewKey()
 	f, err := readFile(withKeys(t, key("k1", "p1", one, identity.NewKey()), key("k2", "p2", two, fresh)), "plans.json",
-		anything, cache, slog.New(slog.DiscardHandler))
+		acceptAny, cache, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -218,7 +223,7 @@ func TestNewPepper(t *testing.T) {
 		return err
 	}
 	if err := ask(fresh, now); !errors.Is(err, identity.ErrUnknownKey) {
-		t.Fatalf("a key without its pepper: %v", err)
+		t.Fatalf("a key whose pepper is not in the secret: %v, want ErrUnknownKey", err)
 	}
 	set("p1", one, "p2", two)
 	for range 100 {
@@ -230,7 +235,7 @@ func TestNewPepper(t *testing.T) {
 		t.Errorf("%d reads of the secret in its cooldown, want 1", n)
 	}
 	if err := ask(fresh, now.Add(2*cooldown)); err != nil {
-		t.Errorf("a key whose pepper is new: %v", err)
+		t.Errorf("a key whose pepper was added to the secret: %v, want no error", err)
 	}
 	if n := cache.Stats().Reads; n != 2 {
 		t.Errorf("%d reads of the secret, want 2", n)
@@ -241,7 +246,7 @@ func TestNewPepper(t *testing.T) {
 func TestKeyWithoutSecret(t *testing.T) {
 	cache, _ := secret(t, 0, "p1", one)
 	cache.Close()
-	f, err := readFile(withKeys(t), "plans.json", anything, cache, slog.New(slog.DiscardHandler))
+	f, err := readFile(withKeys(t), "plans.json", acceptAny, cache, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -265,19 +270,19 @@ func TestFile(t *testing.T) {
 		accepts func(*limit.Limit) error
 		want    []string
 	}{
-		{"no file", fstest.MapFS{}, anything, []string{"plans.json", "not exist"}},
-		{"too large", fstest.MapFS{"plans.json": {Data: make([]byte, plan.MaxFileBytes+1)}}, anything,
+		{"no file", fstest.MapFS{}, acceptAny, []string{"plans.json", "not exist"}},
+		{"too large", fstest.MapFS{"plans.json": {Data: make([]byte, plan.MaxFileBytes+1)}}, acceptAny,
 			[]string{"plans.json"}},
-		{"mistakes", fstest.MapFS{"plans.json": {Data: []byte("{\"plan\": 1,\n\"tenant\": 2}")}}, anything,
+		{"mistakes", fstest.MapFS{"plans.json": {Data: []byte("{\"plan\": 1,\n\"tenant\": 2}")}}, acceptAny,
 			[]string{"plans.json:1:2", "plans.json:2:1"}},
-		{"YAML", fstest.MapFS{"plans.json": {Data: []byte("plans: []\n")}}, anything,
+		{"YAML", fstest.MapFS{"plans.json": {Data: []byte("plans: []\n")}}, acceptAny,
 			[]string{"plans.json", "make lambdas PLANS="}},
-		{"YAML in braces", fstest.MapFS{"plans.json": {Data: []byte("{plans: []}\n")}}, anything,
+		{"YAML in braces", fstest.MapFS{"plans.json": {Data: []byte("{plans: []}\n")}}, acceptAny,
 			[]string{"make lambdas PLANS="}},
 		{"a limit that the store cannot keep", withKeys(t), picky, []string{"plan pro", "limit l cannot be kept"}},
-		{"one key twice", withKeys(t, key("a", "p1", one, same), key("b", "p1", one, same)), anything,
+		{"one key twice", withKeys(t, key("a", "p1", one, same), key("b", "p1", one, same)), acceptAny,
 			[]string{"keys[1].hash", `"a"`}},
-		{"the dev pepper", withKeys(t, key("a", "dev", one, same)), anything, []string{`"a"`, "which is public"}},
+		{"the dev pepper", withKeys(t, key("a", "dev", one, same)), acceptAny, []string{`"a"`, "which is public"}},
 	} {
 		_, err := readFile(tt.bundle, "plans.json", tt.accepts, cache, slog.New(slog.DiscardHandler))
 		for _, want := range tt.want {
@@ -290,9 +295,9 @@ func TestFile(t *testing.T) {
 	useless := fstest.MapFS{"plans.json": {Data: configfiletest.JSON(t,
 		"plans: [ { id: pro, limits: [ { id: l, tiers: [ { period: 1s, threshold: 5 }, { period: 1m, threshold: "+
 			"1000 } ] } ] } ]\n")}}
-	if _, err := readFile(useless, "plans.json", anything, cache,
+	if _, err := readFile(useless, "plans.json", acceptAny, cache,
 		slog.New(slog.NewTextHandler(&log, nil))); err != nil || !strings.Contains(log.String(), "plans.json:1:") {
-		t.Errorf("%v; logged %q, want the tier that has no use", err, log.String())
+		t.Errorf("error %v, log %q; want no error, and a warning about the tier without an effect", err, log.String())
 	}
 }
 
@@ -300,7 +305,7 @@ func TestFile(t *testing.T) {
 func TestMissingPepperIsTold(t *testing.T) {
 	cache, _ := secret(t, 0, "p1", one)
 	var log bytes.Buffer
-	f, err := readFile(withKeys(t, key("a", "p1", one, "key-a"), key("b", "p9", two, "key-b")), "plans.json", anything,
+	f, err := readFile(withKeys(t, key("a", "p1", one, "key-a"), key("b", "p9", two, "key-b")), "plans.json", acceptAny,
 		cache, slog.New(slog.NewTextHandler(&log, nil)))
 	if err != nil {
 		t.Fatal(err)
@@ -317,15 +322,15 @@ func TestMemory(t *testing.T) {
 		m := divide(mb)
 		if sum := m.documents + m.addresses + 2*m.backstop + int64(m.leases)*leaseBytes; sum > m.all/2 ||
 			m.all < leastMemory {
-			t.Errorf("%q: %+v, %d bytes in all", mb, m, sum)
+			t.Errorf("memory of %q MB is divided as %+v, %d bytes in all; want at most half of it", mb, m, sum)
 		}
 		if m.documents < 1<<20 || m.addresses < 1<<20 || m.backstop < 1<<20 || m.leases < 10_000 {
-			t.Errorf("%q: %+v is too little", mb, m)
+			t.Errorf("memory of %q MB is divided as %+v, which is less than the minimum", mb, m)
 		}
 	}
 	if small, large := divide("128"), divide("1024"); large.documents != mostDocuments ||
 		small.documents >= large.documents {
-		t.Errorf("%+v and %+v", small, large)
+		t.Errorf("a small function has %+v and a large one %+v, want more in the large one", small, large)
 	}
 }
 
@@ -350,7 +355,7 @@ func TestFileWithoutKeys(t *testing.T) {
 		{"tenants, whom nothing identifies", withKeys(t), answer.NoCredential},
 		{"a key", withKeys(t, key("k1", "p1", one, identity.NewKey())), answer.BadCredential},
 	} {
-		f, err := readFile(c.bundle, "plans.json", anything, cache, slog.New(slog.DiscardHandler))
+		f, err := readFile(c.bundle, "plans.json", acceptAny, cache, slog.New(slog.DiscardHandler))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -20,7 +20,7 @@ func TestGaugesOnceAMinute(t *testing.T) {
 	}}
 	for _, second := range []int{0, 4} {
 		if got := g.at(began.Add(time.Duration(second) * time.Second)); got.LimitEffective != -1 {
-			t.Errorf("second %d: %+v, and no plan was read", second, got)
+			t.Errorf("second %d: %+v, want LimitEffective of -1: no plan was read yet", second, got)
 		}
 	}
 	told := 0
@@ -33,14 +33,14 @@ func TestGaugesOnceAMinute(t *testing.T) {
 			t.Errorf("second %d: %+v, want a third", second, got)
 		}
 		if got.FullestReplayed != back {
-			t.Errorf("second %d: %+v, want %d charged back", second, got, back)
+			t.Errorf("second %d: %+v, want %d as FullestReplayed", second, got, back)
 		}
 	}
 	if told != 3 || asked != 2+3 {
-		t.Errorf("told %d times in 3 minutes, added up %d times", told, asked)
+		t.Errorf("the part was reported %d times in 3 minutes and computed %d times, want 3 and 5", told, asked)
 	}
 	if got := (&gauges{chargedBack: func() int64 { return 7 }}).at(began); got.LimitEffective != -1 ||
 		got.FullestReplayed != 7 {
-		t.Errorf("with the plans of a file: %+v", got)
+		t.Errorf("with plans of a file the gauges are %+v", got)
 	}
 }

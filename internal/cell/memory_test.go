@@ -29,7 +29,7 @@ func TestGarbagePercent(t *testing.T) {
 		debug.SetGCPercent(theirs)
 		divide("512").setLimits()
 		if got := debug.SetGCPercent(theirs); got != theirs {
-			t.Errorf("GOGC is %d, and the operator's was %d", got, theirs)
+			t.Errorf("GOGC is %d, want %d, as the operator has set it", got, theirs)
 		}
 	}
 }
@@ -39,8 +39,8 @@ var (
 	garbage []byte
 )
 
-// churn keeps some MB, makes 400 MB of garbage, and returns the largest size of the heap.
-func churn(keepMB int) (most uint64) {
+// makeGarbage keeps some MB, makes 400 MB of garbage, and returns the largest size of the heap.
+func makeGarbage(keepMB int) (most uint64) {
 	kept = make([][]byte, keepMB)
 	for i := range kept {
 		kept[i] = make([]byte, 1<<20)
@@ -63,12 +63,13 @@ func TestGarbageStaysWithinMemory(t *testing.T) {
 	m.setLimits()
 	const half = 64
 	runtime.GC()
-	if most := churn(half); most > uint64(m.all) {
-		t.Errorf("the heap was %d MB, of %d", most>>20, m.all>>20)
+	if most := makeGarbage(half); most > uint64(m.all) {
+		t.Errorf("the heap grew to %d MB, want at most the function's %d MB", most>>20, m.all>>20)
 	}
 	debug.SetMemoryLimit(math.MaxInt64)
 	runtime.GC()
-	if most := churn(half); most <= uint64(m.all) {
-		t.Errorf("without a limit the heap was %d MB of %d: the test proves nothing", most>>20, m.all>>20)
+	if most := makeGarbage(half); most <= uint64(m.all) {
+		t.Errorf("without the memory limit the heap grew to only %d MB of %d: the test shows nothing", most>>20,
+			m.all>>20)
 	}
 }

@@ -66,7 +66,7 @@ func FuzzParseJSON(f *testing.F) {
 	f.Add([]byte(`"\ud800"`))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		n, p := configfile.ParseJSON(data)
-		if (p == nil) != taken(data) {
+		if (p == nil) != shouldAccept(data) {
 			t.Fatalf("%q: problem %v, and encoding/json says %t", data, p, json.Valid(data))
 		}
 		if n == nil {
@@ -77,7 +77,7 @@ func FuzzParseJSON(f *testing.F) {
 		}
 		d := json.NewDecoder(bytes.NewReader(data))
 		d.UseNumber()
-		if err := same(n, d); err != nil {
+		if err := compareTree(n, d); err != nil {
 			t.Fatalf("%q: %v", data, err)
 		}
 		fromYAML, q := configyaml.Parse(data)
@@ -89,8 +89,8 @@ func FuzzParseJSON(f *testing.F) {
 	})
 }
 
-// taken reports whether the reader is to take a text: what encoding/json takes, but with whole characters alone.
-func taken(data []byte) bool {
+// shouldAccept reports whether the reader is to take a text: what encoding/json takes, but with whole characters alone.
+func shouldAccept(data []byte) bool {
 	if len(bytes.TrimLeft(data, " \t\r\n")) == 0 {
 		return true
 	}
@@ -114,8 +114,8 @@ func taken(data []byte) bool {
 	return true
 }
 
-// same compares a tree with the tokens of encoding/json.
-func same(n *configfile.Node, d *json.Decoder) error {
+// compareTree compares a tree with the tokens of encoding/json.
+func compareTree(n *configfile.Node, d *json.Decoder) error {
 	tok, err := d.Token()
 	if err != nil && err != io.EOF {
 		return err
@@ -125,7 +125,7 @@ func same(n *configfile.Node, d *json.Decoder) error {
 	case configfile.Mapping, configfile.List:
 		ok = tok == map[configfile.Kind]json.Delim{configfile.Mapping: '{', configfile.List: '['}[n.Kind]
 		for _, c := range n.Content {
-			if err := same(c, d); err != nil {
+			if err := compareTree(c, d); err != nil {
 				return err
 			}
 		}

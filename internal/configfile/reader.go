@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"unicode/utf8"
 )
 
@@ -39,17 +40,37 @@ func ReadFiles(parse Parser, stdin io.Reader, files ...string) ([]Source, error)
 			sources = append(sources, src)
 			continue
 		}
-		var pe *fs.PathError
-		if errors.As(err, &pe) {
-			err = pe.Err
-		}
-		unread = append(unread, Problem{File: src.Name, Message: fmt.Sprintf("cannot be read: %v", err)})
+		unread = append(unread, Problem{File: src.Name, Message: fmt.Sprintf("cannot be read: %v", Advise(err))})
 	}
 	if len(unread) > 0 {
 		return nil, &Error{unread}
 	}
 	return sources, nil
 }
+
+// Advise returns an error about a file without the file's name. If the file does not exist or is a folder, the error
+// says what to do.
+func Advise(err error) error {
+	var cause *fs.PathError
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return &advised{"there is no such file: correct the name, or create the file", err}
+	case errors.Is(err, syscall.EISDIR):
+		return &advised{"is a directory: give the names of its files", err}
+	case errors.As(err, &cause):
+		return cause.Err
+	}
+	return err
+}
+
+// advised is an error with another text.
+type advised struct {
+	text  string
+	cause error
+}
+
+func (e *advised) Error() string { return e.text }
+func (e *advised) Unwrap() error { return e.cause }
 
 // readFile reads one source, "-" from stdin. It reads at most one byte more than MaxFileBytes, so that a file without
 // end (a device, a pipe) cannot fill the memory; Open then refuses it.

@@ -160,12 +160,13 @@ func TestChainOfRecords(t *testing.T) {
 		}
 		got := chain.AddRecord(audit)
 		if n < 2 && len(got) > 0 || n == 2 && (len(got) != 1 || got[0].Kind != control.Altered || got[0].Version != 3) {
-			t.Errorf("version %d: found %v", n+1, got)
+			t.Errorf("version %d: got the breaks %v, want none before version 3, and that version 3 was altered", n+1,
+				got)
 		}
 		old = &items[n]
 	}
 	if got := chain.End(&items[2]); len(got) > 0 {
-		t.Errorf("at the end: found %v", got)
+		t.Errorf("at the end: got the breaks %v, want none", got)
 	}
 }
 
@@ -177,7 +178,7 @@ func TestChainFindsAnyChange(t *testing.T) {
 		items := history(t, 1+r.IntN(6))
 		head := items[len(items)-1]
 		if got := follow(items, &head); len(got) > 0 {
-			t.Fatalf("untouched: %v", got)
+			t.Fatalf("an untouched history: got the breaks %v, want none", got)
 		}
 		tampered := slices.Clone(items)
 		n := r.IntN(len(items))
@@ -200,7 +201,7 @@ func TestChainFindsAnyChange(t *testing.T) {
 			tampered = slices.Delete(tampered, n, n+1)
 		}
 		if got := follow(tampered, &head); len(got) == 0 {
-			t.Fatalf("version %d of %d was changed unnoticed: %+v", n+1, len(items), tampered)
+			t.Fatalf("version %d of %d was changed: got no break, want one\\n%+v", n+1, len(items), tampered)
 		}
 	}
 }

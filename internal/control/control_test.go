@@ -72,7 +72,7 @@ func TestBadItems(t *testing.T) {
 		}
 	}
 	if !errors.Is(a, control.ErrBadItem) || !strings.Contains(a.Error(), `cells/"ack.a"`) {
-		t.Error(a)
+		t.Errorf("got the error %v, want ErrBadItem with its table and key", a)
 	}
 }
 
@@ -101,7 +101,7 @@ func TestHash(t *testing.T) {
 		}
 	}
 	if first.Hash != "a339761b3e8b7e5ca09a9419800b9cb0c6905a49713e3f8f4f4dd182e428a14d" {
-		t.Errorf("the hash of version 1 is %s", first.Hash)
+		t.Errorf("got the hash %s of version 1, want the one that stored items have", first.Hash)
 	}
 }
 
@@ -123,14 +123,14 @@ func TestEveryFieldIsHashed(t *testing.T) {
 		i := items[1]
 		edit(&i)
 		if err := i.Verify(); !errors.Is(err, control.ErrBadItem) || !strings.Contains(err.Error(), "altered") {
-			t.Errorf("an item whose %s was altered: %v", name, err)
+			t.Errorf("an item whose %s was altered: got the error %v, want ErrBadItem that says so", name, err)
 		}
 		if i.Equal(&items[1]) || items[1].Equal(&i) {
-			t.Errorf("an item whose %s was altered is equal to what it was", name)
+			t.Errorf("an item whose %s was altered equals the original, want that it differs", name)
 		}
 	}
 	if n := reflect.TypeFor[control.Item]().NumField(); n != 10 {
-		t.Errorf("an item has %d fields, but 10 are tested", n)
+		t.Errorf("an item has %d fields, want 10, because each is tested here", n)
 	}
 }
 
@@ -155,10 +155,10 @@ func TestItemBounds(t *testing.T) {
 		edit(&i)
 		i.Hash = i.ComputeHash()
 		if err := i.Verify(); !errors.Is(err, control.ErrBadItem) {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: got the error %v, want ErrBadItem", name, err)
 		}
 		if data, err := i.Encode(); !errors.Is(err, control.ErrBadItem) {
-			t.Errorf("%s: Encode = %s, %v", name, data, err)
+			t.Errorf("%s: Encode = %s, error %v; want ErrBadItem", name, data, err)
 		}
 	}
 }
@@ -182,7 +182,7 @@ func TestEncode(t *testing.T) {
 		for _, bad := range []string{"", "{}", string(data[:len(data)-1]), string(event),
 			`{"type":"audit.record","version":2}`} {
 			if got, err := control.DecodeItem([]byte(bad)); !errors.Is(err, control.ErrBadItem) {
-				t.Errorf("DecodeItem(%s) = %+v, %v", bad, got, err)
+				t.Errorf("DecodeItem(%s) = %+v, error %v; want ErrBadItem", bad, got, err)
 			}
 		}
 	}
@@ -237,7 +237,7 @@ func TestRepeatedOverAltered(t *testing.T) {
 		t.Fatal(err)
 	}
 	if again, done, err := control.Next(&first, c); err != nil || !done || !again.Equal(&first) {
-		t.Errorf("repeated: %+v, %t, %v", again, done, err)
+		t.Errorf("the same change again: got %+v, done %t, error %v; want the same item, and done", again, done, err)
 	}
 	first.Body = json.RawMessage(`{"n":1000}`) // under the old hash
 	if again, done, err := control.Next(&first, c); !errors.Is(err, control.ErrConflict) || done {
@@ -284,13 +284,13 @@ func TestEvent(t *testing.T) {
 		}
 		if got := e.Header().ID; got != string(tt.table)+"/"+tt.key+"/1" || !strings.Contains(string(data),
 			`"id":"`+got+`"`) {
-			t.Errorf("%s/%s: the id is %s", tt.table, tt.key, got)
+			t.Errorf("%s/%s: got the id %s, want table, key and version", tt.table, tt.key, got)
 		}
 	}
 	first := next(t, nil, control.Tenants, "acme", `{}`)
 	gone := next(t, &first, control.Tenants, "acme", "")
 	if e := gone.Event(); e == nil || !e.Deleted || e.Body != nil || e.ItemVersion != 2 {
-		t.Errorf("a tombstone: %+v", e)
+		t.Errorf("a tombstone: got %+v, want a deletion of version 2 without a body", e)
 	}
 }
 
@@ -360,7 +360,8 @@ func TestAll(t *testing.T) {
 			if err != nil {
 				bad++
 			} else if items++; i.Version != int64(items) {
-				t.Errorf("%s: item %d is of page %d", tt.name, items, i.Version)
+				t.Errorf("%s: item %d has version %d, want that items come in the order of their pages", tt.name,
+					items, i.Version)
 			}
 		}
 		if items != tt.items || bad != tt.bad {

@@ -26,11 +26,11 @@ func TestObjectName(t *testing.T) {
 			t.Errorf("ObjectName = %s, want %s", got, tt.want)
 		}
 		if !strings.HasPrefix(got, control.ObjectFolder(tt.table, tt.key)) {
-			t.Errorf("%s is not in %s", got, control.ObjectFolder(tt.table, tt.key))
+			t.Errorf("got the name %s, want it in %s", got, control.ObjectFolder(tt.table, tt.key))
 		}
 	}
 	if n := len(control.ObjectName(control.Operations, strings.Repeat("/", 128), events.MaxVersion)); n > 423 {
-		t.Errorf("the longest name has %d bytes", n)
+		t.Errorf("got a longest name of %d bytes, want at most 423", n)
 	}
 }
 
@@ -51,7 +51,7 @@ func TestParseObjectName(t *testing.T) {
 		"/audit/plans/pro/0000000000000001.json",
 	} {
 		if table, key, version, err := control.ParseObjectName(name); err == nil {
-			t.Errorf("ParseObjectName(%q) = %s, %q, %d", name, table, key, version)
+			t.Errorf("ParseObjectName(%q) = %s, %q, %d; want an error", name, table, key, version)
 		}
 	}
 }
@@ -75,7 +75,7 @@ func FuzzObjectName(f *testing.F) {
 		}
 		for _, c := range []byte(name) {
 			if !strings.ContainsRune("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789!-_./", rune(c)) {
-				t.Fatalf("%q holds %q, which is not safe in names of S3", name, c)
+				t.Fatalf("%q holds %q, want only characters that are safe in names of S3", name, c)
 			}
 		}
 	})
@@ -88,7 +88,8 @@ func FuzzParseObjectName(f *testing.F) {
 	f.Fuzz(func(t *testing.T, name string) {
 		if table, key, version, err := control.ParseObjectName(name); err == nil &&
 			control.ObjectName(table, key, version) != name {
-			t.Fatalf("%q is read as %s, %q, %d, which is %q", name, table, key, version,
+			t.Fatalf("%q is read as %s, %q, %d, whose name is %q; want the same name, or an error", name, table, key,
+				version,
 				control.ObjectName(table, key, version))
 		}
 	})

@@ -24,9 +24,9 @@ func TestReferenceExamples(t *testing.T) {
 			example, _, _ := strings.Cut(b, "```")
 			c, err := ParseAt(time.Date(2026, 6, 1, 0, 0, 0, 0, time.UTC), configyaml.Source(file, []byte(example)))
 			if err != nil {
-				t.Errorf("%s\n%v", example, err)
+				t.Errorf("an example of the documentation is refused:\n%s\n%v", example, err)
 			} else if len(c.Warnings()) > 0 {
-				t.Errorf("%s\n%v", example, c.Warnings())
+				t.Errorf("an example of the documentation has warnings:\n%s\n%v", example, c.Warnings())
 			}
 		}
 		if len(blocks) < least {
@@ -71,6 +71,6 @@ func TestSchemas(t *testing.T) {
 		}
 	}
 	if got := withoutKeys([]string{"a", "b", "c"}, "b"); !reflect.DeepEqual(got, []string{"a", "c"}) {
-		t.Errorf("without = %v", got)
+		t.Errorf("withoutKeys of b = %v, want a and c", got)
 	}
 }

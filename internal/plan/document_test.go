@@ -47,7 +47,7 @@ func FuzzSplit(f *testing.F) {
 // splitCases are plans files with spellings that a document writes in another way.
 func splitCases(tb testing.TB) []string {
 	tb.Helper()
-	cases := []string{designExample, boosted, many(3), reads("  caseInsensitive: true\n", ", impliesHead: true"),
+	cases := []string{designExample, boosted, many(3), readsPlan("  caseInsensitive: true\n", ", impliesHead: true"),
 		"slas:\n- {id: get, enabled: false, match: {methods: GET, pathPattern: /p/*}, tiers: [{period: 10, " +
 			"threshold: 1_000}]}\n" + "plans: [{id: p, limits: []}]\ntenants: [{id: " +
 			"\"a\\u2028\\ufeff\\\"<b>\\\\é😀\"}, {id: b, plan: p}]\n",
@@ -181,7 +181,7 @@ tenants: [{id: t, plan: p, boosts: [{id: a, factor: 2.50, until: 2026-07-01T02:0
 	a, errA := plan.Split(noon, configyaml.Source("a", []byte(one)))
 	b, errB := plan.Split(noon, configyaml.Source("b", []byte(two)))
 	if errA != nil || errB != nil || !reflect.DeepEqual(a, b) {
-		t.Fatalf("documents differ: %v %v\n%s\n%s", errA, errB, a, b)
+		t.Fatalf("the documents of equal sources differ: %v %v\n%s\n%s", errA, errB, a, b)
 	}
 	var got []string
 	for _, d := range a {
@@ -225,7 +225,7 @@ func checkJSON(t *testing.T, source plan.Source, want []plan.Document) {
 		t.Fatalf("%s\nis %s, %v; want %s", body, got, err, want)
 	}
 	if again, err := plan.JSON(noon, written); err != nil || !bytes.Equal(again, body) {
-		t.Fatalf("%s\nbecomes\n%s, %v", body, again, err)
+		t.Fatalf("the JSON\n%s\nis converted again to\n%s, %v; want it unchanged", body, again, err)
 	}
 }
 
@@ -270,7 +270,7 @@ func TestStoredBoostIsNotMeasuredAgain(t *testing.T) {
 	bounded := `{"id":"t","plan":"p","boosts":[{"id":"a","factor":2,"from":"2026-01-01T00:00:00Z",` +
 		`"until":"2028-01-01T00:00:00Z"}]}`
 	if _, err := plan.ReadTenant(plan.Document{Kind: plan.KindTenant, ID: "t", Body: []byte(bounded)}); err == nil {
-		t.Error("a boost of two years with both ends is accepted")
+		t.Error("a boost of two years with both ends is accepted, want an error")
 	}
 }
 
@@ -329,7 +329,7 @@ func TestBadDocuments(t *testing.T) {
 	}
 	if _, err := plan.CompilePlan(plan.Document{Kind: plan.KindTenant, ID: "p",
 		Body: []byte(`{"id":"p","limits":[]}`)}); err == nil {
-		t.Error("a tenant's document is compiled as a plan")
+		t.Error("CompilePlan accepts the document of a tenant, want an error")
 	}
 }
 
@@ -445,7 +445,7 @@ func FuzzDocument(f *testing.F) {
 			}
 		}
 		if good > 1 {
-			t.Fatalf("%s %q is of %d kinds", d.Name(), body, good)
+			t.Fatalf("the document %s %q is valid as %d kinds, want at most one", d.Name(), body, good)
 		}
 		if planErr == nil {
 			sets = append(sets, made.Set())

@@ -25,7 +25,7 @@ tenants: [ { id: acme, plan: pro, overrides: [ { id: burst, rate: 500 } ] } ]
 		t.Errorf("the documents are %v, %v; want %v", d.Documents(), err, want)
 	}
 	if err := d.Check(plan.Base{}); err != nil {
-		t.Errorf("checked with no server: %v", err)
+		t.Errorf("Check without a server = %v, want no error", err)
 	}
 	pro, err := plan.CompilePlan(want[0])
 	if err != nil {
@@ -73,6 +73,6 @@ f:2:56: tenants[1].overrides[0].id: plan pro has no limit "bursts" (did you mean
 	}
 	if err := d.Check(plan.Base{Pruned: true}); err == nil || !strings.HasSuffix(err.Error(),
 		`there is no plan "pro", neither in the files nor on the server after the prune`) {
-		t.Errorf("a plan that is pruned: %v", err)
+		t.Errorf("Check with a plan that is pruned = %v, want an error that says so", err)
 	}
 }

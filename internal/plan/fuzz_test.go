@@ -19,7 +19,7 @@ func FuzzParse(f *testing.F) {
 	f.Add([]byte(boosted), "GET", "/", "")
 	f.Add([]byte(many(3)), "GET", "/v1/r1/%2e%2e/x", "-1")
 	f.Add([]byte(group("match: {pathPattern: /a/**}", "match: {pathPattern: /a/b}")), "get", "/a/b", "0")
-	for _, c := range problemCases(one("tiers: [{period: 1s, threshold: 1}]")) {
+	for _, c := range problemCases(planWithLimit("tiers: [{period: 1s, threshold: 1}]")) {
 		if len(c.text) > 2000 {
 			continue // mutations of a long input find nothing more than those of a short one
 		}
@@ -70,7 +70,7 @@ func checkProblems(t *testing.T, data []byte, err error) {
 func checkSet(t *testing.T, data []byte, set *plan.Set, a *plan.Attributes) {
 	charges := set.AppendCharges(nil, a)
 	if err := (&limit.Request{Charges: charges}).Check(); err != nil {
-		t.Fatalf("%q: the core refuses the charges %q: %v", data, charged(charges), err)
+		t.Fatalf("%q: package limit refuses the charges %q: %v", data, charged(charges), err)
 	}
 	for _, c := range charges {
 		if c.Cost > c.Limit.MaxCost {
@@ -84,7 +84,7 @@ func checkSet(t *testing.T, data []byte, set *plan.Set, a *plan.Attributes) {
 		}
 		for _, value := range v.Limit.Values() {
 			if value.Name == "" || value.Origin.String() == "" {
-				t.Fatalf("%q: value %+v of limit %s comes from nowhere", data, value, v.Limit.Limit.ID)
+				t.Fatalf("%q: the value %+v of limit %s has no name or no origin", data, value, v.Limit.Limit.ID)
 			}
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/configfile/configyaml"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
+	"github.com/sluicelimits/sluice/internal/testkit/soak"
 )
 
 // setOf compiles the limits of a plan, which are written as in a plans file.
@@ -24,8 +25,8 @@ func setOf(t *testing.T, limits string) *Set {
 	return c.plans[0].set
 }
 
-// said writes losses, one on each line.
-func said(losses []Loss) string {
+// lossesText writes losses, one on each line.
+func lossesText(losses []Loss) string {
 	var lines []string
 	for _, l := range losses {
 		lines = append(lines, map[bool]string{true: "removes ", false: "weakens "}[l.Removed]+l.Text)
@@ -187,23 +188,23 @@ var lossCases = map[string][]struct{ before, after, want, back string }{
 func TestLosses(t *testing.T) {
 	for _, key := range limitSchema.Keys {
 		if len(lossCases[key]) == 0 {
-			t.Errorf("no case loosens %s", key)
+			t.Errorf("no case of the table changes the key %s", key)
 		}
 	}
 	for key, cases := range lossCases {
 		if !slices.Contains(limitSchema.Keys, key) && key != "units" {
-			t.Errorf("%s is not a key of a limit", key)
+			t.Errorf("the table has cases for %s, which is not a key of a limit", key)
 		}
 		for _, tt := range cases {
 			before, after := setOf(t, tt.before), setOf(t, tt.after)
-			if got := said(Losses(before, after)); got != tt.want {
+			if got := lossesText(Losses(before, after)); got != tt.want {
 				t.Errorf("%s\n→ %s\nsays\n%s\nwant\n%s", tt.before, tt.after, got, tt.want)
 			}
-			if got := said(Losses(after, before)); got != tt.back {
+			if got := lossesText(Losses(after, before)); got != tt.back {
 				t.Errorf("%s\n→ %s\nsays\n%s\nwant\n%s", tt.after, tt.before, got, tt.back)
 			}
-			if got := said(Losses(before, before)); got != "" {
-				t.Errorf("%s, unchanged, says %s", tt.before, got)
+			if got := lossesText(Losses(before, before)); got != "" {
+				t.Errorf("Losses of the unchanged %s = %s, want none", tt.before, got)
 			}
 		}
 	}
@@ -212,6 +213,7 @@ func TestLosses(t *testing.T) {
 // Guarantees that a change without a reported loss admits no more: over no length of time does the new limit admit
 // more requests than the old one.
 func TestChangesWithoutALossAdmitNoMore(t *testing.T) {
+	soak.SkipUnderRace(t)
 	r := rand.New(rand.NewPCG(1, 2))
 	periods := []time.Duration{time.Second, 2 * time.Second, 3 * time.Second, 5 * time.Second}
 	window := func(algorithm string) string {
@@ -256,10 +258,10 @@ func TestChangesWithoutALossAdmitNoMore(t *testing.T) {
 				continue
 			}
 			quiet++
-			was, is := most(t, before), most(t, after)
+			was, is := mostAdmitted(t, before), mostAdmitted(t, after)
 			for i := range was {
 				if is[i] > was[i] {
-					t.Errorf("%s\n→ %s\nsays nothing, and admits %d within %d steps, where it admitted %d", one, two,
+					t.Errorf("%s\n→ %s\nhas no losses by Losses, but admits %d within %d steps instead of %d", one, two,
 						is[i], i, was[i])
 					break
 				}
@@ -274,9 +276,9 @@ func TestChangesWithoutALossAdmitNoMore(t *testing.T) {
 	}
 }
 
-// most returns how many requests a limit can admit within each number of steps of half a second, if it is asked
+// mostAdmitted returns how many requests a limit can admit within each number of steps of half a second, if it is asked
 // without a pause, over all times to begin.
-func most(t *testing.T, set *Set) (sums [24]int) {
+func mostAdmitted(t *testing.T, set *Set) (sums [24]int) {
 	t.Helper()
 	const step = time.Second / 2
 	var d limit.Decision

@@ -111,7 +111,8 @@ func (r *reader) duration(v value) (time.Duration, bool) {
 	d, err := time.ParseDuration(v.Node.Text)
 	switch {
 	case err != nil:
-		r.Problem(v, "%s is not a duration: write 500ms, 10s, 1m or 24h", configfile.Quote(v.Node.Text))
+		r.Problem(v, "%s is not a duration: write 500ms, 10s, 1m or 24h (there is no unit for days); a bare "+
+			"number counts seconds", configfile.Quote(v.Node.Text))
 		return 0, false
 	case d < limit.MinPeriod || d > limit.MaxPeriod || d%time.Millisecond != 0:
 		r.Problem(v, "%s is not whole milliseconds within %s to %s",

@@ -20,6 +20,8 @@ func syntaxCases(ok string) []problemCase {
 	return []problemCase{
 		{"indent", "plans:\n  - id: a\n   ▸limits: x\n"},
 		{"tab", "plans:\n▸\t- id: a\n"},
+		{"tab below an item", "plans:\n  - id: a\n▸\tlimits: []\n"},
+		{"tab after spaces", "plans:\n  - id: a\n  ▸\tlimits: []\n"},
 		{"open quote", "plans:\n  ▸- id: 'a\n    limits: x\n"},
 		{"open list at the end", "plans: [ {id: a, \n\n  ▸b: c ]\n"},
 		{"open mapping in a list", "plans:\n- id: p\n  limits:\n  - id: x\n    ▸tiers: [ { period: 1s, threshold: " +
@@ -64,8 +66,8 @@ func shapeCases(ok string) []problemCase {
 func limitCases() []problemCase {
 	cases := []problemCase{
 		{"no form", "plans:\n- id: p\n  limits:\n  - ▸{id: a}\n"},
-		{"two forms", one("algorithm: ▸token_bucket, rate: ▸1, tiers: ▸[{period: 1s, threshold: 1}], quota: {units: " +
-			"1, every: day}")},
+		{"two forms", planWithLimit("algorithm: ▸token_bucket, rate: ▸1, tiers: ▸[{period: 1s, threshold: 1}], " +
+			"quota: {units: 1, every: day}")},
 	}
 	for _, c := range []struct{ name, text string }{
 		{"unknown key near", "tiers: [{period: 1s, threshold: 1}], ▸onStoreFail: open"},
@@ -141,8 +143,12 @@ func limitCases() []problemCase {
 		{"quota anchor month", "quota: {units: 5, every: month, anchorMonth: ▸3}"},
 		{"quota with period", "quota: {units: 5, every: month}, period: ▸1s"},
 		{"group", "tiers: [{period: 1s, threshold: 1}], group: ▸a b"},
+		{"tiers beside all others",
+			"tiers: [{period: 1s, threshold: 1}], rate: ▸1, threshold: ▸2, period: ▸3s, burst: ▸4"},
+		{"quota beside all others", "quota: {units: 5, every: day}, algorithm: ▸fixed_window, rate: ▸1, " +
+			"threshold: ▸2, period: ▸3s, burst: ▸4, buckets: ▸5, tiers: ▸[{period: 1s, threshold: 1}], align: ▸clock"},
 	} {
-		cases = append(cases, problemCase{c.name, one(c.text)})
+		cases = append(cases, problemCase{c.name, planWithLimit(c.text)})
 	}
 	return append(cases,
 		problemCase{"single lacks all", "plans:\n- id: p\n  limits:\n  - ▸▸{id: a, algorithm: token_bucket}\n"},

@@ -19,8 +19,8 @@ import (
 // noon is the time of every test that needs a time.
 var noon = time.Date(2026, 6, 1, 12, 0, 0, 0, time.UTC)
 
-// marked removes the ▸ marks from a text and returns the line:column after each mark.
-func marked(text string) (clean string, places []string) {
+// cutMarks removes the ▸ marks from a text and returns the line:column after each mark.
+func cutMarks(text string) (clean string, places []string) {
 	line, column := 1, 1
 	var b strings.Builder
 	for len(text) > 0 {
@@ -40,8 +40,8 @@ func marked(text string) (clean string, places []string) {
 	return b.String(), places
 }
 
-// one returns a plans file with one limit, written in flow style after its id.
-func one(limit string) string {
+// planWithLimit returns a plans file with one limit, written in flow style after its id.
+func planWithLimit(limit string) string {
 	return "plans:\n- id: p\n  limits:\n  - {id: a, " + limit + "}\n"
 }
 
@@ -60,11 +60,11 @@ tenants:
 // Guarantees that each kind of mistake is reported at its exact place, with the correct spelling. The marks ▸ in the
 // text are the places; testdata/problems.golden holds the messages.
 func TestProblems(t *testing.T) {
-	ok := one("tiers: [{period: 1s, threshold: 1}]")
+	ok := planWithLimit("tiers: [{period: 1s, threshold: 1}]")
 	var all strings.Builder
 	for _, c := range problemCases(ok) {
 		t.Run(c.name, func(t *testing.T) {
-			text, places := marked(c.text)
+			text, places := cutMarks(c.text)
 			config, err := plan.ParseAt(noon, configyaml.Source("f.yaml", []byte(text)))
 			var bad *plan.Error
 			if !errors.As(err, &bad) {
@@ -87,7 +87,7 @@ func TestProblems(t *testing.T) {
 	golden(t, "problems.golden", all.String())
 	for _, good := range []string{ok, tenant("suspended: true")} { // otherwise the cases would prove nothing
 		if _, err := plan.ParseAt(noon, configyaml.Source("f.yaml", []byte(good))); err != nil {
-			t.Errorf("%s\nthe base of these cases is refused: %v", good, err)
+			t.Errorf("%s\nthe valid document, from which the cases are made, is refused: %v", good, err)
 		}
 	}
 }
@@ -180,7 +180,7 @@ func TestTooMuch(t *testing.T) {
 
 // Guarantees that a valid file stays valid after editors on other systems have changed its line endings and encoding.
 func TestOddFiles(t *testing.T) {
-	good := one("tiers: [{period: 1s, threshold: 1}]")
+	good := planWithLimit("tiers: [{period: 1s, threshold: 1}]")
 	for name, text := range map[string]string{
 		"CRLF":       strings.ReplaceAll(good, "\n", "\r\n"),
 		"BOM":        "\ufeff" + good,

@@ -15,6 +15,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/plan/route"
 	"github.com/sluicelimits/sluice/internal/testkit/redistest"
+	"github.com/sluicelimits/sluice/internal/testkit/soak"
 )
 
 // parse parses a valid file.
@@ -124,13 +125,13 @@ func TestValues(t *testing.T) {
 			if strings.Contains(c.per, "endpoint") {
 				match = ", match: {pathPattern: /x/**}"
 			}
-			set := parse(t, one("per: "+c.per+", tiers: [{period: 1s, threshold: 1}]"+match)).Plans()[0].Set()
+			set := parse(t, planWithLimit("per: "+c.per+", tiers: [{period: 1s, threshold: 1}]"+match)).Plans()[0].Set()
 			charges := set.AppendCharges(nil, c.a)
 			if len(charges) != 1 || valueText(charges[0].Value) != c.want {
 				t.Fatalf("per %s charges %q, want value %q", c.per, charged(charges), c.want)
 			}
 			if err := (&limit.Request{Charges: charges}).Check(); err != nil {
-				t.Errorf("the core refuses the charge: %v", err)
+				t.Errorf("package limit refuses the charges of the plan: %v", err)
 			}
 		})
 	}
@@ -139,8 +140,8 @@ func TestValues(t *testing.T) {
 // Guarantees that the cost stays within the plan's bounds whatever the header contains, since a client chooses the
 // header unless the operator's edge overwrites it.
 func TestCost(t *testing.T) {
-	set := parse(t, one("tiers: [{period: 1s, threshold: 5000}], cost: {trustedHeader: x-query-cost, max: 1000, "+
-		"default: 3}")).Plans()[0].Set()
+	set := parse(t, planWithLimit("tiers: [{period: 1s, threshold: 5000}], cost: {trustedHeader: x-query-cost, max: "+
+		"1000, default: 3}")).Plans()[0].Set()
 	for header, want := range map[string]int64{
 		"1": 1, "7": 7, "007": 7, "1000": 1000, "1001": 1000, "99999999999999999999999999": 1000, strings.Repeat("9",
 			10_000): 1000,
@@ -158,7 +159,7 @@ func TestCost(t *testing.T) {
 		t.Errorf("no headers cost %d, want the default 3", got)
 	}
 	if got := set.Limits[0].Limit.MaxCost; got != 1000 {
-		t.Errorf("the core is told of costs up to %d, want 1000", got)
+		t.Errorf("the limit's largest cost is %d, want 1000", got)
 	}
 }
 
@@ -188,6 +189,7 @@ func TestGroupsWithAliases(t *testing.T) {
 // the most specific one applies, and each shadow that would apply if it enforced. A wrong result lets requests pass or
 // denies them twice.
 func TestGroupsAgainstBruteForce(t *testing.T) {
+	soak.SkipUnderRace(t)
 	rng := rand.New(rand.NewPCG(1, 2))
 	segments := []string{"a", "b", "*", "{x}"}
 	checked, displaced, shadows := 0, 0, 0
@@ -240,7 +242,8 @@ func TestGroupsAgainstBruteForce(t *testing.T) {
 		}
 	}
 	if checked < 300 || displaced < 300 || shadows < 300 {
-		t.Errorf("%d configurations, %d displaced, %d shadows: too few to show anything", checked, displaced, shadows)
+		t.Errorf("%d configurations, %d displaced limits, %d shadow limits: the test shows too little", checked,
+			displaced, shadows)
 	}
 }
 
@@ -293,8 +296,9 @@ func TestOff(t *testing.T) {
 }
 
 func TestRouted(t *testing.T) {
-	open := parse(t, one("tiers: [{period: 1s, threshold: 1}]"))
-	declared := parse(t, one("tiers: [{period: 1s, threshold: 1}]")+"routes: [{methods: [GET], pathPattern: /a/*}]\n")
+	open := parse(t, planWithLimit("tiers: [{period: 1s, threshold: 1}]"))
+	declared := parse(t, planWithLimit("tiers: [{period: 1s, threshold: 1}]")+"routes: [{methods: [GET], "+
+		"pathPattern: /a/*}]\n")
 	for _, c := range []struct {
 		method, path   string
 		open, declared bool
@@ -314,7 +318,7 @@ func TestRouted(t *testing.T) {
 // Guarantees that declared routes admit no path that a server behind the gateway could read as an undeclared one: each
 // reading of a path must be declared.
 func TestEveryReadingIsRouted(t *testing.T) {
-	c := parse(t, one("tiers: [{period: 1s, threshold: 1}]")+`routes:
+	c := parse(t, planWithLimit("tiers: [{period: 1s, threshold: 1}]")+`routes:
 - {methods: [GET], pathPattern: /a/*}
 - {pathPattern: /health}
 - {pathPattern: "/files/**"}
@@ -338,12 +342,12 @@ func TestEveryReadingIsRouted(t *testing.T) {
 		}
 	}
 	if c.Routed("PUT", request("PUT", "/health%2F..%2Fa%2Fb").Path) {
-		t.Error("a path is let in by a reading whose route is for another method")
+		t.Error("Routed accepts a path because one reading of it is a route of another method")
 	}
-	methods := parse(t, one("tiers: [{period: 1s, threshold: 1}]")+"routes: [{methods: [GET]}]\n")
+	methods := parse(t, planWithLimit("tiers: [{period: 1s, threshold: 1}]")+"routes: [{methods: [GET]}]\n")
 	for _, path := range []string{"/a/b", "/a/..%2Fadmin", "/%" + strings.Repeat("25", 70) + "41/../a"} {
 		if !methods.Routed("GET", request("GET", path).Path) || methods.Routed("PUT", request("PUT", path).Path) {
-			t.Errorf("a route of a method and any path: GET %.40s is not let in, or PUT is", path)
+			t.Errorf("a route of GET and any path: GET %.40s is refused, or PUT is accepted", path)
 		}
 	}
 }
@@ -433,10 +437,11 @@ func TestMatchAndGroupKeepCounters(t *testing.T) {
 					return d.Allowed
 				}
 				if !decide(before) {
-					t.Errorf("%s: from %s to %s: the first request is denied", name, from, to)
+					t.Errorf("%s: from %s to %s: the first request is denied, want it admitted", name, from, to)
 				}
 				if decide(after) {
-					t.Errorf("%s: from %s to %s: what was consumed is forgotten", name, from, to)
+					t.Errorf("%s: from %s to %s: after the change a request is admitted: the units used before it "+
+						"are forgotten", name, from, to)
 				}
 			}
 		}

@@ -11,8 +11,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/plan"
 )
 
-// reads returns a plan with a limit on GET and one on PUT; options are added to the plan, and match to each match.
-func reads(options, match string) string {
+// readsPlan returns a plan with a limit on GET and one on PUT; options are added to the plan, and match to each match.
+func readsPlan(options, match string) string {
 	return "plans:\n- id: p\n" + options + `  limits:
   - id: get
     per: endpoint
@@ -53,7 +53,7 @@ func TestSpellings(t *testing.T) {
 		{"one alone", "  impliesHead: true\n", "", "GET", "/Product/1", nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			text := reads(tt.options, tt.match)
+			text := readsPlan(tt.options, tt.match)
 			set := parse(t, text).Plans()[0].Set()
 			a := request(tt.method, tt.path)
 			if got := charged(set.AppendCharges(nil, a)); !slices.Equal(got, tt.want) {
@@ -120,15 +120,15 @@ func TestSpellingWarnings(t *testing.T) {
 		name, text string
 		want       []string
 	}{
-		{"none is written", reads("", ""), []string{
+		{"none is written", readsPlan("", ""), []string{
 			"f.yaml:2:3: plans[0]: " + paths + ", and " + head + "; " + both + last}},
-		{"case is written", reads("  caseInsensitive: true\n", ""), []string{
+		{"case is written", readsPlan("  caseInsensitive: true\n", ""), []string{
 			"f.yaml:2:3: plans[0]: " + pass + head + "; write impliesHead: true in the plan " + last}},
-		{"HEAD is written", reads("  impliesHead: true\n", ""), []string{
+		{"HEAD is written", readsPlan("  impliesHead: true\n", ""), []string{
 			"f.yaml:2:3: plans[0]: " + paths + "; write caseInsensitive: true in the plan " + last}},
-		{"both are written", reads("  caseInsensitive: true\n  impliesHead: true\n", ""), nil},
-		{"both are refused", reads("  caseInsensitive: false\n  impliesHead: false\n", ""), nil},
-		{"in each match", reads("", ", caseInsensitive: false, impliesHead: true"), nil},
+		{"both are written", readsPlan("  caseInsensitive: true\n  impliesHead: true\n", ""), nil},
+		{"both are refused", readsPlan("  caseInsensitive: false\n  impliesHead: false\n", ""), nil},
+		{"in each match", readsPlan("", ", caseInsensitive: false, impliesHead: true"), nil},
 		{"many limits", wide, []string{"f.yaml:2:3: plans[0]: " + pass + cases +
 			"(limits l0, l1, l2 and 97 more); write caseInsensitive: true in the plan " + last}},
 		{"no route", "plans: [ { id: p, limits: [ { id: a, match: { methods: [PUT], pathPattern: '/{x}/1/**' }, " +
@@ -163,7 +163,7 @@ func TestExampleHasOptions(t *testing.T) {
 	}
 	c := parse(t, string(text))
 	if len(c.Warnings()) > 0 {
-		t.Errorf("the example has the warnings %v", c.Warnings())
+		t.Errorf("the example has the warnings %v, want none", c.Warnings())
 	}
 	acme, _ := c.Tenant("acme")
 	a := request("PUT", "/Product/1")
@@ -214,13 +214,13 @@ func TestSpellingsInGroups(t *testing.T) {
 	apart := group("  impliesHead: true\n",
 		"methods: [GET], pathPattern: /a, impliesHead: false", "methods: [HEAD], pathPattern: /a")
 	if _, err := plan.ParseAt(noon, configyaml.Source("f", []byte(apart))); err != nil {
-		t.Errorf("HEAD apart from GET: %v", err)
+		t.Errorf("different limits for HEAD and GET: %v, want no error", err)
 	}
 }
 
 // TestSpellingValues guarantees that `check --effective` shows the options if they matter, with their origins.
 func TestSpellingValues(t *testing.T) {
-	set := parse(t, reads("  caseInsensitive: true\n  impliesHead: true\n", "")).Plans()[0].Set()
+	set := parse(t, readsPlan("  caseInsensitive: true\n  impliesHead: true\n", "")).Plans()[0].Set()
 	for i, want := range []string{
 		"match.methods=GET match.impliesHead=true match.pathPattern=/product/{id} match.caseInsensitive=true",
 		"match.methods=GET, HEAD match.pathPattern=/v1/* match.caseInsensitive=true",

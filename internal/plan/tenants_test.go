@@ -93,7 +93,7 @@ func TestBoostEdges(t *testing.T) {
 	}
 	plain, _ := c.Tenant("plain")
 	if got := numbers(plain.Limits(noon)); got != "burst 100/200, even 7/7, steps 3 11, month 1000" {
-		t.Errorf("the plan's own limits became %s", got)
+		t.Errorf("a tenant's overrides have changed the plan's own limits to %s", got)
 	}
 }
 
@@ -132,7 +132,7 @@ func TestTenantsShare(t *testing.T) {
 	c := parse(t, boosted)
 	plain, _ := c.Tenant("plain")
 	if plain.Limits(noon) != c.Plans()[0].Set() {
-		t.Error("a tenant without overrides has a set of its own")
+		t.Error("a tenant without overrides has a set of its own, want that of its plan")
 	}
 }
 
@@ -149,7 +149,8 @@ func TestSeveralFiles(t *testing.T) {
 		}
 		all := c.Tenants()
 		if len(all) != 2 || all[0].ID != "a" || !all[0].Suspended || all[1].ID != "b" || c.AnonymousPlan() != "pro" {
-			t.Errorf("got tenants %+v and anonymous plan %q", all, c.AnonymousPlan())
+			t.Errorf("the tenants are %+v and the anonymous plan is %q; want a (suspended) and b, and pro", all,
+				c.AnonymousPlan())
 		}
 	}
 	_, err := plan.ParseAt(noon, plans, plans, tenants)
@@ -161,8 +162,8 @@ func TestSeveralFiles(t *testing.T) {
 	}
 }
 
-// tenThousand returns a file with 10,000 tenants; every tenth has overrides and a boost.
-func tenThousand() string {
+// tenThousandTenants returns a file with 10,000 tenants; every tenth has overrides and a boost.
+func tenThousandTenants() string {
 	var b strings.Builder
 	b.WriteString(many(100) + "tenants:\n")
 	for i := range 10_000 {
@@ -176,24 +177,19 @@ func tenThousand() string {
 	return b.String()
 }
 
-// Guarantees that 10,000 tenants load before a caller gives up waiting for a cold start, and take little memory.
+// Guarantees that 10,000 tenants take little memory. BenchmarkParse10000Tenants measures how long they take to load.
 func TestTenThousandTenants(t *testing.T) {
-	text := tenThousand()
+	text := tenThousandTenants()
 	var before, after runtime.MemStats
 	runtime.GC()
 	runtime.ReadMemStats(&before)
-	begin := time.Now()
 	c := parse(t, text)
-	took := time.Since(begin)
 	runtime.GC()
 	runtime.ReadMemStats(&after)
 	heap := int64(after.HeapAlloc) - int64(before.HeapAlloc)
-	t.Logf("%d bytes, 10,000 tenants, 102 limits: loaded in %v, %d KiB kept", len(text), took, heap>>10)
+	t.Logf("%d bytes, 10,000 tenants, 102 limits: %d KiB kept", len(text), heap>>10)
 	if len(c.Tenants()) != 10_000 {
 		t.Fatalf("%d tenants, want 10000", len(c.Tenants()))
-	}
-	if took > 10*time.Second { // far above the usual time, so that a busy machine does not fail the test
-		t.Errorf("loaded in %v, want at most 10 s", took)
 	}
 	if heap > 64<<20 {
 		t.Errorf("%d KiB are kept, want at most 64 MiB", heap>>10)
@@ -201,7 +197,7 @@ func TestTenThousandTenants(t *testing.T) {
 }
 
 func BenchmarkParse10000Tenants(b *testing.B) {
-	text := []byte(tenThousand())
+	text := []byte(tenThousandTenants())
 	b.SetBytes(int64(len(text)))
 	for b.Loop() {
 		if _, err := plan.ParseAt(noon, configyaml.Source("f", text)); err != nil {

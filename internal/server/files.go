@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -12,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sluicelimits/sluice/internal/configfile"
 	"github.com/sluicelimits/sluice/internal/server/envoyconfig"
 )
 
@@ -121,6 +123,10 @@ func (f *Files) load() error {
 		return fmt.Errorf("no file *.yaml or *.yml in %s", strings.Join(f.c.Paths, ", "))
 	}
 	c, err := envoyconfig.Load(files, f.c.Options)
+	var unknown *envoyconfig.UnknownKeyError
+	if errors.As(err, &unknown) {
+		return fmt.Errorf("%w%s", err, unknown.Detail())
+	}
 	if err != nil {
 		return err
 	}
@@ -168,8 +174,17 @@ func stateOf(path string) fileState {
 func readFile(path string) ([]byte, error) {
 	file, err := os.Open(path)
 	if err != nil {
-		return nil, err
+		return nil, unread(path, err)
 	}
 	defer func() { _ = file.Close() }() // nothing was written to it
-	return io.ReadAll(io.LimitReader(file, envoyconfig.MaxFileBytes+1))
+	data, err := io.ReadAll(io.LimitReader(file, envoyconfig.MaxFileBytes+1))
+	if err != nil {
+		return nil, unread(path, err)
+	}
+	return data, nil
+}
+
+// unread returns the error for a file that cannot be read, in the words for plans files.
+func unread(path string, err error) error {
+	return fmt.Errorf("%s: cannot be read: %w", path, configfile.Advise(err))
 }

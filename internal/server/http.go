@@ -1,14 +1,18 @@
 package server
 
 import (
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/pprof"
+	"strings"
 
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protojson"
 
 	"github.com/sluicelimits/sluice/internal/limiter/metrics"
+	"github.com/sluicelimits/sluice/internal/server/limits"
 )
 
 // clientHandler serves clients without gRPC, and health checks.
@@ -18,17 +22,22 @@ func (s *Server) clientHandler() http.Handler {
 	mux.HandleFunc("GET /healthcheck", s.healthcheck)
 	if s.c.Limits != nil {
 		s.c.Limits.Register(mux)
+	} else {
+		mux.HandleFunc("/v1/", limits.RefuseWithoutPlans)
 	}
 	return s.c.Metrics.record(mux)
 }
 
 // json decides a request in the JSON form of the protocol. The status is 200 or 429 for a decision, and 400 for any
-// error, as in envoyproxy/ratelimit.
+// error, as in envoyproxy/ratelimit. The text of an error begins as there, with "Bad Request", and goes on with the
+// reason.
 func (s *Server) json(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxRequestBytes))
 	var request rlsv3.RateLimitRequest
 	if err == nil {
-		err = protojson.Unmarshal(body, &request)
+		if err = protojson.Unmarshal(body, &request); err != nil {
+			err = fmt.Errorf("the body is not a request in JSON: %s", strings.TrimPrefix(plainSpaces(err), "proto: "))
+		}
 	}
 	var response *rlsv3.RateLimitResponse
 	if err == nil {
@@ -36,7 +45,8 @@ func (s *Server) json(w http.ResponseWriter, r *http.Request) {
 	}
 	if err != nil {
 		s.c.Log.Debug("a request to /json was not decided", "error", err)
-		http.Error(w, http.StatusText(http.StatusBadRequest), http.StatusBadRequest)
+		reason := status.Convert(err).Message() // what a client gets over gRPC
+		http.Error(w, http.StatusText(http.StatusBadRequest)+": "+reason, http.StatusBadRequest)
 		return
 	}
 	text, err := protojson.Marshal(response)
@@ -51,6 +61,10 @@ func (s *Server) json(w http.ResponseWriter, r *http.Request) {
 	}
 	_, _ = w.Write(text) // fails only if the client has closed the connection
 }
+
+// plainSpaces returns the text of an error of package protojson with ordinary spaces. The package chooses its spaces at
+// random, so that nobody compares the text.
+func plainSpaces(err error) string { return strings.ReplaceAll(err.Error(), "\u00a0", " ") }
 
 // healthcheck answers 200 and "OK" while the server is healthy, and 500 otherwise.
 func (s *Server) healthcheck(w http.ResponseWriter, _ *http.Request) {

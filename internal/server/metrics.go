@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/sluicelimits/sluice/client/limitsv1"
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/limiter/metrics"
 	"github.com/sluicelimits/sluice/internal/limiter/resilience"
 	"github.com/sluicelimits/sluice/internal/server/rls"
@@ -21,6 +22,12 @@ import (
 // labels are methods, codes, names of stores, and the names of statistics, whose number package rls bounds. The zero
 // Metrics is ready for use. It is safe for concurrent use.
 type Metrics struct {
+	// KillSwitch is the kill switch that plans follow, or nil. Set it before the Metrics are used.
+	KillSwitch interface {
+		Mode() limit.Mode
+		Failures() int64
+	}
+
 	requests metrics.Table[requestLabels]
 	calls    metrics.StoreCalls
 }
@@ -98,6 +105,13 @@ func (m *Metrics) Gather(service *rls.Service, chain *resilience.Chain) []metric
 	all = appendStats(m.calls.Append(all), service.Stats())
 	if chain != nil {
 		all = metrics.AppendChain(all, chain)
+	}
+	if m.KillSwitch != nil {
+		all = append(all,
+			metrics.Metric{Name: "sluice_kill_switch", Kind: metrics.Gauge, Value: float64(m.KillSwitch.Mode()),
+				Help: "Mode of all limits of plans, by the kill switch: 0 enforce, 1 shadow, 2 off."},
+			metrics.Metric{Name: "sluice_kill_switch_failed_polls_total", Kind: metrics.Counter,
+				Value: float64(m.KillSwitch.Failures()), Help: "Polls of the kill switch that failed."})
 	}
 	return metrics.AppendProcess(all)
 }

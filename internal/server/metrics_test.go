@@ -28,14 +28,14 @@ func readMetrics(t *testing.T, text string) map[string]float64 {
 		line = strings.TrimSuffix(line, "\n")
 		if head := metricHead.FindStringSubmatch(line); head != nil {
 			if head[1] != "" && families[head[1]] {
-				t.Errorf("%s is described twice", head[1])
+				t.Errorf("the metric %s has two descriptions, want one", head[1])
 			}
 			families[head[1]+head[2]] = true
 			continue
 		}
 		sample := metricLine.FindStringSubmatch(line)
 		if sample == nil {
-			t.Fatalf("not a line of the format: %q", line)
+			t.Fatalf("this line is not of Prometheus's text format: %q", line)
 		}
 		base := regexp.MustCompile(`_(bucket|sum|count)$`).ReplaceAllString(sample[1], "")
 		if !families[sample[1]] && !families[base] {
@@ -46,7 +46,7 @@ func readMetrics(t *testing.T, text string) map[string]float64 {
 			t.Error(err)
 		}
 		if _, twice := samples[sample[1]+sample[2]]; twice {
-			t.Errorf("%s%s is repeated", sample[1], sample[2])
+			t.Errorf("the sample %s%s is written twice, want once", sample[1], sample[2])
 		}
 		samples[sample[1]+sample[2]] = value
 	}
@@ -64,7 +64,7 @@ func TestMetrics(t *testing.T) {
 		}
 	}
 	if _, err := client.ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{}); err == nil {
-		t.Error("an empty request is not an error")
+		t.Error("an empty request returns no error, want one")
 	}
 	r.http(t, "HTTP", "POST", "/json",
 		`{"domain": "d", "descriptors": [{"entries": [{"key": "a", "value": "\"\\\n{}"}], "limit": {"unit": "DAY", `+

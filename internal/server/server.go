@@ -22,6 +22,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
@@ -127,7 +128,7 @@ func Listen(c Config) (*Server, error) {
 	}
 	s := &Server{c: c, health: health.NewServer()}
 	s.setServing(false)
-	err := errors.Join(s.addGRPC(), s.addHTTP("HTTP", c.HTTP, s.clientHandler(), c.TLS),
+	err := joinInUse(s.addGRPC(), s.addHTTP("HTTP", c.HTTP, s.clientHandler(), c.TLS),
 		s.addHTTP("debug", c.Debug, s.debugHandler(), nil))
 	if err == nil && len(s.parts) == 0 {
 		err = errors.New("server: no address to listen on")
@@ -157,6 +158,9 @@ func (s *Server) listen(name, address string, encrypted *tls.Config) (net.Listen
 		network, address = "unix", path
 	}
 	listener, err := net.Listen(network, address)
+	if errors.Is(err, syscall.EADDRINUSE) {
+		return nil, &inUseError{address: address, flag: "--" + strings.ToLower(name)}
+	}
 	if err != nil {
 		return nil, fmt.Errorf("%s server: %w", name, err)
 	}
@@ -165,6 +169,32 @@ func (s *Server) listen(name, address string, encrypted *tls.Config) (net.Listen
 		listener = tls.NewListener(listener, encrypted)
 	}
 	return listener, nil
+}
+
+// inUseError says that another program listens at an address, and which flag of sluice serve chooses the address.
+type inUseError struct{ address, flag string }
+
+func (e *inUseError) Error() string {
+	return fmt.Sprintf("listen on %s: in use by another program; choose another with %s", e.address, e.flag)
+}
+
+// joinInUse joins errors as errors.Join does, with one line for all addresses that are in use.
+func joinInUse(errs ...error) error {
+	var others []error
+	var addresses, flags []string
+	for _, err := range errs {
+		var inUse *inUseError
+		if errors.As(err, &inUse) {
+			addresses, flags = append(addresses, inUse.address), append(flags, inUse.flag)
+		} else {
+			others = append(others, err)
+		}
+	}
+	if len(flags) <= 1 {
+		return errors.Join(errs...)
+	}
+	return errors.Join(append(others, fmt.Errorf("listen on %s: in use by other programs; choose others with %s",
+		strings.Join(addresses, ", "), strings.Join(flags, ", ")))...)
 }
 
 func (s *Server) addGRPC() error {

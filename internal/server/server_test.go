@@ -135,11 +135,11 @@ func TestServe(t *testing.T) {
 	}
 	if _, err := client.ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{}); status.Code(err) != codes.Unknown ||
 		status.Convert(err).Message() != "rate limit domain must not be empty" {
-		t.Errorf("an empty request: %v", err)
+		t.Errorf("an empty request: %v, want an error about its domain", err)
 	}
 	if _, err := client.ShouldRateLimit(t.Context(), request(strings.Repeat("x",
 		5<<20))); status.Code(err) != codes.ResourceExhausted {
-		t.Errorf("a request of 5 MiB: %v", err)
+		t.Errorf("a request of 5 MiB: %v, want ResourceExhausted", err)
 	}
 	for _, name := range []string{"", server.HealthName} {
 		h, err := healthv1.NewHealthClient(conn).Check(t.Context(), &healthv1.HealthCheckRequest{Service: name})
@@ -159,10 +159,12 @@ func TestServe(t *testing.T) {
 	}{
 		{"HTTP", "POST", "/json", body, 429, `"overallCode":"OVER_LIMIT"`},
 		{"HTTP", "POST", "/json", strings.ReplaceAll(body, "x", "y"), 200, `"overallCode":"OK"`},
-		{"HTTP", "POST", "/json", "{", 400, "Bad Request"},
-		{"HTTP", "POST", "/json", "{}", 400, "Bad Request"},
-		{"HTTP", "POST", "/json", strings.ReplaceAll(body, "x", "\xff"), 400, "Bad Request"},
+		{"HTTP", "POST", "/json", "{", 400, "Bad Request: the body is not a request in JSON: unexpected EOF"},
+		{"HTTP", "POST", "/json", strings.ReplaceAll(body, "domain", "domian"), 400, `unknown field "domian"`},
+		{"HTTP", "POST", "/json", "{}", 400, "Bad Request: rate limit domain must not be empty\n"},
+		{"HTTP", "POST", "/json", strings.ReplaceAll(body, "x", "\xff"), 400, "Bad Request: the body is not "},
 		{"HTTP", "GET", "/healthcheck", "", 200, "OK"},
+		{"HTTP", "POST", "/v1/check", "{}", 404, "no plans: start it with --plans or --config-table"},
 		{"HTTP", "GET", "/rlconfig", "", 404, ""},
 		{"debug", "GET", "/rlconfig", "", 200, "d.a: unit=YEAR requests_per_unit=2, shadow_mode: false, quota_mode: " +
 			"false\n"},
@@ -249,11 +251,11 @@ func TestDrain(t *testing.T) {
 		if cut {
 			close(r.again)
 			if err := <-r.ended; err == nil || !strings.Contains(err.Error(), "second signal") {
-				t.Errorf("cut: %v", err)
+				t.Errorf("Serve after the second signal = %v, want an error that says so", err)
 			}
 			asked.Wait()
 			if answer == nil {
-				t.Error("the request was answered although it was cut off")
+				t.Error("the request in flight is answered, want it cut off by the second signal")
 			}
 			close(g.open)
 			continue
@@ -261,12 +263,12 @@ func TestDrain(t *testing.T) {
 		close(g.open)
 		asked.Wait()
 		if answer != nil {
-			t.Errorf("the request in flight: %v", answer)
+			t.Errorf("the request in flight ended with %v, want an answer", answer)
 		}
 		// The health check's own stream is still open, so that the server has to wait for it: end it.
 		_ = conn.Close()
 		if err := <-r.ended; err != nil {
-			t.Errorf("Serve: %v", err)
+			t.Errorf("Serve = %v, want no error", err)
 		}
 	}
 }
@@ -282,14 +284,21 @@ func TestListenErrors(t *testing.T) {
 	s := service(t, nil)
 	if _, err := server.Listen(server.Config{RateLimits: s, GRPC: "127.0.0.1:0",
 		HTTP: taken.Addr().String()}); err == nil ||
-		!strings.Contains(err.Error(), "HTTP server: listen tcp "+taken.Addr().String()) {
-		t.Errorf("a taken address: %v", err)
+		err.Error() != "listen on "+taken.Addr().String()+": in use by another program; choose another with --http" {
+		t.Errorf("Listen at an address in use = %v, want an error that names it, and the flag", err)
+	}
+	if _, err := server.Listen(server.Config{RateLimits: s, GRPC: taken.Addr().String(), HTTP: taken.Addr().String(),
+		Debug: "nowhere"}); err == nil || strings.Count(err.Error(), "in use") != 1 ||
+		!strings.Contains(err.Error(), "choose others with --grpc, --http") ||
+		!strings.Contains(err.Error(), "debug server: listen tcp: address nowhere") {
+		t.Errorf("Listen at two addresses in use and a bad one = %v, want one line about the two, and another "+
+			"about the third", err)
 	}
 	if _, err := server.Listen(server.Config{RateLimits: s}); err == nil {
-		t.Error("Listen without an address succeeds")
+		t.Error("Listen without an address returns no error, want one")
 	}
 	if _, err := server.Listen(server.Config{GRPC: "127.0.0.1:0"}); err == nil {
-		t.Error("Listen without a service succeeds")
+		t.Error("Listen without a service returns no error, want one")
 	}
 }
 
@@ -426,10 +435,10 @@ func TestMutualTLS(t *testing.T) {
 		t.Errorf("a client of the authority: %v", err)
 	}
 	if err := ask(others, "stranger"); err == nil {
-		t.Error("a client of another authority is answered")
+		t.Error("a client with a certificate of another authority is answered, want it refused")
 	}
 	if err := ask(nil, "nobody"); err == nil {
-		t.Error("a client without a certificate is answered")
+		t.Error("a client without a certificate is answered, want it refused")
 	}
 	write(t, trusted, others.pem)
 	if err := certs.Reload(); err != nil {
@@ -439,7 +448,7 @@ func TestMutualTLS(t *testing.T) {
 		t.Errorf("a client of the new authority: %v", err)
 	}
 	if err := ask(clients, "old"); err == nil {
-		t.Error("a client of the old authority is answered")
+		t.Error("a client with a certificate of the old authority is answered, want it refused")
 	}
 	write(t, trusted, []byte("nothing"))
 	if err := certs.Reload(); err == nil || !strings.Contains(log.String(), "last good ones stay in force") {
@@ -449,7 +458,7 @@ func TestMutualTLS(t *testing.T) {
 		t.Errorf("after a bad file: %v", err)
 	}
 	if _, err := server.OpenCertificates(cert, cert, "", slog.Default()); err == nil {
-		t.Error("a file that holds no key is accepted")
+		t.Error("OpenCertificates accepts a file without a key, want an error")
 	}
 }
 

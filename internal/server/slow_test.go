@@ -3,10 +3,12 @@ package server_test
 import (
 	"crypto/tls"
 	"crypto/x509"
+	"flag"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"testing"
 	"time"
 
@@ -18,11 +20,21 @@ import (
 	"github.com/sluicelimits/sluice/internal/server"
 )
 
-// patience is how long a test waits for what must happen in the end. The server's own bounds are at most 10 s.
+// TestMain lets more tests run in parallel than there are processors, because those of slow clients only wait for the
+// server.
+func TestMain(m *testing.M) {
+	if err := flag.Set("test.parallel", "16"); err != nil {
+		panic(err)
+	}
+	os.Exit(m.Run())
+}
+
+// patience is how long a test waits for an event that must happen. The server's own time limits are at most 10 s.
 const patience = time.Minute
 
-// Guarantees that clients that connect and then say nothing, or stop in the middle of a handshake, a header or a body,
-// are cut off, also where they hold every connection that the server takes: a client that comes after them is served.
+// Guarantees that clients that connect and then send nothing, or stop in the middle of a handshake, a header or a body,
+// are disconnected, even if they hold every connection that the server accepts; and that a client that comes after them
+// is served.
 func TestSlowClients(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it waits until the server has lost its patience, which is 5 to 10 s")
@@ -84,7 +96,7 @@ func TestSlowClients(t *testing.T) {
 	}
 }
 
-// served asks a server as a client should, and waits until there is a connection for it.
+// served makes a request as a client should, and waits until there is a connection for it.
 func served(t *testing.T, r *running, name string, trust *tls.Config) error {
 	t.Helper()
 	if name == "gRPC" {

@@ -11,12 +11,12 @@ import (
 	"github.com/sluicelimits/sluice/internal/telemetry"
 )
 
-// Guarantees that people see of a count its sum, of a level how it stands, and of times their percentiles, for each
-// function and cell apart, however many count at once.
+// Guarantees that the board shows the sum of a counter, the current value of a level, and the percentiles of times, for
+// each function and cell separately, however many goroutines count concurrently.
 func TestBoard(t *testing.T) {
 	b := telemetry.NewBoard()
 	if all := b.All(); all == nil || len(all) != 0 {
-		t.Errorf("before anything was counted: %v", all)
+		t.Errorf("All before anything was counted = %v, want an empty list that is not nil", all)
 	}
 	var counting sync.WaitGroup
 	for range 8 {

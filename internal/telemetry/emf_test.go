@@ -36,12 +36,12 @@ type document struct {
 	Root       map[string]json.RawMessage
 }
 
-// distribution is the one form of a metric that is no number.
+// distribution is the only form of a metric that is not a single number.
 type distribution struct {
 	Values, Counts []float64
 }
 
-// number is a metric that is one number; 0 where it is absent.
+// number returns the value of a metric that is one number, or 0 if it is absent.
 func (d *document) number(t testing.TB, name string) (n float64) {
 	t.Helper()
 	raw, ok := d.Root[name]
@@ -66,7 +66,7 @@ func (d *document) distribution(t testing.TB, name string) (v distribution) {
 	return v
 }
 
-// strict decodes one JSON value without members that are not known.
+// strict decodes one JSON value, and fails if it has unknown members.
 func strict(text []byte, to any) error {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.DisallowUnknownFields()
@@ -227,7 +227,7 @@ func noDuplicates(d *json.Decoder) error {
 	return err
 }
 
-// The twin of every test that parses lines: it proves that each rule can be broken.
+// Guarantees that the tests that parse lines can fail: parseEMF refuses a line that breaks any one of the rules.
 func TestParseEMFRefuses(t *testing.T) {
 	const good = `{"_aws":{"Timestamp":1700000000000,"CloudWatchMetrics":[{"Namespace":"N","Dimensions":[["cell"]],` +
 		`"Metrics":[{"Name":"a","Unit":"Count"},{"Name":"b","Unit":"Percent","StorageResolution":1}]}]},"cell":"c",` +

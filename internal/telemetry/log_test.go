@@ -16,7 +16,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/telemetry"
 )
 
-// origin is what a request brings.
+// origin returns the ids that a request brings.
 var origin = telemetry.Origin{RequestID: "c6af9ac6-7b61-11e6-9a41-93e8deadbeef", Trace: telemetry.Trace{ID: traceID}}
 
 func newLogger(level slog.Leveler) (*slog.Logger, *bytes.Buffer) {
@@ -24,7 +24,7 @@ func newLogger(level slog.Leveler) (*slog.Logger, *bytes.Buffer) {
 	return slog.New(telemetry.NewHandler(&out, level)), &out
 }
 
-func decoded(t *testing.T, line []byte) map[string]any {
+func decodeLine(t *testing.T, line []byte) map[string]any {
 	t.Helper()
 	var m map[string]any
 	if err := strict(line, &m); err != nil {
@@ -33,18 +33,18 @@ func decoded(t *testing.T, line []byte) map[string]any {
 	return m
 }
 
-// Guarantees that the handler keeps slog's rules, with a request and without.
+// Guarantees that the handler keeps slog's rules, with the context of a request and without one.
 func TestHandlerIsAHandler(t *testing.T) {
 	for _, ctx := range []context.Context{context.Background(), telemetry.WithOrigin(context.Background(), origin)} {
 		var out bytes.Buffer
 		slogtest.Run(t, func(*testing.T) slog.Handler {
 			out.Reset()
 			return inContext{telemetry.NewHandler(&out, nil), ctx}
-		}, func(t *testing.T) map[string]any { return decoded(t, out.Bytes()) })
+		}, func(t *testing.T) map[string]any { return decodeLine(t, out.Bytes()) })
 	}
 }
 
-// inContext handles everything as if it were logged in ctx.
+// inContext is a handler that handles each record as if it were logged with ctx.
 type inContext struct {
 	slog.Handler
 	ctx context.Context
@@ -56,8 +56,8 @@ func (h inContext) WithAttrs(a []slog.Attr) slog.Handler {
 }
 func (h inContext) WithGroup(n string) slog.Handler { return inContext{h.Handler.WithGroup(n), h.ctx} }
 
-// Guarantees that every line of a request can be found by its ids, whichever logger wrote it; in a group they would
-// have another name, and a search would miss them.
+// Guarantees that each line of a request can be found by the request's ids, whichever logger wrote it. Within a group
+// the ids would have another name, and a search would not find them.
 func TestLinesNameTheirRequest(t *testing.T) {
 	ctx := telemetry.WithOrigin(context.Background(), origin)
 	log, out := newLogger(nil)
@@ -68,7 +68,7 @@ func TestLinesNameTheirRequest(t *testing.T) {
 	} {
 		out.Reset()
 		l.InfoContext(ctx, "decided", "k", "v")
-		m := decoded(t, out.Bytes())
+		m := decodeLine(t, out.Bytes())
 		if m["request_id"] != origin.RequestID || m["trace_id"] != traceID || m["xray_trace_id"] != rootID ||
 			m["msg"] != "decided" {
 			t.Errorf("%s: %s", name, out)
@@ -80,7 +80,7 @@ func TestLinesNameTheirRequest(t *testing.T) {
 			}
 		}
 		if inner["k"] != "v" {
-			t.Errorf("%s: k is not where it belongs: %s", name, out)
+			t.Errorf("%s: the attribute k is not in its group: %s", name, out)
 		}
 	}
 
@@ -96,27 +96,27 @@ func TestLinesNameTheirRequest(t *testing.T) {
 	} {
 		out.Reset()
 		log.InfoContext(c.ctx, "decided")
-		m := decoded(t, out.Bytes())
+		m := decodeLine(t, out.Bytes())
 		for _, key := range c.want {
 			if m[key] == nil {
 				t.Errorf("%s: %s is missing: %s", name, key, out)
 			}
 		}
 		if len(m) != 3+len(c.want) { // time, level, msg
-			t.Errorf("%s: %s; want only %v beside the usual", name, out, c.want)
+			t.Errorf("%s: %s; want only %v besides time, level and msg", name, out, c.want)
 		}
 	}
 
 	out.Reset()
 	log.InfoContext(telemetry.WithOrigin(context.Background(),
 		telemetry.Origin{RequestID: strings.Repeat("é\n", 1<<20)}), "decided")
-	if id := decoded(t, out.Bytes())["request_id"].(string); len(id) < 100 || len(id) > 128 ||
+	if id := decodeLine(t, out.Bytes())["request_id"].(string); len(id) < 100 || len(id) > 128 ||
 		bytes.Count(out.Bytes(), []byte("\n")) != 1 {
-		t.Errorf("a request id of 3 MB is told in %d bytes: %.200s", len(id), out)
+		t.Errorf("a request id of 3 MB is logged in %d bytes, want one short line: %.200s", len(id), out)
 	}
 }
 
-// Guarantees that two loggers made from one do not write each other's attributes.
+// Guarantees that two loggers that were derived from one logger do not write each other's attributes.
 func TestLoggersOfOneOrigin(t *testing.T) {
 	ctx := telemetry.WithOrigin(context.Background(), origin)
 	log, out := newLogger(nil)
@@ -126,7 +126,7 @@ func TestLoggersOfOneOrigin(t *testing.T) {
 	second.InfoContext(ctx, "m")
 	one, two, _ := bytes.Cut(out.Bytes(), []byte("\n"))
 	for line, want := range map[string]string{string(one): "first", string(two): "second"} {
-		if g := decoded(t, []byte(line))["g"].(map[string]any); g[want] == nil || len(g) != 2 {
+		if g := decodeLine(t, []byte(line))["g"].(map[string]any); g[want] == nil || len(g) != 2 {
 			t.Errorf("the %s logger wrote %s", want, line)
 		}
 	}
@@ -136,7 +136,7 @@ func TestLevel(t *testing.T) {
 	log, out := newLogger(slog.LevelWarn)
 	log.Info("not this")
 	log.Warn("this")
-	if got := decoded(t, out.Bytes()); got["msg"] != "this" {
+	if got := decodeLine(t, out.Bytes()); got["msg"] != "this" {
 		t.Errorf("logged %s, want only the warning", out)
 	}
 }
@@ -149,12 +149,12 @@ type credential struct {
 	Nested []map[string]any
 }
 
-// valuer logs itself as something else.
+// valuer is a value that is logged as another value.
 type valuer struct{ value slog.Value }
 
 func (v valuer) LogValue() slog.Value { return v.value }
 
-// writesItself is JSON of its own making, and an error beside.
+// writesItself is a value that writes its own JSON, and is also an error.
 type writesItself struct{}
 
 func (writesItself) Error() string { return "an error" }
@@ -162,13 +162,13 @@ func (writesItself) MarshalJSON() ([]byte, error) {
 	return []byte(`{"n":12345678901234567890,"x":[{"api_key":"` + secret + `"}]}`), nil
 }
 
-// refuses is JSON that cannot be, and says why in so many words.
+// refuses is a value that cannot be encoded as JSON, with an error that contains a secret.
 type refuses struct{}
 
 func (refuses) MarshalJSON() ([]byte, error) { return nil, errors.New("cannot encode " + secret) }
 
-// carriers is each way a secret can come into a line under a key that tells.
-func carriers() map[string]func(*slog.Logger) {
+// secretCarriers returns the ways in which a secret can come into a line under a key that names a secret.
+func secretCarriers() map[string]func(*slog.Logger) {
 	header := http.Header{"Authorization": {"Bearer " + secret}, "Accept": {"kept"}}
 	carriers := map[string]func(*slog.Logger){
 		"with":         func(l *slog.Logger) { l.With("authorization", secret).Info("m", "k", "kept") },
@@ -213,15 +213,16 @@ func carriers() map[string]func(*slog.Logger) {
 	return carriers
 }
 
-// Guarantees that no secret under a key that tells it comes into a line, in whatever shape, and that what stands beside
-// it is not lost with it. The twin: slog's own handler writes every one of them.
+// Guarantees that no secret under a key that names one is written into a line, in whatever form, and that other
+// attributes beside it are kept. To show that the test can fail, it checks that slog's own handler writes each of these
+// secrets.
 func TestRedaction(t *testing.T) {
 	ctx := telemetry.WithOrigin(context.Background(), origin)
-	for name, write := range carriers() {
+	for name, write := range secretCarriers() {
 		var plain bytes.Buffer
 		write(slog.New(slog.NewJSONHandler(&plain, nil)))
 		if !strings.Contains(plain.String(), secret) && name != "bytes" {
-			t.Errorf("%s: slog's own handler writes no secret, so this case proves nothing: %s", name, plain.String())
+			t.Errorf("%s: slog's own handler writes no secret, so this case shows nothing: %s", name, plain.String())
 		}
 		for _, ctx := range []context.Context{context.Background(), ctx} {
 			var out bytes.Buffer
@@ -230,16 +231,16 @@ func TestRedaction(t *testing.T) {
 				t.Errorf("%s: the secret is in %s", name, out.String())
 			}
 			if !strings.Contains(out.String(), "kept") {
-				t.Errorf("%s: what is no secret is lost: %s", name, out.String())
+				t.Errorf("%s: an attribute that is no secret is missing: %s", name, out.String())
 			}
 			for line := range bytes.Lines(out.Bytes()) {
-				decoded(t, line)
+				decodeLine(t, line)
 			}
 		}
 	}
 }
 
-// Guarantees that what is no secret is written as slog writes it.
+// Guarantees that attributes that are not secret are written as slog writes them.
 func TestNothingElseIsRedacted(t *testing.T) {
 	write := func(l *slog.Logger) {
 		l.Info("the store did not decide", "error", fmt.Errorf("spend 1: %w", errors.New("timeout")), "store", "redis",

@@ -14,8 +14,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/telemetry"
 )
 
-// Guarantees that a function's counts become one line that CloudWatch reads, in which a 0 is no metric, and that the
-// next line begins anew.
+// Guarantees that the counts of a function become one line that CloudWatch can read, in which a count of 0 is no
+// metric, and that the next line starts at 0 again.
 func TestMeter(t *testing.T) {
 	var out bytes.Buffer
 	m, err := telemetry.NewMeter(telemetry.Config{Writer: &out, Cell: "eu-1", Function: "applier"})
@@ -24,7 +24,7 @@ func TestMeter(t *testing.T) {
 	}
 	now := time.Unix(1_700_000_000, 0)
 	if err := m.Flush(now); err != nil || out.Len() > 0 {
-		t.Fatalf("a line of nothing: %v, %q", err, out.String())
+		t.Fatalf("Flush without events: %v, writes %q; want nothing", err, out.String())
 	}
 	m.Count("events_applied", 2)
 	m.Count("events_applied", 3)
@@ -50,9 +50,9 @@ func TestMeter(t *testing.T) {
 	}
 }
 
-// Guarantees that a line tells as a metric what the list says, and the rest as plain numbers: of what is always told
-// the 0, too, of faults only those that there are, and of what is usual nothing; a line without any metric has no
-// directive, which would be none.
+// Guarantees that a line contains as metrics only those that the list has as metrics, and the others as plain numbers.
+// Those marked Always are there even if they are 0. A fault is a metric only if it has occurred, and usual events are
+// none. A line without any metric has no directive for CloudWatch, because an empty one is invalid.
 func TestMeterTellsByTheList(t *testing.T) {
 	var out bytes.Buffer
 	m, err := telemetry.NewMeter(telemetry.Config{Writer: &out, Function: "f"})
@@ -94,7 +94,8 @@ func TestMeterTellsByTheList(t *testing.T) {
 	}
 }
 
-// Guarantees that functions which share a number tell it alike: a meter goes by its name.
+// Guarantees that functions that share a metric's name report it in the same way, because a meter knows it only by its
+// name.
 func TestMetersTellAlike(t *testing.T) {
 	told := map[string]telemetry.Metric{}
 	for _, m := range telemetry.Metrics() {
@@ -102,16 +103,16 @@ func TestMetersTellAlike(t *testing.T) {
 			continue
 		}
 		if is, there := told[m.Name]; there && (is.Always != m.Always || is.LineOnly != m.LineOnly) {
-			t.Errorf("%s is told in two ways", m.Name)
+			t.Errorf("the metric %s is reported in two ways", m.Name)
 		}
 		told[m.Name] = m
 		if m.Always && m.LineOnly {
-			t.Errorf("%s is always told as a metric, and never", m.Name)
+			t.Errorf("the metric %s is Always and LineOnly, which contradict each other", m.Name)
 		}
 	}
 }
 
-// Guarantees that no name from outside, and no number of them, breaks a line.
+// Guarantees that neither names that come from outside, nor many of them, make a line invalid.
 func TestMeterNames(t *testing.T) {
 	var out bytes.Buffer
 	m, err := telemetry.NewMeter(telemetry.Config{Writer: &out})
@@ -139,8 +140,8 @@ type refusing struct{}
 
 func (refusing) Write([]byte) (int, error) { return 0, errors.New("full") }
 
-// Guarantees that whoever counts nothing need not ask, that many may count at once, and that bad settings and writers
-// are told.
+// Guarantees that a nil meter can be used by code that counts nothing, that many goroutines can count concurrently, and
+// that invalid settings and failing writers are reported.
 func TestMeterEdges(t *testing.T) {
 	var none *telemetry.Meter
 	none.Count("a", 1)
@@ -149,11 +150,11 @@ func TestMeterEdges(t *testing.T) {
 		t.Error(err)
 	}
 	if _, err := telemetry.NewMeter(telemetry.Config{}); err == nil {
-		t.Error("a meter without a writer")
+		t.Error("NewMeter accepts a configuration without a writer, want an error")
 	}
 	if _, err := telemetry.NewMeter(telemetry.Config{Writer: refusing{},
 		Totals: func() telemetry.Totals { return telemetry.Totals{} }}); err == nil {
-		t.Error("a meter with totals, which it would never ask")
+		t.Error("NewMeter accepts Totals, which a meter never calls; want an error")
 	}
 	m, err := telemetry.NewMeter(telemetry.Config{Writer: refusing{}})
 	if err != nil {
@@ -165,6 +166,6 @@ func TestMeterEdges(t *testing.T) {
 	}
 	all.Wait()
 	if err := m.Flush(time.Now()); err == nil {
-		t.Error("a line that was not written is no error")
+		t.Error("Flush returns no error although the line was not written, want one")
 	}
 }

@@ -111,7 +111,7 @@ func Metrics() []Metric {
 		"From the write of a change to when the topic accepted it.")
 
 	add(inBalancer, "active_cell_count", unitCount, Level, always,
-		"Cells that have a weight in the shares. The number "+
+		"Cells that have a share. The number "+
 			"falls only if a cell is drained or removed: a cell that is down keeps its share.")
 	add(inBalancer, "shares_awaited", unitCount, Level, not0, "Cells that have not acknowledged the current "+
 		"change of shares. If it stays above 0, a cell is down, and no change proceeds until the cell is back or "+
@@ -154,7 +154,7 @@ func Metrics() []Metric {
 	add(inAnchor, "anchor_missing", unitCount, Level, always,
 		"1 if the audit trail has no anchor of the day after a run, otherwise 0.")
 	add(inAnchor, "anchor_taken", unitCount, Level, not0,
-		"1 if a run found an object that has the name of an anchor and is not one: an operator must look at it.")
+		"1 if a run found an object that has the name of an anchor but is not an anchor: an operator must look at it.")
 
 	add(inReconcile, "drift", unitCount, Level, always,
 		"Differences between the control tables and the cell's copy, except changes that are still on their way: "+
@@ -196,9 +196,8 @@ func Metrics() []Metric {
 
 const propagation = "From the write of a change in the control tables to when it is enforced, of "
 
-const namesLost = "Metrics that were not written, because their names are not valid or there are too many: a mistake " +
-	"in " +
-	"the program."
+const namesLost = "Metrics that were not written, because their names are not valid or there are too many: a " +
+	"mistake in the program."
 
 // addAuthorizer adds the metrics that a Recorder writes.
 func addAuthorizer(add func(name, unit string, form Form, always bool, meaning string)) {
@@ -217,44 +216,49 @@ func addAuthorizer(add func(name, unit string, form Form, always bool, meaning s
 		"`onStoreFailure` "+
 		"applied; the log names the key.")
 	add("config_stale", unitNone, Level, true,
-		"1 in a second in which a decision used a configuration older than 30 s, otherwise 0.")
+		"1 in each second in which a decision used a configuration older than 30 s, otherwise 0.")
 	add("kill_switch", unitNone, Level, false,
 		"The mode of the cell's limits if they are not enforced: 1 in shadow, 2 off.")
 	add("kill_switch_spared", unitCount, Counted, false,
-		"Requests that passed in mode shadow although a limit denied them. They do not count in `enforce_denied`.")
+		"Requests that passed although a limit denied them, because the kill switch has put the cell in mode shadow. "+
+			"They do not count in `enforce_denied`.")
 	add("kill_switch_unheard", unitCount, Counted, false, "Polls of the kill switch that failed, because "+
-		"AppConfig did not answer or its document is not valid. The mode stays.")
+		"AppConfig did not answer or its document is not valid. The mode stays as it is.")
 	add("per_cell_limit_effective", unitPercent, Level, false,
-		"What the cell grants, in percent of what all cells grant together: the mean over the tiers of plans that "+
-			"are divided among cells (of the first 100 plans that an instance has read, without quotas and limits "+
-			"that one cell counts for all), once a minute and instance. The values of all cells add up to 100. If "+
-			"the sum is above 100 for longer than a change of shares takes, the cells together grant more than the "+
-			"limits. If it is below 100, a part of the limits is unused. It is 100 if the cell is alone. A boost or "+
-			"override of one tenant does not change it.")
+		"The cell's share of the limits, in percent. It is the mean over the tiers that are divided among cells, of "+
+			"the first 100 plans that an instance has read. Quotas, and limits that one cell counts for all, are "+
+			"not included. Each instance writes it once a minute. The values of all cells normally add up to 100. "+
+			"If their sum stays above 100 for longer than a change of shares takes, the cells together grant more "+
+			"than the limits. If the sum is below 100, a part of the limits is unused. A cell that is alone has "+
+			"100. Boosts and overrides of tenants do not change the value.")
 	add("over_admission_ratio", unitNone, Level, false,
-		"Of the counters that were charged in a second: the units in the fullest, divided by the units that its "+
-			"limit holds. It is at most 1 normally, and above 1 if more was admitted than the limit, by the store's "+
-			"own count. It covers each request that a store, or a lease from it, admitted, and each counter after a "+
-			"replay of what the fallback limiter admitted while the store did not answer. The limit is the cell's "+
-			"share of it. It does not cover what the store has lost (a failover), what is admitted while the store "+
-			"does not answer, what several cells admit together (see `per_cell_limit_effective`), and `ipLimits`. "+
-			"Lowering a limit does not raise it, because units that were charged before are not a new admission.")
+		"How full the fullest counter is that was charged in a second: the units that the store has counted in it, "+
+			"divided by the units that its limit allows. If several cells share the limit, the cell's share is "+
+			"meant. A value of at most 1 is normal. A value above 1 says that more units than the limit were "+
+			"admitted. The metric covers each request that a store, or a lease from it, admitted. It also covers "+
+			"the units that the fallback limiter admitted while the store did not answer, once they are replayed. "+
+			"It does not cover what a store has lost (a failover), units that are not replayed yet, what several "+
+			"cells admit together (see `per_cell_limit_effective`), and `ipLimits`. If a limit is lowered, the "+
+			"units that were charged before do not raise the metric.")
 	add("limiter_latency", unitMicros, Spread, false,
 		"How long the decision over the limits of a request took, including waits for stores.")
-	for s := range storeCount {
-		add("store_latency_"+s.String(), unitMicros, Spread, false,
-			"How long a call of the store took, including calls that failed.")
-		add("store_errors_"+s.String(), unitCount, Counted, false,
-			"Calls that the store did not answer, or not in time.")
+	for s, name := range [storeCount]string{Redis: "Redis or Valkey", DynamoDB: "the cell's counters table",
+		Memory: "the memory of the instance", Home: "the counters table of another cell",
+		OtherStore: "a store of another kind"} {
+		add("store_latency_"+Store(s).String(), unitMicros, Spread, false,
+			"How long a call to "+name+" took, including calls that failed.")
+		add("store_errors_"+Store(s).String(), unitCount, Counted, false,
+			"Calls to "+name+" that had no answer, or none in time.")
 	}
 	add("lease_hit_rate", unitPercent, Averaged, false,
-		"100 for each decision from a lease, 0 for each call of the lease layer to its store.")
+		"Decisions from leases, in percent of decisions from leases and calls of the lease layer to its store: "+
+			"each such decision counts as 100, each such call as 0.")
 	add("early_denials", unitCount, Counted, false,
-		"Denials from leases that were not necessary: other instances held leased units, and gave them back before "+
-			"the denial ended.")
+		"Denials that an instance made without a call, and that were not necessary: the store admitted again "+
+			"before the time that the denial had named, because another instance had given back leased units.")
 	add("cold_starts", unitCount, Counted, false, "Instances that started.")
 	add("events_refused", unitCount, Counted, false,
-		"Events that are not for an authorizer: it is attached to the wrong source of events.")
+		"Events that are not requests of API Gateway to an authorizer: the function is attached to the wrong source.")
 	add("panics", unitCount, Counted, false, "Requests that ended in a panic. Each was denied.")
 	add("telemetry_lines_lost", unitCount, Counted, false, "Lines of metrics that could not be written.")
 }

@@ -20,8 +20,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/telemetry"
 )
 
-// of are the metrics of a function by name; repeated are names that it has twice.
-func of(all []telemetry.Metric, function string) (names map[string]telemetry.Metric, repeated []string) {
+// metricsOf returns the metrics of a function by name, and the names that the function has twice.
+func metricsOf(all []telemetry.Metric, function string) (names map[string]telemetry.Metric, repeated []string) {
 	names = map[string]telemetry.Metric{}
 	for _, m := range all {
 		if !slices.Contains(m.Functions, function) {
@@ -35,7 +35,7 @@ func of(all []telemetry.Metric, function string) (names map[string]telemetry.Met
 	return names, repeated
 }
 
-// functionsOf are all functions that write metrics.
+// functionsOf lists all functions that write metrics.
 func functionsOf(all []telemetry.Metric) []string {
 	var names []string
 	for _, m := range all {
@@ -45,7 +45,7 @@ func functionsOf(all []telemetry.Metric) []string {
 	return slices.Compact(names)
 }
 
-// Guarantees that whoever makes alarms of the list finds in it what CloudWatch has to be told, once for each function.
+// Guarantees that the list has what is needed to make alarms in CloudWatch, once for each metric and function.
 func TestMetricsAreWhole(t *testing.T) {
 	all := telemetry.Metrics()
 	form := regexp.MustCompile(`^[a-z]+(_[a-z]+)*$`)
@@ -63,17 +63,17 @@ func TestMetricsAreWhole(t *testing.T) {
 		}
 	}
 	for _, f := range functionsOf(all) {
-		if _, repeated := of(all, f); repeated != nil {
+		if _, repeated := metricsOf(all, f); repeated != nil {
 			t.Errorf("%s has twice: %v", f, repeated)
 		}
 		if _, err := os.Stat(filepath.Join("../../functions", f, "main.go")); err != nil {
-			t.Errorf("there is no function %q", f)
+			t.Errorf("the list names the function %q, which does not exist", f)
 		}
 	}
 }
 
-// Guarantees that the authorizer's lines have the metrics of the list, under their names and units, those and no
-// others; and that those which the list says are always told are.
+// Guarantees that the authorizer's lines have exactly the metrics of the list, with their names and units, and always
+// those that the list marks as Always.
 func TestRecorderWritesTheList(t *testing.T) {
 	var out lines
 	r := newRecorder(t, telemetry.Config{
@@ -95,7 +95,7 @@ func TestRecorderWritesTheList(t *testing.T) {
 	r.Propagated(noon, time.Second)
 	r.EventRefused(noon)
 	r.Panic(noon)
-	list, _ := of(telemetry.Metrics(), "authorizer")
+	list, _ := metricsOf(telemetry.Metrics(), "authorizer")
 	wrote := out.flushed(t, r)[0].Units
 	delete(list, "telemetry_lines_lost") // TestFailingWriter has it
 	for name, m := range list {
@@ -105,7 +105,7 @@ func TestRecorderWritesTheList(t *testing.T) {
 	}
 	for name := range wrote {
 		if _, there := list[name]; !there {
-			t.Errorf("%s is written, and not in the list", name)
+			t.Errorf("the metric %s is written, but is not in the list", name)
 		}
 	}
 
@@ -116,13 +116,13 @@ func TestRecorderWritesTheList(t *testing.T) {
 	delete(wrote, "panics")
 	for name, m := range list {
 		if _, there := wrote[name]; there != m.Always {
-			t.Errorf("%s is in the least line: %t, and the list says %t", name, there, m.Always)
+			t.Errorf("%s is in a line without any events: %t, want %t as in the list", name, there, m.Always)
 		}
 	}
 }
 
-// meters are the names in a folder's calls of Count and Took, with the unit that each has. A name must be a text, one
-// of a list of texts that is gone through, or a text with a value of a type of texts behind it.
+// meters returns the names in the calls of Count and Took in a folder, each with its unit. A name must be a text, an
+// element of a list of texts in a loop, or a text followed by a value of a type of texts.
 func meters(dir string) (map[string]string, error) {
 	names := map[string]string{}
 	files, err := filepath.Glob(filepath.Join(dir, "*.go"))
@@ -154,7 +154,7 @@ func meters(dir string) (map[string]string, error) {
 			unit := map[string]string{"Count": "Count", "Took": "Seconds"}[method.Sel.Name]
 			switch name := call.Args[0].(type) {
 			case *ast.BasicLit:
-				names[unquoted(name)] = unit
+				names[unquote(name)] = unit
 			case *ast.Ident:
 				if listed[name.Name] == nil {
 					err = fmt.Errorf("%s: a metric's name is the variable %s", dir, name.Name)
@@ -169,7 +169,7 @@ func meters(dir string) (map[string]string, error) {
 					return false
 				}
 				for _, text := range typed {
-					names[unquoted(prefix)+text] = unit
+					names[unquote(prefix)+text] = unit
 				}
 			default:
 				err = fmt.Errorf("%s: a metric's name is a %T", dir, name)
@@ -180,7 +180,7 @@ func meters(dir string) (map[string]string, error) {
 	return names, err
 }
 
-// texts are the constants that have a type of their own, and the lists of texts that a variable goes through.
+// texts holds the constants that have a type of their own, and the lists of texts over which a loop runs.
 func texts(files []*ast.File) (typed []string, listed map[string][]string) {
 	listed = map[string][]string{}
 	for _, file := range files {
@@ -188,7 +188,7 @@ func texts(files []*ast.File) (typed []string, listed map[string][]string) {
 			switch n := n.(type) {
 			case *ast.ValueSpec:
 				if of, ok := n.Type.(*ast.Ident); ok && of.Name == "Drift" {
-					typed = append(typed, unquoted(n.Values[0].(*ast.BasicLit)))
+					typed = append(typed, unquote(n.Values[0].(*ast.BasicLit)))
 				}
 			case *ast.RangeStmt:
 				list, isList := n.X.(*ast.CompositeLit)
@@ -198,7 +198,7 @@ func texts(files []*ast.File) (typed []string, listed map[string][]string) {
 				}
 				for _, e := range list.Elts {
 					if text, ok := e.(*ast.BasicLit); ok && text.Kind == token.STRING {
-						listed[value.Name] = append(listed[value.Name], unquoted(text))
+						listed[value.Name] = append(listed[value.Name], unquote(text))
 					}
 				}
 			}
@@ -208,7 +208,7 @@ func texts(files []*ast.File) (typed []string, listed map[string][]string) {
 	return typed, listed
 }
 
-func unquoted(l *ast.BasicLit) string {
+func unquote(l *ast.BasicLit) string {
 	text, err := strconv.Unquote(l.Value)
 	if err != nil {
 		return l.Value
@@ -216,14 +216,14 @@ func unquoted(l *ast.BasicLit) string {
 	return text
 }
 
-// packages are those that count for a function.
+// packages lists the packages that count for a function.
 var packages = map[string][]string{
 	"publisher": {"publisher"}, "balancer": {"balancer", "publisher"}, "applier": {"applier"},
 	"archiver": {"archiver"}, "anchor": {"anchor"},
 	"reconcile": {"reconcile"}, "canary": {"canary"},
 }
 
-// differences are what a function counts that the list does not have so, and the other way round.
+// differences returns what a function counts that the list does not have in the same way, and the other way round.
 func differences(list map[string]telemetry.Metric, counts map[string]string) (wrong []string) {
 	for name, unit := range counts {
 		if m, there := list[name]; !there || m.Unit != unit {
@@ -239,9 +239,9 @@ func differences(list map[string]telemetry.Metric, counts map[string]string) (wr
 	return wrong
 }
 
-// Guarantees that what the other functions count is in the list, and that nothing is in it which nobody counts: an
-// alarm on a metric that is never written would never ring. It looks at the source, for no test can make every function
-// count everything.
+// Guarantees that all metrics that the other functions count are in the list, and that the list has no metric that
+// nobody counts: an alarm on such a metric would never be raised. The test reads the source, because no test can make
+// every function count everything.
 func TestMetersWriteTheList(t *testing.T) {
 	all := telemetry.Metrics()
 	for _, f := range functionsOf(all) {
@@ -256,7 +256,7 @@ func TestMetersWriteTheList(t *testing.T) {
 			}
 			maps.Copy(counts, names)
 		}
-		list, _ := of(all, f)
+		list, _ := metricsOf(all, f)
 		for _, wrong := range differences(list, counts) {
 			t.Errorf("%s: %s", f, wrong)
 		}
@@ -284,8 +284,8 @@ func TestMetersWriteTheList(t *testing.T) {
 	}
 }
 
-// Proves that the check of the list can fail: for a name that is misspelt in the source, one that is forgotten in the
-// list, and another unit.
+// Guarantees that the check of the list can fail: it notices a name that is misspelt in the source, one that is missing
+// in the list, and another unit.
 func TestDifferences(t *testing.T) {
 	dir := t.TempDir()
 	const source = "package p\ntype Drift string\nconst A Drift = \"a\"\nfunc f(m M, d Drift) " +
@@ -317,11 +317,12 @@ func TestDifferences(t *testing.T) {
 		t.Errorf("%q, want %q", got, want)
 	}
 	if names := write("package p\nfunc f(m M, name string) { m.Count(name, 1) }\n"); names != nil {
-		t.Errorf("a name that comes from anywhere is taken for %v", names)
+		t.Errorf("a name that is not a constant is read as %v, want none", names)
 	}
 }
 
-// alarmed are the metrics that a page says to have alarms on, by the function in whose section that stands.
+// alarmed returns the metrics that have alarms by a page of the documentation, by the function in whose section they
+// stand.
 func alarmed(page string) map[string][]string {
 	names := map[string][]string{}
 	word := regexp.MustCompile("`([a-z]+(?:_[a-z]+)+)`")
@@ -344,8 +345,8 @@ func alarmed(page string) map[string][]string {
 	return names
 }
 
-// Guarantees that every alarm that the docs ask for is on a metric of CloudWatch that this function writes, and that
-// those which the design asks for are there.
+// Guarantees that each alarm in the documentation is on a metric that this function writes for CloudWatch, and that the
+// alarms that the design asks for are there.
 func TestAlarmsAreOnMetricsThatThereAre(t *testing.T) {
 	page, err := os.ReadFile("../../docs/functions.md")
 	if err != nil {
@@ -359,10 +360,10 @@ func TestAlarmsAreOnMetricsThatThereAre(t *testing.T) {
 	}
 	names["authorizer"] = alarmed(string(page))["Output"]
 	if len(names) < 5 || len(names["authorizer"]) < 5 {
-		t.Fatalf("alarms of %d functions: this test does not read the page any more", len(names))
+		t.Fatalf("only the alarms of %d functions are found: the test can no longer read the page", len(names))
 	}
 	for function, wanted := range names {
-		list, _ := of(all, function)
+		list, _ := metricsOf(all, function)
 		for _, name := range wanted {
 			if m, there := list[name]; !there || m.LineOnly {
 				t.Errorf("the docs have an alarm of %s on %s, which it does not write as a metric", function, name)
@@ -387,11 +388,11 @@ func TestAlarmsAreOnMetricsThatThereAre(t *testing.T) {
 	}
 }
 
-// Guarantees that docs/metrics.md is what the list says.
+// Guarantees that the first table of docs/metrics.md is what the list says.
 func TestMetricsPage(t *testing.T) {
 	const file = "../../docs/metrics.md"
-	var b strings.Builder
-	b.WriteString(metricsHead)
+	const head = "\n| metric | function | unit | form | what it says |\n|---|---|---|---|---|\n"
+	var table strings.Builder
 	for _, m := range telemetry.Metrics() {
 		always := ""
 		switch {
@@ -400,113 +401,32 @@ func TestMetricsPage(t *testing.T) {
 		case m.LineOnly:
 			always = " In the line only."
 		}
-		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s%s |\n", m.Name, strings.Join(m.Functions, ", "), m.Unit, m.Form,
+		fmt.Fprintf(&table, "| `%s` | %s | %s | %s | %s%s |\n", m.Name, strings.Join(m.Functions, ", "), m.Unit, m.Form,
 			m.Meaning, always)
-	}
-	b.WriteString(metricsTail)
-	if *update {
-		if err := os.WriteFile(file, []byte(b.String()), 0o600); err != nil {
-			t.Fatal(err)
-		}
 	}
 	page, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if string(page) != b.String() {
-		t.Errorf("%s is not what the list says; make golden rewrites it", file)
+	before, rest, hasHead := strings.Cut(string(page), head)
+	got, after, hasEnd := strings.Cut(rest, "\n\n")
+	if !hasHead || !hasEnd {
+		t.Fatalf("%s has no table of metrics", file)
+	}
+	if *update {
+		if err := os.WriteFile(file, []byte(before+head+table.String()+"\n"+after), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	if got+"\n" != table.String() {
+		t.Errorf("the table in %s is not what the list says; make golden rewrites it", file)
 	}
 }
 
-const metricsHead = `# Metrics
-
-This page lists what Sluice's functions report to CloudWatch, and what its
-[other programs](#prometheus-and-opentelemetry) report to Prometheus or OpenTelemetry. It is for operators who build
-dashboards and alarms. The first list is generated from the list of which the alarms are made.
-
-The functions write metrics in the embedded metric format to their logs. The namespace is
-` + "`SLUICE_METRICS_NAMESPACE`" + `, by default ` +
-	"`Sluice`" + `. The dimensions of the authorizer, applier, reconcile and canary are
-` + "`cell`" + ` and ` +
-	"`function`" + ` (the function's name in AWS). The other functions have the dimension ` + "`function`" + ` alone. No
-tenant and no address is ever a dimension.
-
-The form says which statistic is useful:
-
-- a *count*: Sum;
-- a *level*: Maximum or Minimum, never Sum;
-- a *spread*: percentiles, with a relative error of at most 9.2 %;
-- a *rate*: Average.
-
-CloudWatch charges for each hour in which a metric is written, so few are written if nobody uses Sluice:
-
-- *always written*: the metric is in each line, batch or run, even if it is 0. If it is missing, nothing ran.
-- *in the line only*: the number is not a metric, but a member of the JSON line. No alarm can use it. Logs Insights
-  finds it. Of a spread, the line has the maximum.
-- All others are metrics if they are not 0, and their alarms take missing data for 0. A 0 that was counted is in the
-  line.
-
-A query over the log group of a function (not yet tried on AWS):
-
-    filter ispresent(records_read) | stats sum(records_read), sum(objects_made), max(archive_seconds) by bin(1h)
-
-The age of a stream's iterator is not in the list. CloudWatch has it as ` + "`IteratorAge`" + ` in the namespace
-` + "`AWS/Lambda`" + `, with the dimension ` + "`FunctionName`" + `.
-
-| metric | function | unit | form | what it says |
-|---|---|---|---|---|
-`
-
-const metricsTail = `
-## Prometheus and OpenTelemetry
-
-The functions have no port to scrape. The [rate limit service](envoy.md), the local gateway and the
-[Go library](library.md#metrics) report to Prometheus, in its text format:
-
-| program | where | beside the metrics below |
-|---|---|---|
-| ` + "`sluice serve`" + ` | ` + "`/metrics`" + ` of ` + "`--debug`" + `; by OTLP with ` + "`--otlp`" + ` | |
-| ` + "`sluice dev`" + ` | ` + "`/_sluice/metrics`" + `, if ` + "`Accept`" + ` prefers ` + "`text/plain`" + ` to ` +
-	"`application/json`" + ` | the first list, as ` + "`sluice_NAME`" + ` (a count: ` + "`sluice_NAME_total`" + `; ` +
-	`a spread: with the label ` + "`quantile`" + `), and each metric with the label ` + "`cell`" + ` |
-| the library | ` + "`Limiter.WriteMetrics`, `Limiter.Metrics`" + ` | |
-
-OpenTelemetry gets the same names and labels. Times are in seconds, as histograms.
-
-| metric | labels | of | what it says |
-|---|---|---|---|
-| ` + "`sluice_request_seconds`" + ` | method, code | service | Requests. The code ` + "`OVER_LIMIT`" +
-	` is a decision that denies. |
-| ` + "`sluice_hits_total`" + ` | key, outcome | service | Hits by the name of the statistics of a descriptor. |
-| ` + "`sluice_config_loads_total`" + ` | result | service | Configurations that were read: put in force, or refused. |
-| ` + "`sluice_rate_limit_errors_total`" + ` | cause | service | Requests of Envoy that were not decided. |
-| ` + "`sluice_refund_errors_total`" + ` | | service | Charges that could not be given back after ` +
-	`another limit had denied. |
-| ` + "`sluice_decision_seconds`" + ` | reason | gateway, library | Decisions. The library needs ` +
-	"`Config.Measure`" +
-	`; not counted by a gateway with ` + "`--api`" + `. |
-| ` + "`sluice_gateway_requests_total`" + ` | outcome | gateway | Requests. |
-| ` + "`sluice_store_call_seconds`" + ` | store, failed | all | Calls of the stores of counters. |
-| ` + "`sluice_lease_decisions_total`" + ` | how | all | Decisions from leases alone (` + "`admitted_from_leases`, " +
-	"`denied_from_memory`" + `), and those that called a store (` + "`called`" + `). |
-| ` + "`sluice_lease_units_lost_total`" + ` | | all | Units that were leased, and neither spent nor given back. |
-| ` + "`sluice_fallback_decisions_total`" + ` | policy | all | Decisions that a store did not make, by what applied. |
-| ` + "`sluice_breaker_open`" + ` | store | all | 1 while a circuit breaker makes no calls, or only probes. |
-| ` + "`sluice_instances`" + ` | | all | Processes that share the store, as far as is known. |
-| ` + "`go_goroutines`, `go_memstats_alloc_bytes`, `go_memstats_sys_bytes`" + ` | | service, ` +
-	`gateway | Goroutines and memory, under the names of Prometheus's Go client. |
-
-The number of metrics is bounded: no tenant and no address is a label. The key of ` +
-	"`sluice_hits_total`" + ` has values of
-requests only where a file says so (` + "`detailed_metric`, `value_to_metric`" + `), and then ` + "`--max-stats`" + `
-bounds them.
-
-[grafana.json](../examples/envoy/grafana.json) is a dashboard of the service for Grafana. Its queries are checked
-against what the service has; it was not looked at in Grafana yet.
-`
-
-// Guarantees that a line tells the fullest counter of its second, whether a request filled it or what an outage
-// admitted, and the cell's part of the limits where it is known; and neither where nobody knows.
+// Guarantees that a line reports the fullest counter of its second, whether a request filled it or units that were
+// admitted without the store; and the cell's part of the limits, if it is known; and neither of them if it is not
+// known.
 func TestGauges(t *testing.T) {
 	var out lines
 	asked, stand := []time.Time{}, []telemetry.Gauges{{LimitEffective: 3334},
@@ -531,11 +451,11 @@ func TestGauges(t *testing.T) {
 			t.Errorf("line %d: over_admission_ratio %v, per_cell_limit_effective %v, want %v", i, over, part, want)
 		}
 		if !asked[i].Equal(noon.Add(time.Duration(i) * time.Second)) {
-			t.Errorf("line %d asks for %s", i, asked[i])
+			t.Errorf("for line %d, Gauges is called with %s, want the time of the line", i, asked[i])
 		}
 	}
 	if _, err := telemetry.NewMeter(telemetry.Config{Writer: &out,
 		Gauges: func(time.Time) telemetry.Gauges { return telemetry.Gauges{} }}); err == nil {
-		t.Error("a meter with gauges, which it would never ask")
+		t.Error("NewMeter accepts Gauges, which a meter never calls; want an error")
 	}
 }

@@ -25,12 +25,13 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden files")
 
-// What writes a line must end with it: a goroutine left over would keep a frozen Lambda's recorder in two minds.
+// Guarantees that no goroutine that writes lines is left over. In a frozen Lambda environment it would go on at any
+// later time.
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
-// lines gathers what is written, one element for each Write.
+// lines collects what is written, one element for each call of Write.
 type lines struct {
 	mu     sync.Mutex
 	writes [][]byte
@@ -52,8 +53,8 @@ func newRecorder(t testing.TB, c telemetry.Config) *telemetry.Recorder {
 	return r
 }
 
-// flushed ends the second under way and parses all that was written. Each Write must be one valid line, and none may be
-// before the one before it.
+// flushed ends the present second, and parses everything that was written. Each call of Write must have written one
+// valid line, and the times of the lines must ascend.
 func (l *lines) flushed(t testing.TB, r *telemetry.Recorder) []*document {
 	t.Helper()
 	if err := r.Flush(context.Background()); err != nil {
@@ -68,14 +69,15 @@ func (l *lines) flushed(t testing.TB, r *telemetry.Recorder) []*document {
 			t.Fatalf("%v in %.2000s", err, line)
 		}
 		if n := len(out); n > 0 && d.Timestamp < out[n-1].Timestamp {
-			t.Fatalf("a line of %d follows one of %d", d.Timestamp, out[n-1].Timestamp)
+			t.Fatalf("a line with the timestamp %d follows one with %d, want ascending times", d.Timestamp,
+				out[n-1].Timestamp)
 		}
 		out = append(out, d)
 	}
 	return out
 }
 
-// The document, byte for byte: alarms and dashboards go by its names.
+// Guarantees each byte of a line: alarms and dashboards depend on its names.
 func TestGolden(t *testing.T) {
 	var out lines
 	totals := telemetry.Totals{Backstop: 3, LeaseLocal: 90, LeaseCalls: 10, EarlyDenials: 1}
@@ -114,8 +116,8 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// Guarantees that nothing a second can hold makes a line that CloudWatch refuses: every outcome, every step of every
-// latency, more limits than are told apart, the largest numbers.
+// Guarantees that nothing that can happen in a second makes a line that CloudWatch refuses: every outcome, every step
+// of every latency, more limits than are reported separately, and the largest numbers.
 func TestFullestLineFits(t *testing.T) {
 	var out lines
 	r := newRecorder(t, telemetry.Config{
@@ -154,9 +156,9 @@ func TestFullestLineFits(t *testing.T) {
 	t.Logf("%d bytes, %d metrics", len(out.writes[0]), len(d.Units))
 }
 
-// Guarantees that requests cannot make metrics: whatever they bring, the names are those that the package comment
-// lists, and the dimensions are the configured ones. CloudWatch bills each metric, and a tenant's name in one would be
-// told to whoever reads the dashboard.
+// Guarantees that requests cannot create metrics: whatever they contain, the names are those of the package comment,
+// and the dimensions are the configured ones. CloudWatch bills each metric, and a tenant's name in a metric would be
+// visible to everybody who reads the dashboard.
 func TestNoInputMakesAMetric(t *testing.T) {
 	var out lines
 	r := newRecorder(t, telemetry.Config{Writer: &out, Cell: "eu-1"})
@@ -182,7 +184,7 @@ func TestNoInputMakesAMetric(t *testing.T) {
 	docs := out.flushed(t, r)
 	for name := range docs[0].Units {
 		if !slices.Contains(known, name) {
-			t.Errorf("there is a metric %q", name)
+			t.Errorf("the line has an unknown metric %q", name)
 		}
 	}
 	if len(docs) != 1 || !slices.Equal(docs[0].Dimensions[0], []string{"cell"}) ||
@@ -194,8 +196,8 @@ func TestNoInputMakesAMetric(t *testing.T) {
 	}
 }
 
-// Guarantees that a second's first record writes the line of the one before, and that nothing is counted twice or not
-// at all.
+// Guarantees that the first record of a second writes the line of the previous one, and that each record is counted
+// exactly once.
 func TestOneLineForEachSecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out lines
@@ -225,7 +227,7 @@ func TestOneLineForEachSecond(t *testing.T) {
 	})
 }
 
-// Guarantees what becomes of a clock that does not just go on. flushed holds that no line is before the last one.
+// Guarantees which lines are written if the clock jumps or is set back. flushed checks that their times ascend.
 func TestClocks(t *testing.T) {
 	at := func(offsets ...time.Duration) (times []time.Time) {
 		for _, o := range offsets {
@@ -269,7 +271,7 @@ func TestClocks(t *testing.T) {
 	}
 }
 
-// Guarantees that a line gathers a bounded number of records even where the clock stands still.
+// Guarantees that a line contains a bounded number of records, even if the clock stands still.
 func TestStandingClock(t *testing.T) {
 	var out lines
 	r := newRecorder(t, telemetry.Config{Writer: &out})
@@ -283,7 +285,7 @@ func TestStandingClock(t *testing.T) {
 	}
 }
 
-// Guarantees that any walk of the clock loses and doubles nothing, and that flushed finds no line before the last one.
+// Guarantees that, however the clock moves, each record is counted exactly once, and that the times of lines ascend.
 func TestRandomClock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		random := rand.New(rand.NewPCG(3, 4))
@@ -311,7 +313,7 @@ func TestRandomClock(t *testing.T) {
 	})
 }
 
-// Guarantees that a clock which was set back holds up no metrics: lines go on at once, second by second.
+// Guarantees that a clock that was set back does not delay metrics: lines are written at once, one for each second.
 func TestClockSetBackGoesOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out lines
@@ -340,8 +342,8 @@ func TestClockSetBackGoesOn(t *testing.T) {
 	})
 }
 
-// Guarantees that the metrics of what others count are by how much it grew, and that the hit rate's average is the
-// rate.
+// Guarantees that metrics of totals that others count report by how much these have grown, and that the average of the
+// hit rate's values is the hit rate.
 func TestTotals(t *testing.T) {
 	var out lines
 	var totals telemetry.Totals
@@ -380,7 +382,7 @@ func TestTotals(t *testing.T) {
 	}
 }
 
-// Guarantees that one bad configuration among many decisions shows, and only in its second.
+// Guarantees that a single bad configuration among many decisions is reported, and only in its second.
 func TestConfigStale(t *testing.T) {
 	var out lines
 	r := newRecorder(t, telemetry.Config{Writer: &out})
@@ -396,7 +398,7 @@ func TestConfigStale(t *testing.T) {
 	}
 }
 
-// failing is a writer that fails as it is told, and gathers what came through.
+// failing is a writer that fails when the test says so, and collects what was written.
 type failing struct {
 	err     error
 	accepts int // bytes before the error
@@ -419,8 +421,8 @@ var (
 	errDisk  = errors.New("no space left")
 )
 
-// Guarantees that a line which could not be written is lost, counted and told by the next, and that half a line does
-// not spoil the next one.
+// Guarantees that a line that could not be written is lost, and is counted and reported by the next line, and that half
+// a line does not make the next one invalid.
 func TestFailingWriter(t *testing.T) {
 	for _, c := range []struct {
 		name    string
@@ -445,12 +447,12 @@ func TestFailingWriter(t *testing.T) {
 			w.got.Reset()
 			r.Decision(noon, telemetry.Decision{})
 			if err := r.Flush(context.Background()); err != nil {
-				t.Errorf("%s: Flush = %v once the writer is well", c.name, err)
+				t.Errorf("%s: Flush = %v after the writer works again, want no error", c.name, err)
 			}
 			line := w.got.Bytes()
 			if i == 0 && c.accepts > 0 {
 				if line[0] != '\n' {
-					t.Fatalf("%s: what follows half a line begins with %.20q", c.name, line)
+					t.Fatalf("%s: after half a line, the next output begins with %.20q, want a new line", c.name, line)
 				}
 				line = line[1:]
 			}
@@ -459,14 +461,14 @@ func TestFailingWriter(t *testing.T) {
 				t.Fatalf("%s: %v in %s", c.name, err, line)
 			}
 			if d.number(t, "decisions") != 1 || d.number(t, "telemetry_lines_lost") != told || r.Lost() != 2 {
-				t.Errorf("%s: line %d has %v decisions and tells of %v lines lost, Lost is %d; want 1, %v, 2",
+				t.Errorf("%s: line %d has %v decisions and reports %v lost lines, Lost is %d; want 1, %v, 2",
 					c.name, i, d.number(t, "decisions"), d.number(t, "telemetry_lines_lost"), r.Lost(), told)
 			}
 		}
 	}
 }
 
-// stuck is a writer that does not return until it is let go.
+// stuck is a writer that does not return until the test releases it.
 type stuck struct {
 	lines
 	letGo chan struct{}
@@ -477,8 +479,8 @@ func (s *stuck) Write(p []byte) (int, error) {
 	return s.lines.Write(p)
 }
 
-// Guarantees that a writer which hangs holds up no decision, takes a bounded memory, and that what it takes in the end
-// is in order. If it did, a full pipe would stop the API.
+// Guarantees that a writer that hangs delays no decision, makes the recorder use only bounded memory, and gets its
+// lines in order when it continues. Otherwise a full pipe would stop the API.
 func TestStuckWriter(t *testing.T) {
 	w := &stuck{letGo: make(chan struct{})}
 	r := newRecorder(t, telemetry.Config{Writer: w})
@@ -505,12 +507,12 @@ func TestStuckWriter(t *testing.T) {
 		told += d.number(t, "telemetry_lines_lost")
 	}
 	if told != 92 {
-		t.Errorf("lines tell of %v lost ones, want 92", told)
+		t.Errorf("the lines report %v lost lines, want 92", told)
 	}
 }
 
-// Guarantees that concurrent requests in one instance lose and double nothing. Under the race detector it is the test
-// that they do not race.
+// Guarantees that concurrent requests in one process are each counted exactly once. Under the race detector, this test
+// also shows that they have no race.
 func TestConcurrency(t *testing.T) {
 	var out lines
 	var sampled int64
@@ -551,7 +553,7 @@ func TestConcurrency(t *testing.T) {
 	for name, got := range sums {
 		if name == "requests_served_by_backstop" {
 			if got != float64(len(docs)) {
-				t.Errorf("totals were asked %v times for %d lines", got, len(docs))
+				t.Errorf("Totals was called %v times for %d lines, want once for each", got, len(docs))
 			}
 		} else if got != want {
 			t.Errorf("%s: %v in all lines, want %d", name, got, want)
@@ -559,8 +561,8 @@ func TestConcurrency(t *testing.T) {
 	}
 }
 
-// Guarantees that a process which runs all the time tells of a second soon after it, though nothing more happens, and
-// says nothing while there is nothing to say.
+// Guarantees that a process that runs all the time writes the line of a second soon after it, even if nothing more
+// happens, and writes nothing if there is nothing to report.
 func TestRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out lines
@@ -586,7 +588,7 @@ func TestRun(t *testing.T) {
 	})
 }
 
-// Guarantees that Run does not cut the second under way in two, wherever its ticks fall.
+// Guarantees that Run never splits the present second into two lines, whenever its ticks come.
 func TestRunEndsWholeSeconds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out lines
@@ -606,7 +608,7 @@ func TestRunEndsWholeSeconds(t *testing.T) {
 	})
 }
 
-// Guarantees the stated error: each latency alone, and the percentiles that are derived from a line.
+// Guarantees the documented error of a single latency, and of percentiles that are computed from a line.
 func TestLatencyError(t *testing.T) {
 	within := func(got, want float64) bool { return math.Abs(got-want) <= 0.092*want }
 	var out lines
@@ -623,7 +625,8 @@ func TestLatencyError(t *testing.T) {
 	for range 1000 {
 		took := time.Duration(math.Exp(random.Float64()*math.Log(69e6)) * 1e3)
 		if got := told(took).Values[0]; !within(got, float64(took)/1e3) {
-			t.Fatalf("%v is told as %v µs: %.1f %% off", took, got, 100*(got*1e3/float64(took)-1))
+			t.Fatalf("a duration of %v is reported as %v µs, which differs by %.1f %%", took, got,
+				100*(got*1e3/float64(took)-1))
 		}
 	}
 	for took, want := range map[time.Duration]float64{
@@ -631,7 +634,7 @@ func TestLatencyError(t *testing.T) {
 		math.MaxInt64: 63.3e6,
 	} {
 		if got := told(took).Values[0]; math.Abs(got-want) > 0.01*want {
-			t.Errorf("%v is told as %v µs, want %v", took, got, want)
+			t.Errorf("a duration of %v is reported as %v µs, want %v", took, got, want)
 		}
 	}
 	tooks := make([]time.Duration, 20_000)
@@ -684,7 +687,7 @@ func TestNewNamesTheField(t *testing.T) {
 	}
 }
 
-// Guarantees that recording makes no garbage: it stands in the way of every request.
+// Guarantees that recording allocates nothing, because it happens in each request.
 func TestRecordingDoesNotAllocate(t *testing.T) {
 	r := newRecorder(t, telemetry.Config{Writer: io.Discard})
 	r.ColdStart(noon)
@@ -699,7 +702,7 @@ func TestRecordingDoesNotAllocate(t *testing.T) {
 		"Panic":        func() { r.Panic(noon) },
 	} {
 		if n := testing.AllocsPerRun(1000, record); n != 0 {
-			t.Errorf("%s allocates %v times", name, n)
+			t.Errorf("%s allocates %v times, want 0", name, n)
 		}
 	}
 }
@@ -730,7 +733,7 @@ func BenchmarkDecision(b *testing.B) {
 	counted(b, &out, r, n)
 }
 
-// A denial also looks its limit up, among as many as are told apart.
+// A denial also searches its limit, among as many as are reported separately.
 func BenchmarkDecisionDenied(b *testing.B) {
 	var out lines
 	r := newRecorder(b, telemetry.Config{Writer: &out})
@@ -757,7 +760,7 @@ func BenchmarkDecisionParallel(b *testing.B) {
 	counted(b, &out, r, b.N)
 }
 
-// counted fails unless n decisions are in the lines: what was measured was counting.
+// counted fails the benchmark unless the lines count n decisions, so that what was measured is the counting.
 func counted(b *testing.B, out *lines, r *telemetry.Recorder, n int) {
 	b.Helper()
 	b.StopTimer()
@@ -770,7 +773,7 @@ func counted(b *testing.B, out *lines, r *telemetry.Recorder, n int) {
 	}
 }
 
-// BenchmarkLine is what a second costs beside decisions.
+// BenchmarkLine measures the cost of a second besides its decisions.
 func BenchmarkLine(b *testing.B) {
 	r := newRecorder(b, telemetry.Config{Writer: io.Discard, Cell: "eu-1"})
 	b.ReportAllocs()

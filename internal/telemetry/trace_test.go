@@ -83,8 +83,8 @@ func check(t *testing.T, name, header string, got telemetry.Trace, err error, wa
 	}
 }
 
-// Guarantees that a client's traceparent never displaces the gateway's trace, and that a malformed header is as good as
-// none.
+// Guarantees that a client's traceparent never replaces the gateway's trace, and that a malformed header has the same
+// effect as none.
 func TestFindTrace(t *testing.T) {
 	const xray, w3c = "Root=" + rootID, "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 	for _, c := range []struct{ xray, traceparent, id, root string }{
@@ -106,7 +106,7 @@ var (
 	parentForm = regexp.MustCompile(`^[0-9a-f]{16}$`)
 )
 
-// wellFormed holds what log lines rely on: an id is nothing but digits, whatever a client sent.
+// wellFormed checks what log lines rely on: an id consists only of hex digits, whatever a client sent.
 func wellFormed(t *testing.T, header string, got telemetry.Trace, err error) bool {
 	t.Helper()
 	if err != nil {
@@ -122,7 +122,8 @@ func wellFormed(t *testing.T, header string, got telemetry.Trace, err error) boo
 	return true
 }
 
-// FuzzXRay guarantees that any header gives an error or a well-formed trace, which written out again is the same.
+// FuzzXRay guarantees that any header gives an error, or a well-formed trace that stays the same when it is written and
+// read again.
 func FuzzXRay(f *testing.F) {
 	f.Add("Root=" + rootID + ";Parent=" + parentID + ";Sampled=1")
 	f.Add("Self=1-67891234-12456789abcdef012345678f; Root=" + rootID)
@@ -143,7 +144,8 @@ func FuzzXRay(f *testing.F) {
 	})
 }
 
-// FuzzTraceparent guarantees the same of the other header, and that a trace always has a parent there.
+// FuzzTraceparent guarantees for the header traceparent what FuzzXRay does for the other one, and that its trace always
+// has a parent.
 func FuzzTraceparent(f *testing.F) {
 	f.Add("00-" + traceID + "-" + parentID + "-01")
 	f.Add("cc-" + traceID + "-" + parentID + "-01-what-ever")

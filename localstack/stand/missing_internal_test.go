@@ -11,11 +11,11 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/secretsmanager/types"
 )
 
-// region is a Secrets Manager that has one secret, or none, or a replica that nobody may write.
+// region is a stand-in for Secrets Manager that has a secret, or none, or a replica that cannot be written.
 type region struct {
 	value   string // "": none
 	replica bool
-	arrives time.Time // of a replica: when it has the new value
+	arrives time.Time // for a replica: when it has the new value
 	next    string
 }
 
@@ -63,8 +63,8 @@ func (r *region) PutSecretValue(
 	return &secretsmanager.PutSecretValueOutput{}, nil
 }
 
-// TestCopySecret guarantees that each region has the secret's value, whether the endpoint makes replicas or not, and
-// that a replica, which AWS lets nobody write, is waited for.
+// Guarantees that each region gets the secret's value, whether the endpoint makes replicas or not, and that the test
+// waits for a replica, which AWS does not let anybody write.
 func TestCopySecret(t *testing.T) {
 	for name, tt := range map[string]struct {
 		there      *region
@@ -82,10 +82,10 @@ func TestCopySecret(t *testing.T) {
 				tt.there.arrives = time.Now().Add(3 * time.Second)
 				replicated, err := copySecret(t.Context(), tt.there, "sluice-identity", "new")
 				if replicated != tt.replicated || errors.Is(err, ErrNever) != tt.never || err != nil && !tt.never {
-					t.Fatalf("replicated %t, %v", replicated, err)
+					t.Fatalf("CopySecret = %t, %v", replicated, err)
 				}
 				if err == nil && tt.there.value != "new" {
-					t.Errorf("it has %q", tt.there.value)
+					t.Errorf("the region has the secret %q", tt.there.value)
 				}
 			})
 		})

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// Guarantees that a type that LocalStack passed over fails unless it is on the list, and that one on the list fails
-// unless it was passed over.
+// Guarantees that a type which LocalStack did not create is an error unless it is on the list, and that a type on the
+// list is an error unless LocalStack did not create it.
 func TestCompare(t *testing.T) {
 	for _, tt := range []struct {
 		name    string
@@ -37,7 +37,7 @@ func TestCompare(t *testing.T) {
 	}
 }
 
-// Guarantees that each line of the list says why, once, and that the error names the line.
+// Guarantees that each line of the list must have a reason and may occur once, and that the error names the line.
 func TestMaySkip(t *testing.T) {
 	for text, want := range map[string]string{
 		"# a remark\n\nAWS::A::B  it is not needed\n": "",

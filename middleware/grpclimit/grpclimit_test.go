@@ -104,7 +104,7 @@ func serve(t *testing.T, opts ...grpclimit.Option) (*grpc.ClientConn, *healthSer
 	return conn, h
 }
 
-func as(t *testing.T, name string) context.Context {
+func contextAs(t *testing.T, name string) context.Context {
 	if name == "" {
 		return t.Context()
 	}
@@ -130,7 +130,7 @@ func TestUnary(t *testing.T) {
 		{"nobody", codes.PermissionDenied, ""},
 	} {
 		var md metadata.MD
-		_, err := client.Check(as(t, want.who), &healthv1.HealthCheckRequest{}, grpc.Header(&md))
+		_, err := client.Check(contextAs(t, want.who), &healthv1.HealthCheckRequest{}, grpc.Header(&md))
 		if status.Code(err) != want.code {
 			t.Errorf("call %d: %v, want %s", i, err, want.code)
 		}
@@ -149,7 +149,7 @@ func TestUnary(t *testing.T) {
 	if got := fmt.Sprint(h.called); got != "[acme/hank/basic/true acme/hank/basic/true]" {
 		t.Errorf("handlers were called by %s", got)
 	}
-	if err := conn.Invoke(as(t, "acme"), "/other.Service/Method", &healthv1.HealthCheckRequest{},
+	if err := conn.Invoke(contextAs(t, "acme"), "/other.Service/Method", &healthv1.HealthCheckRequest{},
 		new(healthv1.HealthCheckResponse)); status.Code(err) != codes.Unimplemented {
 		t.Errorf("an unknown method: %v", err) // gRPC calls no interceptor for an unknown method
 	}
@@ -174,7 +174,7 @@ func TestOptions(t *testing.T) {
 		want    codes.Code
 	}{{"xxx", codes.ResourceExhausted}, {"xx", codes.NotFound}, {"",
 		codes.ResourceExhausted}} { // the handler returns NotFound
-		if _, err := client.Check(as(t, "acme"),
+		if _, err := client.Check(contextAs(t, "acme"),
 			&healthv1.HealthCheckRequest{Service: c.service}); status.Code(err) != c.want {
 			t.Errorf("%q: %v, want %s", c.service, err, c.want)
 		}
@@ -195,7 +195,7 @@ func TestStream(t *testing.T) {
 			opts = append(opts, grpclimit.PerMessage())
 		}
 		conn, _ := serve(t, opts...)
-		stream, err := reflectionv1.NewServerReflectionClient(conn).ServerReflectionInfo(as(t, "acme"))
+		stream, err := reflectionv1.NewServerReflectionClient(conn).ServerReflectionInfo(contextAs(t, "acme"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -219,7 +219,7 @@ func TestStream(t *testing.T) {
 		}
 	}
 	conn, _ := serve(t, grpclimit.WithIdentity(identity))
-	stream, err := reflectionv1.NewServerReflectionClient(conn).ServerReflectionInfo(as(t, "gone"))
+	stream, err := reflectionv1.NewServerReflectionClient(conn).ServerReflectionInfo(contextAs(t, "gone"))
 	if err == nil {
 		_, err = stream.Recv()
 	}

@@ -51,7 +51,7 @@ func (s *service) Do(r *http.Request) (*http.Response, error) {
 		nil
 }
 
-// client is a client of the service whose attempts wait for a pacer, and which repeats without a delay of its own.
+// client returns a client of the service whose attempts wait for a pacer, and which retries without a delay of its own.
 func client(t *testing.T, s *service, c pacer.Config, bend func(*awspacer.Retryer)) (*sqs.Client, *pacer.Pacer) {
 	t.Helper()
 	p, err := pacer.New(c)
@@ -90,7 +90,7 @@ func TestEachAttemptWaits(t *testing.T) {
 		}
 		for i, at := range s.came {
 			if at.Sub(began).Truncate(time.Second) != time.Duration(i)*time.Second {
-				t.Errorf("attempt %d came after %s", i, at.Sub(began))
+				t.Errorf("attempt %d came after %s, want one second later for each", i, at.Sub(began))
 			}
 		}
 		if got := p.Status().Granted; got != 3 {
@@ -158,7 +158,7 @@ func TestLearnsFromErrors(t *testing.T) {
 		}
 		<-time.After(2 * time.Second)
 		if got := p.Status().Learned; got != 100 {
-			t.Errorf("an error that is no refusal made the rate %d", got)
+			t.Errorf("after an error that is not a refusal the rate is %d", got)
 		}
 	})
 }

@@ -29,8 +29,8 @@ func open(t *testing.T, c pacer.Config) *pacer.Pacer {
 	return p
 }
 
-// answer is the rest of a unary call: its metadata, and its error.
-func answer(err error, header metadata.MD) grpc.UnaryInvoker {
+// newInvoker is the rest of a unary call: its metadata, and its error.
+func newInvoker(err error, header metadata.MD) grpc.UnaryInvoker {
 	return func(_ context.Context, _ string, _, _ any, _ *grpc.ClientConn, options ...grpc.CallOption) error {
 		for _, o := range options {
 			if h, ok := o.(grpc.HeaderCallOption); ok {
@@ -48,7 +48,7 @@ func TestUnary(t *testing.T) {
 		i := (&grpcpacer.Interceptor{Pacer: p}).Unary()
 		began := time.Now()
 		for range 5 {
-			if err := i(t.Context(), "/a.B/C", nil, nil, nil, answer(nil, nil)); err != nil {
+			if err := i(t.Context(), "/a.B/C", nil, nil, nil, newInvoker(nil, nil)); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -57,7 +57,7 @@ func TestUnary(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 		defer cancel()
-		_ = i(t.Context(), "/a.B/C", nil, nil, nil, answer(nil, nil))
+		_ = i(t.Context(), "/a.B/C", nil, nil, nil, newInvoker(nil, nil))
 		sent := false
 		err := i(ctx, "/a.B/C", nil, nil, nil, func(context.Context, string, any, any, *grpc.ClientConn,
 			...grpc.CallOption,
@@ -67,7 +67,7 @@ func TestUnary(t *testing.T) {
 		})
 		var late *pacer.LateError
 		if !errors.As(err, &late) || sent {
-			t.Errorf("%v, sent: %t, want a LateError and nothing sent", err, sent)
+			t.Errorf("a late call: error %v, sent: %t; want a LateError and nothing sent", err, sent)
 		}
 	})
 }
@@ -102,16 +102,17 @@ func TestUnaryLearns(t *testing.T) {
 				p := open(t, pacer.Config{Limit: pacer.PerSecond(100), Learning: &pacer.Learning{Start: 100}})
 				i := (&grpcpacer.Interceptor{Pacer: p}).Unary()
 				began := time.Now()
-				if err := i(t.Context(), "/a.B/C", nil, nil, nil, answer(tt.err, tt.header)); !errors.Is(err, tt.err) {
-					t.Errorf("%v, want %v", err, tt.err)
+				if err := i(t.Context(), "/a.B/C", nil, nil, nil, newInvoker(tt.err, tt.header)); !errors.Is(err,
+					tt.err) {
+					t.Errorf("the error is %v, want %v", err, tt.err)
 				}
-				_ = i(t.Context(), "/a.B/C", nil, nil, nil, answer(nil, nil))
+				_ = i(t.Context(), "/a.B/C", nil, nil, nil, newInvoker(nil, nil))
 				if got := time.Since(began); got < tt.pause || tt.pause == 0 && got > 0 {
 					t.Errorf("the next call was sent after %s, want %s", got, tt.pause)
 				}
 				<-time.After(5 * time.Second)
 				if got := p.Status().Learned; (got < 100) != tt.less {
-					t.Errorf("the rate is %d", got)
+					t.Errorf("the rate after the reply is %d", got)
 				}
 			})
 		})
@@ -165,7 +166,7 @@ func TestStream(t *testing.T) {
 			}
 			for range 2 {
 				if err := s.RecvMsg(nil); !errors.Is(err, io.EOF) {
-					t.Errorf("%v, want io.EOF", err)
+					t.Errorf("the end of the stream gives %v, want io.EOF", err)
 				}
 			}
 			ended := time.Now()
@@ -184,12 +185,12 @@ func TestStreamFails(t *testing.T) {
 		i := (&grpcpacer.Interceptor{Pacer: p}).Stream()
 		wrong := status.Error(codes.PermissionDenied, "no")
 		if _, err := i(t.Context(), nil, nil, "/a.B/C", streamer(nil, wrong)); !errors.Is(err, wrong) {
-			t.Errorf("%v, want %v", err, wrong)
+			t.Errorf("a stream that cannot be opened: %v, want %v", err, wrong)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if _, err := i(ctx, nil, nil, "/a.B/C", streamer(nil, nil)); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("%v, want DeadlineExceeded", err)
+			t.Errorf("a stream whose context ends while it waits: %v, want DeadlineExceeded", err)
 		}
 	})
 }

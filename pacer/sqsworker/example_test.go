@@ -23,6 +23,6 @@ func ExampleRun() {
 		log.Print(*m.Body)
 		return nil
 	}
-	err = sqsworker.Run(ctx, sqsworker.Config{Client: client, Queue: url, Pacer: p, Handle: handle})
-	log.Print(err)
+	counts, err := sqsworker.Run(ctx, sqsworker.Config{Client: client, Queue: url, Pacer: p, Handle: handle})
+	log.Print(counts.Deleted, err)
 }

@@ -18,14 +18,14 @@ import (
 	"github.com/sluicelimits/sluice/streams/balancer"
 )
 
-// quiet returns a world in which nothing happens by itself.
-func quiet(t *testing.T) *world {
+// newQuietWorld returns a world in which nothing happens unless the test calls it.
+func newQuietWorld(t *testing.T) *world {
 	w := newWorld(t, 1)
 	w.loss = 0
 	return w
 }
 
-// balance runs the balancer, and tells the cells of the state if they are named.
+// balance runs the balancer, and sends its state to the named cells.
 func (w *world) balance(cells ...*cell) *shares.State {
 	w.t.Helper()
 	if _, err := w.b.Run(w.t.Context()); err != nil {
@@ -65,7 +65,7 @@ func (w *world) ack(c *cell) (balancer.Ack, int64) {
 	return a, item.Version
 }
 
-func (w *world) hear(c *cell) bool {
+func (w *world) pollOnce(c *cell) bool {
 	w.t.Helper()
 	wrote, err := c.heard.Run(w.t.Context())
 	if err != nil {
@@ -87,19 +87,19 @@ func (w *world) has(c *cell, tenant string) bool {
 // Guarantees that a cell acknowledges, once, what it has stored, and nothing else, and that an acknowledgement is never
 // replaced by an older one.
 func TestAcknowledgesWhatIsStored(t *testing.T) {
-	w := quiet(t)
+	w := newQuietWorld(t)
 	eu := w.cell("eu-1", 1)
 	w.balance(eu)
-	if w.hear(eu) {
-		t.Error("the first shares wait for nobody, and were acknowledged")
+	if w.pollOnce(eu) {
+		t.Error("the first shares were acknowledged, although no acknowledgement is awaited")
 	}
 	us := w.cell("us-1", 1)
 	w.balance(us)
-	if w.hear(eu) {
-		t.Error("a cell acknowledges what it has not heard of")
+	if w.pollOnce(eu) {
+		t.Error("a cell acknowledges shares that it has not received")
 	}
-	if !w.hear(us) || w.hear(us) {
-		t.Error("a cell acknowledges what it has heard of once")
+	if !w.pollOnce(us) || w.pollOnce(us) {
+		t.Error("a cell does not acknowledge shares exactly once")
 	}
 	if a, v := w.ack(us); a.Epoch != 2 || a.Phase != shares.Shrink || v != 1 ||
 		a.AtUS != w.now.Add(us.skew).UnixMicro() {
@@ -107,19 +107,19 @@ func TestAcknowledgesWhatIsStored(t *testing.T) {
 	}
 	w.put(control.Cells, shares.AckKey("eu-1"), `{"cell":"eu-1","epoch":9,"phase":"grow","at_us":1}`)
 	w.balance(eu)
-	if w.hear(eu) {
+	if w.pollOnce(eu) {
 		t.Error("a newer acknowledgement was replaced")
 	}
 	w.put(control.Cells, shares.AckKey("eu-1"), `{"cell":7}`)
-	if !w.hear(eu) {
-		t.Error("one that makes no sense stays")
+	if !w.pollOnce(eu) {
+		t.Error("an invalid acknowledgement was not replaced")
 	}
 }
 
 // Guarantees that a cell reports once that its software can call other cells, also if no acknowledgement is awaited,
 // because the last one may come from software that could not, and that the balancer then uses this, with a transition.
 func TestSaysThatItAsks(t *testing.T) {
-	w := quiet(t)
+	w := newQuietWorld(t)
 	w.ask(shares.Request{Kind: shares.Place, Tenant: "initech"}) // the tenant has no limit of its own
 	eu := w.cell("eu-1", 1)
 	noSpace := strings.NewReplacer("\n", "", "\t", "")
@@ -134,9 +134,9 @@ func TestSaysThatItAsks(t *testing.T) {
 		t.Fatalf("before both cells can ask: %s of epoch %d", s.Phase, s.Epoch)
 	}
 	if a, _ := w.ack(us); !a.Asks { // its first acknowledgement says so
-		t.Errorf("%+v", a)
+		t.Errorf("the first acknowledgement is %+v, want one that says that the cell can ask", a)
 	}
-	if !w.hear(eu) || w.hear(eu) {
+	if !w.pollOnce(eu) || w.pollOnce(eu) {
 		t.Error("a cell says that it can ask once")
 	}
 	if a, _ := w.ack(eu); !a.Asks || a.Epoch != 3 || a.Phase != shares.Steady {
@@ -149,7 +149,7 @@ func TestSaysThatItAsks(t *testing.T) {
 	if s := w.balance(); s.Phase != shares.Steady || s.Epoch != 4 {
 		t.Errorf("a minute later: %s of epoch %d", s.Phase, s.Epoch)
 	}
-	if w.hear(eu) {
+	if w.pollOnce(eu) {
 		t.Error("a cell says it though it is so")
 	}
 }
@@ -157,7 +157,7 @@ func TestSaysThatItAsks(t *testing.T) {
 // Guarantees that a cell does not acknowledge shares that somebody has forged in it: after a forged epoch no
 // acknowledgement would count any more, and no change of the shares would end.
 func TestForgedSharesAreNotAcknowledged(t *testing.T) {
-	w := quiet(t)
+	w := newQuietWorld(t)
 	eu := w.cell("eu-1", 1)
 	w.balance(eu)
 	us := w.cell("us-1", 1)
@@ -175,7 +175,7 @@ func TestForgedSharesAreNotAcknowledged(t *testing.T) {
 	if _, err := cellconfig.Apply(t.Context(), us.table, []cellconfig.Document{d}, time.Now); err != nil {
 		t.Fatal(err)
 	}
-	if w.hear(us) {
+	if w.pollOnce(us) {
 		a, _ := w.ack(us)
 		t.Errorf("it acknowledges %+v, and the shares are at epoch %d", a, state.Epoch)
 	}
@@ -191,7 +191,7 @@ func TestForgedSharesAreNotAcknowledged(t *testing.T) {
 	if n, err := cellconfig.Repair(t.Context(), us.table, repair, time.Now); n != 1 || err != nil {
 		t.Fatal(n, err)
 	}
-	if !w.hear(us) {
+	if !w.pollOnce(us) {
 		t.Error("after the repair nothing is acknowledged")
 	}
 }
@@ -200,12 +200,12 @@ func TestForgedSharesAreNotAcknowledged(t *testing.T) {
 // acknowledged with the placements of its transition: the next document does not have them, and a cell without them
 // would grant too much.
 func TestPlacementsComeFirst(t *testing.T) {
-	w := quiet(t)
+	w := newQuietWorld(t)
 	eu, us := w.cell("eu-1", 1), w.cell("us-1", 1)
 	w.run(60*time.Second, false)
 	w.ask(shares.Request{Kind: shares.Place, Tenant: "acme", Cells: []string{"us-1"}})
 	w.balance(eu, us)
-	if !w.hear(eu) || !w.hear(us) || w.has(eu, "acme") {
+	if !w.pollOnce(eu) || !w.pollOnce(us) || w.has(eu, "acme") {
 		t.Fatal("a shrink waits for placements")
 	}
 	w.balance()
@@ -214,14 +214,14 @@ func TestPlacementsComeFirst(t *testing.T) {
 		t.Fatalf("phase %s", s.Phase)
 	}
 	// the balancer has not stored the placement yet, which it does before it can end the transition
-	if w.hear(eu) || w.has(eu, "acme") {
+	if w.pollOnce(eu) || w.has(eu, "acme") {
 		t.Fatal("a growth was acknowledged without its placement")
 	}
 	w.balance()
-	if !w.hear(eu) || !w.has(eu, "acme") {
+	if !w.pollOnce(eu) || !w.has(eu, "acme") {
 		t.Fatal("a growth whose placement can be had was not acknowledged")
 	}
-	w.hear(us)
+	w.pollOnce(us)
 	if s := w.balance(eu, us); s.Phase != shares.Steady {
 		t.Fatalf("phase %s", s.Phase)
 	}
@@ -235,7 +235,7 @@ func TestPlacementsComeFirst(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.balance(&empty)
-	if w.has(&empty, "acme") || !w.hear(&empty) || !w.has(&empty, "acme") {
+	if w.has(&empty, "acme") || !w.pollOnce(&empty) || !w.has(&empty, "acme") {
 		t.Fatal("a cell that joins acknowledges without the placements from before")
 	}
 }
@@ -244,7 +244,7 @@ func TestPlacementsComeFirst(t *testing.T) {
 // nothing to a tenant that is pinned to another cell, because the placements come first. The test also shows that with
 // the shares alone the cell would grant units to that tenant.
 func TestLostTable(t *testing.T) {
-	w := quiet(t)
+	w := newQuietWorld(t)
 	w.cell("eu-1", 1)
 	w.cell("us-1", 1)
 	w.run(60*time.Second, false)
@@ -290,7 +290,7 @@ func TestLostTable(t *testing.T) {
 
 // Guarantees that Prepare does nothing in a cell that has shares, and fails if a cell cannot be prepared.
 func TestPrepare(t *testing.T) {
-	w := quiet(t)
+	w := newQuietWorld(t)
 	eu := w.cell("eu-1", 1)
 	w.cell("us-1", 1)
 	w.ask(shares.Request{Kind: shares.Place, Tenant: "acme", Cells: []string{"us-1"}})
@@ -316,7 +316,7 @@ func TestPrepare(t *testing.T) {
 // serves every other tenant, and grants nothing to the tenant of that placement until the item is corrected. With its
 // shares alone it would.
 func TestUnreadablePlacementFromBefore(t *testing.T) {
-	w := quiet(t)
+	w := newQuietWorld(t)
 	w.cell("eu-1", 1)
 	w.cell("us-1", 1)
 	w.run(60*time.Second, false)
@@ -359,17 +359,17 @@ func TestUnreadablePlacementFromBefore(t *testing.T) {
 	w.run(30*time.Second, false)
 	w.reconcile(lost)
 	if n := grants(joins, "acme"); n != 0 {
-		t.Errorf("mended, a cell that the tenant is not pinned to grants %d", n)
+		t.Errorf("after the correction, a cell that the tenant is not pinned to grants %d", n)
 	}
 	if n := grants(lost, "acme"); n != 61 {
-		t.Errorf("mended, the cell that the tenant is pinned to grants %d of 61", n)
+		t.Errorf("after the correction, the cell that the tenant is pinned to grants %d of 61", n)
 	}
 }
 
 // Guarantees that a cell that has stored an unreadable placement fetches the present one, and then acknowledges:
 // otherwise it would stop the transitions of all tenants and cells.
 func TestUnreadablePlacementIsFetchedAgain(t *testing.T) {
-	w := quiet(t)
+	w := newQuietWorld(t)
 	eu, us := w.cell("eu-1", 1), w.cell("us-1", 1)
 	w.run(60*time.Second, false)
 	w.ask(shares.Request{Kind: shares.Place, Tenant: "acme", Cells: []string{"us-1"}})
@@ -389,7 +389,7 @@ func TestUnreadablePlacementIsFetchedAgain(t *testing.T) {
 		`{"version":1,"tenant":"acme","generations":[{"epoch":0,"from":1},{"cells":["us-1"],"epoch":1,"from":2}]}`)
 	w.ask(shares.Request{Kind: shares.Place, Tenant: "acme"})
 	w.balance(eu, us)
-	if !w.hear(eu) || !w.hear(us) {
+	if !w.pollOnce(eu) || !w.pollOnce(us) {
 		t.Fatal("the shrink is not acknowledged")
 	}
 	w.balance()
@@ -398,7 +398,7 @@ func TestUnreadablePlacementIsFetchedAgain(t *testing.T) {
 		t.Fatalf("phase %s", s.Phase)
 	}
 	w.balance() // stores the placement
-	if !w.hear(eu) {
+	if !w.pollOnce(eu) {
 		t.Error("a growth whose placement can be had is not acknowledged")
 	}
 	got, err := eu.table.Get(t.Context(), d.Ref)
@@ -410,7 +410,7 @@ func TestUnreadablePlacementIsFetchedAgain(t *testing.T) {
 // Guarantees that a tombstone of the shares counts as no shares when a cell is prepared: it says only that there are
 // some.
 func TestPrepareWithoutReadableShares(t *testing.T) {
-	w := quiet(t)
+	w := newQuietWorld(t)
 	w.cell("eu-1", 1)
 	w.cell("us-1", 1)
 	w.ask(shares.Request{Kind: shares.Place, Tenant: "acme", Cells: []string{"us-1"}})
@@ -441,7 +441,7 @@ func (s spoilt) List(ctx context.Context, t control.Table, after string, most in
 // Guarantees that a cell that begins gets every placement although the acknowledgement of another cell cannot be read,
 // which that cell can cause by itself, and that an unreadable row that may be a placement stops it.
 func TestSpoiltAcknowledgement(t *testing.T) {
-	w := quiet(t)
+	w := newQuietWorld(t)
 	w.cell("eu-1", 1)
 	w.cell("us-1", 1)
 	w.ask(shares.Request{Kind: shares.Place, Tenant: "acme", Cells: []string{"us-1"}})
@@ -469,7 +469,7 @@ func (u unread) List(context.Context, control.Table, string, int) ([]control.Ite
 }
 
 func TestNewNeeds(t *testing.T) {
-	w := quiet(t)
+	w := newQuietWorld(t)
 	for missing, c := range map[string]acknowledge.Config{
 		"Cell": {Tables: w.tables, Store: w.cell("a", 1).table}, "Tables": {Cell: "a", Store: w.cell("b", 1).table},
 		"Store": {Cell: "a", Tables: w.tables},

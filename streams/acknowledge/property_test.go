@@ -18,6 +18,7 @@ import (
 // balancer, configuration readers, leases and stores. It also guarantees that the shares change, and that the whole of
 // a limit is granted when they do not change any more.
 func TestCellsTogetherKeepTheLimits(t *testing.T) {
+	soak.SkipUnderRace(t)
 	for seed := range soak.Times(uint64(3)) {
 		w := newWorld(t, seed)
 		w.cell("eu-1", 2)
@@ -37,7 +38,7 @@ func TestCellsTogetherKeepTheLimits(t *testing.T) {
 		w.ask(shares.Request{Kind: shares.Place, Tenant: "acme"})
 		w.ask(shares.Request{Kind: shares.Join, Cell: "eu-1", Weight: 1})
 		w.run(60*time.Second, true)
-		for _, word := range w.over() {
+		for _, word := range w.violations() {
 			t.Errorf("seed %d: %s", seed, word)
 		}
 		if w.epochs < 6 || !w.phases[shares.Shrink] || !w.phases[shares.Grow] || w.denied == 0 {
@@ -75,6 +76,7 @@ func TestCellsTogetherKeepTheLimits(t *testing.T) {
 // gets no messages, weights change, and messages are lost. The shares of all other tenants change, and those of the
 // tenant do as soon as the item is corrected.
 func TestCellsTogetherKeepTheLimitsOfUnreadablePlacements(t *testing.T) {
+	soak.SkipUnderRace(t)
 	for seed := range soak.Times(uint64(3)) {
 		w := newWorld(t, seed)
 		w.cell("eu-1", 2)
@@ -103,7 +105,7 @@ func TestCellsTogetherKeepTheLimitsOfUnreadablePlacements(t *testing.T) {
 		w.loss = 0
 		w.put(control.Cells, key, string(item.Body))
 		w.run(90*time.Second, true)
-		for _, word := range w.over() {
+		for _, word := range w.violations() {
 			t.Errorf("seed %d: %s", seed, word)
 		}
 		rest := w.now.Add(time.Second).Truncate(10 * time.Second).Add(10 * time.Second)
@@ -140,7 +142,7 @@ func TestFalseAcknowledgementIsFound(t *testing.T) {
 	w := newWorld(t, 1)
 	deaf := w.cell("eu-1", 1)
 	w.run(15*time.Second, true)
-	if over := w.over(); len(over) > 0 {
+	if over := w.violations(); len(over) > 0 {
 		t.Fatalf("one cell passes the limit: %v", over)
 	}
 	deaf.deaf = true
@@ -161,7 +163,7 @@ func TestFalseAcknowledgementIsFound(t *testing.T) {
 		}
 		w.put(control.Cells, shares.AckKey("eu-1"), string(lie))
 	}
-	if len(w.over()) == 0 {
+	if len(w.violations()) == 0 {
 		t.Fatal("a cell that has not heard grants all of the limit, and so does another: nobody finds it")
 	}
 }

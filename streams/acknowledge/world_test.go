@@ -97,7 +97,7 @@ type world struct {
 	after   string // position in the feed
 	loss    int    // lost messages, of 100
 	epochs  int64
-	granted map[string]map[time.Time]int64 // by path and tenant
+	granted map[string]map[time.Time]int64 // units by path and tenant
 	phases  map[shares.Phase]bool
 	denied  int // denied because nothing is granted in the cell
 }
@@ -108,7 +108,7 @@ func newWorld(t *testing.T, seed uint64) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tables.Unsynced() // no test here cuts the power
+	tables.Unsynced() // no test here simulates a loss of power
 	t.Cleanup(func() {
 		if err := tables.Close(); err != nil {
 			t.Error(err)
@@ -120,7 +120,7 @@ func newWorld(t *testing.T, seed uint64) *world {
 	w.put(control.Plans, "pro", pro)
 	w.put(control.Tenants, "acme", `{"id":"acme","plan":"pro"}`)
 	w.put(control.Tenants, "globex", `{"id":"globex","plan":"pro"}`)
-	w.own("initech", `{"id":"initech","plan":"pro","overrides":[{"id":"window","threshold":2}]}`)
+	w.putOwnLimits("initech", `{"id":"initech","plan":"pro","overrides":[{"id":"window","threshold":2}]}`)
 	return w
 }
 
@@ -148,8 +148,8 @@ func (w *world) put(table control.Table, key, body string) {
 	}
 }
 
-// own writes a tenant that has limits of its own, and its pin, which says so.
-func (w *world) own(tenant, body string) {
+// putOwnLimits writes a tenant that has limits of its own, and its pin, which says so.
+func (w *world) putOwnLimits(tenant, body string) {
 	w.t.Helper()
 	pin, err := json.Marshal(balancer.Wish{Request: shares.Request{Kind: shares.Place, Tenant: tenant},
 		Tenant: []byte(body)})
@@ -295,7 +295,7 @@ func (w *world) run(d time.Duration, clients bool) {
 			}
 		}
 		if clients {
-			w.take()
+			w.grantAll()
 		}
 	}
 }
@@ -347,8 +347,8 @@ func (w *world) deliver() {
 	}
 }
 
-// take lets each environment of each cell grant what it may.
-func (w *world) take() {
+// grantAll lets each environment of each cell grant what it may.
+func (w *world) grantAll() {
 	for _, i := range w.r.Perm(len(w.cells)) {
 		for _, e := range w.cells[i].envs {
 			for _, tenant := range []string{"acme", "globex", "initech"} {
@@ -399,8 +399,8 @@ func (w *world) spend(c *cell, e *environment, tenant, path string) {
 	}
 }
 
-// over returns a text for each way in which the cells have together granted more than the limits.
-func (w *world) over() []string {
+// violations returns a text for each way in which the cells together have granted more than the limits.
+func (w *world) violations() []string {
 	var out []string
 	for name, at := range w.granted {
 		times := make([]time.Time, 0, len(at))
@@ -437,7 +437,7 @@ func (w *world) over() []string {
 	return out
 }
 
-// total returns what was granted since a time.
+// total returns how many units were granted since a time.
 func (w *world) total(name string, since time.Time) (n int64) {
 	for t, units := range w.granted[name] {
 		if !t.Before(since) {

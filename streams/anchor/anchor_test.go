@@ -74,7 +74,7 @@ func TestRun(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := a.Run(t.Context()); !errors.Is(err, w.away) {
-		t.Errorf("without the key: %v", err)
+		t.Errorf("a run while the key does not answer: %v", err)
 	}
 	meter.Want(t, map[string]int64{"anchor_missing": 1})
 	w.away = nil
@@ -127,10 +127,10 @@ func TestRunSaysWhatTookAName(t *testing.T) {
 	const name = "anchors/2026-11-22.json"
 	b.Overwrite(name, []byte("{}"))
 	if done, err := a.Run(t.Context()); err != nil || !done.Made || done.Bad != name {
-		t.Errorf("%+v, %v", done, err)
+		t.Errorf("the run is %+v, %v", done, err)
 	}
 	meter.Want(t, map[string]int64{"anchor_missing": 0, "anchor_taken": 1})
 	if got := log.String(); !strings.Contains(got, "level=ERROR") || !strings.Contains(got, "object="+name) {
-		t.Errorf("the log is %q", got)
+		t.Errorf("the log is %q, want an error that names the object", got)
 	}
 }

@@ -12,7 +12,8 @@
 //     be kept is delivered again.
 //   - Shares and placements that this version cannot read become dead letters, too, and never replace documents that it
 //     can read: the shares that the cell knows stay in force. Reconcile writes newer ones when they can be read.
-//   - If the table does not accept a transaction, all messages that are not known to be finished are delivered again.
+//   - If the table does not accept a transaction, all messages that are not known to be finished are delivered again:
+//     after a second, and then less and less often ([RetryAfter]).
 //
 // # What is trusted
 //
@@ -46,6 +47,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -53,6 +55,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/control/celldoc"
+	"github.com/sluicelimits/sluice/streams/acknowledge"
 	"github.com/sluicelimits/sluice/streams/deadletter"
 	"github.com/sluicelimits/sluice/streams/sqsevent"
 )
@@ -68,7 +71,13 @@ type Tables interface {
 	Get(ctx context.Context, t control.Table, key string) (control.Item, error)
 }
 
-// Config sets up an Applier. All fields but the last three are required.
+// Acknowledger tells the balancer which shares the cell knows. *acknowledge.Acknowledger implements it.
+type Acknowledger interface {
+	Prepare(ctx context.Context) error
+	Run(ctx context.Context) (wrote bool, err error)
+}
+
+// Config sets up an Applier. Cell, Tables, Store, Keep and Meter are required.
 type Config struct {
 	Cell   string // id of the cell, for dead letters
 	Tables Tables // the control tables
@@ -76,9 +85,13 @@ type Config struct {
 	Keep   deadletter.Keeper
 	Meter  Meter
 
-	Log   *slog.Logger     // default slog.Default()
-	Now   func() time.Time // default time.Now; log entries have this time, too
-	Spare time.Duration    // the part of a call's time that is kept for its answer; 0 means 1 s
+	Acknowledger Acknowledger // called by Invoke; if nil, Invoke does not acknowledge shares
+	Delayer      Delayer      // called by Invoke; if nil, failed messages come after the queue's visibility timeout
+
+	Log    *slog.Logger     // default slog.Default()
+	Now    func() time.Time // default time.Now; log entries have this time, too
+	Random func() float64   // 0 up to 1, for the jitter of Delayer's delays; default rand.Float64
+	Spare  time.Duration    // the part of a call's time that is kept for its answer; 0 means 1 s
 }
 
 // Applier applies events to one cell. It is safe for concurrent use. Make it with New.
@@ -103,6 +116,9 @@ func New(c Config) (*Applier, error) {
 	}
 	if c.Now == nil {
 		c.Now = time.Now
+	}
+	if c.Random == nil {
+		c.Random = rand.Float64
 	}
 	if c.Spare == 0 {
 		c.Spare = time.Second
@@ -148,11 +164,21 @@ type unreadable struct {
 // Handle applies the changes that messages report. It returns the ids of the messages that must be delivered again, and
 // the error says why. It is nil if there are none.
 func (a *Applier) Handle(ctx context.Context, messages []sqsevent.Message) (failed []string, err error) {
+	ctx, cancel := a.inTime(ctx)
+	defer cancel()
+	return a.handle(ctx, messages)
+}
+
+// inTime returns a context that ends before the call's answer is due.
+func (a *Applier) inTime(ctx context.Context) (context.Context, context.CancelFunc) {
 	if deadline, ok := ctx.Deadline(); ok {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithDeadline(ctx, deadline.Add(-a.c.Spare))
-		defer cancel()
+		return context.WithDeadline(ctx, deadline.Add(-a.c.Spare))
 	}
+	return context.WithCancel(ctx)
+}
+
+// handle is Handle without a time of its own.
+func (a *Applier) handle(ctx context.Context, messages []sqsevent.Message) (failed []string, err error) {
 	r := run{Applier: a}
 	a.c.Meter.Count("messages_read", int64(len(messages)))
 	a.c.Meter.Count("events_unknown", 0)
@@ -404,12 +430,51 @@ func (w *watched) Commit(ctx context.Context, step cellconfig.Step) error {
 	return nil
 }
 
-// Invoke handles the event of an SQS queue and answers in JSON. It returns an error if the event is not one of a queue.
+// Invoke handles the event of an SQS queue and answers in JSON. It acknowledges shares that the messages bring, and
+// sets when messages that must be delivered again become visible (RetryAfter). It returns an error if the event is not
+// one of a queue, or if all messages must be delivered again because of the shares.
 func (a *Applier) Invoke(ctx context.Context, event []byte) ([]byte, error) {
 	messages, err := sqsevent.Parse(event)
 	if err != nil {
 		return nil, fmt.Errorf("applier: %w", err)
 	}
-	failed, _ := a.Handle(ctx, messages) // the error was logged, and the answer names the messages
+	failed, err := a.applyAndAcknowledge(ctx, messages, a.c.Acknowledger != nil && acknowledge.Concerned(event))
+	a.delay(ctx, messages, failed)
+	if err != nil {
+		return nil, err
+	}
 	return sqsevent.Answer(failed)
+}
+
+// applyAndAcknowledge handles messages, and returns the ids of those that must be delivered again: after an error, all.
+func (a *Applier) applyAndAcknowledge(
+	ctx context.Context, messages []sqsevent.Message, shares bool,
+) (failed []string, err error) {
+	ctx, cancel := a.inTime(ctx)
+	defer cancel()
+	if shares {
+		if err := a.c.Acknowledger.Prepare(ctx); err != nil {
+			return ids(messages), err
+		}
+	}
+	failed, _ = a.handle(ctx, messages) // the error was logged, and the ids name the messages
+	if !shares {
+		return failed, nil
+	}
+	switch _, err := a.c.Acknowledger.Run(ctx); {
+	case errors.Is(err, control.ErrBadItem):
+		// Another delivery of the messages would not help.
+		a.c.Log.ErrorContext(ctx, "the shares are not acknowledged", "error", err)
+	case err != nil:
+		return ids(messages), err
+	}
+	return failed, nil
+}
+
+func ids(messages []sqsevent.Message) []string {
+	all := make([]string, len(messages))
+	for i := range messages {
+		all[i] = messages[i].ID
+	}
+	return all
 }

@@ -67,12 +67,12 @@ func newWorld(t *testing.T) *world {
 		t.Fatal(err)
 	}
 	w := &world{Table: table, t: t, now: streamstest.Written.Add(2 * time.Second), items: map[string]control.Item{}}
-	w.applier = w.another()
+	w.applier = w.newApplier()
 	return w
 }
 
-// another returns a further applier of the same cell.
-func (w *world) another() *applier.Applier {
+// newApplier returns a further applier of the same cell.
+func (w *world) newApplier() *applier.Applier {
 	a, err := applier.New(applier.Config{Cell: "eu-1", Tables: tables{w}, Store: w, Keep: &w.keep, Meter: &w.meter,
 		Log: slog.New(slog.DiscardHandler), Now: func() time.Time { return w.now }})
 	if err != nil {
@@ -100,8 +100,8 @@ func (t tables) Get(ctx context.Context, table control.Table, key string) (contr
 	return i, nil
 }
 
-// wrote adds the item of a record to the control tables, unless they have a newer version.
-func (w *world) wrote(d control.Delivery) {
+// storeItem adds the item of a record to the control tables, unless they have a newer version.
+func (w *world) storeItem(d control.Delivery) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	i := d.Record.New
@@ -115,7 +115,7 @@ func (w *world) messages(deliveries ...control.Delivery) []sqsevent.Message {
 	w.t.Helper()
 	var out []sqsevent.Message
 	for _, d := range deliveries {
-		w.wrote(d)
+		w.storeItem(d)
 		body, err := events.Encode(d.Record.Event())
 		if err != nil {
 			w.t.Fatal(err)
@@ -139,7 +139,7 @@ func (w *world) handle(messages []sqsevent.Message, again ...string) {
 	}
 }
 
-// at fails unless the document has the version; 0: it does not exist.
+// at fails unless the document has the given version; 0 means that it does not exist.
 func (w *world) at(kind cellconfig.Kind, id string, version int64) cellconfig.Document {
 	w.t.Helper()
 	d, err := w.Get(w.t.Context(), cellconfig.Ref{Kind: kind, ID: id})
@@ -384,7 +384,7 @@ func TestTableThrottled(t *testing.T) {
 	batch := w.messages(tenant(t, "a", 1)[0], tenant(t, "b", 1)[0])
 	w.handle(batch, batch[0].ID, batch[1].ID)
 	if w.head() != 0 {
-		t.Error("something was written")
+		t.Error("the applier wrote although the table was throttled")
 	}
 	w.before = nil
 	w.handle(batch)
@@ -437,7 +437,7 @@ func TestApplierDiesInMidTransaction(t *testing.T) {
 				t.Fatalf("%d transactions, want %d", w.head(), tt.head)
 			}
 			w.before, w.after = nil, nil
-			w.applier = w.another()
+			w.applier = w.newApplier()
 			w.handle(batch)
 			w.at(plan.KindTenant, "a", 1)
 			w.at(plan.KindTenant, "b", 2)
@@ -465,7 +465,7 @@ func TestTwoAppliersAtOnce(t *testing.T) {
 	}
 	var all sync.WaitGroup
 	for n := range 3 {
-		a := w.another()
+		a := w.newApplier()
 		all.Go(func() {
 			for i := range batches {
 				at := i
@@ -526,7 +526,7 @@ func TestTimeIsOver(t *testing.T) {
 	batch := w.messages(tenant(t, "a", 1)...)
 	if failed, err := w.applier.Handle(ctx, batch); len(failed) != 1 || !errors.Is(err, context.DeadlineExceeded) ||
 		ctx.Err() != nil {
-		t.Errorf("%q, %v", failed, err)
+		t.Errorf("with little time left, the messages to deliver again are %q, %v", failed, err)
 	}
 }
 
@@ -571,7 +571,7 @@ func FuzzHandle(f *testing.F) {
 		w := newWorld(t)
 		w.handle([]sqsevent.Message{{ID: "m", Body: body}})
 		if n := w.meter.Of("documents_applied") + w.meter.Of("messages_other") + w.meter.Of("messages_kept"); n != 1 {
-			t.Fatalf("%d outcomes of %q", n, body)
+			t.Fatalf("the message has %d outcomes, want 1: %q", n, body)
 		}
 	})
 }
@@ -587,7 +587,7 @@ func TestNewRefuses(t *testing.T) {
 		{Cell: "c", Tables: tables{w}, Store: w, Keep: &w.keep},
 	} {
 		if _, err := applier.New(c); err == nil {
-			t.Errorf("%+v is accepted", c)
+			t.Errorf("New accepts the configuration %+v", c)
 		}
 	}
 }

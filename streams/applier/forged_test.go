@@ -1,7 +1,9 @@
 package applier_test
 
 import (
+	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -69,13 +71,59 @@ func TestForgedMessages(t *testing.T) {
 	w.at(plan.KindPlan, "free", 2)
 }
 
+// Guarantees that a message is refused as forged if any part of it differs from the item of its version: its hash
+// alone, its contents alone, or that the item is deleted.
+func TestForgedPartsOfAMessage(t *testing.T) {
+	w := newWorld(t)
+	h := tenant(t, "acme", 1)
+	genuine := w.messages(h[0])[0]
+	var e map[string]any
+	if err := json.Unmarshal(genuine.Body, &e); err != nil {
+		t.Fatal(err)
+	}
+	for field, value := range map[string]any{
+		"hash": strings.Repeat("a", 64), "body": map[string]any{"id": "acme", "plan": "gold"},
+	} {
+		changed := maps.Clone(e)
+		changed[field] = value
+		body, err := json.Marshal(changed)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.handle([]sqsevent.Message{w.message(string(body))})
+		if items := w.keep.Items(); len(items) == 0 {
+			t.Errorf("a message with another %s is not kept", field)
+		} else if why := items[len(items)-1].Reason; !strings.Contains(why, "another content") {
+			t.Errorf("%s: kept because %q", field, why)
+		}
+	}
+	deleted := w.forged("tenant.changed", "tenants", "acme", "null", 1)
+	deleted.Body = []byte(strings.Replace(string(deleted.Body), strings.Repeat("a", 64), h[0].Record.New.Hash, 1))
+	w.handle([]sqsevent.Message{deleted})
+	w.meter.Want(t, map[string]int64{"events_forged": 3, "messages_kept": 3, "documents_applied": 0})
+	w.handle([]sqsevent.Message{genuine})
+	w.at(plan.KindTenant, "acme", 1)
+}
+
+// Guarantees that contents which do not match their hash reach no cell, also if the control tables have them and a
+// message reports them in the same way.
+func TestContentsThatDoNotMatchTheirHash(t *testing.T) {
+	w := newWorld(t)
+	h := tenant(t, "acme", 1)
+	h[0].Record.New.Body = []byte(`{"id":"acme","plan":"gold"}`) // the hash is that of another plan
+	w.handle(w.messages(h[0]))
+	w.at(plan.KindTenant, "acme", 0)
+	w.meter.Want(t, map[string]int64{"events_forged": 0, "messages_kept": 1, "documents_applied": 0,
+		"messages_again": 0})
+}
+
 // Guarantees that a message makes the applier store the present item, whatever version the message has: a forged or a
 // repeated old version changes nothing.
 func TestMessagesOfEarlierVersions(t *testing.T) {
 	w := newWorld(t)
 	h := tenant(t, "acme", 3)
 	first := w.messages(h[0])
-	w.wrote(h[2])
+	w.storeItem(h[2])
 	w.handle(first) // the third version is not published yet
 	if d := w.at(plan.KindTenant, "acme", 3); string(d.Body) != `{"id":"acme","plan":"p3"}` {
 		t.Errorf("the tenant is %s", d.Body)
@@ -99,7 +147,7 @@ func TestControlTablesAreAway(t *testing.T) {
 	w.away = errAway
 	w.handle(batch, batch[0].ID, batch[1].ID)
 	if w.head() != 0 {
-		t.Error("something was written")
+		t.Error("the applier wrote although the control tables did not answer")
 	}
 	w.meter.Want(t, map[string]int64{"messages_again": 2, "messages_kept": 0, "events_forged": 0})
 	w.away = nil

@@ -122,8 +122,8 @@ func want(t *testing.T, d control.Delivery) []byte {
 	return data
 }
 
-// kept fails the test unless the bucket has one unchanged version of each record, and that many rejected ones.
-func (w *world) kept(t *testing.T, all []control.Delivery, rejected int) {
+// wantArchived fails the test unless the bucket has one unchanged version of each record, and that many rejected ones.
+func (w *world) wantArchived(t *testing.T, all []control.Delivery, rejected int) {
 	t.Helper()
 	var other int
 	for _, n := range w.bucket.Names() {
@@ -157,11 +157,11 @@ func TestAnyOrderAnyNumber(t *testing.T) {
 		if done, err := w.Handle(t.Context(), batch); err != nil || done != len(batch) {
 			t.Fatalf("%d of %d are done: %v", done, len(batch), err)
 		}
-		w.kept(t, all, 0)
+		w.wantArchived(t, all, 0)
 	}
 	want := fmt.Sprintf("archive_seconds=16 objects_equal=%d objects_made=16 records_read=%d", 32*seeds-16, 32*seeds)
 	if got := w.counts.String(); got != want {
-		t.Errorf("%s, want %s", got, want)
+		t.Errorf("the metrics are %s, want %s", got, want)
 	}
 }
 
@@ -184,10 +184,10 @@ func TestPoison(t *testing.T) {
 			t.Fatalf("%d of %d are done: %v", done, len(batch), err)
 		}
 	}
-	w.kept(t, all[:4], 4)
+	w.wantArchived(t, all[:4], 4)
 	if got := w.counts.String(); got != "archive_seconds=4 objects_equal=4 objects_made=4 records_read=16 "+
 		"records_unreadable=8" {
-		t.Error(got)
+		t.Errorf("the metrics are %s", got)
 	}
 	var whole bool
 	for _, n := range w.bucket.Names() {
@@ -225,7 +225,7 @@ func TestUnequal(t *testing.T) {
 	}
 	if got := w.counts.String(); !strings.Contains(got, "records_unequal=3") ||
 		!strings.Contains(w.log.String(), `"level":"ERROR","msg":"the archive has another record`) {
-		t.Errorf("no alarm: %s %s", got, w.log)
+		t.Errorf("the metrics %s or the log lack the alarm: %s", got, w.log)
 	}
 }
 
@@ -260,7 +260,7 @@ func TestUnreadableObject(t *testing.T) {
 		if !strings.Contains(got, "objects_made=3") || !strings.Contains(got, "records_unequal=1") ||
 			!strings.Contains(w.log.String(),
 				`"level":"ERROR","msg":"an object that cannot be read has the name of this version`) {
-			t.Errorf("%s: no alarm: %s %s", how, got, w.log)
+			t.Errorf("%s: the metrics %s or the log lack the alarm: %s", how, got, w.log)
 		}
 	}
 }
@@ -315,13 +315,13 @@ func TestArchiveIsAway(t *testing.T) {
 				t.Fatalf("%d are done, %v; want 3 and an error", done, err)
 			}
 			if !strings.Contains(w.counts.String(), "records_again=2") {
-				t.Error(w.counts)
+				t.Errorf("the metrics are %v", w.counts)
 			}
 			back.Store(true)
 			if done, err := w.Handle(t.Context(), batch[3:]); err != nil || done != 2 {
 				t.Fatalf("again: %d are done, %v", done, err)
 			}
-			w.kept(t, all, 1)
+			w.wantArchived(t, all, 1)
 		})
 	}
 }
@@ -333,7 +333,7 @@ func TestNothingCanBeKept(t *testing.T) {
 			Fault: func(*http.Request) *s3test.Fault { return &s3test.Fault{Status: 403, Code: "AccessDenied"} }})
 	poison := control.Delivery{Sequence: "p", Raw: []byte("x")}
 	if done, err := w.Handle(t.Context(), []control.Delivery{poison}); done != 0 || err == nil {
-		t.Errorf("%d are done, %v", done, err)
+		t.Errorf("%d records are done, %v; want none and an error", done, err)
 	}
 }
 
@@ -438,7 +438,7 @@ func TestStuck(t *testing.T) {
 			done, err := a.Handle(ctx, history(t, "acme", 30))
 			if took := time.Since(began); done != 0 || err == nil || took > 9*time.Second || !panics &&
 				took != 9*time.Second {
-				t.Errorf("panics %t: %d are done after %v, %v", panics, done, took, err)
+				t.Errorf("archive that panics (%t) or hangs: %d records are done after %v, %v", panics, done, took, err)
 			}
 			cancel()
 		}
@@ -489,7 +489,7 @@ func TestInvoke(t *testing.T) {
 	away.Store(true)
 	if got, err := w.Invoke(t.Context(), decoder, event); err != nil ||
 		string(got) != `{"batchItemFailures":[{"itemIdentifier":"101"}]}` {
-		t.Errorf("%s, %v", got, err)
+		t.Errorf("the answer to a good batch is %s, %v", got, err)
 	}
 	if got, err := w.Invoke(t.Context(), decoder, []byte(`{"Records":[{}]}`)); err == nil {
 		t.Errorf("a record without a number that cannot be kept: %s", got)
@@ -498,9 +498,9 @@ func TestInvoke(t *testing.T) {
 	if got, err := w.Invoke(t.Context(), decoder, event); err != nil || string(got) != `{"batchItemFailures":[]}` {
 		t.Errorf("%s, %v", got, err)
 	}
-	w.kept(t, all, 0)
+	w.wantArchived(t, all, 0)
 	if got, err := w.Invoke(t.Context(), decoder, []byte(`[]`)); err == nil {
-		t.Errorf("what is no batch: %s", got)
+		t.Errorf("the answer to an event that is not a batch is %s", got)
 	}
 }
 
@@ -548,7 +548,7 @@ func TestFollow(t *testing.T) {
 	}
 	report, err := audit.Verify(t.Context(), audit.VerifyConfig{Archive: archive, Tables: tables, Grace: -1})
 	if err != nil || !report.OK() || report.Objects != 12 || fragile.calls.Load() < 14 {
-		t.Errorf("%+v, %v", report, err)
+		t.Errorf("verify reports %+v, %v", report, err)
 	}
 }
 
@@ -570,7 +570,7 @@ func TestConfig(t *testing.T) {
 	for _, c := range []archiver.Config{{}, {Archive: stuck{}}, {Meter: &counts{}},
 		{Archive: stuck{}, Meter: &counts{}, Parallel: -1}} {
 		if _, err := archiver.New(c); err == nil {
-			t.Errorf("%+v is taken", c)
+			t.Errorf("New accepts the configuration %+v", c)
 		}
 	}
 }

@@ -1,21 +1,26 @@
-// Package awsio sends what the functions of the control plane publish to SNS, and their dead letters to SQS.
+// Package awsio sends what the functions of the control plane publish to SNS, and their dead letters to SQS. It tells
+// SQS when messages that failed are to be delivered again.
 package awsio
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
+	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/sns"
 	snstypes "github.com/aws/aws-sdk-go-v2/service/sns/types"
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
+	sqstypes "github.com/aws/aws-sdk-go-v2/service/sqs/types"
 	"github.com/aws/smithy-go"
 
 	"github.com/sluicelimits/sluice/internal/aws/awsenv"
 	"github.com/sluicelimits/sluice/streams/deadletter"
 	"github.com/sluicelimits/sluice/streams/publisher"
+	"github.com/sluicelimits/sluice/streams/sqsevent"
 )
 
 var (
@@ -163,6 +168,50 @@ func (q *Queue) Keep(ctx context.Context, i deadletter.Item) error {
 	if _, err := q.client.SendMessage(ctx,
 		&sqs.SendMessageInput{QueueUrl: &q.url, MessageBody: aws.String(string(body))}); err != nil {
 		return fmt.Errorf("send a dead letter to the queue: %w", err)
+	}
+	return nil
+}
+
+// delayClient is the part of *sqs.Client that Delayer uses.
+type delayClient interface {
+	ChangeMessageVisibilityBatch(
+		context.Context, *sqs.ChangeMessageVisibilityBatchInput, ...func(*sqs.Options),
+	) (*sqs.ChangeMessageVisibilityBatchOutput, error)
+}
+
+// Delayer is an SQS queue from which messages were received. It is safe for concurrent use. Make it with NewDelayer.
+type Delayer struct {
+	client delayClient
+	url    string
+}
+
+// NewDelayer makes a delayer with an *sqs.Client and the URL of the queue.
+func NewDelayer(client delayClient, url string) *Delayer { return &Delayer{client, url} }
+
+// delaysAtOnce is how many messages one ChangeMessageVisibilityBatch may name.
+const delaysAtOnce = 10
+
+// Delay sets when messages become visible again. The error says for how many of them it failed, and why for one of
+// them.
+func (d *Delayer) Delay(ctx context.Context, delays []sqsevent.Delay) error {
+	failed, cause := 0, error(nil)
+	for batch := range slices.Chunk(delays, delaysAtOnce) {
+		in := &sqs.ChangeMessageVisibilityBatchInput{QueueUrl: &d.url,
+			Entries: make([]sqstypes.ChangeMessageVisibilityBatchRequestEntry, len(batch))}
+		for i := range batch {
+			in.Entries[i] = sqstypes.ChangeMessageVisibilityBatchRequestEntry{Id: aws.String(strconv.Itoa(i)),
+				ReceiptHandle: &batch[i].Receipt, VisibilityTimeout: int32(batch[i].After / time.Second)}
+		}
+		switch out, err := d.client.ChangeMessageVisibilityBatch(ctx, in); {
+		case err != nil:
+			failed, cause = failed+len(batch), err
+		case len(out.Failed) > 0:
+			failed += len(out.Failed)
+			cause = fmt.Errorf("%s: %s", aws.ToString(out.Failed[0].Code), aws.ToString(out.Failed[0].Message))
+		}
+	}
+	if failed > 0 {
+		return fmt.Errorf("change the visibility of %d of %d messages: %w", failed, len(delays), cause)
 	}
 	return nil
 }

@@ -14,11 +14,13 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/sns"
 	snstypes "github.com/aws/aws-sdk-go-v2/service/sns/types"
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
+	sqstypes "github.com/aws/aws-sdk-go-v2/service/sqs/types"
 
 	"github.com/sluicelimits/sluice/events"
 	"github.com/sluicelimits/sluice/streams/awsio"
 	"github.com/sluicelimits/sluice/streams/deadletter"
 	"github.com/sluicelimits/sluice/streams/publisher"
+	"github.com/sluicelimits/sluice/streams/sqsevent"
 )
 
 // topic is a stand-in for the used part of SNS, which refuses what SNS refuses.
@@ -203,5 +205,58 @@ func TestRegion(t *testing.T) {
 		if got := awsio.Region(in); got != want {
 			t.Errorf("Region(%q) = %q, want %q", in, got, want)
 		}
+	}
+}
+
+// received is a stand-in for the part of SQS that Delayer uses, which refuses what SQS refuses.
+type received struct {
+	t      *testing.T
+	after  map[string]int32 // by receipt
+	err    error            // of the calls that name "away"
+	failed string           // a receipt that is refused
+}
+
+func (r *received) ChangeMessageVisibilityBatch(_ context.Context, in *sqs.ChangeMessageVisibilityBatchInput,
+	_ ...func(*sqs.Options)) (*sqs.ChangeMessageVisibilityBatchOutput, error) {
+	if n := len(in.Entries); *in.QueueUrl != "https://q" || n == 0 || n > 10 {
+		r.t.Errorf("SQS refuses a batch of %d messages of %s", n, *in.QueueUrl)
+	}
+	out, ids := &sqs.ChangeMessageVisibilityBatchOutput{}, map[string]bool{}
+	for _, e := range in.Entries {
+		switch {
+		case ids[*e.Id] || e.VisibilityTimeout < 0 || e.VisibilityTimeout > 43_200:
+			r.t.Errorf("SQS refuses %+v", e)
+		case *e.ReceiptHandle == "away":
+			return nil, r.err
+		case *e.ReceiptHandle == r.failed:
+			out.Failed = append(out.Failed, sqstypes.BatchResultErrorEntry{Id: e.Id, SenderFault: true,
+				Code: aws.String("ReceiptHandleIsInvalid"), Message: aws.String("expired")})
+			continue
+		}
+		ids[*e.Id] = true
+		r.after[*e.ReceiptHandle] = e.VisibilityTimeout
+	}
+	return out, nil
+}
+
+// Guarantees that each message becomes visible when it is to, also if there are more than SQS takes at once, if a batch
+// fails, and if SQS refuses a single receipt; and that the error says for how many it failed.
+func TestDelay(t *testing.T) {
+	delays := make([]sqsevent.Delay, 25)
+	for i := range delays {
+		delays[i] = sqsevent.Delay{Receipt: fmt.Sprint("r", i), After: time.Duration(i) * time.Second}
+	}
+	r := &received{t: t, after: map[string]int32{}, err: errors.New("refused by the test")}
+	if err := awsio.NewDelayer(r, "https://q").Delay(t.Context(), delays); err != nil || len(r.after) != 25 ||
+		r.after["r24"] != 24 {
+		t.Errorf("%v, %v", r.after, err)
+	}
+	r.after, r.failed, delays[3].Receipt = map[string]int32{}, "r12", "away"
+	err := awsio.NewDelayer(r, "https://q").Delay(t.Context(), delays)
+	if err == nil || !strings.Contains(err.Error(), "11 of 25 messages: ReceiptHandleIsInvalid: expired") {
+		t.Errorf("the error is %v", err)
+	}
+	if r.after["r24"] != 24 || r.after["r11"] != 11 {
+		t.Errorf("the messages after those that failed are visible after %v s", r.after)
 	}
 }

@@ -174,7 +174,7 @@ var errMoved = errors.New("other writers changed the table of cells at the same 
 // written before an error is consistent.
 func (b *Balancer) Run(ctx context.Context) (r Result, err error) {
 	for range attempts {
-		if r, err = b.look(ctx); !errors.Is(err, errMoved) {
+		if r, err = b.attempt(ctx); !errors.Is(err, errMoved) {
 			break
 		}
 	}
@@ -187,21 +187,21 @@ func (b *Balancer) Run(ctx context.Context) (r Result, err error) {
 	return r, nil
 }
 
-// look is one attempt of Run.
-func (b *Balancer) look(ctx context.Context) (Result, error) {
-	state, version, err := b.state(ctx)
+// attempt is one attempt of Run: it reads the state and the tables, and writes the next state if it differs.
+func (b *Balancer) attempt(ctx context.Context) (Result, error) {
+	state, version, err := b.readState(ctx)
 	if err != nil {
 		return Result{}, err
 	}
-	t, err := b.table(ctx)
+	t, err := b.readTable(ctx)
 	if err != nil {
 		return Result{}, err
 	}
-	waits, err := b.place(ctx, state, version, t)
+	growthWaits, err := b.writePlacements(ctx, state, version, t)
 	if err != nil {
 		return Result{}, err
 	}
-	if waits {
+	if growthWaits {
 		return resultOf(state, t), nil
 	}
 	in := shares.Input{Acks: t.acks, Able: t.able}
@@ -213,25 +213,26 @@ func (b *Balancer) look(ctx context.Context) (Result, error) {
 		if whole {
 			in.Limits = limitsOf(plans)
 		}
-		b.home(ctx, state, t, plans)
+		b.setHomed(ctx, state, t, plans)
 	} else {
 		t.pins = nil
 	}
 	if in.Requests, err = b.requests(ctx, state, t); err != nil {
 		return Result{}, err
 	}
-	if in.Placements, err = b.known(ctx, t, state.Queue, in.Requests); err != nil {
+	if in.Placements, err = b.readablePlacements(ctx, t, state.Queue, in.Requests); err != nil {
 		return Result{}, err
 	}
 	now := b.c.Now()
 	next, out := state.Step(b.c.Settings, in, now)
-	b.tell(ctx, &out)
+	b.logOutput(ctx, &out)
 	r := resultOf(&next, t)
 	r.Wake = out.Wake
-	if same(state, &next) || (version == 0 && next.Epoch == 0 && len(next.Queue) == 0) {
+	isFirstAndEmpty := version == 0 && next.Epoch == 0 && len(next.Queue) == 0
+	if equalStates(state, &next) || isFirstAndEmpty {
 		return r, nil
 	}
-	if err := b.write(ctx, &next, version, reason(state, &next), now); err != nil {
+	if err := b.writeState(ctx, &next, version, reason(state, &next), now); err != nil {
 		return Result{}, err
 	}
 	r.Changed = true
@@ -254,9 +255,9 @@ func resultOf(s *shares.State, t *table) Result {
 	return r
 }
 
-// state returns the stored state and its version, or version 0 if there is none. A state that cannot be read is never
-// overwritten.
-func (b *Balancer) state(ctx context.Context) (*shares.State, int64, error) {
+// readState returns the stored state and its version, or version 0 if there is none. A state that cannot be read is
+// never overwritten.
+func (b *Balancer) readState(ctx context.Context) (*shares.State, int64, error) {
 	item, err := b.c.Tables.Get(ctx, control.Cells, events.SharesKey)
 	switch {
 	case errors.Is(err, control.ErrNotFound):
@@ -277,7 +278,7 @@ func (b *Balancer) state(ctx context.Context) (*shares.State, int64, error) {
 	return s, item.Version, nil
 }
 
-func (b *Balancer) write(ctx context.Context, next *shares.State, version int64, why string, now time.Time) error {
+func (b *Balancer) writeState(ctx context.Context, next *shares.State, version int64, why string, now time.Time) error {
 	body, err := json.Marshal(next)
 	if err != nil {
 		return fmt.Errorf("write the shares: %w", err)
@@ -294,30 +295,34 @@ func (b *Balancer) write(ctx context.Context, next *shares.State, version int64,
 	return nil
 }
 
-// place stores the placements of a transition in its growth phase. It does so before that phase can end, because the
-// next document does not have them. It reports whether the growth waits, because the row of a placement cannot be
-// overwritten.
-func (b *Balancer) place(ctx context.Context, s *shares.State, version int64, t *table) (waits bool, err error) {
+// writePlacements writes the placements of a transition in its growth phase. It does so before that phase can end,
+// because the next document does not have them. It reports whether the growth waits, because the row of a placement
+// cannot be overwritten. version is that of the item of s.
+func (b *Balancer) writePlacements(
+	ctx context.Context, s *shares.State, version int64, t *table,
+) (growthWaits bool, err error) {
 	if s.Phase != shares.Grow {
 		return false, nil
 	}
 	for i := range s.Transition.Placements {
 		p := &s.Transition.Placements[i]
-		there := t.placed[p.Tenant]
-		if there.placement != nil && epochOf(there.placement) >= epochOf(p) {
+		current := t.placements[p.Tenant]
+		if current.placement != nil && epochOf(current.placement) >= epochOf(p) {
 			continue
 		}
 		key := shares.PlacementKey(p.Tenant)
-		if unreadable, is := t.unreadable[key]; is {
-			// The item was read after the state. It is of no later transition if the state is still the same.
-			if _, now, err := b.state(ctx); err != nil || now != version {
+		if unreadableVersion, ok := t.unreadable[key]; ok {
+			// A placement that another balancer wrote for a later transition must not be overwritten. The item was
+			// read after the state. If the state still has the same version, there was no later transition when
+			// the item was read.
+			if _, newest, err := b.readState(ctx); err != nil || newest != version {
 				return false, errors.Join(errMoved, err)
 			}
-			there.version = unreadable
+			current.version = unreadableVersion
 		}
-		err := b.store(ctx, p, key, there.version, s.Epoch)
+		err := b.writePlacement(ctx, p, key, current.version, s.Epoch)
 		if errors.Is(err, control.ErrBadItem) {
-			waits = true
+			growthWaits = true
 			b.c.Log.ErrorContext(ctx,
 				"the growth of the shares waits for a placement whose item cannot be overwritten: repair the item",
 				"tenant", fmt.Sprintf("%q", p.Tenant), "epoch", s.Epoch, "error", err)
@@ -326,14 +331,14 @@ func (b *Balancer) place(ctx context.Context, s *shares.State, version int64, t 
 		if err != nil {
 			return false, err
 		}
-		t.placed[p.Tenant] = stored{p, there.version + 1}
+		t.placements[p.Tenant] = storedPlacement{p, current.version + 1} // a write makes the next version
 		delete(t.unreadable, key)
 	}
-	return waits, nil
+	return growthWaits, nil
 }
 
-// store writes a placement over the given version of its item.
-func (b *Balancer) store(ctx context.Context, p *shares.Placement, key string, version, epoch int64) error {
+// writePlacement writes a placement over the given version of its item.
+func (b *Balancer) writePlacement(ctx context.Context, p *shares.Placement, key string, version, epoch int64) error {
 	body, err := json.Marshal(p)
 	if err != nil {
 		return fmt.Errorf("write a placement: %w", err)
@@ -394,6 +399,8 @@ func hidesPlan(err error) bool {
 	})
 }
 
+// limitsOf returns all limits of the plans. It is not nil, also if there are none: nil would mean that the limits are
+// not known.
 func limitsOf(plans map[string]*plan.Plan) []shares.Limited {
 	out := []shares.Limited{}
 	for _, p := range plans {
@@ -404,8 +411,8 @@ func limitsOf(plans map[string]*plan.Plan) []shares.Limited {
 	return out
 }
 
-// tell logs what an operator should know.
-func (b *Balancer) tell(ctx context.Context, out *shares.Output) {
+// logOutput logs what an operator should know.
+func (b *Balancer) logOutput(ctx context.Context, out *shares.Output) {
 	for _, r := range out.Refused {
 		b.c.Meter.Count("shares_refused", 1)
 		b.c.Log.WarnContext(ctx, "a request about cells is refused", "request", r.ID, "reason", r.Reason)
@@ -417,11 +424,11 @@ func (b *Balancer) tell(ctx context.Context, out *shares.Output) {
 	}
 }
 
-// same reports whether two states have the same stored form.
-func same(a, b *shares.State) bool {
-	one, err := json.Marshal(a)
-	other, failed := json.Marshal(b)
-	return err == nil && failed == nil && bytes.Equal(one, other)
+// equalStates reports whether two states have the same stored form.
+func equalStates(a, b *shares.State) bool {
+	first, errFirst := json.Marshal(a)
+	second, errSecond := json.Marshal(b)
+	return errFirst == nil && errSecond == nil && bytes.Equal(first, second)
 }
 
 // reason returns the reason of a new state for the audit trail.
@@ -430,15 +437,19 @@ func reason(before, next *shares.State) string {
 		return fmt.Sprintf("epoch %d, %s", next.Epoch, next.Phase)
 	}
 	if t, u := before.Transition, next.Transition; t != nil && u != nil && len(t.Awaiting) > len(u.Awaiting) {
-		var heard []string
+		var acknowledged []string
 		for _, cell := range t.Awaiting {
 			if !slices.Contains(u.Awaiting, cell) {
-				heard = append(heard, cell)
+				acknowledged = append(acknowledged, cell)
 			}
 		}
-		return cut(fmt.Sprintf("epoch %d, %s: heard %s", next.Epoch, next.Phase, strings.Join(heard, " ")))
+		return cut(fmt.Sprintf("epoch %d, %s: acknowledged by %s", next.Epoch, next.Phase,
+			strings.Join(acknowledged, " ")))
 	}
-	return fmt.Sprintf("epoch %d, %s: %d requests wait", next.Epoch, next.Phase, len(next.Queue))
+	if len(next.Queue) > 0 {
+		return fmt.Sprintf("epoch %d, %s: waiting requests: %d", next.Epoch, next.Phase, len(next.Queue))
+	}
+	return fmt.Sprintf("epoch %d, %s: the shares do not change", next.Epoch, next.Phase)
 }
 
 // cut shortens ASCII text to what a reason may have.

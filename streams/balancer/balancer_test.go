@@ -41,19 +41,19 @@ type tables struct {
 	altered string // the key of an item whose hash is not that of its fields
 }
 
-// spoil returns the error of an item that cannot be read, or alters the item.
-func (t *tables) spoil(i *control.Item) error {
+// makeUnreadable returns the error of an item that cannot be read, or alters the item.
+func (t *tables) makeUnreadable(i *control.Item) error {
 	if i.Key == t.altered {
 		i.Reason += " by hand"
 	}
-	if i.Table == t.spoilt() && i.Key == t.bad {
+	if i.Table == t.unreadableTable() && i.Key == t.bad {
 		return &control.BadItemError{Table: i.Table, Key: i.Key, Err: errors.New("attribute layout is 2")}
 	}
 	return nil
 }
 
-// spoilt returns the table of the item that cannot be read.
-func (t *tables) spoilt() control.Table {
+// unreadableTable returns the table of the item that cannot be read.
+func (t *tables) unreadableTable() control.Table {
 	if t.bad == events.CanaryKey {
 		return control.Plans
 	}
@@ -76,11 +76,11 @@ func (t *tables) do(call, key string, f func() error) error {
 }
 
 func (t *tables) Get(ctx context.Context, table control.Table, key string) (i control.Item, err error) {
-	if table == t.spoilt() && key == t.bad {
-		return i, t.spoil(&control.Item{Table: table, Key: key})
+	if table == t.unreadableTable() && key == t.bad {
+		return i, t.makeUnreadable(&control.Item{Table: table, Key: key})
 	}
 	err = t.do("get", key, func() (err error) { i, err = t.Tables.Get(ctx, table, key); return err })
-	_ = t.spoil(&i)
+	_ = t.makeUnreadable(&i)
 	return i, err
 }
 
@@ -89,19 +89,22 @@ func (t *tables) List(ctx context.Context, table control.Table, after string, mo
 	err = t.do("list "+string(table), after,
 		func() (err error) { items, next, err = t.Tables.List(ctx, table, after, most); return err })
 	var bad error
-	items = slices.DeleteFunc(items, func(i control.Item) bool { return i.Table == t.spoilt() && i.Key == t.bad })
-	if after == "" && table == t.spoilt() && t.bad != "" {
-		bad = t.spoil(&control.Item{Table: table, Key: t.bad})
+	items = slices.DeleteFunc(items, func(i control.Item) bool {
+		return i.Table == t.unreadableTable() &&
+			i.Key == t.bad
+	})
+	if after == "" && table == t.unreadableTable() && t.bad != "" {
+		bad = t.makeUnreadable(&control.Item{Table: table, Key: t.bad})
 	}
 	for i := range items {
-		_ = t.spoil(&items[i])
+		_ = t.makeUnreadable(&items[i])
 	}
 	return items, next, errors.Join(err, bad)
 }
 
 func (t *tables) Put(ctx context.Context, c control.Change) (i control.Item, err error) {
 	if c.Table == control.Cells && c.Key == t.bad {
-		return i, t.spoil(&control.Item{Table: c.Table, Key: c.Key})
+		return i, t.makeUnreadable(&control.Item{Table: c.Table, Key: c.Key})
 	}
 	err = t.do("put", c.Key, func() (err error) { t.puts++; i, err = t.Tables.Put(ctx, c); return err })
 	return i, err
@@ -155,7 +158,7 @@ func (w *bench) put(table control.Table, key, body string) {
 	}
 }
 
-func (w *bench) ask(r shares.Request) {
+func (w *bench) putRequest(r shares.Request) {
 	w.t.Helper()
 	key := r.Cell
 	if r.Kind == shares.Place {
@@ -197,7 +200,7 @@ func (w *bench) state() *shares.State {
 	return s
 }
 
-// acknowledge writes that each of the cells has stored the present transition.
+// acknowledge writes acknowledgements of the present transition by the cells.
 func (w *bench) acknowledge(cells ...string) {
 	w.t.Helper()
 	s := w.state()
@@ -210,7 +213,7 @@ func (w *bench) acknowledge(cells ...string) {
 	}
 }
 
-// settle runs transitions to their end. All of their cells acknowledge at once.
+// settle runs transitions to their end. All of their cells acknowledge immediately.
 func (w *bench) settle() balancer.Result {
 	w.t.Helper()
 	for range 400 {
@@ -221,7 +224,7 @@ func (w *bench) settle() balancer.Result {
 		w.acknowledge(r.Awaited...)
 		w.now = w.now.Add(10 * time.Second)
 	}
-	w.t.Fatalf("no end: %+v", w.state())
+	w.t.Fatalf("the transitions do not end: %+v", w.state())
 	return balancer.Result{}
 }
 
@@ -234,7 +237,7 @@ func (w *bench) weights() string {
 	return strings.Join(out, ", ")
 }
 
-func (w *bench) want(want string) {
+func (w *bench) wantCells(want string) {
 	w.t.Helper()
 	if got := w.weights(); got != want {
 		w.t.Fatalf("cells are %q, want %q\n%s", got, want, w.log.String())
@@ -246,14 +249,14 @@ func (w *bench) want(want string) {
 func TestWishes(t *testing.T) {
 	w := newBench(t)
 	if r := w.run(); r.Changed || r.Epoch != 0 {
-		t.Fatalf("without a cell: %+v", r)
+		t.Fatalf("the first run, without a cell: %+v", r)
 	}
-	w.ask(shares.Request{Kind: shares.Join, Cell: "eu-1", Weight: 2})
+	w.putRequest(shares.Request{Kind: shares.Join, Cell: "eu-1", Weight: 2})
 	if r := w.run(); r.Phase != shares.Steady || r.Cells != 1 {
 		t.Fatalf("the first cell: %+v", r)
 	}
 	// replaces the wish to join before the balancer has seen it
-	w.ask(shares.Request{Kind: shares.Weigh, Cell: "us-1", Weight: 1})
+	w.putRequest(shares.Request{Kind: shares.Weigh, Cell: "us-1", Weight: 1})
 	r := w.run()
 	if r.Phase != shares.Shrink || !slices.Equal(r.Awaited, []string{"eu-1", "us-1"}) {
 		t.Fatalf("a second cell: %+v", r)
@@ -271,32 +274,32 @@ func TestWishes(t *testing.T) {
 		t.Fatalf("after the grace: %+v", r)
 	}
 	w.settle()
-	w.want("eu-1 active 2, us-1 active 1")
-	w.ask(shares.Request{Kind: shares.Remove, Cell: "us-1"}) // it was not drained
+	w.wantCells("eu-1 active 2, us-1 active 1")
+	w.putRequest(shares.Request{Kind: shares.Remove, Cell: "us-1"}) // it was not drained
 	w.settle()
-	w.want("eu-1 active 2")
-	w.ask(shares.Request{Kind: shares.Drain, Cell: "eu-1"}) // the last cell
+	w.wantCells("eu-1 active 2")
+	w.putRequest(shares.Request{Kind: shares.Drain, Cell: "eu-1"}) // the last cell
 	w.settle()
-	w.want("eu-1 active 2")
-	w.ask(shares.Request{Kind: shares.Join, Cell: "us-1", Weight: 5}) // now it is not the last one
+	w.wantCells("eu-1 active 2")
+	w.putRequest(shares.Request{Kind: shares.Join, Cell: "us-1", Weight: 5}) // now it is not the last one
 	w.settle()
-	w.want("eu-1 drained 0, us-1 active 5")
-	w.ask(shares.Request{Kind: shares.Join, Cell: "eu-1", Weight: 3})
+	w.wantCells("eu-1 drained 0, us-1 active 5")
+	w.putRequest(shares.Request{Kind: shares.Join, Cell: "eu-1", Weight: 3})
 	w.settle()
-	w.want("eu-1 active 3, us-1 active 5")
-	w.ask(shares.Request{Kind: shares.Force, Cell: "us-1"})
+	w.wantCells("eu-1 active 3, us-1 active 5")
+	w.putRequest(shares.Request{Kind: shares.Force, Cell: "us-1"})
 	if r = w.run(); slices.Contains(r.Awaited, "us-1") {
 		t.Errorf("a cell that was removed by force is awaited: %+v", r)
 	}
 	w.settle()
-	w.want("eu-1 active 3")
+	w.wantCells("eu-1 active 3")
 	before := w.tables.puts
 	for range 5 {
 		w.now = w.now.Add(time.Minute)
 		w.run()
 	}
 	if w.tables.puts != before {
-		t.Errorf("%d writes at rest", w.tables.puts-before)
+		t.Errorf("%d writes although nothing had to change", w.tables.puts-before)
 	}
 }
 
@@ -304,10 +307,10 @@ func TestWishes(t *testing.T) {
 // know the present transition, and would still grant units that others grow by.
 func TestLateAcknowledgement(t *testing.T) {
 	w := newBench(t)
-	w.ask(shares.Request{Kind: shares.Join, Cell: "a", Weight: 1})
-	w.ask(shares.Request{Kind: shares.Join, Cell: "b", Weight: 1})
+	w.putRequest(shares.Request{Kind: shares.Join, Cell: "a", Weight: 1})
+	w.putRequest(shares.Request{Kind: shares.Join, Cell: "b", Weight: 1})
 	w.settle()
-	w.ask(shares.Request{Kind: shares.Weigh, Cell: "a", Weight: 3})
+	w.putRequest(shares.Request{Kind: shares.Weigh, Cell: "a", Weight: 3})
 	w.run()
 	w.acknowledge("a", "b") // of epoch 2, shrink
 	w.now = w.now.Add(time.Hour)
@@ -323,7 +326,7 @@ func TestLateAcknowledgement(t *testing.T) {
 		}
 	}
 	w.acknowledge("a", "b")
-	w.ask(shares.Request{Kind: shares.Weigh, Cell: "a", Weight: 5})
+	w.putRequest(shares.Request{Kind: shares.Weigh, Cell: "a", Weight: 5})
 	w.run()
 	if r := w.run(); r.Epoch != 3 || r.Phase != shares.Shrink || len(r.Awaited) != 2 {
 		t.Fatalf("%+v: what was acknowledged in epoch 2 counts in epoch 3", r)
@@ -351,15 +354,15 @@ func TestLateAcknowledgement(t *testing.T) {
 // waits until the cells that it names serve; and that more pins than a transition can have are all carried out.
 func TestPins(t *testing.T) {
 	w := newBench(t)
-	w.ask(shares.Request{Kind: shares.Join, Cell: "eu-1", Weight: 1})
-	w.ask(shares.Request{Kind: shares.Join, Cell: "us-1", Weight: 1})
-	w.ask(shares.Request{Kind: shares.Place, Tenant: "acme", Cells: []string{"ap-1"}})
+	w.putRequest(shares.Request{Kind: shares.Join, Cell: "eu-1", Weight: 1})
+	w.putRequest(shares.Request{Kind: shares.Join, Cell: "us-1", Weight: 1})
+	w.putRequest(shares.Request{Kind: shares.Place, Tenant: "acme", Cells: []string{"ap-1"}})
 	w.settle()
 	if s := w.state(); len(s.Queue) > 0 || s.Epoch != 1 {
 		t.Fatalf("a pin to a cell that does not serve: %+v", s)
 	}
 	for i := range 100 {
-		w.ask(shares.Request{Kind: shares.Place, Tenant: fmt.Sprint("tenant ", i), Cells: []string{"us-1"}})
+		w.putRequest(shares.Request{Kind: shares.Place, Tenant: fmt.Sprint("tenant ", i), Cells: []string{"us-1"}})
 	}
 	w.settle()
 	placed := 0
@@ -379,7 +382,7 @@ func TestPins(t *testing.T) {
 	if placed != 100 {
 		t.Fatalf("%d of 100 tenants are placed", placed)
 	}
-	w.ask(shares.Request{Kind: shares.Join, Cell: "ap-1", Weight: 1})
+	w.putRequest(shares.Request{Kind: shares.Join, Cell: "ap-1", Weight: 1})
 	w.settle()
 	item, err := w.tables.Get(t.Context(), control.Cells, shares.PlacementKey("acme"))
 	if err != nil || !strings.Contains(string(item.Body), `"ap-1"`) {
@@ -399,11 +402,11 @@ func TestDiesAnywhere(t *testing.T) {
 		}
 		return nil
 	}
-	w.ask(shares.Request{Kind: shares.Join, Cell: "eu-1", Weight: 1})
+	w.putRequest(shares.Request{Kind: shares.Join, Cell: "eu-1", Weight: 1})
 	w.run()
 	w.tables.before, w.tables.after = fault, fault
-	w.ask(shares.Request{Kind: shares.Join, Cell: "us-1", Weight: 1})
-	w.ask(shares.Request{Kind: shares.Place, Tenant: "acme", Cells: []string{"eu-1"}})
+	w.putRequest(shares.Request{Kind: shares.Join, Cell: "us-1", Weight: 1})
+	w.putRequest(shares.Request{Kind: shares.Place, Tenant: "acme", Cells: []string{"eu-1"}})
 	died := 0
 	for range 400 {
 		if _, err := w.b.Run(t.Context()); err != nil {
@@ -426,7 +429,7 @@ func TestDiesAnywhere(t *testing.T) {
 		w.acknowledge(s.Awaited()...)
 		w.now = w.now.Add(10 * time.Second)
 	}
-	w.want("eu-1 active 1, us-1 active 1")
+	w.wantCells("eu-1 active 1, us-1 active 1")
 	if want := "[1steady 2shrink 2grow 2steady]"; fmt.Sprint(seen) != want || died < 50 {
 		t.Errorf("phases %v, want %s; it died %d times", seen, want, died)
 	}
@@ -436,16 +439,16 @@ func TestDiesAnywhere(t *testing.T) {
 // either is lost.
 func TestTwoAtOnce(t *testing.T) {
 	w := newBench(t)
-	w.ask(shares.Request{Kind: shares.Join, Cell: "eu-1", Weight: 1})
+	w.putRequest(shares.Request{Kind: shares.Join, Cell: "eu-1", Weight: 1})
 	w.settle()
 	other, twice := w.balancer(func() time.Time { return w.now }), 0
-	w.ask(shares.Request{Kind: shares.Join, Cell: "us-1", Weight: 1})
+	w.putRequest(shares.Request{Kind: shares.Join, Cell: "us-1", Weight: 1})
 	w.tables.before = func(call, _ string) error {
 		if call != "put" || twice > 0 {
 			return nil
 		}
 		twice++
-		w.ask(shares.Request{Kind: shares.Join, Cell: "ap-1", Weight: 1})
+		w.putRequest(shares.Request{Kind: shares.Join, Cell: "ap-1", Weight: 1})
 		_, err := other.Run(t.Context()) // with one more cell
 		return err
 	}
@@ -456,7 +459,7 @@ func TestTwoAtOnce(t *testing.T) {
 		t.Errorf("epoch %d after %d times at once, want one transition", s.Epoch, twice)
 	}
 	w.settle()
-	w.want("ap-1 active 1, eu-1 active 1, us-1 active 1")
+	w.wantCells("ap-1 active 1, eu-1 active 1, us-1 active 1")
 }
 
 // Guarantees that growth never counts before the grace is over if a clock is an hour off: with a clock that is ahead it
@@ -465,9 +468,9 @@ func TestClockAnHourOff(t *testing.T) {
 	for _, off := range []time.Duration{time.Hour, -time.Hour} {
 		w := newBench(t)
 		skewed := w.balancer(func() time.Time { return w.now.Add(off) })
-		w.ask(shares.Request{Kind: shares.Join, Cell: "eu-1", Weight: 1})
+		w.putRequest(shares.Request{Kind: shares.Join, Cell: "eu-1", Weight: 1})
 		w.settle()
-		w.ask(shares.Request{Kind: shares.Join, Cell: "us-1", Weight: 1})
+		w.putRequest(shares.Request{Kind: shares.Join, Cell: "us-1", Weight: 1})
 		w.run()
 		heard := w.now
 		w.acknowledge("eu-1", "us-1")
@@ -494,7 +497,7 @@ func TestClockAnHourOff(t *testing.T) {
 // that acknowledgements that are old, from the future or of unknown cells change nothing.
 func TestBadItems(t *testing.T) {
 	w := newBench(t)
-	w.ask(shares.Request{Kind: shares.Join, Cell: "eu-1", Weight: 1})
+	w.putRequest(shares.Request{Kind: shares.Join, Cell: "eu-1", Weight: 1})
 	w.settle()
 	w.put(control.Cells, "odd", `{"request":{"kind":"join","cell":"other","weight":1}}`)
 	w.put(control.Cells, "odder", `{"request":7}`)
@@ -502,7 +505,7 @@ func TestBadItems(t *testing.T) {
 	w.put(control.Cells, shares.PlacementPrefix+"x", `{}`)
 	w.put(control.Cells, shares.AckPrefix+"x", `{"cell":"eu-1"}`)
 	w.put(control.Cells, "huge", `{"request":{"kind":"join","cell":"huge","weight":99999999}}`)
-	w.ask(shares.Request{Kind: shares.Join, Cell: "us-1", Weight: 1})
+	w.putRequest(shares.Request{Kind: shares.Join, Cell: "us-1", Weight: 1})
 	r := w.run()
 	if r.Unread != 5 || !slices.Equal(r.Awaited, []string{"eu-1", "us-1"}) {
 		t.Fatalf("%+v\n%s", r, w.log.String())
@@ -515,7 +518,7 @@ func TestBadItems(t *testing.T) {
 		}
 		w.put(control.Cells, shares.AckKey(a.Cell), string(body))
 		if r := w.run(); len(r.Awaited) != 2 {
-			t.Fatalf("%+v is believed", a)
+			t.Fatalf("an invalid acknowledgement counts: %+v", a)
 		}
 	}
 	w.put(control.Cells, events.SharesKey, `{"version":99}`)
@@ -550,7 +553,7 @@ func TestLargestState(t *testing.T) {
 	var cells []string
 	for i := range shares.MaxCells {
 		cells = append(cells, fmt.Sprintf("%s%02d", strings.Repeat("c", 62), i))
-		w.ask(shares.Request{Kind: shares.Join, Cell: cells[i], Weight: shares.MaxWeight})
+		w.putRequest(shares.Request{Kind: shares.Join, Cell: cells[i], Weight: shares.MaxWeight})
 	}
 	w.settle()
 	rounds := 2
@@ -559,11 +562,12 @@ func TestLargestState(t *testing.T) {
 	}
 	for round := range rounds {
 		for i := range 70 {
-			w.ask(shares.Request{Kind: shares.Place, Tenant: fmt.Sprintf("%s%02d", strings.Repeat("<", 126), i),
+			w.putRequest(shares.Request{Kind: shares.Place, Tenant: fmt.Sprintf("%s%02d", strings.Repeat("<", 126), i),
 				Cells: append(slices.Clone(cells[round:]), cells[:round]...)})
 		}
 		for i := range cells {
-			w.ask(shares.Request{Kind: shares.Weigh, Cell: cells[i], Weight: shares.MaxWeight - int64(round) - 1})
+			w.putRequest(shares.Request{Kind: shares.Weigh, Cell: cells[i],
+				Weight: shares.MaxWeight - int64(round) - 1})
 		}
 		for range 3 {
 			r := w.run()
@@ -594,7 +598,7 @@ func TestInvoke(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		w.ask(shares.Request{Kind: shares.Join, Cell: "eu-1", Weight: 1})
+		w.putRequest(shares.Request{Kind: shares.Join, Cell: "eu-1", Weight: 1})
 		answer, err := b.Invoke(t.Context(), []byte(`{"Records":[{"poison":true}]}`))
 		if err != nil || string(answer) != `{"batchItemFailures":[{"itemIdentifier":"7"}]}` || w.state().Epoch != 1 {
 			t.Fatalf("a batch: %s, %v", answer, err)
@@ -602,7 +606,7 @@ func TestInvoke(t *testing.T) {
 		if _, err := b.Invoke(t.Context(), []byte(`{"Records":[{}]}`)); err == nil {
 			t.Error("what could not be published is not asked for again")
 		}
-		w.ask(shares.Request{Kind: shares.Join, Cell: "us-1", Weight: 1})
+		w.putRequest(shares.Request{Kind: shares.Join, Cell: "us-1", Weight: 1})
 		if _, err = b.Invoke(t.Context(), []byte(`what a schedule sends`)); err != nil {
 			t.Fatal(err)
 		}

@@ -32,23 +32,24 @@ func FuzzPin(f *testing.F) {
 		f.Add([]byte(`{"request":{"id":"i","kind":"place","tenant":"t","cells":["a","b"]},"tenant":` + own + `}`))
 		f.Add([]byte(`{"request":{"id":"i","kind":"place","tenant":"t"},"tenant":` + own + `}`))
 	}
+	const want = "limits of the plan, each once and in order, and none if one cell serves the tenant"
 	f.Fuzz(func(t *testing.T, body []byte) {
-		w, err := read(&control.Item{Key: "pin.t", Version: 1, Body: body})
+		w, err := readWish(&control.Item{Key: "pin.t", Version: 1, Body: body})
 		if err != nil || len(w.tenant) == 0 {
 			return
 		}
-		ids, err := w.homed(plans, [][]shares.Weight{three, three[:1], nil})
+		ids, err := w.undivided(plans, [][]shares.Weight{three, three[:1], nil})
 		if err != nil {
 			return
 		}
 		if !slices.IsSorted(ids) || len(slices.Compact(slices.Clone(ids))) != len(ids) || len(w.Cells) == 1 &&
 			len(ids) > 0 {
-			t.Fatalf("%s: homed are %q", body, ids)
+			t.Fatalf("%s: the homed limits are %q, want %s", body, ids, want)
 		}
 		for _, id := range ids {
 			if !limit.ValidID(id) || id == "even" ||
 				!slices.ContainsFunc(p.Set().Limits, func(e *plan.Effective) bool { return e.Limit.ID == id }) {
-				t.Fatalf("%s: homed are %q", body, ids)
+				t.Fatalf("%s: the homed limits are %q, want %s", body, ids, want)
 			}
 		}
 	})

@@ -10,20 +10,20 @@ import (
 	"github.com/sluicelimits/sluice/internal/plan/shares"
 )
 
-// home determines which limits of pinned tenants must be counted by a home cell: see the package comment.
-func (b *Balancer) home(ctx context.Context, s *shares.State, t *table, plans map[string]*plan.Plan) {
-	fleets := [][]shares.Weight{serving(s), t.wished(s)}
+// setHomed determines which limits of pinned tenants must be counted by a home cell: see the package comment.
+func (b *Balancer) setHomed(ctx context.Context, s *shares.State, t *table, plans map[string]*plan.Plan) {
+	fleets := [][]shares.Weight{servingCells(s), t.wishedCells(s)}
 	for i := range t.pins {
 		w := &t.pins[i]
 		if w.Homed = nil; len(w.tenant) == 0 {
 			continue
 		}
-		homed, err := w.homed(plans, fleets)
+		homed, err := w.undivided(plans, fleets)
 		if err != nil {
 			b.c.Log.WarnContext(ctx,
 				"the overrides or boosts of a tenant cannot be read; its limits stay divided as they are",
 				"pin", w.key, "version", w.version, "error", err)
-			w.Homed = t.homedNow(s, w.Tenant)
+			w.Homed = t.homedAfterTransition(s, w.Tenant)
 			continue
 		}
 		if n := len(homed) - shares.MaxPlaced; n > 0 {
@@ -36,8 +36,8 @@ func (b *Balancer) home(ctx context.Context, s *shares.State, t *table, plans ma
 	}
 }
 
-// serving returns the cells that serve, or will serve after the current transition.
-func serving(s *shares.State) (cells []shares.Weight) {
+// servingCells returns the cells that serve, or will serve after the current transition.
+func servingCells(s *shares.State) (cells []shares.Weight) {
 	for _, m := range s.Members {
 		if m.Weight > 0 && !m.Forced {
 			cells = append(cells, shares.Weight{Cell: m.Cell, Weight: m.Weight})
@@ -46,8 +46,8 @@ func serving(s *shares.State) (cells []shares.Weight) {
 	return cells
 }
 
-// wished returns the cells that will serve when all wishes are fulfilled.
-func (t *table) wished(s *shares.State) (cells []shares.Weight) {
+// wishedCells returns the cells that will serve when all wishes are fulfilled.
+func (t *table) wishedCells(s *shares.State) (cells []shares.Weight) {
 	asked := map[string]bool{}
 	for i := range t.cells { // ordered by id
 		w := &t.cells[i]
@@ -56,7 +56,7 @@ func (t *table) wished(s *shares.State) (cells []shares.Weight) {
 			cells = append(cells, shares.Weight{Cell: w.Cell, Weight: w.Weight})
 		}
 	}
-	for _, c := range serving(s) {
+	for _, c := range servingCells(s) {
 		if !asked[c.Cell] {
 			cells = append(cells, c)
 		}
@@ -65,9 +65,9 @@ func (t *table) wished(s *shares.State) (cells []shares.Weight) {
 	return cells
 }
 
-// homed returns the ids, in ascending order, of the tenant's limits that cannot be divided among one of the given lists
-// of cells. It leaves limits of the plan itself to the plan, unless only some of the cells serve the tenant.
-func (w *wish) homed(plans map[string]*plan.Plan, fleets [][]shares.Weight) (ids []string, err error) {
+// undivided returns the ids, in ascending order, of the tenant's limits that cannot be divided among the cells of one
+// of the given lists. It leaves limits of the plan itself to the plan, unless only some of the cells serve the tenant.
+func (w *wish) undivided(plans map[string]*plan.Plan, fleets [][]shares.Weight) (ids []string, err error) {
 	defer func() { // others wrote the pin: it must not be able to end the process
 		if p := recover(); p != nil {
 			err = fmt.Errorf("the limits cannot be compiled: %v", p)
@@ -104,9 +104,9 @@ func (w *wish) homed(plans map[string]*plan.Plan, fleets [][]shares.Weight) (ids
 	return slices.Compact(ids), nil
 }
 
-// homedNow returns the limits of the tenant that a home cell counts after the current transition.
-func (t *table) homedNow(s *shares.State, tenant string) []string {
-	if p := t.placement(s, tenant); p != nil {
+// homedAfterTransition returns the limits of the tenant that a home cell counts after the current transition.
+func (t *table) homedAfterTransition(s *shares.State, tenant string) []string {
+	if p := t.nextPlacement(s, tenant); p != nil {
 		return p.Generations[len(p.Generations)-1].Homed
 	}
 	return nil

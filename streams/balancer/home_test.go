@@ -69,7 +69,7 @@ func TestOverridesAreHomed(t *testing.T) {
 	w := newBench(t)
 	w.put(control.Plans, "pro", ofItsOwn)
 	for _, cell := range []string{"a", "b", "c"} {
-		w.ask(shares.Request{Kind: shares.Join, Cell: cell, Weight: 1})
+		w.putRequest(shares.Request{Kind: shares.Join, Cell: cell, Weight: 1})
 	}
 	w.settle()
 	if n := len(w.state().Generations[0].Homed); n > 0 {
@@ -102,13 +102,13 @@ func TestOverridesAreHomed(t *testing.T) {
 	w.wantHomed("raised", "small", "")
 	w.wantHomed("as all others", "large", "")
 
-	w.ask(shares.Request{Kind: shares.Join, Cell: "d", Weight: 1})
+	w.putRequest(shares.Request{Kind: shares.Join, Cell: "d", Weight: 1})
 	w.settle()
 	w.wantHomed("a fourth cell", "just", "calls")
-	w.ask(shares.Request{Kind: shares.Remove, Cell: "d"})
+	w.putRequest(shares.Request{Kind: shares.Remove, Cell: "d"})
 	w.settle()
 	w.wantHomed("three again", "just", "")
-	w.ask(shares.Request{Kind: shares.Weigh, Cell: "a", Weight: 2})
+	w.putRequest(shares.Request{Kind: shares.Weigh, Cell: "a", Weight: 2})
 	w.settle()
 	w.wantHomed("a quarter for the smallest", "just", "calls")
 
@@ -129,7 +129,7 @@ func TestPinnedTenantsAreHomed(t *testing.T) {
 		`{"id":"pro","limits":[{"id":"calls","algorithm":"fixed_window","threshold":10,"period":"1s",
 		"cost":{"max":3,"default":1,"trustedHeader":"x-cost"}}]}`)
 	for _, c := range []shares.Weight{{Cell: "a", Weight: 1}, {Cell: "b", Weight: 1}} {
-		w.ask(shares.Request{Kind: shares.Join, Cell: c.Cell, Weight: c.Weight})
+		w.putRequest(shares.Request{Kind: shares.Join, Cell: c.Cell, Weight: c.Weight})
 	}
 	w.pin("both", `"overrides":[{"id":"calls","threshold":4}]`, "b", "a")
 	w.pin("one", `"overrides":[{"id":"calls","threshold":4}]`, "b")
@@ -146,11 +146,11 @@ func TestPinnedTenantsAreHomed(t *testing.T) {
 func TestHomingIsATransition(t *testing.T) {
 	w := newBench(t)
 	w.put(control.Plans, "pro", ofItsOwn)
-	w.ask(shares.Request{Kind: shares.Join, Cell: "a", Weight: 1})
+	w.putRequest(shares.Request{Kind: shares.Join, Cell: "a", Weight: 1})
 	w.pin("acme", `"overrides":[{"id":"burst","rate":1,"burst":1}]`)
 	w.settle()
 	w.wantHomed("alone", "acme", "")
-	w.ask(shares.Request{Kind: shares.Join, Cell: "b", Weight: 1})
+	w.putRequest(shares.Request{Kind: shares.Join, Cell: "b", Weight: 1})
 	r := w.run()
 	s := w.state()
 	if r.Phase != shares.Shrink || len(s.Transition.Placements) != 1 || len(s.Generations) != 2 {
@@ -180,7 +180,7 @@ func TestPinsThatMakeNoSense(t *testing.T) {
 	w := newBench(t)
 	w.put(control.Plans, "pro", ofItsOwn)
 	for _, cell := range []string{"a", "b", "c"} {
-		w.ask(shares.Request{Kind: shares.Join, Cell: cell, Weight: 1})
+		w.putRequest(shares.Request{Kind: shares.Join, Cell: cell, Weight: 1})
 	}
 	w.pin("small", `"overrides":[{"id":"burst","rate":2,"burst":2}]`)
 	w.settle()
@@ -205,13 +205,13 @@ func TestPinsThatMakeNoSense(t *testing.T) {
 func TestManyAreHomed(t *testing.T) {
 	w := newBench(t)
 	w.put(control.Plans, "pro", ofItsOwn)
-	w.ask(shares.Request{Kind: shares.Join, Cell: "a", Weight: 1})
+	w.putRequest(shares.Request{Kind: shares.Join, Cell: "a", Weight: 1})
 	const many = shares.MaxPlaced + 10
 	for i := range many {
 		w.pin(fmt.Sprint("tenant ", i), `"overrides":[{"id":"burst","rate":1,"burst":1}]`)
 	}
 	w.settle()
-	w.ask(shares.Request{Kind: shares.Join, Cell: "b", Weight: 1})
+	w.putRequest(shares.Request{Kind: shares.Join, Cell: "b", Weight: 1})
 	began := w.now
 	w.settle()
 	for i := range many {
@@ -229,7 +229,7 @@ func TestFewCellsCannotDivide(t *testing.T) {
 		`{"id":"pro","limits":[{"id":"calls","algorithm":"fixed_window","threshold":4,"period":"1s"}]}`)
 	for _, c := range []shares.Weight{{Cell: "a", Weight: 1}, {Cell: "b", Weight: 1}, {Cell: "c", Weight: 3},
 		{Cell: "d", Weight: 3}} {
-		w.ask(shares.Request{Kind: shares.Join, Cell: c.Cell, Weight: c.Weight})
+		w.putRequest(shares.Request{Kind: shares.Join, Cell: c.Cell, Weight: c.Weight})
 	}
 	w.pin("acme", `"suspended":false`, "a", "c", "d") // shares of 0, 2 and 2
 	w.pin("globex", `"suspended":false`, "c", "d")

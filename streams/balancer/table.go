@@ -16,16 +16,16 @@ import (
 
 // table holds what the control table of the cells says, except the state.
 type table struct {
-	cells  []wish // by key
-	pins   []wish // by key
-	placed map[string]stored
-	acks   []shares.Ack
-	able   []string // cells whose software can ask other cells for limits too small to be divided
-	unread int
+	cells      []wish // by key
+	pins       []wish // by key
+	placements map[string]storedPlacement
+	acks       []shares.Ack
+	able       []string // cells whose software can ask other cells for limits too small to be divided
+	unread     int
 
 	// keys of placements that cannot be read, with the versions of their items; 0 if unknown
-	unreadable map[string]int64
-	rows       int // pages with rows that cannot be read at all and may be placements
+	unreadable      map[string]int64
+	unreadablePages int // pages with rows that cannot be read at all and may be placements
 }
 
 // wish is the desired state of a cell, or of a tenant's placement.
@@ -36,17 +36,18 @@ type wish struct {
 	shares.Request
 }
 
-// stored is a tenant's placement and the version of its item.
-type stored struct {
+// storedPlacement is a tenant's placement and the version of its item.
+type storedPlacement struct {
 	placement *shares.Placement
 	version   int64
 }
 
-// table reads the table. It leaves out and counts items that cannot be read or are not valid, so that they stop
-// nothing. It remembers which placements cannot be read, because an unreadable placement is not an absent one.
-func (b *Balancer) table(ctx context.Context) (*table, error) {
-	t := &table{placed: map[string]stored{}, unreadable: map[string]int64{}}
-	why, others := map[string]error{}, []error{}
+// readTable reads the control table of the cells. It leaves out and counts items that cannot be read or are not valid,
+// so that they stop nothing. It remembers which placements cannot be read, because an unreadable placement is not an
+// absent one.
+func (b *Balancer) readTable(ctx context.Context) (*table, error) {
+	t := &table{placements: map[string]storedPlacement{}, unreadable: map[string]int64{}}
+	placementErrors, otherErrors := map[string]error{}, []error{}
 	for item, err := range control.All(ctx, b.c.Tables, control.Cells) {
 		if err == nil {
 			if err = t.add(&item); err != nil {
@@ -55,29 +56,29 @@ func (b *Balancer) table(ctx context.Context) (*table, error) {
 		} else if !errors.Is(err, control.ErrBadItem) {
 			return nil, fmt.Errorf("read the cells: %w", err)
 		} else if HidesPlacement(err) {
-			t.rows++
+			t.unreadablePages++
 		}
 		if err == nil {
 			continue
 		}
 		t.unread++
-		if _, is := t.unreadable[item.Key]; is {
-			why[item.Key] = err
+		if _, ok := t.unreadable[item.Key]; ok {
+			placementErrors[item.Key] = err
 			continue
 		}
-		others = append(others, err)
+		otherErrors = append(otherErrors, err)
 	}
-	for _, err := range others {
+	for _, err := range otherErrors {
 		b.c.Log.ErrorContext(ctx, "an item of the table of cells cannot be read, and is ignored", "error", t.named(err))
 	}
 	for i := range t.pins {
 		key := shares.PlacementKey(t.pins[i].Tenant)
-		if err := why[key]; err != nil {
-			why[key] = fmt.Errorf("tenant %q: %w", t.pins[i].Tenant, err)
+		if err := placementErrors[key]; err != nil {
+			placementErrors[key] = fmt.Errorf("tenant %q: %w", t.pins[i].Tenant, err)
 		}
 	}
-	for _, err := range why {
-		b.c.Log.ErrorContext(ctx, unplaced, "error", err)
+	for _, err := range placementErrors {
+		b.c.Log.ErrorContext(ctx, unreadablePlacement, "error", err)
 	}
 	byKey := func(a, b wish) int { return strings.Compare(a.key, b.key) }
 	slices.SortFunc(t.cells, byKey)
@@ -104,17 +105,17 @@ func (t *table) named(err error) error {
 	return err
 }
 
-// unplaced is the log message for a placement that cannot be read.
-const unplaced = "a placement cannot be read: nothing changes for its tenant until the item is repaired"
+// unreadablePlacement is the log message for a placement that cannot be read.
+const unreadablePlacement = "a placement cannot be read: nothing changes for its tenant until the item is repaired"
 
 func (t *table) add(i *control.Item) error {
 	if strings.HasPrefix(i.Key, shares.PlacementPrefix) {
-		p, err := placement(i)
+		p, err := readPlacement(i)
 		if err != nil {
 			t.unreadable[i.Key] = i.Version
 			return err
 		}
-		t.placed[p.Tenant] = stored{p, i.Version}
+		t.placements[p.Tenant] = storedPlacement{p, i.Version}
 		return nil
 	}
 	// An item that was altered outside Sluice is not a wish, and not an acknowledgement.
@@ -134,9 +135,9 @@ func (t *table) add(i *control.Item) error {
 		if shares.AckKey(a.Cell) != i.Key {
 			return errors.New("the key belongs to the acknowledgement of another cell")
 		}
-		t.heard(&a)
+		t.addAck(&a)
 	case strings.HasPrefix(i.Key, shares.PinPrefix):
-		w, err := read(i)
+		w, err := readWish(i)
 		if err != nil || i.Deleted {
 			return err
 		}
@@ -145,7 +146,7 @@ func (t *table) add(i *control.Item) error {
 		}
 		t.pins = append(t.pins, w)
 	default:
-		w, err := read(i)
+		w, err := readWish(i)
 		if err != nil {
 			return err
 		}
@@ -160,8 +161,8 @@ func (t *table) add(i *control.Item) error {
 	return nil
 }
 
-// placement reads an item as cells do. A placement that was altered is never published, so no cell knows it.
-func placement(i *control.Item) (*shares.Placement, error) {
+// readPlacement reads an item as cells do. A placement that was altered is never published, so no cell knows it.
+func readPlacement(i *control.Item) (*shares.Placement, error) {
 	if i.Deleted {
 		return nil,
 			errors.New("a placement must not be deleted, because it also says which cells served the tenant before")
@@ -172,15 +173,15 @@ func placement(i *control.Item) (*shares.Placement, error) {
 	return shares.ReadPlacement(i.Key, i.Body)
 }
 
-// heard records what a cell has acknowledged, and whether its software can ask other cells.
-func (t *table) heard(a *Ack) {
+// addAck records what a cell has acknowledged, and whether its software can ask other cells.
+func (t *table) addAck(a *Ack) {
 	t.acks = append(t.acks, shares.Ack{Cell: a.Cell, Epoch: a.Epoch, Phase: a.Phase, At: time.UnixMicro(a.AtUS)})
 	if a.Asks {
 		t.able = append(t.able, a.Cell)
 	}
 }
 
-func read(i *control.Item) (wish, error) {
+func readWish(i *control.Item) (wish, error) {
 	var body Wish
 	if !i.Deleted {
 		if err := json.Unmarshal(i.Body, &body); err != nil {
@@ -190,14 +191,16 @@ func read(i *control.Item) (wish, error) {
 	return wish{i.Key, i.Version, body.Tenant, body.Request}, nil
 }
 
-// unknown reports whether a tenant has a placement that cannot be read. Nobody knows then which cells serve the tenant.
-func (b *Balancer) unknown(ctx context.Context, t *table, tenant string) (bool, error) {
-	if len(t.unreadable) == 0 && t.rows == 0 {
+// hasUnreadablePlacement reports whether a tenant has a placement that cannot be read. Nobody knows then which cells
+// serve the tenant.
+func (b *Balancer) hasUnreadablePlacement(ctx context.Context, t *table, tenant string) (bool, error) {
+	if len(t.unreadable) == 0 && t.unreadablePages == 0 {
 		return false, nil
 	}
 	key := shares.PlacementKey(tenant)
-	if _, is := t.unreadable[key]; is || t.rows == 0 || t.placed[tenant].placement != nil {
-		return is, nil
+	_, unreadable := t.unreadable[key]
+	if unreadable || t.unreadablePages == 0 || t.placements[tenant].placement != nil {
+		return unreadable, nil
 	}
 	// The row of the tenant's placement may be the one that cannot be read.
 	_, err := b.c.Tables.Get(ctx, control.Cells, key)
@@ -206,7 +209,7 @@ func (b *Balancer) unknown(ctx context.Context, t *table, tenant string) (bool, 
 		return false, nil
 	case errors.Is(err, control.ErrBadItem):
 		t.unreadable[key] = 0
-		b.c.Log.ErrorContext(ctx, unplaced, "error", fmt.Errorf("tenant %q: %w", tenant, err))
+		b.c.Log.ErrorContext(ctx, unreadablePlacement, "error", fmt.Errorf("tenant %q: %w", tenant, err))
 		return true, nil
 	case err != nil:
 		return false, fmt.Errorf("read a placement: %w", err)
@@ -214,8 +217,9 @@ func (b *Balancer) unknown(ctx context.Context, t *table, tenant string) (bool, 
 	return false, fmt.Errorf("%w: the placement of tenant %q", errMoved, tenant)
 }
 
-// known returns the placements of all tenants in the requests. A request waits if the placement is not known.
-func (b *Balancer) known(
+// readablePlacements returns the stored placement of each tenant that a request is about; nil for a tenant without one.
+// A tenant whose placement cannot be read has no entry, and the requests about the tenant wait.
+func (b *Balancer) readablePlacements(
 	ctx context.Context, t *table, requests ...[]shares.Request,
 ) (map[string]*shares.Placement, error) {
 	out := map[string]*shares.Placement{}
@@ -223,12 +227,12 @@ func (b *Balancer) known(
 		if r.Kind != shares.Place {
 			continue
 		}
-		unknown, err := b.unknown(ctx, t, r.Tenant)
+		unreadable, err := b.hasUnreadablePlacement(ctx, t, r.Tenant)
 		if err != nil {
 			return nil, err
 		}
-		if !unknown {
-			out[r.Tenant] = t.placed[r.Tenant].placement
+		if !unreadable {
+			out[r.Tenant] = t.placements[r.Tenant].placement
 		}
 	}
 	return out, nil
@@ -239,7 +243,7 @@ func (b *Balancer) known(
 func (b *Balancer) requests(ctx context.Context, s *shares.State, t *table) ([]shares.Request, error) {
 	var out []shares.Request
 	add := func(w *wish, r shares.Request) {
-		if slices.ContainsFunc(s.Queue, func(q shares.Request) bool { return alike(&q, &r) }) {
+		if slices.ContainsFunc(s.Queue, func(q shares.Request) bool { return sameRequest(&q, &r) }) {
 			return
 		}
 		// A request that is refused is made again in a later epoch, in which it may be valid.
@@ -248,11 +252,10 @@ func (b *Balancer) requests(ctx context.Context, s *shares.State, t *table) ([]s
 	}
 	for i := range t.cells {
 		r, ok := cellRequest(s, &t.cells[i].Request)
-		if ok && r.Kind == shares.Join && t.rows > 0 {
+		if ok && r.Kind == shares.Join && t.unreadablePages > 0 {
 			b.c.Log.ErrorContext(ctx,
 				"no cell joins while a row of the table of cells cannot be read: it may be a placement, and the new "+
-					"cell "+
-					"would not receive it",
+					"cell would not receive it",
 				"cell", r.Cell)
 			continue
 		}
@@ -261,12 +264,12 @@ func (b *Balancer) requests(ctx context.Context, s *shares.State, t *table) ([]s
 		}
 	}
 	room := shares.MaxPlaced
-	queued, err := b.known(ctx, t, s.Queue)
+	queued, err := b.readablePlacements(ctx, t, s.Queue)
 	if err != nil {
 		return nil, err
 	}
 	for i := range s.Queue {
-		if _, is := queued[s.Queue[i].Tenant]; is && s.Queue[i].Kind == shares.Place {
+		if _, ok := queued[s.Queue[i].Tenant]; ok && s.Queue[i].Kind == shares.Place {
 			room--
 		}
 	}
@@ -276,11 +279,11 @@ func (b *Balancer) requests(ctx context.Context, s *shares.State, t *table) ([]s
 			func(cell string) bool { return !serves(s, cell) }) {
 			continue
 		}
-		unknown, err := b.unknown(ctx, t, w.Tenant)
+		unreadable, err := b.hasUnreadablePlacement(ctx, t, w.Tenant)
 		if err != nil {
 			return nil, err
 		}
-		if unknown {
+		if unreadable {
 			continue
 		}
 		before := len(out)
@@ -290,7 +293,7 @@ func (b *Balancer) requests(ctx context.Context, s *shares.State, t *table) ([]s
 	return out, nil
 }
 
-func alike(a, b *shares.Request) bool {
+func sameRequest(a, b *shares.Request) bool {
 	return a.Kind == b.Kind && a.Cell == b.Cell && a.Weight == b.Weight && a.Tenant == b.Tenant &&
 		slices.Equal(a.Cells, b.Cells) && slices.Equal(a.Homed, b.Homed)
 }
@@ -338,8 +341,8 @@ func othersServe(s *shares.State, cell string) bool {
 		func(m shares.Member) bool { return m.Cell != cell && m.Weight > 0 && !m.Forced })
 }
 
-// placement returns the tenant's placement after the current transition, or nil if the tenant has none.
-func (t *table) placement(s *shares.State, tenant string) *shares.Placement {
+// nextPlacement returns the tenant's placement after the current transition, or nil if the tenant has none.
+func (t *table) nextPlacement(s *shares.State, tenant string) *shares.Placement {
 	if s.Transition != nil {
 		for i := range s.Transition.Placements {
 			if s.Transition.Placements[i].Tenant == tenant {
@@ -347,12 +350,12 @@ func (t *table) placement(s *shares.State, tenant string) *shares.Placement {
 			}
 		}
 	}
-	return t.placed[tenant].placement
+	return t.placements[tenant].placement
 }
 
 // isPlaced reports whether the tenant is, or is about to be, where the request wants it.
 func (t *table) isPlaced(s *shares.State, r *shares.Request) bool {
-	p := t.placement(s, r.Tenant)
+	p := t.nextPlacement(s, r.Tenant)
 	if p == nil {
 		return len(r.Cells) == 0 && len(r.Homed) == 0
 	}

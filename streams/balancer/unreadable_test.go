@@ -48,14 +48,14 @@ func newFleet(t *testing.T, tenant string, cells ...string) *fleet {
 	for _, cell := range cells {
 		f.cells[cell] = &heard{}
 		f.granted[cell] = map[time.Time]int64{}
-		f.ask(shares.Request{Kind: shares.Join, Cell: cell, Weight: 1})
+		f.putRequest(shares.Request{Kind: shares.Join, Cell: cell, Weight: 1})
 	}
 	f.settle()
 	return f
 }
 
-// hear lets a cell store the present state, and acknowledge it.
-func (f *fleet) hear(cell string) {
+// storeAndAcknowledge lets a cell store the present state, and acknowledge it.
+func (f *fleet) storeAndAcknowledge(cell string) {
 	f.t.Helper()
 	c := f.cells[cell]
 	c.doc = f.state().Document()
@@ -104,7 +104,7 @@ func (f *fleet) run(r *rand.Rand, d time.Duration, deaf ...string) {
 		f.bench.run()
 		for _, cell := range slices.Sorted(maps.Keys(f.cells)) {
 			if !slices.Contains(deaf, cell) && r.IntN(3) == 0 {
-				f.hear(cell)
+				f.storeAndAcknowledge(cell)
 			}
 		}
 		f.grant()
@@ -125,6 +125,7 @@ func (f *fleet) newest() control.Item {
 // whatever order cells hear; that other tenants and cells are still served; that it is reported; and that the tenant is
 // served again by itself when the item is corrected. The cells never grant more than the limit together.
 func TestUnreadablePlacement(t *testing.T) {
+	soak.SkipUnderRace(t)
 	for name, spoil := range map[string]func(f *fleet, readable string){
 		"a newer layout": func(f *fleet, _ string) {
 			f.put(control.Cells, shares.PlacementKey("acme"), `{"version":2,"tenant":"acme","zones":[1]}`)
@@ -152,7 +153,7 @@ func TestUnreadablePlacement(t *testing.T) {
 				if name == "absent until it was" {
 					before = map[string]int64{"a": 30, "b": 30, "c": 30}
 				} else {
-					f.ask(shares.Request{Kind: shares.Place, Tenant: "acme", Cells: []string{"a"}})
+					f.putRequest(shares.Request{Kind: shares.Place, Tenant: "acme", Cells: []string{"a"}})
 				}
 				f.run(r, 5*time.Minute)
 				readable := ""
@@ -160,7 +161,7 @@ func TestUnreadablePlacement(t *testing.T) {
 					readable = string(f.newest().Body)
 				}
 				spoil(f, readable)
-				f.ask(shares.Request{Kind: shares.Place, Tenant: "acme", Cells: []string{"b", "c"}})
+				f.putRequest(shares.Request{Kind: shares.Place, Tenant: "acme", Cells: []string{"b", "c"}})
 				f.run(r, 4*time.Minute, "a")
 				f.run(r, 3*time.Minute)
 				for cell, want := range before {
@@ -178,10 +179,10 @@ func TestUnreadablePlacement(t *testing.T) {
 				}
 
 				// All other changes go on.
-				f.ask(shares.Request{Kind: shares.Place, Tenant: "globex", Cells: []string{"c"}})
-				f.ask(shares.Request{Kind: shares.Weigh, Cell: "b", Weight: 5})
+				f.putRequest(shares.Request{Kind: shares.Place, Tenant: "globex", Cells: []string{"c"}})
+				f.putRequest(shares.Request{Kind: shares.Weigh, Cell: "b", Weight: 5})
 				f.run(r, 4*time.Minute)
-				f.want("a active 1, b active 5, c active 1")
+				f.wantCells("a active 1, b active 5, c active 1")
 				if placed, err := f.tables.Tables.Get(t.Context(), control.Cells,
 					shares.PlacementKey("globex")); err != nil ||
 					!strings.Contains(string(placed.Body), `"c"`) {
@@ -204,14 +205,15 @@ func TestUnreadablePlacement(t *testing.T) {
 // Guarantees that a placement that becomes unreadable at any time during its transition stops nothing: the state has
 // the placement, and the balancer writes it again.
 func TestPlacementIsSpoiltInItsTransition(t *testing.T) {
+	soak.SkipUnderRace(t)
 	during := map[bool]int{}
 	for _, at := range []int{0, 1, 2, 3, 4, 5, 6, 7, 8, 60} {
 		t.Run(fmt.Sprint("look ", at), func(t *testing.T) {
 			r := rand.New(rand.NewPCG(uint64(at), 9))
 			f := newFleet(t, "acme", "a", "b", "c")
-			f.ask(shares.Request{Kind: shares.Place, Tenant: "acme", Cells: []string{"a"}})
+			f.putRequest(shares.Request{Kind: shares.Place, Tenant: "acme", Cells: []string{"a"}})
 			f.run(r, 5*time.Minute)
-			f.ask(shares.Request{Kind: shares.Place, Tenant: "acme", Cells: []string{"b", "c"}})
+			f.putRequest(shares.Request{Kind: shares.Place, Tenant: "acme", Cells: []string{"b", "c"}})
 			f.bench.run()
 			for range at {
 				f.run(r, 10*time.Second)
@@ -219,9 +221,9 @@ func TestPlacementIsSpoiltInItsTransition(t *testing.T) {
 			under := f.state().Phase != shares.Steady
 			during[under]++
 			f.put(control.Cells, shares.PlacementKey("acme"), `{"version":7}`)
-			f.ask(shares.Request{Kind: shares.Weigh, Cell: "a", Weight: 2})
+			f.putRequest(shares.Request{Kind: shares.Weigh, Cell: "a", Weight: 2})
 			f.run(r, 5*time.Minute)
-			f.want("a active 2, b active 1, c active 1")
+			f.wantCells("a active 2, b active 1, c active 1")
 			if got := f.grant(); got["a"] != 0 || got["b"] != 45 || got["c"] != 45 {
 				t.Errorf("the cells grant %v, want 45 by b and by c", got)
 			}
@@ -241,7 +243,7 @@ func TestPlacementIsSpoiltInItsTransition(t *testing.T) {
 func TestGrowthWaitsForItsPlacement(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 1))
 	f := newFleet(t, "acme", "a", "b")
-	f.ask(shares.Request{Kind: shares.Place, Tenant: "acme", Cells: []string{"a"}})
+	f.putRequest(shares.Request{Kind: shares.Place, Tenant: "acme", Cells: []string{"a"}})
 	for f.state().Phase != shares.Grow {
 		f.run(r, 10*time.Second)
 	}
@@ -267,7 +269,7 @@ func TestGrowthWaitsForItsPlacement(t *testing.T) {
 func TestStaleLookLeavesUnreadablePlacements(t *testing.T) {
 	r := rand.New(rand.NewPCG(2, 2))
 	f := newFleet(t, "acme", "a", "b")
-	f.ask(shares.Request{Kind: shares.Place, Tenant: "acme", Cells: []string{"a"}})
+	f.putRequest(shares.Request{Kind: shares.Place, Tenant: "acme", Cells: []string{"a"}})
 	for f.state().Phase != shares.Grow {
 		f.run(r, 10*time.Second)
 	}
@@ -301,16 +303,16 @@ func TestStaleLookLeavesUnreadablePlacements(t *testing.T) {
 // places of others.
 func TestManyUnreadablePlacements(t *testing.T) {
 	w := newBench(t)
-	w.ask(shares.Request{Kind: shares.Join, Cell: "a", Weight: 1})
-	w.ask(shares.Request{Kind: shares.Join, Cell: "b", Weight: 1})
+	w.putRequest(shares.Request{Kind: shares.Join, Cell: "a", Weight: 1})
+	w.putRequest(shares.Request{Kind: shares.Join, Cell: "b", Weight: 1})
 	w.settle()
 	for i := range 2 * shares.MaxPlaced {
 		tenant := fmt.Sprintf("bad %03d", i)
 		w.put(control.Cells, shares.PlacementKey(tenant), `{"version":2}`)
-		w.ask(shares.Request{Kind: shares.Place, Tenant: tenant, Cells: []string{"a"}})
+		w.putRequest(shares.Request{Kind: shares.Place, Tenant: tenant, Cells: []string{"a"}})
 	}
 	for i := range 10 {
-		w.ask(shares.Request{Kind: shares.Place, Tenant: fmt.Sprint("good ", i), Cells: []string{"a"}})
+		w.putRequest(shares.Request{Kind: shares.Place, Tenant: fmt.Sprint("good ", i), Cells: []string{"a"}})
 	}
 	w.settle()
 	for i := range 10 {
@@ -328,19 +330,19 @@ func TestManyUnreadablePlacements(t *testing.T) {
 // it was removed by force, and is named in the log.
 func TestSpoiltAcknowledgement(t *testing.T) {
 	w := newBench(t)
-	w.ask(shares.Request{Kind: shares.Join, Cell: "a", Weight: 1})
-	w.ask(shares.Request{Kind: shares.Join, Cell: "b", Weight: 1})
+	w.putRequest(shares.Request{Kind: shares.Join, Cell: "a", Weight: 1})
+	w.putRequest(shares.Request{Kind: shares.Join, Cell: "b", Weight: 1})
 	w.settle()
 	w.tables.bad = shares.AckKey("b")
-	w.ask(shares.Request{Kind: shares.Force, Cell: "b"})
+	w.putRequest(shares.Request{Kind: shares.Force, Cell: "b"})
 	w.settle()
-	w.want("a active 1")
-	w.ask(shares.Request{Kind: shares.Join, Cell: "c", Weight: 1})
+	w.wantCells("a active 1")
+	w.putRequest(shares.Request{Kind: shares.Join, Cell: "c", Weight: 1})
 	if r := w.settle(); r.Unread != 1 || !strings.Contains(w.log.String(), shares.AckKey("b")) ||
 		!strings.Contains(w.log.String(), `the acknowledgement of cell \"b\"`) {
 		t.Errorf("%+v\n%s", r, w.log.String())
 	}
-	w.want("a active 1, c active 1")
+	w.wantCells("a active 1, c active 1")
 }
 
 // Guarantees that an unreadable mark of the canary does not prevent a limit from being homed, and is named in the log.
@@ -349,8 +351,8 @@ func TestSpoiltMark(t *testing.T) {
 	w.put(control.Plans, "pro",
 		`{"id":"pro","limits":[{"id":"tiny","algorithm":"fixed_window","threshold":1,"period":"10s"}]}`)
 	w.tables.bad = events.CanaryKey
-	w.ask(shares.Request{Kind: shares.Join, Cell: "a", Weight: 1})
-	w.ask(shares.Request{Kind: shares.Join, Cell: "b", Weight: 1})
+	w.putRequest(shares.Request{Kind: shares.Join, Cell: "a", Weight: 1})
+	w.putRequest(shares.Request{Kind: shares.Join, Cell: "b", Weight: 1})
 	w.settle()
 	s := w.state()
 	last := s.Generations[len(s.Generations)-1]
@@ -363,8 +365,8 @@ func TestSpoiltMark(t *testing.T) {
 // named in the log, and that altered shares stop every change, with an error that names them.
 func TestAlteredItems(t *testing.T) {
 	w := newBench(t)
-	w.ask(shares.Request{Kind: shares.Join, Cell: "a", Weight: 1})
-	w.ask(shares.Request{Kind: shares.Join, Cell: "b", Weight: 1})
+	w.putRequest(shares.Request{Kind: shares.Join, Cell: "a", Weight: 1})
+	w.putRequest(shares.Request{Kind: shares.Join, Cell: "b", Weight: 1})
 	w.settle()
 	names := func(key string) {
 		t.Helper()
@@ -373,17 +375,17 @@ func TestAlteredItems(t *testing.T) {
 		}
 		w.log.Reset()
 	}
-	w.ask(shares.Request{Kind: shares.Join, Cell: "c", Weight: 1})
+	w.putRequest(shares.Request{Kind: shares.Join, Cell: "c", Weight: 1})
 	w.tables.altered = "c"
 	names("c")
-	w.want("a active 1, b active 1")
+	w.wantCells("a active 1, b active 1")
 	pin := admin.PinKey("acme")
-	w.ask(shares.Request{Kind: shares.Place, Tenant: "acme", Cells: []string{"a"}})
-	w.ask(shares.Request{Kind: shares.Weigh, Cell: "c", Weight: 0})
+	w.putRequest(shares.Request{Kind: shares.Place, Tenant: "acme", Cells: []string{"a"}})
+	w.putRequest(shares.Request{Kind: shares.Weigh, Cell: "c", Weight: 0})
 	w.tables.altered = pin
 	names(pin)
 	if s := w.state(); s.Phase != shares.Steady {
-		t.Errorf("a pin that was altered is carried out: %+v", s)
+		t.Errorf("an altered pin was carried out: %+v", s)
 	}
 	w.tables.altered = ""
 	w.run()
@@ -391,7 +393,7 @@ func TestAlteredItems(t *testing.T) {
 	w.tables.altered = shares.AckKey("a")
 	names(shares.AckKey("a"))
 	if r := w.run(); !slices.Equal(r.Awaited, []string{"a"}) {
-		t.Errorf("%+v: an acknowledgement that was altered is believed", r)
+		t.Errorf("%+v: an altered acknowledgement counts", r)
 	}
 	w.tables.altered = ""
 	w.put(control.Plans, "pro", `{"id":"pro","limits":[]}`)
@@ -403,7 +405,7 @@ func TestAlteredItems(t *testing.T) {
 	w.tables.altered = "pro"
 	w.log.Reset()
 	if w.run(); !strings.Contains(w.log.String(), "a plan cannot be read") {
-		t.Errorf("a plan that was altered is believed\n%s", w.log.String())
+		t.Errorf("an altered plan counts\n%s", w.log.String())
 	}
 	w.tables.altered = events.SharesKey
 	puts := w.tables.puts
@@ -417,19 +419,19 @@ func TestAlteredItems(t *testing.T) {
 // its transition would stop all others, and that it joins when the item is corrected.
 func TestJoinWaitsForUnreadableItems(t *testing.T) {
 	w := newBench(t)
-	w.ask(shares.Request{Kind: shares.Join, Cell: "a", Weight: 1})
-	w.ask(shares.Request{Kind: shares.Join, Cell: "b", Weight: 1})
-	w.ask(shares.Request{Kind: shares.Place, Tenant: "acme", Cells: []string{"a"}})
+	w.putRequest(shares.Request{Kind: shares.Join, Cell: "a", Weight: 1})
+	w.putRequest(shares.Request{Kind: shares.Join, Cell: "b", Weight: 1})
+	w.putRequest(shares.Request{Kind: shares.Place, Tenant: "acme", Cells: []string{"a"}})
 	w.settle()
 	w.tables.bad = shares.PlacementKey("acme")
-	w.ask(shares.Request{Kind: shares.Join, Cell: "c", Weight: 1})
-	w.ask(shares.Request{Kind: shares.Weigh, Cell: "b", Weight: 3})
+	w.putRequest(shares.Request{Kind: shares.Join, Cell: "c", Weight: 1})
+	w.putRequest(shares.Request{Kind: shares.Weigh, Cell: "b", Weight: 3})
 	w.settle()
-	w.want("a active 1, b active 3")
+	w.wantCells("a active 1, b active 3")
 	if !strings.Contains(w.log.String(), "joins") {
-		t.Errorf("nobody is told that the cell waits: %s", w.log.String())
+		t.Errorf("the log does not say that the cell waits: %s", w.log.String())
 	}
 	w.tables.bad = ""
 	w.settle()
-	w.want("a active 1, b active 3, c active 1")
+	w.wantCells("a active 1, b active 3, c active 1")
 }

@@ -144,8 +144,8 @@ func (w *world) run() map[string]canary.Seen {
 	return out
 }
 
-// within fails unless the time is at least least and at most most.
-func within(t *testing.T, what string, got, least, most time.Duration) {
+// wantBetween fails unless the time is at least least and at most most.
+func wantBetween(t *testing.T, what string, got, least, most time.Duration) {
 	t.Helper()
 	if got < least || got > most {
 		t.Errorf("%s after %s, want %s to %s", what, got, least, most)
@@ -160,10 +160,10 @@ func TestMeasures(t *testing.T) {
 		w.seed()
 		for n := range 3 {
 			seen := w.run()
-			within(t, "eu-1 applied", seen["eu-1"].Applied, 200*time.Millisecond, 300*time.Millisecond)
+			wantBetween(t, "eu-1 applied", seen["eu-1"].Applied, 200*time.Millisecond, 300*time.Millisecond)
 			// enforced with the next poll
-			within(t, "eu-1 enforced", seen["eu-1"].Enforced, 900*time.Millisecond, 1200*time.Millisecond)
-			within(t, "us-1 enforced", seen["us-1"].Enforced, 3*time.Second, 4100*time.Millisecond)
+			wantBetween(t, "eu-1 enforced", seen["eu-1"].Enforced, 900*time.Millisecond, 1200*time.Millisecond)
+			wantBetween(t, "us-1 enforced", seen["us-1"].Enforced, 3*time.Second, 4100*time.Millisecond)
 			if took := w.meters["us-1"].Times("propagation_seconds"); len(took) != n+1 || took[0] < 3*time.Second {
 				t.Errorf("propagation_seconds %v", took)
 			}
@@ -181,9 +181,9 @@ func TestFirstChangeOfACell(t *testing.T) {
 		w := newWorld(t, map[string]time.Duration{"eu-1": time.Second})
 		seen := w.run()["eu-1"]
 		if seen.Missed {
-			t.Fatalf("%+v", seen)
+			t.Fatalf("the canary measured %+v", seen)
 		}
-		within(t, "enforced", seen.Enforced, time.Second, 2200*time.Millisecond)
+		wantBetween(t, "enforced", seen.Enforced, time.Second, 2200*time.Millisecond)
 	})
 }
 
@@ -195,10 +195,10 @@ func TestMissed(t *testing.T) {
 		w.seed()
 		w.cells["ap-1"].err = errAway
 		seen := w.run()
-		within(t, "eu-1 enforced", seen["eu-1"].Enforced, 1, 1200*time.Millisecond)
+		wantBetween(t, "eu-1 enforced", seen["eu-1"].Enforced, 1, 1200*time.Millisecond)
 		for _, id := range []string{"us-1", "ap-1"} {
 			if !seen[id].Missed || seen[id].Enforced != 0 {
-				t.Errorf("%+v", seen[id])
+				t.Errorf("a missed change is reported as %+v", seen[id])
 			}
 			if took := w.meters[id].Times("propagation_seconds"); len(took) != 1 || took[0] != 10*time.Second {
 				t.Errorf("%s: propagation_seconds %v", id, took)
@@ -226,10 +226,10 @@ func TestCalledOff(t *testing.T) {
 			seen, err := w.c.Run(ctx)
 			if err != nil || len(seen) != 1 || seen[0].Missed == called ||
 				errors.Is(seen[0].Err, context.Canceled) != called {
-				t.Errorf("called off %t: %+v, %v", called, seen, err)
+				t.Errorf("cancelled %t: the canary measured %+v, %v", called, seen, err)
 			}
 			if took := w.meters["eu-1"].Times("propagation_seconds"); (len(took) == 0) != called {
-				t.Errorf("called off %t: propagation_seconds %v", called, took)
+				t.Errorf("cancelled %t: propagation_seconds %v", called, took)
 			}
 		})
 	}
@@ -245,7 +245,7 @@ func TestOlderCanary(t *testing.T) {
 		w.delay["eu-1"] = 4 * time.Second
 		time.AfterFunc(time.Second, func() { w.apply("eu-1", celldoc.Of(old.Event())) })
 		seen := w.run()["eu-1"]
-		within(t, "enforced", seen.Enforced, 4*time.Second, 5200*time.Millisecond)
+		wantBetween(t, "enforced", seen.Enforced, 4*time.Second, 5200*time.Millisecond)
 	})
 }
 
@@ -257,11 +257,11 @@ func TestWrite(t *testing.T) {
 		w.seed()
 		w.tables.conflicts = 2
 		if seen := w.run()["eu-1"]; seen.Missed {
-			t.Errorf("%+v", seen)
+			t.Errorf("after a conflict the canary measured %+v", seen)
 		}
 		w.tables.conflicts = 100
 		if _, err := w.c.Run(t.Context()); !errors.Is(err, control.ErrConflict) {
-			t.Errorf("%v, want a conflict", err)
+			t.Errorf("Run = %v, want a conflict", err)
 		}
 		w.tables.conflicts, w.tables.err = 0, errAway
 		if _, err := w.c.Run(t.Context()); !errors.Is(err, errAway) {
@@ -335,7 +335,7 @@ func TestNewRefuses(t *testing.T) {
 		"Cells[0]": {Tables: &tables{}, Cells: []canary.Cell{{ID: "c"}}, Actor: "a"},
 	} {
 		if _, err := canary.New(c); err == nil || !strings.Contains(fmt.Sprint(err), want) {
-			t.Errorf("%v, want one that names %s", err, want)
+			t.Errorf("New gives the error %v, want one that names %s", err, want)
 		}
 	}
 }

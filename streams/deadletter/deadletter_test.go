@@ -91,7 +91,7 @@ func TestDecodeRefuses(t *testing.T) {
 		strings.Replace(string(out), `"bytes":3`, `"bytes":1`, 1),
 	} {
 		if _, _, err := deadletter.Decode([]byte(bad)); err == nil {
-			t.Errorf("Decode(%s) is no error", bad)
+			t.Errorf("Decode(%s) gives no error", bad)
 		}
 	}
 }
@@ -107,6 +107,6 @@ func TestLog(t *testing.T) {
 	}
 	if got := out.String(); !strings.Contains(got, `k\\x1b1`) || !strings.Contains(got, "why") ||
 		strings.Contains(got, "not-to-be-seen") {
-		t.Error(got)
+		t.Errorf("the log is %s", got)
 	}
 }

@@ -136,8 +136,8 @@ func (w *world) settle() {
 	}
 }
 
-// same fails unless the cell has what the control tables have.
-func (w *world) same(cell cellconfig.Table) {
+// wantSame fails unless the cell has what the control tables have.
+func (w *world) wantSame(cell cellconfig.Table) {
 	w.t.Helper()
 	for _, table := range []control.Table{control.Plans, control.Tenants, control.Keys, control.Cells} {
 		for i, err := range control.All(w.t.Context(), w.tables, table) {
@@ -165,18 +165,18 @@ func TestCarries(t *testing.T) {
 	first, second := newCell(t), newCell(t)
 	w.put(control.Plans, "pro", planOf("pro", 5))
 	w.add("one", first)
-	w.same(first) // before the pump runs
+	w.wantSame(first) // before the pump runs
 	w.start()
 	w.put(control.Tenants, "acme", tenantOf("acme", "pro"))
 	w.settle()
-	w.same(first)
+	w.wantSame(first)
 	w.add("two", second)
-	w.same(second)
+	w.wantSame(second)
 	w.put(control.Tenants, "acme", "")
 	w.put(control.Plans, events.SettingsKey, `{"anonymousPlan":"pro"}`)
 	w.settle()
-	w.same(first)
-	w.same(second)
+	w.wantSame(first)
+	w.wantSame(second)
 	if got := w.pump.Cells(); !slices.Equal(got, []string{"one", "two"}) {
 		t.Errorf("cells %q", got)
 	}
@@ -184,13 +184,13 @@ func TestCarries(t *testing.T) {
 	w.pump.Remove("never")
 	w.put(control.Plans, "pro", planOf("pro", 7))
 	w.settle()
-	w.same(second)
+	w.wantSame(second)
 	if d, err := first.Get(t.Context(), cellconfig.Ref{Kind: plan.KindPlan, ID: "pro"}); err != nil ||
 		d[0].Version != 1 {
 		t.Errorf("a removed cell has version %d, %v", d[0].Version, err)
 	}
 	if err := w.pump.Add(t.Context(), "two", second); err == nil {
-		t.Error("a cell is there twice")
+		t.Error("a cell could be added twice")
 	}
 }
 
@@ -219,8 +219,8 @@ func TestRestart(t *testing.T) {
 	w.add("two", empty)
 	w.start()
 	w.settle()
-	w.same(kept)
-	w.same(empty)
+	w.wantSame(kept)
+	w.wantSame(empty)
 	if got := w.meter.Of("records_read"); got != 2 {
 		t.Errorf("%d records were read again, want those 2 that no cell had", got)
 	}
@@ -272,7 +272,7 @@ func TestCellIsAway(t *testing.T) {
 	}
 	bad.away(nil)
 	w.settle()
-	w.same(bad)
+	w.wantSame(bad)
 }
 
 // Guarantees that a cell that cannot be filled is not added, and that a feed that fails ends the pump with its error.
@@ -281,11 +281,11 @@ func TestFailures(t *testing.T) {
 	w.put(control.Plans, "pro", planOf("pro", 5))
 	bad := &failing{Table: newCell(t), err: errAway}
 	if err := w.pump.Add(t.Context(), "bad", bad); !errors.Is(err, errAway) || len(w.pump.Cells()) != 0 {
-		t.Errorf("%v, cells %q", err, w.pump.Cells())
+		t.Errorf("adding a cell that cannot be filled: %v, cells %q", err, w.pump.Cells())
 	}
 	for _, c := range []local.Config{{Feed: w.tables}, {Tables: w.tables}} {
 		if _, err := local.New(c); err == nil {
-			t.Errorf("%+v is taken", c)
+			t.Errorf("New accepts the configuration %+v", c)
 		}
 	}
 	p, err := local.New(local.Config{Feed: broken{w.tables}, Tables: w.tables, Log: slog.New(slog.DiscardHandler)})
@@ -293,7 +293,7 @@ func TestFailures(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := p.Run(t.Context()); !errors.Is(err, errAway) {
-		t.Errorf("%v, want %v", err, errAway)
+		t.Errorf("a pump whose feed fails ends with %v, want %v", err, errAway)
 	}
 }
 
@@ -441,7 +441,7 @@ func TestPlanOfManyTenants(t *testing.T) {
 			t.Errorf("a change of a plan with 2,000 tenants: %s grew by %d, want %d", name, got, want)
 		}
 	}
-	w.same(cells[0])
+	w.wantSame(cells[0])
 	if items := w.keep.Items(); len(items) > 0 {
 		t.Errorf("kept %+v", items)
 	}

@@ -88,13 +88,13 @@ func newChaos(t *testing.T, seed uint64, loses bool) *chaos {
 	return w
 }
 
-func (w *chaos) unlucky(of int) bool { return !w.calm && w.r.IntN(of) == 0 }
+func (w *chaos) happens(of int) bool { return !w.calm && w.r.IntN(of) == 0 }
 
 // Publish implements [publisher.Topic].
 func (w *chaos) Publish(_ context.Context, messages []publisher.Message) []error {
 	errs := make([]error, len(messages))
 	for i, m := range messages {
-		if w.unlucky(10) {
+		if w.happens(10) {
 			errs[i] = errAway
 			if w.r.IntN(2) == 0 {
 				continue // the others were accepted, and nobody knows whether these were
@@ -103,9 +103,9 @@ func (w *chaos) Publish(_ context.Context, messages []publisher.Message) []error
 		for _, c := range w.cells {
 			times := 1
 			switch {
-			case w.loses && w.unlucky(15):
+			case w.loses && w.happens(15):
 				times = 0
-			case w.unlucky(5):
+			case w.happens(5):
 				times = 1 + w.r.IntN(3)
 			}
 			for range times {
@@ -121,13 +121,13 @@ func (w *chaos) Publish(_ context.Context, messages []publisher.Message) []error
 // Commit implements [cellconfig.Store].
 func (c *chaosCell) Commit(ctx context.Context, step cellconfig.Step) error {
 	switch {
-	case c.world.unlucky(8):
+	case c.world.happens(8):
 		return errAway
-	case c.world.unlucky(8): // another writer was faster, or seems to have been
+	case c.world.happens(8): // another writer was faster, or seems to have been
 		return cellconfig.ErrConflict
 	}
 	err := c.Table.Commit(ctx, step)
-	if err == nil && c.world.unlucky(8) {
+	if err == nil && c.world.happens(8) {
 		return errAway // the write was made, and the applier died
 	}
 	return err
@@ -182,7 +182,7 @@ func (w *chaos) publish() {
 		return
 	}
 	done, _ := w.publisher.Handle(ctx, records) // the rest is delivered again
-	if done > 0 && !w.unlucky(4) {
+	if done > 0 && !w.happens(4) {
 		if err := w.tables.Commit(ctx, "stream", records[done-1].Sequence); err != nil {
 			w.t.Fatal(err)
 		}
@@ -198,7 +198,7 @@ func (c *chaosCell) apply() {
 	c.queue = c.queue[n:]
 	failed, _ := c.appliers[w.r.IntN(2)].Handle(w.t.Context(), batch)
 	for _, m := range batch {
-		if slices.Contains(failed, m.ID) || w.unlucky(20) {
+		if slices.Contains(failed, m.ID) || w.happens(20) {
 			c.queue = append(c.queue, m)
 		}
 	}
@@ -276,7 +276,8 @@ func (w *chaos) want(tenant string) string {
 // die, every cell ends in exactly the state of the control tables, and its readers decide by it; and that reconcile
 // repairs what was lost, and finds nothing if nothing was.
 func TestRandomHistories(t *testing.T) {
-	for seed := range soak.Times(uint64(6)) {
+	soak.SkipUnderRace(t)
+	for seed := range soak.Times(uint64(8)) {
 		loses := seed%2 == 1
 		t.Run(fmt.Sprintf("seed %d, loses %t", seed, loses), func(t *testing.T) {
 			w := newChaos(t, seed, loses)
@@ -300,7 +301,7 @@ func TestRandomHistories(t *testing.T) {
 					t.Fatal(err)
 				}
 				if !loses {
-					check.same(c)
+					check.wantSame(c)
 				}
 				result, err := r.Run(t.Context())
 				if err != nil || !result.Finished {
@@ -310,7 +311,7 @@ func TestRandomHistories(t *testing.T) {
 				if !loses && len(result.Drift) > 0 {
 					t.Errorf("nothing was lost, and drift is %v", result.Drift)
 				}
-				check.same(c)
+				check.wantSame(c)
 				w.now = w.now.Add(10 * time.Second)
 				for n := range 12 {
 					tenant := fmt.Sprintf("t%d", n)
@@ -442,5 +443,5 @@ func TestCellAwayForADay(t *testing.T) {
 	if s := thawed.Stats(w.now); s.Resets != 1 {
 		t.Errorf("the copy was dropped %d times, want once: its log was gone", s.Resets)
 	}
-	(&world{t: t, tables: w.tables}).same(c)
+	(&world{t: t, tables: w.tables}).wantSame(c)
 }

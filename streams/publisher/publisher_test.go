@@ -94,7 +94,7 @@ func (w *world) ids() []string {
 	return ids
 }
 
-func (w *world) want(ids ...string) {
+func (w *world) wantPublished(ids ...string) {
 	w.t.Helper()
 	if got := w.ids(); !slices.Equal(got, ids) {
 		w.t.Errorf("published %q, want %q", got, ids)
@@ -134,7 +134,7 @@ func TestOneEventForEachChange(t *testing.T) {
 		streamstest.History(t, control.Tenants, "acme", `{"id":"acme"}`, ""),
 	)
 	w.handle(5, batch...)
-	w.want("plans/pro/1", "tenants/acme/1", "tenants/acme/2")
+	w.wantPublished("plans/pro/1", "tenants/acme/1", "tenants/acme/2")
 	if last := w.taken[2]; !last.Deleted || last.Body != nil {
 		t.Errorf("the tombstone is %+v", last)
 	}
@@ -173,7 +173,7 @@ func TestPoisonRecordInMidBatch(t *testing.T) {
 	w := newWorld(t)
 	batch := slices.Concat(tenant(t, "a", 1), []control.Delivery{poison("7")}, tenant(t, "b", 1))
 	w.handle(3, batch...)
-	w.want("tenants/a/1", "tenants/b/1")
+	w.wantPublished("tenants/a/1", "tenants/b/1")
 	items := w.keep.Items()
 	if len(items) != 1 || items[0].ID != "7" || items[0].Table != "tenants" || items[0].Key != "odd" ||
 		string(items[0].Data) != `{"odd":1}` ||
@@ -194,7 +194,7 @@ func TestPoisonThatCannotBeKept(t *testing.T) {
 	if done != 1 || !errors.Is(err, away) {
 		t.Fatalf("%d done, %v; want 1, %v", done, err, away)
 	}
-	w.want("tenants/a/1", "tenants/b/1")
+	w.wantPublished("tenants/a/1", "tenants/b/1")
 	w.meter.Want(t, map[string]int64{"records_kept": 0, "records_again": 2})
 	w.keep.Away(nil)
 	w.handle(2, batch[done:]...)
@@ -210,7 +210,7 @@ func TestSameBatchTwice(t *testing.T) {
 	batch := tenant(t, "a", 2)
 	w.handle(2, batch...)
 	w.handle(2, batch...)
-	w.want("tenants/a/1", "tenants/a/2", "tenants/a/1", "tenants/a/2")
+	w.wantPublished("tenants/a/1", "tenants/a/2", "tenants/a/1", "tenants/a/2")
 	one, err := events.Encode(w.taken[0])
 	if err != nil {
 		t.Fatal(err)
@@ -239,7 +239,7 @@ func TestThrottled(t *testing.T) {
 		w.handle(30, batch...)
 		took := time.Since(began)
 		if len(w.taken) != 30 || took < 15*time.Second || took > 80*time.Second {
-			t.Errorf("%d events after %s", len(w.taken), took)
+			t.Errorf("%d events were published after %s", len(w.taken), took)
 		}
 		w.meter.Want(t, map[string]int64{"publish_calls": 23, "publish_retries": 200, "events_published": 30})
 	})
@@ -267,7 +267,7 @@ func TestThrottledUntilTheTimeIsOver(t *testing.T) {
 		if took := time.Since(began); took > 29*time.Second || took < 20*time.Second {
 			t.Errorf("it took %s, want most of 29s", took)
 		}
-		w.want("tenants/a/1", "tenants/c/1")
+		w.wantPublished("tenants/a/1", "tenants/c/1")
 	})
 }
 
@@ -281,7 +281,7 @@ func TestRefusedEvent(t *testing.T) {
 		return nil
 	}
 	w.handle(3, slices.Concat(tenant(t, "a", 2), tenant(t, "b", 1))...)
-	w.want("tenants/b/1", "tenants/a/2")
+	w.wantPublished("tenants/b/1", "tenants/a/2")
 	if items := w.keep.Items(); len(items) != 1 || items[0].Key != "a" ||
 		!strings.Contains(string(items[0].Data), `"plan":"p1"`) {
 		t.Errorf("kept %+v", items)
@@ -351,7 +351,7 @@ func TestShortAnswer(t *testing.T) {
 			err != nil {
 			t.Fatal(done, err)
 		}
-		w.want("tenants/a/1", "tenants/b/1")
+		w.wantPublished("tenants/a/1", "tenants/b/1")
 	})
 }
 
@@ -405,7 +405,7 @@ func TestForeignRecords(t *testing.T) {
 		t.Errorf("kept %+v", items)
 	}
 	if out, err := w.p.Invoke(t.Context(), d, []byte(`{"detail":"a schedule"}`)); err == nil {
-		t.Errorf("%s for what is no batch", out)
+		t.Errorf("the answer to an event that is not a batch is %s", out)
 	}
 }
 
@@ -415,7 +415,7 @@ func TestNewRefuses(t *testing.T) {
 	for _, c := range []publisher.Config{{Keep: &w.keep, Meter: &w.meter}, {Topic: w, Meter: &w.meter},
 		{Topic: w, Keep: &w.keep}} {
 		if _, err := publisher.New(c); err == nil {
-			t.Errorf("%+v is accepted", c)
+			t.Errorf("New accepts the configuration %+v", c)
 		}
 	}
 }

@@ -25,7 +25,7 @@ import (
 func (w *world) forge(documents ...cellconfig.Document) {
 	w.t.Helper()
 	if n, err := w.Table.Apply(w.t.Context(), documents); err != nil || n != len(documents) {
-		w.t.Fatalf("%d documents of %d were forged: %v", n, len(documents), err)
+		w.t.Fatalf("the cell stored %d forged documents of %d, error %v", n, len(documents), err)
 	}
 }
 
@@ -35,8 +35,9 @@ func document(kind cellconfig.Kind, id string, version int64, body string) cellc
 	}
 }
 
-// alter gives a document of the cell another content of the same version, like somebody with access to its table.
-func (w *world) alter(d cellconfig.Document) {
+// alterDocument gives a document of the cell another content of the same version, like somebody with access to its
+// table.
+func (w *world) alterDocument(d cellconfig.Document) {
 	w.t.Helper()
 	h, err := w.Head(w.t.Context())
 	if err != nil {
@@ -52,10 +53,10 @@ func (w *world) alter(d cellconfig.Document) {
 	}
 }
 
-// only fails unless the cell has exactly what the control tables have.
-func (w *world) only() {
+// wantOnlyControlled fails unless the cell has exactly what the control tables have.
+func (w *world) wantOnlyControlled() {
 	w.t.Helper()
-	w.same()
+	w.wantRepaired()
 	for _, t := range events.AllTables() {
 		for _, kind := range celldoc.Kinds(t) {
 			for d, err := range w.Table.List(w.t.Context(), kind) {
@@ -64,7 +65,7 @@ func (w *world) only() {
 				}
 				table, key, _ := celldoc.Item(d.Ref)
 				if _, ok := w.items[name{table, key}]; !ok {
-					w.t.Fatalf("the cell still has the %s %.20q of version %d, and no control table has it", kind, d.ID,
+					w.t.Fatalf("the cell still has the %s %.20q of version %d, which no control table has", kind, d.ID,
 						d.Version)
 				}
 			}
@@ -81,18 +82,18 @@ func keyBody(id string, hash string) string {
 	return fmt.Sprintf(`{"hash":%q,"id":%q,"pepper":"p1","tenant":"acme"}`, hash, id)
 }
 
-// Guarantees that one run takes back everything that somebody has forged in a cell, whatever version it was given: a
-// key of one's own, a plan without limits that no later version could pass, a content of one's own in a version that
-// there is, a deletion, and shares; that a reader which has all of it in its copy follows; and that later changes
-// arrive. Otherwise whoever once gets hold of the right to publish keeps what it took for good.
+// Guarantees that one run undoes everything that an attacker has forged in a cell, whatever versions the attacker
+// chose: a key of the attacker, a plan without limits whose version no later version can exceed, another content of a
+// version that exists, a deletion, and shares. A reader that has all of it in its copy follows the repair, and later
+// changes arrive. Otherwise, whoever gets the right to publish once would keep what they took for good.
 func TestForgedDocuments(t *testing.T) {
 	w := newWorld(t)
-	w.both(control.Plans, "free", freeLimits)
-	w.both(control.Tenants, "acme", `{"id":"acme","plan":"free"}`)
-	w.both(control.Tenants, "other", `{"id":"other","plan":"free"}`)
-	w.both(control.Tenants, "kept", `{"id":"kept","plan":"free"}`)
-	w.both(control.Keys, "good", keyBody("good", strings.Repeat("a", 64)))
-	w.both(control.Cells, events.SharesKey, `{"version":1}`)
+	w.putEverywhere(control.Plans, "free", freeLimits)
+	w.putEverywhere(control.Tenants, "acme", `{"id":"acme","plan":"free"}`)
+	w.putEverywhere(control.Tenants, "other", `{"id":"other","plan":"free"}`)
+	w.putEverywhere(control.Tenants, "kept", `{"id":"kept","plan":"free"}`)
+	w.putEverywhere(control.Keys, "good", keyBody("good", strings.Repeat("a", 64)))
+	w.putEverywhere(control.Cells, events.SharesKey, `{"version":1}`)
 	pepper, stolen := []byte("the pepper of the deployment"), identity.NewKey()
 	w.forge(
 		document(plan.KindKey, "backdoor", 1, keyBody("backdoor", identity.HashKey(pepper, stolen))),
@@ -101,9 +102,9 @@ func TestForgedDocuments(t *testing.T) {
 		document(plan.KindTenant, strings.Repeat("x", 500), 1, `{}`),
 		document(plan.KindKey, "good", 7, keyBody("good", strings.Repeat("b", 64))),
 		document(celldoc.KindShares, celldoc.SharesID, 9, `{"version":1,"epoch":9}`),
-		document(celldoc.KindPlacement, shares.PlacementKey("acme"), 3, placed("acme")),
+		document(celldoc.KindPlacement, shares.PlacementKey("acme"), 3, placementBody("acme")),
 	)
-	w.alter(document(plan.KindTenant, "kept", 1, `{"id":"kept"}`))
+	w.alterDocument(document(plan.KindTenant, "kept", 1, `{"id":"kept"}`))
 	r, err := cellconfig.New(cellconfig.Config{
 		Table: w.Table, Log: slog.New(slog.DiscardHandler), Timeout: 10 * time.Second, FirstTimeout: 10 * time.Second,
 		Hashes: func(_ context.Context, _ time.Time, presented string) ([]identity.KeyHash, error) {
@@ -117,7 +118,7 @@ func TestForgedDocuments(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	reads := func(want string) {
+	wantRead := func(want string) {
 		t.Helper()
 		now := time.Now()
 		if err := r.Load(t.Context(), now); err != nil {
@@ -138,57 +139,60 @@ func TestForgedDocuments(t *testing.T) {
 		}
 		_, err := c.Key(t.Context(), stolen, now)
 		if got += fmt.Sprint("the stolen key: ", err); got != want {
-			t.Fatalf("a reader says %s\nwant %s", got, want)
+			t.Fatalf("a reader of the cell: got %s\nwant %s", got, want)
 		}
 	}
-	reads("acme has 0 limits, other is unknown, kept has 0 limits, the stolen key: <nil>")
-	result := w.run(drift{reconcile.Unknown: 3, reconcile.Ahead: 4, reconcile.Altered: 1})
+	wantRead("acme has 0 limits, other is unknown, kept has 0 limits, the stolen key: <nil>")
+	result := w.wantDrift(drift{reconcile.Unknown: 3, reconcile.Ahead: 4, reconcile.Altered: 1})
 	if result.Repaired != 8 {
-		t.Errorf("%d repaired, want 8", result.Repaired)
+		t.Errorf("got %d repaired documents, want 8", result.Repaired)
 	}
 	if log := w.log.String(); strings.Count(log, "level=ERROR") != 8 || !strings.Contains(log, "backdoor") {
-		t.Error(log)
+		t.Errorf("want 8 errors in the log, one of them about the key backdoor; got\n%s", log)
 	}
-	w.only()
-	reads("acme has 1 limits, other has 1 limits, kept has 1 limits, the stolen key: " + identity.ErrUnknownKey.Error())
-	if w.run(drift{}); w.commits != 0 {
-		t.Errorf("%d writes of a run after it", w.commits)
+	w.wantOnlyControlled()
+	wantRead("acme has 1 limits, other has 1 limits, kept has 1 limits, the stolen key: " +
+		identity.ErrUnknownKey.Error())
+	if w.wantDrift(drift{}); w.commits != 0 {
+		t.Errorf("the next run writes %d times, want no write", w.commits)
 	}
-	w.both(control.Plans, "free", noLimits)
-	w.both(control.Keys, "backdoor", keyBody("backdoor", identity.HashKey(pepper, stolen)))
-	// An operator has the right to do what the forger did.
-	reads("acme has 0 limits, other has 0 limits, kept has 0 limits, the stolen key: <nil>")
-	w.only()
+	w.putEverywhere(control.Plans, "free", noLimits)
+	w.putEverywhere(control.Keys, "backdoor", keyBody("backdoor", identity.HashKey(pepper, stolen)))
+	// An operator has the right to do what the attacker did.
+	wantRead("acme has 0 limits, other has 0 limits, kept has 0 limits, the stolen key: <nil>")
+	w.wantOnlyControlled()
 }
 
-// Guarantees that a key which somebody hides under its hash alone is found and removed, that a revocation which
-// somebody undoes there is in force again, and that a key which somebody takes away comes back. Requests find keys by
-// nothing but the hash.
+// Guarantees that documents under the hash of a key are repaired: a key that exists only there is removed, a revocation
+// that was undone there is in force again, and a key that was removed there comes back. Requests find keys by their
+// hash alone.
 func TestForgedHashes(t *testing.T) {
 	w := newWorld(t)
 	of := func(digit string) cellconfig.Ref {
 		return cellconfig.Ref{Kind: cellconfig.KindKeyHash, ID: strings.Repeat(digit, 64)}
 	}
 	for _, digit := range []string{"a", "b", "c"} {
-		w.both(control.Keys, digit, keyBody(digit, of(digit).ID))
+		w.putEverywhere(control.Keys, digit, keyBody(digit, of(digit).ID))
 	}
-	revoked := w.both(control.Keys, "b", strings.Replace(keyBody("b", of("b").ID), "{", `{"revoked":true,`, 1))
-	w.put(control.Keys, "e", keyBody("e", of("e").ID)) // the cell lacks it as such
-	w.alter(cellconfig.Document{Ref: of("d"), Version: 1, Body: []byte(keyBody("nobody", of("d").ID))})
-	w.alter(cellconfig.Document{Ref: of("b"), Version: 1, Body: []byte(keyBody("b", of("b").ID))})
-	w.alter(cellconfig.Document{Ref: of("c"), Version: 1, Deleted: true})
-	result := w.run(drift{reconcile.Unknown: 1, reconcile.Altered: 1, reconcile.Missing: 2})
+	revoked := w.putEverywhere(control.Keys, "b", strings.Replace(keyBody("b", of("b").ID), "{", `{"revoked":true,`, 1))
+	w.put(control.Keys, "e", keyBody("e", of("e").ID)) // the cell lacks both the key and the document under its hash
+	w.alterDocument(cellconfig.Document{Ref: of("d"), Version: 1, Body: []byte(keyBody("nobody", of("d").ID))})
+	w.alterDocument(cellconfig.Document{Ref: of("b"), Version: 1, Body: []byte(keyBody("b", of("b").ID))})
+	w.alterDocument(cellconfig.Document{Ref: of("c"), Version: 1, Deleted: true})
+	result := w.wantDrift(drift{reconcile.Unknown: 1, reconcile.Altered: 1, reconcile.Missing: 2})
 	if result.Repaired != 4 || strings.Contains(w.log.String(), of("d").ID) {
-		t.Errorf("%d repaired, want 4\n%s", result.Repaired, w.log.String())
+		t.Errorf("got %d repaired documents, want 4, and no hash of a key in the log\n%s", result.Repaired,
+			w.log.String())
 	}
 	got, err := w.Table.Get(t.Context(), of("a"), of("b"), of("c"), of("d"), of("e"))
 	if err != nil || got[3].Version != 0 || string(got[1].Body) != string(revoked.Body) ||
 		got[0].Deleted || got[2].Deleted || got[4].Version == 0 {
-		t.Errorf("under their hashes there are %+v, %v", got, err)
+		t.Errorf("under the hashes of a to e: got %+v, error %v; want a, the revoked b, c and e, and nothing under d",
+			got, err)
 	}
-	w.only()
-	if w.run(drift{}); w.commits != 0 {
-		t.Errorf("%d writes of a run after it", w.commits)
+	w.wantOnlyControlled()
+	if w.wantDrift(drift{}); w.commits != 0 {
+		t.Errorf("the next run writes %d times, want no write", w.commits)
 	}
 }
 
@@ -198,54 +202,56 @@ func TestForgedHashes(t *testing.T) {
 func TestForgedHashesWithACover(t *testing.T) {
 	w := newWorld(t)
 	hash, other := strings.Repeat("a", 64), strings.Repeat("b", 64)
-	key := w.both(control.Keys, "good", keyBody("good", hash))
-	w.alter(cellconfig.Document{Ref: cellconfig.Ref{Kind: cellconfig.KindKeyHash, ID: hash}, Version: 1, Deleted: true})
-	w.alter(cellconfig.Document{Ref: cellconfig.Ref{Kind: cellconfig.KindKeyHash, ID: hash[:10]}, Version: 1,
+	key := w.putEverywhere(control.Keys, "good", keyBody("good", hash))
+	w.alterDocument(cellconfig.Document{Ref: cellconfig.Ref{Kind: cellconfig.KindKeyHash, ID: hash}, Version: 1,
+		Deleted: true})
+	w.alterDocument(cellconfig.Document{Ref: cellconfig.Ref{Kind: cellconfig.KindKeyHash, ID: hash[:10]}, Version: 1,
 		Body: []byte(hash[10:] + string(key.Body))})
-	w.run(drift{reconcile.Unknown: 1, reconcile.Missing: 1})
-	w.alter(document(plan.KindKey, "x", 1, keyBody("y", other)))
+	w.wantDrift(drift{reconcile.Unknown: 1, reconcile.Missing: 1})
+	w.alterDocument(document(plan.KindKey, "x", 1, keyBody("y", other)))
 	forged := cellconfig.Ref{Kind: cellconfig.KindKeyHash, ID: other}
-	w.alter(cellconfig.Document{Ref: forged, Version: 1, Body: []byte(keyBody("y", other))})
-	w.run(drift{reconcile.Unknown: 2})
+	w.alterDocument(cellconfig.Document{Ref: forged, Version: 1, Body: []byte(keyBody("y", other))})
+	w.wantDrift(drift{reconcile.Unknown: 2})
 	if got, err := w.Table.Get(t.Context(), forged); err != nil || got[0].Version != 0 {
-		t.Errorf("the forged key is still found by its hash: %+v, %v", got, err)
+		t.Errorf("under the hash of the forged key: got %+v, error %v; want nothing", got, err)
 	}
-	w.only()
+	w.wantOnlyControlled()
 }
 
-// Guarantees that rows that are not documents are reported and deleted, also in place of a document or of a run's
-// state, and by the thousand, that none of them ends a run, and that no hash of a key is logged.
+// Guarantees that rows that are not documents are reported and deleted, also if they are in place of a document or of a
+// run's state, or if there are a thousand of them. None of them ends a run, and no hash of a key is logged.
 func TestRowsThatAreNoDocuments(t *testing.T) {
 	w := newWorld(t)
-	w.tenants(20)
-	row := func(kind cellconfig.Kind, id string, takes bool) {
+	w.putTenants(20)
+	addRow := func(kind cellconfig.Kind, id string, replaces bool) {
 		one := cellconfig.BadRow{Kind: kind, Key: [2]string{"a shard", id}, Err: errors.New("attribute v is no number")}
-		if takes {
+		if replaces { // the row is in place of a document
 			one.Ref = cellconfig.Ref{Kind: kind, ID: id}
 		}
-		w.rows = append(w.rows, one)
+		w.badRows = append(w.badRows, one)
 	}
 	hash := strings.Repeat("c", 64)
-	row(cellconfig.KindKeyHash, hash, true)
-	row(reconcile.KindState, reconcile.StateID, true)
-	row(plan.KindTenant, "t000007", true)
-	row(plan.KindTenant, "t000008", false)
-	row(plan.KindPlan, "p", true)
-	w.run(drift{reconcile.Unknown: 5, reconcile.Missing: 1})
+	addRow(cellconfig.KindKeyHash, hash, true)
+	addRow(reconcile.KindState, reconcile.StateID, true)
+	addRow(plan.KindTenant, "t000007", true)
+	addRow(plan.KindTenant, "t000008", false)
+	addRow(plan.KindPlan, "p", true)
+	w.wantDrift(drift{reconcile.Unknown: 5, reconcile.Missing: 1})
 	if log := w.log.String(); strings.Contains(log, hash) || !strings.Contains(log, "t000008") {
-		t.Error(log)
+		t.Errorf("want a log that names t000008, and no hash of a key; got\n%s", log)
 	}
 	for i := range 1200 {
-		row(plan.KindTenant, fmt.Sprintf("%d", i), i%2 == 0)
+		addRow(plan.KindTenant, fmt.Sprintf("%d", i), i%2 == 0)
 	}
-	w.run(drift{reconcile.Unknown: 1200})
-	if w.only(); len(w.rows) > 0 {
-		t.Errorf("%d rows are left", len(w.rows))
+	w.wantDrift(drift{reconcile.Unknown: 1200})
+	if w.wantOnlyControlled(); len(w.badRows) > 0 {
+		t.Errorf("%d rows are left that are not documents, want none", len(w.badRows))
 	}
-	w.run(drift{})
+	w.wantDrift(drift{})
 }
 
-// Guarantees that a forged state makes no run leave anything out or fail, and that it is gone afterwards.
+// Guarantees that a forged state of an interrupted run makes no run omit anything or fail, and that the state is gone
+// afterwards.
 func TestForgedState(t *testing.T) {
 	for _, forged := range []string{
 		`{"table":"keys"}`, `{"table":"keys","bulk":true,"after":"zzz"}`,
@@ -256,9 +262,9 @@ func TestForgedState(t *testing.T) {
 		for _, version := range []int64{1, events.MaxVersion, math.MaxInt64} {
 			t.Run(fmt.Sprint(forged, version), func(t *testing.T) {
 				w := newWorld(t)
-				w.tenants(20)
-				w.both(control.Plans, "free", freeLimits)
-				w.both(control.Keys, "good", keyBody("good", strings.Repeat("a", 64)))
+				w.putTenants(20)
+				w.putEverywhere(control.Plans, "free", freeLimits)
+				w.putEverywhere(control.Keys, "good", keyBody("good", strings.Repeat("a", 64)))
 				w.forge(
 					document(plan.KindPlan, "free", 7, noLimits), document(plan.KindTenant, "t000000", 7, `{}`),
 					document(plan.KindKey, "x", 1, keyBody("x", strings.Repeat("b", 64))),
@@ -275,25 +281,25 @@ func TestForgedState(t *testing.T) {
 				if version >= events.MaxVersion {
 					want[reconcile.Unknown]++
 				}
-				w.run(want)
-				w.only()
+				w.wantDrift(want)
+				w.wantOnlyControlled()
 				got, err := w.Table.Get(t.Context(), cellconfig.Ref{Kind: reconcile.KindState, ID: reconcile.StateID})
 				if err != nil || got[0].Version > 0 && !got[0].Deleted {
-					t.Errorf("the state is still there: %+v, %v", got, err)
+					t.Errorf("got the state %+v, error %v; want no state", got, err)
 				}
-				if w.run(drift{}); w.commits != 0 {
-					t.Errorf("%d writes of a run after it", w.commits)
+				if w.wantDrift(drift{}); w.commits != 0 {
+					t.Errorf("the next run writes %d times, want no write", w.commits)
 				}
 			})
 		}
 	}
 }
 
-// Guarantees that a number that is one above the last entry is found, too: it is the smallest one that prevents a
-// reader from loading.
+// Guarantees that a document whose number is one above that of the last log entry is found. This is the smallest number
+// with which no reader can load.
 func TestNumberOneAboveTheHead(t *testing.T) {
 	w := newWorld(t)
-	w.both(control.Plans, events.SettingsKey, `{"routes":[]}`)
+	w.putEverywhere(control.Plans, events.SettingsKey, `{"routes":[]}`)
 	got, err := w.Table.Get(t.Context(), cellconfig.Ref{Kind: plan.KindSettings, ID: plan.SettingsID})
 	if err != nil {
 		t.Fatal(err)
@@ -307,8 +313,8 @@ func TestNumberOneAboveTheHead(t *testing.T) {
 	if err := w.Table.Commit(t.Context(), step); err != nil {
 		t.Fatal(err)
 	}
-	w.run(drift{reconcile.Altered: 1})
-	w.run(drift{})
+	w.wantDrift(drift{reconcile.Altered: 1})
+	w.wantDrift(drift{})
 }
 
 // Guarantees that a document with a number above that of the last log entry, with which no environment can begin, gets
@@ -318,11 +324,11 @@ func TestNumbersAboveTheHead(t *testing.T) {
 	hash := func(digit string) cellconfig.Ref {
 		return cellconfig.Ref{Kind: cellconfig.KindKeyHash, ID: strings.Repeat(digit, 64)}
 	}
-	w.tenants(1100)
-	w.both(control.Plans, events.SettingsKey, `{"routes":[]}`)
-	w.both(control.Cells, events.SharesKey, `{"version":1}`)
-	w.both(control.Keys, "a", keyBody("a", hash("a").ID))
-	w.both(control.Keys, "b", keyBody("b", hash("b").ID))
+	w.putTenants(1100)
+	w.putEverywhere(control.Plans, events.SettingsKey, `{"routes":[]}`)
+	w.putEverywhere(control.Cells, events.SharesKey, `{"version":1}`)
+	w.putEverywhere(control.Keys, "a", keyBody("a", hash("a").ID))
+	w.putEverywhere(control.Keys, "b", keyBody("b", hash("b").ID))
 	refs := []cellconfig.Ref{
 		{Kind: plan.KindSettings, ID: plan.SettingsID}, {Kind: celldoc.KindShares, ID: celldoc.SharesID},
 		{Kind: plan.KindKey, ID: "a"}, hash("b"),
@@ -346,7 +352,7 @@ func TestNumbersAboveTheHead(t *testing.T) {
 	if err := w.Table.Commit(t.Context(), step); err != nil {
 		t.Fatal(err)
 	}
-	begins := func() error {
+	load := func() error {
 		r, err := cellconfig.New(cellconfig.Config{Table: w.Table, Log: slog.New(slog.DiscardHandler),
 			Timeout: 10 * time.Second, FirstTimeout: 10 * time.Second})
 		if err != nil {
@@ -354,16 +360,16 @@ func TestNumbersAboveTheHead(t *testing.T) {
 		}
 		return r.Load(t.Context(), time.Now())
 	}
-	if begins() == nil {
-		t.Fatal("an environment begins although the settings are ahead of the head")
+	if load() == nil {
+		t.Fatal("a reader loads although the settings have a number above the head; want an error")
 	}
-	w.run(drift{reconcile.Altered: int64(len(got))})
-	if err := begins(); err != nil {
-		t.Errorf("no environment can begin: %v", err)
+	w.wantDrift(drift{reconcile.Altered: int64(len(got))})
+	if err := load(); err != nil {
+		t.Errorf("a reader loads after the repair: got error %v, want none", err)
 	}
-	w.only()
-	if w.run(drift{}); w.commits != 0 {
-		t.Errorf("%d writes of a run after it", w.commits)
+	w.wantOnlyControlled()
+	if w.wantDrift(drift{}); w.commits != 0 {
+		t.Errorf("the next run writes %d times, want no write", w.commits)
 	}
 }
 
@@ -374,7 +380,7 @@ func TestManyForgedDocuments(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newWorld(t)
-				w.tenants(2500)
+				w.putTenants(2500)
 				var forged []cellconfig.Document
 				for i := range 2000 {
 					forged = append(forged,
@@ -391,10 +397,10 @@ func TestManyForgedDocuments(t *testing.T) {
 				}
 				for runs, done := 0, false; !done; runs++ {
 					if runs > 50 {
-						t.Fatal("it never ends")
+						t.Fatal("no run has finished after 50 runs")
 					}
 					ctx, cancel := context.WithTimeout(t.Context(), limit)
-					result, err := w.try(ctx)
+					result, err := w.runOnce(ctx)
 					cancel()
 					if err != nil {
 						t.Fatal(err)
@@ -402,8 +408,8 @@ func TestManyForgedDocuments(t *testing.T) {
 					done = result.Finished
 				}
 				w.onCell = nil
-				w.only()
-				w.run(drift{})
+				w.wantOnlyControlled()
+				w.wantDrift(drift{})
 			})
 		})
 	}
@@ -413,58 +419,59 @@ func TestManyForgedDocuments(t *testing.T) {
 // version and was taken for old.
 func TestChangedWhileRepaired(t *testing.T) {
 	w := newWorld(t)
-	w.tenants(3)
+	w.putTenants(3)
 	w.forge(document(plan.KindTenant, "t000001", 9, `{}`), document(plan.KindTenant, "new", 9, `{}`))
 	once := false
 	w.onStep = func() {
 		if !once {
 			once = true
-			w.both(control.Tenants, "t000001", tenant("t000001", 2)) // the cell has version 9, and keeps it
-			w.both(control.Tenants, "new", tenant("new", 1))
+			// the cell has version 9, and keeps it
+			w.putEverywhere(control.Tenants, "t000001", tenantBody("t000001", 2))
+			w.putEverywhere(control.Tenants, "new", tenantBody("new", 1))
 		}
 	}
-	w.run(drift{reconcile.Ahead: 1, reconcile.Unknown: 1})
-	w.only()
+	w.wantDrift(drift{reconcile.Ahead: 1, reconcile.Unknown: 1})
+	w.wantOnlyControlled()
 	w.onStep = nil
-	if w.run(drift{}); w.commits != 0 {
-		t.Errorf("%d writes of a run after it", w.commits)
+	if w.wantDrift(drift{}); w.commits != 0 {
+		t.Errorf("the next run writes %d times, want no write", w.commits)
 	}
 }
 
-// Guarantees that a repair does not overwrite a document that was written to the cell since it was read.
+// Guarantees that a repair does not overwrite a document that was written to the cell after the run had read it.
 func TestRepairIsOvertaken(t *testing.T) {
 	w := newWorld(t)
-	w.tenants(3)
+	w.putTenants(3)
 	w.forge(document(plan.KindTenant, "t000001", 2, `{}`))
 	w.onGet = func(_ control.Table, key string) {
 		if key == "t000001" && w.items[name{control.Tenants, key}].Version == 1 {
 			w.onGet = nil
 			old := w.items[name{control.Tenants, key}]
-			w.put(control.Tenants, key, tenant(key, 2))
+			w.put(control.Tenants, key, tenantBody(key, 2))
 			// The item that is read is the previous one, as if it were cached.
-			w.both(control.Tenants, key, tenant(key, 3))
+			w.putEverywhere(control.Tenants, key, tenantBody(key, 3))
 			newest := w.items[name{control.Tenants, key}]
 			w.items[name{control.Tenants, key}] = old
 			w.onStep = func() { w.items[name{control.Tenants, key}] = newest }
 		}
 	}
-	result, err := w.try(t.Context())
+	result, err := w.runOnce(t.Context())
 	if err != nil || result.Repaired != 0 {
-		t.Fatalf("%+v, %v", result, err)
+		t.Fatalf("got %+v, error %v; want no repaired document", result, err)
 	}
 	got, err := w.Table.Get(t.Context(), cellconfig.Ref{Kind: plan.KindTenant, ID: "t000001"})
 	if err != nil || got[0].Version != 3 {
-		t.Errorf("the cell has version %d, %v; want 3", got[0].Version, err)
+		t.Errorf("got version %d in the cell, error %v; want 3", got[0].Version, err)
 	}
 }
 
-// Guarantees that a cell keeps its content if a control table was lost, or the wrong one is compared: no credentials
-// and limits are removed because of it. A few documents of an empty table are removed, and the canary's mark does not
-// count.
+// Guarantees that a cell keeps its plans if the control table of the plans was lost, or is the wrong one: limits are
+// not removed because of it. If a cell has only a few documents that an empty control table lacks, they are removed.
+// The canary's mark does not make a table count as not empty.
 func TestLostTable(t *testing.T) {
-	for many, plans := range map[bool]int{false: 10, true: 2000} {
+	for _, plans := range []int{10, 2000} { // a sketch can show the first number of differences, but not the second
 		w := newWorld(t)
-		w.both(control.Plans, events.CanaryKey, `{"at":"now"}`)
+		w.putEverywhere(control.Plans, events.CanaryKey, `{"at":"now"}`)
 		var forged []cellconfig.Document
 		for i := range 10 {
 			id := fmt.Sprintf("k%d", i)
@@ -475,15 +482,17 @@ func TestLostTable(t *testing.T) {
 			forged = append(forged, document(plan.KindPlan, id, 1, fmt.Sprintf(`{"id":%q}`, id)))
 		}
 		w.forge(forged...)
-		result := w.run(drift{reconcile.Unknown: int64(len(forged))})
+		result := w.wantDrift(drift{reconcile.Unknown: int64(len(forged))})
 		if result.Repaired != 10 || !strings.Contains(w.log.String(), "it was lost") {
-			t.Errorf("%t: %d repaired, want 10 keys\n%s", many, result.Repaired, w.log.String())
+			t.Errorf("%d plans: got %d repaired documents, want the 10 keys, and a log that says that the table was "+
+				"lost\n%s", plans, result.Repaired, w.log.String())
 		}
-		w.run(drift{reconcile.Unknown: int64(plans)})
-		w.both(control.Plans, "p0", `{"id":"p0","limits":[]}`) // an operator confirms that the table is the right one
-		w.both(control.Plans, "p0", `{"id":"p0"}`)
-		w.run(drift{reconcile.Unknown: int64(plans) - 1})
-		w.only()
+		w.wantDrift(drift{reconcile.Unknown: int64(plans)})
+		// an operator confirms that the table is the right one
+		w.putEverywhere(control.Plans, "p0", `{"id":"p0","limits":[]}`)
+		w.putEverywhere(control.Plans, "p0", `{"id":"p0"}`)
+		w.wantDrift(drift{reconcile.Unknown: int64(plans) - 1})
+		w.wantOnlyControlled()
 	}
 }
 
@@ -493,28 +502,28 @@ func TestTableOfOtherItems(t *testing.T) {
 	w.put(control.Cells, "eu-1", `{"id":"eu-1"}`)
 	for i := range 20 {
 		id := fmt.Sprintf("t%d", i)
-		w.forge(document(celldoc.KindPlacement, shares.PlacementKey(id), 1, placed(id)))
+		w.forge(document(celldoc.KindPlacement, shares.PlacementKey(id), 1, placementBody(id)))
 	}
-	if result, err := w.try(t.Context()); err != nil || result.Repaired != 20 {
-		t.Errorf("%+v, %v; want 20 repaired", result, err)
+	if result, err := w.runOnce(t.Context()); err != nil || result.Repaired != 20 {
+		t.Errorf("got %+v, error %v; want 20 repaired documents", result, err)
 	}
 }
 
 // Guarantees that an item that was written without Sluice, or cannot be read, replaces nothing.
 func TestForgedItemReplacesNothing(t *testing.T) {
 	w := newWorld(t)
-	w.tenants(5)
+	w.putTenants(5)
 	i := w.items[name{control.Tenants, "t000003"}]
 	i.Body = []byte(`{"id":"t000003","plan":"gold"}`) // by hand: the hash is that of another body
 	w.items[name{control.Tenants, "t000003"}] = i
-	w.both(control.Cells, events.SharesKey, `{"version":1}`)
+	w.putEverywhere(control.Cells, events.SharesKey, `{"version":1}`)
 	w.put(control.Cells, events.SharesKey, `{"version":99}`)
 	w.forge(
 		document(plan.KindTenant, "t000004", 5, `{}`),
 		document(celldoc.KindShares, celldoc.SharesID, 7, `{"version":1}`),
 	)
-	w.bad[name{control.Tenants, "t000004"}] = true
-	if result := w.run(drift{reconcile.Unreadable: 3}); result.Repaired != 0 {
-		t.Errorf("%+v", result)
+	w.unreadable[name{control.Tenants, "t000004"}] = true
+	if result := w.wantDrift(drift{reconcile.Unreadable: 3}); result.Repaired != 0 {
+		t.Errorf("got %+v, want no repaired document", result)
 	}
 }

@@ -15,20 +15,21 @@ import (
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/control/celldoc"
 	"github.com/sluicelimits/sluice/internal/plan/shares"
+	"github.com/sluicelimits/sluice/internal/testkit/soak"
 	"github.com/sluicelimits/sluice/streams/reconcile"
 	"github.com/sluicelimits/sluice/streams/streamstest"
 )
 
-// ordered is a cell's table that notices documents that are written too early.
-type ordered struct {
+// orderedCell is a cell whose table counts what is written, and records documents that are written too early.
+type orderedCell struct {
 	*world
 	grace                   time.Duration
 	placed, shares, tenants int
-	wrong                   []string
+	tooEarly                []string
 }
 
 // Commit implements [cellconfig.Store].
-func (o *ordered) Commit(ctx context.Context, step cellconfig.Step) error {
+func (o *orderedCell) Commit(ctx context.Context, step cellconfig.Step) error {
 	if err := o.world.Commit(ctx, step); err != nil {
 		return err
 	}
@@ -36,30 +37,30 @@ func (o *ordered) Commit(ctx context.Context, step cellconfig.Step) error {
 		switch d := &step.Documents[i]; d.Kind {
 		case cellconfig.KindPlacement:
 			if o.placed++; o.shares > 0 {
-				o.wrong = append(o.wrong, "a placement after the shares")
+				o.tooEarly = append(o.tooEarly, "a placement after the shares")
 			}
 		case cellconfig.KindShares:
 			o.shares++
 		case "tenant":
 			if o.tenants++; o.shares == 0 {
-				o.wrong = append(o.wrong, "a tenant before the shares")
+				o.tooEarly = append(o.tooEarly, "a tenant before the shares")
 			}
 		}
 	}
 	return nil
 }
 
-// placed returns the placement of a tenant that every cell serves.
-func placed(tenant string) string {
+// placementBody returns the placement of a tenant that every cell serves.
+func placementBody(tenant string) string {
 	return fmt.Sprintf(`{"generations":[{"epoch":0,"from":1}],"tenant":%q,"version":1}`, tenant)
 }
 
-// fresh returns a world with shares, placements and tenants, and an empty cell.
-func fresh(t *testing.T, placements, tenants int) *ordered {
+// newEmptyCell returns a world with shares, placements and tenants, and an empty cell.
+func newEmptyCell(t *testing.T, placements, tenants int) *orderedCell {
 	w := newWorld(t)
 	for i := range placements {
 		tenant := fmt.Sprintf("t%06d", i)
-		w.put(control.Cells, shares.PlacementKey(tenant), placed(tenant))
+		w.put(control.Cells, shares.PlacementKey(tenant), placementBody(tenant))
 		if i == placements/2 {
 			w.put(control.Cells, events.SharesKey, `{"version":1}`)
 		}
@@ -67,13 +68,13 @@ func fresh(t *testing.T, placements, tenants int) *ordered {
 	w.put(control.Cells, "eu-1", `{"id":"eu-1"}`) // cells do not need it
 	for i := range tenants {
 		id := fmt.Sprintf("t%06d", i)
-		w.put(control.Tenants, id, tenant(id, 1))
+		w.put(control.Tenants, id, tenantBody(id, 1))
 	}
-	return &ordered{world: w}
+	return &orderedCell{world: w}
 }
 
-// reconcile runs until it is finished, each run for at most the time d.
-func (o *ordered) reconcile(d time.Duration) (runs int) {
+// runToEnd runs reconcile until it is finished, each run for at most the time d.
+func (o *orderedCell) runToEnd(d time.Duration) (runs int) {
 	o.t.Helper()
 	for runs = 1; ; runs++ {
 		ctx, cancel := context.WithTimeout(o.t.Context(), d)
@@ -91,7 +92,7 @@ func (o *ordered) reconcile(d time.Duration) (runs int) {
 		case result.Finished:
 			return runs
 		case runs > 100:
-			o.t.Fatal("no end")
+			o.t.Fatal("no run has finished after 100 runs")
 		}
 	}
 }
@@ -104,7 +105,7 @@ func TestFreshCell(t *testing.T) {
 		name                string
 		placements, tenants int
 		run                 time.Duration
-		runs                int // at least
+		leastRuns           int
 	}{
 		{"few", 5, 20, time.Hour, 1},
 		{"many", 1500, 1500, time.Hour, 1},
@@ -112,84 +113,89 @@ func TestFreshCell(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				o := fresh(t, tt.placements, tt.tenants)
+				o := newEmptyCell(t, tt.placements, tt.tenants)
 				o.onCell = func(refs []cellconfig.Ref) error {
 					if len(refs) > 1 {
 						<-time.After(time.Second) // each page takes a second to read and write
 					}
 					return nil
 				}
-				if runs := o.reconcile(tt.run); runs < tt.runs {
-					t.Errorf("%d runs, want at least %d: nothing was cut", runs, tt.runs)
+				if runs := o.runToEnd(tt.run); runs < tt.leastRuns {
+					t.Errorf("got %d runs, want at least %d: no run was interrupted", runs, tt.leastRuns)
 				}
-				if len(o.wrong) > 0 {
-					t.Errorf("%d times, first %s", len(o.wrong), o.wrong[0])
+				if len(o.tooEarly) > 0 {
+					t.Errorf("%d documents were written in the wrong order; the first: %s", len(o.tooEarly),
+						o.tooEarly[0])
 				}
 				if o.placed != tt.placements || o.shares != 1 || o.tenants != tt.tenants {
-					t.Errorf("%d placements, %d shares, %d tenants", o.placed, o.shares, o.tenants)
+					t.Errorf("got %d placements, %d shares and %d tenants, want %d, 1 and %d", o.placed, o.shares,
+						o.tenants, tt.placements, tt.tenants)
 				}
 				o.onCell = nil
-				o.same()
+				o.wantRepaired()
 			})
 		})
 	}
 }
 
-// Guarantees that a cell does not get its first shares while a placement may be missing, and gets them as soon as none
-// is, and that existing shares are kept up to date nevertheless.
+// Guarantees that a cell does not get its first shares while it may lack a placement, and gets them as soon as it has
+// all placements. A cell that has shares gets newer ones in any case.
 func TestFirstSharesWaitForEveryPlacement(t *testing.T) {
-	for size, many := range map[string]int{"few": 5, "many": 1500} {
+	for size, placements := range map[string]int{"few": 5, "many": 1500} {
 		t.Run(size, func(t *testing.T) {
-			o := fresh(t, many, 3)
-			lost := shares.PlacementKey("t000003")
-			o.bad[name{control.Cells, lost}] = true
-			o.reconcile(time.Hour)
+			o := newEmptyCell(t, placements, 3)
+			missing := shares.PlacementKey("t000003")
+			o.unreadable[name{control.Cells, missing}] = true
+			o.runToEnd(time.Hour)
 			if o.shares != 0 {
-				t.Fatal("the cell has shares, and lacks a placement")
+				t.Fatal("the cell has shares although it lacks a placement, want none")
 			}
-			clear(o.bad)
-			o.reconcile(time.Hour)
-			o.same()
+			clear(o.unreadable)
+			o.runToEnd(time.Hour)
+			o.wantRepaired()
 			if o.shares != 1 {
-				t.Fatalf("%d shares", o.shares)
+				t.Fatalf("the shares were written %d times, want once", o.shares)
 			}
 			o.put(control.Cells, events.SharesKey, `{"version":1,"done":["x"]}`)
-			o.bad[name{control.Cells, lost}] = true
-			o.reconcile(time.Hour)
+			o.unreadable[name{control.Cells, missing}] = true
+			o.runToEnd(time.Hour)
 			if o.shares != 2 {
-				t.Error("a cell that has shares is not told of newer ones")
+				t.Errorf("the shares were written %d times, want twice: newer ones replace those that the cell has",
+					o.shares)
 			}
 		})
 	}
 }
 
 // Guarantees that an unreadable item that no cell needs does not keep a cell from its first shares, and is reported
-// with its key: a cell can spoil its own acknowledgement, and would keep others from joining.
+// with its key. A cell can make its own acknowledgement unreadable; otherwise it would keep others from joining.
 func TestSpoiltAcknowledgement(t *testing.T) {
-	for size, many := range map[string]int{"few": 5, "many": 1500} {
+	for size, placements := range map[string]int{"few": 5, "many": 1500} {
 		t.Run(size, func(t *testing.T) {
-			o := fresh(t, many, 3)
+			o := newEmptyCell(t, placements, 3)
 			o.put(control.Cells, shares.AckKey("us-1"), `{"cell":"us-1"}`)
-			o.bad[name{control.Cells, shares.AckKey("us-1")}] = true
-			o.reconcile(time.Hour)
-			if o.same(); o.shares != 1 || o.tenants != 3 {
-				t.Errorf("%d shares, %d tenants", o.shares, o.tenants)
+			o.unreadable[name{control.Cells, shares.AckKey("us-1")}] = true
+			o.runToEnd(time.Hour)
+			if o.wantRepaired(); o.shares != 1 || o.tenants != 3 {
+				t.Errorf("got %d shares and %d tenants, want 1 and 3", o.shares, o.tenants)
 			}
 			if o.meter.Of("drift_unreadable") != 1 || !strings.Contains(o.log.String(), shares.AckKey("us-1")) {
-				t.Errorf("%d unreadable items\n%s", o.meter.Of("drift_unreadable"), o.log.String())
+				t.Errorf("got drift_unreadable %d, want 1, and a log that names the acknowledgement\n%s",
+					o.meter.Of("drift_unreadable"), o.log.String())
 			}
 		})
 	}
 }
 
-// Guarantees that a cell does not get its first shares while an earlier placement seems to be on its way, and gets them
-// after that.
+// Guarantees that a cell does not get its first shares while a placement is so new that it counts as on its way, and
+// gets them after the grace.
 func TestFirstSharesWaitForPlacementsUnderWay(t *testing.T) {
-	for size, many := range map[string]int{"few": 5, "many": 1500} {
+	soak.SkipUnderRace(t)
+	for size, placements := range map[string]int{"few": 5, "many": 1500} {
 		t.Run(size, func(t *testing.T) {
-			cut := 0
-			for range 12 { // the differences are handled in any order
-				o := fresh(t, many, 0)
+			waited := 0    // tries in which the cell got no shares in the first run
+			for range 12 { // the differences are handled in a random order
+				o := newEmptyCell(t, placements, 0)
 				o.grace = 2 * time.Minute
 				o.now = streamstest.Written.Add(o.grace - time.Second)
 				o.onCell = func(refs []cellconfig.Ref) error {
@@ -198,36 +204,36 @@ func TestFirstSharesWaitForPlacementsUnderWay(t *testing.T) {
 					}
 					return nil
 				}
-				o.reconcile(time.Hour)
-				if o.shares > 0 && o.placed < many {
-					t.Fatalf("the cell has shares, and %d placements of %d", o.placed, many)
+				o.runToEnd(time.Hour)
+				if o.shares > 0 && o.placed < placements {
+					t.Fatalf("the cell has shares, but only %d placements of %d", o.placed, placements)
 				}
 				if o.shares == 0 {
-					cut++
+					waited++
 				}
-				o.reconcile(time.Hour)
-				if o.same(); o.shares != 1 || o.placed != many {
-					t.Fatalf("%d shares and %d placements of %d", o.shares, o.placed, many)
+				o.runToEnd(time.Hour)
+				if o.wantRepaired(); o.shares != 1 || o.placed != placements {
+					t.Fatalf("got %d shares and %d placements, want 1 and %d", o.shares, o.placed, placements)
 				}
 			}
-			if cut == 0 {
-				t.Error("no placement was taken to be under way")
+			if waited == 0 {
+				t.Error("the shares never waited for a placement, want that they do at least once")
 			}
 		})
 	}
 }
 
-// Guarantees that the shares and placements of a cell are never replaced by unreadable ones, which are reported each
-// time, and that it gets later readable ones. If it has no placement, it gets a tombstone.
+// Guarantees that unreadable shares and placements never replace those of a cell, and are reported by each run. Later
+// readable ones reach the cell.
 func TestUnreadableSharesAreLeft(t *testing.T) {
-	for size, many := range map[string]int{"few": 5, "many": 1500} {
+	for size, placements := range map[string]int{"few": 5, "many": 1500} {
 		t.Run(size, func(t *testing.T) {
-			o := fresh(t, 5, 0)
-			o.reconcile(time.Hour)
-			had := map[cellconfig.Ref]int64{}
+			o := newEmptyCell(t, 5, 0)
+			o.runToEnd(time.Hour)
+			had := map[cellconfig.Ref]int64{} // the versions that the cell must keep; 0 for none
 			keys := []string{events.SharesKey, shares.PlacementKey("t000001"), shares.PlacementKey("t000002"),
 				shares.PlacementKey("none")}
-			for i, bad := range []string{`{"version":2}`, `{"version":2,"tenant":"t000001"}`, placed("t000001"),
+			for i, bad := range []string{`{"version":2}`, `{"version":2,"tenant":"t000001"}`, placementBody("t000001"),
 				`{"version":2,"tenant":"none"}`} {
 				o.put(control.Cells, keys[i], bad)
 				ref, _ := celldoc.Ref(control.Cells, keys[i])
@@ -235,42 +241,42 @@ func TestUnreadableSharesAreLeft(t *testing.T) {
 					had[ref] = 0
 				}
 			}
-			for i := range many { // so that more differs than a sketch can show, or less
+			for i := range placements { // so that more differs than a sketch can show, or less
 				tenant := fmt.Sprintf("more%06d", i)
-				o.put(control.Cells, shares.PlacementKey(tenant), placed(tenant))
+				o.put(control.Cells, shares.PlacementKey(tenant), placementBody(tenant))
 			}
 			for range 2 {
-				o.reconcile(time.Hour)
+				o.runToEnd(time.Hour)
 				for ref, version := range had {
 					got, err := o.Table.Get(t.Context(), ref)
 					if err != nil || got[0].Version != version || got[0].Deleted {
-						t.Fatalf("%+v is %+v, %v; want version %d", ref, got, err, version)
+						t.Fatalf("%+v: got %+v, error %v; want version %d", ref, got, err, version)
 					}
 				}
 			}
 			if n := o.meter.Of("drift_unreadable"); n != 8 {
-				t.Errorf("%d unreadable documents in two runs, want 4 in each", n)
+				t.Errorf("got drift_unreadable %d after two runs, want 8: 4 in each", n)
 			}
-			for i, good := range []string{`{"version":1,"done":["x"]}`, placed("t000001"), placed("t000002"),
-				placed("none")} {
+			for i, good := range []string{`{"version":1,"done":["x"]}`, placementBody("t000001"),
+				placementBody("t000002"), placementBody("none")} {
 				o.put(control.Cells, keys[i], good)
 			}
-			o.reconcile(time.Hour)
-			o.same()
+			o.runToEnd(time.Hour)
+			o.wantRepaired()
 		})
 	}
 }
 
-// Guarantees that a cell without shares gets them although a placement cannot be read: it first learns that it does not
-// know that placement, and so serves all tenants but one.
+// Guarantees that a cell without shares gets them although a placement cannot be read. The cell first gets a tombstone
+// of that placement, so it serves all tenants but one.
 func TestFirstSharesWithAnUnreadablePlacement(t *testing.T) {
-	for size, many := range map[string]int{"few": 5, "many": 1500} {
-		for _, shared := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s, told of shares %t", size, shared), func(t *testing.T) {
-				o := fresh(t, many, 3)
+	for size, placements := range map[string]int{"few": 5, "many": 1500} {
+		for _, hadShares := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, unreadable shares before %t", size, hadShares), func(t *testing.T) {
+				o := newEmptyCell(t, placements, 3)
 				bad := shares.PlacementKey("t000003")
 				o.put(control.Cells, bad, `{"version":2,"tenant":"t000003"}`)
-				if shared { // which could not be read
+				if hadShares { // a tombstone: an earlier version could not be read
 					o.put(control.Cells, events.SharesKey, `{"version":1,"done":["x"]}`)
 					if _, err := o.Table.Apply(t.Context(),
 						[]cellconfig.Document{{Ref: cellconfig.Ref{Kind: cellconfig.KindShares,
@@ -279,21 +285,21 @@ func TestFirstSharesWithAnUnreadablePlacement(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				o.reconcile(time.Hour)
-				if len(o.wrong) > 0 || o.placed != many || o.shares != 1 || o.tenants != 3 {
-					t.Fatalf("%d placements, %d shares, %d tenants, %q\n%s", o.placed, o.shares, o.tenants, o.wrong,
-						o.log.String())
+				o.runToEnd(time.Hour)
+				if len(o.tooEarly) > 0 || o.placed != placements || o.shares != 1 || o.tenants != 3 {
+					t.Fatalf("got %d placements, %d shares, %d tenants, written in the wrong order: %q; want %d, 1, "+
+						"3 and none\n%s", o.placed, o.shares, o.tenants, o.tooEarly, placements, o.log.String())
 				}
 				got, err := o.Table.Get(t.Context(), cellconfig.Ref{Kind: cellconfig.KindPlacement, ID: bad})
 				if err != nil || got[0].Version != 2 || !got[0].Deleted {
-					t.Errorf("the cell has %+v of the placement, %v; want a tombstone", got, err)
+					t.Errorf("the placement in the cell: got %+v, error %v; want a tombstone of version 2", got, err)
 				}
 				if n := o.meter.Of("drift_unreadable"); n == 0 {
-					t.Error("the placement is not reported")
+					t.Error("got drift_unreadable 0, want that the placement is reported")
 				}
-				o.put(control.Cells, bad, placed("t000003"))
-				o.reconcile(time.Hour)
-				o.same()
+				o.put(control.Cells, bad, placementBody("t000003"))
+				o.runToEnd(time.Hour)
+				o.wantRepaired()
 			})
 		}
 	}
@@ -301,7 +307,7 @@ func TestFirstSharesWithAnUnreadablePlacement(t *testing.T) {
 
 // Guarantees that a table of cells that does not answer leaves the cell without tenants.
 func TestCellsAreAway(t *testing.T) {
-	o := fresh(t, 5, 5)
+	o := newEmptyCell(t, 5, 5)
 	o.onList = func(table control.Table, _ string) error {
 		if table == control.Cells {
 			return errAway
@@ -315,9 +321,9 @@ func TestCellsAreAway(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := r.Run(t.Context()); !errors.Is(err, errAway) || !strings.Contains(err.Error(), "cells") {
-		t.Errorf("got %v, want that the cells are away", err)
+		t.Errorf("got the error %v, want errAway and the name of the table cells", err)
 	}
 	if o.tenants != 0 {
-		t.Errorf("the cell was given %d tenants", o.tenants)
+		t.Errorf("the cell got %d tenants, want none", o.tenants)
 	}
 }

@@ -36,26 +36,26 @@ type name struct {
 	key   string
 }
 
-// world is control tables in memory, whose lists have an order of their own, and a cell that is reconciled with them.
+// world has control tables in memory, which list their items in random order, and a cell that is reconciled with them.
 type world struct {
 	*memtable.Table
-	t       testing.TB
-	meter   streamstest.Meter
-	log     bytes.Buffer
-	now     time.Time
-	grace   time.Duration
-	spare   time.Duration
-	items   map[name]control.Item
-	order   map[control.Table][]string // of lists
-	bad     map[name]bool
-	rows    []cellconfig.BadRow // of the cell: rows that are not documents
-	onList  func(t control.Table, after string) error
-	onGet   func(t control.Table, key string)
-	onCell  func(refs []cellconfig.Ref) error
-	onStep  func() // called before a step is committed to the cell
-	commits int
-	reads   int // items that were read from the control tables
-	cells   int // items that were read from the cell
+	t            testing.TB
+	meter        streamstest.Meter
+	log          bytes.Buffer
+	now          time.Time
+	grace        time.Duration
+	spare        time.Duration
+	items        map[name]control.Item
+	order        map[control.Table][]string // the keys, in the order of lists
+	unreadable   map[name]bool
+	badRows      []cellconfig.BadRow                       // of the cell
+	onList       func(t control.Table, after string) error // called before a page of a control table is read
+	onGet        func(t control.Table, key string)         // called before an item of a control table is read
+	onCell       func(refs []cellconfig.Ref) error         // called before documents of the cell are read
+	onStep       func()                                    // called before a step is committed to the cell
+	commits      int
+	controlReads int // items that were read from the control tables
+	cellReads    int // items that were read from the cell
 }
 
 func newWorld(t testing.TB) *world {
@@ -66,7 +66,7 @@ func newWorld(t testing.TB) *world {
 	}
 	return &world{Table: table, t: t, now: streamstest.Written.Add(time.Hour), grace: time.Minute,
 		items: map[name]control.Item{},
-		order: map[control.Table][]string{}, bad: map[name]bool{}}
+		order: map[control.Table][]string{}, unreadable: map[name]bool{}}
 }
 
 // put writes the next version of an item; an empty body deletes it.
@@ -112,21 +112,21 @@ func (w *world) apply(items ...control.Item) {
 	}
 }
 
-// both writes an item to the control tables and to the cell.
-func (w *world) both(table control.Table, key, body string) control.Item {
+// putEverywhere writes an item to the control tables and to the cell.
+func (w *world) putEverywhere(table control.Table, key, body string) control.Item {
 	i := w.put(table, key, body)
 	w.apply(i)
 	return i
 }
 
-func tenant(id string, n int) string { return fmt.Sprintf(`{"id":%q,"plan":"p%d"}`, id, n) }
+func tenantBody(id string, n int) string { return fmt.Sprintf(`{"id":%q,"plan":"p%d"}`, id, n) }
 
-// tenants writes n tenants to both.
-func (w *world) tenants(n int) {
+// putTenants writes n tenants to the control tables and to the cell.
+func (w *world) putTenants(n int) {
 	var all []control.Item
 	for i := range n {
 		id := fmt.Sprintf("t%06d", i)
-		all = append(all, w.put(control.Tenants, id, tenant(id, 1)))
+		all = append(all, w.put(control.Tenants, id, tenantBody(id, 1)))
 	}
 	w.apply(all...)
 }
@@ -137,29 +137,29 @@ func (w *world) Get(ctx context.Context, refs ...cellconfig.Ref) ([]cellconfig.D
 			return nil, err
 		}
 	}
-	for i := range w.rows {
-		if slices.Contains(refs, w.rows[i].Ref) {
-			return nil, fmt.Errorf("get: %w", &w.rows[i])
+	for i := range w.badRows {
+		if slices.Contains(refs, w.badRows[i].Ref) {
+			return nil, fmt.Errorf("get: %w", &w.badRows[i])
 		}
 	}
 	if len(refs) == 0 || refs[0].Kind != reconcile.KindState {
-		w.cells += len(refs)
+		w.cellReads += len(refs)
 	}
 	return w.Table.Get(ctx, refs...)
 }
 
 func (w *world) List(ctx context.Context, kind cellconfig.Kind) iter.Seq2[cellconfig.Document, error] {
 	return func(yield func(cellconfig.Document, error) bool) {
-		for _, row := range slices.Clone(w.rows) {
+		for _, row := range slices.Clone(w.badRows) {
 			if row.Kind == kind && !yield(cellconfig.Document{}, fmt.Errorf("list: %w", &row)) {
 				return
 			}
 		}
 		for d, err := range w.Table.List(ctx, kind) {
-			if slices.ContainsFunc(w.rows, func(row cellconfig.BadRow) bool { return row.Ref == d.Ref }) {
+			if slices.ContainsFunc(w.badRows, func(row cellconfig.BadRow) bool { return row.Ref == d.Ref }) {
 				continue // the row has taken its place
 			}
-			w.cells++
+			w.cellReads++
 			if !yield(d, err) {
 				return
 			}
@@ -179,7 +179,7 @@ func (w *world) Commit(ctx context.Context, step cellconfig.Step) error {
 	}
 	err := w.Table.Commit(ctx, step)
 	if err == nil && len(step.Rows) > 0 {
-		w.rows = slices.DeleteFunc(w.rows, func(row cellconfig.BadRow) bool {
+		w.badRows = slices.DeleteFunc(w.badRows, func(row cellconfig.BadRow) bool {
 			return slices.ContainsFunc(step.Rows, func(gone cellconfig.BadRow) bool { return gone.Key == row.Key })
 		})
 	}
@@ -198,12 +198,12 @@ func (w tables) Get(ctx context.Context, t control.Table, key string) (control.I
 	if w.onGet != nil {
 		w.onGet(t, key)
 	}
-	w.reads++
+	w.controlReads++
 	i, ok := w.items[name{t, key}]
 	switch {
 	case ctx.Err() != nil:
 		return control.Item{}, ctx.Err()
-	case w.bad[name{t, key}]:
+	case w.unreadable[name{t, key}]:
 		return control.Item{}, badItem(t, key)
 	case !ok:
 		return control.Item{}, fmt.Errorf("get: %w", control.ErrNotFound)
@@ -227,11 +227,11 @@ func (w tables) List(ctx context.Context, t control.Table, after string, most in
 	}
 	to := min(from+min(most, 100), len(w.order[t]))
 	for _, key := range w.order[t][from:to] {
-		if w.bad[name{t, key}] {
+		if w.unreadable[name{t, key}] {
 			err = errors.Join(err, badItem(t, key))
 			continue
 		}
-		w.reads++
+		w.controlReads++
 		items = append(items, w.items[name{t, key}])
 	}
 	if to < len(w.order[t]) {
@@ -240,9 +240,10 @@ func (w tables) List(ctx context.Context, t control.Table, after string, most in
 	return items, next, err
 }
 
-func (w *world) try(ctx context.Context) (reconcile.Result, error) {
+// runOnce makes one run, after it has reset what the world counts and logs.
+func (w *world) runOnce(ctx context.Context) (reconcile.Result, error) {
 	w.t.Helper()
-	w.meter, w.commits, w.reads, w.cells = streamstest.Meter{}, 0, 0, 0
+	w.meter, w.commits, w.controlReads, w.cellReads = streamstest.Meter{}, 0, 0, 0
 	w.log.Reset()
 	r, err := reconcile.New(reconcile.Config{Tables: tables{w}, Store: w, Meter: &w.meter,
 		Log: slog.New(slog.NewTextHandler(&w.log, nil)),
@@ -253,32 +254,33 @@ func (w *world) try(ctx context.Context) (reconcile.Result, error) {
 	return r.Run(ctx)
 }
 
-// run fails unless a run finishes and finds this drift.
-func (w *world) run(want map[reconcile.Drift]int64) reconcile.Result {
+// wantDrift runs once. It fails the test unless the run finishes and finds this drift.
+func (w *world) wantDrift(want map[reconcile.Drift]int64) reconcile.Result {
 	w.t.Helper()
-	result, err := w.try(w.t.Context())
+	result, err := w.runOnce(w.t.Context())
 	if err != nil || !result.Finished {
-		w.t.Fatalf("%+v, %v", result, err)
+		w.t.Fatalf("got %+v, error %v; want a run that finishes", result, err)
 	}
 	all := int64(0)
 	for _, d := range reconcile.Drifts() {
 		if result.Drift[d] != want[d] || w.meter.Of("drift_"+string(d)) != want[d] {
-			w.t.Errorf("%s drift is %d and counted %d, want %d\n%s", d, result.Drift[d], w.meter.Of("drift_"+string(d)),
+			w.t.Errorf("got %d of the drift %q in the result, and %d in the metric, want %d\n%s", result.Drift[d], d,
+				w.meter.Of("drift_"+string(d)),
 				want[d], w.log.String())
 		}
 		all += want[d]
 	}
 	w.meter.Want(w.t, map[string]int64{"drift": all, "reconcile_unfinished": 0, "reconcile_repaired": result.Repaired,
 		"reconcile_items": result.Items})
-	if int(result.ControlReads) != w.reads || int(result.CellReads) != w.cells {
-		w.t.Errorf("the result tells of %d and %d reads, and there were %d and %d", result.ControlReads,
-			result.CellReads, w.reads, w.cells)
+	if int(result.ControlReads) != w.controlReads || int(result.CellReads) != w.cellReads {
+		w.t.Errorf("got %d reads of the control tables and %d of the cell in the result, want %d and %d",
+			result.ControlReads, result.CellReads, w.controlReads, w.cellReads)
 	}
 	return result
 }
 
-// same fails unless the cell has what the control tables have.
-func (w *world) same() {
+// wantRepaired fails unless the cell has what the control tables have.
+func (w *world) wantRepaired() {
 	w.t.Helper()
 	for n, i := range w.items {
 		ref, ok := celldoc.Ref(n.table, n.key)
@@ -288,8 +290,8 @@ func (w *world) same() {
 		got, err := w.Table.Get(w.t.Context(), ref)
 		if err != nil || got[0].Version != i.Version || got[0].Deleted != i.Deleted ||
 			string(got[0].Body) != string(i.Body) {
-			w.t.Fatalf("%s/%q is at version %d in the cell, %v; want %d", n.table, n.key, got[0].Version, err,
-				i.Version)
+			w.t.Fatalf("%s/%q: got version %d in the cell, deleted %t, error %v; want version %d, deleted %t, and "+
+				"its body", n.table, n.key, got[0].Version, got[0].Deleted, err, i.Version, i.Deleted)
 		}
 	}
 }
@@ -300,24 +302,28 @@ type drift = map[reconcile.Drift]int64
 // size. The metric is reconcile_reads_per_item.
 func TestNothingDrifted(t *testing.T) {
 	w := newWorld(t)
-	w.both(control.Plans, "p1", `{"id":"p1"}`)
-	w.both(control.Plans, events.SettingsKey, `{"routes":[]}`)
-	w.both(control.Cells, events.SharesKey, `{"version":1}`)
+	w.putEverywhere(control.Plans, "p1", `{"id":"p1"}`)
+	w.putEverywhere(control.Plans, events.SettingsKey, `{"routes":[]}`)
+	w.putEverywhere(control.Cells, events.SharesKey, `{"version":1}`)
 	w.put(control.Cells, "eu-1", `{"weight":1}`) // which no cell has
-	w.both(control.Keys, "k1", `{"hash":"`+strings.Repeat("a", 64)+`","id":"k1","pepper":"p","tenant":"t000001"}`)
-	w.tenants(10_000)
-	w.both(control.Tenants, "gone", tenant("gone", 1))
-	w.both(control.Tenants, "gone", "")
-	result, err := w.try(t.Context())
+	w.putEverywhere(control.Keys, "k1",
+		`{"hash":"`+strings.Repeat("a", 64)+`","id":"k1","pepper":"p","tenant":"t000001"}`)
+	w.putTenants(10_000)
+	w.putEverywhere(control.Tenants, "gone", tenantBody("gone", 1))
+	w.putEverywhere(control.Tenants, "gone", "")
+	result, err := w.runOnce(t.Context())
 	if err != nil || !result.Finished || len(result.Drift) != 0 || w.commits != 0 {
-		t.Fatalf("%+v, %v, %d writes\n%s", result, err, w.commits, w.log.String())
+		t.Fatalf("got %+v, error %v, %d writes; want a finished run without drift and writes\n%s", result, err,
+			w.commits, w.log.String())
 	}
 	if result.Items != 10_005 || result.Documents != 10_006 || // with the document under the key's hash
 		result.ReadsPerItem() != 1 {
-		t.Errorf("%d items, %d documents, %.3f reads of each", result.Items, result.Documents, result.ReadsPerItem())
+		t.Errorf("got %d items, %d documents and %.3f reads per item, want 10005, 10006 and 1", result.Items,
+			result.Documents, result.ReadsPerItem())
 	}
-	if w.reads != 10_006 || w.cells != 10_006 {
-		t.Errorf("%d reads of the control tables, %d of the cell", w.reads, w.cells)
+	if w.controlReads != 10_006 || w.cellReads != 10_006 {
+		t.Errorf("got %d reads of the control tables and %d of the cell, want 10006 of each", w.controlReads,
+			w.cellReads)
 	}
 }
 
@@ -325,62 +331,62 @@ func TestNothingDrifted(t *testing.T) {
 // keys with their hashes.
 func TestRepairs(t *testing.T) {
 	w := newWorld(t)
-	w.tenants(2000)
+	w.putTenants(2000)
 	w.put(control.Plans, "p1", `{"id":"p1"}`)
 	w.put(control.Keys, "k1", `{"hash":"`+strings.Repeat("a", 64)+`","id":"k1","pepper":"p","tenant":"acme"}`)
 	for i := range 300 {
 		id := fmt.Sprintf("t%06d", 5*i)
-		w.put(control.Tenants, id, tenant(id, 2))
+		w.put(control.Tenants, id, tenantBody(id, 2))
 	}
 	w.put(control.Tenants, "t000001", "")
-	result := w.run(drift{reconcile.Missing: 2, reconcile.Older: 301})
+	result := w.wantDrift(drift{reconcile.Missing: 2, reconcile.Older: 301})
 	if result.Repaired != 303 {
-		t.Errorf("%d repaired, want 303", result.Repaired)
+		t.Errorf("got %d repaired documents, want 303", result.Repaired)
 	}
-	w.same()
+	w.wantRepaired()
 	got, err := w.Table.Get(t.Context(), cellconfig.Ref{Kind: cellconfig.KindKeyHash, ID: strings.Repeat("a", 64)})
 	if err != nil || got[0].Version == 0 {
-		t.Errorf("the key is not found by its hash: %+v, %v", got, err)
+		t.Errorf("the document under the key's hash: got %+v, error %v; want one", got, err)
 	}
-	if w.run(drift{}); w.commits != 0 {
-		t.Errorf("%d writes of the next run", w.commits)
+	if w.wantDrift(drift{}); w.commits != 0 {
+		t.Errorf("the next run writes %d times, want no write", w.commits)
 	}
 }
 
-// Guarantees that an empty cell, and one that was away for so long that most of it is old, are repaired.
+// Guarantees that an empty cell is repaired, and so is a cell whose documents are all old.
 func TestMuchDrifted(t *testing.T) {
 	w := newWorld(t)
 	for i := range 3000 {
 		id := fmt.Sprintf("t%06d", i)
-		w.put(control.Tenants, id, tenant(id, 1))
+		w.put(control.Tenants, id, tenantBody(id, 1))
 	}
-	w.run(drift{reconcile.Missing: 3000})
-	w.same()
+	w.wantDrift(drift{reconcile.Missing: 3000})
+	w.wantRepaired()
 	for i := range 3000 {
 		id := fmt.Sprintf("t%06d", i)
-		w.put(control.Tenants, id, tenant(id, 2))
+		w.put(control.Tenants, id, tenantBody(id, 2))
 	}
-	result := w.run(drift{reconcile.Older: 3000})
-	w.same()
+	result := w.wantDrift(drift{reconcile.Older: 3000})
+	w.wantRepaired()
 	// the control side twice; the cell a second time to compare, and a third time to write
 	if result.ReadsPerItem() > 2.5 {
-		t.Errorf("%.3f reads of each item", result.ReadsPerItem())
+		t.Errorf("got %.3f reads per item, want at most 2.5", result.ReadsPerItem())
 	}
-	w.run(drift{})
+	w.wantDrift(drift{})
 }
 
 // Guarantees that a repair never writes an item to a cell that was written without Sluice, or cannot be read.
 func TestUnreadableItems(t *testing.T) {
 	w := newWorld(t)
-	w.tenants(10)
-	i := w.put(control.Tenants, "t000003", tenant("t000003", 2))
+	w.putTenants(10)
+	i := w.put(control.Tenants, "t000003", tenantBody("t000003", 2))
 	i.Body = []byte(`{"id":"t000003","plan":"gold"}`) // by hand: the hash is that of another body
 	w.items[name{control.Tenants, "t000003"}] = i
-	w.bad[name{control.Tenants, "t000004"}] = true
-	w.run(drift{reconcile.Unreadable: 2})
+	w.unreadable[name{control.Tenants, "t000004"}] = true
+	w.wantDrift(drift{reconcile.Unreadable: 2})
 	got, err := w.Table.Get(t.Context(), cellconfig.Ref{Kind: plan.KindTenant, ID: "t000003"})
 	if err != nil || got[0].Version != 1 {
-		t.Errorf("the cell has version %d, %v", got[0].Version, err)
+		t.Errorf("got version %d in the cell, error %v; want 1", got[0].Version, err)
 	}
 }
 
@@ -388,12 +394,12 @@ func TestUnreadableItems(t *testing.T) {
 func TestRefusedDocument(t *testing.T) {
 	w := newWorld(t)
 	hash := strings.Repeat("a", 64)
-	w.both(control.Keys, "k1", `{"hash":"`+hash+`","id":"k1","pepper":"p","tenant":"acme"}`)
+	w.putEverywhere(control.Keys, "k1", `{"hash":"`+hash+`","id":"k1","pepper":"p","tenant":"acme"}`)
 	w.put(control.Keys, "k2", `{"hash":"`+hash+`","id":"k2","pepper":"p","tenant":"acme"}`)
 	w.put(control.Keys, "k3", `{"hash":"`+strings.Repeat("b", 64)+`","id":"k3","pepper":"p","tenant":"acme"}`)
-	result := w.run(drift{reconcile.Missing: 2, reconcile.Refused: 1})
+	result := w.wantDrift(drift{reconcile.Missing: 2, reconcile.Refused: 1})
 	if result.Repaired != 1 {
-		t.Errorf("%d repaired, want 1", result.Repaired)
+		t.Errorf("got %d repaired documents, want 1", result.Repaired)
 	}
 }
 
@@ -403,31 +409,32 @@ func TestTwoKeysInANewCell(t *testing.T) {
 	for _, id := range []string{"k1", "k2"} {
 		w.put(control.Keys, id, keyBody(id, strings.Repeat("a", 64)))
 	}
-	w.run(drift{reconcile.Missing: 2, reconcile.Refused: 1})
-	w.run(drift{reconcile.Missing: 1, reconcile.Refused: 1})
+	w.wantDrift(drift{reconcile.Missing: 2, reconcile.Refused: 1})
+	w.wantDrift(drift{reconcile.Missing: 1, reconcile.Refused: 1})
 }
 
 // Guarantees that a change on its way is neither drift nor written by the run, and that a change with a time an hour
 // off is drift.
 func TestUnderWay(t *testing.T) {
 	for _, tt := range []struct {
-		off   time.Duration // of this clock from the writer's
-		young bool
+		off      time.Duration // of this clock from the writer's
+		underWay bool
 	}{
 		{0, true}, {59 * time.Second, true}, {-59 * time.Second, true}, {time.Minute, false}, {time.Hour, false},
 		{-time.Hour, false},
 	} {
 		w := newWorld(t)
-		w.tenants(10)
-		w.put(control.Tenants, "new", tenant("new", 1))
+		w.putTenants(10)
+		w.put(control.Tenants, "new", tenantBody("new", 1))
 		w.now = streamstest.Written.Add(tt.off)
 		want := drift{reconcile.Missing: 1}
-		if tt.young {
+		if tt.underWay {
 			want = drift{}
 		}
-		result := w.run(want)
-		if (result.UnderWay == 1) != tt.young || (w.commits == 0) != tt.young {
-			t.Errorf("%s off: %+v, %d writes", tt.off, result, w.commits)
+		result := w.wantDrift(want)
+		if (result.UnderWay == 1) != tt.underWay || (w.commits == 0) != tt.underWay {
+			t.Errorf("%s off: got %+v, %d writes; want that the change is under way: %t", tt.off, result, w.commits,
+				tt.underWay)
 		}
 	}
 }
@@ -436,11 +443,11 @@ func TestUnderWay(t *testing.T) {
 // version in the cell, too.
 func TestChangesMeanwhile(t *testing.T) {
 	w := newWorld(t)
-	w.tenants(300)
+	w.putTenants(300)
 	once := sync.OnceFunc(func() {
 		for i := range 20 {
 			id := fmt.Sprintf("t%06d", 10*i)
-			w.both(control.Tenants, id, tenant(id, 2))
+			w.putEverywhere(control.Tenants, id, tenantBody(id, 2))
 		}
 	})
 	w.onList = func(_ control.Table, after string) error {
@@ -450,39 +457,39 @@ func TestChangesMeanwhile(t *testing.T) {
 		return nil
 	}
 	w.grace = 0
-	if result := w.run(drift{}); result.Repaired != 0 {
-		t.Errorf("%+v", result)
+	if result := w.wantDrift(drift{}); result.Repaired != 0 {
+		t.Errorf("got %+v, want no repaired document", result)
 	}
-	w.same()
+	w.wantRepaired()
 
 	w = newWorld(t) // the same while the whole cell is filled
 	for i := range 3000 {
 		id := fmt.Sprintf("t%06d", i)
-		w.put(control.Tenants, id, tenant(id, 1))
+		w.put(control.Tenants, id, tenantBody(id, 1))
 	}
 	w.onCell = func(refs []cellconfig.Ref) error {
 		if len(refs) > 1 && w.items[name{control.Tenants, refs[0].ID}].Version < 3 {
-			w.both(control.Tenants, refs[0].ID, tenant(refs[0].ID, 3))
+			w.putEverywhere(control.Tenants, refs[0].ID, tenantBody(refs[0].ID, 3))
 		}
 		return nil
 	}
-	result, err := w.try(t.Context())
+	result, err := w.runOnce(t.Context())
 	if err != nil || result.Drift[reconcile.Ahead] != 0 || result.Drift[reconcile.Unknown] != 0 {
-		t.Errorf("%+v, %v", result, err)
+		t.Errorf("got %+v, error %v; want no document that is ahead or unknown", result, err)
 	}
 	w.onCell = nil
-	w.same()
+	w.wantRepaired()
 }
 
-// Guarantees that a run that is interrupted leaves its position, that the next one continues there, and that nothing of
-// it remains when it is finished.
+// Guarantees that a run that is interrupted stores its position, that the next run continues there, and that the stored
+// position is gone when a run has finished.
 func TestGoesOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.put(control.Plans, "p1", `{"id":"p1"}`)
 		for i := range 3000 {
 			id := fmt.Sprintf("t%06d", i)
-			w.put(control.Tenants, id, tenant(id, 1))
+			w.put(control.Tenants, id, tenantBody(id, 1))
 		}
 		ref, pages := cellconfig.Ref{Kind: reconcile.KindState, ID: reconcile.StateID}, 0
 		w.onCell = func(refs []cellconfig.Ref) error {
@@ -495,10 +502,10 @@ func TestGoesOn(t *testing.T) {
 		repaired, runs := int64(0), 0
 		for done := false; !done; runs++ {
 			if runs > 20 {
-				t.Fatal("it never ends")
+				t.Fatal("no run has finished after 20 runs")
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-			result, err := w.try(ctx)
+			result, err := w.runOnce(ctx)
 			cancel()
 			if err != nil {
 				t.Fatal(err)
@@ -507,29 +514,30 @@ func TestGoesOn(t *testing.T) {
 			done = result.Finished
 			d, err := w.Table.Get(t.Context(), ref)
 			if err != nil || (d[0].Version > 0 && !d[0].Deleted) == done {
-				t.Fatalf("finished %t, and the state is %+v, %v", done, d, err)
+				t.Fatalf("finished %t: got the state %+v, error %v; want a state only if the run has not finished",
+					done, d, err)
 			}
 			w.meter.Want(t, map[string]int64{"reconcile_unfinished": map[bool]int64{true: 0, false: 1}[done]})
 		}
 		// 30 pages, each read once and written in up to two steps, and some of them twice
 		if most := 120; pages > most {
-			t.Errorf("%d reads of pages of the cell, want at most %d: a run began again", pages, most)
+			t.Errorf("got %d reads of pages of the cell, want at most %d: a run began anew", pages, most)
 		}
 		if repaired != 3001 || runs < 3 {
-			t.Errorf("%d repaired in %d runs", repaired, runs)
+			t.Errorf("got %d repaired documents in %d runs, want 3001 in at least 3", repaired, runs)
 		}
 		w.onCell = nil
-		w.same()
-		w.run(drift{})
+		w.wantRepaired()
+		w.wantDrift(drift{})
 		if w.commits != 0 {
-			t.Errorf("%d writes of the next run", w.commits)
+			t.Errorf("the next run writes %d times, want no write", w.commits)
 		}
 	})
 }
 
-// Guarantees that a side that does not answer is an error, that nothing is then taken for missing, that the alarm on
-// drift goes off, because a run that always fails would otherwise look like a cell without drift, and that the next run
-// is complete.
+// Guarantees that it is an error if the control tables or the cell do not answer: nothing then counts as missing, and
+// the next run is complete. The alarm on drift goes off, because a run that always fails would otherwise look like a
+// cell without drift.
 func TestSideIsAway(t *testing.T) {
 	for what, fail := range map[string]func(w *world){
 		"a page of the control table": func(w *world) {
@@ -552,27 +560,27 @@ func TestSideIsAway(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			w := newWorld(t)
-			w.tenants(500)
-			w.put(control.Tenants, "new", tenant("new", 1))
+			w.putTenants(500)
+			w.put(control.Tenants, "new", tenantBody("new", 1))
 			fail(w)
-			result, err := w.try(t.Context())
+			result, err := w.runOnce(t.Context())
 			if !errors.Is(err, errAway) || result.Finished || len(result.Drift) != 0 || w.commits != 0 {
-				t.Fatalf("%+v, %v, %d writes", result, err, w.commits)
+				t.Fatalf("got %+v, error %v, %d writes; want errAway, no drift and no write", result, err, w.commits)
 			}
 			w.meter.Want(t, map[string]int64{"drift": 1, "reconcile_unfinished": 1})
 			w.onList, w.onCell = nil, nil
-			w.run(drift{reconcile.Missing: 1})
-			w.same()
+			w.wantDrift(drift{reconcile.Missing: 1})
+			w.wantRepaired()
 		})
 	}
 }
 
-// Guarantees that two concurrent runs end like one.
+// Guarantees that two concurrent runs repair the cell as one run does.
 func TestTwoRunsAtOnce(t *testing.T) {
 	w := newWorld(t)
 	for i := range 200 {
 		id := fmt.Sprintf("t%06d", i)
-		w.put(control.Tenants, id, tenant(id, 1))
+		w.put(control.Tenants, id, tenantBody(id, 1))
 	}
 	var all sync.WaitGroup
 	for range 2 {
@@ -588,10 +596,10 @@ func TestTwoRunsAtOnce(t *testing.T) {
 		})
 	}
 	all.Wait()
-	w.same()
+	w.wantRepaired()
 }
 
-// readOnly is tables that several runs can use at the same time.
+// readOnly has control tables that several runs can use at the same time.
 type readOnly struct {
 	items map[name]control.Item
 	order map[control.Table][]string
@@ -611,7 +619,7 @@ func (r readOnly) List(_ context.Context, t control.Table, _ string, _ int) (ite
 	return items, "", nil
 }
 
-// endless is control tables with any number of tenants, which take no memory.
+// endless has control tables with any number of tenants, which take no memory.
 type endless struct {
 	cellconfig.Store
 	n int
@@ -687,13 +695,13 @@ func (e *endlessCell) List(_ context.Context, kind cellconfig.Kind) iter.Seq2[ce
 	}
 }
 
-// Guarantees that thirty times as many tenants take no more memory.
+// Guarantees that a run over thirty times as many tenants takes no more memory.
 func TestMemoryIsFlat(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it goes through many tenants")
 	}
 	peaks := map[int]uint64{}
-	item := streamstest.History(t, control.Tenants, "x", tenant("x", 1))[0].Record.New
+	item := streamstest.History(t, control.Tenants, "x", tenantBody("x", 1))[0].Record.New
 	for _, n := range []int{2_000, 60_000} {
 		table, err := memtable.New(0)
 		if err != nil {
@@ -708,12 +716,13 @@ func TestMemoryIsFlat(t *testing.T) {
 		}
 		result, err := r.Run(t.Context())
 		if err != nil || result.Items != int64(n) || len(result.Drift) != 0 || result.ReadsPerItem() != 1 {
-			t.Fatalf("%+v, %v", result, err)
+			t.Fatalf("%d tenants: got %+v, error %v; want a run over all of them without drift", n, result, err)
 		}
 		peaks[n] = peak
 	}
 	if peaks[60_000] > peaks[2_000]+1<<20 {
-		t.Errorf("%d bytes of heap with 60,000 tenants, %d with 2,000", peaks[60_000], peaks[2_000])
+		t.Errorf("got %d bytes of heap with 60,000 tenants, want at most 1 MiB more than the %d with 2,000",
+			peaks[60_000], peaks[2_000])
 	}
 }
 
@@ -728,7 +737,7 @@ func TestRandomDrift(t *testing.T) {
 			versions := 1 + r.IntN(3)
 			var all []control.Item
 			for v := range versions {
-				body := tenant(id, v)
+				body := tenantBody(id, v)
 				if v > 0 && r.IntN(4) == 0 && !w.items[name{control.Tenants, id}].Deleted {
 					body = ""
 				}
@@ -745,9 +754,9 @@ func TestRandomDrift(t *testing.T) {
 				want[reconcile.Missing]++
 			}
 		}
-		w.run(want)
-		w.same()
-		w.run(drift{})
+		w.wantDrift(want)
+		w.wantRepaired()
+		w.wantDrift(drift{})
 		if t.Failed() {
 			t.Fatalf("seed %d", seed)
 		}
@@ -763,13 +772,13 @@ func TestNewRefuses(t *testing.T) {
 		{Tables: tables{w}, Store: w, Meter: &w.meter, Grace: -1},
 	} {
 		if _, err := reconcile.New(c); err == nil {
-			t.Errorf("%+v is accepted", c)
+			t.Errorf("New accepts %+v, want an error", c)
 		}
 	}
-	if got := w.run(drift{}); got.ReadsPerItem() != 0 {
-		t.Errorf("%.3f reads of each of no items", got.ReadsPerItem())
+	if got := w.wantDrift(drift{}); got.ReadsPerItem() != 0 {
+		t.Errorf("got %.3f reads per item without items, want 0", got.ReadsPerItem())
 	}
 	if got := slices.Collect(maps.Keys(w.items)); len(got) != 0 {
-		t.Error(got)
+		t.Errorf("got the items %v after a run without items, want none", got)
 	}
 }

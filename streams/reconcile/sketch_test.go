@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// Guarantees that a sketch finds exactly what only one side has, whatever both have and in whatever order, up to its
-// bound, and that it reports if there is more.
+// Guarantees that a sketch finds exactly the entries that only one side has, in whatever order they are added, up to
+// its bound of mostOdd entries, and that it reports if there are more.
 func TestSketch(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for _, odd := range []int{0, 1, 2, 50, 500, mostOdd, mostOdd + 1, 3000, 20_000} {
@@ -41,18 +41,18 @@ func TestSketch(t *testing.T) {
 		}
 		got, ok := s.differences()
 		if ok != (odd <= mostOdd) {
-			t.Fatalf("%d differences are shown: %t", odd, ok)
+			t.Fatalf("%d differences: got shown %t, want %t", odd, ok, odd <= mostOdd)
 		}
 		if !ok {
 			continue
 		}
 		if len(got) != len(want) {
-			t.Fatalf("%d differences, want %d", len(got), len(want))
+			t.Fatalf("got %d differences, want %d", len(got), len(want))
 		}
 		for e, of := range want {
 			if got[e] != of {
 				kind, id := e.name()
-				t.Fatalf("kind %d, %q is on side %d, want %d", kind, id, got[e], of)
+				t.Fatalf("kind %d, id %q: got side %d, want %d", kind, id, got[e], of)
 			}
 		}
 	}
@@ -71,11 +71,11 @@ func TestEntries(t *testing.T) {
 						e, _ := s.pack(kind, id, version, deleted, []byte(body))
 						name := fmt.Sprintf("%d %q %d %t %q", kind, id, version, deleted, body)
 						if other, twice := seen[e]; twice {
-							t.Errorf("%s and %s are one", name, other)
+							t.Errorf("%s and %s have the same entry, want different ones", name, other)
 						}
 						seen[e] = name
 						if k, i := e.name(); k != kind || i != id {
-							t.Errorf("%s comes back as %d %q", name, k, i)
+							t.Errorf("%s: got the name %d %q of its entry, want its own kind and id", name, k, i)
 						}
 					}
 				}
@@ -83,6 +83,6 @@ func TestEntries(t *testing.T) {
 		}
 	}
 	if _, ok := s.pack(0, string(make([]byte, maxID+1)), 1, false, nil); ok {
-		t.Error("an id that is too long is cut")
+		t.Error("an id that is too long has an entry, want that pack refuses it")
 	}
 }

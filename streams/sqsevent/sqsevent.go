@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strconv"
+	"time"
 )
 
 // MaxMessages is how many messages one event may have if the event source has a batch window.
@@ -20,6 +22,15 @@ var ErrMalformed = errors.New("malformed SQS event")
 type Message struct {
 	ID   string // identifies the message to SQS, for another delivery
 	Body []byte
+
+	Receipt  string // handle of this receive; "" if the event has none
+	Receives int    // how often the message was received, this receive included; 0 if the event does not say
+}
+
+// Delay says when a received message becomes visible again.
+type Delay struct {
+	Receipt string        // of the message's latest receive
+	After   time.Duration // in whole seconds, 0 to 12 h
 }
 
 // Parse reads an event and ignores fields that it does not need. The error names the message by its index, from 0.
@@ -29,6 +40,10 @@ func Parse(event []byte) ([]Message, error) {
 			MessageID   string  `json:"messageId"`
 			EventSource string  `json:"eventSource"`
 			Body        *string `json:"body"`
+			Receipt     string  `json:"receiptHandle"`
+			Attributes  struct {
+				Receives string `json:"ApproximateReceiveCount"`
+			} `json:"attributes"`
 		}
 	}
 	if err := json.Unmarshal(event, &batch); err != nil {
@@ -55,7 +70,11 @@ func Parse(event []byte) ([]Message, error) {
 			return nil, fmt.Errorf("%w: message %d has no body", ErrMalformed, i)
 		}
 		seen[r.MessageID] = true
-		messages[i] = Message{ID: r.MessageID, Body: []byte(*r.Body)}
+		receives, err := strconv.Atoi(r.Attributes.Receives)
+		if err != nil {
+			receives = 0
+		}
+		messages[i] = Message{ID: r.MessageID, Body: []byte(*r.Body), Receipt: r.Receipt, Receives: receives}
 	}
 	return messages, nil
 }

@@ -28,7 +28,13 @@ func TestParse(t *testing.T) {
 	got, err := sqsevent.Parse([]byte(documented))
 	if err != nil || len(got) != 2 || got[0].ID != "059f36b4-87a3-44ab-83d2-661975830a7d" ||
 		string(got[0].Body) != `{"type":"canary"}` || string(got[1].Body) != "two" {
-		t.Fatalf("%q, %v", got, err)
+		t.Fatalf("%+v, %v", got, err)
+	}
+	if m := got[0]; m.Receipt != "AQEBwJnKyrHigUMZj6rYigCgxlaS3SLy0a" || m.Receives != 1 {
+		t.Errorf("the receipt is %q, of receive %d", m.Receipt, m.Receives)
+	}
+	if m := got[1]; m.Receipt != "" || m.Receives != 0 {
+		t.Errorf("of a message without attributes, the receipt is %q, of receive %d", m.Receipt, m.Receives)
 	}
 	for _, tt := range []struct {
 		failed []string

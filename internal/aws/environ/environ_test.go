@@ -20,8 +20,8 @@ const (
 	marker = "hunter2" // in every value that is refused
 )
 
-// least is the smallest environment that will do, with changes: "NAME=value", "NAME=" takes one away.
-func least(changes ...string) []string {
+// leastEnvironment is the smallest environment that will do, with changes: "NAME=value", "NAME=" takes one away.
+func leastEnvironment(changes ...string) []string {
 	return append([]string{
 		"PATH=/usr/bin", "AWS_SECRET_ACCESS_KEY=" + marker, "SLUICE_CELL=eu-1", "SLUICE_CONFIG_FILE=plans.yaml",
 		"SLUICE_COUNTERS_TABLE=counters", "SLUICE_SECRET=sluice/eu-1",
@@ -35,7 +35,7 @@ var bundle = fstest.MapFS{
 
 // Guarantees that what is not set has the default that the documentation tells.
 func TestDefaults(t *testing.T) {
-	got, err := environ.Parse(least(), bundle)
+	got, err := environ.Parse(leastEnvironment(), bundle)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -48,7 +48,7 @@ func TestDefaults(t *testing.T) {
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %+v\nwant %+v", got, want)
 	}
-	got, err = environ.Parse(least("SLUICE_REDIS=cache.example:6379"), bundle)
+	got, err = environ.Parse(leastEnvironment("SLUICE_REDIS=cache.example:6379"), bundle)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -108,7 +108,7 @@ func TestEverySetting(t *testing.T) {
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %+v %+v\nwant %+v %+v", got, got.Redis, want, want.Redis)
 	}
-	got, err = environ.Parse(least("SLUICE_ISSUERS_FILE=issuers.json"), bundle)
+	got, err = environ.Parse(leastEnvironment("SLUICE_ISSUERS_FILE=issuers.json"), bundle)
 	if err != nil || !reflect.DeepEqual(got.Issuers, want.Issuers[:1]) {
 		t.Errorf("from a file: %+v, %v; want %+v", got, err, want.Issuers[:1])
 	}
@@ -229,7 +229,7 @@ func TestProblems(t *testing.T) {
 		{[]string{"SLUICE_METRICS_NAMESPACE=" + marker + "!"}, "SLUICE_METRICS_NAMESPACE must be"},
 		{[]string{"SLUICE_LOG_LEVEL=" + marker}, "SLUICE_LOG_LEVEL must be debug"},
 	} {
-		s, err := environ.Parse(least(tt.change...), bundle)
+		s, err := environ.Parse(leastEnvironment(tt.change...), bundle)
 		var all *environ.Error
 		if s != nil || !errors.As(err, &all) {
 			t.Errorf("%q: %+v, %v; want %s", tt.change, s, err, tt.want)
@@ -289,7 +289,7 @@ func FuzzParse(f *testing.F) {
 	f.Add("SLUICE_DYNAMODB_DEADLINE", "1h", "SLUICE_REDIS_DEADLINE", "-1ms")
 	f.Add("", "", "SLUICE_", "=")
 	f.Fuzz(func(t *testing.T, name1, value1, name2, value2 string) {
-		s, err := environ.Parse(least(name1+"="+value1, name2+"="+value2), bundle)
+		s, err := environ.Parse(leastEnvironment(name1+"="+value1, name2+"="+value2), bundle)
 		var all *environ.Error
 		if (s == nil) == (err == nil) || err != nil && (!errors.As(err, &all) || len(all.Problems) == 0) {
 			t.Fatalf("settings %v and error %v", s, err)

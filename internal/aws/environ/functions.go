@@ -42,6 +42,7 @@ type Applier struct {
 	Cell        string
 	ConfigTable string
 	Tables      ControlTables // all of them, in one region
+	Queue       string        // URL of the cell's queue, from which the messages come
 	KeptQueue   string        // URL
 }
 
@@ -113,7 +114,9 @@ func ParseApplier(environ []string) (*Applier, error) {
 
 func (s *Applier) variables() []variable {
 	return append([]variable{
-		cell(&s.Cell), configTable(&s.ConfigTable), keptQueue(&s.KeptQueue),
+		cell(&s.Cell), configTable(&s.ConfigTable),
+		queue("SLUICE_CHANGES_QUEUE", "URL of the cell's queue, from which the messages come.", &s.Queue),
+		keptQueue(&s.KeptQueue),
 		table("PLANS", &s.Tables.Plans, tableName), table("TENANTS", &s.Tables.Tenants, tableName),
 		table("KEYS", &s.Tables.Keys, tableName), table("CELLS", &s.Tables.Cells, tableName),
 	}, s.common()...)
@@ -185,6 +188,8 @@ func FunctionTable(function string) string {
 		return markdown(new(Anchor).variables())
 	case "admin":
 		return markdown(new(Admin).variables())
+	case "worker":
+		return markdown(new(Worker).variables())
 	case "ops": // only those that the authorizer does not have
 		return markdown(new(Ops).variables())
 	}
@@ -221,7 +226,12 @@ func topic(to *string) variable {
 }
 
 func keptQueue(to *string) variable {
-	return variable{"SLUICE_KEPT_QUEUE", "", true, "URL of the SQS queue in which is kept what cannot be used.",
+	return queue("SLUICE_KEPT_QUEUE", "URL of the SQS queue in which is kept what cannot be used.", to)
+}
+
+// queue returns the variable of a standard queue.
+func queue(name, about string, to *string) variable {
+	return variable{name, "", true, about,
 		func(v string) string {
 			if !strings.HasPrefix(v, "https://") && !strings.HasPrefix(v, "http://") || strings.HasSuffix(v, ".fifo") {
 				return "must be the URL of a standard queue"

@@ -46,10 +46,12 @@ var functions = map[string]struct {
 		func(e []string) (any, error) { return environ.ParseApplier(e) },
 		[]string{
 			"SLUICE_CELL=eu-1", "SLUICE_CONFIG_TABLE=config", "SLUICE_KEPT_QUEUE=" + queue,
+			"SLUICE_CHANGES_QUEUE=" + queue + "-changes",
 			"SLUICE_PLANS_TABLE=plans", "SLUICE_TENANTS_TABLE=tenants", "SLUICE_KEYS_TABLE=keys",
 			"SLUICE_CELLS_TABLE=cells",
 		},
 		&environ.Applier{Common: common, Cell: "eu-1", ConfigTable: "config", KeptQueue: queue,
+			Queue:  queue + "-changes",
 			Tables: environ.ControlTables{Plans: "plans", Tenants: "tenants", Keys: "keys", Cells: "cells"}},
 	},
 	"reconcile": {
@@ -67,6 +69,12 @@ var functions = map[string]struct {
 		&environ.Canary{Common: common, Plans: "plans", Wait: 30 * time.Second,
 			Cells: []environ.CellTable{{Cell: "eu-1", Table: "config"},
 				{Cell: "us-1", Table: "arn:aws:dynamodb:us-east-1:123456789012:table/config"}}},
+	},
+	"worker": {
+		func(e []string) (any, error) { return environ.ParseWorker(e) },
+		[]string{"SLUICE_QUEUE=" + queue, "SLUICE_TARGET=sender", "SLUICE_LIMIT=100/s"},
+		&environ.Worker{Common: common, Queue: queue, Target: "sender", Limit: "100/s", Parallel: 10,
+			Visibility: 30 * time.Second},
 	},
 	"anchor": {
 		func(e []string) (any, error) { return environ.ParseAnchor(e) },

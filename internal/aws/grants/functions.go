@@ -19,6 +19,7 @@ var (
 	edit      = []string{"dynamodb:GetItem", "dynamodb:PutItem", "dynamodb:Scan"}
 	stream    = []string{"dynamodb:DescribeStream", "dynamodb:GetRecords", "dynamodb:GetShardIterator",
 		"dynamodb:ListStreams"}
+	receive = []string{"sqs:ReceiveMessage", "sqs:DeleteMessage", "sqs:ChangeMessageVisibility"}
 	send    = []string{"sqs:SendMessage"}
 	secret  = []string{"secretsmanager:GetSecretValue"}
 	connect = []string{"elasticache:Connect"}
@@ -95,7 +96,8 @@ func applier() Function {
 		Queue: &Queue{Batch: 100, Window: time.Second, MaxConcurrent: 2, Visibility: 6*30*time.Second + time.Second,
 			Retention: 4 * 24 * time.Hour, MaxReceives: 1000},
 		Grants: []Grant{
-			{On: Changes, Actions: []string{"sqs:ReceiveMessage", "sqs:DeleteMessage", "sqs:GetQueueAttributes"}},
+			{On: Changes, Actions: []string{"sqs:ReceiveMessage", "sqs:DeleteMessage", "sqs:GetQueueAttributes",
+				"sqs:ChangeMessageVisibility"}},
 			{On: Config, Actions: apply},
 			{On: Kept, Actions: send},
 			{On: Plans, Actions: readItem}, {On: Tenants, Actions: readItem}, {On: Keys, Actions: readItem},
@@ -214,6 +216,22 @@ func ops() Function {
 			{On: Login, Actions: secret, With: "SLUICE_REDIS_SECRET"},
 			{On: Cache, Actions: connect, With: "SLUICE_REDIS_AUTH=iam"},
 			network, logs,
+		},
+	}
+}
+
+// Worker returns the function that has a queue's messages handled under a provider's limit. It is a part of no
+// deployment, and therefore not in Functions: each user deploys as many as there are queues.
+func Worker() Function {
+	return Function{
+		// A call lasts almost as long as Lambda allows, so that little time is lost between two calls. There is one
+		// call at a time, because two pacers would use the limit twice. Lambda drops what the schedule sends meanwhile,
+		// and begins the next call within a minute after the end of the last one.
+		Name: "worker", MemoryMB: 256, Timeout: 15 * time.Minute, Reserved: 1, Schedule: time.Minute,
+		Grants: []Grant{
+			{On: Jobs, Actions: receive},
+			{On: Target, Actions: []string{"lambda:InvokeFunction"}},
+			logs,
 		},
 	}
 }

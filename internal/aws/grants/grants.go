@@ -103,6 +103,8 @@ const (
 	// of the configuration in SLUICE_KILL_SWITCH: application/APPLICATION/environment/ENVIRONMENT/configuration/PROFILE
 	Switch Resource = "the kill switch"
 	// of the group, and of the group with :*; the group is created with the function
+	Jobs    Resource = "the queue of messages" // of SLUICE_QUEUE
+	Target  Resource = "the target"            // of SLUICE_TARGET
 	Logs    Resource = "its log group"
 	Network Resource = "network interfaces (any: `*`)" // *, because Lambda creates them
 )
@@ -163,15 +165,15 @@ type Alarm struct {
 // so that two runs may fail, and at least 15 minutes. For [Streams], the schedule is the canary's.
 func SilentAfter(schedule time.Duration) time.Duration { return max(3*schedule, 15*time.Minute) }
 
-// Functions returns all functions, in the order of the documentation. The caller may change the result.
+// Functions returns all functions of a deployment, in the order of the documentation. The caller may change the result.
 func Functions() []Function {
 	return []Function{authorizer(), publisher(), balancer(), applier(), reconcile(), canary(), archiver(), anchor(),
 		admin(), ops()}
 }
 
-// Of returns the function with this name, and whether it exists.
+// Of returns the function with this name, also the worker, and whether it exists.
 func Of(name string) (Function, bool) {
-	all := Functions()
+	all := append(Functions(), Worker())
 	i := slices.IndexFunc(all, func(f Function) bool { return f.Name == name })
 	if i < 0 {
 		return Function{}, false

@@ -21,6 +21,9 @@ import (
 
 const root = "../../../"
 
+// allFunctions returns all functions that are built: those of a deployment, and the worker.
+func allFunctions() []grants.Function { return append(grants.Functions(), grants.Worker()) }
+
 // Guarantees that there is an entry for each function that is built, and none for another.
 func TestEachFunctionIsThere(t *testing.T) {
 	folders, err := os.ReadDir(root + "functions")
@@ -31,7 +34,7 @@ func TestEachFunctionIsThere(t *testing.T) {
 	for _, f := range folders {
 		want = append(want, f.Name())
 	}
-	for _, f := range grants.Functions() {
+	for _, f := range allFunctions() {
 		got = append(got, f.Name)
 	}
 	slices.Sort(got)
@@ -82,6 +85,15 @@ var (
 			map[string][]string{"PublishBatch": {"sns:Publish"}}},
 		{"streams/awsio", "sendClient", []grants.Resource{grants.Kept},
 			map[string][]string{"SendMessage": {"sqs:SendMessage"}}},
+		{"streams/awsio", "delayClient", []grants.Resource{grants.Changes}, map[string][]string{
+			"ChangeMessageVisibilityBatch": {"sqs:ChangeMessageVisibility"}, // IAM has no action for batches
+		}},
+		{"pacer/sqsworker", "Client", []grants.Resource{grants.Jobs}, map[string][]string{
+			"ReceiveMessage": {"sqs:ReceiveMessage"}, "DeleteMessage": {"sqs:DeleteMessage"},
+			"ChangeMessageVisibility": {"sqs:ChangeMessageVisibility"},
+		}},
+		{"functions/worker", "invoker", []grants.Resource{grants.Target},
+			map[string][]string{"Invoke": {"lambda:InvokeFunction"}}},
 		{"internal/cell/killswitch", "Client", []grants.Resource{grants.Switch}, map[string][]string{
 			"StartConfigurationSession": {"appconfig:StartConfigurationSession"},
 			"GetLatestConfiguration":    {"appconfig:GetLatestConfiguration"},
@@ -93,9 +105,10 @@ var (
 	byAWS = map[grants.Resource][]string{
 		grants.PlansStream: {"dynamodb:"}, grants.TenantsStream: {"dynamodb:"}, grants.KeysStream: {"dynamodb:"},
 		grants.CellsStream:      {"dynamodb:"},
-		grants.OperationsStream: {"dynamodb:"}, grants.Changes: {"sqs:"}, grants.Failed: {"sqs:"},
-		grants.Cache: {"elasticache:Connect"},
-		grants.Logs:  {"logs:"}, grants.Network: {"ec2:"},
+		grants.OperationsStream: {"dynamodb:"}, grants.Failed: {"sqs:"},
+		grants.Changes: {"sqs:ReceiveMessage", "sqs:DeleteMessage", "sqs:GetQueueAttributes"},
+		grants.Cache:   {"elasticache:Connect"},
+		grants.Logs:    {"logs:"}, grants.Network: {"ec2:"},
 	}
 )
 
@@ -125,8 +138,8 @@ func methods(t *testing.T, c client) (out []string) {
 	return out
 }
 
-// unfit says which grants have no call, and which calls have no grant.
-func unfit(functions []grants.Function, clients []client) (wrong []string) {
+// grantsWithoutCalls says which grants have no call, and which calls have no grant.
+func grantsWithoutCalls(functions []grants.Function, clients []client) (wrong []string) {
 	callable, granted := map[grants.Resource][]string{}, map[string]bool{}
 	for _, c := range clients {
 		for _, on := range c.on {
@@ -169,7 +182,7 @@ func TestGrantsAreWhatIsCalled(t *testing.T) {
 			t.Errorf("%s of %s calls %q; here are %q", c.name, c.folder, got, want)
 		}
 	}
-	for _, w := range unfit(grants.Functions(), clients) {
+	for _, w := range grantsWithoutCalls(allFunctions(), clients) {
 		t.Error(w)
 	}
 }
@@ -197,14 +210,14 @@ func TestTheCheckOfGrantsCanFail(t *testing.T) {
 			})
 		},
 	} {
-		if len(unfit(bend(grants.Functions()), clients)) == 0 {
+		if len(grantsWithoutCalls(bend(allFunctions()), clients)) == 0 {
 			t.Errorf("%s is not seen", name)
 		}
 	}
 }
 
-// unsound says what AWS would refuse of a function's settings, or what makes it lose or hold up records.
-func unsound(f *grants.Function) (wrong []string) {
+// badSettings says what AWS would refuse of a function's settings, or what makes it lose or hold up records.
+func badSettings(f *grants.Function) (wrong []string) {
 	bad := func(format string, args ...any) { wrong = append(wrong, f.Name+": "+fmt.Sprintf(format, args...)) }
 	if f.MemoryMB < 128 || f.MemoryMB > 3008 || f.Timeout < time.Second || f.Timeout > 15*time.Minute ||
 		f.Reserved < 0 {
@@ -264,8 +277,8 @@ func unsound(f *grants.Function) (wrong []string) {
 // function can; and that the check sees what is not so.
 func TestSettingsAreSound(t *testing.T) {
 	readers := map[events.Table]int{}
-	for _, f := range grants.Functions() {
-		for _, w := range unsound(&f) {
+	for _, f := range allFunctions() {
+		for _, w := range badSettings(&f) {
 			t.Error(w)
 		}
 		if f.Streams != nil {
@@ -311,7 +324,7 @@ func TestSettingsAreSound(t *testing.T) {
 		},
 	} {
 		f, _ := grants.Of("applier")
-		if bend(&f); len(unsound(&f)) == 0 {
+		if bend(&f); len(badSettings(&f)) == 0 {
 			t.Errorf("%s is not seen", name)
 		}
 	}
@@ -380,7 +393,7 @@ func TestDocumentation(t *testing.T) {
 	if f, _ := grants.Of("authorizer"); !strings.Contains(string(own), "\n\n"+f.RoleTable()) {
 		t.Errorf("docs/authorizer.md does not have this table:\n\n%s", f.RoleTable())
 	}
-	for _, f := range grants.Functions() {
+	for _, f := range allFunctions() {
 		file := root + "docs/functions.md"
 		text, err := os.ReadFile(file)
 		if err != nil {

@@ -26,8 +26,8 @@ func hashOf(digit string) cellconfig.Ref {
 	return cellconfig.Ref{Kind: cellconfig.KindKeyHash, ID: strings.Repeat(digit, 64)}
 }
 
-// says describes what decides a request at now.
-func (w *world) says(now time.Time) string {
+// decisionAt describes what decides a request at now.
+func (w *world) decisionAt(now time.Time) string {
 	c, join := w.begin(now)
 	defer join()
 	anonymous, _, err := c.Anonymous(context.Background())
@@ -68,7 +68,7 @@ func TestForgedAndPutBack(t *testing.T) {
 				w.apply(cellconfigtest.Plan("q", 7, 1), cellconfigtest.Tenant("u", "q", 1),
 					settings(1, `{"anonymousPlan":"p"}`),
 					cellconfigtest.Key("l", "t", 'c', 1))
-				if got := w.says(noon); got != honest {
+				if got := w.decisionAt(noon); got != honest {
 					t.Fatalf("at first %s\nwant %s", got, honest)
 				}
 				refs := []cellconfig.Ref{
@@ -76,32 +76,33 @@ func TestForgedAndPutBack(t *testing.T) {
 						ID: "none"},
 					{Kind: plan.KindSettings, ID: plan.SettingsID}, hashOf("a"), hashOf("b"), hashOf("c"),
 				}
-				before := w.there(refs...)
+				before := w.rowsOf(refs...)
 				w.apply(cellconfigtest.Plan("p", 500, forgedVersion), cellconfigtest.Gone(refs[1], forgedVersion),
 					cellconfigtest.Tenant("none", "p", forgedVersion), settings(forgedVersion, `{"anonymousPlan":"q"}`),
 					revoked("k", "t", 'a', forgedVersion), cellconfigtest.Key("evil", "t", 'b', forgedVersion),
 					cellconfigtest.Gone(cellconfig.Ref{Kind: plan.KindKey, ID: "l"}, forgedVersion))
 				now := noon.Add(time.Minute)
-				if got := w.says(now); got != forged {
+				if got := w.decisionAt(now); got != forged {
 					t.Fatalf("after the forgery %s\nwant %s", got, forged)
 				}
 				w.rewrite(before...)
 				back := now
 				for now = now.Add(every); now.Sub(back) < cellconfig.MaxAge; now = now.Add(every) {
-					w.says(now)
+					w.decisionAt(now)
 				}
-				if got := w.says(now); got != honest {
+				if got := w.decisionAt(now); got != honest {
 					t.Fatalf("%s after the rows were put back %s\nwant %s", now.Sub(back), got, honest)
 				}
 				w.commit(hidden, cellconfigtest.Plan("p", 6, 2), cellconfigtest.Tenant("u", "p", 2)) // by an operator
 				for end := now.Add(cellconfig.MaxAge); now.Before(end); now = now.Add(every) {
-					w.says(now)
+					w.decisionAt(now)
 				}
-				if got := w.says(now); !strings.HasPrefix(got, "t 6, u 6,") {
+				if got := w.decisionAt(now); !strings.HasPrefix(got, "t 6, u 6,") {
 					t.Errorf("after honest changes %s, want 6 for both", got)
 				}
 				if s := w.r.Stats(now); s.Resets == 0 || !strings.Contains(w.logged(), "without a log entry") {
-					t.Errorf("%d resets\n%s", s.Resets, w.logged())
+					t.Errorf("%d resets of the copy, want some, with the reason that a row changed without a log "+
+						"entry\n%s", s.Resets, w.logged())
 				}
 			})
 		}
@@ -130,11 +131,11 @@ func TestForgedSharesArePutBack(t *testing.T) {
 			for _, d := range c.forged {
 				refs = append(refs, d.Ref)
 			}
-			rows := w.there(refs...)
+			rows := w.rowsOf(refs...)
 			w.apply(c.forged...)
 			now := noon.Add(time.Minute)
 			if got := w.at(now, "t"); got == first {
-				t.Fatalf("the forgery changes nothing: %s", got)
+				t.Fatalf("the test shows nothing: the forged shares do not change the threshold %s", got)
 			}
 			w.rewrite(rows...)
 			w.want(now.Add(cellconfig.MaxAge), "t", first)
@@ -172,7 +173,7 @@ func TestEntryOfNothing(t *testing.T) {
 	if got := w.keyAt(noon, "a"); got != "k" {
 		t.Fatal(got)
 	}
-	was := w.there(cellconfig.Ref{Kind: plan.KindTenant, ID: "t"}, hashOf("a"))
+	was := w.rowsOf(cellconfig.Ref{Kind: plan.KindTenant, ID: "t"}, hashOf("a"))
 	w.commit(false, cellconfigtest.Tenant("t", "p", forgedVersion), settings(forgedVersion, `{}`),
 		cellconfig.Document{Ref: was[1].Ref, Version: forgedVersion, Body: was[1].Body})
 	w.rewrite(append(was, cellconfig.Document{Ref: cellconfig.Ref{Kind: plan.KindSettings, ID: plan.SettingsID}})...)
@@ -185,7 +186,7 @@ func TestEntryOfNothing(t *testing.T) {
 		t.Errorf("the key is %q", got)
 	}
 	if s := w.r.Stats(now); s.Stale {
-		t.Errorf("the copy is stale: %+v\n%s", s, w.logged())
+		t.Errorf("the copy is marked as stale, want it not: %+v\n%s", s, w.logged())
 	}
 }
 
@@ -197,7 +198,7 @@ func TestAgeWithoutATable(t *testing.T) {
 	const want = `t 5, u unknown, none unknown, anonymous "p", a k, b unknown, c unknown`
 	check := func(now time.Time) {
 		t.Helper()
-		if got := w.says(now); got != want {
+		if got := w.decisionAt(now); got != want {
 			t.Fatalf("%s: %s\nwant %s", now.Sub(noon), got, want)
 		}
 	}
@@ -219,7 +220,7 @@ func TestAgeWithoutATable(t *testing.T) {
 	w.apply(cellconfigtest.Plan("p", 6, 2))
 	w.want(now.Add(10*time.Second), "t", "6")
 	if s := w.r.Stats(now); s.Resets != 0 {
-		t.Errorf("the copy was dropped: %+v\n%s", s, w.logged())
+		t.Errorf("the copy was dropped, want it kept: %+v\n%s", s, w.logged())
 	}
 }
 
@@ -229,7 +230,7 @@ func TestForgedWithoutAHead(t *testing.T) {
 	w := newWorld(t)
 	w.seed()
 	w.want(noon, "t", "5")
-	was := w.there(cellconfig.Ref{Kind: plan.KindPlan, ID: "p"})
+	was := w.rowsOf(cellconfig.Ref{Kind: plan.KindPlan, ID: "p"})
 	w.apply(cellconfigtest.Plan("p", 500, forgedVersion))
 	now := noon.Add(time.Minute)
 	w.want(now, "t", "500")
@@ -249,7 +250,7 @@ func TestUnreadableLog(t *testing.T) {
 	w.seed()
 	w.apply(cellconfigtest.Tenant("u", "p", 1))
 	w.want(noon, "t", "5")
-	was := w.there(cellconfig.Ref{Kind: plan.KindPlan, ID: "p"})
+	was := w.rowsOf(cellconfig.Ref{Kind: plan.KindPlan, ID: "p"})
 	w.apply(cellconfigtest.Plan("p", 500, forgedVersion))
 	now := noon.Add(time.Minute)
 	w.want(now, "t", "500")
@@ -306,7 +307,7 @@ func TestLateReads(t *testing.T) {
 		w.want(time.Now(), "t", "7")
 		<-time.After(time.Second)
 		if s := w.r.Stats(time.Now()); s.Resets != 0 {
-			t.Errorf("%+v\n%s", s, w.logged())
+			t.Errorf("the copy was dropped because of a late read, want no reset: %+v\n%s", s, w.logged())
 		}
 	})
 }
@@ -329,14 +330,14 @@ func TestOneRowPastTheLog(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
 			w.seed()
-			w.says(noon)
+			w.decisionAt(noon)
 			w.apply(settings(2, `{}`), cellconfigtest.Plan("p", 5, 2), cellconfigtest.Tenant("t", "p", 2))
 			now := noon
 			for ; now.Sub(noon) < 16*time.Minute; now = now.Add(time.Second) {
 				if now == noon.Add(time.Minute) {
 					w.rewrite(change)
 				}
-				w.says(now)
+				w.decisionAt(now)
 			}
 			if s := w.r.Stats(now); s.Resets != 1 {
 				t.Errorf("%d resets, want 1\n%s", s.Resets, w.logged())
@@ -351,11 +352,11 @@ func TestAgeBesideABadRow(t *testing.T) {
 	w := newWorld(t)
 	w.seed()
 	w.apply(cellconfigtest.Plan("q", 7, 1), cellconfigtest.Tenant("u", "q", 1))
-	was := w.there(cellconfig.Ref{Kind: plan.KindPlan, ID: "p"})
-	w.says(noon)
+	was := w.rowsOf(cellconfig.Ref{Kind: plan.KindPlan, ID: "p"})
+	w.decisionAt(noon)
 	w.apply(cellconfigtest.Plan("p", 500, forgedVersion))
 	now := noon.Add(time.Minute)
-	if got := w.says(now); !strings.HasPrefix(got, "t 500, u 7,") {
+	if got := w.decisionAt(now); !strings.HasPrefix(got, "t 500, u 7,") {
 		t.Fatal(got)
 	}
 	w.rewrite(was...)
@@ -372,13 +373,13 @@ func TestAgeBesideABadRow(t *testing.T) {
 	w.mu.Unlock()
 	before := w.read.Load()
 	for end := now.Add(cellconfig.MaxAge); now.Before(end); now = now.Add(time.Second) {
-		w.says(now)
+		w.decisionAt(now)
 	}
 	w.want(now, "t", "5")
 	w.away(false)
 	w.want(now.Add(10*time.Second), "u", "7")
 	if n := w.read.Load() - before; n > 500 {
-		t.Errorf("%d documents were read in a quarter of an hour", n)
+		t.Errorf("%d documents were read in a quarter of an hour, want at most 500", n)
 	}
 }
 
@@ -388,7 +389,7 @@ func TestAgeWithAHangingTable(t *testing.T) {
 		w := newWorld(t, func(c *cellconfig.Config) { c.Timeout, c.FirstTimeout = 0, 0 })
 		w.seed()
 		w.want(time.Now(), "t", "5")
-		w.hang()
+		w.blockCalls()
 		<-time.After(cellconfig.MaxAge)
 		for range 10 { // as after a thaw
 			w.at(time.Now(), "t")
@@ -403,7 +404,7 @@ func TestAgeWithAHangingTable(t *testing.T) {
 			total += time.Since(began)
 		}
 		if total > requests*25*time.Millisecond {
-			t.Errorf("%d requests waited %s in all", requests, total)
+			t.Errorf("%d requests waited %s in all, want at most 25ms each on average", requests, total)
 		}
 	})
 }
@@ -440,15 +441,15 @@ func TestCostOfAge(t *testing.T) {
 		t.Errorf("%d documents were read again in %d h, want %d to %d", read, hours, most*10/15, most)
 	}
 	if calls := w.gets.Load() - gets; calls > hours*3600/2 {
-		t.Errorf("%d calls in %d h", calls, hours)
+		t.Errorf("%d calls of the table in %d h, want at most one in two seconds", calls, hours)
 	}
 	now := noon.Add(hours * time.Hour)
 	c, _ = w.begin(now)
 	if again, err := c.Tenant(t.Context(), "0"); err != nil || again != first {
-		t.Errorf("an unchanged tenant was compiled again, %v", err)
+		t.Errorf("an unchanged tenant was compiled again, want the same value: %v", err)
 	}
 	if s := w.r.Stats(now); s.Resets != 0 || s.BadDocuments != 0 {
-		t.Errorf("%+v", s)
+		t.Errorf("stats %+v, want no resets and no bad documents", s)
 	}
 }
 
@@ -473,7 +474,7 @@ func TestAgeBesideRequests(t *testing.T) {
 				t.Fatal(got)
 			}
 			if waited := time.Since(began); waited > 0 {
-				t.Fatalf("a request waited %s", waited)
+				t.Fatalf("a request waited %s for a document to be read again, want no wait", waited)
 			}
 			join()
 		}
@@ -540,10 +541,11 @@ func TestAgeNeverFlaps(t *testing.T) {
 				}
 				var n int64
 				if _, err := fmt.Sscan(got, &n); err != nil || n > version {
-					t.Fatalf("seed %d: threshold %q", seed, got)
+					t.Fatalf("seed %d: the tenant's threshold is %q, want a version that was written", seed, got)
 				}
 				if n < seen[tenant] {
-					t.Fatalf("seed %d: threshold %d after %d", seed, n, seen[tenant])
+					t.Fatalf("seed %d: the tenant's threshold is %d after it was %d, want no return to an earlier "+
+						"version", seed, n, seen[tenant])
 				}
 				seen[tenant] = n
 			}
@@ -552,7 +554,7 @@ func TestAgeNeverFlaps(t *testing.T) {
 			<-time.After(10 * time.Second)
 			w.want(time.Now(), "0", fmt.Sprint(version))
 			if s := w.r.Stats(time.Now()); s.Resets != 0 || s.BadDocuments != 0 {
-				t.Fatalf("seed %d: %+v\n%s", seed, s, w.logged())
+				t.Fatalf("seed %d: stats %+v, want no resets and no bad documents\n%s", seed, s, w.logged())
 			}
 		})
 	}

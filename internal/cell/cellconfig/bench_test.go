@@ -14,8 +14,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/request/identity"
 )
 
-// warm returns a reader with the tenant and its key in the cache. Computing the key's hashes costs nothing.
-func warm(tb testing.TB) *world {
+// newWarmReader returns a reader with the tenant and its key in the cache. Computing the key's hashes costs nothing.
+func newWarmReader(tb testing.TB) *world {
 	tb.Helper()
 	var known []identity.KeyHash
 	w := newWorld(tb, func(c *cellconfig.Config) {
@@ -45,7 +45,7 @@ func request(tb testing.TB, w *world) {
 
 // Guarantees that a request whose documents are in the cache allocates nothing for its configuration.
 func TestAllocations(t *testing.T) {
-	w := warm(t)
+	w := newWarmReader(t)
 	if n := testing.AllocsPerRun(1000, func() { request(t, w) }); n != 0 {
 		t.Errorf("%v allocations, want none", n)
 	}
@@ -54,7 +54,7 @@ func TestAllocations(t *testing.T) {
 // BenchmarkWarm measures a request's configuration from a warm cache: settings, key and tenant, without hashing the
 // key.
 func BenchmarkWarm(b *testing.B) {
-	w := warm(b)
+	w := newWarmReader(b)
 	b.ReportAllocs()
 	for b.Loop() {
 		request(b, w)
@@ -63,7 +63,7 @@ func BenchmarkWarm(b *testing.B) {
 
 // BenchmarkWarmParallel is BenchmarkWarm on all processors.
 func BenchmarkWarmParallel(b *testing.B) {
-	w := warm(b)
+	w := newWarmReader(b)
 	b.ReportAllocs()
 	b.RunParallel(func(pb *testing.PB) {
 		for pb.Next() {
@@ -105,7 +105,7 @@ func TestMemory(t *testing.T) {
 		documents[i] = cellconfigtest.Tenant(fmt.Sprintf("tenant-%05d", i), "p", 1)
 	}
 	w.apply(documents...)
-	weigh(t, w, "tenants", func() {
+	compareMemory(t, w, "tenants", func() {
 		for i := range tenants {
 			w.want(noon, fmt.Sprintf("tenant-%05d", i), "5")
 		}
@@ -121,11 +121,11 @@ func TestMemory(t *testing.T) {
 	w.apply(body(plan.KindPlan, "big", 1, `{"id":"big","limits":[`+strings.Join(limits, ",")+`]}`),
 		body(plan.KindTenant, "big", 1, `{"id":"big","plan":"big","overrides":[{"id":"l1","tiers":[{"period":1,`+
 			`"threshold":5}]}]}`))
-	weigh(t, w, "a plan of 1,000 limits", func() { w.want(noon.Add(time.Minute), "big", "5") })
+	compareMemory(t, w, "a plan of 1,000 limits", func() { w.want(noon.Add(time.Minute), "big", "5") })
 }
 
-// weigh compares the cache's estimate of its memory with the memory that it takes.
-func weigh(t *testing.T, w *world, what string, load func()) {
+// compareMemory compares the cache's estimate of its memory with the memory that it takes.
+func compareMemory(t *testing.T, w *world, what string, load func()) {
 	t.Helper()
 	heap := func() int64 {
 		runtime.GC()

@@ -14,11 +14,11 @@ import (
 	"github.com/sluicelimits/sluice/internal/plan/shares"
 )
 
-// leasing is a cell with one environment that leases from the cell's counters.
+// leasing is a cell with one Lambda environment that leases from the cell's counters.
 type leasing struct {
 	*world
 	leases *lease.Store
-	stuck  *plan.Set   // the set that it goes on with if it receives nothing any more
+	stuck  *plan.Set   // if set, the limits that the environment uses although the configuration has changed
 	spent  []time.Time // time of each unit
 }
 
@@ -71,13 +71,13 @@ func (l *leasing) spend(now time.Time, requests int) (admitted int) {
 	return admitted
 }
 
-func (l *leasing) hears(d cellconfig.Document) {
+func (l *leasing) learn(d cellconfig.Document) {
 	l.t.Helper()
 	l.apply(d)
 }
 
-// between counts what the cells granted together in a span of time.
-func between(from time.Time, d time.Duration, cells ...*leasing) (n int) {
+// grantedBetween counts what the cells granted together in a span of time.
+func grantedBetween(from time.Time, d time.Duration, cells ...*leasing) (n int) {
 	for _, c := range cells {
 		for _, at := range c.spent {
 			if !at.Before(from) && at.Before(from.Add(d)) {
@@ -134,7 +134,7 @@ func TestLeasesThroughEpochs(t *testing.T) {
 			limits := fmt.Sprintf(epochPlan, tt.algorithm, tt.numbers)
 			eu, us := newLeasing(t, "eu-1", limits, &now), newLeasing(t, "us-1", limits, &now)
 			p := &phases{balanced: newBalanced(t), now: &now}
-			tell := func(d cellconfig.Document) { eu.hears(d); us.hears(d) }
+			tell := func(d cellconfig.Document) { eu.learn(d); us.learn(d) }
 
 			now = start.Add(-time.Hour)
 			tell(p.step(shares.Request{Kind: shares.Join, Cell: "eu-1", Weight: 1}))
@@ -149,13 +149,14 @@ func TestLeasesThroughEpochs(t *testing.T) {
 					n = 1
 				}
 				if eu.spend(now, n) != n {
-					t.Fatal("there is room")
+					t.Fatal("a request is denied, although units are left")
 				}
 				now = now.Add(100 * time.Millisecond)
 				spent, held = len(eu.spent), int(eu.leases.Stats().Units)
 			}
 			if !enough() {
-				t.Fatalf("%d are spent and %d are leased: by these no share is passed", spent, held)
+				t.Fatalf("%d units are spent and %d are leased, which is too few to exceed the cell's share: the "+
+					"test shows nothing", spent, held)
 			}
 
 			// The epoch changes in the middle of the window. The cell learns it at its next poll.
@@ -173,7 +174,7 @@ func TestLeasesThroughEpochs(t *testing.T) {
 					"and no more", spent, held, share, got)
 			}
 			if n := us.spend(now, whole); n != 0 {
-				t.Errorf("the cell that joins grants %d before it grows", n)
+				t.Errorf("the joining cell grants %d units before the phase grow, want none", n)
 			}
 
 			// It grows after the grace, from the first window that begins after it.
@@ -181,7 +182,7 @@ func TestLeasesThroughEpochs(t *testing.T) {
 			now = now.Add(shares.Settings{}.Grace())
 			tell(p.step())
 			if p.state.Phase != shares.Grow {
-				t.Fatalf("phase %s", p.state.Phase)
+				t.Fatalf("the phase is %s, want grow", p.state.Phase)
 			}
 			tell(p.step())
 			for now.Before(start.Add(6 * period)) {
@@ -194,7 +195,7 @@ func TestLeasesThroughEpochs(t *testing.T) {
 			tell(p.step(shares.Request{Kind: shares.Drain, Cell: "eu-1"}))
 			now = now.Add(4 * time.Second)
 			if eu.spend(now, whole) != 0 || len(eu.spent) != before {
-				t.Error("a drained cell grants what it has leased")
+				t.Error("a drained cell grants leased units, want none")
 			}
 			tell(p.step())
 			now = now.Add(shares.Settings{}.Grace())
@@ -206,13 +207,13 @@ func TestLeasesThroughEpochs(t *testing.T) {
 				us.spend(now, 14)
 			}
 			for w := range 12 {
-				if n := between(start.Add(time.Duration(w)*period), period, eu, us); n > tt.most {
+				if n := grantedBetween(start.Add(time.Duration(w)*period), period, eu, us); n > tt.most {
 					t.Errorf("window %d: the cells grant %d, want at most %d", w, n, tt.most)
 				}
 			}
 			// leases of a log are stamped at their end
-			if n := between(start.Add(11*period), period, eu, us); n < 8*whole/10 {
-				t.Errorf("at rest the cells grant %d of %d", n, whole)
+			if n := grantedBetween(start.Add(11*period), period, eu, us); n < 8*whole/10 {
+				t.Errorf("after the transition the cells grant %d units of %d, want at least 80 %%", n, whole)
 			}
 		})
 	}
@@ -225,7 +226,7 @@ func TestLeasesOfTheEpochBefore(t *testing.T) {
 	limits := fmt.Sprintf(epochPlan, "fixed_window", `"threshold":100,"period":"1m"`)
 	eu := newLeasing(t, "eu-1", limits, &now)
 	p := &phases{balanced: newBalanced(t), now: &now}
-	eu.hears(p.step(shares.Request{Kind: shares.Join, Cell: "eu-1", Weight: 1}))
+	eu.learn(p.step(shares.Request{Kind: shares.Join, Cell: "eu-1", Weight: 1}))
 	eu.spend(now, 10)
 	c, _ := eu.begin(now)
 	known, err := c.Tenant(t.Context(), "t")
@@ -233,10 +234,11 @@ func TestLeasesOfTheEpochBefore(t *testing.T) {
 		t.Fatal(err)
 	}
 	eu.stuck = known.Limits(now)
-	eu.hears(p.step(shares.Request{Kind: shares.Join, Cell: "us-1", Weight: 1}))
+	eu.learn(p.step(shares.Request{Kind: shares.Join, Cell: "us-1", Weight: 1}))
 	now = now.Add(4 * time.Second)
 	if eu.spend(now, 100); len(eu.spent) <= 50 {
-		t.Errorf("%d were granted by the limit of the epoch before: nobody finds a lease that goes on", len(eu.spent))
+		t.Errorf("an instance with the limit of the previous epoch granted %d units, want more than its share of "+
+			"50: TestLeasesThroughEpochs would not fail", len(eu.spent))
 	}
 }
 
@@ -259,27 +261,27 @@ func TestAloneAndThenNot(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			now := noon
 			eu, us := newLeasing(t, "eu-1", limits, &now), newLeasing(t, "us-1", limits, &now)
-			eu.r = eu.reader(inCell("eu-1"), alone)
+			eu.r = eu.reader(inCell("eu-1"), setAlone)
 			if eu.spend(now, whole+10) != whole {
-				t.Fatal("alone it grants all")
+				t.Fatal("the cell that is alone does not grant exactly the whole limit")
 			}
 			p := &phases{balanced: newBalanced(t), now: &now}
 			for _, requests := range tt.asked {
 				d := p.step(requests...)
-				eu.hears(d)
-				us.hears(d)
+				eu.learn(d)
+				us.learn(d)
 				now = now.Add(4 * time.Second)
 				eu.spend(now, whole)
 				us.spend(now, whole)
 			}
-			if n := between(noon, period, eu, us); n != tt.most {
+			if n := grantedBetween(noon, period, eu, us); n != tt.most {
 				t.Errorf("the cells grant %d of %d in the window in which they join, want %d", n, whole, tt.most)
 			}
 			now = noon.Add(period + 4*time.Second)
 			eu.spend(now, whole)
 			us.spend(now, whole)
-			if n := between(noon.Add(period), period, eu, us); n > whole {
-				t.Errorf("the cells grant %d in the next window", n)
+			if n := grantedBetween(noon.Add(period), period, eu, us); n > whole {
+				t.Errorf("the cells grant %d units in the next window, want at most the whole limit", n)
 			}
 		})
 	}

@@ -55,10 +55,11 @@ func TestQuotasOfOtherCells(t *testing.T) {
 		}
 		if e := set.Limits[0]; charges[0].Limit.Tiers[0].Identity() != e.Whole().Tiers[0].Identity() ||
 			!strings.Contains(e.Share().Why, "kept in cell us-1") {
-			t.Errorf("%s: identity %q, why %q", id, charges[0].Limit.Tiers[0].Identity(), e.Share().Why)
+			t.Errorf("%s: identity %q, explanation %q; want the same identity as before, and that it is kept in us-1",
+				id, charges[0].Limit.Tiers[0].Identity(), e.Share().Why)
 		}
 		if log.Len() > 0 {
-			t.Errorf("the log has %s", &log)
+			t.Errorf("the log has lines, want none: %s", &log)
 		}
 
 		w = newWorld(t, reaching("ap-1"))
@@ -72,7 +73,7 @@ func TestQuotasOfOtherCells(t *testing.T) {
 			got.Limits(noon)
 		}
 		if got.Limits(noon).Withheld(got.Limits(noon).AppendCharges(nil, &plan.Attributes{Method: "GET"})) == nil {
-			t.Errorf("%s: a quota of a cell to which there is no way is granted", id)
+			t.Errorf("%s: a quota is granted although its home cell is not reachable", id)
 		}
 		if n := strings.Count(log.String(), "home=us-1"); n != 1 {
 			t.Errorf("the log names the home %d times, want once: %s", n, &log)
@@ -80,7 +81,7 @@ func TestQuotasOfOtherCells(t *testing.T) {
 		log.Reset()
 	}
 	if away == 0 {
-		t.Fatal("every tenant is at home in this cell")
+		t.Fatal("every tenant is at home in this cell: the test shows nothing")
 	}
 }
 
@@ -124,7 +125,7 @@ func TestDividingHoldsNoLock(t *testing.T) {
 		t.Fatalf("%+v, %v; want a tenant whose quota is kept elsewhere", got, err)
 	}
 	if again, err := c.Tenant(t.Context(), id); again != got || err != nil {
-		t.Errorf("the second request is given another tenant, %v", err)
+		t.Errorf("the second request gets another tenant value than the first one, want the same: %v", err)
 	}
 	forTenant := divided
 	if _, set, err := c.Anonymous(t.Context()); err != nil || set.Limits[0].Limit.Home == "" {
@@ -171,10 +172,12 @@ func TestSmallLimitsOfOtherCells(t *testing.T) {
 			if !reaches && cell != home {
 				if e := set.Withheld(charges); e == nil || e.Limit.ID != "tiny" || !strings.Contains(log.String(),
 					"home="+home) {
-					t.Errorf("%s has no way to %s: withheld %v, the log has %s", cell, home, e, &log)
+					t.Errorf("%s cannot reach the home %s: withheld %v, log %s; want the limit withheld, and a log "+
+						"line", cell, home, e, &log)
 				}
 				if l := set.Limits[1].Limit; l.Mode != limit.Off {
-					t.Errorf("%s has no way to %s, and a limit that says open is %s", cell, home, l.Mode)
+					t.Errorf("%s cannot reach the home %s: the mode of a limit with onStoreFailure open is %s, want "+
+						"off", cell, home, l.Mode)
 				}
 				continue
 			}
@@ -184,10 +187,10 @@ func TestSmallLimitsOfOtherCells(t *testing.T) {
 					home)
 			}
 			if why := set.Limits[0].Share().Why; !strings.Contains(why, "counted in cell "+home+" for all cells") {
-				t.Errorf("%s: why %q", cell, why)
+				t.Errorf("%s: the explanation is %q, want that the limit is counted in its home", cell, why)
 			}
 			if log.Len() > 0 {
-				t.Errorf("the log of %s has %s", cell, &log)
+				t.Errorf("the log of %s has lines, want none: %s", cell, &log)
 			}
 		}
 	}

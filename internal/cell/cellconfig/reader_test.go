@@ -16,6 +16,7 @@ import (
 	"github.com/sluicelimits/sluice/authorizer"
 	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
 	"github.com/sluicelimits/sluice/internal/cell/cellconfig/cellconfigtest"
+	"github.com/sluicelimits/sluice/internal/limiter/clock"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/plan/route"
@@ -30,7 +31,8 @@ func TestBeforeTheFirstDocument(t *testing.T) {
 	path := route.Clean("/any")
 	if got := threshold(c, "t", noon); got != "not loaded" || !c.Stale() || len(c.IPLimits().Limits) != 0 ||
 		!c.Routed("GET", &path) {
-		t.Errorf("tenant %q, stale %v", got, c.Stale())
+		t.Errorf("without a configuration: tenant %q, stale %v; want not loaded, and all requests routed", got,
+			c.Stale())
 	}
 	if _, _, err := c.Anonymous(t.Context()); !errors.Is(err, authorizer.ErrNotLoaded) ||
 		!errors.Is(err, cellconfig.ErrEmpty) {
@@ -67,7 +69,7 @@ func TestLazy(t *testing.T) {
 			t.Errorf("key is %q", got)
 		}
 		if got := w.keyAt(noon, "b"); got != "unknown API key" {
-			t.Errorf("a key that is not there is %q", got)
+			t.Errorf("a key that does not exist is %q, want unknown", got)
 		}
 	}
 	if n := w.read.Load(); n != 6 || w.heads.Load() != 1 {
@@ -89,7 +91,7 @@ func TestPolls(t *testing.T) {
 	// Beside: the decision may see either state, the answer waits for the poll, and the next request sees the change.
 	c, join := w.r.Begin(t.Context(), noon.Add(time.Second))
 	if join == nil || c.Stale() {
-		t.Fatal("no poll after a second")
+		t.Fatal("the copy is a second old, and no poll began")
 	}
 	join()
 	if n := w.heads.Load(); n != 2 {
@@ -158,7 +160,7 @@ func TestRevokedKeyStops(t *testing.T) {
 		}
 		for range random.IntN(5) {
 			if got := w.keyAt(now, "a"); got != "k" {
-				t.Fatalf("seed %d: a good key is %q", seed, got)
+				t.Fatalf("seed %d: a valid key is %q, want accepted", seed, got)
 			}
 			now = now.Add(pause())
 		}
@@ -167,15 +169,15 @@ func TestRevokedKeyStops(t *testing.T) {
 		for range 6 {
 			got := w.keyAt(now, "a")
 			if stopped = got == "revoked API key"; !stopped && got != "k" {
-				t.Fatalf("seed %d: the key is %q", seed, got)
+				t.Fatalf("seed %d: the key is %q, want accepted or revoked", seed, got)
 			}
 			if !stopped && now.Sub(at) > cellconfig.Fresh {
-				t.Fatalf("seed %d: %s after its revocation the key is accepted", seed, now.Sub(at))
+				t.Fatalf("seed %d: %s after its revocation the key is still accepted", seed, now.Sub(at))
 			}
 			now = now.Add(pause())
 		}
 		if now = now.Add(3 * time.Second); w.keyAt(now, "a") != "revoked API key" {
-			t.Fatalf("seed %d: the key is accepted for ever", seed)
+			t.Fatalf("seed %d: a request three seconds later accepts the revoked key again, or still", seed)
 		}
 	}
 }
@@ -198,7 +200,7 @@ func TestKeysComeAndGo(t *testing.T) {
 		t.Errorf("keys are %q and %q, want unknown and new", b, c)
 	}
 	if got := w.keyAt(now, ""); got != "malformed API key" {
-		t.Errorf("no key is %q", got)
+		t.Errorf("an empty key is %q, want malformed", got)
 	}
 	if got := w.keyAt(now, "peppers away"); got != "not loaded" {
 		t.Errorf("without peppers a key is %q, want not loaded", got)
@@ -228,23 +230,25 @@ func TestAway(t *testing.T) {
 		now := noon.Add(time.Duration(second) * time.Second)
 		w.want(now, "t", "5")
 		if got := w.keyAt(now, "a"); got != "k" {
-			t.Fatalf("after %d s the key is %q", second, got)
+			t.Fatalf("%d s after the table stopped answering the key is %q, want accepted", second, got)
 		}
 		w.want(now, "other", "not loaded")
 		c, _ := w.begin(now)
 		s := w.r.Stats(now)
 		if want := second > 30; c.Stale() != want || s.Stale != want || s.Age != now.Sub(noon) {
-			t.Fatalf("after %d s stale is %v, and by its stats %v at an age of %s", second, c.Stale(), s.Stale, s.Age)
+			t.Fatalf("%d s after the table stopped answering: stale %v, by the stats %v at an age of %s; want stale "+
+				"after 30 s", second, c.Stale(), s.Stale, s.Age)
 		}
 	}
 	if n := strings.Count(w.logged(), "cannot be read"); n != 1 {
-		t.Errorf("a minute without a table is logged %d times\n%s", n, w.logged())
+		t.Errorf("a minute without the table has %d log lines, want one\n%s", n, w.logged())
 	}
 	w.away(false)
 	now := noon.Add(2 * time.Minute)
 	w.want(now, "other", "5")
 	if c, _ := w.begin(now); c.Stale() || !strings.Contains(w.logged(), "can be read again") {
-		t.Errorf("the table is back, stale %v\n%s", c.Stale(), w.logged())
+		t.Errorf("after the table answers again: stale %v; want it not stale, and a log line\n%s", c.Stale(),
+			w.logged())
 	}
 }
 
@@ -256,7 +260,7 @@ func TestHanging(t *testing.T) {
 		w.want(time.Now(), "t", "5")
 		<-time.After(2 * time.Second) // the process is no longer new
 		w.want(time.Now(), "t", "5")
-		w.hang()
+		w.blockCalls()
 		var total, longest time.Duration
 		const requests = 200
 		for i := range requests {
@@ -268,12 +272,36 @@ func TestHanging(t *testing.T) {
 			total, longest = total+took, max(longest, took)
 		}
 		if longest > 500*time.Millisecond || total > requests*25*time.Millisecond {
-			t.Errorf("%d requests waited %s in all and %s at most", requests, total, longest)
+			t.Errorf("%d requests waited %s in all and %s at most, want at most 25ms each on average and 500ms at "+
+				"most", requests, total, longest)
 		}
 		if s := w.r.Stats(time.Now()); s.Refused == 0 || s.ReadFailures == 0 || s.Failures == 0 {
 			t.Errorf("stats %+v, want failures and refusals", s)
 		}
 	})
+}
+
+// Guarantees that with a Runtime the circuit breaker's pauses end by its clock: a simulation in virtual time depends on
+// nothing else.
+func TestPausesEndByRuntime(t *testing.T) {
+	now := noon
+	w := newWorld(t, func(c *cellconfig.Config) {
+		c.Runtime = &clock.Runtime{Now: func() time.Time { return now }, Rand: func(int64) int64 { return 0 }}
+	})
+	w.seed()
+	w.want(now, "t", "5")
+	w.away(true)
+	for range 20 { // the breaker opens after five failures
+		w.want(now, "nobody", "not loaded")
+	}
+	refused := w.r.Stats(now).Refused
+	w.away(false)
+	w.want(now, "nobody", "not loaded")
+	if refused == 0 || w.r.Stats(now).Refused == refused {
+		t.Fatal("the table is asked in a pause")
+	}
+	now = now.Add(time.Second)
+	w.want(now, "nobody", "unknown")
 }
 
 // Guarantees that an empty table counts as answering: once it is filled, no request waits because of the circuit
@@ -337,14 +365,14 @@ func TestThaws(t *testing.T) {
 			false: "not loaded"}[false])
 	}
 	if w.r.Stats(noon).Refused == 0 {
-		t.Fatal("the table is asked at each request")
+		t.Fatal("no request is refused by the circuit breaker: each one calls the table that does not answer")
 	}
 	w.away(false)
 	w.apply(cellconfigtest.Plan("p", 9, 2), revoked("k", "t", 'a', 2))
 	now := noon.AddDate(0, 0, 1)
 	w.want(now, "t", "9")
 	if got := w.keyAt(now, "a"); got != "revoked API key" {
-		t.Errorf("yesterday's key is %q", got)
+		t.Errorf("a key that was revoked during the freeze is %q, want revoked", got)
 	}
 }
 
@@ -369,7 +397,7 @@ func TestThawsInAPoll(t *testing.T) {
 	for !first.Load() { // the poll has read its head
 		select {
 		case <-t.Context().Done():
-			t.Fatal("no poll")
+			t.Fatal("the poll did not read the head")
 		default:
 		}
 	}
@@ -379,7 +407,7 @@ func TestThawsInAPoll(t *testing.T) {
 	join()
 	w.want(noon.AddDate(0, 0, 1), "t", "9")
 	if s := w.r.Stats(noon.AddDate(0, 0, 1)); s.Seq != 2 || s.Age != 0 {
-		t.Errorf("the old poll restored an older copy: %+v", s)
+		t.Errorf("the poll from before the freeze has replaced a newer copy: %+v", s)
 	}
 }
 
@@ -424,7 +452,7 @@ func TestStartsAnew(t *testing.T) {
 				t.Errorf("anonymous: %q, %v", id, err)
 			}
 			if s := w.r.Stats(now); s.Resets != 1 || !strings.Contains(w.logged(), c.says) {
-				t.Errorf("%d resets\n%s", s.Resets, w.logged())
+				t.Errorf("%d resets of the copy, want one, with its reason in the log:\n%s", s.Resets, w.logged())
 			}
 		})
 	}
@@ -462,7 +490,7 @@ func TestEmptied(t *testing.T) {
 	w.table = empty
 	w.want(noon.Add(time.Minute), "t", "5")
 	if c, _ := w.begin(noon.Add(time.Minute)); !c.Stale() {
-		t.Error("a copy of an emptied table is not stale")
+		t.Error("the copy of an emptied table is not marked as stale")
 	}
 }
 
@@ -580,10 +608,10 @@ func TestBadDocuments(t *testing.T) {
 	fresh := w.reader()
 	c, _ := fresh.Begin(t.Context(), now)
 	if got := threshold(c, "t", now); got != "not loaded" {
-		t.Errorf("a tenant without any good document is %q", got)
+		t.Errorf("a tenant without any valid document is %q, want not loaded", got)
 	}
 	if _, err := c.Key(t.Context(), "a", now); !errors.Is(err, authorizer.ErrNotLoaded) {
-		t.Errorf("a key without any good document: %v", err)
+		t.Errorf("a key without any valid document: %v, want ErrNotLoaded", err)
 	}
 	if got := threshold(c, "u", now); got != "8" {
 		t.Errorf("the other tenant is %q, want 8", got)
@@ -591,7 +619,7 @@ func TestBadDocuments(t *testing.T) {
 	w.apply(cellconfigtest.Plan("p", 9, 3), cellconfigtest.Tenant("t", "p", 3), cellconfigtest.Key("k", "t", 'a', 3))
 	w.want(noon.Add(30*time.Second), "t", "9")
 	if got := w.keyAt(noon.Add(30*time.Second), "a"); got != "k" {
-		t.Errorf("the good key is %q", got)
+		t.Errorf("the key with a valid document is %q, want accepted", got)
 	}
 }
 
@@ -605,7 +633,8 @@ func TestBadSettingsAtFirst(t *testing.T) {
 		w.want(noon.Add(time.Duration(i-3)*time.Second), "t", "not loaded")
 	}
 	if n := strings.Count(w.logged(), "is not valid"); n != 1 || w.r.Stats(noon).BadDocuments != 1 {
-		t.Errorf("one bad document is logged %d times and counted as %d", n, w.r.Stats(noon).BadDocuments)
+		t.Errorf("one bad document is logged %d times and counted as %d, want once each", n,
+			w.r.Stats(noon).BadDocuments)
 	}
 	w.apply(settings(2,
 		`{"ipLimits":[{"id":"x","tiers":[{"period":1,"threshold":4}]}],"routes":[{"pathPattern":"/a"}]}`))
@@ -675,7 +704,7 @@ func TestAccepts(t *testing.T) {
 	w.want(noon.Add(3*time.Second), "t", "5")
 	if c, _ := w.begin(noon.Add(3 * time.Second)); len(c.IPLimits().Limits) != 0 ||
 		!strings.Contains(w.logged(), "too large for the store") {
-		t.Errorf("ipLimits that the store cannot keep are in force\n%s", w.logged())
+		t.Errorf("ipLimits that the store cannot keep are in force, or not logged:\n%s", w.logged())
 	}
 }
 
@@ -725,10 +754,10 @@ func TestOneState(t *testing.T) {
 	stop.Store(true)
 	writer.Wait()
 	if strings.Contains(w.logged(), "does not go with its plan") {
-		t.Errorf("a tenant met a plan of another state\n%.2000s", w.logged())
+		t.Errorf("a tenant was combined with a plan of another state of the table:\n%.2000s", w.logged())
 	}
 	if w.at(noon.Add(time.Hour), "t") == "not loaded" {
-		t.Error("a table that no longer changes is not loaded")
+		t.Error("the tenant is not loaded although the table no longer changes")
 	}
 }
 
@@ -764,7 +793,8 @@ func TestFloodOfUnknown(t *testing.T) {
 	before := w.read.Load()
 	w.want(noon, "t", "5")
 	if got := w.keyAt(noon, "a"); got != "k" || w.read.Load() != before {
-		t.Errorf("the key is %q after %d more reads", got, w.read.Load()-before)
+		t.Errorf("the key is %q after %d more reads, want accepted from the cache, without a read", got,
+			w.read.Load()-before)
 	}
 	if s := w.r.Stats(noon); s.Absent > 50 || s.Documents > 16 || s.Documents != 3 {
 		t.Errorf("stats %+v, want 3 documents and at most 50 that are absent", s)
@@ -782,7 +812,7 @@ func TestBounds(t *testing.T) {
 		for i := range 300 {
 			w.want(noon, fmt.Sprintf("t%d", i), "5")
 			if s := w.r.Stats(noon); s.Documents > 100 || s.Bytes > 1<<20 || s.Bytes <= 0 {
-				t.Fatalf("round %d: stats %+v", round, s)
+				t.Fatalf("round %d: stats %+v, want at most 100 documents and 1 MiB", round, s)
 			}
 		}
 	}
@@ -817,7 +847,7 @@ func TestOnApply(t *testing.T) {
 			seen = append(seen, e.Seq)
 			if now.Before(noon.Add(3*time.Second)) || now.After(noon.Add(2*time.Minute)) || e.At.IsZero() ||
 				len(e.Changes) == 0 {
-				t.Errorf("entry %+v was seen at %s", e, now)
+				t.Errorf("OnApply is called with %+v at %s, want a change and the time at which it was read", e, now)
 			}
 		}
 	})
@@ -829,7 +859,7 @@ func TestOnApply(t *testing.T) {
 	w.want(noon.Add(3*time.Second), "t", "6")
 	w.want(noon.Add(6*time.Second), "t", "6")
 	if !slices.Equal(seen, []int64{2, 3, 4}) {
-		t.Errorf("entries %v were told of, want 2 to 4 once", seen)
+		t.Errorf("OnApply was called for the entries %v, want 2 to 4, once each", seen)
 	}
 }
 
@@ -843,10 +873,10 @@ func TestPinnedSettings(t *testing.T) {
 		t.Fatal(err)
 	}
 	if id, set, err := c.Anonymous(t.Context()); len(c.IPLimits().Limits) != 0 || id != "" || set != nil || err != nil {
-		t.Error("the settings of a request have changed")
+		t.Error("the settings changed during a request, want those with which it began")
 	}
 	if c, _ = w.begin(noon.Add(time.Second)); len(c.IPLimits().Limits) != 1 {
-		t.Error("the next request has the old settings")
+		t.Error("the next request has the old settings, want the new ones")
 	}
 	w.apply(settings(2, `{"anonymousPlan":"gone"}`))
 	c, _ = w.begin(noon.Add(5 * time.Second))
@@ -890,7 +920,7 @@ func TestGivenUp(t *testing.T) {
 		wg.Go(func() {
 			<-time.After(10 * time.Millisecond)
 			if got := w.at(time.Now(), "t"); got != "5" {
-				t.Errorf("the other request has %q", got)
+				t.Errorf("the other request has the tenant's threshold %q, want 5", got)
 			}
 		})
 		time.AfterFunc(20*time.Millisecond, cancel)
@@ -995,8 +1025,8 @@ func TestSettingsOfTheHead(t *testing.T) {
 	w.apply(settings(2, `{}`))
 	w.onGet = func(_ context.Context, d []cellconfig.Document) error { copy(d, was); return nil }
 	if got := anonymous(noon.Add(3 * time.Second)); got != "p" || w.r.Stats(noon).Failures != 1 {
-		t.Errorf("settings that are older than the log says: anonymousPlan %q after %d failures", got,
-			w.r.Stats(noon).Failures)
+		t.Errorf("the table returns settings that are older than their log entry: anonymousPlan %q after %d "+
+			"failures; want the previous p, and one failure", got, w.r.Stats(noon).Failures)
 	}
 	var once sync.Once
 	w.onGet = func(_ context.Context, d []cellconfig.Document) error {
@@ -1010,7 +1040,7 @@ func TestSettingsOfTheHead(t *testing.T) {
 		return err
 	}
 	if w.begin(noon.Add(6 * time.Second)); w.r.Stats(noon).Seq != 4 {
-		t.Errorf("settings of entry 4 are in force at entry %d", w.r.Stats(noon).Seq)
+		t.Errorf("the settings are of entry 4, but the copy is at entry %d, want the same", w.r.Stats(noon).Seq)
 	}
 	if got := anonymous(noon.Add(6 * time.Second)); got != "q" {
 		t.Errorf("anonymousPlan %q, want q", got)
@@ -1055,11 +1085,11 @@ func TestWhatATableHolds(t *testing.T) {
 			t.Fatal(err)
 		}
 		if c, _ := knowing.Begin(t.Context(), noon); c.HasKeys() != step.keys || c.HasPlans() != step.plans {
-			t.Errorf("after %s, deleted %v: keys %v, plans %v", step.apply.Ref, step.apply.Deleted, c.HasKeys(),
-				c.HasPlans())
+			t.Errorf("after the change of %s, deleted %v: HasKeys %v, HasPlans %v; want what the table holds",
+				step.apply.Ref, step.apply.Deleted, c.HasKeys(), c.HasPlans())
 		}
 		if c, _ := unknowing.Begin(t.Context(), noon); !c.HasKeys() || !c.HasPlans() {
-			t.Errorf("a table that does not know what it holds says that it has nothing")
+			t.Errorf("HasKeys or HasPlans is false with a table that cannot tell, want true")
 		}
 	}
 }

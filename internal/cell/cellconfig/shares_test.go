@@ -87,7 +87,7 @@ func inCell(id string) func(*cellconfig.Config) {
 // Guarantees that a tenant has its cell's share of each limit as soon as the cell knows the shares, that it has the
 // whole limit in a cell that is alone and has no shares, and that tenants with equal sets share them.
 func TestShares(t *testing.T) {
-	w := newWorld(t, inCell("eu-1"), alone)
+	w := newWorld(t, inCell("eu-1"), setAlone)
 	w.apply(cellconfigtest.Plan("p", 11, 1), cellconfigtest.Tenant("t", "p", 1), cellconfigtest.Tenant("u", "p", 1))
 	w.want(noon, "t", "11")
 	b := newBalanced(t, "eu-1")
@@ -107,7 +107,7 @@ func TestShares(t *testing.T) {
 		t.Fatal(err)
 	}
 	if one.Limits(later) == nil || one.ID == other.ID {
-		t.Fatalf("%+v and %+v", one, other)
+		t.Fatalf("two tenants of one plan are %+v and %+v, want different tenants with the same set", one, other)
 	}
 	from := ""
 	for _, v := range one.Limits(later).Limits[0].Values() {
@@ -119,18 +119,18 @@ func TestShares(t *testing.T) {
 		t.Errorf("the threshold is from %q, want %q", from, want)
 	}
 	if epoch, phase := w.r.Shares(); epoch != 2 || phase != shares.Steady {
-		t.Errorf("epoch %d, %s", epoch, phase)
+		t.Errorf("the shares are of epoch %d in phase %s, want 2 and steady", epoch, phase)
 	}
 	grants := w.r.Grants(later)
 	if len(grants) != 1 || grants[0].Whole != 11 || grants[0].Granted != 6 || grants[0].Homed {
-		t.Errorf("grants %+v", grants)
+		t.Errorf("the grants are %+v, want 6 of 11 units of one limit", grants)
 	}
 	if part, ok := cellconfig.Part(grants); part != 5455 || !ok { // 6 of 11
 		t.Errorf("the cell's part is %d, %t, want 5455", part, ok)
 	}
 	grants[0].Homed = true
 	if part, ok := cellconfig.Part(grants); ok {
-		t.Errorf("the cell's part of homed limits is %d", part)
+		t.Errorf("the cell's part of limits with a home is %d, want none", part)
 	}
 	b.do(shares.Request{Kind: shares.Drain, Cell: "eu-1"})
 	w.apply(b.document(3))
@@ -141,11 +141,11 @@ func TestShares(t *testing.T) {
 	}
 	set := gone.Limits(later.Add(3 * time.Second))
 	if set.Withheld(set.AppendCharges(nil, &plan.Attributes{Method: "GET"})) == nil {
-		t.Error("a drained cell grants something")
+		t.Error("a drained cell grants a limit, want it withheld")
 	}
 }
 
-func alone(c *cellconfig.Config) { c.Alone = true }
+func setAlone(c *cellconfig.Config) { c.Alone = true }
 
 // Guarantees that a cell that is one of several grants nothing before it knows its shares, and then no more than they
 // allow: also if tenants came first, if the cell has no share, and if the shares are missing later or the table was
@@ -196,7 +196,7 @@ func TestBeforeShares(t *testing.T) {
 				}
 			}
 			if told != tt.want {
-				t.Errorf("it is told that %s is granted, want %s", told, tt.want)
+				t.Errorf("the grants for metrics say %s, want %s", told, tt.want)
 			}
 		})
 	}
@@ -267,7 +267,7 @@ func TestSharedSetsCostNothing(t *testing.T) {
 		sets[got.Limits(noon)]++
 	}
 	if len(sets) > 4 { // one for each combination of home cells
-		t.Errorf("40 tenants of one plan have %d sets", len(sets))
+		t.Errorf("40 tenants of one plan have %d sets of limits, want at most 4", len(sets))
 	}
 	if n := testing.AllocsPerRun(100, func() {
 		c, _ := w.r.Begin(t.Context(), noon)
@@ -275,7 +275,7 @@ func TestSharedSetsCostNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 	}); n > 0 {
-		t.Errorf("%v allocations for a tenant that is known", n)
+		t.Errorf("%v allocations for a tenant in the cache, want 0", n)
 	}
 }
 
@@ -315,7 +315,7 @@ func TestTombstonesAreNotAbsent(t *testing.T) {
 		return err
 	}
 
-	w := newWorld(t, inCell("eu-1"), alone)
+	w := newWorld(t, inCell("eu-1"), setAlone)
 	w.apply(cellconfigtest.Plan("p", 10, 1), cellconfigtest.Tenant("t", "p", 1), tombstone(b.document(1), 1))
 	if err := decides(w.r, noon, "t"); !errors.Is(err, authorizer.ErrNotLoaded) {
 		t.Errorf("alone, with a tombstone of the shares: %v, want ErrNotLoaded", err)
@@ -399,11 +399,11 @@ func TestQuotasAndHomedLimits(t *testing.T) {
 				t.Errorf("%s in %s: %d charges, withheld %t", id, cell, len(charges), held)
 			}
 			if home := b.state.Document().View(cell, id, nil).Home(); (home == cell) == held {
-				t.Errorf("%s is at home in %s, and %s grants %t", id, home, cell, !held)
+				t.Errorf("the home of %s is %s, but the cell %s grants its quota: %t", id, home, cell, !held)
 			}
 		}
 		if here[true] != 1 || here[false] != 1 {
-			t.Errorf("%s is whole in %d cells", id, here[false])
+			t.Errorf("the small limit of %s is granted in %d cells, want one", id, here[false])
 		}
 	}
 }

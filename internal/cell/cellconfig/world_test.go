@@ -159,8 +159,8 @@ func (w *world) away(is bool) {
 	}
 }
 
-// hang makes every call wait until it is cancelled.
-func (w *world) hang() {
+// blockCalls makes every call wait until it is cancelled.
+func (w *world) blockCalls() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	wait := func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
@@ -188,8 +188,8 @@ func (w *world) rewrite(rows ...cellconfig.Document) {
 	}
 }
 
-// there returns the rows as they are.
-func (w *world) there(refs ...cellconfig.Ref) []cellconfig.Document {
+// rowsOf returns the rows as they are.
+func (w *world) rowsOf(refs ...cellconfig.Ref) []cellconfig.Document {
 	w.t.Helper()
 	got, err := w.table.Get(context.Background(), refs...)
 	if err != nil {

@@ -75,14 +75,15 @@ func FuzzParse(f *testing.F) {
 		mode, err := killswitch.Parse(document)
 		if err != nil {
 			if mode != limit.Enforce || !problems.MatchString(err.Error()) {
-				t.Fatalf("%q: %s, %q", document, mode, err)
+				t.Fatalf("the document %q: mode %s, error %q; want enforce, and an error that repeats nothing of "+
+					"the document", document, mode, err)
 			}
 			return
 		}
 		var whole map[string]string
 		if json.Unmarshal(document, &whole) != nil || !maps.Equal(whole, map[string]string{"mode": mode.String()}) ||
 			mode > limit.Off {
-			t.Fatalf("%q is taken for %s", document, mode)
+			t.Fatalf("the document %q is accepted as the mode %s", document, mode)
 		}
 	})
 }

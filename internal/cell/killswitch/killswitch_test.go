@@ -76,8 +76,8 @@ func (w *world) lines(text string) int {
 	return strings.Count(w.log.String(), text)
 }
 
-// virtually runs a test of a switch in virtual time.
-func virtually(t *testing.T, test func(t *testing.T, w *world)) {
+// runInVirtualTime runs a test of a switch in virtual time.
+func runInVirtualTime(t *testing.T, test func(t *testing.T, w *world)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{t: t}
@@ -112,15 +112,15 @@ func (w *world) poll() time.Duration {
 	return time.Since(began)
 }
 
-// busy makes ten calls in each second.
-func (w *world) busy(d time.Duration) {
+// callOften makes ten calls in each second.
+func (w *world) callOften(d time.Duration) {
 	for end := time.Now().Add(d); time.Now().Before(end); {
 		w.poll()
 		<-time.After(100 * time.Millisecond)
 	}
 }
 
-func (w *world) is(want limit.Mode) {
+func (w *world) wantMode(want limit.Mode) {
 	w.t.Helper()
 	if got := w.Mode(); got != want {
 		w.t.Errorf("the mode is %s, want %s", got, want)
@@ -132,19 +132,19 @@ func document(m limit.Mode) string { return fmt.Sprintf(`{"mode":%q}`, m) }
 // Guarantees that a busy environment has a new mode within 18 s, as the documentation states, and that AppConfig is
 // not asked more often than it allows.
 func TestBusyHearsWithinTheBound(t *testing.T) {
-	virtually(t, func(t *testing.T, w *world) {
-		w.is(limit.Enforce)
+	runInVirtualTime(t, func(t *testing.T, w *world) {
+		w.wantMode(limit.Enforce)
 		if w.made != 0 {
-			t.Error("a client is made before anybody polls")
+			t.Error("a client is made before the first poll, want none")
 		}
 		w.service.Set(document(limit.Enforce))
 		began := time.Now()
-		w.busy(time.Second)
+		w.callOften(time.Second)
 		for i, mode := range []limit.Mode{limit.Shadow, limit.Off, limit.Enforce, limit.Shadow} {
-			w.busy(time.Duration(i) * 4 * time.Second) // at various times between two polls
+			w.callOften(time.Duration(i) * 4 * time.Second) // at various times between two polls
 			w.service.Set(document(mode))
-			w.busy(18*time.Second + 200*time.Millisecond)
-			w.is(mode)
+			w.callOften(18*time.Second + 200*time.Millisecond)
+			w.wantMode(mode)
 		}
 		if n, most := w.service.Calls(killswitchtest.Configuration),
 			int(time.Since(began)/(15*time.Second))+1; n > most || n < 4 {
@@ -161,14 +161,14 @@ func TestBusyHearsWithinTheBound(t *testing.T) {
 
 // Guarantees that AppConfig is asked as rarely as it wants.
 func TestIntervalIsTheServices(t *testing.T) {
-	virtually(t, func(t *testing.T, w *world) {
+	runInVirtualTime(t, func(t *testing.T, w *world) {
 		w.service.Interval = 5 * time.Minute
 		w.service.Set(document(limit.Shadow))
-		w.busy(14 * time.Minute)
+		w.callOften(14 * time.Minute)
 		if n := w.service.Calls(killswitchtest.Configuration); n != 3 || w.Failures() != 0 {
 			t.Errorf("asked %d times in 14 min, %d of them too early; want 3 times", n, w.Failures())
 		}
-		w.is(limit.Shadow)
+		w.wantMode(limit.Shadow)
 	})
 }
 
@@ -176,16 +176,16 @@ func TestIntervalIsTheServices(t *testing.T) {
 // day its session has expired, and another one begins.
 func TestThawHearsAtOnce(t *testing.T) {
 	for _, frozen := range []time.Duration{time.Minute, time.Hour, 25 * time.Hour} {
-		virtually(t, func(t *testing.T, w *world) {
+		runInVirtualTime(t, func(t *testing.T, w *world) {
 			w.service.Set(document(limit.Enforce))
 			w.poll()
 			w.service.Set(document(limit.Off))
 			<-time.After(frozen)
-			w.is(limit.Enforce)
+			w.wantMode(limit.Enforce)
 			w.poll()
-			w.is(limit.Off)
+			w.wantMode(limit.Off)
 			if w.Failures() != 0 {
-				t.Errorf("%d failures after %s", w.Failures(), frozen)
+				t.Errorf("%d failures after a freeze of %s, want none", w.Failures(), frozen)
 			}
 		})
 	}
@@ -194,7 +194,7 @@ func TestThawHearsAtOnce(t *testing.T) {
 // Guarantees that a poll that a freeze has cut is abandoned when the environment thaws, and does not prevent another.
 func TestFreezeWithinAPoll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := &cut{}
+		c := &hangsAtFirst{}
 		s, err := killswitch.New(killswitch.Config{Application: "a", Environment: "e", Profile: "p", Wait: wait,
 			Client: func() killswitch.Client { return c }, Log: slog.New(slog.DiscardHandler)})
 		if err != nil {
@@ -204,7 +204,7 @@ func TestFreezeWithinAPoll(t *testing.T) {
 		now := time.Now()
 		s.Poll(t.Context(), now)
 		if c.begun.Load() != 1 || s.Mode() != limit.Enforce {
-			t.Fatalf("%d sessions, mode %s", c.begun.Load(), s.Mode())
+			t.Fatalf("%d sessions, mode %s; want one session, and enforce", c.begun.Load(), s.Mode())
 		}
 		// The wall clock advances while the process and its monotonic clock stand still.
 		s.Poll(t.Context(), now.Round(0).Add(time.Hour))
@@ -214,10 +214,10 @@ func TestFreezeWithinAPoll(t *testing.T) {
 	})
 }
 
-// cut is a client whose first call never returns by itself.
-type cut struct{ begun atomic.Int64 }
+// hangsAtFirst is a client whose first call never returns by itself.
+type hangsAtFirst struct{ begun atomic.Int64 }
 
-func (c *cut) StartConfigurationSession(
+func (c *hangsAtFirst) StartConfigurationSession(
 	ctx context.Context, _ *appconfigdata.StartConfigurationSessionInput, _ ...func(*appconfigdata.Options),
 ) (*appconfigdata.StartConfigurationSessionOutput, error) {
 	if c.begun.Add(1) == 1 {
@@ -227,7 +227,7 @@ func (c *cut) StartConfigurationSession(
 	return &appconfigdata.StartConfigurationSessionOutput{InitialConfigurationToken: aws.String("t")}, nil
 }
 
-func (c *cut) GetLatestConfiguration(
+func (c *hangsAtFirst) GetLatestConfiguration(
 	context.Context, *appconfigdata.GetLatestConfigurationInput, ...func(*appconfigdata.Options),
 ) (*appconfigdata.GetLatestConfigurationOutput, error) {
 	return &appconfigdata.GetLatestConfigurationOutput{Configuration: []byte(`{"mode":"off"}`)}, nil
@@ -252,27 +252,27 @@ func TestFaultsKeepTheMode(t *testing.T) {
 	for name, fault := range faults {
 		for _, known := range []bool{true, false} {
 			t.Run(fmt.Sprintf("%s, heard before: %v", name, known), func(t *testing.T) {
-				virtually(t, func(t *testing.T, w *world) {
+				runInVirtualTime(t, func(t *testing.T, w *world) {
 					want := limit.Enforce
 					if known {
 						want = limit.Shadow
 						w.service.Set(document(want))
-						w.busy(time.Second)
-						w.is(want)
+						w.callOften(time.Second)
+						w.wantMode(want)
 					}
 					w.service.Expire() // so that sessions are begun too
 					w.service.Fail(fault, -1)
 					w.service.Set(document(limit.Off))
-					w.busy(3 * time.Minute)
-					w.is(want)
+					w.callOften(3 * time.Minute)
+					w.wantMode(want)
 					failures := w.Failures()
 					if failures < 3 || w.lines("the kill switch cannot be read") != 1 {
 						t.Errorf("%d failures, %d lines; want several, and one line", failures,
 							w.lines("the kill switch cannot be read"))
 					}
 					w.service.Fail(killswitchtest.Fault{}, 0)
-					w.busy(72*time.Second + 200*time.Millisecond)
-					w.is(limit.Off)
+					w.callOften(72*time.Second + 200*time.Millisecond)
+					w.wantMode(limit.Off)
 					if w.Failures() > failures+1 || w.lines("can be read again") != 1 {
 						t.Errorf("%d failures after %d, %d lines; want none after the fault, and one line",
 							w.Failures(), failures, w.lines("can be read again"))
@@ -285,13 +285,13 @@ func TestFaultsKeepTheMode(t *testing.T) {
 
 // Guarantees that a lost answer loses no mode: its token is used up, and a new session has the whole document again.
 func TestLostAnswer(t *testing.T) {
-	virtually(t, func(t *testing.T, w *world) {
+	runInVirtualTime(t, func(t *testing.T, w *world) {
 		w.service.Set(document(limit.Enforce))
-		w.busy(time.Second)
+		w.callOften(time.Second)
 		w.service.Fail(killswitchtest.Fault{Lose: true, On: killswitchtest.Configuration}, 1)
 		w.service.Set(document(limit.Shadow))
-		w.busy(20 * time.Second)
-		w.is(limit.Shadow)
+		w.callOften(20 * time.Second)
+		w.wantMode(limit.Shadow)
 		if n := w.service.Calls(killswitchtest.Session); n != 2 || w.Failures() != 0 {
 			t.Errorf("%d sessions, %d failures; want a second session within the same poll", n, w.Failures())
 		}
@@ -304,35 +304,35 @@ func TestBadDocumentKeepsTheMode(t *testing.T) {
 	for _, bad := range []string{`{"mode":"not-to-be-seen"}`, `{"mode":"off","not-to-be-seen":1}`, "not-to-be-seen",
 		"", `{"mode":"off"`, strings.Repeat("x", 1<<20)} {
 		for _, known := range []bool{true, false} {
-			virtually(t, func(t *testing.T, w *world) {
+			runInVirtualTime(t, func(t *testing.T, w *world) {
 				want := limit.Enforce
 				if known {
 					want = limit.Shadow
 					w.service.Set(document(want))
-					w.busy(time.Second)
+					w.callOften(time.Second)
 				}
 				w.service.Set(bad)
 				w.service.Expire() // an empty document differs from "unchanged" only in a new session
-				w.busy(2 * time.Minute)
-				w.is(want)
+				w.callOften(2 * time.Minute)
+				w.wantMode(want)
 				if n := w.Failures(); n < 6 || w.lines("level=ERROR") != 1 {
 					t.Errorf("%.40q: %d counted, %d lines; want each poll, and one line", bad, n,
 						w.lines("level=ERROR"))
 				}
 				w.service.Expire()
-				w.busy(time.Minute)
+				w.callOften(time.Minute)
 				if n := w.lines("level=ERROR"); n != 1 {
-					t.Errorf("%.40q: %d lines for one document", bad, n)
+					t.Errorf("the document %.40q has %d log lines, want one", bad, n)
 				}
 				w.service.Set(bad + " ")
-				w.busy(20 * time.Second)
+				w.callOften(20 * time.Second)
 				w.service.Set(document(limit.Off))
-				w.busy(18*time.Second + 200*time.Millisecond)
-				w.is(limit.Off)
+				w.callOften(18*time.Second + 200*time.Millisecond)
+				w.wantMode(limit.Off)
 				n := w.Failures()
-				w.busy(time.Minute)
+				w.callOften(time.Minute)
 				if w.Failures() != n {
-					t.Errorf("%.40q: still counted when it is gone", bad)
+					t.Errorf("the document %.40q is still counted after a valid one has replaced it", bad)
 				}
 			})
 		}
@@ -341,11 +341,11 @@ func TestBadDocumentKeepsTheMode(t *testing.T) {
 
 // Guarantees that an AppConfig that hangs delays one call briefly, and not every call.
 func TestPollHoldsNobodyUp(t *testing.T) {
-	virtually(t, func(t *testing.T, w *world) {
+	runInVirtualTime(t, func(t *testing.T, w *world) {
 		w.service.Fail(killswitchtest.Fault{Hang: true}, -1)
 		w.Begin(time.Now())
 		if w.Mode() != limit.Enforce {
-			t.Error("it waits for the mode")
+			t.Error("the mode is not enforce before the first answer: the poll must not wait for it")
 		}
 		held, longest, calls := time.Duration(0), time.Duration(0), 0
 		for end := time.Now().Add(5 * time.Second); time.Now().Before(end); calls++ {
@@ -362,7 +362,7 @@ func TestPollHoldsNobodyUp(t *testing.T) {
 
 // Guarantees that concurrent calls see one mode or the other, and share a poll.
 func TestManyAtOnce(t *testing.T) {
-	virtually(t, func(t *testing.T, w *world) {
+	runInVirtualTime(t, func(t *testing.T, w *world) {
 		w.service.Set(document(limit.Shadow))
 		var all sync.WaitGroup
 		for range 64 {
@@ -370,7 +370,7 @@ func TestManyAtOnce(t *testing.T) {
 				for range 20 {
 					w.poll()
 					if m := w.Mode(); m != limit.Shadow {
-						t.Errorf("mode %s after a poll", m)
+						t.Errorf("the mode after a poll is %s, want shadow", m)
 					}
 					<-time.After(time.Second)
 				}
@@ -385,7 +385,7 @@ func TestManyAtOnce(t *testing.T) {
 
 // Guarantees that missing settings are named.
 func TestConfig(t *testing.T) {
-	client := func() killswitch.Client { return &cut{} }
+	client := func() killswitch.Client { return &hangsAtFirst{} }
 	for want, c := range map[string]killswitch.Config{
 		"Client":      {Application: "a", Environment: "e", Profile: "p", Wait: wait},
 		"Application": {Client: client, Environment: "e", Profile: "p", Wait: wait},

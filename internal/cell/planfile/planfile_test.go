@@ -43,7 +43,7 @@ func watch(t *testing.T, file string) *watched {
 	t.Cleanup(func() {
 		cancel()
 		if err := <-done; err != nil {
-			t.Errorf("Watch: %v", err)
+			t.Errorf("Watch = %v, want no error", err)
 		}
 	})
 	<-ready
@@ -80,7 +80,7 @@ func eventually(t *testing.T, what string, holds func() bool) {
 
 func (w *watched) plans() int { return len(w.Current().Config.Plans()) }
 
-func two(id string) string {
+func twoPlans(id string) string {
 	return onePlan + strings.Replace(onePlan[len("plans:\n"):], "free", id, 1)
 }
 
@@ -88,10 +88,10 @@ func two(id string) string {
 // place, and that a later valid file is loaded.
 func TestHotReload(t *testing.T) {
 	w := watch(t, newFile(t))
-	write(t, w.file, two("pro"))
+	write(t, w.file, twoPlans("pro"))
 	eventually(t, "two plans in force", func() bool { return w.plans() == 2 })
 
-	write(t, w.file, two("pro")+"      - { id: burst, rat: 1 }\n")
+	write(t, w.file, twoPlans("pro")+"      - { id: burst, rat: 1 }\n")
 	eventually(t, "the bad file reported", func() bool { _, err := w.Status(); return err != nil })
 	if w.plans() != 2 {
 		t.Errorf("%d plans after a bad file, want the 2 of the last good one", w.plans())
@@ -100,7 +100,7 @@ func TestHotReload(t *testing.T) {
 		t.Errorf("status = %v, want the file and line 8", err)
 	}
 	if text := w.logs.String(); !strings.Contains(text, "plans.yaml:8:") || !strings.Contains(text, "last valid") {
-		t.Errorf("the log does not say where: %s", text)
+		t.Errorf("the log does not name the file and line, or that the last valid plans stay in use: %s", text)
 	}
 
 	write(t, w.file, onePlan)
@@ -128,7 +128,7 @@ func TestReloadSeesRenamesAndLinks(t *testing.T) {
 		}
 	}
 	write(t, filepath.Join(dir, "v1", "plans.yaml"), onePlan)
-	write(t, filepath.Join(dir, "v2", "plans.yaml"), two("pro"))
+	write(t, filepath.Join(dir, "v2", "plans.yaml"), twoPlans("pro"))
 	link := filepath.Join(dir, "plans.yaml")
 	if err := os.Symlink(filepath.Join("v1", "plans.yaml"), link); err != nil {
 		t.Skip(err)
@@ -164,7 +164,7 @@ func TestChangeRightAfterReloadIsSeen(t *testing.T) {
 		}
 	}
 	write(t, filepath.Join(dir, "v1", "plans.yaml"), onePlan)
-	write(t, filepath.Join(dir, "v2", "plans.yaml"), two("pro"))
+	write(t, filepath.Join(dir, "v2", "plans.yaml"), twoPlans("pro"))
 	write(t, filepath.Join(dir, "v2", "other"), onePlan)
 	link := filepath.Join(dir, "plans.yaml")
 	if err := os.Symlink(filepath.Join("v1", "plans.yaml"), link); err != nil {
@@ -222,10 +222,10 @@ func TestApplyMayRefuse(t *testing.T) {
 		}})
 	if err != nil || len(applied) != 1 || len(applied[0]) != 1 || applied[0][0].Name != file ||
 		string(applied[0][0].Data) != onePlan {
-		t.Fatalf("applied %v, %v", applied, err)
+		t.Fatalf("applied %v, error %v; want the sources of the file, and no error", applied, err)
 	}
 	refuse = errors.New("not today")
-	write(t, file, two("pro"))
+	write(t, file, twoPlans("pro"))
 	if err := p.Reload(); !errors.Is(err, refuse) || len(p.Current().Config.Plans()) != 1 {
 		t.Errorf("a refused file gives %v, and %d plans are in force, want 1", err, len(p.Current().Config.Plans()))
 	}

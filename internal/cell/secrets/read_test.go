@@ -25,31 +25,32 @@ var broken = map[string]struct {
 	arrange func(*secretstest.Manager)
 	cause   string
 }{
-	"down":      {fails(secretstest.Down()), "InternalServiceError"},
-	"throttled": {fails(secretstest.Throttled()), "ThrottlingException: Rate exceeded"},
-	"forbidden": {fails(secretstest.Fault{Code: "AccessDeniedException",
+	"down":      {withFault(secretstest.Down()), "InternalServiceError"},
+	"throttled": {withFault(secretstest.Throttled()), "ThrottlingException: Rate exceeded"},
+	"forbidden": {withFault(secretstest.Fault{Code: "AccessDeniedException",
 		Message: "not authorized to perform: secretsmanager:GetSecretValue"}), "AccessDeniedException: not authorized"},
-	"a long story":   {fails(secretstest.Fault{Code: "X", Message: strings.Repeat("x", 9000)}), "X: xxx"},
-	"dropped":        {fails(secretstest.Fault{Drop: true}), "EOF"},
-	"hangs":          {fails(secretstest.Fault{Hang: true}), "longer than"},
+	"a long story":   {withFault(secretstest.Fault{Code: "X", Message: strings.Repeat("x", 9000)}), "X: xxx"},
+	"dropped":        {withFault(secretstest.Fault{Drop: true}), "EOF"},
+	"hangs":          {withFault(secretstest.Fault{Hang: true}), "longer than"},
 	"removed":        {func(m *secretstest.Manager) { m.Remove(name) }, "ResourceNotFoundException"},
 	"binary":         {func(m *secretstest.Manager) { m.SetBinary(name, pepper2) }, "the secret is binary"},
 	"garbage inside": {func(m *secretstest.Manager) { m.Set(name, string(pepper2)) }, "not JSON at byte 1"},
 	"another form": {func(m *secretstest.Manager) { m.Set(name, `{"redis":{"password":1}}`) },
 		"redis.password: not a string"},
-	"garbage": {fails(secretstest.Fault{Body: `{"SecretString": PEPPER-two`}),
+	"garbage": {withFault(secretstest.Fault{Body: `{"SecretString": PEPPER-two`}),
 		"the answer cannot be read"},
-	"a proxy's page": {fails(secretstest.Fault{Body: "<html>PEPPER-two is not here",
+	"a proxy's page": {withFault(secretstest.Fault{Body: "<html>PEPPER-two is not here",
 		Status: http.StatusBadGateway}), "the answer cannot be read (status 502)"},
-	"an error that is none": {fails(secretstest.Fault{Body: `{"__type": {"PEPPER-two": 1}, "Message": [PEPPER-two`,
+	"an error that is none": {withFault(secretstest.Fault{Body: `{"__type": {"PEPPER-two": 1}, "Message": [PEPPER-two`,
 		Status: http.StatusBadRequest}), "the answer cannot be read (status 400)"},
-	"another type": {fails(secretstest.Fault{Body: `{"SecretString": {"PEPPER-two": "PEPPER-two"}, "VersionId": "x",` +
+	"another type": {withFault(secretstest.Fault{Body: `{"SecretString": {"PEPPER-two": "PEPPER-two"}, "VersionId": ` +
+		`"x",` +
 		` "VersionStages": ["AWSCURRENT"]}`}),
 		"the answer cannot be read"},
-	"an empty answer": {fails(secretstest.Fault{Body: `{}`}), "does not have the stage"},
-	"no value": {fails(secretstest.Fault{Body: `{"VersionId": "x", "VersionStages": ["AWSCURRENT"]}`}),
+	"an empty answer": {withFault(secretstest.Fault{Body: `{}`}), "does not have the stage"},
+	"no value": {withFault(secretstest.Fault{Body: `{"VersionId": "x", "VersionStages": ["AWSCURRENT"]}`}),
 		"the answer cannot be read"},
-	"no version": {fails(secretstest.Fault{Body: `{"SecretString": "{}", "VersionStages": ["AWSCURRENT"]}`}),
+	"no version": {withFault(secretstest.Fault{Body: `{"SecretString": "{}", "VersionStages": ["AWSCURRENT"]}`}),
 		"the answer cannot be read"},
 	"a pending one": {func(m *secretstest.Manager) {
 		m.Stage(name, form{AddressKey: pepper2}.text())
@@ -57,7 +58,7 @@ var broken = map[string]struct {
 	}, "does not have the stage AWSCURRENT"},
 }
 
-func fails(f secretstest.Fault) func(*secretstest.Manager) {
+func withFault(f secretstest.Fault) func(*secretstest.Manager) {
 	return func(m *secretstest.Manager) { m.Fail(f, -1) }
 }
 
@@ -68,7 +69,7 @@ func TestUnavailable(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				m := new(secretstest.Manager)
-				m.Set(name, whole().text())
+				m.Set(name, wholeForm().text())
 				b.arrange(m)
 				s, log := open(t, sdk(m), func(c *secrets.Config) { c.Wait = secrets.ReadTimeout + time.Second })
 				if what == "hangs" {
@@ -79,12 +80,12 @@ func TestUnavailable(t *testing.T) {
 				if took := time.Since(began); took > secrets.ReadTimeout {
 					t.Errorf("Get took %v, want at most %v", took, secrets.ReadTimeout)
 				}
-				pass(secrets.ReadTimeout)
+				waitFor(secrets.ReadTimeout)
 				if n := log.count("the secret cannot be read"); n != 1 {
 					t.Errorf("the log says %d times that it cannot be read, want once: %s", n, log)
 				}
 				if len(log.String()) > 1000 {
-					t.Errorf("the log line has %d bytes", len(log.String()))
+					t.Errorf("the log line has %d bytes, want at most 1000", len(log.String()))
 				}
 			})
 		})
@@ -98,21 +99,21 @@ func TestLastKnownGood(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				m := new(secretstest.Manager)
-				first := m.Set(name, whole().text())
+				first := m.Set(name, wholeForm().text())
 				s, log := open(t, sdk(m))
 				good := get(t, s)
 				b.arrange(m)
 				for range 200 {
-					pass(time.Minute)
+					waitFor(time.Minute)
 					began := time.Now()
 					if v := get(t, s); v != good {
 						t.Fatalf("Get = %v, want what was read before", v)
 					}
 					if took := time.Since(began); took > secrets.ReplaceWait {
-						t.Fatalf("Get took %v although there are values", took)
+						t.Fatalf("Get took %v although there are values, want at most half a second", took)
 					}
 				}
-				pass(secrets.ReadTimeout) // ends a read in progress
+				waitFor(secrets.ReadTimeout) // ends a read in progress
 				stats := s.Stats()
 				if stats.Failures < 50 || stats.Failures > 200 || stats.Version != first ||
 					time.Since(stats.From) < 3*time.Hour {
@@ -124,7 +125,7 @@ func TestLastKnownGood(t *testing.T) {
 				}
 				m.Fail(secretstest.Fault{}, 0)
 				again := m.Set(name, form{Peppers: map[string][]byte{"p2": pepper2}}.text())
-				pass(2 * secrets.MaxBackoff)
+				waitFor(2 * secrets.MaxBackoff)
 				get(t, s)
 				synctest.Wait()
 				if v := get(t, s); v.Version() != again || time.Since(s.Stats().From) > time.Minute {
@@ -148,7 +149,7 @@ func TestBackoff(t *testing.T) {
 				began, before := time.Now(), m.Calls()
 				wantUnavailable(t, s, "ResourceNotFoundException")
 				if took := time.Since(began); took != 0 {
-					t.Fatalf("Get took %v, want to be told at once", took)
+					t.Fatalf("Get took %v, want an error without a wait", took)
 				}
 				if m.Calls() > before {
 					if !last.IsZero() {
@@ -156,7 +157,7 @@ func TestBackoff(t *testing.T) {
 					}
 					last = began
 				}
-				pass(200 * time.Millisecond)
+				waitFor(200 * time.Millisecond)
 			}
 		}
 		for n, gap := range gaps[0] {
@@ -169,7 +170,7 @@ func TestBackoff(t *testing.T) {
 			t.Errorf("%d reads in ten minutes, want about 14", len(gaps[0])+1)
 		}
 		if fmt.Sprint(gaps[0]) == fmt.Sprint(gaps[1]) {
-			t.Errorf("two instances ask at the same times: %v", gaps[0])
+			t.Errorf("two instances read at the same times, want different ones: %v", gaps[0])
 		}
 	})
 }
@@ -179,18 +180,18 @@ func TestBackoff(t *testing.T) {
 func TestRotation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := new(secretstest.Manager)
-		first := m.Set(name, whole().text())
+		first := m.Set(name, wholeForm().text())
 		s, log := open(t, sdk(m))
 		was := get(t, s)
 		if was.Version() != first {
 			t.Fatalf("the version is %s, want %s", was.Version(), first)
 		}
-		next := whole()
+		next := wholeForm()
 		next.Peppers = map[string][]byte{"p1": pepper1, "p2": pepper2}
 		next.Redis.Password = passwords[1]
 		second := m.Stage(name, next.text())
 		refresh := func() *secrets.Values {
-			pass(secrets.DefaultRefresh * 6 / 5)
+			waitFor(secrets.DefaultRefresh * 6 / 5)
 			get(t, s)
 			synctest.Wait()
 			return get(t, s)
@@ -202,19 +203,19 @@ func TestRotation(t *testing.T) {
 			}
 		}
 		if n := m.Calls() - calls; n != 5 {
-			t.Errorf("%d reads in 5 refreshes", n)
+			t.Errorf("%d reads in 5 refreshes, want 5", n)
 		}
 		if !m.Finish(name) {
-			t.Fatal("the stand-in has no rotation to finish")
+			t.Fatal("the local substitute has no rotation to finish")
 		}
 		if v := refresh(); v.Version() != second {
 			t.Errorf("after the rotation Get = %v, want version %s", v, second)
 		}
 		if _, password, err := s.RedisCredentials(t.Context()); password != passwords[1] || err != nil {
-			t.Errorf("after the rotation the password is not the new one: %v", err)
+			t.Errorf("after the rotation the login has another password than the new one: %v", err)
 		}
 		if n := log.count(second); n != 1 {
-			t.Errorf("the log tells of the new version %d times, want once: %s", n, log)
+			t.Errorf("the log reports the new version %d times, want once: %s", n, log)
 		}
 	})
 }
@@ -227,8 +228,8 @@ func TestUpkeep(t *testing.T) {
 		var last string
 		step := func(what string, after time.Duration, delay, wait time.Duration, renewed bool) {
 			t.Helper()
-			pass(after)
-			version := m.Set(name, whole().text())
+			waitFor(after)
+			version := m.Set(name, wholeForm().text())
 			m.Fail(secretstest.Fault{Delay: delay}, -1)
 			began := time.Now()
 			v := get(t, s)
@@ -236,14 +237,14 @@ func TestUpkeep(t *testing.T) {
 				t.Errorf("%s: Get took %v and the new version is there: %v; want %v, %v", what, took,
 					v.Version() == version, wait, renewed)
 			}
-			pass(secrets.ReadTimeout)
+			waitFor(secrets.ReadTimeout)
 			last = version
 		}
 		const slow = 200 * time.Millisecond
 		step("young", secrets.DefaultRefresh/2, slow, 0, false)
 		step("old", secrets.DefaultRefresh*7/10, slow, 0, false)
 		if v := get(t, s); v.Version() != last {
-			t.Errorf("what was read beside is not there: %v", v)
+			t.Errorf("the version that was read in the background is not in use: %v", v)
 		}
 		step("thawed", 24*time.Hour, slow, slow, true)
 		step("thawed, and Secrets Manager is slow", 24*time.Hour, 3*time.Second, secrets.ReplaceWait, false)
@@ -253,7 +254,7 @@ func TestUpkeep(t *testing.T) {
 		}
 		synctest.Wait()
 		if m.Calls() == calls {
-			t.Error("after the clock was set back by an hour nothing is read")
+			t.Error("nothing is read after the clock was set back by an hour, want a read")
 		}
 	})
 }
@@ -263,14 +264,14 @@ func TestUpkeep(t *testing.T) {
 func TestOnlyAYoungReadIsWaitedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, s := opened(t)
-		pass(24 * time.Hour)
+		waitFor(24 * time.Hour)
 		m.Fail(secretstest.Fault{Hang: true}, -1)
 		var waited time.Duration
 		for range 40 {
 			began := time.Now()
 			get(t, s)
 			waited += time.Since(began)
-			pass(100 * time.Millisecond)
+			waitFor(100 * time.Millisecond)
 		}
 		if waited != secrets.ReplaceWait {
 			t.Errorf("40 calls one after the other waited %v, want %v once", waited, secrets.ReplaceWait)
@@ -283,7 +284,7 @@ func TestOnlyAYoungReadIsWaitedFor(t *testing.T) {
 func TestFrozenRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := new(secretstest.Manager)
-		m.Set(name, whole().text())
+		m.Set(name, wholeForm().text())
 		s, log := open(t, sdk(m))
 		m.Fail(secretstest.Fault{Hang: true}, 1)
 		s.Warm(time.Now())
@@ -301,7 +302,7 @@ func TestFrozenRead(t *testing.T) {
 			return v
 		}
 		get2(thaw) // begins a read that hangs, and waits for it in vain
-		version := m.Set(name, whole().text())
+		version := m.Set(name, wholeForm().text())
 		if v := get2(thaw.Add(time.Hour)); v.Version() != version {
 			t.Errorf("after the second thaw Get = %v, want %s", v, version)
 		}
@@ -317,7 +318,7 @@ func TestFrozenRead(t *testing.T) {
 		}
 		m.Fail(secretstest.Fault{}, 0)
 		get2(thaw.Add(time.Hour)) // abandons the last of them
-		pass(secrets.ReadTimeout)
+		waitFor(secrets.ReadTimeout)
 		if f := s.Stats().Failures; f != 0 || log.count("cannot be read") != 0 {
 			t.Errorf("%d failures, want none for reads that were given up: %s", f, log)
 		}
@@ -329,8 +330,8 @@ func TestFrozenRead(t *testing.T) {
 func TestOverdueBesideAnonymise(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, s := opened(t)
-		pass(24 * time.Hour)
-		version := m.Set(name, whole().text())
+		waitFor(24 * time.Hour)
+		version := m.Set(name, wholeForm().text())
 		m.Fail(secretstest.Fault{Delay: 100 * time.Millisecond}, -1)
 		s.Anonymise(loopback)
 		if v := get(t, s); v.Version() != version {
@@ -343,18 +344,18 @@ func TestOverdueBesideAnonymise(t *testing.T) {
 func TestTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := new(secretstest.Manager)
-		m.Set(name, whole().text())
+		m.Set(name, wholeForm().text())
 		s, log := open(t, sdk(m))
 		look := func() {
 			get(t, s)
-			pass(secrets.DefaultRefresh * 6 / 5)
+			waitFor(secrets.DefaultRefresh * 6 / 5)
 		}
 		want := func(when string, fresh, failed, again int) {
 			t.Helper()
 			f, x, a := log.count("has a new version"), log.count("cannot be read"),
 				log.count("can be read again")
 			if f != fresh || x != failed || a != again {
-				t.Errorf("%s the log tells of %d versions, %d failures and %d times of their end; want %d, %d, %d: %s",
+				t.Errorf("%s the log reports %d versions, %d failures and %d ends of failures; want %d, %d, %d: %s",
 					when, f, x, a, fresh, failed, again, log)
 			}
 		}
@@ -369,10 +370,10 @@ func TestTold(t *testing.T) {
 		want("while it is away", 1, 3, 0)
 		for n := 1; n <= 3; n++ {
 			if log.count(fmt.Sprintf(`"failures":%d`, n)) != 1 {
-				t.Errorf("the log does not count failure %d: %s", n, log)
+				t.Errorf("the log has no line with %d failures: %s", n, log)
 			}
 		}
-		m.Set(name, whole().text())
+		m.Set(name, wholeForm().text())
 		look()
 		want("with another version", 2, 3, 0)
 		m.Fail(secretstest.Fault{Code: "AccessDeniedException"}, 1)
@@ -386,21 +387,21 @@ func TestTold(t *testing.T) {
 func TestWarm(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := new(secretstest.Manager)
-		m.Set(name, whole().text())
+		m.Set(name, wholeForm().text())
 		m.Fail(secretstest.Fault{Delay: time.Second}, -1)
 		s, _ := open(t, sdk(m))
 		began := time.Now()
 		s.Warm(began)
 		s.Warm(began)
 		if took := time.Since(began); took != 0 {
-			t.Errorf("Warm took %v", took)
+			t.Errorf("Warm took %v, want no wait", took)
 		}
-		pass(900 * time.Millisecond)
+		waitFor(900 * time.Millisecond)
 		get(t, s)
 		if took := time.Since(began); took != time.Second || m.Calls() != 1 {
 			t.Errorf("the values are there after %v and %d reads, want a second and one", took, m.Calls())
 		}
-		pass(time.Minute)
+		waitFor(time.Minute)
 		s.Warm(time.Now())
 		synctest.Wait()
 		if n := m.Calls(); n != 1 {
@@ -417,7 +418,7 @@ func TestRenew(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				m := new(secretstest.Manager)
-				m.Set(name, whole().text())
+				m.Set(name, wholeForm().text())
 				s, _ := open(t, sdk(m, func(o *secretsmanager.Options) { o.RetryMaxAttempts = 1 }))
 				renew := func() *secrets.Values {
 					v, err := s.Renew(t.Context(), time.Now())
@@ -427,8 +428,8 @@ func TestRenew(t *testing.T) {
 					return v
 				}
 				renew() // before the first read, Renew works as Get
-				pass(secrets.DefaultCooldown)
-				second := m.Set(name, whole().text())
+				waitFor(secrets.DefaultCooldown)
+				second := m.Set(name, wholeForm().text())
 				if v := renew(); v.Version() != second {
 					t.Errorf("Renew = %v, want %s at once", v, second)
 				}
@@ -444,12 +445,12 @@ func TestRenew(t *testing.T) {
 					}
 					if m.Calls() > calls {
 						if gap := began.Sub(last); gap < secrets.DefaultCooldown {
-							t.Errorf("a read comes %v after the one before", gap)
+							t.Errorf("a read comes %v after the one before, want at least the cooldown", gap)
 						}
 						last = began
 					}
 					waited += time.Since(began)
-					pass(100 * time.Millisecond)
+					waitFor(100 * time.Millisecond)
 				}
 				reads := m.Calls() - before
 				// Waiting adds some time.
@@ -469,7 +470,7 @@ func TestRenew(t *testing.T) {
 func TestClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := new(secretstest.Manager)
-		m.Set(name, whole().text())
+		m.Set(name, wholeForm().text())
 		m.Fail(secretstest.Fault{Hang: true}, -1)
 		s, log := open(t, sdk(m))
 		s.Warm(time.Now())
@@ -479,21 +480,21 @@ func TestClose(t *testing.T) {
 		calls := m.Calls()
 		wantUnavailable(t, s, "")
 		if _, _, err := s.RedisCredentials(t.Context()); !errors.Is(err, secrets.ErrUnavailable) {
-			t.Errorf("RedisCredentials after Close = %v", err)
+			t.Errorf("RedisCredentials after Close = %v, want ErrUnavailable", err)
 		}
 		fresh, _ := open(t, sdk(m))
 		fresh.Close()
 		wantUnavailable(t, fresh, "cut off")
 		if m.Calls() != calls || log.String() != "" {
-			t.Errorf("after Close there are %d reads and a log: %s", m.Calls()-calls, log)
+			t.Errorf("after Close there are %d reads and these log lines, want none: %s", m.Calls()-calls, log)
 		}
 		m.Fail(secretstest.Fault{}, 0)
 		had, _ := open(t, sdk(m))
 		v := get(t, had)
 		had.Close()
-		pass(time.Hour)
+		waitFor(time.Hour)
 		if get(t, had) != v {
-			t.Error("Close took the values away")
+			t.Error("after Close, Get does not return the values that were read before")
 		}
 	})
 }
@@ -517,15 +518,15 @@ func TestPanic(t *testing.T) {
 // Guarantees that a client that is configured to log its messages does not log secrets.
 func TestClientLogsNothing(t *testing.T) {
 	m := new(secretstest.Manager)
-	m.Set(name, whole().text())
+	m.Set(name, wholeForm().text())
 	log := new(lines)
 	loud := sdk(m, func(o *secretsmanager.Options) {
 		o.ClientLogMode = aws.LogResponseWithBody | aws.LogRequestWithBody
 		o.Logger = logging.NewStandardLogger(log)
 	})
 	if _, err := loud.GetSecretValue(t.Context(),
-		&secretsmanager.GetSecretValueInput{SecretId: aws.String(name)}); err != nil || shown(log.String()) == "" {
-		t.Fatalf("the client logs nothing by itself, so this test says nothing: %v", err)
+		&secretsmanager.GetSecretValueInput{SecretId: aws.String(name)}); err != nil || secretsIn(log.String()) == "" {
+		t.Fatalf("the test shows nothing: a client without the cache's options logs no secret: %v", err)
 	}
 	before := len(log.String())
 	s, _ := open(t, loud)
@@ -537,7 +538,7 @@ func TestClientLogsNothing(t *testing.T) {
 func TestConcurrently(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := new(secretstest.Manager)
-		m.Set(name, whole().text())
+		m.Set(name, wholeForm().text())
 		s, _ := open(t, sdk(m), func(c *secrets.Config) { c.Cooldown = time.Second })
 		var all sync.WaitGroup
 		for range 8 {
@@ -545,7 +546,7 @@ func TestConcurrently(t *testing.T) {
 				for range 200 {
 					v := get(t, s)
 					if hashes, err := v.Peppers().Hashes("a-key-made-elsewhere"); err != nil || len(hashes) != 1 {
-						t.Errorf("%d hashes, %v", len(hashes), err)
+						t.Errorf("%d hashes, error %v; want one hash", len(hashes), err)
 					}
 					if _, _, err := s.RedisCredentials(t.Context()); err != nil {
 						t.Error(err)
@@ -554,7 +555,7 @@ func TestConcurrently(t *testing.T) {
 						t.Error(err)
 					}
 					if s.Anonymise(loopback) == "" || s.Stats().Version == "" {
-						t.Error("no name or version")
+						t.Error("an address has no name, or the stats have no version")
 					}
 					timer := time.NewTimer(5 * time.Second)
 					<-timer.C
@@ -564,7 +565,7 @@ func TestConcurrently(t *testing.T) {
 		all.Go(func() {
 			for i := range 100 {
 				m.Fail([]secretstest.Fault{{}, secretstest.Down(), {Hang: true}, {Delay: time.Second}}[i%4], -1)
-				m.Set(name, whole().text())
+				m.Set(name, wholeForm().text())
 				timer := time.NewTimer(9 * time.Second)
 				<-timer.C
 			}
@@ -576,7 +577,7 @@ func TestConcurrently(t *testing.T) {
 // Guarantees, over a real connection, that the SDK's client and the local substitute understand each other.
 func TestOverHTTP(t *testing.T) {
 	m := new(secretstest.Manager)
-	m.Set(name, whole().text())
+	m.Set(name, wholeForm().text())
 	url, stop, err := m.Listen()
 	if err != nil {
 		t.Fatal(err)

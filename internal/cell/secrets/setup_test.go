@@ -57,13 +57,13 @@ func (f form) text() string {
 	return string(b)
 }
 
-func whole() form {
+func wholeForm() form {
 	return form{Peppers: map[string][]byte{"p1": pepper1}, AddressKey: addressKey,
 		Redis: &redisForm{"sluice", passwords[0]}}
 }
 
-// shown returns which of the secret values a text contains, in any encoding in which they occur; "" if none.
-func shown(text string) string {
+// secretsIn returns which of the secret values a text contains, in any encoding in which they occur; "" if none.
+func secretsIn(text string) string {
 	for _, secret := range append([]string{string(pepper1), string(pepper2), string(addressKey)}, passwords...) {
 		for _, form := range []string{secret, base64.StdEncoding.EncodeToString([]byte(secret)), secret[:9]} {
 			if strings.Contains(text, form) {
@@ -76,7 +76,7 @@ func shown(text string) string {
 
 func wantSilent(t *testing.T, what, text string) {
 	t.Helper()
-	if secret := shown(text); secret != "" {
+	if secret := secretsIn(text); secret != "" {
 		t.Errorf("%s shows %q: %s", what, secret, text)
 	}
 }
@@ -138,13 +138,13 @@ func open(t *testing.T, client secrets.Client, change ...func(*secrets.Config)) 
 // opened returns a Secrets Manager that has the whole secret, and a cache that has read it.
 func opened(t *testing.T) (*secretstest.Manager, *secrets.Cache) {
 	m := new(secretstest.Manager)
-	m.Set(name, whole().text())
+	m.Set(name, wholeForm().text())
 	s, _ := open(t, sdk(m))
 	get(t, s)
 	return m, s
 }
 
-func pass(d time.Duration) {
+func waitFor(d time.Duration) {
 	timer := time.NewTimer(d)
 	<-timer.C
 	synctest.Wait()

@@ -27,8 +27,8 @@ func TestAddresses(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for text, want := range map[string]string{whole().text(): named.Anonymise(loopback),
-			(form{Peppers: whole().Peppers}).text(): ""} {
+		for text, want := range map[string]string{wholeForm().text(): named.Anonymise(loopback),
+			(form{Peppers: wholeForm().Peppers}).text(): ""} {
 			m := new(secretstest.Manager)
 			m.Set(name, text)
 			s, _ := open(t, sdk(m))
@@ -38,7 +38,7 @@ func TestAddresses(t *testing.T) {
 			}
 			if got := values.Addresses(); (got == nil) != (want == "") || got != nil &&
 				got.Anonymise(loopback) != want {
-				t.Errorf("the key names addresses unlike the cell, want %q", want)
+				t.Errorf("the address key gives another name than the cell does, want %q", want)
 			}
 		}
 	})
@@ -53,7 +53,7 @@ func TestAnonymise(t *testing.T) {
 			t.Fatal(err)
 		}
 		m := new(secretstest.Manager)
-		m.Set(name, whole().text())
+		m.Set(name, wholeForm().text())
 		m.Fail(secretstest.Fault{Delay: time.Second}, -1)
 		s, log := open(t, sdk(m))
 		began := time.Now()
@@ -63,32 +63,32 @@ func TestAnonymise(t *testing.T) {
 			t.Errorf("before the secret is read the name is %q, then %q, after %v; want one of this process, at once",
 				own, again, time.Since(began))
 		}
-		pass(2 * time.Second)
+		waitFor(2 * time.Second)
 		if got := s.Anonymise(loopback); got != named.Anonymise(loopback) {
-			t.Errorf("the name is %q, want that of the secret's key: nobody else may have asked for it", got)
+			t.Errorf("the name is %q, want that of the secret's key: Anonymise itself must begin the read", got)
 		}
 		m.Fail(secretstest.Fault{}, 0)
 		m.Set(name, form{AddressKey: append([]byte("x"), addressKey...)}.text())
-		pass(secrets.DefaultRefresh * 6 / 5)
+		waitFor(secrets.DefaultRefresh * 6 / 5)
 		s.Anonymise(loopback)
 		synctest.Wait()
 		if got := s.Anonymise(loopback); got == own || got == named.Anonymise(loopback) {
-			t.Errorf("with a new key the name is still %q", got)
+			t.Errorf("after a change of the key the name is %q, want that of the new key", got)
 		}
-		m.Set(name, form{Peppers: whole().Peppers}.text())
-		pass(secrets.DefaultRefresh * 6 / 5)
+		m.Set(name, form{Peppers: wholeForm().Peppers}.text())
+		waitFor(secrets.DefaultRefresh * 6 / 5)
 		s.Anonymise(loopback)
 		synctest.Wait()
 		if got := s.Anonymise(loopback); got != own || s.Anonymise(loopback) != own {
 			t.Errorf("without a key the name is %q, want this process's own, %q", got, own)
 		}
 		if n, k := log.count("not read yet"), log.count("has no addressKey"); n != 1 || k != 1 {
-			t.Errorf("the log tells %d and %d times of names of this process alone, want once of each reason: %s", n,
-				k, log)
+			t.Errorf("the log reports %d and %d times that names are valid in this process only, want once for each "+
+				"reason: %s", n, k, log)
 		}
 		other, _ := open(t, sdk(new(secretstest.Manager)))
 		if other.Anonymise(loopback) == own {
-			t.Error("two processes without the key give equal names")
+			t.Error("two processes without a key give an address the same name, want different ones")
 		}
 	})
 }
@@ -98,7 +98,7 @@ func TestAnonymise(t *testing.T) {
 func TestRedisCredentials(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := new(secretstest.Manager)
-		m.Set(name, whole().text())
+		m.Set(name, wholeForm().text())
 		m.Fail(secretstest.Fault{Delay: time.Second}, -1)
 		s, _ := open(t, sdk(m))
 		login := func(want string, after time.Duration) {
@@ -111,22 +111,22 @@ func TestRedisCredentials(t *testing.T) {
 			}
 		}
 		login(passwords[0], time.Second)
-		next := whole()
+		next := wholeForm()
 		next.Redis.Password = passwords[1]
 		m.Set(name, next.text())
 		for range 10 {
 			login(passwords[0], 0)
 		}
-		pass(secrets.DefaultCooldown)
+		waitFor(secrets.DefaultCooldown)
 		login(passwords[0], 0) // this login is refused if the old password is no longer valid
-		pass(time.Second)
+		waitFor(time.Second)
 		login(passwords[1], 0)
 		if n := m.Calls(); n != 2 {
 			t.Errorf("%d reads, want 2", n)
 		}
 		m.Fail(secretstest.Fault{}, 0)
 		m.Set(name, form{AddressKey: addressKey}.text())
-		pass(secrets.DefaultCooldown)
+		waitFor(secrets.DefaultCooldown)
 		if _, err := s.Renew(t.Context(), time.Now()); err != nil {
 			t.Error(err)
 		}
@@ -153,7 +153,7 @@ func TestRedisPasswordRotates(t *testing.T) {
 	}
 	do("ACL", "SETUSER", "sluice", "on", ">"+passwords[0], "~*", "+@all")
 	m := new(secretstest.Manager)
-	m.Set(name, whole().text())
+	m.Set(name, wholeForm().text())
 	s, _ := open(t, sdk(m), func(c *secrets.Config) { c.Cooldown = time.Nanosecond })
 	store, err := redis.New(t.Context(), redis.Config{Addrs: []string{server.Addr}, Credentials: s.RedisCredentials})
 	if err != nil {
@@ -173,15 +173,15 @@ func TestRedisPasswordRotates(t *testing.T) {
 		return err
 	}
 	if err := entered(); err != nil {
-		t.Fatalf("with the first password: %v", err)
+		t.Fatalf("a connection with the first password: %v, want no error", err)
 	}
-	next := whole()
+	next := wholeForm()
 	next.Redis.Password = passwords[1]
 	m.Set(name, next.text())
 	do("ACL", "SETUSER", "sluice", "resetpass", ">"+passwords[1])
 	do("CLIENT", "KILL", "USER", "sluice")
 	if err := entered(); err != nil {
-		t.Errorf("after the rotation: %v", err)
+		t.Errorf("a connection after the rotation: %v, want no error", err)
 	}
 }
 
@@ -202,7 +202,7 @@ func TestPublicPepper(t *testing.T) {
 // Guarantees that reading present values does not allocate.
 func TestGetAllocatesNothing(t *testing.T) {
 	m := new(secretstest.Manager)
-	m.Set(name, whole().text())
+	m.Set(name, wholeForm().text())
 	s, _ := open(t, sdk(m))
 	get(t, s)
 	s.Close() // otherwise background work would be counted
@@ -218,7 +218,7 @@ func TestGetAllocatesNothing(t *testing.T) {
 
 func BenchmarkGet(b *testing.B) {
 	m := new(secretstest.Manager)
-	m.Set(name, whole().text())
+	m.Set(name, wholeForm().text())
 	s, err := secrets.New(secrets.Config{Client: sdk(m), ID: name})
 	if err != nil {
 		b.Fatal(err)
@@ -234,7 +234,7 @@ func BenchmarkGet(b *testing.B) {
 
 func BenchmarkAnonymise(b *testing.B) {
 	m := new(secretstest.Manager)
-	m.Set(name, whole().text())
+	m.Set(name, wholeForm().text())
 	s, err := secrets.New(secrets.Config{Client: sdk(m), ID: name})
 	if err != nil {
 		b.Fatal(err)

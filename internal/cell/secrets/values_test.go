@@ -31,7 +31,7 @@ func TestParse(t *testing.T) {
 		form    form
 		peppers []string
 	}{
-		{"whole", whole(), []string{"p1"}},
+		{"whole", wholeForm(), []string{"p1"}},
 		{"peppers alone", form{Peppers: map[string][]byte{"p2": pepper2, "p1": pepper1}}, []string{"p1", "p2"}},
 		{"an address key alone", form{AddressKey: addressKey}, nil},
 		{"a login alone, of the default user", form{Redis: &redisForm{Password: passwords[0]}}, nil},
@@ -54,14 +54,14 @@ func TestParse(t *testing.T) {
 		}
 		user, password, ok := v.Login()
 		if ok != (c.form.Redis != nil) || (ok && (redisForm{user, password}) != *c.form.Redis) {
-			t.Errorf("%s: the login is %q, %q, %v", c.name, user, password, ok)
+			t.Errorf("%s: the login is %q, %q, present %v; want that of the secret", c.name, user, password, ok)
 		}
 		if v.HasAddressKey() != (c.form.AddressKey != nil) {
-			t.Errorf("%s: an address key %v", c.name, v.HasAddressKey())
+			t.Errorf("%s: the values have an address key: %v, want as in the secret", c.name, v.HasAddressKey())
 		}
 	}
 	m := new(secretstest.Manager)
-	m.Set(name, whole().text())
+	m.Set(name, wholeForm().text())
 	s, _ := open(t, sdk(m))
 	get(t, s)
 	if got := s.Anonymise(address); got != named.Anonymise(address) {
@@ -83,7 +83,7 @@ func TestParseRefuses(t *testing.T) {
 		{"nothing", "", "not JSON"},
 		{"no JSON", pw, "not JSON at byte 1"},
 		{"cut off", `{"peppers":{"p1":"` + p1, "not JSON at byte"},
-		{"more after it", whole().text() + pw, "not JSON at byte"},
+		{"more after it", wholeForm().text() + pw, "not JSON at byte"},
 		{"null", "null", "not an object"},
 		{"a list", `["` + p1 + `"]`, "not an object"},
 		{"a string", `"` + p1 + `"`, "not an object"},
@@ -153,7 +153,7 @@ func TestParseRefuses(t *testing.T) {
 // valid until it is rotated.
 func TestNothingShows(t *testing.T) {
 	m := new(secretstest.Manager)
-	m.Set(name, whole().text())
+	m.Set(name, wholeForm().text())
 	s, _ := open(t, sdk(m))
 	v := get(t, s)
 	s.Close() // a print with a wrong verb follows the fields of what contains the cache
@@ -171,7 +171,7 @@ func TestNothingShows(t *testing.T) {
 			errors.ErrUnsupported),
 	} {
 		for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%q", "%x", "%X", "%d", "%t", "%w", "%p"} {
-			wantSilent(t, what+" with "+verb, unhex(fmt.Sprintf(verb, x)))
+			wantSilent(t, what+" with "+verb, appendDecoded(fmt.Sprintf(verb, x)))
 		}
 		if b, err := json.Marshal(x); err == nil {
 			wantSilent(t, what+" as JSON", string(b))
@@ -192,8 +192,8 @@ func TestNothingShows(t *testing.T) {
 	}
 }
 
-// unhex appends what hex digits and lists of bytes in a text decode to.
-func unhex(s string) string {
+// appendDecoded appends what hex digits and lists of bytes in a text decode to.
+func appendDecoded(s string) string {
 	for _, run := range regexp.MustCompile(`[0-9A-Fa-f]{16,}`).FindAllString(s, -1) {
 		if b, err := hex.DecodeString(run[:len(run)/2*2]); err == nil {
 			s += string(b)
@@ -215,12 +215,12 @@ func unhex(s string) string {
 // Guarantees that wantSilent can fail: the check finds a value in each encoding.
 func TestShownIsFound(t *testing.T) {
 	for _, text := range []string{
-		unhex(fmt.Sprint(pepper1)), unhex(fmt.Sprintf("%x", struct{ k string }{string(addressKey)})),
-		fmt.Sprint(whole()), whole().text(),
-		fmt.Sprintf("%+v", struct{ p *redisForm }{whole().Redis}.p),
+		appendDecoded(fmt.Sprint(pepper1)), appendDecoded(fmt.Sprintf("%x", struct{ k string }{string(addressKey)})),
+		fmt.Sprint(wholeForm()), wholeForm().text(),
+		fmt.Sprintf("%+v", struct{ p *redisForm }{wholeForm().Redis}.p),
 	} {
-		if shown(unhex(text)) == "" {
-			t.Errorf("nothing is found in %q", text)
+		if secretsIn(appendDecoded(text)) == "" {
+			t.Errorf("shown finds no secret value in %q, want one", text)
 		}
 	}
 }
@@ -237,7 +237,7 @@ var shape = regexp.MustCompile(`^(\d+ bytes, want at most 65536|not JSON( at byt
 // FuzzParse guarantees that no text makes the parser panic, that its errors contain only names and numbers, and that
 // accepted texts have the same meaning for a common JSON parser.
 func FuzzParse(f *testing.F) {
-	f.Add(whole().text())
+	f.Add(wholeForm().text())
 	f.Add(form{Peppers: map[string][]byte{"p1": pepper1, "p2": pepper2}}.text())
 	f.Add(`{"username":"u","password":"0123456789abcdef"}`)
 	f.Add(`{"redis":{"username":"u","password":"0123456789abcdef"},"redis":1}`)
@@ -248,7 +248,7 @@ func FuzzParse(f *testing.F) {
 		v, err := secrets.Parse(text)
 		if err != nil {
 			if !shape.MatchString(err.Error()) {
-				t.Fatalf("the error has an unknown shape: %v", err)
+				t.Fatalf("the error does not consist of names and numbers only: %v", err)
 			}
 			return
 		}
@@ -259,7 +259,7 @@ func FuzzParse(f *testing.F) {
 		d := json.NewDecoder(strings.NewReader(text))
 		d.DisallowUnknownFields()
 		if err := d.Decode(&of); err != nil {
-			t.Fatalf("accepted although malformed: %v", err)
+			t.Fatalf("a text is accepted that a JSON parser refuses: %v", err)
 		}
 		want := of.form
 		if of.redisForm != (redisForm{}) {
@@ -272,13 +272,13 @@ func FuzzParse(f *testing.F) {
 		}
 		for _, h := range hashes {
 			if hex.EncodeToString(h.Hash[:]) != identity.HashKey(want.Peppers[h.Pepper], key) {
-				t.Fatalf("under %s the hash is another", h.Pepper)
+				t.Fatalf("the hash under the pepper %s is not that of identity.HashKey", h.Pepper)
 			}
 		}
 		user, password, ok := v.Login()
 		if ok != (want.Redis != nil) || (ok && (redisForm{user, password}) != *want.Redis) ||
 			v.HasAddressKey() != (want.AddressKey != nil) {
-			t.Fatal("another login or address key")
+			t.Fatal("the login or the address key differs from what a JSON parser reads")
 		}
 	})
 }
@@ -293,13 +293,13 @@ func TestNewRefuses(t *testing.T) {
 		}
 	}
 	s, _ := open(t, sdk(new(secretstest.Manager)), func(c *secrets.Config) { c.Log = nil })
-	if _, err := s.Get(canceled(), time.Now()); !errors.Is(err, secrets.ErrUnavailable) ||
+	if _, err := s.Get(canceledContext(), time.Now()); !errors.Is(err, secrets.ErrUnavailable) ||
 		!errors.Is(err, context.Canceled) {
 		t.Errorf("Get with a canceled context = %v, want ErrUnavailable and why", err)
 	}
 }
 
-func canceled() context.Context {
+func canceledContext() context.Context {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	return ctx

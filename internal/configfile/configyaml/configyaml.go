@@ -200,8 +200,9 @@ var (
 	unknownAnchor = regexp.MustCompile(`^unknown anchor '(.*)' referenced$`)
 )
 
-// locate finds where a syntax error is. The library names a line only, and for errors of its parser (as against its
-// scanner) the line before the one where the enclosing value begins; so those are looked for.
+// locate finds where a syntax error is. The library names a line only. For errors of its parser (as against its
+// scanner) this is the line before the one where the enclosing value begins, and for a tab it may be the line before
+// the tab, so locate looks for the place.
 func locate(data []byte, err error) (line, column int, message string) {
 	m := syntaxMessage.FindStringSubmatch(strings.ReplaceAll(err.Error(), "\n", " "))
 	if m == nil {
@@ -224,13 +225,17 @@ func locate(data []byte, err error) (line, column int, message string) {
 	if message == "found incompatible YAML document" {
 		message = "leave the %YAML directive out"
 	}
-	text := lineText(data, line)
-	indent := len(text) - len(strings.TrimLeft(text, " \t"))
-	if tab := strings.IndexByte(text[:indent], '\t'); tab >= 0 {
-		return line, tab + 1, message + ": YAML is indented by spaces, here is a tab"
+	for at := line; at == line || at == line+1 && strings.Contains(message, "tab character"); at++ {
+		text := lineText(data, at)
+		if tab := strings.IndexByte(text[:indent(text)], '\t'); tab >= 0 {
+			return at, tab + 1, "a tab indents this line: indent it by spaces, as YAML wants"
+		}
 	}
-	return line, indent + 1, "not valid YAML: " + message
+	return line, indent(lineText(data, line)) + 1, "not valid YAML: " + message
 }
+
+// indent returns how many spaces and tabs begin a line.
+func indent(line string) int { return len(line) - len(strings.TrimLeft(line, " \t")) }
 
 // searchLine is the first of the last lines that the parser looked at which gives the same error without those after.
 func searchLine(data []byte, message string) int {

@@ -118,12 +118,11 @@ func (s *Service) apply(ctx context.Context, actor string, r *ApplyRequest, ownH
 	if err := checkVersions(open); err != nil {
 		return nil, err
 	}
-	if out.Afresh, err = w.afresh(ctx); err != nil {
+	effects, err := w.effects(ctx)
+	if err != nil {
 		return nil, err
 	}
-	if out.Losses, err = w.losses(ctx); err != nil {
-		return nil, err
-	}
+	out.Losses, out.Afresh = effects.Losses, effects.Afresh
 	if !r.DryRun {
 		if err := checkConsent(r, out); err != nil {
 			return nil, err

@@ -68,7 +68,8 @@ func TestAnotherWriterInBetween(t *testing.T) {
 	}})
 	if codeOf(err) != call.Conflict || !strings.Contains(err.Error(), "I was faster") ||
 		!strings.HasSuffix(err.Error(), "items written before the error: 1") {
-		t.Errorf("got %v", err)
+		t.Errorf("got the error %v, want a conflict that names the other change, and that 1 item was written before",
+			err)
 	}
 }
 
@@ -83,7 +84,7 @@ func TestApplyAgainWritesNothing(t *testing.T) {
 	}
 	out, err := w.Apply(t.Context(), ann, r)
 	if err != nil || out.Written != 0 || w.tables.puts != 0 {
-		t.Errorf("the second apply wrote %d: %+v, %v", w.tables.puts, out, err)
+		t.Errorf("the second apply wrote %d: %+v, %v; want no write", w.tables.puts, out, err)
 	}
 	for _, a := range out.Results {
 		if !a.Unchanged || a.Version != 1 {
@@ -101,7 +102,7 @@ func TestDryRunWritesNothing(t *testing.T) {
 	out, err := w.Apply(t.Context(), ann, &admin.ApplyRequest{Reason: "x", DryRun: true,
 		Changes: []admin.Change{change}})
 	if err != nil || w.tables.puts != 0 || out.Written != 0 || out.Results[0].Version != 2 {
-		t.Errorf("a dry run wrote %d: %+v, %v", w.tables.puts, out, err)
+		t.Errorf("a dry run wrote %d: %+v, %v; want no write, and version 2", w.tables.puts, out, err)
 	}
 	change.Body = json.RawMessage(`{"id":"acme","plan":"none"}`)
 	_, err = w.Apply(t.Context(), ann, &admin.ApplyRequest{Reason: "x", DryRun: true, Changes: []admin.Change{change}})
@@ -126,7 +127,7 @@ func TestAPlanChangeThatBreaksAnOverride(t *testing.T) {
 			{Table: control.Tenants, Key: "acme", Expect: 1,
 				Body: json.RawMessage(`{"id":"acme","plan":"pro","overrides":[{"id":"other","rate":500}]}`)}}})
 	if err != nil || out.Written != 2 {
-		t.Errorf("both together: %+v, %v", out, err)
+		t.Errorf("both together: %+v, %v; want 2 written", out, err)
 	}
 	if first := w.tables.changes[0]; first.Table != control.Plans {
 		t.Errorf("%s/%s was written first, want the plan", first.Table, first.Key)
@@ -141,7 +142,7 @@ func TestCountersThatBeginAnew(t *testing.T) {
 	if err := w.apply(control.Plans, "free", 1,
 		`{"id":"free","limits":[{"id":"burst","algorithm":"token_bucket","rate":99,"period":"1s",`+
 			`"burst":200}]}`); err != nil {
-		t.Errorf("another rate: %v", err)
+		t.Errorf("another rate: got the error %v, want none", err)
 	}
 	w.tables.puts = 0
 	body := `{"id":"free","limits":[{"id":"burst","algorithm":"token_bucket","rate":99,"period":"2s","burst":200}]}`
@@ -167,7 +168,7 @@ func TestCountersThatAreNamedByAPattern(t *testing.T) {
 		`plan "p": limit a starts afresh: its endpoints were those of /a/*, and are those of /a/**`)
 	if err := w.apply(control.Plans, "p", 1, body[:strings.LastIndex(body,
 		"/a/*")]+"/a/**"+body[strings.LastIndex(body, "/a/*")+4:]); err != nil {
-		t.Errorf("counters that are not named by a pattern: %v", err)
+		t.Errorf("counters that are not named by a pattern: got the error %v, want none", err)
 	}
 }
 
@@ -248,7 +249,7 @@ func TestBadChanges(t *testing.T) {
 		"changes: 100": {Reason: "x", Changes: make([]admin.Change, admin.MaxChanges+1)},
 	} {
 		if _, err := w.Apply(t.Context(), ann, r); codeOf(err) != call.Invalid {
-			t.Errorf("%s: %v", says, err)
+			t.Errorf("%s: got the error %v, want Invalid", says, err)
 		}
 	}
 }
@@ -269,7 +270,8 @@ func TestATableThatGoesAway(t *testing.T) {
 	var e *call.Error
 	if !errors.As(err, &e) || e.Code != call.Unavailable || e.Written != 20 ||
 		strings.Contains(err.Error(), errAway.Error()) {
-		t.Fatalf("got %v", err)
+		t.Fatalf("got the error %v, want Unavailable without the store's own text, and that 20 items were written "+
+			"before", err)
 	}
 	w.tables.failAt, w.tables.puts = 0, 0
 	out, err := w.Apply(t.Context(), ann, &admin.ApplyRequest{Reason: "x", Changes: changes})
@@ -280,7 +282,7 @@ func TestATableThatGoesAway(t *testing.T) {
 	defer cancel()
 	if _, err := w.Apply(ctx, ann, &admin.ApplyRequest{Reason: "y", Changes: changes[:1]}); !errors.Is(err,
 		context.DeadlineExceeded) {
-		t.Errorf("without time: %v", err)
+		t.Errorf("without time: got the error %v, want DeadlineExceeded", err)
 	}
 }
 
@@ -305,7 +307,7 @@ func TestAPinAfterAConflict(t *testing.T) {
 			Body: json.RawMessage(`{"id":"acme","plan":"pro","overrides":[{"id":"burst","rate":900}]}`)},
 	}})
 	if codeOf(err) != call.Conflict || !strings.Contains(err.Error(), "I was faster") {
-		t.Fatalf("got %v", err)
+		t.Fatalf("got the error %v, want a conflict that names the other change", err)
 	}
 	pin, err := admin.ReadCell([]byte(w.body(control.Cells, admin.PinKey("acme"))))
 	if err != nil {
@@ -334,6 +336,7 @@ func TestTheTimeIsOverInTheMiddle(t *testing.T) {
 	var e *call.Error
 	if !errors.As(err, &e) || e.Code != call.Unavailable || e.Written != 1 ||
 		!strings.Contains(e.Message, "the call ran out of time") {
-		t.Errorf("got %v", err)
+		t.Errorf("got the error %v, want Unavailable because the call ran out of time, and that 1 item was written "+
+			"before", err)
 	}
 }

@@ -6,12 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/sluicelimits/sluice/events"
 	"github.com/sluicelimits/sluice/internal/control"
-	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/plan"
 )
 
@@ -166,7 +164,7 @@ func (w *preview) check(ctx context.Context) error {
 			if e.doc.Kind != kind || e.Delete {
 				continue
 			}
-			if err := w.checkOne(ctx, e); err != nil {
+			if err := kinds[kind].check(w, ctx, e); err != nil {
 				return err
 			}
 		}
@@ -212,44 +210,6 @@ func (w *preview) checkHashes(ctx context.Context) error {
 		}
 		return nil
 	})
-}
-
-func (w *preview) checkOne(ctx context.Context, e *edit) error {
-	switch e.doc.Kind {
-	case plan.KindPlan:
-		_, err := w.plan(ctx, e.Key)
-		return err
-	case plan.KindSettings:
-		settings, err := plan.CompileSettings(e.doc)
-		if err != nil {
-			w.addProblems(err)
-			return nil
-		}
-		w.checkAccepted(e.doc.Name(), settings.IPLimits())
-	case plan.KindTenant:
-		return w.tenant(ctx, e.doc, true)
-	case plan.KindKey:
-		key, err := plan.CompileKey(e.doc)
-		if err != nil {
-			w.addProblems(err)
-			return nil
-		}
-		tenant, err := w.bodyAfter(ctx, control.Tenants, key.Tenant)
-		if err != nil {
-			return err
-		}
-		if tenant == nil {
-			w.problem("%s: there is no tenant %q", e.doc.Name(), key.Tenant)
-		}
-		if !e.absent() && !key.Revoked {
-			old := e.doc
-			old.Body = e.have.Body
-			if was, err := plan.CompileKey(old); err == nil && was.Revoked {
-				w.problem("%s: a revoked key cannot be restored: create another", e.doc.Name())
-			}
-		}
-	}
-	return nil
 }
 
 // tenant compiles a tenant with the plan that it will have, and adds the problems. If the tenant is edited (isNew), it
@@ -411,159 +371,24 @@ func (w *preview) checkDependents(ctx context.Context) error {
 	return err
 }
 
-// Afresh lists the limits whose counters start afresh when the limits of before are replaced by those of after. These
-// are the limits with the same id in both whose tiers have another identity, or whose pattern changes if the pattern
-// is part of the names of their counters. A limit that is off has no counters.
-func Afresh(before, after *plan.Set) []string {
-	had := map[string]*plan.Effective{}
-	for _, e := range before.Limits {
-		had[e.Limit.ID] = e
-	}
-	var out []string
-	for _, e := range after.Limits {
-		was := had[e.Limit.ID]
-		if was == nil || was.Limit.Mode == limit.Off || e.Limit.Mode == limit.Off {
-			continue
-		}
-		if perEndpoint(was.Limit) && perEndpoint(e.Limit) && was.Pattern() != e.Pattern() {
-			out = append(out, fmt.Sprintf("limit %s starts afresh: its endpoints were those of %s, and are those of %s",
-				e.Limit.ID, was.Pattern(), e.Pattern()))
-			continue
-		}
-		known := map[string]bool{}
-		for i := range was.Limit.Tiers {
-			known[was.Limit.Tiers[i].Identity()] = true
-		}
-		for i := range e.Limit.Tiers {
-			if !known[e.Limit.Tiers[i].Identity()] {
-				out = append(out, fmt.Sprintf("limit %s starts afresh: it was a %s, and is a %s", e.Limit.ID,
-					counters(was.Limit), counters(e.Limit)))
-				break
-			}
-		}
-	}
-	return out
-}
-
-// AfreshSettings lists what counters start afresh when the settings change.
-func AfreshSettings(before, after *plan.Settings) []string {
-	out := Afresh(before.IPLimits(), after.IPLimits())
-	if was, is := before.IPv6Prefix(), after.IPv6Prefix(); was != is {
-		out = append(out, fmt.Sprintf("counters of IPv6 addresses start afresh: they were by /%d, and are by /%d", was,
-			is))
-	}
-	return out
-}
-
-// perEndpoint reports whether the limit's pattern is part of the names of its counters.
-func perEndpoint(l *limit.Limit) bool {
-	return slices.Contains(strings.Split(l.Per, "+"), "endpoint")
-}
-
-// counters describes everything that identifies the counters of a limit.
-func counters(l *limit.Limit) string {
-	var windows []string
-	for i := range l.Tiers {
-		if t := &l.Tiers[i]; t.Calendar != nil {
-			windows = append(windows, t.Calendar.String())
-		} else {
-			windows = append(windows, limit.DurationText(t.Period))
-		}
-	}
-	text := fmt.Sprintf("%s of %s per %s", l.Tiers[0].Algorithm, strings.Join(windows, " and "), l.Per)
-	if l.Mode == limit.Shadow {
-		text += ", as a shadow"
-	}
-	return text
-}
-
-// afresh lists the counters that start afresh, over all edits.
-func (w *preview) afresh(ctx context.Context) ([]string, error) {
-	var out []string
-	add := func(e *edit, before, after *plan.Set) {
-		for _, line := range Afresh(before, after) {
-			out = append(out, e.doc.Name()+": "+line)
-		}
-	}
-	for _, e := range w.edits {
-		if e.Delete || e.absent() {
-			continue
-		}
-		old := e.doc
-		old.Body = e.have.Body
-		switch e.doc.Kind {
-		case plan.KindPlan:
-			if before, err := plan.CompilePlan(old); err == nil {
-				add(e, before.Set(), w.plans[e.Key].Set())
-			}
-		case plan.KindSettings:
-			before, err := plan.CompileSettings(old)
-			after, bad := plan.CompileSettings(e.doc)
-			if err == nil && bad == nil {
-				for _, line := range AfreshSettings(before, after) {
-					out = append(out, e.doc.Name()+": "+line)
-				}
-			}
-		case plan.KindTenant:
-			if err := w.tenantAfresh(ctx, e, old, add); err != nil {
-				return nil, err
-			}
-		case plan.KindKey: // a key has no counters
-		}
-	}
-	return out, nil
-}
-
-// tenantAfresh compares a tenant's limits with overrides. Both sides are compiled with plans as they will be: changes
-// of a plan are listed for the plan, and a tenant that moves to another plan gets that plan's counters.
-func (w *preview) tenantAfresh(
-	ctx context.Context, e *edit, old plan.Document, add func(e *edit, before, after *plan.Set),
-) error {
-	was, err := plan.ReadTenant(old)
-	if err != nil {
-		return nil //nolint:nilerr // the stored tenant is damaged and is being replaced
-	}
-	now, err := plan.ReadTenant(e.doc)
-	if err != nil || now.PlanID() == "" || was.PlanID() == "" { // reported before
-		return nil //nolint:nilerr // checked before
-	}
-	p, err := w.plan(ctx, now.PlanID())
-	if err != nil || p == nil {
-		return err
-	}
-	q, err := w.plan(ctx, was.PlanID())
-	if err != nil || q == nil {
-		return err
-	}
-	before, err := was.Compile(q)
-	if err != nil {
-		return nil //nolint:nilerr // the old tenant does not fit the new plan, so nothing can be compared
-	}
-	after, err := now.Compile(p)
-	if err != nil {
-		return nil //nolint:nilerr // reported before
-	}
-	add(e, before.Limits(w.now), after.Limits(w.now))
-	return nil
-}
-
-// losses lists what the edits remove and weaken.
-func (w *preview) losses(ctx context.Context) ([]Loss, error) {
-	var out []Loss
+// effects lists what the edits do to limits and credentials.
+func (w *preview) effects(ctx context.Context) (Effects, error) {
+	var all Effects
+	was := func(id string) (*plan.Plan, error) { return w.planBefore(ctx, id) }
+	will := func(id string) (*plan.Plan, error) { return w.plan(ctx, id) }
 	for _, e := range w.edits {
 		var stored []byte
 		if !e.absent() {
 			stored = e.have.Body
 		}
-		was := func(id string) (*plan.Plan, error) { return w.planBefore(ctx, id) }
-		will := func(id string) (*plan.Plan, error) { return w.plan(ctx, id) }
-		lost, err := Losses(e.doc, stored, was, will, w.now)
+		one, err := EffectsOf(e.doc, stored, was, will, w.now)
 		if err != nil {
-			return nil, err
+			return Effects{}, err
 		}
-		out = append(out, lost...)
+		all.Losses = append(all.Losses, one.Losses...)
+		all.Afresh = append(all.Afresh, one.Afresh...)
 	}
-	return out, nil
+	return all, nil
 }
 
 // planBefore returns a plan as it is stored; nil if there is none or it cannot be read.

@@ -198,7 +198,7 @@ func TestOperationsAreListed(t *testing.T) {
 	}
 	slices.Sort(listed)
 	if paths := admin.NewMux(newWorld(t).Service).Paths(); !slices.Equal(paths, listed) {
-		t.Errorf("the operations are %v, but the list has %v", paths, listed)
+		t.Errorf("got the operations %v, want those of the list, %v", paths, listed)
 	}
 }
 
@@ -209,7 +209,7 @@ func TestEveryFieldOfEveryCall(t *testing.T) {
 	w, h := fieldWorld(t)
 	cases := fieldCases()
 	if paths := admin.NewMux(w.Service).Paths(); !slices.Equal(paths, slices.Sorted(maps.Keys(cases))) {
-		t.Fatalf("the operations are %v, but the cases cover %v", paths, slices.Sorted(maps.Keys(cases)))
+		t.Fatalf("got the operations %v, want those of the cases, %v", paths, slices.Sorted(maps.Keys(cases)))
 	}
 	for path, c := range cases {
 		t.Run(path, func(t *testing.T) {
@@ -217,11 +217,11 @@ func TestEveryFieldOfEveryCall(t *testing.T) {
 			for i := range request.NumField() {
 				name, _, _ := strings.Cut(request.Field(i).Tag.Get("json"), ",")
 				if len(c.bad[name]) == 0 {
-					t.Errorf("no bad values for %s", name)
+					t.Errorf("there are no bad values for %s, want some", name)
 				}
 			}
 			if len(c.bad) != request.NumField() {
-				t.Errorf("bad values for %d of %d members", len(c.bad), request.NumField())
+				t.Errorf("there are bad values for %d of %d members, want all", len(c.bad), request.NumField())
 			}
 			var members map[string]json.RawMessage
 			if err := json.Unmarshal([]byte(c.good), &members); err != nil {
@@ -253,7 +253,7 @@ func TestEveryFieldOfEveryCall(t *testing.T) {
 			_, h := fieldWorld(t)
 			answer := httptest.NewRecorder()
 			if h.ServeHTTP(answer, local(t, path, c.good)); answer.Code != http.StatusOK {
-				t.Errorf("the valid call is refused: %d %s", answer.Code, answer.Body)
+				t.Errorf("the valid call: got %d %s, want 200", answer.Code, answer.Body)
 			}
 		})
 	}
@@ -281,10 +281,10 @@ func refusedCall(t *testing.T, w *world, h http.Handler, path, body string, word
 	case !slices.ContainsFunc(words, func(word string) bool {
 		return strings.Contains(strings.ToLower(out.Error.Error()), word)
 	}):
-		t.Errorf("%s %.200s: %q contains none of %q", path, body, out.Error.Error(), words)
+		t.Errorf("%s %.200s: got the error %q, want one of %q in it", path, body, out.Error.Error(), words)
 	}
 	if w.tables.puts > 0 {
-		t.Errorf("%s %.200s wrote %+v", path, body, w.tables.changes)
+		t.Errorf("%s %.200s: got the writes %+v, want none", path, body, w.tables.changes)
 		w.tables.puts = 0
 	}
 }
@@ -304,7 +304,7 @@ func TestEveryFieldOfAChange(t *testing.T) {
 	for i := range change.NumField() {
 		name, _, _ := strings.Cut(change.Field(i).Tag.Get("json"), ",")
 		if len(bad[name]) == 0 {
-			t.Errorf("no bad values for %s", name)
+			t.Errorf("there are no bad values for %s, want some", name)
 		}
 		for _, value := range bad[name] {
 			members := map[string]json.RawMessage{"table": []byte(`"tenants"`), "key": []byte(`"new"`),
@@ -318,6 +318,6 @@ func TestEveryFieldOfAChange(t *testing.T) {
 		}
 	}
 	if _, err := w.tables.Get(t.Context(), control.Tenants, "new"); err == nil {
-		t.Error("one of the calls was carried out")
+		t.Error("got the tenant of a refused call, want no tenant")
 	}
 }

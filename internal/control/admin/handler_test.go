@@ -53,7 +53,8 @@ func TestTheActorCannotBeForged(t *testing.T) {
 	h.ServeHTTP(answer, r)
 	if item, err := w.Get(t.Context(), "", &admin.GetRequest{Table: control.Tenants, Key: "acme"}); err != nil ||
 		item.Actor != "ann@local" || item.Version != 2 {
-		t.Errorf("%d %s left %+v, %v", answer.Code, answer.Body, item, err)
+		t.Errorf("after %d %s: got the item %+v, error %v; want version 2 by ann@local", answer.Code, answer.Body,
+			item, err)
 	}
 	w.tables.puts = 0
 	for _, body := range []string{
@@ -63,7 +64,7 @@ func TestTheActorCannotBeForged(t *testing.T) {
 	} {
 		if got := post(t, h, "/tenants/suspend", body); !strings.Contains(got, `"code":"invalid"`) ||
 			w.tables.puts != 0 {
-			t.Errorf("%s gives %s", body, got)
+			t.Errorf("%s: got %s, want invalid, and no write", body, got)
 		}
 	}
 }
@@ -89,7 +90,7 @@ func TestOnlyThisMachineIsAnswered(t *testing.T) {
 		answer := httptest.NewRecorder()
 		h.ServeHTTP(answer, r)
 		if answer.Code != http.StatusForbidden || w.tables.puts != 0 {
-			t.Errorf("%s gets %d %s", name, answer.Code, answer.Body)
+			t.Errorf("%s: got %d %s, want 403, and no write", name, answer.Code, answer.Body)
 		}
 	}
 	for _, host := range []string{"localhost:8080", "[::1]:8080", "127.0.0.1"} {
@@ -97,7 +98,7 @@ func TestOnlyThisMachineIsAnswered(t *testing.T) {
 		r.Host, r.RemoteAddr = host, "[::1]:40000"
 		answer := httptest.NewRecorder()
 		if h.ServeHTTP(answer, r); answer.Code != http.StatusOK {
-			t.Errorf("%s gets %d %s", host, answer.Code, answer.Body)
+			t.Errorf("%s: got %d %s, want 200", host, answer.Code, answer.Body)
 		}
 	}
 }
@@ -145,12 +146,12 @@ func TestBadCalls(t *testing.T) {
 	}
 	if got := post(t, h, "/apply", `{"reason":"x","changes":[{"table":"tenants","key":"t","expect":0,"body":{},`+
 		`"actor":"bob"}]}`); !strings.Contains(got, "changes[0].actor: there is no such member") {
-		t.Errorf("a forged actor in a change: %s", got)
+		t.Errorf("a forged actor in a change: got %s, want that there is no such member", got)
 	}
 	got := post(t, h, "/boosts/add",
 		`{"tenant":"acme","limit":"burst","factor":2,"until":"tomorrow","reason":"x"}`)
 	if !strings.Contains(got, `"invalid"`) {
-		t.Errorf("an invalid time: %s", got)
+		t.Errorf("an invalid time: got %s, want invalid", got)
 	}
 }
 
@@ -203,11 +204,11 @@ func TestEventsOfNoAPIOfOurs(t *testing.T) {
 		}
 	}
 	if out, err := call.Lambda(admin.NewMux(w.Service), "").Invoke(t.Context(), event(t, nil)); err == nil {
-		t.Errorf("a function that knows no API of its own answers %s", out)
+		t.Errorf("a function that knows no API of its own: got %s, want an error", out)
 	}
 	item, err := w.Get(t.Context(), "", &admin.GetRequest{Table: control.Tenants, Key: "acme"})
 	if err != nil || strings.Contains(string(item.Body), "suspended") {
-		t.Errorf("they left %s, %v", item.Body, err)
+		t.Errorf("after the refused calls: got the tenant %s, error %v; want that it is not suspended", item.Body, err)
 	}
 }
 
@@ -273,13 +274,14 @@ func TestEventsOfAPIGateway(t *testing.T) {
 			item, err := w.Get(t.Context(), "", &admin.GetRequest{Table: control.Tenants, Key: "acme"})
 			if suspended := strings.Contains(string(item.Body), "suspended"); err != nil ||
 				suspended != (c.status == 200) || suspended && item.Actor != c.actor {
-				t.Errorf("it left %s by %s, %v", item.Body, item.Actor, err)
+				t.Errorf("after the call: got the tenant %s by %s, error %v; want it suspended by the caller, or as "+
+					"before if the call is refused", item.Body, item.Actor, err)
 			}
 		})
 	}
 	for _, payload := range []string{"", "{}", "[]", `{"version":"2.0","rawPath":"/x"}`, `{"httpMethod":"POST"}`} {
 		if out, err := f.Invoke(t.Context(), []byte(payload)); err == nil {
-			t.Errorf("%s gives %s", payload, out)
+			t.Errorf("%s: got %s, want an error", payload, out)
 		}
 	}
 }
@@ -311,19 +313,20 @@ func FuzzLocal(f *testing.F) {
 		call.Local(admin.NewMux(w.Service), "ann@local").ServeHTTP(answer, r)
 		var out map[string]json.RawMessage
 		if err := json.Unmarshal(answer.Body.Bytes(), &out); err != nil {
-			t.Fatalf("%s %s gives %s", path, body, answer.Body)
+			t.Fatalf("%s %s: got %s, want JSON", path, body, answer.Body)
 		}
 		switch _, refused := out["error"]; {
 		case answer.Code == http.StatusInternalServerError:
-			t.Errorf("%s %s gives %s", path, body, answer.Body)
+			t.Errorf("%s %s: got %s, want no internal error", path, body, answer.Body)
 		case refused != (answer.Code != http.StatusOK):
-			t.Errorf("%s %s gives %d %s", path, body, answer.Code, answer.Body)
+			t.Errorf("%s %s: got %d %s, want an error in the body exactly if the status is not 200", path, body,
+				answer.Code, answer.Body)
 		case refused && w.tables.puts > 0:
-			t.Errorf("%s %s is refused, and wrote %+v", path, body, w.tables.changes)
+			t.Errorf("%s %s: it is refused, but wrote %+v; want no write", path, body, w.tables.changes)
 		}
 		for _, c := range w.tables.changes {
 			if c.Actor != "ann@local" {
-				t.Errorf("%s %s wrote as %q", path, body, c.Actor)
+				t.Errorf("%s %s: got the actor %q, want ann@local", path, body, c.Actor)
 			}
 		}
 	})
@@ -350,13 +353,13 @@ func FuzzInvoke(f *testing.F) {
 		m := call.NewMux(discard)
 		call.Register(m, "/whoami", func(_ context.Context, actor string, _ *struct{}) (string, error) {
 			if err := json.Unmarshal(payload, &said); err != nil {
-				t.Errorf("%q was carried out", payload)
+				t.Errorf("%q was carried out, want that a payload that is not JSON is refused", payload)
 			}
 			if id := said.RequestContext.Identity; actor == "" || actor != id.UserArn && actor != "caller "+id.Caller {
-				t.Errorf("%q was carried out for %q", payload, actor)
+				t.Errorf("%q was carried out for %q, want the caller's identity", payload, actor)
 			}
 			if c := said.RequestContext; c.APIID+"/"+c.Stage != api {
-				t.Errorf("%q was carried out, although it is not of the API %s", payload, api)
+				t.Errorf("%q was carried out, want that only calls to the API %s are", payload, api)
 			}
 			return actor, nil
 		})
@@ -402,7 +405,7 @@ func TestRequireToken(t *testing.T) {
 		refused := answer.Code == 401 && answer.Header().Get("WWW-Authenticate") == "Bearer" &&
 			strings.Contains(answer.Body.String(), `"code":"unauthorized"`)
 		if answer.Code != c.status || refused != (c.status == 401) || strings.Contains(answer.Body.String(), "right") {
-			t.Errorf("%s: %d %s", name, answer.Code, answer.Body)
+			t.Errorf("%s: got %d %s, want the status of the case, without the token", name, answer.Code, answer.Body)
 		}
 	}
 	r := local(t, "/tenants/suspend", suspend)
@@ -410,6 +413,6 @@ func TestRequireToken(t *testing.T) {
 	r.Header.Set("X-Real-IP", "203.0.113.7")
 	answer := httptest.NewRecorder()
 	if h.ServeHTTP(answer, r); answer.Code != http.StatusForbidden {
-		t.Errorf("through a proxy, with the token: %d %s", answer.Code, answer.Body)
+		t.Errorf("through a proxy, with the token: got %d %s, want 403", answer.Code, answer.Body)
 	}
 }

@@ -107,7 +107,8 @@ func TestNothingIsLostWithoutAgreement(t *testing.T) {
 			if c.want != nil {
 				answer := post(t, h, "/apply", body(`,"yes":true`))
 				if !strings.Contains(answer, `"code":"confirm"`) || w.tables.puts != 0 {
-					t.Errorf("with only yes: %s, and %d items are written", answer, w.tables.puts)
+					t.Errorf("with only yes: got %s and %d writes, want that losses need a confirmation, and no write",
+						answer, w.tables.puts)
 				}
 				var refused struct{ Error call.Error }
 				if err := json.Unmarshal([]byte(answer), &refused); err != nil || strings.Join(refused.Error.Problems,
@@ -120,7 +121,7 @@ func TestNothingIsLostWithoutAgreement(t *testing.T) {
 				more = ""
 			}
 			if answer := post(t, h, "/apply", body(more)); !strings.Contains(answer, `"written":1`) {
-				t.Errorf("with agreement: %s", answer)
+				t.Errorf("with agreement: got %s, want 1 written", answer)
 			}
 		})
 	}
@@ -144,7 +145,7 @@ func TestOperationsThatNameWhatEnds(t *testing.T) {
 		t.Error(err)
 	}
 	if got := w.body(control.Tenants, "gone"); got != `{"cells":["eu-1"],"id":"gone","plan":"free"}` {
-		t.Errorf("gone is %s", got)
+		t.Errorf("got the tenant gone as %s, want its cells, id and plan alone", got)
 	}
 }
 
@@ -163,6 +164,6 @@ func TestTheFirstSettings(t *testing.T) {
 	change.Body = json.RawMessage(`{"ipLimits":[{"id":"a","algorithm":"token_bucket","rate":1,"period":"1s"}]}`)
 	if _, err := w.Apply(t.Context(), ann, &admin.ApplyRequest{Reason: "x",
 		Changes: []admin.Change{change}}); err != nil {
-		t.Errorf("without: %v", err)
+		t.Errorf("without a loss: got the error %v, want none", err)
 	}
 }

@@ -72,7 +72,7 @@ func TestTenantOperations(t *testing.T) {
 	} {
 		item, err := step.do()
 		if err != nil {
-			t.Fatalf("%s: %v", step.name, err)
+			t.Fatalf("%s: got the error %v, want none", step.name, err)
 		}
 		if string(item.Body) != step.want || item.Actor != bob || item.Reason == "" {
 			t.Errorf("%s gives %s by %s, want %s", step.name, item.Body, item.Actor, step.want)
@@ -127,7 +127,7 @@ func TestPromote(t *testing.T) {
 	item, err := w.Promote(t.Context(), ann, &admin.PromoteRequest{Plan: "pro", Limit: "writes",
 		Reason: "a quiet week"})
 	if err != nil || strings.Contains(string(item.Body), "shadow") {
-		t.Fatalf("promote: %v, %v", item, err)
+		t.Fatalf("promote: got %v, error %v; want a plan without shadow", item, err)
 	}
 	w.tables.puts = 0
 	_, err = w.Promote(t.Context(), ann, &admin.PromoteRequest{Plan: "pro", Limit: "writes", Reason: "again"})
@@ -151,10 +151,10 @@ func TestAKeyIsShownOnce(t *testing.T) {
 		`{"tenant":"acme","subject":"ci","id":"k1","expires":"2027-01-01T00:00:00Z","reason":"pipeline"}`)
 	var made struct{ Key string }
 	if err := json.Unmarshal([]byte(answer), &made); err != nil || identity.CheckKey(made.Key) != nil {
-		t.Fatalf("created %s: %v", answer, err)
+		t.Fatalf("create: got %s, error %v; want a key", answer, err)
 	}
 	if n := strings.Count(answer, made.Key); n != 1 {
-		t.Errorf("the answer has the key %d times", n)
+		t.Errorf("got the key %d times in the answer, want once", n)
 	}
 	want := `"hash":"` + identity.HashKey([]byte("a pepper of 16 bytes"), made.Key) + `"`
 	if body := w.body(control.Keys, "k1"); !strings.Contains(body, want) {
@@ -162,7 +162,7 @@ func TestAKeyIsShownOnce(t *testing.T) {
 	}
 	again := post(t, call.Local(mux, "ann@local"), "/keys/create", `{"tenant":"acme","id":"k1","reason":"again"}`)
 	if !strings.Contains(again, `"conflict"`) || strings.Contains(again, "slk_") {
-		t.Errorf("a second k1: %s", again)
+		t.Errorf("a second k1: got %s, want a conflict, and no key", again)
 	}
 	w.tables.failAt = 1
 	failed := post(t, call.Local(mux, "ann@local"), "/keys/create", `{"tenant":"acme","reason":"again"}`)
@@ -174,7 +174,7 @@ func TestAKeyIsShownOnce(t *testing.T) {
 	secret := strings.TrimPrefix(made.Key, "slk_")
 	if strings.Contains(everything, secret) || strings.Contains(everything, "slk_") ||
 		strings.Contains(everything, "a pepper of") {
-		t.Errorf("the key or its pepper is in\n%s", everything)
+		t.Errorf("want neither the key nor its pepper in\\n%s", everything)
 	}
 }
 
@@ -188,16 +188,17 @@ func TestKeys(t *testing.T) {
 	made, err := w.CreateKey(ctx, ann, &admin.CreateKeyRequest{Tenant: "acme", Hash: hash, Pepper: "mine", Reason: "x"})
 	if err != nil || made.Key != "" || !strings.HasPrefix(made.Item.Key, "key-") ||
 		!strings.Contains(string(made.Item.Body), hash) {
-		t.Fatalf("of a hash: %+v, %v", made, err)
+		t.Fatalf("create with a hash: got %+v, error %v; want an item with the hash, and no key", made, err)
 	}
 	item, err := w.RevokeKey(ctx, bob, &admin.KeyRequest{ID: made.Item.Key, Reason: "leaked"})
 	if err != nil || !strings.Contains(string(item.Body), `"revoked":true`) || item.Actor != bob {
-		t.Errorf("revoke: %+v, %v", item, err)
+		t.Errorf("revoke: got %+v, error %v; want the key revoked by bob", item, err)
 	}
 	w.tables.puts = 0
 	if item, err := w.RevokeKey(ctx, bob, &admin.KeyRequest{ID: made.Item.Key, Reason: "again"}); err != nil ||
 		item.Version != 2 || w.tables.puts != 0 {
-		t.Errorf("a second revoke: %+v, %v, %d writes", item, err, w.tables.puts)
+		t.Errorf("a second revoke: got %+v, error %v, %d writes; want version 2, and no write", item, err,
+			w.tables.puts)
 	}
 	create := func(r admin.CreateKeyRequest) error {
 		r.Reason = "x"
@@ -263,7 +264,7 @@ func TestTwoKeysOfOneHash(t *testing.T) {
 		`key "second" has the same hash`)
 	err := create("second", hash, "mine")
 	if strings.Contains(fmt.Sprint(err), hash) {
-		t.Errorf("the refusal shows the hash: %v", err)
+		t.Errorf("got the error %v, want one without the hash", err)
 	}
 	if err := apply(false, change("second", third, 0)); err != nil {
 		t.Fatal(err)
@@ -310,11 +311,11 @@ func TestCells(t *testing.T) {
 	var state shares.State
 	if list, err := w.Service.Cells(ctx, ann, &admin.CellsRequest{Tenant: "acme"}); err != nil || list.Home != "" ||
 		list.Alone != "" {
-		t.Errorf("before there is a cell: %+v, %v", list, err)
+		t.Errorf("before there is a cell: got %+v, error %v; want no home", list, err)
 	}
 	for i, s := range steps {
 		if _, err := s.do(); err != nil {
-			t.Fatalf("step %d: %v", i+1, err)
+			t.Fatalf("step %d: got the error %v, want none", i+1, err)
 		}
 		got := request()
 		if got.ID != s.want.ID || got.Kind != s.want.Kind || got.Cell != s.want.Cell || got.Weight != s.want.Weight {
@@ -322,11 +323,11 @@ func TestCells(t *testing.T) {
 		}
 	}
 	if !strings.Contains(w.body(control.Cells, "eu-1"), opsURL) {
-		t.Error("the cell's ops function was forgotten")
+		t.Error("got a cell without its ops function, want that it stays")
 	}
 	next, out := state.Step(shares.Settings{}, shares.Input{Requests: []shares.Request{steps[0].want}}, noon)
 	if len(out.Refused) > 0 {
-		t.Errorf("the balancer refuses %+v", out.Refused)
+		t.Errorf("the balancer refuses %+v, want that it refuses nothing", out.Refused)
 	}
 	body, err := json.Marshal(next)
 	if err != nil {
@@ -338,11 +339,12 @@ func TestCells(t *testing.T) {
 	}
 	list, err := w.Service.Cells(ctx, ann, &admin.CellsRequest{Tenant: "acme"})
 	if err == nil && list.Home != "eu-1" {
-		t.Errorf("the home of a tenant is %q, although there is one cell", list.Home)
+		t.Errorf("got the home %q of a tenant, want eu-1, the only cell", list.Home)
 	}
 	if err != nil || len(list.Cells) != 1 || list.Epoch != 1 || list.Cells[0].State != "active" ||
 		list.Cells[0].Asked != shares.Force || list.Cells[0].Share != 1 {
-		t.Errorf("listed are %+v, %v", list, err)
+		t.Errorf("got the list %+v, error %v; want one active cell with weight 1, to be removed by force, and epoch 1",
+			list, err)
 	}
 }
 
@@ -373,7 +375,7 @@ func TestUnreadableCells(t *testing.T) {
 	}
 	list, err := w.Service.Cells(ctx, ann, &admin.CellsRequest{})
 	if err != nil || len(list.Cells) != 1 || list.Cells[0].Cell != "eu-1" {
-		t.Fatalf("listed are %+v, %v", list, err)
+		t.Fatalf("got the list %+v, error %v; want the cell eu-1 alone", list, err)
 	}
 	var got []string
 	for _, u := range list.Unreadable {
@@ -396,17 +398,17 @@ func TestUnreadableRowOfCells(t *testing.T) {
 	list, err := w.Service.Cells(t.Context(), ann, &admin.CellsRequest{})
 	if err != nil || len(list.Cells) != 1 || len(list.Unreadable) != 1 || !strings.Contains(list.Unreadable[0].Error,
 		`cells/"odd"`) {
-		t.Errorf("listed are %+v, %v", list, err)
+		t.Errorf("got the list %+v, error %v; want one cell, and one unreadable item", list, err)
 	}
 	w.seed(plans)
 	if _, err := w.SetTenant(t.Context(), ann, &admin.SetTenantRequest{Tenant: "acme", Cells: &[]string{"eu-1"},
 		Reason: "x"}); err != nil {
-		t.Errorf("a tenant cannot be pinned: %v", err)
+		t.Errorf("pin a tenant: got the error %v, want none", err)
 	}
 	_, err = w.SetTenant(t.Context(), ann, &admin.SetTenantRequest{Tenant: "acme", Cells: &[]string{"us-1"},
 		Reason: "x"})
 	if codeOf(err) != call.Invalid {
-		t.Errorf("a tenant is pinned to a cell that nobody added: %v", err)
+		t.Errorf("pin a tenant to a cell that nobody added: got the error %v, want Invalid", err)
 	}
 }
 
@@ -478,14 +480,14 @@ func TestOpsURLs(t *testing.T) {
 	elsewhere := strings.Replace(opsURL, "eu-west-1", "us-east-1", 1)
 	w.refused(add(admin.AddCellRequest{Cell: "eu-1", Ops: elsewhere}), call.Invalid, "cell eu-1 is in eu-west-1")
 	if err := add(admin.AddCellRequest{Cell: "us-1", Ops: elsewhere}); err != nil {
-		t.Errorf("a cell in an unknown region: %v", err)
+		t.Errorf("add a cell in an unknown region: got the error %v, want none", err)
 	}
 
 	for _, r := range []admin.AddCellRequest{
 		{Cell: "eu-1"}, {Cell: "eu-1", Ops: opsURL}, {Cell: "eu-1", Ops: opsURL + "/"}, {Cell: "eu-1", Weight: 2},
 	} {
 		if err := add(r); err != nil {
-			t.Fatalf("%+v: %v", r, err)
+			t.Fatalf("%+v: got the error %v, want none", r, err)
 		}
 	}
 	w.tables.puts = 0
@@ -502,7 +504,8 @@ func TestOpsURLs(t *testing.T) {
 	}
 	list, err := w.Service.Cells(t.Context(), ann, &admin.CellsRequest{})
 	if err != nil || list.Cells[0].Ops != other || list.Cells[0].Region != "eu-west-1" || list.Cells[1].Region != "" {
-		t.Errorf("listed are %+v, %v", list, err)
+		t.Errorf("got the list %+v, error %v; want the new ops function and eu-west-1 of the first cell, and no "+
+			"region of the second", list, err)
 	}
 }
 
@@ -550,14 +553,14 @@ func TestPins(t *testing.T) {
 	doc, err := admin.ReadCell([]byte(w.body(control.Cells, admin.PinKey("acme"))))
 	if err != nil || doc.Request.Kind != shares.Place || doc.Request.Tenant != "acme" ||
 		strings.Join(doc.Request.Cells, ",") != "eu-1" {
-		t.Errorf("the pin is %+v, %v", doc, err)
+		t.Errorf("got the pin %+v, error %v; want a request to place acme in eu-1", doc, err)
 	}
 	if err := set(); err != nil {
 		t.Fatal(err)
 	}
 	if doc, err := admin.ReadCell([]byte(w.body(control.Cells, admin.PinKey("acme")))); err != nil ||
 		len(doc.Request.Cells) != 0 {
-		t.Errorf("unpinned it is %+v, %v", doc, err)
+		t.Errorf("got the pin %+v, error %v after the tenant was unpinned; want no cells", doc, err)
 	}
 }
 
@@ -571,7 +574,7 @@ func TestPinsOfTheirOwn(t *testing.T) {
 	own := func() string {
 		doc, err := admin.ReadCell([]byte(w.body(control.Cells, admin.PinKey("acme"))))
 		if err != nil || doc.Request.Kind != shares.Place || doc.Request.Tenant != "acme" {
-			t.Fatalf("the pin is %+v, %v", doc, err)
+			t.Fatalf("got the pin %+v, error %v; want a request to place acme", doc, err)
 		}
 		return string(doc.Tenant)
 	}
@@ -610,6 +613,6 @@ func TestPinsOfTheirOwn(t *testing.T) {
 	}
 	want("nothing of its own", "")
 	if _, err := w.tables.Get(ctx, control.Cells, admin.PinKey("b & <c>")); !errors.Is(err, control.ErrNotFound) {
-		t.Errorf("a tenant without changes of its own has a pin: %v", err)
+		t.Errorf("the pin of a tenant without changes of its own: got the error %v, want ErrNotFound", err)
 	}
 }

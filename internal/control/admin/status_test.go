@@ -122,7 +122,7 @@ func TestConfigStatusOfForgedRows(t *testing.T) {
 	}
 	for _, c := range out.Cells {
 		if c.Documents != 7 || c.Behind != 0 || c.Cell != "c-forged" && c.Drifted != 0 {
-			t.Errorf("%+v", c)
+			t.Errorf("got the cell %+v, want 7 documents, none behind, and drift only in c-forged", c)
 		}
 	}
 	const want = `tenant "acme" is a row that is not a document: it lies elsewhere
@@ -138,7 +138,7 @@ shares "shares" has the number of log entry 99, but the last entry is 7, so no r
 	}
 	w.tables.damaged = "pro"
 	if _, err := w.ConfigStatus(t.Context(), ann, &admin.StatusRequest{}); err == nil {
-		t.Error("cells are compared with a plan that cannot be read")
+		t.Error("a plan that cannot be read: got no error, want one")
 	}
 }
 
@@ -171,7 +171,7 @@ func TestConfigStatus(t *testing.T) {
 	w.remake()
 	out, err := w.ConfigStatus(t.Context(), ann, &admin.StatusRequest{})
 	if err != nil || out.Documents != 5 {
-		t.Fatalf("got %+v, %v", out, err)
+		t.Fatalf("got %+v, error %v; want 5 documents", out, err)
 	}
 	var got []string
 	for _, c := range out.Cells {
@@ -190,10 +190,10 @@ e-away head 0 has 0, 0 behind for 0s (), drift [] the table did not answer`
 	}
 	if one, err := w.ConfigStatus(t.Context(), ann, &admin.StatusRequest{Cell: "b-late"}); err != nil ||
 		len(one.Cells) != 1 {
-		t.Errorf("of one cell: %+v, %v", one, err)
+		t.Errorf("of one cell: got %+v, error %v; want that cell alone", one, err)
 	}
 	if _, err := w.ConfigStatus(t.Context(), ann, &admin.StatusRequest{Cell: "none"}); codeOf(err) != call.NotFound {
-		t.Errorf("of an unknown cell: %v", err)
+		t.Errorf("of an unknown cell: got the error %v, want NotFound", err)
 	}
 }
 
@@ -208,6 +208,6 @@ func TestShadowReport(t *testing.T) {
 	}
 	w.remake()
 	if r, err := w.ShadowReport(t.Context(), ann, &admin.ShadowReportRequest{}); err != nil || r.Limits[0].Denied != 2 {
-		t.Errorf("got %+v, %v", r, err)
+		t.Errorf("got %+v, error %v; want 2 denied", r, err)
 	}
 }

@@ -64,7 +64,7 @@ func newAnchored(t testing.TB) *anchored {
 // anchor makes today's anchor.
 func (w *anchored) anchor() audit.Anchored {
 	w.t.Helper()
-	w.at(w.today)
+	w.setClock(w.today)
 	a, err := audit.WriteAnchor(context.Background(), audit.AnchorConfig{
 		Archive: w.archive, Tables: w, Signer: w.signer, Now: func() time.Time { return w.today },
 	})
@@ -74,29 +74,29 @@ func (w *anchored) anchor() audit.Anchored {
 	return a
 }
 
-// set writes and archives the next version of a tenant today.
-func (w *anchored) set(tenant, plan string) *control.Record {
+// changeTenant writes and archives the next version of a tenant today.
+func (w *anchored) changeTenant(tenant, plan string) *control.Record {
 	w.t.Helper()
 	r := w.write(control.Tenants, tenant, `{"id":"`+tenant+`","plan":"`+plan+`"}`, w.today)
-	w.keep(r)
+	w.archiveRecord(r)
 	return r
 }
 
-// days lets days pass. On each day it changes a tenant and makes an anchor.
-func (w *anchored) days(n int) {
+// anchorDays lets days pass. On each day it changes a tenant and makes an anchor.
+func (w *anchored) anchorDays(n int) {
 	w.t.Helper()
 	for i := range n {
-		w.set("acme", fmt.Sprintf("plan-%d", i))
-		w.set(fmt.Sprintf("tenant-%s", w.today.Format(time.DateOnly)), "free")
+		w.changeTenant("acme", fmt.Sprintf("plan-%d", i))
+		w.changeTenant(fmt.Sprintf("tenant-%s", w.today.Format(time.DateOnly)), "free")
 		if a := w.anchor(); !a.Made || a.Heads == 0 || a.Unread != 0 {
-			w.t.Fatalf("the anchor of %s: %+v", w.today, a)
+			w.t.Fatalf("the anchor of %s: got %+v, want one with all heads", w.today, a)
 		}
 		w.today = w.today.Add(day)
 	}
 	w.today = w.today.Add(-day)
 }
 
-func (w *anchored) check() *audit.Report {
+func (w *anchored) verifyAnchors() *audit.Report {
 	w.t.Helper()
 	c := w.config
 	c.Archive, c.Tables, c.Grace, c.Now = w.archive, w, -1, func() time.Time { return w.today }
@@ -124,7 +124,7 @@ func (w *anchored) rewriteHistory() {
 		if i == 0 {
 			body = `{"id":"acme","plan":"gold-for-free"}`
 		}
-		w.keep(w.write(control.Tenants, "acme", body, old[i].New.ChangedAt))
+		w.archiveRecord(w.write(control.Tenants, "acme", body, old[i].New.ChangedAt))
 	}
 }
 
@@ -132,12 +132,14 @@ func (w *anchored) rewriteHistory() {
 // from the first changed version on.
 func TestAnchorsFindARewrittenHistory(t *testing.T) {
 	w := newAnchored(t)
-	w.days(4)
-	if r := w.check(); !r.OK() || r.Anchors != 4 || told(r.Notices) != "" || r.LastAnchor != "2026-11-24" {
-		t.Fatalf("an honest trail: %q, %q, %+v", told(r.Findings), told(r.Notices), r)
+	w.anchorDays(4)
+	if r := w.verifyAnchors(); !r.OK() || r.Anchors != 4 || findingsText(r.Notices) != "" ||
+		r.LastAnchor != "2026-11-24" {
+		t.Fatalf("an honest trail: got the findings %q, the notices %q and %+v; want none, none, and 4 anchors, the "+
+			"last of 2026-11-24", findingsText(r.Findings), findingsText(r.Notices), r)
 	}
 	w.rewriteHistory()
-	if got, want := told(w.check().Findings), "4 not as anchored at tenants/acme/1"; got != want {
+	if got, want := findingsText(w.verifyAnchors().Findings), "4 not as anchored at tenants/acme/1"; got != want {
 		t.Errorf("a rewritten history: found %q, want %q", got, want)
 	}
 }
@@ -146,11 +148,12 @@ func TestAnchorsFindARewrittenHistory(t *testing.T) {
 // missing.
 func TestAnchorsFindARemovedItem(t *testing.T) {
 	w := newAnchored(t)
-	w.days(3)
+	w.anchorDays(3)
 	p := place{control.Tenants, "tenant-2026-11-22"}
 	w.bucket.Erase(nameOf(&w.history[p][0]))
 	delete(w.live, p)
-	if got, want := told(w.check().Findings), "1 not as anchored at tenants/tenant-2026-11-22/1"; got != want {
+	if got, want := findingsText(w.verifyAnchors().Findings),
+		"1 not as anchored at tenants/tenant-2026-11-22/1"; got != want {
 		t.Errorf("found %q, want %q", got, want)
 	}
 }
@@ -161,15 +164,15 @@ func TestAnchorsFindWhatWasPutAgain(t *testing.T) {
 	w := newAnchored(t)
 	w.config.Late = 25 * time.Hour
 	late := w.write(control.Tenants, "late", `{"id":"late"}`, noon)
-	w.days(3)
-	w.keepAt(late, noon.Add(25*time.Hour))
-	if got, want := told(w.check().Findings), ""; got != want {
+	w.anchorDays(3)
+	w.archiveAt(late, noon.Add(25*time.Hour))
+	if got, want := findingsText(w.verifyAnchors().Findings), ""; got != want {
 		t.Errorf("the archiver was unavailable for 25 hours: found %q, want %q", got, want)
 	}
 	w.bucket.Erase(nameOf(late))
-	w.keepAt(late, noon.Add(48*time.Hour))
+	w.archiveAt(late, noon.Add(48*time.Hour))
 	want := "1 archived late at tenants/late/1; 1 put after its anchor at tenants/late/1"
-	if got := told(w.check().Findings); got != want {
+	if got := findingsText(w.verifyAnchors().Findings); got != want {
 		t.Errorf("found %q, want %q", got, want)
 	}
 }
@@ -209,8 +212,8 @@ func (w *anchored) resign(name string, by local, change func(statement map[strin
 	})
 }
 
-// list returns the name of the only list of heads of a day.
-func (w *anchored) list(of string) string {
+// listName returns the name of the only list of heads of a day.
+func (w *anchored) listName(of string) string {
 	w.t.Helper()
 	begin := strings.TrimSuffix(of, ".json") + "/"
 	all := slices.DeleteFunc(w.bucket.Names(), func(n string) bool { return !strings.HasPrefix(n, begin) })
@@ -275,11 +278,11 @@ func TestAnchorsAreGuarded(t *testing.T) {
 		"one is hidden":     {func(w *anchored) { w.bucket.Hide(second) }, "delete marker " + second},
 		"one is covered":    {func(w *anchored) { w.bucket.Overwrite(second, []byte("{}")) }, "replaced " + second},
 		"one is unlocked":   {func(w *anchored) { w.bucket.Unlock(second) }, "not locked " + second},
-		"a list is removed": {func(w *anchored) { w.bucket.Erase(w.list(third)) }, "unreadable anchor LIST"},
+		"a list is removed": {func(w *anchored) { w.bucket.Erase(w.listName(third)) }, "unreadable anchor LIST"},
 		"a list is altered": {func(w *anchored) {
-			w.bucket.Alter(w.list(third), func(data []byte) []byte { return append(data, ' ') })
+			w.bucket.Alter(w.listName(third), func(data []byte) []byte { return append(data, ' ') })
 		}, "unreadable anchor LIST"},
-		"a list is unlocked": {func(w *anchored) { w.bucket.Unlock(w.list(third)) }, "not locked LIST"},
+		"a list is unlocked": {func(w *anchored) { w.bucket.Unlock(w.listName(third)) }, "not locked LIST"},
 		"what is no anchor": {func(w *anchored) { w.bucket.Overwrite("anchors/2026-11-31.json", []byte("{}")) },
 			"not an item's name anchors/2026-11-31.json"},
 		"one is of a later day": {func(w *anchored) { w.bucket.Overwrite(never, []byte("{}")) },
@@ -303,11 +306,11 @@ func TestAnchorsAreGuarded(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newAnchored(t)
-			w.days(3)
-			list := w.list(third)
+			w.anchorDays(3)
+			list := w.listName(third)
 			tt.do(w)
 			var got []string
-			for _, f := range w.check().Findings {
+			for _, f := range w.verifyAnchors().Findings {
 				got = append(got, string(f.Kind)+" "+strings.Replace(f.Object, list, "LIST", 1))
 			}
 			if got := strings.Join(got, ", "); got != tt.want {
@@ -320,20 +323,20 @@ func TestAnchorsAreGuarded(t *testing.T) {
 // Guarantees that days without an anchor are reported, each once, unless the operator has explained them.
 func TestDaysWithoutAnAnchor(t *testing.T) {
 	w := newAnchored(t)
-	w.days(1)
+	w.anchorDays(1)
 	w.today = w.today.Add(4 * day)
-	w.days(1)
-	if got := w.check().Findings; len(got) != 1 || got[0].Kind != audit.MissedDays || got[0].Count != 3 ||
+	w.anchorDays(1)
+	if got := w.verifyAnchors().Findings; len(got) != 1 || got[0].Kind != audit.MissedDays || got[0].Count != 3 ||
 		got[0].Object != second {
 		t.Errorf("found %+v, want three days from 2026-11-22 on", got)
 	}
 	w.config.Explained = []string{"2026-11-22", "2026-11-23", "2026-11-24"}
-	if got := w.check().Findings; len(got) != 0 {
-		t.Errorf("with each day explained, found %+v", got)
+	if got := w.verifyAnchors().Findings; len(got) != 0 {
+		t.Errorf("with each day explained: got the findings %+v, want none", got)
 	}
 	w.today = w.today.Add(2 * day)
-	if got := w.check().Findings; len(got) != 1 || got[0].Kind != audit.MissingAnchor {
-		t.Errorf("two days after the newest anchor, found %+v", got)
+	if got := w.verifyAnchors().Findings; len(got) != 1 || got[0].Kind != audit.MissingAnchor {
+		t.Errorf("two days after the newest anchor: got the findings %+v, want a missing anchor", got)
 	}
 }
 
@@ -341,33 +344,35 @@ func TestDaysWithoutAnAnchor(t *testing.T) {
 // changes before the first anchor, and items without a head.
 func TestAnchorNotices(t *testing.T) {
 	w := newAnchored(t)
-	w.days(1)
+	w.anchorDays(1)
 	w.config.Keys = nil
-	if got := told(w.check().Notices); got != "1 signatures not checked at //0" {
-		t.Errorf("without a key: %q", got)
+	if got := findingsText(w.verifyAnchors().Notices); got != "1 signatures not checked at //0" {
+		t.Errorf("without a key: got the notices %q, want that signatures are not checked", got)
 	}
 	w = newAnchored(t)
 	w.config.Keys = nil
-	w.set("acme", "free")
-	if r := w.check(); !r.OK() || len(r.Notices) != 1 || r.Notices[0].Kind != audit.NoAnchors {
-		t.Errorf("without anchors: %+v", r)
+	w.changeTenant("acme", "free")
+	if r := w.verifyAnchors(); !r.OK() || len(r.Notices) != 1 || r.Notices[0].Kind != audit.NoAnchors {
+		t.Errorf("without anchors: got %+v, want one notice about that, and no finding", r)
 	}
 	w = newAnchored(t)
-	w.set("acme", "free")
+	w.changeTenant("acme", "free")
 	w.today = w.today.Add(30 * day)
-	w.days(2)
-	if r := w.check(); !r.OK() || told(r.Notices) != "1 anchored later at //0" {
-		t.Errorf("with anchors since a month after: %q %q", told(r.Findings), told(r.Notices))
+	w.anchorDays(2)
+	if r := w.verifyAnchors(); !r.OK() || findingsText(r.Notices) != "1 anchored later at //0" {
+		t.Errorf("with anchors since a month after: got the findings %q and the notices %q, want a notice that "+
+			"heads were anchored later", findingsText(r.Findings), findingsText(r.Notices))
 	}
 	w = newAnchored(t)
-	w.set("acme", "free")
+	w.changeTenant("acme", "free")
 	w.bad[place{control.Tenants, "acme"}] = true
 	if a := w.anchor(); !a.Made || a.Heads != 0 || a.Unread != 1 {
-		t.Errorf("with an item that cannot be read: %+v", a)
+		t.Errorf("with an item that cannot be read: got %+v, want an anchor without heads that counts it", a)
 	}
 	w.bad = map[place]bool{}
-	if r := w.check(); !r.OK() || told(r.Notices) != "1 heads not anchored at //0" {
-		t.Errorf("with an item that could not be read: %q %q", told(r.Findings), told(r.Notices))
+	if r := w.verifyAnchors(); !r.OK() || findingsText(r.Notices) != "1 heads not anchored at //0" {
+		t.Errorf("with an item that could not be read: got the findings %q and the notices %q, want a notice about "+
+			"one head", findingsText(r.Findings), findingsText(r.Notices))
 	}
 }
 
@@ -375,36 +380,36 @@ func TestAnchorNotices(t *testing.T) {
 // such an object, which stays a finding on every day.
 func TestAnchorsOfLaterDays(t *testing.T) {
 	w := newAnchored(t)
-	w.days(1)
+	w.anchorDays(1)
 	w.bucket.Overwrite(third, []byte("{}"))
 	w.bucket.Overwrite(never, []byte("{}"))
 	w.today = w.today.Add(day)
 	if a := w.anchor(); !a.Made || a.Future != third || a.Bad != "" {
-		t.Errorf("on the day before: %+v", a)
+		t.Errorf("on the day before: got %+v, want an anchor that names the one of the future", a)
 	}
 	const want = "2 anchor of a later day at //0"
-	if got := told(w.check().Findings); got != want {
-		t.Errorf("on the day before, found %q", got)
+	if got := findingsText(w.verifyAnchors().Findings); got != want {
+		t.Errorf("on the day before: got the findings %q, want the anchor of a later day", got)
 	}
 	w.today = w.today.Add(day)
 	if a := w.anchor(); !a.Made || a.Future != never || a.Bad != third {
-		t.Errorf("on the day that was taken: %+v", a)
+		t.Errorf("on the day that was taken: got %+v, want an anchor that names both", a)
 	}
 	if a := w.anchor(); a.Made {
-		t.Errorf("on the day that was taken it is made twice: %+v", a)
+		t.Errorf("on the day that was taken: got a second anchor %+v, want one", a)
 	}
-	if got := told(w.check().Findings); got != want {
+	if got := findingsText(w.verifyAnchors().Findings); got != want {
 		t.Errorf("on the day that was taken, found %q, want %q", got, want)
 	}
 	w.today = w.today.Add(day)
 	if a := w.anchor(); !a.Made || a.Future != never || a.Bad != third {
-		t.Errorf("on the day after: %+v", a)
+		t.Errorf("on the day after: got %+v, want an anchor that names both", a)
 	}
 	if a := w.anchor(); a.Made || a.Bad != "" {
-		t.Errorf("later on the day after: %+v", a)
+		t.Errorf("later on the day after: got %+v, want no anchor", a)
 	}
-	if r := w.check(); told(r.Findings) != want || r.LastAnchor != "2026-11-24" {
-		t.Errorf("on the day after, found %q, want %q; the newest that holds is %s", told(r.Findings), want,
+	if r := w.verifyAnchors(); findingsText(r.Findings) != want || r.LastAnchor != "2026-11-24" {
+		t.Errorf("on the day after, found %q, want %q; the newest that holds is %s", findingsText(r.Findings), want,
 			r.LastAnchor)
 	}
 }
@@ -413,16 +418,18 @@ func TestAnchorsOfLaterDays(t *testing.T) {
 // is not that day's anchor.
 func TestAnchorSignedBeforeItsDay(t *testing.T) {
 	w := newAnchored(t)
-	w.days(2)
+	w.anchorDays(2)
 	if a, err := audit.WriteAnchor(t.Context(), audit.AnchorConfig{
 		Archive: w.archive, Tables: many(1), Signer: w.signer, Now: func() time.Time { return w.today.Add(day) },
 	}); err != nil || !a.Made {
-		t.Fatalf("%+v, %v", a, err)
+		t.Fatalf("got %+v, error %v; want an anchor", a, err)
 	}
 	w.today = w.today.Add(day)
-	w.days(2)
-	if r := w.check(); told(r.Findings) != "1 anchor of a later day at //0" || r.LastAnchor != "2026-11-24" {
-		t.Errorf("found %q; the newest valid one is of %s", told(r.Findings), r.LastAnchor)
+	w.anchorDays(2)
+	if r := w.verifyAnchors(); findingsText(r.Findings) != "1 anchor of a later day at //0" ||
+		r.LastAnchor != "2026-11-24" {
+		t.Errorf("got the findings %q, and the last anchor of %s; want an anchor of a later day, and 2026-11-24",
+			findingsText(r.Findings), r.LastAnchor)
 	}
 }
 
@@ -446,19 +453,20 @@ var takings = []struct {
 		w.bucket.Overwrite(name,
 			w.bucket.Versions(first)[0])
 	}},
-	{"an archived object", sealing(s3test.Archived)},
-	{"an object under a key of the writer", sealing(s3test.CustomerKey)},
-	{"an object under another key in KMS", sealing(s3test.ForeignKey)},
-	{"an object under a key in KMS that is off", sealing(s3test.DisabledKey)},
+	{"an archived object", sealAs(s3test.Archived)},
+	{"an object under a key of the writer", sealAs(s3test.CustomerKey)},
+	{"an object under another key in KMS", sealAs(s3test.ForeignKey)},
+	{"an object under a key in KMS that is off", sealAs(s3test.DisabledKey)},
 	{"several", func(w *anchored, name string) {
 		for range 5 {
 			w.bucket.Overwrite(name, []byte("{}"))
 		}
-		sealing(s3test.CustomerKey)(w, name)
+		sealAs(s3test.CustomerKey)(w, name)
 	}},
 }
 
-func sealing(how s3test.Seal) func(*anchored, string) {
+// sealAs returns a tampering: the first anchor under the name, which cannot be read because of its encryption.
+func sealAs(how s3test.Seal) func(*anchored, string) {
 	return func(w *anchored, name string) {
 		w.bucket.Overwrite(name, w.bucket.Versions(first)[0])
 		w.bucket.Seal(name, how)
@@ -471,31 +479,33 @@ func TestAnchorOverWhatTookItsName(t *testing.T) {
 	for _, tt := range takings {
 		t.Run(tt.name, func(t *testing.T) {
 			w := newAnchored(t)
-			w.days(2)
+			w.anchorDays(2)
 			w.today = w.today.Add(day)
-			w.at(w.today.Add(-time.Hour))
+			w.setClock(w.today.Add(-time.Hour))
 			tt.take(w, third)
 			bad := len(w.bucket.Versions(third))
 			if a := w.anchor(); !a.Made || a.Bad != third {
-				t.Errorf("on that day: %+v", a)
+				t.Errorf("on that day: got %+v, want an anchor that names the bad one", a)
 			}
 			if _, read := w.gets.Load(third); read == strings.HasPrefix(tt.name, "more than") {
 				t.Errorf("the object is read: %t; want what is larger than an anchor not to be", read)
 			}
 			if a := w.anchor(); a.Made || len(w.bucket.Versions(third)) != bad+1 {
-				t.Errorf("later on that day: %+v, and the name has %d versions", a, len(w.bucket.Versions(third)))
+				t.Errorf("later on that day: got %+v, and %d versions of the name; want no anchor, and no further "+
+					"version", a, len(w.bucket.Versions(third)))
 			}
 			w.today = w.today.Add(day)
-			w.days(2)
+			w.anchorDays(2)
 			want := fmt.Sprintf("%d unreadable anchor at //0", bad)
-			r := w.check()
-			if got := told(r.Findings); got != want || r.Findings[0].Object != third || r.LastAnchor != "2026-11-25" {
+			r := w.verifyAnchors()
+			if got := findingsText(r.Findings); got != want || r.Findings[0].Object != third ||
+				r.LastAnchor != "2026-11-25" {
 				t.Errorf("found %q, want %q; the newest valid one is of %s", got, want, r.LastAnchor)
 			}
-			w.at(w.today)
+			w.setClock(w.today)
 			w.bucket.Overwrite(third, []byte("{}"))
-			if got := told(w.check().Findings); got != "1 replaced at //0; "+want {
-				t.Errorf("after it is covered once more, found %q", got)
+			if got := findingsText(w.verifyAnchors().Findings); got != "1 replaced at //0; "+want {
+				t.Errorf("after the name is covered once more: got the findings %q, want also one replaced anchor", got)
 			}
 		})
 	}
@@ -507,17 +517,17 @@ func TestAnchorAfterABadOne(t *testing.T) {
 	for _, tt := range takings {
 		t.Run(tt.name, func(t *testing.T) {
 			w := newAnchored(t)
-			w.days(2)
+			w.anchorDays(2)
 			w.today = w.today.Add(day)
-			w.at(w.today)
+			w.setClock(w.today)
 			tt.take(w, third)
 			bad := w.bucket.Versions(third)
 			w.today = w.today.Add(day)
 			if a := w.anchor(); !a.Made || a.Bad != third {
-				t.Errorf("on the day after: %+v", a)
+				t.Errorf("on the day after: got %+v, want an anchor that names the bad one", a)
 			}
 			want := fmt.Sprintf("%d unreadable anchor at //0", len(bad))
-			if got := told(w.check().Findings); got != want {
+			if got := findingsText(w.verifyAnchors().Findings); got != want {
 				t.Errorf("found %q, want %q", got, want)
 			}
 			if len(bad[0]) > audit.MaxBytes || strings.HasPrefix(tt.name, "an object under") ||
@@ -528,13 +538,13 @@ func TestAnchorAfterABadOne(t *testing.T) {
 				sum := sha256.Sum256(bad[0])
 				s["previous_day"], s["previous"] = "2026-11-23", hex.EncodeToString(sum[:])
 			})
-			if got := told(w.check().Findings); got != want {
+			if got := findingsText(w.verifyAnchors().Findings); got != want {
 				t.Errorf("of an earlier release: found %q, want %q", got, want)
 			}
 			w.resign("anchors/2026-11-24.json", w.signer,
 				func(s map[string]any) { s["previous"] = strings.Repeat("0", 64) })
-			if got := told(w.check().Findings); got != "1 broken chain of anchors at //0; "+want {
-				t.Errorf("with a hash that nothing has: found %q", got)
+			if got := findingsText(w.verifyAnchors().Findings); got != "1 broken chain of anchors at //0; "+want {
+				t.Errorf("with a hash that nothing has: got the findings %q, want also a broken chain of anchors", got)
 			}
 		})
 	}
@@ -544,18 +554,19 @@ func TestAnchorAfterABadOne(t *testing.T) {
 // in between.
 func TestAnchorThatLeavesOneOut(t *testing.T) {
 	w := newAnchored(t)
-	w.days(2)
+	w.anchorDays(2)
 	w.today = w.today.Add(day)
-	w.at(w.today)
+	w.setClock(w.today)
 	w.bucket.Overwrite(third, []byte("{}"))
 	w.today = w.today.Add(day)
-	w.days(2)
+	w.anchorDays(2)
 	w.resign("anchors/2026-11-25.json", w.signer, func(s map[string]any) {
 		sum := sha256.Sum256([]byte("{}"))
 		s["previous_day"], s["previous"] = "2026-11-23", hex.EncodeToString(sum[:])
 	})
-	if got := told(w.check().Findings); got != "1 broken chain of anchors at //0; 1 unreadable anchor at //0" {
-		t.Errorf("found %q", got)
+	if got := findingsText(w.verifyAnchors().Findings); got != "1 broken chain of anchors at //0; 1 unreadable "+
+		"anchor at //0" {
+		t.Errorf("got the findings %q, want a broken chain of anchors, and an unreadable anchor", got)
 	}
 }
 
@@ -565,14 +576,14 @@ func TestAnchorAfterOneOfALaterDay(t *testing.T) {
 		"small": []byte("{}"), "large": make([]byte, 1<<20+1), "too large": make([]byte, audit.MaxBytes+1),
 	} {
 		w := newAnchored(t)
-		w.days(2)
+		w.anchorDays(2)
 		w.bucket.Overwrite(third, content)
 		w.today = w.today.Add(2 * day)
 		if a := w.anchor(); !a.Made || a.Bad != third {
-			t.Errorf("%s: on the day after: %+v", name, a)
+			t.Errorf("%s: on the day after: got %+v, want an anchor that names the bad one", name, a)
 		}
 		const want = "1 anchor of a later day at //0"
-		if got := told(w.check().Findings); got != want {
+		if got := findingsText(w.verifyAnchors().Findings); got != want {
 			t.Errorf("%s: found %q, want %q", name, got, want)
 		}
 		if len(content) > audit.MaxBytes {
@@ -582,12 +593,13 @@ func TestAnchorAfterOneOfALaterDay(t *testing.T) {
 			sum := sha256.Sum256(content)
 			s["previous_day"], s["previous"] = "2026-11-23", hex.EncodeToString(sum[:])
 		})
-		if got := told(w.check().Findings); got != want {
+		if got := findingsText(w.verifyAnchors().Findings); got != want {
 			t.Errorf("%s: of an earlier release: found %q, want %q", name, got, want)
 		}
 		w.bucket.Alter(third, func([]byte) []byte { return []byte("[]") })
-		if got := told(w.check().Findings); got != "1 broken chain of anchors at //0; "+want {
-			t.Errorf("%s: of an earlier release, altered: found %q", name, got)
+		if got := findingsText(w.verifyAnchors().Findings); got != "1 broken chain of anchors at //0; "+want {
+			t.Errorf("%s: of an earlier release, altered: got the findings %q, want also a broken chain of anchors",
+				name, got)
 		}
 	}
 }
@@ -598,11 +610,11 @@ func TestAnchorsWhateverTakesTheirNames(t *testing.T) {
 	for seed := range soak.Times(uint64(3)) {
 		r := mathrand.New(mathrand.NewPCG(seed, 1))
 		w := newAnchored(t)
-		w.days(1)
+		w.anchorDays(1)
 		for range 12 {
 			for ahead := range 3 {
 				// of this day or, for ahead 0, of the one it is of
-				w.at(w.today.Add(time.Duration(1+r.IntN(23)) * time.Hour))
+				w.setClock(w.today.Add(time.Duration(1+r.IntN(23)) * time.Hour))
 				w.today = w.today.Add(day)
 				if n := r.IntN(3 * len(takings)); n < len(takings) {
 					takings[n].take(w, "anchors/"+w.today.AddDate(0, 0, ahead).Format(time.DateOnly)+".json")
@@ -610,19 +622,19 @@ func TestAnchorsWhateverTakesTheirNames(t *testing.T) {
 				w.today = w.today.Add(-day)
 			}
 			w.today = w.today.Add(day)
-			w.set("acme", fmt.Sprint(r.Uint64()))
+			w.changeTenant("acme", fmt.Sprint(r.Uint64()))
 			if a := w.anchor(); !a.Made {
-				t.Errorf("seed %d: %+v", seed, a)
+				t.Errorf("seed %d: got %+v, want an anchor", seed, a)
 			}
 		}
-		report := w.check()
+		report := w.verifyAnchors()
 		for _, f := range report.Findings {
 			if f.Kind != audit.BadAnchor && f.Kind != audit.FutureAnchor {
-				t.Errorf("seed %d: found %+v", seed, f)
+				t.Errorf("seed %d: got the finding %+v, want a bad anchor or one of the future", seed, f)
 			}
 		}
 		if report.LastAnchor != w.today.Format(time.DateOnly) {
-			t.Errorf("seed %d: the newest valid anchor is of %s", seed, report.LastAnchor)
+			t.Errorf("seed %d: got the last anchor of %s, want today's", seed, report.LastAnchor)
 		}
 	}
 }
@@ -636,7 +648,7 @@ func TestAnchorsWhileTheArchiveIsAway(t *testing.T) {
 		"gone since the list": {Status: 404, Code: "NoSuchVersion"},
 	} {
 		w := newAnchored(t)
-		w.days(2)
+		w.anchorDays(2)
 		before := len(w.bucket.Names())
 		w.today = w.today.Add(day)
 		w.away.Store(&fault)
@@ -644,11 +656,12 @@ func TestAnchorsWhileTheArchiveIsAway(t *testing.T) {
 			Archive: w.archive, Tables: w, Signer: w.signer, Now: func() time.Time { return w.today },
 		})
 		if err == nil || a.Made || len(w.bucket.Names()) != before {
-			t.Errorf("%s: %+v, %v", what, a, err)
+			t.Errorf("%s: got %+v, error %v; want an error, and nothing written", what, a, err)
 		}
 		w.away.Store(nil)
-		if a := w.anchor(); !a.Made || told(w.check().Findings) != "" {
-			t.Errorf("%s: then %+v; found %q", what, a, told(w.check().Findings))
+		if a := w.anchor(); !a.Made || findingsText(w.verifyAnchors().Findings) != "" {
+			t.Errorf("%s: then got %+v, and the findings %q; want an anchor, and none", what, a,
+				findingsText(w.verifyAnchors().Findings))
 		}
 	}
 }
@@ -658,25 +671,26 @@ func TestAnchorsWhileTheArchiveIsAway(t *testing.T) {
 func TestListsWhoseNameWasTaken(t *testing.T) {
 	for _, tt := range takings {
 		w := newAnchored(t)
-		w.days(1)
-		_, sum, _ := strings.Cut(strings.TrimPrefix(w.list(first), "anchors/"), "/")
+		w.anchorDays(1)
+		_, sum, _ := strings.Cut(strings.TrimPrefix(w.listName(first), "anchors/"), "/")
 		name := "anchors/2026-11-22/" + sum // the tables have not changed since that list
 		w.today = w.today.Add(day)
 		tt.take(w, name)
 		bad := len(w.bucket.Versions(name))
 		if a := w.anchor(); !a.Made {
-			t.Errorf("%s: %+v", tt.name, a)
+			t.Errorf("%s: got %+v, want an anchor", tt.name, a)
 		}
-		r := w.check()
-		if got := told(r.Findings); got != fmt.Sprintf("%d unreadable anchor at //0", bad) ||
+		r := w.verifyAnchors()
+		if got := findingsText(r.Findings); got != fmt.Sprintf("%d unreadable anchor at //0", bad) ||
 			r.Findings[0].Object != name ||
 			r.LastAnchor != "2026-11-22" {
-			t.Errorf("%s: found %q", tt.name, got)
+			t.Errorf("%s: got the findings %q, want unreadable anchors, and 2026-11-22 as the day of the last one",
+				tt.name, got)
 		}
-		w.set("acme", "gold")
+		w.changeTenant("acme", "gold")
 		w.rewriteHistory()
-		if got := told(w.check().Findings); !strings.Contains(got, "not as anchored") {
-			t.Errorf("%s: heads are not compared: found %q", tt.name, got)
+		if got := findingsText(w.verifyAnchors().Findings); !strings.Contains(got, "not as anchored") {
+			t.Errorf("%s: got the findings %q, want that heads are not as anchored", tt.name, got)
 		}
 	}
 }
@@ -685,11 +699,11 @@ func TestListsWhoseNameWasTaken(t *testing.T) {
 // after a failure.
 func TestOneAnchorADay(t *testing.T) {
 	w := newAnchored(t)
-	w.set("acme", "free")
+	w.changeTenant("acme", "free")
 	c := audit.AnchorConfig{Archive: w.archive, Tables: w, Signer: local{fails: errors.New("KMS is away")},
 		Now: func() time.Time { return w.today }}
 	if a, err := audit.WriteAnchor(t.Context(), c); err == nil || a.Made {
-		t.Errorf("without a signature: %+v, %v", a, err)
+		t.Errorf("without a signature: got %+v, error %v; want an error, and no anchor", a, err)
 	}
 	c.Signer = w.signer
 	made := 0
@@ -701,23 +715,23 @@ func TestOneAnchorADay(t *testing.T) {
 		if a.Made {
 			made++
 		}
-		w.set("acme", fmt.Sprint(made))
+		w.changeTenant("acme", fmt.Sprint(made))
 		w.today = w.today.Add(time.Hour)
 	}
-	if r := w.check(); made != 1 || r.Anchors != 1 || !r.OK() {
-		t.Errorf("%d were made; %+v", made, r)
+	if r := w.verifyAnchors(); made != 1 || r.Anchors != 1 || !r.OK() {
+		t.Errorf("got %d anchors of two runs at once, and %+v; want one", made, r)
 	}
 	w.today = w.today.Add(-day)
 	if a, err := audit.WriteAnchor(t.Context(), c); err == nil {
-		t.Errorf("with yesterday's clock: %+v", a)
+		t.Errorf("with yesterday's clock: got %+v, want an error", a)
 	}
 	w.today = w.today.Add(2 * day)
 	c.Tables = away{}
 	if a, err := audit.WriteAnchor(t.Context(), c); err == nil || a.Made {
-		t.Errorf("without tables: %+v, %v", a, err)
+		t.Errorf("without tables: got %+v, error %v; want an error, and no anchor", a, err)
 	}
 	if _, err := audit.WriteAnchor(t.Context(), audit.AnchorConfig{}); err == nil {
-		t.Error("nothing is anchored")
+		t.Error("without a configuration: got no error, want one")
 	}
 }
 
@@ -742,20 +756,21 @@ func (m many) List(_ context.Context, t control.Table, after string, _ int) (ite
 // anchor only the new heads are compared.
 func TestAnchorOfManyHeads(t *testing.T) {
 	w := newAnchored(t)
-	memory(t, w.world)
+	archiveInFolder(t, w.world)
 	w.today = noon.AddDate(-10, 0, 0) // files have the times of this machine
 	const items = 10_050
 	c := audit.AnchorConfig{Archive: w.archive, Signer: w.signer, Now: func() time.Time { return w.today }}
 	for n := range 2 {
 		c.Tables = many(items + n)
 		if a, err := audit.WriteAnchor(t.Context(), c); err != nil || a.Heads != int64(items+n) {
-			t.Fatalf("%+v, %v", a, err)
+			t.Fatalf("got %+v, error %v; want an anchor with a head of each item", a, err)
 		}
 		w.today = w.today.Add(day)
 	}
 	// The archive has none of the objects.
-	if got := told(w.check().Findings); got != fmt.Sprintf("%d not as anchored at tenants/t00000/1", items+1) {
-		t.Errorf("found %q", got)
+	if got := findingsText(w.verifyAnchors().Findings); got != fmt.Sprintf("%d not as anchored at tenants/t00000/1",
+		items+1) {
+		t.Errorf("got the findings %q, want all altered items, and not more", got)
 	}
 }
 
@@ -776,9 +791,9 @@ func FuzzAnchor(f *testing.F) {
 	f.Add([]byte(`null`))
 	f.Add([]byte(``))
 	w := newAnchored(f)
-	w.set("acme", "free")
+	w.changeTenant("acme", "free")
 	w.anchor()
-	list, whole := w.list(first), w.bucket.Versions(first)[0]
+	list, whole := w.listName(first), w.bucket.Versions(first)[0]
 	heads := w.bucket.Versions(list)[0]
 	f.Add(whole)
 	f.Add(heads)
@@ -786,15 +801,16 @@ func FuzzAnchor(f *testing.F) {
 		w.t = t
 		for name, as := range map[string][]byte{first: whole, list: heads} {
 			w.bucket.Alter(name, func([]byte) []byte { return data })
-			r := w.check()
+			r := w.verifyAnchors()
 			w.bucket.Alter(name, func([]byte) []byte { return as })
 			// the same with other spaces
 			same := string(data) == string(as) || name == first && statement(data) == statement(as)
 			if r.OK() && !same || !r.OK() && string(data) == string(as) {
-				t.Errorf("%s is %q: found %q", name, data, told(r.Findings))
+				t.Errorf("%s is %q: got the findings %q, want some exactly if the bytes are others",
+					name, data, findingsText(r.Findings))
 			}
 			if name == first && !same && r.LastAnchor != "" {
-				t.Errorf("%q is believed", data)
+				t.Errorf("got a last anchor although its bytes are %q, want none", data)
 			}
 		}
 	})
@@ -803,7 +819,7 @@ func FuzzAnchor(f *testing.F) {
 // Guarantees the form of anchors that is stored and signed, which later versions must read.
 func TestAnchorForm(t *testing.T) {
 	w := newAnchored(t)
-	w.set("acme", "free")
+	w.changeTenant("acme", "free")
 	w.anchor()
 	w.today = w.today.Add(day)
 	w.anchor()
@@ -814,7 +830,7 @@ func TestAnchorForm(t *testing.T) {
 	if err := json.Unmarshal(w.bucket.Versions(second)[0], &object); err != nil {
 		t.Fatal(err)
 	}
-	list, before := w.bucket.Versions(w.list(second))[0], sha256.Sum256(w.bucket.Versions(first)[0])
+	list, before := w.bucket.Versions(w.listName(second))[0], sha256.Sum256(w.bucket.Versions(first)[0])
 	sum := sha256.Sum256(list)
 	want := `{"layout":1,"day":"2026-11-22","at":"2026-11-22T12:00:00Z","heads":1,"lists":[{"sha256":"` +
 		hex.EncodeToString(sum[:]) +

@@ -10,8 +10,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/control/audit"
 )
 
-// told writes findings or notices in one line, except for the notice that there are no anchors.
-func told(all []audit.Finding) string {
+// findingsText writes findings or notices in one line, except for the notice that there are no anchors.
+func findingsText(all []audit.Finding) string {
 	var lines []string
 	for _, f := range all {
 		if f.Kind == audit.NoAnchors {
@@ -42,8 +42,8 @@ func TestPutTimes(t *testing.T) {
 		{90 * 24 * time.Hour, late, ""},
 	} {
 		w := newWorld(t)
-		w.keep(w.write(control.Tenants, "acme", `{"n":1}`, noon))
-		w.keepAt(w.write(control.Tenants, "acme", `{"n":2}`, noon.Add(time.Minute)), noon.Add(time.Minute+tt.after))
+		w.archiveRecord(w.write(control.Tenants, "acme", `{"n":1}`, noon))
+		w.archiveAt(w.write(control.Tenants, "acme", `{"n":2}`, noon.Add(time.Minute)), noon.Add(time.Minute+tt.after))
 		r := w.verify()
 		place := func(kind string) string {
 			if kind == "" {
@@ -51,10 +51,10 @@ func TestPutTimes(t *testing.T) {
 			}
 			return "1 " + kind + " at tenants/acme/2"
 		}
-		if got, want := told(r.Findings), place(tt.finding); got != want {
+		if got, want := findingsText(r.Findings), place(tt.finding); got != want {
 			t.Errorf("put %v after its change: found %q, want %q", tt.after, got, want)
 		}
-		if got, want := told(r.Notices), place(tt.notices); got != want {
+		if got, want := findingsText(r.Notices), place(tt.notices); got != want {
 			t.Errorf("put %v after its change: noticed %q, want %q", tt.after, got, want)
 		}
 	}
@@ -66,9 +66,9 @@ func TestVerifyFindsAHistoryWrittenAnew(t *testing.T) {
 	w := newWorld(t)
 	for i, plan := range []string{"free", "basic", "pro"} {
 		r := w.write(control.Tenants, "acme", `{"id":"acme","plan":"`+plan+`"}`, noon.Add(time.Duration(i)*time.Hour))
-		w.keepAt(r, noon.Add(90*24*time.Hour))
+		w.archiveAt(r, noon.Add(90*24*time.Hour))
 	}
-	if got, want := told(w.verify().Findings), "3 archived late at tenants/acme/1"; got != want {
+	if got, want := findingsText(w.verify().Findings), "3 archived late at tenants/acme/1"; got != want {
 		t.Errorf("found %q, want %q", got, want)
 	}
 }
@@ -77,7 +77,7 @@ func TestVerifyFindsAHistoryWrittenAnew(t *testing.T) {
 // stream.
 func TestPutTimesHaveATolerance(t *testing.T) {
 	w := newWorld(t)
-	w.keepAt(w.write(control.Tenants, "acme", `{"n":1}`, noon), noon.Add(48*time.Hour))
+	w.archiveAt(w.write(control.Tenants, "acme", `{"n":1}`, noon), noon.Add(48*time.Hour))
 	for late, want := range map[time.Duration]bool{48 * time.Hour: true, 47 * time.Hour: false} {
 		c := audit.VerifyConfig{Archive: w.archive, Tables: w, Grace: -1, Late: late}
 		r, err := audit.Verify(t.Context(), c)
@@ -90,10 +90,11 @@ func TestPutTimesHaveATolerance(t *testing.T) {
 // Guarantees that the times of files are ignored, since anybody can set them, and that a notice says so.
 func TestPutTimesOfFilesAreNotCompared(t *testing.T) {
 	w := newWorld(t)
-	memory(t, w)
-	w.keep(w.write(control.Tenants, "acme", `{"n":1}`, noon.Add(-365*24*time.Hour)))
+	archiveInFolder(t, w)
+	w.archiveRecord(w.write(control.Tenants, "acme", `{"n":1}`, noon.Add(-365*24*time.Hour)))
 	r := w.verify()
-	if !r.OK() || told(r.Notices) != "1 put times not known at //0" {
-		t.Errorf("found %q, noticed %q", told(r.Findings), told(r.Notices))
+	if !r.OK() || findingsText(r.Notices) != "1 put times not known at //0" {
+		t.Errorf("got the findings %q and the notices %q, want none, and one about times that are not known",
+			findingsText(r.Findings), findingsText(r.Notices))
 	}
 }

@@ -31,7 +31,7 @@ func (w *world) show(f audit.Filter) []audit.Shown {
 func TestShow(t *testing.T) {
 	w := newWorld(t)
 	r := rand.New(rand.NewPCG(5, 5))
-	w.random(r, 40)
+	w.archiveRandom(r, 40)
 	half := noon.Add(30 * time.Minute)
 	for name, f := range map[string]audit.Filter{
 		"all":        {},
@@ -63,7 +63,8 @@ func TestShow(t *testing.T) {
 		for i, s := range got {
 			if !want[s.Name] || s.Err != nil || s.Hidden || s.Others || i > 0 &&
 				s.Record.Time.Before(got[i-1].Record.Time) {
-				t.Errorf("%s: change %d is %+v", name, i, s)
+				t.Errorf("%s: got the change %d as %+v, want one of the filter, readable, in the order of time", name,
+					i, s)
 			}
 			delete(want, s.Name)
 		}
@@ -74,18 +75,18 @@ func TestShow(t *testing.T) {
 func TestShowTampered(t *testing.T) {
 	w := newWorld(t)
 	for i := range 4 {
-		w.keep(w.write(control.Plans, "pro", fmt.Sprintf(`{"n":%d}`, i), noon.Add(time.Duration(i)*time.Hour)))
+		w.archiveRecord(w.write(control.Plans, "pro", fmt.Sprintf(`{"n":%d}`, i), noon.Add(time.Duration(i)*time.Hour)))
 	}
 	h := w.history[place{control.Plans, "pro"}]
 	w.bucket.Hide(nameOf(&h[0]))
 	w.bucket.Overwrite(nameOf(&h[1]), []byte("forged"))
-	w.rewrite(&h[2], false, ruled("nobody"))
+	w.rewrite(&h[2], false, setActor("nobody"))
 	w.bucket.Alter(nameOf(&h[3]), func([]byte) []byte { return []byte("forged") })
 	got := w.show(audit.Filter{Table: control.Plans, Key: "pro"})
 	if len(got) != 4 || !got[0].Hidden || got[0].Err != nil || !got[1].Others ||
 		string(got[1].Record.After) != `{"n":1}` || got[2].Err == nil ||
 		got[2].Record.Actor != "nobody" || got[3].Record != nil || got[3].Err == nil {
-		t.Errorf("%+v", got)
+		t.Errorf("got %+v, want one hidden, one with other contents, one unreadable, and one without a record", got)
 	}
 }
 
@@ -97,7 +98,7 @@ func TestFilter(t *testing.T) {
 		{From: noon, To: noon},
 	} {
 		if err := audit.Show(t.Context(), w.archive, f, func(audit.Shown) bool { return true }); err == nil {
-			t.Errorf("%+v is taken", f)
+			t.Errorf("the filter %+v: got no error, want one", f)
 		}
 	}
 }
@@ -159,7 +160,7 @@ func FuzzDiff(f *testing.F) {
 		b, _ := json.Marshal(y)
 		diff := audit.Diff(&events.AuditRecord{Before: before, After: after})
 		if (len(diff) == 0) != bytes.Equal(a, b) {
-			t.Fatalf("%s and %s differ by %+v", a, b, diff)
+			t.Fatalf("%s and %s: got the difference %+v, want none exactly if they are equal", a, b, diff)
 		}
 	})
 }

@@ -43,19 +43,20 @@ func (w *world) rewrite(r *control.Record, rehash bool, change func(*events.Audi
 	return nameOf(r)
 }
 
-func ruled(by string) func(*events.AuditRecord) {
+// setActor returns a change of a record: another actor.
+func setActor(by string) func(*events.AuditRecord) {
 	return func(r *events.AuditRecord) { r.Actor = by }
 }
 
 var tamperings = []tampering{
 	{"a version between two is removed", func(w *world, r *rand.Rand) (control.BreakKind, string) {
-		_, h := w.some(r, 2)
+		_, h := w.pickItem(r, 2)
 		name := nameOf(&h[r.IntN(len(h)-1)])
 		w.bucket.Erase(name)
 		return control.MissingVersion, name
 	}},
 	{"the newest versions are removed", func(w *world, r *rand.Rand) (control.BreakKind, string) {
-		_, h := w.some(r, 2)
+		_, h := w.pickItem(r, 2)
 		from := 1 + r.IntN(len(h)-1)
 		for i := range h[from:] {
 			w.bucket.Erase(nameOf(&h[from+i]))
@@ -63,123 +64,123 @@ var tamperings = []tampering{
 		return control.MissingTail, nameOf(&h[from])
 	}},
 	{"all versions of an item are removed", func(w *world, r *rand.Rand) (control.BreakKind, string) {
-		_, h := w.some(r, 1)
+		_, h := w.pickItem(r, 1)
 		for i := range h {
 			w.bucket.Erase(nameOf(&h[i]))
 		}
 		return control.MissingTail, nameOf(&h[0])
 	}},
 	{"a hash is another", func(w *world, r *rand.Rand) (control.BreakKind, string) {
-		_, h := w.some(r, 1)
+		_, h := w.pickItem(r, 1)
 		return control.WrongHash, w.rewrite(&h[r.IntN(len(h))], false,
 			func(r *events.AuditRecord) { r.Hash = strings.Repeat("0", 64) })
 	}},
 	{"an actor is another", func(w *world, r *rand.Rand) (control.BreakKind, string) {
-		_, h := w.some(r, 1)
-		return control.Altered, w.rewrite(&h[r.IntN(len(h))], false, ruled("nobody"))
+		_, h := w.pickItem(r, 1)
+		return control.Altered, w.rewrite(&h[r.IntN(len(h))], false, setActor("nobody"))
 	}},
 	{"a time is another", func(w *world, r *rand.Rand) (control.BreakKind, string) {
-		_, h := w.some(r, 1)
+		_, h := w.pickItem(r, 1)
 		return control.Altered, w.rewrite(&h[r.IntN(len(h))], false,
 			func(r *events.AuditRecord) { r.Time = r.Time.Add(time.Microsecond) })
 	}},
 	{"a body is another", func(w *world, r *rand.Rand) (control.BreakKind, string) {
-		_, h := w.some(r, 1)
+		_, h := w.pickItem(r, 1)
 		return control.Altered, w.rewrite(&h[r.IntN(len(h))], false, func(r *events.AuditRecord) {
 			r.Deleted,
 				r.After = false, []byte(`{"mine":1}`)
 		})
 	}},
 	{"what was before is another", func(w *world, r *rand.Rand) (control.BreakKind, string) {
-		_, h := w.some(r, 2)
+		_, h := w.pickItem(r, 2)
 		return control.Altered, w.rewrite(&h[1+r.IntN(len(h)-1)], false,
 			func(r *events.AuditRecord) { r.Before = []byte(`{"mine":1}`) })
 	}},
 	{"an object is cut off", func(w *world, r *rand.Rand) (control.BreakKind, string) {
-		_, h := w.some(r, 1)
+		_, h := w.pickItem(r, 1)
 		name := nameOf(&h[r.IntN(len(h))])
 		w.bucket.Alter(name, func(b []byte) []byte { return b[:len(b)/2] })
 		return control.Altered, name
 	}},
 	{"an object is empty", func(w *world, r *rand.Rand) (control.BreakKind, string) {
-		_, h := w.some(r, 1)
+		_, h := w.pickItem(r, 1)
 		name := nameOf(&h[r.IntN(len(h))])
 		w.bucket.Alter(name, func([]byte) []byte { return nil })
 		return control.Altered, name
 	}},
 	{"an object is far too large", func(w *world, r *rand.Rand) (control.BreakKind, string) {
-		_, h := w.some(r, 1)
+		_, h := w.pickItem(r, 1)
 		name := nameOf(&h[r.IntN(len(h))])
 		w.bucket.Alter(name, func([]byte) []byte { return bytes.Repeat([]byte(" "), events.MaxAuditBytes+1) })
 		return control.Altered, name
 	}},
 	{"an object is that of another version", func(w *world, r *rand.Rand) (control.BreakKind, string) {
-		_, h := w.some(r, 2)
+		_, h := w.pickItem(r, 2)
 		name := nameOf(&h[0])
 		w.bucket.Alter(name, func([]byte) []byte { return encode(w.t, h[1].Audit()) })
 		return control.Altered, name
 	}},
 	{"a version is made anew, with its hash", func(w *world, r *rand.Rand) (control.BreakKind, string) {
-		_, h := w.some(r, 2)
+		_, h := w.pickItem(r, 2)
 		at := r.IntN(len(h) - 1)
-		w.rewrite(&h[at], true, ruled("nobody"))
+		w.rewrite(&h[at], true, setActor("nobody"))
 		return control.BrokenLink, nameOf(&h[at+1])
 	}},
 	{"the newest version is made anew, with its hash", func(w *world, r *rand.Rand) (control.BreakKind, string) {
-		_, h := w.some(r, 1)
-		return control.WrongHead, w.rewrite(&h[len(h)-1], true, ruled("nobody"))
+		_, h := w.pickItem(r, 1)
+		return control.WrongHead, w.rewrite(&h[len(h)-1], true, setActor("nobody"))
 	}},
 	{"the live table is altered by hand", func(w *world, r *rand.Rand) (control.BreakKind, string) {
-		p, h := w.some(r, 1)
+		p, h := w.pickItem(r, 1)
 		i := w.live[p]
 		i.Reason = "another"
 		w.live[p] = i
 		return control.WrongHead, nameOf(&h[len(h)-1])
 	}},
 	{"an item of the live table cannot be read", func(w *world, r *rand.Rand) (control.BreakKind, string) {
-		p, h := w.some(r, 1)
+		p, h := w.pickItem(r, 1)
 		w.bad[p] = true
 		return audit.BadHead, nameOf(&h[len(h)-1])
 	}},
 	{"an item is removed from the live table", func(w *world, r *rand.Rand) (control.BreakKind, string) {
-		p, h := w.some(r, 1)
+		p, h := w.pickItem(r, 1)
 		delete(w.live, p)
 		return control.Unknown, nameOf(&h[len(h)-1])
 	}},
 	{"the live table is set back", func(w *world, r *rand.Rand) (control.BreakKind, string) {
-		p, h := w.some(r, 2)
+		p, h := w.pickItem(r, 2)
 		w.live[p] = h[len(h)-2].New
 		return control.Unknown, nameOf(&h[len(h)-1])
 	}},
 	{"a version is made up", func(w *world, r *rand.Rand) (control.BreakKind, string) {
-		p, _ := w.some(r, 1)
+		p, _ := w.pickItem(r, 1)
 		now := w.live[p]
 		made := w.write(p.table, p.key, `{"made":"up"}`, noon)
-		w.keep(made)
+		w.archiveRecord(made)
 		w.live[p] = now
 		return control.Unknown, nameOf(made)
 	}},
 	{"what is no record is put behind the newest version", func(w *world, r *rand.Rand) (control.BreakKind, string) {
-		p, _ := w.some(r, 1)
+		p, _ := w.pickItem(r, 1)
 		name := control.ObjectName(p.table, p.key, w.live[p].Version+1)
 		w.bucket.Overwrite(name, []byte("{}"))
 		return control.Unknown, name // and Altered
 	}},
 	{"a delete marker hides a version", func(w *world, r *rand.Rand) (control.BreakKind, string) {
-		_, h := w.some(r, 1)
+		_, h := w.pickItem(r, 1)
 		name := nameOf(&h[r.IntN(len(h))])
 		w.bucket.Hide(name)
 		return audit.Hidden, name
 	}},
 	{"a version is hidden, and written again as it was", func(w *world, r *rand.Rand) (control.BreakKind, string) {
-		_, h := w.some(r, 1)
+		_, h := w.pickItem(r, 1)
 		i := r.IntN(len(h))
 		w.bucket.Hide(nameOf(&h[i]))
-		w.keep(&h[i])
+		w.archiveRecord(&h[i])
 		return audit.Hidden, nameOf(&h[i])
 	}},
 	{"another content is put on top", func(w *world, r *rand.Rand) (control.BreakKind, string) {
-		_, h := w.some(r, 1)
+		_, h := w.pickItem(r, 1)
 		i := r.IntN(len(h))
 		record := h[i].Audit()
 		record.Reason = "becausE" // of equal size
@@ -187,7 +188,7 @@ var tamperings = []tampering{
 		return audit.Replaced, nameOf(&h[i])
 	}},
 	{"many contents are put on top, the last as it was", func(w *world, r *rand.Rand) (control.BreakKind, string) {
-		_, h := w.some(r, 1)
+		_, h := w.pickItem(r, 1)
 		i := r.IntN(len(h))
 		for n := range 20 {
 			w.bucket.Overwrite(nameOf(&h[i]), fmt.Append(nil, n))
@@ -196,7 +197,7 @@ var tamperings = []tampering{
 		return audit.Replaced, nameOf(&h[i])
 	}},
 	{"an object that no item has", func(w *world, r *rand.Rand) (control.BreakKind, string) {
-		_, h := w.some(r, 2)
+		_, h := w.pickItem(r, 2)
 		bad := []string{"audit/x", "audit/plans/", "audit/nothing/a/0000000000000001.json", nameOf(&h[0]) + ".bak",
 			"audit/tenants/\x01 +%/1",
 			control.ObjectFolder(h[0].New.Table, h[0].New.Key) + "0"}
@@ -205,19 +206,19 @@ var tamperings = []tampering{
 		return audit.BadName, name
 	}},
 	{"a retention is gone", func(w *world, r *rand.Rand) (control.BreakKind, string) {
-		_, h := w.some(r, 1)
+		_, h := w.pickItem(r, 1)
 		name := nameOf(&h[r.IntN(len(h))])
 		w.bucket.Unlock(name)
 		return audit.Unlocked, name
 	}},
 	{"a retention is shorter than the bucket's", func(w *world, r *rand.Rand) (control.BreakKind, string) {
-		_, h := w.some(r, 1)
+		_, h := w.pickItem(r, 1)
 		i := r.IntN(len(h))
 		w.bucket.Lock(nameOf(&h[i]), "GOVERNANCE", h[i].New.ChangedAt.Add(23*time.Hour))
 		return audit.WeakLock, nameOf(&h[i])
 	}},
 	{"a retention is in another mode than the bucket's", func(w *world, r *rand.Rand) (control.BreakKind, string) {
-		_, h := w.some(r, 1)
+		_, h := w.pickItem(r, 1)
 		i := r.IntN(len(h))
 		w.bucket.Lock(nameOf(&h[i]), "COMPLIANCE", h[i].New.ChangedAt.Add(48*time.Hour))
 		return audit.WeakLock, nameOf(&h[i])
@@ -233,11 +234,12 @@ func TestVerifyNamesWhatWasDone(t *testing.T) {
 			for seed := range soak.Times(uint64(2)) {
 				r := rand.New(rand.NewPCG(seed, 7))
 				w := newWorld(t)
-				w.random(r, 12+r.IntN(20))
+				w.archiveRandom(r, 12+r.IntN(20))
 				clean := w.verify()
 				if !clean.OK() || clean.Objects == 0 || clean.Items != int64(len(w.live)) ||
 					clean.Objects != int64(len(w.bucket.Names())) {
-					t.Fatalf("seed %d: a clean archive of %d items gives %+v", seed, len(w.live), clean)
+					t.Fatalf("seed %d: an archive of %d items: got %+v, want no finding, and all objects counted",
+						seed, len(w.live), clean)
 				}
 				kind, object := tt.do(w, r)
 				report := w.verify()
@@ -262,7 +264,7 @@ func TestVerifyNamesATailBehindASpoiltVersion(t *testing.T) {
 		var all []*control.Record
 		for i := range 6 {
 			r := w.write(control.Tenants, "acme", fmt.Sprintf(`{"n":%d}`, i), noon)
-			w.keep(r)
+			w.archiveRecord(r)
 			all = append(all, r)
 		}
 		for i := 4 - spoilt; i < 4; i++ { // of the versions 1 to 6
@@ -277,7 +279,8 @@ func TestVerifyNamesATailBehindASpoiltVersion(t *testing.T) {
 		tail, altered := got[control.MissingTail], got[control.Altered]
 		if len(got) != 2 || altered.Object != nameOf(all[4-spoilt]) || altered.Count != int64(spoilt) ||
 			tail.Object != nameOf(all[4]) || tail.Count != 1 || tail.Detail != "versions 5 to 6 are missing" {
-			t.Errorf("%d of the versions are spoilt, and 5 and 6 are missing; found is %+v", spoilt, got)
+			t.Errorf("%d of the versions are unreadable, and 5 and 6 are missing: got the findings %+v, want "+
+				"exactly these", spoilt, got)
 		}
 	}
 }
@@ -292,7 +295,7 @@ func TestVerifyNamesAnUnreadableObject(t *testing.T) {
 			var all []*control.Record
 			for i := range 3 {
 				all = append(all, w.write(control.Tenants, "acme", fmt.Sprintf(`{"n":%d}`, i), noon))
-				w.keep(all[i])
+				w.archiveRecord(all[i])
 			}
 			name := nameOf(all[at])
 			w.bucket.Seal(name, how)
@@ -300,7 +303,8 @@ func TestVerifyNamesAnUnreadableObject(t *testing.T) {
 				f := w.verify().Findings
 				if len(f) != 1 || f[0].Kind != audit.BadObject || f[0].Object != name || f[0].Count != 1 ||
 					f[0].Version != int64(at+1) || !strings.Contains(f[0].Detail, fmt.Sprintf("v%08d", at+1)) {
-					t.Errorf("%s, version %d, %s: found %+v", how, at+1, what, f)
+					t.Errorf("%s, version %d, %s: got the findings %+v, want one bad object with this version", how,
+						at+1, what, f)
 				}
 			}
 			check("alone")
@@ -308,12 +312,12 @@ func TestVerifyNamesAnUnreadableObject(t *testing.T) {
 			show := func(s audit.Shown) bool {
 				shown++
 				if s.Name == name && (!errors.Is(s.Err, audit.ErrUnreadable) || s.Unread) {
-					t.Errorf("%s: shown is %+v", how, s)
+					t.Errorf("%s: got %+v shown, want an unreadable object", how, s)
 				}
 				return true
 			}
 			if err := audit.Show(t.Context(), w.archive, audit.Filter{}, show); err != nil || shown != 3 {
-				t.Errorf("%s: show has %d of 3, %v", how, shown, err)
+				t.Errorf("%s: got %d of 3 objects shown, error %v; want all", how, shown, err)
 			}
 			if err := w.archive.Cover(t.Context(), name, encode(t, all[at].Audit())); err != nil {
 				t.Fatal(err)
@@ -321,7 +325,8 @@ func TestVerifyNamesAnUnreadableObject(t *testing.T) {
 			check("below the record")
 			show = func(s audit.Shown) bool {
 				if s.Err != nil || s.Record == nil || s.Others || s.Unread != (s.Name == name) {
-					t.Errorf("%s: below the record, shown is %+v", how, s)
+					t.Errorf("%s: below the record: got %+v shown, want the record, and that something covers it", how,
+						s)
 				}
 				return true
 			}
@@ -331,7 +336,8 @@ func TestVerifyNamesAnUnreadableObject(t *testing.T) {
 			w.bucket.Overwrite(name, encode(t, all[at].Audit()))
 			w.bucket.Seal(name, how)
 			if f := w.verify().Findings; len(f) != 1 || f[0].Kind != audit.BadObject || f[0].Count != 2 {
-				t.Errorf("%s: below and on top of the record: found %+v", how, f)
+				t.Errorf("%s: below and on top of the record: got the findings %+v, want one bad object that counts 2",
+					how, f)
 			}
 		}
 	}
@@ -342,7 +348,7 @@ func TestVerifyNamesTheFirstOfEachKind(t *testing.T) {
 	w := newWorld(t)
 	for i := range 5 {
 		for range 3 {
-			w.keep(w.write(control.Tenants, fmt.Sprintf("t%d", i), fmt.Sprintf(`{"n":%d}`, i), noon))
+			w.archiveRecord(w.write(control.Tenants, fmt.Sprintf("t%d", i), fmt.Sprintf(`{"n":%d}`, i), noon))
 		}
 	}
 	for i := range 4 {
@@ -390,14 +396,14 @@ func TestVerifyGoesByWhatTheArchiveTells(t *testing.T) {
 	for _, tt := range tamperings {
 		w := newWorld(t)
 		r := rand.New(rand.NewPCG(1, 2))
-		w.random(r, 20)
+		w.archiveRandom(r, 20)
 		kind, _ := tt.do(w, r)
 		if blind[kind] == nil || strings.Contains(tt.name, "as it was") {
 			continue
 		}
 		w.archive = blind[kind](w.archive)
 		if got := w.verify(); !got.OK() {
-			t.Errorf("%s: found %+v by something else", tt.name, got.Findings)
+			t.Errorf("%s: got the findings %+v from other checks than the one for it, want none", tt.name, got.Findings)
 		}
 	}
 }
@@ -431,7 +437,7 @@ func TestReport(t *testing.T) {
 	var size int64
 	for i := range 3 {
 		r := w.write(control.Plans, "pro", fmt.Sprintf(`{"n":%d}`, i), noon.Add(time.Duration(i)*time.Hour))
-		w.keep(r)
+		w.archiveRecord(r)
 		size += int64(len(encode(t, r.Audit())))
 	}
 	w.bucket.Overwrite(nameOf(&w.history[place{control.Plans, "pro"}][0]),
@@ -445,7 +451,7 @@ func TestReport(t *testing.T) {
 	if !r.OK() || r.Objects != 3 || r.Items != 1 || r.Bytes != size || !r.From.Equal(noon) ||
 		!r.To.Equal(noon.Add(2*time.Hour)) || !r.Locks ||
 		strings.Join(r.Modes, " ") != "GOVERNANCE" || r.LockedUntil.IsZero() || r.Repeated != 1 || r.Rejected != 1 {
-		t.Errorf("%+v", r)
+		t.Errorf("got %+v, want 3 objects of one item, locked, one repeated and one rejected", r)
 	}
 }
 
@@ -457,9 +463,9 @@ func TestVerifyFolder(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.archive = a
-	w.random(rand.New(rand.NewPCG(1, 1)), 40)
+	w.archiveRandom(rand.New(rand.NewPCG(1, 1)), 40)
 	if r := w.verify(); !r.OK() || r.Locks || r.Items != int64(len(w.live)) {
-		t.Errorf("%+v", r)
+		t.Errorf("got %+v, want no finding, and no locks", r)
 	}
 }
 
@@ -475,8 +481,8 @@ func (l *late) List(ctx context.Context, prefix, after string) iter.Seq2[audit.E
 	return l.Archive.List(ctx, prefix, after)
 }
 
-// memory sets up an archive without a network, for tests with virtual time.
-func memory(t *testing.T, w *world) {
+// archiveInFolder sets up an archive without a network, for tests with virtual time.
+func archiveInFolder(t *testing.T, w *world) {
 	a, err := folder.New(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
@@ -490,7 +496,7 @@ func TestVerifyWaitsForTheArchiver(t *testing.T) {
 	for _, ahead := range []time.Duration{0, time.Hour} {
 		for _, comes := range []bool{true, false} {
 			w := newWorld(t)
-			memory(t, w)
+			archiveInFolder(t, w)
 			synctest.Test(t, func(*testing.T) {
 				var records []*control.Record
 				for i := range 6 {
@@ -498,16 +504,16 @@ func TestVerifyWaitsForTheArchiver(t *testing.T) {
 						time.Now().Add(ahead)))
 				}
 				for _, i := range []int{0, 1, 3} { // 2, 4 and 5 are on their way
-					w.keep(records[i])
+					w.archiveRecord(records[i])
 				}
 				l := &late{Archive: w.archive, then: func(list int64) {
 					switch {
 					case list == 5 && comes:
-						w.keep(records[2])
+						w.archiveRecord(records[2])
 					case list == 9 && comes:
-						w.keep(records[5])
+						w.archiveRecord(records[5])
 					case list == 11 && comes:
-						w.keep(records[4])
+						w.archiveRecord(records[4])
 					}
 				}}
 				began := time.Now()
@@ -518,10 +524,12 @@ func TestVerifyWaitsForTheArchiver(t *testing.T) {
 				}
 				took := time.Since(began)
 				if comes && (!r.OK() || r.Objects != 6 || took > 5*time.Second) {
-					t.Errorf("ahead %v: a version that arrives late is a break, after %v: %+v", ahead, took, r)
+					t.Errorf("ahead %v: a version that arrives late: after %v got %+v, want no finding within 5 s",
+						ahead, took, r)
 				}
 				if !comes && (len(r.Findings) != 2 || r.Objects != 3 || took < 9*time.Second || took > 21*time.Second) {
-					t.Errorf("ahead %v: a version that does not arrive: after %v %+v", ahead, took, r)
+					t.Errorf("ahead %v: a version that does not arrive: after %v got %+v, want 2 findings after 9 "+
+						"to 21 s", ahead, took, r)
 				}
 			})
 		}
@@ -532,7 +540,7 @@ func TestVerifyWaitsForTheArchiver(t *testing.T) {
 // another order.
 func TestVerifyBesideWriters(t *testing.T) {
 	w := newWorld(t)
-	w.random(rand.New(rand.NewPCG(3, 3)), 20)
+	w.archiveRandom(rand.New(rand.NewPCG(3, 3)), 20)
 	const rounds = 60
 	wrote := make(chan struct{})
 	go func() {
@@ -541,16 +549,16 @@ func TestVerifyBesideWriters(t *testing.T) {
 			x := w.write(control.Tenants, "acme", fmt.Sprintf(`{"w":%d}`, n), time.Now())
 			y := w.write(control.Tenants, "acme", fmt.Sprintf(`{"v":%d}`, n), time.Now())
 			z := w.write(control.Tenants, fmt.Sprintf("new-%d", n), `{"z":1}`, time.Now())
-			w.keep(z)
-			w.keep(y)
-			w.keep(x)
+			w.archiveRecord(z)
+			w.archiveRecord(y)
+			w.archiveRecord(x)
 		}
 	}()
 	beside := 0
 	for writing := true; writing; {
 		r, err := audit.Verify(t.Context(), audit.VerifyConfig{Archive: w.archive, Tables: w})
 		if err != nil || !r.OK() {
-			t.Fatalf("beside writers: %+v, %v", r, err)
+			t.Fatalf("beside writers: got %+v, error %v; want no finding", r, err)
 		}
 		select {
 		case <-wrote:
@@ -561,12 +569,12 @@ func TestVerifyBesideWriters(t *testing.T) {
 	}
 	t.Logf("%d checks ended while items were written", beside)
 	if r := w.verify(); !r.OK() || r.Objects != 20+3*rounds {
-		t.Errorf("at the end: %+v", r)
+		t.Errorf("at the end: got %+v, want no finding, and all objects", r)
 	}
 }
 
-// refusing returns a copy of the archive in another bucket, which refuses one kind of call.
-func (w *world) refusing(c s3test.Config, refused string) audit.Archive {
+// copyRefusing returns a copy of the archive in another bucket, which refuses one kind of call.
+func (w *world) copyRefusing(c s3test.Config, refused string) audit.Archive {
 	w.t.Helper()
 	c.Now = w.now
 	c.Fault = func(r *http.Request) *s3test.Fault {
@@ -601,8 +609,8 @@ func TestVerifyTheBucketsLock(t *testing.T) {
 		{"", "nothing", []control.BreakKind{audit.Unlocked, audit.NoLock}, nil},
 	} {
 		w := newWorld(t)
-		w.keep(w.write(control.Plans, "pro", `{"n":1}`, noon))
-		w.archive = w.refusing(s3test.Config{Lock: true, Mode: tt.mode, Days: 1}, tt.refused)
+		w.archiveRecord(w.write(control.Plans, "pro", `{"n":1}`, noon))
+		w.archive = w.copyRefusing(s3test.Config{Lock: true, Mode: tt.mode, Days: 1}, tt.refused)
 		r := w.verify()
 		if got := kindsOf(r.Findings); !slices.Equal(got, tt.findings) {
 			t.Errorf("the default is %q, %s is refused: found %q, want %q", tt.mode, tt.refused, got, tt.findings)
@@ -618,7 +626,7 @@ func TestVerifyTheBucketsLock(t *testing.T) {
 func TestVerifyEarlierLocks(t *testing.T) {
 	w := newWorld(t)
 	r := w.write(control.Plans, "pro", `{"n":1}`, noon)
-	w.keep(r)
+	w.archiveRecord(r)
 	w.bucket.Lock(nameOf(r), "GOVERNANCE", noon.Add(time.Hour))
 	lock := audit.Lock{Enabled: true, Mode: "GOVERNANCE", Period: time.Hour}
 	for _, tt := range []struct {
@@ -650,26 +658,26 @@ func kindsOf(all []audit.Finding) (kinds []control.BreakKind) {
 func TestVerifyFails(t *testing.T) {
 	for _, refused := range []string{"versions", "get"} {
 		w := newWorld(t)
-		w.random(rand.New(rand.NewPCG(4, 4)), 10)
-		a := w.refusing(s3test.Config{Lock: true}, refused)
+		w.archiveRandom(rand.New(rand.NewPCG(4, 4)), 10)
+		a := w.copyRefusing(s3test.Config{Lock: true}, refused)
 		if r, err := audit.Verify(t.Context(), audit.VerifyConfig{Archive: a, Tables: w}); err == nil || r != nil {
-			t.Errorf("%s is refused: %+v, %v", refused, r, err)
+			t.Errorf("%s is refused: got %+v, error %v; want an error", refused, r, err)
 		}
 	}
 	w := newWorld(t)
-	w.random(rand.New(rand.NewPCG(4, 4)), 10)
+	w.archiveRandom(rand.New(rand.NewPCG(4, 4)), 10)
 	if r, err := audit.Verify(t.Context(), audit.VerifyConfig{Archive: w.archive, Tables: away{}}); err == nil ||
 		r != nil {
-		t.Errorf("the tables do not answer: %+v, %v", r, err)
+		t.Errorf("the tables do not answer: got %+v, error %v; want an error", r, err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if r, err := audit.Verify(ctx, audit.VerifyConfig{Archive: w.archive, Tables: w}); !errors.Is(err,
 		context.Canceled) || r != nil {
-		t.Errorf("cancelled: %+v, %v", r, err)
+		t.Errorf("cancelled: got %+v, error %v; want context.Canceled", r, err)
 	}
 	if _, err := audit.Verify(t.Context(), audit.VerifyConfig{}); err == nil {
-		t.Error("a check without archive and tables succeeds")
+		t.Error("without archive and tables: got no error, want one")
 	}
 }
 
@@ -776,13 +784,13 @@ func TestVerifyMemory(t *testing.T) {
 		e := &endless{items: items}
 		r, err := audit.Verify(t.Context(), audit.VerifyConfig{Archive: e, Tables: endlessTables{e}})
 		if err != nil || !r.OK() || r.Objects != 3*int64(items) || r.Items != int64(items) {
-			t.Fatalf("%+v, %v", r, err)
+			t.Fatalf("got %+v, error %v; want no finding, and all objects and items", r, err)
 		}
 		return e.peak.Load()
 	}
 	few, many := peak(150), peak(1_500)
 	if many > few+few/2+1<<20 {
-		t.Errorf("450 objects take %d bytes at most, 4,500 take %d", few, many)
+		t.Errorf("got %d bytes for 450 objects, and %d for 4,500; want at most half as many more and 1 MiB", few, many)
 	}
 }
 

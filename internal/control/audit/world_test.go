@@ -75,8 +75,8 @@ func (w *world) now() time.Time {
 	return w.clock
 }
 
-// at sets the bucket's clock.
-func (w *world) at(now time.Time) {
+// setClock sets the bucket's clock.
+func (w *world) setClock(now time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.clock = now
@@ -107,16 +107,16 @@ func (w *world) write(t control.Table, key, body string, at time.Time) *control.
 	return &r
 }
 
-// keep archives a record one second after it was written.
-func (w *world) keep(r *control.Record) {
+// archiveRecord archives a record one second after it was written.
+func (w *world) archiveRecord(r *control.Record) {
 	w.t.Helper()
-	w.keepAt(r, r.New.ChangedAt.Add(time.Second))
+	w.archiveAt(r, r.New.ChangedAt.Add(time.Second))
 }
 
-// keepAt archives a record at a time of the bucket's clock.
-func (w *world) keepAt(r *control.Record, at time.Time) {
+// archiveAt archives a record at a time of the bucket's clock.
+func (w *world) archiveAt(r *control.Record, at time.Time) {
 	w.t.Helper()
-	w.at(at)
+	w.setClock(at)
 	if _, err := w.archive.Put(context.Background(), nameOf(r), encode(w.t, r.Audit())); err != nil {
 		w.t.Fatal(err)
 	}
@@ -135,8 +135,8 @@ func encode(t testing.TB, r *events.AuditRecord) []byte {
 	return data
 }
 
-// random writes a history and archives it in random order.
-func (w *world) random(r *rand.Rand, writes int) {
+// archiveRandom writes a history and archives it in random order.
+func (w *world) archiveRandom(r *rand.Rand, writes int) {
 	w.t.Helper()
 	keys := []place{
 		{control.Plans, "pro"}, {control.Plans, "pro.2"}, {control.Plans, events.SettingsKey}, {control.Tenants,
@@ -154,12 +154,12 @@ func (w *world) random(r *rand.Rand, writes int) {
 		all = append(all, w.write(p.table, p.key, body, noon.Add(time.Duration(r.IntN(3600))*time.Second)))
 	}
 	for _, i := range r.Perm(len(all)) {
-		w.keep(all[i])
+		w.archiveRecord(all[i])
 	}
 }
 
-// some returns a random item with at least this many versions.
-func (w *world) some(r *rand.Rand, atLeast int) (place, []control.Record) {
+// pickItem returns a random item with at least this many versions.
+func (w *world) pickItem(r *rand.Rand, atLeast int) (place, []control.Record) {
 	w.t.Helper()
 	all := slices.Collect(maps.Keys(w.history))
 	slices.SortFunc(all, func(x, y place) int {
@@ -170,7 +170,7 @@ func (w *world) some(r *rand.Rand, atLeast int) (place, []control.Record) {
 			return p, w.history[p]
 		}
 	}
-	w.t.Fatal("no item has so many versions")
+	w.t.Fatal("no item has enough versions, want that one has")
 	return place{}, nil
 }
 

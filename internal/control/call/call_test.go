@@ -33,8 +33,8 @@ var spellings = map[string]bool{
 	"/create":           false,
 }
 
-// creating returns a mux with one operation, which counts its calls.
-func creating(ran *int) *call.Mux {
+// countingMux returns a mux with one operation, which counts its calls.
+func countingMux(ran *int) *call.Mux {
 	m := call.NewMux(slog.New(slog.DiscardHandler))
 	call.Register(m, "/keys/create", func(context.Context, string, *struct{}) (string, error) {
 		*ran++
@@ -43,7 +43,7 @@ func creating(ran *int) *call.Mux {
 	return m
 }
 
-func judge(t *testing.T, what, spelling string, status, ran int) {
+func wantOneCall(t *testing.T, what, spelling string, status, ran int) {
 	t.Helper()
 	want := http.StatusNotFound
 	if spellings[spelling] {
@@ -87,12 +87,12 @@ func TestLambdaPaths(t *testing.T) {
 				t.Fatal(err)
 			}
 			ran := 0
-			out, err := call.Lambda(creating(&ran), "a1b2c3/v1").Invoke(t.Context(), payload)
+			out, err := call.Lambda(countingMux(&ran), "a1b2c3/v1").Invoke(t.Context(), payload)
 			var answer struct{ StatusCode int }
 			if err != nil || json.Unmarshal(out, &answer) != nil {
-				t.Fatalf("%s %q: %s, %v", kind, sent, out, err)
+				t.Fatalf("%s %q: got %s, error %v; want an answer in JSON", kind, sent, out, err)
 			}
-			judge(t, kind, sent, answer.StatusCode, ran)
+			wantOneCall(t, kind, sent, answer.StatusCode, ran)
 		}
 	}
 }
@@ -101,12 +101,12 @@ func TestLambdaPaths(t *testing.T) {
 func TestLocalPaths(t *testing.T) {
 	for sent := range spellings {
 		ran := 0
-		h := http.StripPrefix("/admin", call.Local(creating(&ran), "ann@local"))
+		h := http.StripPrefix("/admin", call.Local(countingMux(&ran), "ann@local"))
 		r := httptest.NewRequest(http.MethodPost, "http://localhost/admin"+sent, strings.NewReader("{}"))
 		r.RemoteAddr = "127.0.0.1:5"
 		r.Header.Set("Content-Type", "application/json")
 		answer := httptest.NewRecorder()
 		h.ServeHTTP(answer, r)
-		judge(t, "local", sent, answer.Code, ran)
+		wantOneCall(t, "local", sent, answer.Code, ran)
 	}
 }

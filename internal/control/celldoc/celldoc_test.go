@@ -43,7 +43,7 @@ func TestItems(t *testing.T) {
 			t.Errorf("Item(%+v) = %s, %q, %t; want %s, %q", ref, table, key, ok, tt.table, tt.key)
 		}
 		if !slices.Contains(celldoc.Kinds(tt.table), ref.Kind) {
-			t.Errorf("%s is not among the kinds of %s", ref.Kind, tt.table)
+			t.Errorf("the kind %s is missing in the kinds of %s, want it there", ref.Kind, tt.table)
 		}
 	}
 }
@@ -58,11 +58,11 @@ func TestNoItems(t *testing.T) {
 			ID: "a\x00b"},
 	} {
 		if table, key, ok := celldoc.Item(r); ok {
-			t.Errorf("%+v is the item %s %q", r, table, key)
+			t.Errorf("%+v: got the item %s %q, want none", r, table, key)
 		}
 	}
 	if got := celldoc.Kinds(events.Operations); got != nil {
-		t.Errorf("operations have documents: %v", got)
+		t.Errorf("operations: got the documents %v, want none", got)
 	}
 }
 
@@ -92,7 +92,7 @@ func TestReadable(t *testing.T) {
 			t.Errorf("%s %q: %v, want readable %t", tt.ref.Kind, tt.body, err, tt.want)
 		}
 		if u := celldoc.Unknown(d); u.Ref != tt.ref || u.Version != 3 || !u.Deleted || u.Body != nil {
-			t.Errorf("unknown is %+v", u)
+			t.Errorf("got the document of an unknown item %+v, want a tombstone of version 3", u)
 		}
 	}
 }
@@ -102,10 +102,10 @@ func TestOf(t *testing.T) {
 	d := celldoc.Of(&events.Changed{Type: events.TenantChanged, Key: "acme", ItemVersion: 7,
 		Body: []byte(`{"id":"acme"}`)})
 	if d.ID != "acme" || d.Version != 7 || d.Deleted || string(d.Body) != `{"id":"acme"}` || d.Check() != nil {
-		t.Errorf("%+v", d)
+		t.Errorf("got %+v, want version 7 of acme with its body", d)
 	}
 	d = celldoc.Of(&events.Changed{Type: events.TenantChanged, Key: "acme", ItemVersion: 8, Deleted: true})
 	if d.Version != 8 || !d.Deleted || d.Body != nil || d.Check() != nil {
-		t.Errorf("%+v", d)
+		t.Errorf("got %+v, want a tombstone of version 8", d)
 	}
 }

@@ -173,13 +173,13 @@ tenants: [ { id: acme, plan: pro }%s ]
 	d := w.compare(text, false)
 	if len(d.Damaged) != 2 || !strings.Contains(d.Damaged[0], "bad-1") || !strings.Contains(d.Damaged[1], "bad-2") ||
 		len(d.Edits) != 1 {
-		t.Fatalf("damaged %q, edits %+v", d.Damaged, d.Edits)
+		t.Fatalf("got the damaged items %q and the edits %+v, want two and one", d.Damaged, d.Edits)
 	}
 	if r := w.apply(text); r.Written != 1 {
 		t.Errorf("%d were written, want the plan", r.Written)
 	}
 	if item, err := w.tables.Get(t.Context(), control.Plans, "pro"); err != nil || item.Version != 2 {
-		t.Errorf("the plan is at version %d: %v", item.Version, err)
+		t.Errorf("got version %d of the plan, error %v; want 2", item.Version, err)
 	}
 
 	draft, err := plan.ReadDraft(time.Now(), configyaml.Source("plans.yaml", []byte(text)))
@@ -188,17 +188,17 @@ tenants: [ { id: acme, plan: pro }%s ]
 	}
 	if _, err := client.Compare(t.Context(), w.client, draft, client.Sections()...); err == nil ||
 		!strings.Contains(err.Error(), "bad-1") {
-		t.Errorf("a prune: %v", err)
+		t.Errorf("a comparison that prunes: got the error %v, want one that names the damaged plan", err)
 	}
 	_, err = w.client.Apply(t.Context(), &admin.ApplyRequest{Reason: "why",
 		Changes: []admin.Change{{Table: control.Plans, Key: "pro", Expect: 2, Delete: true}}})
 	if err == nil || !strings.Contains(err.Error(), "bad-1") { // the damaged tenant may use the plan
-		t.Errorf("a plan deleted: %v", err)
+		t.Errorf("a deletion of the plan: got the error %v, want one that names the damaged tenant", err)
 	}
 	d = w.compare(fmt.Sprintf(file, 200, ", { id: bad-2, plan: pro, suspended: true }"), false)
 	if _, err := d.Apply(t.Context(), w.client, "why", true, nil); err == nil ||
 		!strings.Contains(err.Error(), "bad-2") {
-		t.Errorf("a file that names one: %v", err)
+		t.Errorf("a file that names a damaged tenant: got the error %v, want one that names it", err)
 	}
 }
 
@@ -211,14 +211,16 @@ func TestApplyOfTenThousandTenants(t *testing.T) {
 	d := w.compare(many(n, 100), false)
 	result, err := d.Apply(t.Context(), w.client, "first", false, nil)
 	if err == nil || result.Written != 1+half || w.tables.puts != 1+half+pins(half) {
-		t.Fatalf("cut in the middle: %+v, %d writes, %v", result, w.tables.puts, err)
+		t.Fatalf("interrupted in the middle: got %+v, %d writes, error %v; want half of the tenants written", result,
+			w.tables.puts, err)
 	}
 	w.cut.Store(0)
 	w.calls.Store(0)
 	w.tables.puts = 0
 	d = w.compare(many(n, 100), false)
 	if d.Unchanged != 1+half || len(d.Edits) != n-half {
-		t.Errorf("after the cut %d differ and %d do not", len(d.Edits), d.Unchanged)
+		t.Errorf("after the interruption: got %d edits and %d unchanged, want the other half as edits", len(d.Edits),
+			d.Unchanged)
 	}
 	progress, began := 0, time.Now()
 	if result, err = d.Apply(t.Context(), w.client, "second", false, func(done int) { progress += done }); err != nil {
@@ -226,16 +228,18 @@ func TestApplyOfTenThousandTenants(t *testing.T) {
 	}
 	took := time.Since(began)
 	if result.Written != half || w.tables.puts != half+pins(half) || w.calls.Load() != half/250 || progress != half {
-		t.Errorf("resumed: %+v, %d writes in %d calls, progress %d", result, w.tables.puts, w.calls.Load(), progress)
+		t.Errorf("applied again: got %+v, %d writes in %d calls, progress %d; want the other half", result,
+			w.tables.puts, w.calls.Load(), progress)
 	}
 	t.Logf("%d tenants in %s: %.0f/s", half, took.Round(time.Millisecond), half/took.Seconds())
 	w.tables.puts = 0
 	w.reads.Store(0)
 	if d := w.compare(many(n, 100), false); len(d.Edits) != 0 || d.Unchanged != n+1 || w.reads.Load() > 16 {
-		t.Errorf("applied again, %d differ, read in %d pages", len(d.Edits), w.reads.Load())
+		t.Errorf("applied a third time: got %d edits, and %d pages read; want no edit, and at most 16 pages",
+			len(d.Edits), w.reads.Load())
 	}
 	if r := w.apply(many(n, 200)); r.Written != 1 || w.tables.puts != 1 {
-		t.Errorf("a change of the plan of all wrote %d items", w.tables.puts)
+		t.Errorf("a change of the plan of all tenants: got %d writes, want 1", w.tables.puts)
 	}
 }
 
@@ -262,7 +266,7 @@ func TestDiff(t *testing.T) {
 		}
 	}
 	if d := w.compare(small, false); len(d.Edits) != 0 || d.Unchanged != 4 {
-		t.Errorf("of the same file, %+v differ", d.Edits)
+		t.Errorf("the same file again: got the edits %+v, want none", d.Edits)
 	}
 	d := w.compare(strings.NewReplacer("rate: 500", "rate: 600, burst: 700", "every: day", "every: week",
 		`- { id: "free"`, `- { id: "new"`, "plan: free", "plan: new").Replace(small), false)
@@ -291,14 +295,15 @@ func TestPrune(t *testing.T) {
 	d := w.compare(only, true)
 	if len(d.Edits) != 3 || d.Edits[2].Kind != plan.KindPlan || d.Edits[2].Action != client.Delete ||
 		len(d.Problems) != 0 {
-		t.Fatalf("%+v, %q", d.Edits, d.Problems)
+		t.Fatalf("got the edits %+v and the problems %q, want three deletions, the plan last, and no problem", d.Edits,
+			d.Problems)
 	}
 	if r, err := d.Apply(t.Context(), w.client, "gone", true, nil); err != nil || r.Written != 3 {
-		t.Fatalf("%+v, %v", r, err)
+		t.Fatalf("got %+v, error %v; want 3 written", r, err)
 	}
 	if d := w.compare(small, false); len(d.Edits) != 3 || d.Edits[0].Action != client.Create ||
 		d.Edits[0].Version != 2 {
-		t.Errorf("what was deleted is made again: %+v", d.Edits)
+		t.Errorf("after the deletion: got the edits %+v, want that all three are created again", d.Edits)
 	}
 	w.apply(small)
 }
@@ -312,15 +317,15 @@ func TestPlanAndOverride(t *testing.T) {
 	d := w.compare(without, false)
 	if len(d.Problems) != 1 || !strings.Contains(d.Problems[0], `plan pro has no limit "burst"`) ||
 		!strings.Contains(d.Problems[0], "acme") {
-		t.Errorf("problems %q", d.Problems)
+		t.Errorf("got the problems %q, want that the plan has no limit burst for acme", d.Problems)
 	}
 	if _, err := d.Apply(t.Context(), w.client, "x", true, nil); codeOf(err) != call.Invalid {
-		t.Errorf("applied anyway: %v", err)
+		t.Errorf("apply in spite of a problem: got the error %v, want Invalid", err)
 	}
 	w.calls.Store(0)
 	r := w.apply(without + "tenants: [ { id: acme, plan: pro, overrides: [ { id: other, rate: 7 } ] } ]\n")
 	if r.Written != 2 || w.calls.Load() != 1 {
-		t.Errorf("both: %+v in %d calls", r, w.calls.Load())
+		t.Errorf("both in one call: got %+v in %d calls, want 2 written in 1", r, w.calls.Load())
 	}
 }
 
@@ -336,7 +341,7 @@ func TestChangedMeanwhile(t *testing.T) {
 	_, err := d.Apply(t.Context(), w.client, "x", false, nil)
 	if codeOf(err) != call.Conflict || !strings.Contains(err.Error(), "by ann@local") ||
 		!strings.Contains(err.Error(), "mine") {
-		t.Errorf("got %v", err)
+		t.Errorf("got the error %v, want a conflict that names who wrote, and why", err)
 	}
 }
 
@@ -362,7 +367,7 @@ func TestEndpoints(t *testing.T) {
 		}
 	}
 	if _, err := client.New("https://example.com/prod", nil); err == nil {
-		t.Error("a remote endpoint is called without a signature")
+		t.Error("a remote endpoint without a signer: got no error, want one")
 	}
 	c, err := client.New("https://example.invalid/prod", sign)
 	if err != nil {
@@ -370,16 +375,16 @@ func TestEndpoints(t *testing.T) {
 	}
 	if _, err := c.List(t.Context(), &admin.ListRequest{Table: control.Plans}); err == nil ||
 		!strings.Contains(err.Error(), "no credentials") {
-		t.Errorf("unsigned: %v", err)
+		t.Errorf("without credentials: got the error %v, want one that says so", err)
 	}
 	if _, err := c.WithToken("token", "hint"); err == nil {
-		t.Error("a token goes to another machine")
+		t.Error("a token for another machine: got no error, want one")
 	}
 	if c, err = client.New("http://127.0.0.1:1/prod", sign); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := c.WithToken("token", "hint"); err == nil {
-		t.Error("a token goes beside a signature")
+		t.Error("a token beside a signature: got no error, want one")
 	}
 	for name, answer := range map[string]http.HandlerFunc{
 		"302": func(w http.ResponseWriter, r *http.Request) {
@@ -410,12 +415,12 @@ func TestEndpoints(t *testing.T) {
 		}
 		if _, err := c.List(t.Context(), &admin.ListRequest{Table: control.Plans}); err == nil ||
 			!strings.Contains(err.Error(), name) {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: got the error %v, want one that names it", name, err)
 		}
 		server.Close()
 		if _, err := c.List(t.Context(), &admin.ListRequest{Table: control.Plans}); err == nil ||
 			!strings.Contains(err.Error(), "is 'sluice dev' running") {
-			t.Errorf("nobody listens: %v", err)
+			t.Errorf("nobody listens: got the error %v, want the advice about 'sluice dev'", err)
 		}
 	}
 }
@@ -450,7 +455,7 @@ func TestAnApplyThatIsBrokenOff(t *testing.T) {
 			return w.client.Apply(ctx, r) // repeated: nothing is left to write
 		}}, "x", false, nil)
 	if !errors.Is(err, context.Canceled) {
-		t.Errorf("got %v", err)
+		t.Errorf("got the error %v, want context.Canceled", err)
 	}
 	var states []string
 	for _, o := range result.Documents {
@@ -476,18 +481,18 @@ func TestAnOlderEndpoint(t *testing.T) {
 	}}
 	d := w.compare(strings.ReplaceAll(small, "rate: 100", "rate: 90"), false)
 	if r, err := d.Apply(t.Context(), older, "stricter", true, nil); err != nil || r.Written != 1 {
-		t.Errorf("nothing is lost: %+v, %v", r, err)
+		t.Errorf("an older endpoint, and nothing is lost: got %+v, error %v; want 1 written", r, err)
 	}
 	d = w.compare(small, false)
 	if _, err := d.Apply(t.Context(), older, "looser", true, nil); codeOf(err) != call.Invalid ||
 		!strings.Contains(err.Error(), "deploy the endpoint first") {
-		t.Errorf("something is lost: %v", err)
+		t.Errorf("an older endpoint, and something is lost: got the error %v, want Invalid with advice", err)
 	}
 	if _, err := d.Apply(t.Context(), w.client, "looser", false, nil); codeOf(err) != call.Confirm {
-		t.Errorf("nobody agrees: %v", err)
+		t.Errorf("a loss without agreement: got the error %v, want Confirm", err)
 	}
 	if r, err := d.Apply(t.Context(), w.client, "looser", true, nil); err != nil || r.Written != 1 {
-		t.Errorf("somebody agrees: %+v, %v", r, err)
+		t.Errorf("a loss with agreement: got %+v, error %v; want 1 written", r, err)
 	}
 }
 
@@ -503,7 +508,7 @@ routes: [ { methods: [GET, PUT], pathPattern: "/a/*" }, { pathPattern: "/b" } ]
 	w.apply(base)
 	if d := w.compare(`routes: [ { methods: [PUT, GET], pathPattern: "/a/*/" } ]`, false); len(d.Edits) != 1 ||
 		len(d.Losses()) != 0 {
-		t.Errorf("the same route in another spelling: %+v", d.Edits)
+		t.Errorf("the same route in another spelling: got the edits %+v, want one without a loss", d.Edits)
 	}
 	w.apply("ipLimits: [ { id: c, algorithm: token_bucket, rate: 3, period: 1s }, { id: a, algorithm: token_bucket, " +
 		"rate: 4, period: 1s } ]")

@@ -433,8 +433,8 @@ func (d *Diff) authors(ctx context.Context, remote Remote) error {
 	return nil
 }
 
-// checkDependents finds what the edits mean for other documents: which counters start afresh, what is lost, which
-// documents no longer fit, and which tenants must be written together with a plan.
+// checkDependents finds which documents no longer fit, which tenants must be written together with a plan, and what
+// the edits remove, weaken and start afresh.
 func (d *Diff) checkDependents(draft *plan.Draft) error {
 	will := map[string]*plan.Plan{} // id → the plan after the edits; absent if it will not exist
 	d.eachLive(func(_ *call.Item, doc plan.Document) {
@@ -448,9 +448,6 @@ func (d *Diff) checkDependents(draft *plan.Draft) error {
 	for i := range d.Edits {
 		e := &d.Edits[i]
 		edited[at(e.change.Table, e.change.Key)] = e
-		if e.Kind == plan.KindSettings {
-			d.settings(e)
-		}
 		if e.Kind != plan.KindPlan {
 			continue
 		}
@@ -458,9 +455,6 @@ func (d *Diff) checkDependents(draft *plan.Draft) error {
 		delete(will, e.ID)
 		if p, err := plan.CompilePlan(e.document()); err == nil {
 			will[e.ID] = p
-			if old := was[e.ID]; old != nil {
-				d.afresh(e, old.Set(), p.Set())
-			}
 		}
 	}
 	d.eachLive(func(item *call.Item, doc plan.Document) {
@@ -469,7 +463,7 @@ func (d *Diff) checkDependents(draft *plan.Draft) error {
 		}
 	})
 	d.anonymous(edited, was, will)
-	return d.losses(was, will)
+	return d.effects(was, will)
 }
 
 // anonymous reports a problem if the plan of calls without a credential will not exist.
@@ -486,43 +480,22 @@ func (d *Diff) anonymous(edited map[string]*Edit, was, will map[string]*plan.Pla
 	}
 }
 
-// losses finds what the edits remove and weaken.
-func (d *Diff) losses(was, will map[string]*plan.Plan) error {
+// effects finds what the edits remove and weaken, and which counters start afresh.
+func (d *Diff) effects(was, will map[string]*plan.Plan) error {
 	in := func(plans map[string]*plan.Plan) admin.Plans {
 		return func(id string) (*plan.Plan, error) { return plans[id], nil }
 	}
 	now := time.Now()
 	for i := range d.Edits {
 		e := &d.Edits[i]
-		var err error
-		if e.Losses, err = admin.Losses(e.document(), e.before, in(was), in(will), now); err != nil {
+		found, err := admin.EffectsOf(e.document(), e.before, in(was), in(will), now)
+		if err != nil {
 			return err
 		}
+		e.Losses = found.Losses
+		d.Afresh = append(d.Afresh, found.Afresh...)
 	}
 	return nil
-}
-
-// settings finds the counters that start afresh because the settings change.
-func (d *Diff) settings(e *Edit) {
-	old := e.document()
-	old.Body = e.before
-	before, err := plan.CompileSettings(old)
-	if err != nil {
-		return // there were no settings, or they are damaged and are replaced
-	}
-	after, err := plan.CompileSettings(e.document())
-	if err != nil {
-		return // the server will report what is wrong
-	}
-	for _, line := range admin.AfreshSettings(before, after) {
-		d.Afresh = append(d.Afresh, e.document().Name()+": "+line)
-	}
-}
-
-func (d *Diff) afresh(e *Edit, before, after *plan.Set) {
-	for _, line := range admin.Afresh(before, after) {
-		d.Afresh = append(d.Afresh, e.document().Name()+": "+line)
-	}
 }
 
 // tenant checks a stored tenant against the plans after the edits. e is the tenant's edit, or nil.
@@ -542,7 +515,7 @@ func (d *Diff) tenant(
 			d.Problems = append(d.Problems, fmt.Sprintf("plan %q cannot be deleted: tenant %q uses it", t.Plan,
 				item.Key))
 		} else if len(t.Overrides)+len(t.Boosts) > 0 {
-			if _, err := compile(doc, plans); err != nil {
+			if err := fits(doc, plans); err != nil {
 				d.Problems = append(d.Problems, err.Error())
 			}
 		}
@@ -552,29 +525,26 @@ func (d *Diff) tenant(
 	if json.Unmarshal(e.change.Body, &to) != nil || plans[to.Plan] == nil {
 		return // the server will refuse it
 	}
-	after, err := compile(e.document(), plans)
-	if err != nil {
+	if err := fits(e.document(), plans); err != nil {
 		d.Problems = append(d.Problems, strings.Split(draft.PlaceKeptProblems(item.Key, err).Error(), "\n")...)
 		return
 	}
 	if plans[t.Plan] == nil {
 		return
 	}
-	before, err := compile(doc, plans)
-	if err != nil {
+	if err := fits(doc, plans); err != nil {
 		d.withPlan[item.Key] = true // the plan must not be written without the tenant
-		return
 	}
-	now := time.Now()
-	d.afresh(e, before.Limits(now), after.Limits(now))
 }
 
-func compile(doc plan.Document, plans map[string]*plan.Plan) (*plan.Tenant, error) {
+// fits returns why a tenant does not fit its plan, or nil.
+func fits(doc plan.Document, plans map[string]*plan.Plan) error {
 	t, err := plan.ReadTenant(doc)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	return t.Compile(plans[t.PlanID()])
+	_, err = t.Compile(plans[t.PlanID()])
+	return err
 }
 
 // Fields lists the differences between two bodies, sorted by path.

@@ -93,11 +93,12 @@ func TestWriteUnitsOfAnApply(t *testing.T) {
 		began := time.Now()
 		r, err := d.Apply(t.Context(), direct{s}, "why", true, nil)
 		if err != nil || r.Written != want || metered.calls != all || metered.units != float64(all) {
-			t.Fatalf("apply %d: %+v, %v; %d writes of %g units", i+1, r, err, metered.calls, metered.units)
+			t.Fatalf("apply %d: got %+v, error %v; %d writes of %g units; want one write of one unit for each item",
+				i+1, r, err, metered.calls, metered.units)
 		}
 		t.Logf("apply %d: %d written in %s", i+1, r.Written, time.Since(began).Round(time.Millisecond))
 	}
 	if item, err := tables.Get(t.Context(), control.Tenants, "tenant-00000"); err != nil || item.Version != 1 {
-		t.Errorf("got %+v, %v", item, err)
+		t.Errorf("got %+v, error %v; want version 1", item, err)
 	}
 }

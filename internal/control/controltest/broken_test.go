@@ -305,7 +305,7 @@ func TestBrokenTables(t *testing.T) {
 		t.Run(string(f), func(t *testing.T) {
 			found := controltest.Broken(t, config(f))
 			if len(found) == 0 {
-				t.Fatalf("the contract passes tables with this fault: %s", f)
+				t.Fatalf("the contract passes tables with this fault, want that it fails: %s", f)
 			}
 			for name, err := range found {
 				t.Logf("%s: %.200s", name, err)

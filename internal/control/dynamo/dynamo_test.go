@@ -79,8 +79,8 @@ type named struct {
 	decoder *streamrecord.Decoder
 }
 
-// fresh makes new, empty tables, and removes them at the end.
-func fresh(tb testing.TB) *named {
+// openFresh makes new, empty tables, and removes them at the end.
+func openFresh(tb testing.TB) *named {
 	tb.Helper()
 	c := connect(tb)
 	prefix := fmt.Sprintf("control-%d-%d-", os.Getpid(), prefixes.Add(1))
@@ -96,10 +96,10 @@ func fresh(tb testing.TB) *named {
 			}
 		}
 	})
-	return over(tb, c, prefix)
+	return openWithPrefix(tb, c, prefix)
 }
 
-func over(tb testing.TB, c *sdk.Client, prefix string) *named {
+func openWithPrefix(tb testing.TB, c *sdk.Client, prefix string) *named {
 	tb.Helper()
 	names := dynamo.Names(prefix)
 	tables, err := dynamo.New(c, names)
@@ -121,9 +121,9 @@ func over(tb testing.TB, c *sdk.Client, prefix string) *named {
 func TestContract(t *testing.T) {
 	endpoint(t)
 	controltest.Run(t, controltest.Config{
-		New: func(tb testing.TB) control.Tables { return fresh(tb) },
+		New: func(tb testing.TB) control.Tables { return openFresh(tb) },
 		Peer: func(tb testing.TB, tables control.Tables) control.Tables {
-			return over(tb, connect(tb), tables.(*named).prefix)
+			return openWithPrefix(tb, connect(tb), tables.(*named).prefix)
 		},
 		Feed: func(ctx context.Context, tables control.Tables, n int) ([]control.Delivery, error) {
 			return tables.(*named).feed(ctx, n)
@@ -297,7 +297,7 @@ func child(prefix string) int {
 
 // Guarantees that operating system processes that share only the table make each version once.
 func TestProcesses(t *testing.T) {
-	tables := fresh(t)
+	tables := openFresh(t)
 	const processes = 2
 	var (
 		mu   sync.Mutex
@@ -312,13 +312,13 @@ func TestProcesses(t *testing.T) {
 			cmd.Stderr = &stderr
 			out, err := cmd.Output()
 			if err != nil || stderr.Len() > 0 {
-				t.Errorf("process: %v, on stderr %q", err, stderr.String())
+				t.Errorf("process: got the error %v, and on stderr %q; want neither", err, stderr.String())
 			}
 			mu.Lock()
 			defer mu.Unlock()
 			for version := range strings.Lines(string(out)) {
 				if made[version] {
-					t.Errorf("version %s was made twice", strings.TrimSpace(version))
+					t.Errorf("version %s was made twice, want once", strings.TrimSpace(version))
 				}
 				made[version] = true
 			}
@@ -372,7 +372,7 @@ func edit(t *testing.T, c *sdk.Client, table, key, expression string, values map
 // Guarantees that what is written without this package is reported and prevents nothing: neither the list of the
 // others, nor later records.
 func TestAltered(t *testing.T) {
-	ctx, tables, c := t.Context(), fresh(t), connect(t)
+	ctx, tables, c := t.Context(), openFresh(t), connect(t)
 	name := dynamo.Names(tables.prefix)[control.Tenants]
 	for _, key := range []string{"a", "b", "c"} {
 		if _, err := tables.Put(ctx, change(key, 0)); err != nil {
@@ -386,13 +386,13 @@ func TestAltered(t *testing.T) {
 	edit(t, c, name, "b", "SET version = :x", text("1"))                      // with another type
 	if _, err := tables.Get(ctx, control.Tenants, "b"); !errors.Is(err, control.ErrBadItem) ||
 		!strings.Contains(err.Error(), `tenants/"b"`) {
-		t.Errorf("Get of what cannot be read = %v", err)
+		t.Errorf("Get of an unreadable item: got the error %v, want ErrBadItem with its key", err)
 	}
 	if _, err := tables.Put(ctx, change("b", 1)); !errors.Is(err, control.ErrBadItem) {
-		t.Errorf("Put over what cannot be read = %v", err)
+		t.Errorf("Put over an unreadable item: got the error %v, want ErrBadItem", err)
 	}
 	if _, err := tables.Put(ctx, change("b", 0)); !errors.Is(err, control.ErrBadItem) {
-		t.Errorf("Put over what cannot be read = %v", err)
+		t.Errorf("Put over an unreadable item: got the error %v, want ErrBadItem", err)
 	}
 	items, next, err := tables.List(ctx, control.Tenants, "", 10)
 	if !errors.Is(err, control.ErrBadItem) || !strings.Contains(err.Error(), `"b"`) || len(items) != 2 || next != "" {
@@ -400,7 +400,8 @@ func TestAltered(t *testing.T) {
 			len(items), next, err)
 	}
 	if i, err := tables.Get(ctx, control.Tenants, "a"); err != nil || i.Verify() == nil {
-		t.Errorf("Verify of what was altered = %v, %v", i.Verify(), err)
+		t.Errorf("an altered item: got Verify %v, and the error %v of Get; want that only Verify fails", i.Verify(),
+			err)
 	}
 	// The next version repairs the altered item and must pass.
 	if _, err := tables.Put(ctx, change("a", 1)); err != nil {
@@ -456,7 +457,7 @@ func (f *flaky) PutItem(
 // Guarantees that a writer whose answer was lost repeats the Put and gets its version, whether it is the first or a
 // later one, and that the write is not made twice.
 func TestLostAnswer(t *testing.T) {
-	ctx, made := t.Context(), fresh(t)
+	ctx, made := t.Context(), openFresh(t)
 	lose := false
 	tables, err := dynamo.New(&flaky{connect(t), func() bool { lose = !lose; return lose }}, dynamo.Names(made.prefix))
 	if err != nil {
@@ -472,7 +473,7 @@ func TestLostAnswer(t *testing.T) {
 		lose = false
 	}
 	if records, err := made.feed(ctx, 3); err != nil || len(records) != 3 {
-		t.Errorf("%d records of 3 versions, %v", len(records), err)
+		t.Errorf("got %d records of 3 versions, error %v; want 3", len(records), err)
 	}
 }
 
@@ -492,7 +493,7 @@ func (b *between) PutItem(
 // Guarantees that a write between a Put's read and its own write is a conflict and is not overwritten, even if it was
 // made without this package and kept the version.
 func TestBetweenReadAndWrite(t *testing.T) {
-	ctx, made, c := t.Context(), fresh(t), connect(t)
+	ctx, made, c := t.Context(), openFresh(t), connect(t)
 	for _, tt := range []struct {
 		key  string
 		have int64
@@ -552,7 +553,7 @@ func (w *weak) Scan(ctx context.Context, in *sdk.ScanInput, o ...func(*sdk.Optio
 
 // Guarantees that every read is consistent, and that a Put reads at most once, and for a first version not at all.
 func TestReads(t *testing.T) {
-	ctx, made := t.Context(), fresh(t)
+	ctx, made := t.Context(), openFresh(t)
 	w := &weak{Client: connect(t)}
 	tables, err := dynamo.New(w, dynamo.Names(made.prefix))
 	if err != nil {
@@ -581,7 +582,7 @@ func TestNew(t *testing.T) {
 		"none": nil, "of no table": {"counters": "x"}, "empty": {control.Plans: ""},
 	} {
 		if tables, err := dynamo.New(c, names); err == nil {
-			t.Errorf("New with names %s = %v", name, tables)
+			t.Errorf("New with the names %s: got %v, want an error", name, tables)
 		}
 	}
 	tables, err := dynamo.New(c, map[control.Table]string{control.Plans: "plans"})
@@ -590,19 +591,19 @@ func TestNew(t *testing.T) {
 	}
 	if _, err := tables.Get(t.Context(), control.Tenants, "acme"); !errors.Is(err, control.ErrInvalid) ||
 		!strings.Contains(err.Error(), "tenants") {
-		t.Errorf("Get of a table without a name = %v", err)
+		t.Errorf("Get of a table without a name: got the error %v, want ErrInvalid with the table", err)
 	}
 	if _, err := tables.Put(t.Context(), change("acme", 0)); !errors.Is(err, control.ErrInvalid) {
-		t.Errorf("Put into a table without a name = %v", err)
+		t.Errorf("Put into a table without a name: got the error %v, want ErrInvalid", err)
 	}
 	if _, _, err := tables.List(t.Context(), control.Tenants, "", 1); !errors.Is(err, control.ErrInvalid) {
-		t.Errorf("List of a table without a name = %v", err)
+		t.Errorf("List of a table without a name: got the error %v, want ErrInvalid", err)
 	}
 }
 
 // Guarantees that making the tables twice is not an error, for two deployments at once or a repeated test.
 func TestCreateTwice(t *testing.T) {
-	tables := fresh(t)
+	tables := openFresh(t)
 	if err := dynamo.Create(t.Context(), connect(t), dynamo.Names(tables.prefix)); err != nil {
 		t.Error(err)
 	}
@@ -610,7 +611,7 @@ func TestCreateTwice(t *testing.T) {
 
 // BenchmarkPut measures a Put: a consistent read and a write. An apply of 10,000 tenants makes 10,000 of them.
 func BenchmarkPut(b *testing.B) {
-	tables := fresh(b)
+	tables := openFresh(b)
 	n := int64(0)
 	for b.Loop() {
 		if i, err := tables.Put(b.Context(), change("acme", n)); err != nil || i.Version != n+1 {

@@ -99,7 +99,7 @@ func TestRestart(t *testing.T) {
 	}
 	first, err := tables.Read(ctx, "", 2)
 	if err != nil || len(first) != 2 {
-		t.Fatalf("Read = %+v, %v", first, err)
+		t.Fatalf("Read = %+v, %v; want two records", first, err)
 	}
 	if err := tables.Commit(ctx, "publisher", first[1].Sequence); err != nil {
 		t.Fatal(err)
@@ -108,12 +108,12 @@ func TestRestart(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := tables.Get(ctx, control.Tenants, "acme"); err == nil {
-		t.Error("Get of a closed file returns no error")
+		t.Error("Get of a closed file: got no error, want one")
 	}
 
 	tables = open(t, path)
 	if i, err := tables.Get(ctx, control.Tenants, "acme"); err != nil || i.Version != 3 || i.Verify() != nil {
-		t.Errorf("after a restart Get = %+v, %v", i, err)
+		t.Errorf("after a restart: Get = %+v, error %v; want version 3", i, err)
 	}
 	put(t, tables, "acme", 3)
 	for consumer, want := range map[string]int{"publisher": 2, "archiver": 4} {
@@ -172,20 +172,21 @@ func TestKilled(t *testing.T) {
 		}
 	}
 	if cmd.Wait() == nil || told < 20 {
-		t.Fatalf("the process wrote %d versions and ended by itself: %s", told, stderr.String())
+		t.Fatalf("the process wrote %d versions and ended with %s; want that it was killed after 20 versions at least",
+			told, stderr.String())
 	}
 	tables := open(t, path)
 	i, err := tables.Get(t.Context(), control.Tenants, "acme")
 	if err != nil || i.Version < int64(told) {
-		t.Fatalf("version %d was written, and there is %+v, %v", told, i, err)
+		t.Fatalf("version %d was written: got %+v, error %v; want that version or a later one", told, i, err)
 	}
 	all, err := readAll(t.Context(), tables, "", int(i.Version))
 	if err != nil || len(all) != int(i.Version) {
-		t.Fatalf("%d records of %d versions, %v", len(all), i.Version, err)
+		t.Fatalf("got %d records of %d versions, error %v; want one of each", len(all), i.Version, err)
 	}
 	for n, d := range all {
 		if d.Err != nil || d.Record.New.Version != int64(n)+1 {
-			t.Fatalf("record %d: %+v", n, d)
+			t.Fatalf("record %d: got %+v, want the next version", n, d)
 		}
 	}
 }
@@ -195,7 +196,7 @@ func TestInUse(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "control.db")
 	open(t, path)
 	if second, err := embedded.Open(path); !errors.Is(err, embedded.ErrInUse) || !strings.Contains(err.Error(), path) {
-		t.Errorf("Open of a file in use = %v, %v", second, err)
+		t.Errorf("Open of a file in use: got %v, error %v; want ErrInUse with the file", second, err)
 	}
 }
 
@@ -207,10 +208,10 @@ func TestNotOurs(t *testing.T) {
 		t.Fatal(err)
 	}
 	if tables, err := embedded.Open(path); err == nil || !strings.Contains(err.Error(), path) {
-		t.Errorf("Open of a text = %v, %v", tables, err)
+		t.Errorf("Open of a text: got %v, error %v; want an error with the file", tables, err)
 	}
 	if got, err := os.ReadFile(path); err != nil || string(got) != text {
-		t.Errorf("the text was changed, or is gone: %v", err)
+		t.Errorf("after Open of a text: got the error %v or another text, want that the text is unchanged", err)
 	}
 }
 
@@ -231,24 +232,26 @@ func TestWait(t *testing.T) {
 		wg.Go(func() { closed = tables.Wait(t.Context(), "1") })
 		synctest.Wait()
 		if woken == nil || given == nil || closed == nil {
-			t.Fatalf("with nothing written: %v, %v, %v", woken, given, closed)
+			t.Fatalf("with nothing written: got the errors %v, %v, %v of Wait; want that all wait", woken, given,
+				closed)
 		}
 		put(t, tables, "acme", 0)
 		synctest.Wait()
 		if woken != nil || given == nil || closed == nil {
-			t.Fatalf("after one change: %v, %v, %v", woken, given, closed)
+			t.Fatalf("after one change: got the errors %v, %v, %v of Wait; want that the first has ended without an "+
+				"error", woken, given, closed)
 		}
 		cancel()
 		synctest.Wait()
 		if !errors.Is(given, context.Canceled) {
-			t.Errorf("after its context ended, Wait = %v", given)
+			t.Errorf("after its context has ended: Wait = %v, want context.Canceled", given)
 		}
 		if err := tables.Close(); err != nil {
 			t.Fatal(err)
 		}
 		wg.Wait()
 		if closed == nil || closed.Error() == "asleep" {
-			t.Errorf("after Close, Wait = %v", closed)
+			t.Errorf("after Close: Wait = %v, want an error", closed)
 		}
 	})
 }
@@ -260,26 +263,26 @@ func TestPositions(t *testing.T) {
 	put(t, tables, "acme", 0)
 	for _, after := range []string{"x", "-1", "+1", "01", "1.0", " 1", "18446744073709551615", "99999999999999999999"} {
 		if d, err := tables.Read(ctx, after, 1); !errors.Is(err, control.ErrInvalid) {
-			t.Errorf("Read(%q) = %+v, %v", after, d, err)
+			t.Errorf("Read(%q) = %+v, error %v; want ErrInvalid", after, d, err)
 		}
 		if err := tables.Commit(ctx, "publisher", after); !errors.Is(err, control.ErrInvalid) {
-			t.Errorf("Commit(%q) = %v", after, err)
+			t.Errorf("Commit(%q) = %v, want ErrInvalid", after, err)
 		}
 	}
 	if err := tables.Commit(ctx, "publisher", "2"); !errors.Is(err, control.ErrInvalid) {
-		t.Errorf("Commit of a position after the end = %v", err)
+		t.Errorf("Commit of a position after the end: got %v, want ErrInvalid", err)
 	}
 	for _, consumer := range []string{"", strings.Repeat("x", 65)} {
 		if _, err := tables.Cursor(ctx, consumer); !errors.Is(err, control.ErrInvalid) {
-			t.Errorf("Cursor(%q) = %v", consumer, err)
+			t.Errorf("Cursor(%q) = %v, want ErrInvalid", consumer, err)
 		}
 		if err := tables.Commit(ctx, consumer, "1"); !errors.Is(err, control.ErrInvalid) {
-			t.Errorf("Commit by %q = %v", consumer, err)
+			t.Errorf("Commit by %q: got %v, want ErrInvalid", consumer, err)
 		}
 	}
 	for _, most := range []int{0, control.MaxPage + 1} {
 		if _, err := tables.Read(ctx, "", most); !errors.Is(err, control.ErrInvalid) {
-			t.Errorf("Read of %d = %v", most, err)
+			t.Errorf("Read of %d: got the error %v, want ErrInvalid", most, err)
 		}
 	}
 	for _, after := range []string{"1", "", "1"} { // back to the beginning, to read everything again
@@ -325,10 +328,10 @@ func TestAltered(t *testing.T) {
 	for _, key := range []string{"b", "d"} {
 		if _, err := tables.Get(ctx, control.Tenants, key); !errors.Is(err, control.ErrBadItem) ||
 			!strings.Contains(err.Error(), `"`+key+`"`) {
-			t.Errorf("Get of what was altered = %v", err)
+			t.Errorf("Get of an altered item: got the error %v, want ErrBadItem with its key", err)
 		}
 		if _, err := tables.Put(ctx, change(key, 1)); !errors.Is(err, control.ErrBadItem) {
-			t.Errorf("Put over what cannot be read = %v", err)
+			t.Errorf("Put over an unreadable item: got the error %v, want ErrBadItem", err)
 		}
 	}
 	items, next, err := tables.List(ctx, control.Tenants, "", 10)
@@ -349,17 +352,17 @@ func TestAltered(t *testing.T) {
 	}
 	all, err := tables.Read(ctx, "", 10)
 	if err != nil || len(all) != 4 || all[0].Err != nil {
-		t.Fatalf("Read = %+v, %v", all, err)
+		t.Fatalf("Read = %+v, %v; want 4 records, the first readable", all, err)
 	}
 	for n, key := range []string{"b", "c", "d"} {
 		d := all[n+1]
 		var e *control.RecordError
 		if !errors.As(d.Err, &e) || e.Table != control.Tenants || e.Key != key || e.Sequence != d.Sequence ||
 			d.Record != nil || !errors.Is(e, control.ErrBadItem) {
-			t.Errorf("the altered record of %s is %+v", key, d)
+			t.Errorf("the altered record of %s: got %+v, want ErrBadItem with table, key and sequence", key, d)
 		}
 		if key == "b" && string(d.Raw) != "x" {
-			t.Errorf("what cannot be read is kept as %q", d.Raw)
+			t.Errorf("an unreadable record: got the bytes %q, want those that are stored", d.Raw)
 		}
 	}
 }

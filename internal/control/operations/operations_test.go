@@ -37,13 +37,14 @@ func TestOperations(t *testing.T) {
 	var paths []string
 	for _, o := range slices.Concat(operations.Control(), operations.Cell()) {
 		if !form.MatchString(o.Path) || slices.Contains(paths, o.Path) {
-			t.Errorf("%q is there twice, or is not the path of an operation", o.Path)
+			t.Errorf("got the path %q, want one of an operation, and each once", o.Path)
 		}
 		if o.PerSecond < 1 || o.PerSecond > 50 || o.Burst < o.PerSecond || o.Burst > 2*o.PerSecond {
-			t.Errorf("%s: %d calls per second and %d at once", o.Path, o.PerSecond, o.Burst)
+			t.Errorf("%s: got %d calls per second and %d at once, want 1 to 50, and up to twice as many at once",
+				o.Path, o.PerSecond, o.Burst)
 		}
 		if o.Does == "" || len(o.Commands) == 0 {
-			t.Errorf("%s: Does is empty", o.Path)
+			t.Errorf("%s: Does or Commands is empty, want both", o.Path)
 		}
 		paths = append(paths, o.Path)
 	}

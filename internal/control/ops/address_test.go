@@ -22,7 +22,7 @@ func TestCountersOfAnAddress(t *testing.T) {
 		owner := limit.Owner{Kind: limit.Address, Name: w.names.Anonymise(client)}
 		if !w.decide(owner, w.config.IPLimits(), "per-address", limit.LeaseRequest{Need: 60}, 60).Allowed ||
 			!w.spend("acme", "client", 8) {
-			t.Fatal("denied at once")
+			t.Fatal("the first charges are denied, want them allowed")
 		}
 		for _, address := range []string{client.String(), "::ffff:" + client.String()} {
 			r, err := w.s.Peek(t.Context(), actor, &ops.Counters{Address: address})
@@ -44,7 +44,7 @@ func TestCountersOfAnAddress(t *testing.T) {
 		}
 		if r, err = w.s.Reset(t.Context(), actor, &ops.Counters{Address: client.String(), Limit: "per-address",
 			Reason: "an office behind one address"}); err != nil || r.Counters[0].Used != 0 {
-			t.Errorf("reset: %+v, %v", r, err)
+			t.Errorf("reset: got %+v, error %v; want 0 used", r, err)
 		}
 		item, err := w.tables.Get(t.Context(), control.Operations, r.Operation)
 		if err != nil {
@@ -55,14 +55,14 @@ func TestCountersOfAnAddress(t *testing.T) {
 			t.Fatal(err)
 		}
 		if !strings.Contains(string(all), owner.Name) {
-			t.Errorf("the record does not name the address: %s", all)
+			t.Errorf("got the record %s, want the name of the address in it", all)
 		}
-		w.tells(client.String())
+		w.wantNowhere(client.String())
 	})
 }
 
-// tells fails the test if a record or a log line contains the text.
-func (w *world) tells(secret string) {
+// wantNowhere fails the test if a record or a log line contains the text.
+func (w *world) wantNowhere(secret string) {
 	w.Helper()
 	items, _, err := w.tables.List(w.Context(), control.Operations, "", control.MaxPage)
 	if err != nil || len(items) == 0 {
@@ -80,7 +80,7 @@ func (w *world) tells(secret string) {
 
 // Guarantees that an address that cannot be used is refused without repeating it, and that nothing is recorded.
 func TestAddressesThatAreRefused(t *testing.T) {
-	w, _ := clocked(t)
+	w, _ := newClockedWorld(t)
 	const secret = "203.0.113.77"
 	keyless, away, small := w.settings(w.store, w.tables), w.settings(w.store, w.tables), w.settings(w.store, w.tables)
 	keyless.NameAddress = nil
@@ -130,10 +130,10 @@ func TestAddressesThatAreRefused(t *testing.T) {
 			}
 			if items, _, err := w.tables.List(t.Context(), control.Operations, "", control.MaxPage); err != nil ||
 				len(items) != 0 {
-				t.Errorf("%d operations are recorded, %v", len(items), err)
+				t.Errorf("got %d recorded operations, error %v; want none", len(items), err)
 			}
 			if strings.Contains(w.logged.String(), secret) {
-				t.Errorf("the address is in the log: %s", w.logged)
+				t.Errorf("got the address in the log, want it nowhere: %s", w.logged)
 			}
 		})
 	}
@@ -145,7 +145,7 @@ func TestCountersOfANetwork(t *testing.T) {
 		w := newWorld(t, store)
 		owner := limit.Owner{Kind: limit.Address, Name: w.names.Anonymise(netip.MustParseAddr("2001:db8:1::"))}
 		if !w.decide(owner, w.config.IPLimits(), "per-address", limit.LeaseRequest{Need: 60}, 60).Allowed {
-			t.Fatal("denied at once")
+			t.Fatal("the first charge is denied, want it allowed")
 		}
 		c := w.settings(store, w.tables)
 		c.IPv6Prefix = func(context.Context) (int, error) { return 48, nil }

@@ -31,7 +31,7 @@ func TestOperationsAreListed(t *testing.T) {
 	}
 	slices.Sort(listed)
 	if paths := ops.NewMux(newWorld(t, store).s).Paths(); !slices.Equal(paths, listed) {
-		t.Errorf("the operations are %v, but the list has %v", paths, listed)
+		t.Errorf("got the operations %v, want those of the list, %v", paths, listed)
 	}
 }
 
@@ -40,11 +40,11 @@ func TestOperationsAreListed(t *testing.T) {
 func TestResetEmptiesOneCounter(t *testing.T) {
 	eachStore(t, func(t *testing.T, store limit.Store) {
 		w := newWorld(t, store)
-		all := w.has("fixed", "sliding", "buckets", "log", "bucket", "long", "silent")
+		all := w.accepted("fixed", "sliding", "buckets", "log", "bucket", "long", "silent")
 		for _, tenant := range []string{"acme", "other"} {
 			for _, id := range all {
 				if !w.spend(tenant, id, 700) {
-					t.Fatalf("%s of %s denied the first 700 of 1000", id, tenant)
+					t.Fatalf("%s of %s denies the first 700 of 1000 units, want them allowed", id, tenant)
 				}
 			}
 		}
@@ -52,11 +52,12 @@ func TestResetEmptiesOneCounter(t *testing.T) {
 			r, err := w.s.Reset(t.Context(), actor, &ops.Counters{Tenant: "acme", Limit: id,
 				Reason: "their loop is fixed"})
 			if err != nil {
-				t.Fatalf("reset of %s: %v", id, err)
+				t.Fatalf("reset of %s: got the error %v, want none", id, err)
 			}
 			if c := r.Counters[0]; len(r.Counters) != 1 || c.Limit != id || c.Used != 0 || c.Remaining != 1000 ||
 				*c.UsedBefore != 700 {
-				t.Errorf("reset of %s gives %+v, used before %d", id, c, *c.UsedBefore)
+				t.Errorf("reset of %s: got %+v, and %d used before; want 0 used, 1000 left, 700 used before", id, c,
+					*c.UsedBefore)
 			}
 			for j, later := range all {
 				want := int64(700)
@@ -72,11 +73,11 @@ func TestResetEmptiesOneCounter(t *testing.T) {
 				}
 			}
 			if id != "silent" && (!w.spend("acme", id, 1000) || w.spend("acme", id, 1)) {
-				t.Errorf("after the reset, %s does not admit exactly its 1000", id)
+				t.Errorf("after the reset, %s does not admit exactly 1000 units, want that it does", id)
 			}
 			if r, err := w.s.Reset(t.Context(), actor, &ops.Counters{Tenant: "acme", Limit: id,
 				Reason: "again"}); err != nil || r.Counters[0].Used != 0 {
-				t.Errorf("second reset of %s: %+v, %v", id, r, err)
+				t.Errorf("a second reset of %s: got %+v, error %v; want 0 used", id, r, err)
 			}
 		}
 	})
@@ -96,7 +97,7 @@ func (w *world) used(tenant, id string) int64 {
 func TestRefundGivesBack(t *testing.T) {
 	eachStore(t, func(t *testing.T, store limit.Store) {
 		w := newWorld(t, store)
-		for _, id := range w.has("fixed", "sliding", "buckets", "log", "long", "silent") {
+		for _, id := range w.accepted("fixed", "sliding", "buckets", "log", "long", "silent") {
 			w.spend("acme", id, 700)
 			for _, step := range []struct{ units, used int64 }{{100, 600}, {1, 599}, {limit.MaxUnits, 0}, {5, 0}} {
 				r, err := w.s.Refund(t.Context(), actor, &ops.Counters{Tenant: "acme", Limit: id, Units: step.units,
@@ -106,7 +107,7 @@ func TestRefundGivesBack(t *testing.T) {
 				}
 			}
 			if id != "silent" && (!w.spend("acme", id, 1000) || w.spend("acme", id, 1)) {
-				t.Errorf("after refunds, %s does not admit exactly its 1000", id)
+				t.Errorf("after the refunds, %s does not admit exactly 1000 units, want that it does", id)
 			}
 		}
 	})
@@ -136,7 +137,7 @@ func TestEachUseIsRecorded(t *testing.T) {
 	s := w.service(store, away{})
 	if _, err := s.Reset(t.Context(), actor, &ops.Counters{Tenant: "acme", Limit: "fixed",
 		Reason: "x"}); codeOf(err) != call.Unavailable {
-		t.Errorf("a reset that cannot be recorded: %v", err)
+		t.Errorf("a reset that cannot be recorded: got the error %v, want Unavailable", err)
 	}
 	if got := w.used("acme", "fixed"); got != 5 {
 		t.Errorf("a reset that could not be recorded changed the counter: %d are used, want 5", got)
@@ -153,12 +154,12 @@ func TestAFailureIsRecorded(t *testing.T) {
 	_, err = w.service(broken{store}, w.tables).Reset(t.Context(), actor, &ops.Counters{Tenant: "acme", Limit: "fixed",
 		Reason: "x"})
 	if codeOf(err) != call.Unavailable {
-		t.Fatalf("a reset without a store: %v", err)
+		t.Fatalf("a reset without a store: got the error %v, want Unavailable", err)
 	}
 	items, _, err := w.tables.List(t.Context(), control.Operations, "", 10)
 	if err != nil || len(items) != 1 || !strings.Contains(string(items[0].Body), `"state":"refused"`) ||
 		items[0].Version != 2 {
-		t.Errorf("it left %+v, %v", items, err)
+		t.Errorf("got the operations %+v, error %v; want one that was refused, of version 2", items, err)
 	}
 }
 

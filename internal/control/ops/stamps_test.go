@@ -19,7 +19,7 @@ func TestALeakyBucketIsFreed(t *testing.T) {
 	eachStore(t, func(t *testing.T, store limit.Store) {
 		w := newWorld(t, store)
 		if !w.spend("acme", "leaky", 500) || !w.spend("other", "leaky", 500) || w.spend("acme", "leaky", 1) {
-			t.Fatal("500 of 1000 a day are not followed by half a day of waiting")
+			t.Fatal("500 of 1000 units a day are not followed by a denial, want one")
 		}
 		slot := func(tenant string) time.Duration {
 			r, err := w.s.Peek(t.Context(), actor, &ops.Counters{Tenant: tenant, Limit: "leaky"})
@@ -37,7 +37,8 @@ func TestALeakyBucketIsFreed(t *testing.T) {
 			r, err = w.s.Reset(t.Context(), actor, &ops.Counters{Tenant: "acme", Limit: "leaky",
 				Reason: "their loop is fixed"})
 			if err != nil || r.Counters[0].Used != 0 || slot("acme") != 0 {
-				t.Fatalf("reset: %+v, %v, and the slot is %s away", r, err, slot("acme"))
+				t.Fatalf("reset: got %+v, error %v, and a slot %s away; want 0 used, and a free slot", r, err,
+					slot("acme"))
 			}
 		}
 		if !w.spend("acme", "leaky", 1000) || w.spend("acme", "leaky", 1) || slot("acme") != 24*time.Hour {
@@ -49,8 +50,8 @@ func TestALeakyBucketIsFreed(t *testing.T) {
 	})
 }
 
-// clocked returns a world whose time the test sets; a millisecond passes at each reading of the clock.
-func clocked(t *testing.T) (*world, *time.Time) {
+// newClockedWorld returns a world whose time the test sets; a millisecond passes at each reading of the clock.
+func newClockedWorld(t *testing.T) (*world, *time.Time) {
 	t.Helper()
 	store, err := memory.New(memory.Config{})
 	if err != nil {
@@ -70,7 +71,7 @@ func clocked(t *testing.T) (*world, *time.Time) {
 // longest time.
 func TestARefundTakesTheNewestStamps(t *testing.T) {
 	for _, id := range []string{"buckets", "log"} {
-		w, now := clocked(t)
+		w, now := newClockedWorld(t)
 		start := *now
 		for _, units := range []int64{300, 200, 5} {
 			w.spend("acme", id, units)
@@ -79,7 +80,7 @@ func TestARefundTakesTheNewestStamps(t *testing.T) {
 		r, err := w.s.Refund(t.Context(), actor, &ops.Counters{Tenant: "acme", Limit: id, Units: 100,
 			Reason: "our fault"})
 		if err != nil || r.Counters[0].Used != 405 {
-			t.Fatalf("%s: a refund of 100 of 505: %+v, %v", id, r, err)
+			t.Fatalf("%s: a refund of 100 of 505 units: got %+v, error %v; want 405 used", id, r, err)
 		}
 		*now = start.Add(25*time.Hour + time.Minute) // the 300 units have left the counter
 		if got := w.used("acme", id); got != 105 {
@@ -113,7 +114,7 @@ func (b *busy) Decide(ctx context.Context, req *limit.Request, now time.Time, d 
 // gave back their charges too, it would create units. Also guarantees that a reset ends.
 func TestOthersChargeMeanwhile(t *testing.T) {
 	for _, id := range []string{"buckets", "log"} {
-		w, now := clocked(t)
+		w, now := newClockedWorld(t)
 		for _, units := range []int64{40, 30, 20} {
 			w.spend("acme", id, units)
 			*now = now.Add(90 * time.Minute)
@@ -131,7 +132,7 @@ func TestOthersChargeMeanwhile(t *testing.T) {
 		b.more = slices.Repeat([]limit.Charge{charge}, 5)
 		if r, err = s.Reset(t.Context(), actor, &ops.Counters{Tenant: "acme", Limit: id, Reason: "x"}); err != nil ||
 			r.Counters[0].Used != 0 {
-			t.Errorf("%s: a reset while others charge: %+v, %v", id, r, err)
+			t.Errorf("%s: a reset while others charge: got %+v, error %v; want 0 used", id, r, err)
 		}
 		if id == "buckets" { // charges of others are in the bucket that is emptied
 			continue
@@ -140,7 +141,7 @@ func TestOthersChargeMeanwhile(t *testing.T) {
 		b.more = slices.Repeat([]limit.Charge{{Limit: charge.Limit, Cost: 1}}, 100_000)
 		if _, err = s.Reset(t.Context(), actor, &ops.Counters{Tenant: "acme", Limit: id,
 			Reason: "x"}); codeOf(err) != call.Conflict {
-			t.Errorf("%s: a reset while others charge for ever: %v", id, err)
+			t.Errorf("%s: a reset while others charge without an end: got the error %v, want a conflict", id, err)
 		}
 	}
 }
@@ -150,7 +151,7 @@ func TestOthersChargeMeanwhile(t *testing.T) {
 // later, and no more than their number.
 func TestResetWithLeasesOut(t *testing.T) {
 	for _, id := range []string{"fixed", "sliding", "buckets", "log", "long", "bucket"} {
-		w, now := clocked(t)
+		w, now := newClockedWorld(t)
 		owner := limit.Owner{Kind: limit.Tenant, Name: "acme"}
 		tenant, _ := w.config.Tenant("acme")
 		set := tenant.Limits(*now)

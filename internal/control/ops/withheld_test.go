@@ -13,9 +13,9 @@ import (
 // Guarantees that an operator who asks a cell about a limit that is kept in another cell, which it cannot reach, gets
 // an error: the cell's own store does not have the counters.
 func TestLimitsOfOtherCells(t *testing.T) {
-	w, _ := clocked(t)
+	w, _ := newClockedWorld(t)
 	if !w.spend("acme", "long", 10) || !w.spend("acme", "fixed", 3) {
-		t.Fatal("denied at once")
+		t.Fatal("the first charges are denied, want them allowed")
 	}
 	c := w.settings(w.store, w.tables)
 	c.Tenant = func(_ context.Context, id string) (*plan.Tenant, error) {

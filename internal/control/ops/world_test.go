@@ -141,8 +141,8 @@ func (w *world) decide(o limit.Owner, set *plan.Set, id string, a limit.LeaseReq
 // client is the actor of calls.
 var client = netip.MustParseAddr("203.0.113.77")
 
-// has returns those of the limits that the store accepts.
-func (w *world) has(ids ...string) []string {
+// accepted returns those of the limits that the store accepts.
+func (w *world) accepted(ids ...string) []string {
 	t, _ := w.config.Tenant("acme")
 	return slices.DeleteFunc(ids, func(id string) bool {
 		return !slices.ContainsFunc(t.Limits(w.now()).Limits, func(e *plan.Effective) bool {

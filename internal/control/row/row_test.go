@@ -39,11 +39,11 @@ func TestRow(t *testing.T) {
 	for _, i := range []control.Item{first, gone} {
 		got, err := row.Of(&i).Item(control.Tenants)
 		if err != nil || !reflect.DeepEqual(got, i) || got.Verify() != nil {
-			t.Errorf("of %+v comes %+v, %v", i, got, err)
+			t.Errorf("a row of %+v: got the item %+v, error %v; want the same item", i, got, err)
 		}
 	}
 	if _, there := row.Of(&gone)[row.Body]; there {
-		t.Error("a tombstone has a body")
+		t.Error("the row of a tombstone has a body, want none")
 	}
 }
 
@@ -69,7 +69,7 @@ func TestBadRow(t *testing.T) {
 	}
 	for name := range row.Of(&first) {
 		if len(bad[name]) == 0 {
-			t.Errorf("no bad values for %s", name)
+			t.Errorf("there are no bad values for %s, want some", name)
 		}
 	}
 	names := map[string]string{row.ID: "key", row.Version: "version", row.Body: "after"}
@@ -82,30 +82,30 @@ func TestBadRow(t *testing.T) {
 			}
 			got, err := r.Item(control.Tenants)
 			if !errors.Is(err, control.ErrBadItem) {
-				t.Errorf("%s = %+v is read as %+v, %v", name, v, got, err)
+				t.Errorf("%s = %+v: got the item %+v, error %v; want ErrBadItem", name, v, got, err)
 			} else if text := err.Error(); !strings.Contains(text, name) && !strings.Contains(text, names[name]) &&
 				name != row.PrevHash && name != row.Deleted {
-				t.Errorf("%s = %+v: the error does not name it: %v", name, v, err)
+				t.Errorf("%s = %+v: got the error %v, want the name of the attribute in it", name, v, err)
 			} else if name != row.ID && !strings.Contains(text, `tenants/"acmé/1"`) {
-				t.Errorf("%s = %+v: the error does not name the item: %v", name, v, err)
+				t.Errorf("%s = %+v: got the error %v, want the item in it", name, v, err)
 			}
 			if bad, whole := control.BadItems(errors.Join(err, err)); name != row.ID &&
 				(!whole || len(bad) != 2 || bad[1].Key != "acmé/1" || bad[1].Table != control.Tenants) {
-				t.Errorf("%s = %+v: the items are %v, %t", name, v, bad, whole)
+				t.Errorf("%s = %+v: got the bad items %v, whole %t; want table and key of both", name, v, bad, whole)
 			}
 		}
 	}
 	r := row.Of(&gone)
 	r[row.Body] = row.Value{Kind: row.S, Text: "{}"}
 	if got, err := r.Item(control.Tenants); !errors.Is(err, control.ErrBadItem) {
-		t.Errorf("a tombstone with a body is read as %+v, %v", got, err)
+		t.Errorf("a tombstone with a body: got %+v, error %v; want ErrBadItem", got, err)
 	}
 	if got, err := row.Of(&first).Item(control.Plans); !errors.Is(err, control.ErrBadItem) {
-		t.Errorf("a tenant in the table of plans is read as %+v, %v", got, err)
+		t.Errorf("a tenant in the table of plans: got %+v, error %v; want ErrBadItem", got, err)
 	}
 	delete(r, row.Body)
 	r["aws:rep:region"] = row.Value{Kind: row.Other}
 	if got, err := r.Item(control.Tenants); err != nil || !got.Equal(&gone) {
-		t.Errorf("with an unknown attribute: %+v, %v", got, err)
+		t.Errorf("with an unknown attribute: got %+v, error %v; want the same item", got, err)
 	}
 }

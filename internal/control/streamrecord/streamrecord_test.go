@@ -106,7 +106,7 @@ func TestDecode(t *testing.T) {
 		record(nil, &items[0]), record(&items[0], &items[1]), record(&items[1], &items[2]),
 	}}))
 	if err != nil || len(got) != 3 {
-		t.Fatalf("Decode = %+v, %v", got, err)
+		t.Fatalf("Decode = %+v, %v; want three records", got, err)
 	}
 	for n, d := range got {
 		sequence := strconv.Itoa(n+1) + "00000000000000000001"
@@ -140,19 +140,20 @@ func documented(t *testing.T, data []byte) {
 	t.Helper()
 	got, err := decoder(t).Decode(data)
 	if err != nil || len(got) != 3 {
-		t.Fatalf("Decode = %+v, %v", got, err)
+		t.Fatalf("Decode = %+v, %v; want three records", got, err)
 	}
 	if r := got[0].Record; r == nil || r.New.Key != "acme" || r.New.Version != 1 ||
 		string(r.New.Body) != `{"id":"acme","plan":"pro"}` {
-		t.Errorf("the first record is %+v, %v", r, got[0].Err)
+		t.Errorf("the first record: got %+v, error %v; want version 1 of acme", r, got[0].Err)
 	}
 	if r := got[1].Record; r == nil || r.Old == nil || !r.New.Deleted || r.New.Version != 2 {
-		t.Errorf("the second record is %+v, %v", r, got[1].Err)
+		t.Errorf("the second record: got %+v, error %v; want a deletion, version 2", r, got[1].Err)
 	}
 	var e *control.RecordError
 	if !errors.As(got[2].Err, &e) || e.Sequence != "111100000000000000000003" ||
 		!strings.Contains(e.Error(), "removed") {
-		t.Errorf("the third record is %+v, %v", got[2].Record, got[2].Err)
+		t.Errorf("the third record: got %+v, error %v; want an error that says that the item was removed",
+			got[2].Record, got[2].Err)
 	}
 }
 
@@ -259,7 +260,7 @@ func TestPoison(t *testing.T) {
 			got, err := d.Decode(marshal(t, object{"Records": []object{record(nil, &items[0]), poison,
 				record(&items[1], &items[2])}}))
 			if err != nil || len(got) != 3 || got[0].Err != nil || got[2].Err != nil {
-				t.Fatalf("Decode = %+v, %v", got, err)
+				t.Fatalf("Decode = %+v, %v; want three records, the second unreadable", got, err)
 			}
 			var e *control.RecordError
 			if !errors.As(got[1].Err, &e) || !errors.Is(e, control.ErrBadItem) || got[1].Record != nil ||
@@ -268,7 +269,8 @@ func TestPoison(t *testing.T) {
 			}
 			if (e.Table == "") != tt.noTable || (e.Key != "acmé/1") != tt.noKey || (e.Sequence == "") != tt.noSq ||
 				e.Sequence != got[1].Sequence {
-				t.Errorf("the error names table %q, key %q and sequence %q", e.Table, e.Key, e.Sequence)
+				t.Errorf("got the error about table %q, key %q and sequence %q; want what can be read of them",
+					e.Table, e.Key, e.Sequence)
 			}
 			if want := marshal(t, poison); !bytes.Equal(got[1].Raw, want) {
 				t.Errorf("kept is\n%s\nwant\n%s", got[1].Raw, want)
@@ -278,7 +280,7 @@ func TestPoison(t *testing.T) {
 	for _, raw := range []string{`null`, `1`, `"x"`, `[]`, `{}`} {
 		if got, err := d.Decode([]byte(`{"Records":[` + raw + `]}`)); err != nil || len(got) != 1 ||
 			got[0].Err == nil || string(got[0].Raw) != raw {
-			t.Errorf("a record %s: %+v, %v", raw, got, err)
+			t.Errorf("a record %s: got %+v, error %v; want one unreadable record with its bytes", raw, got, err)
 		}
 	}
 }
@@ -294,7 +296,7 @@ func TestOtherAttributes(t *testing.T) {
 		at(r, "dynamodb", "NewImage")[name] = value
 	}
 	if d := decoder(t).Record(marshal(t, r)); d.Err != nil || !reflect.DeepEqual(d.Record.New, items[0]) {
-		t.Errorf("Record = %+v, %v", d.Record, d.Err)
+		t.Errorf("Record = %+v, error %v; want the item", d.Record, d.Err)
 	}
 }
 
@@ -302,11 +304,11 @@ func TestOtherAttributes(t *testing.T) {
 func TestNoRecords(t *testing.T) {
 	for _, event := range []string{"", "null", "[]", "{}", `{"Records":null}`, `{"Records":{}}`, `{"records"`} {
 		if got, err := decoder(t).Decode([]byte(event)); !errors.Is(err, control.ErrBadItem) {
-			t.Errorf("Decode(%s) = %+v, %v", event, got, err)
+			t.Errorf("Decode(%s) = %+v, %v; want ErrBadItem", event, got, err)
 		}
 	}
 	if got, err := decoder(t).Decode([]byte(`{"Records":[]}`)); err != nil || len(got) != 0 {
-		t.Errorf("no records: %+v, %v", got, err)
+		t.Errorf("no records: got %+v, error %v; want none", got, err)
 	}
 }
 
@@ -315,7 +317,7 @@ func TestNew(t *testing.T) {
 		"none": nil, "empty": {control.Plans: ""}, "one name twice": {control.Plans: "x", control.Tenants: "x"},
 	} {
 		if d, err := streamrecord.New(names); err == nil {
-			t.Errorf("New with names %s = %+v", name, d)
+			t.Errorf("New with the names %s: got %+v, want an error", name, d)
 		}
 	}
 }
@@ -334,14 +336,14 @@ func FuzzRecord(f *testing.F) {
 		if got.Err == nil {
 			if got.Record == nil || got.Sequence == "" || got.Record.Sequence != got.Sequence ||
 				got.Record.Check() != nil {
-				t.Fatalf("Record(%q) = %+v", raw, got)
+				t.Fatalf("Record(%q) = %+v; want a valid record with its sequence", raw, got)
 			}
 			return
 		}
 		var e *control.RecordError
 		if !errors.As(got.Err, &e) || !errors.Is(e, control.ErrBadItem) || got.Record != nil ||
 			e.Sequence != got.Sequence || !bytes.Equal(got.Raw, raw) {
-			t.Fatalf("Record(%q) = %+v", raw, got)
+			t.Fatalf("Record(%q) = %+v; want ErrBadItem with the sequence and the bytes", raw, got)
 		}
 	})
 }

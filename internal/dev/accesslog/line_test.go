@@ -14,7 +14,7 @@ import (
 
 const stamp = "[17/May/2015:10:05:03 +0000]"
 
-// TestParse holds what is read from a line. A field that slips to its neighbour would charge the wrong counter.
+// Guarantees what is read from each field of a line. A field mistaken for its neighbour would charge the wrong counter.
 func TestParse(t *testing.T) {
 	at := time.Date(2015, 5, 17, 10, 5, 3, 0, time.UTC).UnixMicro()
 	long := strings.Repeat("a", 300)
@@ -79,8 +79,8 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// TestParseSkips holds which lines are not replayed, and that each says why: a line dropped in silence would make a
-// limit look harmless.
+// Guarantees which lines are skipped, and with which reason. If a line were dropped without a report, a limit would
+// seem to deny less than it does.
 func TestParseSkips(t *testing.T) {
 	cases := []struct {
 		name, text string
@@ -136,8 +136,9 @@ func TestParseSkips(t *testing.T) {
 	}
 }
 
-// TestParseTime compares the hand-written time with package time, day by day over leap years and centuries, in several
-// zones, through one parser: a stale cached stamp would move requests between windows.
+// Guarantees that the parser of times agrees with package time, day by day over leap years and centuries, and in
+// several zones. One parser reads all of them: it keeps the last date, and a wrong one would move requests to other
+// windows.
 func TestParseTime(t *testing.T) {
 	var p accesslog.Parser
 	var l accesslog.Line
@@ -148,7 +149,7 @@ func TestParseTime(t *testing.T) {
 		59*time.Minute + 37*time.Second) {
 		in := at.In(zones[n%len(zones)])
 		n++
-		for range 2 { // the second time from the parser's memory
+		for range 2 { // the second time, the date is the one that the parser keeps
 			text := `1.2.3.4 - - [` + in.Format("02/Jan/2006:15:04:05 -0700") + `] "GET / HTTP/1.1" 200 1`
 			if why := p.Parse([]byte(text), &l); why != accesslog.OK || l.Time != at.UnixMicro() {
 				t.Fatalf("Parse(%q) = %s, time %d; want %d", text, why, l.Time, at.UnixMicro())
@@ -162,7 +163,7 @@ func TestParseTime(t *testing.T) {
 	}
 }
 
-// TestParseAllocates nothing: a log of a billion lines must not keep the garbage collector busy.
+// Guarantees that parsing allocates no memory, since a log may have billions of lines.
 func TestParseAllocates(t *testing.T) {
 	lines := [][]byte{
 		[]byte(`198.51.100.7 - ann ` + stamp + ` "GET /a/b?c=d HTTP/1.1" 200 512 "https://x.example/" "curl/8"`),
@@ -180,6 +181,7 @@ func TestParseAllocates(t *testing.T) {
 	}
 }
 
+// Guarantees that the escapes of servers are replaced with the characters that they stand for.
 func TestUnescape(t *testing.T) {
 	cases := []struct{ in, want string }{
 		{`/plain`, "/plain"},
@@ -196,8 +198,8 @@ func TestUnescape(t *testing.T) {
 	}
 }
 
-// FuzzParseLine holds, for any bytes: no panic; what is accepted has all a replay needs; and written out again it reads
-// the same, so no field has leaked into another.
+// FuzzParseLine checks for any bytes that Parse does not panic, that an accepted line has everything that a replay
+// needs, and that the line is the same after it is written and read again, so that no field contains a part of another.
 func FuzzParseLine(f *testing.F) {
 	f.Add([]byte(`198.51.100.7 - ann ` + stamp + ` "GET /a/b?c=d HTTP/1.1" 200 512 "https://x.example/" "curl/8"`))
 	f.Add([]byte(`::1 - - ` + stamp + ` "GET http://h HTTP/1.1" 200 -`))
@@ -212,20 +214,20 @@ func FuzzParseLine(f *testing.F) {
 			return
 		}
 		if len(l.Host) == 0 || l.Time <= 0 || len(l.Method) == 0 || len(l.Path) == 0 || l.Path[0] != '/' {
-			t.Fatalf("Parse(%q) accepts %+v", text, l)
+			t.Fatalf("Parse(%q) accepts a line that lacks something: %+v", text, l)
 		}
 		out := format(&l)
 		if why := p.Parse(out, &again); why != accesslog.OK {
-			t.Fatalf("Parse(%q) is fine, but written out as %q it is %s", text, out, why)
+			t.Fatalf("Parse(%q) accepts a line which, written again as %q, is refused: %s", text, out, why)
 		}
 		again.Truncated = l.Truncated
 		if !reflect.DeepEqual(l, again) {
-			t.Fatalf("Parse(%q)\n gave %+v\nwritten out as %q\n gave %+v", text, l, out, again)
+			t.Fatalf("Parse(%q)\n gave %+v\nwritten again as %q\n gave %+v", text, l, out, again)
 		}
 	})
 }
 
-// format writes a line in the Combined Log Format, closing what was cut.
+// format writes a line in the Combined Log Format. It closes the quotes of a line that was cut.
 func format(l *accesslog.Line) []byte {
 	var b bytes.Buffer
 	dash := func(text []byte) []byte {

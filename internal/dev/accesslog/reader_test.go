@@ -14,7 +14,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/dev/accesslog"
 )
 
-// readAll reads every line; a line that is too long is marked by its number.
+// readAll reads every line. It returns the numbers of the lines that are too long.
 func readAll(t *testing.T, in io.Reader) (lines []string, tooLong []int64, err error) {
 	t.Helper()
 	r, err := accesslog.NewReader("test.log", in)
@@ -54,8 +54,8 @@ func zip(t *testing.T, parts ...string) []byte {
 	return b.Bytes()
 }
 
-// TestReader holds that the same lines come out whatever wraps them: line ends, a byte order mark, gzip in one or more
-// members, reads of one byte. A line lost here is traffic that the simulation never sees.
+// Guarantees that the same lines are read whatever the form of the log: line ends, a byte order mark, gzip in one or
+// more members, reads of one byte. A line that is lost would be missing in the simulation.
 func TestReader(t *testing.T) {
 	cases := []struct {
 		name string
@@ -83,7 +83,8 @@ func TestReader(t *testing.T) {
 	}
 }
 
-// TestReaderLongLines holds the bound on memory: a line of gigabytes is passed over, and its neighbours are not.
+// Guarantees the bound on memory: a line of any length is skipped, and the lines before and after it are read
+// correctly.
 func TestReaderLongLines(t *testing.T) {
 	fits := strings.Repeat("f", accesslog.MaxLineBytes-1)
 	giant := io.MultiReader(strings.NewReader("a\n"+fits+"\n"), io.LimitReader(zeros{}, 200<<20),
@@ -107,7 +108,7 @@ type zeros struct{}
 
 func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
 
-// TestReaderBroken holds that what cannot be read is an error that names log and line, after all that could be read.
+// Guarantees that damaged data is an error that names the log and the line, and that everything before it is read.
 func TestReaderBroken(t *testing.T) {
 	var text strings.Builder
 	random := rand.New(rand.NewPCG(1, 2))

@@ -173,17 +173,28 @@ func (b *Bill) callsOf(f *grants.Function) *big.Rat {
 	return n
 }
 
+// Lines of DynamoDB, by Line.What.
+const (
+	CounterWrites = "counters, writes"
+	CounterReads  = "counters, reads"
+	Announcements = "instances that tell that they run, writes"
+)
+
 func (b *Bill) dynamo() {
 	w, u := &b.Workload, b.Usage
 	cells := num(w.Cells)
 	if w.Profile == Small {
-		b.add("DynamoDB", "counters, writes", "dynamodb.writes", b.month(u.calls), "%s", b.explainCalls("write units"))
-		b.add("DynamoDB", "instances that tell that they run, writes", "dynamodb.writes", b.month(u.beats),
+		b.add("DynamoDB", CounterWrites, "dynamodb.writes", b.month(u.calls), "%s", b.explainCalls("write units"))
+		if w.StoreReads != nil {
+			b.add("DynamoDB", CounterReads, "dynamodb.reads", product(w.StoreReads, num(seconds)),
+				"%s read units per second, as they were counted", decimal(w.StoreReads, 0))
+		}
+		b.add("DynamoDB", Announcements, "dynamodb.writes", b.month(u.beats),
 			"%d environments in each cell, every %s s", u.Environments, decimal(beatEvery, 2))
 	} else {
 		b.add("DynamoDB", "quotas, writes", "dynamodb.writes", b.month(u.quotas),
 			"leases of a quota end after 10 s at most")
-		b.add("DynamoDB", "instances that tell that they run, writes", "dynamodb.writes", b.month(u.beats),
+		b.add("DynamoDB", Announcements, "dynamodb.writes", b.month(u.beats),
 			"%d environments in each cell, every %s s", u.Environments, decimal(beatEvery, 2))
 	}
 	b.add("DynamoDB", "config polls, reads", "dynamodb.reads", b.month(u.polls),
@@ -223,6 +234,9 @@ func (b *Bill) dynamo() {
 // explainCalls describes how the calls to the store of rates are calculated.
 func (b *Bill) explainCalls(what string) string {
 	w, u := &b.Workload, b.Usage
+	if w.StoreCalls != nil {
+		return fmt.Sprintf("%s %s per second, as they were counted", decimal(w.StoreCalls, 0), what)
+	}
 	if !w.Leases {
 		return what + " of exact decisions"
 	}
@@ -240,9 +254,12 @@ func (b *Bill) asks() *big.Rat {
 
 func (b *Bill) fullCell() {
 	w, u := &b.Workload, b.Usage
+	perShard := grouped(callsPerShard) + " calls/s a shard at peak"
+	if w.Shards > 0 {
+		perShard = "as many shards as they need"
+	}
 	b.add("ElastiCache", w.Node, nodePrice+w.Node, num(u.Nodes*hours),
-		"%d shards in each cell, each a primary and a replica: %s; %s calls/s a shard at peak",
-		u.Shards, b.explainCalls("calls"), grouped(callsPerShard))
+		"%d shards in each cell, each a primary and a replica: %s; %s", u.Shards, b.explainCalls("calls"), perShard)
 	b.add("Network", "between zones", "transfer.zones", over(product(b.month(u.calls), num(callBytes*otherZone)),
 		num(zones<<30)), "%d bytes a call, %d of %d to another zone; billed at the function's side", callBytes,
 		otherZone, zones)

@@ -48,7 +48,7 @@ func bill(t testing.TB, w Workload) *Bill {
 	return b
 }
 
-// amounts are the lines of a bill in dollars, by service and line.
+// amounts returns the lines of a bill in dollars, by "service: line".
 func amounts(b *Bill) map[string]string {
 	got := map[string]string{}
 	for _, l := range b.Lines {
@@ -67,7 +67,8 @@ func wantAmounts(t *testing.T, b *Bill, want map[string]string) {
 	}
 }
 
-// Guarantees that a quantity costs what the steps of its price say, on both sides of each edge; worked out by hand.
+// Guarantees that a quantity costs what the steps of its price say, below and above each step. The expected values were
+// calculated by hand.
 func TestSteps(t *testing.T) {
 	prices := listPrices(t)
 	tests := []struct {
@@ -103,7 +104,8 @@ func TestSteps(t *testing.T) {
 	}
 }
 
-// Guarantees the steps of the prices in eu-west-1, which are not those of us-east-1; worked out by hand.
+// Guarantees the steps of the prices in eu-west-1, which differ from those in us-east-1. The expected values were
+// calculated by hand.
 func TestStepsInIreland(t *testing.T) {
 	for _, tt := range []struct{ id, quantity, want string }{
 		{"apigateway.rest", "333_000_000", "1165.5"},
@@ -121,8 +123,8 @@ func TestStepsInIreland(t *testing.T) {
 	}
 }
 
-// Guarantees the sums of a small deployment that nobody uses, each line worked out by hand. A month has 2,628,000 s;
-// the canary runs 8,760 times, and with 10 changes a day there are 8,760 + 304.1667 changes.
+// Guarantees the bill of a small deployment that nobody uses. Each line was calculated by hand: a month has 2,628,000
+// s; the canary runs 8,760 times; with 10 changes a day there are 8,760 + 304.1667 changes.
 func TestIdleByHand(t *testing.T) {
 	b := bill(t, NewWorkload(num(0)))
 	wantAmounts(t, b, map[string]string{
@@ -150,11 +152,11 @@ func TestIdleByHand(t *testing.T) {
 	}
 	with := NewWorkload(num(0))
 	with.Dashboard, with.CustomerKeys, with.WAF = true, true, true
-	// Two alarms, a metric and a key; and 730 calls of 100 ms and 512 MB, each with its line, which a schedule makes.
+	// Two alarms, one metric and one key; and 730 scheduled calls of 100 ms and 512 MB, each with its log line.
 	anchored := NewWorkload(num(0))
 	anchored.Anchors = true
 	if got := bill(t, anchored).Total - b.Total; got < 1_500_000 || got > 1_510_000 {
-		t.Errorf("anchors add %s, want 1.50 and a little", got.Dollars())
+		t.Errorf("anchors add %s, want a little more than 1.50", got.Dollars())
 	}
 	// 3.00 for the dashboard; two keys; an ACL and a rule.
 	if got, want := bill(t, with).Total-b.Total, Micros(3_000_000+2_000_000+6_000_000); got != want {
@@ -162,21 +164,21 @@ func TestIdleByHand(t *testing.T) {
 	}
 }
 
-// Guarantees that metrics are paid by the hours in which they are written, and alarms by the metrics that they look at;
-// counted by hand in the list of package telemetry and in that of package grants.
+// Guarantees that metrics are billed by the hours in which they are written, and alarms by the metrics that they watch.
+// Both were counted by hand in the lists of packages telemetry and grants.
 func TestMetricsByHand(t *testing.T) {
 	w := NewWorkload(num(0))
-	// In each hour: active_cell_count; of the cell drift and, by the canary, propagation_seconds.
+	// Written in each hour: active_cell_count; for the cell, drift and (by the canary) propagation_seconds.
 	if got := bill(t, w).Usage.Metrics; got.Cmp(num(3)) != 0 {
 		t.Errorf("%s metrics in an idle deployment, want 3", got)
 	}
-	w.Cells = 3 // 2 x 2 more
+	w.Cells = 3 // two metrics more for each of the two new cells
 	if got := bill(t, w).Usage.Metrics; got.Cmp(num(7)) != 0 {
 		t.Errorf("%s metrics with three cells, want 7", got)
 	}
-	w.Cells, w.Canary, w.Changes = 1, 2*time.Hour, 0 // each second hour
+	w.Cells, w.Canary, w.Changes = 1, 2*time.Hour, 0 // written in every second hour
 	if got := bill(t, w).Usage.Metrics; got.Cmp(frac(5, 2)) != 0 {
-		t.Errorf("%s metrics with a canary each second hour, want 2 + 1/2", got)
+		t.Errorf("%s metrics with a canary in every second hour, want 2 + 1/2", got)
 	}
 	w.Canary = 0
 	if got := bill(t, w).Usage.Metrics; got.Cmp(num(2)) != 0 {
@@ -189,25 +191,26 @@ func TestMetricsByHand(t *testing.T) {
 	}
 }
 
-// Guarantees the aim: a default deployment that nobody uses stays below 5 dollars a month, whatever metric or alarm is
-// added.
+// Guarantees the aim that a default deployment which nobody uses costs less than 5 dollars a month, whatever metric or
+// alarm is added.
 func TestIdleStaysSmall(t *testing.T) {
 	if b := bill(t, NewWorkload(num(0))); b.Total >= 5*dollar {
 		t.Errorf("a month of an idle deployment costs %s, of which metrics %s and alarms %s; the aim is below 5",
 			b.Total, amounts(b)["CloudWatch: metrics"], amounts(b)["CloudWatch: alarms"])
 	}
-	w := NewWorkload(num(0)) // the twin: it can fail
+	w := NewWorkload(num(0)) // shows that the check above can fail
 	if w.Canary = time.Minute; bill(t, w).Total < 5*dollar {
-		t.Error("a canary each minute is within the aim, too: is it paid for?")
+		t.Error("a deployment with a canary each minute also costs less than the aim; is the canary billed?")
 	}
 }
 
-// Guarantees the lines that go with requests, worked out by hand.
+// Guarantees the lines that depend on the number of requests. They were calculated by hand.
 func TestRequestsByHand(t *testing.T) {
 	w := NewWorkload(num(50)) // 131,400,000 requests
 	w.Tenants = 20
-	// At once: 50 x 8 ms x 2 = 0.8, and 3 x 0.895 more: 4 environments. A tenant asks 50/(20 x 4) = 0.625 times a
-	// second in each, below the 2.325 at which leases begin to save: each decision is a write, 1.038 units of it.
+	// At a time: 50 x 8 ms x 2 = 0.8, and 3 x 0.895 more: 4 environments. A tenant sends 50/(20 x 4) = 0.625 requests a
+	// second to each. That is below the 2.325 from which on leases save calls, so each decision is a write of 1.038
+	// units.
 	b := bill(t, w)
 	if b.Usage.Environments != 4 || b.Usage.CallShare.Cmp(num(1)) != 0 || b.Usage.MeanMs.Cmp(num(8)) != 0 {
 		t.Errorf("%d environments, %s of the requests call, %s ms; want 4, 1, 8", b.Usage.Environments,
@@ -245,13 +248,13 @@ func TestRequestsByHand(t *testing.T) {
 	})
 }
 
-// Guarantees a full cell's own lines, worked out by hand.
+// Guarantees the lines of a full cell only. They were calculated by hand.
 func TestFullCellByHand(t *testing.T) {
 	w := NewWorkload(num(1_000_000))
 	w.Tenants, w.Profile, w.Peak = 10_000, Full, num(1)
 	b := bill(t, w)
-	// 1,000,000 x 3 ms = 3,000 and 3 x 54.773: 3,165 environments. 0.03 requests/s of a tenant in each: all call. 20
-	// shards of 50,000/s.
+	// 1,000,000 x 3 ms = 3,000 and 3 x 54.773: 3,165 environments. A tenant sends 0.03 requests/s to each, so every
+	// decision is a call. 20 shards at 50,000/s each.
 	if u := b.Usage; u.Environments != 3165 || u.Shards != 20 || u.Nodes != 40 {
 		t.Errorf("%d environments, %d shards, %d nodes; want 3165, 20, 40", u.Environments, u.Shards, u.Nodes)
 	}
@@ -276,8 +279,8 @@ func TestFullCellByHand(t *testing.T) {
 	wantAmounts(t, bill(t, w), map[string]string{"DynamoDB: quotas, writes": "1704915.000000"})
 }
 
-// Guarantees that every table pays for point-in-time recovery, since each has it; worked out by hand. In 3 cells of
-// 10,000 tenants 30,020 KB are in control tables, and 40,020 KB in the tables of each cell: 150,080 KB, 0.143127 GB.
+// Guarantees that every table is billed for point-in-time recovery. Calculated by hand: with 3 cells and 10,000 tenants
+// there are 30,020 KB in control tables and 40,020 KB in the tables of each cell: 150,080 KB, 0.143127 GB.
 func TestRecoveryByHand(t *testing.T) {
 	w := NewWorkload(num(0))
 	w.Tenants, w.Cells = 10_000, 3
@@ -287,7 +290,7 @@ func TestRecoveryByHand(t *testing.T) {
 	})
 }
 
-// Guarantees that WebSocket connections are billed by messages and minutes, apart from what is paid for Sluice.
+// Guarantees that WebSocket connections are billed by messages and minutes, separately from the cost of Sluice.
 func TestWebSocket(t *testing.T) {
 	w := NewWorkload(num(10)) // 26.28 M connections
 	w.API = WebSocket
@@ -297,7 +300,7 @@ func TestWebSocket(t *testing.T) {
 	})
 }
 
-// random is any workload that makes sense.
+// random returns a random workload that New accepts.
 func random(r *rand.Rand) Workload {
 	w := NewWorkload(big.NewRat(r.Int64N(1_000_000)+1, []int64{1, 10, 1000}[r.IntN(3)]))
 	w.Tenants, w.Cells = r.Int64N(5000)+1, r.Int64N(5)+1
@@ -312,8 +315,8 @@ func random(r *rand.Rand) Workload {
 	return w
 }
 
-// falls reports whether an amount is below one before it.
-func falls(amounts []Micros) bool {
+// hasDrop reports whether some amount is below the one before it.
+func hasDrop(amounts []Micros) bool {
 	for i := 1; i < len(amounts); i++ {
 		if amounts[i] < amounts[i-1] {
 			return true
@@ -322,8 +325,8 @@ func falls(amounts []Micros) bool {
 	return false
 }
 
-// Guarantees that more requests, more tenants or more cells never make a bill smaller, whatever the rest. Nodes of
-// caches are left out where cells are more: of the same load more cells may have fewer, since each rounds up its own.
+// Guarantees that more requests, more tenants or more cells never make a bill smaller. With more cells, the nodes of
+// caches are not compared: for the same load more cells may need fewer nodes, since each cell rounds its own number.
 func TestMoreCostsMore(t *testing.T) {
 	r := rand.New(rand.NewPCG(8, 5))
 	for range 15 {
@@ -348,22 +351,22 @@ func TestMoreCostsMore(t *testing.T) {
 				}
 				totals = append(totals, total)
 			}
-			if falls(totals) {
+			if hasDrop(totals) {
 				t.Errorf("more %s cost less: %v; of %+v, %s requests/s", name, totals, base, base.RPS)
 			}
 		}
 	}
 }
 
-// The twin of the test above: the check can fail.
+// Guarantees that the test above can fail.
 func TestFalls(t *testing.T) {
-	if !falls([]Micros{1, 3, 2}) || falls([]Micros{1, 1, 2}) || falls(nil) {
-		t.Error("falls does not tell what falls")
+	if !hasDrop([]Micros{1, 3, 2}) || hasDrop([]Micros{1, 1, 2}) || hasDrop(nil) {
+		t.Error("falls does not detect an amount that falls")
 	}
 }
 
-// Guarantees that the sums are those of the lines, and that what is billed together costs what its sum costs: each line
-// is at most half a millionth from its exact amount.
+// Guarantees that the totals are the sums of the lines, and that lines which share one price cost together what the sum
+// of their quantities costs. Each line is at most half a millionth of a dollar from its exact amount.
 func TestSums(t *testing.T) {
 	r := rand.New(rand.NewPCG(8, 6))
 	for range 30 {
@@ -383,7 +386,7 @@ func TestSums(t *testing.T) {
 			paid[l.id] += l.Amount
 		}
 		if total != b.Total+b.Anyway {
-			t.Errorf("the lines are %d, the sums %d + %d", total, b.Total, b.Anyway)
+			t.Errorf("the sum of the lines is %d, the totals are %d + %d", total, b.Total, b.Anyway)
 		}
 		for id, q := range quantities {
 			whole := product(b.Prices.prices[id].amount(w.Region, q, w.FreeTier), num(1_000_000))
@@ -394,7 +397,7 @@ func TestSums(t *testing.T) {
 	}
 }
 
-// Guarantees that each listed price is used by some bill: one that is not would be a cost that was forgotten.
+// Guarantees that each listed price is used by some bill. An unused price would be a cost that was forgotten.
 func TestEveryPriceIsUsed(t *testing.T) {
 	used := map[string]bool{}
 	for _, api := range APIs() {
@@ -418,8 +421,8 @@ func TestEveryPriceIsUsed(t *testing.T) {
 	}
 }
 
-// Guarantees that the size of a line of metrics is the one that is written: that of the longest line of the tests of
-// telemetry, and the 26 bytes that CloudWatch adds to each event.
+// Guarantees that the size with which a line of metrics is billed is that of the longest line in the tests of package
+// telemetry, plus the 26 bytes that CloudWatch adds to each event.
 func TestLineOfMetrics(t *testing.T) {
 	text, err := os.ReadFile("../../telemetry/testdata/second.json")
 	if err != nil {
@@ -430,7 +433,7 @@ func TestLineOfMetrics(t *testing.T) {
 	}
 }
 
-// Guarantees that environments are billed for asking as often as they ask.
+// Guarantees that the requests of environments to other services are billed as often as environments make them.
 func TestHowOftenEnvironmentsAsk(t *testing.T) {
 	for _, tt := range []struct {
 		what   string
@@ -442,12 +445,12 @@ func TestHowOftenEnvironmentsAsk(t *testing.T) {
 		{"an issuer's keys", keysEvery, token.DefaultRefresh},
 	} {
 		if billed := time.Duration(tt.billed) * time.Second; billed != tt.asks {
-			t.Errorf("%s is asked every %s and billed as every %s", tt.what, tt.asks, billed)
+			t.Errorf("%s is requested every %s and billed as every %s", tt.what, tt.asks, billed)
 		}
 	}
 }
 
-// Guarantees that a workload that makes no sense is refused by the name of what is wrong, and gives no bill.
+// Guarantees that an impossible workload gives no bill and an error that names what is wrong.
 func TestRefused(t *testing.T) {
 	tests := []struct {
 		change func(w *Workload)
@@ -483,8 +486,8 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// Guarantees that the published bill stands beside ours as it was printed, that what it counts for a day is told for a
-// month, and that it is not set beside anything else.
+// Guarantees that the published bill is shown beside ours with its printed amounts, that a printed daily cost is
+// converted to a month, and that it is compared with no other workload.
 func TestCompare(t *testing.T) {
 	w := NewWorkload(num(PublishedRPS))
 	w.Tenants, w.Profile = PublishedTenants, Full
@@ -493,7 +496,7 @@ func TestCompare(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// by hand: 240,000 + 130,000 + 14,000 + 1,700 + 2,000 + 50 + 1,000; …
+	// Calculated by hand: 240,000 + 130,000 + 14,000 + 1,700 + 2,000 + 50 + 1,000; …
 	if c.Low != 388_750*dollar || c.High != 407_200*dollar {
 		t.Errorf("the printed lines sum to %s..%s, want 388,750 to 407,200", c.Low, c.High)
 	}
@@ -508,7 +511,7 @@ func TestCompare(t *testing.T) {
 	for _, l := range c.Lines {
 		ours += l.Ours
 		if l.Why == "" {
-			t.Errorf("%s: not said why it differs", l.Line)
+			t.Errorf("%s: the comparison does not say why it differs", l.Line)
 		}
 	}
 	if ours != b.Total+b.Anyway {
@@ -516,11 +519,11 @@ func TestCompare(t *testing.T) {
 	}
 	w.Tenants++
 	if _, err := bill(t, w).Compare(); err == nil {
-		t.Error("the published bill was set beside another workload")
+		t.Error("the published bill was compared with another workload")
 	}
 }
 
-// Guarantees that amounts are shown rounded half up, and that none above 0 is shown as nothing.
+// Guarantees that amounts are rounded half up, and that no amount above 0 is shown as 0.
 func TestMicros(t *testing.T) {
 	for m, want := range map[Micros]string{
 		0: "0.00", 1: "<0.01", 4_999: "<0.01", 5_000: "0.01", 14_999: "0.01", 15_000: "0.02",
@@ -541,7 +544,7 @@ func TestMicros(t *testing.T) {
 	}
 }
 
-// Guarantees that a number is read exactly or refused.
+// FuzzParseNumber checks that a number is read exactly, or refused.
 func FuzzParseNumber(f *testing.F) {
 	for _, s := range []string{"0", "50", "0.5", "1_000_000", "007", "", "-1", "NaN", "Inf", "1e6", "1/3", ".5", "5.",
 		"0x10", "1.2.3", "_1", "９", "1e999999999", strings.Repeat("9", 40)} {
@@ -565,19 +568,20 @@ func FuzzParseNumber(f *testing.F) {
 	})
 }
 
-// Guarantees that what is no number is refused, whatever else it looks like.
+// Guarantees that text which is not a number is refused, even if other parsers accept it.
 func TestNoNumbers(t *testing.T) {
 	for _, s := range []string{"", "-1", "+1", "NaN", "Inf", "1e6", "1/3", ".5", "5.", "0x10", "1.2.3", "_1", "1,000",
 		" 1", strings.Repeat("9", 19)} {
 		if n, err := ParseNumber(s); err == nil {
-			t.Errorf("ParseNumber(%q) = %s", s, n)
+			t.Errorf("ParseNumber(%q) = %s, want an error", s, n)
 		}
 	}
 }
 
-// unheard are alarms that could never ring, or would always: on what no function tells as a metric; on the silence of
-// what is told only now and then; and none on the silence of what is told for nothing else.
-func unheard(functions []grants.Function, metrics []telemetry.Metric) (wrong []string) {
+// wrongAlarms returns a line for each alarm that can never fire or always fires, because its function does not write
+// the metric, or because it fires when a metric is missing that is not always written. It also returns a line for each
+// metric that is always written and has no alarm for its absence.
+func wrongAlarms(functions []grants.Function, metrics []telemetry.Metric) (wrong []string) {
 	for _, f := range functions {
 		if f.Name == "authorizer" {
 			continue
@@ -608,10 +612,10 @@ func unheard(functions []grants.Function, metrics []telemetry.Metric) (wrong []s
 	return wrong
 }
 
-// Guarantees that each function's alarms are on metrics which it tells, that silence is heard where there is an alarm
-// for it, and that nothing else is told, and paid, in each hour.
+// Guarantees that each function writes the metrics of its alarms. If an alarm fires when a metric is missing, the
+// function always writes that metric. It writes no other metric in each hour, since each costs money.
 func TestAlarmsAreHeard(t *testing.T) {
-	for _, w := range unheard(grants.Functions(), telemetry.Metrics()) {
+	for _, w := range wrongAlarms(grants.Functions(), telemetry.Metrics()) {
 		t.Error(w)
 	}
 	bend := func(name string, change func(m *telemetry.Metric)) []string {
@@ -621,7 +625,7 @@ func TestAlarmsAreHeard(t *testing.T) {
 				change(&all[i])
 			}
 		}
-		return unheard(grants.Functions(), all)
+		return wrongAlarms(grants.Functions(), all)
 	}
 	for name, got := range map[string][]string{
 		"line only":      bend("records_unequal", func(m *telemetry.Metric) { m.LineOnly = true }),
@@ -630,12 +634,12 @@ func TestAlarmsAreHeard(t *testing.T) {
 		"for no purpose": bend("records_kept", func(m *telemetry.Metric) { m.Always = true }),
 	} {
 		if len(got) == 0 {
-			t.Errorf("%s: not seen", name)
+			t.Errorf("%s: wrongAlarms does not report it", name)
 		}
 	}
 }
 
-// Guarantees that the page says of an idle deployment how many metrics it tells and looks at.
+// Guarantees that docs/cost.md gives the correct numbers of metrics and of watched metrics for an idle deployment.
 func TestPageOfIdle(t *testing.T) {
 	page, err := os.ReadFile("../../../docs/cost.md")
 	if err != nil {
@@ -654,6 +658,24 @@ func TestPageOfIdle(t *testing.T) {
 			if row := fmt.Sprintf(n, l.Amount); !strings.Contains(string(page), row) {
 				t.Errorf("docs/cost.md does not have %q", row)
 			}
+		}
+	}
+}
+
+// Guarantees that measured numbers of calls and shards are used instead of calculated ones.
+func TestCounted(t *testing.T) {
+	w := NewWorkload(big.NewRat(1_000_000, 1))
+	w.Profile, w.Cells, w.StoreCalls, w.Shards = Full, 2, big.NewRat(800_000, 1), 9
+	bill, err := New(&w, listPrices(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if bill.Usage.Nodes != 36 || bill.Usage.CallShare.Cmp(big.NewRat(8, 10)) != 0 {
+		t.Errorf("%d nodes, %s of the requests call, want 36 and 4/5", bill.Usage.Nodes, bill.Usage.CallShare)
+	}
+	for _, l := range bill.Lines {
+		if l.Service == "ElastiCache" && !strings.Contains(l.How, "800,000 calls per second, as they were counted") {
+			t.Errorf("the explanation of the nodes is %q", l.How)
 		}
 	}
 }

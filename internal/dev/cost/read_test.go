@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// Guarantees that what comes with the program is whole: every price for at least two regions, each with where it is
-// published.
+// Guarantees that the built-in price list is complete: every price has values for at least two regions, and the page on
+// which it is published.
 func TestListPrices(t *testing.T) {
 	p := listPrices(t)
 	if got := p.Regions(); !slices.Equal(got, []string{"eu-west-1", "us-east-1"}) {
@@ -24,17 +24,18 @@ func TestListPrices(t *testing.T) {
 	for id, price := range p.prices {
 		for region := range price.usd {
 			if price.asOf[region].IsZero() {
-				t.Errorf("%s in %s is of no day", id, region)
+				t.Errorf("the price %s in %s has no date", id, region)
 			}
 		}
 		if !strings.Contains(price.published, "pricing") || !strings.Contains(price.published,
 			"https://aws.amazon.com/") {
-			t.Errorf("%s is published %q", id, price.published)
+			t.Errorf("the price %s is published at %q", id, price.published)
 		}
 	}
 }
 
-// Guarantees that a file replaces what it names and nothing else, and that the list stays what it was.
+// Guarantees that a price file replaces the prices that it names and no others, and that the list it is applied to is
+// unchanged.
 func TestReplace(t *testing.T) {
 	base := listPrices(t)
 	p, err := ReadPrices(base, "mine.yaml", []byte(`
@@ -47,7 +48,7 @@ prices:
 	if err != nil {
 		t.Fatal(err)
 	}
-	from := []Replacement{{"mine.yaml", day(t, "2026-03-01")}}
+	from := []Replacement{{"mine.yaml", parseDay(t, "2026-03-01")}}
 	if !slices.Equal(p.From, from) || !slices.Contains(p.Nodes(), "cache.r8g.large") {
 		t.Errorf("from %v, nodes %v", p.From, p.Nodes())
 	}
@@ -62,7 +63,8 @@ prices:
 	} {
 		if got, before := amount(p, tt.id, tt.region, tt.of), amount(base, tt.id, tt.region, tt.of); got != tt.want ||
 			before != tt.before {
-			t.Errorf("%s of %s in %s: %s where it was %s; want %s, %s", tt.of, tt.id, tt.region, got, before, tt.want,
+			t.Errorf("%s of %s in %s: %s, and %s in the list; want %s, %s", tt.of, tt.id, tt.region, got, before,
+				tt.want,
 				tt.before)
 		}
 	}
@@ -72,14 +74,14 @@ prices:
 		t.Fatal(err)
 	}
 	wantAmounts(t, got, map[string]string{"Lambda: authorizer, requests": "10.512000"})
-	notes := strings.Join(got.Notes(day(t, "2026-11-22")), "\n")
+	notes := strings.Join(got.Notes(parseDay(t, "2026-11-22")), "\n")
 	if !strings.Contains(notes, "Prices from mine.yaml, as of 2026-03-01.") {
-		t.Errorf("the bill does not say where its prices are from:\n%s", notes)
+		t.Errorf("the bill does not say where its prices come from:\n%s", notes)
 	}
 }
 
-// day is a date of a test.
-func day(t testing.TB, text string) time.Time {
+// parseDay parses a date.
+func parseDay(t testing.TB, text string) time.Time {
 	t.Helper()
 	d, err := time.Parse(time.DateOnly, text)
 	if err != nil {
@@ -88,7 +90,7 @@ func day(t testing.TB, text string) time.Time {
 	return d
 }
 
-// Guarantees that each price keeps its own day: the one that it names for its region, or else that of its file.
+// Guarantees that each price has its own date: the one that is given for its region, or else that of its file.
 func TestAsOf(t *testing.T) {
 	base := listPrices(t)
 	p, err := ReadPrices(base, "mine.yaml", []byte(`
@@ -111,12 +113,12 @@ prices:
 		{"sqs.requests", "eu-west-1", "2019-12-31"},
 	} {
 		if got := p.prices[tt.id].asOf[tt.region].Format(time.DateOnly); got != tt.want {
-			t.Errorf("%s in %s is of %s, want %s", tt.id, tt.region, got, tt.want)
+			t.Errorf("the price %s in %s has the date %s, want %s", tt.id, tt.region, got, tt.want)
 		}
 	}
 }
 
-// Guarantees that a bill says how old its oldest price is, and the newest: of those that it uses, in its region.
+// Guarantees that a bill gives the ages of the oldest and the newest price that it uses in its region.
 func TestAgeOfPrices(t *testing.T) {
 	p, err := ReadPrices(nil, "all.yaml", []byte(plainDays(ListedPrices())))
 	if err != nil {
@@ -142,9 +144,9 @@ prices:
 		if err != nil {
 			t.Fatal(err)
 		}
-		now := day(t, today).Add(23 * time.Hour)
+		now := parseDay(t, today).Add(23 * time.Hour)
 		if notes := strings.Join(b.Notes(now), "\n"); !strings.Contains(notes, want) {
-			t.Errorf("on %s it says\n%s\nwant %s", today, notes, want)
+			t.Errorf("on %s the bill says\n%s\nwant %s", today, notes, want)
 		}
 		var said struct {
 			PricesOf        string
@@ -159,25 +161,25 @@ prices:
 		if err := json.Unmarshal([]byte(text.String()), &said); err != nil {
 			t.Fatal(err)
 		}
-		days := int64(day(t, today).Sub(day(t, "2025-06-01")) / (24 * time.Hour))
+		days := int64(parseDay(t, today).Sub(parseDay(t, "2025-06-01")) / (24 * time.Hour))
 		if said.PricesOf != "2025-06-01" || said.PricesTo != "2026-03-01" || said.OldestPriceDays != days {
 			t.Errorf("on %s the JSON says %+v, want %d days", today, said, days)
 		}
 		for _, l := range said.Lines {
 			if want := map[bool]string{true: "2026-03-01",
 				false: "2025-06-01"}[l.What == "publishes"]; l.PriceAsOf != want {
-				t.Errorf("the price of %s is of %q, want %s", l.What, l.PriceAsOf, want)
+				t.Errorf("the price of %s has the date %q, want %s", l.What, l.PriceAsOf, want)
 			}
 		}
 	}
 }
 
-// plainDays is a price file with one day for all of it.
+// plainDays returns a price file with one date for all prices.
 func plainDays(text string) string {
 	return regexp.MustCompile(`asOf: (\{[^}]*\}|[0-9-]+),`).ReplaceAllString(text, "")
 }
 
-// Guarantees that an amount beyond what is counted is an error, and no small number.
+// Guarantees that an amount which is too large for its type is an error, and not a wrong amount.
 func TestTooMuch(t *testing.T) {
 	p, err := ReadPrices(listPrices(t), "f.yaml", []byte("date: 2026-01-01\nprices: [ { id: lambda.requests, per: "+
 		"1, usd: { us-east-1: 999_999_999_999_999_999 } } ]"))
@@ -187,11 +189,11 @@ func TestTooMuch(t *testing.T) {
 	w := NewWorkload(num(50))
 	if b, err := New(&w, p); b != nil || err == nil || err.Error() != "Lambda, authorizer, requests: costs more "+
 		"than 100,000,000,000 dollars" {
-		t.Errorf("%v, %v", b, err)
+		t.Errorf("New = %v, %v; want no bill and an error that names the line", b, err)
 	}
 }
 
-// Guarantees that a region comes with all of its prices or not at all.
+// Guarantees that a new region must have all of its prices.
 func TestNewRegion(t *testing.T) {
 	text := ListedPrices()
 	p, err := ReadPrices(listPrices(t), "tokyo.yaml", []byte(strings.ReplaceAll(text, "eu-west-1", "ap-northeast-1")))
@@ -207,8 +209,8 @@ func TestNewRegion(t *testing.T) {
 	}
 }
 
-// Guarantees that a file that an earlier release printed is read: a price that no line uses any more costs nothing,
-// and a region without the prices that came later has bills of what needs none of them.
+// Guarantees that a price file which an earlier release printed can be read: a price that no line uses any more is
+// ignored, and a region that lacks newer prices gives bills that need none of them.
 func TestPriceFilesOfEarlierReleases(t *testing.T) {
 	p, err := ReadPrices(listPrices(t), "old.yaml",
 		[]byte("date: 2025-06-01\nprices:\n"+"  - { id: eventbridge.schedules, per: 1_000_000, unit: invocations, "+
@@ -243,8 +245,8 @@ func TestPriceFilesOfEarlierReleases(t *testing.T) {
 	}
 }
 
-// Guarantees that what is wrong in a price file is told with its place, all of it in one run, and that no price is
-// taken from it.
+// Guarantees that all problems of a price file are reported in one run, each with its place, and that no price of such
+// a file is used.
 func TestPriceProblems(t *testing.T) {
 	tests := []struct{ name, text, want string }{
 		{"empty", "", "f.yaml:1:1: the file is empty: it needs date and prices"},
@@ -317,18 +319,18 @@ func TestPriceProblems(t *testing.T) {
 				t.Fatalf("got  %v, %v\nwant %s", p, err, tt.want)
 			}
 			if !maps.Equal(before, base.prices) {
-				t.Error("the list was changed")
+				t.Error("the price list was changed by a file with problems")
 			}
 		})
 	}
 	_, err := ReadPrices(listPrices(t), "f.yaml", []byte("date: x\nprices: [ { id: y, usd: {} }, { id: "+
 		"sns.publishes, usd: { us-east-1: z } } ]"))
 	if err == nil || strings.Count(err.Error(), "\n") != 2 {
-		t.Errorf("three problems, of which were told: %v", err)
+		t.Errorf("a file with three problems gives the error %v", err)
 	}
 }
 
-// Guarantees that no text ends the program, and that prices which are taken make a bill.
+// FuzzReadPrices checks that no text makes ReadPrices panic, and that accepted prices give a bill.
 func FuzzReadPrices(f *testing.F) {
 	f.Add([]byte(ListedPrices()))
 	f.Add([]byte("date: 2026-01-01\nprices: [ { id: sns.publishes, per: 1, usd: { us-east-1: [ { upTo: 5, usd: 1 }, " +

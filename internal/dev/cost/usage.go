@@ -49,6 +49,9 @@ func usage(w *Workload) *Usage {
 	}
 	u.Environments = environments(product(u.perCell, over(most, num(1000)), w.Peak))
 	u.calls, u.quotas = storeCalls(w, u)
+	if w.StoreCalls != nil {
+		u.calls = over(w.StoreCalls, cells)
+	}
 	u.CallShare = new(big.Rat)
 	if u.admitted.Sign() > 0 {
 		u.CallShare = least(num(1), over(u.calls, u.perCell))
@@ -67,6 +70,9 @@ func usage(w *Workload) *Usage {
 	}
 	if w.Profile == Full {
 		u.Shards = max(1, up(over(product(u.calls, w.Peak), num(callsPerShard))).Int64())
+		if w.Shards > 0 {
+			u.Shards = w.Shards
+		}
 		u.Nodes = 2 * u.Shards * w.Cells // each with a replica in another zone
 	}
 	u.AlarmMetrics = alarmMetrics(w, u.Shards)

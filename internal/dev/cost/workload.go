@@ -61,6 +61,11 @@ type Workload struct {
 	Changes     int64         // of plans, tenants and keys a day, 0..MaxChanges
 	Canary      time.Duration // between two runs, 1 min..24 h; 0: none
 
+	// What somebody measured or simulated, in place of what is calculated.
+	StoreCalls *big.Rat // calls of the store of rates per second, of all cells together; nil: calculated
+	StoreReads *big.Rat // read units of the counters per second in small cells, of all together; nil: not counted
+	Shards     int64    // of the cache in each full cell; 0: calculated
+
 	Node   string // type of the cache's nodes, in a full cell
 	Quotas bool   // requests are under a quota, too, in a full cell
 	NAT    int64  // NAT gateways in each full cell, 0..MaxNAT

@@ -26,8 +26,8 @@ type Cell struct {
 	Reader *cellconfig.Reader // an [authorizer.Source]
 
 	table   *memtable.Table
-	store   *told                     // the table, which signals each write
-	heard   *acknowledge.Acknowledger // acknowledges shares; nil if the cell is the only one
+	store   *signallingTable          // the table, which signals each write
+	shares  *acknowledge.Acknowledger // acknowledges shares; nil if the cell is the only one
 	applied chan struct{}             // holds at most one signal that the table changed
 	stop    context.CancelFunc
 	running sync.WaitGroup
@@ -46,11 +46,11 @@ func (p *Plane) AddCell(ctx context.Context, name string) (*Cell, error) {
 		return nil, err
 	}
 	c := &Cell{Name: name, table: table, applied: make(chan struct{}, 1)}
-	c.store = &told{table, c.applied}
+	c.store = &signallingTable{table, c.applied}
 	sharedAs := ""
 	if p.c.Several {
 		sharedAs = name
-		c.heard, err = acknowledge.New(acknowledge.Config{Cell: name, Tables: p.tables, Store: c.store, Now: p.c.Now})
+		c.shares, err = acknowledge.New(acknowledge.Config{Cell: name, Tables: p.tables, Store: c.store, Now: p.c.Now})
 		if err != nil {
 			return nil, err
 		}
@@ -75,11 +75,12 @@ func (p *Plane) AddCell(ctx context.Context, name string) (*Cell, error) {
 	run, stop := context.WithCancel(context.Background())
 	c.stop = stop
 	if err := p.follow(run, c); err != nil { // before the first request
-		c.store.tell() // makes the reader look again
+		c.store.signal() // makes the reader look again
 	}
 	c.running.Go(func() { p.followAll(run, c) })
 	p.mu.Lock()
 	p.cells[name] = c
+	p.added++
 	p.mu.Unlock()
 	if err := p.serveOperators(); err != nil {
 		return nil, fmt.Errorf("cell %s: %w", name, err)
@@ -109,30 +110,30 @@ func (p *Plane) followAll(ctx context.Context, c *Cell) {
 // follow makes the reader read the changes of its table, and acknowledges new shares to the balancer. A reader whose
 // table is still empty looks again by itself.
 func (p *Plane) follow(ctx context.Context, c *Cell) error {
-	if err := c.Reader.Load(ctx, p.c.Now()); err != nil || c.heard == nil {
+	if err := c.Reader.Load(ctx, p.c.Now()); err != nil || c.shares == nil {
 		return nil //nolint:nilerr // the reader has logged the error, and goes on with what it has
 	}
-	wrote, err := c.heard.Run(ctx)
+	wrote, err := c.shares.Run(ctx)
 	if wrote {
 		p.poke()
 	}
 	return err
 }
 
-// told is a table that signals each write to it.
-type told struct {
+// signallingTable is a table that signals each write to it.
+type signallingTable struct {
 	*memtable.Table
 	applied chan<- struct{}
 }
 
 // Commit implements [cellconfig.Store].
-func (t *told) Commit(ctx context.Context, step cellconfig.Step) error {
+func (t *signallingTable) Commit(ctx context.Context, step cellconfig.Step) error {
 	err := t.Table.Commit(ctx, step)
-	t.tell()
+	t.signal()
 	return err
 }
 
-func (t *told) tell() {
+func (t *signallingTable) signal() {
 	select {
 	case t.applied <- struct{}{}:
 	default: // a signal is already waiting

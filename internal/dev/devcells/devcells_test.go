@@ -21,7 +21,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/request/identity"
 )
 
-// opened is a plane with one cell, or several that share.
+// opened returns a plane with one cell, or with several cells that share limits.
 func opened(t *testing.T, dir string, cells ...string) *devcells.Plane {
 	t.Helper()
 	p, err := devcells.Open(devcells.Config{Folder: dir,
@@ -74,7 +74,7 @@ func item(t *testing.T, p *devcells.Plane, table control.Table, key string) cont
 	return i
 }
 
-// edit is an operator's change of a tenant.
+// edit changes a tenant as an operator does.
 func edit(t *testing.T, p *devcells.Plane, tenant, body string) {
 	t.Helper()
 	have := item(t, p, control.Tenants, tenant)
@@ -89,13 +89,13 @@ func edit(t *testing.T, p *devcells.Plane, tenant, body string) {
 const base = "plans: [ { id: p, limits: [ { id: l, tiers: [ { period: 1s, threshold: 5 } ] } ] }, { id: q, limits: " +
 	"[ { id: l, tiers: [ { period: 1s, threshold: 6 } ] } ] } ]\n"
 
-// Guarantees who wins between a plans file and operators, item by item: the one who said something new last, over
-// restarts too.
+// Guarantees which change counts if a plans file and an operator change the same item: the later one. A file that is
+// unchanged does not undo an operator's change, even after a restart.
 func TestWhoWins(t *testing.T) {
 	dir := t.TempDir()
 	p := opened(t, dir)
 	first := base + "tenants: [ { id: a, plan: p }, { id: b, plan: p } ]\n"
-	apply(t, p, first, 5) // two plans, the settings, two tenants
+	apply(t, p, first, 5) // two plans, the settings and two tenants
 	apply(t, p, first, 0)
 	edit(t, p, "a", `{"id":"a","plan":"q"}`)
 	apply(t, p, first, 0)
@@ -104,17 +104,17 @@ func TestWhoWins(t *testing.T) {
 	p = opened(t, dir)
 	apply(t, p, first, 0)
 	if got := item(t, p, control.Tenants, "a"); got.Actor != "ann" {
-		t.Errorf("the file that says nothing new has taken the tenant back: version %d by %s", got.Version, got.Actor)
+		t.Errorf("an unchanged file has overwritten an operator's change: version %d by %s", got.Version, got.Actor)
 	}
 	apply(t, p, base+"tenants: [ { id: a, plan: p, suspended: true }, { id: b, plan: p } ]\n", 1)
 	if got := item(t, p, control.Tenants, "a"); got.Actor != devcells.FileActor || got.Version != 3 ||
 		!strings.Contains(got.Reason, "plans.yaml") {
-		t.Errorf("what the file says anew is version %d by %s for %q", got.Version, got.Actor, got.Reason)
+		t.Errorf("after a change in the file the item is version %d by %s for %q", got.Version, got.Actor, got.Reason)
 	}
 	edit(t, p, "b", `{"id":"b","plan":"q"}`)
 	apply(t, p, base+"tenants: [ { id: a, plan: p, suspended: true } ]\n", 1)
 	if got := item(t, p, control.Tenants, "b"); !got.Deleted {
-		t.Errorf("a tenant that the file drops is at version %d, and still there", got.Version)
+		t.Errorf("a tenant that the file no longer has still exists, at version %d", got.Version)
 	}
 	closed(t, p)
 	p = opened(t, dir)
@@ -123,7 +123,7 @@ func TestWhoWins(t *testing.T) {
 	closed(t, p)
 }
 
-// Guarantees that a file with anything wrong writes nothing, and that the error is one of the file.
+// Guarantees that a file with an error in it changes nothing, and that the error is a *plan.Error.
 func TestBadFiles(t *testing.T) {
 	p := opened(t, "")
 	defer closed(t, p)
@@ -149,8 +149,8 @@ func TestBadFiles(t *testing.T) {
 	}
 }
 
-// Guarantees that a file of more tenants than one call takes comes in whole, reaches the cell, and is archived by the
-// end.
+// Guarantees that a file with more tenants than one call can write is written in full, reaches the cell, and is in the
+// archive when the plane has been closed.
 func TestManyTenants(t *testing.T) {
 	dir := t.TempDir()
 	p := opened(t, dir)
@@ -171,7 +171,8 @@ func TestManyTenants(t *testing.T) {
 	o := c.Overview(t.Context(), time.Now(), 10)
 	if o.Total != tenants || len(o.Tenants) != 10 || o.Tenants[9].ID != "t0009" || o.Head != o.InForce ||
 		o.ChangedAt.IsZero() {
-		t.Errorf("the cell has %d tenants, shows %d, is at %d of %d", o.Total, len(o.Tenants), o.InForce, o.Head)
+		t.Errorf("the cell has %d tenants, lists %d, and enforces change %d of %d", o.Total, len(o.Tenants), o.InForce,
+			o.Head)
 	}
 	closed(t, p)
 
@@ -186,11 +187,12 @@ func TestManyTenants(t *testing.T) {
 	}
 	report, err := audit.Verify(t.Context(), audit.VerifyConfig{Archive: archive, Tables: tables})
 	if err != nil || len(report.Findings) > 0 {
-		t.Errorf("after the end the archive has %v, %v", report, err)
+		t.Errorf("after Close the archive is verified with %v, %v", report, err)
 	}
 }
 
-// Guarantees that one process at a time has a folder, and that a temporary one is gone with its plane.
+// Guarantees that only one process at a time can open a folder, and that a temporary folder is removed when its plane
+// is closed.
 func TestFolders(t *testing.T) {
 	dir := t.TempDir()
 	p := opened(t, dir)
@@ -204,16 +206,16 @@ func TestFolders(t *testing.T) {
 	temporary := p.Folder()
 	closed(t, p)
 	if left, _ := filepath.Glob(temporary); len(left) > 0 {
-		t.Errorf("%s is left", temporary)
+		t.Errorf("the temporary folder %s still exists after Close", temporary)
 	}
 	if _, err := devcells.Open(devcells.Config{Peppers: map[string][]byte{"dev": identity.DevPepper()},
 		NewKeys: "prod"}); err == nil {
-		t.Error("new keys under a pepper that is not there: no error")
+		t.Error("a new key with a pepper that does not exist gives no error")
 	}
 }
 
-// Guarantees that no cell of several ever has a limit alone: the shares are there before it is, and a cell that joins
-// has none before the balancer gave it one. A restart finds the cells as they were.
+// Guarantees that no cell of several ever grants the whole of a limit: a cell gets a limit after its share
+// of it, and a cell that joins has no share until the balancer gives it one. After a restart the cells are the same.
 func TestSharesComeFirst(t *testing.T) {
 	dir := t.TempDir()
 	p := opened(t, dir, "b", "a")
@@ -248,7 +250,7 @@ func TestSharesComeFirst(t *testing.T) {
 		})
 	}()
 	if names := <-seen; len(names) != 2 || names[0] != "a" {
-		t.Errorf("the cells that are to run are %q, want a and b", names)
+		t.Errorf("the configured cells are %q, want a and b", names)
 	}
 	cancel()
 	<-done

@@ -11,9 +11,9 @@ import (
 	"github.com/sluicelimits/sluice/internal/request/identity"
 )
 
-// Guarantees that who looks for the process that has a folder open finds it while it says so, under a name of its own
-// each time, and nobody after its end, nor one that was killed before; and that what somebody else wrote there is an
-// error with its place.
+// Guarantees that the endpoint of the process that has a folder open can be found from the time it is published until
+// the process ends, under a new name for each process. The endpoint of an earlier process that was killed is not found.
+// A file that is not an endpoint is an error that names the file.
 func TestEndpoint(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "endpoint.json")
@@ -28,7 +28,7 @@ func TestEndpoint(t *testing.T) {
 			t.Fatal(err)
 		}
 		if e, err := devcells.FindEndpoint(dir); !errors.Is(err, devcells.ErrNoEndpoint) {
-			t.Errorf("before it says so: %+v, %v", e, err)
+			t.Errorf("before the endpoint is published: %+v, %v", e, err)
 		}
 		if err := p.AnswersAt("http://127.0.0.1:8080/x", "/run/token"); err != nil {
 			t.Fatal(err)
@@ -36,14 +36,14 @@ func TestEndpoint(t *testing.T) {
 		e, err := devcells.FindEndpoint(dir)
 		if err != nil || e.URL != "http://127.0.0.1:8080/x" || e.TokenFile != "/run/token" || e.Of == "" ||
 			names[e.Of] {
-			t.Errorf("%+v, %v, after %v", e, err, names)
+			t.Errorf("the endpoint is %+v, %v; earlier names are %v", e, err, names)
 		}
 		names[e.Of] = true
 		if err := p.Close(); err != nil {
 			t.Fatal(err)
 		}
 		if e, err := devcells.FindEndpoint(dir); !errors.Is(err, devcells.ErrNoEndpoint) {
-			t.Errorf("after its end: %+v, %v", e, err)
+			t.Errorf("after the end of the process: %+v, %v", e, err)
 		}
 	}
 	for _, text := range []string{"", "{}", `{"url":"x"}`, `{"url":1}`, "[]"} {
@@ -52,7 +52,7 @@ func TestEndpoint(t *testing.T) {
 		}
 		if e, err := devcells.FindEndpoint(dir); err == nil || errors.Is(err, devcells.ErrNoEndpoint) ||
 			!strings.Contains(err.Error(), file) {
-			t.Errorf("%q is %+v, %v", text, e, err)
+			t.Errorf("a file with %q is read as %+v, %v", text, e, err)
 		}
 	}
 }

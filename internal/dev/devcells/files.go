@@ -81,6 +81,87 @@ func (p *Plane) ApplyFiles(ctx context.Context, name string, sources []plan.Sour
 	}
 }
 
+// Displaced lists what [Plane.ApplyFiles] would remove, weaken or replace at a start although other plans files or an
+// operator wrote it: one line for each loss, and one for each operator's change that is replaced without a loss.
+// Differences from what files of the same name wrote are not listed: these files have been edited. A problem in the
+// files is left to ApplyFiles.
+func (p *Plane) Displaced(ctx context.Context, name string, sources []plan.Source) ([]string, error) {
+	documents, err := plan.Split(p.c.Now(), sources...)
+	if err != nil {
+		return nil, nil // ApplyFiles returns the error
+	}
+	p.writing.Lock()
+	defer p.writing.Unlock()
+	if p.written == nil {
+		if p.written, err = p.remember(ctx); err != nil {
+			return nil, err
+		}
+	}
+	changes, revokes, _, err := p.changes(ctx, documents)
+	if err != nil {
+		return nil, err
+	}
+	bodies := map[place][]byte{} // of what changes
+	for i := range changes {
+		bodies[place{changes[i].Table, changes[i].Key}] = changes[i].Body
+	}
+	was := func(id string) (*plan.Plan, error) { return p.keptPlan(ctx, id, nil) }
+	will := func(id string) (*plan.Plan, error) { return p.keptPlan(ctx, id, bodies) }
+	for _, c := range revokes {
+		changes = append(changes, admin.Change{Table: c.Table, Key: c.Key, Delete: true})
+	}
+	var lines []string
+	for i := range changes {
+		c := &changes[i]
+		have, err := p.have(ctx, place{c.Table, c.Key})
+		if err != nil {
+			return nil, err
+		}
+		if have.Version == 0 || have.Deleted || bytes.Equal(have.Body, c.Body) ||
+			have.Actor == FileActor && have.Reason == reason(name) {
+			continue
+		}
+		d, _ := admin.DocumentOf(c.Table, c.Key, c.Body) // true: plans files only name such items
+		effects, err := admin.EffectsOf(d, have.Body, was, will, p.c.Now())
+		if err != nil {
+			return nil, err
+		}
+		author := fmt.Sprintf(" (written by %s: %s)", have.Actor, have.Reason)
+		for _, l := range effects.Losses {
+			lines = append(lines, l.String()+author)
+		}
+		if len(effects.Losses) == 0 && have.Actor != FileActor {
+			lines = append(lines, "replaces "+d.Name()+author)
+		}
+	}
+	return lines, nil
+}
+
+// keptPlan returns a plan with the body that it has in bodies, or else with the stored one; nil if there is none or it
+// cannot be read.
+func (p *Plane) keptPlan(ctx context.Context, id string, bodies map[place][]byte) (*plan.Plan, error) {
+	d := plan.Document{Kind: plan.KindPlan, ID: id}
+	table, key := admin.Place(d)
+	body, changed := bodies[place{table, key}]
+	if d.Body = body; !changed {
+		have, err := p.have(ctx, place{table, key})
+		if err != nil {
+			return nil, err
+		}
+		if !have.Deleted {
+			d.Body = have.Body
+		}
+	}
+	if len(d.Body) == 0 {
+		return nil, nil //nolint:nilnil // EffectsOf checks for nil
+	}
+	out, err := plan.CompilePlan(d)
+	if err != nil {
+		return nil, nil //nolint:nilerr,nilnil // a stored plan is damaged, or ApplyFiles reports the problem
+	}
+	return out, nil
+}
+
 // problems converts a refusal of the changes to an error about the files.
 func problems(name string, refused *call.Error) error {
 	out := &plan.Error{}

@@ -95,8 +95,9 @@ type Plane struct {
 	stop    context.CancelFunc
 	running sync.WaitGroup
 
-	mu    sync.Mutex // guards cells
+	mu    sync.Mutex // guards cells and added
 	cells map[string]*Cell
+	added int // how many cells were ever added
 
 	writing sync.Mutex        // held while plans files are applied
 	written map[place]version // what plans files wrote last; nil until the history was read
@@ -282,6 +283,12 @@ func (p *Plane) all() []*Cell {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return slices.SortedFunc(maps.Values(p.cells), func(a, b *Cell) int { return cmp.Compare(a.Name, b.Name) })
+}
+
+func (p *Plane) addedCells() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.added
 }
 
 // Folder returns the data folder.

@@ -48,18 +48,26 @@ func (c *Cell) check(change func(*Checked)) {
 	change(&c.checked)
 }
 
-// every calls do on a schedule, until ctx ends.
+// every calls do on a schedule, until ctx ends. A cell that was added does not wait for the schedule: do is called for
+// all cells within firstAfter.
 func (p *Plane) every(ctx context.Context, interval time.Duration, do func(context.Context)) {
-	next := time.NewTimer(min(interval, firstAfter))
-	defer next.Stop()
+	look := time.NewTicker(min(interval, firstAfter))
+	defer look.Stop()
+	var due time.Time
+	included := 0 // cells, of all that were ever added
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-next.C:
-			do(ctx)
-			next.Reset(interval)
+		case <-look.C:
 		}
+		added := p.addedCells()
+		if added == included && time.Now().Before(due) {
+			continue
+		}
+		included = added
+		do(ctx)
+		due = time.Now().Add(interval - min(interval, firstAfter)/2) // at the look that is nearest to the interval
 	}
 }
 

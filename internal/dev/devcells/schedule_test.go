@@ -12,8 +12,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/request/identity"
 )
 
-// scheduled is a plane with two cells that are looked at often.
-func scheduled(t *testing.T, every time.Duration) (*devcells.Plane, []*devcells.Cell) {
+// newPlaneOfTwo returns a plane to which the cells a and b can be added, and their names.
+func newPlaneOfTwo(t *testing.T, every time.Duration) (*devcells.Plane, []string) {
 	t.Helper()
 	p, err := devcells.Open(devcells.Config{Folder: t.TempDir(),
 		Peppers: map[string][]byte{identity.DevPepperID: identity.DevPepper()},
@@ -29,18 +29,44 @@ func scheduled(t *testing.T, every time.Duration) (*devcells.Plane, []*devcells.
 	if err := p.Divide(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	return p, names
+}
+
+func addCell(t *testing.T, p *devcells.Plane, name string) *devcells.Cell {
+	t.Helper()
+	c, err := p.AddCell(t.Context(), name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// scheduled returns a plane with two cells that are checked every so often.
+func scheduled(t *testing.T, every time.Duration) (*devcells.Plane, []*devcells.Cell) {
+	t.Helper()
+	p, names := newPlaneOfTwo(t, every)
 	var cells []*devcells.Cell
 	for _, name := range names {
-		c, err := p.AddCell(t.Context(), name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		cells = append(cells, c)
+		cells = append(cells, addCell(t, p, name))
 	}
 	return p, cells
 }
 
-func until(t *testing.T, what string, holds func() bool) {
+// Guarantees that a cell which is added after the first checks, as on a slow machine, is checked soon and not only when
+// the others are due again.
+func TestLaterCellIsCheckedSoon(t *testing.T) {
+	p, names := newPlaneOfTwo(t, time.Hour)
+	defer closed(t, p)
+	for _, name := range names {
+		c := addCell(t, p, name)
+		waitUntil(t, "cell "+name+" was measured and compared", func() bool {
+			k := checked(t, c)
+			return !k.ReconciledAt.IsZero() && !k.CanaryAt.IsZero()
+		})
+	}
+}
+
+func waitUntil(t *testing.T, what string, holds func() bool) {
 	t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
@@ -48,17 +74,18 @@ func until(t *testing.T, what string, holds func() bool) {
 		select {
 		case <-tick.C:
 		case <-end:
-			t.Fatalf("30 s and still not: %s", what)
+			t.Fatalf("after 30 s it is still not true that %s", what)
 		}
 	}
 }
 
+// checked returns the latest checks of a cell.
 func checked(t *testing.T, c *devcells.Cell) devcells.Checked {
 	t.Helper()
 	return c.Overview(t.Context(), time.Now(), 0).Checked
 }
 
-// value is a metric of the plane; -1 where there is none.
+// value returns a metric of the plane, or -1 if there is none.
 func value(p *devcells.Plane, function, cell, name string) float64 {
 	for _, m := range p.Metrics() {
 		if m.Function == function && m.Cell == cell && m.Name == name {
@@ -68,9 +95,9 @@ func value(p *devcells.Plane, function, cell, name string) float64 {
 	return -1
 }
 
-// Guarantees that cells which share limits are measured and compared on a schedule, as those in AWS are: how long a
-// change takes, what somebody wrote past the control plane, and that what is lost comes back; and that the numbers of
-// all functions can be looked at.
+// Guarantees that cells which share limits are measured and compared with the control tables on a schedule, as those in
+// AWS are. The checks show how long a change takes and what was written past the control plane; what was lost is
+// restored; and the metrics of all functions can be read.
 func TestSchedules(t *testing.T) {
 	p, cells := scheduled(t, 20*time.Millisecond)
 	defer closed(t, p)
@@ -78,34 +105,34 @@ func TestSchedules(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, c := range cells {
-		until(t, "the canary has been seen in "+c.Name, func() bool {
+		waitUntil(t, "the canary has been seen in "+c.Name, func() bool {
 			k := checked(t, c)
 			return k.Enforced > 0 &&
 				k.Applied > 0
 		})
 		if k := checked(t, c); k.Missed || k.CanaryAt.IsZero() || k.Applied > k.Enforced {
-			t.Errorf("cell %s: %+v", c.Name, k)
+			t.Errorf("the checks of cell %s are %+v", c.Name, k)
 		}
 	}
 	item, err := p.Tables().Get(t.Context(), control.Plans, "@canary")
 	if err != nil || item.Actor != "function:canary" {
-		t.Errorf("the canary is %+v, %v", item, err)
+		t.Errorf("the canary's item is %+v, %v", item, err)
 	}
 	// Somebody writes a plan into the table of one cell.
 	if k := checked(t, cells[0]); k.Drift != 0 {
-		t.Fatalf("before that: %+v", k)
+		t.Fatalf("before the forged write the checks are %+v", k)
 	}
 	stray := cellconfig.Document{Ref: cellconfig.Ref{Kind: plan.KindPlan, ID: "stray"}, Version: 1,
 		Body: []byte(`{"id":"stray","limits":[{"id":"l","tiers":[{"period":"1s","threshold":1}]}]}`)}
 	if _, err := cellconfig.Apply(t.Context(), cells[0].Store(), []cellconfig.Document{stray}, time.Now); err != nil {
 		t.Fatal(err)
 	}
-	until(t, "the plan of nobody is removed", func() bool {
+	waitUntil(t, "the plan of nobody is removed", func() bool {
 		got, err := cells[0].Store().Get(t.Context(), stray.Ref)
 		return err == nil && got[0].Version == 0
 	})
 	if k := checked(t, cells[1]); k.Drift != 0 || k.ReconciledAt.IsZero() {
-		t.Errorf("in the other cell: %+v", k)
+		t.Errorf("the checks of the other cell are %+v", k)
 	}
 	for _, want := range []struct {
 		function, cell, name string
@@ -118,7 +145,7 @@ func TestSchedules(t *testing.T) {
 		{"applier", "b", "apply_seconds", 1e-6, 70},
 		{"canary", "b", "propagation_seconds", 1e-6, 70},
 		{"canary", "b", "canary_missed", 0, 0},
-		{"reconcile", "a", "drift_unknown", 0, 1}, // of the run that removed it, or the one after
+		{"reconcile", "a", "drift_unknown", 0, 1}, // counted by the run that removed it, or by the one after
 		{"reconcile", "b", "drift_unknown", 0, 0},
 	} {
 		if got := value(p, want.function, want.cell, want.name); got < want.least || got > want.most {
@@ -128,7 +155,7 @@ func TestSchedules(t *testing.T) {
 	}
 }
 
-// Guarantees that a part of each limit is told for each cell, once a plan was read there.
+// Guarantees that each cell shows its part of each limit as soon as it has read a plan with limits.
 func TestPartOfLimits(t *testing.T) {
 	p, cells := scheduled(t, time.Hour)
 	defer closed(t, p)
@@ -148,5 +175,5 @@ func TestPartOfLimits(t *testing.T) {
 		}
 		return sum
 	}
-	until(t, "the cells together grant all of it", func() bool { return sum() == 100 })
+	waitUntil(t, "the cells together grant all of it", func() bool { return sum() == 100 })
 }

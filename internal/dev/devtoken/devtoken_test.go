@@ -14,7 +14,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/dev/devtoken"
 )
 
-// folder is one that tokens can lie in.
+// folder returns a folder that may hold tokens.
 func folder(t *testing.T) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "state", "sluice")
@@ -24,7 +24,7 @@ func folder(t *testing.T) string {
 	return dir
 }
 
-// write writes a file as the process at an address does.
+// write writes a token file as the process at an address does.
 func write(t *testing.T, file, token, addr string) {
 	t.Helper()
 	if err := devtoken.Write(file, token, netip.MustParseAddrPort(addr)); err != nil {
@@ -34,7 +34,7 @@ func write(t *testing.T, file, token, addr string) {
 
 func file(dir, addr string) string { return devtoken.File(dir, netip.MustParseAddrPort(addr)) }
 
-// Guarantees that the user's own processes find a token, and that nobody else can read it, whatever was there before.
+// Guarantees that a token can be read by the user's own processes and by nobody else, whatever file was there before.
 func TestOnlyTheUserReadsAToken(t *testing.T) {
 	parent := t.TempDir()
 	dir := filepath.Join(parent, "sluice")
@@ -64,15 +64,15 @@ func TestOnlyTheUserReadsAToken(t *testing.T) {
 		t.Errorf("read %v, %v", got, err)
 	}
 	if left, err := os.ReadDir(dir); err != nil || len(left) != 1 {
-		t.Errorf("in the folder are %v, %v; want the token alone", left, err)
+		t.Errorf("the folder holds %v, %v; want only the token", left, err)
 	}
 	if token == devtoken.New() {
-		t.Error("two processes have one token")
+		t.Error("two processes have the same token")
 	}
 }
 
-// Guarantees that a token is not written through a symbolic link to where others could read it, or over somebody's
-// file.
+// Guarantees that a token is not written through a symbolic link, which could lead to a place where others can read it,
+// or to another file.
 func TestNoTokenThroughALink(t *testing.T) {
 	dir, elsewhere := folder(t), filepath.Join(t.TempDir(), "elsewhere")
 	name := file(dir, "127.0.0.1:8080")
@@ -89,7 +89,7 @@ func TestNoTokenThroughALink(t *testing.T) {
 			t.Errorf("written through a link: %v", err)
 		}
 		if text, err := os.ReadFile(elsewhere); string(text) != target || (err == nil) != (target != "") {
-			t.Errorf("behind the link is %q, %v", text, err)
+			t.Errorf("the file behind the link holds %q, %v", text, err)
 		}
 	}
 	write(t, elsewhere, devtoken.New(), "127.0.0.1:8080")
@@ -105,7 +105,7 @@ func TestNoTokenThroughALink(t *testing.T) {
 	}
 }
 
-// Guarantees that a caller gets the token of the process at the address that it calls, and of no other.
+// Guarantees that a caller gets the token of the process at the address that it calls, and no other.
 func TestFind(t *testing.T) {
 	dir := folder(t)
 	tokens := map[string]string{}
@@ -126,7 +126,7 @@ func TestFind(t *testing.T) {
 		at   string
 	}{
 		{"127.0.0.1", 8080, "127.0.0.1:8080", "127.0.0.1"},
-		{"localhost", 8080, "127.0.0.1:8080", "127.0.0.1"}, // the newer of two
+		{"localhost", 8080, "127.0.0.1:8080", "127.0.0.1"}, // the newer of two tokens
 		{"::1", 8080, "[::1]:8080", "::1"},
 		{"127.0.0.5", 8080, "127.0.0.5:8080", "127.0.0.5"},
 		{"localhost", 8081, "127.0.0.1:8081", "127.0.0.1"},
@@ -139,7 +139,7 @@ func TestFind(t *testing.T) {
 	} {
 		found := devtoken.Find(dir, c.host, c.port)
 		if found.Token != tokens[c.of] || found.Host.String() != c.at || (found.Err == nil) != (c.of != "") {
-			t.Errorf("%s port %d: %q at %s, %v; want that of %q at %s",
+			t.Errorf("%s port %d: found %q for %s, %v; want the token of %q for %s",
 				c.host, c.port, found.File, found.Host, found.Err, c.of, c.at)
 		}
 		if c.of == "" && !errors.Is(found.Err, fs.ErrNotExist) {
@@ -148,7 +148,8 @@ func TestFind(t *testing.T) {
 	}
 }
 
-// Guarantees that the file of a process which was killed does not hide the token of one that runs.
+// Guarantees that the file of a process that was killed does not hide the token of one that runs: the newer file is
+// used.
 func TestANewFileCountsMore(t *testing.T) {
 	for _, order := range [][2]string{{"127.0.0.1:8080", "[::]:8080"}, {"[::]:8080", "127.0.0.1:8080"}} {
 		dir, token := folder(t), devtoken.New()
@@ -164,8 +165,8 @@ func TestANewFileCountsMore(t *testing.T) {
 	}
 }
 
-// Guarantees that what is no token is never taken for one, so that no other file's content is sent to anybody, nor
-// shown; and that a file which does not say where its token may be sent is refused.
+// Guarantees that a file which is not a token is refused, so that its content is neither sent nor shown, and that a
+// token file without the addresses that it is for is refused, too.
 func TestWhatIsNoToken(t *testing.T) {
 	name := file(folder(t), "127.0.0.1:8080")
 	token := devtoken.New()
@@ -185,21 +186,21 @@ func TestWhatIsNoToken(t *testing.T) {
 		if got.Secret != "" || err == nil || !strings.Contains(err.Error(), name) ||
 			strings.Contains(err.Error(), "secret") ||
 			strings.Contains(err.Error(), "earlier version") != strings.HasPrefix(text, "sldev1_") {
-			t.Errorf("%.60q is %v, %v", text, got, err)
+			t.Errorf("a file with %.60q is read as %v, %v", text, got, err)
 		}
 	}
 	if err := os.WriteFile(name, []byte(" "+token+"\r\naddress 127.0.0.1:8080\r\n\r\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if got, err := devtoken.Read(name); got.Secret != token || err != nil {
-		t.Errorf("with white space around it: %v, %v", got, err)
+		t.Errorf("a token with white space around it: %v, %v", got, err)
 	}
 	if got, err := devtoken.Read(filepath.Dir(name)); got.Secret != "" || err == nil {
-		t.Errorf("of a folder: %v, %v", got, err)
+		t.Errorf("Read of a folder: %v, %v", got, err)
 	}
 }
 
-// Guarantees that the token of a file is for the addresses in it alone, whatever the file is called.
+// Guarantees that a token is sent only to the addresses in its file, whatever the name of the file.
 func TestATokenIsForItsAddresses(t *testing.T) {
 	name, token := filepath.Join(folder(t), "x"), devtoken.New()
 	var all []netip.AddrPort
@@ -213,7 +214,7 @@ func TestATokenIsForItsAddresses(t *testing.T) {
 	for _, c := range []struct {
 		host string
 		port uint16
-		at   string // "" if the token is not sent
+		at   string // "" if the token must not be sent
 	}{
 		{"127.0.0.1", 8080, "127.0.0.1"}, {"127.0.0.2", 8080, "127.0.0.2"}, {"localhost", 8080, "127.0.0.1"},
 		{"localhost", 8081, "::1"}, {"::1", 8081, "::1"}, {"localhost", 8082, "127.0.0.1"}, {"::1", 8083, "::1"},
@@ -228,15 +229,15 @@ func TestATokenIsForItsAddresses(t *testing.T) {
 			t.Errorf("%s port %d: %+v, want it at %q", c.host, c.port, found, c.at)
 		}
 	}
-	moved := file(filepath.Dir(name), "127.0.0.1:9090") // a file under the name of another address
+	moved := file(filepath.Dir(name), "127.0.0.1:9090") // a copy of the file under the name of another address
 	write(t, moved, token, "127.0.0.1:8080")
 	found := devtoken.Find(filepath.Dir(name), "localhost", 9090)
 	if found.Token != "" || !errors.Is(found.Err, devtoken.ErrElsewhere) {
-		t.Errorf("by another name: %+v", found)
+		t.Errorf("a token file under the name of another address: %+v", found)
 	}
 }
 
-// Guarantees that a file which another user can have put there, or can read, is not believed.
+// Guarantees that a file is refused if another user may have written it or can read it.
 func TestFilesOfOthers(t *testing.T) {
 	for _, c := range []struct {
 		uid, self int
@@ -248,12 +249,12 @@ func TestFilesOfOthers(t *testing.T) {
 		{0, 1000, 0o644, false},
 	} {
 		if err := devtoken.CheckOwner(c.uid, c.self, c.mode); (err == nil) != c.believed {
-			t.Errorf("a file of %d with mode %#o, read by %d: %v", c.uid, c.mode, c.self, err)
+			t.Errorf("a file of user %d with mode %#o, read by user %d: error %v", c.uid, c.mode, c.self, err)
 		}
 	}
 	name := file(folder(t), "127.0.0.1:8080")
 	write(t, name, devtoken.New(), "127.0.0.1:8080")
-	if os.Geteuid() == 0 { // nobody else may give a file away
+	if os.Geteuid() == 0 { // only root can create a file of another user
 		if err := os.Chown(name, 12345, -1); err != nil {
 			t.Fatal(err)
 		}
@@ -271,7 +272,7 @@ func TestFilesOfOthers(t *testing.T) {
 	}
 }
 
-// Guarantees that a process which ends takes its own token away, and not that of its successor.
+// Guarantees that a process removes its own token when it ends, and not that of its successor.
 func TestRemove(t *testing.T) {
 	const at = "127.0.0.1:8080"
 	name, mine, theirs := file(folder(t), at), devtoken.New(), devtoken.New()
@@ -280,31 +281,31 @@ func TestRemove(t *testing.T) {
 		t.Error(err)
 	}
 	if got, err := devtoken.Read(name); got.Secret != theirs {
-		t.Errorf("the successor's is %v, %v", got, err)
+		t.Errorf("the successor's token is %v, %v", got, err)
 	}
 	for range 2 {
 		if err := devtoken.Remove(name, theirs); err != nil {
 			t.Error(err)
 		}
 		if _, err := devtoken.Read(name); !errors.Is(err, fs.ErrNotExist) {
-			t.Errorf("still there: %v", err)
+			t.Errorf("the token of the ended process still exists: %v", err)
 		}
 	}
 }
 
-// Guarantees that the folder is one of the user's own, and the same for whoever looks.
+// Guarantees that the folder is in the user's own directory, and the same for every process.
 func TestFolder(t *testing.T) {
 	t.Setenv("XDG_STATE_HOME", filepath.Join(t.TempDir(), "x"))
 	if dir, err := devtoken.Folder(); err != nil || dir != filepath.Join(os.Getenv("XDG_STATE_HOME"), "sluice") {
-		t.Errorf("%q, %v", dir, err)
+		t.Errorf("the folder is %q, %v", dir, err)
 	}
 	t.Setenv("XDG_STATE_HOME", "relative")
 	t.Setenv("HOME", t.TempDir())
 	if dir, err := devtoken.Folder(); err != nil || !strings.HasPrefix(dir, os.Getenv("HOME")) {
-		t.Errorf("%q, %v", dir, err)
+		t.Errorf("the folder is %q, %v", dir, err)
 	}
 	t.Setenv("HOME", "")
 	if dir, err := devtoken.Folder(); err == nil {
-		t.Errorf("without a home: %q", dir)
+		t.Errorf("without a home directory the folder is %q", dir)
 	}
 }

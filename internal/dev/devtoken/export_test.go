@@ -1,4 +1,4 @@
 package devtoken
 
-// CheckOwner says whether a file of a user is believed.
+// CheckOwner reports whether a file of a user is accepted.
 var CheckOwner = checkOwner

@@ -73,7 +73,7 @@ type Services struct {
 	}
 }
 
-// ofTheAccount returns the assumptions that are checked in the account and at the operators' API.
+// ofTheAccount returns the assumptions that are checked in the account and with the operators' API.
 func ofTheAccount() []Assumption {
 	return []Assumption{{
 		ID: "emf-metrics",

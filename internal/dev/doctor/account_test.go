@@ -25,13 +25,13 @@ import (
 	"github.com/sluicelimits/sluice/internal/dev/doctor"
 )
 
-// fake is a stand-in for an account. Each field that is an error is that of one kind of calls.
+// fake is a stand-in for an AWS account. A field of type error is the error of one kind of calls.
 type fake struct {
 	anyError, functionError, keyError, quotaError error
 
 	role, vpc           string
 	executions          int32
-	metrics             map[string]float64 // times that each was told
+	metrics             map[string]float64 // how often each metric was written
 	topics              []string
 	topicKey, keyPolicy string
 	history             string
@@ -44,13 +44,13 @@ var (
 	missing = &smithy.GenericAPIError{Code: "ResourceNotFoundException", Message: "Function not found"}
 )
 
-// denied refuses every call, gone has no function, and full is of a full cell.
-func denied(a *fake) { a.anyError = refusal }
-func gone(a *fake)   { a.functionError = missing }
-func full(a *fake)   { a.vpc = "vpc-1" }
+// denied makes every call fail for lack of permission, gone removes the functions, and full makes the cell a full cell.
+func denied(a *fake)         { a.anyError = refusal }
+func removeFunction(a *fake) { a.functionError = missing }
+func moveIntoVPC(a *fake)    { a.vpc = "vpc-1" }
 
-// account is of one in which every assumption is true, with a change.
-func account(change func(*fake)) func(*testing.T) *doctor.Target {
+// newAccount returns a target with an account in which every assumption is true, and with one change.
+func newAccount(change func(*fake)) func(*testing.T) *doctor.Target {
 	return func(*testing.T) *doctor.Target {
 		f := &fake{
 			role: "arn:aws:iam::123456789012:role/balancer", executions: 254,
@@ -159,11 +159,11 @@ func (f *fake) GetServiceQuota(
 	return &servicequotas.GetServiceQuotaOutput{Quota: quota}, errors.Join(f.anyError, f.quotaError)
 }
 
-// cell is the one of an operators' API.
+// cell is what an operators' API says about a cell.
 type cell struct {
 	state                            string
 	awaited, unreadable, alone, down bool
-	ago                              time.Duration // since it was asked for
+	ago                              time.Duration // how long ago the change was requested
 }
 
 func operators(c cell) func(*testing.T) *doctor.Target {

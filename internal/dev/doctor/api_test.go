@@ -13,7 +13,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/request/identity"
 )
 
-// reply is what a stand-in for an API answers. n counts the calls with a key from 0; it is -1 for a call without.
+// reply is an answer of a stand-in for an API. n is the number of the call, counted from 0 among those with a key; it
+// is -1 for a call without a key.
 type reply struct {
 	n      int
 	status int
@@ -26,9 +27,9 @@ const (
 	quota    = "https://iana.org/assignments/http-problem-types#quota-exceeded"
 )
 
-// good answers as a REST API does of which every assumption is true: 401 without a key, two calls that pass, then
-// refusals.
-func good(r *reply) {
+// answerWell answers as a REST API for which every assumption is true: 401 without a key, then two calls that are
+// admitted, then denials.
+func answerWell(r *reply) {
 	h := r.header
 	h.Set("X-Amz-Apigw-Id", "id")
 	h.Set("Date", time.Now().UTC().Format(http.TimeFormat))
@@ -52,7 +53,7 @@ func good(r *reply) {
 	}
 }
 
-// suspended has what is not refused by a limit: no headers, and no wait.
+// suspended turns denials into those of a suspended tenant, which have no headers of a limit and no Retry-After.
 func suspended(r *reply) {
 	if r.n >= 2 {
 		for _, name := range []string{"X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset", "RateLimit",
@@ -64,15 +65,15 @@ func suspended(r *reply) {
 	}
 }
 
-// foreign has a resource policy deny all calls, with that body.
-func foreign(body string) func(*reply) {
+// denyByPolicy lets a resource policy deny all calls, with the given body.
+func denyByPolicy(body string) func(*reply) {
 	return func(r *reply) {
 		r.header = http.Header{"X-Amz-Apigw-Id": {"id"}, "X-Amzn-Errortype": {"AccessDeniedException"}}
 		r.status, r.body = http.StatusTooManyRequests, body
 	}
 }
 
-// refused changes the refusals alone.
+// refused applies a change to the denials only.
 func refused(change func(*reply)) func(*reply) {
 	return func(r *reply) {
 		if r.n >= 2 {
@@ -81,7 +82,7 @@ func refused(change func(*reply)) func(*reply) {
 	}
 }
 
-// set sets a header of refusals; "" takes it out.
+// set sets a header of the denials; the value "" removes it.
 func set(name, value string) func(*reply) {
 	return refused(func(r *reply) {
 		if r.header.Set(name, value); value == "" {
@@ -90,7 +91,7 @@ func set(name, value string) func(*reply) {
 	})
 }
 
-// api makes the calls to a good API with changes, with up to charge calls that have a key.
+// api makes calls to a good API that has the given changes. Up to charge of the calls have a key.
 func api(charge int, changes ...func(*reply)) func(*testing.T) *doctor.Target {
 	return func(t *testing.T) *doctor.Target {
 		calls := 0
@@ -99,7 +100,7 @@ func api(charge int, changes ...func(*reply)) func(*testing.T) *doctor.Target {
 			if req.Header.Get(identity.APIKeyHeader) != "" {
 				r.n, calls = calls, calls+1
 			}
-			good(r)
+			answerWell(r)
 			for _, change := range changes {
 				change(r)
 			}
@@ -126,7 +127,7 @@ func api(charge int, changes ...func(*reply)) func(*testing.T) *doctor.Target {
 	}
 }
 
-func status(code int) func(*reply) {
+func answerStatus(code int) func(*reply) {
 	return func(r *reply) {
 		if r.n < 0 {
 			r.status = code
@@ -134,46 +135,47 @@ func status(code int) func(*reply) {
 	}
 }
 
-// httpAPI is of another kind, which has no gateway responses.
+// httpAPI makes the API an HTTP API, which has no gateway responses.
 func httpAPI(r *reply) {
 	r.header.Del("X-Amz-Apigw-Id")
 	r.header.Set("Apigw-Requestid", "id")
 }
 
-// unknownKey answers calls with the key as if there were no such key.
+// unknownKey answers calls with the key as if the key did not exist.
 func unknownKey(r *reply) {
 	r.n, r.header = -1, http.Header{}
-	good(r)
+	answerWell(r)
 }
 
 func noGateway(r *reply) { r.header.Del("X-Amz-Apigw-Id") }
 
-// cached answers every call with a key as the nth.
+// cached answers every call with a key as if it were call number n.
 func cached(n int) func(*reply) {
 	return func(r *reply) {
 		if r.n >= 0 {
 			r.n, r.status, r.header, r.body = n, http.StatusOK, http.Header{}, ""
-			good(r)
+			answerWell(r)
 		}
 	}
 }
 
-func late(by time.Duration) func(*reply) {
+func delayAnswer(by time.Duration) func(*reply) {
 	return func(r *reply) { r.header.Set("Date", time.Now().Add(by).UTC().Format(http.TimeFormat)) }
 }
 
 type targets = map[string]func(*testing.T) *doctor.Target
 
-// all are the stand-ins, by the ids of assumptions.
+// all holds the stand-ins of each assumption, by its id.
 var all = map[string]standIns{
 	"missing-credential": {
 		holds: api(0),
-		too:   targets{"HTTP API": api(0, httpAPI, status(403)), "its middleware": api(0, httpAPI, status(401))},
-		violates: targets{"500": api(0, status(500)), "HTTP API 500": api(0, httpAPI, status(500)),
-			"403 where a key passes": api(1, status(403))},
-		untold: targets{"no gateway": api(0, noGateway), "it passes": api(0, status(200)),
-			"no such route": api(0, status(403)),
-			"ipLimits":      api(0, status(429))},
+		too: targets{"HTTP API": api(0, httpAPI, answerStatus(403)), "its middleware": api(0, httpAPI,
+			answerStatus(401))},
+		violates: targets{"500": api(0, answerStatus(500)), "HTTP API 500": api(0, httpAPI, answerStatus(500)),
+			"403 where a key passes": api(1, answerStatus(403))},
+		untold: targets{"no gateway": api(0, noGateway), "it passes": api(0, answerStatus(200)),
+			"no such route": api(0, answerStatus(403)),
+			"ipLimits":      api(0, answerStatus(429))},
 	},
 	"denial-headers": {
 		holds: api(9),
@@ -222,40 +224,45 @@ var all = map[string]standIns{
 			})},
 	},
 	"foreign-denials": {
-		holds: api(0, foreign(`{"message":"User is not authorized"}`)),
-		violates: targets{"empty": api(0, foreign("")), "no JSON": api(0,
-			foreign(`{"message":"m"$context.authorizer.problemMembers}`))},
+		holds: api(0, denyByPolicy(`{"message":"User is not authorized"}`)),
+		violates: targets{"empty": api(0, denyByPolicy("")), "no JSON": api(0,
+			denyByPolicy(`{"message":"m"$context.authorizer.problemMembers}`))},
 		untold: targets{"none": api(9)},
 	},
 	"clocks": {
 		holds:    api(0),
-		violates: targets{"ahead": api(0, late(time.Minute)), "behind": api(0, late(-time.Minute))},
+		violates: targets{"ahead": api(0, delayAnswer(time.Minute)), "behind": api(0, delayAnswer(-time.Minute))},
 		untold:   targets{"no Date": api(0, func(r *reply) { r.header["Date"] = nil })},
 	},
 	"emf-metrics": {
-		holds:    account(nil),
-		violates: targets{"no metric": account(func(a *fake) { delete(a.metrics, "active_cell_count") })},
-		untold:   targets{"not permitted": account(denied), "not deployed": account(gone)},
+		holds:    newAccount(nil),
+		violates: targets{"no metric": newAccount(func(a *fake) { delete(a.metrics, "active_cell_count") })},
+		untold:   targets{"not permitted": newAccount(denied), "not deployed": newAccount(removeFunction)},
 	},
 	"leading-keys": {
-		holds: account(nil),
-		violates: targets{"it may all": account(func(a *fake) { a.mayPut = []string{"@shares", "a-cell"} }),
-			"it may nothing": account(func(a *fake) { a.mayPut = nil })},
-		untold: targets{"not permitted": account(denied), "not deployed": account(gone),
-			"no role": account(func(a *fake) { a.role = "" })},
+		holds: newAccount(nil),
+		violates: targets{"it may all": newAccount(func(a *fake) { a.mayPut = []string{"@shares", "a-cell"} }),
+			"it may nothing": newAccount(func(a *fake) { a.mayPut = nil })},
+		untold: targets{"not permitted": newAccount(denied), "not deployed": newAccount(removeFunction),
+			"no role": newAccount(func(a *fake) { a.role = "" })},
 	},
 	"alarm-topics": {
-		holds: account(nil),
-		violates: targets{"AWS's key": account(func(a *fake) { a.topicKey = "alias/aws/sns" }),
-			"the key's policy": account(func(a *fake) { a.keyPolicy = `{"Principal":{"AWS":"1"},"Action":"kms:*"}` }),
-			"an action failed": account(func(a *fake) { a.history = "Failed to execute action arn:aws:sns:a" })},
-		untold: targets{"not permitted": account(denied), "no topic": account(func(a *fake) { a.topics = nil }),
-			"the key not permitted": account(func(a *fake) { a.keyError = refusal })},
+		holds: newAccount(nil),
+		violates: targets{"AWS's key": newAccount(func(a *fake) { a.topicKey = "alias/aws/sns" }),
+			"a key's policy without Decrypt": newAccount(func(a *fake) {
+				a.keyPolicy = strings.Replace(a.keyPolicy, `"kms:Decrypt",`, "", 1)
+			}),
+			"the key's policy": newAccount(func(a *fake) {
+				a.keyPolicy = `{"Principal":{"AWS":"1"},"Action":"kms:*"}`
+			}),
+			"an action failed": newAccount(func(a *fake) { a.history = "Failed to execute action arn:aws:sns:a" })},
+		untold: targets{"not permitted": newAccount(denied), "no topic": newAccount(func(a *fake) { a.topics = nil }),
+			"the key not permitted": newAccount(func(a *fake) { a.keyError = refusal })},
 	},
 	"stream-age": {
-		holds:    account(nil),
-		violates: targets{"no metric": account(func(a *fake) { delete(a.metrics, "IteratorAge") })},
-		untold:   targets{"not permitted": account(denied)},
+		holds:    newAccount(nil),
+		violates: targets{"no metric": newAccount(func(a *fake) { delete(a.metrics, "IteratorAge") })},
+		untold:   targets{"not permitted": newAccount(denied)},
 	},
 	"shares-acknowledged": {
 		holds: operators(cell{state: "active"}),
@@ -267,26 +274,28 @@ var all = map[string]standIns{
 			"it runs alone": operators(cell{alone: true}), "no answer": operators(cell{down: true})},
 	},
 	"quotas": {
-		holds: account(nil),
-		violates: targets{"executions": account(func(a *fake) { a.executions = 238 }),
-			"a new account": account(func(a *fake) { gone(a); a.executions = 10 }),
-			"VPCs":          account(func(a *fake) { full(a); a.quotas["L-F678F1CE"] = 0 }),
-			"addresses":     account(func(a *fake) { full(a); a.quotas["L-0263D0A3"] = 1 })},
-		untold: targets{"not permitted": account(denied),
-			"quotas not permitted": account(func(a *fake) { full(a); a.quotaError = refusal })},
+		holds: newAccount(nil),
+		violates: targets{"executions": newAccount(func(a *fake) { a.executions = 238 }),
+			"a new account": newAccount(func(a *fake) { removeFunction(a); a.executions = 10 }),
+			"VPCs":          newAccount(func(a *fake) { moveIntoVPC(a); a.quotas["L-F678F1CE"] = 0 }),
+			"addresses":     newAccount(func(a *fake) { moveIntoVPC(a); a.quotas["L-0263D0A3"] = 1 })},
+		untold: targets{"not permitted": newAccount(denied),
+			"quotas not permitted": newAccount(func(a *fake) { moveIntoVPC(a); a.quotaError = refusal })},
 	},
 }
 
-// Guarantees that no call carries the key unless calls may be charged, and that no more are made than were allowed.
+// Guarantees that no call carries the key unless calls may be charged, and that not more calls are made than the user
+// allowed.
 func TestCallsAreCounted(t *testing.T) {
-	for _, c := range []struct{ charge, want int }{{0, 0}, {1, 1}, {3, 3}, {100, 4}} { // two pass, two are refused
+	// two calls are admitted, two are denied
+	for _, c := range []struct{ charge, want int }{{0, 0}, {1, 1}, {3, 3}, {100, 4}} {
 		if got := api(c.charge)(t).Calls; len(got.Keyed) != c.want {
 			t.Errorf("--charge %d made %d calls with the key, want %d", c.charge, len(got.Keyed), c.want)
 		}
 	}
 	s := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		if r.Header.Get(identity.APIKeyHeader) != "" {
-			t.Error("a call carried the key, and none may be charged")
+			t.Error("a call carried the key although no call may be charged")
 		}
 	}))
 	defer s.Close()
@@ -297,7 +306,7 @@ func TestCallsAreCounted(t *testing.T) {
 	doctor.Call(t.Context(), s.Client(), to, "key", 0)
 }
 
-// Guarantees that an API that does not answer is one of which nothing can be told.
+// Guarantees that every check says "could not tell" about an API that does not answer.
 func TestNoAnswer(t *testing.T) {
 	s := httptest.NewServer(http.NotFoundHandler())
 	to, err := url.Parse(s.URL)
@@ -308,7 +317,7 @@ func TestNoAnswer(t *testing.T) {
 	target := &doctor.Target{Calls: doctor.Call(t.Context(), http.DefaultClient, to, "key", 9), Now: now}
 	for _, a := range doctor.Assumptions() {
 		if got := a.Check(t.Context(), target); got.Result != doctor.CouldNotTell {
-			t.Errorf("%s: %+v", a.ID, got)
+			t.Errorf("%s, of an API that does not answer: got %+v", a.ID, got)
 		}
 	}
 }

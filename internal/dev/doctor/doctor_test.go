@@ -17,20 +17,22 @@ var update = flag.Bool("update", false, "rewrite docs/assumptions.md; then read 
 
 const root = "../../../"
 
-// now is when all checks of these tests are made.
+// now is the time of all checks of these tests.
 var now = time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 
-// standIns are three targets for one assumption: one of which it is true, one that violates it, and ones that
-// cannot tell.
+// standIns are the targets that an assumption is tested with: one for which it is true, some that violate it, and some
+// for which nothing can be concluded.
 type standIns struct {
 	holds    func(*testing.T) *doctor.Target
-	too      map[string]func(*testing.T) *doctor.Target // other targets for which it holds
-	violates map[string]func(*testing.T) *doctor.Target // by what is wrong
-	untold   map[string]func(*testing.T) *doctor.Target // by what is missing
+	too      map[string]func(*testing.T) *doctor.Target // other targets for which it is true, by what is special
+	violates map[string]func(*testing.T) *doctor.Target // targets that violate it, by what is wrong
+	// targets for which nothing can be concluded, by what is missing
+	untold map[string]func(*testing.T) *doctor.Target
 }
 
-// Guarantees of each assumption that the check says "holds" of a stand-in that is as it says, "does not hold", and
-// what to do, of one that violates it, and "could not tell" where something is missing or not permitted.
+// Guarantees that the check of each assumption gives the correct result: "holds" for a target for which it is true;
+// "does not hold", and what to do, for a target that violates it; "could not tell" if a part of the target is missing
+// or a call is not permitted.
 func TestAssumptions(t *testing.T) {
 	for _, a := range doctor.Assumptions() {
 		s, ok := all[a.ID]
@@ -45,7 +47,7 @@ func TestAssumptions(t *testing.T) {
 					t.Errorf("got %+v, want %q", got, want)
 				}
 				if strings.ContainsAny(got.Saw+got.Do, "\n\r") {
-					t.Errorf("more than one line: %q", got)
+					t.Errorf("the finding has more than one line: %q", got)
 				}
 			})
 		}
@@ -63,11 +65,11 @@ func TestAssumptions(t *testing.T) {
 			doctor.CouldNotTell)
 	}
 	if len(all) != len(doctor.Assumptions()) {
-		t.Errorf("%d stand-ins for %d assumptions", len(all), len(doctor.Assumptions()))
+		t.Errorf("there are stand-ins for %d assumptions, want %d", len(all), len(doctor.Assumptions()))
 	}
 }
 
-// Guarantees that docs/assumptions.md has each assumption as it is in the code.
+// Guarantees that docs/assumptions.md describes each assumption as the code does.
 func TestPage(t *testing.T) {
 	file := filepath.Join(root, "docs/assumptions.md")
 	text, err := os.ReadFile(file)
@@ -99,13 +101,13 @@ var (
 	comment = regexp.MustCompile(`Assumption: ([a-z-]*[a-z])`)
 )
 
-// Guarantees that each file that an assumption names says so in a comment, and that no comment names an assumption
-// that is not there, or that does not name the file.
+// Guarantees that each file that an assumption names has a comment that names the assumption, and that each such
+// comment names an assumption that exists and that names the file.
 func TestCodeNamesAssumptions(t *testing.T) {
-	files := map[string][]string{} // that an assumption names
+	files := map[string][]string{} // by the id of the assumption that names them
 	for _, a := range doctor.Assumptions() {
 		if !idForm.MatchString(a.ID) || files[a.ID] != nil || len(a.Code) == 0 {
-			t.Errorf("the id %q, or its files", a.ID)
+			t.Errorf("assumption %q has no valid id, the id of another one, or no files", a.ID)
 		}
 		for field, text := range map[string]string{"Says": a.Says, "Worse": a.Worse, "How": a.How, "Do": a.Do} {
 			if text == "" || strings.ContainsAny(text, "\n|") {
@@ -137,12 +139,13 @@ func TestCodeNamesAssumptions(t *testing.T) {
 		for _, m := range comment.FindAllStringSubmatch(string(text), -1) {
 			named++
 			if !slices.Contains(files[m[1]], name) {
-				t.Errorf("%s names the assumption %q, which there is not, or which does not name the file", name, m[1])
+				t.Errorf("%s names the assumption %q, which does not exist or does not name this file", name, m[1])
 			}
 		}
 		return err
 	})
 	if err != nil || named < len(files) {
-		t.Errorf("%d comments name one of %d assumptions: %v", named, len(files), err)
+		t.Errorf("%d comments name an assumption, want at least one for each of the %d assumptions: %v", named,
+			len(files), err)
 	}
 }

@@ -14,8 +14,8 @@ import (
 // recent is the period of metrics that are read.
 const recent = time.Hour
 
-// told returns how often a metric of a function was written recently, and its maximum.
-func (a *Account) told(ctx context.Context, namespace, metric, dimension, function string, now time.Time) (
+// written returns how often a metric of a function was written recently, and its maximum.
+func (a *Account) written(ctx context.Context, namespace, metric, dimension, function string, now time.Time) (
 	times, most float64, err error,
 ) {
 	out, err := a.In(a.Region).Metrics.GetMetricStatistics(ctx, &cloudwatch.GetMetricStatisticsInput{
@@ -48,7 +48,7 @@ func emfMetrics(ctx context.Context, t *Target) Finding {
 	if f.LoggingConfig != nil {
 		format = cmp.Or(string(f.LoggingConfig.LogFormat), format)
 	}
-	times, _, err := a.told(ctx, a.Namespace, "active_cell_count", "function", balancer, t.Now)
+	times, _, err := a.written(ctx, a.Namespace, "active_cell_count", "function", balancer, t.Now)
 	switch {
 	case err != nil:
 		return failed(err, "cloudwatch:GetMetricStatistics")
@@ -67,7 +67,7 @@ func streamAge(ctx context.Context, t *Target) Finding {
 	}
 	oldest := 0.0
 	for _, name := range []string{"publisher", "archiver"} {
-		times, most, err := a.told(ctx, "AWS/Lambda", "IteratorAge", "FunctionName", a.function("", name), t.Now)
+		times, most, err := a.written(ctx, "AWS/Lambda", "IteratorAge", "FunctionName", a.function("", name), t.Now)
 		switch {
 		case err != nil:
 			return failed(err, "cloudwatch:GetMetricStatistics")

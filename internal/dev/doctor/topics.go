@@ -92,7 +92,9 @@ func (s Services) mayPublish(ctx context.Context, topic string) *Finding {
 	// actionsFailed finds it.
 	text := aws.ToString(policy.Policy)
 	names := strings.Contains(text, "cloudwatch.amazonaws.com")
-	if !names || (!strings.Contains(text, "kms:GenerateDataKey") && !strings.Contains(text, `"kms:*"`)) {
+	allows := strings.Contains(text, `"kms:*"`) ||
+		strings.Contains(text, "kms:GenerateDataKey") && strings.Contains(text, "kms:Decrypt")
+	if !names || !allows {
 		return ptr(violated("the policy of the key of %s does not let cloudwatch.amazonaws.com in", topic))
 	}
 	return nil

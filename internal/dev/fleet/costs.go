@@ -5,9 +5,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"time"
+
+	"github.com/sluicelimits/sluice/internal/limiter/store/dynamodb"
 )
 
-// Costs are what the model takes the parts of a decision to cost. The zero value of a field selects the default.
+// Costs are the model's assumptions of how long each part of a decision takes. A field that is 0 selects its default.
 type Costs struct {
 	// Local is the processor time of a decision from leases. Measured: make calibrate.
 	Local time.Duration `json:"localNanoseconds,omitempty"`
@@ -20,10 +22,21 @@ type Costs struct {
 
 	// Deadline is how long a process waits for a call: that of the Redis store.
 	Deadline time.Duration `json:"deadlineNanoseconds,omitempty"`
+
+	// DynamoDBRoundTrip is the time of a call of DynamoDB. DynamoDBDeadline is how long a process waits for a decision
+	// of the DynamoDB store, whose calls are one or more. Both are parameters, and used only if the store is DynamoDB.
+	DynamoDBRoundTrip time.Duration `json:"dynamodbRoundTripNanoseconds,omitempty"`
+	DynamoDBDeadline  time.Duration `json:"dynamodbDeadlineNanoseconds,omitempty"`
 }
 
-func (c Costs) withDefaults() Costs {
+// withDefaults returns the costs with the defaults of those that a scenario with the store needs.
+func (c Costs) withDefaults(store Store) Costs {
 	setDefault(&c.Local, 300*time.Nanosecond)
+	if store == DynamoDB {
+		setDefault(&c.DynamoDBRoundTrip, 5*time.Millisecond)
+		setDefault(&c.DynamoDBDeadline, dynamodb.DefaultTimeout)
+		return c
+	}
 	setDefault(&c.StoreService, 5*time.Microsecond)
 	setDefault(&c.RoundTrip, 500*time.Microsecond)
 	setDefault(&c.Deadline, 8*time.Millisecond)
@@ -42,7 +55,8 @@ func ReadCosts(name string, data []byte) (Costs, error) {
 		name  string
 		value time.Duration
 	}{{"localNanoseconds", c.Local}, {"storeServiceNanoseconds", c.StoreService},
-		{"roundTripNanoseconds", c.RoundTrip}, {"deadlineNanoseconds", c.Deadline}} {
+		{"roundTripNanoseconds", c.RoundTrip}, {"deadlineNanoseconds", c.Deadline},
+		{"dynamodbRoundTripNanoseconds", c.DynamoDBRoundTrip}, {"dynamodbDeadlineNanoseconds", c.DynamoDBDeadline}} {
 		if f.value < 0 || f.value > time.Minute {
 			return c, fmt.Errorf("%s: %s %d is outside 0..%d", name, f.name, f.value, time.Minute)
 		}

@@ -1,19 +1,24 @@
 // Package fleet simulates many processes of Sluice on one machine, in virtual time: a discrete-event simulation of
 // processes that hold the real store chain (lease layer, circuit breaker, fallback limiter, instance count) over one
-// simulated Redis, which is the real store in memory behind service times, round trips and a queue for each shard.
+// simulated Redis, which is the real store in memory behind service times, round trips and a queue for each shard; or
+// over a simulated DynamoDB, which is the real DynamoDB store on a table in memory, behind round trips and a rate for
+// each partition. There may be several cells, each with processes and shards of its own, whose shares of limits are
+// divided by the real control plane.
 //
 // # What is real and what is modelled
 //
 // Real: every line that decides. The chain is made by resilience.NewChain, and its time, waits and random numbers come
-// from the simulation ([clock.Runtime]). Modelled: the network (a constant round trip), the store's processor (one
-// queue per shard, first come, first served, with a constant service time), how requests find a process, and the
-// clients. [Costs] are the model's numbers, and docs/scale.md says where they come from.
+// from the simulation ([clock.Runtime]). Modelled: the network (a constant round trip), the processor of Redis (one
+// queue per shard, first come, first served, with a constant service time), the throughput of DynamoDB, how requests
+// find a process, and the clients. With several cells, real are also the control tables, the balancer, the publisher,
+// the appliers and each process's copy of the configuration; modelled are the delays between them (see plane). [Costs]
+// are the model's numbers, and docs/scale.md says where they come from.
 //
 // # Time, and one seed
 //
 // There is one queue of events, ordered by virtual time in nanoseconds and then by the order in which they were added.
 // Nothing reads a clock of the machine, and nothing runs in parallel: a run depends on its scenario and seed alone, and
-// its report is the same byte for byte.
+// its report is the same byte for byte. The goroutines in which copies of the configuration poll are waited for.
 //
 // The real chain waits in the middle of a decision: for the store's answer, or for the call of another request. So
 // decisions run in coroutines (see worker). A decision that needs no call runs to its end in the coroutine that handles

@@ -1,37 +1,46 @@
 package fleet
 
-// environments are the Lambda environments that are free, and those that serve a request: each serves one at a time,
-// and is frozen between its requests.
+import "cmp"
+
+// environments are the Lambda environments of all functions.
 type environments struct {
+	functions []function
+	started   int   // environments started so far; the number of the next one
+	starts    int64 // environments that were started in the measured time
+}
+
+// function holds the environments of one function, in two lists: those that are free, and those that serve a request.
+// An environment serves one request at a time, and is frozen between its requests.
+type function struct {
 	free    []*process // in the order in which they became free
-	first   int        // index in free of the one that has waited longest
-	serving []serving  // by the time at which they answer; all take the same time
-	begins  int        // index in serving of the first
-	started int        // so far, which is the number of the next
-	starts  int64      // in the measured time
+	first   int        // index in free of the environment that has been free for the longest time
+	serving []serving  // ordered by the time at which the requests end
+	begins  int        // index in serving of the first entry that is still in use
 }
 
 type serving struct {
-	until   int64 // ns
+	until   int64 // when the request ends, ns
 	process *process
 }
 
-// placeOnEnvironment returns the environment that serves a request, or nil if all that may run are busy.
-func (r *run) placeOnEnvironment() *process {
-	r.freeEnvironments()
+// placeOnEnvironment returns the environment that serves a request of a tenant. It returns nil if all environments that
+// may run are busy.
+func (r *run) placeOnEnvironment(tenant int) *process {
+	f := &r.functions[hashNumber(tenant)%uint64(len(r.functions))]
+	f.freeEnvironments(r.now)
 	s := r.scenario
-	if len(r.free) > r.first {
+	if len(f.free) > f.first {
 		var p *process
 		if s.Placement == RoundRobin {
-			p = r.free[r.first]
-			r.free[r.first] = nil
-			if r.first++; r.first > len(r.free)/2 && r.first > 64 {
-				r.free = append(r.free[:0], r.free[r.first:]...)
-				r.first = 0
+			p = f.free[f.first]
+			f.free[f.first] = nil
+			if f.first++; f.first > len(f.free)/2 && f.first > 64 {
+				f.free = append(f.free[:0], f.free[f.first:]...)
+				f.first = 0
 			}
 		} else {
-			p = r.free[len(r.free)-1]
-			r.free = r.free[:len(r.free)-1]
+			p = f.free[len(f.free)-1]
+			f.free = f.free[:len(f.free)-1]
 		}
 		r.occupy(p)
 		return p
@@ -44,56 +53,64 @@ func (r *run) placeOnEnvironment() *process {
 		return nil
 	}
 	p := r.processes[r.started]
+	p.function = f
 	r.started++
 	r.starts++
 	r.occupy(p)
 	return p
 }
 
+// occupy lets an environment serve the present request.
 func (r *run) occupy(p *process) {
-	p.busyTo = r.now + r.scenario.Busy.Nanoseconds()
-	r.serving = append(r.serving, serving{p.busyTo, p})
+	p.busyTo = r.now + cmp.Or(r.traffic.busy, r.scenario.Busy).Nanoseconds()
+	all := append(p.function.serving, serving{p.busyTo, p})
+	// Generated requests take the same time, so that each ends last. Recorded ones may end before earlier ones.
+	for i := len(all) - 1; i > p.function.begins && all[i-1].until > p.busyTo; i-- {
+		all[i-1], all[i] = all[i], all[i-1]
+	}
+	p.function.serving = all
 }
 
-// freeEnvironments frees the environments that have answered.
-func (r *run) freeEnvironments() {
-	for r.begins < len(r.serving) && r.serving[r.begins].until <= r.now {
-		p := r.serving[r.begins].process
-		r.serving[r.begins].process = nil
-		r.begins++
+// freeEnvironments moves the environments whose requests have ended to the free ones.
+func (f *function) freeEnvironments(now int64) {
+	for f.begins < len(f.serving) && f.serving[f.begins].until <= now {
+		p := f.serving[f.begins].process
+		f.serving[f.begins].process = nil
+		f.begins++
 		switch {
 		case p.dead:
 		case p.deciding:
 			p.overdue = true
 		default:
-			r.free = append(r.free, p)
+			f.free = append(f.free, p)
 		}
 	}
-	if r.begins > len(r.serving)/2 && r.begins > 64 {
-		r.serving = append(r.serving[:0], r.serving[r.begins:]...)
-		r.begins = 0
+	if f.begins > len(f.serving)/2 && f.begins > 64 {
+		f.serving = append(f.serving[:0], f.serving[f.begins:]...)
+		f.begins = 0
 	}
 }
 
-// release frees an environment whose decision took longer than its request was to take.
+// release frees an environment whose decision took longer than Busy, the time that its request was meant to take.
 func (r *run) release(p *process) {
 	p.deciding = false
 	if p.overdue && !p.dead {
 		p.busyTo = r.now
-		r.free = append(r.free, p)
+		p.function.free = append(p.function.free, p)
 	}
 	p.overdue = false
 }
 
-// endIdle ends the environments that have been free for too long. They are the first in the list.
+// endIdle ends the environments that have been free for longer than IdleDeath. These come first in the list of their
+// function.
 func (r *run) endIdle() {
-	for r.first < len(r.free) {
-		p := r.free[r.first]
-		if r.now-p.busyTo < r.scenario.IdleDeath.Nanoseconds() {
-			return
+	for i := range r.functions {
+		f := &r.functions[i]
+		for f.first < len(f.free) && r.now-f.free[f.first].busyTo >= r.scenario.IdleDeath.Nanoseconds() {
+			p := f.free[f.first]
+			f.free[f.first] = nil
+			f.first++
+			r.die(p.number)
 		}
-		r.free[r.first] = nil
-		r.first++
-		r.die(p.number)
 	}
 }

@@ -11,17 +11,18 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
-// Found is what [Explore] found.
+// Found is the result of [Explore].
 type Found struct {
-	Runs      int    // seeds that were run
-	Decisions int64  // in all runs
-	Seed      uint64 // that breaks a bound
-	Broken    string // the bound; "" if no seed broke one
-	Scenario  string // of that seed, as JSON
+	Runs      int    // seeds that were simulated
+	Decisions int64  // in all runs together
+	Seed      uint64 // the first seed that breaks a bound
+	Broken    string // what Check says of that run; "" if no seed broke a bound
+	Scenario  string // the scenario of that seed, as JSON
 }
 
-// Explore runs so many seeds, from first on, each with a small scenario of random tenants, limits and faults, until one
-// breaks a bound (see [Report.Check]) or ctx ends. The same seed makes the same scenario and the same run.
+// Explore runs so many seeds, from first on, each with a small scenario of random tenants, limits and faults, some of
+// them in several cells or on DynamoDB, until one breaks a bound (see [Report.Check]) or ctx ends. The same seed makes
+// the same scenario and the same run.
 func Explore(ctx context.Context, first uint64, seeds int, costs Costs) (Found, error) {
 	return explore(ctx, first, seeds, costs, nil)
 }
@@ -29,6 +30,12 @@ func Explore(ctx context.Context, first uint64, seeds int, costs Costs) (Found, 
 func explore(ctx context.Context, first uint64, seeds int, costs Costs, plant defect) (found Found, err error) {
 	for seed := first; seed-first < uint64(seeds) && ctx.Err() == nil; seed++ {
 		s := randomScenario(seed)
+		switch {
+		case seed%cellsEvery == 0:
+			s = randomCells(seed)
+		case seed%tableEvery == 0:
+			s.useTable()
+		}
 		s.plant = plant
 		r, err := Run(ctx, Options{Scenario: &s, Seed: seed, Costs: costs})
 		if err != nil {
@@ -48,8 +55,8 @@ func explore(ctx context.Context, first uint64, seeds int, costs Costs, plant de
 	return found, nil
 }
 
-// randomScenario makes a small scenario: few tenants whose limits are near what they ask for, with short windows, and
-// one to four faults.
+// randomScenario makes a small scenario: few tenants, short windows, limits close to the demand of the tenants, and one
+// to four faults.
 func randomScenario(seed uint64) Scenario {
 	random := rand.New(rand.NewPCG(seed, 0xfa17))
 	between := func(low, high int) int { return low + random.IntN(high-low+1) }
@@ -103,6 +110,85 @@ func randomScenario(seed uint64) Scenario {
 	return s
 }
 
+// cellsEvery says which seeds have several cells: every so-maniest. Such a run takes ten times as long as another one.
+const cellsEvery = 16
+
+// tableEvery says which seeds have their counters in a table of DynamoDB, unless they have several cells.
+const tableEvery = 4
+
+// useTable puts the counters of a random scenario into a table of DynamoDB. It leaves out skewed clocks, by which
+// limits on DynamoDB may be exceeded (see docs/accuracy.md). A node of Redis that fails over becomes a table that is
+// away.
+func (s *Scenario) useTable() {
+	s.Name, s.Store = "random table", DynamoDB
+	var faults []Fault
+	for _, f := range s.Faults {
+		if f.Kind == ClockSkew {
+			continue
+		}
+		if f.Kind == RedisFailover {
+			f.Kind, f.Loses = StoreAway, false
+		}
+		faults = append(faults, f)
+	}
+	s.Faults = faults
+}
+
+// randomCells makes a small scenario of several cells, in which cells are lost and join. It is long enough for the
+// shares to change: leases of a second shorten the grace.
+func randomCells(seed uint64) Scenario {
+	random := rand.New(rand.NewPCG(seed, 0xce115))
+	between := func(low, high int) int { return low + random.IntN(high-low+1) }
+	s := randomScenario(seed)
+	s.Name, s.Faults = "random cells", nil
+	s.Cells, s.PinEvery, s.Instances, s.Shards = between(2, 4), between(0, 3), between(1, 3), 1
+	s.Measured, s.Requests = time.Duration(between(50, 80))*time.Second, float64(between(50, 400))
+	s.LeaseLife = time.Second
+	lasting := func() time.Duration { return time.Duration(between(1, 5000)) * time.Millisecond }
+	at := time.Duration(0)
+	lost := make([]bool, s.Cells, s.Cells+3)
+	for range between(1, 4) {
+		at += time.Duration(random.Int64N(int64(s.Measured / 3)))
+		if at > s.Measured-time.Second {
+			break
+		}
+		cell := random.IntN(len(lost))
+		f := Fault{At: at, For: lasting()}
+		switch random.IntN(10) {
+		case 0, 1:
+			if lost[cell] || cell == 0 { // the first cell stays
+				continue
+			}
+			lost[cell] = true
+			f.Kind, f.Cell, f.For, f.TrafficAfter = CellLost, cell+1, 0, lasting()
+			if random.IntN(4) > 0 {
+				f.RemovedAfter = 3 * lasting()
+			}
+		case 2, 3:
+			lost = append(lost, false)
+			f.Kind, f.Cell, f.For, f.TrafficAfter = CellJoins, len(lost), 0, 5*lasting()
+		case 4:
+			f.Kind, f.Tenant = PoisonedConfiguration, random.IntN(s.Tenants+1)
+		case 5:
+			f.Kind, f.Loses = RedisFailover, random.IntN(3) == 0
+		case 6:
+			f.Kind, f.Cell = ConfigurationAway, random.IntN(2)
+		case 7:
+			f.Kind, f.Factor = RetryStorm, float64(between(2, 10))
+		case 8:
+			f.Kind, f.Factor, f.Cell = StoreSlow, float64(between(2, 2000)), 1
+		default: // two clocks differ by less than the grace allows, which is 5 s
+			f.Kind, f.By, f.For = ClockSkew, time.Duration(between(1, 2000))*time.Millisecond, 0
+			f.Instances = []int{random.IntN(s.Instances)}
+			if random.IntN(2) == 0 {
+				f.At, f.By = 0, -f.By
+			}
+		}
+		s.Faults = append(s.Faults, f)
+	}
+	return s
+}
+
 // Check returns an error that names the bound that a run broke:
 //
 //   - No decision ends with an error: the fallback limiter decides if the store does not.
@@ -122,6 +208,7 @@ func (r *Report) Check() error {
 	return nil
 }
 
-// defect changes the request of a call, to plant a defect of the lease layer that the explorer has to find. overtaken
-// says that another call about the same counters arrived at the store while this one was under way.
+// defect changes the request of a call to the store. Tests use it to plant a defect of the lease layer that Explore
+// must find. overtaken reports whether another call about the same counters reached the store while this call was under
+// way.
 type defect func(req *limit.Request, overtaken bool)

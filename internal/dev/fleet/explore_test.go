@@ -4,23 +4,22 @@ import (
 	"testing"
 
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
+	"github.com/sluicelimits/sluice/internal/testkit/soak"
 )
 
-// TestExplore tests that random faults break no bound.
+// Guarantees that random faults break none of the bounds of Report.Check.
 func TestExplore(t *testing.T) {
-	seeds := 300
-	if testing.Short() {
-		seeds = 20
-	}
+	soak.SkipUnderRace(t)
+	seeds := soak.Times(300)
 	found, err := Explore(t.Context(), 1, seeds, Costs{})
 	if err != nil || found.Broken != "" || found.Runs != seeds {
-		t.Errorf("%+v, %v", found, err)
+		t.Errorf("Explore(%d seeds) = %+v, %v; want %d runs, and no broken bound", seeds, found, err, seeds)
 	}
 }
 
-// TestExploreFindsDefect plants a defect of the lease layer: it gives back one unit too many when another call about
-// the same counter overtakes the one that gives units back. The explorer has to find it, and the seed has to show it
-// again.
+// Guarantees that Explore can find a defect of the lease layer. The planted defect returns one unit too many whenever
+// another call about the same counter overtakes the call that returns units. The seed that Explore reports must show
+// the defect again, and must break no bound without it.
 func TestExploreFindsDefect(t *testing.T) {
 	if testing.Short() {
 		t.Skip("hundreds of runs")
@@ -37,14 +36,15 @@ func TestExploreFindsDefect(t *testing.T) {
 	const seeds = 1000
 	found, err := explore(t.Context(), 1, seeds, Costs{}, plant)
 	if err != nil || found.Broken == "" {
-		t.Fatalf("not found in %d seeds: %+v, %v", seeds, found, err)
+		t.Fatalf("the planted defect was not found in %d seeds: %+v, %v", seeds, found, err)
 	}
 	t.Logf("seed %d: %s; planted in %d calls of %d decisions", found.Seed, found.Broken, planted, found.Decisions)
 	again, err := explore(t.Context(), found.Seed, 1, Costs{}, plant)
 	if err != nil || again.Broken != found.Broken {
-		t.Errorf("the seed gives %+v, %v", again, err)
+		t.Errorf("seed %d, run again, gives %+v, %v; want the same broken bound, %q",
+			found.Seed, again, err, found.Broken)
 	}
 	if sound, err := Explore(t.Context(), found.Seed, 1, Costs{}); err != nil || sound.Broken != "" {
-		t.Errorf("without the defect the seed gives %+v, %v", sound, err)
+		t.Errorf("seed %d without the defect gives %+v, %v; want no broken bound", found.Seed, sound, err)
 	}
 }

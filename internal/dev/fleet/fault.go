@@ -1,12 +1,15 @@
 package fleet
 
 import (
+	"fmt"
+	"strings"
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/dev/fleet/judge"
+	"github.com/sluicelimits/sluice/internal/plan/shares"
 )
 
-// addFault adds the events of a fault.
+// addFault adds the events with which a fault begins and ends.
 func (r *run) addFault(f *Fault) {
 	switch f.Kind {
 	case RetryStorm:
@@ -37,9 +40,58 @@ func (r *run) addFault(f *Fault) {
 		if f.For > 0 {
 			r.after(f.At+f.For, func() { r.setSkew(f, 0) })
 		}
+	case CellLost:
+		r.followLoss(f)
+	case CellJoins:
+		r.after(f.At, func() { r.joinCell(f) })
+	case PoisonedConfiguration:
+		for _, poisoned := range []bool{true, false} {
+			at := f.At
+			if !poisoned {
+				at += f.For
+			}
+			r.after(at, func() { r.plane.do(func() error { return r.plane.poison(f.Tenant, poisoned) }) })
+		}
+	case ConfigurationAway:
+		r.after(f.At, func() { r.changeTables(f, true) })
+		r.after(f.At+f.For, func() { r.changeTables(f, false) })
 	default:
 		r.after(f.At, func() { r.changeShards(f, true) })
 		r.after(f.At+f.For, func() { r.changeShards(f, false) })
+	}
+}
+
+// followLoss adds the events of the loss of a cell.
+func (r *run) followLoss(f *Fault) {
+	lost := func() *cell { return r.cells[f.Cell-1] }
+	r.after(f.At, func() { r.loseCell(lost()) })
+	r.after(f.At+f.TrafficAfter, func() { r.leaveCell(lost()) })
+	if f.RemovedAfter > 0 {
+		r.after(f.At+f.RemovedAfter, func() { r.plane.do(func() error { return r.plane.removeCell(lost()) }) })
+	}
+}
+
+// joinCell adds a cell, starts its processes, and asks for a share for it.
+func (r *run) joinCell(f *Fault) {
+	r.plane.do(func() error {
+		c, err := r.addCell()
+		if err == nil {
+			err = r.startInstances(c)
+		}
+		if err == nil {
+			err = r.plane.wish(shares.Request{Kind: shares.Join, Cell: c.name(), Weight: 1})
+		}
+		r.after(f.TrafficAfter, func() { r.enterCell(c) })
+		return err
+	})
+}
+
+// changeTables lets tables of configuration go away or come back.
+func (r *run) changeTables(f *Fault, away bool) {
+	for _, c := range r.cells {
+		if f.Cell == 0 || c.number == f.Cell {
+			c.table.away = away
+		}
 	}
 }
 
@@ -54,6 +106,9 @@ func (r *run) setSkew(f *Fault, by time.Duration) {
 // changeShards begins or ends a fault of the store.
 func (r *run) changeShards(f *Fault, begins bool) {
 	for _, s := range r.shards {
+		if s.cell.lost || f.Cell > 0 && s.cell.number != f.Cell {
+			continue
+		}
 		switch f.Kind {
 		case StoreAway, RedisFailover:
 			s.away = begins
@@ -73,8 +128,9 @@ func (r *run) changeShards(f *Fault, begins bool) {
 	}
 }
 
-// forgetShard lets a shard lose its counters, and notes what they may have held: in each tier what its bound allows in
-// the windows that are open, which is twice the limit for two that overlap in a sliding one.
+// forgetShard lets a shard lose its counters. It adds to Report.Forgotten what these counters may have held: for each
+// tier, the most that its bound allows in the windows that are open. In a sliding window that is twice the limit, since
+// two windows overlap.
 func (r *run) forgetShard(s *shard) {
 	if err := s.forget(); err != nil {
 		r.failed = err
@@ -82,7 +138,7 @@ func (r *run) forgetShard(s *shard) {
 	}
 	for i := range r.tenants {
 		t := &r.tenants[i]
-		if r.shardOf(t.req.Owner.Name) != s {
+		if s.cell.shardOf(t.req.Owner.Name) != s {
 			continue
 		}
 		for _, c := range t.req.Charges {
@@ -95,4 +151,66 @@ func (r *run) forgetShard(s *shard) {
 			}
 		}
 	}
+}
+
+// text describes the fault and its time in words.
+func (f *Fault) text(store Store) string {
+	throttles := fmt.Sprintf("each node refuses all but %d calls a second", f.PerSecond)
+	if store == DynamoDB {
+		throttles = fmt.Sprintf("each partition refuses what is beyond %d write units a second", f.PerSecond)
+	}
+	text := map[FaultKind]string{
+		RedisFailover: "the primary nodes are away until replicas take over", StoreAway: "the store is away",
+		StoreSlow:      fmt.Sprintf("a call takes %g times as long", f.Factor),
+		StoreThrottles: throttles,
+		ClockSkew:      fmt.Sprintf("clocks are wrong by %s", f.By),
+		InstancesDie:   "instances die", InstancesJoin: "instances join",
+		RetryStorm: fmt.Sprintf("clients ask %g times as often", f.Factor),
+		CellLost:   fmt.Sprintf("a cell is lost; its requests move after %s", f.TrafficAfter),
+		CellJoins:  fmt.Sprintf("a cell joins; requests come to it after %s", f.TrafficAfter),
+
+		PoisonedConfiguration: "plans cannot be read",
+		ConfigurationAway:     "the tables of configuration do not answer",
+	}[f.Kind]
+	if f.RemovedAfter > 0 {
+		text += fmt.Sprintf(", and it is removed by force after %s", f.RemovedAfter)
+	}
+	if f.Cell > 0 {
+		text += fmt.Sprintf(", cell %d", f.Cell)
+	}
+	if f.Loses {
+		text += ", without the counters"
+	}
+	if f.Tenant > 0 {
+		text += fmt.Sprintf(", those of tenant %d", f.Tenant)
+	}
+	if len(f.Instances) > 0 {
+		text += fmt.Sprintf(" (%d)", len(f.Instances))
+	}
+	text += fmt.Sprintf(" at %s", f.At)
+	if f.For > 0 {
+		text += fmt.Sprintf(" for %s", f.For)
+	}
+	return text
+}
+
+// Did describes in words what happened from the beginning of the fault until another fault began.
+func (e *Effect) Did() string {
+	var parts []string
+	for _, p := range []struct {
+		n    int64
+		text string
+	}{{e.Degraded, "decided by the fallback limiter"}, {e.Early, "denied early"}, {e.Unserved, "not decided"},
+		{e.Over, "units above a limit"}} {
+		if p.n > 0 {
+			parts = append(parts, fmt.Sprintf("%d %s", p.n, p.text))
+		}
+	}
+	if len(parts) == 0 {
+		parts = append(parts, "no decision suffered")
+	}
+	if e.DegradedFor > 0 {
+		parts = append(parts, fmt.Sprintf("the fallback limiter decided for %.1f s", e.DegradedFor))
+	}
+	return strings.Join(parts, ", ") + fmt.Sprintf("; the slowest took %.1f ms", e.Maxms)
 }

@@ -6,7 +6,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
-// Named returns the scenarios that have names.
+// Named returns the scenarios that can be chosen by name.
 func Named() []Scenario {
 	million := Scenario{
 		Name: "million",
@@ -24,12 +24,18 @@ func Named() []Scenario {
 	seconds.Name, seconds.Affinity = "million-seconds", 0
 	seconds.About = "the same with limits over a second, at any instance: leases cannot save much"
 	seconds.Shards = 8
-	all := []Scenario{million, seconds, affinity}
+	aligned := million
+	aligned.Name, aligned.Limits.AlignTenant = "million-aligned", true
+	aligned.About = "the scenario million with windows that begin at another time for each tenant (align: tenant)"
+	all := []Scenario{million, aligned, seconds, affinity}
 	all = append(all, lambdas()...)
-	return append(all, faults()...)
+	all = append(all, faults()...)
+	all = append(all, tables()...)
+	return append(all, cells()...)
 }
 
-// lambdas are Lambda environments. Every 100th tenant is decided; the others only occupy environments.
+// lambdas returns scenarios with Lambda environments: a plain one, and ones with a measure that lets leases save more
+// calls. One tenant of 100 is decided; the others only occupy environments.
 func lambdas() []Scenario {
 	recent := Scenario{
 		Name:   "lambda-recent",
@@ -42,17 +48,48 @@ func lambdas() []Scenario {
 	inTurn := recent
 	inTurn.Name, inTurn.Placement = "lambda-in-turn", RoundRobin
 	inTurn.About = "the same, where the environment that has waited longest gets the request"
-	return []Scenario{recent, inTurn}
+	long := recent
+	long.Name, long.LeaseLife = "lambda-long-leases", time.Minute
+	long.About = "the same with leases that last for up to a minute, which is the period of the limits"
+	functions := recent
+	functions.Name, functions.Functions, functions.Instances = "lambda-functions", 100, 12_000
+	functions.About = "the same with 100 functions, each with the environments of a hundredth of the tenants"
+	tier := recent
+	tier.Name, tier.Shape, tier.Instances, tier.SampleEvery, tier.Shards = "lambda-serve", Serve, 50, 1, 2
+	tier.BehindAuthorizer = 500 * time.Microsecond
+	tier.About = "the same where each environment asks one of 50 instances of serve, which decide"
+	return []Scenario{recent, inTurn, long, functions, tier}
 }
 
-// faults are small fleets in which one thing goes wrong.
+// fewInstances returns a scenario of ten instances and 200 tenants.
+func fewInstances() Scenario {
+	return Scenario{
+		RampUp: 2 * time.Second, WarmUp: 5 * time.Second, Measured: 25 * time.Second, Instances: 10, Shards: 2,
+		Tenants: 200, Requests: 5_000, Zipf: 0.6,
+		Limits: Limits{Algorithm: limit.FixedWindow, Period: 10 * time.Second, Low: 2, High: 10_000},
+	}
+}
+
+// tables returns scenarios of few instances whose counters are in a table of DynamoDB.
+func tables() []Scenario {
+	plain := fewInstances()
+	plain.Name, plain.Store, plain.Shards = "dynamodb", DynamoDB, newTablePartitions
+	plain.About = "the counters are in a table of DynamoDB, and nothing goes wrong"
+	throttles := plain
+	throttles.Name = "dynamodb-throttles"
+	throttles.About = "each partition of the table takes 10 write units per second for 10 s, and refuses the rest"
+	throttles.Faults = []Fault{{Kind: StoreThrottles, At: 10 * time.Second, For: 10 * time.Second, PerSecond: 10}}
+	hot := plain
+	hot.Name, hot.Instances, hot.Tenants, hot.Requests, hot.Zipf = "dynamodb-hot-key", 250, 10, 20_000, 2
+	hot.About = "250 instances and limits per second: the counters of the first tenant need more than a partition takes"
+	hot.Measured, hot.Limits.Period = 8*time.Second, time.Second
+	return []Scenario{plain, throttles, hot}
+}
+
+// faults returns scenarios of few instances in which one thing goes wrong.
 func faults() []Scenario {
 	const second = time.Second
-	base := Scenario{
-		RampUp: 2 * second, WarmUp: 5 * second, Measured: 25 * second, Instances: 10, Shards: 2, Tenants: 200,
-		Requests: 5_000, Zipf: 0.6,
-		Limits: Limits{Algorithm: limit.FixedWindow, Period: 10 * second, Low: 2, High: 10_000},
-	}
+	base := fewInstances()
 	with := func(name, about string, faults ...Fault) Scenario {
 		s := base
 		s.Name, s.About, s.Faults = name, about, faults
@@ -89,5 +126,32 @@ func faults() []Scenario {
 		with("failover-and-storm", "the store is away for 3 s, and then all clients retry in the same second",
 			Fault{Kind: RedisFailover, At: 10 * second, For: 3 * second},
 			Fault{Kind: RetryStorm, At: 13 * second, For: second, Factor: 10}),
+	}
+}
+
+// cells are three cells, a third of whose tenants is pinned to one or two of them. The runs are long enough for a
+// change of the shares, which takes up to a minute and a half.
+func cells() []Scenario {
+	const second = time.Second
+	base := Scenario{
+		RampUp: 2 * second, WarmUp: 5 * second, Measured: 115 * second, Cells: 3, PinEvery: 3, Instances: 4,
+		Tenants: 60, Requests: 2_000, Zipf: 0.6,
+		Limits: Limits{Algorithm: limit.FixedWindow, Period: 10 * second, Low: 2, High: 10_000},
+	}
+	with := func(name, about string, faults ...Fault) Scenario {
+		s := base
+		s.Name, s.About, s.Faults = name, about, faults
+		return s
+	}
+	return []Scenario{
+		with("cell-lost", "one of three cells ends; its requests move after 5 s, and an operator removes it after 15 s",
+			Fault{Kind: CellLost, Cell: 2, At: 15 * second, TrafficAfter: 5 * second, RemovedAfter: 15 * second}),
+		with("cell-joins", "a fourth cell joins three, and requests come to it after 40 s",
+			Fault{Kind: CellJoins, Cell: 4, At: 15 * second, TrafficAfter: 40 * second}),
+		with("poisoned-configuration", "for 20 s no plan can be read: the instances keep what they have",
+			Fault{Kind: PoisonedConfiguration, At: 15 * second, For: 20 * second}),
+		with("configuration-away", "a cell's table of configuration is away for 20 s, while a fourth cell joins",
+			Fault{Kind: ConfigurationAway, Cell: 1, At: 12 * second, For: 20 * second},
+			Fault{Kind: CellJoins, Cell: 4, At: 15 * second, TrafficAfter: 60 * second}),
 	}
 }

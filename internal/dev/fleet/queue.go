@@ -6,14 +6,15 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
-// event is what happens at a time: an action, or the continuation of a worker that waits.
+// event is something that happens at a time: a worker continues, a call arrives at the store, or an action is done. One
+// of resume, call and action is set.
 type event struct {
 	at     int64  // ns since the beginning of the run
-	number uint64 // orders the events of one time: first added, first done
+	number uint64 // orders the events of one time: the first that was added happens first
 
-	resume *worker    // continues, or
-	call   *storeCall // arrives at the store, or
-	action func()     // is done
+	resume *worker    // the worker that continues
+	call   *storeCall // the call that arrives at the store
+	action func()     // the function to call
 }
 
 func (e *event) before(o *event) bool { return e.at < o.at || e.at == o.at && e.number < o.number }
@@ -68,37 +69,38 @@ func (q *queue) pop() event {
 	return first
 }
 
-// worker is a coroutine that handles events. While the decision that it makes waits, it is left alone, and another
-// worker handles events.
+// worker is a coroutine that handles events. While its decision waits, another worker handles the events.
 type worker struct {
-	next  func() (struct{}, bool) // continues the worker, until it hands over
+	next  func() (struct{}, bool) // continues the worker until it yields
 	stop  func()
-	yield func(struct{}) bool // hands over
+	yield func(struct{}) bool // gives control back to the caller of next
 
 	decision limit.Decision // that it makes
+	request  limit.Request  // that it decides, if the process has a copy of the configuration
 }
 
-// park hands over to another worker until an event resumes this one.
+// park suspends the worker until an event resumes it. Another worker goes on meanwhile.
 func (r *run) park() {
 	w := r.current
 	w.yield(struct{}{})
 }
 
-// parkUntil is park with an event that resumes the worker.
+// parkUntil suspends the worker, and adds an event that resumes it.
 func (r *run) parkUntil(at int64) {
 	r.queue.push(event{at: at, resume: r.current})
 	r.park()
 }
 
-// wait is clock.Runtime.Wait for a process: a request waits for the call of another. Contexts do not end in a
-// simulation.
+// wait implements clock.Runtime.Wait for a process, with which a request waits for the call of another request. The
+// contexts of a simulation do not end.
 func (p *process) wait(_ context.Context, done <-chan struct{}) error {
 	p.waiting[done] = append(p.waiting[done], p.run.current)
 	p.run.park()
 	return nil
 }
 
-// wake is clock.Runtime.Wake: those who wait go on, in the order in which they came.
+// wake implements clock.Runtime.Wake: the workers that wait for the channel continue, in the order in which they began
+// to wait.
 func (p *process) wake(done <-chan struct{}) {
 	for _, w := range p.waiting[done] {
 		p.run.queue.push(event{at: p.run.now, resume: w})

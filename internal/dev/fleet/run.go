@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"iter"
 	"math/rand/v2"
@@ -14,42 +15,61 @@ import (
 	"github.com/sluicelimits/sluice/internal/plan/route"
 )
 
-// epoch is when a run begins by the clock on the wall: 2027-01-15 08:00 UTC, at the start of a window of every size.
+// epoch is the time of day at which a run begins: 2027-01-15 08:00 UTC, which is the start of a window for every period
+// that divides 8 hours.
 var epoch = time.Unix(1_800_000_000, 0)
 
-// Options say what is run.
+// Options select what is simulated.
 type Options struct {
 	Scenario *Scenario
 	Seed     uint64
 	Costs    Costs
 
-	// Config has the plans and tenants; if nil, the scenario makes some. Requests are GET Path.
-	Config *plan.Config
-	Path   string
+	// Config has the plans and tenants; if nil, the scenario makes some. Requests are GET Path. A scenario with several
+	// cells needs the Documents of the same plans too.
+	Config    *plan.Config
+	Documents []plan.Document
+	Path      string
+
+	// Arrivals, unless nil, are the requests, in the order of their times, in place of those that the scenario
+	// describes. A storm of retries changes nothing then.
+	Arrivals []Arrival
 
 	// MaxCounters bounds the counters that all processes hold together; 0 selects DefaultMaxCounters. Each process gets
-	// an equal part. A request whose counters have no room asks the store.
+	// an equal part. The store decides a request whose counters have no room.
 	MaxCounters int
 
-	// Progress, if it is not nil, is called every tenth of a simulated second with what is done, 0..1.
+	// Progress, unless nil, is called every tenth of a simulated second with the part of the run that is done, 0..1.
 	Progress func(done float64)
 }
 
-// DefaultMaxCounters takes about 2.5 GB at some 600 bytes each, with their owners.
+// Arrival is a recorded request.
+type Arrival struct {
+	At     time.Duration // since the beginning of the run, which is the beginning of a window
+	Tenant string        // name
+	Busy   time.Duration // how long it occupies an environment of Lambda; 0: as long as the scenario says
+}
+
+// DefaultMaxCounters needs about 2.5 GB: some 600 bytes for a counter and its owner.
 const DefaultMaxCounters = 4_000_000
 
-// totalFallbackBytes bounds what the fallback limiters of all processes hold together.
+// totalFallbackBytes bounds the memory of the fallback limiters of all processes together.
 const totalFallbackBytes = 1 << 30
 
-// tenant is one tenant, and what was counted of it.
+// tenant is one tenant, and what is counted about it.
 type tenant struct {
 	req        limit.Request // always the same
 	judges     []judge.Judge // of each tier of the request, in order; nil: not judged
+	costs      []int64       // of the request in each tier, units
 	limits     []int32       // of each tier, the index in run.limits
 	ops        int64         // calls of the store about its counters
+	units      unitCount     // what they wrote to the table of DynamoDB
 	arrived    int64         // the same from the beginning of the run on
 	degradedIn int64         // the last window in which the fallback limiter admitted a request
 	decided    bool          // false: it is not in the sample, and only occupies environments
+
+	cells []*cell // with a control plane: to which its requests come
+	pin   []int   // the cells that an operator pinned it to, by number from 0; nil: every cell serves it
 }
 
 // run is one simulation.
@@ -60,41 +80,53 @@ type run struct {
 	random   *rand.Rand
 	ctx      context.Context
 
-	now           int64 // ns since the beginning
-	end           int64 // ns; no request comes after it
-	draining      bool  // the end is over: what waits is answered, and nothing new begins
+	now           int64 // ns since the beginning of the run
+	end           int64 // when the requests end, ns since the beginning of the run
+	draining      bool  // the end has come: decisions under way are completed, and nothing new begins
 	partial       bool  // the run was interrupted
 	queue         queue
 	current       *worker
-	resume        *worker // who goes on when the present worker hands over; nil: any idle worker
+	resume        *worker // the worker that continues when the present one yields; nil: any idle worker
 	idle, workers []*worker
 	failed        error
 
 	tenants       []tenant
 	byName        map[string]*tenant
 	limits        []*limitCount
-	shards        []*shard
+	cells         []*cell
+	shards        []*shard   // of all cells
 	processes     []*process // by number; nil: it is dead
-	live          []*process
-	unsampled     float64 // requests of all tenants for each of the tenants that are decided
-	maxCounters   int     // of each process
+	live          []*process // of all cells
+	plane         *plane     // nil: there is one cell, and its configuration does not change
+	documents     []plan.Document
+	path          route.Path // of requests
+	configBytes   int64      // of each process
+	touches       bool       // see touchNext
+	untouched     int        // requests until touchNext is due
+	touched       int64      // a sum that means nothing
+	unsampled     float64    // requests of all tenants for each of the tenants that are decided
+	maxCounters   int        // of each process
 	fallbackBytes int64
 	traffic       traffic
 	environments
 	total, degradedUnits, forgotten int64
 
-	measuring bool
-	counts    counts
-	ended     chainCounts // of processes that are dead
+	measuring   bool
+	counts      counts
+	secondBegan int64 // when the present second began, ns; endSecond ends it
+	overBefore  int64 // units above limits, before the measured time began
+	timeline    timeline
+	effects     effects
+	ended       chainCounts // sums of the processes that are dead
 }
 
-// Run simulates. If ctx ends, the report is about the time until then, and says so. The error names what is wrong with
-// the scenario or the plans.
+// Run simulates a scenario. If ctx ends, the report is about the time until then, and says so. An error names what is
+// wrong with the scenario or the plans.
 func Run(ctx context.Context, o Options) (*Report, error) {
 	if err := o.Scenario.check(); err != nil {
 		return nil, fmt.Errorf("scenario %s: %w", o.Scenario.Name, err)
 	}
-	r := &run{scenario: o.Scenario, seed: o.Seed, costs: o.Costs.withDefaults(), ctx: ctx,
+	r := &run{scenario: o.Scenario, seed: o.Seed, costs: o.Costs.withDefaults(o.Scenario.Store), ctx: ctx,
 		random: rand.New(rand.NewPCG(o.Seed, 0)), byName: make(map[string]*tenant)}
 	r.end = (o.Scenario.WarmUp + o.Scenario.Measured).Nanoseconds()
 	maxCounters := o.MaxCounters
@@ -104,14 +136,20 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	most := o.Scenario.mostProcesses()
 	r.maxCounters = max(maxCounters/most, 1)
 	r.fallbackBytes = min(max(int64(totalFallbackBytes/most), 32<<10), 16<<20)
-	if err := r.prepare(&o); err != nil {
+	r.configBytes = min(max(int64(configBytes/most), 1<<20), 64<<20)
+	var out *Report
+	err := r.prepare(&o)
+	if err == nil {
+		r.runAll()
+		err = r.failed
+	}
+	if err == nil {
+		out, err = r.report(maxCounters)
+	}
+	if err = errors.Join(err, r.plane.close()); err != nil {
 		return nil, err
 	}
-	r.runAll()
-	if r.failed != nil {
-		return nil, r.failed
-	}
-	return r.report(maxCounters), nil
+	return out, nil
 }
 
 // prepare makes tenants, shards, processes and the first events.
@@ -121,26 +159,36 @@ func (r *run) prepare(o *Options) error {
 	if err != nil {
 		return err
 	}
+	if s.Store == DynamoDB {
+		if err := checkTable(loads); err != nil {
+			return err
+		}
+	}
 	if err := r.addTenants(loads); err != nil {
 		return err
 	}
 	if err := r.traffic.init(s, loads, r.random); err != nil {
 		return err
 	}
-	for range s.Shards {
-		sh, err := newShard()
-		if err != nil {
+	if o.Arrivals != nil {
+		if err := r.traffic.replay(o.Arrivals, loads); err != nil {
 			return err
 		}
-		r.shards = append(r.shards, sh)
 	}
+	if err := r.prepareCells(o, loads); err != nil {
+		return err
+	}
+	r.functions = make([]function, s.Functions)
 	if s.Shape == Serve {
-		for i := range s.Instances {
-			if err := r.startProcess(i); err != nil {
+		for _, c := range r.cells {
+			if err := r.startInstances(c); err != nil {
 				return err
 			}
 		}
+		r.touches = r.plane == nil && len(loads)*s.Instances >= touchFrom
 	}
+	r.timeline.step = 1
+	r.followFaults()
 	for i := range s.Faults {
 		r.addFault(&s.Faults[i])
 	}
@@ -166,12 +214,49 @@ func (r *run) prepare(o *Options) error {
 
 const countEvery = time.Second
 
+// prepareCells makes the cells, without processes, and their control plane if the scenario needs one.
+func (r *run) prepareCells(o *Options, loads []load) (err error) {
+	r.documents, r.path = o.Documents, route.Clean(o.Path)
+	if r.scenario.hasPlane() {
+		if r.plane, err = r.newPlane(loads); err != nil {
+			return err
+		}
+	}
+	for range r.scenario.Cells {
+		if _, err := r.addCell(); err != nil {
+			return err
+		}
+	}
+	if r.plane == nil {
+		return nil
+	}
+	for i := range r.tenants {
+		t := &r.tenants[i]
+		if t.cells = r.cells; t.pin == nil {
+			continue
+		}
+		t.cells = nil
+		for _, n := range t.pin {
+			t.cells = append(t.cells, r.cells[n])
+		}
+	}
+	if err := r.plane.settle(); err != nil {
+		return err
+	}
+	return r.plane.begin()
+}
+
 // load is one tenant's demand and limits.
 type load struct {
 	name    string
 	rate    float64 // requests per second
 	charges []limit.Charge
 	decided bool
+
+	// The tenant's document in the control tables, for a tenant of the plans file.
+	document []byte
+	planID   string
+	own      bool // it has limits that its plan has not
 }
 
 // addTenants makes the tenants, and a judge for each of their counters.
@@ -201,7 +286,8 @@ func (r *run) addTenants(loads []load) error {
 				r.limits = append(r.limits, &limitCount{ID: c.Limit.ID})
 			}
 			for j := range c.Limit.Tiers {
-				t.judges = append(t.judges, newJudge(c.Limit, &c.Limit.Tiers[j]))
+				t.judges = append(t.judges, newJudge(l.name, c.Limit, &c.Limit.Tiers[j]))
+				t.costs = append(t.costs, c.Cost)
 				t.limits = append(t.limits, index)
 				if t.judges[len(t.judges)-1] == nil && c.Limit.Mode == limit.Enforce {
 					r.limits[index].NotJudged = true
@@ -212,14 +298,20 @@ func (r *run) addTenants(loads []load) error {
 	return nil
 }
 
-func newJudge(l *limit.Limit, t *limit.Tier) judge.Judge {
-	if l.Mode != limit.Enforce || l.AlignOwner {
+// newJudge returns the judge of an owner's tier, or nil if the algorithm has none. The judge takes only one value from
+// the limiter: the offset at which the windows of an owner begin. Any offset would be correct.
+func newJudge(owner string, l *limit.Limit, t *limit.Tier) judge.Judge {
+	if l.Mode != limit.Enforce {
 		return nil
 	}
-	return judge.New(judge.Counter{Algorithm: t.Algorithm, Most: t.Threshold, Burst: t.Capacity(), Period: t.Period})
+	c := judge.Counter{Algorithm: t.Algorithm, Most: t.Threshold, Burst: t.Capacity(), Period: t.Period}
+	if period := t.Period.Microseconds(); l.AlignOwner && period > 0 {
+		c.Offset = time.Duration(t.LeaseEnd(owner, epoch.UnixMicro())%period) * time.Microsecond
+	}
+	return judge.New(c)
 }
 
-// chargesOf returns what a request for the path charges by a tenant's plan.
+// chargesOf returns what a request for the path charges under the plan of a tenant.
 func chargesOf(t *plan.Tenant, path *route.Path) []limit.Charge {
 	set := t.Limits(epoch)
 	if set == nil || t.Suspended {
@@ -230,12 +322,12 @@ func chargesOf(t *plan.Tenant, path *route.Path) []limit.Charge {
 
 func (r *run) timeAt(ns int64) time.Time { return epoch.Add(time.Duration(ns)) }
 
-// after adds an action.
+// after adds an action that happens after d.
 func (r *run) after(d time.Duration, action func()) {
 	r.queue.push(event{at: r.now + d.Nanoseconds(), action: action})
 }
 
-// runAll lets one worker after the other handle events, until there are none.
+// runAll lets one worker after the other handle events, until no events are left.
 func (r *run) runAll() {
 	for !r.done() {
 		w := r.resume
@@ -250,7 +342,7 @@ func (r *run) runAll() {
 	}
 }
 
-// done reports whether everything has been handled: nothing is to come, and no worker waits.
+// done reports whether everything was handled: no event is left, and no worker waits.
 func (r *run) done() bool {
 	return r.resume == nil && (r.failed != nil || r.draining && len(r.queue.events) == 0)
 }
@@ -276,8 +368,8 @@ func (r *run) idleWorker() *worker {
 	return w
 }
 
-// handleEvents handles requests and events in the order of their times, until another worker is to go on or there is
-// nothing left.
+// handleEvents handles requests and events in the order of their times. It returns when another worker must continue,
+// or when nothing is left.
 func (r *run) handleEvents(w *worker) {
 	for r.failed == nil {
 		arrival := r.traffic.next
@@ -313,7 +405,7 @@ func (r *run) handleArrival(w *worker) {
 	var p *process
 	switch {
 	case r.scenario.Shape == Lambda:
-		if p = r.placeOnEnvironment(); p == nil {
+		if p = r.placeOnEnvironment(number); p == nil {
 			r.counts.refused++
 			return
 		}
@@ -321,35 +413,52 @@ func (r *run) handleArrival(w *worker) {
 		r.counts.refused++
 		return
 	default:
-		p = r.choose(number)
+		if p = r.processFor(number, r.traffic.fast()); p == nil {
+			r.counts.refused++
+			return
+		}
+		if r.untouched--; r.touches && r.untouched < 0 {
+			r.touchNext()
+		}
 	}
 	if t.decided {
 		r.decide(w, p, t)
 	}
 }
 
-// choose returns the process that a request of a tenant comes to: any, or one of those that have affinity to it.
-func (r *run) choose(tenant int) *process {
-	n := uint64(len(r.live))
-	u := r.traffic.fast()
+// processFor returns the process that random bits choose for a request of a tenant: any of the cell to which the
+// request comes, or one of those that have affinity to the tenant. It returns nil if none runs there.
+func (r *run) processFor(tenant int, u uint64) *process {
+	live := r.cellFor(tenant, u).live
+	n := uint64(len(live))
 	if a := uint64(r.scenario.Affinity); a > 0 && a < n {
-		return r.live[(hashNumber(tenant)+(u>>32*a)>>32)%n]
+		return live[(hashNumber(tenant)+(u>>32*a)>>32)%n]
 	}
-	return r.live[u>>32*n>>32]
+	if n == 0 {
+		return nil
+	}
+	return live[u>>32*n>>32]
 }
 
-// hashNumber spreads the tenants over the processes.
+// hashNumber returns a hash of n. It assigns the tenants to processes.
 func hashNumber(n int) uint64 {
 	h := uint64(n)*0x9e3779b97f4a7c15 + 0x7f4a7c15
 	return (h ^ h>>32) >> 8
 }
 
-// decide makes one decision of the real chain and counts it.
+// decide makes one decision with the real chain, and counts it.
 func (r *run) decide(w *worker, p *process, t *tenant) {
 	began := r.now
-	d := &w.decision
+	d, req := &w.decision, &t.req
+	if p.reader != nil {
+		var given grant
+		if req, given = p.requestOf(w, t); given != granted {
+			r.countNotAsked(p, t, given)
+			return
+		}
+	}
 	p.deciding = true
-	err := p.chain.Decide(context.Background(), &t.req, p.time(), d)
+	err := p.chain.Decide(context.Background(), req, p.time(), d)
 	if r.scenario.Shape == Lambda { // what is due is done beside the request, before the environment is frozen
 		p.chain.RunBackgroundTasks(context.Background(), p.time())
 	}
@@ -358,11 +467,11 @@ func (r *run) decide(w *worker, p *process, t *tenant) {
 		r.counts.lost++
 		return
 	}
-	r.count(t, d, err, began)
+	r.count(p, t, d, err, began)
 }
 
 // count judges a decision, and counts it.
-func (r *run) count(t *tenant, d *limit.Decision, err error, began int64) {
+func (r *run) count(p *process, t *tenant, d *limit.Decision, err error, began int64) {
 	c := &r.counts
 	r.total++
 	if r.measuring {
@@ -371,6 +480,7 @@ func (r *run) count(t *tenant, d *limit.Decision, err error, began int64) {
 			c.local++
 		} else {
 			c.latency.add(r.now - began)
+			c.slowest, r.effects.slowest = max(c.slowest, r.now-began), max(r.effects.slowest, r.now-began)
 		}
 	}
 	if err != nil {
@@ -379,38 +489,39 @@ func (r *run) count(t *tenant, d *limit.Decision, err error, began int64) {
 		}
 		return
 	}
-	// The time of a decision by the store's clock, as far as it is credible: not before the request or after the
-	// answer.
+	// The time of a decision is that of the store's clock, limited to the time between the request and its answer.
 	from := epoch.UnixMicro()
 	at := min(max(d.Now, from+began/1000), from+r.now/1000)
 	if d.Degraded {
 		if r.measuring {
 			c.degraded++
+			c.lastDegraded = r.now
 		}
 		if d.Allowed {
 			r.degradedUnits += t.unitsOver(at)
 		}
 	}
 	if !d.Allowed {
-		r.countDenial(t, d, at)
+		r.countDenial(p, t, d, at)
 		return
 	}
 	if r.measuring {
 		c.allowed++
+		p.cell.allowed++
 	}
 	for i, j := range t.judges {
 		if j == nil {
 			continue
 		}
-		if over := j.Spend(at, d.Results[i].Cost); over > 0 {
+		if over := j.Spend(at, t.costs[i]); over > 0 {
 			r.limits[t.limits[i]].Over += over
 		}
 	}
 }
 
-// unitsOver returns how many units over all tiers a decision of the fallback limiter can bring above the limits. In a
-// sliding window a unit counts twice: when it was admitted, and by its weight in the next window, where the store does
-// not know of it. Weights are rounded up, which can make one unit more of all the units of a window.
+// unitsOver returns by how many units, in all tiers together, a request that the fallback limiter admits can exceed the
+// limits. In a sliding window a unit counts twice: when it was admitted, and by its weight in the next window, because
+// the store does not know about it. Weights are rounded up, which can add one unit for all units of a window.
 func (t *tenant) unitsOver(at int64) (units int64) {
 	for _, c := range t.req.Charges {
 		for i := range c.Limit.Tiers {
@@ -430,15 +541,13 @@ func (t *tenant) unitsOver(at int64) (units int64) {
 }
 
 // countDenial counts a denial. It is early if by the judge there was room in every limit at that moment.
-func (r *run) countDenial(t *tenant, d *limit.Decision, at int64) {
+func (r *run) countDenial(p *process, t *tenant, d *limit.Decision, at int64) {
 	if !r.measuring {
 		return
 	}
 	r.counts.denied++
-	fits := true
-	for i, j := range t.judges {
-		fits = fits && (j == nil || j.Fits(at, d.Results[i].Cost))
-	}
+	p.cell.denied++
+	fits := t.fits(at)
 	for i := range d.Results {
 		if res := &d.Results[i]; !res.Admits && !res.Shadow() {
 			l := r.limits[t.limits[i]]
@@ -454,41 +563,63 @@ func (r *run) countDenial(t *tenant, d *limit.Decision, at int64) {
 	}
 }
 
+// fits reports whether by the judge there is room for a request in every limit.
+func (t *tenant) fits(at int64) bool {
+	fits := true
+	for i, j := range t.judges {
+		fits = fits && (j == nil || j.Fits(at, t.costs[i]))
+	}
+	return fits
+}
+
 func (r *run) beginMeasuring() {
 	r.measuring = true
 	for _, s := range r.shards {
 		s.ops, s.tenantOps, s.opsBefore, s.peak = 0, 0, 0, 0
+		s.partition.beginMeasuring()
 	}
 	for i := range r.tenants {
-		r.tenants[i].ops = 0
+		r.tenants[i].ops, r.tenants[i].units = 0, unitCount{}
 	}
 	r.counts = counts{}
 	r.environments.starts = 0
+	for _, l := range r.limits {
+		r.overBefore += l.Over
+	}
+	r.effects.before, r.effects.slowest = Happened{}, 0
 }
 
-// countSecond notes how many calls each shard took in the last second.
+// countSecond notes how many calls each shard received in the last second.
 func (r *run) countSecond() {
 	if r.draining {
 		return
 	}
-	if r.measuring && r.now > r.scenario.WarmUp.Nanoseconds() {
-		for _, s := range r.shards {
-			s.peak = max(s.peak, s.ops-s.opsBefore)
-		}
-	}
-	for _, s := range r.shards {
-		s.opsBefore = s.ops
-	}
+	r.endSecond()
 	r.endIdle()
 	r.after(countEvery, r.countSecond)
 }
 
-// hottest returns the tenants about which the store was called most.
+// endSecond notes what happened in the second that ends now, or in the part of it that the run has simulated.
+func (r *run) endSecond() {
+	if r.measuring && r.now > r.scenario.WarmUp.Nanoseconds() {
+		for _, s := range r.shards {
+			s.peak = max(s.peak, s.ops-s.opsBefore)
+		}
+		r.timeline.addSecond(r.secondBegan, r.happened(), r.counts.slowest)
+		r.counts.slowest = 0
+	}
+	for _, s := range r.shards {
+		s.opsBefore = s.ops
+	}
+	r.secondBegan = max(r.now, r.scenario.WarmUp.Nanoseconds())
+}
+
+// hottest returns the n tenants about which the store was called most often.
 func (r *run) hottest(n int) []HotKey {
 	var keys []HotKey
 	for i := range r.tenants {
 		if t := &r.tenants[i]; t.ops > 0 {
-			keys = append(keys, HotKey{t.req.Owner.Name, t.ops})
+			keys = append(keys, HotKey{t.req.Owner.Name, t.ops, t.units.total, t.units.peak})
 		}
 	}
 	slices.SortStableFunc(keys, func(a, b HotKey) int { return int(b.Ops - a.Ops) })

@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
@@ -8,51 +9,86 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
+	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/plan/route"
+	"github.com/sluicelimits/sluice/internal/plan/shares"
 )
 
-// Scenario is what a run simulates. The zero value of a field selects the default of [Scenario.setDefaults].
+// Scenario describes what a run simulates. A field that is 0 selects the default of [Scenario.setDefaults].
 type Scenario struct {
-	Name        string
-	About       string        // one sentence
-	WarmUp      time.Duration // nothing is counted in it but what was admitted too much
-	Measured    time.Duration
-	Shape       Shape
+	Name     string
+	About    string        // one sentence
+	WarmUp   time.Duration // the time before the measured time; only Over and the figures for Check are counted in it
+	Measured time.Duration
+	Shape    Shape
+
+	// BehindAuthorizer is the round trip between a Lambda authorizer, whose requests take Busy, and the instances of
+	// serve that decide for it. 0: clients call the instances themselves.
+	BehindAuthorizer time.Duration
+
+	// Cells is how many cells there are at the beginning; each has Instances and Shards of its own. Every PinEvery-th
+	// tenant is pinned, in turn, to one cell or to two; if it is 0, every cell serves every tenant. The requests of a
+	// tenant come to all cells that serve it, equally often.
+	Cells, PinEvery int
+
 	Instances   int           // processes at the beginning; of Lambda the most environments at once
-	Affinity    int           // the requests of a tenant come to so many instances; 0: to any
-	Shards      int           // of the store
+	Affinity    int           // the requests of a tenant come to so many instances of a cell; 0: to any
+	Shards      int           // nodes of Redis, or partitions of the table of DynamoDB
 	LeaseLife   time.Duration // the longest life of a lease; 0 selects the product's default
-	Placement   Placement     // of Lambda
+	Store       Store         `json:",omitempty"`
+	Placement   Placement     // for Lambda
 	Busy        time.Duration // how long an environment serves a request
 	IdleDeath   time.Duration // how long an environment lives without a request
-	SampleEvery int           // every so-maniest tenant is decided; the others only occupy environments
+	Functions   int           // for Lambda: functions that share the tenants, each with its own environments
+	SampleEvery int           // one of this many tenants is decided; the others only occupy environments
 
-	// The tenants, unless the plans file has some. The tenant in place n asks 1/n^Zipf as often as the first.
+	// The tenants are made up, unless the plans file has some. Tenant number n sends 1/n^Zipf as many requests as the
+	// first.
 	Tenants  int
 	Requests float64       // per second, of all tenants together
-	RampUp   time.Duration // how long it takes until so many come
+	RampUp   time.Duration // how long the rate takes to rise to Requests
 	Zipf     float64
 	Limits   Limits
 
-	DailySwing float64       // 0..1: how far the rate rises and falls around Requests
-	Day        time.Duration // how long a day takes
+	DailySwing float64       // how far the rate rises above and falls below Requests, as a part of it: 0..1
+	Day        time.Duration // length of a day
 	Faults     []Fault
 
-	plant defect // if nil, none
+	plant  defect          // if nil, none
+	shares shares.Settings // of the balancer; if zero, those of the product
 }
 
-// Limits are those of made-up tenants.
+// hasPlane reports whether the scenario needs a control plane: there are several cells, or the configuration changes.
+func (s *Scenario) hasPlane() bool {
+	return s.Cells > 1 || slices.ContainsFunc(s.Faults, func(f Fault) bool { return f.Kind.ofPlane() })
+}
+
+// mostCells returns how many cells there are in the whole run.
+func (s *Scenario) mostCells() int {
+	n := s.Cells
+	for i := range s.Faults {
+		if s.Faults[i].Kind == CellJoins {
+			n++
+		}
+	}
+	return n
+}
+
+// Limits are the limits of the tenants that are made up.
 type Limits struct {
 	Algorithm limit.Algorithm
 	Period    time.Duration
-	Low, High float64 // bounds of each tenant's limit, units per second
+	Low, High float64 // bounds of each tenant's limit, in units per second
 
-	// Most tenants may use Ample times what they ask for. Every BindEvery-th may use Scarce times that.
+	// The limit of most tenants is Ample times their demand. Every BindEvery-th tenant's limit is Scarce times its
+	// demand.
 	Ample, Scarce float64
 	BindEvery     int
+
+	AlignTenant bool // windows begin at another time for each tenant, as with align: tenant in a plan
 }
 
-// Shape is what the processes are.
+// Shape says what kind of processes decide.
 type Shape uint8
 
 // The shapes.
@@ -61,18 +97,28 @@ const (
 	Lambda              // environments that serve one request at a time, and are frozen in between
 )
 
-// Placement is which free environment gets a request.
+// Store is what keeps the counters.
+type Store uint8
+
+// The stores.
+const (
+	Redis    Store = iota // Shards nodes, each with a queue
+	DynamoDB              // a table with Shards partitions, each with a rate
+)
+
+// Placement says which free environment gets a request.
 type Placement uint8
 
 // The placements.
 const (
-	MostRecent Placement = iota // the one that answered last
-	RoundRobin                  // the one that has waited longest
+	MostRecent Placement = iota // the environment that answered last
+	RoundRobin                  // the environment that has been free for the longest time
 )
 
 // Bounds of a scenario.
 const (
-	maxInstances = 20_000
+	maxInstances = 20_000 // of all cells
+	maxCells     = shares.MaxCells
 	maxTenants   = 1_000_000
 	maxShards    = 1_000
 	maxRequests  = 1e8 // per second
@@ -81,11 +127,16 @@ const (
 
 func (s *Scenario) setDefaults() {
 	setDefault(&s.Measured, 30*time.Second)
+	setDefault(&s.Cells, 1)
+	if s.Store == DynamoDB {
+		setDefault(&s.Shards, newTablePartitions)
+	}
 	setDefault(&s.Shards, 1)
 	setDefault(&s.Day, 24*time.Hour)
 	setDefault(&s.Busy, 5*time.Millisecond)
 	setDefault(&s.IdleDeath, 5*time.Minute)
 	setDefault(&s.SampleEvery, 1)
+	setDefault(&s.Functions, 1)
 	setDefault(&s.Limits.Period, time.Minute)
 	setDefault(&s.Limits.Low, 1)
 	setDefault(&s.Limits.High, math.MaxInt32)
@@ -104,7 +155,7 @@ func setDefault[T comparable](field *T, value T) {
 	}
 }
 
-// check sets what is not set, and returns an error that names the first field that is impossible.
+// check sets the defaults, and returns an error that names the first field whose value is impossible.
 func (s *Scenario) check() error {
 	s.setDefaults()
 	for _, f := range []struct {
@@ -116,12 +167,16 @@ func (s *Scenario) check() error {
 		{"warmUp", float64(s.WarmUp), 0, float64(maxLength), true},
 		{"rampUp", float64(s.RampUp), 0, float64(maxLength), true},
 		{"measured", float64(s.Measured), float64(time.Second), float64(maxLength), true},
-		{"instances", float64(s.Instances), 1, maxInstances, false},
+		{"cells", float64(s.Cells), 1, maxCells, false},
+		{"pinEvery", float64(s.PinEvery), 0, maxTenants, false},
+		{"instances", float64(s.Instances), 1, float64(maxInstances / s.Cells), false},
 		{"affinity", float64(s.Affinity), 0, float64(s.Instances), false},
 		{"shards", float64(s.Shards), 1, maxShards, false},
 		{"leaseLife", float64(s.LeaseLife), 0, float64(time.Hour), true},
 		{"busy", float64(s.Busy), float64(time.Microsecond), float64(time.Hour), true},
 		{"idleDeath", float64(s.IdleDeath), float64(time.Second), float64(maxLength), true},
+		{"functions", float64(s.Functions), 1, maxInstances, false},
+		{"behindAuthorizer", float64(s.BehindAuthorizer), 0, float64(time.Second), true},
 		{"sampleEvery", float64(s.SampleEvery), 1, maxTenants, false},
 		{"tenants", float64(s.Tenants), 0, maxTenants, false},
 		{"requestsPerSecond", s.Requests, 0.001, maxRequests, false},
@@ -138,15 +193,27 @@ func (s *Scenario) check() error {
 		}
 		return fmt.Errorf("%s %g is outside %g..%g", f.name, f.value, f.low, f.high)
 	}
+	if s.hasPlane() && s.Shape != Serve {
+		return errors.New("several cells, and changes of the configuration, are for instances of serve")
+	}
+	if s.PinEvery > 0 && !s.hasPlane() {
+		return errors.New("pinEvery is for several cells")
+	}
+	if s.Functions > 1 && s.Shape != Lambda {
+		return errors.New("functions is for Lambda environments")
+	}
+	if s.BehindAuthorizer > 0 && s.Shape != Serve {
+		return errors.New("behindAuthorizer is for instances of serve")
+	}
 	if s.SampleEvery > 1 && s.Shape != Lambda {
 		return errors.New("sampleEvery is for Lambda environments: requests that are not decided only occupy them")
 	}
 	return s.checkFaults()
 }
 
-// mostProcesses returns how many processes there are at most at once.
+// mostProcesses returns the largest number of processes that run at one time.
 func (s *Scenario) mostProcesses() int {
-	n := s.Instances
+	n := s.Instances * s.mostCells()
 	for i := range s.Faults {
 		if f := &s.Faults[i]; f.Kind == InstancesJoin {
 			n += len(f.Instances)
@@ -155,7 +222,7 @@ func (s *Scenario) mostProcesses() int {
 	return n
 }
 
-// loads returns the tenants: those of the plans file, or made-up ones.
+// loads returns the tenants: those of the plans file, or ones that are made up.
 func (s *Scenario) loads(o *Options) ([]load, error) {
 	if o.Config != nil {
 		return s.configured(o)
@@ -179,7 +246,8 @@ func (s *Scenario) loads(o *Options) ([]load, error) {
 		if one == nil {
 			var err error
 			one, err = limit.New(limit.Limit{ID: "requests", OnStoreFailure: limit.Backstop,
-				Tiers: []limit.Tier{{Algorithm: s.Limits.Algorithm, Period: s.Limits.Period, Threshold: units}}})
+				AlignOwner: s.Limits.AlignTenant,
+				Tiers:      []limit.Tier{{Algorithm: s.Limits.Algorithm, Period: s.Limits.Period, Threshold: units}}})
 			if err != nil {
 				return nil, err
 			}
@@ -190,10 +258,11 @@ func (s *Scenario) loads(o *Options) ([]load, error) {
 	return loads, nil
 }
 
-// sampled reports whether the requests of a tenant are decided: those in the middle of each SampleEvery tenants.
+// sampled reports whether the requests of a tenant are decided. Of each SampleEvery tenants, that is the one in the
+// middle.
 func (s *Scenario) sampled(tenant int) bool { return tenant%s.SampleEvery == s.SampleEvery/2 }
 
-// setRates gives each tenant its part of the requests.
+// setRates divides the requests among the tenants.
 func (s *Scenario) setRates(loads []load) {
 	sum := 0.0
 	for i := range loads {
@@ -213,6 +282,11 @@ func (s *Scenario) configured(o *Options) ([]load, error) {
 		return nil, errors.New("the plans have no tenants")
 	}
 	loads := make([]load, len(all))
+	if s.hasPlane() {
+		if err := readDocuments(loads, all, o.Documents); err != nil {
+			return nil, err
+		}
+	}
 	s.setRates(loads)
 	limited := false
 	for i, t := range all {
@@ -226,43 +300,92 @@ func (s *Scenario) configured(o *Options) ([]load, error) {
 	return loads, nil
 }
 
+// readDocuments fills in what the control tables have of the tenants.
+func readDocuments(loads []load, all []*plan.Tenant, documents []plan.Document) error {
+	known := map[string]*plan.Document{}
+	for i := range documents {
+		if documents[i].Kind == plan.KindTenant {
+			known[documents[i].ID] = &documents[i]
+		}
+	}
+	for i, t := range all {
+		d := known[t.ID]
+		if d == nil {
+			return fmt.Errorf("the document of tenant %s is missing", t.ID)
+		}
+		var own struct{ Overrides, Boosts json.RawMessage }
+		if err := json.Unmarshal(d.Body, &own); err != nil {
+			return fmt.Errorf("tenant %s: %w", t.ID, err)
+		}
+		loads[i].document, loads[i].planID = d.Body, t.Plan
+		loads[i].own = own.Overrides != nil || own.Boosts != nil
+	}
+	return nil
+}
+
 // Fault is something that goes wrong.
 type Fault struct {
 	Kind      FaultKind
 	At        time.Duration // since the beginning of the run
 	For       time.Duration // how long it lasts
-	Instances []int         // whom it concerns, by number from 0
-	Factor    float64       // how many times as slow, or as many requests
+	Instances []int         // which instances it concerns, by number from 0
+	Factor    float64       // by which service times, or the rate of requests, are multiplied
 	By        time.Duration // by how much a clock is ahead of the true time; below 0: behind
-	PerSecond int64         // calls that each shard takes
+	PerSecond int64         // how many calls each node accepts, or how many write units each partition takes
 	Loses     bool          // the counters are lost
 	Tenant    int           // by number from 1; 0: all
+
+	// Cell is whom it concerns, by number from 1; 0: all cells.
+	Cell int `json:",omitempty"`
+
+	// TrafficAfter is how long after the beginning requests move away from a lost cell, or begin to come to a new one.
+	// RemovedAfter is how long after the loss an operator removes the cell by force, and pins its tenants to others;
+	// 0: never.
+	TrafficAfter, RemovedAfter time.Duration `json:",omitempty"`
 }
 
-// FaultKind is what goes wrong.
+// FaultKind names what goes wrong.
 type FaultKind string
 
 // The kinds of faults.
 const (
 	RedisFailover  FaultKind = "redisFailover"  // the primary does not answer until a replica takes over
-	StoreAway      FaultKind = "storeAway"      // no call is answered
-	StoreSlow      FaultKind = "storeSlow"      // service takes longer
-	StoreThrottles FaultKind = "storeThrottles" // calls above a rate are refused
+	StoreAway      FaultKind = "storeAway"      // the store answers no call
+	StoreSlow      FaultKind = "storeSlow"      // the service of a call takes longer
+	StoreThrottles FaultKind = "storeThrottles" // nodes or partitions refuse calls above a rate
 
-	// ClockSkew sets the clocks of instances. The simulation gives a process one clock for the time of day and for
-	// pauses, so it cannot set a clock back as an operating system does, which leaves the monotonic clock alone.
+	// ClockSkew changes the clocks of instances. A simulated process has one clock, both for the time of day and for
+	// waits. So the simulation cannot set a clock back in the way of an operating system, which leaves the monotonic
+	// clock unchanged.
 	ClockSkew     FaultKind = "clockSkew"
-	InstancesDie  FaultKind = "instancesDie" // without giving back what they lease
+	InstancesDie  FaultKind = "instancesDie" // the instances do not return their leases
 	InstancesJoin FaultKind = "instancesJoin"
 	RetryStorm    FaultKind = "retryStorm" // clients ask more often
+
+	CellLost  FaultKind = "cellLost"  // its instances and its store end
+	CellJoins FaultKind = "cellJoins" // a new cell, whose number is the next one
+
+	// PoisonedConfiguration writes documents that do not compile in place of plans, and later the right ones again.
+	PoisonedConfiguration FaultKind = "poisonedConfiguration"
+
+	// ConfigurationAway lets the table of configuration of a cell answer neither instances nor the cell's applier.
+	ConfigurationAway FaultKind = "configurationAway"
 )
+
+// FaultKinds returns all kinds of faults.
+func FaultKinds() []FaultKind {
+	return []FaultKind{RedisFailover, StoreAway, StoreSlow, StoreThrottles, ClockSkew, InstancesDie, InstancesJoin,
+		RetryStorm, CellLost, CellJoins, PoisonedConfiguration, ConfigurationAway}
+}
+
+// ofPlane reports whether a fault needs a control plane.
+func (k FaultKind) ofPlane() bool {
+	return k == CellLost || k == CellJoins || k == PoisonedConfiguration || k == ConfigurationAway
+}
 
 // checkFaults returns an error that names the first fault that is impossible.
 func (s *Scenario) checkFaults() error {
-	alive := make([]bool, s.Instances, s.mostProcesses())
-	for i := range alive {
-		alive[i] = true
-	}
+	running := newRunning(s)
 	order := make([]int, len(s.Faults))
 	for i := range order {
 		order[i] = i
@@ -272,7 +395,10 @@ func (s *Scenario) checkFaults() error {
 		f := &s.Faults[i]
 		err := f.check(s)
 		if err == nil {
-			alive, err = f.checkInstances(alive)
+			err = running.checkCell(f)
+		}
+		if err == nil {
+			err = running.checkInstances(f)
 		}
 		if err != nil {
 			return fmt.Errorf("faults[%d], %s at %s: %w", i, f.Kind, f.At, err)
@@ -282,7 +408,6 @@ func (s *Scenario) checkFaults() error {
 }
 
 func (f *Fault) check(s *Scenario) error {
-	lasts := f.For > 0
 	switch {
 	case f.At < 0 || f.At > s.WarmUp+s.Measured:
 		return fmt.Errorf("at is outside the run, 0s..%s", s.WarmUp+s.Measured)
@@ -290,7 +415,23 @@ func (f *Fault) check(s *Scenario) error {
 		return fmt.Errorf("for %s is outside 0s..%s", f.For, maxLength)
 	}
 	switch f.Kind {
-	case RedisFailover, StoreAway:
+	case CellLost, CellJoins:
+		return f.checkTimes()
+	case ClockSkew, InstancesDie, InstancesJoin:
+		return f.checkKind(s)
+	case RedisFailover, StoreAway, StoreSlow, StoreThrottles, RetryStorm, PoisonedConfiguration, ConfigurationAway:
+		return f.checkLasting(s)
+	}
+	return errors.New("there is no such kind of fault")
+}
+
+// checkLasting checks what a fault that has an end has.
+func (f *Fault) checkLasting(s *Scenario) error {
+	if s.Store == DynamoDB && (f.Kind == RedisFailover || f.Loses) {
+		return errors.New("it is about nodes of Redis, and the store is dynamodb, which keeps its counters: see " +
+			"storeAway, storeSlow and storeThrottles")
+	}
+	switch f.Kind {
 	case StoreSlow, RetryStorm:
 		if f.Factor <= 0 || f.Factor > 1e6 {
 			return fmt.Errorf("factor %g is outside 0..1000000", f.Factor)
@@ -302,13 +443,32 @@ func (f *Fault) check(s *Scenario) error {
 		if f.PerSecond < 1 {
 			return fmt.Errorf("perSecond %d is below 1", f.PerSecond)
 		}
-	case ClockSkew, InstancesDie, InstancesJoin:
-		return f.checkKind(s)
+	case PoisonedConfiguration:
+		if most := s.Tenants; f.Tenant < 0 || most > 0 && f.Tenant > most {
+			return fmt.Errorf("there is no tenant %d", f.Tenant)
+		}
 	default:
-		return fmt.Errorf("there is no such kind of fault")
 	}
-	if !lasts {
+	if f.TrafficAfter != 0 || f.RemovedAfter != 0 {
+		return errors.New("trafficAfter and removedAfter are for a cell that is lost or joins")
+	}
+	if f.For == 0 {
 		return errors.New("for is missing: how long it lasts")
+	}
+	return nil
+}
+
+// checkTimes checks what a fault of a whole cell has.
+func (f *Fault) checkTimes() error {
+	switch {
+	case f.For > 0:
+		return errors.New("it has no end: a lost cell does not come back, and a new one stays")
+	case f.TrafficAfter <= 0 || f.TrafficAfter > maxLength:
+		return errors.New("trafficAfter is missing: when its requests move")
+	case f.RemovedAfter < 0 || f.RemovedAfter > maxLength:
+		return fmt.Errorf("removedAfter %s is outside 0s..%s", f.RemovedAfter, maxLength)
+	case f.RemovedAfter > 0 && f.Kind != CellLost:
+		return errors.New("removedAfter is for a cell that is lost")
 	}
 	return nil
 }
@@ -327,32 +487,100 @@ func (f *Fault) checkKind(s *Scenario) error {
 	return nil
 }
 
-// checkInstances follows who is alive.
-func (f *Fault) checkInstances(alive []bool) ([]bool, error) {
+// running follows which cells and instances run while the faults of a scenario are checked in their order.
+type running struct {
+	instances []bool
+	cells     []bool
+	perCell   int  // instances
+	several   bool // there are cells
+}
+
+func newRunning(s *Scenario) *running {
+	r := &running{perCell: s.Instances, several: s.hasPlane()}
+	for range s.Cells {
+		r.addCell()
+	}
+	return r
+}
+
+func (r *running) addCell() {
+	r.cells = append(r.cells, true)
+	for range r.perCell {
+		r.instances = append(r.instances, true)
+	}
+}
+
+// checkCell checks the cell that a fault concerns, and whether it runs.
+func (r *running) checkCell(f *Fault) error {
+	switch f.Kind {
+	case ClockSkew, InstancesDie, InstancesJoin, RetryStorm, PoisonedConfiguration:
+		if f.Cell != 0 {
+			return errors.New("it does not concern single cells")
+		}
+		return nil
+	case CellJoins:
+		if f.Cell != len(r.cells)+1 {
+			return fmt.Errorf("the number of the new cell is %d, want the next one, %d", f.Cell, len(r.cells)+1)
+		}
+		if len(r.cells) == maxCells {
+			return fmt.Errorf("there are %d cells already", maxCells)
+		}
+		r.addCell()
+		return nil
+	case RedisFailover, StoreAway, StoreSlow, StoreThrottles, CellLost, ConfigurationAway:
+	}
+	switch {
+	case f.Cell == 0 && f.Kind == CellLost:
+		return errors.New("cell is missing: which one is lost")
+	case f.Cell == 0:
+		return nil
+	case f.Cell < 0 || f.Cell > len(r.cells):
+		return fmt.Errorf("there is no cell %d", f.Cell)
+	case !r.cells[f.Cell-1]:
+		return fmt.Errorf("cell %d was lost before", f.Cell)
+	}
+	if f.Kind != CellLost {
+		return nil
+	}
+	r.cells[f.Cell-1] = false
+	if !slices.Contains(r.cells, true) {
+		return fmt.Errorf("cell %d is the last one", f.Cell)
+	}
+	for i := range r.perCell {
+		r.instances[(f.Cell-1)*r.perCell+i] = false
+	}
+	return nil
+}
+
+// checkInstances checks the instances that a fault concerns, and whether they run.
+func (r *running) checkInstances(f *Fault) error {
 	switch f.Kind {
 	case ClockSkew, InstancesDie, InstancesJoin:
 	default:
 		if len(f.Instances) > 0 {
-			return alive, errors.New("it does not concern single instances")
+			return errors.New("it does not concern single instances")
 		}
-		return alive, nil
+		return nil
 	}
 	if len(f.Instances) == 0 {
-		return alive, errors.New("instances is missing: whom it concerns")
+		return errors.New("instances is missing: whom it concerns")
 	}
 	for _, n := range f.Instances {
+		last := len(r.instances)
 		switch {
-		case n < 0 || n > len(alive) || n == len(alive) && f.Kind != InstancesJoin:
-			return alive, fmt.Errorf("there is no instance %d", n)
-		case n == len(alive):
-			alive = append(alive, true)
-		case f.Kind == InstancesJoin && alive[n]:
-			return alive, fmt.Errorf("instance %d runs already", n)
-		case f.Kind != InstancesJoin && !alive[n]:
-			return alive, fmt.Errorf("instance %d does not run", n)
+		case n < 0 || n > last || n == last && (f.Kind != InstancesJoin || r.several):
+			return fmt.Errorf("there is no instance %d", n)
+		case n == last:
+			r.instances = append(r.instances, true)
+		case r.several && !r.cells[n/r.perCell]:
+			return fmt.Errorf("instance %d is of cell %d, which was lost before", n, n/r.perCell+1)
+		case f.Kind == InstancesJoin && r.instances[n]:
+			return fmt.Errorf("instance %d runs already", n)
+		case f.Kind != InstancesJoin && !r.instances[n]:
+			return fmt.Errorf("instance %d does not run", n)
 		default:
-			alive[n] = f.Kind != InstancesDie
+			r.instances[n] = f.Kind != InstancesDie
 		}
 	}
-	return alive, nil
+	return nil
 }

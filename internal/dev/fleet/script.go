@@ -12,9 +12,9 @@ import (
 	"github.com/sluicelimits/sluice/internal/dev/fleet/judge"
 )
 
-// ReadScript reads a scenario from a YAML or JSON file, strictly. The error is a *configfile.Error with all that is
-// wrong in the file, each with its line and column. What is impossible as a whole, such as an instance that dies twice,
-// is named with the number of its fault.
+// ReadScript reads a scenario from a YAML or JSON file, strictly. The error is a *configfile.Error with everything that
+// is wrong in the file, each with its line and column. An error about the scenario as a whole, such as an instance that
+// dies twice, names the number of the fault.
 func ReadScript(name string, data []byte) (*Scenario, error) {
 	r := &scriptReader{s: &Scenario{Name: strings.TrimSuffix(name, ".yaml")}}
 	r.MaxBytes = 1 << 20
@@ -38,11 +38,11 @@ type scriptReader struct {
 	configfile.Reader
 	s      *Scenario
 	root   configfile.Place
-	faults []configfile.Place // where each begins
+	faults []configfile.Place // the place of each fault
 }
 
-// faultAt returns the place of the fault that an error of Scenario.check names, and what is wrong with it. Of other
-// errors the place is that of the whole script.
+// faultAt returns the place of the fault that an error of Scenario.check names, and the error without that name. For
+// other errors it returns the place of the whole script.
 func (r *scriptReader) faultAt(err error) (at configfile.Place, message string) {
 	for i, at := range r.faults {
 		if message, ok := strings.CutPrefix(err.Error(), "faults["+strconv.Itoa(i)+"], "); ok {
@@ -54,13 +54,13 @@ func (r *scriptReader) faultAt(err error) (at configfile.Place, message string) 
 
 var (
 	scriptSchema = &configfile.Schema{What: "a scenario", Keys: []string{"about", "rampUp", "warmUp", "measured",
-		"shape",
-		"instances", "affinity", "shards", "leaseLife", "placement", "busy", "idleDeath", "sampleEvery", "tenants",
-		"requestsPerSecond", "zipf", "dailySwing", "day", "limits", "faults"}}
+		"shape", "store", "cells", "pinEvery", "instances", "affinity", "shards", "leaseLife", "placement", "busy",
+		"idleDeath", "functions", "behindAuthorizer", "sampleEvery", "tenants", "requestsPerSecond", "zipf",
+		"dailySwing", "day", "limits", "faults"}}
 	limitsSchema = &configfile.Schema{What: "limits", Keys: []string{"algorithm", "period", "low", "high", "ample",
-		"scarce", "bindEvery"}}
+		"scarce", "bindEvery", "align"}}
 	faultSchema = &configfile.Schema{What: "a fault", Keys: []string{"kind", "at", "for", "instances", "factor", "by",
-		"perSecond", "loses", "tenant"}}
+		"perSecond", "loses", "tenant", "cell", "trafficAfter", "removedAfter"}}
 )
 
 func (r *scriptReader) scenario(v configfile.Value) {
@@ -73,12 +73,14 @@ func (r *scriptReader) scenario(v configfile.Value) {
 	r.Required(o, "requestsPerSecond", "how often all tenants ask")
 	s := r.s
 	durations := map[string]*time.Duration{"rampUp": &s.RampUp, "warmUp": &s.WarmUp, "measured": &s.Measured,
-		"leaseLife": &s.LeaseLife, "busy": &s.Busy, "idleDeath": &s.IdleDeath, "day": &s.Day}
+		"leaseLife": &s.LeaseLife, "busy": &s.Busy, "idleDeath": &s.IdleDeath, "day": &s.Day,
+		"behindAuthorizer": &s.BehindAuthorizer}
 	counts := map[string]struct {
 		to   *int
 		most int64
 	}{"instances": {&s.Instances, maxInstances}, "affinity": {&s.Affinity, maxInstances},
-		"shards":      {&s.Shards, maxShards},
+		"shards": {&s.Shards, maxShards}, "cells": {&s.Cells, maxCells}, "pinEvery": {&s.PinEvery, maxTenants},
+		"functions":   {&s.Functions, maxInstances},
 		"sampleEvery": {&s.SampleEvery, maxTenants}, "tenants": {&s.Tenants, maxTenants}}
 	numbers := map[string]*float64{"requestsPerSecond": &s.Requests, "zipf": &s.Zipf, "dailySwing": &s.DailySwing}
 	for _, e := range o.Entries {
@@ -87,6 +89,8 @@ func (r *scriptReader) scenario(v configfile.Value) {
 			s.About, _ = r.Text(e.Value)
 		case "shape":
 			s.Shape = Shape(r.word(e.Value, "serve", "lambda"))
+		case "store":
+			s.Store = Store(r.word(e.Value, "redis", "dynamodb"))
 		case "placement":
 			s.Placement = Placement(r.word(e.Value, "mostRecent", "roundRobin"))
 		case "limits":
@@ -122,6 +126,8 @@ func (r *scriptReader) limits(v configfile.Value) {
 			if l.Period = r.duration(e.Value); l.Period%time.Second != 0 || l.Period == 0 {
 				r.Problem(e.Value, "want whole seconds, at least one")
 			}
+		case "align":
+			l.AlignTenant = r.word(e.Value, "clock", "tenant") == 1
 		case "low":
 			l.Low = r.positive(e.Value)
 		case "high":
@@ -151,8 +157,10 @@ func (r *scriptReader) fault(v configfile.Value) (f Fault) {
 	for _, e := range o.Entries {
 		switch e.Key {
 		case "kind":
-			kinds := []string{string(RedisFailover), string(StoreAway), string(StoreSlow), string(StoreThrottles),
-				string(ClockSkew), string(InstancesDie), string(InstancesJoin), string(RetryStorm)}
+			kinds := make([]string, 0, len(FaultKinds()))
+			for _, kind := range FaultKinds() {
+				kinds = append(kinds, string(kind))
+			}
 			f.Kind = FaultKind(kinds[r.word(e.Value, kinds...)])
 		case "at":
 			f.At = r.duration(e.Value)
@@ -168,6 +176,12 @@ func (r *scriptReader) fault(v configfile.Value) (f Fault) {
 			f.Loses, _ = r.Boolean(e.Value)
 		case "tenant":
 			f.Tenant = r.count(e.Value, maxTenants)
+		case "cell":
+			f.Cell = r.count(e.Value, maxCells)
+		case "trafficAfter":
+			f.TrafficAfter = r.duration(e.Value)
+		case "removedAfter":
+			f.RemovedAfter = r.duration(e.Value)
 		case "instances":
 			all, _ := r.List(e.Value, "instances")
 			for _, n := range all {
@@ -179,7 +193,7 @@ func (r *scriptReader) fault(v configfile.Value) (f Fault) {
 	return f
 }
 
-// word returns which of some words the value is, and 0 if it is none.
+// word returns the index in words of the value, and 0 if the value is none of them.
 func (r *scriptReader) word(v configfile.Value, words ...string) int {
 	text, ok := r.Text(v)
 	if !ok {

@@ -6,58 +6,67 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/sluicelimits/sluice/internal/dev/fleet/dynamotable"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
 )
 
-// Errors of the simulated store. None of them says that the store answered.
+// Errors of the simulated store, for calls that got no answer.
 var (
 	errNoReply   = fmt.Errorf("simulated Redis: no reply in time: %w", context.DeadlineExceeded)
 	errThrottled = errors.New("simulated Redis: refused, since it is asked too often")
 )
 
-// shardBytes bounds the counters of one shard: more than a million tenants with one limit.
+// shardBytes bounds the memory of the counters of one shard. It holds more than a million tenants with one limit.
 const shardBytes = 1 << 30
 
-// shard is one node of the simulated Redis: the real store in memory, which answers one call after the other.
+// shard is one node of the simulated Redis: the real store in memory, which serves one call after the other. If the
+// store is DynamoDB, it is a partition of the table.
 type shard struct {
+	partition
+
+	cell   *cell
 	store  *memory.Store
-	freeAt int64 // ns; when the calls that have arrived are done
+	freeAt int64 // when all calls that have arrived will be done, ns
 
-	away      bool    // no call arrives
-	slower    float64 // service takes so many times as long
-	throttled int64   // calls that are taken in a second; 0: all
-	taken     int64   // calls in this second, while throttled
-	second    int64   // which second that is
+	away      bool    // calls do not arrive
+	slower    float64 // factor of the service time
+	throttled int64   // calls that are accepted in a second; 0: all
+	taken     int64   // calls accepted in the present second, while throttled; of a partition, its units as read units
+	second    int64   // number of the present second
 
-	ops       int64 // of the measured time
-	tenantOps int64 // of ops, those about tenants
+	ops       int64 // calls in the measured time
+	tenantOps int64 // those of ops that are about tenants
 	opsBefore int64 // ops at the beginning of the present second
-	peak      int64 // most ops in one second
+	peak      int64 // the largest number of calls in one second
 }
 
-func newShard() (*shard, error) {
-	s := &shard{slower: 1}
+func newShard(c *cell, store Store) (*shard, error) {
+	s := &shard{cell: c, slower: 1}
+	if store == DynamoDB {
+		s.table = dynamotable.New()
+		return s, nil
+	}
 	return s, s.forget()
 }
 
-// forget begins with no counters, as a replica that has received none.
+// forget discards all counters, as if a replica took over that had received none of them.
 func (s *shard) forget() (err error) {
 	s.store, err = memory.New(memory.Config{MaxBytes: shardBytes, OneBudget: true})
 	return err
 }
 
-// storeCall is one call of the simulated store. It lies on the stack of the worker that waits for it.
+// storeCall is one call to the simulated store. It lies on the stack of the worker that waits for it.
 type storeCall struct {
 	worker *worker
 	shard  *shard
-	tenant *tenant // whose counters; nil for those of the processes themselves
+	tenant *tenant // whose counters the call is about; nil for those of the processes themselves
 	req    *limit.Request
 	d      *limit.Decision
 	peek   bool
-	turn   int64 // calls about the tenant that had arrived when this one was sent
-	sent   int64 // ns
-	oneWay int64 // ns
+	turn   int64 // how many calls about the tenant had arrived when this one was sent
+	sent   int64 // when it was sent, ns
+	oneWay int64 // the time for one way of the round trip, ns
 	err    error
 }
 
@@ -71,12 +80,12 @@ func (port) Accepts(*limit.Limit) error { return nil }
 
 // Decide implements [limit.Store].
 func (p port) Decide(_ context.Context, req *limit.Request, _ time.Time, d *limit.Decision) error {
-	return p.process.run.callStore(req, d, false)
+	return p.process.run.callStore(p.process.cell, req, d, false)
 }
 
 // Peek implements [limit.Store].
 func (p port) Peek(_ context.Context, req *limit.Request, _ time.Time, d *limit.Decision) error {
-	return p.process.run.callStore(req, d, true)
+	return p.process.run.callStore(p.process.cell, req, d, true)
 }
 
 // Refund implements [limit.Store]. Simulated clients ask for no refunds.
@@ -84,8 +93,8 @@ func (port) Refund(context.Context, *limit.Receipt, int64, time.Time) (limit.Ref
 	return limit.Refund{}, errors.New("simulated Redis: there are no refunds")
 }
 
-// callStore sends a call, and waits for its reply or its deadline.
-func (r *run) callStore(req *limit.Request, d *limit.Decision, peek bool) error {
+// callStore sends a call to a cell's store, and waits for its reply or its deadline.
+func (r *run) callStore(to *cell, req *limit.Request, d *limit.Decision, peek bool) error {
 	c := &storeCall{worker: r.current, req: req, d: d, peek: peek, sent: r.now,
 		oneWay: r.costs.RoundTrip.Nanoseconds() / 2}
 	if req.Owner.Kind == limit.Tenant {
@@ -93,13 +102,11 @@ func (r *run) callStore(req *limit.Request, d *limit.Decision, peek bool) error 
 			c.turn = c.tenant.arrived
 		}
 	}
-	c.shard = r.shardOf(req.Owner.Name)
+	c.shard = to.shardOf(req.Owner.Name)
 	r.queue.push(event{at: r.now + c.oneWay, call: c})
 	r.park()
 	return c.err
 }
-
-func (r *run) shardOf(owner string) *shard { return r.shards[hashName(owner)%uint64(len(r.shards))] }
 
 // arrive serves a call that has come to its shard, and adds the event of its reply. What a call that waits longer than
 // its deadline has charged is charged, and nobody hears of it.
@@ -147,11 +154,11 @@ func (r *run) arrive(c *storeCall) {
 	r.queue.push(event{at: replied, resume: c.worker})
 }
 
-// maxBacklog is how long a queue of a shard may be. Calls wait for some milliseconds, so what is behind that is not
-// waited for any more, and only makes the queue longer.
+// maxBacklog bounds the queue of a shard, in time. Callers wait for some milliseconds only, so a call further back
+// would be served for nobody, and would only make the queue longer.
 const maxBacklog = time.Second
 
-// throttles reports whether a call that has arrived is refused.
+// throttles reports whether the shard refuses a call that has arrived.
 func (s *shard) throttles(now int64) bool {
 	if s.throttled == 0 {
 		return false
@@ -163,8 +170,8 @@ func (s *shard) throttles(now int64) bool {
 	return s.taken > s.throttled
 }
 
-// hashName is the hash by which the simulation distributes names: FNV-1a, mixed so that the low bits are as good as
-// the high ones.
+// hashName returns the hash by which the simulation assigns names: FNV-1a, mixed so that the low bits are as evenly
+// distributed as the high ones.
 func hashName(name string) uint64 {
 	h := uint64(14695981039346656037)
 	for i := range len(name) {

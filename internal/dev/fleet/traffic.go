@@ -2,43 +2,59 @@ package fleet
 
 import (
 	"errors"
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"time"
 )
 
-// traffic is the requests of all tenants: a Poisson process whose rate changes every rateStep with the daily curve and
-// with faults. Each request is of a tenant with a probability in proportion to the tenant's demand.
+// traffic generates the requests of all tenants: a Poisson process whose rate changes every rateStep, with the daily
+// curve and with faults. The tenant of each request is random, in proportion to the demand of the tenants.
 type traffic struct {
 	random *rand.Rand
-	rate   float64 // requests per ns, without the factors
-	factor float64 // of the present step
+	rate   float64 // requests per ns, before factor is applied
+	factor float64 // by which the present step multiplies rate
 	next   int64   // when the next request comes, ns
 
-	// The alias method (Walker, 1974): a slot is chosen at random, and then the slot's own tenant or its alias.
+	// The tables of the alias method (Walker, 1974): a slot is chosen at random, and then either the slot's own tenant
+	// or its alias.
 	keep  []uint32 // the slot's own tenant is taken if 32 random bits are below this
 	alias []int32
 
 	curve  *Scenario
 	storms []storm
 	step   int64 // when the present step ends, ns
-	bits   rand.PCG
+
+	recorded []Arrival      // the requests to come, in place of generated ones; nil: requests are generated
+	numbers  map[string]int // the tenants of recorded requests, by name
+	busy     time.Duration  // how long the present request takes, if it is a recorded one; 0: as the scenario says
+
+	// The random numbers that choose tenants and processes are drawn ahead of their use, so that touchNext knows the
+	// next ones.
+	bits  rand.PCG
+	drawn [ringSize]uint64
+	first int // index in drawn of the next number
 }
 
-// storm is a time in which the clients of all tenants, or of one, ask more often.
+const ringSize = 64 // a power of two
+
+// storm is a time in which the clients of one tenant, or of all, send more requests.
 type storm struct {
 	from, until int64 // ns
 	factor      float64
-	tenant      int     // below 0: all
-	share       float64 // of the tenant in all requests
+	tenant      int     // number of the tenant; below 0: all tenants
+	share       float64 // which part of all requests are the tenant's
 }
 
-// rateStep is how often the rate follows the daily curve, ns.
+// rateStep is how often the rate is adapted to the daily curve, ns.
 const rateStep = int64(100 * time.Millisecond)
 
 func (t *traffic) init(s *Scenario, loads []load, random *rand.Rand) error {
 	t.random, t.curve = random, s
 	t.bits.Seed(random.Uint64(), random.Uint64())
+	for i := range t.drawn {
+		t.drawn[i] = t.bits.Uint64()
+	}
 	sum := 0.0
 	for i := range loads {
 		sum += loads[i].rate
@@ -81,10 +97,24 @@ func (t *traffic) fillAliases(loads []load, sum float64) {
 }
 
 // fast returns 64 random bits.
-func (t *traffic) fast() uint64 { return t.bits.Uint64() }
+func (t *traffic) fast() uint64 {
+	u := t.drawn[t.first]
+	t.drawn[t.first] = t.bits.Uint64()
+	t.first = (t.first + 1) % ringSize
+	return u
+}
 
-// take returns whose request comes now, and makes the next.
+// ahead returns the random bits that fast will return after n other calls. n is below ringSize.
+func (t *traffic) ahead(n int) uint64 { return t.drawn[(t.first+n)%ringSize] }
+
+// take returns the tenant whose request comes now, and draws the time of the next request.
 func (t *traffic) take(now int64) (tenant int) {
+	if t.recorded != nil {
+		tenant, t.busy = t.numbers[t.recorded[0].Tenant], t.recorded[0].Busy
+		t.recorded = t.recorded[1:]
+		t.nextRecorded()
+		return tenant
+	}
 	t.advance(now)
 	for i := range t.storms {
 		if s := &t.storms[i]; s.tenant >= 0 && now >= s.from && now < s.until {
@@ -94,7 +124,36 @@ func (t *traffic) take(now int64) (tenant int) {
 			}
 		}
 	}
-	u := t.bits.Uint64()
+	return t.tenantOf(t.fast())
+}
+
+// replay takes recorded requests, in the order of their times, in place of generated ones.
+func (t *traffic) replay(arrivals []Arrival, loads []load) error {
+	t.recorded, t.numbers = arrivals, make(map[string]int, len(loads))
+	for i := range loads {
+		t.numbers[loads[i].name] = i
+	}
+	last := time.Duration(0)
+	for i, a := range arrivals {
+		if _, ok := t.numbers[a.Tenant]; !ok || a.At < last || a.Busy < 0 {
+			return fmt.Errorf("request %d, of tenant %q at %s, is of an unknown tenant or out of order", i+1, a.Tenant,
+				a.At)
+		}
+		last = a.At
+	}
+	t.nextRecorded()
+	return nil
+}
+
+func (t *traffic) nextRecorded() {
+	t.next = math.MaxInt64
+	if len(t.recorded) > 0 {
+		t.next = t.recorded[0].At.Nanoseconds()
+	}
+}
+
+// tenantOf returns the tenant that the random bits u choose.
+func (t *traffic) tenantOf(u uint64) int {
 	slot := u >> 32 * uint64(len(t.keep)) >> 32
 	if uint32(u) < t.keep[slot] {
 		return int(slot)
@@ -102,7 +161,7 @@ func (t *traffic) take(now int64) (tenant int) {
 	return int(t.alias[slot])
 }
 
-// share returns which part of all requests are a tenant's, from the tables of the alias method.
+// share returns which part of all requests are a tenant's, computed from the tables of the alias method.
 func (t *traffic) share(tenant int) float64 {
 	sum := 0.0
 	for i := range t.keep {
@@ -117,7 +176,7 @@ func (t *traffic) share(tenant int) float64 {
 	return sum / float64(len(t.keep))
 }
 
-// advance draws the time of the next request after one.
+// advance draws the time of the first request after a time.
 func (t *traffic) advance(from int64) {
 	at := from
 	for {
@@ -132,11 +191,11 @@ func (t *traffic) advance(from int64) {
 			t.next = int64(next)
 			return
 		}
-		at = t.step // a Poisson process has no memory: from the change of the rate on, it is drawn anew
+		at = t.step // a Poisson process has no memory: the next request can be drawn anew when the rate changes
 	}
 }
 
-// follow sets the factor of the step that begins at a time.
+// follow sets the factor of the step that begins at the given time.
 func (t *traffic) follow(at int64) {
 	t.step = (at/rateStep + 1) * rateStep
 	t.factor = 1
@@ -158,8 +217,11 @@ func (t *traffic) follow(at int64) {
 	}
 }
 
-// changeRate draws the next request anew, since the rate changes now.
+// changeRate draws the time of the next request anew, because the rate changes now.
 func (t *traffic) changeRate(now int64) {
+	if t.recorded != nil {
+		return
+	}
 	t.step = now
 	t.advance(now)
 }

@@ -33,8 +33,8 @@ import (
 
 var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
-// evil is a tenant's id that would be a list, markup and no ASCII in a header, if it left unencoded. (Plans files have
-// no control characters in ids; TestEncode has them.)
+// evil is the id of a tenant which, if it were not encoded, would be read in a header as a list, as markup or as text
+// that is not ASCII. (Plans files do not allow control characters in ids; TestEncode tests them.)
 const evil = "a%0d%0aX-Evil: 1, \"b\"<script>é\u2028\U0001F600"
 
 const plans = `
@@ -63,7 +63,7 @@ func plansText(extra string) []byte {
 	return []byte(text + extra)
 }
 
-// clock is a time that a test sets.
+// clock is a clock that a test sets.
 type clock struct {
 	mu sync.Mutex
 	t  time.Time
@@ -126,7 +126,7 @@ func (f *fixture) serve(t *testing.T) string {
 		t.Fatal(err)
 	}
 	s := front.NewServer(f.Gateway, 0, f.log)
-	go func() { _ = s.Serve(ln) }() // ends with Close
+	go func() { _ = s.Serve(ln) }() // until Close
 	t.Cleanup(func() { _ = s.Close() })
 	return "http://" + ln.Addr().String()
 }
@@ -145,7 +145,7 @@ type reply struct {
 	}
 }
 
-// do sends a request; header is name, value, name, value…
+// do sends a request. The header arguments are name, value, name, value and so on.
 func do(t *testing.T, method, target string, body io.Reader, header ...string) reply {
 	t.Helper()
 	req, err := http.NewRequest(method, target, body)
@@ -175,7 +175,8 @@ func do(t *testing.T, method, target string, body io.Reader, header ...string) r
 
 func key(tenant string) string { return identity.ExampleKey(tenant) }
 
-// want checks the status, and that an answer of ours is a problem with exposed, well-formed headers.
+// want checks the status. For an answer of the gateway itself, it also checks that the body is a problem and that the
+// headers are well-formed and exposed to scripts.
 func (r reply) want(t *testing.T, status int) reply {
 	t.Helper()
 	if r.StatusCode != status {
@@ -187,20 +188,20 @@ func (r reply) want(t *testing.T, status int) reply {
 	for _, name := range []string{"RateLimit", "RateLimit-Policy"} {
 		if v := r.Header.Values(name); len(v) > 0 {
 			if list, err := httpsfv.UnmarshalList(v); err != nil || len(list) == 0 {
-				t.Errorf("%s: %q is not a structured list: %v", name, v, err)
+				t.Errorf("header %s: %q is not a structured list: %v", name, v, err)
 			}
 		}
 	}
 	if status >= 400 {
 		if r.Header.Get("Content-Type") != "application/problem+json" || r.body.Status != status ||
 			r.body.Type == "" || r.body.Instance == "" {
-			t.Errorf("status %d is no problem: %v %s", status, r.Header, r.text)
+			t.Errorf("the body of status %d is not a problem: %v %s", status, r.Header, r.text)
 		}
 	}
 	return r
 }
 
-// Guarantees what the README promises a newcomer: 200s with true headers, then a 429 whose times are right.
+// Guarantees what the README promises a new user: 200s with correct headers, then a 429 with correct times.
 func TestAllowedThenLimited(t *testing.T) {
 	f := newFixture(t, plansText(""), nil)
 	base := f.serve(t)
@@ -208,17 +209,17 @@ func TestAllowedThenLimited(t *testing.T) {
 		r := do(t, "GET", base+"/product/1", nil, "X-Api-Key", key("acme")).want(t, 200)
 		if got := r.Header.Get("X-RateLimit-Limit") + " " + r.Header.Get("X-RateLimit-Remaining") + " " +
 			r.Header.Get("X-RateLimit-Reset"); got != fmt.Sprintf("5 %d %d", left, 5-left) {
-			t.Errorf("limit, remaining, reset = %s; want 5 %d %d", got, left, 5-left)
+			t.Errorf("limit, remaining and reset are %s, want 5 %d %d", got, left, 5-left)
 		}
 		if strings.Contains(fmt.Sprint(r.Header), "hidden") {
-			t.Errorf("a shadow limit shows in %v", r.Header)
+			t.Errorf("the headers mention a shadow limit: %v", r.Header)
 		}
 	}
 	f.add(250 * time.Millisecond)
 	r := do(t, "GET", base+"/product/1", nil, "X-Api-Key", key("acme")).want(t, 429)
 	if r.Header.Get("Retry-After") != "1" || *r.body.RetryAfterMs != 750 ||
 		!slices.Equal(r.body.Violated, []string{"burst"}) || r.Header.Get("X-RateLimit-Remaining") != "0" {
-		t.Errorf("Retry-After %q, body %s", r.Header.Get("Retry-After"), r.text)
+		t.Errorf("the 429 has Retry-After %q, body %s", r.Header.Get("Retry-After"), r.text)
 	}
 	f.add(720 * time.Millisecond)
 	do(t, "GET", base+"/product/1", nil, "X-Api-Key", key("acme")).want(t, 429)
@@ -226,6 +227,7 @@ func TestAllowedThenLimited(t *testing.T) {
 	do(t, "GET", base+"/product/1", nil, "X-Api-Key", key("acme")).want(t, 200)
 }
 
+// Guarantees the status, the problem type and the headers of each answer of the gateway itself.
 func TestAnswers(t *testing.T) {
 	routes := "routes: [ { pathPattern: \"/product/*\" } ]\n"
 	for _, c := range []struct {
@@ -252,15 +254,16 @@ func TestAnswers(t *testing.T) {
 				t.Errorf("type %q, WWW-Authenticate %q; want …%s, %q", r.body.Type, r.Header.Get("WWW-Authenticate"),
 					c.typ, c.auth)
 			}
-			if r.Header.Get("RateLimit") == "" { // every attempt was charged to the ipLimit, and its headers say so
+			// every request is charged to the ipLimit, so even these answers have its headers
+			if r.Header.Get("RateLimit") == "" {
 				t.Errorf("no RateLimit header on a %d", c.status)
 			}
 		})
 	}
 }
 
-// Guarantees that a backend can believe X-Sluice-…: nothing a client sends survives, no name can become a header of its
-// own, and the credential stays here.
+// Guarantees that an upstream can rely on the X-Sluice headers: those that a client sends are removed, a tenant's id
+// cannot add a header, and the credential is not passed on.
 func TestUpstreamSeesOnlyOurWord(t *testing.T) {
 	var seen http.Header
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -268,7 +271,7 @@ func TestUpstreamSeesOnlyOurWord(t *testing.T) {
 		w.Header().Set("X-RateLimit-Limit", "999")
 		w.Header().Set("RateLimit", "not even a list")
 		w.Header().Set("Access-Control-Expose-Headers", "ETag")
-		w.WriteHeader(http.StatusEarlyHints) // an interim answer must not eat our headers
+		w.WriteHeader(http.StatusEarlyHints) // an interim answer, after which the gateway must still set its headers
 		w.WriteHeader(http.StatusTeapot)
 	}))
 	defer upstream.Close()
@@ -285,7 +288,7 @@ func TestUpstreamSeesOnlyOurWord(t *testing.T) {
 		!strings.HasPrefix(r.Header.Get("RateLimit"), `"burst"`) ||
 		len(r.Header.Values("RateLimit")) != 1 || !slices.Contains(r.Header.Values("Access-Control-Expose-Headers"),
 		"ETag") {
-		t.Errorf("status %d, headers %v", r.StatusCode, r.Header)
+		t.Errorf("status %d, headers %v; want the headers of the decision", r.StatusCode, r.Header)
 	}
 	for name := range seen {
 		switch {
@@ -301,17 +304,19 @@ func TestUpstreamSeesOnlyOurWord(t *testing.T) {
 		t.Errorf("tenant header %q decodes to %q, %v; want %q", seen["X-Sluice-Tenant"], back, err, evil)
 	}
 	if seen.Get("X-Forwarded-For") != "127.0.0.1" || seen.Get("X-Own") != "kept" {
-		t.Errorf("X-Forwarded-For %q, X-Own %q", seen.Get("X-Forwarded-For"), seen.Get("X-Own"))
+		t.Errorf("the upstream got X-Forwarded-For %q and X-Own %q", seen.Get("X-Forwarded-For"), seen.Get("X-Own"))
 	}
 }
 
+// Guarantees that a request is answered with 502 if the upstream cannot be reached, and that this answer still has the
+// headers of the decision.
 func TestUpstreamDown(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	u := &url.URL{Scheme: "http", Host: ln.Addr().String()}
-	ln.Close() // nobody listens there now
+	ln.Close() // now nobody listens at its address
 	base := newFixture(t, plansText(""), func(c *gateway.Config) { c.Upstream = u }).serve(t)
 	r := do(t, "GET", base+"/x", nil, "X-Api-Key", key("acme")).want(t, 502)
 	if r.Header.Get("X-RateLimit-Remaining") != "4" {
@@ -319,12 +324,13 @@ func TestUpstreamDown(t *testing.T) {
 	}
 }
 
+// Guarantees that a body above MaxBodyBytes gets 413, whether or not its length is declared.
 func TestBodyBound(t *testing.T) {
 	for name, u := range map[string]*url.URL{"echo": nil, "upstream": upstreamThatReads(t)} {
 		base := newFixture(t, plansText(""), func(c *gateway.Config) { c.MaxBodyBytes, c.Upstream = 1000, u }).serve(t)
 		do(t, "POST", base+"/x", strings.NewReader(strings.Repeat("x", 1000)), "X-Api-Key", key("acme")).want(t, 200)
 		do(t, "POST", base+"/x", strings.NewReader(strings.Repeat("x", 1001)), "X-Api-Key", key("acme")).want(t, 413)
-		chunked := io.MultiReader(strings.NewReader(strings.Repeat("x", 1001))) // of a length that is not told
+		chunked := io.MultiReader(strings.NewReader(strings.Repeat("x", 1001))) // without a declared length
 		if r := do(t, "POST", base+"/x", chunked, "X-Api-Key", key("acme")); r.StatusCode != 413 {
 			t.Errorf("%s: chunked body beyond the bound: %d, want 413: %s", name, r.StatusCode, r.text)
 		}
@@ -344,7 +350,7 @@ func upstreamThatReads(t *testing.T) *url.URL {
 	return u
 }
 
-// Guarantees that the live page, which names tenants and what they use, is not for everybody.
+// Guarantees that the live page, which shows the tenants and their requests, is served only to the configured audience.
 func TestLivePageAudience(t *testing.T) {
 	for _, c := range []struct {
 		name     string
@@ -386,7 +392,7 @@ func TestLivePageAudience(t *testing.T) {
 	}
 }
 
-// Guarantees that a defect costs one request and not the gateway, and that the caller learns nothing of it.
+// Guarantees that a panic ends one request but not the gateway, and that the answer reveals nothing about it.
 func TestPanicIsCaught(t *testing.T) {
 	f := newFixture(t, plansText(""), func(c *gateway.Config) {
 		c.LivePage = http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("secret detail") })
@@ -394,19 +400,19 @@ func TestPanicIsCaught(t *testing.T) {
 	base := f.serve(t)
 	r := do(t, "GET", base+"/_sluice/", nil).want(t, 500)
 	if strings.Contains(r.text, "secret") || f.Panics() != 1 || !strings.Contains(f.logs.String(), r.body.Instance) {
-		t.Errorf("body %s, %d panics, log %s", r.text, f.Panics(), f.logs)
+		t.Errorf("after a panic: body %s, %d panics counted, log %s", r.text, f.Panics(), f.logs)
 	}
 	do(t, "GET", base+"/x", nil, "X-Api-Key", key("acme")).want(t, 200)
 }
 
-// Guarantees that logs hold neither an address of a caller nor a key, whatever goes wrong.
+// Guarantees that no log line holds the address of a caller or a key, whichever error occurs.
 func TestLogsHoldNoAddressAndNoKey(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer ln.Close()
-	go func() { // an upstream that cuts every connection
+	go func() { // an upstream that closes every connection
 		for {
 			c, err := ln.Accept()
 			if err != nil {
@@ -443,7 +449,7 @@ func TestLogsHoldNoAddressAndNoKey(t *testing.T) {
 	text := f.logs.String()
 	if !strings.Contains(text, "denied") || !strings.Contains(text, "the upstream did not answer") ||
 		!strings.Contains(text, "panic") || !strings.Contains(text, "TLS handshake") {
-		t.Fatalf("the run did not log what it should have: %s", text)
+		t.Fatalf("the log lacks an expected line: %s", text)
 	}
 	for _, secret := range []string{"203.0.113.7", "2001:db8:", "127.0.0.1", strange, "slk_", key("acme")} {
 		if i := strings.Index(text, secret); i >= 0 {
@@ -452,8 +458,8 @@ func TestLogsHoldNoAddressAndNoKey(t *testing.T) {
 	}
 }
 
-// Guarantees exactness over real connections: concurrent requests of one tenant pass exactly as often as its limit
-// allows.
+// Guarantees that limits are exact over real connections: of concurrent requests of one tenant, exactly as many are
+// admitted as its limit allows.
 func TestConcurrentRequests(t *testing.T) {
 	f := newFixture(t, plansText(""), nil)
 	base := f.serve(t)
@@ -476,7 +482,7 @@ func TestConcurrentRequests(t *testing.T) {
 	}
 }
 
-// FuzzRequest holds that any bytes that net/http takes for a request have an answer: no panic, a status, valid headers.
+// FuzzRequest checks that whatever net/http reads as a request gets an answer: no panic, a valid status, valid headers.
 func FuzzRequest(f *testing.F) {
 	f.Add([]byte("GET /product/1 HTTP/1.1\r\nHost: x\r\nX-Api-Key: k\r\n\r\n"))
 	f.Add([]byte("GET /%2e%2e//a%00 HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer\r\nX-Forwarded-For: ,,\r\n\r\n"))

@@ -45,7 +45,7 @@ tenants:
 keys:
 `
 
-// flaky is a store that can be away or slow, and counts how often it is looked at.
+// flaky is a store that can fail or be slow, and that counts its peeks.
 type flaky struct {
 	*memory.Store
 	down  atomic.Bool
@@ -94,7 +94,7 @@ func openPlans(t *testing.T, text string) *planfile.Plans {
 	return p
 }
 
-// shared is a gateway on a store chain, in a bubble of its own time.
+// shared is a gateway on a store chain, in a bubble of synctest.
 type shared struct {
 	*testing.T
 	gateway *gateway.Gateway
@@ -103,7 +103,7 @@ type shared struct {
 	status  *gateway.StatusSource
 }
 
-// overview is a plans file as the live page shows it.
+// overview returns an overview of a plans file for the live page.
 func overview(p *planfile.Plans) func(most int) gateway.Overview {
 	return func(most int) gateway.Overview {
 		cfg := p.Current().Config
@@ -126,7 +126,7 @@ func newShared(t *testing.T, c resilience.ChainConfig) *shared {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = l.Close(context.Background()) }) // the stores may be away then
+	t.Cleanup(func() { _ = l.Close(context.Background()) }) // the stores may fail by then
 	z, err := authorizer.New(authorizer.Config{Source: authorizer.Current(p.Current), Store: l.Fallback, Now: time.Now,
 		Log: silent})
 	if err != nil {
@@ -139,7 +139,7 @@ func newShared(t *testing.T, c resilience.ChainConfig) *shared {
 	if err != nil {
 		t.Fatal(err)
 	}
-	synctest.Wait() // until the instances are counted
+	synctest.Wait() // until the instance count is known
 	return s
 }
 
@@ -173,12 +173,12 @@ func meter(t *testing.T, d livepage.Data, tenant, id string) livepage.Meter {
 			}
 		}
 	}
-	t.Fatalf("no meter of %s, %s", tenant, id)
+	t.Fatalf("the page shows no meter for tenant %s, limit %s", tenant, id)
 	return livepage.Meter{}
 }
 
-// What a person sees while a shared store works, is away, and is back: which state it is in, who counts meanwhile and
-// how much there is, and that requests which the backstop admits are admitted ones.
+// Guarantees what the live page shows while a shared store works, fails, and works again: the state of its circuit
+// breaker, who counts meanwhile and up to how much, and that requests which the backstop admits count as allowed.
 func TestStatusThroughAnOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newFlaky(t)
@@ -189,14 +189,14 @@ func TestStatusThroughAnOutage(t *testing.T) {
 		d := s.data()
 		if b := d.Store.Breakers; len(b) != 1 || b[0] != (livepage.BreakerStatus{Name: "Redis", State: "closed"}) ||
 			d.Store.Instances != 1 {
-			t.Errorf("with the store: breakers %+v, %d instances", b, d.Store.Instances)
+			t.Errorf("while the store works: breakers %+v, %d instances", b, d.Store.Instances)
 		}
 		if l := d.Store.Leases; l == nil || l.Local == 0 || l.Local+l.Calls != 10 || l.Units == 0 || l.Counters == 0 {
-			t.Errorf("with the store: leases %+v, want 10 decisions, some local, and units in hand", l)
+			t.Errorf("while the store works: leases %+v, want 10 decisions, some of them local, and unspent units", l)
 		}
 		w := meter(t, d, "acme", "window")
 		if w.Used != 10 || w.Leased == 0 || w.Counted != livepage.CountedInStore || w.Capacity != 50 {
-			t.Errorf("with the store: %+v, want 10 of 50 used, and some leased", w)
+			t.Errorf("while the store works: %+v, want 10 of 50 used, and some leased", w)
 		}
 		if counted := s.counted(store, "acme", "window"); counted != w.Used+w.Leased {
 			t.Errorf("the store counts %d, the page shows %d used and %d leased", counted, w.Used, w.Leased)
@@ -204,22 +204,23 @@ func TestStatusThroughAnOutage(t *testing.T) {
 
 		store.down.Store(true)
 		for range 8 {
-			s.call("globex", 429) // one of its limits is closed then
+			s.call("globex", 429) // one of its limits denies while the store fails
 			s.call("initech", 200)
 		}
 		before := s.data()
 		looked := store.peeks.Load()
 		d = s.data()
 		if n := store.peeks.Load() - looked; n != 0 {
-			t.Errorf("a look at the page asks the store %d times while the breaker is open, want never", n)
+			t.Errorf("reading the page calls the store %d times while the breaker is open, want 0", n)
 		}
 		b := d.Store.Breakers[0]
 		if b.State != "open" || b.Opened != 1 || b.Refused == 0 || b.Refused > before.Store.Breakers[0].Refused+1 {
-			t.Errorf("without the store: %+v, after %+v; want open, and at most one refused look for all tenants", b,
+			t.Errorf("while the store fails: breaker %+v, after %+v; want open, and at most one refused peek for "+
+				"all tenants", b,
 				before.Store.Breakers[0])
 		}
 		if o := d.Store.Outage; o.Failures != 16 || o.Backstop != 8 || o.Closed != 8 || o.Waiting != 1 {
-			t.Errorf("without the store: %+v, want 8 decisions by the backstop and 8 closed", o)
+			t.Errorf("while the store fails: %+v, want 8 decisions by the backstop and 8 closed", o)
 		}
 		for _, tt := range []struct {
 			tenant, id     string
@@ -227,7 +228,8 @@ func TestStatusThroughAnOutage(t *testing.T) {
 			used, capacity int64
 		}{
 			{"initech", "window", livepage.CountedHere, 8, 50},
-			{"initech", "people", livepage.CountedInStore, -1, 600}, // there is no one counter to show, as ever
+			// this limit has a counter for each value, so there is no single number
+			{"initech", "people", livepage.CountedInStore, -1, 600},
 			{"initech", "trial", livepage.CountedUnknown, -1, 5},
 			{"initech", "unused", livepage.CountedInStore, -1, 5},
 			{"globex", "window", livepage.CountedHere, 0, 50},
@@ -236,7 +238,7 @@ func TestStatusThroughAnOutage(t *testing.T) {
 		} {
 			if m := meter(t, d, tt.tenant, tt.id); m.Counted != tt.counted || m.Used != tt.used ||
 				m.Capacity != tt.capacity {
-				t.Errorf("without the store: %s has %+v, want %+v", tt.tenant, m, tt)
+				t.Errorf("while the store fails: tenant %s has %+v, want %+v", tt.tenant, m, tt)
 			}
 		}
 		if c := d.Windows[0].Totals; c.Allowed != 18 || c.StoreFailed != 8 || c.Degraded != 16 || c.Requests != 26 {
@@ -246,7 +248,7 @@ func TestStatusThroughAnOutage(t *testing.T) {
 			s.call("initech", map[bool]int{true: 200, false: 429}[s.left("initech") > 0])
 		}
 		if d = s.data(); len(d.Denials) == 0 || !d.Denials[0].Degraded || d.Denials[0].Limit != "window" {
-			t.Errorf("a denial by the backstop is %+v, want it marked", d.Denials)
+			t.Errorf("a denial by the backstop is %+v, want it marked as degraded", d.Denials)
 		}
 
 		store.down.Store(false)
@@ -257,22 +259,22 @@ func TestStatusThroughAnOutage(t *testing.T) {
 		for d = s.data(); d.Store.Outage.Waiting > 0; d = s.data() {
 			<-time.After(time.Second)
 		}
-		w = meter(t, d, "acme", "window") // some of what was leased before is lost
+		w = meter(t, d, "acme", "window") // some of the units that were leased before the failure are lost
 		if counted := s.counted(store, "acme", "window"); w.Counted != livepage.CountedInStore || w.Used < 11 ||
 			counted != w.Used+w.Leased {
-			t.Errorf("with the store back: %+v, want at least 11 used, and with those leased the %d that the store "+
-				"counts", w, counted)
+			t.Errorf("when the store works again: %+v, want at least 11 used, and with those leased the %d that the "+
+				"store counts", w, counted)
 		}
 		if m := meter(t, d, "globex", "strict"); m.Counted != livepage.CountedInStore || m.Used != 0 {
-			t.Errorf("with the store back: %+v, want none used, in the store", m)
+			t.Errorf("when the store works again: %+v, want none used, in the store", m)
 		}
 		if o := d.Store.Outage; o.ChargedBack != 100 || o.Dropped != 0 {
-			t.Errorf("with the store back: %+v, want the 50 that were admitted charged to both limits", o)
+			t.Errorf("when the store works again: %+v, want the 50 that were admitted charged to both limits", o)
 		}
 	})
 }
 
-// counted is what the store itself says of a tenant's limit.
+// counted returns what the store itself has counted of a tenant's limit.
 func (s *shared) counted(store limit.Store, tenant, id string) int64 {
 	s.Helper()
 	found, _ := s.plans.Current().Config.Tenant(tenant)
@@ -292,14 +294,15 @@ func (s *shared) counted(store limit.Store, tenant, id string) int64 {
 	return 0
 }
 
-// left is what remains of a tenant's window, as the page shows it.
+// left returns how much is left of a tenant's window, as the page shows it.
 func (s *shared) left(tenant string) int64 {
 	s.Helper()
 	m := meter(s.T, s.data(), tenant, "window")
 	return m.Capacity - m.Used
 }
 
-// A store that fails before its breaker has noticed costs a look one failing call, not one for each tenant.
+// Guarantees that reading the page calls a failing store once, not once for each tenant, even before the circuit
+// breaker opens.
 func TestStatusAsksAFailingStoreOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newFlaky(t)
@@ -308,20 +311,20 @@ func TestStatusAsksAFailingStoreOnce(t *testing.T) {
 		store.down.Store(true)
 		d := s.data()
 		if n := store.peeks.Load(); n != 1 {
-			t.Errorf("a failing store is asked %d times for three tenants, want once", n)
+			t.Errorf("a failing store gets %d peeks for three tenants, want 1", n)
 		}
 		if d.Store.Leases != nil {
 			t.Errorf("leases are %+v, want none", d.Store.Leases)
 		}
 		for _, tenant := range []string{"acme", "globex", "initech"} {
 			if m := meter(t, d, tenant, "window"); m.Counted != livepage.CountedHere || m.Used != 0 {
-				t.Errorf("%s has %+v, want what is counted here", tenant, m)
+				t.Errorf("%s has %+v, want the counters of this process", tenant, m)
 			}
 		}
 	})
 }
 
-// Of two stores one may be away: a tenant that needs only the other is counted there, and shown so.
+// Guarantees that if one of two stores fails, a tenant that needs only the other store is still shown as counted there.
 func TestStatusWithOneOfTwoStoresAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rates, quotas := newFlaky(t), newFlaky(t)
@@ -339,10 +342,10 @@ keys: []
 		quotas.down.Store(true)
 		d := s.data()
 		if m := meter(t, d, "guest", "window"); m.Counted != livepage.CountedInStore || m.Used != 0 {
-			t.Errorf("the tenant without a quota has %+v, want it counted in the store", m)
+			t.Errorf("the tenant without a quota has %+v, want its limit counted in the store", m)
 		}
 		if m := meter(t, d, "buyer", "monthly"); m.Counted != livepage.CountedHere || m.Capacity != 900 {
-			t.Errorf("the tenant with one has %+v, want it counted here", m)
+			t.Errorf("the tenant with a quota has %+v, want its limits counted in this process", m)
 		}
 		for range 5 {
 			d = s.data()
@@ -354,7 +357,8 @@ keys: []
 	})
 }
 
-// A slow store holds the page up for a moment, not for a moment for each tenant; those it did not get to are next.
+// Guarantees that a slow store delays the page once, and not once for each tenant. The tenants that were not reached
+// are first in the next status.
 func TestStatusOfASlowStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		text := "plans: [ { id: p, limits: [ { id: window, tiers: [ { period: 1h, threshold: 50 } ] } ] } ]\ntenants:\n"
@@ -369,40 +373,41 @@ func TestStatusOfASlowStore(t *testing.T) {
 			began := time.Now()
 			out = s.Status()
 			if took := time.Since(began); took > 600*time.Millisecond {
-				t.Errorf("a look takes %s, want half a second and the peek under way", took)
+				t.Errorf("reading the page takes %s, want half a second and the peek under way", took)
 			}
 			for _, x := range out.Tenants {
 				if x.Limits[0].Used >= 0 {
 					n++
 				} else if x.Limits[0].Counted != livepage.CountedUnknown {
-					t.Errorf("%s has %+v, want it said that it is not known", x.ID, x.Limits[0])
+					t.Errorf("%s has %+v, want it shown as unknown", x.ID, x.Limits[0])
 				}
 			}
 			return n, out
 		}
 		first, before := known()
 		if first == 0 || first == tenants {
-			t.Fatalf("%d tenants were looked at, want some of %d", first, tenants)
+			t.Fatalf("the counters of %d tenants were read, want some of %d", first, tenants)
 		}
 		second, out := known()
 		if second != 2*first {
-			t.Errorf("%d tenants are known after two looks, want %d", second, 2*first)
+			t.Errorf("the counters of %d tenants are known after two readings, want %d", second, 2*first)
 		}
 		if a, b := before.Tenants[0].Limits[0].ResetMs, out.Tenants[0].Limits[0].ResetMs; b >= a ||
 			a-b != out.Now.Sub(before.Now).Milliseconds() {
-			t.Errorf("a tenant that was not looked at again resets in %d ms, after %d; want the time between deducted",
+			t.Errorf("a tenant whose counters were not read again resets in %d ms, %d before; want the time between "+
+				"subtracted",
 				b, a)
 		}
 		for range tenants {
 			second, _ = known()
 		}
 		if second != tenants {
-			t.Errorf("%d tenants are known in the end, want all %d", second, tenants)
+			t.Errorf("the counters of %d tenants are known in the end, want all %d", second, tenants)
 		}
 	})
 }
 
-// Where all counters are in the process, there is nothing to say of stores.
+// Guarantees that nothing is shown about stores if all counters are in the process.
 func TestStatusWithoutASharedStore(t *testing.T) {
 	s := &gateway.StatusSource{Overview: overview(openPlans(t, sharedPlans+"  []\n")), Store: newFlaky(t),
 		Now: time.Now}

@@ -14,7 +14,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/dev/gateway"
 )
 
-// sendTarget sends a request with a target as it is, which http.Client would not, and returns the status of the answer.
+// sendTarget sends a request whose target is not changed, as http.Client would do, and returns the status of the
+// answer.
 func sendTarget(t *testing.T, at, target string) int {
 	t.Helper()
 	c, err := net.Dial("tcp", at)
@@ -34,8 +35,8 @@ func sendTarget(t *testing.T, at, target string) int {
 	return res.StatusCode
 }
 
-// Guarantees that a request target which is a URL inside a URL is refused. Go reads such a target without a path, so
-// only limits without a path counted it, and the reverse proxy handed the inner URL on as it was.
+// Guarantees that a request target which is a URL inside a URL is refused. Go reads such a target as a URL without a
+// path. Only limits without a path would count it, and the reverse proxy would pass the inner URL on unchanged.
 func TestOpaqueTargets(t *testing.T) {
 	reached := 0
 	upstream := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { reached++ }))
@@ -64,7 +65,7 @@ anonymousPlan: public
 		{"x:http://other/_sluice/admin/apply", http.StatusBadRequest},
 	} {
 		if status := sendTarget(t, at, tt.target); status != tt.status {
-			t.Errorf("%s: %d, want %d", tt.target, status, tt.status)
+			t.Errorf("target %s: status %d, want %d", tt.target, status, tt.status)
 		}
 	}
 	if reached != 1 {
@@ -72,8 +73,8 @@ anonymousPlan: public
 	}
 }
 
-// Guarantees that no spelling of ".." leads out of the path of the upstream and back in: there "/../api/product/1" is
-// product 1, and no limit of products has counted it.
+// Guarantees that no spelling of ".." leads above the path of the upstream and back into it. There, "/../api/product/1"
+// would be product 1, although no limit of products has counted the request.
 func TestPathsAboveTheRoot(t *testing.T) {
 	reached := map[string]int{}
 	upstream := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
@@ -103,13 +104,13 @@ anonymousPlan: public
 		"/%2e%2e/secret;" + strings.Repeat("a", 16_500),
 	} {
 		if status := sendTarget(t, at, target); status != http.StatusBadRequest {
-			t.Errorf("%s: %d, want 400", target, status)
+			t.Errorf("target %s: status %d, want 400", target, status)
 		}
 	}
 	if len(reached) > 0 {
-		t.Errorf("these reached the upstream: %v", reached)
+		t.Errorf("refused requests reached the upstream: %v", reached)
 	}
-	for _, tt := range []struct { // ".." that stays below the root is counted as ever, and names with dots are names
+	for _, tt := range []struct { // a ".." that stays below the root is counted as usual; names may contain dots
 		target string
 		status int
 	}{
@@ -118,7 +119,7 @@ anonymousPlan: public
 		{"/a/../b?c=/../../d", http.StatusOK},
 	} {
 		if status := sendTarget(t, at, tt.target); status != tt.status {
-			t.Errorf("%s: %d, want %d", tt.target, status, tt.status)
+			t.Errorf("target %s: status %d, want %d", tt.target, status, tt.status)
 		}
 	}
 }

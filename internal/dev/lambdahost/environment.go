@@ -146,7 +146,7 @@ func (e *environment) end(how *Error) {
 	h := e.h
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	told := e.state == ending
+	askedToEnd := e.state == ending
 	e.disarm()
 	e.state, e.gone = ending, true
 	delete(h.live, e.id)
@@ -159,7 +159,7 @@ func (e *environment) end(how *Error) {
 	}
 	calling := e.current != nil && !e.current.ended
 	switch {
-	case told && e.killed == nil: // the host closes
+	case askedToEnd && e.killed == nil: // the host closes
 		if calling {
 			e.current.finish(nil, ErrClosed)
 		}

@@ -31,7 +31,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/dev/lambdahost"
 )
 
-// functionVar makes the test binary a Lambda function. It holds what its init does.
+// functionVar, if set, makes the test binary a Lambda function. Its value says what the init of the function does.
 const functionVar = "SLUICE_TEST_FUNCTION"
 
 // What the init of a function does.
@@ -98,20 +98,20 @@ func function(mode string) {
 		}
 		fmt.Fprintln(os.Stdout, "daemon", sleep.Process.Pid)
 	case speaksItself:
-		speak()
+		runRuntime()
 	}
 	lambda.StartWithOptions(handler{}, options...)
 }
 
-// order is what a call asks of the function.
+// order says what a call wants the function to do.
 type order struct {
 	Do    string
-	URL   string // for "hold": asked before the answer
+	URL   string // for "hold": the URL to request before the answer
 	Text  string // for "echo" and "print"
 	Bytes int    // for "answer": the size of the answer
 }
 
-// reply is what "echo" and "hold" answer.
+// reply is the answer to "echo" and "hold".
 type reply struct {
 	Text       string
 	PID        int
@@ -128,7 +128,7 @@ type handler struct{}
 
 var underWay atomic.Int32
 
-// Invoke is the function. It takes and gives bytes, so that tests may be about any.
+// Invoke is the function's handler. It takes and returns bytes, so that tests can use any payload.
 func (handler) Invoke(ctx context.Context, payload []byte) ([]byte, error) {
 	if underWay.Add(1) > 1 {
 		return nil, errors.New("two calls at once in one environment")
@@ -191,20 +191,20 @@ func failInit() {
 	os.Exit(1)
 }
 
-// step is a request that a function which speaks for itself makes while it serves a call. {id} in the path is the
-// call's, {previous} the one's before.
+// step is a request to the runtime API that a function without aws-lambda-go makes while it serves a call. In the path,
+// {id} is replaced with the id of the call, and {previous} with that of the call before.
 type step struct {
-	Method, Path string // default POST
+	Method, Path string // default method: POST
 	Header       map[string]string
 	Trailer      map[string]string
 	Body         string
-	Truncated    bool // the connection ends before the body does
-	Hang         bool // nothing follows, ever
+	Truncated    bool // close the connection before the end of the body
+	Hang         bool // send nothing more
 }
 
-// speak is a runtime without aws-lambda-go: it serves a call by the steps in its payload. No step is an order to answer
-// with the statuses that the steps before had.
-func speak() {
+// runRuntime is a Lambda runtime without aws-lambda-go. It serves a call by the steps in the call's payload. If the
+// payload has no steps, it answers with the statuses that the steps of the call before got.
+func runRuntime() {
 	base := "http://" + os.Getenv("AWS_LAMBDA_RUNTIME_API")
 	statuses, previous := []int{}, ""
 	for {
@@ -220,7 +220,7 @@ func speak() {
 		res.Body.Close()
 		if len(steps) == 0 {
 			text, _ := json.Marshal(statuses)
-			report := step{Path: answering(id), Body: string(text)}
+			report := step{Path: responsePath(id), Body: string(text)}
 			report.do(base)
 			statuses = []int{}
 		}
@@ -232,7 +232,7 @@ func speak() {
 	}
 }
 
-func answering(id string) string { return "/2018-06-01/runtime/invocation/" + id + "/response" }
+func responsePath(id string) string { return "/2018-06-01/runtime/invocation/" + id + "/response" }
 
 func (s *step) do(base string) int {
 	if s.Hang {
@@ -278,10 +278,11 @@ func (s *step) do(base string) int {
 	return res.StatusCode
 }
 
-// hostVar makes the test binary a host: it starts functions and is killed.
+// hostVar, if set, makes the test binary a host that starts functions and runs until it is killed.
 const hostVar = "SLUICE_TEST_HOST"
 
-// hostUntilKilled says the process ids of a frozen environment and of one whose init hangs, each a line.
+// hostUntilKilled prints the process ids of a frozen environment and of an environment whose init does not end, one per
+// line.
 func hostUntilKilled() {
 	program, err := os.Executable()
 	if err != nil {

@@ -253,13 +253,14 @@ func (h *Host) enqueue(i *invocation) error {
 	if backoff && len(h.live) == 0 {
 		return h.failure.in(i)
 	}
-	room := h.c.Queue - h.count(busy) // and those that are not busy are idle, or will be or make room shortly
+	// An environment that is not busy is idle, or is about to become idle or to end, so a waiting call can count on it.
+	most := h.c.Queue - h.count(busy)
 	if backoff {
-		room += len(h.live)
+		most += len(h.live)
 	} else {
-		room += h.c.Environments
+		most += h.c.Environments
 	}
-	if len(h.waiting) >= room {
+	if len(h.waiting) >= most {
 		return fmt.Errorf("%w: %d of %d are busy, %d calls wait", ErrThrottled, h.count(busy), h.c.Environments,
 			len(h.waiting))
 	}

@@ -26,7 +26,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/dev/lambdahost"
 )
 
-// lines is what functions wrote.
+// lines collects what functions wrote to their output.
 type lines struct {
 	mu  sync.Mutex
 	all []lambdahost.Line
@@ -56,12 +56,12 @@ func (l *lines) take() []lambdahost.Line {
 	return all
 }
 
-func (l *lines) has(text string) func() bool {
+func (l *lines) hasLine(text string) func() bool {
 	return func() bool { return slices.Contains(l.texts(), text) }
 }
 
-// start makes a host of this program's function, which is closed when the test ends. Its limits are long: a test that
-// waits for one sets it.
+// start starts a host whose function is this test binary, and closes it when the test ends. Its time limits are long; a
+// test that waits for one of them sets it.
 func start(t *testing.T, mode string, set func(*lambdahost.Config)) *lambdahost.Host {
 	t.Helper()
 	program, err := os.Executable()
@@ -71,8 +71,8 @@ func start(t *testing.T, mode string, set func(*lambdahost.Config)) *lambdahost.
 	c := lambdahost.Config{
 		Binary: program, Name: "tested",
 		Env: map[string]string{
-			functionVar: mode, "GORACE": "atexit_sleep_ms=0", // an exit is not to take a second
-			"GOCOVERDIR": t.TempDir(), // go test -cover has programs complain without
+			functionVar: mode, "GORACE": "atexit_sleep_ms=0", // an exit must not take a second
+			"GOCOVERDIR": t.TempDir(), // without it, programs built for go test -cover write a warning
 		},
 		InitTimeout: time.Minute, Timeout: time.Minute, Output: func(lambdahost.Line) {},
 		Log: slog.New(slog.DiscardHandler),
@@ -109,7 +109,7 @@ func invoke(h *lambdahost.Host, o order) (reply, error) {
 	return r, err
 }
 
-// served is the answer of a call that must have one.
+// served returns the answer of a call that must succeed.
 func served(t *testing.T, h *lambdahost.Host, o order) reply {
 	t.Helper()
 	r, err := invoke(h, o)
@@ -119,7 +119,7 @@ func served(t *testing.T, h *lambdahost.Host, o order) reply {
 	return r
 }
 
-// failed is the error of a call that must have one of the kind and type.
+// failed fails the test unless err is an error of a function with this kind, type and message.
 func failed(t *testing.T, err error, kind lambdahost.Kind, typ, message string) {
 	t.Helper()
 	var e *lambdahost.Error
@@ -134,7 +134,7 @@ func failed(t *testing.T, err error, kind lambdahost.Kind, typ, message string) 
 	}
 }
 
-// failure is the error of a call that failed in the function.
+// failure returns the *lambdahost.Error of a call that must fail in the function.
 func failure(t *testing.T, err error) *lambdahost.Error {
 	t.Helper()
 	var e *lambdahost.Error
@@ -144,7 +144,7 @@ func failure(t *testing.T, err error) *lambdahost.Error {
 	return e
 }
 
-// eventually waits until cond holds, which takes as long as the machine is slow.
+// eventually waits until cond holds, for a minute at most.
 func eventually(t *testing.T, what string, cond func() bool) {
 	t.Helper()
 	tick := time.NewTicker(time.Millisecond)
@@ -154,23 +154,23 @@ func eventually(t *testing.T, what string, cond func() bool) {
 		select {
 		case <-tick.C:
 		case <-late:
-			t.Fatalf("waited a minute until %s", what)
+			t.Fatalf("after a minute it is still not true that %s", what)
 		}
 	}
 }
 
-func idle(h *lambdahost.Host, n int) func() bool {
+func hasIdle(h *lambdahost.Host, n int) func() bool {
 	return func() bool {
 		all := h.Stats().Environments
 		return len(all) == n && !slices.ContainsFunc(all, func(e lambdahost.Environment) bool { return !e.Idle })
 	}
 }
 
-// gate is where functions that hold a call wait.
+// gate is a server that functions with the order "hold" call and wait for.
 type gate struct {
 	*httptest.Server
-	arrived chan struct{} // one for each function that waits
-	open    chan struct{} // one lets one go on
+	arrived chan struct{} // receives once for each function that waits
+	open    chan struct{} // each value sent lets one function continue
 }
 
 func newGate(t *testing.T) *gate {
@@ -195,20 +195,20 @@ func newGate(t *testing.T) *gate {
 	return g
 }
 
-// result is what a call in the background came to.
+// result is the outcome of a call in the background.
 type result struct {
 	reply
 	err error
 }
 
-// hold begins a call and returns when the function serves it.
+// hold begins a call in the background and returns when the function is serving it.
 func (g *gate) hold(h *lambdahost.Host) <-chan result {
-	ended := begin(h, order{Do: "hold", URL: g.URL})
+	ended := startCall(h, order{Do: "hold", URL: g.URL})
 	<-g.arrived
 	return ended
 }
 
-func begin(h *lambdahost.Host, o order) <-chan result {
+func startCall(h *lambdahost.Host, o order) <-chan result {
 	ended := make(chan result, 1)
 	go func() {
 		r, err := invoke(h, o)
@@ -222,7 +222,8 @@ var (
 	trace = regexp.MustCompile(`^Root=1-[0-9a-f]{8}-[0-9a-f]{24};Parent=[0-9a-f]{16};Sampled=0$`)
 )
 
-// A function sees what Lambda tells it, and nothing of this process's own.
+// Guarantees that a function gets the environment variables and the context that Lambda sets, and none of the host's
+// own variables.
 func TestFunctionSeesWhatLambdaTells(t *testing.T) {
 	t.Setenv("SLUICE_TEST_SECRET", "of the parent")
 	h := start(t, ordinary, func(c *lambdahost.Config) {
@@ -232,7 +233,7 @@ func TestFunctionSeesWhatLambdaTells(t *testing.T) {
 	r := served(t, h, order{Do: "echo", Text: "hello"})
 	if r.Text != "hello" || !uuid.MatchString(r.RequestID) || !trace.MatchString(r.Trace) ||
 		r.ARN != "arn:aws:lambda:eu-central-1:000000000000:function:tested" {
-		t.Errorf("echo = %+v", r)
+		t.Errorf("the function sees %+v", r)
 	}
 	if least := before.Add(time.Minute).UnixMilli(); r.DeadlineMS < least ||
 		r.DeadlineMS > time.Now().Add(time.Minute).UnixMilli() {
@@ -253,10 +254,11 @@ func TestFunctionSeesWhatLambdaTells(t *testing.T) {
 	s := h.Stats()
 	if len(s.Environments) != 1 || s.Environments[0].PID != r.PID || s.Environments[0].Init <= 0 ||
 		s.Environments[0].Calls != 1 {
-		t.Errorf("Stats = %+v, want one environment, with a time of init and process id %d", s, r.PID)
+		t.Errorf("Stats = %+v, want one environment, with a duration of its init and process id %d", s, r.PID)
 	}
 }
 
+// Guarantees that the trace id that a caller passes on reaches the function.
 func TestCallerGivesTraceID(t *testing.T) {
 	h := start(t, ordinary, nil)
 	const id = "Root=1-5759e988-bd862e3fe1be46a994272793;Parent=53995c3f42cd8ad8;Sampled=1"
@@ -267,8 +269,8 @@ func TestCallerGivesTraceID(t *testing.T) {
 	}
 }
 
-// One environment serves one call at a time; further ones are started up to the bound, and no call waits that was not
-// let.
+// Guarantees that one environment serves one call at a time, that more are started up to the bound, and that a call
+// above it is refused if there is no queue.
 func TestEnvironmentsAreStartedUpToTheBound(t *testing.T) {
 	h, g := start(t, ordinary, func(c *lambdahost.Config) { c.Environments = 2 }), newGate(t)
 	a, b := g.hold(h), g.hold(h)
@@ -283,7 +285,8 @@ func TestEnvironmentsAreStartedUpToTheBound(t *testing.T) {
 	}
 }
 
-// Those that are not needed stay idle, as on Lambda, where they then go away; their leases must survive that.
+// Guarantees that the environment that served last is used first, as on Lambda. The others stay idle, and Lambda would
+// end them: their leases have to survive that.
 func TestLastUsedEnvironmentIsFirst(t *testing.T) {
 	h := start(t, ordinary, func(c *lambdahost.Config) { c.Environments = 2 })
 	first, second := newGate(t), newGate(t)
@@ -292,7 +295,7 @@ func TestLastUsedEnvironmentIsFirst(t *testing.T) {
 		early, late *gate
 		a, b        <-chan result
 	}{{first, second, a, b}, {nil, nil, nil, nil}} {
-		if last.early == nil { // and the other way round
+		if last.early == nil { // the other call was served last
 			a, b = first.hold(h), second.hold(h)
 			last.early, last.late, last.a, last.b = second, first, b, a
 		}
@@ -303,16 +306,18 @@ func TestLastUsedEnvironmentIsFirst(t *testing.T) {
 		})
 		last.late.open <- struct{}{}
 		late := <-last.b
-		eventually(t, "both are idle", idle(h, 2))
+		eventually(t, "both are idle", hasIdle(h, 2))
 		for range 3 {
 			if r := served(t, h, order{}); r.PID != late.PID || r.PID == early.PID {
 				t.Errorf("served by %d, want %d, the last used", r.PID, late.PID)
 			}
-			eventually(t, "both are idle", idle(h, 2))
+			eventually(t, "both are idle", hasIdle(h, 2))
 		}
 	}
 }
 
+// Guarantees that up to Config.Queue calls wait for a free environment, that a further one is refused, and that a
+// caller who stops waiting is not served.
 func TestQueueLetsCallsWait(t *testing.T) {
 	h, g := start(t, ordinary, func(c *lambdahost.Config) { c.Queue = 1 }), newGate(t)
 	held := g.hold(h)
@@ -325,28 +330,30 @@ func TestQueueLetsCallsWait(t *testing.T) {
 	}()
 	eventually(t, "it waits", func() bool { return h.Stats().Waiting == 1 })
 	if r, err := invoke(h, order{}); !errors.Is(err, lambdahost.ErrThrottled) {
-		t.Errorf("a call more = %+v, %v; want ErrThrottled", r, err)
+		t.Errorf("a call above the queue's size = %+v, %v; want ErrThrottled", r, err)
 	}
 	leave()
 	if err := <-left; !errors.Is(err, context.Canceled) {
 		t.Errorf("a call that stops waiting = %v, want context.Canceled", err)
 	}
 
-	waits := begin(h, order{Text: "waited"})
+	waits := startCall(h, order{Text: "waited"})
 	eventually(t, "another waits", func() bool { return h.Stats().Waiting == 1 })
 	g.open <- struct{}{}
 	if r := <-held; r.err != nil {
 		t.Error(r.err)
 	}
 	if r := <-waits; r.err != nil || r.Text != "waited" {
-		t.Errorf("a call that waits = %+v", r)
+		t.Errorf("a call that waited got %+v", r)
 	}
 	if s := h.Stats(); s.Started != 1 || s.Environments[0].Calls != 2 {
-		t.Errorf("Stats = %+v, want one environment that was given two calls: who leaves is not served", s)
+		t.Errorf("Stats = %+v, want one environment that was given two calls: the call that stopped waiting is not "+
+			"served", s)
 	}
 }
 
-// The function itself fails where two calls reach one environment at once.
+// Guarantees that concurrent callers all get the answer to their own call. The function panics if two calls reach one
+// environment at the same time.
 func TestManyCallersAtOnce(t *testing.T) {
 	const callers, each, environments = 20, 10, 4
 	h := start(t, ordinary, func(c *lambdahost.Config) { c.Environments, c.Queue = environments, callers })
@@ -372,8 +379,8 @@ func TestManyCallersAtOnce(t *testing.T) {
 	}
 }
 
-// Sequential calls are neither throttled nor start another environment, though the one polls again only after its
-// answer.
+// Guarantees that sequential calls are not refused and start no second environment, although an environment asks for
+// its next call only some time after its answer.
 func TestNextCallWaitsForThePollAfterAnAnswer(t *testing.T) {
 	for _, environments := range []int{1, 2} {
 		h := start(t, ordinary, func(c *lambdahost.Config) { c.Environments = environments })
@@ -386,6 +393,7 @@ func TestNextCallWaitsForThePollAfterAnAnswer(t *testing.T) {
 	}
 }
 
+// Guarantees that a call whose environment is killed fails, and that the next call gets a new environment.
 func TestKilledInMidCall(t *testing.T) {
 	h, g := start(t, ordinary, func(c *lambdahost.Config) { c.Environments = 2 }), newGate(t)
 	held := g.hold(h)
@@ -395,13 +403,14 @@ func TestKilledInMidCall(t *testing.T) {
 	}
 	failed(t, (<-held).err, lambdahost.Exited, lambdahost.TypeExit, "Runtime exited with error: signal: killed")
 	if r := served(t, h, order{}); r.PID == pid {
-		t.Errorf("served by %d, which was killed", r.PID)
+		t.Errorf("the call was served by process %d, which had been killed", r.PID)
 	}
 	if s := h.Stats(); s.Started != 2 || s.Exits != 1 || s.InitErrors != 0 {
-		t.Errorf("Stats = %+v, want one of two that ended by itself", s)
+		t.Errorf("Stats = %+v, want two started, one of which ended by itself", s)
 	}
 }
 
+// Guarantees that an environment that was killed while idle gets no further call.
 func TestKilledWhileIdle(t *testing.T) {
 	h := start(t, ordinary, nil)
 	pid := served(t, h, order{}).PID
@@ -410,10 +419,11 @@ func TestKilledWhileIdle(t *testing.T) {
 	}
 	eventually(t, "its end is noticed", func() bool { return len(h.Stats().Environments) == 0 })
 	if r := served(t, h, order{}); r.PID == pid {
-		t.Errorf("served by %d, which was killed", r.PID)
+		t.Errorf("the call was served by process %d, which had been killed", r.PID)
 	}
 }
 
+// Guarantees that a call whose function exits fails, and that what the function wrote before has arrived by then.
 func TestEndsInMidCall(t *testing.T) {
 	out := new(lines)
 	h := start(t, ordinary, func(c *lambdahost.Config) { c.Output = out.add })
@@ -423,11 +433,13 @@ func TestEndsInMidCall(t *testing.T) {
 	failed(t, err, lambdahost.Exited, lambdahost.TypeExit, "exit status 4")
 	e := failure(t, err)
 	want := lambdahost.Line{Environment: 2, RequestID: e.RequestID, Text: "last words"}
-	if got := out.take(); !slices.Contains(got, want) { // before Invoke returned
+	if got := out.take(); !slices.Contains(got, want) { // it must have arrived before Invoke returned
 		t.Errorf("output = %+v, want %+v", got, want)
 	}
 }
 
+// Guarantees the text and the document of an error that a function returns, that the text of a long one is cut, and
+// that the environment goes on.
 func TestFunctionError(t *testing.T) {
 	h := start(t, ordinary, nil)
 	pid := served(t, h, order{}).PID
@@ -448,20 +460,22 @@ func TestFunctionError(t *testing.T) {
 	_, err = invoke(h, order{Do: "fail with type", Text: "a word"})
 	failed(t, err, lambdahost.Reported, "Mine", "a word")
 	if r := served(t, h, order{}); r.PID != pid {
-		t.Errorf("served by %d after an error, want the same %d", r.PID, pid)
+		t.Errorf("after an error the next call was served by process %d, want the same one, %d", r.PID, pid)
 	}
 }
 
+// Guarantees that a panic is reported as the error of the call, and that its process gets no further call.
 func TestPanicIsReportedAndTheProcessReplaced(t *testing.T) {
 	h := start(t, ordinary, nil)
 	pid := served(t, h, order{}).PID
 	_, err := invoke(h, order{Do: "panic", Text: "oh"})
 	failed(t, err, lambdahost.Reported, "string", "oh")
 	if r := served(t, h, order{}); r.PID == pid {
-		t.Errorf("served by %d, which ends after a panic", pid)
+		t.Errorf("the call was served by process %d, which should have ended after its panic", pid)
 	}
 }
 
+// Guarantees that an environment whose call exceeds the timeout is killed.
 func TestTimeoutKillsTheEnvironment(t *testing.T) {
 	h := start(t, ordinary, func(c *lambdahost.Config) { c.Timeout = 50 * time.Millisecond })
 	for range 2 {
@@ -469,29 +483,30 @@ func TestTimeoutKillsTheEnvironment(t *testing.T) {
 		failed(t, err, lambdahost.TimedOut, lambdahost.TypeTimeout, "Task timed out after 0.05 seconds")
 	}
 	if s := h.Stats(); s.Started != 2 || s.Timeouts != 2 || s.Exits != 0 || len(s.Environments) != 0 {
-		t.Errorf("Stats = %+v, want two that were killed", s)
+		t.Errorf("Stats = %+v, want two environments that were killed", s)
 	}
 }
 
-// A process that somebody else stopped does not answer, and is killed all the same.
+// Guarantees that an environment whose process was stopped from outside is killed after the timeout.
 func TestStoppedInMidCall(t *testing.T) {
 	h, g := start(t, ordinary, func(c *lambdahost.Config) { c.Timeout = 500 * time.Millisecond }), newGate(t)
 	for {
-		held := begin(h, order{Do: "hold", URL: g.URL})
+		held := startCall(h, order{Do: "hold", URL: g.URL})
 		select {
 		case <-g.arrived:
-		case r := <-held: // the machine was too slow for the timeout
+		case r := <-held: // the call timed out before the process was stopped
 			failed(t, r.err, lambdahost.TimedOut, lambdahost.TypeTimeout, "timed out")
 			continue
 		}
 		if all := h.Stats().Environments; len(all) == 1 && all[0].PID != 0 {
-			_ = syscall.Kill(all[0].PID, syscall.SIGSTOP) // it may just have timed out
+			_ = syscall.Kill(all[0].PID, syscall.SIGSTOP) // fails if the call has timed out meanwhile
 		}
 		failed(t, (<-held).err, lambdahost.TimedOut, lambdahost.TypeTimeout, "timed out")
 		return
 	}
 }
 
+// Guarantees that a call whose caller leaves keeps its environment busy until the function has answered, as on Lambda.
 func TestCallerLeavesAndTheFunctionGoesOn(t *testing.T) {
 	h, g := start(t, ordinary, nil), newGate(t)
 	ctx, leave := context.WithCancel(context.Background())
@@ -504,25 +519,26 @@ func TestCallerLeavesAndTheFunctionGoesOn(t *testing.T) {
 	<-g.arrived
 	leave()
 	if err := <-left; !errors.Is(err, context.Canceled) {
-		t.Errorf("Invoke = %v, want context.Canceled", err)
+		t.Errorf("Invoke whose context ended = %v, want context.Canceled", err)
 	}
 	if _, err := invoke(h, order{}); !errors.Is(err, lambdahost.ErrThrottled) {
-		t.Errorf("Invoke while the function goes on = %v, want ErrThrottled", err)
+		t.Errorf("Invoke while the function is still busy = %v, want ErrThrottled", err)
 	}
 	g.open <- struct{}{}
-	eventually(t, "the function has ended the call", idle(h, 1))
+	eventually(t, "the function has ended the call", hasIdle(h, 1))
 	served(t, h, order{})
 	if s := h.Stats(); s.Started != 1 || s.Environments[0].Calls != 2 {
 		t.Errorf("Stats = %+v, want one environment and two calls", s)
 	}
 	if _, err := h.Invoke(ctx, payload); !errors.Is(err, context.Canceled) {
-		t.Errorf("Invoke by who has left = %v, want context.Canceled", err)
+		t.Errorf("Invoke with an ended context = %v, want context.Canceled", err)
 	}
 	if s := h.Stats(); s.Environments[0].Calls != 2 {
-		t.Error("it was served")
+		t.Error("a call with an ended context was served")
 	}
 }
 
+// Guarantees the errors of an init that fails, and that it is not tried again at once.
 func TestInit(t *testing.T) {
 	script := filepath.Join(t.TempDir(), "bootstrap")
 	if err := os.WriteFile(script, []byte("not a program"), 0o700); err != nil {
@@ -553,13 +569,13 @@ func TestInit(t *testing.T) {
 			_, again := invoke(h, order{})
 			failed(t, again, lambdahost.InitFailed, tt.typ, tt.message)
 			if failure(t, err).RequestID == failure(t, again).RequestID {
-				t.Error("both errors are of one call")
+				t.Error("both errors have the same request id")
 			}
 			if s := h.Stats(); s.Started != 1 || s.InitErrors != 1 {
 				t.Errorf("Stats = %+v, want one environment: a failing init is not tried again at once", s)
 			}
 			if tt.mode == fails && !slices.Equal(out.texts(), []string{"400", "413", "202", "403", "403", "403"}) {
-				t.Errorf("the function was answered %q, want the whole init error accepted, and nothing after it",
+				t.Errorf("the runtime API answered %q, want the whole init error accepted, and nothing after it",
 					out.texts())
 			}
 			if all := out.take(); tt.mode == exits &&
@@ -570,17 +586,19 @@ func TestInit(t *testing.T) {
 	}
 }
 
-// Every call that waits is told, not only the one that the init was for.
+// Guarantees that a failed init is reported to every call that waits, not only to the one for which the environment was
+// started.
 func TestFailedInitTellsAllWhoWait(t *testing.T) {
 	h := start(t, hangs, func(c *lambdahost.Config) {
 		c.Queue, c.InitTimeout, c.InitBackoff, c.MaxInitBackoff = 2, 50*time.Millisecond, time.Hour, time.Hour
 	})
-	for _, ended := range []<-chan result{begin(h, order{}), begin(h, order{}), begin(h, order{})} {
+	for _, ended := range []<-chan result{startCall(h, order{}), startCall(h, order{}), startCall(h, order{})} {
 		failed(t, (<-ended).err, lambdahost.InitFailed, lambdahost.TypeTimeout, "Init timed out")
 	}
 }
 
-// While inits fail, what is there goes on, and no caller waits for what may not be started.
+// Guarantees that while inits fail, environments that work go on, and that no call waits for an environment that may
+// not be started.
 func TestFailedInitBesideABusyEnvironment(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "broken")
 	h, g := start(t, failsOnFile, func(c *lambdahost.Config) {
@@ -593,15 +611,16 @@ func TestFailedInitBesideABusyEnvironment(t *testing.T) {
 	_, err := invoke(h, order{})
 	failed(t, err, lambdahost.InitFailed, lambdahost.TypeExit, "exit status 1")
 	if _, err := invoke(h, order{}); !errors.Is(err, lambdahost.ErrThrottled) {
-		t.Errorf("a call while one is busy and none may be started = %v, want ErrThrottled", err)
+		t.Errorf("a call while the only environment is busy and none may be started = %v, want ErrThrottled", err)
 	}
 	g.open <- struct{}{}
 	r := <-held
 	if again := served(t, h, order{}); r.err != nil || again.PID != r.PID {
-		t.Errorf("the busy one = %+v, the next served by %d", r, again.PID)
+		t.Errorf("the call of the busy environment = %+v; the next call was served by process %d", r, again.PID)
 	}
 }
 
+// Guarantees that an init that failed is tried again after the pause.
 func TestInitIsTriedAgainAfterThePause(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "broken")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
@@ -624,6 +643,7 @@ func TestInitIsTriedAgainAfterThePause(t *testing.T) {
 	})
 }
 
+// Guarantees the bounds on the size of requests and responses, from both sides.
 func TestSizes(t *testing.T) {
 	h := start(t, ordinary, nil)
 	text := func(bytes int) []byte {
@@ -632,13 +652,13 @@ func TestSizes(t *testing.T) {
 	}
 	if _, err := h.Invoke(context.Background(), text(lambdahost.MaxRequestBytes+1)); !errors.Is(err,
 		lambdahost.ErrTooLarge) {
-		t.Errorf("a request one byte too large: %v, want ErrTooLarge", err)
+		t.Errorf("a request that is one byte too large gives %v, want ErrTooLarge", err)
 	}
 	if s := h.Stats(); s.Started != 0 {
-		t.Error("an environment was started for it")
+		t.Error("an environment was started for a request that is too large")
 	}
-	// The answer to the largest request would be too large: it echoes. Its size arrives in the error's document only if
-	// the function had it whole.
+	// The function echoes the largest request, so its answer is too large. The size of that answer in the error shows
+	// that the function got the whole request.
 	_, err := h.Invoke(context.Background(), text(lambdahost.MaxRequestBytes))
 	failed(t, err, lambdahost.ResponseSize, lambdahost.TypeResponseSize, "6291556 bytes")
 
@@ -654,7 +674,8 @@ func TestSizes(t *testing.T) {
 	}
 }
 
-// script runs steps as one call and returns that call's answer, and the statuses that the steps had.
+// script lets the function make the steps in one call. It returns the answer of that call and the statuses that the
+// steps got.
 func script(t *testing.T, h *lambdahost.Host, steps ...step) (answer []byte, statuses []int, callErr error) {
 	t.Helper()
 	text, err := json.Marshal(steps)
@@ -672,7 +693,7 @@ func script(t *testing.T, h *lambdahost.Host, steps ...step) (answer []byte, sta
 	return answer, statuses, callErr
 }
 
-// What a broken runtime says never reaches a caller as another call's answer, and never breaks the host.
+// Guarantees that a broken runtime cannot answer the call of another caller, and cannot stop the host.
 func TestRuntimeAPIRefusesWhatIsOutOfPlace(t *testing.T) {
 	h := start(t, speaksItself, nil)
 	const api = "/2018-06-01/runtime"
@@ -715,14 +736,15 @@ func TestRuntimeAPIRefusesWhatIsOutOfPlace(t *testing.T) {
 		}
 	})
 	if s := h.Stats(); s.Started != 1 {
-		t.Errorf("Stats = %+v, want one environment that lived through all", s)
+		t.Errorf("Stats = %+v, want a single environment", s)
 	}
 }
 
-// An answer is the caller's at once, but who does not poll after it is not waited for longer than for an answer.
+// Guarantees that a caller gets its answer at once, and that an environment that does not ask for its next call within
+// the timeout is killed.
 func TestEnvironmentThatDoesNotPollAgainIsKilled(t *testing.T) {
 	h := start(t, speaksItself, func(c *lambdahost.Config) { c.Timeout = time.Second })
-	text, err := json.Marshal([]step{{Path: answering("{id}"), Body: `"good"`}, {Hang: true}})
+	text, err := json.Marshal([]step{{Path: responsePath("{id}"), Body: `"good"`}, {Hang: true}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -731,14 +753,15 @@ func TestEnvironmentThatDoesNotPollAgainIsKilled(t *testing.T) {
 		if err == nil && string(answer) == `"good"` {
 			break
 		}
-		failed(t, err, lambdahost.TimedOut, lambdahost.TypeTimeout, "timed out") // the machine was too slow
+		failed(t, err, lambdahost.TimedOut, lambdahost.TypeTimeout, "timed out") // the call itself may have timed out
 	}
 	eventually(t, "it is killed", func() bool { return len(h.Stats().Environments) == 0 })
 	if s := h.Stats(); s.Timeouts != s.Started || s.Exits != 0 {
-		t.Errorf("Stats = %+v, want all killed for their time", s)
+		t.Errorf("Stats = %+v, want all environments killed by the timeout", s)
 	}
 }
 
+// Guarantees that an error document of any form becomes an error with a type and a message.
 func TestReportedErrorsWithoutForm(t *testing.T) {
 	h := start(t, speaksItself, nil)
 	const path = "/2018-06-01/runtime/invocation/{id}/error"
@@ -753,7 +776,7 @@ func TestReportedErrorsWithoutForm(t *testing.T) {
 		{"another document", step{Path: path, Body: `{"errorType":7}`}, lambdahost.TypeUnknown, "not a JSON document"},
 		{"type in the header", step{Path: path, Body: `{"errorMessage":"m"}`,
 			Header: map[string]string{"Lambda-Runtime-Function-Error-Type": "Of.Header"}}, "Of.Header", "m"},
-		{"a response that broke off", step{Path: answering("{id}"), Body: `"half`, Trailer: map[string]string{
+		{"a response that broke off", step{Path: responsePath("{id}"), Body: `"half`, Trailer: map[string]string{
 			"Lambda-Runtime-Function-Error-Type": "Read",
 			"Lambda-Runtime-Function-Error-Body": document}}, "Read", "broke off"},
 	}
@@ -768,6 +791,7 @@ func TestReportedErrorsWithoutForm(t *testing.T) {
 	}
 }
 
+// Guarantees that output is passed on line by line, with the environment and the request that it belongs to.
 func TestOutputComesByLineWithItsRequest(t *testing.T) {
 	out := new(lines)
 	h := start(t, ordinary, func(c *lambdahost.Config) { c.Output = out.add })
@@ -783,7 +807,7 @@ func TestOutputComesByLineWithItsRequest(t *testing.T) {
 		}
 		eventually(t, "the output is there", func() bool { return len(out.texts()) == len(want) })
 		if got := out.texts(); !slices.Equal(got, want) {
-			t.Errorf("output has lines of %d, want %d", lengths(got), lengths(want))
+			t.Errorf("the lines of the output have lengths %d, want %d", lengths(got), lengths(want))
 		}
 		for _, l := range out.take() {
 			if l.RequestID != r.RequestID || l.Environment != 1 {
@@ -801,7 +825,7 @@ func lengths(texts []string) []int {
 	return n
 }
 
-// Without an Output the lines are logged.
+// Guarantees that the output of functions is logged if Config.Output is not set.
 func TestOutputIsLogged(t *testing.T) {
 	logged, write := io.Pipe()
 	defer logged.Close()
@@ -809,7 +833,7 @@ func TestOutputIsLogged(t *testing.T) {
 		c.Output, c.Log = nil,
 			slog.New(slog.NewJSONHandler(write, nil))
 	})
-	called := begin(h, order{})
+	called := startCall(h, order{})
 	var record struct {
 		Msg, Line   string
 		Environment int
@@ -818,31 +842,33 @@ func TestOutputIsLogged(t *testing.T) {
 		record.Environment != 1 {
 		t.Errorf("log record = %+v, %v", record, err)
 	}
-	logged.Close() // what is logged now is lost
+	logged.Close() // lines that come later are lost
 	<-called
 }
 
+// Guarantees that Close lets calls that are under way end, and refuses those that wait.
 func TestCloseLetsCallsEnd(t *testing.T) {
 	h, g := start(t, ordinary, func(c *lambdahost.Config) { c.Queue = 1 }), newGate(t)
-	held, waits := g.hold(h), begin(h, order{})
+	held, waits := g.hold(h), startCall(h, order{})
 	eventually(t, "a call waits", func() bool { return h.Stats().Waiting == 1 })
 	closed := make(chan error)
 	go func() { closed <- h.Close(context.Background()) }()
 	if r := <-waits; !errors.Is(r.err, lambdahost.ErrClosed) {
-		t.Errorf("a call that waits = %v, want ErrClosed", r.err)
+		t.Errorf("a call that waited at Close = %v, want ErrClosed", r.err)
 	}
 	if _, err := invoke(h, order{}); !errors.Is(err, lambdahost.ErrClosed) {
 		t.Errorf("a call after Close = %v, want ErrClosed", err)
 	}
 	g.open <- struct{}{}
 	if r := <-held; r.err != nil {
-		t.Errorf("a call under way = %v", r.err)
+		t.Errorf("a call under way at Close = %v", r.err)
 	}
 	if err := <-closed; err != nil {
 		t.Errorf("Close = %v", err)
 	}
 }
 
+// Guarantees that Close kills the processes when its own context ends.
 func TestCloseThatCannotWait(t *testing.T) {
 	h, g := start(t, ordinary, nil), newGate(t)
 	held := g.hold(h)
@@ -850,20 +876,21 @@ func TestCloseThatCannotWait(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	if err := h.Close(ctx); !errors.Is(err, context.Canceled) {
-		t.Errorf("Close = %v, want context.Canceled", err)
+		t.Errorf("Close with an ended context = %v, want context.Canceled", err)
 	}
 	if err := syscall.Kill(pid, 0); !errors.Is(err, syscall.ESRCH) {
-		t.Errorf("after Close the process is there: %v", err)
+		t.Errorf("after Close the process still runs: %v", err)
 	}
 	if r := <-held; !errors.Is(r.err, lambdahost.ErrClosed) {
 		t.Errorf("the call = %v, want ErrClosed", r.err)
 	}
 }
 
+// Guarantees that Close during an init ends that init without counting it as failed.
 func TestCloseDuringInit(t *testing.T) {
 	for _, begun := range []bool{false, true} {
 		h := start(t, hangs, nil)
-		called := begin(h, order{})
+		called := startCall(h, order{})
 		eventually(t, "the init runs", func() bool {
 			s := h.Stats()
 			return s.Started == 1 && (!begun || s.Environments[0].PID != 0)
@@ -875,11 +902,12 @@ func TestCloseDuringInit(t *testing.T) {
 			t.Errorf("the call = %v, want ErrClosed", r.err)
 		}
 		if s := h.Stats(); s.InitErrors != 0 {
-			t.Errorf("Stats = %+v, want no failed init: it was broken off", s)
+			t.Errorf("Stats = %+v, want no failed init, since Close ended it", s)
 		}
 	}
 }
 
+// Guarantees that the end of Start's context closes the host.
 func TestContextOfStartEndsTheHost(t *testing.T) {
 	program, err := os.Executable()
 	if err != nil {
@@ -902,7 +930,7 @@ func TestContextOfStartEndsTheHost(t *testing.T) {
 	}
 }
 
-// SIGTERM is for functions that asked for it, as on Lambda: what works here must work there.
+// Guarantees that a function gets SIGTERM only if it asked for it, as on Lambda.
 func TestSIGTERM(t *testing.T) {
 	tests := []struct {
 		mode string
@@ -921,18 +949,19 @@ func TestSIGTERM(t *testing.T) {
 					}
 				})
 				served(t, h, order{})
-				eventually(t, "it is idle", idle(h, 1))
+				eventually(t, "it is idle", hasIdle(h, 1))
 				if err := h.Close(context.Background()); err != nil {
 					t.Fatal(err)
 				}
-				if got := out.has("told to end")(); got != tt.told {
-					t.Errorf("output %q, want SIGTERM to have come: %v", out.texts(), tt.told)
+				if got := out.hasLine("told to end")(); got != tt.told {
+					t.Errorf("the output is %q; want SIGTERM reported: %v", out.texts(), tt.told)
 				}
 			})
 		}
 	}
 }
 
+// Guarantees that Close does not wait for a process that an environment started and that keeps the output open.
 func TestOutputHeldOpenByAnotherDoesNotHoldTheHost(t *testing.T) {
 	out := new(lines)
 	h := start(t, leavesDaemon, func(c *lambdahost.Config) { c.Output = out.add })
@@ -945,10 +974,11 @@ func TestOutputHeldOpenByAnotherDoesNotHoldTheHost(t *testing.T) {
 		t.Fatalf("output %q: %v", out.texts(), err)
 	}
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
-		t.Errorf("the process that held the output: %v; want it alive, or this test shows nothing", err)
+		t.Errorf("the process that keeps the output open gives %v; it must be running, or this test shows nothing", err)
 	}
 }
 
+// Guarantees that an error about Config names the wrong field.
 func TestConfigErrorsNameTheField(t *testing.T) {
 	program, err := os.Executable()
 	if err != nil {

@@ -25,7 +25,8 @@ func newTestHost(t *testing.T) *Host {
 	return h
 }
 
-// A call that no function has seen is nobody's failure: the next environment that polls has it.
+// Guarantees that a call that an environment did not receive, because the connection of its poll broke, is given to the
+// next environment that polls.
 func TestCallOfABrokenPollIsGivenAgain(t *testing.T) {
 	h := newTestHost(t)
 	e := &environment{h: h, id: 1}
@@ -47,7 +48,8 @@ func TestCallOfABrokenPollIsGivenAgain(t *testing.T) {
 	e.disarm()
 }
 
-// Two environments in a row that break on one call break on the next, too.
+// Guarantees that a call is given to at most two environments. If the connections of both broke, the call is likely the
+// reason.
 func TestCallOfABrokenPollIsGivenAgainOnlyOnce(t *testing.T) {
 	h := newTestHost(t)
 	e := &environment{h: h, id: 1}
@@ -66,7 +68,7 @@ func TestCallOfABrokenPollIsGivenAgainOnlyOnce(t *testing.T) {
 	e.disarm()
 }
 
-// An idle environment whose poll broke off gets no call until it polls again.
+// Guarantees that an idle environment whose poll broke gets no call until it polls again.
 func TestEnvironmentWithoutAPollIsNotIdle(t *testing.T) {
 	h := newTestHost(t)
 	e := &environment{h: h, id: 1}
@@ -75,7 +77,8 @@ func TestEnvironmentWithoutAPollIsNotIdle(t *testing.T) {
 	cancel()
 	e.next(httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil).WithContext(broken))
 	if e.state != lost || len(h.idle) != 0 || e.deadline == nil {
-		t.Fatalf("state %d, idle %v, deadline %v; want it lost, and to be killed", e.state, h.idle, e.deadline)
+		t.Fatalf("state %d, idle %v, deadline %v; want the state lost, and a deadline at which it is killed", e.state,
+			h.idle, e.deadline)
 	}
 	i := &invocation{id: "i", done: make(chan struct{})}
 	if err := h.enqueue(i); err != nil || len(h.waiting) != 1 {
@@ -88,7 +91,8 @@ func TestEnvironmentWithoutAPollIsNotIdle(t *testing.T) {
 	e.disarm()
 }
 
-// The time of a call ends with the poll after it: an idle environment stays.
+// Guarantees that the deadline of a call ends when the environment polls again, so that an idle environment is not
+// killed.
 func TestIdleEnvironmentHasNoDeadline(t *testing.T) {
 	h := newTestHost(t)
 	e := &environment{h: h, id: 1, state: answered}
@@ -98,10 +102,10 @@ func TestIdleEnvironmentHasNoDeadline(t *testing.T) {
 	}
 }
 
-// Close may come between the decision to start a process and its start.
+// Guarantees that a process is killed if Close comes between the decision to start it and its start.
 func TestProcessThatIsStartedTooLateIsKilled(t *testing.T) {
 	e := &environment{h: newTestHost(t), ready: make(chan struct{})}
-	e.h.c.InitTimeout = time.Hour // which would kill it, too
+	e.h.c.InitTimeout = time.Hour // the init timeout must not kill it
 	e.kill(nil)
 	cmd := exec.Command("sleep", "1000")
 	setGroup(cmd)
@@ -114,7 +118,7 @@ func TestProcessThatIsStartedTooLateIsKilled(t *testing.T) {
 	}
 }
 
-// A second poll takes the place of the first, of which the client may know no more.
+// Guarantees that a second poll of an environment replaces the first one, which the client may have given up.
 func TestLaterPollReplaces(t *testing.T) {
 	h := newTestHost(t)
 	e := &environment{h: h, id: 1}
@@ -140,7 +144,7 @@ func TestLaterPollReplaces(t *testing.T) {
 	if w.Code != http.StatusForbidden {
 		t.Errorf("status of the first poll = %d, want 403", w.Code)
 	}
-	e.lose(first, nil) // its connection ends now
+	e.lose(first, nil) // the connection of the first poll ends only now
 	i := &invocation{id: "i", done: make(chan struct{})}
 	if err := h.enqueue(i); err != nil || <-second.work != i || len(h.idle) != 0 {
 		t.Errorf("enqueue = %v, idle %v", err, h.idle)
@@ -148,6 +152,8 @@ func TestLaterPollReplaces(t *testing.T) {
 	e.disarm()
 }
 
+// Guarantees that the pause before the next init doubles up to a bound with each init that fails, and is gone after one
+// that succeeds.
 func TestPauseGrowsWithEachFailedInit(t *testing.T) {
 	h := newTestHost(t)
 	h.c.InitBackoff, h.c.MaxInitBackoff = 3*time.Second, 20*time.Second
@@ -163,7 +169,7 @@ func TestPauseGrowsWithEachFailedInit(t *testing.T) {
 	}
 }
 
-// FuzzReported guarantees that whatever a function posts as its error is an error with a type.
+// FuzzReported checks that whatever a function posts as its error becomes an error with a type.
 func FuzzReported(f *testing.F) {
 	f.Add([]byte(`{"errorType":"T","errorMessage":"m"}`), "")
 	f.Add([]byte(`{"errorType":"","errorMessage":"m","stackTrace":[]}`), "Of.Header")

@@ -11,8 +11,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/dev/lambdahost"
 )
 
-// processState is the letter that Linux has for a process: T where it is stopped, X where it is gone or nobody waits
-// for it.
+// processState returns the state of a process as Linux names it: T if it is stopped, X if it has ended or is a zombie.
 func processState(t *testing.T, pid int) byte {
 	t.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
@@ -26,8 +25,8 @@ func processState(t *testing.T, pid int) byte {
 	return rest[0]
 }
 
-// An idle environment on Lambda does not run, whatever its goroutines wait for: leases and clocks must survive it here,
-// too.
+// Guarantees that an idle environment is stopped, as on Lambda, even if its goroutines want to run: leases and clocks
+// must cope with that.
 func TestIdleEnvironmentsAreFrozen(t *testing.T) {
 	for _, freeze := range []bool{true, false} {
 		t.Run(fmt.Sprint(freeze), func(t *testing.T) {
@@ -35,30 +34,31 @@ func TestIdleEnvironmentsAreFrozen(t *testing.T) {
 			g := newGate(t)
 			pid := served(t, h, order{}).PID
 			for range 3 {
-				eventually(t, "it is idle", idle(h, 1))
+				eventually(t, "it is idle", hasIdle(h, 1))
 				if e := h.Stats().Environments[0]; e.Frozen != freeze {
-					t.Fatalf("an idle environment: %+v", e)
+					t.Fatalf("an idle environment is %+v, want it stopped", e)
 				}
 				if freeze {
 					eventually(t, "it is stopped", func() bool { return processState(t, pid) == 'T' })
 				}
 				held := g.hold(h)
 				if s := processState(t, pid); s == 'T' || h.Stats().Environments[0].Frozen {
-					t.Errorf("in mid-call the state is %c", s)
+					t.Errorf("the state of a process that serves a call is %c", s)
 				}
 				g.open <- struct{}{}
 				if r := <-held; r.err != nil || r.PID != pid {
-					t.Errorf("the call = %+v, want it served by %d", r, pid)
+					t.Errorf("the call = %+v, want it served by process %d", r, pid)
 				}
 			}
-			eventually(t, "it is idle", idle(h, 1))
+			eventually(t, "it is idle", hasIdle(h, 1))
 			if s := processState(t, pid); !freeze && s == 'T' {
-				t.Errorf("without Freeze the state is %c", s)
+				t.Errorf("without Freeze the state of an idle process is %c", s)
 			}
 		})
 	}
 }
 
+// Guarantees that the processes of a host end when the host is killed.
 func TestNoProcessOutlivesAHostThatIsKilled(t *testing.T) {
 	host := exec.Command(os.Args[0])
 	host.Env = append(os.Environ(), hostVar+"=1")
@@ -75,7 +75,7 @@ func TestNoProcessOutlivesAHostThatIsKilled(t *testing.T) {
 	}
 	for _, pid := range []int{frozen, hanging} {
 		if processState(t, pid) == 'X' {
-			t.Errorf("process %d is not there before", pid)
+			t.Errorf("process %d did not run before the host was killed", pid)
 		}
 	}
 	if err := host.Process.Kill(); err != nil {

@@ -28,19 +28,19 @@ var _ stage.Function = (*lambdaremote.Function)(nil)
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// reply is what a service says to a call.
+// reply is an answer of the service to a call.
 type reply struct {
 	status int
 	header map[string]string
 	body   string
-	hangs  bool // until the caller leaves
-	cuts   bool // ends the connection in the place of an answer
+	hangs  bool // does not answer until the caller gives up
+	cuts   bool // closes the connection instead of answering
 }
 
-// service is Lambda's Invoke API, with one answer for every call.
+// service is a stand-in for Lambda's Invoke API. It gives the same answer to every call.
 type service struct {
 	reply
-	arrived   chan struct{} // closed by the one call of a service that hangs
+	arrived   chan struct{} // closed when the only call of a service that hangs arrives
 	connected atomic.Int64
 
 	mu       sync.Mutex
@@ -76,7 +76,8 @@ func (s *service) calls() int {
 	return len(s.requests)
 }
 
-// client is one of the service, with the SDK's own way to connect, and retries that a call must not take over.
+// client returns a client of the service that connects as the SDK does by default. Its configuration has retries, which
+// calls must not use.
 func client(t *testing.T, s *service) *lambdaremote.Client {
 	t.Helper()
 	server := httptest.NewUnstartedServer(s)
@@ -93,15 +94,15 @@ func client(t *testing.T, s *service) *lambdaremote.Client {
 
 const name = "sluice-eu-1-authorizer"
 
-// Guarantees that a call is the one that Lambda documents: waited for, signed, the event as it is, and the trace handed
-// on.
+// Guarantees that a call is made as Lambda documents it: synchronous and signed, with the event unchanged and the trace
+// id passed on.
 func TestInvoke(t *testing.T) {
 	s := &service{reply: reply{status: 200, header: map[string]string{"X-Amz-Executed-Version": "$LATEST"},
 		body: ` {"isAuthorized":true} `}}
 	out, err := client(t, s).Function(name+":live").Invoke(lambdahost.WithTraceID(t.Context(), "Root=1-2-3"),
 		[]byte(`{"a":"é"}`))
 	if err != nil || string(out) != s.body {
-		t.Fatalf("%q, %v", out, err)
+		t.Fatalf("Invoke = %q, %v", out, err)
 	}
 	r := s.requests[0]
 	if r.Method != "POST" || r.URL.EscapedPath() != "/2015-03-31/functions/"+name+"%3Alive/invocations" ||
@@ -109,22 +110,22 @@ func TestInvoke(t *testing.T) {
 		r.Header.Get("X-Amz-Invocation-Type") != "RequestResponse" || r.Header.Get("X-Amzn-Trace-Id") != "Root=1-2-3" ||
 		!strings.Contains(r.Header.Get("Authorization"), "Credential=AKIDEXAMPLE/") ||
 		!strings.Contains(r.Header.Get("Authorization"), "/eu-west-1/lambda/aws4_request") {
-		t.Errorf("%s %s %q %v", r.Method, r.URL, s.payloads[0], r.Header)
+		t.Errorf("the request is %s %s, payload %q, headers %v", r.Method, r.URL, s.payloads[0], r.Header)
 	}
 	if _, err := client(t, s).Function(name).Invoke(t.Context(), []byte("{}")); err != nil ||
 		s.requests[1].Header["X-Amzn-Trace-Id"] != nil {
-		t.Errorf("without a trace: %v, %v", err, s.requests[1].Header)
+		t.Errorf("a call without a trace id: error %v, headers %v", err, s.requests[1].Header)
 	}
 }
 
-// Guarantees that each way to fail is a failure that says which function and why, after one call. A charge must not run
-// twice because its answer was lost.
+// Guarantees that every failed call gives an error that says which function failed and why, after a single call. If the
+// answer of a call is lost, repeating the call could charge a request twice.
 func TestFailures(t *testing.T) {
 	unhandled := map[string]string{"X-Amz-Function-Error": "Unhandled", "X-Amzn-Requestid": "r-1"}
 	for _, tt := range []struct {
 		name string
 		s    reply
-		kind lambdahost.Kind // 0: no error of the function
+		kind lambdahost.Kind // 0: the function reported no error
 		want string
 	}{
 		{"Unauthorized", reply{status: 200, header: unhandled,
@@ -174,17 +175,17 @@ func TestFailures(t *testing.T) {
 			}
 			var throttled *types.TooManyRequestsException
 			if errors.As(err, &throttled) != (tt.s.status == 429) {
-				t.Errorf("throttled: %v", err)
+				t.Errorf("the error of a throttled call is %v", err)
 			}
 			if n := s.calls(); n != 1 {
-				t.Errorf("%d calls were made, want one", n)
+				t.Errorf("%d calls were made, want 1", n)
 			}
 		})
 	}
 }
 
-// Guarantees that a failure has the answer of API Gateway, by way of the gateway itself: 401 for the text alone,
-// whatever carries it otherwise is a 500.
+// Guarantees that the gateway answers a failed call of the authorizer as API Gateway does: 401 if the function's error
+// is exactly the text "Unauthorized", and 500 for every other error, even one that contains that text.
 func TestFailuresAtTheGateway(t *testing.T) {
 	unhandled := map[string]string{"X-Amz-Function-Error": "Unhandled"}
 	for _, tt := range []struct {
@@ -222,7 +223,7 @@ func TestFailuresAtTheGateway(t *testing.T) {
 	}
 }
 
-// Guarantees that a caller who leaves is not kept, before the call and in it.
+// Guarantees that Invoke returns when its context ends, both before the call and during it.
 func TestCallerLeaves(t *testing.T) {
 	s := &service{reply: reply{hangs: true}, arrived: make(chan struct{})}
 	f := client(t, s).Function(name)
@@ -235,29 +236,30 @@ func TestCallerLeaves(t *testing.T) {
 	<-s.arrived
 	cancel()
 	if err := <-done; !errors.Is(err, context.Canceled) {
-		t.Errorf("in the call: %v", err)
+		t.Errorf("Invoke whose context ended during the call: %v", err)
 	}
 	if _, err := f.Invoke(ctx, []byte("{}")); !errors.Is(err, context.Canceled) || s.calls() != 1 {
-		t.Errorf("before the call: %v, after %d calls", err, s.calls())
+		t.Errorf("Invoke whose context had ended: %v, after %d calls; want no call", err, s.calls())
 	}
 }
 
-// Guarantees that an event above Lambda's bound is refused here, where the answer is clear, and one at it is not.
+// Guarantees that a payload above Lambda's bound is refused without a call, with a clear error, and that a payload of
+// exactly that size is sent.
 func TestTooLarge(t *testing.T) {
 	s := &service{reply: reply{status: 200, body: "{}"}}
 	f := client(t, s).Function(name)
 	if _, err := f.Invoke(t.Context(), make([]byte, lambdahost.MaxRequestBytes+1)); !errors.Is(err,
 		lambdahost.ErrTooLarge) || s.calls() != 0 {
-		t.Errorf("%v after %d calls", err, s.calls())
+		t.Errorf("a payload above the bound: error %v after %d calls", err, s.calls())
 	}
 	if _, err := f.Invoke(t.Context(), bytes.Repeat([]byte("x"), lambdahost.MaxRequestBytes)); err != nil ||
 		len(s.payloads[0]) != lambdahost.MaxRequestBytes {
-		t.Errorf("at the bound: %v", err)
+		t.Errorf("a payload at the bound: %v", err)
 	}
 }
 
-// Guarantees that connections are used again, also by more callers at once than the SDK keeps connections for: under
-// load a gateway that connects for each call runs out of ports.
+// Guarantees that connections are reused, also by more concurrent callers than the number of idle connections that the
+// SDK keeps by default. A gateway under load that opens a connection for each call would run out of ports.
 func TestConnectionsAreReused(t *testing.T) {
 	const callers, rounds = 40, 5
 	s := &service{reply: reply{status: 200, body: "{}"}}

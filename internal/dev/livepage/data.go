@@ -6,132 +6,137 @@ import (
 	"time"
 )
 
-// MaxTenantRows is how many tenants data.json lists: those with most denials, then most requests, then by id.
+// MaxTenantRows is how many tenants data.json lists. They are ordered by denials, then by requests, then by id.
 const MaxTenantRows = 100
 
-// Data is data.json: what the page shows. Times are milliseconds since 1970. Counts are listed per window, in the order
-// of Windows. All slices are present, if empty.
+// Data is the content of data.json, which the page shows. Times are milliseconds since 1970. Counts are given for each
+// window, in the order of Windows. Slices are never null.
 type Data struct {
-	Version          int          `json:"version"` // of this contract: 1
-	NowMs            int64        `json:"now_ms"`
-	Gateway          Gateway      `json:"gateway"`
-	Windows          []Window     `json:"windows"`
-	Tenants          []TenantRow  `json:"tenants"`
-	TenantsNotListed int          `json:"tenants_not_listed"` // tenants in force that Tenants leaves out
-	Limits           []LimitRow   `json:"limits"`             // by id, those before authentication first
-	Denials          []Denial     `json:"denials"`            // newest first, at most MaxDenials
-	Store            *StoreStatus `json:"store"`              // null where all counters are in the gateway's process
+	Version int         `json:"version"` // version of this format: 1
+	NowMs   int64       `json:"now_ms"`
+	Gateway Gateway     `json:"gateway"`
+	Windows []Window    `json:"windows"`
+	Tenants []TenantRow `json:"tenants"`
+	// tenants with requests or a configuration that Tenants does not list
+	TenantsNotListed int          `json:"tenants_not_listed"`
+	Limits           []LimitRow   `json:"limits"`  // by id, those before authentication first
+	Denials          []Denial     `json:"denials"` // newest first, at most MaxDenials
+	Store            *StoreStatus `json:"store"`   // null if all counters are in the gateway's process
 	// that share the limits, by name; empty where the gateway's is the only one
 	Cells []CellStatus `json:"cells"`
 }
 
-// CellStatus is one of several cells that share the limits of tenants.
+// CellStatus describes one of the cells that share the limits of tenants.
 type CellStatus struct {
 	Name string `json:"name"`
-	URL  string `json:"url"`  // of its gateway; "" where none runs
-	Here bool   `json:"here"` // it is the cell of this page
+	URL  string `json:"url"`  // of its gateway; "" if none runs
+	Here bool   `json:"here"` // whether this page is served by the cell
 	// of the balancer: joining, active, draining or drained; "waiting" before it came to it
 	State  string `json:"state"`
 	Weight int64  `json:"weight"`
 
-	Epoch  int64  `json:"epoch"`   // of the shares that it knows; 0: none
-	Phase  string `json:"phase"`   // of these
-	Await  bool   `json:"awaited"` // the change of shares under way waits to hear from it
+	Epoch  int64  `json:"epoch"`   // of the shares that the cell knows; 0: none
+	Phase  string `json:"phase"`   // of these shares
+	Await  bool   `json:"awaited"` // whether a change of shares waits for the cell's acknowledgement
 	Head   int64  `json:"head"`    // number of the last change of its configuration
-	Behind int64  `json:"behind"`  // changes that are there and not in force yet
-	AgeMs  int64  `json:"age_ms"`  // of what is in force: since the cell looked last
+	Behind int64  `json:"behind"`  // changes that exist and that the cell does not enforce yet
+	AgeMs  int64  `json:"age_ms"`  // age of the configuration in force: time since the cell last looked for changes
 
-	// What was measured last of how changes come to it, and whether it has all of them; times of 0 are those of nothing
-	// yet.
+	// The latest measurements of how changes reach the cell, and whether it has all of them. A time of 0 means that
+	// there is no measurement yet.
 	CanaryMs int64 `json:"canary_ms"` // when a change of the canary was sent
 	// how long that took to be in the cell's table, at least 1; 0 where it is not known
 	AppliedMs    int64 `json:"applied_ms"`
-	EnforcedMs   int64 `json:"enforced_ms"`   // how long to where an authorizer enforces it that looks once per second
-	Missed       bool  `json:"missed"`        // it was not enforced in its time
-	ReconciledMs int64 `json:"reconciled_ms"` // when it was compared with the control tables
-	Drift        int64 `json:"drift"`         // differences that were found then
-	Repaired     int64 `json:"repaired"`      // of these, those that were made good
+	EnforcedMs   int64 `json:"enforced_ms"`   // how long until an authorizer that looks once per second enforces it
+	Missed       bool  `json:"missed"`        // whether it was not enforced in time
+	ReconciledMs int64 `json:"reconciled_ms"` // when the cell was last compared with the control tables
+	Drift        int64 `json:"drift"`         // differences that this comparison found
+	Repaired     int64 `json:"repaired"`      // how many of these were repaired
 
-	Limits []CellLimit `json:"limits"` // of the busiest tenant that is configured: what this cell may grant of each
+	// of the configured tenant with most requests: what this cell may grant of each limit
+	Limits []CellLimit `json:"limits"`
 }
 
-// CellLimit is what a cell may grant of a tier of a tenant's limit now.
+// CellLimit is what a cell may now grant of one tier of a tenant's limit.
 type CellLimit struct {
 	Tenant   string `json:"tenant"`
 	ID       string `json:"id"`
 	Tier     string `json:"tier"`
-	Capacity int64  `json:"capacity"` // units of all cells
-	Share    int64  `json:"share"`    // units that this cell may grant; 0 is none
+	Capacity int64  `json:"capacity"` // units, of all cells together
+	Share    int64  `json:"share"`    // units that this cell may grant; 0: none
 }
 
-// StoreStatus is what stands between the gateway and the stores that it shares with others. Counts are since the
-// gateway's start.
+// StoreStatus describes the store chain between the gateway and the stores that it shares with others. Counts are since
+// the start of the gateway.
 type StoreStatus struct {
-	Instances int             `json:"instances"` // that share the stores, as counted last
-	Breakers  []BreakerStatus `json:"breakers"`  // one before each store
-	Leases    *LeaseStatus    `json:"leases"`    // null where each decision asks the store
+	Instances int             `json:"instances"` // processes that share the stores, by the latest count
+	Breakers  []BreakerStatus `json:"breakers"`  // one for each store
+	Leases    *LeaseStatus    `json:"leases"`    // null if every decision asks the store
 	Outage    OutageStatus    `json:"outage"`
 }
 
-// BreakerStatus is what stops asking a store that keeps failing.
+// BreakerStatus is the state of a circuit breaker, which stops calls to a store that keeps failing.
 type BreakerStatus struct {
-	Name    string `json:"name"`    // of the store
-	State   string `json:"state"`   // closed: the store is asked; open: it is not; probing: one call is let through
-	Opened  int64  `json:"opened"`  // times, failed probes not included
-	Probes  int64  `json:"probes"`  // calls let through to see whether the store is back
-	Refused int64  `json:"refused"` // calls not let through
+	Name string `json:"name"` // of the store
+	// closed: the store is called; open: it is not called; probing: one call is made to test it
+	State   string `json:"state"`
+	Opened  int64  `json:"opened"`  // how often the breaker opened, not counting failed probes
+	Probes  int64  `json:"probes"`  // calls made to find out whether the store answers again
+	Refused int64  `json:"refused"` // calls that were not made
 }
 
-// LeaseStatus is units charged ahead, and the decisions made out of them.
+// LeaseStatus describes the units that are charged ahead, and the decisions that are made from them.
 type LeaseStatus struct {
-	Counters int64 `json:"counters"` // remembered, now
-	Units    int64 `json:"units"`    // in hand, now
+	Counters int64 `json:"counters"` // counters that the lease layer holds now
+	Units    int64 `json:"units"`    // leased units that are not spent, now
 	Local    int64 `json:"local"`    // decisions without a call
 	Denied   int64 `json:"denied"`   // of these, denied
-	Early    int64 `json:"early"`    // of those, denied although units turned out to be there before the wait was over
-	Calls    int64 `json:"calls"`    // decisions that asked the store, answered or not
-	Waited   int64 `json:"waited"`   // decisions that waited for another's call
+	// of the denied: those for which units turned out to be there before the wait was over
+	Early    int64 `json:"early"`
+	Calls    int64 `json:"calls"`    // decisions that called the store, whether or not it answered
+	Waited   int64 `json:"waited"`   // decisions that waited for the call of another decision
 	Returned int64 `json:"returned"` // units given back
-	Lost     int64 `json:"lost"`     // units that ended unspent, or could not be given back
+	Lost     int64 `json:"lost"`     // units that expired unspent, or could not be given back
 }
 
-// OutageStatus is what became of decisions that the store did not make.
+// OutageStatus counts the decisions for which the store gave no answer.
 type OutageStatus struct {
-	Failures    int64 `json:"failures"`     // such decisions
-	Backstop    int64 `json:"backstop"`     // of these, those made by counting here
-	Open        int64 `json:"open"`         // those admitted, for each limit said to admit
-	Closed      int64 `json:"closed"`       // those denied, for a limit said to deny
+	Failures    int64 `json:"failures"`     // decisions for which the store gave no answer
+	Backstop    int64 `json:"backstop"`     // of these, those that counted in the memory of the process
+	Open        int64 `json:"open"`         // of these, those admitted because of onStoreFailure: open
+	Closed      int64 `json:"closed"`       // of these, those denied because of onStoreFailure: closed
 	ChargedBack int64 `json:"charged_back"` // units charged in the store afterwards
-	Dropped     int64 `json:"dropped"`      // units that should have been, and were not
-	Waiting     int64 `json:"waiting"`      // owners whose units are still to be charged, now
+	Dropped     int64 `json:"dropped"`      // units that should have been charged afterwards, and were not
+	Waiting     int64 `json:"waiting"`      // owners whose units are still to be charged
 }
 
-// Gateway is what runs, and on what configuration.
+// Gateway describes the gateway that runs, and its configuration.
 type Gateway struct {
 	PlansFile   string   `json:"plans_file"`
-	LoadedMs    int64    `json:"loaded_ms"`         // 0 where nothing was loaded yet
-	LastError   string   `json:"last_reload_error"` // "" where the last reload was good
+	LoadedMs    int64    `json:"loaded_ms"`         // 0 if nothing has been loaded yet
+	LastError   string   `json:"last_reload_error"` // "" if the last reload succeeded
 	Listen      string   `json:"listen"`
-	Upstream    string   `json:"upstream"` // "" is the built-in echo
+	Upstream    string   `json:"upstream"` // "" for the built-in echo
 	Tenants     int      `json:"tenants"`
 	Routes      int      `json:"routes"` // 0: every path is forwarded
 	StoreBytes  int64    `json:"store_bytes"`
 	TryCommands []string `json:"try"`
 }
 
-// Window is what happened to all requests within one of the page's two windows, in total and cell by cell.
+// Window counts all requests within one of the two windows of the page, in total and for each of its steps.
 type Window struct {
 	ID       string   `json:"id"`      // "minute" or "ten_minutes"
-	StepMs   int64    `json:"step_ms"` // length of a cell
-	FromMs   int64    `json:"from_ms"` // start of the first cell; the last one is still filling
+	StepMs   int64    `json:"step_ms"` // length of a step
+	FromMs   int64    `json:"from_ms"` // start of the first step; the last step is not over yet
 	Totals   Counts   `json:"totals"`
-	Allowed  []uint32 `json:"allowed"`  // requests per cell, oldest first
-	Denied   []uint32 `json:"denied"`   // limited, by a plan or before authentication
+	Allowed  []uint32 `json:"allowed"`  // requests in each step, oldest first
+	Denied   []uint32 `json:"denied"`   // denied by a limit, of a plan or before authentication
 	Other    []uint32 `json:"other"`    // every other outcome
-	Degraded []uint32 `json:"degraded"` // of all these, decided without the store
+	Degraded []uint32 `json:"degraded"` // how many of all these were decided without the store
 }
 
-// Counts is requests by outcome. They sum up to Requests, but for Degraded, which is about how they came to it.
+// Counts are requests by outcome. Their sum is Requests; Degraded is not part of the sum, since it counts requests that
+// have one of the other outcomes.
 type Counts struct {
 	Requests     uint64 `json:"requests"`
 	Allowed      uint64 `json:"allowed"`
@@ -144,7 +149,7 @@ type Counts struct {
 	Degraded     uint64 `json:"degraded"` // of Requests, decided without the store
 }
 
-// TenantRow is a tenant's counts, and its limits where it is configured.
+// TenantRow holds the counts of a tenant, and its limits if the tenant is configured.
 type TenantRow struct {
 	Kind       Kind     `json:"kind"` // tenant, anonymous, nobody or others
 	ID         string   `json:"id"`   // of a tenant; "" for the other kinds
@@ -155,7 +160,7 @@ type TenantRow struct {
 	Limits     []Meter  `json:"limits"`
 }
 
-// Meter is use against one tier of a limit.
+// Meter is how much of one tier of a limit is used.
 type Meter struct {
 	ID        string `json:"id"`
 	Tier      string `json:"tier"`
@@ -167,28 +172,30 @@ type Meter struct {
 	Capacity  int64  `json:"capacity"` // units
 	// units; -1 where each value of per has a counter of its own, or it is not known
 	Used    int64    `json:"used"`
-	ResetMs int64    `json:"reset_ms"` // from now until the counter is as if never used
-	Counted Counting `json:"counted"`  // what used and capacity are of: store, here, open, closed or unknown
-	Leased  int64    `json:"leased"`   // units in hand of this gateway's leases; the store counts used and these
+	ResetMs int64    `json:"reset_ms"` // from now until the counter is as if it had never been used
+	Counted Counting `json:"counted"`  // what Used and Capacity refer to: store, here, open, closed or unknown
+	// units that this gateway has leased and not spent; the store counts Used and these
+	Leased int64 `json:"leased"`
 }
 
-// LimitRow is what a limit did, over all tenants. An admitted request counts for each limit that applied to it, a
-// denied one for the limit that bound, as in the report of a simulation.
+// LimitRow counts what a limit did, over all tenants. An admitted request counts for each limit that applied to it. A
+// denied request counts for the binding limit only, as in the report of a simulation.
 type LimitRow struct {
 	Kind   Kind          `json:"kind"` // limit, ip_limit or others
 	ID     string        `json:"id"`
-	Modes  []string      `json:"modes"` // as configured, sorted; several where plans differ
+	Modes  []string      `json:"modes"` // as configured, sorted; several if plans differ
 	Counts []LimitCounts `json:"counts"`
 }
 
-// LimitCounts is requests that a limit applied to.
+// LimitCounts counts the requests that a limit applied to.
 type LimitCounts struct {
-	Allowed      uint64 `json:"allowed"`       // admitted, and this limit had room
-	Denied       uint64 `json:"denied"`        // denied, and this limit was the binding one
-	ShadowDenied uint64 `json:"shadow_denied"` // admitted, though this shadow limit had no room
+	Allowed uint64 `json:"allowed"` // requests that were admitted, and that this limit admitted
+	Denied  uint64 `json:"denied"`  // requests that were denied with this limit as the binding one
+	// requests that were admitted, although this shadow limit would have denied them
+	ShadowDenied uint64 `json:"shadow_denied"`
 }
 
-// Denial is one limited request.
+// Denial is one request that a limit denied.
 type Denial struct {
 	AtMs     int64  `json:"at_ms"`
 	Kind     Kind   `json:"kind"` // whose request: tenant, anonymous or nobody
@@ -199,11 +206,11 @@ type Denial struct {
 	Tier     string `json:"tier"`
 	Reason   string `json:"reason"`   // in words, where it is not that the limit is used up; "" where it is
 	By       string `json:"by"`       // "plan" or "ip_limits"
-	WaitMs   int64  `json:"wait_ms"`  // until the same request fits, rounded up; -1 is never, 0 is not known
+	WaitMs   int64  `json:"wait_ms"`  // until the same request would be admitted, rounded up; -1: never; 0: not known
 	Degraded bool   `json:"degraded"` // decided without the store
 }
 
-// counts is a consistent copy of what a Recorder holds, taken under its lock.
+// counts is a consistent copy of the counts of a Recorder, taken under its lock.
 type counts struct {
 	windows []Window
 	tenants map[name][windowCount][lanes]uint64
@@ -211,7 +218,8 @@ type counts struct {
 	denials []Denial
 }
 
-// count copies the windows that end at now. A now before the newest observation is that observation's second.
+// count copies the windows that end at now. If now is before the newest observation, the windows end with the second of
+// that observation.
 func (r *Recorder) count(now time.Time) counts {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -251,7 +259,8 @@ func (r *Recorder) window(i int, second int64) Window {
 	return w
 }
 
-// totals sums the windows of every name that has counts; the rest is under the name of the others.
+// totals sums up the windows of every name that has counts. Names that did not fit in the table are counted together,
+// as KindOthers.
 func (t *table) totals(second int64) map[name][windowCount][lanes]uint64 {
 	sums := make(map[name][windowCount][lanes]uint64, len(t.rows))
 	for n, s := range t.rows {
@@ -281,7 +290,7 @@ func (d *denial) data() Denial {
 	return out
 }
 
-// data joins the counts with the status.
+// data combines the counts with the status.
 func (r *Recorder) data(s *Status) Data {
 	c := r.count(s.Now)
 	d := Data{
@@ -305,7 +314,7 @@ func (r *Recorder) data(s *Status) Data {
 	return d
 }
 
-// storeOf makes lists of what is there, so that none is null in the data.
+// storeOf returns a copy in which no list is nil, so that none is null in data.json.
 func storeOf(s *StoreStatus) *StoreStatus {
 	if s == nil {
 		return nil
@@ -315,7 +324,7 @@ func storeOf(s *StoreStatus) *StoreStatus {
 	return &out
 }
 
-// cellsOf is the same of cells.
+// cellsOf returns a copy in which no list is nil, so that none is null in data.json.
 func cellsOf(cells []CellStatus) []CellStatus {
 	out := append([]CellStatus{}, cells...)
 	for i := range out {
@@ -324,7 +333,8 @@ func cellsOf(cells []CellStatus) []CellStatus {
 	return out
 }
 
-// tenantRows lists the busiest tenants, those that are configured or were seen, and then the rows that are no tenant.
+// tenantRows lists the tenants with most denials, of those that are configured or made requests, and then the rows that
+// are not about a tenant.
 func tenantRows(s *Status, sums map[name][windowCount][lanes]uint64) (_ []TenantRow, notListed int) {
 	rows := make([]TenantRow, 0, len(s.Tenants)+4)
 	for i := range s.Tenants {
@@ -337,7 +347,8 @@ func tenantRows(s *Status, sums map[name][windowCount][lanes]uint64) (_ []Tenant
 	}
 	for n, sum := range sums {
 		row := tenantRow(n, sum)
-		row.Configured = n.kind == KindTenant && s.TenantsTotal > len(s.Tenants) // the status holds only some
+		// the status holds only some of the tenants
+		row.Configured = n.kind == KindTenant && s.TenantsTotal > len(s.Tenants)
 		rows = append(rows, row)
 	}
 	slices.SortFunc(rows, compareTenants)
@@ -357,7 +368,7 @@ func tenantRow(n name, sum [windowCount][lanes]uint64) TenantRow {
 	return row
 }
 
-// compareTenants puts tenants first, those who were denied most in the longest window ahead.
+// compareTenants orders tenants before other rows, and tenants by their denials in the longest window, most first.
 func compareTenants(a, b TenantRow) int {
 	last := windowCount - 1
 	x, y := a.Counts[last], b.Counts[last]
@@ -385,7 +396,7 @@ func meters(limits []LimitStatus) []Meter {
 	return out
 }
 
-// limitRows lists every limit that is configured or was counted.
+// limitRows lists every limit that is configured or has counts.
 func limitRows(s *Status, sums map[name][windowCount][lanes]uint64) []LimitRow {
 	modes := make(map[name][]string)
 	note := func(kind Kind, limits []LimitStatus) {
@@ -437,11 +448,11 @@ func countsOf(sum [lanes]uint64) Counts {
 	return c
 }
 
-// Limits is what each limit did, as in Data; the status says which are configured.
+// Limits returns what each limit did, as in Data. The status says which limits are configured.
 func (r *Recorder) Limits(s *Status) []LimitRow { return limitRows(s, r.count(s.Now).limits) }
 
-// Busiest is the ids of up to n tenants (at most MaxTenantRows), in the order of the page: those to peek at where there
-// are too many to peek at all.
+// Busiest returns the ids of up to n tenants (at most MaxTenantRows), in the order of the page. If there are too many
+// tenants to peek at all their counters, these are the ones to peek at.
 func (r *Recorder) Busiest(now time.Time, n int) []string {
 	rows, _ := tenantRows(&Status{}, r.count(now).tenants)
 	ids := make([]string, 0, min(n, len(rows)))

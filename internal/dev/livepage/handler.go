@@ -6,6 +6,7 @@ import (
 	"embed"
 	"encoding/hex"
 	"encoding/json"
+	"io/fs"
 	"net/http"
 	"net/url"
 	"path"
@@ -13,11 +14,11 @@ import (
 	"time"
 )
 
-//go:embed page/index.html page/page.css page/page.js page/icon.svg
+//go:embed page
 var files embed.FS
 
-// contentPolicy lets the page load its own files and talk to where it came from, and nothing else: whatever markup a
-// tenant's name might smuggle in could not run, call home or be framed.
+// contentPolicy lets the page load its own files and call its own origin, and nothing else. If the name of a tenant
+// contained markup, a script in it could not run or call another host, and the page could not be framed.
 const contentPolicy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; " +
 	"base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'"
 
@@ -26,25 +27,50 @@ type asset struct {
 	body             []byte
 }
 
-var assets = map[string]asset{
-	"":         load("index.html", "text/html; charset=utf-8"),
-	"page.css": load("page.css", "text/css; charset=utf-8"),
-	"page.js":  load("page.js", "text/javascript; charset=utf-8"),
-	"icon.svg": load("icon.svg", "image/svg+xml"),
-}
+// sharedFiles are the files of package livepage that all pages have.
+var sharedFiles = []string{"page.css", "common.js", "icon.svg"}
 
-func load(file, contentType string) asset {
-	body, err := files.ReadFile("page/" + file)
-	if err != nil {
-		panic(err) // embedded above: the build has it, or there is no build
+// load reads the files of a page: index.html and page.js of the folder page, and the shared ones.
+func load(own fs.FS) map[string]asset {
+	assets := make(map[string]asset)
+	add := func(from fs.FS, file string) {
+		body, err := fs.ReadFile(from, "page/"+file)
+		if err != nil {
+			panic(err) // the files are embedded in the program
+		}
+		sum := sha256.Sum256(body)
+		assets[strings.TrimPrefix(file, "index.html")] = asset{contentTypes[path.Ext(file)],
+			`"` + hex.EncodeToString(sum[:12]) + `"`, body}
 	}
-	sum := sha256.Sum256(body)
-	return asset{contentType, `"` + hex.EncodeToString(sum[:12]) + `"`, body}
+	add(own, "index.html")
+	add(own, "page.js")
+	for _, file := range sharedFiles {
+		add(files, file)
+	}
+	return assets
 }
 
-// Handler serves the page and its data below the path it is mounted at (as /_sluice/, already stripped). It answers
-// GET and HEAD; status is called once for each request of data.json and must be safe for concurrent use.
+var contentTypes = map[string]string{
+	".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8",
+	".svg": "image/svg+xml",
+}
+
+// Handler serves the page and its data. The path at which it is mounted, such as /_sluice/, must already be stripped
+// from requests. It answers GET and HEAD. status is called once for each request of data.json, and must be safe for
+// concurrent use.
 func Handler(r *Recorder, status func() Status) http.Handler {
+	return PageHandler(files, func() any {
+		s := status()
+		return r.data(&s)
+	})
+}
+
+// PageHandler serves a page like the live page, with the live page's style sheet, icon and common.js, and with its
+// security headers. The files page/index.html and page/page.js of own are the rest of the page. data returns what
+// data.json has; it is called once for each request of it, and must be safe for concurrent use. Like Handler, it may be
+// mounted at any path.
+func PageHandler(own fs.FS, data func() any) http.Handler {
+	assets := load(own)
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		h := w.Header()
 		h.Set("Content-Security-Policy", contentPolicy)
@@ -59,8 +85,7 @@ func Handler(r *Recorder, status func() Status) http.Handler {
 		file := strings.TrimPrefix(req.URL.Path, "/")
 		switch a, ok := assets[file]; {
 		case file == "data.json":
-			s := status()
-			writeData(w, r.data(&s))
+			writeData(w, data())
 		case !ok:
 			h.Set("Cache-Control", "no-store")
 			http.Error(w, "there is no such page", http.StatusNotFound)
@@ -76,8 +101,8 @@ func Handler(r *Recorder, status func() Status) http.Handler {
 	})
 }
 
-// withSlash is where the page is, relative to a request for it that lacks the last slash; "" for one that has it. The
-// page's own links are relative, so without the slash they would lead to the folder above.
+// withSlash returns the address of the page, relative to a request whose path lacks the last slash, and "" for a
+// request whose path has it. Without the slash, the relative links of the page would lead to the folder above.
 func withSlash(req *http.Request) string {
 	u, err := url.ParseRequestURI(req.RequestURI)
 	if err != nil || u.Path == "" || strings.HasSuffix(u.Path, "/") {
@@ -86,13 +111,13 @@ func withSlash(req *http.Request) string {
 	return "./" + url.PathEscape(path.Base(u.Path)) + "/"
 }
 
-func writeData(w http.ResponseWriter, d Data) {
-	body, err := json.Marshal(d) // escapes <, > and &: harmless even where a browser is made to read it as markup
+func writeData(w http.ResponseWriter, data any) {
+	body, err := json.Marshal(data) // escapes <, > and &: harmless even if a browser is made to read it as markup
 	if err != nil {
 		http.Error(w, "the data cannot be encoded", http.StatusInternalServerError)
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-store")
-	_, _ = w.Write(body) // the client is gone where this fails; the next poll asks again
+	_, _ = w.Write(body) // fails if the client is gone; the page's next request tries again
 }

@@ -18,7 +18,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden files")
 
-// mounted serves the page as the gateway does.
+// mounted returns a handler that serves the page at the same path as the gateway.
 func mounted(r *livepage.Recorder, s livepage.Status) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("/_sluice/", http.StripPrefix("/_sluice", livepage.Handler(r, func() livepage.Status { return s })))
@@ -31,7 +31,7 @@ func get(h http.Handler, method, target string) *httptest.ResponseRecorder {
 	return w
 }
 
-// read is data.json as served.
+// read returns the data.json that the handler serves.
 func read(t *testing.T, r *livepage.Recorder, s livepage.Status) livepage.Data {
 	t.Helper()
 	w := get(mounted(r, s), "GET", "/_sluice/data.json")
@@ -42,8 +42,8 @@ func read(t *testing.T, r *livepage.Recorder, s livepage.Status) livepage.Data {
 	return d
 }
 
-// The page is served next to an API that strangers call. Each answer forbids what could turn a stranger's text into a
-// script, a frame or a cached secret.
+// Guarantees the status and the headers of each answer. The page is served beside an API that strangers call: the
+// headers forbid that a stranger's text becomes a script or is framed, and that a secret is cached.
 func TestHandlerAnswers(t *testing.T) {
 	tests := []struct {
 		name, method, target string
@@ -54,6 +54,7 @@ func TestHandlerAnswers(t *testing.T) {
 		{"page with a query", "GET", "/_sluice/?x=</script>", 200, "text/html; charset=utf-8", "no-cache"},
 		{"style", "GET", "/_sluice/page.css", 200, "text/css; charset=utf-8", "no-cache"},
 		{"script", "GET", "/_sluice/page.js", 200, "text/javascript; charset=utf-8", "no-cache"},
+		{"common script", "GET", "/_sluice/common.js", 200, "text/javascript; charset=utf-8", "no-cache"},
 		{"icon", "GET", "/_sluice/icon.svg", 200, "image/svg+xml", "no-cache"},
 		{"data", "GET", "/_sluice/data.json", 200, "application/json", "no-store"},
 		{"head of the page", "HEAD", "/_sluice/", 200, "text/html; charset=utf-8", "no-cache"},
@@ -82,7 +83,7 @@ func TestHandlerAnswers(t *testing.T) {
 				}
 			}
 			if strings.Contains(policy, "unsafe") || strings.Contains(policy, "*") {
-				t.Errorf("%s %s: policy %q opens what it should close", tt.method, tt.target, policy)
+				t.Errorf("%s %s: policy %q allows what it should forbid", tt.method, tt.target, policy)
 			}
 			if got := header.Get("X-Content-Type-Options"); got != "nosniff" {
 				t.Errorf("%s %s: X-Content-Type-Options is %q, want nosniff", tt.method, tt.target, got)
@@ -94,7 +95,7 @@ func TestHandlerAnswers(t *testing.T) {
 	}
 }
 
-// A browser that has the page asks whether it changed, and is not sent it again.
+// Guarantees that a browser that already has the page gets 304, and not the page again, if the page has not changed.
 func TestPageIsRevalidated(t *testing.T) {
 	h := mounted(livepage.NewRecorder(), livepage.Status{Now: noon})
 	req := httptest.NewRequest("GET", "/_sluice/page.js", nil)
@@ -106,8 +107,8 @@ func TestPageIsRevalidated(t *testing.T) {
 	}
 }
 
-// The page's links are relative, so without the last slash it would load nothing. The redirect never leads off the
-// host, whatever is asked for.
+// Guarantees that a request without the last slash is redirected to the page, whose relative links would otherwise not
+// work. The redirect never leads to another host, whatever path is requested.
 func TestRedirectToTheSlash(t *testing.T) {
 	h := http.StripPrefix("/_sluice", livepage.Handler(livepage.NewRecorder(),
 		func() livepage.Status { return livepage.Status{} }))
@@ -125,13 +126,13 @@ func TestRedirectToTheSlash(t *testing.T) {
 		at := w.Header().Get("Location")
 		if at != "" && (!strings.HasPrefix(at, "./") || strings.Count(at, "/") != 2 ||
 			strings.ContainsAny(at, "\r\n\\")) {
-			t.Errorf("%q redirects to %q, want one segment below this one", target, at)
+			t.Errorf("%q redirects to %q, want a path of one segment on the same host", target, at)
 		}
 	}
 }
 
-// What tenants choose to be called cannot end the document that it is read into, even where a browser is talked into
-// reading data.json as a page.
+// Guarantees that the name of a tenant cannot end the HTML document that data.json is read into, even if a browser is
+// made to read data.json as HTML.
 func TestDataEscapesMarkup(t *testing.T) {
 	const name = "</script><img src=x onerror=alert(1)>\u2028"
 	r := livepage.NewRecorder()
@@ -139,24 +140,25 @@ func TestDataEscapesMarkup(t *testing.T) {
 	s := livepage.Status{Now: noon, Tenants: []livepage.TenantStatus{{ID: name, Plan: "free"}}}
 	body := get(mounted(r, s), "GET", "/_sluice/data.json").Body.String()
 	if i := strings.IndexAny(body, "<>&\u2028"); i >= 0 {
-		t.Errorf("data.json holds markup as it came: %.80s", body[i:])
+		t.Errorf("data.json contains unescaped markup: %.80s", body[i:])
 	}
 	d := read(t, r, s)
 	if len(d.Tenants) != 1 || d.Tenants[0].ID != name || d.Denials[0].Tenant != name ||
 		d.Denials[0].Path != "/<b>\ufffd" {
-		t.Errorf("after decoding: tenant %q, denial %+v, want the name as it was", d.Tenants[0].ID, d.Denials[0])
+		t.Errorf("after decoding: tenant %q, denial %+v; want the original name", d.Tenants[0].ID, d.Denials[0])
 	}
 }
 
-// The page is small, and nothing in it would need the policy to be looser: it is what a person sees while all is on
-// fire.
+// Guarantees that the page is small, loads nothing from other hosts, and needs no looser policy. Operators look at it
+// during an incident.
 func TestPageIsSmallAndPlain(t *testing.T) {
 	h := mounted(livepage.NewRecorder(), livepage.Status{})
 	total := 0
-	for _, file := range []string{"", "page.css", "page.js", "icon.svg"} {
+	for _, file := range []string{"", "page.css", "common.js", "page.js", "icon.svg"} {
 		body := get(h, "GET", "/_sluice/"+file).Body.String()
 		total += len(body)
-		body = strings.ReplaceAll(body, "http://www.w3.org/2000/svg", "") // a name, not a place
+		// the name of the namespace, which is not loaded
+		body = strings.ReplaceAll(body, "http://www.w3.org/2000/svg", "")
 		for what, pattern := range map[string]string{
 			"an address of another host": `(?:https?:)?//[a-z0-9-]+\.[a-z]`,
 			"an inline style or handler": `<[^>]+\s(style|on[a-z]+)=`,
@@ -173,7 +175,8 @@ func TestPageIsSmallAndPlain(t *testing.T) {
 	}
 }
 
-// data.json is a contract between the binary and a page that a browser may still have open from the build before.
+// Guarantees that the format of data.json does not change unnoticed: a browser may still show the page of an earlier
+// build.
 func TestDataGolden(t *testing.T) {
 	s := newStore(t)
 	burst := newLimit(t, "burst", limit.Enforce, limit.Tier{Algorithm: limit.TokenBucket, Threshold: 1,
@@ -183,7 +186,7 @@ func TestDataGolden(t *testing.T) {
 	acme := limit.Owner{Kind: limit.Tenant, Name: "acme"}
 	r := livepage.NewRecorder()
 	for i := range 4 {
-		at := after(time.Duration(i) * 250 * time.Millisecond)
+		at := afterNoon(time.Duration(i) * 250 * time.Millisecond)
 		o := livepage.Observation{At: at, Outcome: livepage.Allowed, Tenant: "acme", Method: "GET", Path: "/product/*"}
 		o.IPDecision = decided(t, s, limit.Owner{Kind: limit.Address, Name: "h"}, at, address)
 		if o.Decision = decided(t, s, acme, at, burst, trial); !o.Decision.Allowed {
@@ -191,8 +194,9 @@ func TestDataGolden(t *testing.T) {
 		}
 		r.Observe(&o)
 	}
-	r.Observe(&livepage.Observation{At: after(time.Second), Outcome: livepage.Unauthorized, Method: "GET", Path: "/"})
-	now := after(1500 * time.Millisecond)
+	r.Observe(&livepage.Observation{At: afterNoon(time.Second), Outcome: livepage.Unauthorized, Method: "GET",
+		Path: "/"})
+	now := afterNoon(1500 * time.Millisecond)
 	var peek limit.Decision
 	req := limit.Request{Owner: acme, Charges: []limit.Charge{{Limit: burst, Cost: 1}, {Limit: trial, Cost: 1}}}
 	if err := s.Peek(t.Context(), &req, now, &peek); err != nil {
@@ -223,8 +227,8 @@ func TestDataGolden(t *testing.T) {
 	golden(t, "data.json", get(mounted(r, status), "GET", "/_sluice/data.json").Body.Bytes())
 }
 
-// The shared store is in data.json in each of its states; where there is none, or no leases, that is null and not
-// zeros.
+// Guarantees the form of the shared store in data.json, in each of its states. If there is no shared store, or no
+// leases, the value is null instead of zeros.
 func TestDataOfTheStore(t *testing.T) {
 	leases := &livepage.LeaseStatus{Counters: 3, Units: 40, Local: 900, Denied: 30, Early: 2, Calls: 100, Waited: 7,
 		Returned: 12, Lost: 5}
@@ -280,7 +284,7 @@ func golden(t *testing.T, name string, got []byte) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Lists of plain numbers on one line each: 60 cells are read as a row.
+	// The 60 numbers of a window are written on one line, so that the golden file can be read.
 	got = regexp.MustCompile(`\[[\s\d,]+\]`).ReplaceAllFunc(got, func(list []byte) []byte {
 		return []byte(strings.Join(strings.Fields(string(list)), ""))
 	})

@@ -9,17 +9,18 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
-// Bounds of what a Recorder remembers. The tables take at most about 2 MB together.
+// Bounds on what a Recorder keeps. The tables need at most about 2 MB together.
 const (
-	MaxTenants = 256 // tenants counted apart; the rest are counted together
-	MaxLimits  = 256 // limits counted apart, by id; the rest are counted together
-	MaxDenials = 200 // newest denials kept
+	MaxTenants = 256 // tenants with counts of their own; the others are counted together
+	MaxLimits  = 256 // limits with counts of their own, by id; the others are counted together
+	MaxDenials = 200 // newest denials that are kept
 
 	maxNameBytes   = limit.MaxNameBytes
 	maxPathBytes   = 200
 	maxMethodBytes = 24
 
-	maxBackSeconds = 5 // disorder between requests in flight; a clock that is further back was set back
+	// by how much concurrent requests may be out of order; a larger step back means that the clock was set back
+	maxBackSeconds = 5
 )
 
 // Kind says what a row of counts is about.
@@ -28,14 +29,15 @@ type Kind string
 // The kinds of rows.
 const (
 	KindTenant    Kind = "tenant"
-	KindAnonymous Kind = "anonymous" // calls without a credential, under the anonymous plan
+	KindAnonymous Kind = "anonymous" // requests without a credential, under the anonymous plan
 	KindNobody    Kind = "nobody"    // requests that ended before their tenant was known
 	KindLimit     Kind = "limit"     // a limit of plans
 	KindIPLimit   Kind = "ip_limit"  // a limit before authentication
-	KindOthers    Kind = "others"    // all that came after the table was full
+	KindOthers    Kind = "others"    // all names that came when the table was full
 )
 
-// The lanes of a request's outcome. Limits count what they allowed, denied and, as a shadow, would have denied.
+// Indices of the counters in a cell, one for each outcome. The counters of limits use the first three: admitted,
+// denied, and admitted although the limit, a shadow, would have denied.
 const (
 	laneAllowed = iota
 	laneLimited
@@ -45,13 +47,13 @@ const (
 	laneNotFound
 	laneStoreFailed
 	outcomes
-	laneDegraded = outcomes // beside the outcome's own lane
+	laneDegraded = outcomes // counted in addition to the outcome
 
 	laneDenied       = laneLimited
 	laneShadowDenied = laneIPLimited
 )
 
-// Recorder remembers bounded counts of the last ten minutes. It is safe for concurrent use.
+// Recorder keeps counts of the last ten minutes, in bounded memory. It is safe for concurrent use.
 type Recorder struct {
 	mu      sync.Mutex
 	all     series
@@ -59,9 +61,9 @@ type Recorder struct {
 	tenants table
 	limits  table
 	denials [MaxDenials]denial
-	denied  int64 // denials ever; the newest is at (denied-1) % MaxDenials
-	newest  int64 // second of the newest observation, shifted
-	shift   int64 // seconds added to the clock, so that recorded time never runs back
+	denied  int64 // denials since the start; the newest is at (denied-1) % MaxDenials
+	newest  int64 // second of the newest observation, with shift added
+	shift   int64 // seconds added to the clock's time, so that recorded time never goes back
 	started bool
 }
 
@@ -85,7 +87,7 @@ func NewRecorder() *Recorder {
 	}
 }
 
-// Observe counts a request. It takes a lock for well under a microsecond.
+// Observe counts a request. It holds a lock for less than a microsecond.
 func (r *Recorder) Observe(o *Observation) {
 	lane := laneOf(o.Outcome)
 	who := whose(o)
@@ -107,7 +109,7 @@ func (r *Recorder) Observe(o *Observation) {
 	}
 }
 
-// Totals returns how many requests had each outcome since the start. Outcomes that no request had are missing.
+// Totals returns how many requests had each outcome since the start. Outcomes without requests are missing.
 func (r *Recorder) Totals() map[Outcome]int64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -156,8 +158,9 @@ func whose(o *Observation) name {
 	}
 }
 
-// second is the recorded time of an observation. It follows the observations' clock, but where that is set back, time
-// goes on from the newest observation: the last minutes stay on the page, and the new ones are not hidden behind them.
+// second returns the recorded time of an observation, in seconds. It follows the clock of the observations. If that
+// clock is set back, recorded time goes on from the newest observation: the last minutes stay on the page, and new
+// requests are counted after them.
 func (r *Recorder) second(at time.Time) int64 {
 	s := at.Unix() + r.shift
 	if r.started && s < r.newest-maxBackSeconds {
@@ -168,8 +171,9 @@ func (r *Recorder) second(at time.Time) int64 {
 	return s
 }
 
-// countLimits counts each limit of a decision once, whatever its number of tiers. An admitted request counts as allowed
-// by each limit, but for a shadow that would have denied it; a denied one counts against the limit that bound.
+// countLimits counts each limit of a decision once, however many tiers it has. An admitted request counts as allowed
+// for each limit, except for a shadow limit that would have denied it. A denied request counts for the binding limit
+// only.
 func (r *Recorder) countLimits(d *limit.Decision, second int64) {
 	switch {
 	case d == nil:
@@ -186,7 +190,7 @@ func (r *Recorder) countLimits(d *limit.Decision, second int64) {
 			admits = admits && d.Results[i].Admits
 		}
 		lane := laneAllowed
-		if !admits { // it was admitted, so this is a shadow
+		if !admits { // the request was admitted, so this is a shadow limit
 			lane = laneShadowDenied
 		}
 		r.limits.at(limitName(d, l), second).add(second, lane)
@@ -221,7 +225,8 @@ func (r *Recorder) deny(o *Observation, who name) {
 	}
 }
 
-// cut bounds a text that is kept to n bytes, at the start of a character, and frees what it was a part of.
+// cut shortens a text to at most n bytes, at the beginning of a character. The result is a copy, so that a longer text
+// is not kept in memory.
 func cut(s string, n int) string {
 	if len(s) <= n {
 		return clone(s)
@@ -233,7 +238,7 @@ func cut(s string, n int) string {
 
 func clone(s string) string { return strings.Clone(s) }
 
-// TierName is a tier's window as a person would write it: "1s", "10m", "24h", "month".
+// TierName returns the window of a tier in the form that people write: "1s", "10m", "24h", "month".
 func TierName(t *limit.Tier) string {
 	if t.Calendar != nil {
 		return t.Calendar.Every.String()

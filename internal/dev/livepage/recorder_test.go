@@ -15,10 +15,10 @@ import (
 
 var noon = time.Date(2026, 7, 14, 12, 0, 0, 0, time.UTC)
 
-func after(d time.Duration) time.Time { return noon.Add(d) }
+func afterNoon(d time.Duration) time.Time { return noon.Add(d) }
 
-// seen is what the page's data says at now, without a configuration.
-func seen(t *testing.T, r *livepage.Recorder, now time.Time) livepage.Data {
+// dataAt returns the data of the page at the time now, without a configuration.
+func dataAt(t *testing.T, r *livepage.Recorder, now time.Time) livepage.Data {
 	t.Helper()
 	return read(t, r, livepage.Status{Now: now})
 }
@@ -27,8 +27,8 @@ func allow(at time.Time, tenant string) *livepage.Observation {
 	return &livepage.Observation{At: at, Outcome: livepage.Allowed, Tenant: tenant, Method: "GET", Path: "/"}
 }
 
-// A request is on the page for as long as the window says, and then gone: a ring that forgets to empty a cell would
-// show the traffic of ten minutes ago as now's.
+// Guarantees that a request is counted as long as the window covers its time, and no longer. If a ring did not empty a
+// cell before reuse, the page would show old requests as new ones.
 func TestWindows(t *testing.T) {
 	tests := []struct {
 		name         string
@@ -42,7 +42,8 @@ func TestWindows(t *testing.T) {
 		{"one after the minute", []time.Duration{0}, 60 * time.Second, 0, 1},
 		{"the last of the ten minutes", []time.Duration{9 * time.Second}, 599 * time.Second, 0, 1},
 		{"one after the ten minutes", []time.Duration{9 * time.Second}, 600 * time.Second, 0, 0},
-		{"each second of twenty minutes", every(time.Second, 20*time.Minute), 20*time.Minute - time.Second, 60, 600},
+		{"each second of twenty minutes", timesEvery(time.Second, 20*time.Minute), 20*time.Minute - time.Second, 60,
+			600},
 		{"the same cell a minute later", []time.Duration{0, 60 * time.Second}, 60 * time.Second, 1, 2},
 		{"the same cell ten minutes later", []time.Duration{0, 600 * time.Second}, 600 * time.Second, 1, 1},
 		{"a gap inside the window", []time.Duration{0, 30 * time.Second}, 45 * time.Second, 2, 2},
@@ -59,9 +60,9 @@ func TestWindows(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			r := livepage.NewRecorder()
 			for _, d := range tt.observed {
-				r.Observe(allow(after(d), "acme"))
+				r.Observe(allow(afterNoon(d), "acme"))
 			}
-			d := seen(t, r, after(tt.now))
+			d := dataAt(t, r, afterNoon(tt.now))
 			for i, want := range []uint64{tt.minute, tt.tens} {
 				w := d.Windows[i]
 				if w.Totals.Requests != want || w.Totals.Allowed != want {
@@ -73,7 +74,7 @@ func TestWindows(t *testing.T) {
 					sum += uint64(n)
 				}
 				if sum != want || len(w.Allowed) != 60 {
-					t.Errorf("%s: %d cells hold %d, want 60 and %d", w.ID, len(w.Allowed), sum, want)
+					t.Errorf("%s: %d cells with a sum of %d, want 60 and %d", w.ID, len(w.Allowed), sum, want)
 				}
 				if want > 0 && (len(d.Tenants) != 1 || d.Tenants[0].Counts[i].Allowed != want) {
 					t.Errorf("%s: tenants are %+v, want acme with %d", w.ID, d.Tenants, want)
@@ -83,32 +84,34 @@ func TestWindows(t *testing.T) {
 	}
 }
 
-func every(step, total time.Duration) (out []time.Duration) {
+func timesEvery(step, total time.Duration) (out []time.Duration) {
 	for d := time.Duration(0); d < total; d += step {
 		out = append(out, d)
 	}
 	return out
 }
 
-// The plot's axis tells when: a bar under the wrong time sends people to the wrong log lines.
+// Guarantees that each request is counted in the cell of its time. A bar at the wrong time would send operators to the
+// wrong log lines.
 func TestCellsStandAtTheirTime(t *testing.T) {
 	r := livepage.NewRecorder()
-	r.Observe(allow(after(13*time.Second), "acme"))
-	d := seen(t, r, after(47*time.Second))
+	r.Observe(allow(afterNoon(13*time.Second), "acme"))
+	d := dataAt(t, r, afterNoon(47*time.Second))
 	for _, w := range d.Windows {
 		for i, n := range w.Allowed {
 			from := time.UnixMilli(w.FromMs + int64(i)*w.StepMs)
 			until := from.Add(time.Duration(w.StepMs) * time.Millisecond)
-			holds := !after(13*time.Second).Before(from) && after(13*time.Second).Before(until)
+			holds := !afterNoon(13*time.Second).Before(from) && afterNoon(13*time.Second).Before(until)
 			if (n == 1) != holds {
 				t.Errorf("%s: the cell %s to %s holds %d, for a request at %s", w.ID, from, until, n,
-					after(13*time.Second))
+					afterNoon(13*time.Second))
 			}
 		}
 	}
 }
 
-// Every outcome is counted under its own name, and the names sum up to the requests.
+// Guarantees that every outcome is counted under its own name, and that the sum of these counts is the number of
+// requests.
 func TestOutcomes(t *testing.T) {
 	r := livepage.NewRecorder()
 	all := []livepage.Outcome{
@@ -122,24 +125,25 @@ func TestOutcomes(t *testing.T) {
 	}
 	want := livepage.Counts{
 		Requests: 28, Allowed: 1, Limited: 2, IPLimited: 3, Unauthorized: 4, Forbidden: 5, NotFound: 6, StoreFailed: 7,
-		Degraded: 7, // those that nobody decided, too
+		Degraded: 7, // including requests with an unknown outcome
 	}
-	d := seen(t, r, noon)
+	d := dataAt(t, r, noon)
 	w := d.Windows[0]
 	if w.Totals != want {
-		t.Errorf("totals are %+v, want %+v", w.Totals, want)
+		t.Errorf("the totals of the window are %+v, want %+v", w.Totals, want)
 	}
 	if last := len(w.Allowed) - 1; w.Allowed[last] != 1 || w.Denied[last] != 5 || w.Other[last] != 22 {
 		t.Errorf("the last cell holds %d, %d, %d, want 1 allowed, 5 denied, 22 other", w.Allowed[last], w.Denied[last],
 			w.Other[last])
 	}
 	if len(d.Tenants) != 1 || d.Tenants[0].Kind != livepage.KindNobody || d.Tenants[0].Counts[0] != want {
-		t.Errorf("rows are %+v, want all under %q", d.Tenants, livepage.KindNobody)
+		t.Errorf("tenant rows are %+v, want a single one of kind %q", d.Tenants, livepage.KindNobody)
 	}
 }
 
-// What was decided without the store is counted under its own outcome, and beside it: else an outage that a backstop
-// carries would look like one that stops all traffic, or like none at all.
+// Guarantees that a request which was decided without the store is counted under its own outcome, and as degraded in
+// addition. Otherwise an outage during which the fallback limiter decides would look like one that stops all requests,
+// or like no outage.
 func TestDecidedWithoutTheStore(t *testing.T) {
 	r := livepage.NewRecorder()
 	acme := limit.Owner{Kind: limit.Tenant, Name: "acme"}
@@ -165,7 +169,7 @@ func TestDecidedWithoutTheStore(t *testing.T) {
 		o.At, o.Method = noon, "GET"
 		r.Observe(&o)
 	}
-	d := seen(t, r, noon)
+	d := dataAt(t, r, noon)
 	want := livepage.Counts{Requests: 6, Allowed: 3, Limited: 2, StoreFailed: 1, Degraded: 4}
 	for _, w := range d.Windows {
 		last := len(w.Degraded) - 1
@@ -189,8 +193,8 @@ func TestDecidedWithoutTheStore(t *testing.T) {
 	}
 }
 
-// Memory does not grow with the number of names, and no request is lost from the sums: what does not fit is counted
-// with the others. A tenant that calls itself "others" stays itself.
+// Guarantees that memory does not grow with the number of names, and that no request is lost from the sums: names that
+// do not fit are counted together as "others". A tenant whose own name is "others" is counted separately from them.
 func TestTenantsAreBounded(t *testing.T) {
 	r := livepage.NewRecorder()
 	r.Observe(allow(noon, "others"))
@@ -199,13 +203,14 @@ func TestTenantsAreBounded(t *testing.T) {
 		r.Observe(allow(noon, fmt.Sprintf("tenant-%d", i)))
 	}
 	r.Observe(allow(noon, strings.Repeat("x", limit.MaxNameBytes+1)))
-	d := seen(t, r, noon)
+	d := dataAt(t, r, noon)
 	own, others := find(d, livepage.KindTenant, "others"), find(d, livepage.KindOthers, "")
 	if own == nil || own.Counts[0].Requests != 1 || others == nil || others.Counts[0].Requests != extra+1 {
-		t.Fatalf("the tenant named others is %+v with 1, the others are %+v with %d wanted", own, others, extra+1)
+		t.Fatalf("the tenant named others is %+v, want 1 request; the other tenants are %+v, want %d", own, others,
+			extra+1)
 	}
 	if busy := r.Busiest(noon, 3); len(busy) != 3 || find(d, livepage.KindTenant, busy[0]) == nil {
-		t.Errorf("the busiest three are %q, want three of the page", busy)
+		t.Errorf("the busiest three are %q, want the first three of the page", busy)
 	}
 	if listed := len(d.Tenants) - 1; listed != livepage.MaxTenantRows ||
 		d.TenantsNotListed != livepage.MaxTenants-listed {
@@ -213,11 +218,11 @@ func TestTenantsAreBounded(t *testing.T) {
 			livepage.MaxTenants)
 	}
 
-	// Ten minutes later the table has room again for those who come now.
-	later := after(10*time.Minute + 10*time.Second)
+	// After ten minutes without requests, the table has room for new tenants.
+	later := afterNoon(10*time.Minute + 10*time.Second)
 	r.Observe(allow(later, "newcomer"))
-	if row := find(seen(t, r, later), livepage.KindTenant, "newcomer"); row == nil || row.Counts[0].Requests != 1 {
-		t.Errorf("a newcomer after ten quiet minutes is %+v, want a row with 1 request", row)
+	if row := find(dataAt(t, r, later), livepage.KindTenant, "newcomer"); row == nil || row.Counts[0].Requests != 1 {
+		t.Errorf("a new tenant after ten minutes without requests is %+v, want a row with 1 request", row)
 	}
 }
 
@@ -230,7 +235,7 @@ func find(d livepage.Data, kind livepage.Kind, id string) *livepage.TenantRow {
 	return nil
 }
 
-// decided asks a real store.
+// decided makes a decision with a real store.
 func decided(t *testing.T, s limit.Store, owner limit.Owner, at time.Time, limits ...*limit.Limit) *limit.Decision {
 	t.Helper()
 	req := limit.Request{Owner: owner}
@@ -266,14 +271,15 @@ func newStore(t *testing.T) limit.Store {
 	return s
 }
 
-// What each limit did is counted once per request, for the limits that had a part in the outcome: an operator tunes the
-// limit that this table blames.
+// Guarantees that each request counts once for each limit that took part in its outcome. Operators change the limits
+// that this table blames.
 func TestLimitCounts(t *testing.T) {
 	s := newStore(t)
 	narrow := newLimit(t, "narrow", limit.Enforce, window(2, time.Minute), window(3, time.Hour))
 	wide := newLimit(t, "wide", limit.Enforce, window(100, time.Minute))
 	trial := newLimit(t, "trial", limit.Shadow, window(1, time.Minute))
-	address := newLimit(t, "narrow", limit.Enforce, window(6, time.Minute)) // the same id, before authentication
+	// the id of another limit, but before authentication
+	address := newLimit(t, "narrow", limit.Enforce, window(6, time.Minute))
 	r := livepage.NewRecorder()
 	for range 8 {
 		o := livepage.Observation{At: noon, Outcome: livepage.Allowed, Tenant: "acme", Method: "GET",
@@ -287,7 +293,7 @@ func TestLimitCounts(t *testing.T) {
 		}
 		r.Observe(&o)
 	}
-	d := seen(t, r, noon)
+	d := dataAt(t, r, noon)
 	want := []livepage.LimitRow{
 		{Kind: livepage.KindIPLimit, ID: "narrow", Counts: []livepage.LimitCounts{{Allowed: 6, Denied: 2},
 			{Allowed: 6, Denied: 2}}},
@@ -308,8 +314,8 @@ func TestLimitCounts(t *testing.T) {
 	}
 }
 
-// A denial says who, what, by which limit and how long to wait: the tier named is the one that bound, not the first
-// that had no room.
+// Guarantees that a denial names the tenant, the request, the binding limit and the wait. The tier named is the binding
+// one, not the first one without room.
 func TestDenials(t *testing.T) {
 	s := newStore(t)
 	l := newLimit(t, "put-product", limit.Enforce, window(1, 10*time.Second), window(1, 2*time.Minute))
@@ -327,14 +333,14 @@ func TestDenials(t *testing.T) {
 		t.Fatal(err)
 	}
 	long := "/" + strings.Repeat("é", 400)
-	at := after(1500 * time.Microsecond)
+	at := afterNoon(1500 * time.Microsecond)
 	observations := []livepage.Observation{
 		{Outcome: livepage.Limited, Tenant: "acme", Path: "/product/*", Decision: decided(t, s, acme, at, l)},
 		{Outcome: livepage.Limited, Tenant: "acme", Path: "/", Decision: decided(t, s, acme, at, quota)},
 		{Outcome: livepage.Limited, Tenant: "acme", Path: long, Decision: tooMuch},
 		{Outcome: livepage.IPLimited, Path: "/"},
 		{Outcome: livepage.Limited, Path: "/", Decision: &limit.Decision{Owner: limit.Owner{Kind: limit.Anonymous}}},
-		{Outcome: livepage.Forbidden, Tenant: "acme"}, // not a matter of limits
+		{Outcome: livepage.Forbidden, Tenant: "acme"}, // not denied by a limit
 		{Outcome: livepage.Limited, Tenant: "acme", Path: "/", Denied: livepage.Denied{Limit: "small",
 			Reason: livepage.NotGranted, Wait: 1500 * time.Microsecond}},
 		{Outcome: livepage.Limited, Tenant: "acme", Path: "/", Decision: tooMuch,
@@ -365,7 +371,7 @@ func TestDenials(t *testing.T) {
 		{Kind: livepage.KindTenant, Tenant: "acme", Path: "/product/*", Limit: "put-product", Tier: "2m", By: "plan",
 			WaitMs: 119_999},
 	}
-	d := seen(t, r, at)
+	d := dataAt(t, r, at)
 	if len(d.Denials) != len(want) {
 		t.Fatalf("%d denials, want %d: %+v", len(d.Denials), len(want), d.Denials)
 	}
@@ -377,13 +383,13 @@ func TestDenials(t *testing.T) {
 	}
 }
 
-// The list holds the newest denials and no more.
+// Guarantees that the list of denials holds the newest MaxDenials and no more.
 func TestDenialsAreBounded(t *testing.T) {
 	r := livepage.NewRecorder()
 	for i := range 3*livepage.MaxDenials + 7 {
 		r.Observe(&livepage.Observation{At: noon, Outcome: livepage.Limited, Path: fmt.Sprint(i)})
 	}
-	d := seen(t, r, noon)
+	d := dataAt(t, r, noon)
 	if n := len(d.Denials); n != livepage.MaxDenials {
 		t.Fatalf("%d denials, want %d", n, livepage.MaxDenials)
 	}
@@ -394,7 +400,7 @@ func TestDenialsAreBounded(t *testing.T) {
 	}
 }
 
-// No request is lost or counted twice while the page is read, under the race detector.
+// Guarantees that no request is lost or counted twice while the page is read. Run it with the race detector.
 func TestConcurrentUse(t *testing.T) {
 	r := livepage.NewRecorder()
 	const workers, each = 8, 2000
@@ -402,19 +408,19 @@ func TestConcurrentUse(t *testing.T) {
 	for w := range workers {
 		wg.Go(func() {
 			for i := range each {
-				o := allow(after(time.Duration(i)*time.Millisecond), fmt.Sprintf("t%d", (w+i)%5))
+				o := allow(afterNoon(time.Duration(i)*time.Millisecond), fmt.Sprintf("t%d", (w+i)%5))
 				if i%3 == 0 {
 					o.Outcome = livepage.Limited
 				}
 				r.Observe(o)
 				if i%500 == 0 {
-					seen(t, r, noon)
+					dataAt(t, r, noon)
 				}
 			}
 		})
 	}
 	wg.Wait()
-	d := seen(t, r, after(2*time.Second))
+	d := dataAt(t, r, afterNoon(2*time.Second))
 	sum := uint64(0)
 	for _, row := range d.Tenants {
 		sum += row.Counts[0].Requests
@@ -424,7 +430,7 @@ func TestConcurrentUse(t *testing.T) {
 	}
 }
 
-// Observing is on the path of every request: it must not feed the garbage collector.
+// Guarantees that Observe, which every request calls, allocates no memory.
 func TestObserveDoesNotAllocate(t *testing.T) {
 	s := newStore(t)
 	d := decided(t, s, limit.Owner{Kind: limit.Tenant, Name: "acme"}, noon, newLimit(t, "a", limit.Enforce,
@@ -435,8 +441,8 @@ func TestObserveDoesNotAllocate(t *testing.T) {
 	if n := testing.AllocsPerRun(1000, func() { r.Observe(o) }); n != 0 {
 		t.Errorf("observing an allowed request allocates %.1f times, want 0", n)
 	}
-	if got := seen(t, r, noon).Windows[0].Totals.Allowed; got != 1001 {
-		t.Errorf("%d were counted, want 1001: nothing was measured", got)
+	if got := dataAt(t, r, noon).Windows[0].Totals.Allowed; got != 1001 {
+		t.Errorf("%d requests were counted, want 1001", got)
 	}
 }
 

@@ -1,11 +1,12 @@
 package livepage
 
-// The page shows two windows, each as a ring of cells: the last minute by the second, the last ten minutes by ten
-// seconds. A window is the cell of now and the 59 before it, so the longer one covers 590 to 600 s.
+// The page shows two windows: the last minute in steps of a second, and the last ten minutes in steps of ten seconds.
+// Each is a ring of cells, one for each step. A window consists of the present cell and the 59 before it, so the longer
+// window covers 590 to 600 s.
 const (
 	windowCount = 2
 	cellCount   = 60
-	// counters in a cell: the outcomes of requests, and how many were degraded; limits use the first three
+	// Counters in a cell: one for each outcome of a request, and one for degraded requests. Limits use the first three.
 	lanes = 8
 )
 
@@ -16,13 +17,14 @@ var (
 
 type cell [lanes]uint32
 
-// ring holds the counts of the newest cellCount steps of time. The zero ring is empty.
+// ring holds the counts of the newest cellCount steps. The zero ring is empty.
 type ring struct {
 	newest int64 // number of the newest cell since 1970
 	cells  [cellCount]cell
 }
 
-// add counts one in a lane at step. A step older than the ring is dropped; a newer one moves the ring on.
+// add adds 1 to a counter of the cell of a step. A step older than the ring is ignored; a newer step becomes the newest
+// one of the ring.
 func (r *ring) add(step int64, lane int) {
 	if step > r.newest {
 		r.advance(step)
@@ -32,7 +34,7 @@ func (r *ring) add(step int64, lane int) {
 	}
 }
 
-// advance empties the cells between the newest step and the given one, which becomes the newest.
+// advance empties the cells after the newest step, up to the given step, which becomes the newest.
 func (r *ring) advance(step int64) {
 	if step-r.newest >= cellCount {
 		r.cells = [cellCount]cell{}
@@ -44,7 +46,7 @@ func (r *ring) advance(step int64) {
 	r.newest = step
 }
 
-// at is the cell of a step; empty for one that the ring does not hold.
+// at returns the cell of a step. It is empty if the ring does not hold the step.
 func (r *ring) at(step int64) cell {
 	if step > r.newest || step <= r.newest-cellCount {
 		return cell{}
@@ -52,7 +54,7 @@ func (r *ring) at(step int64) cell {
 	return r.cells[index(step)]
 }
 
-// total sums the window that ends with step.
+// total sums up the window that ends with step.
 func (r *ring) total(step int64) (sum [lanes]uint64) {
 	for s := max(step, r.newest) - cellCount + 1; s <= min(step, r.newest); s++ {
 		for lane, n := range r.cells[index(s)] {
@@ -64,7 +66,7 @@ func (r *ring) total(step int64) (sum [lanes]uint64) {
 
 func index(step int64) int64 { return floorMod(step, cellCount) }
 
-// series is the same counts in every window's ring.
+// series holds the same counts in a ring for each window.
 type series [windowCount]ring
 
 func (s *series) add(second int64, lane int) {
@@ -73,7 +75,7 @@ func (s *series) add(second int64, lane int) {
 	}
 }
 
-// idle reports that no window which ends at second, or later, holds anything.
+// idle reports whether no window that ends at second, or later, holds a count.
 func (s *series) idle(second int64) bool {
 	last := len(s) - 1
 	return s[last].newest <= floorDiv(second, stepSeconds[last])-cellCount
@@ -96,21 +98,21 @@ func floorMod(a, b int64) int64 {
 	return m
 }
 
-// name tells counted things apart: a tenant called "others" is not the others.
+// name identifies what is counted. Its kind tells apart a tenant called "others" and the row of all other tenants.
 type name struct {
 	kind Kind
 	text string
 }
 
-// table keeps a series for each of a bounded number of names. Names that do not fit share the rest.
+// table keeps a series for each of a bounded number of names. Names that do not fit are counted together, in rest.
 type table struct {
 	rows  map[name]*series
 	rest  series
 	most  int
-	swept int64 // second of the last sweep
+	swept int64 // second at which sweep last looked
 }
 
-// at is the series to count n in.
+// at returns the series in which to count n.
 func (t *table) at(n name, second int64) *series {
 	if s, ok := t.rows[n]; ok {
 		return s
@@ -123,7 +125,8 @@ func (t *table) at(n name, second int64) *series {
 	return s
 }
 
-// sweep forgets names without a count in any window, looking at most once a second, and reports whether there is room.
+// sweep removes names without a count in any window, at most once a second, and reports whether there is room in the
+// table.
 func (t *table) sweep(second int64) bool {
 	if second == t.swept {
 		return false

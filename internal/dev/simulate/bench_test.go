@@ -11,10 +11,10 @@ import (
 	"github.com/sluicelimits/sluice/internal/dev/simulate"
 )
 
-// generator is a log that is made while it is read, so that its length costs no memory: sorted, ten lines a second.
-// Lines of 1,000 addresses take turns, but every other line is of one busy address.
+// generator is a log that is generated while it is read, so that its length needs no memory. It is sorted, with ten
+// lines a second. Every other line is of one busy address; the rest is divided among 1,000 addresses.
 type generator struct {
-	lines int // to make
+	lines int // lines to generate
 	made  int
 	rest  []byte
 	buf   []byte
@@ -56,14 +56,15 @@ func appendLine(dst []byte, i int) []byte {
 		i%500, i%7, i%4000)
 }
 
-// generated admits what the busy address may do per second: of its 5 requests each second, 2.
+// generatedPlans is a limit of which the benchmark knows the result: the busy address makes 5 requests a second, of
+// which 2 are admitted.
 const generatedPlans = `ipLimits: [ { id: per-address, tiers: [ { period: 1s, threshold: 2 } ] } ]`
 
 func generatedLog(lines int) simulate.Log {
 	return simulate.Log{Name: "generated", Open: func() (io.ReadCloser, error) { return &generator{lines: lines}, nil }}
 }
 
-// BenchmarkSimulate says how many lines a second are read, ordered, decided and counted on one core.
+// BenchmarkSimulate measures how many lines a second are read, ordered, decided and counted on one core.
 func BenchmarkSimulate(b *testing.B) {
 	const lines = 400_000
 	var log bytes.Buffer

@@ -17,10 +17,10 @@ import (
 	"github.com/sluicelimits/sluice/internal/plan"
 )
 
-// The independent count: what each algorithm admits, in the plainest code there is, on times in whole seconds. It
-// shares nothing with the core, so a slip in either shows.
+// An independent count of what each algorithm admits, in the simplest code possible, with times in whole seconds. It
+// shares nothing with the core, so that a mistake on either side shows as a difference.
 
-// hit is one request of a log, as a regular expression sees it.
+// hit is one request of a log, as read by a regular expression.
 type hit struct {
 	second  int64
 	address string
@@ -45,8 +45,8 @@ func hitsOf(text string) []hit {
 	return hits
 }
 
-// counters says, for each algorithm with 10 per minute, whether one address may make a request now. The closures keep
-// the state of one address.
+// counters returns a function for each algorithm with 10 per minute. It reports whether one address may make a request
+// at a time, and keeps the state of that address.
 var counters = map[string]func() func(second int64) bool{
 	"fixed_window": func() func(int64) bool {
 		count := map[int64]int{}
@@ -61,7 +61,7 @@ var counters = map[string]func() func(second int64) bool{
 	"sliding_window": func() func(int64) bool {
 		count := map[int64]int64{}
 		return func(s int64) bool {
-			weighted := count[s/60-1] * (60 - s%60) // in sixtieths
+			weighted := count[s/60-1] * (60 - s%60) // in units times 60
 			if (weighted+59)/60+count[s/60]+1 > 10 {
 				return false
 			}
@@ -101,7 +101,7 @@ var counters = map[string]func() func(second int64) bool{
 		}
 	},
 	"token_bucket": func() func(int64) bool {
-		level, last := int64(60), int64(0) // in sixths of a token, of which a second brings one
+		level, last := int64(60), int64(0) // in sixths of a token; a second adds one sixth
 		return func(s int64) bool {
 			level = min(60, level+(s-last))
 			last = s
@@ -123,7 +123,7 @@ var counters = map[string]func() func(second int64) bool{
 		}
 	},
 	"quota": func() func(int64) bool {
-		count := map[int64]int{} // by day of UTC
+		count := map[int64]int{} // by day in UTC
 		return func(s int64) bool {
 			if count[s/86400] >= 10 {
 				return false
@@ -154,7 +154,7 @@ func config(t testing.TB, text string) *plan.Config {
 	return c
 }
 
-// run replays and fails the test on any error.
+// run runs a simulation, and fails the test on any error.
 func run(t testing.TB, o simulate.Options) *simulate.Report {
 	t.Helper()
 	r, err := simulate.Run(context.Background(), o)
@@ -164,8 +164,8 @@ func run(t testing.TB, o simulate.Options) *simulate.Report {
 	return r
 }
 
-// TestIndependentCount is the proof that a simulation tells the truth: for each algorithm, its numbers are those of a
-// count that knows nothing of the core, in total and for every address and minute it names.
+// Guarantees that a simulation is correct: for each algorithm its numbers equal those of a count that shares nothing
+// with the core, in total and for every address and minute that the report names.
 func TestIndependentCount(t *testing.T) {
 	given := os.Getenv("SLUICE_ACCESS_LOG")
 	if given == "" {
@@ -212,31 +212,31 @@ func compare(t *testing.T, log, algorithm string, hits []hit, fresh func() func(
 	})
 	t.Logf("%s: %d requests, %d allowed, %d denied", algorithm, r.Requests, r.Allowed, r.Denied)
 	if denied == 0 || allowed == 0 {
-		t.Fatalf("the log is no test: %d allowed, %d denied", allowed, denied)
+		t.Fatalf("the log is no test, since it needs both: %d allowed, %d denied", allowed, denied)
 	}
 	if r.Requests != int64(len(hits)) || r.Allowed != allowed || r.Denied != denied {
-		t.Errorf("%d requests, %d allowed, %d denied; the count says %d, %d, %d",
+		t.Errorf("%d requests, %d allowed, %d denied; want %d, %d, %d by the independent count",
 			r.Requests, r.Allowed, r.Denied, len(hits), allowed, denied)
 	}
 	if l := r.Limits; len(l) != 1 || l[0].Allowed != allowed || l[0].Denied != denied || l[0].Applied != r.Requests {
-		t.Errorf("limits %+v; the count says %d allowed, %d denied", l, allowed, denied)
+		t.Errorf("limits %+v; want %d allowed, %d denied by the independent count", l, allowed, denied)
 	}
 	for _, p := range r.Addresses.Top {
 		if p.Denied != deniedBy[p.Name] {
-			t.Errorf("address %s: %d denied; the count says %d", p.Name, p.Denied, deniedBy[p.Name])
+			t.Errorf("address %s: %d denied; want %d by the independent count", p.Name, p.Denied, deniedBy[p.Name])
 		}
 	}
 	if len(r.Addresses.Top) != len(may) {
-		t.Errorf("%d addresses; the count says %d", len(r.Addresses.Top), len(may))
+		t.Errorf("%d addresses, want %d by the independent count", len(r.Addresses.Top), len(may))
 	}
 	for _, m := range r.WorstMinutes {
 		if want := deniedIn[m.At.Unix()/60]; m.Denied != want {
-			t.Errorf("minute %s: %d denied; the count says %d", m.At, m.Denied, want)
+			t.Errorf("minute %s: %d denied; want %d by the independent count", m.At, m.Denied, want)
 		}
 	}
 	worst := slices.MaxFunc(mapValues(deniedIn), cmp.Compare[int64])
 	if len(r.WorstMinutes) == 0 || r.WorstMinutes[0].Denied != worst {
-		t.Errorf("worst minutes %+v; the count says the worst has %d", r.WorstMinutes, worst)
+		t.Errorf("worst minutes %+v; want %d denials in the worst by the independent count", r.WorstMinutes, worst)
 	}
 }
 

@@ -13,32 +13,32 @@ import (
 	"github.com/sluicelimits/sluice/internal/plan/route"
 )
 
-// outcome is what became of a request.
+// outcome says how a request ended.
 type outcome uint8
 
 const (
 	allowed       outcome = iota
 	denied                // by a limit
-	unknownTenant         // in production a refusal for who asks, not for how often
+	unknownTenant         // refused in production for who makes it, not for how many there are
 	suspended             // the same
-	noRoute               // the gateway knows no such route
+	noRoute               // the route is not declared
 )
 
-// policy is which limits a tenant has.
+// policy holds the limits of a tenant.
 type policy struct {
-	tenant *plan.Tenant // nil where it is not in the plans file
-	set    *plan.Set    // the default plan's, where tenant is nil; nil for an unknown tenant
+	tenant *plan.Tenant // nil if the tenant is not in the plans file
+	set    *plan.Set    // the default plan's, if tenant is nil; nil for an unknown tenant
 	plan   string
-	// unknown says that the tenant has no plan. A request that names it is refused for that.
+	// unknown reports that the tenant has no plan. A request that names it is refused for that reason.
 	unknown bool
 }
 
-// engine replays records, in order of time, against the limits.
+// engine replays records in the order of time against the limits.
 type engine struct {
 	config *plan.Config
 	from   *TenantFrom
 	planID string // of defaults
-	// defaults are the limits of tenants that the plans file does not name; nil where there are none.
+	// defaults holds the limits of tenants that the plans file does not name; nil if there are none.
 	defaults *plan.Set
 
 	store     limit.Store
@@ -53,13 +53,13 @@ type engine struct {
 	main  step // the tenant's
 }
 
-// step is one decision, with memory that is used again.
+// step makes one decision. Its memory is reused.
 type step struct {
 	origin origin
 	plan   string
 	req    limit.Request
 	dec    limit.Decision
-	asked  bool // there was something to decide
+	asked  bool // false if no limit applied
 }
 
 func newEngine(o *Options, from *TenantFrom, planID string, defaults *plan.Set) (*engine, error) {
@@ -77,7 +77,7 @@ func newEngine(o *Options, from *TenantFrom, planID string, defaults *plan.Set) 
 	return e, nil
 }
 
-// replay decides about one request and counts the outcome.
+// replay decides a request and counts the outcome.
 func (e *engine) replay(r *record) error {
 	e.tally.begin(r.time)
 	now := time.UnixMicro(r.time)
@@ -96,8 +96,8 @@ func (e *engine) replay(r *record) error {
 	return nil
 }
 
-// decide asks in the order of production: the address, of which every attempt counts, the route, then the tenant. who
-// is the tenant, if the line names one.
+// decide makes the decisions in the same order as production: first the limits of the address, which count every
+// attempt; then the route; then the tenant. who is the tenant, or nil if the line names none.
 func (e *engine) decide(r *record, address *person, now time.Time) (who *person, what outcome, err error) {
 	ok, err := e.first.ask(e, e.config.IPLimits(), limit.Owner{Kind: limit.Address, Name: address.owner}, now)
 	who = e.tenant(r, address)
@@ -117,7 +117,7 @@ func (e *engine) decide(r *record, address *person, now time.Time) (who *person,
 	return who, allowed, nil
 }
 
-// tenant is who the line names, or nil.
+// tenant returns the tenant that the line names, or nil.
 func (e *engine) tenant(r *record, address *person) *person {
 	name := r.tenant
 	switch e.from.kind {
@@ -125,7 +125,7 @@ func (e *engine) tenant(r *record, address *person) *person {
 		name = []byte(address.name)
 	case alwaysTheSame:
 		name = []byte(e.from.name)
-	default: // r.tenant has it
+	default: // r.tenant holds the name
 	}
 	if len(name) == 0 {
 		return nil
@@ -148,8 +148,8 @@ func (e *engine) policyOf(name string) policy {
 	return policy{set: e.defaults, plan: e.planID}
 }
 
-// limits is the set that applies to the tenant, or to a call that names none; nil where there is none, and then what
-// becomes of the request.
+// limits returns the set of limits that applies to the tenant, or to a request without a credential. If there is none,
+// it returns nil and the outcome of the request.
 func (e *engine) limits(who *person, now time.Time) (*plan.Set, limit.Owner, outcome) {
 	if who != nil {
 		p := &who.policy
@@ -170,7 +170,7 @@ func (e *engine) limits(who *person, now time.Time) (*plan.Set, limit.Owner, out
 	return e.config.Anonymous(), limit.Owner{Kind: limit.Anonymous}, allowed
 }
 
-// ask decides about the limits of the set that apply to the request.
+// ask decides about those limits of the set that apply to the request.
 func (s *step) ask(e *engine, set *plan.Set, owner limit.Owner, now time.Time) (bool, error) {
 	s.req.Charges = set.AppendCharges(s.req.Charges[:0], &e.attrs)
 	if len(s.req.Charges) == 0 {
@@ -187,7 +187,7 @@ func (s *step) ask(e *engine, set *plan.Set, owner limit.Owner, now time.Time) (
 	return s.dec.Allowed, nil
 }
 
-// count records the outcome with everyone it concerns.
+// count adds the outcome to all counts that it concerns.
 func (e *engine) count(what outcome, address, who *person) {
 	shadowed := e.tally.step(&e.first, what == allowed)
 	shadowed = e.tally.step(&e.main, what == allowed) || shadowed
@@ -204,7 +204,7 @@ func (e *engine) count(what outcome, address, who *person) {
 	}
 }
 
-// denier is the step that denied.
+// denier returns the step that denied.
 func (e *engine) denier() *step {
 	if e.first.asked && !e.first.dec.Allowed {
 		return &e.first
@@ -231,7 +231,8 @@ func (p *person) count(what outcome, shadowed bool, now, wait int64) {
 	}
 }
 
-// method is the method as a string that is made once. Odd ones are many, so only some are kept.
+// method returns the method as a string. The string of a method is kept, so that it is made once; unusual methods are
+// kept only up to a bound.
 func (e *engine) method(name []byte) string {
 	if m, ok := e.methods[string(name)]; ok {
 		return m
@@ -243,7 +244,7 @@ func (e *engine) method(name []byte) string {
 	return m
 }
 
-// subject is the user, if it can be a subject.
+// subject returns the user, or "" if the user cannot be a subject.
 func subject(user []byte) string {
 	if len(user) > limit.MaxNameBytes || !utf8.Valid(user) {
 		return ""

@@ -1,6 +1,6 @@
 package simulate
 
-// Bounded is o with small bounds on what is held in memory, bytes.
+// Bounded returns o with small bounds, in bytes, on what is held in memory.
 func Bounded(o Options, window, sort int) Options {
 	o.windowBytes, o.sortBytes = window, sort
 	return o

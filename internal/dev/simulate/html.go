@@ -1,75 +1,47 @@
 package simulate
 
 import (
-	"bytes"
-	"crypto/sha256"
-	_ "embed" // the page's parts
-	"encoding/base64"
-	"encoding/json"
-	"fmt"
+	_ "embed" // the page's sections
 	"html/template"
 	"io"
 	"strconv"
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/dev/accesslog"
+	"github.com/sluicelimits/sluice/internal/dev/reportpage"
 )
 
 var (
 	//go:embed page/report.html
 	pageHTML string
-	//go:embed page/report.css
-	pageCSS string
-	//go:embed page/report.js
-	pageJS string
 
-	pageTemplate = template.Must(template.New("report").Funcs(template.FuncMap{
-		"grouped": grouped, "share": share, "clock": clock, "duration": duration, "stamp": stamp, "bar": newBar,
-	}).Parse(pageHTML))
+	pageTemplate = reportpage.New("report", pageHTML, template.FuncMap{
+		"clock": clock, "duration": duration, "stamp": stamp,
+	})
 )
 
-// page is what the template sees.
+// page is the data of the page's template.
 type page struct {
 	*Report
-	Policy string // Content-Security-Policy
-	CSS    template.CSS
-	Script template.JS
-	Data   template.JS
+	reportpage.Page
 }
 
-// WriteHTML writes the report as one page that needs nothing beside itself. Everything a log brought along is escaped,
-// and the page's own policy lets no script run but its own.
+// Title is the title of the page.
+func (p *page) Title() string { return "simulation" }
+
+// WriteHTML writes the report as one HTML page that loads nothing from elsewhere. All text from a log is escaped, and
+// the page's Content-Security-Policy allows no other scripts than the page's own.
 func (r *Report) WriteHTML(w io.Writer) error {
-	data, err := json.Marshal(r) // escapes <, > and &, so the text cannot end its script element
+	frame, err := reportpage.PageOf(r)
 	if err != nil {
-		return fmt.Errorf("write the report: %w", err)
+		return err
 	}
-	p := page{
-		Report: r,
-		Policy: fmt.Sprintf("default-src 'none'; style-src '%s'; script-src '%s'; img-src data:; base-uri 'none'; "+
-			"form-action 'none'",
-			sourceHash(pageCSS), sourceHash(pageJS)),
-		CSS:    template.CSS(pageCSS), //nolint:gosec // the program's own text
-		Script: template.JS(pageJS),   //nolint:gosec // the program's own text
-		Data:   template.JS(data),     //nolint:gosec // JSON with <, > and & escaped
-	}
-	var out bytes.Buffer
-	if err := pageTemplate.Execute(&out, &p); err != nil {
-		return fmt.Errorf("write the report: %w", err)
-	}
-	_, err = w.Write(out.Bytes())
-	return err
-}
-
-// sourceHash is the text's name in a Content-Security-Policy.
-func sourceHash(text string) string {
-	sum := sha256.Sum256([]byte(text))
-	return "sha256-" + base64.StdEncoding.EncodeToString(sum[:])
+	return reportpage.Write(w, pageTemplate, &page{r, frame})
 }
 
 func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
-// Totals are the rows of the page's totals.
+// Totals returns the rows of the table of totals.
 func (p *page) Totals() []pageTotal {
 	out := []pageTotal{{"requests", "Requests", p.Requests, ""}}
 	for _, t := range p.totals() {
@@ -84,7 +56,7 @@ type pageTotal struct {
 	Share      string
 }
 
-// Span is the time that the log covers, in words.
+// Span describes the time that the log covers.
 func (p *page) Span() string {
 	if p.From == nil {
 		return "no requests"
@@ -92,10 +64,10 @@ func (p *page) Span() string {
 	return clock(*p.From) + " to " + clock(*p.To)
 }
 
-// LogNames are the logs in short.
+// LogNames returns the names of the logs, shortened.
 func (p *page) LogNames() string { return logNames(p.Logs) }
 
-// Step is the length of a point of the timeline, in words.
+// Step describes the length of a point of the timeline.
 func (p *page) Step() string {
 	minutes := p.Timeline.StepSeconds / 60
 	switch {
@@ -113,7 +85,7 @@ func (p *page) Step() string {
 	return strconv.FormatInt(minutes, 10) + " minutes"
 }
 
-// Reasons are why lines were skipped, those that occur.
+// Reasons returns the reasons for which lines were skipped, with their numbers.
 func (p *page) Reasons() []pageTotal {
 	var out []pageTotal
 	for _, reason := range accesslog.Reasons() {
@@ -124,7 +96,7 @@ func (p *page) Reasons() []pageTotal {
 	return out
 }
 
-// Denying are the limits that have denials to show over time, real or a shadow's.
+// Denying returns the limits with denials, including those of shadow limits, for the plots below the timeline.
 func (p *page) Denying() []LimitReport {
 	var out []LimitReport
 	for i := range p.Limits {
@@ -135,7 +107,7 @@ func (p *page) Denying() []LimitReport {
 	return out
 }
 
-// DeniedRows is the table behind the strips: the points with denials, and each limit's number.
+// DeniedRows returns the data of these plots as a table: the points with denials, and the number of each limit.
 func (p *page) DeniedRows() []deniedRow {
 	denying := p.Denying()
 	var out []deniedRow
@@ -157,7 +129,7 @@ type deniedRow struct {
 	N  []int64
 }
 
-// MaxApplied is the scale of the limits' bars.
+// MaxApplied returns the number that the full width of a limit's bar stands for.
 func (p *page) MaxApplied() (most int64) {
 	for i := range p.Limits {
 		most = max(most, p.Limits[i].Applied)
@@ -165,7 +137,7 @@ func (p *page) MaxApplied() (most int64) {
 	return most
 }
 
-// MaxRequests is the scale of the ranking's bars.
+// MaxRequests returns the number that the full width of the ranking's bars stands for.
 func (r *Ranking) MaxRequests() (most int64) {
 	for i := range r.Top {
 		most = max(most, r.Top[i].Requests)
@@ -173,7 +145,7 @@ func (r *Ranking) MaxRequests() (most int64) {
 	return most
 }
 
-// From is where in the plans file the limit stands.
+// From says where in the plans file the limit is defined.
 func (l *LimitReport) From() string { return l.from() }
 
 // Waits reports whether a denied request would have been admitted later.
@@ -182,30 +154,8 @@ func (l *LimitReport) Waits() bool { return l.LongestWaitMS > 0 }
 // Note says what is special about a tenant.
 func (p *Person) Note() string { return p.note() }
 
-// OthersName is what the row of those that are not listed is called.
+// OthersName returns the name of the row for all that are not listed.
 func (r *Ranking) OthersName() string { return r.othersName() }
 
-// Most is who was denied most in the minute.
+// Most returns who was denied most in the minute.
 func (m *Minute) Most() string { return m.most() }
-
-// bar is the parts of a bar that is 100 wide at most.
-type bar struct {
-	Denied, Shadow, Allowed, Rest float64 // widths
-	ShadowAt, AllowedAt, RestAt   float64 // where they begin
-}
-
-// newBar scales the parts of all to most.
-func newBar(denied, shadow, allowed, all, most int64) bar {
-	scale := func(n int64) float64 {
-		if most < 1 {
-			return 0
-		}
-		return float64(n*10000/most) / 100
-	}
-	b := bar{Denied: scale(denied), Shadow: scale(shadow), Allowed: scale(allowed)}
-	b.ShadowAt = b.Denied
-	b.AllowedAt = b.ShadowAt + b.Shadow
-	b.RestAt = b.AllowedAt + b.Allowed
-	b.Rest = max(0, scale(all)-b.RestAt)
-	return b
-}

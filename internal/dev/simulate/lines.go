@@ -9,13 +9,13 @@ import (
 	"github.com/sluicelimits/sluice/internal/dev/accesslog"
 )
 
-// The first odd lines are shown, cut to a length that fits a message.
+// The first skipped lines are shown in the report, cut to a length that fits a message.
 const (
 	oddLinesKept = 10
 	oddLineBytes = 200
 )
 
-// lines reads the usable lines of one log, and counts the others.
+// lines reads the usable lines of one log, and counts the skipped ones.
 type lines struct {
 	name   string
 	file   int
@@ -24,7 +24,7 @@ type lines struct {
 	closer io.Closer
 	parser accesslog.Parser
 	line   accesslog.Line
-	plain  []byte // memory for what is logged with escapes
+	plain  []byte // memory for texts whose escapes are replaced
 
 	read    int64
 	skipped map[accesslog.Reason]int64
@@ -32,7 +32,7 @@ type lines struct {
 	failure error // why the log could not be read to its end
 }
 
-// openLines begins to read a log. One that cannot be read at all, such as one with a broken gzip header, has no lines
+// openLines begins to read a log. A log that cannot be read at all, such as one with a broken gzip header, has no lines
 // and a failure.
 func openLines(ctx context.Context, log *Log, file int, from *TenantFrom, onRead func(int)) (*lines, error) {
 	in, err := log.open(ctx)
@@ -47,7 +47,7 @@ func openLines(ctx context.Context, log *Log, file int, from *TenantFrom, onRead
 	return l, nil
 }
 
-// close ends the reading. What was counted stays.
+// close ends the reading. The counts stay.
 func (l *lines) close() {
 	if l.closer != nil {
 		_ = l.closer.Close() // the log was only read
@@ -55,8 +55,8 @@ func (l *lines) close() {
 	}
 }
 
-// next reads the next usable line into r; its texts are valid until the next call. A log that cannot be read on ends
-// there, with the failure kept for the report: what came before it is still worth replaying.
+// next reads the next usable line into r, whose texts are valid until the next call. If the rest of the log cannot be
+// read, next ends there and keeps the failure for the report: the lines before it are replayed.
 func (l *lines) next(r *record) error {
 	for {
 		if l.reader == nil {
@@ -95,7 +95,7 @@ func (l *lines) fill(r *record, number int64) {
 	}
 }
 
-// unescaped is the text as it was before the server wrote it into quotes.
+// unescaped returns the text as it was before the server escaped it.
 func (l *lines) unescaped(text []byte) []byte {
 	if bytes.IndexByte(text, '\\') < 0 {
 		return text

@@ -15,14 +15,14 @@ import (
 	"time"
 )
 
-// entry is a line to put in order; its number is its path.
+// entry is a line to sort. Its number is in its path.
 type entry struct {
 	time int64
 	file int
 	line int
 }
 
-// logText writes entries as a log, with fractions of a second.
+// logText writes entries as a log whose times have fractions of a second.
 func logText(entries []entry) string {
 	var b strings.Builder
 	for _, e := range entries {
@@ -36,7 +36,7 @@ func textLog(name, text string) Log {
 	return Log{Name: name, Open: func() (io.ReadCloser, error) { return io.NopCloser(strings.NewReader(text)), nil }}
 }
 
-// shuffled is n entries, of which some share a time, out of order by up to reach seconds.
+// shuffled returns n entries, some of them with equal times, that are out of order by up to reach seconds.
 func shuffled(random *rand.Rand, file, n, reach int) []entry {
 	out := make([]entry, n)
 	for i := range out {
@@ -46,7 +46,7 @@ func shuffled(random *rand.Rand, file, n, reach int) []entry {
 	return out
 }
 
-// inOrder collects what a stream hands out.
+// inOrder reads a stream to its end.
 func inOrder(t *testing.T, s stream) ([]entry, error) {
 	t.Helper()
 	var out []entry
@@ -68,9 +68,9 @@ func inOrder(t *testing.T, s stream) ([]entry, error) {
 	}
 }
 
-// TestOrder holds that records come out exactly in order of time, equal times in the order of the logs, however they
-// went in and whatever does not fit in memory. A request replayed in the wrong order is decided against the wrong
-// state, and every figure after it is worthless.
+// Guarantees that records are replayed exactly in the order of time, and those with equal times in the order of the
+// logs, whatever order they come in and however much fits in memory. A request replayed in the wrong order would be
+// decided against a wrong state, and all later figures would be wrong.
 func TestOrder(t *testing.T) {
 	cases := []struct {
 		name           string
@@ -104,13 +104,13 @@ func TestOrder(t *testing.T) {
 			streams, err := r.streamed(t.Context())
 			if err == nil {
 				var got []entry
-				// what came before a disorder was noticed is thrown away
+				// the records before the disorder was noticed are discarded
 				if got, err = inOrder(t, streams); err == nil {
 					compareOrder(t, got, want)
 				}
 			}
 			if streamed := err == nil; streamed != c.streams || err != nil && !errors.Is(err, errDisorder) {
-				t.Errorf("streaming gives %v; want it to do: %t", err, c.streams)
+				t.Errorf("streaming gives the error %v; want success: %t", err, c.streams)
 			}
 			s := &sorter{scratch: r.scratch, maxBytes: c.sorted}
 			sorted, err := sortAll(t.Context(), r.open, c.logs, s)
@@ -123,7 +123,7 @@ func TestOrder(t *testing.T) {
 			}
 			compareOrder(t, got, want)
 			if spilled := len(s.runs) > 0; spilled != (c.sorted < sortBytes) {
-				t.Errorf("%d sorted files with %d bytes of memory", len(s.runs), c.sorted)
+				t.Errorf("%d sorted temporary files with %d bytes of memory", len(s.runs), c.sorted)
 			}
 			if len(r.scratch.files) != len(s.runs) {
 				t.Errorf("%d files are open for %d runs", len(r.scratch.files), len(s.runs))
@@ -156,7 +156,7 @@ func leftovers(t *testing.T, dir string) {
 	}
 }
 
-// TestSortStops holds that an interrupted sort ends, and leaves no temporary file.
+// Guarantees that sorting ends when it is interrupted, and leaves no temporary file.
 func TestSortStops(t *testing.T) {
 	dir := t.TempDir()
 	ctx, cancel := context.WithCancelCause(t.Context())
@@ -178,7 +178,8 @@ func TestSortStops(t *testing.T) {
 	leftovers(t, dir)
 }
 
-// stopping calls stop when half is read, and reads on: what is interrupted must end by itself.
+// stopping is a log that calls stop when half of it has been read. Reading then goes on without an error, so sorting
+// has to notice the interruption itself.
 type stopping struct {
 	io.Reader
 	read, after int
@@ -193,7 +194,7 @@ func (s *stopping) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// TestSorterDiskFull holds that a disk that fails is an error that says where.
+// Guarantees that a failure to write a temporary file is an error that names the folder.
 func TestSorterDiskFull(t *testing.T) {
 	s := &sorter{scratch: &scratch{parent: t.TempDir() + "/missing"}, maxBytes: 64}
 	var err error
@@ -205,8 +206,8 @@ func TestSorterDiskFull(t *testing.T) {
 	}
 }
 
-// TestTimelineWidens holds that the points of a log of any length stay few, and that none of its requests is lost when
-// points are put together.
+// Guarantees that the number of points of a timeline is bounded for a log of any length, and that no request is lost
+// when points are joined.
 func TestTimelineWidens(t *testing.T) {
 	tl := newTimeline()
 	const n, denied = 200_000, (200_000 + 1) / 3
@@ -239,8 +240,8 @@ func TestTimelineWidens(t *testing.T) {
 	}
 }
 
-// TestPeopleBound holds the bound on memory against a log that names millions of tenants, and that the one who matters
-// is still reported, with the sum over all exact.
+// Guarantees the bound on memory for a log that names millions of tenants. The tenant with most denials is still
+// reported, and the sum over all tenants is exact.
 func TestPeopleBound(t *testing.T) {
 	p := newPeople(100)
 	for i := range 5000 {
@@ -261,6 +262,7 @@ func TestPeopleBound(t *testing.T) {
 	}
 }
 
+// Guarantees the form in which addresses are counted.
 func TestCanonicalAddress(t *testing.T) {
 	cases := []struct {
 		in     string

@@ -12,14 +12,14 @@ import (
 	"github.com/sluicelimits/sluice/internal/request/identity"
 )
 
-// maxPeople bounds how many tenants, and how many addresses, are counted one by one.
+// maxPeople bounds how many tenants, and how many addresses, are counted individually.
 const maxPeople = 100_000
 
-// person is a tenant or an address, and what happened to its requests.
+// person is a tenant or an address, with the counts of its requests.
 type person struct {
-	name   string // as reported
-	owner  string // as counted: the name, or its hash where it is too long for a counter's owner
-	policy policy // of a tenant
+	name   string // as shown in the report
+	owner  string // as counted: the name, or its hash if the name is too long for an owner
+	policy policy // for a tenant
 
 	requests, allowed, denied, shadowDenied int64
 	firstDenied, lastDenied, longestWait    int64 // µs
@@ -28,8 +28,9 @@ type person struct {
 	minuteDenied int64
 }
 
-// people counts persons by name, exactly up to a bound. Beyond it those with the fewest denials and requests are put
-// together as others; one that comes back then begins anew, so its figures are lower bounds.
+// people counts persons by name, exactly up to a bound. Above the bound, the persons with the fewest denials and
+// requests are counted together as others. A person who comes back later is counted from 0 again, so these counts are
+// lower bounds.
 type people struct {
 	bound  int
 	byName map[string]*person
@@ -42,7 +43,7 @@ func newPeople(bound int) *people {
 	return &people{bound: bound, byName: make(map[string]*person), byText: make(map[string]*person)}
 }
 
-// tenant is the person with the name. It is new where found is false.
+// tenant returns the person with the name. found is false if the person is new.
 func (p *people) tenant(name []byte) (who *person, found bool) {
 	if who, found = p.byName[string(name)]; found {
 		return who, true
@@ -50,7 +51,7 @@ func (p *people) tenant(name []byte) (who *person, found bool) {
 	return p.add(string(name)), false
 }
 
-// address is the person behind a client address: IPv6 addresses of one network are one, as in production.
+// address returns the person with a client address. IPv6 addresses of one network are one person, as in production.
 func (p *people) address(text []byte, ipv6Prefix int) *person {
 	if who, ok := p.byText[string(text)]; ok {
 		return who
@@ -81,7 +82,7 @@ func (p *people) add(name string) *person {
 	return who
 }
 
-// prune puts the lesser half together as others.
+// prune moves the half with the fewest denials and requests to the others.
 func (p *people) prune() {
 	all := p.ranked()
 	for _, who := range all[len(all)/2:] {
@@ -92,7 +93,7 @@ func (p *people) prune() {
 	p.pruned = true
 }
 
-// ranked is everybody, those with the most denials, then requests, first.
+// ranked returns all persons, ordered by denials and then by requests, most first.
 func (p *people) ranked() []*person {
 	all := make([]*person, 0, len(p.byName))
 	for _, who := range p.byName {
@@ -105,7 +106,7 @@ func (p *people) ranked() []*person {
 	return all
 }
 
-// canonicalAddress is the address in the form in which addresses are counted; a host name in lower case.
+// canonicalAddress returns the form in which an address is counted. A host name is returned in lower case.
 func canonicalAddress(text string, ipv6Prefix int) string {
 	a, err := netip.ParseAddr(text)
 	if err != nil {

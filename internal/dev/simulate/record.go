@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// record is what a replay needs of one line. Its texts share memory with whatever it was read from.
+// record holds the parts of a line that a replay needs. Its texts share memory with what it was read from.
 type record struct {
 	time                             int64 // µs since 1970
 	line                             int64 // number in its log, from 1
@@ -14,7 +14,7 @@ type record struct {
 }
 
 // headerBytes is the size of the fixed part of a packed record: time, line, log, and the lengths of the texts. A line
-// is at most 64 KiB, so 16 bits hold the length of any part of it.
+// is at most 64 KiB long, so 16 bits are enough for each length.
 const headerBytes = 8 + 8 + 4 + 5*2
 
 // pack appends the record to dst.
@@ -48,7 +48,7 @@ func (r *record) unpack(src []byte) (rest []byte) {
 
 func packedTime(header []byte) int64 { return int64(binary.LittleEndian.Uint64(header)) }
 
-// packedLength is the length of the whole record that header begins.
+// packedLength returns the length of the whole record that begins with header.
 func packedLength(header []byte) int {
 	n := headerBytes
 	for i := range 5 {
@@ -57,13 +57,13 @@ func packedLength(header []byte) int {
 	return n
 }
 
-// mark is where a packed record lies, and its time.
+// mark is the position of a packed record, and its time.
 type mark struct {
 	time int64
 	at   int
 }
 
-// sortMarks orders by time and leaves equal times as they are.
+// sortMarks sorts by time, and keeps the order of equal times.
 func sortMarks(marks []mark) {
 	slices.SortStableFunc(marks, func(a, b mark) int {
 		switch {
@@ -76,7 +76,7 @@ func sortMarks(marks []mark) {
 	})
 }
 
-// stream hands out records in order of time, equal times in order of log and line.
+// stream returns records in the order of time, and those with equal times in the order of logs and lines.
 type stream interface {
 	// next reads the next record into r, whose texts are valid until the next call. It returns io.EOF after the last
 	// one.

@@ -4,7 +4,7 @@ import (
 	"time"
 )
 
-// Report is what a replay found. Its JSON form is for machines: fields are only ever added.
+// Report is the result of a replay. Programs read its JSON form, in which fields are only ever added.
 type Report struct {
 	Requests      int64 `json:"requests"`       // lines replayed; the sum of the next five without ShadowDenied
 	Allowed       int64 `json:"allowed"`        // requests that every limit admitted
@@ -14,17 +14,17 @@ type Report struct {
 	NoRoute       int64 `json:"no_route"`       // requests for a route that is not declared
 	ShadowDenied  int64 `json:"shadow_denied"`  // of the allowed: those that a shadow limit would have denied
 
-	Lines        int64            `json:"lines"`         // read, the skipped ones included
+	Lines        int64            `json:"lines"`         // lines read, including the skipped ones
 	SkippedLines int64            `json:"skipped_lines"` // not replayed
 	Skipped      map[string]int64 `json:"skipped"`       // by reason
-	OddLines     []OddLine        `json:"odd_lines"`     // the first skipped ones
+	OddLines     []OddLine        `json:"odd_lines"`     // the first skipped lines
 	Logs         []string         `json:"logs"`
-	Incomplete   []string         `json:"incomplete"` // for each log that could not be read to its end: where, and why
+	Incomplete   []string         `json:"incomplete"` // for each log that could not be read to its end: where and why
 	Order        string           `json:"order"`      // how the lines were put in order: "streamed" or "sorted"
 	Notes        []string         `json:"notes"`
 
-	From *time.Time `json:"from"` // of the first request; null where there is none
-	To   *time.Time `json:"to"`   // of the last
+	From *time.Time `json:"from"` // time of the first request; null if there is none
+	To   *time.Time `json:"to"`   // time of the last request
 
 	Limits       []LimitReport `json:"limits"` // in the order of the plans file
 	Tenants      Ranking       `json:"tenants"`
@@ -35,27 +35,29 @@ type Report struct {
 	Timeline    Timeline `json:"timeline"`
 }
 
-// OddLine is a line that was not replayed.
+// OddLine is a line that was skipped.
 type OddLine struct {
 	Log    string `json:"log"`
 	Line   int64  `json:"line"` // from 1
 	Reason string `json:"reason"`
-	Text   string `json:"text"` // its beginning
+	Text   string `json:"text"` // the beginning of the line
 }
 
-// LimitReport is what one limit did. Requests that it applied to and that another limit denied are in Applied only.
+// LimitReport says what one limit did. Requests to which the limit applied and which another limit denied are counted
+// in Applied only.
 type LimitReport struct {
 	ID      string `json:"id"`
 	Origin  string `json:"origin"`         // "ipLimits", "plan", "anonymousPlan"
-	Plan    string `json:"plan,omitempty"` // where Origin is not "ipLimits"
+	Plan    string `json:"plan,omitempty"` // "" if Origin is "ipLimits"
 	Mode    string `json:"mode"`
 	Rule    string `json:"rule"`    // in words
-	Applied int64  `json:"applied"` // requests that it was asked about
+	Applied int64  `json:"applied"` // requests to which it applied
 	// of these: requests that were admitted; of a shadow: and that it admits too
-	Allowed       int64      `json:"allowed"`
-	Denied        int64      `json:"denied"`        // of these: requests denied with this limit as the binding one
-	ShadowDenied  int64      `json:"shadow_denied"` // of these: requests that it would have denied, were it no shadow
-	Never         int64      `json:"never"`         // of the denied: cost more than the limit can ever hold
+	Allowed int64 `json:"allowed"`
+	Denied  int64 `json:"denied"` // of these: requests denied with this limit as the binding one
+	// of these: requests that it would have denied if it were not a shadow
+	ShadowDenied  int64      `json:"shadow_denied"`
+	Never         int64      `json:"never"` // of the denied: those that cost more than the limit can ever hold
 	LongestWaitMS int64      `json:"longest_wait_ms"`
 	FirstDenied   *time.Time `json:"first_denied,omitempty"`
 	LastDenied    *time.Time `json:"last_denied,omitempty"`
@@ -63,16 +65,16 @@ type LimitReport struct {
 	Timeline []int64 `json:"timeline,omitempty"`
 }
 
-// Ranking is tenants or addresses, those with the most denials first.
+// Ranking lists tenants or addresses, those with most denials first.
 type Ranking struct {
 	Total int `json:"total"` // how many there are
 	// false: there were too many to count each; figures of one that came late are lower bounds
 	Exact  bool     `json:"exact"`
 	Top    []Person `json:"top"`
-	Others Others   `json:"others"` // all that are not in Top
+	Others Others   `json:"others"` // all that Top does not list
 }
 
-// Person is a tenant or an address. IPv6 addresses are counted by the plans' ipv6Prefix.
+// Person is a tenant or an address. IPv6 addresses are counted as networks, by the plans' ipv6Prefix.
 type Person struct {
 	Name          string     `json:"name"`
 	Plan          string     `json:"plan,omitempty"`
@@ -86,7 +88,7 @@ type Person struct {
 	LastDenied    *time.Time `json:"last_denied,omitempty"`
 }
 
-// Others is the sum over those that are not listed.
+// Others is the sum over all that are not listed.
 type Others struct {
 	Count        int64 `json:"count"`
 	Requests     int64 `json:"requests"`
@@ -103,19 +105,19 @@ func (o *Others) add(p *person) {
 	o.ShadowDenied += p.shadowDenied
 }
 
-// Minute is a minute with denials.
+// Minute is a minute in which requests were denied.
 type Minute struct {
 	At            time.Time `json:"at"`
 	Requests      int64     `json:"requests"`
 	Allowed       int64     `json:"allowed"`
 	Denied        int64     `json:"denied"`
-	Limit         string    `json:"limit"`  // that denied most
+	Limit         string    `json:"limit"`  // the limit that denied most
 	Origin        string    `json:"origin"` // of the limit
 	Plan          string    `json:"plan,omitempty"`
 	LimitDenied   int64     `json:"limit_denied"`
-	Tenant        string    `json:"tenant,omitempty"` // that was denied most, where lines name tenants
+	Tenant        string    `json:"tenant,omitempty"` // the tenant that was denied most, if lines name tenants
 	TenantDenied  int64     `json:"tenant_denied,omitempty"`
-	Address       string    `json:"address"` // that was denied most
+	Address       string    `json:"address"` // the address that was denied most
 	AddressDenied int64     `json:"address_denied"`
 }
 
@@ -130,7 +132,7 @@ type Wait struct {
 	Address string    `json:"address"`
 }
 
-// Timeline is outcomes over time. Times at which nothing happened have no point.
+// Timeline shows the outcomes over time. Times without requests have no point.
 type Timeline struct {
 	StepSeconds int64   `json:"step_seconds"` // length of each point
 	Points      []Point `json:"points"`
@@ -138,9 +140,9 @@ type Timeline struct {
 
 // Point is one step of the timeline.
 type Point struct {
-	At           time.Time `json:"at"` // its beginning
+	At           time.Time `json:"at"` // when the point begins
 	Allowed      int64     `json:"allowed"`
 	Denied       int64     `json:"denied"`
 	ShadowDenied int64     `json:"shadow_denied"`
-	Other        int64     `json:"other"` // unknown or suspended tenants, no route
+	Other        int64     `json:"other"` // unknown or suspended tenants, or no route
 }

@@ -6,8 +6,8 @@ import (
 	"os"
 )
 
-// scratch is a directory for temporary files, made when the first is needed. Each file's name is removed as soon as the
-// file is open, where the system can do that: then even a process that is killed leaves no data behind.
+// scratch is a folder for temporary files. It is made when the first file is needed. If the system allows it, the name
+// of a file is removed as soon as the file is open: then even a process that is killed leaves no data behind.
 type scratch struct {
 	parent string // "" is the system's directory for temporary files
 	dir    string
@@ -26,7 +26,7 @@ func (s *scratch) file() (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make a temporary file: %w", err)
 	}
-	_ = os.Remove(f.Name()) // where it stays, close removes it with the directory
+	_ = os.Remove(f.Name()) // if this fails, close removes the file with the folder
 	s.files = append(s.files, f)
 	return f, nil
 }

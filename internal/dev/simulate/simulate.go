@@ -1,10 +1,11 @@
-// Package simulate replays access logs against a plans file, on the logs' own clock and through the core that
-// production runs, and reports what each limit would have allowed and denied. This is how a limit is tried on last
-// week's traffic before anyone feels it.
+// Package simulate replays access logs against a plans file. It uses the times in the logs and the core that production
+// uses, and reports what each limit would have allowed and denied. With it, a limit can be tried on last week's
+// requests before it affects anybody.
 //
-// Records are replayed in order of time, equal times in the order of the logs. A log whose lines are nearly in order,
-// as servers write them, streams through a bounded window. If the window proves too small, the replay begins anew with
-// all lines sorted, in temporary files if they do not fit in memory. The lines of a pipe are sorted at once.
+// Records are replayed in the order of time, and those with equal times in the order of the logs. A log whose lines are
+// nearly in order, as servers write them, is read through a bounded window. If the window is too small, the replay
+// starts again with all lines sorted, in temporary files if they do not fit in memory. A pipe can be read only once, so
+// its lines are sorted from the start.
 package simulate
 
 import (
@@ -21,42 +22,42 @@ const (
 	checkEvery  = 1024 // records between looks at whether to stop
 	maxOpenLogs = 64   // more logs than this are sorted, instead of all open at a time
 
-	// DefaultStoreBytes bounds the memory of the counters where Options do not.
+	// DefaultStoreBytes is the bound on the memory of the counters if Options do not set one.
 	DefaultStoreBytes = 1 << 30
 )
 
-// Options say what to replay against what.
+// Options say what to replay, and against which plans.
 type Options struct {
 	Config *plan.Config // required
 	Logs   []Log        // at least one
 
-	// TenantFrom says how a line's tenant is found. nil is by the user where the plans file has tenants, else not at
-	// all.
+	// TenantFrom says how the tenant of a line is found. If nil, the tenant is the user if the plans file has tenants,
+	// and otherwise there are no tenants.
 	TenantFrom *TenantFrom
-	// DefaultPlan is the plan of tenants that the plans file does not name. "" is the file's only plan, where it has
-	// one plan and no tenants and TenantFrom is set; else such tenants are unknown.
+	// DefaultPlan is the plan of tenants that the plans file does not name. If it is "", the plan is the file's only
+	// plan if the file has one plan and no tenants and TenantFrom is set; otherwise these tenants are unknown.
 	DefaultPlan string
 
-	Top        int    // tenants and addresses reported one by one; 0 means 20
-	TempDir    string // where lines are sorted that do not fit in memory; "" is the system's directory
+	Top        int    // tenants and addresses listed individually; 0 means 20
+	TempDir    string // for the lines to sort that do not fit in memory; "" is the system's directory
 	StoreBytes int64  // bound on the memory of the counters; 0 means DefaultStoreBytes
 
-	OnRead    func(bytes int) // called for everything read, as stored (compressed); may be nil
+	OnRead    func(bytes int) // called with the number of bytes read, before decompression; may be nil
 	OnRestart func()          // called when the logs are read again, to be sorted; may be nil
 
 	windowBytes int // for tests; 0 means windowBytes
 	sortBytes   int // for tests; 0 means sortBytes
 }
 
-// Errors of options, for the command line to tell from others.
+// Errors of options, which the command line tells apart from other errors.
 var (
 	ErrNoLogs        = errors.New("no log to replay")
 	ErrUnknownPlan   = errors.New("no such plan in the plans file")
 	ErrUnknownTenant = errors.New("no such tenant in the plans file")
 )
 
-// Run replays the logs. What cannot be read of a log is told in the report's Incomplete, and the rest is replayed; any
-// other failure is an error.
+// Run replays the logs. If a log cannot be read to its end, the report's Incomplete says so, and the rest is replayed.
+// Any other failure is an error.
 func Run(ctx context.Context, o Options) (report *Report, err error) {
 	if len(o.Logs) == 0 {
 		return nil, ErrNoLogs
@@ -72,7 +73,7 @@ func Run(ctx context.Context, o Options) (report *Report, err error) {
 	return r.report(), nil
 }
 
-// replay is one Run.
+// replay is the state of one Run.
 type replay struct {
 	Options
 	from     TenantFrom
@@ -125,7 +126,8 @@ func (r *replay) resolve() error {
 	return fmt.Errorf("default plan %q: %w", r.planID, ErrUnknownPlan)
 }
 
-// checkFixed refuses a fixed tenant that has no limits: every request would be refused.
+// checkFixed returns an error if all requests are of one fixed tenant and this tenant has no limits: every request
+// would be refused.
 func (r *replay) checkFixed() error {
 	if r.from.kind != alwaysTheSame {
 		return nil
@@ -136,8 +138,8 @@ func (r *replay) checkFixed() error {
 	return nil
 }
 
-// run replays in one pass if the logs are nearly in order, else in a second one. What can be read only once is sorted
-// in the first.
+// run replays the logs in one pass if they are nearly in order, and otherwise in a second pass. A log that can be read
+// only once is sorted in the first pass.
 func (r *replay) run(ctx context.Context) error {
 	if len(r.Logs) <= maxOpenLogs && !slices.ContainsFunc(r.Logs, func(l Log) bool { return l.Once }) {
 		r.order = "streamed"
@@ -178,7 +180,7 @@ func (r *replay) pass(ctx context.Context, records func(context.Context) (stream
 		}
 		err := in.next(&rec)
 		if errors.Is(err, io.EOF) {
-			return context.Cause(ctx) // a reader that was interrupted ends too
+			return context.Cause(ctx) // an interrupted reader also ends without an error
 		}
 		if err != nil {
 			return err
@@ -189,7 +191,7 @@ func (r *replay) pass(ctx context.Context, records func(context.Context) (stream
 	}
 }
 
-// streamed reads all logs side by side.
+// streamed reads all logs in parallel.
 func (r *replay) streamed(ctx context.Context) (stream, error) {
 	streams := make([]stream, len(r.Logs))
 	for i := range r.Logs {
@@ -205,7 +207,7 @@ func (r *replay) streamed(ctx context.Context) (stream, error) {
 	return newMerged(streams)
 }
 
-// open begins to read log i.
+// open begins to read the log with index i.
 func (r *replay) open(ctx context.Context, i int) (*lines, error) {
 	l, err := openLines(ctx, &r.Logs[i], i, &r.from, r.OnRead)
 	if err == nil {

@@ -42,20 +42,20 @@ func text(name, content string) simulate.Log {
 	}}
 }
 
-// once is a log that can be opened once, as a pipe is.
-func once(t *testing.T, name, content string) simulate.Log {
+// newPipeLog returns a log that can be opened only once, like a pipe.
+func newPipeLog(t *testing.T, name, content string) simulate.Log {
 	t.Helper()
 	opened := false
 	return simulate.Log{Name: name, Once: true, Open: func() (io.ReadCloser, error) {
 		if opened {
-			t.Errorf("a pipe is opened again")
+			t.Errorf("a log that can be read once is opened again")
 		}
 		opened = true
 		return io.NopCloser(&dribble{strings.NewReader(content)}), nil
 	}}
 }
 
-// dribble gives a little at a time, as pipes do, so that a disorder is noticed long before the end.
+// dribble returns a few bytes per read, as pipes do, so that a disorder is noticed long before the end of the log.
 type dribble struct{ from io.Reader }
 
 func (d *dribble) Read(p []byte) (int, error) { return d.from.Read(p[:min(len(p), 512)]) }
@@ -102,12 +102,12 @@ ipLimits:
   - { id: per-address, tiers: [ { period: 1m, threshold: 12 } ] }
 `
 
-// TestSameWhateverWrapsIt holds that the report does not depend on how the lines come: plain, gzip, from a pipe, in any
-// order, in several files, sorted in memory or on disk. An operator who zips or merges logs must not get other numbers.
+// Guarantees that the report does not depend on how the lines come: plain, gzip, from a pipe, in any order, in several
+// files, sorted in memory or on disk.
 func TestSameWhateverWrapsIt(t *testing.T) {
 	content := smallText(t)
 	lines := strings.SplitAfter(strings.TrimSuffix(content, "\n"), "\n")
-	var late []string // the second half first: far out of order. Lines of one second stay in their order
+	var late []string // the second half of the log first; lines of the same second keep their order
 	late = append(late, lines[len(lines)/2:]...)
 	late[len(late)-1] += "\n"
 	backwards := strings.Join(late, "") + strings.Join(lines[:len(lines)/2], "")
@@ -116,25 +116,25 @@ func TestSameWhateverWrapsIt(t *testing.T) {
 	cases := []struct {
 		name  string
 		logs  []simulate.Log
-		bytes [2]int // bounds on memory; 0 are the usual ones
+		bytes [2]int // bounds on memory; 0 selects the default
 		order string
 	}{
 		{"plain", []simulate.Log{text("a", content)}, [2]int{}, "streamed"},
 		{"gzip", []simulate.Log{text("a", gzipped(t, content))}, [2]int{}, "streamed"},
-		{"pipe", []simulate.Log{once(t, "a", content)}, [2]int{}, "sorted"},
+		{"pipe", []simulate.Log{newPipeLog(t, "a", content)}, [2]int{}, "sorted"},
 		{"CRLF", []simulate.Log{text("a", strings.ReplaceAll(content, "\n", "\r\n"))}, [2]int{}, "streamed"},
 		{"two halves", []simulate.Log{text("a", strings.Join(lines[:half], "")),
 			text("b", strings.Join(lines[half:], ""))}, [2]int{}, "streamed"},
 		{"out of order", []simulate.Log{text("a", backwards)}, [2]int{1 << 9, 64 << 20}, "sorted"},
 		{"out of order, on disk", []simulate.Log{text("a", backwards)}, [2]int{1 << 9, 1 << 10}, "sorted"},
-		{"out of order, from a pipe", []simulate.Log{once(t, "a", backwards)}, [2]int{1 << 9, 1 << 10}, "sorted"},
-		{"out of order, gzip from a pipe", []simulate.Log{once(t, "a", gzipped(t, backwards))},
+		{"out of order, from a pipe", []simulate.Log{newPipeLog(t, "a", backwards)}, [2]int{1 << 9, 1 << 10}, "sorted"},
+		{"out of order, gzip from a pipe", []simulate.Log{newPipeLog(t, "a", gzipped(t, backwards))},
 			[2]int{1 << 9, 1 << 10}, "sorted"},
 	}
 	c := config(t, smallPlans)
 	want := run(t, simulate.Options{Config: c, Logs: []simulate.Log{text("a", content)}})
 	if want.Requests != 419 || want.Denied == 0 || want.SkippedLines != 6 || len(want.OddLines) != 6 {
-		t.Fatalf("the plain log is no test: %s", asJSON(t, want))
+		t.Fatalf("the plain log is no test, since it needs denials and skipped lines: %s", asJSON(t, want))
 	}
 	for _, tc := range cases {
 		t.Run(tc.name, func(t *testing.T) {
@@ -155,7 +155,8 @@ func TestSameWhateverWrapsIt(t *testing.T) {
 	}
 }
 
-// TestTenants holds who pays for a line, by every way to find the tenant, and what becomes of lines without one.
+// Guarantees which tenant is charged for a line, for each way to find the tenant, and what happens with lines without a
+// tenant.
 func TestTenants(t *testing.T) {
 	const plans = `
 plans:
@@ -176,7 +177,7 @@ tenants: [ { id: ann, plan: one }, { id: r1, plan: one }, { id: x1, plan: one },
 	}{
 		{"user", "", 2, 1, 3},
 		{"user", "two", 4, 2, 0},
-		{"address", "", 4, 2, 0}, // 192.0.2.2 is nobody's: a call without a credential
+		{"address", "", 4, 2, 0}, // 192.0.2.2 belongs to no tenant: a request without a credential
 		{"address", "two", 3, 3, 0},
 		{"path:^/orgs/([^/]+)/", "", 2, 1, 3},
 		{"path:^/(orgs)/(?P<tenant>[^/]+)/", "two", 4, 2, 0},
@@ -224,6 +225,21 @@ tenants: [ { id: ann, plan: one }, { id: r1, plan: one }, { id: x1, plan: one },
 			t.Errorf("%d allowed, notes %q; want all 6, and a note that no limit applied", r.Allowed, r.Notes)
 		}
 	})
+	t.Run("only ipLimits apply", func(t *testing.T) {
+		both := config(t, plans+"ipLimits: [ { id: i, tiers: [ { period: 1m, threshold: 9 } ] } ]\n")
+		none, _ := simulate.ParseTenantFrom("none")
+		r := run(t, simulate.Options{Config: both, Logs: []simulate.Log{text("a", log)}, TenantFrom: &none})
+		var out strings.Builder
+		if err := r.WriteText(&out); err != nil {
+			t.Fatal(err)
+		}
+		first, _, _ := strings.Cut(out.String(), "\n")
+		for _, want := range []string{"no limit of a plan applied to any request", "--tenant-from", "--default-plan"} {
+			if !strings.Contains(first, want) {
+				t.Errorf("the report begins with %q, without %q", first, want)
+			}
+		}
+	})
 	t.Run("anonymous", func(t *testing.T) {
 		anonymous := config(t, plans+"anonymousPlan: two\n")
 		from, _ := simulate.ParseTenantFrom("none")
@@ -257,8 +273,8 @@ func TestParseTenantFrom(t *testing.T) {
 	}
 }
 
-// TestCounts holds what each number means where several limits meet: all or nothing, the binding limit, attempts,
-// shadows.
+// Guarantees the meaning of each number if several limits apply to a request: all limits are charged or none; a denial
+// counts for the binding limit; every attempt counts for the address; shadow limits deny nothing.
 func TestCounts(t *testing.T) {
 	const plans = `
 plans:
@@ -278,7 +294,7 @@ routes: [ { pathPattern: "/a/*" } ]
 		"GET /a/3",   // 3: admitted
 		"GET /a/4",   // 4: admitted, trial would deny
 		"GET /a/5",   // 5: day denies
-		"GET /x",     // 6: no route, but an attempt
+		"GET /x",     // 6: no route, but an attempt of the address
 		"GET /a/7",   // 7: the address has made six attempts: ip denies
 		"GET /a/%38", // 8: the same
 	}
@@ -316,7 +332,7 @@ routes: [ { pathPattern: "/a/*" } ]
 	}
 }
 
-// TestIPv6 holds that an address cannot escape its limit within its /64.
+// Guarantees that all addresses of a /64 network share one limit.
 func TestIPv6(t *testing.T) {
 	log := line("2001:db8::1", "-", "10:00:00", "GET / HTTP/1.1") + line("2001:db8::2", "-", "10:00:01",
 		"GET / HTTP/1.1") +
@@ -329,7 +345,7 @@ func TestIPv6(t *testing.T) {
 	}
 }
 
-// TestBoosts holds that a boost counts by the log's clock, not by today's.
+// Guarantees that a boost ends by the time in the log, not by today's.
 func TestBoosts(t *testing.T) {
 	const plans = `
 plans: [ { id: p, limits: [ { id: l, tiers: [ { period: 1m, threshold: 1 } ] } ] } ]
@@ -346,14 +362,14 @@ tenants: [ { id: ann, plan: p, boosts: [ { id: l, factor: 2, until: 2024-02-29T1
 	}
 }
 
-// TestGarbage holds that nothing in a log is fatal: it is counted, shown, or an error of that log with its place, and
-// what can be replayed is.
+// Guarantees that bad data in a log never ends the replay: each bad line is counted and shown, or is an error with its
+// place, and everything else is replayed.
 func TestGarbage(t *testing.T) {
 	noise := make([]byte, 1<<20)
 	if _, err := rand.Read(noise); err != nil {
 		t.Fatal(err)
 	}
-	noise[0] = 'x' // not the beginning of a gzip file
+	noise[0] = 'x' // so that it does not begin like a gzip file
 	var long strings.Builder
 	for i := range 3000 {
 		long.WriteString(line("192.0.2.1", fmt.Sprint(i*7919%10007), "10:00:00", "GET / HTTP/1.1"))
@@ -383,11 +399,12 @@ func TestGarbage(t *testing.T) {
 				t.Errorf("%d requests, want %d", r.Requests, tc.requests)
 			}
 			if r.Requests+r.SkippedLines != r.Lines || r.SkippedLines > 0 != tc.skipped {
-				t.Errorf("%d requests and %d skipped of %d lines", r.Requests, r.SkippedLines, r.Lines)
+				t.Errorf("%d requests and %d skipped lines do not add up to %d lines", r.Requests, r.SkippedLines,
+					r.Lines)
 			}
 			if got := strings.Join(r.Incomplete, "; "); tc.incomplete == "" && got != "" ||
 				!strings.Contains(got, tc.incomplete) {
-				t.Errorf("incomplete: %q, want %q", got, tc.incomplete)
+				t.Errorf("Incomplete is %q, want %q", got, tc.incomplete)
 			}
 			var page, table bytes.Buffer
 			if err := errors.Join(r.WriteHTML(&page), r.WriteText(&table)); err != nil || page.Len() == 0 ||
@@ -396,14 +413,15 @@ func TestGarbage(t *testing.T) {
 			}
 			for _, c := range table.String() {
 				if c < ' ' && c != '\n' || c == 0x7f {
-					t.Fatalf("the tables hold the control character %q", c)
+					t.Fatalf("the tables contain the control character %q", c)
 				}
 			}
 		})
 	}
 }
 
-// TestErrors holds that what makes the numbers worthless is an error, with what to do, and no report.
+// Guarantees that a mistake which would make the numbers meaningless is an error without a report, and that the error
+// says what to do.
 func TestErrors(t *testing.T) {
 	c := config(t, smallPlans)
 	var addresses strings.Builder
@@ -437,7 +455,7 @@ func TestErrors(t *testing.T) {
 		{"interrupted", cancelled, simulate.Options{Config: c, Logs: []simulate.Log{text("a", addresses.String())}},
 			context.Canceled, ""},
 		{"interrupted pipe", cancelled, simulate.Options{Config: c,
-			Logs: []simulate.Log{once(t, "a", addresses.String())}}, context.Canceled, ""},
+			Logs: []simulate.Log{newPipeLog(t, "a", addresses.String())}}, context.Canceled, ""},
 	}
 	for _, tc := range cases {
 		t.Run(tc.name, func(t *testing.T) {
@@ -450,14 +468,15 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// TestSilentPipe holds that an interrupt ends a simulation that waits for a pipe which says nothing.
+// Guarantees that an interrupt ends a simulation that waits for a pipe without data.
 func TestSilentPipe(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	in, out := io.Pipe()
 	defer func() { _ = out.Close() }()
 	log := simulate.Log{Name: "pipe", Once: true, Open: func() (io.ReadCloser, error) { return in, nil }}
 	go func() {
-		_, _ = io.WriteString(out, line("192.0.2.1", "-", "10:00:00", "GET / HTTP/1.1")) // returns when it was read
+		// returns when the line has been read
+		_, _ = io.WriteString(out, line("192.0.2.1", "-", "10:00:00", "GET / HTTP/1.1"))
 		cancel()
 	}()
 	if _, err := simulate.Run(ctx, simulate.Options{Config: config(t, smallPlans),
@@ -466,13 +485,13 @@ func TestSilentPipe(t *testing.T) {
 	}
 }
 
-// TestJSON pins the form for machines: fields are only ever added.
+// Guarantees that the JSON form does not change unnoticed: fields are only ever added.
 func TestJSON(t *testing.T) {
 	golden(t, "small.json", asJSON(t, run(t, simulate.Options{Config: config(t, smallPlans),
 		Logs: []simulate.Log{simulate.FileLog(small)}}))+"\n")
 }
 
-// TestText pins the tables.
+// Guarantees that the tables do not change unnoticed.
 func TestText(t *testing.T) {
 	var out bytes.Buffer
 	if err := run(t, simulate.Options{Config: config(t, smallPlans),
@@ -499,8 +518,8 @@ func golden(t *testing.T, name, got string) {
 	}
 }
 
-// TestHTMLEscapes holds that a log cannot put markup or script into the page: addresses, users, paths and odd lines are
-// what an attacker sent.
+// Guarantees that text in a log cannot put markup or a script into the page. An attacker chooses addresses, users,
+// paths and skipped lines.
 func TestHTMLEscapes(t *testing.T) {
 	const evil = `</script><script>alert(1)</script><img src=x onerror=alert(2)>'"&`
 	log := line("192.0.2.1", strings.ReplaceAll(evil, `"`, `\"`), "10:00:00", "GET /"+evil+" HTTP/1.1") + evil + "\n" +
@@ -509,7 +528,7 @@ func TestHTMLEscapes(t *testing.T) {
 	c := config(t, `plans: [ { id: p, limits: [ { id: l, quota: { units: 1, every: day } } ] } ]`)
 	r := run(t, simulate.Options{Config: c, Logs: []simulate.Log{text(evil+".log", log)}, TenantFrom: &user})
 	if len(r.Tenants.Top) != 1 || r.Tenants.Top[0].Name != evil || r.Denied != 1 || len(r.OddLines) != 1 {
-		t.Fatalf("the attack does not reach the report: %s", asJSON(t, r))
+		t.Fatalf("the report does not contain the attack: %s", asJSON(t, r))
 	}
 	var page bytes.Buffer
 	if err := r.WriteHTML(&page); err != nil {
@@ -520,7 +539,7 @@ func TestHTMLEscapes(t *testing.T) {
 		t.Errorf("the page has %d script elements, want its own 2", n)
 	}
 	if strings.Contains(html, "<img") || strings.Contains(html, "alert(1)</script") {
-		t.Errorf("the page holds markup of the log")
+		t.Errorf("the page contains markup from the log")
 	}
 	data := html[strings.Index(html, `<script id="data" type="application/json">`)+len(`<script id="data" `+
 		`type="application/json">`):]
@@ -535,11 +554,11 @@ func TestHTMLEscapes(t *testing.T) {
 		allowed := element + "-src 'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'"
 		if policy := strings.NewReplacer("&#43;", "+", "&#39;", "'").Replace(html[:2000]); !strings.Contains(policy,
 			allowed) {
-			t.Errorf("the page's policy does not have %s, so its own %s does not run", allowed, element)
+			t.Errorf("the page's policy does not allow %s, so the page's own %s does not work", allowed, element)
 		}
 	}
 	if !strings.Contains(html, "default-src &#39;none&#39;") {
-		t.Errorf("the page's policy lets other things in")
+		t.Errorf("the page's policy allows other sources")
 	}
 	for _, outside := range []string{"http://", "https://", "src=", "@import", "url("} {
 		if i := strings.Index(strings.ReplaceAll(html, "http://www.w3.org/2000/svg", ""), outside); i >= 0 &&
@@ -549,7 +568,7 @@ func TestHTMLEscapes(t *testing.T) {
 	}
 }
 
-// TestMemoryIsFlat holds that memory does not grow with the length of a sorted log: ten times the lines, the same heap.
+// Guarantees that memory does not grow with the length of a sorted log: ten times the lines need the same heap.
 func TestMemoryIsFlat(t *testing.T) {
 	if testing.Short() {
 		t.Skip("replays some 600,000 lines")

@@ -15,15 +15,15 @@ const (
 	runBuffer = 64 << 10 // of each run while the runs are merged: 4 MiB of memory for 1 GiB of records
 )
 
-// sorter orders any number of records: sorted runs go to temporary files, which are then merged. Equal times keep the
-// order in which they were added.
+// sorter sorts any number of records. It writes sorted runs to temporary files, which it then merges. Records with
+// equal times keep the order in which they were added.
 type sorter struct {
 	scratch  *scratch
 	maxBytes int
 
 	data  []byte
 	marks []mark
-	runs  []*os.File // sorted records; each run holds only records added before those of the next one
+	runs  []*os.File // files of sorted records; the records of a run were all added before those of the next one
 }
 
 func (s *sorter) add(r *record) error {
@@ -37,7 +37,7 @@ func (s *sorter) add(r *record) error {
 	return nil
 }
 
-// spill writes what is in memory as a run.
+// spill writes the records in memory as a run.
 func (s *sorter) spill() error {
 	sortMarks(s.marks)
 	f, err := s.scratch.file()
@@ -58,7 +58,7 @@ func (s *sorter) spill() error {
 	return nil
 }
 
-// sorted is all that was added, in order. Nothing may be added after it.
+// sorted returns all records that were added, in order. No record may be added after it.
 func (s *sorter) sorted() (stream, error) {
 	sortMarks(s.marks)
 	streams := make([]stream, 0, len(s.runs)+1)
@@ -71,7 +71,7 @@ func (s *sorter) sorted() (stream, error) {
 	return newMerged(append(streams, &memoryRun{s.data, s.marks}))
 }
 
-// sortAll reads count logs, one after the other, and returns their lines in order.
+// sortAll reads count logs, one after the other, and returns their records in order.
 func sortAll(
 	ctx context.Context, open func(context.Context, int) (*lines, error), count int, s *sorter,
 ) (stream, error) {
@@ -98,7 +98,7 @@ func sortAll(
 	return s.sorted()
 }
 
-// memoryRun is sorted records in memory.
+// memoryRun holds sorted records in memory.
 type memoryRun struct {
 	data  []byte
 	marks []mark
@@ -113,7 +113,7 @@ func (m *memoryRun) next(r *record) error {
 	return nil
 }
 
-// fileRun is sorted records in a file.
+// fileRun holds sorted records in a file.
 type fileRun struct {
 	in   *bufio.Reader
 	text []byte

@@ -2,8 +2,10 @@ package simulate
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 
 	"github.com/sluicelimits/sluice/internal/dev/accesslog"
@@ -13,36 +15,39 @@ import (
 type Log struct {
 	Name string // for messages and the report
 
-	// Open begins to read the log, as it is: gzip is told by its first bytes.
+	// Open begins to read the log as it is stored. A gzip log is recognised by its first bytes.
 	Open func() (io.ReadCloser, error)
 
-	// Once says that Open can be called only once (a pipe). Its lines are sorted, in temporary files if they do not fit
-	// in memory: it could not be read again if they were too far out of order for a window.
+	// Once says that Open can be called only once, as for a pipe. Its lines are sorted, in temporary files if they do
+	// not fit in memory, because the log could not be read again if they were too far out of order for a window.
 	Once bool
 }
 
-// FileLog is the log in a file, or on standard input for "-".
+// FileLog returns the log in a file, or on standard input if name is "-".
 func FileLog(name string) Log {
 	if name == "-" {
 		open := func() (io.ReadCloser, error) { return io.NopCloser(os.Stdin), nil }
 		return Log{Name: "standard input", Once: true, Open: open}
 	}
 	info, err := os.Stat(name)
-	once := err == nil && !info.Mode().IsRegular() // a pipe; an error is Open's to report
+	once := err == nil && !info.Mode().IsRegular() // a pipe; an error is reported by Open
 	return Log{Name: name, Once: once, Open: func() (io.ReadCloser, error) {
 		f, err := os.Open(name)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil, fmt.Errorf("read the log: %w: correct the name", err)
+		}
 		if err != nil {
 			return nil, fmt.Errorf("read the log: %w", err)
 		}
 		if info, err := f.Stat(); err == nil && info.IsDir() {
 			_ = f.Close() // nothing was read
-			return nil, fmt.Errorf("read the log: %s is a directory", name)
+			return nil, fmt.Errorf("read the log: %s is a directory: give the names of its files", name)
 		}
 		return f, nil
 	}}
 }
 
-// open begins to read the log. Reading what can be opened only once ends with the context.
+// open begins to read the log. If the log can be opened only once, reading ends with the context.
 func (l *Log) open(ctx context.Context) (io.ReadCloser, error) {
 	in, err := l.Open()
 	if err != nil || !l.Once {
@@ -51,12 +56,12 @@ func (l *Log) open(ctx context.Context) (io.ReadCloser, error) {
 	return &interruptible{ctx: ctx, in: in}, nil
 }
 
-// interruptible makes reading from a pipe or a terminal end with the context. The read that is under way then is left
-// behind: nothing can end it but the other side.
+// interruptible makes reading from a pipe or a terminal end with the context. A read that is under way then goes on in
+// the background: only the other side of the pipe can end it.
 type interruptible struct {
 	ctx  context.Context
 	in   io.ReadCloser
-	buf  []byte // read and not yet handed out
+	buf  []byte // read from the log and not yet returned
 	err  error
 	asks chan struct{}
 	gets chan chunk
@@ -97,7 +102,7 @@ func (r *interruptible) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// pump reads when it is asked, until the log ends or the context does.
+// pump reads a chunk whenever it gets a request, until the log or the context ends.
 func (r *interruptible) pump() {
 	buf := make([]byte, accesslog.MaxLineBytes)
 	for {
@@ -107,7 +112,7 @@ func (r *interruptible) pump() {
 			return
 		}
 		n, err := r.in.Read(buf)
-		r.gets <- chunk{buf[:n], err} // never blocks: it is asked for one at a time
+		r.gets <- chunk{buf[:n], err} // never blocks: chunks are requested one at a time
 		if err != nil {
 			return
 		}
@@ -117,7 +122,7 @@ func (r *interruptible) pump() {
 // Close is that of io.Closer.
 func (r *interruptible) Close() error { return r.in.Close() }
 
-// counted reports how much is read.
+// counted reports how many bytes are read.
 type counted struct {
 	io.ReadCloser
 	onRead func(n int)

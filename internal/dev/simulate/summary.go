@@ -9,7 +9,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
-// report writes down what the engine counted.
+// report makes the report from what the engine counted.
 func (r *replay) report() *Report {
 	e := r.engine
 	t := e.tally
@@ -35,23 +35,30 @@ func (r *replay) report() *Report {
 	out.LongestWait = t.longest.report()
 	r.reportLines(out)
 	out.Notes = append([]string{}, r.notes...)
-	if sum.requests > 0 && len(out.Limits) > 0 && !anyApplied(t.limits) {
-		out.Notes = append(out.Notes, "no limit applied to any request: if the limits are tenants', say where a "+
-			"line's tenant is found")
+	if sum.requests > 0 && noPlanApplied(t.limits) {
+		out.Notes = append(out.Notes, "no limit of a plan applied to any request, so the report does not show what "+
+			"the plans would deny. Say with --tenant-from where the tenant of a line is found, and with "+
+			"--default-plan which plan a tenant gets that the plans file does not name")
 	}
 	return out
 }
 
-func anyApplied(limits []*limitTally) bool {
+// noPlanApplied reports whether plans have limits and none of these limits applied to any request. The ipLimits do not
+// count, because they apply to requests without a tenant, too.
+func noPlanApplied(limits []*limitTally) bool {
+	ofPlans := 0
 	for _, l := range limits {
-		if l.applied > 0 {
-			return true
+		if l.name.origin == originIP {
+			continue
+		}
+		if ofPlans++; l.applied > 0 {
+			return false
 		}
 	}
-	return false
+	return ofPlans > 0
 }
 
-// reportLines sums up what was read.
+// reportLines adds up the counts of the lines that were read.
 func (r *replay) reportLines(out *Report) {
 	for _, reason := range accesslog.Reasons() {
 		out.Skipped[reason.String()] = 0
@@ -160,7 +167,7 @@ func (t *timeline) report() Timeline {
 	return out
 }
 
-// describe is a limit in words, as in "token_bucket 50 per 1s, burst 100".
+// describe describes a limit in words, as in "token_bucket 50 per 1s, burst 100".
 func describe(l *limit.Limit) string {
 	parts := make([]string, len(l.Tiers))
 	for i := range l.Tiers {

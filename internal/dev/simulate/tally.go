@@ -10,11 +10,11 @@ import (
 
 const (
 	minuteMicros  = 60_000_000
-	worstKept     = 10     // the worst minutes
-	maxRemembered = 65_536 // limits by their address in memory: boosts make new ones
+	worstKept     = 10     // number of worst minutes that are kept
+	maxRemembered = 65_536 // limits by their address in memory; boosts make new ones
 )
 
-// origin is which part of the plans file a limit is from.
+// origin says which part of the plans file a limit is from.
 type origin uint8
 
 const (
@@ -25,14 +25,14 @@ const (
 
 var originNames = [...]string{"ipLimits", "plan", "anonymousPlan"}
 
-// limitName tells limits apart in the report: plans may use the same id.
+// limitName identifies a limit in the report. Limits of different plans may have the same id.
 type limitName struct {
 	origin origin
 	plan   string
 	id     string
 }
 
-// limitTally is what one limit did.
+// limitTally counts what one limit did.
 type limitTally struct {
 	name  limitName
 	limit *limit.Limit
@@ -43,7 +43,7 @@ type limitTally struct {
 	minute, minuteDenied                          int64
 }
 
-// tally counts outcomes over time. Records come in order of time, so one minute is open at a time.
+// tally counts outcomes over time. Records come in the order of time, so only one minute is open at a time.
 type tally struct {
 	now    int64 // µs
 	totals totals
@@ -64,7 +64,7 @@ type totals struct {
 	requests, allowed, denied, shadowDenied, unknown, suspended, noRoute int64
 }
 
-// minuteTally is one minute, and who and what was denied most in it.
+// minuteTally counts the denials of one minute, and who and which limit had most of them.
 type minuteTally struct {
 	minute                            int64 // since 1970
 	requests, allowed, denied         int64
@@ -79,7 +79,8 @@ type longestWait struct {
 	who, address *person
 }
 
-// newTally has a row for every limit of the file: one that never applies is news too.
+// newTally returns a tally with a row for every limit of the file, so that a limit that never applies is in the report,
+// too.
 func newTally(config *plan.Config) *tally {
 	t := &tally{byName: make(map[limitName]*limitTally), byPtr: make(map[*limit.Limit]*limitTally),
 		timeline: newTimeline()}
@@ -99,7 +100,7 @@ func newTally(config *plan.Config) *tally {
 	return t
 }
 
-// row is the tally of a limit. A tenant's own version of a limit counts with the plan's.
+// row returns the tally of a limit. A tenant's own version of a limit is counted together with the plan's.
 func (t *tally) row(l *limit.Limit, from origin, planID string) *limitTally {
 	if row := t.byPtr[l]; row != nil && row.name.origin == from && row.name.plan == planID {
 		return row
@@ -118,7 +119,7 @@ func (t *tally) row(l *limit.Limit, from origin, planID string) *limitTally {
 	return row
 }
 
-// begin opens the time of the next request.
+// begin sets the time of the next request.
 func (t *tally) begin(now int64) {
 	if t.totals.requests == 0 {
 		t.from = now
@@ -131,8 +132,8 @@ func (t *tally) begin(now int64) {
 	}
 }
 
-// step counts what a decision was for each limit in it, and reports whether a shadow would have denied a request that
-// this step admitted.
+// step counts the result of a decision for each of its limits. It reports whether a shadow limit would have denied a
+// request that this step admitted.
 func (t *tally) step(s *step, admitted bool) (shadowed bool) {
 	if !s.asked {
 		return false
@@ -190,7 +191,7 @@ func (t *tally) outcome(what outcome, shadowed bool) {
 	}
 }
 
-// denial counts a denial against the binding limit and returns the wait it named, µs.
+// denial counts a denial for the binding limit, and returns the time to wait in microseconds.
 func (t *tally) denial(s *step, address, who *person) (wait int64) {
 	row := t.row(s.dec.Binding().Limit(), s.origin, s.plan)
 	wait = s.dec.RetryAfter().Microseconds()
@@ -220,7 +221,7 @@ func (t *tally) denial(s *step, address, who *person) (wait int64) {
 	return wait
 }
 
-// bump counts one more in the minute, from 1 in a new one.
+// bump adds 1 to the count of a minute; the count of a new minute begins with 1.
 func bump(minute, count *int64, current int64) int64 {
 	if *minute != current {
 		*minute, *count = current, 0
@@ -229,7 +230,7 @@ func bump(minute, count *int64, current int64) int64 {
 	return *count
 }
 
-// closeMinute keeps the open minute if it is among the worst. Of equal ones the earlier stays.
+// closeMinute keeps the open minute if it is among the worst. Of equal minutes, the earlier one is kept.
 func (t *tally) closeMinute() {
 	if t.minute.denied == 0 {
 		return

@@ -9,8 +9,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/dev/accesslog"
 )
 
-// TenantFrom says where a log line's tenant is found. The zero TenantFrom finds none: every call is one without a
-// credential.
+// TenantFrom says where in a log line the tenant is found. The zero TenantFrom finds none: every request is one without
+// a credential.
 type TenantFrom struct {
 	kind  tenantKind
 	re    *regexp.Regexp
@@ -24,19 +24,19 @@ const (
 	noTenant      tenantKind = iota
 	fromAddress              // each address is a tenant
 	fromUser                 // the user that the server authenticated
-	fromPath                 // by an expression
-	fromTarget               // by an expression, path and query
-	fromReferer              // by an expression
-	fromAgent                // by an expression
+	fromPath                 // by an expression, in the path
+	fromTarget               // by an expression, in the path and query
+	fromReferer              // by an expression, in the referer
+	fromAgent                // by an expression, in the user agent
 	alwaysTheSame            // a fixed name
 )
 
 // ErrTenantFrom is the error of [ParseTenantFrom].
 var ErrTenantFrom = errors.New("not a way to find the tenant")
 
-// ParseTenantFrom reads what the command line says: "none", "address", "user", "path:REGEX", "target:REGEX",
+// ParseTenantFrom parses the value of the command line: "none", "address", "user", "path:REGEX", "target:REGEX",
 // "referer:REGEX", "agent:REGEX", "header:FIELD:REGEX" with a field that logs have, or "fixed:NAME". The tenant is what
-// the group named tenant matches, or the first group.
+// the group named tenant matches, or else the first group.
 func ParseTenantFrom(text string) (TenantFrom, error) {
 	kind, rest, _ := strings.Cut(text, ":")
 	if kind == "header" {
@@ -87,12 +87,12 @@ func expressionFrom(kind tenantKind, text, expression string) (TenantFrom, error
 	return TenantFrom{kind: kind, re: re, group: group}, nil
 }
 
-// reads reports whether the tenant stands in the line's text.
+// reads reports whether the tenant is found in the text of the line.
 func (f *TenantFrom) reads() bool {
 	return f.kind != noTenant && f.kind != fromAddress && f.kind != alwaysTheSame
 }
 
-// find is the tenant that the line names; empty where it names none.
+// find returns the tenant that the line names, or an empty text.
 func (f *TenantFrom) find(l *accesslog.Line, r *record, unescaped func([]byte) []byte) []byte {
 	var text []byte
 	switch f.kind {

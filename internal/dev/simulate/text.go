@@ -11,21 +11,22 @@ import (
 	"unicode/utf8"
 
 	"github.com/sluicelimits/sluice/internal/dev/accesslog"
+	"github.com/sluicelimits/sluice/internal/dev/reportpage"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
-// WriteText writes the report as tables for a terminal. What comes from a log is shown without control characters.
+// WriteText writes the report as tables for a terminal. Text from a log is shown without control characters.
 func (r *Report) WriteText(w io.Writer) error {
 	var b strings.Builder
+	for _, note := range r.Notes {
+		fmt.Fprintf(&b, "Note: %s.\n\n", sanitized(note))
+	}
 	r.textTotals(&b)
 	r.textLimits(&b)
 	textRanking(&b, "TENANT", &r.Tenants)
 	textRanking(&b, "ADDRESS", &r.Addresses)
 	r.textMinutes(&b)
 	r.textLines(&b)
-	for _, note := range r.Notes {
-		fmt.Fprintf(&b, "\nNote: %s.\n", visible(note))
-	}
 	_, err := io.WriteString(w, b.String())
 	return err
 }
@@ -54,13 +55,13 @@ func logNames(logs []string) string {
 	return visible(strings.Join(logs, ", "))
 }
 
-// total is a row of the totals. key names it on the HTML page.
+// total is a row of the totals. key identifies it on the HTML page.
 type total struct {
 	key, label string
 	n          int64
 }
 
-// totals are those to show: the first two always, the others where there are any.
+// totals returns the rows to show: always the first two, and the others if their numbers are not 0.
 func (r *Report) totals() []total {
 	rows := []total{{"allowed", "Allowed", r.Allowed}, {"denied", "Denied", r.Denied}}
 	for _, row := range []total{
@@ -87,7 +88,7 @@ func (r *Report) textLimits(b *strings.Builder) {
 	t.writeSection(b)
 }
 
-// from is where in the plans file the limit stands.
+// from says where in the plans file the limit is defined.
 func (l *LimitReport) from() string {
 	if l.Plan != "" {
 		return l.Origin + " " + l.Plan
@@ -148,7 +149,7 @@ func (r *Report) textMinutes(b *strings.Builder) {
 	t.writeSection(b)
 }
 
-// most is who was denied most in the minute, with the number.
+// most returns who was denied most in the minute, with the number.
 func (m *Minute) most() string {
 	if m.Tenant != "" {
 		return m.Tenant + " (" + grouped(m.TenantDenied) + ")"
@@ -172,16 +173,16 @@ func (r *Report) textLines(b *strings.Builder) {
 	}
 }
 
-// shownOddLines is how many lines an error shows.
+// shownOddLines is how many skipped lines an error shows.
 const shownOddLines = 5
 
-// formats says in words, with an example, which logs can be replayed.
+// formats describes, with an example, which logs can be replayed.
 const formats = `Logs are read in the Common or Combined Log Format, plain or gzip, one request a line, as in
   192.0.2.1 - alice [02/Mar/2026:12:00:00 +0000] "GET /product/1 HTTP/1.1" 200 512
   192.0.2.1 - alice [02/Mar/2026:12:00:00 +0000] "GET /product/1 HTTP/1.1" 200 512 "https://example.com/" "curl/8.0"`
 
-// Unusable returns an error that says why no line of the logs was replayed; nil if one was. A report about nothing
-// would read as if the limits denied nobody.
+// Unusable returns an error that says why no line of the logs was replayed, or nil if one was. Without that error, the
+// report would read as if the limits denied nobody.
 func (r *Report) Unusable() error {
 	if r.Requests > 0 {
 		return nil
@@ -206,7 +207,7 @@ func (r *Report) Unusable() error {
 	return errors.New(b.String())
 }
 
-// explain is the line's reason in words.
+// explain returns the reason in words.
 func (o *OddLine) explain() string {
 	for _, reason := range accesslog.Reasons() {
 		if reason.String() == o.Reason {
@@ -216,7 +217,7 @@ func (o *OddLine) explain() string {
 	return o.Reason
 }
 
-// table lines up columns.
+// table aligns its columns.
 type table struct {
 	right []bool
 	gap   string
@@ -230,7 +231,7 @@ func (t *table) add(cells ...string) {
 	t.rows = append(t.rows, cells)
 }
 
-// writeSection writes a table with a heading row, if there is more than that.
+// writeSection writes a table with a heading, unless the table has no other row.
 func (t *table) writeSection(b *strings.Builder) {
 	if len(t.rows) > 1 {
 		b.WriteByte('\n')
@@ -261,19 +262,24 @@ func (t *table) write(b *strings.Builder) {
 	}
 }
 
-// visible is the text without what could steer a terminal, cut to a width that a table bears.
+// visible removes from a text what could control a terminal, and cuts it to the width of a column.
 func visible(text string) string {
 	const longest = 80
-	clean := strings.Map(func(r rune) rune {
+	clean := sanitized(text)
+	if runes := []rune(clean); len(runes) > longest {
+		return string(runes[:longest-1]) + "…"
+	}
+	return clean
+}
+
+// sanitized removes from a text what could control a terminal.
+func sanitized(text string) string {
+	return strings.Map(func(r rune) rune {
 		if r == utf8.RuneError || !unicode.IsPrint(r) {
 			return '\uFFFD'
 		}
 		return r
 	}, text)
-	if runes := []rune(clean); len(runes) > longest {
-		return string(runes[:longest-1]) + "…"
-	}
-	return clean
 }
 
 func whom(tenant, address string) string {
@@ -283,22 +289,9 @@ func whom(tenant, address string) string {
 	return address
 }
 
-// grouped is the number with its thousands apart.
-func grouped(n int64) string {
-	digits := strconv.FormatInt(n, 10)
-	for i := len(digits) - 3; i > 0; i -= 3 {
-		digits = digits[:i] + "," + digits[i:]
-	}
-	return digits
-}
+func grouped(n int64) string { return reportpage.Grouped(n) }
 
-// share is n of all in percent, with one decimal.
-func share(n, all int64) string {
-	if all == 0 {
-		return "–"
-	}
-	return fmt.Sprintf("%.1f %%", 100*float64(n)/float64(all))
-}
+func share(n, all int64) string { return reportpage.Share(n, all) }
 
 func clock(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05Z") }
 

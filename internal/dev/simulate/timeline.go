@@ -2,23 +2,23 @@ package simulate
 
 import "slices"
 
-// maxPoints bounds the timeline: a day by the minute; longer logs get wider points.
+// maxPoints bounds the timeline: a day in points of a minute. For longer logs, the points are wider.
 const maxPoints = 1440
 
-// timeline counts outcomes by time, by the minute at first, and by more when there are too many points.
-// Only points in which something happened exist.
+// timeline counts outcomes by time: in points of a minute at first, and in wider points when there are too many. Only
+// points in which something happened exist.
 type timeline struct {
 	width  int64 // minutes
 	points []point
 }
 
 type point struct {
-	slot                           int64 // start, in widths since 1970
+	slot                           int64 // start of the point, as a number of widths since 1970
 	allowed, denied, shadow, other int64
 	limits                         []limitCount
 }
 
-// limitCount is how often a limit denied, or would have as a shadow.
+// limitCount counts how often a limit denied, or would have denied as a shadow.
 type limitCount struct {
 	limit int32
 	n     int64
@@ -26,7 +26,7 @@ type limitCount struct {
 
 func newTimeline() timeline { return timeline{width: 1} }
 
-// at is the point of a time that is not before any other's.
+// at returns the point of a time. The time must not be before an earlier call's.
 func (t *timeline) at(now int64) *point {
 	minute := now / minuteMicros
 	slot := minute / t.width
@@ -59,7 +59,7 @@ func (t *timeline) add(now int64, what outcome, shadowed bool) {
 	}
 }
 
-// deny counts a denial, real or a shadow's, of a limit.
+// deny counts a denial of a limit, including that of a shadow limit.
 func (t *timeline) deny(limit int32, now int64) { t.at(now).count(limit, 1) }
 
 func (p *point) count(limit int32, n int64) {
@@ -72,7 +72,8 @@ func (p *point) count(limit int32, n int64) {
 	p.limits = append(p.limits, limitCount{limit, n})
 }
 
-// widen makes points as wide as the next width that this one divides, so that each new point is whole old ones.
+// widen makes the points wider. The new width is a multiple of the old one, so that each new point consists of whole
+// old points.
 func (t *timeline) widen() {
 	next := t.width * 2
 	if i := slices.Index(widths, t.width); i >= 0 && i+1 < len(widths) {
@@ -102,5 +103,5 @@ func (t *timeline) widen() {
 	t.points = kept
 }
 
-// widths are those of points, minutes: up to a day, and from there twice the last.
+// widths are the possible widths in minutes up to a day; above that, each width is twice the one before.
 var widths = []int64{1, 5, 10, 30, 60, 180, 360, 720, 1440}

@@ -6,32 +6,32 @@ import (
 	"io"
 )
 
-// The bounds of a window. A server writes a line when the answer is complete, so lines are late by what answers take:
-// seconds, seldom minutes.
+// The bounds of a window. A server writes a line when the answer is complete, so a line is late by the duration of its
+// request: seconds, seldom minutes.
 const (
-	windowBytes   = 16 << 20 // packed records held back, over all logs
-	windowSeconds = 4096     // different seconds held back
+	windowBytes   = 16 << 20 // bytes of packed records that are held back, over all logs
+	windowSeconds = 4096     // different seconds that are held back
 )
 
-// errDisorder says that a line is older than one that was replayed already: the window was too small.
+// errDisorder says that a line is older than one that has been replayed: the window was too small.
 var errDisorder = errors.New("a line is further out of order than the window reaches")
 
-// window puts the lines of one log in order as far as it reaches back. Logs count in seconds, so lines are kept by
-// their second, in the order they came in: no line is compared with another.
+// window sorts the lines of one log within a bounded time. Logs count time in seconds, so lines are kept by their
+// second, in the order in which they came: no line is compared with another.
 type window struct {
 	lines    *lines
 	maxBytes int
 
 	buckets  bucketHeap
 	bySecond map[int64]*bucket
-	recent   *bucket // the one added to last
+	recent   *bucket // the bucket to which a record was last added
 	bytes    int
 	ended    bool
 
-	current *bucket // the one being handed out
+	current *bucket // the bucket whose records are being returned
 	rest    []byte
-	marks   []mark // of current, where its records had to be sorted
-	last    int64  // time of the record handed out last
+	marks   []mark // of current, if its records had to be sorted
+	last    int64  // time of the record that was last returned
 	spare   []*bucket
 }
 
@@ -40,14 +40,14 @@ type bucket struct {
 	second int64
 	data   []byte
 	last   int64 // time of the last record
-	mixed  bool  // the records are not in order of time (logs with fractions of a second)
+	mixed  bool  // the records are not in the order of time, which is possible in logs with fractions of a second
 }
 
 func newWindow(in *lines, maxBytes int) *window {
 	return &window{lines: in, maxBytes: maxBytes, bySecond: make(map[int64]*bucket)}
 }
 
-// next is that of a stream, with errDisorder for a line that comes too late.
+// next implements stream. It returns errDisorder for a line that comes too late.
 func (w *window) next(r *record) error {
 	for {
 		switch {
@@ -72,7 +72,7 @@ func (w *window) next(r *record) error {
 	}
 }
 
-// fill reads lines until the window is full or the log has ended. It uses r for what it reads.
+// fill reads lines until the window is full or the log ends. It reads them into r.
 func (w *window) fill(r *record) error {
 	for !w.ended && w.bytes < w.maxBytes && len(w.buckets) < windowSeconds {
 		err := w.lines.next(r)
@@ -118,7 +118,7 @@ func (w *window) open(second int64) *bucket {
 	return b
 }
 
-// take begins to hand out the oldest second.
+// take begins to return the records of the oldest second.
 func (w *window) take() {
 	b := heap.Pop(&w.buckets).(*bucket)
 	delete(w.bySecond, b.second)
@@ -138,7 +138,7 @@ func (w *window) take() {
 	sortMarks(w.marks)
 }
 
-// recycle keeps the memory of a bucket that was handed out, unless it is much more than usual.
+// recycle keeps the memory of a bucket for reuse, unless it is much larger than usual.
 func (w *window) recycle() {
 	if w.current == nil {
 		return
@@ -155,10 +155,10 @@ func (h bucketHeap) Len() int           { return len(h) }
 func (h bucketHeap) Less(i, j int) bool { return h[i].second < h[j].second }
 func (h bucketHeap) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
 
-// Push is that of heap.Interface.
+// Push implements heap.Interface.
 func (h *bucketHeap) Push(b any) { *h = append(*h, b.(*bucket)) }
 
-// Pop is that of heap.Interface.
+// Pop implements heap.Interface.
 func (h *bucketHeap) Pop() any {
 	old := *h
 	b := old[len(old)-1]
@@ -167,7 +167,7 @@ func (h *bucketHeap) Pop() any {
 	return b
 }
 
-// merged is the streams of several logs as one.
+// merged merges the streams of several logs into one.
 type merged struct {
 	heads mergeHeap
 	begun bool
@@ -185,7 +185,7 @@ func (k mergeKey) less(o mergeKey) bool {
 
 type head struct {
 	from stream
-	rank int // breaks ties of time: the index of the log, or of the sorted run
+	rank int // orders equal times: the index of the log, or of the sorted run
 	r    record
 }
 
@@ -205,10 +205,10 @@ func newMerged(streams []stream) (*merged, error) {
 	return m, nil
 }
 
-// next is that of a stream. It returns errDisorder where a log's next line belongs before one of another log that was
-// handed out already.
+// next implements stream. It returns errDisorder if a log's next line belongs before a line of another log that has
+// been returned.
 func (m *merged) next(r *record) error {
-	if m.begun { // only now: the record handed out last was the head's own
+	if m.begun { // not earlier, because the record returned last shares memory with the head
 		h := m.heads[0]
 		switch err := h.from.next(&h.r); {
 		case errors.Is(err, io.EOF):
@@ -241,10 +241,10 @@ func (h mergeHeap) Less(i, j int) bool {
 }
 func (h mergeHeap) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
 
-// Push is that of heap.Interface.
+// Push implements heap.Interface.
 func (h *mergeHeap) Push(x any) { *h = append(*h, x.(*head)) }
 
-// Pop is that of heap.Interface.
+// Pop implements heap.Interface.
 func (h *mergeHeap) Pop() any {
 	old := *h
 	x := old[len(old)-1]

@@ -32,7 +32,7 @@ func shifted(t *testing.T, at time.Time, wall, monotonic time.Duration) time.Tim
 	words[0] += int64(wall/time.Second)<<30 + int64(wall%time.Second)
 	words[1] += int64(monotonic)
 	if out.Sub(at) != monotonic || out.Round(0).Sub(at.Round(0)) != wall {
-		t.Fatal("package time has another layout of its clocks: change this helper")
+		t.Fatal("package time stores its clocks in another way than this helper assumes: change the helper")
 	}
 	return out
 }

@@ -17,7 +17,7 @@ func TestNow(t *testing.T) {
 			time.Hour} {
 			<-time.After(wait)
 			if got, want := c.Now(), time.Now(); !got.Equal(want) {
-				t.Errorf("after %s: %s, want %s", wait, got, want)
+				t.Errorf("after %s, Now = %s, want %s", wait, got, want)
 			}
 		}
 	})
@@ -27,7 +27,7 @@ func TestNow(t *testing.T) {
 func TestNowIsCheap(t *testing.T) {
 	var c clock.Clock
 	if n := testing.AllocsPerRun(1000, func() { c.Now() }); n >= 1 {
-		t.Errorf("%v allocations a call, want one for each %s", n, clock.Refresh)
+		t.Errorf("%v allocations a call of Now, want at most one in each %s", n, clock.Refresh)
 	}
 }
 

@@ -38,10 +38,10 @@ func TestSince(t *testing.T) {
 func TestBefore(t *testing.T) {
 	until := at(1, 3600).Add(time.Second)
 	if at(2, 0).Before(until) || at(0, 3601).Before(until) {
-		t.Error("the wait goes on although one of the clocks has reached its end")
+		t.Error("Before = true although one of the clocks has reached the end of the wait, want false")
 	}
 	if !at(1.9, 0).Before(until) {
-		t.Error("the wait has ended although neither clock has reached its end")
+		t.Error("Before = false although neither clock has reached the end of the wait, want true")
 	}
 }
 
@@ -67,7 +67,7 @@ func TestDue(t *testing.T) {
 		}
 	}
 	if !at(0, 0).Due(clock.Instant{}, 1<<62) {
-		t.Error("a task that never ran is not due")
+		t.Error("Due = false for a task that never ran, want true")
 	}
 }
 
@@ -88,7 +88,7 @@ func TestAt(t *testing.T) {
 		t.Errorf("the zero time is %+v, want the zero instant", got)
 	}
 	if got := clock.Between(time.Time{}, time.Unix(1, 0)); got < 100*365*24*time.Hour {
-		t.Errorf("%s since never", got)
+		t.Errorf("Between the zero time and 1970 = %s, want at least a hundred years", got)
 	}
 	if got := at(5, 6).Advance(at(1, 1), at(2, 4)); got != at(6, 9) {
 		t.Errorf("Advance = %+v, want %+v", got, at(6, 9))
@@ -114,10 +114,10 @@ func TestTimeline(t *testing.T) {
 		{at(8, 3100), 3808, 0}, // frozen for 100 s
 	} {
 		if got := line.At(step.read); got != step.want*1_000_000 {
-			t.Errorf("reading %d: %d µs, want %d s", i, got, step.want)
+			t.Errorf("after reading %d the timeline is at %d µs, want %d s", i, got, step.want)
 		}
 		if got := line.Behind(step.read); got != step.behind*1_000_000 {
-			t.Errorf("reading %d came late by %d µs, want %d s", i, got, step.behind)
+			t.Errorf("reading %d is said to be late by %d µs, want %d s", i, got, step.behind)
 		}
 	}
 }

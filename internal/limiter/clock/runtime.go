@@ -3,6 +3,7 @@ package clock
 import (
 	"context"
 	"hash/maphash"
+	"math"
 	"math/rand/v2"
 	"time"
 )
@@ -53,6 +54,50 @@ func (r *Runtime) Pause(ctx context.Context, d time.Duration) {
 	case <-ctx.Done():
 	case <-time.After(d):
 	}
+}
+
+// WithTimeout returns a context that ends after d. If the Runtime is not the machine's, Done is not closed when d is
+// over: those who wait go by Deadline, and Err says by the Runtime's clock whether the context has ended.
+func (r *Runtime) WithTimeout(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+	if r == nil {
+		return context.WithTimeout(ctx, d)
+	}
+	return &deadlineContext{ctx, r, r.Now().Add(d)}, func() {}
+}
+
+// deadlineContext is a context that ends at a time of a Runtime that is not the machine's.
+type deadlineContext struct {
+	context.Context
+	runtime *Runtime
+	at      time.Time
+}
+
+// Deadline implements [context.Context].
+func (c *deadlineContext) Deadline() (time.Time, bool) {
+	if outer, ok := c.Context.Deadline(); ok && outer.Before(c.at) {
+		return outer, true
+	}
+	return c.at, true
+}
+
+// Err implements [context.Context].
+func (c *deadlineContext) Err() error {
+	if err := c.Context.Err(); err != nil {
+		return err
+	}
+	if c.runtime.Now().Before(c.at) {
+		return nil
+	}
+	return context.DeadlineExceeded
+}
+
+// Exponential returns a random number of the exponential distribution whose mean is 1.
+func (r *Runtime) Exponential() float64 {
+	if r == nil {
+		return rand.ExpFloat64()
+	}
+	const steps = 1 << 53 // as many numbers as a float64 tells apart between 0 and 1
+	return -math.Log(float64(r.Rand(steps)+1) / steps)
 }
 
 // RandomUpTo returns a random duration from 0 up to, and without, d, which is above 0.

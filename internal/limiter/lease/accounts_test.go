@@ -15,9 +15,9 @@ import (
 
 var noon = time.UnixMicro(1_772_452_800_000_000)
 
-// stepwise charges one limit after the other, like stores that cannot write all counters at once. If a later limit
-// denies, the charges of the earlier ones become the caller's lease, and the units that were returned to them have
-// arrived. If the caller has not asked for a lease, the returned units are charged again.
+// stepwise is a store that charges one limit after the other, like stores that cannot write all counters at once. If a
+// later limit denies, the units that were charged for the earlier limits become leases of the caller, and units that
+// the caller gave back to them stay given back. If the caller has not asked for a lease, these units are charged again.
 type stepwise struct{ *memory.Store }
 
 func (s stepwise) Decide(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
@@ -75,10 +75,10 @@ func (greedy) SizeLease(v *lease.View, a *limit.LeaseRequest) {
 
 func (greedy) DenyFor(_ *lease.View, fits time.Duration, _ int) time.Duration { return fits }
 
-// plainly leases no units.
-type plainly struct{ greedy }
+// noLeases leases no units.
+type noLeases struct{ greedy }
 
-func (plainly) SizeLease(*lease.View, *limit.LeaseRequest) {}
+func (noLeases) SizeLease(*lease.View, *limit.LeaseRequest) {}
 
 // daily returns a limit whose units do not become free by themselves during a test.
 func daily(tb testing.TB, id string, a limit.Algorithm, threshold int64) *limit.Limit {
@@ -89,7 +89,7 @@ func daily(tb testing.TB, id string, a limit.Algorithm, threshold int64) *limit.
 	return newLimit(tb, id, nil, t)
 }
 
-func used(tb testing.TB, s limit.Store, l *limit.Limit, now time.Time) int64 {
+func usedUnits(tb testing.TB, s limit.Store, l *limit.Limit, now time.Time) int64 {
 	tb.Helper()
 	var d limit.Decision
 	if err := s.Peek(context.Background(), request(l), now, &d); err != nil {
@@ -112,6 +112,7 @@ func leasedUnits(s *lease.Store, l *limit.Limit) int64 {
 // Guarantees that the store counts at any time the units that were admitted, and those that are leased and not spent,
 // also if it denies with a lease. After Close it counts the admitted units and the lost ones.
 func TestStoreCountsWhatIsOut(t *testing.T) {
+	soak.SkipUnderRace(t)
 	for _, a := range leasable {
 		for _, kind := range []string{"at once", "stepwise"} {
 			t.Run(fmt.Sprintf("%s/%s", a, kind), func(t *testing.T) {
@@ -140,8 +141,8 @@ func TestStoreCountsWhatIsOut(t *testing.T) {
 						if r.IntN(10) == 0 {
 							s.GiveBackSpare(context.Background(), now)
 						}
-						if out, counted := admitted+leasedUnits(s, l), used(t, below, l, now); out > counted {
-							t.Fatalf("seed %d: %d units were admitted, %d are leased, and the store counts %d",
+						if out, counted := admitted+leasedUnits(s, l), usedUnits(t, below, l, now); out > counted {
+							t.Fatalf("seed %d: %d units were admitted and %d are leased, but the store counts only %d",
 								seed, admitted, leasedUnits(s, l), counted)
 						}
 					}
@@ -150,14 +151,14 @@ func TestStoreCountsWhatIsOut(t *testing.T) {
 					}
 					stats := s.Stats()
 					returned += stats.Returned
-					counted := used(t, below, l, now)
+					counted := usedUnits(t, below, l, now)
 					if counted < admitted || a != limit.TokenBucket && counted > admitted+stats.Lost {
-						t.Fatalf("seed %d: after Close the store counts %d, %d were admitted and %d lost",
-							seed, counted, admitted, stats.Lost)
+						t.Fatalf("seed %d: after Close the store counts %d units; %d were admitted and %d are lost; "+
+							"want it between these two sums", seed, counted, admitted, stats.Lost)
 					}
 				}
 				if returned < 100 {
-					t.Errorf("%d units came back: too few to show anything", returned)
+					t.Errorf("%d units were given back, want 100 or more: the test shows too little", returned)
 				}
 			})
 		}
@@ -194,7 +195,7 @@ func TestChangeReturnsUnits(t *testing.T) {
 					if err := s.Close(context.Background()); err != nil {
 						t.Fatal(err)
 					}
-					if n := used(t, below, was, noon); n != 1 {
+					if n := usedUnits(t, below, was, noon); n != 1 {
 						t.Errorf("the store counts %d after Close, want 1", n)
 					}
 					return
@@ -204,11 +205,13 @@ func TestChangeReturnsUnits(t *testing.T) {
 					t.Fatal(err)
 				}
 				if d := decide(t, s, request(l), noon); !d.Allowed {
-					t.Errorf("the lease of the old limit keeps the new one from admitting: %+v", d.Results)
+					t.Errorf("after the change the limit denies, want it to admit: the lease of the old limit must "+
+						"not count: %+v", d.Results)
 				}
-				if counted, left := used(t, below, l, noon), leasedUnits(s, l); counted-left != 2 ||
+				if counted, left := usedUnits(t, below, l, noon), leasedUnits(s, l); counted-left != 2 ||
 					change == "exact" && left != 0 {
-					t.Errorf("the store counts %d, %d are leased; 2 were admitted", counted, left)
+					t.Errorf("the store counts %d units, and %d are leased; want the sum of the leased units and "+
+						"the 2 that were admitted", counted, left)
 				}
 			})
 		}
@@ -230,7 +233,7 @@ func TestDenialAfterALimitWasLowered(t *testing.T) {
 			for range 3 { // denied by the store, and then by the remembered denial
 				d := decide(t, s, request(low), noon)
 				if d.Allowed || d.Results[0].Remaining() != 0 || d.Results[0].Used() < 10 {
-					t.Errorf("allowed: %v, %d used and %d remain; want a denial without any",
+					t.Errorf("allowed: %v, %d units used and %d remaining; want a denial with none remaining",
 						d.Allowed, d.Results[0].Used(), d.Results[0].Remaining())
 				}
 			}
@@ -245,15 +248,15 @@ func TestChangeUnderACall(t *testing.T) {
 	var s *lease.Store
 	during := func() {}
 	s = open(t, lease.Config{Store: hook{below, func() { f := during; during = func() {}; f() }}, GiveBackEvery: -1,
-		Rule: plainly{}, Clock: func() time.Time { return noon }})
+		Rule: noLeases{}, Clock: func() time.Time { return noon }})
 	decide(t, s, request(small), noon)
 	decide(t, s, request(small), noon)
 	during = func() { decide(t, s, request(large), noon) }
 	if decide(t, s, request(small), noon).Allowed {
-		t.Error("a third unit of two is admitted")
+		t.Error("a third unit of a limit of two is admitted, want a denial")
 	}
 	if !decide(t, s, request(large), noon).Allowed {
-		t.Error("the denial of the old limit denies under the new one")
+		t.Error("the new limit denies because of a denial by the old one, want it to admit")
 	}
 }
 
@@ -294,7 +297,8 @@ func TestCloseGivesBackToMany(t *testing.T) {
 		var d limit.Decision
 		if err := below.Peek(context.Background(), req, noon, &d); err != nil || d.Results[0].Used() != 2 ||
 			d.Results[1].Used() != 1 {
-			t.Fatalf("value %d: %d and %d are used, want 2 and 1: %v", i, d.Results[0].Used(), d.Results[1].Used(), err)
+			t.Fatalf("value %d: %d units of the old limit and %d of the new one are used, want 2 and 1: %v", i,
+				d.Results[0].Used(), d.Results[1].Used(), err)
 		}
 	}
 }
@@ -307,12 +311,12 @@ func TestSpareUnitsAreGivenBack(t *testing.T) {
 			s := openAt(t, &noon, below, greedy{})
 			l := daily(t, "a", a, 100)
 			decide(t, s, request(l), noon)
-			before := used(t, below, l, noon)
+			before := usedUnits(t, below, l, noon)
 			s.GiveBackSpare(context.Background(), noon.Add(500*time.Millisecond))
-			after, left := used(t, below, l, noon), leasedUnits(s, l)
+			after, left := usedUnits(t, below, l, noon), leasedUnits(s, l)
 			if before != 100 || after > 50 || after != 1+left {
-				t.Errorf("the store counted %d, and %d after the return; %d are leased, 1 was admitted",
-					before, after, left)
+				t.Errorf("the store counted %d units, and %d after units were given back, with %d leased; want 100, "+
+					"then at most 50: the leased ones and the one that was admitted", before, after, left)
 			}
 		})
 	}
@@ -328,14 +332,14 @@ func (ramping) SizeLease(v *lease.View, a *limit.LeaseRequest) {
 	}
 }
 
-// Guarantees that the units that are given back of a ramp are those that are not free yet: the free ones can still be
+// Guarantees that a process gives back only those units of a ramp that are not free yet: the free ones can still be
 // spent.
 func TestReturnOfARampLeavesWhatIsFree(t *testing.T) {
 	now := noon
 	below := newMemory(t)
 	s := openAt(t, &now, below, ramping{})
 	l := newLimit(t, "a", nil, limit.Tier{Algorithm: limit.TokenBucket, Period: 4 * time.Second, Threshold: 100})
-	decide(t, below, costs(l, 100), now)
+	decide(t, below, requestOfCost(l, 100), now)
 	for range 30 { // until a slot begins, in which a ramp of 50 units is leased
 		if decide(t, s, request(l), now); leasedUnits(s, l) >= 45 {
 			break
@@ -343,13 +347,14 @@ func TestReturnOfARampLeavesWhatIsFree(t *testing.T) {
 		now = now.Add(100 * time.Millisecond)
 	}
 	if n := leasedUnits(s, l); n < 45 {
-		t.Fatalf("%d units are leased, want a ramp", n)
+		t.Fatalf("%d units are leased, want a ramp of 50", n)
 	}
 	now = now.Add(time.Second)
 	free := spendable(t, s, below, l, now)
 	s.GiveBackSpare(t.Context(), now)
 	if n := s.Stats().Returned; free < 10 || n < 10 {
-		t.Fatalf("%d units are free, and %d were given back: too few to show anything", free, n)
+		t.Fatalf("%d units are free, and %d were given back, want 10 or more of each: the test shows too little", free,
+			n)
 	}
 	if left := spendable(t, s, below, l, now); left < min(free, leasedUnits(s, l)) {
 		t.Errorf("%d units can be spent after the return, want the %d that were free, of %d",
@@ -357,7 +362,7 @@ func TestReturnOfARampLeavesWhatIsFree(t *testing.T) {
 	}
 }
 
-// spendable returns how many units of the leases a peek counts as free, beside those of the store.
+// spendable returns how many leased units a peek counts as available, in addition to those of the store.
 func spendable(tb testing.TB, s *lease.Store, below limit.Store, l *limit.Limit, now time.Time) int64 {
 	tb.Helper()
 	var with, without limit.Decision
@@ -369,8 +374,9 @@ func spendable(tb testing.TB, s *lease.Store, below limit.Store, l *limit.Limit,
 	return without.Results[0].Used() - with.Results[0].Used()
 }
 
-// Guarantees that the units of a ramp become free in the steps in which the weight of a sliding window changes, and not
-// between them: a store that is asked for the same units one by one admits each of them.
+// Guarantees that the units of a ramp become free at the same times as they do in a sliding window without leases: in
+// steps, when the weight of the previous window changes. Each unit that is admitted from the ramp is also admitted by a
+// second store without leases.
 func TestRampFollowsTheSteps(t *testing.T) {
 	const units = 1_000_000_000 // of a day, in steps of 100 ms with 1,157 units each
 	l := newLimit(t, "a", func(l *limit.Limit) { l.MaxCost = units },
@@ -378,11 +384,12 @@ func TestRampFollowsTheSteps(t *testing.T) {
 	below, oneByOne, now := newMemory(t), newMemory(t), noon
 	spent := 0
 	spend := func(s limit.Store, cost int64) bool {
-		if !decide(t, s, costs(l, cost), now).Allowed {
+		if !decide(t, s, requestOfCost(l, cost), now).Allowed {
 			return false
 		}
-		if spent++; !decide(t, oneByOne, costs(l, cost), now).Allowed {
-			t.Fatalf("spend %d, of %d units at %s, does not fit yet", spent, cost, now)
+		if spent++; !decide(t, oneByOne, requestOfCost(l, cost), now).Allowed {
+			t.Fatalf("spend %d, of %d units at %s, is admitted from the ramp, but denied by the store without leases",
+				spent, cost, now)
 		}
 		return true
 	}
@@ -400,6 +407,7 @@ func TestRampFollowsTheSteps(t *testing.T) {
 		}
 	}
 	if spent-before < 500 || s.Stats().Local < 500 {
-		t.Errorf("%d requests were admitted: %+v", spent-before, s.Stats())
+		t.Errorf("%d requests were admitted, want 500 or more, and as many from leases: the test shows too little: "+
+			"%+v", spent-before, s.Stats())
 	}
 }

@@ -95,7 +95,7 @@ func randomPlans(tb testing.TB, r *rand.Rand, a limit.Algorithm, alone, changed 
 	return plans
 }
 
-// play runs the script of a seed, and returns its world. kept says whether it keeps a log.
+// play runs the script of a seed, and returns its world and the errors of the checkers. If kept, the world keeps a log.
 func play(tb testing.TB, seed uint64, f fault, a limit.Algorithm, alone, changed, kept bool) (*world, []string) {
 	tb.Helper()
 	w := newWorld(tb, seed, f, randomPlans(tb, rand.New(rand.NewPCG(seed, uint64(a))), a, alone, changed)...)
@@ -108,7 +108,8 @@ func play(tb testing.TB, seed uint64, f fault, a limit.Algorithm, alone, changed
 // Guarantees that the admitted units of all instances stay within the bound of each algorithm, however the instances
 // behave and whatever their clocks say.
 func TestLeasesKeepTheBound(t *testing.T) {
-	scripts := soak.Times(uint64(50))
+	soak.SkipUnderRace(t)
+	scripts := soak.Times(uint64(30))
 	for _, a := range leasable {
 		for _, kind := range []struct {
 			name           string
@@ -121,9 +122,12 @@ func TestLeasesKeepTheBound(t *testing.T) {
 					w, wrong := play(t, seed, noFault, a, kind.alone, kind.changed, false)
 					if len(wrong) > 0 {
 						t.Errorf("seed %d: %s", seed, strings.Join(wrong, "\n"))
-						for range 50 { // which owners share a shard differs from run to run
+						// the error may not come back at once, because owners are distributed to shards in a different
+						// way in each run
+						for range 50 {
 							if w, again := play(t, seed, noFault, a, kind.alone, kind.changed, true); len(again) > 0 {
-								t.Fatalf("again: %s\n%s", strings.Join(again, "\n"), w.log)
+								t.Fatalf("the same script once more, with its log: %s\n%s", strings.Join(again, "\n"),
+									w.log)
 							}
 						}
 						t.FailNow()
@@ -141,7 +145,7 @@ func TestLeasesKeepTheBound(t *testing.T) {
 	}
 }
 
-// TestBrokenIsCaught guarantees that the checkers catch each fault, in each algorithm that can have it.
+// TestBrokenIsCaught guarantees that the checkers notice each fault, in each algorithm that can have it.
 func TestBrokenIsCaught(t *testing.T) {
 	windows := []limit.Algorithm{limit.FixedWindow, limit.Quota, limit.SlidingWindow}
 	stamps := []limit.Algorithm{limit.SlidingLog, limit.SlidingBuckets}
@@ -169,7 +173,7 @@ func TestBrokenIsCaught(t *testing.T) {
 						return
 					}
 				}
-				t.Errorf("%d scripts pass this fault", scripts)
+				t.Errorf("no checker notices this fault in %d scripts, want at least one error", scripts)
 			})
 		}
 	}

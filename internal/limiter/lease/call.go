@@ -15,16 +15,19 @@ import (
 var errAnswer = errors.New("the store's answer is invalid")
 
 // call is one call to the store, on behalf of a request or of a prefetch. Calls are reused, see [call.release].
+//
+// The request is what a caller wants decided. The storeRequest is what this call asks the store, with an ask (a
+// [limit.LeaseRequest]) for each tier. The flight is the call as other requests see it, which wait for its end.
 type call struct {
-	store   *Store
-	owner   *ownerLeases
-	request *limit.Request // on whose behalf; nil for a prefetch
-	ask     limit.Request  // what the store is asked
-	reply   limit.Decision
-	tiers   []tierCall // as many as ask has tiers, in their order
+	store        *Store
+	owner        *ownerLeases
+	request      *limit.Request // nil for a prefetch
+	storeRequest limit.Request
+	reply        limit.Decision
+	tiers        []tierCall // one for each tier of storeRequest, in their order
 
-	flight  *singleflight.Call // what other requests wait for; nil if the call can bring them nothing
-	leading []*counter         // the counters whose flight it is
+	flight         *singleflight.Call // nil if the call can bring other requests nothing
+	flightCounters []*counter         // the counters that have the flight
 }
 
 // tierCall is the part of a call that is about one tier. Units that are reserved for the request are taken off the
@@ -199,10 +202,12 @@ func (s *Store) waitFor(ctx context.Context, flight *singleflight.Call) error {
 }
 
 // reserveUnits reserves for the request what its counters have leased, and writes the call for the rest. It returns the
-// time of the request by the shard's clock: leases are counted from it.
+// time of the request, from which leases are counted: the shard's clock, which never goes back, less what it has
+// advanced because of later requests.
 func (c *call) reserveUnits(at requestTime) (sent int64) {
 	t := c.owner.shard.clock.At(at.instant)
-	c.ask = limit.Request{Owner: c.request.Owner, Charges: c.request.Charges, Leases: c.ask.Leases[:0]}
+	c.storeRequest.Owner, c.storeRequest.Charges = c.request.Owner, c.request.Charges
+	c.storeRequest.Leases = c.storeRequest.Leases[:0]
 	isPlain, mustFit := true, false
 	for i := range c.tiers {
 		mustFit = mustFit || !c.tiers[i].mayLease
@@ -221,10 +226,10 @@ func (c *call) reserveUnits(at requestTime) (sent int64) {
 		}
 		tc.need = ask.Need
 		isPlain = isPlain && ask == (limit.LeaseRequest{Need: tc.cost})
-		c.ask.Leases = append(c.ask.Leases, ask)
+		c.storeRequest.Leases = append(c.storeRequest.Leases, ask)
 	}
 	if isPlain { // a request without leases is what stores decide fastest
-		c.ask.Leases = c.ask.Leases[:0]
+		c.storeRequest.Leases = c.storeRequest.Leases[:0]
 	} else {
 		c.beginFlight(at.instant)
 	}
@@ -234,35 +239,36 @@ func (c *call) reserveUnits(at requestTime) (sent int64) {
 // reserveLeased reserves what the counter has leased, up to the cost, and has the call return a lease that cannot be
 // used.
 func (tc *tierCall) reserveLeased(t int64, ask *limit.LeaseRequest, stats *Stats) {
-	c := tc.counter
-	tc.reserved, tc.leaseAt, tc.leaseUntil = min(c.spendable(t), tc.cost), c.lease.At, c.until
-	ended := t >= c.until
-	if leasesEntries(c.tier) && tc.reserved < tc.cost {
+	counter := tc.counter
+	tc.reserved, tc.leaseAt, tc.leaseUntil = min(counter.spendable(t), tc.cost), counter.lease.At, counter.until
+	ended := t >= counter.until
+	if leasesEntries(counter.tier) && tc.reserved < tc.cost {
 		// The units of one request are counted in one entry, so a lease that has too few is of no use to it. It is
 		// returned, since the entry of the next lease is another one.
 		tc.reserved, ended = 0, true
 	}
-	c.lease.Units -= tc.reserved
+	counter.lease.Units -= tc.reserved
 	if ended {
 		tc.returnLease(ask, stats)
 	}
 	ask.Need = tc.cost - tc.reserved
 }
 
-// returnLease has the call give back what the counter has leased. Units of a counter that several values share are
-// lost: the next call may count the value apart, where the units were not charged.
+// returnLease has the call give back what the counter has leased. If several values share the counter (those beyond the
+// limit's MaxValues), the units are lost: by the time of the call the value may have a counter of its own, which was
+// not charged for them.
 func (tc *tierCall) returnLease(ask *limit.LeaseRequest, stats *Stats) {
-	c := tc.counter
-	if c.lease.Units == 0 {
+	counter := tc.counter
+	if counter.lease.Units == 0 {
 		return
 	}
-	if c.lease.Other() {
-		stats.Lost += c.lease.Units
+	if counter.lease.Other() {
+		stats.Lost += counter.lease.Units
 	} else {
-		tc.returned = c.lease.Units
-		ask.Correction, ask.CorrectionAt = -tc.returned, c.lease.At
+		tc.returned = counter.lease.Units
+		ask.Correction, ask.CorrectionAt = -tc.returned, counter.lease.At
 	}
-	c.lease.Units, c.ramp.locked = 0, 0
+	counter.lease.Units, counter.ramp.locked = 0, 0
 }
 
 // sizeLease asks for a lease of the counter, as the rule says, unless one is under way or there is to be none. If
@@ -297,9 +303,9 @@ func (s *Store) entryLife(t *limit.Tier) int64 {
 
 // beginFlight makes the call one that others wait for, if it asks for units of a counter that no other call leases.
 func (c *call) beginFlight(began clock.Instant) {
-	c.flight, c.leading = nil, c.leading[:0]
+	c.flight, c.flightCounters = nil, c.flightCounters[:0]
 	for i := range c.tiers {
-		tc, ask := &c.tiers[i], &c.ask.Leases[i]
+		tc, ask := &c.tiers[i], &c.storeRequest.Leases[i]
 		if !tc.mayLease || tc.counter.flight != nil || ask.Need == 0 && ask.Largest() == 0 {
 			continue
 		}
@@ -307,17 +313,17 @@ func (c *call) beginFlight(began clock.Instant) {
 			c.flight = singleflight.Begin(began, nil)
 		}
 		tc.counter.flight = c.flight
-		c.leading = append(c.leading, tc.counter)
+		c.flightCounters = append(c.flightCounters, tc.counter)
 	}
 }
 
 // completeFlight ends the call for those who wait for it. They get the error; without one they decide anew.
 func (c *call) completeFlight(err error) {
-	for _, counter := range c.leading {
+	for _, counter := range c.flightCounters {
 		counter.flight = nil
 	}
-	clear(c.leading)
-	if c.leading = c.leading[:0]; c.flight != nil {
+	clear(c.flightCounters)
+	if c.flightCounters = c.flightCounters[:0]; c.flight != nil {
 		c.flight.End(err)
 		if r := c.store.config.Runtime; r != nil {
 			r.Wake(c.flight.Done())
@@ -326,10 +332,10 @@ func (c *call) completeFlight(err error) {
 	}
 }
 
-// sharedError returns the error of a call as those get it who waited for the call. It is nil, so that they decide anew,
-// if the error says nothing about their own requests: the caller gave up, or the store answered that it cannot decide
-// this one. That too many change the counters at once (limit.ErrContended) is about all of them: calls of their own
-// would make it worse.
+// sharedError returns the error that a call's error is for the requests that waited for the call. It is nil if the
+// error says nothing about them, so that they decide anew: the caller gave up, or the store answered that it cannot
+// decide this request. limit.ErrContended, too many changes of the counters at once, is an error for all of them:
+// further calls would make it worse.
 func sharedError(ctx context.Context, err error) (shared error) {
 	if ctx.Err() == nil && (!limit.Answered(err) || errors.Is(err, limit.ErrContended)) {
 		shared = err
@@ -340,7 +346,7 @@ func sharedError(ctx context.Context, err error) (shared error) {
 // callStore makes the call, checks the reply, and returns the time after it. It is called without the shard's lock.
 func (c *call) callStore(ctx context.Context, at requestTime) (requestTime, error) {
 	sent := c.store.config.Clock()
-	err := c.store.config.Store.Decide(ctx, &c.ask, at.now, &c.reply)
+	err := c.store.config.Store.Decide(ctx, &c.storeRequest, at.now, &c.reply)
 	at = at.advance(sent, c.store.config.Clock())
 	if err == nil {
 		err = c.checkReply()
@@ -361,7 +367,7 @@ func (c *call) checkReply() error {
 		tc, r, grant := &c.tiers[i], &d.Results[i], d.Lease(i)
 		most := c.leaseRequest(i).Largest()
 		if !d.Allowed {
-			most += tc.need // a store may lease what was needed, and deny
+			most += tc.need // the store may lease the needed units and deny: see Evaluation.KeepLease
 		}
 		switch {
 		case r.Tier != tc.tier || r.Cost != tc.cost || r.Shadow() != (r.Limit().Mode == limit.Shadow):
@@ -391,8 +397,8 @@ var noLease limit.LeaseRequest
 
 // leaseRequest returns what the call asks for of tier i.
 func (c *call) leaseRequest(i int) *limit.LeaseRequest {
-	if i < len(c.ask.Leases) {
-		return &c.ask.Leases[i]
+	if i < len(c.storeRequest.Leases) {
+		return &c.storeRequest.Leases[i]
 	}
 	return &noLease
 }
@@ -400,9 +406,9 @@ func (c *call) leaseRequest(i int) *limit.LeaseRequest {
 // release makes the call ready for its next use.
 func (c *call) release() {
 	clear(c.tiers)
-	clear(c.leading)
+	clear(c.flightCounters)
 	s := c.store
-	c.store, c.owner, c.request, c.flight, c.leading = nil, nil, nil, nil, c.leading[:0]
-	c.ask.Owner, c.ask.Charges = limit.Owner{}, nil
+	c.store, c.owner, c.request, c.flight, c.flightCounters = nil, nil, nil, nil, c.flightCounters[:0]
+	c.storeRequest.Owner, c.storeRequest.Charges = limit.Owner{}, nil
 	s.calls.Put(c)
 }

@@ -6,7 +6,7 @@ import (
 	"unsafe"
 )
 
-// machine holds the clocks of one instance, which may be wrong. Times are in µs; the true time is that of the world.
+// machine holds the clocks of one instance. They may be wrong. Times are in µs; the true time is that of the world.
 type machine struct {
 	now        int64 // the true time
 	wallOff    int64 // how far the wall clock is ahead
@@ -15,8 +15,8 @@ type machine struct {
 	monoStands bool
 }
 
-// pass lets true time pass.
-func (m *machine) pass(to int64) {
+// advanceTo lets true time pass.
+func (m *machine) advanceTo(to int64) {
 	gone := to - m.now
 	m.now = to
 	if m.wallStands {
@@ -28,13 +28,13 @@ func (m *machine) pass(to int64) {
 }
 
 // read returns what time.Now would return on this machine.
-func (m *machine) read() time.Time { return reading(m.now+m.wallOff, m.now+m.monoOff) }
+func (m *machine) read() time.Time { return newTime(m.now+m.wallOff, m.now+m.monoOff) }
 
 var began = time.Now()
 
-// reading returns a time whose wall clock and monotonic clock are independent of each other. Package time cannot make
+// newTime returns a time whose wall clock and monotonic clock are independent of each other. Package time cannot make
 // such a time, so its fields are written here. TestReading checks that they have the same layout.
-func reading(wall, mono int64) time.Time {
+func newTime(wall, mono int64) time.Time {
 	t := began
 	f := (*struct {
 		wall uint64
@@ -62,10 +62,10 @@ func TestReading(t *testing.T) {
 	wall := time.Date(2026, 3, 2, 23, 59, 50, 123_456_000, time.UTC)
 	for _, tt := range []struct{ wall, mono time.Duration }{{0, 0}, {time.Hour, time.Second},
 		{-time.Hour, time.Second}, {0, time.Hour}} {
-		a, b := reading(wall.UnixMicro(), wall.UnixMicro()), reading(wall.Add(tt.wall).UnixMicro(),
+		a, b := newTime(wall.UnixMicro(), wall.UnixMicro()), newTime(wall.Add(tt.wall).UnixMicro(),
 			wall.Add(tt.mono).UnixMicro())
 		if !a.Round(0).Equal(wall) || !b.Round(0).Equal(wall.Add(tt.wall)) || b.Sub(a) != tt.mono {
-			t.Fatalf("%v, then %v: the wall clock has gone %s, the monotonic one %s; want %s and %s", a, b,
+			t.Fatalf("from %v to %v the wall clock advanced by %s, the monotonic clock by %s; want %s and %s", a, b,
 				b.Round(0).Sub(a.Round(0)), b.Sub(a), tt.wall, tt.mono)
 		}
 	}

@@ -12,13 +12,13 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
-// leaving is a store that fails once it is told to.
-type leaving struct {
+// failingLater is a store that answers until the test makes it fail.
+type failingLater struct {
 	limit.Store
 	gone bool
 }
 
-func (s *leaving) Decide(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
+func (s *failingLater) Decide(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
 	if s.gone {
 		return errors.New("connection refused")
 	}
@@ -27,7 +27,7 @@ func (s *leaving) Decide(ctx context.Context, req *limit.Request, now time.Time,
 
 // Guarantees that the error of Close is short and names no tenant, however many leases are lost.
 func TestCloseIsBrief(t *testing.T) {
-	below := &leaving{Store: newMemory(t)}
+	below := &failingLater{Store: newMemory(t)}
 	s, err := lease.New(lease.Config{Store: below, GiveBackEvery: -1, Clock: func() time.Time { return noon },
 		Rule: greedy{}})
 	if err != nil {
@@ -39,16 +39,17 @@ func TestCloseIsBrief(t *testing.T) {
 		req := request(l)
 		req.Owner.Name = fmt.Sprintf("tenant-%d", i)
 		if d := decide(t, s, req, noon); !d.Allowed {
-			t.Fatal("denied with all of it left")
+			t.Fatal("a request is denied, although no unit of its limit is used")
 		}
 	}
 	below.gone = true
 	err = s.Close(context.Background())
 	if err == nil || len(err.Error()) > 1000 || strings.Contains(err.Error(), "tenant-") ||
 		!strings.Contains(err.Error(), fmt.Sprint(owners-3, " returns more failed")) {
-		t.Errorf("%v", err)
+		t.Errorf("the error of Close is %q; want a short one without the name of a tenant, and with the number of "+
+			"further failures", err)
 	}
 	if n := s.Stats().Lost; n != 9*owners {
-		t.Errorf("%d units are lost, want %d", n, 9*owners)
+		t.Errorf("%d units are counted as lost, want %d", n, 9*owners)
 	}
 }

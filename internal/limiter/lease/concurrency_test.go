@@ -81,7 +81,7 @@ func TestOneCallIsUnderWay(t *testing.T) {
 						})
 					}
 					all.Wait()
-					below.mu.Lock() // the store may be giving units back
+					below.mu.Lock() // the lease layer may still be giving units back
 					defer below.mu.Unlock()
 					most := 60
 					if a == limit.TokenBucket {
@@ -89,13 +89,13 @@ func TestOneCallIsUnderWay(t *testing.T) {
 					}
 					for name, n := range admitted {
 						if n > most || many <= 3 && n < 60 {
-							t.Errorf("%d of %d units were admitted to owner %s", n, most, name)
+							t.Errorf("%d units were admitted to owner %[3]s, want at most %[2]d (and at least 60 if "+
+								"there are few owners)", n, most, name)
 						}
 					}
 					if below.most != 1 || len(admitted) != many {
-						t.Errorf("%d concurrent calls with a lease for one counter, and %d of %d owners were admitted",
-							below.most,
-							len(admitted), many)
+						t.Errorf("%d concurrent calls with a lease for one counter, want 1; %d of %d owners were "+
+							"admitted, want all", below.most, len(admitted), many)
 					}
 					t.Logf("%d calls for 2,000 decisions", below.calls/2)
 				})
@@ -104,10 +104,10 @@ func TestOneCallIsUnderWay(t *testing.T) {
 	}
 }
 
-// stuck is a store that never answers.
-type stuck struct{ limit.Store }
+// neverAnswers is a store that never answers.
+type neverAnswers struct{ limit.Store }
 
-func (s stuck) Decide(ctx context.Context, _ *limit.Request, now time.Time, d *limit.Decision) error {
+func (s neverAnswers) Decide(ctx context.Context, _ *limit.Request, now time.Time, d *limit.Decision) error {
 	d.Clear(now.UnixMicro())
 	<-ctx.Done()
 	return ctx.Err()
@@ -116,7 +116,7 @@ func (s stuck) Decide(ctx context.Context, _ *limit.Request, now time.Time, d *l
 // Guarantees that a request that waits for the call of another one waits no longer than its own context allows.
 func TestWaitingEndsInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := open(t, lease.Config{Store: stuck{newMemory(t)}, GiveBackEvery: -1})
+		s := open(t, lease.Config{Store: neverAnswers{newMemory(t)}, GiveBackEvery: -1})
 		l := window(t, "a", time.Hour, 10)
 		var all sync.WaitGroup
 		for i := range 20 {
@@ -127,7 +127,7 @@ func TestWaitingEndsInTime(t *testing.T) {
 				from := time.Now()
 				err := s.Decide(ctx, request(l), from, new(limit.Decision))
 				if took := time.Since(from); !errors.Is(err, context.DeadlineExceeded) || took != within {
-					t.Errorf("%v after %s, want the deadline's error after %s", err, took, within)
+					t.Errorf("Decide = %v after %s, want the error of the deadline after %s", err, took, within)
 				}
 			})
 		}
@@ -135,15 +135,15 @@ func TestWaitingEndsInTime(t *testing.T) {
 	})
 }
 
-// first answers all calls but the first one, which lasts until its caller gives up.
-type first struct {
+// hangsOnce answers all calls but the first one, which lasts until its caller gives up.
+type hangsOnce struct {
 	limit.Store
 	calls atomic.Int64
 }
 
-func (f *first) Decide(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
+func (f *hangsOnce) Decide(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
 	if f.calls.Add(1) == 1 {
-		return stuck{}.Decide(ctx, req, now, d)
+		return neverAnswers{}.Decide(ctx, req, now, d)
 	}
 	return f.Store.Decide(ctx, req, now, d)
 }
@@ -151,7 +151,7 @@ func (f *first) Decide(ctx context.Context, req *limit.Request, now time.Time, d
 // Guarantees that a caller that gives up its call does not fail the requests that wait for the call.
 func TestGivingUpFailsNobodyElse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := open(t, lease.Config{Store: &first{Store: newMemory(t)}, GiveBackEvery: -1})
+		s := open(t, lease.Config{Store: &hangsOnce{Store: newMemory(t)}, GiveBackEvery: -1})
 		l := window(t, "a", time.Hour, 100)
 		var all sync.WaitGroup
 		all.Go(func() {
@@ -159,14 +159,14 @@ func TestGivingUpFailsNobodyElse(t *testing.T) {
 			defer cancel()
 			if err := s.Decide(ctx, request(l), time.Now(), new(limit.Decision)); !errors.Is(err,
 				context.DeadlineExceeded) {
-				t.Errorf("the one that gives up: %v", err)
+				t.Errorf("the request that gives up: %v, want context.DeadlineExceeded", err)
 			}
 		})
 		synctest.Wait()
 		for range 10 {
 			all.Go(func() {
 				if !decide(t, s, request(l), time.Now()).Allowed {
-					t.Error("one that waited is denied")
+					t.Error("a request that waited for the call is denied, want it admitted")
 				}
 			})
 		}
@@ -235,7 +235,7 @@ func TestCounterIsKeptDuringItsCall(t *testing.T) {
 	}
 	decide(t, s, request(l), now)
 	if n := leasedUnits(s, l); n != 9 {
-		t.Errorf("%d units are leased after a call of 5 minutes, want 9", n)
+		t.Errorf("%d units are leased after a call that took 5 minutes, want 9", n)
 	}
 }
 
@@ -258,7 +258,8 @@ func TestIdleCountersAreForgotten(t *testing.T) {
 		now = now.Add(2 * time.Minute)
 	}
 	if n := s.Stats().Counters; n > each*3/2 {
-		t.Errorf("%d counters are held after 8 rounds of %d", n, each)
+		t.Errorf("%d counters are held after 8 rounds with %d new ones each, want at most 1.5 times as many as in "+
+			"one round", n, each)
 	}
 }
 
@@ -280,11 +281,12 @@ func TestLocalAllocatesNothing(t *testing.T) {
 		decideOne()
 		before := s.Stats()
 		if n := testing.AllocsPerRun(1000, decideOne); n != 0 {
-			t.Errorf("%v allocations for a decision over three counters", n)
+			t.Errorf("%v allocations for a decision over three counters, want 0", n)
 		}
 		// a window may end meanwhile
 		if after := s.Stats(); after.Calls > before.Calls+1 || after.Local < before.Local+1000 {
-			t.Errorf("%+v, then %+v: these were not decided from leases", before, after)
+			t.Errorf("stats before %+v, and after %+v; want 1000 more decisions from leases, and at most one more "+
+				"call", before, after)
 		}
 	}
 }

@@ -37,13 +37,16 @@ func TestDenialDoesNotLowerTheEstimate(t *testing.T) {
 	answer(0, 1)
 	before, allowed := answer(time.Second, 90)
 	if !allowed || before < 40 {
-		t.Fatalf("allowed %t, estimated at %.1f units per second after 90 in a second", allowed, before)
+		t.Fatalf("allowed %t, and the estimate is %.1f units per second after 90 in a second; want it allowed, and "+
+			"an estimate of at least 40", allowed, before)
 	}
 	if after, allowed := answer(3*time.Second, 50); allowed || after != before {
-		t.Errorf("allowed %t, and the estimate falls from %.1f to %.1f by a denial", allowed, before, after)
+		t.Errorf("allowed %t, and the estimate changes from %.1f to %.1f; want a denial that leaves it unchanged",
+			allowed, before, after)
 	}
 	if after, allowed := answer(10*time.Second, 1); !allowed || after >= before {
-		t.Errorf("allowed %t, and the estimate stays at %.1f after a pause", allowed, after)
+		t.Errorf("allowed %t, and the estimate is %.1f after a pause; want it allowed, and a lower estimate than "+
+			"before", allowed, after)
 	}
 }
 

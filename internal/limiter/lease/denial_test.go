@@ -9,7 +9,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
-func costs(l *limit.Limit, cost int64) *limit.Request {
+func requestOfCost(l *limit.Limit, cost int64) *limit.Request {
 	req := request(l)
 	req.Charges[0].Cost = cost
 	return req
@@ -20,18 +20,18 @@ func costs(l *limit.Limit, cost int64) *limit.Request {
 func TestDenialIsPerCost(t *testing.T) {
 	below := &counted{Store: newMemory(t)}
 	now := noon.Add(20 * time.Minute)
-	s := openAt(t, &now, below, plainly{})
+	s := openAt(t, &now, below, noLeases{})
 	l := window(t, "a", time.Hour, 10)
 	step := func(what string, l *limit.Limit, cost int64, allowed bool, calls int64) {
 		t.Helper()
 		before := below.calls.Load()
-		d := decide(t, s, costs(l, cost), now)
+		d := decide(t, s, requestOfCost(l, cost), now)
 		if n := below.calls.Load() - before; d.Allowed != allowed || n != calls {
 			t.Fatalf("%s: a cost of %d: allowed %t with %d calls, want %t with %d",
 				what, cost, d.Allowed, n, allowed, calls)
 		}
 		if end := noon.Add(time.Hour).UnixMicro(); !allowed && !d.Never && d.RetryAt != end {
-			t.Fatalf("%s: denied until %d, want the window's end at %d", what, d.RetryAt, end)
+			t.Fatalf("%s: denied until %d, want %d, the end of the window", what, d.RetryAt, end)
 		}
 	}
 	step("room", l, 4, true, 1)
@@ -61,11 +61,11 @@ func TestImpossibleCostDeniesNoOther(t *testing.T) {
 	s := openAt(t, &noon, newMemory(t), nil)
 	l := window(t, "a", time.Hour, 10)
 	for range 3 {
-		if d := decide(t, s, costs(l, 11), noon); d.Allowed || !d.Never {
-			t.Errorf("11 of 10: allowed %t, never %t", d.Allowed, d.Never)
+		if d := decide(t, s, requestOfCost(l, 11), noon); d.Allowed || !d.Never {
+			t.Errorf("a cost of 11 of a limit of 10: allowed %t, never %t; want never allowed", d.Allowed, d.Never)
 		}
-		if d := decide(t, s, costs(l, 1), noon); !d.Allowed {
-			t.Error("1 of 10 is denied after a cost of 11")
+		if d := decide(t, s, requestOfCost(l, 1), noon); !d.Allowed {
+			t.Error("a cost of 1 of a limit of 10 is denied after a cost of 11, want it admitted")
 		}
 	}
 }
@@ -74,17 +74,18 @@ func TestImpossibleCostDeniesNoOther(t *testing.T) {
 func TestSlowDenialEndsInTime(t *testing.T) {
 	now := noon
 	below := &counted{Store: newMemory(t)}
-	s := openAt(t, &now, hook{below, func() { now = now.Add(3 * time.Second) }}, plainly{})
+	s := openAt(t, &now, hook{below, func() { now = now.Add(3 * time.Second) }}, noLeases{})
 	l := window(t, "a", 10*time.Second, 1)
 	decide(t, s, request(l), now)
 	decide(t, s, request(l), now) // at 3 s; the answer comes at 6 s, and names 10 s
 	now = noon.Add(9 * time.Second)
 	if before := below.calls.Load(); decide(t, s, request(l), now).Allowed || below.calls.Load() != before {
-		t.Error("at 9 s it is not known that the window is full")
+		t.Error("at 9 s a request is admitted, or the store is called; want a denial without a call, because the " +
+			"window is full until 10 s")
 	}
 	now = noon.Add(10 * time.Second)
 	if !decide(t, s, request(l), now).Allowed {
-		t.Error("at 10 s the new window denies")
+		t.Error("at 10 s a request is denied, want it admitted by the new window")
 	}
 }
 
@@ -115,18 +116,18 @@ func TestRefundFromALease(t *testing.T) {
 			below := newMemory(t)
 			s := openAt(t, &noon, below, greedy{})
 			l := daily(t, "a", a, 100)
-			decide(t, s, costs(l, 1), noon)
-			d := decide(t, s, costs(l, 5), noon)
+			decide(t, s, requestOfCost(l, 1), noon)
+			d := decide(t, s, requestOfCost(l, 5), noon)
 			if s.Stats().Local != 1 {
-				t.Fatal("it was not spent from a lease")
+				t.Fatal("the test shows nothing: the request was not decided from a lease")
 			}
 			for _, want := range []int64{3, 0} {
 				back, err := s.Refund(context.Background(), d.Receipt(), 3, noon)
 				if err != nil || back.Units[0] != want || back.Repeated != (want == 0) {
-					t.Errorf("a refund of 3 gives %+v, %v; want %d", back, err, want)
+					t.Errorf("a refund of 3 units gives back %+v, %v; want %d units", back, err, want)
 				}
 			}
-			if n := used(t, below, l, noon); n != 97 {
+			if n := usedUnits(t, below, l, noon); n != 97 {
 				t.Errorf("the store counts %d, want 97", n)
 			}
 		})
@@ -145,14 +146,14 @@ func TestPeekCreditsLeases(t *testing.T) {
 				allowed bool
 			}{{99, true}, {100, false}, {99, true}} {
 				var d limit.Decision
-				if err := s.Peek(context.Background(), costs(l, tt.cost), noon, &d); err != nil ||
+				if err := s.Peek(context.Background(), requestOfCost(l, tt.cost), noon, &d); err != nil ||
 					d.Allowed != tt.allowed || d.Results[0].Remaining() != 99 {
 					t.Errorf("a cost of %d: allowed %t, %d remain, %v; want %t and 99",
 						tt.cost, d.Allowed, d.Results[0].Remaining(), err, tt.allowed)
 				}
 			}
-			if d := decide(t, s, costs(l, 99), noon); !d.Allowed || s.Stats().Local != 1 {
-				t.Error("a decision differs from the peek before it")
+			if d := decide(t, s, requestOfCost(l, 99), noon); !d.Allowed || s.Stats().Local != 1 {
+				t.Error("a cost of 99 is denied, or not decided from the lease; want it admitted, as the peek said")
 			}
 		})
 	}
@@ -161,7 +162,7 @@ func TestPeekCreditsLeases(t *testing.T) {
 // Guarantees that if one limit denies, the others are not reported as denying. A client would otherwise read that it
 // has exceeded them, and wait for their leases to end.
 func TestDenialIsOfItsLimitOnly(t *testing.T) {
-	for _, rule := range []lease.Rule{plainly{}, tens{}, greedy{}} {
+	for _, rule := range []lease.Rule{noLeases{}, tens{}, greedy{}} {
 		s := openAt(t, &noon, newMemory(t), rule)
 		full, long := window(t, "full", time.Minute, 1), window(t, "long", time.Hour, 20)
 		decide(t, s, request(full), noon)
@@ -169,38 +170,38 @@ func TestDenialIsOfItsLimitOnly(t *testing.T) {
 			d := decide(t, s, request(full, long), noon)
 			if d.Allowed || d.Results[0].Admits || !d.Results[1].Admits || d.Results[1].Remaining() != 20 ||
 				d.RetryAt != noon.Add(time.Minute).UnixMicro() {
-				t.Errorf("%T: allowed %t; one admits %t, the other %t with %d remaining, and it fits at %d",
-					rule, d.Allowed, d.Results[0].Admits,
-					d.Results[1].Admits, d.Results[1].Remaining(), d.RetryAt)
+				t.Errorf("%T: allowed %t; the full limit admits %t, the other one %t with %d units remaining; "+
+					"RetryAt %d; want a denial by the full limit alone, for a minute",
+					rule, d.Allowed, d.Results[0].Admits, d.Results[1].Admits, d.Results[1].Remaining(), d.RetryAt)
 			}
 		}
 	}
 }
 
-// later is a rule that leases a ramp of a bucket, without units that can be spent at once.
-type later struct{ greedy }
+// rampOnly is a rule that leases a ramp of a bucket, without units that can be spent at once.
+type rampOnly struct{ greedy }
 
-func (later) SizeLease(v *lease.View, a *limit.LeaseRequest) {
+func (rampOnly) SizeLease(v *lease.View, a *limit.LeaseRequest) {
 	if v.Tier.Algorithm != limit.TokenBucket {
 		return
 	}
 	a.Need, a.Ramp, a.Most, a.Ample, a.Share = 0, true, v.Tier.Capacity(), v.Tier.Capacity(), limit.ShareOne
 }
 
-// Guarantees that a limit of which the store was asked for nothing does not count as admitting: it denies if its lease
-// does not suffice.
+// Guarantees that a limit of which the store was asked for no unit does not count as admitting: it denies if its lease
+// has too few units.
 func TestNothingAskedIsNotAdmitted(t *testing.T) {
 	below := newMemory(t)
 	bucket := newLimit(t, "bucket", nil, limit.Tier{Algorithm: limit.TokenBucket, Period: time.Minute, Threshold: 20})
 	full := window(t, "full", time.Minute, 1)
-	other := openAt(t, &noon, below, plainly{})
-	decide(t, other, costs(bucket, 20), noon)
+	other := openAt(t, &noon, below, noLeases{})
+	decide(t, other, requestOfCost(bucket, 20), noon)
 	decide(t, other, request(full), noon)
-	s := openAt(t, &noon, below, later{})
+	s := openAt(t, &noon, below, rampOnly{})
 	d := decide(t, s, request(full, bucket), noon)
 	if d.Allowed || d.Results[1].Admits {
-		t.Errorf("allowed %t; of an empty bucket, of which nothing was asked for at once, one is admitted: %t",
-			d.Allowed, d.Results[1].Admits)
+		t.Errorf("allowed %t; an empty bucket, of which no unit was asked for at once, admits: %t; want a denial by "+
+			"this bucket", d.Allowed, d.Results[1].Admits)
 	}
 }
 
@@ -208,7 +209,7 @@ func TestNothingAskedIsNotAdmitted(t *testing.T) {
 // client would otherwise retry again and again without a pause.
 func TestLocalDenialNamesALaterTime(t *testing.T) {
 	now, storeTime := noon, noon
-	s := openAt(t, &now, truly{newMemory(t), &storeTime}, plainly{})
+	s := openAt(t, &now, ownClock{newMemory(t), &storeTime}, noLeases{})
 	full, other := window(t, "full", time.Minute, 1), window(t, "other", time.Minute, 100)
 	decide(t, s, request(full), now)
 	decide(t, s, request(full), now)
@@ -227,26 +228,26 @@ func TestExactLimitIsNotChargedForARamp(t *testing.T) {
 	bucket := newLimit(t, "bucket", nil, limit.Tier{Algorithm: limit.TokenBucket, Period: time.Minute, Threshold: 20})
 	exact := newLimit(t, "exact", func(l *limit.Limit) { l.Exact = true },
 		limit.Tier{Algorithm: limit.FixedWindow, Period: time.Minute, Threshold: 20})
-	decide(t, below, costs(bucket, 20), noon)
-	s := openAt(t, &noon, below, later{})
+	decide(t, below, requestOfCost(bucket, 20), noon)
+	s := openAt(t, &noon, below, rampOnly{})
 	if d := decide(t, s, request(bucket, exact), noon); d.Allowed {
-		t.Error("admitted by an empty bucket")
+		t.Error("a request is admitted although its bucket is empty, want a denial")
 	}
-	if n := used(t, below, exact, noon); n != 0 {
-		t.Errorf("%d units of the exact limit are charged for a denied request", n)
+	if n := usedUnits(t, below, exact, noon); n != 0 {
+		t.Errorf("%d units of the exact limit are charged for a denied request, want 0", n)
 	}
 }
 
-// patient is a rule that leases nothing, and after a while asks the store whether a denial still applies.
-type patient struct{ lease.Adaptive }
+// recheckDenials is a rule that leases nothing, and after a while asks the store whether a denial still applies.
+type recheckDenials struct{ lease.Adaptive }
 
-func (patient) SizeLease(*lease.View, *limit.LeaseRequest) {}
+func (recheckDenials) SizeLease(*lease.View, *limit.LeaseRequest) {}
 
 // Guarantees that a denial counts as early only if units became free before the time that it named.
 func TestEarlyDenials(t *testing.T) {
 	for _, refunded := range []bool{false, true} {
 		below, now := newMemory(t), noon
-		s := openAt(t, &now, below, patient{})
+		s := openAt(t, &now, below, recheckDenials{})
 		l := window(t, "a", time.Minute, 1)
 		d := decide(t, s, request(l), now)
 		for range 4 { // one denial by the store, three without a call
@@ -260,7 +261,7 @@ func TestEarlyDenials(t *testing.T) {
 			now, want = noon.Add(30*time.Second), 3
 		}
 		if !decide(t, s, request(l), now).Allowed {
-			t.Fatalf("refunded %t: denied, with a unit left", refunded)
+			t.Fatalf("refunded %t: a request is denied, although a unit is free again", refunded)
 		}
 		if stats := s.Stats(); stats.Denied != 3 || stats.Early != want {
 			t.Errorf("refunded %t: %d of %d denials were early, want %d of 3",
@@ -269,10 +270,10 @@ func TestEarlyDenials(t *testing.T) {
 	}
 }
 
-// lacking is a rule that leases ten units of a counter that cannot serve a request.
-type lacking struct{ greedy }
+// tenIfShort is a rule that leases ten units of a counter whose lease has too few units for the request.
+type tenIfShort struct{ greedy }
 
-func (lacking) SizeLease(v *lease.View, a *limit.LeaseRequest) {
+func (tenIfShort) SizeLease(v *lease.View, a *limit.LeaseRequest) {
 	if v.Lacks > 0 {
 		a.Most, a.Ample, a.Share = 10, 10, limit.ShareOne
 	}
@@ -283,17 +284,18 @@ func (lacking) SizeLease(v *lease.View, a *limit.LeaseRequest) {
 func TestReceiptNamesTheReservedLease(t *testing.T) {
 	var s *lease.Store
 	during := func() {}
-	s = openAt(t, &noon, hook{newMemory(t), func() { f := during; during = func() {}; f() }}, lacking{})
+	s = openAt(t, &noon, hook{newMemory(t), func() { f := during; during = func() {}; f() }}, tenIfShort{})
 	a := newLimit(t, "a", nil, limit.Tier{Algorithm: limit.SlidingLog, Period: time.Minute, Threshold: 100})
 	b := window(t, "b", time.Minute, 100)
 	decide(t, s, request(a), noon)
 	first := decide(t, s, request(a), noon).Receipt().Entries()[0].At()
 	second := first
-	during = func() { // needs more than is leased, so that the first lease is returned
-		second = decide(t, s, costs(a, 20), noon.Add(100*time.Millisecond)).Receipt().Entries()[0].At()
+	during = func() { // needs more units than are leased, so that those of the first lease are given back
+		second = decide(t, s, requestOfCost(a, 20), noon.Add(100*time.Millisecond)).Receipt().Entries()[0].At()
 	}
 	d := decide(t, s, request(a, b), noon)
 	if at := d.Receipt().Entries()[0].At(); at != first || first == second {
-		t.Errorf("the receipt names %d; the unit was leased at %d, and the other lease is at %d", at, first, second)
+		t.Errorf("the receipt names the time %d; want %d, that of the lease from which the unit was reserved, and "+
+			"not %d, that of the other lease", at, first, second)
 	}
 }

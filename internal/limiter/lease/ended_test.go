@@ -49,16 +49,18 @@ func TestLeaseEndsWhileAsking(t *testing.T) {
 			s := openAt(t, &now, below, tens{})
 			long, short := window(t, "long", time.Hour, 1000), window(t, "short", time.Second, 1000)
 			if d := decide(t, s, request(short), now); !d.Allowed {
-				t.Fatal("denied with all of it left")
+				t.Fatal("a request is denied, although no unit of its limit is used")
 			}
-			now = noon.Add(999*time.Millisecond - c.left) // a thousandth of the window is left for clocks that drift
+			// a lease ends a thousandth of the window early, because clocks drift
+			now = noon.Add(999*time.Millisecond - c.left)
 			below.calls, below.takes = 0, c.takes
 			d := decide(t, s, request(short, long), now)
 			if !d.Allowed || below.calls != c.calls {
 				t.Errorf("allowed %t with %d calls, want true with %d", d.Allowed, below.calls, c.calls)
 			}
-			if n := used(t, below.Store, long, now); n-leasedUnits(s, long) != 1 {
-				t.Errorf("%d of the long limit are used, %d are leased; want one to be spent", n, leasedUnits(s, long))
+			if n := usedUnits(t, below.Store, long, now); n-leasedUnits(s, long) != 1 {
+				t.Errorf("%d units of the long limit are charged, and %d of them still leased; want exactly one to "+
+					"be spent", n, leasedUnits(s, long))
 			}
 		})
 	}

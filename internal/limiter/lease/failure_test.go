@@ -13,17 +13,17 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
-// mute is a store whose answers can be lost. It records the size of the lease that each call asked for.
-type mute struct {
+// losesAnswers is a store whose answers can be lost. It records the size of the lease that each call asked for.
+type losesAnswers struct {
 	limit.Store
 	lost bool
 	asks []int64
 	err  error // the error to return; "no answer" if nil
 
-	canceled func() // lets the caller give up during the call; nil: it does not
+	canceled func() // called during the call, to make the caller give up; may be nil
 }
 
-func (m *mute) Decide(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
+func (m *losesAnswers) Decide(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
 	most := int64(0)
 	for i := range req.Leases {
 		most = max(most, req.Leases[i].Largest())
@@ -45,13 +45,13 @@ func (m *mute) Decide(ctx context.Context, req *limit.Request, now time.Time, d 
 // have charged the lease, which is lost with the answer.
 func TestNoLeasesWithoutAnswers(t *testing.T) {
 	below := newMemory(t)
-	m := &mute{Store: below, lost: true}
+	m := &losesAnswers{Store: below, lost: true}
 	s := openAt(t, &noon, m, greedy{})
 	l, other := daily(t, "a", limit.FixedWindow, 1000), daily(t, "b", limit.FixedWindow, 1000)
 	var d limit.Decision
 	for range 5 {
 		if err := s.Decide(context.Background(), request(l), noon, &d); err == nil {
-			t.Fatal("a call without an answer is no error")
+			t.Fatal("Decide returns no error although the store's answer is lost, want one")
 		}
 	}
 	m.lost = false
@@ -60,18 +60,18 @@ func TestNoLeasesWithoutAnswers(t *testing.T) {
 	if m.asks[0] == 0 || m.asks[1] != 0 || m.asks[4] != 0 || m.asks[5] != 0 || len(m.asks) != 7 || m.asks[6] == 0 {
 		t.Errorf("leases of %v were asked for, want some in the first call and again in the last", m.asks)
 	}
-	if n := used(t, below, l, noon); n != 1000 { // the first call charged all units
-		t.Errorf("%d units are counted, want 1000", n)
+	if n := usedUnits(t, below, l, noon); n != 1000 { // the first call charged all units
+		t.Errorf("the store counts %d units, want 1000", n)
 	}
 }
 
-// Guarantees that a request that the store cannot decide, or that its caller has given up, does not suspend the leases
-// of others: no grant is lost by it.
+// Guarantees that a request which the store cannot decide, or whose caller has given up, does not suspend the leases of
+// other requests: no granted lease is lost by it.
 func TestUndecidableStopsNoLeases(t *testing.T) {
 	for _, cause := range []error{limit.ErrUnreadable, limit.ErrTooLarge, limit.ErrContended, limit.ErrFull,
 		context.Canceled} {
 		below := newMemory(t)
-		m := &mute{Store: below, lost: true, err: fmt.Errorf("the store says: %w", cause)}
+		m := &losesAnswers{Store: below, lost: true, err: fmt.Errorf("the store says: %w", cause)}
 		s := openAt(t, &noon, m, greedy{})
 		l, other := daily(t, "a", limit.FixedWindow, 1000), daily(t, "b", limit.FixedWindow, 1000)
 		var d limit.Decision
@@ -81,19 +81,20 @@ func TestUndecidableStopsNoLeases(t *testing.T) {
 		}
 		for range 3 {
 			if err := s.Decide(ctx, request(l), noon, &d); !errors.Is(err, cause) {
-				t.Fatalf("%v, want %v", err, cause)
+				t.Fatalf("Decide = %v, want %v", err, cause)
 			}
 		}
 		cancel()
 		m.lost = false
 		decide(t, s, request(other), noon)
 		if n := len(m.asks); m.asks[n-1] == 0 {
-			t.Errorf("after %v another counter is asked for leases of %v, want some", cause, m.asks)
+			t.Errorf("after the error %v, leases of %v are asked for another counter, want some units", cause, m.asks)
 		}
 	}
 }
 
-// Guarantees that an error that one request cannot be decided is not returned to other requests that wait for its call.
+// Guarantees that the error of a request which cannot be decided is not returned to other requests that wait for its
+// call.
 func TestUndecidableIsNobodyElses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		below := newMemory(t)
@@ -129,7 +130,7 @@ func TestContentionIsShared(t *testing.T) {
 			calls.Go(func() {
 				if err := s.Decide(t.Context(), request(l), noon, new(limit.Decision)); !errors.Is(err,
 					limit.ErrContended) {
-					t.Errorf("%v, want ErrContended", err)
+					t.Errorf("Decide = %v, want ErrContended", err)
 				}
 			})
 		}
@@ -148,7 +149,7 @@ type slowlyUndecidable struct {
 }
 
 func (s *slowlyUndecidable) Decide(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
-	<-time.After(time.Millisecond) // of the time in the bubble
+	<-time.After(time.Millisecond) // of virtual time
 	for _, c := range req.Charges {
 		if c.Limit == s.bad {
 			return s.err
@@ -160,7 +161,7 @@ func (s *slowlyUndecidable) Decide(ctx context.Context, req *limit.Request, now 
 // Guarantees that a shadow limit, which denies no request, counts no early denials.
 func TestShadowsAreNeverEarly(t *testing.T) {
 	below, now := newMemory(t), noon
-	s := openAt(t, &now, below, patient{})
+	s := openAt(t, &now, below, recheckDenials{})
 	l := newLimit(t, "a", func(l *limit.Limit) { l.Mode = limit.Shadow },
 		limit.Tier{Algorithm: limit.FixedWindow, Period: time.Minute, Threshold: 1})
 	d := decide(t, s, request(l), now)
@@ -172,10 +173,10 @@ func TestShadowsAreNeverEarly(t *testing.T) {
 	}
 	now = noon.Add(30 * time.Second)
 	if d := decide(t, s, request(l), now); d.Results[0].Charged != 1 {
-		t.Fatal("the refunded unit is not charged")
+		t.Fatal("a request after the refund is not charged, want one unit charged")
 	}
 	if n := s.Stats().Early; n != 0 {
-		t.Errorf("%d denials were early, and no request was denied", n)
+		t.Errorf("%d denials are counted as early, want 0: no request was denied", n)
 	}
 }
 
@@ -195,7 +196,7 @@ func TestShadowsAreNotEarly(t *testing.T) {
 	req.Charges = append(req.Charges, limit.Charge{Limit: shadow, Cost: 1})
 	for range 200 {
 		if !decide(t, s, req, now).Allowed {
-			t.Fatal("a shadow limit denied")
+			t.Fatal("a request is denied by a shadow limit, want it admitted")
 		}
 		now = now.Add(100 * time.Millisecond)
 	}
@@ -204,21 +205,21 @@ func TestShadowsAreNotEarly(t *testing.T) {
 	}
 }
 
-// Guarantees that a call that asks a home quota for nothing says nothing about the home: if it fails, leases from the
-// home go on, and those of the cell's own store are suspended.
+// Guarantees that a call which asks the home of a quota for no unit does not tell whether that home answers. If such a
+// call fails, leases from the home go on, and leases from the cell's own store are suspended.
 func TestFailureIsOfTheStoreThatWasAsked(t *testing.T) {
-	own, home := &mute{Store: newMemory(t)}, &mute{Store: newMemory(t)}
-	s := open(t, lease.Config{Store: homes(t, own, map[string]limit.Store{"us": home}), GiveBackEvery: -1,
-		Rule: lacking{}, Clock: func() time.Time { return noon }})
+	own, home := &losesAnswers{Store: newMemory(t)}, &losesAnswers{Store: newMemory(t)}
+	s := open(t, lease.Config{Store: newRouter(t, own, map[string]limit.Store{"us": home}), GiveBackEvery: -1,
+		Rule: tenIfShort{}, Clock: func() time.Time { return noon }})
 	quota := daily(t, "q", limit.Quota, 100).KeptIn("us")
 	decide(t, s, request(quota), noon)
 	own.lost = true
 	if err := s.Decide(t.Context(), request(quota, window(t, "w", time.Hour, 100)), noon,
 		new(limit.Decision)); err == nil {
-		t.Fatal("a store that does not answer is no error")
+		t.Fatal("Decide returns no error although the store does not answer, want one")
 	}
 	own.lost = false
-	decide(t, s, costs(quota, 50), noon)
+	decide(t, s, requestOfCost(quota, 50), noon)
 	decide(t, s, request(window(t, "v", time.Hour, 100)), noon)
 	if n := len(home.asks); n != 2 || home.asks[n-1] == 0 {
 		t.Errorf("leases of %v were asked for at the home, want one in each of two calls", home.asks)

@@ -14,8 +14,8 @@ import (
 
 // returnCall is a call that gives back units of one owner's leases.
 type returnCall struct {
-	ask   limit.Request
-	units int64
+	request limit.Request
+	units   int64
 }
 
 // maxReturnLimits is how many limits one call gives back to, counting a limit once for each of its values. Stores bound
@@ -26,12 +26,12 @@ const maxReturnLimits = 25
 // limit may have the counter, and one request cannot have both.
 func (r *returnCall) accepts(c *counter) bool {
 	l := c.tier.Limit()
-	for i := range r.ask.Charges {
-		if charge := &r.ask.Charges[i]; charge.Limit.ID == l.ID && charge.Value == c.value {
+	for i := range r.request.Charges {
+		if charge := &r.request.Charges[i]; charge.Limit.ID == l.ID && charge.Value == c.value {
 			return charge.Limit == l
 		}
 	}
-	return len(r.ask.Charges) < maxReturnLimits
+	return len(r.request.Charges) < maxReturnLimits
 }
 
 // addUnits takes units off the counter's lease and adds them to the call. Units that are not free yet go first.
@@ -40,7 +40,7 @@ func (r *returnCall) addUnits(c *counter, t, units int64) {
 	first := r.firstLease(l, c.value)
 	for j := range l.Tiers {
 		if &l.Tiers[j] == c.tier {
-			ask := &r.ask.Leases[first+j]
+			ask := &r.request.Leases[first+j]
 			ask.Correction, ask.CorrectionAt = -units, c.lease.At
 		}
 	}
@@ -49,18 +49,18 @@ func (r *returnCall) addUnits(c *counter, t, units int64) {
 	r.units += units
 }
 
-// firstLease returns the index in r.ask.Leases of the limit's first tier. It adds the limit if the call does not have
-// it: the cost is the least that a request may have, and with a zero LeaseRequest nothing of it is charged.
+// firstLease returns the index in r.request.Leases of the limit's first tier. It adds the limit if the request does not
+// have it: the cost is the least that a request may have, and with a zero LeaseRequest nothing of it is charged.
 func (r *returnCall) firstLease(l *limit.Limit, v limit.Value) int {
 	first := 0
-	for i := range r.ask.Charges {
-		if charge := &r.ask.Charges[i]; charge.Limit == l && charge.Value == v {
+	for i := range r.request.Charges {
+		if charge := &r.request.Charges[i]; charge.Limit == l && charge.Value == v {
 			return first
 		}
-		first += len(r.ask.Charges[i].Limit.Tiers)
+		first += len(r.request.Charges[i].Limit.Tiers)
 	}
-	r.ask.Charges = append(r.ask.Charges, limit.Charge{Limit: l, Value: v, Cost: 1})
-	r.ask.Leases = append(r.ask.Leases, make([]limit.LeaseRequest, len(l.Tiers))...)
+	r.request.Charges = append(r.request.Charges, limit.Charge{Limit: l, Value: v, Cost: 1})
+	r.request.Leases = append(r.request.Leases, make([]limit.LeaseRequest, len(l.Tiers))...)
 	return first
 }
 
@@ -102,6 +102,7 @@ func (o *ownerLeases) noteScarcity(c *counter, t int64) {
 	v := o.viewOf(c, t, 1, 0)
 	if c.scarce = !v.plenty(o.shard.store.config.tuning); c.scarce {
 		o.shard.scarceUntil = max(o.shard.scarceUntil, c.until)
+		o.shard.owners.markScarce(o)
 	}
 }
 
@@ -139,7 +140,7 @@ func (s *Store) GiveBackSpare(ctx context.Context, now time.Time) {
 		if !sh.hasScarce(now) {
 			continue
 		}
-		for _, r := range sh.collectReturns(now, (*ownerLeases).spareUnits) {
+		for _, r := range sh.collectSpare(now) {
 			if ctx.Err() != nil {
 				return
 			}
@@ -155,27 +156,48 @@ func (sh *shard) hasScarce(now time.Time) bool {
 	return sh.scarceUntil > 0 && sh.clock.At(clock.At(now)) < sh.scarceUntil
 }
 
-// collectReturns takes units off the leases of a shard, as many of each counter as unitsOf returns, and writes the
-// calls that give them back.
-func (sh *shard) collectReturns(now time.Time, unitsOf func(o *ownerLeases, c *counter, t int64) int64) []*returnCall {
+// collectSpare takes spare units off the leases of a shard, and writes the calls that give them back.
+func (sh *shard) collectSpare(now time.Time) (calls []*returnCall) {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	var calls []*returnCall
-	instant := clock.At(now)
-	for o := range sh.owners.all {
-		var r *returnCall
-		t := o.shard.clock.At(instant)
+	t := sh.clock.At(clock.At(now))
+	sh.owners.allScarce(func(o *ownerLeases) (scarce bool) {
+		calls = o.appendReturns(calls, t, (*ownerLeases).spareUnits)
 		for _, c := range o.counters {
-			units := unitsOf(o, c, t)
-			if units <= 0 {
-				continue
-			}
-			if r == nil || !r.accepts(c) {
-				r = &returnCall{ask: limit.Request{Owner: o.owner}}
-				calls = append(calls, r)
-			}
-			r.addUnits(c, t, units)
+			scarce = scarce || c.scarce
 		}
+		return scarce
+	})
+	return calls
+}
+
+// collectAll takes all units off the leases of a shard, and writes the calls that give them back.
+func (sh *shard) collectAll(now time.Time) (calls []*returnCall) {
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	t := sh.clock.At(clock.At(now))
+	for o := range sh.owners.all {
+		calls = o.appendReturns(calls, t, (*ownerLeases).allUnits)
+	}
+	return calls
+}
+
+// appendReturns takes units off the leases of an owner, as many of each counter as unitsOf returns, and appends the
+// calls that give them back.
+func (o *ownerLeases) appendReturns(
+	calls []*returnCall, t int64, unitsOf func(o *ownerLeases, c *counter, t int64) int64,
+) []*returnCall {
+	var r *returnCall
+	for _, c := range o.counters {
+		units := unitsOf(o, c, t)
+		if units <= 0 {
+			continue
+		}
+		if r == nil || !r.accepts(c) {
+			r = &returnCall{request: limit.Request{Owner: o.owner}}
+			calls = append(calls, r)
+		}
+		r.addUnits(c, t, units)
 	}
 	return calls
 }
@@ -183,10 +205,10 @@ func (sh *shard) collectReturns(now time.Time, unitsOf func(o *ownerLeases, c *c
 // giveBack makes one call. The error names no owner, because logs must not have their names.
 func (s *Store) giveBack(ctx context.Context, sh *shard, r *returnCall, now time.Time) error {
 	const deadline = 2 * time.Second // nobody waits for the call but Close
-	ctx, cancel := context.WithTimeout(ctx, deadline)
+	ctx, cancel := s.config.Runtime.WithTimeout(ctx, deadline)
 	defer cancel()
 	var d limit.Decision
-	err := s.config.Store.Decide(ctx, &r.ask, now, &d)
+	err := s.config.Store.Decide(ctx, &r.request, now, &d)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	sh.stats.Returns++
@@ -216,7 +238,7 @@ func (s *Store) giveBackAll(ctx context.Context) error {
 	now := s.config.Clock()
 	for i := range s.shards {
 		sh := &s.shards[i]
-		for _, r := range sh.collectReturns(now, (*ownerLeases).allUnits) {
+		for _, r := range sh.collectAll(now) {
 			free <- struct{}{}
 			all.Go(func() {
 				defer func() { <-free }()

@@ -14,15 +14,16 @@ import (
 func TestUnitsAreGivenBackBeforeTheStoreRunsOut(t *testing.T) {
 	const threshold, perSecond = 330, 50 // units; half of them are requested here, and half from another process
 	below, now := newMemory(t), noon.Truncate(10*time.Second)
-	s := open(t, lease.Config{Store: below, GiveBackEvery: -1, Clock: func() time.Time { return now }, Rule: sixties{},
+	s := open(t, lease.Config{Store: below, GiveBackEvery: -1, Clock: func() time.Time { return now },
+		Rule:      leaseSixty{},
 		Instances: func() int { return 2 }})
 	l := window(t, "a", 10*time.Second, threshold)
-	for left := int64(threshold); left >= 40; left = threshold - used(t, below, l, now) {
+	for left := int64(threshold); left >= 40; left = threshold - usedUnits(t, below, l, now) {
 		decide(t, s, request(l), now)
 		decide(t, below, request(l), now)
 		now = now.Add(2 * time.Second / perSecond)
 	}
-	before, left := leasedUnits(s, l), threshold-used(t, below, l, now)
+	before, left := leasedUnits(s, l), threshold-usedUnits(t, below, l, now)
 	s.GiveBackSpare(t.Context(), now)
 	after := leasedUnits(s, l)
 	t.Logf("the store had %d units left; %d were leased before the return, and %d after it", left, before, after)
@@ -34,10 +35,10 @@ func TestUnitsAreGivenBackBeforeTheStoreRunsOut(t *testing.T) {
 	}
 }
 
-// sixties is a rule that leases 60 units at a time.
-type sixties struct{ greedy }
+// leaseSixty is a rule that leases 60 units at a time.
+type leaseSixty struct{ greedy }
 
-func (sixties) SizeLease(_ *lease.View, a *limit.LeaseRequest) {
+func (leaseSixty) SizeLease(_ *lease.View, a *limit.LeaseRequest) {
 	a.Most, a.Ample, a.Share = 60, 60, limit.ShareOne
 }
 
@@ -46,8 +47,9 @@ func (sixties) SizeLease(_ *lease.View, a *limit.LeaseRequest) {
 func TestLeastUnitsNeedRequests(t *testing.T) {
 	tests := []struct {
 		algorithm limit.Algorithm
-		rate      float64 // of the 40 units per second that three processes together are asked for
-		leases    bool
+		// units per second that this process is asked for, of 40 that three processes together are asked for
+		rate   float64
+		leases bool
 	}{
 		{limit.FixedWindow, 4, false},
 		{limit.FixedWindow, 13, true},
@@ -61,7 +63,7 @@ func TestLeastUnitsNeedRequests(t *testing.T) {
 			Instances: 3}
 		var ask limit.LeaseRequest
 		if (lease.Adaptive{}).SizeLease(&v, &ask); ask.Least > 0 != tt.leases {
-			t.Errorf("%s, asked for %g units per second: at least %d units are leased; want some: %t",
+			t.Errorf("%s, asked for %g units per second: a lease has at least %d units; want such a minimum: %t",
 				tt.algorithm, tt.rate, ask.Least, tt.leases)
 		}
 	}
@@ -82,6 +84,6 @@ func BenchmarkGiveBackSpare(b *testing.B) {
 		s.GiveBackSpare(b.Context(), now)
 	}
 	if n := s.Stats().Units; n == 0 {
-		b.Error("nothing is leased")
+		b.Error("nothing is leased, so the search finds nothing")
 	}
 }

@@ -38,7 +38,7 @@ func (r *remote) Decide(ctx context.Context, req *limit.Request, now time.Time, 
 	return r.Store.Decide(ctx, req, now, d)
 }
 
-func homes(tb testing.TB, own limit.Store, others map[string]limit.Store) *router.Store {
+func newRouter(tb testing.TB, own limit.Store, others map[string]limit.Store) *router.Store {
 	tb.Helper()
 	backends := make(map[string]router.Backend, len(others))
 	for cell, store := range others {
@@ -51,18 +51,18 @@ func homes(tb testing.TB, own limit.Store, others map[string]limit.Store) *route
 	return h
 }
 
-// waits returns how many decisions of some minutes had to wait, and how many calls there were, if the tenant's home is
-// 120 ms away and has enough units.
-func waits(t *testing.T, prefetch bool, every time.Duration) (waited int, calls int64) {
+// countWaits makes decisions for three minutes, with a home whose calls take 120 ms and which has enough units. It
+// returns how many decisions had to wait, and how many calls there were.
+func countWaits(t *testing.T, prefetch bool, every time.Duration) (waited int, calls int64) {
 	synctest.Test(t, func(t *testing.T) {
 		home := &remote{Store: newMemory(t), took: 120 * time.Millisecond}
-		s := open(t, lease.Config{Store: homes(t, newMemory(t), map[string]limit.Store{"us": home}),
+		s := open(t, lease.Config{Store: newRouter(t, newMemory(t), map[string]limit.Store{"us": home}),
 			Prefetch: prefetch})
 		req := request(daily(t, "q", limit.Quota, 1_000_000).KeptIn("us"), window(t, "w", time.Second, 1000))
 		for end := time.Now().Add(3 * time.Minute); time.Now().Before(end); <-time.After(every) {
 			now := time.Now()
 			if !decide(t, s, req, now).Allowed {
-				t.Fatal("denied, with plenty left")
+				t.Fatal("a request is denied, although enough units are left")
 			}
 			if time.Since(now) > 0 {
 				waited++
@@ -81,16 +81,17 @@ func waits(t *testing.T, prefetch bool, every time.Duration) (waited int, calls 
 // that the test can fail.
 func TestHomeQuotaIsPrefetched(t *testing.T) {
 	for _, every := range []time.Duration{20 * time.Millisecond, 700 * time.Millisecond} {
-		waited, calls := waits(t, true, every)
+		waited, calls := countWaits(t, true, every)
 		if waited > 2 {
-			t.Errorf("a call each %s: %d waited for the home, want the first", every, waited)
+			t.Errorf("a request each %s: %d decisions waited for the home, want only the first", every, waited)
 		}
 		if calls > 15 {
-			t.Errorf("a call each %s: %d calls of the home in 3 minutes", every, calls)
+			t.Errorf("a request each %s: %d calls of the home in 3 minutes, want at most 15", every, calls)
 		}
-		without, _ := waits(t, false, every)
+		without, _ := countWaits(t, false, every)
 		if without <= waited {
-			t.Errorf("a call each %s: %d waited without prefetching, and %d with", every, without, waited)
+			t.Errorf("a request each %s: %d decisions waited without prefetching, and %d with it; want more without",
+				every, without, waited)
 		}
 	}
 }
@@ -100,16 +101,17 @@ func TestHomeQuotaIsPrefetched(t *testing.T) {
 // units of a call in progress, too.
 func TestMovedHome(t *testing.T) {
 	for _, under := range []bool{false, true} {
-		t.Run(fmt.Sprintf("under a call %t", under), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { movedHome(t, under) })
+		t.Run(fmt.Sprintf("during a call %t", under), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { testMovedHome(t, under) })
 		})
 	}
 }
 
-func movedHome(t *testing.T, under bool) {
+func testMovedHome(t *testing.T, under bool) {
 	a, b := &remote{Store: newMemory(t), took: 50 * time.Millisecond}, &remote{Store: newMemory(t)}
-	s := open(t, lease.Config{Store: homes(t, newMemory(t), map[string]limit.Store{"a": a, "b": b}), GiveBackEvery: -1,
-		Rule: greedy{}})
+	s := open(t, lease.Config{Store: newRouter(t, newMemory(t), map[string]limit.Store{"a": a, "b": b}),
+		GiveBackEvery: -1,
+		Rule:          greedy{}})
 	q := daily(t, "q", limit.Quota, 100)
 	inA, inB := q.KeptIn("a"), q.KeptIn("b")
 	others := request(inB) // what another process was charged in b
@@ -122,7 +124,7 @@ func movedHome(t *testing.T, under bool) {
 	}
 	<-time.After(10 * time.Millisecond)
 	if !decide(t, s, request(inB), time.Now()).Allowed {
-		t.Fatal("the new home's units are not granted")
+		t.Fatal("a request is denied by the new home, which has units left")
 	}
 	first.Wait()
 	<-time.After(2 * time.Minute) // the rest is returned with the next call
@@ -130,40 +132,41 @@ func movedHome(t *testing.T, under bool) {
 	if err := s.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if n := used(t, b.Store, inB, time.Now()); n != 62 {
-		t.Errorf("the new home counts %d, want 60 of others and 2 that were admitted here", n)
+	if n := usedUnits(t, b.Store, inB, time.Now()); n != 62 {
+		t.Errorf("the new home counts %d units, want 62: 60 of the other process, and 2 that were admitted here", n)
 	}
-	if n := used(t, a.Store, inA, time.Now()); n != 100 {
-		t.Errorf("the old home counts %d, want the 100 that were leased there", n)
+	if n := usedUnits(t, a.Store, inA, time.Now()); n != 100 {
+		t.Errorf("the old home counts %d units, want the 100 that were leased there", n)
 	}
 	if lost := s.Stats().Lost; lost != 99 {
-		t.Errorf("%d units are lost, want the 99 that were leased of the old home and not spent", lost)
+		t.Errorf("%d units are lost, want the 99 that were leased from the old home and not spent", lost)
 	}
 }
 
 // Guarantees that a home that does not answer suspends neither the leases of the cell's own counters nor those of
 // another home.
 func TestFailureIsOfOneHomeOnly(t *testing.T) {
-	own, a, b := &mute{Store: newMemory(t)}, &mute{Store: newMemory(t), lost: true}, &mute{Store: newMemory(t)}
+	own, a, b := &losesAnswers{Store: newMemory(t)}, &losesAnswers{Store: newMemory(t), lost: true},
+		&losesAnswers{Store: newMemory(t)}
 	s := open(t, lease.Config{
-		Store: homes(t, own, map[string]limit.Store{"a": a, "b": b}), GiveBackEvery: -1,
+		Store: newRouter(t, own, map[string]limit.Store{"a": a, "b": b}), GiveBackEvery: -1,
 		Clock: func() time.Time { return noon }, Rule: greedy{},
 	})
 	q := func(home string) *limit.Request { return request(daily(t, "q"+home, limit.Quota, 100).KeptIn(home)) }
 	var d limit.Decision
 	for range 2 {
 		if err := s.Decide(t.Context(), q("a"), noon, &d); err == nil {
-			t.Fatal("a home that does not answer is no error")
+			t.Fatal("Decide returns no error although the home does not answer, want one")
 		}
 	}
 	decide(t, s, request(window(t, "w", time.Hour, 100)), noon)
 	decide(t, s, q("b"), noon)
 	if len(own.asks) != 1 || own.asks[0] == 0 || len(b.asks) != 1 || b.asks[0] == 0 {
-		t.Errorf("with one home failing, %v are leased of the own counters and %v of another home; want something",
-			own.asks, b.asks)
+		t.Errorf("with one home failing, the leases from the cell's own store are %v, and from another home %v; "+
+			"want some of both", own.asks, b.asks)
 	}
 	if len(a.asks) != 2 || a.asks[0] == 0 || a.asks[1] != 0 {
-		t.Errorf("%v are leased of the failing one, want nothing after its first failure", a.asks)
+		t.Errorf("leases of %v are asked for at the failing home, want none after its first failure", a.asks)
 	}
 }
 
@@ -172,18 +175,18 @@ func TestFailureIsOfOneHomeOnly(t *testing.T) {
 func TestHomeQuotasOnly(t *testing.T) {
 	own, home := newMemory(t), &remote{Store: newMemory(t)}
 	s := open(t, lease.Config{
-		Store: homes(t, own, map[string]limit.Store{"a": home}), HomeQuotasOnly: true, GiveBackEvery: -1,
+		Store: newRouter(t, own, map[string]limit.Store{"a": home}), HomeQuotasOnly: true, GiveBackEvery: -1,
 		Clock: func() time.Time { return noon },
 	})
 	w, q, mine := window(t, "w", time.Hour, 100), daily(t, "q", limit.Quota, 100).KeptIn("a"), daily(t, "mine",
 		limit.Quota, 100)
 	for range 5 {
 		if !decide(t, s, request(w, q, mine), noon).Allowed {
-			t.Fatal("denied")
+			t.Fatal("a request is denied, although all of its limits have units left")
 		}
 	}
-	if n, m := used(t, own, w, noon), used(t, own, mine, noon); n != 5 || m != 5 {
-		t.Errorf("%d and %d are charged in the cell, want the 5 that were admitted", n, m)
+	if n, m := usedUnits(t, own, w, noon), usedUnits(t, own, mine, noon); n != 5 || m != 5 {
+		t.Errorf("%d and %d units are charged in the cell's own store, want 5 of each, as many as were admitted", n, m)
 	}
 	if n := home.calls.Load(); n != 1 {
 		t.Errorf("the home was asked %d times, want once", n)
@@ -216,7 +219,7 @@ type member struct {
 	paid []*limit.Receipt
 }
 
-// flaky is a home, as one instance sees it.
+// flaky is the connection of one instance to a home. Calls and answers can be lost.
 type flaky struct {
 	limit.Store
 	w    *quotaWorld
@@ -280,7 +283,7 @@ func (w *quotaWorld) start(m *member) {
 			others[cell] = &flaky{w.stores[cell], w, cell}
 		}
 	}
-	m.s = open(w.t, lease.Config{Store: homes(w.t, w.stores[m.cell], others), GiveBackEvery: -1,
+	m.s = open(w.t, lease.Config{Store: newRouter(w.t, w.stores[m.cell], others), GiveBackEvery: -1,
 		Clock:     func() time.Time { return w.clock(m) },
 		Instances: func() int { return len(w.members) }})
 }
@@ -391,15 +394,17 @@ func (w *quotaWorld) over() (most int64) {
 // Guarantees that cells which lease from one quota never grant more than its units in a period together, while the home
 // moves, fails and comes back, answers are lost, instances die, close and refund, and their clocks differ.
 func TestCellsNeverPassAQuota(t *testing.T) {
+	soak.SkipUnderRace(t)
 	const seeds = uint64(8)
 	sum := quotaWorld{}
-	for seed := range max(soak.Times(seeds), seeds) { // with fewer, some of what is to happen does not
+	for seed := range max(soak.Times(seeds), seeds) { // with fewer seeds, some of the events do not happen
 		w := newQuotaWorld(t, seed, "")
 		before := ""
 		for range 2500 {
 			w.step()
 			if over := w.over(); over > 0 {
-				t.Fatalf("seed %d: %d units too many of %d: %v", seed, over, w.units, w.admitted)
+				t.Fatalf("seed %d: the quota was exceeded by %d units, of %d in a period; admitted by end of "+
+					"period: %v", seed, over, w.units, w.admitted)
 			}
 			if home := w.home(w.members[0]); home != "" && home != before {
 				before = home
@@ -419,6 +424,7 @@ func TestCellsNeverPassAQuota(t *testing.T) {
 // Guarantees that the test above can fail: a quota is exceeded if each cell counts by itself, or if the home moves
 // before the period has ended.
 func TestBrokenHomesAreCaught(t *testing.T) {
+	soak.SkipUnderRace(t)
 	for _, fault := range []string{"each cell by itself", "in mid-period"} {
 		caught := false
 		for seed := uint64(0); seed < 30 && !caught; seed++ {
@@ -429,7 +435,7 @@ func TestBrokenHomesAreCaught(t *testing.T) {
 			caught = w.over() > 0
 		}
 		if !caught {
-			t.Errorf("%s: nothing was noticed", fault)
+			t.Errorf("the fault %q is not noticed in any script, want the quota to be exceeded in one", fault)
 		}
 	}
 }
@@ -455,7 +461,7 @@ func TestKeptLimitsAreUsed(t *testing.T) {
 	}{{1, 1, 1, 1}, {2, 1, 1, 1}, {5, 5, 1, 1}, {100, 100, 1, 1}, {300, 300, 0.95, 0.1}, {1000, 1000, 0.97, 0.05}} {
 		for _, a := range []limit.Algorithm{limit.FixedWindow, limit.SlidingWindow, limit.TokenBucket,
 			limit.LeakyBucket} {
-			// one of that many requests goes to any cell, and the others go to the first cell
+			// one of this many requests goes to a random cell, and the others go to the first cell
 			for _, first := range []int{3, 20} {
 				if a == limit.LeakyBucket && tt.perSecond > 100 {
 					continue // it is never leased
@@ -475,7 +481,7 @@ func TestKeptLimitsAreUsed(t *testing.T) {
 							in, _ := shares.At(doc.View(cell, owner.Name, nil).Limit("p", l, owner.Name),
 								now.UnixMicro())
 							if in.Limit == nil || in.Limit.Home == "" {
-								t.Fatalf("cell %s does not ask for it: %+v", cell, in.Limit)
+								t.Fatalf("in the cell %s the limit has no home: %+v", cell, in.Limit)
 							}
 							limits = append(limits, in.Limit)
 							stores = append(stores,
@@ -515,8 +521,8 @@ func TestKeptLimitsAreUsed(t *testing.T) {
 							"wait for the home",
 							100*part, calls, 100*float64(waited)/float64(asked))
 						if part < tt.least || calls > tt.calls {
-							t.Errorf("%.3f of what one counter admits with %.3f calls a request, want %.3f with %.3f",
-								part, calls, tt.least, tt.calls)
+							t.Errorf("the cells admit %.3f of what one counter would, with %.3f calls a request; "+
+								"want at least %.3f, with at most %.3f", part, calls, tt.least, tt.calls)
 						}
 					}
 				})

@@ -98,7 +98,7 @@ func TestSteadyKey(t *testing.T) {
 			for i := range 900 {
 				now := time.Now()
 				if now.UnixMicro()/10_000_000 != time.Now().UnixMicro()/10_000_000 {
-					t.Fatal("the window ended")
+					t.Fatal("the script is wrong: it ran past the end of the window")
 				}
 				if d := decide(t, s, request(l), now); d.Allowed {
 					admitted++
@@ -150,7 +150,8 @@ func TestNeverOver(t *testing.T) {
 				}
 				all.Wait()
 				if over := overBound(&l.Tiers[0], owner, spends); over != "" || len(spends) < 2000 {
-					t.Errorf("%d of 12,000 are admitted: %s", len(spends), over)
+					t.Errorf("%d requests of 12,000 are admitted, want at least 2000 within the limit: %s",
+						len(spends), over)
 				}
 				t.Logf("%d admitted of 12,000, %d calls", len(spends), below.calls.Load())
 			})
@@ -167,16 +168,16 @@ func TestRequestsWithLeasesArePassedOn(t *testing.T) {
 	l := window(t, "l", time.Hour, 1000)
 	decide(t, s, request(l), now)
 	if n := leasedUnits(s, l); n != 10 {
-		t.Fatalf("%d units are leased", n)
+		t.Fatalf("%d units are leased, want 10", n)
 	}
 	req := request(l)
 	req.Leases = []limit.LeaseRequest{{Correction: 100, CorrectionAt: now.UnixMicro()}}
 	decide(t, s, req, now)
-	if n := used(t, below, l, now); n != 111 {
-		t.Errorf("%d units are used, want 111: a request, a lease of ten and a correction of 100", n)
+	if n := usedUnits(t, below, l, now); n != 111 {
+		t.Errorf("%d units are used, want 111: a request of one, a lease of ten, and a correction of 100", n)
 	}
 	if n := leasedUnits(s, l); n != 10 {
-		t.Errorf("%d units are leased afterwards, want the ten of before", n)
+		t.Errorf("%d units are leased afterwards, want the ten from before", n)
 	}
 }
 

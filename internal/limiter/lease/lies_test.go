@@ -65,7 +65,8 @@ var lies = []struct {
 	}},
 	{"allowed what is denied", func(req *limit.Request, d *limit.Decision, _ int) bool {
 		d.Allowed = true
-		for i := range d.Results { // nothing was charged, which is impossible unless nothing was needed
+		// the answer says that nothing was charged, which is impossible unless nothing was needed
+		for i := range d.Results {
 			need := d.Results[i].Cost
 			if len(req.Leases) > 0 {
 				need = req.Leases[i].Need
@@ -81,48 +82,48 @@ var lies = []struct {
 		d.Allowed = false
 		return false
 	}},
-	{"no grants", grants(func(*limit.LeaseRequest, limit.Lease) limit.Lease { return limit.Lease{} })},
-	{"units below zero", grants(func(_ *limit.LeaseRequest,
+	{"no grants", changeGrant(func(*limit.LeaseRequest, limit.Lease) limit.Lease { return limit.Lease{} })},
+	{"units below zero", changeGrant(func(_ *limit.LeaseRequest,
 		g limit.Lease) limit.Lease {
 		g.Units = -1 - g.Units
 		return g
 	})},
-	{"units of the lowest", grants(func(_ *limit.LeaseRequest,
+	{"units of the lowest", changeGrant(func(_ *limit.LeaseRequest,
 		g limit.Lease) limit.Lease {
 		g.Units = math.MinInt64
 		return g
 	})},
-	{"more than asked for", grants(func(a *limit.LeaseRequest, g limit.Lease) limit.Lease {
+	{"more than asked for", changeGrant(func(a *limit.LeaseRequest, g limit.Lease) limit.Lease {
 		g.Units = a.Largest() + a.Need + 1
 		g.Upfront = g.Units
 		return g
 	})},
-	{"more at once than in all", grants(func(_ *limit.LeaseRequest, g limit.Lease) limit.Lease {
+	{"more at once than in all", changeGrant(func(_ *limit.LeaseRequest, g limit.Lease) limit.Lease {
 		g.Upfront = g.Units +
 			1
 		return g
 	})},
-	{"less than nothing at once", grants(func(_ *limit.LeaseRequest,
+	{"less than nothing at once", changeGrant(func(_ *limit.LeaseRequest,
 		g limit.Lease) limit.Lease {
 		g.Upfront = -1
 		return g
 	})},
-	{"ended yesterday", grants(func(_ *limit.LeaseRequest,
+	{"ended yesterday", changeGrant(func(_ *limit.LeaseRequest,
 		g limit.Lease) limit.Lease {
 		g.Until -= 86_400_000_000
 		return g
 	})},
-	{"ended at the lowest", grants(func(_ *limit.LeaseRequest,
+	{"ended at the lowest", changeGrant(func(_ *limit.LeaseRequest,
 		g limit.Lease) limit.Lease {
 		g.Until = math.MinInt64
 		return g
 	})},
-	{"ends at the highest", grants(func(_ *limit.LeaseRequest,
+	{"ends at the highest", changeGrant(func(_ *limit.LeaseRequest,
 		g limit.Lease) limit.Lease {
 		g.Until = math.MaxInt64
 		return g
 	})},
-	{"a window that cannot be", grants(func(_ *limit.LeaseRequest,
+	{"a window that cannot be", changeGrant(func(_ *limit.LeaseRequest,
 		g limit.Lease) limit.Lease {
 		g.At = math.MaxInt64
 		return g
@@ -144,13 +145,15 @@ var lies = []struct {
 	}},
 }
 
-// harmless lists the lies whose answers are possible, at least in these scripts.
+// harmless lists the changes of an answer after which it is still possible, at least in these scripts.
 var harmless = map[string]bool{"none": true, "allowed what is denied": true, "denied what is charged": true,
 	"no grants":       true,
 	"ended yesterday": true, "a retry in a hundred years": true}
 
-// grants changes the grant of one result, whatever the decision was.
-func grants(bend func(*limit.LeaseRequest, limit.Lease) limit.Lease) func(*limit.Request, *limit.Decision, int) bool {
+// changeGrant changes the grant of one result, whatever the decision was.
+func changeGrant(
+	bend func(*limit.LeaseRequest, limit.Lease) limit.Lease,
+) func(*limit.Request, *limit.Decision, int) bool {
 	return func(req *limit.Request, d *limit.Decision, i int) bool {
 		if len(req.Leases) == 0 {
 			return false
@@ -178,14 +181,15 @@ func (l *liar) Decide(ctx context.Context, req *limit.Request, now time.Time, d 
 		l.obtained += obtained
 		took = d.Allowed
 	}
-	if took && len(req.Leases) > 0 { // the caller does not hold the returned units any more
+	if took && len(req.Leases) > 0 { // the caller no longer holds the units that it gave back
 		l.obtained += min(req.Leases[0].Correction, 0)
 	}
 	return nil
 }
 
-// tellLies runs a script of lies: each two bytes are a request, and the answer if the store is called.
-func tellLies(t *testing.T, script []byte) (told int) {
+// runLies runs a script of lies: of each two bytes, one selects a request, and the other selects the answer if the
+// store is called. It returns how many answers were impossible.
+func runLies(t *testing.T, script []byte) (told int) {
 	t.Helper()
 	below := &liar{Store: newMemory(t)}
 	clock := time.UnixMicro(1_772_445_600_000_000)
@@ -205,9 +209,10 @@ func tellLies(t *testing.T, script []byte) (told int) {
 		err := s.Decide(context.Background(), req, clock, d)
 		switch {
 		case below.impossible && (err == nil || d.Allowed || len(d.Results) > 0):
-			t.Fatalf("%q is taken: allowed %t, %v", lies[below.lie].name, d.Allowed, err)
+			t.Fatalf("the impossible answer %q is accepted: allowed %t, error %v; want an error, and an empty "+
+				"decision", lies[below.lie].name, d.Allowed, err)
 		case !below.impossible && err != nil:
-			t.Fatalf("%q: %v", lies[below.lie].name, err)
+			t.Fatalf("the possible answer %q leads to the error %v, want none", lies[below.lie].name, err)
 		case below.impossible:
 			told++
 		case d.Allowed:
@@ -216,11 +221,12 @@ func tellLies(t *testing.T, script []byte) (told int) {
 				spends[i] = append(spends[i], &spend{at: clock.UnixMicro(), units: req.Charges[min(i, 1)].Cost})
 			}
 		case !d.Never && d.RetryAt < d.Now:
-			t.Fatalf("%q: denied at %d until %d", lies[below.lie].name, d.Now, d.RetryAt)
+			t.Fatalf("after the answer %q a request is denied at %d until %d, want a later time", lies[below.lie].name,
+				d.Now, d.RetryAt)
 		}
 		if admitted > below.obtained {
-			t.Fatalf("%q: %d units were admitted, and %d had been charged", lies[below.lie].name, admitted,
-				below.obtained)
+			t.Fatalf("after the answer %q, %d units were admitted, but only %d had been charged", lies[below.lie].name,
+				admitted, below.obtained)
 		}
 	}
 	for len(script) >= 2 {
@@ -238,7 +244,7 @@ func tellLies(t *testing.T, script []byte) (told int) {
 	clock = clock.Add(2 * time.Hour) // a lie may have named a time that has to be waited for
 	before := admitted
 	if spendOne(1); admitted != before+1 {
-		t.Fatal("after the lies a request for one unit of 200 is denied")
+		t.Fatal("once the store answers correctly, a request for one unit of 200 is denied, want it admitted")
 	}
 	return told
 }
@@ -246,6 +252,7 @@ func tellLies(t *testing.T, script []byte) (told int) {
 // Guarantees that, whatever the store answers, only units are admitted that it can have charged, and that its decisions
 // are right once its answers are.
 func TestLies(t *testing.T) {
+	soak.SkipUnderRace(t)
 	for lie := range lies {
 		t.Run(lies[lie].name, func(t *testing.T) {
 			r, told := rand.New(rand.NewPCG(uint64(lie), 1)), 0
@@ -254,13 +261,13 @@ func TestLies(t *testing.T) {
 				for i := range script {
 					script[i] = byte(r.Uint32())
 					if i%2 == 0 {
-						script[i] = byte(lie * (i / 2 % 3 % 2)) // the truth, then the lie
+						script[i] = byte(lie * (i / 2 % 3 % 2)) // some correct answers, then some with this lie
 					}
 				}
-				told += tellLies(t, script)
+				told += runLies(t, script)
 			}
 			if told == 0 && !harmless[lies[lie].name] {
-				t.Error("no answer was impossible")
+				t.Error("the test shows nothing: the script had no impossible answer")
 			}
 		})
 	}
@@ -270,5 +277,5 @@ func FuzzLies(f *testing.F) {
 	for lie := range byte(len(lies)) {
 		f.Add([]byte{0, 0, lie, 0, 0, 3, lie, 0x14, 0, 1, lie, 0x28, 0, 0})
 	}
-	f.Fuzz(func(t *testing.T, script []byte) { tellLies(t, script[:min(len(script), 400)]) })
+	f.Fuzz(func(t *testing.T, script []byte) { runLies(t, script[:min(len(script), 400)]) })
 }

@@ -29,7 +29,7 @@ func (n *noted) Decide(ctx context.Context, req *limit.Request, now time.Time, d
 func TestRefusedReturnsOfAMovedQuota(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b := &remote{Store: newMemory(t)}, &noted{Store: newMemory(t)}
-		s := open(t, lease.Config{Store: homes(t, newMemory(t), map[string]limit.Store{"a": a, "b": b}),
+		s := open(t, lease.Config{Store: newRouter(t, newMemory(t), map[string]limit.Store{"a": a, "b": b}),
 			GiveBackEvery: -1, Rule: tens{}})
 		q, full := daily(t, "q", limit.Quota, 100), daily(t, "full", limit.Quota, 100).KeptIn("a")
 		inA, inB := q.KeptIn("a"), q.KeptIn("b")
@@ -38,7 +38,7 @@ func TestRefusedReturnsOfAMovedQuota(t *testing.T) {
 		decide(t, a.Store, others, time.Now())
 		decide(t, s, request(inA), time.Now())
 		if n := leasedUnits(s, inA); n != 10 {
-			t.Fatalf("%d units are leased", n)
+			t.Fatalf("%d units are leased, want 10", n)
 		}
 		// The lease has ended, and is still known: the rest is returned with the next call.
 		<-time.After(59970 * time.Millisecond)
@@ -46,28 +46,28 @@ func TestRefusedReturnsOfAMovedQuota(t *testing.T) {
 		var denied sync.WaitGroup
 		denied.Go(func() {
 			if decide(t, s, request(inA, full), time.Now()).Allowed {
-				t.Error("admitted by a quota that is full")
+				t.Error("a request is admitted although a quota is used up, want a denial")
 			}
 		})
 		<-time.After(10 * time.Millisecond)
 		if !decide(t, s, request(inB), time.Now()).Allowed {
-			t.Error("denied in the new home, which has all of it left")
+			t.Error("a request is denied, although no unit of the quota is used in the new home")
 		}
 		denied.Wait()
-		if n := used(t, a.Store, inA, time.Now()); n != 11 {
-			t.Errorf("the old home counts %d, want 11: a denial changes nothing", n)
+		if n := usedUnits(t, a.Store, inA, time.Now()); n != 11 {
+			t.Errorf("the old home counts %d units, want 11: a denial changes nothing", n)
 		}
 		if lost := s.Stats().Lost; lost != 10 || b.back != 0 {
-			t.Errorf("%d units are lost and %d given back to the new home, want the 10 of the old home to be lost",
-				lost, b.back)
+			t.Errorf("%d units are lost and %d given back to the new home, want 10 and 0: the units of the old home "+
+				"are lost", lost, b.back)
 		}
 	})
 }
 
-// unleased is a rule that leases ten units of each limit but one.
-type unleased struct{ greedy }
+// leaseAllButOne is a rule that leases ten units of each limit but one.
+type leaseAllButOne struct{ greedy }
 
-func (unleased) SizeLease(v *lease.View, a *limit.LeaseRequest) {
+func (leaseAllButOne) SizeLease(v *lease.View, a *limit.LeaseRequest) {
 	if v.Tier.Limit().ID != "plain" {
 		a.Most, a.Ample, a.Share = 10, 10, limit.ShareOne
 	}
@@ -80,7 +80,7 @@ func TestChargesOfARequestThatAsksAgain(t *testing.T) {
 		t.Run(a.String(), func(t *testing.T) {
 			now := noon
 			below := &delayed{Store: newMemory(t), now: &now}
-			s := openAt(t, &now, below, unleased{})
+			s := openAt(t, &now, below, leaseAllButOne{})
 			plain := newLimit(t, "plain", nil, limit.Tier{Algorithm: a, Period: time.Hour, Threshold: 100})
 			short := window(t, "short", time.Second, 1000)
 			decide(t, s, request(short), now)
@@ -90,10 +90,10 @@ func TestChargesOfARequestThatAsksAgain(t *testing.T) {
 				t.Fatalf("allowed %t with %d calls, want true with 2", d.Allowed, below.calls)
 			}
 			if n := leasedUnits(s, plain); n != 0 {
-				t.Errorf("%d units are held that were not leased", n)
+				t.Errorf("%d units are held of a limit that is not leased, want 0", n)
 			}
-			if n := used(t, below.Store, plain, now); n != 2 {
-				t.Errorf("%d units are charged, want 2: of the request, and of its first try", n)
+			if n := usedUnits(t, below.Store, plain, now); n != 2 {
+				t.Errorf("%d units are charged, want 2: one by each of the two calls of the request", n)
 			}
 		})
 	}
@@ -120,11 +120,11 @@ func TestUnitsOfASharedCounterAreLost(t *testing.T) {
 		t.Fatalf("allowed %t, shared %t: want bob to share a counter", d.Allowed, d.Results[0].Other)
 	}
 	if lost := s.Stats().Lost; lost != 0 {
-		t.Fatalf("%d units are lost at once", lost)
+		t.Fatalf("%d units are counted as lost before the lease has ended, want 0", lost)
 	}
 	now = now.Add(2 * time.Second)
 	if !ask("bob").Allowed {
-		t.Fatal("denied")
+		t.Fatal("a request is denied, although its limit has units left")
 	}
 	if lost := s.Stats().Lost; lost != 10 {
 		t.Errorf("%d units are lost, want the 10 of bob's lease", lost)

@@ -46,8 +46,8 @@ type ownerLeases struct {
 	sweepCounter int                     // index in counters, where the sweep goes on
 	index        map[counterKey]*counter // nil up to scanLimit counters
 
-	// free is memory for counters that are added next. The counters of one request lie side by side, so that a decision
-	// waits for memory once and not once for each of them.
+	// free is memory for counters that are added next. The counters of one request lie side by side, and those of most
+	// owners behind the owner itself (newOwner), so that a decision waits for memory once, and not for each of them.
 	free []counter
 }
 
@@ -129,7 +129,7 @@ func (s *Store) findOrAddOwner(sh *shard, hash uint64, req *limit.Request, now c
 		s.dropIdleCounters(sh, now, visits)
 		if o, missing = sh.countMissing(hash, req); missing > 0 && s.reserveCounters(missing) {
 			if o == nil {
-				o = s.addOwner(sh, hash, req.Owner, now)
+				o = s.addOwner(sh, hash, req.Owner, missing, now)
 			}
 			if len(o.free) < missing {
 				o.free = make([]counter, missing)
@@ -165,12 +165,35 @@ func (s *Store) reserveCounters(n int) bool {
 	return false
 }
 
-func (s *Store) addOwner(sh *shard, hash uint64, owner limit.Owner, now clock.Instant) *ownerLeases {
-	o := &ownerLeases{shard: sh, owner: owner, hash: hash}
+func (s *Store) addOwner(sh *shard, hash uint64, owner limit.Owner, counters int, now clock.Instant) *ownerLeases {
+	o := newOwner(counters)
+	o.shard, o.owner, o.hash = sh, owner, hash
 	o.storeOffset = now.Wall.Microseconds() - o.shard.clock.At(now) // a guess, until the store says what time it has
 	o.counters = o.few[:0]
 	sh.owners.add(o)
 	return o
+}
+
+// newOwner returns an owner with free memory for so many counters, if they are one or two, behind itself.
+func newOwner(counters int) *ownerLeases {
+	switch counters {
+	case 1:
+		with := new(struct {
+			ownerLeases
+			counters [1]counter
+		})
+		with.free = with.counters[:]
+		return &with.ownerLeases
+	case 2:
+		with := new(struct {
+			ownerLeases
+			counters [2]counter
+		})
+		with.free = with.counters[:]
+		return &with.ownerLeases
+	default:
+		return new(ownerLeases)
+	}
 }
 
 // dropIdleCounters visits n counters of the shard, where the last sweep stopped, and drops those that are idle, and

@@ -11,8 +11,9 @@ type ownerTable struct {
 }
 
 type ownerSlot struct {
-	hash  uint64
-	owner *ownerLeases // nil: the slot is free
+	hash   uint64
+	owner  *ownerLeases // nil: the slot is free
+	scarce bool         // units of a counter may be scarce, see [ownerLeases.noteScarcity]
 }
 
 // home returns the slot in which an owner with the hash lies if it is free. The low bits of the hash chose the shard.
@@ -43,16 +44,42 @@ func (t *ownerTable) all(f func(*ownerLeases) bool) {
 	}
 }
 
+// allScarce calls f for each owner that may have scarce counters. f returns whether the owner has any. The other owners
+// are not read, since a pass over all of them would wait for memory at each.
+func (t *ownerTable) allScarce(f func(*ownerLeases) bool) {
+	for i := range t.slots {
+		if s := &t.slots[i]; s.scarce {
+			s.scarce = f(s.owner)
+		}
+	}
+}
+
+// markScarce has allScarce call its function for the owner, if that is in the table. It is not if it was idle for a
+// minute and dropped while a call about it was under way.
+func (t *ownerTable) markScarce(o *ownerLeases) {
+	if len(t.slots) == 0 {
+		return
+	}
+	for i := t.home(o.hash); t.slots[i].owner != nil; i = (i + 1) & (len(t.slots) - 1) {
+		if t.slots[i].owner == o {
+			t.slots[i].scarce = true
+			return
+		}
+	}
+}
+
 // add adds an owner that is not in the table.
-func (t *ownerTable) add(o *ownerLeases) {
+func (t *ownerTable) add(o *ownerLeases) { t.addSlot(ownerSlot{hash: o.hash, owner: o}) }
+
+func (t *ownerTable) addSlot(s ownerSlot) {
 	if 4*(t.count+1) > 3*len(t.slots) {
 		t.resize(max(8, 2*len(t.slots)))
 	}
-	i := t.home(o.hash)
+	i := t.home(s.hash)
 	for t.slots[i].owner != nil {
 		i = (i + 1) & (len(t.slots) - 1)
 	}
-	t.slots[i] = ownerSlot{o.hash, o}
+	t.slots[i] = s
 	t.count++
 }
 
@@ -61,7 +88,7 @@ func (t *ownerTable) resize(n int) {
 	t.slots, t.count = make([]ownerSlot, n), 0
 	for _, s := range old {
 		if s.owner != nil {
-			t.add(s.owner)
+			t.addSlot(s)
 		}
 	}
 }

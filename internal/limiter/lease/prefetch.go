@@ -1,7 +1,6 @@
 package lease
 
 import (
-	"context"
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/limiter/clock"
@@ -48,7 +47,7 @@ func (o *ownerLeases) prefetchQuotas(req *limit.Request, now time.Time) {
 func (c *call) preparePrefetch(charge *limit.Charge, at requestTime, t int64) bool {
 	s, o := c.store, c.owner
 	c.tiers = c.tiers[:0]
-	c.ask = limit.Request{Owner: o.owner, Leases: c.ask.Leases[:0]}
+	c.storeRequest = limit.Request{Owner: o.owner, Leases: c.storeRequest.Leases[:0]}
 	wanted := false
 	for j := range charge.Limit.Tiers {
 		counter := o.findCounter(&charge.Limit.Tiers[j], charge.Value, j)
@@ -68,20 +67,20 @@ func (c *call) preparePrefetch(charge *limit.Charge, at requestTime, t int64) bo
 			counter: counter, tier: counter.tier, cost: prefetchCost, mayLease: true,
 			leaseAt: counter.lease.At, leaseUntil: counter.until,
 		})
-		c.ask.Leases = append(c.ask.Leases, ask)
+		c.storeRequest.Leases = append(c.storeRequest.Leases, ask)
 	}
 	if !wanted {
 		return false
 	}
-	c.ask.Charges = []limit.Charge{{Limit: charge.Limit, Value: charge.Value, Cost: prefetchCost}}
-	c.flight, c.leading = singleflight.Begin(at.instant, nil), c.leading[:0]
+	c.storeRequest.Charges = []limit.Charge{{Limit: charge.Limit, Value: charge.Value, Cost: prefetchCost}}
+	c.flight, c.flightCounters = singleflight.Begin(at.instant, nil), c.flightCounters[:0]
 	for j := range c.tiers {
 		tc := &c.tiers[j]
 		if t >= tc.counter.until {
-			tc.returnLease(&c.ask.Leases[j], &c.owner.shard.stats)
+			tc.returnLease(&c.storeRequest.Leases[j], &c.owner.shard.stats)
 		}
 		tc.counter.flight, tc.counter.prefetchAt = c.flight, t+prefetchPause
-		c.leading = append(c.leading, tc.counter)
+		c.flightCounters = append(c.flightCounters, tc.counter)
 	}
 	return true
 }
@@ -93,7 +92,7 @@ func (s *Store) mayPrefetch(c *counter, t int64) bool {
 // runPrefetch makes the call. sent is the time from which its leases are counted.
 func (c *call) runPrefetch(at requestTime, sent int64) {
 	defer c.release()
-	ctx, cancel := context.WithTimeout(c.store.prefetching, prefetchDeadline)
+	ctx, cancel := c.store.config.Runtime.WithTimeout(c.store.prefetching, prefetchDeadline)
 	defer cancel()
 	at, err := c.callStore(ctx, at)
 	c.owner.shard.mu.Lock()

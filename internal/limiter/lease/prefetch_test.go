@@ -11,8 +11,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
-// Guarantees that a lease ends with its window, also if the request that fetched it began earlier than other requests
-// of its owner and came later: units of one window are not spent in the next one.
+// Guarantees that a lease ends with its window, even if the request that fetched it carries an earlier time than
+// requests of its owner that came before it. Otherwise units of one window would be spent in the next one.
 func TestLateRequest(t *testing.T) {
 	s := openAt(t, &noon, newMemory(t), greedy{})
 	w, other := window(t, "w", time.Second, 100), window(t, "other", time.Hour, 100)
@@ -25,7 +25,7 @@ func TestLateRequest(t *testing.T) {
 		}
 	}
 	if n > 100 {
-		t.Errorf("%d are admitted in a window of 100", n)
+		t.Errorf("%d units are admitted in a window of 100, want at most 100", n)
 	}
 }
 
@@ -33,7 +33,7 @@ func TestLateRequest(t *testing.T) {
 func TestPrefetchEndsWithItsPeriod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		home := &remote{Store: newMemory(t), took: 120 * time.Millisecond}
-		s := open(t, lease.Config{Store: homes(t, newMemory(t), map[string]limit.Store{"us": home}), Prefetch: true,
+		s := open(t, lease.Config{Store: newRouter(t, newMemory(t), map[string]limit.Store{"us": home}), Prefetch: true,
 			GiveBackEvery: -1, Rule: tenMore{}})
 		q := daily(t, "q", limit.Quota, 100).KeptIn("us")
 		<-time.After(24*time.Hour - 200*time.Millisecond) // the clock begins at midnight
@@ -46,7 +46,7 @@ func TestPrefetchEndsWithItsPeriod(t *testing.T) {
 			}
 		}
 		if n > 100 {
-			t.Errorf("%d are admitted in a day of 100", n)
+			t.Errorf("%d units are admitted in a day of 100, want at most 100", n)
 		}
 		if err := s.Close(t.Context()); err != nil {
 			t.Error(err)
@@ -54,7 +54,7 @@ func TestPrefetchEndsWithItsPeriod(t *testing.T) {
 	})
 }
 
-// tenMore is a rule that leases ten further units.
+// tenMore is a rule that always leases ten units beyond the need.
 type tenMore struct{ greedy }
 
 func (tenMore) SizeLease(_ *lease.View, a *limit.LeaseRequest) { a.Least, a.Most = 10, 10 }
@@ -77,7 +77,7 @@ func (h *hanging) Decide(ctx context.Context, req *limit.Request, now time.Time,
 func TestCloseCancelsPrefetches(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		home := &hanging{Store: newMemory(t)}
-		s := open(t, lease.Config{Store: homes(t, newMemory(t), map[string]limit.Store{"us": home}), Prefetch: true,
+		s := open(t, lease.Config{Store: newRouter(t, newMemory(t), map[string]limit.Store{"us": home}), Prefetch: true,
 			GiveBackEvery: -1, Rule: tenMore{}})
 		decide(t, s, request(daily(t, "q", limit.Quota, 100).KeptIn("us")), time.Now())
 		synctest.Wait()
@@ -86,7 +86,8 @@ func TestCloseCancelsPrefetches(t *testing.T) {
 		began := time.Now()
 		_ = s.Close(ctx) // an error says that units are lost
 		if took := time.Since(began); home.calls.Load() < 2 || took > 100*time.Millisecond {
-			t.Errorf("it took %s, with %d calls of the home", took, home.calls.Load())
+			t.Errorf("Close took %s, with %d calls of the home; want at most 100ms, and at least one prefetch", took,
+				home.calls.Load())
 		}
 	})
 }

@@ -55,14 +55,15 @@ func (c *call) storeResult(i int, sent, t int64) {
 // noteReturned accounts for the units that the call gave back. They have arrived if the store charged or leased
 // anything of the tier: a store may lease units of one limit while another one denies.
 func (tc *tierCall) noteReturned(stats *Stats, arrived bool) {
-	c := tc.counter
+	counter := tc.counter
 	tc.refusedReturns = tc.returned > 0 && !arrived
 	switch {
 	case tc.returned == 0:
 	case arrived:
 		stats.Returned += tc.returned
-	case c.lease.Units == 0 && c.lease.At == tc.leaseAt && c.until == tc.leaseUntil && !homeMoved(c.tier, tc.tier):
-		c.lease.Units = tc.returned // the denial changed nothing: the next call returns them
+	case counter.lease.Units == 0 && counter.lease.At == tc.leaseAt && counter.until == tc.leaseUntil &&
+		!homeMoved(counter.tier, tc.tier):
+		counter.lease.Units = tc.returned // the denial changed nothing: the next call returns them
 	default: // another lease or home cell came meanwhile: the next call would not return them where they were charged
 		stats.Lost += tc.returned
 	}
@@ -273,22 +274,22 @@ func (c *counter) timeUntilSpendable(t, cost int64) int64 {
 // putBack puts units that were reserved, and units that the call charged for the request, into the counter's lease, if
 // that is counted where they are.
 func (tc *tierCall) putBack(stats *Stats, units, t int64) {
-	c := tc.counter
+	counter := tc.counter
 	charged := min(tc.charged, units)
 	reserved := units - charged
 	switch {
 	case reserved == 0:
-	case t >= tc.leaseUntil || c.lease.At != tc.leaseAt || !sameLimit(c.tier, tc.tier),
-		t >= c.until && c.lease.Units > 0:
+	case t >= tc.leaseUntil || counter.lease.At != tc.leaseAt || !sameLimit(counter.tier, tc.tier),
+		t >= counter.until && counter.lease.Units > 0:
 		stats.Lost += reserved
 	default:
-		c.lease.Units, c.until = c.lease.Units+reserved, max(c.until, tc.leaseUntil)
+		counter.lease.Units, counter.until = counter.lease.Units+reserved, max(counter.until, tc.leaseUntil)
 	}
 	switch {
 	case charged == 0:
-	case tc.chargedAt == 0 || c.lease.At != tc.chargedAt || homeMoved(c.tier, tc.tier):
+	case tc.chargedAt == 0 || counter.lease.At != tc.chargedAt || homeMoved(counter.tier, tc.tier):
 		stats.Lost += charged
 	default: // if the lease has ended, the next call returns them
-		c.lease.Units, c.until = c.lease.Units+charged, max(c.until, t)
+		counter.lease.Units, counter.until = counter.lease.Units+charged, max(counter.until, t)
 	}
 }

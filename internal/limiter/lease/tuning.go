@@ -67,9 +67,8 @@ type tuning struct {
 	// would be denied them meanwhile. It is below 1, because the estimate of an even share is off by a fifth.
 	//
 	// Measured: 0 saves 5 to 9 % of the calls with one hot process, if the load moves, and in bursts, but wrongly
-	// denies
-	// 0.5 to 0.7 % more in the first two. 1.4 makes 2 to 14 % more calls in windows and denies up to 1 % less. For 1
-	// see docs/benchmarks.md.
+	// denies 0.5 to 0.7 % more in the first two. 1.4 makes 2 to 14 % more calls in windows and denies up to 1 % less.
+	// For 1 see docs/benchmarks.md.
 	leastFrom float64
 
 	// enoughPart is the part of what a lease would have while there is not plenty. A counter that has more leased and

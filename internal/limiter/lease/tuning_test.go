@@ -15,10 +15,12 @@ import (
 
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
+	"github.com/sluicelimits/sluice/internal/testkit/soak"
 )
 
-// The measurement behind [tuning]: processes that lease one counter from one store, in virtual time, with each constant
-// varied around its value. To repeat it for all constants, or for some:
+// This file has the measurement from which the constants of [tuning] were chosen. Several processes lease one counter
+// from one store, in virtual time, with each constant varied around its value. To repeat it for all constants, or for
+// some:
 //
 //	go test -v -timeout 30m -run '^TestTuning$' ./internal/limiter/lease -tuning .
 //	go test -v -run '^TestTuning$' ./internal/limiter/lease -tuning 'shareParts|leastParts'
@@ -35,13 +37,13 @@ type workload struct {
 	plenty    bool // the limit is never reached
 }
 
-// router returns the instance of a request at t seconds; below 0: there is no request.
+// router returns the instance that gets a request at t seconds, or a number below 0 if there is no request then.
 type router func(r *rand.Rand, t float64, instances int) int
 
-func evenly(r *rand.Rand, _ float64, n int) int { return r.IntN(n) }
+func anyInstance(r *rand.Rand, _ float64, n int) int { return r.IntN(n) }
 
-// favouring sends 80 % of the requests to one instance, and after every seconds to the next one.
-func favouring(every float64) router {
+// mostlyOne sends 80 % of the requests to one instance, and after every seconds to the next one.
+func mostlyOne(every float64) router {
 	return func(r *rand.Rand, t float64, n int) int {
 		if r.IntN(5) > 0 {
 			return int(t/every) % n
@@ -64,31 +66,32 @@ const forever = 1e9 // s
 // workloads lists the workloads. The limit of each admits three quarters of the requested units, unless it says
 // otherwise.
 var workloads = []workload{
-	{"window, plenty", fixed(10, 7500), 3, 300, 1, evenly, true},
-	{"window, plenty, moving", fixed(10, 7500), 3, 300, 1, favouring(7), true},
-	{"window, as much as asked for", fixed(10, 3000), 3, 300, 1, evenly, false},
-	{"window", fixed(10, 2250), 3, 300, 1, evenly, false},
-	{"window, one hot", fixed(10, 2250), 3, 300, 1, favouring(forever), false},
-	{"window, moving", fixed(10, 2250), 3, 300, 1, favouring(7), false},
-	{"window, bursts", fixed(10, 900), 3, 300, 1, inBursts, false},
-	{"window, costs to 20", fixed(10, 2250), 3, 300, 20, evenly, false},
-	{"window, 10 instances", fixed(10, 2250), 10, 300, 1, evenly, false},
-	{"window, few units", fixed(10, 75), 3, 10, 1, evenly, false},
-	{"window of a minute", fixed(60, 13500), 3, 300, 1, evenly, false},
-	{"windows of 1 s and 10 s", slices.Concat(fixed(1, 270), fixed(10, 2250)), 3, 300, 1, evenly, false},
-	{"bucket, plenty", bucket(10, 7500), 3, 300, 1, evenly, true},
-	{"bucket", bucket(10, 2250), 3, 300, 1, evenly, false},
-	{"bucket, moving", bucket(10, 2250), 3, 300, 1, favouring(7), false},
-	{"bucket, few units", bucket(10, 75), 3, 10, 1, evenly, false},
+	{"window, plenty", fixedWindowTier(10, 7500), 3, 300, 1, anyInstance, true},
+	{"window, plenty, moving", fixedWindowTier(10, 7500), 3, 300, 1, mostlyOne(7), true},
+	{"window, as much as asked for", fixedWindowTier(10, 3000), 3, 300, 1, anyInstance, false},
+	{"window", fixedWindowTier(10, 2250), 3, 300, 1, anyInstance, false},
+	{"window, one hot", fixedWindowTier(10, 2250), 3, 300, 1, mostlyOne(forever), false},
+	{"window, moving", fixedWindowTier(10, 2250), 3, 300, 1, mostlyOne(7), false},
+	{"window, bursts", fixedWindowTier(10, 900), 3, 300, 1, inBursts, false},
+	{"window, costs to 20", fixedWindowTier(10, 2250), 3, 300, 20, anyInstance, false},
+	{"window, 10 instances", fixedWindowTier(10, 2250), 10, 300, 1, anyInstance, false},
+	{"window, few units", fixedWindowTier(10, 75), 3, 10, 1, anyInstance, false},
+	{"window of a minute", fixedWindowTier(60, 13500), 3, 300, 1, anyInstance, false},
+	{"windows of 1 s and 10 s", slices.Concat(fixedWindowTier(1, 270), fixedWindowTier(10, 2250)), 3, 300, 1,
+		anyInstance, false},
+	{"bucket, plenty", bucket(10, 7500), 3, 300, 1, anyInstance, true},
+	{"bucket", bucket(10, 2250), 3, 300, 1, anyInstance, false},
+	{"bucket, moving", bucket(10, 2250), 3, 300, 1, mostlyOne(7), false},
+	{"bucket, few units", bucket(10, 75), 3, 10, 1, anyInstance, false},
 	{"bucket, bursts", bucket(10, 900), 3, 300, 1, inBursts, false},
-	{"sliding, plenty", sliding(10, 7500), 3, 300, 1, evenly, true},
-	{"sliding, just enough", sliding(10, 3600), 3, 300, 1, evenly, true},
-	{"sliding", sliding(10, 2250), 3, 300, 1, evenly, false},
-	{"sliding, moving", sliding(10, 2250), 3, 300, 1, favouring(7), false},
-	{"sliding, bursts", sliding(10, 900), 3, 300, 1, inBursts, false},
+	{"sliding, plenty", slidingWindowTier(10, 7500), 3, 300, 1, anyInstance, true},
+	{"sliding, just enough", slidingWindowTier(10, 3600), 3, 300, 1, anyInstance, true},
+	{"sliding", slidingWindowTier(10, 2250), 3, 300, 1, anyInstance, false},
+	{"sliding, moving", slidingWindowTier(10, 2250), 3, 300, 1, mostlyOne(7), false},
+	{"sliding, bursts", slidingWindowTier(10, 900), 3, 300, 1, inBursts, false},
 }
 
-func fixed(seconds, units int64) []limit.Tier {
+func fixedWindowTier(seconds, units int64) []limit.Tier {
 	return []limit.Tier{{Algorithm: limit.FixedWindow, Period: time.Duration(seconds) * time.Second, Threshold: units}}
 }
 
@@ -98,7 +101,7 @@ func bucket(seconds, units int64) []limit.Tier {
 	return []limit.Tier{{Algorithm: limit.TokenBucket, Period: period, Threshold: units, Burst: units / seconds}}
 }
 
-func sliding(seconds, units int64) []limit.Tier {
+func slidingWindowTier(seconds, units int64) []limit.Tier {
 	period := time.Duration(seconds) * time.Second
 	return []limit.Tier{{Algorithm: limit.SlidingWindow, Period: period, Threshold: units}}
 }
@@ -155,7 +158,8 @@ func simulate(tb testing.TB, w *workload, k *tuning, seed uint64, seconds float6
 		}
 		return s
 	}
-	// alone gets each request. spent is charged the admitted ones, so it knows whether a denial was right.
+	// The counter alone gets each request: it shows what one counter without leases admits. The counter spent is
+	// charged for the requests that the instances admit: it shows whether a denial was right.
 	alone, spent, shared := newMemory(), newMemory(), countingStore{newMemory(), &sum.calls}
 	stores := make([]*Store, w.instances)
 	for i := range stores {
@@ -218,7 +222,7 @@ func simulate(tb testing.TB, w *workload, k *tuning, seed uint64, seconds float6
 	return sum
 }
 
-// simulateAll runs all workloads, and fails the test if one of them does not have the property it is for.
+// simulateAll runs all workloads, and fails the test if one of them does not have the property for which it was made.
 func simulateAll(t *testing.T, k tuning, seeds uint64, seconds float64) []outcome {
 	t.Helper()
 	sums := make([]outcome, len(workloads))
@@ -234,10 +238,11 @@ func simulateAll(t *testing.T, k tuning, seeds uint64, seconds float64) []outcom
 		}
 		binds, mayBind := sum.possible < sum.asked, seconds > w.tiers[0].Period.Seconds()
 		if binds && w.plenty || !binds && !w.plenty && mayBind {
-			t.Errorf("%s: %d of %d units are possible", w.name, sum.possible, sum.asked)
+			t.Errorf("%s: without leases %d of %d units would be admitted; want fewer than all only if the workload "+
+				"is to reach its limit", w.name, sum.possible, sum.asked)
 		}
 		if sum.overRequests > 0 {
-			t.Errorf("%s: %d requests were admitted beyond the limit", w.name, sum.overRequests)
+			t.Errorf("%s: %d requests were admitted beyond the limit, want 0", w.name, sum.overRequests)
 		}
 	}
 	return sums
@@ -294,18 +299,19 @@ func (v *variation) value() float64 {
 // the measurement works: it is deterministic, its workloads have their properties, every constant is measured, and no
 // limit is exceeded.
 func TestTuning(t *testing.T) {
+	soak.SkipUnderRace(t)
 	fields := reflect.TypeFor[tuning]()
 	for i := range fields.NumField() {
 		name := fields.Field(i).Name
 		if !slices.ContainsFunc(variations, func(v variation) bool { return v.name == name }) {
-			t.Errorf("the constant %s is not measured", name)
+			t.Errorf("the constant %s of tuning has no line in variations: it is not measured", name)
 		}
 	}
 	if *measured == "" {
 		const seeds, seconds = 1, 5
 		first, second := simulateAll(t, defaultTuning, seeds, seconds), simulateAll(t, defaultTuning, seeds, seconds)
 		if !slices.Equal(first, second) {
-			t.Errorf("two runs differ: %+v and %+v", first, second)
+			t.Errorf("two runs with the same seed differ: %+v and %+v", first, second)
 		}
 		return
 	}
@@ -364,6 +370,6 @@ func (v *variation) measure(t *testing.T, usual []outcome, seeds uint64, seconds
 	}
 	t.Logf("%s\n%s", v.name, text.String())
 	if !changes {
-		t.Errorf("%s changes nothing: it is not measured", v.name)
+		t.Errorf("no value of %s changes any result: the workloads do not measure this constant", v.name)
 	}
 }

@@ -16,10 +16,10 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
 )
 
-// world is a script: one memory store with a right clock, and several instances that lease from it, each with a clock
-// of its own. The instances get requests in turn, keep leases, freeze, thaw, die and come back. During a call other
-// events happen, and calls are lost before or after they had an effect. All of it runs in one goroutine, so that a seed
-// determines what happens: a call lets the world go on before it returns.
+// world is what one script works on: a memory store with a right clock, and several instances that lease from it, each
+// with a clock of its own. The instances get requests in turn, keep leases, are frozen, go on, end, and are started
+// again. Other events happen during a call, and calls are lost before or after they had an effect. All of this runs in
+// one goroutine, so that a seed determines what happens: a call makes other events happen before it returns.
 type world struct {
 	*rand.Rand
 	fault fault
@@ -92,7 +92,7 @@ type instance struct {
 	mu      sync.Mutex // held while it closes
 	lease   *lease.Store
 	wrongs  clockFault
-	calls   []*call // of the decisions in progress, the innermost last
+	calls   []*call // of the decisions in progress, the latest last: a call may begin during another one
 }
 
 // call is what the store has charged for a decision in progress: the need of each result, and when.
@@ -102,16 +102,16 @@ type call struct {
 	asked   int
 }
 
-// clockFault is what may be wrong with an instance's clocks. At any time, at least one of them goes at least as fast as
-// it should.
+// clockFault says what may be wrong with the clocks of an instance. With all faults but bothStand, at any time at least
+// one of the two clocks goes at least as fast as it should.
 type clockFault int
 
 const (
 	sound      clockFault = iota
-	monoStands            // while the process is frozen
-	wallStands            // and is set forward and back
-	howManyClocks
-	bothStand // which no process can notice
+	monoStands            // the monotonic clock stands while the process is frozen
+	wallStands            // the wall clock stands while the process is frozen, and is set forward and back
+	numClockFaults
+	bothStand // both clocks stand while the process is frozen, which no process can notice
 )
 
 // fault is a way in which a store, or a holder of leases, breaks the bound. See broken_test.go.
@@ -157,7 +157,7 @@ func newWorld(tb testing.TB, seed uint64, f fault, plans ...[]*limit.Limit) *wor
 func (w *world) start(i int) {
 	m := &machine{now: w.now, wallOff: w.Int64N(2_000_001) - 1_000_000}
 	m.monoOff = m.wallOff
-	in := &instance{w: w, id: i, machine: m, wrongs: clockFault(w.IntN(int(howManyClocks)))}
+	in := &instance{w: w, id: i, machine: m, wrongs: clockFault(w.IntN(int(numClockFaults)))}
 	if w.fault == clocksStand {
 		in.wrongs = bothStand
 	}
@@ -199,7 +199,7 @@ func (w *world) run(steps int) []string {
 
 // step lets time pass and an event happen.
 func (w *world) step() {
-	w.pass(w.someTime())
+	w.advanceTo(w.someTime())
 	w.act()
 }
 
@@ -231,17 +231,17 @@ func (w *world) someTime() int64 {
 	}
 }
 
-func (w *world) pass(to int64) {
+func (w *world) advanceTo(to int64) {
 	for _, in := range w.instances {
 		in.disturb()
 	}
 	w.now = max(w.now, to)
 	for _, in := range w.instances {
-		in.pass(w.now)
+		in.advanceTo(w.now)
 	}
 }
 
-// disturb makes the clocks as wrong as the fault allows. A clock that has stood still goes on from there.
+// disturb changes the clocks as the fault allows. A clock that has stood still continues from its last time.
 func (in *instance) disturb() {
 	if in.w.IntN(6) != 0 {
 		return
@@ -263,7 +263,7 @@ func (in *instance) disturb() {
 	case bothStand:
 		in.monoStands = !in.monoStands
 		in.wallStands = in.monoStands
-	case sound, howManyClocks:
+	case sound, numClockFaults:
 	}
 }
 
@@ -381,8 +381,8 @@ func (in *instance) decide() {
 	}
 }
 
-// checkConsistent checks that no result contradicts itself: a denied cost must not fit into what the result says
-// remains.
+// checkConsistent checks that no result contradicts itself: a denied cost must be more than the units that the result
+// reports as remaining.
 func (w *world) checkConsistent(d *limit.Decision) {
 	for i := range d.Results {
 		if r := &d.Results[i]; !r.Admits && r.Remaining() >= r.Cost {
@@ -446,8 +446,9 @@ func (w *world) refund(in *instance) {
 	}
 	w.seq++
 	for i, s := range p.spends {
-		// Units that were charged in part and spent from the lease in part are one entry. All refunded units are taken
-		// off the last part, which is the later one. Otherwise the check could report an error where there is none.
+		// If a request was charged in part and took the other units from a lease, its receipt has one entry for both.
+		// All refunded units are subtracted from the last part, which is the later one. Otherwise the check could
+		// report an error where there is none.
 		s.back, s.backSeq = back.Units[i], w.seq
 		w.sum.refunded += s.back
 		w.logf("refund of %d of %d spent at %d: %s", s.back, s.units, s.at, p.receipt.Entries()[i].Tier.Identity())
@@ -475,7 +476,7 @@ func (w *world) peek(in *instance) {
 	}
 }
 
-// impatient is a context that ends when somebody waits for it: there is only one goroutine, which cannot wait.
+// impatient is a context that ends as soon as somebody waits for it: the only goroutine of the script must not block.
 type impatient struct {
 	context.Context
 	waited bool
@@ -495,16 +496,16 @@ func (c *impatient) Err() error {
 	return nil
 }
 
-// wire is the connection of an instance to the store.
+// wire is the connection of an instance to the store. Calls and answers can be lost on it.
 type wire struct{ in *instance }
 
-// meanwhile lets the world go on during a call.
+// meanwhile makes other events happen during a call.
 func (w *world) meanwhile() {
 	if w.IntN(4) != 0 {
 		return
 	}
 	if w.depth >= 3 || w.IntN(3) == 0 {
-		w.pass(w.someTime())
+		w.advanceTo(w.someTime())
 		return
 	}
 	w.depth++
@@ -570,7 +571,7 @@ func (x *wire) Refund(ctx context.Context, r *limit.Receipt, units int64, _ time
 
 func (x *wire) Accepts(l *limit.Limit) error { return x.in.w.below.Accepts(l) }
 
-// wild is a rule that asks for anything.
+// wild is a rule that asks for leases of random sizes.
 type wild struct{ *rand.Rand }
 
 func (r *wild) SizeLease(v *lease.View, a *limit.LeaseRequest) {

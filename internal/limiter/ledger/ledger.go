@@ -32,15 +32,53 @@
 // The reserve is one and a half times the largest need that was told after the prefetches ("surprise") of the two
 // windows before, and 2 to 25 % of the limit.
 //
-// A share is rounded up or down at random, to a multiple of the cost of the first request in the instance's queue. An
-// instance whose share is smaller than that cost therefore gets enough for a request in some of the windows, and the
-// mean of its shares is right.
+// # Equal shares
+//
+// Shares by need are not equal in the long run: chance gives some instances a little more. A limit below one unit per
+// instance and window has whole requests to share out, so some instances get a request's units in a window, and the
+// others none. Each instance therefore keeps a balance, and tells it with each claim. In each window whose limit does
+// not meet all needs, the balance grows by an equal share, and falls by the units that the instance leases. An equal
+// share is the number of units that were leased in the latest window that is over, divided by the number of instances
+// that contended for them. So the sum of all balances stays near 0. An instance contends if it has needed units lately,
+// in this window or not.
+//
+// A share is corrected by the balance, and rounded to a multiple of the cost of the first request in the instance's
+// queue: in a prefetch up from three quarters of a request on, and in the stage Share up from a half on. So the units
+// of a window go first to the instances with the largest balances, and to others if these have no requests. The
+// correction is at most an eighth of the share, because instances whose needs differ much do not have equal shares. If
+// the balance is above 0, the correction may also be the cost of one request. Whatever a share lacks stays in the
+// balance. Balances are bounded and fade, and a balance is lost with its instance. The ledger knows only how many
+// instances contend.
 //
 // # Changes of the limit
 //
 // The ledger keeps the limit, so all instances use the same one. A change names the first window for which it holds.
 // Nothing of that window may have been leased yet, so that no window exceeds a lower limit either ([Entry.SetLimit]).
 // Prefetches lease the next window at most. The window after the next one is therefore always late enough.
+//
+// # Learning together
+//
+// Instances can find out the limit of the provider together (pacer.Learning). The ledger keeps one learned rate, and
+// leases no more of any window. So the rate holds for all instances, also for those that come later. Replies are
+// counted by intervals, which are windows, or as many windows as take a second if these are shorter. Intervals have
+// numbers, too.
+//
+//  1. With each claim, an instance tells the replies to its requests that it has not told before, by the interval for
+//     which the requests were granted. The ledger adds them up for each of the latest intervals. An instance makes a
+//     call of its own at 55 % of a window if no other call has told the replies of the interval before.
+//  2. A lease tells the instance the learned rate and these sums. After each prefetch, the instance applies the rule of
+//     pacer.Learning to the intervals that are over, if nobody has judged in the present interval.
+//  3. If the rule changes what was learned, the instance sends the new state with another claim at once, and the number
+//     of the latest judgement that it knows of. The ledger replaces its state only if that number is still the latest.
+//
+// So the rule is applied once in an interval at most, and no instance has a special role: if one that has judged dies,
+// or its call is lost, the next prefetch judges. The rule is only in package pacer, and not in every store.
+//
+// A lost call or reply loses at most counts of accepted units, and so the evidence for a higher rate. An instance tells
+// refused units again if it does not know whether they were counted, which can only lower the rate, and only for
+// intervals that have not been judged. A change of the limit makes the learning begin anew.
+//
+// A limit that a reply states bounds what is leased in the same way, until an instance tells another one.
 package ledger
 
 import (
@@ -101,13 +139,47 @@ type Claim struct {
 	Want   int64 // the largest number of units to lease, 0..MaxUnits
 	Return int64 // units of the window to give back, 0..Held
 
-	// Unit is the cost of the request that waits first, 1..MaxUnits. A share is rounded to a multiple of it. Round is a
-	// random number, 0..RoundOne-1, that decides whether the share is rounded up.
-	Unit, Round int64
+	// Unit is the cost of the request that waits first, 1..MaxUnits. A share is rounded down to a multiple of it.
+	Unit int64
+
+	// Owed is the balance of the instance when it prefetched the window, in 1/OwedOne of a unit, -MaxOwed..MaxOwed. It
+	// is above 0 if the instance got less than an equal share in earlier windows.
+	Owed int64
+
+	// Contends means that the instance has needed units lately. A prefetch tells it to the ledger.
+	Contends bool
+
+	// Pause is the time until which the provider has asked the instance to send nothing, in milliseconds since 1970,
+	// 0..MaxPause. 0 means that it has not.
+	Pause int64
+
+	// Stated is the limit that the provider has stated since the claim before, in units per window, 0..MaxUnits. 0
+	// means that it has not.
+	Stated int64
+
+	// Learn is the rate to begin with if the entry has no learned rate, in units per window, 0..MaxUnits. 0 means that
+	// the instance does not learn.
+	Learn int64
+
+	// Interval is the number of the present interval. Replies holds what the instance has not told before: the replies
+	// to its requests of that interval, and of the interval before.
+	Interval int64
+	Replies  [2]Replies
+
+	// Learned replaces what was learned if the number of the latest judgement is Expect. Without a Rate, there is no
+	// new judgement.
+	Learned Learned
+	Expect  int64
 }
 
-// RoundOne is the upper bound of Claim.Round, exclusive.
-const RoundOne = 1 << 10
+// MaxPause is the largest Claim.Pause. It is as far away as the largest number of a window.
+const MaxPause = maxWindow
+
+// Bounds of balances.
+const (
+	OwedOne = 1 << 10            // a unit, in the scale of Claim.Owed and Lease.Equal
+	MaxOwed = MaxUnits * OwedOne // largest Claim.Owed
+)
 
 // Lease is the result of a claim.
 type Lease struct {
@@ -116,6 +188,16 @@ type Lease struct {
 	NextLimit int64 // limit of the window after it, in units
 	Left      int64 // units of the window that nobody has leased
 	Need      int64 // sum of the needs that all instances have told of the window, in units
+
+	// Equal is an equal share, in 1/OwedOne of a unit: the units of the window before the present one that were leased,
+	// divided by the number of instances that contended for them. It is 0 if the limit meets all needs, and after all
+	// claims but those of the stage Prefetch.
+	Equal int64
+
+	Pause   int64      // the latest Claim.Pause of all instances
+	Stated  int64      // the latest Claim.Stated of any instance that is not 0
+	Learned Learned    // what the instances have learned, after this call
+	Replies [3]Replies // that instances have told of the present interval and the two before it
 }
 
 // windows is the number of windows that an entry remembers: the window that is prefetched, the present one, and the two
@@ -129,6 +211,7 @@ type Record struct {
 	Leased   int64 // units that instances hold or have spent
 	Need     int64 // sum of the needs that instances have told, in units
 	Surprise int64 // the part of Need that was told after the prefetches
+	Contend  int64 // number of prefetches of contending instances
 }
 
 // Entry is the state of one limit in a ledger. It does no locking. The zero Entry is the state of a new limit.
@@ -138,20 +221,26 @@ type Entry struct {
 	Units   int64 // the limit, in units per window; 0: nobody has set one
 	Next    int64 // the limit from window From on; 0: no change is planned
 	From    int64 // number of the first window for which Next holds
+	Pause   int64 // the latest Claim.Pause of all instances
+	Stated  int64 // the latest Claim.Stated that is not 0
+	Learned Learned
+	Sums    [intervals]Sum
 }
 
 // Check returns an error that wraps ErrInvalid if a field of the claim is out of its bounds.
 func (c *Claim) Check() error {
-	for _, units := range [...]int64{c.Need, c.Told, c.Held, c.Want, c.Return} {
+	for _, units := range [...]int64{c.Need, c.Told, c.Held, c.Want, c.Return, c.Stated, c.Learn, c.Replies[0].Accepted,
+		c.Replies[0].Refused, c.Replies[1].Accepted, c.Replies[1].Refused} {
 		if units < 0 || units > MaxUnits {
 			return fmt.Errorf("%w: %+v: a number of units is not within 0..%d", ErrInvalid, *c, int64(MaxUnits))
 		}
 	}
 	if c.Limit < 1 || c.Limit > MaxUnits || c.Stage > Anything || c.Return > c.Held || c.Unit < 1 ||
-		c.Unit > MaxUnits || c.Round < 0 || c.Round >= RoundOne || c.Window < -maxWindow || c.Window > maxWindow {
+		c.Unit > MaxUnits || c.Owed < -MaxOwed || c.Owed > MaxOwed || c.Window < -maxWindow || c.Window > maxWindow ||
+		c.Pause < 0 || c.Pause > MaxPause || c.Interval < -maxWindow || c.Interval > maxWindow {
 		return fmt.Errorf("%w: %+v", ErrInvalid, *c)
 	}
-	return nil
+	return c.Learned.check()
 }
 
 // maxWindow bounds the numbers of windows, so that stores that count in 64-bit floating point are exact. Windows of a
@@ -202,11 +291,22 @@ func (e *Entry) limit(window, units int64) int64 {
 // later by one than that of the instance that makes the first claim.
 func (e *Entry) Claim(c *Claim) Lease {
 	limit := e.limit(c.Window, c.Limit)
-	lease := Lease{Limit: limit, NextLimit: e.limit(c.Window+1, c.Limit)}
+	next := e.limit(c.Window+1, c.Limit)
 	r := e.record(c.Window, c.Limit)
+	if r != nil {
+		e.learn(c)
+	}
+	lease := Lease{Limit: limit, NextLimit: next, Pause: e.Pause, Stated: e.Stated, Learned: e.Learned}
+	for i := range lease.Replies {
+		interval := c.Interval - int64(i)
+		if s := e.Sums[uint64(interval)%intervals]; s.Interval == interval {
+			lease.Replies[i] = s.Replies
+		}
+	}
 	if r == nil {
 		return lease
 	}
+	most := e.Most(limit)
 	if e.First == 0 {
 		if e.First = c.Window + 2; c.Stage > Prefetch {
 			e.First++
@@ -214,23 +314,36 @@ func (e *Entry) Claim(c *Claim) Lease {
 	}
 	r.Leased = max(r.Leased-c.Return, 0)
 	r.Need = min(r.Need+c.Need, maxWindow)
-	if c.Stage > Prefetch {
+	switch {
+	case c.Stage > Prefetch:
 		r.Surprise = min(r.Surprise+c.Need, maxWindow)
+	case c.Contends:
+		r.Contend = min(r.Contend+1, maxWindow)
 	}
 	if c.Window >= e.First {
-		lease.Units = min(c.Want, e.allowed(c, r, limit))
+		lease.Units = min(c.Want, e.allowed(c, r, most))
 		r.Leased += lease.Units
-		lease.Left = max(limit-r.Leased, 0)
+		lease.Left = max(most-r.Leased, 0)
 	}
 	lease.Need = r.Need
+	if last := e.look(c.Window - 2); c.Stage == Prefetch && last.Contend > 0 &&
+		max(e.look(c.Window-1).Need, r.Need) > most {
+		lease.Equal = last.Leased * OwedOne / last.Contend
+	}
 	return lease
 }
 
-// allowed returns the largest number of units that a claim may lease.
+// allowed returns the largest number of units that a claim may lease, if limit units may be leased to all instances. A
+// request that costs more, and not more than the limit of the record, has a window of its own if nobody else has units
+// of that window.
 func (e *Entry) allowed(c *Claim, r *Record, limit int64) int64 {
+	if own := max(c.Unit-r.Leased, 0); c.Unit > limit && c.Unit <= r.Limit && c.Want >= own &&
+		r.Leased <= c.Held-c.Return {
+		return own
+	}
 	left := max(limit-r.Leased, 0)
 	reserve := e.reserve(c.Window, limit)
-	need := min(c.Told+c.Need, limit)
+	need := min(c.Told+c.Need, r.Limit)
 	switch c.Stage {
 	case Prefetch:
 		// All instances have told their needs of the window before, but not yet those of this window.
@@ -253,17 +366,19 @@ func (e *Entry) reserve(window, limit int64) int64 {
 	return max(min(surprise+surprise/2, limit/4), limit/50)
 }
 
-// part returns units·need/sum, rounded at random to a multiple of c.Unit. It returns need if the sum is at most units.
+// part returns units·need/sum, corrected by the balance of the instance and rounded to a multiple of c.Unit, see the
+// package comment. It returns need if the sum is at most units.
 func part(units, need, sum int64, c *Claim) int64 {
 	if sum <= units {
 		return need
 	}
-	exact := float64(units) * float64(need) / float64(sum) / float64(c.Unit)
-	whole := int64(exact)
-	if (exact-float64(whole))*RoundOne > float64(c.Round) {
-		whole++
+	exact := float64(units) * float64(need) / float64(sum)
+	owed := min(max(float64(c.Owed)/OwedOne, -exact/8), exact/8+float64(c.Unit))
+	roundUp := 0.75 // parts of a request from here on are rounded up
+	if c.Stage > Prefetch {
+		roundUp = 0.5
 	}
-	return whole * c.Unit
+	return int64((exact+owed)/float64(c.Unit)+1-roundUp) * c.Unit
 }
 
 // CheckLimit returns an error that wraps ErrInvalid if an argument of SetLimit is out of its bounds.
@@ -288,6 +403,7 @@ func (e *Entry) SetLimit(units, from int64) error {
 		e.Units = e.Next
 	}
 	e.Next, e.From = units, from
+	e.forget()
 	return nil
 }
 

@@ -10,28 +10,28 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
-// lessee is the holder of leases of one counter, with the counter's state.
-type lessee struct {
+// leaseHolder takes leases of one counter, and keeps the state of that counter.
+type leaseHolder struct {
 	testing.TB
 	l     *limit.Limit
 	owner limit.Owner
 	state limit.State
 }
 
-func newLessee(tb testing.TB, t limit.Tier) *lessee {
+func newLeaseHolder(tb testing.TB, t limit.Tier) *leaseHolder {
 	tb.Helper()
-	return &lessee{TB: tb, l: oneTier(tb, "l", t), owner: limit.Owner{Kind: limit.Tenant, Name: "acme"}}
+	return &leaseHolder{TB: tb, l: oneTier(tb, "l", t), owner: limit.Owner{Kind: limit.Tenant, Name: "acme"}}
 }
 
-// change changes the numbers of the limit.
-func (k *lessee) change(threshold, burst int64) {
+// change gives the limit another threshold and burst. The counter's state stays.
+func (k *leaseHolder) change(threshold, burst int64) {
 	k.Helper()
 	t := k.l.Tiers[0]
 	k.l = oneTier(k, "l", limit.Tier{Algorithm: t.Algorithm, Period: t.Period, Threshold: threshold, Burst: burst,
 		Buckets: t.Buckets, Calendar: t.Calendar})
 }
 
-func (k *lessee) decide(now, cost int64, commit bool, ahead ...limit.LeaseRequest) *limit.Decision {
+func (k *leaseHolder) decide(now, cost int64, commit bool, ahead ...limit.LeaseRequest) *limit.Decision {
 	k.Helper()
 	req := &limit.Request{Owner: k.owner, Charges: []limit.Charge{{Limit: k.l, Cost: cost}}, Leases: ahead}
 	if err := req.Check(); err != nil {
@@ -48,39 +48,41 @@ func (k *lessee) decide(now, cost int64, commit bool, ahead ...limit.LeaseReques
 }
 
 // lease asks for units beyond a need, and fails the test unless it gets the lease want.
-func (k *lessee) lease(now int64, a limit.LeaseRequest, want limit.Lease) *limit.Decision {
+func (k *leaseHolder) lease(now int64, a limit.LeaseRequest, want limit.Lease) *limit.Decision {
 	k.Helper()
 	a.Share, a.Plenty = limit.ShareOne, limit.MaxUnits // so that the grant is a.Most
 	d := k.decide(now, max(a.Need, 1), true, a)
 	if got := d.Lease(0); !d.Allowed || got != want {
-		k.Fatalf("at %d, %+v: allowed %t, %+v; want %+v", now, a, d.Allowed, got, want)
+		k.Fatalf("at %d, lease request %+v: allowed %t, lease %+v; want it allowed, with lease %+v", now, a, d.Allowed,
+			got, want)
 	}
 	return d
 }
 
 // wantRemaining fails the test unless that many units remain at the time.
-func (k *lessee) wantRemaining(now, want int64) {
+func (k *leaseHolder) wantRemaining(now, want int64) {
 	k.Helper()
 	if got := k.decide(now, 1, false).Results[0].Remaining(); got != want {
-		k.Errorf("at %d there remain %d, want %d; state %+v", now, got, want, k.state)
+		k.Errorf("at %d µs, %d units remain, want %d; state %+v", now, got, want, k.state)
 	}
 }
 
 // spend charges units without a lease.
-func (k *lessee) spend(now, cost int64) *limit.Decision {
+func (k *leaseHolder) spend(now, cost int64) *limit.Decision {
 	k.Helper()
 	d := k.decide(now, cost, true)
 	if !d.Allowed {
-		k.Fatalf("at %d a cost of %d is denied; state %+v", now, cost, k.state)
+		k.Fatalf("at %d µs a cost of %d is denied, want it allowed; state %+v", now, cost, k.state)
 	}
 	return d
 }
 
-// correct changes the counter by units at a time, with a request that needs nothing.
-func (k *lessee) correct(now, units, at int64) {
+// correct applies a correction of that many units, which were charged at a given time. The request that carries the
+// correction needs no units.
+func (k *leaseHolder) correct(now, units, at int64) {
 	k.Helper()
 	if d := k.decide(now, 1, true, limit.LeaseRequest{Correction: units, CorrectionAt: at}); !d.Allowed {
-		k.Fatalf("at %d a request that needs nothing is denied", now)
+		k.Fatalf("at %d µs a request that needs nothing is denied, want it allowed", now)
 	}
 }
 
@@ -102,8 +104,9 @@ var (
 	leaky = limit.Tier{Algorithm: limit.LeakyBucket, Threshold: 10, Period: time.Second}
 )
 
-// Guarantees how many units are leased: Most, or Ample if more than Plenty are left. It is at most the share of what is
-// left, at least Least or nothing, and never more than is left.
+// Guarantees how many units a lease request is granted: Most units, or Ample units if more than Plenty are left. A
+// grant is at most Share (in 1/1024) of the units that are left. It is at least Least units, or nothing. It is never
+// more than the units that are left.
 func TestGrantRule(t *testing.T) {
 	for _, tt := range []struct {
 		used int64
@@ -122,7 +125,7 @@ func TestGrantRule(t *testing.T) {
 		{20, limit.LeaseRequest{Most: 30, Ample: 60, Plenty: 81, Share: 1024}, 30},
 		{20, limit.LeaseRequest{Most: 30, Ample: 20, Plenty: 80, Share: 1024}, 20},
 		{20, limit.LeaseRequest{Ample: 60, Share: 1024}, 60}, // with Plenty of 0, any number is plenty
-		{20, limit.LeaseRequest{Most: 60, Share: 1024}, 0},   // and none is, with Ample of 0
+		{20, limit.LeaseRequest{Most: 60, Share: 1024}, 0},   // the same, and Ample is 0
 		{20, limit.LeaseRequest{Need: 15, Most: 300, Plenty: 200, Share: 1024}, 65},
 		// what is left after the need
 		{20, limit.LeaseRequest{Need: 15, Most: 30, Ample: 60, Plenty: 66, Share: 1024}, 30},
@@ -130,42 +133,41 @@ func TestGrantRule(t *testing.T) {
 		{100, limit.LeaseRequest{Least: 5, Most: 300, Plenty: 200, Share: 1024}, 0}, // a need of 0 is allowed
 	} {
 		t.Run(fmt.Sprintf("%d used %+v", tt.used, tt.ask), func(t *testing.T) {
-			k := newLessee(t, window)
+			k := newLeaseHolder(t, window)
 			k.spend(noon, tt.used)
 			d := k.decide(noon, max(tt.ask.Need, 1), true, tt.ask)
 			if got := d.Lease(0); !d.Allowed || got.Units != tt.want || got.Upfront != tt.want ||
 				d.Results[0].Charged != tt.ask.Need {
-				t.Errorf("allowed %t, %+v, charged %d; want %d units, all at once", d.Allowed, got,
-					d.Results[0].Charged, tt.want)
+				t.Errorf("allowed %t, lease %+v, charged %d; want it allowed, and %d units leased, all of them "+
+					"spendable at once", d.Allowed, got, d.Results[0].Charged, tt.want)
 			}
 			if got, want := d.Results[0].Used(), tt.used+tt.ask.Need+tt.want; got != want {
-				t.Errorf("the answer says that %d are used, want %d", got, want)
+				t.Errorf("the decision reports %d units as used, want %d", got, want)
 			}
 			k.wantRemaining(noon, 100-tt.used-tt.ask.Need-tt.want)
 			if most := tt.ask.Largest(); tt.want > most {
-				t.Errorf("%d were leased, which is above the largest of %d", tt.want, most)
+				t.Errorf("%d units were leased, want at most %d, the largest grant", tt.want, most)
 			}
 		})
 	}
 }
 
-// Guarantees that a denial leases and corrects nothing, and that its wait is that for the missing units and not for the
-// whole cost.
+// Guarantees that a denial leases nothing and applies no correction, and that its wait lasts until the missing units
+// are free, and not until the whole cost would be.
 func TestDeniedLease(t *testing.T) {
 	for _, tier := range []limit.Tier{window, sliding, daily} {
-		k := newLessee(t, tier)
+		k := newLeaseHolder(t, tier)
 		k.spend(noon, 95)
 		before := k.state.Clone()
 		if d := k.decide(noon, 20, true, limit.LeaseRequest{Need: 6, Least: 1, Ample: 50, Share: 1024, Correction: 2,
 			CorrectionAt: noon}); d.Allowed ||
 			d.Lease(0) != (limit.Lease{}) || !k.state.Equal(before) {
-			t.Errorf("%s: a need of 6 where 5 are left: allowed %t, %+v, state %+v", tier.Algorithm, d.Allowed,
-				d.Lease(0), k.state)
+			t.Errorf("%s: 5 units are left, and 6 are needed: allowed %t, lease %+v, state %+v; want a denial that "+
+				"changes nothing", tier.Algorithm, d.Allowed, d.Lease(0), k.state)
 		}
 		if d := k.decide(noon, 20, true, limit.LeaseRequest{Need: 5}); !d.Allowed || d.Results[0].Charged != 5 {
-			t.Errorf("%s: a need of 5 of a cost of 20, where 5 are left: allowed %t, charged %d", tier.Algorithm,
-				d.Allowed,
-				d.Results[0].Charged)
+			t.Errorf("%s: 5 units are left, a cost of 20 needs 5: allowed %t, charged %d; want it allowed, charged 5",
+				tier.Algorithm, d.Allowed, d.Results[0].Charged)
 		}
 	}
 }
@@ -174,21 +176,23 @@ func TestDeniedLease(t *testing.T) {
 // cost is above the capacity.
 func TestNeedOfNothing(t *testing.T) {
 	for _, tier := range []limit.Tier{window, sliding, daily, logged, buckets, bucket} {
-		k := newLessee(t, tier)
+		k := newLeaseHolder(t, tier)
 		capacity := k.l.Tiers[0].Capacity()
 		k.spend(noon, capacity)
 		k.correct(noon, 3, noon)
 		d := k.decide(noon, capacity, true, limit.LeaseRequest{Least: 5})
 		if r := &d.Results[0]; !d.Allowed || !r.Admits || r.Charged != 0 || d.Lease(0).Units != 0 ||
 			r.Remaining() != 0 {
-			t.Errorf("%s, full: allowed %t, charged %d, %+v", tier.Algorithm, d.Allowed, r.Charged, d.Lease(0))
+			t.Errorf("%s: a request that needs nothing of a full counter: allowed %t, charged %d, lease %+v; want "+
+				"it allowed, with nothing charged or leased", tier.Algorithm, d.Allowed, r.Charged, d.Lease(0))
 		}
 		if len(d.Receipt().Entries()) != 0 {
-			t.Errorf("%s: a receipt of nothing: %+v", tier.Algorithm, d.Receipt().Entries())
+			t.Errorf("%s: nothing was charged, and the receipt has the entries %+v, want none", tier.Algorithm,
+				d.Receipt().Entries())
 		}
 		if d := k.decide(noon, capacity+1, true, limit.LeaseRequest{}); d.Allowed || !d.Never {
-			t.Errorf("%s: a cost above the capacity that needs nothing: allowed %t, never %t", tier.Algorithm,
-				d.Allowed, d.Never)
+			t.Errorf("%s: a cost above the capacity that needs nothing: allowed %t, never %t; want it never allowed",
+				tier.Algorithm, d.Allowed, d.Never)
 		}
 	}
 }
@@ -199,7 +203,7 @@ func TestLeaseOfAWindow(t *testing.T) {
 		tier limit.Tier
 		end  int64
 	}{{window, noon + 10*second}, {daily, noon + 12*60*minute}} {
-		k := newLessee(t, tt.tier)
+		k := newLeaseHolder(t, tt.tier)
 		at := tt.end - 10*second
 		if tt.tier.Algorithm == limit.Quota {
 			at = noon - 12*60*minute
@@ -218,11 +222,11 @@ func TestLeaseOfAWindow(t *testing.T) {
 	}
 }
 
-// 80 units were spent in the previous window. They weigh 60 a quarter into this one, and 50 when the ramp ends, at
-// three eighths.
+// Guarantees how leases and ramps of a sliding window count. 80 units were spent in the previous window. They weigh 60
+// after a quarter of this window, and 50 when the ramp ends, after three eighths.
 func TestLeaseOfASlidingWindow(t *testing.T) {
-	start := func() *lessee {
-		k := newLessee(t, sliding)
+	start := func() *leaseHolder {
+		k := newLeaseHolder(t, sliding)
 		k.spend(noon-second, 80)
 		return k
 	}
@@ -254,21 +258,22 @@ func TestLeaseOfASlidingWindow(t *testing.T) {
 // Guarantees that the last ramp of a window ends with it, however long its slot is.
 func TestRampEndsWithTheWindow(t *testing.T) {
 	// eight slots of 1.125 ms each
-	k := newLessee(t, limit.Tier{Algorithm: limit.SlidingWindow, Threshold: 100, Period: 9 * time.Millisecond})
+	k := newLeaseHolder(t, limit.Tier{Algorithm: limit.SlidingWindow, Threshold: 100, Period: 9 * time.Millisecond})
 	k.spend(noon-1, 100)
 	start := noon - noon%9000
 	for at := start + 9000; at < start+18_000; at += 100 {
 		d := k.decide(at, 1, false, limit.LeaseRequest{Ample: 99, Share: 1024, Ramp: true})
 		if g := d.Lease(0); g.Until <= at || g.Until > start+18_000 || g.Until-at > 1125 {
-			t.Fatalf("%d µs into the window the ramp ends at %d µs", at-start-9000, g.Until-start-9000)
+			t.Fatalf("a ramp that starts %d µs into the window ends %d µs into it; want it to end later than it "+
+				"starts, within 1125 µs, and with the window of 9000 µs", at-start-9000, g.Until-start-9000)
 		}
 	}
 }
 
-// Guarantees that leased units of a log have the stamp of the lease's end, those of sliding buckets are in the bucket
-// of its end, and the need with them.
+// Guarantees with which time leased units are stamped, and the need that is charged with them: in a sliding log with
+// the end of the lease, and in sliding buckets with the bucket that contains this end.
 func TestLeaseOfStamps(t *testing.T) {
-	k := newLessee(t, logged)
+	k := newLeaseHolder(t, logged)
 	k.lease(noon, limit.LeaseRequest{Need: 2, Most: 4, Life: second}, limit.Lease{Units: 4, Upfront: 4, Until: noon +
 		second, At: noon + second})
 	k.wantRemaining(noon, 4)
@@ -281,7 +286,7 @@ func TestLeaseOfStamps(t *testing.T) {
 	k.correct(noon+11*second, -3, noon+second)
 	k.wantRemaining(noon+11*second, 10)
 
-	k = newLessee(t, buckets)
+	k = newLeaseHolder(t, buckets)
 	k.lease(noon+second, limit.LeaseRequest{Need: 2, Most: 4, Life: 3_500_000}, limit.Lease{Units: 4, Upfront: 4,
 		Until: noon + 4_500_000, At: noon + 4*second})
 	k.wantRemaining(noon+second, 4)
@@ -291,7 +296,7 @@ func TestLeaseOfStamps(t *testing.T) {
 	k.wantRemaining(noon+16*second-1, 7)
 
 	for _, tier := range []limit.Tier{logged, buckets} { // the units of two leases that end at one time have one stamp
-		k = newLessee(t, tier)
+		k = newLeaseHolder(t, tier)
 		at := noon + 2*second
 		k.lease(noon, limit.LeaseRequest{Most: 3, Life: 2 * second}, limit.Lease{Units: 3, Upfront: 3, Until: at,
 			At: at})
@@ -302,13 +307,14 @@ func TestLeaseOfStamps(t *testing.T) {
 		k.correct(noon+second, -4, at)
 		k.wantRemaining(noon+second, 10)
 		if len(k.state.Log().Entries) != 0 {
-			t.Errorf("%s: all was given back, yet there are %v", tier.Algorithm, k.state.Log().Entries)
+			t.Errorf("%s: after all units were given back the counter has the entries %v, want none", tier.Algorithm,
+				k.state.Log().Entries)
 		}
 	}
 }
 
 // slotOf returns the beginning and the end of acme's slot at noon.
-func slotOf(k *lessee) (start, end int64) {
+func slotOf(k *leaseHolder) (start, end int64) {
 	end = k.l.Tiers[0].LeaseEnd(k.owner.Name, noon)
 	return end - k.l.Tiers[0].Params(k.owner).SlotLength, end
 }
@@ -316,10 +322,10 @@ func slotOf(k *lessee) (start, end int64) {
 // Guarantees that leased units are held until the end of their slot: of a bucket of 20, refilled by 10 a second, 15 are
 // leased. Until the slot ends, the bucket is full at 5.
 func TestLeaseOfABucket(t *testing.T) {
-	k := newLessee(t, bucket)
+	k := newLeaseHolder(t, bucket)
 	start, end := slotOf(k)
 	if end-start != second {
-		t.Fatalf("the slot is %d µs long, want 1 s", end-start)
+		t.Fatalf("the slot is %d µs long, want 1,000,000 (1 s)", end-start)
 	}
 	k.lease(start, limit.LeaseRequest{Most: 15}, limit.Lease{Units: 15, Upfront: 15, Until: end, At: end})
 	k.wantRemaining(start, 5)
@@ -343,55 +349,64 @@ func TestLeaseOfABucket(t *testing.T) {
 func TestLateReturnToABucket(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
-		do    func(k *lessee, end int64)
+		do    func(k *leaseHolder, end int64)
 		after int64 // since the end of the slot
 		want  int64
 	}{
-		{"at once", func(k *lessee, end int64) { k.correct(end, -7, end) }, 0, 12},
-		{"in two parts", func(k *lessee, end int64) { k.correct(end, -3, end); k.correct(end, -4, end) }, 0, 12},
-		{"no more than was held", func(k *lessee, end int64) { k.correct(end, -18, end) }, 0, 20},
-		{"no more than was held, in parts", func(k *lessee, end int64) {
+		{"at once", func(k *leaseHolder, end int64) { k.correct(end, -7, end) }, 0, 12},
+		{"in two parts", func(k *leaseHolder, end int64) { k.correct(end, -3, end); k.correct(end, -4, end) }, 0, 12},
+		{"no more than was held", func(k *leaseHolder, end int64) { k.correct(end, -18, end) }, 0, 20},
+		{"no more than was held, in parts", func(k *leaseHolder, end int64) {
 			k.correct(end, -8, end)
 			k.correct(end, -8,
 				end)
 		}, 0, 20},
-		{"twice all of it, once it was spent again", func(k *lessee, end int64) {
+		{"twice all of it, once it was spent again", func(k *leaseHolder, end int64) {
 			k.correct(end, -15, end)
 			k.spend(end, 20)
 			k.correct(end, -15, end)
 		}, 0, 0},
-		{"when a second's refill has come", func(k *lessee, end int64) { k.correct(end+second/2, -7, end) }, second / 2,
+		{"when a second's refill has come", func(k *leaseHolder, end int64) { k.correct(end+second/2, -7, end) },
+			second / 2,
 			17},
-		{"when it is all but full", func(k *lessee, end int64) { k.spend(end, 2); k.correct(end+999_999, -15, end) },
+		{"when it is all but full", func(k *leaseHolder, end int64) {
+			k.spend(end, 2)
+			k.correct(end+999_999, -15,
+				end)
+		},
 			second, 20},
-		{"after it was full and spent again", func(k *lessee, end int64) {
+		{"after it was full and spent again", func(k *leaseHolder, end int64) {
 			k.wantRemaining(end+second*8/10, 13)
 			k.spend(end+second*9/10, 14)
 			k.correct(end+second*9/10, -7, end)
 		}, second * 9 / 10, 6},
-		{"a slot later", func(k *lessee, end int64) { k.correct(end+second, -7, end) }, second, 15},
-		{"of another slot", func(k *lessee, end int64) { k.correct(end, -7, end-second); k.correct(end, -7, end+1) }, 0,
+		{"a slot later", func(k *leaseHolder, end int64) { k.correct(end+second, -7, end) }, second, 15},
+		{"of another slot", func(k *leaseHolder, end int64) {
+			k.correct(end, -7, end-second)
+			k.correct(end, -7,
+				end+1)
+		}, 0,
 			5},
-		{"beside new leases", func(k *lessee, end int64) {
+		{"beside new leases", func(k *leaseHolder, end int64) {
 			k.lease(end, limit.LeaseRequest{Most: 5}, limit.Lease{Units: 5, Upfront: 5, Until: end + second,
 				At: end + second})
 			k.correct(end+second/10, -7, end)
 		}, second / 10, 8},
-		{"when new leases have been full", func(k *lessee, end int64) {
+		{"when new leases have been full", func(k *leaseHolder, end int64) {
 			k.lease(end, limit.LeaseRequest{Most: 5}, limit.Lease{Units: 5, Upfront: 5, Until: end + second,
 				At: end + second})
 			k.wantRemaining(end+second*9/10, 9)
 			k.spend(end+second*9/10, 9)
 			k.correct(end+second*9/10, -10, end)
 		}, second * 9 / 10, 6},
-		{"beside what was refunded", func(k *lessee, end int64) {
+		{"beside what was refunded", func(k *leaseHolder, end int64) {
 			r := k.spend(end, 5).Receipt()
 			r.Entries()[0].Apply(&k.state, 0, end)
 			k.correct(end, -15, end)
 		}, 0, 20},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			k := newLessee(t, bucket)
+			k := newLeaseHolder(t, bucket)
 			start, end := slotOf(k)
 			k.lease(start, limit.LeaseRequest{Most: 15}, limit.Lease{Units: 15, Upfront: 15, Until: end, At: end})
 			tt.do(k, end)
@@ -402,18 +417,18 @@ func TestLateReturnToABucket(t *testing.T) {
 
 // Guarantees that a ramp leases the units that become free until the slot ends. The level is below zero until then.
 func TestRampOfABucket(t *testing.T) {
-	k := newLessee(t, bucket)
+	k := newLeaseHolder(t, bucket)
 	start, end := slotOf(k)
 	k.spend(start, 17)
 	k.lease(start+second/5, limit.LeaseRequest{Need: 2, Most: 99, Ramp: true}, limit.Lease{Units: 11, Upfront: 3,
 		Until: end, At: end})
 	k.wantRemaining(start+second/5, 0)
 	if want := -8 * k.l.Tiers[0].Params(k.owner).Den; k.state.TokenBucket().Level != want {
-		t.Errorf("the level is %d, want %d", k.state.TokenBucket().Level, want)
+		t.Errorf("the level of the bucket is %d, want %d", k.state.TokenBucket().Level, want)
 	}
 	k.lease(start+second/2, limit.LeaseRequest{Most: 99, Ramp: true}, limit.Lease{Until: end, At: end})
 	if d := k.decide(start+second/2, 1, true); d.Allowed || d.RetryAt != end+second/10 {
-		t.Errorf("denied until %d, want a tenth of a second after the slot, %d", d.RetryAt, end+second/10)
+		t.Errorf("denied until %d µs, want %d, a tenth of a second after the slot", d.RetryAt, end+second/10)
 	}
 	k.lease(end+second/2, limit.LeaseRequest{Most: 99, Ramp: true}, limit.Lease{Units: 10, Upfront: 5,
 		Until: end + second, At: end + second})
@@ -422,7 +437,7 @@ func TestRampOfABucket(t *testing.T) {
 // Guarantees that a cost that does not fit beside held units fits when they are no longer held, and that the denial
 // names this time.
 func TestRetryWhileUnitsAreHeld(t *testing.T) {
-	k := newLessee(t, bucket)
+	k := newLeaseHolder(t, bucket)
 	start, end := slotOf(k)
 	k.lease(start, limit.LeaseRequest{Most: 15}, limit.Lease{Units: 15, Upfront: 15, Until: end, At: end})
 	k.spend(start, 4) // 1 is left, and the bucket is full at 5
@@ -434,35 +449,37 @@ func TestRetryWhileUnitsAreHeld(t *testing.T) {
 	} {
 		d := k.decide(start, tt.cost, true)
 		if d.Allowed || d.RetryAt != tt.want {
-			t.Errorf("a cost of %d: allowed %t, retry %d µs after the slot began, want %d", tt.cost, d.Allowed,
-				d.RetryAt-start, tt.want-start)
+			t.Errorf("a cost of %d: allowed %t, RetryAt %d µs after the slot began; want a denial until %d", tt.cost,
+				d.Allowed, d.RetryAt-start, tt.want-start)
 		}
 		if k.decide(tt.want-1, tt.cost, false).Allowed || !k.decide(tt.want, tt.cost, false).Allowed {
-			t.Errorf("a cost of %d is not first admitted at %d", tt.cost, tt.want)
+			t.Errorf("a cost of %d is admitted before %d, or denied at that time; want its first admission then",
+				tt.cost, tt.want)
 		}
 	}
 }
 
-// Guarantees that a counter with held units is forgotten only when it is full. This takes from the end of the slot as
-// long as the refill of all held units.
+// Guarantees that FreshAt, from which on a store may forget a counter, is the time at which a bucket with held units is
+// full. After the end of the slot this takes as long as the refill of all held units.
 func TestFreshAtWhileUnitsAreHeld(t *testing.T) {
 	skew := limit.MaxSkew.Microseconds()
-	k := newLessee(t, bucket)
+	k := newLeaseHolder(t, bucket)
 	start, end := slotOf(k)
 	k.lease(start, limit.LeaseRequest{Most: 15}, limit.Lease{Units: 15, Upfront: 15, Until: end, At: end})
 	tier := &k.l.Tiers[0]
 	if got, want := tier.FreshAt(&k.state), end+15*second/10+skew; got != want {
-		t.Errorf("15 of 20 held: fresh %d µs after the slot's end, want %d", got-end, want-end)
+		t.Errorf("15 of 20 units are held: FreshAt is %d µs after the end of the slot, want %d", got-end, want-end)
 	}
 	k.correct(start, -15, end)
 	if got, want := tier.FreshAt(&k.state), start+skew; got != want {
-		t.Errorf("all given back: fresh %d µs after the slot's begin, want %d", got-start, want-start)
+		t.Errorf("all units are given back: FreshAt is %d µs after the beginning of the slot, want %d", got-start,
+			want-start)
 	}
-	k = newLessee(t, logged)
+	k = newLeaseHolder(t, logged)
 	k.lease(noon, limit.LeaseRequest{Most: 4, Life: second}, limit.Lease{Units: 4, Upfront: 4, Until: noon + second,
 		At: noon + second})
 	if got, want := k.l.Tiers[0].FreshAt(&k.state), noon+11*second+skew; got != want {
-		t.Errorf("a lease of a log: fresh %d µs after it, want %d", got-noon, want-noon)
+		t.Errorf("a lease of a sliding log: FreshAt is %d µs after the lease, want %d", got-noon, want-noon)
 	}
 }
 
@@ -492,12 +509,12 @@ func TestOwedUnits(t *testing.T) {
 		{buckets, noon - 9*second, noon + 2*second, 3, 10},
 		{bucket, noon, noon + second, 3, 17},
 		{bucket, noon, noon + second, 30, 0},
-		{bucket, noon - second, noon + second, 3, 20}, // refilled by now
+		{bucket, noon - second, noon + second, 3, 20}, // has been refilled since
 		{bucket, noon, noon, limit.MaxUnits, 0},
 		{leaky, noon, noon, 1, 0},
-		{leaky, noon - second, noon, 1, 10}, // drained by now
+		{leaky, noon - second, noon, 1, 10}, // has drained since
 	} {
-		k := newLessee(t, tt.tier)
+		k := newLeaseHolder(t, tt.tier)
 		k.correct(tt.now, tt.owed, tt.at)
 		k.wantRemaining(tt.now, tt.left)
 		for range 3 {
@@ -511,12 +528,12 @@ func TestOwedUnits(t *testing.T) {
 // Guarantees that a level below zero is refilled first: the bucket holds -10 after 30 units were admitted without the
 // store.
 func TestOwedByABucket(t *testing.T) {
-	k := newLessee(t, bucket)
+	k := newLeaseHolder(t, bucket)
 	k.correct(noon, 30, noon)
 	d := k.decide(noon, 3, true)
 	if want := noon + 13*second/10; d.Allowed || d.RetryAt != want {
-		t.Errorf("10 are owed: a cost of 3 allowed %t, retry after %d µs, want %d", d.Allowed, d.RetryAt-noon,
-			want-noon)
+		t.Errorf("at a level of -10, a cost of 3: allowed %t, retry after %d µs; want a denial, and a retry after %d",
+			d.Allowed, d.RetryAt-noon, want-noon)
 	}
 	k.wantRemaining(noon+2*second, 10)
 	k.wantRemaining(noon+3*second, 20)
@@ -524,35 +541,36 @@ func TestOwedByABucket(t *testing.T) {
 	k.wantRemaining(noon+2*second, 0)
 	k.wantRemaining(noon+3*second, 10)
 	if got, want := k.l.Tiers[0].FreshAt(&k.state), noon+4*second+limit.MaxSkew.Microseconds(); got != want {
-		t.Errorf("20 are owed: fresh after %d µs, want %d", got-noon, want-noon)
+		t.Errorf("at a level of -20, FreshAt is %d µs from now, want %d", got-noon, want-noon)
 	}
 }
 
 // Guarantees that the next free time of a leaky bucket becomes later by the units that were admitted without the store,
 // by a period at most.
 func TestOwedByALeakyBucket(t *testing.T) {
-	k := newLessee(t, leaky)
+	k := newLeaseHolder(t, leaky)
 	k.correct(noon, 3, noon)
 	if d := k.decide(noon, 1, true); d.Allowed || d.RetryAt != noon+3*second/10 {
-		t.Errorf("3 were admitted elsewhere: allowed %t, retry after %d µs, want 300000", d.Allowed, d.RetryAt-noon)
+		t.Errorf("3 units were admitted without the store: allowed %t, retry after %d µs; want a denial, and a "+
+			"retry after 300000", d.Allowed, d.RetryAt-noon)
 	}
 	k.correct(noon, 4, noon)
 	if d := k.decide(noon, 1, true); d.RetryAt != noon+7*second/10 {
-		t.Errorf("7 were admitted elsewhere: retry after %d µs, want 700000", d.RetryAt-noon)
+		t.Errorf("7 units were admitted without the store: retry after %d µs, want 700000", d.RetryAt-noon)
 	}
 	k.correct(noon, 1000, noon)
 	if d := k.decide(noon, 1, true); d.RetryAt != noon+second {
-		t.Errorf("1007 were admitted elsewhere: retry after %d µs, want a second", d.RetryAt-noon)
+		t.Errorf("1007 units were admitted without the store: retry after %d µs, want 1000000", d.RetryAt-noon)
 	}
 }
 
 // Guarantees that the next free time of a leaky bucket becomes earlier by the units that are given back, but not
 // earlier than now: units that are given back cannot be saved up.
 func TestGivesBackToALeakyBucket(t *testing.T) {
-	k := newLessee(t, leaky)
+	k := newLeaseHolder(t, leaky)
 	k.correct(noon, -limit.MaxUnits, noon)
 	if k.state.Used() {
-		t.Errorf("a bucket that nobody used is %+v after units came back", k.state)
+		t.Errorf("units were given back to an unused bucket: its state is %+v, want that of an unused one", k.state)
 	}
 	for _, step := range []struct{ back, at, wait int64 }{
 		{3, noon, 5 * second / 10}, {1, noon, 4 * second / 10}, {2, noon + second/10, second / 10},
@@ -564,41 +582,42 @@ func TestGivesBackToALeakyBucket(t *testing.T) {
 		k.correct(step.at, -step.back, step.at)
 		if d := k.decide(step.at, 1, false); d.Allowed != (step.wait == 0) || !d.Allowed &&
 			d.RetryAt != step.at+step.wait {
-			t.Errorf("%d came back: allowed %t, retry after %d µs, want %d", step.back, d.Allowed, d.RetryAt-step.at,
-				step.wait)
+			t.Errorf("%d units were given back: allowed %t, retry after %d µs, want %d", step.back, d.Allowed,
+				d.RetryAt-step.at, step.wait)
 		}
 	}
 	k.spend(noon+second/2, 10)
 	if d := k.decide(noon+second/2, 1, false); d.Allowed || d.RetryAt != noon+3*second/2 {
-		t.Errorf("after that the whole rate is admitted at once, and then: allowed %t, retry after %d µs", d.Allowed,
-			d.RetryAt-noon)
+		t.Errorf("a request after all units of a period were admitted at once: allowed %t, retry after %d µs; want "+
+			"a denial, and a retry after 1500000", d.Allowed, d.RetryAt-noon)
 	}
 	odd := limit.Tier{Algorithm: limit.LeakyBucket, Threshold: 7, Period: time.Second} // a unit takes 142857 1/7 µs
-	k = newLessee(t, odd)
+	k = newLeaseHolder(t, odd)
 	k.spend(noon, 3)
 	k.correct(noon, -1, noon)
 	if d := k.decide(noon, 1, false); d.RetryAt != noon+285_715 { // 2/7 s, rounded up
-		t.Errorf("1 of 3 came back at 7/s: retry after %d µs, want 285715", d.RetryAt-noon)
+		t.Errorf("1 of 3 units was given back at 7 per second: retry after %d µs, want 285715", d.RetryAt-noon)
 	}
 	k.correct(noon, -7, noon)
 	if d := k.decide(noon, 1, false); !d.Allowed {
-		t.Errorf("all came back: denied until %d µs later", d.RetryAt-noon)
+		t.Errorf("all units were given back: denied for %d µs, want it allowed", d.RetryAt-noon)
 	}
 }
 
 // Guarantees that a peek with a correction answers as if the counter had been corrected, and changes nothing.
 func TestPeekWithCorrection(t *testing.T) {
 	for _, tier := range []limit.Tier{window, sliding, daily, logged, buckets, bucket} {
-		k := newLessee(t, tier)
+		k := newLeaseHolder(t, tier)
 		k.spend(noon, 4)
 		before := k.state.Clone()
 		capacity := k.l.Tiers[0].Capacity()
 		d := k.decide(noon, 1, false, limit.LeaseRequest{Correction: 3, CorrectionAt: noon})
 		if got := d.Results[0].Remaining(); got != capacity-7 {
-			t.Errorf("%s: 4 spent and 3 owed: %d remain, want %d", tier.Algorithm, got, capacity-7)
+			t.Errorf("%s: 4 units were spent, and 3 are added by the peek's correction: %d remain, want %d",
+				tier.Algorithm, got, capacity-7)
 		}
 		if !k.state.Equal(before) {
-			t.Errorf("%s: a peek turned %+v into %+v", tier.Algorithm, before, k.state)
+			t.Errorf("%s: a peek changed the state from %+v to %+v, want no change", tier.Algorithm, before, k.state)
 		}
 	}
 }
@@ -606,7 +625,7 @@ func TestPeekWithCorrection(t *testing.T) {
 // Guarantees that a counter does not fall below zero if more units are given back than it holds.
 func TestGivesBackAtMostWhatIsThere(t *testing.T) {
 	for _, tier := range []limit.Tier{window, sliding, daily, logged, buckets, bucket} {
-		k := newLessee(t, tier)
+		k := newLeaseHolder(t, tier)
 		capacity := k.l.Tiers[0].Capacity()
 		life := int64(0)
 		if tier.Algorithm == limit.SlidingLog || tier.Algorithm == limit.SlidingBuckets {
@@ -640,7 +659,7 @@ func TestRefundOfLeasedUnits(t *testing.T) {
 		{bucket, 0, 0, 20},
 	} {
 		for late := range int64(2) {
-			k := newLessee(t, tt.tier)
+			k := newLeaseHolder(t, tt.tier)
 			last := tt.last
 			if last == 0 {
 				_, end := slotOf(k)
@@ -648,7 +667,8 @@ func TestRefundOfLeasedUnits(t *testing.T) {
 			}
 			d := k.decide(noon, 3, true, limit.LeaseRequest{Need: 3, Ample: 5, Share: 1024, Life: tt.life})
 			if !d.Allowed || d.Lease(0).Units != 5 {
-				t.Fatalf("%s: allowed %t, %+v", tt.tier.Algorithm, d.Allowed, d.Lease(0))
+				t.Fatalf("%s: allowed %t, lease %+v; want it allowed, with 5 units leased", tt.tier.Algorithm,
+					d.Allowed, d.Lease(0))
 			}
 			lease := d.Leftover(0)
 			lease.Units = 5
@@ -659,19 +679,18 @@ func TestRefundOfLeasedUnits(t *testing.T) {
 			e.FromLeftover(0, &lease, 0)
 			lease.Units -= e.ChargeLeftover(0)
 			if lease.Units != 1 || !spent.Allowed || spent.Results[0].Charged != 4 {
-				t.Fatalf("%s: 4 of 5 were spent: %d are left, allowed %t, charged %d", tt.tier.Algorithm, lease.Units,
-					spent.Allowed,
-					spent.Results[0].Charged)
+				t.Fatalf("%s: 4 of 5 leased units were spent: %d are left, allowed %t, charged %d; want 1 left, "+
+					"allowed, 4 charged", tt.tier.Algorithm, lease.Units, spent.Allowed, spent.Results[0].Charged)
 			}
 			for i, rec := range []*limit.Receipt{d.Receipt(), spent.Receipt()} {
 				want := []int64{3, 4}[i] * (1 - late)
 				if got := rec.Entries()[0].Apply(&k.state, 0, last+late); got != want {
-					t.Errorf("%s: refund %d, %d µs after its last time, gives %d, want %d", tt.tier.Algorithm, i+1,
-						late, got, want)
+					t.Errorf("%s: refund %d, %d µs after the last time at which it gives units back, gives %d, want "+
+						"%d", tt.tier.Algorithm, i+1, late, got, want)
 				}
 				if until := min(last+1, d.Now+limit.MaxReceiptAge.Microseconds()); rec.Until() < until {
-					t.Errorf("%s: a receipt is remembered until %d, which is before its end %d", tt.tier.Algorithm,
-						rec.Until(), until)
+					t.Errorf("%s: the receipt says Until %d, want at least %d, as long as its units can be refunded",
+						tt.tier.Algorithm, rec.Until(), until)
 				}
 			}
 			if late == 0 && tt.tier.Algorithm != limit.SlidingWindow {
@@ -684,23 +703,23 @@ func TestRefundOfLeasedUnits(t *testing.T) {
 // Guarantees that held units do not make room for the refund of a plain charge, and that such a refund releases no held
 // units.
 func TestPlainRefundWhileUnitsAreHeld(t *testing.T) {
-	k := newLessee(t, bucket)
+	k := newLeaseHolder(t, bucket)
 	start, end := slotOf(k)
 	plain := k.spend(start, 6).Receipt()
 	k.lease(start, limit.LeaseRequest{Most: 10}, limit.Lease{Units: 10, Upfront: 10, Until: end, At: end})
 	at := start + second*3/10 // 3 units were refilled: the bucket holds 7, and is full at 10
 	if back := plain.Entries()[0].Apply(&k.state, 0, at); back != 3 {
-		t.Errorf("6 were spent, 3 have been refilled: a refund gives %d, want 3", back)
+		t.Errorf("6 units were spent, 3 have been refilled since: a refund gives %d back, want 3", back)
 	}
 	k.wantRemaining(at, 10)
 	k.wantRemaining(end, 10)
 }
 
-// Guarantees that the ramps of a bucket end together also if a new burst has changed the slots. If one ramp ended
-// first, the other would be spent against a level that still counts the first one.
+// Guarantees that the ramps of a bucket end together, even if a new burst has changed the length of the slots. If one
+// ramp ended first, the other one would be spent against a level that still counts the first one.
 func TestRampsEndTogetherThroughAChange(t *testing.T) {
 	// slots of half a second
-	k := newLessee(t, limit.Tier{Algorithm: limit.TokenBucket, Threshold: 10, Burst: 10, Period: time.Second})
+	k := newLeaseHolder(t, limit.Tier{Algorithm: limit.TokenBucket, Threshold: 10, Burst: 10, Period: time.Second})
 	start, end := slotOf(k)
 	k.spend(start, 10)
 	k.lease(start, limit.LeaseRequest{Most: 3, Ramp: true}, limit.Lease{Units: 3, Until: end, At: end})
@@ -708,7 +727,7 @@ func TestRampsEndTogetherThroughAChange(t *testing.T) {
 	k.lease(start+second/10, limit.LeaseRequest{Most: 99, Ramp: true}, limit.Lease{Units: 2, Until: end, At: end})
 	k.lease(end, limit.LeaseRequest{Most: 1}, limit.Lease{Until: k.l.Tiers[0].LeaseEnd("acme", end),
 		At: k.l.Tiers[0].LeaseEnd("acme", end)})
-	k = newLessee(t, bucket)
+	k = newLeaseHolder(t, bucket)
 	start, end = slotOf(k)
 	k.spend(start, 20)
 	k.lease(start, limit.LeaseRequest{Most: 3, Ramp: true}, limit.Lease{Units: 3, Until: end, At: end})
@@ -719,14 +738,15 @@ func TestRampsEndTogetherThroughAChange(t *testing.T) {
 // Guarantees that a burst that becomes smaller than the held units leaves nothing to spend until the slot ends, and
 // that the bucket refills after that.
 func TestBurstShrinksBelowWhatIsHeld(t *testing.T) {
-	k := newLessee(t, bucket)
+	k := newLeaseHolder(t, bucket)
 	start, end := slotOf(k)
 	k.lease(start, limit.LeaseRequest{Most: 15}, limit.Lease{Units: 15, Upfront: 15, Until: end, At: end})
 	k.change(10, 5)
 	k.wantRemaining(end-1, 0)
 	k.wantRemaining(end+second/2, 5)
 	if d := k.decide(start, 5, true); d.Allowed || d.RetryAt != end+second/2 {
-		t.Errorf("all of 5: allowed %t, retry %d µs after the slot, want half a second", d.Allowed, d.RetryAt-end)
+		t.Errorf("a cost of 5, the whole burst: allowed %t, retry %d µs after the slot; want a denial, and a retry "+
+			"after 500000", d.Allowed, d.RetryAt-end)
 	}
 	k.correct(start, -13, end) // at the same rate, so they come back: 2 units are held
 	k.wantRemaining(start, 3)
@@ -735,9 +755,10 @@ func TestBurstShrinksBelowWhatIsHeld(t *testing.T) {
 	k.wantRemaining(start, 3)
 }
 
-// Guarantees that units that were leased by a clock far ahead are held for one slot at most once the clock is right.
+// Guarantees that units which were leased while the clock was far ahead are held for at most one slot, once the clock
+// is right.
 func TestHeldByAClockThatLeapt(t *testing.T) {
-	k := newLessee(t, bucket)
+	k := newLeaseHolder(t, bucket)
 	leapt := noon + 60*minute
 	end := k.l.Tiers[0].LeaseEnd(k.owner.Name, leapt)
 	k.lease(leapt, limit.LeaseRequest{Most: 15}, limit.Lease{Units: 15, Upfront: 15, Until: end, At: end})
@@ -746,10 +767,10 @@ func TestHeldByAClockThatLeapt(t *testing.T) {
 	k.wantRemaining(noon+second-1, 5)
 	k.wantRemaining(noon+second, 5)
 	k.wantRemaining(noon+second+second/2, 10)
-	k.correct(noon+second/2, -15, end) // the slot of these units does not exist any more
+	k.correct(noon+second/2, -15, end) // the repair has removed the slot of these units
 	k.wantRemaining(noon+second/2, 5)
 	for _, tier := range []limit.Tier{logged, buckets} {
-		k := newLessee(t, tier)
+		k := newLeaseHolder(t, tier)
 		d := k.decide(leapt, 1, true, limit.LeaseRequest{Ample: 4, Share: 1024, Life: 2 * second})
 		k.wantRemaining(noon, 6)
 		k.spend(noon, 1)
@@ -762,17 +783,19 @@ func TestHeldByAClockThatLeapt(t *testing.T) {
 // Guarantees that the level stays the same when the rate changes, also below zero. TestLevelBelowZeroAtAnotherRate
 // tests the numbers.
 func TestRateChangesUnderARamp(t *testing.T) {
-	k := newLessee(t, bucket)
+	k := newLeaseHolder(t, bucket)
 	start, end := slotOf(k)
 	k.spend(start, 20)
 	k.lease(start, limit.LeaseRequest{Most: 99, Ramp: true}, limit.Lease{Units: 10, Until: end, At: end})
 	k.change(20, 20)
 	if d := k.decide(start, 1, true); d.Allowed || d.RetryAt != start+11*second/20 {
-		t.Errorf("at -10 and 20 a second: allowed %t, retry after %d µs, want 550000", d.Allowed, d.RetryAt-start)
+		t.Errorf("at a level of -10, and 20 units a second: allowed %t, retry after %d µs; want a denial, and a "+
+			"retry after 550000", d.Allowed, d.RetryAt-start)
 	}
 	k.change(7, 20)
 	if d := k.decide(start, 1, true); d.Allowed || d.RetryAt != start+(11*second+6)/7 {
-		t.Errorf("at -10 and 7 a second: allowed %t, retry after %d µs, want 1571429", d.Allowed, d.RetryAt-start)
+		t.Errorf("at a level of -10, and 7 units a second: allowed %t, retry after %d µs; want a denial, and a "+
+			"retry after 1571429", d.Allowed, d.RetryAt-start)
 	}
 }
 
@@ -784,7 +807,7 @@ func TestCheckAhead(t *testing.T) {
 		req := &limit.Request{Charges: []limit.Charge{{Limit: l, Cost: 5}}, Leases: []limit.LeaseRequest{a}}
 		err := req.Check()
 		if err != nil && !errors.Is(err, limit.ErrInvalidRequest) {
-			t.Errorf("%s, %+v: %v, want ErrInvalidRequest", tier.Algorithm, a, err)
+			t.Errorf("%s, lease request %+v: Check = %v, want ErrInvalidRequest", tier.Algorithm, a, err)
 		}
 		return err == nil
 	}
@@ -819,7 +842,7 @@ func TestCheckAhead(t *testing.T) {
 	} {
 		for _, tier := range all {
 			if got, want := ok(tier, tt.ask), slices.Contains(tt.by, tier.Algorithm); got != want {
-				t.Errorf("%s of %s: taken %t, want %t", tt.name, tier.Algorithm, got, want)
+				t.Errorf("lease request with %s, of %s: accepted %t, want %t", tt.name, tier.Algorithm, got, want)
 			}
 		}
 	}
@@ -827,13 +850,14 @@ func TestCheckAhead(t *testing.T) {
 	for n := range 5 {
 		req := &limit.Request{Charges: []limit.Charge{{Limit: two, Cost: 1}}, Leases: make([]limit.LeaseRequest, n)}
 		if err := req.Check(); (err == nil) != (n == 0 || n == 2) {
-			t.Errorf("%d leases for two tiers: %v", n, err)
+			t.Errorf("Check of %d lease requests for two tiers = %v, want an error unless there are none or two", n,
+				err)
 		}
 	}
 }
 
-// Guarantees that leases follow all or nothing: a denial by one tier leases nothing of another one, and units of a
-// shadow limit are leased only if it admits.
+// Guarantees that leases follow the decision over all tiers: a denial by one tier leases nothing of the others, and
+// units of a shadow limit are leased only if that limit admits the request.
 func TestLeaseOverSeveralTiers(t *testing.T) {
 	narrow, shadow := window, window
 	narrow.Threshold, shadow.Threshold = 10, 12
@@ -851,17 +875,20 @@ func TestLeaseOverSeveralTiers(t *testing.T) {
 	d := decide(4, limit.LeaseRequest{Need: 4, Ample: 4, Share: 1024})
 	for i, want := range []int64{4, 4, 4} {
 		if g := d.Lease(i); g.Units != want || states[i].Window().Count != 8 {
-			t.Errorf("limit %d: %+v and %d used, want %d leased and 8 used", i, g, states[i].Window().Count, want)
+			t.Errorf("limit %d: lease %+v and %d units used, want %d leased and 8 used", i, g,
+				states[i].Window().Count, want)
 		}
 	}
 	if d := decide(3, limit.LeaseRequest{Need: 3, Ample: 4, Share: 1024}); d.Allowed ||
 		d.Lease(0).Units+d.Lease(1).Units+d.Lease(2).Units != 0 ||
 		states[0].Window().Count != 8 || states[1].Window().Count != 8 || states[2].Window().Count != 8 {
-		t.Errorf("a need of 3 where 2 are left: allowed %t, states %+v", d.Allowed, states)
+		t.Errorf("2 units are left, and 3 are needed: allowed %t, states %+v; want a denial that leaves 8 units "+
+			"used in each", d.Allowed, states)
 	}
 	states[1] = limit.WindowState{Start: states[1].Window().Start}.State()
 	d = decide(5, limit.LeaseRequest{Need: 5, Ample: 1, Share: 1024}) // more than the shadow limit has
 	if !d.Allowed || d.Lease(2) != (limit.Lease{}) || states[2].Window().Count != 8 || states[0].Window().Count != 14 {
-		t.Errorf("a shadow that would deny: allowed %t, %+v of it, states %+v", d.Allowed, d.Lease(2), states)
+		t.Errorf("a shadow limit that would deny: allowed %t, lease of the shadow limit %+v, states %+v; want it "+
+			"allowed, no lease of the shadow limit, and 14 and 8 units used", d.Allowed, d.Lease(2), states)
 	}
 }

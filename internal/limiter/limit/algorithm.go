@@ -18,29 +18,38 @@ import (
 //	leaky_bucket     nextFree ≤ now; a charge sets nextFree = now + cost/rate          bound rate·t + largest cost
 //	quota            count of the calendar period + cost ≤ units                       exact inside a period
 //
+// A plan names the first six by the key algorithm. The seventh, quota, is that of limits with the key quota. The pages
+// in docs therefore speak of six algorithms and of quotas.
+//
 // Each algorithm is one file of this package, with what some of them share in window.go and entries.go. No other Go
 // code has its rules. Elsewhere are only the names of its numbers, and its implementations in Redis's Lua and in
 // DynamoDB's expressions. To add an algorithm:
 //
 //  1. Write its file: its Algorithm constant, a [kind] that describes it, a type that names the numbers of its [State],
 //     and the methods of the interface algorithm. quota.go (with windows of its own) and leakybucket.go (never leased)
-//     are complete examples. The kind's letter must be unique. leaseEnd must depend on the owner and the time alone,
-//     not on the state, and must return the same time for all leases of one window or slot: package lease compares
-//     these times.
+//     are complete examples. The constant is the next number, below 32, because package redis adds it to the first
+//     byte of marks. The kind's letter must be unique (grep 'letter:' shows those in use). A windowed algorithm also
+//     has the methods of the interface windowed, one whose state grows with its entries those of growing. leaseEnd
+//     must depend on the owner and the time alone, not on the state, and must return the same time for all leases of
+//     one window or slot: package lease compares these times.
 //  2. Add one line to kinds, below. If the stored numbers mean something else without a new field of [Tier], the field
 //     must be part of the names in key.go.
 //  3. Add a model of it to limittest, from its definition and not from its code: the methods of counter and entry in
-//     model.go that switch by algorithm, and boundOf in bounds.go. The tests of limit, limittest and
-//     store/memory pass from here on, once the tables of cases that name the algorithm have one.
+//     model.go that switch by algorithm, and boundOf in bounds.go. Other files of limittest switch by algorithm, too
+//     (grep "case limit\."); most of these switches have a default, so look whether it fits. The tests of limit,
+//     limittest and store/memory pass from here on, once the tables of cases that name the algorithm have one.
 //  4. Redis: add an entry to the table in store/redis/algorithms.go, and a branch to decide.lua and to refund.lua. The
-//     comments above the branches say what a branch gets and must set. The entry's shapeLua is the branch of the
+//     comments above the branches say what a branch gets and must set. The branches name an algorithm by its number,
+//     and some by a range of numbers (alg < 3): look at each comparison. The entry's shapeLua is the branch of the
 //     generated scripts.
 //  5. DynamoDB: write its file in store/dynamodb and add an entry to the table in algorithms.go there, nil if DynamoDB
-//     cannot count it. The comment of the interface algorithm there says which names of fields have a meaning.
+//     cannot count it. Add the names of its fields to fields.go there. The comment of the interface algorithm says
+//     which names have a meaning outside its own file.
 //  6. Describe its stored form in the package comments of store/redis and store/dynamodb, and its numbers at [Params],
 //     [ReceiptEntry] and [EntryParams].
-//  7. Extend what lists the algorithms: the tables in docs/guarantees.md, docs/plans.md and docs/accuracy.md; and the
-//     goldens of internal/plan and cmd/sluice, which their tests write with the flag -update.
+//  7. Extend what lists the algorithms: the tables in docs/guarantees.md, docs/plans.md and docs/accuracy.md (there
+//     also the table of leases); the package comment of internal/plan/shares, where it says when a window starts; and
+//     the goldens of internal/plan and cmd/sluice, which their tests write with the flag -update.
 //
 // The contract suite (limittest) runs for every algorithm that kinds names, on every store. It is not enough: run all
 // tests of package limit, the stores and package lease. These compare the stores with the core to the unit:

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/sluicelimits/sluice/internal/testkit/soak"
 )
 
 // randomNumber returns a number of 1..most, often near one of the bounds.
@@ -48,6 +50,7 @@ func randomTier(r *rand.Rand) Tier {
 // exact up to 2^53. For random tiers that New accepts, it computes the largest value of each product and sum of the
 // algorithms with big numbers.
 func TestNoIntermediatePasses2To53(t *testing.T) {
+	soak.SkipUnderRace(t)
 	bound := new(big.Int).Lsh(big.NewInt(1), 53)
 	mul := func(a, b int64) *big.Int { return new(big.Int).Mul(big.NewInt(a), big.NewInt(b)) }
 	sum := func(a *big.Int, b int64) *big.Int { return new(big.Int).Add(a, big.NewInt(b)) }
@@ -77,7 +80,8 @@ func TestNoIntermediatePasses2To53(t *testing.T) {
 			fits["room·ticks"] = mul(tier.Threshold, p.Ticks)
 			if p.Ticks > maxTicks || p.Ticks < min(p.Period, maxTicks/16) || p.Tick*p.Ticks > p.Period ||
 				p.Tick*(p.Ticks+1) <= p.Period {
-				t.Fatalf("period of %d µs: %d ticks of %d µs", p.Period, p.Ticks, p.Tick)
+				t.Fatalf("a period of %d µs is divided into %d ticks of %d µs, which do not cover it", p.Period,
+					p.Ticks, p.Tick)
 			}
 		case TokenBucket:
 			fits["full"] = mul(tier.Burst, p.Den)
@@ -95,7 +99,7 @@ func TestNoIntermediatePasses2To53(t *testing.T) {
 		}
 		for what, v := range fits {
 			if v.Cmp(bound) > 0 {
-				t.Fatalf("%s = %s is above 2^53 for %+v with cost %d", what, v, in, cost)
+				t.Fatalf("%s = %s is above 2^53, for the tier %+v with cost %d", what, v, in, cost)
 			}
 		}
 	}
@@ -114,7 +118,7 @@ func TestLeakyCostBeyondTheArithmetic(t *testing.T) {
 		t.Fatal(err)
 	}
 	if productFits(MaxUnits-1, l.Tiers[0].Params(Owner{}).Den) {
-		t.Fatal("the limit is too small to show anything")
+		t.Fatal("the test shows nothing: even the largest cost fits into the arithmetic of this limit")
 	}
 	for _, tc := range []struct {
 		cost int64
@@ -127,7 +131,8 @@ func TestLeakyCostBeyondTheArithmetic(t *testing.T) {
 	}
 	if !productFits(l.costMost, l.Tiers[0].Params(Owner{}).Den) ||
 		productFits(l.costMost+1, l.Tiers[0].Params(Owner{}).Den) {
-		t.Errorf("the largest cost is %d, which is not the largest that fits", l.costMost)
+		t.Errorf("the largest accepted cost is %d; want the largest one whose products fit into the arithmetic",
+			l.costMost)
 	}
 }
 
@@ -135,6 +140,7 @@ func TestLeakyCostBeyondTheArithmetic(t *testing.T) {
 // is above the formula by at most the weight of one tick, rounded up, or of two ticks if no tick divides the period.
 // For periods that people write this is one unit.
 func TestSlidingWeightAgainstTheFormula(t *testing.T) {
+	soak.SkipUnderRace(t)
 	r := rand.New(rand.NewPCG(2, 2))
 	for range 300_000 {
 		in := randomTier(r)
@@ -174,6 +180,7 @@ func TestSlidingWeightAgainstTheFormula(t *testing.T) {
 // Guarantees that the wait of a denial by a sliding window ends at the first µs at which the cost fits, also for
 // periods that no round tick divides.
 func TestSlidingRetryAtOddPeriods(t *testing.T) {
+	soak.SkipUnderRace(t)
 	r := rand.New(rand.NewPCG(3, 3))
 	for range 100_000 {
 		in := randomTier(r)
@@ -201,8 +208,8 @@ func TestSlidingRetryAtOddPeriods(t *testing.T) {
 		}
 		before, at := evaluate(res.RetryAt-1), evaluate(res.RetryAt)
 		if res.RetryAt <= now || before.Admits || !at.Admits {
-			t.Fatalf("%+v, state %+v, cost %d at %d: retry at %d, which admits %t, and %t a µs before", in, s, res.Cost,
-				now, res.RetryAt, at.Admits, before.Admits)
+			t.Fatalf("tier %+v, state %+v, cost %d at %d: RetryAt is %d; admitted then: %t, a µs before: %t; want "+
+				"true and false", in, s, res.Cost, now, res.RetryAt, at.Admits, before.Admits)
 		}
 	}
 }
@@ -237,7 +244,8 @@ func TestAlignOffset(t *testing.T) {
 		p := tier.Params(Owner{Name: name})
 		offset := p.Offset
 		if offset < 0 || offset >= p.Period || offset != tier.Params(Owner{Name: name}).Offset {
-			t.Fatalf("offset of %s is %d, outside of 0..%d or not stable", name, offset, p.Period)
+			t.Fatalf("the offset of %s is %d; want it below the period, 0..%d, and the same each time", name, offset,
+				p.Period)
 		}
 		counts[offset*slots/p.Period]++
 	}

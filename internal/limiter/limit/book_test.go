@@ -8,7 +8,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
-// book keeps the states of one owner. It is the simplest possible store, without a bound.
+// book keeps the states of one owner's counters. It is the simplest possible store, and has no bound on their number.
 type book struct {
 	testing.TB
 	owner  limit.Owner

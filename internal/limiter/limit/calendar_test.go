@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
+
+	"github.com/sluicelimits/sluice/internal/testkit/soak"
 )
 
 // zones have every peculiarity: days without midnight, days with two midnights, changes a minute after midnight, a day
@@ -192,6 +194,7 @@ func FuzzCalendarPeriod(f *testing.F) {
 }
 
 func TestCalendarTiles(t *testing.T) {
+	soak.SkipUnderRace(t)
 	r := rand.New(rand.NewPCG(7, 7))
 	for _, name := range zones {
 		for every := limit.Day; every <= limit.Year; every++ {

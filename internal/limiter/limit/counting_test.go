@@ -82,12 +82,12 @@ func TestForgottenAt(t *testing.T) {
 		fits := func(s limit.State, now int64) bool { return spend(tier, &s, now, tier.Capacity()) }
 		var used limit.State
 		if !spend(tier, &used, noon, tier.Capacity()) {
-			t.Fatal("an unused counter does not admit its capacity")
+			t.Fatal("an unused counter denies a cost of its capacity, want it admitted")
 		}
 		at := tier.ForgottenAt("", noon+1)
 		if fits(used, at-2) || !fits(used, at) {
-			t.Errorf("what was charged at %d is forgotten at %d: fits before %t, then %t; want false, true", noon, at,
-				fits(used, at-2), fits(used, at))
+			t.Errorf("ForgottenAt of a charge at %d is %d: a further unit fits a µs before: %t, and then: %t; want "+
+				"false and true", noon, at, fits(used, at-2), fits(used, at))
 		}
 	})
 }

@@ -42,16 +42,15 @@ func TestFreshBucketAfterRefunds(t *testing.T) {
 			cost := 1 + rng.Int64N(100)
 			if a, b := spend(&kept, now, cost), spend(&forgotten, now, cost); a.Allowed != b.Allowed ||
 				a.RetryAt != b.RetryAt {
-				t.Fatalf("round %d: a cost of %d is allowed %t, retry at %d, and by a new bucket %t, %d", round, cost,
-					a.Allowed, a.RetryAt,
-					b.Allowed, b.RetryAt)
+				t.Fatalf("round %d, a cost of %d: allowed %t, RetryAt %d; by a bucket that was forgotten: %t, %d; "+
+					"want the same", round, cost, a.Allowed, a.RetryAt, b.Allowed, b.RetryAt)
 			}
 			e := &receipts[i].Entries()[0]
 			now += rng.Int64N(second)
 			a, b := e.Apply(&kept, 0, now), e.Apply(&forgotten, 0, now)
 			if a != b {
-				t.Fatalf("round %d: a receipt of %d units gives back %d, and %d if the bucket was forgotten", round,
-					e.Units, a, b)
+				t.Fatalf("round %d: a receipt of %d units gives back %d, but %d if the bucket was forgotten; want "+
+					"the same", round, e.Units, a, b)
 			}
 			late++
 		}
@@ -93,13 +92,13 @@ func TestRepairedBucket(t *testing.T) {
 	ahead := limit.TokenBucketState{Rate: 1, AsOf: noon + hour, Level: 0, Refunds: limit.Refunds{Total: 1,
 		Last: noon + hour}}
 	if got := look(ahead); got.AsOf != noon || got.Refunds.Last != noon {
-		t.Errorf("an hour ahead: as of noon%+d, refunded at noon%+d µs; want both at noon", got.AsOf-noon,
-			got.Refunds.Last-noon)
+		t.Errorf("written by a clock an hour ahead: AsOf is noon%+d µs, the last refund noon%+d µs; want noon for "+
+			"both", got.AsOf-noon, got.Refunds.Last-noon)
 	}
 	sound := limit.TokenBucketState{Rate: 1, AsOf: noon, Level: 0, Leased: limit.Leased{Units: 5, Until: noon +
 		6*second}}
 	if got := look(sound); got != sound {
-		t.Errorf("a slot of 2 s that a clock 4 s ahead began is repaired to %+v", got)
+		t.Errorf("a slot of 2 s, written by a clock 4 s ahead, is changed to %+v, want no change", got)
 	}
 }
 

@@ -37,7 +37,8 @@ func TestFullest(t *testing.T) {
 	want := func(what string, d limit.Decision, allowed bool, fullest int64) {
 		t.Helper()
 		if got := d.Fullest(); d.Allowed != allowed || got != fullest {
-			t.Errorf("%s: allowed %t, %d, want %t, %d", what, d.Allowed, got, allowed, fullest)
+			t.Errorf("%s: allowed %t, Fullest %d thousandths; want allowed %t, %d", what, d.Allowed, got, allowed,
+				fullest)
 		}
 	}
 	want("the first of eight", decide(nil, limit.Charge{Limit: narrow, Cost: 1}, limit.Charge{Limit: wide, Cost: 1}),
@@ -55,6 +56,6 @@ func TestFullest(t *testing.T) {
 	want("without the store", past, true, 0)
 	if d := decide([]limit.LeaseRequest{{Correction: limit.MaxUnits, CorrectionAt: now.UnixMicro()}},
 		limit.Charge{Limit: made("most", limit.Enforce, limit.MaxUnits), Cost: 1}); d.Fullest() != 1000 {
-		t.Errorf("the most that can be counted is %d", d.Fullest())
+		t.Errorf("Fullest of the largest count that is possible is %d, want 1000 thousandths", d.Fullest())
 	}
 }

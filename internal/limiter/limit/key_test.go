@@ -51,7 +51,7 @@ func FuzzParseKey(f *testing.F) {
 	f.Fuzz(func(t *testing.T, s string) {
 		k, err := limit.ParseKey(s)
 		if err == nil && k.String() != s {
-			t.Fatalf("ParseKey(%q) = %+v, which is spelled %q", s, k, k.String())
+			t.Fatalf("ParseKey(%q) accepts %+v, whose String is %q; want the same text or an error", s, k, k.String())
 		}
 		if err != nil && k != (limit.Key{}) {
 			t.Fatalf("ParseKey(%q) = %+v with error %v, want no key", s, k, err)
@@ -91,8 +91,8 @@ func FuzzJoinValues(f *testing.F) {
 		}
 		a, b := list(a1, a2, absentA), list(b1, b2, absentB)
 		if same := limit.JoinValues(a...) == limit.JoinValues(b...); same != slices.Equal(a, b) {
-			t.Fatalf("JoinValues(%q) = %q and JoinValues(%q) = %q", a, limit.JoinValues(a...), b,
-				limit.JoinValues(b...))
+			t.Fatalf("JoinValues(%q) = %q and JoinValues(%q) = %q; want equal values only for equal lists", a,
+				limit.JoinValues(a...), b, limit.JoinValues(b...))
 		}
 	})
 }
@@ -150,7 +150,8 @@ func TestIdentityIsInjective(t *testing.T) {
 						tier.Period)
 					identity := l.Tiers[0].Identity()
 					if other, ok := seen[identity]; ok {
-						t.Fatalf("%s and %s are both %q", what, other, identity)
+						t.Fatalf("the counters %s and %s have the same identity %q, want two different ones", what,
+							other, identity)
 					}
 					seen[identity] = what
 				}
@@ -160,7 +161,8 @@ func TestIdentityIsInjective(t *testing.T) {
 	same := func(a, b limit.Limit) {
 		t.Helper()
 		if x, y := mustNew(t, a).Tiers[0].Identity(), mustNew(t, b).Tiers[0].Identity(); x != y {
-			t.Errorf("a change that keeps the counter changes its identity from %q to %q", x, y)
+			t.Errorf("a change of a number, after which the counter must stay the same, changes its identity from "+
+				"%q to %q", x, y)
 		}
 	}
 	base := limit.Limit{ID: "a", Tiers: []limit.Tier{{Algorithm: limit.TokenBucket, Threshold: 5,
@@ -248,7 +250,8 @@ func FuzzStorageKeys(f *testing.F) {
 		a, keyA, okA := counterOf(o1, i1, p1, v1, k1, n1)
 		b, keyB, okB := counterOf(o2, i2, p2, v2, k2, n2)
 		if okA && okB && (a == b) != (keyA == keyB) {
-			t.Fatalf("counters %+v and %+v have the keys %q and %q", a, b, keyA, keyB)
+			t.Fatalf("the counters %+v and %+v have the storage keys %q and %q; want equal keys only for equal "+
+				"counters", a, b, keyA, keyB)
 		}
 	})
 }

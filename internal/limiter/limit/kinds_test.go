@@ -21,10 +21,10 @@ func TestKindsAreDistinct(t *testing.T) {
 				k.letter)
 		}
 		if other, taken := names[k.name]; taken {
-			t.Errorf("algorithms %d and %d have the same name, %q", other, a, k.name)
+			t.Errorf("algorithms %d and %d have the same name %q, want different ones", other, a, k.name)
 		}
 		if other, taken := letters[k.letter]; taken {
-			t.Errorf("%s and %s have the same letter, %q", other, a, k.letter)
+			t.Errorf("%s and %s have the same letter %q, want different ones", other, a, k.letter)
 		}
 		names[k.name], letters[k.letter] = a, a
 	}
@@ -57,16 +57,17 @@ func TestConstantsAreInKinds(t *testing.T) {
 		}
 	}
 	if len(inKinds) != len(Algorithms()) {
-		t.Fatalf("found %d lines of kinds, and there are %d algorithms", len(inKinds), len(Algorithms()))
+		t.Fatalf("the variable kinds has %d lines, want %d, one for each algorithm", len(inKinds), len(Algorithms()))
 	}
 	for name := range constants {
 		if !inKinds[name] {
-			t.Errorf("%s is a constant of type Algorithm: add it to kinds", name)
+			t.Errorf("the constant %s of type Algorithm has no line in the variable kinds: add one", name)
 		}
 	}
 	for name := range inKinds {
 		if !constants[name] {
-			t.Errorf("%s is in kinds, and is no constant whose type is written as Algorithm", name)
+			t.Errorf("the variable kinds has a line for %s, which is not a constant that is declared with the type "+
+				"Algorithm", name)
 		}
 	}
 }

@@ -8,7 +8,7 @@ import (
 )
 
 // fromLease decides a cost from a lease. If it is admitted, its units are taken from the lease.
-func (k *lessee) fromLease(now, cost int64, l *limit.Leftover, retryAt int64) *limit.Decision {
+func (k *leaseHolder) fromLease(now, cost int64, l *limit.Leftover, retryAt int64) *limit.Decision {
 	k.Helper()
 	d := new(limit.Decision)
 	e := d.BeginLeased(&limit.Request{Owner: k.owner, Charges: []limit.Charge{{Limit: k.l, Cost: cost}}}, now,
@@ -24,7 +24,7 @@ func (k *lessee) fromLease(now, cost int64, l *limit.Leftover, retryAt int64) *l
 // one by one.
 func TestDecisionFromALease(t *testing.T) {
 	for _, tier := range []limit.Tier{window, sliding, daily, logged, buckets, bucket} {
-		k, plain := newLessee(t, tier), newLessee(t, tier)
+		k, plain := newLeaseHolder(t, tier), newLeaseHolder(t, tier)
 		life := int64(0)
 		if tier.Algorithm == limit.SlidingLog || tier.Algorithm == limit.SlidingBuckets {
 			life = 2 * second
@@ -32,10 +32,12 @@ func TestDecisionFromALease(t *testing.T) {
 		first := k.decide(noon, 2, true, limit.LeaseRequest{Need: 2, Ample: 5, Share: limit.ShareOne, Life: life})
 		lease := first.Leftover(0)
 		if lease.Units != 0 || lease.At != first.Lease(0).At || !lease.Known() || lease.Other() {
-			t.Errorf("%s: the lease before its units are added: %+v", tier.Algorithm, lease)
+			t.Errorf("%s: before its units are added the lease is %+v; want no units, the time of the grant, and "+
+				"Known", tier.Algorithm, lease)
 		}
 		if want := k.l.Tiers[0].Capacity() - 7; lease.InStore() != want {
-			t.Errorf("%s: %d were left in the store, want %d", tier.Algorithm, lease.InStore(), want)
+			t.Errorf("%s: the lease says that %d units were left in the store, want %d", tier.Algorithm,
+				lease.InStore(), want)
 		}
 		lease.Units = first.Lease(0).Units
 		plain.spend(noon, 2)
@@ -49,18 +51,19 @@ func TestDecisionFromALease(t *testing.T) {
 			}
 			if got.ID != (limit.ReceiptID{Lo: 7}) || len(got.Receipt().Entries()) != 1 ||
 				got.Receipt().Entries()[0].Units != cost {
-				t.Errorf("%s, a cost of %d: receipt %+v of %+v", tier.Algorithm, cost, got.ID, got.Receipt().Entries())
+				t.Errorf("%s, a cost of %d: the receipt %+v has the entries %+v, want one entry of the whole cost",
+					tier.Algorithm, cost, got.ID, got.Receipt().Entries())
 			}
 		}
 		if lease.Units != 0 {
-			t.Errorf("%s: %d of 5 are left after 5 were spent", tier.Algorithm, lease.Units)
+			t.Errorf("%s: the lease has %d units left after all 5 were spent, want 0", tier.Algorithm, lease.Units)
 		}
 	}
 }
 
 // Guarantees that a denial by the holder of a lease, from what the store has told it, is like a denial of the store.
 func TestDenialFromALease(t *testing.T) {
-	k := newLessee(t, window)
+	k := newLeaseHolder(t, window)
 	d := k.lease(noon, limit.LeaseRequest{Need: 90, Most: 50}, limit.Lease{Units: 10, Upfront: 10, Until: noon +
 		10*second, At: noon})
 	lease := d.Leftover(0)
@@ -69,14 +72,16 @@ func TestDenialFromALease(t *testing.T) {
 	if r := &denied.Results[0]; denied.Allowed || denied.Never || denied.RetryAt != noon+10*second ||
 		denied.Binding() != r || r.Admits ||
 		r.Remaining() != 10 || r.Charged != 0 || denied.RetryAfter() != 9*time.Second {
-		t.Errorf("11 of 10: %+v, %+v", denied, r)
+		t.Errorf("a cost of 11, with 10 units leased: decision %+v, result %+v; want a denial for 9 s that charges "+
+			"nothing", denied, r)
 	}
 	never := k.fromLease(noon+second, 101, &lease, noon+10*second)
 	if never.Allowed || !never.Never || never.RetryAt != 0 || never.RetryAfter() != 0 {
-		t.Errorf("101 of a limit of 100: allowed %t, never %t, retry %d", never.Allowed, never.Never, never.RetryAt)
+		t.Errorf("a cost of 101 of a limit of 100: allowed %t, never %t, retry at %d; want never allowed, without a "+
+			"retry", never.Allowed, never.Never, never.RetryAt)
 	}
 	if lease.Units != 10 || len(denied.Receipt().Entries())+len(never.Receipt().Entries()) != 0 {
-		t.Errorf("denials took %d units", 10-lease.Units)
+		t.Errorf("denials took %d leased units, want none", 10-lease.Units)
 	}
 }
 
@@ -109,7 +114,7 @@ func TestSeveralTiersFromLeases(t *testing.T) {
 		for i, charge := range []int{0, 1, 1} {
 			e.FromLeftover(charge, &leases[i], tt.retry[i])
 			if d.ChargeIndex(i) != charge {
-				t.Errorf("result %d is about charge %d, want %d", i, d.ChargeIndex(i), charge)
+				t.Errorf("result %d belongs to charge %d, want %d", i, d.ChargeIndex(i), charge)
 			}
 		}
 		for i := range leases {
@@ -118,8 +123,8 @@ func TestSeveralTiersFromLeases(t *testing.T) {
 				got = e.ChargeLeftover(i)
 			}
 			if got != tt.charged[i] || d.Allowed != tt.allowed || d.Results[i].Shadow() != (i > 0) {
-				t.Errorf("retries %v, result %d: allowed %t, charged %d; want %t and %d", tt.retry, i, d.Allowed, got,
-					tt.allowed, tt.charged[i])
+				t.Errorf("retry times %v, result %d: allowed %t, charged %d; want %t and %d", tt.retry, i, d.Allowed,
+					got, tt.allowed, tt.charged[i])
 			}
 		}
 	}
@@ -129,7 +134,7 @@ func TestSeveralTiersFromLeases(t *testing.T) {
 // store say.
 func TestKeptUnitsAreGivenBackWhereTheyWere(t *testing.T) {
 	for _, tier := range []limit.Tier{logged, buckets, bucket} {
-		k := newLessee(t, tier)
+		k := newLeaseHolder(t, tier)
 		life := 2 * second
 		if tier.Algorithm == limit.TokenBucket {
 			life = 0
@@ -137,16 +142,19 @@ func TestKeptUnitsAreGivenBackWhereTheyWere(t *testing.T) {
 		first := k.decide(noon, 1, true, limit.LeaseRequest{Ample: 5, Share: limit.ShareOne, Life: life})
 		lease := first.Leftover(0)
 		lease.Units = 5
-		full := k.decide(noon+second/10, k.l.Tiers[0].Capacity(), true) // has a result, and grants nothing
+		// a denial of the store, which has a result and grants nothing
+		full := k.decide(noon+second/10, k.l.Tiers[0].Capacity(), true)
 		at := lease.At
 		lease = full.Leftover(0)
 		lease.Keep(5, at)
 		if lease.Units != 5 || lease.At != at {
-			t.Fatalf("%s: kept %+v", tier.Algorithm, lease)
+			t.Fatalf("%s: the lease is %+v, want its 5 units with the time at which they were charged", tier.Algorithm,
+				lease)
 		}
 		d := k.fromLease(noon+second/5, 3, &lease, 0)
 		if got := d.Receipt().Entries()[0].Apply(&k.state, 0, noon+second/5); got != 3 {
-			t.Errorf("%s: a refund of 3 kept units gives %d", tier.Algorithm, got)
+			t.Errorf("%s: a refund of 3 units that were spent from the lease gives %d back, want 3", tier.Algorithm,
+				got)
 		}
 		k.correct(noon+second/5, -lease.Units, lease.At)
 		k.wantRemaining(noon+second/5, k.l.Tiers[0].Capacity())
@@ -156,10 +164,11 @@ func TestKeptUnitsAreGivenBackWhereTheyWere(t *testing.T) {
 // Guarantees that the zero Leftover has no units, and can be used.
 func TestZeroLease(t *testing.T) {
 	var l limit.Leftover
-	l.Rebind(&newLessee(t, window).l.Tiers[0])
+	l.Rebind(&newLeaseHolder(t, window).l.Tiers[0])
 	l.Keep(0, noon)
 	if l.Known() || l.InStore() != 0 || l.Units != 0 || l.Other() {
-		t.Errorf("the zero lease: open %t, %d left, %+v", l.Known(), l.InStore(), l)
+		t.Errorf("the zero Leftover: Known %t, %d left in the store, %+v; want no units, and not Known", l.Known(),
+			l.InStore(), l)
 	}
 }
 
@@ -170,15 +179,14 @@ func TestPeekCreditsWhatIsInHand(t *testing.T) {
 		allowed    bool
 		left       int64
 	}{{5, 0, false, 0}, {5, 4, false, 4}, {5, 5, true, 5}, {5, 9, true, 9}, {101, 100, false, 100}} {
-		k := newLessee(t, window)
+		k := newLeaseHolder(t, window)
 		k.spend(noon, 100)
 		d := k.decide(noon, tt.cost, false)
 		d.Revise().Credit(0, tt.hand)
 		d.Revise().Settle()
 		if d.Allowed != tt.allowed || d.Results[0].Remaining() != tt.left || (tt.cost > 100) != d.Never {
-			t.Errorf("a cost of %d with %d in hand: allowed %t, never %t, %d remain; want %t and %d", tt.cost, tt.hand,
-				d.Allowed, d.Never,
-				d.Results[0].Remaining(), tt.allowed, tt.left)
+			t.Errorf("a cost of %d, and %d leased units held: allowed %t, never %t, %d remain; want allowed %t, %d "+
+				"remain", tt.cost, tt.hand, d.Allowed, d.Never, d.Results[0].Remaining(), tt.allowed, tt.left)
 		}
 	}
 }
@@ -188,7 +196,7 @@ func TestPeekCreditsWhatIsInHand(t *testing.T) {
 func TestLeaseEndIsTheGrants(t *testing.T) {
 	for _, tier := range []limit.Tier{window, sliding, daily, logged, buckets, bucket} {
 		for _, owner := range []string{"acme", "zeta", ""} {
-			k := newLessee(t, tier)
+			k := newLeaseHolder(t, tier)
 			k.l = mustNew(t, limit.Limit{ID: "l", AlignOwner: true, Tiers: []limit.Tier{tier}})
 			k.owner.Name = owner
 			for now := noon; now < noon+30*second; now += 777_777 {
@@ -208,9 +216,8 @@ func TestLeaseEndIsTheGrants(t *testing.T) {
 						want = now // the request has no Life
 					}
 					if g.Until != want {
-						t.Fatalf("%s of %q at %d, ramp %t: the grant ends at %d, the holder expects %d",
-							tier.Algorithm, owner, now, ramp, g.Until,
-							want)
+						t.Fatalf("%s, owner %q, at %d, ramp %t: the granted lease ends at %d, the holder computed "+
+							"%d; want the same", tier.Algorithm, owner, now, ramp, g.Until, want)
 					}
 				}
 			}
@@ -218,15 +225,15 @@ func TestLeaseEndIsTheGrants(t *testing.T) {
 	}
 }
 
-// Guarantees that the held units of a bucket are those that were leased in the slot, and the needs that were charged
-// with them, until the slot ends or they are given back.
+// Guarantees which units of a bucket count as held: those that were leased in the present slot and the needs that were
+// charged with them, until the slot ends or they are given back.
 func TestHeldOfABucket(t *testing.T) {
-	k := newLessee(t, bucket)
+	k := newLeaseHolder(t, bucket)
 	start, end := slotOf(k)
 	held := func(now, want int64, a ...limit.LeaseRequest) {
 		t.Helper()
 		if got := k.decide(now, 1, true, a...).Leased(0); got != want {
-			t.Errorf("%d are held at %d, want %d", got, now, want)
+			t.Errorf("%d units are held at %d, want %d", got, now, want)
 		}
 	}
 	held(start, 0)
@@ -236,9 +243,9 @@ func TestHeldOfABucket(t *testing.T) {
 	held(start+2, 4)
 	held(end, 0)
 	if got := k.l.Tiers[0].Leasing().Longest; got != end-start {
-		t.Errorf("a lease lasts at most %d µs, want %d", got, end-start)
+		t.Errorf("the longest lease is %d µs, want %d", got, end-start)
 	}
-	if d := newLessee(t, window).decide(noon, 1, true); d.Leased(0) != 0 {
-		t.Errorf("%d are held of a window", d.Leased(0))
+	if d := newLeaseHolder(t, window).decide(noon, 1, true); d.Leased(0) != 0 {
+		t.Errorf("Leased = %d for a fixed window, want 0: only buckets hold units", d.Leased(0))
 	}
 }

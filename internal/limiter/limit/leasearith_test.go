@@ -7,12 +7,15 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/sluicelimits/sluice/internal/testkit/soak"
 )
 
 // TestLeasesAtTheBounds guarantees that a store that counts in double-precision numbers can keep every state. It asks
 // for leases of the largest limits that New accepts, with the largest numbers that Check accepts. For a bucket it also
 // computes the level with big numbers.
 func TestLeasesAtTheBounds(t *testing.T) {
+	soak.SkipUnderRace(t)
 	r := rand.New(rand.NewPCG(7, 7))
 	leased, ramped := map[Algorithm]int64{}, 0
 	for range 20_000 {
@@ -60,15 +63,15 @@ func TestLeasesAtTheBounds(t *testing.T) {
 				}
 			}
 			before := *s.Clone()
-			d := ask(t, tier, &s, now, cost, a)
+			d := decideOnState(t, tier, &s, now, cost, a)
 			g := d.Lease(0)
 			leased[tier.Algorithm] += g.Units
 			if tier.Algorithm == TokenBucket && d.Allowed && a.Correction == 0 {
 				if want := levelAfter(tier, &before, now,
 					a.Need+g.Units); before.TokenBucket().Rate == tier.Threshold &&
 					want.Cmp(big.NewInt(s.TokenBucket().Level)) != 0 {
-					t.Fatalf("%+v: %+v and a lease of %d (need %d) at %d leave a level of %d, want %s", in, before,
-						g.Units, a.Need, now, s.TokenBucket().Level, want)
+					t.Fatalf("tier %+v, state %+v: a lease of %d units (need %d) at %d leaves a level of %d, want %s",
+						in, before, g.Units, a.Need, now, s.TokenBucket().Level, want)
 				}
 				if g.Upfront < g.Units {
 					ramped++
@@ -77,16 +80,18 @@ func TestLeasesAtTheBounds(t *testing.T) {
 			for _, v := range []int64{s.a, s.b, s.c, d.Results[0].seen.amount, d.Results[0].seen.c, tier.FreshAt(&s)} {
 				// FreshAt returns math.MinInt64 for a state that was never used
 				if v != math.MinInt64 && (v < -2*maxExact || v > 2*maxExact) {
-					t.Fatalf("%+v: %d is beyond 2^53 in %+v, after %+v at %d and %+v", in, v, s, a, now, before)
+					t.Fatalf("tier %+v: the number %d is beyond 2^53 in the state %+v, after the lease request %+v "+
+						"at %d, from the state %+v", in, v, s, a, now, before)
 				}
 			}
 			held := s.TokenBucket().Leased
 			if tier.Algorithm == TokenBucket && (held.Units < 0 || held.Units > 2*MaxUnits ||
 				held.Until > now+maxSlot || g.Units > tier.capacity) {
-				t.Fatalf("%+v: %+v at %d, %d leased", in, held, now, g.Units)
+				t.Fatalf("tier %+v, state %+v at %d: a lease of %d units is held for too long, or is larger than "+
+					"the capacity", in, held, now, g.Units)
 			}
 			if !slices.IsSortedFunc(s.entries(), func(x, y Entry) int { return int(min(max(x.At-y.At, -1), 1)) }) {
-				t.Fatalf("%+v: entries are out of order: %+v", in, s.entries())
+				t.Fatalf("tier %+v: entries are not in ascending order of time: %+v", in, s.entries())
 			}
 		}
 	}
@@ -96,7 +101,7 @@ func TestLeasesAtTheBounds(t *testing.T) {
 		}
 	}
 	if ramped < 300 {
-		t.Errorf("only %d ramps", ramped)
+		t.Errorf("only %d ramps were leased, want 300 or more: the test shows little", ramped)
 	}
 }
 
@@ -129,6 +134,7 @@ func levelAfter(t *Tier, s *State, now, units int64) *big.Int {
 
 // Guarantees that a minute of leases, with the smallest and the largest slots, never holds more than the burst.
 func TestHeldNeverPassesTheBurst(t *testing.T) {
+	soak.SkipUnderRace(t)
 	r := rand.New(rand.NewPCG(8, 8))
 	for range 3000 {
 		l, err := New(Limit{ID: "l", MaxCost: 1,
@@ -143,11 +149,13 @@ func TestHeldNeverPassesTheBurst(t *testing.T) {
 		for range 40 {
 			b := tier.Params(Owner{})
 			now += r.Int64N(b.SlotLength)
-			ask(t, tier, &s, now, 1, LeaseRequest{Need: r.Int64N(2), Ample: MaxUnits, Share: r.Int64N(ShareOne + 1),
-				Ramp: r.IntN(2) == 0})
+			decideOnState(t, tier, &s, now, 1, LeaseRequest{Need: r.Int64N(2), Ample: MaxUnits,
+				Share: r.Int64N(ShareOne + 1),
+				Ramp:  r.IntN(2) == 0})
 			held, level := s.TokenBucket().Leased.Units, s.TokenBucket().Level
 			if held > tier.capacity || level+held*b.Den > b.Full || level < -b.Full {
-				t.Fatalf("burst %d: %d held beside a level of %d/%d", tier.Burst, held, level, b.Den)
+				t.Fatalf("burst %d: %d units are held at a level of %d/%d units; want at most the burst in all, and "+
+					"a level of at least -burst", tier.Burst, held, level, b.Den)
 			}
 		}
 	}

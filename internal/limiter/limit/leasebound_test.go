@@ -13,52 +13,53 @@ import (
 	"github.com/sluicelimits/sluice/internal/testkit/soak"
 )
 
-// The tests of this file check by scripts that leases stay within the bound. Holders with every habit lease from one
-// counter: they keep units, spend them at the first or the last permitted moment, give units back, die, report units
-// that were admitted without the store, and refund. Plain requests come in between. The checkers only know when units
-// were spent, which of them were refunded when, and the formula of the algorithm (design §5). Units that were leased
-// and never spent need not fit.
+// The tests of this file run random scripts, and check that leases stay within the bound of the algorithm. Several
+// holders lease from one counter. They keep units, spend them at the first or at the last permitted time, give units
+// back, stop for good, report units that were admitted without the store, and refund. Requests without leases come in
+// between. The checkers know only when units were spent, which of them were refunded when, and the formula of the
+// algorithm (design §5). Units that were leased and never spent do not count.
 
-// dice make the choices of a script: at random, or by the bytes of a fuzz test.
+// dice makes the choices of a script, at random or from the bytes of a fuzz test.
 type dice interface {
 	IntN(n int) int // returns 0..n-1; n is above 0
 }
 
 // spent is a number of units that were spent at one time.
 type spent struct {
-	at, seq int64
-	units   int64
-	owed    bool // admitted without the store, which heard of it at the time told
-	told    int64
-	back    int64 // this many of the units were refunded,
-	backSeq int64 // by the event with this number;
-	parts   int64 // units refunded to a bucket, in 1/period units
+	at, seq    int64
+	units      int64
+	owed       bool  // admitted without the store
+	reportedAt int64 // when the store was charged for them, if owed
+	back       int64 // this many of the units were refunded,
+	backSeq    int64 // by the event with this number;
+	parts      int64 // units refunded to a bucket, in 1/period units
 }
 
-// lot holds the units that one holder has from one grant, and the line along which it may spend them.
-type lot struct {
+// heldLease holds the units of one grant. Its holder may spend Upfront of them at once, and the others one by one along
+// a line of time that ends at Until.
+type heldLease struct {
 	limit.Lease
-	from    int64
-	used    int64
-	lease   limit.Leftover
-	manners manners
-	slope   int64 // of the ramp as it was granted: units beyond Upfront, for a faulty holder that keeps it
+	from  int64
+	used  int64
+	lease limit.Leftover
+	habit habit
+	slope int64 // of the ramp as it was granted: units beyond Upfront, for a faulty holder that keeps it
 }
 
-// manners say when a holder spends its units.
-type manners int
+// habit says when a holder spends its units.
+type habit int
 
 const (
-	eager      manners = iota // each unit as soon as it may
-	lastMoment                // all units at the last moment
-	hoards                    // nothing until a moment at which all holders spend
-	random
-	dies // nothing at all
-	howMany
+	spendsAtOnce   habit = iota // each unit as soon as it may
+	spendsLast                  // all units at the last moment
+	spendsTogether              // nothing until a moment at which all holders spend
+	spendsRandomly
+	neverSpends // nothing at all
+	numHabits
 )
 
 // due returns when the holder may spend its k-th unit, counted from 1.
-func (h *lot) due(k int64) int64 {
+func (h *heldLease) due(k int64) int64 {
 	if k <= h.Upfront {
 		return h.from
 	}
@@ -67,7 +68,7 @@ func (h *lot) due(k int64) int64 {
 }
 
 // free returns how many units the holder may have spent by now.
-func (h *lot) free(now int64) int64 {
+func (h *heldLease) free(now int64) int64 {
 	if now >= h.Until {
 		return h.Units
 	}
@@ -92,7 +93,7 @@ type leaseWorld struct {
 	// Levels below zero that were cut to a smaller burst when the rate changed during a ramp.
 	cutLevels []spent
 
-	lots     []*lot
+	leases   []*heldLease
 	spends   []*spent
 	receipts []receipt
 	wrong    []string // errors that a checker of one step has found
@@ -133,13 +134,13 @@ func (w *leaseWorld) log(format string, args ...any) {
 	}
 }
 
-// below returns 0..n-1 for any n above 0.
-func (w *leaseWorld) below(n int64) int64 { return int64(w.IntN(int(min(n, 1<<30)))) }
+// randomBelow returns 0..n-1 for any n above 0.
+func (w *leaseWorld) randomBelow(n int64) int64 { return int64(w.IntN(int(min(n, 1<<30)))) }
 
 // run runs a script and returns the errors.
 func (w *leaseWorld) run(steps int) []string {
 	for range steps {
-		w.pass()
+		w.passTime()
 		switch p := w.IntN(20); {
 		case p < 13:
 			w.ask()
@@ -154,29 +155,29 @@ func (w *leaseWorld) run(steps int) []string {
 		}
 	}
 	last := w.now
-	for _, h := range w.lots {
+	for _, h := range w.leases {
 		last = max(last, w.lastOf(h))
 	}
 	w.advance(last)
 	return append(w.wrong, w.overBound()...)
 }
 
-// pass lets time pass, often to a time at which something changes.
-func (w *leaseWorld) pass() {
+// passTime lets time pass, often to a time at which something changes.
+func (w *leaseWorld) passTime() {
 	next := w.now
 	switch p := w.IntN(10); {
 	case p < 2:
 	case w.busy && p < 9:
-		next += w.below(w.period()/40 + 1)
+		next += w.randomBelow(w.period()/40 + 1)
 	case p < 5:
-		next += w.below(w.period()/20 + 1)
+		next += w.randomBelow(w.period()/20 + 1)
 	case p < 7:
-		next += w.below(w.period() + 1)
+		next += w.randomBelow(w.period() + 1)
 	case p < 8:
-		next += w.below(3*w.period() + 1)
+		next += w.randomBelow(3*w.period() + 1)
 	default:
-		if n := len(w.lots); n > 0 {
-			next = max(next, w.lots[n-1-w.IntN(min(n, 4))].Until+int64(w.IntN(3))-1)
+		if n := len(w.leases); n > 0 {
+			next = max(next, w.leases[n-1-w.IntN(min(n, 4))].Until+int64(w.IntN(3))-1)
 		} else {
 			next += w.period() - w.now%w.period() + int64(w.IntN(3)) - 1
 		}
@@ -186,18 +187,18 @@ func (w *leaseWorld) pass() {
 
 // advance lets the holders spend until the time to.
 func (w *leaseWorld) advance(to int64) {
-	rush := int64(0)
+	sharedTime := int64(0)
 	if to > w.now && w.IntN(6) == 0 {
-		rush = w.now + 1 + w.below(to-w.now)
+		sharedTime = w.now + 1 + w.randomBelow(to-w.now)
 	}
-	open := w.lots[:0]
-	for _, h := range w.lots {
+	open := w.leases[:0]
+	for _, h := range w.leases {
 		last := w.lastOf(h)
 		if w.IntN(12) == 0 {
-			h.manners = w.randomManners()
+			h.habit = w.randomHabit()
 		}
-		switch by := min(to, last); h.manners {
-		case eager:
+		switch by := min(to, last); h.habit {
+		case spendsAtOnce:
 			for h.used < h.Units && h.due(h.used+1) <= by {
 				at := max(h.due(h.used+1), w.now)
 				if at > by {
@@ -205,34 +206,34 @@ func (w *leaseWorld) advance(to int64) {
 				}
 				w.spendLease(h, at, min(h.free(at), h.Units)-h.used)
 			}
-		case lastMoment:
+		case spendsLast:
 			if to >= last && last >= w.now {
 				w.spendLease(h, last, h.free(last)-h.used)
 			}
-		case hoards:
-			if rush != 0 && rush <= last {
-				w.spendLease(h, rush, h.free(rush)-h.used)
+		case spendsTogether:
+			if sharedTime != 0 && sharedTime <= last {
+				w.spendLease(h, sharedTime, h.free(sharedTime)-h.used)
 			}
-		case random:
+		case spendsRandomly:
 			if by >= w.now {
-				at := w.now + w.below(by-w.now+1)
+				at := w.now + w.randomBelow(by-w.now+1)
 				if n := h.free(at) - h.used; n > 0 {
-					w.spendLease(h, at, 1+w.below(n))
+					w.spendLease(h, at, 1+w.randomBelow(n))
 				}
 			}
-		case dies, howMany:
+		case neverSpends, numHabits:
 		}
 		if h.used < h.Units || to < last {
 			open = append(open, h)
 		}
 	}
 	w.now = to
-	// Lots that ended long ago are dropped. For a while their holders still try to give back.
-	w.lots = slices.DeleteFunc(open, func(h *lot) bool { return to > h.Until+2*w.period() })
+	// Leases that ended long ago are dropped. For a while their holders still try to give units back.
+	w.leases = slices.DeleteFunc(open, func(h *heldLease) bool { return to > h.Until+2*w.period() })
 }
 
 // lastOf returns the last time at which the holder may spend. A window that ends then is a different one.
-func (w *leaseWorld) lastOf(h *lot) int64 {
+func (w *leaseWorld) lastOf(h *heldLease) int64 {
 	switch w.tier().Algorithm {
 	case limit.FixedWindow, limit.Quota:
 		return h.Until - 1
@@ -251,8 +252,8 @@ func (w *leaseWorld) spend(at, units int64) *spent {
 	return s
 }
 
-// spendLease spends units of a lot, through the Leftover that the holder keeps.
-func (w *leaseWorld) spendLease(h *lot, at, units int64) {
+// spendLease spends units of a lease, through the Leftover that the holder keeps.
+func (w *leaseWorld) spendLease(h *heldLease, at, units int64) {
 	if units <= 0 {
 		return
 	}
@@ -278,9 +279,9 @@ func (w *leaseWorld) spendLease(h *lot, at, units int64) {
 // ask makes a request: a plain one, or one that leases.
 func (w *leaseWorld) ask() {
 	t := w.tier()
-	cost := 1 + w.below(t.Capacity())
+	cost := 1 + w.randomBelow(t.Capacity())
 	if w.IntN(3) > 0 {
-		cost = 1 + w.below(min(t.Capacity(), 3))
+		cost = 1 + w.randomBelow(min(t.Capacity(), 3))
 	}
 	req := &limit.Request{Owner: w.owner, Charges: []limit.Charge{{Limit: w.l, Cost: cost}}}
 	if w.IntN(4) == 0 {
@@ -319,7 +320,7 @@ func (w *leaseWorld) ask() {
 		w.giveBack(back, -a.Correction)
 	}
 	if owed != nil {
-		owed.told = w.now
+		owed.reportedAt = w.now
 		w.seq++
 		owed.seq = w.seq
 		w.spends = append(w.spends, owed)
@@ -339,13 +340,13 @@ func (w *leaseWorld) ask() {
 		if lease.At != g.At {
 			w.wrong = append(w.wrong, fmt.Sprintf("the lease is at %d, the grant at %d", lease.At, g.At))
 		}
-		w.lots = append(w.lots, &lot{Lease: g, from: w.now, lease: lease, slope: g.Units - g.Upfront,
-			manners: w.randomManners()})
+		w.leases = append(w.leases, &heldLease{Lease: g, from: w.now, lease: lease, slope: g.Units - g.Upfront,
+			habit: w.randomHabit()})
 	}
 }
 
-// noteCutLevel records a bucket that was further below zero than its new burst allows. What its leases may still spend
-// then exceeds the bound by what was cut off.
+// noteCutLevel records by how much the level of a bucket was raised, because it was further below zero than the new
+// burst allows. The units that its leases may still spend then exceed the bound by that much.
 func (w *leaseWorld) noteCutLevel(before limit.State) {
 	t, was := w.tier(), before.TokenBucket()
 	if t.Algorithm != limit.TokenBucket || was.Rate == w.state.TokenBucket().Rate || was.Level >= 0 {
@@ -363,10 +364,11 @@ func (w *leaseWorld) noteCutLevel(before limit.State) {
 	}
 }
 
-// giveBack takes units off a lot. Units that have not become free go first. The others become free evenly until the
-// ramp ends, as all of them did: from now on, or as if it had been so from the beginning. A holder that kept the slope
-// would have spent its units before the end, ahead of the line whose rest others may have been granted meanwhile.
-func (w *leaseWorld) giveBack(h *lot, units int64) {
+// giveBack gives units of a lease back. Units that have not become free yet are given back first. The remaining units
+// become free evenly until the end of the ramp: from now on, or as if the ramp had had only these units from the
+// beginning. If the holder kept the slope, it would spend its units too early: others may have been granted the units
+// that become free after that.
+func (w *leaseWorld) giveBack(h *heldLease, units int64) {
 	free := h.free(w.now)
 	h.Units -= units
 	h.lease.Units -= units
@@ -388,8 +390,8 @@ func (w *leaseWorld) giveBack(h *lot, units int64) {
 	}
 }
 
-// look peeks at the counter at a time, as if nobody charged it until then.
-func (w *leaseWorld) look(req *limit.Request, at int64) *limit.Decision {
+// peekAt peeks at the counter at a given time, as if nobody charged it until then.
+func (w *leaseWorld) peekAt(req *limit.Request, at int64) *limit.Decision {
 	d := new(limit.Decision)
 	e := d.BeginChecked(req, at)
 	e.Evaluate(0, &w.state, false)
@@ -399,10 +401,11 @@ func (w *leaseWorld) look(req *limit.Request, at int64) *limit.Decision {
 
 // checkRetry checks a denial: the cost must fit at the time that it named, and not before.
 func (w *leaseWorld) checkRetry(req *limit.Request, retryAt int64) {
-	if retryAt <= w.now || !w.look(req, retryAt).Allowed || w.look(req, retryAt-1).Allowed {
-		w.wrong = append(w.wrong, fmt.Sprintf("denied at %d until %d: allowed then %t, one µs before %t", w.now,
+	if retryAt <= w.now || !w.peekAt(req, retryAt).Allowed || w.peekAt(req, retryAt-1).Allowed {
+		w.wrong = append(w.wrong, fmt.Sprintf("denied at %d with RetryAt %d: allowed then: %t, a µs before: %t; "+
+			"want true and false", w.now,
 			retryAt,
-			w.look(req, retryAt).Allowed, w.look(req, retryAt-1).Allowed))
+			w.peekAt(req, retryAt).Allowed, w.peekAt(req, retryAt-1).Allowed))
 	}
 }
 
@@ -410,16 +413,17 @@ func (w *leaseWorld) checkRetry(req *limit.Request, retryAt int64) {
 func (w *leaseWorld) checkFresh() {
 	req := &limit.Request{Owner: w.owner, Charges: []limit.Charge{{Limit: w.l, Cost: 1}}}
 	at := max(w.tier().FreshAt(&w.state)-limit.MaxSkew.Microseconds(), w.now)
-	if used := w.look(req, at).Results[0].Used(); used != 0 {
-		w.wrong = append(w.wrong, fmt.Sprintf("fresh at %d, yet %d units are used: %+v", at, used, w.state))
+	if used := w.peekAt(req, at).Results[0].Used(); used != 0 {
+		w.wrong = append(w.wrong, fmt.Sprintf("FreshAt says %d, but %d units are used then, want none: %+v", at, used,
+			w.state))
 	}
 }
 
-func (w *leaseWorld) randomManners() manners {
+func (w *leaseWorld) randomHabit() habit {
 	if w.greedy && w.IntN(4) > 0 {
-		return eager
+		return spendsAtOnce
 	}
-	return manners(w.IntN(int(howMany)))
+	return habit(w.IntN(int(numHabits)))
 }
 
 func (w *leaseWorld) randomAhead(cost int64) limit.LeaseRequest {
@@ -429,11 +433,11 @@ func (w *leaseWorld) randomAhead(cost int64) limit.LeaseRequest {
 		case 0:
 			return 0
 		case 1:
-			return 1 + w.below(3)
+			return 1 + w.randomBelow(3)
 		case 2:
-			return t.Capacity() + w.below(10)
+			return t.Capacity() + w.randomBelow(10)
 		}
-		return 1 + w.below(t.Capacity())
+		return 1 + w.randomBelow(t.Capacity())
 	}
 	a := limit.LeaseRequest{Need: cost, Least: some(), Most: some(), Ample: some(), Plenty: some(),
 		Share: limit.ShareOne}
@@ -441,11 +445,11 @@ func (w *leaseWorld) randomAhead(cost int64) limit.LeaseRequest {
 		a.Need = int64(w.IntN(int(min(cost, 1<<20)) + 1))
 	}
 	if w.IntN(2) == 0 {
-		a.Share = w.below(limit.ShareOne + 1)
+		a.Share = w.randomBelow(limit.ShareOne + 1)
 	}
 	switch t.Algorithm {
 	case limit.SlidingLog, limit.SlidingBuckets:
-		if a.Life = w.below(w.period() + 1); w.IntN(4) == 0 {
+		if a.Life = w.randomBelow(w.period() + 1); w.IntN(4) == 0 {
 			a.Life = w.period()
 		}
 	case limit.TokenBucket, limit.SlidingWindow:
@@ -457,17 +461,18 @@ func (w *leaseWorld) randomAhead(cost int64) limit.LeaseRequest {
 	return a
 }
 
-// randomCorrection gives back some units of a lot, or reports units that were admitted without the store.
-func (w *leaseWorld) randomCorrection(a *limit.LeaseRequest) (back *lot, owed *spent) {
+// randomCorrection gives back some units of a lease, or reports units that were admitted without the store.
+func (w *leaseWorld) randomCorrection(a *limit.LeaseRequest) (back *heldLease, owed *spent) {
 	switch p := w.IntN(8); {
-	case p < 2 && len(w.lots) > 0:
-		h := w.lots[w.IntN(len(w.lots))]
+	case p < 2 && len(w.leases) > 0:
+		h := w.leases[w.IntN(len(w.leases))]
 		if left := h.Units - h.used; left > 0 {
-			a.Correction, a.CorrectionAt = -(1 + w.below(left)), h.At
+			a.Correction, a.CorrectionAt = -(1 + w.randomBelow(left)), h.At
 			return h, nil
 		}
 	case p < 3:
-		owed = &spent{at: w.now - w.below(w.period()), units: 1 + w.below(min(w.tier().Capacity(), 4)), owed: true}
+		owed = &spent{at: w.now - w.randomBelow(w.period()), units: 1 + w.randomBelow(min(w.tier().Capacity(), 4)),
+			owed: true}
 		a.Correction, a.CorrectionAt = owed.units, owed.at
 		return nil, owed
 	}
@@ -485,7 +490,7 @@ func (w *leaseWorld) refund() {
 	if len(w.limits) > 1 && !r.leased {
 		return // a refund of parts of a unit, after which the parts cannot be told apart
 	}
-	units := w.below(r.of.units + 1)
+	units := w.randomBelow(r.of.units + 1)
 	e := &r.Entries()[0]
 	before := int64(0)
 	if e.Tier.Algorithm == limit.TokenBucket {
@@ -584,8 +589,9 @@ func overLog(all []*spent, threshold, period int64) []string {
 	return nil
 }
 
-// overBucket checks that in each interval [a, b] at most burst + rate·(b−a) units were spent, and those that were cut
-// off in it. It counts exactly, in parts of a period.
+// overBucket checks that in each interval [a, b] at most burst + rate·(b−a) units were spent. Units by which a level
+// below zero was raised in the interval (see noteCutLevel) are added to the bound. It counts exactly, in parts of a
+// period.
 func overBucket(all []*spent, cutLevels []spent, burst, threshold, period int64) []string {
 	for i := range all {
 		sum := int64(0)
@@ -607,8 +613,9 @@ func overBucket(all []*spent, cutLevels []spent, burst, threshold, period int64)
 	return nil
 }
 
-// admits reports whether the formula admits need now, by what was spent until now. Units that were admitted without the
-// store are included, because a store that knows of them must not charge beyond the limit.
+// admits reports whether the formula of the algorithm admits need units now, beside the units that were spent until
+// now. Units that were admitted without the store are included: a store that knows of them must not admit more than the
+// limit.
 func (w *leaseWorld) admits(need int64) bool {
 	t := w.tier()
 	all := slices.Clone(w.spends)
@@ -644,11 +651,11 @@ func (w *leaseWorld) admits(need int64) bool {
 func (w *leaseWorld) bucketAdmits(all []*spent, need int64) bool {
 	t, period := w.tier(), w.period()
 	if len(w.limits) > 1 || w.debtDropped {
-		return true // the script does not keep which rate was in force when
+		return true // the script does not record which rate was in force at which time
 	}
 	when := func(s *spent) int64 {
 		if s.owed {
-			return s.told
+			return s.reportedAt
 		}
 		return s.at
 	}
@@ -656,7 +663,7 @@ func (w *leaseWorld) bucketAdmits(all []*spent, need int64) bool {
 	full := t.Burst * period
 	level, at := full, int64(0)
 	for _, s := range all {
-		if s.owed && (s.told-s.at)*t.Threshold >= full {
+		if s.owed && (s.reportedAt-s.at)*t.Threshold >= full {
 			continue // refilled by then
 		}
 		if at == 0 {
@@ -699,9 +706,10 @@ func randomLeaseWorld(tb testing.TB, d dice, f leaseFault, a limit.Algorithm, ch
 var leasable = []limit.Algorithm{limit.FixedWindow, limit.SlidingWindow, limit.SlidingBuckets, limit.SlidingLog,
 	limit.TokenBucket, limit.Quota}
 
-// Guarantees that the spent units stay within the bound of the algorithm, whoever spends leased units, and however
-// late.
+// Guarantees that the units that are spent stay within the bound of the algorithm, whichever holder spends its leased
+// units, and however late.
 func TestLeasesKeepTheBound(t *testing.T) {
+	soak.SkipUnderRace(t)
 	scripts := soak.Times(uint64(3000))
 	for _, a := range leasable {
 		for _, changed := range []bool{false, true} {

@@ -9,7 +9,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
-// leaseFault is a way in which a store, or a holder, breaks the bound by leases.
+// leaseFault is a mistake of a store, or of a holder of leases, by which leases exceed the bound of the algorithm.
 type leaseFault string
 
 const (
@@ -17,20 +17,20 @@ const (
 	uncharged      leaseFault = "a lease is not charged"
 	oneMore        leaseFault = "a lease is one unit more than was charged"
 	outlivesWindow leaseFault = "a lease outlives its window"
-	stampedNow     leaseFault = "leased units are stamped when they are granted"
-	heldIgnored    leaseFault = "what is held makes room for refill"
+	stampedNow     leaseFault = "leased units are stamped with the time of the grant"
+	heldIgnored    leaseFault = "a bucket with held units refills up to its whole burst"
 	outlivesSlot   leaseFault = "a lease outlives its slot"
-	needNotHeld    leaseFault = "the need is not held with its lease"
-	debtForgiven   leaseFault = "a level below zero is none"
-	rampAtOnce     leaseFault = "all of a ramp may be spent at once"
-	rampSteep      leaseFault = "a ramp ends at half of its time"
-	rampTooFar     leaseFault = "a ramp leases twice what comes free"
-	keepsSlope     leaseFault = "who gives back keeps the slope of the ramp"
-	backTwice      leaseFault = "what comes back comes back twice"
-	backAnywhere   leaseFault = "what comes back is taken off the present window"
-	backLate       leaseFault = "what was held comes back after its slot, full as the bucket has been"
-	refundLate     leaseFault = "spent units of a lease come back after its slot"
-	owedDropped    leaseFault = "units that were admitted elsewhere are dropped"
+	needNotHeld    leaseFault = "the need is not held together with its lease"
+	debtForgiven   leaseFault = "a level below zero counts as zero"
+	rampAtOnce     leaseFault = "all units of a ramp may be spent at once"
+	rampSteep      leaseFault = "the units of a ramp become free in half of its time"
+	rampTooFar     leaseFault = "a ramp leases twice the units that become free"
+	keepsSlope     leaseFault = "the holder gives units of a ramp back and keeps its slope"
+	backTwice      leaseFault = "units that are given back are counted twice"
+	backAnywhere   leaseFault = "units that are given back reduce the present window"
+	backLate       leaseFault = "held units are given back after their slot, to a bucket that is full without them"
+	refundLate     leaseFault = "spent units of a lease are refunded after its slot"
+	owedDropped    leaseFault = "units that were admitted without the store are dropped"
 )
 
 // leaseFaults lists the faults, and the algorithms that can have them.
@@ -71,13 +71,13 @@ func TestBrokenLeases(t *testing.T) {
 						return
 					}
 				}
-				t.Errorf("%d scripts pass a store with this fault", scripts)
+				t.Errorf("no checker notices this fault in %d scripts, want at least one error", scripts)
 			})
 		}
 	}
 }
 
-// decide is a store of one counter: the core, with the fault of the script.
+// decide stands for a store of one counter: it decides as package limit does, with the fault of the script.
 func (w *leaseWorld) decide(req *limit.Request) *limit.Decision {
 	w.falsifyRequest(req)
 	d := new(limit.Decision)

@@ -7,6 +7,8 @@ import (
 	"math/rand/v2"
 	"testing"
 	"time"
+
+	"github.com/sluicelimits/sluice/internal/testkit/soak"
 )
 
 func tokenTier(tb testing.TB, rate, burst int64, period time.Duration) *Tier {
@@ -21,6 +23,7 @@ func tokenTier(tb testing.TB, rate, burst int64, period time.Duration) *Tier {
 
 // Guarantees that a change of the rate keeps a level below zero, rounded down to the new fraction of a unit.
 func TestLevelBelowZeroAtAnotherRate(t *testing.T) {
+	soak.SkipUnderRace(t)
 	r := rand.New(rand.NewPCG(1, 2))
 	below := 0
 	for range 60_000 {
@@ -45,7 +48,8 @@ func TestLevelBelowZeroAtAnotherRate(t *testing.T) {
 			want = least
 		}
 		if got := to.rescaled(level, from.rate); !want.IsInt64() || got != want.Int64() {
-			t.Fatalf("%d in 1/%d is %d in 1/%d, want %s", level, from.den, got, to.den, want)
+			t.Fatalf("a level of %d/%d units is %d/%d units at the new rate, want the numerator %s", level, from.den,
+				got, to.den, want)
 		}
 		if level < 0 {
 			below++
@@ -65,14 +69,14 @@ func TestRefillFromBelowZero(t *testing.T) {
 	} {
 		at, level := tier.refilled(tier.full, 0, -tt.owed*tier.den, tt.after)
 		if at != tt.after || level != tt.want*tier.den {
-			t.Errorf("%d units are owed: %d µs later the level of %d is %d/%d, want %d", tt.owed, tt.after, at, level,
-				tier.den, tt.want)
+			t.Errorf("at a level of -%d units: %d µs later, at %d, the level is %d/%d, want %d", tt.owed, tt.after, at,
+				level, tier.den, tt.want)
 		}
 	}
 }
 
-// ask decides on one state.
-func ask(tb testing.TB, t *Tier, s *State, now, cost int64, a LeaseRequest) *Decision {
+// decideOnState decides on one state.
+func decideOnState(tb testing.TB, t *Tier, s *State, now, cost int64, a LeaseRequest) *Decision {
 	tb.Helper()
 	req := &Request{Owner: Owner{Tenant, "acme"}, Charges: []Charge{{Limit: t.Limit(), Cost: cost}},
 		Leases: []LeaseRequest{a}}
@@ -96,18 +100,18 @@ func TestLevelStaysAboveMinusBurst(t *testing.T) {
 	tier := tokenTier(t, 50, 5, time.Millisecond) // full in 100 µs, with slots of 1 ms
 	p := tier.Params(Owner{})
 	s := State{}
-	ask(t, tier, &s, now, 1, LeaseRequest{Correction: MaxUnits, CorrectionAt: now})
+	decideOnState(t, tier, &s, now, 1, LeaseRequest{Correction: MaxUnits, CorrectionAt: now})
 	if s.b != -p.Full {
 		t.Fatalf("the level is %d, want %d", s.b, -p.Full)
 	}
-	d := ask(t, tier, &s, now, 1, LeaseRequest{Least: 5, Ramp: true})
+	d := decideOnState(t, tier, &s, now, 1, LeaseRequest{Least: 5, Ramp: true})
 	if g := d.Lease(0); !d.Allowed || g.Units != 0 || s.b != -p.Full {
-		t.Errorf("a ramp from -burst: allowed %t, %+v, level %d; want nothing", d.Allowed, g, s.b)
+		t.Errorf("a ramp at a level of -burst: allowed %t, lease %+v, level %d; want nothing leased", d.Allowed, g, s.b)
 	}
 	s = TokenBucketState{AsOf: now, Level: -100 * p.Den, Rate: tier.Threshold}.State() // the burst was larger before
-	ask(t, tier, &s, now, 1, LeaseRequest{Correction: 1, CorrectionAt: now})
+	decideOnState(t, tier, &s, now, 1, LeaseRequest{Correction: 1, CorrectionAt: now})
 	if s.b != -100*p.Den {
-		t.Errorf("a level of -100 units became %d/%d by a charge", s.b, p.Den)
+		t.Errorf("the level of -100 units is %d/%d units after a charge, want it unchanged", s.b, p.Den)
 	}
 }
 
@@ -118,8 +122,8 @@ func TestCorrectionAtAnotherRateEndsReceipts(t *testing.T) {
 	old, changed := tokenTier(t, 10, 10, time.Second), tokenTier(t, 20, 20, time.Second)
 	for _, elsewhere := range []bool{false, true} {
 		s := State{}
-		first := ask(t, old, &s, now, 2, LeaseRequest{Need: 2}).Receipt()
-		second := ask(t, old, &s, now, 2, LeaseRequest{Need: 2}).Receipt()
+		first := decideOnState(t, old, &s, now, 2, LeaseRequest{Need: 2}).Receipt()
+		second := decideOnState(t, old, &s, now, 2, LeaseRequest{Need: 2}).Receipt()
 		if back := first.Entries()[0].Apply(&s, 1, now); back != 1 {
 			t.Fatalf("%d units came back, want 1", back)
 		}
@@ -128,10 +132,11 @@ func TestCorrectionAtAnotherRateEndsReceipts(t *testing.T) {
 			if elsewhere {
 				a = LeaseRequest{Correction: 1, CorrectionAt: now}
 			}
-			ask(t, tier, &s, now, 1, a)
+			decideOnState(t, tier, &s, now, 1, a)
 		}
 		if back := second.Entries()[0].Apply(&s, 0, now); back != 0 {
-			t.Errorf("elsewhere %t: a receipt from before the rate changed, twice, gives back %d", elsewhere, back)
+			t.Errorf("admitted without the store %t: a receipt from before two changes of the rate gives back %d, "+
+				"want 0", elsewhere, back)
 		}
 	}
 }
@@ -174,12 +179,12 @@ func TestNextFreeTimeAtAnotherRate(t *testing.T) {
 		return &d.Results[0]
 	}
 	if !ask(tier(3), at).Admits {
-		t.Fatal("an unused bucket denies")
+		t.Fatal("an unused bucket denies a request, want it admitted")
 	}
 	if r := ask(tier(2), at+333_333); r.Admits || r.RetryAt != at+333_334 {
-		t.Errorf("admits %t, and retry at %d µs; want it denied until 333,334 µs", r.Admits, r.RetryAt-at)
+		t.Errorf("admitted %t, retry after %d µs; want a denial until 333,334 µs", r.Admits, r.RetryAt-at)
 	}
 	if r := ask(tier(2), at+333_334); !r.Admits {
-		t.Error("denied at 333,334 µs")
+		t.Error("denied after 333,334 µs, want it admitted")
 	}
 }

@@ -74,7 +74,8 @@ func TestNoPeriodIsComputedUnderALock(t *testing.T) {
 					}
 				case <-time.After(5 * time.Second):
 					if !t.Failed() {
-						t.Error("while a period is computed, no other request of the owner is decided")
+						t.Error("while a calendar period is computed, no other request of the owner is decided: a " +
+							"lock is held")
 					}
 				}
 			})

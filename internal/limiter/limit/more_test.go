@@ -4,12 +4,15 @@ import (
 	"math/rand/v2"
 	"testing"
 	"time"
+
+	"github.com/sluicelimits/sluice/internal/testkit/soak"
 )
 
 // TestMoreAt guarantees, for every algorithm, that more remains at MoreAt than after the decision, and not a
 // microsecond before: after charges and denials, after a change of the limit, and while others hold leases. If nothing
 // is used, the whole capacity is charged first.
 func TestMoreAt(t *testing.T) {
+	soak.SkipUnderRace(t)
 	r := rand.New(rand.NewPCG(5, 6))
 	looked, unused, denied, held := map[Algorithm]int{}, 0, 0, 0
 	for range 6000 {
@@ -47,11 +50,12 @@ func TestMoreAt(t *testing.T) {
 			if r.IntN(8) == 0 {
 				cost = tier.capacity + 1 // never admitted, so that nothing is used
 			} else if r.IntN(4) == 0 && tier.Algorithm != LeakyBucket {
-				ask(t, tier, &s, now, cost, LeaseRequest{Need: cost, Least: most / 4, Most: most / 4, Ample: most / 4,
+				decideOnState(t, tier, &s, now, cost, LeaseRequest{Need: cost, Least: most / 4, Most: most / 4,
+					Ample: most / 4,
 					Share: ShareOne})
 			}
 			before := s.Clone()
-			d := once(l, &s, now, cost)
+			d := decideOnce(l, &s, now, cost)
 			res := &d.Results[0]
 			left, at := res.Remaining(), res.MoreAt()
 			from := &s
@@ -61,8 +65,9 @@ func TestMoreAt(t *testing.T) {
 				}
 				unused++
 				from, left = s.Clone(), 0
-				if all := once(l, from, now, tier.capacity); !all.Allowed {
-					t.Fatalf("%+v: %+v has %d left and refuses that", in, s, tier.capacity)
+				if all := decideOnce(l, from, now, tier.capacity); !all.Allowed {
+					t.Fatalf("tier %+v: state %+v has %d units left, but a charge of these is denied", in, s,
+						tier.capacity)
 				}
 			}
 			if tier.Algorithm == TokenBucket && res.bucket().leased > 0 {
@@ -72,32 +77,36 @@ func TestMoreAt(t *testing.T) {
 				denied++
 			}
 			looked[tier.Algorithm]++
-			leftAt := func(at int64) int64 { return once(l, from.Clone(), at, tier.capacity+1).Results[0].Remaining() }
+			leftAt := func(at int64) int64 {
+				return decideOnce(l, from.Clone(), at,
+					tier.capacity+1).Results[0].Remaining()
+			}
 			if after := leftAt(at); at <= now || after <= left {
-				t.Fatalf("%+v: a cost of %d at %d on %+v leaves %d; at MoreAt, %d µs later, %d are left", in, cost,
-					now, before, left, at-now, after)
+				t.Fatalf("tier %+v: a cost of %d at %d, on state %+v, leaves %d units; at MoreAt, %d µs later, %d "+
+					"are left, want more", in, cost, now, before, left, at-now, after)
 			}
 			if early := leftAt(at - 1); early > left {
-				t.Fatalf("%+v: a cost of %d at %d on %+v leaves %d; %d µs later %d are left, and MoreAt is a µs "+
-					"after that", in, cost, now, before, left, at-1-now, early)
+				t.Fatalf("tier %+v: a cost of %d at %d, on state %+v, leaves %d units; %d µs later %d are left, but "+
+					"MoreAt is only a µs after that", in, cost, now, before, left, at-1-now, early)
 			}
 			if !d.Allowed && !d.Never && at > d.RetryAt {
-				t.Fatalf("%+v: MoreAt %d is after RetryAt %d", in, at, d.RetryAt)
+				t.Fatalf("tier %+v: MoreAt %d is after RetryAt %d, want at most that", in, at, d.RetryAt)
 			}
 		}
 	}
 	for _, a := range Algorithms() {
 		if looked[a] < 1000 {
-			t.Errorf("%s: only %d results were looked at", a, looked[a])
+			t.Errorf("%s: only %d results were checked, want 1000 or more: the test shows little", a, looked[a])
 		}
 	}
 	if unused < 20 || denied < 1000 || held < 500 {
-		t.Errorf("only %d unused, %d denied, %d held", unused, denied, held)
+		t.Errorf("results of unused counters: %d, denials: %d, of buckets with held units: %d; want at least 20, "+
+			"1000, 500", unused, denied, held)
 	}
 }
 
-// once decides one cost, and charges it if it is admitted.
-func once(l *Limit, s *State, now, cost int64) *Decision {
+// decideOnce decides one cost, and charges it if it is admitted.
+func decideOnce(l *Limit, s *State, now, cost int64) *Decision {
 	d := new(Decision)
 	e := d.BeginChecked(&Request{Owner: Owner{Kind: Tenant, Name: "acme"}, Charges: []Charge{{Limit: l, Cost: cost}}},
 		now)

@@ -93,8 +93,11 @@ func (c *Charge) invalid(i int) error {
 	}
 }
 
-// sameCounters reports whether two limits have a tier with the same counters.
+// sameCounters reports whether two limits have a tier with the same counters. Such limits have the same ID.
 func sameCounters(a, b *Limit) bool {
+	if a.idHash != b.idHash {
+		return false
+	}
 	for i := range a.Tiers {
 		for j := range b.Tiers {
 			if a.Tiers[i].identity == b.Tiers[j].identity {

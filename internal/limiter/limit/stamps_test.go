@@ -5,17 +5,20 @@ import (
 	"math/rand/v2"
 	"testing"
 	"time"
+
+	"github.com/sluicelimits/sluice/internal/testkit/soak"
 )
 
-const fitted = 20 // the threshold of the limits
+const threshold = 20 // of the limits, in units
 
 // Guarantees that a store can bound the stamps of a counter. The limit is then stricter than with all stamps, and never
 // looser, and its results and receipts stay right.
 func TestFitStamps(t *testing.T) {
+	soak.SkipUnderRace(t)
 	const period = 10 * time.Second
 	for _, tier := range []Tier{
-		{Algorithm: SlidingLog, Threshold: fitted, Period: period},
-		{Algorithm: SlidingBuckets, Threshold: fitted, Period: period, Buckets: 10},
+		{Algorithm: SlidingLog, Threshold: threshold, Period: period},
+		{Algorithm: SlidingBuckets, Threshold: threshold, Period: period, Buckets: 10},
 	} {
 		for _, most := range []int{1, 2, 5, 40} {
 			t.Run(fmt.Sprintf("%s, %d stamps", tier.Algorithm, most), func(t *testing.T) { fitStamps(t, tier, most) })
@@ -42,8 +45,9 @@ func fitStamps(t *testing.T, in Tier, most int) {
 		e.Evaluate(0, &s, true)
 		if !e.Settle() {
 			denied++
-			if at := d.RetryAt; at <= now || !once(l, s.Clone(), at, req.Charges[0].Cost).Allowed {
-				t.Fatalf("%+v at %d: denied until %d, which is wrong", s, now, at)
+			if at := d.RetryAt; at <= now || !decideOnce(l, s.Clone(), at, req.Charges[0].Cost).Allowed {
+				t.Fatalf("state %+v at %d: denied until %d, want a later time at which the cost is admitted", s, now,
+					at)
 			}
 			continue
 		}
@@ -52,7 +56,7 @@ func fitStamps(t *testing.T, in Tier, most int) {
 		}
 		e.Charge(0, &s)
 		if cap(s.entries()) > most {
-			t.Fatalf("%d entries, want %d at most", cap(s.entries()), most)
+			t.Fatalf("the counter has %d entries, want at most %d", cap(s.entries()), most)
 		}
 		allowed++
 		kept = append(kept, charge{now, req.Charges[0].Cost})
@@ -63,18 +67,21 @@ func fitStamps(t *testing.T, in Tier, most int) {
 		for i := range kept {
 			used += kept[i].units
 		}
-		if left := &d.Results[0]; used > fitted || left.Used() < used || s.b != left.Used() {
-			t.Fatalf("%d units in a period, and %d are counted: want at most %d, and none forgotten", used, s.b, fitted)
+		if left := &d.Results[0]; used > threshold || left.Used() < used || s.b != left.Used() {
+			t.Fatalf("%d units were charged in a period, and the counter has %d; want at most %d charged, and all "+
+				"of them counted", used, s.b, threshold)
 		}
-		more := once(l, s.Clone(), d.Results[0].MoreAt(), fitted+1).Results[0].Remaining()
+		more := decideOnce(l, s.Clone(), d.Results[0].MoreAt(), threshold+1).Results[0].Remaining()
 		if more <= d.Results[0].Remaining() {
-			t.Fatalf("%+v: at MoreAt %d units are left, and before %d", s, more, d.Results[0].Remaining())
+			t.Fatalf("state %+v: at MoreAt %d units are left, and now %d; want more at MoreAt", s, more,
+				d.Results[0].Remaining())
 		}
 		if r.IntN(4) == 0 {
 			entry := &d.Receipt().Entries()[0]
 			before := s.b
 			if back := entry.Apply(&s, 0, now); back != entry.Units || s.b != before-back {
-				t.Fatalf("%d of %d units came back, and %d are counted after %d", back, entry.Units, s.b, before)
+				t.Fatalf("a refund gave back %d of %d units, and the counter has %d units after it, %d before; want "+
+					"all given back and no longer counted", back, entry.Units, s.b, before)
 			}
 			kept = kept[:len(kept)-1]
 			refunded++
@@ -84,6 +91,6 @@ func fitStamps(t *testing.T, in Tier, most int) {
 		t.Errorf("%d allowed, %d denied, %d refunded: the script shows too little", allowed, denied, refunded)
 	}
 	if tier.FreshAt(&s) <= now {
-		t.Error("a counter in use can be forgotten")
+		t.Error("FreshAt of a counter in use is not after now: a store would forget it")
 	}
 }

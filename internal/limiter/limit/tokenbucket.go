@@ -404,6 +404,9 @@ func (b *tokenBucket) receipt(r *Result, e *ReceiptEntry) {
 // rate·t. Charges that came later would have made room for some of the loss; they are not known, so a busy bucket gives
 // back less than it might. If the rate was changed since the charge, nothing is given back. The number of units is
 // rounded down.
+//
+// A bucket that a store has lost and made anew knows the receipts of the lost one only by a total of refunds above its
+// own, or a time after its own. Otherwise it may give back units that were charged since.
 func (b *tokenBucket) refund(s *State, e *ReceiptEntry, units, now int64) int64 {
 	if e.slotEnd != 0 {
 		return b.release(s, units, e.slotEnd, now)

@@ -165,6 +165,7 @@ func firstDays(c *limit.Calendar, from, to int) (days []time.Time) {
 // 2110 and adds the last years, because from 2038 on every year of a zone follows one rule. A short run leaves out most
 // years, and of the others most days on which nothing happens.
 func TestCalendarInEveryZone(t *testing.T) {
+	soak.SkipUnderRace(t)
 	spans := [][2]int{{1970, 2110}, {2396, 2400}}
 	switch {
 	case soak.Times(1) > 1:

@@ -28,7 +28,7 @@ func TestWantsText(t *testing.T) {
 		"text/plain;q=0.4, application/json;q=0.5": false, ";;,,q=": false, "text/*;q=0.2, application/*": false,
 	} {
 		if got := metrics.WantsText(accept); got != want {
-			t.Errorf("%q: %v, want %v", accept, got, want)
+			t.Errorf("WantsText with Accept %q = %v, want %v", accept, got, want)
 		}
 	}
 }
@@ -67,7 +67,7 @@ func TestWriteText(t *testing.T) {
 func TestExporter(t *testing.T) {
 	for _, endpoint := range []string{"", "127.0.0.1:4318", "ftp://a", "http://", "http://a\x7f"} {
 		if _, err := metrics.NewExporter(metrics.ExporterConfig{Endpoint: endpoint}); err == nil {
-			t.Errorf("the endpoint %q is accepted", endpoint)
+			t.Errorf("the endpoint %q is accepted, want an error", endpoint)
 		}
 	}
 	status, bodies := http.StatusOK, []string{}
@@ -93,10 +93,11 @@ func TestExporter(t *testing.T) {
 	}
 	if len(bodies) != 4 || !strings.HasPrefix(bodies[0], "POST /otlp/v1/metrics application/json {") ||
 		!json.Valid([]byte(bodies[0][strings.Index(bodies[0], "{"):])) {
-		t.Errorf("sent %q", bodies)
+		t.Errorf("the exporter sent %q, want one request with valid JSON", bodies)
 	}
 	if n, again := strings.Count(log.String(), "cannot be sent"), strings.Count(log.String(), "sent again"); n != 1 ||
 		again != 1 {
-		t.Errorf("log:\n%s", log)
+		t.Errorf("the log has these lines, want one about the refusal, and one that the collector accepts again:\n%s",
+			log)
 	}
 }

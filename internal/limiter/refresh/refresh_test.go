@@ -30,16 +30,18 @@ var errDown = errors.New("the source is down")
 // reader is an answer of the source.
 type reader func(context.Context) (string, error)
 
-func says(value string) reader { return func(context.Context) (string, error) { return value, nil } }
+func returnValue(value string) reader {
+	return func(context.Context) (string, error) { return value, nil }
+}
 
-func down(context.Context) (string, error) { return "", errDown }
+func returnError(context.Context) (string, error) { return "", errDown }
 
-func hangs(ctx context.Context) (string, error) {
+func waitForEnd(ctx context.Context) (string, error) {
 	<-ctx.Done()
 	return "", ctx.Err()
 }
 
-func slowly(d time.Duration, then reader) reader {
+func delayed(d time.Duration, then reader) reader {
 	return func(ctx context.Context) (string, error) {
 		select {
 		case <-ctx.Done():
@@ -64,7 +66,7 @@ type world struct {
 
 func open(t *testing.T, next reader) *world {
 	w := &world{t: t, next: next}
-	w.Cache = refresh.New(refresh.Config[string]{Read: w.read, Ended: w.end, Wait: maxWait, Refresh: age,
+	w.Cache = refresh.New(refresh.Config[string]{Read: w.read, Ended: w.recordEnd, Wait: maxWait, Refresh: age,
 		Cooldown: cooldown})
 	t.Cleanup(w.Close)
 	return w
@@ -85,7 +87,7 @@ func (w *world) read(ctx context.Context, before *string) (*string, error) {
 	return &value, nil
 }
 
-func (w *world) end(e refresh.End[string]) {
+func (w *world) recordEnd(e refresh.End[string]) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.ended = append(w.ended, e)
@@ -103,7 +105,7 @@ func (w *world) reads() int {
 	return len(w.asked)
 }
 
-func (w *world) ends() []refresh.End[string] {
+func (w *world) recordedEnds() []refresh.End[string] {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return slices.Clone(w.ended)
@@ -125,8 +127,8 @@ func (w *world) want(value string, reads int) {
 	}
 }
 
-// first calls First, which must return a value.
-func (w *world) first() {
+// callFirst calls First, which must return a value.
+func (w *world) callFirst() {
 	w.t.Helper()
 	if _, err := w.First(w.t.Context(), time.Now()); err != nil {
 		w.t.Fatal(err)
@@ -138,8 +140,8 @@ func pass(d time.Duration) {
 	synctest.Wait()
 }
 
-// timed returns how long f takes.
-func timed(f func()) time.Duration {
+// durationOf returns how long f takes.
+func durationOf(f func()) time.Duration {
 	began := time.Now()
 	f()
 	return time.Since(began)
@@ -150,7 +152,7 @@ func timed(f func()) time.Duration {
 // meanwhile.
 func TestFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := open(t, slowly(3*time.Second, says("a")))
+		w := open(t, delayed(3*time.Second, returnValue("a")))
 		var all sync.WaitGroup
 		for i := range 20 {
 			all.Go(func() {
@@ -161,7 +163,7 @@ func TestFirst(t *testing.T) {
 					defer cancel()
 					ctx = timely
 				}
-				took := timed(func() {
+				took := durationOf(func() {
 					if v, err := w.First(ctx, time.Now()); v != nil || err == nil ||
 						!strings.Contains(err.Error(), cause) {
 						t.Errorf("First = %s, %v; want an error of %q", text(v), err, cause)
@@ -173,14 +175,14 @@ func TestFirst(t *testing.T) {
 			})
 		}
 		all.Wait()
-		if took := timed(w.first); took != time.Second {
-			t.Errorf("First took %v, want what is left of the read", took)
+		if took := durationOf(w.callFirst); took != time.Second {
+			t.Errorf("First took %v, want the time that was left of the read", took)
 		}
-		if took := timed(w.first); took != 0 {
-			t.Errorf("First took %v although there is a value", took)
+		if took := durationOf(w.callFirst); took != 0 {
+			t.Errorf("First took %v although there is a value, want no wait", took)
 		}
 		pass(24 * time.Hour)
-		w.first() // only Upkeep reads a newer value
+		w.callFirst() // only Upkeep reads a newer value
 		w.want("a", 1)
 	})
 }
@@ -189,24 +191,24 @@ func TestFirst(t *testing.T) {
 // whose time has ended is a failure.
 func TestFirstFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := open(t, down)
+		w := open(t, returnError)
 		for range 2 {
-			took := timed(func() {
+			took := durationOf(func() {
 				if v, err := w.First(t.Context(), time.Now()); v != nil || !errors.Is(err, errDown) {
 					t.Errorf("First = %s, %v; want %v", text(v), err, errDown)
 				}
 			})
 			if took != 0 {
-				t.Errorf("First took %v, want to be told at once", took)
+				t.Errorf("First took %v, want an error without a wait", took)
 			}
 		}
 		w.want("none", 1)
 		pass(2 * time.Second)
-		w.set(hangs)
+		w.set(waitForEnd)
 		w.Look(time.Now())
 		pass(refresh.ReadTimeout)
-		if e := w.ends(); len(e) != 2 || !errors.Is(e[1].Err, context.DeadlineExceeded) {
-			t.Errorf("the reads ended as %v, want the second with its time", e)
+		if e := w.recordedEnds(); len(e) != 2 || !errors.Is(e[1].Err, context.DeadlineExceeded) {
+			t.Errorf("the reads ended as %v, want the second one to end with its time limit", e)
 		}
 	})
 }
@@ -218,7 +220,7 @@ func TestBackoff(t *testing.T) {
 		const step = 500 * time.Millisecond
 		var gaps [2][]time.Duration
 		for i := range gaps {
-			w := open(t, down)
+			w := open(t, returnError)
 			for range int(time.Hour / step) {
 				w.Warm(time.Now())
 				pass(step)
@@ -230,7 +232,7 @@ func TestBackoff(t *testing.T) {
 				s.Value != nil {
 				t.Errorf("Stats = %+v, want %d reads and as many failures", s, len(w.asked))
 			}
-			for n, e := range w.ends() {
+			for n, e := range w.recordedEnds() {
 				if e.Failures != n+1 || e.Before != nil || e.Value != nil || !errors.Is(e.Err, errDown) {
 					t.Errorf("end %d is %+v, want as many failures in a row, and no value", n+1, e)
 				}
@@ -246,7 +248,7 @@ func TestBackoff(t *testing.T) {
 			t.Errorf("%d reads in an hour, want about 60", n+1)
 		}
 		if fmt.Sprint(gaps[0]) == fmt.Sprint(gaps[1]) {
-			t.Errorf("two caches ask at the same times: %v", gaps[0])
+			t.Errorf("two caches call the source at the same times, want different ones: %v", gaps[0])
 		}
 	})
 }
@@ -255,10 +257,10 @@ func TestBackoff(t *testing.T) {
 // less often the longer it fails, and that the first success resets this.
 func TestLastKnownGood(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := open(t, says("a"))
-		w.first()
+		w := open(t, returnValue("a"))
+		w.callFirst()
 		from := time.Now()
-		w.set(down)
+		w.set(returnError)
 		for range 100 {
 			pass(10 * time.Second)
 			if err := w.Renew(t.Context(), time.Now()); err != nil && !errors.Is(err, errDown) {
@@ -274,22 +276,22 @@ func TestLastKnownGood(t *testing.T) {
 				t.Errorf("read %d came after %v, want at least %v", n+1, gap, least)
 			}
 		}
-		for _, e := range w.ends()[1:] {
+		for _, e := range w.recordedEnds()[1:] {
 			if text(e.Before) != "a" || e.Value != nil {
-				t.Errorf("a read that failed ended as %+v, want that a is still in use", e)
+				t.Errorf("a failed read ended as %+v, want that the value a is still in use", e)
 			}
 		}
 		s := w.Stats()
 		if s.Failures != s.Reads-1 || s.Failures < 12 || text(s.Value) != "a" || !s.From.Equal(from) {
 			t.Errorf("Stats = %+v, want a value from %v, and at least 12 failures", s, from)
 		}
-		w.set(says("b"))
+		w.set(returnValue("b"))
 		pass(refresh.MaxBackoff * 6 / 5)
 		if err := w.Renew(t.Context(), time.Now()); err != nil {
-			t.Errorf("Renew = %v, want that a success forgets the failures", err)
+			t.Errorf("Renew = %v, want no error: a success ends the pause after failures", err)
 		}
 		w.want("b", int(s.Reads)+1)
-		last := w.ends()[s.Reads]
+		last := w.recordedEnds()[s.Reads]
 		if text(last.Before) != "a" || text(last.Value) != "b" || int64(last.Failures) != s.Failures ||
 			last.Err != nil {
 			t.Errorf("the last read ended as %+v, want a, then b, after %d failures", last, s.Failures)
@@ -297,7 +299,7 @@ func TestLastKnownGood(t *testing.T) {
 		pass(cooldown)
 		w.Look(time.Now())
 		synctest.Wait()
-		if e := w.ends(); e[len(e)-1].Failures != 0 || e[len(e)-1].Value != last.Value {
+		if e := w.recordedEnds(); e[len(e)-1].Failures != 0 || e[len(e)-1].Value != last.Value {
 			t.Errorf("the next read ended as %+v, want no failures before it, and the value that it was given",
 				e[len(e)-1])
 		}
@@ -320,8 +322,8 @@ func TestUpkeep(t *testing.T) {
 	} {
 		t.Run(after.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := open(t, says("a"))
-				w.first()
+				w := open(t, returnValue("a"))
+				w.callFirst()
 				r, overdue := w.Upkeep(time.Now().Add(after))
 				if r.Began != want.began || overdue != want.overdue {
 					t.Errorf("Upkeep says began %v, overdue %v; want %v, %v", r.Began, overdue, want.began,
@@ -336,24 +338,24 @@ func TestUpkeep(t *testing.T) {
 // resets it, and that caches which began at the same time do not read at the same times.
 func TestAge(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := open(t, slowly(time.Second, says("a")))
+		w := open(t, delayed(time.Second, returnValue("a")))
 		asked := time.Now()
-		w.first()
+		w.callFirst()
 		if from := w.Stats().From; !from.Equal(asked) {
 			t.Errorf("the value is from %v, want %v", from, asked)
 		}
 		if r, overdue := w.Upkeep(asked.Add(2 * age)); !r.Began || !overdue {
-			t.Error("at twice its age, since it was asked for, the value is not overdue")
+			t.Error("at twice its age since it was requested, the value is not overdue, or no read began")
 		}
 		pass(time.Second)
 		if r, overdue := w.Upkeep(asked.Add(3*age - 1)); r.Began || overdue {
-			t.Error("what was just read is old")
+			t.Error("a value that was just read is read again or overdue, want neither")
 		}
 		const caches, steps = 200, 10
 		var old [steps + 1]int // the number of caches that read again, by tenths of the last fifth
 		for range caches {
-			w := open(t, says("a"))
-			w.first()
+			w := open(t, returnValue("a"))
+			w.callFirst()
 			for step := range steps + 1 {
 				if r, _ := w.Upkeep(time.Now().Add(age + time.Duration(step)*age/5/steps + 1)); r.Began {
 					old[step]++
@@ -363,7 +365,8 @@ func TestAge(t *testing.T) {
 		}
 		for step := range steps {
 			if n := old[step]; n > caches/2 || (step > 0 && n == 0) {
-				t.Errorf("of %d caches %v begin in the steps of the last fifth, want some in each", caches, old)
+				t.Errorf("of %d caches, %v begin to read in the steps of the last fifth of the age, want some in each",
+					caches, old)
 				break
 			}
 		}
@@ -374,14 +377,14 @@ func TestAge(t *testing.T) {
 // value only.
 func TestNoValueYet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := open(t, says("a"))
+		w := open(t, returnValue("a"))
 		if r, overdue := w.Upkeep(time.Now()); !r.Began || overdue {
-			t.Errorf("Upkeep says began %v, overdue %v; want a read that nobody is to wait for", r.Began, overdue)
+			t.Errorf("Upkeep says began %v, overdue %v; want a read, and nothing overdue", r.Began, overdue)
 		}
 		w.want("a", 1)
-		other := open(t, slowly(time.Second, says("a")))
-		if took := timed(func() { other.Warm(time.Now()); other.Warm(time.Now()) }); took != 0 {
-			t.Errorf("Warm took %v", took)
+		other := open(t, delayed(time.Second, returnValue("a")))
+		if took := durationOf(func() { other.Warm(time.Now()); other.Warm(time.Now()) }); took != 0 {
+			t.Errorf("Warm took %v, want no wait", took)
 		}
 		pass(time.Second)
 		other.want("a", 1)
@@ -395,10 +398,10 @@ func TestNoValueYet(t *testing.T) {
 // wait for the first value: a source that does not answer delays them by half a second, once.
 func TestAwait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := open(t, says("a"))
-		w.first()
+		w := open(t, returnValue("a"))
+		w.callFirst()
 		pass(2 * age)
-		w.set(hangs)
+		w.set(waitForEnd)
 		var waits []time.Duration
 		for range 10 {
 			r, overdue := w.Upkeep(time.Now())
@@ -409,7 +412,7 @@ func TestAwait(t *testing.T) {
 			if len(waits) == 0 {
 				pass(200 * time.Millisecond) // in which the caller does something else
 			}
-			waits = append(waits, timed(func() { w.Await(t.Context(), r) }))
+			waits = append(waits, durationOf(func() { w.Await(t.Context(), r) }))
 			pass(100 * time.Millisecond)
 		}
 		if want := append([]time.Duration{300 * time.Millisecond}, make([]time.Duration, 9)...); !slices.Equal(waits,
@@ -417,24 +420,28 @@ func TestAwait(t *testing.T) {
 			t.Errorf("callers waited %v, want %v", waits, want)
 		}
 		pass(refresh.ReadTimeout + 2*cooldown)
-		w.set(slowly(200*time.Millisecond, says("b")))
+		w.set(delayed(200*time.Millisecond, returnValue("b")))
 		r := w.Look(time.Now())
 		gone, cancel := context.WithCancel(t.Context())
 		cancel()
-		if took := timed(func() { w.Await(gone, r) }); took != 0 {
+		if took := durationOf(func() { w.Await(gone, r) }); took != 0 {
 			t.Errorf("Await took %v, want no longer than the context", took)
 		}
-		if took := timed(func() { w.Await(t.Context(), r) }); took != 200*time.Millisecond {
+		if took := durationOf(func() { w.Await(t.Context(), r) }); took != 200*time.Millisecond {
 			t.Errorf("Await took %v, want until the read ended", took)
 		}
 		w.want("b", 3)
-		if took := timed(func() { w.Await(t.Context(), refresh.Reading{}) }); took != 0 {
-			t.Errorf("Await took %v for no read", took)
+		if took := durationOf(func() { w.Await(t.Context(), refresh.Reading{}) }); took != 0 {
+			t.Errorf("Await took %v without a read, want no wait", took)
 		}
-		hurried := refresh.New(refresh.Config[string]{Read: w.read, Ended: w.end, Wait: time.Millisecond, Refresh: age,
+		hurried := refresh.New(refresh.Config[string]{Read: w.read, Ended: w.recordEnd, Wait: time.Millisecond,
+			Refresh:  age,
 			Cooldown: cooldown})
 		defer hurried.Close()
-		if took := timed(func() { hurried.Await(t.Context(), hurried.Look(time.Now())) }); took != time.Millisecond {
+		if took := durationOf(func() {
+			hurried.Await(t.Context(),
+				hurried.Look(time.Now()))
+		}); took != time.Millisecond {
 			t.Errorf("Await took %v, want at most Config.Wait", took)
 		}
 	})
@@ -444,13 +451,13 @@ func TestAwait(t *testing.T) {
 // that was set back, and that it returns the error of the read.
 func TestRenew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := open(t, says("a"))
-		w.first()
+		w := open(t, returnValue("a"))
+		w.callFirst()
 		asked := time.Now()
-		w.set(says("b"))
+		w.set(returnValue("b"))
 		renew := func(at time.Time, want error, after time.Duration) {
 			t.Helper()
-			took := timed(func() {
+			took := durationOf(func() {
 				if err := w.Renew(t.Context(), at); !errors.Is(err, want) {
 					t.Errorf("Renew = %v, want %v", err, want)
 				}
@@ -464,17 +471,17 @@ func TestRenew(t *testing.T) {
 		w.want("a", 1)
 		renew(asked.Add(cooldown), nil, 0)
 		w.want("b", 2)
-		w.set(says("c"))
+		w.set(returnValue("c"))
 		renew(asked, nil, 0)
 		w.want("c", 3)
-		w.set(down)
+		w.set(returnError)
 		renew(asked.Add(cooldown), errDown, 0)
 		renew(asked.Add(cooldown), errDown, 0) // nobody reads again, but there may be a newer value
-		w.set(slowly(time.Second, says("d")))
+		w.set(delayed(time.Second, returnValue("d")))
 		renew(asked.Add(24*time.Hour), nil, time.Second)
 		w.want("d", 5)
-		w.set(slowly(3*time.Second, says("e")))
-		took := timed(func() {
+		w.set(delayed(3*time.Second, returnValue("e")))
+		took := durationOf(func() {
 			if err := w.Renew(t.Context(), asked.Add(48*time.Hour)); err == nil ||
 				!strings.Contains(err.Error(), "longer than") {
 				t.Errorf("Renew = %v, want that it took too long", err)
@@ -504,18 +511,18 @@ func TestFrozen(t *testing.T) {
 				w.Warm(began)
 				synctest.Wait()
 				if r := w.Look(began.Add(way * (refresh.FrozenAfter - 1))); r.Began {
-					t.Error("a read that may still be answered is given up")
+					t.Error("a read that may still be answered is given up, and another one begun")
 				}
 				late.Go(func() {
 					if v, err := w.First(t.Context(), began); text(v) != "a" &&
 						(err == nil || !strings.Contains(err.Error(), "cut off")) {
-						t.Errorf("who waited for the read that was given up has %s, %v; want what came in its "+
-							"place, or that it was cut off", text(v), err)
+						t.Errorf("a caller that waited for the read that was given up has %s, %v; want what came in "+
+							"its place, or that it was cut off", text(v), err)
 					}
 				})
 				synctest.Wait()
-				w.set(says("a"))
-				took := timed(func() {
+				w.set(returnValue("a"))
+				took := durationOf(func() {
 					if v, err := w.First(t.Context(), began.Add(way*refresh.FrozenAfter)); err != nil || *v != "a" {
 						t.Errorf("First = %s, %v after the thaw; want a", text(v), err)
 					}
@@ -525,7 +532,7 @@ func TestFrozen(t *testing.T) {
 					t.Errorf("First took %v after the thaw, and all of it %v; want nothing", took, time.Since(began))
 				}
 				w.want("a", 2)
-				if s, e := w.Stats(), w.ends(); s.Reads != 1 || s.Failures != 0 || len(e) != 1 {
+				if s, e := w.Stats(), w.recordedEnds(); s.Reads != 1 || s.Failures != 0 || len(e) != 1 {
 					t.Errorf("Stats = %+v with ends %+v, want only the second read", s, e)
 				}
 			})
@@ -537,9 +544,9 @@ func TestFrozen(t *testing.T) {
 // and that a read which was cut off does not count as the newest value.
 func TestFrozenAgainAndAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := open(t, says("a"))
-		w.first()
-		w.set(hangs)
+		w := open(t, returnValue("a"))
+		w.callFirst()
+		w.set(waitForEnd)
 		thaw := time.Now().Add(time.Hour)
 		for n := range 40 {
 			at := thaw.Add(time.Duration(n) * 10 * time.Second)
@@ -571,31 +578,31 @@ func TestClose(t *testing.T) {
 		})
 		w.Warm(time.Now())
 		synctest.Wait()
-		if took := timed(func() { w.Close(); w.Close() }); took != time.Second {
+		if took := durationOf(func() { w.Close(); w.Close() }); took != time.Second {
 			t.Errorf("Close took %v, want the second that the read takes to end", took)
 		}
 		if _, err := w.First(t.Context(), time.Now().Add(time.Hour)); !errors.Is(err, context.Canceled) {
-			t.Errorf("First after Close = %v", err)
+			t.Errorf("First after Close = %v, want context.Canceled", err)
 		}
 		w.want("none", 1)
-		if e := w.ends(); len(e) != 0 {
-			t.Errorf("a read that Close ended is told of: %+v", e)
+		if e := w.recordedEnds(); len(e) != 0 {
+			t.Errorf("Ended is called for a read that Close cancelled, want no call: %+v", e)
 		}
-		fresh := open(t, says("a"))
+		fresh := open(t, returnValue("a"))
 		fresh.Close()
 		if _, err := fresh.First(t.Context(), time.Now()); err == nil || !strings.Contains(err.Error(), "cut off") {
 			t.Errorf("First after Close = %v, want that the read was cut off", err)
 		}
 		fresh.want("none", 0)
-		had := open(t, says("a"))
-		had.first()
+		had := open(t, returnValue("a"))
+		had.callFirst()
 		had.Close()
 		pass(24 * time.Hour)
 		if r, overdue := had.Upkeep(time.Now()); r.Began || !overdue {
 			t.Errorf("after Close Upkeep says began %v, overdue %v; want an old value, and no read", r.Began, overdue)
 		}
 		had.want("a", 1)
-		givenUp := open(t, hangs)
+		givenUp := open(t, waitForEnd)
 		givenUp.Warm(time.Now())
 		givenUp.Warm(time.Now().Add(time.Hour)) // begins another read beside it
 		synctest.Wait()
@@ -632,17 +639,18 @@ func TestBefore(t *testing.T) {
 			of = ctx
 			return "a", nil
 		})
-		w.first()
+		w.callFirst()
 		synctest.Wait()
 		if of.Err() == nil {
-			t.Error("the read is over and its context is not")
+			t.Error("the context of a read has not ended with the read")
 		}
 		was := w.Value()
 		pass(cooldown)
 		w.Look(time.Now())
 		w.want("a", 2)
 		if w.Value() != was || w.Stats().From.Equal(time.Now().Add(-cooldown)) {
-			t.Error("an unchanged value is another one, or is as old as before")
+			t.Error("after a read that returned the same value, the value in use is another one, or its age was not " +
+				"reset")
 		}
 		if want := []string{"none", "a"}; !slices.Equal(w.before, want) {
 			t.Errorf("the source was given %v, want %v", w.before, want)
@@ -664,8 +672,8 @@ func TestPanic(t *testing.T) {
 // Guarantees that all methods can be called concurrently without a race, whatever the source does.
 func TestConcurrently(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := open(t, says("a"))
-		w.first()
+		w := open(t, returnValue("a"))
+		w.callFirst()
 		var all sync.WaitGroup
 		for range 8 {
 			all.Go(func() {
@@ -685,7 +693,8 @@ func TestConcurrently(t *testing.T) {
 		}
 		all.Go(func() {
 			for i := range 100 {
-				w.set([]reader{says(fmt.Sprint(i)), down, hangs, slowly(time.Second, says("slow"))}[i%4])
+				w.set([]reader{returnValue(fmt.Sprint(i)), returnError, waitForEnd,
+					delayed(time.Second, returnValue("slow"))}[i%4])
 				<-time.After(13 * time.Second)
 			}
 		})
@@ -695,13 +704,13 @@ func TestConcurrently(t *testing.T) {
 
 // Guarantees that a request allocates nothing if there is a young value.
 func TestAllocatesNothing(t *testing.T) {
-	w := open(t, says("a"))
-	w.first()
+	w := open(t, returnValue("a"))
+	w.callFirst()
 	w.Close() // a read in the background would be counted
 	now := time.Now()
 	if n := testing.AllocsPerRun(100, func() {
 		if r, overdue := w.Upkeep(now); r.Began || overdue || w.Value() == nil {
-			t.Error("a young value is read again")
+			t.Error("a young value is read again, is overdue, or is lost")
 		}
 	}); n > 0 {
 		t.Errorf("%v allocations, want 0", n)
@@ -711,8 +720,8 @@ func TestAllocatesNothing(t *testing.T) {
 // Guarantees that age is measured by the wall clock, because the monotonic clock may stand still in a freeze. (In a
 // bubble it has no reading.)
 func TestWallClock(t *testing.T) {
-	w := open(t, says("a"))
-	w.first()
+	w := open(t, returnValue("a"))
+	w.callFirst()
 	if from := w.Stats().From.String(); strings.Contains(from, " m=") {
 		t.Errorf("the value is from %s, want no monotonic reading", from)
 	}
@@ -742,7 +751,7 @@ func TestRefreshOfTheValue(t *testing.T) {
 			passed := time.Since(began)
 			if early := reads == 2 && passed < time.Minute || reads == 3 && passed < time.Minute+time.Hour; early ||
 				passed > 2*time.Hour {
-				t.Fatalf("%d reads after %s", reads, passed)
+				t.Fatalf("%d reads after %s, want a read each time the value says so", reads, passed)
 			}
 			<-time.After(time.Second)
 		}

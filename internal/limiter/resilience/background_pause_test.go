@@ -16,10 +16,10 @@ func TestSparePause(t *testing.T) {
 	}{{0, true}, {0, false}, {999 * time.Millisecond, false}, {time.Second, true}, {1999 * time.Millisecond, false},
 		{time.Hour, true}} {
 		if got := pause.claimTurn(now.Add(step.after)); got != step.want {
-			t.Errorf("step %d, after %s: due %t, want %t", i, step.after, got, step.want)
+			t.Errorf("step %d, after %s: a search is due: %t, want %t", i, step.after, got, step.want)
 		}
 	}
 	if off := (spareTimer{period: -1}); off.claimTurn(now) {
-		t.Error("due though it is off")
+		t.Error("a search is due although the search is off")
 	}
 }

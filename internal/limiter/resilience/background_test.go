@@ -23,21 +23,21 @@ func TestFrozenDoesNothingByItself(t *testing.T) {
 			MaxInstances: 40, Frozen: true})
 		<-time.After(time.Hour)
 		if asked := store.all(); len(asked) > 0 {
-			t.Errorf("asked by itself: %v", asked)
+			t.Errorf("a frozen chain has called its store by itself, want no call: %v", asked)
 		}
 		if n := l.Instances.Count(); n != 40 {
-			t.Errorf("%d instances, want the 40 that may be", n)
+			t.Errorf("the instance count is %d before an announcement, want 40, the largest number", n)
 		}
 		runBackgroundTasks(l)
 		if n := l.Instances.Count(); n != 1 {
-			t.Errorf("%d instances after an announcement, want the one there is", n)
+			t.Errorf("the instance count is %d after an announcement, want 1", n)
 		}
 		for range 1000 { // requests within a second
 			runBackgroundTasks(l)
 			<-time.After(time.Millisecond)
 		}
 		if asked := store.all(); len(asked) > 2 { // the second announcement comes at any time of the period
-			t.Errorf("%d calls for a second of requests: %v", len(asked), asked)
+			t.Errorf("%d calls of the store during a second of requests, want at most 2: %v", len(asked), asked)
 		}
 		before := len(store.all())
 		for range 100 {
@@ -75,12 +75,12 @@ func TestBackgroundTasksGiveBackSpareLeases(t *testing.T) {
 		store := newFake(t)
 		l := newChain(t, resilience.ChainConfig{Rates: resilience.NamedStore{Name: "redis", Store: store},
 			Frozen: true})
-		req := asks(acme, hourly(t, "l", 2000))
+		req := newRequest(acme, hourly(t, "l", 2000))
 		decides(t, l, req, 1000)
 		runBackgroundTasks(l)
 		held := l.Leases.Stats().Units
 		if held == 0 {
-			t.Fatal("no units in hand; the test shows nothing")
+			t.Fatal("no units are leased, so the test shows nothing")
 		}
 		back := func() (n int64) {
 			for _, c := range store.of(acme) {
@@ -91,15 +91,15 @@ func TestBackgroundTasksGiveBackSpareLeases(t *testing.T) {
 		before := back()
 		<-time.After(5 * time.Second) // without a request: the leased units will not be used
 		if got := back(); got != before {
-			t.Errorf("%d units were given back by themselves", got-before)
+			t.Errorf("%d units were given back without a call of the background tasks, want none", got-before)
 		}
 		runBackgroundTasks(l)
 		if got := back(); got == before {
-			t.Errorf("nothing of %d units was given back", held)
+			t.Errorf("none of %d leased units was given back, want some", held)
 		}
 		closeChain(t, l)
 		if got := usedOf(t, store, req); got[0] != 1000 {
-			t.Errorf("%d counted, want the 1000 that were admitted", got[0])
+			t.Errorf("the store counts %d units, want the 1000 that were admitted", got[0])
 		}
 	})
 }
@@ -118,12 +118,12 @@ func TestBackgroundTasksEndWithTheirContext(t *testing.T) {
 		defer cancel()
 		l.RunBackgroundTasks(ctx, began)
 		if took := time.Since(began); took != 50*time.Millisecond {
-			t.Errorf("the background tasks take %s, want the 50ms of their context", took)
+			t.Errorf("the background tasks took %s, want 50ms, until their context ended", took)
 		}
 		store.set(false, false)
 		l.RunBackgroundTasks(t.Context(), began.Add(2*time.Second))
 		if n := l.Instances.Count(); n != 1 {
-			t.Errorf("%d instances, want 1", n)
+			t.Errorf("the instance count is %d, want 1", n)
 		}
 	})
 }
@@ -146,7 +146,7 @@ func TestCallsAreObserved(t *testing.T) {
 		})
 		defer closeChain(t, l)
 		ctx := context.Background()
-		rate, quota := asks(acme, hourly(t, "rate", 100)), asks(acme, monthly(t, "quota", 100))
+		rate, quota := newRequest(acme, hourly(t, "rate", 100)), newRequest(acme, monthly(t, "quota", 100))
 		var d limit.Decision
 		for range 3 {
 			if err := l.Decide(ctx, rate, time.Now(), &d); err != nil {
@@ -166,7 +166,7 @@ func TestCallsAreObserved(t *testing.T) {
 		quotas.set(false, true)
 		time.AfterFunc(5*time.Millisecond, leave)
 		if err := l.Decide(left, quota, time.Now(), &d); err == nil {
-			t.Fatal("a call with a cancelled context is answered")
+			t.Fatal("a call with a cancelled context returns no error, want one")
 		}
 		late, cancel := context.WithTimeout(ctx, 10*time.Millisecond)
 		defer cancel()
@@ -187,7 +187,7 @@ func TestCallsAreObserved(t *testing.T) {
 		mu.Lock()
 		defer mu.Unlock()
 		if fmt.Sprint(told) != fmt.Sprint(want) {
-			t.Errorf("told %v\nwant %v", told, want)
+			t.Errorf("observed calls %v\nwant %v", told, want)
 		}
 	})
 }

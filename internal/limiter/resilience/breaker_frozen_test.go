@@ -25,8 +25,8 @@ func (s *answering) Decide(context.Context, *limit.Request, time.Time, *limit.De
 }
 
 // Guarantees that a process that is frozen between requests, whose monotonic clock stands still meanwhile, calls its
-// store once the cooldown is over by the wall clock: one probe, and then the next cooldown. Otherwise a function that
-// is called once a minute would stay on its backstop for as many calls as their times fit into a cooldown.
+// store once the cooldown is over by the wall clock: one probe, and then the next cooldown. By the
+// monotonic clock alone, a function that is called once a minute would go on without its store for a great many calls.
 func TestBreakerThaws(t *testing.T) {
 	store := &answering{err: errors.New("connection refused")}
 	b, err := NewBreaker(BreakerConfig{Name: "Redis", Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
@@ -40,7 +40,7 @@ func TestBreakerThaws(t *testing.T) {
 		var d limit.Decision
 		if err := b.Decide(t.Context(), store, &limit.Request{}, time.Unix(0, 0), &d); !errors.Is(err, want) ||
 			store.asked != asked {
-			t.Fatalf("%v after %d calls of the store; want %v after %d", err, store.asked, want, asked)
+			t.Fatalf("Decide = %v after %d calls of the store; want %v after %d", err, store.asked, want, asked)
 		}
 	}
 	for i := range 5 {
@@ -55,13 +55,13 @@ func TestBreakerThaws(t *testing.T) {
 	wall += 1500 * time.Millisecond
 	ask(ErrBreakerOpen, 6) // the second cooldown is twice as long
 	if n := b.Stats(); n.State != StateOpen || n.Opened != 1 || n.Probes != 1 {
-		t.Errorf("%+v; want open, opened once, one probe", n)
+		t.Errorf("breaker stats %+v; want it open, opened once, with one probe", n)
 	}
 	wall += time.Minute
 	store.err = nil
 	ask(nil, 7)
 	if n := b.Stats(); n.State != StateClosed || n.Probes != 2 {
-		t.Errorf("%+v; want closed after the second probe", n)
+		t.Errorf("breaker stats %+v; want it closed after the second probe", n)
 	}
 	store.err = errors.New("a packet was lost")
 	for i := range 4 {

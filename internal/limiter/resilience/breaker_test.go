@@ -140,7 +140,7 @@ func TestBreakerOpens(t *testing.T) {
 			store.down.Store(true)
 			for range 4 {
 				if err := decide(b, req); !errors.Is(err, errGone) {
-					t.Fatalf("err = %v, want the store's", err)
+					t.Fatalf("err = %v, want the store's error", err)
 				}
 			}
 			store.down.Store(false)
@@ -155,7 +155,7 @@ func TestBreakerOpens(t *testing.T) {
 			_ = decide(b, req)
 		}
 		if b.State() != resilience.StateOpen {
-			t.Fatalf("state = %s after five failures in a row", b.State())
+			t.Fatalf("the breaker is %s after five failures in a row, want it open", b.State())
 		}
 		asked := store.asked.Load()
 		for range 100 {
@@ -163,7 +163,7 @@ func TestBreakerOpens(t *testing.T) {
 			var d limit.Decision
 			if err := b.Decide(t.Context(), req, time.Now(), &d); !errors.Is(err, resilience.ErrBreakerOpen) ||
 				!strings.Contains(err.Error(), "redis") {
-				t.Fatalf("err = %v, want that redis was not asked", err)
+				t.Fatalf("err = %v, want ErrBreakerOpen, and that the error says that redis was not called", err)
 			}
 			if err := b.Peek(t.Context(), req, time.Now(), &d); !errors.Is(err, resilience.ErrBreakerOpen) {
 				t.Fatalf("err = %v", err)
@@ -173,15 +173,15 @@ func TestBreakerOpens(t *testing.T) {
 			}
 		}
 		if store.asked.Load() != asked {
-			t.Errorf("asked %d times while open", store.asked.Load()-asked)
+			t.Errorf("the open breaker called the store %d times, want no call", store.asked.Load()-asked)
 		}
 		store.down.Store(false)
 		pass(301 * time.Millisecond)
 		if err := decide(b, req); err != nil || b.State() != resilience.StateClosed {
-			t.Errorf("the probe: %v, then %s", err, b.State())
+			t.Errorf("the probe: error %v, then the breaker is %s; want no error, and it closed", err, b.State())
 		}
 		if s := b.Stats(); s.Opened != 1 || s.Probes != 1 || s.Refused != 300 {
-			t.Errorf("%+v, want 1 opened, 1 probe, 300 refused", s)
+			t.Errorf("breaker stats %+v, want 1 opened, 1 probe, 300 refused", s)
 		}
 	})
 }
@@ -196,13 +196,13 @@ func TestBreakerNeedsEnoughCalls(t *testing.T) {
 			store.down.Store(i%2 == 0)
 			_ = decide(b, req)
 			if b.State() != resilience.StateClosed {
-				t.Fatalf("open after %d calls, of which half failed; want at least 20", i+1)
+				t.Fatalf("the breaker opens after %d calls, of which half failed; want at least 20 calls before", i+1)
 			}
 		}
 		store.down.Store(true)
 		_ = decide(b, req)
 		if b.State() != resilience.StateOpen {
-			t.Error("still closed after 21 calls, of which 11 failed")
+			t.Error("the breaker is still closed after 21 calls, of which 11 failed; want it open")
 		}
 	})
 }
@@ -215,7 +215,7 @@ func TestBreakerOpensWhenHalfFail(t *testing.T) {
 		b, req := newBreaker(t, store), perSecond(t)
 		for i := 0; b.State() == resilience.StateClosed; i++ {
 			if i == 40 {
-				t.Fatal("still closed after 40 calls of which half failed")
+				t.Fatal("the breaker is still closed after 40 calls, of which half failed; want it open")
 			}
 			store.down.Store(i%2 == 0)
 			_ = decide(b, req)
@@ -242,11 +242,11 @@ func TestBreakerCountsOnlyTheStore(t *testing.T) {
 		var d limit.Decision
 		for range 50 {
 			if err := b.Decide(c.ctx, req, time.Now(), &d); err == nil {
-				t.Fatalf("%s: no error", name)
+				t.Fatalf("%s: Decide returns no error, want one", name)
 			}
 		}
 		if b.State() != resilience.StateClosed {
-			t.Errorf("%s: %s after 50", name, b.State())
+			t.Errorf("%s: the breaker is %s after 50 of these calls, want it closed", name, b.State())
 		}
 	}
 }
@@ -264,7 +264,7 @@ func TestBreakerGivenUpMeanwhile(t *testing.T) {
 		}
 	}
 	if b.State() != resilience.StateClosed {
-		t.Errorf("%s after 50", b.State())
+		t.Errorf("the breaker is %s after 50 calls that were given up, want it closed", b.State())
 	}
 }
 
@@ -308,35 +308,37 @@ func TestBreakerOneProbe(t *testing.T) {
 					continue
 				}
 				if n := store.asked.Load() - asked; n != 1 || b.State() != resilience.StateProbing {
-					t.Errorf("round %d: %d probes at once, %s", round, n, b.State())
+					t.Errorf("round %d: %d concurrent probes, breaker %s; want one, and the breaker probing", round, n,
+						b.State())
 				}
 				answer <- errGone
 				wg.Wait()
 			}
 			waited := time.Since(opened)
 			if waited < least || waited > least*12/10+20*time.Millisecond {
-				t.Errorf("round %d: probed after %s, want %s to a fifth more", round, waited, least)
+				t.Errorf("round %d: the probe came after %s, want %s to a fifth more", round, waited, least)
 			}
 			longest = max(longest, waited)
 			if b.State() != resilience.StateOpen {
-				t.Errorf("round %d: %s after a probe that failed", round, b.State())
+				t.Errorf("round %d: the breaker is %s after a failed probe, want it open", round, b.State())
 			}
 		}
 		store.fault = nil
 		pass(longest + 2*time.Second)
 		if err := decide(b, req); err != nil || b.State() != resilience.StateClosed {
-			t.Errorf("err %v, %s: an answer must close it", err, b.State())
+			t.Errorf("err %v, breaker %s; want no error, and it closed by the answer", err, b.State())
 		}
 		store.down.Store(true)
 		openBreaker(b, req)
 		pass(1201 * time.Millisecond)
 		if err := decide(b, req); !errors.Is(err, errGone) {
-			t.Errorf("err = %v: once it was closed, the cooldown is the first one again", err)
+			t.Errorf("err = %v, want the store's error: after it was closed, the breaker must use its first "+
+				"cooldown again", err)
 		}
 	})
 }
 
-// Guarantees that a call that began before the breaker opened, and ends late, is not taken for the probe.
+// Guarantees that a call which began before the breaker opened, and ends after it, does not count as the probe.
 func TestBreakerStraggler(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newFlaky(t, nil)
@@ -357,14 +359,14 @@ func TestBreakerStraggler(t *testing.T) {
 		synctest.Wait()
 		late <- nil
 		if err := <-done; err != nil || b.State() != resilience.StateProbing {
-			t.Errorf("straggler: %v, then %s", err, b.State())
+			t.Errorf("the late call: error %v, then the breaker is %s; want no error, and it probing", err, b.State())
 		}
 		if err := decide(b, req); !errors.Is(err, resilience.ErrBreakerOpen) {
-			t.Errorf("err = %v while the probe is under way", err)
+			t.Errorf("err = %v during the probe, want ErrBreakerOpen", err)
 		}
 		probe <- nil
 		if err := <-done; err != nil || b.State() != resilience.StateClosed {
-			t.Errorf("probe: %v, then %s", err, b.State())
+			t.Errorf("the probe: error %v, then the breaker is %s; want no error, and it closed", err, b.State())
 		}
 	})
 }
@@ -390,7 +392,7 @@ func TestBreakerSpread(t *testing.T) {
 				}
 				after := time.Since(begin) - time.Second
 				if after < 0 || after > 201*time.Millisecond {
-					t.Errorf("probed %s after the cooldown, want 0..200ms", after)
+					t.Errorf("the first probe of an instance came %s after the cooldown, want 0..200ms", after)
 					return
 				}
 				mu.Lock()
@@ -407,7 +409,8 @@ func TestBreakerSpread(t *testing.T) {
 		}
 		t.Logf("first probes of %d instances in each 20 ms after the cooldown of 1 s: %v", instances, perBin)
 		if used < 7 || most > 20 {
-			t.Errorf("%d of %d bins used, at most %d in one", used, bins, most)
+			t.Errorf("the probes are in %d of %d intervals, at most %d in one; want at least 7 intervals, and at "+
+				"most 20 in one", used, bins, most)
 		}
 	})
 }
@@ -422,13 +425,13 @@ func TestARefusedDecisionIsEmpty(t *testing.T) {
 		store.down.Store(false)
 		var d limit.Decision
 		if err := b.Decide(t.Context(), req, time.Now(), &d); err != nil || !d.Allowed {
-			t.Fatalf("allowed %t, %v", d.Allowed, err)
+			t.Fatalf("allowed %t, %v; want it allowed", d.Allowed, err)
 		}
 		store.down.Store(true)
 		openBreaker(b, req)
 		if err := ask(t.Context(), req, time.Now(), &d); !errors.Is(err, resilience.ErrBreakerOpen) || d.Allowed ||
 			len(d.Results) != 0 {
-			t.Errorf("%s: %v, allowed %t with %d results; want that it is empty", name, err, d.Allowed, len(d.Results))
+			t.Errorf("%s: %v, allowed %t with %d results; want an empty decision", name, err, d.Allowed, len(d.Results))
 		}
 	}
 }
@@ -460,11 +463,12 @@ func TestBreakerReset(t *testing.T) {
 				}
 			}
 			if n := store.asked.Load() - asked; n != 4 {
-				t.Errorf("asked %d times after a reset, want 4", n)
+				t.Errorf("the store was called %d times after a reset, want 4", n)
 			}
 		}
 		if text := log.String(); strings.Count(text, "keeps failing") != 3 || strings.Contains(text, "answers again") {
-			t.Errorf("the log of three failures without an answer:\n%s", text)
+			t.Errorf("after three openings without an answer in between, want three lines that the store keeps "+
+				"failing, and none that it answers:\n%s", text)
 		}
 	})
 }

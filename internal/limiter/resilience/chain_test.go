@@ -96,7 +96,7 @@ func (f *fake) of(owner limit.Owner) []call {
 // rejectingStore accepts no limit.
 type rejectingStore struct{ *fake }
 
-func (rejectingStore) Accepts(*limit.Limit) error { return errors.New("too rejectingStore") }
+func (rejectingStore) Accepts(*limit.Limit) error { return errors.New("no limit is accepted") }
 
 func newChain(tb testing.TB, c resilience.ChainConfig) *resilience.Chain {
 	tb.Helper()
@@ -134,7 +134,7 @@ func monthly(tb testing.TB, id string, units int64) *limit.Limit {
 		Calendar: &limit.Calendar{Every: limit.Month, Location: time.UTC, AnchorDay: 1}}}})
 }
 
-func asks(owner limit.Owner, limits ...*limit.Limit) *limit.Request {
+func newRequest(owner limit.Owner, limits ...*limit.Limit) *limit.Request {
 	req := &limit.Request{Owner: owner}
 	for _, l := range limits {
 		req.Charges = append(req.Charges, limit.Charge{Limit: l, Cost: 1})
@@ -142,8 +142,8 @@ func asks(owner limit.Owner, limits ...*limit.Limit) *limit.Request {
 	return req
 }
 
-// decides asks n times, a millisecond apart, and returns how many requests were admitted, and how many decisions were
-// marked.
+// decides makes n decisions, a millisecond apart, and returns how many requests were admitted, and how many decisions
+// were marked as degraded, which means that they were made without the store.
 func decides(tb testing.TB, s limit.Store, req *limit.Request, n int) (allowed, marked int64) {
 	tb.Helper()
 	var d limit.Decision
@@ -190,7 +190,8 @@ func TestConfig(t *testing.T) {
 			[]string{"Name is missing"}},
 		{"instances below zero", func(c *resilience.ChainConfig) { c.MaxInstances = -1 }, []string{"Max -1"}},
 		{"a store that cannot count instances",
-			func(c *resilience.ChainConfig) { c.Rates.Store = rejectingStore{store} }, []string{"too rejectingStore"}},
+			func(c *resilience.ChainConfig) { c.Rates.Store = rejectingStore{store} },
+			[]string{"no limit is accepted"}},
 		{"a breaker that never closes", func(c *resilience.ChainConfig) { c.Breaker.Cooldown = -1 },
 			[]string{"redis", "Cooldown -1ns"}},
 		{"leases without life", func(c *resilience.ChainConfig) { c.Lease.Life = -1 }, []string{"Life -1ns"}},
@@ -225,19 +226,20 @@ func TestLeasesOnAndOff(t *testing.T) {
 			store := newFake(t)
 			l := newChain(t, resilience.ChainConfig{Rates: resilience.NamedStore{Name: "redis", Store: store},
 				NoLeases: off})
-			req := asks(acme, hourly(t, "l", 500))
+			req := newRequest(acme, hourly(t, "l", 500))
 			allowed, marked := decides(t, l, req, 600)
 			calls := len(store.of(acme))
 			if allowed != 500 || marked != 0 || (l.Leases == nil) != off {
-				t.Errorf("leases off %v: %d admitted, %d marked, leases %v; want 500 and none", off, allowed, marked,
-					l.Leases)
+				t.Errorf("leases off %v: %d admitted, %d marked as degraded, leases %v; want 500 and none", off,
+					allowed, marked, l.Leases)
 			}
 			if off && calls != 600 || !off && calls > 60 {
-				t.Errorf("leases off %v: %d calls for 600 decisions", off, calls)
+				t.Errorf("leases off %v: %d calls of the store for 600 decisions, want 600 without leases, and at "+
+					"most 60 with them", off, calls)
 			}
 			closeChain(t, l)
 			if got := usedOf(t, store, req); got[0] != 500 {
-				t.Errorf("leases off %v: %d counted, want 500", off, got[0])
+				t.Errorf("leases off %v: the store counts %d units, want 500", off, got[0])
 			}
 		})
 	}
@@ -253,20 +255,20 @@ func TestInstancesAreCounted(t *testing.T) {
 		a, b := newChain(t, c), newChain(t, c)
 		synctest.Wait()
 		if a.Instances.Count() != 40 || b.Instances.Count() != 40 {
-			t.Errorf("%d and %d instances before the store was there, want the 40 that may be", a.Instances.Count(),
-				b.Instances.Count())
+			t.Errorf("before the store answers, the instance counts are %d and %d, want 40, the largest number",
+				a.Instances.Count(), b.Instances.Count())
 		}
 		store.set(false, false)
 		<-time.After(time.Minute) // an instance that has just started counts more than once
 		for _, n := range []int{a.Instances.Count(), b.Instances.Count()} {
 			if n < 2 || n > 4 { // some announcements count twice
-				t.Errorf("%d instances, want 2, at most twice that", n)
+				t.Errorf("the instance count is %d, want 2 to 4", n)
 			}
 		}
 		closeChain(t, a)
 		closeChain(t, b)
 		if asked := quotas.all(); len(asked) > 0 {
-			t.Errorf("the quotas' store was asked %v", asked)
+			t.Errorf("the quotas' store was called, want no call: %v", asked)
 		}
 	})
 }
@@ -280,45 +282,49 @@ func TestQuotasApart(t *testing.T) {
 			l := newChain(t, resilience.ChainConfig{Rates: resilience.NamedStore{Name: "redis", Store: rates},
 				Quotas: resilience.NamedStore{Name: "dynamodb", Store: quotas}, NoLeases: off})
 			rate, quota := hourly(t, "rate", 1000), monthly(t, "quota", 300)
-			both, alone := asks(acme, rate, quota), asks(acme, rate)
+			both, alone := newRequest(acme, rate, quota), newRequest(acme, rate)
 
 			if allowed, marked := decides(t, l, both, 200); allowed != 200 || marked != 0 {
-				t.Errorf("leases off %v: %d admitted and %d marked, want 200 and none", off, allowed, marked)
+				t.Errorf("leases off %v: %d admitted and %d marked as degraded, want 200 and none", off, allowed,
+					marked)
 			}
 			for name, f := range map[string]*fake{"rate": rates, "quota": quotas} {
 				for _, c := range f.of(acme) {
 					if slices.ContainsFunc(c.ids, func(id string) bool { return id != name }) {
-						t.Fatalf("leases off %v: the store of %s was asked of %v", off, name, c.ids)
+						t.Fatalf("leases off %v: the store of %s was asked about the limits %v, want only its own",
+							off, name, c.ids)
 					}
 				}
 			}
 
 			quotas.set(true, false)
 			if _, marked := decides(t, l, both, 400); marked < 200 {
-				t.Errorf("leases off %v: %d decisions of 400 without the quotas' store are marked", off, marked)
+				t.Errorf("leases off %v: %d decisions of 400 without the quotas' store are marked as degraded, want "+
+					"at least 200", off, marked)
 			}
 			if allowed, marked := decides(t, l, alone, 50); allowed != 50 || marked != 0 {
-				t.Errorf("leases off %v: without the quotas' store %d of 50 are admitted that need none, %d marked",
-					off, allowed, marked)
+				t.Errorf("leases off %v: without the quotas' store, %d of 50 requests without a quota are admitted, "+
+					"%d marked as degraded; want all and none", off, allowed, marked)
 			}
 			states := ""
 			for _, b := range l.Breakers {
 				states += fmt.Sprintf("%s %s ", b.Name(), b.State())
 			}
 			if states != "redis closed dynamodb open " {
-				t.Errorf("leases off %v: breakers: %s", off, states)
+				t.Errorf("leases off %v: the breakers are %s; want that of redis closed, and that of dynamodb open",
+					off, states)
 			}
 
 			quotas.set(false, false)
 			<-time.After(5 * time.Second)
 			if allowed, marked := decides(t, l, both, 5); marked != 0 {
-				t.Errorf("leases off %v: with the quotas' store again %d of 5 are admitted, %d marked", off, allowed,
-					marked)
+				t.Errorf("leases off %v: after the quotas' store answers again, %d of 5 are admitted, %d marked as "+
+					"degraded; want none marked", off, allowed, marked)
 			}
 			closeChain(t, l)
-			// First 200, and then, without the quotas' store, the rest of the leases and at most 300.
-			if got := usedOf(t, quotas, asks(acme, quota)); got[0] < 300 || got[0] > 605 {
-				t.Errorf("leases off %v: %d of the quota counted", off, got[0])
+			// 200 units were admitted before, and without the store the remaining leased units and at most 300 more.
+			if got := usedOf(t, quotas, newRequest(acme, quota)); got[0] < 300 || got[0] > 605 {
+				t.Errorf("leases off %v: the store counts %d units of the quota, want 300 to 605", off, got[0])
 			}
 		})
 	}
@@ -338,18 +344,19 @@ func TestCloseGivesBack(t *testing.T) {
 		many := make([]limit.Owner, 5)
 		for i := range many {
 			many[i] = limit.Owner{Kind: limit.Tenant, Name: fmt.Sprint("tenant ", i)}
-			decides(t, l, asks(many[i], busy), 300)
+			decides(t, l, newRequest(many[i], busy), 300)
 		}
 		store.set(true, false)
 		for _, owner := range many {
-			if allowed, marked := decides(t, l, asks(owner, exact), 10); allowed != 10 || marked != 10 {
-				t.Fatalf("%d admitted and %d marked without the store, want 10", allowed, marked)
+			if allowed, marked := decides(t, l, newRequest(owner, exact), 10); allowed != 10 || marked != 10 {
+				t.Fatalf("without the store, %d are admitted and %d marked as degraded, want 10", allowed, marked)
 			}
 		}
 		store.set(false, false)
 		<-time.After(5 * time.Second) // the cooldown of the breaker; the pending units wait for a successful call
 		if st, fallback := l.Leases.Stats(), l.Stats(); st.Units == 0 || fallback.Waiting != 5 {
-			t.Fatalf("%d units in hand, %d owners have pending units; nothing is tested", st.Units, fallback.Waiting)
+			t.Fatalf("%d units are leased, and %d owners have pending units; want some units, and 5 owners: the "+
+				"test shows nothing", st.Units, fallback.Waiting)
 		}
 		before := len(store.all())
 		closeChain(t, l)
@@ -363,11 +370,11 @@ func TestCloseGivesBack(t *testing.T) {
 			}
 		}
 		if order != "charge return " {
-			t.Errorf("Close does: %s", order)
+			t.Errorf("the calls of Close are %q, want that it charges first and then gives back", order)
 		}
 		for _, owner := range many {
-			if got := usedOf(t, store, asks(owner, busy, exact)); got[0] != 300 || got[1] != 10 {
-				t.Errorf("%s: %v counted, want 300 and 10 that were admitted", owner.Name, got)
+			if got := usedOf(t, store, newRequest(owner, busy, exact)); got[0] != 300 || got[1] != 10 {
+				t.Errorf("%s: the store counts %v, want 310, as many as were admitted", owner.Name, got)
 			}
 		}
 	})
@@ -380,10 +387,10 @@ func TestCloseIsBounded(t *testing.T) {
 			rates, quotas := newFake(t), newFake(t)
 			c := resilience.ChainConfig{Rates: resilience.NamedStore{Name: "redis", Store: rates},
 				Lease: lease.Config{GiveBackEvery: -1}}
-			req := asks(acme, hourly(t, "busy", 10_000))
+			req := newRequest(acme, hourly(t, "busy", 10_000))
 			if apart {
 				c.Quotas = resilience.NamedStore{Name: "dynamodb", Store: quotas}
-				req = asks(acme, hourly(t, "busy", 10_000), monthly(t, "quota", 10_000))
+				req = newRequest(acme, hourly(t, "busy", 10_000), monthly(t, "quota", 10_000))
 			}
 			l := newChain(t, c)
 			decides(t, l, req, 300)
@@ -396,7 +403,8 @@ func TestCloseIsBounded(t *testing.T) {
 			err := l.Close(ctx)
 			if took := time.Since(began); took > 500*time.Millisecond || err == nil ||
 				!strings.Contains(err.Error(), "units are lost") {
-				t.Errorf("quotas apart %v: Close took %s: %v; want at most 500ms, and what is lost", apart, took, err)
+				t.Errorf("quotas apart %v: Close took %s: %v; want at most 500ms, and an error that says what is lost",
+					apart, took, err)
 			}
 		})
 	}
@@ -413,26 +421,29 @@ func TestAddressesAndTenants(t *testing.T) {
 		tenant, address := limit.Owner{Kind: limit.Tenant, Name: same}, limit.Owner{Kind: limit.Address, Name: same}
 		rule := hourly(t, "l", 100)
 		for _, owner := range []limit.Owner{tenant, address} {
-			if allowed, marked := decides(t, l, asks(owner, rule), 120); allowed != 100 || marked != 0 {
-				t.Errorf("%c: %d admitted, %d marked; want 100 and none", owner.Kind, allowed, marked)
+			if allowed, marked := decides(t, l, newRequest(owner, rule), 120); allowed != 100 || marked != 0 {
+				t.Errorf("owner kind %c: %d admitted, %d marked as degraded; want 100 and none", owner.Kind, allowed,
+					marked)
 			}
-			if got := usedOf(t, store, asks(owner, rule)); got[0] != 100 {
-				t.Errorf("%c: %d counted, want 100", owner.Kind, got[0])
+			if got := usedOf(t, store, newRequest(owner, rule)); got[0] != 100 {
+				t.Errorf("owner kind %c: the store counts %d, want 100", owner.Kind, got[0])
 			}
 		}
 		store.set(true, false)
 		other := hourly(t, "other", 100)
 		for _, owner := range []limit.Owner{tenant, address} {
-			if allowed, marked := decides(t, l, asks(owner, other), 120); allowed != 100 || marked != 120 {
-				t.Errorf("%c: without the store %d admitted, %d marked; want 100 and all", owner.Kind, allowed, marked)
+			if allowed, marked := decides(t, l, newRequest(owner, other), 120); allowed != 100 || marked != 120 {
+				t.Errorf("owner kind %c: without the store %d admitted, %d marked as degraded; want 100 and all",
+					owner.Kind, allowed, marked)
 			}
 		}
 		store.set(false, false)
 		<-time.After(5 * time.Second)
 		closeChain(t, l)
 		for _, owner := range []limit.Owner{tenant, address} {
-			if got := usedOf(t, store, asks(owner, other)); got[0] != 100 {
-				t.Errorf("%c: %d counted of what was admitted without the store, want 100", owner.Kind, got[0])
+			if got := usedOf(t, store, newRequest(owner, other)); got[0] != 100 {
+				t.Errorf("owner kind %c: the store counts %d of the units that were admitted without it, want 100",
+					owner.Kind, got[0])
 			}
 		}
 	})

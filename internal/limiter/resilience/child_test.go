@@ -116,7 +116,7 @@ func requests() (map[string]*limit.Request, error) {
 // admitted counts admitted requests.
 type admitted struct {
 	Store   int64 // by the store, or from leases
-	Without int64 // marked: without the store
+	Without int64 // by the fallback limiter, marked as degraded
 }
 
 // report holds what an instance has done since its start.
@@ -214,8 +214,8 @@ type instance struct {
 	did report
 }
 
-// live carries out the commands of in, and answers each line with a report: "load tenants", "halt", "spend tenant",
-// "once tenant", "report", "close".
+// live is the main function of an instance. It carries out the commands of in, and answers each line with a report:
+// "load tenants", "halt", "spend tenant", "once tenant", "report", "close".
 func live(text string, in io.Reader, out io.Writer) error {
 	i := &instance{did: report{Spent: make(map[string]map[int64]admitted)}}
 	err := json.Unmarshal([]byte(text), &i.spec)

@@ -11,14 +11,14 @@ import (
 	"github.com/sluicelimits/sluice/internal/testkit/redistest"
 )
 
-// unhurried is the configuration for tests in which no call may fail, however busy the machine is.
-func unhurried(addr string) spec {
+// patientSpec returns the configuration for tests in which no call may fail, however busy the machine is.
+func patientSpec(addr string) spec {
 	return spec{Addr: addr, Deadline: patient, Goroutines: goroutines, Pause: 4 * time.Millisecond,
 		Cooldown: 200 * time.Millisecond, Instances: 50}
 }
 
-// healthy fails the test if a call to the store has failed.
-func healthy(t *testing.T, reports []report) {
+// wantNoFailedCalls fails the test if a call to the store has failed.
+func wantNoFailedCalls(t *testing.T, reports []report) {
 	t.Helper()
 	for i := range reports {
 		if r := &reports[i]; r.Failed > 0 || r.Fallback.Failures > 0 || r.Breaker.Opened > 0 {
@@ -27,8 +27,8 @@ func healthy(t *testing.T, reports []report) {
 	}
 }
 
-// turned returns what was admitted in each window of the tenant turning, over all processes.
-func turned(reports []report) map[int64]int64 {
+// admittedByWindow returns the units that all processes together admitted in each window of the tenant turning.
+func admittedByWindow(reports []report) map[int64]int64 {
 	by := make(map[int64]int64)
 	for i := range reports {
 		for at, a := range reports[i].Spent[turning] {
@@ -38,12 +38,12 @@ func turned(reports []report) map[int64]int64 {
 	return by
 }
 
-// within fails the test if more than the units of a window were admitted in a window of the tenant turning.
-func within(t *testing.T, by map[int64]int64) {
+// wantWithin fails the test if more units than the limit were admitted in a window of the tenant turning.
+func wantWithin(t *testing.T, by map[int64]int64) {
 	t.Helper()
 	for w, units := range by {
 		if units > turnUnits {
-			t.Errorf("window %d: %d admitted, want at most %d", w, units, turnUnits)
+			t.Errorf("window %d: %d units are admitted, want at most %d", w, units, turnUnits)
 		}
 	}
 }
@@ -54,25 +54,25 @@ func TestScriptsFlushed(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	admin := server.Client(t)
-	all := start(t, instances, unhurried(server.Addr))
-	tellAll(all, "load %s", strings.Join(append([]string{open, closed}, backstopped...), ","))
+	all := start(t, instances, patientSpec(server.Addr))
+	commandAll(all, "load %s", strings.Join(append([]string{open, closed}, backstopped...), ","))
 	flushed := 0
-	until(all, "while scripts are flushed", func(_ int, r *report) bool {
+	pollUntil(all, "while scripts are flushed", func(_ int, r *report) bool {
 		if err := admin.ScriptFlush(t.Context()).Err(); err != nil {
 			t.Fatal(err)
 		}
 		flushed++
 		return flushed >= 60 && r.Asked >= 100
 	})
-	tellAll(all, "halt")
-	tellAll(all, "spend %s", year)
-	ended := tellAll(all, "close")
-	sound(t, ended)
-	healthy(t, ended)
+	commandAll(all, "halt")
+	commandAll(all, "spend %s", year)
+	ended := commandAll(all, "close")
+	wantNoViolations(t, ended)
+	wantNoFailedCalls(t, ended)
 	bounded(t, ended, 0)
-	used, _ := look(t, plain(t, server.Addr), year)
-	if sum := sums(ended, year).Store; sum != used || sum > yearUnits {
-		t.Errorf("%d admitted, the store counts %d; want them equal, at most %d", sum, used, yearUnits)
+	used, _ := look(t, openPlain(t, server.Addr), year)
+	if sum := sumOf(ended, year).Store; sum != used || sum > yearUnits {
+		t.Errorf("%d units are admitted, the store counts %d; want them equal, and at most %d", sum, used, yearUnits)
 	}
 	t.Logf("%d flushes; %d admitted and counted", flushed, used)
 }
@@ -82,19 +82,19 @@ func TestScriptsFlushed(t *testing.T) {
 func TestKilledWithLeases(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
-	all := start(t, instances, unhurried(server.Addr))
+	all := start(t, instances, patientSpec(server.Addr))
 	others := all[1:]
-	tellAll(all, "load %s,%s", year, turning)
-	until(all, "under load", func(_ int, r *report) bool { return r.sum(year).Store >= 50 && r.Lease.Units > 0 })
-	last := tellAll(all[:1], "halt")[0]
+	commandAll(all, "load %s,%s", year, turning)
+	pollUntil(all, "under load", func(_ int, r *report) bool { return r.sum(year).Store >= 50 && r.Lease.Units > 0 })
+	last := commandAll(all[:1], "halt")[0]
 	all[0].Kill()
 	died := last.latest(turning)
-	tellAll(others, "halt")
-	tellAll(others, "spend %s", year)
+	commandAll(others, "halt")
+	commandAll(others, "spend %s", year)
 	var ended []report
-	wait(t, func() error {
-		ended = append(tellAll(others, "spend %s", turning), last)
-		by := turned(ended)
+	mustFinish(t, func() error {
+		ended = append(commandAll(others, "spend %s", turning), last)
+		by := admittedByWindow(ended)
 		for w, units := range by {
 			if w > died && units == turnUnits {
 				return nil
@@ -102,15 +102,15 @@ func TestKilledWithLeases(t *testing.T) {
 		}
 		return fmt.Errorf("windows after %d: %v, want one with all %d units", died, by, turnUnits)
 	})
-	ended = append(tellAll(others, "close"), last)
-	sound(t, ended)
-	healthy(t, ended)
-	within(t, turned(ended))
-	used, _ := look(t, plain(t, server.Addr), year)
-	sum := sums(ended, year).Store
+	ended = append(commandAll(others, "close"), last)
+	wantNoViolations(t, ended)
+	wantNoFailedCalls(t, ended)
+	wantWithin(t, admittedByWindow(ended))
+	used, _ := look(t, openPlain(t, server.Addr), year)
+	sum := sumOf(ended, year).Store
 	if lost := used - sum; lost < 0 || lost > last.Lease.Units {
-		t.Errorf("%d admitted, the store counts %d; want at most the %d units between them that the killed process had",
-			sum, used, last.Lease.Units)
+		t.Errorf("%d units are admitted, the store counts %d; want it to count at most %d more, the units that the "+
+			"killed process had leased", sum, used, last.Lease.Units)
 	} else {
 		t.Logf("%d admitted of %d; %d lost with the process, which had %d", sum, yearUnits, lost, last.Lease.Units)
 	}
@@ -135,24 +135,24 @@ func TestFrozenWithLeases(t *testing.T) {
 		t.Run(fmt.Sprintf("under load %v", underLoad), func(t *testing.T) {
 			t.Parallel()
 			server := redistest.Start(t)
-			store := plain(t, server.Addr)
-			all := start(t, 2, unhurried(server.Addr))
+			store := openPlain(t, server.Addr)
+			all := start(t, 2, patientSpec(server.Addr))
 			frozen, other := all[0], all[1]
 			var before report
-			wait(t, func() error { // the window may end in between
-				frozen.tell("load %s", turning)
-				frozen.hear()
-				until(all[:1], "with leases", func(_ int, r *report) bool { return r.Lease.Units >= 50 })
+			mustFinish(t, func() error { // the window may end in between
+				frozen.send("load %s", turning)
+				frozen.readReport()
+				pollUntil(all[:1], "with leases", func(_ int, r *report) bool { return r.Lease.Units >= 50 })
 				if !underLoad {
-					frozen.tell("halt")
-					frozen.hear()
+					frozen.send("halt")
+					frozen.readReport()
 				}
-				frozen.tell("report")
-				if before = frozen.hear(); before.Lease.Units >= 20 {
+				frozen.send("report")
+				if before = frozen.readReport(); before.Lease.Units >= 20 {
 					return nil
 				}
-				frozen.tell("halt")
-				frozen.hear()
+				frozen.send("halt")
+				frozen.readReport()
 				return errors.New("the window ended")
 			})
 			if err := frozen.Freeze(); err != nil {
@@ -160,30 +160,30 @@ func TestFrozenWithLeases(t *testing.T) {
 			}
 			window := before.latest(turning)
 			full := int64(0)
-			wait(t, func() error {
+			mustFinish(t, func() error {
 				if _, now := look(t, store, turning); now.Unix()/int64(turns/time.Second) <= window {
 					return errors.New("the window is open")
 				}
-				other.tell("spend %s", turning)
-				r := other.hear()
-				by := turned([]report{r})
+				other.send("spend %s", turning)
+				r := other.readReport()
+				by := admittedByWindow([]report{r})
 				if full = r.latest(turning); full <= window || by[full] < turnUnits {
 					return fmt.Errorf("%v: the next window is not spent", by)
 				}
 				return nil
 			})
-			frozen.tell("spend %s", turning)
+			frozen.send("spend %s", turning)
 			if err := frozen.Thaw(); err != nil {
 				t.Fatal(err)
 			}
-			frozen.hear()
-			ended := tellAll(all, "close")
-			sound(t, ended)
-			healthy(t, ended)
-			by := turned(ended)
-			within(t, by)
+			frozen.readReport()
+			ended := commandAll(all, "close")
+			wantNoViolations(t, ended)
+			wantNoFailedCalls(t, ended)
+			by := admittedByWindow(ended)
+			wantWithin(t, by)
 			if by[full] != turnUnits {
-				t.Errorf("window %d: %d admitted, want the %d of the other process and no more", full, by[full],
+				t.Errorf("window %d: %d units are admitted, want %d, all of them by the other process", full, by[full],
 					turnUnits)
 			}
 			t.Logf("frozen in window %d with %d units, thawed in %d; admitted by window %v", window,
@@ -199,24 +199,24 @@ func TestOneProbe(t *testing.T) {
 	server := redistest.Start(t)
 	all := start(t, instances, spec{Addr: server.Addr, Deadline: deadline, Goroutines: 16, Pause: 4 * time.Millisecond,
 		Cooldown: 50 * time.Millisecond, Instances: 50})
-	tellAll(all, "load %s,%s", closed, second)
-	until(all, "under load", func(_ int, r *report) bool { return r.Asked >= 20 })
+	commandAll(all, "load %s,%s", closed, second)
+	pollUntil(all, "under load", func(_ int, r *report) bool { return r.Asked >= 20 })
 	if err := server.Freeze(); err != nil {
 		t.Fatal(err)
 	}
-	away := until(all, "with a frozen server", func(_ int, r *report) bool { return r.Breaker.Probes >= 5 })
+	away := pollUntil(all, "with a frozen server", func(_ int, r *report) bool { return r.Breaker.Probes >= 5 })
 	if err := server.Thaw(); err != nil {
 		t.Fatal(err)
 	}
-	until(all, "with the server again", func(_ int,
+	pollUntil(all, "with the server again", func(_ int,
 		r *report) bool {
 		return r.Breaker.State == resilience.StateClosed
 	})
-	ended := tellAll(all, "close")
-	sound(t, ended)
+	ended := commandAll(all, "close")
+	wantNoViolations(t, ended)
 	for i := range ended {
 		if ended[i].ProbesAtOnce != 1 {
-			t.Errorf("process %d: %d probes at once, want one", i, ended[i].ProbesAtOnce)
+			t.Errorf("process %d: %d concurrent probes, want one", i, ended[i].ProbesAtOnce)
 		}
 		t.Logf("process %d: %d probes, %d calls refused meanwhile", i, away[i].Breaker.Probes, away[i].Breaker.Refused)
 	}

@@ -46,28 +46,29 @@ func TestRedisKilled(t *testing.T) {
 		}
 		limits = append(limits, newLimit(t, limit.Limit{ID: a.String(), Tiers: []limit.Tier{tier}}))
 	}
-	req := ask(limits...)
+	req := requestOf(limits...)
 	var d limit.Decision
 	if err := s.Decide(ctx, req, time.Now(), &d); err != nil || !d.Allowed || d.Degraded {
-		t.Fatalf("with the server: err %v, allowed %v, degraded %v", err, d.Allowed, d.Degraded)
+		t.Fatalf("with the server: err %v, allowed %v, degraded %v; want it allowed by the server", err, d.Allowed,
+			d.Degraded)
 	}
 	server.Kill()
 	allowed := 0
 	for range 200 {
 		if err := s.Decide(ctx, req, time.Now(), &d); err != nil || !d.Degraded {
-			t.Fatalf("without the server: err %v, degraded %v", err, d.Degraded)
+			t.Fatalf("without the server: err %v, degraded %v; want a degraded decision", err, d.Degraded)
 		}
 		if d.Allowed {
 			allowed++
 		}
 	}
 	if st := breaker.Stats(); allowed != 50 || st.State == resilience.StateClosed || st.Refused < 150 {
-		t.Errorf("%d admitted, want half of 100; breaker %+v", allowed, st)
+		t.Errorf("%d units are admitted, want 50, half of the limit; breaker %+v", allowed, st)
 	}
 	if err := server.Start(); err != nil {
 		t.Fatal(err)
 	}
-	other := ask(window(t, "other", 1000, limit.Backstop))
+	other := requestOf(window(t, "other", 1000, limit.Backstop))
 	other.Owner.Name = "somebody else"
 	if err := redistest.Until(ctx, func() error {
 		if err := s.Decide(ctx, other, time.Now(), &d); err != nil {
@@ -86,7 +87,7 @@ func TestRedisKilled(t *testing.T) {
 	for i := range d.Results {
 		r, want := &d.Results[i], int64(50)
 		if r.Tier.Algorithm == limit.LeakyBucket {
-			want = 100 // it is taken, or free
+			want = 100 // a leaky bucket is full or empty
 		}
 		if r.Used() != want {
 			t.Errorf("%s: the server counts %d, want %d", r.Tier.Algorithm, r.Used(), want)

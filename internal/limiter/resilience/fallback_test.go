@@ -33,8 +33,8 @@ func newStore(t testing.TB, c resilience.FallbackConfig) *resilience.Fallback {
 	return s
 }
 
-// away returns a store whose calls all fail.
-func away(t testing.TB) *flaky {
+// newFailingStore returns a store whose calls all fail.
+func newFailingStore(t testing.TB) *flaky {
 	f := newFlaky(t, nil)
 	f.down.Store(true)
 	return f
@@ -45,7 +45,7 @@ func window(t testing.TB, id string, threshold int64, p limit.FailurePolicy) *li
 		{Algorithm: limit.FixedWindow, Period: 10 * time.Second, Threshold: threshold}}})
 }
 
-func ask(limits ...*limit.Limit) *limit.Request {
+func requestOf(limits ...*limit.Limit) *limit.Request {
 	req := &limit.Request{Owner: acme}
 	for _, l := range limits {
 		req.Charges = append(req.Charges, limit.Charge{Limit: l, Cost: 1})
@@ -65,7 +65,7 @@ func countAdmitted(t *testing.T, s limit.Store, req *limit.Request, now time.Tim
 			return n
 		}
 	}
-	t.Fatal("never denied")
+	t.Fatal("a request of a backstopped limit is never denied, want a denial")
 	return 0
 }
 
@@ -89,15 +89,17 @@ func TestEachLimitItsPolicy(t *testing.T) {
 		{Algorithm: limit.FixedWindow, Period: time.Second, Threshold: 20}, {Algorithm: limit.FixedWindow,
 			Period: 10 * time.Second, Threshold: 100}}})
 	free, closed := window(t, "free", 3, limit.Open), window(t, "closed", 50, limit.Closed)
-	s := newStore(t, resilience.FallbackConfig{Store: away(t), Instances: func() int { return 4 }})
+	s := newStore(t, resilience.FallbackConfig{Store: newFailingStore(t), Instances: func() int { return 4 }})
 	var d limit.Decision
 
 	for range 20 {
-		if err := s.Decide(context.Background(), ask(shadow, free), noon, &d); err != nil || !d.Allowed || !d.Degraded {
-			t.Fatalf("open: err %v, allowed %v, degraded %v", err, d.Allowed, d.Degraded)
+		if err := s.Decide(context.Background(), requestOf(shadow, free), noon, &d); err != nil || !d.Allowed ||
+			!d.Degraded {
+			t.Fatalf("onStoreFailure open: err %v, allowed %v, degraded %v; want it allowed and degraded", err,
+				d.Allowed, d.Degraded)
 		}
 	}
-	req := ask(free, shadow, tiers)
+	req := requestOf(free, shadow, tiers)
 	if n := countAdmitted(t, s, req, noon); n != 5 {
 		t.Errorf("%d admitted, want 5: a quarter of 20 a second", n)
 	}
@@ -106,42 +108,44 @@ func TestEachLimitItsPolicy(t *testing.T) {
 	}
 	if b := d.Binding(); b == nil || answer.PolicyName(b.Tier, false) != "tiers/1s" || d.Never ||
 		d.RetryAfter() != 200*time.Millisecond || !d.Degraded {
-		t.Errorf("denied by %v, never %v, wait %s, degraded %v; want tiers/1s in 200ms", b, d.Never, d.RetryAfter(),
-			d.Degraded)
+		t.Errorf("denied by %v, never %v, wait %s, degraded %v; want a degraded denial by tiers/1s for 200ms", b,
+			d.Never, d.RetryAfter(), d.Degraded)
 	}
 	names := ""
 	for i := range d.Results {
 		names += fmt.Sprintf("%s:%d ", answer.PolicyName(d.Results[i].Tier, false), d.Results[i].Remaining())
 	}
 	if names != "free:3 shadow:1 tiers/1s:0 tiers/10s:20 " {
-		t.Errorf("results %s", names)
+		t.Errorf("the results, each with the units that remain, are %q", names)
 	}
 
 	before := s.Stats()
-	err := s.Decide(context.Background(), ask(tiers, closed), noon.Add(time.Minute), &d)
+	err := s.Decide(context.Background(), requestOf(tiers, closed), noon.Add(time.Minute), &d)
 	if !errors.Is(err, resilience.ErrFailClosed) || !errors.Is(err, errGone) || d.Allowed || len(d.Results) > 0 {
-		t.Errorf("closed: err %v, %d results", err, len(d.Results))
+		t.Errorf("onStoreFailure closed: err %v, %d results; want ErrFailClosed with the store's error, and no result",
+			err, len(d.Results))
 	}
-	if err := s.Peek(context.Background(), ask(closed), noon, &d); !errors.Is(err, resilience.ErrFailClosed) {
-		t.Errorf("closed: peek: %v", err)
+	if err := s.Peek(context.Background(), requestOf(closed), noon, &d); !errors.Is(err, resilience.ErrFailClosed) {
+		t.Errorf("onStoreFailure closed: Peek = %v, want ErrFailClosed", err)
 	}
-	if n := countAdmitted(t, s, ask(tiers), noon.Add(time.Minute)); n != 5 {
-		t.Errorf("%d admitted after a request that a closed limit denied, want 5: it charges nothing", n)
+	if n := countAdmitted(t, s, requestOf(tiers), noon.Add(time.Minute)); n != 5 {
+		t.Errorf("%d units are admitted after a denial by a closed limit, want 5: the denial must charge nothing", n)
 	}
 	after := s.Stats()
 	if after.Closed != before.Closed+1 || before.Open != 20 || before.Backstop != 7 || before.Failures != 27 {
-		t.Errorf("%+v, then %+v", before, after)
+		t.Errorf("stats %+v before and %+v after the closed limit's denial; want 20 open, 7 backstop, 27 failures "+
+			"before it, and one more closed after it", before, after)
 	}
 }
 
 // Guarantees that without the store clients get headers with the limit's name and the size of this instance's part.
 func TestHeadersMeanwhile(t *testing.T) {
-	s := newStore(t, resilience.FallbackConfig{Store: away(t), Instances: func() int { return 4 }})
+	s := newStore(t, resilience.FallbackConfig{Store: newFailingStore(t), Instances: func() int { return 4 }})
 	quota := newLimit(t, limit.Limit{ID: "monthly", Tiers: []limit.Tier{
 		{Algorithm: limit.Quota, Threshold: 1_000_000, Calendar: &limit.Calendar{Every: limit.Month,
 			Location: time.UTC}}}})
 	var d limit.Decision
-	if err := s.Decide(context.Background(), ask(window(t, "burst", 100, limit.Backstop), quota), noon,
+	if err := s.Decide(context.Background(), requestOf(window(t, "burst", 100, limit.Backstop), quota), noon,
 		&d); err != nil {
 		t.Fatal(err)
 	}
@@ -149,14 +153,14 @@ func TestHeadersMeanwhile(t *testing.T) {
 	h := e.Header(nil, &d, answer.Wait{})
 	if h.Limit != "25" || h.Remaining != "24" || h.RateLimit != `"burst";r=24;t=1, "monthly";r=249999;t=11` ||
 		!strings.HasPrefix(h.Policy, `"burst";q=25;w=10, "monthly";q=250000;w=26`) {
-		t.Errorf("%+v", h)
+		t.Errorf("the headers are %+v, want the limit's name, and a policy with this instance's part", h)
 	}
 }
 
 // Guarantees that a client whose Retry-After is the time at which the store may answer again gets no other time beside
 // it.
 func TestHeadersOfACostAboveThePart(t *testing.T) {
-	s := newStore(t, resilience.FallbackConfig{Store: away(t), Instances: func() int { return 10 }})
+	s := newStore(t, resilience.FallbackConfig{Store: newFailingStore(t), Instances: func() int { return 10 }})
 	l := newLimit(t, limit.Limit{ID: "l", MaxCost: 100,
 		Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Period: time.Hour, Threshold: 100}}})
 	var d limit.Decision
@@ -169,14 +173,15 @@ func TestHeadersOfACostAboveThePart(t *testing.T) {
 	var e answer.Encoder
 	h := e.Header(nil, &d, answer.Wait{Micros: d.RetryAt - d.Now, Known: true})
 	if d.Allowed || h.RetryAfter != "1" || h.RateLimit != `"l";r=0;t=1` {
-		t.Errorf("allowed %v, Retry-After %s, %s", d.Allowed, h.RetryAfter, h.RateLimit)
+		t.Errorf("allowed %v, Retry-After %s, RateLimit %s; want a denial with the same time, 1 s, in both headers",
+			d.Allowed, h.RetryAfter, h.RateLimit)
 	}
 }
 
 // Guarantees that a cost above this instance's part, which the plan's limit could admit, is denied with a wait, and not
 // for ever.
 func TestCostAboveThePart(t *testing.T) {
-	s := newStore(t, resilience.FallbackConfig{Store: away(t), Instances: func() int { return 10 }})
+	s := newStore(t, resilience.FallbackConfig{Store: newFailingStore(t), Instances: func() int { return 10 }})
 	l := newLimit(t, limit.Limit{ID: "l", MaxCost: 1000,
 		Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Period: time.Second, Threshold: 100}}})
 	free := newLimit(t, limit.Limit{ID: "free", MaxCost: 1000, OnStoreFailure: limit.Open, Tiers: l.Tiers})
@@ -195,8 +200,8 @@ func TestCostAboveThePart(t *testing.T) {
 			t.Fatal(err)
 		}
 		if d.Allowed != c.allowed || d.Never != c.never || d.RetryAfter() != c.wait {
-			t.Errorf("cost %d of %s: allowed %v, never %v, wait %s; want %+v", c.cost, c.limit.ID, d.Allowed, d.Never,
-				d.RetryAfter(), c)
+			t.Errorf("a cost of %d of %s: allowed %v, never %v, wait %s; want %+v", c.cost, c.limit.ID, d.Allowed,
+				d.Never, d.RetryAfter(), c)
 		}
 	}
 	// A cost that never fits in an open limit charges nothing to the backstop of another limit.
@@ -205,7 +210,7 @@ func TestCostAboveThePart(t *testing.T) {
 	if err := s.Decide(context.Background(), req, noon, &d); err != nil || d.Allowed || !d.Never {
 		t.Fatal(err, d.Allowed)
 	}
-	if n := countAdmitted(t, s, ask(l), noon); n != 10 {
+	if n := countAdmitted(t, s, requestOf(l), noon); n != 10 {
 		t.Errorf("%d admitted, want 10", n)
 	}
 }
@@ -234,10 +239,10 @@ func TestParts(t *testing.T) {
 			limit.MaxUnits},
 		{limit.Tier{Algorithm: limit.Quota, Threshold: limit.MaxUnits - 1, Calendar: month}, 7, 0, limit.MaxUnits / 7},
 	} {
-		s := newStore(t, resilience.FallbackConfig{Store: away(t), MaxInstances: c.instances})
+		s := newStore(t, resilience.FallbackConfig{Store: newFailingStore(t), MaxInstances: c.instances})
 		l := newLimit(t, limit.Limit{ID: "l", Tiers: []limit.Tier{c.tier}})
 		var d limit.Decision
-		if err := s.Peek(context.Background(), ask(l), noon, &d); err != nil {
+		if err := s.Peek(context.Background(), requestOf(l), noon, &d); err != nil {
 			t.Fatal(err)
 		}
 		got := d.Results[0].Tier
@@ -249,8 +254,8 @@ func TestParts(t *testing.T) {
 		refilled := float64(got.Threshold) * (float64(per) / float64(got.Period))
 		if got.Algorithm != limit.TokenBucket || (c.atOnce > 0 && got.Burst != c.atOnce) ||
 			refilled > c.refilled+0.01 || refilled < 0.989*c.refilled {
-			t.Errorf("%+v on %d instances: %d at once, %.1f a period; want %d, %.1f", c.tier, c.instances, got.Burst,
-				refilled, c.atOnce, c.refilled)
+			t.Errorf("%+v on %d instances: the part admits %d units at once and refills %.1f a period; want %d and "+
+				"%.1f", c.tier, c.instances, got.Burst, refilled, c.atOnce, c.refilled)
 		}
 	}
 }
@@ -260,8 +265,8 @@ func TestPartsOfOnePeriod(t *testing.T) {
 	l := newLimit(t, limit.Limit{ID: "l", Tiers: []limit.Tier{
 		{Algorithm: limit.FixedWindow, Period: time.Second, Threshold: 5}, {Algorithm: limit.SlidingLog,
 			Period: time.Second, Threshold: 3}}})
-	s := newStore(t, resilience.FallbackConfig{Store: away(t)})
-	if n := countAdmitted(t, s, ask(l), noon); n != 3 {
+	s := newStore(t, resilience.FallbackConfig{Store: newFailingStore(t)})
+	if n := countAdmitted(t, s, requestOf(l), noon); n != 3 {
 		t.Errorf("%d admitted, want 3", n)
 	}
 }
@@ -269,27 +274,28 @@ func TestPartsOfOnePeriod(t *testing.T) {
 // Guarantees that an instance that has never learned the instance count assumes the largest one.
 func TestInstancesUnknown(t *testing.T) {
 	n := 0
-	s := newStore(t, resilience.FallbackConfig{Store: away(t), Instances: func() int { return n }, MaxInstances: 20})
+	s := newStore(t, resilience.FallbackConfig{Store: newFailingStore(t), Instances: func() int { return n },
+		MaxInstances: 20})
 	l := window(t, "l", 100, limit.Backstop)
-	if got := countAdmitted(t, s, ask(l), noon); got != 5 {
+	if got := countAdmitted(t, s, requestOf(l), noon); got != 5 {
 		t.Errorf("%d admitted, want 5", got)
 	}
 	n = 2
-	if got := countAdmitted(t, s, ask(l), noon.Add(10*time.Second)); got < 45 || got > 50 {
-		t.Errorf("%d admitted, want about 50 once two are known", got)
+	if got := countAdmitted(t, s, requestOf(l), noon.Add(10*time.Second)); got < 45 || got > 50 {
+		t.Errorf("%d units are admitted, want about 50 once the instance count is known to be two", got)
 	}
 }
 
 // Guarantees that a flood of addresses is limited and takes neither the memory for tenants' counters nor that for their
 // pending units, and that a tenant for which other tenants have left no memory is not admitted uncounted.
 func TestNoRoom(t *testing.T) {
-	s := newStore(t, resilience.FallbackConfig{Store: away(t), Bytes: 64 << 10})
+	s := newStore(t, resilience.FallbackConfig{Store: newFailingStore(t), Bytes: 64 << 10})
 	l := window(t, "l", 5, limit.Backstop)
 	var d limit.Decision
 	allowed := 0
 	const addresses = 2000
 	for i := range addresses {
-		req := ask(l)
+		req := requestOf(l)
 		req.Owner = limit.Owner{Kind: limit.Address, Name: fmt.Sprintf("%032x", i)}
 		if err := s.Decide(context.Background(), req, noon, &d); err != nil || !d.Degraded {
 			t.Fatal(err)
@@ -298,30 +304,31 @@ func TestNoRoom(t *testing.T) {
 		}
 	}
 	if allowed < 100 || allowed > 230 {
-		t.Errorf("%d of %d addresses passed, want as many as 24 KB hold, and 5", allowed, addresses)
+		t.Errorf("%d of %d addresses are admitted, want 5 more than the number of counters that fit into 24 KB",
+			allowed, addresses)
 	}
 	if st := s.Stats(); st.Dropped == 0 || st.Bytes > 64<<10 {
-		t.Errorf("%+v: what was not remembered must be counted, and all of it bounded", st)
+		t.Errorf("stats %+v: want units without memory counted as dropped, and at most 64 KB in use", st)
 	}
 	before := s.Stats().Dropped
 	for i := range 15 {
-		req := ask(l)
+		req := requestOf(l)
 		req.Owner.Name = fmt.Sprint("tenant-", i)
 		if got := countAdmitted(t, s, req, noon); got != 5 {
 			t.Fatalf("%s: %d admitted, want 5", req.Owner.Name, got)
 		}
 	}
 	if dropped := s.Stats().Dropped - before; dropped != 0 {
-		t.Errorf("%d pending units of tenants are dropped", dropped)
+		t.Errorf("%d pending units of tenants are dropped, want none", dropped)
 	}
 	var err error
 	for i := 0; i < 200 && err == nil; i++ {
-		req := ask(l)
+		req := requestOf(l)
 		req.Owner.Name = fmt.Sprint("more-", i)
 		err = s.Decide(context.Background(), req, noon, &d)
 	}
 	if !errors.Is(err, resilience.ErrFailClosed) || !errors.Is(err, limit.ErrFull) {
-		t.Errorf("a tenant without room: %v", err)
+		t.Errorf("a tenant for which there is no memory: %v, want ErrFailClosed and ErrFull", err)
 	}
 }
 
@@ -331,7 +338,7 @@ func TestNotReplaced(t *testing.T) {
 	l := window(t, "l", 5, limit.Backstop)
 	gone, cancel := context.WithCancel(context.Background())
 	cancel()
-	leased := ask(l)
+	leased := requestOf(l)
 	leased.Leases = []limit.LeaseRequest{{Need: 1, Most: 3, Share: limit.ShareOne}}
 	for name, c := range map[string]struct {
 		ctx  context.Context
@@ -339,13 +346,13 @@ func TestNotReplaced(t *testing.T) {
 		err  error
 		want error
 	}{
-		"invalid":   {context.Background(), ask(l), limit.ErrInvalidRequest, limit.ErrInvalidRequest},
-		"cost":      {context.Background(), ask(l), limit.ErrInvalidCost, limit.ErrInvalidCost},
-		"duplicate": {context.Background(), ask(l), limit.ErrDuplicateCounter, limit.ErrDuplicateCounter},
-		"given up":  {gone, ask(l), context.Canceled, context.Canceled},
+		"invalid":   {context.Background(), requestOf(l), limit.ErrInvalidRequest, limit.ErrInvalidRequest},
+		"cost":      {context.Background(), requestOf(l), limit.ErrInvalidCost, limit.ErrInvalidCost},
+		"duplicate": {context.Background(), requestOf(l), limit.ErrDuplicateCounter, limit.ErrDuplicateCounter},
+		"given up":  {gone, requestOf(l), context.Canceled, context.Canceled},
 		"leases":    {context.Background(), leased, errGone, errGone},
 		// an open breaker does not check the requests that it refuses
-		"unchecked": {context.Background(), ask(l, l), errGone, limit.ErrDuplicateCounter},
+		"unchecked": {context.Background(), requestOf(l, l), errGone, limit.ErrDuplicateCounter},
 	} {
 		store := newFlaky(t, nil)
 		store.fault = func() error { return c.err }
@@ -356,7 +363,7 @@ func TestNotReplaced(t *testing.T) {
 			t.Errorf("%s: err %v, %d results; want %v", name, err, len(d.Results), c.want)
 		}
 		if err := s.Peek(c.ctx, c.req, noon, &d); !errors.Is(err, c.want) {
-			t.Errorf("%s: peek: %v", name, err)
+			t.Errorf("%s: Peek = %v, want the same error as Decide", name, err)
 		}
 	}
 }
@@ -369,27 +376,28 @@ func TestDeadlinePassed(t *testing.T) {
 	ctx, cancel := context.WithDeadline(context.Background(), time.Now().Add(-time.Second))
 	defer cancel()
 	var d limit.Decision
-	if err := s.Decide(ctx, ask(window(t, "l", 5, limit.Backstop)), noon, &d); err != nil || !d.Allowed || !d.Degraded {
+	if err := s.Decide(ctx, requestOf(window(t, "l", 5, limit.Backstop)), noon, &d); err != nil || !d.Allowed ||
+		!d.Degraded {
 		t.Errorf("err %v, allowed %v, degraded %v", err, d.Allowed, d.Degraded)
 	}
 }
 
 // Guarantees that a peek without the store changes nothing.
 func TestPeekMeanwhile(t *testing.T) {
-	s := newStore(t, resilience.FallbackConfig{Store: away(t)})
+	s := newStore(t, resilience.FallbackConfig{Store: newFailingStore(t)})
 	l := window(t, "l", 5, limit.Backstop)
 	var d limit.Decision
 	for range 20 {
-		if err := s.Peek(context.Background(), ask(l), noon, &d); err != nil || !d.Allowed || !d.Degraded ||
+		if err := s.Peek(context.Background(), requestOf(l), noon, &d); err != nil || !d.Allowed || !d.Degraded ||
 			d.Results[0].Remaining() != 5 {
 			t.Fatalf("err %v, allowed %v, degraded %v", err, d.Allowed, d.Degraded)
 		}
 	}
-	if n := countAdmitted(t, s, ask(l), noon); n != 5 {
+	if n := countAdmitted(t, s, requestOf(l), noon); n != 5 {
 		t.Errorf("%d admitted, want 5", n)
 	}
 	if st := s.Stats(); st.Failures != 6 {
-		t.Errorf("%+v: peeks must not count as decisions", st)
+		t.Errorf("stats %+v, want 6 failures: peeks must not count as decisions", st)
 	}
 }
 
@@ -411,7 +419,7 @@ func TestRefundMeanwhile(t *testing.T) {
 		early := first.Receipt()
 		store.down.Store(true)
 		if _, err := s.Refund(t.Context(), early, 0, time.Now()); !errors.Is(err, errGone) {
-			t.Errorf("refund of a charge of the store, while the store fails: %v", err)
+			t.Errorf("a refund of a charge of the store, while the store fails: %v, want the store's error", err)
 		}
 		for range 2 {
 			if err := s.Decide(t.Context(), req, time.Now(), &d); err != nil || !d.Degraded {
@@ -422,19 +430,19 @@ func TestRefundMeanwhile(t *testing.T) {
 		for again, want := range []string{"{[2 2] false false}", "{[0 0] true false}"} {
 			back, err := s.Refund(t.Context(), receipt, 2, time.Now())
 			if err != nil || fmt.Sprint(back) != want {
-				t.Errorf("refund %d: %v, %v; want %s", again, back, err, want)
+				t.Errorf("refund %d = %v, %v; want %s", again, back, err, want)
 			}
 		}
 		store.down.Store(false)
 		if back, err := s.Refund(t.Context(), early, 0, time.Now()); err != nil ||
 			fmt.Sprint(back) != "{[3 3] false false}" {
-			t.Errorf("refund of what the store charged: %v, %v", back, err)
+			t.Errorf("a refund of units that the store charged = %v, %v; want 3 units of each tier", back, err)
 		}
 		recoverFrom(t, s)
 		if err := inner.Peek(t.Context(), req, time.Now(), &d); err != nil || d.Results[0].Used() != 4 ||
 			d.Results[1].Used() != 4 {
-			t.Errorf("err %v, used %d and %d; want 4: twice three less two", err, d.Results[0].Used(),
-				d.Results[1].Used())
+			t.Errorf("err %v, %d and %d units used; want 4 of each: two charges of three units, less a refund of two",
+				err, d.Results[0].Used(), d.Results[1].Used())
 		}
 	})
 }
@@ -446,7 +454,7 @@ func TestRefundOfRefilledUnits(t *testing.T) {
 		inner := newMemory(t)
 		store := newFlaky(t, inner)
 		s := newStore(t, resilience.FallbackConfig{Store: store})
-		req := ask(newLimit(t, limit.Limit{ID: "l", MaxCost: 10,
+		req := requestOf(newLimit(t, limit.Limit{ID: "l", MaxCost: 10,
 			Tiers: []limit.Tier{{Algorithm: limit.TokenBucket, Period: time.Hour, Threshold: 120, Burst: 10}}}))
 		req.Charges[0].Cost = 5
 		store.down.Store(true)
@@ -464,7 +472,7 @@ func TestRefundOfRefilledUnits(t *testing.T) {
 		}
 		store.down.Store(false)
 		recoverFrom(t, s)
-		if n := used(t, inner, req); n != 5 {
+		if n := usedUnits(t, inner, req); n != 5 {
 			t.Errorf("%d units are charged in the store, want the 5 of the other decision", n)
 		}
 	})
@@ -476,7 +484,7 @@ func TestRefundOfTooManyUnits(t *testing.T) {
 		inner := newMemory(t)
 		store := newFlaky(t, inner)
 		s := newStore(t, resilience.FallbackConfig{Store: store})
-		req := ask(newLimit(t, limit.Limit{ID: "l", MaxCost: 10,
+		req := requestOf(newLimit(t, limit.Limit{ID: "l", MaxCost: 10,
 			Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Period: time.Hour, Threshold: 10}}}))
 		req.Charges[0].Cost = 3
 		store.down.Store(true)
@@ -492,7 +500,7 @@ func TestRefundOfTooManyUnits(t *testing.T) {
 		}
 		store.down.Store(false)
 		recoverFrom(t, s)
-		if n := used(t, inner, req); n != 3 {
+		if n := usedUnits(t, inner, req); n != 3 {
 			t.Errorf("%d units are charged in the store, want the 3 of the other decision", n)
 		}
 	})
@@ -519,13 +527,13 @@ func TestExpiredRefundMeanwhile(t *testing.T) {
 		for range 2 {
 			if back, err := s.Refund(t.Context(), d.Receipt(), 0, time.Now()); err != nil ||
 				fmt.Sprint(back) != "{[0] false true}" {
-				t.Errorf("refund of a receipt that has expired: %v, %v", back, err)
+				t.Errorf("a refund of an expired receipt = %v, %v; want no units, and Expired", back, err)
 			}
 		}
 		store.down.Store(false)
 		recoverFrom(t, s)
 		if err := inner.Peek(t.Context(), req, time.Now(), &d); err != nil || d.Results[0].Used() != 6 {
-			t.Errorf("err %v, used %d; want 6: twice three", err, d.Results[0].Used())
+			t.Errorf("err %v, %d units used; want 6: two charges of three units", err, d.Results[0].Used())
 		}
 	})
 }
@@ -543,7 +551,7 @@ func newMemory(t testing.TB) *memory.Store {
 func recoverFrom(t *testing.T, s *resilience.Fallback) {
 	t.Helper()
 	var d limit.Decision
-	req := ask(window(t, "other", 1000, limit.Backstop))
+	req := requestOf(window(t, "other", 1000, limit.Backstop))
 	req.Owner.Name = "somebody else"
 	if err := s.Decide(t.Context(), req, time.Now(), &d); err != nil || d.Degraded {
 		t.Fatal(err, d.Degraded)
@@ -603,12 +611,13 @@ func TestUndecidableIsCountedAndLogged(t *testing.T) {
 			var d limit.Decision
 			if err := s.Decide(t.Context(), &limit.Request{Owner: limit.Owner{Kind: limit.Tenant, Name: "acme"},
 				Charges: []limit.Charge{{Limit: l, Cost: 1}}}, now, &d); err != nil || !d.Degraded {
-				t.Fatalf("%v: %v, degraded %t; want that the limit's onStoreFailure applies", cause, err, d.Degraded)
+				t.Fatalf("after the store's error %v: error %v, degraded %t; want that the limit's onStoreFailure "+
+					"applies", cause, err, d.Degraded)
 			}
 		}
 	}
 	if st := s.Stats(); st.Failures != 10 || st.Undecidable != 5 {
-		t.Errorf("%d failures and %d undecidable requests, want 10 and 5", st.Failures, st.Undecidable)
+		t.Errorf("the stats count %d failures and %d undecidable requests, want 10 and 5", st.Failures, st.Undecidable)
 	}
 	if text := log.String(); strings.Count(text, "\n") != 2 || !strings.Contains(text, "no route") ||
 		!strings.Contains(text, "t4:acme") {

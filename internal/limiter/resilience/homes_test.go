@@ -47,7 +47,7 @@ func TestHomeAway(t *testing.T) {
 				spend := func(n int, away bool) {
 					for range n {
 						l.RunBackgroundTasks(t.Context(), time.Now())
-						err := l.Decide(t.Context(), asks(acme, q, rate), time.Now(), &d)
+						err := l.Decide(t.Context(), newRequest(acme, q, rate), time.Now(), &d)
 						switch {
 						case errors.Is(err, resilience.ErrFailClosed):
 							closed++
@@ -65,30 +65,32 @@ func TestHomeAway(t *testing.T) {
 				}
 				spend(300, false)
 				if marked+int64(closed) != 0 || admitted != 300 {
-					t.Fatalf("with the home: %d admitted, %d marked, %d closed", admitted, marked, closed)
+					t.Fatalf("with the home: %d admitted, %d marked as degraded, %d refused as closed; want 300, 0, 0",
+						admitted, marked, closed)
 				}
 				us.set(true, false)
 				spend(6000, true)
 				if unmarkedAway == 0 {
-					t.Error("nothing of what was leased is spent while the home is away")
+					t.Error("no leased unit is spent while the home does not answer, want some")
 				}
 				if policy == limit.Closed && (marked != 0 || closed == 0) {
-					t.Errorf("a closed quota: %d admitted without the home, %d refused", marked, closed)
+					t.Errorf("a closed quota: %d admitted without the home, %d refused; want none admitted, and "+
+						"some refused", marked, closed)
 				}
 				if most := int64(2 * 4000); policy == limit.Backstop && (marked == 0 || marked > most) {
-					t.Errorf("the backstop admits %d, want at most %d and some", marked, most)
+					t.Errorf("the backstop admits %d units, want some, and at most %d", marked, most)
 				}
-				if allowed, degraded := decides(t, l, asks(limit.Owner{Kind: limit.Tenant, Name: "globex"}, rate),
+				if allowed, degraded := decides(t, l, newRequest(limit.Owner{Kind: limit.Tenant, Name: "globex"}, rate),
 					50); allowed != 50 || degraded != 0 {
-					t.Errorf("without the home %d of the cell's own are admitted and %d marked, want 50 and none",
-						allowed, degraded)
+					t.Errorf("without the home, %d requests of the cell's own limit are admitted and %d marked as "+
+						"degraded, want 50 and none", allowed, degraded)
 				}
 				state := ""
 				for _, b := range l.Breakers {
 					state += b.Name() + " " + b.State().String() + ", "
 				}
 				if !strings.Contains(state, "redis closed") || strings.Contains(state, "home us closed") {
-					t.Errorf("breakers: %s", state)
+					t.Errorf("the breakers are %s, want that of redis closed, and that of the home not closed", state)
 				}
 				us.set(false, false)
 				<-time.After(10 * time.Second) // the cooldown of the breaker
@@ -97,16 +99,17 @@ func TestHomeAway(t *testing.T) {
 				<-time.After(30 * time.Second) // the home is charged for what was admitted without it
 				spend(3, false)
 				if marked != before {
-					t.Errorf("%d marked though the home is back", marked-before)
+					t.Errorf("%d decisions are marked as degraded after the home answers again, want none",
+						marked-before)
 				}
 				closeChain(t, l)
 				lost := l.Leases.Stats().Lost // of leases of either limit that ended while the home did not answer
-				if got := usedOf(t, us, asks(acme, q)); got[0] < admitted || got[0] > admitted+lost {
-					t.Errorf("the home counts %d, want the %d that were admitted and at most %d lost", got[0],
-						admitted, lost)
+				if got := usedOf(t, us, newRequest(acme, q)); got[0] < admitted || got[0] > admitted+lost {
+					t.Errorf("the home counts %d units, want the %d that were admitted, and at most %d more, which "+
+						"are lost", got[0], admitted, lost)
 				}
-				if got := usedOf(t, own, asks(acme, monthly(t, "quota", 4000))); got[0] != 0 {
-					t.Errorf("the own store counts %d of the quota, want none", got[0])
+				if got := usedOf(t, own, newRequest(acme, monthly(t, "quota", 4000))); got[0] != 0 {
+					t.Errorf("the cell's own store counts %d units of the quota, want none", got[0])
 				}
 			})
 		}
@@ -127,7 +130,7 @@ func TestHomeCountsInstancesOfAllCells(t *testing.T) {
 		q := keptInUS(t, 4000, limit.Backstop)
 		for range 60 { // a minute, in which all instances announce themselves
 			for _, l := range others {
-				decides(t, l, asks(acme, q), 1)
+				decides(t, l, newRequest(acme, q), 1)
 			}
 			<-time.After(time.Second)
 		}
@@ -135,7 +138,7 @@ func TestHomeCountsInstancesOfAllCells(t *testing.T) {
 		for i, l := range others {
 			var d limit.Decision
 			for range 2000 {
-				if err := l.Decide(t.Context(), asks(acme, q), time.Now(), &d); err != nil {
+				if err := l.Decide(t.Context(), newRequest(acme, q), time.Now(), &d); err != nil {
 					t.Fatal(err)
 				}
 				if d.Degraded {
@@ -144,11 +147,11 @@ func TestHomeCountsInstancesOfAllCells(t *testing.T) {
 				<-time.After(time.Second)
 			}
 			if units := d.Results[0].Tier.Threshold; !d.Degraded || units > 1000 || units < 400 {
-				t.Errorf("instance %d of three beside the home's: marked %t with %d units, want a fourth of 4000 or "+
-					"somewhat less", i, d.Degraded, units)
+				t.Errorf("instance %d of three, in addition to the home's one: degraded %t with %d units, want a "+
+					"fourth of 4000 or somewhat less", i, d.Degraded, units)
 			}
 			if n := l.Instances.Count(); n > 2 {
-				t.Errorf("instance %d: %d share its own cell's counters, want itself alone", i, n)
+				t.Errorf("instance %d: the instance count of its own cell is %d, want 1", i, n)
 			}
 		}
 		us.set(false, false)
@@ -177,7 +180,7 @@ func TestAnUnusedHomeIsNotCalled(t *testing.T) {
 		if n := announcements(time.Minute); n != 0 {
 			t.Errorf("%d announcements to a home that was never used, want none", n)
 		}
-		decides(t, l, asks(acme, keptInUS(t, 4000, limit.Backstop)), 1)
+		decides(t, l, newRequest(acme, keptInUS(t, 4000, limit.Backstop)), 1)
 		const announced = 2 * lease.DefaultHomeLife
 		if n := announcements(announced); n < int(announced/resilience.InstancesPeriod) {
 			t.Errorf("%d announcements within %s after the home was used, want at least one for each period", n,
@@ -208,7 +211,8 @@ func TestRateOfAHomeThatIsAway(t *testing.T) {
 					for range 10 * seconds {
 						l.RunBackgroundTasks(t.Context(), time.Now())
 						var d limit.Decision
-						err := l.Decide(t.Context(), asks(acme, tiny, hourly(t, "rate", 1_000_000)), time.Now(), &d)
+						err := l.Decide(t.Context(), newRequest(acme, tiny, hourly(t, "rate", 1_000_000)), time.Now(),
+							&d)
 						switch {
 						case errors.Is(err, resilience.ErrFailClosed):
 							closed++
@@ -224,28 +228,30 @@ func TestRateOfAHomeThatIsAway(t *testing.T) {
 					return admitted, marked, closed
 				}
 				if admitted, marked, closed := spend(20); admitted != 40 || marked+closed != 0 {
-					t.Errorf("with the home: %d admitted, %d marked, %d closed; want 40 of 2 a second", admitted,
-						marked, closed)
+					t.Errorf("with the home: %d admitted, %d marked as degraded, %d refused as closed; want 40, at "+
+						"2 a second, and none", admitted, marked, closed)
 				}
 				us.set(true, false)
 				admitted, marked, closed := spend(20)
 				switch {
 				case admitted != 0:
-					t.Errorf("%s: %d are admitted as if the home had answered", policy, admitted)
+					t.Errorf("%s: %d decisions without the home are not marked as degraded, want none", policy,
+						admitted)
 				case policy == limit.Open && (marked != 200 || closed != 0),
 					policy == limit.Closed && (marked != 0 || closed != 200),
 					policy == limit.Backstop && (marked < 5 || marked > 2*20+2 || closed != 0):
-					t.Errorf("%s without the home: %d marked, %d closed", policy, marked, closed)
+					t.Errorf("%s, without the home: %d admitted and marked as degraded, %d refused as closed, which "+
+						"differs from the policy", policy, marked, closed)
 				}
 				us.set(false, false)
 				spend(20) // the cooldown of the breaker, and the replay of what was admitted without the home
 				if admitted, marked, closed := spend(20); admitted != 40 || marked+closed != 0 {
-					t.Errorf("%s, with the home again: %d admitted, %d marked, %d closed", policy, admitted, marked,
-						closed)
+					t.Errorf("%s, after the home answers again: %d admitted, %d marked as degraded, %d refused as "+
+						"closed; want 40 and none", policy, admitted, marked, closed)
 				}
 				closeChain(t, l)
-				if got := usedOf(t, own, asks(acme, tiny)); got[0] != 0 {
-					t.Errorf("the own store counts %d", got[0])
+				if got := usedOf(t, own, newRequest(acme, tiny)); got[0] != 0 {
+					t.Errorf("the cell's own store counts %d units, want none", got[0])
 				}
 			})
 		}
@@ -266,24 +272,24 @@ func TestRateKeptForAllCells(t *testing.T) {
 		admitted := int64(0)
 		for range 60 { // a minute, in which the instances learn of each other
 			for _, l := range []*resilience.Chain{here, there} {
-				allowed, _ := decides(t, l, asks(acme, small, hourly(t, "rate", 1000)), 1)
+				allowed, _ := decides(t, l, newRequest(acme, small, hourly(t, "rate", 1000)), 1)
 				admitted += allowed
 			}
 			<-time.After(time.Second)
 		}
-		if used := usedOf(t, quotas, asks(acme, small)); admitted != 120 || used[0] != admitted {
-			t.Errorf("%d admitted, and beside the quotas %d are counted, want 120", admitted, used[0])
+		if used := usedOf(t, quotas, newRequest(acme, small)); admitted != 120 || used[0] != admitted {
+			t.Errorf("%d units are admitted, and the store of the quotas counts %d, want 120", admitted, used[0])
 		}
-		if used := usedOf(t, redis, asks(acme, small)); used[0] != 0 {
-			t.Errorf("%d are counted with the rates", used[0])
+		if used := usedOf(t, redis, newRequest(acme, small)); used[0] != 0 {
+			t.Errorf("the store of the rates counts %d units, want none", used[0])
 		}
 		quotas.set(true, false)
 		var d limit.Decision
-		if err := here.Decide(t.Context(), asks(acme, small), time.Now(), &d); err != nil || !d.Degraded {
-			t.Fatalf("without the store: marked %t, %v", d.Degraded, err)
+		if err := here.Decide(t.Context(), newRequest(acme, small), time.Now(), &d); err != nil || !d.Degraded {
+			t.Fatalf("without the store: degraded %t, %v; want a degraded decision", d.Degraded, err)
 		}
 		if units := d.Results[0].Tier.Threshold; units > 200 || units < 100 {
-			t.Errorf("the backstop of one instance of two has %d units of 400", units)
+			t.Errorf("the backstop of one instance of two has %d units of 400, want 100 to 200", units)
 		}
 		quotas.set(false, false)
 		<-time.After(30 * time.Second)

@@ -82,7 +82,8 @@ func TestCount(t *testing.T) {
 			mean := float64(sum) / float64(readings) / float64(n)
 			t.Logf("%d instances: count %d to %d, mean %.2f of the truth", n, least, most, mean)
 			if least < n || mean > 1.2+0.5/float64(n) || float64(most) > 1.6*float64(n)+1 {
-				t.Errorf("%d instances: count %d to %d, mean %.2f", n, least, most, mean)
+				t.Errorf("%d instances: the count is %d to %d, mean %.2f of the truth; want it never too small, and "+
+					"not much too large", n, least, most, mean)
 			}
 		})
 	}
@@ -99,17 +100,17 @@ func TestCountFollows(t *testing.T) {
 		run(more, t, store, 16, &wg)
 		pass(40 * time.Second)
 		if n := first.Count(); n < 20 || n > 33 {
-			t.Errorf("count = %d of 20", n)
+			t.Errorf("the instance count is %d, with 20 instances; want 20 to 33", n)
 		}
 		end()
 		pass(45 * time.Second)
 		if n := first.Count(); n < 4 || n > 8 {
-			t.Errorf("count = %d of 4, 45 s after 16 ended", n)
+			t.Errorf("the instance count is %d, 45 s after 16 of 20 instances ended; want 4 to 8", n)
 		}
 		store.down.Store(true)
 		pass(time.Hour)
 		if n := first.Count(); n < 4 || n > 8 {
-			t.Errorf("count = %d after an hour without the store, want what was learned", n)
+			t.Errorf("the instance count is %d after an hour without the store, want it unchanged", n)
 		}
 		cancel()
 		wg.Wait()
@@ -149,7 +150,7 @@ func TestCountBeforeItLearned(t *testing.T) {
 	f := newInstances(t, resilience.InstancesConfig{Store: store, Max: 40})
 	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	if err := f.Announce(context.Background(), now); !errors.Is(err, errGone) || f.Count() != 40 {
-		t.Errorf("err %v, count %d; want the store's and 40", err, f.Count())
+		t.Errorf("err %v, count %d; want the store's error, and 40", err, f.Count())
 	}
 	store.down.Store(false)
 	if err := f.Announce(context.Background(), now.Add(time.Second)); err != nil || f.Count() != 1 {
@@ -174,19 +175,19 @@ func TestAnnouncingIsCheap(t *testing.T) {
 		announce()
 	}
 	if n := store.asked.Load(); n < 10 || n > 12 {
-		t.Errorf("asked %d times in 100 s, want about every 9.6 s", n)
+		t.Errorf("the store was called %d times in 100 s, want about one call in 9.6 s", n)
 	}
 	if f.Count() != 1 {
 		t.Errorf("count = %d, want 1", f.Count())
 	}
 	if n := testing.AllocsPerRun(100, announce); n > 0 {
-		t.Errorf("%.1f allocations for an announcement that is not due", n)
+		t.Errorf("%.1f allocations for an announcement that is not due, want 0", n)
 	}
 	now = now.Add(-time.Hour)
 	before := store.asked.Load()
 	announce()
 	if store.asked.Load() != before+1 {
-		t.Error("no announcement after the clock leapt back")
+		t.Error("no announcement after the clock was set back, want one")
 	}
 }
 

@@ -88,15 +88,15 @@ func TestADecisionPassesThroughAtMostFourStores(t *testing.T) {
 			t.Fatal(err)
 		}
 		var d limit.Decision
-		if err := chain.Decide(t.Context(), asks(acme, c.limits...), time.Now(), &d); err != nil || !d.Allowed ||
+		if err := chain.Decide(t.Context(), newRequest(acme, c.limits...), time.Now(), &d); err != nil || !d.Allowed ||
 			d.Degraded {
-			t.Fatalf("%s: allowed %t, degraded %t, %v", name, d.Allowed, d.Degraded, err)
+			t.Fatalf("%s: allowed %t, degraded %t, %v; want it allowed by the store", name, d.Allowed, d.Degraded, err)
 		}
 		if len(driver.through) != c.want {
 			t.Errorf("%s: a decision passes through %d stores, want %d: %s", name, len(driver.through), c.want,
 				strings.Join(driver.through, " → "))
 		}
-		if got := deepest(reflect.ValueOf(chain.Fallback), map[uintptr]bool{}); got != c.want {
+		if got := deepestNesting(reflect.ValueOf(chain.Fallback), map[uintptr]bool{}); got != c.want {
 			t.Errorf("%s: %d stores are nested, want %d", name, got, c.want)
 		}
 		closeChain(t, chain)
@@ -105,34 +105,35 @@ func TestADecisionPassesThroughAtMostFourStores(t *testing.T) {
 
 var storeType = reflect.TypeFor[limit.Store]()
 
-// deepest returns how many stores the value nests at most, in all that it refers to. A driver of a test counts as one.
-func deepest(v reflect.Value, seen map[uintptr]bool) (most int) {
+// deepestNesting returns how many stores the value nests at most, in all that it refers to. A driver of a test counts
+// as one.
+func deepestNesting(v reflect.Value, seen map[uintptr]bool) (most int) {
 	if v.Kind() == reflect.Pointer && v.Type() == reflect.TypeFor[*traced]() || v.Kind() == reflect.Pointer &&
 		v.Type() == reflect.TypeFor[*fake]() {
 		return 1
 	}
 	switch v.Kind() {
 	case reflect.Interface:
-		return deepest(v.Elem(), seen)
+		return deepestNesting(v.Elem(), seen)
 	case reflect.Pointer:
 		if v.IsNil() || seen[v.Pointer()] {
 			return 0
 		}
 		seen[v.Pointer()] = true
 		defer delete(seen, v.Pointer())
-		most = deepest(v.Elem(), seen)
+		most = deepestNesting(v.Elem(), seen)
 		if v.Type().Implements(storeType) {
 			most++
 		}
 	case reflect.Struct:
 		for i := range v.NumField() {
 			if path := v.Type().PkgPath(); strings.HasPrefix(path, "github.com/sluicelimits/") {
-				most = max(most, deepest(v.Field(i), seen))
+				most = max(most, deepestNesting(v.Field(i), seen))
 			}
 		}
 	case reflect.Map:
 		for _, key := range v.MapKeys() {
-			most = max(most, deepest(v.MapIndex(key), seen))
+			most = max(most, deepestNesting(v.MapIndex(key), seen))
 		}
 	default: // slices hold counters here, and functions cannot be inspected; the check of the stack covers them
 	}

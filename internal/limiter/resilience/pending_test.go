@@ -13,7 +13,7 @@ func TestBoundForOwners(t *testing.T) {
 		limit.Tenant: 1000, limit.AnyKey: 1000, limit.Address: 500, limit.Anonymous: 500,
 	} {
 		if got := p.boundFor(limit.Owner{Kind: kind, Name: "x"}); got != want {
-			t.Errorf("%c: %d bytes of 1000, want %d", kind, got, want)
+			t.Errorf("owner kind %c may use %d bytes of 1000, want %d", kind, got, want)
 		}
 	}
 }

@@ -59,26 +59,26 @@ func start(t *testing.T, n int, s spec) []*child {
 		t.Cleanup(func() {
 			c.Kill()
 			if said, err := os.ReadFile(c.stderr); err != nil || len(said) > 0 {
-				t.Errorf("a process says on stderr: %s %v", said, err)
+				t.Errorf("a process has written to its standard error, want nothing: %s %v", said, err)
 			}
 			_ = c.in.Close()
 			_ = c.out.Close()
 		})
-		c.hear()
+		c.readReport()
 		all = append(all, c)
 	}
 	return all
 }
 
-// tell sends a command. hear returns its answer.
-func (c *child) tell(format string, args ...any) {
+// send sends a command. readReport returns its answer.
+func (c *child) send(format string, args ...any) {
 	c.t.Helper()
 	if _, err := fmt.Fprintf(c.in, format+"\n", args...); err != nil {
 		c.t.Fatal(err)
 	}
 }
 
-func (c *child) hear() report {
+func (c *child) readReport() report {
 	c.t.Helper()
 	var r report
 	err := c.out.SetReadDeadline(time.Now().Add(2 * patient))
@@ -92,26 +92,26 @@ func (c *child) hear() report {
 	return r
 }
 
-// tellAll sends a command to all of them, and returns their answers.
-func tellAll(all []*child, format string, args ...any) []report {
+// commandAll sends a command to all of them, and returns their answers.
+func commandAll(all []*child, format string, args ...any) []report {
 	for _, c := range all {
 		c.t.Helper()
-		c.tell(format, args...)
+		c.send(format, args...)
 	}
 	var reports []report
 	for _, c := range all {
-		reports = append(reports, c.hear())
+		reports = append(reports, c.readReport())
 	}
 	return reports
 }
 
-// until asks all of them repeatedly, until ok accepts each report.
-func until(all []*child, what string, ok func(i int, r *report) bool) []report {
+// pollUntil asks all of them repeatedly, until ok accepts each report.
+func pollUntil(all []*child, what string, ok func(i int, r *report) bool) []report {
 	t := all[0].t
 	t.Helper()
 	var reports []report
-	wait(t, func() error {
-		reports = tellAll(all, "report")
+	mustFinish(t, func() error {
+		reports = commandAll(all, "report")
 		for i := range reports {
 			if r := &reports[i]; !ok(i, r) {
 				return fmt.Errorf("%s: process %d: %d decisions, %d calls, %d failed, breaker %+v, fallback %+v, "+
@@ -124,7 +124,7 @@ func until(all []*child, what string, ok func(i int, r *report) bool) []report {
 	return reports
 }
 
-func wait(t *testing.T, f func() error) {
+func mustFinish(t *testing.T, f func() error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patient)
 	defer cancel()
@@ -133,8 +133,8 @@ func wait(t *testing.T, f func() error) {
 	}
 }
 
-// sums returns the sum over a tenant's requests in all processes.
-func sums(reports []report, tenant string) (all admitted) {
+// sumOf returns the sum over a tenant's requests in all processes.
+func sumOf(reports []report, tenant string) (all admitted) {
 	for i := range reports {
 		a := reports[i].sum(tenant)
 		all.Store += a.Store
@@ -143,13 +143,13 @@ func sums(reports []report, tenant string) (all admitted) {
 	return all
 }
 
-// sound fails the test if a process reports a violation of a guarantee.
-func sound(t *testing.T, reports []report) {
+// wantNoViolations fails the test if a process reports a violation of a guarantee.
+func wantNoViolations(t *testing.T, reports []report) {
 	t.Helper()
 	for i := range reports {
 		r := &reports[i]
 		for _, w := range r.Wrong {
-			t.Errorf("process %d: %s", i, w)
+			t.Errorf("process %d reports: %s", i, w)
 		}
 		for tenant := range r.Spent {
 			name := tenant
@@ -157,13 +157,13 @@ func sound(t *testing.T, reports []report) {
 				name = everyone[address].Owner.Name
 			}
 			if got, granted := r.sum(tenant).Store, r.Granted[name]; got > granted {
-				t.Errorf("process %d: %d of %s are admitted without a mark, and the store gave %d", i, got, tenant,
-					granted)
+				t.Errorf("process %d: %d units of %s are admitted as if by the store, but the store granted only %d",
+					i, got, tenant, granted)
 			}
 		}
 		// the last probe may find no request
 		if r.ProbesAtOnce > 1 || r.Probed > r.Breaker.Probes || r.Probed < r.Breaker.Probes-1 {
-			t.Errorf("process %d: %d calls while probing, %d at once; want %d, one at a time", i, r.Probed,
+			t.Errorf("process %d: %d calls while probing, %d of them concurrent; want %d, one at a time", i, r.Probed,
 				r.ProbesAtOnce, r.Breaker.Probes)
 		}
 	}
@@ -177,8 +177,8 @@ var everyone = func() map[string]*limit.Request {
 	return all
 }()
 
-// plain returns a store without a chain, to peek at the counters independently of the processes.
-func plain(t *testing.T, addr string) *redis.Store {
+// openPlain returns a store without a chain, to peek at the counters independently of the processes.
+func openPlain(t *testing.T, addr string) *redis.Store {
 	t.Helper()
 	s, err := redis.New(t.Context(), redis.Config{Addrs: []string{addr}, Deadline: patient})
 	if err != nil {

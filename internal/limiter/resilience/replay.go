@@ -115,7 +115,7 @@ func (f *Fallback) probe(ctx, requestCtx context.Context, r *replayRequest, now 
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(requestCtx, replayTimeout)
+	ctx, cancel := f.config.Runtime.WithTimeout(requestCtx, replayTimeout)
 	defer cancel()
 	var d limit.Decision
 	err := f.config.ReplayTo.Peek(ctx, &limit.Request{Owner: r.request.Owner, Charges: r.request.Charges}, now, &d)
@@ -134,7 +134,7 @@ func (f *Fallback) send(ctx, requestCtx context.Context, r *replayRequest, now t
 	if err := ctx.Err(); err != nil {
 		return false, err
 	}
-	ctx, cancel := context.WithTimeout(requestCtx, replayTimeout)
+	ctx, cancel := f.config.Runtime.WithTimeout(requestCtx, replayTimeout)
 	defer cancel()
 	var d limit.Decision
 	err = f.config.ReplayTo.Decide(ctx, &r.request, now, &d)

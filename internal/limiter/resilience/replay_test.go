@@ -20,13 +20,13 @@ func spend(t *testing.T, s limit.Store, req *limit.Request, n int) {
 	var d limit.Decision
 	for i := range n {
 		if err := s.Decide(t.Context(), req, time.Now(), &d); err != nil || !d.Allowed {
-			t.Fatalf("%d of %d: err %v, allowed %v", i+1, n, err, d.Allowed)
+			t.Fatalf("request %d of %d: err %v, allowed %v; want it allowed", i+1, n, err, d.Allowed)
 		}
 	}
 }
 
-// used returns how many units the store counts of the first tier of the request.
-func used(t *testing.T, s limit.Store, req *limit.Request) int64 {
+// usedUnits returns how many units the store counts of the first tier of the request.
+func usedUnits(t *testing.T, s limit.Store, req *limit.Request) int64 {
 	t.Helper()
 	var d limit.Decision
 	if err := s.Peek(t.Context(), req, time.Now(), &d); err != nil {
@@ -56,7 +56,7 @@ func TestChargedBack(t *testing.T) {
 				inner := newMemory(t)
 				store := newFlaky(t, inner)
 				s := newStore(t, resilience.FallbackConfig{Store: store, MaxInstances: 2})
-				req := ask(newLimit(t, limit.Limit{ID: "l", OnStoreFailure: policy, Tiers: []limit.Tier{c.tier}}))
+				req := requestOf(newLimit(t, limit.Limit{ID: "l", OnStoreFailure: policy, Tiers: []limit.Tier{c.tier}}))
 				n := 10
 				if c.tier.Algorithm == limit.LeakyBucket {
 					n = 1
@@ -66,14 +66,15 @@ func TestChargedBack(t *testing.T) {
 				spend(t, s, req, 40)
 				store.down.Store(false)
 				recoverFrom(t, s)
-				if got := used(t, inner, req); got != c.want {
-					t.Errorf("%s, %s: %d used in the store, want %d", c.tier.Algorithm, policy, got, c.want)
+				if got := usedUnits(t, inner, req); got != c.want {
+					t.Errorf("%s, %s: %d units used in the store, want %d", c.tier.Algorithm, policy, got, c.want)
 				}
 				if st := s.Stats(); st.ChargedBack != 40 || st.Dropped != 0 || st.Waiting != 0 {
-					t.Errorf("%s, %s: %+v", c.tier.Algorithm, policy, st)
+					t.Errorf("%s, %s: stats %+v; want 40 units charged back, none dropped and none waiting",
+						c.tier.Algorithm, policy, st)
 				}
 				if full, again := s.TakeFullest(), s.TakeFullest(); full != 10*c.want || again != 0 {
-					t.Errorf("%s, %s: the fullest counter has %d thousandths, and then %d; want %d, and nothing new",
+					t.Errorf("%s, %s: TakeFullest = %d thousandths, and the second time %d; want %d, and then 0",
 						c.tier.Algorithm, policy, full, again, 10*c.want)
 				}
 			})
@@ -92,7 +93,8 @@ func TestOnlyOpenWindowsAreChargedBack(t *testing.T) {
 		reqs := map[limit.Algorithm]*limit.Request{}
 		for _, tier := range []limit.Tier{{Algorithm: limit.FixedWindow, Period: 10 * time.Second, Threshold: 10},
 			{Algorithm: limit.SlidingLog, Period: 10 * time.Second, Threshold: 10}, bucket} {
-			reqs[tier.Algorithm] = ask(newLimit(t, limit.Limit{ID: tier.Algorithm.String(), Tiers: []limit.Tier{tier}}))
+			reqs[tier.Algorithm] = requestOf(newLimit(t, limit.Limit{ID: tier.Algorithm.String(),
+				Tiers: []limit.Tier{tier}}))
 		}
 		store.down.Store(true)
 		for _, req := range reqs {
@@ -108,7 +110,7 @@ func TestOnlyOpenWindowsAreChargedBack(t *testing.T) {
 		recoverFrom(t, s)
 		for alg, want := range map[limit.Algorithm]int64{limit.FixedWindow: 2, limit.SlidingLog: 2,
 			limit.TokenBucket: 3} {
-			if got := used(t, inner, reqs[alg]); got != want {
+			if got := usedUnits(t, inner, reqs[alg]); got != want {
 				t.Errorf("%s: %d used in the store, want %d", alg, got, want)
 			}
 		}
@@ -125,7 +127,7 @@ func TestChargedBackAsOfThen(t *testing.T) {
 			inner := newMemory(t)
 			store := newFlaky(t, inner)
 			s := newStore(t, resilience.FallbackConfig{Store: store})
-			req := ask(newLimit(t, limit.Limit{ID: "l", Tiers: []limit.Tier{tier}}))
+			req := requestOf(newLimit(t, limit.Limit{ID: "l", Tiers: []limit.Tier{tier}}))
 			pass(time.Until(time.Now().Truncate(16 * time.Second).Add(27 * time.Second))) // 11 s into a window
 			store.down.Store(true)
 			spend(t, s, req, 8)
@@ -136,7 +138,7 @@ func TestChargedBackAsOfThen(t *testing.T) {
 			if tier.Algorithm == limit.SlidingWindow {
 				want = 6 // ⌈8·12/16⌉
 			}
-			if got := used(t, inner, req); got != want {
+			if got := usedUnits(t, inner, req); got != want {
 				t.Errorf("%s: %d used, want %d", tier.Algorithm, got, want)
 			}
 			pass(9 * time.Second)
@@ -145,7 +147,7 @@ func TestChargedBackAsOfThen(t *testing.T) {
 			} else {
 				want = 0
 			}
-			if got := used(t, inner, req); got != want {
+			if got := usedUnits(t, inner, req); got != want {
 				t.Errorf("%s: %d used 18 s after they were admitted, want %d", tier.Algorithm, got, want)
 			}
 		})
@@ -168,7 +170,7 @@ func TestChargedBackByTheStoresClock(t *testing.T) {
 		inner := newMemory(t)
 		store := newFlaky(t, ahead{inner, 2 * time.Hour})
 		s := newStore(t, resilience.FallbackConfig{Store: store})
-		req := ask(newLimit(t, limit.Limit{ID: "l",
+		req := requestOf(newLimit(t, limit.Limit{ID: "l",
 			Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Period: time.Hour, Threshold: 100}}}))
 		spend(t, s, req, 1)
 		store.down.Store(true)
@@ -204,9 +206,10 @@ func TestChargedBackApart(t *testing.T) {
 			spend(t, s, of("bob"), 5)
 			store.down.Store(false)
 			recoverFrom(t, s)
-			if ann, bob := used(t, inner, of("ann")), used(t, inner, of("bob")); ann != int64(7*round+7) ||
+			if ann, bob := usedUnits(t, inner, of("ann")), usedUnits(t, inner, of("bob")); ann != int64(7*round+7) ||
 				bob != int64(5*round+5) {
-				t.Errorf("round %d: %d and %d", round, ann, bob)
+				t.Errorf("round %d: %d units of the first value and %d of the second are used, want each value "+
+					"charged to its own counter", round, ann, bob)
 			}
 		}
 	})
@@ -229,10 +232,10 @@ func TestChargedBackToTwoStores(t *testing.T) {
 			{Algorithm: limit.Quota, Threshold: 100, Calendar: &limit.Calendar{Every: limit.Month,
 				Location: time.UTC}}}})
 		store.down.Store(true)
-		spend(t, s, ask(rate, quota), 7)
+		spend(t, s, requestOf(rate, quota), 7)
 		store.down.Store(false)
 		recoverFrom(t, s)
-		if r, q := used(t, rates, ask(rate)), used(t, quotas, ask(quota)); r != 7 || q != 7 {
+		if r, q := usedUnits(t, rates, requestOf(rate)), usedUnits(t, quotas, requestOf(quota)); r != 7 || q != 7 {
 			t.Errorf("%d and %d used, want 7 and 7", r, q)
 		}
 		if err := both.Close(t.Context()); err != nil {
@@ -264,16 +267,16 @@ func TestOneOfTwoStoresIsAway(t *testing.T) {
 			}
 			home.down.Store(true)
 			for _, name := range []string{"ann", "bob"} {
-				req := ask(limits...)
+				req := requestOf(limits...)
 				req.Owner.Name = name
 				spend(t, s, req, 7)
 			}
 			of := func(name string, store limit.Store, l *limit.Limit) int64 {
-				req := ask(l)
+				req := requestOf(l)
 				req.Owner.Name = name
-				return used(t, store, req)
+				return usedUnits(t, store, req)
 			}
-			other := ask(window(t, "other", 1000, limit.Backstop))
+			other := requestOf(window(t, "other", 1000, limit.Backstop))
 			for range 3 {
 				pass(1100 * time.Millisecond)
 				spend(t, s, other, 1) // the own store answers
@@ -312,17 +315,18 @@ func TestEachOwnerHasItsTurn(t *testing.T) {
 		home.down.Store(true)
 		names := []string{"ann", "bob", "cid", "dan"}
 		for _, name := range names {
-			req := ask(quota, rate)
+			req := requestOf(quota, rate)
 			req.Owner.Name = name
 			spend(t, s, req, 7)
 		}
-		spend(t, s, ask(window(t, "other", 1000, limit.Backstop)), 1) // the own store answers, which starts the replay
-		pass(500 * time.Millisecond)                                  // less than the pause before another replay
+		// the own store answers, which starts the replay
+		spend(t, s, requestOf(window(t, "other", 1000, limit.Backstop)), 1)
+		pass(500 * time.Millisecond) // less than the pause before another replay
 		synctest.Wait()
 		for _, name := range names {
-			req := ask(rate)
+			req := requestOf(rate)
 			req.Owner.Name = name
-			if n := used(t, own, req); n != 7 {
+			if n := usedUnits(t, own, req); n != 7 {
 				t.Errorf("%d units of %s are charged in the store that answers, want 7", n, name)
 			}
 		}
@@ -339,12 +343,12 @@ func TestUnsentIsKept(t *testing.T) {
 		store := newFlaky(t, inner)
 		charge := newFlaky(t, inner)
 		s := newStore(t, resilience.FallbackConfig{Store: store, ReplayTo: charge})
-		req := ask(newLimit(t, limit.Limit{ID: "l",
+		req := requestOf(newLimit(t, limit.Limit{ID: "l",
 			Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Period: 24 * time.Hour, Threshold: 100}}}))
 		answers := func() {
 			t.Helper()
 			pass(1100 * time.Millisecond)
-			spend(t, s, ask(window(t, "other", 1000, limit.Backstop)), 1)
+			spend(t, s, requestOf(window(t, "other", 1000, limit.Backstop)), 1)
 			pass(50 * time.Millisecond)
 			synctest.Wait()
 		}
@@ -356,12 +360,14 @@ func TestUnsentIsKept(t *testing.T) {
 			answers()
 		}
 		if st := s.Stats(); st.Waiting != 1 || st.Dropped != 0 || charge.asked.Load() != 3 {
-			t.Errorf("%+v after %d questions that were not sent", st, charge.asked.Load())
+			t.Errorf("stats %+v after %d calls that were not sent; want one owner waiting and nothing dropped after "+
+				"3 calls", st, charge.asked.Load())
 		}
 		charge.fault = nil
 		answers()
-		if st := s.Stats(); st.Waiting != 0 || st.ChargedBack != 7 || used(t, inner, req) != 7 {
-			t.Errorf("%+v, %d used", st, used(t, inner, req))
+		if st := s.Stats(); st.Waiting != 0 || st.ChargedBack != 7 || usedUnits(t, inner, req) != 7 {
+			t.Errorf("stats %+v, %d units used; want 7 charged back and used, and none waiting", st,
+				usedUnits(t, inner, req))
 		}
 
 		store.down.Store(true)
@@ -372,12 +378,13 @@ func TestUnsentIsKept(t *testing.T) {
 			answers()
 		}
 		if st := s.Stats(); st.Waiting != 1 || st.Dropped != 0 {
-			t.Errorf("%+v while the store is away; want all kept", st)
+			t.Errorf("stats %+v while the store does not answer; want all units kept", st)
 		}
 		charge.down.Store(false)
 		answers()
-		if st := s.Stats(); st.Waiting != 0 || st.Dropped != 0 || st.ChargedBack != 12 || used(t, inner, req) != 12 {
-			t.Errorf("%+v, %d used; want 12 charged back", st, used(t, inner, req))
+		if st := s.Stats(); st.Waiting != 0 || st.Dropped != 0 || st.ChargedBack != 12 ||
+			usedUnits(t, inner, req) != 12 {
+			t.Errorf("stats %+v, %d units used; want 12 charged back", st, usedUnits(t, inner, req))
 		}
 
 		store.down.Store(true)
@@ -393,14 +400,15 @@ func TestUnsentIsKept(t *testing.T) {
 		answers()
 		charge.fault = nil
 		answers()
-		if st := s.Stats(); st.Waiting != 0 || st.Dropped != 5 || st.ChargedBack != 12 || used(t, inner, req) != 12 {
-			t.Errorf("%+v, %d used; want 5 dropped", st, used(t, inner, req))
+		if st := s.Stats(); st.Waiting != 0 || st.Dropped != 5 || st.ChargedBack != 12 ||
+			usedUnits(t, inner, req) != 12 {
+			t.Errorf("stats %+v, %d units used; want 5 dropped", st, usedUnits(t, inner, req))
 		}
 	})
 }
 
-// Guarantees that a store that answers again is not overloaded by the replay, and that the units of all owners are
-// charged.
+// Guarantees that the replay does not overload a store that answers again, and that in the end it charges the units of
+// all owners.
 func TestRecoveryIsNoStampede(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const owners = 300
@@ -409,7 +417,7 @@ func TestRecoveryIsNoStampede(t *testing.T) {
 		s := newStore(t, resilience.FallbackConfig{Store: store})
 		day := newLimit(t, limit.Limit{ID: "l",
 			Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Period: 24 * time.Hour, Threshold: 100}}})
-		req := ask(day)
+		req := requestOf(day)
 		store.down.Store(true)
 		for i := range owners {
 			req.Owner.Name = fmt.Sprint(i)
@@ -417,10 +425,10 @@ func TestRecoveryIsNoStampede(t *testing.T) {
 		}
 		store.down.Store(false)
 		asked := store.asked.Load()
-		spend(t, s, ask(day), 1)
+		spend(t, s, requestOf(day), 1)
 		pass(time.Second)
 		if n := store.asked.Load() - asked; n < 95 || n > 105 {
-			t.Errorf("%d charges in the first second, want about 100", n)
+			t.Errorf("the replay charged the store %d times in the first second, want about 100", n)
 		}
 		pass(3 * time.Second)
 		if st := s.Stats(); st.ChargedBack != 2*owners || st.Waiting != 0 {
@@ -435,12 +443,12 @@ func TestAReplayThatFailsIsNotRepeatedAtOnce(t *testing.T) {
 		inner := newMemory(t)
 		store, target := newFlaky(t, inner), newFlaky(t, inner)
 		s := newStore(t, resilience.FallbackConfig{Store: store, ReplayTo: target})
-		req := ask(window(t, "l", 100, limit.Backstop))
+		req := requestOf(window(t, "l", 100, limit.Backstop))
 		store.down.Store(true)
 		target.down.Store(true)
 		spend(t, s, req, 7)
 		store.down.Store(false)
-		other := ask(window(t, "other", 1000, limit.Backstop))
+		other := requestOf(window(t, "other", 1000, limit.Backstop))
 		for second := range 3 {
 			for range 9 {
 				spend(t, s, other, 10)
@@ -454,7 +462,7 @@ func TestAReplayThatFailsIsNotRepeatedAtOnce(t *testing.T) {
 		target.down.Store(false)
 		pass(time.Second)
 		recoverFrom(t, s)
-		if n := used(t, inner, req); n != 7 {
+		if n := usedUnits(t, inner, req); n != 7 {
 			t.Errorf("%d units are counted, want 7", n)
 		}
 	})
@@ -466,7 +474,7 @@ func TestClosePays(t *testing.T) {
 		inner := newMemory(t)
 		store := newFlaky(t, inner)
 		s := newStore(t, resilience.FallbackConfig{Store: store})
-		req := ask(newLimit(t, limit.Limit{ID: "l",
+		req := requestOf(newLimit(t, limit.Limit{ID: "l",
 			Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Period: 24 * time.Hour, Threshold: 100}}}))
 		store.down.Store(true)
 		for i := range 50 {
@@ -479,7 +487,7 @@ func TestClosePays(t *testing.T) {
 		gone, cancel := context.WithCancel(t.Context())
 		cancel()
 		if err := s.Close(gone); !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "owners") {
-			t.Errorf("Close without time to replay: %v", err)
+			t.Errorf("Close with a cancelled context: %v; want context.Canceled, and how many owners are left", err)
 		}
 		if err := s.Close(t.Context()); err != nil {
 			t.Error(err)
@@ -494,10 +502,10 @@ func TestClosePays(t *testing.T) {
 // Guarantees that pending units take bounded memory, however long a store fails: units that do not count any more are
 // forgotten, and units without memory are counted as dropped.
 func TestOwedIsBounded(t *testing.T) {
-	s := newStore(t, resilience.FallbackConfig{Store: away(t), Bytes: 256 << 10})
+	s := newStore(t, resilience.FallbackConfig{Store: newFailingStore(t), Bytes: 256 << 10})
 	short := newLimit(t, limit.Limit{ID: "short", OnStoreFailure: limit.Open,
 		Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Period: time.Second, Threshold: 100}}})
-	req, now := ask(short), noon
+	req, now := requestOf(short), noon
 	var d limit.Decision
 	for i := range 20_000 { // an owner each 20 ms, so 50 have an open window at a time
 		req.Owner.Name = fmt.Sprint(i)
@@ -507,7 +515,7 @@ func TestOwedIsBounded(t *testing.T) {
 		}
 	}
 	if st := s.Stats(); st.Dropped != 0 || st.Bytes > 64<<10 {
-		t.Errorf("%+v: windows that have ended need no memory", st)
+		t.Errorf("stats %+v; want nothing dropped, and at most 64 KB: windows that have ended need no memory", st)
 	}
 	for i := range 1000 { // and a thousand owners at once
 		req.Owner.Name = fmt.Sprint("new", i)
@@ -516,7 +524,7 @@ func TestOwedIsBounded(t *testing.T) {
 		}
 	}
 	if st := s.Stats(); st.Dropped == 0 || st.Waiting+st.Dropped < 1000 || st.Bytes > 64<<10 {
-		t.Errorf("%+v: want all of a thousand remembered or counted as dropped", st)
+		t.Errorf("stats %+v; want all of a thousand owners waiting or counted as dropped", st)
 	}
 }
 
@@ -543,7 +551,7 @@ func TestCloseOfTheFallbackIsBounded(t *testing.T) {
 			store := newFlaky(t, nil)
 			back := &hanging{Store: store, hangs: true}
 			s := newStore(t, resilience.FallbackConfig{Store: store, ReplayTo: back})
-			req := ask(window(t, "l", 100, limit.Backstop))
+			req := requestOf(window(t, "l", 100, limit.Backstop))
 			store.down.Store(true)
 			for i := range 3 {
 				req.Owner.Name = fmt.Sprint(i)
@@ -575,13 +583,13 @@ func TestTakeFullest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newFlaky(t, newMemory(t))
 		s := newStore(t, resilience.FallbackConfig{Store: store})
-		req := ask(newLimit(t, limit.Limit{ID: "l", OnStoreFailure: limit.Open,
+		req := requestOf(newLimit(t, limit.Limit{ID: "l", OnStoreFailure: limit.Open,
 			Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Period: time.Hour, Threshold: 100}}}))
-		other := ask(newLimit(t, limit.Limit{ID: "other", OnStoreFailure: limit.Open,
+		other := requestOf(newLimit(t, limit.Limit{ID: "other", OnStoreFailure: limit.Open,
 			Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Period: time.Hour, Threshold: 100}}}))
 		spend(t, s, req, 60)
 		if full := s.TakeFullest(); full != 0 {
-			t.Errorf("%d thousandths, and nothing was charged back", full)
+			t.Errorf("TakeFullest = %d thousandths before anything was charged back, want 0", full)
 		}
 		store.down.Store(true)
 		spend(t, s, req, 150)
@@ -589,7 +597,7 @@ func TestTakeFullest(t *testing.T) {
 		store.down.Store(false)
 		recoverFrom(t, s)
 		if full := s.TakeFullest(); full != 2100 {
-			t.Errorf("%d thousandths of the limit, want 2100", full)
+			t.Errorf("TakeFullest = %d thousandths of the limit, want 2100", full)
 		}
 	})
 }

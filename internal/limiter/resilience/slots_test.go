@@ -15,6 +15,6 @@ func TestRefillLosesNoFraction(t *testing.T) {
 		}
 	}
 	if s.refill(part, 20_000); s.units != 0 {
-		t.Errorf("%d units pending after all have been refilled", s.units)
+		t.Errorf("%d units are pending after all have been refilled, want 0", s.units)
 	}
 }

@@ -96,7 +96,7 @@ func onRedis(t *testing.T, command func(key string) []any) undecidable {
 	}}
 }
 
-// tooMany limits are more than a decision on DynamoDB can have.
+// tooMany is a number of limits that is larger than a decision on DynamoDB can have.
 const tooMany = 200
 
 // Guarantees that one tenant whose requests cannot be decided, because of what is stored under its key or of the size
@@ -187,7 +187,7 @@ func hammerUndecidable(t *testing.T, of undecidable, limits int, leases bool) {
 	}
 	var d limit.Decision
 	if err := ld.Decide(t.Context(), request("bad", 2), time.Now(), &d); err != nil || d.Degraded {
-		t.Fatalf("the first decision: %v, degraded %t", err, d.Degraded)
+		t.Fatalf("the tenant's first decision: %v, degraded %t; want it made by the store", err, d.Degraded)
 	}
 	of.spoil()
 	bad, other := request("bad", limits), request("other", 1)
@@ -204,7 +204,8 @@ func hammerUndecidable(t *testing.T, of undecidable, limits int, leases bool) {
 			var d limit.Decision
 			for range each {
 				if err := ld.Decide(t.Context(), bad, time.Now(), &d); err != nil {
-					t.Errorf("the tenant that cannot be decided: %v", err)
+					t.Errorf("a request that the store cannot decide: %v, want no error, because its limits are not "+
+						"closed", err)
 				} else if d.Degraded {
 					degraded.Add(1)
 				}
@@ -216,7 +217,8 @@ func hammerUndecidable(t *testing.T, of undecidable, limits int, leases bool) {
 			other := request(fmt.Sprint("other-", n), 1)
 			for range 2 * each {
 				if err := ld.Decide(t.Context(), other, time.Now(), &d); err != nil || d.Degraded {
-					t.Errorf("another tenant: %v, degraded %t", err, d.Degraded)
+					t.Errorf("a request of another tenant: %v, degraded %t; want it decided by the store", err,
+						d.Degraded)
 				}
 			}
 		})
@@ -224,11 +226,11 @@ func hammerUndecidable(t *testing.T, of undecidable, limits int, leases bool) {
 	wg.Wait()
 	for _, b := range ld.Breakers {
 		if s := b.Stats(); s.Opened > 0 || s.Refused > 0 || s.State != resilience.StateClosed {
-			t.Errorf("the breaker is %s, and has opened %d times", s.State, s.Opened)
+			t.Errorf("the breaker is %s, and has opened %d times; want it closed, and never opened", s.State, s.Opened)
 		}
 	}
 	if n := failed.Load(); n > 0 {
-		t.Errorf("%d calls are counted as failures of the store: %s", n, failures.text.String())
+		t.Errorf("%d calls are counted as failures of the store, want none: %s", n, failures.text.String())
 	}
 	want := int64(hammers * each)
 	if leases {
@@ -243,7 +245,8 @@ func hammerUndecidable(t *testing.T, of undecidable, limits int, leases bool) {
 		for range each {
 			for range 2 {
 				if err := ld.Decide(t.Context(), other, time.Now(), &d); err != nil || d.Degraded {
-					t.Errorf("another tenant: %v, degraded %t", err, d.Degraded)
+					t.Errorf("a request of another tenant: %v, degraded %t; want it decided by the store", err,
+						d.Degraded)
 				}
 			}
 			if err := ld.Decide(t.Context(), bad, time.Now(), &d); err != nil {

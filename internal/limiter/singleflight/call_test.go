@@ -19,13 +19,14 @@ func TestAllHearTheOutcome(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := singleflight.Begin(clock.Read(), nil)
 		if ended, err := c.Result(); ended || err != nil || c.BudgetEnded() {
-			t.Errorf("a call that has begun: ended %t, %v, budget ended %t", ended, err, c.BudgetEnded())
+			t.Errorf("after the call has begun: ended %t, error %v, budget ended %t; want none of these", ended, err,
+				c.BudgetEnded())
 		}
 		var all sync.WaitGroup
 		for range 20 {
 			all.Go(func() {
 				if err := c.Wait(t.Context()); err != nil {
-					t.Errorf("Wait = %v", err)
+					t.Errorf("Wait = %v, want no error", err)
 				}
 				if ended, err := c.Result(); !ended || !errors.Is(err, errDown) {
 					t.Errorf("Result = %t, %v; want that it ended with %v", ended, err, errDown)
@@ -37,7 +38,7 @@ func TestAllHearTheOutcome(t *testing.T) {
 		all.Wait()
 		<-c.Done()
 		if err := c.Wait(t.Context()); err != nil {
-			t.Errorf("Wait after the end = %v", err)
+			t.Errorf("Wait after the end of the call = %v, want no error", err)
 		}
 	})
 }
@@ -54,19 +55,19 @@ func TestWaitsAreBounded(t *testing.T) {
 		began := time.Now()
 		if err := c.Wait(mine); !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != time.Second ||
 			c.BudgetEnded() {
-			t.Errorf("Wait = %v after %s, budget ended %t; want the caller's own end after 1s", err, time.Since(began),
-				c.BudgetEnded())
+			t.Errorf("Wait = %v after %s, budget ended %t; want that only the caller's context ends, after 1s", err,
+				time.Since(began), c.BudgetEnded())
 		}
 		if err := c.Wait(t.Context()); err != nil || time.Since(began) != 2*time.Second || !c.BudgetEnded() {
-			t.Errorf("Wait = %v after %s, budget ended %t; want that the budget ends after 2s", err, time.Since(began),
-				c.BudgetEnded())
+			t.Errorf("Wait = %v after %s, budget ended %t; want that the budget of the call ends, after 2s", err,
+				time.Since(began), c.BudgetEnded())
 		}
 		if ended, _ := c.Result(); ended {
-			t.Error("the call has ended, and only its budget has")
+			t.Error("Result says that the call has ended, but only its budget has")
 		}
 		c.End(nil)
 		if ended, err := c.Result(); !ended || err != nil {
-			t.Errorf("Result = %t, %v: a call may end after its budget", ended, err)
+			t.Errorf("Result = %t, %v; want that the call has ended without an error, after its budget", ended, err)
 		}
 	})
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/plan/route"
 )
 
-// scan matches by comparing every rule.
-func scan(rules []route.Rule, method string, path *route.Path) []int32 {
+// matchByScan matches by comparing every rule.
+func matchByScan(rules []route.Rule, method string, path *route.Path) []int32 {
 	var found []int32
 	for i, r := range rules {
 		methodFits := len(r.Methods) == 0 || slices.ContainsFunc(r.Methods, func(m string) bool {
@@ -129,7 +129,7 @@ func FuzzIndexMatchesScan(f *testing.F) {
 			}
 			if line == "any" {
 				r.Any = true
-			} else if p, err := route.ParsePattern(words2pattern(words)); err == nil {
+			} else if p, err := route.ParsePattern(patternOf(words)); err == nil {
 				if r.Pattern = p; inAnyCase {
 					r.Pattern = p.AnyCase()
 				}
@@ -142,14 +142,14 @@ func FuzzIndexMatchesScan(f *testing.F) {
 			return // scan folds with strings.ToUpper
 		}
 		path := route.Clean(raw)
-		got, want := route.NewIndex(rules).Match(nil, method, &path), scan(rules, method, &path)
+		got, want := route.NewIndex(rules).Match(nil, method, &path), matchByScan(rules, method, &path)
 		if !slices.Equal(got, want) {
 			t.Fatalf("%s %q (forms %q) against %q: index %v, scan %v", method, raw, path.Forms(), lines, got, want)
 		}
 	})
 }
 
-func words2pattern(words []string) string {
+func patternOf(words []string) string {
 	if len(words) == 0 {
 		return ""
 	}
@@ -245,7 +245,7 @@ func BenchmarkMatch500(b *testing.B) {
 	b.Run("scan_baseline", func(b *testing.B) {
 		path := route.Clean("/v1/svc244/42/items/7")
 		for b.Loop() {
-			if got := scan(rules, "GET", &path); !slices.Equal(got, matches500) {
+			if got := matchByScan(rules, "GET", &path); !slices.Equal(got, matches500) {
 				b.Fatalf("matches %v, want %v", got, matches500)
 			}
 		}

@@ -247,7 +247,8 @@ func FuzzClean(f *testing.F) {
 	f.Fuzz(func(t *testing.T, raw string) {
 		path := route.Clean(raw)
 		if again := route.Clean(path.String()); again.String() != path.String() {
-			t.Fatalf("Clean(%q) shows %q, and cleaning that shows %q", raw, path.String(), again.String())
+			t.Fatalf("Clean(%q) prints %q, and Clean of that prints %q; want the same", raw, path.String(),
+				again.String())
 		}
 		if n := path.NumForms(); n > 2*route.MaxReadings {
 			t.Fatalf("Clean(%q) has %d forms, want at most %d", raw, n, 2*route.MaxReadings)
@@ -256,7 +257,7 @@ func FuzzClean(f *testing.F) {
 		for i, form := range forms {
 			checkNormal(t, raw, form, i == 0)
 			if slices.Contains(forms[:i], form) {
-				t.Fatalf("Clean(%q) has the form %q twice", raw, form)
+				t.Fatalf("Clean(%q) has the form %q twice, want once", raw, form)
 			}
 			inner := route.Clean(form)
 			for _, g := range inner.Forms() {

@@ -178,7 +178,7 @@ func FuzzPattern(f *testing.F) {
 			t.Fatalf("ParsePattern(%q) prints %q, which parses as %q, %v", s, p, again, err)
 		}
 		if a, b := (route.Rule{Pattern: p}), (route.Rule{Pattern: again}); !route.Covers(a, b) || !route.Covers(b, a) {
-			t.Fatalf("ParsePattern(%q) prints %q, which means something else", s, p)
+			t.Fatalf("ParsePattern(%q) prints %q, which matches other paths", s, p)
 		}
 		path := route.Clean(p.String())
 		if !p.Matches(&path) {

@@ -26,8 +26,8 @@ type duel struct {
 	words  []string
 }
 
-// ideal is the ideal bucket of a cell, which the real bucket must never be ahead of: the bucket of its share from the
-// time at which the share applies.
+// ideal is a bucket of a cell's exact share, from the time at which the share applies. The cell's real bucket must
+// never have admitted more than it.
 type ideal struct{ rate, burst, level, at int64 } // level in 10^-6 units
 
 func (i *ideal) refill(now int64) {
@@ -99,8 +99,8 @@ func (d *duel) learn() {
 	}
 }
 
-// take grants up to most units in a cell.
-func (d *duel) take(t *testing.T, cell int, most int64) {
+// takeFrom grants up to most units in a cell.
+func (d *duel) takeFrom(t *testing.T, cell int, most int64) {
 	t.Helper()
 	in, _ := At(d.spans[cell], d.now)
 	if in.Limit == nil {
@@ -136,6 +136,7 @@ func (d *duel) take(t *testing.T, cell int, most int64) {
 // of 2,000 is divided into 1,000 and 1,000, then 600 and 1,400. Both cells are emptied just before the change, left
 // alone for as long as that may pay, and emptied again.
 func TestForgottenBucket(t *testing.T) {
+	soak.SkipUnderRace(t)
 	steps := int64(20)
 	if testing.Short() {
 		steps = 7
@@ -155,8 +156,8 @@ func TestForgottenBucket(t *testing.T) {
 		for back := int64(0); back < 3*tc.burst/tc.rate; back += 1 + tc.burst/tc.rate/steps {
 			for rest := int64(0); rest < 3*tc.burst/tc.rate; rest += 1 + tc.burst/tc.rate/steps {
 				d := newDuel(t, tc.rate, tc.burst, tc.from)
-				d.take(t, 0, tc.burst)
-				d.take(t, 1, tc.burst)
+				d.takeFrom(t, 0, tc.burst)
+				d.takeFrom(t, 1, tc.burst)
 				start := d.now
 				d.now++
 				d.change(tc.to)
@@ -169,11 +170,11 @@ func TestForgottenBucket(t *testing.T) {
 						first = 1
 					}
 					d.now = max(d.now, at[first])
-					d.take(t, first, tc.burst)
+					d.takeFrom(t, first, tc.burst)
 					at[first] = math.MaxInt64
 				}
-				d.take(t, 0, tc.burst)
-				d.take(t, 1, tc.burst)
+				d.takeFrom(t, 0, tc.burst)
+				d.takeFrom(t, 1, tc.burst)
 				for _, word := range d.check() {
 					t.Fatalf("%+v, back after %d s and %d s: %s", tc, back, rest, word)
 				}
@@ -185,6 +186,7 @@ func TestForgottenBucket(t *testing.T) {
 // Guarantees the bound of a token bucket over any interval, through changes at any time, for cells that take
 // everything, or little, or pause, and whose stores delete states as early as they may.
 func TestTokenBucketsOverCells(t *testing.T) {
+	soak.SkipUnderRace(t)
 	for seed := range soak.Times(1500) {
 		if words := chaos(t, uint64(seed)); len(words) > 0 {
 			t.Fatalf("run %d: %s (and %d more)", seed, words[0], len(words)-1)
@@ -213,7 +215,7 @@ func chaos(t *testing.T, seed uint64) []string {
 				if d.now < rests[i] {
 					continue
 				}
-				d.take(t, i, []int64{burst, 1 + r.Int64N(burst)}[r.IntN(2)])
+				d.takeFrom(t, i, []int64{burst, 1 + r.Int64N(burst)}[r.IntN(2)])
 				if r.IntN(3) == 0 {
 					rests[i] = d.now + r.Int64N(2*burst/rate+10)*second
 				}
@@ -225,7 +227,7 @@ func chaos(t *testing.T, seed uint64) []string {
 			end := d.now + seconds*second
 			for range r.IntN(4) {
 				d.now += r.Int64N(end - d.now + 1)
-				d.take(t, r.IntN(len(weights)), burst)
+				d.takeFrom(t, r.IntN(len(weights)), burst)
 			}
 			d.now = end
 		}
@@ -234,7 +236,7 @@ func chaos(t *testing.T, seed uint64) []string {
 	for range 6 {
 		for i := range weights {
 			if r.IntN(2) == 0 {
-				d.take(t, i, burst)
+				d.takeFrom(t, i, burst)
 			}
 		}
 		d.now++
@@ -245,7 +247,7 @@ func chaos(t *testing.T, seed uint64) []string {
 		act(r.Int64N(3*burst/rate + 20))
 	}
 	for i := range weights {
-		d.take(t, i, burst)
+		d.takeFrom(t, i, burst)
 	}
 	return d.check()
 }

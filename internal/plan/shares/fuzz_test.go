@@ -26,7 +26,7 @@ func seeds(f *testing.F) {
 	d.step(Input{Requests: []Request{{Kind: Place, Tenant: "acme", Cells: []string{"b"}},
 		{Kind: Join, Cell: "c", Weight: 2}}})
 	add()
-	d.ack(Shrink, 2, d.state.Awaited()...)
+	d.acknowledge(Shrink, 2, d.state.Awaited()...)
 	d.now = d.out.Wake
 	d.step(Input{})
 	add()
@@ -82,7 +82,7 @@ func FuzzDocument(f *testing.F) {
 					}
 				}
 				if most := amountOf(&l.Tiers[0]); sum.threshold > most.threshold || sum.burst > most.burst {
-					t.Fatalf("%s: the cells have %+v of %+v", text, sum, most)
+					t.Fatalf("%s: the cells together have %+v, want at most %+v", text, sum, most)
 				}
 			}
 		}
@@ -102,11 +102,12 @@ func FuzzState(f *testing.F) {
 		for range 4 {
 			next, out := s.Step(Settings{}, in, noon)
 			if s, err = DecodeState(mustJSON(t, next)); err != nil {
-				t.Fatalf("%s goes on as %s: %v", text, mustJSON(t, next), err)
+				t.Fatalf("the state %s is followed by %s, which cannot be decoded: %v", text, mustJSON(t, next), err)
 			}
 			if out.Publish != nil {
 				if _, err := DecodeDocument(mustJSON(t, out.Publish)); err != nil {
-					t.Fatalf("%s publishes %s: %v", text, mustJSON(t, out.Publish), err)
+					t.Fatalf("the state %s publishes %s, which cannot be decoded: %v", text, mustJSON(t, out.Publish),
+						err)
 				}
 			}
 			in = Input{}
@@ -132,7 +133,7 @@ func FuzzPlacement(f *testing.F) {
 		d := &Document{Version: Layout, Epoch: 9, Phase: Steady,
 			Generations: []Generation{{Epoch: 3, From: always, Cells: []Weight{{"a", 1}}}}}
 		if home := d.View("a", p.Tenant, p).Home(); home != "" && home != "a" {
-			t.Fatalf("home %q", home)
+			t.Fatalf("the home is %q, want the cell that serves the tenant, or none", home)
 		}
 	})
 }

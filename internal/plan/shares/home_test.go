@@ -26,7 +26,7 @@ func TestQuotaSpans(t *testing.T) {
 		change := func(request Request) {
 			d.step(Input{Requests: []Request{request}})
 			if d.state.Transition != nil {
-				d.through()
+				d.finishTransition()
 			}
 		}
 		cells := []string{"a", "b", "c", "d"}
@@ -71,7 +71,7 @@ func TestQuotaSpans(t *testing.T) {
 					t.Fatal("no key without a placement")
 				}
 				if before, twice := byKey[k]; twice && len(before) != len(spans) {
-					t.Errorf("views of one key have spans %v and %v", before, spans)
+					t.Errorf("two views with the same key have the spans %v and %v, want the same", before, spans)
 				}
 				byKey[k] = spans
 			}
@@ -89,13 +89,14 @@ func TestQuotaSpans(t *testing.T) {
 // home. After a change of the cells that was dropped from the document, no cell is asked in periods that began before
 // the change, since the cell that kept them is unknown.
 func TestQuotasOutliveOldGenerations(t *testing.T) {
+	soak.SkipUnderRace(t)
 	made, err := limit.New(limit.Limit{ID: "year", Tiers: []limit.Tier{{Algorithm: limit.Quota, Threshold: 10,
 		Calendar: &limit.Calendar{Every: limit.Year, Location: time.UTC}}}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, grows := range []bool{false, true} {
-		d := two(t)
+		d := newDeskOfTwo(t)
 		first := ""
 		for i := range int64(MaxGenerations + 10) {
 			request := Request{Kind: Weigh, Cell: "b", Weight: 2 + i}
@@ -103,7 +104,7 @@ func TestQuotasOutliveOldGenerations(t *testing.T) {
 				request = Request{Kind: Join, Cell: "c", Weight: 1}
 			}
 			d.step(Input{Requests: []Request{request}})
-			d.through()
+			d.finishTransition()
 			if i == 0 {
 				first = d.state.Document().View("a", "acme", nil).QuotaHome(&made.Tiers[0], d.now.UnixMicro())
 			}
@@ -136,6 +137,7 @@ func TestQuotasOutliveOldGenerations(t *testing.T) {
 // changes move no home: for example when an override is made and removed repeatedly, so that limits are homed and
 // divided. After a move that was dropped, no cell is asked in periods that began before it.
 func TestQuotasOutliveOldPlacements(t *testing.T) {
+	soak.SkipUnderRace(t)
 	made, err := limit.New(limit.Limit{ID: "year", Tiers: []limit.Tier{{Algorithm: limit.Quota, Threshold: 10,
 		Calendar: &limit.Calendar{Every: limit.Year, Location: time.UTC}}}})
 	if err != nil {
@@ -156,7 +158,7 @@ func TestQuotasOutliveOldPlacements(t *testing.T) {
 		{"away and back", func(i int) bool { return i < 3 }, false, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			d := two(t)
+			d := newDeskOfTwo(t)
 			was, other := home(d, nil, d.now), "a"
 			if was == other {
 				other = "b"
@@ -202,14 +204,14 @@ func (d *desk) change(stored *Placement, r Request) *Placement {
 	if d.state.Phase != Shrink { // there is nothing to change
 		return stored
 	}
-	d.ack(Shrink, d.state.Epoch, d.state.Awaited()...)
+	d.acknowledge(Shrink, d.state.Epoch, d.state.Awaited()...)
 	d.now = d.out.Wake
 	d.step(Input{})
 	for i := range d.state.Transition.Placements {
 		p := d.state.Transition.Placements[i].clone()
 		stored = &p
 	}
-	d.ack(Grow, d.state.Epoch, d.state.Awaited()...)
+	d.acknowledge(Grow, d.state.Epoch, d.state.Awaited()...)
 	d.want(Steady, d.state.Epoch)
 	return stored
 }
@@ -217,6 +219,7 @@ func (d *desk) change(stored *Placement, r Request) *Placement {
 // Guarantees that dropping parts of the histories of cells and placements changes no home: a home that is returned
 // agrees with the complete histories.
 func TestDroppedHistoryMovesNobody(t *testing.T) {
+	soak.SkipUnderRace(t)
 	var tiers []limit.Tier
 	for _, every := range []limit.Every{limit.Day, limit.Month, limit.Year} {
 		made, err := limit.New(limit.Limit{ID: "q", Tiers: []limit.Tier{{Algorithm: limit.Quota, Threshold: 10,
@@ -230,9 +233,9 @@ func TestDroppedHistoryMovesNobody(t *testing.T) {
 	for seed := range uint64(12) {
 		tenant, pinned := fmt.Sprint("t", seed), []string(nil)
 		r := rand.New(rand.NewPCG(seed, 1))
-		d := two(t)
+		d := newDeskOfTwo(t)
 		d.step(Input{Requests: []Request{{Kind: Join, Cell: "c", Weight: 1}}})
-		d.through()
+		d.finishTransition()
 		var stored *Placement
 		wholeCells, wholePlaced := slices.Clone(d.state.Document().Generations), []Placed{{From: always}}
 		for range 2 * MaxGenerations {

@@ -76,37 +76,38 @@ func (w *world) change() {
 	}
 }
 
-// greedy takes units from every cell at times, sometimes all of them, sometimes after a pause: a state that a bucket
-// has deleted during one shows after the other.
-func (w *world) greedy() {
+// takeFromAll takes units from every cell at times, sometimes all of them, sometimes after a pause. If a bucket has
+// deleted its state during a pause, the next request shows it.
+func (w *world) takeFromAll() {
 	for _, s := range w.limits {
 		for _, tenant := range w.tenants {
 			if w.r.IntN(6) == 0 {
-				w.grab(s, tenant, func() int64 { return 1 + w.r.Int64N(s.limit.MaxCost) })
+				w.takeAnywhere(s, tenant, func() int64 { return 1 + w.r.Int64N(s.limit.MaxCost) })
 			}
 		}
 	}
 }
 
-// thirsty waits for long, then takes everything.
-func (w *world) thirsty() {
+// takeAfterPause pauses for a long time, and then takes all units.
+func (w *world) takeAfterPause() {
 	if rests := w.now / (17 * second); rests%3 != 0 {
 		return
 	}
-	w.greedy()
+	w.takeFromAll()
 }
 
 // Guarantees that cells never grant more than the algorithm's bound of the whole limit, whatever an operator requests,
 // and in whatever order messages arrive, if at all, while every cell learns of changes within the grace. If this
 // fails, a customer's backend gets more than was agreed when a cell is added.
 func TestNeverPassesTheLimit(t *testing.T) {
+	soak.SkipUnderRace(t)
 	for seed := range soak.Times(10) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()
 			w := populate(t, uint64(seed), counted...)
-			client := w.greedy
+			client := w.takeFromAll
 			if seed%2 == 1 {
-				client = w.thirsty
+				client = w.takeAfterPause
 			}
 			w.run(5, client)
 			for range 10 {
@@ -115,18 +116,19 @@ func TestNeverPassesTheLimit(t *testing.T) {
 				}
 				w.run(5+w.r.Int64N(40), client)
 			}
-			for _, word := range w.found() {
+			for _, word := range w.violations() {
 				t.Error(word)
 			}
 			for _, s := range w.limits {
 				if s.books["acme"].total() == 0 {
-					t.Errorf("nothing was granted of %s (%s)", s.limit.ID, s.limit.Tiers[0].Algorithm)
+					t.Errorf("the test shows nothing: no unit of %s (%s) was granted", s.limit.ID,
+						s.limit.Tiers[0].Algorithm)
 				}
 			}
 			if w.ended == 0 {
-				t.Error("no transition ended")
+				t.Error("the test shows nothing: no transition has ended")
 			}
-			w.rests()
+			w.checkAtRest()
 		})
 	}
 }
@@ -151,7 +153,7 @@ func (w *world) resize(s *subject, small bool) {
 	w.balance(Input{Limits: w.all()})
 }
 
-// settled lets every environment learn of the limits' numbers, and lets enough time pass for every window before to
+// settled lets every environment learn of the limits' numbers, and lets enough time pass for every earlier window to
 // end.
 func (w *world) settled(client func()) {
 	loss := w.loss
@@ -167,9 +169,10 @@ func (w *world) settled(client func()) {
 
 // Guarantees that every cell grants a limit that is too small to be divided, and that all cells together never exceed
 // its bound, while cells join and drain, tenants are pinned, and the limit changes between divisible and too small. A
-// limit that is counted in two places at once is granted twice; a limit that is counted in a place that nobody asks is
-// refused to its customer.
+// limit that is counted in two places at once would be granted twice. A limit that is counted in a place that nobody
+// calls would be denied to its customer.
 func TestSmallLimitsNeverPass(t *testing.T) {
+	soak.SkipUnderRace(t)
 	worlds, rounds := 6, 4
 	if testing.Short() {
 		worlds, rounds = 2, 2
@@ -184,9 +187,9 @@ func TestSmallLimitsNeverPass(t *testing.T) {
 			for _, id := range []string{"eu-1", "us-1", "us-2"}[:2+w.r.IntN(2)] {
 				w.join(id, 1+w.r.Int64N(3), w.r.IntN(2) == 0)
 			}
-			client := w.greedy
+			client := w.takeFromAll
 			if seed%2 == 1 {
-				client = w.thirsty
+				client = w.takeAfterPause
 			}
 			w.settled(client)
 			for range rounds {
@@ -196,7 +199,7 @@ func TestSmallLimitsNeverPass(t *testing.T) {
 					}
 					w.run(5+w.r.Int64N(30), client)
 				}
-				for _, word := range w.found() {
+				for _, word := range w.violations() {
 					t.Error(word)
 				}
 				for _, s := range w.limits {
@@ -215,7 +218,7 @@ func TestSmallLimitsNeverPass(t *testing.T) {
 			for _, s := range w.limits {
 				w.resize(s, true)
 			}
-			w.rests()
+			w.checkAtRest()
 			w.everyCellGrants()
 		})
 	}
@@ -237,7 +240,7 @@ func (w *world) everyCellGrants() {
 				}
 				asked++
 				s.books[tenant] = newLedger(&s.limit.Tiers[0], tenant)
-				w.take(c, c.envs[0], s, tenant, one)
+				w.takeFrom(c, c.envs[0], s, tenant, costOfOne)
 				got, want := s.books[tenant].total(), s.limit.Tiers[0].Capacity()
 				if s.limit.Tiers[0].Algorithm == limit.LeakyBucket {
 					want = 1
@@ -254,9 +257,9 @@ func (w *world) everyCellGrants() {
 	}
 }
 
-// rests lets time pass without changes, and checks that every request is carried out, that the cells' shares sum to
-// each limit exactly for every tenant that is served, and that clients get all of it.
-func (w *world) rests() {
+// checkAtRest lets time pass without changes. It then checks that every operator's request is carried out, that for
+// every tenant that is served the cells' shares sum to each limit exactly, and that clients get all units.
+func (w *world) checkAtRest() {
 	w.t.Helper()
 	w.loss = 0
 	w.run(200, nil)

@@ -7,8 +7,9 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
-// calm returns a world with two equal cells, a perfect network and one limit of 100 per minute.
-func calm(t *testing.T) (*world, *subject) {
+// newCalmWorld returns a world with two equal cells, a network that loses nothing, and one limit of 100 units per
+// minute.
+func newCalmWorld(t *testing.T) (*world, *subject) {
 	w := newWorld(t, 3)
 	w.loss, w.tenants = 0, []string{"acme"}
 	s := w.add(limit.Limit{ID: "limit0", Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Period: time.Minute,
@@ -36,24 +37,24 @@ func (w *world) nextWindow(s *subject) {
 // Guarantees that a cell that joins in the middle of a window, when the window's units are used up, grants nothing in
 // it and its share in the next window, and that the shares sum to the limit again.
 func TestJoinInMidWindow(t *testing.T) {
-	w, s := calm(t)
-	w.grab(s, "acme", one)
+	w, s := newCalmWorld(t)
+	w.takeAnywhere(s, "acme", costOfOne)
 	start := w.now
 	w.join("c", 2, false)
 	for range 4 {
 		w.run(10, nil)
-		w.grab(s, "acme", one)
+		w.takeAnywhere(s, "acme", costOfOne)
 	}
 	if got := s.in(start); got != 100 {
 		t.Errorf("%d are granted in the window in which a cell joins, want 100", got)
 	}
 	w.nextWindow(s)
 	before := s.books["acme"].total()
-	w.take(w.cells["c"], w.cells["c"].envs[0], s, "acme", one)
+	w.takeFrom(w.cells["c"], w.cells["c"].envs[0], s, "acme", costOfOne)
 	if got := s.books["acme"].total() - before; got != 50 {
 		t.Errorf("the cell that joined grants %d, want 50", got)
 	}
-	w.grab(s, "acme", one)
+	w.takeAnywhere(s, "acme", costOfOne)
 	if got := s.in(w.now); got != 100 {
 		t.Errorf("all cells grant %d, want 100", got)
 	}
@@ -61,15 +62,15 @@ func TestJoinInMidWindow(t *testing.T) {
 
 // Guarantees that a drained cell grants nothing in the end, and that the other cells grant everything.
 func TestDrainToZero(t *testing.T) {
-	w, s := calm(t)
+	w, s := newCalmWorld(t)
 	w.ask(Request{Kind: Drain, Cell: "a"})
 	w.run(30, nil)
 	w.nextWindow(s)
-	w.take(w.cells["a"], w.cells["a"].envs[0], s, "acme", one)
+	w.takeFrom(w.cells["a"], w.cells["a"].envs[0], s, "acme", costOfOne)
 	if got := s.in(w.now); got != 0 {
-		t.Errorf("the drained cell grants %d", got)
+		t.Errorf("the drained cell grants %d units, want none", got)
 	}
-	w.grab(s, "acme", one)
+	w.takeAnywhere(s, "acme", costOfOne)
 	if got := s.in(w.now); got != 100 {
 		t.Errorf("all cells grant %d, want 100", got)
 	}
@@ -78,25 +79,25 @@ func TestDrainToZero(t *testing.T) {
 // Guarantees that a tenant that is pinned to another cell gets nothing more in the open window, and the whole limit in
 // the next.
 func TestPinnedToAnotherCell(t *testing.T) {
-	w, s := calm(t)
-	w.take(w.cells["a"], w.cells["a"].envs[0], s, "acme", one) // a's half
+	w, s := newCalmWorld(t)
+	w.takeFrom(w.cells["a"], w.cells["a"].envs[0], s, "acme", costOfOne) // a's half
 	start := w.now
 	w.ask(Request{Kind: Place, Tenant: "acme", Cells: []string{"b"}})
 	w.run(40, nil)
-	w.grab(s, "acme", one)
+	w.takeAnywhere(s, "acme", costOfOne)
 	if got := s.in(start); got != 100 {
 		t.Errorf("%d in the window in which the tenant moves, want 100", got)
 	}
 	w.nextWindow(s)
-	w.grab(s, "acme", one)
+	w.takeAnywhere(s, "acme", costOfOne)
 	if got := s.in(w.now); got != 100 {
 		t.Errorf("%d in the window after, want 100", got)
 	}
 	before := s.books["acme"].total()
 	w.nextWindow(s)
-	w.take(w.cells["a"], w.cells["a"].envs[0], s, "acme", one)
+	w.takeFrom(w.cells["a"], w.cells["a"].envs[0], s, "acme", costOfOne)
 	if got := s.books["acme"].total() - before; got != 0 {
-		t.Errorf("the cell that the tenant left grants %d", got)
+		t.Errorf("the cell that the tenant left grants %d units, want none", got)
 	}
 }
 
@@ -111,11 +112,11 @@ func TestSharesSmallerThanACost(t *testing.T) {
 	w.run(5, nil)
 	w.join("c", 1, false) // 7, 7, 6
 	w.run(60, nil)
-	w.grab(s, "acme", func() int64 { return 7 })
+	w.takeAnywhere(s, "acme", func() int64 { return 7 })
 	if got := s.books["acme"].total(); got != 20 {
 		t.Errorf("%d granted, want 20: two of 7, and what is left", got)
 	}
-	if words := w.found(); len(words) > 0 {
+	if words := w.violations(); len(words) > 0 {
 		t.Error(words)
 	}
 }
@@ -123,19 +124,19 @@ func TestSharesSmallerThanACost(t *testing.T) {
 // Guarantees that nothing is given away while a cell does not learn of changes. If the operator removes the cell and
 // it still runs, the bound is the limit and that cell's last share.
 func TestCellThatDoesNotHear(t *testing.T) {
-	w, s := calm(t)
+	w, s := newCalmWorld(t)
 	w.cells["b"].deaf = true
 	w.ask(Request{Kind: Weigh, Cell: "a", Weight: 3})
 	w.run(600, nil)
 	w.nextWindow(s)
-	w.grab(s, "acme", one)
+	w.takeAnywhere(s, "acme", costOfOne)
 	if got := s.in(w.now); got != 100 || w.state.Phase != Shrink {
 		t.Errorf("%d granted in phase %s, while a cell does not hear, want 100", got, w.state.Phase)
 	}
 	w.ask(Request{Kind: Force, Cell: "b"})
 	w.run(60, nil)
 	w.nextWindow(s)
-	w.grab(s, "acme", one)
+	w.takeAnywhere(s, "acme", costOfOne)
 	if got := s.in(w.now); got != 150 || w.state.Phase != Steady {
 		t.Errorf("%d granted in phase %s, by a cell that has everything and one that was removed and runs, want 150",
 			got, w.state.Phase)
@@ -143,7 +144,7 @@ func TestCellThatDoesNotHear(t *testing.T) {
 	w.cells["b"].deaf = false
 	w.run(10, nil)
 	w.nextWindow(s)
-	w.grab(s, "acme", one)
+	w.takeAnywhere(s, "acme", costOfOne)
 	if got := s.in(w.now); got != 100 {
 		t.Errorf("%d granted when it hears again, want 100", got)
 	}
@@ -152,19 +153,19 @@ func TestCellThatDoesNotHear(t *testing.T) {
 // Guarantees that an environment that is thawed after a day decides by its cell's present shares, since it polls
 // first. If that poll fails, the bound is the limit and what its copy gives its cell beyond the present share.
 func TestThaw(t *testing.T) {
-	w, s := calm(t)
+	w, s := newCalmWorld(t)
 	w.cells["a"].frozen = true
 	w.ask(Request{Kind: Weigh, Cell: "b", Weight: 4})
 	w.run(60, nil)
 	w.now += 24 * 3600 * second
 	w.nextWindow(s)
-	w.grab(s, "acme", one) // with a failed poll
+	w.takeAnywhere(s, "acme", costOfOne) // with a failed poll
 	if got, most := s.in(w.now), int64(100+50-20); got != most {
 		t.Errorf("%d granted with a copy of yesterday, want %d", got, most)
 	}
 	w.cells["a"].frozen = false
 	w.nextWindow(s)
-	w.grab(s, "acme", one)
+	w.takeAnywhere(s, "acme", costOfOne)
 	if got := s.in(w.now); got != 100 {
 		t.Errorf("%d granted after a poll, want 100", got)
 	}
@@ -177,7 +178,7 @@ func TestNumberChanges(t *testing.T) {
 	paradox := false
 	for before := int64(1); before < 60; before++ {
 		for after := int64(1); after < 60; after++ {
-			sum, old, now := int64(0), Split(before, cells), Split(after, cells)
+			sum, old, now := int64(0), splitTotal(before, cells), splitTotal(after, cells)
 			for i := range cells {
 				sum += max(old[i], now[i])
 			}

@@ -76,7 +76,7 @@ func TestWhenGrowthCounts(t *testing.T) {
 			}
 		}
 		if got := text(doc.View("stranger", "globex", nil).Limit("pro", l, "globex")); got != "-: closed; " {
-			t.Errorf("%s of a cell that does not serve: %s", name, got)
+			t.Errorf("%s in a cell that does not serve the tenant: %s, want it closed", name, got)
 		}
 	}
 }
@@ -91,10 +91,10 @@ func TestWhole(t *testing.T) {
 	for _, v := range []*View{none, alone} {
 		spans := v.Limit("pro", l, "acme")
 		if len(spans) != 1 || spans[0].Limit != l {
-			t.Errorf("%v grants %s", v, text(spans))
+			t.Errorf("the view %v grants %s, want the whole limit", v, text(spans))
 		}
 		if _, until := At(spans, worldStart); until != math.MaxInt64 {
-			t.Errorf("until %d", until)
+			t.Errorf("the span ends at %d, want never", until)
 		}
 	}
 }
@@ -113,7 +113,7 @@ func TestTiers(t *testing.T) {
 	spans := doc.View("a", "acme", nil).Limit("pro", l, "acme")
 	edge := l.Tiers[1].LeaseEnd("acme", worldStart-1) + second
 	if len(spans) != 2 || spans[0].Limit != nil || spans[1].From != edge || spans[1].Limit.Tiers[1].Threshold != 50 {
-		t.Errorf("grants %s", text(spans))
+		t.Errorf("the spans are %s, want nothing until the edge, and then 50 units", text(spans))
 	}
 }
 
@@ -155,6 +155,6 @@ func TestQuotaHome(t *testing.T) {
 		t.Errorf("home %q after dropping generations with the same cells, want b", got)
 	}
 	if got := text(doc.View("b", "acme", nil).Limit("pro", q, "acme")); got != "-: 10; " {
-		t.Errorf("a quota is divided: %s", got)
+		t.Errorf("a quota is granted as %s, want it whole", got)
 	}
 }

@@ -1,21 +1,10 @@
 package shares
 
-import (
-	"github.com/sluicelimits/sluice/internal/limiter/limit"
-)
+import "github.com/sluicelimits/sluice/internal/limiter/limit"
 
-// Split divides total, 0..limit.MaxUnits, by the weights of the cells, which must be sorted by id. It returns integers
-// that sum to total. Each is total × weight / Σ weights, rounded down; the units left over go, one each, to the
-// largest remainders, and among equal remainders to the first cells.
-func Split(total int64, cells []Weight) []int64 {
-	out := make([]int64, len(cells))
-	for i := range cells {
-		out[i] = share(total, cells, i)
-	}
-	return out
-}
-
-// share returns one element of Split's result.
+// share returns the share of cell number at when total, 0..limit.MaxUnits, is divided by the weights of the cells,
+// which must be sorted by id. The shares are integers that sum to total. Each is total × weight / Σ weights, rounded
+// down. The units left over go, one each, to the largest remainders, and among equal remainders to the first cells.
 func share(total int64, cells []Weight, at int) int64 {
 	sum := int64(0)
 	for i := range cells {

@@ -10,7 +10,16 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
-func TestSplit(t *testing.T) {
+// splitTotal returns the share of each cell.
+func splitTotal(total int64, cells []Weight) []int64 {
+	out := make([]int64, len(cells))
+	for i := range cells {
+		out[i] = share(total, cells, i)
+	}
+	return out
+}
+
+func TestShare(t *testing.T) {
 	for _, tc := range []struct {
 		total   int64
 		weights []int64
@@ -27,15 +36,15 @@ func TestSplit(t *testing.T) {
 		for i, w := range tc.weights {
 			cells[i] = Weight{fmt.Sprint("c", i), w}
 		}
-		if got := Split(tc.total, cells); !slices.Equal(got, tc.want) {
-			t.Errorf("Split(%d, %v) = %v, want %v", tc.total, tc.weights, got, tc.want)
+		if got := splitTotal(tc.total, cells); !slices.Equal(got, tc.want) {
+			t.Errorf("got the shares %v of %d units by the weights %v, want %v", got, tc.total, tc.weights, tc.want)
 		}
 	}
 }
 
-// FuzzSplit guarantees that shares sum to the limit exactly, and that each differs from its exact part by less than
+// FuzzShare guarantees that shares sum to the limit exactly, and that each differs from its exact part by less than
 // one unit.
-func FuzzSplit(f *testing.F) {
+func FuzzShare(f *testing.F) {
 	f.Add(int64(100), []byte{1, 1, 1})
 	f.Add(int64(limit.MaxUnits), []byte{255, 0, 7, 9})
 	f.Fuzz(func(t *testing.T, total int64, weights []byte) {
@@ -49,14 +58,15 @@ func FuzzSplit(f *testing.F) {
 			all += cells[i].Weight
 		}
 		sum := int64(0)
-		for i, got := range Split(total, cells) {
+		for i, got := range splitTotal(total, cells) {
 			sum += got
 			if part := total * cells[i].Weight; got*all <= part-all || got*all >= part+all {
-				t.Errorf("%d of %d for %v", got, total, cells[i])
+				t.Errorf("a share of %d of %d units for %v, want less than one unit from the exact part", got, total,
+					cells[i])
 			}
 		}
 		if sum != total {
-			t.Errorf("the shares of %d sum to %d", total, sum)
+			t.Errorf("the shares of %d units sum to %d", total, sum)
 		}
 	})
 }
@@ -109,19 +119,20 @@ func TestHomes(t *testing.T) {
 		tenant := fmt.Sprint("tenant-", i)
 		before, after := homeOf(tenant, three, nil), homeOf(tenant, four, nil)
 		if count[before]++; after != before && after != "us-3" {
-			t.Fatalf("%s moves from %s to %s", tenant, before, after)
+			t.Fatalf("the home of %s moves from %s to %s, want no move, or one to the new cell us-3", tenant, before,
+				after)
 		}
 	}
 	for _, cell := range three {
 		if n := count[cell.Cell]; n < 900 || n > 1100 {
-			t.Errorf("%d of 3000 homes in %s", n, cell.Cell)
+			t.Errorf("%d of 3000 homes are in %s, want 900 to 1100", n, cell.Cell)
 		}
 	}
 	if got := homeOf("acme", three, []string{"gone", "us-2", "eu-1"}); got != "us-2" {
-		t.Errorf("home of a pinned tenant is %s", got)
+		t.Errorf("the home of a pinned tenant is %s, want us-2, the first of its cells that exists", got)
 	}
 	if got := homeOf("acme", nil, []string{"gone"}); got != "" {
-		t.Errorf("home of a tenant that is not served is %s", got)
+		t.Errorf("the home of a tenant that no cell serves is %s, want none", got)
 	}
 }
 

@@ -9,11 +9,13 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
+
+	"github.com/sluicelimits/sluice/internal/testkit/soak"
 )
 
 var noon = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 
-// desk runs a balancer step by step.
+// desk runs the balancer step by step.
 type desk struct {
 	t     testing.TB
 	state State
@@ -41,7 +43,7 @@ func (d *desk) step(in Input) {
 	d.state, d.out = next, out
 }
 
-func (d *desk) ack(phase Phase, epoch int64, cells ...string) {
+func (d *desk) acknowledge(phase Phase, epoch int64, cells ...string) {
 	d.t.Helper()
 	var in Input
 	for _, c := range cells {
@@ -58,12 +60,12 @@ func (d *desk) want(phase Phase, epoch int64, awaited ...string) {
 	}
 }
 
-// through completes the present transition.
-func (d *desk) through() {
+// finishTransition completes the transition that is in progress.
+func (d *desk) finishTransition() {
 	d.t.Helper()
 	for _, phase := range []Phase{Shrink, Grow} {
 		d.want(phase, d.state.Epoch, d.state.Awaited()...)
-		d.ack(phase, d.state.Epoch, d.state.Awaited()...)
+		d.acknowledge(phase, d.state.Epoch, d.state.Awaited()...)
 		if phase == Shrink {
 			d.now = d.out.Wake
 			d.step(Input{})
@@ -71,13 +73,13 @@ func (d *desk) through() {
 	}
 }
 
-func two(t *testing.T) *desk {
+func newDeskOfTwo(t *testing.T) *desk {
 	t.Helper()
 	d := &desk{t: t, now: noon}
 	d.step(Input{Requests: []Request{{Kind: Join, Cell: "a", Weight: 1}, {Kind: Join, Cell: "b", Weight: 1}}})
 	d.want(Steady, 1)
 	if d.out.Publish == nil || d.out.Publish.Generations[0].From != always {
-		t.Fatalf("the first cells: %+v", d.out)
+		t.Fatalf("adding the first cells gives %+v, want a document that is in force at once", d.out)
 	}
 	return d
 }
@@ -86,21 +88,21 @@ func two(t *testing.T) *desk {
 // last acknowledgement. Acknowledgements of another epoch or phase, or of an unknown cell, are ignored, and repeated
 // ones count once.
 func TestTwoPhases(t *testing.T) {
-	d := two(t)
+	d := newDeskOfTwo(t)
 	d.step(Input{Requests: []Request{{Kind: Join, Cell: "c", Weight: 2}}})
 	d.want(Shrink, 2, "a", "b", "c")
 	if p := d.out.Publish; p == nil || p.Generations[1].From != 0 {
-		t.Fatalf("a shrink publishes a generation without a time, got %+v", p)
+		t.Fatalf("a shrink publishes %+v, want a second generation without a time", p)
 	}
-	d.ack(Shrink, 2, "a", "c", "a", "stranger")
-	d.ack(Shrink, 1, "b")
-	d.ack(Steady, 1, "b")
-	d.ack(Grow, 2, "b")
-	d.ack(Shrink, 3, "b")
+	d.acknowledge(Shrink, 2, "a", "c", "a", "stranger")
+	d.acknowledge(Shrink, 1, "b")
+	d.acknowledge(Steady, 1, "b")
+	d.acknowledge(Grow, 2, "b")
+	d.acknowledge(Shrink, 3, "b")
 	d.now = d.now.Add(time.Hour)
 	d.step(Input{})
 	d.want(Shrink, 2, "b")
-	d.ack(Shrink, 2, "b")
+	d.acknowledge(Shrink, 2, "b")
 	d.want(Shrink, 2)
 	if want := d.now.Add(18 * time.Second); !d.out.Wake.Equal(want) {
 		t.Fatalf("growth is due at %s, want %s", d.out.Wake, want)
@@ -114,27 +116,27 @@ func TestTwoPhases(t *testing.T) {
 	if got := d.out.Publish.Generations[1].From; got != d.now.UnixMicro() {
 		t.Fatalf("growth counts from %d, want %d", got, d.now.UnixMicro())
 	}
-	d.ack(Shrink, 2, "a", "b", "c")
+	d.acknowledge(Shrink, 2, "a", "b", "c")
 	d.want(Grow, 2, "a", "b", "c")
-	d.ack(Grow, 2, "a", "b", "c")
+	d.acknowledge(Grow, 2, "a", "b", "c")
 	d.want(Steady, 2)
-	d.ack(Grow, 2, "a")
+	d.acknowledge(Grow, 2, "a")
 	if d.out.Publish != nil {
-		t.Error("a late acknowledgement has a document published")
+		t.Error("a late acknowledgement publishes a document, want none")
 	}
 }
 
 // Guarantees that a balancer whose clock is slow does not shorten the grace, since the cells' clocks count too, and
 // that a cell whose clock is years ahead does not delay the change for years.
 func TestClocks(t *testing.T) {
-	d := two(t)
+	d := newDeskOfTwo(t)
 	d.step(Input{Requests: []Request{{Kind: Weigh, Cell: "a", Weight: 3}}})
 	d.step(Input{Acks: []Ack{{Cell: "a", Epoch: 2, Phase: Shrink, At: d.now.Add(time.Minute)},
 		{Cell: "b", Epoch: 2, Phase: Shrink}}})
 	if want := d.now.Add(time.Minute + 18*time.Second); !d.out.Wake.Equal(want) {
 		t.Errorf("growth is due at %s, want %s", d.out.Wake, want)
 	}
-	d = two(t)
+	d = newDeskOfTwo(t)
 	d.step(Input{Requests: []Request{{Kind: Weigh, Cell: "a", Weight: 3}}})
 	d.step(Input{Acks: []Ack{{Cell: "a", Epoch: 2, Phase: Shrink, At: d.now.AddDate(9, 0, 0)},
 		{Cell: "b", Epoch: 2, Phase: Shrink}}})
@@ -142,19 +144,19 @@ func TestClocks(t *testing.T) {
 		t.Errorf("growth is due at %s, want %s", d.out.Wake, want)
 	}
 	// A clock has leapt back: the time of a growth must still be after the previous one.
-	d.through()
+	d.finishTransition()
 	from := d.state.Generations[1].From
 	d.now = noon.Add(-24 * time.Hour)
 	d.step(Input{Requests: []Request{{Kind: Weigh, Cell: "a", Weight: 5}}})
-	d.through()
+	d.finishTransition()
 	if got := d.state.Generations[2].From; got <= from {
-		t.Errorf("growth from %d, after one from %d", got, from)
+		t.Errorf("the growth begins at %d, want it after the one before, at %d", got, from)
 	}
 }
 
 // Guarantees that requests that come during a transition wait in order, and are carried out once and together.
 func TestRequestsWait(t *testing.T) {
-	d := two(t)
+	d := newDeskOfTwo(t)
 	d.step(Input{Requests: []Request{{ID: "join", Kind: Join, Cell: "c", Weight: 1}}})
 	for range 2 { // the second time the request is known already
 		d.step(Input{Requests: []Request{
@@ -170,7 +172,7 @@ func TestRequestsWait(t *testing.T) {
 	if len(d.state.Queue) != 5 {
 		t.Fatalf("%d requests wait, want 5", len(d.state.Queue))
 	}
-	d.through()
+	d.finishTransition()
 	d.want(Shrink, 3, "a", "b", "c")
 	if got, want := fmt.Sprint(d.out.Refused),
 		"[{remove cell b is active: drain it first} {none there is no cell z}]"; got != want {
@@ -179,7 +181,7 @@ func TestRequestsWait(t *testing.T) {
 	if got, want := d.out.Publish.Generations[2].Cells, []Weight{{"b", 1}, {"c", 7}}; !slices.Equal(got, want) {
 		t.Errorf("shares of %v, want %v", got, want)
 	}
-	d.through()
+	d.finishTransition()
 	d.want(Steady, 3)
 	if got, want := fmt.Sprint(d.state.Members),
 		"[{a drained 0 false} {b active 1 false} {c active 7 false}]"; got != want {
@@ -189,14 +191,14 @@ func TestRequestsWait(t *testing.T) {
 	d.step(Input{Requests: []Request{{Kind: Remove, Cell: "a"}, {ID: "w1", Kind: Weigh, Cell: "c", Weight: 2}}})
 	d.want(Shrink, 4, "b", "c")
 	if got := d.out.Publish; len(got.Generations) != 3 || !slices.Equal(got.Members, []string{"b", "c"}) {
-		t.Errorf("a removal publishes %+v", got)
+		t.Errorf("a removal publishes %+v, want three generations, and the members b and c", got)
 	}
 }
 
 // Guarantees that no request leaves a tenant without a cell, and that two concurrent requests cannot drain the last
 // cell.
 func TestLastCellStays(t *testing.T) {
-	d := two(t)
+	d := newDeskOfTwo(t)
 	d.step(Input{Requests: []Request{{Kind: Drain, Cell: "a"}, {Kind: Drain, Cell: "b"}, {Kind: Force, Cell: "b"}}})
 	if len(d.out.Refused) != 1 || !strings.Contains(d.out.Refused[0].Reason, "last one") {
 		t.Errorf("refused %v", d.out.Refused)
@@ -210,9 +212,9 @@ func TestLastCellStays(t *testing.T) {
 // even in the present transition, and the next transition gives its share away after the grace. Its later
 // acknowledgements are ignored.
 func TestForce(t *testing.T) {
-	d := two(t)
+	d := newDeskOfTwo(t)
 	d.step(Input{Requests: []Request{{Kind: Join, Cell: "c", Weight: 1}}})
-	d.ack(Shrink, 2, "a", "c")
+	d.acknowledge(Shrink, 2, "a", "c")
 	d.want(Shrink, 2, "b")
 	d.now = d.now.Add(time.Hour)
 	d.step(Input{Requests: []Request{{Kind: Force, Cell: "b"}}})
@@ -223,48 +225,49 @@ func TestForce(t *testing.T) {
 	d.now = d.out.Wake
 	d.step(Input{})
 	d.want(Grow, 2, "a", "c")
-	d.ack(Grow, 2, "a", "b", "c")
+	d.acknowledge(Grow, 2, "a", "b", "c")
 	d.want(Shrink, 3, "a", "c")
-	d.ack(Shrink, 3, "b", "a")
+	d.acknowledge(Shrink, 3, "b", "a")
 	d.want(Shrink, 3, "c")
-	d.ack(Shrink, 3, "c")
+	d.acknowledge(Shrink, 3, "c")
 	d.now = d.out.Wake
 	d.step(Input{})
 	if got, want := d.out.Publish.Generations[2].Cells, []Weight{{"a", 1}, {"c", 1}}; !slices.Equal(got, want) {
 		t.Errorf("shares of %v, want %v", got, want)
 	}
 	if got := d.out.Publish.Members; !slices.Equal(got, []string{"a", "c"}) {
-		t.Errorf("members %v", got)
+		t.Errorf("the members are %v, want a and c", got)
 	}
 }
 
 // Guarantees that a tenant's placement goes through the two phases and is stored when its time is set, and that the
 // balancer asks for the stored placement.
 func TestPlacements(t *testing.T) {
-	d := two(t)
+	d := newDeskOfTwo(t)
 	pin := Request{ID: "pin", Kind: Place, Tenant: "acme", Cells: []string{"b"}}
 	d.step(Input{Requests: []Request{pin}, Placements: map[string]*Placement{}})
 	d.want(Steady, 1)
 	if !slices.Equal(d.out.Load, []string{"acme"}) {
-		t.Fatalf("asks for %v", d.out.Load)
+		t.Fatalf("the step asks to load %v, want acme", d.out.Load)
 	}
 	d.step(Input{})
 	d.want(Shrink, 2, "a", "b")
 	if p := d.out.Publish; len(p.Generations) != 1 || len(p.Placements) != 1 ||
 		p.Placements[0].Generations[1].From != 0 || len(d.out.Store) > 0 {
-		t.Fatalf("published %+v, to be stored %+v", p, d.out.Store)
+		t.Fatalf("the document is %+v, the placements to store are %+v; want a placement without a time, and none "+
+			"to store", p, d.out.Store)
 	}
-	d.ack(Shrink, 2, "a", "b")
+	d.acknowledge(Shrink, 2, "a", "b")
 	d.now = d.out.Wake
 	d.step(Input{})
 	if len(d.out.Store) != 1 || d.out.Store[0].Generations[1].From != d.now.UnixMicro() {
-		t.Fatalf("to be stored: %+v", d.out.Store)
+		t.Fatalf("the placements to store are %+v, want one with its time", d.out.Store)
 	}
 	stored := d.out.Store[0]
-	d.ack(Grow, 2, "a", "b")
+	d.acknowledge(Grow, 2, "a", "b")
 	d.want(Steady, 2)
 	if len(d.out.Publish.Placements) > 0 {
-		t.Error("placements are published for good")
+		t.Error("the document still has placements after they were stored, want none")
 	}
 	// An equal request changes nothing; a different one extends the stored placement; one with a cell that does not
 	// serve is refused.
@@ -281,13 +284,14 @@ func TestPlacements(t *testing.T) {
 		t.Errorf("%d generations of the placement, want 3", got)
 	}
 	if len(stored.Generations) != 2 {
-		t.Error("the stored placement was changed in place")
+		t.Error("the step has changed the stored placement in place, want it unchanged")
 	}
 }
 
 // Guarantees that 10,000 tenants are pinned in batches that fit one event, each exactly once.
 func TestManyPlacements(t *testing.T) {
-	d := two(t)
+	soak.SkipUnderRace(t)
+	d := newDeskOfTwo(t)
 	const tenants = 10_000
 	var waiting []Request
 	for i := range tenants {
@@ -297,7 +301,7 @@ func TestManyPlacements(t *testing.T) {
 	stored := map[string]*Placement{}
 	for rounds := 0; len(stored) < tenants; rounds++ {
 		if rounds > 200 {
-			t.Fatalf("%d tenants after %d transitions", len(stored), rounds)
+			t.Fatalf("only %d tenants are placed after %d transitions", len(stored), rounds)
 		}
 		in := Input{Requests: waiting[:min(len(waiting), 200)], Placements: map[string]*Placement{}}
 		d.step(in)
@@ -313,18 +317,18 @@ func TestManyPlacements(t *testing.T) {
 		}
 		d.step(in)
 		if size := len(mustJSON(t, d.state)); size > 400_000 {
-			t.Fatalf("the state has %d bytes", size)
+			t.Fatalf("the state has %d bytes, want at most 400,000", size)
 		}
-		d.ack(Shrink, d.state.Epoch, "a", "b")
+		d.acknowledge(Shrink, d.state.Epoch, "a", "b")
 		d.now = d.out.Wake
 		d.step(Input{Placements: map[string]*Placement{}})
 		if size := len(mustJSON(t, d.out.Publish)); size > MaxDocumentBytes {
-			t.Fatalf("the document has %d bytes", size)
+			t.Fatalf("the document has %d bytes, want at most MaxDocumentBytes", size)
 		}
 		for i := range d.out.Store {
 			p := &d.out.Store[i]
 			if stored[p.Tenant] != nil {
-				t.Fatalf("%s is placed twice", p.Tenant)
+				t.Fatalf("the placement of %s is stored twice, want once", p.Tenant)
 			}
 			stored[p.Tenant] = p
 		}
@@ -333,7 +337,7 @@ func TestManyPlacements(t *testing.T) {
 			Placements: map[string]*Placement{}})
 	}
 	if n := len(d.state.Generations); n != 1 {
-		t.Errorf("%d generations, though no cell's weight changed", n)
+		t.Errorf("the state has %d generations, want one: no cell's weight has changed", n)
 	}
 }
 
@@ -346,17 +350,17 @@ func TestHomedByTransition(t *testing.T) {
 		t.Fatal(err)
 	}
 	limits := []Limited{{"pro", l}}
-	d := two(t)
+	d := newDeskOfTwo(t)
 	d.step(Input{Limits: limits, Requests: []Request{{Kind: Join, Cell: "c", Weight: 1}}})
 	if got, want := d.out.Publish.Generations[1].Homed, []PlanLimit{{"pro", "exports"}}; !slices.Equal(got, want) {
 		t.Fatalf("homed %v, want %v", got, want)
 	}
-	d.through()
+	d.finishTransition()
 	d.step(Input{Requests: []Request{{Kind: Drain, Cell: "c"}}}) // the limits are unknown in this step
 	if got := d.out.Publish.Generations[2].Homed; len(got) != 1 {
-		t.Fatalf("homed %v", got)
+		t.Fatalf("the homed limits are %v, want one", got)
 	}
-	d.through()
+	d.finishTransition()
 	d.want(Steady, 3)
 	d.step(Input{Limits: limits})
 	d.want(Shrink, 4, "a", "b")
@@ -368,10 +372,10 @@ func TestHomedByTransition(t *testing.T) {
 // Guarantees that the history is bounded, whatever is requested, and that dropping parts of it closes windows rather
 // than opens them.
 func TestHistoryIsBounded(t *testing.T) {
-	d := two(t)
+	d := newDeskOfTwo(t)
 	for i := range int64(MaxGenerations + 10) {
 		d.step(Input{Requests: []Request{{Kind: Weigh, Cell: "a", Weight: 2 + i}}})
-		d.through()
+		d.finishTransition()
 	}
 	if n := len(d.state.Generations); n != MaxGenerations {
 		t.Fatalf("%d generations, want %d", n, MaxGenerations)
@@ -386,9 +390,10 @@ func TestHistoryIsBounded(t *testing.T) {
 	}
 	spans := d.state.Document().View("a", "acme", nil).Limit("pro", year, "acme")
 	if in, until := At(spans, d.now.UnixMicro()); in.Limit != nil {
-		t.Errorf("a window that began before what is known is granted %d until %d", in.Limit.Tiers[0].Threshold, until)
+		t.Errorf("a window that began before the oldest known generation is granted %d units until %d, want none",
+			in.Limit.Tiers[0].Threshold, until)
 	} else if next, _ := At(spans, until); next.Limit == nil {
-		t.Error("the next window is closed, too")
+		t.Error("nothing is granted in the next window, want some units")
 	}
 }
 
@@ -405,7 +410,7 @@ func TestBadRequests(t *testing.T) {
 		"place":     {Kind: Drain, Cell: "a", Tenant: "acme"},
 		"id":        {ID: strings.Repeat("x", 129), Kind: Drain, Cell: "a"},
 	} {
-		d := two(t)
+		d := newDeskOfTwo(t)
 		d.step(Input{Requests: []Request{r}})
 		if d.want(Steady, 1); len(d.out.Refused) != 1 || !strings.Contains(d.out.Refused[0].Reason, name) {
 			t.Errorf("%s: refused %v", name, d.out.Refused)
@@ -415,7 +420,7 @@ func TestBadRequests(t *testing.T) {
 
 // Guarantees that a state, a document and a placement are written and read unchanged, in every phase.
 func TestRoundTrip(t *testing.T) {
-	d := two(t)
+	d := newDeskOfTwo(t)
 	check := func() {
 		t.Helper()
 		state, err := DecodeState(mustJSON(t, d.state))
@@ -436,18 +441,18 @@ func TestRoundTrip(t *testing.T) {
 	d.step(Input{Requests: []Request{{Kind: Join, Cell: "c", Weight: 1},
 		{Kind: Place, Tenant: "acme", Cells: []string{"c", "a"}, Homed: []string{"x"}}}})
 	check()
-	d.ack(Shrink, 2, d.state.Awaited()...)
+	d.acknowledge(Shrink, 2, d.state.Awaited()...)
 	check()
 	d.now = d.out.Wake
 	d.step(Input{})
 	check()
-	d.ack(Grow, 2, d.state.Awaited()...)
+	d.acknowledge(Grow, 2, d.state.Awaited()...)
 	check()
 }
 
 // Guarantees that a malformed document is refused with the place of the mistake, and never read partially.
 func TestStrict(t *testing.T) {
-	d := two(t)
+	d := newDeskOfTwo(t)
 	d.step(Input{Requests: []Request{{Kind: Weigh, Cell: "a", Weight: 3},
 		{Kind: Place, Tenant: "acme", Cells: []string{"a"}}}})
 	good := string(mustJSON(t, d.state.Document()))
@@ -466,7 +471,7 @@ func TestStrict(t *testing.T) {
 	} {
 		bad := strings.Replace(good, tc.old, tc.by, 1)
 		if bad == good {
-			t.Fatalf("%s is not in %s", tc.old, good)
+			t.Fatalf("the text %s, which the case replaces, is not in %s", tc.old, good)
 		}
 		if _, err := DecodeDocument([]byte(bad)); err == nil || !strings.Contains(err.Error(), tc.want) {
 			t.Errorf("%s for %s: %v, want %q", tc.by, tc.old, err, tc.want)
@@ -475,11 +480,11 @@ func TestStrict(t *testing.T) {
 	for _, text := range []string{"", "null", "{}", good + "x", good + good, "[" + good + "]",
 		strings.Repeat(" ", MaxStateBytes+1)} {
 		if _, err := DecodeDocument([]byte(text)); err == nil {
-			t.Errorf("%.40q is accepted as a document", text)
+			t.Errorf("the text %.40q is accepted as a document, want an error", text)
 		}
 	}
 	if !json.Valid([]byte(good)) {
-		t.Error("the unchanged document is refused")
+		t.Error("the unchanged document is not JSON")
 	}
 }
 
@@ -499,7 +504,7 @@ func TestEveryCellAsksOnceAllCan(t *testing.T) {
 		t.Fatal(err)
 	}
 	if again := string(mustJSON(t, s)); again != before {
-		t.Fatalf("written again it is %s", again)
+		t.Fatalf("the state that was read is written as %s, want it unchanged", again)
 	}
 	d := &desk{t: t, state: *s, now: noon}
 	limits := []Limited{{"pro", l}}
@@ -522,9 +527,9 @@ func TestEveryCellAsksOnceAllCan(t *testing.T) {
 	}
 	d.step(Input{Limits: limits, Able: []string{"a", "b"}})
 	if d.want(Shrink, 5, "a", "b"); granted() != "" {
-		t.Errorf("while it shrinks: %s", granted())
+		t.Errorf("during the phase shrink, %s is granted, want nothing", granted())
 	}
-	d.through()
+	d.finishTransition()
 	d.now = d.now.Add(time.Minute)
 	if want := fmt.Sprintf("a: 1 of %q; b: 1 of %q; ", home, home); granted() != want {
 		t.Errorf("after it grew: %s, want %s", granted(), want)
@@ -533,7 +538,7 @@ func TestEveryCellAsksOnceAllCan(t *testing.T) {
 	d.want(Steady, 5)
 	d.step(Input{Limits: limits, Requests: []Request{{Kind: Join, Cell: "c", Weight: 1}}})
 	if g := d.out.Publish.Generations; !g[len(g)-1].Kept {
-		t.Errorf("a later generation forgets it: %+v", g[len(g)-1])
+		t.Errorf("a later generation is not marked as kept: %+v", g[len(g)-1])
 	}
 }
 
@@ -560,17 +565,17 @@ func TestKeptIn(t *testing.T) {
 				t.Errorf("%s in cell %s: kept in %q, want %q", a, cell, got, want)
 			}
 			if got := doc.View(cell, "acme", pinned).KeptIn("pro", l); got != "" {
-				t.Errorf("%s of a tenant that is pinned to one cell is kept in %q", a, got)
+				t.Errorf("%s of a tenant that is pinned to one cell has the home %q, want none", a, got)
 			}
 		}
 		if got := doc.View("a", "acme", nil).KeptIn("free", l); a != limit.LeakyBucket && got != "" {
-			t.Errorf("%s of another plan is kept in %q", a, got)
+			t.Errorf("%s of another plan has the home %q, want none", a, got)
 		}
 		if a == limit.SlidingLog {
 			for _, cell := range []string{"a", "b"} {
 				if in, _ := At(doc.View(cell, "acme", nil).Limit("pro", l, "acme"),
 					worldStart); (in.Limit != nil) != (cell == home) {
-					t.Errorf("a sliding_log is granted in cell %s, and its home is %s", cell, home)
+					t.Errorf("a sliding_log is granted in cell %s, want it granted only in its home %s", cell, home)
 				}
 			}
 		}
@@ -579,6 +584,6 @@ func TestKeptIn(t *testing.T) {
 	if got := alone.KeptIn("pro", mustLimit(t,
 		limit.Limit{ID: "x", Tiers: []limit.Tier{{Algorithm: limit.LeakyBucket, Period: time.Second,
 			Threshold: 1}}})); got != "" {
-		t.Errorf("a cell without shares keeps a limit in %q", got)
+		t.Errorf("in a cell without shares, a limit has the home %q, want none", got)
 	}
 }

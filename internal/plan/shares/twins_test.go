@@ -5,7 +5,6 @@ import (
 	"testing"
 
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
-	"github.com/sluicelimits/sluice/internal/testkit/soak"
 )
 
 // Guarantees that the property tests can fail: each rule that a world breaks on purpose is detected.
@@ -34,19 +33,19 @@ func TestBrokenWorldsAreCaught(t *testing.T) {
 		for _, of := range twin.of {
 			t.Run(fmt.Sprint(twin.name, "/", of), func(t *testing.T) {
 				t.Parallel()
-				for seed := range soak.Times(uint64(60)) {
+				for seed := range uint64(60) { // the first ones find most mistakes
 					w := populate(t, seed, of)
 					w.wrong, w.longest = twin.wrong, 4*second
-					w.run(5, w.greedy)
+					w.run(5, w.takeFromAll)
 					for range 6 {
 						w.change()
-						w.run(25, w.greedy)
+						w.run(25, w.takeFromAll)
 					}
-					if len(w.found()) > 0 {
+					if len(w.violations()) > 0 {
 						return
 					}
 				}
-				t.Error("no run detected the broken rule")
+				t.Error("no run detects the broken rule, so the test could not fail")
 			})
 		}
 	}

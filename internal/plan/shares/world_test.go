@@ -243,7 +243,7 @@ func (w *world) balance(in Input) {
 	}
 	before := w.state.Phase
 	next, out := w.state.Step(c, in, time.UnixMicro(w.now))
-	w.state = w.through(next)
+	w.state = w.encodeAndDecode(next)
 	if before == Grow && w.state.Phase != Grow {
 		w.ended++
 	}
@@ -256,7 +256,8 @@ func (w *world) balance(in Input) {
 	}
 }
 
-func (w *world) through(s State) State {
+// encodeAndDecode returns the state as the next run reads it.
+func (w *world) encodeAndDecode(s State) State {
 	out, err := DecodeState(mustJSON(w.t, s))
 	if err != nil {
 		w.t.Fatalf("the state that a step made cannot be read: %v", err)
@@ -362,17 +363,17 @@ func (w *world) spans(c *cell, e *environment, s *subject, l *limit.Limit, tenan
 	return out
 }
 
-// grab takes units of a limit from a random environment of a random cell, with the given costs.
-func (w *world) grab(s *subject, tenant string, cost func() int64) {
+// takeAnywhere takes units of a limit from a random environment of a random cell, with the given costs.
+func (w *world) takeAnywhere(s *subject, tenant string, cost func() int64) {
 	for _, id := range w.order {
 		c := w.cells[id]
 		for _, e := range c.envs {
-			w.take(c, e, s, tenant, cost)
+			w.takeFrom(c, e, s, tenant, cost)
 		}
 	}
 }
 
-func (w *world) take(c *cell, e *environment, s *subject, tenant string, cost func() int64) {
+func (w *world) takeFrom(c *cell, e *environment, s *subject, tenant string, cost func() int64) {
 	if e.doc == nil || c.gone {
 		return
 	}
@@ -403,17 +404,17 @@ func (w *world) take(c *cell, e *environment, s *subject, tenant string, cost fu
 			if units == 1 {
 				return
 			}
-			cost = one
+			cost = costOfOne
 			continue
 		}
 		s.books[tenant].write(now, units)
 	}
 }
 
-func one() int64 { return 1 }
+func costOfOne() int64 { return 1 }
 
-// found returns the violations that the ledgers have found.
-func (w *world) found() []string {
+// violations returns the violations that the ledgers have found.
+func (w *world) violations() []string {
 	var out []string
 	for _, s := range w.limits {
 		for _, tenant := range w.tenants {

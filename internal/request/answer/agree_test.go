@@ -12,10 +12,11 @@ import (
 
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/request/answer"
+	"github.com/sluicelimits/sluice/internal/testkit/soak"
 )
 
-// randomLimits are one to three limits of one to three tiers each, of any algorithms, whose windows are seconds to
-// minutes.
+// randomLimits returns one to three limits of one to three tiers each, of any algorithms. Their windows are seconds to
+// minutes long.
 func randomLimits(t *testing.T, rng *rand.Rand) []*limit.Limit {
 	t.Helper()
 	var out []*limit.Limit
@@ -44,7 +45,7 @@ func randomLimits(t *testing.T, rng *rand.Rand) []*limit.Limit {
 	return out
 }
 
-// told is what the headers say of one tier: what is left, and in how many seconds more is.
+// told holds what the headers say of one tier: how many units are left, and in how many seconds there are more.
 type told struct{ left, more int64 }
 
 func readRateLimit(t *testing.T, field string) map[string]told {
@@ -63,14 +64,14 @@ func readRateLimit(t *testing.T, field string) map[string]told {
 	return out
 }
 
-// Guarantees, for every algorithm and any number of limits and tiers, that t is the whole seconds until more quota is
-// there than now, that Retry-After is no earlier than the t of any limit that refused, that the same cost fits after
-// Retry-After, and that the body says the same.
+// Guarantees, for every algorithm and any number of limits and tiers: the parameter t is the number of whole seconds
+// until more units are left than now; Retry-After is not before the t of any limit that denied; the same cost is
+// admitted after Retry-After; and the body says the same as the headers.
 func TestHeadersAgree(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
 	var denied, never, allowed int
 	seen := map[limit.Algorithm]int{}
-	for round := range 1500 {
+	for round := range soak.Times(1500) {
 		limits := randomLimits(t, rng)
 		if len(limits) == 0 {
 			continue
@@ -98,11 +99,11 @@ func TestHeadersAgree(t *testing.T) {
 				denied++
 				retry = readRetryAfter(t, &h, d, wait, jitter)
 				if !peek(t, store, now.Add(time.Duration(retry)*time.Second), cost, limits...).Allowed {
-					t.Fatalf("%s: the same cost does not fit after that", where)
+					t.Fatalf("%s: the same cost is denied after Retry-After, want it admitted", where)
 				}
 			}
 			if (retry == 0) != (h.RetryAfter == "") {
-				t.Fatalf("%s: it is there where no wait is known, or the other way round", where)
+				t.Fatalf("%s: Retry-After is set without a known wait, or missing with one", where)
 			}
 			for i := range d.Results {
 				r := &d.Results[i]
@@ -110,10 +111,10 @@ func TestHeadersAgree(t *testing.T) {
 				name := answer.PolicyName(r.Tier, false)
 				said, ok := says[name]
 				if !ok || said.left != r.Remaining() || said.more < 1 {
-					t.Fatalf("%s: it says %+v of %s, which has %d left", where, said, name, r.Remaining())
+					t.Fatalf("%s: RateLimit says %+v of %s, which has %d units left", where, said, name, r.Remaining())
 				}
 				if retry > 0 && !r.Admits && retry < said.more {
-					t.Fatalf("%s: it is before the t of %s, which refused", where, name)
+					t.Fatalf("%s: Retry-After is before the t of %s, which denied the request", where, name)
 				}
 				if said.left == r.Tier.Capacity() {
 					continue // there will never be more
@@ -123,26 +124,27 @@ func TestHeadersAgree(t *testing.T) {
 					return later.Results[i].Remaining()
 				}
 				if after := at(said.more); after <= said.left {
-					t.Fatalf("%s: after the t of %s %d are left (%s)", where, name, after, r.Tier.Algorithm)
+					t.Fatalf("%s: after the t of %s, %d units are left, want more than now (%s)", where, name, after,
+						r.Tier.Algorithm)
 				}
 				if before := at(said.more - 1); before > said.left {
-					t.Fatalf("%s: a second before the t of %s %d are left already (%s)", where, name, before,
-						r.Tier.Algorithm)
+					t.Fatalf("%s: a second before the t of %s, %d units are left already, want no more than now (%s)",
+						where, name, before, r.Tier.Algorithm)
 				}
 			}
 		}
 	}
 	for _, a := range limit.Algorithms() {
-		if seen[a] < 1000 {
-			t.Errorf("%s: only %d results were looked at", a, seen[a])
+		if seen[a] < soak.Times(1000) {
+			t.Errorf("%s: only %d results were checked: the test shows too little", a, seen[a])
 		}
 	}
-	if allowed < 1000 || denied < 1000 || never < 1000 {
-		t.Errorf("only %d allowed, %d denied, %d never", allowed, denied, never)
+	if n := soak.Times(1000); allowed < n || denied < n || never < n {
+		t.Errorf("%d allowed, %d denied, %d never allowed: the test shows too little", allowed, denied, never)
 	}
 }
 
-// readRetryAfter holds that the header, the body and the decision tell one wait, and returns the header's.
+// readRetryAfter checks that the header, the body and the decision have the same wait, and returns that of the header.
 func readRetryAfter(t *testing.T, h *answer.Header, d *limit.Decision, wait answer.Wait, jitter int) int64 {
 	t.Helper()
 	retry, err := strconv.ParseInt(h.RetryAfter, 10, 64)
@@ -165,7 +167,7 @@ func readRetryAfter(t *testing.T, h *answer.Header, d *limit.Decision, wait answ
 	return retry
 }
 
-// peek is what a decision about cost would be at a later time.
+// peek returns the decision about the cost at a later time.
 func peek(t *testing.T, s limit.Store, now time.Time, cost int64, limits ...*limit.Limit) *limit.Decision {
 	t.Helper()
 	req := &limit.Request{Owner: acme()}

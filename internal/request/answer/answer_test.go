@@ -31,7 +31,7 @@ func mustLimit(t testing.TB, l limit.Limit) *limit.Limit {
 	return out
 }
 
-// decide charges cost of each limit n times at now and returns the last decision.
+// decide charges the cost to each limit n times at now, and returns the last decision.
 func decide(t testing.TB, s limit.Store, owner limit.Owner, now time.Time, n int, cost int64,
 	limits ...*limit.Limit) *limit.Decision {
 	t.Helper()
@@ -139,7 +139,8 @@ func TestHeader(t *testing.T) {
 	}
 }
 
-// parseFields holds that both IETF fields are structured-field lists with the same names, of the right types.
+// parseFields checks that both IETF fields are structured-field lists with the same names, and with values of the right
+// types.
 func parseFields(t *testing.T, h *answer.Header) {
 	t.Helper()
 	names := func(field, value string, params ...string) (out []string) {
@@ -171,8 +172,8 @@ func parseFields(t *testing.T, h *answer.Header) {
 	}
 }
 
-// Guarantees that headers stay within what proxies let through with any number of limits, whole items only, and never
-// without the binding one.
+// Guarantees that the headers stay within the size that proxies accept, with any number of limits; that only whole
+// items are left out; and that the binding limit is always included.
 func TestHeaderIsBounded(t *testing.T) {
 	var limits []*limit.Limit
 	for i := range 200 {
@@ -183,7 +184,7 @@ func TestHeaderIsBounded(t *testing.T) {
 	var e answer.Encoder
 	h := e.Header(nil, decide(t, newStore(t), acme(), noon, 1, 1, limits...), answer.Wait{})
 	if h.Limit != "5" || !strings.HasPrefix(h.RateLimit, `"least";`) || !strings.HasPrefix(h.Policy, `"least";`) {
-		t.Errorf("binding limit is not first: %.80q", h.Policy)
+		t.Errorf("the binding limit is not first in the headers: %.80q", h.Policy)
 	}
 	for _, v := range []string{h.RateLimit, h.Policy} {
 		list, err := httpsfv.UnmarshalList([]string{v})
@@ -193,8 +194,8 @@ func TestHeaderIsBounded(t *testing.T) {
 	}
 }
 
-// Guarantees that Retry-After is never too early, with jitter or without, at any wait. If it were, obedient clients
-// would be denied again and again.
+// Guarantees that Retry-After is never too early, with jitter or without, for waits of any length. Otherwise clients
+// that obey it would be denied again and again.
 func TestRetryAfterIsNeverEarly(t *testing.T) {
 	for _, jitter := range []int{0, 10, 100} {
 		e := answer.Encoder{JitterPercent: jitter}
@@ -210,7 +211,7 @@ func TestRetryAfterIsNeverEarly(t *testing.T) {
 			longer = longer || got > (us+999_999)/1e6+1
 		}
 		if longer != (jitter > 0) {
-			t.Errorf("jitter %d%%: longer waits seen: %v", jitter, longer)
+			t.Errorf("with a jitter of %d%%, longer waits were seen: %v", jitter, longer)
 		}
 	}
 }
@@ -258,7 +259,7 @@ func parse(t *testing.T, p answer.Problem) body {
 	return b
 }
 
-// Guarantees that each kind but Allowed has a status, a type of its own and words for people.
+// Guarantees that each kind of answer except Allowed has a status, a type of its own, and a text for people.
 func TestEveryKindHasItsProblem(t *testing.T) {
 	types := map[string]answer.Kind{}
 	for _, k := range answer.Kinds() {
@@ -291,7 +292,7 @@ func TestProblemOfADenial(t *testing.T) {
 	decide(t, store, acme(), noon, 5, 1, burst, window, shadow)
 	d := decide(t, store, acme(), noon.Add(1500*time.Microsecond), 1, 1, burst, window, shadow)
 	if d.Allowed {
-		t.Fatal("allowed")
+		t.Fatal("the request is allowed, want a denial")
 	}
 	b := parse(t, answer.Problem{Kind: answer.Limited, Decision: d,
 		Wait: answer.Wait{Micros: d.RetryAt - d.Now, Known: true}})

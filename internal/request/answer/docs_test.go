@@ -8,7 +8,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/request/answer"
 )
 
-// Guarantees that the address in a problem's type leads to a description of it.
+// Guarantees that docs/problems.md has a section for each type of problem, to which the address in the type leads.
 func TestProblemTypesAreDescribed(t *testing.T) {
 	page, err := os.ReadFile("../../../docs/problems.md")
 	if err != nil {

@@ -18,6 +18,9 @@ type Problem struct {
 	Decision *limit.Decision // the decision that denied; nil if no limit did
 	Wait     Wait
 	Limit    string // for NotHere: the id of the limit of which this cell grants too little; "" if not known
+
+	// OwnIdentity says that the program identifies callers itself, so that NoCredential must not name Sluice's headers.
+	OwnIdentity bool
 }
 
 // NewInstance makes the URI of a denial: a random UUID.
@@ -49,7 +52,11 @@ func (p *Problem) Append(b []byte) []byte {
 	b = append(b, `","status":`...)
 	b = strconv.AppendInt(b, int64(k.status), 10)
 	b = append(b, `,"detail":"`...)
-	b = append(b, k.detail...)
+	if p.Kind == NoCredential && p.OwnIdentity {
+		b = append(b, "The request does not say who calls."...)
+	} else {
+		b = append(b, k.detail...)
+	}
 	b = p.appendDetail(b)
 	b = append(b, '"')
 	if p.Instance != "" {
@@ -166,15 +173,23 @@ func (p *Problem) appendPolicies(b []byte) []byte {
 // the rate-limit headers.
 func Write(w http.ResponseWriter, k Kind, body []byte) {
 	Describe(w.Header(), k)
+	send(w, k, body)
+}
+
+// WriteUnchallenged is Write for a program that identifies callers itself: it leaves WWW-Authenticate as it is.
+func WriteUnchallenged(w http.ResponseWriter, k Kind, body []byte) {
+	describeBody(w.Header())
+	send(w, k, body)
+}
+
+func send(w http.ResponseWriter, k Kind, body []byte) {
 	w.WriteHeader(k.Status())
 	_, _ = w.Write(append(body[:len(body):len(body)], '\n')) // an error means that the client is gone
 }
 
 // Describe sets the headers that belong to the body of a problem.
 func Describe(h http.Header, k Kind) {
-	h.Set("Content-Type", ContentType)
-	h.Set("Cache-Control", "no-store") // a cached 429 would be used after its wait
-	h.Set("X-Content-Type-Options", "nosniff")
+	describeBody(h)
 	switch k {
 	case NoCredential:
 		h.Set("WWW-Authenticate", `Bearer realm="sluice"`)
@@ -182,4 +197,10 @@ func Describe(h http.Header, k Kind) {
 		h.Set("WWW-Authenticate", `Bearer realm="sluice", error="invalid_token"`)
 	default: // a credential would not help
 	}
+}
+
+func describeBody(h http.Header) {
+	h.Set("Content-Type", ContentType)
+	h.Set("Cache-Control", "no-store") // a cached 429 would be used after its wait
+	h.Set("X-Content-Type-Options", "nosniff")
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/request/apigw"
 )
 
-// policyAnswer is what is read of an answer. Numbers keep their digits.
+// policyAnswer holds the fields of an answer that tests check. Numbers keep their digits.
 type policyAnswer struct {
 	PrincipalID    *string `json:"principalId"`
 	PolicyDocument *struct {
@@ -23,7 +23,7 @@ type policyAnswer struct {
 	Context      map[string]any `json:"context"`
 }
 
-// checkAnswer holds of any answer what API Gateway takes, and that it allows or denies as it should.
+// checkAnswer checks that API Gateway accepts the answer, and that it allows or denies as expected.
 func checkAnswer(t *testing.T, text []byte, e *apigw.Event, allow bool) policyAnswer {
 	t.Helper()
 	var got policyAnswer
@@ -34,7 +34,7 @@ func checkAnswer(t *testing.T, text []byte, e *apigw.Event, allow bool) policyAn
 		t.Fatalf("%v in %s", err, text)
 	}
 	if len(text) > apigw.MaxAnswerBytes {
-		t.Fatalf("%d bytes: %.300s", len(text), text)
+		t.Fatalf("the answer has %d bytes, want at most MaxAnswerBytes: %.300s", len(text), text)
 	}
 	if e.Shape == apigw.HTTP2 {
 		if got.IsAuthorized == nil || *got.IsAuthorized != allow || got.PolicyDocument != nil {
@@ -87,8 +87,8 @@ func appendAnswer(t *testing.T, e *apigw.Event, a *apigw.Answer) policyAnswer {
 	return checkAnswer(t, text, e, a.Kind == answer.Allowed)
 }
 
-// Guarantees that an answer stays within its bound with any number of limits and values, that what is cut is cut from
-// the end, and that the two lists tell of the same limits, the binding one first.
+// Guarantees that an answer stays within its bound with any number of limits and values; that values are left out from
+// the end; and that the two lists name the same limits, the binding one first.
 func TestAnswerIsBounded(t *testing.T) {
 	a := limited()
 	var left, policy []string
@@ -107,11 +107,11 @@ func TestAnswerIsBounded(t *testing.T) {
 		for _, name := range []string{"tenant", "retryAfter", "rateLimitLimit", "rateLimitReset", "problemType",
 			"instance", "problem"} {
 			if got.Context[name] == nil {
-				t.Errorf("%s: %s is cut, and later values are not", s, name)
+				t.Errorf("%s: the context has no %s, want only later values left out", s, name)
 			}
 		}
 		if got.Context["problem"] != string(a.Problem) {
-			t.Errorf("%s: the problem is cut", s)
+			t.Errorf("%s: the problem is not in the context as a whole", s)
 		}
 		l, p := strings.Split(got.Context["rateLimit"].(string), ", "),
 			strings.Split(got.Context["rateLimitPolicy"].(string), ", ")
@@ -124,7 +124,7 @@ func TestAnswerIsBounded(t *testing.T) {
 		}
 	}
 
-	for pad := range 100 { // wherever the last value ends, what ends the answer fits
+	for pad := range 100 { // wherever the last value ends, there is room for the end of the answer
 		a.Values[0] = apigw.Text("pad", strings.Repeat("p", pad))
 		for i := 1; i < len(a.Values); i++ {
 			a.Values[i] = apigw.Text("v"+strconv.Itoa(i), strings.Repeat("v", max(0, 40-i)))
@@ -142,7 +142,8 @@ func TestAnswerIsBounded(t *testing.T) {
 	}
 }
 
-// Guarantees that the largest context there is does not cost the decision: a value that is too large must not.
+// Guarantees that a context which would be too large does not prevent the decision: values that are too large are left
+// out.
 func TestLargestNames(t *testing.T) {
 	name := strings.Repeat("\x00", 128)
 	for _, c := range []struct{ tenant, subject, principal string }{
@@ -166,8 +167,8 @@ func TestLargestNames(t *testing.T) {
 	}
 }
 
-// Guarantees that names of values are those that API Gateway takes, and that none can stand for one of ours: a tenant's
-// claim that is called "decision" must not make one.
+// Guarantees that the names of context values are ones that API Gateway accepts, and that a tenant's claim cannot
+// replace a value of ours: a claim with the name "decision" must not become the decision.
 func TestNamesOfValues(t *testing.T) {
 	bad := []string{"", "decision", "caller", "httpStatus", "tenant", "principalId", "error", "leftOut", "a-b", "a.b",
 		"1a", "_a", "é", "a\n", strings.Repeat("a", 65), "twice"}
@@ -185,7 +186,7 @@ func TestNamesOfValues(t *testing.T) {
 	}
 }
 
-// Guarantees that a policy names the request, also where its path is long or looks like a policy variable.
+// Guarantees that a policy names the request, even if its path is long or looks like a policy variable.
 func TestResource(t *testing.T) {
 	const arn = "arn:aws:execute-api:eu-west-1:1:api/prod/GET/"
 	for _, c := range []struct{ path, want string }{
@@ -206,7 +207,8 @@ func TestResource(t *testing.T) {
 	}
 }
 
-// Guarantees that a denial passes only where an operator said so, for that API, and on no REST API.
+// Guarantees that a denial is passed on to the backend only if an operator has chosen this for the API, and never for a
+// REST API.
 func TestPassDenials(t *testing.T) {
 	for _, s := range shapes {
 		e := parseEvent(t, s)
@@ -229,8 +231,8 @@ func TestPassDenials(t *testing.T) {
 	}
 }
 
-// FuzzAnswer holds that whatever names and values come in, the answer is JSON within its bound, of printable ASCII and
-// scalars, with the decision it is for; and that names come back as they were.
+// FuzzAnswer guarantees that, whatever the names and values are, the answer is JSON within its bound, in printable
+// ASCII and with scalars only; that it has the right decision; and that names can be read back unchanged.
 func FuzzAnswer(f *testing.F) {
 	f.Add(uint8(apigw.RESTRequest), uint8(answer.Limited), "acme", "ci", `"burst";r=0;t=2`, "x",
 		"arn:aws:execute-api:r:1:a/s/GET/", 3)
@@ -283,9 +285,9 @@ func BenchmarkAnswer(b *testing.B) {
 	}
 }
 
-// Guarantees that a REST API's gateway response, which begins an object and ends it, makes JSON of a denial's members,
-// with the problem whole and what came before it; and that other APIs, which have no gateway responses, get no second
-// form.
+// Guarantees that the gateway response of a REST API, which writes the beginning and the end of an object around the
+// members of a denial, is valid JSON that has the whole problem and the members before it; and that other kinds of
+// APIs, which have no gateway responses, do not get these members.
 func TestProblemMembers(t *testing.T) {
 	a := limited()
 	var whole map[string]any

@@ -13,14 +13,14 @@ import (
 	"github.com/sluicelimits/sluice/internal/request/apigw"
 )
 
-// passed is what a backend may know of the answer: all but further values.
+// passed returns the part of an answer that a backend may know: all of it except for further values.
 func passed(a apigw.Answer) *apigw.Answer {
 	a.Values, a.ConfigStale, a.Mode, a.ShadowDenial = nil, false, "", answer.Allowed
 	return &a
 }
 
-// Guarantees that a backend reads from a context what the authorizer wrote, in the form of each gateway, and from the
-// one text of ContextCaller the same about who calls.
+// Guarantees that a backend reads from a context what the authorizer wrote, in the form of each kind of gateway, and
+// that the text of ContextCaller says the same about the caller.
 func TestContextRoundTrip(t *testing.T) {
 	suspended := apigw.Answer{Kind: answer.SuspendedTenant, Tenant: "a;t=b%=\r\né", Subject: "=;", KeyID: "k",
 		Instance: "urn:uuid:0",
@@ -56,8 +56,8 @@ func TestContextRoundTrip(t *testing.T) {
 	}
 }
 
-// Guarantees that nothing but what the authorizer writes is taken for a decision. What slipped through would be a call
-// that nobody limited.
+// Guarantees that only a text that the authorizer wrote is accepted as a decision. Otherwise a call without limits
+// could reach the backend.
 func TestContextsThatAreRefused(t *testing.T) {
 	for _, text := range []string{
 		"", "null", "[]", "1", `"x"`, "{", "{}", `{"decision":null}`, `{"decision":true}`,
@@ -88,7 +88,8 @@ func TestContextsThatAreRefused(t *testing.T) {
 	}
 }
 
-// Guarantees that whatever is read as a caller is written as it was read, and that an allowed call is somebody's.
+// Guarantees that a caller that was read is written again in the same form, and that an allowed call has a tenant or is
+// anonymous.
 func FuzzReadCaller(f *testing.F) {
 	f.Add("d=allowed;t=acme;s=ci;p=pro;k=k1;f=1")
 	f.Add("d=limited")
@@ -102,7 +103,7 @@ func FuzzReadCaller(f *testing.F) {
 			return
 		}
 		if a.Kind == answer.Allowed && a.Tenant == "" && !a.Anonymous {
-			t.Errorf("ReadCaller(%q) allows nobody", text)
+			t.Errorf("ReadCaller(%q) is allowed, but names no tenant and is not anonymous", text)
 		}
 		if a.Kind == answer.NoCredential || a.Kind == answer.BadCredential {
 			return // never encoded: these are a 401 of the gateway's own
@@ -119,7 +120,8 @@ func FuzzReadCaller(f *testing.F) {
 	})
 }
 
-// Guarantees that no context allows nobody, ends a header's line, or makes the reader panic.
+// Guarantees that no context is read as an allowed call without a caller, puts a line break into a header, or makes the
+// reader panic.
 func FuzzReadContext(f *testing.F) {
 	f.Add([]byte(`{"decision":"allowed","httpStatus":200,"tenant":"acme","rateLimit":"\"b\";r=1;t=1"}`))
 	f.Add([]byte(`{"lambda":{"decision":"limited","retryAfter":"1","problem":"{}"}}`))
@@ -135,7 +137,7 @@ func FuzzReadContext(f *testing.F) {
 			t.Errorf("ReadContext(%q).Body() = %q", data, a.Body())
 		}
 		if a.Kind == answer.Allowed && a.Tenant == "" && !a.Anonymous {
-			t.Errorf("ReadContext(%q) allows nobody", data)
+			t.Errorf("ReadContext(%q) is allowed, but names no tenant and is not anonymous", data)
 		}
 		a.Header.Each(func(name, value string) {
 			if strings.ContainsAny(value, "\r\n\x00") {

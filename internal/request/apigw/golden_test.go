@@ -16,7 +16,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite golden files; then read the diff")
 
-// shapes are the names of the golden events; each file is an event as API Gateway sends it, with values of our own.
+// shapes lists the names of the golden events. Each file is an event as API Gateway sends it, with values of our own.
 var shapes = []apigw.Shape{apigw.RESTToken, apigw.RESTRequest, apigw.HTTP1, apigw.HTTP2, apigw.WebSocket}
 
 func readEvent(t testing.TB, s apigw.Shape) []byte {
@@ -37,7 +37,7 @@ func parseEvent(t testing.TB, s apigw.Shape) *apigw.Event {
 	return e
 }
 
-// golden compares got, which is JSON, with a file of testdata.
+// golden compares got, a JSON text, with a file of testdata.
 func golden(t *testing.T, name string, got []byte) {
 	t.Helper()
 	var b bytes.Buffer
@@ -60,7 +60,7 @@ func golden(t *testing.T, name string, got []byte) {
 	}
 }
 
-// Guarantees what is read from each shape. Whoever changes it changes who is limited, and by what.
+// Guarantees what is read from each shape of event. A change of it changes who is limited, and by which limits.
 func TestEvents(t *testing.T) {
 	for _, s := range shapes {
 		data := readEvent(t, s)
@@ -95,7 +95,7 @@ func limited() apigw.Answer {
 	}
 }
 
-// Guarantees what each shape's gateway is answered. Mapping templates and backends depend on it, byte for byte.
+// Guarantees how each shape of event is answered. Mapping templates and backends depend on each byte of it.
 func TestAnswers(t *testing.T) {
 	allowed := limited()
 	allowed.Kind, allowed.Instance, allowed.Problem = answer.Allowed, "", nil
@@ -142,9 +142,9 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-// Guarantees that no or a bad credential is a 401 of REST and WebSocket APIs, also where denials pass: API Gateway
-// knows it by this text alone. What an HTTP API makes of the text is not documented, so there it is a denial like
-// others: a 403, or what the middleware answers where denials pass.
+// Guarantees that a missing or bad credential is a 401 of REST and WebSocket APIs, even if denials are passed on to the
+// backend: API Gateway recognizes this answer only by its text. What an HTTP API does with the text is not documented,
+// so for it this is a denial like others: a 403, or the middleware's answer if denials are passed on.
 func TestUnauthorized(t *testing.T) {
 	for _, s := range shapes {
 		e := parseEvent(t, s)
@@ -156,7 +156,8 @@ func TestUnauthorized(t *testing.T) {
 					lets := strings.Contains(string(b), `"Allow"`) || strings.Contains(string(b), `"isAuthorized":true`)
 					if err != nil || lets != (passes == e.API) ||
 						!strings.Contains(string(b), `"decision":"`+k.String()+`","httpStatus":401`) {
-						t.Errorf("%s, %s, denials of %s pass: %s, %v", s, k, passes, b, err)
+						t.Errorf("%s, %s, where denials of %s are passed on: %s, %v; want the decision with status "+
+							"401", s, k, passes, b, err)
 					}
 				}
 			}
@@ -172,8 +173,8 @@ func TestUnauthorized(t *testing.T) {
 	}
 }
 
-// Guarantees that only Allowed allows, of all kinds, those to come included. A kind that was forgotten would be an open
-// door.
+// Guarantees that of all kinds of answers, including future ones, only Allowed allows a request. A kind that was
+// forgotten would otherwise let requests pass.
 func TestOnlyAllowedAllows(t *testing.T) {
 	for _, s := range shapes {
 		e := parseEvent(t, s)

@@ -16,8 +16,9 @@ var jsonSeeds = []string{"", " ", "{}", " { } ", "[]", "[ ]", "[1,]", "[,1]", "{
 	strings.Repeat("[", 33) + strings.Repeat("]", 33), strings.Repeat("[", 32) + strings.Repeat("]", 32),
 	strings.Repeat(`{"a":`, 40), `"12345678901234567890\"1234567"`, `{"\u0061":1,"a":2}`}
 
-// FuzzReader holds the reader to encoding/json: the same texts are JSON, but those that are nested too deep, and each
-// string says the same. Where the two differed, an event could say one thing to us and another to everybody else.
+// FuzzReader guarantees that the reader agrees with encoding/json: both accept the same texts, except for those that
+// are nested too deeply, and both read the same strings. Otherwise we could read another event than API Gateway has
+// sent.
 func FuzzReader(f *testing.F) {
 	for _, s := range jsonSeeds {
 		f.Add(s)
@@ -62,7 +63,7 @@ func FuzzReader(f *testing.F) {
 	})
 }
 
-// strings calls f for each string of a value, names included, in their order.
+// strings calls f for each string of a value, including names, in their order.
 func (r *reader) strings(f func(string)) bool {
 	switch r.next() {
 	case '{':
@@ -80,8 +81,8 @@ func (r *reader) strings(f func(string)) bool {
 	return r.skip()
 }
 
-// Guarantees that depth is told apart from damage, and where the bound is: a reader that recurses without one can be
-// made to end the process.
+// Guarantees that too deep a nesting has an error of its own, and at which depth. Without a bound, the recursion of a
+// reader could end the process.
 func TestReaderDepth(t *testing.T) {
 	for n, deep := range map[int]bool{maxDepth: false, maxDepth + 1: true, 1 << 20: true} {
 		for _, open := range []string{"[", `{"a":`} {
@@ -93,8 +94,8 @@ func TestReaderDepth(t *testing.T) {
 	}
 }
 
-// Guarantees that the first byte of a string that is not plain is found wherever it stands among eight, and that no
-// other is taken for one: the bytes are looked at together.
+// Guarantees that the first byte of a string that needs special treatment is found at any position among eight bytes,
+// and that no other byte is taken for one. The reader tests eight bytes at a time.
 func TestPlainUntil(t *testing.T) {
 	for length := range 20 {
 		for c := range 256 {

@@ -15,7 +15,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/request/identity"
 )
 
-// change parses a golden event, lets f change it, and returns its new text.
+// change parses a golden event, lets f change it, and returns the new text.
 func change(t testing.TB, s apigw.Shape, f func(event, context map[string]any)) []byte {
 	t.Helper()
 	var event map[string]any
@@ -31,7 +31,7 @@ func change(t testing.TB, s apigw.Shape, f func(event, context map[string]any)) 
 	return out
 }
 
-func set(field string, value any) func(event, context map[string]any) {
+func setField(field string, value any) func(event, context map[string]any) {
 	return func(event, context map[string]any) {
 		at := event
 		names := strings.Split(field, ".")
@@ -57,10 +57,12 @@ func set(field string, value any) func(event, context map[string]any) {
 
 const secret = "s3cr3t"
 
-// Guarantees that what is not one of the five shapes is refused by name of the field that is wrong, and that no value
-// of the event is in the text: it goes to a log.
+// Guarantees that an event of none of the five shapes is refused with the name of the wrong field, and that the error
+// contains no value of the event, because it is logged.
 func TestRefusals(t *testing.T) {
-	edit := func(s apigw.Shape, field string, value any) string { return string(change(t, s, set(field, value))) }
+	edit := func(s apigw.Shape, field string, value any) string {
+		return string(change(t, s, setField(field, value)))
+	}
 	for _, c := range []struct{ name, event, want string }{
 		{"nothing", "", "not valid JSON"},
 		{"half", `{"type":"TOKEN","authorizationToken":"` + secret, "not valid JSON"},
@@ -155,13 +157,13 @@ func TestRefusals(t *testing.T) {
 			continue
 		}
 		if strings.Contains(err.Error(), secret) || len(err.Error()) > 200 {
-			t.Errorf("%s: the error holds values of the event: %v", c.name, err)
+			t.Errorf("%s: the error contains values of the event, or is too long: %v", c.name, err)
 		}
 	}
 }
 
-// Guarantees that stage and base path are off a path, and nothing else is. If they stayed, limits of an endpoint would
-// not be found; if more went, one path could pass for another.
+// Guarantees that the stage and the base path are removed from a path, and nothing else. If they remained, limits of an
+// endpoint would not be found; if more were removed, one path could be taken for another.
 func TestPath(t *testing.T) {
 	for _, c := range []struct {
 		name            string
@@ -228,7 +230,8 @@ func TestPath(t *testing.T) {
 	}
 }
 
-// Guarantees that a path made to be slow to compare costs little: each client can send one.
+// Guarantees that a path that was made to be slow to compare costs little time, because every client can send such a
+// path.
 func TestPathOfManySegments(t *testing.T) {
 	sent := strings.Repeat("/%2f", 2500)
 	e, err := apigw.Parse(change(t, apigw.HTTP2, func(event, _ map[string]any) {
@@ -273,11 +276,12 @@ func TestHeaders(t *testing.T) {
 		{"a cookie header stays", apigw.HTTP2, func(e, _ map[string]any) {
 			e["headers"], e["cookies"] = map[string]any{"cookie": "a=1;b=2"}, []string{"a=1", "b=2"}
 		}, map[string][]string{"Cookie": {"a=1;b=2"}}},
-		{"a token with its scheme", apigw.RESTToken, set("authorizationToken", "Basic x"),
+		{"a token with its scheme", apigw.RESTToken, setField("authorizationToken", "Basic x"),
 			map[string][]string{"Authorization": {"Basic x"}}},
-		{"a token without a scheme", apigw.RESTToken, set("authorizationToken", " slk_1 "),
+		{"a token without a scheme", apigw.RESTToken, setField("authorizationToken", " slk_1 "),
 			map[string][]string{"Authorization": {"Bearer slk_1"}}},
-		{"an empty token", apigw.RESTToken, set("authorizationToken", ""), map[string][]string{"Authorization": {""}}},
+		{"an empty token", apigw.RESTToken, setField("authorizationToken", ""),
+			map[string][]string{"Authorization": {""}}},
 	} {
 		e, err := apigw.Parse(change(t, c.shape, c.edit))
 		if err != nil || !reflect.DeepEqual(e.Header, c.want) {
@@ -286,8 +290,8 @@ func TestHeaders(t *testing.T) {
 	}
 }
 
-// Guarantees that what stands in an event is found as a credential where there is one, and is a bad one rather than
-// none where it is doubled or empty.
+// Guarantees that the credential of an event is found, and that a repeated or empty credential is a bad one, and not a
+// missing one.
 func TestCredentialIsFound(t *testing.T) {
 	for _, s := range shapes {
 		if found, err := identity.FindCredentials(parseEvent(t, s).Header); found.Key+found.Bearer != "slk_example."+
@@ -299,8 +303,8 @@ func TestCredentialIsFound(t *testing.T) {
 		shape apigw.Shape
 		edit  func(event, context map[string]any)
 	}{
-		{apigw.RESTToken, set("authorizationToken", "")},
-		{apigw.RESTRequest, set("multiValueHeaders",
+		{apigw.RESTToken, setField("authorizationToken", "")},
+		{apigw.RESTRequest, setField("multiValueHeaders",
 			map[string]any{"x-api-key": []string{"a"}, "X-Api-Key": []string{"b"}})},
 	} {
 		e, err := apigw.Parse(change(t, c.shape, c.edit))
@@ -321,7 +325,7 @@ func TestSocketPathIsAPattern(t *testing.T) {
 	}
 }
 
-// Guarantees that a trace id that goes into logs is one.
+// Guarantees that a trace id is logged only if it has the form of one.
 func TestTrace(t *testing.T) {
 	const whole = "Root=1-69206f10-0a1b2c3d4e5f60718293a4b5;Parent=53995c3f42cd8ad8;Sampled=1"
 	for in, want := range map[string]string{
@@ -329,14 +333,14 @@ func TestTrace(t *testing.T) {
 		"Root=1\nforged": "", "Root=<b>": "", strings.Repeat("a", 257): "",
 	} {
 		e, err := apigw.Parse(change(t, apigw.RESTRequest,
-			set("multiValueHeaders", map[string]any{"X-Amzn-Trace-Id": []string{in}})))
+			setField("multiValueHeaders", map[string]any{"X-Amzn-Trace-Id": []string{in}})))
 		if err != nil || e.Trace != want {
 			t.Errorf("%q: %q, %v; want %q", in, e.Trace, err, want)
 		}
 	}
 }
 
-// Guarantees that an event that is logged whole tells neither credential nor address.
+// Guarantees that an event which is logged as a whole shows neither a credential nor an address.
 func TestEventTellsNoSecret(t *testing.T) {
 	for _, s := range shapes {
 		e := parseEvent(t, s)
@@ -351,7 +355,7 @@ func TestEventTellsNoSecret(t *testing.T) {
 			}
 		}
 		if !strings.Contains(b.String(), e.API) || !strings.Contains(b.String(), s.String()) {
-			t.Errorf("%s: which event is not told: %s", s, b.String())
+			t.Errorf("%s: the text does not name the API and the shape of the event: %s", s, b.String())
 		}
 	}
 }
@@ -364,8 +368,8 @@ func TestShapeNames(t *testing.T) {
 	}
 }
 
-// FuzzParse holds that any bytes are refused or give an event that can be decided on, that nothing is read which is no
-// JSON, and that a refusal holds no value of the event.
+// FuzzParse guarantees that any bytes are refused, or give an event about which a decision can be made; that only JSON
+// is accepted; and that an error contains no value of the event.
 func FuzzParse(f *testing.F) {
 	for _, s := range shapes {
 		f.Add(readEvent(f, s))
@@ -378,7 +382,7 @@ func FuzzParse(f *testing.F) {
 		before := string(data)
 		e, err := apigw.Parse(data)
 		if string(data) != before {
-			t.Fatal("the event was written to")
+			t.Fatal("Parse has changed the bytes of the event")
 		}
 		if err != nil {
 			if e != nil || !errors.Is(err, apigw.ErrEvent) || strings.Contains(err.Error(), secret) ||
@@ -433,8 +437,8 @@ func BenchmarkParse(b *testing.B) {
 	}
 }
 
-// BenchmarkBaseline is the same through encoding/json into a struct with the fields that are needed: what Parse is
-// measured by.
+// BenchmarkBaseline reads the same events with encoding/json, into a struct with the needed fields. Parse is compared
+// with it.
 func BenchmarkBaseline(b *testing.B) {
 	type event struct {
 		Type, Version, MethodArn, Resource, Path, HTTPMethod string
@@ -460,8 +464,8 @@ func BenchmarkBaseline(b *testing.B) {
 	}
 }
 
-// Guarantees that a request id is the gateway's: on REST APIs a client may send its own, and with it anything that logs
-// must not have.
+// Guarantees that a request id is the gateway's own one. On REST APIs a client may send a request id, with any text in
+// it, which must not get into logs.
 func TestRequestIDIsTheGateways(t *testing.T) {
 	for id, want := range map[string]string{
 		"5f0e7c1a-8f3b-4a0e-9d55-0b6f7f1e2d3c": "5f0e7c1a-8f3b-4a0e-9d55-0b6f7f1e2d3c",

@@ -11,7 +11,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/request/forward"
 )
 
-// Guarantees that nothing a client wrote under our names is left, and that it cannot have ours taken out behind us.
+// Guarantees that headers with our names that a client has sent are removed, and that a client cannot make a proxy
+// remove our own headers afterwards.
 func TestWrite(t *testing.T) {
 	h := http.Header{"X-Sluice-Tenant": {"evil", "worse"}, "X_sluice_tenant": {"evil"},
 		"x-sluice-caller": {"d=allowed;t=evil"}, "Ratelimit": {"x"},
@@ -31,8 +32,8 @@ func TestWrite(t *testing.T) {
 	}
 }
 
-// FuzzWrite holds that any name goes through a header and comes back, and brings no character with it that means
-// something there. If it did, a tenant could add headers that backends believe.
+// FuzzWrite guarantees that any name can be written into a header and read back, without a character that has a meaning
+// in headers. Otherwise a tenant could add headers that backends trust.
 func FuzzWrite(f *testing.F) {
 	f.Add("acme")
 	f.Add("a\r\nX-Evil: 1\x1b[31m<script>é\u2028\x00")

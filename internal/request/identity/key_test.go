@@ -14,8 +14,8 @@ import (
 
 var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
-// Guarantees that a typo or noise is refused before any hash: each changed character, each missing one. A checksum that
-// let them through would let a flood of garbage cost a hash per pepper each.
+// Guarantees that a mistyped or random key is refused before any hash is computed: each changed and each missing
+// character is noticed. Without the checksum, a flood of random keys would cost one hash for each pepper.
 func TestCheckKeyRefusesTypos(t *testing.T) {
 	key := identity.NewKey()
 	if err := identity.CheckKey(key); err != nil {
@@ -23,7 +23,7 @@ func TestCheckKeyRefusesTypos(t *testing.T) {
 	}
 	for i := range len(key) {
 		if i < len("slk_") {
-			continue // without the prefix it may be a key made elsewhere
+			continue // without the prefix it may be a key that another system has made
 		}
 		other := byte('x')
 		if key[i] == other {
@@ -59,7 +59,8 @@ func TestNewKeysDiffer(t *testing.T) {
 	}
 }
 
-// Pins the stored form to what any HMAC-SHA256 tool prints (here RFC 4231, test case 2), so keys hashed elsewhere work.
+// Guarantees that the stored form of a key is what any tool for HMAC-SHA256 prints (here test case 2 of RFC 4231), so
+// that keys can be hashed by other tools.
 func TestHashKeyKnownAnswer(t *testing.T) {
 	const want = "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843"
 	if got := identity.HashKey([]byte("Jefe"), "what do ya want for nothing?"); got != want {
@@ -105,7 +106,8 @@ func TestVerify(t *testing.T) {
 	if _, err := keys.Verify(identity.NewKey(), noon); !errors.Is(err, identity.ErrUnknownKey) {
 		t.Errorf("Verify(a key nobody stored) = %v, want ErrUnknownKey", err)
 	}
-	// A hash is not a key: who reads the table cannot call with what is in it.
+	// Guarantees that a stored hash is not accepted as a key: whoever reads the table cannot make calls with its
+	// content.
 	if _, err := keys.Verify(identity.HashKey(fresh, presented["live"]), noon); !errors.Is(err,
 		identity.ErrUnknownKey) {
 		t.Errorf("Verify(a stored hash) = %v, want ErrUnknownKey", err)
@@ -120,7 +122,8 @@ func TestVerify(t *testing.T) {
 	}
 }
 
-// Guarantees that a key hashed under one pepper is not found under another's: the pepper id is part of what is stored.
+// Guarantees that a key which was hashed with one pepper is not found with another one: the id of the pepper is part of
+// what is stored.
 func TestVerifyBindsPepper(t *testing.T) {
 	a, b := []byte("pepper a pepper a"), []byte("pepper b pepper b")
 	key, other := identity.NewKey(), identity.NewKey()
@@ -224,15 +227,15 @@ func BenchmarkVerify(b *testing.B) {
 	}
 }
 
-// Guarantees that what is looked up is what HashKey stored, under each pepper and in one order, that what cannot be a
-// key is refused before any hash, and that a look-up takes no memory.
+// Guarantees that a look-up uses the hashes that HashKey stores, with each pepper and in the same order; that a text
+// that cannot be a key is refused before any hash is computed; and that a look-up allocates nothing.
 func TestHashes(t *testing.T) {
 	secrets := map[string][]byte{"2026": []byte("the pepper of this year"), "2025": []byte("the pepper of last year")}
 	p, err := identity.NewPeppers(secrets)
 	if err != nil {
 		t.Fatal(err)
 	}
-	clear(secrets["2025"]) // what was given is not held on to
+	clear(secrets["2025"]) // the caller may clear its secrets: they must have been copied
 	secrets["2025"] = []byte("the pepper of last year")
 	key := identity.NewKey()
 	hashes, err := p.Hashes(key)
@@ -266,7 +269,7 @@ func TestHashes(t *testing.T) {
 	}
 }
 
-// Guarantees that peppers that protect too little are refused, all at once, and that the error does not show them.
+// Guarantees that all peppers that protect too little are refused together, with an error that does not show them.
 func TestNewPeppersRefuses(t *testing.T) {
 	good := "sixteen bytes ok"
 	many := map[string][]byte{}

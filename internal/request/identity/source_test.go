@@ -56,8 +56,9 @@ func canonicalText(s string) string {
 	return s
 }
 
-// FuzzSourceIP holds that the parser never panics, that its answer is plain, and that nothing a client writes left of
-// the trusted hops changes it. If that broke, a client would pick the counter it is charged to.
+// FuzzSourceIP guarantees that the parser never panics, that it returns a plain address, and that nothing that a client
+// writes in front of the trusted hops changes the result. Otherwise a client could choose the counter that it is
+// charged to.
 func FuzzSourceIP(f *testing.F) {
 	f.Add("198.51.100.9:1", "1.2.3.4, 203.0.113.7", "10.0.0.1", 2, "6.6.6.6")
 	f.Add("[::1]:1", "::ffff:1.2.3.4", "[fe80::1%eth0]:80", 1, "")
@@ -83,14 +84,14 @@ func FuzzSourceIP(f *testing.F) {
 		}
 		for _, l := range [][]string{{forged, first, second}, {forged + "," + first, second}} {
 			if again := identity.SourceIP(peer, l, hops); again != got {
-				t.Fatalf("with %q on the left SourceIP(%q, %q, %d) = %s, without it %s", forged, peer, l, hops, again,
-					got)
+				t.Fatalf("with the forged %q in front, SourceIP(%q, %q, %d) = %s, and without it %s; want the same",
+					forged, peer, l, hops, again, got)
 			}
 		}
 	})
 }
 
-// Guarantees that a name says nothing about the address, and is stable within the process.
+// Guarantees that a name reveals nothing about its address, and is the same for the whole life of the process.
 func TestAnonymise(t *testing.T) {
 	z, other := identity.NewAnonymiser(), identity.NewAnonymiser()
 	a := netip.MustParseAddr("203.0.113.7")
@@ -99,23 +100,23 @@ func TestAnonymise(t *testing.T) {
 		t.Errorf("Anonymise(%s) = %q, then %q; want one name of 32 digits", a, name, z.Anonymise(a))
 	}
 	if name == other.Anonymise(a) {
-		t.Errorf("two processes give %s the same name %q", a, name)
+		t.Errorf("two processes give the address %s the same name %q, want different ones", a, name)
 	}
 	seen := map[string]string{}
 	for _, s := range []string{"203.0.113.7", "203.0.113.8", "2001:db8::", "2001:db8:0:1::", "::", "0.0.0.0"} {
 		n := z.Anonymise(netip.MustParseAddr(s))
 		if was, ok := seen[n]; ok {
-			t.Errorf("%s and %s have one name", s, was)
+			t.Errorf("the addresses %s and %s have the same name, want different ones", s, was)
 		}
 		seen[n] = s
 	}
 	if _, ok := seen[z.Anonymise(netip.Addr{})]; ok {
-		t.Errorf("no address has the name of %s", seen[z.Anonymise(netip.Addr{})])
+		t.Errorf("the invalid address has the same name as %s", seen[z.Anonymise(netip.Addr{})])
 	}
 }
 
-// Guarantees that the addresses of a network are one, and those of two networks are not; and that an IPv4 address is
-// itself, whatever the prefix of IPv6.
+// Guarantees that all addresses of one network are treated as one address, and those of two networks as different ones;
+// and that the prefix of IPv6 does not apply to IPv4 addresses.
 func TestCanonical(t *testing.T) {
 	for _, c := range []struct {
 		address string
@@ -137,8 +138,8 @@ func TestCanonical(t *testing.T) {
 	}
 }
 
-// Guarantees that instances with one key count an address as one, that each byte of a key matters, and that a key that
-// could be guessed is refused.
+// Guarantees that instances with the same key give an address the same name, that each byte of the key matters, and
+// that a key that could be guessed is refused.
 func TestAnonymiserFrom(t *testing.T) {
 	from := func(key string) *identity.Anonymiser {
 		t.Helper()
@@ -151,11 +152,11 @@ func TestAnonymiserFrom(t *testing.T) {
 	key, a := strings.Repeat("k", identity.MinAddressKeyBytes), netip.MustParseAddr("203.0.113.7")
 	name := from(key).Anonymise(a)
 	if again := from(key).Anonymise(a); again != name {
-		t.Errorf("with one key %s is %q and %q", a, name, again)
+		t.Errorf("with one key the address %s has the names %q and %q, want the same", a, name, again)
 	}
 	for _, other := range []string{key + "k", key[:31] + "l", "l" + key[1:], key + "\x00"} {
 		if from(other).Anonymise(a) == name {
-			t.Errorf("with %q the name is that with %q", other, key)
+			t.Errorf("with the key %q the name is the same as with %q, want a different one", other, key)
 		}
 	}
 	for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%x", "%d", "%q"} {
@@ -178,8 +179,8 @@ func BenchmarkAnonymise(b *testing.B) {
 	}
 }
 
-// Guarantees that what a gateway itself added is not taken for a proxy of the operator, however the address is spelled,
-// and that nothing else is taken away.
+// Guarantees that the entry which a gateway itself has added is not treated as a proxy of the operator, however the
+// address is spelled, and that no other entry is removed.
 func TestBeforeGateway(t *testing.T) {
 	for _, c := range []struct {
 		lines []string

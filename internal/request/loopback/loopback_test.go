@@ -8,7 +8,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/request/loopback"
 )
 
-// Guarantees that a request is direct only if nothing about it tells of another machine or of a proxy.
+// Guarantees that a request counts as direct only if nothing in it points to another machine or to a proxy.
 func TestDirect(t *testing.T) {
 	header := func(name, value string) func(*http.Request) {
 		return func(r *http.Request) { r.Header.Set(name, value) }

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/sluicelimits/sluice/internal/configfile"
 )
 
 // extensionKey is the key of a descriptor, or of a file, that holds the settings that envoyproxy/ratelimit does not
@@ -25,8 +27,9 @@ const (
 	elsewhere // under a key whose value should not be a mapping; decoding refuses it
 )
 
-// keysOf lists the keys that have a meaning at each place. A file may have each of these keys at any place:
-// envoyproxy/ratelimit ignores a key at a place where it has no meaning.
+// keysOf lists the keys that have a meaning at each place. A file may have each of these keys at any place, because
+// envoyproxy/ratelimit ignores a key at a place where it has no meaning. The exception is extensionKey, which that
+// program does not know: at a place where it has no meaning, it is an error.
 var keysOf = [...][]string{
 	atRoot: {"domain", "descriptors", extensionKey},
 	inDescriptor: {
@@ -40,13 +43,53 @@ var keysOf = [...][]string{
 
 var placeNames = [...]string{"the file itself", "a descriptor", "rate_limit", "replaces", "this place"}
 
+// UnknownKeyError is a key that a file must not have.
+type UnknownKeyError struct {
+	File, Key string
+	Line      int
+
+	hint string // what to do, or ""
+}
+
+// Error returns the words of envoyproxy/ratelimit, which do not say where the key is.
+func (e *UnknownKeyError) Error() string {
+	return fmt.Sprintf("%s: config error, unknown key '%s'", e.File, e.Key)
+}
+
+// Detail returns what follows these words for an operator: the line, and perhaps what to do.
+func (e *UnknownKeyError) Detail() string {
+	text := fmt.Sprintf(", line %d", e.Line)
+	if e.hint != "" {
+		text += ": " + e.hint
+	}
+	return text
+}
+
+// planKeys are the keys at the root of a plans file, which is easily given to the wrong flag.
+var planKeys = []string{"plans", "slas", "tenants", "ipLimits", "ipv6Prefix", "anonymousPlan", "routes", "keys"}
+
+// hint returns what is probably wrong with an unknown key, or "".
+func hint(key string, at place) string {
+	if key == extensionKey {
+		return "it belongs into a descriptor, or to the root of the file"
+	}
+	if at == atRoot && slices.Contains(planKeys, key) {
+		return "this is a key of a plans file, which --plans wants; --config wants a file with domain and descriptors"
+	}
+	if near := configfile.Nearest(key, keysOf[at]); near != "" {
+		return fmt.Sprintf("did you mean '%s'?", near)
+	}
+	return ""
+}
+
 func known(key string) bool {
 	return slices.ContainsFunc(keysOf[:], func(keys []string) bool { return slices.Contains(keys, key) })
 }
 
-// keyChecker checks the keys of a file, and the kinds of its values as far as envoyproxy/ratelimit does before it
-// decodes them.
-type keyChecker struct {
+// treeReader checks the keys that a file has, and the kinds of its values as far as envoyproxy/ratelimit does before it
+// decodes them. That program uses another package for YAML. Where that package reads something else than ours,
+// treeReader changes the nodes accordingly.
+type treeReader struct {
 	*loader
 
 	// seen holds the mappings that were checked. Each is checked once, because aliases can repeat a mapping
@@ -54,39 +97,39 @@ type keyChecker struct {
 	seen map[*yaml.Node]bool
 }
 
-func (k *keyChecker) root(n *yaml.Node) error {
+func (t *treeReader) checkRoot(n *yaml.Node) error {
 	switch n = resolve(n); {
 	case n.Kind == yaml.MappingNode:
-		return k.mapping(n, atRoot)
+		return t.checkMapping(n, atRoot)
 	case n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null":
 		return nil
 	}
-	return k.errorf("error loading config file: yaml: unmarshal errors:\n  line %d: cannot unmarshal %s into a mapping",
+	return t.errorf("error loading config file: yaml: unmarshal errors:\n  line %d: cannot unmarshal %s into a mapping",
 		n.Line, describe(n))
 }
 
-// mapping checks the keys of a mapping, and its values. Of a key that is there twice, only the last value stays, as in
-// envoyproxy/ratelimit.
-func (k *keyChecker) mapping(n *yaml.Node, at place) error {
-	if k.seen[n] {
+// checkMapping checks the keys of a mapping, and its values. Of a key that is there twice, only the last value stays,
+// as in envoyproxy/ratelimit.
+func (t *treeReader) checkMapping(n *yaml.Node, at place) error {
+	if t.seen[n] {
 		return nil
 	}
-	k.seen[n] = true
-	if err := k.keepLast(n); err != nil {
+	t.seen[n] = true
+	if err := t.keepLast(n); err != nil {
 		return err
 	}
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		key, value := n.Content[i], resolve(n.Content[i+1])
 		if key.ShortTag() == "!!merge" {
-			if err := k.merged(value, at); err != nil {
+			if err := t.checkMerged(value, at); err != nil {
 				return err
 			}
 			continue
 		}
-		if err := k.key(resolve(key), at); err != nil {
+		if err := t.checkKey(resolve(key), at); err != nil {
 			return err
 		}
-		if err := k.value(resolve(key).Value, value, at); err != nil {
+		if err := t.checkValue(resolve(key).Value, value, at); err != nil {
 			return err
 		}
 	}
@@ -94,11 +137,11 @@ func (k *keyChecker) mapping(n *yaml.Node, at place) error {
 }
 
 // keepLast removes each pair whose key is repeated later in the mapping.
-func (k *keyChecker) keepLast(n *yaml.Node) error {
+func (t *treeReader) keepLast(n *yaml.Node) error {
 	last := make(map[string]int, len(n.Content)/2)
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		if key := resolve(n.Content[i]); key.Kind != yaml.ScalarNode {
-			return k.errorf("config error, key is not of type string: %v", decoded(key))
+			return t.errorf("config error, key is not of type string: %v", decoded(key))
 		}
 		last[resolve(n.Content[i]).Value] = i
 	}
@@ -115,14 +158,14 @@ func (k *keyChecker) keepLast(n *yaml.Node) error {
 	return nil
 }
 
-// merged checks the mappings that the key "<<" merges into a mapping.
-func (k *keyChecker) merged(n *yaml.Node, at place) error {
+// checkMerged checks the mappings that the key "<<" merges into a mapping.
+func (t *treeReader) checkMerged(n *yaml.Node, at place) error {
 	if n.Kind == yaml.MappingNode {
-		return k.mapping(n, at)
+		return t.checkMapping(n, at)
 	}
 	for _, one := range n.Content {
 		if one = resolve(one); one.Kind == yaml.MappingNode {
-			if err := k.mapping(one, at); err != nil {
+			if err := t.checkMapping(one, at); err != nil {
 				return err
 			}
 		}
@@ -130,47 +173,48 @@ func (k *keyChecker) merged(n *yaml.Node, at place) error {
 	return nil
 }
 
-func (k *keyChecker) key(key *yaml.Node, at place) error {
+func (t *treeReader) checkKey(key *yaml.Node, at place) error {
 	switch {
 	case key.ShortTag() != "!!str" && key.ShortTag() != "!!timestamp", isBool11(key):
-		return k.errorf("config error, key is not of type string: %v", decoded(key))
+		return t.errorf("config error, key is not of type string: %v", decoded(key))
 	case !known(key.Value), key.Value == extensionKey && at != inDescriptor && at != atRoot:
-		return k.errorf("config error, unknown key '%s'", key.Value)
+		return &UnknownKeyError{File: t.file, Key: key.Value, Line: key.Line, hint: hint(key.Value, at)}
 	case !slices.Contains(keysOf[at], key.Value) && at != elsewhere:
-		k.config.warnings = append(k.config.warnings, fmt.Sprintf("%s:%d: %s has no effect in %s", k.file, key.Line,
+		t.config.warnings = append(t.config.warnings, fmt.Sprintf("%s:%d: %s has no effect in %s", t.file, key.Line,
 			key.Value, placeNames[at]))
 	}
 	return nil
 }
 
-func (k *keyChecker) value(key string, n *yaml.Node, at place) error {
+func (t *treeReader) checkValue(key string, n *yaml.Node, at place) error {
 	switch {
 	case key == extensionKey:
-		return nil // extension and mapping check their own keys
+		return nil // loader.extension and loader.mapping check the keys below it
 	case at == inDescriptor && key == "metadata": // its value may be anything
-		k.readAsVersion11(n)
+		t.readAsVersion11(n)
 		return nil
 	}
 	switch n.Kind {
 	case yaml.SequenceNode:
 		for _, item := range n.Content {
 			if item = resolve(item); item.Kind != yaml.MappingNode {
-				return k.errorf("config error, yaml file contains list of type other than map: %v", decoded(item))
+				return t.errorf("config error, yaml file contains list of type other than map: %v", decoded(item))
 			}
-			if err := k.mapping(item, itemPlace(key)); err != nil {
+			if err := t.checkMapping(item, itemPlace(key)); err != nil {
 				return err
 			}
 		}
 	case yaml.MappingNode:
 		if key == "rate_limit" {
-			return k.mapping(n, inRateLimit)
+			return t.checkMapping(n, inRateLimit)
 		}
-		return k.mapping(n, elsewhere)
+		return t.checkMapping(n, elsewhere)
 	default:
 		switch decoded(n).(type) {
 		case string, int, bool, time.Time, nil:
-		default:
-			return k.errorf("error checking config")
+		default: // a number with a fraction, for example
+			// These are the words of envoyproxy/ratelimit (its function validateYamlKeys), without a key or a line.
+			return t.errorf("error checking config")
 		}
 	}
 	return nil
@@ -178,11 +222,11 @@ func (k *keyChecker) value(key string, n *yaml.Node, at place) error {
 
 // readAsVersion11 changes values in metadata to those that envoyproxy/ratelimit reads, whose package for YAML follows
 // version 1.1: yes, no, on and off become booleans, and a date becomes a text.
-func (k *keyChecker) readAsVersion11(n *yaml.Node) {
-	if n = resolve(n); k.seen[n] {
+func (t *treeReader) readAsVersion11(n *yaml.Node) {
+	if n = resolve(n); t.seen[n] {
 		return
 	}
-	k.seen[n] = true
+	t.seen[n] = true
 	switch {
 	case n.ShortTag() == "!!timestamp" && n.Kind == yaml.ScalarNode:
 		n.Tag = "!!str"
@@ -192,7 +236,7 @@ func (k *keyChecker) readAsVersion11(n *yaml.Node) {
 	}
 	for i, child := range n.Content {
 		if isKey := n.Kind == yaml.MappingNode && i%2 == 0; !isKey {
-			k.readAsVersion11(child)
+			t.readAsVersion11(child)
 		}
 	}
 }

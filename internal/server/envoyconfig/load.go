@@ -110,8 +110,8 @@ func (l *loader) read(data []byte) (*rootYAML, error) {
 	if document.Kind == 0 { // an empty file
 		return root, nil
 	}
-	keys := keyChecker{loader: l, seen: map[*yaml.Node]bool{}}
-	if err := keys.root(document.Content[0]); err != nil {
+	tree := treeReader{loader: l, seen: map[*yaml.Node]bool{}}
+	if err := tree.checkRoot(document.Content[0]); err != nil {
 		return nil, err
 	}
 	if err := document.Decode(root); err != nil {

@@ -250,7 +250,7 @@ func TestMetadata(t *testing.T) {
 		t.Errorf("metadata %s", text)
 	}
 	if !m.Rule.DeniesAll() {
-		t.Error("a limit of 0 admits")
+		t.Error("DeniesAll of a limit of 0 is false, want true")
 	}
 }
 
@@ -274,11 +274,11 @@ func FuzzLoad(f *testing.F) {
 		c.EachRule(func(r *envoyconfig.Rule) {
 			rules++
 			if len(r.Limits) == 0 && !r.Unlimited && !r.DeniesAll() {
-				t.Errorf("rule %s counts nothing", r.Path)
+				t.Errorf("rule %s has no limits, but is not unlimited and does not deny all", r.Path)
 			}
 		})
 		if rules != c.Rules() {
-			t.Errorf("%d rules, and Rules is %d", rules, c.Rules())
+			t.Errorf("the configuration has %d rules, but Rules returns %d", rules, c.Rules())
 		}
 		var m envoyconfig.Match
 		for _, domain := range c.Domains() {

@@ -77,7 +77,7 @@ func TestMatch(t *testing.T) {
 		{nil, 0, "", ""},
 	} {
 		if !c.Match("d", tt.entries, &m) {
-			t.Fatal("the domain is not known")
+			t.Fatal("Match does not find the domain")
 		}
 		got := uint32(0)
 		if m.Rule != nil {
@@ -89,7 +89,7 @@ func TestMatch(t *testing.T) {
 		}
 	}
 	if c.Match("e", entries("k=v"), &m) || m.Rule != nil {
-		t.Error("an unknown domain is known")
+		t.Error("Match finds a domain that does not exist")
 	}
 }
 

@@ -30,6 +30,13 @@ func (s *Service) Register(mux *http.ServeMux) {
 	})
 }
 
+// RefuseWithoutPlans answers requests for the API if the service has no plans. The status is 404, as that of a server
+// without this API.
+func RefuseWithoutPlans(w http.ResponseWriter, _ *http.Request) {
+	writeError(w, status.Error(codes.NotFound,
+		"this service has no plans: start it with --plans or --config-table to use Sluice's own API"))
+}
+
 // message constrains a type to pointers to M that are messages.
 type message[M any] interface {
 	*M

@@ -109,8 +109,8 @@ func (w *world) refund(receipt string, units int64) *limitsv1.RefundResponse {
 	return out
 }
 
-// left returns the units that remain of the limit with that policy, or -1 if the decision does not list it.
-func left(d *limitsv1.Decision, policy string) int64 {
+// remainingOf returns the units that remain of the limit with that policy, or -1 if the decision does not list it.
+func remainingOf(d *limitsv1.Decision, policy string) int64 {
 	for _, l := range d.GetLimits() {
 		if l.GetPolicy() == policy {
 			return l.GetRemaining()
@@ -184,7 +184,7 @@ func TestLikeLibrary(t *testing.T) {
 func TestRefund(t *testing.T) {
 	w := newWorld(t, 2)
 	d := w.check(&limitsv1.Call{Tenant: "acme", Cost: 3})
-	if got := left(d, "burst"); got != 1 || d.GetReceipt() == "" {
+	if got := remainingOf(d, "burst"); got != 1 || d.GetReceipt() == "" {
 		t.Fatalf("%v", d)
 	}
 	if back := w.refund(d.GetReceipt(), 2); back.GetUnits() != 2 || back.GetRepeated() || back.GetExpired() {
@@ -193,7 +193,7 @@ func TestRefund(t *testing.T) {
 	if back := w.refund(d.GetReceipt(), 0); back.GetUnits() != 0 || !back.GetRepeated() {
 		t.Errorf("second refund: %v", back)
 	}
-	if got := left(w.check(&limitsv1.Call{Tenant: "acme", Cost: 1}), "burst"); got != 2 {
+	if got := remainingOf(w.check(&limitsv1.Call{Tenant: "acme", Cost: 1}), "burst"); got != 2 {
 		t.Errorf("%d left after the refund", got)
 	}
 	late := w.check(&limitsv1.Call{Tenant: "acme", Cost: 1})
@@ -242,7 +242,7 @@ func TestBatch(t *testing.T) {
 		if !slices.Equal(got, want) {
 			t.Errorf("all %v: %q, want %q", all, got, want)
 		}
-		if left := left(w.check(&limitsv1.Call{Tenant: "acme", Cost: 1}), "burst"); left != 3-used {
+		if left := remainingOf(w.check(&limitsv1.Call{Tenant: "acme", Cost: 1}), "burst"); left != 3-used {
 			t.Errorf("all %v: %d left", all, left)
 		}
 	}
@@ -254,7 +254,7 @@ func TestBatch(t *testing.T) {
 			t.Errorf("%d calls: %v", len(bad), err)
 		}
 	}
-	if got := left(w.check(&limitsv1.Call{Tenant: "acme", Cost: 1}), "burst"); got != 3 {
+	if got := remainingOf(w.check(&limitsv1.Call{Tenant: "acme", Cost: 1}), "burst"); got != 3 {
 		t.Errorf("bad batches have charged: %d left", got)
 	}
 }

@@ -26,7 +26,7 @@ func TestFlood(t *testing.T) {
 			t.Fatal(err)
 		}
 		w := newWorld(t, rls.Config{Store: store}, file)
-		w.want("ok: ok 3", hits("b=early", 2))
+		w.want("ok: ok 3", descriptorWithHits("b=early", 2))
 		admitted := 0
 		for i := range 20_000 {
 			if w.ask(descriptor(fmt.Sprintf("%s=%d", key, i))).GetOverallCode() == rlsv3.RateLimitResponse_OK {
@@ -41,9 +41,9 @@ func TestFlood(t *testing.T) {
 			w.ask(descriptor(last))
 		}
 		if got := w.ask(descriptor(last)).GetOverallCode(); got != rlsv3.RateLimitResponse_OVER_LIMIT {
-			t.Errorf("%s: the last value is admitted over its limit", key)
+			t.Errorf("%s: the last value is admitted although its limit is used up", key)
 		}
-		w.want("ok: ok 0", hits("b=early", 3))
+		w.want("ok: ok 0", descriptorWithHits("b=early", 3))
 		if n := own.Bytes(); n > 256<<10 {
 			t.Errorf("%s: the counters take %d bytes, more than their maximum", key, n)
 		}

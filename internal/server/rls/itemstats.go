@@ -1,5 +1,7 @@
 package rls
 
+import "github.com/sluicelimits/sluice/internal/request/answer"
+
 // recordHits adds the item's hits to the statistics.
 func (it *item) recordHits() {
 	switch {
@@ -13,13 +15,19 @@ func (it *item) recordHits() {
 
 // recordOutcome adds the outcome for the item's hits to the statistics. If denied hits are charged, the hits below the
 // limit and those above it are recorded apart, as in envoyproxy/ratelimit. Otherwise all hits of an item are denied
-// together. nearRatio is the part of a limit above which hits are near it, 0..1.
+// together. Hits that pass because a kill switch is in shadow are recorded like those of a rule with shadow_mode.
+// nearRatio is the part of a limit above which hits are near it, 0..1.
 func (it *item) recordOutcome(nearRatio float32, chargesDeniedHits bool) {
 	if it.stats == nil || it.negative {
 		return
 	}
 	switch it.state {
 	case charged:
+		if it.planned != nil && it.planned.answer.ShadowDenial != answer.Allowed { // nothing was charged
+			it.stats.OverLimit.Add(it.hits)
+			it.stats.ShadowMode.Add(it.hits)
+			return
+		}
 		used, near := it.usedAndNear(nearRatio)
 		if used > near {
 			it.stats.NearLimit.Add(used - max(near, used-it.hits))

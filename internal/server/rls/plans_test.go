@@ -15,6 +15,7 @@ import (
 	"github.com/sluicelimits/sluice"
 	"github.com/sluicelimits/sluice/authorizer"
 	"github.com/sluicelimits/sluice/internal/configfile/configyaml"
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/limiter/resilience"
 	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
 	"github.com/sluicelimits/sluice/internal/plan"
@@ -57,6 +58,12 @@ descriptors:
 // newPlanned returns a service that decides the domain d by the plans.
 func newPlanned(t *testing.T, c rls.Config) *world {
 	t.Helper()
+	return newPlannedInMode(t, c, new(limit.Mode))
+}
+
+// newPlannedInMode is newPlanned with a mode that a kill switch has set.
+func newPlannedInMode(t *testing.T, c rls.Config, mode *limit.Mode) *world {
+	t.Helper()
 	own, err := memory.New(memory.Config{Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
@@ -77,6 +84,7 @@ func newPlanned(t *testing.T, c rls.Config) *world {
 	now := func() time.Time { return w.now }
 	c.Store, c.Now, c.Log = store, now, slog.New(slog.DiscardHandler)
 	c.Plans, err = authorizer.New(authorizer.Config{Store: store, Now: now, Log: c.Log,
+		Mode: func() limit.Mode { return *mode },
 		Source: authorizer.Current(func() *authorizer.Snapshot {
 			return &authorizer.Snapshot{Config: parsed, Keys: keys}
 		})})
@@ -179,10 +187,10 @@ func TestMappedAllOrNothing(t *testing.T) {
 // are refused, and that the statistics are those of the plan.
 func TestMappedHits(t *testing.T) {
 	w := newPlanned(t, rls.Config{})
-	w.want("ok: ok 4", hits("tenant=acme", 0))
-	w.want("ok: ok 1", hits("tenant=acme", 3))
-	w.want("over: over 0", hits("tenant=acme", 2))
-	w.want("over: over -", hits("tenant=unknown", 1))
+	w.want("ok: ok 4", descriptorWithHits("tenant=acme", 0))
+	w.want("ok: ok 1", descriptorWithHits("tenant=acme", 3))
+	w.want("over: over 0", descriptorWithHits("tenant=acme", 2))
+	w.want("over: over -", descriptorWithHits("tenant=unknown", 1))
 	if _, err := w.ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{Domain: "d",
 		Descriptors: []*ratelimitv3.RateLimitDescriptor{negative("tenant=acme", 1)}}); err == nil ||
 		!strings.Contains(err.Error(), "refund the receipt") {
@@ -201,7 +209,43 @@ func TestMappedHits(t *testing.T) {
 // Guarantees that a mapped descriptor is charged also if the service counts denied hits.
 func TestMappedCountDenied(t *testing.T) {
 	w := newPlanned(t, rls.Config{CountDenied: true})
-	w.want("ok: ok 1", hits("tenant=acme", 3))
+	w.want("ok: ok 1", descriptorWithHits("tenant=acme", 3))
 	w.want("ok: ok 0", descriptor("tenant=acme"))
 	w.want("over: over 0", descriptor("tenant=acme"))
+}
+
+// Guarantees that the kill switch holds for descriptors of a mapping as it does for the authorizer: in shadow they deny
+// nobody, what would be denied is charged to nothing and counted as shadow_mode, and in off no limit is looked at.
+// Other descriptors deny as always.
+func TestMappedKillSwitch(t *testing.T) {
+	mode := limit.Shadow
+	w := newPlannedInMode(t, rls.Config{Headers: rls.Headers{Exact: true}}, &mode)
+	w.want("ok: ok 1", descriptorWithHits("tenant=acme", 3))
+	spared := w.want("ok: ok 1", descriptorWithHits("tenant=acme", 2))
+	for _, h := range spared.GetResponseHeadersToAdd() {
+		if h.GetKey() == "Retry-After" {
+			t.Errorf("an admitted request has the header %v, want no Retry-After", h)
+		}
+	}
+	for _, left := range []string{"2", "1", "0"} {
+		w.want("ok: ok "+left+" ok 1", descriptor("a=x"), descriptorWithHits("tenant=acme", 2))
+	}
+	w.want("over: over 0 ok -", descriptor("a=x"), descriptor("tenant=acme"))
+	w.want("ok: ok 0", descriptor("tenant=acme")) // the fourth unit of burst is still there
+	w.want("over: over -", descriptor("tenant=unknown"))
+
+	mode = limit.Off
+	w.want("ok: ok -", descriptor("tenant=acme"))
+	w.want("over: over 0 ok -", descriptor("a=x"), descriptor("tenant=acme"))
+	w.want("over: over -", descriptor("tenant=unknown"))
+	mode = limit.Enforce
+	w.want("over: over 0", descriptor("tenant=acme"))
+
+	got := map[string]int64{}
+	w.Stats().Each(func(name string, n int64) { got[name] = n })
+	for name, want := range map[string]int64{"within_limit": 5, "over_limit": 9, "shadow_mode": 8} {
+		if n := got["ratelimit.service.rate_limit.d.plan_basic."+name]; n != want {
+			t.Errorf("%s is %d, want %d: %v", name, n, want, got)
+		}
+	}
 }

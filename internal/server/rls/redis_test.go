@@ -50,12 +50,12 @@ func TestCorrectionsOnRedis(t *testing.T) {
 			"over: over 0 ok 0", "over: over 0 over 0"} {
 			w.want(want, descriptor("a=x"), descriptor("b=x"))
 		}
-		w.want("over: over 0", hits("b=x", 0))
+		w.want("over: over 0", descriptorWithHits("b=x", 0))
 		w.want("ok: ok 3", negative("b=x", 4))
 
 		w = newWorld(t, rls.Config{Store: onRedis(t, server, leases)}, yaml)
 		w.want("ok: ok 5", negative("b=y", 2)) // the counter does not exist yet
-		w.want("ok: ok 1", hits("b=y", 4))
+		w.want("ok: ok 1", descriptorWithHits("b=y", 4))
 		w.want("ok: ok 4", negative("b=y", 3))
 		w.want("ok: ok 5", negative("b=y", 7))
 	}

@@ -74,14 +74,14 @@ func descriptor(entries string) *ratelimitv3.RateLimitDescriptor {
 	return d
 }
 
-func hits(entries string, n uint64) *ratelimitv3.RateLimitDescriptor {
+func descriptorWithHits(entries string, n uint64) *ratelimitv3.RateLimitDescriptor {
 	d := descriptor(entries)
 	d.HitsAddend = wrapperspb.UInt64(n)
 	return d
 }
 
 func negative(entries string, n uint64) *ratelimitv3.RateLimitDescriptor {
-	d := hits(entries, n)
+	d := descriptorWithHits(entries, n)
 	d.IsNegativeHits = true
 	return d
 }
@@ -135,6 +135,7 @@ descriptors:
   - {key: shadow, shadow_mode: true, rate_limit: {unit: minute, requests_per_unit: 1}}
   - {key: q1, quota_mode: true, metadata: {from: q1, m: {x: 1}}, rate_limit: {unit: minute, requests_per_unit: 1}}
   - {key: q2, quota_mode: true, metadata: {from: q2, m: {y: 2}}, rate_limit: {unit: minute, requests_per_unit: 2}}
+  - {key: qs, quota_mode: true, shadow_mode: true, rate_limit: {unit: minute, requests_per_unit: 1}}
   - {key: nothing}
   - key: mixed
     rate_limit: {unit: minute, requests_per_unit: 10}
@@ -154,25 +155,25 @@ func TestOneDescriptor(t *testing.T) {
 		if l := s.GetCurrentLimit(); l.GetRequestsPerUnit() != 3 ||
 			l.GetUnit() != rlsv3.RateLimitResponse_RateLimit_MINUTE ||
 			l.GetName() != "" || l.GetUnitMultiplier() != nil || s.GetDurationUntilReset().GetSeconds() != 50 {
-			t.Errorf("status %v", s)
+			t.Errorf("the status is %v, which differs from the matched limit or its reset", s)
 		}
 	}
 	w.want("ok: ok 2", descriptor("a=y"))
 	w.now = w.now.Add(49*time.Second + 999*time.Millisecond)
 	if s := w.want("over: over 0", descriptor("a=x")).GetStatuses()[0]; s.GetDurationUntilReset().GetSeconds() != 1 {
-		t.Errorf("just before the end of the window: %v", s)
+		t.Errorf("just before the end of the window the status is %v, want a reset in 1 s", s)
 	}
 	w.now = w.now.Add(time.Millisecond)
 	if s := w.want("ok: ok 2", descriptor("a=x")).GetStatuses()[0]; s.GetDurationUntilReset().GetSeconds() != 60 {
-		t.Errorf("at the beginning of a window: %v", s)
+		t.Errorf("at the beginning of a window the status is %v, want a reset in 60 s", s)
 	}
 	w.want("ok: ok -", descriptor("nothing=x"))
 	w.want("ok: ok -", descriptor("unknown=x"))
 	w.want("ok: ok 4294967295", descriptor("free=x"))
 	if s := w.want("over: over 0", descriptor("zero=x")).GetStatuses()[0]; s.GetDurationUntilReset().GetSeconds() != 1 {
-		t.Errorf("a limit of 0: %v", s)
+		t.Errorf("a limit of 0 has the status %v, want a reset in 1 s", s)
 	}
-	w.want("ok: ok 0", hits("zero=x", 0))
+	w.want("ok: ok 0", descriptorWithHits("zero=x", 0))
 	w.want("ok: ok 1", descriptor("part=x1"))
 	w.want("ok: ok 0", descriptor("part=x2"))
 	w.want("over: over 0", descriptor("part=x3"))
@@ -217,7 +218,7 @@ func TestAfterDenial(t *testing.T) {
 		w.ask(descriptor("a=x"), descriptor("b=x"))
 	}
 	w.want("over: over 0 ok -", descriptor("a=x"), descriptor("b=x"))
-	w.want("over: ok 5 over 0", descriptor("b=y"), hits("a=y", 4)) // b is charged, and refunded
+	w.want("over: ok 5 over 0", descriptor("b=y"), descriptorWithHits("a=y", 4)) // b is charged, and refunded
 	before := store.calls
 	w.want("over: ok - over 0", descriptor("b=x"), descriptor("a=x"))
 	if n := store.calls - before; n != 1 {
@@ -234,29 +235,46 @@ func TestCountDenied(t *testing.T) {
 		"over: over 0 ok 0", "over: over 0 over 0"} {
 		w.want(want, descriptor("a=x"), descriptor("b=x"))
 	}
-	w.want("over: over 0", hits("b=x", 0))
+	w.want("over: over 0", descriptorWithHits("b=x", 0))
 	w.want("ok: ok 0", negative("b=x", 1))
 	w.want("over: over 0", descriptor("b=x"))
 	w.want("ok: ok 3", negative("b=x", 4))
 
 	w = newWorld(t, rls.Config{}, file)
-	w.want("ok: ok 2", hits("tokens=x", 8))
-	w.want("over: over 0", hits("tokens=x", 8))
-	w.want("over: over 0", hits("tokens=x", 0))
+	w.want("ok: ok 2", descriptorWithHits("tokens=x", 8))
+	w.want("over: over 0", descriptorWithHits("tokens=x", 8))
+	w.want("over: over 0", descriptorWithHits("tokens=x", 0))
+}
+
+// Guarantees that a rule of 0 units denies every request with hits: also if denied hits are counted, which charges the
+// other descriptors nevertheless, and in whatever order the descriptors come. Its status says so also if another
+// descriptor has denied before it.
+func TestRuleThatAdmitsNothing(t *testing.T) {
+	w := newWorld(t, rls.Config{CountDenied: true}, file)
+	w.want("over: over 0", descriptor("zero=x"))
+	w.want("over: over 0 ok 2", descriptor("zero=x"), descriptor("a=x"))
+	w.want("over: ok 1 over 0", descriptor("a=x"), descriptor("zero=x"))
+	w.want("ok: ok 0", descriptorWithHits("zero=x", 0))
+	w.want("ok: ok 0", negative("zero=x", 1))
+
+	w = newWorld(t, rls.Config{PeekAfterDenial: true}, file)
+	w.want("over: over 0 over 0", descriptorWithHits("a=x", 4), descriptor("zero=x"))
+	w.want("over: ok 5 over 0 over 0", descriptor("b=x"), descriptorWithHits("a=x", 4), descriptor("zero=x"))
 }
 
 // Guarantees that a descriptor's number of hits takes precedence over that of the request, that 0 hits charge nothing,
 // and that hits that can never fit are denied without a charge.
 func TestHits(t *testing.T) {
 	w := newWorld(t, rls.Config{}, file)
-	w.want("ok: ok 1", hits("b=x", 4))
-	w.want("ok: ok 1", hits("b=x", 0))
-	w.want("over: over 0", hits("b=x", 2))
-	w.want("over: over 0", hits("b=x", 1<<60))
-	w.want("ok: ok 0", hits("b=x", 1))
-	w.want("ok: ok 0", hits("b=x", 0))
+	w.want("ok: ok 1", descriptorWithHits("b=x", 4))
+	w.want("ok: ok 1", descriptorWithHits("b=x", 0))
+	w.want("over: over 0", descriptorWithHits("b=x", 2))
+	w.want("over: over 0", descriptorWithHits("b=x", 1<<60))
+	w.want("ok: ok 0", descriptorWithHits("b=x", 1))
+	w.want("ok: ok 0", descriptorWithHits("b=x", 0))
 	out, err := w.ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{
-		Domain: "d", HitsAddend: 2, Descriptors: []*ratelimitv3.RateLimitDescriptor{descriptor("b=y"), hits("b=z", 5)}})
+		Domain: "d", HitsAddend: 2, Descriptors: []*ratelimitv3.RateLimitDescriptor{descriptor("b=y"),
+			descriptorWithHits("b=z", 5)}})
 	if err != nil || summary(out) != "ok: ok 3 ok 0" {
 		t.Errorf("%v, %v", out, err)
 	}
@@ -268,9 +286,9 @@ func TestNegativeHits(t *testing.T) {
 	w := newWorld(t, rls.Config{},
 		"domain: d\ndescriptors: [{key: key1, value: foo, rate_limit: {unit: minute, requests_per_unit: 50}}, "+
 			"{key: bucket, sluice: {limits: [{id: x, algorithm: token_bucket, rate: 1, period: 1s, burst: 2}]}}]")
-	w.want("ok: ok 45", hits("key1=foo", 5))
+	w.want("ok: ok 45", descriptorWithHits("key1=foo", 5))
 	w.want("ok: ok 48", negative("key1=foo", 3))
-	w.want("ok: ok 47", hits("key1=foo", 1))
+	w.want("ok: ok 47", descriptorWithHits("key1=foo", 1))
 	w.want("ok: ok 50", negative("key1=foo", 1000))
 	w.want("ok: ok 49", descriptor("key1=foo"))
 	_, err := w.ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{Domain: "d",
@@ -294,9 +312,17 @@ func TestModes(t *testing.T) {
 	w.want("ok: ok 0", descriptor("a=x")) // its unit was refunded when the quotas denied
 	w.want("over: over 0", descriptor("q1=x"))
 
+	w = newWorld(t, rls.Config{CountDenied: true}, file) // both modes at once never deny, also once over the limit
+	w.want("ok: ok 0", descriptor("qs=x"))
+	w.want("ok: ok 0", descriptor("qs=x"))
+
 	w = newWorld(t, rls.Config{ShadowMode: true}, file)
 	for _, want := range []string{"ok: ok 2 ok 4", "ok: ok 1 ok 3", "ok: ok 0 ok 2", "ok: over 0 ok 1"} {
 		w.want(want, descriptor("a=x"), descriptor("b=x"))
+	}
+	w.want("ok: over 0 ok 0", descriptor("a=x"), descriptor("q1=x")) // the quota does not make up for the denial of a
+	if n := w.Stats().GlobalShadowMode.Load(); n != 2 {
+		t.Errorf("the service's shadow mode let %d requests pass, want the last 2", n)
 	}
 	w = newWorld(t, rls.Config{QuotaMode: true}, file)
 	for range 3 {
@@ -354,7 +380,7 @@ func TestSeveralLimits(t *testing.T) {
 	if l := s.GetCurrentLimit(); l.GetRequestsPerUnit() != 2 ||
 		l.GetUnit() != rlsv3.RateLimitResponse_RateLimit_SECOND ||
 		l.GetUnitMultiplier().GetValue() != 10 || s.GetDurationUntilReset().GetSeconds() != 10 {
-		t.Errorf("status %v", s)
+		t.Errorf("the status is %v, which differs from the matched limit or its reset", s)
 	}
 	const want = `RateLimit: "mixed/burst";r=0;t=10, "mixed";r=8;t=50` + "\n" +
 		`RateLimit-Policy: "mixed/burst";q=2;w=20, "mixed";q=10;w=60` + "\nRetry-After: 10\n"
@@ -395,7 +421,7 @@ func TestHeaders(t *testing.T) {
 	if got := headers(w.ask(descriptor("free=x"), descriptor("unknown=x"))); got != "" {
 		t.Errorf("nothing limited: %s", got)
 	}
-	if got := headers(w.ask(hits("b=x", 6))); strings.Contains(got, "Retry-After") {
+	if got := headers(w.ask(descriptorWithHits("b=x", 6))); strings.Contains(got, "Retry-After") {
 		t.Errorf("a cost that never fits: %s", got)
 	}
 }
@@ -413,10 +439,10 @@ func TestDynamicMetadata(t *testing.T) {
 	}
 	const want = `{"descriptors":[{"entries":["q1=x"]},{"entries":["q2=x"],"hitsAddend":1}],"domain":"d",` +
 		`"metadata":{"from":"q1","m":{"x":1,"y":2}}}`
-	if got := text(w.ask(descriptor("q1=x"), hits("q2=x", 1))); got != want {
+	if got := text(w.ask(descriptor("q1=x"), descriptorWithHits("q2=x", 1))); got != want {
 		t.Errorf("%s\nwant %s", got, want)
 	}
-	if got := text(w.ask(descriptor("q1=x"), hits("q2=x", 1))); !strings.Contains(got,
+	if got := text(w.ask(descriptor("q1=x"), descriptorWithHits("q2=x", 1))); !strings.Contains(got,
 		`"metadata":{"from":"q2","m":{"y":2}}`) {
 		t.Errorf("one rule denies: %s", got)
 	}
@@ -444,7 +470,7 @@ func TestBadRequests(t *testing.T) {
 		}
 	}
 	if n := w.Stats().ServiceError.Load(); n != 3 {
-		t.Errorf("%d service errors", n)
+		t.Errorf("%d service errors are counted, want 3", n)
 	}
 	if out := w.ask(many[:1000]...); out.GetOverallCode() != rlsv3.RateLimitResponse_OVER_LIMIT {
 		t.Error("a request with one descriptor 1000 times is admitted by a limit of 3")
@@ -515,9 +541,9 @@ func TestStats(t *testing.T) {
 		"  - {key: ip, value_to_metric: true, rate_limit: {unit: minute, requests_per_unit: 10}}\n" +
 		"  - {key: s, shadow_mode: true, rate_limit: {unit: minute, requests_per_unit: 1}}\n"
 	w := newWorld(t, rls.Config{MaxStats: 3}, yaml)
-	w.ask(hits("a=x", 9))
+	w.ask(descriptorWithHits("a=x", 9))
 	w.load(yaml)
-	w.ask(hits("a=x", 2))
+	w.ask(descriptorWithHits("a=x", 2))
 	w.ask(negative("a=x", 2))
 	w.ask(descriptor("s=x"))
 	w.ask(descriptor("s=x"))
@@ -572,5 +598,5 @@ func TestConcurrent(t *testing.T) {
 	if admitted != 300 {
 		t.Errorf("admitted %d, want 300", admitted)
 	}
-	w.want("ok: ok 200", hits("a=x", 0))
+	w.want("ok: ok 200", descriptorWithHits("a=x", 0))
 }

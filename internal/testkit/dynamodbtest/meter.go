@@ -9,6 +9,8 @@ import (
 
 	sdk "github.com/aws/aws-sdk-go-v2/service/dynamodb"
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
+
+	"github.com/sluicelimits/sluice/internal/dev/fleet/dynamotable"
 )
 
 // Meter is a client that adds up what its calls are charged for. For a write whose condition fails, DynamoDB reports no
@@ -100,29 +102,4 @@ func (m *Meter) TransactWriteItems(
 }
 
 // ItemSize returns the size of an item by DynamoDB's rules, rounded up where they are vague.
-func ItemSize(item map[string]types.AttributeValue) int {
-	n := 0
-	for name, v := range item {
-		n += len(name) + valueSize(v)
-	}
-	return n
-}
-
-func valueSize(v types.AttributeValue) int {
-	switch v := v.(type) {
-	case *types.AttributeValueMemberN:
-		return (len(v.Value)+1)/2 + 1
-	case *types.AttributeValueMemberB:
-		return len(v.Value)
-	case *types.AttributeValueMemberS:
-		return len(v.Value)
-	case *types.AttributeValueMemberM:
-		n := 3
-		for name, v := range v.Value {
-			n += 1 + len(name) + valueSize(v)
-		}
-		return n
-	default:
-		return 1
-	}
-}
+func ItemSize(item map[string]types.AttributeValue) int { return dynamotable.Size(item) }

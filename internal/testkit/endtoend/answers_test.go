@@ -20,7 +20,7 @@ import (
 var handshake = []string{"Connection", "Upgrade", "Upgrade", "websocket", "Sec-Websocket-Version", "13",
 	"Sec-Websocket-Key", "dGhlIHNhbXBsZSBub25jZQ=="}
 
-// The window lasts for a year, so that none ends in a test; refused at the year's end at most once.
+// The window lasts for a year, so that none ends during a test, except at the end of a year.
 const year = "8784h"
 
 const ten = `
@@ -32,7 +32,7 @@ tenants:
   - { id: initech, plan: pro, suspended: true }
 `
 
-// Descriptions of APIs. %s is the backend's URL.
+// Descriptions of APIs. %s stands for the backend's URL.
 const (
 	restLambda = `kind: REST
 authorizers: { sluice: { function: authorizer, resultTtlInSeconds: 0 } }
@@ -60,7 +60,7 @@ routes: [ { route: "ANY /{proxy+}", authorizer: sluice, integration: { type: AWS
 		  requestParameters: { ` + mapping + ` } } } ] }`
 )
 
-// builtin is a description that is part of the program, with the API's id.
+// builtin returns a built-in description, with the id of the test's API.
 func builtin(t *testing.T, name string) string {
 	t.Helper()
 	text, ok := stage.ReadBuiltin(name)
@@ -83,7 +83,7 @@ func wantLimits(t *testing.T, r *reply) {
 	number := func(name string) int {
 		n, err := strconv.Atoi(r.header.Get(name))
 		if err != nil || n < 0 || len(r.header.Values(name)) != 1 {
-			t.Errorf("%s: %q in %s", name, r.header.Values(name), r)
+			t.Errorf("header %s is %q in %s", name, r.header.Values(name), r)
 		}
 		return n
 	}
@@ -93,7 +93,7 @@ func wantLimits(t *testing.T, r *reply) {
 	}
 	for _, name := range []string{"Ratelimit", "Ratelimit-Policy"} {
 		if list, err := httpsfv.UnmarshalList(r.header.Values(name)); err != nil || len(list) == 0 {
-			t.Errorf("%s: %q is no structured list: %v", name, r.header.Values(name), err)
+			t.Errorf("header %s: %q is not a structured list: %v", name, r.header.Values(name), err)
 		}
 	}
 	if r.header.Get("Access-Control-Expose-Headers") != answer.ExposeHeaders {
@@ -104,7 +104,7 @@ func wantLimits(t *testing.T, r *reply) {
 	}
 }
 
-// problem is the body of an answer.
+// problem is the body of a denial.
 type problem struct {
 	Type, Title, Instance string
 	Status                int
@@ -115,13 +115,13 @@ type problem struct {
 func (r *reply) problem(t *testing.T) (p problem) {
 	t.Helper()
 	if err := json.Unmarshal([]byte(r.body), &p); err != nil || r.header.Get("Content-Type") != answer.ContentType {
-		t.Errorf("%v, no problem: %s", err, r)
+		t.Errorf("the body is not a problem (%v): %s", err, r)
 	}
 	return p
 }
 
-// wantDenial fails t unless the answer is a 429 by the limit "burst", with every header and the body that clients wait
-// by.
+// wantDenial fails t unless the answer is a 429 by the limit "burst", with every header and with the body from which
+// clients take the time to wait.
 func wantDenial(t *testing.T, r *reply) {
 	t.Helper()
 	wantLimits(t, r)
@@ -135,9 +135,8 @@ func wantDenial(t *testing.T, r *reply) {
 	}
 }
 
-// Guarantees what the issue shows: a client of a REST API gets, through the deployed binary, 200 with headers, 429 with
-// headers and a problem by the gateway response, and 401; a suspended tenant gets the same Deny with a body that says
-// so.
+// Guarantees that a client of a REST API gets, through the deployed binary: 200 with headers; 429 with headers and a
+// problem, through the gateway response; and 401. A suspended tenant is denied with a body that says so.
 func TestREST(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, ten, "acme", "globex", "initech")
@@ -148,7 +147,7 @@ func TestREST(t *testing.T) {
 		"globex": w.serve(restAnswered(t), w.function(behind)),
 	} {
 		for range 10 {
-			got := a.is(200, "GET", "/product/1", w.key(name)...)
+			got := a.wantStatus(200, "GET", "/product/1", w.key(name)...)
 			if name == "globex" { // a backend with our wrapper
 				wantLimits(t, got)
 				if s := got.seen(t); s.Tenant != name || s.Subject != "ci" || s.Plan != "pro" || s.StoreFailed {
@@ -159,14 +158,14 @@ func TestREST(t *testing.T) {
 				t.Errorf("the backend saw %s", got.body)
 			}
 		}
-		wantDenial(t, a.is(429, "GET", "/product/1", w.key(name)...))
+		wantDenial(t, a.wantStatus(429, "GET", "/product/1", w.key(name)...))
 		for what, header := range map[string][]string{"no credential": nil, "a bad one": {"X-Api-Key", "slk_bad"}} {
-			if got := a.is(401, "GET", "/product/1", header...); got.problem(t).Status != 401 ||
+			if got := a.wantStatus(401, "GET", "/product/1", header...); got.problem(t).Status != 401 ||
 				got.header.Get("Www-Authenticate") == "" {
 				t.Errorf("%s: %s", what, got)
 			}
 		}
-		got := a.is(429, "GET", "/product/1", w.key("initech")...) // one status for each Deny of an API
+		got := a.wantStatus(429, "GET", "/product/1", w.key("initech")...) // one status for each Deny of an API
 		if p := got.problem(t); p.Status != 403 || !strings.HasSuffix(p.Type, "#tenant-suspended") ||
 			got.header.Get("Retry-After") != "" {
 			t.Errorf("suspended: %s", got)
@@ -178,8 +177,8 @@ func TestREST(t *testing.T) {
 	}
 }
 
-// Guarantees the same for an HTTP API whose denials go through to our middleware: 429 and 403 are true, and whatever a
-// client says of itself in headers of ours does not reach a backend.
+// Guarantees the same for an HTTP API that passes denials on to the middleware in the backend: the statuses 429 and 403
+// reach the client, and Sluice's headers that a client sends itself do not reach the backend.
 func TestHTTPThroughTheMiddleware(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, ten, "acme", "globex", "initech")
@@ -192,27 +191,27 @@ func TestHTTPThroughTheMiddleware(t *testing.T) {
 		"globex": w.serve(httpLambda2, w.function(behind)),
 	} {
 		for range 10 {
-			got := a.is(200, "GET", "/product/1", w.key(tenant)...)
+			got := a.wantStatus(200, "GET", "/product/1", w.key(tenant)...)
 			wantLimits(t, got)
 			if s := got.seen(t); s.Tenant != tenant || s.Subject != "ci" || s.Plan != "pro" || s.KeyID == "" ||
 				s.StoreFailed {
 				t.Errorf("the backend saw %+v", s)
 			}
 		}
-		wantDenial(t, a.is(429, "GET", "/product/1", w.key(tenant)...))
-		suspended := a.is(403, "GET", "/product/1", w.key("initech")...)
+		wantDenial(t, a.wantStatus(429, "GET", "/product/1", w.key(tenant)...))
+		suspended := a.wantStatus(403, "GET", "/product/1", w.key("initech")...)
 		if p := suspended.problem(t); p.Status != 403 || !strings.HasSuffix(p.Type, "#tenant-suspended") {
 			t.Errorf("suspended: %s", suspended)
 		}
-		a.is(401, "GET", "/product/1")
-		a.is(401, "GET", "/product/1", "X-Api-Key", "slk_bad")
-		// of an issuer that nobody configured
-		a.is(401, "GET", "/product/1", bearer(signer.Sign(tokentest.Claims(time.Now(), nil)))...)
+		a.wantStatus(401, "GET", "/product/1")
+		a.wantStatus(401, "GET", "/product/1", "X-Api-Key", "slk_bad")
+		// of an issuer that is not configured
+		a.wantStatus(401, "GET", "/product/1", bearer(signer.Sign(tokentest.Claims(time.Now(), nil)))...)
 	}
 }
 
-// Guarantees that without the opt-in a denial is a denial, on every kind of API, with or without a middleware behind
-// it: the gateway's own 403 (of a REST API without gateway responses, too), and the backend is not called.
+// Guarantees that without that setting a denial is a denial on every kind of API, with or without the middleware in the
+// backend: the gateway answers 403 itself (a REST API without gateway responses, too), and the backend is not called.
 func TestDenialsFailSafe(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, ten, "acme", "initech")
@@ -223,11 +222,11 @@ func TestDenialsFailSafe(t *testing.T) {
 	apis := map[string]*api{"REST": w.serve(restLambda, backend), "HTTP 1.0": w.serve(httpLambda1, backend),
 		"HTTP 2.0": w.serve(httpLambda2, backend)}
 	for range 10 {
-		apis["REST"].is(200, "GET", "/product/1", w.key("acme")...)
+		apis["REST"].wantStatus(200, "GET", "/product/1", w.key("acme")...)
 	}
 	for name, a := range apis {
 		for _, tenant := range []string{"acme", "initech"} {
-			if got := a.is(403, "GET", "/product/1", w.key(tenant)...); strings.Contains(got.body, "problem") {
+			if got := a.wantStatus(403, "GET", "/product/1", w.key(tenant)...); strings.Contains(got.body, "problem") {
 				t.Errorf("%s: %s", name, got)
 			}
 		}
@@ -235,12 +234,12 @@ func TestDenialsFailSafe(t *testing.T) {
 		if name != "REST" { // an HTTP API documents no other answer
 			want = 403
 		}
-		a.is(want, "GET", "/product/1")
-		a.is(want, "GET", "/product/1", "X-Api-Key", "slk_bad")
+		a.wantStatus(want, "GET", "/product/1")
+		a.wantStatus(want, "GET", "/product/1", "X-Api-Key", "slk_bad")
 	}
 }
 
-// Guarantees that a connection of a WebSocket API is authorized like a call: 101, 403 over the limit, 401.
+// Guarantees that a connection to a WebSocket API is authorized like a request: 101, 403 over the limit, 401.
 func TestWebSocket(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, ten, "acme", "initech")
@@ -248,14 +247,14 @@ func TestWebSocket(t *testing.T) {
 	w.start(2)
 	a := w.serve(builtin(t, "websocket"), nil)
 	for range 10 {
-		a.is(101, "GET", "", append(w.key("acme"), handshake...)...)
+		a.wantStatus(101, "GET", "", append(w.key("acme"), handshake...)...)
 	}
-	a.is(403, "GET", "", append(w.key("acme"), handshake...)...)
-	a.is(403, "GET", "", append(w.key("initech"), handshake...)...)
-	a.is(401, "GET", "", handshake...)
+	a.wantStatus(403, "GET", "", append(w.key("acme"), handshake...)...)
+	a.wantStatus(403, "GET", "", append(w.key("initech"), handshake...)...)
+	a.wantStatus(401, "GET", "", handshake...)
 }
 
-// Guarantees that a cell without Redis answers the same, from DynamoDB alone.
+// Guarantees that a cell without Redis gives the same answers, with DynamoDB as its only store.
 func TestSmallCell(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, ten+"ipLimits: [ { id: address, tiers: [ { period: "+year+", threshold: 40 } ] } ]\n", "acme",
@@ -265,14 +264,14 @@ func TestSmallCell(t *testing.T) {
 	a := w.serve(restLambda, w.function(behind))
 	rest := w.serve(builtin(t, "rest"), nil)
 	for range 10 {
-		wantLimits(t, a.is(200, "GET", "/product/1", w.key("acme")...))
+		wantLimits(t, a.wantStatus(200, "GET", "/product/1", w.key("acme")...))
 	}
-	wantDenial(t, rest.is(429, "GET", "/product/1", w.key("acme")...))
-	rest.is(401, "GET", "/product/1")
+	wantDenial(t, rest.wantStatus(429, "GET", "/product/1", w.key("acme")...))
+	rest.wantStatus(401, "GET", "/product/1")
 	for range 40 - 12 { // every attempt of an address counts, whoever it says it is
-		rest.is(401, "GET", "/product/1", "X-Api-Key", "slk_bad")
+		rest.wantStatus(401, "GET", "/product/1", "X-Api-Key", "slk_bad")
 	}
-	got := rest.is(429, "GET", "/product/1", w.key("initech")...)
+	got := rest.wantStatus(429, "GET", "/product/1", w.key("initech")...)
 	if p := got.problem(t); len(p.Violated) != 1 || p.Violated[0] != "ip:address" {
 		t.Errorf("the address's limit: %s", got)
 	}

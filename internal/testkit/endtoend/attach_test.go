@@ -26,20 +26,21 @@ import (
 	"github.com/sluicelimits/sluice/internal/configfile/configfiletest"
 	"github.com/sluicelimits/sluice/internal/dev/gateway/stage"
 	"github.com/sluicelimits/sluice/internal/telemetry"
+	"github.com/sluicelimits/sluice/internal/testkit/built"
 	"github.com/sluicelimits/sluice/internal/testkit/dynamodbtest"
 	"github.com/sluicelimits/sluice/internal/testkit/secretstest"
 )
 
 const page = "../../../docs/attach.md"
 
-// command is one call of `aws` that the page makes, with files in the place of their names.
+// command is a call of `aws` on the page, in which names of files are replaced with the contents.
 type command []string
 
 func (c command) is(service, operation string) bool {
 	return len(c) > 1 && c[0] == service && c[1] == operation
 }
 
-// args are what stands behind an option.
+// args returns the values of an option.
 func (c command) args(option string) (all []string) {
 	at := slices.Index(c, option)
 	if at < 0 {
@@ -54,10 +55,10 @@ func (c command) args(option string) (all []string) {
 	return all
 }
 
-// arg is the one value of an option; "" where it is not there.
+// arg returns the only value of an option, or "" if the option is missing.
 func (c command) arg(option string) string { return strings.Join(c.args(option), " ") }
 
-// parsed reads the JSON of an option.
+// parsed decodes the JSON value of an option.
 func parsed[T any](t *testing.T, c command, option string) (v T) {
 	t.Helper()
 	if err := json.Unmarshal([]byte(c.arg(option)), &v); err != nil {
@@ -66,14 +67,14 @@ func parsed[T any](t *testing.T, c command, option string) (v T) {
 	return v
 }
 
-// attached is what the page's commands made.
+// attached is what the commands of the page have created.
 type attached struct {
 	t        *testing.T
 	dir      string
 	commands []command
 }
 
-// the only command of that kind, among those whose option has the value.
+// the returns the only command of the given kind, among those whose option has the value.
 func (a *attached) one(service, operation string, options ...string) command {
 	a.t.Helper()
 	var found []command
@@ -92,8 +93,8 @@ func (a *attached) one(service, operation string, options ...string) command {
 	return found[0]
 }
 
-// standIn is `aws`: it notes its arguments, and answers with what the real one would be asked for. It fails if others
-// than the user may read a file that it is given, since one of them is the secret.
+// standIn is a stand-in for `aws`. It records its arguments, and prints what the real command would. It fails if users
+// other than its own may read a file that is passed to it, since one of these files contains the secret.
 const standIn = `#!/usr/bin/env bash
 set -euo pipefail
 out=$(printf '%s/%04d' "$CALLS" "$(ls "$CALLS" | wc -l)")
@@ -112,7 +113,7 @@ case "$1 $2" in
 esac
 `
 
-// follow runs the page's commands.
+// follow runs the commands of the page.
 func follow(t *testing.T) *attached {
 	t.Helper()
 	text, err := os.ReadFile(page)
@@ -139,9 +140,8 @@ func follow(t *testing.T) *attached {
 			t.Fatal(err)
 		}
 	}
-	if out, err := exec.Command("go", "build", "-o", filepath.Join(bin, "sluice"),
-		"github.com/sluicelimits/sluice/cmd/sluice").CombinedOutput(); err != nil {
-		t.Fatalf("go build: %v\n%s", err, out)
+	if err := built.Build(filepath.Join(bin, "sluice"), "github.com/sluicelimits/sluice/cmd/sluice"); err != nil {
+		t.Fatal(err)
 	}
 	run := exec.Command("bash", "-euo", "pipefail")
 	run.Dir, run.Stdin = a.dir, strings.NewReader("umask 022\n"+script.String()) // as on most machines
@@ -172,7 +172,7 @@ func (a *attached) read(file string) string {
 	return string(text)
 }
 
-// table makes the page's table, under a name of its own, with the attributes that the page says.
+// table creates the table of the page under a new name, with the attributes that the page says.
 func (a *attached) table(name, endpoint string) {
 	a.t.Helper()
 	create, ttl := a.one("dynamodb", "create-table"), a.one("dynamodb", "update-time-to-live")
@@ -207,7 +207,7 @@ func (a *attached) table(name, endpoint string) {
 	}
 }
 
-// world is the function as the page sets it up. Its requests to DynamoDB go through at.
+// world makes the function with the settings of the page. Its requests to DynamoDB go through the endpoint at.
 func (a *attached) world(at, table, environment string) *world {
 	a.t.Helper()
 	w := newWorld(a.t, "plans: []")
@@ -247,7 +247,7 @@ func (a *attached) world(at, table, environment string) *world {
 	return w
 }
 
-// description is JSON of an API with the page's authorizer.
+// description returns the JSON of an API with the authorizer of the page.
 func description(
 	kind stage.Kind, api string, authorizer map[string]any, route stage.Route, more map[string]any,
 ) string {
@@ -271,7 +271,7 @@ func description(
 	return string(out)
 }
 
-// authorizer2 is the authorizer of an HTTP or WebSocket API.
+// authorizer2 returns the authorizer of an HTTP or WebSocket API.
 func authorizer2(c command) map[string]any {
 	m := map[string]any{"type": c.arg("--authorizer-type"), "resultTtlInSeconds": 0}
 	if v := c.arg("--authorizer-payload-format-version"); v != "" {
@@ -284,11 +284,11 @@ func authorizer2(c command) map[string]any {
 	return m
 }
 
-// passes waits until a request is allowed, since others may have spent what there was, and then sends more until one is
-// denied.
-func (a *api) passes(allowed, denied int, path string, header ...string) (first, last *reply) {
+// callUntilDenied waits until a request is admitted, since others may have used up the limit, and then sends requests
+// until one is denied.
+func (a *api) callUntilDenied(allowed, denied int, path string, header ...string) (first, last *reply) {
 	a.w.t.Helper()
-	wait(a.w.t, func() error {
+	mustFinish(a.w.t, func() error {
 		if first = a.send("GET", path, header...); first.status != allowed {
 			return fmt.Errorf("%s, want %d", first, allowed)
 		}
@@ -308,7 +308,7 @@ func (a *api) passes(allowed, denied int, path string, header ...string) (first,
 	return nil, nil
 }
 
-// actions notes what a function asks DynamoDB for.
+// actions records the actions that a function requests from DynamoDB.
 type actions struct {
 	mu   sync.Mutex
 	seen map[string]bool
@@ -324,7 +324,7 @@ func (a *actions) proxy(t *testing.T, endpoint string) string {
 	})
 }
 
-// proxy passes requests on to an endpoint, each after first has seen it.
+// proxy passes requests on to an endpoint, and calls each with a request first.
 func proxy(t *testing.T, endpoint string, first func(*http.Request)) string {
 	t.Helper()
 	target, err := url.Parse(endpoint)
@@ -341,8 +341,8 @@ func proxy(t *testing.T, endpoint string, first func(*http.Request)) string {
 	return s.URL
 }
 
-// Guarantees that the page's commands leave no secret in a file that others of the machine may read, and give none to
-// `aws`, on a machine with the usual umask.
+// Guarantees that the commands of the page leave no secret in a file that other users of the machine may read, and pass
+// no such file to `aws`, with the usual umask.
 func TestAttachKeepsSecrets(t *testing.T) {
 	t.Parallel()
 	a := follow(t)
@@ -353,9 +353,10 @@ func TestAttachKeepsSecrets(t *testing.T) {
 	}
 }
 
-// Guarantees that docs/attach.md is true as far as this machine can tell: its commands run; the table, the secret, the
-// plans and the variables that they make are those of a function which works, within the actions that its role allows;
-// and each kind of API, with the authorizer, gateway responses and mappings of the page, answers as the page says.
+// Guarantees that docs/attach.md is correct, as far as this can be tested without AWS: its commands run; the table, the
+// secret, the plans and the variables that they create are those of a working function, within the actions that its
+// role allows; and each kind of API, with the authorizer, gateway responses and mappings of the page, answers as the
+// page says.
 func TestAttach(t *testing.T) {
 	t.Parallel()
 	scratch := newWorld(t, "plans: []")
@@ -378,9 +379,9 @@ func TestAttach(t *testing.T) {
 	spans.start(2)
 	served := spans.serve(restLambda, spans.function(open))
 	for range 9 {
-		served.is(200, "GET", "/product/1", spans.key("acme")...)
+		served.wantStatus(200, "GET", "/product/1", spans.key("acme")...)
 	}
-	served.is(403, "GET", "/product/1", spans.key("acme")...)
+	served.wantStatus(403, "GET", "/product/1", spans.key("acme")...)
 	a.policy(asked)
 	a.alarms(closed)
 }
@@ -404,13 +405,13 @@ func (a *attached) rest(w *world) {
 	}, stage.Route{Key: "ANY /{proxy+}", Integration: stage.Integration{Type: stage.AWSProxy, Function: "backend"}},
 		map[string]any{"gatewayResponses": responses,
 			"stage": a.one("apigateway", "create-deployment").arg("--stage-name")}), w.function(behind))
-	allowed, denied := api.passes(200, 429, "/product/1", w.key("acme")...)
+	allowed, denied := api.callUntilDenied(200, 429, "/product/1", w.key("acme")...)
 	if allowed.seen(t).Tenant != "acme" {
 		t.Errorf("allowed: %s", allowed)
 	}
 	wantLimits(t, allowed)
 	wantDenial(t, denied)
-	none := api.is(401, "GET", "/product/1")
+	none := api.wantStatus(401, "GET", "/product/1")
 	if none.header.Get("Www-Authenticate") == "" || none.header.Get("Content-Type") != "application/problem+json" {
 		t.Errorf("no credential: %s", none)
 	}
@@ -422,13 +423,13 @@ func (a *attached) rest(w *world) {
 	}
 	for kind, r := range responses { // one and the same in `sluice dev --api rest`
 		want := builtin.Responses[kind]
-		// the page's 401 has nothing to expose
+		// the 401 of the page has no headers to expose
 		delete(want.Parameters, "gatewayresponse.header.Access-Control-Expose-Headers")
 		got := api.d.Responses[kind]
 		delete(got.Parameters, "gatewayresponse.header.Access-Control-Expose-Headers")
 		if got.StatusCode != want.StatusCode || !maps.Equal(got.Parameters, want.Parameters) ||
 			!maps.Equal(got.Templates, want.Templates) {
-			t.Errorf("%s is not the built-in one:\n%v\n%v\nof %v", kind, got, want, r)
+			t.Errorf("the gateway response %s differs from the built-in one:\n%v\n%v\nof %v", kind, got, want, r)
 		}
 	}
 	if len(responses) != 2 {
@@ -437,7 +438,7 @@ func (a *attached) rest(w *world) {
 	a.attachedTo(create.arg("--rest-api-id"), a.one("apigateway", "update-method").arg("--patch-operations"))
 }
 
-// attachedTo holds that the authorizer may be called by the API, and is that of its route.
+// attachedTo checks that the API may call the authorizer, and that the authorizer is the one of its route.
 func (a *attached) attachedTo(api, route string) {
 	a.t.Helper()
 	var source, authorizer string
@@ -446,7 +447,7 @@ func (a *attached) attachedTo(api, route string) {
 			source = c.arg("--source-arn")
 			_, authorizer, _ = strings.Cut(source, "/authorizers/")
 			if c.arg("--principal") != "apigateway.amazonaws.com" || c.arg("--action") != "lambda:InvokeFunction" {
-				a.t.Errorf("%q", c)
+				a.t.Errorf("the permission is %q", c)
 			}
 		}
 	}
@@ -463,8 +464,8 @@ func (a *attached) webSocket(w *world) {
 	api := w.serve(description(stage.WebSocket, id, authorizer2(create),
 		stage.Route{Key: "$connect", Integration: stage.Integration{Type: stage.Mock}},
 		map[string]any{"stage": a.one("apigatewayv2", "create-deployment").arg("--stage-name")}), nil)
-	api.passes(101, 403, "", append(w.key("acme"), handshake...)...)
-	api.is(401, "GET", "", handshake...)
+	api.callUntilDenied(101, 403, "", append(w.key("acme"), handshake...)...)
+	api.wantStatus(401, "GET", "", handshake...)
 	a.attachedTo(id, strings.Join(a.one("apigatewayv2", "update-route", "--api-id", id), " "))
 }
 
@@ -475,9 +476,9 @@ func (a *attached) http(closed, open *world) {
 	route := stage.Route{Key: "ANY /{proxy+}", Integration: stage.Integration{Type: stage.HTTPProxy,
 		URL: closed.backend() + "/{proxy}"}}
 	before := closed.serve(description(stage.HTTP, id, authorizer2(create), route, nil), nil)
-	before.is(403, "GET", "/product/1")
-	wait(t, func() error { // without the mapping the middleware finds no decision, and nobody gets to the backend
-		if got := before.is(403, "GET", "/product/1", closed.key("acme")...); !strings.Contains(got.body,
+	before.wantStatus(403, "GET", "/product/1")
+	mustFinish(t, func() error { // without the mapping the middleware finds no decision, and nobody gets to the backend
+		if got := before.wantStatus(403, "GET", "/product/1", closed.key("acme")...); !strings.Contains(got.body,
 			"no-decision") {
 			return fmt.Errorf("without the mapping: %s", got)
 		}
@@ -487,19 +488,20 @@ func (a *attached) http(closed, open *world) {
 	route.Integration.RequestParameters = parsed[map[string]string](t, a.one("apigatewayv2", "update-integration"),
 		"--request-parameters")
 	mapped := closed.serve(description(stage.HTTP, id, authorizer2(create), route, nil), nil)
-	if _, denied := mapped.passes(200, 403, "/product/1", closed.key("acme")...); !strings.Contains(denied.body,
+	if _, denied := mapped.callUntilDenied(200, 403, "/product/1",
+		closed.key("acme")...); !strings.Contains(denied.body,
 		`"Forbidden"`) {
 		t.Errorf("a denial without the opt-in: %s", denied)
 	}
 
 	after := open.serve(description(stage.HTTP, id, authorizer2(create), route, nil), nil)
-	allowed, denied := after.passes(200, 429, "/product/1", open.key("acme")...)
+	allowed, denied := after.callUntilDenied(200, 429, "/product/1", open.key("acme")...)
 	wantLimits(t, allowed)
 	wantDenial(t, denied)
 	if got := allowed.seen(t); got.Tenant != "acme" || got.Subject != "ci" {
 		t.Errorf("allowed: %+v", got)
 	}
-	after.is(401, "GET", "/product/1")
+	after.wantStatus(401, "GET", "/product/1")
 	cors := parsed[map[string][]string](t, a.one("apigatewayv2", "update-api"), "--cors-configuration")
 	if !slices.Equal(cors["ExposeHeaders"], strings.Split(denied.header.Get("Access-Control-Expose-Headers"), ", ")) {
 		t.Errorf("CORS exposes %q, and the middleware %q", cors["ExposeHeaders"],
@@ -508,7 +510,7 @@ func (a *attached) http(closed, open *world) {
 	a.attachedTo(id, strings.Join(a.one("apigatewayv2", "update-route", "--api-id", id), " "))
 }
 
-// policy holds that the role allows what the function asked for, and no more of DynamoDB than that.
+// policy checks that the role allows the actions that the function requested, and no others of DynamoDB.
 func (a *attached) policy(asked *actions) {
 	t := a.t
 	type statement struct {
@@ -526,7 +528,7 @@ func (a *attached) policy(asked *actions) {
 	}
 	asked.mu.Lock()
 	defer asked.mu.Unlock()
-	// A transaction needs what it is made of, and has no action of its own.
+	// A transaction needs the permissions for its parts, and has no action of its own.
 	delete(asked.seen, "TransactWriteItems")
 	if got := slices.Sorted(maps.Keys(asked.seen)); !slices.Equal(got, dynamo) {
 		t.Errorf("the function asked DynamoDB for %q, and its role has %q", got, dynamo)
@@ -537,7 +539,7 @@ func (a *attached) policy(asked *actions) {
 	}
 }
 
-// alarms holds that each alarm of ours is on a metric that exists, with the dimensions that it has.
+// alarms checks that each alarm on a metric of Sluice has an existing metric with the correct dimensions.
 func (a *attached) alarms(w *world) {
 	known, n := telemetry.Metrics(), 0
 	for _, c := range a.commands {

@@ -16,8 +16,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/testkit/tokentest"
 )
 
-// Guarantees that each kind of forged, stale or misdirected token is refused with a 401, through gateway and function,
-// and that none of them costs its issuer a request; a good one beside them passes.
+// Guarantees that each kind of forged, expired or misused token is refused with a 401, through gateway and function,
+// and that none of them causes a request to its issuer; a good token is accepted meanwhile.
 func TestForgedTokens(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, wide, "acme")
@@ -40,8 +40,8 @@ func TestForgedTokens(t *testing.T) {
 	good := ours.Sign(claims())
 	head, rest, _ := strings.Cut(good, ".")
 	payload, signature, _ := cutLast(rest, ".")
-	a.is(200, "GET", "/product/1", bearer(good)...)
-	a.is(200, "GET", "/product/1", bearer(rsa.Sign(claims()))...)
+	a.wantStatus(200, "GET", "/product/1", bearer(good)...)
+	a.wantStatus(200, "GET", "/product/1", bearer(rsa.Sign(claims()))...)
 	fetched := authority.Fetches()
 
 	for name, text := range map[string]string{
@@ -78,22 +78,22 @@ func TestForgedTokens(t *testing.T) {
 		if got := a.send("GET", "/product/1", bearer(text)...); got.status != http.StatusUnauthorized {
 			t.Errorf("%s: %s, want 401", name, got)
 		}
-		// A good API key beside it makes it no better.
+		// A good API key in addition does not change that.
 		if got := a.send("GET", "/product/1", append(bearer(text),
 			w.key("acme")...)...); got.status != http.StatusUnauthorized {
 			t.Errorf("%s, with a good API key: %s, want 401", name, got)
 		}
 	}
-	// A token and a key must be of the same tenant.
-	a.is(401, "GET", "/product/1", append(bearer(good), w.key("acme")...)...)
-	a.is(200, "GET", "/product/1", append(bearer(ours.Sign(claims("tenant_id", "acme"))), w.key("acme")...)...)
+	// A token and a key in one request must be of the same tenant.
+	a.wantStatus(401, "GET", "/product/1", append(bearer(good), w.key("acme")...)...)
+	a.wantStatus(200, "GET", "/product/1", append(bearer(ours.Sign(claims("tenant_id", "acme"))), w.key("acme")...)...)
 	if n := authority.Fetches(); n > fetched {
 		t.Errorf("the issuer was asked %d times more", n-fetched)
 	}
 }
 
-// Guarantees that a flood of tokens, each with a kid of its own, is refused without a request to the issuer for each,
-// while good tokens go on being served.
+// Guarantees that a flood of tokens, each with another kid, is refused without a request to the issuer for each, while
+// good tokens are still accepted.
 func TestKidFlood(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, wide)
@@ -103,7 +103,7 @@ func TestKidFlood(t *testing.T) {
 	w.start(environments)
 	a := w.serve(restLambda, w.function(open))
 	good := user(ours, 0)
-	a.is(200, "GET", "/product/1", good...)
+	a.wantStatus(200, "GET", "/product/1", good...)
 	forged := newSigner("x")
 	l := a.begin(4, func(client, n int) (string, []string) {
 		return "/product/1", []string{"Authorization", "Bearer " + forged.Sign(tokentest.Claims(time.Now(), nil),
@@ -111,19 +111,19 @@ func TestKidFlood(t *testing.T) {
 	}, func(r *reply) string { return fmt.Sprint(r.status) })
 	l.until(t, "the flood", func(n map[string]int) bool { return n["401"] >= 300 })
 	for range 20 {
-		a.is(200, "GET", "/product/1", good...)
+		a.wantStatus(200, "GET", "/product/1", good...)
 	}
 	counts, _, err := l.end()
 	if err != nil || len(counts) != 1 {
-		t.Errorf("%v, %v; want 401s only", counts, err)
+		t.Errorf("the answers to forged tokens are %v, %v; want only 401", counts, err)
 	}
 	if n := authority.Fetches(); n > 2*environments {
 		t.Errorf("%d forged tokens made %d requests to the issuer", counts["401"], n)
 	}
 }
 
-// Guarantees that a token of any size is answered: by the function where it fits an event, and before that by the
-// gateway, which takes 10,240 bytes of headers, and by its server.
+// Guarantees that a token of any size gets an answer: from the function if it fits an event, and otherwise from the
+// gateway, which accepts 10,240 bytes of headers, or from its server.
 func TestHugeTokens(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, wide)
@@ -137,7 +137,7 @@ func TestHugeTokens(t *testing.T) {
 			text := signer.Sign(tokentest.Claims(time.Now(), tokentest.With("pad", "")))
 			text = signer.Sign(tokentest.Claims(time.Now(),
 				tokentest.With("pad", strings.Repeat("p", (bytes-len(text))*3/4))))
-			// A server may end the connection while we still send, and then there is no answer to read.
+			// A server may close the connection while the client still sends. Then there is no answer to read.
 			if want == 401 && name == "HTTP" {
 				want = 403
 			}
@@ -151,13 +151,13 @@ func TestHugeTokens(t *testing.T) {
 		if name == "HTTP" {
 			want = 403
 		}
-		a.is(want, "GET", "/product/1")
+		a.wantStatus(want, "GET", "/product/1")
 	}
 }
 
-// Guarantees that an issuer which is slow, fails, sends nothing or nonsense costs its own tokens a 429 within a bounded
-// time, and neither a 5xx nor a pass; calls with API keys go on meanwhile; and that its tokens are good again when it
-// is.
+// Guarantees that an issuer that is slow, fails, sends nothing or sends invalid data causes a 429 within a bounded time
+// for its own tokens, and neither a 5xx nor an admission. Requests with API keys are decided meanwhile, and its tokens
+// are accepted when the issuer works again.
 func TestIssuerThatIsNotWell(t *testing.T) {
 	t.Parallel()
 	for name, answer := range map[string]tokentest.Responder{
@@ -181,14 +181,14 @@ func TestIssuerThatIsNotWell(t *testing.T) {
 			w.start(1)
 			a := w.serve(restAnswered(t), w.function(open))
 			good := user(ours, 0)
-			// a wait for keys without an end would be ended by the function's timeout: a 500
-			got := a.is(429, "GET", "/product/1", good...)
+			// without a deadline, waiting for keys would end with the function's timeout: a 500
+			got := a.wantStatus(429, "GET", "/product/1", good...)
 			if p := got.problem(t); !strings.HasSuffix(p.Type, "#caller-not-identified") {
-				t.Errorf("%s", got)
+				t.Errorf("while the issuer fails, a token gets %s", got)
 			}
-			a.is(200, "GET", "/product/1", w.key("acme")...)
+			a.wantStatus(200, "GET", "/product/1", w.key("acme")...)
 			authority.Set(tokentest.Answer(http.StatusOK, tokentest.Document(ours)))
-			wait(t, func() error {
+			mustFinish(t, func() error {
 				got := a.send("GET", "/product/1", good...)
 				if got.status != http.StatusOK {
 					return fmt.Errorf("%s", got)
@@ -203,13 +203,13 @@ const addressed = wide + `
 ipLimits: [ { id: address, tiers: [ { period: ` + year + `, threshold: 3 } ] } ]
 `
 
-// Guarantees that for each number of trusted proxies an address is the one that the operator's outermost proxy wrote,
-// whatever a client puts to its left: garbage, many entries, an address in another spelling. A client that forges does
-// not get a counter of its own, nor can it spend another's.
+// Guarantees that for each number of trusted proxies the client's address is the one that the operator's outermost
+// proxy wrote, whatever a client adds to the left of it: invalid text, many entries, an address in another spelling. A
+// client with forged headers neither gets a counter of its own nor spends that of another client.
 func TestForgedForwardedFor(t *testing.T) {
 	t.Parallel()
-	// What stands in X-Forwarded-For when it comes to the gateway, which adds the address of its peer; with n proxies
-	// the nth from the right counts. %s is what a client claims.
+	// X-Forwarded-For as it reaches the gateway, which adds the address of its peer. With n proxies, the nth entry from
+	// the right counts. %s stands for what a client claims.
 	for hops, through := range []string{0: "%s", 1: "%s, 198.51.100.22", 2: "%s, 198.51.100.33, 203.0.113.33",
 		3: "%s, 198.51.100.44, 203.0.113.44, 203.0.113.33"} {
 		t.Run(fmt.Sprint(hops), func(t *testing.T) {
@@ -244,8 +244,8 @@ func TestForgedForwardedFor(t *testing.T) {
 	}
 }
 
-// Guarantees that an address has one counter however it is spelled, an IPv6 network of a customer has one for all its
-// addresses, and others have their own.
+// Guarantees that an address has one counter however it is spelled, that all addresses of a customer's IPv6 network
+// have one together, and that other addresses have their own.
 func TestSpellingsOfAnAddress(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, addressed, "acme")
@@ -265,13 +265,14 @@ func TestSpellingsOfAnAddress(t *testing.T) {
 			if i >= 3 {
 				want = 429
 			}
-			a.is(want, "GET", "/product/1", append(w.key("acme"), "X-Forwarded-For", "203.0.113.66, "+spelling)...)
+			a.wantStatus(want, "GET", "/product/1", append(w.key("acme"), "X-Forwarded-For",
+				"203.0.113.66, "+spelling)...)
 		}
 	}
 }
 
-// Guarantees that whatever headers a client invents, the tenant is that of its credential, which is what a backend has
-// from X-Sluice-Caller and from the middleware; a service behind the middleware sees our other headers or none.
+// Guarantees that the tenant is that of the credential, whatever headers a client sends. The backend gets it from
+// X-Sluice-Caller and from the middleware. A service behind the middleware gets Sluice's own headers or none.
 func TestTenantHeaders(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, wide, "acme")
@@ -293,17 +294,18 @@ func TestTenantHeaders(t *testing.T) {
 		"HTTP, Lambda":  w.serve(httpLambda2, w.function(behind)),
 		"REST, Lambda":  w.serve(restLambda, w.function(behind)),
 	} {
-		// No credential, whatever else it says. The built-in HTTP API shows what the middleware would be told.
+		// No credential, with anything else. The built-in HTTP API shows what the middleware would get.
 		if kind == "built-in HTTP" {
-			if got := a.is(200, "GET", "/product/1", forged...); !strings.Contains(got.body, "d=no_credential") ||
+			if got := a.wantStatus(200, "GET", "/product/1", forged...); !strings.Contains(got.body,
+				"d=no_credential") ||
 				strings.Contains(got.body, "t=globex") {
-				t.Errorf("%s, no credential: %s", kind, got.body)
+				t.Errorf("%s, without a credential: %s", kind, got.body)
 			}
 		} else {
-			a.is(401, "GET", "/product/1", forged...)
+			a.wantStatus(401, "GET", "/product/1", forged...)
 		}
-		// What names X-Sluice-… in Connection would take them out behind us.
-		got := a.is(200, "GET", "/product/1", append(append(w.key("acme"), forged...), "Connection",
+		// Naming X-Sluice-… in Connection would make a proxy remove these headers.
+		got := a.wantStatus(200, "GET", "/product/1", append(append(w.key("acme"), forged...), "Connection",
 			"X-Sluice-Caller, X-Sluice-Tenant")...)
 		if strings.HasPrefix(kind, "built-in") {
 			if !strings.Contains(got.body, `"tenant": "acme"`) || strings.Contains(got.body, `t=globex`) {
@@ -313,24 +315,24 @@ func TestTenantHeaders(t *testing.T) {
 		}
 		s := got.seen(t)
 		if s.Tenant != "acme" || s.Subject != "ci" || s.Plan != "pro" || s.KeyID != "k0" {
-			t.Errorf("%s: the backend saw %+v", kind, s)
+			t.Errorf("%s: the backend got %+v", kind, s)
 		}
 		if got.header.Get("X-Ratelimit-Limit") != "1000000" {
-			t.Errorf("%s: the client was told %v", kind, got.header)
+			t.Errorf("%s: the client got the headers %v", kind, got.header)
 		}
 		if kind == "HTTP, service" {
 			for name, value := range s.Header {
 				if strings.HasPrefix(strings.ToLower(name), "x-sluice-") && (strings.Contains(value, "globex") ||
 					strings.Contains(value, "999999") || strings.Contains(value, "unlimited")) {
-					t.Errorf("%s: the backend saw %s: %s", kind, name, value)
+					t.Errorf("%s: the backend got %s: %s", kind, name, value)
 				}
 			}
 		}
 	}
 }
 
-// Guarantees that tenants whose names differ by what somewhere is a separator, by case or by an encoding share no
-// counter.
+// Guarantees that tenants whose names differ only by a character that is a separator somewhere, by case or by an
+// encoding share no counter.
 func TestTenantsByASeparator(t *testing.T) {
 	t.Parallel()
 	names := []string{"a/b", "a%2Fb", "a:b", "a|b", "a b", "a+b", "a{b", "a}b", "A/b", "a", "b", "a\u2044b", "rl:a",
@@ -349,16 +351,16 @@ func TestTenantsByASeparator(t *testing.T) {
 	for _, name := range names {
 		header := bearer(ours.Sign(tokentest.Claims(time.Now(), tokentest.With("tenant_id", name, "sub", "b/c"))))
 		for range 2 {
-			if s := a.is(200, "GET", "/product/1", header...).seen(t); s.Tenant != name || s.Subject != "b/c" {
-				t.Errorf("%q is %+v to the backend", name, s)
+			if s := a.wantStatus(200, "GET", "/product/1", header...).seen(t); s.Tenant != name || s.Subject != "b/c" {
+				t.Errorf("for the tenant %q the backend got %+v", name, s)
 			}
 		}
-		wantDenial(t, a.is(429, "GET", "/product/1", header...))
+		wantDenial(t, a.wantStatus(429, "GET", "/product/1", header...))
 	}
 }
 
-// Guarantees that no other spelling of a path escapes the limit of its endpoint, on REST and HTTP APIs; and that a path
-// which is another one to the backend has a counter of its own.
+// Guarantees that no other spelling of a path escapes the limit of its endpoint, on REST and HTTP APIs, and that a path
+// that the backend treats as another one has its own counter.
 func TestPathAliases(t *testing.T) {
 	t.Parallel()
 	const plans = "plans: [ { id: pro, limits: [ { id: burst, per: endpoint, match: { methods: [GET], pathPattern: " +
@@ -370,7 +372,7 @@ func TestPathAliases(t *testing.T) {
 	w.start(2)
 	backend := w.function(behind)
 	rest, service := w.serve(restAnswered(t), backend), w.serve(httpLambda2, backend)
-	rest.is(200, "GET", "/v1/product/1", w.key("acme")...)
+	rest.wantStatus(200, "GET", "/v1/product/1", w.key("acme")...)
 	for kind, a := range map[string]*api{"REST": rest, "HTTP": service} {
 		for _, alias := range []string{"/v1/product/1", "/v1/product/1/", "/v1//product/1", "//v1/product/1",
 			"/v1/./product/1", "/v1/x/../product/1", "/v1/%2e/product/1",
@@ -385,15 +387,16 @@ func TestPathAliases(t *testing.T) {
 			}
 		}
 		for _, other := range []string{"/v1/products/1", "/v1/product", "/v1/product/1/2", "/v2/product/1"} {
-			a.is(200, "GET", other, w.key("acme")...)
+			a.wantStatus(200, "GET", other, w.key("acme")...)
 		}
-		// Paths have a case, by RFC 3986 and in API Gateway's own routing: another one is another resource.
-		a.is(200, "GET", "/V1/Product/1", w.key("acme")...)
+		// Paths are case-sensitive by RFC 3986 and in API Gateway's own routing: a path with other letters is another
+		// resource.
+		a.wantStatus(200, "GET", "/V1/Product/1", w.key("acme")...)
 	}
 }
 
-// Guarantees that no name of a tenant, subject or limit can write a header or a line of its own: names are
-// percent-encoded wherever they leave, what a plans file must not hold stops the function, and then nobody passes.
+// Guarantees that the name of a tenant, subject or limit cannot add a header or a line: names are percent-encoded in
+// all output. A plans file with names that are not allowed stops the function, and then nobody is admitted.
 func TestHeaderInjection(t *testing.T) {
 	t.Parallel()
 	evil := []string{"é\u2028%0d%0aX-Injected: 1", `a", "injected": "1`, "a\u00a0b, c", "${context.authorizer.caller}",
@@ -412,19 +415,19 @@ func TestHeaderInjection(t *testing.T) {
 	service, rest := w.serve(fmt.Sprintf(httpService, w.backend()), nil), w.serve(restAnswered(t), w.function(behind))
 	for _, name := range evil {
 		header := bearer(ours.Sign(tokentest.Claims(time.Now(), tokentest.With("tenant_id", name, "sub", name))))
-		got := service.is(200, "GET", "/product/1", header...)
+		got := service.wantStatus(200, "GET", "/product/1", header...)
 		if s := got.seen(t); s.Tenant != name || s.Subject != name || s.Header["X-Injected"] != "" {
-			t.Errorf("%q is %+v to the backend", name, s)
+			t.Errorf("for the tenant %q the backend got %+v", name, s)
 		}
-		for kind, denied := range map[string]*reply{"HTTP": service.is(429, "GET", "/product/1", header...),
-			"REST": rest.is(429, "GET", "/product/1", header...)} {
+		for kind, denied := range map[string]*reply{"HTTP": service.wantStatus(429, "GET", "/product/1", header...),
+			"REST": rest.wantStatus(429, "GET", "/product/1", header...)} {
 			wantDenial(t, denied)
 			if denied.header.Get("X-Injected") != "" || strings.Contains(denied.body, "injected") {
 				t.Errorf("%s of %q: %s", kind, name, denied)
 			}
 		}
 	}
-	// A token may hold any text; a tenant of such a name there is not.
+	// A token may contain any text, but there is no tenant with such a name.
 	for _, name := range []string{"acme\r\nX-Injected: 1", "acme\nx", "acme\x00", "\x1b[31macme"} {
 		header := bearer(ours.Sign(tokentest.Claims(time.Now(), tokentest.With("tenant_id", name))))
 		for _, a := range []*api{service, rest} {
@@ -446,16 +449,16 @@ func TestHeaderInjection(t *testing.T) {
 			"id: \"acme\\r\\nX-Injected: 1\", plan: pro } ]"} {
 		w := newWorld(t, bad)
 		w.start(1)
-		got := w.serve(restAnswered(t), w.function(open)).is(500, "GET", "/product/1")
+		got := w.serve(restAnswered(t), w.function(open)).wantStatus(500, "GET", "/product/1")
 		if got.header.Get("X-Injected") != "" {
-			t.Errorf("%s", got)
+			t.Errorf("with a plans file that is not allowed, a request gets %s", got)
 		}
 	}
 }
 
-// Guarantees that a plan with so many limits that what is told of them would not fit an answer is enforced all the
-// same: the binding limit is told, what there is no room for is left out whole, and the answer stays within API
-// Gateway's bounds.
+// Guarantees that a plan is enforced even if it has so many limits that their description does not fit an answer. The
+// binding limit is described, limits without room are left out as a whole, and the answer stays within API Gateway's
+// bounds.
 func TestContextThatIsTooLarge(t *testing.T) {
 	t.Parallel()
 	plans := "plans:\n  - id: pro\n    limits:\n"
@@ -472,14 +475,14 @@ func TestContextThatIsTooLarge(t *testing.T) {
 	w.start(1)
 	service, rest := w.serve(fmt.Sprintf(httpService, w.backend()), nil), w.serve(restAnswered(t), w.function(behind))
 	for range 3 {
-		got := service.is(200, "GET", "/product/1", w.key("acme")...)
+		got := service.wantStatus(200, "GET", "/product/1", w.key("acme")...)
 		wantLimits(t, got)
 		if got.header.Get("X-Ratelimit-Limit") != "3" {
 			t.Errorf("the binding limit is not told: %v", got.header)
 		}
 	}
-	for kind, got := range map[string]*reply{"HTTP": service.is(429, "GET", "/product/1", w.key("acme")...),
-		"REST": rest.is(429, "GET", "/product/1", w.key("acme")...)} {
+	for kind, got := range map[string]*reply{"HTTP": service.wantStatus(429, "GET", "/product/1", w.key("acme")...),
+		"REST": rest.wantStatus(429, "GET", "/product/1", w.key("acme")...)} {
 		wantDenial(t, got)
 		bytes := 0
 		for name, lines := range got.header {

@@ -15,10 +15,11 @@ import (
 	"github.com/sluicelimits/sluice/internal/configfile/configyaml"
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/testkit/dynamodbtest"
+	"github.com/sluicelimits/sluice/internal/testkit/soak"
 	"github.com/sluicelimits/sluice/internal/testkit/tokentest"
 )
 
-// configured is a cell whose configuration is a table.
+// configured is a cell whose configuration is in a table.
 type configured struct {
 	*world
 	documents    *table.Table
@@ -45,7 +46,7 @@ func newConfigured(t *testing.T, plans string, tenants ...string) *configured {
 	return c
 }
 
-// write puts plans into the table. On return they are in force for whoever reads it.
+// write writes plans to the table. When it returns, a reader of the table gets them.
 func (c *configured) write(plans string) {
 	c.t.Helper()
 	c.version++
@@ -63,7 +64,7 @@ func (c *configured) write(plans string) {
 	}
 }
 
-// unread is how often an environment could not read the table in time, and so went on with what it had.
+// unread counts how often an environment could not read the table in time, and used its earlier copy.
 func (c *configured) unread() (n int) {
 	for _, l := range c.output() {
 		if strings.Contains(l, "the cell configuration cannot be read") {
@@ -73,14 +74,14 @@ func (c *configured) unread() (n int) {
 	return n
 }
 
-// held is what a client saw after a change: what came back to requests that were sent later than the copy of an
+// held holds the answers that clients got after a change: those to requests that were sent later than the copy of an
 // environment may be old.
 type held struct {
 	before, after, late int
 }
 
-// enforced makes a change while three clients send requests, and counts those that still passed: a copy of the
-// configuration that is older than cellconfig.Fresh is renewed in front of a decision, so none that is sent later may.
+// enforced makes a change while three clients send requests, and counts the requests that were still admitted. A copy
+// of the configuration that is older than cellconfig.Fresh is renewed before a decision, so no later request may be.
 func (c *configured) enforced(a *api, tenant string, change func(), refused int) (h held) {
 	t := c.t
 	t.Helper()
@@ -95,7 +96,7 @@ func (c *configured) enforced(a *api, tenant string, change func(), refused int)
 				return "before"
 			}
 			switch late := r.sent.After(written.Add(cellconfig.Fresh)); {
-			// a document that changed could not be read again in time
+			// a changed document could not be read again in time
 			case strings.Contains(r.body, "#caller-not-identified"):
 				return "unread"
 			case r.status == refused && late:
@@ -131,14 +132,14 @@ func (c *configured) enforced(a *api, tenant string, change func(), refused int)
 	return held{counts["before"], counts["after"], counts["late"]}
 }
 
-// end closes the world, with which all metrics are written, and sees that they tell of callers that could not be
-// identified in time where answers did. A line is for a second, not for a call.
+// end closes the world, so that all metrics are written. It checks that the metrics report callers that could not be
+// identified in time if answers did. A line of metrics is for a second, not for a request.
 func (c *configured) end() {
 	c.t.Helper()
 	c.close()
 	if told := strings.Contains(strings.Join(c.output(), "\n"), `"outcome":"unidentified"`); !told &&
 		c.unidentified > 0 {
-		c.t.Errorf("%d answers say that a document could not be read in time, and no metric", c.unidentified)
+		c.t.Errorf("%d answers say that a document could not be read in time, but no metric does", c.unidentified)
 	}
 }
 
@@ -150,19 +151,19 @@ tenants:
   - { id: globex, plan: pro }
 `
 
-// limited is wide with another limit.
+// limited returns the plans with another value of the limit wide.
 func limited(n int) string {
 	return strings.Replace(wide, "threshold: 1000000", fmt.Sprint("threshold: ", n), 1)
 }
 
-// Guarantees that a key which is revoked in the cell's table is refused by every environment from two seconds after the
-// write on, none restarted, frozen between their calls; a key of the same tenant and another one go on.
+// Guarantees that a key that is revoked in the cell's table is refused by every environment from two seconds after the
+// write on, without a restart, also if the environment was frozen; other keys are still accepted.
 func TestRevokedKeyStops(t *testing.T) {
 	t.Parallel()
 	c := newConfigured(t, wide, "acme", "globex")
 	c.start(3)
 	a := c.serve(restAnswered(t), c.function(open))
-	a.comes(200, "GET", "/product/1", c.key("acme")...)
+	a.callUntilStatus(200, "GET", "/product/1", c.key("acme")...)
 	tries := 0
 	for {
 		before := c.unread()
@@ -173,8 +174,8 @@ func TestRevokedKeyStops(t *testing.T) {
 		if h.late == 0 {
 			break
 		}
-		// An environment that cannot read the table goes on with what it has: that is told, and then nothing is held
-		// here.
+		// An environment that cannot read the table uses its earlier copy. That is reported, and then nothing is
+		// checked here.
 		if unread := c.unread() - before; unread == 0 || tries > 5 {
 			t.Fatalf("%d requests passed that were sent later than %s after the write, and the table was read in "+
 				"time but for %d polls", h.late, cellconfig.Fresh, unread)
@@ -182,9 +183,9 @@ func TestRevokedKeyStops(t *testing.T) {
 		tries++
 		c.entries = strings.Replace(c.entries, ", revoked: true", "", 1)
 		c.write(wide)
-		a.comes(200, "GET", "/product/1", c.key("acme")...)
+		a.callUntilStatus(200, "GET", "/product/1", c.key("acme")...)
 	}
-	a.comes(200, "GET", "/product/1", c.key("globex")...)
+	a.callUntilStatus(200, "GET", "/product/1", c.key("globex")...)
 	c.end()
 	found := false
 	for _, l := range c.output() {
@@ -196,8 +197,7 @@ func TestRevokedKeyStops(t *testing.T) {
 }
 
 // Guarantees that a plan that changes in the table is enforced within two seconds, in every environment and without a
-// restart, and that what was consumed under it before stays consumed: a limit below that denies at once, one above it
-// lets the rest pass.
+// restart. What was used stays used: a new limit below it denies at once, and a new limit above it admits the rest.
 func TestPlanChangeIsEnforced(t *testing.T) {
 	t.Parallel()
 	c := newConfigured(t, limited(1_000_000), "acme")
@@ -206,7 +206,7 @@ func TestPlanChangeIsEnforced(t *testing.T) {
 	tries := 0
 	for {
 		before := c.unread()
-		// more than that is spent
+		// more than that is already used
 		h := c.enforced(a, "acme", func() { c.write(limited(20)) }, http.StatusTooManyRequests)
 		if h.late == 0 {
 			break
@@ -217,20 +217,20 @@ func TestPlanChangeIsEnforced(t *testing.T) {
 		}
 		tries++
 		c.write(limited(1_000_000))
-		wait(t, func() error {
+		mustFinish(t, func() error {
 			if got := a.send("GET", "/product/1", c.key("acme")...); got.status != http.StatusOK {
 				return fmt.Errorf("%s", got)
 			}
 			return nil
 		})
 	}
-	got := a.is(429, "GET", "/product/1", c.key("acme")...)
+	got := a.wantStatus(429, "GET", "/product/1", c.key("acme")...)
 	wantDenial(t, got)
 	if got.header.Get("X-Ratelimit-Limit") != "20" {
 		t.Errorf("the denial's limit: %s", got)
 	}
 	c.write(limited(2_000_000))
-	wait(t, func() error {
+	mustFinish(t, func() error {
 		if got := a.send("GET", "/product/1", c.key("acme")...); got.status != http.StatusOK {
 			return fmt.Errorf("the raised limit: %s", got)
 		}
@@ -239,8 +239,8 @@ func TestPlanChangeIsEnforced(t *testing.T) {
 	c.end()
 }
 
-// Guarantees that a table which is slow for good, but within the deadline that was set for it, is read: a poll that no
-// answer is quick enough for would never renew the copy.
+// Guarantees that a table that is always slow, but within the configured deadline, can be read. If the poll had a
+// shorter deadline, the copy would never be renewed.
 func TestSlowTableIsRead(t *testing.T) {
 	t.Parallel()
 	c := newConfigured(t, limited(1_000_000), "acme")
@@ -252,9 +252,9 @@ func TestSlowTableIsRead(t *testing.T) {
 	})
 	c.start(1)
 	a := c.serve(restAnswered(t), c.function(open))
-	a.comes(200, "GET", "/product/1", c.key("acme")...)
+	a.callUntilStatus(200, "GET", "/product/1", c.key("acme")...)
 	c.write(limited(1))
-	wait(t, func() error {
+	mustFinish(t, func() error {
 		got := a.send("GET", "/product/1", c.key("acme")...)
 		if got.status != 429 || got.header.Get("X-Ratelimit-Limit") != "1" {
 			return fmt.Errorf("%s, want a denial by the new limit", got)
@@ -263,8 +263,8 @@ func TestSlowTableIsRead(t *testing.T) {
 	})
 }
 
-// Guarantees that an issuer which announces a key before it signs with it costs nobody a 401 in the middle of a load,
-// however many environments and tokens there are, and is asked once by each.
+// Guarantees that an issuer that publishes a key before it signs with it causes no 401 under load, however many
+// environments and tokens there are, and gets one request for it.
 func TestKeyRotationUnderLoad(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, wide)
@@ -300,22 +300,23 @@ func TestKeyRotationUnderLoad(t *testing.T) {
 	if n := authority.Fetches(); n > environments {
 		t.Errorf("the issuer was asked %d times by %d environments", n, environments)
 	}
-	if s := a.is(200, "GET", "/product/1", tokens[second][0]...).seen(t); s.Tenant != "globex" ||
+	if s := a.wantStatus(200, "GET", "/product/1", tokens[second][0]...).seen(t); s.Tenant != "globex" ||
 		s.Subject != "user-0" || s.KeyID != "" {
 		t.Errorf("the backend saw %+v", s)
 	}
 }
 
-// user is the header of a token for one of globex's users.
+// user returns the header with a token of one of globex's users.
 func user(s *tokentest.Signer, i int) []string {
 	return bearer(s.Sign(tokentest.Claims(time.Now(), tokentest.With("tenant_id", "globex", "sub",
 		fmt.Sprint("user-", i), "jti", fmt.Sprint(i)))))
 }
 
-// Guarantees that a key which is signed with at once, unannounced, is accepted at the next look at the issuer, that one
-// which the issuer took back is refused from then on, and that all the tokens in between, each with a key that nobody
-// knows, make no further looks.
+// Guarantees that a key that signs without being published before is accepted after the next request to the issuer,
+// that a key that the issuer withdrew is refused from then on, and that tokens with unknown keys in between cause no
+// further requests.
 func TestUnannouncedKey(t *testing.T) {
+	soak.SkipInQuick(t) // half a minute
 	t.Parallel()
 	w := newWorld(t, wide)
 	w.redis()
@@ -323,10 +324,10 @@ func TestUnannouncedKey(t *testing.T) {
 	authority := w.issuer(first)
 	w.start(1)
 	a := w.serve(restLambda, w.function(open))
-	a.is(200, "GET", "/product/1", user(first, 1)...)
+	a.wantStatus(200, "GET", "/product/1", user(first, 1)...)
 	authority.Set(tokentest.Answer(http.StatusOK, tokentest.Document(second)))
 	refused, header := 0, user(second, 2)
-	wait(t, func() error {
+	mustFinish(t, func() error {
 		got := a.send("GET", "/product/1", header...)
 		if got.status == http.StatusOK {
 			return nil
@@ -336,7 +337,7 @@ func TestUnannouncedKey(t *testing.T) {
 		}
 		return fmt.Errorf("the new key is not accepted: %s", got)
 	})
-	a.is(401, "GET", "/product/1", user(first, 3)...)
+	a.wantStatus(401, "GET", "/product/1", user(first, 3)...)
 	if n := authority.Fetches(); n != 2 {
 		t.Errorf("the issuer was asked %d times, with %d tokens of an unknown key between; want twice", n, refused)
 	}

@@ -8,20 +8,20 @@ import (
 	"fmt"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"testing"
 
 	"github.com/aws/aws-lambda-go/lambda"
 	"go.uber.org/goleak"
 
+	"github.com/sluicelimits/sluice/internal/testkit/built"
 	"github.com/sluicelimits/sluice/middleware/lambdaproxy"
 )
 
-// built is the authorizer's executable, as it is deployed but for the processor.
-var built string
+// executable is the path of the authorizer's executable, which differs from the deployed one in the processor only.
+var executable string
 
-// functionVar makes this binary a Lambda function of ours. It holds which one.
+// functionVar, if set, makes this binary one of the Lambda functions below.
 const functionVar = "SLUICE_ENDTOEND_FUNCTION"
 
 // The functions.
@@ -63,22 +63,18 @@ func run(m *testing.M) int {
 		return 1
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
-	built = filepath.Join(dir, "bootstrap")
-	build := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-tags", "lambda.norpc,nethttpomithttp2",
-		"-ldflags=-s -w -buildid=", "-o", built,
-		"github.com/sluicelimits/sluice/functions/authorizer")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		fmt.Fprintf(os.Stderr, "go build: %v\n%s", err, out)
+	executable = filepath.Join(dir, "bootstrap")
+	if err := built.Function(executable, "github.com/sluicelimits/sluice/functions/authorizer"); err != nil {
+		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
 	status := m.Run()
 	if status != 0 {
 		return status
 	}
-	// Each test has looked at its own lines already; this is for what a process said after its test, and for what of
-	// one test stands in the lines of another.
-	for _, leak := range told.leaks() {
+	// Each test has checked its own lines already. This checks lines written after the end of a test, and lines of one
+	// test that contain secrets of another.
+	for _, leak := range told.findSecrets() {
 		fmt.Fprintln(os.Stderr, "a log line of this run tells "+leak)
 		status = 1
 	}

@@ -10,9 +10,9 @@ import (
 	"github.com/sluicelimits/sluice/internal/dev/gateway/template"
 )
 
-// Guarantees that the sample of infra works as its readers will expect of their own: every method leads to its place in
-// the service, with the decision in its headers; denials are 429s with all headers, which the page may read; who may
-// not be anybody is refused.
+// Guarantees that the sample of infra works: every method leads to the correct path of the service, with the decision
+// in its headers; denials are 429s with all headers, which browsers may read; and anonymous requests are refused if no
+// plan admits them.
 func TestSampleTemplate(t *testing.T) {
 	t.Parallel()
 	const page = "https://app.example.com"
@@ -36,20 +36,20 @@ tenants: [ { id: acme, plan: pro } ]
 		{"GET", "/product/1"}, {"PUT", "/product/1"}, {"GET", "/orders"}, {"POST", "/orders"},
 		{"PATCH", "/v1/organizations/o1/product/7"},
 	} {
-		got := a.is(200, c.method, c.path, w.key("acme")...)
+		got := a.wantStatus(200, c.method, c.path, w.key("acme")...)
 		if s := got.seen(t); s.Tenant != "acme" || s.Path != c.path {
-			t.Errorf("%s %s: the service saw %+v", c.method, c.path, s)
+			t.Errorf("%s %s: the service got %+v", c.method, c.path, s)
 		}
 		wantLimits(t, got)
 	}
-	denied := a.is(429, "GET", "/product/1", append(w.key("acme"), "Origin", page)...)
+	denied := a.wantStatus(429, "GET", "/product/1", append(w.key("acme"), "Origin", page)...)
 	wantDenial(t, denied)
-	none := a.is(401, "GET", "/orders", "X-Sluice-Caller", "d=allowed;t=acme", "Origin", page)
-	preflight := a.is(204, "OPTIONS", "/v1/anything", "Origin", page, "Access-Control-Request-Method", "GET")
+	none := a.wantStatus(401, "GET", "/orders", "X-Sluice-Caller", "d=allowed;t=acme", "Origin", page)
+	preflight := a.wantStatus(204, "OPTIONS", "/v1/anything", "Origin", page, "Access-Control-Request-Method", "GET")
 	for _, got := range []*reply{denied, none, preflight} {
 		if got.header.Get("Access-Control-Allow-Origin") != page {
 			t.Errorf("for the page: %s", got)
 		}
 	}
-	a.is(403, "DELETE", "/orders", w.key("acme")...)
+	a.wantStatus(403, "DELETE", "/orders", w.key("acme")...)
 }

@@ -23,10 +23,10 @@ tenants:
   - { id: umbrella, plan: pro }
 `
 
-// Guarantees that what the constructs of infra make of an API works as a whole: the local gateway, made from the
-// template that they synthesize, gives with the deployed binary 429s with headers and body on a REST API, 403s on an
-// HTTP API and true 429s where denials are passed on, and refuses connections of a WebSocket API. Who may not be
-// anybody is refused, and an excepted route tells nothing.
+// Guarantees that the constructs of infra give working APIs. The local gateway, made from the synthesized template,
+// gives with the deployed binary: 429s with headers and body on a REST API; 403s on an HTTP API, and 429s if denials
+// are passed on; refused connections on a WebSocket API. Anonymous requests are refused, and an excepted route reveals
+// nothing.
 func TestAttachedTemplate(t *testing.T) {
 	t.Parallel()
 	data, err := os.ReadFile("../../../infra/testdata/attach.template.json")
@@ -56,18 +56,18 @@ func TestAttachedTemplate(t *testing.T) {
 	serve := func(d *stage.Description) *api {
 		return w.serveAPI(d, map[string]stage.Function{"sluice-eu-1-authorizer": w.host, "orders": orders})
 	}
-	// use is a tenant's three calls, and one more.
+	// use sends three requests of a tenant that are admitted, and one that is not.
 	use := func(a *api, tenant string, allowed, denied int) (first, last *reply) {
 		t.Helper()
-		first = a.is(allowed, "GET", "/product/1", w.key(tenant)...)
+		first = a.wantStatus(allowed, "GET", "/product/1", w.key(tenant)...)
 		if got := first.seen(t); got.Tenant != tenant || got.Path != "/v1/product/1" {
 			t.Errorf("the service saw %+v", got)
 		}
-		if got := a.is(allowed, "POST", "/orders", w.key(tenant)...).seen(t); got.Tenant != tenant {
+		if got := a.wantStatus(allowed, "POST", "/orders", w.key(tenant)...).seen(t); got.Tenant != tenant {
 			t.Errorf("the function saw %+v", got)
 		}
-		a.is(allowed, "GET", "/product/2", w.key(tenant)...)
-		return first, a.is(denied, "GET", "/product/1", w.key(tenant)...)
+		a.wantStatus(allowed, "GET", "/product/2", w.key(tenant)...)
+		return first, a.wantStatus(denied, "GET", "/product/1", w.key(tenant)...)
 	}
 	rest := serve(read("Rest"))
 	first, denied := use(rest, "acme", 200, 429)
@@ -76,17 +76,17 @@ func TestAttachedTemplate(t *testing.T) {
 	if denied.header.Get("Access-Control-Allow-Origin") != "https://app.example.com" {
 		t.Errorf("a denial for the page's origin: %s", denied)
 	}
-	none := rest.is(401, "GET", "/product/1")
+	none := rest.wantStatus(401, "GET", "/product/1")
 	if !strings.Contains(none.body, "#bad-credential") || none.header.Get("Www-Authenticate") == "" ||
 		none.header.Get("Content-Type") != answer.ContentType {
 		t.Errorf("no credential: %s", none)
 	}
-	if got := rest.is(204, "OPTIONS", "/product/1"); got.header.Get(
+	if got := rest.wantStatus(204, "OPTIONS", "/product/1"); got.header.Get(
 		"Access-Control-Allow-Origin") != "https://app.example.com" {
 		t.Errorf("a preflight: %s", got)
 	}
 	forged := []string{"X-Sluice-Caller", "d=allowed;t=acme"}
-	if got := rest.is(403, "GET", "/healthz", forged...); !strings.Contains(got.body, "no-decision") {
+	if got := rest.wantStatus(403, "GET", "/healthz", forged...); !strings.Contains(got.body, "no-decision") {
 		t.Errorf("an excepted route, with a decision that a client wrote: %s", got)
 	}
 	open := read("Rest")
@@ -94,7 +94,7 @@ func TestAttachedTemplate(t *testing.T) {
 		delete(open.Routes[i].Integration.RequestParameters, "integration.request.header.x-sluice-caller")
 	}
 	// so it is that which refuses
-	if got := serve(open).is(200, "GET", "/healthz", forged...).seen(t); got.Tenant != "acme" {
+	if got := serve(open).wantStatus(200, "GET", "/healthz", forged...).seen(t); got.Tenant != "acme" {
 		t.Errorf("without the mapping: %+v", got)
 	}
 
@@ -103,13 +103,13 @@ func TestAttachedTemplate(t *testing.T) {
 	if got := denied.problem(t); got.Status != 429 || denied.header.Get("Retry-After") == "" {
 		t.Errorf("a denial that is passed on: %s", denied)
 	}
-	denied = http.is(429, "GET", "/product/1", append(w.key("globex"), "Origin", "https://app.example.com")...)
+	denied = http.wantStatus(429, "GET", "/product/1", append(w.key("globex"), "Origin", "https://app.example.com")...)
 	// as the API's setting writes it
 	denied.header["Access-Control-Expose-Headers"] = []string{strings.ReplaceAll(denied.header.Get(
 		"Access-Control-Expose-Headers"), ",", ", ")}
 	wantDenial(t, denied)
-	http.is(401, "GET", "/product/1", forged...)
-	if got := http.is(403, "GET", "/healthz", forged...); !strings.Contains(got.body, "no-decision") {
+	http.wantStatus(401, "GET", "/product/1", forged...)
+	if got := http.wantStatus(403, "GET", "/healthz", forged...); !strings.Contains(got.body, "no-decision") {
 		t.Errorf("an excepted route, with a decision that a client wrote: %s", got)
 	}
 	other := read("Http") // denials of which are not passed on
@@ -120,8 +120,8 @@ func TestAttachedTemplate(t *testing.T) {
 
 	socket := serve(read("Socket"))
 	for range 3 {
-		socket.is(101, "GET", "", append(w.key("umbrella"), handshake...)...)
+		socket.wantStatus(101, "GET", "", append(w.key("umbrella"), handshake...)...)
 	}
-	socket.is(403, "GET", "", append(w.key("umbrella"), handshake...)...)
-	socket.is(401, "GET", "", handshake...)
+	socket.wantStatus(403, "GET", "", append(w.key("umbrella"), handshake...)...)
+	socket.wantStatus(401, "GET", "", handshake...)
 }

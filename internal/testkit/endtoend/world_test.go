@@ -45,11 +45,11 @@ const (
 	prodPepper = "p1"
 )
 
-// client is the address that this test's clients have, where a loopback interface has more than one: 127.0.0.1 stands
-// in lines for other reasons.
+// client is the address of the clients of these tests, if the system has further loopback addresses: 127.0.0.1 is in
+// lines for other reasons.
 var client = map[bool]string{true: "127.83.12.7"}[runtime.GOOS == "linux"]
 
-// world is one cell: a bundle, AWS's services, and the environments of its authorizer.
+// world is one cell: the function's bundle, AWS services, and the environments of its authorizer.
 type world struct {
 	t       *testing.T
 	dir     string
@@ -65,8 +65,8 @@ type world struct {
 	lines []string // of this cell's authorizer
 }
 
-// newWorld is a cell with a secret, a key for each tenant, and plans in a file; no store answers unless the test gives
-// it one.
+// newWorld returns a cell with a secret, a key for each tenant, and plans in a file. It has no store unless the test
+// adds one.
 func newWorld(t *testing.T, plans string, tenants ...string) *world {
 	t.Helper()
 	w := &world{t: t, dir: t.TempDir(), secrets: &secretstest.Manager{}, pepper: []byte(rand.Text()),
@@ -86,7 +86,7 @@ func newWorld(t *testing.T, plans string, tenants ...string) *world {
 	w.env = map[string]string{
 		"AWS_ACCESS_KEY_ID": "AKIDEXAMPLE", "AWS_SECRET_ACCESS_KEY": told.secret("AWS's secret key", rand.Text()),
 		"AWS_SESSION_TOKEN": told.secret("AWS's session token", rand.Text()),
-		"AWS_ENDPOINT_URL":  nobody(t), "AWS_ENDPOINT_URL_SECRETS_MANAGER": manager,
+		"AWS_ENDPOINT_URL":  unusedURL(t), "AWS_ENDPOINT_URL_SECRETS_MANAGER": manager,
 		"SLUICE_CELL": "eu-1", "SLUICE_CONFIG_FILE": "plans.json", "SLUICE_COUNTERS_TABLE": "counters",
 		"SLUICE_SECRET":    secretName,
 		"SLUICE_LOG_LEVEL": "debug", // the most that it can tell
@@ -95,20 +95,20 @@ func newWorld(t *testing.T, plans string, tenants ...string) *world {
 		w.keys[tenant] = told.secret("an API key", identity.NewKey())
 		w.entries += w.entry(fmt.Sprintf("k%d", i), tenant, w.keys[tenant])
 	}
-	if err := os.Link(built, filepath.Join(w.dir, "bootstrap")); err != nil {
+	if err := os.Link(executable, filepath.Join(w.dir, "bootstrap")); err != nil {
 		t.Fatal(err)
 	}
 	w.file("plans.json", string(configfiletest.JSON(t, w.plans(plans))))
 	return w
 }
 
-// entry is a key in a plans file.
+// entry returns the entry of a key in a plans file.
 func (w *world) entry(id, tenant, key string) string {
 	return fmt.Sprintf("  - { id: %s, tenant: %q, subject: ci, pepper: %s, hash: %q }\n", id, tenant, prodPepper,
 		identity.HashKey(w.pepper, key))
 }
 
-// plans is a plans file with the cell's keys.
+// plans returns a plans file with the cell's keys.
 func (w *world) plans(text string) string {
 	if w.entries == "" {
 		return text
@@ -123,8 +123,8 @@ func (w *world) file(name, text string) {
 	}
 }
 
-// nobody is a URL at which nobody listens.
-func nobody(t *testing.T) string {
+// unusedURL returns a URL at which no server listens.
+func unusedURL(t *testing.T) string {
 	t.Helper()
 	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -134,7 +134,7 @@ func nobody(t *testing.T) string {
 	return "http://" + l.Addr().String()
 }
 
-// redis counts in a Redis server, with a deadline that a machine which does much else can hold.
+// redis makes the cell count in a Redis server, with a deadline that a busy machine can meet.
 func (w *world) redis() *redistest.Server {
 	w.t.Helper()
 	s := redistest.Start(w.t)
@@ -142,7 +142,7 @@ func (w *world) redis() *redistest.Server {
 	return s
 }
 
-// dynamodb counts in a table of its own. It returns the endpoint.
+// dynamodb makes the cell count in a new table. It returns the endpoint.
 func (w *world) dynamodb() string {
 	w.t.Helper()
 	endpoint := os.Getenv("SLUICE_DYNAMODB")
@@ -163,7 +163,7 @@ func (w *world) dynamodb() string {
 	return endpoint
 }
 
-// issuer is one whose keys are fetched over HTTP, and whose tokens may be any tenant's.
+// issuer starts an issuer whose keys are fetched over HTTP, and which may issue tokens for any tenant.
 func (w *world) issuer(signers ...*tokentest.Signer) *tokentest.Authority {
 	w.t.Helper()
 	a := tokentest.Publishing(signers...)
@@ -176,12 +176,12 @@ func (w *world) issuer(signers ...*tokentest.Signer) *tokentest.Authority {
 
 func newSigner(kid string) *tokentest.Signer { return tokentest.NewEC(kid, elliptic.P256()) }
 
-// bearer is the header of a token, which no line may hold.
+// bearer returns the header with a token, which no line may contain.
 func bearer(token string) []string {
 	return []string{"Authorization", "Bearer " + told.secret("a token", token)}
 }
 
-// key is the header of a tenant's API key.
+// key returns the header with a tenant's API key.
 func (w *world) key(tenant string) []string {
 	w.t.Helper()
 	if w.keys[tenant] == "" {
@@ -190,7 +190,8 @@ func (w *world) key(tenant string) []string {
 	return []string{"X-Api-Key", w.keys[tenant]}
 }
 
-// start runs the authorizer in so many environments, at most. Each is stopped by SIGSTOP while it has no call.
+// start runs the authorizer in at most the given number of environments. Each is stopped by SIGSTOP while it has no
+// request.
 func (w *world) start(environments int) {
 	w.t.Helper()
 	host, err := lambdahost.Start(context.Background(), lambdahost.Config{
@@ -211,14 +212,14 @@ func (w *world) start(environments int) {
 	w.t.Cleanup(func() { w.close() })
 }
 
-// close ends the authorizer as Lambda does, waits for that, and looks at what it said.
+// close ends the authorizer as Lambda does, waits for its end, and checks its output.
 func (w *world) close() {
 	w.t.Helper()
 	closeHost(w.t, w.host)
 	if s := w.host.Stats(); s.Exits > 0 || s.Timeouts > 0 {
 		w.t.Errorf("an environment ended by itself or hung: %+v", s)
 	}
-	for _, leak := range w.sink.leaks() {
+	for _, leak := range w.sink.findSecrets() {
 		w.t.Errorf("a log line tells %s", leak)
 	}
 }
@@ -250,14 +251,14 @@ func (w *world) function(name string) *lambdahost.Host {
 	return host
 }
 
-// output is what the authorizer wrote so far.
+// output returns what the authorizer has written so far.
 func (w *world) output() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return slices.Clone(w.lines)
 }
 
-// metric adds one up over the authorizer's metrics so far.
+// metric returns the sum of a metric of the authorizer so far.
 func (w *world) metric(name string) (total float64) {
 	w.t.Helper()
 	for _, l := range w.output() {
@@ -273,7 +274,7 @@ func (w *world) metric(name string) (total float64) {
 	return total
 }
 
-// api is one that is served.
+// api is an API that is served.
 type api struct {
 	w      *world
 	d      *stage.Description
@@ -281,7 +282,7 @@ type api struct {
 	client *http.Transport
 }
 
-// serve serves an API of the description. Its function "authorizer" is the cell's, "backend" the given one.
+// serve serves the API of a description. Its function "authorizer" is that of the cell, and "backend" the given one.
 func (w *world) serve(description string, backend stage.Function) *api {
 	w.t.Helper()
 	d, err := stage.Parse("api.yaml", []byte(description))
@@ -311,7 +312,7 @@ func (w *world) serveAPI(d *stage.Description, functions map[string]stage.Functi
 	return a
 }
 
-// reply is an answer as the client sees it.
+// reply is an answer as the client gets it.
 type reply struct {
 	status int
 	header http.Header
@@ -322,7 +323,7 @@ type reply struct {
 
 func (r *reply) String() string { return fmt.Sprintf("%d %v %s", r.status, r.header, r.body) }
 
-// try sends a request; header is name, value, name, value…
+// try sends a request. The header arguments are name, value, name, value and so on.
 func (a *api) try(method, path string, header ...string) (*reply, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patient)
 	defer cancel()
@@ -355,23 +356,23 @@ func (a *api) send(method, path string, header ...string) *reply {
 	return got
 }
 
-// is sends a request, and fails unless the answer has the status.
-func (a *api) is(want int, method, path string, header ...string) *reply {
+// wantStatus sends a request, and fails unless the answer has the status.
+func (a *api) wantStatus(want int, method, path string, header ...string) *reply {
 	a.w.t.Helper()
 	got := a.send(method, path, header...)
 	if got.status != want {
 		lines := a.w.output()
-		a.w.t.Fatalf("%s %.200s: %s, want %d; the function said last\n%s", method, path, got, want,
+		a.w.t.Fatalf("%s %.200s: %s, want %d; the function's last output is\n%s", method, path, got, want,
 			strings.Join(lines[max(0, len(lines)-5):], "\n"))
 	}
 	return got
 }
 
-// comes sends a request until the answer has the status: a table that is slow on a busy machine leaves a caller unknown
-// for a moment.
-func (a *api) comes(want int, method, path string, header ...string) {
+// callUntilStatus sends a request until the answer has the status. On a busy machine a slow table can leave a caller
+// unknown for a moment.
+func (a *api) callUntilStatus(want int, method, path string, header ...string) {
 	a.w.t.Helper()
-	wait(a.w.t, func() error {
+	mustFinish(a.w.t, func() error {
 		if got := a.send(method, path, header...); got.status != want {
 			return fmt.Errorf("%s %.200s: %s, want %d", method, path, got, want)
 		}
@@ -379,7 +380,7 @@ func (a *api) comes(want int, method, path string, header ...string) {
 	})
 }
 
-// seen is what a backend tells of a request.
+// seen is what a backend reports about a request.
 type seen struct {
 	Tenant, Subject, Plan, KeyID string
 	StoreFailed                  bool
@@ -390,13 +391,13 @@ type seen struct {
 func (r *reply) seen(t *testing.T) (s seen) {
 	t.Helper()
 	if err := json.Unmarshal([]byte(r.body), &s); err != nil {
-		t.Fatalf("%v in %s", err, r)
+		t.Fatalf("decode the backend's answer: %v in %s", err, r)
 	}
 	return s
 }
 
-// tell is the answer of every backend: who calls, by our middleware, and what headers came with it.
-func tell(ctx context.Context, path string, header map[string]string) []byte {
+// backendAnswer is the answer of every backend: the caller, by the middleware, and the headers of the request.
+func backendAnswer(ctx context.Context, path string, header map[string]string) []byte {
 	who, ok := middleware.FromContext(ctx)
 	if !ok {
 		return []byte(`"our middleware is not in front of this"`)
@@ -408,7 +409,7 @@ func tell(ctx context.Context, path string, header map[string]string) []byte {
 	return out
 }
 
-// backend is a web service with our middleware. It returns its URL.
+// backend starts a web service with the middleware, and returns its URL.
 func (w *world) backend() string {
 	w.t.Helper()
 	s := httptest.NewServer(middleware.Behind(middleware.MappedHeaders)(http.HandlerFunc(func(rw http.ResponseWriter,
@@ -417,13 +418,13 @@ func (w *world) backend() string {
 		for name, lines := range r.Header {
 			header[name] = strings.Join(lines, ",")
 		}
-		_, _ = rw.Write(tell(r.Context(), r.URL.EscapedPath(), header))
+		_, _ = rw.Write(backendAnswer(r.Context(), r.URL.EscapedPath(), header))
 	})))
 	w.t.Cleanup(s.Close)
 	return s.URL
 }
 
-// backendLambda is a Lambda behind our wrapper, of any payload.
+// backendLambda is a Lambda function behind the wrapper, for any payload format.
 func backendLambda(ctx context.Context, event []byte) ([]byte, error) {
 	var e struct {
 		Path, RawPath string
@@ -433,10 +434,10 @@ func backendLambda(ctx context.Context, event []byte) ([]byte, error) {
 		return nil, err
 	}
 	return json.Marshal(map[string]any{"statusCode": http.StatusOK,
-		"body": string(tell(ctx, e.Path+e.RawPath, e.Headers))})
+		"body": string(backendAnswer(ctx, e.Path+e.RawPath, e.Headers))})
 }
 
-func wait(t *testing.T, f func() error) {
+func mustFinish(t *testing.T, f func() error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patient)
 	defer cancel()
@@ -445,7 +446,7 @@ func wait(t *testing.T, f func() error) {
 	}
 }
 
-// load sends requests from several clients until stopped, and adds up what came back.
+// load sends requests from several clients until it is stopped, and counts the answers.
 type load struct {
 	stop chan struct{}
 	done sync.WaitGroup
@@ -456,7 +457,8 @@ type load struct {
 	longest time.Duration
 }
 
-// begin starts clients; each sends what next says, one request after the other, and observe names what came back.
+// begin starts clients. Each sends the requests that next returns, one after the other; observe returns the name under
+// which an answer is counted.
 func (a *api) begin(
 	clients int, next func(client, n int) (path string, header []string), observe func(r *reply) string,
 ) *load {
@@ -486,14 +488,14 @@ func (a *api) begin(
 	return l
 }
 
-// so is what was counted so far.
-func (l *load) so() map[string]int {
+// countsSoFar returns the counts so far.
+func (l *load) countsSoFar() map[string]int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return maps.Clone(l.counts)
 }
 
-// end stops the clients and returns what was counted.
+// end stops the clients and returns the counts.
 func (l *load) end() (counts map[string]int, longest time.Duration, err error) {
 	select {
 	case <-l.stop:
@@ -501,15 +503,15 @@ func (l *load) end() (counts map[string]int, longest time.Duration, err error) {
 		close(l.stop)
 	}
 	l.done.Wait()
-	return l.so(), l.longest, errors.Join(l.errs...)
+	return l.countsSoFar(), l.longest, errors.Join(l.errs...)
 }
 
-// until waits for a condition on what was counted.
+// until waits for a condition on the counts.
 func (l *load) until(t *testing.T, what string, ok func(counts map[string]int) bool) map[string]int {
 	t.Helper()
 	var counts map[string]int
-	wait(t, func() error {
-		if counts = l.so(); !ok(counts) {
+	mustFinish(t, func() error {
+		if counts = l.countsSoFar(); !ok(counts) {
 			return fmt.Errorf("%s: %v", what, counts)
 		}
 		return nil

@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -18,6 +17,7 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/dev/lambdahost"
+	"github.com/sluicelimits/sluice/internal/testkit/built"
 )
 
 // patient is how long a start or a call may take on a machine that does much else.
@@ -40,12 +40,8 @@ type Function struct {
 func Start(t testing.TB, endpoint string, env map[string]string) *Function {
 	t.Helper()
 	bootstrap := filepath.Join(t.TempDir(), "bootstrap")
-	arguments := []string{"build", "-trimpath", "-buildvcs=false", "-tags", "lambda.norpc,nethttpomithttp2",
-		"-o", bootstrap, "."}
-	build := exec.Command("go", arguments...) //nolint:gosec // the test names its own folder
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("go build: %v\n%s", err, out)
+	if err := built.Function(bootstrap, "."); err != nil {
+		t.Fatal(err)
 	}
 	all := map[string]string{
 		"AWS_ACCESS_KEY_ID": "AKIDEXAMPLE", "AWS_SECRET_ACCESS_KEY": "not-to-be-seen-key",
@@ -91,6 +87,12 @@ func (f *Function) Call(payload string) string {
 		f.t.Fatalf("%v\n%s", err, strings.Join(f.Lines(), "\n"))
 	}
 	return string(out)
+}
+
+// Try calls the function, which may fail.
+func (f *Function) Try(payload string) (string, error) {
+	out, err := f.host.Invoke(context.Background(), []byte(payload))
+	return string(out), err
 }
 
 // Refusal is why the function does not start; it fails the test where it does.
@@ -144,7 +146,15 @@ type AWS struct {
 	mu        sync.Mutex
 	published []string
 	kept      []string
+	delayed   []Delayed
 	throttle  int // calls of SNS to come
+}
+
+// Delayed is a received message whose visibility was changed.
+type Delayed struct {
+	Queue   string // URL
+	Receipt string
+	Seconds int
 }
 
 // StartAWS starts it on a loopback port.
@@ -177,19 +187,19 @@ func (a *AWS) Kept() []string {
 	return slices.Clone(a.kept)
 }
 
+// Delayed are the messages whose visibility was changed.
+func (a *AWS) Delayed() []Delayed {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return slices.Clone(a.delayed)
+}
+
 // ServeHTTP implements [http.Handler]: SNS in AWS's query protocol, SQS in its JSON protocol.
 func (a *AWS) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if r.Header.Get("X-Amz-Target") == "AmazonSQS.SendMessage" {
-		var in struct{ MessageBody string }
-		if err := json.NewDecoder(r.Body).Decode(&in); err != nil {
-			http.Error(w, err.Error(), http.StatusBadRequest)
-			return
-		}
-		a.kept = append(a.kept, in.MessageBody)
-		w.Header().Set("Content-Type", "application/x-amz-json-1.0")
-		fmt.Fprint(w, `{"MessageId":"m"}`)
+	if action, ok := strings.CutPrefix(r.Header.Get("X-Amz-Target"), "AmazonSQS."); ok {
+		a.serveSQS(w, r, action)
 		return
 	}
 	if r.FormValue("Action") != "PublishBatch" {
@@ -216,4 +226,32 @@ func (a *AWS) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprintf(w,
 		`<PublishBatchResponse><PublishBatchResult><Successful>%s</Successful><Failed/></PublishBatchResult>`+
 			`</PublishBatchResponse>`, members.String())
+}
+
+func (a *AWS) serveSQS(w http.ResponseWriter, r *http.Request, action string) {
+	var in struct {
+		MessageBody string
+		QueueURL    string `json:"QueueUrl"`
+		Entries     []struct {
+			ReceiptHandle     string
+			VisibilityTimeout int
+		}
+	}
+	if err := json.NewDecoder(r.Body).Decode(&in); err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	w.Header().Set("Content-Type", "application/x-amz-json-1.0")
+	switch action {
+	case "SendMessage":
+		a.kept = append(a.kept, in.MessageBody)
+		fmt.Fprint(w, `{"MessageId":"m"}`)
+	case "ChangeMessageVisibilityBatch":
+		for _, e := range in.Entries {
+			a.delayed = append(a.delayed, Delayed{in.QueueURL, e.ReceiptHandle, e.VisibilityTimeout})
+		}
+		fmt.Fprint(w, `{"Successful":[],"Failed":[]}`)
+	default:
+		http.Error(w, "no such action", http.StatusNotImplemented)
+	}
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/testkit/functiontest"
 )
 
-// recorder is a test that may fail.
+// recorder is a test that is expected to fail.
 type recorder struct {
 	testing.TB
 	failed []string
@@ -22,8 +22,8 @@ func (r *recorder) Errorf(format string, args ...any) {
 	r.failed = append(r.failed, fmt.Sprintf(format, args...))
 }
 
-// Guarantees that the stand-in for IAM lets through what is granted, and refuses the rest and fails the test for it: an
-// action, a table, a key, a part of a transaction.
+// Guarantees that the stand-in for IAM permits what is granted, and refuses everything else and fails the test for it:
+// an action, a table, a key, a part of a transaction.
 func TestRole(t *testing.T) {
 	behind := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		_,
@@ -81,14 +81,15 @@ func TestRole(t *testing.T) {
 			denied := strings.Contains(string(body), "AccessDeniedException") && len(r.failed) == 1 &&
 				strings.Contains(r.failed[0], tt.refused)
 			if tt.refused == "" && !passed || tt.refused != "" && !denied {
-				t.Errorf("%s, %d %s, and the test has failed with %q; want refused for %q", tt.action, res.StatusCode,
+				t.Errorf("%s: status %d, body %s, and the test failed with %q; want a refusal for %q", tt.action,
+					res.StatusCode,
 					body, r.failed, tt.refused)
 			}
 		})
 	}
 }
 
-// Guarantees that a grant which was not needed is told.
+// Guarantees that a grant that was not needed is reported.
 func TestUnusedGrants(t *testing.T) {
 	role := functiontest.NewRole(t, "canary", map[string]string{"SLUICE_PLANS_TABLE": "plans"}, "http://127.0.0.1:9")
 	if got := strings.Join(role.Unused(), ", "); got != "dynamodb:GetItem on the plans table, dynamodb:PutItem on "+

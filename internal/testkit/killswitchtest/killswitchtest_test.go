@@ -10,9 +10,9 @@ import (
 	"github.com/sluicelimits/sluice/internal/testkit/killswitchtest"
 )
 
-// Guarantees that the stand-in refuses what the service refuses: a token that was used, a poll that is too early, an
-// interval that is not granted, another configuration, and a call that is not signed. A client that does so would pass
-// a milder one, and fail on AWS.
+// Guarantees that the stand-in refuses what AppConfig refuses: a token that was used, a poll that is too early, an
+// interval that is not allowed, another configuration, and an unsigned call. A client that does so would work with a
+// more lenient stand-in, and fail on AWS.
 func TestRefuses(t *testing.T) {
 	var a killswitchtest.AppConfig
 	a.Set(`{"mode":"off"}`)
@@ -50,7 +50,7 @@ func TestRefuses(t *testing.T) {
 		t.Helper()
 		status, _, text := call(http.MethodPost, "/configurationsessions", body, signed)
 		if status != want {
-			t.Errorf("%s, signed %v: %d %s, want %d", body, signed, status, text, want)
+			t.Errorf("%s, signed %v: status %d, body %s, want %d", body, signed, status, text, want)
 		}
 		return text
 	}
@@ -71,12 +71,13 @@ func TestRefuses(t *testing.T) {
 	}
 	next, text := latest(token, http.StatusOK)
 	if text != `{"mode":"off"}` || next == "" || next == token {
-		t.Errorf("%q and the token %q after %q", text, next, token)
+		t.Errorf("the poll returned %q and the token %q, after the token %q", text, next, token)
 	}
 	latest(token, http.StatusBadRequest) // used
 	latest(next, http.StatusBadRequest)  // too early
 	latest("nobody's", http.StatusBadRequest)
 	if a.Calls(killswitchtest.Configuration) != 4 || a.Calls(killswitchtest.Session) != 5 {
-		t.Errorf("%d and %d calls", a.Calls(killswitchtest.Configuration), a.Calls(killswitchtest.Session))
+		t.Errorf("the stand-in counted %d and %d calls", a.Calls(killswitchtest.Configuration),
+			a.Calls(killswitchtest.Session))
 	}
 }

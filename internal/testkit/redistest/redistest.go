@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -168,13 +169,19 @@ func (s *Server) Client(tb testing.TB) *goredis.Client {
 	return c
 }
 
+// freePort returns a port in 10000..29999. Linux, macOS and Windows take the ports of outgoing connections, and of
+// listeners that ask for any port, from above that range, so tests that run at once do not take this port meanwhile.
 func freePort() (int, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0, err
+	var failed error
+	for range 100 {
+		port := 10_000 + rand.IntN(20_000)
+		l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+		if err == nil {
+			return port, l.Close()
+		}
+		failed = err
 	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port, nil
+	return 0, failed
 }
 
 // FreePort returns a port on which nobody listens at the moment.

@@ -12,13 +12,14 @@ import (
 )
 
 // mostAlgorithmPlaces is how many places outside the algorithms' own files may compare, index or switch by algorithm.
-// Each of them says why. The others ask for a property, which an algorithm's own file answers.
+// Each of them says why. All other code asks for a property, which is defined in an algorithm's own file.
 const mostAlgorithmPlaces = 5
 
 // noProduct are folders that are not counted: tests, and programs that measure.
 var noProduct = []string{"bench/", "limittest/", "testdata/"}
 
-// To add an algorithm is to add one file and a few lines, as long as few places know which algorithms there are.
+// Guarantees that adding an algorithm needs one new file and few other lines, because few places know which algorithms
+// exist.
 func TestFewPlacesCompareAlgorithms(t *testing.T) {
 	files := make(map[string][]byte)
 	open(t).each(t, ".go", func(name string, content []byte) {
@@ -41,8 +42,8 @@ func TestFewPlacesCompareAlgorithms(t *testing.T) {
 }
 
 // algorithmPlaces lists file and line of each place that compares, indexes or switches by algorithm: a comparison with
-// one, a switch that has one as a case, and a table or list of them. The algorithms are the constants of type Algorithm
-// of the package limit, and the files that declare them are theirs: what these files compare is not listed.
+// an algorithm, a switch with one as a case, and a table or list of them. The algorithms are the constants of type
+// Algorithm of package limit. The files that declare them are not listed.
 func algorithmPlaces(files map[string][]byte) ([]string, error) {
 	fset := token.NewFileSet()
 	parsed := make(map[string]*ast.File)
@@ -80,7 +81,7 @@ func algorithmPlaces(files map[string][]byte) ([]string, error) {
 	return slices.Compact(places), nil
 }
 
-// algorithmConstants are the constants of type Algorithm that the file declares.
+// algorithmConstants returns the constants of type Algorithm that the file declares.
 func algorithmConstants(file *ast.File) []string {
 	var names []string
 	for _, d := range file.Decls {
@@ -100,7 +101,7 @@ func algorithmConstants(file *ast.File) []string {
 	return names
 }
 
-// importOfLimit is the name under which the file imports package limit; "" if it does not.
+// importOfLimit returns the name under which the file imports package limit, or "" if it does not.
 func importOfLimit(file *ast.File) string {
 	for _, i := range file.Imports {
 		if pkg := strings.Trim(i.Path.Value, "\"`"); strings.HasSuffix(pkg, "/limit") {
@@ -113,7 +114,7 @@ func importOfLimit(file *ast.File) string {
 	return ""
 }
 
-// search finds comparisons in one file.
+// search finds such places in one file.
 type search struct {
 	known    map[string]bool // the names of the algorithms
 	inside   bool            // the file belongs to package limit, which writes the names alone

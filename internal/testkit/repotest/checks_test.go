@@ -12,7 +12,7 @@ import (
 	"testing/fstest"
 )
 
-// The tests in this file prove that each check of the repository can fail, and what it lets pass.
+// The tests in this file show that each check of the repository can fail, and what it accepts.
 
 func TestCheckText(t *testing.T) {
 	tests := []struct {
@@ -249,7 +249,7 @@ func TestListFilesLeavesOutWhatGitIgnores(t *testing.T) {
 	}
 }
 
-// wantError checks that err is nil where want is empty, and holds want otherwise.
+// wantError checks that err is nil if want is empty, and otherwise that err contains want.
 func wantError(t *testing.T, err error, want string) {
 	t.Helper()
 	switch {

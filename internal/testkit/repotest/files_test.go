@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// findRoot is the repository's folder: the one above dir that holds go.mod and .ci.
+// findRoot returns the repository's folder: the one above dir that contains go.mod and .ci.
 func findRoot(dir string) (string, error) {
 	for root := dir; root != filepath.Dir(root); root = filepath.Dir(root) {
 		if _, err := os.Stat(filepath.Join(root, ".ci")); err == nil {
@@ -20,7 +20,7 @@ func findRoot(dir string) (string, error) {
 	return "", fmt.Errorf("find the repository above %s: no folder holds .ci", dir)
 }
 
-// listFiles lists the files of the repository, slash-separated and relative to root: all but git's own and those that
+// listFiles lists the files of the repository, slash-separated and relative to root, except those of git and those that
 // .gitignore names.
 func listFiles(root string) ([]string, error) {
 	ignored, err := ignore(root)
@@ -51,8 +51,8 @@ func listFiles(root string) ([]string, error) {
 	return files, err
 }
 
-// ignore reads the root's .gitignore. It knows the forms used there: "/dir/", "dir/", "/file" and "*.ext", and refuses
-// others rather than misread them.
+// ignore reads .gitignore of the root. It supports the forms used there ("/dir/", "dir/", "/file" and "*.ext"), and
+// fails for others.
 func ignore(root string) (func(rel string, dir bool) bool, error) {
 	text, err := os.ReadFile(filepath.Join(root, ".gitignore"))
 	if err != nil {

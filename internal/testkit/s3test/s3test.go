@@ -65,6 +65,7 @@ type version struct {
 	id     string
 	marker bool
 	data   []byte
+	tag    string // of data; lists have it, and would hash all objects for each page
 	sum    string // base64 of SHA-256, where the writer gave it
 	at     time.Time
 	mode   string
@@ -165,6 +166,7 @@ func (b *Bucket) Alter(name string, change func([]byte) []byte) {
 	defer b.mu.Unlock()
 	v := &b.objects[name][0]
 	v.data, v.sum = change(slices.Clone(v.data)), ""
+	v.tag = etag(v.data)
 }
 
 // Overwrite puts a version on top of a name's, as whoever may write can.
@@ -211,6 +213,9 @@ func (b *Bucket) Unlock(name string) { b.Lock(name, "", time.Time{}) }
 func (b *Bucket) add(name string, v version) string {
 	b.last++
 	v.id = fmt.Sprintf("v%08d", b.last)
+	if !v.marker {
+		v.tag = etag(v.data)
+	}
 	if len(b.objects[name]) == 0 {
 		at, _ := slices.BinarySearch(b.names, name)
 		b.names = slices.Insert(b.names, at, name)
@@ -398,7 +403,7 @@ func (b *Bucket) get(w http.ResponseWriter, r *http.Request, name string) *answe
 	if v.sealed == ForeignKey || v.sealed == DisabledKey {
 		h.Set("X-Amz-Server-Side-Encryption", "aws:kms")
 	}
-	h.Set("Etag", etag(v.data))
+	h.Set("Etag", v.tag)
 	h.Set("Content-Length", strconv.Itoa(len(v.data)))
 	h.Set("Last-Modified", v.at.UTC().Format(http.TimeFormat))
 	h.Set("X-Amz-Version-Id", v.id)
@@ -526,7 +531,7 @@ func entry(name string, v version, latest bool) listed {
 		e.XMLName.Local = "DeleteMarker"
 		return e
 	}
-	e.ETag, e.Size, e.StorageClass = etag(v.data), len(v.data), "STANDARD"
+	e.ETag, e.Size, e.StorageClass = v.tag, len(v.data), "STANDARD"
 	return e
 }
 

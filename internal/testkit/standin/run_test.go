@@ -27,8 +27,10 @@ func TestNeverBanned(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes some seconds of real time")
 	}
+	t.Parallel()
 	for _, limit := range []int64{1000, 50_000} {
 		t.Run(fmt.Sprint(limit), func(t *testing.T) {
+			t.Parallel()
 			server := redistest.Start(t)
 			r, err := Run(t.Context(), Options{Redis: server.Addr, Key: "provider", Limit: limit, Processes: 8,
 				Guard: guard, Windows: soak.Times(6), Kill: 2, Halve: true, Ahead: 7 * time.Millisecond})
@@ -51,6 +53,7 @@ func TestBanned(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes some seconds of real time")
 	}
+	t.Parallel()
 	r, err := Run(t.Context(), Options{Limit: 1000, Processes: 2, Guard: guard, Windows: 1, alone: true})
 	if err != nil {
 		t.Fatal(err)

@@ -255,8 +255,8 @@ func TestControlItems(t *testing.T) {
 	}
 }
 
-// begin reads the stored configuration of the cell eu-1, as its authorizers do.
-func begin(t *testing.T, now time.Time) (authorizer.Configuration, *cellconfig.Reader) {
+// readConfiguration reads the stored configuration of the cell eu-1, as its authorizers do.
+func readConfiguration(t *testing.T, now time.Time) (authorizer.Configuration, *cellconfig.Reader) {
 	t.Helper()
 	r, err := cellconfig.New(cellconfig.Config{
 		Table: open(t).cell(t), Cell: "eu-1", Reaches: func(home string) bool { return home == "us-1" },
@@ -282,7 +282,7 @@ func begin(t *testing.T, now time.Time) (authorizer.Configuration, *cellconfig.R
 // limits, what of these the cell grants, keys and settings.
 func TestCell(t *testing.T) {
 	now := noon.Add(2 * time.Minute)
-	c, r := begin(t, now)
+	c, r := readConfiguration(t, now)
 	if epoch, phase := r.Shares(); epoch != 4 || phase != shares.Shrink || c.Stale() {
 		t.Errorf("the shares are of epoch %d, phase %s", epoch, phase)
 	}

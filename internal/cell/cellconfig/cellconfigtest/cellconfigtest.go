@@ -39,7 +39,7 @@ func Run(t *testing.T, open func(t *testing.T, handles int) []cellconfig.Store) 
 	} {
 		t.Run(name, func(t *testing.T) { test(t, open(t, 1)[0]) })
 	}
-	t.Run("writers at once leave no gap and lose nothing", func(t *testing.T) { writers(t, open(t, 4)) })
+	t.Run("concurrent writers leave no gap in the log and lose nothing", func(t *testing.T) { writers(t, open(t, 4)) })
 	t.Run("a reader that polls after a write sees it", func(t *testing.T) { readers(t, open(t, 3)) })
 }
 
@@ -91,7 +91,7 @@ func get(t *testing.T, s cellconfig.Store, refs ...cellconfig.Ref) []cellconfig.
 	t.Helper()
 	got, err := s.Get(t.Context(), refs...)
 	if err != nil || len(got) != len(refs) {
-		t.Fatalf("Get(%v) = %d documents, %v", refs, len(got), err)
+		t.Fatalf("Get(%v) = %d documents, %v; want one for each reference", refs, len(got), err)
 	}
 	for i, ref := range refs {
 		if got[i].Ref != ref {
@@ -125,14 +125,14 @@ func empty(t *testing.T, s cellconfig.Store) {
 		t.Errorf("head = %+v, %v; want ErrEmpty", h, err)
 	}
 	if d := get(t, s, ref(plan.KindPlan, "p"))[0]; d.Version != 0 || d.Body != nil {
-		t.Errorf("document %+v in an empty table", d)
+		t.Errorf("an empty table has the document %+v", d)
 	}
 	if log, err := s.Log(t.Context(), 0, 5); err != nil || len(log) != 0 {
 		t.Errorf("log = %v, %v; want none", log, err)
 	}
 	apply(t, s, 0)
 	if _, err := s.Head(t.Context()); !errors.Is(err, cellconfig.ErrEmpty) {
-		t.Errorf("applying nothing made a head: %v", err)
+		t.Errorf("Head after an Apply without documents: %v, want ErrEmpty", err)
 	}
 }
 
@@ -145,11 +145,11 @@ func applied(t *testing.T, s cellconfig.Store) {
 		ref(plan.KindPlan, "p"))
 	if !bytes.Equal(got[0].Body, Plan("p", 5, 3).Body) || got[0].Version != 3 || got[0].Seq != 1 ||
 		got[2].Version != 0 || got[3].Version != 3 {
-		t.Errorf("documents %+v", got)
+		t.Errorf("the documents are %+v, which differs from what was applied", got)
 	}
 	apply(t, s, 1, Tenant("t", "x", 2), Tenant("t", "q", 7), Tenant("t", "y", 3), Plan("p", 6, 3))
 	if h := head(t, s, 2); h.Incarnation != first.Incarnation {
-		t.Errorf("incarnation %q, before %q", h.Incarnation, first.Incarnation)
+		t.Errorf("the incarnation is %q, want %q, unchanged", h.Incarnation, first.Incarnation)
 	}
 	if d := get(t, s, ref(plan.KindTenant, "t"))[0]; d.Version != 7 || d.Seq != 2 ||
 		!bytes.Equal(d.Body, Tenant("t", "q", 7).Body) {
@@ -160,7 +160,7 @@ func applied(t *testing.T, s cellconfig.Store) {
 		Version: 1}}
 	if !slices.Equal(log[0].Changes, want) || !slices.Equal(log[1].Changes,
 		[]cellconfig.Change{{Ref: ref(plan.KindTenant, "t"), Version: 7}}) {
-		t.Errorf("log %+v", log)
+		t.Errorf("the log is %+v, want a second entry with version 7 of the tenant alone", log)
 	}
 	if part, err := s.Log(t.Context(), 1, 2); err != nil || len(part) != 1 || part[0].Seq != 2 {
 		t.Errorf("log after 1 = %+v, %v; want entry 2", part, err)
@@ -205,7 +205,7 @@ func keys(t *testing.T, s cellconfig.Store) {
 	check := func(want string) {
 		t.Helper()
 		if got := held(t, s, "abc"); got != want {
-			t.Fatalf("hashes stand for %q, want %q", got, want)
+			t.Fatalf("the hashes belong to the keys %q, want %q", got, want)
 		}
 	}
 	apply(t, s, 2, Key("one", "t", 'a', 1), Key("two", "t", 'b', 1))
@@ -248,7 +248,7 @@ func sharedHash(t *testing.T, s cellconfig.Store) {
 	}
 	head(t, s, 1)
 	if got := held(t, s, "ab"); got != "one -" {
-		t.Errorf("hashes stand for %q", got)
+		t.Errorf("the hashes belong to the wrong keys: %q", got)
 	}
 }
 
@@ -268,7 +268,7 @@ func large(t *testing.T, s cellconfig.Store) {
 		named += len(e.Changes)
 		for _, c := range e.Changes {
 			if d := get(t, s, c.Ref)[0]; d.Seq != e.Seq || d.Version != c.Version {
-				t.Fatalf("entry %d names %+v, the document is %+v", e.Seq, c, d)
+				t.Fatalf("entry %d names %+v, but the document is %+v", e.Seq, c, d)
 			}
 		}
 	}
@@ -277,7 +277,7 @@ func large(t *testing.T, s cellconfig.Store) {
 	}
 	apply(t, s, 0, documents...)
 	if again := entries(t, s); len(again) != len(log) {
-		t.Errorf("the same once more makes %d entries of %d", len(again), len(log))
+		t.Errorf("after the same documents were applied again the log has %d entries, want %d", len(again), len(log))
 	}
 	refs := make([]cellconfig.Ref, len(documents))
 	for i := range documents {
@@ -302,7 +302,8 @@ func odd(t *testing.T, s cellconfig.Store) {
 	apply(t, s, len(documents), documents...)
 	for _, d := range documents {
 		if got := get(t, s, d.Ref)[0]; !bytes.Equal(got.Body, d.Body) || got.Version != 1 {
-			t.Errorf("%s %q came back with %d bytes of version %d", d.Kind, d.ID, len(got.Body), got.Version)
+			t.Errorf("%s %q is read with %d bytes of version %d, want it as it was written", d.Kind, d.ID,
+				len(got.Body), got.Version)
 		}
 	}
 }
@@ -325,10 +326,10 @@ func conflict(t *testing.T, s cellconfig.Store) {
 		}
 	}
 	if d := get(t, s, ref(plan.KindTenant, "t"))[0]; d.Version != 1 || len(entries(t, s)) != 1 {
-		t.Errorf("document %+v after refused steps", d)
+		t.Errorf("after refused steps the document is %+v, want version 1, and one log entry", d)
 	}
 	if err := s.Commit(t.Context(), step(h.Incarnation, 2)); err != nil {
-		t.Errorf("the step from the head: %v", err)
+		t.Errorf("Commit of a step from the head: %v, want no error", err)
 	}
 }
 
@@ -359,7 +360,7 @@ func invalid(t *testing.T, s cellconfig.Store) {
 		}
 	}
 	if _, err := s.Head(t.Context()); !errors.Is(err, cellconfig.ErrEmpty) {
-		t.Errorf("something was written: %v", err)
+		t.Errorf("Head = %v, want ErrEmpty: an invalid document must not be written", err)
 	}
 }
 
@@ -399,7 +400,7 @@ func listed(t *testing.T, s cellconfig.Store) {
 		last = err
 	}
 	if !errors.Is(last, context.Canceled) {
-		t.Errorf("a list that was given up ends with %v", last)
+		t.Errorf("a list with a cancelled context ends with %v, want context.Canceled", last)
 	}
 }
 
@@ -456,11 +457,11 @@ func repaired(t *testing.T, s cellconfig.Store) {
 		t.Error("a repair keeps the table's incarnation: readers would not see a lower version")
 	}
 	if d := get(t, s, gone)[0]; d.Version != 0 || d.Deleted || len(d.Body) != 0 {
-		t.Errorf("the removed document is %+v", d)
+		t.Errorf("the removed document is read as %+v, want it absent", d)
 	}
 	for d, err := range s.List(t.Context(), plan.KindTenant) {
 		if err != nil || d.Ref == gone {
-			t.Errorf("the removed document is listed: %+v, %v", d, err)
+			t.Errorf("the list has %+v, %v; want no error, and not the removed document", d, err)
 		}
 	}
 	reads(" 6 none")
@@ -470,11 +471,12 @@ func repaired(t *testing.T, s cellconfig.Store) {
 	reads(" 8 8")
 	want := []cellconfig.Change{{Ref: gone, Deleted: true}, {Ref: ref(plan.KindPlan, "p"), Version: 2}}
 	if log := entries(t, s); !slices.Equal(log[1].Changes, want) {
-		t.Errorf("the log says of the repair %+v", log[1].Changes)
+		t.Errorf("the log entry of the repair has the changes %+v, which differ from the repaired documents",
+			log[1].Changes)
 	}
 }
 
-// goodRows: rows that have become documents by the time at which they are to be deleted are kept.
+// goodRows guarantees that rows are not deleted if they have become documents before they are deleted.
 func goodRows(t *testing.T, s cellconfig.Store) {
 	apply(t, s, 2, Plan("p", 5, 1), Tenant("t", "p", 1))
 	before := head(t, s, 1)
@@ -484,7 +486,7 @@ func goodRows(t *testing.T, s cellconfig.Store) {
 		t.Errorf("%d rows were deleted, %v; want none", n, err)
 	}
 	if after := head(t, s, 1); after.Incarnation != before.Incarnation {
-		t.Error("readers drop their copy without a reason")
+		t.Error("the incarnation has changed although nothing was repaired: readers would drop their copies")
 	}
 	// A row that is not in the place of any document.
 	rows = []cellconfig.BadRow{{Kind: plan.KindPlan, Key: [2]string{"plan#none", "p"}}}
@@ -492,15 +494,15 @@ func goodRows(t *testing.T, s cellconfig.Store) {
 		t.Errorf("%d rows were deleted, %v; want one", n, err)
 	}
 	if after := head(t, s, 2); after.Incarnation == before.Incarnation {
-		t.Error("readers keep their copy of a deleted row")
+		t.Error("the incarnation has not changed although a row was deleted: readers would keep their copy of it")
 	}
 	got := get(t, s, ref(plan.KindPlan, "p"), ref(plan.KindTenant, "t"))
 	if got[0].Version != 1 || got[1].Version != 1 {
-		t.Errorf("the documents are %+v", got)
+		t.Errorf("the documents are %+v, want version 1 of both", got)
 	}
 }
 
-// badRepairs: these repairs are refused and change nothing.
+// badRepairs guarantees that invalid repairs are refused and change nothing.
 func badRepairs(t *testing.T, s cellconfig.Store) {
 	apply(t, s, 1, Plan("p", 5, 3))
 	another := found(t, s, Plan("p", 9, 3))
@@ -510,7 +512,7 @@ func badRepairs(t *testing.T, s cellconfig.Store) {
 	} {
 		if n, err := cellconfig.Repair(t.Context(), s, bad, time.Now); n != 0 ||
 			!errors.Is(err, cellconfig.ErrInvalid) {
-			t.Errorf("%s: %d, %v", what, n, err)
+			t.Errorf("Repair, %s: %d, %v; want ErrInvalid, and nothing changed", what, n, err)
 		}
 	}
 	head(t, s, 1)
@@ -523,7 +525,7 @@ func repairedKeys(t *testing.T, s cellconfig.Store) {
 	apply(t, s, 1, Key("evil", "t", 'a', 1))
 	repair(t, s, 2, found(t, s, Key("good", "t", 'a', 1), cellconfig.Document{Ref: ref(plan.KindKey, "evil")})...)
 	if got := held(t, s, "ab"); got != "good -" {
-		t.Errorf("hashes stand for %q", got)
+		t.Errorf("the hashes belong to the wrong keys: %q", got)
 	}
 }
 
@@ -545,13 +547,13 @@ func repairedHashes(t *testing.T, s cellconfig.Store) {
 		t.Fatal(err)
 	}
 	if got := held(t, s, "abcd"); got != "one two - nobody" {
-		t.Fatalf("hashes stand for %q", got)
+		t.Fatalf("the hashes belong to the wrong keys: %q", got)
 	}
 	kept := Key("three", "t", 'c', 1)
 	kept.Ref = lost.Ref
 	repair(t, s, 3, found(t, s, Key("one", "t", 'a', 1), cellconfig.Document{Ref: stolen.Ref}, kept)...)
 	if got := held(t, s, "abcd"); got != "one two three -" {
-		t.Errorf("hashes stand for %q", got)
+		t.Errorf("the hashes belong to the wrong keys: %q", got)
 	}
 	if d := get(t, s, kept.Ref)[0]; d.Version != 3 || d.Seq != 3 {
 		t.Errorf("the hash has version %d of entry %d, want 3", d.Version, d.Seq)
@@ -559,11 +561,11 @@ func repairedHashes(t *testing.T, s cellconfig.Store) {
 	wrong := found(t, s, kept)
 	wrong[0].Want.Body = Key("three", "t", 'e', 1).Body
 	if n, err := cellconfig.Repair(t.Context(), s, wrong, time.Now); n != 0 || !errors.Is(err, cellconfig.ErrInvalid) {
-		t.Errorf("a key under another hash: %d, %v", n, err)
+		t.Errorf("Repair of a key with a hash that is not its own: %d, %v; want ErrInvalid", n, err)
 	}
 }
 
-// overtaken writes a document after it was read and before its repair.
+// overtaken guarantees that a repair does not overwrite a document that was written after the repair has read it.
 func overtaken(t *testing.T, s cellconfig.Store) {
 	apply(t, s, 1, Tenant("t", "forged", 5))
 	before := found(t, s, Tenant("t", "p", 1))
@@ -571,7 +573,7 @@ func overtaken(t *testing.T, s cellconfig.Store) {
 	h := head(t, s, 2)
 	repair(t, s, 0, before...)
 	if again := head(t, s, 2); again.Incarnation != h.Incarnation {
-		t.Error("readers drop their copy without a reason")
+		t.Error("the incarnation has changed although nothing was repaired: readers would drop their copies")
 	}
 	if d := get(t, s, ref(plan.KindTenant, "t"))[0]; d.Version != 6 {
 		t.Errorf("document %+v, want version 6", d)
@@ -611,12 +613,13 @@ func writers(t *testing.T, handles []cellconfig.Store) {
 	}
 	for at, version := range seen {
 		if d := get(t, s, at)[0]; d.Version != version {
-			t.Errorf("%v has version %d, the log says %d", at, d.Version, version)
+			t.Errorf("%v has version %d, but version %d in the log", at, d.Version, version)
 		}
 	}
 }
 
-// readers: two writers write, and a reader with all documents in its cache reads after each write.
+// readers guarantees that a reader which polls after a write sees it. Two writers write, and a reader with all
+// documents in its cache reads after each write.
 func readers(t *testing.T, handles []cellconfig.Store) {
 	r, err := cellconfig.New(cellconfig.Config{Table: handles[2], Timeout: 10 * time.Second,
 		FirstTimeout: 10 * time.Second})
@@ -642,7 +645,8 @@ func readers(t *testing.T, handles []cellconfig.Store) {
 				got, err := c.Tenant(t.Context(), id)
 				if err != nil || got.Plan != "own-"+id ||
 					got.Limits(time.Now()).Limits[0].Limit.Tiers[0].Threshold != v+1 {
-					t.Errorf("after version %d: tenant %+v, %v", v+1, got, err)
+					t.Errorf("after version %d was written, a reader has the tenant %+v, %v; want that version", v+1,
+						got, err)
 					return
 				}
 			}
@@ -650,6 +654,6 @@ func readers(t *testing.T, handles []cellconfig.Store) {
 	}
 	wg.Wait()
 	if s := r.Stats(time.Now()); s.BadDocuments != 0 || s.Resets != 0 {
-		t.Errorf("the reader reports bad documents or resets: %+v", s)
+		t.Errorf("the reader reports bad documents or resets, want none: %+v", s)
 	}
 }

@@ -130,7 +130,7 @@ func TestEdits(t *testing.T) {
 	f.write(0, "# said otherwise\n"+plans(6, "c", "a"))
 	f.want("a", "6")
 	if got := f.changes(head.Seq); len(got) != 0 {
-		t.Errorf("an edit that changes nothing makes the changes %q", got)
+		t.Errorf("an edit that changes nothing has the changes %q in the log, want none", got)
 	}
 	f.write(0, plans(6, "b"))
 	f.want("b", "6") // as the version after its tombstone
@@ -155,7 +155,7 @@ func TestBadEdit(t *testing.T) {
 	}
 	f.want("a", "5")
 	if !strings.Contains(f.log.String(), "cannot be read") {
-		t.Errorf("a file that is gone is not told of\n%s", f.log.String())
+		t.Errorf("the log does not say that a removed file cannot be read:\n%s", f.log.String())
 	}
 	f.write(0, plans(7, "a"))
 	f.want("a", "7")
@@ -177,7 +177,7 @@ func TestFirstLoad(t *testing.T) {
 		t.Errorf("Open of no file: %v, want a *plan.Error", err)
 	}
 	if _, err := filetable.Open(nil); err == nil {
-		t.Error("Open without files gives no error")
+		t.Error("Open without files returns no error, want one")
 	}
 }
 
@@ -220,7 +220,7 @@ func TestReadersAtOnce(t *testing.T) {
 				}
 				c, _ := r.Begin(context.Background(), f.now)
 				if got, err := c.Tenant(context.Background(), "a"); err != nil || got == nil {
-					t.Errorf("tenant %v, %v", got, err)
+					t.Errorf("the tenant while files are edited: %v, %v; want it found", got, err)
 				}
 			}
 		})
@@ -239,7 +239,7 @@ func TestReadersAtOnce(t *testing.T) {
 	n := 0
 	for d, err := range f.table.List(t.Context(), plan.KindTenant) {
 		if err != nil || d.ID != "a" {
-			t.Errorf("listed %v, %v", d.ID, err)
+			t.Errorf("the list while files are edited has %v, %v; want the tenant a", d.ID, err)
 		}
 		n++
 	}

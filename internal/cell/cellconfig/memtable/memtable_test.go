@@ -44,6 +44,6 @@ func TestLogIsBounded(t *testing.T) {
 		}
 	}
 	if _, err := memtable.New(-1); err == nil {
-		t.Error("a log of -1 entries is accepted")
+		t.Error("New accepts a log of -1 entries, want an error")
 	}
 }

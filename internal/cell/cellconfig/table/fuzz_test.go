@@ -24,10 +24,10 @@ func FuzzItem(f *testing.F) {
 		}
 		if d, err := documentOf(cellconfig.Ref{}, raw); err == nil &&
 			(d.Version != version || len(d.Body) > cellconfig.MaxBodyBytes) {
-			t.Fatalf("%v gives %+v", raw, d)
+			t.Fatalf("the item %v is read as %+v, want another version refused, and no body above the bound", raw, d)
 		}
 		if e, err := entryOf(raw); err == nil {
-			t.Fatalf("%v gives the entry %+v", raw, e)
+			t.Fatalf("the item %v is read as the invalid log entry %+v", raw, e)
 		}
 		d := cellconfig.Document{Ref: cellconfig.Ref{Kind: cellconfig.Kind(kind), ID: id}, Version: version, Seq: seq,
 			Deleted: deleted, Body: body}
@@ -44,12 +44,12 @@ func FuzzItem(f *testing.F) {
 		}
 		ref, err := refOf(item)
 		if err != nil || ref != d.Ref {
-			t.Fatalf("%+v is named %+v, %v", d.Ref, ref, err)
+			t.Fatalf("the key of the item of %+v is read as %+v, %v; want the same", d.Ref, ref, err)
 		}
 		back, err := documentOf(ref, item)
 		if err != nil || back.Version != version || back.Seq != seq || back.Deleted != deleted ||
 			!bytes.Equal(back.Body, d.Body) {
-			t.Fatalf("%+v comes back as %+v, %v", d, back, err)
+			t.Fatalf("the document %+v is read back as %+v, %v; want it unchanged", d, back, err)
 		}
 	})
 }

@@ -175,7 +175,7 @@ func TestRetention(t *testing.T) {
 	}
 	log, err := store.Log(t.Context(), 0, 1)
 	if err != nil || len(log) != 1 {
-		t.Fatalf("log %v, %v", log, err)
+		t.Fatalf("the log is %v, %v; want one entry", log, err)
 	}
 	out, err := c.GetItem(t.Context(), &dynamodb.GetItemInput{TableName: &name, Key: map[string]types.AttributeValue{
 		"pk": &types.AttributeValueMemberS{Value: "log"},
@@ -193,7 +193,7 @@ func TestRetention(t *testing.T) {
 		t.Errorf("time to live of the table: %+v, %v; want by ttl", described, err)
 	}
 	if err := table.Create(t.Context(), c, name); err != nil {
-		t.Errorf("creating a table that is there: %v", err)
+		t.Errorf("Create of a table that exists: %v, want no error", err)
 	}
 }
 
@@ -216,7 +216,7 @@ func TestForeignItems(t *testing.T) {
 		"changes unnamed": {"pk": s("log"), "sk": s("1"), "v": n("1"), "n": n("1"), "at": n("1"),
 			"changes": &types.AttributeValueMemberL{Value: []types.AttributeValue{&types.AttributeValueMemberM{}}}},
 	} {
-		store := open(t, table.Config{Client: canned{attributes}, Table: "x"})
+		store := open(t, table.Config{Client: sameItem{attributes}, Table: "x"})
 		ref := cellconfig.Ref{Kind: "tenant", ID: "t"}
 		for what, call := range map[string]func() error{
 			"Get":  func() error { _, err := store.Get(t.Context(), ref); return err },
@@ -300,7 +300,7 @@ func TestRowsThatAreNoDocuments(t *testing.T) {
 			case err != nil:
 				t.Fatal(err)
 			case got[d.Ref] != "":
-				t.Errorf("%v is listed twice", d.Ref)
+				t.Errorf("the list has %v twice, want once", d.Ref)
 			default:
 				got[d.Ref] = string(d.Body)
 			}
@@ -317,7 +317,7 @@ func TestRowsThatAreNoDocuments(t *testing.T) {
 	var row *cellconfig.BadRow
 	_, err := store.Get(t.Context(), documents[1].Ref, documents[0].Ref)
 	if !errors.As(err, &row) || row.Ref != documents[0].Ref {
-		t.Errorf("Get says of the row %v", err)
+		t.Errorf("Get of a row that is no document: %v, want an error that names the row", err)
 	}
 	mended := documents[1] // a readable row, which must not be deleted
 	bad = append(bad, cellconfig.BadRow{Kind: "tenant", Ref: mended.Ref, Key: [2]string{"tenant#0", mended.ID}})
@@ -333,25 +333,25 @@ func TestRowsThatAreNoDocuments(t *testing.T) {
 		t.Errorf("the head is %+v, %v; want another incarnation, since readers may have a copy", head, err)
 	}
 	if left := list(); len(left) != 0 {
-		t.Errorf("left are %v", left)
+		t.Errorf("after the deletion, these rows are still no documents: %v", left)
 	}
 	if got, err := store.Get(t.Context(), documents[0].Ref); err != nil || got[0].Version != 0 {
-		t.Errorf("in the place of the row there is %+v, %v", got, err)
+		t.Errorf("Get in place of the deleted row = %+v, %v; want an absent document", got, err)
 	}
 }
 
-// canned is a table that returns one item for every read.
-type canned struct {
+// sameItem is a table that returns the same item for every read.
+type sameItem struct {
 	item map[string]types.AttributeValue
 }
 
-func (c canned) GetItem(
+func (c sameItem) GetItem(
 	context.Context, *dynamodb.GetItemInput, ...func(*dynamodb.Options),
 ) (*dynamodb.GetItemOutput, error) {
 	return &dynamodb.GetItemOutput{Item: c.item}, nil
 }
 
-func (c canned) BatchGetItem(
+func (c sameItem) BatchGetItem(
 	_ context.Context, in *dynamodb.BatchGetItemInput, _ ...func(*dynamodb.Options),
 ) (*dynamodb.BatchGetItemOutput, error) {
 	out := &dynamodb.BatchGetItemOutput{Responses: map[string][]map[string]types.AttributeValue{}}
@@ -361,27 +361,27 @@ func (c canned) BatchGetItem(
 	return out, nil
 }
 
-func (c canned) Query(
+func (c sameItem) Query(
 	context.Context, *dynamodb.QueryInput, ...func(*dynamodb.Options),
 ) (*dynamodb.QueryOutput, error) {
 	return &dynamodb.QueryOutput{Items: []map[string]types.AttributeValue{c.item}}, nil
 }
 
-func (c canned) TransactWriteItems(
+func (c sameItem) TransactWriteItems(
 	context.Context, *dynamodb.TransactWriteItemsInput, ...func(*dynamodb.Options),
 ) (*dynamodb.TransactWriteItemsOutput, error) {
 	return nil, errors.New("nothing is written here")
 }
 
-// grudging answers a BatchGetItem with only one of the requested documents, as DynamoDB may, and refuses the first
+// oneAtATime answers a BatchGetItem with only one of the requested documents, as DynamoDB may, and refuses the first
 // transaction.
-type grudging struct {
+type oneAtATime struct {
 	*dynamodb.Client
 	answers  atomic.Int64
 	canceled atomic.Bool
 }
 
-func (g *grudging) BatchGetItem(
+func (g *oneAtATime) BatchGetItem(
 	ctx context.Context, in *dynamodb.BatchGetItemInput, o ...func(*dynamodb.Options),
 ) (*dynamodb.BatchGetItemOutput, error) {
 	g.answers.Add(1)
@@ -400,7 +400,7 @@ func (g *grudging) BatchGetItem(
 	return out, err
 }
 
-func (g *grudging) TransactWriteItems(
+func (g *oneAtATime) TransactWriteItems(
 	ctx context.Context, in *dynamodb.TransactWriteItemsInput, o ...func(*dynamodb.Options),
 ) (*dynamodb.TransactWriteItemsOutput, error) {
 	if !g.canceled.Swap(true) {
@@ -414,12 +414,12 @@ func (g *grudging) TransactWriteItems(
 // with another is repeated.
 func TestUnprocessed(t *testing.T) {
 	c, name := newTable(t)
-	g := &grudging{Client: c}
+	g := &oneAtATime{Client: c}
 	store := open(t, table.Config{Client: g, Table: name})
 	documents := []cellconfig.Document{cellconfigtest.Plan("p", 1, 1), cellconfigtest.Tenant("a", "p", 1),
 		cellconfigtest.Tenant("b", "p", 1)}
 	if n, err := store.Apply(t.Context(), documents); n != 3 || err != nil {
-		t.Fatalf("Apply = %d, %v", n, err)
+		t.Fatalf("Apply = %d, %v; want 3 documents", n, err)
 	}
 	g.answers.Store(0)
 	got, err := store.Get(t.Context(), documents[0].Ref, documents[1].Ref, documents[2].Ref)
@@ -437,8 +437,8 @@ func TestUnprocessed(t *testing.T) {
 func TestConfig(t *testing.T) {
 	for want, c := range map[string]table.Config{
 		"Client":    {Table: "t"},
-		"Table":     {Client: canned{}},
-		"Retention": {Client: canned{}, Table: "t", Retention: time.Second},
+		"Table":     {Client: sameItem{}},
+		"Retention": {Client: sameItem{}, Table: "t", Retention: time.Second},
 	} {
 		if _, err := table.New(c); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("New(%+v): %v, want it to name %s", c, err, want)

@@ -96,7 +96,7 @@ func TestLocks(t *testing.T) {
 			Lock: true, Mode: mode, Days: 1, Now: func() time.Time { return now },
 			Fault: func(r *http.Request) *s3test.Fault {
 				if r.Header.Get("X-Amz-Object-Lock-Mode") != "" {
-					t.Error("a writer chooses a lock")
+					t.Error("a put sets the mode of a lock, want that the bucket's default applies")
 				}
 				return nil
 			},
@@ -109,10 +109,10 @@ func TestLocks(t *testing.T) {
 		if _, err := a.Put(t.Context(), "audit/a/1", []byte("one")); err != nil {
 			t.Fatal(err)
 		}
-		e := only(t, a)
+		e := onlyEntry(t, a)
 		o, err := a.Get(t.Context(), e)
 		if err != nil || !o.Locked || o.LockMode != mode || o.LockedUntil.Sub(now).Abs() < 23*time.Hour {
-			t.Errorf("%s: the object is %+v, %v", mode, o, err)
+			t.Errorf("%s: got the object %+v, error %v; want it locked in this mode for a day", mode, o, err)
 		}
 		remove := func(bypass bool) error {
 			_, err := b.Client().DeleteObject(t.Context(), &s3.DeleteObjectInput{
@@ -122,19 +122,21 @@ func TestLocks(t *testing.T) {
 			return err
 		}
 		if remove(false) == nil {
-			t.Errorf("%s: a locked version is removed", mode)
+			t.Errorf("%s: got no error on removing a locked version, want one", mode)
 		}
 		if err := remove(true); (err == nil) != (mode == "GOVERNANCE") {
-			t.Errorf("%s: a bypass returns %v", mode, err)
+			t.Errorf("%s: got the error %v on removing a locked version with a bypass, want one unless the mode is "+
+				"GOVERNANCE", mode, err)
 		}
 		if now = now.Add(25 * time.Hour); mode == "COMPLIANCE" && remove(false) != nil {
-			t.Error("a version whose retention has ended is not removed")
+			t.Error("got an error on removing a version whose retention has ended, want none")
 		}
 	}
 	for _, lockable := range []bool{false, true} {
 		plain := open(t, s3test.New(t, s3test.Config{Lock: lockable}))
 		if lock, err := plain.Lock(t.Context()); err != nil || lock != (audit.Lock{Enabled: lockable}) {
-			t.Errorf("the lock of a bucket without a default, Object Lock %t: %+v, %v", lockable, lock, err)
+			t.Errorf("the lock of a bucket without a default, Object Lock %t: got %+v, error %v; want no mode",
+				lockable, lock, err)
 		}
 	}
 	denied := open(t, s3test.New(t, s3test.Config{Fault: func(*http.Request) *s3test.Fault {
@@ -145,8 +147,8 @@ func TestLocks(t *testing.T) {
 	}
 }
 
-// only returns the only entry of an archive.
-func only(t *testing.T, a audit.Archive) audit.Entry {
+// onlyEntry returns the only entry of an archive.
+func onlyEntry(t *testing.T, a audit.Archive) audit.Entry {
 	t.Helper()
 	var all []audit.Entry
 	for e, err := range a.List(t.Context(), "", "") {
@@ -233,7 +235,7 @@ func TestFaults(t *testing.T) {
 				t.Errorf("made %t, %v; want made %t, an error: %t", made, err, tt.made, tt.fails)
 			}
 			if n := len(b.Versions("audit/a/1")); (n == 0) != tt.fails || n > 1 {
-				t.Errorf("there are %d versions", n)
+				t.Errorf("got %d versions, want none if the put fails, or else one", n)
 			}
 		})
 	}
@@ -261,7 +263,7 @@ func TestUnreadable(t *testing.T) {
 		_, get = a.Get(t.Context(), audit.Entry{Name: name, Version: "v00000001"})
 		made, put := a.Put(t.Context(), name, []byte("one"))
 		if made || len(b.Versions(name)) != 1 {
-			t.Errorf("%q: a put makes another version", how)
+			t.Errorf("%q: got another version by a second put, want one", how)
 		}
 		return get, put
 	}
@@ -317,7 +319,7 @@ func TestHiddenInBetween(t *testing.T) {
 	a := open(t, b)
 	b.Overwrite("audit/a/1", []byte("one"))
 	if made, err := a.Put(t.Context(), "audit/a/1", []byte("one")); err != nil || !made {
-		t.Errorf("made %t, %v", made, err)
+		t.Errorf("got made %t, error %v; want an object", made, err)
 	}
 }
 
@@ -329,7 +331,7 @@ func TestConfig(t *testing.T) {
 		"no bucket": {Client: client},
 	} {
 		if _, err := bucket.New(c); err == nil {
-			t.Errorf("%s is taken", name)
+			t.Errorf("%s: got no error, want one", name)
 		}
 	}
 	a, err := bucket.New(bucket.Config{Client: client, Bucket: "another-bucket"})
@@ -345,6 +347,7 @@ func TestConfig(t *testing.T) {
 	}
 	if put == nil || get == nil || errors.Is(get, audit.ErrNotFound) || lock == nil ||
 		errors.Is(lock, audit.ErrDenied) || list == nil {
-		t.Errorf("of an absent bucket: put %v, get %v, lock %v, list %v", put, get, lock, list)
+		t.Errorf("an absent bucket: got the errors put %v, get %v, lock %v, list %v; want one of each, not of an "+
+			"absent object", put, get, lock, list)
 	}
 }

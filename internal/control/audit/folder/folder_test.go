@@ -39,15 +39,15 @@ func TestNames(t *testing.T) {
 	for _, name := range []string{"../x", "audit/../../x", "/x", "audit//x", "audit/./x", `audit\x`, "audit/\x00", ".",
 		"audit/.begun-1"} {
 		if made, err := a.Put(t.Context(), name, []byte("x")); err == nil || made {
-			t.Errorf("an object %q is taken", name)
+			t.Errorf("a put of %q: got no error, want one", name)
 		}
 		if _, err := a.Get(t.Context(), audit.Entry{Name: name}); err == nil {
-			t.Errorf("an object %q is read", name)
+			t.Errorf("a get of %q: got no error, want one", name)
 		}
 	}
 	left, err := os.ReadDir(dir)
 	if err != nil || len(left) != 0 {
-		t.Errorf("names that are refused left %v, %v", left, err)
+		t.Errorf("got the files %v after names that are refused, error %v; want none", left, err)
 	}
 }
 
@@ -74,17 +74,17 @@ func TestFiles(t *testing.T) {
 		names = append(names, e.Name)
 	}
 	if got := strings.Join(names, " "); got != "audit/a/1" {
-		t.Errorf("the list is %s", got)
+		t.Errorf("got the list %s, want audit/a/1", got)
 	}
 	if left, _ := filepath.Glob(filepath.Join(dir, "audit", "a", ".begun-*")); len(left) != 1 {
-		t.Errorf("files being written are left: %v", left)
+		t.Errorf("got the unfinished files %v, want one", left)
 	}
 }
 
 // Guarantees that an absent folder is an error and not an empty archive, so that a wrong path is noticed.
 func TestNoFolder(t *testing.T) {
 	if _, err := folder.New(""); err == nil {
-		t.Error("a folder without a name is accepted")
+		t.Error("a folder without a name: got no error, want one")
 	}
 	a := open(t, filepath.Join(t.TempDir(), "none"))
 	var failed error
@@ -92,6 +92,6 @@ func TestNoFolder(t *testing.T) {
 		failed = err
 	}
 	if failed == nil {
-		t.Error("an absent folder is listed as an empty one")
+		t.Error("the list of an absent folder: got no error, want one")
 	}
 }

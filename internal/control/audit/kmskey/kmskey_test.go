@@ -67,18 +67,18 @@ func TestSigner(t *testing.T) {
 	}
 	public, err := kmskey.Public(t.Context(), k, arn)
 	if err != nil || !ecdsa.VerifyASN1(public, digest[:], signature) {
-		t.Errorf("the signature does not verify: %v", err)
+		t.Errorf("got a signature that does not verify, error %v", err)
 	}
 	k.away = errors.New("throttled")
 	if signature, err := kmskey.NewSigner(k, arn).Sign(t.Context(), digest); !errors.Is(err, k.away) ||
 		signature != nil {
-		t.Errorf("KMS is away: %x, %v", signature, err)
+		t.Errorf("KMS does not answer: got the signature %x, error %v; want none, and the error of KMS", signature, err)
 	}
 	if public, err := kmskey.Public(t.Context(), k, arn); !errors.Is(err, k.away) || public != nil {
-		t.Errorf("KMS is away: %v, %v", public, err)
+		t.Errorf("KMS does not answer: got the key %v, error %v; want none, and the error of KMS", public, err)
 	}
 	if _, err := kmskey.Public(t.Context(), inKMS{PrivateKey: newKey(t, elliptic.P384())}, arn); err == nil {
-		t.Error("a key on another curve is accepted")
+		t.Error("a key on another curve: got no error, want one")
 	}
 }
 
@@ -99,7 +99,7 @@ func TestParse(t *testing.T) {
 		"PEM": armour("PUBLIC KEY", good), "base64": []byte(base64.StdEncoding.EncodeToString(good) + "\n"),
 	} {
 		if public, err := kmskey.Parse(text); err != nil || !public.Equal(&key.PublicKey) {
-			t.Errorf("%s: %v, %v", name, public, err)
+			t.Errorf("%s: got the key %v, error %v; want the one that was written", name, public, err)
 		}
 	}
 	other, err := rsa.GenerateKey(rand.Reader, 2048)
@@ -113,7 +113,7 @@ func TestParse(t *testing.T) {
 		"two": append(armour("PUBLIC KEY", good), armour("PUBLIC KEY", good)...), "base64 of nothing": []byte("AAAA"),
 	} {
 		if public, err := kmskey.Parse(text); err == nil {
-			t.Errorf("%s is accepted as %v", name, public)
+			t.Errorf("%s: got the key %v, want an error", name, public)
 		}
 	}
 }

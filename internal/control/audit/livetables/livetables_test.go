@@ -20,15 +20,16 @@ import (
 	"github.com/sluicelimits/sluice/internal/control/embedded"
 )
 
-// served returns tables behind a server, which are called under a name.
-func served(t *testing.T, tables *embedded.Tables, of string) *livetables.Tables {
+// serveTables returns a client of a server with the tables "these". The client asks for the tables of the given name.
+func serveTables(t *testing.T, tables *embedded.Tables, of string) *livetables.Tables {
 	t.Helper()
 	m := call.NewMux(slog.New(slog.DiscardHandler))
 	livetables.Register(m, "these", tables)
-	return asking(t, m, of)
+	return tablesBehind(t, m, of)
 }
 
-func asking(t *testing.T, m *call.Mux, of string) *livetables.Tables {
+// tablesBehind serves the operations, and returns tables that ask them.
+func tablesBehind(t *testing.T, m *call.Mux, of string) *livetables.Tables {
 	t.Helper()
 	s := httptest.NewServer(call.Local(m, "tester@local"))
 	t.Cleanup(s.Close)
@@ -73,7 +74,7 @@ func TestItemsArriveAsTheyAre(t *testing.T) {
 		Actor: "a", Reason: "b", Now: time.Now()}); err != nil {
 		t.Fatal(err)
 	}
-	live := served(t, tables, "these")
+	live := serveTables(t, tables, "these")
 	for _, key := range append(keys, "gone") {
 		want, err := tables.Get(t.Context(), control.Tenants, key)
 		if err != nil {
@@ -86,7 +87,7 @@ func TestItemsArriveAsTheyAre(t *testing.T) {
 		}
 	}
 	if _, err := live.Get(t.Context(), control.Tenants, "nobody"); !errors.Is(err, control.ErrNotFound) {
-		t.Errorf("an absent item: %v", err)
+		t.Errorf("an absent item: got the error %v, want ErrNotFound", err)
 	}
 	seen := 0
 	for item, err := range control.All(t.Context(), pages{live}, control.Tenants) {
@@ -124,7 +125,7 @@ func TestLargeItems(t *testing.T) {
 	}
 	m := call.NewMux(slog.New(slog.DiscardHandler))
 	livetables.RegisterPaged(m, "these", tables, 10*size)
-	live, seen, calls := asking(t, m, "these"), 0, 0
+	live, seen, calls := tablesBehind(t, m, "these"), 0, 0
 	for after := ""; ; calls++ {
 		items, next, err := live.List(t.Context(), control.Tenants, after, control.MaxPage)
 		if err != nil {
@@ -136,7 +137,7 @@ func TestLargeItems(t *testing.T) {
 		}
 	}
 	if seen != n || calls < 1 {
-		t.Errorf("%d of %d items in %d pages", seen, n, calls+1)
+		t.Errorf("got %d of %d items in %d pages, want all, in several pages", seen, n, calls+1)
 	}
 }
 
@@ -165,10 +166,10 @@ func TestSpoiltItem(t *testing.T) {
 	if err := errors.Join(err, db.Close()); err != nil {
 		t.Fatal(err)
 	}
-	live := served(t, open(t, path), "these")
+	live := serveTables(t, open(t, path), "these")
 	if _, err := live.Get(t.Context(), control.Tenants, "b"); !errors.Is(err, control.ErrBadItem) ||
 		!strings.Contains(err.Error(), `"b"`) {
-		t.Errorf("a spoilt item: %v", err)
+		t.Errorf("an unreadable item: got the error %v, want ErrBadItem with its key", err)
 	}
 	items, next, err := live.List(t.Context(), control.Tenants, "", 10)
 	if !errors.Is(err, control.ErrBadItem) || !strings.Contains(err.Error(), `"b"`) || len(items) != 2 || next != "" {
@@ -180,28 +181,28 @@ func TestSpoiltItem(t *testing.T) {
 // a process that has ended gives an error and not empty tables.
 func TestOthers(t *testing.T) {
 	tables := open(t, filepath.Join(t.TempDir(), "control.db"))
-	other := served(t, tables, "others")
+	other := serveTables(t, tables, "others")
 	_, err := other.Get(t.Context(), control.Tenants, "a")
 	if err == nil || errors.Is(err, control.ErrNotFound) || !strings.Contains(err.Error(), "requested tables") {
-		t.Errorf("another's item: %v", err)
+		t.Errorf("an item of a process with other tables: got the error %v, want that other tables were requested", err)
 	}
 	if _, _, err = other.List(t.Context(), control.Tenants, "", 10); err == nil ||
 		!strings.Contains(err.Error(), "requested tables") {
-		t.Errorf("another's table: %v", err)
+		t.Errorf("a table of a process with other tables: got the error %v, want that other tables were requested", err)
 	}
-	live := served(t, tables, "these")
+	live := serveTables(t, tables, "these")
 	if _, err := live.Get(t.Context(), "nothing", "a"); err == nil || errors.Is(err, control.ErrNotFound) {
-		t.Errorf("an item of an unknown table: %v", err)
+		t.Errorf("an item of an unknown table: got the error %v, want one that is not ErrNotFound", err)
 	}
 	if _, _, err := live.List(t.Context(), control.Tenants, "", control.MaxPage+1); err == nil {
-		t.Error("a page that is too long")
+		t.Error("a page that is too long: got no error, want one")
 	}
 	if err := tables.Close(); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := live.Get(t.Context(), control.Tenants, "a"); err == nil || errors.Is(err, control.ErrNotFound) ||
 		errors.Is(err, control.ErrBadItem) {
-		t.Errorf("tables that were closed: %v", err)
+		t.Errorf("tables that were closed: got the error %v, want one that is neither ErrNotFound nor ErrBadItem", err)
 	}
 	gone := httptest.NewServer(nil)
 	to, err := client.New(gone.URL, nil)
@@ -210,6 +211,6 @@ func TestOthers(t *testing.T) {
 	}
 	gone.Close()
 	if _, _, err := livetables.New(to, "these").List(t.Context(), control.Tenants, "", 10); err == nil {
-		t.Error("a process that has ended has an empty table")
+		t.Error("the table of a process that has ended: got no error, want one")
 	}
 }

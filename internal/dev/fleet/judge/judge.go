@@ -1,5 +1,5 @@
-// Package judge knows what one counter may admit, and counts what was admitted beyond that. Its arithmetic is its own,
-// on purpose: the core of the limiter does not judge itself.
+// Package judge knows how much a counter may admit, and counts what was admitted beyond that. It shares no arithmetic
+// with the core of the limiter, so that a mistake in the core cannot hide itself.
 package judge
 
 import (
@@ -12,28 +12,32 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
-// Judge counts the admissions of one counter. Times are µs since 1970. They may go back by less than a period, as the
-// reports of processes do that wait for a store, but what is asked about an earlier time is then judged with what was
-// admitted later.
+// Judge counts the admissions of one counter. Times are microseconds since 1970. A time may be earlier than the one
+// before it by less than a period, because a process reports a decision only when the store has answered. A question
+// about an earlier time is then answered with everything that has been admitted so far.
 type Judge interface {
 	// Fits reports whether units fit at a time.
 	Fits(at, units int64) bool
 
-	// Spend counts units that were admitted. It returns how many of them were too many.
+	// Spend counts units that were admitted, and returns how many of them were too many.
 	Spend(at, units int64) (over int64)
 
 	Clone() Judge
 }
 
-// Counter is what a judge judges: most units in each Period. A token bucket gets Most units in a Period, and holds
-// Burst.
+// Counter describes the counter to judge: it admits at most Most units in each Period. A token bucket refills Most
+// units in a Period, and holds at most Burst units.
 type Counter struct {
 	Algorithm   limit.Algorithm
 	Most, Burst int64
-	Period      time.Duration // whole µs
+	Period      time.Duration // whole microseconds
+
+	// Offset shifts the windows: a window begins Offset after each multiple of Period since 1970. Whole microseconds; 0
+	// if the windows begin with the clock.
+	Offset time.Duration
 }
 
-// judged holds the algorithms that have a judge.
+// judged lists the algorithms that have a judge.
 var judged = map[limit.Algorithm]struct {
 	make  func(c Counter, period int64) Judge // period is Counter.Period in microseconds
 	twice bool                                // see CountsTwice
@@ -60,20 +64,35 @@ func Algorithms() []limit.Algorithm {
 // the next window.
 func CountsTwice(a limit.Algorithm) bool { return judged[a].twice }
 
-// New returns a judge that has seen nothing, or nil for an algorithm that has no judge.
+// New returns a judge that has counted nothing yet, or nil if the algorithm has no judge.
 func New(c Counter) Judge {
 	j, ok := judged[c.Algorithm]
 	if !ok {
 		return nil
 	}
-	return j.make(c, c.Period.Microseconds())
+	made := j.make(c, c.Period.Microseconds())
+	if c.Offset == 0 {
+		return made
+	}
+	return &shiftedJudge{made, c.Offset.Microseconds()}
 }
 
-// windowJudge counts by windows that are aligned to the clock: the latest, and the one before.
+// shiftedJudge judges windows that begin an offset after the multiples of the period.
+type shiftedJudge struct {
+	Judge
+	offset int64
+}
+
+func (j *shiftedJudge) Fits(at, units int64) bool   { return j.Judge.Fits(at-j.offset, units) }
+func (j *shiftedJudge) Spend(at, units int64) int64 { return j.Judge.Spend(at-j.offset, units) }
+func (j *shiftedJudge) Clone() Judge                { return &shiftedJudge{j.Judge.Clone(), j.offset} }
+
+// windowJudge counts in windows that are aligned to the clock. It keeps the counts of the latest window and of the one
+// before.
 type windowJudge struct{ most, period, window, spent, before int64 }
 
-// turn returns what was spent in the window of a time.
-func (j *windowJudge) turn(at int64) *int64 {
+// spentIn returns the count of the window that contains a time, and moves on to that window if it is a new one.
+func (j *windowJudge) spentIn(at int64) *int64 {
 	switch w := at / j.period; {
 	case w == j.window:
 	case w < j.window:
@@ -86,10 +105,10 @@ func (j *windowJudge) turn(at int64) *int64 {
 	return &j.spent
 }
 
-func (j *windowJudge) Fits(at, units int64) bool { return *j.turn(at)+units <= j.most }
+func (j *windowJudge) Fits(at, units int64) bool { return *j.spentIn(at)+units <= j.most }
 
 func (j *windowJudge) Spend(at, units int64) int64 {
-	spent := j.turn(at)
+	spent := j.spentIn(at)
 	before := max(*spent, j.most)
 	*spent += units
 	return max(*spent-before, 0)
@@ -97,17 +116,17 @@ func (j *windowJudge) Spend(at, units int64) int64 {
 
 func (j *windowJudge) Clone() Judge { c := *j; return &c }
 
-// bucketJudge is a token bucket that begins full.
+// bucketJudge is a token bucket that is full at the beginning.
 type bucketJudge struct {
 	perUS, burst float64
 	at           int64
 	level        float64
 }
 
-// blur is what is forgiven in a level for floating point, units.
+// blur, in units, is how far a level may be below the cost because of rounding in floating point.
 const blur = 1e-6
 
-func (j *bucketJudge) turn(at int64) {
+func (j *bucketJudge) refill(at int64) {
 	if j.at > 0 && at > j.at {
 		j.level = min(j.level+float64(at-j.at)*j.perUS, j.burst)
 	}
@@ -115,13 +134,13 @@ func (j *bucketJudge) turn(at int64) {
 }
 
 func (j *bucketJudge) Fits(at, units int64) bool {
-	j.turn(at)
+	j.refill(at)
 	return j.level+blur >= float64(units)
 }
 
-// Spend takes no unit that is too many off the level, so that each counts once.
+// Spend takes only the units that fit off the level, so that each unit above the limit is counted once.
 func (j *bucketJudge) Spend(at, units int64) int64 {
-	j.turn(at)
+	j.refill(at)
 	j.level -= float64(units)
 	if j.level >= -blur {
 		return 0
@@ -133,12 +152,13 @@ func (j *bucketJudge) Spend(at, units int64) int64 {
 
 func (j *bucketJudge) Clone() Judge { c := *j; return &c }
 
-// slidingJudge counts by windows that are aligned to the clock, and weighs each window's predecessor by what is left of
-// the window. It keeps the latest window, the one before, and that one's predecessor.
+// slidingJudge counts in windows that are aligned to the clock. The window before counts in proportion to how much of
+// the present window is left. slidingJudge keeps the counts of the latest window and of the two before it.
 type slidingJudge struct{ most, period, window, older, last, spent int64 }
 
-// turn returns what was spent in the window of a time, and in its predecessor.
-func (j *slidingJudge) turn(at int64) (spent *int64, previous int64) {
+// spentIn returns the counts of the window that contains a time and of the window before it, and moves on to that
+// window if it is a new one.
+func (j *slidingJudge) spentIn(at int64) (spent *int64, previous int64) {
 	switch w := at / j.period; {
 	case w == j.window:
 	case w < j.window:
@@ -151,9 +171,9 @@ func (j *slidingJudge) turn(at int64) (spent *int64, previous int64) {
 	return &j.spent, j.last
 }
 
-// left returns what fits at a time, and where to count it.
+// left returns how many units fit at a time, and the count to which they are added.
 func (j *slidingJudge) left(at int64) (units int64, spent *int64) {
-	spent, previous := j.turn(at)
+	spent, previous := j.spentIn(at)
 	weight := (previous*(j.period-at%j.period) + j.period - 1) / j.period
 	return j.most - weight - *spent, spent
 }
@@ -163,8 +183,8 @@ func (j *slidingJudge) Fits(at, units int64) bool {
 	return units <= left
 }
 
-// Spend does not count units that are too many in what was spent, so that each is over the limit once, and not again as
-// long as the weight of the window before falls.
+// Spend does not add the units above the limit to the count. Each of them is then counted as above the limit once, and
+// not again while the weight of its window falls.
 func (j *slidingJudge) Spend(at, units int64) int64 {
 	left, spent := j.left(at)
 	over := max(units-max(left, 0), 0)

@@ -19,7 +19,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/request/answer"
 )
 
-// pipes is a listener whose connections are pipes, so that a server and its clients run in simulated time.
+// pipes is a listener whose connections are pipes. With it, a server and its clients can run in the simulated time of
+// synctest.
 type pipes struct {
 	conns chan net.Conn
 	once  sync.Once
@@ -42,7 +43,7 @@ func (p *pipes) Close() error {
 
 func (p *pipes) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 8080} }
 
-// dial is a connection to a server of the handler. The test is in a bubble of synctest.
+// dial starts a server with the handler and returns a connection to it. It must be called in a bubble of synctest.
 func dial(t *testing.T, bodyTimeout time.Duration, h http.Handler) (net.Conn, *bufio.Reader) {
 	t.Helper()
 	l := &pipes{conns: make(chan net.Conn), ended: make(chan struct{})}
@@ -51,13 +52,15 @@ func dial(t *testing.T, bodyTimeout time.Duration, h http.Handler) (net.Conn, *b
 	client, conn := net.Pipe()
 	t.Cleanup(func() { _ = errors.Join(client.Close(), server.Close()) })
 	l.conns <- conn
-	if err := client.SetDeadline(time.Now().Add(time.Hour)); err != nil { // of simulated time: then the test ends
+	// in simulated time: a test that hangs ends after an hour of it
+	if err := client.SetDeadline(time.Now().Add(time.Hour)); err != nil {
 		t.Fatal(err)
 	}
 	return client, bufio.NewReader(client)
 }
 
-// send writes a request of n bytes, each part of it after a pause, until the connection is closed.
+// send writes a request with a body of n bytes. It pauses before each part of the body, and stops when the connection
+// is closed.
 func send(conn net.Conn, header string, n, part int, pause time.Duration) {
 	if _, err := io.WriteString(conn, "POST /x HTTP/1.1\r\nHost: localhost\r\n"+header+"\r\n"); err != nil {
 		return
@@ -72,14 +75,14 @@ func send(conn net.Conn, header string, n, part int, pause time.Duration) {
 	}
 }
 
-// refuse answers as a gateway does.
+// refuse answers a refused request in the way of a gateway.
 func refuse(w *front.Response, _ *http.Request, kind answer.Kind, instance string) {
 	p := answer.Problem{Kind: kind, Instance: instance}
 	answer.Write(w, kind, p.Append(nil))
 }
 
-// Guarantees that a client cannot hold a connection by sending a body slowly or not at all, whether anybody reads the
-// body or not; and that a body which arrives steadily, or waits for a slow upstream, takes as long as it takes.
+// Guarantees that a client cannot keep a connection by sending a body slowly or not at all, whether or not the handler
+// reads the body. A body that arrives steadily, or that waits for a slow upstream, may take any time.
 func TestSlowBodies(t *testing.T) {
 	const limit, soon = 30 * time.Second, 31 * time.Second
 	echo := &front.Echo{Refuse: refuse}
@@ -101,7 +104,7 @@ func TestSlowBodies(t *testing.T) {
 		n, part  int
 		pause    time.Duration
 		status   int
-		from, to time.Duration // when the answer comes
+		from, to time.Duration // bounds of the time after which the answer must come
 	}{
 		{"nothing of it", 0, echo, sized, 0, 1, 0, 408, limit, soon},
 		{"nothing of it in chunks", 0, echo, chunked, 0, 1, 0, 408, limit, soon},
@@ -146,8 +149,8 @@ func TestSlowBodies(t *testing.T) {
 	}
 }
 
-// Guarantees that an answer takes as long as it likes, also one that begins before the whole body is there; and that
-// the next request of the connection waits for its body anew.
+// Guarantees that an answer may take any time, even if it begins before the whole body has arrived, and that the next
+// request of the connection has the full time for its own body.
 func TestLongAnswers(t *testing.T) {
 	streams := func(read int64) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -176,7 +179,7 @@ func TestLongAnswers(t *testing.T) {
 					}
 					defer res.Body.Close()
 					if body, err := io.ReadAll(res.Body); err != nil || strings.Count(string(body), "data\n") != 20 {
-						t.Errorf("%q, %v; want 20 lines", body, err)
+						t.Errorf("the answer is %q, %v; want 20 lines", body, err)
 					}
 				}
 			})
@@ -184,7 +187,7 @@ func TestLongAnswers(t *testing.T) {
 	}
 }
 
-// Guarantees that a connection which was upgraded, as a WebSocket is, may be silent for long.
+// Guarantees that an upgraded connection, such as a WebSocket, may be silent for a long time.
 func TestUpgradedConnections(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		conn, answers := dial(t, 0, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -206,11 +209,11 @@ func TestUpgradedConnections(t *testing.T) {
 		}()
 		res, err := http.ReadResponse(answers, nil)
 		if err != nil || res.StatusCode != http.StatusSwitchingProtocols {
-			t.Fatalf("%v, %v", res, err)
+			t.Fatalf("the upgrade is answered with %v, %v", res, err)
 		}
 		defer res.Body.Close()
 		if line, err := answers.ReadString('\n'); line != `"hello\n" <nil>`+"\n" {
-			t.Errorf("after 20 minutes: %s, %v", line, err)
+			t.Errorf("after 20 silent minutes the connection gives %q, %v", line, err)
 		}
 	})
 }

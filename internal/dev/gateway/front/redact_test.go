@@ -2,6 +2,7 @@ package front
 
 import "testing"
 
+// Guarantees that redact removes network addresses from the text of a log line, and leaves similar text such as times.
 func TestRedact(t *testing.T) {
 	for in, want := range map[string]string{
 		"http: TLS handshake error from 203.0.113.7:1234: EOF": "http: TLS handshake error from [address]: EOF",

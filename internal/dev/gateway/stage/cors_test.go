@@ -22,9 +22,9 @@ routes:
   - { route: "OPTIONS /open", integration: { type: AWS_PROXY, function: backend, payloadFormatVersion: "2.0" } }
 `
 
-// Guarantees that an HTTP API's CORS is as documented: preflights are answered without a backend, and without the
-// authorizer where no route with one takes OPTIONS; answers of backends get the configured headers and lose their own;
-// other origins get none.
+// Guarantees that CORS of an HTTP API is as documented. Preflights are answered without a backend, and without the
+// authorizer unless a route with an authorizer accepts OPTIONS. Answers of backends get the configured headers instead
+// of their own. Other origins get no such headers.
 func TestCORS(t *testing.T) {
 	authorizer, backend := &answers{out: `{"isAuthorized":true}`},
 		&answers{out: `{"statusCode":200,"headers":{"access-control-allow-origin":"*","Access-Control-Max-Age":"9",` +
@@ -36,7 +36,7 @@ func TestCORS(t *testing.T) {
 	is := func(r reply, status int, want map[string]string) {
 		t.Helper()
 		if r.status != status {
-			t.Errorf("%d %s, want %d", r.status, r.body, status)
+			t.Errorf("status %d, body %s; want status %d", r.status, r.body, status)
 		}
 		for name := range r.header {
 			if strings.HasPrefix(name, "Access-Control-") && want[name] == "" {
@@ -61,12 +61,12 @@ func TestCORS(t *testing.T) {
 	}
 	is(send(t, "OPTIONS", base+"/shop", "", preflight("https://evil.example")...), 204, nil)
 	if authorizer.calls() != 0 || backend.calls() != 0 {
-		t.Errorf("preflights came to the authorizer %d times, to the backend %d times", authorizer.calls(),
+		t.Errorf("preflights called the authorizer %d times and the backend %d times", authorizer.calls(),
 			backend.calls())
 	}
 	is(send(t, "OPTIONS", base+"/any", "", preflight("https://app.example.com")...), 204, asked)
 	if authorizer.calls() != 1 {
-		t.Errorf("a preflight of a route that takes OPTIONS came to its authorizer %d times", authorizer.calls())
+		t.Errorf("a preflight of a route that accepts OPTIONS called its authorizer %d times", authorizer.calls())
 	}
 	is(send(t, "GET", base+"/shop", "", "Origin", "https://app.example.com"), 200, shared)
 	is(send(t, "GET", base+"/any", "", "Origin", "http://localhost:3000"), 200,
@@ -74,13 +74,14 @@ func TestCORS(t *testing.T) {
 			"Access-Control-Expose-Headers": "Retry-After,RateLimit", "Access-Control-Allow-Credentials": "true"})
 	is(send(t, "GET", base+"/shop", ""), 200, nil)
 	is(send(t, "GET", base+"/shop", "", "Origin", "https://evil.example"), 200, nil)
-	is(send(t, "OPTIONS", base+"/shop", "", "Origin", "https://app.example.com"), 404, nil) // asks for nothing
+	// not a preflight: it names no method
+	is(send(t, "OPTIONS", base+"/shop", "", "Origin", "https://app.example.com"), 404, nil)
 
 	authorizer.out = `{"isAuthorized":false}`
 	is(send(t, "OPTIONS", base+"/any", "", preflight("https://app.example.com")...), 403, nil)
 }
 
-// Guarantees that settings of CORS that API Gateway would refuse are refused.
+// Guarantees that CORS settings which API Gateway refuses are refused.
 func TestCORSProblems(t *testing.T) {
 	describe(t, cors)
 	for _, c := range []struct{ old, broken, want string }{
@@ -97,8 +98,9 @@ func TestCORSProblems(t *testing.T) {
 	}
 }
 
-// Guarantees that a MOCK answers with its status and the headers mapped to that, that a backend is asked by its own
-// method, and that an ECHO with a URL is the request to that URL, of which the host is not asked.
+// Guarantees three settings of integrations: a MOCK answers with its status and the headers that are mapped to it;
+// httpMethod sets the method of the request to a backend; an ECHO with a URL shows the request for that URL, and does
+// not call its host.
 func TestIntegrationSettings(t *testing.T) {
 	up := newUpstream(t)
 	text := `
@@ -115,16 +117,16 @@ routes:
 	base, _ := serve(t, describe(t, text), nil, nil, nil)
 	if r := send(t, "OPTIONS", base+"/dev/a", ""); r.status != 204 ||
 		r.header.Get("Access-Control-Allow-Origin") != "*" || r.header.Get("X") != "" || r.body != "" {
-		t.Errorf("%+v", r)
+		t.Errorf("the MOCK answers %+v", r)
 	}
 	if s := send(t, "PUT", base+"/dev/b?q=1", "body").seen(t); s.Method != "GET" || s.URI != "/there?q=1" ||
 		s.Body != "body" {
-		t.Errorf("%+v", s)
+		t.Errorf("the backend got %+v", s)
 	}
 	if r := send(t, "GET", base+"/dev/c/7?q=1", ""); r.status != 200 ||
 		!strings.Contains(r.body, `"method": "POST"`) || !strings.Contains(r.body, `"path": "/v1/7"`) ||
 		!strings.Contains(r.body, `"query": "q=1"`) {
-		t.Errorf("%+v", r)
+		t.Errorf("the answer is %+v", r)
 	}
 	base, _ = serve(t, describe(t, text), nil, nil, func(c *stage.Config) {
 		c.Upstream,
@@ -132,7 +134,7 @@ routes:
 	})
 	if s := send(t, "GET", base+"/dev/c/7?q=1", "").seen(t); s.Method != "POST" || s.URI != "/base/v1/7?q=1" ||
 		s.Host == "shop.example.com" {
-		t.Errorf("%+v", s)
+		t.Errorf("the echo shows %+v", s)
 	}
 	for _, c := range []struct{ old, broken, want string }{
 		{`statusCode: "204"`, `statusCode: "20"`, `statusCode: "20" is not a status`},

@@ -8,19 +8,19 @@ import (
 	"github.com/sluicelimits/sluice/internal/dev/gateway/stage"
 )
 
-// Guarantees that what is part of the program can be read, and is what it is called.
+// Guarantees that each built-in API can be read and is of the kind that its name says.
 func TestBuiltin(t *testing.T) {
 	for name, kind := range map[string]stage.Kind{"rest": stage.REST, "http": stage.HTTP,
 		"websocket": stage.WebSocket} {
 		if d := builtin(t, name); d.Kind != kind {
-			t.Errorf("%s is a %s API", name, d.Kind)
+			t.Errorf("the built-in API %s has kind %s", name, d.Kind)
 		}
 	}
 	if len(stage.Builtin()) != 3 {
-		t.Errorf("built in are %q", stage.Builtin())
+		t.Errorf("the built-in APIs are %q", stage.Builtin())
 	}
 	if _, ok := stage.ReadBuiltin("../description"); ok {
-		t.Error("a path is the name of a built-in API")
+		t.Error("the path of a file was accepted as the name of a built-in API")
 	}
 }
 
@@ -31,8 +31,8 @@ routes:
   - { route: "GET /a", authorizer: a, integration: { type: ECHO } }
 `
 
-// Guarantees that whatever the stand-in does not do is refused where it stands: a setting that is passed over would
-// make tests pass on what is then deployed.
+// Guarantees that every setting which the local gateway does not support is refused, with its place in the file. If a
+// setting were ignored, tests could pass against the local gateway although the deployed API behaves differently.
 func TestProblems(t *testing.T) {
 	if _, err := stage.Parse("good.yaml", []byte(good)); err != nil {
 		t.Fatal(err)
@@ -167,13 +167,13 @@ func TestProblems(t *testing.T) {
 		}
 		for _, p := range e.Problems {
 			if p.File != "f.yaml" || p.Path != "" && p.Line == 0 {
-				t.Errorf("%s: %+v has no place", c.name, p)
+				t.Errorf("%s: the problem %+v has no line number", c.name, p)
 			}
 		}
 	}
 }
 
-// Guarantees that all problems of a file are told in one run, in the order of the file.
+// Guarantees that all problems of a file are reported at once, in the order of the file.
 func TestProblemsTogether(t *testing.T) {
 	_, err := stage.Parse("f.yaml", []byte("kind: REST\nstage: a/b\naccount: \"1\"\nroutes:\n  - { route: x, "+
 		"integration: { type: y } }\n"))
@@ -188,7 +188,7 @@ func TestProblemsTogether(t *testing.T) {
 	}
 }
 
-// Guarantees that a few lines cannot stand for billions of values.
+// Guarantees that YAML aliases cannot make a few lines expand to billions of values.
 func TestAliasesAreBounded(t *testing.T) {
 	text := "kind: REST\nroutes:\n  - &a { route: x, integration: { type: ECHO, requestParameters: { "
 	for i := range 200 {
@@ -197,23 +197,23 @@ func TestAliasesAreBounded(t *testing.T) {
 	text += "} } }\n" + strings.Repeat("  - *a\n", 2000)
 	_, err := stage.Parse("f.yaml", []byte(text))
 	if err == nil || !strings.Contains(err.Error(), "aliases expand to more than") {
-		t.Errorf("%.200v, want a bound", err)
+		t.Errorf("aliases of aliases give %.200v, want an error that names the bound", err)
 	}
 }
 
-// Guarantees that New says which function is missing, before anything is served.
+// Guarantees that New names a function that is missing, before anything is served.
 func TestMissingFunction(t *testing.T) {
 	if _, err := stage.New(stage.Config{Description: describe(t, good)}); err == nil ||
 		!strings.Contains(err.Error(), `no function "f", which authorizer a names`) {
-		t.Errorf("%v", err)
+		t.Errorf("New without the function f gives %v", err)
 	}
 	if _, err := stage.New(stage.Config{}); err == nil {
-		t.Error("a stage of nothing")
+		t.Error("New without a description gives no error")
 	}
 }
 
-// FuzzParse holds that any text gives either an API that can be served or problems that say where, and that the parser
-// ends.
+// FuzzParse checks that any text gives either an API that can be served, or problems with their places, and that the
+// parser returns.
 func FuzzParse(f *testing.F) {
 	for _, name := range stage.Builtin() {
 		text, _ := stage.ReadBuiltin(name)
@@ -242,7 +242,7 @@ func FuzzParse(f *testing.F) {
 		}
 		if _, err := stage.New(stage.Config{Description: d, Functions: functions,
 			Credentials: map[string]stage.Credential{annKey: ann}}); err != nil {
-			t.Fatalf("what Parse takes, New refuses: %v\n%s", err, data)
+			t.Fatalf("New refuses what Parse accepted: %v\n%s", err, data)
 		}
 	})
 }

@@ -29,7 +29,7 @@ tenants: [ { id: acme, plan: free }, { id: initech, plan: free, suspended: true 
 keys:
 `
 
-// newAuthorizer is the authorizer as it is deployed, but for where plans and counters are.
+// newAuthorizer returns the authorizer as it is deployed, except that its plans and counters are in memory.
 func newAuthorizer(t *testing.T, c apigw.Encoder) stage.Function {
 	t.Helper()
 	text := plans
@@ -68,12 +68,12 @@ func newAuthorizer(t *testing.T, c apigw.Encoder) stage.Function {
 
 func exampleKey(tenant string) string { return identity.ExampleKey(tenant) }
 
-// Guarantees the design's table of answers, from a client's request to a client's answer, through the built-in APIs and
-// the authorizer's own handler: this is what a user sees of Sluice.
+// Guarantees the answers that clients get, through the built-in APIs and the authorizer's own handler, from the request
+// of a client to its answer.
 func TestAnswersOfTheDesign(t *testing.T) {
 	type outcome struct {
 		status int
-		body   string // in it
+		body   string // text that the body must contain
 	}
 	for api, want := range map[string]struct{ allowed, limited, suspended, none, bad outcome }{
 		"rest": {outcome{200, `"tenant": "acme"`}, outcome{429, `"status":429`}, outcome{429, `#tenant-suspended`},
@@ -113,24 +113,24 @@ func TestAnswersOfTheDesign(t *testing.T) {
 		case "http":
 			if allowed.header.Get("X-Ratelimit-Remaining") != "0" ||
 				allowed.header.Get("Ratelimit-Policy") != `"burst";q=2;w=2` {
-				t.Errorf("allowed on %s: %v", api, allowed.header)
+				t.Errorf("an admitted request to %s has headers %v", api, allowed.header)
 			}
 		case "rest":
 			limitedByREST(t, limited)
 			for what, r := range map[string]reply{"suspended": suspended, "no credential": none} {
 				if r.header.Get("Retry-After") != "" || r.header.Get("Content-Type") != answer.ContentType ||
 					r.header.Get("Access-Control-Expose-Headers") != answer.ExposeHeaders {
-					t.Errorf("%s: %v", what, r.header)
+					t.Errorf("%s: headers are %v", what, r.header)
 				}
 			}
 			if none.header.Get("Www-Authenticate") != `Bearer realm="sluice"` {
-				t.Errorf("no credential: %v", none.header)
+				t.Errorf("the denial of a request without a credential has headers %v", none.header)
 			}
 		}
 	}
 }
 
-// limitedByREST holds every header of a 429 and its body.
+// limitedByREST checks every header of a REST API's 429, and its body.
 func limitedByREST(t *testing.T, r reply) {
 	t.Helper()
 	for name, want := range map[string]string{"Retry-After": "1", "X-Ratelimit-Limit": "2",
@@ -138,12 +138,12 @@ func limitedByREST(t *testing.T, r reply) {
 		"Content-Type": answer.ContentType, "Cache-Control": "no-store", "X-Content-Type-Options": "nosniff",
 		"Access-Control-Expose-Headers": answer.ExposeHeaders} {
 		if v := r.header.Values(name); len(v) != 1 || v[0] != want {
-			t.Errorf("%s: %q, want %q", name, v, want)
+			t.Errorf("header %s: %q, want %q", name, v, want)
 		}
 	}
 	for _, name := range []string{"Ratelimit", "Ratelimit-Policy"} {
 		if list, err := httpsfv.UnmarshalList(r.header.Values(name)); err != nil || len(list) != 1 {
-			t.Errorf("%s: %q is no structured list of one limit: %v", name, r.header.Values(name), err)
+			t.Errorf("header %s: %q is not a structured list of one limit: %v", name, r.header.Values(name), err)
 		}
 	}
 	var problem struct {
@@ -153,16 +153,16 @@ func limitedByREST(t *testing.T, r reply) {
 		RetryAfterMs          int64    `json:"retry-after-ms"`
 	}
 	if err := json.Unmarshal([]byte(r.body), &problem); err != nil {
-		t.Fatalf("%v in %s", err, r.body)
+		t.Fatalf("decode the problem: %v in %s", err, r.body)
 	}
 	if problem.Status != 429 || problem.Type == "" || problem.Instance == "" || len(problem.Violated) != 1 ||
 		problem.Violated[0] != "burst" || problem.RetryAfterMs != 1000 {
-		t.Errorf("problem %+v", problem)
+		t.Errorf("the problem is %+v", problem)
 	}
 }
 
-// Guarantees that the opt-in for backends with our middleware lets every denial through with the decision, so that the
-// middleware can answer 401, too.
+// Guarantees that the setting which passes denials on to the backend does so for every denial, together with the
+// decision. The middleware in the backend can then answer 401 as well as 429.
 func TestPassedDenials(t *testing.T) {
 	d := builtin(t, "http")
 	d.Routes[0].Integration = stage.Integration{Type: stage.AWSProxy, Function: "backend", Payload: "2.0"}
@@ -184,7 +184,8 @@ func TestPassedDenials(t *testing.T) {
 		}
 		if err := json.Unmarshal(backend.events[i], &event); err != nil ||
 			event.RequestContext.Authorizer.Lambda.Decision != want {
-			t.Errorf("request %d: %q, %v, want %s", i+1, event.RequestContext.Authorizer.Lambda.Decision, err, want)
+			t.Errorf("request %d: the decision is %q, %v, want %s", i+1,
+				event.RequestContext.Authorizer.Lambda.Decision, err, want)
 		}
 	}
 }

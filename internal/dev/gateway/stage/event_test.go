@@ -14,14 +14,14 @@ import (
 	"github.com/sluicelimits/sluice/internal/request/apigw"
 )
 
-// shapes are the requests behind the golden events of package apigw, which are as AWS documents them.
+// shapes are the requests that lead to the golden events of package apigw. Those events are as AWS documents them.
 var shapes = []struct {
 	name, api      string
 	shape          apigw.Shape
 	method, path   string // as the client sends it
 	body           string
 	header         []string
-	differ         []string // fields that are a client's or an edge's, or new with each request
+	differ         []string // fields that depend on the client or on AWS, or are new with each request
 	peer, protocol string
 }{
 	{name: "rest_request", shape: apigw.RESTRequest, api: `{kind: REST, api: a1b2c3d4e5, stage: prod,
@@ -67,12 +67,12 @@ var shapes = []struct {
 		differ: []string{"sec-websocket-key"}},
 }
 
-// volatile are new with each request, or belong to the connection that a test makes.
+// volatile are the fields that are new with each request, or that belong to the connection that a test makes.
 var volatile = []string{"requestid", "extendedrequestid", "requesttime", "time", "connectionid", "connectedat",
 	"x-amzn-trace-id",
 	"x-forwarded-for", "sourceip", "accept-encoding", "connection", "upgrade", "user-agent"}
 
-// flatten lists the leaves of a JSON value by path.
+// flatten adds the leaves of a JSON value to a map, by their path.
 func flatten(path string, v any, into map[string]any) {
 	switch v := v.(type) {
 	case map[string]any:
@@ -84,21 +84,21 @@ func flatten(path string, v any, into map[string]any) {
 	}
 }
 
-func leaves(t *testing.T, v any) map[string]any {
+func leafValues(t *testing.T, v any) map[string]any {
 	t.Helper()
 	out := make(map[string]any)
 	flatten("", v, out)
 	return out
 }
 
-// Guarantees that the events are the ones that AWS documents, field by field, in both directions. This side is written
-// without the other's encoder, so that a misreading of the documentation on either shows here.
+// Guarantees that the events have exactly the documented fields and values. The local gateway does not share the
+// encoder of package apigw, so a misreading of the documentation on one side shows as a difference.
 func TestEventsAreTheDocumentedOnes(t *testing.T) {
 	for _, c := range shapes {
 		f := &answers{err: lambdaFailure{}}
 		base, _ := serve(t, describe(t, c.api), f, nil, nil)
 		send(t, c.method, base+c.path, c.body, c.header...)
-		got := leaves(t, f.only(t))
+		got := leafValues(t, f.onlyEvent(t))
 		data, err := os.ReadFile(filepath.Join("..", "..", "..", "request", "apigw", "testdata", c.name+".event.json"))
 		if err != nil {
 			t.Fatal(err)
@@ -107,7 +107,7 @@ func TestEventsAreTheDocumentedOnes(t *testing.T) {
 		if err := json.Unmarshal(data, &golden); err != nil {
 			t.Fatal(err)
 		}
-		want := leaves(t, golden)
+		want := leafValues(t, golden)
 		ignored := func(path string) bool {
 			for _, d := range c.differ {
 				if strings.Contains(strings.ToLower(path), strings.ToLower(d)) {
@@ -137,7 +137,7 @@ func TestEventsAreTheDocumentedOnes(t *testing.T) {
 		got, want = spelled(got), spelled(want)
 		for path, v := range want {
 			if g, ok := got[path]; !ignored(path) && (!ok || !reflect.DeepEqual(g, v)) {
-				t.Errorf("%s: %s is %v (there: %v), documented as %v", c.name, path, g, ok, v)
+				t.Errorf("%s: field %s is %v (present: %t), documented as %v", c.name, path, g, ok, v)
 			}
 		}
 		for path, v := range got {
@@ -145,7 +145,7 @@ func TestEventsAreTheDocumentedOnes(t *testing.T) {
 			newer := v == nil && strings.HasPrefix(path, "requestContext.identity.") ||
 				strings.HasPrefix(path, "requestContext.")
 			if !ok && !newer && !ignored(path) {
-				t.Errorf("%s: %s is %v, not documented", c.name, path, v)
+				t.Errorf("%s: field %s, with value %v, is not documented", c.name, path, v)
 			}
 		}
 	}
@@ -155,17 +155,17 @@ type lambdaFailure struct{}
 
 func (lambdaFailure) Error() string { return "not answered" }
 
-// Guarantees that our own reader takes each event for what it is, from the client's path and address to its headers:
-// the two sides of the border agree.
+// Guarantees that the authorizer's decoder reads each event correctly, from the client's path and address to the
+// headers.
 func TestEventsAreReadable(t *testing.T) {
 	for _, c := range shapes {
 		f := &answers{err: lambdaFailure{}}
 		base, _ := serve(t, describe(t, c.api), f, nil, nil)
 		send(t, c.method, base+c.path, c.body, c.header...)
-		f.only(t)
+		f.onlyEvent(t)
 		e, err := apigw.Parse(f.events[0])
 		if err != nil {
-			t.Errorf("%s: %v", c.name, err)
+			t.Errorf("%s: decode the event: %v", c.name, err)
 			continue
 		}
 		path, _, _ := strings.Cut(c.path, "?")
@@ -180,13 +180,13 @@ func TestEventsAreReadable(t *testing.T) {
 				path)
 		}
 		if e.HasContext && (e.RequestID == "" || e.Trace == "") {
-			t.Errorf("%s: request %q, trace %q", c.name, e.RequestID, e.Trace)
+			t.Errorf("%s: request id %q, trace id %q", c.name, e.RequestID, e.Trace)
 		}
 	}
 }
 
-// Guarantees how paths reach an authorizer, as sent or decoded, with stage and base path or without: aliases of paths
-// are told apart, or not, by these.
+// Guarantees in which form paths reach an authorizer: as sent or decoded, with or without the stage and the base path.
+// Limits tell paths apart by these values.
 func TestPathsInEvents(t *testing.T) {
 	const (
 		rest = `{kind: REST, %s authorizers: {a: {function: authorizer, resultTtlInSeconds: 0}}, routes: [{route: ` +
@@ -200,9 +200,9 @@ func TestPathsInEvents(t *testing.T) {
 	)
 	for _, c := range []struct {
 		api, domain, sent string
-		field, path       string // in the event
+		field, path       string // the field of the event that is tested
 		context, arn      string
-		read              string // by our side
+		read              string // the path that the authorizer reads
 	}{
 		{rest, own, "/dev/a%2Fb/c%20d", "path", "/a%2Fb/c%20d", "/dev/a%2Fb/c%20d", "/a%2Fb/c%20d", "/a%2Fb/c%20d"},
 		{rest, own, "/dev/a//b/", "path", "/a//b/", "/dev/a//b/", "/a//b/", "/a//b/"},
@@ -218,7 +218,7 @@ func TestPathsInEvents(t *testing.T) {
 		f := &answers{err: lambdaFailure{}}
 		base, _ := serve(t, describe(t, strings.Replace(c.api, "%s", c.domain, 1)), f, nil, nil)
 		send(t, "GET", base+c.sent, "")
-		event := f.only(t)
+		event := f.onlyEvent(t)
 		context := event["requestContext"].(map[string]any)
 		arn, _ := event["methodArn"].(string)
 		inner := context["path"]
@@ -227,20 +227,22 @@ func TestPathsInEvents(t *testing.T) {
 		}
 		_, tail, _ := strings.Cut(arn, "/GET")
 		if event[c.field] != c.path || inner != c.context || tail != c.arn {
-			t.Errorf("%s (%s): %s %v, in the context %v, in the ARN %s; want %s, %s, %s", c.sent, c.domain, c.field,
+			t.Errorf("%s (%s): field %s is %v, the context's path %v, the ARN's path %s; want %s, %s, %s", c.sent,
+				c.domain, c.field,
 				event[c.field], inner, tail, c.path, c.context, c.arn)
 		}
 		if e, err := apigw.Parse(f.events[0]); err != nil || e.Path != c.read {
-			t.Errorf("%s (%s): our side reads %+v, %v; want %s", c.sent, c.domain, e, err, c.read)
+			t.Errorf("%s (%s): the authorizer reads %+v, %v; want the path %s", c.sent, c.domain, e, err, c.read)
 		}
 		if name := context["domainName"]; (name == "api.example.com") != (c.domain != own &&
 			strings.Contains(c.domain, "domain:")) {
-			t.Errorf("%s (%s): domain %v", c.sent, c.domain, name)
+			t.Errorf("%s (%s): the domain name is %v", c.sent, c.domain, name)
 		}
 	}
 }
 
-// Guarantees that what the gateway says about a client's address and trace stands last, whatever the client sent.
+// Guarantees that the address and the trace id that the gateway adds come last, whatever the client sent in these
+// headers.
 func TestForgedHeaders(t *testing.T) {
 	for name, want := range map[string]string{"rest": "203.0.113.1, 10.0.0.1, 127.0.0.1",
 		"http": "203.0.113.1,10.0.0.1,127.0.0.1"} {
@@ -254,7 +256,7 @@ func TestForgedHeaders(t *testing.T) {
 		}
 		send(t, "GET", base+d.Prefix()+"/a", "", "X-Forwarded-For", sent, "X-Forwarded-Proto", "gopher",
 			"X-Amzn-Trace-Id", "Root=1-67891233-abcdef012345678912345678;Sampled=1")
-		event := leaves(t, f.only(t))
+		event := leafValues(t, f.onlyEvent(t))
 		get := func(header string) string {
 			if v, ok := event["headers."+header].(string); ok {
 				return v
@@ -275,13 +277,13 @@ func TestForgedHeaders(t *testing.T) {
 	}
 }
 
-// Guarantees that the function behind a route learns who calls as API Gateway tells it, and that our side can read it:
-// the middleware has nothing else to go by.
+// Guarantees that the function behind a route gets the caller's identity as API Gateway passes it, and that package
+// apigw can read it. The middleware has no other source for it.
 func TestProxyEvents(t *testing.T) {
 	const context = `{"decision":"limited","httpStatus":429,"tenant":"acme","retryAfter":"2"}`
 	for _, c := range []struct {
 		name, api, answer string
-		status            any // of the context, as the kind hands it on
+		status            any // the status in the context, in the type that this kind of API passes on
 		principal         bool
 	}{
 		{"REST", `{kind: REST, authorizers: {a: {function: authorizer, resultTtlInSeconds: 0}}, routes: [{route: ` +
@@ -300,34 +302,34 @@ func TestProxyEvents(t *testing.T) {
 		base, log := serve(t, describe(t, c.api), &answers{out: c.answer}, backend, nil)
 		if got := send(t, "POST", base+"/dev/a?x=1&x=2", `{"a":1}`, "Content-Type",
 			"application/json"); got.status != 200 || got.body != "ok" {
-			t.Fatalf("%s: %d %s\n%s", c.name, got.status, got.body, log)
+			t.Fatalf("%s: status %d, body %s\n%s", c.name, got.status, got.body, log)
 		}
-		event := backend.only(t)
+		event := backend.onlyEvent(t)
 		found := event["requestContext"].(map[string]any)["authorizer"].(map[string]any)
 		raw, _ := json.Marshal(found)
 		read, err := apigw.ReadContext(raw)
 		if err != nil || read.Tenant != "acme" || read.Header.RetryAfter != "2" {
-			t.Errorf("%s: our side reads %+v, %v from %s", c.name, read, err, raw)
+			t.Errorf("%s: package apigw reads %+v, %v from %s", c.name, read, err, raw)
 		}
 		if inner, ok := found["lambda"].(map[string]any); ok {
 			found = inner
 		}
 		if found["httpStatus"] != c.status || (found["principalId"] == "acme/ci") != c.principal {
-			t.Errorf("%s: authorizer %s", c.name, raw)
+			t.Errorf("%s: the event's authorizer is %s", c.name, raw)
 		}
 		if event["body"] != `{"a":1}` || event["isBase64Encoded"] != false {
 			t.Errorf("%s: body %v, base64 %v", c.name, event["body"], event["isBase64Encoded"])
 		}
 		if c.name == "REST" && !reflect.DeepEqual(event["multiValueQueryStringParameters"],
 			map[string]any{"x": []any{"1", "2"}}) {
-			t.Errorf("%s: query %v", c.name, event["multiValueQueryStringParameters"])
+			t.Errorf("%s: multiValueQueryStringParameters are %v", c.name, event["multiValueQueryStringParameters"])
 		}
 		if c.name == "HTTP 2.0" && !reflect.DeepEqual(event["queryStringParameters"], map[string]any{"x": "1,2"}) {
-			t.Errorf("%s: query %v", c.name, event["queryStringParameters"])
+			t.Errorf("%s: queryStringParameters are %v", c.name, event["queryStringParameters"])
 		}
 		if got := send(t, "POST", base+"/dev/a", "\xff\x00", "Content-Type",
 			"application/octet-stream"); got.status != 200 {
-			t.Errorf("%s: binary body: %d", c.name, got.status)
+			t.Errorf("%s: a binary body is answered with status %d", c.name, got.status)
 		}
 		var second map[string]any
 		if err := json.Unmarshal(backend.events[1], &second); err != nil || second["body"] != "/wA=" ||
@@ -337,8 +339,8 @@ func TestProxyEvents(t *testing.T) {
 	}
 }
 
-// Guarantees that a Lambda function's answers come out as API Gateway documents, and that what is none is a 5xx of the
-// kind.
+// Guarantees that the answers of a Lambda function reach the client as API Gateway documents, and that an invalid
+// answer becomes the 5xx of this kind of API.
 func TestProxyReplies(t *testing.T) {
 	const (
 		rest  = `{kind: REST, routes: [{route: "ANY /a", integration: {type: AWS_PROXY, function: backend}}]}`
@@ -388,7 +390,7 @@ func TestProxyReplies(t *testing.T) {
 		}
 		for name, want := range c.header {
 			if !slices.Equal(got.header[name], want) {
-				t.Errorf("%s: %s %q, want %q", c.name, name, got.header[name], want)
+				t.Errorf("%s: header %s is %q, want %q", c.name, name, got.header[name], want)
 			}
 		}
 	}

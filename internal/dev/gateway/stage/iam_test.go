@@ -20,7 +20,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/testkit/logtest"
 )
 
-// operators is an API as infra makes those of operators, with an open route and one to a service beside.
+// operators describes an API like the operators' APIs of package infra, with two more routes: one without
+// authorization, and one to an HTTP service.
 const operators = `{kind: REST, stage: v1, region: eu-west-1, routes: [
 	{route: "POST /{proxy+}", authorization: AWS_IAM, integration: {type: AWS_PROXY, function: backend}},
 	{route: "GET /{proxy+}", authorization: AWS_IAM, integration: {type: AWS_PROXY, function: backend}},
@@ -42,16 +43,16 @@ const (
 	opsKey = "ASIAOPS"
 )
 
-// signing is one request, and how it is signed.
+// signing describes one request and how it is signed.
 type signing struct {
 	method, path, body string
-	header             []string // name, value, …, signed
+	header             []string // name, value and so on; all are signed
 	key                string
 	as                 stage.Credential
 	service, region    string
 	at                 time.Time
 	presign            bool
-	host, hash         string              // that are signed, where they are others
+	host, hash         string              // the values that are signed, if they differ from those that are sent
 	then               func(*http.Request) // changes the request after it is signed
 }
 
@@ -60,13 +61,13 @@ func (s signing) with(change func(*signing)) signing {
 	return s
 }
 
-// of is a call of an operator that is sound in every way.
+// of returns a correct call of an operator.
 func of() signing {
 	return signing{method: "POST", path: "/v1/plans/get", body: `{"id":"pro"}`, key: annKey, as: ann,
 		service: "execute-api", region: "eu-west-1", at: noon}
 }
 
-// request signs by the SDK's own signer, as the command line does.
+// request makes the request and signs it with the SDK's signer, as the command line does.
 func (s signing) request(t testing.TB, base string) *http.Request {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), s.method, base+s.path, strings.NewReader(s.body))
@@ -123,7 +124,7 @@ func (s signing) send(t testing.TB, base string) reply {
 	return reply{resp.StatusCode, resp.Header, string(text)}
 }
 
-// served starts the operators' API.
+// served starts an operators' API.
 func served(t testing.TB) (base string, f *answers, log *logtest.Buffer) {
 	t.Helper()
 	f = &answers{out: `{"statusCode":200,"body":"done"}`}
@@ -134,8 +135,9 @@ func served(t testing.TB) (base string, f *answers, log *logtest.Buffer) {
 	return base, f, log
 }
 
-// Guarantees that who signs is let through, however a sound signature is made and sent, and that the function is told
-// who it was, in the members that API Gateway documents and nowhere else: what a client writes never gets there.
+// Guarantees that a correctly signed request is let through, whatever form the signature has, and that the function
+// gets the identity of the signer in the fields that API Gateway documents and nowhere else. Nothing that a client
+// writes gets into these fields.
 func TestSigned(t *testing.T) {
 	authorization := func(change func(string) string) func(*http.Request) {
 		return func(r *http.Request) { r.Header["Authorization"] = []string{change(r.Header.Get("Authorization"))} }
@@ -182,33 +184,33 @@ func TestSigned(t *testing.T) {
 	} {
 		base, f, log := served(t)
 		if got := tt.s.send(t, base); got.status != 200 || got.body != "done" {
-			t.Errorf("%s: %d %s %s\n%s", tt.name, got.status, got.body, got.header, log)
+			t.Errorf("%s: status %d, body %s, headers %s\n%s", tt.name, got.status, got.body, got.header, log)
 			continue
 		}
-		e := f.only(t)
+		e := f.onlyEvent(t)
 		id := e["requestContext"].(map[string]any)["identity"].(map[string]any)
 		want := map[string]any{"accountId": tt.s.as.Account, "accessKey": tt.s.key, "caller": tt.s.as.Caller,
 			"user": tt.s.as.Caller, "userArn": tt.s.as.UserARN}
 		for name, v := range want {
 			if id[name] != v {
-				t.Errorf("%s: %s is %v, want %v", tt.name, name, id[name], v)
+				t.Errorf("%s: identity field %s is %v, want %v", tt.name, name, id[name], v)
 			}
 		}
 		if _, there := e["requestContext"].(map[string]any)["authorizer"]; there {
-			t.Errorf("%s: there is an authorizer in the event, and none was asked", tt.name)
+			t.Errorf("%s: there is an authorizer in the event, although the route has none", tt.name)
 		}
 		if _, there := e["headers"].(map[string]any)["Authorization"]; there {
-			t.Errorf("%s: the function sees the signature", tt.name)
+			t.Errorf("%s: the function gets the signature", tt.name)
 		}
 		if body := e["body"]; body != tt.s.body && (body != nil || tt.s.body != "") {
-			t.Errorf("%s: the function was sent %v", tt.name, body)
+			t.Errorf("%s: the function got the body %v", tt.name, body)
 		}
 	}
 }
 
-// Guarantees that every request that nobody known has signed as it is, for this API, now, is refused before any
-// function is asked, as API Gateway documents it. If one passed, the change that it asks for would be on record for
-// another's name.
+// Guarantees that a request is refused before any function is called, with the documented answer, unless a known caller
+// signed exactly this request, for this API, at about this time. Otherwise a change could be recorded under another
+// operator's name.
 func TestNotSigned(t *testing.T) {
 	const (
 		mismatch   = "The request signature we calculated does not match the signature you provided."
@@ -244,7 +246,7 @@ func TestNotSigned(t *testing.T) {
 		name       string
 		s          signing
 		typ, text  string
-		statusCode int // default 403
+		statusCode int // 0 selects 403
 	}{
 		{"unsigned", header("Authorization"), "MissingAuthenticationTokenException",
 			`{"message":"Missing Authentication Token"}`, 0},
@@ -325,7 +327,7 @@ func TestNotSigned(t *testing.T) {
 			"The local gateway reads a signature in the Authorization header only, and this one is in the query.", 0},
 		{"a body above the bound", of().with(func(s *signing) {
 			s.body = strings.Repeat("x", 1<<10+1)
-			s.then = func(r *http.Request) { r.ContentLength = -1 } // so that it shows when it is read
+			s.then = func(r *http.Request) { r.ContentLength = -1 } // otherwise reading the body would change it
 		}), "RequestTooLargeException", "Request Too Long", 413},
 	} {
 		base, f, log := served(t)
@@ -336,7 +338,7 @@ func TestNotSigned(t *testing.T) {
 		}
 		if got.status != want || got.header.Get("X-Amzn-Errortype") != tt.typ ||
 			!strings.Contains(got.body, tt.text) || f.calls() != 0 {
-			t.Errorf("%s: %d %s %s after %d calls, want %d %s %s", tt.name, got.status,
+			t.Errorf("%s: status %d, error type %s, body %s after %d calls; want %d, %s, %s", tt.name, got.status,
 				got.header.Get("X-Amzn-Errortype"), got.body, f.calls(), want, tt.typ, tt.text)
 		}
 		if (got.header.Get("X-Why") == "signature") != (tt.typ == sound) { // the gateway response of that type
@@ -344,34 +346,35 @@ func TestNotSigned(t *testing.T) {
 		}
 		if told := got.body + log.String(); strings.Contains(told, "s3cr3t") || strings.Contains(told, "AKIA") ||
 			strings.Contains(told, "t0ken") {
-			t.Errorf("%s: a secret or a key is told: %s", tt.name, told)
+			t.Errorf("%s: the answer or the log holds a secret or a key: %s", tt.name, told)
 		}
 	}
 }
 
-// Guarantees that the checks above can fail: the same calls pass where the route has no authorization, and the function
-// is told of nobody.
+// Guarantees that the two tests above can fail: the same calls pass on a route without authorization, and its function
+// gets no identity.
 func TestWithoutAuthorization(t *testing.T) {
 	f := &answers{out: `{"statusCode":200,"body":"done"}`}
 	base, _ := serve(t, describe(t, strings.ReplaceAll(operators, "authorization: AWS_IAM, ", "")), nil, f, nil)
 	for _, s := range []signing{of().with(func(s *signing) { s.as.Secret = "other" }),
 		of().with(func(s *signing) { s.then = func(r *http.Request) { delete(r.Header, "Authorization") } })} {
 		if got := s.send(t, base); got.status != 200 {
-			t.Errorf("%d %s", got.status, got.body)
+			t.Errorf("a signed call: status %d, body %s", got.status, got.body)
 		}
 	}
 	base, open, _ := served(t)
 	if got := send(t, "GET", base+"/v1/open", "", "Authorization", "Bearer x"); got.status != 200 {
-		t.Errorf("the open route: %d %s", got.status, got.body)
+		t.Errorf("the route without authorization: status %d, body %s", got.status, got.body)
 	}
-	e := open.only(t)
+	e := open.onlyEvent(t)
 	if id := e["requestContext"].(map[string]any)["identity"].(map[string]any); id["userArn"] != nil ||
 		id["accessKey"] != nil || e["headers"].(map[string]any)["Authorization"] != "Bearer x" {
-		t.Errorf("the open route tells the function %v", e)
+		t.Errorf("the route without authorization passes on the identity %v", e)
 	}
 }
 
-// Guarantees that a service behind a route is told by a mapping alone who signed, and is sent the body that was signed.
+// Guarantees that an HTTP service behind a route gets the signer's identity through a parameter mapping, and gets the
+// body that was signed.
 func TestSignedToService(t *testing.T) {
 	base, _, _ := served(t)
 	got := of().with(func(s *signing) {
@@ -380,12 +383,12 @@ func TestSignedToService(t *testing.T) {
 	}).send(t, base)
 	if got.status != 200 || !strings.Contains(got.body, ann.UserARN) || strings.Contains(got.body, "forged") ||
 		strings.Contains(got.body, "AWS4-HMAC") || !strings.Contains(got.body, `"bodyBytes": 12`) {
-		t.Errorf("%d %s", got.status, got.body)
+		t.Errorf("status %d, body %s", got.status, got.body)
 	}
 }
 
-// Guarantees that a description or a credential with which nobody could sign, or that cannot be meant, is refused by
-// name, and that no secret is told.
+// Guarantees that credentials and descriptions that cannot be correct are refused, with the name of the wrong field and
+// without a secret in the error.
 func TestCredentialsChecked(t *testing.T) {
 	d := describe(t, `{kind: REST, routes: [{route: GET /a, authorization: AWS_IAM, integration: {type: MOCK}}]}`)
 	with := func(key string, change func(*stage.Credential)) map[string]stage.Credential {
@@ -408,12 +411,12 @@ func TestCredentialsChecked(t *testing.T) {
 	} {
 		if _, err := stage.New(stage.Config{Description: d, Credentials: all}); err == nil ||
 			!strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "s3cr3t") {
-			t.Errorf("%v, want %s", err, want)
+			t.Errorf("New gives error %v, want one that names %s and no secret", err, want)
 		}
 	}
 	if _, err := stage.New(stage.Config{Description: d,
 		Credentials: with("A", func(*stage.Credential) {})}); err != nil {
-		t.Errorf("the credential that these begin with: %v", err)
+		t.Errorf("the credential that these are variants of is refused: %v", err)
 	}
 	for text, want := range map[string]string{
 		`{kind: REST, routes: [{route: GET /a, authorization: JWT, integration: {type: MOCK}}]}` +
@@ -429,18 +432,18 @@ func TestCredentialsChecked(t *testing.T) {
 		_, err := stage.Parse("a.yaml", []byte(text))
 		var e *stage.Error
 		if !errors.As(err, &e) || !strings.Contains(err.Error(), want) {
-			t.Errorf("%v, want %s", err, want)
+			t.Errorf("Parse gives error %v, want one that names %s", err, want)
 		}
 	}
 }
 
-// Guarantees that whoever prints a setting prints no secret.
+// Guarantees that printing a credential prints no secret.
 func TestCredentialPrinted(t *testing.T) {
 	for _, format := range []string{"%v", "%+v", "%#v", "%s"} {
 		if got := fmt.Sprintf(format,
 			stage.Config{Credentials: map[string]stage.Credential{opsKey: ops}}); strings.Contains(got, "s3cr3t") ||
 			strings.Contains(got, "t0ken") {
-			t.Errorf("%s: %s", format, got)
+			t.Errorf("printed with %s: %s", format, got)
 		}
 	}
 }

@@ -18,13 +18,13 @@ import (
 	"github.com/sluicelimits/sluice/internal/dev/gateway/stage"
 )
 
-// seen is the request that an upstream had.
+// seen is the request that the upstream received.
 type seen struct {
 	Method, URI, Host, Body string
 	Header                  http.Header
 }
 
-// newUpstream answers with the request that it had, and with headers of its own.
+// newUpstream starts an upstream that answers with the request it received, and with headers of its own.
 func newUpstream(t *testing.T) *httptest.Server {
 	t.Helper()
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -48,13 +48,13 @@ func (r reply) seen(t *testing.T) seen {
 	t.Helper()
 	var s seen
 	if err := json.Unmarshal([]byte(r.body), &s); err != nil {
-		t.Fatalf("%v in %s", err, r.body)
+		t.Fatalf("decode the upstream's answer: %v in %s", err, r.body)
 	}
 	return s
 }
 
-// Guarantees that a REST API's HTTP proxy passes what API Gateway passes, and that mapped headers are the authorizer's
-// word: a client can neither set them nor, by naming them in Connection, take them out.
+// Guarantees that the HTTP proxy of a REST API passes on what API Gateway passes on, and that mapped headers have the
+// authorizer's values only: a client can neither set them nor remove them by naming them in Connection.
 func TestRESTProxy(t *testing.T) {
 	up := newUpstream(t)
 	base, log := serve(t, describe(t, `
@@ -77,7 +77,7 @@ routes:
 	got := send(t, "PUT", base+"/dev/shop/a%20b/c/d?q=1", "hello", "X-Tenant", "evil", "Connection",
 		"X-Tenant, X-Cost", "X-Forwarded-For", "192.0.2.1")
 	if got.status != 200 {
-		t.Fatalf("%d %s\n%s", got.status, got.body, log)
+		t.Fatalf("status %d, body %s\n%s", got.status, got.body, log)
 	}
 	s := got.seen(t)
 	if s.Method != "PUT" || s.URI != "/backend/a%20b/c/d?q=1&tenant=acme+%26+co" || s.Body != "hello" ||
@@ -92,12 +92,12 @@ routes:
 	}
 	if h := got.header; h.Get("Www-Authenticate") != "" || h.Get("X-Amzn-Remapped-Www-Authenticate") != "Bearer" ||
 		h.Get("X-Amzn-Remapped-Server") != "own" || h.Get("X-Own") != "1" || h.Get("X-Amzn-Requestid") == "" {
-		t.Errorf("headers %v", h)
+		t.Errorf("the answer has headers %v", h)
 	}
 }
 
-// Guarantees that ".." does not lead out of the path of the upstream that stands for echoes, and that other
-// integrations get it as it came, as from API Gateway.
+// Guarantees that ".." does not lead above the path of the upstream that stands in for echoes. Other integrations get
+// the path as the client sent it, as API Gateway does.
 func TestPathsAboveTheRoot(t *testing.T) {
 	up := newUpstream(t)
 	for _, kind := range []string{"REST", "HTTP"} {
@@ -121,19 +121,19 @@ func TestPathsAboveTheRoot(t *testing.T) {
 			"/a/../../secret", "/%252e%252e/base/product/1", "/url/..%2F..",
 		} {
 			if got := send(t, "GET", base+"/v1"+path, ""); got.status != http.StatusBadRequest {
-				t.Errorf("%s %s: %d %s, want 400", kind, path, got.status, got.body)
+				t.Errorf("%s, path %s: status %d, body %s, want 400", kind, path, got.status, got.body)
 			}
 		}
 		if s := send(t, "GET", base+"/v1/a/../b", "").seen(t); !strings.HasPrefix(s.URI, "/base/") {
-			t.Errorf("%s: the upstream saw %s", kind, s.URI)
+			t.Errorf("%s: the upstream got %s", kind, s.URI)
 		}
 		if s := send(t, "GET", base+"/v1/there/..", "").seen(t); s.URI != "/base/.." {
-			t.Errorf("%s: another integration saw %s", kind, s.URI)
+			t.Errorf("%s: another integration got %s", kind, s.URI)
 		}
 	}
 }
 
-// Guarantees an HTTP API's parameter mapping, of requests and by status of answers.
+// Guarantees the parameter mapping of an HTTP API, for requests and, by status, for answers.
 func TestHTTPProxy(t *testing.T) {
 	up := newUpstream(t)
 	base, log := serve(t, describe(t, `
@@ -160,26 +160,26 @@ routes:
 `), &answers{out: `{"isAuthorized":true,"context":{"tenant":"acme","cost":3}}`}, nil, nil)
 	got := send(t, "GET", base+"/shop/a%20b?q=1&q=2", "", "X-Tenant", "evil", "X-More", "0", "X-Doomed", "1")
 	if got.status != 200 {
-		t.Fatalf("%d %s\n%s", got.status, got.body, log)
+		t.Fatalf("status %d, body %s\n%s", got.status, got.body, log)
 	}
 	s := got.seen(t)
 	if s.URI != "/backend/a%20b?q=1&q=2" || s.Header.Get("X-Tenant") != "acme" || !slices.Equal(s.Header["X-More"],
 		[]string{"0", "1,2-3"}) || s.Header["X-Doomed"] != nil {
-		t.Errorf("upstream saw %s with %v", s.URI, s.Header)
+		t.Errorf("the upstream got %s with headers %v", s.URI, s.Header)
 	}
 	if h := got.header; h.Get("X-Tenant") != "acme" || h.Get("X-Doomed") != "" ||
 		!slices.Equal(h["X-Own"], []string{"1", "2"}) || h.Get("Www-Authenticate") != "Bearer" {
-		t.Errorf("headers %v", h)
+		t.Errorf("the answer has headers %v", h)
 	}
 	if got := send(t, "GET", base+"/shop/a?status=404", ""); got.status != 410 || got.header.Get("X-Tenant") != "" {
-		t.Errorf("%d with %v, want 410 without the mapping for 200", got.status, got.header)
+		t.Errorf("status %d with headers %v, want 410 without the mapping for 200", got.status, got.header)
 	}
 	if s := send(t, "GET", base+"/moved", "", "X-More", "x?y").seen(t); s.URI != "/a%20b/x%3Fy" {
 		t.Errorf("overwrite:path: upstream saw %s", s.URI)
 	}
 }
 
-// Guarantees what a client gets of an upstream that is away or too slow.
+// Guarantees what a client gets if the upstream cannot be reached or is too slow.
 func TestUpstreamsThatFail(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -222,12 +222,13 @@ func TestUpstreamsThatFail(t *testing.T) {
 		return nil, nil
 	}), nil)
 	if got := send(t, "GET", base+"/dev/a", ""); got.status != 504 {
-		t.Errorf("a function that hangs: %d, want 504", got.status)
+		t.Errorf("a function that does not answer gives status %d, want 504", got.status)
 	}
 	close(block)
 }
 
-// Guarantees that a MOCK answers with mapped headers, the one integration of a REST API whose answer can be mapped.
+// Guarantees that a MOCK answers with mapped headers. No other integration of a REST API has answers that can be
+// mapped.
 func TestMock(t *testing.T) {
 	base, _ := serve(t, describe(t, `
 kind: REST
@@ -240,12 +241,12 @@ routes:
 `), &answers{out: policy("Allow", all, `{"tenant":"acme"}`)}, nil, nil)
 	if got := send(t, "GET", base+"/dev/a", ""); got.status != 200 || got.header.Get("X-Tenant") != "acme" ||
 		got.body != "" {
-		t.Errorf("%d %v %q", got.status, got.header, got.body)
+		t.Errorf("the MOCK answers with status %d, headers %v, body %q", got.status, got.header, got.body)
 	}
 }
 
-// Guarantees that a WebSocket's handshake is answered as RFC 6455 says, and that the connection is then closed in
-// order.
+// Guarantees that the handshake of a WebSocket is answered as RFC 6455 says, and that the connection is then closed
+// with a close frame.
 func TestWebSocket(t *testing.T) {
 	base, _ := serve(t, builtin(t, "websocket"), &answers{out: policy("Allow", all, "{}")}, nil, nil)
 	conn, err := net.Dial("tcp", strings.TrimPrefix(base, "http://"))
@@ -266,7 +267,7 @@ func TestWebSocket(t *testing.T) {
 	defer resp.Body.Close()
 	// The key and the accept value are those of the RFC, section 1.3.
 	if resp.StatusCode != 101 || resp.Header.Get("Sec-Websocket-Accept") != "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=" {
-		t.Errorf("%d %v", resp.StatusCode, resp.Header)
+		t.Errorf("the handshake is answered with status %d, headers %v", resp.StatusCode, resp.Header)
 	}
 	frame, err := io.ReadAll(r)
 	if err != nil || len(frame) < 4 || frame[0] != 0x88 || int(frame[1]) != len(frame)-2 || frame[2] != 1013>>8 ||
@@ -274,6 +275,6 @@ func TestWebSocket(t *testing.T) {
 		t.Errorf("frame %q, %v; want one that closes with 1013", frame, err)
 	}
 	if got := send(t, "GET", base+"/dev", ""); got.status != 426 {
-		t.Errorf("no handshake: %d, want 426", got.status)
+		t.Errorf("a request without a handshake gets status %d, want 426", got.status)
 	}
 }

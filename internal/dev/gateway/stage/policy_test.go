@@ -11,8 +11,8 @@ import (
 
 const arnOfTest = "arn:aws:execute-api:eu-west-1:210987654321:a1b2c3d4e5/prod/GET/product/42"
 
-// Guarantees IAM's rules: a Deny that matches wins over any Allow, in any order; what is not named is not allowed; and
-// what cannot be evaluated here is an error, never an Allow.
+// Guarantees the rules of IAM: a Deny that matches wins over any Allow, in any order; an action that no statement names
+// is not allowed. A policy that cannot be evaluated here is an error, never an Allow.
 func TestPolicies(t *testing.T) {
 	const (
 		allowAll = `{"Effect":"Allow","Action":"execute-api:Invoke","Resource":"*"}`
@@ -63,7 +63,8 @@ func TestPolicies(t *testing.T) {
 	}
 }
 
-// FuzzGlob compares with regular expressions: * is any text and ? any character, nothing else means anything.
+// FuzzGlob compares glob with regular expressions: * matches any text, ? any character, and no other character is
+// special.
 func FuzzGlob(f *testing.F) {
 	for _, pattern := range []string{"*", "arn:*/prod/*/product/4?", "a*b*c", "**", "", "a.c", "(a|b)", "?"} {
 		f.Add(pattern, arnOfTest)
@@ -78,7 +79,7 @@ func FuzzGlob(f *testing.F) {
 		expression := regexp.MustCompile(`(?s)\A` + strings.NewReplacer(`\*`, ".*", `\?`,
 			".").Replace(strings.ReplaceAll(quoted, `\\`, "\uE000")) + `\z`)
 		if strings.ContainsAny(pattern+s, "\\\uE000") {
-			return // the quoting above cannot tell an escaped backslash before a star
+			return // the quoting above does not distinguish an escaped backslash before a star
 		}
 		if got, want := glob(pattern, s), expression.MatchString(s); got != want {
 			t.Errorf("glob(%q, %q) = %v, want %v", pattern, s, got, want)
@@ -86,8 +87,8 @@ func FuzzGlob(f *testing.F) {
 	})
 }
 
-// FuzzTemplate holds that a template is text with holes: what stands between them comes out as it is, a value goes in
-// once and is not read again, and what is no variable is no error.
+// FuzzTemplate checks that parseTemplate replaces variables and nothing else: other text is unchanged, a value that
+// contains a variable is not expanded again, and an unknown variable is not an error.
 func FuzzTemplate(f *testing.F) {
 	f.Add(`{"a":"$context.authorizer.tenant"}`, "acme")
 	f.Add("${context.authorizer.tenant}.", "$context.requestId")
@@ -131,7 +132,7 @@ func FuzzTemplate(f *testing.F) {
 	})
 }
 
-// valueOf evaluates a part; variables about the request itself need one, and are nothing here.
+// valueOf evaluates a part. Variables about the request itself have no value, since there is no request.
 func valueOf(p part, c *call) (v string, ok bool) {
 	return p.v(c)
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/dev/gateway/stage"
 )
 
-// Guarantees that a resource policy which denies all but some callers lets those in, and no others, however soundly
-// they sign; and that who is denied does not come to the function.
+// Guarantees that a resource policy which denies all but some callers lets in exactly these, even if others sign
+// correctly, and that a denied request does not reach the function.
 func TestResourcePolicy(t *testing.T) {
 	for _, tt := range []struct {
 		policy   string
@@ -23,7 +23,7 @@ func TestResourcePolicy(t *testing.T) {
 		{`[{notPrincipals: ["arn:aws:iam::123456789012:*", "arn:aws:iam::210987654321:user/ann"]}]`, 200, 200},
 		{`[{notAddresses: [203.0.113.7, 127.0.0.1]}]`, 200, 200},
 		{`[{notPrincipals: ["arn:aws:iam::210987654321:user/ann", "arn:aws:iam::123456789012:user/ann"]}]`, 200, 403},
-		{`[{notPrincipals: ["arn:aws:iam::*"]}]`, 403, 403}, // * is within one part
+		{`[{notPrincipals: ["arn:aws:iam::*"]}]`, 403, 403}, // * matches only within one part of the ARN
 		{`[{notPrincipals: ["arn:aws:sts::123456789012:assumed-role/ops/eve"]}]`, 403, 403},
 		{`[{notAddresses: [127.0.0.0/8]}]`, 200, 200},
 		{`[{notAddresses: [203.0.113.7, "2001:db8::/32"]}]`, 403, 403},
@@ -49,17 +49,19 @@ func TestResourcePolicy(t *testing.T) {
 				calls++
 			}
 			if got := one.s.send(t, base); got.status != one.want {
-				t.Errorf("%s: %s gets %d %s, want %d", tt.policy, name, got.status, got.body, one.want)
+				t.Errorf("%s: caller %s gets status %d, body %s; want %d", tt.policy, name, got.status, got.body,
+					one.want)
 			}
 		}
 		if f.calls() != calls {
-			t.Errorf("%s: %d calls came to the function, want %d", tt.policy, f.calls(), calls)
+			t.Errorf("%s: the function was called %d times, want %d", tt.policy, f.calls(), calls)
 		}
 	}
 }
 
-// Guarantees that who is denied by a resource policy of an API with our gateway responses is told so: the authorizer
-// was not asked, so there is no problem of its own. The status is that of all denials.
+// Guarantees the body of a denial by a resource policy, on an API with Sluice's gateway responses: it is only the
+// message of API Gateway, because the authorizer was not called and wrote no problem. The status is that of all
+// denials.
 func TestForeignDenial(t *testing.T) {
 	builtin, _ := stage.ReadBuiltin("rest")
 	_, responses, _ := strings.Cut(string(builtin), "\ngatewayResponses:")
@@ -74,11 +76,11 @@ func TestForeignDenial(t *testing.T) {
 	if err := json.Unmarshal([]byte(got.body), &body); err != nil || got.status != http.StatusTooManyRequests ||
 		body["message"] == "" ||
 		len(body) != 1 || got.header.Get("Retry-After") != "" {
-		t.Errorf("%d %v %s (%v)", got.status, got.header, got.body, err)
+		t.Errorf("status %d, headers %v, body %s (%v)", got.status, got.header, got.body, err)
 	}
 }
 
-// Guarantees that a resource policy which this gateway cannot hold is refused, not passed over.
+// Guarantees that a resource policy that the local gateway cannot evaluate is refused instead of ignored.
 func TestResourcePolicyProblems(t *testing.T) {
 	const (
 		signed = `{route: "POST /a", authorization: AWS_IAM, integration: {type: ECHO}}`

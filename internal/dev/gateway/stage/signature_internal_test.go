@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// Guarantees that the signature is the one of AWS's published examples: of its documentation and its test suite, not of
-// any signer here.
+// Guarantees that signatures equal those of AWS's published examples, in its documentation and its test suite. No
+// signer of this repository is used.
 func TestPublishedSignatures(t *testing.T) {
 	const secret, scope = "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY", "AKIDEXAMPLE/20150830/us-east-1/"
 	for _, tt := range []struct {
@@ -43,31 +43,31 @@ func TestPublishedSignatures(t *testing.T) {
 			t.Fatalf("%s: %s", tt.name, message)
 		}
 		if got := s.sign(secret, c.canonical(s, nil)); got != s.value || got != tt.want {
-			t.Errorf("%s: %s, want %s\n%s", tt.name, got, tt.want, c.canonical(s, nil))
+			t.Errorf("%s: the signature is %s, want %s\n%s", tt.name, got, tt.want, c.canonical(s, nil))
 		}
 	}
 }
 
-// Guarantees that the date may stand in either header, and that X-Amz-Date is the one where both do.
+// Guarantees that the date may be in either header, and that X-Amz-Date is used if both are there.
 func TestDate(t *testing.T) {
 	const long, usual = "20150830T123600Z", "Sun, 30 Aug 2015 12:36:00 GMT"
 	want := time.Date(2015, 8, 30, 12, 36, 0, 0, time.UTC)
 	for _, h := range []http.Header{{"X-Amz-Date": {long}}, {"Date": {usual}},
 		{"X-Amz-Date": {long}, "Date": {"Mon, 31 Aug 2015 12:36:00 GMT"}}} {
 		if at := requestDate(h); !at.Equal(want) || at.Location() != time.UTC {
-			t.Errorf("%v: %s", h, at)
+			t.Errorf("headers %v: the date is %s", h, at)
 		}
 	}
 	for _, h := range []http.Header{{}, {"Date": {long}}, {"X-Amz-Date": {usual}}, {"X-Amz-Date": {long, long}},
 		{"X-Amz-Date": {"x"}, "Date": {usual}}} {
 		if at := requestDate(h); !at.IsZero() {
-			t.Errorf("%v: %s, want none", h, at)
+			t.Errorf("headers %v: the date is %s, want none", h, at)
 		}
 	}
 }
 
-// Guarantees that a path is signed as execute-api was seen to: as it was sent and encoded once more, %2F and all, and
-// normalised as the documentation says.
+// Guarantees that a path is signed as execute-api was observed to do it: as sent, encoded once more (including %2F),
+// and normalised as the documentation says.
 func TestCanonicalPath(t *testing.T) {
 	for sent, want := range map[string]string{
 		"":                                     "/",
@@ -87,8 +87,8 @@ func TestCanonicalPath(t *testing.T) {
 	}
 }
 
-// FuzzAuthorization holds that any header gives either a signature, which says the same when it is written out again,
-// or a text of which no word is the client's.
+// FuzzAuthorization checks that any header gives either a signature, which is the same after it is written and read
+// again, or an error text that contains nothing the client wrote.
 func FuzzAuthorization(f *testing.F) {
 	for _, seed := range []string{
 		"", "Bearer eyJhbGciOi.e30.x", "Basic dXNlcjpwYXNz=", "AWS4-HMAC-SHA256", "AWS4-ECDSA-P256-SHA256 a=b",

@@ -27,20 +27,20 @@ import (
 	"github.com/sluicelimits/sluice/internal/testkit/logtest"
 )
 
-// The server waits half a second before it closes a connection on which it refused a body, and there is nothing to wait
-// for that by.
+// TestMain ignores goroutines of the server that wait half a second before they close a connection on which a body was
+// refused. Tests have no way to wait for their end.
 func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("net/http.(*conn).closeWriteAndWait"))
 }
 
 var noon = time.Date(2026, 11, 21, 9, 15, 28, 311e6, time.UTC)
 
-// function is a Lambda function that a test writes.
+// function is a Lambda function that a test provides.
 type function func(ctx context.Context, event []byte) ([]byte, error)
 
 func (f function) Invoke(ctx context.Context, event []byte) ([]byte, error) { return f(ctx, event) }
 
-// answers is a function that always gives the same answer, and remembers the events.
+// answers is a function that always gives the same answer and records the events.
 type answers struct {
 	out string
 	err error
@@ -56,17 +56,17 @@ func (a *answers) Invoke(_ context.Context, event []byte) ([]byte, error) {
 	return []byte(a.out), a.err
 }
 
-// only is the one event that the function was sent.
-func (a *answers) only(t *testing.T) map[string]any {
+// onlyEvent returns the event of the only call to the function.
+func (a *answers) onlyEvent(t *testing.T) map[string]any {
 	t.Helper()
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if len(a.events) != 1 {
-		t.Fatalf("the function was called %d times, want once", len(a.events))
+		t.Fatalf("the function was called %d times, want 1 call", len(a.events))
 	}
 	var out map[string]any
 	if err := json.Unmarshal(a.events[0], &out); err != nil {
-		t.Fatalf("%v in %s", err, a.events[0])
+		t.Fatalf("decode the event: %v in %s", err, a.events[0])
 	}
 	return out
 }
@@ -95,7 +95,7 @@ func builtin(t testing.TB, name string) *stage.Description {
 	return describe(t, string(text))
 }
 
-// serve starts a real server for the API; authorizer is its function of that name, backend the one of that name.
+// serve starts a real server for the API. authorizer and backend are its functions of these names.
 func serve(
 	t testing.TB, d *stage.Description, authorizer, backend stage.Function, change func(*stage.Config),
 ) (base string, log *logtest.Buffer) {
@@ -128,7 +128,7 @@ type reply struct {
 	body   string
 }
 
-// send makes a request; header is name, value, name, value…
+// send makes a request. The header arguments are name, value, name, value and so on.
 func send(t testing.TB, method, target, body string, header ...string) reply {
 	t.Helper()
 	req, err := http.NewRequest(method, target, strings.NewReader(body))
@@ -154,7 +154,7 @@ func send(t testing.TB, method, target, body string, header ...string) reply {
 	return reply{resp.StatusCode, resp.Header, string(text)}
 }
 
-// policy is an authorizer's answer; context is JSON.
+// policy returns an authorizer's answer with a policy. context is JSON.
 func policy(effect, resource, context string) string {
 	return fmt.Sprintf(`{"principalId":"acme/ci","policyDocument":{"Version":"2012-10-17",`+
 		`"Statement":[{"Action":"execute-api:Invoke","Effect":%q,"Resource":%q}]},"context":%s}`,
@@ -163,7 +163,7 @@ func policy(effect, resource, context string) string {
 
 const all = "arn:aws:execute-api:*"
 
-// apis are one API of each kind whose authorizer is one function; the path to call is in paths.
+// apis holds one API of each kind, all with the same authorizer function; paths holds the path to request of each.
 var apis = map[string]string{
 	"REST": `{kind: REST, authorizers: {a: {function: authorizer, resultTtlInSeconds: 0, timeoutInMillis: 500}},
 		routes: [{route: "ANY /{proxy+}", authorizer: a, integration: {type: ECHO}}]}`,
@@ -184,7 +184,7 @@ var apis = map[string]string{
 var handshake = []string{"Connection", "Upgrade", "Upgrade", "websocket", "Sec-Websocket-Version", "13",
 	"Sec-Websocket-Key", "dGhlIHNhbXBsZSBub25jZQ=="}
 
-// call sends one request to an API of the name.
+// call sends one request to the API of the given name.
 func call(t testing.TB, api, base string) reply {
 	switch api {
 	case "REST":
@@ -195,8 +195,8 @@ func call(t testing.TB, api, base string) reply {
 	return send(t, "GET", base+"/product/1", "")
 }
 
-// Guarantees that every answer of an authorizer has the outcome that API Gateway documents, on every kind of API. If
-// one were read as an Allow that is none, tests of what is deployed would pass over an open door.
+// Guarantees that every answer of an authorizer has the effect that API Gateway documents, on every kind of API. If an
+// answer were mistaken for an Allow, tests would not notice a deployment that lets everybody in.
 func TestAuthorizersAnswers(t *testing.T) {
 	const (
 		pass      = 200
@@ -214,9 +214,9 @@ func TestAuthorizersAnswers(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		answer given
-		want   int    // for policies
-		simple int    // for simple responses
-		text   string // of the REST API's body
+		want   int    // the status if the answer is a policy
+		simple int    // the status if it is a simple response
+		text   string // the body of the REST API
 	}{
 		{"allow", given{out: permit}, pass, failed, ""},
 		{"deny", given{out: deny}, forbidden, failed,
@@ -272,13 +272,13 @@ func TestAuthorizersAnswers(t *testing.T) {
 				t.Errorf("%s: body %s, want %s", c.name, got.body, c.text)
 			}
 			if logged := strings.Contains(log.String(), "the authorizer failed"); logged != (want == failed) {
-				t.Errorf("%s, %s: logged a failure: %v\n%s", c.name, api, logged, log)
+				t.Errorf("%s, %s: a failure is in the log: %t\n%s", c.name, api, logged, log)
 			}
 		}
 	}
 }
 
-// Guarantees that an authorizer that hangs, or breaks, holds nobody up for longer than its time and lets nobody pass.
+// Guarantees that an authorizer that hangs or panics delays nobody for longer than its timeout, and lets nobody pass.
 func TestAuthorizerThatHangsOrPanics(t *testing.T) {
 	for api, text := range apis {
 		for name, f := range map[string]function{
@@ -290,13 +290,13 @@ func TestAuthorizerThatHangsOrPanics(t *testing.T) {
 				t.Errorf("%s, %s: %d %s, want 500", api, name, got.status, got.body)
 			}
 			if !strings.Contains(log.String(), "AUTHORIZER_FAILURE") || strings.Contains(log.String(), "slk_") {
-				t.Errorf("%s, %s: the log is %s", api, name, log)
+				t.Errorf("%s, %s: the log lacks the failure, or holds a key: %s", api, name, log)
 			}
 		}
 	}
 }
 
-// Guarantees that an authorizer that ignores its context does not hold up the answer.
+// Guarantees that an authorizer that ignores the end of its context does not delay the answer.
 func TestAuthorizerThatIgnoresItsContext(t *testing.T) {
 	release := make(chan struct{})
 	var ended sync.WaitGroup
@@ -308,7 +308,7 @@ func TestAuthorizerThatIgnoresItsContext(t *testing.T) {
 			return []byte(policy("Allow", all, "{}")), nil
 		}), nil, nil)
 	if got := call(t, "REST", base); got.status != 500 {
-		t.Errorf("%d %s, want 500", got.status, got.body)
+		t.Errorf("status %d, body %s; want 500", got.status, got.body)
 	}
 	close(release)
 	ended.Wait()
@@ -345,26 +345,26 @@ gatewayResponses:
   DEFAULT_5XX: { statusCode: "503" }
 `
 
-// Guarantees what no emulator does: a Deny becomes the gateway response that is set up, with status, headers and body
-// from the authorizer's context, in the type of each value that API Gateway hands on.
+// Guarantees that a Deny becomes the configured gateway response, whose status, headers and body come from the
+// authorizer's context, in the type that API Gateway gives each value.
 func TestGatewayResponse(t *testing.T) {
 	f := &answers{out: policy("Deny", all, `{"retryAfter":"2","number":429,"flag":false,`+
 		`"raw":"{\"a\":\"$context.authorizer.number\"}","rateLimit":"\"burst\";r=0;t=2"}`)}
 	base, _ := serve(t, describe(t, mapped), f, nil, nil)
 	got := send(t, "GET", base+"/dev/a/b?q=1&q=2", "", "X-Sent", "first", "X-Sent", "last")
 	if got.status != 429 {
-		t.Fatalf("%d, want 429: %s", got.status, got.body)
+		t.Fatalf("status %d, want 429: %s", got.status, got.body)
 	}
 	for name, want := range map[string]string{"Retry-After": "2", "X-Number": "429", "X-Flag": "false",
 		"X-Who": "acme/ci", "X-Literal": "a, b",
 		"X-Sent": "last", "X-Query": "2", "X-Path": "a/b", "X-Stage": "of the stage", "Ratelimit": `"burst";r=0;t=2`,
 		"Content-Type": "application/json", "X-Amzn-Errortype": "AccessDeniedException"} {
 		if v := got.header.Values(name); len(v) != 1 || v[0] != want {
-			t.Errorf("%s: %q, want %q", name, v, want)
+			t.Errorf("header %s: %q, want %q", name, v, want)
 		}
 	}
 	if v, ok := got.header["X-Absent"]; ok {
-		t.Errorf("X-Absent: %q; a value that is absent sets no header", v)
+		t.Errorf("X-Absent is %q; want no header, since the context lacks its value", v)
 	}
 	const body = `{"who":"acme/ci","n":429,"none":"","raw":{"a":"$context.authorizer.number"},` +
 		`"type":"ACCESS_DENIED","cost":"5$","m":"User is not authorized to access this resource with an explicit deny"}`
@@ -373,7 +373,7 @@ func TestGatewayResponse(t *testing.T) {
 	}
 	if got := send(t, "GET", base+"/dev/a", "", "Accept",
 		"text/html, text/plain;q=0.5"); got.header.Get("Content-Type") != "text/plain" || got.body != "429 and false." {
-		t.Errorf("with Accept: %q, %q", got.header.Get("Content-Type"), got.body)
+		t.Errorf("with an Accept header: Content-Type %q, body %q", got.header.Get("Content-Type"), got.body)
 	}
 	if got := send(t, "GET", base+"/dev", ""); got.status != 403 || got.header.Get("X-Default") != "4" ||
 		got.body != `{"m":"Missing Authentication Token"}` {
@@ -388,7 +388,7 @@ func TestGatewayResponse(t *testing.T) {
 	}
 }
 
-// Guarantees that the spelling of a mapped header is the description's, as API Gateway sends it.
+// Guarantees that a mapped header is sent with the spelling of the description, as API Gateway does.
 func TestHeadersOfGatewayResponsesKeepTheirSpelling(t *testing.T) {
 	s, err := stage.New(stage.Config{Description: describe(t, mapped), Functions: map[string]stage.Function{
 		"authorizer": &answers{out: policy("Deny", all, `{"rateLimit":"x"}`)}}})
@@ -402,8 +402,8 @@ func TestHeadersOfGatewayResponsesKeepTheirSpelling(t *testing.T) {
 	}
 }
 
-// Guarantees that no authorizer's context, and no request, can add a header or end one: if it could, a tenant's name
-// would be an answer of its own.
+// Guarantees that neither an authorizer's context nor a request can add a header or end one. Otherwise a tenant could
+// choose a name that changes answers.
 func TestNoHeaderInjection(t *testing.T) {
 	for _, evil := range []string{"a\r\nX-Evil: 1", "a\nX-Evil: 1", "a\rX-Evil: 1", "\x00", "a\x1bb",
 		"\r\n\r\n<html>"} {
@@ -423,7 +423,7 @@ func TestNoHeaderInjection(t *testing.T) {
 			got := send(t, "GET", base+d.Prefix()+"/product/1", "")
 			var echo struct{ Headers http.Header }
 			if err := json.Unmarshal([]byte(got.body), &echo); err != nil {
-				t.Fatalf("%v in %s", err, got.body)
+				t.Fatalf("decode the echo: %v in %s", err, got.body)
 			}
 			if got.status != 200 || echo.Headers["X-Sluice-Tenant"] != nil || echo.Headers["X-Evil"] != nil ||
 				got.header.Get("X-Evil") != "" || got.header.Get("Ratelimit") != "" {
@@ -433,11 +433,11 @@ func TestNoHeaderInjection(t *testing.T) {
 	}
 }
 
-// Guarantees that a request finds the route that API Gateway would find.
+// Guarantees that a request is matched to the route that API Gateway would choose.
 func TestRoutes(t *testing.T) {
 	for kind, c := range map[string]struct {
 		routes string
-		want   map[string]string // request → resource, or the status
+		want   map[string]string // request → expected resource, or expected status
 	}{
 		"REST": {`[/, "/product", "/product/{id}", "/product/new", "/product/{id}/price", "/files/{path+}", "/{any}` +
 			`/new"]`, map[string]string{
@@ -484,14 +484,14 @@ func TestRoutes(t *testing.T) {
 				}
 				continue
 			}
-			if resource := f.only(t)["resource"]; resource != want {
+			if resource := f.onlyEvent(t)["resource"]; resource != want {
 				t.Errorf("%s %s: %v, want %s", kind, request, resource, want)
 			}
 		}
 	}
 }
 
-// Guarantees that bodies and headers that API Gateway does not take are not passed on.
+// Guarantees that bodies and headers which API Gateway refuses are not passed on.
 func TestBounds(t *testing.T) {
 	upstream := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		_,
@@ -545,7 +545,7 @@ func TestBounds(t *testing.T) {
 	}
 }
 
-// Guarantees that requests in parallel do not see each other's answers.
+// Guarantees that concurrent requests do not get each other's answers.
 func TestConcurrentRequests(t *testing.T) {
 	echo := function(func(_ context.Context, event []byte) ([]byte, error) {
 		var e struct {
@@ -564,15 +564,14 @@ func TestConcurrentRequests(t *testing.T) {
 			n := fmt.Sprint(i)
 			if got := send(t, "GET", base+"/dev/p"+n, "", "X-N", n); got.status != 429 ||
 				got.header.Get("Retry-After") != n {
-				t.Errorf("request %s: %d, Retry-After %q", n, got.status, got.header.Get("Retry-After"))
+				t.Errorf("request %s: status %d, Retry-After %q", n, got.status, got.header.Get("Retry-After"))
 			}
 		})
 	}
 	wg.Wait()
 }
 
-// Guarantees that reserved pages are beside the API, not part of it, and that who watches is told what the authorizer
-// said.
+// Guarantees that reserved pages are not part of the API, and that Observe gets what the authorizer answered.
 func TestReservedPagesAndObservations(t *testing.T) {
 	var mu sync.Mutex
 	var seen []stage.Observation
@@ -588,7 +587,7 @@ func TestReservedPagesAndObservations(t *testing.T) {
 		t.Errorf("live page: %d %s", got.status, got.body)
 	}
 	if got := send(t, "GET", base+"/dev/a", ""); got.status != 429 {
-		t.Errorf("%d, want 429", got.status)
+		t.Errorf("status %d, want 429", got.status)
 	}
 	mu.Lock()
 	defer mu.Unlock()
@@ -598,8 +597,8 @@ func TestReservedPagesAndObservations(t *testing.T) {
 	}
 }
 
-// Guarantees the documented bound of an authorizer's answer on a WebSocket API, 8 KiB: what is larger there is no
-// answer.
+// Guarantees that an authorizer's answer on a WebSocket API may have at most 8 KiB, as documented: a larger one is
+// refused.
 func TestSizeOfAnswers(t *testing.T) {
 	sized := func(n int) string {
 		out := policy("Allow", all, `{"a":"%"}`)

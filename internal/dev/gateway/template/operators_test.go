@@ -24,7 +24,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/dev/gateway/template"
 )
 
-// function is a Lambda function that answers with who called it.
+// function is a Lambda function that answers with the identity of its caller.
 type function struct{ calls int }
 
 func (f *function) Invoke(_ context.Context, event []byte) ([]byte, error) {
@@ -41,15 +41,15 @@ func (f *function) Invoke(_ context.Context, event []byte) ([]byte, error) {
 	return json.Marshal(map[string]any{"statusCode": 200, "body": e.Path + " by " + e.RequestContext.Identity.UserArn})
 }
 
-// Guarantees that the operators' API of each stack is served from the stack's whole template, as infra keeps it: by who
-// signs for the stack's region and is of its account, and by nobody else. What stands beside it (tables, queues,
-// alarms, an application of AppConfig) is passed over.
+// Guarantees that the operators' API of each stack can be served from the stack's golden template. It serves callers
+// who sign for the stack's region and belong to its account, and nobody else. Other resources (tables, queues, alarms,
+// an AppConfig application) are ignored.
 func TestOperatorsAPIs(t *testing.T) {
 	now := time.Date(2026, 11, 21, 9, 15, 28, 0, time.UTC)
 	const ann = "arn:aws:iam::000000000000:user/ann"
 	for _, tt := range []struct {
 		file, function, region, path string
-		narrowed                     bool // to callers that ann is none of
+		narrowed                     bool // whether a policy allows only callers other than ann
 	}{
 		{"control", "sluice-admin", "eu-west-1", "/keys/create", false},
 		{"control-watched", "sluice-admin", "eu-west-1", "/keys/create", true},
@@ -63,9 +63,9 @@ func TestOperatorsAPIs(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		d, err := template.Parse(tt.file, data, template.Options{API: only(t, data)})
+		d, err := template.Parse(tt.file, data, template.Options{API: operatorsAPIID(t, data)})
 		if err != nil {
-			t.Errorf("%s: %v", tt.file, err)
+			t.Errorf("read %s: %v", tt.file, err)
 			continue
 		}
 		sound := func(r stage.Route) bool {
@@ -77,7 +77,7 @@ func TestOperatorsAPIs(t *testing.T) {
 		if !slices.ContainsFunc(d.Routes, named) || slices.ContainsFunc(d.Routes, unsound) ||
 			d.Region != tt.region || d.Stage != "v1" || len(d.ResourcePolicy) != map[bool]int{false: 1,
 			true: 3}[tt.narrowed] {
-			t.Errorf("%s: %+v", tt.file, d)
+			t.Errorf("%s is read as %+v", tt.file, d)
 			continue
 		}
 		f := new(function)
@@ -113,7 +113,7 @@ func TestOperatorsAPIs(t *testing.T) {
 		}
 		w := call("AKIAANN", tt.region, "secret", tt.path)
 		if w.Code != status || status == http.StatusOK && w.Body.String() != tt.path+" by "+ann {
-			t.Errorf("%s: %d %s, want %d", tt.file, w.Code, w.Body, status)
+			t.Errorf("%s: status %d, body %s; want %d", tt.file, w.Code, w.Body, status)
 		}
 		for _, refused := range []struct{ who, key, region, secret, path string }{
 			{"for another region", "AKIAANN", "ap-south-1", "secret", tt.path},
@@ -123,7 +123,8 @@ func TestOperatorsAPIs(t *testing.T) {
 		} {
 			w := call(refused.key, refused.region, refused.secret, refused.path)
 			if w.Code != http.StatusForbidden || f.calls != calls {
-				t.Errorf("%s: a call %s: %d %s after %d calls", tt.file, refused.who, w.Code, w.Body, f.calls)
+				t.Errorf("%s: a request %s gets status %d, body %s after %d calls of the function", tt.file,
+					refused.who, w.Code, w.Body, f.calls)
 			}
 		}
 	}
@@ -131,8 +132,8 @@ func TestOperatorsAPIs(t *testing.T) {
 
 var operatorsAPI = regexp.MustCompile(`"(\w*Operators[0-9A-F]{8})": \{`)
 
-// only is the logical id of the operators' API.
-func only(t *testing.T, data []byte) string {
+// operatorsAPIID returns the logical id of the operators' API.
+func operatorsAPIID(t *testing.T, data []byte) string {
 	t.Helper()
 	m := operatorsAPI.FindSubmatch(data)
 	if m == nil {

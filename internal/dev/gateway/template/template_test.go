@@ -13,7 +13,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/dev/gateway/template"
 )
 
-// synthesized is what cdk synth makes of an API of each kind, with Sluice attached: infra's tests keep it so.
+// synthesized is the template that cdk synth makes of an API of each kind with Sluice attached. The tests of package
+// infra keep it up to date.
 const synthesized = "../../../../infra/testdata/attach.template.json"
 
 func readSynthesized(t testing.TB) []byte {
@@ -25,12 +26,12 @@ func readSynthesized(t testing.TB) []byte {
 	return data
 }
 
-// api is the logical id that begins so, of one API of the synthesized template.
+// api returns the logical id, with the given prefix, of one of the APIs of the synthesized template.
 func api(t *testing.T, data []byte, prefix string) string {
 	t.Helper()
 	_, err := template.Parse("t.json", data, template.Options{})
 	if err == nil {
-		t.Fatal("a template with three APIs is read without saying which")
+		t.Fatal("a template with three APIs was accepted without the choice of one")
 	}
 	_, list, _ := strings.Cut(err.Error(), "the template has 3 APIs; select one with --api-id: ")
 	for id := range strings.SplitSeq(list, ", ") {
@@ -38,16 +39,16 @@ func api(t *testing.T, data []byte, prefix string) string {
 			return id
 		}
 	}
-	t.Fatalf("no API %s…: %v", prefix, err)
+	t.Fatalf("the template has no API whose id begins with %s: %v", prefix, err)
 	return ""
 }
 
-// Guarantees that what CDK makes of each kind of API is read whole: routes, authorizer, answers, mappings, and where it
-// leads.
+// Guarantees that the template which CDK makes of each kind of API is read in full: routes, authorizer, answers,
+// mappings, and the URLs of integrations.
 func TestSynthesized(t *testing.T) {
 	data := readSynthesized(t)
 	if !template.Is(data) || template.Is([]byte("kind: REST\n")) || template.Is([]byte(`{"kind":"REST"}`)) {
-		t.Error("a template is not told from a description")
+		t.Error("a template was not recognised as one")
 	}
 	read := func(prefix string) *stage.Description {
 		d, err := template.Parse("t.json", data, template.Options{API: api(t, data, prefix), Targets: map[string]string{
@@ -57,12 +58,12 @@ func TestSynthesized(t *testing.T) {
 			t.Fatal(err)
 		}
 		if d.Region != "eu-west-1" || d.Account != "123456789012" || len(d.Authorizers) != 1 {
-			t.Errorf("%s: %+v", prefix, d)
+			t.Errorf("%s is read as %+v", prefix, d)
 		}
 		for _, a := range d.Authorizers {
 			if a.Function != "sluice-eu-1-authorizer" || *a.TTLSeconds != 0 || a.Type != "REQUEST" ||
 				a.IdentitySource != nil || a.Simple != (prefix == "Http") {
-				t.Errorf("%s: %+v", prefix, a)
+				t.Errorf("%s has the authorizer %+v", prefix, a)
 			}
 		}
 		return d
@@ -85,14 +86,14 @@ func TestSynthesized(t *testing.T) {
 		g.Method != "GET" || product.Authorizer == "" ||
 		g.RequestParameters["integration.request.path.id"] != "method.request.path.id" ||
 		g.RequestParameters["integration.request.header.x-sluice-caller"] != "context.authorizer.caller" {
-		t.Errorf("%+v", product)
+		t.Errorf("the REST API's route of a product is %+v", product)
 	}
 	if o := route(rest, "POST /orders"); o.Integration.Type != stage.AWSProxy || o.Integration.Function != "orders" ||
 		o.Authorizer == "" {
 		t.Errorf("%+v", o)
 	}
 	if h := route(rest, "GET /healthz"); h.Authorizer != "" || h.Integration.URL != "http://127.0.0.1:1/healthz" {
-		t.Errorf("%+v", h)
+		t.Errorf("the REST API's route of /healthz is %+v", h)
 	}
 	if o := route(rest, "OPTIONS /orders"); o.Integration.Type != stage.Mock || o.Integration.StatusCode != "204" ||
 		o.Authorizer != "" ||
@@ -104,7 +105,7 @@ func TestSynthesized(t *testing.T) {
 		denied.Parameters["gatewayresponse.header.Retry-After"] != "context.authorizer.retryAfter" ||
 		denied.Templates["application/json"] !=
 			`{"message":$context.error.messageString$context.authorizer.problemMembers}` {
-		t.Errorf("%+v", rest.Responses)
+		t.Errorf("the REST API's gateway responses are %+v", rest.Responses)
 	}
 
 	http := read("Http")
@@ -112,24 +113,24 @@ func TestSynthesized(t *testing.T) {
 		len(http.Routes) != 3 || p.Authorizer == "" ||
 		p.Integration.RequestParameters["overwrite:header.x-sluice-problem"] != "$context.authorizer.problem" ||
 		p.Integration.Payload != "" {
-		t.Errorf("%+v", http)
+		t.Errorf("the HTTP API is %+v", http)
 	}
 	if o := route(http, "POST /orders"); o.Integration.Payload != "2.0" || o.Integration.Function != "orders" {
 		t.Errorf("%+v", o)
 	}
 	if c := http.CORS; c == nil || !slices.Contains(c.ExposeHeaders, "Retry-After") ||
 		!slices.Equal(c.AllowMethods, []string{"GET"}) {
-		t.Errorf("%+v", c)
+		t.Errorf("the HTTP API's CORS is %+v", c)
 	}
 
 	socket := read("Socket")
 	if c := route(socket, "$connect"); socket.Kind != stage.WebSocket || socket.Stage != "prod" ||
 		len(socket.Routes) != 1 || c.Authorizer == "" {
-		t.Errorf("%+v", socket)
+		t.Errorf("the WebSocket API is %+v", socket)
 	}
 }
 
-// small is a template with the functions of its language, of a REST API and of a WebSocket API.
+// small is a template with a REST API and a WebSocket API that uses the functions of CloudFormation.
 const small = `{
  "Parameters": {"Where": {"Type": "String", "Default": "shop"}, "Size": {"Type": "AWS::SSM::Parameter::Value<String>",
    "Default": "/x"}},
@@ -162,7 +163,7 @@ const small = `{
  }
 }`
 
-// Guarantees that the functions of the template's language mean what CloudFormation says.
+// Guarantees that the functions in a template are evaluated as CloudFormation documents them.
 func TestLanguage(t *testing.T) {
 	d, err := template.Parse("t.json", []byte(strings.Replace(small, "${!x}", "", 1)),
 		template.Options{Region: "eu-west-3"})
@@ -171,14 +172,14 @@ func TestLanguage(t *testing.T) {
 	}
 	if d.API != "Api" || d.Stage != "prod-eu-west-3" || d.Region != "eu-west-3" || d.StageVariables["v"] != "1" ||
 		d.Authorizers["Auth"].Function != "Function" {
-		t.Errorf("%+v", d)
+		t.Errorf("the REST API is %+v", d)
 	}
 	if r := d.Routes[0]; r.Key != "GET /a" || r.Authorizer != "Auth" || r.Integration.Type != stage.Echo ||
 		r.Integration.URL != "https://shop.example.com/a" || r.Integration.Method != "" {
-		t.Errorf("%+v", r)
+		t.Errorf("the REST API's route is %+v", r)
 	}
 	if d.Responses["ACCESS_DENIED"].StatusCode != "429" {
-		t.Errorf("%+v", d.Responses)
+		t.Errorf("the REST API's gateway responses are %+v", d.Responses)
 	}
 	named := strings.Replace(strings.Replace(strings.Replace(small, "${!x}", "", 1), `"Default": "shop"`,
 		`"Default": "store"`, 1), `"AWS::Lambda::Function", "Properties": {}`, `"AWS::Lambda::Function", `+
@@ -188,25 +189,25 @@ func TestLanguage(t *testing.T) {
 	}
 	if d.Authorizers["Auth"].Function != "f" || d.Routes[0].Integration.URL != "https://store.example.com/a" ||
 		d.Region != "us-east-1" {
-		t.Errorf("%+v", d)
+		t.Errorf("the WebSocket API is %+v", d)
 	}
 }
 
-// denying is a statement of a resource policy as infra has it.
+// denying is a statement of a resource policy as package infra writes it.
 const denying = `{"Effect": "Deny", "Principal": {"AWS": "*"}, "Action": "execute-api:Invoke", ` +
 	`"Resource": "execute-api:/*", "Condition": {"StringNotEquals": {"aws:PrincipalAccount": {"Ref": ` +
 	`"AWS::AccountId"}}}}`
 
-// named is the member of the template that a policy takes the place of.
+// named is the member of the template that a policy replaces.
 const named = `"Name": {"Ref": "AWS::StackName"}`
 
-// policyOf is the resource policy of that statement, with a change.
+// policyOf returns a resource policy with that statement, in which from is replaced with to.
 func policyOf(statement, from, to string) string {
 	return `"Policy": {"Version": "2012-10-17", "Statement": [` + strings.Replace(statement, from, to, 1) + `]}`
 }
 
-// Guarantees that whatever is not known is refused by logical id and property, and that what would fail only in front
-// of a client is found: each of these is the template above, or the synthesized one, with one thing changed.
+// Guarantees that everything unknown is refused with its logical id and property, and that a mistake which would
+// otherwise fail only when a client calls is found. Each case is one of the templates above with one change.
 func TestRefused(t *testing.T) {
 	good := strings.Replace(small, "${!x}", "", 1)
 	for _, c := range []struct{ name, old, broken, want string }{
@@ -344,7 +345,7 @@ func TestRefused(t *testing.T) {
 		refused(t, c.name, strings.Replace(good, c.old, c.broken, 1), template.Options{}, c.want)
 	}
 	if _, err := template.Parse("t.json", []byte(good), template.Options{}); err != nil {
-		t.Errorf("the template that these begin with: %v", err)
+		t.Errorf("the template that these are variants of is refused: %v", err)
 	}
 
 	all := string(readSynthesized(t))
@@ -406,7 +407,7 @@ func refused(t *testing.T, name, text string, o template.Options, want string) {
 	}
 }
 
-// somebody may sign: without anybody who may, no API with AWS_IAM is served.
+// somebody is a known signer. An API with AWS_IAM is not served if no signers are known.
 var somebody = map[string]stage.Credential{"AKIAANN": {Secret: "secret", Account: "123456789012", Caller: "AIDAANN",
 	UserARN: "arn:aws:iam::123456789012:user/ann"}}
 
@@ -414,7 +415,7 @@ type nobody struct{}
 
 func (nobody) Invoke(context.Context, []byte) ([]byte, error) { return nil, errors.New("not asked") }
 
-// FuzzParse holds that any text gives either an API that can be served or problems, each with the file's name, and that
+// FuzzParse checks that any text gives either an API that can be served, or problems that each name the file, and that
 // reading ends.
 func FuzzParse(f *testing.F) {
 	f.Add(`{"Resources":{"H":{"Type":"AWS::ApiGatewayV2::Api","Properties":{"ProtocolType":"HTTP"}},`+
@@ -449,7 +450,7 @@ func FuzzParse(f *testing.F) {
 			functions[name] = nobody{}
 		}
 		if _, err := stage.New(stage.Config{Description: d, Functions: functions, Credentials: somebody}); err != nil {
-			t.Fatalf("what Parse takes, New refuses: %v\n%s", err, text)
+			t.Fatalf("New refuses what Parse accepted: %v\n%s", err, text)
 		}
 	})
 }

@@ -1,527 +1,366 @@
-// Reads data.json once a second and shows it. Every text from there may be an attacker's choice (a tenant's name, a
-// path), so it only ever becomes the text of a node.
-(() => {
-  'use strict';
+'use strict';
 
-  const memory = { // a browser may refuse storage; the page works without
-    get(key) { try { return localStorage.getItem(key); } catch { return null; } },
-    set(key, value) { try { localStorage.setItem(key, value); } catch { /* the choice lasts until the page is left */ } },
+const percent = (n, of) => {
+  if (!of) return '\u00a0';
+  const p = 100 * n / of;
+  return (p > 0 && p < 1 ? '< 1' : p > 99 && p < 100 ? '> 99' : Math.round(p)) + ' %';
+};
+
+// Traffic
+
+let shown = memory.get('sluice.window') === 'minute' ? 0 : 1;
+
+function tiles(w) {
+  const t = w.totals, limited = t.limited + t.ip_limited, other = t.forbidden + t.not_found + t.store_failed;
+  const put = (name, n, sub) => {
+    number(document.querySelector('.tiles [data-total="' + name + '"]'), n, name === 'limited');
+    text($('sub-' + name), sub);
   };
-  const root = document.documentElement;
-  const theme = memory.get('sluice.theme');
-  if (theme === 'light' || theme === 'dark') root.dataset.theme = theme; // before anything is painted
+  const each = t.requests * 1000 / (w.step_ms * w.allowed.length);
+  put('requests', t.requests, each >= 10 ? Math.round(each) + ' per second' : each > 0 ? each.toFixed(each < 1 ? 2 : 1) + ' per second' : 'none yet');
+  put('allowed', t.allowed, percent(t.allowed, t.requests));
+  put('limited', limited, t.ip_limited ? whole.format(t.ip_limited) + ' by address' : percent(limited, t.requests));
+  put('unauthorized', t.unauthorized, percent(t.unauthorized, t.requests));
+  const parts = [[t.not_found, 'no route'], [t.forbidden, 'forbidden'], [t.store_failed, 'store away']];
+  put('other', other, parts.filter((p) => p[0]).map((p) => whole.format(p[0]) + ' ' + p[1]).join(', ') || '\u00a0');
+}
 
-  const $ = (id) => document.getElementById(id);
-  const whole = new Intl.NumberFormat('en');
-  const short = new Intl.NumberFormat('en', { notation: 'compact', maximumFractionDigits: 1 });
-  const clock = (ms, seconds = true) => new Date(ms).toLocaleTimeString('en-GB',
-    seconds ? {} : { hour: '2-digit', minute: '2-digit' });
+const series = ['allowed', 'other', 'denied']; // from the bottom up
+const alone = (w, i) => list(w.degraded)[i] || 0; // decided without the store
+let plot = null;
 
-  function text(node, value) {
-    value = String(value);
-    if (node.textContent !== value) node.textContent = value;
-    return node;
-  }
-  function el(tag, className, value, parent) {
-    const node = document.createElement(tag);
-    if (className) node.className = className;
-    if (value !== undefined) node.textContent = value;
-    if (parent) parent.append(node);
-    return node;
-  }
-  const list = (x) => Array.isArray(x) ? x : [];
-  const amount = (n) => Number.isFinite(n) ? whole.format(n) : '–';
-  function number(node, n, hot) {
-    text(node, amount(n));
-    node.classList.toggle('zero', n === 0);
-    node.classList.toggle('hot', Boolean(hot) && n > 0);
-  }
-  function duration(ms) {
-    if (ms < 1000) return Math.max(0, ms) + ' ms';
-    const s = Math.ceil(ms / 1000), m = Math.floor(s / 60), h = Math.floor(m / 60), d = Math.floor(h / 24);
-    if (s < 10) return (Math.ceil(ms / 100) / 10).toFixed(1) + ' s';
-    if (m < 1) return s + ' s';
-    if (h < 1) return m + ' m ' + (s % 60) + ' s';
-    if (d < 1) return h + ' h ' + (m % 60) + ' m';
-    return d + ' d ' + (h % 24) + ' h';
-  }
-  const percent = (n, of) => {
-    if (!of) return '\u00a0';
-    const p = 100 * n / of;
-    return (p > 0 && p < 1 ? '< 1' : p > 99 && p < 100 ? '> 99' : Math.round(p)) + ' %';
-  };
+function drawPlot(w) {
+  const t = w.totals, { peak, highest } = plot(w, (i) => alone(w, i));
+  $('away-key').hidden = !t.degraded;
+  text($('away-count'), amount(t.degraded) + ' decided without the store');
+  text($('x-from'), clock(w.from_ms));
+  text($('x-to'), 'now');
+  const step = w.step_ms === 1000 ? 'second' : w.step_ms / 1000 + ' seconds';
+  text($('plot-desc'), t.requests === 0 ? 'No requests in the ' + label() + '.'
+    : 'In the ' + label() + ': ' + whole.format(t.allowed) + ' allowed, ' + whole.format(t.limited + t.ip_limited) +
+      ' limited, of ' + whole.format(t.requests) + '. Most in one ' + step + ': ' + highest + ', at ' + clock(w.from_ms + peak * w.step_ms) + '.' +
+      (t.degraded ? ' ' + amount(t.degraded) + ' were decided without the store.' : ''));
+  if ($('as-table').open) table(w);
+}
+const label = () => shown === 0 ? 'last minute' : 'last 10 minutes';
 
-  // sync makes the children of parent show items in order, keeping the nodes of items that stay.
-  const kept = new WeakMap();
-  function sync(parent, items, key, make) {
-    const had = kept.get(parent) || new Map(), rows = new Map();
-    kept.set(parent, rows);
-    let next = parent.firstElementChild;
-    for (const item of items) {
-      const k = key(item), row = had.get(k) || make(item);
-      had.delete(k);
-      rows.set(k, row);
-      row.update(item);
-      if (row.node === next) next = next.nextElementSibling;
-      else parent.insertBefore(row.node, next);
-    }
-    for (const row of had.values()) row.node.remove();
-  }
-  const keyOf = (...parts) => JSON.stringify(parts);
-
-  // Traffic
-
-  let data = null, shown = memory.get('sluice.window') === 'minute' ? 0 : 1;
-
-  function tiles(w) {
-    const t = w.totals, limited = t.limited + t.ip_limited, other = t.forbidden + t.not_found + t.store_failed;
-    const put = (name, n, sub) => {
-      number(document.querySelector('.tiles [data-total="' + name + '"]'), n, name === 'limited');
-      text($('sub-' + name), sub);
-    };
-    const each = t.requests * 1000 / (w.step_ms * w.allowed.length);
-    put('requests', t.requests, each >= 10 ? Math.round(each) + ' per second' : each > 0 ? each.toFixed(each < 1 ? 2 : 1) + ' per second' : 'none yet');
-    put('allowed', t.allowed, percent(t.allowed, t.requests));
-    put('limited', limited, t.ip_limited ? whole.format(t.ip_limited) + ' by address' : percent(limited, t.requests));
-    put('unauthorized', t.unauthorized, percent(t.unauthorized, t.requests));
-    const parts = [[t.not_found, 'no route'], [t.forbidden, 'forbidden'], [t.store_failed, 'store away']];
-    put('other', other, parts.filter((p) => p[0]).map((p) => whole.format(p[0]) + ' ' + p[1]).join(', ') || '\u00a0');
-  }
-
-  const series = ['allowed', 'other', 'denied']; // from the bottom up
-  const alone = (w, i) => list(w.degraded)[i] || 0; // decided without the store
-  const bars = [];
-  let pointed = -1;
-
-  function drawPlot(w) {
-    const n = w.allowed.length, width = 600 / n, svg = (tag, name) => {
-      const node = document.createElementNS('http://www.w3.org/2000/svg', tag);
-      node.setAttribute('class', name);
-      $('bars').append(node);
-      return node;
-    };
-    while (bars.length < n) {
-      const bar = { band: svg('rect', 'band') }, i = bars.length;
-      for (const s of series) bar[s] = svg('rect', 'bar-' + s);
-      for (const [part, node] of Object.entries(bar)) {
-        node.setAttribute('x', i * width + (part === 'band' ? 0 : width * .1));
-        node.setAttribute('width', part === 'band' ? width : width * .8);
-      }
-      bar.band.setAttribute('height', 100);
-      bar.away = svg('rect', 'bar-away');
-      for (const [k, v] of [['x', i * width], ['width', width], ['y', 101.5]]) bar.away.setAttribute(k, v);
-      bars.push(bar);
-    }
-    const t = w.totals, sum = (i) => w.allowed[i] + w.denied[i] + w.other[i];
-    let peak = 0;
-    for (let i = 1; i < n; i++) if (sum(i) > sum(peak)) peak = i;
-    const top = roundUp(sum(peak));
-    for (let i = 0; i < n; i++) {
-      let y = 100;
-      for (const s of series) {
-        const h = 100 * w[s][i] / top;
-        bars[i][s].setAttribute('y', y -= h);
-        bars[i][s].setAttribute('height', h);
-      }
-      bars[i].away.setAttribute('height', alone(w, i) ? 3 : 0);
-    }
-    $('away-key').hidden = !t.degraded;
-    text($('away-count'), amount(t.degraded) + ' decided without the store');
-    text($('y-top'), t.requests ? short.format(top) : '');
-    text($('y-mid'), top > 1 ? short.format(top / 2) : '');
-    text($('x-from'), clock(w.from_ms));
-    text($('x-to'), 'now');
-    const step = w.step_ms === 1000 ? 'second' : w.step_ms / 1000 + ' seconds';
-    text($('plot-desc'), t.requests === 0 ? 'No requests in the ' + label() + '.'
-      : 'In the ' + label() + ': ' + whole.format(t.allowed) + ' allowed, ' + whole.format(t.limited + t.ip_limited) +
-        ' limited, of ' + whole.format(t.requests) + '. Most in one ' + step + ': ' + sum(peak) + ', at ' + clock(w.from_ms + peak * w.step_ms) + '.' +
-        (t.degraded ? ' ' + amount(t.degraded) + ' were decided without the store.' : ''));
-    point(w);
-    if ($('as-table').open) table(w);
-  }
-  const label = () => shown === 0 ? 'last minute' : 'last 10 minutes';
-
-  // roundUp is the next of 1, 2, 4, 6, 8 or 10 times a power of ten: an axis whose half is a round number, too.
-  function roundUp(n) {
-    let unit = 1;
-    while (unit * 10 < n) unit *= 10;
-    return [1, 2, 4, 6, 8, 10].map((m) => m * unit).find((v) => v >= n);
-  }
-  function point(w) {
-    bars.forEach((bar, i) => bar.band.classList.toggle('on', i === pointed));
-    $('readout').classList.toggle('on', pointed >= 0);
-    text($('readout'), pointed < 0 ? clock(w.from_ms + w.step_ms * w.allowed.length / 2) :
-      clock(w.from_ms + pointed * w.step_ms) + ': ' + whole.format(w.allowed[pointed]) + ' allowed, ' +
-      whole.format(w.denied[pointed]) + ' limited' + (w.other[pointed] ? ', ' + whole.format(w.other[pointed]) + ' other' : '') +
-      (alone(w, pointed) ? '; ' + whole.format(alone(w, pointed)) + ' without the store' : ''));
-  }
-  function table(w) {
-    sync($('cells'), w.allowed.map((_, i) => i).reverse(), (i) => w.from_ms + i * w.step_ms, (i) => {
-      const node = el('tr');
-      el('th', '', clock(w.from_ms + i * w.step_ms), node).scope = 'row';
-      const cells = ['allowed', 'denied', 'other'].map((s) => [s, el('td', 'num', '', node)]);
-      const away = el('td', 'num', '', node);
-      return { node, update(i) {
-        const w = data.windows[shown];
-        cells.forEach(([s, td]) => number(td, w[s][i], s === 'denied'));
-        number(away, alone(w, i));
-      } };
-    });
-  }
-
-  // Tenants
-
-  const names = {
-    anonymous: ['No credential', 'the anonymous plan'],
-    nobody: ['No tenant', 'ended before one was known'],
-    others: ['All others', 'counted together'],
-  };
-  const limited = (c) => c.limited + c.ip_limited;
-
-  function tenantRow(t) {
-    const node = el('div', 'trow');
-    node.setAttribute('role', 'row');
-    const cell = (className, label) => {
-      const c = el('div', className, undefined, node);
-      c.setAttribute('role', label ? 'cell' : 'rowheader');
-      if (label) c.dataset.label = label;
-      return c;
-    };
-    const who = cell('who');
-    if (t.kind === 'tenant') {
-      node.dataset.tenant = t.id;
-      el('bdi', '', t.id, who);
-    } else {
-      node.dataset.kind = t.kind;
-      el('span', 'special', names[t.kind][0], who);
-    }
-    const plan = el('small', '', '', who), off = el('span', 'tag', 'suspended', who), lone = el('small', 'lone', '', who);
-    const allowed = cell('num', 'Allowed'), denied = cell('num', 'Limited'), other = cell('num', 'Other');
-    const meters = cell('meters', 'Use of limits');
-    return { node, update(t) {
-      const c = t.counts[shown];
-      text(plan, t.kind !== 'tenant' ? names[t.kind][1] : t.configured ? t.plan || '\u00a0' : 'no longer configured');
-      off.hidden = !t.suspended;
-      lone.hidden = !c.degraded;
-      text(lone, amount(c.degraded) + ' without the store');
-      number(allowed, c.allowed);
-      number(denied, limited(c), true);
-      number(other, c.requests - c.allowed - limited(c));
-      const limit = (m) => m && keyOf(m.id, m.mode, m.per, m.applies);
-      const tiers = t.limits.map((m, i) => ({ ...m,
-        first: limit(m) !== limit(t.limits[i - 1]), last: limit(m) !== limit(t.limits[i + 1]) }));
-      sync(meters, tiers, (m) => keyOf(limit(m), m.tier, m.algorithm, m.first, m.last, m.used < 0, m.counted), meterRow);
-    } };
-  }
-
-  // The tiers of a limit stand together: its name at the first, which requests it is for below the last.
-  const uncounted = { open: ': all admitted', closed: ': all denied', unknown: ': use not known' };
-  function meterRow(m) {
-    const node = el('div', 'meter-row'), what = el('div', 'what', '', node);
-    el('span', m.first ? '' : 'hide', m.id, what);
-    if (m.first && m.mode && m.mode !== 'enforce') el('span', 'tag', m.mode, what);
-    if (m.first && m.counted === 'here') el('span', 'tag away', 'backstop', what);
-    el('div', 'tier', m.tier, node);
-    const where = () => {
-      if (m.last && m.applies && m.applies !== 'every route') el('bdi', 'applies mono', m.applies, el('div', 'where', undefined, node));
-    };
-    if (m.used < 0) {
-      const apart = el('div', 'apart', '', node);
-      where();
-      return { node, update: (m) => text(apart, whole.format(m.capacity) + (uncounted[m.counted] ||
-        (m.per === 'tenant' ? ': not counted' : ' for each ' + m.per.replaceAll('_', ' '))) +
-        (m.leased > 0 ? ', ' + compact(m.leased) + ' leased' : '')) };
-    }
-    const track = el('div', 'track', undefined, node), fill = el('i', '', undefined, track), held = el('i', 'held', undefined, track);
-    track.setAttribute('role', 'meter');
-    track.setAttribute('aria-label', m.id + ' ' + m.tier);
-    track.setAttribute('aria-valuemin', '0');
-    const use = el('div', 'use', undefined, node), used = el('span', '', '', use), of = el('span', 'of', '', use);
-    const reset = el('div', 'reset', '', node);
-    where();
-    return { node, update(m) {
-      const part = m.capacity > 0 ? Math.min(1, m.used / m.capacity) : 0;
-      const full = m.used >= m.capacity && m.mode !== 'shadow', leased = m.leased > 0 ? m.leased : 0;
-      const says = whole.format(m.used) + ' of ' + whole.format(m.capacity) + ' used' + (leased ? ', ' + whole.format(leased) + ' more leased here' : '');
-      track.setAttribute('aria-valuemax', m.capacity);
-      track.setAttribute('aria-valuenow', Math.min(m.used, m.capacity));
-      track.setAttribute('aria-valuetext', says);
-      track.title = says;
-      track.classList.toggle('full', full);
-      fill.style.width = (m.used > 0 ? Math.max(2, 100 * part) : 0) + '%';
-      held.style.width = m.capacity > 0 ? Math.min(1 - part, leased / m.capacity) * 100 + '%' : 0;
-      text(used, compact(m.used));
-      used.classList.toggle('hot', full);
-      text(of, ' / ' + compact(m.capacity));
-      text(reset, m.used > 0 && m.reset_ms > 0 ? duration(m.reset_ms) : '');
-    } };
-  }
-  const compact = (n) => n < 100000 ? whole.format(n) : short.format(n);
-
-  function tenants(d) {
-    const rows = d.tenants.filter((t) => t.kind === 'tenant' || t.counts[shown].requests > 0);
-    sync($('tenant-rows'), rows, (t) => keyOf(t.kind, t.id), tenantRow);
-    $('tenants').hidden = rows.length === 0;
-    $('tenants-empty').hidden = rows.length > 0;
-    text($('tenants-note'), d.tenants_not_listed > 0
-      ? whole.format(d.gateway.tenants) + ' configured; ' + whole.format(d.tenants_not_listed) + ' quieter ones are not listed'
-      : 'bars: use now' + (d.store && d.store.leases ? ', striped: leased here, not used yet' : '') + '; and the time to reset');
-  }
-
-  // Limits and denials
-
-  function limitRow(l) {
+function readout(i) {
+  const w = data.windows[shown];
+  return i < 0 ? clock(w.from_ms + w.step_ms * w.allowed.length / 2) :
+    clock(w.from_ms + i * w.step_ms) + ': ' + whole.format(w.allowed[i]) + ' allowed, ' +
+    whole.format(w.denied[i]) + ' limited' + (w.other[i] ? ', ' + whole.format(w.other[i]) + ' other' : '') +
+    (alone(w, i) ? '; ' + whole.format(alone(w, i)) + ' without the store' : '');
+}
+function table(w) {
+  sync($('cells'), w.allowed.map((_, i) => i).reverse(), (i) => w.from_ms + i * w.step_ms, (i) => {
     const node = el('tr');
-    const head = el('th', '', undefined, node);
-    head.scope = 'row';
-    if (l.kind === 'others') el('span', 'special', 'All others', head);
-    else {
-      node.dataset.limit = l.id;
-      el('span', '', l.id, head);
-    }
-    node.dataset.kind = l.kind;
-    if (l.kind === 'ip_limit') el('span', 'tag', 'by address', head);
-    for (const mode of l.modes) if (mode !== 'enforce') el('span', 'tag', mode, head);
-    const cells = ['allowed', 'denied', 'shadow_denied'].map((k) => [k, el('td', 'num', '', node)]);
-    return { node, update: (l) => cells.forEach(([k, td]) => number(td, l.counts[shown][k], k === 'denied')) };
-  }
-  function limits(d) {
-    sync($('limit-rows'), d.limits, (l) => keyOf(l.kind, l.id, l.modes), limitRow);
-    $('limits').hidden = d.limits.length === 0;
-    $('limits-empty').hidden = d.limits.length > 0;
-  }
-
-  // Cells that share the limits
-
-  function fleetRow() {
-    const node = el('tr'), name = el('th', '', '', node);
-    name.scope = 'row';
-    const link = el('a', '', '', name), here = el('span', 'tag', 'this one', name);
-    const [state, weight, epoch, head, behind, arrive, grants] = ['', 'num', '', 'num', 'num', '', ''].map((c) => el('td', c, '', node));
-    return { node, update(c) {
-      node.dataset.cell = c.name;
-      text(link, c.name);
-      if (/^http:\/\//.test(c.url)) link.href = c.url + '/_sluice/';
-      else link.removeAttribute('href');
-      here.hidden = !c.here;
-      text(state, c.state + (c.awaited ? ', awaited' : ''));
-      number(weight, c.weight);
-      text(epoch, c.epoch ? 'epoch ' + c.epoch + ', ' + c.phase : 'none yet');
-      number(head, c.head);
-      number(behind, c.behind, true);
-      text(arrive, arrival(c));
-      text(grants, list(c.limits).map((l) => l.id + ' ' + l.tier + ': ' + amount(l.share) + ' of ' + amount(l.capacity)).join(' · ') || '–');
+    el('th', '', clock(w.from_ms + i * w.step_ms), node).scope = 'row';
+    const cells = ['allowed', 'denied', 'other'].map((s) => [s, el('td', 'num', '', node)]);
+    const away = el('td', 'num', '', node);
+    return { node, update(i) {
+      const w = data.windows[shown];
+      cells.forEach(([s, td]) => number(td, w[s][i], s === 'denied'));
+      number(away, alone(w, i));
     } };
-  }
-  function arrival(c) {
-    const said = [];
-    if (c.canary_ms) said.push(c.missed ? 'not in time' : 'within ' + amount(c.enforced_ms) + ' ms');
-    if (c.drift) said.push(amount(c.drift) + ' drifted, ' + amount(c.repaired) + ' repaired');
-    return said.join(' · ') || '–';
-  }
-  function fleet(d) {
-    const cells = list(d.cells).filter(Boolean);
-    $('fleet').hidden = cells.length === 0;
-    if (!cells.length) return;
-    const of = cells.map((c) => list(c.limits)[0]).find(Boolean);
-    text($('fleet-note'), of ? 'what each may grant to ' + of.tenant + ', the busiest here' : 'that share the limits of tenants');
-    sync($('fleet-rows'), cells, (c) => keyOf(c.name), fleetRow);
-  }
-
-  // The shared store
-
-  const states = { // what a breaker does
-    closed: 'in use', open: 'not asked', probing: 'being tried',
-  };
-  function breakerRow(b) {
-    const node = el('tr');
-    node.dataset.breaker = b.name;
-    el('th', '', b.name, node).scope = 'row';
-    const state = el('td', '', '', node);
-    const cells = ['opened', 'probes', 'refused'].map((k) => [k, el('td', 'num', '', node)]);
-    return { node, update(b) {
-      text(state, (b.state || 'not known') + (Object.hasOwn(states, b.state) ? ': ' + states[b.state] : ''));
-      state.classList.toggle('off', b.state !== 'closed');
-      cells.forEach(([k, td]) => number(td, b[k]));
-    } };
-  }
-  function pairs(parent, of, rows) {
-    sync(parent, rows.map(([name, label, say]) => ({ name, label, say: say || amount(of[name]) })), (r) => r.name, (r) => {
-      const node = el('div');
-      el('dt', '', r.label, node);
-      const value = el('dd', '', '', node);
-      node.dataset.count = r.name;
-      return { node, update(r) {
-        text(value, r.say);
-        value.classList.toggle('zero', r.say === '0');
-      } };
-    });
-  }
-  function store(d) {
-    const s = d.store, breakers = list(s && s.breakers).filter(Boolean);
-    const away = breakers.filter((b) => b.state === 'open' || b.state === 'probing').map((b) => b.name);
-    $('away').hidden = away.length === 0;
-    text($('away-h'), away.join(' and ') + (away.length > 1 ? ' do' : ' does') + ' not answer: limits are counted in this process');
-    $('store').hidden = !s;
-    if (!s) return;
-    text($('store-note'), (s.instances === 1 ? '1 gateway' : amount(s.instances) + ' gateways') + ' on it; decisions since this one started, up to two for a request');
-    sync($('breaker-rows'), breakers, (b) => keyOf(b.name), breakerRow);
-    const l = s.leases, o = s.outage || {};
-    $('leases').hidden = !l;
-    $('leases-empty').hidden = Boolean(l);
-    if (l) pairs($('leases'), l, [
-      ['local', 'Decided here'], ['calls', 'Calls to the store'],
-      ['share', 'Share decided here', percent(l.local, l.local + l.calls)], ['waited', 'Waited for a call'],
-      ['denied', 'Denied here'], ['early', 'Denied early'],
-      ['units', 'Units in hand'], ['counters', 'Counters known'],
-      ['returned', 'Units returned'], ['lost', 'Units lost'],
-    ]);
-    pairs($('outage'), o, [
-      ['failures', 'Decisions'], ['backstop', 'By the backstop'], ['open', 'By open limits'], ['closed', 'By closed limits'],
-      ['charged_back', 'Units charged back'], ['waiting', 'Owners waiting'], ['dropped', 'Units dropped'],
-    ]);
-  }
-
-  // Equal denials are one line with their number, so that a client which hammers does not push the others out of sight.
-  function denials(d) {
-    const groups = new Map();
-    for (const x of d.denials) {
-      const key = keyOf(x.kind, x.tenant, x.method, x.path, x.limit, x.tier, x.reason, x.by, x.wait_ms < 0, x.degraded);
-      const g = groups.get(key);
-      if (g) g.count++;
-      else groups.set(key, { key, count: 1, last: x });
-    }
-    const all = [...groups.values()];
-    const since = (g) => Math.floor(g.last.at_ms / 10000); // not to change places with every request
-    all.sort((a, b) => since(b) - since(a) || b.count - a.count || (a.key < b.key ? -1 : 1));
-    sync($('denial-rows'), all.slice(0, 40), (g) => g.key, denialRow);
-    $('denials-empty').hidden = all.length > 0;
-    text($('denials-note'), all.length > 40 ? 'the last ' + d.denials.length + ', 40 of ' + all.length + ' kinds'
-      : d.denials.length > 1 ? 'the last ' + d.denials.length + ', equal ones together' : '');
-  }
-  function denialRow({ last: x }) {
-    const node = el('li');
-    const time = el('time', '', '', node), body = el('div', '', undefined, node), times = el('div', 'times', undefined, node);
-    const req = el('div', 'req mono', undefined, body);
-    req.append(x.method + ' ');
-    el('bdi', '', x.path, req);
-    const why = el('div', 'why', undefined, body);
-    el('b', '', x.limit || x.reason || 'reason not known', why);
-    why.append((x.tier ? ' ' + x.tier : '') + (x.limit && x.reason ? ' · ' + x.reason : '') + ' · ');
-    if (x.kind === 'tenant') el('bdi', '', x.tenant, why);
-    else why.append(x.by === 'ip_limits' ? 'by address' : names[x.kind][0].toLowerCase());
-    if (x.degraded) el('span', 'tag away', 'backstop', why);
-    const count = el('span', '', '', times), wait = el('small', '', '', times);
-    node.dataset.limit = x.limit;
-    node.dataset.degraded = Boolean(x.degraded);
-    return { node, update(g) {
-      text(time, clock(g.last.at_ms));
-      time.dateTime = new Date(g.last.at_ms).toISOString();
-      text(count, '× ' + whole.format(g.count));
-      node.dataset.count = g.count;
-      text(wait, g.last.wait_ms < 0 ? 'never fits' : g.last.wait_ms > 0 ? 'wait ' + duration(g.last.wait_ms) : '');
-    } };
-  }
-
-  // The header
-
-  function header(d) {
-    const g = d.gateway;
-    text($('plans'), g.plans_file || 'built in');
-    text($('loaded'), g.loaded_ms ? clock(g.loaded_ms) : 'not yet');
-    text($('gateway'), (g.listen || location.host) + ' → ' + (g.upstream || 'built-in echo'));
-    text($('bytes'), g.store_bytes < 1024 ? g.store_bytes + ' B' : g.store_bytes < 1048576
-      ? (g.store_bytes / 1024).toFixed(0) + ' KB' : (g.store_bytes / 1048576).toFixed(1) + ' MB');
-    $('trouble').hidden = !g.last_reload_error;
-    text($('trouble-error'), g.last_reload_error);
-    text($('trouble-text'), g.loaded_ms ? 'The plans loaded at ' + clock(g.loaded_ms) + ' stay in force. Correct the file; it is read again when you save it.' : 'Correct the file; it is read again when you save it.');
-    const first = d.windows.every((w) => w.totals.requests === 0) && d.denials.length === 0;
-    $('try').hidden = !first;
-    const origin = 'http://' + (g.listen || location.host) + '/';
-    sync($('commands'), g.try.length ? g.try : ['curl -i ' + origin], keyOf, (c) => ({ node: el('pre', '', c), update() {} }));
-  }
-
-  function show() {
-    if (!data) return;
-    const w = data.windows[shown];
-    header(data);
-    store(data);
-    fleet(data);
-    tiles(w);
-    drawPlot(w);
-    tenants(data);
-    limits(data);
-    denials(data);
-    root.dataset.shown = w.id; // also what a test waits for
-    root.dataset.now = data.now_ms;
-  }
-
-  // Polling
-
-  let failures = 0, timer = 0, asking = null;
-
-  function link(state, message) {
-    $('link').dataset.state = state;
-    text($('link-text'), message);
-  }
-  async function ask() {
-    asking = new AbortController();
-    const late = setTimeout(() => asking.abort(), 5000);
-    try {
-      const answer = await fetch('data.json', { cache: 'no-store', signal: asking.signal });
-      if (!answer.ok) return 'The data was refused with status ' + answer.status;
-      const got = await answer.json();
-      if (got.version !== 1) return 'Another version of Sluice runs now: reload this page';
-      data = got;
-      return '';
-    } catch {
-      return 'Connection lost; trying again';
-    } finally {
-      clearTimeout(late);
-      asking = null;
-    }
-  }
-  async function poll() {
-    clearTimeout(timer);
-    if (document.hidden || asking) return;
-    const trouble = await ask();
-    failures = trouble ? failures + 1 : 0;
-    link(trouble ? 'lost' : 'live', trouble || 'Live');
-    timer = setTimeout(poll, Math.min(15000, 1000 * 2 ** Math.min(failures, 4)));
-    if (!trouble) show(); // last, and not caught: a fault in showing is one to hear of
-  }
-
-  document.addEventListener('DOMContentLoaded', () => {
-    const dark = matchMedia('(prefers-color-scheme: dark)');
-    const isDark = () => (root.dataset.theme || (dark.matches ? 'dark' : 'light')) === 'dark';
-    const press = () => $('theme').setAttribute('aria-pressed', isDark());
-    $('theme').addEventListener('click', () => {
-      root.dataset.theme = isDark() ? 'light' : 'dark';
-      memory.set('sluice.theme', root.dataset.theme);
-      press();
-    });
-    dark.addEventListener('change', press);
-    press();
-
-    for (const input of document.querySelectorAll('input[name="window"]')) {
-      input.checked = input.value === ['minute', 'ten_minutes'][shown];
-      input.addEventListener('change', () => {
-        shown = input.value === 'minute' ? 0 : 1;
-        memory.set('sluice.window', input.value);
-        show();
-      });
-    }
-    $('plot').addEventListener('pointermove', (e) => {
-      const box = $('plot').getBoundingClientRect();
-      pointed = Math.min(bars.length - 1, Math.max(0, Math.floor((e.clientX - box.left) / box.width * bars.length)));
-      if (data) point(data.windows[shown]);
-    });
-    $('plot').addEventListener('pointerleave', () => {
-      pointed = -1;
-      if (data) point(data.windows[shown]);
-    });
-    $('as-table').addEventListener('toggle', show);
-    document.addEventListener('visibilitychange', poll);
-    poll();
   });
-})();
+}
+
+// Tenants
+
+const names = {
+  anonymous: ['No credential', 'the anonymous plan'],
+  nobody: ['No tenant', 'ended before one was known'],
+  others: ['All others', 'counted together'],
+};
+const limited = (c) => c.limited + c.ip_limited;
+
+function tenantRow(t) {
+  const node = el('div', 'trow');
+  node.setAttribute('role', 'row');
+  const cell = (className, label) => {
+    const c = el('div', className, undefined, node);
+    c.setAttribute('role', label ? 'cell' : 'rowheader');
+    if (label) c.dataset.label = label;
+    return c;
+  };
+  const who = cell('who');
+  if (t.kind === 'tenant') {
+    node.dataset.tenant = t.id;
+    el('bdi', '', t.id, who);
+  } else {
+    node.dataset.kind = t.kind;
+    el('span', 'special', names[t.kind][0], who);
+  }
+  const plan = el('small', '', '', who), off = el('span', 'tag', 'suspended', who), lone = el('small', 'lone', '', who);
+  const allowed = cell('num', 'Allowed'), denied = cell('num', 'Limited'), other = cell('num', 'Other');
+  const meters = cell('meters', 'Use of limits');
+  return { node, update(t) {
+    const c = t.counts[shown];
+    text(plan, t.kind !== 'tenant' ? names[t.kind][1] : t.configured ? t.plan || '\u00a0' : 'no longer configured');
+    off.hidden = !t.suspended;
+    lone.hidden = !c.degraded;
+    text(lone, amount(c.degraded) + ' without the store');
+    number(allowed, c.allowed);
+    number(denied, limited(c), true);
+    number(other, c.requests - c.allowed - limited(c));
+    const limit = (m) => m && keyOf(m.id, m.mode, m.per, m.applies);
+    const tiers = t.limits.map((m, i) => ({ ...m,
+      first: limit(m) !== limit(t.limits[i - 1]), last: limit(m) !== limit(t.limits[i + 1]) }));
+    sync(meters, tiers, (m) => keyOf(limit(m), m.tier, m.algorithm, m.first, m.last, m.used < 0, m.counted), meterRow);
+  } };
+}
+
+// The tiers of a limit stand together: its name at the first, which requests it is for below the last.
+const uncounted = { open: ': all admitted', closed: ': all denied', unknown: ': use not known' };
+function meterRow(m) {
+  const node = el('div', 'meter-row'), what = el('div', 'what', '', node);
+  el('span', m.first ? '' : 'hide', m.id, what);
+  if (m.first && m.mode && m.mode !== 'enforce') el('span', 'tag', m.mode, what);
+  if (m.first && m.counted === 'here') el('span', 'tag away', 'backstop', what);
+  el('div', 'tier', m.tier, node);
+  const where = () => {
+    if (m.last && m.applies && m.applies !== 'every route') el('bdi', 'applies mono', m.applies, el('div', 'where', undefined, node));
+  };
+  if (m.used < 0) {
+    const apart = el('div', 'apart', '', node);
+    where();
+    return { node, update: (m) => text(apart, whole.format(m.capacity) + (uncounted[m.counted] ||
+      (m.per === 'tenant' ? ': not counted' : ' for each ' + m.per.replaceAll('_', ' '))) +
+      (m.leased > 0 ? ', ' + compact(m.leased) + ' leased' : '')) };
+  }
+  const track = el('div', 'track', undefined, node), fill = el('i', '', undefined, track), held = el('i', 'held', undefined, track);
+  track.setAttribute('role', 'meter');
+  track.setAttribute('aria-label', m.id + ' ' + m.tier);
+  track.setAttribute('aria-valuemin', '0');
+  const use = el('div', 'use', undefined, node), used = el('span', '', '', use), of = el('span', 'of', '', use);
+  const reset = el('div', 'reset', '', node);
+  where();
+  return { node, update(m) {
+    const part = m.capacity > 0 ? Math.min(1, m.used / m.capacity) : 0;
+    const full = m.used >= m.capacity && m.mode !== 'shadow', leased = m.leased > 0 ? m.leased : 0;
+    const says = whole.format(m.used) + ' of ' + whole.format(m.capacity) + ' used' + (leased ? ', ' + whole.format(leased) + ' more leased here' : '');
+    track.setAttribute('aria-valuemax', m.capacity);
+    track.setAttribute('aria-valuenow', Math.min(m.used, m.capacity));
+    track.setAttribute('aria-valuetext', says);
+    track.title = says;
+    track.classList.toggle('full', full);
+    fill.style.width = (m.used > 0 ? Math.max(2, 100 * part) : 0) + '%';
+    held.style.width = m.capacity > 0 ? Math.min(1 - part, leased / m.capacity) * 100 + '%' : 0;
+    text(used, compact(m.used));
+    used.classList.toggle('hot', full);
+    text(of, ' / ' + compact(m.capacity));
+    text(reset, m.used > 0 && m.reset_ms > 0 ? duration(m.reset_ms) : '');
+  } };
+}
+const compact = (n) => n < 100000 ? whole.format(n) : short.format(n);
+
+function tenants(d) {
+  const rows = d.tenants.filter((t) => t.kind === 'tenant' || t.counts[shown].requests > 0);
+  sync($('tenant-rows'), rows, (t) => keyOf(t.kind, t.id), tenantRow);
+  $('tenants').hidden = rows.length === 0;
+  $('tenants-empty').hidden = rows.length > 0;
+  text($('tenants-note'), d.tenants_not_listed > 0
+    ? whole.format(d.gateway.tenants) + ' configured; ' + whole.format(d.tenants_not_listed) + ' quieter ones are not listed'
+    : 'bars: use now' + (d.store && d.store.leases ? ', striped: leased here, not used yet' : '') + '; and the time to reset');
+}
+
+// Limits and denials
+
+function limitRow(l) {
+  const node = el('tr');
+  const head = el('th', '', undefined, node);
+  head.scope = 'row';
+  if (l.kind === 'others') el('span', 'special', 'All others', head);
+  else {
+    node.dataset.limit = l.id;
+    el('span', '', l.id, head);
+  }
+  node.dataset.kind = l.kind;
+  if (l.kind === 'ip_limit') el('span', 'tag', 'by address', head);
+  for (const mode of l.modes) if (mode !== 'enforce') el('span', 'tag', mode, head);
+  const cells = ['allowed', 'denied', 'shadow_denied'].map((k) => [k, el('td', 'num', '', node)]);
+  return { node, update: (l) => cells.forEach(([k, td]) => number(td, l.counts[shown][k], k === 'denied')) };
+}
+function limits(d) {
+  sync($('limit-rows'), d.limits, (l) => keyOf(l.kind, l.id, l.modes), limitRow);
+  $('limits').hidden = d.limits.length === 0;
+  $('limits-empty').hidden = d.limits.length > 0;
+}
+
+// Cells that share the limits
+
+function fleetRow() {
+  const node = el('tr'), name = el('th', '', '', node);
+  name.scope = 'row';
+  const link = el('a', '', '', name), here = el('span', 'tag', 'this one', name);
+  const [state, weight, epoch, head, behind, arrive, grants] = ['', 'num', '', 'num', 'num', '', ''].map((c) => el('td', c, '', node));
+  return { node, update(c) {
+    node.dataset.cell = c.name;
+    text(link, c.name);
+    if (/^http:\/\//.test(c.url)) link.href = c.url + '/_sluice/';
+    else link.removeAttribute('href');
+    here.hidden = !c.here;
+    text(state, c.state + (c.awaited ? ', awaited' : ''));
+    number(weight, c.weight);
+    text(epoch, c.epoch ? 'epoch ' + c.epoch + ', ' + c.phase : 'none yet');
+    number(head, c.head);
+    number(behind, c.behind, true);
+    text(arrive, arrival(c));
+    text(grants, list(c.limits).map((l) => l.id + ' ' + l.tier + ': ' + amount(l.share) + ' of ' + amount(l.capacity)).join(' · ') || '–');
+  } };
+}
+function arrival(c) {
+  const said = [];
+  if (c.canary_ms) said.push(c.missed ? 'not in time' : 'within ' + amount(c.enforced_ms) + ' ms');
+  if (c.drift) said.push(amount(c.drift) + ' drifted, ' + amount(c.repaired) + ' repaired');
+  return said.join(' · ') || '–';
+}
+function fleet(d) {
+  const cells = list(d.cells).filter(Boolean);
+  $('fleet').hidden = cells.length === 0;
+  if (!cells.length) return;
+  const of = cells.map((c) => list(c.limits)[0]).find(Boolean);
+  text($('fleet-note'), of ? 'what each may grant to ' + of.tenant + ', the busiest here' : 'that share the limits of tenants');
+  sync($('fleet-rows'), cells, (c) => keyOf(c.name), fleetRow);
+}
+
+// The shared store
+
+const states = { // what a breaker does
+  closed: 'in use', open: 'not asked', probing: 'being tried',
+};
+function breakerRow(b) {
+  const node = el('tr');
+  node.dataset.breaker = b.name;
+  el('th', '', b.name, node).scope = 'row';
+  const state = el('td', '', '', node);
+  const cells = ['opened', 'probes', 'refused'].map((k) => [k, el('td', 'num', '', node)]);
+  return { node, update(b) {
+    text(state, (b.state || 'not known') + (Object.hasOwn(states, b.state) ? ': ' + states[b.state] : ''));
+    state.classList.toggle('off', b.state !== 'closed');
+    cells.forEach(([k, td]) => number(td, b[k]));
+  } };
+}
+function pairs(parent, of, rows) {
+  sync(parent, rows.map(([name, label, say]) => ({ name, label, say: say || amount(of[name]) })), (r) => r.name, (r) => {
+    const node = el('div');
+    el('dt', '', r.label, node);
+    const value = el('dd', '', '', node);
+    node.dataset.count = r.name;
+    return { node, update(r) {
+      text(value, r.say);
+      value.classList.toggle('zero', r.say === '0');
+    } };
+  });
+}
+function store(d) {
+  const s = d.store, breakers = list(s && s.breakers).filter(Boolean);
+  const away = breakers.filter((b) => b.state === 'open' || b.state === 'probing').map((b) => b.name);
+  $('away').hidden = away.length === 0;
+  text($('away-h'), away.join(' and ') + (away.length > 1 ? ' do' : ' does') + ' not answer: limits are counted in this process');
+  $('store').hidden = !s;
+  if (!s) return;
+  text($('store-note'), (s.instances === 1 ? '1 gateway' : amount(s.instances) + ' gateways') + ' on it; decisions since this one started, up to two for a request');
+  sync($('breaker-rows'), breakers, (b) => keyOf(b.name), breakerRow);
+  const l = s.leases, o = s.outage || {};
+  $('leases').hidden = !l;
+  $('leases-empty').hidden = Boolean(l);
+  if (l) pairs($('leases'), l, [
+    ['local', 'Decided here'], ['calls', 'Calls to the store'],
+    ['share', 'Share decided here', percent(l.local, l.local + l.calls)], ['waited', 'Waited for a call'],
+    ['denied', 'Denied here'], ['early', 'Denied early'],
+    ['units', 'Units in hand'], ['counters', 'Counters known'],
+    ['returned', 'Units returned'], ['lost', 'Units lost'],
+  ]);
+  pairs($('outage'), o, [
+    ['failures', 'Decisions'], ['backstop', 'By the backstop'], ['open', 'By open limits'], ['closed', 'By closed limits'],
+    ['charged_back', 'Units charged back'], ['waiting', 'Owners waiting'], ['dropped', 'Units dropped'],
+  ]);
+}
+
+// Equal denials are one line with their number, so that a client which hammers does not push the others out of sight.
+function denials(d) {
+  const groups = new Map();
+  for (const x of d.denials) {
+    const key = keyOf(x.kind, x.tenant, x.method, x.path, x.limit, x.tier, x.reason, x.by, x.wait_ms < 0, x.degraded);
+    const g = groups.get(key);
+    if (g) g.count++;
+    else groups.set(key, { key, count: 1, last: x });
+  }
+  const all = [...groups.values()];
+  const since = (g) => Math.floor(g.last.at_ms / 10000); // not to change places with every request
+  all.sort((a, b) => since(b) - since(a) || b.count - a.count || (a.key < b.key ? -1 : 1));
+  sync($('denial-rows'), all.slice(0, 40), (g) => g.key, denialRow);
+  $('denials-empty').hidden = all.length > 0;
+  text($('denials-note'), all.length > 40 ? 'the last ' + d.denials.length + ', 40 of ' + all.length + ' kinds'
+    : d.denials.length > 1 ? 'the last ' + d.denials.length + ', equal ones together' : '');
+}
+function denialRow({ last: x }) {
+  const node = el('li');
+  const time = el('time', '', '', node), body = el('div', '', undefined, node), times = el('div', 'times', undefined, node);
+  const req = el('div', 'req mono', undefined, body);
+  req.append(x.method + ' ');
+  el('bdi', '', x.path, req);
+  const why = el('div', 'why', undefined, body);
+  el('b', '', x.limit || x.reason || 'reason not known', why);
+  why.append((x.tier ? ' ' + x.tier : '') + (x.limit && x.reason ? ' · ' + x.reason : '') + ' · ');
+  if (x.kind === 'tenant') el('bdi', '', x.tenant, why);
+  else why.append(x.by === 'ip_limits' ? 'by address' : names[x.kind][0].toLowerCase());
+  if (x.degraded) el('span', 'tag away', 'backstop', why);
+  const count = el('span', '', '', times), wait = el('small', '', '', times);
+  node.dataset.limit = x.limit;
+  node.dataset.degraded = Boolean(x.degraded);
+  return { node, update(g) {
+    text(time, clock(g.last.at_ms));
+    time.dateTime = new Date(g.last.at_ms).toISOString();
+    text(count, '× ' + whole.format(g.count));
+    node.dataset.count = g.count;
+    text(wait, g.last.wait_ms < 0 ? 'never fits' : g.last.wait_ms > 0 ? 'wait ' + duration(g.last.wait_ms) : '');
+  } };
+}
+
+// The header
+
+function header(d) {
+  const g = d.gateway;
+  text($('plans'), g.plans_file || 'built in');
+  text($('loaded'), g.loaded_ms ? clock(g.loaded_ms) : 'not yet');
+  text($('gateway'), (g.listen || location.host) + ' → ' + (g.upstream || 'built-in echo'));
+  text($('bytes'), g.store_bytes < 1024 ? g.store_bytes + ' B' : g.store_bytes < 1048576
+    ? (g.store_bytes / 1024).toFixed(0) + ' KB' : (g.store_bytes / 1048576).toFixed(1) + ' MB');
+  $('trouble').hidden = !g.last_reload_error;
+  text($('trouble-error'), g.last_reload_error);
+  text($('trouble-text'), g.loaded_ms ? 'The plans loaded at ' + clock(g.loaded_ms) + ' stay in force. Correct the file; it is read again when you save it.' : 'Correct the file; it is read again when you save it.');
+  const first = d.windows.every((w) => w.totals.requests === 0) && d.denials.length === 0;
+  $('try').hidden = !first;
+  const origin = 'http://' + (g.listen || location.host) + '/';
+  sync($('commands'), g.try.length ? g.try : ['curl -i ' + origin], keyOf, (c) => ({ node: el('pre', '', c), update() {} }));
+}
+
+function show() {
+  if (!data) return;
+  const w = data.windows[shown];
+  header(data);
+  store(data);
+  fleet(data);
+  tiles(w);
+  drawPlot(w);
+  tenants(data);
+  limits(data);
+  denials(data);
+  root.dataset.shown = w.id; // also what a test waits for
+  root.dataset.now = data.now_ms;
+}
+
+start(show, () => {
+  plot = chart(series, readout);
+  for (const input of document.querySelectorAll('input[name="window"]')) {
+    input.checked = input.value === ['minute', 'ten_minutes'][shown];
+    input.addEventListener('change', () => {
+      shown = input.value === 'minute' ? 0 : 1;
+      memory.set('sluice.window', input.value);
+      show();
+    });
+  }
+  $('as-table').addEventListener('toggle', show);
+});

@@ -34,16 +34,22 @@ func Run(t *testing.T, c Config) {
 	if c.Scripts == 0 {
 		c.Scripts = 30
 	}
-	t.Run("does what the core says", c.asCore)
-	t.Run("many at once lease exactly the limit", c.atOnce)
-	t.Run("an empty ledger leases nothing that may have been leased", c.empty)
+	t.Run("agrees with package ledger's own entry", c.asCore)
+	t.Run("concurrent claims lease exactly the limit", c.atOnce)
+	t.Run("an empty ledger leases no unit that may have been leased before", c.empty)
 	t.Run("a change of the limit", c.changes)
-	t.Run("what comes too late changes nothing", c.late)
-	t.Run("refuses", c.refuses)
+	t.Run("units that are given back too late change nothing", c.late)
+	t.Run("balances make shares equal", c.balances)
+	t.Run("a pause reaches all", c.pauses)
+	t.Run("a learned rate holds for all", c.learns)
+	t.Run("replies are counted by intervals", c.counts)
+	t.Run("concurrent judgements: one counts, and all replies", c.judgesAtOnce)
+	t.Run("invalid claims and limits are refused", c.refuses)
 	t.Run("keys do not share entries", c.keys)
 }
 
-// asCore compares random scripts with an entry of the core, and counts what is leased by itself.
+// asCore runs random scripts on the ledger and on an entry of package ledger, and compares their answers. It also
+// counts the leased units itself.
 func (c Config) asCore(t *testing.T) {
 	for seed := range soak.Times(uint64(c.Scripts)) {
 		random := rand.New(rand.NewPCG(seed, 17))
@@ -71,7 +77,9 @@ func (c Config) asCore(t *testing.T) {
 			claim := ledger.Claim{Window: window + random.Int64N(3) - 1, Limit: units,
 				Stage: ledger.Stage(random.IntN(4)),
 				Need:  random.Int64N(units + 1), Told: random.Int64N(units + 1), Want: random.Int64N(2*units + 1),
-				Unit: 1 + random.Int64N(1+units/8), Round: random.Int64N(ledger.RoundOne)}
+				Unit: 1 + random.Int64N(1+units/8), Owed: random.Int64N(1<<random.IntN(30)) - 1<<random.IntN(30),
+				Contends: random.IntN(2) == 0, Pause: max(random.Int64N(1000)-900, 0) * int64(step)}
+			teach(&claim, random, &model)
 			claim.Held = held[claim.Window]
 			if random.IntN(4) == 0 {
 				claim.Return = random.Int64N(claim.Held + 1)
@@ -83,20 +91,43 @@ func (c Config) asCore(t *testing.T) {
 				t.Fatalf("seed %d, step %d: %v", seed, step, err)
 			}
 			if got != want {
-				t.Fatalf("seed %d, step %d: %+v got %+v, want %+v", seed, step, claim, got, want)
+				t.Fatalf("seed %d, step %d: the claim %+v is granted %+v, want %+v", seed, step, claim, got, want)
 			}
 			if old, ok := limits[claim.Window]; ok && old != got.Limit && held[claim.Window] > 0 {
 				t.Fatalf("seed %d: the limit of window %d changed from %d to %d while units were leased", seed,
 					claim.Window, old, got.Limit)
 			}
 			limits[claim.Window] = got.Limit
-			if held[claim.Window] += got.Units - claim.Return; held[claim.Window] > got.Limit ||
-				got.Units > claim.Want {
-				t.Fatalf("seed %d, step %d: %d units of window %d are leased, and the limit is %d", seed, step,
-					held[claim.Window],
-					claim.Window, got.Limit)
+			held[claim.Window] += got.Units - claim.Return
+			if most := max(model.Most(got.Limit), claim.Unit); got.Units > 0 &&
+				(held[claim.Window] > min(most, got.Limit) || got.Units > claim.Want) {
+				t.Fatalf("seed %d, step %d: %d units of window %d are leased, want at most %d of the limit of %d, and "+
+					"the units that were asked for", seed, step, held[claim.Window], claim.Window, most, got.Limit)
 			}
 		}
+	}
+}
+
+// teach makes some claims tell what the provider said.
+func teach(c *ledger.Claim, random *rand.Rand, model *ledger.Entry) {
+	c.Interval = c.Window / 3
+	if random.IntN(3) == 0 {
+		return
+	}
+	for i := range c.Replies {
+		if random.IntN(2) == 0 {
+			c.Replies[i] = ledger.Replies{Accepted: random.Int64N(1000), Refused: random.Int64N(9)}
+		}
+	}
+	if random.IntN(20) == 0 {
+		c.Stated = 1 + random.Int64N(2*c.Limit)
+	}
+	c.Learn = random.Int64N(2) * c.Limit
+	if random.IntN(4) == 0 {
+		c.Expect = model.Learned.Judged - random.Int64N(2)
+		c.Learned = ledger.Learned{Rate: ledger.LearnedOne + random.Int64N(c.Limit*ledger.LearnedOne),
+			Judged: c.Interval, From: c.Interval + 1, Target: random.Int64N(1 << 40), Probe: random.Int64N(256),
+			Held: random.Int64N(10)}
 	}
 }
 
@@ -171,7 +202,8 @@ func (c Config) empty(t *testing.T) {
 			got := claim(t, l, ledger.Claim{Window: base + window, Limit: 10, Stage: tt.stage, Need: 1, Want: 1,
 				Unit: 1})
 			if leased := got.Units == 1; leased != (window >= tt.first) {
-				t.Errorf("stage %d: window %d after the first claim leases %d", tt.stage, window, got.Units)
+				t.Errorf("stage %d: the window %d after the first claim leases %d units, want 1 only from the first "+
+					"window on that cannot have been leased before", tt.stage, window, got.Units)
 			}
 		}
 	}
@@ -181,7 +213,7 @@ func (c Config) changes(t *testing.T) {
 	l := c.begun(t, 100)
 	all := ledger.Claim{Window: base, Limit: 100, Stage: ledger.Anything, Want: 1000, Unit: 1}
 	if got := claim(t, l, all); got.Units != 100 {
-		t.Fatalf("leased %d of 100", got.Units)
+		t.Fatalf("%d units of a limit of 100 are leased, want all", got.Units)
 	}
 	for _, from := range []int64{base - 5, base} {
 		if err := l.SetLimit(t.Context(), "key", 50, from); !errors.Is(err, ledger.ErrTooSoon) {
@@ -192,11 +224,11 @@ func (c Config) changes(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := claim(t, l, ledger.Claim{Window: base, Limit: 100, Unit: 1}); got.Limit != 100 || got.NextLimit != 50 {
-		t.Errorf("before the change: %+v, want limits of 100 and 50", got)
+		t.Errorf("before the change, the answer is %+v, want limits of 100 and 50", got)
 	}
 	all.Window = base + 1
 	if got := claim(t, l, all); got.Units != 50 || got.Limit != 50 {
-		t.Errorf("after the change: %+v, want 50 units", got)
+		t.Errorf("after the change, the answer is %+v, want 50 units", got)
 	}
 	if err := l.SetLimit(t.Context(), "key", 70, base+3); err != nil {
 		t.Fatal(err)
@@ -209,7 +241,7 @@ func (c Config) changes(t *testing.T) {
 	}
 }
 
-// late gives back units of a window that the ledger has forgotten, because later ones took its place.
+// late gives back units of a window that the ledger has forgotten, because it has only room for later windows.
 func (c Config) late(t *testing.T) {
 	for forgotten := int64(4); forgotten < 9; forgotten++ {
 		l := c.begun(t, 10)
@@ -217,20 +249,227 @@ func (c Config) late(t *testing.T) {
 		claim(t, l, all)
 		all.Window = base + forgotten
 		if got := claim(t, l, all); got.Units != 10 {
-			t.Fatalf("a later window leases %d of 10", got.Units)
+			t.Fatalf("a later window leases %d units of 10, want all", got.Units)
 		}
 		for range 2 {
 			old := ledger.Claim{Window: base, Limit: 10, Stage: ledger.Anything, Held: 10, Want: 10, Return: 10,
 				Unit: 1}
 			if forgotten%4 == 0 {
 				if got := claim(t, l, old); got.Units != 0 {
-					t.Errorf("%d windows later, %d units of a forgotten window were leased", forgotten, got.Units)
+					t.Errorf("%d windows later, %d units of a forgotten window were leased, want none", forgotten,
+						got.Units)
 				}
 			}
 			if got := claim(t, l, all); got.Units != 0 {
-				t.Errorf("%d units of a window that was leased came back from another one, %d windows before",
-					got.Units, forgotten)
+				t.Errorf("%d units of a used-up window were leased after units of another one, %d windows before, "+
+					"were given back; want none", got.Units, forgotten)
 			}
+		}
+	}
+}
+
+// pauses tells pauses of several instances, of which the latest counts.
+func (c Config) pauses(t *testing.T) {
+	l := c.New(t)
+	for _, tt := range []struct{ window, tell, want int64 }{
+		{0, 0, 0}, {0, 5_000, 5_000}, {0, 0, 5_000}, {1, 4_000, 5_000}, {1, ledger.MaxPause, ledger.MaxPause},
+		{9, 7_000, ledger.MaxPause},
+	} {
+		of := ledger.Claim{Window: base + tt.window, Limit: 10, Unit: 1, Pause: tt.tell}
+		if got := claim(t, l, of); got.Pause != tt.want {
+			t.Errorf("window %d, after a pause of %d: %d, want %d", tt.window, tt.tell, got.Pause, tt.want)
+		}
+	}
+}
+
+// learns checks that what one instance has learned bounds all, and that only a judgement of the latest state counts.
+func (c Config) learns(t *testing.T) {
+	l := c.begun(t, 100)
+	peer := c.peer(t, l)
+	all := func(window int64) ledger.Claim {
+		return ledger.Claim{Window: base + window, Limit: 100, Stage: ledger.Anything, Want: 100, Unit: 1,
+			Interval: base + window}
+	}
+	leased := func(of ledger.Claim, want int64) (got ledger.Lease) {
+		t.Helper()
+		if got = claim(t, peer, of); got.Units != want {
+			t.Errorf("window %d: %d units are leased, want %d: %+v", of.Window-base, got.Units, want, got)
+		}
+		return got
+	}
+	const one = ledger.LearnedOne
+	first := all(0)
+	first.Learn = 10
+	begun := ledger.Learned{Rate: 10 * one, Judged: base, From: base + 1}
+	if got := leased(first, 10); got.Learned != begun || got.Left != 0 {
+		t.Errorf("the learning begins with %+v, want %+v and nothing left", got, begun)
+	}
+	leased(all(1), 10) // also to an instance that does not learn
+	judge := all(2)
+	judge.Learn, judge.Expect = 10, base
+	judge.Learned = ledger.Learned{Rate: 15*one + one/2, Judged: base + 2, From: base + 3, Target: 7, Probe: 8, Held: 9}
+	if got := leased(judge, 15); got.Learned != judge.Learned {
+		t.Errorf("after a judgement %+v, want %+v", got.Learned, judge.Learned)
+	}
+	late := all(3)
+	late.Expect, late.Learned = base, ledger.Learned{Rate: 90 * one, Judged: base + 3, From: base + 4}
+	if got := leased(late, 15); got.Learned != judge.Learned {
+		t.Errorf("a judgement of an old state has changed it to %+v", got.Learned)
+	}
+	large := all(4) // a request that costs more than the learned rate
+	large.Unit = 40
+	leased(all(4), 15)
+	leased(large, 0)
+	large.Window, large.Want = large.Window+1, 39
+	leased(large, 15)
+	large.Window, large.Want = large.Window+1, 90
+	leased(large, 40)
+
+	stated := all(7)
+	stated.Stated = 5
+	leased(stated, 5)
+	if got := leased(all(8), 5); got.Stated != 5 {
+		t.Errorf("the stated limit is %d, want 5", got.Stated)
+	}
+	stated = all(9)
+	stated.Stated = 1000
+	leased(stated, 15)
+
+	if err := l.SetLimit(t.Context(), "key", 60, base+11); err != nil {
+		t.Fatal(err)
+	}
+	old := all(10)
+	old.Expect, old.Learned = base+2, ledger.Learned{Rate: 30 * one, Judged: base + 10, From: base + 11}
+	if got := leased(old, 100); got.Learned.Rate != 0 || got.Stated != 0 {
+		t.Errorf("after a change of the limit, %+v, want nothing learned or stated", got)
+	}
+	anew := all(11)
+	anew.Learn = 20
+	if got := leased(anew, 20); got.Learned.Judged <= old.Expect {
+		t.Errorf("after a change of the limit, %+v may be replaced by a judgement from before", got)
+	}
+}
+
+// counts checks the sums of replies, those of intervals that are too old to be remembered, and those of an instance
+// whose clock is ahead.
+func (c Config) counts(t *testing.T) {
+	type numbers [2]int64 // accepted and refused
+	l := c.New(t)
+	peer := c.peer(t, l)
+	for _, tt := range []struct {
+		interval int64
+		tell     [2]numbers
+		want     [3]numbers
+	}{
+		{10, [2]numbers{{5, 1}, {7, 0}}, [3]numbers{{5, 1}, {7, 0}, {}}},
+		{10, [2]numbers{{1, 0}, {0, 2}}, [3]numbers{{6, 1}, {7, 2}, {}}},
+		{11, [2]numbers{{}, {0, 1}}, [3]numbers{{}, {6, 2}, {7, 2}}},
+		{14, [2]numbers{{3, 0}, {}}, [3]numbers{{3, 0}, {}, {}}}, // takes the place of 10
+		{11, [2]numbers{{}, {9, 9}}, [3]numbers{{}, {}, {7, 2}}},
+		{14, [2]numbers{{}, {}}, [3]numbers{{3, 0}, {}, {}}},
+	} {
+		of := ledger.Claim{Window: base, Limit: 10, Unit: 1, Interval: tt.interval}
+		for i, n := range tt.tell {
+			of.Replies[i] = ledger.Replies{Accepted: n[0], Refused: n[1]}
+		}
+		claim(t, l, of)
+		of.Replies = [2]ledger.Replies{}
+		for i, got := range claim(t, peer, of).Replies {
+			if (numbers{got.Accepted, got.Refused}) != tt.want[i] {
+				t.Errorf("interval %d, %d before, after %v were told: %v, want %v", tt.interval, i, tt.tell, got,
+					tt.want[i])
+			}
+		}
+	}
+}
+
+// judgesAtOnce lets several instances tell replies, and judge the same state.
+func (c Config) judgesAtOnce(t *testing.T) {
+	const instances, each = 8, 10
+	l := c.New(t)
+	of := ledger.Claim{Window: base, Limit: 100, Unit: 1, Learn: 10, Interval: base}
+	claim(t, l, of)
+	var replaced atomic.Int64
+	var all sync.WaitGroup
+	for i := range int64(instances) {
+		h := c.peer(t, l)
+		all.Go(func() {
+			for k := range int64(each) {
+				judge := of
+				judge.Interval++
+				judge.Replies[0].Accepted, judge.Replies[1].Refused = 3, 1
+				judge.Expect = base
+				judge.Learned = ledger.Learned{Rate: (20 + i*each + k) * ledger.LearnedOne, Judged: base + 1}
+				got, err := h.Claim(t.Context(), "key", judge)
+				if err != nil {
+					t.Error(err)
+				}
+				if got.Learned == judge.Learned {
+					replaced.Add(1)
+				}
+			}
+		})
+	}
+	all.Wait()
+	of.Interval++
+	got := claim(t, l, of)
+	want := [3]ledger.Replies{{Accepted: 3 * instances * each}, {Refused: instances * each}}
+	if got.Replies != want || replaced.Load() != 1 {
+		t.Errorf("%d judgements counted, want 1; replies %v, want %v", replaced.Load(), got.Replies, want)
+	}
+}
+
+// balances checks how the balance of an instance corrects a share by need. Two instances need twice the limit.
+func (c Config) balances(t *testing.T) {
+	const one = ledger.OwedOne
+	for _, tt := range []struct {
+		limit, unit, owed int64
+		stage             ledger.Stage
+		want              int64
+	}{
+		{100, 1, 0, ledger.Prefetch, 49}, // half of the limit without the reserve of 2 %
+		{100, 1, 5*one + one/2, ledger.Prefetch, 54},
+		{100, 1, ledger.MaxOwed, ledger.Prefetch, 49 + 6 + 1}, // an eighth more, and one request
+		{100, 1, -3 * one, ledger.Prefetch, 46},
+		{100, 1, -ledger.MaxOwed, ledger.Prefetch, 43},   // an eighth less
+		{100, 10, -one - one/2, ledger.Prefetch, 50},     // 47.5, rounded to whole requests
+		{100, 10, -one - one/2 - 1, ledger.Prefetch, 40}, // less than 47.5
+		{100, 1, one/2 - 1, ledger.Share, 50},            // half of the limit, rounded to the nearest
+		{100, 1, one / 2, ledger.Share, 51},
+		{100, 10, -6 * one, ledger.Share, 40},
+		{1, 1, one/4 - 1, ledger.Prefetch, 0}, // half a unit, and a little less than a quarter
+		{1, 1, one / 4, ledger.Prefetch, 1},
+		{1, 1, -1, ledger.Share, 0},
+		{1, 1, 0, ledger.Share, 1},
+	} {
+		l := c.begun(t, tt.limit)
+		of := func(window int64, stage ledger.Stage) ledger.Claim {
+			return ledger.Claim{Window: window, Limit: tt.limit, Stage: stage, Need: tt.limit, Unit: 1}
+		}
+		over, before := of(base, ledger.Prefetch), of(base+1, ledger.Prefetch)
+		claim(t, l, over) // by one that does not contend
+		over.Contends = true
+		for range 2 {
+			claim(t, l, over)
+			claim(t, l, before)
+		}
+		over.Stage, over.Need, over.Want = ledger.Anything, 0, tt.limit
+		claim(t, l, over)
+
+		if got := claim(t, l, of(base+2, ledger.Prefetch)); got.Equal != tt.limit*one/2 {
+			t.Errorf("limit %d: the equal share of two that contend is %d/%d", tt.limit, got.Equal, one)
+		}
+		test := of(base+2, tt.stage)
+		test.Unit, test.Owed, test.Want = tt.unit, tt.owed, tt.limit
+		if got := claim(t, l, test); got.Units != tt.want || (got.Equal != 0) != (tt.stage == ledger.Prefetch) {
+			t.Errorf("limit %d, requests of %d, owed %d/%d, stage %d: %+v, want %d units", tt.limit, tt.unit, tt.owed,
+				one, tt.stage, got, tt.want)
+		}
+		enough := of(base+5, tt.stage)
+		enough.Need = tt.limit / 2
+		enough.Want, enough.Owed = enough.Need, -ledger.MaxOwed
+		if got := claim(t, l, enough); got.Units != enough.Need || got.Equal != 0 {
+			t.Errorf("a limit of %d that meets all needs leases %+v, want %d units", tt.limit, got, enough.Need)
 		}
 	}
 }
@@ -246,7 +485,14 @@ func (c Config) refuses(t *testing.T) {
 		func(c *ledger.Claim) { c.Return = 1 },
 		func(c *ledger.Claim) { c.Stage = ledger.Anything + 1 },
 		func(c *ledger.Claim) { c.Unit = 0 },
-		func(c *ledger.Claim) { c.Round = ledger.RoundOne },
+		func(c *ledger.Claim) { c.Owed = ledger.MaxOwed + 1 },
+		func(c *ledger.Claim) { c.Pause = -1 },
+		func(c *ledger.Claim) { c.Stated = -1 },
+		func(c *ledger.Claim) { c.Learn = ledger.MaxUnits + 1 },
+		func(c *ledger.Claim) { c.Replies[1].Refused = -1 },
+		func(c *ledger.Claim) { c.Interval = 1 << 60 },
+		func(c *ledger.Claim) { c.Learned.Rate = ledger.LearnedOne - 1 },
+		func(c *ledger.Claim) { c.Learned.Judged = base },
 		func(c *ledger.Claim) { c.Window = 1 << 60 },
 	} {
 		bent := good

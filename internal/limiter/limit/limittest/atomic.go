@@ -29,7 +29,7 @@ func testDenierChargesNone(tb testing.TB, c Config) {
 		all := append([]limit.Charge{charge(denier, 1)}, others...)
 		before := s.counters(Start, all...)
 		for at := range all {
-			// the denying limit comes first, in between, and last
+			// the denying limit comes first, in the middle, and last
 			mixed := append(append([]limit.Charge{}, others[:at]...), charge(denier, 1))
 			mixed = append(mixed, others[at:]...)
 			d := s.denied(Start, mixed...)
@@ -80,17 +80,17 @@ func testChargesAll(tb testing.TB, c Config) {
 			want = 0
 		}
 		if got := d.Results[i].Remaining(); got != want {
-			s.Errorf("%s: %d remain in the decision, want %d", charges[i].Limit.ID, got, want)
+			s.Errorf("%s: the decision reports %d units as remaining, want %d", charges[i].Limit.ID, got, want)
 		}
 		if got := s.remaining(Start, charges[i].Limit); got != want {
-			s.Errorf("%s: a peek says that %d remain, want %d", charges[i].Limit.ID, got, want)
+			s.Errorf("%s: a peek reports %d units as remaining, want %d", charges[i].Limit.ID, got, want)
 		}
 	}
 	if got := len(d.Receipt().Entries()); got != len(charges) {
 		s.Errorf("the receipt has %d entries, want %d", got, len(charges))
 	}
 	if d := s.allowed(Start); len(d.Results) != 0 || d.Binding() != nil {
-		s.Errorf("a request that no limit applies to has %d results, want none, and is allowed", len(d.Results))
+		s.Errorf("a request that no limit applies to: %d results, want none, and the request allowed", len(d.Results))
 	}
 }
 
@@ -104,7 +104,7 @@ func testRetryOverAll(tb testing.TB, c Config) {
 			at := Start.Add(2 * time.Second)
 			alone := max(s.denied(at, charge(a, 5)).RetryAt, s.denied(at, charge(b, 5)).RetryAt)
 			if got := s.denied(at, charge(a, 5), charge(b, 5)).RetryAt; got != alone {
-				s.Errorf("the retry is at %d, want %d, the later of the two", got, alone)
+				s.Errorf("denied by two limits: RetryAt is %d, want %d, the later of the two", got, alone)
 			}
 			s.allowed(time.UnixMicro(alone), charge(a, 5), charge(b, 5))
 		}
@@ -135,14 +135,15 @@ func testReuse(tb testing.TB, c Config) {
 			}
 			fresh := twin.decide(step.at, step.charges...)
 			if got, want := render(&d), render(fresh); got != want {
-				s.Errorf("step %d: a reused decision says\n%s\nand a new one\n%s", i+1, got, want)
+				s.Errorf("step %d: the reused decision is\n%s\nand differs from a new one\n%s", i+1, got, want)
 			}
 		}
 		s.clock(Start)
 		if err := s.store.Decide(s.Context(), s.request([]limit.Charge{{Limit: l}}), Start, &d); err == nil {
-			s.Errorf("a cost of 0 is accepted")
-		} else if d.Allowed && len(d.Receipt().Entries()) > 0 {
-			s.Errorf("after an error the decision is still allowed, or has a receipt")
+			s.Errorf("a cost of 0 is accepted, want an error")
+		} else if len(d.Results) > 0 || len(d.Receipt().Entries()) > 0 {
+			s.Errorf("after an error the reused decision has %d results, and a receipt with %d entries; want none",
+				len(d.Results), len(d.Receipt().Entries()))
 		}
 	})
 }

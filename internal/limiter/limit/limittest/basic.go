@@ -27,7 +27,7 @@ func testAccepts(tb testing.TB, c Config) {
 		k := sample{algorithm: a, period: 10 * time.Second}
 		err := store.Accepts(k.limit(tb, "accepted", 5))
 		if accepted := err == nil; accepted != c.accepts(a) {
-			tb.Errorf("Accepts(%s) = %v, but Config.Refuses says accepted is %t", a, err, c.accepts(a))
+			tb.Errorf("Accepts(%s) = %v; by Config.Refuses, want it accepted: %t", a, err, c.accepts(a))
 		}
 	}
 }
@@ -59,7 +59,7 @@ func testCosts(tb testing.TB, c Config) {
 		if k.oneAtATime() { // three units take three fifths of the period to drain
 			d := s.denied(Start, charge(l, 1))
 			if want := k.period * 3 / 5; d.RetryAfter() != want {
-				s.Errorf("after a charge of 3 the wait is %s, want %s", d.RetryAfter(), want)
+				s.Errorf("after a charge of 3 RetryAfter is %s, want %s", d.RetryAfter(), want)
 			}
 			return
 		}
@@ -83,7 +83,7 @@ func testNever(tb testing.TB, c Config) {
 		s.allowed(Start, charge(l, 5), charge(wide, 5))
 		// One limit is used up for now, and the other can never admit the cost: no wait would help.
 		if d := s.denied(Start, charge(l, 1), charge(wide, 101)); !d.Never {
-			s.Errorf("denied by one limit until %d, and never by another: never=false, want true", d.RetryAt)
+			s.Errorf("denied by one limit until %d, and for ever by another one: never=false, want true", d.RetryAt)
 		}
 	})
 }
@@ -104,15 +104,16 @@ func testPeek(tb testing.TB, c Config) {
 			p := s.peek(at, charge(l, cost))
 			for i := range p.Results {
 				if r := &p.Results[i]; r.Charged != 0 {
-					s.Fatalf("a peek charged %d units", r.Charged)
+					s.Fatalf("a peek charged %d units, want 0", r.Charged)
 				}
 			}
 			if n := len(p.Receipt().Entries()); n != 0 {
-				s.Fatalf("a peek has a receipt with %d entries", n)
+				s.Fatalf("a peek has a receipt with %d entries, want none", n)
 			}
 			d := s.decide(at, charge(l, cost))
 			if p.Allowed != d.Allowed || p.Never != d.Never || p.RetryAt != d.RetryAt {
-				s.Errorf("%d units at %s: a peek says allowed=%t never=%t retry %d, the decision %t %t %d",
+				s.Errorf("a cost of %d at %s: a peek says allowed=%t never=%t retry=%d, the decision after it says "+
+					"allowed=%t never=%t retry=%d; want the same",
 					cost, stamp(at), p.Allowed, p.Never, p.RetryAt, d.Allowed, d.Never, d.RetryAt)
 			}
 		}
@@ -145,13 +146,15 @@ func testRemaining(tb testing.TB, c Config) {
 			d := s.decide(at, charge(l, 1+r.Int64N(8)))
 			left := d.Results[0].Remaining()
 			if seen := s.remaining(at, l); seen != left {
-				s.Errorf("at %s: the decision says that %d remain, a peek right after it %d", stamp(at), left, seen)
+				s.Errorf("at %s: the decision says that %d units remain, and a peek right after it says %d; want "+
+					"the same", stamp(at), left, seen)
 			}
 			if left > 0 && !s.peek(at, charge(l, left)).Allowed {
-				s.Errorf("at %s: %d remain, but a cost of %d is denied", stamp(at), left, left)
+				s.Errorf("at %s: %d units remain, but a cost of %d is denied, want it admitted", stamp(at), left, left)
 			}
 			if s.peek(at, charge(l, left+1)).Allowed {
-				s.Errorf("at %s: %d remain, but a cost of %d is admitted", stamp(at), left, left+1)
+				s.Errorf("at %s: %d units remain, but a cost of %d is admitted, want it denied", stamp(at), left,
+					left+1)
 			}
 		}
 	})
@@ -174,13 +177,15 @@ func testRetry(tb testing.TB, c Config) {
 			denials++
 			fits := time.UnixMicro(d.RetryAt)
 			if got, want := d.RetryAfter(), fits.Sub(at); got != want {
-				s.Errorf("at %s: retry at %s but after %s, want %s", stamp(at), stamp(fits), got, want)
+				s.Errorf("at %s: RetryAt is %s, and RetryAfter is %s, want %s", stamp(at), stamp(fits), got, want)
 			}
 			if s.peek(fits.Add(-time.Microsecond), charges...).Allowed {
-				s.Errorf("%s at %s: retry at %s, but it fits a µs before", describe(charges), stamp(at), stamp(fits))
+				s.Errorf("%s at %s: RetryAt is %s, but the cost is admitted a µs before, want it denied",
+					describe(charges), stamp(at), stamp(fits))
 			}
 			if !s.peek(fits, charges...).Allowed {
-				s.Errorf("%s at %s: retry at %s, but it does not fit then", describe(charges), stamp(at), stamp(fits))
+				s.Errorf("%s at %s: RetryAt is %s, but the cost is denied then, want it admitted", describe(charges),
+					stamp(at), stamp(fits))
 			}
 			if r.IntN(3) == 0 {
 				at = fits
@@ -188,7 +193,7 @@ func testRetry(tb testing.TB, c Config) {
 			}
 		}
 		if denials == 0 {
-			s.Fatalf("the script denied nothing, so the test shows nothing")
+			s.Fatalf("the script had no denial, so the test shows nothing")
 		}
 	}
 	r := rand.New(rand.NewPCG(3, 4))
@@ -219,16 +224,16 @@ func testReset(tb testing.TB, c Config) {
 				break
 			}
 			if got := d.Results[0].ResetAt(); got <= d.Now {
-				s.Errorf("a counter that is used resets at %d, which is not after now, %d", got, d.Now)
+				s.Errorf("ResetAt of a used counter is %d, want it after now, %d", got, d.Now)
 			}
 		}
 		reset := time.UnixMicro(s.peek(Start.Add(time.Second), charge(l, 1)).Results[0].ResetAt())
 		if longest := Start.Add(2*k.period + time.Second); reset.After(longest) {
-			s.Errorf("resets at %s, later than %s", stamp(reset), stamp(longest))
+			s.Errorf("ResetAt is %s, want at most %s", stamp(reset), stamp(longest))
 		}
 		if r := &s.peek(reset, charge(l, 1)).Results[0]; r.Used() != 0 || r.Remaining() != 5 {
-			s.Errorf("at its reset %s a counter has used %d and %d remain, want 0 and 5", stamp(reset), r.Used(),
-				r.Remaining())
+			s.Errorf("at ResetAt, %s, %d units of the counter are used and %d remain, want 0 and 5", stamp(reset),
+				r.Used(), r.Remaining())
 		}
 		s.allowed(reset, charge(l, 5))
 	})

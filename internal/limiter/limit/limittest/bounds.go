@@ -23,7 +23,7 @@ func (m *Model) OverBound() string {
 // overBound checks every interval that begins and ends with a charge.
 func (c *counter) overBound() string { return c.overBoundIf(0) }
 
-// overBoundIf checks the same if each charge may have happened up to that much later than its time says.
+// overBoundIf is like overBound, for charges whose recorded times may be too early by at most the duration later.
 func (c *counter) overBoundIf(later time.Duration) string {
 	if len(c.spends) == 0 {
 		return ""
@@ -59,8 +59,8 @@ func (s *spend) net() *big.Rat {
 	return rat(s.units)
 }
 
-// boundOf returns the most that may be admitted within [from, to], or nil if the bound does not apply to so long an
-// interval.
+// boundOf returns how many units may be admitted within [from, to], or nil if the interval is too long for the bound to
+// apply.
 func (c *counter) boundOf(t *limit.Tier, from, to, cost int64) *big.Rat {
 	within := to-from < t.Period.Microseconds()
 	switch t.Algorithm {

@@ -15,72 +15,72 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit/limittest"
 )
 
-// fault is one way in which a store can be wrong.
+// fault is one mistake that a store can make.
 type fault string
 
 const (
 	none               fault = ""
-	denialConsumes     fault = "a denial consumes"
-	partialCharge      fault = "a denial charges the limits that had room"
+	denialConsumes     fault = "a denial charges units"
+	partialCharge      fault = "a denial charges the limits that admitted the request"
 	lateDenial         fault = "a denial charges the limits before the one that denies"
-	offByOne           fault = "off by one"
-	costIgnored        fault = "every cost is one"
-	tenantIgnored      fault = "tenant ignored"
-	kindIgnored        fault = "kind of owner ignored"
-	namesJoined        fault = "names joined with a colon"
-	namesFolded        fault = "names in lower case"
-	valueIgnored       fault = "value ignored"
-	limitIgnored       fault = "limit ignored"
-	modeIgnored        fault = "a shadow shares its limit's counter"
-	valuesUnbounded    fault = "values without bound"
-	windowIgnored      fault = "window ignored"
-	windowForgotten    fault = "window restarts with each decision"
-	retryEarly         fault = "retry a µs too early"
-	retryLate          fault = "retry a µs too late"
-	retryFirst         fault = "retry of the first limit only"
-	neverWaits         fault = "never has a retry"
-	neverPoisons       fault = "never is charged"
+	offByOne           fault = "a limit admits one unit too many"
+	costIgnored        fault = "every cost counts as one"
+	tenantIgnored      fault = "all owners share their counters"
+	kindIgnored        fault = "owners of different kinds share their counters"
+	namesJoined        fault = "the parts of a key are joined with a colon"
+	namesFolded        fault = "owners whose names differ in case share their counters"
+	valueIgnored       fault = "all values share a counter"
+	limitIgnored       fault = "all limits share a counter"
+	modeIgnored        fault = "a shadow limit shares the counter of the enforcing limit"
+	valuesUnbounded    fault = "the number of values is not bounded"
+	windowIgnored      fault = "the window never ends"
+	windowForgotten    fault = "the window starts again with each decision"
+	retryEarly         fault = "RetryAt is a µs too early"
+	retryLate          fault = "RetryAt is a µs too late"
+	retryFirst         fault = "RetryAt considers the first limit only"
+	neverWaits         fault = "a cost that is never admitted has a RetryAt"
+	neverPoisons       fault = "a cost that is never admitted is charged"
 	peekCharges        fault = "a peek charges"
-	shadowDenies       fault = "a shadow denies"
-	shadowUncharged    fault = "a shadow is never charged"
-	shadowEager        fault = "a shadow is charged by a denial"
-	shadowTiers        fault = "a shadow charges the tiers that had room"
+	shadowDenies       fault = "a shadow limit denies"
+	shadowUncharged    fault = "a shadow limit is never charged"
+	shadowEager        fault = "a denial charges a shadow limit"
+	shadowTiers        fault = "a shadow limit that would deny charges its other tiers"
 	refundTooLarge     fault = "a refund gives one unit too many"
-	refundTwice        fault = "a refund is given again"
+	refundTwice        fault = "a repeated refund gives the units back again"
 	refundWhole        fault = "a partial refund gives everything"
 	refundNever        fault = "a refund gives nothing"
-	refundOtherWindow  fault = "a refund reaches later windows"
-	refundCreates      fault = "a refund makes counters"
+	refundOtherWindow  fault = "a refund gives units of an ended window back to a later one"
+	refundCreates      fault = "a refund creates counters"
 	refundExpired      fault = "an expired receipt gives units back"
-	changeForgets      fault = "a changed number starts afresh"
-	race               fault = "reads, decides and writes without a lock"
-	repairLost         fault = "a denial loses the repair of a clock's leap"
-	errorCharges       fault = "a bad request charges what was good"
-	contextIgnored     fault = "context ignored"
-	staleDecision      fault = "a decision keeps its last outcome"
-	forgets            fault = "forgets counters in use"
-	keepsFew           fault = "keeps 64 counters that a request does not name"
-	refusesAll         fault = "accepts nothing"
-	decidesOnWrongTime fault = "clock a second late"
-	leaseIgnored       fault = "leases nothing"
+	changeForgets      fault = "a changed number clears the counter"
+	race               fault = "the store reads, decides and writes without a lock"
+	repairLost         fault = "a denial does not store the repair after a clock was far ahead"
+	errorCharges       fault = "an invalid request charges its valid parts"
+	contextIgnored     fault = "the context is ignored"
+	staleDecision      fault = "a reused decision keeps its last outcome"
+	forgets            fault = "the store forgets counters in use"
+	keepsFew           fault = "the store forgets counters that a request does not name, but for 64"
+	refusesAll         fault = "the store accepts no limit"
+	decidesOnWrongTime fault = "the clock of the store is a second late"
+	leaseIgnored       fault = "the store leases nothing"
 	leaseUncharged     fault = "a lease is not charged"
 	leaseWhole         fault = "a lease charges the cost, whatever is needed"
-	leaseGreedy        fault = "a lease ignores the share"
+	leaseGreedy        fault = "the size of a lease ignores Share"
 	leaseOnDenial      fault = "a denial leases"
-	leaseRampNever     fault = "no ramps"
-	leaseRampAtOnce    fault = "all of a ramp at once"
-	leasePlain         fault = "a lease is counted as what was spent" // at now, and not held
-	backIgnored        fault = "what comes back is dropped"
-	backTwice          fault = "what comes back comes back twice"
-	backOnDenial       fault = "a denial takes back what comes back"
+	leaseRampNever     fault = "no ramp is granted"
+	leaseRampAtOnce    fault = "all units of a ramp may be spent at once"
+	leasePlain         fault = "leased units count as if they were spent now"
+	backIgnored        fault = "units that are given back are dropped"
+	backTwice          fault = "units that are given back are counted twice"
+	backOnDenial       fault = "a denial accepts units that are given back"
 	slotStays          fault = "a leaky bucket's slot stays where it is"
 	owedIgnored        fault = "what was admitted elsewhere is dropped"
 	owedAtNow          fault = "what was admitted elsewhere before now counts at now"
 	emptiedEndsLate    fault = "a quota that was corrected to 0 ends late"
 )
 
-// naive is the simplest possible store: one lock, and one map by key. It has at most one fault. Without a fault it is
-// right.
+// naive is the simplest possible store: one lock, and one map by key. It has at most one fault. Without a fault it
+// keeps the whole contract.
 type naive struct {
 	fault    fault
 	mu       sync.Mutex
@@ -193,7 +193,7 @@ func (n *naive) decide(ctx context.Context, req *limit.Request, now time.Time, d
 	for i := range states {
 		d.Revise().Evaluate(i, states[i], charge)
 		if n.states[keys[i]] != nil && charge && n.fault != repairLost && n.fault != race {
-			n.states[keys[i]] = states[i] // as it was, or repaired
+			n.states[keys[i]] = states[i] // unchanged, but for a repair after a clock was far ahead
 		}
 	}
 	d.Revise().Settle()
@@ -355,7 +355,8 @@ func (n *naive) falsifyLease(d *limit.Decision, i int, s *limit.State) {
 	}
 }
 
-// uncharge takes back what a lease charged. parts are grains for a token bucket, and units otherwise.
+// uncharge removes from the state the units that a lease charged. parts are grains for a token bucket, and units
+// otherwise.
 func (n *naive) uncharge(t *limit.Tier, s *limit.State, parts int64) {
 	switch t.Algorithm {
 	case limit.TokenBucket:
@@ -492,19 +493,20 @@ func config(f fault) limittest.Config {
 		Repeats: 40, Leases: true}
 }
 
-// Guarantees that the suite passes for a right store that shares no code with the stores of this module.
+// Guarantees that the suite passes for a store without a fault that shares no code with the stores of this module.
 func TestContractOfNaiveStore(t *testing.T) {
 	limittest.RunStoreContract(t, config(none))
 }
 
-// -every makes TestBrokenStores run all guarantees for each fault, and not stop at the first one that catches it.
+// With the flag -every, TestBrokenStores runs all guarantees for each fault, and prints those that notice it. Without
+// it, the test runs one guarantee for each fault.
 var every = flag.Bool("every", false, "name every guarantee that catches a fault")
 
-// Guarantees that the suite catches each fault.
+// Guarantees that the suite notices each fault.
 func TestBrokenStores(t *testing.T) {
 	for _, tt := range []struct {
 		fault fault
-		by    string // a guarantee that catches it
+		by    string // the name of a guarantee that notices the fault
 	}{
 		{denialConsumes, "a limit admits its units and no more"},
 		{partialCharge, "a cost above the capacity is never admitted and charges nothing"},
@@ -566,7 +568,7 @@ func TestBrokenStores(t *testing.T) {
 	} {
 		t.Run(string(tt.fault), func(t *testing.T) {
 			if len(limittest.Record(t, config(tt.fault), tt.by)) == 0 {
-				t.Fatalf("%q passes a store with this fault: %s", tt.by, tt.fault)
+				t.Fatalf("the guarantee %q does not notice the fault: %s", tt.by, tt.fault)
 			}
 			if !*every {
 				return
@@ -577,7 +579,7 @@ func TestBrokenStores(t *testing.T) {
 					by = append(by, name)
 				}
 			}
-			t.Logf("caught by %d guarantees: %s", len(by), strings.Join(by, "; "))
+			t.Logf("noticed by %d guarantees: %s", len(by), strings.Join(by, "; "))
 		})
 	}
 }

@@ -7,8 +7,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
-// calendarPeriod returns the period of a quota that contains now, in µs. It starts at the last first day of a period
-// that has begun, and ends at the next one. The function searches day by day.
+// calendarPeriod returns the period of a quota that contains now, in µs. The function searches day by day for the
+// latest first day of a period that has begun, and for the next first day.
 func calendarPeriod(c *limit.Calendar, now int64) (start, end int64) {
 	y, m, _ := time.UnixMicro(now).UTC().Date()
 	from, until := time.Date(y, m-2, 1, 0, 0, 0, 0, time.UTC), time.Date(y, m+3, 1, 0, 0, 0, 0, time.UTC)

@@ -29,10 +29,10 @@ func testChangedNumber(tb testing.TB, c Config) {
 		s.allowed(Start, charge(five, 4))
 		s.denied(Start, charge(two, 1))
 		if left := s.remaining(Start, two); left != 0 {
-			s.Errorf("lowered from 5 to 2 with 4 used: %d remain, want 0", left)
+			s.Errorf("threshold lowered from 5 to 2 with 4 units used: %d remain, want 0", left)
 		}
 		if d := s.decide(Start, charge(two, 3)); !d.Never {
-			s.Errorf("lowered from 5 to 2: a cost of 3 is not never")
+			s.Errorf("threshold lowered from 5 to 2: a cost of 3 may be admitted later, want never")
 		}
 		s.allowed(Start, charge(eight, 4))
 		s.denied(Start, charge(eight, 1))
@@ -64,7 +64,7 @@ func testChangedBurst(tb testing.TB, c Config) {
 	s.allowed(Start, charge(bucketOf(tb, 10, 5), 5)) // cut to 5, then taken
 	s.denied(Start, charge(bucketOf(tb, 10, 10), 1))
 	if left := s.remaining(Start.Add(time.Minute), bucketOf(tb, 10, 20)); left != 20 {
-		s.Errorf("a minute later %d remain of the raised burst, want 20", left)
+		s.Errorf("a minute later %d units remain of the raised burst, want 20", left)
 	}
 }
 
@@ -87,12 +87,12 @@ func testAlternatingRate(tb testing.TB, c Config) {
 		s.allowed(Start, charge(rates[(i+1)%2], 1))
 	}
 	if back := s.refund(Start, old, 1).Units[0]; back != 0 {
-		s.Errorf("a receipt from before %d changes of the rate gives %d back, want 0", changes, back)
+		s.Errorf("a receipt from before %d changes of the rate gives %d units back, want 0", changes, back)
 	}
 	last := rates[changes%2]
 	before := s.remaining(Start, last)
 	if back := s.refund(Start, s.allowed(Start, charge(last, 10)), 10).Units[0]; back != 10 {
-		s.Errorf("after %d changes of the rate, a receipt of 10 units gives %d back", changes, back)
+		s.Errorf("after %d changes of the rate, a new receipt of 10 units gives %d back, want 10", changes, back)
 	}
 	if after := s.remaining(Start, last); after != before {
 		s.Errorf("%d units remain after a charge and its refund, want %d", after, before)
@@ -265,8 +265,8 @@ func testChangedAlignBound(tb testing.TB, c Config) {
 				} else if step >= change {
 					d := s.peek(time.UnixMicro(d.RetryAt), charge(pair[now], cost))
 					if !d.Allowed {
-						s.Errorf("at %s the wait was said to end at %s, and it does not", stamp(at),
-							stamp(time.UnixMicro(d.Now)))
+						s.Errorf("at %s a request is denied, although RetryAt of the denial before it was %s",
+							stamp(at), stamp(time.UnixMicro(d.Now)))
 					}
 					continue
 				} else {
@@ -280,19 +280,19 @@ func testChangedAlignBound(tb testing.TB, c Config) {
 						}
 					}
 					if last > 2*threshold {
-						s.Errorf("%d units of %d within %s up to %s", last, threshold, period, stamp(at))
+						s.Errorf("a sliding window of %[2]d units admitted %[1]d within %[3]s up to %[4]s, want at "+
+							"most twice its units", last, threshold, period, stamp(at))
 					}
 					continue
 				}
 				if units := in(window(now, at)); step >= change && units > threshold {
 					// Before the change the window of the new grid may have had more. Nothing may have come since.
-					s.Errorf("changed at %s: %d units of %d in the new window that starts at %s", stamp(changed),
-						units, threshold,
-						stamp(window(now, at)))
+					s.Errorf("align was changed at %s: %d units were admitted, of a limit of %d, in the window of "+
+						"the new grid that starts at %s", stamp(changed), units, threshold, stamp(window(now, at)))
 				}
 				if units := in(window(from, changed)); step >= change && begun && units > threshold {
-					s.Errorf("changed at %s: %d units of %d in the old window that was open", stamp(changed), units,
-						threshold)
+					s.Errorf("align was changed at %s: %d units were admitted, of a limit of %d, in the window of "+
+						"the old grid that was open then", stamp(changed), units, threshold)
 				}
 			}
 			s.allowed(at.Add(3*period), charge(pair[1-from], threshold))

@@ -17,7 +17,7 @@ var clockCases = []testCase{
 // every day.
 func testStepBack(tb testing.TB, c Config) {
 	each(tb, c, func(s *subject, k sample) {
-		// distance from the edge of a window
+		// the distance of the charges from the edge of a window
 		for n, edge := range []time.Duration{0, time.Microsecond, time.Second, 4 * time.Second} {
 			l := k.limit(tb, "five"+string(rune('a'+n)), 5)
 			at := Start.Add(edge)
@@ -26,16 +26,18 @@ func testStepBack(tb testing.TB, c Config) {
 				2 * time.Second, limit.MaxSkew} {
 				d := s.decide(at.Add(-back), charge(l, 1))
 				if d.Allowed {
-					s.Errorf("used up %s after an edge: a request by a clock %s behind is admitted", edge, back)
+					s.Errorf("the limit is used up %s after the edge of a window: a request by a clock %s behind is "+
+						"admitted, want it denied", edge, back)
 				}
 				if again := s.decide(at, charge(l, 1)); again.Allowed {
-					s.Errorf("used up %s after an edge: admitted again after a request by a clock %s behind", edge,
-						back)
+					s.Errorf("the limit is used up %s after the edge of a window: units are admitted again after a "+
+						"request by a clock %s behind, want a denial", edge, back)
 				}
 			}
 			reset := time.UnixMicro(first.Results[0].ResetAt())
 			if got := s.peek(reset, charge(l, 5)); !got.Allowed {
-				s.Errorf("used up %s after an edge: a step back moved the reset beyond %s", edge, stamp(reset))
+				s.Errorf("the limit is used up %s after the edge of a window: after a request by a clock that is "+
+					"behind, the counter is not unused at %s, its ResetAt before", edge, stamp(reset))
 			}
 		}
 	})
@@ -63,13 +65,14 @@ func testLeapAhead(tb testing.TB, c Config) {
 			gap = max(gap, at.Sub(last))
 		}
 		if longest := 2*k.period + 2*limit.MaxSkew + k.period/steps; gap > longest {
-			s.Errorf("after a leap of %s and back a tenant is denied for %s, want at most %s", leap, gap, longest)
+			s.Errorf("the clock was %s ahead once: the tenant is then denied for %s, want at most %s", leap, gap,
+				longest)
 		}
-		// Five units in each period, those that the leap has made the store forget once, and one window for the edges.
+		// Allowed are five units in each period, and 15 more: those that the leap made the store forget, and those of
+		// windows that lie only in part within these periods.
 		if most := int64(5 * (periods + 3)); admitted > most {
-			s.Errorf("after a leap of %s and back %d units were admitted in %d periods, want at most %d", leap,
-				admitted,
-				periods, most)
+			s.Errorf("the clock was %s ahead once: %d units are then admitted in %d periods, want at most %d", leap,
+				admitted, periods, most)
 		}
 	})
 }

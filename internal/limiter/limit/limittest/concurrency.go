@@ -31,8 +31,8 @@ func (s *subject) handles() []limit.Store {
 	return all
 }
 
-// crowd runs f on Config.Goroutines goroutines, each with one of the handles. They begin together.
-func (s *subject) crowd(f func(g int, store limit.Store)) {
+// concurrently runs f on Config.Goroutines goroutines, each with one of the handles. They begin together.
+func (s *subject) concurrently(f func(g int, store limit.Store)) {
 	handles := s.handles()
 	var wg sync.WaitGroup
 	start := make(chan struct{})
@@ -46,7 +46,8 @@ func (s *subject) crowd(f func(g int, store limit.Store)) {
 	wg.Wait()
 }
 
-// try decides. An error fails the test, unless Config.MayFail is set: then nothing counts as admitted.
+// try makes one decision, and reports whether it is allowed. An error fails the test, unless Config.MayFail is set: the
+// request then counts as denied.
 func (s *subject) try(store limit.Store, now time.Time, d *limit.Decision, charges ...limit.Charge) bool {
 	err := store.Decide(s.Context(), s.request(charges), now, d)
 	if err != nil && !s.c.MayFail {
@@ -65,7 +66,7 @@ func testConcurrent(tb testing.TB, c Config) {
 			}
 			s.clock(Start)
 			var admitted atomic.Int64
-			s.crowd(func(_ int, store limit.Store) {
+			s.concurrently(func(_ int, store limit.Store) {
 				var d limit.Decision
 				for range 4 {
 					if s.try(store, Start, &d, charge(l, cost)) {
@@ -74,7 +75,8 @@ func testConcurrent(tb testing.TB, c Config) {
 				}
 			})
 			if got := admitted.Load(); got > want || (!s.c.MayFail && got != want) {
-				s.Errorf("%d goroutines with a cost of %d of 50: %d admitted, want %d", s.c.Goroutines, cost, got, want)
+				s.Errorf("%d goroutines with a cost of %d, of a limit of 50 units: %d requests are admitted, want %d",
+					s.c.Goroutines, cost, got, want)
 			}
 		}
 	})
@@ -94,9 +96,11 @@ func testConcurrentAll(tb testing.TB, c Config) {
 			}
 			s.clock(Start)
 			var admitted atomic.Int64
-			s.crowd(func(g int, store limit.Store) {
+			s.concurrently(func(g int, store limit.Store) {
 				var d limit.Decision
-				for i := range 4 { // in every order: if a store locked counter by counter, two requests could deadlock
+				// the limits in different orders: if a store locked counter by counter, two requests could wait for
+				// each other
+				for i := range 4 {
 					charges := []limit.Charge{charge(limits[g%3], 1), charge(limits[(g+1+i%2)%3], 1),
 						charge(limits[(g+2-i%2)%3], 1)}
 					if s.try(store, Start, &d, charges...) {
@@ -106,11 +110,13 @@ func testConcurrentAll(tb testing.TB, c Config) {
 			})
 			got := admitted.Load()
 			if got > 40 || (!s.c.MayFail && got != 40) {
-				s.Errorf("with %s: %d admitted over limits of 50, 40 and 60, want 40", other.algorithm, got)
+				s.Errorf("with %s: %d requests are admitted over limits of 50, 40 and 60 units, want 40",
+					other.algorithm, got)
 			}
 			for i, units := range []int64{50, 40, 60} {
 				if left := s.remaining(Start, limits[i]); left > units-got || (!s.c.MayFail && left != units-got) {
-					s.Errorf("with %s: %d were admitted, yet %d of %d remain", other.algorithm, got, left, units)
+					s.Errorf("with %s: %d units were admitted, but %d of %d remain, want them to add up",
+						other.algorithm, got, left, units)
 				}
 			}
 		}
@@ -132,9 +138,9 @@ func testConcurrentTime(tb testing.TB, c Config) {
 		var mu sync.Mutex
 		h := &counter{tb: tb, tier: l.Tiers[0]}
 		var ticks, late atomic.Int64
-		turns := min(40, max(10, c.Repeats/3)) // also with the fewest turns, several times the limit is asked for
+		turns := min(40, max(10, c.Repeats/3)) // even the fewest turns request several times the limit
 		step := span / time.Duration(turns*s.c.Goroutines)
-		s.crowd(func(g int, store limit.Store) {
+		s.concurrently(func(g int, store limit.Store) {
 			var d limit.Decision
 			for range turns {
 				tick := ticks.Add(1)
@@ -159,9 +165,9 @@ func testConcurrentTime(tb testing.TB, c Config) {
 		if len(h.spends) == 0 {
 			s.Fatalf("nothing was admitted, so the test shows nothing")
 		}
-		// The store saw the times out of order. Each charge happened at most that much later than its time says.
+		// The store got the times out of order. Each charge came at most late steps after the time that it names.
 		if over := h.overBoundIf(time.Duration(late.Load()) * step); over != "" {
-			s.Errorf("%s", over)
+			s.Errorf("more was admitted than the bound of the algorithm allows: %s", over)
 		}
 	})
 }
@@ -174,7 +180,7 @@ func testConcurrentRefunds(tb testing.TB, c Config) {
 		l := k.limit(tb, "fifty", 50)
 		s.clock(Start)
 		var net atomic.Int64
-		s.crowd(func(g int, store limit.Store) {
+		s.concurrently(func(g int, store limit.Store) {
 			var d limit.Decision
 			for i := range 8 {
 				if !s.try(store, Start, &d, charge(l, 2)) {
@@ -196,7 +202,7 @@ func testConcurrentRefunds(tb testing.TB, c Config) {
 		})
 		kept := net.Load()
 		if left := s.remaining(Start, l); kept > 50 || left > 50-kept || (!s.c.MayFail && left != 50-kept) {
-			s.Errorf("%d units of 50 were charged and kept, yet %d remain", kept, left)
+			s.Errorf("%d units of 50 were charged and not refunded, but %d remain, want them to add up", kept, left)
 		}
 	})
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
-// coreCounter is one counter that package limit itself keeps. Stores are compared with it for corrections, which the
-// model of this package does not have.
+// coreCounter is one counter that is kept by package limit itself, without a store. Corrections by a store are compared
+// with it, because the model of this package has no corrections.
 type coreCounter struct {
 	owner limit.Owner
 	state limit.State
@@ -45,9 +45,9 @@ func outcome(d *limit.Decision) string {
 		d.Allowed, d.Never, r.Charged, r.Used(), r.Remaining(), d.RetryAt, r.ResetAt())
 }
 
-// countsOn decides at times over more than two periods, so that every effect of a correction on the state becomes
-// visible.
-func (s *subject) countsOn(what string, core *coreCounter, k sample, l *limit.Limit, from time.Time) {
+// countsLikeCore makes decisions over more than two periods, and compares each with the core, so that every effect of a
+// correction on the state becomes visible.
+func (s *subject) countsLikeCore(what string, core *coreCounter, k sample, l *limit.Limit, from time.Time) {
 	s.Helper()
 	for _, step := range []struct {
 		after time.Duration
@@ -60,7 +60,7 @@ func (s *subject) countsOn(what string, core *coreCounter, k sample, l *limit.Li
 	}
 }
 
-// distances returns times before or after a charge, of up to one and a half periods.
+// distances returns durations of up to one and a half periods, by which a time differs from that of a charge.
 func (k sample) distances() []time.Duration {
 	return []time.Duration{0, time.Microsecond, time.Second, k.period / 2, k.period - time.Microsecond, k.period,
 		k.period * 3 / 2}
@@ -78,7 +78,7 @@ func testCorrectionToZero(tb testing.TB, c Config) {
 				s.likeCore(what, core, start, limit.LeaseRequest{Need: 6}, charge(l, 6))
 				back := limit.LeaseRequest{Need: need, Correction: -6, CorrectionAt: start.UnixMicro()}
 				s.likeCore(what, core, start.Add(later), back, charge(l, 3))
-				s.countsOn(what, core, k, l, start.Add(later))
+				s.countsLikeCore(what, core, k, l, start.Add(later))
 			}
 		}
 	})
@@ -95,7 +95,7 @@ func testReplayBeforeNow(tb testing.TB, c Config) {
 				now := Start.Add(k.period * 9 / 5)
 				owe := limit.LeaseRequest{Need: need, Correction: 5, CorrectionAt: now.Add(-ago).UnixMicro()}
 				s.likeCore(what, core, now, owe, charge(l, 3))
-				s.countsOn(what, core, k, l, now)
+				s.countsLikeCore(what, core, k, l, now)
 			}
 		}
 	})

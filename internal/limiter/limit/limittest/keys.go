@@ -39,7 +39,7 @@ func testOwners(tb testing.TB, c Config) {
 		for _, owner := range owners {
 			s := s.of(owner)
 			if left := s.remaining(Start, l); left != 5 {
-				s.Fatalf("owner %q: %d remain before its first request, want 5", owner, left)
+				s.Fatalf("owner %q: %d units remain before its first request, want 5", owner, left)
 			}
 			s.allowed(Start, charge(l, 5))
 			s.denied(Start, charge(l, 1))
@@ -63,7 +63,7 @@ func testValues(tb testing.TB, c Config) {
 		for _, v := range values {
 			d := s.allowed(Start, chargeValue(l, v, 5))
 			if got := d.Value(0); got != v {
-				s.Errorf("a charge for value %q was counted for %q", v, got)
+				s.Errorf("a charge for the value %q was counted for %q, want the same value", v, got)
 			}
 			s.denied(Start, chargeValue(l, v, 1))
 		}
@@ -158,8 +158,8 @@ func testManyAnonymousValues(tb testing.TB, c Config) {
 				s.Fatalf("value %d beyond the bound was counted for %q, want %q", i+1, got, group)
 			}
 			if d.Allowed == seen[group] {
-				s.Fatalf("value %d beyond the bound, in group %q, which is used up: %t: allowed %t", i+1, group.Text,
-					seen[group], d.Allowed)
+				s.Fatalf("value %d beyond the bound, in group %q: used up: %t, allowed: %t; want it allowed unless "+
+					"it is used up", i+1, group.Text, seen[group], d.Allowed)
 			}
 			if !seen[group] && !k.oneAtATime() {
 				s.refund(Start, d, 5)
@@ -198,15 +198,15 @@ func testTwoValues(tb testing.TB, c Config) {
 			case errors.Is(err, limit.ErrDuplicateCounter):
 				errs++
 			case err != nil:
-				s.Fatalf("two values that share a counter: %v", err)
+				s.Fatalf("two values that share a counter: %v, want no error or ErrDuplicateCounter", err)
 			case d.Allowed:
 				units += 2
 			}
 		}
 		left := s.peek(Start, v("e", 1)).Results[0].Remaining()
 		if errs > 0 && (units > 0 || left != 5) {
-			s.Errorf("two values that share a counter: %d errors, yet %d units admitted and %d of 5 remain", errs,
-				units, left)
+			s.Errorf("two values that share a counter: %d errors, but %d units admitted, and %d of 5 remain; want "+
+				"nothing charged", errs, units, left)
 		}
 		if k.oneAtATime() {
 			return // both charges would need the same next free time
@@ -232,10 +232,10 @@ func testAlign(tb testing.TB, c Config) {
 		offsets := map[time.Duration]bool{}
 		for i := range 20 {
 			s := s.of(limit.Owner{Kind: limit.Tenant, Name: fmt.Sprint("tenant-", i)})
-			// for an empty counter, this is the end of the window
+			// for an unused counter, this is the end of the window
 			edge := time.UnixMicro(s.peek(Start, charge(l, 1)).Results[0].ResetAt())
 			if wait := edge.Sub(Start); wait <= 0 || wait > period {
-				s.Fatalf("the window ends %s after now, want within the period", wait)
+				s.Fatalf("the window ends %s after now, want it within a period", wait)
 			}
 			offsets[edge.Sub(Start)] = true
 			s.allowed(edge.Add(-time.Microsecond), charge(l, 5))
@@ -246,7 +246,8 @@ func testAlign(tb testing.TB, c Config) {
 			s.denied(edge, charge(l, 1))
 			later := edge.Add(1000 * period)
 			if got := time.UnixMicro(s.peek(later, charge(l, 1)).Results[0].ResetAt()); !got.Equal(later.Add(period)) {
-				s.Errorf("a thousand windows later one ends at %s, want %s", stamp(got), stamp(later.Add(period)))
+				s.Errorf("a thousand windows later the window ends at %s, want %s", stamp(got),
+					stamp(later.Add(period)))
 			}
 		}
 		if len(offsets) < 15 {

@@ -32,7 +32,7 @@ var leaseCases = []testCase{
 	{"leases: random scripts agree with a count of each window", testLeaseScripts},
 }
 
-// runs reports whether the store must keep the guarantee.
+// runs reports whether the case applies to the store.
 func (c Config) runs(tc testCase) bool {
 	return c.Leases || !slices.ContainsFunc(leaseCases, func(l testCase) bool { return l.name == tc.name })
 }
@@ -56,7 +56,7 @@ func (k sample) life() int64 {
 	return 0
 }
 
-// most returns a request for a need and for up to so many units beyond it.
+// most returns a lease request for a need, and for up to units beyond it.
 func (k sample) most(need, units int64) limit.LeaseRequest {
 	return limit.LeaseRequest{Need: need, Ample: units, Share: limit.ShareOne, Life: k.life()}
 }
@@ -72,7 +72,8 @@ func (s *subject) ask(now time.Time, leases []limit.LeaseRequest, charges ...lim
 		s.Fatalf("Decide(%s, leases %+v at %s): %v", describe(charges), leases, stamp(now), err)
 	}
 	if len(d.Results) != len(leases) {
-		s.Fatalf("%s, leases %+v: %d results", describe(charges), leases, len(d.Results))
+		s.Fatalf("%s, leases %+v: %d results, want one for each lease request", describe(charges), leases,
+			len(d.Results))
 	}
 	for i := range d.Results {
 		r, g, a := &d.Results[i], d.Lease(i), &leases[i]
@@ -109,11 +110,11 @@ func (s *subject) leased(now time.Time, a limit.LeaseRequest, want int64, c limi
 	return d
 }
 
-// left fails unless want units remain.
+// left fails the test unless want units of the limit remain.
 func (s *subject) left(what string, now time.Time, l *limit.Limit, want int64) {
 	s.Helper()
 	if got := s.remaining(now, l); got != want {
-		s.Errorf("%s: %d of %s remain at %s, want %d", what, got, l.ID, stamp(now), want)
+		s.Errorf("%s: %d units of %s remain at %s, want %d", what, got, l.ID, stamp(now), want)
 	}
 }
 
@@ -145,7 +146,8 @@ func testLeaseRule(tb testing.TB, c Config) {
 			tt.ask.Life = k.life()
 			g := s.leased(Start, tt.ask, tt.want, charge(l, max(tt.ask.Need, 1))).Lease(0)
 			if g.Upfront != g.Units {
-				s.Errorf("leases %+v, without a ramp, %d of %d may be spent at once", tt.ask, g.Upfront, g.Units)
+				s.Errorf("lease request %+v, without a ramp: only %d of %d units may be spent at once, want all",
+					tt.ask, g.Upfront, g.Units)
 			}
 			s.left(fmt.Sprintf("leases %+v", tt.ask), Start, l, 16-tt.ask.Need-tt.want)
 		}
@@ -170,7 +172,7 @@ func testLeaseDenied(tb testing.TB, c Config) {
 				d := s.ask(Start, []limit.LeaseRequest{leases[order[0]], leases[order[1]]}, charges[order[0]],
 					charges[order[1]])
 				if d.Allowed {
-					s.Fatalf("a need of 3 of %s where 2 are left is allowed", other.algorithm)
+					s.Fatalf("a need of 3 units of %s is allowed, where 2 are left; want a denial", other.algorithm)
 				}
 				s.left("a denial by "+other.algorithm.String(), Start, l, before-d.Lease(order[0]).Units)
 				s.left("a denial by itself", Start, full, 2)
@@ -205,7 +207,7 @@ func testLeaseDeniedBack(tb testing.TB, c Config) {
 					d := fresh.ask(Start, []limit.LeaseRequest{a, other.most(3, 2)}, charge(l, 2),
 						chargeValue(full, user, 4))
 					if d.Allowed {
-						s.Fatalf("a need of 3 of %s where 2 are left is allowed", other.algorithm)
+						s.Fatalf("a need of 3 units of %s is allowed, where 2 are left; want a denial", other.algorithm)
 					}
 					s.left(fmt.Sprintf("%d rode back on what %s denied", back, other.algorithm), Start, l,
 						before-d.Lease(0).Units)
@@ -215,7 +217,8 @@ func testLeaseDeniedBack(tb testing.TB, c Config) {
 			a := k.most(before+4, 2)
 			a.Correction, a.CorrectionAt = -3, g.At
 			if d := s.ask(Start, []limit.LeaseRequest{a}, charge(l, before+4)); d.Allowed {
-				s.Fatalf("a need of %d where %d are left, and 3 come back, is allowed", before+4, before)
+				s.Fatalf("a need of %d is allowed, where %d units are left, and 3 are given back; want a denial",
+					before+4, before)
 			}
 			s.left("3 rode back on what the limit itself denied", Start, l, before)
 		}
@@ -276,12 +279,13 @@ func testLeaseRamp(tb testing.TB, c Config) {
 		a.Ample = units - 1
 		g := s.leased(now, a, units-1, charge(l, 1)).Lease(0)
 		if g.Upfront != min(upfront, units-1) || g.Until != until {
-			s.Errorf("a ramp at %s is %+v, want %d at once and the rest until %d", stamp(now), g, upfront, until)
+			s.Errorf("a ramp at %s is %+v, want %d units at once and the others until %d", stamp(now), g, upfront,
+				until)
 		}
 		s.left("a ramp", now, l, 0)
-		a.Ample = 50 // beside the first ramp the counter is more than full now, and will not be when both end
+		a.Ample = 50 // with the first ramp the counter is more than full now, but has room again when both ramps end
 		if g := s.leased(now, a, 1, charge(l, 1)).Lease(0); g.Upfront != max(upfront-units+1, 0) || g.Until != until {
-			s.Errorf("another ramp at %s is %+v, want none at once and one until %d", stamp(now), g, until)
+			s.Errorf("a second ramp at %s is %+v, want no unit at once and one until %d", stamp(now), g, until)
 		}
 		s.leased(now, a, 0, charge(l, 1))
 		s.denied(time.UnixMicro(until-1), charge(l, 1))
@@ -305,8 +309,8 @@ func testLeaseBack(tb testing.TB, c Config) {
 			s.leased(end, limit.LeaseRequest{Correction: -5, CorrectionAt: g.At}, 0, charge(l, 1))
 			// the store may ignore units that come back after the end of a slot
 			if left := s.remaining(end, l); left != before && (k.algorithm != limit.TokenBucket || left != before+5) {
-				s.Errorf("5 of 16 come back when their window or slot is over: %d are left, %d were before", left,
-					before)
+				s.Errorf("5 of 16 units are given back after the end of their window or slot: %d remain, %d before; "+
+					"want no change", left, before)
 			}
 		}
 	})
@@ -326,7 +330,7 @@ func testNextFreeTimeBack(tb testing.TB, c Config) {
 		wait := func(at time.Time, units int64) {
 			s.Helper()
 			if got, want := s.denied(at, charge(l, 1)).RetryAfter(), k.period*time.Duration(units)/20; got != want {
-				s.Errorf("at %s the wait is %s, want %s, for %d units", stamp(at), got, want, units)
+				s.Errorf("at %s: RetryAfter is %s, want %s, for %d units", stamp(at), got, want, units)
 			}
 		}
 		give(Start, 5) // to a counter that was never used
@@ -338,7 +342,7 @@ func testNextFreeTimeBack(tb testing.TB, c Config) {
 		give(later, 1)
 		wait(later, 3)
 		give(later, limit.MaxUnits)
-		s.allowed(later, charge(l, 20)) // units that come back beyond that are lost
+		s.allowed(later, charge(l, 20)) // more units than were charged cannot be given back
 		wait(later, 20)
 	})
 }
@@ -371,7 +375,7 @@ func testLeaseOwed(tb testing.TB, c Config) {
 		owe(3)
 		if k.oneAtATime() {
 			if got, want := s.denied(Start, charge(l, 1)).RetryAfter(), k.period*3/20; got != want {
-				s.Errorf("3 were admitted elsewhere: the wait is %s, want %s", got, want)
+				s.Errorf("3 units were admitted without the store: RetryAfter is %s, want %s", got, want)
 			}
 		} else {
 			s.left("3 were admitted elsewhere", Start, l, 17)
@@ -392,7 +396,7 @@ func testLeasePeek(tb testing.TB, c Config) {
 		req.Leases = []limit.LeaseRequest{k.most(2, 10)}
 		d := new(limit.Decision)
 		if err := s.store.Peek(s.Context(), req, Start, d); err != nil || !d.Allowed {
-			s.Fatalf("a peek with lease requests: allowed %t, %v", d.Allowed, err)
+			s.Fatalf("a peek with lease requests: allowed %t, error %v; want it allowed", d.Allowed, err)
 		}
 		s.unchanged("a peek", before, s.counters(Start, charge(l, 1)))
 	})
@@ -404,10 +408,10 @@ func testLeaseNeedsNothing(tb testing.TB, c Config) {
 		s.allowed(Start, charge(l, 20))
 		d := s.leased(Start, k.most(0, 10), 0, charge(l, 20))
 		if len(d.Receipt().Entries()) != 0 {
-			s.Errorf("nothing was charged, and the receipt is %+v", d.Receipt().Entries())
+			s.Errorf("nothing was charged, but the receipt has the entries %+v, want none", d.Receipt().Entries())
 		}
 		if d := s.ask(Start, []limit.LeaseRequest{{}}, charge(l, 21)); d.Allowed || !d.Never {
-			s.Errorf("a cost of 21 of 20: allowed %t, never %t", d.Allowed, d.Never)
+			s.Errorf("a cost of 21 of a limit of 20: allowed %t, never %t; want never allowed", d.Allowed, d.Never)
 		}
 	})
 }
@@ -426,14 +430,14 @@ func testLeaseRefund(tb testing.TB, c Config) {
 		e.FromLeftover(0, &lease, 0)
 		e.ChargeLeftover(0)
 		if back := s.refund(Start, spent, 4); back.Units[0] != 4 || back.Repeated {
-			s.Errorf("4 of 6 that were spent from a lease: %+v", back)
+			s.Errorf("a refund of 4 of 6 units that were spent from a lease: %+v, want 4 units", back)
 		}
 		s.left("10 leased and 2 needed, 4 refunded", Start, l, 12)
 		if back := s.refund(Start, spent, 0); back.Units[0] != 0 || !back.Repeated {
-			s.Errorf("a repeated refund: %+v", back)
+			s.Errorf("a repeated refund: %+v, want 0 units and Repeated", back)
 		}
 		if back := s.refund(Start, d, 0); back.Units[0] != 2 {
-			s.Errorf("the refund of the need of 2: %+v", back)
+			s.Errorf("the refund of the need of 2: %+v, want 2 units", back)
 		}
 		s.left("the need, too", Start, l, 14)
 	})
@@ -452,22 +456,22 @@ func testLeaseBadRequests(tb testing.TB, c Config) {
 			req := s.request([]limit.Charge{charge(l, 2)})
 			req.Leases = leases
 			if err := s.store.Decide(s.Context(), req, Start, new(limit.Decision)); err == nil {
-				s.Errorf("leases %+v of a cost of 2 is accepted", leases)
+				s.Errorf("lease requests %+v with a cost of 2 are accepted, want an error", leases)
 			}
 		}
 		s.unchanged("a bad request", before, s.counters(Start, charge(l, 1)))
 	})
 }
 
-// Many goroutines lease, and give back in the second round. Leased units may be spent at any time, so they count at
-// once.
+// Many goroutines lease units, and in the second round give some back. Leased units may be spent at any time, so they
+// count as soon as they are leased.
 func testLeaseConcurrent(tb testing.TB, c Config) {
 	eachLeased(tb, c, func(s *subject, k sample) {
 		for round, gives := range []bool{false, true} {
 			l := k.limit(tb, fmt.Sprint("fifty-", round), 50)
 			s.clock(Start)
 			var taken, returned atomic.Int64
-			s.crowd(func(g int, store limit.Store) {
+			s.concurrently(func(g int, store limit.Store) {
 				var d limit.Decision
 				r := rand.New(rand.NewPCG(uint64(g), s.c.Seed))
 				for range 4 {
@@ -494,17 +498,18 @@ func testLeaseConcurrent(tb testing.TB, c Config) {
 			net := taken.Load() - returned.Load()
 			left := s.remaining(Start, l)
 			if net > 50 || left > 50-net || (!s.c.MayFail && left != 50-net) {
-				s.Errorf("%d of 50 were charged or leased, %d of them given back, yet %d remain", taken.Load(),
-					returned.Load(), left)
+				s.Errorf("%d units of 50 were charged or leased, %d of them given back, but %d remain; want them to "+
+					"add up", taken.Load(), returned.Load(), left)
 			}
 			if !gives && !s.c.MayFail && s.c.Goroutines >= 64 && net != 50 {
-				s.Errorf("%d goroutines that want more than 50 got %d", s.c.Goroutines, net)
+				s.Errorf("%d goroutines that request more than 50 units got %d, want 50", s.c.Goroutines, net)
 			}
 		}
 	})
 }
 
-// tryLease decides. An error fails the test, unless Config.MayFail is set: then nothing counts as taken.
+// tryLease makes one decision, and reports whether it is allowed. An error fails the test, unless Config.MayFail is
+// set: the request then counts as denied.
 func (s *subject) tryLease(store limit.Store, req *limit.Request, d *limit.Decision) bool {
 	err := store.Decide(s.Context(), req, Start, d)
 	if err != nil && !s.c.MayFail {
@@ -528,7 +533,7 @@ func testLeaseScripts(tb testing.TB, c Config) {
 				Calendar: &limit.Calendar{Every: limit.Day, Location: time.UTC}}}}),
 		}
 		periods := []time.Duration{10 * time.Second, 24 * time.Hour}
-		// by the start of the window; that of a quota is a µs later, so that the two differ
+		// units used, by the start of the window; 1 µs is added to that of a quota, so that the two limits differ
 		used := map[time.Time]int64{}
 		now := Start.Add(14*time.Hour - time.Minute)
 		var held []limit.Lease // leases of the first limit
@@ -570,7 +575,7 @@ func testLeaseScripts(tb testing.TB, c Config) {
 						s.Fatalf("seed %d, step %d: leases %+v with %d used leases %+v, want %d units", seed, step+1,
 							*a, n, g, want)
 					}
-				} else if a.Correction < 0 { // the fixed window has no units to take back
+				} else if a.Correction < 0 { // the fixed window has no leased units that could be given back
 					h := slices.IndexFunc(held, func(h limit.Lease) bool { return h.At == a.CorrectionAt })
 					held[h].Units -= a.Correction
 				}
@@ -585,7 +590,7 @@ func testLeaseScripts(tb testing.TB, c Config) {
 	}
 }
 
-// byRule returns how many of the left units are leased.
+// byRule returns how many units the request must be granted if left units are left.
 func byRule(a *limit.LeaseRequest, left int64) int64 {
 	want := a.Most
 	if left >= a.Plenty {

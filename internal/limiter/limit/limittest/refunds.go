@@ -18,6 +18,7 @@ var refundCases = []testCase{
 	{"a refund gives nothing back to a window that has ended", testRefundClosed},
 	{"a refund without a valid charge gives nothing back", testRefundNothing},
 	{"a receipt expires", testRefundExpired},
+	{"refunds after a loss admit again no more than the loss does", testRefundAfterLoss},
 	{"refunds of one bucket do not add up to more than its burst", testRefundBucket},
 	{"a bucket whose rate was changed refunds nothing", testRefundChangedRate},
 	{"charges and refunds of a bucket stay within its bound", testRefundBound},
@@ -35,7 +36,7 @@ func testRefund(tb testing.TB, c Config) {
 	r := s.refund(Start, d, 0)
 	for i, units := range r.Units {
 		if units != 5 {
-			s.Errorf("%s: %d units came back of the 5 that were charged at the same time", charges[i].Limit.ID, units)
+			s.Errorf("%s: a refund right after a charge of 5 gave back %d units, want 5", charges[i].Limit.ID, units)
 		}
 	}
 	if r.Repeated {
@@ -44,7 +45,7 @@ func testRefund(tb testing.TB, c Config) {
 	s.unchanged("a charge and its refund", before, s.counters(Start, charges...))
 	s.allowed(Start, charges...)
 	if r := s.refund(Start, s.denied(Start, charges...), 0); len(r.Units) != 0 {
-		s.Errorf("a denial was refunded %v", r.Units)
+		s.Errorf("a refund of a denial gave back %v, want nothing", r.Units)
 	}
 }
 
@@ -88,8 +89,8 @@ func testRefundOnce(tb testing.TB, c Config) {
 		}
 		wg.Wait()
 		if back.Load() > 3 || first.Load() > 1 || (!s.c.MayFail && back.Load() != 3) {
-			s.Errorf("16 refunds at once of 3 units gave back %d, %d of them as the first; want 3 and 1", back.Load(),
-				first.Load())
+			s.Errorf("16 concurrent refunds of 3 units gave back %d, and %d of them were not reported as repeated; "+
+				"want 3 and 1", back.Load(), first.Load())
 		}
 	})
 }
@@ -99,14 +100,14 @@ func testRefundPart(tb testing.TB, c Config) {
 		l := k.limit(tb, "ten", 10)
 		d := s.allowed(Start, charge(l, 7))
 		if r := s.refund(Start, d, 4); r.Units[0] != 4 {
-			s.Errorf("a refund of 4 of 7 gave back %d", r.Units[0])
+			s.Errorf("a refund of 4 of 7 units gave back %d, want 4", r.Units[0])
 		}
 		if k.oneAtATime() { // three tenths of the period are left until it has drained
 			if got, want := s.denied(Start, charge(l, 1)).RetryAfter(), k.period*3/10; got != want {
-				s.Errorf("after a refund of 4 of 7 the wait is %s, want %s", got, want)
+				s.Errorf("after a refund of 4 of 7 units RetryAfter is %s, want %s", got, want)
 			}
 		} else if left := s.remaining(Start, l); left != 7 {
-			s.Errorf("after a refund of 4 of 7 there remain %d of 10, want 7", left)
+			s.Errorf("after a refund of 4 of 7 units, %d of 10 remain, want 7", left)
 		}
 		if r := s.refund(Start, d, 3); !r.Repeated || r.Units[0] != 0 {
 			s.Errorf("a second refund of a receipt that was refunded in part: repeated=%t, %d units; want true and 0",
@@ -116,7 +117,7 @@ func testRefundPart(tb testing.TB, c Config) {
 
 		more := k.limit(tb, "more", 10)
 		if r := s.refund(Start, s.allowed(Start, charge(more, 6)), 9); r.Units[0] != 6 {
-			s.Errorf("a refund of 9 of 6 gave back %d, want 6", r.Units[0])
+			s.Errorf("a refund of 9 units, of a receipt of 6, gave back %d, want 6", r.Units[0])
 		}
 	})
 }
@@ -130,7 +131,8 @@ func testRefundClosed(tb testing.TB, c Config) {
 		s.allowed(later, charge(l, 10))
 		before := s.counters(later, charge(l, 1))
 		if r := s.refund(later, d, 0); r.Units[0] != 0 {
-			s.Errorf("a refund after %s gave back %d units of a window of %s", later.Sub(Start), r.Units[0], k.period)
+			s.Errorf("a refund after %s gave back %d units, want 0: the window of %s has ended", later.Sub(Start),
+				r.Units[0], k.period)
 		}
 		s.unchanged("a refund of a closed window", before, s.counters(later, charge(l, 1)))
 	})
@@ -140,16 +142,16 @@ func testRefundNothing(tb testing.TB, c Config) {
 	each(tb, c, func(s *subject, k sample) {
 		l := k.limit(tb, "ten", 10)
 		if _, err := s.store.Refund(s.Context(), nil, 0, Start); err == nil {
-			s.Errorf("a refund without a receipt is accepted")
+			s.Errorf("a refund without a receipt is accepted, want an error")
 		}
 		d := s.allowed(Start, charge(l, 5))
 		for _, units := range []int64{-1, limit.MaxUnits + 1} {
 			if _, err := s.store.Refund(s.Context(), d.Receipt(), units, Start); err == nil {
-				s.Errorf("a refund of %d units is accepted", units)
+				s.Errorf("a refund of %d units is accepted, want an error", units)
 			}
 		}
 		if r := s.refund(Start, new(limit.Decision), 0); len(r.Units) != 0 || r.Repeated {
-			s.Errorf("the receipt of a decision never made gave back %v", r.Units)
+			s.Errorf("the receipt of a decision that was never made gave back %v, want nothing", r.Units)
 		}
 		if got := s.refund(Start, d, 0); got.Units[0] != 5 {
 			s.Errorf("after refused refunds, a valid one gave back %d, want 5", got.Units[0])
@@ -158,7 +160,7 @@ func testRefundNothing(tb testing.TB, c Config) {
 		foreign := newSubject(s.TB, c).allowed(Start, charge(k.limit(tb, "foreign", 10), 5))
 		before := s.counters(Start, charge(l, 1), charge(foreign.Results[0].Limit(), 1))
 		if r := s.refund(Start, foreign, 0); r.Units[0] != 0 {
-			s.Errorf("a receipt of a counter that was never charged gave back %d", r.Units[0])
+			s.Errorf("a receipt of a counter that this store has never had gave back %d, want 0", r.Units[0])
 		}
 		s.unchanged("a refund of a counter that was never charged", before, s.counters(Start, charge(l, 1),
 			charge(foreign.Results[0].Limit(), 1)))
@@ -178,12 +180,13 @@ func testRefundExpired(tb testing.TB, c Config) {
 	early, late := s.allowed(Start, charge(l, 3)), s.allowed(Start, charge(l, 4))
 	last := Start.Add(limit.MaxReceiptAge - time.Microsecond)
 	if r := s.refund(last, early, 0); r.Units[0] != 3 || r.Expired {
-		s.Errorf("within MaxReceiptAge %d units came back of 3, expired=%t; want 3 and false", r.Units[0], r.Expired)
+		s.Errorf("within MaxReceiptAge a refund of 3 units gave back %d, expired=%t; want 3 and false", r.Units[0],
+			r.Expired)
 	}
 	for _, at := range []time.Time{last.Add(time.Microsecond), Start.Add(time.Hour)} {
 		for _, d := range []*limit.Decision{early, late} {
 			if r := s.refund(at, d, 0); r.Units[0] != 0 || !r.Expired {
-				s.Errorf("%s after the charge %d units came back, expired=%t; want 0 and true", at.Sub(Start),
+				s.Errorf("%s after the charge a refund gave back %d units, expired=%t; want 0 and true", at.Sub(Start),
 					r.Units[0], r.Expired)
 			}
 		}
@@ -193,8 +196,50 @@ func testRefundExpired(tb testing.TB, c Config) {
 	}
 }
 
-// This is the smallest case in which two refunds, each of them right, give back too much together: the first refund
-// fills the room into which the second one's units would have overflowed.
+// A store that has lost its data admits again as many units as it had counted. In general it cannot know that a receipt
+// is older than its data, so a refund may reduce what was charged after the loss. All units that were admitted and not
+// refunded must then still be at most twice the limit, as without the refunds.
+func testRefundAfterLoss(tb testing.TB, c Config) {
+	each(tb, c, func(lost *subject, k sample) {
+		l := k.limit(tb, "ten", 10)
+		var receipts []*limit.Decision
+		costs := []int64{1, 6, 3}
+		if k.oneAtATime() {
+			costs = []int64{10}
+		}
+		for _, cost := range costs {
+			receipts = append(receipts, lost.allowed(Start, charge(l, cost)))
+		}
+		empty := newSubject(lost.TB, c)
+		// kept: of the charges before the loss, the units that are not refunded
+		admitted, counted, kept := int64(0), int64(0), int64(10)
+		spend := func(most int64) {
+			if cost := min(most, empty.remaining(Start, l)); cost > 0 {
+				empty.allowed(Start, charge(l, cost))
+				admitted, counted = admitted+cost, counted+cost
+			}
+		}
+		spend(4)
+		for _, d := range receipts {
+			back := empty.refund(Start, d, 0).Units[0]
+			if back > min(d.Results[0].Charged, counted) {
+				empty.Errorf("a receipt of %d units gave back %d, want at most that and at most the %d units that "+
+					"were charged since the loss", d.Results[0].Charged, back, counted)
+			}
+			kept, counted = kept-back, counted-back
+			spend(4)
+		}
+		spend(10)
+		empty.denied(Start, charge(l, 1))
+		if kept+admitted > 20 {
+			empty.Errorf("%d units before the loss and %d after it were admitted and not refunded, want at most 20 "+
+				"of a limit of 10", kept, admitted)
+		}
+	})
+}
+
+// This is the smallest case in which two refunds give back too much together, although each of them alone is right: the
+// first refund fills the bucket, and the units of the second one would overflow.
 func testRefundBucket(tb testing.TB, c Config) {
 	if !c.accepts(limit.TokenBucket) {
 		return
@@ -206,7 +251,7 @@ func testRefundBucket(tb testing.TB, c Config) {
 	s.refund(Start, first, 0)
 	full := Start.Add(5 * time.Second)
 	s.allowed(full, charge(l, 10))
-	// the bucket was full before the charge of 10, so without the second charge it would be empty now
+	// the bucket was full before the charge of 10, so if the second charge had not been made, it would be empty now
 	s.refund(full, second, 0)
 	s.denied(full, charge(l, 1))
 }
@@ -224,8 +269,8 @@ func testRefundChangedRate(tb testing.TB, c Config) {
 	full := Start.Add(2 * time.Second)
 	s.allowed(full, charge(bucket(5), 10))
 	if r := s.refund(full, d, 0); r.Units[0] != 0 {
-		s.Errorf("at 5 per second the bucket was full, yet a refund of a charge at 1 per second gave back %d",
-			r.Units[0])
+		s.Errorf("the bucket has been full at 5 per second, but a refund of a charge at 1 per second gave back %d, "+
+			"want 0", r.Units[0])
 	}
 	s.denied(full, charge(bucket(5), 1))
 }
@@ -242,7 +287,7 @@ func testRefundBound(tb testing.TB, c Config) {
 		rates := []int64{1, 2, 4, 5, 8, 10}
 		t := limit.Tier{Algorithm: limit.TokenBucket, Threshold: rates[r.IntN(len(rates))], Burst: 1 + r.Int64N(12),
 			Period: time.Second}
-		// a step of time refills a whole unit, so that refunds are whole, too
+		// time passes in steps that refill whole units, so that refunds are of whole units, too
 		unit := t.Period / time.Duration(t.Threshold)
 		l := build(tb, limit.Limit{ID: "bucket", MaxCost: t.Burst, Tiers: []limit.Tier{t}})
 		h := &counter{tb: tb, tier: t}
@@ -268,7 +313,8 @@ func testRefundBound(tb testing.TB, c Config) {
 			}
 		}
 		if over := h.overBound(); over != "" {
-			tb.Errorf("seed %d, %d per second, burst %d: %s", seed, t.Threshold, t.Burst, over)
+			tb.Errorf("seed %d, %d units per second, burst %d: more was admitted than the bound allows: %s", seed,
+				t.Threshold, t.Burst, over)
 		}
 	}
 }
@@ -281,7 +327,7 @@ func testRefundTurns(tb testing.TB, c Config) {
 			// all charges are within the first two fifths of the period
 			at := Start.Add(time.Duration(i) * k.period / time.Duration(5*c.Repeats))
 			if r := s.refund(at, s.allowed(at, charge(l, 5)), 0); r.Units[0] != 5 {
-				s.Fatalf("refund %d gave back %d of 5 units", i+1, r.Units[0])
+				s.Fatalf("refund %d gave back %d of 5 units, want all", i+1, r.Units[0])
 			}
 		}
 		s.allowed(Start.Add(k.period/2), charge(l, 5))

@@ -93,7 +93,7 @@ func (s *subject) refused(name string, owner limit.Owner, charges []limit.Charge
 			s.Errorf("%s: %s returns %v, want %v", name, call.name, err, want)
 		}
 		if d.Allowed || len(d.Receipt().Entries()) != 0 {
-			s.Errorf("%s: %s leaves an outcome behind: allowed=%t", name, call.name, d.Allowed)
+			s.Errorf("%s: %s leaves an outcome in the decision, allowed=%t; want none", name, call.name, d.Allowed)
 		}
 	}
 }
@@ -108,17 +108,17 @@ func testCancelled(tb testing.TB, c Config) {
 		var d limit.Decision
 		req := s.request([]limit.Charge{charge(l, 1)})
 		if err := s.store.Decide(ctx, req, Start, &d); !errors.Is(err, context.Canceled) || d.Allowed {
-			s.Errorf("Decide under a cancelled context: allowed=%t, %v; want context.Canceled", d.Allowed, err)
+			s.Errorf("Decide with a cancelled context: allowed=%t, %v; want context.Canceled", d.Allowed, err)
 		}
 		if err := s.store.Peek(ctx, req, Start, &d); !errors.Is(err, context.Canceled) {
-			s.Errorf("Peek under a cancelled context: %v, want context.Canceled", err)
+			s.Errorf("Peek with a cancelled context: %v, want context.Canceled", err)
 		}
 		if _, err := s.store.Refund(ctx, held.Receipt(), 0, Start); !errors.Is(err, context.Canceled) {
-			s.Errorf("Refund under a cancelled context: %v, want context.Canceled", err)
+			s.Errorf("Refund with a cancelled context: %v, want context.Canceled", err)
 		}
 		s.unchanged("a cancelled request", before, s.counters(Start, charge(l, 1)))
 		if r := s.refund(Start, held, 0); r.Repeated || r.Units[0] != 2 {
-			s.Errorf("after a cancelled refund the real one gives back %d units, repeated=%t; want 2 and false",
+			s.Errorf("after a cancelled refund the next one gives back %d units, repeated=%t; want 2 and false",
 				r.Units[0], r.Repeated)
 		}
 	})
@@ -178,7 +178,7 @@ func testSizes(tb testing.TB, c Config) {
 		}
 		for i := range values {
 			if d := s.denied(Start, chargeValue(l, limit.ValueOf(fmt.Sprint("u-", i)), 1)); d.Results[0].Other {
-				s.Fatalf("value %d of %d is counted in the shared counter", i+1, values)
+				s.Fatalf("value %d of %d is counted in the shared counter, want one of its own", i+1, values)
 			}
 		}
 	}
@@ -241,17 +241,19 @@ func (m *sizes) ask(limits []*limit.Limit) {
 	if errors.Is(err, limit.ErrTooLarge) && len(limits) > 1 {
 		var again, look limit.Decision
 		if err := m.store.Decide(m.Context(), req, Start, &again); !errors.Is(err, limit.ErrTooLarge) {
-			m.Errorf("%d limits at once are too large for an unused owner, but then: %v", len(limits), err)
+			m.Errorf("a request for %d limits was too large for an unused owner; a second one: %v, want ErrTooLarge "+
+				"again", len(limits), err)
 		}
 		if err := m.store.Peek(m.Context(), req, Start, &look); err != nil && !errors.Is(err, limit.ErrTooLarge) {
-			m.Errorf("%d limits at once are too large for Decide, but the error of Peek is: %v", len(limits), err)
+			m.Errorf("a request for %d limits is too large for Decide; Peek: %v, want no error or ErrTooLarge",
+				len(limits), err)
 		}
 		m.ask(limits[:len(limits)/2])
 		m.ask(limits[len(limits)/2:])
 		return
 	}
 	if err != nil {
-		m.Fatalf("%d limits at once: %v", len(limits), err)
+		m.Fatalf("Decide for %d limits in one request: %v", len(limits), err)
 	}
 	want := true
 	for _, l := range limits {
@@ -268,7 +270,7 @@ func (m *sizes) ask(limits []*limit.Limit) {
 	m.compare(limits, &d)
 }
 
-// look compares what a peek says about the limits with what was charged.
+// look compares what a peek reports about the limits with what was charged.
 func (m *sizes) look(limits []*limit.Limit) {
 	m.Helper()
 	m.clock(Start)
@@ -280,7 +282,7 @@ func (m *sizes) look(limits []*limit.Limit) {
 		return
 	}
 	if err != nil {
-		m.Fatalf("a look at %d limits: %v", len(limits), err)
+		m.Fatalf("Peek at %d limits in one request: %v", len(limits), err)
 	}
 	m.compare(limits, &d)
 }
@@ -301,6 +303,6 @@ func (m *sizes) compare(limits []*limit.Limit, d *limit.Decision) {
 		}
 	}
 	if wrong > 1 {
-		m.Errorf("of %d limits at once, %d counters are wrong", len(limits), wrong)
+		m.Errorf("of %d limits in one request, %d counters differ from what was charged", len(limits), wrong)
 	}
 }

@@ -26,12 +26,12 @@ func testScripts(tb testing.TB, c Config) {
 			continue
 		}
 		if differing++; differing == 3 {
-			tb.Fatalf("three scripts differ; the remaining ones were not run")
+			tb.Fatalf("in three scripts the store differs from the model; the remaining scripts are not run")
 		}
 	}
 }
 
-// world holds one script: a store, the model, and the limits.
+// world is what one script works on: a store, the model, and the limits.
 type world struct {
 	s      *subject
 	r      *rand.Rand
@@ -178,7 +178,7 @@ func (w *world) differ(what string, got, want any) {
 	w.diffs = append(w.diffs, fmt.Sprintf("%s: the store says %v, the model %v", what, got, want))
 }
 
-// pass lets time pass: a little, or until something is about to change.
+// pass lets time pass: a little, or until shortly before a counter changes.
 func (w *world) pass() {
 	if len(w.times) > 0 && w.r.IntN(2) == 0 {
 		to := w.times[w.r.IntN(len(w.times))] - w.r.Int64N(2)
@@ -204,7 +204,7 @@ func (w *world) decide(commit bool) {
 			ch.Value = []limit.Value{limit.ValueOf("u-1"), limit.ValueOf("u-2"), {Kind: limit.ValueAbsent}}[w.r.IntN(3)]
 		}
 		if w.model.mayBeForgotten(owner, ch, w.now) {
-			continue // in that case store and model may differ
+			continue // the store may have forgotten the counter, and then differs from the model
 		}
 		charges = append(charges, ch)
 	}

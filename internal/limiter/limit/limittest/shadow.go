@@ -29,17 +29,17 @@ func testShadow(tb testing.TB, c Config) {
 			d := s.allowed(Start, charge(shadow, cost))
 			r := &d.Results[0]
 			if r.Admits || r.Charged != 0 || r.Never != (cost > 5) || (!r.Never && r.RetryAt <= d.Now) {
-				s.Errorf("shadow with cost %d: admits=%t charged=%d never=%t retry=%d; want a shadow denial", cost,
+				s.Errorf("a shadow limit, cost %d: admits=%t charged=%d never=%t retry=%d; want a shadow denial", cost,
 					r.Admits, r.Charged, r.Never, r.RetryAt)
 			}
 			s.unchanged("a shadow that would deny", before, s.counters(Start, charge(shadow, 1)))
 		}
 		d := s.allowed(Start, charge(shadow, 1), charge(wide, 4))
 		if got := d.Results[1].Charged; got != 4 {
-			s.Errorf("beside a shadow that would deny, the other limit was charged %d, want 4", got)
+			s.Errorf("beside a shadow limit that would deny, the enforcing limit was charged %d, want 4", got)
 		}
 		if b := d.Binding(); b == nil || b.Limit() != wide {
-			s.Errorf("the binding limit is %v, want the one that enforces", b)
+			s.Errorf("the binding limit is %v, want the enforcing one", b)
 		}
 	})
 }
@@ -52,7 +52,7 @@ func testShadowApart(tb testing.TB, c Config) {
 		shadow, enforced := shadowOf(tb, l), build(tb, l)
 		s.allowed(Start, charge(enforced, 3))
 		if left := s.remaining(Start, shadow); left != 5 {
-			s.Errorf("after a charge of the enforcing limit %d remain of its shadow, want 5", left)
+			s.Errorf("after a charge of the enforcing limit, %d units of the shadow limit remain, want 5", left)
 		}
 		s.allowed(Start, charge(shadow, 4))
 		if k.oneAtATime() {
@@ -80,7 +80,7 @@ func testShadowTiers(tb testing.TB, c Config) {
 			d := s.allowed(Start, charge(shadow, 1))
 			for j := range d.Results {
 				if d.Results[j].Charged != 0 {
-					s.Errorf("tier %d of a shadow whose other tier would deny was charged %d", j+1,
+					s.Errorf("tier %d of a shadow limit whose other tier would deny was charged %d, want 0", j+1,
 						d.Results[j].Charged)
 				}
 			}
@@ -96,7 +96,7 @@ func testShadowsIndependent(tb testing.TB, c Config) {
 		s.allowed(Start, charge(full, 5))
 		d := s.allowed(Start, charge(full, 2), charge(free, 2))
 		if got := d.Results[1].Charged; got != 2 {
-			s.Errorf("a shadow that would admit was charged %d beside one that would deny, want 2", got)
+			s.Errorf("a shadow limit that would admit was charged %d beside one that would deny, want 2", got)
 		}
 	})
 }

@@ -27,8 +27,8 @@ type StoredCase struct {
 	fill func(c *StoredCase, ask asker, refund func(*limit.Receipt) error) error
 }
 
-// asker makes a decision, and fails unless the request is admitted. There is one lease request for each tier of the
-// charges, or none.
+// asker makes a decision, and returns an error unless the request is admitted. It takes one lease request for each tier
+// of the charges, or none.
 type asker func(after time.Duration, charges []limit.Charge, leases ...limit.LeaseRequest) (*limit.Decision, error)
 
 // Fill charges the counters of the case in a store that does not have them yet.

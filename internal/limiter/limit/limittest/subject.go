@@ -54,7 +54,7 @@ func (s *subject) decide(now time.Time, charges ...limit.Charge) *limit.Decision
 	if err := s.store.Decide(s.Context(), s.request(charges), now, d); err != nil {
 		s.Fatalf("Decide(%s at %s): %v", describe(charges), stamp(now), err)
 	}
-	s.sane(now, charges, d)
+	s.checkDecision(now, charges, d)
 	return d
 }
 
@@ -65,12 +65,12 @@ func (s *subject) peek(now time.Time, charges ...limit.Charge) *limit.Decision {
 	if err := s.store.Peek(s.Context(), s.request(charges), now, d); err != nil {
 		s.Fatalf("Peek(%s at %s): %v", describe(charges), stamp(now), err)
 	}
-	s.sane(now, charges, d)
+	s.checkDecision(now, charges, d)
 	return d
 }
 
-// sane checks the properties that every decision has.
-func (s *subject) sane(now time.Time, charges []limit.Charge, d *limit.Decision) {
+// checkDecision checks the properties that every decision has.
+func (s *subject) checkDecision(now time.Time, charges []limit.Charge, d *limit.Decision) {
 	s.Helper()
 	tiers := 0
 	for _, c := range charges {
@@ -84,28 +84,28 @@ func (s *subject) sane(now time.Time, charges []limit.Charge, d *limit.Decision)
 	case d.Now != at:
 		s.Fatalf("%s at %s: decided at %d µs, want %d", describe(charges), stamp(now), d.Now, at)
 	case d.Owner != s.owner:
-		s.Fatalf("%s at %s: decision is about owner %v, want %v", describe(charges), stamp(now), d.Owner, s.owner)
+		s.Fatalf("%s at %s: the decision is for owner %v, want %v", describe(charges), stamp(now), d.Owner, s.owner)
 	case d.Allowed && (d.Never || d.RetryAt != 0 || d.RetryAfter() != 0):
-		s.Fatalf("%s at %s: allowed, yet never=%t retry at %d after %s", describe(charges), stamp(now), d.Never,
-			d.RetryAt, d.RetryAfter())
+		s.Fatalf("%s at %s: allowed, but never=%t, RetryAt=%d, RetryAfter=%s; want none of these", describe(charges),
+			stamp(now), d.Never, d.RetryAt, d.RetryAfter())
 	case d.Never && (d.RetryAt != 0 || d.RetryAfter() != 0):
-		s.Fatalf("%s at %s: never, yet retry at %d after %s", describe(charges), stamp(now), d.RetryAt, d.RetryAfter())
+		s.Fatalf("%s at %s: never allowed, but RetryAt=%d, RetryAfter=%s; want neither", describe(charges), stamp(now),
+			d.RetryAt, d.RetryAfter())
 	case !d.Allowed && !d.Never && d.RetryAt <= at:
-		s.Fatalf("%s at %s: denied with a retry at %d, which is not after %d", describe(charges), stamp(now),
-			d.RetryAt, at)
+		s.Fatalf("%s at %s: denied with RetryAt=%d, want it after %d", describe(charges), stamp(now), d.RetryAt, at)
 	}
 	b := d.Binding()
 	if !d.Allowed && (b == nil || b.Admits || b.Shadow() || b.Never != d.Never ||
 		(!d.Never && b.RetryAt != d.RetryAt)) {
-		s.Fatalf("%s at %s: the binding result %+v does not explain the denial (never=%t, retry at %d)",
+		s.Fatalf("%s at %s: the binding result %+v does not agree with the denial (never=%t, RetryAt=%d)",
 			describe(charges), stamp(now), b, d.Never, d.RetryAt)
 	}
 	for i := range d.Results {
 		if r := &d.Results[i]; r.Remaining() < 0 || (!r.Admits && r.Remaining() >= r.Cost) ||
 			(!d.Allowed && r.Charged != 0) ||
 			(r.Charged != 0 && r.Charged != r.Cost) {
-			s.Fatalf("%s at %s: result %d admits=%t with %d remaining, charged %d of %d, allowed=%t",
-				describe(charges), stamp(now),
+			s.Fatalf("%s at %s: result %d contradicts itself or the decision: admits=%t with %d remaining, charged "+
+				"%d of a cost of %d, allowed=%t", describe(charges), stamp(now),
 				i+1, r.Admits, r.Remaining(), r.Charged, r.Cost, d.Allowed)
 		}
 	}
@@ -120,9 +120,8 @@ func (s *subject) allowed(now time.Time, charges ...limit.Charge) *limit.Decisio
 	}
 	for i := range d.Results {
 		if r := &d.Results[i]; !r.Shadow() && r.Charged != r.Cost {
-			s.Fatalf("%s at %s: allowed, yet result %d charged %d, want %d", describe(charges), stamp(now), i+1,
-				r.Charged,
-				r.Cost)
+			s.Fatalf("%s at %s: allowed, but result %d says that %d units are charged, want %d", describe(charges),
+				stamp(now), i+1, r.Charged, r.Cost)
 		}
 	}
 	return d
@@ -145,13 +144,13 @@ func (s *subject) refund(now time.Time, d *limit.Decision, units int64) limit.Re
 		s.Fatalf("Refund(%d units at %s): %v", units, stamp(now), err)
 	}
 	if len(r.Units) != len(d.Receipt().Entries()) {
-		s.Fatalf("Refund(%d units at %s): %d entries, want %d, one for each of the receipt", units, stamp(now),
+		s.Fatalf("Refund(%d units at %s): %d entries, want %d, one for each entry of the receipt", units, stamp(now),
 			len(r.Units), len(d.Receipt().Entries()))
 	}
 	return r
 }
 
-// remaining returns what a peek says about the first tier of a limit.
+// remaining returns how many units of the first tier of a limit remain, from a peek.
 func (s *subject) remaining(now time.Time, l *limit.Limit) int64 {
 	s.Helper()
 	return s.peek(now, charge(l, 1)).Results[0].Remaining()
@@ -173,7 +172,7 @@ func (s *subject) counters(now time.Time, charges ...limit.Charge) []string {
 	return seen
 }
 
-// unchanged fails if before and after differ.
+// unchanged fails the test if before and after differ.
 func (s *subject) unchanged(what string, before, after []string) {
 	s.Helper()
 	for i := range before {

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"math/big"
-	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -95,7 +94,7 @@ func (d *decision) readLikelyStale(ctx context.Context) (bool, error) {
 		return false, nil
 	}
 	return d.readItems(ctx, func(it *item) bool {
-		return d.replies[it.key] == nil && it.known != nil && time.Since(it.known.readAt) > justReadWithin &&
+		return d.replies[it.key] == nil && it.known != nil && d.runtime.Time().Sub(it.known.readAt) > justReadWithin &&
 			slices.ContainsFunc(d.counters, func(t resultCounter) bool {
 				return t.likelyStale &&
 					d.items[t.item] == it
@@ -173,7 +172,8 @@ func (d *decision) buildUpdate(index int, shadows bool) (*itemUpdate, error) {
 	}
 	u, err := composeUpdate(it.key, edits, func(u *itemUpdate) {
 		u.requireLayout(known, isSharedSortKey(it.key.sort), creates)
-		u.raiseTTL(known, d.now, relevantFor)
+		end := max(d.now, d.runtime.Time().UnixMicro()) + relevantFor
+		u.raiseTTL(known, end, relevantFor)
 	})
 	if err != nil {
 		return nil, it.key.wrapError(err)
@@ -197,14 +197,14 @@ func (u *itemUpdate) requireLayout(known *itemCopy, shared, creates bool) {
 }
 
 // raiseTTL raises the item's ttl if it is less than ttlMargin after the time until which the update's counters matter.
-// It raises the ttl by so much more that the next raise is a while off. The time goes by the later one of the
-// decision's time and this machine's clock, because DynamoDB would delete an item that is written with a past ttl.
-func (u *itemUpdate) raiseTTL(known *itemCopy, now, relevantFor int64) {
+// It raises the ttl by so much more that the next raise is a while off. end is that time, µs, counted from the later
+// one of the decision's time and this machine's clock, because DynamoDB would delete an item that is written with a
+// past ttl.
+func (u *itemUpdate) raiseTTL(known *itemCopy, end, relevantFor int64) {
 	if known.full {
 		return
 	}
 	ttl := u.nameAlias(attrTTL)
-	end := max(now, time.Now().UnixMicro()) + relevantFor
 	least := end/1_000_000 + ttlMargin
 	if known.ttl >= least {
 		u.require(ttl + ">=" + u.intAlias(least))
@@ -226,7 +226,7 @@ func (d *decision) relevantFor(i int) int64 {
 // writeItem sends the update of one item. It reports false if the condition did not hold.
 func (d *decision) writeItem(ctx context.Context, index int, u *itemUpdate) (bool, error) {
 	known := d.items[index].known
-	sent := time.Now()
+	sent := d.runtime.Time()
 	out, err := d.client.UpdateItem(ctx, u.updateInput(d.tableName), d.callOptions...)
 	var refused *types.ConditionalCheckFailedException
 	switch {
@@ -237,7 +237,7 @@ func (d *decision) writeItem(ctx context.Context, index int, u *itemUpdate) (boo
 		d.noteContention(u.key, known, d.latestCopy(u.key))
 		return false, nil
 	case isConflict(err): // nothing was written, and the other transaction ends soon
-		return false, sleepContext(ctx, time.Duration(1+rand.Int64N(4))*time.Millisecond)
+		return false, d.pause(ctx, d.randomMilliseconds(4))
 	case err != nil:
 		return false, u.key.wrapError(classifyWriteError(err))
 	}
@@ -286,7 +286,7 @@ func (d *decision) noteContention(key itemKey, known, shown *itemCopy) {
 			continue
 		}
 		marked := *d.latestCopy(key)
-		marked.contendedUntil = time.Now().Add(contendedDuration)
+		marked.contendedUntil = d.runtime.Time().Add(contendedDuration)
 		if d.replies[key] != nil {
 			d.replies[key] = &marked
 		}
@@ -398,7 +398,7 @@ func (d *decision) markFullItem(ctx context.Context) (bool, error) {
 		u.sets = append(u.sets, full+"="+u.numberAlias(one))
 		u.removes = append(u.removes, u.nameAlias(attrTTL))
 		u.marksFull = true
-		sent := time.Now()
+		sent := d.runtime.Time()
 		out, err := d.client.UpdateItem(ctx, u.updateInput(d.tableName), d.callOptions...)
 		var refused *types.ConditionalCheckFailedException
 		if errors.As(err, &refused) {

@@ -105,12 +105,12 @@ func FuzzItem(f *testing.F) {
 				}
 				again, err := stateOf(tier, &p, algorithmOf(tier).encode(&p, &st, 0))
 				if err != nil {
-					t.Fatalf("%s %q: %v is read, but not what is written for it: %v", tier.Algorithm, name, counter,
-						err)
+					t.Fatalf("%s %q: the counter %v is read; after it is written again it cannot be read: %v",
+						tier.Algorithm, name, counter, err)
 				}
 				if !st.Equal(&again) {
-					t.Fatalf("%s %q: %v is read as %+v, and what is written for that as %+v", tier.Algorithm, name,
-						counter, st, again)
+					t.Fatalf("%s %q: the counter %v is read as %+v; after it is written again, as %+v; want the same",
+						tier.Algorithm, name, counter, st, again)
 				}
 				req := &limit.Request{Charges: []limit.Charge{{Limit: tier.Limit(), Cost: 1}}}
 				var d limit.Decision
@@ -189,7 +189,8 @@ func FuzzCounterName(f *testing.F) {
 			return
 		}
 		if (a == b) != (nameA == nameB) {
-			t.Fatalf("%+v is %q and %+v is %q", a, nameA, b, nameB)
+			t.Fatalf("the counter %+v has the name %q, and %+v has %q; want equal names only for equal counters", a,
+				nameA, b, nameB)
 		}
 	})
 }
@@ -202,12 +203,12 @@ func TestBucketName(t *testing.T) {
 			t.Errorf("bucketIndex(%q) = %d, %t; want %d", name, got, ok, index)
 		}
 		if strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789") != "" {
-			t.Errorf("bucket %d is %q, which is not letters and digits", index, name)
+			t.Errorf("the field of bucket %d has the name %q, want only letters and digits", index, name)
 		}
 	}
 	for _, name := range []string{"", "b", "b0", "b00", "b01 ", "b0+1", "b10", "b1-1", "b0Z", "c01"} {
 		if index, ok := bucketIndex(name); ok && bucketName(index) != name {
-			t.Errorf("bucketIndex(%q) = %d", name, index)
+			t.Errorf("bucketIndex(%q) = %d, want the index from which the name was made", name, index)
 		}
 	}
 }
@@ -229,7 +230,7 @@ func TestWriteApply(t *testing.T) {
 		t.Errorf("the counter is %v, want %v", got, want)
 	}
 	if got := before.counters["a/f1"]; len(got) != 3 || got["n"].Int64() != 9 {
-		t.Errorf("the view before was changed to %v", got)
+		t.Errorf("the update changed the view from before it to %v", got)
 	}
 }
 
@@ -256,14 +257,14 @@ func TestServiceClock(t *testing.T) {
 		}
 		reply(&c, at, test.ahead+time.Hour) // one wrong Date header
 		if moved := time.Duration(c.offset())*time.Microsecond - test.ahead; moved > 31*time.Minute {
-			t.Errorf("%s: one Date header that is an hour off moved the clock by %s", name, moved)
+			t.Errorf("%s: one Date header that is wrong by an hour changed the correction by %s", name, moved)
 		}
 		for range 20 {
 			reply(&c, at, test.ahead)
 		}
 		if got := time.Duration(c.offset())*time.Microsecond - test.ahead; got > 1010*time.Millisecond ||
 			got < -1010*time.Millisecond {
-			t.Errorf("%s: %s off after twenty right ones", name, got)
+			t.Errorf("%s: the corrected clock is wrong by %s after twenty right Date headers", name, got)
 		}
 	}
 }
@@ -281,6 +282,6 @@ func TestLatestCopyIsKept(t *testing.T) {
 	s.cacheCopy(key, second)
 	s.cacheCopy(key, first)
 	if s.cachedCopy(key) != second {
-		t.Error("a copy that was read earlier has replaced a later one")
+		t.Error("a copy of the item has been replaced by one that was read before it")
 	}
 }

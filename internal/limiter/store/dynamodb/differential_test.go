@@ -42,8 +42,8 @@ func randomLimit(tb testing.TB, r *rand.Rand, id string) *limit.Limit {
 	return must(tb, l)
 }
 
-// changed returns a limit with other numbers and the same identity.
-func changed(tb testing.TB, r *rand.Rand, l *limit.Limit) *limit.Limit {
+// changedLimit returns a limit with other numbers and the same identity.
+func changedLimit(tb testing.TB, r *rand.Rand, l *limit.Limit) *limit.Limit {
 	out := *l
 	out.Tiers = slices.Clone(l.Tiers)
 	out.Tiers[0].Threshold = 1 + r.Int64N(12)
@@ -73,6 +73,7 @@ func summary(d *limit.Decision) string {
 // changed limits, clocks that step back a little or leap a day, shadow limits, values, and processes that start without
 // copies. With a difference, a tenant would pay for what it did not get, or get what it did not pay for.
 func TestAgreesWithMemory(t *testing.T) {
+	soak.SkipUnderRace(t)
 	const groups = 4 // groups of scripts that run in parallel
 	for first := range uint64(groups) {
 		t.Run(fmt.Sprint("group ", first), func(t *testing.T) {
@@ -116,7 +117,7 @@ func agreesWithMemory(t *testing.T, client *sdk.Client, seed uint64) {
 			now = now.Add([]time.Duration{24 * time.Hour, -4 * time.Second}[r.IntN(2)])
 		case n == 32:
 			i := r.IntN(len(limits))
-			limits[i] = changed(t, r, limits[i])
+			limits[i] = changedLimit(t, r, limits[i])
 		case n < 37 && n > 33: // the limit's align changes
 			i := r.IntN(len(limits))
 			moved := *limits[i]

@@ -21,9 +21,9 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
-// between is a proxy in front of the DynamoDB under test. fault decides what happens to a call, and returns true if it
-// has answered the call itself.
-func between(t *testing.T, fault func(w http.ResponseWriter, r *http.Request, forward http.Handler) bool) string {
+// startProxy is a proxy in front of the DynamoDB under test. fault decides what happens to a call, and returns true if
+// it has answered the call itself.
+func startProxy(t *testing.T, fault func(w http.ResponseWriter, r *http.Request, forward http.Handler) bool) string {
 	target, err := url.Parse(endpoint(t))
 	if err != nil {
 		t.Fatal(err)
@@ -52,7 +52,7 @@ func isUpdate(r *http.Request) bool {
 func TestThrottled(t *testing.T) {
 	server(t)
 	var calls atomic.Int64
-	at := between(t, func(w http.ResponseWriter, _ *http.Request, _ http.Handler) bool {
+	at := startProxy(t, func(w http.ResponseWriter, _ *http.Request, _ http.Handler) bool {
 		calls.Add(1)
 		w.Header().Set("Content-Type", "application/x-amz-json-1.0")
 		w.WriteHeader(http.StatusBadRequest)
@@ -62,7 +62,7 @@ func TestThrottled(t *testing.T) {
 	})
 	s := open(t, config(connect(t, at)))
 	var d limit.Decision
-	err := s.Decide(t.Context(), one(window(t, "five", 5)), noon, &d)
+	err := s.Decide(t.Context(), requestOne(window(t, "five", 5)), noon, &d)
 	var throttled *types.ProvisionedThroughputExceededException
 	if !errors.As(err, &throttled) || d.Allowed {
 		t.Errorf("Decide = %v, allowed %t; want a ProvisionedThroughputExceededException", err, d.Allowed)
@@ -77,7 +77,7 @@ func TestThrottled(t *testing.T) {
 func TestStalled(t *testing.T) {
 	server(t)
 	release := make(chan struct{})
-	at := between(t, func(_ http.ResponseWriter, r *http.Request, _ http.Handler) bool {
+	at := startProxy(t, func(_ http.ResponseWriter, r *http.Request, _ http.Handler) bool {
 		_, _ = io.Copy(io.Discard, r.Body)
 		select {
 		case <-release:
@@ -92,7 +92,7 @@ func TestStalled(t *testing.T) {
 	user := must(t, limit.Limit{ID: "user", Per: "subject",
 		Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Threshold: 5, Period: time.Second}}})
 	for name, req := range map[string]*limit.Request{
-		"one item": one(window(t, "five", 5)),
+		"one item": requestOne(window(t, "five", 5)),
 		"a transaction": {Owner: acme, Charges: []limit.Charge{{Limit: window(t, "five", 5), Cost: 1},
 			{Limit: user, Value: limit.ValueOf("u"), Cost: 1}}},
 	} {
@@ -103,7 +103,7 @@ func TestStalled(t *testing.T) {
 			t.Errorf("%s: Decide = %v, allowed %t; want the deadline", name, err, d.Allowed)
 		}
 		if took := time.Since(begin); took > 5*time.Second {
-			t.Errorf("%s: took %s with a deadline of %s", name, took, c.Timeout)
+			t.Errorf("%s: the decision took %s, want at most its time limit of %s", name, took, c.Timeout)
 		}
 	}
 }
@@ -124,7 +124,7 @@ func breakOff(t *testing.T, w http.ResponseWriter) {
 func TestReadBreaksOff(t *testing.T) {
 	server(t)
 	var left, calls atomic.Int64
-	at := between(t, func(w http.ResponseWriter, r *http.Request, _ http.Handler) bool {
+	at := startProxy(t, func(w http.ResponseWriter, r *http.Request, _ http.Handler) bool {
 		if !strings.HasSuffix(r.Header.Get("X-Amz-Target"), ".GetItem") {
 			return false
 		}
@@ -143,7 +143,7 @@ func TestReadBreaksOff(t *testing.T) {
 		left.Store(c.breaks)
 		calls.Store(0)
 		var d limit.Decision
-		if err := s.Peek(t.Context(), one(l), noon, &d); (err != nil) != c.fails || calls.Load() != c.calls {
+		if err := s.Peek(t.Context(), requestOne(l), noon, &d); (err != nil) != c.fails || calls.Load() != c.calls {
 			t.Errorf("%d answers break off: %d calls and %v; want %d calls, an error %t", c.breaks, calls.Load(), err,
 				c.calls, c.fails)
 		}
@@ -155,7 +155,7 @@ func TestReadBreaksOff(t *testing.T) {
 func TestResetInMidReply(t *testing.T) {
 	direct := server(t)
 	var broken atomic.Bool
-	at := between(t, func(w http.ResponseWriter, r *http.Request, forward http.Handler) bool {
+	at := startProxy(t, func(w http.ResponseWriter, r *http.Request, forward http.Handler) bool {
 		if !broken.Load() || !isUpdate(r) {
 			return false
 		}
@@ -168,17 +168,17 @@ func TestResetInMidReply(t *testing.T) {
 	l := window(t, "five", 5)
 	var d limit.Decision
 	broken.Store(true)
-	if err := s.Decide(t.Context(), one(l), noon, &d); err == nil || d.Allowed {
+	if err := s.Decide(t.Context(), requestOne(l), noon, &d); err == nil || d.Allowed {
 		t.Errorf("Decide = %v, allowed %t; want an error", err, d.Allowed)
 	}
 	broken.Store(false)
 	c.Client = direct
-	if err := open(t, c).Peek(t.Context(), one(l), noon, &d); err != nil || d.Results[0].Remaining() != 4 {
+	if err := open(t, c).Peek(t.Context(), requestOne(l), noon, &d); err != nil || d.Results[0].Remaining() != 4 {
 		t.Errorf("after one write whose reply was lost: %v, %d of 5 remain, want 4", err, d.Results[0].Remaining())
 	}
 	for i := range 5 {
-		if err := s.Decide(t.Context(), one(l), noon, &d); err != nil || d.Allowed != (i < 4) {
-			t.Errorf("decision %d after it: %v, allowed %t", i+1, err, d.Allowed)
+		if err := s.Decide(t.Context(), requestOne(l), noon, &d); err != nil || d.Allowed != (i < 4) {
+			t.Errorf("decision %d after the reset: %v, allowed %t; want it allowed", i+1, err, d.Allowed)
 		}
 	}
 }
@@ -206,8 +206,8 @@ func TestReplyBeforeEndOfRequest(t *testing.T) {
 		Region: "eu-west-1", HTTPClient: early, Credentials: credentials.NewStaticCredentialsProvider("a", "b", ""),
 	})))
 	var d limit.Decision
-	if err := s.Decide(t.Context(), one(window(t, "five", 5)), noon, &d); err != nil || !d.Allowed {
-		t.Errorf("Decide = %v, allowed %t", err, d.Allowed)
+	if err := s.Decide(t.Context(), requestOne(window(t, "five", 5)), noon, &d); err != nil || !d.Allowed {
+		t.Errorf("Decide = %v, allowed %t; want it allowed", err, d.Allowed)
 	}
 	if early.err != nil {
 		t.Errorf("reading on after the last byte of the request: %v, want no error", early.err)

@@ -28,10 +28,11 @@ func TestOnlyRecentCopiesDeny(t *testing.T) {
 		req := &limit.Request{Owner: acme, Charges: []limit.Charge{{Limit: window(t, "one", 1), Cost: 1}}}
 		var theirs, d limit.Decision
 		if err := other.Decide(t.Context(), req, noon, &theirs); err != nil || !theirs.Allowed {
-			t.Fatalf("%s: the other process: allowed %t, %v", tt.name, theirs.Allowed, err)
+			t.Fatalf("%s: the charge by the other process: allowed %t, %v; want it allowed", tt.name, theirs.Allowed,
+				err)
 		}
 		if err := ours.Decide(t.Context(), req, noon, &d); err != nil || d.Allowed {
-			t.Fatalf("%s: the denial: allowed %t, %v", tt.name, d.Allowed, err)
+			t.Fatalf("%s: the decision that reads the item: allowed %t, %v; want a denial", tt.name, d.Allowed, err)
 		}
 		if _, err := other.Refund(t.Context(), theirs.Receipt(), 0, noon); err != nil {
 			t.Fatal(err)

@@ -23,7 +23,7 @@ func window(tb testing.TB, id string, threshold int64) *limit.Limit {
 		Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Threshold: threshold, Period: 10 * time.Second}}})
 }
 
-func one(l *limit.Limit) *limit.Request {
+func requestOne(l *limit.Limit) *limit.Request {
 	return &limit.Request{Owner: acme, Charges: []limit.Charge{{Limit: l, Cost: 1}}}
 }
 
@@ -94,8 +94,8 @@ func TestForeignItems(t *testing.T) {
 			c := config(client)
 			var d limit.Decision
 			known := open(t, c)
-			if err := known.Decide(t.Context(), one(l), noon, &d); err != nil || !d.Allowed {
-				t.Fatalf("the first decision: %v, allowed %t", err, d.Allowed)
+			if err := known.Decide(t.Context(), requestOne(l), noon, &d); err != nil || !d.Allowed {
+				t.Fatalf("the first decision: %v, allowed %t; want it allowed", err, d.Allowed)
 			}
 			item := items(t, client, c.Namespace)["s0"]
 			for k, v := range test.change {
@@ -107,7 +107,7 @@ func TestForeignItems(t *testing.T) {
 			for what, s := range map[string]*dynamodb.Store{"a new store": open(t, c),
 				"a store that knew the item": known} {
 				for range 2 {
-					err := s.Decide(t.Context(), one(l), noon, &d)
+					err := s.Decide(t.Context(), requestOne(l), noon, &d)
 					if err == nil || !errors.Is(err, dynamodb.ErrBadItem) ||
 						!strings.Contains(err.Error(), test.want) || d.Allowed {
 						t.Errorf("%s: Decide = %v, allowed %t; want ErrBadItem with %q", what, err, d.Allowed,
@@ -119,7 +119,7 @@ func TestForeignItems(t *testing.T) {
 							what, err)
 					}
 				}
-				if err := s.Peek(t.Context(), one(l), noon, &d); !errors.Is(err, dynamodb.ErrBadItem) {
+				if err := s.Peek(t.Context(), requestOne(l), noon, &d); !errors.Is(err, dynamodb.ErrBadItem) {
 					t.Errorf("%s: Peek = %v, want ErrBadItem", what, err)
 				}
 			}
@@ -153,25 +153,26 @@ func chargeHugeItem(t *testing.T, client *sdk.Client) error {
 	l := window(t, "five", 5)
 	s := open(t, c)
 	var d limit.Decision
-	if err := s.Decide(t.Context(), one(l), noon, &d); err != nil {
+	if err := s.Decide(t.Context(), requestOne(l), noon, &d); err != nil {
 		return err
 	}
 	item := items(t, client, c.Namespace)["s0"]
 	item["alien"] = &types.AttributeValueMemberS{Value: strings.Repeat("x", 400*1024-200)}
 	put(t, client, item)
 	for range 4 {
-		if err := s.Decide(t.Context(), one(l), noon, &d); err != nil {
+		if err := s.Decide(t.Context(), requestOne(l), noon, &d); err != nil {
 			return fmt.Errorf("a charge of a counter in an item of 400 KB: %w", err)
 		} else if !d.Allowed {
 			return errors.New("a charge of a counter in an item of 400 KB is denied")
 		}
 	}
-	if err := s.Decide(t.Context(), one(l), noon, &d); err != nil {
+	if err := s.Decide(t.Context(), requestOne(l), noon, &d); err != nil {
 		return fmt.Errorf("after five of five: %w", err)
 	} else if d.Allowed {
 		return errors.New("six of five are admitted")
 	}
-	if err := open(t, c).Decide(t.Context(), one(window(t, strings.Repeat("new", 20), 5)), noon, &d); err != nil {
+	if err := open(t, c).Decide(t.Context(), requestOne(window(t, strings.Repeat("new", 20), 5)), noon,
+		&d); err != nil {
 		return fmt.Errorf("a new counter beside 400 KB: %w", err)
 	} else if !d.Allowed {
 		return errors.New("a new counter beside 400 KB is denied; want it in the next item")
@@ -192,7 +193,7 @@ func TestTTL(t *testing.T) {
 	var d limit.Decision
 	now := time.Now().Truncate(10 * time.Second)
 	for i := range 100 {
-		if err := s.Decide(t.Context(), one(l), now.Add(time.Duration(i)*time.Second), &d); err != nil {
+		if err := s.Decide(t.Context(), requestOne(l), now.Add(time.Duration(i)*time.Second), &d); err != nil {
 			t.Fatal(err)
 		}
 		seen[ttl()] = true
@@ -220,7 +221,7 @@ func TestTTLOfARefundInThePast(t *testing.T) {
 	s := open(t, c)
 	past := time.Now().Add(-30 * 24 * time.Hour)
 	var d limit.Decision
-	if err := s.Decide(t.Context(), one(window(t, "w", 5)), past, &d); err != nil {
+	if err := s.Decide(t.Context(), requestOne(window(t, "w", 5)), past, &d); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := s.Refund(t.Context(), d.Receipt(), 0, past); err != nil {
@@ -255,8 +256,8 @@ func TestSharedItemLeavesRoomForASecondWindow(t *testing.T) {
 	var d limit.Decision
 	for _, now := range []time.Time{noon, noon.Add(10 * time.Second)} {
 		for _, l := range limits {
-			if err := s.Decide(t.Context(), one(l), now, &d); err != nil || !d.Allowed {
-				t.Fatalf("%s: allowed %t, %v", l.ID, d.Allowed, err)
+			if err := s.Decide(t.Context(), requestOne(l), now, &d); err != nil || !d.Allowed {
+				t.Fatalf("a decision of %s: allowed %t, %v; want it allowed", l.ID, d.Allowed, err)
 			}
 		}
 	}
@@ -325,7 +326,7 @@ func TestChain(t *testing.T) {
 	}
 	for name, n := range counters {
 		if n != 1 {
-			t.Errorf("counter %q is in %d items", name, n)
+			t.Errorf("counter %q is in %d items, want one", name, n)
 		}
 	}
 	if len(counters) != endpoints {

@@ -13,11 +13,12 @@ import (
 
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/limiter/store/dynamodb"
+	"github.com/sluicelimits/sluice/internal/testkit/soak"
 )
 
-// outdate changes every item of the namespace whose sort key begins with prefix to the previous layout version, in
-// which a fixed_window had no count of the previous window.
-func outdate(tb testing.TB, c *sdk.Client, namespace, prefix string) {
+// storeOldLayout changes every item of the namespace whose sort key begins with prefix to the previous layout version,
+// in which a fixed_window had no count of the previous window.
+func storeOldLayout(tb testing.TB, c *sdk.Client, namespace, prefix string) {
 	tb.Helper()
 	found := false
 	for sk, item := range items(tb, c, namespace) {
@@ -35,13 +36,13 @@ func outdate(tb testing.TB, c *sdk.Client, namespace, prefix string) {
 		put(tb, c, item)
 	}
 	if !found {
-		tb.Fatalf("no item begins with %q", prefix)
+		tb.Fatalf("no item has a sort key that begins with %q", prefix)
 	}
 }
 
-// everyForm returns charges of a counter of each algorithm: per tenant and per endpoint, which are in the shared item,
-// and per subject, which are in the item of a value.
-func everyForm(tb testing.TB) (charges []limit.Charge) {
+// chargesOfEachForm returns charges of a counter of each algorithm: per tenant and per endpoint, which are in the
+// shared item, and per subject, which are in the item of a value.
+func chargesOfEachForm(tb testing.TB) (charges []limit.Charge) {
 	tb.Helper()
 	for _, per := range []string{"tenant", "endpoint", "subject"} {
 		for i, a := range dynamodb.Counted() {
@@ -81,12 +82,13 @@ func leaseRequests(charges []limit.Charge) []limit.LeaseRequest {
 	return out
 }
 
-// Guarantees that every call that meets an item of an earlier layout version returns an error that says what to do, and
-// that the item is neither read nor changed nor taken for an empty one.
+// Guarantees that every call that reads an item of an earlier layout version returns an error that says what to do, and
+// that the item is neither decoded, nor changed, nor treated as an empty item.
 func TestEarlierLayout(t *testing.T) {
+	soak.SkipUnderRace(t)
 	t.Parallel()
 	client := server(t)
-	all := everyForm(t)
+	all := chargesOfEachForm(t)
 	n := len(dynamodb.Counted())
 	for _, old := range []struct{ name, prefix string }{{"the shared item", "s"}, {"the item of a value", "v"},
 		{"all items", ""}} {
@@ -106,10 +108,10 @@ func TestEarlierLayout(t *testing.T) {
 				var d limit.Decision
 				req := &limit.Request{Owner: acme, Charges: of}
 				if err := s.Decide(t.Context(), req, noon, &d); err != nil || !d.Allowed {
-					t.Fatalf("the first decision: %v, allowed %t", err, d.Allowed)
+					t.Fatalf("the first decision: %v, allowed %t; want it allowed", err, d.Allowed)
 				}
 				receipt := d.Receipt()
-				outdate(t, client, c.Namespace, old.prefix)
+				storeOldLayout(t, client, c.Namespace, old.prefix)
 				before := items(t, client, c.Namespace)
 				leases := &limit.Request{Owner: acme, Charges: of, Leases: leaseRequests(of)}
 				for who, s := range map[string]*dynamodb.Store{"one that knew the item": s, "a new one": open(t, c)} {
@@ -137,11 +139,11 @@ func TestEarlierLayout(t *testing.T) {
 				}
 				for sk, item := range items(t, client, c.Namespace) {
 					if item["v"].(*types.AttributeValueMemberN).Value == "1" && !reflect.DeepEqual(item, before[sk]) {
-						t.Errorf("item %q was changed", sk)
+						t.Errorf("a refused call has changed the item %q", sk)
 					}
 				}
 				for _, charge := range of { // the charges of readable items came back
-					if st := used(t, open(t, c), charge); st > 1 {
+					if st := usedUnits(t, open(t, c), charge); st > 1 {
 						t.Errorf("%d units of %s are used after one decision and several errors", st, charge.Limit.ID)
 					}
 				}
@@ -150,8 +152,9 @@ func TestEarlierLayout(t *testing.T) {
 	}
 }
 
-// used returns how many units of a charge's counter are used long before its window ends, or 0 if it cannot be read.
-func used(tb testing.TB, s *dynamodb.Store, charge limit.Charge) int64 {
+// usedUnits returns how many units of a charge's counter are used long before its window ends, or 0 if it cannot be
+// read.
+func usedUnits(tb testing.TB, s *dynamodb.Store, charge limit.Charge) int64 {
 	tb.Helper()
 	var d limit.Decision
 	err := s.Peek(tb.Context(), &limit.Request{Owner: acme, Charges: []limit.Charge{charge}},
@@ -175,8 +178,8 @@ func TestEarlierRefund(t *testing.T) {
 	l := must(t, limit.Limit{ID: "even", Tiers: []limit.Tier{{Algorithm: limit.LeakyBucket, Threshold: 10,
 		Period: 10 * time.Second}}})
 	var first, second limit.Decision
-	if err := errors.Join(s.Decide(t.Context(), one(l), noon, &first),
-		s.Decide(t.Context(), one(l), noon.Add(time.Second), &second)); err != nil {
+	if err := errors.Join(s.Decide(t.Context(), requestOne(l), noon, &first),
+		s.Decide(t.Context(), requestOne(l), noon.Add(time.Second), &second)); err != nil {
 		t.Fatal(err)
 	}
 	// A refund of the first charge gives nothing back, by a plain write. A refund of the second charge gives back a
@@ -186,7 +189,7 @@ func TestEarlierRefund(t *testing.T) {
 			back.Units[0] != int64(want) {
 			t.Fatalf("refund of charge %d: %+v, %v; want %d units", want+1, back, err, want)
 		}
-		outdate(t, client, c.Namespace, "r")
+		storeOldLayout(t, client, c.Namespace, "r")
 		if back, err := s.Refund(t.Context(), d.Receipt(), 0, noon.Add(time.Second)); !errors.Is(err,
 			limit.ErrUnreadable) {
 			t.Errorf("refund of charge %d, once more: %+v, %v; want ErrUnreadable", want+1, back, err)
@@ -212,10 +215,10 @@ func TestOneBadCounter(t *testing.T) {
 	put(t, client, item)
 	for who, s := range map[string]*dynamodb.Store{"one that knew the item": s, "a new one": open(t, c)} {
 		for _, now := range []time.Time{noon, noon.Add(10 * time.Second), noon.Add(time.Hour)} {
-			if err := s.Decide(t.Context(), one(good), now, &d); err != nil || !d.Allowed {
-				t.Errorf("%s: the good counter: %v, allowed %t", who, err, d.Allowed)
+			if err := s.Decide(t.Context(), requestOne(good), now, &d); err != nil || !d.Allowed {
+				t.Errorf("%s: a decision on the readable counter: %v, allowed %t; want it allowed", who, err, d.Allowed)
 			}
-			for _, req := range []*limit.Request{one(bad), both} {
+			for _, req := range []*limit.Request{requestOne(bad), both} {
 				if err := s.Decide(t.Context(), req, now, &d); !errors.Is(err, limit.ErrUnreadable) ||
 					!strings.Contains(err.Error(), "bad/f10000") {
 					t.Errorf("%s: the bad counter: %v, want an error that names it", who, err)

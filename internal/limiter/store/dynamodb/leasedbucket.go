@@ -83,7 +83,7 @@ func (l *leasedBucketCharge) findTotal() {
 	spread := l.clockSpread()
 	l.latest = l.decideAt + spread
 	untilOverflow := new(big.Int).Sub(l.totalEmptyTime, full) // until the total runs over, in 1/num µs
-	if l.contended && p.Capacity >= minSlackBurst && untilOverflow.Cmp(multiplyAdd(drawTime(spread), p.Num, 0)) < 0 {
+	if l.contended && p.Capacity >= minSlackBurst && untilOverflow.Cmp(multiplyAdd(l.drawTime(spread), p.Num, 0)) < 0 {
 		// One process lowers the total, so that it does not run over for a while; see lowerNearlyFull.
 		nearlyFull := new(big.Int).Add(full, big.NewInt(p.Full/slackDivisor))
 		if nearlyFull.Cmp(l.totalEmptyTime) > 0 && l.hasRoom(nearlyFull) {
@@ -237,7 +237,7 @@ func (l *leasedBucketCharge) addAssignments() {
 	if l.decideAt > l.now {
 		return
 	}
-	if !l.contended || l.now-l.stored[fieldChargedAt].Int64() > drawTime(minStampSpreads*l.clockSpread()) {
+	if !l.contended || l.now-l.stored[fieldChargedAt].Int64() > l.drawTime(minStampSpreads*l.clockSpread()) {
 		u.setField(fieldChargedAt, big.NewInt(l.now))
 	}
 }

@@ -13,10 +13,10 @@ import (
 	"github.com/sluicelimits/sluice/internal/testkit/dynamodbtest"
 )
 
-// valueless is a client that rejects writes to the items of values as throttled.
-type valueless struct{ *dynamodbtest.Meter }
+// throttlesValues is a client that rejects writes to the items of values as throttled.
+type throttlesValues struct{ *dynamodbtest.Meter }
 
-func (v valueless) UpdateItem(
+func (v throttlesValues) UpdateItem(
 	ctx context.Context, in *sdk.UpdateItemInput, o ...func(*sdk.Options),
 ) (*sdk.UpdateItemOutput, error) {
 	if sk, ok := in.Key["SK"].(*types.AttributeValueMemberB); ok && len(sk.Value) > 0 && sk.Value[0] == 'v' {
@@ -32,7 +32,7 @@ func TestShadowLeaseFails(t *testing.T) {
 	m := &dynamodbtest.Meter{Client: server(t)}
 	c := config(m.Client)
 	healthy := open(t, c)
-	c.Client = valueless{m}
+	c.Client = throttlesValues{m}
 	leases, err := lease.New(lease.Config{Store: open(t, c), GiveBackEvery: -1})
 	if err != nil {
 		t.Fatal(err)
@@ -48,7 +48,8 @@ func TestShadowLeaseFails(t *testing.T) {
 			t.Fatalf("decision %d: %v", i+1, err)
 		}
 		if d.Allowed != (i < 5) || d.Results[1].Charged != 0 {
-			t.Errorf("decision %d: allowed %t, the shadow is charged %d", i+1, d.Allowed, d.Results[1].Charged)
+			t.Errorf("decision %d: allowed %t, the shadow limit is charged %d; want only the first five allowed, "+
+				"and no unit charged", i+1, d.Allowed, d.Results[1].Charged)
 		}
 	}
 	if err := leases.Close(t.Context()); err != nil {

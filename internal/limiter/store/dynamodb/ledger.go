@@ -23,32 +23,37 @@ import (
 //	entry           namespace, "l", ledger's key  "l"
 //
 //	attribute       type   meaning
-//	v               N      layout version of the item, 1
+//	v               N      layout version of the item, 3
 //	ttl             N      when DynamoDB may delete the item, seconds since 1970. An item with a limit has none
 //	f, u, x, y      N      First, Units, Next and From of [ledger.Entry]
-//	w0, l0, g0,     N      window, limit, leased units, need and surprise of the first record; w1, l1, … of the others
-//	n0, s0
+//	p, z            N      Pause and Stated of [ledger.Entry], if they are not 0
+//	r, j, b, t, q,  N      Rate, Judged, From, Target, Probe and Held of Learned of [ledger.Entry], if anything was
+//	h                      learned
+//	w0, l0, g0,     N      window, limit, leased units, need, surprise and contending instances of the first record;
+//	n0, s0, c0             w1, l1, … of the others
+//	i0, a0, d0      N      interval, accepted and refused of the first sum, if it has replies; i1, a1, … of the others
 //
 // A call reads the item, asks the core what the claim may lease, and writes that on a condition that keeps the limit:
 // what is leased already is no more than leaves room for the units. So calls of many instances at the same time do not
 // disturb each other as long as there is room. If the condition does not hold, the reply has the present item, and the
 // call uses it.
 //
-// A record of a new window, and a change of the limit, are written on the condition that nothing was changed meanwhile
-// that they depend on.
+// A record of a new window, a new judgement and a change of the limit are written on the condition that nothing was
+// changed meanwhile that they depend on. What was learned and stated bounds what may be leased, so units are leased on
+// the condition that both are as they were.
 type Ledger struct{ store *Store }
 
 var _ ledger.Ledger = (*Ledger)(nil)
 
 const (
 	ledgerSortKey = "l"
-	ledgerVersion = 1
+	ledgerVersion = 3
 	ledgerTries   = 10              // of one call, which each find that another one came first
 	ledgerKeep    = 2 * 24 * 3600   // seconds after its last window in which an item without a limit is kept
 	ledgerTimeout = 2 * time.Second // of one call, unless its context ends before
 	records       = 4               // of an entry
-	ledgerHead    = "fuxy"          // the attributes before the records
-	ledgerFields  = "wlgns"         // the attributes of a record
+	ledgerFields  = "wlgnsc"        // the attributes of a record
+	learnedFields = "rjbtqh"        // the attributes of what was learned
 )
 
 // Ledger returns the ledger of the store.
@@ -82,11 +87,16 @@ func (l *Ledger) SetLimit(ctx context.Context, key string, units, from int64) er
 			u.expect(field("w", i), r.Window, r.Limit != 0)
 		}
 		u.expectPlan(&before)
+		u.expectLearned(&before)
 		u.set("u", e.Units)
 		u.set("x", e.Next)
 		u.set("y", e.From)
-		u.set(attrVersion, ledgerVersion)
 		u.remove = []string{attrTTL}
+		if before.Stated != 0 {
+			u.remove = append(u.remove, "z")
+		}
+		u.learned(&before, e)
+		u.set(attrVersion, ledgerVersion)
 		return u, nil
 	})
 }
@@ -138,20 +148,31 @@ func claimUpdate(before, after *ledger.Entry, c *ledger.Claim, units int64) *led
 	if r.Window != c.Window || r.Limit == 0 { // too old to be remembered: nothing changes
 		return u
 	}
+	if *before == *after {
+		return u
+	}
+	u.replace("p", before.Pause, after.Pause)
+	u.replace("z", before.Stated, after.Stated)
+	if units > 0 || before.Learned != after.Learned {
+		u.expectLearned(before)
+	}
+	if units > 0 && before.Stated == after.Stated {
+		u.expect("z", before.Stated, before.Stated != 0)
+	}
+	u.learned(before, after)
+	u.sums(before, after)
 	if old.Window == r.Window && old.Limit != 0 {
 		change := r.Leased - old.Leased
-		if old == r {
-			return u
-		}
 		u.expect(field("w", i), r.Window, true)
 		if change > 0 {
-			u.atMost(field("g", i), r.Limit-change)
+			u.atMost(field("g", i), max(after.Most(r.Limit), r.Leased)-change)
 		} else if change < 0 {
 			u.atLeast(field("g", i), -change)
 		}
 		u.add(field("g", i), change)
 		u.add(field("n", i), r.Need-old.Need)
 		u.add(field("s", i), r.Surprise-old.Surprise)
+		u.add(field("c", i), r.Contend-old.Contend)
 		if units > 0 { // the units are leased, so no other claim may have been the first meanwhile
 			u.expect("f", before.First, before.First != 0)
 		}
@@ -161,7 +182,7 @@ func claimUpdate(before, after *ledger.Entry, c *ledger.Claim, units int64) *led
 	u.expectPlan(before)
 	u.expect("f", before.First, before.First != 0)
 	u.set("f", after.First)
-	for j, value := range [...]int64{r.Window, r.Limit, r.Leased, r.Need, r.Surprise} {
+	for j, value := range [...]int64{r.Window, r.Limit, r.Leased, r.Need, r.Surprise, r.Contend} {
 		u.set(field(ledgerFields[j:j+1], i), value)
 	}
 	if before.Units == 0 && before.Next == 0 {
@@ -196,10 +217,17 @@ func ledgerEntry(item map[string]types.AttributeValue) (e ledger.Entry, err erro
 		return e, fmt.Errorf("%w: a ledger of version %d", ErrBadItem, version)
 	}
 	e.First, e.Units, e.Next, e.From = number("f"), number("u"), number("x"), number("y")
+	e.Pause, e.Stated = number("p"), number("z")
+	e.Learned = ledger.Learned{Rate: number("r"), Judged: number("j"), From: number("b"), Target: number("t"),
+		Probe: number("q"), Held: number("h")}
+	for i := range e.Sums {
+		e.Sums[i] = ledger.Sum{Interval: number(field("i", i)),
+			Replies: ledger.Replies{Accepted: number(field("a", i)), Refused: number(field("d", i))}}
+	}
 	for i := range e.Records {
 		e.Records[i] = ledger.Record{Window: number(field("w", i)), Limit: number(field("l", i)),
-			Leased: number(field("g", i)),
-			Need:   number(field("n", i)), Surprise: number(field("s", i))}
+			Leased: number(field("g", i)), Need: number(field("n", i)), Surprise: number(field("s", i)),
+			Contend: number(field("c", i))}
 	}
 	return e, err
 }
@@ -258,6 +286,47 @@ func (u *ledgerUpdate) set(attribute string, n int64) {
 	u.sets = append(u.sets, u.name(attribute)+" = "+u.value(n))
 }
 
+// replace sets an attribute to another number, and demands that it still has the number before. 0 is no attribute.
+func (u *ledgerUpdate) replace(attribute string, before, after int64) {
+	if after != before {
+		u.expect(attribute, before, before != 0)
+		u.set(attribute, after)
+	}
+}
+
+// expectLearned demands that what was learned is that of an entry.
+func (u *ledgerUpdate) expectLearned(e *ledger.Entry) {
+	u.expect("j", e.Learned.Judged, e.Learned != ledger.Learned{}) // its attributes are written together
+}
+
+// learned sets what was learned, if it has changed.
+func (u *ledgerUpdate) learned(before, after *ledger.Entry) {
+	if l := &after.Learned; *l != before.Learned {
+		for i, n := range [...]int64{l.Rate, l.Judged, l.From, l.Target, l.Probe, l.Held} {
+			u.set(learnedFields[i:i+1], n)
+		}
+	}
+}
+
+// sums adds the replies that were told.
+func (u *ledgerUpdate) sums(before, after *ledger.Entry) {
+	for i, s := range after.Sums {
+		old := before.Sums[i]
+		switch {
+		case s == old:
+		case s.Interval == old.Interval && old.Replies != ledger.Replies{}:
+			u.expect(field("i", i), s.Interval, true)
+			u.add(field("a", i), s.Accepted-old.Accepted)
+			u.add(field("d", i), s.Refused-old.Refused)
+		default:
+			u.expect(field("i", i), old.Interval, old.Replies != ledger.Replies{})
+			u.set(field("i", i), s.Interval)
+			u.set(field("a", i), s.Accepted)
+			u.set(field("d", i), s.Refused)
+		}
+	}
+}
+
 func (u *ledgerUpdate) add(attribute string, n int64) {
 	if n != 0 {
 		name := u.name(attribute)
@@ -267,8 +336,8 @@ func (u *ledgerUpdate) add(attribute string, n int64) {
 
 func (u *ledgerUpdate) input(table *string, key itemKey) *dynamodb.UpdateItemInput {
 	expression := "SET " + strings.Join(u.sets, ", ")
-	for _, attribute := range u.remove {
-		expression += " REMOVE " + u.name(attribute)
+	for i, attribute := range u.remove {
+		expression += [...]string{" REMOVE ", ", "}[min(i, 1)] + u.name(attribute)
 	}
 	return &dynamodb.UpdateItemInput{
 		TableName: table, Key: key.attributes(),

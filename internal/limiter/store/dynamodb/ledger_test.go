@@ -48,12 +48,12 @@ func TestLedgerItems(t *testing.T) {
 				Value: []byte(string(limit.AppendNetstring(nil, c.Namespace)) + "l3:api,")}},
 		})
 		if err != nil || len(out.Items) != 1 {
-			t.Fatalf("%d items, %v", len(out.Items), err)
+			t.Fatalf("the table has %d items, %v; want one", len(out.Items), err)
 		}
 		return out.Items[0]
 	}
 	if item()["ttl"] == nil {
-		t.Error("an item without a limit has no ttl")
+		t.Error("an item without a limit has no ttl, want one")
 	}
 	if err := l.SetLimit(t.Context(), "api", 20, 9); err != nil {
 		t.Fatal(err)
@@ -64,14 +64,19 @@ func TestLedgerItems(t *testing.T) {
 	}
 	stored := item()
 	if stored["ttl"] != nil {
-		t.Error("an item with a limit has a ttl")
+		t.Error("an item with a limit has a ttl, want none")
 	}
-	stored["v"] = &types.AttributeValueMemberN{Value: "2"}
-	if _, err := client.PutItem(t.Context(), &sdk.PutItemInput{TableName: aws.String(table),
-		Item: stored}); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := l.Claim(t.Context(), "api", claim); !errors.Is(err, dynamodb.ErrBadItem) {
-		t.Errorf("an item of version 2: %v, want ErrBadItem", err)
+	for _, version := range []string{"1", "2", "4"} {
+		stored["v"] = &types.AttributeValueMemberN{Value: version}
+		if _, err := client.PutItem(t.Context(), &sdk.PutItemInput{TableName: aws.String(table),
+			Item: stored}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := l.Claim(t.Context(), "api", claim); !errors.Is(err, dynamodb.ErrBadItem) {
+			t.Errorf("a claim on an item of version %s: %v, want ErrBadItem", version, err)
+		}
+		if err := l.SetLimit(t.Context(), "api", 20, 99); !errors.Is(err, dynamodb.ErrBadItem) {
+			t.Errorf("a limit of an item of version %s: %v, want ErrBadItem", version, err)
+		}
 	}
 }

@@ -214,18 +214,20 @@ func testOutage(t *testing.T, c dynamodb.Config, client *faulty, away fault, may
 	<-time.After(awayUntil - time.Second)
 	for i, l := range ladders {
 		if st := l.Breakers[0].Stats(); !partly && st.Opened == 0 {
-			t.Errorf("instance %d, while the store is away: breaker %+v", i, st)
+			t.Errorf("instance %d, while the store does not answer: the stats of the breaker are %+v, want it open", i,
+				st)
 		}
 	}
 	asking.Wait()
 	var sum resilience.FallbackStats
-	var lost int64 // units that the table counts and nobody can spend: their lease or their way back met the failure
+	var lost int64 // units that the table counts and nobody can spend: the call that leased or returned them failed
 	for i, l := range ladders {
 		if err := l.Close(t.Context()); err != nil {
 			t.Errorf("instance %d: Close: %v", i, err)
 		}
 		if st := l.Breakers[0].Stats(); st.State != resilience.StateClosed || !partly && st.Refused == 0 {
-			t.Errorf("instance %d, after the store is back: breaker %+v", i, st)
+			t.Errorf("instance %d, after the store answers again: the stats of the breaker are %+v, want it closed", i,
+				st)
 		}
 		lost += l.Leases.Stats().Lost
 		st := l.Stats()
@@ -235,7 +237,7 @@ func testOutage(t *testing.T, c dynamodb.Config, client *faulty, away fault, may
 	for _, w := range loads {
 		w.judge(open(t, c), sum.Dropped, lost, mayCount)
 		if w.marked == 0 && !partly {
-			t.Errorf("policy %d: no decision is marked", w.policy)
+			t.Errorf("policy %d: no decision is marked as degraded, want some", w.policy)
 		}
 	}
 	// A charge that was sent during the failure is dropped: the one in progress when the failure began, and the circuit
@@ -264,7 +266,8 @@ func (w *outageLoad) judge(direct limit.Store, dropped, lost int64, mayCount boo
 		w.Errorf("%s: a decision took %s, want at most %s", id, w.slowest, longest)
 	}
 	if w.early > 0 || w.late > 0 {
-		w.Errorf("%s: %d decisions are marked before the store was away, and %d after it was back", id, w.early, w.late)
+		w.Errorf("%s: %d decisions are marked as degraded before the fault, and %d after it; want none", id, w.early,
+			w.late)
 	}
 	without := map[limit.FailurePolicy]int64{limit.Backstop: 2 * outageUnits, limit.Open: int64(w.marked)}[w.policy]
 	if w.stored > outageUnits || w.degraded > without {
@@ -273,8 +276,7 @@ func (w *outageLoad) judge(direct limit.Store, dropped, lost int64, mayCount boo
 			w.degraded, without)
 	}
 	if admitted := w.stored + w.degraded; used < admitted-dropped || !mayCount && used > admitted+lost {
-		w.Errorf("%s: %d units were admitted, %d dropped, %d lost, and the store counts %d", id, admitted, dropped,
-			lost,
-			used)
+		w.Errorf("%s: %d units were admitted, %d dropped, %d lost, and the store counts %d, which does not add up", id,
+			admitted, dropped, lost, used)
 	}
 }

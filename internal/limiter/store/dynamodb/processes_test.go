@@ -103,7 +103,7 @@ func TestProcesses(t *testing.T) {
 			out, err := cmd.Output()
 			n, convErr := strconv.Atoi(string(bytes.TrimSpace(out)))
 			if err != nil || convErr != nil || stderr.Len() > 0 {
-				t.Errorf("process: %v, printed %q, on stderr %q", err, out, stderr.String())
+				t.Errorf("a process ended with %v, printed %q, and on its standard error %q", err, out, stderr.String())
 			}
 			mu.Lock()
 			defer mu.Unlock()

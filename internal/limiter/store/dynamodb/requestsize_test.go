@@ -10,6 +10,7 @@ import (
 
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/limiter/store/dynamodb"
+	"github.com/sluicelimits/sluice/internal/testkit/soak"
 )
 
 // kind makes limit number i of a plan that is as large as DynamoDB accepts.
@@ -28,8 +29,8 @@ func kindOf(a limit.Algorithm, per string) kind {
 	}
 }
 
-// mixed uses the kinds in turn.
-func mixed(kinds ...kind) kind {
+// mixKinds uses the kinds in turn.
+func mixKinds(kinds ...kind) kind {
 	return func(tb testing.TB, i int, threshold int64) *limit.Limit {
 		return kinds[i%len(kinds)](tb, i, threshold)
 	}
@@ -50,8 +51,8 @@ func kinds() map[string]kind {
 			}
 		}
 	}
-	all["all of them"] = mixed(mix...)
-	all["token buckets with leases beside windows, per subject"] = mixed(kindOf(limit.TokenBucket, "subject"),
+	all["all of them"] = mixKinds(mix...)
+	all["token buckets with leases beside windows, per subject"] = mixKinds(kindOf(limit.TokenBucket, "subject"),
 		kindOf(limit.SlidingWindow, "subject"))
 	all["sliding buckets of 128, per subject"] = func(tb testing.TB, i int, threshold int64) *limit.Limit {
 		return must(tb, limit.Limit{ID: fmt.Sprint("l", i), Per: "subject", Tiers: []limit.Tier{
@@ -95,7 +96,7 @@ func largest(tb testing.TB, s *dynamodb.Store, k kind) (limits []*limit.Limit) {
 		return err != nil
 	})
 	if n == most {
-		tb.Fatalf("%d limits are accepted", n)
+		tb.Fatalf("the store accepts %d limits in one request, want a bound on their number", n)
 	}
 	return limits[:n:n]
 }
@@ -109,6 +110,9 @@ func TestLargestPlans(t *testing.T) {
 	least := map[string]int{"sixteen tiers, per subject": 5, "all of them": 99,
 		"sliding buckets of 128, per subject": 60}
 	for name, k := range kinds() {
+		if soak.RaceEnabled && name != "all of them" { // other kinds use only one goroutine
+			continue
+		}
 		for _, leases := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s/leases %t", name, leases), func(t *testing.T) {
 				t.Parallel()
@@ -131,13 +135,13 @@ func TestLargestPlans(t *testing.T) {
 						req.Leases = leasesOf(req.Charges, &last)
 					}
 					d := limit.Decision{}
-					if err := patiently(func() error {
+					if err := retryReset(func() error {
 						return s.Decide(t.Context(), req, noon.Add(after),
 							&d)
 					}); err != nil {
 						t.Fatalf("%s: %v", what, err)
 					} else if !d.Allowed {
-						t.Fatalf("%s: it is denied", what)
+						t.Fatalf("%s: the request is denied, want it allowed", what)
 					}
 					last = d
 				}
@@ -150,7 +154,7 @@ func TestLargestPlans(t *testing.T) {
 				refund := func(what string, s *dynamodb.Store, after time.Duration) {
 					t.Helper()
 					receipt := last.Receipt()
-					if err := patiently(func() error {
+					if err := retryReset(func() error {
 						_, err := s.Refund(t.Context(), receipt, 0,
 							noon.Add(after))
 						return err
@@ -173,9 +177,9 @@ func TestLargestPlans(t *testing.T) {
 	}
 }
 
-// patiently repeats a call if the connection to DynamoDB Local was closed during a large reply, which sometimes
+// retryReset repeats a call if the connection to DynamoDB Local was closed during a large reply, which sometimes
 // happens.
-func patiently(call func() error) (err error) {
+func retryReset(call func() error) (err error) {
 	for range 4 {
 		if err = call(); !errors.Is(err, net.ErrClosed) {
 			break
@@ -207,6 +211,7 @@ func leasesOf(charges []limit.Charge, last *limit.Decision) (out []limit.LeaseRe
 // Guarantees that a decision over as many items as a transaction may write is made, also by a process that has to find
 // the items first.
 func TestLargestChain(t *testing.T) {
+	soak.SkipUnderRace(t)
 	t.Parallel()
 	client := server(t)
 	c := config(client)
@@ -218,9 +223,9 @@ func TestLargestChain(t *testing.T) {
 	limits := largest(t, s, wide)
 	var d limit.Decision
 	for _, l := range limits {
-		err := s.Decide(t.Context(), one(l), noon, &d)
+		err := s.Decide(t.Context(), requestOne(l), noon, &d)
 		for n := 0; errors.Is(err, dynamodb.ErrUndecided) && n < 3; n++ { // marking an item as full takes a try
-			err = s.Decide(t.Context(), one(l), noon, &d)
+			err = s.Decide(t.Context(), requestOne(l), noon, &d)
 		}
 		if err != nil || !d.Allowed {
 			t.Fatalf("%s: %v, allowed %t", l.ID, err, d.Allowed)
@@ -236,7 +241,7 @@ func TestLargestChain(t *testing.T) {
 			continue
 		}
 		if back, err := s.Refund(t.Context(), d.Receipt(), 0, noon.Add(time.Minute)); err != nil || back.Units[0] != 1 {
-			t.Errorf("%s: a refund: %v, %v", who, back.Units, err)
+			t.Errorf("%s: a refund gives back %v, %v; want all units", who, back.Units, err)
 		}
 	}
 }
@@ -265,7 +270,7 @@ func TestTooLarge(t *testing.T) {
 			}
 		}
 		if all := items(t, client, c.Namespace); len(all) > 0 {
-			t.Errorf("per %s: %d items were written", per, len(all))
+			t.Errorf("per %s: a request that is too large has written %d items, want none", per, len(all))
 		}
 	}
 	huge := make([]*limit.Limit, 100) // a request cannot have more than one of them

@@ -31,7 +31,8 @@ func TestMain(m *testing.M) {
 	if os.Getenv(childEnv) != "" {
 		os.Exit(child())
 	}
-	// calls wait more than they compute; the command line may set another value
+	// more tests run in parallel than there are processors, because they mostly wait; the command line may set another
+	// number
 	if err := flag.Set("test.parallel", "8"); err != nil {
 		panic(err)
 	}

@@ -3,7 +3,6 @@ package dynamodb
 import (
 	"fmt"
 	"math/big"
-	"math/rand/v2"
 
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
@@ -163,7 +162,9 @@ func (b *bucketCharge) clockSpread() int64 {
 
 // drawTime returns a random time of at least least, µs, on average twice as long. Each process draws another one, so
 // that usually one of them is the first to do what otherwise all would do at once.
-func drawTime(least int64) int64 { return int64((1 + rand.ExpFloat64()) * float64(least)) }
+func (b *bucketCharge) drawTime(least int64) int64 {
+	return int64((1 + b.runtime.Exponential()) * float64(least))
+}
 
 // addTo adds the charge to the update. If the bucket has run over since the last charge, e is raised before the charge.
 func (b *bucketCharge) addTo(u counterUpdate) {
@@ -218,12 +219,12 @@ func (b *bucketCharge) addContended(u counterUpdate, spent *big.Int) bool {
 	at := max(b.now, seen)
 	full := multiplyAdd(at, p.Num, -p.Full)
 	ahead := new(big.Int).Sub(b.stored[fieldEmptyTime], full)
-	ahead.Quo(ahead, big.NewInt(p.Num)) // µs until the bucket is full
-	latest := at + spread
+	ahead.Quo(ahead, big.NewInt(p.Num))                   // µs until the bucket is full
+	latest, slack := at+spread, p.Full/slackDivisor/p.Num // µs in which the slack refills
 	canLower := p.Capacity >= minSlackBurst && b.need < p.Capacity-p.Capacity/slackDivisor
 	switch {
-	case canLower && ahead.Cmp(big.NewInt(drawTime(spread))) < 0:
-		latest = at + p.Full/slackDivisor/p.Num
+	case canLower && ahead.Cmp(big.NewInt(min(b.drawTime(spread), slack))) < 0:
+		latest = at + slack
 		b.lowerNearlyFull(u, full, spent)
 	case ahead.Cmp(big.NewInt(spread)) < 0:
 		return false
@@ -239,7 +240,7 @@ func (b *bucketCharge) addContended(u counterUpdate, spent *big.Int) bool {
 	if seen > b.now {
 		u.require(u.compare(fieldChargedAt, ">=", big.NewInt(seen)))
 	}
-	if b.now-b.stored[fieldChargedAt].Int64() > drawTime(minStampSpreads*spread) {
+	if b.now-b.stored[fieldChargedAt].Int64() > b.drawTime(minStampSpreads*spread) {
 		latest = at + spread
 		u.setField(fieldChargedAt, big.NewInt(b.now))
 	}

@@ -5,13 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"hash/maphash"
-	"math/rand/v2"
 	"slices"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
+
+	"github.com/sluicelimits/sluice/internal/limiter/clock"
 )
 
 const maxConflicts = 10 // how often a transaction is sent again after a conflict with another one
@@ -26,7 +27,7 @@ func (d *decision) writeInTransaction(ctx context.Context, updates []plannedUpda
 	if err := checkItemCount(len(itemUpdates)); err != nil {
 		return false, err
 	}
-	sent := time.Now()
+	sent := d.runtime.Time()
 	refused, err := d.writeTransaction(ctx, itemUpdates)
 	if err != nil {
 		return false, err
@@ -86,7 +87,7 @@ func (s *Store) writeTransaction(
 		case conflicts == maxConflicts:
 			return nil, fmt.Errorf("%w: %w", ErrUndecided, err)
 		}
-		if err := sleepContext(ctx, time.Duration(1+rand.Int64N(int64(conflicts+1)*4))*time.Millisecond); err != nil {
+		if err := s.pause(ctx, s.randomMilliseconds(4*(conflicts+1))); err != nil {
 			return nil, err
 		}
 	}
@@ -119,26 +120,26 @@ func cancellationReasons(err error, updates []*itemUpdate) (
 	return refused, conflict, err
 }
 
-// sleepContext waits for d, or until ctx ends, and then returns its error.
-func sleepContext(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-timer.C:
-		return nil
-	}
+// pause waits for d, or until ctx ends, and then returns its error.
+func (s *Store) pause(ctx context.Context, d time.Duration) error {
+	s.runtime.Pause(ctx, d)
+	return ctx.Err()
+}
+
+// randomMilliseconds returns a random whole number of milliseconds, 1..most.
+func (s *Store) randomMilliseconds(most int) time.Duration {
+	return (1 + s.runtime.RandomUpTo(time.Duration(most))) * time.Millisecond
 }
 
 // stripedLocks is a fixed number of locks for any number of items. Items whose keys have the same hash share a lock.
 type stripedLocks struct {
-	seed  maphash.Seed
-	locks [64]chan struct{} // a lock is taken while its channel is full
+	runtime *clock.Runtime
+	seed    maphash.Seed
+	locks   [64]chan struct{} // a lock is taken while its channel is full
 }
 
-func newStripedLocks() *stripedLocks {
-	s := &stripedLocks{seed: maphash.MakeSeed()}
+func newStripedLocks(runtime *clock.Runtime) *stripedLocks {
+	s := &stripedLocks{runtime: runtime, seed: maphash.MakeSeed()}
 	for i := range s.locks {
 		s.locks[i] = make(chan struct{}, 1)
 	}
@@ -150,7 +151,7 @@ func newStripedLocks() *stripedLocks {
 func (s *stripedLocks) lock(ctx context.Context, keys []itemKey) (unlock func(), err error) {
 	var wanted []int
 	for _, k := range keys {
-		wanted = append(wanted, int(maphash.Comparable(s.seed, k)%uint64(len(s.locks))))
+		wanted = append(wanted, int(s.runtime.HashName(s.seed, k.partition+k.sort)%uint64(len(s.locks))))
 	}
 	slices.Sort(wanted)
 	wanted = slices.Compact(wanted)
@@ -160,12 +161,33 @@ func (s *stripedLocks) lock(ctx context.Context, keys []itemKey) (unlock func(),
 		}
 	}
 	for n, i := range wanted {
-		select {
-		case s.locks[i] <- struct{}{}:
-		case <-ctx.Done():
+		if err := s.take(ctx, i); err != nil {
 			release(n)
-			return nil, ctx.Err()
+			return nil, err
 		}
 	}
 	return func() { release(len(wanted)) }, nil
+}
+
+// take takes one lock. In a simulation, in which no goroutine may block, it tries once a millisecond.
+func (s *stripedLocks) take(ctx context.Context, i int) error {
+	if s.runtime == nil {
+		select {
+		case s.locks[i] <- struct{}{}:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	for {
+		select {
+		case s.locks[i] <- struct{}{}:
+			return nil
+		default:
+		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		s.runtime.Pause(ctx, time.Millisecond)
+	}
 }

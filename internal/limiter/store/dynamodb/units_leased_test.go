@@ -13,10 +13,11 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/limiter/store/dynamodb"
 	"github.com/sluicelimits/sluice/internal/testkit/dynamodbtest"
+	"github.com/sluicelimits/sluice/internal/testkit/soak"
 )
 
-// hot holds the requests of one tenant at many instances.
-type hot struct {
+// hotTenant holds the requests of one tenant at many instances.
+type hotTenant struct {
 	instances int
 	rate      int // requests per second at all instances together
 	length    time.Duration
@@ -38,7 +39,7 @@ func (c calling) Decide(ctx context.Context, req *limit.Request, now time.Time, 
 }
 
 // run lets the instances send requests at random times, in a synctest bubble.
-func (h *hot) run(t *testing.T, c dynamodb.Config) {
+func (h *hotTenant) run(t *testing.T, c dynamodb.Config) {
 	var asking sync.WaitGroup
 	var leases []*lease.Store
 	for range h.instances {
@@ -69,7 +70,7 @@ func (h *hot) run(t *testing.T, c dynamodb.Config) {
 	}
 }
 
-func (h *hot) ask(t *testing.T, store limit.Store) {
+func (h *hotTenant) ask(t *testing.T, store limit.Store) {
 	var d limit.Decision
 	err := store.Decide(t.Context(), &limit.Request{Owner: acme, Charges: h.charges}, time.Now(), &d)
 	h.requests.Add(1)
@@ -98,6 +99,9 @@ func TestUnitsLeased(t *testing.T) {
 		"fixed_window binds":   {limit.FixedWindow, 100},
 		"sliding_window binds": {limit.SlidingWindow, 100},
 	} {
+		if soak.RaceEnabled && name != "token_bucket binds" { // which makes the most calls
+			continue
+		}
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			units := func(a limit.Algorithm, period time.Duration) int64 {
@@ -106,7 +110,7 @@ func TestUnitsLeased(t *testing.T) {
 				}
 				return int64(2.5 * rate * period.Seconds())
 			}
-			h := &hot{instances: 20, rate: rate, length: 8 * time.Second}
+			h := &hotTenant{instances: 20, rate: rate, length: 8 * time.Second}
 			for _, tier := range []limit.Tier{
 				{Algorithm: limit.TokenBucket, Threshold: units(limit.TokenBucket, time.Second), Period: time.Second,
 					Burst: units(limit.TokenBucket, 2*time.Second)},
@@ -132,12 +136,14 @@ func TestUnitsLeased(t *testing.T) {
 				"failed", used.Writes, used.Failed,
 				used.Reads, requests, calls, h.allowed.Load(), h.failed.Load())
 			if requests < 7500 || requests > 8500 || calls < 200 {
-				t.Fatalf("%d requests and %d calls: the bound below is for another load", requests, calls)
+				t.Fatalf("%d requests made %d calls: the bound of the test was measured for another load", requests,
+					calls)
 			}
 			// A few requests are denied although there is room: their leased units of one counter ended during a call
 			// for units of others.
 			if denied := requests - h.allowed.Load(); (denied > requests/500) != (test.binds != limit.LeakyBucket) {
-				t.Errorf("%d of %d were denied", denied, requests)
+				t.Errorf("%d of %d requests were denied; want more than one in 500 unless the leaky bucket binds",
+					denied, requests)
 			}
 			if h.failed.Load() > requests/1000 {
 				t.Errorf("%d of %d decisions were not made", h.failed.Load(), requests)

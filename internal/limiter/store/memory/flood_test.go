@@ -14,6 +14,7 @@ import (
 
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
+	"github.com/sluicelimits/sluice/internal/testkit/soak"
 )
 
 func address(i int) limit.Owner {
@@ -72,6 +73,7 @@ func TestFloodOfAddressesLeavesRoomForTenants(t *testing.T) {
 // begin at another time (align: tenant). The windows of the shared counter must not move with the address of the
 // request.
 func TestSharedCounterComesFree(t *testing.T) {
+	soak.SkipUnderRace(t)
 	for _, algorithm := range []limit.Algorithm{limit.FixedWindow, limit.SlidingWindow} {
 		t.Run(algorithm.String(), func(t *testing.T) {
 			const threshold, periods = 100, 20
@@ -100,16 +102,17 @@ func TestFloodForgetsNoAddress(t *testing.T) {
 	flood(t, s, 0, early, start, l)
 	flood(t, s, 1000, 5000, start, l)
 	if in := flood(t, s, 0, early, start, l); in != early {
-		t.Errorf("%d of %d addresses got their second unit", in, early)
+		t.Errorf("%d of %d addresses that have counters got their second unit, want all", in, early)
 	}
 	if in := flood(t, s, 0, early, start, l); in != 0 {
-		t.Errorf("%d of %d addresses got a third unit of two", in, early)
+		t.Errorf("%d of %d addresses got a third unit of two, want none", in, early)
 	}
 }
 
 // Guarantees that addresses without room share many counters, so that one address does not use up the limit of all
 // others. The counter that an address shares differs from process to process, so nobody can choose a victim.
 func TestNewAddressesShareManyCounters(t *testing.T) {
+	soak.SkipUnderRace(t)
 	const maxBytes = 8 << 20
 	l := daily(t, 1)
 	passed := func() string {
@@ -129,10 +132,12 @@ func TestNewAddressesShareManyCounters(t *testing.T) {
 	}
 	first, second := passed(), passed()
 	if n := strings.Count(first, "\n"); n < 60 || n > 64 {
-		t.Errorf("%d of 2000 addresses without room passed; the shared counters, of one unit each, are at most 64", n)
+		t.Errorf("%d of 2000 addresses without a counter of their own are admitted; want at most 64, one for each "+
+			"shared counter, and more than a few", n)
 	}
 	if first == second {
-		t.Error("two stores share out the addresses in the same way: an attacker can find a victim's counter")
+		t.Error("two stores assign the same shared counters to addresses: an attacker could find out which one a " +
+			"victim has")
 	}
 }
 
@@ -164,7 +169,7 @@ func TestAddressTakesItsSharedCounterAlong(t *testing.T) {
 					}
 				}
 				if n != 3 {
-					t.Fatalf("%d of 3 units passed in the shared counter", n)
+					t.Fatalf("%d of 3 units are admitted in the shared counter, want all", n)
 				}
 				// the counters of the other addresses are like unused ones, and make room
 				now := start.Add(5 * time.Minute)
@@ -182,7 +187,8 @@ func TestAddressTakesItsSharedCounterAlong(t *testing.T) {
 					}
 				}
 				if n != 4 {
-					t.Errorf("%d units of 4 passed in one hour, in the shared counter and then in its own", n)
+					t.Errorf("%d units were admitted in one hour, in the shared counter and then in the address's "+
+						"own, want at most 4", n)
 				}
 				if in := flood(t, s, 8888, 1, now, l); in != 1 {
 					t.Error("the address was still counted in the shared counter, which has one unit left: so the " +
@@ -207,11 +213,11 @@ func TestFloodDoesNotFreeAUsedUpCounter(t *testing.T) {
 	other := newLimit(t, limit.Limit{ID: "writes", Tiers: []limit.Tier{
 		{Algorithm: limit.FixedWindow, Threshold: 100, Period: 24 * time.Hour}}})
 	if in := flood(t, s, 0, 1, start, used); in != 1 {
-		t.Fatal("the first unit did not pass")
+		t.Fatal("the first unit of an address is denied, want it admitted")
 	}
 	flood(t, s, 1000, 2000, start, used)
 	if in := flood(t, s, 0, 1, start, used, other); in != 0 {
-		t.Error("an address that spent its unit got another in a shared counter")
+		t.Error("an address that has spent its unit got another one in a shared counter, want a denial")
 	}
 }
 
@@ -231,7 +237,8 @@ func TestPeekAtASharedCounter(t *testing.T) {
 	} {
 		var d limit.Decision
 		if err := s.Peek(t.Context(), &req, start, &d); err != nil || d.Allowed {
-			t.Errorf("%c: a peek says allowed %t, %v; a decision is denied", req.Owner.Kind, d.Allowed, err)
+			t.Errorf("owner kind %c: a peek says allowed %t, %v; want a denial, like that of the decision",
+				req.Owner.Kind, d.Allowed, err)
 		}
 	}
 }
@@ -266,6 +273,7 @@ var longLog = limit.Tier{Algorithm: limit.SlidingLog, Threshold: limit.MaxLogEnt
 // credential, however many, neither take the memory of tenants nor end in an error, which would leave the decision to
 // onStoreFailure.
 func TestFloodOfSlidingLogs(t *testing.T) {
+	soak.SkipUnderRace(t)
 	const maxBytes = 1 << 20
 	all := newLimit(t, limit.Limit{ID: "all", Tiers: []limit.Tier{longLog}})
 	for name, fill := range map[string]func(t *testing.T, s *memory.Store){
@@ -299,13 +307,13 @@ func TestFloodOfSlidingLogs(t *testing.T) {
 			if got := s.Bytes(); got < maxBytes/10 || got > maxBytes/4+2048 {
 				t.Errorf("the flood takes %d bytes of %d, want a tenth at least, and a quarter at most", got, maxBytes)
 			}
-			roomForOthers(t, s, 1000)
+			wantExactForNewTenants(t, s, 1000)
 		})
 	}
 }
 
-// roomForOthers checks that the decisions for that many new tenants are exact.
-func roomForOthers(tb testing.TB, s *memory.Store, tenants int) {
+// wantExactForNewTenants checks that the decisions for that many new tenants are exact.
+func wantExactForNewTenants(tb testing.TB, s *memory.Store, tenants int) {
 	tb.Helper()
 	l := daily(tb, 2)
 	for n := range 3 {
@@ -360,6 +368,7 @@ func TestSlidingLogsWithoutRoom(t *testing.T) {
 // Guarantees that one tenant cannot take the memory of all others, whatever its callers send. Otherwise a stolen key
 // would be enough to make every new tenant be denied. What the tenant has spent stays counted.
 func TestOneTenantLeavesRoomForOthers(t *testing.T) {
+	soak.SkipUnderRace(t)
 	const maxBytes = 1 << 20
 	window := limit.Tier{Algorithm: limit.FixedWindow, Threshold: 1, Period: 24 * time.Hour}
 	hog := func(t *testing.T, s *memory.Store, i, n int) {
@@ -369,7 +378,7 @@ func TestOneTenantLeavesRoomForOthers(t *testing.T) {
 			t.Errorf("%d of %d values of one unit were admitted, want as many as have room, and one", in, n)
 		}
 		if again := values(t, s, tenant(i), l, n, 1, start); again != 0 {
-			t.Errorf("%d values of one unit, all of them spent, were admitted once more", again)
+			t.Errorf("%d values that have spent their only unit were admitted again, want none", again)
 		}
 	}
 	for name, fill := range map[string]func(t *testing.T, s *memory.Store) (share int64){
@@ -407,7 +416,7 @@ func TestOneTenantLeavesRoomForOthers(t *testing.T) {
 			if got, free := s.Bytes(), maxBytes/share*3/4; got < maxBytes/4 || got > maxBytes-free {
 				t.Errorf("%d bytes are taken of %d, want a quarter at least, and %d left", got, maxBytes, free)
 			}
-			roomForOthers(t, s, 300) // about 150 KB
+			wantExactForNewTenants(t, s, 300) // about 150 KB
 		})
 	}
 }
@@ -467,7 +476,7 @@ func TestUnidentifiedBytes(t *testing.T) {
 	}
 	for _, bad := range []int64{-1, 1<<20 + 1} {
 		if _, err := memory.New(memory.Config{MaxBytes: 1 << 20, UnidentifiedBytes: bad}); err == nil {
-			t.Errorf("UnidentifiedBytes %d of %d is accepted", bad, 1<<20)
+			t.Errorf("UnidentifiedBytes %d of %d bytes is accepted, want an error", bad, 1<<20)
 		}
 	}
 }
@@ -522,7 +531,7 @@ func TestFloodIsLoggedOnceAMinute(t *testing.T) {
 	l := daily(t, 1000)
 	flood(t, s, 0, 40, start, l)
 	if log.Len() > 0 {
-		t.Errorf("there is room, but the log says %s", log.String())
+		t.Errorf("the store has room, but the log has lines, want none: %s", log.String())
 	}
 	for i := range 3 {
 		flood(t, s, 1000*(i+1), 500, start.Add(time.Duration(i)*time.Minute), l)
@@ -550,7 +559,7 @@ func TestFullOfTenants(t *testing.T) {
 		}
 	}
 	if !errors.Is(err, limit.ErrFull) || !strings.Contains(err.Error(), "bytes") {
-		t.Errorf("full: %v", err)
+		t.Errorf("the error of a full store does not say why: %v", err)
 	}
 	if _, err := spend(t, s, address(1), start, l); err != nil {
 		t.Errorf("an address in a store that is full of tenants: %v; want a shared counter", err)

@@ -43,12 +43,13 @@ func TestOwnerGivesRoomBack(t *testing.T) {
 			o.sweep(math.MaxInt64, min(64, len(o.counters)-left))
 		}
 		if took, said := heap()-before, o.bytes+furtherBytes; took > said*3/2+2048 {
-			t.Errorf("%d of 100,000 counters are left: the heap grew by %d bytes, the estimate is %d", left, took, said)
+			t.Errorf("with %d of 100,000 counters left, the heap has grown by %d bytes, and the store's count is "+
+				"%d; want them close to each other", left, took, said)
 		}
 		for i := range o.counters {
 			v := o.counters[i].value.Value
 			if at := o.find(s, &l.Tiers[0], v); at != i {
-				t.Fatalf("%d are left: %s is at %d, and was found at %d", left, v.Text, i, at)
+				t.Fatalf("with %d counters left, %s is at index %d, but was found at %d", left, v.Text, i, at)
 			}
 		}
 		runtime.KeepAlive(o)

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
+
+	"github.com/sluicelimits/sluice/internal/testkit/soak"
 )
 
 // Guarantees that no charge is lost or made twice while records move in memory: owners get counters one after the
@@ -60,13 +62,13 @@ func TestRecordsMoveWhileOthersDecide(t *testing.T) {
 					continue
 				}
 				if _, again := ids.LoadOrStore(d.ID, true); again {
-					t.Errorf("receipt %v was given out twice", d.ID)
+					t.Errorf("two decisions have the receipt id %v, want different ones", d.ID)
 				}
 				units := int64(1)
 				if r.IntN(4) == 0 {
 					back, err := s.Refund(t.Context(), d.Receipt(), 0, now)
 					if err != nil || back.Units[0] != 1 || back.Repeated {
-						t.Errorf("refund: %+v, %v", back, err)
+						t.Errorf("a refund gives back %+v, %v; want all units", back, err)
 					}
 					units = 0
 					refunded.Add(1)
@@ -88,7 +90,7 @@ func TestRecordsMoveWhileOthersDecide(t *testing.T) {
 		}
 	}
 	if denied.Load() == 0 || refunded.Load() == 0 {
-		t.Errorf("%d denied, %d refunded: the test presses nothing", denied.Load(), refunded.Load())
+		t.Errorf("%d denied, %d refunded: the test shows too little", denied.Load(), refunded.Load())
 	}
 }
 
@@ -146,6 +148,7 @@ func numberOf(l *limit.Limit) (n int) {
 
 // Guarantees that look-ups stay short and the memory small, however many owners come and go.
 func TestOwnersComeAndGo(t *testing.T) {
+	soak.SkipUnderRace(t)
 	s, l := newStore(t, 4<<20), bucket(t, "passing", 1000, 1, time.Second)
 	most := int64(0)
 	for i := range 100_000 {
@@ -156,14 +159,15 @@ func TestOwnersComeAndGo(t *testing.T) {
 		most = max(most, s.Bytes())
 	}
 	if most > 1<<20 {
-		t.Errorf("owners that are forgotten after five seconds, a hundred in a second, took %d bytes", most)
+		t.Errorf("a hundred new owners a second, each forgotten after five seconds, took %d bytes, which is too much",
+			most)
 	}
 	if ok, err := spend(t, s, tenant(0), start.Add(time.Hour*24), l); err != nil || !ok {
-		t.Errorf("an owner that comes back: allowed %t, %v", ok, err)
+		t.Errorf("an owner that was forgotten and comes back: allowed %t, %v; want it allowed", ok, err)
 	}
 	if _, err := spend(t, s, limit.Owner{Kind: limit.Tenant, Name: string(make([]byte, 129))}, start,
 		l); !errors.Is(err, limit.ErrInvalidRequest) {
-		t.Errorf("a name that is too long: %v", err)
+		t.Errorf("an owner whose name is too long: %v, want an error", err)
 	}
 }
 
@@ -191,13 +195,14 @@ func TestCounterOfAChangedLimitIsRemembered(t *testing.T) {
 				return d.Allowed
 			}
 			if !ask(charges[0], start) || !ask(charges[1], start) {
-				t.Fatal("the first two units were denied")
+				t.Fatal("the first two units are denied, want them admitted")
 			}
 			for i := range 5000 { // each new owner makes the store look for counters that it may forget
 				mustSpend(t, s, tenant(100+i), start.Add(10*time.Minute+time.Duration(i)*time.Millisecond), passing)
 			}
 			if ask(charges[1], start.Add(20*time.Minute)) {
-				t.Error("both units were spent, one comes back in an hour, and one was admitted after 20 minutes")
+				t.Error("both units are spent, and the first comes back after an hour, but one is admitted after 20 " +
+					"minutes: the counter was forgotten")
 			}
 		})
 	}
@@ -229,6 +234,6 @@ func TestValuesOfOneRequestShareNoCounter(t *testing.T) {
 		t.Errorf("two values beyond the bound, whose counter exists: %v, want ErrDuplicateCounter", err)
 	}
 	if err := ask("a", "d"); err != nil {
-		t.Errorf("a value with a counter and one without: %v", err)
+		t.Errorf("a request for a value with a counter and one without: %v, want no error", err)
 	}
 }

@@ -28,6 +28,7 @@ const digests = "testdata/decisions-71d6d5d.txt"
 // it answers. The code of that commit has written the digests. To find a difference, copy this file into
 // internal/store/memory of that commit, change the import paths, and run the test there and here with -transcript.
 func TestDecisionsAsOfCommit71d6d5d(t *testing.T) {
+	soak.SkipUnderRace(t)
 	const scripts, steps = 300, 400
 	if *transcript >= 0 {
 		runScript(t, uint64(*transcript), steps, os.Stdout)

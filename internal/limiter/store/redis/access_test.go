@@ -40,7 +40,7 @@ func asFunctions(c redis.Config) redis.Config {
 func TestAccessIsWhatScriptsDo(t *testing.T) {
 	// See Store.runScript, Store.Ping and Config.authenticate.
 	want := map[string]bool{"evalsha": true, "eval": true, "ping": true, "role": true}
-	for _, own := range []string{"hello", "asking", "command", "cluster|slots"} { // of the client
+	for _, own := range []string{"hello", "asking", "command", "cluster|slots"} { // which the client calls
 		want[own] = true
 	}
 	calls := regexp.MustCompile(`call\('([A-Z]+)'`)
@@ -51,7 +51,7 @@ func TestAccessIsWhatScriptsDo(t *testing.T) {
 		}
 		found := calls.FindAllStringSubmatch(string(text), -1)
 		if len(found) == 0 {
-			t.Errorf("%s calls nothing: this test looks for something else", file)
+			t.Errorf("no command is found in %s: the test's search must be changed", file)
 		}
 		for _, c := range found {
 			want[strings.ToLower(c[1])] = true
@@ -67,13 +67,14 @@ func TestAccessIsWhatScriptsDo(t *testing.T) {
 		t.Errorf("it may %v, want %v", slices.Sorted(maps.Keys(got)), slices.Sorted(maps.Keys(want)))
 	}
 	if !strings.HasPrefix(grants.CacheAccess, "on ~{rl:* -@all +") {
-		t.Errorf("it may reach other keys, or is off: %s", grants.CacheAccess)
+		t.Errorf("the user may use other keys, or is off: %s", grants.CacheAccess)
 	}
 }
 
 // Guarantees that a server, alone or in a cluster, accepts these rights, and refuses everything else that the user
 // asks.
 func TestAccess(t *testing.T) {
+	t.Parallel() // it first waits seconds for its cluster
 	alone := redistest.Start(t)
 	cluster := redistest.StartCluster(t)
 	for name, c := range map[string]struct {
@@ -86,7 +87,7 @@ func TestAccess(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			allow(t, c.servers, grants.CacheAccess)
 			s := open(t, asFunctions(c.config))
-			if left, err := try(t, s, three(t)); err != nil || left != 999 {
+			if left, err := decideOnce(t, s, threeCharges(t)); err != nil || left != 999 {
 				t.Errorf("%d left, %v; want 999", left, err)
 			}
 			if err := s.Ping(t.Context()); err != nil {

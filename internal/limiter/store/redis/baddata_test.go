@@ -65,23 +65,24 @@ func TestBadData(t *testing.T) {
 		spoil   func(*testing.T, *goredis.Client, string)
 		answers bool // the decision is right, with the units that were counted
 	}{
-		{"a list", three(t), shared, command("RPUSH", "x"), false},
-		{"a hash", three(t), shared, command("HSET", "x", "y"), false},
-		{"nothing", three(t), shared, text(func(string) string { return "" }), false},
-		{"a text", three(t), shared, text(func(string) string { return "42" }), false},
-		{"cut short", three(t), shared, text(func(p string) string { return p[:len(p)-5] }), false},
-		{"cut in its heads", three(t), shared, text(func(p string) string { return p[:40] }), false},
-		{"its number of tiers too large", three(t), shared,
+		{"a list", threeCharges(t), shared, command("RPUSH", "x"), false},
+		{"a hash", threeCharges(t), shared, command("HSET", "x", "y"), false},
+		{"nothing", threeCharges(t), shared, text(func(string) string { return "" }), false},
+		{"a text", threeCharges(t), shared, text(func(string) string { return "42" }), false},
+		{"cut short", threeCharges(t), shared, text(func(p string) string { return p[:len(p)-5] }), false},
+		{"cut in its heads", threeCharges(t), shared, text(func(p string) string { return p[:40] }), false},
+		{"its number of tiers too large", threeCharges(t), shared,
 			text(func(p string) string { return p[:4] + "\xff\xff" + p[6:] }), false},
-		{"bytes behind it", three(t), shared, text(func(p string) string { return p + "abc" }), false},
-		{"400 KB", three(t), shared, text(func(string) string { return strings.Repeat("x", 400<<10) }), false},
-		{"400 KB behind it", three(t), shared, text(func(p string) string { return p + strings.Repeat("x", 400<<10) }),
+		{"bytes behind it", threeCharges(t), shared, text(func(p string) string { return p + "abc" }), false},
+		{"400 KB", threeCharges(t), shared, text(func(string) string { return strings.Repeat("x", 400<<10) }), false},
+		{"400 KB behind it", threeCharges(t), shared,
+			text(func(p string) string { return p + strings.Repeat("x", 400<<10) }),
 			false},
-		{"a level that is no number", three(t), shared, text(double(states+16, math.NaN())), false},
-		{"an endless level", three(t), shared, text(double(states+16, math.Inf(1))), false},
-		{"half a unit", three(t), shared, text(double(states+16, 0.5)), false},
-		{"a time that is no number", three(t), shared, text(double(states+8, math.NaN())), false},
-		{"a count beyond 2^53", three(t), shared, text(double(states+32, 1e300)), false},
+		{"a level that is no number", threeCharges(t), shared, text(double(states+16, math.NaN())), false},
+		{"an endless level", threeCharges(t), shared, text(double(states+16, math.Inf(1))), false},
+		{"half a unit", threeCharges(t), shared, text(double(states+16, 0.5)), false},
+		{"a time that is no number", threeCharges(t), shared, text(double(states+8, math.NaN())), false},
+		{"a count beyond 2^53", threeCharges(t), shared, text(double(states+32, 1e300)), false},
 		{"a log that is a text", []limit.Charge{log}, shared + "3:log,6:tenant,stamps*", command("SET", "x"), false},
 		{"entries of a log that are not ours", []limit.Charge{log}, shared + "3:log,6:tenant,stamps*",
 			func(t *testing.T, c *goredis.Client, key string) {
@@ -125,7 +126,7 @@ func TestBadData(t *testing.T) {
 				if general {
 					s.GeneralOnly()
 				}
-				if _, err := try(t, s, tt.charges); err != nil {
+				if _, err := decideOnce(t, s, tt.charges); err != nil {
 					t.Fatal(err)
 				}
 				key := tt.key
@@ -155,7 +156,7 @@ func TestBadData(t *testing.T) {
 				if !contains(err, "acme") || !errors.Is(err, limit.ErrUnreadable) || d.Allowed {
 					t.Errorf("allowed %t, %v; want limit.ErrUnreadable and the owner", d.Allowed, err)
 				}
-				if _, err := try(t, s, charges); err == nil {
+				if _, err := decideOnce(t, s, charges); err == nil {
 					return // the value was repaired
 				}
 				if ttl, err := admin.PTTL(t.Context(), key).Result(); err != nil || ttl <= 0 || ttl > time.Minute {
@@ -164,8 +165,8 @@ func TestBadData(t *testing.T) {
 				if err := admin.Del(t.Context(), key).Err(); err != nil { // as after the minute
 					t.Fatal(err)
 				}
-				if _, err := try(t, s, charges); err != nil {
-					t.Errorf("when it is gone: %v", err)
+				if _, err := decideOnce(t, s, charges); err != nil {
+					t.Errorf("after the unreadable value has expired: %v, want no error", err)
 				}
 			})
 		}
@@ -180,7 +181,7 @@ func TestSpoiledPacks(t *testing.T) {
 	s := openAt(t, redis.Config{Addrs: []string{server.Addr}})
 	seed := uint64(time.Now().UnixNano())
 	r := rand.New(rand.NewPCG(seed, 0))
-	charges := append(three(t), ten(t)...)
+	charges := append(threeCharges(t), tenUnits(t)...)
 	ahead := make([]limit.LeaseRequest, 4)
 	for i := range ahead {
 		ahead[i] = limit.LeaseRequest{Need: 1, Least: 1}
@@ -250,14 +251,14 @@ func TestSpoiledPacks(t *testing.T) {
 			}
 			for i := range d.Results {
 				if left := d.Results[i].Remaining(); d.Allowed && left > d.Results[i].Tier.Capacity() {
-					t.Errorf("seed %d: %s, as %q: %d remain of %d", seed, name, spoiled, left,
+					t.Errorf("seed %d: %s, damaged to %q: %d units remain of %d", seed, name, spoiled, left,
 						d.Results[i].Tier.Capacity())
 				}
 			}
 		}
 	}
 	if unreadable < 100 {
-		t.Errorf("%d packs could not be read, so the test shows too little", unreadable)
+		t.Errorf("only %d packs could not be read, so the test shows too little", unreadable)
 	}
 }
 

@@ -18,23 +18,23 @@ import (
 	"github.com/sluicelimits/sluice/internal/testkit/redistest"
 )
 
-// unhurried is a time limit that no decision of these tests reaches.
-const unhurried = 20 * time.Second
+// longDeadline is a time limit that no decision of these tests reaches.
+const longDeadline = 20 * time.Second
 
 // ownerNumber returns the owner with the number i.
 func ownerNumber(i int) limit.Owner {
 	return limit.Owner{Kind: limit.Tenant, Name: "tenant-" + strconv.Itoa(i)}
 }
 
-// together lets n owners decide in one batch, each at a cost of its own: owner i spends i+1 units. It returns what is
-// left for each of them, or −1 after an error, and the errors.
-func together(t *testing.T, s *redis.Store, n int) (left []int64, errs []error) {
+// decideInOneBatch makes one decision for each of n owners, all in one batch. Owner i spends i+1 units. The function
+// returns how many units each owner has left, or −1 after an error, and the errors.
+func decideInOneBatch(t *testing.T, s *redis.Store, n int) (left []int64, errs []error) {
 	t.Helper()
 	left, errs = make([]int64, n), make([]error, n)
 	s.Gather(n)
 	var wg sync.WaitGroup
 	for i := range n {
-		charges := three(t)
+		charges := threeCharges(t)
 		for j := range charges {
 			charges[j].Cost = int64(i + 1)
 		}
@@ -71,10 +71,10 @@ func statistic(t *testing.T, c *goredis.Client, section, name string) int {
 func TestDecisionsShareAWrite(t *testing.T) {
 	const n = 20
 	server := redistest.Start(t)
-	s, admin := open(t, redis.Config{Addrs: []string{server.Addr}, Deadline: unhurried}), server.Client(t)
+	s, admin := open(t, redis.Config{Addrs: []string{server.Addr}, Deadline: longDeadline}), server.Client(t)
 	for round := range int64(3) { // first with counters that do not exist yet, and then with the script of their shape
 		before := statistic(t, admin, "stats", "total_reads_processed")
-		left, errs := together(t, s, n)
+		left, errs := decideInOneBatch(t, s, n)
 		for i := range int64(n) {
 			if want := 1000 - (round+1)*(i+1); errs[i] != nil || left[i] != want {
 				t.Errorf("round %d, owner %d: %d left, %v; want %d", round, i, left[i], errs[i], want)
@@ -92,8 +92,8 @@ func TestDecisionsShareAWrite(t *testing.T) {
 func TestErrorsInABatch(t *testing.T) {
 	const n = 8
 	server := redistest.Start(t)
-	s, admin := open(t, redis.Config{Addrs: []string{server.Addr}, Deadline: unhurried}), server.Client(t)
-	together(t, s, n)
+	s, admin := open(t, redis.Config{Addrs: []string{server.Addr}, Deadline: longDeadline}), server.Client(t)
+	decideInOneBatch(t, s, n)
 	if err := admin.Set(t.Context(), fmt.Sprintf("{rl:%s}", ownerNumber(3).AppendKey(nil)), "no pack",
 		0).Err(); err != nil {
 		t.Fatal(err)
@@ -101,7 +101,7 @@ func TestErrorsInABatch(t *testing.T) {
 	if err := admin.ScriptFlush(t.Context()).Err(); err != nil {
 		t.Fatal(err)
 	}
-	left, errs := together(t, s, n)
+	left, errs := decideInOneBatch(t, s, n)
 	for i := range int64(n) {
 		switch want := 1000 - 2*(i+1); {
 		case i == 3:
@@ -120,11 +120,11 @@ func TestLostRepliesOfABatch(t *testing.T) {
 	server := redistest.Start(t)
 	p := newProxy(t, server.Addr)
 	s := open(t, redis.Config{Addrs: []string{p.addr}, Deadline: time.Second})
-	direct := open(t, redis.Config{Addrs: []string{server.Addr}, Deadline: unhurried})
-	together(t, direct, n) // the server has the counters, and knows the scripts
-	together(t, direct, n)
+	direct := open(t, redis.Config{Addrs: []string{server.Addr}, Deadline: longDeadline})
+	decideInOneBatch(t, direct, n) // the server has the counters, and knows the scripts
+	decideInOneBatch(t, direct, n)
 	p.cut.Store(400) // bytes, about two replies: they may arrive, or be lost when the connection is reset
-	left, errs := together(t, s, n)
+	left, errs := decideInOneBatch(t, s, n)
 	p.cut.Store(-1)
 	failed := 0
 	for i := range int64(n) {
@@ -136,9 +136,9 @@ func TestLostRepliesOfABatch(t *testing.T) {
 		}
 	}
 	if failed == 0 {
-		t.Error("no decision fails: the test shows nothing")
+		t.Error("no decision fails, so the test shows nothing")
 	}
-	left, errs = together(t, direct, n)
+	left, errs = decideInOneBatch(t, direct, n)
 	for i := range int64(n) {
 		if want := 1000 - 4*(i+1); errs[i] != nil || left[i] != want {
 			t.Errorf("owner %d: then %d are left, %v; want %d: each charge is sent once", i, left[i], errs[i], want)
@@ -149,8 +149,8 @@ func TestLostRepliesOfABatch(t *testing.T) {
 // Guarantees that a caller with an early deadline does not wait for a batch, and does not end it early.
 func TestEarlyDeadlineBesideABatch(t *testing.T) {
 	server := redistest.Start(t)
-	s := open(t, redis.Config{Addrs: []string{server.Addr}, Deadline: unhurried})
-	charges := three(t)
+	s := open(t, redis.Config{Addrs: []string{server.Addr}, Deadline: longDeadline})
+	charges := threeCharges(t)
 	s.Gather(2)
 	var wg sync.WaitGroup
 	decide := func(ctx context.Context, owner int) {
@@ -160,7 +160,7 @@ func TestEarlyDeadlineBesideABatch(t *testing.T) {
 			t.Errorf("owner %d: %v", owner, err)
 		}
 	}
-	hurried, cancel := context.WithTimeout(t.Context(), unhurried/2)
+	hurried, cancel := context.WithTimeout(t.Context(), longDeadline/2)
 	defer cancel()
 	decide(hurried, 2) // begins no batch, in which it would wait for further commands
 	wg.Go(func() { decide(t.Context(), 1) })

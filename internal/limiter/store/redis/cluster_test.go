@@ -18,14 +18,15 @@ import (
 // Guarantees that a slot that moves to another node while its counters are charged takes their counts along. Decisions
 // meanwhile are right or an error, and none is made twice.
 func TestSlotMigration(t *testing.T) {
+	t.Parallel() // it first waits seconds for its cluster
 	servers := redistest.StartCluster(t)
 	s := open(t, redis.Config{Addrs: redistest.Addrs(servers), Cluster: true})
-	charges := three(t)
+	charges := threeCharges(t)
 	// a second pack
 	charges = append(charges, limit.Charge{Cost: 1, Value: limit.ValueOf("GET /"),
 		Limit: build(t, limit.Limit{ID: "route", Per: "endpoint",
 			Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Threshold: 1 << 30, Period: limit.MaxPeriod}}})})
-	if _, err := try(t, s, charges); err != nil {
+	if _, err := decideOnce(t, s, charges); err != nil {
 		t.Fatal(err)
 	}
 	var admitted, failed atomic.Int64
@@ -48,7 +49,7 @@ func TestSlotMigration(t *testing.T) {
 				case d.Allowed:
 					admitted.Add(1)
 				case admitted.Load() < 900:
-					t.Errorf("denied after %d", admitted.Load())
+					t.Errorf("a request is denied after %d were admitted, although units are left", admitted.Load())
 				}
 			}
 		})
@@ -73,8 +74,9 @@ func TestSlotMigration(t *testing.T) {
 
 // Guarantees that a node of a cluster that is used as a single server returns an error that says what to do.
 func TestClusterWithoutClusterMode(t *testing.T) {
+	t.Parallel() // it first waits seconds for its cluster
 	servers := redistest.StartCluster(t)
-	charges, refused := three(t), 0
+	charges, refused := threeCharges(t), 0
 	for _, server := range servers {
 		s := open(t, redis.Config{Addrs: []string{server.Addr}})
 		var d limit.Decision

@@ -23,6 +23,7 @@ import (
 // as from the memory store, over all algorithms, several packs, shadow limits, and more values than MaxValues; and that
 // a peek changes no key.
 func TestLikeMemory(t *testing.T) {
+	soak.SkipUnderRace(t)
 	server := redistest.Start(t)
 	s := openAt(t, redis.Config{Addrs: []string{server.Addr}})
 	var shaped, general int
@@ -60,6 +61,7 @@ func TestLikeMemory(t *testing.T) {
 // forgets nothing. Half of the latter also change the sizes of buckets, within less than a minute: later Redis may
 // forget a bucket that is full, which matters only when its size changes.
 func TestLeasesLikeCore(t *testing.T) {
+	soak.SkipUnderRace(t)
 	redis.ForgetShapes()
 	server := redistest.Start(t)
 	s := openAt(t, redis.Config{Addrs: []string{server.Addr}})
@@ -95,6 +97,7 @@ func TestLeasesLikeCore(t *testing.T) {
 // Guarantees that refund.lua gives back, and leaves in the counters, what the core does, to the unit: over all
 // algorithms, amounts up to the largest that limits can count, changed limits, leases, and clocks that step back.
 func TestRefundsLikeCore(t *testing.T) {
+	soak.SkipUnderRace(t)
 	server := redistest.Start(t)
 	s := openAt(t, redis.Config{Addrs: []string{server.Addr}})
 	seen := map[string]int{}
@@ -264,8 +267,8 @@ func (p *pair) run(steps int) {
 			}
 			p.now = p.now.Add(time.Duration(p.r.Int64N(int64(steps[p.r.IntN(len(steps))])))).Truncate(time.Microsecond)
 		case n == 6:
-			p.latest = later(p.latest, p.now)
-			p.now = later(p.now.Add(-time.Duration(p.r.Int64N(int64(4*time.Second)))),
+			p.latest = laterOf(p.latest, p.now)
+			p.now = laterOf(p.now.Add(-time.Duration(p.r.Int64N(int64(4*time.Second)))),
 				p.latest.Add(-limit.MaxSkew)).Truncate(time.Microsecond)
 		case n == 7:
 			p.change()
@@ -282,7 +285,7 @@ func (p *pair) run(steps int) {
 	}
 }
 
-func later(a, b time.Time) time.Time {
+func laterOf(a, b time.Time) time.Time {
 	if a.After(b) {
 		return a
 	}
@@ -347,6 +350,24 @@ func (p *pair) decide(charge bool) {
 	}
 	if charge && a.Allowed {
 		p.made = append(p.made, [2]*limit.Receipt{a.Receipt(), b.Receipt()})
+		if _, ok := p.model.(*core); ok && !p.Failed() { // otherwise the receipts may have other entries
+			p.compareReceipts(a.Receipt(), b.Receipt())
+		}
+	}
+}
+
+// compareReceipts fails if the core's receipt says anything else than that of Redis. The one thing that may differ is
+// how much was refunded to a bucket before: Redis counts that since it last forgot the bucket, which was full then, and
+// the core, which forgets nothing, since the first refund.
+func (p *pair) compareReceipts(ours, model *limit.Receipt) {
+	for i := range ours.Entries() {
+		a, b := &ours.Entries()[i], &model.Entries()[i]
+		got, want := a.Params(), b.Params()
+		got.Refunded = max(got.Refunded, want.Refunded)
+		if a.Tier != b.Tier || a.Value != b.Value || a.Units != b.Units || got != want {
+			p.Errorf("entry %d of the receipt: Redis %d units of %v %+v; the core %d units of %v %+v", i, a.Units,
+				a.Value, a.Params(), b.Units, b.Value, b.Params())
+		}
 	}
 }
 
@@ -389,7 +410,7 @@ func (p *pair) leaseRequests(charges []limit.Charge, charge bool) []limit.LeaseR
 			}
 			if p.r.IntN(3) == 0 {
 				a.Correction, a.CorrectionAt = some(6), p.now.UnixMicro()+p.r.Int64N(2_000_000)-1_900_000
-				if granted := p.leases[counter(t, c.Value)]; len(granted) > 0 && t.Algorithm != limit.LeakyBucket &&
+				if granted := p.leases[counterName(t, c.Value)]; len(granted) > 0 && t.Algorithm != limit.LeakyBucket &&
 					p.r.IntN(3) > 0 {
 					g := granted[len(granted)-1-p.r.IntN(min(len(granted), 3))]
 					a.Correction, a.CorrectionAt = -p.r.Int64N(g.Units+2), g.At
@@ -405,7 +426,7 @@ func (p *pair) leaseRequests(charges []limit.Charge, charge bool) []limit.LeaseR
 	return out
 }
 
-func counter(t *limit.Tier, v limit.Value) string { return fmt.Sprint(t.Identity(), v) }
+func counterName(t *limit.Tier, v limit.Value) string { return fmt.Sprint(t.Identity(), v) }
 
 // count records how much was granted, and which features the script has used.
 func (p *pair) count(req *limit.Request, d *limit.Decision) {
@@ -416,7 +437,7 @@ func (p *pair) count(req *limit.Request, d *limit.Decision) {
 	for i := range req.Leases {
 		g, a := d.Lease(i), &req.Leases[i]
 		if g.Units > 0 {
-			name := counter(d.Results[i].Tier, d.Value(i))
+			name := counterName(d.Results[i].Tier, d.Value(i))
 			p.leases[name] = append(p.leases[name], g)
 			p.seen["leases"]++
 		}
@@ -488,7 +509,9 @@ func (p *pair) refund() {
 	}
 }
 
-// forget drops all counters, like a server that comes back empty.
+// forget drops all counters, like a server that comes back empty. From then on the model refunds earlier receipts as
+// Redis has made them. A new bucket recognizes a receipt of a lost one if the receipt notes that more was refunded to
+// the bucket than the new one knows of, and Redis may have noted less than the core, see compareReceipts.
 func (p *pair) forget() {
 	if p.r.IntN(8) > 0 {
 		return
@@ -498,7 +521,12 @@ func (p *pair) forget() {
 			p.Fatal(err)
 		}
 	}
-	clear(p.model.(*core).states)
+	model := p.model.(*core)
+	clear(model.states)
+	for i, r := range p.made {
+		model.refunded[r[0].ID()] = model.refunded[r[1].ID()]
+		p.made[i][1] = r[0]
+	}
 	p.log("all counters are gone")
 }
 

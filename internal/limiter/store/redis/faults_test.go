@@ -18,8 +18,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/testkit/redistest"
 )
 
-// three returns charges of one unit of 1,000. The units do not become free again while a test runs.
-func three(tb testing.TB) []limit.Charge {
+// threeCharges returns charges of one unit of 1,000. The units do not become free again while a test runs.
+func threeCharges(tb testing.TB) []limit.Charge {
 	tb.Helper()
 	var charges []limit.Charge
 	for _, a := range []limit.Algorithm{limit.TokenBucket, limit.FixedWindow, limit.SlidingWindow} {
@@ -33,18 +33,18 @@ func three(tb testing.TB) []limit.Charge {
 	return charges
 }
 
-// try makes one decision and returns what remains of the limit with the fewest units, or -1 after an error.
-func try(tb testing.TB, s *redis.Store, charges []limit.Charge) (int64, error) {
+// decideOnce makes one decision and returns what remains of the limit with the fewest units, or -1 after an error.
+func decideOnce(tb testing.TB, s *redis.Store, charges []limit.Charge) (int64, error) {
 	tb.Helper()
 	var d limit.Decision
 	if err := s.Decide(tb.Context(), &limit.Request{Owner: acme, Charges: charges}, time.Now(), &d); err != nil {
 		if d.Allowed || len(d.Results) > 0 {
-			tb.Errorf("an error leaves an outcome behind: %+v", d)
+			tb.Errorf("after an error the decision has an outcome, want none: %+v", d)
 		}
 		return -1, err
 	}
 	if !d.Allowed {
-		tb.Errorf("denied with %d left", d.Results[0].Remaining())
+		tb.Errorf("a request is denied, although %d units remain", d.Results[0].Remaining())
 	}
 	return d.Results[0].Remaining(), nil
 }
@@ -56,11 +56,11 @@ func recovers(tb testing.TB, s *redis.Store, charges []limit.Charge) int64 {
 	defer cancel()
 	left := int64(-1)
 	err := redistest.Until(ctx, func() (err error) {
-		left, err = try(tb, s, charges)
+		left, err = decideOnce(tb, s, charges)
 		return err
 	})
 	if err != nil {
-		tb.Fatalf("it does not recover: %v", err)
+		tb.Fatalf("the store does not decide again: %v", err)
 	}
 	return left
 }
@@ -70,18 +70,18 @@ func recovers(tb testing.TB, s *redis.Store, charges []limit.Charge) int64 {
 func TestKillAndRestart(t *testing.T) {
 	server := redistest.Start(t)
 	s := open(t, redis.Config{Addrs: []string{server.Addr}, Deadline: time.Second})
-	charges := three(t)
+	charges := threeCharges(t)
 	for i := range int64(5) {
-		if left, err := try(t, s, charges); err != nil || left != 999-i {
+		if left, err := decideOnce(t, s, charges); err != nil || left != 999-i {
 			t.Fatalf("charge %d: %d left, %v; want %d", i+1, left, err, 999-i)
 		}
 	}
 	server.Kill()
-	if _, err := try(t, s, charges); err == nil {
-		t.Fatal("a dead server decides")
+	if _, err := decideOnce(t, s, charges); err == nil {
+		t.Fatal("a decision with a server that has ended returns no error, want one")
 	}
 	if err := s.Ping(t.Context()); err == nil {
-		t.Error("a dead server answers a ping")
+		t.Error("Ping of a server that has ended returns no error, want one")
 	}
 	if err := server.Start(); err != nil {
 		t.Fatal(err)
@@ -95,12 +95,12 @@ func TestKillAndRestart(t *testing.T) {
 func TestScriptFlush(t *testing.T) {
 	server := redistest.Start(t)
 	s := open(t, redis.Config{Addrs: []string{server.Addr}})
-	admin, charges := server.Client(t), three(t)
+	admin, charges := server.Client(t), threeCharges(t)
 	for i := range int64(20) {
 		if err := admin.ScriptFlush(t.Context()).Err(); err != nil {
 			t.Fatal(err)
 		}
-		if left, err := try(t, s, charges); err != nil || left != 999-i {
+		if left, err := decideOnce(t, s, charges); err != nil || left != 999-i {
 			t.Fatalf("charge %d after SCRIPT FLUSH: %d left, %v; want %d", i+1, left, err, 999-i)
 		}
 	}
@@ -129,14 +129,14 @@ func TestFailover(t *testing.T) {
 	host, port, _ := net.SplitHostPort(a.Addr)
 	follow(t, adminB, host, port)
 	sa := open(t, redis.Config{Addrs: []string{a.Addr}, Deadline: time.Second})
-	charges := three(t)
+	charges := threeCharges(t)
 	for range 10 {
-		if _, err := try(t, sa, charges); err != nil {
+		if _, err := decideOnce(t, sa, charges); err != nil {
 			t.Fatal(err)
 		}
 	}
 	if n, err := adminA.Wait(t.Context(), 1, patient).Result(); n != 1 || err != nil {
-		t.Fatalf("WAIT: %d replicas, %v", n, err)
+		t.Fatalf("WAIT: %d replicas have the data, %v; want one", n, err)
 	}
 	if err := adminB.ReplicaOf(t.Context(), "NO", "ONE").Err(); err != nil {
 		t.Fatal(err)
@@ -145,7 +145,7 @@ func TestFailover(t *testing.T) {
 	follow(t, adminA, hostB, portB)
 	// First on the old connections, and then on new ones.
 	for i := range 3 {
-		if _, err := try(t, sa, charges); !errors.Is(err, redis.ErrReplica) {
+		if _, err := decideOnce(t, sa, charges); !errors.Is(err, redis.ErrReplica) {
 			t.Errorf("charge %d at a demoted server: %v, want ErrReplica", i+1, err)
 		}
 		var d limit.Decision
@@ -155,11 +155,11 @@ func TestFailover(t *testing.T) {
 		}
 	}
 	sb := open(t, redis.Config{Addrs: []string{b.Addr}})
-	if left, err := try(t, sb, charges); err != nil || left != 989 {
+	if left, err := decideOnce(t, sb, charges); err != nil || left != 989 {
 		t.Errorf("at the promoted server %d are left, %v; want 989", left, err)
 	}
 	if n, err := adminB.Wait(t.Context(), 1, patient).Result(); n != 1 || err != nil {
-		t.Fatalf("WAIT: %d replicas, %v", n, err)
+		t.Fatalf("WAIT: %d replicas have the data, %v; want one", n, err)
 	}
 	if err := adminA.ReplicaOf(t.Context(), "NO", "ONE").Err(); err != nil {
 		t.Fatal(err)
@@ -194,17 +194,17 @@ func TestLostReply(t *testing.T) {
 	server := redistest.Start(t)
 	p := newProxy(t, server.Addr)
 	s := open(t, redis.Config{Addrs: []string{p.addr}, Deadline: time.Second})
-	charges := three(t)
+	charges := threeCharges(t)
 	// afterwards the server knows the script, and the pool has a connection
-	if _, err := try(t, s, charges); err != nil {
+	if _, err := decideOnce(t, s, charges); err != nil {
 		t.Fatal(err)
 	}
 	asked, admitted := int64(1), int64(1)
 	for _, cut := range []int64{0, 1, 5, 20, 60} {
 		p.cut.Store(cut)
 		asked++
-		if _, err := try(t, s, charges); err == nil {
-			t.Errorf("a reply cut after %d bytes is an answer", cut)
+		if _, err := decideOnce(t, s, charges); err == nil {
+			t.Errorf("a reply that is cut off after %d bytes is accepted, want an error", cut)
 		}
 		p.cut.Store(-1)
 		asked++
@@ -212,7 +212,7 @@ func TestLostReply(t *testing.T) {
 		admitted++
 	}
 	direct := open(t, redis.Config{Addrs: []string{server.Addr}})
-	left, err := try(t, direct, charges)
+	left, err := decideOnce(t, direct, charges)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -227,7 +227,7 @@ func TestLostRepliesNeverOver(t *testing.T) {
 	server := redistest.Start(t)
 	p := newProxy(t, server.Addr)
 	s := open(t, redis.Config{Addrs: []string{p.addr}, Deadline: time.Second, PoolSize: 8})
-	charges := three(t)
+	charges := threeCharges(t)
 	stop := make(chan struct{})
 	var disturb, wg sync.WaitGroup
 	disturb.Go(func() {
@@ -284,16 +284,16 @@ func TestLostRepliesNeverOver(t *testing.T) {
 func TestPause(t *testing.T) {
 	server := redistest.Start(t)
 	s := open(t, redis.Config{Addrs: []string{server.Addr}, Deadline: 50 * time.Millisecond})
-	charges := three(t)
+	charges := threeCharges(t)
 	recovers(t, s, charges)
 	if err := server.Client(t).Do(t.Context(), "CLIENT", "PAUSE", "700").Err(); err != nil {
 		t.Fatal(err)
 	}
 	for i := range 3 {
 		began := time.Now()
-		_, err := try(t, s, charges)
+		_, err := decideOnce(t, s, charges)
 		if err == nil {
-			t.Fatalf("decision %d at a paused server is answered", i+1)
+			t.Fatalf("decision %d at a paused server returns no error, want one", i+1)
 		}
 		if took := time.Since(began); took > 500*time.Millisecond { // with some extra time for a busy machine
 			t.Errorf("decision %d took %s, want about 50ms", i+1, took)
@@ -317,8 +317,8 @@ func TestUnreachable(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := open(t, redis.Config{Addrs: []string{addr}, Deadline: 20 * time.Millisecond})
 			began := time.Now()
-			if _, err := try(t, s, three(t)); err == nil {
-				t.Error("it decides")
+			if _, err := decideOnce(t, s, threeCharges(t)); err == nil {
+				t.Error("a decision without a server returns no error, want one")
 			}
 			if took := time.Since(began); took > 500*time.Millisecond {
 				t.Errorf("the decision took %s, want about 20ms", took)
@@ -332,7 +332,7 @@ func TestCloseLeavesNothing(t *testing.T) {
 	server := redistest.Start(t)
 	admin := server.Client(t)
 	s := open(t, redis.Config{Addrs: []string{server.Addr}, PoolSize: 16})
-	charges := three(t)
+	charges := threeCharges(t)
 	var wg sync.WaitGroup
 	for range 16 {
 		wg.Go(func() {
@@ -363,8 +363,8 @@ func TestCloseLeavesNothing(t *testing.T) {
 	if err != nil {
 		t.Error(err)
 	}
-	if _, err := try(t, s, charges); err == nil {
-		t.Error("a closed store decides")
+	if _, err := decideOnce(t, s, charges); err == nil {
+		t.Error("a closed store returns no error, want one")
 	}
 }
 

@@ -100,14 +100,15 @@ func FuzzReply(f *testing.F) {
 		}
 		for i := range d.Results {
 			if r := &d.Results[i]; r.Charged != 0 && (!d.Allowed || r.Charged != r.Cost) {
-				t.Errorf("reply %q: allowed %t, result %d charged %d of %d", reply, d.Allowed, i, r.Charged, r.Cost)
+				t.Errorf("reply %q: allowed %t, but result %d is charged %d of %d", reply, d.Allowed, i, r.Charged,
+					r.Cost)
 			}
 			if g := d.Lease(i); g.Units < 0 || g.Upfront < 0 || g.Upfront > g.Units || (!d.Allowed && g.Units > 0) {
-				t.Errorf("reply %q: allowed %t, result %d grants %+v", reply, d.Allowed, i, g)
+				t.Errorf("reply %q: allowed %t, but result %d grants the lease %+v", reply, d.Allowed, i, g)
 			}
 		}
 		if d.Allowed && d.RetryAfter() != 0 {
-			t.Errorf("reply %q: allowed, and retry after %s", reply, d.RetryAfter())
+			t.Errorf("reply %q: allowed, but RetryAfter is %s, want 0", reply, d.RetryAfter())
 		}
 	})
 }

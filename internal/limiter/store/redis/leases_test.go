@@ -14,8 +14,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/testkit/redistest"
 )
 
-// ten returns a charge of a token bucket of ten units that refills one unit per second.
-func ten(tb testing.TB) []limit.Charge {
+// tenUnits returns a charge of a token bucket of ten units that refills one unit per second.
+func tenUnits(tb testing.TB) []limit.Charge {
 	tb.Helper()
 	return []limit.Charge{{Cost: 1, Limit: build(tb, limit.Limit{ID: "ten", Tiers: []limit.Tier{
 		{Algorithm: limit.TokenBucket, Threshold: 1, Burst: 10, Period: time.Second}}})}}
@@ -64,7 +64,7 @@ func TestBadLeases(t *testing.T) {
 				if general {
 					s.GeneralOnly()
 				}
-				charges := ten(t)
+				charges := tenUnits(t)
 				if g, err := lease(t, s, charges, 0, 5); err != nil || g.Units != 5 {
 					t.Fatalf("%+v, %v; want 5 units", g, err)
 				}
@@ -98,10 +98,10 @@ func TestBadLeases(t *testing.T) {
 				}
 				if tt.fails {
 					if n > 0 {
-						t.Errorf("%d admitted beside errors", n)
+						t.Errorf("%d units are admitted between errors, which is more than the bucket has", n)
 					}
 					if _, err := lease(t, s, charges, 0, 5); err == nil {
-						t.Error("a lease of it succeeds")
+						t.Error("a lease from a damaged pack succeeds, want an error")
 					}
 					if ttl, err := admin.PTTL(t.Context(), key).Result(); err != nil || ttl <= 0 || ttl > time.Minute {
 						t.Errorf("it is there for %s, %v; want a minute at most", ttl, err)
@@ -124,7 +124,7 @@ func TestLeasedUnitsAreHeld(t *testing.T) {
 	s.SetSpace(newSpace())
 	var last string
 	s.OnAnswer(func(general bool) { last = map[bool]string{false: "shape", true: "general"}[general] })
-	charges := ten(t)
+	charges := tenUnits(t)
 	decide := func(after time.Duration) *limit.Decision {
 		d := new(limit.Decision)
 		if err := s.Decide(t.Context(), &limit.Request{Owner: acme, Charges: charges}, noon.Add(after), d); err != nil {
@@ -134,7 +134,7 @@ func TestLeasedUnitsAreHeld(t *testing.T) {
 	}
 	decide(0)
 	if decide(0); last != "shape" {
-		t.Errorf("before anything is leased the answer is of %s", last)
+		t.Errorf("before anything is leased the answer comes from %s, want the generated script", last)
 	}
 	g, err := lease(t, s, charges, 0, 8)
 	if err != nil || g.Units != 8 {
@@ -156,11 +156,11 @@ func TestLeasedUnitsAreHeld(t *testing.T) {
 func TestLeasedUnitsTakeOneRoundTrip(t *testing.T) {
 	redis.ForgetShapes() // otherwise those of other tests may leave no room
 	server := redistest.Start(t)
-	s, admin := open(t, redis.Config{Addrs: []string{server.Addr}, Deadline: unhurried}), server.Client(t)
+	s, admin := open(t, redis.Config{Addrs: []string{server.Addr}, Deadline: longDeadline}), server.Client(t)
 	s.UseCallerClock()
 	var general bool
 	s.OnAnswer(func(g bool) { general = g })
-	charges := ten(t)
+	charges := tenUnits(t)
 	if g, err := lease(t, s, charges, 0, 5); err != nil || g.Units != 5 {
 		t.Fatalf("%+v, %v; want 5 units", g, err)
 	}
@@ -204,7 +204,7 @@ func TestLeasedUnitsTakeOneRoundTrip(t *testing.T) {
 // record lies anywhere in the pack.
 func TestLeasedUnitsAreHeldBehind(t *testing.T) {
 	eachWay(t, func(t *testing.T, s *redis.Store) {
-		bucket := ten(t)[0]
+		bucket := tenUnits(t)[0]
 		var all []limit.Charge
 		for i := range 3 {
 			all = append(all, limit.Charge{Cost: 1,
@@ -225,7 +225,7 @@ func TestLeasedUnitsAreHeldBehind(t *testing.T) {
 			}
 			for i := range d.Results {
 				if r := &d.Results[i]; r.Limit() == bucket.Limit && r.Remaining() > 1 {
-					t.Errorf("beside 8 leased units and what was charged %d remain of 10", r.Remaining())
+					t.Errorf("with 8 units leased and others charged, %d of 10 remain, want at most 1", r.Remaining())
 				}
 			}
 		}

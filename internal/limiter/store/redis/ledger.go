@@ -36,11 +36,20 @@ func (l *Ledger) Claim(ctx context.Context, key string, c ledger.Claim) (lease l
 	if err := c.Check(); err != nil {
 		return lease, err
 	}
+	contends := int64(0)
+	if c.Contends {
+		contends = 1
+	}
 	reply, err := l.call(ctx, key, "claim", c.Window, c.Limit, int64(c.Stage), c.Need, c.Told, c.Held, c.Want,
-		c.Return, c.Unit,
-		c.Round)
+		c.Return, c.Unit, c.Owed, contends, c.Pause, c.Stated, c.Learn, c.Interval, c.Replies[0].Accepted,
+		c.Replies[0].Refused, c.Replies[1].Accepted, c.Replies[1].Refused, c.Expect, c.Learned.Rate, c.Learned.Judged,
+		c.Learned.From, c.Learned.Target, c.Learned.Probe, c.Learned.Held)
 	if err == nil {
-		_, err = fmt.Sscan(reply, &lease.Units, &lease.Limit, &lease.NextLimit, &lease.Left, &lease.Need)
+		_, err = fmt.Sscan(reply, &lease.Units, &lease.Limit, &lease.NextLimit, &lease.Left, &lease.Need, &lease.Equal,
+			&lease.Pause, &lease.Stated, &lease.Learned.Rate, &lease.Learned.Judged, &lease.Learned.From,
+			&lease.Learned.Target, &lease.Learned.Probe, &lease.Learned.Held, &lease.Replies[0].Accepted,
+			&lease.Replies[0].Refused, &lease.Replies[1].Accepted, &lease.Replies[1].Refused,
+			&lease.Replies[2].Accepted, &lease.Replies[2].Refused)
 	}
 	if err != nil {
 		return ledger.Lease{}, fmt.Errorf("redis store: ledger %q: %w", key, err)

@@ -2,13 +2,17 @@
 -- same. Numbers are doubles that hold integers below 2^53.
 --
 -- KEYS[1]  the entry
--- ARGV     "claim", window, limit, stage, need, told, held, want, return, unit, round
+-- ARGV     "claim", window, limit, stage, need, told, held, want, return, unit, owed, contends (0 or 1),
+--          pause, stated, learn, interval, accepted and refused of it and of the interval before, expect,
+--          learned (rate, judged, from, target, probe, held)
 --          or "limit", units, from
--- Reply    of a claim: units, limit, next limit, left, need, with spaces between them
+-- Reply    of a claim: units, limit, next limit, left, need, equal, pause, stated, learned, and accepted and refused of
+--          the interval and the two before it, with spaces between them
 --          of a limit: "ok", or "soon" and the earliest possible window
 --
--- The entry is "SLL1" and 24 doubles: first, units, next, from, and four records of window, limit, leased, need, surprise.
-local WINDOWS, LAYOUT, NUMBERS = 4, "SLL1", 24
+-- The entry is "SLL3" and 48 doubles: first, units, next, from, pause, stated, learned, four records of window, limit,
+-- leased, need, surprise, contend, and four sums of interval, accepted, refused.
+local WINDOWS, FIELDS, LAYOUT, NUMBERS = 4, 6, "SLL3", 48
 local FORMAT = "<" .. string.rep("d", NUMBERS)
 local MOST = 2^52
 
@@ -22,11 +26,15 @@ elseif string.sub(packed, 1, 4) ~= LAYOUT or #packed ~= 4 + 8 * NUMBERS then
 else
   e = {struct.unpack(FORMAT, string.sub(packed, 5))}
 end
-local FIRST, UNITS, NEXT, FROM = 1, 2, 3, 4
-local LIMIT, LEASED, NEED, SURPRISE = 1, 2, 3, 4 -- of a record, after its window
+local FIRST, UNITS, NEXT, FROM, PAUSE, STATED, RATE, JUDGED = 1, 2, 3, 4, 5, 6, 7, 8
+local LEARNED_FIELDS, LEARNED_ONE = 6, 1024 -- the first of them is at RATE
+local LIMIT, LEASED, NEED, SURPRISE, CONTEND = 1, 2, 3, 4, 5 -- of a record, after its window
 
 -- at is the place of the record that a window has, or would have.
-local function at(window) return 5 + (window % WINDOWS) * 5 end
+local function at(window) return 13 + (window % WINDOWS) * FIELDS end
+
+-- sum_at is the same for the sum of an interval.
+local function sum_at(interval) return 37 + (interval % 4) * 3 end
 
 local function look(window, field)
   local r = at(window)
@@ -55,62 +63,114 @@ if ARGV[1] == "limit" then
   local units, from = tonumber(ARGV[2]), tonumber(ARGV[3])
   local latest = -MOST - 1
   for i = 0, WINDOWS - 1 do
-    local r = 5 + i * 5
+    local r = at(i)
     if e[r + LIMIT] ~= 0 then latest = math.max(latest, e[r]) end
   end
   if from <= latest then return string.format("soon %.0f", latest + 1) end
   if e[NEXT] > 0 and e[FROM] <= latest then e[UNITS] = e[NEXT] end
-  e[NEXT], e[FROM] = units, from
+  e[NEXT], e[FROM], e[STATED] = units, from, 0
+  if e[RATE] > 0 then
+    local judged = e[JUDGED]
+    for i = 0, LEARNED_FIELDS - 1 do e[RATE + i] = 0 end
+    e[JUDGED] = judged + 1
+  end
   save()
   return "ok"
 end
 
-local window, given, stage, need, told, held, want, back, unit, round =
+local window, given, stage, need, told, held, want, back, unit, owed, contends =
   tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7]),
-  tonumber(ARGV[8]), tonumber(ARGV[9]), tonumber(ARGV[10]), tonumber(ARGV[11])
+  tonumber(ARGV[8]), tonumber(ARGV[9]), tonumber(ARGV[10]), tonumber(ARGV[11]), tonumber(ARGV[12])
 local PREFETCH, SHARE, LEFTOVER = 0, 1, 2
+local OWED_ONE = 1024
+
+local interval = tonumber(ARGV[16])
+
+local function learn()
+  e[PAUSE] = math.max(e[PAUSE], tonumber(ARGV[13]))
+  local stated, begin, expect = tonumber(ARGV[14]), tonumber(ARGV[15]), tonumber(ARGV[21])
+  if stated > 0 then e[STATED] = stated end
+  for i = 0, 1 do
+    local accepted, refused = tonumber(ARGV[17 + 2 * i]), tonumber(ARGV[18 + 2 * i])
+    local s = sum_at(interval - i)
+    local used = e[s + 1] > 0 or e[s + 2] > 0
+    if (accepted > 0 or refused > 0) and not (used and e[s] > interval - i) then
+      if e[s] ~= interval - i then e[s], e[s + 1], e[s + 2] = interval - i, 0, 0 end
+      e[s + 1], e[s + 2] = math.min(e[s + 1] + accepted, MOST), math.min(e[s + 2] + refused, MOST)
+    end
+  end
+  if tonumber(ARGV[22]) > 0 and e[RATE] > 0 and expect == e[JUDGED] then
+    for i = 0, LEARNED_FIELDS - 1 do e[RATE + i] = tonumber(ARGV[22 + i]) end
+  end
+  if begin > 0 and e[RATE] == 0 then
+    e[RATE], e[JUDGED], e[JUDGED + 1] = begin * LEARNED_ONE, math.max(e[JUDGED], interval), interval + 1
+  end
+end
 
 local function part(units, need, sum)
   if sum <= units then return need end
-  local exact = units * need / sum / unit
-  local whole = math.floor(exact)
-  if (exact - whole) * 1024 > round then whole = whole + 1 end
-  return whole * unit
+  local exact = units * need / sum
+  local more = math.min(math.max(owed / OWED_ONE, -exact / 8), exact / 8 + unit)
+  local round_up = 0.75
+  if stage > PREFETCH then round_up = 0.5 end
+  return math.floor((exact + more) / unit + 1 - round_up) * unit
 end
 
 local limit, next_limit = limit_of(window, given), limit_of(window + 1, given)
-local units, left, total = 0, 0, 0
+local units, left, total, equal = 0, 0, 0, 0
 local r = at(window)
 if not (e[r + LIMIT] ~= 0 and e[r] > window) then
   if e[r + LIMIT] == 0 or e[r] ~= window then
-    e[r], e[r + LIMIT], e[r + LEASED], e[r + NEED], e[r + SURPRISE] = window, limit, 0, 0, 0
+    e[r], e[r + LIMIT], e[r + LEASED], e[r + NEED], e[r + SURPRISE], e[r + CONTEND] = window, limit, 0, 0, 0, 0
   end
   if e[FIRST] == 0 then
     e[FIRST] = window + 2
     if stage > PREFETCH then e[FIRST] = e[FIRST] + 1 end
   end
+  learn()
+  local most = limit
+  if e[RATE] > 0 then most = math.min(most, math.floor(e[RATE] / LEARNED_ONE)) end
+  if e[STATED] > 0 then most = math.min(most, e[STATED]) end
   e[r + LEASED] = math.max(e[r + LEASED] - back, 0)
   e[r + NEED] = math.min(e[r + NEED] + need, MOST)
-  if stage > PREFETCH then e[r + SURPRISE] = math.min(e[r + SURPRISE] + need, MOST) end
+  if stage > PREFETCH then
+    e[r + SURPRISE] = math.min(e[r + SURPRISE] + need, MOST)
+  elseif contends == 1 then
+    e[r + CONTEND] = math.min(e[r + CONTEND] + 1, MOST)
+  end
   total = e[r + NEED]
   if window >= e[FIRST] then
-    local free = math.max(limit - e[r + LEASED], 0)
+    local free = math.max(most - e[r + LEASED], 0)
     local surprise = math.max(look(window - 1, SURPRISE), look(window - 2, SURPRISE))
-    local reserve = math.max(math.min(surprise + math.floor(surprise / 2), math.floor(limit / 4)), math.floor(limit / 50))
+    local reserve = math.max(math.min(surprise + math.floor(surprise / 2), math.floor(most / 4)), math.floor(most / 50))
     local needed = math.min(told + need, limit)
+    local own = math.max(unit - e[r + LEASED], 0)
     local allowed = free
-    if stage == PREFETCH then
+    if unit > most and unit <= limit and want >= own and e[r + LEASED] <= held - back then
+      allowed = own
+    elseif stage == PREFETCH then
       local sum = math.max(look(window - 1, NEED), total)
-      allowed = math.min(part(limit - reserve, needed, sum), math.max(free - reserve, 0))
+      allowed = math.min(part(most - reserve, needed, sum), math.max(free - reserve, 0))
     elseif stage == SHARE then
-      allowed = math.min(math.max(part(limit, needed, total) - held + back, 0), free)
+      allowed = math.min(math.max(part(most, needed, total) - held + back, 0), free)
     elseif stage == LEFTOVER then
       allowed = math.floor((free + 3) / 4)
     end
     units = math.min(want, allowed)
     e[r + LEASED] = e[r + LEASED] + units
-    left = math.max(limit - e[r + LEASED], 0)
+    left = math.max(most - e[r + LEASED], 0)
+  end
+  local contenders = look(window - 2, CONTEND)
+  if stage == PREFETCH and contenders > 0 and math.max(look(window - 1, NEED), total) > most then
+    equal = math.floor(look(window - 2, LEASED) * OWED_ONE / contenders)
   end
   save()
 end
-return string.format("%.0f %.0f %.0f %.0f %.0f", units, limit, next_limit, left, total)
+local out = {units, limit, next_limit, left, total, equal, unpack(e, PAUSE, RATE + LEARNED_FIELDS - 1)}
+for i = 0, 2 do
+  local s = sum_at(interval - i)
+  local known = e[s] == interval - i
+  out[#out + 1], out[#out + 2] = known and e[s + 1] or 0, known and e[s + 2] or 0
+end
+for i, n in ipairs(out) do out[i] = string.format("%.0f", n) end
+return table.concat(out, " ")

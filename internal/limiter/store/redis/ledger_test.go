@@ -45,22 +45,29 @@ func TestLedgerEntries(t *testing.T) {
 		t.Fatalf("keys %q, %v", keys, err)
 	}
 	if ttl := client.TTL(t.Context(), keys[0]).Val(); ttl.Hours() < 23 || ttl.Hours() > 24 {
-		t.Errorf("an entry without a limit expires after %s", ttl)
+		t.Errorf("an entry without a limit has the expiry %s, want one within bounds", ttl)
 	}
 	if err := l.SetLimit(t.Context(), "api", 20, 9); err != nil {
 		t.Fatal(err)
 	}
 	if ttl := client.TTL(t.Context(), keys[0]).Val(); ttl != -1 {
-		t.Errorf("an entry with a limit expires after %s", ttl)
+		t.Errorf("an entry with a limit has the expiry %s, want none", ttl)
 	}
-	if err := client.Set(t.Context(), keys[0], "something else", 0).Err(); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := l.Claim(t.Context(), "api", claim); !errors.Is(err, limit.ErrUnreadable) {
-		t.Errorf("a value that is not an entry: %v, want ErrUnreadable", err)
-	}
-	if text := client.Get(t.Context(), keys[0]).Val(); text != "something else" {
-		t.Errorf("a value that is not an entry was changed to %q", text)
+	entry := client.Get(t.Context(), keys[0]).Val()
+	for _, bad := range []string{"something else", "SLL2" + entry[4:], "SLL2" + strings.Repeat("\x00", 8*29),
+		"SLL4" + entry[4:], entry + "\x00", entry[:len(entry)-8]} {
+		if err := client.Set(t.Context(), keys[0], bad, 0).Err(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := l.Claim(t.Context(), "api", claim); !errors.Is(err, limit.ErrUnreadable) {
+			t.Errorf("a claim on the value %q: %v, want ErrUnreadable", bad, err)
+		}
+		if err := l.SetLimit(t.Context(), "api", 20, 99); !errors.Is(err, limit.ErrUnreadable) {
+			t.Errorf("a limit of the value %q: %v, want ErrUnreadable", bad, err)
+		}
+		if text := client.Get(t.Context(), keys[0]).Val(); text != bad {
+			t.Errorf("the value %q was changed to %q", bad, text)
+		}
 	}
 }
 

@@ -59,7 +59,7 @@ func TestUnusedBucketIsFull(t *testing.T) {
 				t.Errorf("a shadow that is full admits %d: %t, want %t", cost, d.Results[1].Admits, want)
 			}
 			if left := d.Results[1].Remaining(); cost == 1 && left != 0 {
-				t.Errorf("a shadow that is used up has %d left", left)
+				t.Errorf("a shadow limit that is used up has %d units left, want 0", left)
 			}
 		}
 	})
@@ -80,7 +80,7 @@ func TestLeaseAtTheEndOfASlot(t *testing.T) {
 		}
 		last := ends
 		if ends = time.UnixMicro(g.Until).Sub(noon); ends <= last {
-			t.Fatalf("a lease at %s ends at %s", last, ends)
+			t.Fatalf("a lease at %s ends at %s, want the end of the slot", last, ends)
 		}
 		var d limit.Decision
 		req := &limit.Request{Owner: acme, Charges: charges}
@@ -88,7 +88,8 @@ func TestLeaseAtTheEndOfASlot(t *testing.T) {
 			t.Fatal(err)
 		}
 		if left := d.Results[0].Remaining(); left > 10-units {
-			t.Errorf("a µs before the slot ends %d remain beside the %d that are leased, of 10", left, units)
+			t.Errorf("a µs before the slot ends, %d of 10 units remain, and %d are leased; want at most 10 together",
+				left, units)
 		}
 	}
 }
@@ -131,17 +132,18 @@ func TestRecordsAreDropped(t *testing.T) {
 	}
 	other := hour(1000)
 	if !decide(noon, other) || size() < 200*(25+24+25+16) {
-		t.Fatalf("%d bytes hold the records of 201 limits", size())
+		t.Fatalf("the pack has %d bytes, too few for the records of 201 limits", size())
 	}
 	for _, at := range []time.Duration{time.Minute, 59 * time.Minute, 119 * time.Minute} {
 		for _, l := range all {
 			if decide(noon.Add(at), l) {
-				t.Fatalf("%s later %s is forgotten", at, l.ID)
+				t.Fatalf("%s later the record of %s is forgotten, want it kept", at, l.ID)
 			}
 		}
 	}
 	if !decide(noon.Add(9*time.Hour), other) || size() > 500 {
-		t.Errorf("9 hours later a charge leaves %d bytes, which hold more than its own limit", size())
+		t.Errorf("9 hours later the pack has %d bytes after a charge, want only the record of the charged limit",
+			size())
 	}
 }
 
@@ -291,7 +293,7 @@ func TestPackIsFull(t *testing.T) {
 		t.Fatal(err)
 	}
 	if slices.ContainsFunc(d.Results, func(r limit.Result) bool { return r.Used() < 2 }) {
-		t.Error("after it a counter that was charged twice is below 2")
+		t.Error("after the error, a counter that was charged twice has fewer than 2 units used")
 	}
 }
 

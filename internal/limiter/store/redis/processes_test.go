@@ -59,8 +59,9 @@ func tier(a limit.Algorithm) limit.Tier {
 	return t
 }
 
-// contested returns the limits that processes charge at the same time: one of the algorithm under test, and wider ones.
-func contested(a limit.Algorithm) ([]limit.Charge, error) {
+// contestedLimits returns the limits that processes charge at the same time: one of the algorithm under test, and wider
+// ones.
+func contestedLimits(a limit.Algorithm) ([]limit.Charge, error) {
 	var charges []limit.Charge
 	for _, l := range []limit.Limit{
 		{ID: "tight", Tiers: []limit.Tier{tier(a)}},
@@ -98,7 +99,7 @@ func charge(args []string) (int64, error) {
 	if !ok || len(args) != 3 {
 		return 0, fmt.Errorf("arguments %q", args)
 	}
-	charges, err := contested(a)
+	charges, err := contestedLimits(a)
 	if err != nil {
 		return 0, err
 	}
@@ -154,7 +155,8 @@ func TestProcesses(t *testing.T) {
 					out, err := cmd.Output()
 					n, convErr := strconv.ParseInt(string(bytes.TrimSpace(out)), 10, 64)
 					if err != nil || convErr != nil || stderr.Len() > 0 {
-						t.Errorf("process: %v, printed %q, on stderr %q", err, out, stderr.String())
+						t.Errorf("a process ended with %v, printed %q, and on its standard error %q", err, out,
+							stderr.String())
 					}
 					total.Add(n)
 				})
@@ -167,7 +169,7 @@ func TestProcesses(t *testing.T) {
 			if got := total.Load(); got != want {
 				t.Errorf("%d processes admitted %d of %d tries, want %d", processes, got, processes*tries, want)
 			}
-			charges, err := contested(a)
+			charges, err := contestedLimits(a)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -122,7 +122,7 @@ type Store struct {
 
 	callerClock bool               // decide by the caller's clock in place of the server's
 	generalOnly bool               // run decide.lua for every request
-	onAnswer    func(general bool) // called for each reply that decides
+	onAnswer    func(general bool) // called once for each decision, after its last script has replied or failed
 }
 
 // Config sets up a store.
@@ -264,4 +264,16 @@ func (s *Store) sendDecision(
 	return nil
 }
 
-func ownerText(o limit.Owner) string { return fmt.Sprintf("%c %q", o.Kind, o.Name) }
+// ownerText names an owner for operators.
+func ownerText(o limit.Owner) string {
+	switch o.Kind {
+	case limit.Tenant:
+		return fmt.Sprintf("tenant %q", o.Name)
+	case limit.Address:
+		return fmt.Sprintf("the address whose hash is %q", o.Name)
+	case limit.Anonymous:
+		return "the anonymous plan"
+	default:
+		return fmt.Sprintf("key %q", o.Name)
+	}
+}

@@ -15,9 +15,9 @@ import (
 	"github.com/sluicelimits/sluice/internal/testkit/redistest"
 )
 
-// spacious returns one charge of every algorithm that admits more than one request at a time. Each has room for a
-// million units. They are in three packs, and a subject has a counter of its own.
-func spacious(tb testing.TB) []limit.Charge {
+// largeLimits returns one charge for every algorithm that admits more than one request at a time. Each limit has a
+// million units. Their counters are in three packs, one of which belongs to a subject.
+func largeLimits(tb testing.TB) []limit.Charge {
 	tb.Helper()
 	var charges []limit.Charge
 	for i, a := range []limit.Algorithm{limit.TokenBucket, limit.FixedWindow, limit.SlidingWindow, limit.SlidingLog,
@@ -58,8 +58,8 @@ func charged(tb testing.TB, s *redis.Store, charges []limit.Charge, cost int64, 
 	return d.Receipt(), nil
 }
 
-// used returns the units that each of the charges' counters has counted.
-func used(tb testing.TB, s *redis.Store, charges []limit.Charge, now time.Time) []int64 {
+// usedUnits returns the units that each of the charges' counters has counted.
+func usedUnits(tb testing.TB, s *redis.Store, charges []limit.Charge, now time.Time) []int64 {
 	tb.Helper()
 	var d limit.Decision
 	if err := s.Peek(tb.Context(), &limit.Request{Owner: acme, Charges: charges}, now, &d); err != nil {
@@ -79,7 +79,7 @@ func TestRefundsBesideCharges(t *testing.T) {
 	const refunding, charging, each = 64, 16, 15
 	server := redistest.Start(t)
 	s := openAt(t, redis.Config{Addrs: []string{server.Addr}})
-	charges := spacious(t)
+	charges := largeLimits(t)
 	kept := make([]atomic.Int64, len(charges))
 	receipts := make(chan *limit.Receipt, refunding*each)
 	spend := func(i int) *limit.Receipt {
@@ -132,10 +132,10 @@ func TestRefundsBesideCharges(t *testing.T) {
 		t.Errorf("%d calls of scripts for %d refunds and %d charges, want one for each", got, refunding*each-1,
 			charging*each)
 	}
-	for i, units := range used(t, s, charges, noon) {
+	for i, units := range usedUnits(t, s, charges, noon) {
 		if want := kept[i].Load(); units != want {
-			t.Errorf("%s has counted %d units, and %d were charged and not given back", charges[i].Limit.ID, units,
-				want)
+			t.Errorf("%s has counted %d units, want %d, those that were charged and not given back",
+				charges[i].Limit.ID, units, want)
 		}
 	}
 }
@@ -165,7 +165,7 @@ func TestRefundLostReply(t *testing.T) {
 	p := newProxy(t, server.Addr)
 	s := openAt(t, redis.Config{Addrs: []string{p.addr}, Deadline: time.Second})
 	direct := openAt(t, redis.Config{Addrs: []string{server.Addr}})
-	charges := spacious(t)
+	charges := largeLimits(t)
 	warm, err := charged(t, s, charges, 1, noon)
 	if err != nil {
 		t.Fatal(err)
@@ -174,7 +174,7 @@ func TestRefundLostReply(t *testing.T) {
 	if _, err := s.Refund(t.Context(), warm, 0, noon); err != nil {
 		t.Fatal(err)
 	}
-	start := used(t, direct, charges, noon)
+	start := usedUnits(t, direct, charges, noon)
 	for _, cut := range []int64{0, 1, 5, 20, 60} {
 		r, err := charged(t, direct, charges, 3, noon)
 		if err != nil {
@@ -182,7 +182,7 @@ func TestRefundLostReply(t *testing.T) {
 		}
 		p.cut.Store(cut)
 		if back, err := s.Refund(t.Context(), r, 0, noon); err == nil {
-			t.Errorf("a reply cut after %d bytes is an answer: %+v", cut, back)
+			t.Errorf("a reply that is cut off after %d bytes is accepted, want an error: %+v", cut, back)
 		}
 		p.cut.Store(-1)
 		ctx, cancel := context.WithTimeout(t.Context(), patient)
@@ -199,7 +199,7 @@ func TestRefundLostReply(t *testing.T) {
 			t.Errorf("after a reply that was cut after %d bytes the refund is %+v, want it repeated: the server had "+
 				"made it", cut, back)
 		}
-		if got := fmt.Sprint(used(t, direct, charges, noon)); got != fmt.Sprint(start) {
+		if got := fmt.Sprint(usedUnits(t, direct, charges, noon)); got != fmt.Sprint(start) {
 			t.Errorf("after a charge of 3 and its refund the counters hold %s, want %v", got, start)
 		}
 	}
@@ -231,7 +231,7 @@ func TestRefundsBeyondTheLowerNumber(t *testing.T) {
 	first, second := charge(tenth), charge(tenth)
 	giveBack(first)
 	giveBack(second)
-	if got := used(t, s, charges, noon); got[0] != 0 {
+	if got := usedUnits(t, s, charges, noon); got[0] != 0 {
 		t.Errorf("%d units are used, want 0", got[0])
 	}
 }
@@ -242,7 +242,7 @@ func TestRefundToAnUnreadablePack(t *testing.T) {
 	server := redistest.Start(t)
 	admin := server.Client(t)
 	s := openAt(t, redis.Config{Addrs: []string{server.Addr}})
-	charges := spacious(t)
+	charges := largeLimits(t)
 	const key = "{rl:t4:acme,}"
 	for name, tt := range map[string]struct {
 		spoil func(pack string) string
@@ -276,7 +276,7 @@ func TestRefundToAnUnreadablePack(t *testing.T) {
 				t.Errorf("%v; want ErrUnreadable, which names the key and the version", err)
 			}
 			if after := admin.Get(t.Context(), key).Val(); after != bad {
-				t.Errorf("the pack becomes %q", after)
+				t.Errorf("the refused refund has changed the pack to %q", after)
 			}
 			if ttl := admin.PTTL(t.Context(), key).Val(); (ttl > time.Minute) != tt.stays {
 				t.Errorf("it is there for %s; want more than a minute: %t", ttl, tt.stays)
@@ -291,12 +291,12 @@ func TestRefundToAnUnreadablePack(t *testing.T) {
 	}
 }
 
-// Guarantees that units spent from a lease come back only from units that are still leased: units that the caller has
-// returned are not given back once more.
+// Guarantees that a refund of units that were spent from a lease gives back at most the units that the store still
+// holds for the lease. Units that the caller has already given back are not given back again.
 func TestRefundOfALeaseGivenBack(t *testing.T) {
 	s := openAt(t, redis.Config{Addrs: []string{address(t)}})
 	s.SetSpace(newSpace())
-	charges := ten(t)
+	charges := tenUnits(t)
 	charges[0].Cost = 3
 	var d limit.Decision
 	ask := func(ahead limit.LeaseRequest) {
@@ -315,13 +315,15 @@ func TestRefundOfALeaseGivenBack(t *testing.T) {
 	if back, err := s.Refund(t.Context(), r, 0, noon); err != nil || back.Units[0] != 1 {
 		t.Errorf("%+v, %v; want 1 unit", back, err)
 	}
-	if got := used(t, s, charges[:1], noon); got[0] != 0 {
+	if got := usedUnits(t, s, charges[:1], noon); got[0] != 0 {
 		t.Errorf("%d units are used, want 0", got[0])
 	}
 }
 
-// Guarantees that the receipt of a counter that does not exist any more gives nothing back to a newer counter in its
-// place, neither if the newer one had refunds, nor after the clock has stepped back.
+// Guarantees that the receipt of a bucket that does not exist any more gives nothing back to a newer bucket in its
+// place, if the newer one can tell: if the receipt notes a refund that the newer bucket does not know of, or after the
+// clock has stepped back. Otherwise it cannot tell. See "refunds after a loss admit again no more than the loss does"
+// in limittest.
 func TestRefundToACounterMadeAnew(t *testing.T) {
 	server := redistest.Start(t)
 	admin := server.Client(t)
@@ -352,7 +354,7 @@ func TestRefundToACounterMadeAnew(t *testing.T) {
 		if back, err := s.Refund(t.Context(), r, 0, noon.Add(again)); err != nil || back.Units[0] != 0 {
 			t.Errorf("%s: %+v, %v; want nothing", name, back, err)
 		}
-		if got := used(t, s, charges, noon.Add(again)); got[0] != 3 {
+		if got := usedUnits(t, s, charges, noon.Add(again)); got[0] != 3 {
 			t.Errorf("%s: %d units are used, want 3", name, got[0])
 		}
 		if err := admin.FlushAll(t.Context()).Err(); err != nil {
@@ -379,7 +381,7 @@ func TestRefundOfManyLimits(t *testing.T) {
 	if err != nil || len(back.Units) != len(charges) {
 		t.Fatalf("%d units, %v", len(back.Units), err)
 	}
-	for i, n := range used(t, s, charges, noon) {
+	for i, n := range usedUnits(t, s, charges, noon) {
 		if back.Units[i] != 1 || n != 1 {
 			t.Errorf("limit %d gives back %d and has counted %d, want 1 and 1", i, back.Units[i], n)
 		}
@@ -393,7 +395,7 @@ func BenchmarkRefundUnderLoad(b *testing.B) {
 	s := open(b, redis.Config{Addrs: []string{server.Addr}, Deadline: 100 * time.Millisecond, PoolSize: refunding +
 		charging})
 	setUp := open(b, redis.Config{Addrs: []string{server.Addr}})
-	charges := spacious(b)
+	charges := largeLimits(b)
 	var next, failed, took atomic.Int64
 	receipts := make([]*limit.Receipt, b.N)
 	for i := range receipts {
@@ -509,7 +511,7 @@ func FuzzPack(f *testing.F) {
 			}
 			if err != nil {
 				if after != pack {
-					t.Errorf("pack %q: the refund fails, yet it becomes %q", pack, after)
+					t.Errorf("pack %q: the refund fails, but has changed the pack to %q", pack, after)
 				}
 				continue
 			}

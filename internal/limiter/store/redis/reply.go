@@ -18,7 +18,7 @@ type replyReader struct {
 	unread      string
 	isUnused    bool // the pack does not exist, so every state is unused
 	isMalformed bool // the reply is too short, or a number is out of range
-	hasFraction bool // isMalformed because a number is no integer
+	notInteger  bool // isMalformed because a number is no integer of at most 2^53
 }
 
 // readInteger reads a double that must hold an integer of at most 2^53.
@@ -32,24 +32,25 @@ func (r *replyReader) readInteger() int64 {
 		uint64(bytes[4])<<32 | uint64(bytes[5])<<40 | uint64(bytes[6])<<48 | uint64(bytes[7])<<56)
 	r.unread = r.unread[8:]
 	if v != math.Trunc(v) || math.Abs(v) > 1<<53 {
-		r.isMalformed, r.hasFraction = true, true
+		r.isMalformed, r.notInteger = true, true
 		return 0
 	}
 	return int64(v)
 }
 
 // decode fills in d from the reply. The core evaluates the states before the charge a second time and must come to the
-// script's conclusion. general says that the reply is from decide.lua.
+// script's conclusion. general says that the reply is from decide.lua: it begins with the time, µs, and then 1 if the
+// script admits, or else 0. The reply of a generated script begins with one number: twice the time, plus 1 if the
+// script admits.
 func (q *query) decode(reply string, general bool, d *limit.Decision) error {
 	r := replyReader{unread: reply}
-	now := r.readInteger()
-	admitted := now & 1
+	now, admitted := r.readInteger(), int64(0)
 	if general {
 		admitted = r.readInteger()
 	} else {
-		now >>= 1
+		now, admitted = now>>1, now&1
 	}
-	e := d.BeginChecked(q.requestWithoutSetCorrections(), now)
+	e := d.BeginChecked(q.requestForSecondEvaluation(), now)
 	q.states = slices.Grow(q.states[:0], len(d.Results))[:len(d.Results)]
 	clear(q.states)
 	if general {
@@ -57,8 +58,8 @@ func (q *query) decode(reply string, general bool, d *limit.Decision) error {
 	} else {
 		q.decodeShape(&r)
 	}
-	if r.hasFraction && !general { // a generated script returns the packs without looking at each number
-		return fmt.Errorf("%w: a number of a pack is no integer", limit.ErrUnreadable)
+	if r.notInteger && !general { // a generated script returns the packs without looking at each number
+		return fmt.Errorf("%w: a number of a pack is no integer of at most 2^53", limit.ErrUnreadable)
 	}
 	if r.isMalformed || len(r.unread) > 0 || admitted < 0 || admitted > 1 {
 		return fmt.Errorf("%w: %d bytes, %d of them left over", errMalformedReply, len(reply), len(r.unread))
@@ -81,9 +82,10 @@ func (q *query) decode(reply string, general bool, d *limit.Decision) error {
 	return nil
 }
 
-// requestWithoutSetCorrections returns the request for the core's second evaluation. decide.lua reports sliding_log and
-// sliding_buckets as they are after the correction, so the core must not correct them again.
-func (q *query) requestWithoutSetCorrections() *limit.Request {
+// requestForSecondEvaluation returns the request without the corrections of counters that are kept in sorted sets
+// (sliding_log and sliding_buckets). decide.lua reports these as they are after the correction, so the core must not
+// correct them again.
+func (q *query) requestForSecondEvaluation() *limit.Request {
 	req, copied := q.req, false
 	if len(req.Leases) == 0 {
 		return req
@@ -131,8 +133,8 @@ func (q *query) decodeGeneral(r *replyReader, d *limit.Decision) {
 	})
 }
 
-// decodeShape reads the reply of a generated script: the length of each pack but the last, and the packs as they were
-// before the charge.
+// decodeShape reads what follows the first number in the reply of a generated script: the length of each pack but the
+// last, and the packs as they were before the charge. The comment of this package has the layout of a pack.
 func (q *query) decodeShape(r *replyReader) {
 	lengths := *r
 	if len(r.unread) < 8*(q.packCount-1) {
@@ -140,7 +142,7 @@ func (q *query) decodeShape(r *replyReader) {
 		return
 	}
 	r.unread = r.unread[8*(q.packCount-1):]
-	pack, head := -1, 0
+	pack, beginning := -1, 0 // the number of the present pack, and where in q.heads its version and heads begin
 	var body replyReader
 	q.eachTier(func(i int, t *limit.Tier) {
 		if c := q.chargeOfResult(i); q.packs[c] != pack {
@@ -150,8 +152,9 @@ func (q *query) decodeShape(r *replyReader) {
 			if pack < q.packCount-1 {
 				n = lengths.readInteger()
 			}
-			size := int64(q.headEnds[pack]-head) + 8
-			head = q.headEnds[pack]
+			const expiryBytes = 8 // the time until which the key's expiry is set, between the heads and the states
+			size := int64(q.headEnds[pack]-beginning) + expiryBytes
+			beginning = q.headEnds[pack]
 			if n < 0 || n > int64(len(r.unread)) || (n > 0 && n < size) {
 				r.isMalformed, n = true, 0
 			}
@@ -164,9 +167,10 @@ func (q *query) decodeShape(r *replyReader) {
 	r.isMalformed = r.isMalformed || lengths.isMalformed
 }
 
-// readMarks reads what follows the states of a pack: records, among them the refunds of the token buckets.
+// readMarks reads what follows the states of a pack: records. Only refund marks, of token buckets, concern a generated
+// script.
 func (q *query) readMarks(r, body *replyReader, pack int) {
-	r.isMalformed, r.hasFraction = r.isMalformed || body.isMalformed, r.hasFraction || body.hasFraction
+	r.isMalformed, r.notInteger = r.isMalformed || body.isMalformed, r.notInteger || body.notInteger
 	if body.unread == "" {
 		return
 	}
@@ -183,7 +187,7 @@ func (q *query) readMarks(r, body *replyReader, pack int) {
 			st := q.states[i].TokenBucket()
 			st.Refunds.Total = sub.readRefunded()
 			q.states[i] = st.State()
-			r.isMalformed, r.hasFraction = r.isMalformed || sub.isMalformed, r.hasFraction || sub.hasFraction
+			r.isMalformed, r.notInteger = r.isMalformed || sub.isMalformed, r.notInteger || sub.notInteger
 		}
 		r.isMalformed = r.isMalformed || findRecord(body.unread, markID(leasedMark, t)) >= 0 ||
 			findRecord(body.unread, markID(lateMark, t)) >= 0 // a generated script must not have decided over leases
@@ -218,7 +222,7 @@ func (r *replyReader) readLate() limit.Late {
 	return l
 }
 
-// readState reads the state of one counter.
+// readState reads the state of one counter: two or three numbers, by the algorithm's width.
 func (r *replyReader) readState(t *limit.Tier) limit.State {
 	if r.isUnused {
 		return limit.State{}
@@ -227,7 +231,7 @@ func (r *replyReader) readState(t *limit.Tier) limit.State {
 	switch {
 	case algorithmOf(t).width == 3:
 		z = r.readInteger()
-	case x != 0:
+	case x != 0: // a counter that was used has the rate in its head, which is that of t: else the script had declined
 		z = rateOf(t)
 	}
 	return algorithmOf(t).toState(x, y, z)
@@ -251,17 +255,19 @@ func (q *query) chargeOfResult(i int) int {
 	return c
 }
 
-// readEntries reads the summary of a sorted set: as few entries as lead the core to the same outcome. These are the
-// entry after whose end a denied cost fits, and the last one.
+// readEntries reads the summary of a sorted set, and returns a log with as few entries as lead the core to the same
+// outcome. The numbers of the summary are how many units are used; the time of the last entry; and of a cost that is
+// denied, the time of the entry after whose end it fits, and by how many units it is too large. Without a denial these
+// two are 0.
 func (r *replyReader) readEntries() limit.State {
-	used, latest, retry, over := r.readInteger(), r.readInteger(), r.readInteger(), r.readInteger()
+	used, latest, fitsAfter, excess := r.readInteger(), r.readInteger(), r.readInteger(), r.readInteger()
 	log := limit.LogState{Sum: used}
 	switch {
 	case used <= 0:
-	case retry == 0 || retry == latest || over >= used:
+	case fitsAfter == 0 || fitsAfter == latest || excess >= used:
 		log.Entries = []limit.Entry{{At: latest, Units: used}}
 	default:
-		log.Entries = []limit.Entry{{At: retry, Units: over}, {At: latest, Units: used - over}}
+		log.Entries = []limit.Entry{{At: fitsAfter, Units: excess}, {At: latest, Units: used - excess}}
 	}
 	return log.State()
 }

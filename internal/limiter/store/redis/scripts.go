@@ -86,7 +86,7 @@ func (s *Store) expireUnreadable(ctx *timeoutContext, q *query) error {
 	return err
 }
 
-// notifyAnswer calls Store.onAnswer.
+// notifyAnswer calls Store.onAnswer when a decision has its reply, or its error.
 func (s *Store) notifyAnswer(general bool) {
 	if s.onAnswer != nil {
 		s.onAnswer(general)

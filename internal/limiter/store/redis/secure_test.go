@@ -109,8 +109,8 @@ func TestTLSAndCredentials(t *testing.T) {
 	l := &login{token: "first"}
 	s := open(t, redis.Config{Addrs: []string{server.TLS}, TLS: &tls.Config{RootCAs: trust,
 		MinVersion: tls.VersionTLS12}, Credentials: l.credentials})
-	charges := three(t)
-	if left, err := try(t, s, charges); err != nil || left != 999 {
+	charges := threeCharges(t)
+	if left, err := decideOnce(t, s, charges); err != nil || left != 999 {
 		t.Fatalf("%d left, %v; want 999", left, err)
 	}
 	admin := server.Client(t)
@@ -124,12 +124,12 @@ func TestTLSAndCredentials(t *testing.T) {
 	}
 	// the first decision uses the old connection, which is closed, and nobody knows whether it was charged
 	for range 3 {
-		_, err := try(t, s, charges)
+		_, err := decideOnce(t, s, charges)
 		if err == nil {
-			t.Fatal("the old password opens a new connection")
+			t.Fatal("a new connection with the old password is accepted, want it refused")
 		}
 		if strings.Contains(err.Error(), "first") {
-			t.Errorf("the error shows the password: %v", err)
+			t.Errorf("the error contains the password: %v", err)
 		}
 	}
 	l.set("second")
@@ -159,7 +159,7 @@ func TestTLSAndCredentialsRefused(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			tt.c.Addrs = []string{server.TLS}
 			s := open(t, tt.c)
-			if left, err := try(t, s, three(t)); !contains(err, tt.want) {
+			if left, err := decideOnce(t, s, threeCharges(t)); !contains(err, tt.want) {
 				t.Errorf("%d left, %v; want an error with %q", left, err, tt.want)
 			}
 			if err := s.Ping(t.Context()); !contains(err, tt.want) {
@@ -178,7 +178,7 @@ func TestRoleForbidden(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := open(t, redis.Config{Addrs: []string{server.Addr}, Credentials: (&login{token: "first"}).credentials})
-	if _, err := try(t, s, three(t)); !contains(err, "ROLE") || !contains(err, "NOPERM") {
+	if _, err := decideOnce(t, s, threeCharges(t)); !contains(err, "ROLE") || !contains(err, "NOPERM") {
 		t.Errorf("a user without +role: %v, want an error with ROLE and NOPERM", err)
 	}
 }
@@ -192,17 +192,18 @@ func TestSlowConnect(t *testing.T) {
 		Credentials: func(ctx context.Context) (string, string, error) {
 			select {
 			case <-slow:
+				return "default", "any", nil
 			case <-ctx.Done():
+				return "", "", ctx.Err()
 			}
-			return "default", "any", nil
 		}})
 	defer once.Do(func() { close(slow) })
-	charges := three(t)
+	charges := threeCharges(t)
 	// The ping of New has waited for the first connection in vain. This decision does not wait longer than its time
 	// limit.
 	began := time.Now()
-	if _, err := try(t, s, charges); err == nil {
-		t.Fatal("it decides without a connection")
+	if _, err := decideOnce(t, s, charges); err == nil {
+		t.Fatal("the decision returns no error although there is no connection, want one")
 	}
 	if took := time.Since(began); took > 500*time.Millisecond {
 		t.Errorf("the decision took %s, want about 30ms", took)

@@ -14,7 +14,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/testkit/redistest"
 )
 
-// patient is a time limit for tests of other things than time limits, also on a busy machine.
+// patient is a time limit that is not reached even on a busy machine, for tests that are not about time limits.
 const patient = 20 * time.Second
 
 // open returns a store that is connected to the address.

@@ -219,7 +219,7 @@ func TestStoredPacksAreRefused(t *testing.T) {
 			}
 		}
 		if after := dumpStored(t, admin); !reflect.DeepEqual(before, after) {
-			t.Errorf("general=%t: what was stored has changed", general)
+			t.Errorf("general=%t: the refused call has changed a stored value", general)
 		}
 		for _, k := range before {
 			if ttl, err := admin.PTTL(t.Context(), string(k.Key)).Result(); err != nil || ttl != -1 {
@@ -263,12 +263,12 @@ func TestStoredPackOfALimit(t *testing.T) {
 			t.Errorf("%v; want an error about %s", err, own)
 		}
 		if err := decide(charges[0]); err != nil {
-			t.Errorf("without the limit: %v", err)
+			t.Errorf("a request that does not name the limit: %v, want no error", err)
 		}
 	}
 	remove(own)
 	if err := decide(charges...); err != nil {
-		t.Errorf("when it is gone: %v", err)
+		t.Errorf("after the old key is deleted: %v, want no error", err)
 	}
 }
 

@@ -14,7 +14,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/testkit/soak"
 )
 
-// counting is a guard that counts the calls that pass it, or refuses all calls.
+// counting is a guard that counts the calls which it lets through, or refuses all calls.
 type counting struct {
 	refusal                error
 	decided, peeked, given atomic.Int64
@@ -78,13 +78,13 @@ func TestEveryCallIsGuarded(t *testing.T) {
 			limits, concerned = append(limits, newLimit(t, "kept", limits[1].Tiers[0]).KeptIn("there")), guards[:]
 		}
 		var d limit.Decision
-		if err := s.Decide(t.Context(), question(limits...), start, &d); err != nil || !d.Allowed {
+		if err := s.Decide(t.Context(), requestOf(limits...), start, &d); err != nil || !d.Allowed {
 			t.Fatalf("%s: allowed %t, %v", name, d.Allowed, err)
 		}
 		if _, err := s.Refund(t.Context(), d.Receipt(), 0, start); err != nil {
 			t.Fatal(err)
 		}
-		if err := s.Peek(t.Context(), question(limits...), start, &d); err != nil {
+		if err := s.Peek(t.Context(), requestOf(limits...), start, &d); err != nil {
 			t.Fatal(err)
 		}
 		for i := range concerned {
@@ -95,9 +95,10 @@ func TestEveryCallIsGuarded(t *testing.T) {
 		}
 		for i := range concerned {
 			concerned[i].refusal = errUnavailable
-			err := s.Decide(t.Context(), question(limits...), start, &d)
+			err := s.Decide(t.Context(), requestOf(limits...), start, &d)
 			if !errors.Is(err, errUnavailable) || d.Allowed || len(d.Results) > 0 {
-				t.Errorf("%s: guard %d refuses, and the decision is %v, allowed %t", name, i, err, d.Allowed)
+				t.Errorf("%s: guard %d refuses, but the decision has the error %v, allowed %t; want the guard's error",
+					name, i, err, d.Allowed)
 			}
 			concerned[i].refusal = nil
 		}

@@ -81,7 +81,7 @@ func TestKeptHere(t *testing.T) {
 			r, l := rate(t, 9), newLimit(t, "tiny", limit.Tier{Algorithm: limit.TokenBucket, Threshold: 2,
 				Period: time.Second})
 			here := l.KeptIn("here")
-			for _, req := range []*limit.Request{question(here), question(here, r)} {
+			for _, req := range []*limit.Request{requestOf(here), requestOf(here, r)} {
 				var d limit.Decision
 				if err := all.Decide(t.Context(), req, start, &d); err != nil || !d.Allowed {
 					t.Fatalf("allowed %t, %v", d.Allowed, err)
@@ -89,7 +89,7 @@ func TestKeptHere(t *testing.T) {
 			}
 			used := func(s limit.Store, l *limit.Limit) int64 {
 				var d limit.Decision
-				if err := s.Peek(t.Context(), question(l), start, &d); err != nil {
+				if err := s.Peek(t.Context(), requestOf(l), start, &d); err != nil {
 					t.Fatal(err)
 				}
 				return d.Results[0].Used()
@@ -98,7 +98,7 @@ func TestKeptHere(t *testing.T) {
 				t.Errorf("%d charged beside the quotas, want 2", got)
 			}
 			if got := used(own.rates.Store, l) + used(other.Store, l); got != 0 {
-				t.Errorf("%d charged with the rates, or in another cell", got)
+				t.Errorf("%d units are charged in the store of the rates, or in another cell, want none", got)
 			}
 			if err := all.Accepts(here); err != nil {
 				t.Error(err)
@@ -114,13 +114,13 @@ func TestHomesAreNotLookedAt(t *testing.T) {
 	l := rate(t, 9).KeptIn("anywhere")
 	own := newLimit(t, "own", limit.Tier{Algorithm: limit.FixedWindow, Period: time.Second, Threshold: 9})
 	if d := p.decide(start, l, own); !d.Allowed {
-		t.Fatal("denied")
+		t.Fatal("a request is denied, although units are left")
 	}
 	if n, m := p.quotas.decided.Load(), p.rates.decided.Load(); n != 1 || m != 1 {
 		t.Errorf("the quotas' store was asked %d times, that of the rates %d times; want one limit in each", n, m)
 	}
 	if err := p.Accepts(l); err != nil {
-		t.Errorf("Accepts = %v", err)
+		t.Errorf("Accepts = %v, want no error", err)
 	}
 }
 
@@ -139,37 +139,37 @@ func TestRatesOfAHomeAreNotHeld(t *testing.T) {
 			Period: time.Second}).KeptIn("a")
 		var d limit.Decision
 		for range 5 {
-			if err := c.Decide(t.Context(), question(r, tiny), start, &d); err != nil {
+			if err := c.Decide(t.Context(), requestOf(r, tiny), start, &d); err != nil {
 				t.Fatal(err)
 			}
 			synctest.Wait() // if two units come back at the same time, the older one is lost if it arrives second
 		}
 		if got := c.used(t, c.a, tiny); got != 1 {
-			t.Errorf("%d of the bucket are charged for one request that was admitted", got)
+			t.Errorf("%d units of the bucket are charged, want 1, for the one request that was admitted", got)
 		}
 		admitted := 0
 		for range 20 {
-			if err := c.Decide(t.Context(), question(tiny), start.Add(2*time.Second), &d); err != nil {
+			if err := c.Decide(t.Context(), requestOf(tiny), start.Add(2*time.Second), &d); err != nil {
 				t.Fatal(err)
 			} else if d.Allowed {
 				admitted++
 			}
 		}
 		for range 20 {
-			if err := c.Decide(t.Context(), question(rate(t, 100), tiny), start.Add(2*time.Second), &d); err != nil {
+			if err := c.Decide(t.Context(), requestOf(rate(t, 100), tiny), start.Add(2*time.Second), &d); err != nil {
 				t.Fatal(err)
 			} else if d.Allowed {
 				admitted++
 			}
 		}
 		if admitted != 5 {
-			t.Errorf("%d admitted at once by a bucket of 5", admitted)
+			t.Errorf("a bucket of 5 admits %d units at once, want at most 5", admitted)
 		}
 	})
 }
 
-// kept returns a daily quota that another cell keeps.
-func kept(tb testing.TB, id, home string, units int64) *limit.Limit {
+// quotaOfOtherCell returns a daily quota that another cell keeps.
+func quotaOfOtherCell(tb testing.TB, id, home string, units int64) *limit.Limit {
 	tb.Helper()
 	return newLimit(tb, id, limit.Tier{
 		Algorithm: limit.Quota, Threshold: units, Calendar: &limit.Calendar{Every: limit.Day, Location: time.UTC},
@@ -179,7 +179,7 @@ func kept(tb testing.TB, id, home string, units int64) *limit.Limit {
 func (c *cells) used(tb testing.TB, s *unavailable, l *limit.Limit) int64 {
 	tb.Helper()
 	var d limit.Decision
-	if err := s.Store.Peek(tb.Context(), question(l), start, &d); err != nil {
+	if err := s.Store.Peek(tb.Context(), requestOf(l), start, &d); err != nil {
 		tb.Fatal(err)
 	}
 	return d.Results[0].Used()
@@ -220,8 +220,8 @@ func TestHomesAllOrNothing(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			c := newCells(t, -1)
-			r, qa, qb := rate(t, tt.r), kept(t, "qa", "a", tt.qa), kept(t, "qb", "b", tt.qb)
-			req := question(qb, r, qa)
+			r, qa, qb := rate(t, tt.r), quotaOfOtherCell(t, "qa", "a", tt.qa), quotaOfOtherCell(t, "qb", "b", tt.qb)
+			req := requestOf(qb, r, qa)
 			var d limit.Decision
 			if err := c.Decide(t.Context(), req, start, &d); err != nil || !d.Allowed {
 				t.Fatalf("the first: allowed %t, %v", d.Allowed, err)
@@ -261,10 +261,10 @@ func TestHomesAllOrNothing(t *testing.T) {
 // its results as not asked. Otherwise each renewal of a lease of a rate would wait for another region.
 func TestHomesAreAskedForWhatIsLacking(t *testing.T) {
 	c := newCells(t, -1)
-	r, qa := rate(t, 9), kept(t, "qa", "a", 100)
+	r, qa := rate(t, 9), quotaOfOtherCell(t, "qa", "a", 100)
 	ask := func(rates, quotas limit.LeaseRequest) *limit.Decision {
 		t.Helper()
-		req, d := question(r, qa), new(limit.Decision)
+		req, d := requestOf(r, qa), new(limit.Decision)
 		req.Leases = []limit.LeaseRequest{rates, quotas}
 		if err := c.Decide(t.Context(), req, start, d); err != nil || !d.Allowed {
 			t.Fatalf("allowed %t, %v", d.Allowed, err)
@@ -283,24 +283,24 @@ func TestHomesAreAskedForWhatIsLacking(t *testing.T) {
 	}
 	if d := ask(limit.LeaseRequest{Correction: -2, CorrectionAt: start.UnixMicro()},
 		limit.LeaseRequest{}); !d.Results[1].Unasked {
-		t.Error("a correction of the rates looks at the home")
+		t.Error("a correction of a rate calls the store of the home, want no call")
 	}
 	var d limit.Decision
-	if err := c.Decide(t.Context(), question(r), start, &d); err != nil || !d.Allowed {
+	if err := c.Decide(t.Context(), requestOf(r), start, &d); err != nil || !d.Allowed {
 		t.Errorf("rates alone, with the home away: allowed %t, %v", d.Allowed, err)
 	}
-	c.want(t, "at last", r, qa, kept(t, "qb", "b", 1), 7-2, 11, 0)
+	c.want(t, "at last", r, qa, quotaOfOtherCell(t, "qb", "b", 1), 7-2, 11, 0)
 }
 
 // Guarantees that a home which is not known is an error that charges nothing, also before it was added, and that a
 // rate which is kept elsewhere is counted only there.
 func TestUnknownHome(t *testing.T) {
 	c := newCells(t, -1)
-	r, q := rate(t, 9), kept(t, "q", "c", 5)
+	r, q := rate(t, 9), quotaOfOtherCell(t, "q", "c", 5)
 	var d limit.Decision
 	for name, call := range map[string]func() error{
-		"Decide":  func() error { return c.Decide(t.Context(), question(r, q), start, &d) },
-		"Peek":    func() error { return c.Peek(t.Context(), question(r, q), start, &d) },
+		"Decide":  func() error { return c.Decide(t.Context(), requestOf(r, q), start, &d) },
+		"Peek":    func() error { return c.Peek(t.Context(), requestOf(r, q), start, &d) },
 		"Accepts": func() error { return c.Accepts(q) },
 	} {
 		if err := call(); !errors.Is(err, router.ErrNoHome) || d.Allowed {
@@ -308,9 +308,9 @@ func TestUnknownHome(t *testing.T) {
 		}
 	}
 	if n := c.own.decided.Load() + c.a.decided.Load() + c.b.decided.Load(); n != 0 {
-		t.Errorf("%d stores were asked", n)
+		t.Errorf("%d stores were called, want none", n)
 	}
-	if err := c.Decide(t.Context(), question(r.KeptIn("a")), start, &d); err != nil || !d.Allowed ||
+	if err := c.Decide(t.Context(), requestOf(r.KeptIn("a")), start, &d); err != nil || !d.Allowed ||
 		c.used(t, c.a, r) != 1 || c.used(t, c.own, r) != 0 {
 		t.Errorf("a rate that is kept elsewhere: allowed %t, %v, %d charged there, %d here", d.Allowed, err,
 			c.used(t, c.a, r), c.used(t, c.own, r))
@@ -319,13 +319,14 @@ func TestUnknownHome(t *testing.T) {
 	if err := c.Add("c", router.Backend{Store: late}); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.Decide(t.Context(), question(q, kept(t, "qa", "a", 5), r), start, &d); err != nil || !d.Allowed ||
+	if err := c.Decide(t.Context(), requestOf(q, quotaOfOtherCell(t, "qa", "a", 5), r), start, &d); err != nil ||
+		!d.Allowed ||
 		c.used(t, late, q) != 1 {
 		t.Errorf("once it was added: allowed %t, %v, %d charged there", d.Allowed, err, c.used(t, late, q))
 	}
 	for _, twice := range []string{"c", "", "here"} {
 		if err := c.Add(twice, router.Backend{Store: late}); err == nil {
-			t.Errorf("home %q is taken a second time, or without a name", twice)
+			t.Errorf("the home %q is accepted a second time, or without a name; want an error", twice)
 		}
 	}
 }

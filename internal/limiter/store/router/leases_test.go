@@ -19,7 +19,7 @@ func leaseOf(need, units int64) limit.LeaseRequest {
 
 // ask decides over limits that each cost 1, with a lease request for each.
 func (p *pair) ask(now time.Time, limits []*limit.Limit, leases ...limit.LeaseRequest) (*limit.Decision, error) {
-	req, d := question(limits...), new(limit.Decision)
+	req, d := requestOf(limits...), new(limit.Decision)
 	req.Leases = leases
 	err := p.Decide(context.Background(), req, now, d)
 	return d, err
@@ -62,7 +62,7 @@ func TestLeasesOfBothParts(t *testing.T) {
 	p.counts("a lease of 4", start, r, 5)
 	p.counts("a lease of 20", start, q, 21)
 	var peek limit.Decision
-	req := question(q, r)
+	req := requestOf(q, r)
 	req.Leases = []limit.LeaseRequest{leaseOf(1, 7), leaseOf(1, 3)}
 	if err := p.Peek(context.Background(), req, start, &peek); err != nil || peek.Lease(0).Units != 7 ||
 		peek.Lease(1).Units != 3 {
@@ -214,7 +214,7 @@ func TestReturnedUnitsThatOthersSpent(t *testing.T) {
 				quotas.failing.Store(away)
 				if !away {
 					var d limit.Decision
-					if err := quotas.Store.Decide(context.Background(), question(q), start, &d); err != nil ||
+					if err := quotas.Store.Decide(context.Background(), requestOf(q), start, &d); err != nil ||
 						!d.Allowed {
 						t.Fatal(err, d.Allowed)
 					}
@@ -300,7 +300,7 @@ func TestRatesFailUnderLeases(t *testing.T) {
 		p.rates.failing.Store(false)
 		for range 2 {
 			if d := p.leases(start, limits, leaseOf(1, 3), leaseOf(1, 20)); !d.Allowed {
-				t.Error("the rates answer again, and it is denied")
+				t.Error("a request is denied after the rates answer again, want it allowed")
 			}
 		}
 		p.close()
@@ -320,7 +320,7 @@ func TestSharedCounterIsNotGivenBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	ask := func(subject string) (limit.Decision, error) {
-		req := question(rate(t, 10), values)
+		req := requestOf(rate(t, 10), values)
 		req.Charges[1].Value = limit.Value{Kind: limit.ValueIs, Text: subject}
 		req.Leases = []limit.LeaseRequest{{Need: 1}, leaseOf(1, 4)}
 		var d limit.Decision
@@ -333,7 +333,7 @@ func TestSharedCounterIsNotGivenBack(t *testing.T) {
 	if _, err := ask("two"); !errors.Is(err, errUnavailable) {
 		t.Fatal(err)
 	}
-	req, d := question(values), new(limit.Decision)
+	req, d := requestOf(values), new(limit.Decision)
 	req.Charges[0].Value = limit.Value{Kind: limit.ValueIs, Text: "two"}
 	if err := p.Peek(context.Background(), req, start, d); err != nil || !d.Results[0].Other ||
 		d.Results[0].Used() != 5 {
@@ -398,7 +398,7 @@ func TestCloseIsBounded(t *testing.T) {
 			t.Fatal(err)
 		}
 		if took := time.Since(began); took != 0 {
-			t.Errorf("the decision waited %s for the return", took)
+			t.Errorf("the decision waited %s for units to be given back, want no wait", took)
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), 300*time.Millisecond)
 		defer cancel()
@@ -535,7 +535,7 @@ func TestQuotasThatKeepWhatTheyLeased(t *testing.T) {
 	p.decide(start, r, q)
 	p.decide(start, r, q) // denied by the rate: the last unit of the quota is an unspent charge
 	quotas.decided.Store(0)
-	req := question(q, r)
+	req := requestOf(q, r)
 	req.Charges[0].Cost = 2
 	req.Leases = []limit.LeaseRequest{leaseOf(2, 3), leaseOf(1, 0)}
 	d := new(limit.Decision)

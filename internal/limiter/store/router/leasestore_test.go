@@ -75,7 +75,7 @@ func TestLeaseStoreOverBoth(t *testing.T) {
 						var d limit.Decision
 						for time.Now().Before(time.Date(2000, 1, 2, 0, 0, 3, 500_000_000, time.UTC)) {
 							<-time.After(time.Duration(5+r.IntN(25)) * time.Millisecond)
-							req := question([][]*limit.Limit{{window, day}, {wide, window}, {window, day, wide},
+							req := requestOf([][]*limit.Limit{{window, day}, {wide, window}, {window, day, wide},
 								{exact, window}, {day}}[r.IntN(5)]...)
 							now := time.Now()
 							decided.Add(1)

@@ -113,11 +113,11 @@ func (p *pair) decide(now time.Time, limits ...*limit.Limit) *limit.Decision {
 
 func (p *pair) try(now time.Time, limits ...*limit.Limit) (*limit.Decision, error) {
 	d := new(limit.Decision)
-	err := p.Decide(context.Background(), question(limits...), now, d)
+	err := p.Decide(context.Background(), requestOf(limits...), now, d)
 	return d, err
 }
 
-func question(limits ...*limit.Limit) *limit.Request {
+func requestOf(limits ...*limit.Limit) *limit.Request {
 	req := &limit.Request{Owner: owner}
 	for _, l := range limits {
 		req.Charges = append(req.Charges, limit.Charge{Limit: l, Cost: 1})
@@ -133,7 +133,7 @@ func (p *pair) used(now time.Time, l *limit.Limit) int64 {
 		s = p.quotas
 	}
 	var d limit.Decision
-	if err := s.Store.Peek(context.Background(), question(l), now, &d); err != nil {
+	if err := s.Store.Peek(context.Background(), requestOf(l), now, &d); err != nil {
 		p.tb.Fatalf("Peek: %v", err)
 	}
 	return d.Results[0].Used()
@@ -160,13 +160,13 @@ func TestUnspentChargesAreRefundedBeforeADenial(t *testing.T) {
 			p.Unspent(), p.used(start, q))
 	}
 	if !ask(8, 0) {
-		t.Error("8 units are denied, of 9 that nobody has spent")
+		t.Error("a cost of 8 is denied, although 9 units are not spent")
 	}
 	if p.Unspent() != 0 || p.used(start, q) != 9 {
 		t.Errorf("%d leases are held, %d units charged; want the 9 that were admitted", p.Unspent(), p.used(start, q))
 	}
 	if ask(2, 0) || !ask(1, 0) {
-		t.Error("of the one unit that is left, 2 are admitted, or 1 is not")
+		t.Error("one unit is left: a cost of 2 is admitted, or a cost of 1 is denied")
 	}
 }
 
@@ -198,7 +198,7 @@ func TestReturnsThatWaitAreBounded(t *testing.T) {
 		var d limit.Decision
 		// the first request is admitted, and the rate denies all others
 		for i := range 1 + held + underWay + waiting + beyond {
-			req := question(r, q)
+			req := requestOf(r, q)
 			req.Charges[1].Cost = 1 + int64(i) // the costs differ, so that no request spends the charge of another one
 			if err := s.Decide(t.Context(), req, start, &d); err != nil || d.Allowed != (i == 0) {
 				t.Fatalf("request %d: allowed %t, %v", i, d.Allowed, err)
@@ -224,7 +224,7 @@ func TestUnspentChargesAreBounded(t *testing.T) {
 	r, q := rate(t, 1), quota(t, 1_000_000)
 	var d limit.Decision
 	for o := range 2 * inAll / perOwner {
-		req := question(r, q)
+		req := requestOf(r, q)
 		req.Owner = limit.Owner{Kind: limit.Tenant, Name: strconv.Itoa(o)}
 		for i := range 1 + perOwner + 1 { // the rate admits the first request and denies all others
 			req.Charges[1].Cost = 1 + int64(i) // the costs differ, so that no request spends the charge of another one
@@ -250,8 +250,8 @@ func TestRateDenialKeepsTheQuota(t *testing.T) {
 		if d.Allowed {
 			admitted++
 		} else if d.Binding().Limit() != r || d.Results[0].Charged != 0 {
-			t.Fatalf("a denial by the rate binds %s and charged %d of the quota", d.Binding().Limit().ID,
-				d.Results[0].Charged)
+			t.Fatalf("a denial by the rate has the binding limit %s, and charged %d units of the quota",
+				d.Binding().Limit().ID, d.Results[0].Charged)
 		}
 	}
 	if admitted != 3 || p.used(start, r) != 3 {
@@ -401,7 +401,7 @@ func TestRefundThatIsLateForOneStore(t *testing.T) {
 		t.Fatal(err)
 	}
 	var d limit.Decision
-	if err := s.Decide(t.Context(), question(rate(t, 2), quota(t, 10)), start, &d); err != nil {
+	if err := s.Decide(t.Context(), requestOf(rate(t, 2), quota(t, 10)), start, &d); err != nil {
 		t.Fatal(err)
 	}
 	got, err := s.Refund(t.Context(), d.Receipt(), 0, start)
@@ -443,7 +443,8 @@ func TestConcurrent(t *testing.T) {
 		}
 	}
 	if used := p.used(start, q); total > 100 || used > 100 || used != total+int64(p.Unspent()) {
-		t.Errorf("%d admitted, %d of 100 units gone, %d held: units are lost or were made", total, used, p.Unspent())
+		t.Errorf("%d units are admitted, %d of 100 are used, and %d are unspent charges, which does not add up", total,
+			used, p.Unspent())
 	}
 	if err := p.Close(context.Background()); err != nil {
 		t.Fatal(err)

@@ -80,7 +80,7 @@ func TestNoProbeAfterTheRatesAnswered(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	req := question(rate(t, 10), quota(t, 100))
+	req := requestOf(rate(t, 10), quota(t, 100))
 	req.Leases = []limit.LeaseRequest{leaseOf(1, 1), leaseOf(1, 5)}
 	var d limit.Decision
 	if err := s.Decide(t.Context(), req, start, &d); !errors.Is(err, limit.ErrUnreadable) {

@@ -25,8 +25,8 @@ var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
 var (
 	rsaKey   = tokentest.RSAKey
-	good     = newEC("k1", elliptic.P256()) // the key that authorities publish where a test says nothing else
-	attacker = newEC("k1", elliptic.P256()) // the same name, another key
+	good     = newEC("k1", elliptic.P256()) // the key that authorities publish unless a test chooses another
+	attacker = newEC("k1", elliptic.P256()) // another key with the same name
 )
 
 const (
@@ -35,7 +35,7 @@ const (
 	jwksURL    = tokentest.JWKSURL
 )
 
-// What these tests use all the time, by shorter names.
+// Shorter names for what these tests use often.
 type (
 	signer    = tokentest.Signer
 	absent    = tokentest.Absent
@@ -65,10 +65,10 @@ func must[T any](v T, err error) T {
 	return v
 }
 
-// pass lets time go by, in a bubble of its own.
+// pass lets virtual time pass. It must be called in a synctest bubble.
 func pass(d time.Duration) { <-time.After(d) }
 
-// config is for one issuer, whose keys come from a.
+// config returns the configuration for one issuer, whose keys come from a.
 func config(a *authority, by ...func(*token.Config)) token.Config {
 	c := token.Config{
 		Issuers: []token.Issuer{{Issuer: issuerName, Audiences: []string{audience}, JWKSURL: jwksURL,
@@ -97,7 +97,7 @@ func verify(v *token.Verifier, text string, now time.Time) error {
 	return err
 }
 
-// all is every algorithm, for issuers that accept them.
+// all lists every algorithm, for issuers that accept all of them.
 func all(c *token.Config) {
 	c.Issuers[0].Algorithms = []string{"RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512",
 		"EdDSA"}

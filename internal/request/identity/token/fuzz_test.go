@@ -11,8 +11,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/request/identity/token"
 )
 
-// FuzzVerify guarantees that no text passes but one that carries what the issuer signed: whatever is accepted makes the
-// claims of the good token, whatever is not is refused without a word of it.
+// FuzzVerify guarantees that only tokens that the issuer has signed are accepted: an accepted text has the claims of
+// the valid token, and the error about a refused one contains nothing of it.
 func FuzzVerify(f *testing.F) {
 	v := newVerifier(f, config(publishing(good), func(c *token.Config) { c.Cooldown = c.Refresh }))
 	text := good.Sign(claims(noon, nil))
@@ -32,7 +32,7 @@ func FuzzVerify(f *testing.F) {
 			switch {
 			case err == nil && (got.Tenant != "acme" || got.Subject != "user-1" || got.ID != "id-1" ||
 				!strings.Contains(in, parts[1])):
-				t.Fatalf("Verify(%q) = %+v, which nobody signed", in, got)
+				t.Fatalf("Verify(%q) = %+v, want an error: the issuer has not signed this", in, got)
 			case err != nil && !errors.Is(err, token.ErrBadToken):
 				t.Fatalf("Verify(%q) = %v, want ErrBadToken", in, err)
 			}
@@ -40,8 +40,8 @@ func FuzzVerify(f *testing.F) {
 	})
 }
 
-// FuzzPayload guarantees that whatever an issuer signs yields a tenant that it may speak for and texts that can be
-// logged, or an error.
+// FuzzPayload guarantees that, whatever an issuer signs, Verify returns an error, or a tenant that the issuer may name
+// and texts that can be logged.
 func FuzzPayload(f *testing.F) {
 	v := newVerifier(f, config(publishing(good), func(c *token.Config) { c.Claims = []string{"x"} }))
 	plain := `{"iss":"` + issuerName + `","aud":"` + audience + `","tenant_id":"acme","sub":"u","exp":9999999999,"x":1}`
@@ -68,8 +68,8 @@ func FuzzPayload(f *testing.F) {
 	})
 }
 
-// FuzzKeySet guarantees that no answer of an issuer ends the process, and that only one which holds the key makes its
-// token pass.
+// FuzzKeySet guarantees that no answer of an issuer ends the process, and that a token is accepted only if the answer
+// contains its key.
 func FuzzKeySet(f *testing.F) {
 	text := good.Sign(claims(noon, nil))
 	x := jwkWith(good, "kty", absent{}, "crv", absent{}, "y", absent{}, "kid", absent{}, "alg", absent{}, "use",
@@ -92,7 +92,8 @@ func FuzzKeySet(f *testing.F) {
 	})
 }
 
-// BenchmarkSeen is a token that was verified before: of many, as long as access tokens are.
+// BenchmarkSeen measures the verification of tokens that were verified before. There are many of them, as long as usual
+// access tokens.
 func BenchmarkSeen(b *testing.B) {
 	v := newVerifier(b, config(publishing(good)))
 	tokens := make([]string, 1000)
@@ -113,7 +114,8 @@ func BenchmarkSeen(b *testing.B) {
 	}
 }
 
-// BenchmarkFirstSight is a token that was not: two take turns in a memory for one.
+// BenchmarkFirstSight measures the verification of tokens that are not remembered: two tokens alternate, and the memory
+// has room for one.
 func BenchmarkFirstSight(b *testing.B) {
 	for _, key := range []*signer{keyed("k1", "RS256", rsaKey()), good} {
 		b.Run(key.Algorithm, func(b *testing.B) {
@@ -133,7 +135,8 @@ func BenchmarkFirstSight(b *testing.B) {
 	}
 }
 
-// BenchmarkRefused is what a forged token costs: one that is refused unread, and one that takes a signature.
+// BenchmarkRefused measures the cost of two forged tokens: one that is refused before it is decoded, and one whose
+// signature has to be checked.
 func BenchmarkRefused(b *testing.B) {
 	v := newVerifier(b, config(publishing(good)))
 	if err := verify(v, good.Sign(claims(noon, nil)), noon); err != nil {

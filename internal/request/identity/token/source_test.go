@@ -25,7 +25,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/request/identity/token"
 )
 
-// broken is each way in which an issuer fails to answer with keys, and a part of the cause that is told.
+// broken lists the ways in which an issuer fails to answer with keys, each with a part of the reported cause.
 var broken = map[string]struct {
 	respond responder
 	cause   string
@@ -56,8 +56,8 @@ func redirect(*http.Request) (reply, error) {
 	return reply{Status: http.StatusFound, Location: "https://evil.example/jwks"}, nil
 }
 
-// Guarantees that keys that cannot be had are told apart from a bad token, within the wait, and that what the issuer
-// answered is not repeated.
+// Guarantees that missing keys are reported as another error than a bad token, within the allowed wait, and that the
+// error does not repeat the issuer's answer.
 func TestKeysUnavailable(t *testing.T) {
 	for name, b := range broken {
 		t.Run(name, func(t *testing.T) {
@@ -78,7 +78,7 @@ func TestKeysUnavailable(t *testing.T) {
 				}
 				for _, r := range a.Requests() {
 					if r.URL != jwksURL {
-						t.Errorf("keys were asked for at %s", r.URL)
+						t.Errorf("keys were requested from %s, want the issuer's own URL", r.URL)
 					}
 				}
 			})
@@ -86,8 +86,8 @@ func TestKeysUnavailable(t *testing.T) {
 	}
 }
 
-// Guarantees that an issuer that fails later costs nothing but the news: what was good stays good, remembered or not,
-// for as long as it lasts, and no request waits longer than half a second.
+// Guarantees that an issuer that fails after it has answered only delays changes: valid tokens stay valid until they
+// expire, whether they are remembered or not, and no request waits longer than half a second.
 func TestLastKnownGood(t *testing.T) {
 	for name, b := range broken {
 		t.Run(name, func(t *testing.T) {
@@ -109,7 +109,7 @@ func TestLastKnownGood(t *testing.T) {
 							t.Fatalf("Verify = %v, want the last keys to do", err)
 						}
 						if took := time.Since(began); took > 500*time.Millisecond {
-							t.Fatalf("Verify took %v although there are keys", took)
+							t.Fatalf("Verify took %v although there are keys, want at most 500ms", took)
 						}
 					}
 				}
@@ -130,8 +130,8 @@ func TestLastKnownGood(t *testing.T) {
 	}
 }
 
-// Guarantees that an issuer that is away is asked less and less often, at times that differ between instances, and that
-// those who ask meanwhile are told at once.
+// Guarantees that an issuer that does not answer is called less and less often, at times that differ between instances,
+// and that requests in the meantime get the error immediately.
 func TestBackoff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var gaps [2][]time.Duration
@@ -145,7 +145,7 @@ func TestBackoff(t *testing.T) {
 					t.Fatalf("Verify = %v, want ErrKeysUnavailable", err)
 				}
 				if took := time.Since(began); took != 0 {
-					t.Fatalf("Verify took %v, want to be told at once", took)
+					t.Fatalf("Verify took %v, want an error without a wait", took)
 				}
 				pass(200 * time.Millisecond)
 			}
@@ -164,13 +164,13 @@ func TestBackoff(t *testing.T) {
 			t.Errorf("%d fetches in ten minutes, want about 14", len(gaps[0])+1)
 		}
 		if fmt.Sprint(gaps[0]) == fmt.Sprint(gaps[1]) {
-			t.Errorf("two instances ask at the same times: %v", gaps[0])
+			t.Errorf("two instances request keys at the same times, want different ones: %v", gaps[0])
 		}
 	})
 }
 
-// Guarantees that a flood of tokens with keys nobody knows costs the issuer one request per cooldown, whether it
-// answers or not, and us no memory; and that good tokens pass meanwhile.
+// Guarantees that a flood of tokens with unknown keys causes one request to the issuer per cooldown, whether it answers
+// or not, and takes no memory; and that valid tokens are accepted meanwhile.
 func TestFloodOfUnknownKeys(t *testing.T) {
 	for name, respond := range map[string]responder{
 		"issuer up": answer(http.StatusOK, document(good)), "issuer down": answer(http.StatusBadGateway, ""),
@@ -197,11 +197,12 @@ func TestFloodOfUnknownKeys(t *testing.T) {
 								t.Errorf("Verify = %v, want ErrUnknownKey or ErrKeysUnavailable", err)
 							}
 							if took := time.Since(began); took > token.DefaultWait {
-								t.Errorf("an unknown key held a request for %v", took)
+								t.Errorf("a request with an unknown key waited %v, want at most DefaultWait", took)
 							}
 							began = time.Now()
 							if err := verify(v, known, began); err != nil || time.Since(began) > 0 {
-								t.Errorf("a good token: %v after %v", err, time.Since(began))
+								t.Errorf("a valid token: %v after %v, want it accepted without a wait", err,
+									time.Since(began))
 							}
 							pass(time.Second)
 						}
@@ -225,8 +226,8 @@ func TestFloodOfUnknownKeys(t *testing.T) {
 	}
 }
 
-// Guarantees that an unknown key is not held against its bearer while nobody can know whether it exists, and that a
-// known key under an algorithm that is not its own asks nobody.
+// Guarantees that a token with an unknown key is not refused as bad while nobody can know whether the key exists, and
+// that a known key with an algorithm that is not its own causes no request to the issuer.
 func TestUnknownKeyAndTheIssuerAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := publishing(good)
@@ -250,7 +251,8 @@ func TestUnknownKeyAndTheIssuerAway(t *testing.T) {
 	})
 }
 
-// Guarantees that a clock that was ahead and is set right does not keep new keys away until it is where it was.
+// Guarantees that new keys are fetched after a clock that was ahead was set back, and not only when it reaches its
+// earlier time again.
 func TestClockSetBack(t *testing.T) {
 	next := newEC("k2", elliptic.P256())
 	a := publishing(good)
@@ -264,8 +266,8 @@ func TestClockSetBack(t *testing.T) {
 	}
 }
 
-// Guarantees that all who wait share one fetch, and that nobody waits longer than allowed: Config.Wait, or ctx if that
-// ends before. Those who come after the fetch are served.
+// Guarantees that all callers that wait share one fetch, and wait at most for Config.Wait or until their context ends.
+// Callers that come after the fetch get its keys.
 func TestOneFetchAndABoundedWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var open atomic.Bool
@@ -305,8 +307,9 @@ func TestOneFetchAndABoundedWait(t *testing.T) {
 	})
 }
 
-// Guarantees that rotation is seamless: the old key does until the set is replaced, a new one is found within the
-// cooldown, and tokens of a key that was withdrawn stop, remembered or not, within the refresh interval and a fifth.
+// Guarantees that a rotation of keys fails no valid token: the old key is accepted until the set is replaced, a new key
+// is found within the cooldown, and tokens of a withdrawn key, even remembered ones, are refused after at most 1.2
+// refresh intervals.
 func TestRotation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		next := newEC("k2", elliptic.P256())
@@ -344,9 +347,9 @@ func TestRotation(t *testing.T) {
 		usurper := newEC("k2", elliptic.P256())
 		a.Set(answer(http.StatusOK, document(usurper)))
 		pass(token.DefaultRefresh * 6 / 5)
-		// it is noticed beside this call
+		// the rotation is noticed in the background of this call
 		if err := verify(v, rotated, time.Now()); err != nil && !errors.Is(err, token.ErrSignature) {
-			t.Errorf("what makes it be noticed: Verify = %v", err)
+			t.Errorf("Verify of the token that shows the rotation = %v, want no error or ErrSignature", err)
 		}
 		synctest.Wait()
 		check("another key under the name", rotated, token.ErrSignature)
@@ -354,8 +357,9 @@ func TestRotation(t *testing.T) {
 	})
 }
 
-// Guarantees that keys are replaced beside requests while they are fresh enough, and in front of the one that asks for
-// them once they are not: an environment thawed after a day must not trust what was withdrawn meanwhile.
+// Guarantees that keys that are young enough are replaced in the background of requests, and that a request waits for
+// the replacement of older ones: an environment that was frozen for a day must not trust keys that were withdrawn
+// meanwhile.
 func TestOldKeysAreReplacedInFront(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		slowly := func(keys ...*signer) responder {
@@ -381,13 +385,13 @@ func TestOldKeysAreReplacedInFront(t *testing.T) {
 		step(token.DefaultRefresh*6/5, nil, 0)
 		step(time.Second, nil, 0)
 		if n := a.Fetches(); n != 2 {
-			t.Errorf("%d fetches, want one beside", n)
+			t.Errorf("%d fetches, want one in the background", n)
 		}
 		a.Set(slowly(next))
 		var beside sync.WaitGroup
 		beside.Go(func() {
 			pass(24*time.Hour + 100*time.Millisecond)
-			step(0, nil, 0) // only who begins the fetch waits for it
+			step(0, nil, 0) // only the caller that begins the fetch waits for it
 		})
 		step(24*time.Hour, token.ErrUnknownKey, 200*time.Millisecond)
 		beside.Wait()
@@ -397,9 +401,9 @@ func TestOldKeysAreReplacedInFront(t *testing.T) {
 	})
 }
 
-// Guarantees that a fetch which a freeze cut does not stand in the way of the next: the clock of requests jumps, this
-// process's does not, and the answer never comes. Keys that were withdrawn meanwhile verify nothing, and fetches that
-// were given up are neither counted nor told of, and come once per cooldown.
+// Guarantees that a fetch that was interrupted by a freeze does not prevent the next one: the clock of requests jumps,
+// the clock of this process does not, and the answer never comes. Keys that were withdrawn meanwhile verify nothing.
+// Fetches that were given up are neither counted nor logged, and there is one per cooldown.
 func TestFrozenFetch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		next := newEC("k2", elliptic.P256())
@@ -426,7 +430,7 @@ func TestFrozenFetch(t *testing.T) {
 		step("thawed, and the key was withdrawn", text, 3*time.Hour, token.ErrUnknownKey, 0)
 		a.Set(hang)
 		fetches := a.Fetches()
-		for n := range 40 { // frozen after each request, of which there is one in ten seconds
+		for n := range 40 { // frozen after each request, with one request in ten seconds
 			if err := verify(v, unknown, start.Add(4*time.Hour+time.Duration(n)*10*time.Second)); !errors.Is(err,
 				token.ErrKeysUnavailable) {
 				t.Errorf(
@@ -471,7 +475,8 @@ func TestWarm(t *testing.T) {
 	})
 }
 
-// Guarantees that Close ends what is under way and returns after it, and that Verify then says so.
+// Guarantees that Close ends fetches in progress and returns after them, and that Verify then returns
+// ErrKeysUnavailable at once.
 func TestClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAuthority(func(r *http.Request) (reply, error) {
@@ -501,8 +506,8 @@ func TestClose(t *testing.T) {
 	})
 }
 
-// Guarantees that keys that are weak, secret, or meant for something else verify nothing, and do not keep others from
-// it.
+// Guarantees that keys that are weak, secret, or meant for another use verify nothing, and do not make the other keys
+// of their set unusable.
 func TestUnusableKeysAreLeftOut(t *testing.T) {
 	weak := must(rsa.GenerateKey(rand.Reader, 1024))
 	public := func(s *signer) string { return jwkWith(s) }
@@ -545,7 +550,7 @@ func TestUnusableKeysAreLeftOut(t *testing.T) {
 			}
 			beside := newVerifier(t, config(newAuthority(answer(http.StatusOK, keysOf(c.jwk, public(other))))))
 			if err := verify(beside, c.by.Sign(claims(noon, nil)), noon); !errors.Is(err, token.ErrUnknownKey) {
-				t.Errorf("beside another: Verify = %v, want ErrUnknownKey", err)
+				t.Errorf("with an unusable key in the set: Verify = %v, want ErrUnknownKey", err)
 			}
 			if err := verify(beside, other.Sign(claims(noon, nil)), noon); err != nil {
 				t.Errorf("the other: Verify = %v, want nil", err)
@@ -554,9 +559,9 @@ func TestUnusableKeysAreLeftOut(t *testing.T) {
 	}
 }
 
-// Guarantees what a set may leave open: a key without "alg" and "use" does for each algorithm of its kind that the
-// issuer is allowed, one without "kid" for tokens without, as long as there is no choice, and of two with one name the
-// first.
+// Guarantees what a key set may leave out. A key without "alg" and "use" is used with each algorithm of its kind that
+// the issuer is allowed. A key without "kid" is used for tokens without one, if there is only one such key. Of two keys
+// with one name, the first is used.
 func TestNamesInASet(t *testing.T) {
 	bare := keyed("k1", "RS256", rsaKey())
 	v := newVerifier(t,
@@ -586,8 +591,8 @@ func TestNamesInASet(t *testing.T) {
 	}
 }
 
-// Guarantees over a real connection, with the client that is the default, that redirects are not followed, that a small
-// answer cannot grow large, and that a served set does.
+// Guarantees, over a real connection and with the default client, that redirects are not followed, that a small
+// compressed answer cannot become a large one, and that a key set that is served is used.
 func TestOverHTTP(t *testing.T) {
 	var elsewhere atomic.Int64
 	other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -637,7 +642,7 @@ func TestOverHTTP(t *testing.T) {
 		if !errors.Is(err, c.want) || (err != nil && !strings.Contains(err.Error(), c.cause)) {
 			t.Errorf("%s: Verify = %v, want %v, %q", path, err, c.want, c.cause)
 		}
-		v.Close() // which waits for the log line
+		v.Close() // Close waits for the log line
 		if strings.Contains(lines.String(), "abcd") || (c.want != nil && !strings.Contains(lines.String(), c.cause)) {
 			t.Errorf("%s: the log says %q, want the cause and no query", path, lines.String())
 		}
@@ -648,14 +653,16 @@ func TestOverHTTP(t *testing.T) {
 		config(nil, func(c *token.Config) { c.Client, c.Issuers[0].JWKSURL = nil, issuer.URL+"/jwks?code=abcd" }))
 	if err := verify(v, good.Sign(claims(noon, nil)), noon); !errors.Is(err, token.ErrKeysUnavailable) ||
 		strings.Contains(err.Error(), "abcd") {
-		t.Errorf("nobody listens: Verify = %v, want ErrKeysUnavailable without the query", err)
+		t.Errorf("no server at the URL: Verify = %v, want ErrKeysUnavailable, and no query of the URL in the error",
+			err)
 	}
 	if n := elsewhere.Load(); n != 0 {
-		t.Errorf("a redirect was followed %d times", n)
+		t.Errorf("a redirect was followed %d times, want never", n)
 	}
 }
 
-// Guarantees that verification, rotation, failures and expiry at once neither race nor let a forged token pass.
+// Guarantees that verification, rotation, failures and expiry can happen concurrently without a race, and that no
+// forged token is accepted meanwhile.
 func TestConcurrently(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		next := newEC("k2", elliptic.P256())

@@ -55,8 +55,8 @@ func TestVerifyAcceptsVariants(t *testing.T) {
 	}
 }
 
-// Guarantees that each forgery and each token that is not for us is refused for its own reason, without a word of the
-// token in the error, and that all but the last group of them are refused without asking for keys.
+// Guarantees that each forged token, and each token for another audience, is refused for its own reason, with an error
+// that contains nothing of the token; and that all but the last group of them are refused without a request for keys.
 func TestVerifyRefuses(t *testing.T) {
 	type m = map[string]any
 	base := claims(noon, nil)
@@ -213,7 +213,7 @@ func TestVerifyRefuses(t *testing.T) {
 	}
 	for _, r := range published.Requests() {
 		if r.URL != jwksURL {
-			t.Errorf("a token made us ask for %s", r.URL)
+			t.Errorf("a token caused a request to %s, want only the issuer's URL", r.URL)
 		}
 	}
 	if n := published.Fetches(); n != 1 {
@@ -224,7 +224,7 @@ func TestVerifyRefuses(t *testing.T) {
 	}
 }
 
-// wantSilent checks that an error holds no part of a token.
+// wantSilent checks that an error contains no part of a token.
 func wantSilent(t testing.TB, err error, text string) {
 	t.Helper()
 	if err == nil {
@@ -235,18 +235,18 @@ func wantSilent(t testing.TB, err error, text string) {
 		decoded, _ := base64.RawURLEncoding.DecodeString(part)
 		if (len(part) > 8 && strings.Contains(said, part)) ||
 			(len(decoded) > 8 && strings.Contains(said, string(decoded))) {
-			t.Errorf("the error holds a part of the token: %q", said)
+			t.Errorf("the error contains a part of the token: %q", said)
 		}
 	}
 	for _, secret := range []string{"umbrella", "user-1", "evil", "etc/passwd"} {
 		if strings.Contains(said, secret) {
-			t.Errorf("the error holds %q of the token: %q", secret, said)
+			t.Errorf("the error contains %q of the token: %q", secret, said)
 		}
 	}
 }
 
-// Guarantees that a public key never serves as an HMAC secret, in whatever form the attacker takes it, also where all
-// algorithms that can be allowed are.
+// Guarantees that a public key is never used as an HMAC secret, in whatever form an attacker sends it, even if all
+// algorithms are allowed.
 func TestVerifyRefusesHMACWithThePublicKey(t *testing.T) {
 	key := keyed("k1", "RS256", rsaKey())
 	der := must(x509.MarshalPKIXPublicKey(key.Private.Public()))
@@ -277,7 +277,7 @@ func TestVerifyRefusesHMACWithThePublicKey(t *testing.T) {
 	}
 }
 
-// Guarantees that a megabyte costs nothing: it is refused by its length, before a hash or an allocation.
+// Guarantees that a token of a megabyte is refused by its length, before anything is hashed or allocated.
 func TestVerifyRefusesLargeTokensUnread(t *testing.T) {
 	v := newVerifier(t, config(publishing(good)))
 	large := good.Sign(claims(noon, with("x", strings.Repeat("a", 1<<20))))
@@ -303,7 +303,7 @@ func TestVerifyRefusesLargeTokensUnread(t *testing.T) {
 	}
 }
 
-// Guarantees that issuers share nothing: neither keys, nor audiences, nor tenants, nor algorithms.
+// Guarantees that issuers share neither keys, nor audiences, nor tenants, nor algorithms.
 func TestIssuersAreApart(t *testing.T) {
 	const otherName, otherURL = "https://other.example/", "https://other.example/jwks"
 	other := everyKind()[1] // P-384
@@ -367,8 +367,8 @@ func TestClaimsThatAreKept(t *testing.T) {
 	}
 }
 
-// Guarantees that a second sight gives what the first gave, for a copy of the token at most, and only while the token
-// is good.
+// Guarantees that a token which was verified before gives the same result again, costs at most a copy of the token, and
+// is accepted only while it is valid.
 func TestRememberedUntilItExpires(t *testing.T) {
 	v := newVerifier(t, config(publishing(good), func(c *token.Config) { c.Claims = []string{"region"} }))
 	text := good.Sign(claims(noon, with("region", "eu")))
@@ -464,7 +464,7 @@ func TestNewRefuses(t *testing.T) {
 	}
 }
 
-// Guarantees that what the caller does to its lists afterwards opens nothing.
+// Guarantees that a caller which changes its lists after New does not change what is accepted.
 func TestNewCopiesItsConfig(t *testing.T) {
 	conf := config(publishing(good), func(c *token.Config) { c.Claims = []string{"region"} })
 	v := newVerifier(t, conf)

@@ -1,5 +1,12 @@
 "use strict";
 // Draws the plots from the data element. Text only ever goes through textContent, so nothing from a log becomes markup.
+// It reads of the data:
+//   timeline       step_seconds; points, each with at, allowed, denied, shadow_denied and other; elapsed: times are shown
+//                  as what has passed since 1970, and not as a day and its hour
+//   limits         those with a timeline have a strip: id, and one number for each point
+//   worst_minutes  marks of the strips: at, and limit, origin and plan of the strip
+//   bands          spans of time to show behind the plot: from, until
+//   denied         whether there is anything to switch to
 (() => {
   const report = JSON.parse(document.getElementById("data").textContent);
   const svg = document.getElementById("timeline");
@@ -24,7 +31,8 @@
   const two = (n) => String(n).padStart(2, "0");
   const months = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
   const day = (s) => { const d = new Date(s * 1000); return d.getUTCDate() + " " + months[d.getUTCMonth()]; };
-  const hour = (s) => { const d = new Date(s * 1000); return two(d.getUTCHours()) + ":" + two(d.getUTCMinutes()); };
+  const elapsed = report.timeline.elapsed, second = (s) => s < 60 ? s + " s" : Math.floor(s / 60) + ":" + two(s % 60);
+  const hour = (s) => { const d = new Date(s * 1000); return elapsed ? second(s) : two(d.getUTCHours()) + ":" + two(d.getUTCMinutes()); };
   const year = (s) => new Date(s * 1000).getUTCFullYear();
   const span = (s) => {
     for (const [unit, length] of [["day", 86400], ["hour", 3600], ["minute", 60]]) {
@@ -34,7 +42,7 @@
   };
 
   // gather sums the points into as many bins as the width can show, of a length that people count in.
-  const lengths = [60, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400];
+  const lengths = [1, 2, 5, 10, 30, 60, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400];
   const gather = () => {
     const room = Math.max(1, Math.floor((width - left) / 3));
     const fits = (l) => l % step === 0 && (end - first) / l <= room;
@@ -73,6 +81,10 @@
       make("path", { class: "grid", d: `M${left} ${scale(n)}H${width}` }, svg);
       make("text", { x: left - 6, y: scale(n) + 4, "text-anchor": "end" }, svg, n >= 10000 ? number(n / 1000) + "k" : number(n));
     }
+    for (const b of report.bands || []) {
+      const at = (t) => left + (width - left) * Math.min(Math.max((t - start) / (bins.length * length), 0), 1);
+      make("rect", { class: "band", x: at(b.from), y: top, width: Math.max(at(b.until) - at(b.from), 2), height: floor - top }, svg);
+    }
     drawTimes(floor, height, length);
     make("path", { class: "denied", d: columns(zero, denied, scale) }, svg);
     make("path", { class: "shadow", d: columns(denied, shadow, scale) }, svg);
@@ -82,13 +94,13 @@
   };
   const drawTimes = (floor, height, length) => {
     const total = bins.length * length, room = Math.max(2, Math.floor((width - left) / 90));
-    const every = [60, 300, 600, 900, 1800, 3600, 10800, 21600, 43200, 86400, 172800, 604800, 1209600, 2592000, 7776000, 31536000]
-      .find((s) => total / s <= room) || Math.ceil(total / room / 31536000) * 31536000;
+    const every = [1, 2, 5, 10, 30, 60, 300, 600, 900, 1800, 3600, 10800, 21600, 43200, 86400, 172800, 604800, 1209600, 2592000, 7776000, 31536000]
+      .find((s) => s >= Math.min(step, 60) && total / s <= room) || Math.ceil(total / room / 31536000) * 31536000;
     for (let t = Math.ceil(start / every) * every; t < start + total; t += every) {
       const at = left + (width - left) * (t - start) / total;
       if (at > width - 24) break;
       make("path", { class: "grid", d: `M${at} ${floor}v4` }, svg);
-      const text = every >= 7776000 ? months[new Date(t * 1000).getUTCMonth()] + " " + year(t) : t % 86400 === 0 ? day(t) : hour(t);
+      const text = every >= 7776000 ? months[new Date(t * 1000).getUTCMonth()] + " " + year(t) : t % 86400 === 0 && !elapsed ? day(t) : hour(t);
       make("text", { x: at, y: height - 4, "text-anchor": at < left + 24 ? "start" : "middle" }, svg, text);
     }
   };
@@ -122,7 +134,7 @@
       c.setAttribute("transform", `translate(${middle} 0)`);
       c.setAttribute("visibility", "visible");
     }
-    const parts = [`${day(b.at)} ${year(b.at)} ${hour(b.at)} to ${day(until) === day(b.at) ? "" : day(until) + " "}${hour(until)}`,
+    const parts = [elapsed ? `${hour(b.at)} to ${hour(until)}` : `${day(b.at)} ${year(b.at)} ${hour(b.at)} to ${day(until) === day(b.at) ? "" : day(until) + " "}${hour(until)}`,
       number(b.allowed) + " allowed", number(b.denied) + " denied"];
     if (b.shadow) parts.push(number(b.shadow) + " a shadow would deny");
     if (b.other) parts.push(number(b.other) + " refused or not routed");

@@ -1,0 +1,35 @@
+package fleet
+
+import "github.com/sluicelimits/sluice/internal/limiter/lease"
+
+const (
+	// touchAtOnce is how many requests touchNext looks ahead. Each needs two random numbers: one chooses its tenant,
+	// one its process.
+	touchAtOnce = ringSize / 2
+
+	// touchFrom is the number of pairs of a tenant and a process from which on memory is read ahead. Fewer pairs fit in
+	// the caches of the processor, at some 600 bytes each.
+	touchFrom = 10_000
+)
+
+// touchNext reads the memory that the next decisions will need, see [lease.Touch], so that it is in the caches of the
+// processor. It changes no result: if the traffic changes meanwhile, other memory is read than is needed.
+func (r *run) touchNext() {
+	r.untouched = touchAtOnce
+	var all [touchAtOnce]lease.Touched
+	var tenants [touchAtOnce]*tenant
+	sum := int64(0)
+	for i := range all {
+		number := r.traffic.tenantOf(r.traffic.ahead(2 * i))
+		t, p := &r.tenants[number], r.processFor(number, r.traffic.ahead(2*i+1))
+		tenants[i] = t
+		all[i] = lease.Touched{Store: p.chain.Leases, Owner: &t.req.Owner}
+		sum += int64(len(t.req.Charges)) + t.degradedIn
+	}
+	for _, t := range tenants {
+		if t.decided {
+			sum += t.req.Charges[0].Limit.Tiers[0].Threshold + int64(t.limits[0])
+		}
+	}
+	r.touched += sum + lease.Touch(all[:])
+}

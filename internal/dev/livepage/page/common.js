@@ -1,0 +1,188 @@
+// Reads data.json once a second, for the script of a page to show. Every text from there may be an attacker's choice (a
+// tenant's name, a path), so it only ever becomes the text of a node.
+'use strict';
+
+const memory = { // a browser may refuse storage; the page works without
+  get(key) { try { return localStorage.getItem(key); } catch { return null; } },
+  set(key, value) { try { localStorage.setItem(key, value); } catch { /* the choice lasts until the page is left */ } },
+};
+const root = document.documentElement;
+const theme = memory.get('sluice.theme');
+if (theme === 'light' || theme === 'dark') root.dataset.theme = theme; // before anything is painted
+
+const $ = (id) => document.getElementById(id);
+const whole = new Intl.NumberFormat('en');
+const short = new Intl.NumberFormat('en', { notation: 'compact', maximumFractionDigits: 1 });
+const clock = (ms, seconds = true) => new Date(ms).toLocaleTimeString('en-GB',
+  seconds ? {} : { hour: '2-digit', minute: '2-digit' });
+
+function text(node, value) {
+  value = String(value);
+  if (node.textContent !== value) node.textContent = value;
+  return node;
+}
+function el(tag, className, value, parent) {
+  const node = document.createElement(tag);
+  if (className) node.className = className;
+  if (value !== undefined) node.textContent = value;
+  if (parent) parent.append(node);
+  return node;
+}
+const list = (x) => Array.isArray(x) ? x : [];
+const amount = (n) => Number.isFinite(n) ? whole.format(n) : '–';
+function number(node, n, hot) {
+  text(node, amount(n));
+  node.classList.toggle('zero', n === 0);
+  node.classList.toggle('hot', Boolean(hot) && n > 0);
+}
+function duration(ms) {
+  if (ms < 1000) return Math.max(0, ms) + ' ms';
+  const s = Math.ceil(ms / 1000), m = Math.floor(s / 60), h = Math.floor(m / 60), d = Math.floor(h / 24);
+  if (s < 10) return (Math.ceil(ms / 100) / 10).toFixed(1) + ' s';
+  if (m < 1) return s + ' s';
+  if (h < 1) return m + ' m ' + (s % 60) + ' s';
+  if (d < 1) return h + ' h ' + (m % 60) + ' m';
+  return d + ' d ' + (h % 24) + ' h';
+}
+
+// sync makes the children of parent show items in order, keeping the nodes of items that stay.
+const kept = new WeakMap();
+function sync(parent, items, key, make) {
+  const had = kept.get(parent) || new Map(), rows = new Map();
+  kept.set(parent, rows);
+  let next = parent.firstElementChild;
+  for (const item of items) {
+    const k = key(item), row = had.get(k) || make(item);
+    had.delete(k);
+    rows.set(k, row);
+    row.update(item);
+    if (row.node === next) next = next.nextElementSibling;
+    else parent.insertBefore(row.node, next);
+  }
+  for (const row of had.values()) row.node.remove();
+}
+const keyOf = (...parts) => JSON.stringify(parts);
+
+// The chart of stacked bars
+
+// roundUp is the next of 1, 2, 4, 6, 8 or 10 times a power of ten: an axis whose half is a round number, too.
+function roundUp(n) {
+  let unit = 1;
+  while (unit * 10 < n) unit *= 10;
+  return [1, 2, 4, 6, 8, 10].map((m) => m * unit).find((v) => v >= n);
+}
+// chart stacks parts, from the bottom up, in each column. say gives the text for the column that is pointed at, or -1.
+function chart(parts, say) {
+  const bars = [];
+  let pointed = -1;
+  const point = () => {
+    bars.forEach((bar, i) => bar.band.classList.toggle('on', i === pointed));
+    $('readout').classList.toggle('on', pointed >= 0);
+    if (bars.length) text($('readout'), say(pointed));
+  };
+  const grow = (n) => {
+    const width = 600 / n, svg = (name) => {
+      const node = document.createElementNS('http://www.w3.org/2000/svg', 'rect');
+      node.setAttribute('class', name);
+      $('bars').append(node);
+      return node;
+    };
+    while (bars.length < n) {
+      const bar = { band: svg('band') }, i = bars.length;
+      for (const s of parts) bar[s] = svg('bar-' + s);
+      for (const [part, node] of Object.entries(bar)) {
+        node.setAttribute('x', i * width + (part === 'band' ? 0 : width * .1));
+        node.setAttribute('width', part === 'band' ? width : width * .8);
+      }
+      bar.band.setAttribute('height', 100);
+      bar.away = svg('bar-away');
+      for (const [k, v] of [['x', i * width], ['width', width], ['y', 101.5]]) bar.away.setAttribute(k, v);
+      bars.push(bar);
+    }
+  };
+  $('plot').addEventListener('pointermove', (e) => {
+    const box = $('plot').getBoundingClientRect();
+    pointed = Math.min(bars.length - 1, Math.max(0, Math.floor((e.clientX - box.left) / box.width * bars.length)));
+    point();
+  });
+  $('plot').addEventListener('pointerleave', () => {
+    pointed = -1;
+    point();
+  });
+  // values has a list for each part. The axis ends at most or above. peak is the highest column.
+  return function draw(values, marked, most = 0) {
+    const n = values[parts[0]].length, sum = (i) => parts.reduce((all, s) => all + values[s][i], 0);
+    grow(n);
+    let peak = 0;
+    for (let i = 1; i < n; i++) if (sum(i) > sum(peak)) peak = i;
+    const top = roundUp(Math.max(sum(peak), most));
+    for (let i = 0; i < n; i++) {
+      let y = 100;
+      for (const s of parts) {
+        const h = 100 * values[s][i] / top;
+        bars[i][s].setAttribute('y', y -= h);
+        bars[i][s].setAttribute('height', h);
+      }
+      bars[i].away.setAttribute('height', marked(i) ? 3 : 0);
+    }
+    const any = sum(peak) || most;
+    text($('y-top'), any ? short.format(top) : '');
+    text($('y-mid'), any && top > 1 ? short.format(top / 2) : '');
+    point();
+    return { top, peak, highest: sum(peak) };
+  };
+}
+
+// Polling
+
+let data = null, failures = 0, timer = 0, asking = null; // data is the latest data.json
+
+function link(state, message) {
+  $('link').dataset.state = state;
+  text($('link-text'), message);
+}
+async function ask() {
+  asking = new AbortController();
+  const late = setTimeout(() => asking.abort(), 5000);
+  try {
+    const answer = await fetch('data.json', { cache: 'no-store', signal: asking.signal });
+    if (!answer.ok) return 'The data was refused with status ' + answer.status;
+    const got = await answer.json();
+    if (got.version !== 1) return 'Another version of Sluice runs now: reload this page';
+    data = got;
+    return '';
+  } catch {
+    return 'Connection lost; trying again';
+  } finally {
+    clearTimeout(late);
+    asking = null;
+  }
+}
+async function poll(show) {
+  clearTimeout(timer);
+  if (document.hidden || asking) return;
+  const trouble = await ask();
+  failures = trouble ? failures + 1 : 0;
+  link(trouble ? 'lost' : 'live', trouble || 'Live');
+  timer = setTimeout(() => poll(show), Math.min(15000, 1000 * 2 ** Math.min(failures, 4)));
+  if (!trouble) show(); // last, and not caught: a fault in showing is one to hear of
+}
+
+// start calls begin when the page is there, and show each time that data is new.
+function start(show, begin) {
+  document.addEventListener('DOMContentLoaded', () => {
+    const dark = matchMedia('(prefers-color-scheme: dark)');
+    const isDark = () => (root.dataset.theme || (dark.matches ? 'dark' : 'light')) === 'dark';
+    const press = () => $('theme').setAttribute('aria-pressed', isDark());
+    $('theme').addEventListener('click', () => {
+      root.dataset.theme = isDark() ? 'light' : 'dark';
+      memory.set('sluice.theme', root.dataset.theme);
+      press();
+    });
+    dark.addEventListener('change', press);
+    press();
+    begin();
+    document.addEventListener('visibilitychange', () => poll(show));
+    poll(show);
+  });
+}
