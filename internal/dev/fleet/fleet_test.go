@@ -415,6 +415,14 @@ faults:
 		{"zipf: 0.8", "pinEvery: 2", "pinEvery is for several cells"},
 		{"zipf: 0.8", "shape: lambda\ncells: 2", "several cells, and changes of the configuration"},
 		{"zipf: 0.8", "shape: lambda\nbehindAuthorizer: 1ms", "behindAuthorizer is for instances of serve"},
+		{"zipf: 0.8", "shape: serve\nplacement: roundRobin", "mine.yaml:6:1: placement is for Lambda environments"},
+		{"zipf: 0.8", "idleDeath: 1m", "idleDeath is for Lambda environments, and the shape is serve"},
+		{"zipf: 0.8", "busy: 1ms", "busy is for Lambda environments, and the shape is serve"},
+		{"zipf: 0.8", "rampUp: 6s", "rampUp 6s is longer than the run, which is warmUp and measured, 5s"},
+		{"storeAway", "storeSlow", "faults[0]: storeSlow at 1s: factor is missing: how many times as long"},
+		{"storeAway", "storeThrottles", "faults[0]: storeThrottles at 1s: perSecond is missing: how many calls"},
+		{"for: 500ms", "for: 500ms, factor: 2", "storeAway at 1s: factor has no effect on it; it has for, cell, loses"},
+		{"instancesDie, at: 2s", "clockSkew, at: 2s", "faults[1]: clockSkew at 2s: by is missing"},
 		{"zipf: 0.8", "store: mysql", `mine.yaml:5:8: store: want one of redis, dynamodb, got "mysql"`},
 	} {
 		s, err := fleet.ReadScript("mine.yaml", []byte(strings.Replace(good, test.old, test.with, 1)))

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
@@ -192,6 +193,9 @@ func (s *Scenario) check() error {
 				time.Duration(f.high))
 		}
 		return fmt.Errorf("%s %g is outside %g..%g", f.name, f.value, f.low, f.high)
+	}
+	if run := s.WarmUp + s.Measured; s.RampUp > run {
+		return fmt.Errorf("rampUp %s is longer than the run, which is warmUp and measured, %s", s.RampUp, run)
 	}
 	if s.hasPlane() && s.Shape != Serve {
 		return errors.New("several cells, and changes of the configuration, are for instances of serve")
@@ -414,61 +418,84 @@ func (f *Fault) check(s *Scenario) error {
 	case f.For < 0 || f.For > maxLength:
 		return fmt.Errorf("for %s is outside 0s..%s", f.For, maxLength)
 	}
+	if err := f.checkFields(); err != nil {
+		return err
+	}
 	switch f.Kind {
-	case CellLost, CellJoins:
-		return f.checkTimes()
 	case ClockSkew, InstancesDie, InstancesJoin:
 		return f.checkKind(s)
-	case RedisFailover, StoreAway, StoreSlow, StoreThrottles, RetryStorm, PoisonedConfiguration, ConfigurationAway:
-		return f.checkLasting(s)
-	}
-	return errors.New("there is no such kind of fault")
-}
-
-// checkLasting checks what a fault that has an end has.
-func (f *Fault) checkLasting(s *Scenario) error {
-	if s.Store == DynamoDB && (f.Kind == RedisFailover || f.Loses) {
-		return errors.New("it is about nodes of Redis, and the store is dynamodb, which keeps its counters: see " +
-			"storeAway, storeSlow and storeThrottles")
-	}
-	switch f.Kind {
-	case StoreSlow, RetryStorm:
-		if f.Factor <= 0 || f.Factor > 1e6 {
-			return fmt.Errorf("factor %g is outside 0..1000000", f.Factor)
-		}
-		if f.Tenant < 0 || f.Tenant > maxTenants {
-			return fmt.Errorf("tenant %d is below 1", f.Tenant)
-		}
-	case StoreThrottles:
-		if f.PerSecond < 1 {
-			return fmt.Errorf("perSecond %d is below 1", f.PerSecond)
-		}
 	case PoisonedConfiguration:
 		if most := s.Tenants; f.Tenant < 0 || most > 0 && f.Tenant > most {
 			return fmt.Errorf("there is no tenant %d", f.Tenant)
 		}
-	default:
-	}
-	if f.TrafficAfter != 0 || f.RemovedAfter != 0 {
-		return errors.New("trafficAfter and removedAfter are for a cell that is lost or joins")
-	}
-	if f.For == 0 {
-		return errors.New("for is missing: how long it lasts")
+	case RedisFailover, StoreAway, StoreSlow, StoreThrottles, RetryStorm, CellLost, CellJoins, ConfigurationAway:
+		if s.Store == DynamoDB && (f.Kind == RedisFailover || f.Loses) {
+			return errors.New("it is about nodes of Redis, and the store is dynamodb, which keeps its counters: see " +
+				"storeAway, storeSlow and storeThrottles")
+		}
 	}
 	return nil
 }
 
-// checkTimes checks what a fault of a whole cell has.
-func (f *Fault) checkTimes() error {
+// faultFields names, for each kind of fault, the fields that it needs beside Kind and At, and those that it may have.
+var faultFields = map[FaultKind]struct{ needs, may []string }{
+	RedisFailover:         {[]string{"for"}, []string{"cell", "loses"}},
+	StoreAway:             {[]string{"for"}, []string{"cell", "loses"}},
+	StoreSlow:             {[]string{"for", "factor"}, []string{"cell"}},
+	StoreThrottles:        {[]string{"for", "perSecond"}, []string{"cell"}},
+	ClockSkew:             {[]string{"by", "instances"}, []string{"for"}},
+	InstancesDie:          {[]string{"instances"}, nil},
+	InstancesJoin:         {[]string{"instances"}, nil},
+	RetryStorm:            {[]string{"for", "factor"}, []string{"tenant"}},
+	CellLost:              {[]string{"cell", "trafficAfter"}, []string{"removedAfter"}},
+	CellJoins:             {[]string{"cell", "trafficAfter"}, nil},
+	PoisonedConfiguration: {[]string{"for"}, []string{"tenant"}},
+	ConfigurationAway:     {[]string{"for"}, []string{"cell"}},
+}
+
+// checkFields returns an error that names a field which the fault needs and does not have, one which has no effect on
+// it, or one which is out of its range.
+func (f *Fault) checkFields() error {
+	fields, ok := faultFields[f.Kind]
+	if !ok {
+		return errors.New("there is no such kind of fault")
+	}
+	for _, field := range []struct {
+		name  string
+		isSet bool
+		what  string
+	}{
+		{"for", f.For != 0, "how long it lasts"},
+		{"instances", len(f.Instances) > 0, "whom it concerns"},
+		{"factor", f.Factor != 0, "how many times as long a call takes, or as often clients ask"},
+		{"by", f.By != 0, "how far the clocks are ahead, or with a minus behind"},
+		{"perSecond", f.PerSecond != 0, "how many calls a node takes, or how many write units a partition"},
+		{"loses", f.Loses, ""},
+		{"tenant", f.Tenant != 0, ""},
+		{"cell", f.Cell != 0, "which one"},
+		{"trafficAfter", f.TrafficAfter != 0, "when requests move away from the cell, or come to it"},
+		{"removedAfter", f.RemovedAfter != 0, ""},
+	} {
+		needed := slices.Contains(fields.needs, field.name)
+		if needed && !field.isSet {
+			return fmt.Errorf("%s is missing: %s", field.name, field.what)
+		}
+		if field.isSet && !needed && !slices.Contains(fields.may, field.name) {
+			return fmt.Errorf("%s has no effect on it; it has %s", field.name,
+				strings.Join(slices.Concat(fields.needs, fields.may), ", "))
+		}
+	}
 	switch {
-	case f.For > 0:
-		return errors.New("it has no end: a lost cell does not come back, and a new one stays")
-	case f.TrafficAfter <= 0 || f.TrafficAfter > maxLength:
-		return errors.New("trafficAfter is missing: when its requests move")
+	case f.Factor < 0 || f.Factor > 1e6:
+		return fmt.Errorf("factor %g is outside 0..1000000", f.Factor)
+	case f.PerSecond < 0:
+		return fmt.Errorf("perSecond %d is below 1", f.PerSecond)
+	case f.Tenant < 0 || f.Tenant > maxTenants:
+		return fmt.Errorf("there is no tenant %d", f.Tenant)
+	case f.TrafficAfter < 0 || f.TrafficAfter > maxLength:
+		return fmt.Errorf("trafficAfter %s is outside 0s..%s", f.TrafficAfter, maxLength)
 	case f.RemovedAfter < 0 || f.RemovedAfter > maxLength:
 		return fmt.Errorf("removedAfter %s is outside 0s..%s", f.RemovedAfter, maxLength)
-	case f.RemovedAfter > 0 && f.Kind != CellLost:
-		return errors.New("removedAfter is for a cell that is lost")
 	}
 	return nil
 }
@@ -514,9 +541,6 @@ func (r *running) addCell() {
 func (r *running) checkCell(f *Fault) error {
 	switch f.Kind {
 	case ClockSkew, InstancesDie, InstancesJoin, RetryStorm, PoisonedConfiguration:
-		if f.Cell != 0 {
-			return errors.New("it does not concern single cells")
-		}
 		return nil
 	case CellJoins:
 		if f.Cell != len(r.cells)+1 {
@@ -530,8 +554,6 @@ func (r *running) checkCell(f *Fault) error {
 	case RedisFailover, StoreAway, StoreSlow, StoreThrottles, CellLost, ConfigurationAway:
 	}
 	switch {
-	case f.Cell == 0 && f.Kind == CellLost:
-		return errors.New("cell is missing: which one is lost")
 	case f.Cell == 0:
 		return nil
 	case f.Cell < 0 || f.Cell > len(r.cells):
@@ -557,13 +579,7 @@ func (r *running) checkInstances(f *Fault) error {
 	switch f.Kind {
 	case ClockSkew, InstancesDie, InstancesJoin:
 	default:
-		if len(f.Instances) > 0 {
-			return errors.New("it does not concern single instances")
-		}
 		return nil
-	}
-	if len(f.Instances) == 0 {
-		return errors.New("instances is missing: whom it concerns")
 	}
 	for _, n := range f.Instances {
 		last := len(r.instances)

@@ -108,6 +108,19 @@ func (r *scriptReader) scenario(v configfile.Value) {
 			*to = r.number(e.Value)
 		}
 	}
+	r.lambdaKeys(o)
+}
+
+// lambdaKeys reports keys that are about environments of Lambda, and have no effect on instances of serve.
+func (r *scriptReader) lambdaKeys(o configfile.Object) {
+	if r.s.Shape != Serve {
+		return
+	}
+	for _, e := range o.Entries {
+		if e.Key == "placement" || e.Key == "idleDeath" || e.Key == "busy" && r.s.BehindAuthorizer == 0 {
+			r.ProblemAt(e.KeyAt, "%s is for Lambda environments, and the shape is serve", e.Key)
+		}
+	}
 }
 
 func (r *scriptReader) limits(v configfile.Value) {
