@@ -75,61 +75,96 @@ func fleetP99(r *fleetRun) float64      { return r.report.P99ms }
 func fleetOver(r *fleetRun) float64     { return float64(r.report.Over) }
 func fleetSpeed(r *fleetRun) float64    { return r.speed }
 
+// fleetCounts are counts of a run, or the mean of several runs.
+type fleetCounts struct {
+	calls            float64 // of the store, per second
+	admitted, denied float64
+	p99              float64 // ms
+}
+
+// add adds another run, one of so many.
+func (c *fleetCounts) add(run fleetCounts, of int) {
+	c.calls += run.calls / float64(of)
+	c.admitted += run.admitted / float64(of)
+	c.denied += run.denied / float64(of)
+	c.p99 += run.p99 / float64(of)
+}
+
 // fleetErrorFigure measures how far the simulation of the published workload is from reality, in percent. The workload
 // runs with each of four limits: as processes on a real Redis, and in virtual time with the round trip of that Redis.
 // Three counts are compared: calls of the store, requests admitted, and requests denied. The figure is the largest
-// error of any count. Each simulated count is the mean over several seeds, because requests of a simulation and of
-// processes come at different times.
+// error of any count. Both sides are means over several seeds of the arrivals: in 30 s, a limit that never binds takes
+// some 450 calls, a number that differs by 5 % from seed to seed.
 func fleetErrorFigure(short bool) (Result, error) {
-	run, warm, measured, seeds := workload[0], 1, 3, 5
+	length, runs, seeds := workloadLength, 3, 5
 	if short {
-		run, warm, measured, seeds = workload[1], 0, 1, 2
+		length, runs, seeds = workloadShort, 1, 2
 	}
-	rows, err := run()
-	if err != nil {
-		return Result{}, err
+	var scenarios []shared.Scenario
+	var counted []fleetCounts
+	for run := range runs {
+		rows, err := runWorkload(uint64(run)+workloadSeed, length)
+		if err != nil {
+			return Result{}, err
+		}
+		if run == 0 {
+			counted = make([]fleetCounts, len(rows))
+		}
+		for i := range rows {
+			score := &rows[i].Score
+			counted[i].add(fleetCounts{calls: score.StoreOps, admitted: float64(score.Admitted),
+				denied: float64(score.Requests - score.Admitted), p99: score.P99.Seconds() * 1e3}, runs)
+			if run == 0 {
+				scenarios = append(scenarios, rows[i].Scenario)
+			}
+		}
 	}
 	trip, err := redisRoundTrip()
 	if err != nil {
 		return Result{}, err
 	}
 	var r Result
-	r.note("a round trip of %s", trip)
-	for i := range rows {
-		row := &rows[i]
-		of := &row.Scenario
-		s := fleet.Scenario{
-			Name: of.Name, WarmUp: time.Duration(warm) * shared.Period,
-			Measured:  time.Duration(measured) * shared.Period,
-			Instances: of.Instances, Tenants: len(of.Rates), Requests: of.Demand(),
-			Limits: fleet.Limits{Algorithm: of.Algorithm, Period: shared.Period, BindEvery: 10 * len(of.Rates),
-				Ample: float64(of.Limits[0]) / (of.Rates[0] * shared.Period.Seconds())},
+	r.note("a round trip of %s; means of %d runs of processes, and of %d simulated ones", trip, runs, seeds)
+	for i := range scenarios {
+		simulated, err := simulateWorkload(&scenarios[i], length, seeds, trip)
+		if err != nil {
+			return r, err
 		}
-		var calls, admitted, denied, p99 float64
-		for seed := range seeds {
-			report, err := fleet.Run(context.Background(), fleet.Options{Scenario: &s, Seed: uint64(seed + 1),
-				Costs: fleet.Costs{RoundTrip: trip, Deadline: time.Second}})
-			if err != nil {
-				return r, err
-			}
-			calls += report.StoreOps / float64(seeds)
-			admitted += float64(report.Allowed) / float64(seeds)
-			denied += float64(report.Denied) / float64(seeds)
-			p99 += report.P99ms / float64(seeds)
-		}
-		counted := &row.Score
 		wrong := func(simulated, was float64) float64 { return 100 * math.Abs(simulated-was) / was }
-		wasDenied := float64(counted.Requests - counted.Admitted)
-		off := max(wrong(calls, counted.StoreOps), wrong(admitted, float64(counted.Admitted)))
-		if wasDenied > float64(counted.Requests)/100 { // the number of fewer denials differs from seed to seed as much
-			off = max(off, wrong(denied, wasDenied))
+		was := counted[i]
+		off := max(wrong(simulated.calls, was.calls), wrong(simulated.admitted, was.admitted))
+		if was.denied > was.admitted/100 { // the number of fewer denials differs from seed to seed as much
+			off = max(off, wrong(simulated.denied, was.denied))
 		}
 		r.Value = max(r.Value, off)
-		r.note("limit %s: %.1f calls/s simulated, %.1f counted; %.0f and %d admitted; %.0f and %.0f denied; "+
-			"p99 %.2f and %.2f ms", of.Name, calls, counted.StoreOps, admitted, counted.Admitted, denied, wasDenied,
-			p99, counted.P99.Seconds()*1e3)
+		r.note("limit %s: %.1f calls/s simulated, %.1f counted; %.0f and %.0f admitted; %.0f and %.0f denied; "+
+			"p99 %.2f and %.2f ms", scenarios[i].Name, simulated.calls, was.calls, simulated.admitted, was.admitted,
+			simulated.denied, was.denied, simulated.p99, was.p99)
 	}
 	return r, nil
+}
+
+// simulateWorkload simulates a scenario of the workload, with the round trip of the store that is given, and returns
+// the mean over the seeds.
+func simulateWorkload(of *shared.Scenario, length shared.Length, seeds int, trip time.Duration) (fleetCounts, error) {
+	s := fleet.Scenario{
+		Name: of.Name, WarmUp: time.Duration(length.Warm) * shared.Period,
+		Measured:  time.Duration(length.Measured) * shared.Period,
+		Instances: of.Instances, Tenants: len(of.Rates), Requests: of.Demand(),
+		Limits: fleet.Limits{Algorithm: of.Algorithm, Period: shared.Period, BindEvery: 10 * len(of.Rates),
+			Ample: float64(of.Limits[0]) / (of.Rates[0] * shared.Period.Seconds())},
+	}
+	var mean fleetCounts
+	for seed := range seeds {
+		report, err := fleet.Run(context.Background(), fleet.Options{Scenario: &s, Seed: uint64(seed + 1),
+			Costs: fleet.Costs{RoundTrip: trip, Deadline: time.Second}})
+		if err != nil {
+			return mean, err
+		}
+		mean.add(fleetCounts{calls: report.StoreOps, admitted: float64(report.Allowed),
+			denied: float64(report.Denied), p99: report.P99ms}, seeds)
+	}
+	return mean, nil
 }
 
 // redisRoundTrip measures how long a call takes between two processes on this machine: the median of some pings.

@@ -11,20 +11,23 @@ import (
 
 const workloadSeed = 1
 
+// How long the workload takes, and in short.
+var workloadLength, workloadShort = shared.Length{Warm: 1, Measured: 3}, shared.Length{Measured: 1}
+
 // workload is the published workload by leases, with its four limits, run once for all figures that are taken from it.
 // The first never binds.
 var workload = [2]func() ([]shared.Row, error){
-	sync.OnceValues(func() ([]shared.Row, error) { return runWorkload(shared.Length{Warm: 1, Measured: 3}) }),
-	sync.OnceValues(func() ([]shared.Row, error) { return runWorkload(shared.Length{Measured: 1}) }),
+	sync.OnceValues(func() ([]shared.Row, error) { return runWorkload(workloadSeed, workloadLength) }),
+	sync.OnceValues(func() ([]shared.Row, error) { return runWorkload(workloadSeed, workloadShort) }),
 }
 
-func runWorkload(length shared.Length) ([]shared.Row, error) {
+func runWorkload(seed uint64, length shared.Length) ([]shared.Row, error) {
 	var rows []shared.Row
 	for _, s := range shared.Published(limit.FixedWindow, 1) {
 		rows = append(rows, shared.Row{Scenario: s, By: shared.Leased})
 	}
 	var failed error
-	shared.RunAll(context.Background(), rows, workloadSeed, length, func(r *shared.Row) {
+	shared.RunAll(context.Background(), rows, seed, length, func(r *shared.Row) {
 		if r.Err != nil && failed == nil {
 			failed = r.Err
 		}
