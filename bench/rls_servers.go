@@ -9,7 +9,6 @@ import (
 	"net"
 	"os"
 	"os/exec"
-	"runtime"
 	"strconv"
 	"strings"
 	"time"
@@ -90,7 +89,7 @@ func listenGRPC(s rlsv3.RateLimitServiceServer) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	g := grpc.NewServer(grpc.NumStreamWorkers(uint32(runtime.GOMAXPROCS(0))))
+	g := grpc.NewServer(grpc.NumStreamWorkers(server.StreamWorkers))
 	rlsv3.RegisterRateLimitServiceServer(g, s)
 	go func() { _ = g.Serve(listener) }() // until the process ends
 	return listener.Addr().String(), nil
