@@ -5,10 +5,14 @@ import (
 	"testing"
 
 	"github.com/sluicelimits/sluice/internal/dev/fleet"
+	"github.com/sluicelimits/sluice/internal/testkit/redistest"
 )
 
 // TestCalibrate tests that the simulation reads what is written.
 func TestCalibrate(t *testing.T) {
+	if _, err := redistest.Find(); err != nil {
+		redistest.Missing(t, err)
+	}
 	var out, errs bytes.Buffer
 	if code := run([]string{"-short"}, &out, &errs); code != 0 {
 		t.Fatalf("exit %d: %s", code, errs.String())

@@ -33,18 +33,25 @@ func TestOwnerGivesRoomBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, left := range []int{60_000, 30_000, 5000, 100, 9, 8, 1, 0} {
-		before := heap()
-		o := new(further)
-		for i := range 100_000 {
-			v := limit.ValueOf(fmt.Sprint("user-", i))
-			o.add(s, &l.Tiers[0], v)
+		var o *further
+		took, counted := int64(math.MaxInt64), int64(0)
+		for range 3 { // the least of some tries: what else the process allocates only adds
+			before := heap()
+			o = new(further)
+			for i := range 100_000 {
+				v := limit.ValueOf(fmt.Sprint("user-", i))
+				o.add(s, &l.Tiers[0], v)
+			}
+			for len(o.counters) > left {
+				o.sweep(math.MaxInt64, min(64, len(o.counters)-left))
+			}
+			if took, counted = min(took, heap()-before), o.bytes+furtherBytes; took <= counted*3/2+2048 {
+				break
+			}
 		}
-		for len(o.counters) > left {
-			o.sweep(math.MaxInt64, min(64, len(o.counters)-left))
-		}
-		if took, said := heap()-before, o.bytes+furtherBytes; took > said*3/2+2048 {
+		if took > counted*3/2+2048 {
 			t.Errorf("with %d of 100,000 counters left, the heap has grown by %d bytes, and the store's count is "+
-				"%d; want them close to each other", left, took, said)
+				"%d; want them close to each other", left, took, counted)
 		}
 		for i := range o.counters {
 			v := o.counters[i].value.Value
