@@ -13,7 +13,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -261,10 +260,22 @@ func read(answer []byte, tenant string) (*outcome, error) {
 	return o, nil
 }
 
-// tree is the folder of the repository.
+// tree returns the folder of the repository: the nearest one at or above the working folder that has a file
+// bench/go.mod. Without one it returns the working folder, and whoever opens a file in it names the missing file. The
+// path of this source file cannot be used, because programs that are built with -trimpath do not contain it.
 func tree() string {
-	_, here, _, _ := runtime.Caller(0)
-	return filepath.Join(filepath.Dir(here), "..")
+	start, err := os.Getwd()
+	if err != nil {
+		return "."
+	}
+	for dir := start; ; dir = filepath.Dir(dir) {
+		if _, err := os.Stat(filepath.Join(dir, "bench", "go.mod")); err == nil {
+			return dir
+		}
+		if dir == filepath.Dir(dir) {
+			return start
+		}
+	}
 }
 
 // build compiles a program of the module in a folder of the repository as scripts/lambdas does, but for this machine.

@@ -7,7 +7,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
@@ -35,16 +34,20 @@ func Endpoint() (string, error) {
 	return strings.TrimSpace(string(out)), nil
 }
 
-// repositoryFile returns the path of a file of this repository, wherever in it this source file is.
+// repositoryFile returns the path of a file of this repository, in which the working folder must be. The path of this
+// source file cannot be used, because programs that are built with -trimpath do not contain it.
 func repositoryFile(name string) (string, error) {
-	_, here, _, _ := runtime.Caller(0)
-	for dir := filepath.Dir(here); ; dir = filepath.Dir(dir) {
+	start, err := os.Getwd()
+	if err != nil {
+		return "", err
+	}
+	for dir := start; ; dir = filepath.Dir(dir) {
 		path := filepath.Join(dir, filepath.FromSlash(name))
 		if _, err := os.Stat(path); err == nil {
 			return path, nil
 		}
 		if dir == filepath.Dir(dir) {
-			return "", fmt.Errorf("%s is in no folder above %s", name, here)
+			return "", fmt.Errorf("%s is in no folder above the working folder %s", name, start)
 		}
 	}
 }
