@@ -459,7 +459,8 @@ func (p *Pacer) status() Status {
 }
 
 // Close makes all waiting and all further requests fail with ErrClosed. It returns the leased units of a shared limit
-// to the ledger, if the ledger answers within a period.
+// to the ledger, if the ledger answers within a period. If another goroutine is calling wakers, that goroutine also
+// calls those of the requests that fail, possibly after Close has returned.
 func (p *Pacer) Close() {
 	p.mu.Lock()
 	now, first := p.now(), !p.closed

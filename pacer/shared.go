@@ -59,7 +59,7 @@ type shareRun struct {
 	key    string
 	wake   chan struct{} // tells the goroutine that there may be a call to make
 	stop   context.CancelFunc
-	ended  chan struct{} // closed when the goroutine has ended
+	call   chan struct{} // closed when the result of the present call is recorded; nil: no call is under way
 }
 
 // look wakes the goroutine if there may be a call to make. It is called with the pacer's lock held.
@@ -76,7 +76,7 @@ func (r *shareRun) look(c *core) {
 func (p *Pacer) beginSharing(s *Shared, limit Limit, l *Learning) {
 	ctx, stop := context.WithCancel(context.Background())
 	p.share = &shareRun{sharer: newSharer(limit.Units, rand.Uint64()), ledger: s.Ledger, key: s.Key,
-		wake: make(chan struct{}, 1), stop: stop, ended: make(chan struct{})}
+		wake: make(chan struct{}, 1), stop: stop}
 	if l != nil {
 		p.share.group = newGroup(l, limit)
 		p.core.supply.learned = p.share.group.start
@@ -86,7 +86,6 @@ func (p *Pacer) beginSharing(s *Shared, limit Limit, l *Learning) {
 
 // callLedger makes calls until ctx ends.
 func (p *Pacer) callLedger(ctx context.Context) {
-	defer close(p.share.ended)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -97,9 +96,16 @@ func (p *Pacer) callLedger(ctx context.Context) {
 		case <-p.share.wake:
 		}
 		p.mu.Lock()
+		if p.closed {
+			p.mu.Unlock()
+			return
+		}
 		now := p.readBoth().Mono
 		claim, ok := p.share.due(&p.core, now)
 		next, period := p.share.wakeAt(&p.core, now), p.core.supply.limit.Period
+		if ok {
+			p.share.call = make(chan struct{})
+		}
 		p.mu.Unlock()
 		if !ok {
 			timer.Reset(min(max(next-now, shortestSleep), longestSleep))
@@ -115,18 +121,25 @@ func (p *Pacer) callLedger(ctx context.Context) {
 			p.core.counts.LedgerErrors++
 		}
 		p.core.counts.LedgerCalls++
+		close(p.share.call)
+		p.share.call = nil
 		p.serveAndUnlock(now)
 		timer.Reset(0)
 	}
 }
 
-// endSharing ends the goroutine, and gives back the leased units that are not spent. It is called with the lock held,
-// and releases it.
+// endSharing makes the goroutine end, and gives back the leased units that are not spent. It is called once, after the
+// pacer was closed. It waits for a call that is under way, and not for the goroutine, because the goroutine may be
+// calling the waker that called Close.
 func (p *Pacer) endSharing() {
 	r := p.share
 	r.stop()
-	<-r.ended
 	p.mu.Lock()
+	if call := r.call; call != nil {
+		p.mu.Unlock()
+		<-call
+		p.mu.Lock()
+	}
 	p.readBoth()
 	claims := r.rest(&p.core)
 	period := p.core.supply.limit.Period

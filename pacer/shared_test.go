@@ -344,6 +344,32 @@ func TestCloseGivesBack(t *testing.T) {
 	})
 }
 
+// A waker may close the pacer, also one that is called because the ledger has leased units.
+func TestWakerClosesShared(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := share(t, 100)
+		s.want(0, 20)
+		pass(4 * time.Second)
+		wakeUps := 0
+		for range 3 { // nobody expects these, so their units are leased at once
+			_, err := s.pacers[1].Enqueue("a", 1, pacer.Forever, pacer.WakerFunc(func(pacer.Permit, error) {
+				wakeUps++
+				s.pacers[1].Close()
+			}))
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		pass(time.Second)
+		if wakeUps != 3 {
+			t.Errorf("%d wakers of 3 were called", wakeUps)
+		}
+		if _, err := s.pacers[1].Acquire(t.Context(), "a", 1); !errors.Is(err, pacer.ErrClosed) {
+			t.Errorf("after Close: %v, want ErrClosed", err)
+		}
+	})
+}
+
 func TestSharedRefuses(t *testing.T) {
 	good := func() pacer.Config {
 		return pacer.Config{Limit: pacer.PerSecond(10), Shared: &pacer.Shared{Ledger: pacer.NewMemoryLedger()}}
