@@ -15,7 +15,9 @@ import (
 // A remainder rotates: in each window, other instances get one unit more. The parts of a window add up to the total
 // exactly, also if there are more instances than units.
 type Part struct {
-	Instances int64 // number of instances, 1..MaxInstances
+	// Instances is the number of instances, 0..MaxInstances. If it is 0, the instance has no part, and its requests
+	// wait, until a plan holds.
+	Instances int64
 
 	// Index is the number of this instance, 0..MaxInstances-1. No other instance may have the same. An instance whose
 	// Index is not below Instances has no part until a plan with more instances holds.
@@ -30,18 +32,27 @@ type Plan struct {
 	Total     int64 `json:"total"`     // units in each window, 1..MaxUnits
 	Instances int64 `json:"instances"` // 1..MaxInstances
 
-	// From is the time from which on the plan holds. It is rounded up to the next window. If it is zero, the plan holds
-	// from the second window after the present one on.
+	// From is the time from which on the plan holds, until the From of a later plan. It is rounded up to the next
+	// window. If it is zero, the plan holds from the second window after the present one on.
 	From time.Time `json:"from,omitzero"`
 }
+
+// maxPlans is the largest number of plans that a pacer remembers until they hold.
+const maxPlans = 100
 
 // parts divides a total among instances. It does no locking, and reads no clock.
 type parts struct {
 	index     int64
 	total     int64
-	instances int64
-	next      Plan
-	from      int64 // number of the window from which on next holds; next.Total of 0: there is no other plan
+	instances int64         // 0: no plan has held yet
+	planned   []plannedPart // plans that do not hold yet, in the order of their windows
+}
+
+// plannedPart is a plan that holds from a window on.
+type plannedPart struct {
+	total, instances int64
+	from             int64 // number of the window
+	late             bool  // other instances may use the plan before that window
 }
 
 func (p *Part) check(c *Config) error {
@@ -50,37 +61,65 @@ func (p *Part) check(c *Config) error {
 		return nil
 	case c.Shared != nil || c.Learning != nil:
 		return fmt.Errorf("%w: a part of a limit can neither be shared nor learned", ErrConfig)
-	case p.Instances < 1 || p.Instances > MaxInstances:
-		return fmt.Errorf("%w: %d instances are not within 1..%d", ErrConfig, p.Instances, MaxInstances)
+	case p.Instances < 0 || p.Instances > MaxInstances:
+		return fmt.Errorf("%w: %d instances are not within 0..%d", ErrConfig, p.Instances, MaxInstances)
 	case p.Index < 0 || p.Index >= MaxInstances:
 		return fmt.Errorf("%w: the index %d is not within 0..%d", ErrConfig, p.Index, MaxInstances-1)
 	}
 	return nil
 }
 
-// begin applies the next plan if it holds in a window.
+// begin applies the plans that hold in a window.
 func (p *parts) begin(window int64) {
-	if p.next.Total > 0 && window >= p.from {
-		p.total, p.instances, p.next = p.next.Total, p.next.Instances, Plan{}
+	for len(p.planned) > 0 && window >= p.planned[0].from {
+		p.total, p.instances = p.planned[0].total, p.planned[0].instances
+		p.planned = p.planned[1:]
 	}
 }
 
-// of returns the instance's part of a window. The first total % instances of the instances have one unit more, counted
-// from an instance that moves on by as many in each window.
+// plan adds a plan. It replaces plans for the same window or later ones.
+func (p *parts) plan(next plannedPart) {
+	for i := range p.planned {
+		if p.planned[i].from >= next.from {
+			p.planned = p.planned[:i]
+			break
+		}
+	}
+	p.planned = append(p.planned, next)
+}
+
+// of returns the instance's part of a window, to which begin was applied. If the instance has heard of a plan too late,
+// it is the smaller of its parts by the old and the new plan.
 func (p *parts) of(window int64) int64 {
-	if p.index >= p.instances {
+	units := partOf(p.total, p.instances, p.index, window)
+	if len(p.planned) > 0 && p.planned[0].late {
+		units = min(units, partOf(p.planned[0].total, p.planned[0].instances, p.index, window))
+	}
+	return units
+}
+
+// partOf returns an instance's part of a window. The first total % instances of the instances have one unit more,
+// counted from an instance that moves on by as many in each window.
+func partOf(total, instances, index, window int64) int64 {
+	if index >= instances {
 		return 0 // the instance is not part of the plan
 	}
-	whole, rest := p.total/p.instances, p.total%p.instances
-	moved := (window % p.instances) * rest % p.instances
-	if (p.index-moved+2*p.instances)%p.instances < rest {
+	whole, rest := total/instances, total%instances
+	moved := (window % instances) * rest % instances
+	if (index-moved+2*instances)%instances < rest {
 		whole++
 	}
 	return whole
 }
 
-// largest returns the largest part that the instance has in any window, and at least one unit.
-func (p *parts) largest() int64 { return max((p.total+p.instances-1)/p.instances, 1) }
+// largest returns the largest part that the instance has in any window, and at least one unit. Before there is a plan,
+// it returns the total.
+func (p *parts) largest() int64 {
+	if p.instances == 0 {
+		return p.total
+	}
+	return max((p.total+p.instances-1)/p.instances, 1)
+}
 
 // SetPlan changes the total and the number of instances of a pacer with Config.Part. The error wraps ErrConfig, or
 // ErrTooSoon if From lies before the second window after the present one; the old plan then stays.
@@ -88,13 +127,25 @@ func (p *parts) largest() int64 { return max((p.total+p.instances-1)/p.instances
 // All instances must change at the same window. If the total falls or the number of instances rises, change the plan of
 // the instances first, and the provider's limit or the number of instances afterwards. Otherwise change it last.
 //
-// A later call replaces a plan that does not hold yet. Requests that wait and cost more than the new part fail with
-// ErrNever when their turn comes.
-func (p *Pacer) SetPlan(plan Plan) error {
+// A plan that does not hold yet is replaced by a later call with the same From or an earlier one. It stays if the From
+// of the later call is later. Requests that wait and cost more than the new part fail with ErrNever when their turn
+// comes.
+func (p *Pacer) SetPlan(plan Plan) error { return p.setPlan(plan, false) }
+
+// setPlan is SetPlan. If late, it accepts a plan whose From has passed, or is less than two windows ahead: other
+// instances, which heard of the plan in time, may use it already.
+func (p *Pacer) setPlan(plan Plan, late bool) error {
 	p.mu.Lock()
-	defer p.mu.Unlock()
 	now := p.readBoth()
-	s := &p.core.supply
+	if err := p.core.supply.setPlan(plan, late, now.Wall); err != nil {
+		p.mu.Unlock()
+		return err
+	}
+	p.serveAndUnlock(now.Mono)
+	return nil
+}
+
+func (s *supply) setPlan(plan Plan, late bool, wall time.Duration) error {
 	if s.part == nil {
 		return fmt.Errorf("%w: the limit is not divided, because Config.Part is nil", ErrConfig)
 	}
@@ -104,18 +155,32 @@ func (p *Pacer) SetPlan(plan Plan) error {
 		err = errors.Join(err, fmt.Errorf("%w: %d instances are not within 1..%d", ErrConfig, plan.Instances,
 			MaxInstances))
 	}
+	if len(s.part.planned) >= maxPlans {
+		err = errors.Join(err, fmt.Errorf("%w: %d plans do not hold yet, and no more are remembered", ErrConfig,
+			maxPlans))
+	}
 	if err != nil {
 		return err
 	}
-	from := floorDiv(now.Wall, period) + 2
-	if !plan.From.IsZero() {
-		window := floorDiv(time.Duration(plan.From.UnixNano())+period-1, period)
-		if window < from {
-			return fmt.Errorf("%w: from window %d on, and the earliest possible one is %d", ErrTooSoon, window, from)
-		}
-		from = window
+	next := plannedPart{total: plan.Total, instances: plan.Instances, from: floorDiv(wall, period) + 2}
+	if plan.From.IsZero() {
+		s.part.plan(next)
+		return nil
 	}
-	s.part.next, s.part.from = plan, from
+	switch window := floorDiv(time.Duration(plan.From.UnixNano())+period-1, period); {
+	case window >= next.from:
+		next.from = window
+	case !late:
+		return fmt.Errorf("%w: from window %d on, and the earliest possible one is %d", ErrTooSoon, window, next.from)
+	case s.part.instances == 0 && window <= s.number:
+		next.from = s.number
+	default:
+		next.late = true
+	}
+	s.part.plan(next)
+	s.part.begin(s.number)
+	s.limit.Units = s.part.largest()
+	s.resize()
 	return nil
 }
 
@@ -135,12 +200,17 @@ func PlanFile(path string) func(context.Context) (Plan, error) {
 	}
 }
 
-// FollowPlan reads a plan at once and then after each interval, and calls SetPlan whenever it has changed, until ctx
-// ends. Read may be PlanFile, or a call to whatever program keeps the plan. Errors of read and SetPlan are passed to
-// failed, and the plan stays as it was.
+// FollowPlan reads a plan at once and then after each interval, and plans it as SetPlan does whenever it has changed,
+// until ctx ends. Read may be PlanFile, or a call to whatever program keeps the plan. Errors of read and SetPlan are
+// passed to failed, and the plan stays as it was.
 //
 // Instances may read a changed plan in different windows, so a plan without a From does not hold for all from the same
 // window on. Give it a From at least three intervals ahead, and two windows.
+//
+// An instance that reads a plan after its From, because it was started or could not read before, uses the smaller of
+// its old and its new part for the rest of the window and the next one, and then the new part. An instance whose
+// Part.Instances is 0 uses its new part at once. So such an instance uses nothing before it has read a plan, and cannot
+// begin with a part that was true when its configuration was written.
 func (p *Pacer) FollowPlan(ctx context.Context, interval time.Duration, read func(context.Context) (Plan, error),
 	failed func(error),
 ) {
@@ -149,7 +219,7 @@ func (p *Pacer) FollowPlan(ctx context.Context, interval time.Duration, read fun
 		plan, err := read(ctx)
 		same := plan.Total == latest.Total && plan.Instances == latest.Instances && plan.From.Equal(latest.From)
 		if err == nil && !same {
-			if err = p.SetPlan(plan); err == nil {
+			if err = p.setPlan(plan, true); err == nil {
 				latest = plan
 			}
 		}

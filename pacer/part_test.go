@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -166,9 +167,76 @@ func TestFollowPlan(t *testing.T) {
 	})
 }
 
+// A plan that does not hold yet stays if a later plan follows it, and is replaced by an earlier one.
+func TestPlansInARow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := divide(t, 100, 2, 2)
+		pass(100 * time.Millisecond)
+		for _, plan := range []struct{ total, window int64 }{{50, 3}, {70, 4}, {80, 6}, {30, 5}} {
+			for _, p := range d.pacers {
+				from := time.Now().Add(time.Duration(plan.window)*time.Second - 100*time.Millisecond)
+				if err := p.SetPlan(pacer.Plan{Total: plan.total, Instances: 2, From: from}); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		pass(8 * time.Second)
+		if got, want := fmt.Sprint(d.windows(8)), "[100 100 100 50 70 30 30 30]"; got != want {
+			t.Errorf("plans of 50, 70, 80 and then of 30 before the 80: %s, want %s", got, want)
+		}
+	})
+}
+
+// An instance that is started after a plan began to hold uses it: at once if its part falls or if it has none yet, and
+// otherwise from the second window after the present one on. The same holds for an instance that could not read for
+// some time.
+func TestFollowPlanLate(t *testing.T) {
+	for _, tt := range []struct {
+		name           string
+		instances      int64 // of the configuration
+		total, planned int64
+		want           string
+	}{
+		{name: "a part that falls", instances: 2, total: 100, planned: 40, want: "[20 20 20 20]"},
+		{name: "a part that rises", instances: 2, total: 100, planned: 160, want: "[50 50 80 80]"},
+		{name: "no part yet", instances: 0, total: 100, planned: 160, want: "[80 80 80 80]"},
+		{name: "no part yet, and a lower total", instances: 0, total: 100, planned: 40, want: "[20 20 20 20]"},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			pass(300 * time.Millisecond)
+			began := time.Now()
+			d := &divided{t: t, granted: map[int64]int64{}, by: make([]int64, 1)}
+			p := open(t, pacer.Config{Limit: pacer.PerSecond(tt.total),
+				Part: &pacer.Part{Instances: tt.instances}})
+			d.pacers = append(d.pacers, p)
+			var plan atomic.Pointer[pacer.Plan]
+			plan.Store(&pacer.Plan{Total: tt.planned, Instances: 2, From: began.Add(-time.Hour)})
+			ctx, cancel := context.WithCancel(t.Context())
+			var all sync.WaitGroup
+			all.Go(func() {
+				read := func(context.Context) (pacer.Plan, error) { return *plan.Load(), nil }
+				p.FollowPlan(ctx, time.Second, read, func(err error) { t.Errorf("%s: %v", tt.name, err) })
+			})
+			synctest.Wait()
+			d.saturate(0)
+			pass(3700 * time.Millisecond)
+			if got := fmt.Sprint(d.windows(4)); got != tt.want {
+				t.Errorf("%s: the windows have %s, want %s", tt.name, got, tt.want)
+			}
+			plan.Store(&pacer.Plan{Total: 10, Instances: 2, From: time.Now().Add(-time.Second)})
+			pass(3 * time.Second)
+			if got := d.windows(2); got[0] != 5 || got[1] != 5 {
+				t.Errorf("%s: a lower part whose time has passed: %v, want 5", tt.name, got)
+			}
+			cancel()
+			all.Wait()
+		})
+	}
+}
+
 func TestPartRefuses(t *testing.T) {
 	for name, bend := range map[string]func(*pacer.Config){
-		"no instances":   func(c *pacer.Config) { c.Part.Instances = 0 },
+		"below 0":        func(c *pacer.Config) { c.Part.Instances = -1 },
 		"too many":       func(c *pacer.Config) { c.Part.Instances = pacer.MaxInstances + 1 },
 		"index too high": func(c *pacer.Config) { c.Part.Index = pacer.MaxInstances },
 		"index below 0":  func(c *pacer.Config) { c.Part.Index = -1 },
@@ -188,6 +256,16 @@ func TestPartRefuses(t *testing.T) {
 	part := open(t, pacer.Config{Limit: pacer.PerSecond(10), Part: &pacer.Part{Instances: 3}})
 	if err := part.SetLimit(pacer.PerSecond(5)); !errors.Is(err, pacer.ErrConfig) {
 		t.Errorf("SetLimit of a limit that is divided: %v", err)
+	}
+	for i := range 100 {
+		plan := pacer.Plan{Total: 10, Instances: 1, From: time.Now().Add(time.Hour + time.Duration(i)*time.Second)}
+		if err := part.SetPlan(plan); err != nil {
+			t.Fatal(err)
+		}
+	}
+	err := part.SetPlan(pacer.Plan{Total: 10, Instances: 1, From: time.Now().Add(2 * time.Hour)})
+	if !errors.Is(err, pacer.ErrConfig) {
+		t.Errorf("a hundred and one plans: %v, want ErrConfig", err)
 	}
 	if _, err := part.Acquire(t.Context(), "", 5); !errors.Is(err, pacer.ErrNever) {
 		t.Errorf("a cost above the largest part: %v, want ErrNever", err)

@@ -29,6 +29,7 @@ type supply struct {
 	closes time.Duration
 	units  int64    // units that may be granted in the window
 	used   int64    // units that were granted, and not given back
+	lost   bool     // nothing is granted in the window, because nobody knows what the provider has counted in it
 	smooth smoother // used by Spread alone
 
 	measure  *measurement  // nil: Config.MeasureClock is false
@@ -77,6 +78,7 @@ func (s *supply) advance(now clock.Instant) {
 		s.open(number, s.ready(number))
 	case s.jumped(last, now):
 		s.open(number, 0)
+		s.lost = true
 	case number > s.number:
 		s.open(number, s.ready(number))
 	default:
@@ -121,7 +123,7 @@ func step(last, now clock.Instant) time.Duration {
 
 // open begins a window with so many units.
 func (s *supply) open(number, units int64) {
-	s.number, s.units, s.used = number, units, 0
+	s.number, s.units, s.used, s.lost = number, units, 0, false
 	s.serial++
 }
 
@@ -134,6 +136,7 @@ func (s *supply) setLimit(l Limit) {
 	case s.read == clock.Instant{}:
 	case old.Period != l.Period:
 		s.open(floorDiv(s.read.Wall, l.Period), 0)
+		s.lost = true
 		s.advance(s.read)
 	default:
 		s.resize()
@@ -177,9 +180,9 @@ func (s *supply) each() int64 {
 	return units
 }
 
-// resize applies changed bounds to the open window, unless the window has no units because the clock jumped.
+// resize applies changed bounds to the open window, unless the window is lost.
 func (s *supply) resize() {
-	if s.units > 0 && !s.shared {
+	if !s.lost && !s.shared {
 		s.units = min(s.each(), s.most(s.number))
 	}
 }
