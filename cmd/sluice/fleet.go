@@ -14,6 +14,7 @@ import (
 
 	"github.com/sluicelimits/sluice/internal/configfile/configyaml"
 	fleetsim "github.com/sluicelimits/sluice/internal/dev/fleet"
+	"github.com/sluicelimits/sluice/internal/dev/simulate"
 	"github.com/sluicelimits/sluice/internal/plan"
 )
 
@@ -26,6 +27,10 @@ A scenario says how many processes, tenants and requests there are, and what goe
 with Sluice; --script reads one from a YAML file (docs/scale.md has the keys). With --plans, the tenants of the plans
 file are simulated: they ask with a GET of --path, and the first tenant of the file asks most.
 
+With --log, an access log says who asks when, in place of the scenario: each line makes as many requests as --scale
+says, at random times within the second of the line. The tenants of the lines are found as by sluice simulate, with
+--tenant-from and --default-plan; every request is a GET of --path. The run begins with the first second of the log.
+
 --explore N runs the seeds from --seed on, each with a small scenario of random faults, until one breaks a bound or N
 have been run. A seed that breaks a bound is printed, and the exit code is 1.
 
@@ -36,13 +41,15 @@ const fleetExample = `  sluice fleet --list
   sluice fleet --scenario redis-failover --seed 7 --json
   sluice fleet --scenario redis-failover --html report.html
   sluice fleet --script mine.yaml --plans plans.yaml --path /v1/orders
+  sluice fleet --script mine.yaml --plans plans.yaml --log access.log --scale 1000
   sluice fleet --explore 10000`
 
 type fleetFlags struct {
 	scenario, script, costs, path string
-	plans                         []string
+	plans, logs                   []string
+	tenantFrom, defaultPlan       string
 	seed                          uint64
-	explore, maxCounters          int
+	scale, explore, maxCounters   int
 	json, list                    bool
 	html                          string
 }
@@ -62,6 +69,13 @@ func newFleetCommand() *cobra.Command {
 	flags.StringVar(&f.script, "script", "", "a scenario of your own: a YAML `FILE`")
 	flags.StringArrayVar(&f.plans, "plans", nil, "plans `FILE` whose tenants ask (may be given again)")
 	flags.StringVar(&f.path, "path", "/", "`PATH` of the requests, with --plans")
+	flags.StringArrayVar(&f.logs, "log", nil, "access log `FILE`, plain or gzip, that says who asks when; with "+
+		"--plans (may be given again)")
+	flags.IntVar(&f.scale, "scale", 1, "`N` requests for each line of the access log")
+	flags.StringVar(&f.tenantFrom, "tenant-from", "", "where the tenant of a line is found: `HOW`, as sluice simulate "+
+		"lists it")
+	flags.StringVar(&f.defaultPlan, "default-plan", "", "`PLAN` of tenants of the log that the plans file "+
+		"does not name")
 	flags.Uint64Var(&f.seed, "seed", 1, "`NUMBER` that the run depends on")
 	flags.StringVar(&f.costs, "costs", "", "`FILE` of service times that make calibrate wrote")
 	flags.IntVar(&f.explore, "explore", 0, "run `SEEDS` of random faults until one breaks a bound")
@@ -140,6 +154,15 @@ func (f *fleetFlags) options(c *cobra.Command) (o fleetsim.Options, err error) {
 		return o, usage("--explore %d is below zero", f.explore)
 	case f.maxCounters < 1:
 		return o, usage("--max-counters %d is below 1", f.maxCounters)
+	case f.explore != 0 && len(f.plans)+len(f.logs) > 0:
+		return o, usage("--plans and --log are for a run: --explore makes its own tenants")
+	case len(f.logs) > 0 && len(f.plans) == 0:
+		return o, usage("--log needs --plans, with the limits of its tenants")
+	}
+	for _, flag := range []string{"scale", "tenant-from", "default-plan"} {
+		if c.Flags().Changed(flag) && len(f.logs) == 0 {
+			return o, usage("--%s is for --log", flag)
+		}
 	}
 	if f.costs != "" {
 		data, err := os.ReadFile(f.costs)
@@ -155,17 +178,23 @@ func (f *fleetFlags) options(c *cobra.Command) (o fleetsim.Options, err error) {
 			return o, inFilesOf("--plans", err)
 		}
 	}
+	if len(f.logs) > 0 {
+		if o.Log, err = f.readLogs(c, o.Config); err != nil {
+			return o, err
+		}
+	}
 	switch {
 	case f.script != "":
 		sources, err := configyaml.ReadFiles(c.InOrStdin(), f.script)
 		if err != nil {
 			return o, inFilesOf("--script", err)
 		}
-		o.Scenario, err = fleetsim.ReadScript(sources[0].Name, sources[0].Data)
+		o.Scenario, err = fleetsim.ReadScript(sources[0].Name, sources[0].Data, o.Config != nil, o.Log != nil)
 		return o, err
 	case f.scenario != "":
 		for _, s := range fleetsim.Named() {
 			if s.Name == f.scenario {
+				s.ReplaceTraffic(o.Config != nil, o.Log != nil)
 				o.Scenario = &s
 				return o, nil
 			}
@@ -173,6 +202,26 @@ func (f *fleetFlags) options(c *cobra.Command) (o fleetsim.Options, err error) {
 		return o, usage("there is no scenario %q; --list names them", f.scenario)
 	}
 	return o, nil
+}
+
+// readLogs reads the access logs.
+func (f *fleetFlags) readLogs(c *cobra.Command, config *plan.Config) (*fleetsim.Log, error) {
+	o := simulate.Options{Config: config, DefaultPlan: f.defaultPlan}
+	if f.tenantFrom != "" {
+		from, err := simulate.ParseTenantFrom(f.tenantFrom)
+		if err != nil {
+			return nil, &usageError{c.CommandPath(), fmt.Errorf("--tenant-from: %w", err)}
+		}
+		o.TenantFrom = &from
+	}
+	for _, name := range f.logs {
+		o.Logs = append(o.Logs, simulate.FileLog(name))
+	}
+	log, err := fleetsim.ReadLog(c.Context(), o, f.scale)
+	if errors.Is(err, simulate.ErrUnknownPlan) || errors.Is(err, simulate.ErrUnknownTenant) {
+		return nil, &usageError{c.CommandPath(), err}
+	}
+	return log, err
 }
 
 // readTenants reads plans files, as a whole and as the documents that cells have.

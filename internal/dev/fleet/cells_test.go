@@ -191,7 +191,7 @@ faults:
   - { kind: cellLost, at: 1s, cell: 2, trafficAfter: 1s, removedAfter: 2s }
   - { kind: cellJoins, at: 5s, cell: 3, trafficAfter: 1s }
 `
-	s, err := fleet.ReadScript("mine.yaml", []byte(script))
+	s, err := fleet.ReadScript("mine.yaml", []byte(script), false, false)
 	if err != nil || s.Faults[0].RemovedAfter != 2*time.Second {
 		t.Fatalf("%+v, %v", s, err)
 	}
@@ -216,7 +216,7 @@ faults:
 		{"kind: storeAway, at: 9s, for: 1s, trafficAfter: 1s", "trafficAfter has no effect on it; it has for, cell"},
 		{"kind: poisonedConfiguration, at: 9s, for: 1s, tenant: 6", "there is no tenant 6"},
 	} {
-		_, err := fleet.ReadScript("mine.yaml", []byte(script+"  - { "+test.fault+" }\n"))
+		_, err := fleet.ReadScript("mine.yaml", []byte(script+"  - { "+test.fault+" }\n"), false, false)
 		if err == nil || !strings.HasPrefix(err.Error(), place) || !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%s: error %v, want %s…%s", test.fault, err, place, test.want)
 		}

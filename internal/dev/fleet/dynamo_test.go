@@ -106,11 +106,12 @@ faults:
 `
 	for _, test := range []struct{ old, with, want string }{
 		{"storeAway", "redisFailover", "mine.yaml:6:5: faults[0]: redisFailover at 1s: it is about nodes of Redis"},
-		{"for: 1s", "for: 1s, loses: true", "mine.yaml:6:5: faults[0]: storeAway at 1s: it is about nodes of Redis"},
+		{"storeAway, at: 1s, for: 1s", "redisFailover, at: 1s, for: 1s, loses: true",
+			"mine.yaml:6:5: faults[0]: redisFailover at 1s: it is about nodes of Redis"},
 		{"dynamodb", "mongo", `mine.yaml:1:8: store: want one of redis, dynamodb, got "mongo"`},
 		{"dynamodb", "1", "mine.yaml:1:8: store"},
 	} {
-		_, err := fleet.ReadScript("mine.yaml", []byte(strings.Replace(script, test.old, test.with, 1)))
+		_, err := fleet.ReadScript("mine.yaml", []byte(strings.Replace(script, test.old, test.with, 1)), false, false)
 		if err == nil || !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%s: error %v, want %q", test.with, err, test.want)
 		}
@@ -122,7 +123,9 @@ tenants: [ { id: acme, plan: pro } ]
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = fleet.Run(t.Context(), fleet.Options{Scenario: table(), Config: config, Path: "/"})
+	s := table()
+	s.ReplaceTraffic(true, false)
+	_, err = fleet.Run(t.Context(), fleet.Options{Scenario: s, Config: config, Path: "/"})
 	const want = "tenant acme: limit exact: a sliding_log cannot be kept in DynamoDB"
 	if err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("a sliding_log on DynamoDB: error %v, want %q", err, want)

@@ -307,6 +307,20 @@ tenants: [ { id: acme, plan: pro }, { id: globex, plan: pro } ]
 		t.Fatal(err)
 	}
 	s := &fleet.Scenario{Name: "plans", Measured: 10 * time.Second, Instances: 3, Requests: 60}
+	for want, change := range map[string]func(*fleet.Scenario){
+		"tenants has no effect beside a plans file": func(s *fleet.Scenario) { s.Tenants = 5 },
+		"limits has no effect beside a plans file":  func(s *fleet.Scenario) { s.Limits.Low = 5 },
+		"faults[0], retryStorm at 1s: there is no tenant 3, but 2 of them": func(s *fleet.Scenario) {
+			s.Faults = []fleet.Fault{{Kind: fleet.RetryStorm, At: time.Second, For: time.Second, Factor: 2, Tenant: 3}}
+		},
+	} {
+		wrong := *s
+		change(&wrong)
+		if _, err := fleet.Run(t.Context(), fleet.Options{Scenario: &wrong, Config: config, Path: "/"}); err == nil ||
+			!strings.Contains(err.Error(), want) {
+			t.Errorf("the error is %v, want %q", err, want)
+		}
+	}
 	r, err := fleet.Run(t.Context(), fleet.Options{Scenario: s, Config: config, Path: "/"})
 	if err != nil {
 		t.Fatal(err)
@@ -316,7 +330,7 @@ tenants: [ { id: acme, plan: pro }, { id: globex, plan: pro } ]
 		t.Errorf("the report of a plans file's tenants is %+v", r)
 	}
 	if _, err := fleet.Run(t.Context(), fleet.Options{Scenario: &fleet.Scenario{Name: "x", Instances: 1,
-		Requests: -1}}); err == nil || !strings.Contains(err.Error(), "requestsPerSecond -1") {
+		Tenants: 1, Requests: -1}}); err == nil || !strings.Contains(err.Error(), "requestsPerSecond -1") {
 		t.Errorf("a scenario with -1 requests per second gives error %v, want one that names requestsPerSecond", err)
 	}
 }
@@ -390,7 +404,7 @@ faults:
   - { kind: storeAway, at: 1s, for: 500ms }
   - { kind: instancesDie, at: 2s, instances: [1] }
 `
-	s, err := fleet.ReadScript("mine.yaml", []byte(good))
+	s, err := fleet.ReadScript("mine.yaml", []byte(good), false, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -421,11 +435,17 @@ faults:
 		{"zipf: 0.8", "rampUp: 6s", "rampUp 6s is longer than the run, which is warmUp and measured, 5s"},
 		{"storeAway", "storeSlow", "faults[0]: storeSlow at 1s: factor is missing: how many times as long"},
 		{"storeAway", "storeThrottles", "faults[0]: storeThrottles at 1s: perSecond is missing: how many calls"},
-		{"for: 500ms", "for: 500ms, factor: 2", "storeAway at 1s: factor has no effect on it; it has for, cell, loses"},
+		{"for: 500ms", "for: 500ms, factor: 2", "storeAway at 1s: factor has no effect on it; it has for, cell"},
 		{"instancesDie, at: 2s", "clockSkew, at: 2s", "faults[1]: clockSkew at 2s: by is missing"},
+		{"for: 500ms", "for: 500ms, loses: true", "storeAway at 1s: loses has no effect on it; it has for, cell"},
+		{"storeAway, at: 1s, for: 500ms", "retryStorm, at: 1s, for: 500ms, factor: 2, tenant: 21",
+			"mine.yaml:9:5: faults[0]: retryStorm at 1s: there is no tenant 21, but 20 of them"},
+		{"zipf: 0.8", "day: 1m", "mine.yaml:5:1: day has no effect without dailySwing"},
+		{"zipf: 0.8", "dailySwing: 0.5", "day is missing: dailySwing needs the length of a day, which is 24h0m0s by " +
+			"default, and the run is only 5s long"},
 		{"zipf: 0.8", "store: mysql", `mine.yaml:5:8: store: want one of redis, dynamodb, got "mysql"`},
 	} {
-		s, err := fleet.ReadScript("mine.yaml", []byte(strings.Replace(good, test.old, test.with, 1)))
+		s, err := fleet.ReadScript("mine.yaml", []byte(strings.Replace(good, test.old, test.with, 1)), false, false)
 		if err == nil {
 			_, err = fleet.Run(t.Context(), fleet.Options{Scenario: s})
 		}

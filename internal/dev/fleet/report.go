@@ -67,6 +67,9 @@ type Report struct {
 	Leases     chainCounts `json:"leases"`
 	CounterMax int         `json:"counterMax"` // bound on the counters of all processes together
 
+	// Log says which lines of an access log were simulated; nil if there was none.
+	Log *LogUse `json:"log,omitempty"`
+
 	Faults   []Effect `json:"faults"` // in the order of the scenario
 	Timeline Timeline `json:"timeline"`
 	Money    *Money   `json:"money"` // null if nothing was measured, or if package cost does not accept so many
@@ -287,6 +290,11 @@ func (r *Report) WriteText(w io.Writer) error {
 	}
 	p.line("scenario %s, seed %d: %.1f s measured, %d tenants, %d instances at the end", r.Scenario, r.Seed, r.Seconds,
 		r.Tenants, r.Instances)
+	if l := r.Log; l != nil {
+		p.line("access log   %12d  lines, each %d requests; %d cannot be used, %d name no tenant, %d a tenant without "+
+			"a plan, %d a suspended one, %d come after the end", l.Read, l.Scale, l.Unusable, l.WithoutTenant,
+			l.UnknownTenant, l.Suspended, l.Later)
+	}
 	p.line("")
 	perSecond := 0.0
 	if r.Seconds > 0 {

@@ -35,6 +35,10 @@ type Options struct {
 	// describes. A storm of retries changes nothing then.
 	Arrivals []Arrival
 
+	// Log, unless nil, says who asks when, in place of the scenario. Its tenants are those of Config, or have a plan of
+	// it. If the scenario does not say how long it measures, it measures until the log ends.
+	Log *Log
+
 	// MaxCounters bounds the counters that all processes hold together; 0 selects DefaultMaxCounters. Each process gets
 	// an equal part. The store decides a request whose counters have no room.
 	MaxCounters int
@@ -123,28 +127,39 @@ type run struct {
 // Run simulates a scenario. If ctx ends, the report is about the time until then, and says so. An error names what is
 // wrong with the scenario or the plans.
 func Run(ctx context.Context, o Options) (*Report, error) {
-	if err := o.Scenario.check(); err != nil {
-		return nil, fmt.Errorf("scenario %s: %w", o.Scenario.Name, err)
+	scenario := *o.Scenario
+	err := scenario.checkInputs(o.Config != nil, o.Log != nil)
+	if err == nil {
+		if o.Log != nil {
+			scenario.useLog(o.Log)
+		}
+		err = scenario.check()
 	}
+	if err != nil {
+		return nil, fmt.Errorf("scenario %s: %w", scenario.Name, err)
+	}
+	o.Scenario = &scenario
 	r := &run{scenario: o.Scenario, seed: o.Seed, costs: o.Costs.withDefaults(o.Scenario.Store), ctx: ctx,
 		random: rand.New(rand.NewPCG(o.Seed, 0)), byName: make(map[string]*tenant)}
-	r.end = (o.Scenario.WarmUp + o.Scenario.Measured).Nanoseconds()
+	r.end = scenario.length().Nanoseconds()
 	maxCounters := o.MaxCounters
 	if maxCounters == 0 {
 		maxCounters = DefaultMaxCounters
 	}
-	most := o.Scenario.mostProcesses()
+	most := scenario.mostProcesses()
 	r.maxCounters = max(maxCounters/most, 1)
 	r.fallbackBytes = min(max(int64(totalFallbackBytes/most), 32<<10), 16<<20)
 	r.configBytes = min(max(int64(configBytes/most), 1<<20), 64<<20)
 	var out *Report
-	err := r.prepare(&o)
-	if err == nil {
+	if err = r.prepare(&o); err == nil {
 		r.runAll()
 		err = r.failed
 	}
 	if err == nil {
 		out, err = r.report(maxCounters)
+	}
+	if err == nil && o.Log != nil {
+		out.Log = o.Log.use(time.Duration(r.end))
 	}
 	if err = errors.Join(err, r.plane.close()); err != nil {
 		return nil, err
@@ -159,6 +174,9 @@ func (r *run) prepare(o *Options) error {
 	if err != nil {
 		return err
 	}
+	if err := s.checkTenants(len(loads)); err != nil {
+		return fmt.Errorf("scenario %s: %w", s.Name, err)
+	}
 	if s.Store == DynamoDB {
 		if err := checkTable(loads); err != nil {
 			return err
@@ -170,7 +188,10 @@ func (r *run) prepare(o *Options) error {
 	if err := r.traffic.init(s, loads, r.random); err != nil {
 		return err
 	}
-	if o.Arrivals != nil {
+	switch {
+	case o.Log != nil:
+		r.traffic.replayLog(o.Log.replay(o.Seed))
+	case o.Arrivals != nil:
 		if err := r.traffic.replay(o.Arrivals, loads); err != nil {
 			return err
 		}
@@ -317,7 +338,7 @@ func chargesOf(t *plan.Tenant, path *route.Path) []limit.Charge {
 	if set == nil || t.Suspended {
 		return nil
 	}
-	return set.AppendCharges(nil, &plan.Attributes{Method: "GET", Path: path})
+	return chargesIn(set, path)
 }
 
 func (r *run) timeAt(ns int64) time.Time { return epoch.Add(time.Duration(ns)) }

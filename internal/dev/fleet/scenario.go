@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -126,14 +127,22 @@ const (
 	maxLength    = 48 * time.Hour
 )
 
+const (
+	defaultDay      = 24 * time.Hour
+	defaultMeasured = 30 * time.Second
+)
+
+// length returns how long a run is.
+func (s *Scenario) length() time.Duration { return s.WarmUp + cmp.Or(s.Measured, defaultMeasured) }
+
 func (s *Scenario) setDefaults() {
-	setDefault(&s.Measured, 30*time.Second)
+	setDefault(&s.Measured, defaultMeasured)
 	setDefault(&s.Cells, 1)
 	if s.Store == DynamoDB {
 		setDefault(&s.Shards, newTablePartitions)
 	}
 	setDefault(&s.Shards, 1)
-	setDefault(&s.Day, 24*time.Hour)
+	setDefault(&s.Day, defaultDay)
 	setDefault(&s.Busy, 5*time.Millisecond)
 	setDefault(&s.IdleDeath, 5*time.Minute)
 	setDefault(&s.SampleEvery, 1)
@@ -228,11 +237,11 @@ func (s *Scenario) mostProcesses() int {
 
 // loads returns the tenants: those of the plans file, or ones that are made up.
 func (s *Scenario) loads(o *Options) ([]load, error) {
-	if o.Config != nil {
+	switch {
+	case o.Log != nil:
+		return o.Log.loads(s, o)
+	case o.Config != nil:
 		return s.configured(o)
-	}
-	if s.Tenants < 1 {
-		return nil, errors.New("tenants is missing: how many there are, or a plans file")
 	}
 	loads := make([]load, s.Tenants)
 	s.setRates(loads)
@@ -424,11 +433,11 @@ func (f *Fault) check(s *Scenario) error {
 	switch f.Kind {
 	case ClockSkew, InstancesDie, InstancesJoin:
 		return f.checkKind(s)
-	case PoisonedConfiguration:
-		if most := s.Tenants; f.Tenant < 0 || most > 0 && f.Tenant > most {
-			return fmt.Errorf("there is no tenant %d", f.Tenant)
+	case PoisonedConfiguration, RetryStorm:
+		if s.Tenants > 0 {
+			return f.checkTenant(s.Tenants)
 		}
-	case RedisFailover, StoreAway, StoreSlow, StoreThrottles, RetryStorm, CellLost, CellJoins, ConfigurationAway:
+	case RedisFailover, StoreAway, StoreSlow, StoreThrottles, CellLost, CellJoins, ConfigurationAway:
 		if s.Store == DynamoDB && (f.Kind == RedisFailover || f.Loses) {
 			return errors.New("it is about nodes of Redis, and the store is dynamodb, which keeps its counters: see " +
 				"storeAway, storeSlow and storeThrottles")
@@ -437,10 +446,29 @@ func (f *Fault) check(s *Scenario) error {
 	return nil
 }
 
+// checkTenant checks that the tenant which a fault concerns is one of so many.
+func (f *Fault) checkTenant(tenants int) error {
+	if f.Tenant > tenants {
+		return fmt.Errorf("there is no tenant %d, but %d of them", f.Tenant, tenants)
+	}
+	return nil
+}
+
+// checkTenants checks that the tenants which faults concern are among so many.
+func (s *Scenario) checkTenants(tenants int) error {
+	for i := range s.Faults {
+		f := &s.Faults[i]
+		if err := f.checkTenant(tenants); err != nil {
+			return fmt.Errorf("faults[%d], %s at %s: %w", i, f.Kind, f.At, err)
+		}
+	}
+	return nil
+}
+
 // faultFields names, for each kind of fault, the fields that it needs beside Kind and At, and those that it may have.
 var faultFields = map[FaultKind]struct{ needs, may []string }{
 	RedisFailover:         {[]string{"for"}, []string{"cell", "loses"}},
-	StoreAway:             {[]string{"for"}, []string{"cell", "loses"}},
+	StoreAway:             {[]string{"for"}, []string{"cell"}},
 	StoreSlow:             {[]string{"for", "factor"}, []string{"cell"}},
 	StoreThrottles:        {[]string{"for", "perSecond"}, []string{"cell"}},
 	ClockSkew:             {[]string{"by", "instances"}, []string{"for"}},

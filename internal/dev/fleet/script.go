@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"cmp"
 	"math"
 	"slices"
 	"strconv"
@@ -15,16 +16,19 @@ import (
 // ReadScript reads a scenario from a YAML or JSON file, strictly. The error is a *configfile.Error with everything that
 // is wrong in the file, each with its line and column. An error about the scenario as a whole, such as an instance that
 // dies twice, names the number of the fault.
-func ReadScript(name string, data []byte) (*Scenario, error) {
-	r := &scriptReader{s: &Scenario{Name: strings.TrimSuffix(name, ".yaml")}}
+//
+// plans and log say what is given beside the script. What such a file says, the script must not say.
+func ReadScript(name string, data []byte, plans, log bool) (*Scenario, error) {
+	r := &scriptReader{s: &Scenario{Name: strings.TrimSuffix(name, ".yaml")}, log: log,
+		keys: map[string]configfile.Place{}}
 	r.MaxBytes = 1 << 20
 	document := r.Open(configyaml.Source(name, data), "it needs instances and requestsPerSecond")
 	if document.Root != nil {
 		r.scenario(configfile.Value{Doc: document, Node: document.Root})
 	}
 	if r.Found() == 0 {
-		if err := r.s.check(); err != nil {
-			at, message := r.faultAt(err)
+		if err := r.check(plans); err != nil {
+			at, message := r.placeOf(err)
 			r.ProblemAt(at, "%s", message)
 		}
 	}
@@ -37,17 +41,35 @@ func ReadScript(name string, data []byte) (*Scenario, error) {
 type scriptReader struct {
 	configfile.Reader
 	s      *Scenario
+	log    bool // there is an access log beside the script
 	root   configfile.Place
-	faults []configfile.Place // the place of each fault
+	keys   map[string]configfile.Place // the place of each key of the script
+	faults []configfile.Place          // the place of each fault
 }
 
-// faultAt returns the place of the fault that an error of Scenario.check names, and the error without that name. For
-// other errors it returns the place of the whole script.
-func (r *scriptReader) faultAt(err error) (at configfile.Place, message string) {
+// check checks the scenario as a whole. It leaves the defaults to Run, which has to know what the script says.
+func (r *scriptReader) check(plans bool) error {
+	s := *r.s
+	if err := s.checkInputs(plans, r.log); err != nil {
+		return err
+	}
+	if r.log {
+		s.Requests, s.Measured = 1, cmp.Or(s.Measured, maxLength) // Run takes them from the log
+	}
+	return s.check()
+}
+
+// placeOf returns the place of the fault or of the key with which an error of Scenario.check begins, and the error
+// without the number of the fault. For other errors it returns the place of the whole script.
+func (r *scriptReader) placeOf(err error) (at configfile.Place, message string) {
 	for i, at := range r.faults {
 		if message, ok := strings.CutPrefix(err.Error(), "faults["+strconv.Itoa(i)+"], "); ok {
 			return at, message
 		}
+	}
+	key, _, _ := strings.Cut(err.Error(), " ")
+	if at, ok := r.keys[key]; ok {
+		return at, err.Error()
 	}
 	return r.root, err.Error()
 }
@@ -70,7 +92,9 @@ func (r *scriptReader) scenario(v configfile.Value) {
 		return
 	}
 	r.Required(o, "instances", "how many processes there are")
-	r.Required(o, "requestsPerSecond", "how often all tenants ask")
+	if !r.log {
+		r.Required(o, "requestsPerSecond", "how often all tenants ask")
+	}
 	s := r.s
 	durations := map[string]*time.Duration{"rampUp": &s.RampUp, "warmUp": &s.WarmUp, "measured": &s.Measured,
 		"leaseLife": &s.LeaseLife, "busy": &s.Busy, "idleDeath": &s.IdleDeath, "day": &s.Day,
@@ -84,6 +108,7 @@ func (r *scriptReader) scenario(v configfile.Value) {
 		"sampleEvery": {&s.SampleEvery, maxTenants}, "tenants": {&s.Tenants, maxTenants}}
 	numbers := map[string]*float64{"requestsPerSecond": &s.Requests, "zipf": &s.Zipf, "dailySwing": &s.DailySwing}
 	for _, e := range o.Entries {
+		r.keys[e.Key] = e.KeyAt
 		switch e.Key {
 		case "about":
 			s.About, _ = r.Text(e.Value)

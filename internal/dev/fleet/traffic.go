@@ -25,9 +25,11 @@ type traffic struct {
 	storms []storm
 	step   int64 // when the present step ends, ns
 
-	recorded []Arrival      // the requests to come, in place of generated ones; nil: requests are generated
-	numbers  map[string]int // the tenants of recorded requests, by name
-	busy     time.Duration  // how long the present request takes, if it is a recorded one; 0: as the scenario says
+	replays  bool          // requests are recorded ones; otherwise they are generated
+	recorded []recorded    // the recorded requests to come
+	buffer   []recorded    // the memory of recorded
+	log      *logReplay    // what comes after recorded; nil: nothing
+	busy     time.Duration // how long the present request takes, if it is a recorded one; 0: as the scenario says
 
 	// The random numbers that choose tenants and processes are drawn ahead of their use, so that touchNext knows the
 	// next ones.
@@ -37,6 +39,13 @@ type traffic struct {
 }
 
 const ringSize = 64 // a power of two
+
+// recorded is a recorded request.
+type recorded struct {
+	at     int64 // ns
+	busy   time.Duration
+	tenant int32 // number
+}
 
 // storm is a time in which the clients of one tenant, or of all, send more requests.
 type storm struct {
@@ -109,8 +118,8 @@ func (t *traffic) ahead(n int) uint64 { return t.drawn[(t.first+n)%ringSize] }
 
 // take returns the tenant whose request comes now, and draws the time of the next request.
 func (t *traffic) take(now int64) (tenant int) {
-	if t.recorded != nil {
-		tenant, t.busy = t.numbers[t.recorded[0].Tenant], t.recorded[0].Busy
+	if t.replays {
+		tenant, t.busy = int(t.recorded[0].tenant), t.recorded[0].busy
 		t.recorded = t.recorded[1:]
 		t.nextRecorded()
 		return tenant
@@ -129,26 +138,41 @@ func (t *traffic) take(now int64) (tenant int) {
 
 // replay takes recorded requests, in the order of their times, in place of generated ones.
 func (t *traffic) replay(arrivals []Arrival, loads []load) error {
-	t.recorded, t.numbers = arrivals, make(map[string]int, len(loads))
+	numbers := make(map[string]int, len(loads))
 	for i := range loads {
-		t.numbers[loads[i].name] = i
+		numbers[loads[i].name] = i
 	}
+	t.recorded = make([]recorded, len(arrivals))
 	last := time.Duration(0)
 	for i, a := range arrivals {
-		if _, ok := t.numbers[a.Tenant]; !ok || a.At < last || a.Busy < 0 {
+		number, ok := numbers[a.Tenant]
+		if !ok || a.At < last || a.Busy < 0 {
 			return fmt.Errorf("request %d, of tenant %q at %s, is of an unknown tenant or out of order", i+1, a.Tenant,
 				a.At)
 		}
+		t.recorded[i] = recorded{a.At.Nanoseconds(), a.Busy, int32(number)}
 		last = a.At
 	}
+	t.replays = true
 	t.nextRecorded()
 	return nil
 }
 
+// replayLog takes the requests of an access log in place of generated ones.
+func (t *traffic) replayLog(log *logReplay) {
+	t.replays, t.log = true, log
+	t.nextRecorded()
+}
+
+// nextRecorded sets the time of the next recorded request.
 func (t *traffic) nextRecorded() {
+	if len(t.recorded) == 0 && t.log != nil {
+		t.buffer = t.log.next(t.buffer)
+		t.recorded = t.buffer
+	}
 	t.next = math.MaxInt64
 	if len(t.recorded) > 0 {
-		t.next = t.recorded[0].At.Nanoseconds()
+		t.next = t.recorded[0].at
 	}
 }
 
@@ -219,7 +243,7 @@ func (t *traffic) follow(at int64) {
 
 // changeRate draws the time of the next request anew, because the rate changes now.
 func (t *traffic) changeRate(now int64) {
-	if t.recorded != nil {
+	if t.replays {
 		return
 	}
 	t.step = now
