@@ -253,6 +253,9 @@ func (l *log) returnUnspent(s *State, units, at, now int64, _ span) {
 
 // replay adds an entry of the time at which the units were admitted, which is the parameter at.
 func (l *log) replay(s *State, units, at, now int64, _ span) {
+	if at == AtDecision {
+		at = now
+	}
 	if at = floorTo(at, l.width); !l.mayHold(at, now) {
 		return
 	}

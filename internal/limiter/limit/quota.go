@@ -145,10 +145,10 @@ func (q *quota) replay(s *State, units, at, now int64, window span) {
 }
 
 // correct adds units, which may be negative, to the count of the present period, if the time given by the parameter at
-// lies in it. The count is kept within 0..mostCounted.
+// lies in it, or is AtDecision. The count is kept within 0..mostCounted.
 func (q *quota) correct(s *State, units, at, now int64, window span) {
 	st := q.asOf(s, now, window)
-	if at >= st.Start && at < st.End {
+	if at == AtDecision || at >= st.Start && at < st.End {
 		st.Count = min(max(st.Count+units, 0), mostCounted)
 	}
 	*s = st.State()

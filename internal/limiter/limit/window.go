@@ -121,10 +121,13 @@ func (w *windows) chargeLease(s *State, r *Result, granted *Lease) {
 }
 
 // correct adds units, which may be negative, to the count of the window that contains the time given by the parameter
-// at, if that is the current window or the one before it. The parameter own is as for asOf. The count is kept within
-// 0..most.
+// at, if that is the current window or the one before it. AtDecision is in the current window. The parameter own is as
+// for asOf. The count is kept within 0..most.
 func (w *windows) correct(s *State, units, at, own, most int64) {
 	v := w.asOf(s, own)
+	if at == AtDecision {
+		at = v.start
+	}
 	switch floorTo(at-v.start, w.period) {
 	case 0:
 		v.count = min(max(v.count+units, 0), most)

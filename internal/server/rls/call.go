@@ -280,7 +280,6 @@ func (c *call) setOutcome(it *item, err error, ifAdmitted state) error {
 	switch {
 	case err == nil:
 		it.countersKnown = true
-		c.noteClock(&it.decision)
 		it.state = ifAdmitted
 		if !it.decision.Allowed {
 			it.state, it.permanent = over, it.decision.Never
@@ -300,17 +299,6 @@ func (c *call) buildStoreRequest(it *item, units int64) {
 	c.storeRequest.Owner, c.storeRequest.Charges, c.storeRequest.Leases = it.owner, c.storeRequest.Charges[:0], nil
 	for _, l := range it.rule.Limits {
 		c.storeRequest.Charges = append(c.storeRequest.Charges, limit.Charge{Limit: l, Cost: units})
-	}
-}
-
-// noteClock remembers how far the store's clock is ahead of the service's. It writes only what has changed, because
-// all processors share the fields.
-func (c *call) noteClock(d *limit.Decision) {
-	if ahead := d.Now - c.now.UnixMicro(); c.service.clockOffset.Load() != ahead {
-		c.service.clockOffset.Store(ahead)
-	}
-	if !c.service.clockKnown.Load() {
-		c.service.clockKnown.Store(true)
 	}
 }
 

@@ -118,9 +118,7 @@ type Service struct {
 	denials   recentDenials
 	stats     *Stats
 
-	clockOffset atomic.Int64 // how far the store's clock was ahead of Config.Now at the last decision, µs
-	clockKnown  atomic.Bool  // clockOffset has been set
-	lastLogged  atomic.Int64 // when an error of the store was last logged, seconds since 1970
+	lastLogged atomic.Int64 // when an error of the store was last logged, seconds since 1970
 }
 
 // snapshot is a configuration with the statistics of its rules.

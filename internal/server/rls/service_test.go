@@ -246,6 +246,49 @@ func TestCountDenied(t *testing.T) {
 	w.want("over: over 0", descriptorWithHits("tokens=x", 0))
 }
 
+// late is a store whose clock is ahead of the caller's at each call, by the next of the durations: the time that a call
+// takes to arrive.
+type late struct {
+	limit.Store
+	by []time.Duration
+}
+
+func (l *late) now(t time.Time) time.Time {
+	by := l.by[0]
+	l.by = l.by[1:]
+	return t.Add(by)
+}
+
+func (l *late) Decide(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
+	return l.Store.Decide(ctx, req, l.now(now), d)
+}
+
+func (l *late) Peek(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
+	return l.Store.Peek(ctx, req, l.now(now), d)
+}
+
+// Guarantees that hits which are counted in any case, and negative hits, are counted in the window in which the store
+// decides, also if the call before took much longer to arrive, and that such hits cost one call to the store.
+func TestCountDeniedNearAWindowsEdge(t *testing.T) {
+	inner, err := memory.New(memory.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const soon, slow = time.Millisecond, 600 * time.Millisecond
+	store := &late{Store: inner, by: []time.Duration{slow, soon, slow, soon, soon, soon}}
+	w := newWorld(t, rls.Config{Store: store, CountDenied: true},
+		"domain: d\ndescriptors: [{key: a, rate_limit: {unit: second, requests_per_unit: 10}}]")
+	w.now = start.Add(300 * time.Millisecond)
+	w.want("ok: ok 9", descriptor("a=x"))
+	w.now = start.Add(600 * time.Millisecond)
+	w.want("ok: ok 1", descriptorWithHits("a=x", 8))
+	w.now = start.Add(1300 * time.Millisecond) // the next window
+	w.want("ok: ok 2", descriptorWithHits("a=x", 8))
+	w.now = start.Add(1600 * time.Millisecond)
+	w.want("ok: ok 7", negative("a=x", 5)) // two calls: one gives back, and one peeks
+	w.want("ok: ok 6", descriptor("a=x"))
+}
+
 // Guarantees that a rule of 0 units denies every request with hits: also if denied hits are counted, which charges the
 // other descriptors nevertheless, and in whatever order the descriptors come. Its status says so also if another
 // descriptor has denied before it.

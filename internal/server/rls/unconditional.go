@@ -68,7 +68,6 @@ func (c *call) peekItem(it *item) error {
 	if err := c.service.config.Store.Peek(c.ctx, &c.storeRequest, c.now, &it.decision); err != nil {
 		return err
 	}
-	c.noteClock(&it.decision)
 	for i := range it.decision.Results {
 		it.decision.Results[i].Uncharge()
 	}
@@ -90,25 +89,14 @@ func (c *call) giveBack(it *item) error {
 }
 
 // correct adds units, which may be negative, to each of the item's counters, whether they fit or not. d receives the
-// store's answer. A correction names a time of the store's clock: if no decision has told that clock yet, a peek does.
+// store's answer.
 func (c *call) correct(it *item, units int64, d *limit.Decision) error {
 	c.buildStoreRequest(it, 1)
-	if !c.service.clockKnown.Load() {
-		if err := c.service.config.Store.Peek(c.ctx, &c.storeRequest, c.now, d); err != nil {
-			return err
-		}
-		c.noteClock(d)
-	}
-	at := c.now.UnixMicro() + c.service.clockOffset.Load()
 	for _, l := range it.rule.Limits {
 		for range l.Tiers {
 			c.storeRequest.Leases = append(c.storeRequest.Leases, limit.LeaseRequest{Correction: units,
-				CorrectionAt: at})
+				CorrectionAt: limit.AtDecision})
 		}
 	}
-	if err := c.service.config.Store.Decide(c.ctx, &c.storeRequest, c.now, d); err != nil {
-		return err
-	}
-	c.noteClock(d)
-	return nil
+	return c.service.config.Store.Decide(c.ctx, &c.storeRequest, c.now, d)
 }

@@ -28,6 +28,14 @@ func (c *coreCounter) decide(now time.Time, a limit.LeaseRequest, ch limit.Charg
 	return d
 }
 
+// used returns how many units of the counter are used. It changes nothing.
+func (c *coreCounter) used(now time.Time, l *limit.Limit) int64 {
+	d := new(limit.Decision)
+	e := d.BeginChecked(&limit.Request{Owner: c.owner, Charges: []limit.Charge{charge(l, 1)}}, now.UnixMicro())
+	e.Evaluate(0, &c.state, false)
+	return d.Results[0].Used()
+}
+
 // likeCore decides in the store and in the core, and fails unless the two agree about a limit with one tier.
 func (s *subject) likeCore(what string, core *coreCounter, now time.Time, a limit.LeaseRequest, ch limit.Charge) {
 	s.Helper()
@@ -64,6 +72,35 @@ func (s *subject) countsLikeCore(what string, core *coreCounter, k sample, l *li
 func (k sample) distances() []time.Duration {
 	return []time.Duration{0, time.Microsecond, time.Second, k.period / 2, k.period - time.Microsecond, k.period,
 		k.period * 3 / 2}
+}
+
+// testCorrectionAtDecision charges units, and gives units back, at the time of the decision, whatever that is and
+// whenever the counter was used before. The units must count, and the counter must then count like the core.
+func testCorrectionAtDecision(tb testing.TB, c Config) {
+	each(tb, c, func(s *subject, k sample) {
+		for i, later := range k.distances() {
+			l, core := k.limit(tb, fmt.Sprint("twenty", i), 20), &coreCounter{owner: s.owner}
+			what := fmt.Sprintf("a correction %s after a charge", later)
+			start := Start.Add(1500 * time.Millisecond)
+			now := start.Add(later)
+			ask := func(at time.Time, need, correction int64) int64 {
+				a := limit.LeaseRequest{Need: need, Correction: correction, CorrectionAt: limit.AtDecision}
+				before := core.used(at, l)
+				s.likeCore(what, core, at, a, charge(l, max(need, 1)))
+				return core.used(at, l) - before
+			}
+			ask(start, 6, 0)
+			if more := ask(now, 0, 5); more != 5 && !k.oneAtATime() { // a leaky bucket's Used is all or nothing
+				s.Errorf("%s: 5 units are charged, and the counter has %d more", what, more)
+			}
+			if k.algorithm == limit.FixedWindow || k.algorithm == limit.SlidingWindow || k.algorithm == limit.Quota {
+				if more := ask(now, 0, -2); more != -2 {
+					s.Errorf("%s: 2 units are given back, and the counter has %d more", what, more)
+				}
+			}
+			s.countsLikeCore(what, core, k, l, now)
+		}
+	})
 }
 
 // testCorrectionToZero gives back all units of a counter. The counter must then count like the core: its window begins

@@ -23,6 +23,7 @@ var leaseCases = []testCase{
 	{"leases: all units of a counter can be given back", testAllBack},
 	{"leases: units that were admitted elsewhere count", testLeaseOwed},
 	{"leases: units that were admitted elsewhere before now count in an unused counter", testReplayBeforeNow},
+	{"leases: a correction at the time of the decision counts like a charge", testCorrectionAtDecision},
 	{"leases: a counter that was corrected to 0 goes on counting", testCorrectionToZero},
 	{"leases: a peek leases nothing", testLeasePeek},
 	{"leases: a request that needs nothing is admitted", testLeaseNeedsNothing},

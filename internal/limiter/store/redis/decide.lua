@@ -29,6 +29,7 @@
 -- what is leased (197), and what may come back late (229). scripts.go writes it before the first line of this file.
 local sunpack, pack, sub, byte, fmod, call = struct.unpack, struct.pack, string.sub, string.byte, math.fmod, redis.call
 local SKEW = 5000000 -- µs; a stored time that is further ahead was written by a clock that leapt ahead
+local AT_DECISION = 9007199254740992 -- limit.AtDecision: the correction counts where a charge would count
 local MAX_RECORDS = 16384 -- of tiers that the request does not name, in one pack; see package redis
 local A, chunk = {sunpack(ARGV[2], ARGV[1])}, #ARGV[2] - 1
 for p = 8 * chunk, #ARGV[1] - 1, 8 * chunk do
@@ -424,6 +425,7 @@ for i = 1, pack_count do
       end
       if adjust ~= 0 then
         local of, most = start_of(A[P + 19] - start, period, 0), alg == 1 and 2199023255552 or 4294967296
+        if A[P + 19] == AT_DECISION then of = 0 end
         if of == 0 then
           cur = between(0, cur + adjust, most)
         elseif of == -period then
@@ -458,7 +460,9 @@ for i = 1, pack_count do
         st[x], st[z], dirty = at, m, true
       end
       if (m == 0 and units == 0) or now >= m then at, units, m = A[e], 0, A[e + 1] end
-      if adjust ~= 0 and A[P + 19] >= at and A[P + 19] < m then units = between(0, units + adjust, 2199023255552) end
+      if adjust ~= 0 and (A[P + 19] == AT_DECISION or A[P + 19] >= at and A[P + 19] < m) then
+        units = between(0, units + adjust, 2199023255552)
+      end
       admits = flags < 2 and (A[P + 4] == 0 or units + A[P + 4] <= A[P + 5])
       if admits then
         units = units + A[P + 4]
@@ -539,6 +543,7 @@ for i = 1, pack_count do
       local change = nil
       if adjust ~= 0 then
         local time = A[P + 19]
+        if adjust > 0 and time == AT_DECISION then time = now end
         if width > 0 then time = start_of(time, width, 0) end
         if time >= oldest and time <= now + period then
           if adjust > 0 then

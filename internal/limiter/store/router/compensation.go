@@ -17,6 +17,8 @@ type compensation struct {
 	request  *limit.Request // the first part
 	isDenial bool           // the second part has denied; otherwise it has failed
 
+	decidedAt int64 // the time of the first part's decision, µs since 1970
+
 	keptByCaller    []bool         // of each result: its units become the caller's lease
 	rechargeRequest limit.Request  // charges the units that came back with the request, as they were charged before
 	returnRequest   limit.Request  // corrections that return units, after the decision
@@ -25,7 +27,8 @@ type compensation struct {
 
 // newCompensation returns the compensation for the decision of the first part.
 func newCompensation(first *limit.Request, decision *limit.Decision, isDenial bool) *compensation {
-	c := &compensation{request: first, isDenial: isDenial, keptByCaller: make([]bool, len(decision.Results))}
+	c := &compensation{request: first, isDenial: isDenial, decidedAt: decision.Now,
+		keptByCaller: make([]bool, len(decision.Results))}
 	var refunds []bool // of each entry of the receipt: whether it is refunded
 	for i := range decision.Results {
 		r := &decision.Results[i]
@@ -57,7 +60,7 @@ func (c *compensation) addResult(i int, r *limit.Result, lease limit.Lease) (ref
 		case returned > 0:
 			c.rechargeUnits(i, returned)
 		case request.Correction > 0 && !r.Tier.Algorithm.HasRate(): // a bucket cannot undo the correction
-			c.correct(i, -request.Correction, request.CorrectionAt)
+			c.correct(i, -request.Correction, c.correctedAt(request))
 		}
 	}
 	switch {
@@ -70,6 +73,15 @@ func (c *compensation) addResult(i int, r *limit.Result, lease limit.Lease) (ref
 		c.returnUnits(i, r, charged, lease.At)
 	}
 	return false
+}
+
+// correctedAt returns the time at which the first part made the correction of the request. The opposite correction
+// follows later, perhaps in another window, so it must not say limit.AtDecision.
+func (c *compensation) correctedAt(request *limit.LeaseRequest) int64 {
+	if request.CorrectionAt == limit.AtDecision {
+		return c.decidedAt
+	}
+	return request.CorrectionAt
 }
 
 // returnedUnits returns how many units the request has returned to the tier, at most.
