@@ -290,6 +290,35 @@ func TestServeRedisAway(t *testing.T) {
 	}
 }
 
+// Guarantees that a limit that counts denied requests, too, is decided while Redis is away as its onStoreFailure says,
+// like any other limit: by backstop the instance admits its part.
+func TestServeCountDeniedRedisAway(t *testing.T) {
+	redis := redistest.Start(t)
+	file := filepath.Join(t.TempDir(), "limits.yaml")
+	text := "domain: api\ndescriptors:\n  - {key: part, rate_limit: {unit: year, requests_per_unit: 10}}\n"
+	for _, policy := range []string{"open", "closed"} {
+		text += fmt.Sprintf("  - {key: %s, rate_limit: {unit: year, requests_per_unit: 10}, sluice: {onStoreFailure: %s}}\n",
+			policy, policy)
+	}
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := startServe(t, "--config", file, "--redis", redis.Addr, "--redis-deadline", "2s", "--count-denied")
+	s.ask(t, "part", "x")
+	redis.Kill()
+	for key, want := range map[string]int{"part": 10, "open": 50, "closed": 0} {
+		admitted := 0
+		for range 50 {
+			if s.ask(t, key, "x") == rlsv3.RateLimitResponse_OK {
+				admitted++
+			}
+		}
+		if admitted != want {
+			t.Errorf("%s: while Redis does not answer, %d of 50 requests are admitted, want %d", key, admitted, want)
+		}
+	}
+}
+
 // Guarantees that a wrong command line is refused with the name of the flag, and that nothing is started.
 func TestServeUsage(t *testing.T) {
 	for _, c := range []struct{ args, want string }{

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -107,7 +108,9 @@ type FallbackConfig struct {
 //
 // An error that is the request's own ([limit.ErrInvalidRequest] and the like) is returned. So is [context.Canceled] if
 // the caller gave up, and every error of a request that has LeaseRequests: whoever corrects a counter or leases units
-// has to know that the store did not do so. Nothing is retried: a decision takes as long as the store takes to fail.
+// has to know that the store did not do so. A request whose LeaseRequests only charge units at [limit.AtDecision] is an
+// exception: it is decided like a request of that cost, so the units are charged only if they fit. Nothing is retried:
+// a decision takes as long as the store takes to fail.
 type Fallback struct {
 	config    FallbackConfig
 	local     *memory.Store // the instance's parts of limits
@@ -218,11 +221,12 @@ func (f *Fallback) Decide(ctx context.Context, req *limit.Request, now time.Time
 		f.noteAnswer(now, d)
 		return nil
 	}
-	if !f.decidesWithoutStore(ctx, req, err) {
+	plain := withoutLeases(req)
+	if !f.decidesWithoutStore(ctx, plain, err) {
 		return err
 	}
 	f.noteFailure(now, err)
-	return f.decideAlone(req, now, d, err, true)
+	return f.decideAlone(plain, now, d, err, true)
 }
 
 // Peek asks the store below, and looks at the local counters if that does not answer. See [limit.Store].
@@ -249,6 +253,26 @@ func (f *Fallback) noteAnswer(now time.Time, d *limit.Decision) {
 // error concerns the caller only, or if the request leases units.
 func (f *Fallback) decidesWithoutStore(ctx context.Context, req *limit.Request, err error) bool {
 	return !concernsCallerOnly(ctx, err) && len(req.Leases) == 0
+}
+
+// withoutLeases returns a request of the same units without LeaseRequests, if those only charge units at
+// [limit.AtDecision], the same number in all tiers of a limit. Otherwise it returns req.
+func withoutLeases(req *limit.Request) *limit.Request {
+	if len(req.Leases) == 0 || req.Check() != nil {
+		return req
+	}
+	plain, leases := &limit.Request{Owner: req.Owner, Charges: slices.Clone(req.Charges)}, req.Leases
+	for i := range plain.Charges {
+		c := &plain.Charges[i]
+		n := len(c.Limit.Tiers)
+		c.Cost = leases[0].Correction
+		only := limit.LeaseRequest{Correction: c.Cost, CorrectionAt: limit.AtDecision}
+		if c.Cost <= 0 || slices.ContainsFunc(leases[:n], func(a limit.LeaseRequest) bool { return a != only }) {
+			return req
+		}
+		leases = leases[n:]
+	}
+	return plain
 }
 
 // noteFailure counts a decision that the store did not make, and logs it. It logs one line a second about a store that

@@ -19,6 +19,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/resilience"
 	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
 	"github.com/sluicelimits/sluice/internal/server/envoyconfig"
 	"github.com/sluicelimits/sluice/internal/server/rls"
@@ -287,6 +288,33 @@ func TestCountDeniedNearAWindowsEdge(t *testing.T) {
 	w.now = start.Add(1600 * time.Millisecond)
 	w.want("ok: ok 7", negative("a=x", 5)) // two calls: one gives back, and one peeks
 	w.want("ok: ok 6", descriptor("a=x"))
+}
+
+// Guarantees that hits which are counted in any case are decided by the fallback limiter while the store is away, and
+// recorded as its decision says, and that negative hits are then an error.
+func TestCountDeniedStoreAway(t *testing.T) {
+	inner, err := memory.New(memory.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	store, err := resilience.NewFallback(resilience.FallbackConfig{Store: &failing{Store: inner, from: 1},
+		Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := newWorld(t, rls.Config{Store: store, CountDenied: true}, file)
+	w.want("ok: ok 1", descriptorWithHits("a=x", 2))
+	w.want("over: over 0", descriptorWithHits("a=x", 2))
+	w.want("ok: ok 0", descriptor("a=x"))
+	got := map[string]int64{}
+	w.Stats().Each(func(name string, n int64) { got[name] = n })
+	if n := got["ratelimit.service.rate_limit.d.a.over_limit"]; n != 2 {
+		t.Errorf("over_limit is %d, want 2", n)
+	}
+	if _, err := w.ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{Domain: "d",
+		Descriptors: []*ratelimitv3.RateLimitDescriptor{negative("a=x", 1)}}); err == nil {
+		t.Error("negative hits are lost without an error")
+	}
 }
 
 // Guarantees that a rule of 0 units denies every request with hits: also if denied hits are counted, which charges the

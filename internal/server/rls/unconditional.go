@@ -42,11 +42,10 @@ func (c *call) chargeUnconditional(it *item) error {
 		}
 		return nil
 	}
-	if err := c.correct(it, it.hits, &it.decision); err != nil {
+	if err := c.setOutcome(it, c.correct(it, it.hits, &it.decision), charged); err != nil {
 		return err
 	}
-	it.countersKnown, it.state = true, charged
-	if exceeded(&it.decision) {
+	if it.state == charged && exceeded(&it.decision) {
 		it.state = over
 	}
 	return nil
@@ -89,7 +88,8 @@ func (c *call) giveBack(it *item) error {
 }
 
 // correct adds units, which may be negative, to each of the item's counters, whether they fit or not. d receives the
-// store's answer.
+// store's answer. If the store fails, units above 0 are decided like those of any other limit, and charged only if they
+// fit.
 func (c *call) correct(it *item, units int64, d *limit.Decision) error {
 	c.buildStoreRequest(it, 1)
 	for _, l := range it.rule.Limits {
