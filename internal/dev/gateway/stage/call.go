@@ -187,9 +187,6 @@ func (c *call) queryValue(name string) (string, bool) {
 
 // domainName is what an API's events call its host: its own, whatever name this process is reached by.
 func (c *call) domainName() string {
-	if c.s.d.Domain != nil {
-		return c.s.d.Domain.Name
-	}
 	return c.s.d.API + ".execute-api." + c.s.d.Region + ".amazonaws.com"
 }
 

@@ -29,24 +29,15 @@ const (
 // reader refuses the rest. Names of types and mappings are API Gateway's own.
 type Description struct {
 	Kind           Kind                       `yaml:"kind"`
-	API            string                     `yaml:"api"`     // id; default "local"
-	Stage          string                     `yaml:"stage"`   // default "$default" of an HTTP API, else "dev"
-	Region         string                     `yaml:"region"`  // default "us-east-1"
-	Account        string                     `yaml:"account"` // default "000000000000"
-	Domain         *Domain                    `yaml:"domain"`  // nil: the API's own domain
-	StageVariables map[string]string          `yaml:"stageVariables"`
+	API            string                     `yaml:"api"`         // id; default "local"
+	Stage          string                     `yaml:"stage"`       // default "$default" of an HTTP API, else "dev"
+	Region         string                     `yaml:"region"`      // default "us-east-1"
+	Account        string                     `yaml:"account"`     // default "000000000000"
 	Authorizers    map[string]Authorizer      `yaml:"authorizers"` // by name
 	Routes         []Route                    `yaml:"routes"`
 	Responses      map[string]GatewayResponse `yaml:"gatewayResponses"`  // by type; REST APIs only
 	ResourcePolicy []Denial                   `yaml:"resourcePolicy"`    // REST APIs whose routes all have AWS_IAM only
 	CORS           *CORS                      `yaml:"corsConfiguration"` // HTTP APIs only; nil is none
-}
-
-// Domain is a custom domain that is mapped to the stage. Requests then come below BasePath instead of below the stage's
-// name.
-type Domain struct {
-	Name     string `yaml:"name"`
-	BasePath string `yaml:"basePath"` // "" or segments without a slash at either end, as in "v1"
 }
 
 // Authorizer is a Lambda authorizer.
@@ -94,14 +85,13 @@ type Integration struct {
 	Payload       string `yaml:"payloadFormatVersion"` // AWS_PROXY of an HTTP API: "1.0" or "2.0", which must be given
 	TimeoutMillis int    `yaml:"timeoutInMillis"`      // 50..30000; default 29000, of an HTTP API 30000
 
-	// RequestParameters map the request: on a REST API "integration.request.header.X" (and querystring, path) to
-	// "context.authorizer.NAME", "method.request.header.X", "'literal'" and the like; on an HTTP API
-	// "overwrite:header.x", "append:header.x", "remove:header.x" or "overwrite:path" to "$context.authorizer.NAME",
-	// "$request.header.x" and the like.
+	// RequestParameters map the request: on a REST API "integration.request.header.X" or "integration.request.path.X" to
+	// "context.authorizer.NAME", "method.request.path.X", "'literal'" and the like; on an HTTP API "overwrite:header.x"
+	// to "$context.authorizer.NAME" and the like, or to a static text.
 	RequestParameters map[string]string `yaml:"requestParameters"`
 
-	// ResponseParameters map the answer's headers: of a MOCK on a REST API "method.response.header.X"; on an HTTP API,
-	// by the status of the integration's answer, "overwrite:header.x" and the like, and "overwrite:statuscode".
+	// ResponseParameters map the answer's headers, by the status of the answer: of a MOCK on a REST API
+	// "method.response.header.X"; on an HTTP API "overwrite:header.x".
 	ResponseParameters map[string]map[string]string `yaml:"responseParameters"`
 }
 
@@ -152,12 +142,9 @@ func (d *Description) Functions() (authorizers, integrations []string) {
 	return slices.Compact(authorizers), slices.Compact(integrations)
 }
 
-// Prefix is what the paths of all requests begin with: "/stage", "/base/path" or "".
+// Prefix returns what the paths of all requests begin with: "/stage", or "" for the stage $default.
 func (d *Description) Prefix() string {
-	switch {
-	case d.Domain != nil && d.Domain.BasePath != "":
-		return "/" + d.Domain.BasePath
-	case d.Domain != nil || d.Stage == defaultStage:
+	if d.Stage == defaultStage {
 		return ""
 	}
 	return "/" + d.Stage
@@ -188,8 +175,6 @@ func (c *checker) problem(path, format string, args ...any) {
 
 var (
 	plainName = regexp.MustCompile(`^[A-Za-z0-9_-]{1,128}$`)
-	basePath  = regexp.MustCompile(`^[A-Za-z0-9_.~-]+(/[A-Za-z0-9_.~-]+)*$`)
-	hostName  = regexp.MustCompile(`^[A-Za-z0-9.-]{1,253}$`)
 	number12  = regexp.MustCompile(`^[0-9]{12}$`)
 )
 
@@ -245,19 +230,6 @@ func (c *checker) names() {
 	}
 	if !plainName.MatchString(d.Stage) && (d.Kind != HTTP || d.Stage != defaultStage) {
 		c.problem("stage", "%s is not the name of a stage", shown(d.Stage))
-	}
-	if m := d.Domain; m != nil {
-		if !hostName.MatchString(m.Name) {
-			c.problem("domain.name", "%s is not the name of a host", shown(m.Name))
-		}
-		if m.BasePath != "" && !basePath.MatchString(m.BasePath) {
-			c.problem("domain.basePath", "%s is not segments without a slash at either end", shown(m.BasePath))
-		}
-	}
-	for _, name := range slices.Sorted(maps.Keys(d.StageVariables)) {
-		if !plainName.MatchString(name) {
-			c.problem("stageVariables."+name, "not the name of a stage variable")
-		}
 	}
 }
 
@@ -443,7 +415,7 @@ func (c *checker) responses() {
 		if g.StatusCode != "" && !isStatus(g.StatusCode) {
 			c.problem(at+".statusCode", "%s is not a status of 200 to 599", shown(g.StatusCode))
 		}
-		if _, err := c.d.gatewayHeaders(g.Parameters); err != nil {
+		if _, err := gatewayHeaders(g.Parameters); err != nil {
 			c.problem(at+".responseParameters", "%v", err)
 		}
 		for _, contentType := range slices.Sorted(maps.Keys(g.Templates)) {

@@ -108,15 +108,23 @@ func TestProblems(t *testing.T) {
 		{"a backend's payload", integration("HTTP", `"GET /a"`, "{ type: AWS_PROXY, function: f }"),
 			`integration.payloadFormatVersion: want "1.0" or "2.0"`},
 		{"a mapping", integration("REST", `"GET /a"`, `{ type: ECHO, requestParameters: { header.X: "'a'" } }`),
-			"is not integration.request.header.NAME"},
+			"it knows integration.request.header.NAME and"},
 		{"a value", integration("REST", `"GET /a"`,
-			`{ type: ECHO, requestParameters: { integration.request.header.X: method.request.body } }`), "parts of " +
-			"bodies are not supported"},
+			`{ type: ECHO, requestParameters: { integration.request.header.X: method.request.body } }`),
+			`does not know "method.request.body"`},
+		{"a value from a header", integration("REST", `"GET /a"`,
+			`{ type: ECHO, requestParameters: { integration.request.header.X: method.request.header.Y } }`),
+			`does not know "method.request.header.Y"`},
+		{"a stage variable", integration("REST", `"GET /a"`,
+			`{ type: ECHO, requestParameters: { integration.request.header.X: stageVariables.v } }`),
+			`does not know "stageVariables.v"`},
+		{"stage variables", good + "stageVariables: { v: x }\n", "stageVariables"},
+		{"a custom domain", good + "domain: { name: a.example }\n", "domain"},
 		{"a context variable", integration("REST", `"GET /a"`,
 			`{ type: ECHO, requestParameters: { integration.request.header.X: context.identity.cognitoIdentityId } `+
-				`}`), "this context variable is not supported"},
+				`}`), "does not know the context variable"},
 		{"an HTTP API's form on REST", integration("REST", `"GET /a"`,
-			`{ type: ECHO, requestParameters: { integration.request.header.X: $context.requestId } }`), "is not known"},
+			`{ type: ECHO, requestParameters: { integration.request.header.X: $context.requestId } }`), "does not know"},
 		{"a header that frames", integration("REST", `"GET /a"`,
 			`{ type: ECHO, requestParameters: { integration.request.header.Transfer-Encoding: "'a'" } }`), "belongs " +
 			"to the connection"},
@@ -129,10 +137,20 @@ func TestProblems(t *testing.T) {
 		{"a reserved header", integration("HTTP", `"GET /a"`,
 			`{ type: ECHO, requestParameters: { "overwrite:header.authorization": x } }`), "reserved"},
 		{"a query mapping", integration("HTTP", `"GET /a"`,
-			`{ type: ECHO, requestParameters: { "append:querystring.q": x } }`), "is not known: there are overwrite:"},
+			`{ type: ECHO, requestParameters: { "append:querystring.q": x } }`), "it knows overwrite:header.NAME"},
+		{"a header that is added to", integration("HTTP", `"GET /a"`,
+			`{ type: ECHO, requestParameters: { "append:header.q": x } }`), `does not know "append:header.q"`},
+		{"a path of the backend", integration("HTTP", `"GET /a"`,
+			`{ type: ECHO, requestParameters: { "overwrite:path": /b } }`), `does not know "overwrite:path"`},
+		{"a status of the answer", integration("HTTP", `"GET /a"`,
+			`{ type: ECHO, responseParameters: { "404": { "overwrite:statuscode": "410" } } }`),
+			`does not know "overwrite:statuscode"`},
 		{"a request body", integration("HTTP", `"GET /a"`,
-			`{ type: ECHO, requestParameters: { "append:header.q": $request.body.a } }`), "parts of bodies are not " +
-			"supported"},
+			`{ type: ECHO, requestParameters: { "overwrite:header.q": $request.body.a } }`),
+			`does not know "$request.body.a"`},
+		{"a text with a variable in it", integration("HTTP", `"GET /a"`,
+			`{ type: ECHO, requestParameters: { "overwrite:header.q": "a-${context.requestId}" } }`),
+			`does not know "a-${context.requestId}"`},
 		{"a response mapping of a proxy", integration("REST", `"GET /a"`,
 			`{ type: ECHO, responseParameters: { "200": { method.response.header.X: "'a'" } } }`), "what a proxy " +
 			"answers passes as it is"},
@@ -152,11 +170,10 @@ func TestProblems(t *testing.T) {
 		{"$input", good + "gatewayResponses: { ACCESS_DENIED: { responseTemplates: { application/json: " +
 			"\"$input.path('$')\" } } }\n", "not VTL"},
 		{"an unknown variable", good + "gatewayResponses: { ACCESS_DENIED: { responseTemplates: { application/json: " +
-			"$context.authorizor.x } } }\n", "this context variable is not supported"},
+			"$context.authorizor.x } } }\n", "does not know the context variable"},
 		{"a content type", good + "gatewayResponses: { ACCESS_DENIED: { responseTemplates: { json: x } } }\n",
 			`"json" is not a content type`},
 		{"a stage", good + "stage: a/b\n", `f.yaml:6:8: stage: "a/b" is not the name of a stage`},
-		{"a base path", good + "domain: { name: a.example, basePath: /a }\n", "domain.basePath: "},
 		{"an account", good + "account: \"1\"\n", "account: "},
 	} {
 		_, err := stage.Parse("f.yaml", []byte(c.text))
@@ -225,7 +242,7 @@ func FuzzParse(f *testing.F) {
 	f.Add([]byte("kind: &a REST\nroutes: [*a]"))
 	f.Add([]byte("a: &a [*a]"))
 	f.Add([]byte(`{"kind":"HTTP","routes":[{"route":"$default","integration":{"type":"ECHO",` +
-		`"requestParameters":{"overwrite:path":"/${request.path}"}}}]}`))
+		`"requestParameters":{"overwrite:header.x":"$context.path"}}}]}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		d, err := stage.Parse("f.yaml", data)
 		if err != nil {

@@ -41,33 +41,25 @@ func (c *call) authorizerEvent(a *authorizer) object {
 	case c.s.d.Kind == WebSocket:
 		return object{"type": "REQUEST", "methodArn": c.arn(), "headers": last(c.header), "multiValueHeaders": c.header,
 			"queryStringParameters": c.lastQuery(), "multiValueQueryStringParameters": c.multiQuery(),
-			"stageVariables": present(c.s.d.StageVariables), "requestContext": c.socketContext()}
+			"stageVariables": object{}, "requestContext": c.socketContext()}
 	}
 	o := c.rest()
 	o["type"], o["methodArn"] = "REQUEST", c.arn()
 	// {} where there is none
 	o["queryStringParameters"], o["multiValueQueryStringParameters"] = c.lastQuery(), c.multiQuery()
-	o["pathParameters"], o["stageVariables"] = present(c.parameters), present(c.s.d.StageVariables)
+	o["pathParameters"], o["stageVariables"] = present(c.parameters), object{}
 	return o
 }
 
 // rest is what the events of a REST API have in common.
 func (c *call) rest() object {
 	return object{
-		"resource": c.resource(), "path": c.eventPath(), "httpMethod": c.r.Method,
+		"resource": c.resource(), "path": c.path, "httpMethod": c.r.Method,
 		"headers": last(c.header), "multiValueHeaders": c.header,
 		"queryStringParameters": orNull(c.lastQuery()), "multiValueQueryStringParameters": orNull(c.multiQuery()),
-		"pathParameters": orNull(c.parameters), "stageVariables": orNull(c.s.d.StageVariables),
+		"pathParameters": orNull(c.parameters), "stageVariables": nil,
 		"requestContext": c.restContext(),
 	}
-}
-
-// eventPath is without the stage, and on a custom domain with the base path.
-func (c *call) eventPath() string {
-	if c.s.d.Domain != nil {
-		return c.fullPath
-	}
-	return c.path
 }
 
 func (c *call) restContext() object {
@@ -115,7 +107,7 @@ func (c *call) http1() object {
 		multi[strings.ToLower(name)], joined[strings.ToLower(name)] = lines, strings.Join(lines, ",")
 	}
 	o["version"], o["headers"], o["multiValueHeaders"] = "1.0", joined, multi
-	o["path"] = c.fullPath // with the stage, and on a custom domain with the base path
+	o["path"] = c.fullPath // with the stage
 	return o
 }
 
@@ -156,7 +148,7 @@ func (c *call) http2() object {
 		o["cookies"] = cookies
 	}
 	for name, values := range map[string]map[string]string{"queryStringParameters": joined,
-		"pathParameters": c.parameters, "stageVariables": c.s.d.StageVariables} {
+		"pathParameters": c.parameters} {
 		if len(values) > 0 {
 			o[name] = values
 		}
@@ -164,7 +156,7 @@ func (c *call) http2() object {
 	return o
 }
 
-// rawPath has the stage, unless that is $default, and never the base path of a custom domain.
+// rawPath has the stage, unless that is $default.
 func (c *call) rawPath() string {
 	if c.s.d.Stage == defaultStage {
 		return c.path

@@ -30,7 +30,8 @@ func callOf(ctx context.Context) *call {
 func (c *call) integrate(w *front.Response) {
 	switch c.route.Integration.Type {
 	case Mock:
-		c.send(w, c.finish(c.route.mockStatus, w.Header()), nil)
+		c.finish(c.route.mockStatus, w.Header())
+		c.send(w, c.route.mockStatus, nil)
 	case AWSProxy:
 		c.invokeBackend(w)
 	default:
@@ -60,7 +61,7 @@ func (c *call) proxy(w *front.Response) {
 		c.fail(w, failureOf(apiConfiguration))
 		return
 	}
-	u.RawQuery = c.integrationQuery()
+	u.RawQuery = c.r.URL.RawQuery
 	r.URL = u
 	if _, echoes := c.route.backend.(*front.Echo); echoes {
 		w.Last = finisher{c} // a proxy's answer is mapped before it is sent
@@ -78,7 +79,7 @@ func (c *call) target() string {
 	out := placeholder.ReplaceAllStringFunc(g.URL, func(name string) string {
 		v := c.parameters[name[1:len(name)-1]]
 		for _, m := range c.route.requestChanges {
-			if m.where == "path" && "{"+m.name+"}" == name {
+			if m.path && "{"+m.name+"}" == name {
 				v, _ = m.value(c)
 			}
 		}
@@ -87,15 +88,6 @@ func (c *call) target() string {
 		}
 		return (&url.URL{Path: v}).EscapedPath() // slashes stay, {proxy+} holds some
 	})
-	for _, m := range c.route.requestChanges {
-		if m.where == "path" && m.name == "" { // overwrite:path
-			if u, err := url.Parse(out); err == nil {
-				v, _ := m.value(c)
-				u.Path, u.RawPath = "/"+strings.TrimPrefix(v, "/"), ""
-				out = u.String()
-			}
-		}
-	}
 	return c.upstream(g, out)
 }
 
@@ -108,11 +100,6 @@ func (c *call) echo() string {
 	path := c.path
 	if c.s.d.Kind == HTTP {
 		path = (&url.URL{Path: path}).EscapedPath() // was decoded
-	}
-	for _, m := range c.route.requestChanges {
-		if v, ok := m.value(c); m.where == "path" && ok {
-			path = v
-		}
 	}
 	if !strings.HasPrefix(path, "/") {
 		path = "/" + path
@@ -139,19 +126,6 @@ func (c *call) leavesUpstream(target string) bool {
 	return path.Climbs()
 }
 
-func (c *call) integrationQuery() string {
-	out := c.r.URL.RawQuery
-	for _, m := range c.route.requestChanges {
-		if v, ok := m.value(c); m.where == "querystring" && ok {
-			if out != "" {
-				out += "&"
-			}
-			out += url.QueryEscape(m.name) + "=" + url.QueryEscape(v)
-		}
-	}
-	return out
-}
-
 // readyProxy makes the backend of a route. Requests reach it with their URL and headers as they are to leave.
 func (s *serving) readyProxy(r *route) {
 	if r.Integration.Type == Echo && s.c.Upstream == nil {
@@ -166,14 +140,14 @@ func (s *serving) readyProxy(r *route) {
 				p.Out.Header[name] = p.In.Header[name]
 			}
 			for _, m := range r.requestChanges { // a client can name any header in Connection, and that takes it out
-				if v := p.In.Header[m.name]; v != nil && m.where == "header" {
+				if v := p.In.Header[m.name]; v != nil && !m.path {
 					p.Out.Header[m.name] = v
 				}
 			}
 		},
 		Modify: func(resp *http.Response) error {
 			if c := callOf(resp.Request.Context()); c != nil && resp.StatusCode >= 200 {
-				resp.StatusCode = c.finish(resp.StatusCode, resp.Header)
+				c.finish(resp.StatusCode, resp.Header)
 			}
 			return nil
 		},
@@ -187,7 +161,7 @@ type finisher struct{ c *call }
 // Set implements what [front.Response] asks for.
 func (f finisher) Set(h http.Header) {
 	if f.c.failure.name == "" {
-		_ = f.c.finish(http.StatusOK, h) // the echo's status is 200, and stays so
+		f.c.finish(http.StatusOK, h)
 	}
 }
 
@@ -344,8 +318,8 @@ func (p *reply) send(c *call, w *front.Response) {
 			h["Content-Type"] = []string{"text/plain;charset=UTF-8"}
 		}
 	}
-	status := c.finish(p.status, h)
-	c.send(w, status, p.body)
+	c.finish(p.status, h)
+	c.send(w, p.status, p.body)
 }
 
 // tenantOfCaller is the tenant as a backend has it that believes X-Sluice-Caller alone, as Sluice's middleware does.

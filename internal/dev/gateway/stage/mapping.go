@@ -1,7 +1,6 @@
 package stage
 
 import (
-	"errors"
 	"fmt"
 	"maps"
 	"net/http"
@@ -11,15 +10,13 @@ import (
 	"strings"
 )
 
-// value is an expression, read: what it is for a call, and whether it is there at all.
+// value returns what an expression stands for in a call; false if the call has no such value.
 type value func(*call) (string, bool)
 
 func literal(s string) value { return func(*call) (string, bool) { return s, true } }
 
-var errBody = errors.New("parts of bodies are not supported")
-
-// restValue reads an expression of a REST API: 'literal', method.request.header.X, context.X and the like.
-func (d *Description) restValue(s string) (value, error) {
+// restValue parses an expression of a REST API: 'literal', method.request.path.X, or context.X.
+func restValue(s string) (value, error) {
 	if text, ok := strings.CutPrefix(s, "'"); ok {
 		text, ok = strings.CutSuffix(text, "'")
 		if !ok || !sendable(text) {
@@ -27,141 +24,69 @@ func (d *Description) restValue(s string) (value, error) {
 		}
 		return literal(text), nil
 	}
-	if rest, ok := strings.CutPrefix(s, "method.request."); ok {
-		kind, name, _ := strings.Cut(rest, ".")
-		return ofRequest(s, kind, name)
+	if name, ok := strings.CutPrefix(s, "method.request.path."); ok && name != "" {
+		return func(c *call) (string, bool) { v, ok := c.parameters[name]; return v, ok }, nil
 	}
-	return d.variable(s, s)
+	if name, ok := strings.CutPrefix(s, "context."); ok {
+		return contextValue(s, name)
+	}
+	return nil, fmt.Errorf("the local gateway does not know %s; it knows 'TEXT', method.request.path.NAME and "+
+		"context.NAME", shown(s))
 }
 
-// httpValue reads an expression of an HTTP API: $request.header.X, $context.X and the like, one alone or several as
-// ${…} in a text; or a static text.
-func (d *Description) httpValue(s string) (value, error) {
-	if !sendable(s) {
+// httpValue parses an expression of an HTTP API: $context.X, or a static text.
+func httpValue(s string) (value, error) {
+	switch name, ok := strings.CutPrefix(s, "$context."); {
+	case ok && !strings.Contains(name, "$"):
+		return contextValue(s, name)
+	case strings.Contains(s, "$"):
+		return nil, fmt.Errorf("the local gateway does not know %s; it knows $context.NAME and a static text", shown(s))
+	case !sendable(s):
 		return nil, fmt.Errorf("%s holds control characters", shown(s))
 	}
-	if strings.HasPrefix(s, "$") && !strings.Contains(s, "{") {
-		return d.httpVariable(s, s[1:])
-	}
-	var parts []value
-	for s != "" {
-		before, rest, found := strings.Cut(s, "${")
-		parts = append(parts, literal(before))
-		if !found {
-			break
-		}
-		name, after, closed := strings.Cut(rest, "}")
-		if !closed {
-			return nil, fmt.Errorf("%s: ${ is not closed", shown(s))
-		}
-		v, err := d.httpVariable("${"+name+"}", name)
-		if err != nil {
-			return nil, err
-		}
-		parts, s = append(parts, v), after
-	}
-	return func(c *call) (string, bool) {
-		var b strings.Builder
-		for _, p := range parts {
-			text, _ := p(c)
-			b.WriteString(text)
-		}
-		return b.String(), true
-	}, nil
+	return literal(s), nil
 }
 
-func (d *Description) httpVariable(all, name string) (value, error) {
-	rest, ok := strings.CutPrefix(name, "request.")
-	if !ok {
-		return d.variable(all, name)
-	}
-	if rest == "path" {
-		return func(c *call) (string, bool) { return c.path, true }, nil
-	}
-	kind, name, _ := strings.Cut(rest, ".")
-	return ofRequest(all, kind, name)
-}
-
-func ofRequest(all, kind, name string) (value, error) {
-	switch header, ok := headerName(name); {
-	case kind == "header" && ok:
-		return func(c *call) (string, bool) { return c.requestHeader(header) }, nil
-	case kind == "querystring" && name != "":
-		return func(c *call) (string, bool) { return c.queryValue(name) }, nil
-	case kind == "path" && name != "":
-		return func(c *call) (string, bool) { v, ok := c.parameters[name]; return v, ok }, nil
-	case kind == "body":
-		return nil, fmt.Errorf("%s: %w", shown(all), errBody)
-	}
-	return nil, fmt.Errorf("%s is not known", shown(all))
-}
-
-// variable reads context.X and stageVariables.X.
-func (d *Description) variable(all, name string) (value, error) {
-	kind, rest, _ := strings.Cut(name, ".")
-	switch {
-	case kind == "stageVariables" && rest != "":
-		v, ok := d.StageVariables[rest]
-		return func(*call) (string, bool) { return v, ok }, nil
-	case kind == "context":
-		return contextValue(all, rest)
-	}
-	return nil, fmt.Errorf("%s is not known", shown(all))
-}
-
-// contextVariables are those of $context that a stage fills in, beside authorizer.X.
+// contextVariables are the variables of $context that a stage knows, beside authorizer.NAME: what gateway responses and
+// mappings of Sluice's templates use, who signed, and what says which request was answered.
 var contextVariables = map[string]value{
-	"accountId":              func(c *call) (string, bool) { return c.s.d.Account, true },
-	"apiId":                  func(c *call) (string, bool) { return c.s.d.API, true },
-	"domainName":             func(c *call) (string, bool) { return c.domainName(), true },
-	"domainPrefix":           func(c *call) (string, bool) { return c.domainPrefix(), true },
 	"error.message":          func(c *call) (string, bool) { return c.failure.message, c.failure.message != "" },
 	"error.messageString":    func(c *call) (string, bool) { return c.failure.quoted(), true },
 	"error.responseType":     func(c *call) (string, bool) { return c.failure.name, c.failure.name != "" },
 	"extendedRequestId":      func(c *call) (string, bool) { return c.extendedID, true },
 	"httpMethod":             func(c *call) (string, bool) { return c.r.Method, true },
-	"identity.accessKey":     func(c *call) (string, bool) { return c.signedBy("accessKey") },
-	"identity.accountId":     func(c *call) (string, bool) { return c.signedBy("accountId") },
-	"identity.caller":        func(c *call) (string, bool) { return c.signedBy("caller") },
-	"identity.user":          func(c *call) (string, bool) { return c.signedBy("user") },
 	"identity.userArn":       func(c *call) (string, bool) { return c.signedBy("userArn") },
 	"identity.sourceIp":      func(c *call) (string, bool) { return c.peer, true },
-	"identity.userAgent":     func(c *call) (string, bool) { return c.requestHeader("User-Agent") },
 	"path":                   func(c *call) (string, bool) { return c.fullPath, true },
-	"protocol":               func(c *call) (string, bool) { return c.r.Proto, true },
 	"requestId":              func(c *call) (string, bool) { return c.id, true },
-	"requestTime":            func(c *call) (string, bool) { return c.requestTime(), true },
-	"requestTimeEpoch":       func(c *call) (string, bool) { return strconv.FormatInt(c.now.UnixMilli(), 10), true },
-	"resourcePath":           func(c *call) (string, bool) { return c.resource(), c.route != nil },
-	"routeKey":               func(c *call) (string, bool) { return c.routeKey(), c.route != nil },
-	"stage":                  func(c *call) (string, bool) { return c.s.d.Stage, true },
 	"authorizer.principalId": func(c *call) (string, bool) { return c.granted.principal, c.granted.principal != "" },
 }
 
 var authorizerName = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_-]*$`)
 
-func contextValue(all, name string) (value, error) {
+// contextValue returns the value of $context.NAME. expression is how the description spells it, for the error.
+func contextValue(expression, name string) (value, error) {
 	if v, ok := contextVariables[name]; ok {
 		return v, nil
 	}
 	key, ok := strings.CutPrefix(name, "authorizer.")
 	if !ok || !authorizerName.MatchString(key) {
-		return nil, fmt.Errorf("%s: this context variable is not supported", shown(all))
+		return nil, fmt.Errorf("the local gateway does not know the context variable %s; it knows authorizer.NAME, %s",
+			shown(expression), strings.Join(slices.Sorted(maps.Keys(contextVariables)), ", "))
 	}
 	return func(c *call) (string, bool) { v, ok := c.granted.context[key]; return v.text, ok }, nil
 }
 
-// change is one mapping: what becomes of a header, a query parameter, a part of the URL, or the status.
+// change is one mapping: a header, or a placeholder in the URL of an integration, gets a value.
 type change struct {
-	where  string // header, querystring, path, statuscode
-	how    string // overwrite, append, remove
+	path   bool   // a placeholder of the URL, not a header
 	name   string // of a header: in canonical form
 	wire   string // of a header of an answer: as the mapping spells it, as API Gateway sends it
 	value  value
-	source string
+	source string // the key of the mapping
 }
 
-// setHeader notes which header a mapping is about.
+// setHeader sets the header that a mapping changes.
 func (m *change) setHeader(name string) error {
 	var ok bool
 	if m.name, ok = headerName(name); !ok {
@@ -198,7 +123,7 @@ func reservedHeader(name string) bool {
 	return slices.Contains(reservedHeaders, name)
 }
 
-// requestMappings reads an integration's RequestParameters, in the order of their keys.
+// requestMappings parses an integration's RequestParameters, in the order of their keys.
 func (d *Description) requestMappings(g *Integration, t *target) ([]change, error) {
 	var out []change
 	for _, key := range slices.Sorted(maps.Keys(g.RequestParameters)) {
@@ -208,13 +133,13 @@ func (d *Description) requestMappings(g *Integration, t *target) ([]change, erro
 			return nil, err
 		case g.Type != HTTPProxy && g.Type != Echo:
 			return nil, fmt.Errorf("%s: the request of %s cannot be mapped", key, g.Type)
-		case d.Kind != HTTP && c.where == "path" && !strings.Contains(g.URL, "{"+c.name+"}"):
+		case c.path && !strings.Contains(g.URL, "{"+c.name+"}"):
 			return nil, fmt.Errorf("%s: url has no {%s}", key, c.name)
 		}
 		out = append(out, c)
 	}
 	for _, m := range placeholder.FindAllStringSubmatch(g.URL, -1) {
-		mapped := slices.ContainsFunc(out, func(c change) bool { return c.where == "path" && c.name == m[1] })
+		mapped := slices.ContainsFunc(out, func(c change) bool { return c.path && c.name == m[1] })
 		ofRoute := t != nil && slices.ContainsFunc(t.segments, func(s segment) bool { return s.name == m[1] })
 		if d.Kind == REST && !mapped {
 			return nil, fmt.Errorf("url has {%s}: map integration.request.path.%s", m[1], m[1])
@@ -228,50 +153,46 @@ func (d *Description) requestMappings(g *Integration, t *target) ([]change, erro
 
 func (d *Description) requestMapping(key, text string) (change, error) {
 	if d.Kind == HTTP {
-		return d.httpMapping(key, text, "header", "path")
+		return httpMapping(key, text)
 	}
-	rest, ok := strings.CutPrefix(key, "integration.request.")
-	where, name, _ := strings.Cut(rest, ".")
-	c := change{where: where, how: "overwrite", name: name, source: key}
-	if !ok || name == "" || where != "header" && where != "querystring" && where != "path" {
-		return c, fmt.Errorf("%s is not integration.request.header.NAME, .querystring.NAME or .path.NAME", shown(key))
+	if header, ok := strings.CutPrefix(key, "integration.request.header."); ok {
+		return headerMapping(key, header, text, restValue)
 	}
-	if where == "header" {
-		if err := c.setHeader(name); err != nil {
-			return c, err
-		}
+	name, ok := strings.CutPrefix(key, "integration.request.path.")
+	if !ok || name == "" {
+		return change{}, fmt.Errorf("the local gateway does not know %s; it knows integration.request.header.NAME and "+
+			"integration.request.path.NAME", shown(key))
+	}
+	v, err := restValue(text)
+	if err != nil {
+		return change{}, fmt.Errorf("%s: %w", key, err)
+	}
+	return change{path: true, name: name, value: v, source: key}, nil
+}
+
+// headerMapping returns the mapping of an expression to a header. key is the mapping's key, for errors.
+func headerMapping(key, header, text string, parse func(string) (value, error)) (change, error) {
+	c := change{source: key}
+	if err := c.setHeader(header); err != nil {
+		return c, err
 	}
 	var err error
-	if c.value, err = d.restValue(text); err != nil {
+	if c.value, err = parse(text); err != nil {
 		return c, fmt.Errorf("%s: %w", key, err)
 	}
 	return c, nil
 }
 
-// httpMapping reads "overwrite:header.x" and the like; places are what may be mapped.
-func (d *Description) httpMapping(key, text string, places ...string) (change, error) {
-	how, rest, _ := strings.Cut(key, ":")
-	where, name, _ := strings.Cut(rest, ".")
-	c := change{where: where, how: how, name: name, source: key}
-	named := where == "header"
+// httpMapping parses a mapping of an HTTP API, of a request or of an answer.
+func httpMapping(key, text string) (change, error) {
+	header, ok := strings.CutPrefix(key, "overwrite:header.")
 	switch {
-	case !slices.Contains([]string{"overwrite", "append", "remove"}, how), !slices.Contains(places, where),
-		named != (name != ""), !named && how != "overwrite":
-		return c, fmt.Errorf("%s is not known: there are overwrite:, append: and remove:header.NAME, and overwrite:%s",
-			shown(key), places[len(places)-1])
-	case named && reservedHeader(name):
-		return c, fmt.Errorf("%s: this header is reserved and cannot be mapped", shown(key))
+	case !ok:
+		return change{}, fmt.Errorf("the local gateway does not know %s; it knows overwrite:header.NAME", shown(key))
+	case reservedHeader(header):
+		return change{}, fmt.Errorf("%s: this header is reserved and cannot be mapped", shown(key))
 	}
-	if named {
-		if err := c.setHeader(name); err != nil {
-			return c, err
-		}
-	}
-	var err error
-	if c.value, err = d.httpValue(text); err != nil {
-		return c, fmt.Errorf("%s: %w", key, err)
-	}
-	return c, nil
+	return headerMapping(key, header, text, httpValue)
 }
 
 // responseMappings reads an integration's ResponseParameters, by status.
@@ -297,54 +218,42 @@ func (d *Description) responseMappings(g *Integration) (map[int][]change, error)
 func (d *Description) responseMapping(g *Integration, key, text string) (change, error) {
 	switch {
 	case d.Kind == HTTP:
-		return d.httpMapping(key, text, "header", "statuscode")
+		return httpMapping(key, text)
 	case d.Kind == WebSocket || g.Type != Mock:
 		return change{}, fmt.Errorf("%s: what a proxy answers passes as it is; only the answer of %s on a REST API "+
 			"can be mapped", key, Mock)
 	}
-	rest, ok := strings.CutPrefix(key, "method.response.header.")
-	c := change{where: "header", how: "overwrite", source: key}
+	header, ok := strings.CutPrefix(key, "method.response.header.")
 	if !ok {
-		return c, fmt.Errorf("%s is not method.response.header.NAME", shown(key))
+		return change{}, fmt.Errorf("%s is not method.response.header.NAME", shown(key))
 	}
-	if err := c.setHeader(rest); err != nil {
-		return c, err
-	}
-	var err error
-	if c.value, err = d.restValue(text); err != nil {
-		return c, fmt.Errorf("%s: %w", key, err)
-	}
-	return c, nil
+	return headerMapping(key, header, text, restValue)
 }
 
-// gatewayHeaders reads a gateway response's parameters.
-func (d *Description) gatewayHeaders(parameters map[string]string) ([]change, error) {
+// gatewayHeaders parses a gateway response's parameters.
+func gatewayHeaders(parameters map[string]string) ([]change, error) {
 	var out []change
 	for _, key := range slices.Sorted(maps.Keys(parameters)) {
-		rest, ok := strings.CutPrefix(key, "gatewayresponse.header.")
-		c := change{where: "header", how: "overwrite", source: key}
+		header, ok := strings.CutPrefix(key, "gatewayresponse.header.")
 		if !ok {
 			return nil, fmt.Errorf("%s is not gatewayresponse.header.NAME", shown(key))
 		}
-		if err := c.setHeader(rest); err != nil {
+		c, err := headerMapping(key, header, parameters[key], restValue)
+		if err != nil {
 			return nil, err
-		}
-		var err error
-		if c.value, err = d.restValue(parameters[key]); err != nil {
-			return nil, fmt.Errorf("%s: %w", key, err)
 		}
 		out = append(out, c)
 	}
 	return out, nil
 }
 
-// apply changes headers, those of an answer or of a request. A value that is not there changes nothing, so that what a
-// client sent under that name stays: how API Gateway takes it is not documented, and this is the worse case
-// (Assumption: absent-values). One with characters that end a line, or other control characters, is left out: no
+// apply sets the mapped headers of an answer or of a request. If a value is absent, its header is not changed, and keeps
+// what a client sent under that name: API Gateway's behaviour is not documented, and this is the worse case.
+// Assumption: absent-values. A value with characters that end a line, or with other control characters, is left out: no
 // authorizer's context can add a header.
 func (c *call) apply(changes []change, h http.Header, answer bool) {
 	for _, m := range changes {
-		if m.where != "header" {
+		if m.path {
 			continue
 		}
 		name := m.name
@@ -353,20 +262,10 @@ func (c *call) apply(changes []change, h http.Header, answer bool) {
 		}
 		v, ok := m.value(c)
 		switch {
-		case m.how == "remove":
-			delete(h, m.name)
-			delete(h, name)
 		case !ok:
 		case !sendable(v):
 			c.s.c.Log.Warn("a mapped header is left out: its value holds control characters", "mapping", m.source,
 				"request", c.id)
-		case m.how == "append":
-			lines := h[m.name]
-			if name != m.name { // one name in two spellings would have its lines in any order
-				lines = append(lines, h[name]...)
-				delete(h, m.name)
-			}
-			h[name] = append(lines, v)
 		default:
 			delete(h, m.name)
 			h[name] = []string{v}

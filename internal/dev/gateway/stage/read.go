@@ -17,7 +17,7 @@ const (
 
 // nouns are what messages call the types that are mappings of a description.
 var nouns = map[string]string{
-	"Description": "a description", "Domain": "a domain", "Authorizer": "an authorizer", "Route": "a route",
+	"Description": "a description", "Authorizer": "an authorizer", "Route": "a route",
 	"Integration": "an integration", "GatewayResponse": "a gateway response", "CORS": "a CORS setting",
 	"Denial": "a statement of the resource policy",
 }

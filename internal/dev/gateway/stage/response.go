@@ -100,7 +100,7 @@ func (s *serving) readyResponses() error {
 	for name, from := range s.d.Responses {
 		g := &gatewayResponse{templates: make(map[string]template, len(from.Templates))}
 		var err error
-		if g.headers, err = s.d.gatewayHeaders(from.Parameters); err != nil {
+		if g.headers, err = gatewayHeaders(from.Parameters); err != nil {
 			return err
 		}
 		if from.StatusCode != "" {
@@ -213,8 +213,8 @@ func failureFor(k answer.Kind) failure {
 var remapped = []string{"Authorization", "Connection", "Content-Md5", "Date", "Host", "Server", "User-Agent",
 	"Www-Authenticate"}
 
-// finish turns an integration's headers and status into the client's.
-func (c *call) finish(status int, h http.Header) int {
+// finish turns the headers of an integration's answer into the client's.
+func (c *call) finish(status int, h http.Header) {
 	if c.s.d.Kind == REST {
 		for _, name := range remapped {
 			if v := h[name]; v != nil {
@@ -227,23 +227,8 @@ func (c *call) finish(status int, h http.Header) int {
 	} else {
 		h[c.requestIDHeader()] = []string{c.extendedID}
 	}
-	changes := c.route.responseChanges[status]
-	c.apply(changes, h, true)
+	c.apply(c.route.responseChanges[status], h, true)
 	if c.s.d.CORS != nil {
 		c.s.d.CORS.share(h, c.r.Header.Get("Origin"), false)
 	}
-	for _, m := range changes {
-		if m.where != "statuscode" {
-			continue
-		}
-		text, _ := m.value(c)
-		code, err := strconv.Atoi(text)
-		if err != nil || code < 200 || code > 599 {
-			c.s.c.Log.Warn("the status is left as it is: what it is mapped to is none", "mapping", m.source, "request",
-				c.id)
-			continue
-		}
-		status = code
-	}
-	return status
 }

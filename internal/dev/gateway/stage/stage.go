@@ -4,12 +4,27 @@
 // gateway response that is configured for it, with status, headers and body from the authorizer's context. A setting
 // that a description cannot contain is refused when the description is read, and not ignored.
 //
+// Each part is here because somebody needs it:
+//
+//	part                                        needed by
+//	routes, events of three kinds of APIs       every decision: limits are matched by method, route and path
+//	gateway responses, their templates          what a denied client of a REST API gets
+//	policies and simple responses               the two forms of the authorizer's answer
+//	mapped headers                              the decision, for the middleware of a service behind an API
+//	integration.request.path, URLs with {NAME}  services behind HTTP_PROXY, as in infra/sample
+//	AWS_PROXY, payloads 1.0 and 2.0             lambdaproxy.Wrap, for a function behind an API
+//	MOCK, CORS of an HTTP API                   preflight requests, which the authorizer is not to see
+//	AWS_IAM, signatures, resource policies      the operators' APIs of the control plane and of cells
+//	ECHO                                        an API whose services do not run on this machine
+//
+// Everything else is refused: stage variables, custom domains, mappings to or from query strings and of a client's
+// headers, and mappings of an HTTP API that do more than overwrite a header.
+//
 // The package follows AWS's documentation, and otherwise what others have observed. It has not been compared with API
 // Gateway itself. These differences are known:
 //
 //   - Names of headers come in canonical form. API Gateway hands a REST API's on as the client wrote them.
-//   - An HTTP API's path is decoded and cut at an encoded question mark, as observed. On a custom domain, rawPath of
-//     payload 2.0 has the stage, unless that is $default, and never the base path.
+//   - An HTTP API's path is decoded and cut at an encoded question mark, as observed.
 //   - The status of a request whose headers are too large is not documented. It is 431 here, with DEFAULT_4XX for a
 //     REST API.
 //   - Scheme and port are always https and 443, as with API Gateway, whatever this process listens on.

@@ -68,9 +68,8 @@ func (r *reader) restStage(d *stage.Description) (deployment *resource) {
 		return nil
 	}
 	r.places["stage"] = at{res.node, res.path() + ".Properties.StageName"}
-	r.places["stageVariables"] = at{res.node, res.path() + ".Properties.Variables"}
 	p := r.properties(res)
-	d.Stage, d.StageVariables = p.text("StageName"), p.table("Variables")
+	d.Stage = p.text("StageName")
 	p.text("RestApiId")
 	if p.flag("CacheClusterEnabled") {
 		p.problem("CacheClusterEnabled", "the local gateway has no cache")

@@ -154,12 +154,13 @@ const small = `{
     "FunctionName": {"Ref": "Live"}, "Principal": "apigateway.amazonaws.com",
    "SourceArn": {"Fn::Sub": "arn:aws:execute-api:${AWS::Region}:${AWS::AccountId}:${Api}/authorizers/${Auth}"}}},
   "Denied": {"Type": "AWS::ApiGateway::GatewayResponse",
-   "Properties": {"RestApiId": {"Ref": "Api"}, "ResponseType": "ACCESS_DENIED", "StatusCode": 429}},
+   "Properties": {"RestApiId": {"Ref": "Api"}, "ResponseType": "ACCESS_DENIED", "StatusCode": 429,
+    "ResponseParameters": {"gatewayresponse.header.X": "'1'"}}},
   "Deployment": {"Type": "AWS::ApiGateway::Deployment",
    "DependsOn": ["Get", "Denied"], "Properties": {"RestApiId": {"Ref": "Api"}}},
   "Stage": {"Type": "AWS::ApiGateway::Stage", "Properties": {"RestApiId": {"Ref": "Api"},
     "DeploymentId": {"Ref": "Deployment"}, "StageName": {"Fn::Join": ["-", ["prod", {"Ref": "AWS::Region"}]]},
-   "Variables": {"v": "1"}, "TracingEnabled": true}}
+   "TracingEnabled": true}}
  }
 }`
 
@@ -170,8 +171,8 @@ func TestLanguage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if d.API != "Api" || d.Stage != "prod-eu-west-3" || d.Region != "eu-west-3" || d.StageVariables["v"] != "1" ||
-		d.Authorizers["Auth"].Function != "Function" {
+	if d.API != "Api" || d.Stage != "prod-eu-west-3" || d.Region != "eu-west-3" ||
+		d.Responses["ACCESS_DENIED"].Parameters["gatewayresponse.header.X"] != "'1'" || d.Authorizers["Auth"].Function != "Function" {
 		t.Errorf("the REST API is %+v", d)
 	}
 	if r := d.Routes[0]; r.Key != "GET /a" || r.Authorizer != "Auth" || r.Integration.Type != stage.Echo ||
@@ -255,14 +256,14 @@ func TestRefused(t *testing.T) {
 			`DeploymentId: Ref: the template has no resource and no parameter "Nothing"`},
 		{"an attribute", `{"Fn::GetAtt": ["A", "ResourceId"]}`, `{"Fn::GetAtt": ["A", "Name"]}`,
 			`ResourceId: Fn::GetAtt: "Name" of "A"`},
-		{"a parameter without a value", `"Variables": {"v": "1"}`, `"Variables": {"v": {"Ref": "Size"}}`,
+		{"a parameter without a value", `"gatewayresponse.header.X": "'1'"`, `"gatewayresponse.header.X": {"Ref": "Size"}`,
 			"is a \"AWS::SSM::Parameter::Value<String>\", and the local gateway only knows String and Number"},
 		{"a parameter without a default", `"Default": "shop"`, `"MinLength": 1`,
 			"has no default, and the local gateway cannot be given a value"},
 		{"a deployment with a stage", `"DependsOn": ["Get", "Denied"], "Properties": {`,
 			`"DependsOn": ["Get", "Denied"], "Properties": {"StageName": "prod", `,
 			"Resources.Deployment.Properties.StageName: not known"},
-		{"a resource without a value", `"Variables": {"v": "1"}`, `"Variables": {"v": {"Ref": "May"}}`,
+		{"a resource without a value", `"gatewayresponse.header.X": "'1'"`, `"gatewayresponse.header.X": {"Ref": "May"}`,
 			"whose Ref the local gateway does not know"},
 		{"itself", `"FunctionName": {"Ref": "Function"}`, `"FunctionName": {"Ref": "Live"}`,
 			"AuthorizerUri: the value refers to itself"},
@@ -319,8 +320,10 @@ func TestRefused(t *testing.T) {
 		{"a cache", `"TracingEnabled": true`, `"CacheClusterEnabled": true`, "CacheClusterEnabled: "},
 		{"no list of objects", `"TracingEnabled": true`, `"MethodSettings": {"HttpMethod": "*"}`,
 			"Resources.Stage.Properties.MethodSettings: want a list, got"},
-		{"no object", `"Variables": {"v": "1"}`, `"Variables": ["v"]`,
-			"Resources.Stage.Properties.Variables: want an object, got"},
+		{"no object", `{"gatewayresponse.header.X": "'1'"}`, `["v"]`,
+			"Resources.Denied.Properties.ResponseParameters: want an object, got"},
+		{"stage variables", `"TracingEnabled": true`, `"Variables": {"v": "1"}`,
+			"Resources.Stage.Properties.Variables: not known to the local gateway"},
 		{"no part", `"Name": {"Ref": "AWS::StackName"}`, `"EndpointConfiguration": ["REGIONAL"]`,
 			"Resources.Api.Properties.EndpointConfiguration: want an object, got"},
 		{"no list", `"Name": {"Ref": "AWS::StackName"}`, `"EndpointConfiguration": {"Types": {"a": "REGIONAL"}}`,
@@ -423,8 +426,8 @@ func FuzzParse(f *testing.F) {
 		`"Target":{"Fn::Join":["/",["integrations",{"Ref":"I"}]]}}},"I":{"Type":"AWS::ApiGatewayV2::Integration",`+
 		`"Properties":{"ApiId":{"Ref":"H"},"IntegrationType":"HTTP_PROXY","IntegrationMethod":"ANY",`+
 		`"IntegrationUri":"https://a.example/{a}",`+
-		`"ResponseParameters":{"200":{"ResponseParameters":[{"Destination":"append:header.x",`+
-		`"Source":"$context.stage"}]}}}},`+
+		`"ResponseParameters":{"200":{"ResponseParameters":[{"Destination":"overwrite:header.x",`+
+		`"Source":"$context.requestId"}]}}}},`+
 		`"S":{"Type":"AWS::ApiGatewayV2::Stage","Properties":{"ApiId":{"Ref":"H"},"StageName":"$default",`+
 		`"AutoDeploy":true}}}}`, "")
 	f.Add(strings.Replace(small, "${!x}", "", 1), "Api")

@@ -175,10 +175,9 @@ func (r *reader) v2Stage(d *stage.Description) (deployment *resource) {
 		return nil
 	}
 	r.places["stage"] = at{res.node, res.path() + ".Properties.StageName"}
-	r.places["stageVariables"] = at{res.node, res.path() + ".Properties.StageVariables"}
 	p := r.properties(res)
 	p.text("ApiId")
-	d.Stage, d.StageVariables = p.text("StageName"), p.table("StageVariables")
+	d.Stage = p.text("StageName")
 	automatic, id := p.flag("AutoDeploy"), p.text("DeploymentId")
 	if s := p.part("DefaultRouteSettings"); s != nil {
 		s.end("DataTraceEnabled", "DetailedMetricsEnabled", "LoggingLevel")
