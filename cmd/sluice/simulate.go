@@ -62,7 +62,7 @@ type simulateFlags struct {
 	plans, logs             []string
 	tenantFrom, defaultPlan string
 	json                    bool
-	html, tempDir           string
+	html                    string
 	top                     int
 	counterMiB              int64
 }
@@ -94,11 +94,8 @@ func newSimulateCommand() *cobra.Command {
 	flags.IntVar(&f.top, "top", 20, "list `N` tenants and `N` addresses")
 	flags.Int64Var(&f.counterMiB, "counter-memory", simulate.DefaultStoreBytes>>20,
 		"most memory for counters, in `MIB`")
-	flags.StringVar(&f.tempDir, "temp-dir", "", "`DIR` for temporary files, which are needed for pipes and for logs "+
-		"that are far out of order (default: the system's)")
 	_ = c.MarkFlagFilename("plans", "yaml", "yml", "json") // fails only for a flag that does not exist
 	_ = c.MarkFlagFilename("html", "html")
-	_ = c.MarkFlagDirname("temp-dir")
 	_ = c.RegisterFlagCompletionFunc("tenant-from", cobra.FixedCompletions(
 		[]string{"user", "address", "path:", "target:", "referer:", "agent:", "header:user-agent:", "fixed:", "none"},
 		cobra.ShellCompDirectiveNoFileComp|cobra.ShellCompDirectiveNoSpace))
@@ -142,7 +139,7 @@ func (f *simulateFlags) run(c *cobra.Command) error {
 
 // options checks the flags and makes the options of the simulation. It opens no file.
 func (f *simulateFlags) options() (simulate.Options, error) {
-	o := simulate.Options{DefaultPlan: f.defaultPlan, Top: f.top, TempDir: f.tempDir, StoreBytes: f.counterMiB << 20}
+	o := simulate.Options{DefaultPlan: f.defaultPlan, Top: f.top, StoreBytes: f.counterMiB << 20}
 	switch {
 	case len(f.plans) == 0:
 		return o, errors.New("--plans is missing: name the file with the limits to try")
@@ -229,10 +226,6 @@ func showProgress(o *simulate.Options, logs []string, out io.Writer) (done func(
 		progressbar.OptionShowBytes(true), progressbar.OptionThrottle(100*time.Millisecond),
 		progressbar.OptionClearOnFinish(), progressbar.OptionFullWidth())
 	o.OnRead = func(n int) { _ = bar.Add(n) } // a bar that cannot be drawn does no harm
-	o.OnRestart = func() {
-		bar.Reset()
-		bar.Describe("sorting")
-	}
 	return func() { _ = bar.Finish() }
 }
 

@@ -1,7 +1,7 @@
 package simulate
 
-// Bounded returns o with small bounds, in bytes, on what is held in memory.
-func Bounded(o Options, window, sort int) Options {
-	o.windowBytes, o.sortBytes = window, sort
+// Bounded returns o with a small bound, in bytes, on what is held in memory of each log.
+func Bounded(o Options, window int) Options {
+	o.windowBytes = window
 	return o
 }

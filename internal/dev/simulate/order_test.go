@@ -1,14 +1,12 @@
 package simulate
 
 import (
-	"bytes"
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -69,69 +67,53 @@ func inOrder(t *testing.T, s stream) ([]entry, error) {
 }
 
 // Guarantees that records are replayed exactly in the order of time, and those with equal times in the order of the
-// logs, whatever order they come in and however much fits in memory. A request replayed in the wrong order would be
-// decided against a wrong state, and all later figures would be wrong.
+// logs. A request replayed in the wrong order would be decided against a wrong state, and all later figures would be
+// wrong. A line that is further out of order than the window reaches is an error that names it and says how late it is.
 func TestOrder(t *testing.T) {
 	cases := []struct {
-		name           string
-		logs, lines    int
-		reach          int // seconds out of order
-		window, sorted int // bytes
-		streams        bool
+		name        string
+		logs, lines int
+		reach       int // seconds out of order
+		window      int // bytes for each log
+		tooLate     bool
 	}{
-		{"one log in order", 1, 2000, 0, windowBytes, sortBytes, true},
-		{"one log nearly in order", 1, 5000, 60, windowBytes, sortBytes, true},
-		{"nearly in order, small window", 1, 5000, 20, 8 << 10, sortBytes, true},
-		{"out of order, sorted in memory", 1, 5000, 1500, 1 << 10, sortBytes, false},
-		{"out of order, sorted on disk", 1, 5000, 1500, 1 << 10, 4 << 10, false},
-		{"many sorted files", 1, 12_000, 3000, 1 << 10, 1 << 12, false},
-		{"three logs side by side", 3, 2000, 30, windowBytes, sortBytes, true},
-		{"three logs, out of order, on disk", 3, 2000, 600, 2 << 10, 4 << 10, false},
+		{"one log in order", 1, 2000, 0, leastWindowBytes, false},
+		{"one log nearly in order", 1, 5000, 60, leastWindowBytes, false},
+		{"nearly in order, small window", 1, 5000, 20, 24 << 10, false},
+		{"a small log in any order", 1, 12_000, 12_000, 8 << 20, false},
+		{"out of order", 1, 5000, 1500, 1 << 10, true},
+		{"three logs side by side", 3, 2000, 30, leastWindowBytes, false},
+		{"three logs in any order", 3, 2000, 2000, leastWindowBytes, false},
+		{"three logs, out of order", 3, 2000, 600, 2 << 10, true},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
-			dir := t.TempDir()
 			random := rand.New(rand.NewPCG(7, 11))
-			r := &replay{Options: Options{windowBytes: c.window, sortBytes: c.sorted}, scratch: &scratch{parent: dir}}
+			r := &replay{Options: Options{windowBytes: c.window}}
 			var want []entry
 			for i := range c.logs {
 				entries := shuffled(random, i, c.lines, c.reach)
 				want = append(want, entries...)
-				r.Logs = append(r.Logs, textLog(fmt.Sprint(i), logText(entries)))
+				r.Logs = append(r.Logs, textLog(fmt.Sprint("log ", i), logText(entries)))
 			}
 			slices.SortStableFunc(want, func(a, b entry) int { return cmp.Compare(a.time, b.time) })
 
-			streams, err := r.streamed(t.Context())
+			streams, err := r.records(t.Context())
+			var got []entry
 			if err == nil {
-				var got []entry
-				// the records before the disorder was noticed are discarded
-				if got, err = inOrder(t, streams); err == nil {
-					compareOrder(t, got, want)
+				got, err = inOrder(t, streams)
+			}
+			if !c.tooLate {
+				if err != nil {
+					t.Fatal(err)
 				}
+				compareOrder(t, got, want)
+				return
 			}
-			if streamed := err == nil; streamed != c.streams || err != nil && !errors.Is(err, errDisorder) {
-				t.Errorf("streaming gives the error %v; want success: %t", err, c.streams)
+			if err == nil || !regexp.MustCompile(`^log \d, line \d+: the line is [1-9]\S*s older than`).MatchString(
+				err.Error()) {
+				t.Errorf("lines that come too late give %v, want an error with log, line and time", err)
 			}
-			s := &sorter{scratch: r.scratch, maxBytes: c.sorted}
-			sorted, err := sortAll(t.Context(), r.open, c.logs, s)
-			if err != nil {
-				t.Fatal(err)
-			}
-			got, err := inOrder(t, sorted)
-			if err != nil || len(got) != len(want) {
-				t.Fatalf("sorting gives %d of %d records, %v", len(got), len(want), err)
-			}
-			compareOrder(t, got, want)
-			if spilled := len(s.runs) > 0; spilled != (c.sorted < sortBytes) {
-				t.Errorf("%d sorted temporary files with %d bytes of memory", len(s.runs), c.sorted)
-			}
-			if len(r.scratch.files) != len(s.runs) {
-				t.Errorf("%d files are open for %d runs", len(r.scratch.files), len(s.runs))
-			}
-			if err := r.scratch.close(); err != nil {
-				t.Error(err)
-			}
-			leftovers(t, dir)
 		})
 	}
 }
@@ -145,64 +127,6 @@ func compareOrder(t *testing.T, got, want []entry) {
 		if got[i] != want[i] {
 			t.Fatalf("record %d is %+v, want %+v", i, got[i], want[i])
 		}
-	}
-}
-
-func leftovers(t *testing.T, dir string) {
-	t.Helper()
-	files, err := os.ReadDir(dir)
-	if err != nil || len(files) > 0 {
-		t.Errorf("temporary files are left behind: %v, %v", files, err)
-	}
-}
-
-// Guarantees that sorting ends when it is interrupted, and leaves no temporary file.
-func TestSortStops(t *testing.T) {
-	dir := t.TempDir()
-	ctx, cancel := context.WithCancelCause(t.Context())
-	stop := errors.New("enough")
-	text := logText(shuffled(rand.New(rand.NewPCG(1, 1)), 0, 20_000, 5000))
-	log := Log{Name: "endless", Open: func() (io.ReadCloser, error) {
-		half := &stopping{Reader: bytes.NewReader([]byte(text)), after: len(text) / 2, stop: func() { cancel(stop) }}
-		return io.NopCloser(half), nil
-	}}
-	r := &replay{Options: Options{sortBytes: 4 << 10}, scratch: &scratch{parent: dir}}
-	r.Logs = []Log{log}
-	_, err := sortAll(ctx, r.open, 1, &sorter{scratch: r.scratch, maxBytes: 4 << 10})
-	if !errors.Is(err, stop) {
-		t.Errorf("an interrupted sort gives %v, want %v", err, stop)
-	}
-	if err := r.scratch.close(); err != nil {
-		t.Error(err)
-	}
-	leftovers(t, dir)
-}
-
-// stopping is a log that calls stop when half of it has been read. Reading then goes on without an error, so sorting
-// has to notice the interruption itself.
-type stopping struct {
-	io.Reader
-	read, after int
-	stop        func()
-}
-
-func (s *stopping) Read(p []byte) (int, error) {
-	n, err := s.Reader.Read(p)
-	if s.read += n; s.read > s.after {
-		s.stop()
-	}
-	return n, err
-}
-
-// Guarantees that a failure to write a temporary file is an error that names the folder.
-func TestSorterDiskFull(t *testing.T) {
-	s := &sorter{scratch: &scratch{parent: t.TempDir() + "/missing"}, maxBytes: 64}
-	var err error
-	for i := 0; i < 10 && err == nil; i++ {
-		err = s.add(&record{time: int64(i), host: []byte("192.0.2.1"), path: []byte("/")})
-	}
-	if err == nil || !strings.Contains(err.Error(), "temporary files") {
-		t.Errorf("sorting without a place for temporary files gives %v", err)
 	}
 }
 

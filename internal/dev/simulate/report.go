@@ -20,7 +20,6 @@ type Report struct {
 	OddLines     []OddLine        `json:"odd_lines"`     // the first skipped lines
 	Logs         []string         `json:"logs"`
 	Incomplete   []string         `json:"incomplete"` // for each log that could not be read to its end: where and why
-	Order        string           `json:"order"`      // how the lines were put in order: "streamed" or "sorted"
 	Notes        []string         `json:"notes"`
 
 	From *time.Time `json:"from"` // time of the first request; null if there is none

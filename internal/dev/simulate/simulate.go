@@ -2,10 +2,9 @@
 // uses, and reports what each limit would have allowed and denied. With it, a limit can be tried on last week's
 // requests before it affects anybody.
 //
-// Records are replayed in the order of time, and those with equal times in the order of the logs. A log whose lines are
-// nearly in order, as servers write them, is read through a bounded window. If the window is too small, the replay
-// starts again with all lines sorted, in temporary files if they do not fit in memory. A pipe can be read only once, so
-// its lines are sorted from the start.
+// Records are replayed in the order of time, and those with equal times in the order of the logs. Servers write lines
+// nearly in order, so each log is read through a window of bounded memory. A line that is older than what has left the
+// window is an error, which names the line.
 package simulate
 
 import (
@@ -13,14 +12,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 
 	"github.com/sluicelimits/sluice/internal/plan"
 )
 
 const (
-	checkEvery  = 1024 // records between looks at whether to stop
-	maxOpenLogs = 64   // more logs than this are sorted, instead of all open at a time
+	checkEvery = 1024 // records between two checks of whether to stop
 
 	// DefaultStoreBytes is the bound on the memory of the counters if Options do not set one.
 	DefaultStoreBytes = 1 << 30
@@ -38,15 +35,12 @@ type Options struct {
 	// plan if the file has one plan and no tenants and TenantFrom is set; otherwise these tenants are unknown.
 	DefaultPlan string
 
-	Top        int    // tenants and addresses listed individually; 0 means 20
-	TempDir    string // for the lines to sort that do not fit in memory; "" is the system's directory
-	StoreBytes int64  // bound on the memory of the counters; 0 means DefaultStoreBytes
+	Top        int   // tenants and addresses listed individually; 0 means 20
+	StoreBytes int64 // bound on the memory of the counters; 0 means DefaultStoreBytes
 
-	OnRead    func(bytes int) // called with the number of bytes read, before decompression; may be nil
-	OnRestart func()          // called when the logs are read again, to be sorted; may be nil
+	OnRead func(bytes int) // called with the number of bytes read, before decompression; may be nil
 
-	windowBytes int // for tests; 0 means windowBytes
-	sortBytes   int // for tests; 0 means sortBytes
+	windowBytes int // of each log, for tests; 0 selects windowBytes and leastWindowBytes
 }
 
 // Errors of options, which the command line tells apart from other errors.
@@ -58,15 +52,14 @@ var (
 
 // Run replays the logs. If a log cannot be read to its end, the report's Incomplete says so, and the rest is replayed.
 // Any other failure is an error.
-func Run(ctx context.Context, o Options) (report *Report, err error) {
+func Run(ctx context.Context, o Options) (*Report, error) {
 	if len(o.Logs) == 0 {
 		return nil, ErrNoLogs
 	}
-	r := &replay{Options: o, scratch: &scratch{parent: o.TempDir}}
+	r := &replay{Options: o}
 	if err := r.resolve(); err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, r.scratch.close()) }()
 	if err := r.run(ctx); err != nil {
 		return nil, err
 	}
@@ -81,10 +74,8 @@ type replay struct {
 	defaults *plan.Set
 	notes    []string
 
-	scratch *scratch
-	lines   []*lines // of the current pass
-	engine  *engine  // of the current pass
-	order   string
+	lines  []*lines
+	engine *engine
 }
 
 // resolve fills in the defaults and checks the names.
@@ -96,10 +87,7 @@ func (r *replay) resolve() error {
 		r.StoreBytes = DefaultStoreBytes
 	}
 	if r.windowBytes == 0 {
-		r.windowBytes = windowBytes
-	}
-	if r.sortBytes == 0 {
-		r.sortBytes = sortBytes
+		r.windowBytes = max(windowBytes/len(r.Logs), leastWindowBytes)
 	}
 	plans, hasTenants := r.Config.Plans(), len(r.Config.Tenants()) > 0
 	switch {
@@ -138,29 +126,8 @@ func (r *replay) checkFixed() error {
 	return nil
 }
 
-// run replays the logs in one pass if they are nearly in order, and otherwise in a second pass. A log that can be read
-// only once is sorted in the first pass.
-func (r *replay) run(ctx context.Context) error {
-	if len(r.Logs) <= maxOpenLogs && !slices.ContainsFunc(r.Logs, func(l Log) bool { return l.Once }) {
-		r.order = "streamed"
-		err := r.pass(ctx, r.streamed)
-		if !errors.Is(err, errDisorder) {
-			return err
-		}
-		if r.OnRestart != nil {
-			r.OnRestart()
-		}
-	}
-	r.order = "sorted"
-	return r.pass(ctx, func(ctx context.Context) (stream, error) {
-		s := &sorter{scratch: r.scratch, maxBytes: r.sortBytes}
-		return sortAll(ctx, r.open, len(r.Logs), s)
-	})
-}
-
-// pass replays all records of a stream with a fresh engine.
-func (r *replay) pass(ctx context.Context, records func(context.Context) (stream, error)) (err error) {
-	r.lines = nil
+// run replays the records of all logs.
+func (r *replay) run(ctx context.Context) (err error) {
 	defer func() {
 		for _, l := range r.lines {
 			l.close()
@@ -169,7 +136,7 @@ func (r *replay) pass(ctx context.Context, records func(context.Context) (stream
 	if r.engine, err = newEngine(&r.Options, &r.from, r.planID, r.defaults); err != nil {
 		return err
 	}
-	in, err := records(ctx)
+	in, err := r.records(ctx)
 	if err != nil {
 		return err
 	}
@@ -191,15 +158,15 @@ func (r *replay) pass(ctx context.Context, records func(context.Context) (stream
 	}
 }
 
-// streamed reads all logs in parallel.
-func (r *replay) streamed(ctx context.Context) (stream, error) {
+// records reads all logs at the same time.
+func (r *replay) records(ctx context.Context) (stream, error) {
 	streams := make([]stream, len(r.Logs))
 	for i := range r.Logs {
 		in, err := r.open(ctx, i)
 		if err != nil {
 			return nil, err
 		}
-		streams[i] = newWindow(in, max(r.windowBytes/len(r.Logs), 1))
+		streams[i] = newWindow(in, r.windowBytes)
 	}
 	if len(streams) == 1 {
 		return streams[0], nil

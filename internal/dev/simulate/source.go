@@ -18,8 +18,7 @@ type Log struct {
 	// Open begins to read the log as it is stored. A gzip log is recognised by its first bytes.
 	Open func() (io.ReadCloser, error)
 
-	// Once says that Open can be called only once, as for a pipe. Its lines are sorted, in temporary files if they do
-	// not fit in memory, because the log could not be read again if they were too far out of order for a window.
+	// Once says that the log is a pipe or a terminal: a read may block for ever, and has to end with the context.
 	Once bool
 }
 
@@ -47,7 +46,7 @@ func FileLog(name string) Log {
 	}}
 }
 
-// open begins to read the log. If the log can be opened only once, reading ends with the context.
+// open begins to read the log. If the log is a pipe or a terminal, reading ends with the context.
 func (l *Log) open(ctx context.Context) (io.ReadCloser, error) {
 	in, err := l.Open()
 	if err != nil || !l.Once {

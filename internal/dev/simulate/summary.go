@@ -19,7 +19,6 @@ func (r *replay) report() *Report {
 		Requests: sum.requests, Allowed: sum.allowed, Denied: sum.denied, UnknownTenant: sum.unknown,
 		Suspended: sum.suspended, NoRoute: sum.noRoute, ShadowDenied: sum.shadowDenied,
 		Skipped: make(map[string]int64), OddLines: []OddLine{}, Logs: []string{}, Incomplete: []string{},
-		Order:  r.order,
 		Limits: []LimitReport{}, WorstMinutes: []Minute{},
 		Tenants: e.tenants.report(r.Top), Addresses: e.addresses.report(r.Top), Timeline: t.timeline.report(),
 	}

@@ -3,18 +3,19 @@ package simulate
 import (
 	"container/heap"
 	"errors"
+	"fmt"
 	"io"
+	"time"
 )
 
-// The bounds of a window. A server writes a line when the answer is complete, so a line is late by the duration of its
-// request: seconds, seldom minutes.
+// A server writes a line when the answer is complete, so a line is late by the duration of its request: seconds, seldom
+// minutes. A window therefore need not be large. These bounds put a smaller log, of some 300,000 lines, in order
+// whatever the order of its lines.
 const (
-	windowBytes   = 16 << 20 // bytes of packed records that are held back, over all logs
-	windowSeconds = 4096     // different seconds that are held back
+	windowBytes      = 32 << 20 // memory for the lines that are held back, of all logs together
+	leastWindowBytes = 2 << 20  // the same of each log, however many logs there are: some 20,000 lines
+	bucketBytes      = 256      // memory of a bucket beside its records: the structure, its places in heap and map
 )
-
-// errDisorder says that a line is older than one that has been replayed: the window was too small.
-var errDisorder = errors.New("a line is further out of order than the window reaches")
 
 // window sorts the lines of one log within a bounded time. Logs count time in seconds, so lines are kept by their
 // second, in the order in which they came: no line is compared with another.
@@ -47,7 +48,7 @@ func newWindow(in *lines, maxBytes int) *window {
 	return &window{lines: in, maxBytes: maxBytes, bySecond: make(map[int64]*bucket)}
 }
 
-// next implements stream. It returns errDisorder for a line that comes too late.
+// next implements stream. A line that comes too late is an error.
 func (w *window) next(r *record) error {
 	for {
 		switch {
@@ -74,7 +75,7 @@ func (w *window) next(r *record) error {
 
 // fill reads lines until the window is full or the log ends. It reads them into r.
 func (w *window) fill(r *record) error {
-	for !w.ended && w.bytes < w.maxBytes && len(w.buckets) < windowSeconds {
+	for !w.ended && w.bytes < w.maxBytes {
 		err := w.lines.next(r)
 		if errors.Is(err, io.EOF) {
 			w.ended = true
@@ -84,7 +85,9 @@ func (w *window) fill(r *record) error {
 			return err
 		}
 		if r.time < w.last {
-			return errDisorder
+			return fmt.Errorf("%s, line %d: the line is %v older than a line that has been replayed already, and only "+
+				"a log of some 300,000 lines may be in any order: sort it by time, or give each of its parts a "+
+				"--log of its own", w.lines.name, r.line, time.Duration(w.last-r.time)*time.Microsecond)
 		}
 		w.add(r)
 	}
@@ -114,6 +117,7 @@ func (w *window) open(second int64) *bucket {
 	}
 	*b = bucket{second: second, data: b.data[:0]}
 	w.bySecond[second] = b
+	w.bytes += bucketBytes
 	heap.Push(&w.buckets, b)
 	return b
 }
@@ -125,7 +129,7 @@ func (w *window) take() {
 	if w.recent == b {
 		w.recent = nil
 	}
-	w.bytes -= len(b.data)
+	w.bytes -= len(b.data) + bucketBytes
 	w.current = b
 	if !b.mixed {
 		w.rest = b.data
@@ -167,32 +171,22 @@ func (h *bucketHeap) Pop() any {
 	return b
 }
 
-// merged merges the streams of several logs into one.
+// merged merges the streams of several logs into one. Each of them is in order, so the result is.
 type merged struct {
 	heads mergeHeap
 	begun bool
-	last  mergeKey
-}
-
-type mergeKey struct {
-	time int64
-	file int
-}
-
-func (k mergeKey) less(o mergeKey) bool {
-	return k.time < o.time || k.time == o.time && k.file < o.file
 }
 
 type head struct {
 	from stream
-	rank int // orders equal times: the index of the log, or of the sorted run
+	file int // index of the log, which orders equal times
 	r    record
 }
 
 func newMerged(streams []stream) (*merged, error) {
 	m := new(merged)
-	for rank, s := range streams {
-		h := &head{from: s, rank: rank}
+	for i, s := range streams {
+		h := &head{from: s, file: i}
 		switch err := s.next(&h.r); {
 		case errors.Is(err, io.EOF):
 		case err != nil:
@@ -205,8 +199,7 @@ func newMerged(streams []stream) (*merged, error) {
 	return m, nil
 }
 
-// next implements stream. It returns errDisorder if a log's next line belongs before a line of another log that has
-// been returned.
+// next implements stream.
 func (m *merged) next(r *record) error {
 	if m.begun { // not earlier, because the record returned last shares memory with the head
 		h := m.heads[0]
@@ -223,13 +216,7 @@ func (m *merged) next(r *record) error {
 	if !m.begun {
 		return io.EOF
 	}
-	h := m.heads[0]
-	key := mergeKey{h.r.time, h.rank}
-	if key.less(m.last) {
-		return errDisorder
-	}
-	m.last = key
-	*r = h.r
+	*r = m.heads[0].r
 	return nil
 }
 
@@ -237,7 +224,7 @@ type mergeHeap []*head
 
 func (h mergeHeap) Len() int { return len(h) }
 func (h mergeHeap) Less(i, j int) bool {
-	return mergeKey{h[i].r.time, h[i].rank}.less(mergeKey{h[j].r.time, h[j].rank})
+	return h[i].r.time < h[j].r.time || h[i].r.time == h[j].r.time && h[i].file < h[j].file
 }
 func (h mergeHeap) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
 
