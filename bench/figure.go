@@ -66,7 +66,6 @@ func Figures() []Figure {
 		{Name: "shared_early_jump_pct", Unit: "%", Goal: 3, Digits: 2, Measure: jumpFigure},
 		{Name: "shared_short_pct", Unit: "%", Goal: 1, Digits: 2, Measure: workloadFigure(1, 4, shortPct)},
 		{Name: "shared_p95_ms", Unit: "ms", Goal: 1, Digits: 3, Measure: workloadFigure(0, 4, p95)},
-		{Name: "shared_calls_in_turn", Unit: "calls/request", Digits: 3, Measure: inTurnFigure},
 		{Name: "dynamodb_wcu_hot", Unit: "units/1,000", Goal: 50, Digits: 1, Measure: dynamoHotFigure(false)},
 		{Name: "dynamodb_wcu_hot_binding", Unit: "units/1,000", Goal: 100, Digits: 1, Measure: dynamoHotFigure(true)},
 		{Name: "dynamodb_wcu_exact", Unit: "units/1,000", Goal: 1100, Digits: 0, Measure: dynamoExactFigure},

@@ -79,28 +79,6 @@ func jumpFigure(short bool) (Result, error) {
 	return r, nil
 }
 
-// inTurnFigure is how many calls of the store a request takes while 400 Lambda environments serve one tenant's 1,000
-// requests per second in turn, each request at the environment that has waited longest: the most with any of the four
-// limits. It is measured in virtual time.
-func inTurnFigure(short bool) (Result, error) {
-	length := shared.Length{Warm: 2, Measured: 12}
-	if short {
-		length = shared.Length{Measured: 1}
-	}
-	var r Result
-	for _, s := range shared.InTurn(limit.FixedWindow) {
-		g, err := shared.Simulate(context.Background(), &s, shared.Leased, workloadSeed, length)
-		if err != nil {
-			return Result{}, err
-		}
-		perRequest := g.StoreOps / s.Demand()
-		r.Value = max(r.Value, perRequest)
-		r.note("%s: %.3f calls a request; %d units over, %.2f %% early, %.2f %% missed",
-			s.Name, perRequest, g.Over, g.EarlyPct, g.MissedPct)
-	}
-	return r, nil
-}
-
 func storeOps(g *shared.Score) float64 { return g.StoreOps }
 func over(g *shared.Score) float64     { return float64(g.Over) }
 func earlyPct(g *shared.Score) float64 { return g.EarlyPct }

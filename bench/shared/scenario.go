@@ -5,7 +5,6 @@ import (
 	"iter"
 	"math"
 	"math/rand/v2"
-	"slices"
 	"sort"
 	"strconv"
 	"time"
@@ -247,12 +246,6 @@ func Hot(alg limit.Algorithm, instances int, rate float64) []Scenario {
 		out = append(out, withRates(share.name, alg, instances, evenly(1, rate), share.of))
 	}
 	return out
-}
-
-// InTurn is one tenant at 1,000 requests per second, with the four limits, whose requests go to 400 Lambda environments
-// in turn.
-func InTurn(alg limit.Algorithm) []Scenario {
-	return slices.DeleteFunc(Many(alg), func(s Scenario) bool { return s.Route != RoundRobin })
 }
 
 // Many is what no machine of ours can run as processes: Lambda environments, and many tenants.

@@ -26,7 +26,6 @@ func TestCompletionOffersFilesForFilesAlone(t *testing.T) {
 		"serve --tls-key": "0", "serve --tls-client-ca": "0", "serve --redis-ca": "0",
 		"serve --redis-password-file": "0",
 		"dev --data":                  "16", "audit show --data": "16", "audit verify --data": "16",
-		"simulate --temp-dir": "16",
 	}
 	directive := func(args ...string) string {
 		out := strings.TrimSpace(sluice(t, "", append([]string{"__complete"}, args...)...).stdout)
