@@ -252,7 +252,11 @@ func (q *queue) unlink(i uint32) {
 		q.reset(k)
 	case k.head == 0:
 		q.busy.remove(k.position)
-		q.idle.push(k)
+		if before(q.virtual, k.start) {
+			q.idle.push(k)
+		} else {
+			delete(q.keys, k.name)
+		}
 	case first:
 		k.oldest = q.at(k.head).serial
 		q.busy.fix(k.position)
