@@ -113,7 +113,7 @@ type Pacer struct {
 	learning   Learning
 	waiters    sync.Pool // *waiter; one pool per pacer, because testing/synctest does not let tests share channels
 
-	mu      sync.Mutex
+	mu      gate
 	core    core
 	learner *learner // nil: Config.Learning is nil, or the limit is shared
 
@@ -190,6 +190,14 @@ func (p *Pacer) Acquire(ctx context.Context, key string, cost int64) (Permit, er
 	if ctx.Err() != nil {
 		return Permit{}, context.Cause(ctx)
 	}
+	if serial, useBy, total := p.grantByGate(cost); total != 0 {
+		return Permit{p, cost, serial, useBy, total}, nil
+	}
+	return p.acquireOrWait(ctx, key, cost)
+}
+
+// acquireOrWait is Acquire for a request that the gate does not grant.
+func (p *Pacer) acquireOrWait(ctx context.Context, key string, cost int64) (Permit, error) {
 	if permit, ok := p.grantOrLock(cost); ok {
 		return permit, nil
 	}
@@ -218,6 +226,7 @@ func (p *Pacer) grantOrLock(cost int64) (permit Permit, ok bool) {
 			p.core.counts.Asked += cost
 			p.core.counts.AtOnce++
 			permit.pacer = p
+			p.openGate()
 			p.mu.Unlock()
 		}
 	}
@@ -226,6 +235,9 @@ func (p *Pacer) grantOrLock(cost int64) (permit Permit, ok bool) {
 
 // TryAcquire grants cost units if no request waits and the units are free. It never waits.
 func (p *Pacer) TryAcquire(cost int64) (Permit, bool) {
+	if serial, useBy, total := p.grantByGate(cost); total != 0 {
+		return Permit{p, cost, serial, useBy, total}, true
+	}
 	permit, ok := p.grantOrLock(cost)
 	if !ok {
 		p.mu.Unlock()
