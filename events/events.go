@@ -89,8 +89,9 @@ type Changed struct {
 	Time        time.Time // when it was written, by the writer's clock, which may go back: only versions order changes
 	Deleted     bool      // the document was deleted
 	Hash        string    // of the item, hex; see package control
-	// Body is the document as in the control table: a canonical JSON object of at most MaxBodyBytes. It is nil if and
-	// only if Deleted is true.
+	// Body is the document as in the control table: a JSON object of at most MaxBodyBytes. It is nil if and only if
+	// Deleted is true. The control plane writes it in canonical form (see package canonical), but what transports
+	// events may write JSON anew, as some event source mappings do, with other spaces and escapes.
 	Body json.RawMessage
 }
 

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/events"
+	"github.com/sluicelimits/sluice/events/canonical"
 )
 
 var update = flag.Bool("update", false, "write golden files that are not there; one that is there never changes")
@@ -235,7 +236,7 @@ func TestEveryField(t *testing.T) {
 		"deleted":      {``, `null`, `"false"`, `0`},
 		"hash":         {``, `null`, `1`, `""`, `"` + hash("A") + `"`, `"` + hash("g") + `"`, `"ab"`},
 		"prev_hash":    {``, `null`, `1`, `"ab"`},
-		"body":         {``, `1`, `"{}"`, `[]`, `{"a":1,"a":2}`, `{"a":1e3}`, `{"a":-0}`, `{"a":"\ud800"}`},
+		"body":         {``, `1`, `"{}"`, `[]`},
 		"after":        {``, `1`, `"{}"`, `[]`, `{"b":1,"a":2}`, `{ }`},
 		"before":       {``, `1`, `[]`, `{"b":1,"a":2}`},
 		"table":        {``, `null`, `1`, `""`, `"counters"`},
@@ -483,8 +484,25 @@ func BenchmarkEncodeDecode(b *testing.B) {
 	}
 }
 
+// Guarantees that a body which is not one JSON object is never written into an event: after it, it could hold other
+// fields than those of the event.
+func TestBodyIsOneObject(t *testing.T) {
+	for _, body := range []string{
+		"", " {}", "{", "{}}", "[]", "null", `{},"hash":"` + hash("b") + `"`, "{\"a\":\"\xff\"}", `{"a":1,}`,
+	} {
+		changed, record := examples()["plan.changed.v1"].(*events.Changed), examples()["audit.record.v1"].(*events.AuditRecord)
+		changed.Body, record.After = json.RawMessage(body), json.RawMessage(body)
+		for _, e := range []events.Event{changed, record} {
+			if data, err := events.Encode(e); !errors.Is(err, events.ErrMalformed) {
+				t.Errorf("the body %q is written into %s, %v; want an error", body, data, err)
+			}
+		}
+	}
+}
+
 // Guarantees that an event is what it was after something on its way spelled its JSON anew: with white space, with
 // other escapes, with members in another order. LocalStack's event source mapping of a queue does, with every message.
+// The body alone keeps that spelling, and means the same.
 func TestSpelledAnew(t *testing.T) {
 	body := `{"id":"acme","plan":"pro","é<":["\u001f",1.50]}`
 	want := &events.Changed{Type: events.TenantChanged, Key: "acmé", ItemVersion: 7, Time: noon, Hash: hash("a"),
@@ -502,6 +520,11 @@ func TestSpelledAnew(t *testing.T) {
 	got, err := events.Decode([]byte(anew))
 	if err != nil {
 		t.Fatal(err)
+	}
+	if e, ok := got.(*events.Changed); ok {
+		if e.Body, err = canonical.Object(e.Body); err != nil {
+			t.Fatal(err)
+		}
 	}
 	if !reflect.DeepEqual(got, events.Event(want)) {
 		t.Errorf("%s is read as %+v, want %+v", anew, got, want)

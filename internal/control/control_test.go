@@ -148,7 +148,8 @@ func TestItemBounds(t *testing.T) {
 		"another zone":        func(i *control.Item) { i.ChangedAt = i.ChangedAt.In(time.FixedZone("", 3600)) },
 		"no body":             func(i *control.Item) { i.Body = nil },
 		"a deleted body":      func(i *control.Item) { i.Deleted = true },
-		"a body of spaces":    func(i *control.Item) { i.Body = json.RawMessage(`{ }`) },
+		"a list as a body":    func(i *control.Item) { i.Body = json.RawMessage(`[]`) },
+		"fields after a body": func(i *control.Item) { i.Body = json.RawMessage(`{},"deleted":false`) },
 		"no prev":             func(i *control.Item) { i.PrevHash = "" },
 	} {
 		i := history(t, 2)[1]

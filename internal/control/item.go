@@ -30,7 +30,7 @@ type Item struct {
 	// version.
 	ChangedAt time.Time
 	Deleted   bool            // the version is a tombstone
-	Body      json.RawMessage // canonical; nil iff Deleted
+	Body      json.RawMessage // canonical if Hash is right; nil iff Deleted
 	PrevHash  string          // hash of the previous version; empty iff Version is 1
 	Hash      string          // over all fields above; see the package comment
 }
@@ -86,7 +86,7 @@ func (i *Item) checkTime() error {
 }
 
 // Verify returns an error that wraps ErrBadItem unless every field is within its bounds and Hash is the hash of the
-// other fields.
+// other fields. A body with this hash is as [Change.Check] made it, so nothing derives its canonical form again.
 func (i *Item) Verify() error {
 	if err := i.Check(); err != nil {
 		return err

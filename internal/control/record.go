@@ -65,7 +65,7 @@ func (r *Record) Audit() *events.AuditRecord {
 // stop at such a record nor drop it.
 type Delivery struct {
 	Sequence string  // names the record to the feed; empty if even that cannot be read
-	Record   *Record // nil if Err is set
+	Record   *Record // nil if Err is set; its Check has passed
 	Err      error   // a *RecordError
 	Raw      []byte  // if Err is set: the record as it came, to be kept
 }

@@ -3,15 +3,14 @@ package plan
 import (
 	"bytes"
 	"encoding/json"
-	"fmt"
 	"maps"
 	"math"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
-	"unicode/utf8"
 
+	"github.com/sluicelimits/sluice/events/canonical"
 	"github.com/sluicelimits/sluice/internal/configfile"
 	"github.com/sluicelimits/sluice/internal/plan/route"
 )
@@ -57,6 +56,15 @@ func (d Document) Name() string {
 // The SLA form becomes the plan that it stands for. The error is an *Error with all problems and their places in the
 // sources.
 func Split(now time.Time, sources ...Source) ([]Document, error) {
+	s, err := split(now, sources)
+	if err != nil {
+		return nil, err
+	}
+	return s.documents(), nil
+}
+
+// split is Split. The result still has the settings as a tree.
+func split(now time.Time, sources []Source) (*splitter, error) {
 	r := &reader{now: now}
 	raw, err := r.parse(sources)
 	if err != nil {
@@ -65,15 +73,20 @@ func Split(now time.Time, sources ...Source) ([]Document, error) {
 	return r.split(raw), nil
 }
 
-// split divides valid sources, which parse has read, into documents.
-func (r *reader) split(raw *rawConfig) []Document {
-	s := splitter{r: r, settings: map[string]any{}, slas: raw.slas != nil, slasAt: -1}
+// split divides valid sources, which parse has read.
+func (r *reader) split(raw *rawConfig) *splitter {
+	s := splitter{settings: map[string]any{}, slas: raw.slas != nil, slasAt: -1}
 	for _, d := range r.documents {
 		s.source(d.Root)
 	}
 	if s.slasAt >= 0 {
 		s.plans[s.slasAt] = newDocument(KindPlan, slasPlan, map[string]any{"id": slasPlan, "limits": s.slaLimits})
 	}
+	return &s
+}
+
+// documents returns the documents in the order of [Split].
+func (s *splitter) documents() []Document {
 	settings := newDocument(KindSettings, SettingsID, s.settings)
 	return slices.Concat(s.plans, []Document{settings}, s.tenants, s.keys)
 }
@@ -83,25 +96,17 @@ func (r *reader) split(raw *rawConfig) []Document {
 // on a line of its own. Sources with the same meaning and order give the same bytes. The error is an *Error with all
 // problems.
 func JSON(now time.Time, sources ...Source) ([]byte, error) {
-	documents, err := Split(now, sources...)
+	s, err := split(now, sources)
 	if err != nil {
 		return nil, err
 	}
 	sections := map[string][]byte{}
-	for _, d := range documents {
-		switch d.Kind {
-		case KindSettings:
-			var settings map[string]json.RawMessage
-			if err := json.Unmarshal(d.Body, &settings); err != nil {
-				return nil, fmt.Errorf("plan: the settings that were just written cannot be read: %w", err)
-			}
-			for key, text := range settings {
-				sections[key] = text
-			}
-		default:
-			list := append(sections[string(d.Kind)+"s"], ",\n"...)
-			sections[string(d.Kind)+"s"] = append(list, d.Body...)
-		}
+	for key, value := range s.settings {
+		sections[key] = appendJSON(nil, value)
+	}
+	for _, d := range slices.Concat(s.plans, s.tenants, s.keys) {
+		list := append(sections[string(d.Kind)+"s"], ",\n"...)
+		sections[string(d.Kind)+"s"] = append(list, d.Body...)
 	}
 	var out []byte
 	for i, key := range slices.Sorted(maps.Keys(sections)) {
@@ -112,14 +117,13 @@ func JSON(now time.Time, sources ...Source) ([]byte, error) {
 		if list, ok := bytes.CutPrefix(text, []byte(",")); ok {
 			text = slices.Concat([]byte("["), list, []byte("\n]"))
 		}
-		out = append(append(appendJSONString(out, key), ':'), text...)
+		out = append(append(canonical.AppendString(out, key), ':'), text...)
 	}
 	return slices.Concat([]byte("{"), out, []byte("}\n")), nil
 }
 
 // splitter divides valid sources into documents.
 type splitter struct {
-	r                    *reader
 	plans, tenants, keys []Document
 	settings             map[string]any
 	slas                 bool  // the sources have an SLA form; it is the plan of tenants without one
@@ -231,6 +235,8 @@ func canonicalNumber(text string) string {
 	return whole
 }
 
+// appendJSON writes what tree returns in canonical form: every key of a plans file is ASCII, so sorting by bytes is
+// sorting by UTF-16 code units.
 func appendJSON(b []byte, v any) []byte {
 	switch v := v.(type) {
 	case map[string]any:
@@ -239,7 +245,7 @@ func appendJSON(b []byte, v any) []byte {
 			if i > 0 {
 				b = append(b, ',')
 			}
-			b = append(appendJSONString(b, key), ':')
+			b = append(canonical.AppendString(b, key), ':')
 			b = appendJSON(b, v[key])
 		}
 		return append(b, '}')
@@ -257,24 +263,8 @@ func appendJSON(b []byte, v any) []byte {
 	case json.Number:
 		return append(b, v...)
 	default:
-		return appendJSONString(b, v.(string))
+		return canonical.AppendString(b, v.(string))
 	}
-}
-
-// appendJSONString writes a string exactly as package canonical does, since the body of a document is hashed. This
-// package must not import package canonical.
-func appendJSONString(b []byte, s string) []byte {
-	b = append(b, '"')
-	for _, c := range s {
-		if short := strings.IndexRune("\"\\\b\f\n\r\t", c); short >= 0 {
-			b = append(b, '\\', `"\bfnrt`[short])
-		} else if c < ' ' {
-			b = fmt.Appendf(b, `\u%04x`, c)
-		} else {
-			b = utf8.AppendRune(b, c)
-		}
-	}
-	return append(b, '"')
 }
 
 // open reads the body. The value is valid only if its Node is not nil.

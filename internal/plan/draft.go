@@ -26,13 +26,22 @@ func ReadDraft(now time.Time, sources ...Source) (*Draft, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &Draft{now, raw, r.split(raw)}
+	d := &Draft{now, raw, r.split(raw).documents()}
 	r.dropTrees()
 	return d, nil
 }
 
 // Documents returns the documents of the files, in the order of [Split].
 func (d *Draft) Documents() []Document { return d.documents }
+
+// Plan returns a plan of the files; nil if they have no plan of that id.
+func (d *Draft) Plan(id string) *Plan {
+	i := slices.IndexFunc(d.raw.config.plans, func(p *Plan) bool { return p.ID == id })
+	if i < 0 {
+		return nil
+	}
+	return d.raw.config.plans[i]
+}
 
 // Base is the configuration of a server that a draft is added to.
 type Base struct {

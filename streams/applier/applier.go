@@ -52,6 +52,7 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/events"
+	"github.com/sluicelimits/sluice/events/canonical"
 	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/control/celldoc"
@@ -284,15 +285,11 @@ func (r *run) settle(ctx context.Context, t *told, f *found) (change, bool) {
 		r.keep(ctx, t.message, t.event.Key, why)
 		return change{}, false
 	}
-	c := change{t.message, celldoc.Of(f.Event()), f.ChangedAt}
-	err := f.Verify() // like the publisher: an item that Sluice did not write reaches no cell
-	if err == nil {
-		err = c.document.Check()
-	}
-	if err != nil {
+	if err := f.Verify(); err != nil { // like the publisher: an item that Sluice did not write reaches no cell
 		r.keep(ctx, t.message, t.event.Key, err)
 		return change{}, false
 	}
+	c := change{t.message, celldoc.Of(f.Event()), f.ChangedAt}
 	if err := celldoc.Readable(&c.document); err != nil {
 		r.unreadable = append(r.unreadable, unreadable{c, t.event.Key, err})
 		return change{}, false
@@ -310,10 +307,20 @@ func forged(t *told, f *found) error {
 	case e.ItemVersion > f.Version:
 		return fmt.Errorf("%s: it reports version %d, and %s/%q has version %d",
 			forged, e.ItemVersion, t.item.table, t.item.key, f.Version)
-	case e.ItemVersion == f.Version && (e.Hash != f.Hash || e.Deleted != f.Deleted || !bytes.Equal(e.Body, f.Body)):
+	case e.ItemVersion == f.Version && (e.Hash != f.Hash || e.Deleted != f.Deleted || !sameBody(e.Body, f.Body)):
 		return fmt.Errorf("%s: version %d of %s/%q has another content", forged, f.Version, t.item.table, t.item.key)
 	}
 	return nil
+}
+
+// sameBody reports whether the body of a message is that of the item. What carries messages may spell JSON anew (see
+// [events.Changed]). Only if the two differ does sameBody derive the canonical form, in which the item has its body.
+func sameBody(message, item []byte) bool {
+	if bytes.Equal(message, item) {
+		return true
+	}
+	again, err := canonical.Object(message)
+	return err == nil && bytes.Equal(again, item)
 }
 
 // leave keeps the message of a document that this version cannot read as a dead letter, and leaves the cell's document

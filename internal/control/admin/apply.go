@@ -10,7 +10,6 @@ import (
 	"sync"
 
 	"github.com/sluicelimits/sluice/events"
-	"github.com/sluicelimits/sluice/events/canonical"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/control/call"
 	"github.com/sluicelimits/sluice/internal/plan"
@@ -31,7 +30,7 @@ type Change struct {
 	Key   string        `json:"key"`
 	// the version that the operator saw, including that of a tombstone; 0: no version
 	Expect int64           `json:"expect"`
-	Body   json.RawMessage `json:"body,omitempty"`
+	Body   json.RawMessage `json:"body,omitempty"`   // in canonical form, which a call's JSON is brought into
 	Delete bool            `json:"delete,omitempty"` // only for a plan or a tenant
 }
 
@@ -202,18 +201,16 @@ func (s *Service) edits(ctx context.Context, changes []Change) ([]*edit, error) 
 		case c.Delete && c.Table == control.Keys:
 			return bad("a key cannot be deleted: revoke it")
 		case !c.Delete:
-			body, err := canonical.Object(c.Body)
-			if err != nil {
+			if len(c.Body) == 0 || c.Body[0] != '{' {
 				return bad("body: want a JSON object")
 			}
 			most := control.MaxBodyBytes
 			if c.Table == control.Tenants {
 				most -= pinBytes
 			}
-			if len(body) > most {
-				return bad("body: %d bytes, want at most %d", len(body), most)
+			if len(c.Body) > most {
+				return bad("body: %d bytes, want at most %d", len(c.Body), most)
 			}
-			c.Body, doc.Body = body, body
 		}
 		edits[i] = &edit{Change: c, doc: doc}
 	}

@@ -10,6 +10,7 @@
 package call
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -186,7 +187,7 @@ type input struct {
 func (m *Mux) do(ctx context.Context, in *input) (status int, answer []byte) {
 	out, err := m.call(ctx, in)
 	if err == nil {
-		if answer, err = json.Marshal(out); err == nil {
+		if answer, err = encode(out); err == nil {
 			return http.StatusOK, answer
 		}
 	}
@@ -204,7 +205,7 @@ func (m *Mux) do(ctx context.Context, in *input) (status int, answer []byte) {
 
 // answer returns the status and the body of the answer that holds the error.
 func (e *Error) answer() (status int, body []byte) {
-	body, err := json.Marshal(struct {
+	body, err := encode(struct {
 		Error *Error `json:"error"`
 	}{e})
 	if err != nil { // not reached: the fields are text, numbers, and bodies that were stored as JSON
@@ -212,6 +213,16 @@ func (e *Error) answer() (status int, body []byte) {
 			[]byte(`{"error":{"code":"internal","message":"the answer cannot be written"}}`)
 	}
 	return statuses[e.Code], body
+}
+
+// encode returns v as JSON. The bodies of items in it stay in canonical form, as the tables have them: json.Marshal
+// would write < as \u003c.
+func encode(v any) ([]byte, error) {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	err := e.Encode(v)
+	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), err
 }
 
 func (m *Mux) call(ctx context.Context, in *input) (out any, err error) {

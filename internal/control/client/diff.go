@@ -105,6 +105,7 @@ type Diff struct {
 	Damaged []string `json:"damaged,omitempty"`
 
 	withPlan map[string]bool       // ids of tenants that must be written together with the plans
+	plans    map[string]*plan.Plan // the stored plans by id; nil: the plan exists and cannot be read
 	stored   map[string]*call.Item // by at(table, key)
 	prune    []Section
 }
@@ -128,7 +129,7 @@ func at(t control.Table, key string) string { return string(t) + "\x00" + key }
 // tables will refuse an edit of such an item. With a prune, they are an error.
 func Compare(ctx context.Context, remote Remote, draft *plan.Draft, prune ...Section) (*Diff, error) {
 	d := &Diff{prune: prune, Edits: []Edit{}, Stay: map[Section]int{}, Afresh: []string{}, Problems: []string{},
-		withPlan: map[string]bool{}}
+		withPlan: map[string]bool{}, plans: map[string]*plan.Plan{}}
 	var err error
 	if d.stored, d.Damaged, err = load(ctx, remote, control.Plans, control.Tenants, control.Keys); err != nil {
 		return nil, err
@@ -137,6 +138,11 @@ func Compare(ctx context.Context, remote Remote, draft *plan.Draft, prune ...Sec
 		return nil, fmt.Errorf("cannot tell what a prune would delete, because an item cannot be read: %s",
 			d.Damaged[0])
 	}
+	d.eachLive(func(_ *call.Item, doc plan.Document) {
+		if doc.Kind == plan.KindPlan {
+			d.plans[doc.ID], _ = plan.CompilePlan(doc)
+		}
+	})
 	named := map[string]bool{}
 	for _, doc := range draft.Documents() {
 		t, key := admin.Place(doc)
@@ -177,7 +183,7 @@ func (d *Diff) base(named map[string]bool) plan.Base {
 		stays := named[at(item.Table, item.Key)]
 		switch {
 		case doc.Kind == plan.KindPlan && (stays || !d.prunes(Plans)):
-			b.Plans[doc.ID], _ = plan.CompilePlan(doc) // nil: the plan exists and cannot be read
+			b.Plans[doc.ID] = d.plans[doc.ID]
 		case doc.Kind == plan.KindTenant && (stays || !d.prunes(Tenants)):
 			var t struct{ Plan string }
 			_ = json.Unmarshal(item.Body, &t) // a tenant that cannot be read has no plan
@@ -228,8 +234,7 @@ func load(
 				damaged = append(damaged, strings.Split(lines, "\n")...)
 			}
 			for _, item := range page.Items {
-				if !item.Deleted {
-					// in the answer, < is written as \u003c
+				if bytes.Contains(item.Body, []byte(`\u`)) { // an older endpoint writes < as \u003c
 					if item.Body, err = canonical.Object(item.Body); err != nil {
 						return nil, nil, fmt.Errorf("%s/%q: %w", item.Table, item.Key, err)
 					}
@@ -436,15 +441,10 @@ func (d *Diff) authors(ctx context.Context, remote Remote) error {
 // checkDependents finds which documents no longer fit, which tenants must be written together with a plan, and what
 // the edits remove, weaken and start afresh.
 func (d *Diff) checkDependents(draft *plan.Draft) error {
-	will := map[string]*plan.Plan{} // id → the plan after the edits; absent if it will not exist
-	d.eachLive(func(_ *call.Item, doc plan.Document) {
-		if doc.Kind == plan.KindPlan {
-			if p, err := plan.CompilePlan(doc); err == nil {
-				will[doc.ID] = p
-			}
-		}
-	})
-	was, changed, edited := maps.Clone(will), map[string]bool{}, map[string]*Edit{}
+	was := maps.Clone(d.plans)
+	maps.DeleteFunc(was, func(_ string, p *plan.Plan) bool { return p == nil })
+	will := maps.Clone(was) // id → the plan after the edits; absent if it will not exist
+	changed, edited := map[string]bool{}, map[string]*Edit{}
 	for i := range d.Edits {
 		e := &d.Edits[i]
 		edited[at(e.change.Table, e.change.Key)] = e
@@ -453,8 +453,8 @@ func (d *Diff) checkDependents(draft *plan.Draft) error {
 		}
 		changed[e.ID] = was[e.ID] != nil
 		delete(will, e.ID)
-		if p, err := plan.CompilePlan(e.document()); err == nil {
-			will[e.ID] = p
+		if e.Action != Delete {
+			will[e.ID] = draft.Plan(e.ID)
 		}
 	}
 	d.eachLive(func(item *call.Item, doc plan.Document) {

@@ -51,7 +51,8 @@ var groups = []group{
 	{"aws", []string{"internal/aws/..."}, []string{"telemetry", "request", "plan", "limiter", "events"}},
 	{"telemetry", []string{"internal/telemetry"}, []string{"request", "limiter"}},
 	{"request", []string{"internal/request/..."}, []string{"limiter", "caller"}},
-	{"plan", []string{"internal/plan/..."}, []string{"limiter", "configfile"}},
+	// The canonical form of documents is written in one place, events/canonical, by whoever reads plans files too.
+	{"plan", []string{"internal/plan/..."}, []string{"limiter", "configfile", "events"}},
 	{"limiter", []string{"internal/limiter/..."}, nil},
 	{"configfile", []string{"internal/configfile/..."}, nil},
 	{"events", []string{"events/..."}, nil},
@@ -203,7 +204,9 @@ var only = map[string][]string{
 	},
 	"internal/limiter/store/router": {"std", "internal/limiter/limit"},
 	"internal/limiter/metrics":      {"std", "internal/limiter/resilience"},
-	"internal/plan":                 {"std", "internal/configfile", "internal/limiter/limit", "internal/plan/route"},
+	"internal/plan": {
+		"std", "events/canonical", "internal/configfile", "internal/limiter/limit", "internal/plan/route",
+	},
 	"internal/plan/route":           {"std"},
 	"internal/plan/shares":          {"std", "internal/limiter/limit"},
 	"internal/request":              {},
@@ -259,7 +262,7 @@ var only = map[string][]string{
 	"scripts/plansjson": {"std", "internal/configfile/configyaml", "internal/plan"},
 	"streams/anchor":    {"std", "events", "internal/control", "internal/control/audit"},
 	"streams/applier": {
-		"std", "events", "internal/cell/cellconfig", "internal/control", "internal/control/celldoc",
+		"std", "events", "events/canonical", "internal/cell/cellconfig", "internal/control", "internal/control/celldoc",
 		"streams/acknowledge", "streams/deadletter", "streams/sqsevent",
 	},
 	"streams/archiver": {"std", "events", "internal/control", "internal/control/audit", "streams/streamevent"},
