@@ -230,8 +230,8 @@ type run struct {
 	above    bool  // a document of the state's table has a number above that of the last log entry
 }
 
-// mostOfNone is how many documents of a control table without any item are removed.
-const mostOfNone = 10
+// mostWithoutItems is how many documents of a control table without any item are removed.
+const mostWithoutItems = 10
 
 // cell is the cell's store, as a run uses it. It counts reads. It reports and deletes rows that are not documents, so
 // that they do not end the run.
@@ -604,7 +604,7 @@ func (r *run) compare(ctx context.Context) (few bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	r.lost = r.items == 0 && r.Documents > mostOfNone
+	r.lost = r.items == 0 && r.Documents > mostWithoutItems
 	odd, ok := s.differences()
 	if !ok || len(long) > mostOdd {
 		return false, nil
@@ -614,7 +614,7 @@ func (r *run) compare(ctx context.Context) (few bool, err error) {
 		kind, id := e.name()
 		refs[cellconfig.Ref{Kind: kinds[kind], ID: id}] = true
 	}
-	return true, r.settle(ctx, refs)
+	return true, r.repair(ctx, refs)
 }
 
 // pages calls each for the pages of items of the control table that cells receive.
@@ -691,8 +691,8 @@ func (r *run) write(ctx context.Context, m *mended) error {
 	return errors.Join(r.replace(ctx, m.replaced), r.apply(ctx, m.newer))
 }
 
-// settle reads each document that differs again, and repairs what it can.
-func (r *run) settle(ctx context.Context, refs map[cellconfig.Ref]bool) error {
+// repair reads each document that differs again, and repairs what it can.
+func (r *run) repair(ctx context.Context, refs map[cellconfig.Ref]bool) error {
 	var all, shares mended // shares holds the cell's first shares, which are written separately
 	for ref := range refs {
 		// The cell is read first: what it has then, the control tables have when they are read.
@@ -707,7 +707,7 @@ func (r *run) settle(ctx context.Context, refs map[cellconfig.Ref]bool) error {
 		if err != nil {
 			return err
 		}
-		d, ok := r.judge(ctx, item, &got[0])
+		d, ok := r.wanted(ctx, item, &got[0])
 		switch {
 		case !ok:
 		case firstShares(ref, &got[0]):
@@ -751,16 +751,16 @@ func (r *run) item(ctx context.Context, ref cellconfig.Ref) (*control.Item, erro
 	return &item, nil
 }
 
-// judge compares an item, or none, with the cell's document of it. It returns true if the cell must have the returned
+// wanted compares an item, or none, with the cell's document of it. It returns true if the cell must have the returned
 // document. A returned document of version 0 means that the cell must have none.
-func (r *run) judge(ctx context.Context, item *control.Item, have *cellconfig.Document) (cellconfig.Document, bool) {
+func (r *run) wanted(ctx context.Context, item *control.Item, have *cellconfig.Document) (cellconfig.Document, bool) {
 	if item == nil {
 		return r.unknown(ctx, have)
 	}
 	want := celldoc.Of(item.Event())
 	switch {
 	case have.Version >= want.Version:
-		return want, r.beyond(ctx, item, &want, have)
+		return want, r.mustReplace(ctx, item, &want, have)
 	case r.c.Now().Sub(item.ChangedAt).Abs() < r.c.Grace:
 		r.result.UnderWay++
 		r.Lacking = r.Lacking || want.Kind == cellconfig.KindPlacement
@@ -771,7 +771,7 @@ func (r *run) judge(ctx context.Context, item *control.Item, have *cellconfig.Do
 		return want, false
 	}
 	if err := celldoc.Readable(&want); err != nil {
-		return r.leave(ctx, want, have, err)
+		return r.keepReadable(ctx, want, have, err)
 	}
 	switch have.Version {
 	case 0:
@@ -802,9 +802,9 @@ func (r *run) unknown(ctx context.Context, have *cellconfig.Document) (none cell
 	return none, true
 }
 
-// beyond handles a document whose version is the item's or newer. It returns true if the item must replace the
+// mustReplace handles a document whose version is the item's or newer. It returns true if the item must replace the
 // document.
-func (r *run) beyond(ctx context.Context, item *control.Item, want, have *cellconfig.Document) bool {
+func (r *run) mustReplace(ctx context.Context, item *control.Item, want, have *cellconfig.Document) bool {
 	if err := celldoc.Readable(want); err != nil {
 		r.unreadable(ctx, want.Ref, err)
 		return false
@@ -833,10 +833,10 @@ func (r *run) unreadable(ctx context.Context, ref cellconfig.Ref, why error) {
 	r.Lacking = lacking
 }
 
-// leave keeps the cell's version of shares or of a placement that cannot be read. A cell without shares stores that it
+// keepReadable keeps the cell's version of shares or of a placement that cannot be read. A cell without shares stores that it
 // does not know the document: it then does not believe that there are no shares, and grants nothing to the tenant of
 // the placement.
-func (r *run) leave(
+func (r *run) keepReadable(
 	ctx context.Context, want cellconfig.Document, have *cellconfig.Document, why error,
 ) (cellconfig.Document, bool) {
 	if want.Kind == cellconfig.KindShares {
@@ -961,7 +961,7 @@ func (r *run) strays(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	r.lost = r.items == 0 && r.Documents > mostOfNone
+	r.lost = r.items == 0 && r.Documents > mostWithoutItems
 	refs := map[cellconfig.Ref]bool{}
 	for _, kind := range celldoc.Kinds(r.Table) {
 		for d, err := range r.store.List(ctx, kind) {
@@ -972,14 +972,14 @@ func (r *run) strays(ctx context.Context) error {
 				refs[d.Ref] = true
 			}
 			if len(refs) == page {
-				if err := r.settle(ctx, refs); err != nil {
+				if err := r.repair(ctx, refs); err != nil {
 					return err
 				}
 				clear(refs)
 			}
 		}
 	}
-	return r.settle(ctx, refs)
+	return r.repair(ctx, refs)
 }
 
 // bulk reads the control table again, from where the state is, and brings each page to the cell.
@@ -1009,7 +1009,7 @@ func (r *run) bulk(ctx context.Context) error {
 	if !firstShares(shares, &got[0]) {
 		return nil
 	}
-	return r.settle(ctx, map[cellconfig.Ref]bool{shares: true})
+	return r.repair(ctx, map[cellconfig.Ref]bool{shares: true})
 }
 
 // bring writes a page of items to the cell, and returns for how many of them the cell has a document.
@@ -1029,7 +1029,7 @@ func (r *run) bring(ctx context.Context, items []control.Item) (matched int64, e
 		r.result.Documents += int64(len(refs))
 	}
 	var missing mended
-	beyond := map[cellconfig.Ref]bool{}
+	notOlder := map[cellconfig.Ref]bool{}
 	for i := range items {
 		if got[i].Version > 0 {
 			matched++
@@ -1038,15 +1038,15 @@ func (r *run) bring(ctx context.Context, items []control.Item) (matched int64, e
 		case firstShares(refs[i], &got[i]): // they are written last
 		case got[i].Version >= items[i].Version: // perhaps written after the page was read
 			if got[i].Version > items[i].Version || !sameContent(&items[i], &got[i]) {
-				beyond[refs[i]] = true
+				notOlder[refs[i]] = true
 			}
 		default:
-			if d, ok := r.judge(ctx, &items[i], &got[i]); ok {
+			if d, ok := r.wanted(ctx, &items[i], &got[i]); ok {
 				missing.add(d, &got[i])
 			}
 		}
 	}
-	return matched, errors.Join(r.write(ctx, &missing), r.settle(ctx, beyond))
+	return matched, errors.Join(r.write(ctx, &missing), r.repair(ctx, notOlder))
 }
 
 // sameContent reports whether a document has the content of its item.

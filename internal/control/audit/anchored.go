@@ -156,7 +156,7 @@ func (w *anchorWalk) next(ctx context.Context, d *anchorDay) error {
 	}
 	for _, p := range c.passed {
 		tell(BadAnchor, "version %s of the anchor of %s, put at %s: %v", p.Version, d.day, stamp(p.PutAt), p.why)
-		w.meet(d.day, p.sum)
+		w.noteKnown(d.day, p.sum)
 	}
 	if c.gone || c.entry == nil && d.anchor.early == nil {
 		return nil // treated as absent: the next anchor names it
@@ -166,7 +166,7 @@ func (w *anchorWalk) next(ctx context.Context, d *anchorDay) error {
 		w.bad[d.day], err = d.anchor.firstSum(ctx, v.Archive)
 		return err
 	}
-	w.meet(d.day, s.sum)
+	w.noteKnown(d.day, s.sum)
 	if v.report.Locks {
 		w.putTime(c, s, tell)
 	}
@@ -192,8 +192,8 @@ func (w *anchorWalk) next(ctx context.Context, d *anchorDay) error {
 	return nil
 }
 
-// meet removes an object of a day from the known anchors that are still to be found.
-func (w *anchorWalk) meet(day, sum string) {
+// noteKnown removes an object of a day from the known anchors that are still to be found.
+func (w *anchorWalk) noteKnown(day, sum string) {
 	if want, asked := w.known[day]; asked && want == sum {
 		delete(w.known, day)
 	}

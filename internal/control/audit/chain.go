@@ -48,7 +48,7 @@ func (c *chain) next(ctx context.Context, n *content) error {
 
 func (c *chain) add(n *content) {
 	c.seen = n.version
-	if !c.v.look(n) {
+	if !c.v.checkObject(n) {
 		return
 	}
 	if !c.any {

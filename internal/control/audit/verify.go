@@ -518,7 +518,7 @@ func (v *verifier) walk(ctx context.Context) error {
 		}
 		listed = v.produce(ctx, put)
 	})
-	told := 0
+	checked := 0
 	for result := range steps {
 		s := <-result
 		if s.err != nil {
@@ -527,7 +527,7 @@ func (v *verifier) walk(ctx context.Context) error {
 		if err := v.step(ctx, s); err != nil {
 			return err
 		}
-		if told++; v.Progress != nil && told%1000 == 0 {
+		if checked++; v.Progress != nil && checked%1000 == 0 {
 			v.Progress(int(v.report.Objects), int(v.report.Items))
 		}
 	}
@@ -597,17 +597,17 @@ func (v *verifier) step(ctx context.Context, s step) error {
 	return err
 }
 
-// look reports findings about a name apart from its record. It returns whether there is an object.
-func (v *verifier) look(c *content) bool {
+// checkObject reports findings about a name apart from its record. It returns whether there is an object.
+func (v *verifier) checkObject(c *content) bool {
 	place := control.Break{Table: c.table, Key: c.key, Version: c.version}
-	told := func(kind control.BreakKind, format string, args ...any) {
+	tell := func(kind control.BreakKind, format string, args ...any) {
 		b := place
 		b.Kind, b.Detail = kind, fmt.Sprintf(format, args...)
 		v.find(b, c.name.name)
 	}
-	v.state(c, told)
+	v.state(c, tell)
 	for _, p := range c.passed {
-		told(BadObject, "version %s of %s, put at %s: %v", p.Version, c.name.name, stamp(p.PutAt), p.why)
+		tell(BadObject, "version %s of %s, put at %s: %v", p.Version, c.name.name, stamp(p.PutAt), p.why)
 	}
 	if c.entry == nil || c.gone {
 		return false
@@ -619,12 +619,12 @@ func (v *verifier) look(c *content) bool {
 	case errors.Is(c.why, ErrUnreadable): // reported above
 		return true
 	case c.record == nil:
-		told(control.Altered, "the object is not the record of this version: %v", c.why)
+		tell(control.Altered, "the object is not the record of this version: %v", c.why)
 		return true
 	}
 	at := c.record.Time
 	if v.report.Locks {
-		v.putTime(c, told)
+		v.putTime(c, tell)
 	}
 	if v.report.From.IsZero() || at.Before(v.report.From) {
 		v.report.From = at
@@ -636,53 +636,53 @@ func (v *verifier) look(c *content) bool {
 }
 
 // state reports findings about an object's versions and their locks.
-func (v *verifier) state(c *content, told func(kind control.BreakKind, format string, args ...any)) {
+func (v *verifier) state(c *content, tell func(kind control.BreakKind, format string, args ...any)) {
 	if c.hidden {
-		told(Hidden, "a delete marker hides the object, or has hidden it")
+		tell(Hidden, "a delete marker hides the object, or has hidden it")
 	}
 	if c.entry == nil || c.gone {
 		return
 	}
 	if c.replaced {
-		told(Replaced, "the object has other versions with another content, the newest put at %s",
+		tell(Replaced, "the object has other versions with another content, the newest put at %s",
 			stamp(c.versions[0].PutAt))
 	}
 	switch {
 	case c.fetched && v.report.Locks && !c.object.Locked:
-		told(Unlocked, "the object has no retention: it can be removed")
+		tell(Unlocked, "the object has no retention: it can be removed")
 	case c.object.Locked:
 		v.lock(c.object)
-		v.compareLock(c, told)
+		v.compareLock(c, tell)
 	}
 }
 
 // compareLock compares an object's lock with the lock that the archive gives to new objects, or gave when the object
 // was put. Earlier releases of Sluice computed the end of the lock by the archiver's clock, which may differ from the
 // archive's.
-func (v *verifier) compareLock(c *content, told func(kind control.BreakKind, format string, args ...any)) {
+func (v *verifier) compareLock(c *content, tell func(kind control.BreakKind, format string, args ...any)) {
 	put, o, want := c.entry.PutAt, &c.object, v.archiveLock
 	holds := func(l Lock) bool { return o.LockMode == l.Mode && !o.LockedUntil.Before(put.Add(l.Period-MostSkew)) }
 	earlier := func(e EarlierLock) bool { return put.Before(e.Until) && holds(e.Lock) }
 	if want.Mode == "" || holds(want) || slices.ContainsFunc(v.EarlierLocks, earlier) {
 		return
 	}
-	told(WeakLock, "%s is locked in mode %s until %s, but the bucket's default lock for it is %s until %s",
+	tell(WeakLock, "%s is locked in mode %s until %s, but the bucket's default lock for it is %s until %s",
 		c.name.name, o.LockMode, stamp(o.LockedUntil), want.Mode, stamp(put.Add(want.Period)))
 }
 
 // putTime compares the time at which an object was put with the time of its change.
-func (v *verifier) putTime(c *content, told func(kind control.BreakKind, format string, args ...any)) {
+func (v *verifier) putTime(c *content, tell func(kind control.BreakKind, format string, args ...any)) {
 	const form = time.RFC3339
 	put, changed := c.entry.PutAt, c.record.Time
 	switch after := put.Sub(changed); {
 	case after < -MostSkew:
-		told(Early, "it was put at %s, before the time %s that the change states", put.Format(form),
+		tell(Early, "it was put at %s, before the time %s that the change states", put.Format(form),
 			changed.Format(form))
 	case after > v.Late:
-		told(Late, "it was put at %s, later than the archiver can have put it: the change states the time %s",
+		tell(Late, "it was put at %s, later than the archiver can have put it: the change states the time %s",
 			put.Format(form), changed.Format(form))
 	case after > min(UsualDelay, v.Late):
-		told(Delayed, "it was put at %s, %s after its change", put.Format(form), after.Round(time.Second))
+		tell(Delayed, "it was put at %s, %s after its change", put.Format(form), after.Round(time.Second))
 	}
 }
 
