@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sluicelimits/sluice/internal/control/admin"
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
 func newCellCommand() *cobra.Command {
@@ -209,7 +210,7 @@ func writeStatus(w io.Writer, a *admin.StatusResponse) error {
 		if k.ChangedAt != nil {
 			changed = day(*k.ChangedAt)
 		}
-		lag := (time.Duration(k.LagS * float64(time.Second))).Round(time.Millisecond).String()
+		lag := limit.DurationText(time.Duration(k.LagS * float64(time.Second)).Round(time.Millisecond))
 		if k.Behind > 0 {
 			notes = append(notes, fmt.Sprintf("%s: the oldest change that has not arrived is %s", k.Cell, k.Oldest))
 		}

@@ -231,6 +231,8 @@ func TestOperatorUsage(t *testing.T) {
 		"want TENANT [LIMIT], got 0 arguments": {"peek"},
 		"want [LIMIT], got 2 arguments":        {"peek", "acme", "burst", "--ip-limits", "--ip", "192.0.2.1"},
 		"want LIMIT, got 0 arguments":          {"reset", "--ip-limits", "--ip", "192.0.2.1", "--reason", "x"},
+		`(did you mean "rate"?)`: {"tenant", "set", "acme", "--reason", "x", "--override",
+			"{ id: burst, rats: 5 }"},
 	} {
 		if r := sluice(t, "", args...); !strings.Contains(r.stderr, want) {
 			t.Errorf("sluice %q: %s, want %q", args, r.stderr, want)

@@ -9,11 +9,12 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"go.yaml.in/yaml/v3"
 
+	"github.com/sluicelimits/sluice/internal/configfile/configyaml"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/control/admin"
 	"github.com/sluicelimits/sluice/internal/control/call"
+	"github.com/sluicelimits/sluice/internal/plan"
 )
 
 func newTenantCommand() *cobra.Command {
@@ -136,16 +137,11 @@ func (f *tenantSetFlags) run(c *cobra.Command, tenant string) error {
 		r.Cells = &f.cells
 	}
 	for _, text := range f.overrides {
-		var settings map[string]any
-		if err := yaml.Unmarshal([]byte(text), &settings); err != nil || settings["id"] == nil {
-			return usage(fmt.Errorf("--override %q: want settings with an id, such as '{ id: burst, rate: 500 }'",
-				text))
-		}
-		raw, err := json.Marshal(settings)
+		override, err := plan.ReadOverride(configyaml.Source("--override", []byte(text)))
 		if err != nil {
-			return usage(fmt.Errorf("--override %q: %w", text, err))
+			return usage(err)
 		}
-		r.Overrides = append(r.Overrides, raw)
+		r.Overrides = append(r.Overrides, override)
 	}
 	if c.Flags().Changed("expect") {
 		r.Expect = &f.expect

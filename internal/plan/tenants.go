@@ -108,6 +108,20 @@ func (r *reader) cells(v value) []string {
 	return out
 }
 
+// ReadOverride reads one override, as it stands in the list of a tenant, and returns it in canonical JSON. The error is
+// an *Error with all problems that can be found without the plan.
+func ReadOverride(src Source) ([]byte, error) {
+	r := &reader{}
+	doc := r.Open(src, "it needs an id and a setting, as in { id: burst, rate: 500 }")
+	if doc.Root != nil {
+		r.override(value{Doc: doc, Node: doc.Root}, "")
+	}
+	if err := r.Err(); err != nil {
+		return nil, err
+	}
+	return appendJSON(nil, tree("", doc.Root)), nil
+}
+
 func (r *reader) override(v value, layer string) (*override, bool) {
 	o, ok := r.Object(v, overrideSchema)
 	if !ok {
