@@ -43,13 +43,13 @@ func readFile(
 	if err := errors.Join(err, in.Close()); err != nil {
 		return nil, err
 	}
-	if len(data) <= plan.MaxFileBytes && !json.Valid(data) {
+	c, err := plan.Parse(plan.Source{Name: name, Data: data})
+	switch {
+	case err != nil && len(data) <= plan.MaxFileBytes && !json.Valid(data):
 		return nil, fmt.Errorf("%s is not valid JSON, and the function does not read YAML: "+
 			"make lambdas PLANS=FILE writes FILE as JSON into the zip, under its name with .json, "+
 			"which SLUICE_CONFIG_FILE must name", name)
-	}
-	c, err := plan.Parse(plan.Source{Name: name, Data: data})
-	if err != nil {
+	case err != nil:
 		return nil, err
 	}
 	f := &file{keys: make(map[identity.KeyHash]*identity.Key), secret: secret, log: log}
