@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/sluicelimits/sluice/events"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/streams/reconcile"
 )
@@ -51,7 +52,7 @@ func (p *plane) reconcile() (r reconciled, err error) {
 	if err != nil {
 		return r, err
 	}
-	for _, table := range []control.Table{control.Plans, control.Tenants, control.Keys, control.Cells} {
+	for _, table := range events.DocumentTables() {
 		for _, err := range control.All(context.Background(), p.tables, table) {
 			if err != nil {
 				return r, err

@@ -201,9 +201,9 @@ func (r *reader) time(name string) time.Time {
 		r.fail(name, errors.New("empty"))
 		return time.Time{}
 	}
-	t, err := time.Parse(timeLayout, s)
-	if err != nil || t.Format(timeLayout) != s { // time.Parse also accepts a comma as the decimal point
-		r.fail(name, fmt.Errorf("want a time like %s", timeLayout))
+	t, err := time.Parse(TimeLayout, s)
+	if err != nil || t.Format(TimeLayout) != s { // time.Parse also accepts a comma as the decimal point
+		r.fail(name, fmt.Errorf("want a time like %s", TimeLayout))
 		return time.Time{}
 	}
 	return t

@@ -1,6 +1,36 @@
 package events
 
-import "strings"
+import (
+	"slices"
+	"strings"
+)
+
+// This file is the one list of the kinds of documents. A new kind is a type of event, a key or a prefix unless it has a
+// table of its own, and a line in documents.
+
+// Types of a [Changed].
+const (
+	PlanChanged Type = "plan.changed" // a plan
+	// SettingsChanged is about the settings, which are ipLimits, ipv6Prefix, anonymousPlan and routes.
+	SettingsChanged Type = "settings.changed"
+	TenantChanged   Type = "tenant.changed" // a tenant
+	KeyChanged      Type = "key.changed"    // an API key, as its hash
+	// SharesChanged is about the cells' shares of all limits, or about the placement of one tenant, see PlacementPrefix.
+	SharesChanged Type = "shares.changed"
+	// Canary is about a mark without other content. Canaries measure how long it takes to reach cells.
+	Canary Type = "canary"
+)
+
+// Keys of the documents that exist once. No plan and no cell can have these names.
+const (
+	SettingsKey = "@settings" // in Plans: ipLimits, ipv6Prefix, anonymousPlan, routes
+	CanaryKey   = "@canary"   // in Plans, because the canary measures how long changes of plans take
+	SharesKey   = "@shares"   // in Cells
+)
+
+// PlacementPrefix begins the keys, in Cells, of the placements of tenants that not every cell serves. No cell has such
+// a name.
+const PlacementPrefix = "placed."
 
 // Document is a kind of item in the control tables whose changes are told to cells and subscribers.
 type Document struct {
@@ -16,7 +46,6 @@ type Document struct {
 	ID string
 }
 
-// documents is the one list of the kinds of documents. A new kind is a new line here, beside its Type and its key.
 var documents = [...]Document{
 	{Table: Plans, Kind: "plan", Type: PlanChanged},
 	{Table: Plans, Kind: "settings", Type: SettingsChanged, Key: SettingsKey, ID: "settings"},
@@ -66,6 +95,11 @@ func KindsIn(t Table) []string {
 		}
 	}
 	return kinds
+}
+
+// DocumentTables lists the control tables that have documents, in the order of [AllTables].
+func DocumentTables() []Table {
+	return slices.DeleteFunc(AllTables(), func(t Table) bool { return len(KindsIn(t)) == 0 })
 }
 
 // ChangedType returns the type of event for a document of a control table; false if nobody is told of it.

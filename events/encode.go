@@ -109,7 +109,7 @@ func (w *writer) boolean(name string, b bool) {
 	w.out = strconv.AppendBool(w.out, b)
 }
 
-func (w *writer) time(name string, t time.Time) { w.text(name, instant(t).Format(timeLayout)) }
+func (w *writer) time(name string, t time.Time) { w.text(name, instant(t).Format(TimeLayout)) }
 
 func (w *writer) body(name string, body json.RawMessage) {
 	w.name(name)

@@ -23,17 +23,8 @@ import (
 // Type says what an event is about. Type and version together determine its fields.
 type Type string
 
-// The types. All of them have version 1.
+// The types of events that are not about a change of a document. All types have version 1.
 const (
-	PlanChanged Type = "plan.changed" // Changed: a plan
-	// Changed: the settings, which are ipLimits, ipv6Prefix, anonymousPlan and routes
-	SettingsChanged Type = "settings.changed"
-	TenantChanged   Type = "tenant.changed" // Changed: a tenant
-	KeyChanged      Type = "key.changed"    // Changed: an API key, as its hash
-	// Changed: the cells' shares of all limits; or the placement of one tenant, see PlacementPrefix
-	SharesChanged Type = "shares.changed"
-	// Changed: a mark without other content; canaries measure how long it takes to reach cells
-	Canary          Type = "canary"
 	AuditRecorded   Type = "audit.record"     // AuditRecord
 	TenantThrottled Type = "tenant.throttled" // Throttled
 )
@@ -58,8 +49,8 @@ var (
 	ErrTooLarge  = errors.New("event too large")
 )
 
-// timeLayout is RFC 3339 in UTC with microseconds. All times have the same length: 2026-11-21T18:00:00.000000Z.
-const timeLayout = "2006-01-02T15:04:05.000000Z"
+// TimeLayout is RFC 3339 in UTC with microseconds. All times have the same length: 2026-11-21T18:00:00.000000Z.
+const TimeLayout = "2006-01-02T15:04:05.000000Z"
 
 // Header holds the fields with which every event begins.
 type Header struct {

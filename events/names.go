@@ -23,17 +23,6 @@ const (
 // AllTables lists the control tables.
 func AllTables() []Table { return []Table{Plans, Tenants, Keys, Cells, Operations} }
 
-// Keys of the documents that exist once. No plan and no cell can have these names.
-const (
-	SettingsKey = "@settings" // in Plans: ipLimits, ipv6Prefix, anonymousPlan, routes
-	CanaryKey   = "@canary"   // in Plans, because the canary measures how long changes of plans take
-	SharesKey   = "@shares"   // in Cells
-)
-
-// PlacementPrefix begins the keys, in Cells, of the placements of tenants that not every cell serves. No cell has such
-// a name.
-const PlacementPrefix = "placed."
-
 // CheckKey returns an error unless an item of the table can have the key. In plans, cells and operations, a key is an
 // id of 1..64 characters of A-Z a-z 0-9 . _ -. In the other tables, a key is 1..128 bytes of UTF-8 without control
 // characters.

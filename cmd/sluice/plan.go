@@ -477,7 +477,7 @@ func newPlanListCommand() *cobra.Command {
 		Args:    usageArgs(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error {
 			return listing(c, &r, control.Plans, "PLAN LIMITS VERSION CHANGED BY WHY", func(i *call.Item) []string {
-				if i.Key == events.SettingsKey || i.Key == events.CanaryKey {
+				if d, _ := admin.DocumentOf(i.Table, i.Key, nil); d.Kind != plan.KindPlan {
 					return nil
 				}
 				var p struct{ Limits []json.RawMessage }

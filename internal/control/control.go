@@ -62,6 +62,15 @@ const (
 	Operations = events.Operations
 )
 
+// TimeLayout is the format in which times are hashed and stored.
+const TimeLayout = events.TimeLayout
+
+// Ref names an item of a control table.
+type Ref struct {
+	Table Table
+	Key   string
+}
+
 // Bounds.
 const (
 	MaxBodyBytes  = events.MaxBodyBytes // of a body in canonical form; an event with such a body fits into a message

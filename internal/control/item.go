@@ -16,10 +16,6 @@ import (
 // layout is the version of the hashed object. Another layout gives another hash for the same item.
 const layout = 1
 
-// TimeLayout is the format in which times are hashed and stored: RFC 3339 in UTC with microseconds, of constant
-// length.
-const TimeLayout = "2006-01-02T15:04:05.000000Z"
-
 // Item is a version of an item. Compare items with [Item.Equal]. Do not change Body.
 type Item struct {
 	Table         Table
@@ -34,6 +30,9 @@ type Item struct {
 	PrevHash  string          // hash of the previous version; empty iff Version is 1
 	Hash      string          // over all fields above; see the package comment
 }
+
+// Ref names the item.
+func (i *Item) Ref() Ref { return Ref{i.Table, i.Key} }
 
 // Equal reports whether two items are the same version with the same content. Hashes cover every other field.
 func (i *Item) Equal(o *Item) bool {

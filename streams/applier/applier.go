@@ -127,22 +127,17 @@ func New(c Config) (*Applier, error) {
 	return &Applier{c}, nil
 }
 
-// told is a message that reports the change of an item.
-type told struct {
+// report is a message that reports the change of an item.
+type report struct {
 	message *sqsevent.Message
 	event   *events.Changed
-	item    item
-}
-
-// item identifies an item of a control table.
-type item struct {
-	table control.Table
-	key   string
+	item    control.Ref
 }
 
 // change is the document of a message, as the control tables have it.
 type change struct {
 	message  *sqsevent.Message
+	key      string // of the item
 	document cellconfig.Document
 	written  time.Time
 }
@@ -158,7 +153,6 @@ type run struct {
 // unreadable is a document that this version cannot read, and the reason.
 type unreadable struct {
 	change
-	key string // of the item
 	why error
 }
 
@@ -185,22 +179,22 @@ func (a *Applier) handle(ctx context.Context, messages []sqsevent.Message) (fail
 	a.c.Meter.Count("events_unknown", 0)
 	a.c.Meter.Count("events_forged", 0)
 	a.c.Meter.Count("messages_kept", 0)
-	var all []told
+	var all []report
 	for i := range messages {
 		if m, ok := r.read(ctx, &messages[i]); ok {
 			all = append(all, m)
 		}
 	}
-	items := a.look(ctx, all)
+	items := a.readItems(ctx, all)
 	changes := make([]change, 0, len(all))
 	for i := range all {
-		if c, ok := r.settle(ctx, &all[i], items[all[i].item]); ok {
+		if c, ok := r.documentFor(ctx, &all[i], items[all[i].item]); ok {
 			changes = append(changes, c)
 		}
 	}
 	r.apply(ctx, changes)
 	for i := range r.unreadable {
-		r.leave(ctx, &r.unreadable[i])
+		r.keepUnreadable(ctx, &r.unreadable[i])
 	}
 	a.c.Meter.Count("messages_again", int64(len(r.failed)))
 	if len(r.failed) == 0 {
@@ -213,11 +207,11 @@ func (a *Applier) handle(ctx context.Context, messages []sqsevent.Message) (fail
 }
 
 // read decodes a message. It returns false if the message reports no change of an item that the cell has.
-func (r *run) read(ctx context.Context, m *sqsevent.Message) (told, bool) {
+func (r *run) read(ctx context.Context, m *sqsevent.Message) (report, bool) {
 	e, err := events.Decode(m.Body)
 	if err != nil {
 		r.keep(ctx, m, "", err)
-		return told{}, false
+		return report{}, false
 	}
 	switch e := e.(type) {
 	case *events.Changed:
@@ -225,9 +219,9 @@ func (r *run) read(ctx context.Context, m *sqsevent.Message) (told, bool) {
 		table, key, ok := celldoc.Item(d.Ref)
 		if !ok {
 			r.keep(ctx, m, e.Key, fmt.Errorf("no control table has documents of kind %s", d.Kind))
-			return told{}, false
+			return report{}, false
 		}
-		return told{m, e, item{table, key}}, true
+		return report{m, e, control.Ref{Table: table, Key: key}}, true
 	case *events.Raw:
 		r.c.Meter.Count("events_unknown", 1)
 		r.keep(ctx, m, "", fmt.Errorf("an event of an unknown type or version: %s version %d", e.Head.Type,
@@ -235,7 +229,7 @@ func (r *run) read(ctx context.Context, m *sqsevent.Message) (told, bool) {
 	default: // an event for other subscribers
 		r.c.Meter.Count("messages_other", 1)
 	}
-	return told{}, false
+	return report{}, false
 }
 
 // readsAtOnce is how many items are read concurrently, because the control tables may be far away.
@@ -247,11 +241,11 @@ type found struct {
 	err error
 }
 
-// look reads each item that messages name, once.
-func (a *Applier) look(ctx context.Context, all []told) map[item]*found {
-	items := make(map[item]*found, len(all))
+// readItems reads each item that messages name, once.
+func (a *Applier) readItems(ctx context.Context, all []report) map[control.Ref]*found {
+	items := make(map[control.Ref]*found, len(all))
 	var reads sync.WaitGroup
-	room := make(chan struct{}, readsAtOnce)
+	slots := make(chan struct{}, readsAtOnce)
 	for i := range all {
 		at := all[i].item
 		if items[at] != nil {
@@ -259,19 +253,19 @@ func (a *Applier) look(ctx context.Context, all []told) map[item]*found {
 		}
 		f := &found{}
 		items[at] = f
-		room <- struct{}{}
+		slots <- struct{}{}
 		reads.Go(func() {
-			defer func() { <-room }()
-			f.Item, f.err = a.c.Tables.Get(ctx, at.table, at.key)
+			defer func() { <-slots }()
+			f.Item, f.err = a.c.Tables.Get(ctx, at.Table, at.Key)
 		})
 	}
 	reads.Wait()
 	return items
 }
 
-// settle compares the item that a message names with the message, and returns the document that the cell must have. It
-// returns false if there is none.
-func (r *run) settle(ctx context.Context, t *told, f *found) (change, bool) {
+// documentFor compares the item that a message names with the message, and returns the document that the cell must
+// have. It returns false if there is none.
+func (r *run) documentFor(ctx context.Context, t *report, f *found) (change, bool) {
 	switch {
 	case errors.Is(f.err, control.ErrBadItem):
 		r.keep(ctx, t.message, t.event.Key, f.err)
@@ -289,9 +283,9 @@ func (r *run) settle(ctx context.Context, t *told, f *found) (change, bool) {
 		r.keep(ctx, t.message, t.event.Key, err)
 		return change{}, false
 	}
-	c := change{t.message, celldoc.Of(f.Event()), f.ChangedAt}
+	c := change{t.message, t.event.Key, celldoc.Of(f.Event()), f.ChangedAt}
 	if err := celldoc.Readable(&c.document); err != nil {
-		r.unreadable = append(r.unreadable, unreadable{c, t.event.Key, err})
+		r.unreadable = append(r.unreadable, unreadable{c, err})
 		return change{}, false
 	}
 	return c, true
@@ -299,16 +293,16 @@ func (r *run) settle(ctx context.Context, t *told, f *found) (change, bool) {
 
 // forged returns why a message cannot be true, or nil if nothing speaks against it. If the item is newer than the
 // message, there is nothing to compare, and the message is not used.
-func forged(t *told, f *found) error {
+func forged(t *report, f *found) error {
 	const forged = "the event was forged, or the control tables were restored to an earlier time"
 	switch e := t.event; {
 	case f.err != nil:
-		return fmt.Errorf("%s: there is no item %s/%q", forged, t.item.table, t.item.key)
+		return fmt.Errorf("%s: there is no item %s/%q", forged, t.item.Table, t.item.Key)
 	case e.ItemVersion > f.Version:
 		return fmt.Errorf("%s: it reports version %d, and %s/%q has version %d",
-			forged, e.ItemVersion, t.item.table, t.item.key, f.Version)
+			forged, e.ItemVersion, t.item.Table, t.item.Key, f.Version)
 	case e.ItemVersion == f.Version && (e.Hash != f.Hash || e.Deleted != f.Deleted || !sameBody(e.Body, f.Body)):
-		return fmt.Errorf("%s: version %d of %s/%q has another content", forged, f.Version, t.item.table, t.item.key)
+		return fmt.Errorf("%s: version %d of %s/%q has another content", forged, f.Version, t.item.Table, t.item.Key)
 	}
 	return nil
 }
@@ -323,10 +317,10 @@ func sameBody(message, item []byte) bool {
 	return err == nil && bytes.Equal(again, item)
 }
 
-// leave keeps the message of a document that this version cannot read as a dead letter, and leaves the cell's document
-// as it is. A cell without any shares, however, is told that shares exist that it cannot read. Otherwise it might
-// believe that it is the only cell.
-func (r *run) leave(ctx context.Context, u *unreadable) {
+// keepUnreadable keeps the message of a document that this version cannot read as a dead letter, and the cell's
+// document as it is. A cell without any shares, however, is told that shares exist that it cannot read. Otherwise it
+// might believe that it is the only cell.
+func (r *run) keepUnreadable(ctx context.Context, u *unreadable) {
 	if u.document.Kind == celldoc.KindShares {
 		got, err := r.c.Store.Get(ctx, u.document.Ref)
 		if err == nil && len(got) == 1 && got[0].Version == 0 {
@@ -368,7 +362,7 @@ func (r *run) apply(ctx context.Context, changes []change) {
 	for i := range changes {
 		documents[i] = changes[i].document
 	}
-	seen := &watched{Store: r.c.Store, committed: map[version]state{}}
+	seen := &recorder{Store: r.c.Store, committed: map[version]state{}}
 	_, err := cellconfig.Apply(ctx, seen, documents, r.c.Now)
 	now := r.c.Now()
 	r.c.Meter.Count("documents_applied", int64(seen.documents))
@@ -394,7 +388,7 @@ func (r *run) apply(ctx context.Context, changes []change) {
 			r.again(c.message, err)
 		}
 	case n == 1:
-		r.keep(ctx, left[0].message, left[0].document.ID, err)
+		r.keep(ctx, left[0].message, left[0].key, err)
 	default:
 		r.apply(ctx, left[:n/2])
 		r.apply(ctx, left[n/2:])
@@ -415,23 +409,23 @@ const (
 	counted
 )
 
-// watched is a store that remembers what was written through it.
-type watched struct {
+// recorder is a store that remembers what was written through it.
+type recorder struct {
 	cellconfig.Store
 	committed map[version]state
 	documents int
 }
 
 // Commit implements [cellconfig.Store].
-func (w *watched) Commit(ctx context.Context, step cellconfig.Step) error {
-	if err := w.Store.Commit(ctx, step); err != nil {
+func (r *recorder) Commit(ctx context.Context, step cellconfig.Step) error {
+	if err := r.Store.Commit(ctx, step); err != nil {
 		return err
 	}
 	for i := range step.Documents {
 		d := &step.Documents[i]
 		if d.Kind != cellconfig.KindKeyHash {
-			w.committed[version{d.Ref, d.Version}] = written
-			w.documents++
+			r.committed[version{d.Ref, d.Version}] = written
+			r.documents++
 		}
 	}
 	return nil

@@ -375,7 +375,7 @@ func (b *Balancer) plans(ctx context.Context) (plans map[string]*plan.Plan, whol
 			continue
 		case err != nil:
 			return nil, false, fmt.Errorf("read the plans: %w", err)
-		case item.Deleted || item.Key == events.SettingsKey || item.Key == events.CanaryKey:
+		case item.Deleted || !isPlan(item.Key):
 			continue
 		}
 		p, err := plan.CompilePlan(plan.Document{Kind: plan.KindPlan, ID: item.Key, Body: item.Body})
@@ -395,8 +395,14 @@ func (b *Balancer) plans(ctx context.Context) (plans map[string]*plan.Plan, whol
 func hidesPlan(err error) bool {
 	items, whole := control.BadItems(err)
 	return !whole || slices.ContainsFunc(items, func(i *control.BadItemError) bool {
-		return i.Key != events.CanaryKey && i.Key != events.SettingsKey
+		return isPlan(i.Key)
 	})
+}
+
+// isPlan reports whether an item of the table of plans is a plan, and not a document of another kind.
+func isPlan(key string) bool {
+	d, _, _ := events.DocumentOf(control.Plans, key)
+	return d.Kind == string(plan.KindPlan)
 }
 
 // limitsOf returns all limits of the plans. It is not nil, also if there are none: nil would mean that the limits are

@@ -99,16 +99,10 @@ func New(c Config) (*Publisher, error) {
 	return &Publisher{c}, nil
 }
 
-// item identifies an item of a control table.
-type item struct {
-	table control.Table
-	key   string
-}
-
 // waiting is an event that is still to be published.
 type waiting struct {
 	at      int // index of its record
-	item    item
+	item    control.Ref
 	written time.Time
 	message Message
 	sent    bool // the event was published, or kept as a dead letter
@@ -179,7 +173,7 @@ func (r *run) prepare(ctx context.Context, i int) *waiting {
 		r.keep(ctx, i, err, e.Body)
 		return nil
 	}
-	return &waiting{at: i, item: item{d.Record.New.Table, d.Record.New.Key}, written: e.Time,
+	return &waiting{at: i, item: d.Record.New.Ref(), written: e.Time,
 		message: Message{Body: body, Attributes: events.Attributes(e.Header())}}
 }
 
@@ -209,7 +203,7 @@ func (r *run) keep(ctx context.Context, at int, why error, data []byte) {
 // round publishes the first event of each item that has any. It reports whether an event must be sent again after a
 // wait.
 func (r *run) round(ctx context.Context, queue []*waiting) (failed bool) {
-	had := make(map[item]bool, len(queue))
+	had := make(map[control.Ref]bool, len(queue))
 	var batch []*waiting
 	bytes := 0
 	flush := func() {

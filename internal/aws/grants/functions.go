@@ -148,7 +148,7 @@ func canary() Function {
 }
 
 func archiver() Function {
-	all := []events.Table{events.Plans, events.Tenants, events.Keys, events.Cells, events.Operations}
+	all := events.AllTables()
 	return Function{
 		// The archiver retries records for most of the day for which a stream keeps them.
 		Name: "archiver", MemoryMB: 512, Timeout: time.Minute, Reserved: len(all) * Shards,

@@ -292,6 +292,11 @@ func TestSettingsAreSound(t *testing.T) {
 			t.Errorf("the stream of %s has %d readers, want 1 or 2", table, n)
 		}
 	}
+	for _, table := range events.DocumentTables() {
+		if n := readers[table]; n != 2 {
+			t.Errorf("the stream of %s has %d readers, want the archiver and whoever publishes its documents", table, n)
+		}
+	}
 	for name, bend := range map[string]func(f *grants.Function){
 		"no window":  func(f *grants.Function) { f.Queue.Window = 0 },
 		"visibility": func(f *grants.Function) { f.Queue.Visibility = 6 * f.Timeout },

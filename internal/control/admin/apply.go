@@ -34,6 +34,8 @@ type Change struct {
 	Delete bool            `json:"delete,omitempty"` // only for a plan or a tenant
 }
 
+func (c *Change) ref() control.Ref { return control.Ref{Table: c.Table, Key: c.Key} }
+
 // ApplyRequest asks for changes that are checked together.
 type ApplyRequest struct {
 	Reason  string   `json:"reason"`
@@ -175,7 +177,7 @@ func (s *Service) edits(ctx context.Context, changes []Change) ([]*edit, error) 
 		return nil, call.Refuse(call.Invalid, "changes: %d, want 1..%d", len(changes), MaxChanges)
 	}
 	edits := make([]*edit, len(changes))
-	seen := map[string]bool{}
+	seen := map[control.Ref]bool{}
 	for i := range changes {
 		c := &changes[i]
 		bad := func(format string, args ...any) ([]*edit, error) {
@@ -191,10 +193,10 @@ func (s *Service) edits(ctx context.Context, changes []Change) ([]*edit, error) 
 		if err := control.CheckExpect(c.Expect); err != nil {
 			return bad("expect: %v", err)
 		}
-		if seen[place(c.Table, c.Key)] {
+		if seen[c.ref()] {
 			return bad("%s is there twice", name(c.Table, c.Key))
 		}
-		seen[place(c.Table, c.Key)] = true
+		seen[c.ref()] = true
 		switch {
 		case c.Delete && len(c.Body) > 0:
 			return bad("delete: a deletion has no body")

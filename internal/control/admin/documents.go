@@ -32,6 +32,15 @@ func Place(d plan.Document) (control.Table, string) {
 	return t, key
 }
 
+// Tables lists the control tables that hold the documents of plans files, in the order of plan.Kinds.
+func Tables() []control.Table {
+	tables := make([]control.Table, len(plan.Kinds))
+	for i, kind := range plan.Kinds {
+		tables[i], _ = Place(plan.Document{Kind: kind})
+	}
+	return slices.Compact(tables)
+}
+
 // name names an item for people.
 func name(t control.Table, key string) string {
 	if d, ok := DocumentOf(t, key, nil); ok {
@@ -55,19 +64,17 @@ type preview struct {
 	s        *Service
 	now      time.Time
 	edits    []*edit
-	byPlace  map[string]*edit
+	byRef    map[control.Ref]*edit
 	plans    map[string]*plan.Plan // by id, compiled; nil: the plan does not exist or is not valid
 	cells    map[string]bool       // ids of the registered cells; nil: not read yet
 	ownHash  bool                  // the only edit is a key whose hash this service has just made
 	problems []string
 }
 
-func place(t control.Table, key string) string { return string(t) + "\x00" + key }
-
 func (s *Service) preview(edits []*edit) *preview {
-	w := &preview{s: s, now: s.c.Now(), edits: edits, byPlace: map[string]*edit{}, plans: map[string]*plan.Plan{}}
+	w := &preview{s: s, now: s.c.Now(), edits: edits, byRef: map[control.Ref]*edit{}, plans: map[string]*plan.Plan{}}
 	for _, e := range edits {
-		w.byPlace[place(e.Table, e.Key)] = e
+		w.byRef[e.ref()] = e
 	}
 	return w
 }
@@ -96,7 +103,7 @@ func shown(p plan.Problem) string {
 
 // bodyAfter returns the body of an item after the edits; nil if the item will not exist.
 func (w *preview) bodyAfter(ctx context.Context, t control.Table, key string) ([]byte, error) {
-	if e := w.byPlace[place(t, key)]; e != nil {
+	if e := w.byRef[control.Ref{Table: t, Key: key}]; e != nil {
 		return e.Body, nil
 	}
 	item, err := w.s.item(ctx, t, key)
@@ -249,7 +256,7 @@ func (w *preview) tenant(ctx context.Context, d plan.Document, isNew bool) error
 // reportMissingPlan reports why a tenant's plan is missing. If the plan exists and is not valid, that was reported
 // before.
 func (w *preview) reportMissingPlan(d plan.Document, id string) {
-	switch e := w.byPlace[place(control.Plans, id)]; {
+	switch e := w.byRef[control.Ref{Table: control.Plans, Key: id}]; {
 	case e == nil:
 		w.problem("%s: plan: there is no plan %q", d.Name(), id)
 	case e.Delete:
@@ -347,7 +354,7 @@ func (w *preview) checkDependents(ctx context.Context) error {
 	// not prevent the change of a plan: if its overrides no longer fit, cells go on with its last limits until the
 	// item is repaired. But such a tenant may use a plan that is being deleted, so a deletion is refused.
 	err := w.s.eachLive(ctx, control.Tenants, !deletes, func(i *control.Item) error {
-		if w.byPlace[place(i.Table, i.Key)] != nil {
+		if w.byRef[i.Ref()] != nil {
 			return nil
 		}
 		var t struct {
@@ -393,7 +400,7 @@ func (w *preview) effects(ctx context.Context) (Effects, error) {
 
 // planBefore returns a plan as it is stored; nil if there is none or it cannot be read.
 func (w *preview) planBefore(ctx context.Context, id string) (*plan.Plan, error) {
-	e := w.byPlace[place(control.Plans, id)]
+	e := w.byRef[control.Ref{Table: control.Plans, Key: id}]
 	if e == nil {
 		return w.plan(ctx, id)
 	}

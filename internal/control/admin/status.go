@@ -65,7 +65,7 @@ func (s *Service) ConfigStatus(ctx context.Context, _ string, r *StatusRequest) 
 		return nil, call.Refuse(call.NotFound, "the table of cell %q cannot be read from here", r.Cell)
 	}
 	want, out := map[cellconfig.Ref]control.Item{}, &StatusResponse{Cells: []CellStatus{}}
-	for _, t := range []control.Table{control.Plans, control.Tenants, control.Keys} {
+	for _, t := range Tables() {
 		for item, err := range control.All(ctx, s.c.Tables, t) {
 			if items, whole := control.BadItems(err); err != nil && whole && !slices.ContainsFunc(items, isCompared) {
 				s.c.Log.ErrorContext(ctx, "items of a control table cannot be read and are left out", "table", t,

@@ -72,6 +72,9 @@ type Item struct {
 	Body      json.RawMessage `json:"body,omitempty"` // absent in a tombstone
 }
 
+// Ref names the item.
+func (i *Item) Ref() control.Ref { return control.Ref{Table: i.Table, Key: i.Key} }
+
 // ItemOf returns an item as calls return it.
 func ItemOf(i *control.Item) *Item {
 	return &Item{i.Table, i.Key, i.Version, i.Deleted, i.Actor, i.Reason, i.ChangedAt, i.Hash, i.Body}

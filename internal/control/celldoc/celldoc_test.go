@@ -48,6 +48,25 @@ func TestItems(t *testing.T) {
 	}
 }
 
+// Guarantees that names which packages repeat because they cannot import each other are equal, and that each kind of
+// document has a constant in the packages that read documents.
+func TestRepeatedNames(t *testing.T) {
+	if events.PlacementPrefix != shares.PlacementPrefix {
+		t.Errorf("placements begin with %q in package events, and with %q in package shares; want the same",
+			events.PlacementPrefix, shares.PlacementPrefix)
+	}
+	named := append([]cellconfig.Kind{celldoc.KindCanary, celldoc.KindShares, celldoc.KindPlacement}, plan.Kinds...)
+	var kinds []cellconfig.Kind
+	for _, table := range events.AllTables() {
+		kinds = append(kinds, celldoc.Kinds(table)...)
+	}
+	slices.Sort(named)
+	slices.Sort(kinds)
+	if !slices.Equal(kinds, named) {
+		t.Errorf("the kinds of documents are %v, and those with a constant %v; want the same", kinds, named)
+	}
+}
+
 // Guarantees that a document without a possible item is recognised, so that nothing else in a cell's table is mistaken
 // for one.
 func TestNoItems(t *testing.T) {

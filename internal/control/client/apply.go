@@ -138,9 +138,9 @@ func (d *Diff) findOutcome(ctx context.Context, remote Remote, batch []*Edit, er
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recheckTimeout)
 	defer cancel()
-	stored, _, err := load(ctx, remote, control.Plans, control.Tenants, control.Keys)
+	stored, _, err := load(ctx, remote, admin.Tables()...)
 	for _, e := range batch {
-		have := stored[at(e.change.Table, e.change.Key)]
+		have := stored[control.Ref{Table: e.change.Table, Key: e.change.Key}]
 		switch {
 		case err != nil:
 			states[e] = NotKnown

@@ -2,6 +2,7 @@ package client
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -106,7 +107,7 @@ type Diff struct {
 
 	withPlan map[string]bool       // ids of tenants that must be written together with the plans
 	plans    map[string]*plan.Plan // the stored plans by id; nil: the plan exists and cannot be read
-	stored   map[string]*call.Item // by at(table, key)
+	stored   map[control.Ref]*call.Item
 	prune    []Section
 }
 
@@ -117,8 +118,6 @@ func (d *Diff) Losses() (all []admin.Loss) {
 	}
 	return all
 }
-
-func at(t control.Table, key string) string { return string(t) + "\x00" + key }
 
 // Compare reads the control tables and compares them with files that will be merged into them. What the files do not
 // name stays: documents, entries of the settings, and members of a tenant or key. In the sections to prune, everything
@@ -131,7 +130,7 @@ func Compare(ctx context.Context, remote Remote, draft *plan.Draft, prune ...Sec
 	d := &Diff{prune: prune, Edits: []Edit{}, Stay: map[Section]int{}, Afresh: []string{}, Problems: []string{},
 		withPlan: map[string]bool{}, plans: map[string]*plan.Plan{}}
 	var err error
-	if d.stored, d.Damaged, err = load(ctx, remote, control.Plans, control.Tenants, control.Keys); err != nil {
+	if d.stored, d.Damaged, err = load(ctx, remote, admin.Tables()...); err != nil {
 		return nil, err
 	}
 	if len(prune) > 0 && len(d.Damaged) > 0 {
@@ -143,10 +142,9 @@ func Compare(ctx context.Context, remote Remote, draft *plan.Draft, prune ...Sec
 			d.plans[doc.ID], _ = plan.CompilePlan(doc)
 		}
 	})
-	named := map[string]bool{}
+	named := map[control.Ref]bool{}
 	for _, doc := range draft.Documents() {
-		t, key := admin.Place(doc)
-		named[at(t, key)] = true
+		named[refOf(doc)] = true
 	}
 	if err := draft.Check(d.base(named)); err != nil {
 		return nil, err
@@ -163,12 +161,19 @@ func Compare(ctx context.Context, remote Remote, draft *plan.Draft, prune ...Sec
 	return d, d.authors(ctx, remote)
 }
 
+// refOf names the item that holds a document.
+func refOf(doc plan.Document) control.Ref {
+	table, key := admin.Place(doc)
+	return control.Ref{Table: table, Key: key}
+}
+
 func (d *Diff) prunes(s Section) bool { return slices.Contains(d.prune, s) }
 
 // eachLive calls f for the stored documents that are not deleted, in the order of their keys.
 func (d *Diff) eachLive(f func(item *call.Item, doc plan.Document)) {
-	for _, key := range slices.Sorted(maps.Keys(d.stored)) {
-		item := d.stored[key]
+	order := func(a, b control.Ref) int { return cmp.Or(cmp.Compare(a.Table, b.Table), cmp.Compare(a.Key, b.Key)) }
+	for _, ref := range slices.SortedFunc(maps.Keys(d.stored), order) {
+		item := d.stored[ref]
 		if doc, ok := admin.DocumentOf(item.Table, item.Key, item.Body); ok && !item.Deleted {
 			f(item, doc)
 		}
@@ -176,11 +181,11 @@ func (d *Diff) eachLive(f func(item *call.Item, doc plan.Document)) {
 }
 
 // base returns the stored documents that stay, to which the files may refer.
-func (d *Diff) base(named map[string]bool) plan.Base {
+func (d *Diff) base(named map[control.Ref]bool) plan.Base {
 	b := plan.Base{Plans: map[string]*plan.Plan{}, Tenants: map[string]string{}}
 	b.Pruned = d.prunes(Plans) || d.prunes(Tenants)
 	d.eachLive(func(item *call.Item, doc plan.Document) {
-		stays := named[at(item.Table, item.Key)]
+		stays := named[item.Ref()]
 		switch {
 		case doc.Kind == plan.KindPlan && (stays || !d.prunes(Plans)):
 			b.Plans[doc.ID] = d.plans[doc.ID]
@@ -197,7 +202,7 @@ func (d *Diff) base(named map[string]bool) plan.Base {
 
 // deletes returns the edits that delete plans and tenants, tenants before plans, as a prune asks for. It counts the
 // plans and tenants that are not in the files and stay.
-func (d *Diff) deletes(named map[string]bool) []Edit {
+func (d *Diff) deletes(named map[control.Ref]bool) []Edit {
 	var plans, tenants []Edit
 	d.eachLive(func(item *call.Item, doc plan.Document) {
 		into, section := &plans, Plans
@@ -205,7 +210,7 @@ func (d *Diff) deletes(named map[string]bool) []Edit {
 			into, section = &tenants, Tenants
 		}
 		switch {
-		case doc.Kind == plan.KindSettings, doc.Kind == plan.KindKey, named[at(item.Table, item.Key)]:
+		case doc.Kind == plan.KindSettings, doc.Kind == plan.KindKey, named[item.Ref()]:
 		case !d.prunes(section):
 			d.Elsewhere++
 			d.Stay[section]++
@@ -222,8 +227,8 @@ func (d *Diff) deletes(named map[string]bool) []Edit {
 // load reads whole tables. damaged says what is wrong with items that cannot be read.
 func load(
 	ctx context.Context, remote Remote, tables ...control.Table,
-) (stored map[string]*call.Item, damaged []string, err error) {
-	stored = map[string]*call.Item{}
+) (stored map[control.Ref]*call.Item, damaged []string, err error) {
+	stored = map[control.Ref]*call.Item{}
 	for _, t := range tables {
 		for after := ""; ; {
 			page, err := remote.List(ctx, &admin.ListRequest{Table: t, After: after, Most: control.MaxPage})
@@ -239,7 +244,7 @@ func load(
 						return nil, nil, fmt.Errorf("%s/%q: %w", item.Table, item.Key, err)
 					}
 				}
-				stored[at(item.Table, item.Key)] = item
+				stored[item.Ref()] = item
 			}
 			if after = page.Next; after == "" {
 				break
@@ -251,9 +256,8 @@ func load(
 
 // compare adds the edit for a document of the files, if the stored document differs.
 func (d *Diff) compare(doc plan.Document) error {
-	t, key := admin.Place(doc)
-	body := doc.Body
-	have := d.stored[at(t, key)]
+	at, body := refOf(doc), doc.Body
+	have := d.stored[at]
 	edit := Edit{Action: Create, Kind: doc.Kind, ID: doc.ID}
 	asks := doc.Kind != plan.KindSettings || string(body) != "{}"
 	if have != nil {
@@ -261,7 +265,7 @@ func (d *Diff) compare(doc plan.Document) error {
 	}
 	if have != nil && !have.Deleted {
 		var err error
-		if body, err = d.lay(doc, body, have.Body); err != nil {
+		if body, err = d.mergeStored(doc, body, have.Body); err != nil {
 			return fmt.Errorf("%s: %w", doc.Name(), err)
 		}
 		if bytes.Equal(body, have.Body) {
@@ -274,13 +278,13 @@ func (d *Diff) compare(doc plan.Document) error {
 	} else if !asks {
 		return nil // neither the files nor the tables have settings
 	}
-	edit.change = admin.Change{Table: t, Key: key, Expect: edit.Version, Body: body}
+	edit.change = admin.Change{Table: at.Table, Key: at.Key, Expect: edit.Version, Body: body}
 	d.Edits = append(d.Edits, edit)
 	return nil
 }
 
-// lay returns the body of a document of the files, merged with the stored body.
-func (d *Diff) lay(doc plan.Document, body, stored []byte) ([]byte, error) {
+// mergeStored returns the body of a document of the files, merged with the stored body.
+func (d *Diff) mergeStored(doc plan.Document, body, stored []byte) ([]byte, error) {
 	if doc.Kind == plan.KindPlan {
 		return body, nil // a plan in the files is always complete
 	}
@@ -292,7 +296,7 @@ func (d *Diff) lay(doc plan.Document, body, stored []byte) ([]byte, error) {
 		return nil, err
 	}
 	if doc.Kind == plan.KindSettings {
-		if err := d.laySettings(now, before); err != nil {
+		if err := d.mergeSettings(now, before); err != nil {
 			return nil, err
 		}
 		return canonical.Marshal(now)
@@ -319,8 +323,8 @@ func empty(value json.RawMessage) bool {
 	return string(value) == "[]" || string(value) == "false"
 }
 
-// laySettings adds the stored settings that stay to those of the files, and counts them.
-func (d *Diff) laySettings(now, before map[string]json.RawMessage) error {
+// mergeSettings adds the stored settings that stay to those of the files, and counts them.
+func (d *Diff) mergeSettings(now, before map[string]json.RawMessage) error {
 	for _, section := range []Section{IPv6Prefix, AnonymousPlan} {
 		if name := string(section); now[name] == nil && before[name] != nil && !d.prunes(section) {
 			now[name] = before[name]
@@ -431,7 +435,8 @@ func (d *Diff) authors(ctx context.Context, remote Remote) error {
 		return err
 	}
 	for _, e := range about {
-		if pin := pins[at(control.Cells, admin.PinKey(e.ID))]; pin != nil && admin.PinOf(pin.Body, e.ID, e.before) {
+		pin := pins[control.Ref{Table: control.Cells, Key: admin.PinKey(e.ID)}]
+		if pin != nil && admin.PinOf(pin.Body, e.ID, e.before) {
 			e.Own = authorOf(pin)
 		}
 	}
@@ -444,10 +449,10 @@ func (d *Diff) checkDependents(draft *plan.Draft) error {
 	was := maps.Clone(d.plans)
 	maps.DeleteFunc(was, func(_ string, p *plan.Plan) bool { return p == nil })
 	will := maps.Clone(was) // id → the plan after the edits; absent if it will not exist
-	changed, edited := map[string]bool{}, map[string]*Edit{}
+	changed, edited := map[string]bool{}, map[control.Ref]*Edit{}
 	for i := range d.Edits {
 		e := &d.Edits[i]
-		edited[at(e.change.Table, e.change.Key)] = e
+		edited[control.Ref{Table: e.change.Table, Key: e.change.Key}] = e
 		if e.Kind != plan.KindPlan {
 			continue
 		}
@@ -459,7 +464,7 @@ func (d *Diff) checkDependents(draft *plan.Draft) error {
 	}
 	d.eachLive(func(item *call.Item, doc plan.Document) {
 		if doc.Kind == plan.KindTenant {
-			d.tenant(draft, item, edited[at(item.Table, item.Key)], will, changed)
+			d.tenant(draft, item, edited[item.Ref()], will, changed)
 		}
 	})
 	d.anonymous(edited, was, will)
@@ -467,12 +472,12 @@ func (d *Diff) checkDependents(draft *plan.Draft) error {
 }
 
 // anonymous reports a problem if the plan of calls without a credential will not exist.
-func (d *Diff) anonymous(edited map[string]*Edit, was, will map[string]*plan.Plan) {
-	place := at(admin.Place(plan.Document{Kind: plan.KindSettings}))
+func (d *Diff) anonymous(edited map[control.Ref]*Edit, was, will map[string]*plan.Plan) {
+	at := refOf(plan.Document{Kind: plan.KindSettings})
 	var settings struct{ AnonymousPlan string }
-	if e := edited[place]; e != nil {
+	if e := edited[at]; e != nil {
 		_ = json.Unmarshal(e.change.Body, &settings) // cannot fail: this package made the body
-	} else if item := d.stored[place]; item != nil && !item.Deleted {
+	} else if item := d.stored[at]; item != nil && !item.Deleted {
 		_ = json.Unmarshal(item.Body, &settings) // settings that cannot be read name no plan
 	}
 	if id := settings.AnonymousPlan; was[id] != nil && will[id] == nil {

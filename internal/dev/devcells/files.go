@@ -27,12 +27,6 @@ const (
 	applyIn = time.Minute // bounds one attempt to apply the files
 )
 
-// place names an item: its table and its key.
-type place struct {
-	table control.Table
-	key   string
-}
-
 // version is the last version of an item that a plans file wrote.
 type version struct {
 	body [sha256.Size]byte
@@ -101,9 +95,9 @@ func (p *Plane) Displaced(ctx context.Context, name string, sources []plan.Sourc
 	if err != nil {
 		return nil, err
 	}
-	bodies := map[place][]byte{} // of what changes
+	bodies := map[control.Ref][]byte{} // of what changes
 	for i := range changes {
-		bodies[place{changes[i].Table, changes[i].Key}] = changes[i].Body
+		bodies[control.Ref{Table: changes[i].Table, Key: changes[i].Key}] = changes[i].Body
 	}
 	was := func(id string) (*plan.Plan, error) { return p.keptPlan(ctx, id, nil) }
 	will := func(id string) (*plan.Plan, error) { return p.keptPlan(ctx, id, bodies) }
@@ -113,7 +107,7 @@ func (p *Plane) Displaced(ctx context.Context, name string, sources []plan.Sourc
 	var lines []string
 	for i := range changes {
 		c := &changes[i]
-		have, err := p.have(ctx, place{c.Table, c.Key})
+		have, err := p.have(ctx, control.Ref{Table: c.Table, Key: c.Key})
 		if err != nil {
 			return nil, err
 		}
@@ -139,12 +133,12 @@ func (p *Plane) Displaced(ctx context.Context, name string, sources []plan.Sourc
 
 // keptPlan returns a plan with the body that it has in bodies, or else with the stored one; nil if there is none or it
 // cannot be read.
-func (p *Plane) keptPlan(ctx context.Context, id string, bodies map[place][]byte) (*plan.Plan, error) {
+func (p *Plane) keptPlan(ctx context.Context, id string, bodies map[control.Ref][]byte) (*plan.Plan, error) {
 	d := plan.Document{Kind: plan.KindPlan, ID: id}
 	table, key := admin.Place(d)
-	body, changed := bodies[place{table, key}]
+	body, changed := bodies[control.Ref{Table: table, Key: key}]
 	if d.Body = body; !changed {
-		have, err := p.have(ctx, place{table, key})
+		have, err := p.have(ctx, control.Ref{Table: table, Key: key})
 		if err != nil {
 			return nil, err
 		}
@@ -194,8 +188,8 @@ func (p *Plane) knowsPeppers(name string, documents []plan.Document) error {
 }
 
 // remember reads from the history which version of each item a plans file wrote last.
-func (p *Plane) remember(ctx context.Context) (map[place]version, error) {
-	written := map[place]version{}
+func (p *Plane) remember(ctx context.Context) (map[control.Ref]version, error) {
+	written := map[control.Ref]version{}
 	for after := ""; ; {
 		records, err := p.tables.Read(ctx, after, control.MaxPage)
 		if err != nil {
@@ -207,7 +201,7 @@ func (p *Plane) remember(ctx context.Context) (map[place]version, error) {
 		for i := range records {
 			after = records[i].Sequence
 			if r := records[i].Record; r != nil && r.New.Actor == FileActor && r.New.Table != control.Cells {
-				written[place{r.New.Table, r.New.Key}] = version{sha256.Sum256(r.New.Body), r.New.Deleted ||
+				written[r.New.Ref()] = version{sha256.Sum256(r.New.Body), r.New.Deleted ||
 					r.New.Table == control.Keys && revoked(r.New.Body)}
 			}
 		}
@@ -269,13 +263,13 @@ func reason(name string) string {
 // The order is such that no change names an item that a later change creates.
 func (p *Plane) changes(
 	ctx context.Context, documents []plan.Document,
-) (changes []admin.Change, revokes []control.Change, now map[place]version, err error) {
+) (changes []admin.Change, revokes []control.Change, now map[control.Ref]version, err error) {
 	var gone []admin.Change
-	now = make(map[place]version, len(documents))
+	now = make(map[control.Ref]version, len(documents))
 	for i := range documents {
 		table, key := admin.Place(documents[i])
 		body := documents[i].Body
-		at, v := place{table, key}, version{body: sha256.Sum256(body)}
+		at, v := control.Ref{Table: table, Key: key}, version{body: sha256.Sum256(body)}
 		now[at] = v
 		if last, was := p.written[at]; was && last == v {
 			continue
@@ -298,22 +292,22 @@ func (p *Plane) changes(
 		now[at] = last
 		switch {
 		case have.Deleted || have.Version == 0:
-		case at.table != control.Keys:
-			gone = append(gone, admin.Change{Table: at.table, Key: at.key, Expect: have.Version, Delete: true})
+		case at.Table != control.Keys:
+			gone = append(gone, admin.Change{Table: at.Table, Key: at.Key, Expect: have.Version, Delete: true})
 		case !revoked(have.Body):
 			body, err := revoke(have.Body)
 			if err != nil {
 				return nil, nil, nil, err
 			}
-			revokes = append(revokes, control.Change{Table: at.table, Key: at.key, Expect: have.Version, Body: body})
+			revokes = append(revokes, control.Change{Table: at.Table, Key: at.Key, Expect: have.Version, Body: body})
 		}
 	}
 	return append(changes, order(gone)...), revokes, now, nil
 }
 
 // have returns an item; one with version 0 if it does not exist.
-func (p *Plane) have(ctx context.Context, at place) (control.Item, error) {
-	item, err := p.tables.Get(ctx, at.table, at.key)
+func (p *Plane) have(ctx context.Context, at control.Ref) (control.Item, error) {
+	item, err := p.tables.Get(ctx, at.Table, at.Key)
 	if errors.Is(err, control.ErrNotFound) {
 		return control.Item{}, nil
 	}

@@ -99,8 +99,8 @@ type Plane struct {
 	cells map[string]*Cell
 	added int // how many cells were ever added
 
-	writing sync.Mutex        // held while plans files are applied
-	written map[place]version // what plans files wrote last; nil until the history was read
+	writing sync.Mutex              // held while plans files are applied
+	written map[control.Ref]version // what plans files wrote last; nil until the history was read
 }
 
 // Open opens the folder. From then on, changes are sent to the cells and to the archive. The error names the file; it

@@ -207,12 +207,12 @@ var only = map[string][]string{
 	"internal/plan": {
 		"std", "events/canonical", "internal/configfile", "internal/limiter/limit", "internal/plan/route",
 	},
-	"internal/plan/route":           {"std"},
-	"internal/plan/shares":          {"std", "internal/limiter/limit"},
-	"internal/request":              {},
-	"internal/request/answer":       {"std", "internal/limiter/limit"},
-	"internal/request/apigw":        {"std", "internal/request/answer"},
-	"internal/request/forward":      {"std", "caller", "internal/request/apigw"},
+	"internal/plan/route":      {"std"},
+	"internal/plan/shares":     {"std", "internal/limiter/limit"},
+	"internal/request":         {},
+	"internal/request/answer":  {"std", "internal/limiter/limit"},
+	"internal/request/apigw":   {"std", "internal/request/answer"},
+	"internal/request/forward": {"std", "caller", "internal/request/apigw"},
 	"internal/request/identity/token": {
 		"std", "internal/limiter/refresh", "github.com/go-jose/go-jose/v4/...", "github.com/hashicorp/golang-lru/v2",
 	},
