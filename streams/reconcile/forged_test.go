@@ -73,6 +73,15 @@ func (w *world) wantOnlyControlled() {
 	}
 }
 
+// Guarantees that an altered document is found although its version and its length are those of the item.
+func TestAlteredToTheSameLength(t *testing.T) {
+	w := newWorld(t)
+	w.putTenants(3)
+	w.alterDocument(document(plan.KindTenant, "t000001", 1, tenantBody("t000001", 2)))
+	w.wantDrift(drift{reconcile.Altered: 1})
+	w.wantOnlyControlled()
+}
+
 const (
 	freeLimits = `{"id":"free","limits":[{"id":"burst","algorithm":"token_bucket","rate":1,"period":"1s","burst":1}]}`
 	noLimits   = `{"id":"free","limits":[]}`
@@ -435,6 +444,25 @@ func TestChangedWhileRepaired(t *testing.T) {
 	w.onStep = nil
 	if w.wantDrift(drift{}); w.commits != 0 {
 		t.Errorf("the next run writes %d times, want no write", w.commits)
+	}
+}
+
+// Guarantees that a row that somebody alters in the control table while its document is repaired does not reach the
+// cell.
+func TestRowAlteredWhileRepaired(t *testing.T) {
+	w := newWorld(t)
+	w.putTenants(3)
+	w.forge(document(plan.KindTenant, "t000001", 9, `{}`))
+	w.onStep = func() {
+		w.onStep = nil
+		altered := w.put(control.Tenants, "t000001", tenantBody("t000001", 2))
+		altered.Body = []byte(`{"id":"t000001","plan":"gold"}`) // the hash is that of another plan
+		w.items[name{control.Tenants, "t000001"}] = altered
+	}
+	w.wantDrift(drift{reconcile.Ahead: 1})
+	got, err := w.Table.Get(t.Context(), cellconfig.Ref{Kind: plan.KindTenant, ID: "t000001"})
+	if err != nil || got[0].Version != 1 || string(got[0].Body) != tenantBody("t000001", 1) {
+		t.Errorf("the cell has version %d, %s, error %v; want version 1", got[0].Version, got[0].Body, err)
 	}
 }
 

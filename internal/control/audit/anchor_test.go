@@ -158,6 +158,21 @@ func TestAnchorsFindARemovedItem(t *testing.T) {
 	}
 }
 
+// Guarantees that anchors reveal an item that was taken back by one version, in the archive and in the table: they name
+// the version that is gone, and the day after, on which the item has the version before.
+func TestAnchorsFindAVersionTakenBack(t *testing.T) {
+	w := newAnchored(t)
+	w.anchorDays(2)
+	p := place{control.Tenants, "acme"}
+	w.bucket.Erase(nameOf(&w.history[p][1]))
+	w.live[p] = w.history[p][0].New
+	w.today = w.today.Add(day)
+	w.anchor()
+	if got, want := findingsText(w.verifyAnchors().Findings), "2 not as anchored at tenants/acme/1"; got != want {
+		t.Errorf("found %q, want %q", got, want)
+	}
+}
+
 // Guarantees that an object that was removed and put again unchanged much later is distinguished from one that the
 // archiver put late.
 func TestAnchorsFindWhatWasPutAgain(t *testing.T) {
