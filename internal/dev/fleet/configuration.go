@@ -150,6 +150,7 @@ func (r *run) countNotAsked(p *process, t *tenant, why grant) {
 	}
 	c.decisions++
 	c.local++
+	c.immediate++
 	c.denied++
 	c.withheld++
 	p.cell.denied++

@@ -177,7 +177,9 @@ func (c *tableCall) giveUp() {
 func (c *tableCall) arrive() {
 	r, s := c.run, c.shard
 	late := c.err != nil // nobody waits
+	s.count(c.tenant)
 	if s.away {
+		s.unserved++
 		if !late {
 			c.giveUp()
 		}
@@ -186,6 +188,7 @@ func (c *tableCall) arrive() {
 	var err error
 	if s.refuses(r.now) {
 		s.refused++
+		s.unserved++
 		err = dynamotable.Throttled()
 	} else {
 		err = c.carryOut()
@@ -205,7 +208,6 @@ func (c *tableCall) arrive() {
 func (c *tableCall) carryOut() error {
 	r, s := c.run, c.shard
 	cost, err := c.do(s.table)
-	s.ops++
 	s.taken += cost.Writes*readsPerWrite + cost.Reads
 	s.writes.add(r.now, cost.Writes)
 	s.reads += cost.Reads
@@ -213,8 +215,6 @@ func (c *tableCall) carryOut() error {
 		s.failed++
 	}
 	if t := c.tenant; t != nil {
-		t.ops++
-		s.tenantOps++
 		s.tenantUnits += cost.Writes
 		t.units.add(r.now, cost.Writes)
 	}

@@ -1,9 +1,14 @@
 package fleet
 
 import (
+	"context"
+	"log/slog"
+	"strings"
 	"testing"
 
+	"github.com/sluicelimits/sluice/internal/limiter/clock"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/resilience"
 	"github.com/sluicelimits/sluice/internal/testkit/soak"
 )
 
@@ -25,11 +30,13 @@ func TestExploreFindsDefect(t *testing.T) {
 		t.Skip("hundreds of runs")
 	}
 	planted := 0
-	plant := func(req *limit.Request, overtaken bool) {
-		for i := range req.Leases {
-			if ask := &req.Leases[i]; overtaken && ask.Correction < 0 {
-				ask.Correction--
-				planted++
+	plant := func(s *Scenario) {
+		s.plant = func(req *limit.Request, overtaken bool) {
+			for i := range req.Leases {
+				if ask := &req.Leases[i]; overtaken && ask.Correction < 0 {
+					ask.Correction--
+					planted++
+				}
 			}
 		}
 	}
@@ -46,5 +53,40 @@ func TestExploreFindsDefect(t *testing.T) {
 	}
 	if sound, err := Explore(t.Context(), found.Seed, 1, Costs{}); err != nil || sound.Broken != "" {
 		t.Errorf("seed %d without the defect gives %+v, %v; want no broken bound", found.Seed, sound, err)
+	}
+}
+
+// Guarantees that Explore can find a defect of the fallback limiter. In the planted one, each instance takes the whole
+// limit for its part.
+func TestExploreFindsWholePart(t *testing.T) {
+	soak.SkipUnderRace(t)
+	plant := func(s *Scenario) {
+		s.plantFallback = func(chain *resilience.Chain, runtime *clock.Runtime) (limit.Store, error) {
+			return resilience.NewFallback(resilience.FallbackConfig{Store: chain.Leases, Runtime: runtime,
+				Log: slog.New(slog.DiscardHandler), Instances: func() int { return 1 }})
+		}
+	}
+	const seeds = 200
+	found, err := explore(t.Context(), 1, seeds, Costs{}, plant)
+	if err != nil || !strings.Contains(found.Broken, "beyond their parts") {
+		t.Fatalf("the planted defect was not found in %d seeds: %+v, %v", seeds, found, err)
+	}
+	if sound, err := Explore(t.Context(), found.Seed, 1, Costs{}); err != nil || sound.Broken != "" {
+		t.Errorf("seed %d without the defect gives %+v, %v; want no broken bound", found.Seed, sound, err)
+	}
+}
+
+// Guarantees that an exploration which is interrupted counts only the seeds that ran to their ends.
+func TestExploreInterrupted(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	runs := 0
+	plant := func(s *Scenario) {
+		if runs++; runs == 3 {
+			s.plant = func(*limit.Request, bool) { cancel() }
+		}
+	}
+	found, err := explore(ctx, 5, 10, Costs{}, plant) // none of them on DynamoDB
+	if err != nil || found.Runs != 2 || found.Broken != "" {
+		t.Errorf("explore = %+v, %v; want 2 runs", found, err)
 	}
 }

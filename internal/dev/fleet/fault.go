@@ -5,7 +5,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/sluicelimits/sluice/internal/dev/fleet/judge"
 	"github.com/sluicelimits/sluice/internal/plan/shares"
 )
 
@@ -128,9 +127,8 @@ func (r *run) changeShards(f *Fault, begins bool) {
 	}
 }
 
-// forgetShard lets a shard lose its counters. It adds to Report.Forgotten what these counters may have held: for each
-// tier, the most that its bound allows in the windows that are open. In a sliding window that is twice the limit, since
-// two windows overlap.
+// forgetShard lets a shard lose its counters, and notes what these counters may have held: for each tier, what fits in
+// the window that is open.
 func (r *run) forgetShard(s *shard) {
 	if err := s.forget(); err != nil {
 		r.failed = err
@@ -141,13 +139,13 @@ func (r *run) forgetShard(s *shard) {
 		if s.cell.shardOf(t.req.Owner.Name) != s {
 			continue
 		}
+		tier := 0
 		for _, c := range t.req.Charges {
 			for j := range c.Limit.Tiers {
-				tier := &c.Limit.Tiers[j]
-				r.forgotten += tier.Capacity()
-				if judge.CountsTwice(tier.Algorithm) {
-					r.forgotten += tier.Capacity()
+				if t.judges[tier] != nil {
+					r.bounds.noteForgotten(t, tier, epoch.UnixMicro()+r.now/1000, c.Limit.Tiers[j].Capacity())
 				}
+				tier++
 			}
 		}
 	}

@@ -135,7 +135,7 @@ type total struct {
 func (p *page) Totals() []total {
 	of := func(n int64) string { return reportpage.Share(n, p.Decisions) }
 	return []total{
-		{"decisions", "Decisions", p.Decisions, of(p.Local) + " without a call"},
+		{"decisions", "Decisions", p.Decisions, of(p.Local) + " from leases"},
 		{"allowed", "Allowed", p.Allowed, of(p.Allowed)},
 		{"denied", "Denied", p.Denied, of(p.Denied)},
 		{"early", "Denied early", p.Early, of(p.Early)},
@@ -143,7 +143,7 @@ func (p *page) Totals() []total {
 		{"degraded", "By the fallback limiter", p.Degraded, of(p.Degraded)},
 		{"unserved", "Not decided", p.Failed + p.Lost + p.Refused + p.NotLoaded, ""},
 		{"store_ops", "Store calls per second", int64(p.StoreOps), ""},
-		{"p99", "p99 of a decision, µs", int64(p.P99ms * 1000), fmt.Sprintf("p50 %.4g, p99.9 %.4g ms", p.P50ms,
-			p.P999ms)},
+		{"p99", "p99 of a decision, µs", int64(p.P99ms * 1000), fmt.Sprintf("p50 %.4g, p99.9 %.4g ms; %s by the "+
+			"fallback limiter", p.P50ms, p.P999ms, of(p.Degraded))},
 	}
 }

@@ -240,12 +240,8 @@ func (p *plane) pin(t *tenant) error {
 // planOf returns the document of a plan with one limit of one tier.
 func planOf(l *limit.Limit) (id string, body []byte) {
 	t := &l.Tiers[0]
-	units := "threshold"
-	if t.Algorithm.HasBurst() {
-		units = "rate"
-	}
 	id = fmt.Sprintf("units-%d", t.Threshold)
-	rule := map[string]any{"id": l.ID, "algorithm": t.Algorithm.String(), units: t.Threshold,
+	rule := map[string]any{"id": l.ID, "algorithm": t.Algorithm.String(), t.Algorithm.AmountField(): t.Threshold,
 		"period": t.Period.String(), "onStoreFailure": "backstop"}
 	if t.Algorithm.HasBurst() {
 		rule["burst"] = t.Capacity()

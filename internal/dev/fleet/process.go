@@ -10,6 +10,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
 	"github.com/sluicelimits/sluice/internal/limiter/clock"
 	"github.com/sluicelimits/sluice/internal/limiter/lease"
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/limiter/resilience"
 )
 
@@ -19,6 +20,7 @@ type process struct {
 	number  int
 	cell    *cell
 	chain   *resilience.Chain
+	decides limit.Store        // the chain, unless a test has planted a defect in its fallback limiter
 	reader  *cellconfig.Reader // its copy of the configuration; nil: there is no control plane
 	random  *rand.Rand
 	runtime *clock.Runtime
@@ -66,7 +68,12 @@ func (r *run) startProcess(number int) error {
 	if err != nil {
 		return err
 	}
-	p.chain = chain
+	p.chain, p.decides = chain, chain
+	if plant := r.scenario.plantFallback; plant != nil {
+		if p.decides, err = plant(chain, p.runtime); err != nil {
+			return err
+		}
+	}
 	for len(r.processes) <= number {
 		r.processes = append(r.processes, nil)
 	}

@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"context"
+	"errors"
 
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
@@ -79,11 +80,17 @@ type worker struct {
 	request  limit.Request  // that it decides, if the process has a copy of the configuration
 }
 
-// park suspends the worker until an event resumes it. Another worker goes on meanwhile.
+// park suspends the worker until an event resumes it. Another worker goes on meanwhile. If the run ends with an error,
+// the worker ends too: its call gets no reply any more.
 func (r *run) park() {
 	w := r.current
-	w.yield(struct{}{})
+	if !w.yield(struct{}{}) {
+		panic(errEnded)
+	}
 }
+
+// errEnded is the value of the panic that ends a worker in the middle of a decision.
+var errEnded = errors.New("the run has ended")
 
 // parkUntil suspends the worker, and adds an event that resumes it.
 func (r *run) parkUntil(at int64) {

@@ -30,7 +30,7 @@ type Report struct {
 	Degraded   int64 `json:"degraded"` // decided by the fallback limiter
 	Lost       int64 `json:"lost"`     // decisions under way in an instance that died
 	Refused    int64 `json:"refused"`  // requests that reached no instance, because none was running or free
-	Local      int64 `json:"local"`    // decided at once, without a call
+	Local      int64 `json:"local"`    // decided at once, from leases: without a call and without the fallback limiter
 	Over       int64 `json:"over"`     // units admitted beyond a limit, by the judge
 	ColdStarts int64 `json:"coldStarts"`
 
@@ -40,14 +40,22 @@ type Report struct {
 	NotLoaded int64       `json:"notLoaded,omitempty"` // came to an instance that did not know the tenant's limits
 	Epochs    int64       `json:"epochs,omitempty"`    // changes of the shares since the run began
 
-	// From the first request on: what Check allows to be admitted too much.
+	// From the first request on: what may explain units above a limit, and what breaks a bound (see Check).
 	DegradedUnits int64 `json:"degradedUnits"` // admitted by the fallback limiter, over all tiers
 	Forgotten     int64 `json:"forgotten"`     // what counters that were lost may have held
 
-	Limits []*limitCount `json:"limits"`
+	// BeyondPart is how many units the fallback limiters of single instances admitted beyond their parts of limits.
+	BeyondPart int64 `json:"beyondPart"`
 
-	// StoreOps is the number of calls to the store per second of the measured time. If only a sample of the tenants is
-	// decided, it is projected to all tenants.
+	// Unexplained is how many units of Over are in a window of a counter of which neither the fallback limiter admitted
+	// as many, nor a store lost as many.
+	Unexplained int64 `json:"unexplained"`
+
+	Limits    []*limitCount `json:"limits"`
+	NotJudged int           `json:"notJudged"` // how many of Limits the judge does not know in full
+
+	// StoreOps is the number of calls that processes sent to the store, per second of the measured time, whether they
+	// were answered or not. If only a sample of the tenants is decided, it is projected to all tenants.
 	StoreOps float64      `json:"storeOps"`
 	Shards   []ShardCount `json:"shards"`
 
@@ -100,9 +108,10 @@ type CellCount struct {
 
 // ShardCount is one node of the store, or one partition of the table of DynamoDB.
 type ShardCount struct {
-	OpsPerSecond float64 `json:"opsPerSecond"`
+	OpsPerSecond float64 `json:"opsPerSecond"` // calls that were sent to it
 	PeakPerS     int64   `json:"peakPerSecond"`
-	BusyPct      float64 `json:"busyPct"` // of a partition: the write units, of those that it takes
+	Unserved     int64   `json:"unserved"` // calls that it did not serve: it was away, refused them, or had too many
+	BusyPct      float64 `json:"busyPct"`  // of a partition: the write units, of those that it takes
 
 	// Of a partition: write units, and calls that it refused since it had taken its units of the second.
 	WriteUnits float64 `json:"writeUnitsPerSecond,omitempty"`
@@ -157,7 +166,8 @@ type counts struct {
 	withheld, notLoaded                                                int64
 
 	local        int64
-	latency      histogram // of the decisions that waited
+	immediate    int64     // decisions that took no time, by leases or by the fallback limiter
+	latency      histogram // of the other decisions
 	slowest      int64     // the slowest decision of the present second, ns
 	lastDegraded int64     // when the fallback limiter made its last decision, ns since the beginning
 }
@@ -193,13 +203,13 @@ func upperEdge(class int) int64 {
 }
 
 // quantile returns the duration, in nanoseconds, which the given part of all decisions does not exceed. The histogram
-// does not hold the decisions that needed no call: local is their number, and localNS how long each took.
-func (h *histogram) quantile(part float64, local, localNS int64) int64 {
-	rank := int64(part * float64(local+h.total))
-	if rank <= local {
+// does not hold the immediate decisions, which waited for nothing: localNS is how long each of them took.
+func (h *histogram) quantile(part float64, immediate, localNS int64) int64 {
+	rank := int64(part * float64(immediate+h.total))
+	if rank <= immediate {
 		return localNS
 	}
-	rank -= local
+	rank -= immediate
 	for class, n := range h.classes {
 		if rank -= n; rank <= 0 {
 			return min(upperEdge(class), h.max)
@@ -224,12 +234,15 @@ func (r *run) report(maxCounters int) (*Report, error) {
 		Total: r.total, Decisions: c.decisions, Allowed: c.allowed, Denied: c.denied, Early: c.early, Failed: c.failed,
 		Degraded: c.degraded, Lost: c.lost, Refused: c.refused, Local: c.local, ColdStarts: r.starts,
 		Withheld: c.withheld, NotLoaded: c.notLoaded,
-		DegradedUnits: r.degradedUnits, Forgotten: r.forgotten,
+		DegradedUnits: r.bounds.degradedUnits, Forgotten: r.bounds.forgotten,
+		BeyondPart: r.bounds.beyondPart, Unexplained: r.bounds.unexplained,
 		Limits: r.limits, HotKeys: r.hottest(5), Leases: r.ended, CounterMax: maxCounters,
 		Faults: r.effects.all, Timeline: Timeline{r.timeline.step, r.timeline.points},
 	}
 	for _, l := range r.limits {
-		out.Over += l.Over
+		if out.Over += l.Over; l.NotJudged {
+			out.NotJudged++
+		}
 	}
 	for _, p := range r.live {
 		out.Leases.add(p.chain)
@@ -245,7 +258,7 @@ func (r *run) report(maxCounters int) (*Report, error) {
 	}
 	local := r.costs.Local.Nanoseconds()
 	trip := s.BehindAuthorizer.Nanoseconds()
-	ms := func(part float64) float64 { return float64(c.latency.quantile(part, c.local, local)+trip) / 1e6 }
+	ms := func(part float64) float64 { return float64(c.latency.quantile(part, c.immediate, local)+trip) / 1e6 }
 	out.P50ms, out.P99ms, out.P999ms = ms(0.5), ms(0.99), ms(0.999)
 	out.Maxms = float64(c.latency.max+trip) / 1e6
 	out.Money = r.money(out)
@@ -268,8 +281,8 @@ func (r *run) shardsFor(perSecond float64, table *TableUse) int {
 // reportShards sums up what the nodes or partitions of the store took in the measured time.
 func (r *run) reportShards(out *Report, seconds float64) {
 	for _, sh := range r.shards {
-		one := ShardCount{OpsPerSecond: float64(sh.ops) / seconds, PeakPerS: sh.peak}
-		one.BusyPct = 100 * one.OpsPerSecond * r.costs.StoreService.Seconds()
+		one := ShardCount{OpsPerSecond: float64(sh.ops) / seconds, PeakPerS: sh.peak, Unserved: sh.unserved}
+		one.BusyPct = 100 * float64(sh.ops-sh.unserved) / seconds * r.costs.StoreService.Seconds()
 		if sh.table != nil {
 			one.WriteUnits, one.PeakUnits = float64(sh.writes.total)/seconds, sh.writes.peak
 			one.Refused, one.BusyPct = sh.refused, 100*one.WriteUnits/partitionWrites
@@ -305,7 +318,8 @@ func (r *Report) WriteText(w io.Writer) error {
 	p.line("allowed      %12d", r.Allowed)
 	p.line("denied       %12d  %d of them early (%.3f %% of the decisions)", r.Denied, r.Early,
 		percent(r.Early, r.Decisions))
-	p.line("degraded     %12d  decided by the fallback limiter", r.Degraded)
+	p.line("degraded     %12d  decided by the fallback limiter (%.3f %% of the decisions)", r.Degraded,
+		percent(r.Degraded, r.Decisions))
 	p.line("errors       %12d  and %d lost with their instance, %d that no instance took", r.Failed, r.Lost, r.Refused)
 	if len(r.Cells) > 0 {
 		p.line("not granted  %12d  of the denied came to a cell that grants nothing of the limit", r.Withheld)
@@ -335,8 +349,8 @@ func (r *Report) WriteText(w io.Writer) error {
 	}
 	r.writeStore(p)
 	p.line("")
-	p.line("a decision takes p50 %.4f ms, p99 %.3f ms, p99.9 %.3f ms, at most %.3f ms", r.P50ms, r.P99ms, r.P999ms,
-		r.Maxms)
+	p.line("a decision takes p50 %.4f ms, p99 %.3f ms, p99.9 %.3f ms, at most %.3f ms; %.3f %% of them are the fallback "+
+		"limiter's", r.P50ms, r.P99ms, r.P999ms, r.Maxms, percent(r.Degraded, r.Decisions))
 	l := &r.Leases
 	p.line("leases       %12d  calls, %d returns, %d units returned, %d lost; %d requests waited; %d counters held",
 		l.Calls, l.Returns, l.Returned, l.Lost, l.Waited, l.Counters)
@@ -363,8 +377,8 @@ func (r *Report) writeStore(p *lines) {
 	p.line("store calls  %12.0f  per second; %d nodes needed, each busy for half of the time at most", r.StoreOps,
 		r.ShardsNeeded)
 	for i, s := range r.Shards {
-		p.line("  shard %-3d %14.0f  per second, at most %d in one second, busy for %.1f %% of the time", i,
-			s.OpsPerSecond, s.PeakPerS, s.BusyPct)
+		p.line("  shard %-3d %14.0f  per second, at most %d in one second, busy for %.1f %% of the time; %d calls not "+
+			"served", i, s.OpsPerSecond, s.PeakPerS, s.BusyPct, s.Unserved)
 	}
 	for _, k := range r.HotKeys {
 		p.line("  hot key %-20s %d calls", k.Tenant, k.Ops)

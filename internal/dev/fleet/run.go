@@ -66,11 +66,11 @@ type tenant struct {
 	judges     []judge.Judge // of each tier of the request, in order; nil: not judged
 	costs      []int64       // of the request in each tier, units
 	limits     []int32       // of each tier, the index in run.limits
-	ops        int64         // calls of the store about its counters
-	units      unitCount     // what they wrote to the table of DynamoDB
-	arrived    int64         // the same from the beginning of the run on
-	degradedIn int64         // the last window in which the fallback limiter admitted a request
-	decided    bool          // false: it is not in the sample, and only occupies environments
+	algorithms []limit.Algorithm
+	ops        int64     // calls of the store about its counters
+	units      unitCount // what they wrote to the table of DynamoDB
+	arrived    int64     // the same from the beginning of the run on
+	decided    bool      // false: it is not in the sample, and only occupies environments
 
 	cells []*cell // with a control plane: to which its requests come
 	pin   []int   // the cells that an operator pinned it to, by number from 0; nil: every cell serves it
@@ -113,7 +113,8 @@ type run struct {
 	fallbackBytes int64
 	traffic       traffic
 	environments
-	total, degradedUnits, forgotten int64
+	total  int64
+	bounds bounds
 
 	measuring   bool
 	counts      counts
@@ -140,7 +141,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	}
 	o.Scenario = &scenario
 	r := &run{scenario: o.Scenario, seed: o.Seed, costs: o.Costs.withDefaults(o.Scenario.Store), ctx: ctx,
-		random: rand.New(rand.NewPCG(o.Seed, 0)), byName: make(map[string]*tenant)}
+		random: rand.New(rand.NewPCG(o.Seed, 0)), byName: make(map[string]*tenant), bounds: newBounds()}
 	r.end = scenario.length().Nanoseconds()
 	maxCounters := o.MaxCounters
 	if maxCounters == 0 {
@@ -215,6 +216,9 @@ func (r *run) prepare(o *Options) error {
 	}
 	r.after(s.WarmUp, r.beginMeasuring)
 	r.after(countEvery, r.countSecond)
+	if fail := s.failAt; fail != nil {
+		r.after(countEvery, func() { fail(r) })
+	}
 	progress := func() {}
 	progress = func() {
 		if r.draining {
@@ -310,6 +314,7 @@ func (r *run) addTenants(loads []load) error {
 				t.judges = append(t.judges, newJudge(l.name, c.Limit, &c.Limit.Tiers[j]))
 				t.costs = append(t.costs, c.Cost)
 				t.limits = append(t.limits, index)
+				t.algorithms = append(t.algorithms, c.Limit.Tiers[j].Algorithm)
 				if t.judges[len(t.judges)-1] == nil && c.Limit.Mode == limit.Enforce {
 					r.limits[index].NotJudged = true
 				}
@@ -325,12 +330,16 @@ func newJudge(owner string, l *limit.Limit, t *limit.Tier) judge.Judge {
 	if l.Mode != limit.Enforce {
 		return nil
 	}
-	c := judge.Counter{Algorithm: t.Algorithm, Most: t.Threshold, Burst: t.Capacity(), Period: t.Period}
-	if period := t.Period.Microseconds(); l.AlignOwner && period > 0 {
+	c := judge.Counter{Algorithm: t.Algorithm, Most: t.Threshold, Burst: t.Capacity(), Period: t.Period,
+		Buckets: t.Buckets, Calendar: t.Calendar}
+	if period := t.Period.Microseconds(); l.AlignOwner && hasWindows(t.Algorithm) {
 		c.Offset = time.Duration(t.LeaseEnd(owner, epoch.UnixMicro())%period) * time.Microsecond
 	}
 	return judge.New(c)
 }
+
+// hasWindows reports whether the windows of an algorithm can begin at another time for each owner.
+func hasWindows(a limit.Algorithm) bool { return a == limit.FixedWindow || a == limit.SlidingWindow }
 
 // chargesOf returns what a request for the path charges under the plan of a tenant.
 func chargesOf(t *plan.Tenant, path *route.Path) []limit.Charge {
@@ -377,6 +386,11 @@ func (r *run) idleWorker() *worker {
 	w := new(worker)
 	w.next, w.stop = iter.Pull(func(yield func(struct{}) bool) {
 		w.yield = yield
+		defer func() {
+			if e := recover(); e != nil && e != error(errEnded) {
+				panic(e)
+			}
+		}()
 		for {
 			r.handleEvents(w)
 			r.idle = append(r.idle, w)
@@ -443,7 +457,7 @@ func (r *run) handleArrival(w *worker) {
 		}
 	}
 	if t.decided {
-		r.decide(w, p, t)
+		r.decide(w, p, t, r.now)
 	}
 }
 
@@ -467,9 +481,8 @@ func hashNumber(n int) uint64 {
 	return (h ^ h>>32) >> 8
 }
 
-// decide makes one decision with the real chain, and counts it.
-func (r *run) decide(w *worker, p *process, t *tenant) {
-	began := r.now
+// decide makes one decision with the real chain, and counts it. The request arrived at a time, in ns.
+func (r *run) decide(w *worker, p *process, t *tenant, arrived int64) {
 	d, req := &w.decision, &t.req
 	if p.reader != nil {
 		var given grant
@@ -478,30 +491,88 @@ func (r *run) decide(w *worker, p *process, t *tenant) {
 			return
 		}
 	}
+	m := moments{arrived: arrived, began: r.now}
 	p.deciding = true
-	err := p.chain.Decide(context.Background(), req, p.time(), d)
-	if r.scenario.Shape == Lambda { // what is due is done beside the request, before the environment is frozen
-		p.chain.RunBackgroundTasks(context.Background(), p.time())
+	var beside *background
+	if r.scenario.Shape == Lambda {
+		beside = r.beginBackground(p)
 	}
+	now := p.time()
+	err := p.decides.Decide(context.Background(), req, now, d)
+	m.decided = r.now
+	beside.finish()
+	m.answered = r.now
 	r.release(p)
 	if p.dead {
 		r.counts.lost++
 		return
 	}
-	r.count(p, t, d, err, began)
+	if err == nil && d.Degraded && d.Allowed {
+		r.bounds.noteFallback(p, t, req, now)
+	}
+	r.count(p, t, d, err, m)
+}
+
+// moments are the times of a request, ns since the beginning of the run.
+type moments struct {
+	arrived  int64
+	began    int64 // when its process began to decide
+	decided  int64
+	answered int64 // when what its environment does beside the decision had ended, too
+}
+
+// background is a run of the background tasks of an environment, beside its request. If nil, there are none.
+type background struct {
+	process     *process
+	begun, done bool
+	waiting     *worker // of the request
+}
+
+// beginBackground lets the background tasks of an environment run while its request is decided.
+func (r *run) beginBackground(p *process) *background {
+	b := &background{process: p}
+	r.after(0, b.run)
+	return b
+}
+
+func (b *background) run() {
+	if b.begun {
+		return
+	}
+	b.begun = true
+	b.process.chain.RunBackgroundTasks(context.Background(), b.process.time())
+	if b.done = true; b.waiting != nil {
+		b.process.run.queue.push(event{at: b.process.run.now, resume: b.waiting})
+	}
+}
+
+// finish waits for the end of the background tasks. If the decision did not wait, they have not begun: then they run in
+// the worker of the request.
+func (b *background) finish() {
+	switch {
+	case b == nil:
+	case !b.begun:
+		b.run()
+	case !b.done:
+		b.waiting = b.process.run.current
+		b.process.run.park()
+	}
 }
 
 // count judges a decision, and counts it.
-func (r *run) count(p *process, t *tenant, d *limit.Decision, err error, began int64) {
+func (r *run) count(p *process, t *tenant, d *limit.Decision, err error, m moments) {
 	c := &r.counts
 	r.total++
 	if r.measuring {
 		c.decisions++
-		if r.now == began {
+		if m.decided == m.began && err == nil && !d.Degraded {
 			c.local++
+		}
+		if took := m.answered - m.arrived; took == 0 {
+			c.immediate++
 		} else {
-			c.latency.add(r.now - began)
-			c.slowest, r.effects.slowest = max(c.slowest, r.now-began), max(r.effects.slowest, r.now-began)
+			c.latency.add(took)
+			c.slowest, r.effects.slowest = max(c.slowest, took), max(r.effects.slowest, took)
 		}
 	}
 	if err != nil {
@@ -510,16 +581,13 @@ func (r *run) count(p *process, t *tenant, d *limit.Decision, err error, began i
 		}
 		return
 	}
-	// The time of a decision is that of the store's clock, limited to the time between the request and its answer.
+	// The time of a decision is that of the store's clock, limited to the time in which it was made.
 	from := epoch.UnixMicro()
-	at := min(max(d.Now, from+began/1000), from+r.now/1000)
+	at := min(max(d.Now, from+m.began/1000), from+m.decided/1000)
 	if d.Degraded {
 		if r.measuring {
 			c.degraded++
 			c.lastDegraded = r.now
-		}
-		if d.Allowed {
-			r.degradedUnits += t.unitsOver(at)
 		}
 	}
 	if !d.Allowed {
@@ -534,31 +602,14 @@ func (r *run) count(p *process, t *tenant, d *limit.Decision, err error, began i
 		if j == nil {
 			continue
 		}
+		if d.Degraded {
+			r.bounds.noteDegraded(t, i, at, t.costs[i])
+		}
 		if over := j.Spend(at, t.costs[i]); over > 0 {
 			r.limits[t.limits[i]].Over += over
+			r.bounds.noteOver(t, i, at, over)
 		}
 	}
-}
-
-// unitsOver returns by how many units, in all tiers together, a request that the fallback limiter admits can exceed the
-// limits. In a sliding window a unit counts twice: when it was admitted, and by its weight in the next window, because
-// the store does not know about it. Weights are rounded up, which can add one unit for all units of a window.
-func (t *tenant) unitsOver(at int64) (units int64) {
-	for _, c := range t.req.Charges {
-		for i := range c.Limit.Tiers {
-			tier := &c.Limit.Tiers[i]
-			units += c.Cost
-			if !judge.CountsTwice(tier.Algorithm) {
-				continue
-			}
-			units += c.Cost
-			if window := at / tier.Period.Microseconds(); t.degradedIn != window {
-				t.degradedIn = window
-				units++
-			}
-		}
-	}
-	return units
 }
 
 // countDenial counts a denial. It is early if by the judge there was room in every limit at that moment.
@@ -596,7 +647,7 @@ func (t *tenant) fits(at int64) bool {
 func (r *run) beginMeasuring() {
 	r.measuring = true
 	for _, s := range r.shards {
-		s.ops, s.tenantOps, s.opsBefore, s.peak = 0, 0, 0, 0
+		s.ops, s.unserved, s.tenantOps, s.opsBefore, s.peak = 0, 0, 0, 0, 0
 		s.partition.beginMeasuring()
 	}
 	for i := range r.tenants {

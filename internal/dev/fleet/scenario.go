@@ -10,7 +10,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sluicelimits/sluice/internal/limiter/clock"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/resilience"
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/plan/route"
 	"github.com/sluicelimits/sluice/internal/plan/shares"
@@ -51,12 +53,19 @@ type Scenario struct {
 	RampUp   time.Duration // how long the rate takes to rise to Requests
 	Zipf     float64
 	Limits   Limits
+	More     []Limits `json:",omitempty"` // further limits of each tenant that is made up; for Explore
 
 	DailySwing float64       // how far the rate rises above and falls below Requests, as a part of it: 0..1
 	Day        time.Duration // length of a day
 	Faults     []Fault
 
-	plant  defect          // if nil, none
+	plant defect // of the lease layer; if nil, none
+
+	// plantFallback returns the chain with a defect in its fallback limiter; if nil, there is none.
+	plantFallback func(*resilience.Chain, *clock.Runtime) (limit.Store, error)
+
+	failAt func(*run) // called after a second of the run, to let it fail; if nil, nothing is called
+
 	shares shares.Settings // of the balancer; if zero, those of the product
 }
 
@@ -87,7 +96,14 @@ type Limits struct {
 	Ample, Scarce float64
 	BindEvery     int
 
+	SameLimit bool `json:",omitempty"` // of one of Scenario.More: it is another tier of the limit before it
+
 	AlignTenant bool // windows begin at another time for each tenant, as with align: tenant in a plan
+}
+
+// madeUpAlgorithms returns the algorithms of limits that are made up: those whose windows have the same length each.
+func madeUpAlgorithms() []limit.Algorithm {
+	return slices.DeleteFunc(limit.Algorithms(), limit.Algorithm.HasCalendar)
 }
 
 // Shape says what kind of processes decide.
@@ -147,15 +163,17 @@ func (s *Scenario) setDefaults() {
 	setDefault(&s.IdleDeath, 5*time.Minute)
 	setDefault(&s.SampleEvery, 1)
 	setDefault(&s.Functions, 1)
-	setDefault(&s.Limits.Period, time.Minute)
-	setDefault(&s.Limits.Low, 1)
-	setDefault(&s.Limits.High, math.MaxInt32)
-	setDefault(&s.Limits.Ample, 1.5)
-	setDefault(&s.Limits.Scarce, 0.75)
-	setDefault(&s.Limits.BindEvery, 10)
-	if s.Limits.Algorithm == 0 {
-		s.Limits.Algorithm = limit.FixedWindow
-	}
+	s.Limits.setDefaults()
+}
+
+func (l *Limits) setDefaults() {
+	setDefault(&l.Period, time.Minute)
+	setDefault(&l.Low, 1)
+	setDefault(&l.High, math.MaxInt32)
+	setDefault(&l.Ample, 1.5)
+	setDefault(&l.Scarce, 0.75)
+	setDefault(&l.BindEvery, 10)
+	setDefault(&l.Algorithm, limit.FixedWindow)
 }
 
 func setDefault[T comparable](field *T, value T) {
@@ -245,30 +263,50 @@ func (s *Scenario) loads(o *Options) ([]load, error) {
 	}
 	loads := make([]load, s.Tenants)
 	s.setRates(loads)
-	known := map[int64]*limit.Limit{}
+	known := map[string]*limit.Limit{}
 	for i := range loads {
-		l, rate := &loads[i], loads[i].rate
+		l := &loads[i]
 		l.name, l.decided = fmt.Sprintf("tenant-%d", i+1), s.sampled(i)
-		share := s.Limits.Ample
-		if i/s.SampleEvery%s.Limits.BindEvery == s.Limits.BindEvery/2 {
-			share = s.Limits.Scarce
-		}
-		perSecond := min(max(rate*share, s.Limits.Low), s.Limits.High)
-		units := max(int64(math.Round(perSecond*s.Limits.Period.Seconds())), 1)
-		one := known[units]
-		if one == nil {
-			var err error
-			one, err = limit.New(limit.Limit{ID: "requests", OnStoreFailure: limit.Backstop,
-				AlignOwner: s.Limits.AlignTenant,
-				Tiers:      []limit.Tier{{Algorithm: s.Limits.Algorithm, Period: s.Limits.Period, Threshold: units}}})
-			if err != nil {
-				return nil, err
+		all := []limit.Limit{s.Limits.limitOf("requests", s.Limits.unitsOf(i/s.SampleEvery, l.rate))}
+		for j := range s.More {
+			more := s.More[j].limitOf(fmt.Sprintf("requests-%d", j+2), s.More[j].unitsOf(i/s.SampleEvery, l.rate))
+			if last := &all[len(all)-1]; s.More[j].SameLimit {
+				last.Tiers = append(last.Tiers, more.Tiers...)
+			} else {
+				all = append(all, more)
 			}
-			known[units] = one
 		}
-		l.charges = []limit.Charge{{Limit: one, Cost: 1}}
+		for j := range all {
+			name := all[j].ID // limits of the same units are one
+			for _, t := range all[j].Tiers {
+				name += fmt.Sprintf(" %d", t.Threshold)
+			}
+			if known[name] == nil {
+				one, err := limit.New(all[j])
+				if err != nil {
+					return nil, err
+				}
+				known[name] = one
+			}
+			l.charges = append(l.charges, limit.Charge{Limit: known[name], Cost: 1})
+		}
 	}
 	return loads, nil
+}
+
+// unitsOf returns the units of the limit of a tenant, by its number and its rate.
+func (l *Limits) unitsOf(tenant int, rate float64) int64 {
+	share := l.Ample
+	if tenant%l.BindEvery == l.BindEvery/2 {
+		share = l.Scarce
+	}
+	perSecond := min(max(rate*share, l.Low), l.High)
+	return max(int64(math.Round(perSecond*l.Period.Seconds())), 1)
+}
+
+func (l *Limits) limitOf(id string, units int64) limit.Limit {
+	return limit.Limit{ID: id, OnStoreFailure: limit.Backstop, AlignOwner: l.AlignTenant,
+		Tiers: []limit.Tier{{Algorithm: l.Algorithm, Period: l.Period, Threshold: units}}}
 }
 
 // sampled reports whether the requests of a tenant are decided. Of each SampleEvery tenants, that is the one in the

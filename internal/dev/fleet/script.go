@@ -10,7 +10,6 @@ import (
 
 	"github.com/sluicelimits/sluice/internal/configfile"
 	"github.com/sluicelimits/sluice/internal/configfile/configyaml"
-	"github.com/sluicelimits/sluice/internal/dev/fleet/judge"
 )
 
 // ReadScript reads a scenario from a YAML or JSON file, strictly. The error is a *configfile.Error with everything that
@@ -154,7 +153,7 @@ func (r *scriptReader) limits(v configfile.Value) {
 	for _, e := range o.Entries {
 		switch e.Key {
 		case "algorithm":
-			algorithms := judge.Algorithms()
+			algorithms := madeUpAlgorithms()
 			names := make([]string, len(algorithms))
 			for i, a := range algorithms {
 				names[i] = a.String()

@@ -35,7 +35,8 @@ type shard struct {
 	taken     int64   // calls accepted in the present second, while throttled; of a partition, its units as read units
 	second    int64   // number of the present second
 
-	ops       int64 // calls in the measured time
+	ops       int64 // calls that were sent to it in the measured time
+	unserved  int64 // those of ops that it did not serve
 	tenantOps int64 // those of ops that are about tenants
 	opsBefore int64 // ops at the beginning of the present second
 	peak      int64 // the largest number of calls in one second
@@ -112,13 +113,16 @@ func (r *run) callStore(to *cell, req *limit.Request, d *limit.Decision, peek bo
 // its deadline has charged is charged, and nobody hears of it.
 func (r *run) arrive(c *storeCall) {
 	s, deadline := c.shard, c.sent+r.costs.Deadline.Nanoseconds()
+	s.count(c.tenant)
 	if s.away {
+		s.unserved++
 		c.err = errNoReply
 		c.d.Clear(0)
 		r.queue.push(event{at: deadline, resume: c.worker})
 		return
 	}
 	if s.throttles(r.now) {
+		s.unserved++
 		c.err = errThrottled
 		c.d.Clear(0)
 		r.queue.push(event{at: r.now + c.oneWay, resume: c.worker})
@@ -126,16 +130,14 @@ func (r *run) arrive(c *storeCall) {
 	}
 	start := max(r.now, s.freeAt)
 	if start-r.now > maxBacklog.Nanoseconds() { // the server's buffers are full, and it drops the connection
+		s.unserved++
 		c.err = errNoReply
 		c.d.Clear(0)
 		r.queue.push(event{at: deadline, resume: c.worker})
 		return
 	}
 	s.freeAt = start + int64(float64(r.costs.StoreService.Nanoseconds())*s.slower)
-	s.ops++
 	if c.tenant != nil {
-		c.tenant.ops++
-		s.tenantOps++
 		if c.tenant.arrived++; r.scenario.plant != nil {
 			r.scenario.plant(c.req, c.tenant.arrived > c.turn+1)
 		}
@@ -152,6 +154,15 @@ func (r *run) arrive(c *storeCall) {
 		c.d.Clear(0)
 	}
 	r.queue.push(event{at: replied, resume: c.worker})
+}
+
+// count counts a call that was sent to the shard, about the counters of a tenant unless it is nil.
+func (s *shard) count(t *tenant) {
+	s.ops++
+	if t != nil {
+		t.ops++
+		s.tenantOps++
+	}
 }
 
 // maxBacklog bounds the queue of a shard, in time. Callers wait for some milliseconds only, so a call further back

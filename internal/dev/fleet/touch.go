@@ -24,7 +24,7 @@ func (r *run) touchNext() {
 		t, p := &r.tenants[number], r.processFor(number, r.traffic.ahead(2*i+1))
 		tenants[i] = t
 		all[i] = lease.Touched{Store: p.chain.Leases, Owner: &t.req.Owner}
-		sum += int64(len(t.req.Charges)) + t.degradedIn
+		sum += int64(len(t.req.Charges)) + t.ops
 	}
 	for _, t := range tenants {
 		if t.decided {

@@ -23,7 +23,8 @@ type traffic struct {
 
 	curve  *Scenario
 	storms []storm
-	step   int64 // when the present step ends, ns
+	step   int64   // when the present step ends, ns
+	extra  float64 // what the storms of single tenants add in the present step, as a part of all other requests
 
 	replays  bool          // requests are recorded ones; otherwise they are generated
 	recorded []recorded    // the recorded requests to come
@@ -125,16 +126,34 @@ func (t *traffic) take(now int64) (tenant int) {
 		return tenant
 	}
 	t.advance(now)
-	for i := range t.storms {
-		if s := &t.storms[i]; s.tenant >= 0 && now >= s.from && now < s.until {
-			extra := (s.factor - 1) * s.share
-			if t.random.Float64()*(1+extra) < extra {
-				return s.tenant
-			}
+	if t.extra > 0 {
+		if chosen := t.random.Float64() * (1 + t.extra); chosen < t.extra {
+			return t.stormOf(now, chosen)
 		}
 	}
 	return t.tenantOf(t.fast())
 }
+
+// stormOf returns the tenant of one of the storms of single tenants. The number chosen, 0..extra, says which.
+func (t *traffic) stormOf(now int64, chosen float64) (tenant int) {
+	for i := range t.storms {
+		s := &t.storms[i]
+		if !s.ofTenant(now) {
+			continue
+		}
+		tenant = s.tenant
+		if chosen -= s.extra(); chosen < 0 {
+			break
+		}
+	}
+	return tenant
+}
+
+// ofTenant reports whether the storm is under way, and is that of a single tenant.
+func (s *storm) ofTenant(now int64) bool { return s.tenant >= 0 && now >= s.from && now < s.until }
+
+// extra returns the additional requests of the storm of a single tenant, as a part of all requests without storms.
+func (s *storm) extra() float64 { return (s.factor - 1) * s.share }
 
 // replay takes recorded requests, in the order of their times, in place of generated ones.
 func (t *traffic) replay(arrivals []Arrival, loads []load) error {
@@ -229,16 +248,17 @@ func (t *traffic) follow(at int64) {
 	if c := t.curve; c.DailySwing > 0 {
 		t.factor *= 1 + c.DailySwing*math.Sin(2*math.Pi*float64(at)/float64(c.Day.Nanoseconds()))
 	}
+	t.extra = 0
 	for i := range t.storms {
 		s := &t.storms[i]
 		switch {
-		case at < s.from || at >= s.until:
-		case s.tenant < 0:
+		case s.ofTenant(at):
+			t.extra += s.extra()
+		case s.tenant < 0 && at >= s.from && at < s.until:
 			t.factor *= s.factor
-		default:
-			t.factor *= 1 + (s.factor-1)*s.share
 		}
 	}
+	t.factor *= 1 + t.extra
 }
 
 // changeRate draws the time of the next request anew, because the rate changes now.

@@ -13,14 +13,19 @@ import (
 )
 
 // Judge counts the admissions of one counter. Times are microseconds since 1970. A time may be earlier than the one
-// before it by less than a period, because a process reports a decision only when the store has answered. A question
-// about an earlier time is then answered with everything that has been admitted so far.
+// before it, because a process reports a decision only when the store has answered. How each judge treats a late
+// admission stands with its type.
 type Judge interface {
 	// Fits reports whether units fit at a time.
 	Fits(at, units int64) bool
 
 	// Spend counts units that were admitted, and returns how many of them were too many.
 	Spend(at, units int64) (over int64)
+
+	// Window returns the number of the window that contains a time. An admission that the limiter's counter does not
+	// know of can be the reason why units are too many in the window of the admission and, if CountsTwice says so, in
+	// the next one. Where it can be the reason at any later time, as in a bucket, all times are in window 0.
+	Window(at int64) int64
 
 	Clone() Judge
 }
@@ -30,7 +35,9 @@ type Judge interface {
 type Counter struct {
 	Algorithm   limit.Algorithm
 	Most, Burst int64
-	Period      time.Duration // whole microseconds
+	Period      time.Duration   // whole microseconds; not of a quota
+	Buckets     int             // of sliding buckets: how many there are in a Period
+	Calendar    *limit.Calendar // of a quota: which periods it has
 
 	// Offset shifts the windows: a window begins Offset after each multiple of Period since 1970. Whole microseconds; 0
 	// if the windows begin with the clock.
@@ -43,13 +50,23 @@ var judged = map[limit.Algorithm]struct {
 	twice bool                                // see CountsTwice
 }{
 	limit.FixedWindow: {make: func(c Counter, period int64) Judge {
-		return &windowJudge{most: c.Most, period: period}
+		return &windowJudge{most: c.Most, windows: clockWindows(period)}
 	}},
 	limit.SlidingWindow: {make: func(c Counter, period int64) Judge {
 		return &slidingJudge{most: c.Most, period: period}
 	}, twice: true},
+	limit.SlidingBuckets: {make: newBucketsJudge, twice: true},
+	limit.SlidingLog: {make: func(c Counter, period int64) Judge {
+		return &logJudge{most: c.Most, period: period}
+	}, twice: true},
 	limit.TokenBucket: {make: func(c Counter, period int64) Judge {
 		return &bucketJudge{perUS: float64(c.Most) / float64(period), burst: float64(c.Burst), level: float64(c.Burst)}
+	}},
+	limit.LeakyBucket: {make: func(c Counter, period int64) Judge {
+		return &leakyJudge{rate: c.Most, period: period}
+	}, twice: true},
+	limit.Quota: {make: func(c Counter, _ int64) Judge {
+		return &windowJudge{most: c.Most, windows: newCalendarWindows(c.Calendar)}
 	}},
 }
 
@@ -60,8 +77,9 @@ func Algorithms() []limit.Algorithm {
 	})
 }
 
-// CountsTwice reports whether a unit of the algorithm counts in two windows: when it was admitted, and by its weight in
-// the next window.
+// CountsTwice reports whether a unit of the algorithm can take the room of two others. In a sliding window, a log or
+// buckets it counts when it was admitted, and in the next window too. In a leaky bucket it can come too soon after the
+// admission before it, and the next admission too soon after it.
 func CountsTwice(a limit.Algorithm) bool { return judged[a].twice }
 
 // New returns a judge that has counted nothing yet, or nil if the algorithm has no judge.
@@ -85,38 +103,11 @@ type shiftedJudge struct {
 
 func (j *shiftedJudge) Fits(at, units int64) bool   { return j.Judge.Fits(at-j.offset, units) }
 func (j *shiftedJudge) Spend(at, units int64) int64 { return j.Judge.Spend(at-j.offset, units) }
+func (j *shiftedJudge) Window(at int64) int64       { return j.Judge.Window(at - j.offset) }
 func (j *shiftedJudge) Clone() Judge                { return &shiftedJudge{j.Judge.Clone(), j.offset} }
 
-// windowJudge counts in windows that are aligned to the clock. It keeps the counts of the latest window and of the one
-// before.
-type windowJudge struct{ most, period, window, spent, before int64 }
-
-// spentIn returns the count of the window that contains a time, and moves on to that window if it is a new one.
-func (j *windowJudge) spentIn(at int64) *int64 {
-	switch w := at / j.period; {
-	case w == j.window:
-	case w < j.window:
-		return &j.before
-	case w == j.window+1:
-		j.window, j.before, j.spent = w, j.spent, 0
-	default:
-		j.window, j.before, j.spent = w, 0, 0
-	}
-	return &j.spent
-}
-
-func (j *windowJudge) Fits(at, units int64) bool { return *j.spentIn(at)+units <= j.most }
-
-func (j *windowJudge) Spend(at, units int64) int64 {
-	spent := j.spentIn(at)
-	before := max(*spent, j.most)
-	*spent += units
-	return max(*spent-before, 0)
-}
-
-func (j *windowJudge) Clone() Judge { c := *j; return &c }
-
-// bucketJudge is a token bucket that is full at the beginning.
+// bucketJudge is a token bucket that is full at the beginning. A late admission is counted at the time of the latest
+// one. That can only make the judge milder, by what a full bucket could not take up between the two times.
 type bucketJudge struct {
 	perUS, burst float64
 	at           int64
@@ -133,6 +124,7 @@ func (j *bucketJudge) refill(at int64) {
 	j.at = max(j.at, at)
 }
 
+// Fits implements [Judge].
 func (j *bucketJudge) Fits(at, units int64) bool {
 	j.refill(at)
 	return j.level+blur >= float64(units)
@@ -150,46 +142,8 @@ func (j *bucketJudge) Spend(at, units int64) int64 {
 	return over
 }
 
+// Window implements [Judge].
+func (j *bucketJudge) Window(int64) int64 { return 0 }
+
+// Clone implements [Judge].
 func (j *bucketJudge) Clone() Judge { c := *j; return &c }
-
-// slidingJudge counts in windows that are aligned to the clock. The window before counts in proportion to how much of
-// the present window is left. slidingJudge keeps the counts of the latest window and of the two before it.
-type slidingJudge struct{ most, period, window, older, last, spent int64 }
-
-// spentIn returns the counts of the window that contains a time and of the window before it, and moves on to that
-// window if it is a new one.
-func (j *slidingJudge) spentIn(at int64) (spent *int64, previous int64) {
-	switch w := at / j.period; {
-	case w == j.window:
-	case w < j.window:
-		return &j.last, j.older
-	case w == j.window+1:
-		j.window, j.older, j.last, j.spent = w, j.last, j.spent, 0
-	default:
-		j.window, j.older, j.last, j.spent = w, 0, 0, 0
-	}
-	return &j.spent, j.last
-}
-
-// left returns how many units fit at a time, and the count to which they are added.
-func (j *slidingJudge) left(at int64) (units int64, spent *int64) {
-	spent, previous := j.spentIn(at)
-	weight := (previous*(j.period-at%j.period) + j.period - 1) / j.period
-	return j.most - weight - *spent, spent
-}
-
-func (j *slidingJudge) Fits(at, units int64) bool {
-	left, _ := j.left(at)
-	return units <= left
-}
-
-// Spend does not add the units above the limit to the count. Each of them is then counted as above the limit once, and
-// not again while the weight of its window falls.
-func (j *slidingJudge) Spend(at, units int64) int64 {
-	left, spent := j.left(at)
-	over := max(units-max(left, 0), 0)
-	*spent += units - over
-	return over
-}
-
-func (j *slidingJudge) Clone() Judge { c := *j; return &c }

@@ -1,0 +1,167 @@
+package fleet
+
+import (
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/dev/fleet/judge"
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
+)
+
+// bounds checks two bounds of the fallback limiter: that of a single instance, which its type states, and that units
+// above a limit are explained by what the fallback limiter admitted of the same counter in the same window, or by
+// counters that were lost.
+type bounds struct {
+	parts    map[partKey]*part
+	accounts map[tierKey]*account
+
+	degradedUnits int64 // admitted by the fallback limiter, over all tiers
+	forgotten     int64 // what counters that were lost may have held
+	beyondPart    int64 // units that the fallback limiters of single instances admitted beyond their parts
+	unexplained   int64 // units above a limit that nothing explains
+}
+
+func newBounds() bounds {
+	return bounds{parts: make(map[partKey]*part), accounts: make(map[tierKey]*account)}
+}
+
+// tierKey identifies a tier of a tenant's request, by its number over all limits.
+type tierKey struct {
+	tenant *tenant
+	tier   int
+}
+
+// partKey identifies the part of a tier that one process has.
+type partKey struct {
+	process *process
+	tierKey
+}
+
+// part is what the fallback limiter of a process admitted of a tier in a window, and how much it may admit. The windows
+// follow each other by the clock of the process, and are as long as the period: any interval of that length would do.
+type part struct{ window, units, most int64 }
+
+// noteFallback notes what the fallback limiter of a process admitted, by a request whose decision began at a time of
+// the process's clock.
+func (b *bounds) noteFallback(p *process, t *tenant, req *limit.Request, now time.Time) {
+	instances := int64(p.chain.Instances.Count())
+	tier := -1
+	for _, c := range req.Charges {
+		for i := range c.Limit.Tiers {
+			tier++
+			if c.Limit.Mode != limit.Enforce || c.Limit.OnStoreFailure != limit.Backstop {
+				continue
+			}
+			of := &c.Limit.Tiers[i]
+			window := windowOf(of, now.UnixMicro())
+			key := partKey{p, tierKey{t, tier}}
+			one := b.parts[key]
+			if one == nil {
+				one = &part{window: window}
+				b.parts[key] = one
+			}
+			if window > one.window { // an earlier one is that of a request that waited
+				*one = part{window: window}
+			}
+			most := max(of.Threshold/instances, 1)
+			one.most = max(one.most, most+max(of.Capacity()/instances, 1))
+			before := max(one.units, one.most)
+			one.units += c.Cost
+			b.beyondPart += max(one.units-before, 0)
+		}
+	}
+}
+
+// windowOf returns the number of an interval as long as the tier's period that contains a time.
+func windowOf(t *limit.Tier, at int64) int64 {
+	if t.Calendar != nil {
+		start, _ := t.CalendarPeriod(at)
+		return start
+	}
+	return at / t.Period.Microseconds()
+}
+
+// account holds, for a tier of a tenant, what explains units above the limit, by the judge's latest windows.
+type account struct {
+	spells []spell // in the order of their windows
+	twice  bool    // see judge.CountsTwice
+}
+
+// spell is one window of an account. Counts are units.
+type spell struct{ window, degraded, forgotten, over int64 }
+
+// keptSpells is how many windows an account keeps: a decision is late by one at most, and the window before counts.
+const keptSpells = 4
+
+// spell returns the window of an account, which it adds if it is missing.
+func (a *account) spell(window int64) *spell {
+	i := len(a.spells)
+	for i > 0 && a.spells[i-1].window >= window {
+		i--
+	}
+	if i < len(a.spells) && a.spells[i].window == window {
+		return &a.spells[i]
+	}
+	if len(a.spells) == keptSpells {
+		if i == 0 {
+			return &a.spells[0]
+		}
+		copy(a.spells, a.spells[1:i])
+		i--
+		a.spells[i] = spell{window: window}
+		return &a.spells[i]
+	}
+	a.spells = append(a.spells, spell{})
+	copy(a.spells[i+1:], a.spells[i:])
+	a.spells[i] = spell{window: window}
+	return &a.spells[i]
+}
+
+// explained returns how many units above the limit a window may have.
+func (a *account) explained(s *spell) int64 {
+	units := s.degraded + s.forgotten
+	if !a.twice {
+		return units
+	}
+	for i := range a.spells {
+		if before := &a.spells[i]; before.window == s.window-1 {
+			units += before.degraded + before.forgotten
+		}
+	}
+	if s.window == 0 { // all of time is one window
+		units *= 2
+	}
+	return units
+}
+
+// at returns the account of a tenant's tier, and its window at a time, µs since 1970.
+func (b *bounds) at(t *tenant, tier int, at int64) (*account, *spell) {
+	key := tierKey{t, tier}
+	a := b.accounts[key]
+	if a == nil {
+		a = &account{twice: judge.CountsTwice(t.algorithms[tier])}
+		b.accounts[key] = a
+	}
+	return a, a.spell(t.judges[tier].Window(at))
+}
+
+// noteDegraded notes units that the fallback limiter admitted.
+func (b *bounds) noteDegraded(t *tenant, tier int, at, units int64) {
+	_, s := b.at(t, tier, at)
+	s.degraded += units
+	b.degradedUnits += units
+}
+
+// noteForgotten notes that the counter of a tier was lost, which held so many units at most.
+func (b *bounds) noteForgotten(t *tenant, tier int, at, units int64) {
+	_, s := b.at(t, tier, at)
+	s.forgotten += units
+	b.forgotten += units
+}
+
+// noteOver notes units above the limit.
+func (b *bounds) noteOver(t *tenant, tier int, at, over int64) {
+	a, s := b.at(t, tier, at)
+	before := max(s.over, a.explained(s))
+	s.over += over
+	b.unexplained += max(s.over-before, 0)
+}
