@@ -215,17 +215,31 @@ func (c *call) chargeDenying() error {
 			return err
 		}
 		if it.state != over {
+			if c.lastDenied[i] != 0 {
+				c.service.denials.noteAdmission(&it.owner)
+			}
 			continue
 		}
 		c.denied = true
-		if len(c.items) > 1 {
-			c.service.denials.note(&it.owner, c.now.UnixMicro())
-		}
+		c.noteDenial(it)
 		if !c.service.config.ShadowMode {
 			return nil
 		}
 	}
 	return nil
+}
+
+// noteDenial remembers the denial of an item of a request with several descriptors. An item that counts denied hits is
+// always asked, so nothing need be remembered of it.
+func (c *call) noteDenial(it *item) {
+	if len(c.items) == 1 || c.chargesDeniedHits(it) {
+		return
+	}
+	now, until := c.now.UnixMicro(), int64(0)
+	if wait, known := c.waitOf(it); known && it.planned == nil {
+		until = now + wait
+	}
+	c.service.denials.note(&it.owner, now, until, it.hits)
 }
 
 // chargeQuotas charges the items with quota_mode. The request is denied if there are such items and all of them deny.
@@ -242,6 +256,7 @@ func (c *call) chargeQuotas() error {
 		}
 		if it.quota && it.state == over && !it.rule.ShadowMode {
 			denying++
+			c.noteDenial(it)
 		}
 	}
 	c.denied = c.denied || quotas > 0 && denying == quotas

@@ -8,11 +8,14 @@ import (
 )
 
 // recentDenials remembers when the counters of an owner last denied, so that rules that will probably deny again are
-// charged first. It is a hint: owners whose hashes fall on one entry overwrite each other. The table has 256 KiB.
+// charged first, and until when they denied. It is a hint: owners whose hashes fall on one entry overwrite each other.
+// The table has 512 KiB.
 type recentDenials struct {
 	entries [1 << 14]struct {
-		hash atomic.Uint64
-		time atomic.Int64 // µs since 1970
+		hash  atomic.Uint64
+		time  atomic.Int64 // µs since 1970
+		until atomic.Int64 // when the denied hits fit, µs since 1970; 0 if that is not known, or if hits were admitted since
+		hits  atomic.Int64 // how many hits were denied
 	}
 }
 
@@ -20,12 +23,38 @@ var denialSeed = maphash.MakeSeed()
 
 func hashOwner(o *limit.Owner) uint64 { return maphash.String(denialSeed, o.Name) + uint64(o.Kind) }
 
-// note remembers that counters of the owner denied at the time now, µs since 1970.
-func (r *recentDenials) note(o *limit.Owner, now int64) {
+// note remembers that counters of the owner denied hits at the time now, and until when. The times are µs since 1970.
+func (r *recentDenials) note(o *limit.Owner, now, until, hits int64) {
 	h := hashOwner(o)
 	e := &r.entries[h%uint64(len(r.entries))]
 	e.hash.Store(h)
 	e.time.Store(now)
+	e.until.Store(until)
+	e.hits.Store(hits)
+}
+
+// until returns until when counters of the owner deny that many hits, or 0 if that is not known.
+func (r *recentDenials) until(o *limit.Owner, hits int64) int64 {
+	h := hashOwner(o)
+	if e := &r.entries[h%uint64(len(r.entries))]; e.hash.Load() == h && hits >= e.hits.Load() {
+		return e.until.Load()
+	}
+	return 0
+}
+
+// noteAdmission forgets until when counters of the owner denied: they have admitted hits.
+func (r *recentDenials) noteAdmission(o *limit.Owner) {
+	h := hashOwner(o)
+	if e := &r.entries[h%uint64(len(r.entries))]; e.hash.Load() == h {
+		e.until.Store(0)
+	}
+}
+
+// forgetWaits forgets until when counters denied, for instance because their limits have changed.
+func (r *recentDenials) forgetWaits() {
+	for i := range r.entries {
+		r.entries[i].until.Store(0)
+	}
 }
 
 // last returns when counters of the owner last denied, or 0 if that is not known.

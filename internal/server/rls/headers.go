@@ -23,7 +23,8 @@ type Headers struct {
 
 	// Exact selects the headers RateLimit and RateLimit-Policy (draft-ietf-httpapi-ratelimit-headers), which have an
 	// entry for each limit that was asked. A denied request also gets Retry-After: the seconds until the same request
-	// fits, if nobody else spends units.
+	// fits, if nobody else spends units. Of limits that a denial left out, Retry-After knows only what the service
+	// remembers of earlier denials.
 	Exact bool
 }
 
@@ -98,67 +99,163 @@ func (c *call) plainStatus(out *rlsv3.RateLimitResponse) *rlsv3.RateLimitRespons
 	return least
 }
 
-// retryAfter returns how long the request must wait, in seconds. It reports false if no wait helps, or if the wait is
-// not known.
+// retryAfter returns how long the request must wait, in seconds: until each limit that denies alone admits, and until
+// one with quota_mode admits, if all of those deny. It reports false if no wait helps, or if the wait is not known.
 func (c *call) retryAfter() (seconds int64, ok bool) {
-	wait := int64(0) // µs
+	wait, quotaWait := int64(0), int64(math.MaxInt64) // µs
+	quotas, denyingQuotas := 0, 0
 	for i := range c.items {
 		it := &c.items[i]
-		if it.state != over || it.rule.ShadowMode {
+		if it.quota {
+			quotas++
+		}
+		if !it.hasCounters() || it.rule.ShadowMode {
 			continue
 		}
-		if it.permanent || !it.countersKnown {
+		itemWait, known := c.waitOf(it)
+		switch {
+		case !it.quota && !known:
+			return 0, false
+		case !it.quota:
+			wait = max(wait, itemWait)
+		case !known:
+			denyingQuotas++
+		case itemWait > 0:
+			denyingQuotas++
+			quotaWait = min(quotaWait, itemWait)
+		}
+	}
+	if quotas > 0 && denyingQuotas == quotas {
+		if quotaWait == math.MaxInt64 {
 			return 0, false
 		}
-		if it.planned != nil {
-			planWait, _ := it.planned.answer.RetryAfter()
-			wait = max(wait, planWait.Microseconds())
-			continue
-		}
-		at := it.decision.RetryAt
-		if r := it.binding(); it.decision.Allowed { // the store was made to charge hits that do not fit
-			if it.hits > r.Tier.Capacity() {
-				return 0, false
-			}
-			at = r.MoreAt()
-		}
-		wait = max(wait, at-it.decision.Now)
+		wait = max(wait, quotaWait)
 	}
 	return max(ceilSeconds(wait), 1), true
 }
 
-// fields returns the values of RateLimit and RateLimit-Policy. The entry of the binding limit comes first.
-func (c *call) fields() (left, policies string) {
-	first := c.bindingResult()
-	l, p := c.left[:0], c.policies[:0]
-	for pass := range 2 {
-		for i := range c.items {
-			it := &c.items[i]
-			if !it.countersKnown || it.rule.ShadowMode {
-				continue
-			}
-			if it.planned != nil {
-				if h := &it.planned.answer.Header; pass == 0 && it.state != uncharged {
-					l, p = appendList(l, h.RateLimit), appendList(p, h.Policy)
-				}
-				continue
-			}
-			for j := range it.decision.Results {
-				r := &it.decision.Results[j]
-				if (r == first) != (pass == 0) {
-					continue
-				}
-				l2, p2 := it.appendFields(l, p, r)
-				if len(l2) > maxFieldBytes || len(p2) > maxFieldBytes {
-					return string(l), string(p)
-				}
-				l, p = l2, p2
+// waitOf returns when the item's hits fit, in µs from the decision; 0 if they fit now, or if nothing is known of an item
+// that was not asked. It reports false if they never fit, or if an item denies and its wait is not known.
+func (c *call) waitOf(it *item) (wait int64, known bool) {
+	switch {
+	case it.state == undecided:
+		return c.waitOfUndecided(it)
+	case it.state != over:
+		return 0, true
+	case it.permanent || !it.countersKnown:
+		return 0, false
+	case it.planned != nil:
+		planWait, _ := it.planned.answer.RetryAfter()
+		return planWait.Microseconds(), true
+	case it.decision.Allowed: // the store was made to charge hits that do not fit
+		return c.waitOfCounted(it)
+	}
+	return it.decision.RetryAt - it.decision.Now, true
+}
+
+// waitOfUndecided is waitOf for an item that was not asked, because another one had denied. It does not ask the store:
+// it takes the end of the last denial that this service remembers.
+func (c *call) waitOfUndecided(it *item) (wait int64, known bool) {
+	if it.planned != nil {
+		return 0, true
+	}
+	if it.rule.DeniesAll() {
+		return 0, false
+	}
+	for _, l := range it.rule.Limits {
+		for i := range l.Tiers {
+			if it.hits > l.Tiers[i].Capacity() {
+				return 0, false
 			}
 		}
 	}
-	c.left, c.policies = l, p
-	both := string(append(l, p...)) // one allocation for the two
-	return both[:len(l)], both[len(l):]
+	return max(c.service.denials.until(&it.owner, it.hits)-c.now.UnixMicro(), 0), true
+}
+
+// waitOfCounted is waitOf for an item whose hits were charged although they do not fit. Windows are free at their end.
+// For other limits it asks the store when the hits would fit.
+func (c *call) waitOfCounted(it *item) (wait int64, known bool) {
+	for i := range it.decision.Results {
+		r := &it.decision.Results[i]
+		switch {
+		case it.hits > r.Tier.Capacity():
+			return 0, false
+		case r.Tier.Algorithm != limit.FixedWindow && r.Tier.Algorithm != limit.Quota:
+			c.buildStoreRequest(it, it.hits)
+			d := &c.correction
+			if err := c.service.config.Store.Peek(c.ctx, &c.storeRequest, c.now, d); err != nil {
+				c.service.logStore(err)
+				return 0, false
+			}
+			return max(d.RetryAt-d.Now, 0), !d.Never
+		case r.Used()+it.hits > r.Tier.Capacity():
+			wait = max(wait, r.MoreAt()-it.decision.Now)
+		}
+	}
+	return wait, true
+}
+
+// fields returns the values of RateLimit and RateLimit-Policy. The entry of the binding limit comes first. If a plan has
+// that limit, the other entries of the plan follow it.
+func (c *call) fields() (left, policies string) {
+	binding, first := c.bindingResult()
+	c.left, c.policies = c.left[:0], c.policies[:0]
+	if binding == nil {
+		return "", ""
+	}
+	if binding.planned != nil {
+		c.appendPlanFields(binding)
+	} else {
+		c.left, c.policies = binding.appendFields(c.left, c.policies, first)
+	}
+	c.appendOtherFields(binding, first)
+	both := string(append(c.left, c.policies...)) // one allocation for the two
+	return both[:len(c.left)], both[len(c.left):]
+}
+
+// appendOtherFields appends the entries of all limits but the first result, which is the binding item's, to both
+// headers, until one of them would be too long.
+func (c *call) appendOtherFields(binding *item, first *limit.Result) {
+	for i := range c.items {
+		it := &c.items[i]
+		switch {
+		case !it.hasFields():
+		case it.planned != nil:
+			if it != binding && !c.appendPlanFields(it) {
+				return
+			}
+		default:
+			for j := range it.decision.Results {
+				r := &it.decision.Results[j]
+				if r == first {
+					continue
+				}
+				left, policies := it.appendFields(c.left, c.policies, r)
+				if len(left) > maxFieldBytes || len(policies) > maxFieldBytes {
+					return
+				}
+				c.left, c.policies = left, policies
+			}
+		}
+	}
+}
+
+// hasFields reports whether the item has entries in RateLimit and RateLimit-Policy. The headers of a plan's answer say
+// what is left after its charge, so they are not right if nothing was charged.
+func (it *item) hasFields() bool {
+	return it.countersKnown && !it.rule.ShadowMode && (it.planned == nil || it.state != uncharged)
+}
+
+// appendPlanFields appends the entries of a plan's answer to both headers. If one of them would be too long, it appends
+// nothing, and returns false.
+func (c *call) appendPlanFields(it *item) bool {
+	h := &it.planned.answer.Header
+	left, policies := appendList(c.left, h.RateLimit), appendList(c.policies, h.Policy)
+	if len(left) > maxFieldBytes || len(policies) > maxFieldBytes {
+		return false
+	}
+	c.left, c.policies = left, policies
+	return true
 }
 
 // appendList appends the entries of a list, separated by commas, to another list.
@@ -169,24 +266,25 @@ func appendList(list []byte, entries string) []byte {
 	return append(list, entries...)
 }
 
-// bindingResult returns the first result that denied, or else the one with the smallest part left. It returns nil if
-// no result is known.
-func (c *call) bindingResult() *limit.Result {
+// bindingResult returns the first result that denied, or else the one with the smallest part left, and the item that it
+// belongs to. It returns nil if no item has results for the headers.
+func (c *call) bindingResult() (*item, *limit.Result) {
 	var least *limit.Result
+	var of *item
 	for i := range c.items {
 		it := &c.items[i]
-		r := it.binding()
-		if r == nil || it.rule.ShadowMode {
+		if !it.hasFields() {
 			continue
 		}
+		r := it.binding()
 		if it.state == over && it.canDeny() {
-			return r
+			return it, r
 		}
 		if least == nil || partLeft(r) < partLeft(least) {
-			least = r
+			least, of = r, it
 		}
 	}
-	return least
+	return of, least
 }
 
 // partLeft returns the part of a result's capacity that is left, 0..1.

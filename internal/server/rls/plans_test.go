@@ -39,12 +39,14 @@ plans:
         threshold: 3
         period: 1m
         cost: 2
+  - { id: wide, limits: [ { id: wide, algorithm: fixed_window, threshold: 1000, period: 1h } ] }
   - id: nobody
     limits: [ { id: few, algorithm: fixed_window, threshold: 1, period: 1h } ]
 tenants:
   - { id: acme, plan: basic }
   - { id: globex, plan: basic, overrides: [ { id: burst, burst: 6 } ] }
   - { id: gone, plan: basic, suspended: true }
+  - { id: initech, plan: wide }
 `
 
 const mappingFile = `
@@ -247,5 +249,31 @@ func TestMappedKillSwitch(t *testing.T) {
 		if n := got["ratelimit.service.rate_limit.d.plan_basic."+name]; n != want {
 			t.Errorf("%s is %d, want %d: %v", name, n, want, got)
 		}
+	}
+}
+
+// Guarantees that the headers have the entry of the binding limit first, also if a mapped descriptor comes before its
+// descriptor, and that many mapped descriptors do not make them longer than other descriptors do.
+func TestMappedHeaders(t *testing.T) {
+	w := newPlanned(t, rls.Config{Headers: rls.Headers{Exact: true}})
+	mapped := descriptor("tenant=initech,method=GET,path=/")
+	if got := headers(w.ask(mapped, descriptor("a=x"))); !strings.HasPrefix(got, `RateLimit: "a";r=2;`) ||
+		!strings.Contains(got, `RateLimit-Policy: "a";`) || !strings.Contains(got, `, "wide";r=999;`) {
+		t.Errorf("a has the smallest part left, and the headers are\n%s", got)
+	}
+	for range 2 {
+		w.ask(descriptor("a=x"))
+	}
+	if got := headers(w.ask(mapped, descriptor("a=x"))); !strings.HasPrefix(got, `RateLimit: "a";r=0;`) {
+		t.Errorf("a denies, and the headers are\n%s", got)
+	}
+	many := make([]*ratelimitv3.RateLimitDescriptor, 300)
+	for i := range many {
+		many[i] = mapped
+	}
+	out := w.ask(many...)
+	if got := headers(out); out.GetOverallCode() != rlsv3.RateLimitResponse_OK || len(got) > 7000 || len(got) < 5000 {
+		t.Errorf("%s: the headers of 300 mapped descriptors have %d bytes, want almost twice 3 KiB", out.GetOverallCode(),
+			len(got))
 	}
 }

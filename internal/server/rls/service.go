@@ -160,6 +160,7 @@ func New(c Config) (*Service, error) {
 // SetConfig puts a configuration in force. Requests that have already begun keep the previous one.
 func (s *Service) SetConfig(c *envoyconfig.Config) {
 	s.current.Store(&snapshot{config: c, stats: s.stats.setRules(c)})
+	s.denials.forgetWaits()
 	s.stats.ConfigLoadSuccess.Add(1)
 }
 

@@ -498,6 +498,126 @@ func TestHeaders(t *testing.T) {
 	}
 }
 
+const waits = `
+domain: d
+descriptors:
+  - {key: minute, rate_limit: {unit: minute, requests_per_unit: 1}}
+  - {key: hour, rate_limit: {unit: hour, requests_per_unit: 1}}
+  - {key: year, rate_limit: {unit: year, requests_per_unit: 2}}
+  - {key: other, rate_limit: {unit: year, requests_per_unit: 9}}
+  - {key: zero, rate_limit: {unit: minute, requests_per_unit: 0}}
+  - {key: q1, quota_mode: true, rate_limit: {unit: minute, requests_per_unit: 1}}
+  - {key: q2, quota_mode: true, rate_limit: {unit: hour, requests_per_unit: 1}}
+  - {key: q3, quota_mode: true, rate_limit: {unit: year, requests_per_unit: 1}}
+  - key: bucket
+    sluice: {countDenied: true, limits: [{id: x, algorithm: token_bucket, rate: 1, period: 10s, burst: 6}]}
+  - key: sliding
+    sluice: {countDenied: true, limits: [{id: x, algorithm: sliding_log, threshold: 4, period: 60s}]}
+  - key: both
+    rate_limit: {unit: minute, requests_per_unit: 2}
+    sluice: {countDenied: true, limits: [{id: x, algorithm: fixed_window, threshold: 3, period: 1h}]}
+`
+
+// retryAfter returns the header Retry-After, or "" if there is none.
+func retryAfter(r *rlsv3.RateLimitResponse) string {
+	for _, h := range r.GetResponseHeadersToAdd() {
+		if h.GetKey() == "Retry-After" {
+			return h.GetValue()
+		}
+	}
+	return ""
+}
+
+// Guarantees that Retry-After is when the same request fits: when every limit that denies alone admits, and one of
+// those with quota_mode, if all of them deny.
+func TestRetryAfter(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		spent string // descriptors that are asked before, separated by spaces
+		ask   string
+		want  string
+	}{
+		{"two limits", "minute hour", "minute hour", "3590"},
+		{"two quotas", "q1 q2", "q1 q2", "50"},
+		{"two quotas, and a limit that admits", "q2 q3", "minute q3 q2", "3590"},
+		{"a quota denies, and another one admits", "minute q3", "minute q3 q1", "50"},
+		{"quotas and a limit deny", "minute q2 q3", "minute q2 q3", "3590"},
+		{"a limit of 0", "minute", "minute zero", ""},
+	} {
+		w := newWorld(t, rls.Config{PeekAfterDenial: true, Headers: rls.Headers{Exact: true}}, waits)
+		for spent := range strings.FieldsSeq(c.spent) {
+			w.ask(descriptor(spent + "=x"))
+		}
+		var asked []*ratelimitv3.RateLimitDescriptor
+		for key := range strings.FieldsSeq(c.ask) {
+			asked = append(asked, descriptor(key+"=x"))
+		}
+		if out := w.ask(asked...); out.GetOverallCode() != rlsv3.RateLimitResponse_OVER_LIMIT ||
+			retryAfter(out) != c.want {
+			t.Errorf("%s: %s, Retry-After %q, want a denial and %q", c.name, summary(out), retryAfter(out), c.want)
+		}
+	}
+}
+
+// Guarantees that without PeekAfterDenial Retry-After includes what is known, without a call to the store, of the
+// limits that a denial leaves out: that such a limit can never admit the hits, or that it denied a request with several
+// descriptors and has not admitted one since. What is not known is left out, so that the wait can be too short.
+func TestRetryAfterWithoutPeek(t *testing.T) {
+	w := newWorld(t, rls.Config{Headers: rls.Headers{Exact: true}}, waits)
+	want := func(want string, asked ...*ratelimitv3.RateLimitDescriptor) {
+		t.Helper()
+		if out := w.ask(asked...); retryAfter(out) != want {
+			t.Errorf("%v: %s, Retry-After %q, want %q", asked, summary(out), retryAfter(out), want)
+		}
+	}
+	minute, year, other := descriptor("minute=x"), descriptor("year=x"), descriptor("other=x")
+	w.ask(descriptorWithHits("year=x", 2))
+	w.ask(minute)
+	want("50", minute, year) // nothing is known of year
+	want("", minute, descriptorWithHits("year=x", 3))
+	want("", minute, descriptor("zero=x"))
+	want("25228790", year, other) // years of 365 days, counted from 1970
+	w.now = w.now.Add(time.Second)
+	want("49", minute, other)
+	want("25228789", minute, year)
+	w.now = w.now.Add(time.Second)
+	want("25228788", minute, year, other)
+	want("48", minute, descriptorWithHits("year=x", 0))
+
+	w.ask(negative("year=x", 1)) // year admits again, and a request shows it
+	w.ask(year, other)
+	want("48", minute, year)
+	want("25228788", descriptorWithHits("year=x", 2), other)
+	w.load(waits)
+	want("48", minute, descriptorWithHits("year=x", 2)) // another configuration may have other limits
+}
+
+// Guarantees that Retry-After of a limit that counts denied hits is when the same hits fit, of every algorithm and also
+// if several limits are exceeded, and that there is none if they never fit.
+func TestRetryAfterCountDenied(t *testing.T) {
+	for _, c := range []struct {
+		key  string
+		hits []uint64
+		want string
+	}{
+		{"bucket", []uint64{5, 5}, "90"},    // level -4: nine units are missing, one in 10 s
+		{"bucket", []uint64{5, 2}, "30"},    // level -1
+		{"bucket", []uint64{5, 7}, ""},      // more than the burst
+		{"sliding", []uint64{4, 1}, "60"},   // the first entry ends, and the second one stays
+		{"both", []uint64{2, 2}, "3590"},    // both are exceeded
+		{"both", []uint64{1, 1, 1}, "3590"}, // the minute denies, and one more does not fit into the hour either
+	} {
+		w := newWorld(t, rls.Config{Headers: rls.Headers{Exact: true}}, waits)
+		var out *rlsv3.RateLimitResponse
+		for _, hits := range c.hits {
+			out = w.ask(descriptorWithHits(c.key+"=x", hits))
+		}
+		if retryAfter(out) != c.want || out.GetOverallCode() != rlsv3.RateLimitResponse_OVER_LIMIT {
+			t.Errorf("%s %v: %s, Retry-After %q, want a denial and %q", c.key, c.hits, summary(out), retryAfter(out), c.want)
+		}
+	}
+}
+
 // Guarantees that the dynamic metadata holds the request and the merged metadata of the rules that do not deny, and
 // that of two values of one name the first rule's stays.
 func TestDynamicMetadata(t *testing.T) {
