@@ -128,6 +128,7 @@ func appendStats(all []metrics.Metric, s *rls.Stats) []metrics.Metric {
 	add("sluice_rate_limit_errors_total", undecided, s.ServiceError.Load(),
 		metrics.Label{Name: "cause", Value: "request"})
 	add("sluice_rate_limit_errors_total", undecided, s.StoreError.Load(), metrics.Label{Name: "cause", Value: "store"})
+	add("sluice_rate_limit_errors_total", undecided, s.Canceled.Load(), metrics.Label{Name: "cause", Value: "client"})
 	add("sluice_refund_errors_total", "Charges that could not be given back after another limit had denied.",
 		s.RefundError.Load())
 	s.EachCount(func(key, what string, n int64) {

@@ -131,6 +131,19 @@ func (r *Rule) PolicyName() string { return r.Path[min(r.domainBytes, len(r.Path
 // DeniesAll reports whether the rule denies every hit.
 func (r *Rule) DeniesAll() bool { return !r.Unlimited && r.Unit != Unknown && r.RequestsPerUnit == 0 }
 
+// CheckNegativeHits returns an error if hits cannot be given back to one of the rule's limits.
+func (r *Rule) CheckNegativeHits() error {
+	for _, l := range r.Limits {
+		for i := range l.Tiers {
+			if t := &l.Tiers[i]; t.Leasing().Refills || t.Counting().Entries {
+				return fmt.Errorf("hits cannot be given back to the limit %s: it is a %s, which does not know which of "+
+					"the hits still count", l.ID, t.Algorithm)
+			}
+		}
+	}
+	return nil
+}
+
 // Config holds the content of configuration files. It is immutable. Create it with [Load].
 type Config struct {
 	domains  map[string]*node

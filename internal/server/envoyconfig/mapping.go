@@ -2,6 +2,7 @@ package envoyconfig
 
 import (
 	"fmt"
+	"slices"
 
 	"go.yaml.in/yaml/v3"
 )
@@ -48,7 +49,8 @@ func (m *Mapping) field(c *Call, key string) *string {
 func (m *Mapping) Read(entries []Entry) (c Call, mapped bool) {
 	for i := range entries {
 		field := m.field(&c, entries[i].Key)
-		if field == nil || *field != "" {
+		twice := slices.ContainsFunc(entries[:i], func(e Entry) bool { return e.Key == entries[i].Key })
+		if field == nil || twice {
 			return Call{}, false
 		}
 		*field = entries[i].Value

@@ -34,6 +34,7 @@ func TestMapping(t *testing.T) {
 		{entries("t="), envoyconfig.Call{}, true},
 		{entries("t=acme", "x=y"), envoyconfig.Call{}, false},
 		{entries("t=acme", "t=globex"), envoyconfig.Call{}, false},
+		{entries("t=", "t=globex"), envoyconfig.Call{}, false},
 		{nil, envoyconfig.Call{}, false},
 	} {
 		if got, mapped := c.Mapping("d").Read(tt.entries); got != tt.want || mapped != tt.mapped {

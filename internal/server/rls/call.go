@@ -156,6 +156,9 @@ func (c *call) decide() error {
 // unless the whole service is in shadow mode.
 func (c *call) chargeItems() error {
 	global := c.service.config.ShadowMode
+	if err := c.checkNegativeHits(); err != nil { // before anything is given back
+		return err
+	}
 	for i := range c.items {
 		it := &c.items[i]
 		if !it.hasCounters() || !c.isUnconditional(it) {

@@ -8,7 +8,8 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 )
 
-// metadata returns the dynamic metadata of a response: the request, and the metadata of the rules that do not deny.
+// metadata returns the dynamic metadata of a response: the request, and the metadata of the rules that were asked and did
+// not deny.
 func (c *call) metadata() *structpb.Struct {
 	fields := map[string]*structpb.Value{"domain": structpb.NewStringValue(c.request.GetDomain())}
 	var descriptors []*structpb.Value
@@ -24,7 +25,7 @@ func (c *call) metadata() *structpb.Struct {
 	merged := &structpb.Struct{Fields: map[string]*structpb.Value{}}
 	for i := range c.items {
 		it := &c.items[i]
-		if it.hasCounters() && (it.state != over || it.rule.ShadowMode) {
+		if it.hasCounters() && it.state != undecided && (it.state != over || it.rule.ShadowMode) {
 			mergeMetadata(merged, it.rule.Metadata)
 		}
 	}

@@ -192,6 +192,10 @@ func (s *Service) ShouldRateLimit(ctx context.Context, req *rlsv3.RateLimitReque
 			s.stats.ServiceError.Add(1)
 			return nil, err
 		}
+		if errors.Is(err, context.Canceled) && ctx.Err() != nil {
+			s.stats.Canceled.Add(1)
+			return nil, status.Error(codes.Canceled, "the client cancelled the request before it was decided")
+		}
 		s.stats.StoreError.Add(1)
 		s.logStore(err)
 		return nil, status.Error(codes.Unknown, "the store of counters failed: the request is not decided")

@@ -317,6 +317,44 @@ func TestCountDeniedStoreAway(t *testing.T) {
 	}
 }
 
+// Guarantees that a request with negative hits that are not allowed changes nothing, whatever the order of its
+// descriptors.
+func TestNegativeHitsAllOrNothing(t *testing.T) {
+	w := newWorld(t, rls.Config{CountDenied: true}, file)
+	w.want("ok: ok 4", descriptor("b=x"))
+	_, err := w.ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{Domain: "d",
+		Descriptors: []*ratelimitv3.RateLimitDescriptor{negative("b=x", 1), descriptor("a=x"), negative("bucket=x", 1)}})
+	if status.Code(err) != codes.InvalidArgument {
+		t.Errorf("negative hits of a token bucket: %v", err)
+	}
+	w.want("ok: ok 3 ok 2", descriptor("b=x"), descriptor("a=x"))
+}
+
+// Guarantees that a request whose client has gone is not counted as a failure of the store, and is not logged.
+func TestClientGivesUp(t *testing.T) {
+	var log strings.Builder
+	store, err := memory.New(memory.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := rls.New(rls.Config{Store: &failing{Store: store, from: 1, err: context.Canceled},
+		Log: slog.New(slog.NewTextHandler(&log, nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &world{Service: s, t: t}
+	w.load(file)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err = w.ShouldRateLimit(ctx, &rlsv3.RateLimitRequest{Domain: "d",
+		Descriptors: []*ratelimitv3.RateLimitDescriptor{descriptor("a=x")}})
+	if stats := w.Stats(); status.Code(err) != codes.Canceled || stats.StoreError.Load() != 0 ||
+		stats.Canceled.Load() != 1 || log.Len() > 0 {
+		t.Errorf("error %v; %d failures of the store and %d cancelled requests are counted; log %s", err,
+			stats.StoreError.Load(), stats.Canceled.Load(), log.String())
+	}
+}
+
 // Guarantees that a rule of 0 units denies every request with hits: also if denied hits are counted, which charges the
 // other descriptors nevertheless, and in whatever order the descriptors come. Its status says so also if another
 // descriptor has denied before it.
@@ -638,6 +676,9 @@ func TestDynamicMetadata(t *testing.T) {
 		`"metadata":{"from":"q2","m":{"y":2}}`) {
 		t.Errorf("one rule denies: %s", got)
 	}
+	if got := text(w.ask(descriptor("zero=x"), descriptor("q2=y"))); strings.Contains(got, `"metadata"`) {
+		t.Errorf("a rule that was not asked: %s", got)
+	}
 }
 
 // Guarantees that invalid requests are errors that say what is wrong with them, and that they are counted.
@@ -696,12 +737,15 @@ func TestKeysAreApart(t *testing.T) {
 type failing struct {
 	limit.Store
 	calls, from int
+	err         error // if nil, errUnavailable
 }
 
 var errUnavailable = errors.New("the store is unavailable")
 
 func (f *failing) Decide(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
-	if f.calls++; f.calls >= f.from {
+	if f.calls++; f.calls >= f.from && f.err != nil {
+		return f.err
+	} else if f.calls >= f.from {
 		return errUnavailable
 	}
 	return f.Store.Decide(ctx, req, now, d)

@@ -25,6 +25,7 @@ type Stats struct {
 
 	ServiceError     atomic.Int64 // invalid requests
 	StoreError       atomic.Int64 // requests that were not decided, because the store failed
+	Canceled         atomic.Int64 // requests that were not decided, because the client cancelled them
 	GlobalShadowMode atomic.Int64 // requests that the service's shadow mode let pass
 	RefundError      atomic.Int64 // charges that could not be refunded after another rule had denied
 

@@ -16,9 +16,6 @@ func (c *call) isUnconditional(it *item) bool {
 // chargeUnconditional decides an item for which isUnconditional holds.
 func (c *call) chargeUnconditional(it *item) error {
 	switch {
-	case it.planned != nil && it.negative:
-		return status.Error(codes.InvalidArgument,
-			"negative hits are not allowed for descriptors of a mapping: refund the receipt of a decision instead")
 	case it.planned != nil:
 		it.planned.request.Cost = 1 // the answer says whether one hit would be admitted
 		return c.peekPlan(it)
@@ -29,7 +26,7 @@ func (c *call) chargeUnconditional(it *item) error {
 		}
 		return nil
 	case it.negative:
-		if err := c.giveBack(it); err != nil {
+		if err := c.correct(it, -it.hits, &c.correction); err != nil { // a counter does not fall below 0
 			return err
 		}
 		return c.peekItem(it)
@@ -74,17 +71,22 @@ func (c *call) peekItem(it *item) error {
 	return nil
 }
 
-// giveBack subtracts the item's hits from its counters. A counter does not fall below 0.
-func (c *call) giveBack(it *item) error {
-	for _, l := range it.rule.Limits {
-		for i := range l.Tiers {
-			if t := &l.Tiers[i]; t.Leasing().Refills || t.Counting().Entries {
-				return status.Errorf(codes.InvalidArgument, "hits cannot be given back to the limit %s: it is a %s, "+
-					"which does not know which of the hits still count", l.ID, t.Algorithm)
+// checkNegativeHits returns an error if an item has negative hits and its counters do not allow them.
+func (c *call) checkNegativeHits() error {
+	for i := range c.items {
+		it := &c.items[i]
+		switch {
+		case !it.negative || !it.hasCounters():
+		case it.planned != nil:
+			return status.Error(codes.InvalidArgument,
+				"negative hits are not allowed for descriptors of a mapping: refund the receipt of a decision instead")
+		default:
+			if err := it.rule.CheckNegativeHits(); err != nil {
+				return status.Error(codes.InvalidArgument, err.Error())
 			}
 		}
 	}
-	return c.correct(it, -it.hits, &c.correction)
+	return nil
 }
 
 // correct adds units, which may be negative, to each of the item's counters, whether they fit or not. d receives the
