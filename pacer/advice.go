@@ -23,6 +23,9 @@ type Advice struct {
 
 // Left says how many units the client may still spend until the provider refills the limit.
 type Left struct {
+	// Name tells apart the limits of a provider: the name of a policy, or the beginning of the names of header fields.
+	Name string
+
 	Units int64         // 0..MaxUnits
 	Until time.Duration // time from the reply to the refill, 0..MaxPeriod
 }
@@ -59,9 +62,9 @@ func (a *Advice) addLimit(units int64, period time.Duration) {
 	}
 }
 
-func (a *Advice) addLeft(units int64, until time.Duration) {
+func (a *Advice) addLeft(name string, units int64, until time.Duration) {
 	if len(a.Left) < maxAdvised && units >= 0 && units <= MaxUnits && until >= 0 && until <= MaxPeriod {
-		a.Left = append(a.Left, Left{units, until})
+		a.Left = append(a.Left, Left{name, units, until})
 	}
 }
 
@@ -80,7 +83,8 @@ func (a *Advice) addStructured(h http.Header) {
 	for _, item := range listItems(fields) {
 		units, ok := integerOf(item, "r")
 		if until, hasTime := integerOf(item, "t"); ok && hasTime {
-			a.addLeft(units, inSeconds(until))
+			name, _ := item.Value.(string)
+			a.addLeft(name, units, inSeconds(until))
 		}
 	}
 	if dictionary, err := httpsfv.UnmarshalDictionary(fields); err == nil {
@@ -92,7 +96,7 @@ func (a *Advice) addStructured(h http.Header) {
 		}
 		units, ok := member("remaining")
 		if until, hasTime := member("reset"); ok && hasTime {
-			a.addLeft(units, inSeconds(until))
+			a.addLeft("", units, inSeconds(until))
 		}
 	}
 }
@@ -130,7 +134,7 @@ func (a *Advice) addFields(h http.Header, prefix string, received time.Time) {
 			until, known = parseWait(h.Get(prefix+"Reset"), received)
 		}
 		if known {
-			a.addLeft(units, until)
+			a.addLeft(prefix, units, until)
 		}
 	}
 	// In "100, 100;w=60" the first number is the limit that applies now, and all limits follow with their periods.

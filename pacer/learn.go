@@ -188,8 +188,9 @@ type Reply struct {
 //   - With Config.Learning, refusals lower the rate. Without refusals the rate rises again.
 //   - With Config.MeasureClock, the Date of the reply narrows the difference of the clocks.
 //
-// The stated and the learned limit are at least one unit in each window. A request that costs more than these limits
-// gets a window of its own.
+// A stated limit need not be a whole number of units per window: of 100 units in a minute, windows of a second get 1 or
+// 2 units in turn. A stated limit is at least one unit per LongestPause, and a learned limit at least one unit in each
+// window. A request that costs more than these limits gets a window of its own.
 func (p *Pacer) Observe(r Reply) {
 	a := ParseAdvice(r.Status, r.Header, r.Received)
 	p.mu.Lock()

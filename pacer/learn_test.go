@@ -230,6 +230,28 @@ func TestObeysHeaders(t *testing.T) {
 	})
 }
 
+// A stated limit of a long window is used as a whole: its windows of a second get a unit more in turn, or some get none.
+func TestStatedLimitOfLongWindows(t *testing.T) {
+	for policy, want := range map[string]int64{`"a";q=100;w=60`: 100, `"a";q=1800;w=3600`: 30, `"a";q=5000;w=3600`: 83,
+		`"a";q=6000;w=60, "b";q=90;w=60`: 90} {
+		synctest.Test(t, func(t *testing.T) {
+			p := open(t, pacer.Config{Limit: pacer.PerSecond(100)})
+			now := time.Now()
+			p.Observe(pacer.Reply{Status: 200, Header: http.Header{"Ratelimit-Policy": {policy}}, Sent: now,
+				Received: now})
+			for range 300 {
+				if _, err := p.Enqueue("a", 1, pacer.Forever, pacer.WakerFunc(func(pacer.Permit, error) {})); err != nil {
+					t.Fatal(err)
+				}
+			}
+			pass(time.Minute - time.Millisecond)
+			if n := p.Status().Granted; n < want-1 || n > want+1 {
+				t.Errorf("%s: %d units were granted in a minute, want %d", policy, n, want)
+			}
+		})
+	}
+}
+
 // False headers of a provider make the pacer pause for an hour at most. They never make it send more than the limit,
 // or stop it forever.
 func TestLyingProvider(t *testing.T) {

@@ -19,14 +19,29 @@ type Permit struct {
 func (p *Permit) Cost() int64 { return p.cost }
 
 // UseBy returns the latest time at which the request may be sent. A request that is sent later may arrive in the
-// provider's next window, and exceed the limit there. A process that was suspended beyond UseBy must release the permit
-// and acquire another. The time carries a reading of the monotonic clock, so [time.Until] is right even if the wall
-// clock is set.
+// provider's next window, and exceed the limit there. The time carries a reading of the monotonic clock, so
+// [time.Until] is right even if the wall clock is set. The monotonic clock stands still while a machine is suspended,
+// so call [Permit.InTime] before you send the request.
 func (p *Permit) UseBy() time.Time {
 	if p.pacer == nil {
 		return time.Time{}
 	}
 	return p.pacer.timeOf(p.useBy)
+}
+
+// InTime reports whether the request may still be sent. It is false if UseBy has passed, or if the machine was
+// suspended or its wall clock was set since the permit was granted. Call it right before you send the request. If it
+// returns false, release the permit and acquire another.
+func (p *Permit) InTime() bool {
+	l := p.pacer
+	if l == nil {
+		return false
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := l.readBoth().Mono
+	s := &l.core.supply
+	return p.serial == s.serial && now < min(p.useBy, s.closes)
 }
 
 // Release gives back all units of a request that was not sent. Waiting requests get them if their window is still open.
@@ -46,6 +61,7 @@ func (p *Permit) Settle(spent int64) {
 	l.mu.Lock()
 	now := l.now()
 	p.cost = spent
+	l.core.supply.returnToBudgets(unspent, p.total)
 	if unspent < 0 {
 		l.core.counts.Excess -= unspent
 		l.core.supply.overspend(-unspent)

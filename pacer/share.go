@@ -26,6 +26,7 @@ type sharer struct {
 	heard  int64         // latest Lease.Pause
 	needed int64         // number of the latest window in which the instance needed units
 	group  group         // learns the limit together with other instances
+	known  ledger.Known  // what the latest lease told
 }
 
 // share is an instance's share of one window.
@@ -165,7 +166,7 @@ func (s *sharer) due(c *core, now time.Duration) (ledger.Claim, bool) {
 		return claim, false
 	}
 	s.busy = true
-	claim.Limit, claim.Unit = s.limit, 1
+	claim.Limit, claim.Unit, claim.Known = s.limit, 1, s.known
 	if i := c.queue.next(); i != 0 {
 		s.cost = c.queue.at(i).cost
 		claim.Unit = s.cost
@@ -227,7 +228,7 @@ func (s *sharer) prefetch(c *core, now time.Duration) (ledger.Claim, bool) {
 	rest := max(float64(c.supply.begin+c.supply.limit.Period-now)/float64(c.supply.limit.Period), 0)
 	demand := s.demand(c, now)
 	backlog := max(float64(c.queue.units)+demand*rest-left, 0)
-	need := s.units(math.Floor(backlog + demand + s.random.Float64())) // rounded at random, so that the sum is right
+	need := s.units(c, math.Floor(backlog+demand+s.random.Float64())) // rounded at random, so that the sum is right
 	next.told, next.owed = need, s.owed
 	if need > 0 {
 		s.needed = next.window
@@ -236,8 +237,10 @@ func (s *sharer) prefetch(c *core, now time.Duration) (ledger.Claim, bool) {
 		Contends: next.window-s.needed < contendFor}, true
 }
 
-// units rounds a number of units up, and bounds it by the limit.
-func (s *sharer) units(n float64) int64 { return int64(math.Ceil(min(n, float64(s.limit)))) }
+// units rounds a number of units up, and bounds it by the limit of the open window and of the next one.
+func (s *sharer) units(c *core, n float64) int64 {
+	return int64(math.Ceil(min(n, float64(max(c.supply.limit.Units, c.supply.next.limit)))))
+}
 
 func (s *sharer) refill(c *core, now time.Duration) (ledger.Claim, bool) {
 	present := &s.shares[0]
@@ -255,9 +258,9 @@ func (s *sharer) refill(c *core, now time.Duration) (ledger.Claim, bool) {
 	}
 	expected := s.expected(c, now)
 	hand := c.supply.units - c.supply.used
-	more := max(s.units(float64(c.supply.used)+expected)-present.told, 0)
+	more := max(s.units(c, float64(c.supply.used)+expected)-present.told, 0)
 	claim := ledger.Claim{Window: present.window, Stage: stage, Need: more, Told: present.told, Held: present.leased,
-		Want: max(s.units(expected)-hand, 1), Owed: present.owed}
+		Want: max(s.units(c, expected)-hand, 1), Owed: present.owed}
 	s.needed = present.window
 	present.told += more
 	return claim, true
@@ -309,6 +312,7 @@ func (s *sharer) done(c *core, claim *ledger.Claim, got ledger.Lease, err error)
 		c.supply.statedAnew = c.supply.statedAnew || claim.Stated > 0
 		return
 	}
+	s.known = ledger.Known{Changed: got.Changed, Stated: got.Stated, Learned: got.Learned}
 	s.balance(claim, got)
 	s.hear(c, got.Pause)
 	s.group.hear(claim, &got)

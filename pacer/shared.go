@@ -13,6 +13,10 @@ import (
 // redisstore.Store and dynamodbstore.Store return one, and [NewMemoryLedger] returns one for pacers in one process.
 type Ledger = ledger.Ledger
 
+// ErrPlanned means that three changes of a shared limit are planned already. Another one can be planned when the first
+// of them holds, or in place of one of them.
+var ErrPlanned = ledger.ErrPlanned
+
 // ErrTooSoon means that a shared limit cannot change from a window on of which units have been leased already.
 var ErrTooSoon = ledger.ErrTooSoon
 
@@ -23,6 +27,14 @@ var ErrTooSoon = ledger.ErrTooSoon
 // Each pacer counts the windows of a shared limit by its own clock, so Guard must allow for the differences of the
 // clocks. Without a Guard, the sum is exact only in the windows as the ledger numbers them, and not as the provider
 // counts them.
+//
+// Until SetSharedLimit is called for the first time, Config.Limit of the pacers is the limit. If the limits of several
+// pacers differ, the pacer whose call is the first for a window decides about the window. From then on the limit is in
+// the ledger. Config.Limit then only decides which costs a pacer refuses before it has heard from the ledger.
+//
+// If the data of the ledger is lost, the pacers that are running give it back: the limit, the learned rate, and the
+// limit that the provider has stated. It is lost if no pacer is running, and so is a change that is planned for later
+// than the next window. Then call SetSharedLimit once more.
 //
 // A shared limit begins to grant units two to three windows after its first use. With Config.Learning, the pacers learn
 // it together, and the ledger keeps what they have learned. What the provider says to one pacer holds for all, see
@@ -155,8 +167,9 @@ func (p *Pacer) endSharing() {
 
 // SetSharedLimit changes the limit for all pacers that share it, from the first window that begins at the given time or
 // later. Units of the window after the present one may be leased already, so the time must be at least two periods from
-// now. The error wraps ErrTooSoon if the time is too early, or ErrConfig. After any other error it is unknown whether
-// the limit changes; the call can then be repeated.
+// now. The change replaces those that are planned for its window or later ones. Until its window, earlier changes hold.
+// The error wraps ErrTooSoon if the time is too early, ErrPlanned, or ErrConfig. After any other error it is unknown
+// whether the limit changes; the call can then be repeated.
 //
 // All pacers forget at once, and not only from that time on, what was learned and what the provider has stated. If they
 // learn, they begin anew from Learning.Start, or from a tenth of Config.Limit.

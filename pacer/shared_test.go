@@ -14,11 +14,12 @@ import (
 	"github.com/sluicelimits/sluice/pacer"
 )
 
-// away is a ledger that can be made unavailable.
+// away is a ledger that can be made unavailable or slow, or be replaced.
 type away struct {
-	pacer.Ledger
-	mu sync.Mutex
-	is bool
+	mu    sync.Mutex
+	inner pacer.Ledger
+	is    bool
+	delay time.Duration // from carrying out a claim to the answer
 }
 
 func (a *away) set(is bool) {
@@ -27,15 +28,40 @@ func (a *away) set(is bool) {
 	a.is = is
 }
 
+func (a *away) replace(by pacer.Ledger) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.inner = by
+}
+
+func (a *away) answerAfter(d time.Duration) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.delay = d
+}
+
 func (a *away) Claim(ctx context.Context, key string, c ledger.Claim) (ledger.Lease, error) {
 	a.mu.Lock()
-	is := a.is
+	is, inner, delay := a.is, a.inner, a.delay
 	a.mu.Unlock()
 	if is {
 		<-ctx.Done()
 		return ledger.Lease{}, ctx.Err()
 	}
-	return a.Ledger.Claim(ctx, key, c)
+	lease, err := inner.Claim(ctx, key, c)
+	select {
+	case <-ctx.Done():
+		return ledger.Lease{}, ctx.Err()
+	case <-time.After(delay):
+	}
+	return lease, err
+}
+
+func (a *away) SetLimit(ctx context.Context, key string, units, from int64) error {
+	a.mu.Lock()
+	inner := a.inner
+	a.mu.Unlock()
+	return inner.SetLimit(ctx, key, units, from)
 }
 
 // three holds three pacers that share a limit, and the units that they granted in each window.
@@ -50,7 +76,7 @@ type three struct {
 func share(t *testing.T, limit int64) *three { return shareLearning(t, limit, nil) }
 
 func shareLearning(t *testing.T, limit int64, l *pacer.Learning) *three {
-	s := &three{t: t, ledger: &away{Ledger: pacer.NewMemoryLedger()}, granted: map[int64]int64{}}
+	s := &three{t: t, ledger: &away{inner: pacer.NewMemoryLedger()}, granted: map[int64]int64{}}
 	for i := range s.pacers {
 		s.pacers[i] = open(t, pacer.Config{Limit: pacer.PerSecond(limit), Learning: l,
 			Shared: &pacer.Shared{Ledger: s.ledger, Key: "api"}})
@@ -212,6 +238,116 @@ func TestLedgerAway(t *testing.T) {
 		}
 		if c := s.pacers[0].Status(); c.LedgerErrors == 0 || c.LedgerCalls <= c.LedgerErrors {
 			t.Errorf("%d calls, %d errors", c.LedgerCalls, c.LedgerErrors)
+		}
+	})
+}
+
+// A store that restarts empty keeps a limit that was changed live: for the pacers that run, which give it back, and for
+// one that starts after the loss with the limit of its configuration. A limit that was raised is used.
+func TestLedgerLost(t *testing.T) {
+	for _, changed := range []int64{50, 160} {
+		synctest.Test(t, func(t *testing.T) {
+			s := share(t, 100)
+			for i := range s.pacers {
+				s.want(i, 3000)
+			}
+			pass(5 * time.Second)
+			err := s.pacers[0].SetSharedLimit(t.Context(), changed, time.Now().Add(2*time.Second))
+			if err != nil {
+				t.Fatal(err)
+			}
+			pass(6 * time.Second)
+			began := time.Now()
+			s.ledger.replace(pacer.NewMemoryLedger())
+			s.pacers[2].Close()
+			s.pacers[2] = open(t, pacer.Config{Limit: pacer.PerSecond(100),
+				Shared: &pacer.Shared{Ledger: s.ledger, Key: "api"}})
+			s.want(2, 3000)
+			pass(12 * time.Second)
+			got := s.grantedPerSecond(began, 12)
+			for second, n := range got {
+				if n > changed || second >= 6 && n < changed-1 {
+					t.Errorf("the ledger of a limit of %d was lost: %v were granted", changed, got)
+					break
+				}
+			}
+			if l := s.pacers[2].Status().Limit; l.Units != changed {
+				t.Errorf("the new pacer has a limit of %s, want %d units", l, changed)
+			}
+		})
+	}
+}
+
+// A store that restarts empty keeps the learned rate and the limit that the provider has stated.
+func TestLedgerLostWithLearning(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := shareLearning(t, 100, &pacer.Learning{Bans: true})
+		for i := range s.pacers {
+			s.want(i, 3000)
+		}
+		pass(5 * time.Second)
+		tell := func(status int, policy string) {
+			now := time.Now()
+			h := http.Header{}
+			if policy != "" {
+				h.Set("RateLimit-Policy", policy)
+			}
+			permit := mustAcquire(t, s.pacers[0], "b", 1)
+			s.pacers[0].Observe(pacer.Reply{Status: status, Header: h, Permit: permit, Sent: now, Received: now})
+		}
+		tell(429, "")
+		pass(5 * time.Second)
+		lose := func(want int64) {
+			t.Helper()
+			s.ledger.replace(pacer.NewMemoryLedger())
+			pass(5 * time.Second)
+			began := time.Now()
+			pass(3 * time.Second)
+			for _, n := range s.grantedPerSecond(began, 3) {
+				if n > want || n < want-1 {
+					t.Errorf("%v were granted, want %d", s.grantedPerSecond(began, 3), want)
+					break
+				}
+			}
+		}
+		lose(70) // a refusal lowers the rate to 70 %
+		tell(200, `"all";q=1200;w=60`)
+		pass(3 * time.Second)
+		lose(20)
+	})
+}
+
+// A ledger that takes 400 ms for each answer loses units of the ends of windows, and none twice.
+func TestSlowLedger(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := share(t, 100)
+		s.ledger.answerAfter(400 * time.Millisecond)
+		for i := range s.pacers {
+			s.want(i, 3000)
+		}
+		pass(5 * time.Second)
+		began := time.Now()
+		pass(10 * time.Second)
+		var sum int64
+		for second, n := range s.grantedPerSecond(began, 10) {
+			if sum += n; n > 100 {
+				t.Errorf("second %d: %d units of 100 were granted", second, n)
+			}
+		}
+		if sum < 700 {
+			t.Errorf("%d of 1000 units were granted in ten seconds", sum)
+		}
+		if c := s.pacers[0].Status(); c.LedgerErrors > 0 {
+			t.Errorf("%d of %d calls failed, want none", c.LedgerErrors, c.LedgerCalls)
+		}
+		s.ledger.answerAfter(700 * time.Millisecond) // longer than a call may take
+		pass(3 * time.Second)
+		began = time.Now()
+		pass(3 * time.Second)
+		for _, n := range s.grantedPerSecond(began, 3) {
+			if n > 0 {
+				t.Errorf("%d units were granted though no answer came in time", n)
+			}
 		}
 	})
 }

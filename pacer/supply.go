@@ -3,9 +3,11 @@ package pacer
 import (
 	"math"
 	"math/bits"
+	"slices"
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/limiter/clock"
+	"github.com/sluicelimits/sluice/internal/limiter/ledger"
 )
 
 // clockStep is the largest step of the wall clock that is followed. A larger one is a jump.
@@ -43,9 +45,9 @@ type supply struct {
 	pausedUntil time.Duration // nothing is granted before this time
 	askedUntil  time.Duration // the latest end of a pause that the provider asked this pacer for
 	learned     int64         // learned limit, in units per window; 0: no bound
-	stated      int64         // limit that the provider states, in units per window; 0: no bound
+	stated      int64         // limit that the provider states, in 1/ledger.StatedOne per window; 0: no bound
 	statedAnew  bool          // the provider has stated a limit since the latest call to the ledger
-	budgets     []budget      // units that the provider says are left, in the order of its replies' fields
+	budgets     []budget      // units that the provider says are left, at most maxAdvised
 }
 
 // lease holds the leased units of a window, and the limit of the window, which is 0 if it is unknown.
@@ -61,6 +63,7 @@ func (s *supply) nextUnits(window int64) int64 {
 
 // budget holds the units that a provider says are left of one of its limits.
 type budget struct {
+	name  string // Left.Name
 	left  int64
 	until time.Duration // when the provider refills the limit
 	total int64         // Permit.total of the reply's request
@@ -150,7 +153,7 @@ func (s *supply) ready(number int64) int64 {
 		s.limit.Units = s.part.largest()
 	}
 	if !s.shared {
-		return min(s.each(), s.most(number))
+		return s.bounded(number)
 	}
 	if s.next.window != number {
 		return 0
@@ -169,13 +172,26 @@ func (s *supply) most(number int64) int64 {
 	return s.limit.Units
 }
 
-// each returns the number of units that each window has if the limit is neither shared nor divided with a remainder.
+// bounded returns the number of units that the limit, and what was learned and stated, allow in a window.
+func (s *supply) bounded(number int64) int64 {
+	units := s.most(number)
+	if s.learned > 0 {
+		units = min(units, s.learned)
+	}
+	if s.stated > 0 {
+		units = min(units, ledger.UnitsOf(s.stated, number))
+	}
+	return units
+}
+
+// each returns the largest number of units that a window has, at least one, if the limit is not shared.
 func (s *supply) each() int64 {
 	units := s.limit.Units
-	for _, bound := range [...]int64{s.learned, s.stated} {
-		if bound > 0 {
-			units = min(units, bound)
-		}
+	if s.learned > 0 {
+		units = min(units, s.learned)
+	}
+	if s.stated > 0 {
+		units = min(units, (s.stated+ledger.StatedOne-1)/ledger.StatedOne)
 	}
 	return units
 }
@@ -183,7 +199,7 @@ func (s *supply) each() int64 {
 // resize applies changed bounds to the open window, unless the window is lost.
 func (s *supply) resize() {
 	if !s.lost && !s.shared {
-		s.units = min(s.each(), s.most(s.number))
+		s.units = s.bounded(s.number)
 	}
 }
 
@@ -195,22 +211,54 @@ func (s *supply) advise(a *Advice, received time.Duration, total, granted int64)
 		s.pausedUntil = max(s.pausedUntil, s.askedUntil)
 	}
 	if len(a.Limits) > 0 {
-		s.stated = MaxUnits
+		s.stated = MaxUnits * ledger.StatedOne
 		for _, l := range a.Limits {
-			perWindow := float64(l.Units) * (float64(s.limit.Period) / float64(l.Period))
-			s.stated = min(s.stated, int64(min(max(perWindow, 1), MaxUnits)))
+			s.stated = min(s.stated, perWindow(l, s.limit.Period))
 		}
+		s.stated = max(s.stated, perWindow(Limit{1, LongestPause}, s.limit.Period)+1)
 		s.statedAnew = true
 		s.resize()
 	}
-	for i, l := range a.Left {
-		if i == len(s.budgets) {
-			s.budgets = append(s.budgets, budget{})
+	s.budgets = slices.DeleteFunc(s.budgets, func(b budget) bool { return b.until < received })
+	for _, l := range a.Left {
+		i := slices.IndexFunc(s.budgets, func(b budget) bool { return b.name == l.Name })
+		if i < 0 && len(s.budgets) < maxAdvised {
+			i = len(s.budgets)
+			s.budgets = append(s.budgets, budget{name: l.Name})
 		}
-		if b := &s.budgets[i]; total >= b.total {
-			*b = budget{max(l.Units-(granted-total), 0), received + min(l.Until, LongestPause), total}
+		if i >= 0 && total >= s.budgets[i].total {
+			s.budgets[i] = budget{l.Name, max(l.Units-(granted-total), 0), received + min(l.Until, LongestPause), total}
 		}
 	}
+}
+
+// returnToBudgets counts units of a permit that were not spent, or, below 0, that were spent in addition. If the permit
+// was granted before the request of a budget's reply, the reply has counted what was spent.
+func (s *supply) returnToBudgets(units, total int64) {
+	for i := range s.budgets {
+		if b := &s.budgets[i]; total > b.total {
+			b.left += units
+		}
+	}
+}
+
+// perWindow converts a limit to windows of another length, in 1/ledger.StatedOne of a unit, rounded down. It returns
+// whole units if a window has so many of them that a part of one does not matter.
+func perWindow(l Limit, window time.Duration) int64 {
+	high, low := bits.Mul64(uint64(l.Units), uint64(window))
+	if high >= uint64(l.Period) {
+		return MaxUnits * ledger.StatedOne
+	}
+	whole, rest := bits.Div64(high, low, uint64(l.Period))
+	if whole >= MaxUnits {
+		return MaxUnits * ledger.StatedOne
+	}
+	if whole >= ledger.StatedOne {
+		return int64(whole) * ledger.StatedOne
+	}
+	high, low = bits.Mul64(rest, ledger.StatedOne)
+	part, _ := bits.Div64(high, low, uint64(l.Period))
+	return int64(whole*ledger.StatedOne + part)
 }
 
 // windowOf returns the number of the window whose permits are good until useBy.

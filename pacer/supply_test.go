@@ -3,7 +3,9 @@ package pacer
 import (
 	"fmt"
 	"math/rand/v2"
+	"net/http"
 	"testing"
+	"testing/synctest"
 	"time"
 	"unsafe"
 
@@ -144,11 +146,88 @@ func TestLowestBoundHolds(t *testing.T) {
 	for _, tt := range []struct{ learned, stated, want int64 }{
 		{0, 0, 100}, {50, 80, 50}, {80, 50, 50}, {50, 120, 50}, {120, 50, 50}, {120, 0, 100}, {0, 120, 100},
 	} {
-		s := supply{limit: Limit{Units: 100}, learned: tt.learned, stated: tt.stated}
-		if got := s.each(); got != tt.want {
+		s := supply{limit: Limit{Units: 100}, learned: tt.learned, stated: tt.stated * ledger.StatedOne}
+		if got := s.bounded(7); got != tt.want || s.each() != got {
 			t.Errorf("learned %d, stated %d: a window has %d units, want %d", tt.learned, tt.stated, got, tt.want)
 		}
 	}
+}
+
+// A permit is not in time after its window, nor after the machine was suspended or its wall clock was set, which UseBy
+// does not show.
+func TestPermitInTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, err := New(Config{Limit: PerSecond(10), Guard: Guard{ClockError: 10 * ms, MaxDelay: 50 * ms}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer p.Close()
+		acquire := func() Permit {
+			t.Helper()
+			permit, err := p.Acquire(t.Context(), "", 1)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return permit
+		}
+		permit := acquire()
+		if !permit.InTime() {
+			t.Error("a permit that was just granted is not in time")
+		}
+		<-time.After(time.Until(permit.UseBy()))
+		if permit.InTime() {
+			t.Error("a permit is in time after UseBy")
+		}
+		permit = acquire()
+		p.mu.Lock() // a suspended machine: the wall clock moves on by a minute, and the monotonic clock does not
+		p.core.supply.read.Wall -= time.Minute
+		p.core.supply.raw.Wall -= time.Minute
+		p.mu.Unlock()
+		if permit.InTime() {
+			t.Errorf("a permit is in time after a machine was suspended; UseBy is in %s", time.Until(permit.UseBy()))
+		}
+		permit = acquire()
+		if (&Permit{}).InTime() || !permit.InTime() {
+			t.Error("the permit of a later window is not in time, or the zero permit is")
+		}
+	})
+}
+
+// A unit that is given back, and was granted after the reply that stated what is left, is left again. A request that
+// cost more than was granted takes the difference. Replies that name another policy change nothing.
+func TestUnitsLeftCountSettledUnits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, err := New(Config{Limit: PerSecond(10)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer p.Close()
+		says := func(field string) {
+			now := time.Now()
+			p.Observe(Reply{Status: 200, Header: http.Header{"Ratelimit": {field}}, Sent: now, Received: now})
+		}
+		granted := func(want bool) (permit Permit) {
+			t.Helper()
+			permit, ok := p.TryAcquire(1)
+			if ok != want {
+				t.Errorf("a unit was granted: %t, want %t", ok, want)
+			}
+			return permit
+		}
+		says(`"minute";r=2;t=30, "day";r=5;t=3000`)
+		first := granted(true)
+		granted(true)
+		granted(false)
+		first.Release()
+		last := granted(true)
+		granted(false)
+		says(`"day";r=5;t=3000`) // and nothing about the other one
+		granted(false)
+		says(`"minute";r=4;t=30`)
+		granted(true)
+		last.Settle(3)
+		granted(false)
+	})
 }
 
 // The pause of another instance ends within LongestPause, also if the other one's clock or its provider is wrong, and

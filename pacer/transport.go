@@ -34,8 +34,7 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		base = http.DefaultTransport
 	}
 	var permit Permit
-	sent := time.Now()
-	for useBy := (time.Time{}); !sent.Before(useBy); sent = time.Now() {
+	for !permit.InTime() {
 		permit.Release() // the goroutine was suspended until it was too late to send the request
 		var err error
 		if permit, err = t.Pacer.Acquire(r.Context(), key, cost); err != nil {
@@ -44,8 +43,8 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 			}
 			return nil, err
 		}
-		useBy = permit.UseBy()
 	}
+	sent := time.Now()
 	resp, err := base.RoundTrip(r)
 	if err != nil {
 		return nil, err // the provider may have counted the request, so its units are spent

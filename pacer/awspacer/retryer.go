@@ -72,10 +72,13 @@ func (r *Retryer) GetAttemptToken(ctx context.Context) (func(error) error, error
 	if r.Cost != nil {
 		cost = r.Cost(ctx)
 	}
-	permit, err := r.Pacer.Acquire(ctx, key, cost)
-	if err != nil {
-		_ = release(err)
-		return nil, err
+	var permit pacer.Permit
+	for !permit.InTime() {
+		permit.Release() // the goroutine was suspended until it was too late to send the attempt
+		if permit, err = r.Pacer.Acquire(ctx, key, cost); err != nil {
+			_ = release(err)
+			return nil, err
+		}
 	}
 	sent := time.Now()
 	return func(err error) error {

@@ -94,8 +94,8 @@ func (i *Interceptor) acquire(ctx context.Context, method string) (permit pacer.
 		if permit, err = i.Pacer.Acquire(ctx, key, cost); err != nil {
 			return permit, sent, err
 		}
-		if sent = time.Now(); sent.Before(permit.UseBy()) {
-			return permit, sent, nil
+		if permit.InTime() {
+			return permit, time.Now(), nil
 		}
 		permit.Release()
 	}

@@ -153,7 +153,7 @@ func TestMistakesAreFound(t *testing.T) {
 		{"messages are received before there are units", "\tpermits, err := w.takeUnits(ctx, n)\n",
 			"\t_, _ = w.receive(ctx, 1, 0)\n\tpermits, err := w.takeUnits(ctx, n)\n"},
 		{"units without a message are kept", "\t\tpermits[i].Release()\n", ""},
-		{"old units are used", "for !time.Now().Before(permit.UseBy()) {", "for false {"},
+		{"old units are used", "for !permit.InTime() {", "for false {"},
 		{"a message that waits does not stay in flight",
 			"go func() { extended <- w.keepInFlight(held, m, visible) }()", "_ = held\n\textended <- visible"},
 		{"a message that fails is deleted", "if err := w.Handle(handling, m); err != nil {",

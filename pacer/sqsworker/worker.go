@@ -330,7 +330,7 @@ func (w *worker) handle(
 	ctx, handling context.Context, m *types.Message, permit pacer.Permit, visible time.Time,
 ) (err error) {
 	end := time.Now().Add(longestHold)
-	for !time.Now().Before(permit.UseBy()) { // a call to SQS took so long that the window is over
+	for !permit.InTime() { // a call to SQS took so long that the window is over
 		permit.Release()
 		if permit, visible, err = w.waitForUnits(ctx, m, visible, end); err != nil {
 			return err

@@ -88,12 +88,12 @@ func (e *Entry) forget() {
 }
 
 // Most returns the number of units of a window that may be leased, given its limit.
-func (e *Entry) Most(limit int64) int64 {
+func (e *Entry) Most(window, limit int64) int64 {
 	if e.Learned.Rate > 0 {
 		limit = min(limit, e.Learned.Rate/LearnedOne)
 	}
 	if e.Stated > 0 {
-		limit = min(limit, e.Stated)
+		limit = min(limit, UnitsOf(e.Stated, window))
 	}
 	return limit
 }

@@ -54,7 +54,12 @@
 //
 // The ledger keeps the limit, so all instances use the same one. A change names the first window for which it holds.
 // Nothing of that window may have been leased yet, so that no window exceeds a lower limit either ([Entry.SetLimit]).
-// Prefetches lease the next window at most. The window after the next one is therefore always late enough.
+// Prefetches lease the next window at most. The window after the next one is therefore always late enough. Changes that
+// do not hold yet are remembered beside the one that holds.
+//
+// Each lease tells the instance the latest change, what was learned and what the provider has stated, and each claim
+// tells it back ([Known]). An entry whose data was lost takes it over before it leases anything, so the lower limit
+// still holds, also for instances that have not heard of it.
 //
 // # Learning together
 //
@@ -96,6 +101,10 @@ var (
 	// ErrTooSoon means that a limit cannot change from a window on because units of that window have been leased
 	// already. The error names the earliest possible window.
 	ErrTooSoon = errors.New("the limit cannot change so soon")
+
+	// ErrPlanned means that as many changes of a limit are planned as the ledger remembers. Another one can be planned
+	// when the first of them holds.
+	ErrPlanned = errors.New("too many changes of the limit are planned")
 )
 
 // MaxUnits is the largest limit, and the largest number of units in a claim.
@@ -153,8 +162,8 @@ type Claim struct {
 	// 0..MaxPause. 0 means that it has not.
 	Pause int64
 
-	// Stated is the limit that the provider has stated since the claim before, in units per window, 0..MaxUnits. 0
-	// means that it has not.
+	// Stated is the limit that the provider has stated since the claim before, in 1/StatedOne of a unit per window,
+	// 0..MaxUnits·StatedOne. 0 means that it has not. From StatedOne units on, it has whole units.
 	Stated int64
 
 	// Learn is the rate to begin with if the entry has no learned rate, in units per window, 0..MaxUnits. 0 means that
@@ -170,6 +179,30 @@ type Claim struct {
 	// new judgement.
 	Learned Learned
 	Expect  int64
+
+	Known Known // what the latest lease told the instance
+}
+
+// Change is a change of a limit to a number of units per window, from a window on. The zero Change is none.
+type Change struct{ Units, From int64 }
+
+// Known is what an instance knows of an entry from its latest lease. An entry that has not leased anything since its
+// data was lost takes it over. The zero Known is that of an instance without a lease.
+type Known struct {
+	Changed Change // Lease.Changed
+	Stated  int64  // Lease.Stated
+	Learned Learned
+}
+
+// StatedOne is a unit, in the scale of a stated limit: a limit of 100 units in 60 windows is 5/3 units per window, and
+// windows have 1 or 2 of its units in turn, see [UnitsOf].
+const StatedOne = 1 << 20
+
+// UnitsOf returns the number of units of a window that a stated limit allows. The numbers of any windows in a row add
+// up to the stated limit of so many windows, rounded up or down.
+func UnitsOf(stated, window int64) int64 {
+	place, fraction := ((window%StatedOne)+StatedOne)%StatedOne, stated%StatedOne
+	return stated/StatedOne + (place+1)*fraction/StatedOne - place*fraction/StatedOne
 }
 
 // MaxPause is the largest Claim.Pause. It is as far away as the largest number of a window.
@@ -194,6 +227,7 @@ type Lease struct {
 	// claims but those of the stage Prefetch.
 	Equal int64
 
+	Changed Change     // the change of the limit that holds in the window after the latest one that was claimed
 	Pause   int64      // the latest Claim.Pause of all instances
 	Stated  int64      // the latest Claim.Stated of any instance that is not 0
 	Learned Learned    // what the instances have learned, after this call
@@ -218,19 +252,23 @@ type Record struct {
 type Entry struct {
 	First   int64 // number of the first window whose units may be leased; 0: there was no claim
 	Records [windows]Record
-	Units   int64 // the limit, in units per window; 0: nobody has set one
-	Next    int64 // the limit from window From on; 0: no change is planned
-	From    int64 // number of the first window for which Next holds
+
+	// Changes holds the change of the limit that holds, and those that are planned, in the order of their windows.
+	Changes [changes]Change
+
 	Pause   int64 // the latest Claim.Pause of all instances
 	Stated  int64 // the latest Claim.Stated that is not 0
 	Learned Learned
 	Sums    [intervals]Sum
 }
 
+// changes is the number of changes that an entry remembers: the one that holds, and three that are planned.
+const changes = 4
+
 // Check returns an error that wraps ErrInvalid if a field of the claim is out of its bounds.
 func (c *Claim) Check() error {
-	for _, units := range [...]int64{c.Need, c.Told, c.Held, c.Want, c.Return, c.Stated, c.Learn, c.Replies[0].Accepted,
-		c.Replies[0].Refused, c.Replies[1].Accepted, c.Replies[1].Refused} {
+	for _, units := range [...]int64{c.Need, c.Told, c.Held, c.Want, c.Return, c.Learn, c.Replies[0].Accepted,
+		c.Replies[0].Refused, c.Replies[1].Accepted, c.Replies[1].Refused, c.Known.Changed.Units} {
 		if units < 0 || units > MaxUnits {
 			return fmt.Errorf("%w: %+v: a number of units is not within 0..%d", ErrInvalid, *c, int64(MaxUnits))
 		}
@@ -240,7 +278,19 @@ func (c *Claim) Check() error {
 		c.Pause < 0 || c.Pause > MaxPause || c.Interval < -maxWindow || c.Interval > maxWindow {
 		return fmt.Errorf("%w: %+v", ErrInvalid, *c)
 	}
+	if k := &c.Known; !isStated(c.Stated) || !isStated(k.Stated) || max(k.Changed.From, -k.Changed.From) > maxWindow {
+		return fmt.Errorf("%w: %+v", ErrInvalid, *c)
+	}
+	if err := c.Known.Learned.check(); err != nil {
+		return err
+	}
 	return c.Learned.check()
+}
+
+// isStated reports whether a stated limit is within its bounds. Such a number is exact in 64-bit floating point.
+func isStated(stated int64) bool {
+	return stated >= 0 && stated <= MaxUnits*StatedOne &&
+		(stated < StatedOne*StatedOne || stated%StatedOne == 0)
 }
 
 // maxWindow bounds the numbers of windows, so that stores that count in 64-bit floating point are exact. Windows of a
@@ -274,13 +324,68 @@ func (e *Entry) limit(window, units int64) int64 {
 	if r := e.look(window); r.Limit != 0 {
 		return r.Limit
 	}
-	if e.Units > 0 {
-		units = e.Units
-	}
-	if e.Next > 0 && window >= e.From {
-		units = e.Next
+	if c := e.change(window); c.Units > 0 {
+		units = c.Units
 	}
 	return units
+}
+
+// change returns the change of the limit that holds in a window.
+func (e *Entry) change(window int64) (holds Change) {
+	for _, c := range e.Changes {
+		if c.Units > 0 && c.From <= window {
+			holds = c
+		}
+	}
+	return holds
+}
+
+// schedule collects the changes of an entry, in the order of their windows.
+type schedule struct {
+	all   [changes]Change
+	count int
+}
+
+// add appends a change. Of changes that hold by the given window, only the latest stays.
+func (s *schedule) add(c Change, window int64) {
+	if s.count == 1 && c.From <= window {
+		s.count = 0
+	}
+	if s.count < changes {
+		s.all[s.count] = c
+		s.count++
+	}
+}
+
+// restore takes over what an instance knows. It is called only while nothing has been leased from the entry.
+func (e *Entry) restore(k *Known, window int64) {
+	if k.Changed.Units > 0 {
+		var s schedule
+		added := false
+		for _, c := range e.Changes {
+			if c.Units == 0 {
+				break
+			}
+			if !added && k.Changed.From <= c.From {
+				if added = true; k.Changed.From < c.From {
+					s.add(k.Changed, window)
+				}
+			}
+			s.add(c, window)
+		}
+		if !added {
+			s.add(k.Changed, window)
+		}
+		e.Changes = s.all
+	}
+	if k.Stated > 0 && (e.Stated == 0 || k.Stated < e.Stated) {
+		e.Stated = k.Stated
+	}
+	l := k.Learned
+	if l.Rate > 0 && (e.Learned.Rate == 0 && l.Judged >= e.Learned.Judged || l.Rate < e.Learned.Rate) {
+		l.Judged = max(l.Judged, e.Learned.Judged)
+		e.Learned = l
+	}
 }
 
 // Claim carries out a claim. The caller has called c.Check.
@@ -288,15 +393,27 @@ func (e *Entry) limit(window, units int64) int64 {
 // The first claim on an entry may come after the store lost an older entry. Units of some windows may have been leased
 // from the lost entry, so nothing is leased of these windows. The latest of them is the window after the present one,
 // because it may have been prefetched. The clocks of instances differ, so the present window of another instance may be
-// later by one than that of the instance that makes the first claim.
+// later by one than that of the instance that makes the first claim. By then all instances have claimed once and told
+// what they know.
 func (e *Entry) Claim(c *Claim) Lease {
+	if old := &e.Records[uint64(c.Window)%windows]; old.Limit == 0 || old.Window <= c.Window {
+		if e.First == 0 {
+			if e.First = c.Window + 2; c.Stage > Prefetch {
+				e.First++
+			}
+		}
+		if c.Window < e.First {
+			e.restore(&c.Known, c.Window)
+		}
+	}
 	limit := e.limit(c.Window, c.Limit)
 	next := e.limit(c.Window+1, c.Limit)
 	r := e.record(c.Window, c.Limit)
 	if r != nil {
 		e.learn(c)
 	}
-	lease := Lease{Limit: limit, NextLimit: next, Pause: e.Pause, Stated: e.Stated, Learned: e.Learned}
+	lease := Lease{Limit: limit, NextLimit: next, Changed: e.change(e.latest() + 1), Pause: e.Pause, Stated: e.Stated,
+		Learned: e.Learned}
 	for i := range lease.Replies {
 		interval := c.Interval - int64(i)
 		if s := e.Sums[uint64(interval)%intervals]; s.Interval == interval {
@@ -306,12 +423,7 @@ func (e *Entry) Claim(c *Claim) Lease {
 	if r == nil {
 		return lease
 	}
-	most := e.Most(limit)
-	if e.First == 0 {
-		if e.First = c.Window + 2; c.Stage > Prefetch {
-			e.First++
-		}
-	}
+	most := e.Most(c.Window, limit)
 	r.Leased = max(r.Leased-c.Return, 0)
 	r.Need = min(r.Need+c.Need, maxWindow)
 	switch {
@@ -335,9 +447,9 @@ func (e *Entry) Claim(c *Claim) Lease {
 
 // allowed returns the largest number of units that a claim may lease, if limit units may be leased to all instances. A
 // request that costs more, and not more than the limit of the record, has a window of its own if nobody else has units
-// of that window.
+// of that window. It must be a window of which a unit may be leased.
 func (e *Entry) allowed(c *Claim, r *Record, limit int64) int64 {
-	if own := max(c.Unit-r.Leased, 0); c.Unit > limit && c.Unit <= r.Limit && c.Want >= own &&
+	if own := max(c.Unit-r.Leased, 0); limit > 0 && c.Unit > limit && c.Unit <= r.Limit && c.Want >= own &&
 		r.Leased <= c.Held-c.Return {
 		return own
 	}
@@ -389,8 +501,8 @@ func CheckLimit(units, from int64) error {
 	return nil
 }
 
-// SetLimit plans a change of the limit to units per window, for the window from and all later ones. The error wraps
-// ErrInvalid or ErrTooSoon.
+// SetLimit plans a change of the limit to units per window, for the window from and all later ones. It replaces changes
+// that are planned for that window or later ones. The error wraps ErrInvalid, ErrTooSoon or ErrPlanned.
 func (e *Entry) SetLimit(units, from int64) error {
 	if err := CheckLimit(units, from); err != nil {
 		return err
@@ -399,12 +511,28 @@ func (e *Entry) SetLimit(units, from int64) error {
 	if from <= latest {
 		return fmt.Errorf("%w: from window %d on, and the earliest possible one is %d", ErrTooSoon, from, latest+1)
 	}
-	if e.Next > 0 && e.From <= latest { // the change before this one is in force
-		e.Units = e.Next
+	var s schedule
+	planned := 0
+	for _, c := range e.Changes {
+		if c.Units == 0 || c.From >= from {
+			break
+		}
+		if s.add(c, latest); c.From > latest {
+			planned++
+		}
 	}
-	e.Next, e.From = units, from
+	if planned == changes-1 {
+		return PlannedError(s.all[s.count-planned].From)
+	}
+	s.add(Change{units, from}, latest)
+	e.Changes = s.all
 	e.forget()
 	return nil
+}
+
+// PlannedError returns an error that wraps ErrPlanned, for an entry whose first planned change holds from a window on.
+func PlannedError(first int64) error {
+	return fmt.Errorf("%w: the first of %d holds from window %d on", ErrPlanned, changes-1, first)
 }
 
 // latest returns the number of the latest window that a claim named, or less than any valid number if there is none.

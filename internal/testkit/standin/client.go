@@ -9,7 +9,6 @@ import (
 	"net"
 	"os"
 	"sync"
-	"time"
 
 	"github.com/sluicelimits/sluice/pacer"
 	"github.com/sluicelimits/sluice/redisstore"
@@ -138,10 +137,9 @@ func (s *sender) send(r *report) error {
 		s.mu.Unlock()
 		for len(permits) > 0 {
 			requests = requests[:0]
-			now := time.Now()
 			n := min(len(permits), cap(requests))
 			for i := range permits[:n] {
-				if now.Before(permits[i].UseBy()) {
+				if permits[i].InTime() {
 					requests = append(requests, '.')
 				} else {
 					permits[i].Release()

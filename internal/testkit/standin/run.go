@@ -26,6 +26,7 @@ type Options struct {
 	Windows   int           // that are counted, after the first ones, in which the ledger begins
 	Kill      int           // processes that are killed while they hold units, in different windows
 	Halve     bool          // halve the limit in the middle, with a notice of three windows
+	Restart   func() error  // called once the halved limit holds: makes Redis lose its data; nil: nothing is lost
 	Ahead     time.Duration // of the provider's clock
 
 	alone bool // see orders
@@ -108,6 +109,12 @@ func Run(ctx context.Context, o Options) (r Result, err error) {
 			return r, err
 		}
 		provider.Announce(o.Limit/2, middle)
+		if o.Restart != nil {
+			wait(middle+1, 500*time.Millisecond)
+			if err := o.Restart(); err != nil {
+				return r, err
+			}
+		}
 	}
 	kill(math.MaxInt64)
 	wait(last+1, 0)

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	goredis "github.com/redis/go-redis/v9"
+
 	"github.com/sluicelimits/sluice/internal/testkit/redistest"
 	"github.com/sluicelimits/sluice/internal/testkit/soak"
 	"github.com/sluicelimits/sluice/pacer"
@@ -45,6 +47,30 @@ func TestNeverBanned(t *testing.T) {
 				t.Errorf("%d processes are left, want 6; %.1f %% of the limit were used", r.FinalProcess, r.Used)
 			}
 		})
+	}
+}
+
+// Four processes whose limit was halved live keep to the halved limit when their Redis restarts empty.
+func TestNeverBannedByAStoreThatRestarts(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes some seconds of real time")
+	}
+	t.Parallel()
+	server := redistest.Start(t)
+	client := goredis.NewClient(&goredis.Options{Addr: server.Addr})
+	t.Cleanup(func() { _ = client.Close() })
+	r, err := Run(t.Context(), Options{Redis: server.Addr, Key: "provider", Limit: 1000, Processes: 4, Guard: guard,
+		Windows: 12, Halve: true, Ahead: 7 * time.Millisecond,
+		Restart: func() error { return client.FlushAll(t.Context()).Err() }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%+v", r)
+	if r.Banned || r.Over != 0 {
+		t.Errorf("%d requests beyond the limit; banned: %t", r.Over, r.Banned)
+	}
+	if r.Used < 50 {
+		t.Errorf("%.1f %% of the limit were used", r.Used)
 	}
 }
 

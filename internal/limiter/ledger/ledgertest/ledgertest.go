@@ -38,6 +38,9 @@ func Run(t *testing.T, c Config) {
 	t.Run("concurrent claims lease exactly the limit", c.atOnce)
 	t.Run("an empty ledger leases no unit that may have been leased before", c.empty)
 	t.Run("a change of the limit", c.changes)
+	t.Run("several planned changes", c.planned)
+	t.Run("a ledger that was lost takes over what the instances know", c.lost)
+	t.Run("a stated limit of no whole number of units", c.statedParts)
 	t.Run("units that are given back too late change nothing", c.late)
 	t.Run("balances make shares equal", c.balances)
 	t.Run("a pause reaches all", c.pauses)
@@ -65,11 +68,12 @@ func (c Config) asCore(t *testing.T) {
 				window += 1 + random.Int64N(3)/2
 			}
 			h := handles[random.IntN(2)]
-			if random.IntN(40) == 0 {
-				to, from := 1+random.Int64N(2*units), window-1+random.Int64N(5)
+			if random.IntN(20) == 0 {
+				to, from := 1+random.Int64N(2*units), window-1+random.Int64N(12)
 				got, want := h.SetLimit(t.Context(), "key", to, from), model.SetLimit(to, from)
 				if !errors.Is(got, want) && (got == nil || want == nil ||
-					errors.Is(got, ledger.ErrTooSoon) != errors.Is(want, ledger.ErrTooSoon)) {
+					errors.Is(got, ledger.ErrTooSoon) != errors.Is(want, ledger.ErrTooSoon) ||
+					errors.Is(got, ledger.ErrPlanned) && got.Error() != want.Error()) {
 					t.Fatalf("seed %d, step %d: SetLimit = %v, want %v", seed, step, got, want)
 				}
 				continue
@@ -99,7 +103,7 @@ func (c Config) asCore(t *testing.T) {
 			}
 			limits[claim.Window] = got.Limit
 			held[claim.Window] += got.Units - claim.Return
-			if most := max(model.Most(got.Limit), claim.Unit); got.Units > 0 &&
+			if most := max(model.Most(claim.Window, got.Limit), claim.Unit); got.Units > 0 &&
 				(held[claim.Window] > min(most, got.Limit) || got.Units > claim.Want) {
 				t.Fatalf("seed %d, step %d: %d units of window %d are leased, want at most %d of the limit of %d, and "+
 					"the units that were asked for", seed, step, held[claim.Window], claim.Window, most, got.Limit)
@@ -120,7 +124,13 @@ func teach(c *ledger.Claim, random *rand.Rand, model *ledger.Entry) {
 		}
 	}
 	if random.IntN(20) == 0 {
-		c.Stated = 1 + random.Int64N(2*c.Limit)
+		c.Stated = 1 + random.Int64N(2*c.Limit*ledger.StatedOne)
+	}
+	if random.IntN(3) == 0 {
+		c.Known.Changed = ledger.Change{Units: random.Int64N(2 * c.Limit), From: c.Window - 3 + random.Int64N(8)}
+		c.Known.Stated = random.Int64N(c.Limit * ledger.StatedOne)
+		c.Known.Learned = ledger.Learned{Rate: ledger.LearnedOne + random.Int64N(c.Limit*ledger.LearnedOne),
+			Judged: c.Interval - 1, From: c.Interval, Target: random.Int64N(1 << 40), Held: random.Int64N(10)}
 	}
 	c.Learn = random.Int64N(2) * c.Limit
 	if random.IntN(4) == 0 {
@@ -241,6 +251,105 @@ func (c Config) changes(t *testing.T) {
 	}
 }
 
+// planned plans several changes. Each holds until the window of the next one, and none is forgotten.
+func (c Config) planned(t *testing.T) {
+	l := c.begun(t, 100)
+	set := func(units, window int64, want error) {
+		t.Helper()
+		if err := c.peer(t, l).SetLimit(t.Context(), "key", units, base+window); !errors.Is(err, want) {
+			t.Errorf("%d units from window %d on: %v, want %v", units, window, err, want)
+		}
+	}
+	set(50, 1, nil)
+	set(80, 4, nil)
+	set(90, 6, nil)
+	set(70, 9, ledger.ErrPlanned)
+	set(60, 5, nil) // in place of the 90
+	all := ledger.Claim{Limit: 100, Stage: ledger.Anything, Want: 1000, Unit: 1}
+	leases := func(window, want int64) {
+		t.Helper()
+		all.Window = base + window
+		got := claim(t, l, all)
+		if got.Units != want {
+			t.Errorf("window %d: %d units are leased, want %d", window, got.Units, want)
+		}
+		if window > 0 && got.Changed.Units == 0 {
+			t.Errorf("window %d: the lease %+v tells of no change", window, got)
+		}
+	}
+	leases(0, 100)
+	leases(1, 50)
+	leases(2, 50)
+	set(70, 9, nil) // the 50 hold, so there is room
+	for _, of := range [][2]int64{{3, 50}, {4, 80}, {5, 60}, {6, 60}, {8, 60}, {9, 70}, {20, 70}} {
+		leases(of[0], of[1])
+	}
+}
+
+// lost lets instances claim on a new ledger that know of a limit, a learned rate and a stated limit from a ledger that
+// was lost. The lowest of what they know holds for an instance that knows nothing, too.
+func (c Config) lost(t *testing.T) {
+	learned := ledger.Learned{Rate: 40 * ledger.LearnedOne, Judged: base - 9, From: base - 8}
+	for _, tt := range []struct {
+		name  string
+		known []ledger.Known
+		want  map[int64]int64 // units by window
+	}{
+		{"a lowered limit", []ledger.Known{{Changed: ledger.Change{Units: 50, From: base - 9}}},
+			map[int64]int64{2: 50, 3: 50, 9: 50}},
+		{"a raised limit", []ledger.Known{{Changed: ledger.Change{Units: 150, From: base - 9}}},
+			map[int64]int64{2: 150, 9: 150}},
+		{"a limit that is planned", []ledger.Known{{Changed: ledger.Change{Units: 50, From: base + 4}},
+			{Changed: ledger.Change{Units: 70, From: base - 9}}}, map[int64]int64{2: 70, 3: 70, 4: 50, 9: 50}},
+		{"an instance that has not heard of the latest change", []ledger.Known{
+			{Changed: ledger.Change{Units: 50, From: base - 3}}, {Changed: ledger.Change{Units: 100, From: base - 9}}},
+			map[int64]int64{2: 50, 9: 50}},
+		{"the same in the other order", []ledger.Known{
+			{Changed: ledger.Change{Units: 100, From: base - 9}}, {Changed: ledger.Change{Units: 50, From: base - 3}}},
+			map[int64]int64{2: 50, 9: 50}},
+		{"a learned rate", []ledger.Known{{Learned: learned}}, map[int64]int64{2: 40, 9: 40}},
+		{"a stated limit", []ledger.Known{{Stated: 30 * ledger.StatedOne}, {Stated: 35 * ledger.StatedOne}},
+			map[int64]int64{2: 30, 9: 30}},
+	} {
+		l := c.New(t)
+		claim(t, l, ledger.Claim{Window: base, Limit: 100, Unit: 1, Interval: base}) // it knows nothing
+		for _, known := range tt.known {
+			of := ledger.Claim{Window: base + 1, Limit: 100, Want: 1, Unit: 1, Known: known, Interval: base}
+			if got := claim(t, c.peer(t, l), of); got.Units != 0 {
+				t.Errorf("%s: %d units are leased at once", tt.name, got.Units)
+			}
+		}
+		for window := int64(2); window < 10; window++ {
+			want, ok := tt.want[window]
+			all := ledger.Claim{Window: base + window, Limit: 100, Stage: ledger.Anything, Want: 1000, Unit: 1,
+				Known: ledger.Known{Changed: ledger.Change{Units: 999, From: base}}} // too late to be believed
+			if got := claim(t, l, all); ok && got.Units != want {
+				t.Errorf("%s: window %d leases %d units, want %d: %+v", tt.name, window, got.Units, want, got)
+			}
+		}
+	}
+}
+
+// statedParts states a limit of 5/3 units per window, and one of less than a unit.
+func (c Config) statedParts(t *testing.T) {
+	for _, tt := range []struct{ stated, windows, want int64 }{
+		{5 * ledger.StatedOne / 3, 30, 50}, {ledger.StatedOne / 4, 32, 8}, {3*ledger.StatedOne + 1, 8, 24},
+		{(1 << 30) * ledger.StatedOne, 4, 4 * 100},
+	} {
+		l := c.begun(t, 100)
+		sum := int64(0)
+		for window := range tt.windows {
+			of := ledger.Claim{Window: base + window, Limit: 100, Stage: ledger.Anything, Want: 1000, Unit: 1,
+				Stated: tt.stated}
+			sum += claim(t, l, of).Units
+		}
+		if sum < tt.want-1 || sum > tt.want+1 {
+			t.Errorf("a stated limit of %d/%d units: %d units in %d windows, want %d", tt.stated, ledger.StatedOne, sum,
+				tt.windows, tt.want)
+		}
+	}
+}
+
 // late gives back units of a window that the ledger has forgotten, because it has only room for later windows.
 func (c Config) late(t *testing.T) {
 	for forgotten := int64(4); forgotten < 9; forgotten++ {
@@ -326,13 +435,13 @@ func (c Config) learns(t *testing.T) {
 	leased(large, 40)
 
 	stated := all(7)
-	stated.Stated = 5
+	stated.Stated = 5 * ledger.StatedOne
 	leased(stated, 5)
-	if got := leased(all(8), 5); got.Stated != 5 {
-		t.Errorf("the stated limit is %d, want 5", got.Stated)
+	if got := leased(all(8), 5); got.Stated != 5*ledger.StatedOne {
+		t.Errorf("the stated limit is %d, want 5 units", got.Stated)
 	}
 	stated = all(9)
-	stated.Stated = 1000
+	stated.Stated = ledger.MaxUnits * ledger.StatedOne
 	leased(stated, 15)
 
 	if err := l.SetLimit(t.Context(), "key", 60, base+11); err != nil {
@@ -488,6 +597,11 @@ func (c Config) refuses(t *testing.T) {
 		func(c *ledger.Claim) { c.Owed = ledger.MaxOwed + 1 },
 		func(c *ledger.Claim) { c.Pause = -1 },
 		func(c *ledger.Claim) { c.Stated = -1 },
+		func(c *ledger.Claim) { c.Stated = 1<<40 + 1 },
+		func(c *ledger.Claim) { c.Known.Stated = 1 << 61 },
+		func(c *ledger.Claim) { c.Known.Changed.Units = -1 },
+		func(c *ledger.Claim) { c.Known.Changed.From = 1 << 60 },
+		func(c *ledger.Claim) { c.Known.Learned.Judged = base },
 		func(c *ledger.Claim) { c.Learn = ledger.MaxUnits + 1 },
 		func(c *ledger.Claim) { c.Replies[1].Refused = -1 },
 		func(c *ledger.Claim) { c.Interval = 1 << 60 },

@@ -23,9 +23,10 @@ import (
 //	entry           namespace, "l", ledger's key  "l"
 //
 //	attribute       type   meaning
-//	v               N      layout version of the item, 3
+//	v               N      layout version of the item, 4
 //	ttl             N      when DynamoDB may delete the item, seconds since 1970. An item with a limit has none
-//	f, u, x, y      N      First, Units, Next and From of [ledger.Entry]
+//	f               N      First of [ledger.Entry]
+//	u0, y0          N      Units and From of the first change, if there is one; u1, y1, … of the others
 //	p, z            N      Pause and Stated of [ledger.Entry], if they are not 0
 //	r, j, b, t, q,  N      Rate, Judged, From, Target, Probe and Held of Learned of [ledger.Entry], if anything was
 //	h                      learned
@@ -47,7 +48,7 @@ var _ ledger.Ledger = (*Ledger)(nil)
 
 const (
 	ledgerSortKey = "l"
-	ledgerVersion = 3
+	ledgerVersion = 4
 	ledgerTries   = 10              // of one call, which each find that another one came first
 	ledgerKeep    = 2 * 24 * 3600   // seconds after its last window in which an item without a limit is kept
 	ledgerTimeout = 2 * time.Second // of one call, unless its context ends before
@@ -86,12 +87,8 @@ func (l *Ledger) SetLimit(ctx context.Context, key string, units, from int64) er
 		for i, r := range before.Records {
 			u.expect(field("w", i), r.Window, r.Limit != 0)
 		}
-		u.expectPlan(&before)
 		u.expectLearned(&before)
-		u.set("u", e.Units)
-		u.set("x", e.Next)
-		u.set("y", e.From)
-		u.remove = []string{attrTTL}
+		u.changes(&before, e)
 		if before.Stated != 0 {
 			u.remove = append(u.remove, "z")
 		}
@@ -106,7 +103,8 @@ func (l *Ledger) change(ctx context.Context, key string, decide func(*ledger.Ent
 	ctx, cancel := context.WithTimeout(ctx, ledgerTimeout)
 	defer cancel()
 	err := l.tryChange(ctx, key, decide)
-	if err != nil && !errors.Is(err, ledger.ErrInvalid) && !errors.Is(err, ledger.ErrTooSoon) {
+	if err != nil && !errors.Is(err, ledger.ErrInvalid) && !errors.Is(err, ledger.ErrTooSoon) &&
+		!errors.Is(err, ledger.ErrPlanned) {
 		return fmt.Errorf("dynamodb store: ledger %q: %w", key, err)
 	}
 	return err
@@ -161,11 +159,14 @@ func claimUpdate(before, after *ledger.Entry, c *ledger.Claim, units int64) *led
 	}
 	u.learned(before, after)
 	u.sums(before, after)
+	if before.Changes != after.Changes {
+		u.changes(before, after)
+	}
 	if old.Window == r.Window && old.Limit != 0 {
 		change := r.Leased - old.Leased
 		u.expect(field("w", i), r.Window, true)
 		if change > 0 {
-			u.atMost(field("g", i), max(after.Most(r.Limit), r.Leased)-change)
+			u.atMost(field("g", i), max(after.Most(r.Window, r.Limit), r.Leased)-change)
 		} else if change < 0 {
 			u.atLeast(field("g", i), -change)
 		}
@@ -179,13 +180,15 @@ func claimUpdate(before, after *ledger.Entry, c *ledger.Claim, units int64) *led
 		return u
 	}
 	u.expect(field("w", i), old.Window, old.Limit != 0)
-	u.expectPlan(before)
+	if before.Changes == after.Changes {
+		u.expectChanges(before)
+	}
 	u.expect("f", before.First, before.First != 0)
 	u.set("f", after.First)
 	for j, value := range [...]int64{r.Window, r.Limit, r.Leased, r.Need, r.Surprise, r.Contend} {
 		u.set(field(ledgerFields[j:j+1], i), value)
 	}
-	if before.Units == 0 && before.Next == 0 {
+	if after.Changes[0].Units == 0 {
 		u.set(attrTTL, time.Now().Unix()+ledgerKeep)
 	}
 	u.set(attrVersion, ledgerVersion)
@@ -216,7 +219,10 @@ func ledgerEntry(item map[string]types.AttributeValue) (e ledger.Entry, err erro
 	if version := number(attrVersion); err == nil && version != ledgerVersion {
 		return e, fmt.Errorf("%w: a ledger of version %d", ErrBadItem, version)
 	}
-	e.First, e.Units, e.Next, e.From = number("f"), number("u"), number("x"), number("y")
+	e.First = number("f")
+	for i := range e.Changes {
+		e.Changes[i] = ledger.Change{Units: number(field("u", i)), From: number(field("y", i))}
+	}
 	e.Pause, e.Stated = number("p"), number("z")
 	e.Learned = ledger.Learned{Rate: number("r"), Judged: number("j"), From: number("b"), Target: number("t"),
 		Probe: number("q"), Held: number("h")}
@@ -266,12 +272,26 @@ func (u *ledgerUpdate) expect(attribute string, n int64, exists bool) {
 	u.conditions = append(u.conditions, u.name(attribute)+" = "+u.value(n))
 }
 
-// expectPlan demands that the limit and its planned change are those of an entry.
-func (u *ledgerUpdate) expectPlan(e *ledger.Entry) {
-	planned := e.Units != 0 || e.Next != 0 // the three are written together
-	u.expect("u", e.Units, planned)
-	u.expect("x", e.Next, planned)
-	u.expect("y", e.From, planned)
+// expectChanges demands that the changes of the limit are those of an entry.
+func (u *ledgerUpdate) expectChanges(e *ledger.Entry) {
+	for i, c := range e.Changes {
+		u.expect(field("u", i), c.Units, c.Units != 0)
+		u.expect(field("y", i), c.From, c.Units != 0)
+	}
+}
+
+// changes sets the changes of the limit, and makes an item with a limit never expire.
+func (u *ledgerUpdate) changes(before, after *ledger.Entry) {
+	u.expectChanges(before)
+	for i, c := range after.Changes {
+		if c.Units != 0 {
+			u.set(field("u", i), c.Units)
+			u.set(field("y", i), c.From)
+		} else if before.Changes[i].Units != 0 {
+			u.remove = append(u.remove, field("u", i), field("y", i))
+		}
+	}
+	u.remove = append(u.remove, attrTTL)
 }
 
 func (u *ledgerUpdate) atMost(attribute string, n int64) {

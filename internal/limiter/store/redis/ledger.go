@@ -4,6 +4,7 @@ import (
 	"context"
 	_ "embed"
 	"fmt"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -43,11 +44,13 @@ func (l *Ledger) Claim(ctx context.Context, key string, c ledger.Claim) (lease l
 	reply, err := l.call(ctx, key, "claim", c.Window, c.Limit, int64(c.Stage), c.Need, c.Told, c.Held, c.Want,
 		c.Return, c.Unit, c.Owed, contends, c.Pause, c.Stated, c.Learn, c.Interval, c.Replies[0].Accepted,
 		c.Replies[0].Refused, c.Replies[1].Accepted, c.Replies[1].Refused, c.Expect, c.Learned.Rate, c.Learned.Judged,
-		c.Learned.From, c.Learned.Target, c.Learned.Probe, c.Learned.Held)
+		c.Learned.From, c.Learned.Target, c.Learned.Probe, c.Learned.Held, c.Known.Changed.Units, c.Known.Changed.From,
+		c.Known.Stated, c.Known.Learned.Rate, c.Known.Learned.Judged, c.Known.Learned.From, c.Known.Learned.Target,
+		c.Known.Learned.Probe, c.Known.Learned.Held)
 	if err == nil {
 		_, err = fmt.Sscan(reply, &lease.Units, &lease.Limit, &lease.NextLimit, &lease.Left, &lease.Need, &lease.Equal,
-			&lease.Pause, &lease.Stated, &lease.Learned.Rate, &lease.Learned.Judged, &lease.Learned.From,
-			&lease.Learned.Target, &lease.Learned.Probe, &lease.Learned.Held, &lease.Replies[0].Accepted,
+			&lease.Changed.Units, &lease.Changed.From, &lease.Pause, &lease.Stated, &lease.Learned.Rate,
+			&lease.Learned.Judged, &lease.Learned.From, &lease.Learned.Target, &lease.Learned.Probe, &lease.Learned.Held, &lease.Replies[0].Accepted,
 			&lease.Replies[0].Refused, &lease.Replies[1].Accepted, &lease.Replies[1].Refused,
 			&lease.Replies[2].Accepted, &lease.Replies[2].Refused)
 	}
@@ -69,6 +72,13 @@ func (l *Ledger) SetLimit(ctx context.Context, key string, units, from int64) er
 	if earliest, soon := strings.CutPrefix(reply, "soon "); soon {
 		return fmt.Errorf("%w: from window %d on, and the earliest possible one is %s", ledger.ErrTooSoon, from,
 			earliest)
+	}
+	if first, planned := strings.CutPrefix(reply, "planned "); planned {
+		from, err := strconv.ParseInt(first, 10, 64)
+		if err != nil {
+			return fmt.Errorf("redis store: ledger %q: the script returned %q", key, reply)
+		}
+		return ledger.PlannedError(from)
 	}
 	return nil
 }

@@ -4,15 +4,17 @@
 -- KEYS[1]  the entry
 -- ARGV     "claim", window, limit, stage, need, told, held, want, return, unit, owed, contends (0 or 1),
 --          pause, stated, learn, interval, accepted and refused of it and of the interval before, expect,
---          learned (rate, judged, from, target, probe, held)
+--          learned (rate, judged, from, target, probe, held), known (changed units and from, stated, learned)
 --          or "limit", units, from
--- Reply    of a claim: units, limit, next limit, left, need, equal, pause, stated, learned, and accepted and refused of
---          the interval and the two before it, with spaces between them
---          of a limit: "ok", or "soon" and the earliest possible window
+-- Reply    of a claim: units, limit, next limit, left, need, equal, changed units and from, pause, stated, learned, and
+--          accepted and refused of the interval and the two before it, with spaces between them
+--          of a limit: "ok", or "soon" and the earliest possible window, or "planned" and the window of the first
+--          planned change
 --
--- The entry is "SLL3" and 48 doubles: first, units, next, from, pause, stated, learned, four records of window, limit,
--- leased, need, surprise, contend, and four sums of interval, accepted, refused.
-local WINDOWS, FIELDS, LAYOUT, NUMBERS = 4, 6, "SLL3", 48
+-- The entry is "SLL4" and 53 doubles: first, four changes of units and from, pause, stated, learned, four records of
+-- window, limit, leased, need, surprise, contend, and four sums of interval, accepted, refused. Stated limits are
+-- multiples of 2^20 from 2^40 on, so they are exact, too.
+local WINDOWS, FIELDS, CHANGES, LAYOUT, NUMBERS = 4, 6, 4, "SLL4", 53
 local FORMAT = "<" .. string.rep("d", NUMBERS)
 local MOST = 2^52
 
@@ -26,15 +28,15 @@ elseif string.sub(packed, 1, 4) ~= LAYOUT or #packed ~= 4 + 8 * NUMBERS then
 else
   e = {struct.unpack(FORMAT, string.sub(packed, 5))}
 end
-local FIRST, UNITS, NEXT, FROM, PAUSE, STATED, RATE, JUDGED = 1, 2, 3, 4, 5, 6, 7, 8
+local FIRST, CHANGED, PAUSE, STATED, RATE, JUDGED = 1, 2, 10, 11, 12, 13
 local LEARNED_FIELDS, LEARNED_ONE = 6, 1024 -- the first of them is at RATE
 local LIMIT, LEASED, NEED, SURPRISE, CONTEND = 1, 2, 3, 4, 5 -- of a record, after its window
 
 -- at is the place of the record that a window has, or would have.
-local function at(window) return 13 + (window % WINDOWS) * FIELDS end
+local function at(window) return 18 + (window % WINDOWS) * FIELDS end
 
 -- sum_at is the same for the sum of an interval.
-local function sum_at(interval) return 37 + (interval % 4) * 3 end
+local function sum_at(interval) return 42 + (interval % 4) * 3 end
 
 local function look(window, field)
   local r = at(window)
@@ -42,17 +44,48 @@ local function look(window, field)
   return 0
 end
 
+-- change_of returns units and from of the change that holds in a window, or 0 and 0.
+local function change_of(window)
+  local units, from = 0, 0
+  for i = CHANGED, CHANGED + 2 * (CHANGES - 1), 2 do
+    if e[i] > 0 and e[i + 1] <= window then units, from = e[i], e[i + 1] end
+  end
+  return units, from
+end
+
 local function limit_of(window, units)
   local known = look(window, LIMIT)
   if known ~= 0 then return known end
-  if e[UNITS] > 0 then units = e[UNITS] end
-  if e[NEXT] > 0 and window >= e[FROM] then units = e[NEXT] end
+  local changed = change_of(window)
+  if changed > 0 then return changed end
   return units
+end
+
+local function latest_window()
+  local latest = -MOST - 1
+  for i = 0, WINDOWS - 1 do
+    local r = at(i)
+    if e[r + LIMIT] ~= 0 then latest = math.max(latest, e[r]) end
+  end
+  return latest
+end
+
+-- add appends a change to a list. Of changes that hold by the window, only the latest stays.
+local function add(list, units, from, window)
+  if #list == 1 and from <= window then list[1] = nil end
+  if #list < CHANGES then list[#list + 1] = {units, from} end
+end
+
+local function set_changes(list)
+  for i = 1, CHANGES do
+    local change = list[i] or {0, 0}
+    e[CHANGED + 2 * i - 2], e[CHANGED + 2 * i - 1] = change[1], change[2]
+  end
 end
 
 local function save()
   local value = LAYOUT .. struct.pack(FORMAT, unpack(e))
-  if e[UNITS] > 0 or e[NEXT] > 0 then
+  if e[CHANGED] > 0 then
     redis.call("SET", KEYS[1], value) -- a limit that was set is not forgotten
   else
     redis.call("SET", KEYS[1], value, "EX", 86400)
@@ -61,14 +94,18 @@ end
 
 if ARGV[1] == "limit" then
   local units, from = tonumber(ARGV[2]), tonumber(ARGV[3])
-  local latest = -MOST - 1
-  for i = 0, WINDOWS - 1 do
-    local r = at(i)
-    if e[r + LIMIT] ~= 0 then latest = math.max(latest, e[r]) end
-  end
+  local latest = latest_window()
   if from <= latest then return string.format("soon %.0f", latest + 1) end
-  if e[NEXT] > 0 and e[FROM] <= latest then e[UNITS] = e[NEXT] end
-  e[NEXT], e[FROM], e[STATED] = units, from, 0
+  local list, planned = {}, 0
+  for i = CHANGED, CHANGED + 2 * (CHANGES - 1), 2 do
+    if e[i] == 0 or e[i + 1] >= from then break end
+    add(list, e[i], e[i + 1], latest)
+    if e[i + 1] > latest then planned = planned + 1 end
+  end
+  if planned == CHANGES - 1 then return string.format("planned %.0f", list[#list - planned + 1][2]) end
+  add(list, units, from, latest)
+  set_changes(list)
+  e[STATED] = 0
   if e[RATE] > 0 then
     local judged = e[JUDGED]
     for i = 0, LEARNED_FIELDS - 1 do e[RATE + i] = 0 end
@@ -107,6 +144,38 @@ local function learn()
   end
 end
 
+-- restore takes over what the instance knows.
+local function restore()
+  local units, from, stated, rate, judged = tonumber(ARGV[28]), tonumber(ARGV[29]), tonumber(ARGV[30]),
+    tonumber(ARGV[31]), tonumber(ARGV[32])
+  if units > 0 then
+    local list, added = {}, false
+    for i = CHANGED, CHANGED + 2 * (CHANGES - 1), 2 do
+      if e[i] == 0 then break end
+      if not added and from <= e[i + 1] then
+        added = true
+        if from < e[i + 1] then add(list, units, from, window) end
+      end
+      add(list, e[i], e[i + 1], window)
+    end
+    if not added then add(list, units, from, window) end
+    set_changes(list)
+  end
+  if stated > 0 and (e[STATED] == 0 or stated < e[STATED]) then e[STATED] = stated end
+  if rate > 0 and (e[RATE] == 0 and judged >= e[JUDGED] or rate < e[RATE]) then
+    judged = math.max(judged, e[JUDGED])
+    for i = 0, LEARNED_FIELDS - 1 do e[RATE + i] = tonumber(ARGV[31 + i]) end
+    e[JUDGED] = judged
+  end
+end
+
+-- units_of returns the units of a window that a stated limit allows.
+local function units_of(stated)
+  local one = 2^20
+  local place, fraction = window % one, stated % one
+  return math.floor(stated / one) + math.floor((place + 1) * fraction / one) - math.floor(place * fraction / one)
+end
+
 local function part(units, need, sum)
   if sum <= units then return need end
   local exact = units * need / sum
@@ -116,21 +185,25 @@ local function part(units, need, sum)
   return math.floor((exact + more) / unit + 1 - round_up) * unit
 end
 
-local limit, next_limit = limit_of(window, given), limit_of(window + 1, given)
 local units, left, total, equal = 0, 0, 0, 0
 local r = at(window)
-if not (e[r + LIMIT] ~= 0 and e[r] > window) then
-  if e[r + LIMIT] == 0 or e[r] ~= window then
-    e[r], e[r + LIMIT], e[r + LEASED], e[r + NEED], e[r + SURPRISE], e[r + CONTEND] = window, limit, 0, 0, 0, 0
-  end
+local remembered = not (e[r + LIMIT] ~= 0 and e[r] > window)
+if remembered then
   if e[FIRST] == 0 then
     e[FIRST] = window + 2
     if stage > PREFETCH then e[FIRST] = e[FIRST] + 1 end
   end
+  if window < e[FIRST] then restore() end
+end
+local limit, next_limit = limit_of(window, given), limit_of(window + 1, given)
+if remembered then
+  if e[r + LIMIT] == 0 or e[r] ~= window then
+    e[r], e[r + LIMIT], e[r + LEASED], e[r + NEED], e[r + SURPRISE], e[r + CONTEND] = window, limit, 0, 0, 0, 0
+  end
   learn()
   local most = limit
   if e[RATE] > 0 then most = math.min(most, math.floor(e[RATE] / LEARNED_ONE)) end
-  if e[STATED] > 0 then most = math.min(most, e[STATED]) end
+  if e[STATED] > 0 then most = math.min(most, units_of(e[STATED])) end
   e[r + LEASED] = math.max(e[r + LEASED] - back, 0)
   e[r + NEED] = math.min(e[r + NEED] + need, MOST)
   if stage > PREFETCH then
@@ -146,7 +219,7 @@ if not (e[r + LIMIT] ~= 0 and e[r] > window) then
     local needed = math.min(told + need, limit)
     local own = math.max(unit - e[r + LEASED], 0)
     local allowed = free
-    if unit > most and unit <= limit and want >= own and e[r + LEASED] <= held - back then
+    if most > 0 and unit > most and unit <= limit and want >= own and e[r + LEASED] <= held - back then
       allowed = own
     elseif stage == PREFETCH then
       local sum = math.max(look(window - 1, NEED), total)
@@ -166,7 +239,9 @@ if not (e[r + LIMIT] ~= 0 and e[r] > window) then
   end
   save()
 end
-local out = {units, limit, next_limit, left, total, equal, unpack(e, PAUSE, RATE + LEARNED_FIELDS - 1)}
+local changed, changed_from = change_of(latest_window() + 1)
+local out = {units, limit, next_limit, left, total, equal, changed, changed_from,
+  unpack(e, PAUSE, RATE + LEARNED_FIELDS - 1)}
 for i = 0, 2 do
   local s = sum_at(interval - i)
   local known = e[s] == interval - i
