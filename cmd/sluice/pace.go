@@ -30,12 +30,19 @@ A limit is a number of lines and a period: 100/s, 5000/m, 1/h, 2/d, 10/500ms. It
 window of that length by this machine's clock: a window of a second begins with the second. Lines
 are passed on as soon as their window begins, or with --spread evenly over the window.
 
-With --redis, all processes that give the same --name share the limit: together they do not exceed
-it in any window. Lines wait while Redis does not answer. With a shared limit, the first line is
-passed on after two to three windows.
+A provider counts by its own clock, and when a request arrives. The limit also holds there if its
+clock and this machine's differ by --clock-error at most, and if a request arrives at most
+--max-delay after its line is passed on or its command is started. Both are 0 unless given, so
+requests near the end of a window may be counted in the next one, which is then over the limit.
+
+With --redis, all processes that give the same --name share the limit. Each counts windows by the
+clock of its machine, so together they do not exceed it in any window if the clocks differ by
+--clock-error at most from the one that counts. Lines wait while Redis does not answer. With a
+shared limit, the first line is passed on after two to three windows.
 
 With --page, a page shows what happens: who waits and for how long, how much is granted beside the
 limit, and errors of Redis. Only programs on this machine may see it, unless --page-for is all.
+With --key, the page counts lines apart by one of their fields.
 
 The exit code is 1 if a command failed. The command is still run for all lines.`
 
@@ -49,12 +56,14 @@ type paceFlags struct {
 	pacedLimit
 
 	parallel int
+	key      int // number of the field of a line that is its key, from 1 on; 0: all lines have the same key
 }
 
 // pacedLimit is a limit of a provider, as flags give it.
 type pacedLimit struct {
 	limit       string
 	spread      bool
+	guard       pacer.Guard
 	redis, name string
 	page        pacePage
 }
@@ -63,6 +72,10 @@ type pacedLimit struct {
 func (l *pacedLimit) flags(flags *pflag.FlagSet, do string) {
 	flags.StringVar(&l.limit, "limit", "", do+" no faster than `LIMIT`, such as 100/s (required)")
 	flags.BoolVar(&l.spread, "spread", false, do+" evenly over each window")
+	flags.DurationVar(&l.guard.ClockError, "clock-error", 0,
+		"allow for clocks that differ by `TIME` from the provider's, in either direction")
+	flags.DurationVar(&l.guard.MaxDelay, "max-delay", 0,
+		"allow for requests that arrive up to `TIME` after their turn")
 	flags.StringVar(&l.redis, "redis", "", "share the limit through the Redis at `HOST:PORT`")
 	flags.StringVar(&l.name, "name", "", "share the limit with all processes that give the same `NAME`")
 	l.page.flags(flags)
@@ -75,8 +88,14 @@ func (l *pacedLimit) check() error {
 	case (l.redis == "") != (l.name == ""):
 		return errors.New("--redis and --name need each other: where the limit is shared, and under which name")
 	}
-	if _, err := pacer.ParseLimit(l.limit); err != nil {
+	limit, err := pacer.ParseLimit(l.limit)
+	if err != nil {
 		return fmt.Errorf("--limit: %s", strings.TrimPrefix(err.Error(), pacer.ErrConfig.Error()+": "))
+	}
+	if l.guard.ClockError < 0 || l.guard.MaxDelay < 0 ||
+		l.guard.ClockError >= limit.Period || 2*l.guard.ClockError+l.guard.MaxDelay >= limit.Period {
+		return fmt.Errorf("--clock-error %s and --max-delay %s leave nothing of a window of %s: twice the first and "+
+			"the second must be less than the window", l.guard.ClockError, l.guard.MaxDelay, limit.Period)
 	}
 	return l.page.check()
 }
@@ -84,7 +103,7 @@ func (l *pacedLimit) check() error {
 // pacer makes a pacer of flags that check accepts, and serves its page. The function that it returns closes the pacer,
 // its store and the page.
 func (l *pacedLimit) pacer(c *cobra.Command) (p *pacer.Pacer, closeAll func(), err error) {
-	var config pacer.Config
+	config := pacer.Config{Guard: l.guard}
 	if config.Limit, err = pacer.ParseLimit(l.limit); err != nil {
 		return nil, nil, err
 	}
@@ -135,6 +154,7 @@ func newPaceCommand() *cobra.Command {
 	f.flags(flags, "pass on lines")
 	completePage(c)
 	flags.IntVar(&f.parallel, "parallel", 1, "run up to `N` commands at the same time")
+	flags.IntVar(&f.key, "key", 0, "count lines apart by their field number `N`; fields are separated by spaces or tabs")
 	return c
 }
 
@@ -148,7 +168,7 @@ func (f *paceFlags) run(c *cobra.Command, command []string) error {
 	}
 	defer closePacer()
 	l := &pacedLines{p: p, in: c.InOrStdin(), out: c.OutOrStdout(), errs: c.ErrOrStderr(), command: command,
-		slots: make(chan struct{}, f.parallel)}
+		key: f.key, slots: make(chan struct{}, f.parallel)}
 	return l.run(c.Context())
 }
 
@@ -156,6 +176,8 @@ func (f *paceFlags) check(command []string) error {
 	switch {
 	case f.parallel < 1 || f.parallel > 10_000:
 		return fmt.Errorf("--parallel %d is outside 1..10000", f.parallel)
+	case f.key < 0 || f.key > 1000:
+		return fmt.Errorf("--key %d is outside 0..1000", f.key)
 	case f.parallel > 1 && len(command) == 0:
 		return errors.New("--parallel has no use without a command")
 	}
@@ -173,6 +195,7 @@ type pacedLines struct {
 	in        io.Reader
 	out, errs io.Writer
 	command   []string      // with its arguments; empty if lines are written to out
+	key       int           // see paceFlags
 	slots     chan struct{} // holds one element for each command that runs
 
 	mu     sync.Mutex // held while writing to out and errs
@@ -216,9 +239,14 @@ func (l *pacedLines) pass(ctx context.Context, line string, running *sync.WaitGr
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	if _, err := l.p.Acquire(ctx, "", 1); err != nil {
-		<-l.slots
-		return err
+	var permit pacer.Permit
+	for !permit.InTime() {
+		permit.Release() // the process was suspended until it was too late to pass on the line
+		var err error
+		if permit, err = l.p.Acquire(ctx, l.keyOf(line), 1); err != nil {
+			<-l.slots
+			return err
+		}
 	}
 	if len(l.command) == 0 {
 		defer func() { <-l.slots }()
@@ -232,6 +260,15 @@ func (l *pacedLines) pass(ctx context.Context, line string, running *sync.WaitGr
 		l.start(ctx, line)
 	})
 	return nil
+}
+
+// keyOf returns the key of a line, or "" if the line has too few fields.
+func (l *pacedLines) keyOf(line string) string {
+	fields := strings.Fields(line)
+	if l.key == 0 || l.key > len(fields) {
+		return ""
+	}
+	return fields[l.key-1]
 }
 
 // start runs the command for a line. It prints the command's output after the command has ended, so that the outputs of

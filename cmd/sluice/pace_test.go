@@ -69,6 +69,39 @@ func TestPaceLines(t *testing.T) {
 	}
 }
 
+// Guarantees that lines pass only at times of a window at which their requests arrive in it, for all clocks and delays
+// within the given bounds.
+func TestPaceGuard(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		root := newRootCommand()
+		root.SetArgs([]string{"pace", "--limit", "5/s", "--spread", "--clock-error", "100ms", "--max-delay", "300ms"})
+		root.SetIn(strings.NewReader(strings.Repeat("x\n", 20)))
+		lines := 0
+		root.SetOut(writerFunc(func(text []byte) (int, error) {
+			lines++
+			into := time.Duration(time.Now().Nanosecond())
+			if into < 100*time.Millisecond || into >= 600*time.Millisecond {
+				t.Errorf("a line passes %s after the window began, want 100ms to 600ms", into)
+			}
+			return len(text), nil
+		}))
+		if err := root.ExecuteContext(t.Context()); err != nil || lines != 20 {
+			t.Errorf("%d lines passed, want 20: %v", lines, err)
+		}
+	})
+}
+
+func TestPaceKey(t *testing.T) {
+	for _, tt := range []struct {
+		key        int
+		line, want string
+	}{{0, "a b", ""}, {1, " a\tb", "a"}, {2, "a \t b c", "b"}, {3, "a b", ""}, {1, "", ""}} {
+		if got := (&pacedLines{key: tt.key}).keyOf(tt.line); got != tt.want {
+			t.Errorf("field %d of %q is %q, want %q", tt.key, tt.line, got, tt.want)
+		}
+	}
+}
+
 // Guarantees that a command runs for each line, with the line in the place of {}, and that a failed command is reported
 // and does not stop the others.
 func TestPaceCommands(t *testing.T) {
@@ -109,6 +142,9 @@ func TestPaceRefuses(t *testing.T) {
 		"is not a limit":          {"--limit", "fast"},
 		"0 units":                 {"--limit", "0/s"},
 		"outside 1..10000":        {"--limit", "1/s", "--parallel", "0", "--", "true"},
+		"leave nothing of":        {"--limit", "1/s", "--clock-error", "400ms", "--max-delay", "200ms"},
+		"--clock-error -1s":       {"--limit", "1/s", "--clock-error", "-1s"},
+		"--key -1 is outside":     {"--limit", "1/s", "--key", "-1"},
 		"no use without a":        {"--limit", "1/s", "--parallel", "2"},
 		"need each other":         {"--limit", "1/s", "--redis", "127.0.0.1:1"},
 		"period of a shared":      {"--limit", "1/d", "--redis", "REDIS", "--name", "a"},

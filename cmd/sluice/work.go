@@ -31,9 +31,10 @@ received again after --visibility, and the queue's redrive policy decides when i
 letter. Up to --parallel commands run at the same time.
 
 Messages are only received if they may be sent at once, so waiting does not raise their receive
-counts. The limit is as in 'sluice pace': with --redis, all processes that give the same --name
-share it, and while Redis does not answer, nothing is received. --page serves the same
-page as there.
+counts. The limit is as in 'sluice pace', with --clock-error and --max-delay, too: with --redis, all
+processes that give the same --name share it, and while Redis does not answer, nothing is received.
+--page serves the same page as there. A command must send its request within --max-delay of its
+start.
 
 After SIGTERM or SIGINT nothing more is received. Commands that run may go on for --drain; then
 they get SIGTERM, too. Give a container at least 10 s more than that to stop.
