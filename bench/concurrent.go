@@ -149,7 +149,7 @@ func (c *concurrentCallers) run(length time.Duration, seed uint64, together bool
 					return
 				}
 				time.Sleep(time.Until(began.Add(at)))
-				errs[i] = c.one(&t, random, caller)
+				errs[i] = c.makeCall(&t, random, caller)
 			}
 		})
 	}
@@ -173,8 +173,8 @@ var (
 	policyHeader = []byte(`"rateLimitPolicy":`)
 )
 
-// one makes one call.
-func (c *concurrentCallers) one(t *tally, random *rand.Rand, caller net.Conn) error {
+// makeCall makes one call.
+func (c *concurrentCallers) makeCall(t *tally, random *rand.Rand, caller net.Conn) error {
 	events, isNarrow := c.wide, random.IntN(narrowShare) == 0
 	if isNarrow {
 		events = c.narrow
@@ -230,9 +230,9 @@ func (c *concurrentCallers) warmUp(length time.Duration) (second int64, err erro
 	return next.Unix(), nil
 }
 
-// told stops the function, and checks that the metrics that it wrote since the given second count the same decisions as
-// t. If Redis was unavailable, stopping may fail, because leases could not be given back.
-func (c *concurrentCallers) told(t *tally, second int64) (line, error) {
+// closeAndCheckMetrics stops the function, and checks that the metrics that it wrote since the given second count the
+// same decisions as t. If Redis was unavailable, stopping may fail, because leases could not be given back.
+func (c *concurrentCallers) closeAndCheckMetrics(t *tally, second int64) (line, error) {
 	if err := c.f.close(); err != nil && c.sum.degraded.Load() == 0 {
 		return line{}, err
 	}
@@ -251,7 +251,7 @@ func (c *concurrentCallers) counted() error {
 		calls   int64
 	}{{"wide", manyTenants, c.sum.wide.Load() - c.sum.wideDenied.Load()}, {"narrow", narrowTenants,
 		c.sum.narrowAllowed.Load()}} {
-		spent, err := c.d.spent(of.word, of.tenants)
+		spent, err := c.d.countSpentUnits(of.word, of.tenants)
 		if err != nil {
 			return err
 		}
@@ -303,7 +303,7 @@ func concurrent(r *Result, leases, together bool, length time.Duration, deadline
 	if err != nil {
 		return line{}, err
 	}
-	l, err := c.told(t, second)
+	l, err := c.closeAndCheckMetrics(t, second)
 	if err != nil {
 		return l, err
 	}
@@ -394,7 +394,7 @@ func paused(r *Result, leases bool, length time.Duration) (line, error) {
 	if err := errors.Join(err, c.d.redis.Thaw()); err != nil {
 		return line{}, err
 	}
-	l, err := c.told(t, second)
+	l, err := c.closeAndCheckMetrics(t, second)
 	if err != nil {
 		return l, err
 	}

@@ -111,7 +111,7 @@ type plane struct {
 	tables   *embedded.Tables
 	operator *operator
 	meter    streamstest.Meter
-	keep     streamstest.Keeper
+	setAside streamstest.Keeper
 	pump     *local.Pump
 	deployed *sources // instead of the pump, or nil
 	cells    []*cellStore
@@ -142,7 +142,7 @@ func newPlane(tenants int, rate int64, deployed bool) (p *plane, err error) {
 		return p, err
 	}
 	p.pump, err = local.New(local.Config{
-		Feed: p.tables, Tables: p.tables, Keep: &p.keep, Meter: &p.meter, Log: slog.New(slog.DiscardHandler),
+		Feed: p.tables, Tables: p.tables, Keep: &p.setAside, Meter: &p.meter, Log: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		return p, err
@@ -195,24 +195,24 @@ func (p *plane) start() error {
 	p.stop, p.ended = stop, make(chan error, 1)
 	if p.deployed == nil {
 		go func() { p.ended <- p.pump.Run(ctx) }()
-		return p.settle()
+		return p.waitUntilDelivered()
 	}
 	after, err := end(ctx, p.tables)
 	go func() { p.ended <- errors.Join(err, p.deployed.run(ctx, after)) }()
 	return err
 }
 
-// settle waits until the pump has brought every cell all that was written.
-func (p *plane) settle() error {
+// waitUntilDelivered waits until the pump has delivered everything that was written to every cell.
+func (p *plane) waitUntilDelivered() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 4*patient)
 	defer cancel()
 	return p.pump.Settle(ctx)
 }
 
-// kept is an error where anything was put aside and not carried.
-func (p *plane) kept() error {
-	if items := p.keep.Items(); len(items) > 0 {
-		return fmt.Errorf("%d records were kept and not carried: %s", len(items), items[0].Reason)
+// checkNothingSetAside returns an error if the pump has set aside a record that it could not deliver.
+func (p *plane) checkNothingSetAside() error {
+	if items := p.setAside.Items(); len(items) > 0 {
+		return fmt.Errorf("%d records were set aside and not delivered: %s", len(items), items[0].Reason)
 	}
 	return nil
 }
@@ -232,7 +232,7 @@ func (p *plane) close() error {
 	return errors.Join(append(errs, os.RemoveAll(p.dir))...)
 }
 
-// reader is what a function of the cell reads of its table.
+// reader returns a copy of the cell's table, as a function of the cell has one.
 func (c *cellStore) reader() (*cellconfig.Reader, error) {
 	r, err := cellconfig.New(cellconfig.Config{
 		// a busy machine is no outage
@@ -244,7 +244,7 @@ func (c *cellStore) reader() (*cellconfig.Reader, error) {
 	return r, r.Load(context.Background(), time.Now())
 }
 
-// enforced is the threshold that a request of the tenant is held to.
+// enforced returns the threshold of the tenant's only limit.
 func enforced(c authorizer.Configuration, tenant string) (int64, error) {
 	t, err := c.Tenant(context.Background(), tenant)
 	if err != nil {
@@ -260,8 +260,9 @@ func enforced(c authorizer.Configuration, tenant string) (int64, error) {
 	return limits[0].Limit.Tiers[0].Threshold, nil
 }
 
-// holds is an error unless every tenant of every cell is held to what the plan's rate makes of it.
-func (p *plane) holds(rate int64) error {
+// checkEnforced returns an error unless every cell enforces, for every tenant, the threshold that follows from the
+// plan's rate.
+func (p *plane) checkEnforced(rate int64) error {
 	for n, c := range p.cells {
 		r, err := c.reader()
 		if err != nil {
@@ -277,7 +278,7 @@ func (p *plane) holds(rate int64) error {
 				return fmt.Errorf("cell %d: %w", n+1, err)
 			}
 			if want := rateOf(i, rate); got != want {
-				return fmt.Errorf("cell %d: %s is held to %d, want %d", n+1, tenantName(i), got, want)
+				return fmt.Errorf("cell %d: %s has the threshold %d, want %d", n+1, tenantName(i), got, want)
 			}
 		}
 	}
@@ -286,7 +287,7 @@ func (p *plane) holds(rate int64) error {
 
 func inMemory(s cellconfig.Store) cellconfig.Store { return s }
 
-// publishFigure counts the events of a change to a plan that many tenants have.
+// publishFigure counts the events that are published for a change of a plan that many tenants have.
 func publishFigure(short bool) (r Result, err error) {
 	tenants := planeTenants
 	if short {
@@ -298,7 +299,7 @@ func publishFigure(short bool) (r Result, err error) {
 		return r, err
 	}
 	defer func() { err = errors.Join(err, p.close()) }()
-	if err := errors.Join(p.addInMemory(inMemory), p.start(), p.holds(rate)); err != nil {
+	if err := errors.Join(p.addInMemory(inMemory), p.start(), p.checkEnforced(rate)); err != nil {
 		return r, err
 	}
 	before := map[string]int64{}
@@ -317,7 +318,7 @@ func publishFigure(short bool) (r Result, err error) {
 		if err := p.operator.apply(file, 1); err != nil {
 			return r, err
 		}
-		if err := p.settle(); err != nil { // else two changes could travel as one
+		if err := p.waitUntilDelivered(); err != nil { // else two changes could travel as one
 			return r, err
 		}
 	}
@@ -327,7 +328,7 @@ func publishFigure(short bool) (r Result, err error) {
 				changes)
 		}
 	}
-	if err := errors.Join(p.holds(rate+changes), p.kept()); err != nil {
+	if err := errors.Join(p.checkEnforced(rate+changes), p.checkNothingSetAside()); err != nil {
 		return r, err
 	}
 	r.Value = float64(p.meter.Of("events_published")-before["events_published"]) / changes

@@ -207,9 +207,9 @@ func (d *deployment) calls(word string, tenants int) ([][]byte, error) {
 	return events, nil
 }
 
-// spent is what Redis has counted in the year's window of tenants, of which the name is the word and a number. Whoever
-// held leases has given them back.
-func (d *deployment) spent(word string, tenants int) (units int64, err error) {
+// countSpentUnits returns the units that Redis has counted in the year's windows of the tenants word-0, word-1 and so
+// on. All leases must have been given back.
+func (d *deployment) countSpentUnits(word string, tenants int) (units int64, err error) {
 	store, err := redis.New(context.Background(), redis.Config{Addrs: []string{d.redis.Addr}, Deadline: patient})
 	if err != nil {
 		return 0, err

@@ -80,7 +80,7 @@ func (l *jwtLoad) verify() error {
 	if err != nil {
 		return err
 	}
-	spent, err := l.d.spent("wide", 1)
+	spent, err := l.d.countSpentUnits("wide", 1)
 	switch {
 	case err != nil:
 		return err

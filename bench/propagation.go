@@ -96,8 +96,9 @@ func (w *watched) follow(ctx context.Context, r *cellconfig.Reader, changes int)
 	return nil
 }
 
-// seen has a reader read the tenants that are to change, so that what is new reaches it by its polls only.
-func seen(ctx context.Context, r *cellconfig.Reader, changes int) error {
+// readTenants makes a reader read the tenants that will be changed. After that, only the reader's polls find the
+// changes.
+func readTenants(ctx context.Context, r *cellconfig.Reader, changes int) error {
 	view, join := r.Begin(ctx, time.Now())
 	if join != nil {
 		join()
@@ -126,7 +127,7 @@ func (p *plane) burst(changes int) (b burst, err error) {
 		if err != nil {
 			return b, err
 		}
-		if err := seen(ctx, r, changes); err != nil {
+		if err := readTenants(ctx, r, changes); err != nil {
 			return b, err
 		}
 		c.commits.Store(0)
@@ -172,7 +173,7 @@ func (p *plane) burst(changes int) (b burst, err error) {
 	if err != nil {
 		return b, err
 	}
-	if err := p.kept(); err != nil {
+	if err := p.checkNothingSetAside(); err != nil {
 		return b, err
 	}
 	for n, w := range cells {

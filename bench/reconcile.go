@@ -33,10 +33,10 @@ func (t *controlReads) List(
 	return items, next, err
 }
 
-// reconciled is what a run did, counted around it.
+// reconciled counts what a run of reconcile did: its own result, and the calls of the stand-ins around it.
 type reconciled struct {
 	result reconcile.Result
-	items  int64 // there are in the control tables, what no cell is told of included
+	items  int64 // in the control tables, also those that are not sent to cells
 	reads  int64
 	writes int64 // transactions
 	took   time.Duration
@@ -87,7 +87,7 @@ func runReconcile(tenants int) (r reconciled, err error) {
 		return r, err
 	}
 	defer func() { err = errors.Join(err, p.close()) }()
-	if err := errors.Join(p.addInMemory(inMemory), p.holds(rate)); err != nil {
+	if err := errors.Join(p.addInMemory(inMemory), p.checkEnforced(rate)); err != nil {
 		return r, err
 	}
 	if r, err = p.reconcile(); err != nil {

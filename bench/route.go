@@ -106,13 +106,13 @@ func (l *routeLoad) verify() error {
 // run cleans and matches ops requests in turn, and returns how many rules they hit.
 func (l *routeLoad) run(ops int) (hits int) {
 	for i := range ops {
-		hits += l.one(i % len(l.requests))
+		hits += l.match(i % len(l.requests))
 	}
 	return hits
 }
 
-// one cleans and matches request i, and returns how many rules it hits.
-func (l *routeLoad) one(i int) int {
+// match cleans and matches request i, and returns how many rules it hits.
+func (l *routeLoad) match(i int) int {
 	var room [16]int32
 	path := route.Clean(l.requests[i].path)
 	return len(l.index.Match(room[:0], l.requests[i].method, &path))

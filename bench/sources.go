@@ -58,7 +58,7 @@ func newSources(p *plane) (*sources, error) {
 	}
 	s.stream, s.queue = *publishes.Streams, *applies.Queue
 	var err error
-	s.publisher, err = publisher.New(publisher.Config{Topic: s, Keep: &p.keep, Meter: &p.meter,
+	s.publisher, err = publisher.New(publisher.Config{Topic: s, Keep: &p.setAside, Meter: &p.meter,
 		Log: slog.New(slog.DiscardHandler)})
 	return s, err
 }
@@ -76,7 +76,7 @@ func (s *sources) add(id string, store cellconfig.Store) error {
 	}
 	q := &cellQueue{messages: make(chan sqsevent.Message, 2*planeTenants)}
 	q.applier, err = applier.New(applier.Config{
-		Cell: id, Tables: s.plane.tables, Store: store, Keep: &s.plane.keep, Meter: &s.plane.meter,
+		Cell: id, Tables: s.plane.tables, Store: store, Keep: &s.plane.setAside, Meter: &s.plane.meter,
 		Log: slog.New(slog.DiscardHandler),
 	})
 	s.queues = append(s.queues, q)

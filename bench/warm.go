@@ -146,7 +146,7 @@ func warmAgainstAllowing(r *Result, how, leases string, rounds int) (ratio float
 	if err := errors.Join(pair[0].stop(), pair[1].stop()); err != nil { // what it leased goes back
 		return 0, err
 	}
-	spent, err := d.spent("wide", warmTenants)
+	spent, err := d.countSpentUnits("wide", warmTenants)
 	if err != nil {
 		return 0, err
 	}

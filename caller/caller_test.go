@@ -7,7 +7,8 @@ import (
 	"github.com/sluicelimits/sluice/caller"
 )
 
-// Guarantees that nobody is told from somebody: the zero Caller would be a tenant without a name.
+// Guarantees that FromContext reports whether the context has a caller. Otherwise a request without a caller would
+// look like one of a tenant without a name.
 func TestFromContext(t *testing.T) {
 	if c, ok := caller.FromContext(context.Background()); ok {
 		t.Errorf("FromContext of a bare context = %+v, true", c)

@@ -52,7 +52,7 @@ func newAPIStack(outdir string) *apiStack {
 	return s
 }
 
-func (s *apiStack) rest() awsapigateway.RestApi {
+func (s *apiStack) newREST() awsapigateway.RestApi {
 	api := awsapigateway.NewRestApi(s.stack, jsii.String("Rest"),
 		&awsapigateway.RestApiProps{CloudWatchRole: jsii.Bool(false),
 			DefaultCorsPreflightOptions: &awsapigateway.CorsOptions{
@@ -119,8 +119,8 @@ var attachedText = sync.OnceValues(func() ([]byte, error) {
 	s := newAPIStack(dir)
 	healthz := []string{"GET /healthz"}
 	for _, err := range []error{
-		errorOf(infra.AttachREST(s.stack, "SluiceRest", &infra.AttachRESTProps{API: s.rest(), Authorizer: s.authorizer,
-			Except: healthz, AllowOrigin: "https://app.example.com"})),
+		errorOf(infra.AttachREST(s.stack, "SluiceRest", &infra.AttachRESTProps{API: s.newREST(),
+			Authorizer: s.authorizer, Except: healthz, AllowOrigin: "https://app.example.com"})),
 		errorOf(infra.AttachHTTP(s.stack, "SluiceHttp", &infra.AttachHTTPProps{API: s.http(), Authorizer: s.authorizer,
 			Except: healthz, PassDenials: true})),
 		errorOf(infra.AttachWebSocket(s.stack, "SluiceSocket", &infra.AttachWebSocketProps{API: s.socket(),
@@ -405,24 +405,24 @@ func TestAttachRefuses(t *testing.T) {
 		more       int    // lines in addition to one
 		make       func(s *apiStack) error
 	}{
-		{"a REST API", "", 0, func(s *apiStack) error { return attachREST(s, s.rest(), rest{}) }},
+		{"a REST API", "", 0, func(s *apiStack) error { return attachREST(s, s.newREST(), rest{}) }},
 		{"a method with an authorizer", "GET /mine already has an authorizer (AWS_IAM)", 0, func(s *apiStack) error {
-			api := s.rest()
+			api := s.newREST()
 			err := attachREST(s, api, rest{})
 			api.Root().AddResource(jsii.String("mine"), nil).AddMethod(jsii.String("GET"), nil,
 				&awsapigateway.MethodOptions{AuthorizationType: awsapigateway.AuthorizationType_IAM})
 			return err
 		}},
 		{"one that is excepted", "", 0, func(s *apiStack) error {
-			api := s.rest()
+			api := s.newREST()
 			api.Root().AddResource(jsii.String("mine"), nil).AddMethod(jsii.String("GET"), nil,
 				&awsapigateway.MethodOptions{AuthorizationType: awsapigateway.AuthorizationType_IAM})
 			return attachREST(s, api, rest{Except: []string{"GET /mine"}})
 		}},
 		{"an exception for nothing", "Except names GET /nothing, but the API has no such route", 0,
-			func(s *apiStack) error { return attachREST(s, s.rest(), rest{Except: []string{"GET /nothing"}}) }},
+			func(s *apiStack) error { return attachREST(s, s.newREST(), rest{Except: []string{"GET /nothing"}}) }},
 		{"an API twice", "already has an authorizer (CUSTOM)", 20, func(s *apiStack) error {
-			api := s.rest()
+			api := s.newREST()
 			if err := attachREST(s, api, rest{NoDefaultResponses: true}); err != nil {
 				return err
 			}
@@ -431,7 +431,7 @@ func TestAttachRefuses(t *testing.T) {
 		}},
 		{"a TOKEN authorizer of ours", "An authorizer of type TOKEN sees neither the client's address nor the route",
 			0, func(s *apiStack) error {
-				api := s.rest()
+				api := s.newREST()
 				awsapigateway.NewCfnAuthorizer(s.stack, jsii.String("Token"),
 					&awsapigateway.CfnAuthorizerProps{RestApiId: api.RestApiId(), Name: jsii.String("t"),
 						Type:           jsii.String("TOKEN"),
@@ -442,13 +442,13 @@ func TestAttachRefuses(t *testing.T) {
 			}},
 		{"a gateway response", "the stack has a gateway response DEFAULT_4XX at Shop/Rest/Own/Resource", 0,
 			func(s *apiStack) error {
-				api := s.rest()
+				api := s.newREST()
 				api.AddGatewayResponse(jsii.String("Own"),
 					&awsapigateway.GatewayResponseOptions{Type: awsapigateway.ResponseType_DEFAULT_4XX()})
 				return attachREST(s, api, rest{})
 			}},
 		{"one that may be", "", 0, func(s *apiStack) error {
-			api := s.rest()
+			api := s.newREST()
 			api.AddGatewayResponse(jsii.String("Own"),
 				&awsapigateway.GatewayResponseOptions{Type: awsapigateway.ResponseType_DEFAULT_4XX()})
 			return attachREST(s, api, rest{NoDefaultResponses: true})
@@ -459,7 +459,7 @@ func TestAttachRefuses(t *testing.T) {
 					ApiDefinition: awsapigateway.ApiDefinition_FromInline(map[string]any{"openapi": "3.0.2"})}), rest{})
 		}},
 		{"two origins", "Attachment: AllowOrigin is neither", 0, func(s *apiStack) error {
-			return attachREST(s, s.rest(), rest{AllowOrigin: "https://a.example, https://b.example"})
+			return attachREST(s, s.newREST(), rest{AllowOrigin: "https://a.example, https://b.example"})
 		}},
 		{"no API", "Attachment: property API is missing", 0,
 			func(s *apiStack) error { return attachREST(s, nil, rest{}) }},
@@ -469,7 +469,7 @@ func TestAttachRefuses(t *testing.T) {
 		{"another stack", "the API is in the stack Shop, and the attachment in the stack Other", 0,
 			func(s *apiStack) error {
 				other := awscdk.NewStack(s.app, jsii.String("Other"), nil)
-				return errorOf(infra.AttachREST(other, "Attachment", &rest{API: s.rest(), Authorizer: s.authorizer}))
+				return errorOf(infra.AttachREST(other, "Attachment", &rest{API: s.newREST(), Authorizer: s.authorizer}))
 			}},
 		{"an API by its id", "", 0, func(s *apiStack) error {
 			return attachREST(s, awsapigateway.RestApi_FromRestApiId(s.stack, jsii.String("There"),

@@ -196,9 +196,9 @@ func breakGlassHolds(t *testing.T, one *template, mode, role string) {
 // request holds what the policy of a bucket can see of a request over TLS: values by condition key.
 type request map[string]string
 
-// holds reports whether a condition of a statement is true. A condition with NotEquals is also true if the key is
+// meets reports whether a condition of a statement is true. A condition with NotEquals is also true if the key is
 // missing.
-func (r request) holds(one *template, operator, key string, values any) bool {
+func (r request) meets(one *template, operator, key string, values any) bool {
 	value, there := r[key]
 	switch {
 	case operator == "Null":
@@ -223,7 +223,7 @@ func denied(one *template, bucket, action string, r request) bool {
 			conditions, _ := get(s, "Condition").(map[string]any)
 			for operator, keys := range conditions {
 				for key, values := range keys.(map[string]any) {
-					applies = applies && r.holds(one, operator, key, values)
+					applies = applies && r.meets(one, operator, key, values)
 				}
 			}
 			if applies {

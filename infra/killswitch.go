@@ -16,9 +16,9 @@ import (
 // docs/authorizer.md.
 type killSwitch struct{ application, environment, profile string } // ids, as CDK tokens
 
-// The names of the two strategies by which AppConfig deploys a mode. AppConfig takes a watched deployment back if an
-// alarm rings before the deployment ends. A deployment "atonce" ends at once and does not look at alarms: use it if an
-// alarm rings already.
+// The names of the two strategies by which AppConfig deploys a mode. AppConfig rolls a deployment of the strategy
+// "watched" back if an alarm rings before the deployment ends. A deployment of the strategy "atonce" ends at once,
+// whatever the alarms say: use it if an alarm rings already.
 const (
 	atOnce  = "atonce"
 	watched = "watched"
@@ -73,7 +73,7 @@ func newKillSwitch(scope, alarms constructs.Construct, p *place) (*killSwitch, e
 			ApplicationId: application.Ref(), ConfigurationProfileId: profile.Ref(),
 			ContentType: jsii.String("application/json"),
 			Content:     jsii.String(`{"mode":"` + limit.Enforce.String() + `"}`),
-			Description: jsii.String("as it begins"),
+			Description: jsii.String("the mode of a new cell"),
 		})
 	now := strategy(own, p, atOnce, 0, percentAll, 0)
 	strategy(own, p, watched, watchedMinutes, watchedStep, bakeMinutes)

@@ -31,7 +31,7 @@ tenants: [ { id: deployed-1, plan: deployed } ]
 `, period()))
 	k := key(t, s, "deployed-1")
 	for _, c := range s.Cells() {
-		known(t, s, c.ID, k)
+		waitUntilKeyIsKnown(t, s, c.ID, k)
 		allowed := 0
 		for range 10 {
 			a := call(t, s, c.ID, "GET /product/1", k)
@@ -70,7 +70,7 @@ plans:
 tenants: [ { id: doctor-1, plan: doctor } ]
 `, period()))
 	k := key(t, s, "doctor-1")
-	known(t, s, "eu-1", k)
+	waitUntilKeyIsKnown(t, s, "eu-1", k)
 	file := filepath.Join(t.TempDir(), "key.txt")
 	if err := os.WriteFile(file, []byte(k), 0o600); err != nil {
 		t.Fatal(err)

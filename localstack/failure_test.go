@@ -301,8 +301,8 @@ tenants: [ { id: %s, plan: redis-killed }, { id: %s-after, plan: redis-killed } 
 `, exactLimit(period()), name, name))
 	k, after := key(t, s, name), key(t, s, name+"-after")
 	for _, c := range s.Cells() {
-		known(t, s, c.ID, k)
-		known(t, s, c.ID, after)
+		waitUntilKeyIsKnown(t, s, c.ID, k)
+		waitUntilKeyIsKnown(t, s, c.ID, after)
 	}
 	l := calls(t, s, "GET /product/1", k, 1, 60*time.Millisecond)
 	l.waitForMore(t, full.ID, 20)
@@ -411,8 +411,8 @@ tenants: [ { id: %s, plan: authorizer-killed }, { id: %s-after, plan: authorizer
 `, period, 2*share, exactLimit(period), name, name))
 	k, after := key(t, s, name), key(t, s, name+"-after")
 	for _, c := range s.Cells() {
-		known(t, s, c.ID, k)
-		known(t, s, c.ID, after)
+		waitUntilKeyIsKnown(t, s, c.ID, k)
+		waitUntilKeyIsKnown(t, s, c.ID, after)
 	}
 	l := calls(t, s, "GET /product/1", k, clients, 0)
 	kills := map[string][]kill{}
@@ -598,8 +598,8 @@ tenants:
 	apply(t, s, plans(100))
 	k, after := key(t, s, name), key(t, s, name+"-after")
 	for _, c := range s.Cells() {
-		known(t, s, c.ID, k)
-		known(t, s, c.ID, after)
+		waitUntilKeyIsKnown(t, s, c.ID, k)
+		waitUntilKeyIsKnown(t, s, c.ID, after)
 		enforces(t, s, c, k, 100)
 	}
 	before := map[string]cellconfig.Head{failing.ID: position(t, s, failing), other.ID: position(t, s, other)}

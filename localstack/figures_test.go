@@ -29,7 +29,7 @@ func TestThroughput(t *testing.T) {
 		"1s, burst: 10000 } ] } ]\ntenants: [ { id: %[1]s, plan: %[1]s } ]\n", id))
 	k := key(t, s, id)
 	for _, c := range s.Cells() {
-		known(t, s, c.ID, k)
+		waitUntilKeyIsKnown(t, s, c.ID, k)
 		waitFor(t, func(ctx context.Context) error { return warmUp(ctx, s, c.ID, k) })
 	}
 	var admitted, unread atomic.Int64

@@ -241,7 +241,7 @@ func TestFleet(t *testing.T) {
 		keys[i] = key(t, s, id+"-"+of.name)
 	}
 	for i, of := range fleetTenants {
-		known(t, s, full.ID, keys[i])
+		waitUntilKeyIsKnown(t, s, full.ID, keys[i])
 		enforces(t, s, full, keys[i], of.units)
 	}
 	waitFor(t, func(ctx context.Context) error { return warmUp(ctx, s, full.ID, keys[len(keys)-1]) })

@@ -174,8 +174,8 @@ func TestTenantsLife(t *testing.T) {
 	l := &life{T: t, stand: s, plan: id, tenant: id + "-1", other: id + "-2", period: period()}
 	apply(t, s, l.plans(8))
 	l.key, l.otherKey = key(t, s, l.tenant), key(t, s, l.other)
-	l.cells(func(cell string) { known(t, s, cell, l.key) })
-	l.cells(func(cell string) { known(t, s, cell, l.otherKey) })
+	l.cells(func(cell string) { waitUntilKeyIsKnown(t, s, cell, l.key) })
+	l.cells(func(cell string) { waitUntilKeyIsKnown(t, s, cell, l.otherKey) })
 
 	l.cells(func(cell string) {
 		if a := call(t, s, cell, product, l.otherKey); a.Status != 200 {
@@ -322,7 +322,7 @@ func (l *life) revoked() {
 	id := l.tenant + "-key"
 	lost := strings.TrimSpace(sluice(l.T, l.stand, "key", "create", "--tenant", l.tenant, "--id", id, "--reason",
 		"key create"))
-	l.cells(func(cell string) { known(l.T, l.stand, cell, lost) })
+	l.cells(func(cell string) { waitUntilKeyIsKnown(l.T, l.stand, cell, lost) })
 	sluice(l.T, l.stand, "key", "revoke", id, "--reason", "key revoke")
 	l.cells(func(cell string) {
 		waitFor(l.T, func(ctx context.Context) error {
@@ -332,7 +332,7 @@ func (l *life) revoked() {
 			}
 			return err
 		})
-		known(l.T, l.stand, cell, l.key)
+		waitUntilKeyIsKnown(l.T, l.stand, cell, l.key)
 	})
 	l.waitForRecords("keys", id, []string{"key create", "key revoke"})
 }

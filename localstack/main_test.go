@@ -60,7 +60,7 @@ func open(t *testing.T) *stand.Stand {
 		ctx := context.Background() // not the context of the first test
 		deployment.stand, deployment.err = stand.Open(ctx, o)
 		if deployment.err == nil {
-			deployment.err = settle(ctx, deployment.stand)
+			deployment.err = deployAndJoin(ctx, deployment.stand)
 		}
 	})
 	if deployment.err != nil {
@@ -69,8 +69,8 @@ func open(t *testing.T) *stand.Stand {
 	return deployment.stand
 }
 
-// settle deploys, and lets each cell join.
-func settle(ctx context.Context, s *stand.Stand) error {
+// deployAndJoin deploys the control plane and the cells, and waits until each cell has joined.
+func deployAndJoin(ctx context.Context, s *stand.Stand) error {
 	began := time.Now()
 	deploy := s.Deploy
 	if os.Getenv("SLUICE_LOCALSTACK_DEPLOYED") != "" { // for developers of these tests
@@ -132,8 +132,8 @@ func waitFor(t *testing.T, is func(context.Context) error) {
 	}
 }
 
-// known waits until the API of a cell knows a key and its tenant, which reach the cell as changes do.
-func known(t *testing.T, s *stand.Stand, cell, key string) {
+// waitUntilKeyIsKnown waits until the API of a cell knows a key and its tenant, which reach the cell as changes do.
+func waitUntilKeyIsKnown(t *testing.T, s *stand.Stand, cell, key string) {
 	t.Helper()
 	waitFor(t, func(ctx context.Context) error {
 		a, err := s.Call(ctx, cell, "GET /orders", key)

@@ -119,8 +119,8 @@ func TestPoisonRecords(t *testing.T) {
 	limited(t, s, name, period, 101, "-after")
 	k, after := key(t, s, name), key(t, s, name+"-after")
 	for _, c := range s.Cells() {
-		known(t, s, c.ID, k)
-		known(t, s, c.ID, after)
+		waitUntilKeyIsKnown(t, s, c.ID, k)
+		waitUntilKeyIsKnown(t, s, c.ID, after)
 	}
 	rows := poisonRows(t, a.row(name), name)
 	ours := func(i *deadletter.Item) bool {
@@ -180,8 +180,8 @@ func TestPoisonMessages(t *testing.T) {
 	limited(t, s, name, period, 101, "-after")
 	k, after := key(t, s, name), key(t, s, name+"-after")
 	for _, c := range s.Cells() {
-		known(t, s, c.ID, k)
-		known(t, s, c.ID, after)
+		waitUntilKeyIsKnown(t, s, c.ID, k)
+		waitUntilKeyIsKnown(t, s, c.ID, after)
 	}
 	header := func(typ string, version int) string {
 		return fmt.Sprintf(`{"type":%q,"version":%d,"id":"plans/%s/9","time":"2026-11-21T12:00:00.123456Z"`, typ,
@@ -301,7 +301,7 @@ func TestRedelivery(t *testing.T) {
 	id, revoked := made.Item.Key, made.Key
 	for _, c := range s.Cells() {
 		for _, one := range []string{k, revoked, after} {
-			known(t, s, c.ID, one)
+			waitUntilKeyIsKnown(t, s, c.ID, one)
 		}
 	}
 	for limit := 102; limit < 106; limit++ {

@@ -59,7 +59,7 @@ func TestPropagation(t *testing.T) {
 	}
 	for _, key := range keys {
 		for _, c := range s.Cells() {
-			known(t, s, c.ID, key)
+			waitUntilKeyIsKnown(t, s, c.ID, key)
 			// it has spent what it may
 			waitFor(t, func(ctx context.Context) error { return hasThreshold(ctx, s, c.ID, key, firstThreshold/2) })
 		}

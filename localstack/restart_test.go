@@ -50,7 +50,7 @@ func TestStateLost(t *testing.T) {
 			"state-lost } ]\n", exactLimit(period()), name))
 		k = key(t, s, name)
 		for _, c := range s.Cells() {
-			known(t, s, c.ID, k)
+			waitUntilKeyIsKnown(t, s, c.ID, k)
 		}
 		return k
 	}

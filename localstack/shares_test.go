@@ -328,7 +328,7 @@ func TestLimitsUnderLoad(t *testing.T) {
 	begin("eu-2 is drained", two...)
 	lasts(t, 3*window)
 	phases[len(phases)-1].to = time.Now()
-	judge(t, load.end(), phases)
+	compareWithLimits(t, load.end(), phases)
 }
 
 // lasts waits, because the load needs some time.
@@ -363,8 +363,8 @@ type phase struct {
 // enough is the smallest part of a limit, in percent, that must be admitted if the demand is larger.
 const enough = 60
 
-// judge compares what the clients know with the limits.
-func judge(t *testing.T, all []answered, phases []phase) {
+// compareWithLimits compares what the clients know with the limits.
+func compareWithLimits(t *testing.T, all []answered, phases []phase) {
 	t.Helper()
 	statuses := map[string]int{} // with the reasons
 	admitted := map[string][]answered{}

@@ -167,14 +167,14 @@ func (l *load) run(ctx context.Context, start time.Time) {
 			time.Sleep(wait)
 		}
 		l.report.Late[i] = time.Since(due)
-		all.Go(func() { l.ask(ctx, i) })
+		all.Go(func() { l.decide(ctx, i) })
 	}
 	all.Wait()
 }
 
-// ask makes decision i and writes it down. It happened between before and after, by the clock that the server has, too:
-// what the decision says of its own time is believed only within them.
-func (l *load) ask(ctx context.Context, i int) {
+// decide makes decision i and records it. The time that the decision names is recorded only if it is between the times
+// before and after the call; the server has the same clock.
+func (l *load) decide(ctx context.Context, i int) {
 	q := askings.Get().(*asking)
 	defer askings.Put(q)
 	q.req = l.requests[l.arrivals[i].Tenant]

@@ -34,14 +34,14 @@ func (p prototype) SizeLease(v *lease.View, a *limit.LeaseRequest) {
 		part = 2
 	}
 	expected := rate * left
-	a.Plenty = whole(2 * total * left)
-	a.Ample = whole(expected + 3*math.Sqrt(expected) + 1)
-	a.Most = whole(rate * min(left, p.scarceFor.Seconds()))
+	a.Plenty = wholeUnits(2 * total * left)
+	a.Ample = wholeUnits(expected + 3*math.Sqrt(expected) + 1)
+	a.Most = wholeUnits(rate * min(left, p.scarceFor.Seconds()))
 	a.Share = int64(max(ratio, 1/n) / part * limit.ShareOne)
-	a.Least = whole(min(math.Ceil(float64(v.Tier.Capacity())*ratio/100), expected+1))
+	a.Least = wholeUnits(min(math.Ceil(float64(v.Tier.Capacity())*ratio/100), expected+1))
 }
 
 // DenyFor implements [lease.Rule].
 func (prototype) DenyFor(_ *lease.View, fits time.Duration, _ int) time.Duration { return fits }
 
-func whole(v float64) int64 { return int64(min(math.Ceil(v), limit.MaxUnits)) }
+func wholeUnits(v float64) int64 { return int64(min(math.Ceil(v), limit.MaxUnits)) }

@@ -49,9 +49,9 @@ type Score struct {
 // span is measured time, µs since 1970: from its first up to, and without, its last.
 type span struct{ from, until int64 }
 
-func (s span) has(at int64) bool { return at >= s.from && at < s.until }
+func (s span) contains(at int64) bool { return at >= s.from && at < s.until }
 
-// grade fills in what the log says. It sorts the events.
+// grade returns the score of the recorded events, which it sorts.
 func grade(s *Scenario, events []Event, measured span) Score {
 	slices.SortFunc(events, func(a, b Event) int {
 		if c := cmp.Compare(a.At, b.At); c != 0 {
@@ -75,10 +75,10 @@ func grade(s *Scenario, events []Event, measured span) Score {
 	short := newShortfall(s)
 	for i := range events {
 		e := &events[i]
-		j, inside := judges[e.Tenant], measured.has(e.At)
+		j, inside := judges[e.Tenant], measured.contains(e.At)
 		if inside {
 			g.Requests++
-			if short.ask(e, j) {
+			if short.addRequest(e, j) {
 				missed++
 			}
 			took = append(took, e.Took)
@@ -136,9 +136,9 @@ func newShortfall(s *Scenario) *shortfall {
 	}
 }
 
-// ask counts a request. The judge j has seen everything that was admitted before the request. ask reports whether the
-// request was denied although its units were available.
-func (f *shortfall) ask(e *Event, j judge.Judge) (missed bool) {
+// addRequest counts a request. The judge j has seen everything that was admitted before the request. addRequest
+// reports whether the request was denied although its units were available.
+func (f *shortfall) addRequest(e *Event, j judge.Judge) (missed bool) {
 	c := counter{tenant: e.Tenant}
 	if f.fixed {
 		c.window = e.At / periodUS

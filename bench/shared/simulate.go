@@ -85,7 +85,7 @@ func (f *crowd) run(ctx context.Context, seed uint64, length Length) (g Score, e
 	nextLook := epoch
 	for a := range s.Arrivals(seed, length.total()) {
 		for at := epoch.Add(a.At); !nextLook.After(at); nextLook = nextLook.Add(lease.DefaultGiveBackEvery) {
-			f.look(ctx, nextLook)
+			f.giveBackSpare(ctx, nextLook)
 		}
 		f.now = epoch.Add(a.At)
 		if f.now.UnixMicro() < measured.from {
@@ -152,8 +152,9 @@ func (f *crowd) member(i int) (limit.Store, error) {
 	return l, nil
 }
 
-// look lets all instances give back what they do not need, where they run between requests.
-func (f *crowd) look(ctx context.Context, now time.Time) {
+// giveBackSpare lets all instances give back leased units that they do not need. Frozen instances do not run between
+// requests, and give back nothing here.
+func (f *crowd) giveBackSpare(ctx context.Context, now time.Time) {
 	if f.now = now; f.scenario.Frozen {
 		return
 	}

@@ -105,7 +105,7 @@ it must be a URL of this machine. If the cell has another URL already, the new o
 				return err
 			}
 			request := admin.AddCellRequest{Cell: args[0], Weight: weight, Ops: opsURL, Yes: r.yes, Reason: r.reason}
-			return operate(c, &r, "cells/add", request, written("cell "+shown(args[0])+": asked for"))
+			return operate(c, &r, "cells/add", request, printWritten("cell "+shown(args[0])+": asked for"))
 		},
 	}
 	r.writes(c)
@@ -129,7 +129,7 @@ func newCellDrainCommand() *cobra.Command {
 				return err
 			}
 			return operate(c, &r, "cells/drain", admin.CellRequest{Cell: args[0], Reason: r.reason},
-				written("cell "+shown(args[0])+": asked to drain"))
+				printWritten("cell "+shown(args[0])+": asked to drain"))
 		},
 	}
 	r.writes(c)
@@ -152,7 +152,7 @@ requests from its last share, in addition to the limits.` + cellHelp,
 				return err
 			}
 			return operate(c, &r, "cells/remove", admin.CellRequest{Cell: args[0], Force: force, Reason: r.reason},
-				written("cell "+shown(args[0])+": asked to be removed"))
+				printWritten("cell "+shown(args[0])+": asked to be removed"))
 		},
 	}
 	r.writes(c)
@@ -268,7 +268,7 @@ counters of its own.`,
 			}
 			return operate(c, &p, "limits/promote", admin.PromoteRequest{Plan: args[0], Limit: args[1],
 				Reason: p.reason},
-				written("plan "+shown(args[0])+": "+shown(args[1])+" enforces"))
+				printWritten("plan "+shown(args[0])+": "+shown(args[1])+" enforces"))
 		},
 	}
 	p.writes(promote)

@@ -66,9 +66,9 @@ func (f *countersFlags) flags(c *cobra.Command, changes bool) {
 	flags.BoolVar(&f.ipLimits, "ip-limits", false, "work on the counters of ipLimits for --ip; give no TENANT then")
 }
 
-// takes checks the arguments: a tenant and a limit, or with --ip-limits only a limit. named says whether the limit is
-// required.
-func (f *countersFlags) takes(named bool) cobra.PositionalArgs {
+// checkArgs checks the arguments: a tenant and a limit, or with --ip-limits only a limit. named says whether the limit
+// is required.
+func (f *countersFlags) checkArgs(named bool) cobra.PositionalArgs {
 	return usageArgs(func(_ *cobra.Command, args []string) error {
 		most, form := 2, "TENANT [LIMIT]"
 		if f.ipLimits {
@@ -225,7 +225,7 @@ func newPeekCommand() *cobra.Command {
 		Example: "  sluice peek acme\n" +
 			"  sluice peek acme put-product --method PUT --path /product/1 --cell eu-1\n" +
 			"  sluice peek --ip-limits --ip 192.0.2.1",
-		Args: f.takes(false),
+		Args: f.checkArgs(false),
 		RunE: func(c *cobra.Command, args []string) error {
 			f.name(args)
 			return f.run(c, "peek")
@@ -245,7 +245,7 @@ given back and so lower what is counted after the reset. For a token_bucket, lea
 until their leases end.`,
 		Example: "  sluice reset acme burst --reason 'their loop is fixed'\n" +
 			"  sluice reset acme monthly --cell eu-1 --reason 'our test used it up'",
-		Args: f.takes(true),
+		Args: f.checkArgs(true),
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := f.why(c); err != nil {
 				return err
@@ -267,7 +267,7 @@ sliding_log or sliding_buckets gets its newest units back first; the next free t
 leaky_bucket moves nearer. A token_bucket cannot be refunded: it refills by itself, and can be reset
 or boosted instead.`,
 		Example: "  sluice refund acme monthly --units 5000 --cell eu-1 --reason 'retries of our outage'",
-		Args:    f.takes(true),
+		Args:    f.checkArgs(true),
 		RunE: func(c *cobra.Command, args []string) error {
 			if f.counters.Units < 1 {
 				return &usageError{c.CommandPath(), fmt.Errorf("--units %d is below 1", f.counters.Units)}

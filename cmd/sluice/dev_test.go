@@ -406,6 +406,7 @@ func TestDevExitCodes(t *testing.T) {
 		{[]string{"--plans", filepath.Join(t.TempDir(), "missing.yaml")}, 1, "missing.yaml"},
 		{[]string{"--plans", bad}, 1, "bad.yaml:1:8"},
 		{[]string{"--pepper", "prod=" + short}, 1, "has 5 bytes; want 16..4096"},
+		{[]string{"--pepper", "prod=missing.txt"}, 1, "--pepper prod=missing.txt: there is no such file: correct the name"},
 		{[]string{"--pepper", "prod"}, 2, "want ID=FILE"},
 		{[]string{"--pepper", "dev=x"}, 2, "built in"},
 		{[]string{"--trusted-hops", "-1"}, 2, "outside 0..16"},

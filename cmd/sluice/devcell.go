@@ -97,7 +97,7 @@ func (f *fleet) add(ctx context.Context, name string, counters *counters, listen
 		f.served.adapt(c.lines)
 	}
 	if c.handler, err = f.handler(c); err == nil {
-		err = f.operators.tell(listener.Addr())
+		err = f.operators.writeToken(listener.Addr())
 	}
 	if err != nil {
 		return nil, errors.Join(err, listener.Close())

@@ -10,8 +10,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/telemetry"
 )
 
-// gather returns what Prometheus is told at /_sluice/metrics: what each gateway has decided, what became of the calls
-// of its stores, and what the functions of the control plane have counted.
+// gather returns the metrics of /_sluice/metrics, for Prometheus: the decisions of each gateway, the results of the
+// calls of its stores, and the metrics of the functions of the control plane.
 func (f *fleet) gather() []metrics.Metric {
 	var all []metrics.Metric
 	for _, c := range f.all() {

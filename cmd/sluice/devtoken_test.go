@@ -241,7 +241,7 @@ func TestDevTokenOfAnEndedCell(t *testing.T) {
 	}
 	cells := []*net.TCPAddr{{IP: net.IPv4(127, 0, 0, 1), Port: 9001}, {IP: net.IPv4(127, 0, 0, 1), Port: 9002}}
 	for _, at := range cells {
-		if err := o.tell(at); err != nil {
+		if err := o.writeToken(at); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -266,7 +266,7 @@ func TestDevOnTheNetwork(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := o.tell(&net.TCPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 8080}); err != nil {
+	if err := o.writeToken(&net.TCPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 8080}); err != nil {
 		t.Fatal(err)
 	}
 	var out strings.Builder
@@ -305,7 +305,7 @@ func TestDevTokenOfAKilledProcess(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := next.tell(at); err != nil {
+	if err := next.writeToken(at); err != nil {
 		t.Fatal(err)
 	}
 	for file, token := range stale {

@@ -22,6 +22,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/sns"
 	"github.com/spf13/cobra"
 
+	"github.com/sluicelimits/sluice/internal/configfile"
 	"github.com/sluicelimits/sluice/internal/control/admin"
 	"github.com/sluicelimits/sluice/internal/control/client"
 	"github.com/sluicelimits/sluice/internal/dev/doctor"
@@ -221,7 +222,7 @@ func (f *doctorFlags) key() (string, error) {
 	}
 	text, err := os.ReadFile(f.keyFile)
 	if err != nil {
-		return "", fmt.Errorf("--key-file: %w", err)
+		return "", fmt.Errorf("--key-file %s: %w", f.keyFile, configfile.Advise(err))
 	}
 	line, _, _ := strings.Cut(string(text), "\n")
 	if line = strings.TrimSpace(line); line == "" {

@@ -106,7 +106,7 @@ func newKeyRevokeCommand() *cobra.Command {
 				return err
 			}
 			return operate(c, &r, "keys/revoke", admin.KeyRequest{ID: args[0], Reason: r.reason},
-				written("key "+shown(args[0])+" is revoked"))
+				printWritten("key "+shown(args[0])+" is revoked"))
 		},
 	}
 	r.writes(c)

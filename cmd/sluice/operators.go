@@ -45,10 +45,10 @@ func (d *dev) newOperators(log *slog.Logger) (*operators, error) {
 	return o, nil
 }
 
-// tell writes the token into the file where operators' commands look for it, for a listener. It returns an error if it
-// cannot write the file of --token-file. If it cannot write to the user's folder, it turns the operators' API off, and
-// the gateway serves without it.
-func (o *operators) tell(at net.Addr) error {
+// writeToken writes the token for a listener into the file where operators' commands look for it. It returns an error
+// if it cannot write the file of --token-file. If it cannot write to the user's folder, it turns the operators' API
+// off, and the gateway serves without it.
+func (o *operators) writeToken(at net.Addr) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.off != "" {

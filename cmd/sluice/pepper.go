@@ -7,6 +7,7 @@ import (
 	"os"
 	"strings"
 
+	"github.com/sluicelimits/sluice/internal/configfile"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/request/identity"
 )
@@ -35,7 +36,7 @@ func parsePepper(s string) (pepperFlag, error) {
 func (p pepperFlag) read() ([]byte, error) {
 	f, err := os.Open(p.file)
 	if err != nil {
-		return nil, fmt.Errorf("pepper %s: %w", p.id, err)
+		return nil, fmt.Errorf("--pepper %s=%s: %w", p.id, p.file, configfile.Advise(err))
 	}
 	defer func() { _ = f.Close() }() // the file was only read
 	b, err := io.ReadAll(io.LimitReader(f, maxPepperBytes+1))

@@ -185,8 +185,8 @@ func jsonError(err error) *call.Error {
 	return &call.Error{Code: "failed", Message: err.Error()}
 }
 
-// written returns a function that prints the version and the actor of a written item, after the text what.
-func written(what string) func(io.Writer, *call.Item) error {
+// printWritten returns a function that prints the version and the actor of a written item, after the text what.
+func printWritten(what string) func(io.Writer, *call.Item) error {
 	return func(w io.Writer, i *call.Item) error {
 		_, err := fmt.Fprintf(w, "%s: version %d, by %s\n", what, i.Version, shown(i.Actor))
 		return err

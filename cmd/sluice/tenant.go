@@ -153,7 +153,7 @@ func (f *tenantSetFlags) run(c *cobra.Command, tenant string) error {
 		return err
 	}
 	r.Reason = f.reason
-	return operate(c, &f.remote, "tenants/set", &r, written("tenant "+shown(tenant)))
+	return operate(c, &f.remote, "tenants/set", &r, printWritten("tenant "+shown(tenant)))
 }
 
 func newTenantSuspendCommand(resume bool) *cobra.Command {
@@ -174,7 +174,7 @@ func newTenantSuspendCommand(resume bool) *cobra.Command {
 				return err
 			}
 			return operate(c, &r, path, admin.TenantRequest{Tenant: args[0], Reason: r.reason},
-				written("tenant "+shown(args[0])))
+				printWritten("tenant "+shown(args[0])))
 		},
 	}
 	r.writes(c)
@@ -230,8 +230,8 @@ func newBoostAddCommand() *cobra.Command {
 				return err
 			}
 			b.Reason = r.reason
-			return operate(c, &r, "boosts/add", &b, written(fmt.Sprintf("tenant %s: %s ×%s until %s", shown(args[0]),
-				shown(args[1]), factor, day(b.Until))))
+			return operate(c, &r, "boosts/add", &b, printWritten(fmt.Sprintf("tenant %s: %s ×%s until %s",
+				shown(args[0]), shown(args[1]), factor, day(b.Until))))
 		},
 	}
 	r.writes(c)
@@ -255,7 +255,7 @@ func newBoostRemoveCommand() *cobra.Command {
 				return err
 			}
 			return operate(c, &r, "boosts/remove", admin.RemoveBoostRequest{Tenant: args[0], Limit: args[1],
-				Reason: r.reason}, written("tenant "+shown(args[0])))
+				Reason: r.reason}, printWritten("tenant "+shown(args[0])))
 		},
 	}
 	r.writes(c)

@@ -225,7 +225,7 @@ func (d *Deployment) checkEgress(c *checks, cell *Cell, path string) {
 
 func (cache *Valkey) complete(c *checks, path string) {
 	if cache.Endpoint != "" {
-		cache.given(c, path)
+		cache.checkGiven(c, path)
 		return
 	}
 	for _, of := range []struct {
@@ -252,8 +252,8 @@ func (cache *Valkey) complete(c *checks, path string) {
 	c.inRange(path+".shards", cache.Shards, 1, maxShards)
 }
 
-// given checks what is said of a cache that is there already.
-func (cache *Valkey) given(c *checks, path string) {
+// checkGiven checks the settings of a cache that exists already.
+func (cache *Valkey) checkGiven(c *checks, path string) {
 	host, port, err := net.SplitHostPort(cache.Endpoint)
 	if n, bad := strconv.ParseUint(port, 10, 16); err != nil || bad != nil || n == 0 || !hosts.MatchString(host) {
 		// the value is left out: it may contain a password

@@ -97,8 +97,8 @@ func (t *Tally) Took(name string, d time.Duration) {
 	t.times[name].add(d)
 }
 
-// told returns all metrics of a tally.
-func (t *Tally) told(of meterOf) (all []MetricValue) {
+// values returns all metrics of a tally.
+func (t *Tally) values(of meterOf) (all []MetricValue) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for name, c := range t.counts {
@@ -132,7 +132,7 @@ func (b *Board) All() []MetricValue {
 	b.mu.Unlock()
 	all := []MetricValue{}
 	for of, t := range meters {
-		all = append(all, t.told(of)...)
+		all = append(all, t.values(of)...)
 	}
 	slices.SortFunc(all, func(x, y MetricValue) int {
 		return cmp.Or(cmp.Compare(x.Function, y.Function), cmp.Compare(x.Cell, y.Cell), cmp.Compare(x.Name, y.Name))

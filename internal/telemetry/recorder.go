@@ -141,10 +141,10 @@ type Recorder struct {
 
 // bucket is what was counted in one second.
 type bucket struct {
-	second  int64 // the line's time, s since 1970
-	clock   int64 // the recording clock's second
-	back    int64 // the earliest second that was recorded since the last record of the second clock
-	records int
+	second   int64 // the line's time, s since 1970
+	clock    int64 // the recording clock's second
+	earliest int64 // the earliest second that was recorded since the last record of the second clock
+	records  int
 
 	kinds        []int64 // by answer.Kind
 	shadowDenied int64
@@ -336,7 +336,7 @@ func (r *Recorder) Run(ctx context.Context) {
 			return
 		case now := <-ticker.C:
 			r.mu.Lock()
-			if r.open != nil && !r.open.holds(clampedSecond(now)) {
+			if r.open != nil && !r.open.covers(clampedSecond(now)) {
 				r.end()
 			}
 			r.mu.Unlock()
@@ -347,13 +347,13 @@ func (r *Recorder) Run(ctx context.Context) {
 // at returns the bucket for a record. The caller holds r.mu.
 func (r *Recorder) at(now time.Time) *bucket {
 	s := clampedSecond(now)
-	if r.open != nil && (!r.open.holds(s) || r.open.records >= maxRecords) {
+	if r.open != nil && (!r.open.covers(s) || r.open.records >= maxRecords) {
 		r.end()
 	}
 	if r.open == nil {
 		r.open = r.newBucket()
 		r.last = max(r.last, s)
-		r.open.second, r.open.clock, r.open.back = r.last, s, s
+		r.open.second, r.open.clock, r.open.earliest = r.last, s, s
 	}
 	r.open.records++
 	return r.open
@@ -362,17 +362,17 @@ func (r *Recorder) at(now time.Time) *bucket {
 // clampedSecond limits the time to the years 1970 to 9999. Readers cannot parse other time stamps.
 func clampedSecond(now time.Time) int64 { return min(max(now.Unix(), 0), maxSecond) }
 
-// holds reports whether a record of the second s counts in b. A single call may be late by any time. A clock is taken
+// covers reports whether a record of the second s counts in b. A single call may be late by any time. A clock is taken
 // to have been set back if its seconds advance while they are earlier than the current second.
-func (b *bucket) holds(s int64) bool {
+func (b *bucket) covers(s int64) bool {
 	switch {
 	case s > b.clock:
 		return false
 	case s == b.clock:
-		b.back = s
+		b.earliest = s
 	}
-	b.back = min(b.back, s)
-	return s-b.back < setBack
+	b.earliest = min(b.earliest, s)
+	return s-b.earliest < setBack
 }
 
 // limit returns the counter for a limit.

@@ -302,7 +302,7 @@ func (d *demo) show(ctx context.Context, out io.Writer) error {
 		}
 	}
 	fmt.Fprintf(&b, "\na denial: %s\n", detail(d.denial))
-	fmt.Fprintf(&b, "sluice audit verify: %s\n", told(verdict))
+	fmt.Fprintf(&b, "sluice audit verify: %s\n", tableInOneLine(verdict))
 	_, err = io.WriteString(out, b.String())
 	return err
 }
@@ -321,8 +321,8 @@ func detail(problem string) string {
 	return fmt.Sprintf("%d %s", p.Status, p.Detail)
 }
 
-// told is a table of the command's on one line.
-func told(table string) string {
+// tableInOneLine returns a table that a command has printed, as one line.
+func tableInOneLine(table string) string {
 	var lines []string
 	for line := range strings.Lines(table) {
 		lines = append(lines, strings.Join(strings.Fields(line), " "))

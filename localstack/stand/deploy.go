@@ -90,7 +90,7 @@ func (s *Stand) Attach(ctx context.Context, more ...Cell) error {
 		return fmt.Errorf("what %s can do: %w", s.endpoint, err)
 	}
 	for _, what := range s.missing {
-		s.say("not as on AWS: %s", what)
+		s.logf("not as on AWS: %s", what)
 	}
 	return s.serve()
 }
@@ -197,7 +197,7 @@ func (s *Stand) cdk(ctx context.Context) error {
 
 // run runs one of the repository's tools; what it says goes to a log, and its end into the error.
 func (s *Stand) run(ctx context.Context, step string, env []string, name string, args ...string) error {
-	s.say("%s", step)
+	s.logf("%s", step)
 	log, err := os.Create(s.file(step + ".log"))
 	if err != nil {
 		return err

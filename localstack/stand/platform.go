@@ -63,7 +63,7 @@ func (s *Stand) Up(ctx context.Context, args ...string) error {
 	if err := c.Run(); err != nil {
 		return fmt.Errorf("localstack/up: %w: %s", err, said.String())
 	}
-	s.say("%s", strings.TrimSpace(said.String()))
+	s.logf("%s", strings.TrimSpace(said.String()))
 	return nil
 }
 

@@ -125,7 +125,7 @@ func (s *Stand) gateway(g *gateways, n int, region, folder, stack string) (strin
 	g.servers = append(g.servers, server)
 	go func() {
 		if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-			s.say("the gateway of %s: %v", stack, err)
+			s.logf("the gateway of %s: %v", stack, err)
 		}
 	}()
 	return "http://" + l.Addr().String() + d.Prefix(), nil

@@ -151,6 +151,6 @@ func (s *Stand) environment(region string, more ...string) []string {
 		"AWS_EC2_METADATA_DISABLED=true"), more...)
 }
 
-func (s *Stand) say(format string, args ...any) {
+func (s *Stand) logf(format string, args ...any) {
 	fmt.Fprintf(s.o.Log, format+"\n", args...)
 }

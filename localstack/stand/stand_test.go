@@ -48,8 +48,8 @@ func TestOpen(t *testing.T) {
 	}
 }
 
-// Guarantees that a condition is asked until it is so, and that the error of one that never is says what it was at
-// last.
+// Guarantees that Until repeats a check until it succeeds, and that its error, if the check never succeeds, contains
+// the last error of the check.
 func TestUntil(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		asked := 0

@@ -85,7 +85,7 @@ func Unary(limiter *sluice.Limiter, opts ...Option) grpc.UnaryServerInterceptor 
 		if o.exempts(info.FullMethod) {
 			return handle(ctx, message)
 		}
-		d := o.ask(ctx, limiter, info.FullMethod, message)
+		d := o.decide(ctx, limiter, info.FullMethod, message)
 		// SetHeader fails only if headers were sent before. Nothing has sent any yet.
 		_ = grpc.SetHeader(ctx, headers(&d))
 		if !d.Allowed {
@@ -103,7 +103,7 @@ func Stream(limiter *sluice.Limiter, opts ...Option) grpc.StreamServerIntercepto
 		if o.exempts(info.FullMethod) {
 			return handle(server, stream)
 		}
-		d := o.ask(stream.Context(), limiter, info.FullMethod, nil)
+		d := o.decide(stream.Context(), limiter, info.FullMethod, nil)
 		_ = stream.SetHeader(headers(&d)) // cannot fail here, as in Unary
 		if !d.Allowed {
 			return denial(&d)
@@ -132,14 +132,14 @@ func (s *limited) RecvMsg(message any) error {
 	if err := s.ServerStream.RecvMsg(message); err != nil || !s.options.perMessage {
 		return err
 	}
-	if d := s.options.ask(s.ServerStream.Context(), s.limiter, s.method, message); !d.Allowed {
+	if d := s.options.decide(s.ServerStream.Context(), s.limiter, s.method, message); !d.Allowed {
 		return denial(&d)
 	}
 	return nil
 }
 
-// ask decides a call.
-func (o *options) ask(ctx context.Context, limiter *sluice.Limiter, method string, message any) sluice.Decision {
+// decide asks the limiter about a call.
+func (o *options) decide(ctx context.Context, limiter *sluice.Limiter, method string, message any) sluice.Decision {
 	req := sluice.Request{Method: http.MethodPost, Path: method, Header: http.Header{}}
 	md, _ := metadata.FromIncomingContext(ctx)
 	for name, values := range md {

@@ -33,7 +33,7 @@ type Env struct {
 func New(env func(string) string) (*Env, error) {
 	e := &Env{env: env, config: aws.Config{
 		Region: env("AWS_REGION"),
-		Credentials: given{aws.Credentials{
+		Credentials: fixedCredentials{aws.Credentials{
 			AccessKeyID: env("AWS_ACCESS_KEY_ID"), SecretAccessKey: env("AWS_SECRET_ACCESS_KEY"),
 			SessionToken: env("AWS_SESSION_TOKEN"),
 			Source:       "environment",
@@ -52,11 +52,13 @@ func New(env func(string) string) (*Env, error) {
 	return e, nil
 }
 
-// given is a provider of credentials that do not change.
-type given struct{ aws.Credentials }
+// fixedCredentials is a provider of credentials that do not change.
+type fixedCredentials struct{ aws.Credentials }
 
 // Retrieve implements [aws.CredentialsProvider].
-func (g given) Retrieve(context.Context) (aws.Credentials, error) { return g.Credentials, nil }
+func (g fixedCredentials) Retrieve(context.Context) (aws.Credentials, error) {
+	return g.Credentials, nil
+}
 
 // Config returns the configuration of a client of any service in the region. If the region is "", it is the function's
 // own. Set the client's BaseEndpoint to [Env.Endpoint].

@@ -65,9 +65,9 @@ func (r *Reader) renew(keys []cacheKey) {
 	}
 }
 
-// keep lets the copy's documents be used for another PollEvery, since the table cannot be read. It returns err if the
-// copy does not have an answer for each key.
-func (r *Reader) keep(keys []cacheKey, err error) (lacking error) {
+// extendUse lets the copy's documents be used for another PollEvery, since the table cannot be read. It
+// returns err if the copy does not have an answer for each key.
+func (r *Reader) extendUse(keys []cacheKey, err error) (lacking error) {
 	if denied(err) {
 		return err
 	}
@@ -122,8 +122,8 @@ func (r *Reader) unnamed(k cacheKey, d *Document) bool {
 	return d.Version != e.version || r.sum(d) != e.sum
 }
 
-// has reports whether the copy has a document with this version and content. r.mu is held.
-func (r *Reader) has(k *cacheKey, d *Document) bool {
+// hasVersion reports whether the copy has a document with this version and content. r.mu is held.
+func (r *Reader) hasVersion(k *cacheKey, d *Document) bool {
 	e, ok := r.known.Peek(*k)
 	return ok && e.version == d.Version && e.sum == r.sum(d)
 }
@@ -131,7 +131,7 @@ func (r *Reader) has(k *cacheKey, d *Document) bool {
 // confirm sets the age of a document of the copy to that of a read with the same result. It returns false if the copy
 // has another document, or none. r.mu is held.
 func (r *Reader) confirm(k cacheKey, d *Document, read time.Time) bool {
-	if !r.has(&k, d) {
+	if !r.hasVersion(&k, d) {
 		return false
 	}
 	e, _ := r.known.Peek(k)

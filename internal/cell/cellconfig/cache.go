@@ -60,11 +60,11 @@ type entry struct { // the newest version that was read
 	shared    int64 // the part of size that dividing added
 }
 
-// found says what the cache knows about a document.
-type found uint8
+// cacheState says what the cache knows about a document.
+type cacheState uint8
 
 const (
-	isUnknown found = iota
+	isUnknown cacheState = iota
 	isCurrent
 	isSuperseded // in the cache, but the log names a newer version
 	isAbsent     // the table has no such document
@@ -87,7 +87,7 @@ func (e *entry) refused(err error) error {
 }
 
 // find looks up a document. r.mu is held.
-func (r *Reader) find(k cacheKey) (*entry, found) {
+func (r *Reader) find(k cacheKey) (*entry, cacheState) {
 	if e, ok := r.known.Get(k); ok {
 		switch {
 		case e.version < e.need:
@@ -308,7 +308,7 @@ func (r *Reader) load(ctx context.Context, keys ...cacheKey) error {
 			return err
 		}
 		if err := f.result(); err != nil { // checked even if the wait ended too, since an answer in time counts
-			return r.keep(keys, err)
+			return r.extendUse(keys, err)
 		}
 	}
 	return nil
@@ -367,7 +367,7 @@ func (r *Reader) fetch(ctx context.Context, flights []*flight) {
 		forms := make([]form, len(flights))
 		r.mu.Lock()
 		for i := range flights {
-			forms[i].kept = r.has(&flights[i].key, &documents[i])
+			forms[i].kept = r.hasVersion(&flights[i].key, &documents[i])
 		}
 		r.mu.Unlock()
 		for i := range flights {
@@ -375,7 +375,7 @@ func (r *Reader) fetch(ctx context.Context, flights []*flight) {
 				forms[i] = r.compile(&flights[i].key, &documents[i])
 			}
 		}
-		if flights, err = r.settle(ctx, flights, documents, forms); len(flights) == 0 {
+		if flights, err = r.storeDocuments(ctx, flights, documents, forms); len(flights) == 0 {
 			return
 		}
 		select {
@@ -390,8 +390,10 @@ func (r *Reader) fetch(ctx context.Context, flights []*flight) {
 	}
 }
 
-// settle stores the documents that may be used. It returns the flights that must read again, and why.
-func (r *Reader) settle(ctx context.Context, flights []*flight, documents []Document, forms []form) ([]*flight, error) {
+// storeDocuments stores the documents that may be used. It returns the flights that must read again, and why.
+func (r *Reader) storeDocuments(
+	ctx context.Context, flights []*flight, documents []Document, forms []form,
+) ([]*flight, error) {
 	newest := int64(0)
 	for i := range documents {
 		newest = max(newest, documents[i].Seq)

@@ -177,8 +177,8 @@ func New(c Config) (*Reader, error) {
 	return r, nil
 }
 
-// holds reports whether the table may hold a document of the kind.
-func (r *Reader) holds(kind Kind) bool { return r.c.Holds == nil || r.c.Holds(kind) }
+// mayHold reports whether the table may hold a document of the kind.
+func (r *Reader) mayHold(kind Kind) bool { return r.c.Holds == nil || r.c.Holds(kind) }
 
 // Begin implements [authorizer.Source].
 func (r *Reader) Begin(ctx context.Context, now time.Time) (authorizer.Configuration, func()) {
@@ -311,7 +311,7 @@ func (r *Reader) sync(ctx context.Context, p *poll, timeout time.Duration) error
 		}
 		if failing := err != nil; failing != r.failing {
 			r.failing = failing
-			defer r.tell(err)
+			defer r.logPoll(err)
 		}
 	}
 	r.mu.Unlock()
@@ -323,7 +323,7 @@ func (r *Reader) sync(ctx context.Context, p *poll, timeout time.Duration) error
 	return err
 }
 
-func (r *Reader) tell(err error) {
+func (r *Reader) logPoll(err error) {
 	if err != nil {
 		r.c.Log.Warn("the cell configuration cannot be read; decisions use the present copy", "error", err)
 		return
@@ -524,17 +524,17 @@ func (r *Reader) readCentral(
 		}
 	}
 	if len(got) > 1 {
-		if now.shares, err = r.heard(&got[1], before.shares); err != nil {
+		if now.shares, err = r.sharesOf(&got[1], before.shares); err != nil {
 			return before, false, err
 		}
 	}
 	return now, false, nil
 }
 
-// heard returns the shares of the document, or, if it has no valid ones, those of before. Without either, a cell that
-// is not alone does not know what it may grant, which is an error. A cell that is alone has the whole of each limit if
-// the table has no shares, also after a repair has removed forged ones.
-func (r *Reader) heard(d *Document, before *sharing) (*sharing, error) {
+// sharesOf returns the shares of the document, or, if it has no valid ones, those of before. Without either, a cell
+// that is not alone does not know what it may grant, which is an error. A cell that is alone has the whole of each
+// limit if the table has no shares, also after a repair has removed forged ones.
+func (r *Reader) sharesOf(d *Document, before *sharing) (*sharing, error) {
 	s, err := readShares(&r.c, d)
 	if err == nil && (s != nil || r.c.Alone && (before == nil || d.Version == 0)) {
 		return s, nil

@@ -24,10 +24,10 @@ type sharing struct {
 	reaches func(home string) bool // see Config.Reaches
 	log     *slog.Logger
 
-	mu        sync.Mutex
-	told      map[string]bool // home cells that were logged as unreachable
-	sets      map[setKey][]plan.Part
-	anonymous map[*plan.Plan][]plan.Part
+	mu          sync.Mutex
+	loggedHomes map[string]bool // home cells that were logged as unreachable
+	sets        map[setKey][]plan.Part
+	anonymous   map[*plan.Plan][]plan.Part
 }
 
 // setKey names a divided set. All tenants with the same set and the same home cells have it in common.
@@ -57,7 +57,7 @@ func readShares(c *Config, d *Document) (s *sharing, err error) {
 	if doc == nil { // there is no cell yet
 		return nil, nil
 	}
-	return &sharing{cell: c.Cell, doc: doc, reaches: c.Reaches, log: c.Log, told: map[string]bool{},
+	return &sharing{cell: c.Cell, doc: doc, reaches: c.Reaches, log: c.Log, loggedHomes: map[string]bool{},
 		sets:      map[setKey][]plan.Part{},
 		anonymous: map[*plan.Plan][]plan.Part{}}, nil
 }
@@ -170,7 +170,7 @@ func (s *sharing) spans(v *shares.View, planID, owner string, l *limit.Limit) []
 	if l.Tiers[0].Calendar == nil {
 		out := v.Limit(planID, l, owner)
 		if home := v.KeptIn(planID, l); home != "" && home != s.cell && (s.reaches == nil || !s.reaches(home)) {
-			s.tell(home)
+			s.logUnreachable(home)
 			for i := range out {
 				out[i].Limit = unreached(l)
 			}
@@ -188,7 +188,7 @@ func (s *sharing) spans(v *shares.View, planID, owner string, l *limit.Limit) []
 		case s.reaches != nil && s.reaches(h.Home):
 			at.Limit = l.KeptIn(h.Home)
 		default:
-			s.tell(h.Home)
+			s.logUnreachable(h.Home)
 		}
 		out = append(out, at)
 	}
@@ -206,11 +206,11 @@ func unreached(l *limit.Limit) *limit.Limit {
 	return without
 }
 
-// tell logs, once for each home cell, that limits are kept in a cell that cannot be reached.
-func (s *sharing) tell(home string) {
+// logUnreachable logs, once for each home cell, that limits are kept in a cell that cannot be reached.
+func (s *sharing) logUnreachable(home string) {
 	s.mu.Lock()
-	told := s.told[home]
-	s.told[home] = true
+	told := s.loggedHomes[home]
+	s.loggedHomes[home] = true
 	s.mu.Unlock()
 	if told {
 		return

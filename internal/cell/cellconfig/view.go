@@ -35,10 +35,10 @@ func (v *view) IPv6Prefix() int { return v.settings.IPv6Prefix() }
 func (v *view) Routed(method string, path *route.Path) bool { return v.settings.Routed(method, path) }
 
 // HasKeys implements [authorizer.Configuration].
-func (v *view) HasKeys() bool { return v.r.holds(plan.KindKey) }
+func (v *view) HasKeys() bool { return v.r.mayHold(plan.KindKey) }
 
 // HasPlans implements [authorizer.Configuration].
-func (v *view) HasPlans() bool { return v.r.holds(plan.KindPlan) || v.r.holds(plan.KindTenant) }
+func (v *view) HasPlans() bool { return v.r.mayHold(plan.KindPlan) || v.r.mayHold(plan.KindTenant) }
 
 // Stale implements [authorizer.Configuration].
 func (v *view) Stale() bool { return v.stale }
@@ -152,7 +152,7 @@ func (r *Reader) tenant(ctx context.Context, id string) (*plan.Tenant, error) {
 		r.mu.Lock()
 		e, found := r.find(at)
 		if found == isCurrent {
-			t, missing, err := r.whole(e)
+			t, missing, err := r.asLimited(e)
 			r.mu.Unlock()
 			if missing.kind == 0 || err != nil {
 				return t, err
@@ -188,7 +188,7 @@ func (r *Reader) tenant(ctx context.Context, id string) (*plan.Tenant, error) {
 }
 
 // needed returns the keys of documents to read together with a tenant, e, that is not current. r.mu is held.
-func (r *Reader) needed(at cacheKey, e *entry, found found) []cacheKey {
+func (r *Reader) needed(at cacheKey, e *entry, found cacheState) []cacheKey {
 	keys := []cacheKey{at}
 	if r.shares != nil && (e == nil || found == isOld) {
 		keys = append(keys, cacheKey{kind: cachedPlacement, id: shares.PlacementKey(at.id)})
@@ -201,7 +201,7 @@ func (r *Reader) needed(at cacheKey, e *entry, found found) []cacheKey {
 
 // lastGood reports whether a document that is known to have changed may still be used, because the table does not
 // answer. It may not be used if the table answers with something that contradicts its log.
-func lastGood(found found, err error) bool { return found == isSuperseded && !denied(err) }
+func lastGood(found cacheState, err error) bool { return found == isSuperseded && !denied(err) }
 
 // resolve returns the tenant with the limits of its plan. missing is the key of a plan that must be read first; t is
 // then the tenant that was last resolved, or nil. r.mu is held.
@@ -244,8 +244,8 @@ func (r *Reader) resolve(e *entry) (t *plan.Tenant, missing cacheKey, err error)
 	return e.tenant, missing, e.refused(e.unfit)
 }
 
-// whole returns the tenant as the cell limits it: the result of resolve and share.
-func (r *Reader) whole(e *entry) (t *plan.Tenant, missing cacheKey, err error) {
+// asLimited returns the tenant as the cell limits it: the result of resolve and share.
+func (r *Reader) asLimited(e *entry) (t *plan.Tenant, missing cacheKey, err error) {
 	t, missing, err = r.resolve(e)
 	t, placed, unplaced := r.share(e, t)
 	if missing.kind == 0 && err == nil {

@@ -62,12 +62,12 @@ type Config struct {
 type Switch struct {
 	c      Config
 	client func() Client
-	heard  *refresh.Cache[heard]
+	polls  *refresh.Cache[pollResult]
 	bad    atomic.Int64 // number of polls that returned an unusable document
 }
 
-// heard is the result of one poll. It is immutable.
-type heard struct {
+// pollResult is the result of one poll. It is immutable.
+type pollResult struct {
 	mode  limit.Mode
 	token string        // for the next poll; "": begin a new session
 	every time.Duration // least time until the next poll
@@ -90,33 +90,33 @@ func New(c Config) (*Switch, error) {
 		c.Log = slog.Default()
 	}
 	s := &Switch{c: c, client: sync.OnceValue(c.Client)}
-	s.heard = refresh.New(refresh.Config[heard]{
+	s.polls = refresh.New(refresh.Config[pollResult]{
 		Read: s.read, Ended: s.ended, Wait: c.Wait, Refresh: Every, Cooldown: least,
-		RefreshOf: func(h *heard) time.Duration { return h.every },
+		RefreshOf: func(h *pollResult) time.Duration { return h.every },
 	})
 	return s, nil
 }
 
 // Mode returns the latest mode that was read; Enforce if none was. It never waits.
 func (s *Switch) Mode() limit.Mode {
-	if h := s.heard.Value(); h != nil {
+	if h := s.polls.Value(); h != nil {
 		return h.mode
 	}
 	return limit.Enforce
 }
 
 // Begin starts the first poll, unless a mode was read, and does not wait for it.
-func (s *Switch) Begin(now time.Time) { s.heard.Warm(now) }
+func (s *Switch) Begin(now time.Time) { s.polls.Warm(now) }
 
 // Poll starts a poll if it is time, and waits for a poll that is younger than Config.Wait. Call it beside each
 // request.
 func (s *Switch) Poll(ctx context.Context, now time.Time) {
-	poll, _ := s.heard.Upkeep(now)
-	s.heard.Await(ctx, poll)
+	poll, _ := s.polls.Upkeep(now)
+	s.polls.Await(ctx, poll)
 }
 
 // Failures returns the number of failed polls: AppConfig did not answer, or its document cannot be used.
-func (s *Switch) Failures() int64 { return s.heard.Stats().Failures + s.bad.Load() }
+func (s *Switch) Failures() int64 { return s.polls.Stats().Failures + s.bad.Load() }
 
 // Close ends a poll in progress and waits for its end. The mode stays.
-func (s *Switch) Close() { s.heard.Close() }
+func (s *Switch) Close() { s.polls.Close() }

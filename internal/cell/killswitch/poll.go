@@ -27,11 +27,11 @@ var (
 
 // read carries out one poll. If AppConfig refuses the token, for example one that is more than a day old, the session
 // has ended: read begins another one, whose first answer has the whole document.
-func (s *Switch) read(ctx context.Context, before *heard) (*heard, error) {
+func (s *Switch) read(ctx context.Context, before *pollResult) (*pollResult, error) {
 	if before != nil && before.token != "" {
 		out, err := s.latest(ctx, before.token)
 		if err == nil {
-			return s.take(before, out, false), nil
+			return s.nextResult(before, out, false), nil
 		}
 		if !sessionOver(err) {
 			return nil, tellable(err)
@@ -52,7 +52,7 @@ func (s *Switch) read(ctx context.Context, before *heard) (*heard, error) {
 	if err != nil {
 		return nil, tellable(err)
 	}
-	return s.take(before, out, true), nil
+	return s.nextResult(before, out, true), nil
 }
 
 func (s *Switch) latest(ctx context.Context, token string) (*appconfigdata.GetLatestConfigurationOutput, error) {
@@ -68,9 +68,12 @@ func sessionOver(err error) bool {
 	return errors.As(err, &bad) || errors.As(err, &gone)
 }
 
-// take returns the state after an answer. An empty answer means "unchanged", except for the first answer of a session.
-func (s *Switch) take(before *heard, out *appconfigdata.GetLatestConfigurationOutput, first bool) *heard {
-	now := &heard{mode: limit.Enforce}
+// nextResult returns the state after an answer. An empty answer means "unchanged", except for the first
+// answer of a session.
+func (s *Switch) nextResult(
+	before *pollResult, out *appconfigdata.GetLatestConfigurationOutput, first bool,
+) *pollResult {
+	now := &pollResult{mode: limit.Enforce}
 	if before != nil {
 		*now = *before
 	}
@@ -95,10 +98,10 @@ func (s *Switch) take(before *heard, out *appconfigdata.GetLatestConfigurationOu
 }
 
 // ended logs the result of a poll: each change, and the first of consecutive failures.
-func (s *Switch) ended(e refresh.End[heard]) {
+func (s *Switch) ended(e refresh.End[pollResult]) {
 	before := e.Before
 	if before == nil {
-		before = new(heard)
+		before = new(pollResult)
 	}
 	if e.Err != nil {
 		if e.Failures == 1 {

@@ -32,10 +32,10 @@ type Plans struct {
 	c       Config
 	current atomic.Pointer[authorizer.Snapshot]
 
-	mu       sync.Mutex // held during a reload
-	loadedAt time.Time
-	lastErr  error
-	seen     []fileState
+	mu         sync.Mutex // held during a reload
+	loadedAt   time.Time
+	lastErr    error
+	lastStates []fileState
 }
 
 // Config sets up [Plans]. Set either Files or Source.
@@ -89,7 +89,7 @@ func (p *Plans) Status() (loadedAt time.Time, lastErr error) {
 }
 
 func (p *Plans) load() error {
-	p.seen = p.look() // stored before reading, so that a change during the read is noticed next time
+	p.lastStates = p.fileStates() // stored before reading, so that a change during the read is noticed next time
 	sources, err := p.read()
 	if err != nil {
 		return err
@@ -263,13 +263,13 @@ func (p *Plans) watchFolders(w *fsnotify.Watcher) error {
 func (p *Plans) changed() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return !slices.EqualFunc(p.seen, p.look(), func(a, b fileState) bool {
+	return !slices.EqualFunc(p.lastStates, p.fileStates(), func(a, b fileState) bool {
 		return a.size == b.size && a.modified.Equal(b.modified) && (a.inode == nil) == (b.inode == nil) &&
 			(a.inode == nil || os.SameFile(a.inode, b.inode))
 	})
 }
 
-func (p *Plans) look() []fileState {
+func (p *Plans) fileStates() []fileState {
 	states := make([]fileState, len(p.c.Files))
 	for i, f := range p.c.Files {
 		if info, err := os.Stat(f); err == nil {

@@ -96,7 +96,7 @@ type Cache struct {
 	c      Config
 	values *refresh.Cache[Values]
 	random *identity.Anonymiser // used while there is no addressKey
-	said   [reasons]atomic.Bool // whether each reason for using random was logged
+	warned [reasons]atomic.Bool // whether each reason for using random was logged
 }
 
 // New checks the configuration and makes a cache. It does not read the secret; see [Cache.Warm]. The error names the
@@ -198,17 +198,17 @@ func (s *Cache) Anonymise(addr netip.Addr) string {
 	v := s.values.Value()
 	switch {
 	case v == nil:
-		s.say(notRead, "the secret is not read yet")
+		s.warnOnce(notRead, "the secret is not read yet")
 		return s.random.Anonymise(addr)
 	case v.in.addresses == nil:
-		s.say(noAddressKey, "the secret has no addressKey")
+		s.warnOnce(noAddressKey, "the secret has no addressKey")
 		return s.random.Anonymise(addr)
 	}
 	return v.in.addresses.Anonymise(addr)
 }
 
-func (s *Cache) say(reason int, why string) {
-	if !s.said[reason].Swap(true) {
+func (s *Cache) warnOnce(reason int, why string) {
+	if !s.warned[reason].Swap(true) {
 		s.c.Log.Warn("addresses are named with a random key of this process", "secret", s.c.ID, "reason", why)
 	}
 }

@@ -52,8 +52,8 @@ func New(w *Workload, p *Prices) (*Bill, error) {
 	b.objects()
 	b.keys()
 	b.cloudWatch()
-	b.others()
-	if err := b.settle(); err != nil {
+	b.otherServices()
+	if err := b.calculateAmounts(); err != nil {
 		return nil, err
 	}
 	return b, nil
@@ -68,9 +68,9 @@ func (b *Bill) add(service, what, id string, quantity *big.Rat, how string, args
 		How: fmt.Sprintf(how, args...)})
 }
 
-// settle calculates the amounts of the lines. Lines with the same price are billed together, since price steps and free
-// units apply to their sum: each line costs what it adds to the lines before it.
-func (b *Bill) settle() error {
+// calculateAmounts calculates the amounts of the lines. Lines with the same price are billed together, since price
+// steps and free units apply to their sum: each line costs what it adds to the lines before it.
+func (b *Bill) calculateAmounts() error {
 	before := map[string]*big.Rat{}
 	for i := range b.Lines {
 		l := &b.Lines[i]
@@ -241,11 +241,12 @@ func (b *Bill) explainCalls(what string) string {
 		return what + " of exact decisions"
 	}
 	return fmt.Sprintf("with leases, %s %% of the requests need a call: each tenant sends %s requests/s to each of "+
-		"%d environments", decimal(product(u.CallShare, num(100)), 1), decimal(b.asks(), 3), u.Environments)
+		"%d environments", decimal(product(u.CallShare, num(100)), 1), decimal(b.requestsPerEnvironment(), 3),
+		u.Environments)
 }
 
-// asks returns the requests per second of one tenant in one environment.
-func (b *Bill) asks() *big.Rat {
+// requestsPerEnvironment returns the requests per second of one tenant in one environment.
+func (b *Bill) requestsPerEnvironment() *big.Rat {
 	if b.Usage.Environments == 0 {
 		return new(big.Rat)
 	}
@@ -356,7 +357,7 @@ func (b *Bill) cloudWatch() {
 		"kept %d month, compressed to %s %%", retention, decimal(product(compressed, num(100)), 0))
 }
 
-func (b *Bill) others() {
+func (b *Bill) otherServices() {
 	w, u := &b.Workload, b.Usage
 	cells := num(w.Cells)
 	b.add("AppConfig", "polls", "appconfig.requests", b.month(u.asking(appConfigEvery)),

@@ -176,13 +176,14 @@ func (c *Comparison) writeText(out *strings.Builder) error {
 	fmt.Fprintln(out)
 	t := newDetailedTable("PRINTED\tWHOLE MONTH\tOURS\tLINE", 4)
 	for _, l := range c.Lines {
-		price := l.Low.whole()
+		price := l.Low.wholeDollars()
 		if l.High != l.Low {
-			price += "-" + l.High.whole()
+			price += "-" + l.High.wholeDollars()
 		}
-		t.row(fmt.Sprintf("%s\t%s\t%s\t%s", price, l.Monthly.whole(), l.Ours.whole(), l.Line), l.Why)
+		t.row(fmt.Sprintf("%s\t%s\t%s\t%s", price, l.Monthly.wholeDollars(), l.Ours.wholeDollars(), l.Line), l.Why)
 	}
-	t.row(fmt.Sprintf("%s-%s\t%s\t%s\tsum", c.Low.whole(), c.High.whole(), c.Monthly.whole(), c.Ours.whole()), "")
+	t.row(fmt.Sprintf("%s-%s\t%s\t%s\tsum", c.Low.wholeDollars(), c.High.wholeDollars(), c.Monthly.wholeDollars(),
+		c.Ours.wholeDollars()), "")
 	if err := t.write(out); err != nil {
 		return fmt.Errorf("write the comparison: %w", err)
 	}
@@ -249,8 +250,8 @@ func writeIndented(out *strings.Builder, label, text string) {
 	fmt.Fprintln(out, line)
 }
 
-// whole formats the amount in whole dollars, rounded half up.
-func (m Micros) whole() string { return grouped((int64(m) + 500_000) / 1_000_000) }
+// wholeDollars formats the amount in whole dollars, rounded half up.
+func (m Micros) wholeDollars() string { return grouped((int64(m) + 500_000) / 1_000_000) }
 
 // report is the bill as JSON. Amounts are strings, in dollars with six digits after the point.
 type report struct {

@@ -116,11 +116,11 @@ func (w *Workload) check(p *Prices) error {
 			return err
 		}
 	}
-	return w.made(p)
+	return w.checkDeployment(p)
 }
 
-// made checks the values that describe the deployment.
-func (w *Workload) made(p *Prices) error {
+// checkDeployment checks the values that describe the deployment.
+func (w *Workload) checkDeployment(p *Prices) error {
 	bad := func(format string, args ...any) error { return &WorkloadError{fmt.Sprintf(format, args...)} }
 	switch {
 	case !slices.Contains(p.regions, w.Region):

@@ -99,7 +99,7 @@ func ofTheAPI() []Assumption {
 }
 
 func missingCredential(_ context.Context, t *Target) Finding {
-	if f := t.ready(); f != nil {
+	if f := t.whyUnchecked(); f != nil {
 		return *f
 	}
 	status, passed := t.Calls.Anonymous.Status, false
@@ -108,7 +108,7 @@ func missingCredential(_ context.Context, t *Target) Finding {
 	}
 	switch {
 	case status == http.StatusUnauthorized, status == http.StatusForbidden && t.Calls.kind() == httpAPI:
-		return holds("%s answered %d to a call without a credential", t.Calls.kind(), status)
+		return confirmed("%s answered %d to a call without a credential", t.Calls.kind(), status)
 	case status == http.StatusTooManyRequests:
 		return unknown("wait a minute and run it again",
 			"the call without a credential was answered 429: ipLimits were used up, or a policy denies it")
@@ -154,7 +154,7 @@ func denialHeaders(_ context.Context, t *Target) Finding {
 	if seen == 0 {
 		return unknown(giveKey, "no refusal by a limit with a body that can be read was seen")
 	}
-	return holds("the headers of a refusal say the same as its body: RateLimit: %.80s",
+	return confirmed("the headers of a refusal say the same as its body: RateLimit: %.80s",
 		refusals[0].Header.Get("RateLimit"))
 }
 
@@ -173,11 +173,11 @@ func denialBody(_ context.Context, t *Target) Finding {
 			return violated("a refusal has Content-Type: %.80q", kind)
 		}
 	}
-	return holds("the body of a refusal is a problem: %q", p.Title)
+	return confirmed("the body of a refusal is a problem: %q", p.Title)
 }
 
 func absentValues(_ context.Context, t *Target) Finding {
-	if f := t.ready(); f != nil {
+	if f := t.whyUnchecked(); f != nil {
 		return *f
 	}
 	for _, a := range t.Calls.all() {
@@ -195,14 +195,14 @@ func absentValues(_ context.Context, t *Target) Finding {
 	}
 	for _, r := range refusals {
 		if p, ok := r.problem(); ok && (p.Limit == nil || p.RetryAfterMs == nil) {
-			return holds("a refusal without all values has no empty header: %q", p.Title)
+			return confirmed("a refusal without all values has no empty header: %q", p.Title)
 		}
 	}
 	return unknown("give the key of a suspended tenant", "every refusal had all values")
 }
 
 func cacheOff(_ context.Context, t *Target) Finding {
-	if f := t.ready(); f != nil {
+	if f := t.whyUnchecked(); f != nil {
 		return *f
 	}
 	c := t.Calls
@@ -218,7 +218,7 @@ func cacheOff(_ context.Context, t *Target) Finding {
 	for i := 1; i < len(c.Keyed); i++ {
 		same, differs := compare(&c.Keyed[i-1], &c.Keyed[i])
 		if differs != "" {
-			return holds("two calls in a row differ: %.100s", differs)
+			return confirmed("two calls in a row differ: %.100s", differs)
 		}
 		cached = cmp.Or(cached, same)
 	}
@@ -276,11 +276,11 @@ func slow(a *Answer, d time.Duration) bool {
 }
 
 func foreignDenials(_ context.Context, t *Target) Finding {
-	if f := t.ready(); f != nil {
+	if f := t.whyUnchecked(); f != nil {
 		return *f
 	}
 	for _, a := range t.Calls.all() {
-		if !a.denied() || a.ours() {
+		if !a.denied() || a.isSluices() {
 			continue
 		}
 		var body map[string]any
@@ -288,7 +288,7 @@ func foreignDenials(_ context.Context, t *Target) Finding {
 			return violated("a call that API Gateway itself denied was answered %d with the body %.80q", a.Status,
 				a.Body)
 		}
-		return holds("a call that API Gateway itself denied was answered %d with the body %.120s", a.Status, a.Body)
+		return confirmed("a call that API Gateway itself denied was answered %d with the body %.120s", a.Status, a.Body)
 	}
 	return unknown("run it from an address that a resource policy of the API denies",
 		"no call was denied by API Gateway itself")
@@ -326,5 +326,5 @@ func clocks(_ context.Context, t *Target) Finding {
 	if worst < 0 {
 		return unknown(giveURL, "no answer with a Date was seen")
 	}
-	return holds("at most %s off this machine's clock", worst.Round(100*time.Millisecond))
+	return confirmed("at most %s off this machine's clock", worst.Round(100*time.Millisecond))
 }

@@ -133,8 +133,8 @@ const (
 		"--api rest`"
 )
 
-// ready returns a finding if the API's answers cannot be checked; nil if they can.
-func (t *Target) ready() *Finding {
+// whyUnchecked returns a finding if the API's answers cannot be checked; nil if they can.
+func (t *Target) whyUnchecked() *Finding {
 	var f Finding
 	switch c := t.Calls; {
 	case c == nil:
@@ -161,7 +161,7 @@ func (c *Calls) all() []*Answer {
 // refusals returns the authorizer's denials that a REST API answered with its gateway response ACCESS_DENIED. If there
 // are none, the finding says why.
 func (t *Target) refusals() ([]*Answer, *Finding) {
-	if f := t.ready(); f != nil {
+	if f := t.whyUnchecked(); f != nil {
 		return nil, f
 	}
 	c, all := t.Calls, []*Answer(nil)
@@ -170,7 +170,7 @@ func (t *Target) refusals() ([]*Answer, *Finding) {
 		return nil, &f
 	}
 	for _, a := range c.all() {
-		if a.denied() && a.ours() {
+		if a.denied() && a.isSluices() {
 			all = append(all, a)
 		}
 	}
@@ -191,11 +191,11 @@ func (t *Target) refusals() ([]*Answer, *Finding) {
 // denied reports whether the answer is API Gateway's ACCESS_DENIED, whether the authorizer or a resource policy denied.
 func (a *Answer) denied() bool {
 	return a.Header.Get("X-Amzn-Errortype") == "AccessDeniedException" ||
-		(a.Status == http.StatusForbidden || a.Status == http.StatusTooManyRequests) && a.ours()
+		(a.Status == http.StatusForbidden || a.Status == http.StatusTooManyRequests) && a.isSluices()
 }
 
-// ours reports whether the answer contains something that the authorizer wrote, even if it is damaged.
-func (a *Answer) ours() bool {
+// isSluices reports whether the answer contains something that the authorizer wrote, even if it is damaged.
+func (a *Answer) isSluices() bool {
 	return bytes.Contains(a.Body, []byte("docs/problems.md#")) || bytes.Contains(a.Body, []byte("#quota-exceeded")) ||
 		a.Header.Get("RateLimit") != ""
 }

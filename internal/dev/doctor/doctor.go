@@ -63,7 +63,7 @@ func Assumptions() []Assumption {
 	return append(ofTheAPI(), ofTheAccount()...)
 }
 
-func holds(format string, args ...any) Finding {
+func confirmed(format string, args ...any) Finding {
 	return Finding{Result: Holds, Saw: fmt.Sprintf(format, args...)}
 }
 

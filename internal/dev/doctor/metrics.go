@@ -14,9 +14,9 @@ import (
 // recent is the period of metrics that are read.
 const recent = time.Hour
 
-// written returns how often a metric of a function was written recently, and its maximum.
-func (a *Account) written(ctx context.Context, namespace, metric, dimension, function string, now time.Time) (
-	times, most float64, err error,
+// recentMetric returns how many values a metric of a function has in the last hour, and the largest of them.
+func (a *Account) recentMetric(ctx context.Context, namespace, metric, dimension, function string, now time.Time) (
+	count, largest float64, err error,
 ) {
 	out, err := a.In(a.Region).Metrics.GetMetricStatistics(ctx, &cloudwatch.GetMetricStatisticsInput{
 		Namespace: &namespace, MetricName: &metric, StartTime: aws.Time(now.Add(-recent)), EndTime: &now,
@@ -28,9 +28,9 @@ func (a *Account) written(ctx context.Context, namespace, metric, dimension, fun
 		return 0, 0, err
 	}
 	for _, d := range out.Datapoints {
-		times, most = times+aws.ToFloat64(d.SampleCount), max(most, aws.ToFloat64(d.Maximum))
+		count, largest = count+aws.ToFloat64(d.SampleCount), max(largest, aws.ToFloat64(d.Maximum))
 	}
-	return times, most, nil
+	return count, largest, nil
 }
 
 func emfMetrics(ctx context.Context, t *Target) Finding {
@@ -48,16 +48,16 @@ func emfMetrics(ctx context.Context, t *Target) Finding {
 	if f.LoggingConfig != nil {
 		format = cmp.Or(string(f.LoggingConfig.LogFormat), format)
 	}
-	times, _, err := a.written(ctx, a.Namespace, "active_cell_count", "function", balancer, t.Now)
+	count, _, err := a.recentMetric(ctx, a.Namespace, "active_cell_count", "function", balancer, t.Now)
 	switch {
 	case err != nil:
 		return failed(err, "cloudwatch:GetMetricStatistics")
-	case times == 0:
+	case count == 0:
 		return violated("with the log format %s, CloudWatch has no active_cell_count of %s in the last hour", format,
 			balancer)
 	}
-	return holds("with the log format %s, CloudWatch has %.0f values of active_cell_count in the last hour", format,
-		times)
+	return confirmed("with the log format %s, CloudWatch has %.0f values of active_cell_count in the last hour", format,
+		count)
 }
 
 func streamAge(ctx context.Context, t *Target) Finding {
@@ -67,14 +67,15 @@ func streamAge(ctx context.Context, t *Target) Finding {
 	}
 	oldest := 0.0
 	for _, name := range []string{"publisher", "archiver"} {
-		times, most, err := a.written(ctx, "AWS/Lambda", "IteratorAge", "FunctionName", a.function("", name), t.Now)
+		count, largest, err := a.recentMetric(ctx, "AWS/Lambda", "IteratorAge", "FunctionName", a.function("", name),
+			t.Now)
 		switch {
 		case err != nil:
 			return failed(err, "cloudwatch:GetMetricStatistics")
-		case times == 0:
+		case count == 0:
 			return violated("CloudWatch has no IteratorAge of %s in the last hour", a.function("", name))
 		}
-		oldest = max(oldest, most)
+		oldest = max(oldest, largest)
 	}
-	return holds("it was told of both, and was %.0f ms at most in the last hour", oldest)
+	return confirmed("CloudWatch has IteratorAge of both functions, at most %.0f ms in the last hour", oldest)
 }

@@ -48,5 +48,5 @@ func leadingKeys(ctx context.Context, t *Target) Finding {
 				out.EvaluationResults[0].EvalDecision)
 		}
 	}
-	return holds("by IAM's simulator the role of %s may put %s, and no cell", balancer, events.SharesKey)
+	return confirmed("by IAM's simulator the role of %s may put %s, and no cell", balancer, events.SharesKey)
 }

@@ -39,5 +39,5 @@ func sharesAcknowledged(ctx context.Context, t *Target) Finding {
 	if serving == 0 {
 		return unknown("`sluice cell add`", "no cell serves")
 	}
-	return holds("%d cells serve, and none is awaited (epoch %d)", serving, out.Epoch)
+	return confirmed("%d cells serve, and none is awaited (epoch %d)", serving, out.Epoch)
 }

@@ -51,13 +51,13 @@ type StatusSource struct {
 	Try      []string
 	Now      func() time.Time
 
-	mu    sync.Mutex // held while the tenants are described
-	next  int        // index of the tenant at which the next status begins
-	known map[string]known
+	mu         sync.Mutex // held while the tenants are described
+	next       int        // index of the tenant at which the next status begins
+	lastStatus map[string]tenantStatus
 }
 
-// known is what the last status found out about a tenant.
-type known struct {
+// tenantStatus is what the last status found out about a tenant.
+type tenantStatus struct {
 	set    *plan.Set
 	limits []livepage.LimitStatus
 	at     time.Time
@@ -126,30 +126,30 @@ func (s *StatusSource) tenants(list []*plan.Tenant, now time.Time) []livepage.Te
 	defer s.mu.Unlock()
 	ctx, cancel := context.WithTimeout(context.Background(), peekWithin)
 	defer cancel()
-	l, began, first := s.look(), time.Now(), s.next
-	out, seen := make([]livepage.TenantStatus, len(list)), make(map[string]known, len(list))
+	l, began, first := s.newPeeks(), time.Now(), s.next
+	out, seen := make([]livepage.TenantStatus, len(list)), make(map[string]tenantStatus, len(list))
 	for i := range list {
 		at := (first + i) % len(list)
 		t := list[at]
-		k := known{t.Limits(now), nil, now}
-		switch before := s.known[t.ID]; {
+		k := tenantStatus{t.Limits(now), nil, now}
+		switch before := s.lastStatus[t.ID]; {
 		case l.away || time.Since(began) < lookFor:
 			k.limits = l.limits(ctx, limit.Owner{Kind: limit.Tenant, Name: t.ID}, k.set, now)
 			s.next = at + 1
 		case before.set == k.set:
 			k = before
 		default:
-			k.limits = l.describe(t.ID, k.set, &asked{}, now)
+			k.limits = l.describe(t.ID, k.set, &peeked{}, now)
 		}
 		out[at] = livepage.TenantStatus{ID: t.ID, Plan: t.Plan, Suspended: t.Suspended, Limits: k.since(now)}
 		seen[t.ID] = k
 	}
-	s.known = seen
+	s.lastStatus = seen
 	return out
 }
 
 // since returns the known limits, with their times until a reset brought forward to now.
-func (k *known) since(now time.Time) []livepage.LimitStatus {
+func (k *tenantStatus) since(now time.Time) []livepage.LimitStatus {
 	gone := now.Sub(k.at).Milliseconds()
 	if gone <= 0 {
 		return k.limits
@@ -161,8 +161,8 @@ func (k *known) since(now time.Time) []livepage.LimitStatus {
 	return out
 }
 
-// look holds what the peeks of one status have in common.
-type look struct {
+// statusPeeks holds what the peeks of one status have in common.
+type statusPeeks struct {
 	store  limit.Store
 	chain  *resilience.Chain    // nil if the store is in this process
 	leased map[leasedTier]int64 // units that this process has leased
@@ -171,8 +171,8 @@ type look struct {
 
 type leasedTier struct{ tenant, identity string }
 
-func (s *StatusSource) look() *look {
-	l := &look{store: s.Store, chain: s.Chain}
+func (s *StatusSource) newPeeks() *statusPeeks {
+	l := &statusPeeks{store: s.Store, chain: s.Chain}
 	if l.chain == nil {
 		return l
 	}
@@ -195,8 +195,8 @@ func passed() (context.Context, context.CancelFunc) {
 	return context.WithDeadline(context.Background(), time.Unix(0, 0))
 }
 
-// asked is the result of a peek at a tenant's counters.
-type asked struct {
+// peeked is the result of a peek at a tenant's counters.
+type peeked struct {
 	limit.Decision
 	results map[*limit.Limit][]limit.Result
 	away    bool // a store that is needed did not answer
@@ -204,8 +204,10 @@ type asked struct {
 
 // limits describes a tenant's limits, with a peek at those that have one counter. If the store does not answer, it
 // peeks at the counters of the fallback limiter instead.
-func (l *look) limits(ctx context.Context, owner limit.Owner, set *plan.Set, now time.Time) []livepage.LimitStatus {
-	var a asked
+func (l *statusPeeks) limits(
+	ctx context.Context, owner limit.Owner, set *plan.Set, now time.Time,
+) []livepage.LimitStatus {
+	var a peeked
 	if !l.away {
 		err := l.peek(ctx, owner, set, counted, now, &a)
 		if a.away = l.chain != nil && (a.Degraded || errors.Is(err, resilience.ErrFailClosed)); !a.away {
@@ -232,8 +234,8 @@ func backstopped(l *limit.Limit) bool {
 }
 
 // peek peeks at the counters of the limits that which selects, and sets a.
-func (l *look) peek(
-	ctx context.Context, owner limit.Owner, set *plan.Set, which func(*limit.Limit) bool, now time.Time, a *asked,
+func (l *statusPeeks) peek(
+	ctx context.Context, owner limit.Owner, set *plan.Set, which func(*limit.Limit) bool, now time.Time, a *peeked,
 ) error {
 	req := limit.Request{Owner: owner}
 	for _, e := range set.Limits {
@@ -257,7 +259,7 @@ func (l *look) peek(
 }
 
 // describe combines the configured limits with what the peek found out.
-func (l *look) describe(tenant string, set *plan.Set, a *asked, now time.Time) []livepage.LimitStatus {
+func (l *statusPeeks) describe(tenant string, set *plan.Set, a *peeked, now time.Time) []livepage.LimitStatus {
 	var out []livepage.LimitStatus
 	for _, e := range set.Limits {
 		results := a.results[e.Limit]

@@ -138,7 +138,7 @@ func (e *environment) accept(p *poll) bool {
 		return true
 	}
 	h.idle = append(h.idle, e)
-	h.settle()
+	h.assignCalls()
 	if e.state == idle {
 		e.freeze()
 	}
@@ -174,7 +174,7 @@ func (e *environment) lose(p *poll, i *invocation) {
 	e.state, e.poll = lost, nil
 	e.thaw()
 	e.arm(h.c.Timeout, &Error{Type: TypeTimeout, Message: "The poll broke off, and no other came"})
-	h.settle()
+	h.assignCalls()
 }
 
 func (e *environment) response(w http.ResponseWriter, r *http.Request) {

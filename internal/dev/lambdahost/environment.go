@@ -181,11 +181,11 @@ func (e *environment) end(how *Error) {
 		h.c.Log.Error("environment ended", "environment", e.id, "request", request, "type", how.Type, "error",
 			how.Message)
 	}
-	h.settle()
+	h.assignCalls()
 }
 
-// give hands the call to the environment, which is idle. Like the methods below it is called with mu held.
-func (e *environment) give(i *invocation) {
+// startCall gives the call to the environment, which is idle. Like the methods below it is called with mu held.
+func (e *environment) startCall(i *invocation) {
 	limit := e.h.c.Timeout
 	e.state, e.current = busy, i
 	e.calls++

@@ -265,17 +265,18 @@ func (h *Host) enqueue(i *invocation) error {
 			len(h.waiting))
 	}
 	h.waiting = append(h.waiting, i)
-	h.settle()
+	h.assignCalls()
 	return nil
 }
 
-// settle brings calls and environments together. It is called with mu held, after every change to either.
-func (h *Host) settle() {
+// assignCalls gives waiting calls to idle environments, and starts environments for the others. It is called with mu
+// held, after every change to either.
+func (h *Host) assignCalls() {
 	for len(h.waiting) > 0 && len(h.idle) > 0 {
 		e := h.idle[len(h.idle)-1]
 		i := h.waiting[0]
 		h.idle, h.waiting = h.idle[:len(h.idle)-1], h.waiting[1:]
-		e.give(i)
+		e.startCall(i)
 	}
 	if h.closing {
 		return

@@ -48,7 +48,7 @@ func (l *lines) texts() []string {
 	return texts
 }
 
-func (l *lines) take() []lambdahost.Line {
+func (l *lines) removeAll() []lambdahost.Line {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	all := l.all
@@ -201,8 +201,8 @@ type result struct {
 	err error
 }
 
-// hold begins a call in the background and returns when the function is serving it.
-func (g *gate) hold(h *lambdahost.Host) <-chan result {
+// startBlockedCall begins a call in the background and returns when the function is serving it.
+func (g *gate) startBlockedCall(h *lambdahost.Host) <-chan result {
 	ended := startCall(h, order{Do: "hold", URL: g.URL})
 	<-g.arrived
 	return ended
@@ -273,7 +273,7 @@ func TestCallerGivesTraceID(t *testing.T) {
 // above it is refused if there is no queue.
 func TestEnvironmentsAreStartedUpToTheBound(t *testing.T) {
 	h, g := start(t, ordinary, func(c *lambdahost.Config) { c.Environments = 2 }), newGate(t)
-	a, b := g.hold(h), g.hold(h)
+	a, b := g.startBlockedCall(h), g.startBlockedCall(h)
 	if r, err := invoke(h, order{}); !errors.Is(err, lambdahost.ErrThrottled) {
 		t.Errorf("a third call = %+v, %v; want ErrThrottled", r, err)
 	}
@@ -290,13 +290,13 @@ func TestEnvironmentsAreStartedUpToTheBound(t *testing.T) {
 func TestLastUsedEnvironmentIsFirst(t *testing.T) {
 	h := start(t, ordinary, func(c *lambdahost.Config) { c.Environments = 2 })
 	first, second := newGate(t), newGate(t)
-	a, b := first.hold(h), second.hold(h)
+	a, b := first.startBlockedCall(h), second.startBlockedCall(h)
 	for _, last := range []struct {
 		early, late *gate
 		a, b        <-chan result
 	}{{first, second, a, b}, {nil, nil, nil, nil}} {
 		if last.early == nil { // the other call was served last
-			a, b = first.hold(h), second.hold(h)
+			a, b = first.startBlockedCall(h), second.startBlockedCall(h)
 			last.early, last.late, last.a, last.b = second, first, b, a
 		}
 		last.early.open <- struct{}{}
@@ -320,7 +320,7 @@ func TestLastUsedEnvironmentIsFirst(t *testing.T) {
 // caller who stops waiting is not served.
 func TestQueueLetsCallsWait(t *testing.T) {
 	h, g := start(t, ordinary, func(c *lambdahost.Config) { c.Queue = 1 }), newGate(t)
-	held := g.hold(h)
+	held := g.startBlockedCall(h)
 
 	ctx, leave := context.WithCancel(context.Background())
 	left := make(chan error)
@@ -396,7 +396,7 @@ func TestNextCallWaitsForThePollAfterAnAnswer(t *testing.T) {
 // Guarantees that a call whose environment is killed fails, and that the next call gets a new environment.
 func TestKilledInMidCall(t *testing.T) {
 	h, g := start(t, ordinary, func(c *lambdahost.Config) { c.Environments = 2 }), newGate(t)
-	held := g.hold(h)
+	held := g.startBlockedCall(h)
 	pid := h.Stats().Environments[0].PID
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
@@ -433,7 +433,7 @@ func TestEndsInMidCall(t *testing.T) {
 	failed(t, err, lambdahost.Exited, lambdahost.TypeExit, "exit status 4")
 	e := failure(t, err)
 	want := lambdahost.Line{Environment: 2, RequestID: e.RequestID, Text: "last words"}
-	if got := out.take(); !slices.Contains(got, want) { // it must have arrived before Invoke returned
+	if got := out.removeAll(); !slices.Contains(got, want) { // it must have arrived before Invoke returned
 		t.Errorf("output = %+v, want %+v", got, want)
 	}
 }
@@ -578,7 +578,7 @@ func TestInit(t *testing.T) {
 				t.Errorf("the runtime API answered %q, want the whole init error accepted, and nothing after it",
 					out.texts())
 			}
-			if all := out.take(); tt.mode == exits &&
+			if all := out.removeAll(); tt.mode == exits &&
 				!slices.Equal(all, []lambdahost.Line{{Environment: 1, Text: "about to exit"}}) {
 				t.Errorf("output of the init = %+v, want one line without a request", all)
 			}
@@ -604,7 +604,7 @@ func TestFailedInitBesideABusyEnvironment(t *testing.T) {
 	h, g := start(t, failsOnFile, func(c *lambdahost.Config) {
 		c.Env[fileVar], c.Environments, c.InitBackoff, c.MaxInitBackoff = file, 2, time.Hour, time.Hour
 	}), newGate(t)
-	held := g.hold(h)
+	held := g.startBlockedCall(h)
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -809,7 +809,7 @@ func TestOutputComesByLineWithItsRequest(t *testing.T) {
 		if got := out.texts(); !slices.Equal(got, want) {
 			t.Errorf("the lines of the output have lengths %d, want %d", lengths(got), lengths(want))
 		}
-		for _, l := range out.take() {
+		for _, l := range out.removeAll() {
 			if l.RequestID != r.RequestID || l.Environment != 1 {
 				t.Errorf("line of %+v, want environment 1 and request %s", l, r.RequestID)
 			}
@@ -849,7 +849,7 @@ func TestOutputIsLogged(t *testing.T) {
 // Guarantees that Close lets calls that are under way end, and refuses those that wait.
 func TestCloseLetsCallsEnd(t *testing.T) {
 	h, g := start(t, ordinary, func(c *lambdahost.Config) { c.Queue = 1 }), newGate(t)
-	held, waits := g.hold(h), startCall(h, order{})
+	held, waits := g.startBlockedCall(h), startCall(h, order{})
 	eventually(t, "a call waits", func() bool { return h.Stats().Waiting == 1 })
 	closed := make(chan error)
 	go func() { closed <- h.Close(context.Background()) }()
@@ -871,7 +871,7 @@ func TestCloseLetsCallsEnd(t *testing.T) {
 // Guarantees that Close kills the processes when its own context ends.
 func TestCloseThatCannotWait(t *testing.T) {
 	h, g := start(t, ordinary, nil), newGate(t)
-	held := g.hold(h)
+	held := g.startBlockedCall(h)
 	pid := h.Stats().Environments[0].PID
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()

@@ -41,7 +41,7 @@ func TestIdleEnvironmentsAreFrozen(t *testing.T) {
 				if freeze {
 					eventually(t, "it is stopped", func() bool { return processState(t, pid) == 'T' })
 				}
-				held := g.hold(h)
+				held := g.startBlockedCall(h)
 				if s := processState(t, pid); s == 'T' || h.Stats().Environments[0].Frozen {
 					t.Errorf("the state of a process that serves a call is %c", s)
 				}

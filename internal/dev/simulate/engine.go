@@ -99,7 +99,7 @@ func (e *engine) replay(r *record) error {
 // decide makes the decisions in the same order as production: first the limits of the address, which count every
 // attempt; then the route; then the tenant. who is the tenant, or nil if the line names none.
 func (e *engine) decide(r *record, address *person, now time.Time) (who *person, what outcome, err error) {
-	ok, err := e.first.ask(e, e.config.IPLimits(), limit.Owner{Kind: limit.Address, Name: address.owner}, now)
+	ok, err := e.first.decide(e, e.config.IPLimits(), limit.Owner{Kind: limit.Address, Name: address.owner}, now)
 	who = e.tenant(r, address)
 	if err != nil || !ok {
 		return who, denied, err
@@ -111,7 +111,7 @@ func (e *engine) decide(r *record, address *person, now time.Time) (who *person,
 	if set == nil {
 		return who, what, nil
 	}
-	if ok, err = e.main.ask(e, set, owner, now); err != nil || !ok {
+	if ok, err = e.main.decide(e, set, owner, now); err != nil || !ok {
 		return who, denied, err
 	}
 	return who, allowed, nil
@@ -170,8 +170,8 @@ func (e *engine) limits(who *person, now time.Time) (*plan.Set, limit.Owner, out
 	return e.config.Anonymous(), limit.Owner{Kind: limit.Anonymous}, allowed
 }
 
-// ask decides about those limits of the set that apply to the request.
-func (s *step) ask(e *engine, set *plan.Set, owner limit.Owner, now time.Time) (bool, error) {
+// decide decides about those limits of the set that apply to the request.
+func (s *step) decide(e *engine, set *plan.Set, owner limit.Owner, now time.Time) (bool, error) {
 	s.req.Charges = set.AppendCharges(s.req.Charges[:0], &e.attrs)
 	if len(s.req.Charges) == 0 {
 		return true, nil

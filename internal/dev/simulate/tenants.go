@@ -75,7 +75,7 @@ func (t *tenantReader) readLog(ctx context.Context, i int) error {
 		}
 		err := in.next(&r)
 		if err == nil {
-			err = t.take(&r)
+			err = t.addRecord(&r)
 		}
 		if errors.Is(err, io.EOF) {
 			break
@@ -91,8 +91,8 @@ func (t *tenantReader) readLog(ctx context.Context, i int) error {
 	return in.failure
 }
 
-// take finds the tenant of a record.
-func (t *tenantReader) take(r *record) error {
+// addRecord adds a record to the counts of its tenant.
+func (t *tenantReader) addRecord(r *record) error {
 	e := t.engine
 	who := e.tenant(r, e.addresses.address(r.host, e.config.IPv6Prefix()))
 	if who == nil {

@@ -69,7 +69,7 @@ func (w *window) next(r *record) error {
 		if len(w.buckets) == 0 {
 			return io.EOF
 		}
-		w.take()
+		w.openOldest()
 	}
 }
 
@@ -122,8 +122,8 @@ func (w *window) open(second int64) *bucket {
 	return b
 }
 
-// take begins to return the records of the oldest second.
-func (w *window) take() {
+// openOldest begins to return the records of the oldest second.
+func (w *window) openOldest() {
 	b := heap.Pop(&w.buckets).(*bucket)
 	delete(w.bySecond, b.second)
 	if w.recent == b {

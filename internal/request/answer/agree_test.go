@@ -45,21 +45,21 @@ func randomLimits(t *testing.T, rng *rand.Rand) []*limit.Limit {
 	return out
 }
 
-// told holds what the headers say of one tier: how many units are left, and in how many seconds there are more.
-type told struct{ left, more int64 }
+// tierHeader holds what the headers say of one tier: how many units are left, and in how many seconds there are more.
+type tierHeader struct{ left, more int64 }
 
-func readRateLimit(t *testing.T, field string) map[string]told {
+func readRateLimit(t *testing.T, field string) map[string]tierHeader {
 	t.Helper()
 	list, err := httpsfv.UnmarshalList([]string{field})
 	if err != nil {
 		t.Fatalf("%q: %v", field, err)
 	}
-	out := map[string]told{}
+	out := map[string]tierHeader{}
 	for _, m := range list {
 		item := m.(httpsfv.Item)
 		r, _ := item.Params.Get("r")
 		s, _ := item.Params.Get("t")
-		out[item.Value.(string)] = told{r.(int64), s.(int64)}
+		out[item.Value.(string)] = tierHeader{r.(int64), s.(int64)}
 	}
 	return out
 }

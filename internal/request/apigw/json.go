@@ -46,8 +46,8 @@ func (r *reader) next() byte {
 	return 0
 }
 
-// take reads the byte c.
-func (r *reader) take(c byte) bool {
+// accept reads the byte c.
+func (r *reader) accept(c byte) bool {
 	if r.next() != c {
 		return false
 	}
@@ -84,15 +84,15 @@ func (r *reader) skipObject() (members int, ok bool) {
 		return 0, false
 	}
 	if r.next() == '}' {
-		return 0, r.leave('}')
+		return 0, r.closeBracket('}')
 	}
 	for {
-		if _, _, ok := r.quoted(); !ok || !r.take(':') || !r.skip() {
+		if _, _, ok := r.quoted(); !ok || !r.accept(':') || !r.skip() {
 			return members, false
 		}
 		members++
-		if !r.take(',') {
-			return members, r.leave('}')
+		if !r.accept(',') {
+			return members, r.closeBracket('}')
 		}
 	}
 }
@@ -102,14 +102,14 @@ func (r *reader) skipArray() bool {
 		return false
 	}
 	if r.next() == ']' {
-		return r.leave(']')
+		return r.closeBracket(']')
 	}
 	for {
 		if !r.skip() {
 			return false
 		}
-		if !r.take(',') {
-			return r.leave(']')
+		if !r.accept(',') {
+			return r.closeBracket(']')
 		}
 	}
 }
@@ -119,7 +119,7 @@ func (r *reader) skipArray() bool {
 func (r *reader) object(f func(name string, escaped bool) bool) bool {
 	return r.nested('{', '}', func() bool {
 		name, escaped, ok := r.quoted()
-		return ok && r.take(':') && f(name, escaped)
+		return ok && r.accept(':') && f(name, escaped)
 	})
 }
 
@@ -131,14 +131,14 @@ func (r *reader) nested(first, last byte, item func() bool) bool {
 		return false
 	}
 	if r.next() == last {
-		return r.leave(last)
+		return r.closeBracket(last)
 	}
 	for {
 		if !item() {
 			return false
 		}
-		if !r.take(',') {
-			return r.leave(last)
+		if !r.accept(',') {
+			return r.closeBracket(last)
 		}
 	}
 }
@@ -149,13 +149,13 @@ func (r *reader) enter(bracket byte) bool {
 		r.deep = true
 		return false
 	}
-	return r.take(bracket)
+	return r.accept(bracket)
 }
 
-// leave reads the bracket that ends an object or a list.
-func (r *reader) leave(bracket byte) bool {
+// closeBracket reads the bracket that ends an object or a list.
+func (r *reader) closeBracket(bracket byte) bool {
 	r.depth--
-	return r.take(bracket)
+	return r.accept(bracket)
 }
 
 func (r *reader) word(w string) bool {

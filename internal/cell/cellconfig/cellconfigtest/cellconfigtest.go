@@ -26,7 +26,7 @@ func Run(t *testing.T, open func(t *testing.T, handles int) []cellconfig.Store) 
 		"a key is found by its hash":                    keys,
 		"two keys never share a hash":                   sharedHash,
 		"a change that is too large is several steps":   large,
-		"large bodies and odd ids are stored unchanged": odd,
+		"large bodies and odd ids are stored unchanged": testUnusualDocuments,
 		"a step from another head is refused":           conflict,
 		"a bad document is refused by name":             invalid,
 		"a kind is listed with its tombstones":          listed,
@@ -185,8 +185,8 @@ func tombstones(t *testing.T, s cellconfig.Store) {
 	}
 }
 
-// held returns the ids of the keys that are stored under each digit's hash; "-" for none.
-func held(t *testing.T, s cellconfig.Store, digits string) string {
+// keysByDigit returns the ids of the keys that are stored under each digit's hash; "-" for none.
+func keysByDigit(t *testing.T, s cellconfig.Store, digits string) string {
 	t.Helper()
 	var out []string
 	for _, digit := range []byte(digits) {
@@ -204,7 +204,7 @@ func held(t *testing.T, s cellconfig.Store, digits string) string {
 func keys(t *testing.T, s cellconfig.Store) {
 	check := func(want string) {
 		t.Helper()
-		if got := held(t, s, "abc"); got != want {
+		if got := keysByDigit(t, s, "abc"); got != want {
 			t.Fatalf("the hashes belong to the keys %q, want %q", got, want)
 		}
 	}
@@ -247,7 +247,7 @@ func sharedHash(t *testing.T, s cellconfig.Store) {
 		}
 	}
 	head(t, s, 1)
-	if got := held(t, s, "ab"); got != "one -" {
+	if got := keysByDigit(t, s, "ab"); got != "one -" {
 		t.Errorf("the hashes belong to the wrong keys: %q", got)
 	}
 }
@@ -290,7 +290,7 @@ func large(t *testing.T, s cellconfig.Store) {
 	}
 }
 
-func odd(t *testing.T, s cellconfig.Store) {
+func testUnusualDocuments(t *testing.T, s cellconfig.Store) {
 	body := []byte(`{"routes":[` + strings.TrimSuffix(strings.Repeat(`{"pathPattern":"/a/long/path/with/{name}/*"},`,
 		30_000), ",") + `]}`)
 	documents := []cellconfig.Document{
@@ -404,8 +404,8 @@ func listed(t *testing.T, s cellconfig.Store) {
 	}
 }
 
-// found returns replacements of the stored documents by the wanted ones.
-func found(t *testing.T, s cellconfig.Store, want ...cellconfig.Document) (out []cellconfig.Replacement) {
+// replacementsOf returns replacements of the stored documents by the wanted ones.
+func replacementsOf(t *testing.T, s cellconfig.Store, want ...cellconfig.Document) (out []cellconfig.Replacement) {
 	t.Helper()
 	for _, d := range want {
 		out = append(out, cellconfig.Replacement{Found: get(t, s, d.Ref)[0], Want: d})
@@ -452,7 +452,7 @@ func repaired(t *testing.T, s cellconfig.Store) {
 	before := head(t, s, 1)
 	reads(" 5 5")
 	gone := ref(plan.KindTenant, "forged")
-	repair(t, s, 2, found(t, s, Plan("p", 6, 2), cellconfig.Document{Ref: gone})...)
+	repair(t, s, 2, replacementsOf(t, s, Plan("p", 6, 2), cellconfig.Document{Ref: gone})...)
 	if h := head(t, s, 2); h.Incarnation == before.Incarnation {
 		t.Error("a repair keeps the table's incarnation: readers would not see a lower version")
 	}
@@ -465,7 +465,7 @@ func repaired(t *testing.T, s cellconfig.Store) {
 		}
 	}
 	reads(" 6 none")
-	repair(t, s, 1, found(t, s, Plan("p", 7, 2))...)
+	repair(t, s, 1, replacementsOf(t, s, Plan("p", 7, 2))...)
 	reads(" 7 none")
 	apply(t, s, 2, Plan("p", 8, 3), Tenant("forged", "p", 1))
 	reads(" 8 8")
@@ -505,10 +505,10 @@ func goodRows(t *testing.T, s cellconfig.Store) {
 // badRepairs guarantees that invalid repairs are refused and change nothing.
 func badRepairs(t *testing.T, s cellconfig.Store) {
 	apply(t, s, 1, Plan("p", 5, 3))
-	another := found(t, s, Plan("p", 9, 3))
+	another := replacementsOf(t, s, Plan("p", 9, 3))
 	another[0].Want.Ref = ref(plan.KindTenant, "t")
 	for what, bad := range map[string][]cellconfig.Replacement{
-		"a document in the place of another": another, "a version below 0": found(t, s, Plan("p", 9, -1)),
+		"a document in the place of another": another, "a version below 0": replacementsOf(t, s, Plan("p", 9, -1)),
 	} {
 		if n, err := cellconfig.Repair(t.Context(), s, bad, time.Now); n != 0 ||
 			!errors.Is(err, cellconfig.ErrInvalid) {
@@ -523,8 +523,9 @@ func repairedKeys(t *testing.T, s cellconfig.Store) {
 	apply(t, s, 1, Key("good", "t", 'a', 1))
 	apply(t, s, 1, Key("good", "t", 'b', 1<<53-1))
 	apply(t, s, 1, Key("evil", "t", 'a', 1))
-	repair(t, s, 2, found(t, s, Key("good", "t", 'a', 1), cellconfig.Document{Ref: ref(plan.KindKey, "evil")})...)
-	if got := held(t, s, "ab"); got != "good -" {
+	repair(t, s, 2, replacementsOf(t, s, Key("good", "t", 'a', 1),
+		cellconfig.Document{Ref: ref(plan.KindKey, "evil")})...)
+	if got := keysByDigit(t, s, "ab"); got != "good -" {
 		t.Errorf("the hashes belong to the wrong keys: %q", got)
 	}
 }
@@ -546,19 +547,19 @@ func repairedHashes(t *testing.T, s cellconfig.Store) {
 	if err := s.Commit(t.Context(), past); err != nil {
 		t.Fatal(err)
 	}
-	if got := held(t, s, "abcd"); got != "one two - nobody" {
+	if got := keysByDigit(t, s, "abcd"); got != "one two - nobody" {
 		t.Fatalf("the hashes belong to the wrong keys: %q", got)
 	}
 	kept := Key("three", "t", 'c', 1)
 	kept.Ref = lost.Ref
-	repair(t, s, 3, found(t, s, Key("one", "t", 'a', 1), cellconfig.Document{Ref: stolen.Ref}, kept)...)
-	if got := held(t, s, "abcd"); got != "one two three -" {
+	repair(t, s, 3, replacementsOf(t, s, Key("one", "t", 'a', 1), cellconfig.Document{Ref: stolen.Ref}, kept)...)
+	if got := keysByDigit(t, s, "abcd"); got != "one two three -" {
 		t.Errorf("the hashes belong to the wrong keys: %q", got)
 	}
 	if d := get(t, s, kept.Ref)[0]; d.Version != 3 || d.Seq != 3 {
 		t.Errorf("the hash has version %d of entry %d, want 3", d.Version, d.Seq)
 	}
-	wrong := found(t, s, kept)
+	wrong := replacementsOf(t, s, kept)
 	wrong[0].Want.Body = Key("three", "t", 'e', 1).Body
 	if n, err := cellconfig.Repair(t.Context(), s, wrong, time.Now); n != 0 || !errors.Is(err, cellconfig.ErrInvalid) {
 		t.Errorf("Repair of a key with a hash that is not its own: %d, %v; want ErrInvalid", n, err)
@@ -568,7 +569,7 @@ func repairedHashes(t *testing.T, s cellconfig.Store) {
 // overtaken guarantees that a repair does not overwrite a document that was written after the repair has read it.
 func overtaken(t *testing.T, s cellconfig.Store) {
 	apply(t, s, 1, Tenant("t", "forged", 5))
-	before := found(t, s, Tenant("t", "p", 1))
+	before := replacementsOf(t, s, Tenant("t", "p", 1))
 	apply(t, s, 1, Tenant("t", "q", 6))
 	h := head(t, s, 2)
 	repair(t, s, 0, before...)

@@ -34,9 +34,9 @@ type Table struct {
 	log   *slog.Logger
 	table *memtable.Table
 
-	mu   sync.Mutex // held while the files are checked
-	seen []fileState
-	live map[cellconfig.Ref]bool // documents that are not tombstones
+	mu         sync.Mutex // held while the files are checked
+	lastStates []fileState
+	live       map[cellconfig.Ref]bool // documents that are not tombstones
 }
 
 // fileState is used to see whether a file has changed. The zero fileState stands for a file that cannot be read.
@@ -59,7 +59,7 @@ func Open(log *slog.Logger, files ...string) (*Table, error) {
 		return nil, err
 	}
 	t := &Table{files: files, log: log, table: inner, live: map[cellconfig.Ref]bool{}}
-	t.seen = t.look()
+	t.lastStates = t.fileStates()
 	if err := t.read(context.Background()); err != nil {
 		return nil, err
 	}
@@ -69,8 +69,8 @@ func Open(log *slog.Logger, files ...string) (*Table, error) {
 // Head implements [cellconfig.Table]. It reads the files if one of them has changed.
 func (t *Table) Head(ctx context.Context) (cellconfig.Head, error) {
 	t.mu.Lock()
-	if now := t.look(); changed(t.seen, now) {
-		t.seen = now // stored before reading, so that a change during the read is noticed next time
+	if now := t.fileStates(); changed(t.lastStates, now) {
+		t.lastStates = now // stored before reading, so that a change during the read is noticed next time
 		// The read must complete even if the caller stops waiting.
 		if err := t.read(context.WithoutCancel(ctx)); err != nil {
 			t.log.Error("the plans files have errors; the last valid plans stay in force", "error", err)
@@ -95,7 +95,7 @@ func (t *Table) List(ctx context.Context, kind cellconfig.Kind) iter.Seq2[cellco
 	return t.table.List(ctx, kind)
 }
 
-func (t *Table) look() []fileState {
+func (t *Table) fileStates() []fileState {
 	out := make([]fileState, len(t.files))
 	for i, name := range t.files {
 		if info, err := os.Stat(name); err == nil {

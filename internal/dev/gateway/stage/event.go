@@ -43,7 +43,7 @@ func (c *call) authorizerEvent(a *authorizer) object {
 			"queryStringParameters": c.lastQuery(), "multiValueQueryStringParameters": c.multiQuery(),
 			"stageVariables": object{}, "requestContext": c.socketContext()}
 	}
-	o := c.rest()
+	o := c.restEvent()
 	o["type"], o["methodArn"] = "REQUEST", c.arn()
 	// {} where there is none
 	o["queryStringParameters"], o["multiValueQueryStringParameters"] = c.lastQuery(), c.multiQuery()
@@ -51,8 +51,8 @@ func (c *call) authorizerEvent(a *authorizer) object {
 	return o
 }
 
-// rest is what the events of a REST API have in common.
-func (c *call) rest() object {
+// restEvent is what the events of a REST API have in common.
+func (c *call) restEvent() object {
 	return object{
 		"resource": c.resource(), "path": c.path, "httpMethod": c.r.Method,
 		"headers": last(c.header), "multiValueHeaders": c.header,
@@ -101,7 +101,7 @@ func (c *call) socketContext() object {
 
 // http1 is payload 1.0 of an HTTP API: as a REST API's, with names of headers in lower case.
 func (c *call) http1() object {
-	o := c.rest()
+	o := c.restEvent()
 	multi, joined := make(map[string][]string), make(map[string]string)
 	for name, lines := range c.header {
 		multi[strings.ToLower(name)], joined[strings.ToLower(name)] = lines, strings.Join(lines, ",")
@@ -180,7 +180,7 @@ func (c *call) proxyEvent(payload string, body []byte) object {
 		}
 		o["body"] = nil
 	default:
-		o = c.rest()
+		o = c.restEvent()
 		if c.granted.context != nil {
 			texts := make(object, len(c.granted.context)+2)
 			for name, v := range c.granted.context {

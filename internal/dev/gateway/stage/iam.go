@@ -20,7 +20,7 @@ import (
 // AWSIAM is the authorization of a route whose callers sign with AWS credentials.
 const AWSIAM = "AWS_IAM"
 
-// Credential is who signs with an access key. All but SessionToken and User are required.
+// Credential describes who signs with an access key. All but SessionToken and User are required.
 type Credential struct {
 	Secret       string // the secret access key
 	SessionToken string // of temporary credentials
@@ -30,7 +30,7 @@ type Credential struct {
 	User         string // default Caller, which API Gateway says of users and roles
 }
 
-// String is the ARN: the rest of a credential is nobody's to read.
+// String returns the ARN. The rest of a credential is secret.
 func (c Credential) String() string { return c.UserARN }
 
 // GoString is like String.
@@ -74,8 +74,8 @@ const (
 		"AWS Secret Access Key and signing method. Consult the service documentation for details."
 )
 
-// unsound is the answer to a signature that is none, or of somebody who is not known: a type of error without a gateway
-// response of its own.
+// unsound returns the refusal of a text that is no signature, or of an unknown signer: an error whose type has no
+// gateway response of its own.
 func unsound(typ, message string) *refusal {
 	return &refusal{failure: failure{status: http.StatusForbidden, typ: typ, message: message}}
 }
@@ -87,7 +87,7 @@ func invalid(message string) *refusal {
 }
 
 // identify checks who signed the request, that nobody changed it since, and that the API's resource policy does not
-// deny the signer. The refusal is nil where the request may pass. Policies of the signer are not evaluated.
+// deny the signer. The refusal is nil if the request may pass. Policies of the signer are not evaluated.
 func (c *call) identify() *refusal {
 	s, message := c.signature()
 	switch {
@@ -114,11 +114,11 @@ func (c *call) identify() *refusal {
 		return &refusal{failure: failureOf(accessDenied)}
 	}
 	c.signer, c.accessKey = &credential, s.key
-	delete(c.header, "Authorization") // no integration is told, as observed
+	delete(c.header, "Authorization") // integrations do not get it, as observed
 	return nil
 }
 
-// outOfScope says what is wrong with a signature before it is compared; "" is nothing.
+// outOfScope returns what is wrong with the date and the scope of a signature; "" if nothing is.
 func (c *call) outOfScope(s *signature) string {
 	now := c.now.Truncate(time.Second)
 	oldest := now.Add(-skew)
@@ -164,13 +164,13 @@ func (c *call) readBody() ([]byte, error) {
 	return body, nil
 }
 
-// bodyKind is the answer to a body that cannot be read.
+// bodyKind returns the kind of answer to a body that cannot be read.
 func bodyKind(err error) answer.Kind {
 	kind, _ := front.BodyKind(err)
 	return kind
 }
 
-// identity is who signed, for events; null where the route has another authorization.
+// identity adds who signed the request to an event; each member is null if the route has another authorization.
 func (c *call) identity(o object) object {
 	for _, name := range []string{"accessKey", "accountId", "caller", "user", "userArn"} {
 		o[name] = nil
@@ -181,7 +181,7 @@ func (c *call) identity(o object) object {
 	return o
 }
 
-// signedBy is a member of requestContext.identity; false where nobody signed.
+// signedBy returns a member of requestContext.identity; false if the request is not signed.
 func (c *call) signedBy(name string) (string, bool) {
 	if c.signer == nil {
 		return "", false

@@ -126,8 +126,8 @@ func (c *call) leavesUpstream(target string) bool {
 	return path.Climbs()
 }
 
-// readyProxy makes the backend of a route. Requests reach it with their URL and headers as they are to leave.
-func (s *serving) readyProxy(r *route) {
+// prepareProxy makes the backend of a route. Requests reach it with their URL and headers as they are to leave.
+func (s *serving) prepareProxy(r *route) {
 	if r.Integration.Type == Echo && s.c.Upstream == nil {
 		r.backend = &front.Echo{Message: "Allowed. There is no upstream, so this is the request that it would have " +
 			"seen.", Refuse: s.Refuse, Tenant: tenantOfCaller}

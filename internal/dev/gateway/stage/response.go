@@ -95,7 +95,7 @@ type gatewayResponse struct {
 	templates map[string]template // by content type
 }
 
-func (s *serving) readyResponses() error {
+func (s *serving) prepareResponses() error {
 	s.responses = make(map[string]*gatewayResponse, len(s.d.Responses))
 	for name, from := range s.d.Responses {
 		g := &gatewayResponse{templates: make(map[string]template, len(from.Templates))}

@@ -130,7 +130,7 @@ func New(c Config) (*Stage, error) {
 		c.Log = slog.Default()
 	}
 	s := &Stage{serving: serving{c: c, d: c.Description}}
-	if err := s.ready(); err != nil {
+	if err := s.prepare(); err != nil {
 		return nil, err
 	}
 	s.Front = front.New(front.Config{Handler: &s.serving, LivePage: c.LivePage, Audience: c.Audience,
@@ -138,7 +138,7 @@ func New(c Config) (*Stage, error) {
 	return s, nil
 }
 
-func (s *serving) ready() error {
+func (s *serving) prepare() error {
 	authorizers := make(map[string]*authorizer, len(s.d.Authorizers))
 	for name, from := range s.d.Authorizers {
 		a := &authorizer{Authorizer: from, function: s.c.Functions[from.Function]}
@@ -175,11 +175,11 @@ func (s *serving) ready() error {
 					shown(r.Integration.Function), shown(r.Key))
 			}
 		case HTTPProxy, Echo:
-			s.readyProxy(r)
+			s.prepareProxy(r)
 		}
 		s.routes = append(s.routes, r)
 	}
-	return s.readyResponses()
+	return s.prepareResponses()
 }
 
 // Serve implements [front.Handler].

@@ -179,16 +179,16 @@ func (r *reader) ref(name string, hops int) (string, error) {
 	switch {
 	case res == nil:
 		return "", fmt.Errorf("Ref: the template has no resource and no parameter %s", shown(name))
-	case res.is("AWS::Lambda::Function"):
+	case res.hasType("AWS::Lambda::Function"):
 		return r.functionName(res, hops), nil
-	case res.is("AWS::Lambda::Alias", "AWS::Lambda::Version"):
+	case res.hasType("AWS::Lambda::Alias", "AWS::Lambda::Version"):
 		return r.qualified(res, hops)
-	case res.is(restType("Stage"), v2Type("Stage")):
+	case res.hasType(restType("Stage"), v2Type("Stage")):
 		if n := res.properties().field("StageName"); n != nil {
 			return r.resolveAt(n, hops+1)
 		}
 		return "", fmt.Errorf("Ref: the stage %s has no StageName", shown(name))
-	case res.is(read...):
+	case res.hasType(read...):
 		return res.id, nil
 	}
 	return "", fmt.Errorf("Ref: %s is a %s, whose Ref the local gateway does not know", shown(name), res.typ)
@@ -213,17 +213,18 @@ func (r *reader) attribute(id, attribute string, hops int) (string, error) {
 	switch {
 	case res == nil:
 		return "", fmt.Errorf("Fn::GetAtt: the template has no resource %s", shown(id))
-	case res.is("AWS::Lambda::Function") && attribute == "Arn":
+	case res.hasType("AWS::Lambda::Function") && attribute == "Arn":
 		return r.functionARN(r.functionName(res, hops)), nil
-	case res.is("AWS::Lambda::Alias") && (attribute == "AliasArn" || attribute == "Arn"),
-		res.is("AWS::Lambda::Version") && attribute == "FunctionArn":
+	case res.hasType("AWS::Lambda::Alias") && (attribute == "AliasArn" || attribute == "Arn"),
+		res.hasType("AWS::Lambda::Version") && attribute == "FunctionArn":
 		return r.qualified(res, hops)
-	case res.is(restType("RestApi")) && attribute == "RootResourceId":
+	case res.hasType(restType("RestApi")) && attribute == "RootResourceId":
 		return res.id + "/", nil
-	case res.is(restType("RestApi")) && attribute == "RestApiId", res.is(v2Type("Api")) && attribute == "ApiId",
-		res.is(restType("Authorizer"), v2Type("Authorizer")) && attribute == "AuthorizerId",
-		res.is(restType("Resource")) && attribute == "ResourceId",
-		res.is(restType("Deployment")) && attribute == "DeploymentId", res.is(v2Type("Integration")) &&
+	case res.hasType(restType("RestApi")) && attribute == "RestApiId",
+		res.hasType(v2Type("Api")) && attribute == "ApiId",
+		res.hasType(restType("Authorizer"), v2Type("Authorizer")) && attribute == "AuthorizerId",
+		res.hasType(restType("Resource")) && attribute == "ResourceId",
+		res.hasType(restType("Deployment")) && attribute == "DeploymentId", res.hasType(v2Type("Integration")) &&
 			attribute == "IntegrationId":
 		return res.id, nil
 	}

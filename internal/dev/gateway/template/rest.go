@@ -9,8 +9,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/dev/gateway/stage"
 )
 
-// rest reads a REST API.
-func (r *reader) rest(d *stage.Description) {
+// readREST reads a REST API.
+func (r *reader) readREST(d *stage.Description) {
 	d.Kind, d.Responses = stage.REST, make(map[string]stage.GatewayResponse)
 	p := r.properties(r.api)
 	p.only("ApiKeySourceType", "the local gateway has no usage plans; want HEADER", "HEADER")
@@ -84,7 +84,7 @@ func (r *reader) restStage(d *stage.Description) (deployment *resource) {
 	id := p.text("DeploymentId")
 	p.end("AccessLogSetting", "Description", "DocumentationVersion", "Tags", "TracingEnabled")
 	deployment = r.resources[id]
-	if deployment == nil || !deployment.is(restType("Deployment")) {
+	if deployment == nil || !deployment.hasType(restType("Deployment")) {
 		p.problem("DeploymentId", "the template has no AWS::ApiGateway::Deployment %s", shown(id))
 		return nil
 	}
@@ -126,7 +126,7 @@ func (r *reader) authorizerFunction(p *properties, res *resource) string {
 		return ""
 	}
 	credentials := "AuthorizerCredentials"
-	if res.is(v2Type("Authorizer")) {
+	if res.hasType(v2Type("Authorizer")) {
 		credentials = "AuthorizerCredentialsArn"
 	}
 	p.seen = append(p.seen, credentials)
@@ -141,7 +141,7 @@ func (r *reader) authorizerFunction(p *properties, res *resource) string {
 // mayInvoke reports whether a permission of the template allows API Gateway to invoke the function for the source.
 func (r *reader) mayInvoke(function, source string) bool {
 	for _, res := range r.order {
-		if !res.is("AWS::Lambda::Permission") {
+		if !res.hasType("AWS::Lambda::Permission") {
 			continue
 		}
 		value := func(name string) string { return r.quiet(orNull(res.properties().field(name))) }
@@ -201,7 +201,7 @@ func (r *reader) authorized(p *properties) (authorizer, authorization string) {
 		p.problem("AuthorizerId", "missing, though AuthorizationType is CUSTOM")
 	case kind == "CUSTOM":
 		return id, ""
-	case kind == stage.AWSIAM && r.api.is(restType("RestApi")):
+	case kind == stage.AWSIAM && r.api.hasType(restType("RestApi")):
 		return "", stage.AWSIAM
 	case kind != "NONE" && kind != "":
 		p.problem("AuthorizationType", "%s: the local gateway knows CUSTOM and NONE, and %s for a REST API",
@@ -215,7 +215,7 @@ func (r *reader) resourcePath(p *properties, id string) string {
 	var parts []string
 	for id != r.api.id+"/" {
 		res := r.resources[id]
-		if res == nil || !res.is(restType("Resource")) || len(parts) > maxDepth {
+		if res == nil || !res.hasType(restType("Resource")) || len(parts) > maxDepth {
 			p.problem("ResourceId", "%s is not a resource of the API, nor its root", shown(id))
 			return "/"
 		}

@@ -72,7 +72,7 @@ func Parse(name string, data []byte, o Options) (*stage.Description, error) {
 	r.top(root)
 	d := r.description()
 	if len(r.problems) == 0 {
-		r.take(d.Check())
+		r.addProblemsOf(d.Check())
 	}
 	if len(r.problems) > 0 {
 		slices.SortStableFunc(r.problems, func(a, b stage.Problem) int { return a.Line - b.Line })
@@ -129,7 +129,7 @@ type resource struct {
 	refs    []string // logical ids that it depends on
 }
 
-func (res *resource) is(types ...string) bool { return slices.Contains(types, res.typ) }
+func (res *resource) hasType(types ...string) bool { return slices.Contains(types, res.typ) }
 
 func (res *resource) path() string { return "Resources." + res.id }
 
@@ -146,8 +146,8 @@ func (r *reader) problem(n *node, path, format string, args ...any) {
 	r.problems = append(r.problems, p)
 }
 
-// take adds the problems that the description's own check found, at their places in the template.
-func (r *reader) take(err error) {
+// addProblemsOf adds the problems that the description's own check found, at their places in the template.
+func (r *reader) addProblemsOf(err error) {
 	if err == nil {
 		return
 	}
@@ -212,7 +212,7 @@ func (r *reader) top(root *node) {
 		res.typ = typ.text
 		res.refs = references(res.node, nil)
 		r.resources[id], r.order = res, append(r.order, res)
-		r.known(res)
+		r.checkType(res)
 	}
 }
 
@@ -239,9 +239,9 @@ func restType(name string) string { return "AWS::ApiGateway::" + name }
 
 func v2Type(name string) string { return "AWS::ApiGatewayV2::" + name }
 
-// known reports a problem for a type of resource that is not known, and for an attribute of a resource, such as
+// checkType reports a problem for a type of resource that is not known, and for an attribute of a resource, such as
 // Condition, that the local gateway does not evaluate.
-func (r *reader) known(res *resource) {
+func (r *reader) checkType(res *resource) {
 	parts := strings.Split(res.typ, "::")
 	if len(parts) == 3 && parts[0] == "AWS" && slices.Contains(beside, parts[1]) ||
 		slices.Contains(passedOver, res.typ) {
@@ -264,7 +264,7 @@ func (r *reader) known(res *resource) {
 // be resolved, of reports a problem, because the resource may belong to the API.
 func (r *reader) of(typ, property string) (all []*resource) {
 	for _, res := range r.order {
-		if !res.is(typ) || r.api == nil {
+		if !res.hasType(typ) || r.api == nil {
 			continue
 		}
 		n := res.properties().field(property)
@@ -289,7 +289,7 @@ func (r *reader) description() *stage.Description {
 	d := &stage.Description{Region: r.o.Region, Account: r.o.Account, Authorizers: make(map[string]stage.Authorizer)}
 	var names []string
 	for _, res := range r.order {
-		if !res.is(restType("RestApi"), v2Type("Api")) {
+		if !res.hasType(restType("RestApi"), v2Type("Api")) {
 			continue
 		}
 		names = append(names, res.id)
@@ -314,10 +314,10 @@ func (r *reader) description() *stage.Description {
 	}
 	d.API = r.api.id
 	r.walled()
-	if r.api.is(restType("RestApi")) {
-		r.rest(d)
+	if r.api.hasType(restType("RestApi")) {
+		r.readREST(d)
 	} else {
-		r.v2(d)
+		r.readV2(d)
 	}
 	return d
 }
@@ -325,7 +325,7 @@ func (r *reader) description() *stage.Description {
 // walled reports a problem if the template puts a firewall in front of the selected API.
 func (r *reader) walled() {
 	for _, res := range r.order {
-		if !res.is(association) {
+		if !res.hasType(association) {
 			continue
 		}
 		p := r.properties(res)

@@ -172,7 +172,8 @@ func TestLanguage(t *testing.T) {
 		t.Fatal(err)
 	}
 	if d.API != "Api" || d.Stage != "prod-eu-west-3" || d.Region != "eu-west-3" ||
-		d.Responses["ACCESS_DENIED"].Parameters["gatewayresponse.header.X"] != "'1'" || d.Authorizers["Auth"].Function != "Function" {
+		d.Responses["ACCESS_DENIED"].Parameters["gatewayresponse.header.X"] != "'1'" ||
+		d.Authorizers["Auth"].Function != "Function" {
 		t.Errorf("the REST API is %+v", d)
 	}
 	if r := d.Routes[0]; r.Key != "GET /a" || r.Authorizer != "Auth" || r.Integration.Type != stage.Echo ||
@@ -256,14 +257,16 @@ func TestRefused(t *testing.T) {
 			`DeploymentId: Ref: the template has no resource and no parameter "Nothing"`},
 		{"an attribute", `{"Fn::GetAtt": ["A", "ResourceId"]}`, `{"Fn::GetAtt": ["A", "Name"]}`,
 			`ResourceId: Fn::GetAtt: "Name" of "A"`},
-		{"a parameter without a value", `"gatewayresponse.header.X": "'1'"`, `"gatewayresponse.header.X": {"Ref": "Size"}`,
+		{"a parameter without a value", `"gatewayresponse.header.X": "'1'"`,
+			`"gatewayresponse.header.X": {"Ref": "Size"}`,
 			"is a \"AWS::SSM::Parameter::Value<String>\", and the local gateway only knows String and Number"},
 		{"a parameter without a default", `"Default": "shop"`, `"MinLength": 1`,
 			"has no default, and the local gateway cannot be given a value"},
 		{"a deployment with a stage", `"DependsOn": ["Get", "Denied"], "Properties": {`,
 			`"DependsOn": ["Get", "Denied"], "Properties": {"StageName": "prod", `,
 			"Resources.Deployment.Properties.StageName: not known"},
-		{"a resource without a value", `"gatewayresponse.header.X": "'1'"`, `"gatewayresponse.header.X": {"Ref": "May"}`,
+		{"a resource without a value", `"gatewayresponse.header.X": "'1'"`,
+			`"gatewayresponse.header.X": {"Ref": "May"}`,
 			"whose Ref the local gateway does not know"},
 		{"itself", `"FunctionName": {"Ref": "Function"}`, `"FunctionName": {"Ref": "Live"}`,
 			"AuthorizerUri: the value refers to itself"},
@@ -414,9 +417,11 @@ func refused(t *testing.T, name, text string, o template.Options, want string) {
 var somebody = map[string]stage.Credential{"AKIAANN": {Secret: "secret", Account: "123456789012", Caller: "AIDAANN",
 	UserARN: "arn:aws:iam::123456789012:user/ann"}}
 
-type nobody struct{}
+type unusedFunction struct{}
 
-func (nobody) Invoke(context.Context, []byte) ([]byte, error) { return nil, errors.New("not asked") }
+func (unusedFunction) Invoke(context.Context, []byte) ([]byte, error) {
+	return nil, errors.New("not asked")
+}
 
 // FuzzParse checks that any text gives either an API that can be served, or problems that each name the file, and that
 // reading ends.
@@ -450,7 +455,7 @@ func FuzzParse(f *testing.F) {
 		authorizers, integrations := d.Functions()
 		functions := make(map[string]stage.Function)
 		for _, name := range slices.Concat(authorizers, integrations) {
-			functions[name] = nobody{}
+			functions[name] = unusedFunction{}
 		}
 		if _, err := stage.New(stage.Config{Description: d, Functions: functions, Credentials: somebody}); err != nil {
 			t.Fatalf("New refuses what Parse accepted: %v\n%s", err, text)

@@ -6,8 +6,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/dev/gateway/stage"
 )
 
-// v2 reads an HTTP or WebSocket API.
-func (r *reader) v2(d *stage.Description) {
+// readV2 reads an HTTP or WebSocket API.
+func (r *reader) readV2(d *stage.Description) {
 	p := r.properties(r.api)
 	passedOver := []string{"Name", "Description", "Tags", "Version", "IpAddressType", "DisableSchemaValidation"}
 	switch kind := p.text("ProtocolType"); kind {
@@ -91,7 +91,7 @@ func (r *reader) v2Route(d *stage.Description, res *resource, integrations map[s
 	id, ok := strings.CutPrefix(p.text("Target"), "integrations/")
 	target := r.resources[id]
 	switch {
-	case !ok || target == nil || !target.is(v2Type("Integration")):
+	case !ok || target == nil || !target.hasType(v2Type("Integration")):
 		p.problem("Target", "want integrations/ and an integration of this template, got %s", shown(p.text("Target")))
 	case d.Kind == stage.HTTP:
 		if route.Integration, ok = integrations[id]; !ok {
@@ -186,7 +186,7 @@ func (r *reader) v2Stage(d *stage.Description) (deployment *resource) {
 	if automatic {
 		return nil
 	}
-	if deployment = r.resources[id]; deployment == nil || !deployment.is(v2Type("Deployment")) {
+	if deployment = r.resources[id]; deployment == nil || !deployment.hasType(v2Type("Deployment")) {
 		p.problem("DeploymentId", "the template has no AWS::ApiGatewayV2::Deployment %s, and AutoDeploy is off",
 			shown(id))
 		return nil

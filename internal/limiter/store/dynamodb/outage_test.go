@@ -235,7 +235,7 @@ func testOutage(t *testing.T, c dynamodb.Config, client *faulty, away fault, may
 			sum.Waiting+st.Waiting
 	}
 	for _, w := range loads {
-		w.judge(open(t, c), sum.Dropped, lost, mayCount)
+		w.checkCounts(open(t, c), sum.Dropped, lost, mayCount)
 		if w.marked == 0 && !partly {
 			t.Errorf("policy %d: no decision is marked as degraded, want some", w.policy)
 		}
@@ -248,9 +248,9 @@ func testOutage(t *testing.T, c dynamodb.Config, client *faulty, away fault, may
 	}
 }
 
-// judge checks the decisions of one limit, and that the table has counted what they admitted, except for the dropped
-// units, and nothing beside that but lost units.
-func (w *outageLoad) judge(direct limit.Store, dropped, lost int64, mayCount bool) {
+// checkCounts checks the decisions of one limit, and that the table has counted what they admitted, except for the
+// dropped units, and nothing beside that but lost units.
+func (w *outageLoad) checkCounts(direct limit.Store, dropped, lost int64, mayCount bool) {
 	w.Helper()
 	var d limit.Decision
 	if err := direct.Peek(w.Context(), w.req, time.Now(), &d); err != nil {

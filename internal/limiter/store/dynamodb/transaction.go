@@ -161,7 +161,7 @@ func (s *stripedLocks) lock(ctx context.Context, keys []itemKey) (unlock func(),
 		}
 	}
 	for n, i := range wanted {
-		if err := s.take(ctx, i); err != nil {
+		if err := s.lockOne(ctx, i); err != nil {
 			release(n)
 			return nil, err
 		}
@@ -169,8 +169,8 @@ func (s *stripedLocks) lock(ctx context.Context, keys []itemKey) (unlock func(),
 	return func() { release(len(wanted)) }, nil
 }
 
-// take takes one lock. In a simulation, in which no goroutine may block, it tries once a millisecond.
-func (s *stripedLocks) take(ctx context.Context, i int) error {
+// lockOne takes one lock. In a simulation, in which no goroutine may block, it tries once a millisecond.
+func (s *stripedLocks) lockOne(ctx context.Context, i int) error {
 	if s.runtime == nil {
 		select {
 		case s.locks[i] <- struct{}{}:

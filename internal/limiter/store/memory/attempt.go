@@ -49,7 +49,7 @@ func (s *Store) decideWithMemory(hash uint64, req *limit.Request, now int64, d *
 		}
 	}
 	if errors.Is(err, limit.ErrFull) {
-		return s.full(budgetOf(req.Owner.Kind))
+		return s.fullError(budgetOf(req.Owner.Kind))
 	}
 	return err
 }
@@ -226,7 +226,7 @@ func (a *attempt) publish(r *record) {
 		a.stripe.add(a.hash, r, a.s.hash)
 	default:
 		a.stripe.replace(a.hash, a.owner, r)
-		a.owner.layout = gone
+		a.owner.layout = unusedLayout
 	}
 }
 

@@ -14,7 +14,7 @@ type further struct {
 	byHash   map[uint64]int // index in counters, once there are more than scanned
 	clashed  bool           // two counters have had one hash, so a hit in byHash may need a scan
 	values   map[string]int // distinct values per tier identity, for tiers that have values
-	hand     int            // where the sweep goes on
+	sweepAt  int            // where the sweep goes on
 	bytes    int64          // that the counters take
 }
 
@@ -45,7 +45,7 @@ func (c *counter) hash() uint64 {
 	return c.tier.IdentityHash()
 }
 
-func (c *counter) is(hash uint64, t *limit.Tier, v limit.Value) bool {
+func (c *counter) counts(hash uint64, t *limit.Tier, v limit.Value) bool {
 	if c.value == nil {
 		return v.Kind == limit.NoValue && sameCounter(c.tier, t)
 	}
@@ -76,12 +76,12 @@ func (f *further) find(s *Store, t *limit.Tier, v limit.Value) int {
 		if !ok {
 			return -1
 		}
-		if f.counters[i].is(hash, t, v) {
+		if f.counters[i].counts(hash, t, v) {
 			return i
 		}
 	}
 	for i := range f.counters {
-		if f.counters[i].is(hash, t, v) {
+		if f.counters[i].counts(hash, t, v) {
 			return i
 		}
 	}
@@ -160,7 +160,7 @@ func (f *further) forget(at int) (bytes int64) {
 func (f *further) sweep(now int64, n int) (freed int64) {
 	at := 0
 	if len(f.counters) > n { // else all of them are looked at
-		at = f.hand
+		at = f.sweepAt
 	}
 	for range min(n, len(f.counters)) {
 		if at >= len(f.counters) {
@@ -173,7 +173,7 @@ func (f *further) sweep(now int64, n int) (freed int64) {
 		at++
 	}
 	if len(f.counters) > n {
-		f.hand = at
+		f.sweepAt = at
 	}
 	if freed > 0 {
 		f.shrink()

@@ -68,8 +68,8 @@ type Store struct {
 	seed    maphash.Seed
 	boot    uint64
 	log     *slog.Logger
-	budgets [2]budget     // everybody and unidentified
-	next    atomic.Uint32 // the stripe that gives room next
+	budgets [2]budget     // allOwners and unidentified
+	next    atomic.Uint32 // the stripe that is searched next for unused counters, see reserve
 	issued  atomic.Uint64 // how many numbers of receipts have been given out, see nextID
 	refunds refunds
 	shared  sharedCounters
@@ -77,7 +77,7 @@ type Store struct {
 	stripes [stripeCount]stripe
 
 	oneBudget  bool
-	lastLogged [2]atomic.Int64 // by budget: when the log got its last line about it, µs since 1970
+	lastLogged [2]atomic.Int64 // by budget: when the last line about it was logged, µs since 1970
 }
 
 // Config sets up a store. The zero Config is fine.
@@ -86,14 +86,14 @@ type Config struct {
 	// one eighth is for what the store remembers of refunds.
 	MaxBytes int64
 
-	// UnidentifiedBytes bounds what counters take whose keys a caller without a credential can choose: those of
+	// UnidentifiedBytes bounds the memory of counters whose keys a caller without a credential can choose: those of
 	// addresses, and those of single values of anonymous calls. It is a part of MaxBytes, in bytes; 0 means a quarter
-	// of MaxBytes. An eighth of it is set aside for counters that addresses share. What is left of MaxBytes is free for
-	// tenants, whatever comes; tenants may also take what these callers leave.
+	// of MaxBytes. An eighth of it is reserved for counters that addresses share. The rest of MaxBytes is for tenants
+	// only, however many addresses there are; tenants may also use what these callers do not use.
 	UnidentifiedBytes int64
 
-	// OneBudget lets everybody take all of MaxBytes, and has nobody share counters: whoever finds no room is
-	// [limit.ErrFull]. It is for replays, whose outcome must not depend on how much memory there is.
+	// OneBudget lets each owner use all of MaxBytes, and no owners share counters: a request whose counters have no
+	// room gets [limit.ErrFull]. It is for replays, whose outcome must not depend on how much memory there is.
 	OneBudget bool
 
 	// Log gets a line, at most one in a minute, while addresses or anonymous calls have no room for their counters, and
@@ -126,13 +126,13 @@ func New(c Config) (*Store, error) {
 		s.stripes[i].table.Store(newTable(0))
 	}
 	if c.OneBudget {
-		s.budgets[everybody].maxBytes = c.MaxBytes - forRefunds
+		s.budgets[allOwners].maxBytes = c.MaxBytes - forRefunds
 		s.budgets[unidentified].maxBytes = c.MaxBytes
 		return s, nil
 	}
 	s.shared.init(forSharing)
-	s.budgets[everybody].maxBytes = c.MaxBytes - forRefunds - forSharing
-	s.budgets[unidentified].maxBytes = min(c.UnidentifiedBytes-forSharing, s.budgets[everybody].maxBytes)
+	s.budgets[allOwners].maxBytes = c.MaxBytes - forRefunds - forSharing
+	s.budgets[unidentified].maxBytes = min(c.UnidentifiedBytes-forSharing, s.budgets[allOwners].maxBytes)
 	return s, nil
 }
 
@@ -141,7 +141,7 @@ func (s *Store) Accepts(*limit.Limit) error { return nil }
 
 // Bytes is an estimate of what the counters, and what the store remembers of refunds, take now.
 func (s *Store) Bytes() int64 {
-	return s.budgets[everybody].used.Load() + s.shared.budget.used.Load() + s.refunds.takes()
+	return s.budgets[allOwners].used.Load() + s.shared.budget.used.Load() + s.refunds.memory()
 }
 
 // Decide charges all limits of the request or none. See [limit.Store].

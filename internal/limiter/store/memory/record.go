@@ -12,9 +12,9 @@ import (
 // same tiers share a layout.
 //
 // The owner's name and kind never change, so they are read without the lock. When a record needs more states than it
-// has memory for, a larger one takes its place. The old record then has the layout [gone], as has a record that was
-// removed. Whoever locks such a record must look for the owner again. decideInPlace and decideWithoutMemory need not:
-// gone has no tiers, so they find no counter and decide nothing.
+// has memory for, a larger one takes its place. The old record then has the layout [unusedLayout], as has a record that
+// was removed. Whoever locks such a record must look for the owner again. decideInPlace and decideWithoutMemory need
+// not: unusedLayout has no tiers, so they find no counter and decide nothing.
 type record struct {
 	mu     sync.Mutex
 	layout *layout
@@ -76,8 +76,8 @@ func (r *record) owner() limit.Owner {
 	return limit.Owner{Kind: r.kind, Name: name}
 }
 
-// is reports whether the record is that of the owner.
-func (r *record) is(owner limit.Owner) bool { return r.owner() == owner }
+// isOf reports whether the record is that of the owner.
+func (r *record) isOf(owner limit.Owner) bool { return r.owner() == owner }
 
 // states returns the states behind the record that are in use: state i counts for tier i of the layout.
 func (r *record) states() []limit.State {
@@ -254,8 +254,8 @@ func newLayout(tiers []*limit.Tier, f *further) *layout {
 }
 
 var (
-	empty = newLayout(nil, nil) // of a record without counters
-	gone  = newLayout(nil, nil) // of a record that is no longer used
+	empty        = newLayout(nil, nil) // of a record without counters
+	unusedLayout = newLayout(nil, nil) // of a record that is no longer used
 )
 
 // nobody has no counters. It is only read.

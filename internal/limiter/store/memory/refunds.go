@@ -88,7 +88,7 @@ func (m *refunds) expire(now int64) {
 
 func (m *refunds) bytes() int64 { return wordBytes * int64(len(m.young.words)+len(m.old.words)) }
 
-func (m *refunds) takes() int64 {
+func (m *refunds) memory() int64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.bytes()

@@ -7,8 +7,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
-// What things take, in bytes: the structs, and their share of tables, maps and slices. TestBytesEstimate holds them
-// against the heap.
+// The memory of records, states and counters, in bytes: the structs, and their share of tables, maps and slices.
+// TestBytesEstimate compares these numbers with the growth of the heap.
 const (
 	recordBytes  = 48 // without states
 	stateBytes   = 32
@@ -18,18 +18,18 @@ const (
 	wordBytes    = 40  // of 64 receipts, see refunds
 )
 
-// budget is a bound on what counters take.
+// budget is a bound on the memory of counters.
 type budget struct {
 	maxBytes int64
 	used     atomic.Int64
-	// until then nobody looks for room again, µs; a flood of new owners must not pay for the search
-	fullTill atomic.Int64
+	// when the search for unused counters may run again, µs: a flood of new owners must not repeat it for each of them
+	fullUntil atomic.Int64
 }
 
 func (b *budget) free() int64 { return b.maxBytes - b.used.Load() }
 
-// take counts bytes, if there is room for them.
-func (b *budget) take(bytes int64) bool {
+// countIfFree counts bytes as used, and returns true, if so many are free.
+func (b *budget) countIfFree(bytes int64) bool {
 	for {
 		used := b.used.Load()
 		if used+bytes > b.maxBytes {
@@ -42,9 +42,9 @@ func (b *budget) take(bytes int64) bool {
 }
 
 // The budgets of a store: that of all owners, and that of the owners whose names callers without a credential can
-// choose. What an owner of the second budget takes counts in both.
+// choose. The memory of an owner of the second budget counts in both.
 const (
-	everybody = iota
+	allOwners = iota
 	unidentified
 )
 
@@ -53,19 +53,19 @@ func budgetOf(k limit.OwnerKind) int {
 	if k == limit.Address || k == limit.Anonymous {
 		return unidentified
 	}
-	return everybody
+	return allOwners
 }
 
-// full is the error where a budget has no room.
-func (s *Store) full(of int) error {
+// fullError returns the error that is reported if a budget has no room.
+func (s *Store) fullError(of int) error {
 	b := &s.budgets[of]
-	if s.budgets[everybody].free() < b.free() {
-		b = &s.budgets[everybody]
+	if s.budgets[allOwners].free() < b.free() {
+		b = &s.budgets[allOwners]
 	}
 	return fmt.Errorf("memory store, %d of %d bytes: %w", b.used.Load(), b.maxBytes, limit.ErrFull)
 }
 
-// count counts bytes that an owner of the kind takes, without regard to the bounds; fewer than 0 are given back.
+// count adds bytes to what an owner of the kind uses, without regard to the bounds. A negative number frees memory.
 func (s *Store) count(k limit.OwnerKind, bytes int64) {
 	if bytes == 0 {
 		return
@@ -75,41 +75,42 @@ func (s *Store) count(k limit.OwnerKind, bytes int64) {
 	}
 }
 
-// take counts bytes that an owner, which has so many already, is about to take, if there is room for them. If chosen is
-// set, they are for values or entries, and the owner may have no more than what is left.
-func (s *Store) take(k limit.OwnerKind, has, bytes int64, chosen bool) bool {
-	all, b := &s.budgets[everybody], &s.budgets[budgetOf(k)]
+// countIfFree counts bytes that an owner, which uses has bytes already, is about to use, and returns true, if so many
+// are free. If chosen is set, the bytes are for values or entries, of which a caller can choose as many as it likes;
+// the owner may then not use more than the rest of its budget.
+func (s *Store) countIfFree(k limit.OwnerKind, has, bytes int64, chosen bool) bool {
+	all, b := &s.budgets[allOwners], &s.budgets[budgetOf(k)]
 	if chosen && !s.oneBudget && has+bytes > b.free() {
 		return false
 	}
-	if !all.take(bytes) {
+	if !all.countIfFree(bytes) {
 		return false
 	}
-	if b != all && !b.take(bytes) {
+	if b != all && !b.countIfFree(bytes) {
 		all.used.Add(-bytes)
 		return false
 	}
 	return true
 }
 
-// reserve takes bytes of the owner's budget as take does. If they are not free, it forgets counters that are no
-// different from unused ones: of owners in the stripe st, whose lock the caller holds, and of others. Owners whose
-// record is locked keep theirs.
+// reserve counts bytes as countIfFree does. If they are not free, it forgets counters that are no different from unused
+// ones: of owners in the stripe st, whose lock the caller holds, and in another stripe. It passes over owners whose
+// record is locked.
 func (s *Store) reserve(st *stripe, k limit.OwnerKind, now, has, bytes int64, chosen bool) bool {
 	b := &s.budgets[budgetOf(k)]
 	for try := 0; ; try++ {
-		if s.take(k, has, bytes, chosen) {
+		if s.countIfFree(k, has, bytes, chosen) {
 			return true
 		}
-		if full := b.fullTill.Load(); try == 0 && now < full && now >= full-fullFor {
+		if full := b.fullUntil.Load(); try == 0 && now < full && now >= full-fullFor {
 			return false
 		}
 		if try >= 8 {
-			b.fullTill.Store(now + fullFor)
+			b.fullUntil.Store(now + fullFor)
 			return false
 		}
 		s.sweep(st, now, sweepWhenFull)
-		// The room may lie in other stripes. Try-locking cannot deadlock with one that does the same to this one.
+		// Unused counters may be in other stripes. TryLock cannot deadlock with a goroutine that does the same here.
 		other := &s.stripes[s.next.Add(1)%stripeCount]
 		if other != st && other.mu.TryLock() {
 			s.sweep(other, now, sweepWhenFull)
@@ -118,16 +119,16 @@ func (s *Store) reserve(st *stripe, k limit.OwnerKind, now, has, bytes int64, ch
 	}
 }
 
-// sweep looks at up to n owners of the stripe, whose lock the caller holds, and at some counters of each. It forgets
-// what is no different from unused. It passes over a record that is locked: a decision may know the positions of its
-// counters.
+// sweep checks up to n owners of the stripe, whose lock the caller holds, and some counters of each. It forgets those
+// that are no different from unused ones. It passes over a record that is locked: a decision may know the positions of
+// its counters.
 func (s *Store) sweep(st *stripe, now int64, n int) {
 	t := st.table.Load()
 	all := slots * len(t.buckets)
 	var freed [2]int64        // by budget
 	for range min(2*n, all) { // many slots are free
-		t.hand = (t.hand + 1) % all
-		b, i := t.at(t.hand)
+		t.sweepAt = (t.sweepAt + 1) % all
+		b, i := t.at(t.sweepAt)
 		r := b.records[i].Load()
 		if r == nil || !r.mu.TryLock() {
 			continue
@@ -135,8 +136,8 @@ func (s *Store) sweep(st *stripe, now int64, n int) {
 		bytes, unused := r.sweep(now, max(n, scanned))
 		if unused {
 			bytes += r.bytes()
-			t.remove(t.hand)
-			r.layout = gone
+			t.remove(t.sweepAt)
+			r.layout = unusedLayout
 		}
 		r.mu.Unlock()
 		freed[budgetOf(r.kind)] += bytes
@@ -144,6 +145,6 @@ func (s *Store) sweep(st *stripe, now int64, n int) {
 	if t.tooEmpty() {
 		st.rebuild(s.hash)
 	}
-	s.count(limit.Tenant, -freed[everybody])
+	s.count(limit.Tenant, -freed[allOwners])
 	s.count(limit.Address, -freed[unidentified])
 }

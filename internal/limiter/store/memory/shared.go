@@ -105,7 +105,7 @@ func (s *Store) logSharing(o limit.Owner, now int64) {
 		return
 	}
 	b := &s.budgets[of]
-	if of == everybody {
+	if of == allOwners {
 		s.log.Warn("the counters of a tenant take as much memory as is left for others: new values of its limits "+
 			"share one counter, which makes these limits stricter; lower maxValues, shorten periods, or give "+
 			"counters more memory",

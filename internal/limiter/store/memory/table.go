@@ -35,7 +35,7 @@ func (st *stripe) lockRecord(hash uint64, owner limit.Owner) *record {
 			return nil
 		}
 		r.mu.Lock()
-		if r.layout != gone {
+		if r.layout != unusedLayout {
 			return r
 		}
 		r.mu.Unlock()
@@ -49,7 +49,7 @@ type table struct {
 	buckets []bucket
 	count   int // of records
 	passed  int // of buckets whose mark passed is set
-	hand    int // where the sweep goes on: a slot, counted over all buckets
+	sweepAt int // where the sweep goes on: a slot, counted over all buckets
 }
 
 // bucket has slots for some records, and takes one cache line. A record is put into the bucket that its hash chooses,
@@ -104,7 +104,7 @@ func (t *table) find(hash uint64, owner limit.Owner) *record {
 		b := &t.buckets[i]
 		tags := b.tags.Load()
 		for found := slotsWith(tag, tags); found != 0; found &= found - 1 {
-			if r := b.records[bits.TrailingZeros64(found)/8].Load(); r != nil && r.is(owner) {
+			if r := b.records[bits.TrailingZeros64(found)/8].Load(); r != nil && r.isOf(owner) {
 				return r
 			}
 		}
@@ -157,7 +157,7 @@ func (st *stripe) add(hash uint64, r *record, hashOf func(limit.Owner) uint64) {
 }
 
 // replace puts another record of the same owner in the place of the old one. The caller holds the stripe's lock and
-// that of the old record, which it must declare gone.
+// that of the old record, to which it must give the layout unusedLayout.
 func (st *stripe) replace(hash uint64, old, by *record) {
 	t := st.table.Load()
 	for i := t.home(hash); ; i = (i + 1) % len(t.buckets) {
