@@ -233,7 +233,9 @@ func (p *Pacer) grantOrLock(cost int64) (permit Permit, ok bool) {
 	return permit, ok
 }
 
-// TryAcquire grants cost units if no request waits and the units are free. It never waits.
+// TryAcquire grants cost units if no request waits and the units are free. It never waits. If the limit is shared,
+// a TryAcquire that fails tells the ledger no need, so a pacer of which nothing but TryAcquire is called leases no
+// units: use it beside Acquire or Enqueue.
 func (p *Pacer) TryAcquire(cost int64) (Permit, bool) {
 	if serial, useBy, total := p.grantByGate(cost); total != 0 {
 		return Permit{p, cost, serial, useBy, total}, true

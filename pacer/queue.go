@@ -48,11 +48,11 @@ func before(a, b int64) bool { return a-b < 0 }
 
 const slabSize = 1024 // tickets: 72 KiB
 
-// slab holds nodes for tickets. A ticket that is canceled is found by its serial number. The serial numbers are here
-// once more, so that those of a million tickets fit into the processor's cache.
+// slab holds nodes for tickets. A ticket that is canceled is found by its serial number. The last 32 bits of these
+// numbers are here once more, so that those of a million tickets fit into the processor's cache.
 type slab struct {
 	tickets [slabSize]ticket
-	serials [slabSize]uint64 // 0: nobody waits in the node
+	marks   [slabSize]uint32 // the last 32 bits of the ticket's serial; 0: nobody waits in the node
 }
 
 // cancelBatch is the number of canceled tickets that are taken out of the queue together. A ticket that is canceled at
@@ -81,6 +81,7 @@ type queue struct {
 	// that is served next is never among them.
 	canceled      [cancelBatch]uint32
 	canceledCount int
+	fetched       uint64 // has no meaning: the compiler must not leave out what settle reads ahead
 
 	stats *waitStats // nil: nobody has called Stats
 }
@@ -103,7 +104,7 @@ func newQueue() *queue {
 
 func (q *queue) at(i uint32) *ticket { return &q.slabs[i/slabSize].tickets[i%slabSize] }
 
-func (q *queue) serial(i uint32) *uint64 { return &q.slabs[i/slabSize].serials[i%slabSize] }
+func (q *queue) mark(i uint32) *uint32 { return &q.slabs[i/slabSize].marks[i%slabSize] }
 
 // place names the node of a ticket. The serial tells whether the ticket is still in that node.
 type place struct {
@@ -111,9 +112,13 @@ type place struct {
 	serial uint64
 }
 
-// find returns the node of a ticket that still waits, or 0.
+// find returns the node of a ticket that still waits, or 0. If the node's mark is that of the ticket, the node holds the
+// ticket itself, or one that was made 2^32 tickets later.
 func (q *queue) find(t place) uint32 {
-	if t.serial == 0 || int(t.node/slabSize) >= len(q.slabs) || *q.serial(t.node) != t.serial {
+	if t.serial == 0 || int(t.node/slabSize) >= len(q.slabs) || *q.mark(t.node) != uint32(t.serial) {
+		return 0
+	}
+	if q.latest.serial-t.serial >= 1<<32 && q.at(t.node).serial != t.serial {
 		return 0
 	}
 	return t.node
@@ -124,7 +129,10 @@ func (q *queue) push(key string, cost int64, deadline time.Duration, w Waker) {
 	q.settle()
 	i := q.allocate()
 	q.latest = place{i, q.latest.serial + 1}
-	*q.serial(i) = q.latest.serial
+	if uint32(q.latest.serial) == 0 {
+		q.latest.serial++ // its mark would say that nobody waits
+	}
+	*q.mark(i) = uint32(q.latest.serial)
 	k := q.keys[key]
 	t := q.at(i)
 	*t = ticket{waker: w, cost: cost, deadline: deadline, serial: q.latest.serial}
@@ -187,7 +195,7 @@ func (q *queue) isFirst(i uint32) bool { return i == q.busy.items[0].head }
 
 // cancel takes a ticket out that is not the first. The tickets behind it move up.
 func (q *queue) cancel(i uint32) {
-	*q.serial(i) = 0
+	*q.mark(i) = 0
 	q.waiting--
 	q.canceled[q.canceledCount] = i
 	if q.canceledCount++; q.canceledCount == cancelBatch {
@@ -202,9 +210,16 @@ func (q *queue) settle() {
 	}
 	batch := q.canceled[:q.canceledCount]
 	q.canceledCount = 0
-	for _, i := range batch { // the processor fetches these tickets at the same time, and then their neighbors
+	// The processor fetches these tickets at the same time, and then their neighbors.
+	for _, i := range batch {
 		q.discount(i)
 	}
+	var fetched uint64
+	for _, i := range batch {
+		t := q.at(i)
+		fetched += q.at(t.prev).serial + q.at(t.next).serial
+	}
+	q.fetched = fetched
 	for _, i := range batch {
 		q.unlink(i)
 	}
@@ -213,7 +228,7 @@ func (q *queue) settle() {
 // remove takes a ticket out. The tickets behind it move up.
 func (q *queue) remove(i uint32) {
 	q.settle()
-	*q.serial(i) = 0
+	*q.mark(i) = 0
 	q.waiting--
 	q.discount(i)
 	q.unlink(i)
