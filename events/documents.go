@@ -15,7 +15,7 @@ const (
 	SettingsChanged Type = "settings.changed"
 	TenantChanged   Type = "tenant.changed" // a tenant
 	KeyChanged      Type = "key.changed"    // an API key, as its hash
-	// SharesChanged is about the cells' shares of all limits, or about the placement of one tenant, see PlacementPrefix.
+	// SharesChanged is about the cells' shares of all limits, or about the placement of a tenant: see PlacementPrefix.
 	SharesChanged Type = "shares.changed"
 	// Canary is about a mark without other content. Canaries measure how long it takes to reach cells.
 	Canary Type = "canary"

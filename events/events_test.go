@@ -490,7 +490,8 @@ func TestBodyIsOneObject(t *testing.T) {
 	for _, body := range []string{
 		"", " {}", "{", "{}}", "[]", "null", `{},"hash":"` + hash("b") + `"`, "{\"a\":\"\xff\"}", `{"a":1,}`,
 	} {
-		changed, record := examples()["plan.changed.v1"].(*events.Changed), examples()["audit.record.v1"].(*events.AuditRecord)
+		changed := examples()["plan.changed.v1"].(*events.Changed)
+		record := examples()["audit.record.v1"].(*events.AuditRecord)
 		changed.Body, record.After = json.RawMessage(body), json.RawMessage(body)
 		for _, e := range []events.Event{changed, record} {
 			if data, err := events.Encode(e); !errors.Is(err, events.ErrMalformed) {

@@ -63,7 +63,7 @@ func Split(now time.Time, sources ...Source) ([]Document, error) {
 	return s.documents(), nil
 }
 
-// split is Split. The result still has the settings as a tree.
+// split parses the sources and divides them. The result still has the settings as a tree.
 func split(now time.Time, sources []Source) (*splitter, error) {
 	r := &reader{now: now}
 	raw, err := r.parse(sources)
@@ -73,7 +73,7 @@ func split(now time.Time, sources []Source) (*splitter, error) {
 	return r.split(raw), nil
 }
 
-// split divides valid sources, which parse has read.
+// split divides sources that parse has found valid.
 func (r *reader) split(raw *rawConfig) *splitter {
 	s := splitter{settings: map[string]any{}, slas: raw.slas != nil, slasAt: -1}
 	for _, d := range r.documents {

@@ -833,9 +833,9 @@ func (r *run) unreadable(ctx context.Context, ref cellconfig.Ref, why error) {
 	r.Lacking = lacking
 }
 
-// keepReadable keeps the cell's version of shares or of a placement that cannot be read. A cell without shares stores that it
-// does not know the document: it then does not believe that there are no shares, and grants nothing to the tenant of
-// the placement.
+// keepReadable keeps the cell's version of shares or of a placement that cannot be read. A cell without shares stores
+// that it does not know the document: it then does not believe that there are no shares, and grants nothing to the
+// tenant of the placement.
 func (r *run) keepReadable(
 	ctx context.Context, want cellconfig.Document, have *cellconfig.Document, why error,
 ) (cellconfig.Document, bool) {

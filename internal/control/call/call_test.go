@@ -3,6 +3,7 @@ package call_test
 import (
 	"context"
 	"encoding/json"
+	"io"
 	"log/slog"
 	"maps"
 	"net/http"
@@ -51,6 +52,26 @@ func wantOneCall(t *testing.T, what, spelling string, status, ran int) {
 	}
 	if status != want || ran != 0 && want != http.StatusOK {
 		t.Errorf("%s %q: status %d, ran %d times; want %d", what, spelling, status, ran, want)
+	}
+}
+
+// Guarantees that the body of an item is in an answer as the table has it. Clients compare bodies with their own.
+func TestAnswersKeepBodies(t *testing.T) {
+	const body = `{"id":"a<b>&c"}`
+	m := call.NewMux(slog.New(slog.DiscardHandler))
+	call.Register(m, "/get", func(context.Context, string, *struct{}) (*call.Item, error) {
+		return &call.Item{Body: json.RawMessage(body)}, nil
+	})
+	server := httptest.NewServer(call.Local(m, "ann@local"))
+	defer server.Close()
+	answer, err := http.Post(server.URL+"/get", "application/json", strings.NewReader("{}"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = answer.Body.Close() }() // it was read
+	got, err := io.ReadAll(answer.Body)
+	if err != nil || !strings.Contains(string(got), `"body":`+body) || strings.HasSuffix(string(got), "\n") {
+		t.Errorf("the answer is %q, error %v; want %s in it, on one line", got, err, body)
 	}
 }
 

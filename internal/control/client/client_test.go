@@ -2,6 +2,7 @@ package client_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -493,6 +494,39 @@ func TestAnOlderEndpoint(t *testing.T) {
 	}
 	if r, err := d.Apply(t.Context(), w.client, "looser", true, nil); err != nil || r.Written != 1 {
 		t.Errorf("a loss with agreement: got %+v, error %v; want 1 written", r, err)
+	}
+}
+
+// escaping is an endpoint that escapes characters which have a meaning in HTML, as json.Marshal does.
+type escaping struct{ client.Remote }
+
+func (e escaping) List(ctx context.Context, r *admin.ListRequest) (*admin.ListResponse, error) {
+	page, err := e.Remote.List(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	for _, item := range page.Items {
+		if item.Body, err = json.Marshal(item.Body); err != nil {
+			return nil, err
+		}
+	}
+	return page, nil
+}
+
+// Guarantees that a document in the files is found unchanged whatever characters it has, also by an older endpoint,
+// which escapes some of them.
+func TestUnchangedWhateverIsEscaped(t *testing.T) {
+	w := newWorld(t)
+	const files = "plans: [ { id: pro, limits: [] } ]\ntenants: [ { id: 'a<b>&c', plan: pro } ]\n"
+	w.apply(files)
+	draft, err := plan.ReadDraft(time.Now(), configyaml.Source("plans.yaml", []byte(files)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, remote := range map[string]client.Remote{"this endpoint": w.client, "an older one": escaping{w.client}} {
+		if d, err := client.Compare(t.Context(), remote, draft); err != nil || len(d.Edits) > 0 || d.Unchanged != 2 {
+			t.Errorf("%s: got %+v, error %v; want 2 documents unchanged", name, d, err)
+		}
 	}
 }
 
