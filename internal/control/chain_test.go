@@ -156,7 +156,7 @@ func TestChainOfRecords(t *testing.T) {
 		r := control.Record{Old: old, New: items[n]}
 		audit := r.Audit()
 		if n == 2 {
-			audit.Before = json.RawMessage(`{"n":1000}`)
+			audit.Before = json.RawMessage(`{"n":9}`) // as long as the right one
 		}
 		got := chain.AddRecord(audit)
 		if n < 2 && len(got) > 0 || n == 2 && (len(got) != 1 || got[0].Kind != control.Altered || got[0].Version != 3) {
