@@ -34,7 +34,10 @@ says, at random times within the second of the line. The tenants of the lines ar
 --explore N runs the seeds from --seed on, each with a small scenario of random faults, until one breaks a bound or N
 have been run. A seed that breaks a bound is printed, and the exit code is 1.
 
-Ctrl-C ends the simulation; the report is then about the time until then, and says so.`
+A script can have bounds, such as of the units above a limit, or of p99. The exit code is 1, and the error names the
+bound, if a run breaks one of them, or one that --explore looks for.
+
+Ctrl-C ends the simulation; the report is then about the time until then, and says so. The exit code is 1.`
 
 const fleetExample = `  sluice fleet --list
   sluice fleet --scenario million
@@ -107,7 +110,8 @@ func (f *fleetFlags) run(c *cobra.Command) error {
 	if f.explore > 0 {
 		return f.exploreSeeds(c, &o)
 	}
-	done := showFleetProgress(&o, c.ErrOrStderr())
+	var done func()
+	o.Progress, done = showFleetProgress(c.ErrOrStderr(), "simulated")
 	began := time.Now()
 	report, err := fleetsim.Run(c.Context(), o)
 	done()
@@ -127,8 +131,11 @@ func (f *fleetFlags) run(c *cobra.Command) error {
 	} else if err := writeJSON(c.OutOrStdout(), report); err != nil {
 		return err
 	}
-	if report.Partial {
+	switch {
+	case report.Partial:
 		return errors.New("interrupted: the report is about the time until then")
+	case len(report.Broken) > 0:
+		return fmt.Errorf("the run broke a bound: %s", strings.Join(report.Broken, "; "))
 	}
 	return nil
 }
@@ -239,7 +246,9 @@ func readTenants(c *cobra.Command, files []string) (*plan.Config, []plan.Documen
 }
 
 func (f *fleetFlags) exploreSeeds(c *cobra.Command, o *fleetsim.Options) error {
-	found, err := fleetsim.Explore(c.Context(), o.Seed, f.explore, o.Costs)
+	progress, done := showFleetProgress(c.ErrOrStderr(), "seeds run")
+	found, err := fleetsim.Explore(c.Context(), o.Seed, f.explore, o.Costs, progress)
+	done()
 	if err != nil {
 		return err
 	}
@@ -265,15 +274,31 @@ func listScenarios(out io.Writer) error {
 	return err
 }
 
-// showFleetProgress draws a bar where a person looks on, and nothing anywhere else.
-func showFleetProgress(o *fleetsim.Options, out io.Writer) (done func()) {
+// progressEvery is how often a line says how far a run is, if nobody sees a bar.
+const progressEvery = 10 * time.Second
+
+// showFleetProgress returns a function that shows which part of a run is done: by a bar if out is a terminal, and by a
+// line once in a while otherwise. The caller calls done at the end.
+func showFleetProgress(out io.Writer, what string) (progress func(part float64), done func()) {
 	f, ok := out.(*os.File)
 	if !ok || !term.IsTerminal(int(f.Fd())) {
-		return func() {}
+		return lineProgress(out, what, time.Now), func() {}
 	}
 	bar := progressbar.NewOptions(1000, progressbar.OptionSetWriter(out),
-		progressbar.OptionSetDescription("simulating"), progressbar.OptionThrottle(100*time.Millisecond),
+		progressbar.OptionSetDescription(what), progressbar.OptionThrottle(100*time.Millisecond),
 		progressbar.OptionClearOnFinish(), progressbar.OptionFullWidth())
-	o.Progress = func(part float64) { _ = bar.Set(int(part * 1000)) } // a bar that cannot be drawn harms nobody
-	return func() { _ = bar.Finish() }
+	progress = func(part float64) { _ = bar.Set(int(part * 1000)) } // a bar that cannot be drawn harms nobody
+	return progress, func() { _ = bar.Finish() }
+}
+
+// lineProgress returns a function that writes a line every progressEvery.
+func lineProgress(out io.Writer, what string, now func() time.Time) func(part float64) {
+	began := now()
+	last := began
+	return func(part float64) {
+		if at := now(); at.Sub(last) >= progressEvery {
+			last = at
+			fmt.Fprintf(out, "%s: %.0f %%, after %s\n", what, 100*part, at.Sub(began).Round(time.Second))
+		}
+	}
 }

@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/dev/fleet/judge"
@@ -164,4 +165,33 @@ func (b *bounds) noteOver(t *tenant, tier int, at, over int64) {
 	before := max(s.over, a.explained(s))
 	s.over += over
 	b.unexplained += max(s.over-before, 0)
+}
+
+// Bounds are what a script wants of a run. A field that is nil bounds nothing.
+type Bounds struct {
+	Over       *float64       `json:",omitempty"` // units above a limit, from the first request on
+	P99        *time.Duration `json:",omitempty"` // of a decision
+	StoreCalls *float64       `json:",omitempty"` // per second
+	EarlyPct   *float64       `json:",omitempty"` // early denials, in percent of the decisions
+	Degraded   *float64       `json:",omitempty"` // decisions of the fallback limiter, in percent of the decisions
+	Unserved   *float64       `json:",omitempty"` // requests that were not decided
+}
+
+// broken returns a sentence for each bound that a report breaks.
+func (b *Bounds) broken(r *Report) (all []string) {
+	bound := func(name string, is float64, most *float64, unit string) {
+		if most != nil && is > *most {
+			all = append(all, fmt.Sprintf("%s is %.6g%s, and the bound is %.6g%s", name, is, unit, *most, unit))
+		}
+	}
+	bound("over", float64(r.Over), b.Over, " units")
+	if b.P99 != nil {
+		most := b.P99.Seconds() * 1e3
+		bound("p99", r.P99ms, &most, " ms")
+	}
+	bound("storeCalls", r.StoreOps, b.StoreCalls, " per second")
+	bound("earlyDenials", percent(r.Early, r.Decisions), b.EarlyPct, " %")
+	bound("degraded", percent(r.Degraded, r.Decisions), b.Degraded, " %")
+	bound("unserved", float64(r.Failed+r.Lost+r.Refused+r.NotLoaded), b.Unserved, "")
+	return all
 }

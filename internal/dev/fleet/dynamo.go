@@ -208,7 +208,11 @@ func (c *tableCall) arrive() {
 func (c *tableCall) carryOut() error {
 	r, s := c.run, c.shard
 	cost, err := c.do(s.table)
-	s.taken += cost.Writes*readsPerWrite + cost.Reads
+	taken := float64(cost.Writes*readsPerWrite + cost.Reads)
+	if c.tenant != nil {
+		taken *= r.unsampled
+	}
+	s.taken += int64(taken)
 	s.writes.add(r.now, cost.Writes)
 	s.reads += cost.Reads
 	if err != nil {

@@ -1,6 +1,9 @@
 package fleet
 
-import "cmp"
+import (
+	"cmp"
+	"time"
+)
 
 // environments are the Lambda environments of all functions.
 type environments struct {
@@ -23,14 +26,13 @@ type serving struct {
 	process *process
 }
 
-// placeOnEnvironment returns the environment that serves a request of a tenant. It returns nil if all environments that
-// may run are busy.
-func (r *run) placeOnEnvironment(tenant int) *process {
+// placeOnEnvironment returns the environment that serves a request of a tenant, and how long it takes until it can. It
+// returns nil if all environments that may run are busy.
+func (r *run) placeOnEnvironment(tenant int) (p *process, starts time.Duration) {
 	f := &r.functions[hashNumber(tenant)%uint64(len(r.functions))]
 	f.freeEnvironments(r.now)
 	s := r.scenario
 	if len(f.free) > f.first {
-		var p *process
 		if s.Placement == RoundRobin {
 			p = f.free[f.first]
 			f.free[f.first] = nil
@@ -42,27 +44,30 @@ func (r *run) placeOnEnvironment(tenant int) *process {
 			p = f.free[len(f.free)-1]
 			f.free = f.free[:len(f.free)-1]
 		}
-		r.occupy(p)
-		return p
+		r.occupy(p, 0)
+		return p, 0
 	}
 	if len(r.live) >= s.Instances {
-		return nil
+		return nil, 0
 	}
 	if err := r.startProcess(r.started); err != nil {
 		r.failed = err
-		return nil
+		return nil, 0
 	}
-	p := r.processes[r.started]
+	p = r.processes[r.started]
 	p.function = f
 	r.started++
 	r.starts++
-	r.occupy(p)
-	return p
+	if r.traffic.busy == 0 { // the time of a recorded request has the start in it
+		starts = s.ColdStart
+	}
+	r.occupy(p, starts)
+	return p, starts
 }
 
-// occupy lets an environment serve the present request.
-func (r *run) occupy(p *process) {
-	p.busyTo = r.now + cmp.Or(r.traffic.busy, r.scenario.Busy).Nanoseconds()
+// occupy lets an environment serve the present request, after the time that it takes to start.
+func (r *run) occupy(p *process, starts time.Duration) {
+	p.busyTo = r.now + (starts + cmp.Or(r.traffic.busy, r.scenario.Busy)).Nanoseconds()
 	all := append(p.function.serving, serving{p.busyTo, p})
 	// Generated requests take the same time, so that each ends last. Recorded ones may end before earlier ones.
 	for i := len(all) - 1; i > p.function.begins && all[i-1].until > p.busyTo; i-- {

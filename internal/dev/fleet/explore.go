@@ -23,12 +23,16 @@ type Found struct {
 // Explore runs so many seeds, from first on, each with a small scenario of random tenants, limits and faults, some of
 // them in several cells or on DynamoDB, until one breaks a bound (see [Report.Check]) or ctx ends. The same seed makes
 // the same scenario and the same run.
-func Explore(ctx context.Context, first uint64, seeds int, costs Costs) (Found, error) {
-	return explore(ctx, first, seeds, costs, nil)
+//
+// Progress, unless nil, is called with the part of the seeds that were run, 0..1.
+func Explore(
+	ctx context.Context, first uint64, seeds int, costs Costs, progress func(done float64),
+) (Found, error) {
+	return explore(ctx, first, seeds, costs, nil, progress)
 }
 
 func explore(
-	ctx context.Context, first uint64, seeds int, costs Costs, plant func(*Scenario),
+	ctx context.Context, first uint64, seeds int, costs Costs, plant func(*Scenario), progress func(done float64),
 ) (found Found, err error) {
 	for seed := first; seed-first < uint64(seeds) && ctx.Err() == nil; seed++ {
 		s := randomScenario(seed)
@@ -54,7 +58,9 @@ func explore(
 		if r.Partial { // the seed was interrupted, and is not counted
 			break
 		}
-		found.Runs++
+		if found.Runs++; progress != nil {
+			progress(float64(found.Runs) / float64(seeds))
+		}
 		found.Decisions += r.Decisions
 		if err := r.Check(); err != nil {
 			text, jsonErr := json.Marshal(&s)
@@ -131,10 +137,10 @@ func randomScenario(seed uint64) Scenario {
 // addLimits adds up to two limits or tiers to those of a random scenario.
 func (s *Scenario) addLimits(seed uint64) {
 	random := rand.New(rand.NewPCG(seed, 0x11a175))
-	for range max(random.IntN(5)-2, 0) {
+	for i := range max(random.IntN(5)-2, 0) {
 		s.More = append(s.More, Limits{
 			Algorithm: madeUpAlgorithms()[random.IntN(len(madeUpAlgorithms()))],
-			Period:    time.Duration(1+random.IntN(5)) * time.Second, Low: 2,
+			Period:    time.Duration(4+2*i+random.IntN(2)) * time.Second, Low: 2, // no two tiers have the same one
 			Ample: 0.6 + random.Float64(), Scarce: 0.3 + random.Float64()/2, BindEvery: 1 + random.IntN(3),
 			SameLimit: random.IntN(2) == 0,
 		})

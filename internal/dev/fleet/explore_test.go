@@ -16,7 +16,7 @@ import (
 func TestExplore(t *testing.T) {
 	soak.SkipUnderRace(t)
 	seeds := soak.Times(300)
-	found, err := Explore(t.Context(), 1, seeds, Costs{})
+	found, err := Explore(t.Context(), 1, seeds, Costs{}, nil)
 	if err != nil || found.Broken != "" || found.Runs != seeds {
 		t.Errorf("Explore(%d seeds) = %+v, %v; want %d runs, and no broken bound", seeds, found, err, seeds)
 	}
@@ -41,17 +41,17 @@ func TestExploreFindsDefect(t *testing.T) {
 		}
 	}
 	const seeds = 1000
-	found, err := explore(t.Context(), 1, seeds, Costs{}, plant)
+	found, err := explore(t.Context(), 1, seeds, Costs{}, plant, nil)
 	if err != nil || found.Broken == "" {
 		t.Fatalf("the planted defect was not found in %d seeds: %+v, %v", seeds, found, err)
 	}
 	t.Logf("seed %d: %s; planted in %d calls of %d decisions", found.Seed, found.Broken, planted, found.Decisions)
-	again, err := explore(t.Context(), found.Seed, 1, Costs{}, plant)
+	again, err := explore(t.Context(), found.Seed, 1, Costs{}, plant, nil)
 	if err != nil || again.Broken != found.Broken {
 		t.Errorf("seed %d, run again, gives %+v, %v; want the same broken bound, %q",
 			found.Seed, again, err, found.Broken)
 	}
-	if sound, err := Explore(t.Context(), found.Seed, 1, Costs{}); err != nil || sound.Broken != "" {
+	if sound, err := Explore(t.Context(), found.Seed, 1, Costs{}, nil); err != nil || sound.Broken != "" {
 		t.Errorf("seed %d without the defect gives %+v, %v; want no broken bound", found.Seed, sound, err)
 	}
 }
@@ -67,11 +67,11 @@ func TestExploreFindsWholePart(t *testing.T) {
 		}
 	}
 	const seeds = 200
-	found, err := explore(t.Context(), 1, seeds, Costs{}, plant)
+	found, err := explore(t.Context(), 1, seeds, Costs{}, plant, nil)
 	if err != nil || !strings.Contains(found.Broken, "beyond their parts") {
 		t.Fatalf("the planted defect was not found in %d seeds: %+v, %v", seeds, found, err)
 	}
-	if sound, err := Explore(t.Context(), found.Seed, 1, Costs{}); err != nil || sound.Broken != "" {
+	if sound, err := Explore(t.Context(), found.Seed, 1, Costs{}, nil); err != nil || sound.Broken != "" {
 		t.Errorf("seed %d without the defect gives %+v, %v; want no broken bound", found.Seed, sound, err)
 	}
 }
@@ -85,7 +85,7 @@ func TestExploreInterrupted(t *testing.T) {
 			s.plant = func(*limit.Request, bool) { cancel() }
 		}
 	}
-	found, err := explore(ctx, 5, 10, Costs{}, plant) // none of them on DynamoDB
+	found, err := explore(ctx, 5, 10, Costs{}, plant, nil) // none of them on DynamoDB
 	if err != nil || found.Runs != 2 || found.Broken != "" {
 		t.Errorf("explore = %+v, %v; want 2 runs", found, err)
 	}

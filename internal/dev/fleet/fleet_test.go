@@ -93,8 +93,8 @@ func TestFaults(t *testing.T) {
 				t.Errorf("%.3f %% of the decisions are early denials, want at most %g %%", early, test.earlyPct)
 			}
 			if r.Denied == 0 || r.Local*10 < (r.Decisions-r.Degraded)*7 {
-				t.Error("the load is no test: it needs denials, and leases for 70 % of what the fallback limiter does " +
-					"not decide")
+				t.Error("the load is no test: it needs denials, and leases for 70 % of what the fallback limiter " +
+					"does not decide")
 			}
 			if t.Failed() || testing.Verbose() {
 				t.Log(text.String())
@@ -153,6 +153,7 @@ func TestLambda(t *testing.T) {
 	s := named(t, "lambda-recent")
 	s.Tenants, s.Requests, s.Instances, s.SampleEvery = 100, 2_000, 100, 2
 	s.RampUp, s.WarmUp, s.Measured, s.IdleDeath = 0, 0, 10*time.Second, time.Second
+	s.ColdStart = time.Millisecond // so that the first requests of all do not start an environment each
 	recent := run(t, s, 1)
 	s.Placement = fleet.RoundRobin
 	inTurn := run(t, s, 1)
@@ -178,7 +179,7 @@ func TestFunctions(t *testing.T) {
 	soak.SkipUnderRace(t)
 	s := named(t, "lambda-functions")
 	s.Tenants, s.Requests, s.Instances, s.SampleEvery, s.Functions = 100, 10_000, 1_000, 1, 1
-	s.RampUp, s.WarmUp, s.Measured = 0, 2*time.Second, 4*time.Second
+	s.RampUp, s.WarmUp, s.Measured, s.ColdStart = 0, 2*time.Second, 4*time.Second, time.Millisecond
 	one := run(t, s, 1)
 	s.Functions = 25
 	many := run(t, s, 1)
@@ -348,7 +349,7 @@ tenants: [ { id: acme, plan: pro }, { id: globex, plan: pro } ]
 	}
 	simulate := func(arrivals ...fleet.Arrival) (*fleet.Report, error) {
 		s := &fleet.Scenario{Name: "arrivals", WarmUp: 10 * time.Second, Measured: 20 * time.Second, Instances: 2,
-			Shape: fleet.Lambda, Requests: 1}
+			Shape: fleet.Lambda, Requests: 1, ColdStart: time.Millisecond}
 		return fleet.Run(t.Context(), fleet.Options{Scenario: s, Config: config, Path: "/", Arrivals: arrivals})
 	}
 	var arrivals []fleet.Arrival
@@ -444,6 +445,8 @@ faults:
 		{"zipf: 0.8", "day: 1m", "mine.yaml:5:1: day has no effect without dailySwing"},
 		{"zipf: 0.8", "dailySwing: 0.5", "day is missing: dailySwing needs the length of a day, which is 24h0m0s by " +
 			"default, and the run is only 5s long"},
+		{"zipf: 0.8", "bounds: { p99: -1ms }", "-1ms is below zero"},
+		{"zipf: 0.8", "bounds: { overs: 1 }", "overs"},
 		{"zipf: 0.8", "store: mysql", `mine.yaml:5:8: store: want one of redis, dynamodb, got "mysql"`},
 	} {
 		s, err := fleet.ReadScript("mine.yaml", []byte(strings.Replace(good, test.old, test.with, 1)), false, false)

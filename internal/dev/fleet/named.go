@@ -35,13 +35,14 @@ func Named() []Scenario {
 }
 
 // lambdas returns scenarios with Lambda environments: a plain one, and ones with a measure that lets leases save more
-// calls. One tenant of 100 is decided; the others only occupy environments.
+// calls. One tenant of 100 is decided; the others only occupy environments. The windows of all limits end once in the
+// measured time, at second 60.
 func lambdas() []Scenario {
 	recent := Scenario{
 		Name:   "lambda-recent",
 		About:  "1,000,000 requests per second at Lambda environments that take 5 ms each; the most recent one first",
-		RampUp: 10 * time.Second, WarmUp: 20 * time.Second, Measured: 10 * time.Second,
-		Shape: Lambda, Placement: MostRecent, Instances: 8_000, SampleEvery: 100, Shards: 1, Tenants: 10_000,
+		RampUp: 10 * time.Second, WarmUp: 50 * time.Second, Measured: 20 * time.Second,
+		Shape: Lambda, Placement: MostRecent, Instances: 8_000, SampleEvery: 100, Shards: 9, Tenants: 10_000,
 		Requests: 1_000_000, Zipf: 0.6,
 		Limits: Limits{Algorithm: limit.FixedWindow, Period: time.Minute, Low: 100, High: 10_000},
 	}
@@ -52,7 +53,7 @@ func lambdas() []Scenario {
 	long.Name, long.LeaseLife = "lambda-long-leases", time.Minute
 	long.About = "the same with leases that last for up to a minute, which is the period of the limits"
 	functions := recent
-	functions.Name, functions.Functions, functions.Instances = "lambda-functions", 100, 12_000
+	functions.Name, functions.Functions, functions.Instances, functions.Shards = "lambda-functions", 100, 12_000, 2
 	functions.About = "the same with 100 functions, each with the environments of a hundredth of the tenants"
 	tier := recent
 	tier.Name, tier.Shape, tier.Instances, tier.SampleEvery, tier.Shards = "lambda-serve", Serve, 50, 1, 2

@@ -186,6 +186,9 @@ func (p *plane) writeTenants(loads []load) error {
 		}
 	}
 	for i := range loads {
+		if err := context.Cause(p.run.ctx); err != nil {
+			return fmt.Errorf("interrupted before the run began: %w", err)
+		}
 		if err := p.put(control.Tenants, loads[i].name, loads[i].document); err != nil {
 			return err
 		}
@@ -344,6 +347,9 @@ func (p *plane) report(out *Report) error {
 func (p *plane) settle() error {
 	defer func() { p.begun = true }()
 	for p.before.Before(epoch.Add(-time.Second)) {
+		if err := context.Cause(p.run.ctx); err != nil {
+			return fmt.Errorf("interrupted before the run began: %w", err)
+		}
 		p.before = p.before.Add(time.Second)
 		result, err := p.balancer.Run(context.Background())
 		if err == nil {

@@ -40,6 +40,9 @@ type Report struct {
 	NotLoaded int64       `json:"notLoaded,omitempty"` // came to an instance that did not know the tenant's limits
 	Epochs    int64       `json:"epochs,omitempty"`    // changes of the shares since the run began
 
+	// Broken has a sentence for each bound that the run broke: of those of the script, and of those of Check.
+	Broken []string `json:"broken,omitempty"`
+
 	// From the first request on: what may explain units above a limit, and what breaks a bound (see Check).
 	DegradedUnits int64 `json:"degradedUnits"` // admitted by the fallback limiter, over all tiers
 	Forgotten     int64 `json:"forgotten"`     // what counters that were lost may have held
@@ -108,7 +111,7 @@ type CellCount struct {
 
 // ShardCount is one node of the store, or one partition of the table of DynamoDB.
 type ShardCount struct {
-	OpsPerSecond float64 `json:"opsPerSecond"` // calls that were sent to it
+	OpsPerSecond float64 `json:"opsPerSecond"` // calls that were sent to it; of a sample, projected to all tenants
 	PeakPerS     int64   `json:"peakPerSecond"`
 	Unserved     int64   `json:"unserved"` // calls that it did not serve: it was away, refused them, or had too many
 	BusyPct      float64 `json:"busyPct"`  // of a partition: the write units, of those that it takes
@@ -262,6 +265,10 @@ func (r *run) report(maxCounters int) (*Report, error) {
 	out.P50ms, out.P99ms, out.P999ms = ms(0.5), ms(0.99), ms(0.999)
 	out.Maxms = float64(c.latency.max+trip) / 1e6
 	out.Money = r.money(out)
+	out.Broken = s.Bounds.broken(out)
+	if err := out.Check(); err != nil {
+		out.Broken = append(out.Broken, err.Error())
+	}
 	return out, nil
 }
 
@@ -281,13 +288,17 @@ func (r *run) shardsFor(perSecond float64, table *TableUse) int {
 // reportShards sums up what the nodes or partitions of the store took in the measured time.
 func (r *run) reportShards(out *Report, seconds float64) {
 	for _, sh := range r.shards {
-		one := ShardCount{OpsPerSecond: float64(sh.ops) / seconds, PeakPerS: sh.peak, Unserved: sh.unserved}
-		one.BusyPct = 100 * float64(sh.ops-sh.unserved) / seconds * r.costs.StoreService.Seconds()
+		ops := float64(sh.ops) + float64(sh.tenantOps)*(r.unsampled-1)
+		one := ShardCount{OpsPerSecond: ops / seconds, Unserved: sh.unserved}
+		one.BusyPct = 100 * float64(sh.busy) / 1e9 / seconds
+		if sh.ops > 0 {
+			one.PeakPerS = int64(float64(sh.peak) * ops / float64(sh.ops))
+		}
 		if sh.table != nil {
 			one.WriteUnits, one.PeakUnits = float64(sh.writes.total)/seconds, sh.writes.peak
 			one.Refused, one.BusyPct = sh.refused, 100*one.WriteUnits/partitionWrites
 		}
-		out.StoreOps += one.OpsPerSecond + float64(sh.tenantOps)/seconds*(r.unsampled-1)
+		out.StoreOps += one.OpsPerSecond
 		out.Shards = append(out.Shards, one)
 	}
 	if r.scenario.Store == DynamoDB {
@@ -300,6 +311,9 @@ func (r *Report) WriteText(w io.Writer) error {
 	p := &lines{w: w}
 	if r.Partial {
 		p.line("INTERRUPTED: this report is about the first %.1f measured seconds.", r.Seconds)
+	}
+	for _, broken := range r.Broken {
+		p.line("BROKEN: %s", broken)
 	}
 	p.line("scenario %s, seed %d: %.1f s measured, %d tenants, %d instances at the end", r.Scenario, r.Seed, r.Seconds,
 		r.Tenants, r.Instances)
@@ -349,8 +363,8 @@ func (r *Report) WriteText(w io.Writer) error {
 	}
 	r.writeStore(p)
 	p.line("")
-	p.line("a decision takes p50 %.4f ms, p99 %.3f ms, p99.9 %.3f ms, at most %.3f ms; %.3f %% of them are the fallback "+
-		"limiter's", r.P50ms, r.P99ms, r.P999ms, r.Maxms, percent(r.Degraded, r.Decisions))
+	p.line("a decision takes p50 %.4f ms, p99 %.3f ms, p99.9 %.3f ms, at most %.3f ms; %.3f %% of them are the "+
+		"fallback limiter's", r.P50ms, r.P99ms, r.P999ms, r.Maxms, percent(r.Degraded, r.Decisions))
 	l := &r.Leases
 	p.line("leases       %12d  calls, %d returns, %d units returned, %d lost; %d requests waited; %d counters held",
 		l.Calls, l.Returns, l.Returned, l.Lost, l.Waited, l.Counters)

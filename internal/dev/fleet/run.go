@@ -248,6 +248,9 @@ func (r *run) prepareCells(o *Options, loads []load) (err error) {
 		}
 	}
 	for range r.scenario.Cells {
+		if err := context.Cause(r.ctx); err != nil {
+			return fmt.Errorf("interrupted before the run began: %w", err)
+		}
 		if _, err := r.addCell(); err != nil {
 			return err
 		}
@@ -299,6 +302,9 @@ func (r *run) addTenants(loads []load) error {
 	}
 	r.unsampled = all / decided
 	for i := range loads {
+		if err := context.Cause(r.ctx); err != nil {
+			return fmt.Errorf("interrupted before the run began: %w", err)
+		}
 		l, t := &loads[i], &r.tenants[i]
 		t.req = limit.Request{Owner: limit.Owner{Kind: limit.Tenant, Name: l.name}, Charges: l.charges}
 		t.decided = l.decided && len(l.charges) > 0
@@ -440,8 +446,14 @@ func (r *run) handleArrival(w *worker) {
 	var p *process
 	switch {
 	case r.scenario.Shape == Lambda:
-		if p = r.placeOnEnvironment(number); p == nil {
+		var starts time.Duration
+		if p, starts = r.placeOnEnvironment(number); p == nil {
 			r.counts.refused++
+			return
+		}
+		if starts > 0 && t.decided {
+			arrived := r.now
+			r.after(starts, func() { r.decide(r.current, p, t, arrived) })
 			return
 		}
 	case len(r.live) == 0:
@@ -647,7 +659,7 @@ func (t *tenant) fits(at int64) bool {
 func (r *run) beginMeasuring() {
 	r.measuring = true
 	for _, s := range r.shards {
-		s.ops, s.unserved, s.tenantOps, s.opsBefore, s.peak = 0, 0, 0, 0, 0
+		s.ops, s.unserved, s.tenantOps, s.opsBefore, s.peak, s.busy = 0, 0, 0, 0, 0, 0
 		s.partition.beginMeasuring()
 	}
 	for i := range r.tenants {

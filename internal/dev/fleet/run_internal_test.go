@@ -16,7 +16,7 @@ import (
 // call, whatever its environment does beside it.
 func TestBackgroundTasksAreBesideDecision(t *testing.T) {
 	s := &Scenario{Name: "beside", Measured: 20 * time.Second, Shape: Lambda, Instances: 1, Tenants: 1, Requests: 2,
-		Busy: 10 * time.Millisecond}
+		Busy: 10 * time.Millisecond, ColdStart: time.Microsecond}
 	r, err := Run(t.Context(), Options{Scenario: s, Seed: 1})
 	if err != nil {
 		t.Fatal(err)
@@ -73,7 +73,7 @@ func TestUnexplained(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r := &run{bounds: newBounds(), scenario: &Scenario{}, byName: map[string]*tenant{}}
+		r := &run{ctx: t.Context(), bounds: newBounds(), scenario: &Scenario{}, byName: map[string]*tenant{}}
 		charges := []limit.Charge{{Limit: l, Cost: 1}}
 		if err := r.addTenants([]load{{name: "a", rate: 1, decided: true, charges: charges},
 			{name: "b", rate: 1, decided: true, charges: charges}}); err != nil {
@@ -160,5 +160,50 @@ func TestFailsWhileDecisionsWait(t *testing.T) {
 		if waited < 1 {
 			t.Error("no decision waited when the run failed: this is no test")
 		}
+	}
+}
+
+// Guarantees that the nodes of the store see the load of all tenants if only a sample is decided: they are as busy as
+// if all were, and above their rate they do not answer in time.
+func TestSampleLoadsNodes(t *testing.T) {
+	s := Scenario{Name: "sample", WarmUp: 2 * time.Second, Measured: 3 * time.Second, Shape: Lambda, Instances: 300,
+		Tenants: 200, Requests: 4_000, Shards: 2, Functions: 1, Busy: 20 * time.Millisecond,
+		Limits: Limits{Algorithm: limit.LeakyBucket, Period: time.Second, Ample: 100, Scarce: 100}} // a call for each
+	costs := Costs{StoreService: 200 * time.Microsecond}
+	busy := func(every int, requests float64) (percent, degraded float64) {
+		sampled := s
+		sampled.SampleEvery, sampled.Requests = every, requests
+		r, err := Run(t.Context(), Options{Scenario: &sampled, Seed: 1, Costs: costs})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, sh := range r.Shards {
+			percent += sh.BusyPct / float64(len(r.Shards))
+		}
+		return percent, float64(r.Degraded) / float64(r.Decisions)
+	}
+	all, _ := busy(1, 4_000)
+	sample, degraded := busy(10, 4_000)
+	if math.Abs(all-40) > 3 || math.Abs(sample-all) > 4 || degraded > 0.02 {
+		t.Errorf("nodes are busy for %.1f %% of the time if all tenants are decided, for %.1f %% if a tenth is, of "+
+			"which %.3f by the fallback limiter; want 40, 40, 0", all, sample, degraded)
+	}
+	if percent, degraded := busy(10, 14_000); percent < 50 || degraded < 0.2 {
+		t.Errorf("with 1.4 times the calls that the nodes can serve, they are busy for %.1f %%, and the fallback "+
+			"limiter decides %.3f; want most of the time, and more than a fifth", percent, degraded)
+	}
+}
+
+// Guarantees that the first request of an environment waits for its start.
+func TestColdStart(t *testing.T) {
+	s := Scenario{Name: "cold", Measured: 5 * time.Second, Shape: Lambda, Instances: 1, Tenants: 1, Requests: 2,
+		ColdStart: 250 * time.Millisecond, Busy: time.Millisecond}
+	r, err := Run(t.Context(), Options{Scenario: &s, Seed: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.ColdStarts != 1 || r.Maxms < 250 || r.Maxms > 252 {
+		t.Errorf("%d environments were started, the slowest decision took %g ms; want 1, and some 250.5 ms",
+			r.ColdStarts, r.Maxms)
 	}
 }

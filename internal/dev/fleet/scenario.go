@@ -42,6 +42,7 @@ type Scenario struct {
 	Store       Store         `json:",omitempty"`
 	Placement   Placement     // for Lambda
 	Busy        time.Duration // how long an environment serves a request
+	ColdStart   time.Duration // how long a new environment takes before it can decide
 	IdleDeath   time.Duration // how long an environment lives without a request
 	Functions   int           // for Lambda: functions that share the tenants, each with its own environments
 	SampleEvery int           // one of this many tenants is decided; the others only occupy environments
@@ -58,6 +59,7 @@ type Scenario struct {
 	DailySwing float64       // how far the rate rises above and falls below Requests, as a part of it: 0..1
 	Day        time.Duration // length of a day
 	Faults     []Fault
+	Bounds     Bounds `json:",omitzero"`
 
 	plant defect // of the lease layer; if nil, none
 
@@ -161,6 +163,7 @@ func (s *Scenario) setDefaults() {
 	setDefault(&s.Day, defaultDay)
 	setDefault(&s.Busy, 5*time.Millisecond)
 	setDefault(&s.IdleDeath, 5*time.Minute)
+	setDefault(&s.ColdStart, 100*time.Millisecond)
 	setDefault(&s.SampleEvery, 1)
 	setDefault(&s.Functions, 1)
 	s.Limits.setDefaults()
@@ -202,6 +205,7 @@ func (s *Scenario) check() error {
 		{"shards", float64(s.Shards), 1, maxShards, false},
 		{"leaseLife", float64(s.LeaseLife), 0, float64(time.Hour), true},
 		{"busy", float64(s.Busy), float64(time.Microsecond), float64(time.Hour), true},
+		{"coldStart", float64(s.ColdStart), float64(time.Microsecond), float64(time.Minute), true},
 		{"idleDeath", float64(s.IdleDeath), float64(time.Second), float64(maxLength), true},
 		{"functions", float64(s.Functions), 1, maxInstances, false},
 		{"behindAuthorizer", float64(s.BehindAuthorizer), 0, float64(time.Second), true},

@@ -76,10 +76,13 @@ func (r *scriptReader) placeOf(err error) (at configfile.Place, message string) 
 var (
 	scriptSchema = &configfile.Schema{What: "a scenario", Keys: []string{"about", "rampUp", "warmUp", "measured",
 		"shape", "store", "cells", "pinEvery", "instances", "affinity", "shards", "leaseLife", "placement", "busy",
+		"coldStart",
 		"idleDeath", "functions", "behindAuthorizer", "sampleEvery", "tenants", "requestsPerSecond", "zipf",
-		"dailySwing", "day", "limits", "faults"}}
+		"dailySwing", "day", "limits", "faults", "bounds"}}
 	limitsSchema = &configfile.Schema{What: "limits", Keys: []string{"algorithm", "period", "low", "high", "ample",
 		"scarce", "bindEvery", "align"}}
+	boundsSchema = &configfile.Schema{What: "bounds", Keys: []string{"over", "p99", "storeCalls", "earlyDenials",
+		"degraded", "unserved"}}
 	faultSchema = &configfile.Schema{What: "a fault", Keys: []string{"kind", "at", "for", "instances", "factor", "by",
 		"perSecond", "loses", "tenant", "cell", "trafficAfter", "removedAfter"}}
 )
@@ -96,7 +99,7 @@ func (r *scriptReader) scenario(v configfile.Value) {
 	}
 	s := r.s
 	durations := map[string]*time.Duration{"rampUp": &s.RampUp, "warmUp": &s.WarmUp, "measured": &s.Measured,
-		"leaseLife": &s.LeaseLife, "busy": &s.Busy, "idleDeath": &s.IdleDeath, "day": &s.Day,
+		"leaseLife": &s.LeaseLife, "busy": &s.Busy, "idleDeath": &s.IdleDeath, "coldStart": &s.ColdStart, "day": &s.Day,
 		"behindAuthorizer": &s.BehindAuthorizer}
 	counts := map[string]struct {
 		to   *int
@@ -121,6 +124,8 @@ func (r *scriptReader) scenario(v configfile.Value) {
 			r.limits(e.Value)
 		case "faults":
 			r.faultList(e.Value)
+		case "bounds":
+			r.bounds(e.Value)
 		}
 		if to := durations[e.Key]; to != nil {
 			*to = r.duration(e.Value)
@@ -141,7 +146,8 @@ func (r *scriptReader) lambdaKeys(o configfile.Object) {
 		return
 	}
 	for _, e := range o.Entries {
-		if e.Key == "placement" || e.Key == "idleDeath" || e.Key == "busy" && r.s.BehindAuthorizer == 0 {
+		if slices.Contains([]string{"placement", "idleDeath", "coldStart"}, e.Key) ||
+			e.Key == "busy" && r.s.BehindAuthorizer == 0 {
 			r.ProblemAt(e.KeyAt, "%s is for Lambda environments, and the shape is serve", e.Key)
 		}
 	}
@@ -175,6 +181,23 @@ func (r *scriptReader) limits(v configfile.Value) {
 			l.Scarce = r.positive(e.Value)
 		case "bindEvery":
 			l.BindEvery = r.count(e.Value, maxTenants)
+		}
+	}
+}
+
+func (r *scriptReader) bounds(v configfile.Value) {
+	o, _ := r.Object(v, boundsSchema)
+	b := &r.s.Bounds
+	numbers := map[string]**float64{"over": &b.Over, "storeCalls": &b.StoreCalls, "earlyDenials": &b.EarlyPct,
+		"degraded": &b.Degraded, "unserved": &b.Unserved}
+	for _, e := range o.Entries {
+		if to := numbers[e.Key]; to != nil {
+			n := r.number(e.Value)
+			*to = &n
+		}
+		if e.Key == "p99" {
+			d := r.duration(e.Value)
+			b.P99 = &d
 		}
 	}
 }

@@ -37,6 +37,7 @@ type shard struct {
 
 	ops       int64 // calls that were sent to it in the measured time
 	unserved  int64 // those of ops that it did not serve
+	busy      int64 // how long it served calls in the measured time, ns
 	tenantOps int64 // those of ops that are about tenants
 	opsBefore int64 // ops at the beginning of the present second
 	peak      int64 // the largest number of calls in one second
@@ -61,6 +62,7 @@ func (s *shard) forget() (err error) {
 type storeCall struct {
 	worker *worker
 	shard  *shard
+	node   *shard  // whose queue the call waits in: shard, unless only a sample of the tenants is decided
 	tenant *tenant // whose counters the call is about; nil for those of the processes themselves
 	req    *limit.Request
 	d      *limit.Decision
@@ -104,6 +106,10 @@ func (r *run) callStore(to *cell, req *limit.Request, d *limit.Decision, peek bo
 		}
 	}
 	c.shard = to.shardOf(req.Owner.Name)
+	c.node = c.shard
+	if c.tenant != nil && r.unsampled > 1 { // the few tenants of a sample would load the nodes unevenly
+		c.node = to.shards[hashNumber(int(r.queue.added))%uint64(len(to.shards))]
+	}
 	r.queue.push(event{at: r.now + c.oneWay, call: c})
 	r.park()
 	return c.err
@@ -112,31 +118,37 @@ func (r *run) callStore(to *cell, req *limit.Request, d *limit.Decision, peek bo
 // arrive serves a call that has come to its shard, and adds the event of its reply. What a call that waits longer than
 // its deadline has charged is charged, and nobody hears of it.
 func (r *run) arrive(c *storeCall) {
-	s, deadline := c.shard, c.sent+r.costs.Deadline.Nanoseconds()
-	s.count(c.tenant)
+	s, node, deadline := c.shard, c.node, c.sent+r.costs.Deadline.Nanoseconds()
+	node.count(c.tenant)
 	if s.away {
-		s.unserved++
+		node.unserved++
 		c.err = errNoReply
 		c.d.Clear(0)
 		r.queue.push(event{at: deadline, resume: c.worker})
 		return
 	}
 	if s.throttles(r.now) {
-		s.unserved++
+		node.unserved++
 		c.err = errThrottled
 		c.d.Clear(0)
 		r.queue.push(event{at: r.now + c.oneWay, resume: c.worker})
 		return
 	}
-	start := max(r.now, s.freeAt)
+	start := max(r.now, node.freeAt)
 	if start-r.now > maxBacklog.Nanoseconds() { // the server's buffers are full, and it drops the connection
-		s.unserved++
+		node.unserved++
 		c.err = errNoReply
 		c.d.Clear(0)
 		r.queue.push(event{at: deadline, resume: c.worker})
 		return
 	}
-	s.freeAt = start + int64(float64(r.costs.StoreService.Nanoseconds())*s.slower)
+	service := float64(r.costs.StoreService.Nanoseconds()) * s.slower
+	served := start + int64(service)
+	if c.tenant != nil { // beside the call of a sampled tenant, the node serves those of the tenants that it stands for
+		service *= r.unsampled
+	}
+	node.freeAt = start + int64(service)
+	node.busy += int64(service)
 	if c.tenant != nil {
 		if c.tenant.arrived++; r.scenario.plant != nil {
 			r.scenario.plant(c.req, c.tenant.arrived > c.turn+1)
@@ -148,7 +160,7 @@ func (r *run) arrive(c *storeCall) {
 	} else {
 		c.err = s.store.Decide(context.Background(), c.req, now, c.d)
 	}
-	replied := s.freeAt + c.oneWay
+	replied := served + c.oneWay
 	if replied > deadline {
 		replied, c.err = deadline, errNoReply
 		c.d.Clear(0)

@@ -113,7 +113,8 @@ func (j *slidingJudge) Window(at int64) int64 { return at / j.period }
 func (j *slidingJudge) Clone() Judge { c := *j; return &c }
 
 // calendarWindows are days, weeks, months or years of a time zone. A window is numbered by the date of its first day,
-// so the judge needs no times at which windows begin. It is wrong for an hour where the clock is set back over midnight.
+// so the judge needs no times at which windows begin. It is wrong for an hour where the clock is set back over
+// midnight.
 type calendarWindows struct{ calendar *limit.Calendar }
 
 func newCalendarWindows(c *limit.Calendar) windows { return calendarWindows{c} }
