@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"strings"
 	"time"
+	"unicode/utf8"
 )
 
 // Result is the result of a check.
@@ -87,7 +88,7 @@ func Page() string {
 	var b strings.Builder
 	b.WriteString(pageBegins)
 	for _, a := range Assumptions() {
-		fmt.Fprintf(&b, "\n## `%s`\n\n%s\n\n| | |\n|---|---|\n", a.ID, a.Says)
+		fmt.Fprintf(&b, "\n## `%s`\n\n%s\n\n| | |\n|---|---|\n", a.ID, wrapped(a.Says))
 		for i, file := range a.Code {
 			if i == 0 {
 				b.WriteString("| relied on by | ")
@@ -101,5 +102,29 @@ func Page() string {
 		fmt.Fprintf(&b, "| how `doctor` looks | %s |\n| if it does not hold | %s |\n", a.How, a.Do)
 	}
 	b.WriteString("\n" + pageEnds)
+	return b.String()
+}
+
+// pageColumns is how long the lines of prose on the page are.
+const pageColumns = 120
+
+// wrapped returns the text in lines of at most pageColumns.
+func wrapped(text string) string {
+	var b strings.Builder
+	column := 0
+	for word := range strings.FieldsSeq(text) {
+		n := utf8.RuneCountInString(word)
+		switch {
+		case column == 0:
+		case column+1+n > pageColumns:
+			b.WriteByte('\n')
+			column = 0
+		default:
+			b.WriteByte(' ')
+			column++
+		}
+		b.WriteString(word)
+		column += n
+	}
 	return b.String()
 }
