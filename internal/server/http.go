@@ -25,7 +25,7 @@ func (s *Server) clientHandler() http.Handler {
 	} else {
 		mux.HandleFunc("/v1/", limits.RefuseWithoutPlans)
 	}
-	return s.c.Metrics.record(mux)
+	return s.c.Metrics.record(s.recoverHTTPPanic(mux))
 }
 
 // json decides a request in the JSON form of the protocol. The status is 200 or 429 for a decision, and 400 for any
@@ -97,5 +97,5 @@ func (s *Server) debugHandler() http.Handler {
 		_, _ = io.WriteString(w, "/debug/pprof/: profiles\n/metrics: for Prometheus\n"+
 			"/rlconfig: the configuration in force\n/stats: statistics\n")
 	})
-	return mux
+	return s.recoverHTTPPanic(mux)
 }

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 	"strconv"
@@ -11,10 +12,10 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/sluicelimits/sluice/client/limitsv1"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/limiter/metrics"
 	"github.com/sluicelimits/sluice/internal/limiter/resilience"
+	"github.com/sluicelimits/sluice/internal/server/limits"
 	"github.com/sluicelimits/sluice/internal/server/rls"
 )
 
@@ -31,6 +32,9 @@ type Metrics struct {
 	requests metrics.Table[requestLabels]
 	calls    metrics.StoreCalls
 }
+
+// overLimit is the code of a request whose decision denies.
+const overLimit = "OVER_LIMIT"
 
 type requestLabels struct{ method, code string }
 
@@ -55,45 +59,63 @@ func codeOf(out any, err error) string {
 		return status.Code(err).String()
 	}
 	if denies(out) {
-		return "OVER_LIMIT"
+		return overLimit
 	}
 	return codes.OK.String()
 }
 
-// record returns a handler that records the requests to mux by their pattern.
-func (m *Metrics) record(mux *http.ServeMux) http.Handler {
+// record returns a handler that records the requests to a handler by the pattern that a [http.ServeMux] finds for them.
+func (m *Metrics) record(handler http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		began, response := time.Now(), &statusWriter{ResponseWriter: w, code: http.StatusOK}
-		mux.ServeHTTP(response, r)
-		pattern := r.Pattern
+		began, response := time.Now(), &statusWriter{ResponseWriter: w}
+		handler.ServeHTTP(response, r)
+		pattern, code := r.Pattern, strconv.Itoa(cmp.Or(response.code, http.StatusOK))
 		if pattern == "" {
 			pattern = "other"
 		}
-		m.requests.At(requestLabels{pattern, strconv.Itoa(response.code)}).Observe(time.Since(began))
+		if response.denied {
+			code = overLimit
+		}
+		m.requests.At(requestLabels{pattern, code}).Observe(time.Since(began))
 	})
 }
 
 // denies reports whether a response is a decision that denies.
 func denies(out any) bool {
-	switch out := out.(type) {
-	case *rlsv3.RateLimitResponse:
-		return out.GetOverallCode() == rlsv3.RateLimitResponse_OVER_LIMIT
-	case *limitsv1.CheckResponse:
-		return !out.GetDecision().GetAllowed()
+	if envoy, ok := out.(*rlsv3.RateLimitResponse); ok {
+		return envoy.GetOverallCode() == rlsv3.RateLimitResponse_OVER_LIMIT
 	}
-	return false
+	return limits.Denies(out)
 }
 
 // statusWriter remembers the status of a response.
 type statusWriter struct {
 	http.ResponseWriter
-	code int
+	code   int  // 0: nothing has been written
+	denied bool // the response is a decision that denies, whatever its status
 }
 
 // WriteHeader implements [http.ResponseWriter].
 func (w *statusWriter) WriteHeader(code int) {
 	w.code = code
 	w.ResponseWriter.WriteHeader(code)
+}
+
+// Write implements [http.ResponseWriter].
+func (w *statusWriter) Write(p []byte) (int, error) {
+	w.code = cmp.Or(w.code, http.StatusOK)
+	return w.ResponseWriter.Write(p)
+}
+
+// Unwrap is for [http.ResponseController]: profiles of the debug server need it.
+func (w *statusWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+// NoteDenial implements [limits.DenialNoter].
+func (w *statusWriter) NoteDenial() {
+	w.denied = true
+	if outer, ok := w.ResponseWriter.(limits.DenialNoter); ok {
+		outer.NoteDenial()
+	}
 }
 
 // Gather returns all metrics of a service. chain may be nil.

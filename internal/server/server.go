@@ -102,6 +102,9 @@ type Server struct {
 	serving atomic.Bool
 	grpc    *grpc.Server
 	parts   []part
+
+	stopping context.Context // ends after Config.DrainFor, when the server stops taking requests
+	stop     context.CancelFunc
 }
 
 // part is the gRPC server or one of the HTTP servers.
@@ -131,6 +134,7 @@ func Listen(c Config) (*Server, error) {
 		c.Grace = DefaultGrace
 	}
 	s := &Server{c: c, health: health.NewServer()}
+	s.stopping, s.stop = context.WithCancel(context.Background())
 	s.setServing(false)
 	err := joinInUse(s.addGRPC(), s.addHTTP("HTTP", c.HTTP, s.clientHandler(), c.TLS),
 		s.addHTTP("debug", c.Debug, s.debugHandler(), nil))
@@ -222,6 +226,7 @@ func (s *Server) addGRPC() error {
 			MinTime: minPingInterval, PermitWithoutStream: true,
 		}),
 		grpc.ChainUnaryInterceptor(s.c.Metrics.intercept, s.recoverPanic),
+		grpc.ChainStreamInterceptor(s.endWatches),
 	}
 	if s.c.TLS != nil {
 		options = append(options, grpc.Creds(credentials.NewTLS(s.c.TLS)))
@@ -273,12 +278,84 @@ func (s *Server) recoverPanic(
 ) (out any, err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			s.c.Log.Error("a request caused a panic and was answered with an error", "panic", p, "stack",
-				string(debug.Stack()))
+			s.logPanic(p)
 			out, err = nil, status.Error(codes.Internal, "internal error")
 		}
 	}()
 	return handle(ctx, req)
+}
+
+// recoverHTTPPanic is recoverPanic for requests over HTTP. If a part of the response has been written, the connection is
+// cut, so that the client sees that the response is not complete.
+func (s *Server) recoverHTTPPanic(handler http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		response := &statusWriter{ResponseWriter: w}
+		defer func() {
+			p := recover()
+			if p == nil {
+				return
+			}
+			if err, isError := p.(error); isError && errors.Is(err, http.ErrAbortHandler) {
+				panic(p) // a handler cuts the connection in this way
+			}
+			s.logPanic(p)
+			if response.code != 0 {
+				panic(http.ErrAbortHandler)
+			}
+			http.Error(w, http.StatusText(http.StatusInternalServerError), http.StatusInternalServerError)
+		}()
+		handler.ServeHTTP(response, r)
+	})
+}
+
+func (s *Server) logPanic(p any) {
+	s.c.Log.Error("a request caused a panic and was answered with an error", "panic", p, "stack", string(debug.Stack()))
+}
+
+// endWatches ends the streams of health checks once the server stops and they have told that it is not healthy.
+// Clients keep such streams open for as long as they are connected, so the server would wait for them in vain.
+func (s *Server) endWatches(
+	service any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler,
+) error {
+	if info.FullMethod != healthv1.Health_Watch_FullMethodName {
+		return handle(service, stream)
+	}
+	ctx, cancel := context.WithCancel(stream.Context())
+	defer cancel()
+	w := &watch{ServerStream: stream, ctx: ctx, cancel: cancel, stopping: s.stopping}
+	defer context.AfterFunc(s.stopping, w.endIfTold)()
+	return handle(service, w)
+}
+
+// watch is the stream of a health check that has its own context.
+type watch struct {
+	grpc.ServerStream
+	ctx      context.Context
+	cancel   context.CancelFunc
+	stopping context.Context
+	told     atomic.Bool // the last message did not say SERVING
+}
+
+// Context implements [grpc.ServerStream].
+func (w *watch) Context() context.Context { return w.ctx }
+
+// SendMsg implements [grpc.ServerStream].
+func (w *watch) SendMsg(m any) error {
+	err := w.ServerStream.SendMsg(m)
+	if health, ok := m.(*healthv1.HealthCheckResponse); ok {
+		w.told.Store(health.GetStatus() != healthv1.HealthCheckResponse_SERVING)
+	}
+	if w.stopping.Err() != nil {
+		w.endIfTold()
+	}
+	return err
+}
+
+// endIfTold ends the stream if the client knows that the server is not healthy.
+func (w *watch) endIfTold() {
+	if w.told.Load() {
+		w.cancel()
+	}
 }
 
 // setServing sets whether health checks report the server as healthy.
@@ -293,7 +370,8 @@ func (s *Server) setServing(serving bool) {
 }
 
 // Serve serves until the context ends. Then health checks report that the server is not healthy, but it takes requests
-// for Config.DrainFor. After that it waits for the requests in flight, for Config.Grace at most. A value on again ends
+// for Config.DrainFor. After that it ends the streams of health checks, and waits for the requests in flight, for
+// Config.Grace at most. A value on again ends
 // both waits: Serve then closes all connections and returns.
 func (s *Server) Serve(ctx context.Context, again <-chan struct{}) error {
 	failed := make(chan error, len(s.parts))
@@ -337,6 +415,7 @@ func (s *Server) drain(again <-chan struct{}) error {
 			return errCut
 		}
 	}
+	s.stop()
 	ctx, cancel := context.WithTimeout(context.Background(), s.c.Grace)
 	defer cancel()
 	stopped := make(chan error, len(s.parts))

@@ -72,7 +72,10 @@ type running struct {
 
 func start(t testing.TB, c server.Config) *running {
 	t.Helper()
-	c.GRPC, c.HTTP, c.Debug, c.Log = "127.0.0.1:0", "127.0.0.1:0", "127.0.0.1:0", slog.New(slog.DiscardHandler)
+	c.GRPC, c.HTTP, c.Debug = "127.0.0.1:0", "127.0.0.1:0", "127.0.0.1:0"
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
 	s, err := server.Listen(c)
 	if err != nil {
 		t.Fatal(err)
@@ -265,12 +268,66 @@ func TestDrain(t *testing.T) {
 		if answer != nil {
 			t.Errorf("the request in flight ended with %v, want an answer", answer)
 		}
-		// The health check's own stream is still open, so that the server has to wait for it: end it.
-		_ = conn.Close()
+		for err == nil { // the server ends the stream of the health check
+			_, err = watch.Recv()
+		}
 		if err := <-r.ended; err != nil {
 			t.Errorf("Serve = %v, want no error", err)
 		}
 	}
+}
+
+// panicking is a store whose decisions panic.
+type panicking struct{ limit.Store }
+
+func (panicking) Decide(context.Context, *limit.Request, time.Time, *limit.Decision) error {
+	panic("on purpose")
+}
+
+// Guarantees that a request that makes the server panic is answered with an error over gRPC and HTTP, is logged and
+// counted, and that the server goes on.
+func TestPanic(t *testing.T) {
+	log := new(lockedBuffer)
+	r := start(t, server.Config{RateLimits: service(t, panicking{}), Log: slog.New(slog.NewTextHandler(log, nil))})
+	const body = `{"domain": "d", "descriptors": [{"entries": [{"key": "a", "value": "x"}]}]}`
+	if code, text := r.http(t, "HTTP", "POST", "/json", body); code != http.StatusInternalServerError ||
+		strings.Contains(text, "on purpose") {
+		t.Errorf("over HTTP: status %d, %q", code, text)
+	}
+	client := rlsv3.NewRateLimitServiceClient(r.dial(t, insecure.NewCredentials()))
+	if _, err := client.ShouldRateLimit(t.Context(), request("x"), grpc.WaitForReady(true)); status.Code(err) !=
+		codes.Internal {
+		t.Errorf("over gRPC: %v", err)
+	}
+	if n := strings.Count(log.String(), "on purpose"); n != 2 {
+		t.Errorf("the log names the panics %d times, want 2:\n%s", n, log.String())
+	}
+	_, text := r.http(t, "debug", "GET", "/metrics", "")
+	got := readMetrics(t, text)
+	for _, name := range []string{`{method="POST /json",code="500"}`,
+		`{method="/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit",code="Internal"}`} {
+		if got["sluice_request_seconds_count"+name] != 1 {
+			t.Errorf("sluice_request_seconds_count%s is %v, want 1", name, got["sluice_request_seconds_count"+name])
+		}
+	}
+}
+
+// lockedBuffer is a buffer that several goroutines may use.
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
 }
 
 // Guarantees that Listen fails if an address is in use, with an error that names it, or if there is no address, and

@@ -209,19 +209,59 @@ func (c *Config) HasDomain(domain string) bool { return c.domains[domain] != nil
 // Rules returns the number of rules.
 func (c *Config) Rules() int { return c.rules }
 
-// Dump lists the rules, one line each, as envoyproxy/ratelimit does on its debug port.
+// Dump lists the rules, one line each, as envoyproxy/ratelimit does on its debug port. What that program does not know
+// or does not list follows on the line: unlimited, share_threshold, and the settings of the key "sluice". A mapping has
+// a line of its own.
 func (c *Config) Dump() string {
 	var b strings.Builder
 	for _, name := range c.Domains() {
-		c.domains[name].dump(&b)
+		d := c.domains[name]
+		if m := d.mapping; m != nil {
+			fmt.Fprintf(&b, "%s: sluice: mapping: tenant=%q subject=%q method=%q path=%q address=%q\n", name, m.Tenant,
+				m.Subject, m.Method, m.Path, m.Address)
+		}
+		d.dump(&b)
 	}
 	return b.String()
 }
 
+// dumpLimits lists the limits of the key "sluice".
+func (r *Rule) dumpLimits(b *strings.Builder) {
+	for _, l := range r.Limits {
+		if l.ID == WindowID {
+			continue
+		}
+		fmt.Fprintf(b, ", sluice: limit %s:", l.ID)
+		for i := range l.Tiers {
+			t := &l.Tiers[i]
+			fmt.Fprintf(b, " %s of %d", t.Algorithm, t.Capacity())
+			if t.Calendar != nil {
+				fmt.Fprintf(b, " each %s", t.Calendar)
+			} else {
+				fmt.Fprintf(b, " in %s", t.Period)
+			}
+		}
+	}
+}
+
 func (n *node) dump(b *strings.Builder) {
 	if r := n.rule; r != nil {
-		fmt.Fprintf(b, "%s: unit=%s requests_per_unit=%d, shadow_mode: %t, quota_mode: %t\n",
-			r.Path, r.Unit, r.RequestsPerUnit, r.ShadowMode, r.QuotaMode)
+		fmt.Fprintf(b, "%s: ", r.Path)
+		if r.Unit != Unknown || r.Unlimited {
+			fmt.Fprintf(b, "unit=%s requests_per_unit=%d, ", r.Unit, r.RequestsPerUnit)
+		}
+		fmt.Fprintf(b, "shadow_mode: %t, quota_mode: %t", r.ShadowMode, r.QuotaMode)
+		for _, set := range []struct {
+			on   bool
+			text string
+		}{{r.Unlimited, "unlimited: true"}, {n.shareThreshold, "share_threshold: true"},
+			{r.CountDenied, "sluice: countDenied: true"}} {
+			if set.on {
+				b.WriteString(", " + set.text)
+			}
+		}
+		r.dumpLimits(b)
+		b.WriteString("\n")
 	}
 	for _, child := range n.order {
 		child.dump(b)

@@ -222,6 +222,27 @@ func TestFiles(t *testing.T) {
 	}
 }
 
+// Guarantees that /rlconfig lists what envoyproxy/ratelimit lists, and after it the settings that it does not.
+func TestDump(t *testing.T) {
+	c, err := loadMapping("domain: d\nsluice: {mapping: {tenant: t}}\ndescriptors:\n"+
+		"  - {key: a, rate_limit: {unlimited: true}}\n"+
+		"  - {key: b, value: 'x*', share_threshold: true, rate_limit: {unit: day, requests_per_unit: 1}}\n"+
+		"  - key: c\n    sluice: {countDenied: true, limits: [{id: x, algorithm: token_bucket, rate: 1, period: 1s, "+
+		"burst: 2}, {id: y, quota: {units: 9, every: month}}]}\n", true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const want = `d: sluice: mapping: tenant="t" subject="" method="" path="" address=""
+d.a: unit=UNKNOWN requests_per_unit=0, shadow_mode: false, quota_mode: false, unlimited: true
+d.b_x*: unit=DAY requests_per_unit=1, shadow_mode: false, quota_mode: false, share_threshold: true
+d.c: shadow_mode: false, quota_mode: false, sluice: countDenied: true, sluice: limit x: token_bucket of 2 in 1s, ` +
+		`sluice: limit y: quota of 9 each month@1 UTC
+`
+	if got := c.Dump(); got != want {
+		t.Errorf("\n%swant\n%s", got, want)
+	}
+}
+
 // Guarantees that a key at a place where it has no effect is reported, since envoyproxy/ratelimit ignores it silently.
 func TestWarnings(t *testing.T) {
 	c := load(t,

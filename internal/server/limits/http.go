@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 
 	"google.golang.org/grpc/codes"
@@ -62,9 +63,29 @@ func handle[M any, In message[M], Out proto.Message](
 			writeError(w, err)
 			return
 		}
+		if noter, ok := w.(DenialNoter); ok && Denies(out) {
+			noter.NoteDenial()
+		}
 		write(w, http.StatusOK, out)
 	})
 }
+
+// Denies reports whether a response of the API has a decision that denies. Of a batch, one is enough.
+func Denies(response any) bool {
+	switch r := response.(type) {
+	case *limitsv1.CheckResponse:
+		return !r.GetDecision().GetAllowed()
+	case *limitsv1.PeekResponse:
+		return !r.GetDecision().GetAllowed()
+	case *limitsv1.CheckBatchResponse:
+		return slices.ContainsFunc(r.GetDecisions(), func(d *limitsv1.Decision) bool { return !d.GetAllowed() })
+	}
+	return false
+}
+
+// DenialNoter is implemented by a [http.ResponseWriter] that counts denials: their status is 200, like that of
+// admissions.
+type DenialNoter interface{ NoteDenial() }
 
 // statuses maps the errors of the API to the statuses of HTTP.
 var statuses = map[codes.Code]int{

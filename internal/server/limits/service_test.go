@@ -321,3 +321,22 @@ func TestHTTP(t *testing.T) {
 		t.Errorf("openapi: %d %.40s", resp.StatusCode, text)
 	}
 }
+
+// Guarantees which responses metrics count as denials: of a batch, one denied call is enough.
+func TestDenies(t *testing.T) {
+	yes, no := &limitsv1.Decision{Allowed: true}, new(limitsv1.Decision)
+	for _, c := range []struct {
+		response any
+		want     bool
+	}{
+		{&limitsv1.CheckResponse{Decision: no}, true}, {&limitsv1.CheckResponse{Decision: yes}, false},
+		{&limitsv1.PeekResponse{Decision: no}, true}, {&limitsv1.PeekResponse{Decision: yes}, false},
+		{&limitsv1.CheckBatchResponse{Decisions: []*limitsv1.Decision{yes, no}}, true},
+		{&limitsv1.CheckBatchResponse{Decisions: []*limitsv1.Decision{yes}}, false},
+		{new(limitsv1.RefundResponse), false},
+	} {
+		if got := limits.Denies(c.response); got != c.want {
+			t.Errorf("%T %v: %t, want %t", c.response, c.response, got, c.want)
+		}
+	}
+}

@@ -34,7 +34,13 @@ type Stats struct {
 	rules  map[string]*Counts // by the path of a rule
 	values map[string]*Counts // by a name that holds values of requests, at most max
 
-	unknownDomains map[string]*atomic.Int64 // at most max
+	unknownDomains map[string]*unknownDomain // at most max
+}
+
+// unknownDomain counts the requests for a domain that is not in the configuration.
+type unknownDomain struct {
+	name     string // as it is written in statistics
+	requests atomic.Int64
 }
 
 // Counts holds the statistics of one rule or of one descriptor: numbers of hits.
@@ -44,7 +50,11 @@ type Counts struct {
 	OverLimit                    atomic.Int64
 	OverLimitWithLocalCache      atomic.Int64 // always 0: the lease layer takes the place of the local cache
 	ShadowMode                   atomic.Int64
+
+	name string // as it is written in statistics
 }
+
+func newCounts(key string) *Counts { return &Counts{name: cleanName(key)} }
 
 // each calls f for each count and its name.
 func (c *Counts) each(f func(name string, n int64)) {
@@ -62,7 +72,7 @@ func newStats(maxNames int) *Stats {
 		maxNames = defaultMaxStats
 	}
 	return &Stats{max: maxNames, rules: map[string]*Counts{}, values: map[string]*Counts{},
-		unknownDomains: map[string]*atomic.Int64{}}
+		unknownDomains: map[string]*unknownDomain{}}
 }
 
 // setRules returns the counts of each rule of a configuration. A rule whose path was in the previous configuration
@@ -74,7 +84,7 @@ func (s *Stats) setRules(c *envoyconfig.Config) map[*envoyconfig.Rule]*Counts {
 	c.EachRule(func(r *envoyconfig.Rule) {
 		counts := s.rules[r.Path]
 		if counts == nil {
-			counts = new(Counts)
+			counts = newCounts(r.Path)
 		}
 		byPath[r.Path], byRule[r] = counts, counts
 	})
@@ -101,8 +111,9 @@ func (s *Stats) dynamic(name string, ofRule *Counts) *Counts {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if counts = s.values[name]; counts == nil && len(s.values) < s.max {
-		counts = new(Counts)
-		s.values[strings.Clone(name)] = counts
+		name = strings.Clone(name)
+		counts = newCounts(name)
+		s.values[name] = counts
 	}
 	if counts == nil {
 		return ofRule
@@ -125,12 +136,21 @@ func (s *Stats) domainNotFound(domain string) {
 				s.mu.Unlock()
 				return
 			}
-			n = new(atomic.Int64)
-			s.unknownDomains[strings.Clone(domain)] = n
+			domain = strings.Clone(domain)
+			n = &unknownDomain{name: cleanName(domain)}
+			s.unknownDomains[domain] = n
 		}
 		s.mu.Unlock()
 	}
-	n.Add(1)
+	n.requests.Add(1)
+}
+
+// counts returns the counts of all rules and descriptors. It holds the lock, which requests wait for, only to copy them.
+func (s *Stats) counts() []*Counts {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return slices.AppendSeq(slices.AppendSeq(make([]*Counts, 0, len(s.rules)+len(s.values)), maps.Values(s.rules)),
+		maps.Values(s.values))
 }
 
 // The beginnings of the names of all statistics.
@@ -149,16 +169,15 @@ func (s *Stats) Each(f func(name string, n int64)) {
 		serviceScope + "global_shadow_mode":                   s.GlobalShadowMode.Load(),
 		serviceScope + "sluice.refund_error":                  s.RefundError.Load(),
 	}
+	for _, c := range s.counts() {
+		c.each(func(name string, n int64) { all[rulesScope+c.name+"."+name] += n })
+	}
 	s.mu.RLock()
-	for _, counts := range []map[string]*Counts{s.rules, s.values} {
-		for key, c := range counts {
-			c.each(func(name string, n int64) { all[rulesScope+cleanName(key)+"."+name] += n })
-		}
-	}
-	for domain, n := range s.unknownDomains {
-		all[rulesScope+cleanName(domain)+".domain_not_found"] += n.Load()
-	}
+	unknown := slices.Collect(maps.Values(s.unknownDomains))
 	s.mu.RUnlock()
+	for _, d := range unknown {
+		all[rulesScope+d.name+".domain_not_found"] += d.requests.Load()
+	}
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		f(name, all[name])
 	}
@@ -168,13 +187,10 @@ func (s *Stats) Each(f func(name string, n int64)) {
 // name of the count, such as "over_limit". The calls are sorted by key, then by what.
 func (s *Stats) EachCount(f func(key, what string, n int64)) {
 	all := map[[2]string]int64{}
-	s.mu.RLock()
-	for _, counts := range []map[string]*Counts{s.rules, s.values} {
-		for key, c := range counts {
-			c.each(func(what string, n int64) { all[[2]string{strings.ToValidUTF8(cleanName(key), "_"), what}] += n })
-		}
+	for _, c := range s.counts() {
+		key := strings.ToValidUTF8(c.name, "_")
+		c.each(func(what string, n int64) { all[[2]string{key, what}] += n })
 	}
-	s.mu.RUnlock()
 	keys := slices.SortedFunc(maps.Keys(all), func(a, b [2]string) int {
 		return cmp.Or(strings.Compare(a[0], b[0]), strings.Compare(a[1], b[1]))
 	})
