@@ -14,10 +14,10 @@ type group struct {
 	bans    bool
 	windows int64 // number of windows in an interval
 
-	interval int64             // number of the present interval
-	untold   [2]ledger.Replies // that the ledger was not told: of the present interval, and of the one before
-	latest   ledger.Learned    // as the ledger told last
-	judged   ledger.Learned    // a judgement that the ledger was not told; without a Rate, there is none
+	interval   int64             // number of the present interval
+	unreported [2]ledger.Replies // that the ledger was not told: of the present interval, and of the one before
+	latest     ledger.Learned    // as the ledger told last
+	judged     ledger.Learned    // a judgement that the ledger was not told; without a Rate, there is none
 }
 
 func newGroup(l *Learning, limit Limit) group {
@@ -38,9 +38,9 @@ func (g *group) roll(window int64) {
 	switch {
 	case next == g.interval:
 	case next == g.interval+1:
-		g.untold = [2]ledger.Replies{{}, g.untold[0]}
+		g.unreported = [2]ledger.Replies{{}, g.unreported[0]}
 	default:
-		g.untold = [2]ledger.Replies{}
+		g.unreported = [2]ledger.Replies{}
 	}
 	g.interval = next
 }
@@ -52,46 +52,46 @@ func (g *group) observe(refused bool, cost, window int64) {
 		return
 	}
 	ago := g.interval - g.intervalOf(window)
-	if ago < 0 || ago >= int64(len(g.untold)) {
+	if ago < 0 || ago >= int64(len(g.unreported)) {
 		return
 	}
-	n := &g.untold[ago].Accepted
+	n := &g.unreported[ago].Accepted
 	if refused {
-		n = &g.untold[ago].Refused
+		n = &g.unreported[ago].Refused
 	}
 	*n = min(*n+cost, ledger.MaxUnits)
 }
 
 // isLate reports whether the ledger was not told all replies of the interval before the present one.
-func (g *group) isLate() bool { return g.untold[1] != ledger.Replies{} }
+func (g *group) isLate() bool { return g.unreported[1] != ledger.Replies{} }
 
-// tell adds to a claim what the ledger was not told.
-func (g *group) tell(c *ledger.Claim) {
+// addReport adds to a claim what the ledger was not told.
+func (g *group) addReport(c *ledger.Claim) {
 	if g.start == 0 {
 		return
 	}
-	c.Learn, c.Interval, c.Replies = g.start, g.interval, g.untold
+	c.Learn, c.Interval, c.Replies = g.start, g.interval, g.unreported
 	c.Learned, c.Expect = g.judged, g.latest.Judged
-	g.untold, g.judged = [2]ledger.Replies{}, ledger.Learned{}
+	g.unreported, g.judged = [2]ledger.Replies{}, ledger.Learned{}
 }
 
 // failed is called after a claim whose outcome is unknown. Accepted units that were told are lost, because they would
 // make a rise of the rate more likely if the ledger had counted them already.
 func (g *group) failed(c *ledger.Claim) {
 	for i, told := range c.Replies {
-		if ago := g.interval - c.Interval + int64(i); ago >= 0 && ago < int64(len(g.untold)) {
-			g.untold[ago].Refused = min(g.untold[ago].Refused+told.Refused, ledger.MaxUnits)
+		if ago := g.interval - c.Interval + int64(i); ago >= 0 && ago < int64(len(g.unreported)) {
+			g.unreported[ago].Refused = min(g.unreported[ago].Refused+told.Refused, ledger.MaxUnits)
 		}
 	}
 }
 
-// hear is called after a claim that was carried out. After a prefetch it applies the rule of [Learning] to the two
+// recordLease is called after a claim that was carried out. After a prefetch it applies the rule of [Learning] to the two
 // intervals before the present one, unless somebody has applied it in the present interval.
 //
 // Refusals lower the rate by the part of the requests that was refused, in the intervals with refusals. That part is
 // nearly right even if not all instances have told their replies, while the number of accepted units is then too low. A
 // rise needs an interval in which enough units were accepted. If instances have not told all, the rate does not rise.
-func (g *group) hear(c *ledger.Claim, got *ledger.Lease) {
+func (g *group) recordLease(c *ledger.Claim, got *ledger.Lease) {
 	g.latest = got.Learned
 	l := &g.latest
 	if g.start == 0 || l.Rate == 0 || c.Stage != ledger.Prefetch || l.Judged >= c.Interval {

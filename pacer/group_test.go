@@ -219,7 +219,7 @@ func TestLostReports(t *testing.T) {
 	g.observe(false, 100, 48) // too late
 	g.observe(false, 100, 51) // of a clock that was set back
 	var c ledger.Claim
-	g.tell(&c)
+	g.addReport(&c)
 	if want := [2]ledger.Replies{{Accepted: 7, Refused: 2}, {Refused: 1}}; c.Replies != want || c.Interval != 50 ||
 		c.Learn != 10 {
 		t.Fatalf("the ledger is told %+v, want %v", c, want)
@@ -227,7 +227,7 @@ func TestLostReports(t *testing.T) {
 	g.roll(51)
 	g.failed(&c)
 	var again ledger.Claim
-	g.tell(&again)
+	g.addReport(&again)
 	if want := [2]ledger.Replies{{}, {Refused: 2}}; again.Replies != want || again.Interval != 51 {
 		t.Errorf("after a lost reply the ledger is told %+v, want %v", again, want)
 	}
@@ -241,7 +241,7 @@ func TestIntervalsOfShortWindows(t *testing.T) {
 		g.roll(window)
 		g.judged = ledger.Learned{}
 		c := ledger.Claim{Window: window, Stage: stage, Interval: g.interval}
-		g.hear(&c, &ledger.Lease{Limit: 100,
+		g.recordLease(&c, &ledger.Lease{Limit: 100,
 			Learned: ledger.Learned{Rate: 10 * ledger.LearnedOne, Judged: judged, From: 3},
 			Replies: [3]ledger.Replies{{}, {Accepted: accepted, Refused: refused}}})
 		return g.judged

@@ -11,22 +11,22 @@ import (
 // sharer decides which calls an instance makes to the ledger of a shared limit. The comment of package ledger explains
 // these calls. A sharer reads no clock and makes no calls itself.
 type sharer struct {
-	random *rand.Rand
-	limit  int64         // of the configuration, in units per window
-	serial uint64        // supply.serial of the window that shares[0] belongs to
-	shares [2]share      // of the open window, and of the next one
-	asked  int64         // Counts.Asked when the window opened
-	last   float64       // units that were asked for in the window before
-	late   float64       // delay of the stages of the present window, as a part of the window, see mostLate
-	busy   bool          // a call is under way
-	owed   int64         // the balance, see package ledger, in 1/ledger.OwedOne of a unit
-	equal  int64         // Lease.Equal of the latest prefetch
-	cost   int64         // of the latest request that was first in the queue during a call; 1: there was none
-	told   time.Duration // supply.askedUntil at the latest call
-	heard  int64         // latest Lease.Pause
-	needed int64         // number of the latest window in which the instance needed units
-	group  group         // learns the limit together with other instances
-	known  ledger.Known  // what the latest lease told
+	random        *rand.Rand
+	limit         int64         // of the configuration, in units per window
+	serial        uint64        // supply.serial of the window that shares[0] belongs to
+	shares        [2]share      // of the open window, and of the next one
+	asked         int64         // Counts.Asked when the window opened
+	last          float64       // units that were asked for in the window before
+	late          float64       // delay of the stages of the present window, as a part of the window, see mostLate
+	busy          bool          // a call is under way
+	owed          int64         // the balance, see package ledger, in 1/ledger.OwedOne of a unit
+	equal         int64         // Lease.Equal of the latest prefetch
+	cost          int64         // of the latest request that was first in the queue during a call; 1: there was none
+	reportedPause time.Duration // supply.askedUntil at the latest call
+	latestPause   int64         // latest Lease.Pause
+	needed        int64         // number of the latest window in which the instance needed units
+	group         group         // learns the limit together with other instances
+	known         ledger.Known  // what the latest lease told
 }
 
 // share is an instance's share of one window.
@@ -130,10 +130,10 @@ func (s *sharer) expected(c *core, now time.Duration) float64 {
 	return float64(c.queue.units) + s.demand(c, now)*rest
 }
 
-// lacks reports whether the first request in the queue costs more units than the instance has left. With Spread, units
+// needsUnits reports whether the first request in the queue costs more units than the instance has left. With Spread, units
 // are left until the end of the window. Until the stage Share, it then reports whether the whole queue costs more, so
 // that the instance gets its part of the ledger's reserve. In later stages the rate would rise too much.
-func (s *sharer) lacks(c *core) bool {
+func (s *sharer) needsUnits(c *core) bool {
 	i := c.queue.next()
 	if i == 0 {
 		return false
@@ -158,7 +158,7 @@ func (s *sharer) due(c *core, now time.Duration) (ledger.Claim, bool) {
 	if !ok {
 		claim, ok = s.giveBack(c, now)
 	}
-	if present := &s.shares[0]; !ok && (s.group.judged.Rate > 0 || s.mustTell(c) || s.mustReport(c, now)) {
+	if present := &s.shares[0]; !ok && (s.group.judged.Rate > 0 || s.mustReportPause(c) || s.mustReport(c, now)) {
 		claim, ok = ledger.Claim{Window: present.window, Stage: ledger.Share, Told: present.told,
 			Held: present.leased, Owed: present.owed}, true
 	}
@@ -171,12 +171,12 @@ func (s *sharer) due(c *core, now time.Duration) (ledger.Claim, bool) {
 		s.cost = c.queue.at(i).cost
 		claim.Unit = s.cost
 	}
-	s.group.tell(&claim)
-	if c.supply.statedAnew {
-		c.supply.statedAnew, claim.Stated = false, c.supply.stated
+	s.group.addReport(&claim)
+	if c.supply.statedSinceCall {
+		c.supply.statedSinceCall, claim.Stated = false, c.supply.stated
 	}
-	if s.told = c.supply.askedUntil; s.told > now {
-		claim.Pause = int64((c.supply.read.Wall+s.told-c.supply.read.Mono)/time.Millisecond) + 1
+	if s.reportedPause = c.supply.askedUntil; s.reportedPause > now {
+		claim.Pause = int64((c.supply.read.Wall+s.reportedPause-c.supply.read.Mono)/time.Millisecond) + 1
 	}
 	return claim, true
 }
@@ -195,10 +195,10 @@ func (s *sharer) mayReport() bool {
 	return !s.shares[0].reported && s.shares[0].asked == ledger.Prefetch && s.group.isLate()
 }
 
-// mustTell reports whether the provider has asked for a pause that the ledger was not told of. The replies to requests
+// mustReportPause reports whether the provider has asked for a pause that the ledger was not told of. The replies to requests
 // on their way may each ask for a little more, which can wait for the next call.
-func (s *sharer) mustTell(c *core) bool {
-	return c.supply.askedUntil > max(s.told, c.supply.read.Mono)+c.supply.limit.Period/4
+func (s *sharer) mustReportPause(c *core) bool {
+	return c.supply.askedUntil > max(s.reportedPause, c.supply.read.Mono)+c.supply.limit.Period/4
 }
 
 // observe counts the reply to a request of the given cost.
@@ -207,11 +207,11 @@ func (s *sharer) observe(c *core, refused bool, cost int64, useBy time.Duration)
 	s.group.observe(refused, cost, c.supply.windowOf(useBy))
 }
 
-// hear makes the instance pause if another one was asked to. A pause counts once, so that a wrong clock of the other
+// applyPause makes the instance pause if another one was asked to. A pause counts once, so that a wrong clock of the other
 // instance can stop this one for no longer than LongestPause.
-func (s *sharer) hear(c *core, pause int64) {
-	if pause > s.heard {
-		s.heard = pause
+func (s *sharer) applyPause(c *core, pause int64) {
+	if pause > s.latestPause {
+		s.latestPause = pause
 		read := c.supply.read
 		rest := min(time.Duration(min(pause, int64(never/time.Millisecond)))*time.Millisecond-read.Wall, LongestPause)
 		c.supply.pausedUntil = max(c.supply.pausedUntil, read.Mono+rest)
@@ -244,7 +244,7 @@ func (s *sharer) units(c *core, n float64) int64 {
 
 func (s *sharer) refill(c *core, now time.Duration) (ledger.Claim, bool) {
 	present := &s.shares[0]
-	if now < c.supply.opens || now >= c.supply.closes || !s.lacks(c) {
+	if now < c.supply.opens || now >= c.supply.closes || !s.needsUnits(c) {
 		return ledger.Claim{}, false
 	}
 	stage, ok := s.stage(s.part(c, now) - s.late)
@@ -298,7 +298,7 @@ func (s *sharer) giveBack(c *core, now time.Duration) (ledger.Claim, bool) {
 	held := present.leased
 	c.supply.units -= excess
 	present.leased -= excess
-	s.owe(excess * ledger.OwedOne)
+	s.addToBalance(excess * ledger.OwedOne)
 	return ledger.Claim{Window: present.window, Stage: ledger.Share, Told: present.told, Held: held, Return: excess},
 		true
 }
@@ -309,15 +309,15 @@ func (s *sharer) done(c *core, claim *ledger.Claim, got ledger.Lease, err error)
 	s.busy = false
 	if err != nil {
 		s.group.failed(claim)
-		c.supply.statedAnew = c.supply.statedAnew || claim.Stated > 0
+		c.supply.statedSinceCall = c.supply.statedSinceCall || claim.Stated > 0
 		return
 	}
 	s.known = ledger.Known{Changed: got.Changed, Stated: got.Stated, Learned: got.Learned}
-	s.balance(claim, got)
-	s.hear(c, got.Pause)
-	s.group.hear(claim, &got)
+	s.updateBalance(claim, got)
+	s.applyPause(c, got.Pause)
+	s.group.recordLease(claim, &got)
 	c.supply.learned = got.Learned.Rate / ledger.LearnedOne
-	if !c.supply.statedAnew {
+	if !c.supply.statedSinceCall {
 		c.supply.stated = got.Stated
 	}
 	for i := range s.shares {
@@ -336,23 +336,23 @@ func (s *sharer) done(c *core, claim *ledger.Claim, got ledger.Lease, err error)
 	}
 }
 
-// balance changes the balance after a call. While the limit meets all needs, the balance is a random part of the cost
+// updateBalance changes the balance after a call. While the limit meets all needs, the balance is a random part of the cost
 // of a request. Otherwise all instances would come to the cost of a request in the same window later.
-func (s *sharer) balance(claim *ledger.Claim, got ledger.Lease) {
+func (s *sharer) updateBalance(claim *ledger.Claim, got ledger.Lease) {
 	if claim.Stage == ledger.Prefetch {
 		if s.equal = got.Equal; s.equal == 0 {
 			s.owed = s.random.Int64N(s.cost * ledger.OwedOne)
 			return
 		}
 		if claim.Contends {
-			s.owe(s.equal - s.owed/balanceFades)
+			s.addToBalance(s.equal - s.owed/balanceFades)
 		}
 	}
-	s.owe(-got.Units * ledger.OwedOne)
+	s.addToBalance(-got.Units * ledger.OwedOne)
 }
 
-// owe adds to the balance.
-func (s *sharer) owe(more int64) {
+// addToBalance adds to the balance.
+func (s *sharer) addToBalance(more int64) {
 	most := min(mostOwed*(s.equal+s.cost*ledger.OwedOne), ledger.MaxOwed)
 	s.owed = min(max(s.owed+more, -most), most)
 }
@@ -389,7 +389,7 @@ func (s *sharer) wakeAt(c *core, now time.Duration) time.Duration {
 	if s.mayReport() {
 		soonest(s.at(c, tellFrom))
 	}
-	if s.lacks(c) {
+	if s.needsUnits(c) {
 		for _, part := range [...]float64{shareFrom, leftoverFrom, anythingFrom} {
 			soonest(s.at(c, part+s.late))
 		}

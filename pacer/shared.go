@@ -76,7 +76,7 @@ type shareRun struct {
 
 // look wakes the goroutine if there may be a call to make. It is called with the pacer's lock held.
 func (r *shareRun) look(c *core) {
-	if r.busy || !r.lacks(c) && !r.mustTell(c) {
+	if r.busy || !r.needsUnits(c) && !r.mustReportPause(c) {
 		return
 	}
 	select {

@@ -42,12 +42,12 @@ type supply struct {
 	shared bool   // units are leased from a ledger
 	next   lease  // lease of a window that has not opened yet
 
-	pausedUntil time.Duration // nothing is granted before this time
-	askedUntil  time.Duration // the latest end of a pause that the provider asked this pacer for
-	learned     int64         // learned limit, in units per window; 0: no bound
-	stated      int64         // limit that the provider states, in 1/ledger.StatedOne per window; 0: no bound
-	statedAnew  bool          // the provider has stated a limit since the latest call to the ledger
-	budgets     []budget      // units that the provider says are left, at most maxAdvised
+	pausedUntil     time.Duration // nothing is granted before this time
+	askedUntil      time.Duration // the latest end of a pause that the provider asked this pacer for
+	learned         int64         // learned limit, in units per window; 0: no bound
+	stated          int64         // limit that the provider states, in 1/ledger.StatedOne per window; 0: no bound
+	statedSinceCall bool          // the provider has stated a limit since the latest call to the ledger
+	budgets         []budget      // units that the provider says are left, at most maxAdvised
 }
 
 // lease holds the leased units of a window, and the limit of the window, which is 0 if it is unknown.
@@ -216,7 +216,7 @@ func (s *supply) advise(a *Advice, received time.Duration, total, granted int64)
 			s.stated = min(s.stated, perWindow(l, s.limit.Period))
 		}
 		s.stated = max(s.stated, perWindow(Limit{1, LongestPause}, s.limit.Period)+1)
-		s.statedAnew = true
+		s.statedSinceCall = true
 		s.resize()
 	}
 	s.budgets = slices.DeleteFunc(s.budgets, func(b budget) bool { return b.until < received })

@@ -247,12 +247,12 @@ func TestHearsAPauseOnce(t *testing.T) {
 		{1_001_000, time.Minute + 2*time.Second},
 		{ledger.MaxPause, time.Minute + LongestPause},
 	} {
-		if s.hear(&c, tt.pause); c.supply.pausedUntil != tt.want {
+		if s.applyPause(&c, tt.pause); c.supply.pausedUntil != tt.want {
 			t.Errorf("a pause until %d ms: until %s, want %s", tt.pause, c.supply.pausedUntil, tt.want)
 		}
 	}
 	c.supply.advance(clock.Instant{Mono: time.Hour, Wall: 1000*time.Second + 59*time.Minute})
-	if s.hear(&c, ledger.MaxPause); c.supply.pausedUntil != time.Minute+LongestPause {
+	if s.applyPause(&c, ledger.MaxPause); c.supply.pausedUntil != time.Minute+LongestPause {
 		t.Errorf("heard again, a pause ends %s later", c.supply.pausedUntil-time.Minute-LongestPause)
 	}
 }
