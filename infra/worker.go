@@ -41,6 +41,12 @@ type WorkerProps struct {
 	// Limit is the provider's limit, such as "100/s"; required. Its period is at most a minute.
 	Limit string
 
+	// ClockError is by how much the provider's clock and AWS's may differ, in either direction. MaxDelay is how long a
+	// request may take from the call of the target until it arrives at the provider, with a cold start of the target.
+	// Twice the first and the second must be less than the limit's period. Both are 0 unless set: the limit then holds
+	// by AWS's clock, at the time when the target is called.
+	ClockError, MaxDelay time.Duration
+
 	Spread     bool          // spread messages evenly over each period
 	Parallel   int           // messages that are handled at once, 1 to 1,000; 0 selects 10
 	Visibility time.Duration // of received messages; the longest time of the target, 10 s to 5 min; 0 selects 30 s
@@ -122,10 +128,21 @@ func (p *WorkerProps) variables() (map[string]string, error) {
 	if limit.Period > time.Minute {
 		return nil, fmt.Errorf("property Limit: the period of %s is longer than a minute", p.Limit)
 	}
+	if p.ClockError < 0 || p.MaxDelay < 0 || p.ClockError >= limit.Period ||
+		2*p.ClockError+p.MaxDelay >= limit.Period {
+		return nil, fmt.Errorf("properties ClockError of %s and MaxDelay of %s: twice the first and the second must be "+
+			"less than the limit's period of %s", p.ClockError, p.MaxDelay, limit.Period)
+	}
 	variables := map[string]string{"SLUICE_QUEUE": *p.Queue.QueueUrl(), "SLUICE_TARGET": *p.Target.FunctionArn(),
 		"SLUICE_LIMIT": p.Limit, "SLUICE_SPREAD": strconv.FormatBool(p.Spread)}
 	if p.Parallel != 0 {
 		variables["SLUICE_PARALLEL"] = strconv.Itoa(p.Parallel)
+	}
+	if p.ClockError != 0 {
+		variables["SLUICE_CLOCK_ERROR"] = p.ClockError.String()
+	}
+	if p.MaxDelay != 0 {
+		variables["SLUICE_MAX_DELAY"] = p.MaxDelay.String()
 	}
 	if p.Visibility != 0 {
 		variables["SLUICE_VISIBILITY"] = p.Visibility.String()

@@ -74,6 +74,8 @@ func TestWorkerRefuses(t *testing.T) {
 		"Target is missing":      func(p *infra.WorkerProps) { p.Target = nil },
 		"Limit: ":                func(p *infra.WorkerProps) { p.Limit = "fast" },
 		"longer than a minute":   func(p *infra.WorkerProps) { p.Limit = "5/h" },
+		"ClockError of 500ms":    func(p *infra.WorkerProps) { p.ClockError = 500 * time.Millisecond },
+		"MaxDelay of -1s":        func(p *infra.WorkerProps) { p.MaxDelay = -time.Second },
 		"SLUICE_PARALLEL":        func(p *infra.WorkerProps) { p.Parallel = 2000 },
 		"SLUICE_VISIBILITY":      func(p *infra.WorkerProps) { p.Visibility = time.Second },
 		"below a minute":         func(p *infra.WorkerProps) { p.MaxAge = time.Second },

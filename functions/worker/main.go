@@ -1,5 +1,7 @@
 // Command worker is the Lambda function that has the messages of an SQS queue handled no faster than a provider allows:
-// it invokes another function, the target, with one message at a time.
+// it invokes another function, the target, with one message at a time. The limit holds by the provider's count if
+// SLUICE_CLOCK_ERROR and SLUICE_MAX_DELAY bound the difference of the clocks and the time until a request arrives.
+// Without them it holds by the clock of AWS, at the time when the target is called.
 //
 // A schedule calls it each minute, and a call goes on for almost 15 minutes. Its reserved concurrency is 1, so that
 // there is one pacer. The queue must not be an event source of Lambda: such a mapping receives messages before anybody
@@ -38,13 +40,13 @@ func start(process *function.Process, s *environ.Worker) (function.Handler, erro
 	if limit.Period > maxPeriod {
 		return nil, fmt.Errorf("SLUICE_LIMIT: the period of %s is longer than %s", limit, maxPeriod)
 	}
-	config := pacer.Config{Limit: limit}
+	config := pacer.Config{Limit: limit, Guard: pacer.Guard{ClockError: s.ClockError, MaxDelay: s.MaxDelay}}
 	if s.Spread {
 		config.Smoothing = pacer.Spread
 	}
 	p, err := pacer.New(config)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("SLUICE_LIMIT, SLUICE_CLOCK_ERROR and SLUICE_MAX_DELAY: %w", err)
 	}
 	nextWindow := time.Now().Add(limit.Period - time.Duration(time.Now().UnixNano())%limit.Period)
 	t := &target{name: s.Target, client: lambda.NewFromConfig(process.Config(""), func(o *lambda.Options) {
