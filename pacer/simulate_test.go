@@ -34,6 +34,7 @@ type simulation struct {
 	warmUp    time.Duration // shares are counted from its end on
 	maxWait   time.Duration // of a request; 0: two seconds
 	granted   []int64       // units by millisecond; nil: they are not counted
+	waits     *Waits        // of the granted requests, from the end of warmUp on; nil: they are not counted
 	size      int           // number of instances; 0: 96
 
 	learning *Learning                                  // nil: the instances do not learn
@@ -235,7 +236,7 @@ func (m *simulation) tick(i *instance, now time.Duration) float64 {
 			cost = wanted
 		}
 		for left := wanted; left > 0; left -= cost {
-			c.queue.push("a", cost, now+cmp.Or(m.maxWait, 2*time.Second), nil)
+			c.queue.push("a", cost, now+cmp.Or(m.maxWait, 2*time.Second), askedAt(now))
 			c.counts.Asked += cost
 		}
 	}
@@ -257,6 +258,9 @@ func (m *simulation) tick(i *instance, now time.Duration) float64 {
 			if now >= m.warmUp {
 				m.got[i.number] += o.permit.cost
 			}
+			if asked, ok := o.waker.(askedAt); ok && m.waits != nil && now >= m.warmUp {
+				m.waits.counts[waitStep(uint32((now-time.Duration(asked))/ms))]++
+			}
 			if m.granted != nil {
 				m.granted[now/ms] += o.permit.cost
 			}
@@ -271,6 +275,12 @@ func (m *simulation) tick(i *instance, now time.Duration) float64 {
 	}
 	return float64(wanted)
 }
+
+// askedAt is the waker of a simulated request: the time at which it came.
+type askedAt time.Duration
+
+// Wake is not called in a simulation.
+func (askedAt) Wake(Permit, error) {}
 
 func poisson(r *rand.Rand, mean float64) int64 {
 	if mean > 50 {
@@ -418,6 +428,30 @@ func TestSpreadUsesTheLimit(t *testing.T) {
 				t.Errorf("%d instances, limit %d: over %d, %.1f %% used, %.2f calls; want 0, 95 %% and at most 5", size,
 					limit, r.over, 100*r.used, r.calls)
 			}
+		}
+	}
+}
+
+// Requests of 96 instances that together ask for 80 % of a shared limit wait for a short time, also if the limit is far
+// below one unit per instance and window. docs/consumer.md has the figures.
+func TestWaitsBelowTheLimit(t *testing.T) {
+	soak.SkipUnderRace(t)
+	for _, tt := range []struct {
+		limit    int64
+		seconds  int
+		p50, p99 time.Duration
+	}{{10, 240, 250 * ms, 4 * time.Second}, {1000, 40, 50 * ms, time.Second}} {
+		m := &simulation{seconds: max(soak.Times(tt.seconds), 30), limit: tt.limit, guard: Guard{10 * ms, 14 * ms},
+			clocks: 10 * ms, demand: demands["even"](0.8 * float64(tt.limit)), cost: 1, maxWait: 30 * time.Second,
+			warmUp: 20 * time.Second, // the backlog of the first three windows is served by then
+			waits:  new(Waits), random: rand.New(rand.NewPCG(uint64(tt.limit), 8))}
+		r := m.run()
+		p50, p99 := m.waits.Quantile(0.5), m.waits.Quantile(0.99)
+		t.Logf("limit %d: p50 %s, p99 %s of %d waits; over %d, %.1f calls per instance and second", tt.limit, p50, p99,
+			m.waits.Count(), r.over, r.calls)
+		if r.over > 0 || m.waits.Count() == 0 || p50 > tt.p50 || p99 > tt.p99 {
+			t.Errorf("limit %d: waits of %s (p50) and %s (p99), want at most %s and %s; over %d", tt.limit, p50, p99,
+				tt.p50, tt.p99, r.over)
 		}
 	}
 }
