@@ -134,7 +134,9 @@ func (s *Reconcile) variables() []variable {
 		table("PLANS", &s.Tables.Plans, tableName), table("TENANTS", &s.Tables.Tenants, tableName),
 		table("KEYS", &s.Tables.Keys, tableName),
 		table("CELLS", &s.Tables.Cells, tableName),
-		{"SLUICE_GRACE", "2m", false, "How old a change must be to be missed: a younger one may be under way.",
+		{"SLUICE_GRACE", "2m", false,
+			"How old a change must be before reconcile reports that a cell lacks it: a younger change may " +
+				"be on its way.",
 			func(v string) string { return within(&s.Grace, v, 0, maxGrace) }},
 	}, s.common()...)
 }
@@ -149,10 +151,14 @@ func (s *Canary) variables() []variable {
 	return append([]variable{
 		table("PLANS", &s.Plans, tableName),
 		{"SLUICE_CANARY_CELLS", "", true,
-			"The cells that are watched, separated by commas: `eu-1=` and the name or ARN of its config table.",
+
+			"The cells that are watched, separated by commas: for each, its id, `=`, and the name or ARN of " +
+				"its config table, such as `eu-1=config-eu-1`.",
 			func(v string) string { return cells(&s.Cells, v, "config") }},
 		{"SLUICE_CANARY_WAIT", "30s", false,
-			"How long a change is waited for in all cells; less than the function's timeout.",
+
+			"How long the canary waits until all cells have its change. It must be less than the function's " +
+				"timeout.",
 			func(v string) string { return within(&s.Wait, v, minWait, maxWait) }},
 	}, s.common()...)
 }
@@ -198,7 +204,7 @@ func FunctionTable(function string) string {
 
 func (c *Common) common() []variable {
 	return []variable{
-		{"SLUICE_METRICS_NAMESPACE", "Sluice", false, "Of the metrics in CloudWatch.",
+		{"SLUICE_METRICS_NAMESPACE", "Sluice", false, "The namespace of the metrics in CloudWatch.",
 			func(v string) string { return namespace(&c.MetricsNamespace, v) }},
 		{"SLUICE_LOG_LEVEL", "info", false, "`debug`, `info`, `warn` or `error`.",
 			func(v string) string { return level(&c.LogLevel, v) }},
@@ -226,7 +232,8 @@ func topic(to *string) variable {
 }
 
 func keptQueue(to *string) variable {
-	return queue("SLUICE_KEPT_QUEUE", "URL of the SQS queue in which is kept what cannot be used.", to)
+	return queue("SLUICE_KEPT_QUEUE",
+		"URL of the SQS queue for dead letters: messages and records that cannot be processed.", to)
 }
 
 // queue returns the variable of a standard queue.

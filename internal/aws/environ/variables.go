@@ -66,9 +66,11 @@ func (s shape) fits(v string) bool {
 // variables returns the variables of the authorizer, in the order of the documentation.
 func (p *parser) variables() []variable {
 	return []variable{
-		{"SLUICE_CELL", "", true, "The cell's id, in metrics and for `cells:` of a tenant.",
+		{"SLUICE_CELL", "", true,
+			"The cell's id. Metrics have it, and `cells:` of a tenant names it.",
 			func(v string) string { return match(&p.Cell, v, cellName, "1 to 64 of A-Z a-z 0-9 . _ -") }},
-		{"SLUICE_CONFIG_FILE", "", false, "A plans file beside `bootstrap` in the zip, in JSON. This or the next.",
+		{"SLUICE_CONFIG_FILE", "", false,
+			"A plans file beside `bootstrap` in the zip, in JSON. Give either this or the next variable.",
 			func(v string) string {
 				if !fs.ValidPath(v) || v == "." {
 					return "must be a path inside the bundle, without a slash in front and without . and .."
@@ -79,28 +81,37 @@ func (p *parser) variables() []variable {
 		{"SLUICE_CONFIG_TABLE", "", false, "The cell's config table, by name or ARN.",
 			func(v string) string { return match(&p.ConfigTable, v, tableName, "a table's name or ARN") }},
 		{"SLUICE_ALONE", "false", false,
-			"With a config table: `true` where there is no other cell; see [below](#one-cell-and-several).",
+
+			"With a config table: `true` if there is no other cell; see [below](#one-cell-and-several).",
 			func(v string) string { return boolean(&p.Alone, v) }},
 		{"SLUICE_COUNTERS_TABLE", "", true,
-			"The DynamoDB table of quotas; in a small cell of everything but `ipLimits`.",
+
+			"The DynamoDB table with the counters of quotas; in a small cell, those of everything but " +
+				"`ipLimits`.",
 			func(v string) string {
 				return match(&p.CountersTable, v, tableName, "a table's name or ARN")
 			}},
 		{"SLUICE_DYNAMODB_DEADLINE", "100ms", false,
-			"How long a decision waits for DynamoDB, and within 100 ms to 1 s each read of the configuration.",
+
+			"How long a decision waits for DynamoDB. A read of the configuration waits as long, but not " +
+				"less than 100 ms and not more than 1 s.",
 			func(v string) string { return deadline(&p.DynamoDBDeadline, v) }},
-		{"SLUICE_HOMES", "", false, "Of the other cells, separated by commas: `us-1=` and the name or ARN of the " +
-			"counters table; see [below](#quotas-of-other-cells). The cell's own entry is left out, so that all " +
-			"cells can have the same.",
+		{"SLUICE_HOMES", "", false,
+			"The counters tables of the other cells, separated by commas: `us-1=` and the name or ARN of " +
+				"the table; see [below](#quotas-of-other-cells). An entry for the cell itself is ignored, so " +
+				"all cells can have the same value.",
 			func(v string) string { return cells(&p.Homes, v, "counters") }},
-		{"SLUICE_HOME_DEADLINE", "500ms", false, "How long a decision waits for the counters table of another cell: " +
-			"three times the way there and back, for a new connection.",
+		{"SLUICE_HOME_DEADLINE", "500ms", false,
+			"How long a decision waits for the counters table of another cell. A new connection needs three " +
+				"round trips.",
 			func(v string) string { return deadline(&p.HomeDeadline, v) }},
 		{"SLUICE_SECRET", "", true,
 			"The secret with the peppers, the key for addresses, and Redis's password: its name or ARN.",
 			func(v string) string { return match(&p.Secret, v, secretName, "a secret's name or ARN") }},
 		{"SLUICE_REDIS", "", false,
-			"`host:port` of the primary, or of some nodes of a cluster, separated by commas. Not set is a small cell.",
+
+			"`host:port` of the primary, or of some nodes of a cluster, separated by commas. If it is not " +
+				"set, the cell is a small cell.",
 			func(v string) string { return addresses(&p.redis.Addrs, v) }},
 		{"SLUICE_REDIS_CLUSTER", "false", false, "`true` in cluster mode.",
 			func(v string) string { return boolean(&p.redis.Cluster, v) }},
@@ -116,8 +127,9 @@ func (p *parser) variables() []variable {
 				p.redis.Auth = Auth(way)
 				return ""
 			}},
-		{"SLUICE_REDIS_SECRET", "", false, "With `secret`: the secret with Redis's user and password, its name or " +
-			"ARN. Not set: they are in `SLUICE_SECRET`.",
+		{"SLUICE_REDIS_SECRET", "", false,
+			"With `secret`: the name or ARN of the secret with Redis's user and password. If it is not set, " +
+				"they are in `SLUICE_SECRET`.",
 			func(v string) string { return match(&p.redis.Secret, v, secretName, "a secret's name or ARN") }},
 		{"SLUICE_REDIS_IAM_CACHE", "", false, "With `iam`: the replication group's id, or the serverless cache's name.",
 			func(v string) string {
@@ -131,36 +143,44 @@ func (p *parser) variables() []variable {
 			func(v string) string { return boolean(&p.redis.Serverless, v) }},
 		{"SLUICE_REDIS_DEADLINE", "8ms", false, "How long a decision waits for Redis.",
 			func(v string) string { return deadline(&p.redis.Deadline, v) }},
-		{"SLUICE_ISSUERS", "", false, "Who may issue JWTs: a JSON array, see [below](#issuers). Not set accepts none.",
+		{"SLUICE_ISSUERS", "", false,
+			"Who may issue JWTs: a JSON array, see [below](#issuers). If it is not set, no JWT is accepted.",
 			func(v string) string { return issuers(&p.Issuers, []byte(v)) }},
-		{"SLUICE_ISSUERS_FILE", "", false, "The same in a file beside `bootstrap`: variables have 4 KB in all.",
+		{"SLUICE_ISSUERS_FILE", "", false,
+			"The issuers in a file beside `bootstrap`, because all variables together may have 4 KB only.",
 			func(v string) string { return issuersFile(&p.Issuers, p.bundle, v) }},
-		{"SLUICE_CLAIMS", "", false, "Claims that limits have in `per: claim:…`, separated by commas.",
+		{"SLUICE_CLAIMS", "", false,
+			"The claims that limits name in `per: claim:…`, separated by commas.",
 			func(v string) string {
 				return list(&p.Claims, v, claimName, maxClaims, "names of claims, separated by commas")
 			}},
-		{"SLUICE_TRUSTED_HOPS", "0", false, "How many proxies of your own stand in front of the API, itself not " +
-			"counted: the address of a client is then the entry of `X-Forwarded-For` that the outermost wrote. Above " +
-			"0, close every way around them (the default endpoint of the API): who takes one writes that entry.",
+		{"SLUICE_TRUSTED_HOPS", "0", false,
+			"How many proxies of your own are in front of the API. The API itself does not count. A " +
+				"client's address is the entry of `X-Forwarded-For` that the outermost proxy wrote. Above 0, " +
+				"close every way around the proxies, such as the default endpoint of the API: a client that " +
+				"takes such a way can choose that entry.",
 			func(v string) string { return integer(&p.TrustedHops, v, 0, identity.MaxHops) }},
-		{"SLUICE_RETRY_JITTER", "0", false, "Percent by which waits that clients are told are lengthened, at random.",
+		{"SLUICE_RETRY_JITTER", "0", false,
+			"By how many percent the waits in answers are lengthened at most, at random.",
 			func(v string) string { return integer(&p.RetryJitter, v, 0, maxJitter) }},
-		{"SLUICE_PASS_DENIALS", "", false, "Ids of HTTP and WebSocket APIs, separated by commas, whose denials go " +
-			"through to our middleware in the backend. **Without that middleware it is an open door, for callers " +
-			"without a credential, too.**",
+		{"SLUICE_PASS_DENIALS", "", false,
+			"Ids of HTTP and WebSocket APIs, separated by commas. Their denied requests are passed on to " +
+				"Sluice's middleware in the backend. **A backend without that middleware serves them, also for " +
+				"callers without a credential.**",
 			func(v string) string {
 				return list(&p.PassDenials, v, apiID, maxPassDenials, "ids of APIs, separated by commas")
 			}},
 		{"SLUICE_LEASES", "true", false, "`false` asks the stores for each decision.",
 			func(v string) string { return boolean(&p.Leases, v) }},
-		{"SLUICE_MAX_INSTANCES", "1000", false, "The function's reserved concurrency: what limits are divided by " +
-			"while a store is away and nobody has counted.",
+		{"SLUICE_MAX_INSTANCES", "1000", false,
+			"The function's reserved concurrency. Limits are divided by it while a store is away, if the " +
+				"instance count is not known.",
 			func(v string) string { return integer(&p.MaxInstances, v, 1, maxInstances) }},
-		{"SLUICE_KILL_SWITCH", "", false, "`application/environment/profile`: the ids, in AppConfig, of the " +
-			"configuration with the mode of the cell's limits; see [below](#the-kill-switch). Not set: limits are " +
-			"enforced.",
+		{"SLUICE_KILL_SWITCH", "", false,
+			"`application/environment/profile`: the ids, in AppConfig, of the configuration with the mode " +
+				"of the cell's limits; see [below](#the-kill-switch). If it is not set, limits are enforced.",
 			func(v string) string { return appConfig(&p.KillSwitch, v) }},
-		{"SLUICE_METRICS_NAMESPACE", "Sluice", false, "Of the metrics in CloudWatch.",
+		{"SLUICE_METRICS_NAMESPACE", "Sluice", false, "The namespace of the metrics in CloudWatch.",
 			func(v string) string { return namespace(&p.MetricsNamespace, v) }},
 		{"SLUICE_LOG_LEVEL", "info", false, "`debug`, `info`, `warn` or `error`.",
 			func(v string) string { return level(&p.LogLevel, v) }},
