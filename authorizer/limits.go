@@ -11,8 +11,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/request/answer"
 )
 
-// defaultRetryAfter is the wait that a client is told if nobody knows when a retry will succeed, because a store or the
-// configuration does not answer.
+// defaultRetryAfter is the wait in the answer to a client if nobody knows when a retry will succeed, because a store or
+// the configuration does not answer.
 const defaultRetryAfter = time.Second
 
 var errAddressUnknown = errors.New("ipLimits are configured, and the authorizer's type tells it no address: " +

@@ -152,7 +152,7 @@ func freePort(t *testing.T) int {
 
 func portOf(l net.Listener) int { return l.Addr().(*net.TCPAddr).Port }
 
-// Guarantees that someone whose machine lacks something is told what, and what to do, before anything is started or
+// Guarantees that an error names what a machine lacks, and what to do about it, before anything is started or
 // downloaded. That nothing of it is said without reason, TestUpSaysWhichStepFailed shows.
 func TestUpNamesWhatIsMissing(t *testing.T) {
 	none := func(names ...string) func(*machine) {

@@ -35,7 +35,7 @@ func Main() {
 	os.Exit(0)
 }
 
-// order is what an instance is told first.
+// order is the first message to an instance: what it shall do.
 type order struct {
 	Scenario Scenario
 	Limiter  Limiter

@@ -353,7 +353,7 @@ func (f *fleet) metrics(w http.ResponseWriter, r *http.Request) {
 	h.Set("Vary", "Accept")
 	if metrics.WantsText(r.Header.Get("Accept")) {
 		h.Set("Content-Type", metrics.TextType)
-		_ = metrics.WriteText(w, f.gather()) // nobody is left to be told
+		_ = metrics.WriteText(w, f.gather()) // it fails if the client is gone
 		return
 	}
 	h.Set("Content-Type", "application/json")

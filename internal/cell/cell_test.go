@@ -301,7 +301,7 @@ func TestFile(t *testing.T) {
 	}
 }
 
-// Guarantees that the operator is told of keys whose pepper is missing, and of no others.
+// Guarantees that the log names the keys whose pepper is missing, and no others.
 func TestMissingPepperIsTold(t *testing.T) {
 	cache, _ := secret(t, 0, "p1", one)
 	var log bytes.Buffer

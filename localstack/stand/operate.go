@@ -80,7 +80,7 @@ func (s *Stand) Key(ctx context.Context, tenant string) (string, error) {
 	var made struct {
 		Key string `json:"key"`
 	}
-	// it may be a key all the same: only its length is told
+	// the text may contain a key, so the error has only its length
 	if err := json.Unmarshal([]byte(out), &made); err != nil || made.Key == "" {
 		return "", fmt.Errorf("sluice key create printed %d bytes, and no key in JSON", len(out))
 	}

@@ -24,7 +24,7 @@ func (s *Stand) stacks() map[string]string {
 	return all
 }
 
-// Skipped are the types of resources that LocalStack passed over without a word in its answer, and in which stacks.
+// Skipped are the types of resources that LocalStack ignored although it reported success, and their stacks.
 func (s *Stand) Skipped(ctx context.Context) (map[string][]string, error) {
 	types := map[string][]string{}
 	for stack, region := range s.stacks() {

@@ -41,7 +41,7 @@ type Options struct {
 	// of the first gateway, the others follow: operators' of the control plane, then each cell's and its sample API's;
 	// 0: any
 	Port int
-	Log  io.Writer // is told about each step; nil is nobody
+	Log  io.Writer // gets a line for each step; may be nil
 }
 
 // Operator is who calls the operators' APIs.

@@ -14,7 +14,7 @@ import (
 	"github.com/sluicelimits/sluice/localstack/stand"
 )
 
-// Guarantees that a LocalStack that is not there, or options that make no sense, are told in one line that says what to
+// Guarantees that a LocalStack that is not running, or invalid options, are reported in one line that says what to
 // do.
 func TestOpen(t *testing.T) {
 	well := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -151,12 +151,10 @@ func (s *Canary) variables() []variable {
 	return append([]variable{
 		table("PLANS", &s.Plans, tableName),
 		{"SLUICE_CANARY_CELLS", "", true,
-
 			"The cells that are watched, separated by commas: for each, its id, `=`, and the name or ARN of " +
 				"its config table, such as `eu-1=config-eu-1`.",
 			func(v string) string { return cells(&s.Cells, v, "config") }},
 		{"SLUICE_CANARY_WAIT", "30s", false,
-
 			"How long the canary waits until all cells have its change. It must be less than the function's " +
 				"timeout.",
 			func(v string) string { return within(&s.Wait, v, minWait, maxWait) }},

@@ -81,18 +81,15 @@ func (p *parser) variables() []variable {
 		{"SLUICE_CONFIG_TABLE", "", false, "The cell's config table, by name or ARN.",
 			func(v string) string { return match(&p.ConfigTable, v, tableName, "a table's name or ARN") }},
 		{"SLUICE_ALONE", "false", false,
-
 			"With a config table: `true` if there is no other cell; see [below](#one-cell-and-several).",
 			func(v string) string { return boolean(&p.Alone, v) }},
 		{"SLUICE_COUNTERS_TABLE", "", true,
-
 			"The DynamoDB table with the counters of quotas; in a small cell, those of everything but " +
 				"`ipLimits`.",
 			func(v string) string {
 				return match(&p.CountersTable, v, tableName, "a table's name or ARN")
 			}},
 		{"SLUICE_DYNAMODB_DEADLINE", "100ms", false,
-
 			"How long a decision waits for DynamoDB. A read of the configuration waits as long, but not " +
 				"less than 100 ms and not more than 1 s.",
 			func(v string) string { return deadline(&p.DynamoDBDeadline, v) }},
@@ -109,7 +106,6 @@ func (p *parser) variables() []variable {
 			"The secret with the peppers, the key for addresses, and Redis's password: its name or ARN.",
 			func(v string) string { return match(&p.Secret, v, secretName, "a secret's name or ARN") }},
 		{"SLUICE_REDIS", "", false,
-
 			"`host:port` of the primary, or of some nodes of a cluster, separated by commas. If it is not " +
 				"set, the cell is a small cell.",
 			func(v string) string { return addresses(&p.redis.Addrs, v) }},

@@ -70,7 +70,7 @@ func TestParseStage(t *testing.T) {
 	}
 }
 
-// Guarantees that a region is told only by a name of API Gateway's own.
+// Guarantees that a region is read only from a host name that API Gateway gave.
 func TestRegion(t *testing.T) {
 	for host, want := range map[string]string{
 		"abc.execute-api.eu-west-1.amazonaws.com":             "eu-west-1",

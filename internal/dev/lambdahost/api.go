@@ -220,7 +220,7 @@ func (e *environment) answer(id string, no *refusal, finish func(*invocation)) *
 	return no
 }
 
-// initFailure notes why the init failed. The call is told when the process has ended.
+// initFailure records why the init failed. The call gets this error when the process has ended.
 func (e *environment) initFailure(w http.ResponseWriter, r *http.Request) {
 	body, no := read(r)
 	if no == nil {

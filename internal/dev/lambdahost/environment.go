@@ -29,7 +29,7 @@ const (
 	busy                  // has a call that has no answer
 	answered              // is to poll again
 	lost                  // its poll broke off; is to poll again, or dies
-	ending                // was told to end, or has
+	ending                // has ended, or got the signal to end
 )
 
 // environment is one process and its Runtime API. The fields after ready are guarded by the host's mu.

@@ -59,11 +59,11 @@ import (
 type Config struct {
 	Description *Description        // required
 	Functions   map[string]Function // by the names in the description; each must be there
-	// of those who may sign, by the ids of their access keys; required where a route has AWS_IAM
+	// Credentials may sign requests, by the id of the access key; required if a route has AWS_IAM.
 	Credentials  map[string]Credential
-	Upstream     *url.URL          // where ECHO integrations lead; nil is the echo
-	Observe      func(Observation) // is told about every request that came to an authorizer; nil is nobody
-	LivePage     http.Handler      // at /_sluice/, with the prefix stripped; nil is none
+	Upstream     *url.URL          // gets the requests of ECHO integrations; if nil, the echo answers them
+	Observe      func(Observation) // called for every request that came to an authorizer; may be nil
+	LivePage     http.Handler      // at /_sluice/, with the prefix stripped; may be nil
 	Audience     front.Audience    // of the live page; default Loopback
 	MaxBodyBytes int64             // of a request; 0 is front.DefaultMaxBodyBytes, below 0 no bound
 	Now          func() time.Time  // default time.Now
