@@ -1,8 +1,6 @@
 package memory
 
 import (
-	"hash/maphash"
-
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
@@ -55,7 +53,7 @@ func (c *counter) counts(hash uint64, t *limit.Tier, v limit.Value) bool {
 func hashOf(s *Store, t *limit.Tier, v limit.Value) uint64 {
 	h := t.IdentityHash()
 	if v.Kind != limit.NoValue {
-		h ^= maphash.String(s.seed, v.Text) + uint64(v.Kind)*0x9e3779b97f4a7c15
+		h ^= s.hashText(v.Text) + uint64(v.Kind)*0x9e3779b97f4a7c15
 	}
 	return h
 }

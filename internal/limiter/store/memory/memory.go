@@ -76,6 +76,7 @@ type Store struct {
 	layouts layouts
 	stripes [stripeCount]stripe
 
+	hashName   func(string) uint64 // Config.Hash
 	oneBudget  bool
 	lastLogged [2]atomic.Int64 // by budget: when the last line about it was logged, µs since 1970
 }
@@ -95,6 +96,11 @@ type Config struct {
 	// OneBudget lets each owner use all of MaxBytes, and no owners share counters: a request whose counters have no
 	// room gets [limit.ErrFull]. It is for replays, whose outcome must not depend on how much memory there is.
 	OneBudget bool
+
+	// Hash is the hash by which owners and values are found. Which counters are looked at first to make room depends on
+	// it, so a simulation, whose runs must be the same, sets it. If nil, it is a hash with a random seed, for which
+	// callers cannot choose keys that collide.
+	Hash func(name string) uint64
 
 	// Log gets a line, at most one in a minute, while addresses or anonymous calls have no room for their counters, and
 	// another while a tenant has none. Default slog.Default().
@@ -121,7 +127,7 @@ func New(c Config) (*Store, error) {
 	}
 	forRefunds, forSharing := c.MaxBytes/refundsPart, c.UnidentifiedBytes/sharedPart
 	s := &Store{seed: maphash.MakeSeed(), boot: rand.Uint64(), log: c.Log, refunds: newRefunds(forRefunds),
-		oneBudget: c.OneBudget}
+		hashName: c.Hash, oneBudget: c.OneBudget}
 	for i := range s.stripes {
 		s.stripes[i].table.Store(newTable(0))
 	}
@@ -286,5 +292,12 @@ func (s *Store) Refund(ctx context.Context, r *limit.Receipt, units int64, now t
 func (s *Store) stripe(hash uint64) *stripe { return &s.stripes[hash%stripeCount] }
 
 func (s *Store) hash(o limit.Owner) uint64 {
-	return maphash.String(s.seed, o.Name) ^ uint64(o.Kind)*0x9e3779b97f4a7c15
+	return s.hashText(o.Name) ^ uint64(o.Kind)*0x9e3779b97f4a7c15
+}
+
+func (s *Store) hashText(text string) uint64 {
+	if s.hashName != nil {
+		return s.hashName(text)
+	}
+	return maphash.String(s.seed, text)
 }
