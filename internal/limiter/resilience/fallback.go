@@ -10,8 +10,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	lru "github.com/hashicorp/golang-lru/v2"
-
 	"github.com/sluicelimits/sluice/internal/limiter/clock"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
@@ -62,6 +60,10 @@ type FallbackConfig struct {
 
 	Bytes     int64 // bounds the counters and the pending units, at least 32 KiB; 0 means DefaultFallbackBytes
 	PerSecond int   // how many replay requests are sent, 1..10,000; 0 means DefaultReplayPerSecond
+
+	// Parts is a cache that several fallback limiters of one program may share, as those of a simulation do. If nil,
+	// the fallback limiter has a cache of its own.
+	Parts *Parts
 
 	Runtime *clock.Runtime // if nil, the machine's
 
@@ -115,7 +117,6 @@ type Fallback struct {
 	config    FallbackConfig
 	local     *memory.Store // the instance's parts of limits
 	localBoot atomic.Uint64 // the Hi that all receipts of local have in their IDs; 0: local has made no receipt
-	parts     *lru.Cache[*limit.Limit, *part]
 	pool      sync.Pool
 
 	clockOffset atomic.Int64 // the store's clock minus the caller's, µs, at the last answer
@@ -181,12 +182,18 @@ func NewFallback(config FallbackConfig) (*Fallback, error) {
 	f.pool.New = func() any { return new(scratch) }
 	var err error
 	counted := config.Bytes - f.pending.bound
-	f.local, err = memory.New(memory.Config{MaxBytes: counted, UnidentifiedBytes: counted / 2, Log: config.Log})
+	local := memory.Config{MaxBytes: counted, UnidentifiedBytes: counted / 2, Log: config.Log}
+	if config.Runtime != nil {
+		local.Hash = config.Runtime.Hash
+	}
+	f.local, err = memory.New(local)
 	if err != nil {
 		return nil, fmt.Errorf("fallback limiter: %w", err)
 	}
-	if f.parts, err = lru.New[*limit.Limit, *part](maxCachedParts); err != nil {
-		return nil, fmt.Errorf("fallback limiter: %w", err)
+	if f.config.Parts == nil {
+		if f.config.Parts, err = NewParts(maxCachedParts); err != nil {
+			return nil, fmt.Errorf("fallback limiter: %w", err)
+		}
 	}
 	return f, nil
 }
@@ -305,10 +312,7 @@ func (f *Fallback) instancesOf(l *limit.Limit) int64 {
 
 // partOf returns this instance's part of a limit, from the cache or made new. It logs an error at most once a second.
 func (f *Fallback) partOf(l *limit.Limit, instances int64, now time.Time) (*part, error) {
-	if p, ok := f.parts.Get(l); ok && p.isCurrent(instances, now) {
-		return p, nil
-	}
-	p, err := partOf(l, instances, now)
+	p, err := f.config.Parts.of(l, instances, now)
 	if err != nil {
 		if sec := now.Unix(); f.loggedPart.Swap(sec) != sec {
 			f.config.Log.Error("this limit has no fallback, which is a defect: its requests are denied while the "+
@@ -317,7 +321,6 @@ func (f *Fallback) partOf(l *limit.Limit, instances int64, now time.Time) (*part
 		}
 		return nil, err
 	}
-	f.parts.Add(l, p)
 	return p, nil
 }
 

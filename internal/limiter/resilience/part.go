@@ -1,18 +1,20 @@
 package resilience
 
 import (
+	"fmt"
 	"math"
 	"math/bits"
 	"time"
+
+	lru "github.com/hashicorp/golang-lru/v2"
 
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
 // part is an instance's part of a limit: what one of several instances may admit by itself while the store is away.
 type part struct {
-	limit     *limit.Limit // has a token bucket for each tier; the fallback limiter counts it
-	instances int64        // by which the limit was divided
-	tiers     []tierPart   // one for each tier
+	limit *limit.Limit // has a token bucket for each tier; the fallback limiter counts it
+	tiers []tierPart   // one for each tier
 
 	// The part is valid from one time until before another, µs since 1970: in the calendar periods of the limit's
 	// quotas for which it was made. The part of a limit without quotas is always valid.
@@ -22,9 +24,40 @@ type part struct {
 // tierPart is an instance's part of a tier: units per period, and the burst, which is how many may be spent at once.
 type tierPart struct{ units, burst, period int64 } // period in µs
 
-// maxCachedParts is how many parts are cached, because computing one for each decision would be slow. A part takes some
-// 500 bytes, and few deployments have as many limits.
+// maxCachedParts is how many parts a fallback limiter caches if FallbackConfig.Parts is nil. Few deployments have as
+// many limits.
 const maxCachedParts = 4096
+
+// Parts caches instances' parts of limits, because computing one takes longer than the rest of a decision. It forgets
+// those that were not used for the longest time. It is safe for concurrent use. Make it with [NewParts].
+type Parts struct{ cache *lru.Cache[partKey, *part] }
+
+type partKey struct {
+	limit     *limit.Limit
+	instances int64
+}
+
+// NewParts makes an empty cache for at most so many parts, which is at least 1. A part takes some 700 bytes.
+func NewParts(most int) (*Parts, error) {
+	cache, err := lru.New[partKey, *part](most)
+	if err != nil {
+		return nil, fmt.Errorf("parts of limits: %w", err)
+	}
+	return &Parts{cache}, nil
+}
+
+// of returns the part of one of so many instances of a limit, from the cache or made new.
+func (c *Parts) of(l *limit.Limit, instances int64, now time.Time) (*part, error) {
+	key := partKey{l, instances}
+	if p, ok := c.cache.Get(key); ok && p.isCurrent(now) {
+		return p, nil
+	}
+	p, err := partOf(l, instances, now)
+	if err == nil {
+		c.cache.Add(key, p)
+	}
+	return p, err
+}
 
 // partOf makes the instance's part of each tier of l: a token bucket of max(1, units/instances) per period, with a
 // burst of as many units. If the tier is a token bucket itself, its rate and its burst are each divided.
@@ -32,7 +65,7 @@ const maxCachedParts = 4096
 // Every limit has a part for every number of instances: tierPart.bucket returns a tier that limit.New accepts, whatever
 // the numbers are, and the ordinals keep two tiers from sharing a counter. An error would be a mistake in this file.
 func partOf(l *limit.Limit, instances int64, now time.Time) (*part, error) {
-	p := &part{instances: instances, tiers: make([]tierPart, len(l.Tiers)), from: math.MinInt64, until: math.MaxInt64}
+	p := &part{tiers: make([]tierPart, len(l.Tiers)), from: math.MinInt64, until: math.MaxInt64}
 	out := limit.Limit{ID: l.ID, Per: l.Per, MaxValues: l.MaxValues, Tiers: make([]limit.Tier, len(l.Tiers))}
 	for i := range l.Tiers {
 		t := &l.Tiers[i]
@@ -54,10 +87,10 @@ func partOf(l *limit.Limit, instances int64, now time.Time) (*part, error) {
 	return p, err
 }
 
-// isCurrent reports whether partOf would return the same part for this number of instances at now.
-func (p *part) isCurrent(instances int64, now time.Time) bool {
+// isCurrent reports whether partOf would return the same part at now.
+func (p *part) isCurrent(now time.Time) bool {
 	at := now.UnixMicro()
-	return p.instances == instances && p.from <= at && at < p.until
+	return p.from <= at && at < p.until
 }
 
 // exactBound is the bound of package limit on token buckets: the burst times the period of the reduced rate, in µs,

@@ -16,10 +16,6 @@ func TestPartIsCurrent(t *testing.T) {
 		t.Fatal(err)
 	}
 	start, end := time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC), time.Date(2026, 4, 1, 0, 0, 0, 0, time.UTC)
-	p, err := partOf(l, 4, start.Add(time.Hour))
-	if err != nil {
-		t.Fatal(err)
-	}
 	for _, c := range []struct {
 		name      string
 		instances int64
@@ -32,8 +28,17 @@ func TestPartIsCurrent(t *testing.T) {
 		{"at the start of the next month", 4, end, false},
 		{"with another number of instances", 5, start, false},
 	} {
-		if got := p.isCurrent(c.instances, c.at); got != c.want {
-			t.Errorf("%s: %t, want %t", c.name, got, c.want)
+		parts, err := NewParts(10)
+		if err != nil {
+			t.Fatal(err)
+		}
+		cached, err := parts.of(l, 4, start.Add(time.Hour))
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := parts.of(l, c.instances, c.at)
+		if err != nil || got == cached != c.want {
+			t.Errorf("%s: the cached part is used: %t, %v; want %t", c.name, got == cached, err, c.want)
 		}
 	}
 }
