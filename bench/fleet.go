@@ -56,6 +56,7 @@ func runFleet(name string, short bool) (*fleetRun, error) {
 		s.RampUp, s.WarmUp, s.Measured = time.Second, 2*time.Second, 3*time.Second
 		s.SampleEvery = min(s.SampleEvery, 4)
 	}
+	defer fleet.TuneCollector(fleet.DefaultMaxCounters)()
 	used := processorTime()
 	r, err := fleet.Run(context.Background(), fleet.Options{Scenario: &s, Seed: 1, Costs: *fleetRuns.costs})
 	if err != nil {

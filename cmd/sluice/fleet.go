@@ -107,6 +107,7 @@ func (f *fleetFlags) run(c *cobra.Command) error {
 	if err != nil {
 		return err
 	}
+	defer fleetsim.TuneCollector(f.maxCounters)()
 	if f.explore > 0 {
 		return f.exploreSeeds(c, &o)
 	}

@@ -150,9 +150,7 @@ func (c *tableCall) wait(ctx context.Context, p *process) {
 		return
 	}
 	owner, _ := ctx.Value(ownerKey{}).(limit.Owner)
-	if owner.Kind == limit.Tenant {
-		c.tenant = r.byName[owner.Name]
-	}
+	c.tenant = r.tenantOf(owner)
 	c.worker, c.shard = r.current, p.cell.shardOf(owner.Name)
 	c.oneWay = int64(float64(r.costs.DynamoDBRoundTrip.Nanoseconds()/2) * c.shard.slower)
 	c.deadline = r.now + r.costs.DynamoDBDeadline.Nanoseconds()

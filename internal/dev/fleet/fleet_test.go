@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -112,23 +113,46 @@ func TestSameSeed(t *testing.T) {
 	for _, name := range []string{"failover-and-storm", "dynamodb-throttles"} {
 		t.Run(name, func(t *testing.T) { sameSeed(t, named(t, name)) })
 	}
+	t.Run("lambda", func(t *testing.T) {
+		s := *named(t, "lambda-recent")
+		s.Tenants, s.Requests, s.SampleEvery, s.Instances = 100, 10_000, 1, 100
+		s.RampUp, s.WarmUp, s.Measured = 0, time.Second, time.Second
+		sameSeed(t, &s)
+	})
+	// For a minute fallback limiters decide that have room for some of the tenants. Counters that are unused again make
+	// room for others, and which of them are found must not differ.
+	t.Run("full fallback", func(t *testing.T) {
+		const length = time.Minute
+		s := fleet.Scenario{Name: "full", WarmUp: time.Second, Measured: length, Instances: 4, Tenants: 5_000,
+			Requests: 500, Limits: fleet.Limits{Period: time.Second, Low: 20, High: 10_000},
+			Faults: []fleet.Fault{{Kind: fleet.StoreAway, For: length}}}
+		if sameSeed(t, &s).Failed == 0 {
+			t.Error("no fallback limiter was ever full, so this test finds nothing")
+		}
+	})
 }
 
-func sameSeed(t *testing.T, s *fleet.Scenario) {
-	text := func(seed uint64) string {
-		b, err := json.Marshal(run(t, s, seed))
+// sameSeed checks a scenario, with fallback limiters that have little memory, and returns a report.
+func sameSeed(t *testing.T, s *fleet.Scenario) *fleet.Report {
+	text := func(seed uint64) (string, *fleet.Report) {
+		r, err := fleet.Run(t.Context(), fleet.Options{Scenario: s, Seed: seed, FallbackBytes: 1})
 		if err != nil {
 			t.Fatal(err)
 		}
-		return string(b)
+		b, err := json.Marshal(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(b), r
 	}
-	first := text(1)
-	if second := text(1); second != first {
+	first, r := text(1)
+	if second, _ := text(1); second != first {
 		t.Errorf("two runs with the same seed differ:\n%s\nand\n%s", first, second)
 	}
-	if text(2) == first {
+	if other, _ := text(2); other == first {
 		t.Error("seed 2 gave the same report as seed 1")
 	}
+	return r
 }
 
 // Guarantees that the scenario "million" keeps within its limits with few calls to the store. It runs with a hundredth
@@ -472,4 +496,39 @@ func TestReadCosts(t *testing.T) {
 			t.Errorf("ReadCosts(%s): error %v, want one that begins with the name of the file", bad, err)
 		}
 	}
+}
+
+// Guarantees the bound on memory that docs/scale.md states: 600 bytes for each counter that --max-counters allows, and
+// 2 KiB for each tenant, here of 100,000 tenants whose requests come to more pairs of a tenant and an instance than
+// there may be counters.
+func TestMemoryOfManyTenants(t *testing.T) {
+	soak.SkipUnderRace(t)
+	soak.SkipInQuick(t)
+	const tenants, counters = 100_000, 100_000
+	s := fleet.Scenario{Name: "many", WarmUp: time.Second, Measured: time.Second, Instances: 50, Tenants: tenants,
+		Requests: 100_000, Shards: 8,
+		Limits: fleet.Limits{Period: time.Minute, Low: 100, High: 10_000}}
+	heap := func() int64 {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc + m.StackInuse)
+	}
+	before, most := heap(), int64(0)
+	r, err := fleet.Run(t.Context(), fleet.Options{Scenario: &s, Seed: 1, MaxCounters: counters,
+		Progress: func(done float64) {
+			if done > 0.9 {
+				most = max(most, heap()-before)
+			}
+		}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := int64(600*counters + 2048*tenants + 64<<20); most > want {
+		t.Errorf("the simulation takes %d bytes, want at most %d", most, want)
+	}
+	if r.StoreOps < 0.5*s.Requests {
+		t.Errorf("%.0f calls of the store a second: the counters are not used up, so this test bounds nothing", r.StoreOps)
+	}
+	t.Logf("%d bytes, %.0f calls a second", most, r.StoreOps)
 }

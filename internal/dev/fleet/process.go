@@ -52,7 +52,7 @@ func (r *run) startProcess(number int) error {
 		Wait:  p.wait,
 		Wake:  p.wake,
 		Rand:  p.random.Int64N,
-		Hash:  hashName,
+		Hash:  r.hashOf,
 	}
 	counters, err := r.countersOf(p)
 	if err != nil {
@@ -62,7 +62,7 @@ func (r *run) startProcess(number int) error {
 		Rates:  counters,
 		Frozen: true, MaxInstances: r.scenario.Instances, Runtime: p.runtime, Log: slog.New(slog.DiscardHandler),
 		Lease:    lease.Config{MaxCounters: r.maxCounters, Life: r.scenario.LeaseLife},
-		Fallback: resilience.FallbackConfig{Bytes: r.fallbackBytes},
+		Fallback: resilience.FallbackConfig{Bytes: r.fallbackBytes, Parts: r.parts},
 		Cell:     r.cellName(p.cell),
 	})
 	if err != nil {

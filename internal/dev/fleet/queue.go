@@ -78,6 +78,8 @@ type worker struct {
 
 	decision limit.Decision // that it makes
 	request  limit.Request  // that it decides, if the process has a copy of the configuration
+	tenant   *tenant        // whose request it decides, or decided last; nil: it has decided none
+	call     storeCall      // the call that it waits for
 }
 
 // park suspends the worker until an event resumes it. Another worker goes on meanwhile. If the run ends with an error,

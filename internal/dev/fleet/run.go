@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/sluicelimits/sluice/internal/dev/fleet/judge"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/resilience"
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/plan/route"
 )
@@ -43,6 +45,10 @@ type Options struct {
 	// an equal part. The store decides a request whose counters have no room.
 	MaxCounters int
 
+	// FallbackBytes bounds the memory of the fallback limiters of all processes together; 0 selects 1 GiB. Each process
+	// gets an equal part, of 32 KiB to 16 MiB.
+	FallbackBytes int64
+
 	// Progress, unless nil, is called every tenth of a simulated second with the part of the run that is done, 0..1.
 	Progress func(done float64)
 }
@@ -57,12 +63,17 @@ type Arrival struct {
 // DefaultMaxCounters needs about 2.5 GB: some 600 bytes for a counter and its owner.
 const DefaultMaxCounters = 4_000_000
 
-// totalFallbackBytes bounds the memory of the fallback limiters of all processes together.
-const totalFallbackBytes = 1 << 30
+// totalParts bounds the parts of limits that the fallback limiters of all processes cache together, at some 700 bytes
+// each. Processes that count different numbers of instances have different parts.
+const totalParts = 200_000
+
+const defaultFallbackBytes = 1 << 30
 
 // tenant is one tenant, and what is counted about it.
 type tenant struct {
 	req        limit.Request // always the same
+	hash       uint64        // hashName of its name
+	leaseHash  uint64        // by which each process's lease layer finds it, see touchNext
 	judges     []judge.Judge // of each tier of the request, in order; nil: not judged
 	costs      []int64       // of the request in each tier, units
 	limits     []int32       // of each tier, the index in run.limits
@@ -84,15 +95,16 @@ type run struct {
 	random   *rand.Rand
 	ctx      context.Context
 
-	now           int64 // ns since the beginning of the run
-	end           int64 // when the requests end, ns since the beginning of the run
-	draining      bool  // the end has come: decisions under way are completed, and nothing new begins
-	partial       bool  // the run was interrupted
-	queue         queue
-	current       *worker
-	resume        *worker // the worker that continues when the present one yields; nil: any idle worker
-	idle, workers []*worker
-	failed        error
+	now      int64 // ns since the beginning of the run
+	end      int64 // when the requests end, ns since the beginning of the run
+	draining bool  // the end has come: decisions under way are completed, and nothing new begins
+	partial  bool  // the run was interrupted
+	queue    queue
+	current  *worker
+	resume   *worker // the worker that continues when the present one yields; nil: any idle worker
+	idle     []*worker
+	workers  map[*worker]bool // all, also those that wait or are idle
+	failed   error
 
 	tenants       []tenant
 	byName        map[string]*tenant
@@ -111,6 +123,7 @@ type run struct {
 	unsampled     float64    // requests of all tenants for each of the tenants that are decided
 	maxCounters   int        // of each process
 	fallbackBytes int64
+	parts         *resilience.Parts // of all processes
 	traffic       traffic
 	environments
 	total  int64
@@ -141,7 +154,8 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	}
 	o.Scenario = &scenario
 	r := &run{scenario: o.Scenario, seed: o.Seed, costs: o.Costs.withDefaults(o.Scenario.Store), ctx: ctx,
-		random: rand.New(rand.NewPCG(o.Seed, 0)), byName: make(map[string]*tenant), bounds: newBounds()}
+		random: rand.New(rand.NewPCG(o.Seed, 0)), byName: make(map[string]*tenant), bounds: newBounds(),
+		workers: make(map[*worker]bool)}
 	r.end = scenario.length().Nanoseconds()
 	maxCounters := o.MaxCounters
 	if maxCounters == 0 {
@@ -149,10 +163,13 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	}
 	most := scenario.mostProcesses()
 	r.maxCounters = max(maxCounters/most, 1)
-	r.fallbackBytes = min(max(int64(totalFallbackBytes/most), 32<<10), 16<<20)
+	r.fallbackBytes = min(max(cmp.Or(o.FallbackBytes, defaultFallbackBytes)/int64(most), 32<<10), 16<<20)
 	r.configBytes = min(max(int64(configBytes/most), 1<<20), 64<<20)
 	var out *Report
-	if err = r.prepare(&o); err == nil {
+	if r.parts, err = resilience.NewParts(totalParts); err == nil {
+		err = r.prepare(&o)
+	}
+	if err == nil {
 		r.runAll()
 		err = r.failed
 	}
@@ -207,7 +224,9 @@ func (r *run) prepare(o *Options) error {
 				return err
 			}
 		}
-		r.touches = r.plane == nil && len(loads)*s.Instances >= touchFrom
+		if r.plane == nil && len(loads)*s.Instances >= touchFrom {
+			r.beginTouching()
+		}
 	}
 	r.timeline.step = 1
 	r.followFaults()
@@ -291,12 +310,17 @@ type load struct {
 func (r *run) addTenants(loads []load) error {
 	r.tenants = make([]tenant, len(loads))
 	counted := map[string]int32{}
-	all, decided := 0.0, 0.0
+	all, decided, tiers := 0.0, 0.0, 0
 	for i := range loads {
 		if all += loads[i].rate; loads[i].decided {
 			decided += loads[i].rate
 		}
+		for _, c := range loads[i].charges {
+			tiers += len(c.Limit.Tiers)
+		}
 	}
+	// Those of all tenants lie side by side, in few cache lines.
+	judges, costs, limits := make([]judge.Judge, 0, tiers), make([]int64, 0, tiers), make([]int32, 0, tiers)
 	if decided == 0 {
 		return fmt.Errorf("no tenant is in a sample of every %d tenants", r.scenario.SampleEvery)
 	}
@@ -307,8 +331,9 @@ func (r *run) addTenants(loads []load) error {
 		}
 		l, t := &loads[i], &r.tenants[i]
 		t.req = limit.Request{Owner: limit.Owner{Kind: limit.Tenant, Name: l.name}, Charges: l.charges}
-		t.decided = l.decided && len(l.charges) > 0
+		t.decided, t.hash = l.decided && len(l.charges) > 0, hashName(l.name)
 		r.byName[l.name] = t
+		first := len(judges)
 		for _, c := range l.charges {
 			index, ok := counted[c.Limit.ID]
 			if !ok {
@@ -317,15 +342,15 @@ func (r *run) addTenants(loads []load) error {
 				r.limits = append(r.limits, &limitCount{ID: c.Limit.ID})
 			}
 			for j := range c.Limit.Tiers {
-				t.judges = append(t.judges, newJudge(l.name, c.Limit, &c.Limit.Tiers[j]))
-				t.costs = append(t.costs, c.Cost)
-				t.limits = append(t.limits, index)
+				judges = append(judges, newJudge(l.name, c.Limit, &c.Limit.Tiers[j]))
+				costs, limits = append(costs, c.Cost), append(limits, index)
 				t.algorithms = append(t.algorithms, c.Limit.Tiers[j].Algorithm)
-				if t.judges[len(t.judges)-1] == nil && c.Limit.Mode == limit.Enforce {
+				if judges[len(judges)-1] == nil && c.Limit.Mode == limit.Enforce {
 					r.limits[index].NotJudged = true
 				}
 			}
 		}
+		t.judges, t.costs, t.limits = judges[first:], costs[first:], limits[first:]
 	}
 	return nil
 }
@@ -373,7 +398,7 @@ func (r *run) runAll() {
 		r.current = w
 		w.next()
 	}
-	for _, w := range r.workers {
+	for w := range r.workers {
 		w.stop()
 	}
 }
@@ -399,15 +424,23 @@ func (r *run) idleWorker() *worker {
 		}()
 		for {
 			r.handleEvents(w)
+			if len(r.idle) >= maxIdle {
+				delete(r.workers, w)
+				return
+			}
 			r.idle = append(r.idle, w)
 			if !yield(struct{}{}) {
 				return
 			}
 		}
 	})
-	r.workers = append(r.workers, w)
+	r.workers[w] = true
 	return w
 }
+
+// maxIdle bounds the workers that are kept for later, each of which has a stack of some 16 KB. Thousands are at work for
+// some milliseconds when many leases end together, or when the store does not answer.
+const maxIdle = 1000
 
 // handleEvents handles requests and events in the order of their times. It returns when another worker must continue,
 // or when nothing is left.
@@ -495,6 +528,7 @@ func hashNumber(n int) uint64 {
 
 // decide makes one decision with the real chain, and counts it. The request arrived at a time, in ns.
 func (r *run) decide(w *worker, p *process, t *tenant, arrived int64) {
+	w.tenant = t
 	d, req := &w.decision, &t.req
 	if p.reader != nil {
 		var given grant

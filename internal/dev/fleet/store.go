@@ -27,7 +27,8 @@ type shard struct {
 
 	cell   *cell
 	store  *memory.Store
-	freeAt int64 // when all calls that have arrived will be done, ns
+	hash   func(name string) uint64 // of the names of owners
+	freeAt int64                    // when all calls that have arrived will be done, ns
 
 	away      bool    // calls do not arrive
 	slower    float64 // factor of the service time
@@ -43,8 +44,8 @@ type shard struct {
 	peak      int64 // the largest number of calls in one second
 }
 
-func newShard(c *cell, store Store) (*shard, error) {
-	s := &shard{cell: c, slower: 1}
+func newShard(c *cell, store Store, hash func(name string) uint64) (*shard, error) {
+	s := &shard{cell: c, slower: 1, hash: hash}
 	if store == DynamoDB {
 		s.table = dynamotable.New()
 		return s, nil
@@ -54,11 +55,11 @@ func newShard(c *cell, store Store) (*shard, error) {
 
 // forget discards all counters, as if a replica took over that had received none of them.
 func (s *shard) forget() (err error) {
-	s.store, err = memory.New(memory.Config{MaxBytes: shardBytes, OneBudget: true})
+	s.store, err = memory.New(memory.Config{MaxBytes: shardBytes, OneBudget: true, Hash: s.hash})
 	return err
 }
 
-// storeCall is one call to the simulated store. It lies on the stack of the worker that waits for it.
+// storeCall is one call to the simulated store. It lies in the worker that waits for it.
 type storeCall struct {
 	worker *worker
 	shard  *shard
@@ -98,14 +99,13 @@ func (port) Refund(context.Context, *limit.Receipt, int64, time.Time) (limit.Ref
 
 // callStore sends a call to a cell's store, and waits for its reply or its deadline.
 func (r *run) callStore(to *cell, req *limit.Request, d *limit.Decision, peek bool) error {
-	c := &storeCall{worker: r.current, req: req, d: d, peek: peek, sent: r.now,
-		oneWay: r.costs.RoundTrip.Nanoseconds() / 2}
-	if req.Owner.Kind == limit.Tenant {
-		if c.tenant = r.byName[req.Owner.Name]; c.tenant != nil {
-			c.turn = c.tenant.arrived
-		}
+	w := r.current
+	c := &w.call
+	*c = storeCall{worker: w, req: req, d: d, peek: peek, sent: r.now, oneWay: r.costs.RoundTrip.Nanoseconds() / 2}
+	if c.tenant = r.tenantOf(req.Owner); c.tenant != nil {
+		c.turn = c.tenant.arrived
 	}
-	c.shard = to.shardOf(req.Owner.Name)
+	c.shard = to.shards[r.hashOf(req.Owner.Name)%uint64(len(to.shards))]
 	c.node = c.shard
 	if c.tenant != nil && r.unsampled > 1 { // the few tenants of a sample would load the nodes unevenly
 		c.node = to.shards[hashNumber(int(r.queue.added))%uint64(len(to.shards))]
@@ -191,6 +191,26 @@ func (s *shard) throttles(now int64) bool {
 	}
 	s.taken++
 	return s.taken > s.throttled
+}
+
+// tenantOf returns the tenant that an owner is, or nil if the owner is none.
+func (r *run) tenantOf(o limit.Owner) *tenant {
+	if o.Kind != limit.Tenant {
+		return nil
+	}
+	if t := r.current.tenant; t != nil && t.req.Owner.Name == o.Name {
+		return t
+	}
+	return r.byName[o.Name]
+}
+
+// hashOf returns hashName(name). It remembers the hashes of the tenants' names. Nearly always the name is that of the
+// tenant whose request is decided.
+func (r *run) hashOf(name string) uint64 {
+	if w := r.current; w != nil && w.tenant != nil && w.tenant.req.Owner.Name == name {
+		return w.tenant.hash
+	}
+	return hashName(name)
 }
 
 // hashName returns the hash by which the simulation assigns names: FNV-1a, mixed so that the low bits are as evenly

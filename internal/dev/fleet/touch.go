@@ -1,6 +1,9 @@
 package fleet
 
-import "github.com/sluicelimits/sluice/internal/limiter/lease"
+import (
+	"github.com/sluicelimits/sluice/internal/dev/fleet/judge"
+	"github.com/sluicelimits/sluice/internal/limiter/lease"
+)
 
 const (
 	// touchAtOnce is how many requests touchNext looks ahead. Each needs two random numbers: one chooses its tenant,
@@ -11,6 +14,15 @@ const (
 	// the caches of the processor, at some 600 bytes each.
 	touchFrom = 10_000
 )
+
+// beginTouching lets touchNext be called from the first request on.
+func (r *run) beginTouching() {
+	r.touches = true
+	for i := range r.tenants {
+		t := &r.tenants[i]
+		t.leaseHash = r.live[0].chain.Leases.Hash(t.req.Owner) // all processes have the same Runtime.Hash
+	}
+}
 
 // touchNext reads the memory that the next decisions will need, see [lease.Touch], so that it is in the caches of the
 // processor. It changes no result: if the traffic changes meanwhile, other memory is read than is needed.
@@ -23,13 +35,15 @@ func (r *run) touchNext() {
 		number := r.traffic.tenantOf(r.traffic.ahead(2 * i))
 		t, p := &r.tenants[number], r.processFor(number, r.traffic.ahead(2*i+1))
 		tenants[i] = t
-		all[i] = lease.Touched{Store: p.chain.Leases, Owner: &t.req.Owner}
+		all[i] = lease.Touched{Store: p.chain.Leases, Hash: t.leaseHash}
 		sum += int64(len(t.req.Charges)) + t.ops
 	}
+	sum += lease.Touch(all[:])
 	for _, t := range tenants {
 		if t.decided {
-			sum += t.req.Charges[0].Limit.Tiers[0].Threshold + int64(t.limits[0])
+			sum += t.req.Charges[0].Limit.Tiers[0].Threshold + judge.Touch(t.judges[0]) + t.costs[0] +
+				int64(t.limits[0])
 		}
 	}
-	r.touched += sum + lease.Touch(all[:])
+	r.touched += sum
 }

@@ -5,11 +5,14 @@ import "github.com/sluicelimits/sluice/internal/limiter/limit"
 // Touched is what a decision of a store about an owner reads. The fields that are not exported are set by [Touch].
 type Touched struct {
 	Store *Store
-	Owner *limit.Owner
+	Hash  uint64 // of the owner, as Store.Hash returns it
 
-	hash  uint64
 	found *ownerLeases
 }
+
+// Hash returns the hash by which the store finds an owner. It is the same for all stores that have the same
+// [clock.Runtime].Hash.
+func (s *Store) Hash(o limit.Owner) uint64 { return s.hashOwner(o) }
 
 // Touch reads a word of each cache line that decisions about the owners will read. It returns the sum of the words,
 // which means nothing.
@@ -21,8 +24,7 @@ type Touched struct {
 func Touch(all []Touched) (sum int64) {
 	for i := range all {
 		t := &all[i]
-		t.hash = t.Store.hashOwner(*t.Owner)
-		sh := &t.Store.shards[t.hash%shardCount]
+		sh := &t.Store.shards[t.Hash%shardCount]
 		sum += int64(len(sh.owners.slots)) + sh.stats.Local + sh.scarceUntil
 		if sh.store != t.Store { // never: the field lies beside the mutex
 			sum++
@@ -30,23 +32,33 @@ func Touch(all []Touched) (sum int64) {
 	}
 	for i := range all {
 		t := &all[i]
-		table := &t.Store.shards[t.hash%shardCount].owners
+		table := &t.Store.shards[t.Hash%shardCount].owners
 		t.found = nil
 		if len(table.slots) == 0 {
 			continue
 		}
-		for at := table.home(t.hash); table.slots[at].owner != nil; at = (at + 1) & (len(table.slots) - 1) {
-			if table.slots[at].hash == t.hash {
+		for at := table.home(t.Hash); table.slots[at].owner != nil; at = (at + 1) & (len(table.slots) - 1) {
+			if table.slots[at].hash == t.Hash {
 				t.found = table.slots[at].owner
 				break
 			}
 		}
 	}
 	for i := range all {
-		if o := all[i].found; o != nil && len(o.counters) > 0 {
-			c := o.counters[0]
-			sum += c.until + c.lease.At + c.demand.fadedAt + c.demand.epochUnits[1]
+		if o := all[i].found; o != nil {
+			sum += o.read()
 		}
+	}
+	return sum
+}
+
+// read reads a word of each cache line of an owner's leases, of the first counter alone. It returns the sum of the
+// words, which means nothing.
+func (o *ownerLeases) read() (sum int64) {
+	if len(o.counters) > 0 {
+		c := o.counters[0]
+		sum = c.until + c.lease.At + c.lease.Units + c.demand.fadedAt + c.demand.epochUnits[1] + c.denial.until +
+			c.supply.end + c.prefetchAt
 	}
 	return sum
 }

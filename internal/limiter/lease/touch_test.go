@@ -30,7 +30,7 @@ func TestTouch(t *testing.T) {
 		t.Fatal(err)
 	}
 	before := s.Stats()
-	all := []Touched{{Store: s, Owner: &known}, {Store: s, Owner: &unknown}}
+	all := []Touched{{Store: s, Hash: s.Hash(known)}, {Store: s, Hash: s.Hash(unknown)}}
 	Touch(all)
 	if all[0].found == nil || all[0].found.owner != known || all[1].found != nil {
 		t.Errorf("Touch found %+v for the known owner and %+v for the unknown one, want the known owner and nil",
