@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/sluicelimits/sluice/internal/dev/fleet/judge"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
@@ -90,7 +91,7 @@ func randomScenario(seed uint64) Scenario {
 			Ample: 0.6 + random.Float64(), Scarce: 0.3 + random.Float64()/2, BindEvery: between(1, 3),
 		},
 	}
-	s.Limits.AlignTenant = hasWindows(s.Limits.Algorithm) && random.IntN(3) == 0
+	s.Limits.AlignTenant = judge.Aligns(s.Limits.Algorithm) && random.IntN(3) == 0
 	if random.IntN(3) == 0 {
 		s.Affinity = between(1, s.Instances)
 	}
@@ -176,14 +177,9 @@ const tableEvery = 4
 // away.
 func (s *Scenario) useTable() {
 	s.Name, s.Store = "random table", DynamoDB
-	withoutLog := func(l *Limits) { // DynamoDB cannot keep a log
-		if l.Algorithm == limit.SlidingLog {
-			l.Algorithm = limit.SlidingBuckets
-		}
-	}
-	withoutLog(&s.Limits)
+	s.Limits.useTable()
 	for i := range s.More {
-		withoutLog(&s.More[i])
+		s.More[i].useTable()
 	}
 	var faults []Fault
 	for _, f := range s.Faults {
@@ -196,6 +192,14 @@ func (s *Scenario) useTable() {
 		faults = append(faults, f)
 	}
 	s.Faults = faults
+}
+
+// useTable replaces an algorithm that the store on a table cannot count.
+func (l *Limits) useTable() {
+	one := l.limitOf("requests", 1)
+	if checkTable([]load{{charges: []limit.Charge{{Limit: &one}}}}) != nil {
+		l.Algorithm = limit.SlidingBuckets
+	}
 }
 
 // randomCells makes a small scenario of several cells, in which cells are lost and join. It is long enough for the

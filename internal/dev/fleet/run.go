@@ -363,14 +363,11 @@ func newJudge(owner string, l *limit.Limit, t *limit.Tier) judge.Judge {
 	}
 	c := judge.Counter{Algorithm: t.Algorithm, Most: t.Threshold, Burst: t.Capacity(), Period: t.Period,
 		Buckets: t.Buckets, Calendar: t.Calendar}
-	if period := t.Period.Microseconds(); l.AlignOwner && hasWindows(t.Algorithm) {
+	if period := t.Period.Microseconds(); l.AlignOwner && judge.Aligns(t.Algorithm) {
 		c.Offset = time.Duration(t.LeaseEnd(owner, epoch.UnixMicro())%period) * time.Microsecond
 	}
 	return judge.New(c)
 }
-
-// hasWindows reports whether the windows of an algorithm can begin at another time for each owner.
-func hasWindows(a limit.Algorithm) bool { return a == limit.FixedWindow || a == limit.SlidingWindow }
 
 // chargesOf returns what a request for the path charges under the plan of a tenant.
 func chargesOf(t *plan.Tenant, path *route.Path) []limit.Charge {

@@ -48,13 +48,14 @@ type Counter struct {
 var judged = map[limit.Algorithm]struct {
 	make  func(c Counter, period int64) Judge // period is Counter.Period in microseconds
 	twice bool                                // see CountsTwice
+	align bool                                // see Aligns
 }{
 	limit.FixedWindow: {make: func(c Counter, period int64) Judge {
 		return &windowJudge{most: c.Most, windows: clockWindows(period)}
-	}},
+	}, align: true},
 	limit.SlidingWindow: {make: func(c Counter, period int64) Judge {
 		return &slidingJudge{most: c.Most, period: period}
-	}, twice: true},
+	}, twice: true, align: true},
 	limit.SlidingBuckets: {make: newBucketsJudge, twice: true},
 	limit.SlidingLog: {make: func(c Counter, period int64) Judge {
 		return &logJudge{most: c.Most, period: period}
@@ -81,6 +82,9 @@ func Algorithms() []limit.Algorithm {
 // buckets it counts when it was admitted, and in the next window too. In a leaky bucket it can come too soon after the
 // admission before it, and the next admission too soon after it.
 func CountsTwice(a limit.Algorithm) bool { return judged[a].twice }
+
+// Aligns reports whether the windows of the algorithm can begin at another time for each owner: see Counter.Offset.
+func Aligns(a limit.Algorithm) bool { return judged[a].align }
 
 // New returns a judge that has counted nothing yet, or nil if the algorithm has no judge.
 func New(c Counter) Judge {
