@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -247,8 +248,16 @@ func redisCommands(client *goredis.Client) (sum float64, err error) {
 	return sum, err
 }
 
-// rlsCostFigure makes a figure of rlsCosts.
-func rlsCostFigure(value func(costs rlsNumbers) float64) func(bool) (Result, error) {
+// rlsCeilingGoal is the goal of rls_of_ceiling, which takes the place of that of rls_decisions if no server could reach
+// that.
+const rlsCeilingGoal = 0.8
+
+// rlsCostsNotedAt is the name of the figure in whose notes the numbers of rlsCosts are. Other figures refer to it, so
+// that a table does not repeat them.
+var rlsCostsNotedAt atomic.Pointer[string]
+
+// rlsCostFigure makes the figure with that name of rlsCosts.
+func rlsCostFigure(name string, value func(costs rlsNumbers) float64) func(bool) (Result, error) {
 	return func(short bool) (r Result, err error) {
 		var costs rlsNumbers
 		if short {
@@ -260,6 +269,14 @@ func rlsCostFigure(value func(costs rlsNumbers) float64) func(bool) (Result, err
 			return r, err
 		}
 		r.Value = value(costs)
+		if figure := rlsCostsNotedAt.Load(); figure != nil && *figure != name {
+			r.note("measured together with %s, whose note has the numbers", *figure)
+			return r, nil
+		}
+		rlsCostsNotedAt.Store(&name)
+		r.note("goal: at least 5, or, if the server that decides nothing is below 6 x, rls_of_ceiling at least %.1f; "+
+			"that server is %.2f x, and rls_of_ceiling is %.2f", rlsCeilingGoal,
+			costs.ratio(rlsPeer, rlsUndecided, rlsProcessor), costs.ratio(rlsUndecided, rlsOurs, rlsProcessor))
 		for _, kind := range rlsKinds {
 			r.note("%s: %.1f µs of a processor and %.2f commands of Redis for a decision; %.1f µs and %.2f for new "+
 				"values",
@@ -311,16 +328,16 @@ func rlsP99Figure(short bool) (r Result, err error) {
 	if err != nil {
 		return r, err
 	}
-	r.Value = times.least(rlsOurs, 2) / times.least(rlsPeer, 2)
+	r.Value = times.ratio(rlsOurs, rlsPeer, 2)
 	for _, kind := range rlsKinds {
 		r.note("%s: p50 %.2f ms, p99 %.2f ms, p99.9 %.2f ms; %.2f commands of Redis for a decision", kind,
 			times.least(kind, 1), times.least(kind, 2), times.least(kind, 3), times.median(kind, 0))
 	}
 	r.note("a server that decides nothing: %.2f x the tuned peer, so no server can do better here",
-		times.least(rlsUndecided, 2)/times.least(rlsPeer, 2))
+		times.ratio(rlsUndecided, rlsPeer, 2))
 	r.note("%d requests a second at random times on %d connections, each measured from its time on, not from when it "+
-		"could be sent; the least of %d rounds of %s; the client runs on the same machine", rlsRate, rlsConnections,
-		rounds, length)
+		"could be sent; %d rounds of %s. The value is the median of the ratios of all rounds; the times are those of each "+
+		"server's least disturbed round; the client runs on the same machine", rlsRate, rlsConnections, rounds, length)
 	return r, nil
 }
 
@@ -470,7 +487,7 @@ func rlsBytesFigure(short bool) (r Result, err error) {
 	}
 	requests = (requests + rlsConnections - 1) / rlsConnections // of each connection
 	descriptors := requests * rlsConnections * perRequest
-	for _, kind := range []string{rlsOurs, rlsPeer} {
+	for _, kind := range []string{rlsOurs, rlsPeer, rlsPeerDefault} {
 		heap, inRedis, err := rlsBytes(kind, requests, perRequest)
 		if err != nil {
 			return r, fmt.Errorf("%s: %w", kind, err)
