@@ -528,7 +528,8 @@ func TestMemoryOfManyTenants(t *testing.T) {
 		t.Errorf("the simulation takes %d bytes, want at most %d", most, want)
 	}
 	if r.StoreOps < 0.5*s.Requests {
-		t.Errorf("%.0f calls of the store a second: the counters are not used up, so this test bounds nothing", r.StoreOps)
+		t.Errorf("%.0f calls of the store a second: the counters are not used up, so this test bounds nothing",
+			r.StoreOps)
 	}
 	t.Logf("%d bytes, %.0f calls a second", most, r.StoreOps)
 }

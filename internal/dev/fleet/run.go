@@ -238,6 +238,12 @@ func (r *run) prepare(o *Options) error {
 	if fail := s.failAt; fail != nil {
 		r.after(countEvery, func() { fail(r) })
 	}
+	r.followProgress(o.Progress)
+	return nil
+}
+
+// followProgress tells, every tenth of a second, how far the run is, and ends it early if its context has ended.
+func (r *run) followProgress(tell func(done float64)) {
 	progress := func() {}
 	progress = func() {
 		if r.draining {
@@ -247,13 +253,12 @@ func (r *run) prepare(o *Options) error {
 			r.partial, r.end = true, r.now
 			return
 		}
-		if o.Progress != nil {
-			o.Progress(float64(r.now) / float64(r.end))
+		if tell != nil {
+			tell(float64(r.now) / float64(r.end))
 		}
 		r.after(countEvery/10, progress)
 	}
 	r.after(0, progress)
-	return nil
 }
 
 const countEvery = time.Second
@@ -435,8 +440,8 @@ func (r *run) idleWorker() *worker {
 	return w
 }
 
-// maxIdle bounds the workers that are kept for later, each of which has a stack of some 16 KB. Thousands are at work for
-// some milliseconds when many leases end together, or when the store does not answer.
+// maxIdle bounds the workers that are kept for later, each of which has a stack of some 16 KB. Thousands are at work
+// for some milliseconds when many leases end together, or when the store does not answer.
 const maxIdle = 1000
 
 // handleEvents handles requests and events in the order of their times. It returns when another worker must continue,
