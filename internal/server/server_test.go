@@ -31,6 +31,7 @@ import (
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 	reflectionv1 "google.golang.org/grpc/reflection/grpc_reflection_v1"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
@@ -308,6 +309,41 @@ func TestPanic(t *testing.T) {
 		`{method="/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit",code="Internal"}`} {
 		if got["sluice_request_seconds_count"+name] != 1 {
 			t.Errorf("sluice_request_seconds_count%s is %v, want 1", name, got["sluice_request_seconds_count"+name])
+		}
+	}
+}
+
+// rawCodec sends bytes as they are, in place of a message.
+type rawCodec struct{}
+
+func (rawCodec) Name() string                  { return "proto" }
+func (rawCodec) Marshal(v any) ([]byte, error) { return v.([]byte), nil }
+func (rawCodec) Unmarshal([]byte, any) error   { return nil }
+
+// Guarantees that a request over gRPC whose texts are not UTF-8, or which is no message at all, is answered with an
+// error, and that the connection goes on.
+func TestInvalidMessages(t *testing.T) {
+	r := start(t, server.Config{RateLimits: service(t, nil)})
+	conn := r.dial(t, insecure.NewCredentials())
+	valid, err := proto.Marshal(request("x"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name string
+		sent []byte
+		want codes.Code
+	}{
+		{"a domain that is not UTF-8", append([]byte{0x0a, 1, 0xff}, valid[3:]...), codes.Internal},
+		{"a value that is not UTF-8", bytes.Replace(valid, []byte("x"), []byte{0xff}, 1), codes.Internal},
+		{"half a message", valid[:len(valid)-1], codes.Internal},
+		{"no message", []byte("hello"), codes.Internal},
+		{"a valid message", valid, codes.OK},
+	} {
+		err := conn.Invoke(t.Context(), rlsv3.RateLimitService_ShouldRateLimit_FullMethodName, c.sent, new([]byte),
+			grpc.ForceCodec(rawCodec{}), grpc.WaitForReady(true))
+		if status.Code(err) != c.want {
+			t.Errorf("%s: %v, want %s", c.name, err, c.want)
 		}
 	}
 }
