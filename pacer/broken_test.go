@@ -131,7 +131,7 @@ var broken = []struct {
 	{"a request of a shared limit is granted more than was leased", "supply.go", "\t\t!s.shared && s.used == 0",
 		"\t\ts.used == 0"},
 	{"a pause of another instance is not heard", "share.go", "if pause > s.latestPause {", "if pause < 0 {"},
-	{"a pause is heard again and again", "share.go", "\t\ts.heard = pause\n", ""},
+	{"a pause is heard again and again", "share.go", "\t\ts.latestPause = pause\n", ""},
 	{"a pause of another instance never ends", "share.go", "-read.Wall, LongestPause)", "-read.Wall, never-read.Mono)"},
 	{"each refusal calls the ledger", "share.go", "+c.supply.limit.Period/4", ""},
 	{"the learned rate does not bound all instances", learnFile, "limit = min(limit, e.Learned.Rate/LearnedOne)",
