@@ -397,13 +397,7 @@ func TestSharesAreFair(t *testing.T) {
 		if tt.limit > 1000 && !soak.Full() {
 			continue // it takes longer than all other tests of the package
 		}
-		m := simulation{limit: tt.limit, seconds: tt.warmUp + tt.seconds, maxWait: tt.maxWait,
-			warmUp: time.Duration(tt.warmUp) * time.Second, demand: demands["even"](2 * float64(tt.limit)),
-			clocks: 10 * ms, guard: Guard{ClockError: 10 * ms, MaxDelay: 12 * ms},
-			random: rand.New(rand.NewPCG(1, uint64(tt.limit)))}
-		if tt.limit < instances {
-			m.cost = 1
-		}
+		m := contending(tt.limit, tt.seconds, tt.warmUp, tt.maxWait)
 		r := m.run()
 		t.Logf("limit %d over %d s, waits up to %s: the largest share is %.3f times the smallest; over %d, "+
 			"used %.2f %%, %.2f calls", tt.limit, tt.seconds, tt.maxWait, r.fairness, r.over, 100*r.used, r.calls)
