@@ -47,11 +47,11 @@ func (s *Worker) variables() []variable {
 		{"SLUICE_PARALLEL", "10", false, "How many messages are handled at once, and so how many calls of the target " +
 			"there are.",
 			func(v string) string { return integer(&s.Parallel, v, 1, maxParallel) }},
-		{"SLUICE_CLOCK_ERROR", "0s", false, "By how much the provider's clock and AWS's may differ, in either direction. " +
-			"Twice this and `SLUICE_MAX_DELAY` must be less than the period of the limit.",
+		{"SLUICE_CLOCK_ERROR", "0s", false, "By how much the provider's clock and AWS's may differ, in either " +
+			"direction. Twice this and `SLUICE_MAX_DELAY` must be less than the period of the limit.",
 			func(v string) string { return within(&s.ClockError, v, 0, maxGuard) }},
-		{"SLUICE_MAX_DELAY", "0s", false, "How long a request may take from the call of the target until it arrives at " +
-			"the provider, with the start of the target.",
+		{"SLUICE_MAX_DELAY", "0s", false, "How long a request may take from the call of the target until it " +
+			"arrives at the provider, with the start of the target.",
 			func(v string) string { return within(&s.MaxDelay, v, 0, maxGuard) }},
 		{"SLUICE_VISIBILITY", "30s", false, "How long a received message is hidden from others, and how long the " +
 			"target may take.",

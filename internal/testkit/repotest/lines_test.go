@@ -53,8 +53,8 @@ func TestLargePackagesAreExplained(t *testing.T) {
 	}
 	large, explained := largePackages(string(count)), explainedPackages(string(r.read(t, "docs/architecture.md")))
 	if len(large) == 0 || !slices.Equal(large, explained) {
-		t.Errorf("packages of more than %d lines: %q\nexplained in docs/architecture.md, Large packages: %q\nAdd a row "+
-			"for each that is missing, and remove the others", explainedLines, large, explained)
+		t.Errorf("packages of more than %d lines: %q\nexplained in docs/architecture.md, Large packages: %q\n"+
+			"Add a row for each that is missing, and remove the others", explainedLines, large, explained)
 	}
 }
 
@@ -64,8 +64,8 @@ func TestLargePackages(t *testing.T) {
 	if got, want := largePackages(count), []string{".", "a/b"}; !slices.Equal(got, want) {
 		t.Errorf("large packages are %q, want %q", got, want)
 	}
-	const page = "# A\n\n| `x` | y |\n\n## Large packages\n\n| package | why |\n|---|---|\n| `b` | text |\n| `a/c` | `d` |\n" +
-		"\n## Next\n\n| `e` | f |\n"
+	const page = "# A\n\n| `x` | y |\n\n## Large packages\n\n| package | why |\n|---|---|\n| `b` | text |\n" +
+		"| `a/c` | `d` |\n\n## Next\n\n| `e` | f |\n"
 	if got, want := explainedPackages(page), []string{"a/c", "b"}; !slices.Equal(got, want) {
 		t.Errorf("explained are %q, want %q", got, want)
 	}

@@ -131,6 +131,12 @@ func Run(ctx context.Context, o Options) (r Result, err error) {
 		r.Calls += float64(rep.LedgerCalls)
 	}
 	r.Calls /= float64(max(r.FinalProcess, 1) * (o.Windows + begin))
+	r.countUse(provider, first, last)
+	return r, ctx.Err()
+}
+
+// countUse fills in how much of the limit was used in the windows from first to last, by the provider's count.
+func (r *Result) countUse(provider *Provider, first, last int64) {
 	r.Over = provider.Over()
 	var used, usable int64
 	r.Least = 100
@@ -140,7 +146,6 @@ func Run(ctx context.Context, o Options) (r Result, err error) {
 		r.Least = min(r.Least, 100*float64(n)/float64(limit))
 	}
 	r.Used = 100 * float64(used) / float64(usable)
-	return r, ctx.Err()
 }
 
 // halve changes the shared limit, as an operator's program would.
