@@ -121,17 +121,8 @@ func (p *WorkerProps) variables() (map[string]string, error) {
 	case p.MaxAge < 0 || p.MaxAge > 0 && p.MaxAge < time.Minute:
 		return nil, fmt.Errorf("property MaxAge of %s is below a minute", p.MaxAge)
 	}
-	limit, err := pacer.ParseLimit(p.Limit)
-	if err != nil {
-		return nil, fmt.Errorf("property Limit: %w", err)
-	}
-	if limit.Period > time.Minute {
-		return nil, fmt.Errorf("property Limit: the period of %s is longer than a minute", p.Limit)
-	}
-	if p.ClockError < 0 || p.MaxDelay < 0 || p.ClockError >= limit.Period ||
-		2*p.ClockError+p.MaxDelay >= limit.Period {
-		return nil, fmt.Errorf("properties ClockError of %s and MaxDelay of %s: twice the first and the second must be "+
-			"less than the limit's period of %s", p.ClockError, p.MaxDelay, limit.Period)
+	if err := p.checkLimit(); err != nil {
+		return nil, err
 	}
 	variables := map[string]string{"SLUICE_QUEUE": *p.Queue.QueueUrl(), "SLUICE_TARGET": *p.Target.FunctionArn(),
 		"SLUICE_LIMIT": p.Limit, "SLUICE_SPREAD": strconv.FormatBool(p.Spread)}
@@ -158,6 +149,23 @@ func (p *WorkerProps) variables() (map[string]string, error) {
 		return nil, errors.New(strings.ReplaceAll(err.Error(), "\n", " "))
 	}
 	return variables, nil
+}
+
+// checkLimit checks the limit, and whether its windows are long enough for ClockError and MaxDelay.
+func (p *WorkerProps) checkLimit() error {
+	limit, err := pacer.ParseLimit(p.Limit)
+	if err != nil {
+		return fmt.Errorf("property Limit: %w", err)
+	}
+	if limit.Period > time.Minute {
+		return fmt.Errorf("property Limit: the period of %s is longer than a minute", p.Limit)
+	}
+	if p.ClockError < 0 || p.MaxDelay < 0 || p.ClockError >= limit.Period ||
+		2*p.ClockError+p.MaxDelay >= limit.Period {
+		return fmt.Errorf("properties ClockError of %s and MaxDelay of %s: twice the first and the second must be "+
+			"less than the limit's period of %s", p.ClockError, p.MaxDelay, limit.Period)
+	}
+	return nil
 }
 
 // role makes the function's role, which may do what internal/aws/grants says, on the queue, the target and the log

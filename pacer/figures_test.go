@@ -5,6 +5,7 @@ import (
 	"flag"
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"testing"
 	"time"
 )
@@ -37,8 +38,8 @@ func contending(limit int64, seconds, warmUp int, maxWait time.Duration) simulat
 }
 
 // TestFigures prints the outcomes of the simulations from which package bench takes figures, as lines of JSON, if the
-// flag -figures is given. At a limit of 10, an instance has one unit in ten seconds, so requests wait for up to a minute
-// there. If they waited for two seconds, fewer would be waiting than there are units.
+// flag -figures is given. At a limit of 10, an instance has one unit in ten seconds, so requests wait for up to a
+// minute there. If they waited for two seconds, fewer would be waiting than there are units.
 //
 // Without the flag it only checks that the simulation of saturation works.
 func TestFigures(t *testing.T) {
@@ -63,7 +64,9 @@ func TestFigures(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		fmt.Printf("figure %s\n", text)
+		if _, err := fmt.Fprintf(os.Stdout, "figure %s\n", text); err != nil {
+			t.Fatal(err)
+		}
 	}
 	for _, limit := range []int64{10, 1000, 300_000, 2_000_000} {
 		m := saturated(limit, length(60))

@@ -152,7 +152,8 @@ func TestGateIsExact(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			random := rand.New(rand.NewPCG(seed, 41))
 			config := Config{Limit: Limit{Units: 100, Period: 16 * ms}, Smoothing: Smoothing(random.IntN(4) / 3),
-				Guard: Guard{ClockError: time.Duration(random.IntN(3)) * ms, MaxDelay: time.Duration(random.IntN(3)) * ms}}
+				Guard: Guard{ClockError: time.Duration(random.IntN(3)) * ms,
+					MaxDelay: time.Duration(random.IntN(3)) * ms}}
 			c := &gateCase{t: t, rand: random, left: random.IntN(3) == 0}
 			for i := range c.pacers {
 				p, err := New(config)

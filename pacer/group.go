@@ -85,8 +85,8 @@ func (g *group) failed(c *ledger.Claim) {
 	}
 }
 
-// recordLease is called after a claim that was carried out. After a prefetch it applies the rule of [Learning] to the two
-// intervals before the present one, unless somebody has applied it in the present interval.
+// recordLease is called after a claim that was carried out. After a prefetch it applies the rule of [Learning] to the
+// two intervals before the present one, unless somebody has applied it in the present interval.
 //
 // Refusals lower the rate by the part of the requests that was refused, in the intervals with refusals. That part is
 // nearly right even if not all instances have told their replies, while the number of accepted units is then too low. A

@@ -230,7 +230,8 @@ func TestObeysHeaders(t *testing.T) {
 	})
 }
 
-// A stated limit of a long window is used as a whole: its windows of a second get a unit more in turn, or some get none.
+// A stated limit of a long window is used as a whole: its windows of a second get a unit more in turn, or some get
+// none.
 func TestStatedLimitOfLongWindows(t *testing.T) {
 	for policy, want := range map[string]int64{`"a";q=100;w=60`: 100, `"a";q=1800;w=3600`: 30, `"a";q=5000;w=3600`: 83,
 		`"a";q=6000;w=60, "b";q=90;w=60`: 90} {
@@ -240,7 +241,8 @@ func TestStatedLimitOfLongWindows(t *testing.T) {
 			p.Observe(pacer.Reply{Status: 200, Header: http.Header{"Ratelimit-Policy": {policy}}, Sent: now,
 				Received: now})
 			for range 300 {
-				if _, err := p.Enqueue("a", 1, pacer.Forever, pacer.WakerFunc(func(pacer.Permit, error) {})); err != nil {
+				_, err := p.Enqueue("a", 1, pacer.Forever, pacer.WakerFunc(func(pacer.Permit, error) {}))
+				if err != nil {
 					t.Fatal(err)
 				}
 			}

@@ -112,8 +112,8 @@ type place struct {
 	serial uint64
 }
 
-// find returns the node of a ticket that still waits, or 0. If the node's mark is that of the ticket, the node holds the
-// ticket itself, or one that was made 2^32 tickets later.
+// find returns the node of a ticket that still waits, or 0. If the node's mark is that of the ticket, the node holds
+// the ticket itself, or one that was made 2^32 tickets later.
 func (q *queue) find(t place) uint32 {
 	if t.serial == 0 || int(t.node/slabSize) >= len(q.slabs) || *q.mark(t.node) != uint32(t.serial) {
 		return 0

@@ -130,9 +130,9 @@ func (s *sharer) expected(c *core, now time.Duration) float64 {
 	return float64(c.queue.units) + s.demand(c, now)*rest
 }
 
-// needsUnits reports whether the first request in the queue costs more units than the instance has left. With Spread, units
-// are left until the end of the window. Until the stage Share, it then reports whether the whole queue costs more, so
-// that the instance gets its part of the ledger's reserve. In later stages the rate would rise too much.
+// needsUnits reports whether the first request in the queue costs more units than the instance has left. With Spread,
+// units are left until the end of the window. Until the stage Share, it then reports whether the whole queue costs
+// more, so that the instance gets its part of the ledger's reserve. In later stages the rate would rise too much.
 func (s *sharer) needsUnits(c *core) bool {
 	i := c.queue.next()
 	if i == 0 {
@@ -195,8 +195,8 @@ func (s *sharer) mayReport() bool {
 	return !s.shares[0].reported && s.shares[0].asked == ledger.Prefetch && s.group.isLate()
 }
 
-// mustReportPause reports whether the provider has asked for a pause that the ledger was not told of. The replies to requests
-// on their way may each ask for a little more, which can wait for the next call.
+// mustReportPause reports whether the provider has asked for a pause that the ledger was not told of. The replies to
+// requests on their way may each ask for a little more, which can wait for the next call.
 func (s *sharer) mustReportPause(c *core) bool {
 	return c.supply.askedUntil > max(s.reportedPause, c.supply.read.Mono)+c.supply.limit.Period/4
 }
@@ -207,8 +207,8 @@ func (s *sharer) observe(c *core, refused bool, cost int64, useBy time.Duration)
 	s.group.observe(refused, cost, c.supply.windowOf(useBy))
 }
 
-// applyPause makes the instance pause if another one was asked to. A pause counts once, so that a wrong clock of the other
-// instance can stop this one for no longer than LongestPause.
+// applyPause makes the instance pause if another one was asked to. A pause counts once, so that a wrong clock of the
+// other instance can stop this one for no longer than LongestPause.
 func (s *sharer) applyPause(c *core, pause int64) {
 	if pause > s.latestPause {
 		s.latestPause = pause
@@ -336,8 +336,8 @@ func (s *sharer) done(c *core, claim *ledger.Claim, got ledger.Lease, err error)
 	}
 }
 
-// updateBalance changes the balance after a call. While the limit meets all needs, the balance is a random part of the cost
-// of a request. Otherwise all instances would come to the cost of a request in the same window later.
+// updateBalance changes the balance after a call. While the limit meets all needs, the balance is a random part of the
+// cost of a request. Otherwise all instances would come to the cost of a request in the same window later.
 func (s *sharer) updateBalance(claim *ledger.Claim, got ledger.Lease) {
 	if claim.Stage == ledger.Prefetch {
 		if s.equal = got.Equal; s.equal == 0 {

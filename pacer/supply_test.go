@@ -110,8 +110,8 @@ func TestTagsOverflow(t *testing.T) {
 	}
 }
 
-// A ticket takes 68 bytes, and with the runtime's rounding of slabs up to pages 72, as documented. Its node is a line of
-// the cache.
+// A ticket takes 68 bytes, and with the runtime's rounding of slabs up to pages 72, as documented. Its node is a line
+// of the cache.
 func TestTicketSize(t *testing.T) {
 	if n := unsafe.Sizeof(ticket{}); n != 64 {
 		t.Errorf("the node of a ticket takes %d bytes, want 64", n)

@@ -267,18 +267,19 @@ const changes = 4
 
 // Check returns an error that wraps ErrInvalid if a field of the claim is out of its bounds.
 func (c *Claim) Check() error {
-	for _, units := range [...]int64{c.Need, c.Told, c.Held, c.Want, c.Return, c.Learn, c.Replies[0].Accepted,
-		c.Replies[0].Refused, c.Replies[1].Accepted, c.Replies[1].Refused, c.Known.Changed.Units} {
+	for _, units := range [...]int64{c.Limit, c.Unit, c.Need, c.Told, c.Held, c.Want, c.Return, c.Learn,
+		c.Replies[0].Accepted, c.Replies[0].Refused, c.Replies[1].Accepted, c.Replies[1].Refused,
+		c.Known.Changed.Units} {
 		if units < 0 || units > MaxUnits {
 			return fmt.Errorf("%w: %+v: a number of units is not within 0..%d", ErrInvalid, *c, int64(MaxUnits))
 		}
 	}
-	if c.Limit < 1 || c.Limit > MaxUnits || c.Stage > Anything || c.Return > c.Held || c.Unit < 1 ||
-		c.Unit > MaxUnits || c.Owed < -MaxOwed || c.Owed > MaxOwed || c.Window < -maxWindow || c.Window > maxWindow ||
-		c.Pause < 0 || c.Pause > MaxPause || c.Interval < -maxWindow || c.Interval > maxWindow {
+	if c.Limit < 1 || c.Unit < 1 || c.Stage > Anything || c.Return > c.Held || c.Owed < -MaxOwed ||
+		c.Owed > MaxOwed || c.Pause < 0 || c.Pause > MaxPause {
 		return fmt.Errorf("%w: %+v", ErrInvalid, *c)
 	}
-	if k := &c.Known; !isStated(c.Stated) || !isStated(k.Stated) || max(k.Changed.From, -k.Changed.From) > maxWindow {
+	if !isWindow(c.Window) || !isWindow(c.Interval) || !isWindow(c.Known.Changed.From) || !isStated(c.Stated) ||
+		!isStated(c.Known.Stated) {
 		return fmt.Errorf("%w: %+v", ErrInvalid, *c)
 	}
 	if err := c.Known.Learned.check(); err != nil {
@@ -286,6 +287,9 @@ func (c *Claim) Check() error {
 	}
 	return c.Learned.check()
 }
+
+// isWindow reports whether the number of a window, or of an interval, is within its bounds.
+func isWindow(number int64) bool { return number >= -maxWindow && number <= maxWindow }
 
 // isStated reports whether a stated limit is within its bounds. Such a number is exact in 64-bit floating point.
 func isStated(stated int64) bool {
