@@ -36,7 +36,8 @@ func ParseLimit(text string) (Limit, error) {
 	number, period, ok := strings.Cut(text, "/")
 	units, err := strconv.ParseInt(number, 10, 64)
 	if !ok || err != nil {
-		return Limit{}, fmt.Errorf("%w: %q is not a limit such as 100/s", ErrConfig, text)
+		return Limit{}, fmt.Errorf("%w: %q is not a limit such as 100/s: write a whole number, a slash and a period: "+
+			"s, m, h, d, or a duration such as 500ms", ErrConfig, text)
 	}
 	l := Limit{Units: units}
 	switch period {

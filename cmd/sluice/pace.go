@@ -182,11 +182,24 @@ func (f *paceFlags) check(command []string) error {
 		return errors.New("--parallel has no use without a command")
 	}
 	if len(command) > 0 {
-		if _, err := exec.LookPath(command[0]); err != nil {
-			return fmt.Errorf("the command cannot be run: %w", err)
+		if err := checkCommand(command[0]); err != nil {
+			return err
 		}
 	}
 	return f.pacedLimit.check()
+}
+
+// checkCommand reports that a program does not exist, or may not be run.
+func checkCommand(program string) error {
+	_, err := exec.LookPath(program)
+	if err == nil {
+		return nil
+	}
+	if e := new(exec.Error); errors.As(err, &e) {
+		err = e.Err
+	}
+	return fmt.Errorf("the command %q cannot be run: %w: correct the name, or give the path of the program",
+		program, err)
 }
 
 // pacedLines passes on lines at the pace of a limit.

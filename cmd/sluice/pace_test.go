@@ -276,9 +276,11 @@ func (f writerFunc) Write(text []byte) (int, error) { return f(text) }
 // nothing of Go packages.
 func TestPaceErrors(t *testing.T) {
 	for _, tt := range []struct{ args, want string }{
-		{"--limit 5/s -- nosuchcmd", "sluice: the command cannot be run: exec: \"nosuchcmd\": executable " +
-			"file not found"},
-		{"--limit 2", `sluice: --limit: "2" is not`},
+		{"--limit 5/s -- nosuchcmd", `sluice: the command "nosuchcmd" cannot be run: executable file not found in ` +
+			"$PATH: correct the name, or give the path of the program\n"},
+		{"--limit 5/s -- ./nosuchcmd", `sluice: the command "./nosuchcmd" cannot be run: stat ./nosuchcmd: no ` +
+			"such file"},
+		{"--limit 2", `sluice: --limit: "2" is not a limit such as 100/s: write a whole number, a slash and a period`},
 	} {
 		got := sluice(t, "a\nb\n", append([]string{"pace"}, strings.Fields(tt.args)...)...)
 		if got.code != exitUsage || !strings.HasPrefix(got.stderr, tt.want) || strings.Contains(got.stderr, "pacer:") {

@@ -122,8 +122,8 @@ func (f *workFlags) check(command []string) error {
 	case f.drain < time.Second:
 		return fmt.Errorf("--drain %s is below 1s", f.drain)
 	}
-	if _, err = exec.LookPath(command[0]); err != nil {
-		return fmt.Errorf("the command cannot be run: %w", err)
+	if err := checkCommand(command[0]); err != nil {
+		return err
 	}
 	return f.pacedLimit.check()
 }

@@ -1,6 +1,7 @@
 package envoyconfig
 
 import (
+	"bytes"
 	"fmt"
 	"strings"
 
@@ -104,7 +105,7 @@ func (l *loader) read(data []byte) (*rootYAML, error) {
 	}
 	var document yaml.Node
 	if err := yaml.Unmarshal(data, &document); err != nil {
-		return nil, l.errorf("error loading config file: %w", err)
+		return nil, l.errorf("error loading config file: %w%s", err, tabHint(data))
 	}
 	root := new(rootYAML)
 	if document.Kind == 0 { // an empty file
@@ -118,6 +119,19 @@ func (l *loader) read(data []byte) (*rootYAML, error) {
 		return nil, l.errorf("error loading config file: %s", plainTypes(err))
 	}
 	return root, nil
+}
+
+// tabHint names the first line that a tab indents, for the error of a file that is not YAML: the parser's own text does
+// not mention the tab.
+func tabHint(data []byte) string {
+	number := 0
+	for line := range bytes.Lines(data) {
+		number++
+		if bytes.ContainsRune(line[:len(line)-len(bytes.TrimLeft(line, " \t"))], '\t') {
+			return fmt.Sprintf(": a tab indents line %d: indent it by spaces, as YAML wants", number)
+		}
+	}
+	return ""
 }
 
 // addFile adds the content of a file to the configuration.

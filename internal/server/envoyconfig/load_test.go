@@ -58,6 +58,9 @@ func TestErrors(t *testing.T) {
 			"error loading config file: yaml: unmarshal errors:\n  line 3: cannot unmarshal !!int `4294967296` into " +
 				"uint32"},
 		{"not YAML", "domain: [", "error loading config file: yaml: line 1: did not find expected node content"},
+		{"a tab", "domain: d\ndescriptors:\n  \t- key: a\n",
+			"error loading config file: yaml: line 3: found character that cannot start any token: a tab indents " +
+				"line 3: indent it by spaces, as YAML wants"},
 		{"a text for a list", "domain: d\ndescriptors: foo",
 			"error loading config file: yaml: unmarshal errors:\n  line 2: cannot unmarshal !!str `foo` into a list " +
 				"of descriptors"},
