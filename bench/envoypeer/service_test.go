@@ -1,6 +1,7 @@
 package envoypeer_test
 
 import (
+	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"strings"
@@ -74,7 +75,7 @@ func startPeer(t *testing.T, text string, at *clock) (peer.RateLimitServiceServe
 	return peer.NewService(cache, oneConfig{events}, manager, nil, at, false, false, false), manager
 }
 
-// smallLimits writes descriptors of which each has a limit that a few requests use up.
+// smallLimits writes descriptors of which each has a limit that a few requests use up. If w.zero, some limits are 0.
 func (w *writer) smallLimits(depth int) {
 	for _, key := range []string{"a", "b", "c"} {
 		for _, value := range []string{"", "x", "y*"} {
@@ -98,7 +99,11 @@ func (w *writer) smallLimits(depth int) {
 				w.line(depth, "    unlimited: true")
 			} else {
 				w.line(depth, "    unit: %s", w.one("second", "minute", "hour", "day", "week", "month", "year"))
-				w.line(depth, "    requests_per_unit: %d", 1+w.rng.IntN(11)) // 0 is not counted here
+				requests := 1 + w.rng.IntN(11)
+				if w.zero && w.chance(30) {
+					requests = 0
+				}
+				w.line(depth, "    requests_per_unit: %d", requests)
 			}
 			if w.chance(30) {
 				w.line(depth, "    name: %s", w.one("n1", "n2"))
@@ -125,8 +130,14 @@ func (w *writer) request() *rlsv3.RateLimitRequest {
 			d.Entries = append(d.Entries, &ratelimitv3.RateLimitDescriptor_Entry{
 				Key: w.one("a", "b", "c", "named"), Value: w.one("x", "y1", "y2", "z")})
 		}
+		// Beside limits of 0, each request has hits: the peer counts the hits of such a limit, and then says to a request
+		// with 0 hits that it is over the limit.
 		if w.chance(30) {
-			d.HitsAddend = wrapperspb.UInt64(uint64(w.rng.IntN(5)))
+			least := 0
+			if w.zero {
+				least = 1
+			}
+			d.HitsAddend = wrapperspb.UInt64(uint64(least + w.rng.IntN(5-least)))
 		}
 		// A limit of 0 counts nothing here, and the peer would count it with others. The key is one that the file does
 		// not have, so that no two units meet in one of the peer's keys.
@@ -142,21 +153,33 @@ func (w *writer) request() *rlsv3.RateLimitRequest {
 }
 
 // Guarantees that with CountDenied the service gives the very answers of envoyproxy/ratelimit, and has the same
-// statistics, for files, requests and times at random: codes, limits, what remains, times, headers. quota_mode is left
-// out: the peer's version changes the status of such a descriptor.
+// statistics, for files, requests and times at random, without and with SHADOW_MODE: codes, limits, what remains,
+// times, headers. Two things are left out: quota_mode, because the peer's version changes the status of such a
+// descriptor, and negative hits, which the peer's version does not know.
 func TestServiceLikePeer(t *testing.T) {
 	t.Setenv("LIMIT_RESPONSE_HEADERS_ENABLED", "true")
-	rounds := soak.Times(1600)
-	over, limited := 0, 0
+	for _, shadow := range []bool{false, true} {
+		t.Run(fmt.Sprint("SHADOW_MODE=", shadow), func(t *testing.T) {
+			t.Setenv("SHADOW_MODE", fmt.Sprint(shadow))
+			compareServices(t, shadow)
+		})
+	}
+}
+
+func compareServices(t *testing.T, shadow bool) {
+	t.Helper()
+	rounds := soak.Times(800)
+	over, limited, zero := 0, 0, 0
 	for round := range rounds {
 		w := &writer{rng: rand.New(rand.NewPCG(2, uint64(round)))}
+		w.zero = w.chance(25)
 		w.line(0, "domain: d")
 		w.line(0, "descriptors:")
 		w.smallLimits(1)
 		text := w.b.String()
 		at := &clock{time.Date(2026, 5, 3, 14, 29, 3, 0, time.UTC)}
 		theirs, theirStats := startPeer(t, text, at)
-		ours := startOurs(t, text, at)
+		ours := startOurs(t, text, at, shadow)
 		for step := range 60 {
 			at.now = at.now.Add(time.Duration(w.rng.IntN(40_000_000)) * time.Microsecond)
 			req := w.request()
@@ -169,26 +192,35 @@ func TestServiceLikePeer(t *testing.T) {
 				t.Fatalf("round %d, step %d at %s: %v:\n got %v\nwant %v\nwith\n%s", round, step, at.now, req, got,
 					want, text)
 			}
-			if got.GetOverallCode() == rlsv3.RateLimitResponse_OVER_LIMIT {
-				over++
+			for _, status := range got.GetStatuses() {
+				if status.GetCode() == rlsv3.RateLimitResponse_OVER_LIMIT {
+					over++
+					if status.GetCurrentLimit().GetRequestsPerUnit() == 0 {
+						zero++
+					}
+				}
+			}
+			if shadow && got.GetOverallCode() != rlsv3.RateLimitResponse_OK {
+				t.Fatalf("round %d, step %d: SHADOW_MODE denies", round, step)
 			}
 			limited += len(got.GetResponseHeadersToAdd()) / 3
 		}
 		compareStats(t, ours.Stats(), theirStats, text)
 	}
-	if over < 5*rounds || limited < 25*rounds {
-		t.Errorf("the requests are no test: %d over, %d limited", over, limited)
+	if over < 5*rounds || limited < 25*rounds || zero < rounds/4 {
+		t.Errorf("the requests are no test: %d statuses over, %d of them with a limit of 0, %d requests limited", over,
+			zero, limited)
 	}
 }
 
-func startOurs(t *testing.T, text string, at *clock) *rls.Service {
+func startOurs(t *testing.T, text string, at *clock, shadow bool) *rls.Service {
 	t.Helper()
 	store, err := memory.New(memory.Config{Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := rls.New(rls.Config{Store: store, CountDenied: true, Headers: rls.Headers{Plain: true},
-		Now: func() time.Time { return at.now }})
+	s, err := rls.New(rls.Config{Store: store, CountDenied: true, ShadowMode: shadow,
+		Headers: rls.Headers{Plain: true}, Now: func() time.Time { return at.now }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -200,11 +232,17 @@ func startOurs(t *testing.T, text string, at *clock) *rls.Service {
 	return s
 }
 
-// compareStats compares every statistic of a rule that we have with the peer's.
+// compareStats compares every statistic of a rule that we have with the peer's, and how often SHADOW_MODE admitted.
 func compareStats(t *testing.T, ours *rls.Stats, theirs stats.Manager, text string) {
 	t.Helper()
 	const scope = "ratelimit.service.rate_limit."
 	ours.Each(func(name string, got int64) {
+		if name == "ratelimit.service.global_shadow_mode" {
+			if want := theirs.NewServiceStats().GlobalShadowMode.Value(); uint64(got) != want {
+				t.Errorf("%s is %d, the peer's %d, with\n%s", name, got, want, text)
+			}
+			return
+		}
 		rest, ok := strings.CutPrefix(name, scope)
 		if !ok {
 			return
