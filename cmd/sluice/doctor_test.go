@@ -130,7 +130,8 @@ func TestDoctorCommandLine(t *testing.T) {
 		{exitUsage, "--cell needs --prefix", []string{"--cell", "eu-1"}},
 		{exitUsage, "want https", []string{"--endpoint", "http://192.0.2.1/v1"}},
 		{exitUsage, "want [URL], got 2 arguments", []string{"https://a.example.com", "https://b.example.com"}},
-		{exitFailed, "none: there is no such file: correct the name", []string{"--key-file", filepath.Join(t.TempDir(), "none")}},
+		{exitFailed, "none: there is no such file: correct the name",
+			[]string{"--key-file", filepath.Join(t.TempDir(), "none")}},
 		{exitFailed, "the first line is empty", []string{"--key-file", keyFile(t, "\nslk_x\n")}},
 	} {
 		if got := sluice(t, "", append([]string{"doctor"}, c.args...)...); got.code != c.code ||

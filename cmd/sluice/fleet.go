@@ -141,9 +141,8 @@ func (f *fleetFlags) run(c *cobra.Command) error {
 	return nil
 }
 
-// options checks the command line, and reads the files that it names.
-func (f *fleetFlags) options(c *cobra.Command) (o fleetsim.Options, err error) {
-	o = fleetsim.Options{Seed: f.seed, Path: f.path, MaxCounters: f.maxCounters}
+// check returns an error if the flags do not fit together.
+func (f *fleetFlags) check(c *cobra.Command) error {
 	usage := func(format string, args ...any) error {
 		return &usageError{c.CommandPath(), fmt.Errorf(format, args...)}
 	}
@@ -155,23 +154,32 @@ func (f *fleetFlags) options(c *cobra.Command) (o fleetsim.Options, err error) {
 	}
 	switch {
 	case chosen != 1:
-		return o, usage("give one of --scenario, --script and --explore; --list names the scenarios")
+		return usage("give one of --scenario, --script and --explore; --list names the scenarios")
 	case f.explore != 0 && f.html != "":
-		return o, usage("--html is for a run: --explore has no report")
+		return usage("--html is for a run: --explore has no report")
 	case f.explore < 0:
-		return o, usage("--explore %d is below zero", f.explore)
+		return usage("--explore %d is below zero", f.explore)
 	case f.maxCounters < 1:
-		return o, usage("--max-counters %d is below 1", f.maxCounters)
+		return usage("--max-counters %d is below 1", f.maxCounters)
 	case f.explore != 0 && len(f.plans)+len(f.logs) > 0:
-		return o, usage("--plans and --log are for a run: --explore makes its own tenants")
+		return usage("--plans and --log are for a run: --explore makes its own tenants")
 	case len(f.logs) > 0 && len(f.plans) == 0:
-		return o, usage("--log needs --plans, with the limits of its tenants")
+		return usage("--log needs --plans, with the limits of its tenants")
 	}
 	for _, flag := range []string{"scale", "tenant-from", "default-plan"} {
 		if c.Flags().Changed(flag) && len(f.logs) == 0 {
-			return o, usage("--%s is for --log", flag)
+			return usage("--%s is for --log", flag)
 		}
 	}
+	return nil
+}
+
+// options checks the command line, and reads the files that it names.
+func (f *fleetFlags) options(c *cobra.Command) (o fleetsim.Options, err error) {
+	if err := f.check(c); err != nil {
+		return o, err
+	}
+	o = fleetsim.Options{Seed: f.seed, Path: f.path, MaxCounters: f.maxCounters}
 	if f.costs != "" {
 		data, err := os.ReadFile(f.costs)
 		if err != nil {
@@ -191,25 +199,30 @@ func (f *fleetFlags) options(c *cobra.Command) (o fleetsim.Options, err error) {
 			return o, err
 		}
 	}
+	o.Scenario, err = f.chosenScenario(c, o.Config != nil, o.Log != nil)
+	return o, err
+}
+
+// chosenScenario returns the scenario that the command line names or whose script it names, or nil for --explore. plans
+// and log say which files are given beside the scenario.
+func (f *fleetFlags) chosenScenario(c *cobra.Command, plans, log bool) (*fleetsim.Scenario, error) {
 	switch {
 	case f.script != "":
 		sources, err := configyaml.ReadFiles(c.InOrStdin(), f.script)
 		if err != nil {
-			return o, inFilesOf("--script", err)
+			return nil, inFilesOf("--script", err)
 		}
-		o.Scenario, err = fleetsim.ReadScript(sources[0].Name, sources[0].Data, o.Config != nil, o.Log != nil)
-		return o, err
+		return fleetsim.ReadScript(sources[0].Name, sources[0].Data, plans, log)
 	case f.scenario != "":
 		for _, s := range fleetsim.Named() {
 			if s.Name == f.scenario {
-				s.ReplaceTraffic(o.Config != nil, o.Log != nil)
-				o.Scenario = &s
-				return o, nil
+				s.ReplaceTraffic(plans, log)
+				return &s, nil
 			}
 		}
-		return o, usage("there is no scenario %q; --list names them", f.scenario)
+		return nil, &usageError{c.CommandPath(), fmt.Errorf("there is no scenario %q; --list names them", f.scenario)}
 	}
-	return o, nil
+	return nil, nil
 }
 
 // readLogs reads the access logs.

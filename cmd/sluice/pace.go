@@ -154,7 +154,8 @@ func newPaceCommand() *cobra.Command {
 	f.flags(flags, "pass on lines")
 	completePage(c)
 	flags.IntVar(&f.parallel, "parallel", 1, "run up to `N` commands at the same time")
-	flags.IntVar(&f.key, "key", 0, "count lines apart by their field number `N`; fields are separated by spaces or tabs")
+	flags.IntVar(&f.key, "key", 0,
+		"count lines apart by their field number `N`; fields are separated by spaces or tabs")
 	return c
 }
 

@@ -297,8 +297,8 @@ func TestServeCountDeniedRedisAway(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "limits.yaml")
 	text := "domain: api\ndescriptors:\n  - {key: part, rate_limit: {unit: year, requests_per_unit: 10}}\n"
 	for _, policy := range []string{"open", "closed"} {
-		text += fmt.Sprintf("  - {key: %s, rate_limit: {unit: year, requests_per_unit: 10}, sluice: {onStoreFailure: %s}}\n",
-			policy, policy)
+		text += fmt.Sprintf("  - {key: %s, rate_limit: {unit: year, requests_per_unit: 10}, "+
+			"sluice: {onStoreFailure: %s}}\n", policy, policy)
 	}
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)

@@ -93,10 +93,10 @@ func checkTable(loads []load) error {
 	if err != nil {
 		return err
 	}
-	for i := range loads {
-		for _, c := range loads[i].charges {
+	for _, l := range loads {
+		for _, c := range l.charges {
 			if err := s.Accepts(c.Limit); err != nil {
-				return fmt.Errorf("tenant %s: %w", loads[i].name, err)
+				return fmt.Errorf("tenant %s: %w", l.name, err)
 			}
 		}
 	}

@@ -35,44 +35,46 @@ func Explore(
 func explore(
 	ctx context.Context, first uint64, seeds int, costs Costs, plant func(*Scenario), progress func(done float64),
 ) (found Found, err error) {
-	for seed := first; seed-first < uint64(seeds) && ctx.Err() == nil; seed++ {
-		s := randomScenario(seed)
-		s.addLimits(seed)
-		switch {
-		case seed%cellsEvery == 0:
-			s = randomCells(seed)
-		case seed%tableEvery == 0:
-			s.useTable()
-		case seed%lambdaEvery == 1:
-			s.useLambda(seed)
-		}
+	for seed := first; seed-first < uint64(seeds); seed++ {
+		s := scenarioOf(seed)
 		if plant != nil {
 			plant(&s)
 		}
 		r, err := Run(ctx, Options{Scenario: &s, Seed: seed, Costs: costs})
-		if err != nil {
-			if ctx.Err() != nil {
-				break
-			}
-			return found, fmt.Errorf("seed %d: %w", seed, err)
-		}
-		if r.Partial { // the seed was interrupted, and is not counted
+		if ctx.Err() != nil { // the seed may have been interrupted, and is not counted
 			break
 		}
-		if found.Runs++; progress != nil {
+		if err != nil {
+			return found, fmt.Errorf("seed %d: %w", seed, err)
+		}
+		found.Runs++
+		found.Decisions += r.Decisions
+		if progress != nil {
 			progress(float64(found.Runs) / float64(seeds))
 		}
-		found.Decisions += r.Decisions
-		if err := r.Check(); err != nil {
-			text, jsonErr := json.Marshal(&s)
-			if jsonErr != nil {
-				return found, jsonErr
-			}
-			found.Seed, found.Broken, found.Scenario = seed, err.Error(), string(text)
-			return found, nil
+		if broken := r.Check(); broken != nil {
+			text, err := json.Marshal(&s)
+			found.Seed, found.Broken, found.Scenario = seed, broken.Error(), string(text)
+			return found, err
 		}
 	}
 	return found, nil
+}
+
+// scenarioOf returns the scenario of a seed.
+func scenarioOf(seed uint64) Scenario {
+	if seed%cellsEvery == 0 {
+		return randomCells(seed)
+	}
+	s := randomScenario(seed)
+	s.addLimits(seed)
+	switch {
+	case seed%tableEvery == 0:
+		s.useTable()
+	case seed%lambdaEvery == 1:
+		s.useLambda(seed)
+	}
+	return s
 }
 
 // randomScenario makes a small scenario: few tenants, short windows, limits close to the demand of the tenants, and one

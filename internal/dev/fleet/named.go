@@ -53,10 +53,11 @@ func lambdas() []Scenario {
 	long.Name, long.LeaseLife = "lambda-long-leases", time.Minute
 	long.About = "the same with leases that last for up to a minute, which is the period of the limits"
 	functions := recent
-	functions.Name, functions.Functions, functions.Instances, functions.Shards = "lambda-functions", 100, 12_000, 2
+	functions.Name, functions.Functions = "lambda-functions", 100
+	functions.Instances, functions.Shards = 12_000, 2
 	functions.Limits.AlignTenant = true // otherwise the end of a window opens the circuit breakers
-	functions.About = "the same with 100 functions, each with the environments of a hundredth of the tenants, and with " +
-		"windows that begin at another time for each tenant (align: tenant)"
+	functions.About = "the same with 100 functions, each with the environments of a hundredth of the tenants, and " +
+		"with windows that begin at another time for each tenant (align: tenant)"
 	tier := recent
 	tier.Name, tier.Shape, tier.Instances, tier.SampleEvery, tier.Shards = "lambda-serve", Serve, 50, 1, 2
 	tier.BehindAuthorizer = 500 * time.Microsecond

@@ -2,7 +2,6 @@ package fleet
 
 import (
 	"context"
-	"errors"
 
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
@@ -87,12 +86,12 @@ type worker struct {
 func (r *run) park() {
 	w := r.current
 	if !w.yield(struct{}{}) {
-		panic(errEnded)
+		panic(runEnded{})
 	}
 }
 
-// errEnded is the value of the panic that ends a worker in the middle of a decision.
-var errEnded = errors.New("the run has ended")
+// runEnded is the value of the panic that ends a worker in the middle of a decision.
+type runEnded struct{}
 
 // parkUntil suspends the worker, and adds an event that resumes it.
 func (r *run) parkUntil(at int64) {

@@ -420,7 +420,7 @@ func (r *run) idleWorker() *worker {
 	w.next, w.stop = iter.Pull(func(yield func(struct{}) bool) {
 		w.yield = yield
 		defer func() {
-			if e := recover(); e != nil && e != error(errEnded) {
+			if e := recover(); e != nil && e != (runEnded{}) {
 				panic(e)
 			}
 		}()

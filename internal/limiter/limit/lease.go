@@ -43,8 +43,8 @@ type LeaseRequest struct {
 	// not spent, and CorrectionAt is the At of that [Lease]. Above zero it charges units that were admitted without the
 	// store, and CorrectionAt is the time at which they were admitted (µs since 1970). The caller has to leave out
 	// units that a token bucket has refilled since; CorrectionAt is then the time up to which it has done so. Nothing
-	// is corrected if units of that window, slot, entry or time no longer count. [AtDecision] stands for the time of the
-	// decision, by the store's clock.
+	// is corrected if units of that window, slot, entry or time no longer count. [AtDecision] stands for the time of
+	// the decision, by the store's clock.
 	//
 	// A correction takes effect only if the result is charged. After a denial it must be sent again, unless Lease(i) of
 	// the decision is not empty, see [Evaluation.KeepLease].
@@ -56,8 +56,8 @@ type LeaseRequest struct {
 
 // AtDecision is the [LeaseRequest].CorrectionAt of units that are charged, or given back, at the time of the decision:
 // they count where a charge of this decision would count. The caller need not know the store's clock. Units cannot be
-// given back in this way to a token bucket, nor to a log or buckets of a sliding window: those would have to be named by
-// their slot or entry.
+// given back in this way to a token bucket, nor to a log or buckets of a sliding window: those would have to be named
+// by their slot or entry.
 const AtDecision = 2 * maxExact
 
 // ShareOne is the Share of a lease that may have all that is left.

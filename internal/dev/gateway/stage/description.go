@@ -85,9 +85,9 @@ type Integration struct {
 	Payload       string `yaml:"payloadFormatVersion"` // AWS_PROXY of an HTTP API: "1.0" or "2.0", which must be given
 	TimeoutMillis int    `yaml:"timeoutInMillis"`      // 50..30000; default 29000, of an HTTP API 30000
 
-	// RequestParameters map the request: on a REST API "integration.request.header.X" or "integration.request.path.X" to
-	// "context.authorizer.NAME", "method.request.path.X", "'literal'" and the like; on an HTTP API "overwrite:header.x"
-	// to "$context.authorizer.NAME" and the like, or to a static text.
+	// RequestParameters map the request: on a REST API "integration.request.header.X" or "integration.request.path.X"
+	// to "context.authorizer.NAME", "method.request.path.X", "'literal'" and the like; on an HTTP API
+	// "overwrite:header.x" to "$context.authorizer.NAME" and the like, or to a static text.
 	RequestParameters map[string]string `yaml:"requestParameters"`
 
 	// ResponseParameters map the answer's headers, by the status of the answer: of a MOCK on a REST API

@@ -124,7 +124,8 @@ func TestProblems(t *testing.T) {
 			`{ type: ECHO, requestParameters: { integration.request.header.X: context.identity.cognitoIdentityId } `+
 				`}`), "does not know the context variable"},
 		{"an HTTP API's form on REST", integration("REST", `"GET /a"`,
-			`{ type: ECHO, requestParameters: { integration.request.header.X: $context.requestId } }`), "does not know"},
+			`{ type: ECHO, requestParameters: { integration.request.header.X: $context.requestId } }`),
+			"does not know"},
 		{"a header that frames", integration("REST", `"GET /a"`,
 			`{ type: ECHO, requestParameters: { integration.request.header.Transfer-Encoding: "'a'" } }`), "belongs " +
 			"to the connection"},

@@ -247,8 +247,8 @@ func gatewayHeaders(parameters map[string]string) ([]change, error) {
 	return out, nil
 }
 
-// apply sets the mapped headers of an answer or of a request. If a value is absent, its header is not changed, and keeps
-// what a client sent under that name: API Gateway's behaviour is not documented, and this is the worse case.
+// apply sets the mapped headers of an answer or of a request. If a value is absent, its header is not changed, and
+// keeps what a client sent under that name: API Gateway's behaviour is not documented, and this is the worse case.
 // Assumption: absent-values. A value with characters that end a line, or with other control characters, is left out: no
 // authorizer's context can add a header.
 func (c *call) apply(changes []change, h http.Header, answer bool) {

@@ -4,6 +4,7 @@ package ledgertest
 import (
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
@@ -608,6 +609,7 @@ func (c Config) refuses(t *testing.T) {
 		func(c *ledger.Claim) { c.Known.Stated = 1 << 61 },
 		func(c *ledger.Claim) { c.Known.Changed.Units = -1 },
 		func(c *ledger.Claim) { c.Known.Changed.From = 1 << 60 },
+		func(c *ledger.Claim) { c.Known.Changed.From = math.MinInt64 },
 		func(c *ledger.Claim) { c.Known.Learned.Judged = base },
 		func(c *ledger.Claim) { c.Learn = ledger.MaxUnits + 1 },
 		func(c *ledger.Claim) { c.Replies[1].Refused = -1 },

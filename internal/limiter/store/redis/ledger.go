@@ -50,9 +50,9 @@ func (l *Ledger) Claim(ctx context.Context, key string, c ledger.Claim) (lease l
 	if err == nil {
 		_, err = fmt.Sscan(reply, &lease.Units, &lease.Limit, &lease.NextLimit, &lease.Left, &lease.Need, &lease.Equal,
 			&lease.Changed.Units, &lease.Changed.From, &lease.Pause, &lease.Stated, &lease.Learned.Rate,
-			&lease.Learned.Judged, &lease.Learned.From, &lease.Learned.Target, &lease.Learned.Probe, &lease.Learned.Held, &lease.Replies[0].Accepted,
-			&lease.Replies[0].Refused, &lease.Replies[1].Accepted, &lease.Replies[1].Refused,
-			&lease.Replies[2].Accepted, &lease.Replies[2].Refused)
+			&lease.Learned.Judged, &lease.Learned.From, &lease.Learned.Target, &lease.Learned.Probe,
+			&lease.Learned.Held, &lease.Replies[0].Accepted, &lease.Replies[0].Refused, &lease.Replies[1].Accepted,
+			&lease.Replies[1].Refused, &lease.Replies[2].Accepted, &lease.Replies[2].Refused)
 	}
 	if err != nil {
 		return ledger.Lease{}, fmt.Errorf("redis store: ledger %q: %w", key, err)
