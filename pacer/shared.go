@@ -37,8 +37,9 @@ var ErrTooSoon = ledger.ErrTooSoon
 // than the next window. Then call SetSharedLimit once more.
 //
 // A shared limit begins to grant units two to three windows after its first use. With Config.Learning, the pacers learn
-// it together, and the ledger keeps what they have learned. What the provider says to one pacer holds for all, see
-// [Pacer.Observe].
+// it together, and the ledger keeps what they have learned. A Retry-After, and a limit that the provider states, hold
+// for all pacers when one of them has heard it. What the provider says is left bounds only the pacer that has heard it.
+// See [Pacer.Observe].
 type Shared struct {
 	Ledger Ledger
 	Key    string // names the limit in the ledger; the same in all pacers that share it
@@ -153,7 +154,7 @@ func (p *Pacer) endSharing() {
 		p.mu.Lock()
 	}
 	p.readBoth()
-	claims := r.rest(&p.core)
+	claims := r.returnAll(&p.core)
 	period := p.core.supply.limit.Period
 	p.mu.Unlock()
 	ctx, cancel := context.WithTimeout(context.Background(), period)

@@ -1,5 +1,5 @@
-// Package ledger lets many processes ("instances") share one limit of a provider, so that their sum never exceeds the
-// limit in any of its windows.
+// Package ledger is the rule by which many client processes ("instances") share the units of one provider's limit, so
+// that all of them together never exceed the limit in any of its windows.
 //
 // # Design
 //
