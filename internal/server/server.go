@@ -285,8 +285,8 @@ func (s *Server) recoverPanic(
 	return handle(ctx, req)
 }
 
-// recoverHTTPPanic is recoverPanic for requests over HTTP. If a part of the response has been written, the connection is
-// cut, so that the client sees that the response is not complete.
+// recoverHTTPPanic is recoverPanic for requests over HTTP. If a part of the response has been written, the connection
+// is cut, so that the client sees that the response is not complete.
 func (s *Server) recoverHTTPPanic(handler http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		response := &statusWriter{ResponseWriter: w}

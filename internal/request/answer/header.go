@@ -104,7 +104,7 @@ func (e *Encoder) Header(ip, plan *limit.Decision, wait Wait) Header {
 	)
 	b := few[:0]
 	if d, r := Binding(ip, plan); r != nil {
-		left := ceilSeconds(r.ResetAt() - d.Now)
+		left := CeilSeconds(r.ResetAt() - d.Now)
 		b = strconv.AppendInt(b, r.Tier.Capacity(), 10)
 		ends[0] = len(b)
 		b = strconv.AppendInt(b, r.Remaining(), 10)
@@ -134,7 +134,7 @@ func (e *Encoder) retryAfter(w Wait) int64 {
 			us += rand.Int64N(most + 1)
 		}
 	}
-	return ceilSeconds(us)
+	return CeilSeconds(us)
 }
 
 // list writes a structured-field list with an item for each enforcing result, the binding one first. The items are what
@@ -178,7 +178,7 @@ func appendLeft(b []byte, d *limit.Decision, r *limit.Result, ip bool) []byte {
 	b = append(b, ";r="...)
 	b = strconv.AppendInt(b, r.Remaining(), 10)
 	b = append(b, ";t="...)
-	return strconv.AppendInt(b, ceilSeconds(Wait{Micros: r.MoreAt() - d.Now}.micros()), 10)
+	return strconv.AppendInt(b, CeilSeconds(Wait{Micros: r.MoreAt() - d.Now}.micros()), 10)
 }
 
 // appendPolicy writes an item of RateLimit-Policy: "burst";q=200;w=2.
@@ -187,7 +187,7 @@ func appendPolicy(b []byte, d *limit.Decision, r *limit.Result, ip bool) []byte 
 	b = append(b, ";q="...)
 	b = strconv.AppendInt(b, r.Tier.Capacity(), 10)
 	b = append(b, ";w="...)
-	return strconv.AppendInt(b, window(r.Tier, d.Now), 10)
+	return strconv.AppendInt(b, WindowSeconds(r.Tier, d.Now), 10)
 }
 
 // appendQuotedName writes the name as a quoted string. Its characters need no escapes.

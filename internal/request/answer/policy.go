@@ -58,32 +58,32 @@ func appendPeriod(b []byte, t *limit.Tier) []byte {
 	return append(b, t.Period.String()...) // not reached: periods are whole milliseconds
 }
 
-// window returns the w of a policy in whole seconds, rounded up, so that q in w is never more than the limit grants. It
-// is the length of the window. For a token bucket it is the time in which an empty bucket fills, because its q is the
-// burst, and q/w is then its rate.
-func window(t *limit.Tier, now int64) int64 {
+// WindowSeconds returns the w of a policy in whole seconds, rounded up, so that q in w is never more than the limit
+// grants. For a token bucket it is the time in which an empty bucket fills, because its q is the burst, and q/w is then
+// its rate. For every other algorithm it is the period, or the calendar period that contains now (µs since 1970).
+func WindowSeconds(t *limit.Tier, now int64) int64 {
 	switch {
 	case t.Calendar != nil:
 		start, end := t.CalendarPeriod(now)
-		return ceilSeconds(end - start)
+		return CeilSeconds(end - start)
 	case t.Algorithm.HasBurst():
 		hi, lo := bits.Mul64(uint64(t.Burst), uint64(t.Period.Microseconds()))
 		rate := uint64(t.Threshold)
 		if hi >= rate {
-			return 0 // not reached: limit.New bounds the product
+			return 0 // not reached: the quotient is below 2^52, because newTokenBucket of package limit sees to that
 		}
-		q, r := bits.Div64(hi, lo, rate)
-		if r > 0 {
-			q++
+		micros, rest := bits.Div64(hi, lo, rate)
+		if rest > 0 {
+			micros++
 		}
-		return ceilSeconds(int64(q))
+		return CeilSeconds(int64(micros))
 	default:
-		return ceilSeconds(t.Period.Microseconds())
+		return CeilSeconds(t.Period.Microseconds())
 	}
 }
 
-// ceilSeconds converts µs to whole seconds, rounded up. It is never negative.
-func ceilSeconds(us int64) int64 {
+// CeilSeconds converts µs to whole seconds, rounded up. It returns 0 for a negative time.
+func CeilSeconds(us int64) int64 {
 	if us <= 0 {
 		return 0
 	}

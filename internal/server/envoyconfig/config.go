@@ -1,5 +1,5 @@
-// Package envoyconfig reads the configuration files of envoyproxy/ratelimit, and finds the limit of a descriptor as
-// that server does.
+// Package envoyconfig finds the rule that applies to a descriptor of a rate limit request, as envoyproxy/ratelimit
+// does. It reads that server's configuration files, which hold the rules.
 //
 // A file has a domain and a tree of descriptors. [Load] accepts and refuses what envoyproxy/ratelimit does, with the
 // same texts. [Config.Match] walks the tree along the entries of a request's descriptor. At each level it takes the
@@ -136,8 +136,8 @@ func (r *Rule) CheckNegativeHits() error {
 	for _, l := range r.Limits {
 		for i := range l.Tiers {
 			if t := &l.Tiers[i]; t.Leasing().Refills || t.Counting().Entries {
-				return fmt.Errorf("hits cannot be given back to the limit %s: it is a %s, which does not know which of "+
-					"the hits still count", l.ID, t.Algorithm)
+				return fmt.Errorf("hits cannot be given back to the limit %s: it is a %s, which does not know "+
+					"which of the hits still count", l.ID, t.Algorithm)
 			}
 		}
 	}

@@ -30,7 +30,7 @@ type call struct {
 	entries       []envoyconfig.Entry // of the descriptor that beginItem reads
 	key           []byte              // of the counters of that descriptor
 	storeRequest  limit.Request
-	correction    limit.Decision // receives the store's answer to negative hits
+	scratch       limit.Decision // receives answers of the store that belong to no item
 	replacedNames []string       // names of the rules that do not apply, because a rule of the request replaces them
 
 	left, policies []byte // buffers for the values of the headers RateLimit and RateLimit-Policy
@@ -167,7 +167,7 @@ func (c *call) chargeItems() error {
 		if err := c.chargeUnconditional(it); err != nil {
 			return err
 		}
-		c.denied = c.denied || it.state == over && it.canDeny()
+		c.denied = c.denied || it.state == over && it.deniesAlone()
 	}
 	if !c.denied || global {
 		if err := c.chargeDenying(); err != nil {
@@ -198,7 +198,7 @@ func (c *call) chargeDenying() error {
 	c.order, c.lastDenied = c.order[:0], c.lastDenied[:0]
 	for i := range c.items {
 		c.lastDenied = append(c.lastDenied, 0)
-		if it := &c.items[i]; it.canDeny() && it.state == undecided {
+		if it := &c.items[i]; it.deniesAlone() && it.state == undecided {
 			c.order = append(c.order, i)
 		}
 	}
@@ -239,7 +239,7 @@ func (c *call) noteDenial(it *item) {
 		return
 	}
 	now, until := c.now.UnixMicro(), int64(0)
-	if wait, known := c.waitOf(it); known && it.planned == nil {
+	if wait := c.waitOf(it); wait != noKnownEnd && it.planned == nil {
 		until = now + wait
 	}
 	c.service.denials.note(&it.owner, now, until, it.hits)

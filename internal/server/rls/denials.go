@@ -14,7 +14,7 @@ type recentDenials struct {
 	entries [1 << 14]struct {
 		hash  atomic.Uint64
 		time  atomic.Int64 // µs since 1970
-		until atomic.Int64 // when the denied hits fit, µs since 1970; 0 if that is not known, or if hits were admitted since
+		until atomic.Int64 // when the denied hits fit, µs since 1970; 0 if nobody knows, or if hits were admitted since
 		hits  atomic.Int64 // how many hits were denied
 	}
 }

@@ -1,30 +1,33 @@
 package rls
 
 import (
+	"cmp"
 	"math"
-	"math/bits"
 	"strconv"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
+	"github.com/sluicelimits/sluice/internal/request/answer"
 	"github.com/sluicelimits/sluice/internal/server/envoyconfig"
 )
 
 // Headers says which headers Envoy is told to add to the response for the client.
 type Headers struct {
-	// Plain selects the three headers of envoyproxy/ratelimit, whose values are plain numbers. They are about the last
-	// limit that denied the request, or else about the limit with the fewest units left.
+	// Plain selects the three headers of envoyproxy/ratelimit, whose values are plain numbers. As there, they are about
+	// the last descriptor whose limit denied the request. If none denied, they are about the one with the fewest units
+	// left.
 	Plain bool
 
 	// Names of the plain headers; "" selects RateLimit-Limit, RateLimit-Remaining and RateLimit-Reset.
 	Limit, Remaining, Reset string
 
 	// Exact selects the headers RateLimit and RateLimit-Policy (draft-ietf-httpapi-ratelimit-headers), which have an
-	// entry for each limit that was asked. A denied request also gets Retry-After: the seconds until the same request
-	// fits, if nobody else spends units. Of limits that a denial left out, Retry-After knows only what the service
-	// remembers of earlier denials.
+	// entry for each limit that was asked, the binding limit first. A denied request also gets Retry-After: the seconds
+	// until the same request fits, if nobody else spends units. Limits that were not asked because another one had
+	// denied (see Config.PeekAfterDenial) count for it only if the service remembers until when they denied an earlier
+	// request. Otherwise Retry-After can be too short.
 	Exact bool
 }
 
@@ -32,41 +35,37 @@ type Headers struct {
 // headers of more than 8 KiB in all, and the response has others. The binding limit comes first, and is never left out.
 const maxFieldBytes = 3072
 
-// maxHeaders is the largest number of headers of a response: three plain and three exact ones.
-const maxHeaders = 6
+// The most headers that Headers.Plain and Headers.Exact add to one response. The exact ones are RateLimit,
+// RateLimit-Policy and Retry-After.
+const (
+	maxPlainHeaders = 3
+	maxExactHeaders = 3
+)
 
-// exactHeaders is the number of headers that Config.Headers.Exact adds: RateLimit, RateLimit-Policy and Retry-After.
-const exactHeaders = 3
-
-// orDefault returns name, or preset if name is empty.
-func orDefault(name, preset string) string {
-	if name == "" {
-		return preset
-	}
-	return name
-}
-
-// headers returns the headers of the response whose code and statuses are in out. It uses the memory of the response.
-func (c *call) headers(out *rlsv3.RateLimitResponse, memoryOf statuses) []*corev3.HeaderValue {
+// headers returns the headers to add to the response, whose code and statuses are in out. It stores them in the memory
+// of the response if that has room for them.
+func (c *call) headers(out *rlsv3.RateLimitResponse, memory responseMemory) []*corev3.HeaderValue {
 	h := &c.service.config.Headers
 	if !h.Plain && !h.Exact {
 		return nil
 	}
-	memory, list := memoryOf.headers, memoryOf.list
-	if h.Plain || len(memory) == 0 {
-		memory, list = make([]corev3.HeaderValue, maxHeaders), make([]*corev3.HeaderValue, 0, maxHeaders)
+	values, list := memory.headers, memory.headerList
+	// The memory of a response has room for the exact headers at most, and none if it has several descriptors.
+	if h.Plain || len(values) == 0 {
+		const most = maxPlainHeaders + maxExactHeaders
+		values, list = make([]corev3.HeaderValue, most), make([]*corev3.HeaderValue, 0, most)
 	}
 	add := func(name, value string) {
-		v := &memory[len(list)]
+		v := &values[len(list)]
 		v.Key, v.Value = name, value
 		list = append(list, v)
 	}
 	if h.Plain {
 		if s := c.plainStatus(out); s != nil {
 			capacity, remaining := s.GetCurrentLimit().GetRequestsPerUnit(), s.GetLimitRemaining()
-			add(orDefault(h.Limit, "RateLimit-Limit"), strconv.FormatUint(uint64(capacity), 10))
-			add(orDefault(h.Remaining, "RateLimit-Remaining"), strconv.FormatUint(uint64(remaining), 10))
-			add(orDefault(h.Reset, "RateLimit-Reset"), strconv.FormatInt(s.GetDurationUntilReset().GetSeconds(), 10))
+			add(cmp.Or(h.Limit, "RateLimit-Limit"), strconv.FormatUint(uint64(capacity), 10))
+			add(cmp.Or(h.Remaining, "RateLimit-Remaining"), strconv.FormatUint(uint64(remaining), 10))
+			add(cmp.Or(h.Reset, "RateLimit-Reset"), strconv.FormatInt(s.GetDurationUntilReset().GetSeconds(), 10))
 		}
 	}
 	if !h.Exact {
@@ -84,119 +83,137 @@ func (c *call) headers(out *rlsv3.RateLimitResponse, memoryOf statuses) []*corev
 	return list
 }
 
-// plainStatus returns the status that the plain headers are about: the last one that denied the request, or else the
-// first one with the fewest units left. It returns nil if no status has a limit.
+// plainStatus returns the status that the plain headers are about: the last one that denied the request by itself, as
+// envoyproxy/ratelimit chooses, or else the first one with the fewest units left. It returns nil if no status has a
+// limit.
 func (c *call) plainStatus(out *rlsv3.RateLimitResponse) *rlsv3.RateLimitResponse_DescriptorStatus {
-	least, remaining := (*rlsv3.RateLimitResponse_DescriptorStatus)(nil), uint32(math.MaxUint32)
+	chosen, remaining := (*rlsv3.RateLimitResponse_DescriptorStatus)(nil), uint32(math.MaxUint32)
 	for i, s := range out.GetStatuses() {
 		if s.GetCurrentLimit() == nil {
 			continue
 		}
-		if denied := c.items[i].state == over && c.items[i].canDeny(); denied || s.GetLimitRemaining() < remaining {
-			least, remaining = s, s.GetLimitRemaining()
+		// A status that denied has 0 remaining, so after it only another one that denied is chosen.
+		denied := c.items[i].state == over && c.items[i].deniesAlone()
+		if denied || s.GetLimitRemaining() < remaining {
+			chosen, remaining = s, s.GetLimitRemaining()
 		}
 	}
-	return least
+	return chosen
 }
 
-// retryAfter returns how long the request must wait, in seconds: until each limit that denies alone admits, and until
-// one with quota_mode admits, if all of those deny. It reports false if no wait helps, or if the wait is not known.
+// noKnownEnd is the wait of an item, in µs, for which no wait can be named: its hits never fit, or it denies and nobody
+// knows until when.
+const noKnownEnd = math.MaxInt64
+
+// retryAfter returns how long the client must wait until the same request fits, in seconds: until each limit that
+// denies by itself admits, and, if all limits with quota_mode deny, until one of them admits. It reports false if no
+// wait can be named.
 func (c *call) retryAfter() (seconds int64, ok bool) {
-	wait, quotaWait := int64(0), int64(math.MaxInt64) // µs
+	wait, quotaWait := int64(0), int64(noKnownEnd) // µs; of the limits with quota_mode, the shortest
 	quotas, denyingQuotas := 0, 0
 	for i := range c.items {
 		it := &c.items[i]
 		if it.quota {
-			quotas++
+			quotas++ // also one without a rule, or with shadow_mode: it never denies, so not all of them do
 		}
 		if !it.hasCounters() || it.rule.ShadowMode {
 			continue
 		}
-		itemWait, known := c.waitOf(it)
+		itemWait := c.waitOf(it)
 		switch {
-		case !it.quota && !known:
-			return 0, false
 		case !it.quota:
 			wait = max(wait, itemWait)
-		case !known:
-			denyingQuotas++
 		case itemWait > 0:
 			denyingQuotas++
 			quotaWait = min(quotaWait, itemWait)
 		}
 	}
 	if quotas > 0 && denyingQuotas == quotas {
-		if quotaWait == math.MaxInt64 {
-			return 0, false
-		}
 		wait = max(wait, quotaWait)
 	}
-	return max(ceilSeconds(wait), 1), true
+	if wait == noKnownEnd {
+		return 0, false
+	}
+	return max(answer.CeilSeconds(wait), 1), true
 }
 
-// waitOf returns when the item's hits fit, in µs from the decision; 0 if they fit now, or if nothing is known of an item
-// that was not asked. It reports false if they never fit, or if an item denies and its wait is not known.
-func (c *call) waitOf(it *item) (wait int64, known bool) {
+// waitOf returns how long after the decision the item's hits fit, in µs: 0 if they fit at once, or noKnownEnd. An item
+// that was not asked has a wait only if something is known of it.
+func (c *call) waitOf(it *item) int64 {
 	switch {
 	case it.state == undecided:
 		return c.waitOfUndecided(it)
 	case it.state != over:
-		return 0, true
+		return 0
 	case it.permanent || !it.countersKnown:
-		return 0, false
+		return noKnownEnd
 	case it.planned != nil:
-		planWait, _ := it.planned.answer.RetryAfter()
-		return planWait.Microseconds(), true
-	case it.decision.Allowed: // the store was made to charge hits that do not fit
-		return c.waitOfCounted(it)
+		wait, _ := it.planned.answer.RetryAfter() // there is a wait, because the denial is not permanent
+		return wait.Microseconds()
+	case it.decision.Allowed: // the hits were charged although they do not fit
+		return c.waitOfCharged(it)
 	}
-	return it.decision.RetryAt - it.decision.Now, true
+	return it.decision.RetryAt - it.decision.Now
 }
 
 // waitOfUndecided is waitOf for an item that was not asked, because another one had denied. It does not ask the store:
-// it takes the end of the last denial that this service remembers.
-func (c *call) waitOfUndecided(it *item) (wait int64, known bool) {
+// the end of the item's last denial, if this service remembers it, decides. Nothing is remembered of plans.
+func (c *call) waitOfUndecided(it *item) int64 {
 	if it.planned != nil {
-		return 0, true
+		return 0
 	}
 	if it.rule.DeniesAll() {
-		return 0, false
+		return noKnownEnd
 	}
 	for _, l := range it.rule.Limits {
 		for i := range l.Tiers {
 			if it.hits > l.Tiers[i].Capacity() {
-				return 0, false
+				return noKnownEnd
 			}
 		}
 	}
-	return max(c.service.denials.until(&it.owner, it.hits)-c.now.UnixMicro(), 0), true
+	return max(c.service.denials.until(&it.owner, it.hits)-c.now.UnixMicro(), 0)
 }
 
-// waitOfCounted is waitOf for an item whose hits were charged although they do not fit. Windows are free at their end.
-// For other limits it asks the store when the hits would fit.
-func (c *call) waitOfCounted(it *item) (wait int64, known bool) {
+// waitOfCharged is waitOf for an item whose hits were charged although they do not fit: the wait until the same hits
+// fit once more. If all of the item's counters are windows, this is when those that lack room end. Counters of other
+// algorithms get room little by little, so waitByPeek asks the store.
+func (c *call) waitOfCharged(it *item) int64 {
+	wait, windowsOnly := int64(0), true
 	for i := range it.decision.Results {
 		r := &it.decision.Results[i]
-		switch {
-		case it.hits > r.Tier.Capacity():
-			return 0, false
-		case r.Tier.Algorithm != limit.FixedWindow && r.Tier.Algorithm != limit.Quota:
-			c.buildStoreRequest(it, it.hits)
-			d := &c.correction
-			if err := c.service.config.Store.Peek(c.ctx, &c.storeRequest, c.now, d); err != nil {
-				c.service.logStore(err)
-				return 0, false
-			}
-			return max(d.RetryAt-d.Now, 0), !d.Never
-		case r.Used()+it.hits > r.Tier.Capacity():
+		if it.hits > r.Tier.Capacity() {
+			return noKnownEnd
+		}
+		if a := r.Tier.Algorithm; a != limit.FixedWindow && a != limit.Quota {
+			windowsOnly = false
+		}
+		if r.Used()+it.hits > r.Tier.Capacity() { // Used includes the hits that were charged
 			wait = max(wait, r.MoreAt()-it.decision.Now)
 		}
 	}
-	return wait, true
+	if windowsOnly {
+		return wait
+	}
+	return c.waitByPeek(it)
 }
 
-// fields returns the values of RateLimit and RateLimit-Policy. The entry of the binding limit comes first. If a plan has
-// that limit, the other entries of the plan follow it.
+// waitByPeek asks the store when the item's hits fit all of its counters.
+func (c *call) waitByPeek(it *item) int64 {
+	c.buildStoreRequest(it, it.hits)
+	d := &c.scratch
+	if err := c.service.config.Store.Peek(c.ctx, &c.storeRequest, c.now, d); err != nil {
+		c.service.logStore(err)
+		return noKnownEnd
+	}
+	if d.Never {
+		return noKnownEnd
+	}
+	return max(d.RetryAt-d.Now, 0)
+}
+
+// fields returns the values of RateLimit and RateLimit-Policy. They begin with the entry of the binding limit. If a
+// tenant's plan has this limit, all entries of the plan come first, in the order in which the plan's answer has them.
 func (c *call) fields() (left, policies string) {
 	binding, first := c.bindingResult()
 	c.left, c.policies = c.left[:0], c.policies[:0]
@@ -213,8 +230,8 @@ func (c *call) fields() (left, policies string) {
 	return both[:len(c.left)], both[len(c.left):]
 }
 
-// appendOtherFields appends the entries of all limits but the first result, which is the binding item's, to both
-// headers, until one of them would be too long.
+// appendOtherFields appends to both headers the entries that fields has not written yet, until one of the headers would
+// be too long. Written are the result first, and all entries of the binding item if a plan decided it.
 func (c *call) appendOtherFields(binding *item, first *limit.Result) {
 	for i := range c.items {
 		it := &c.items[i]
@@ -240,8 +257,8 @@ func (c *call) appendOtherFields(binding *item, first *limit.Result) {
 	}
 }
 
-// hasFields reports whether the item has entries in RateLimit and RateLimit-Policy. The headers of a plan's answer say
-// what is left after its charge, so they are not right if nothing was charged.
+// hasFields reports whether the item has entries in RateLimit and RateLimit-Policy. A plan's answer made its entries
+// when it charged its limits. If that charge was refunded, or the plan was only peeked at, they are wrong.
 func (it *item) hasFields() bool {
 	return it.countersKnown && !it.rule.ShadowMode && (it.planned == nil || it.state != uncharged)
 }
@@ -266,10 +283,11 @@ func appendList(list []byte, entries string) []byte {
 	return append(list, entries...)
 }
 
-// bindingResult returns the first result that denied, or else the one with the smallest part left, and the item that it
-// belongs to. It returns nil if no item has results for the headers.
+// bindingResult returns the result whose entry comes first, and its item: the binding limit of the first item that
+// denied by itself, or else the binding limit with the smallest part left. (The plain headers choose otherwise, because
+// they do as envoyproxy/ratelimit.) It returns nil if no item has results for the headers.
 func (c *call) bindingResult() (*item, *limit.Result) {
-	var least *limit.Result
+	var binding *limit.Result
 	var of *item
 	for i := range c.items {
 		it := &c.items[i]
@@ -277,14 +295,14 @@ func (c *call) bindingResult() (*item, *limit.Result) {
 			continue
 		}
 		r := it.binding()
-		if it.state == over && it.canDeny() {
+		if it.state == over && it.deniesAlone() {
 			return it, r
 		}
-		if least == nil || partLeft(r) < partLeft(least) {
-			least, of = r, it
+		if binding == nil || partLeft(r) < partLeft(binding) {
+			binding, of = r, it
 		}
 	}
-	return of, least
+	return of, binding
 }
 
 // partLeft returns the part of a result's capacity that is left, 0..1.
@@ -296,36 +314,18 @@ func (it *item) appendFields(left, policies []byte, r *limit.Result) (l, p []byt
 		left, policies = append(left, ", "...), append(policies, ", "...)
 	}
 	left = strconv.AppendInt(append(it.appendName(left, r), ";r="...), r.Remaining(), 10)
-	left = strconv.AppendInt(append(left, ";t="...), max(ceilSeconds(r.MoreAt()-it.decision.Now), 1), 10)
+	left = strconv.AppendInt(append(left, ";t="...), max(answer.CeilSeconds(r.MoreAt()-it.decision.Now), 1), 10)
 	policies = strconv.AppendInt(append(it.appendName(policies, r), ";q="...), r.Tier.Capacity(), 10)
-	if w := windowSeconds(r, it.decision.Now); w > 0 {
+	if w := answer.WindowSeconds(r.Tier, it.decision.Now); w > 0 {
 		policies = strconv.AppendInt(append(policies, ";w="...), w, 10)
 	}
 	return left, policies
 }
 
-// windowSeconds returns the length of a result's window in seconds, rounded up. For a bucket this is the time in which
-// an empty bucket fills.
-func windowSeconds(r *limit.Result, now int64) int64 {
-	t := r.Tier
-	if t.Calendar != nil {
-		start, end := t.CalendarPeriod(now)
-		return ceilSeconds(end - start)
-	}
-	if t.Algorithm.HasBurst() {
-		hi, lo := bits.Mul64(uint64(t.Burst), uint64(t.Period.Microseconds()))
-		fills, rest := bits.Div64(hi, lo, uint64(t.Threshold)) // does not overflow: limit.New bounds the quotient
-		if rest > 0 {
-			fills++
-		}
-		return ceilSeconds(int64(fills))
-	}
-	return ceilSeconds(t.Period.Microseconds())
-}
-
-// appendName appends the name of a policy as a quoted string. It is the name of the rule, or else the path of its
-// descriptors without the domain. The id of the limit follows if the limit is one of the key "sluice", and the tier's
-// period if the limit has several tiers.
+// appendName appends the name of a result's policy, as a quoted string. It begins with the name of the rule, or, if the
+// rule has none, with the path of its descriptors without the domain. "/" and the limit's id follow if the limit is one
+// of the key "sluice" (the window of "rate_limit" needs no id). "/" and the tier's period follow if the limit has
+// several tiers.
 func (it *item) appendName(b []byte, r *limit.Result) []byte {
 	name := it.rule.Name
 	if name == "" {

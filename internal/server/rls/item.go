@@ -19,7 +19,7 @@ type item struct {
 	stats     *Counts           // nil if there is no room for the statistics of another name
 	owner     limit.Owner       // whom the counters belong to
 	hits      int64             // 0..limit.MaxUnits
-	negative  bool              // the hits are given back
+	negative  bool              // the hits are to be given back, and not charged; they are 0 or more nevertheless
 
 	planned *planned // set if the descriptor is decided by a tenant's plan
 
@@ -35,15 +35,15 @@ type state uint8
 const (
 	undecided state = iota
 	charged         // its hits fit, and are charged
-	uncharged       // its hits fit, and are not charged: they were only peeked at, given back, or refunded
+	uncharged       // it denies nothing, and its hits are not charged: they were peeked at, refunded, or negative
 	over            // its hits do not fit
 )
 
 // hasCounters reports whether a limit applies to the item.
 func (it *item) hasCounters() bool { return it.rule != nil && !it.unlimited }
 
-// canDeny reports whether the item alone can deny the request.
-func (it *item) canDeny() bool { return it.hasCounters() && !it.quota && !it.rule.ShadowMode }
+// deniesAlone reports whether the item denies the whole request if its hits do not fit, whatever other items say.
+func (it *item) deniesAlone() bool { return it.hasCounters() && !it.quota && !it.rule.ShadowMode }
 
 // reset makes the item that of a descriptor to which no rule applies. The memory of its decision is kept for reuse.
 func (it *item) reset() {

@@ -15,8 +15,8 @@ func (it *item) recordHits() {
 
 // recordOutcome adds the outcome for the item's hits to the statistics. If denied hits are charged, the hits below the
 // limit and those above it are recorded apart, as in envoyproxy/ratelimit. Otherwise, and while the store is away, all
-// hits of an item are denied together. Hits that pass because a kill switch is in shadow are recorded like those of a rule with shadow_mode.
-// nearRatio is the part of a limit above which hits are near it, 0..1.
+// hits of an item are denied together. Hits that pass because a kill switch is in shadow are recorded like those of a
+// rule with shadow_mode. nearRatio is the part of a limit above which hits are near it, 0..1.
 func (it *item) recordOutcome(nearRatio float32, chargesDeniedHits bool) {
 	if it.stats == nil || it.negative {
 		return

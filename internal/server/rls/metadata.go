@@ -8,8 +8,8 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 )
 
-// metadata returns the dynamic metadata of a response: the request, and the metadata of the rules that were asked and did
-// not deny.
+// metadata returns the dynamic metadata of a response: the request, and the metadata of the rules that were asked and
+// did not deny.
 func (c *call) metadata() *structpb.Struct {
 	fields := map[string]*structpb.Value{"domain": structpb.NewStringValue(c.request.GetDomain())}
 	var descriptors []*structpb.Value

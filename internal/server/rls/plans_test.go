@@ -195,7 +195,7 @@ func TestMappedHits(t *testing.T) {
 	w.want("over: over -", descriptorWithHits("tenant=unknown", 1))
 	if _, err := w.ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{Domain: "d",
 		Descriptors: []*ratelimitv3.RateLimitDescriptor{negative("tenant=acme", 1)}}); err == nil ||
-		!strings.Contains(err.Error(), "refund the receipt") {
+		!strings.Contains(err.Error(), "descriptor 1 has negative hits, and is decided by the plan of a tenant") {
 		t.Errorf("negative hits: %v", err)
 	}
 	got := map[string]int64{}
@@ -273,7 +273,7 @@ func TestMappedHeaders(t *testing.T) {
 	}
 	out := w.ask(many...)
 	if got := headers(out); out.GetOverallCode() != rlsv3.RateLimitResponse_OK || len(got) > 7000 || len(got) < 5000 {
-		t.Errorf("%s: the headers of 300 mapped descriptors have %d bytes, want almost twice 3 KiB", out.GetOverallCode(),
-			len(got))
+		t.Errorf("%s: the headers of 300 mapped descriptors have %d bytes, want almost twice 3 KiB",
+			out.GetOverallCode(), len(got))
 	}
 }

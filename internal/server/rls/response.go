@@ -17,7 +17,7 @@ import (
 // response returns the response to a call after decide, and records the outcome of each descriptor.
 func (c *call) response() *rlsv3.RateLimitResponse {
 	s := c.service
-	memory := newStatuses(len(c.items))
+	memory := newResponseMemory(len(c.items))
 	out := memory.response
 	out.OverallCode = rlsv3.RateLimitResponse_OK
 	for i := range c.items {
@@ -57,40 +57,42 @@ func (c *call) addProblem(out *rlsv3.RateLimitResponse) {
 	}
 }
 
-// statuses is the memory of one response. It is allocated at once, not for each descriptor.
-type statuses struct {
-	response *rlsv3.RateLimitResponse
-	statuses []rlsv3.RateLimitResponse_DescriptorStatus
-	limits   []rlsv3.RateLimitResponse_RateLimit
-	resets   []durationpb.Duration
-	headers  []corev3.HeaderValue
-	list     []*corev3.HeaderValue // of headers, empty
+// responseMemory is the memory of one response. It is allocated at once, not for each descriptor.
+type responseMemory struct {
+	response   *rlsv3.RateLimitResponse
+	statuses   []rlsv3.RateLimitResponse_DescriptorStatus
+	limits     []rlsv3.RateLimitResponse_RateLimit
+	resets     []durationpb.Duration
+	headers    []corev3.HeaderValue
+	headerList []*corev3.HeaderValue // empty, with room for pointers to all headers
 }
 
-// oneStatus is the memory of a response about one descriptor, in one allocation. Most responses are about one.
-type oneStatus struct {
-	response rlsv3.RateLimitResponse
-	pointer  [1]*rlsv3.RateLimitResponse_DescriptorStatus
-	status   [1]rlsv3.RateLimitResponse_DescriptorStatus
-	limit    [1]rlsv3.RateLimitResponse_RateLimit
-	reset    [1]durationpb.Duration
-	headers  [exactHeaders]corev3.HeaderValue
-	list     [exactHeaders]*corev3.HeaderValue
+// oneStatusMemory is the memory of a response about one descriptor, in one allocation. Most responses are about one.
+type oneStatusMemory struct {
+	response   rlsv3.RateLimitResponse
+	pointer    [1]*rlsv3.RateLimitResponse_DescriptorStatus
+	status     [1]rlsv3.RateLimitResponse_DescriptorStatus
+	limit      [1]rlsv3.RateLimitResponse_RateLimit
+	reset      [1]durationpb.Duration
+	headers    [maxExactHeaders]corev3.HeaderValue
+	headerList [maxExactHeaders]*corev3.HeaderValue
 }
 
-func newStatuses(n int) statuses {
+// newResponseMemory returns the memory of a response about n descriptors. Only that of a response about one has room
+// for headers.
+func newResponseMemory(n int) responseMemory {
 	if n == 1 {
-		m := new(oneStatus)
+		m := new(oneStatusMemory)
 		m.response.Statuses = m.pointer[:]
-		return statuses{&m.response, m.status[:], m.limit[:], m.reset[:], m.headers[:], m.list[:0]}
+		return responseMemory{&m.response, m.status[:], m.limit[:], m.reset[:], m.headers[:], m.headerList[:0]}
 	}
-	return statuses{&rlsv3.RateLimitResponse{Statuses: make([]*rlsv3.RateLimitResponse_DescriptorStatus, n)},
+	return responseMemory{&rlsv3.RateLimitResponse{Statuses: make([]*rlsv3.RateLimitResponse_DescriptorStatus, n)},
 		make([]rlsv3.RateLimitResponse_DescriptorStatus, n), make([]rlsv3.RateLimitResponse_RateLimit, n),
 		make([]durationpb.Duration, n), nil, nil}
 }
 
 // status returns the status of the i-th descriptor at the time now. It uses the i-th element of each slice of memory.
-func (it *item) status(now time.Time, memory statuses, i int) *rlsv3.RateLimitResponse_DescriptorStatus {
+func (it *item) status(now time.Time, memory responseMemory, i int) *rlsv3.RateLimitResponse_DescriptorStatus {
 	out := &memory.statuses[i]
 	out.Code = rlsv3.RateLimitResponse_OK
 	if it.unlimited {
@@ -109,7 +111,7 @@ func (it *item) status(now time.Time, memory statuses, i int) *rlsv3.RateLimitRe
 			out.CurrentLimit, out.DurationUntilReset = &memory.limits[i], &memory.resets[i]
 			it.describeRule(out.CurrentLimit)
 			left := unit.Microseconds() - now.UnixMicro()%unit.Microseconds()
-			out.DurationUntilReset.Seconds = ceilSeconds(left)
+			out.DurationUntilReset.Seconds = answer.CeilSeconds(left)
 		}
 		return out
 	}
@@ -119,7 +121,7 @@ func (it *item) status(now time.Time, memory statuses, i int) *rlsv3.RateLimitRe
 		// More than the capacity can remain if negative hits lowered a counter, and a lease holds units of it besides.
 		out.LimitRemaining = uint32(min(r.Remaining(), r.Tier.Capacity(), math.MaxUint32))
 	}
-	out.DurationUntilReset.Seconds = ceilSeconds(r.MoreAt() - it.decidedAt())
+	out.DurationUntilReset.Seconds = answer.CeilSeconds(r.MoreAt() - it.decidedAt())
 	return out
 }
 
@@ -182,12 +184,4 @@ func unitsOf(period time.Duration) (unit envoyconfig.Unit, times uint32) {
 		}
 	}
 	return envoyconfig.Unknown, 0
-}
-
-// ceilSeconds converts µs to whole seconds, rounded up. It returns 0 for a negative time.
-func ceilSeconds(us int64) int64 {
-	if us <= 0 {
-		return 0
-	}
-	return (us-1)/1e6 + 1
 }

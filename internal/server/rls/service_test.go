@@ -322,8 +322,8 @@ func TestCountDeniedStoreAway(t *testing.T) {
 func TestNegativeHitsAllOrNothing(t *testing.T) {
 	w := newWorld(t, rls.Config{CountDenied: true}, file)
 	w.want("ok: ok 4", descriptor("b=x"))
-	_, err := w.ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{Domain: "d",
-		Descriptors: []*ratelimitv3.RateLimitDescriptor{negative("b=x", 1), descriptor("a=x"), negative("bucket=x", 1)}})
+	descriptors := []*ratelimitv3.RateLimitDescriptor{negative("b=x", 1), descriptor("a=x"), negative("bucket=x", 1)}
+	_, err := w.ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{Domain: "d", Descriptors: descriptors})
 	if status.Code(err) != codes.InvalidArgument {
 		t.Errorf("negative hits of a token bucket: %v", err)
 	}
@@ -651,7 +651,8 @@ func TestRetryAfterCountDenied(t *testing.T) {
 			out = w.ask(descriptorWithHits(c.key+"=x", hits))
 		}
 		if retryAfter(out) != c.want || out.GetOverallCode() != rlsv3.RateLimitResponse_OVER_LIMIT {
-			t.Errorf("%s %v: %s, Retry-After %q, want a denial and %q", c.key, c.hits, summary(out), retryAfter(out), c.want)
+			t.Errorf("%s %v: %s, Retry-After %q, want a denial and %q", c.key, c.hits, summary(out), retryAfter(out),
+				c.want)
 		}
 	}
 }

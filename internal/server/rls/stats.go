@@ -145,7 +145,8 @@ func (s *Stats) domainNotFound(domain string) {
 	n.requests.Add(1)
 }
 
-// counts returns the counts of all rules and descriptors. It holds the lock, which requests wait for, only to copy them.
+// counts returns the counts of all rules and descriptors. It holds the lock, which requests wait for, only to copy
+// them.
 func (s *Stats) counts() []*Counts {
 	s.mu.RLock()
 	defer s.mu.RUnlock()

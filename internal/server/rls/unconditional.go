@@ -7,8 +7,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
-// isUnconditional reports whether what happens to the item does not depend on whether its hits fit: negative hits are
-// given back, an item without hits is only peeked at, and denied hits are charged if the service or the rule says so.
+// isUnconditional reports whether it makes no difference to the item's counters if its hits fit: negative hits are
+// given back, an item with 0 hits is only peeked at, and an item with countDenied is charged in any case.
 func (c *call) isUnconditional(it *item) bool {
 	return it.negative || it.hits == 0 || c.chargesDeniedHits(it)
 }
@@ -17,32 +17,45 @@ func (c *call) isUnconditional(it *item) bool {
 func (c *call) chargeUnconditional(it *item) error {
 	switch {
 	case it.planned != nil:
+		// checkNegativeHits has refused negative hits, and a plan never charges what does not fit. So there are 0 hits.
 		it.planned.request.Cost = 1 // the answer says whether one hit would be admitted
 		return c.peekPlan(it)
 	case it.rule.DeniesAll():
-		it.state = uncharged
+		it.state = uncharged // there is nothing to give back or to peek at
 		if it.hits > 0 && !it.negative {
 			it.state, it.permanent = over, true
 		}
 		return nil
 	case it.negative:
-		if err := c.correct(it, -it.hits, &c.correction); err != nil { // a counter does not fall below 0
-			return err
-		}
-		return c.peekItem(it)
+		return c.giveBack(it)
 	case it.hits == 0:
-		if err := c.peekItem(it); err != nil {
-			return err
-		}
-		if it.countersKnown && exceeded(&it.decision) && c.chargesDeniedHits(it) {
-			it.state = over
-		}
-		return nil
+		return c.checkExceeded(it)
 	}
-	if err := c.setOutcome(it, c.correct(it, it.hits, &it.decision), charged); err != nil {
+	err := c.addToCounters(it, it.hits, &it.decision)
+	if err := c.setOutcome(it, err, charged); err != nil {
 		return err
 	}
 	if it.state == charged && exceeded(&it.decision) {
+		it.state = over
+	}
+	return nil
+}
+
+// giveBack subtracts negative hits from the item's counters, none of which falls below 0, and reads what is left.
+func (c *call) giveBack(it *item) error {
+	if err := c.addToCounters(it, -it.hits, &c.scratch); err != nil {
+		return err
+	}
+	return c.peekItem(it)
+}
+
+// checkExceeded decides an item with 0 hits: it denies only if its denied hits are counted, and a counter is above its
+// limit.
+func (c *call) checkExceeded(it *item) error {
+	if err := c.peekItem(it); err != nil {
+		return err
+	}
+	if it.countersKnown && exceeded(&it.decision) && c.chargesDeniedHits(it) {
 		it.state = over
 	}
 	return nil
@@ -60,14 +73,14 @@ func exceeded(d *limit.Decision) bool {
 
 // peekItem reads how much the item's counters have left, and charges nothing.
 func (c *call) peekItem(it *item) error {
-	c.buildStoreRequest(it, 1)
+	c.buildStoreRequest(it, 1) // 1 is the smallest cost of a request; Uncharge takes it off the results
 	if err := c.service.config.Store.Peek(c.ctx, &c.storeRequest, c.now, &it.decision); err != nil {
 		return err
 	}
 	for i := range it.decision.Results {
 		it.decision.Results[i].Uncharge()
 	}
-	it.countersKnown, it.state = true, uncharged
+	it.countersKnown, it.state = true, uncharged // whether one hit would fit does not matter: there are none
 	return nil
 }
 
@@ -78,21 +91,24 @@ func (c *call) checkNegativeHits() error {
 		switch {
 		case !it.negative || !it.hasCounters():
 		case it.planned != nil:
-			return status.Error(codes.InvalidArgument,
-				"negative hits are not allowed for descriptors of a mapping: refund the receipt of a decision instead")
+			return status.Errorf(codes.InvalidArgument, "descriptor %d has negative hits, and is decided by the plan of "+
+				"a tenant (the mapping of domain %q): hits that a plan counted cannot be given back over this protocol. "+
+				"Send such descriptors without is_negative_hits", i+1, it.planned.domain)
 		default:
 			if err := it.rule.CheckNegativeHits(); err != nil {
-				return status.Error(codes.InvalidArgument, err.Error())
+				return status.Errorf(codes.InvalidArgument, "descriptor %d has negative hits: %v", i+1, err)
 			}
 		}
 	}
 	return nil
 }
 
-// correct adds units, which may be negative, to each of the item's counters, whether they fit or not. d receives the
-// store's answer. If the store fails, units above 0 are decided like those of any other limit, and charged only if they
-// fit.
-func (c *call) correct(it *item, units int64, d *limit.Decision) error {
+// addToCounters adds units to each of the item's counters, or takes them off if they are negative, whether they fit or
+// not. d receives the store's answer. While the store is away, the fallback limiter decides units above 0 like those of
+// any other limit, and charges them only if they fit; units below 0 are an error.
+func (c *call) addToCounters(it *item, units int64, d *limit.Decision) error {
+	// The units are a correction of the count, which is made in any case. A request must have a cost as well, and this
+	// cost of 1 is not charged: a request with leases charges what each of them needs, which is 0 here.
 	c.buildStoreRequest(it, 1)
 	for _, l := range it.rule.Limits {
 		for range l.Tiers {
