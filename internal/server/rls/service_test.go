@@ -837,3 +837,36 @@ func TestConcurrent(t *testing.T) {
 	}
 	w.want("ok: ok 200", descriptorWithHits("a=x", 0))
 }
+
+// withoutPeek is a store whose Peek fails.
+type withoutPeek struct{ limit.Store }
+
+func (withoutPeek) Peek(context.Context, *limit.Request, time.Time, *limit.Decision) error {
+	return errUnavailable
+}
+
+// Guarantees that a descriptor without hits is decided as onStoreFailure says while the store is away, as one with hits
+// is: the request is no error, which Envoy would admit by default. A descriptor with negative hits that were given back
+// is OK.
+func TestNoHitsStoreAway(t *testing.T) {
+	inner, err := memory.New(memory.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	store, err := resilience.NewFallback(resilience.FallbackConfig{Store: withoutPeek{inner},
+		Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := newWorld(t, rls.Config{Store: store}, `
+domain: d
+descriptors:
+  - {key: closed, rate_limit: {unit: minute, requests_per_unit: 3}, sluice: {onStoreFailure: closed}}
+  - {key: open, rate_limit: {unit: minute, requests_per_unit: 3}, sluice: {onStoreFailure: open}}
+`)
+	w.want("over: over 0", descriptorWithHits("closed=x", 0))
+	w.want("ok: ok 3", descriptorWithHits("open=x", 0))
+	w.want("ok: ok 2", descriptor("closed=x"))
+	w.want("ok: ok 0", negative("closed=x", 1)) // nothing is known of what is left
+	w.want("ok: ok 2", descriptor("closed=x"))
+}

@@ -1,10 +1,13 @@
 package rls
 
 import (
+	"errors"
+
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/resilience"
 )
 
 // isUnconditional reports whether it makes no difference to the item's counters if its hits fit: negative hits are
@@ -41,12 +44,15 @@ func (c *call) chargeUnconditional(it *item) error {
 	return nil
 }
 
-// giveBack subtracts negative hits from the item's counters, none of which falls below 0, and reads what is left.
+// giveBack subtracts negative hits from the item's counters, none of which falls below 0, and reads what is left. The
+// item's status is OK, also if nothing is known of its counters afterwards.
 func (c *call) giveBack(it *item) error {
 	if err := c.addToCounters(it, -it.hits, &c.scratch); err != nil {
 		return err
 	}
-	return c.peekItem(it)
+	err := c.peekItem(it)
+	it.state = uncharged
+	return err
 }
 
 // checkExceeded decides an item with 0 hits: it denies only if its denied hits are counted, and a counter is above its
@@ -71,10 +77,16 @@ func exceeded(d *limit.Decision) bool {
 	return false
 }
 
-// peekItem reads how much the item's counters have left, and charges nothing.
+// peekItem reads how much the item's counters have left, and charges nothing. The item denies if the store is away and
+// a limit has onStoreFailure: closed.
 func (c *call) peekItem(it *item) error {
 	c.buildStoreRequest(it, 1) // 1 is the smallest cost of a request; Uncharge takes it off the results
-	if err := c.service.config.Store.Peek(c.ctx, &c.storeRequest, c.now, &it.decision); err != nil {
+	err := c.service.config.Store.Peek(c.ctx, &c.storeRequest, c.now, &it.decision)
+	if errors.Is(err, resilience.ErrFailClosed) {
+		it.state = over
+		return nil
+	}
+	if err != nil {
 		return err
 	}
 	for i := range it.decision.Results {
