@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"net"
@@ -9,10 +10,18 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"text/template"
 	"time"
+
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/sluicelimits/sluice/internal/testkit/redistest"
 )
@@ -81,7 +90,8 @@ func startEnvoyThatWaits(t *testing.T, wait string, services ...int) *envoy {
 			t.Logf("Envoy's log:\n%s", text)
 		}
 	})
-	e := &envoy{admin: admin, client: &http.Client{Timeout: patience}}
+	e := &envoy{admin: admin, client: &http.Client{Timeout: patience,
+		Transport: &http.Transport{MaxIdleConnsPerHost: 2 * envoyClients}}}
 	e.url = "http://" + e.listener(t)
 	return e
 }
@@ -151,23 +161,178 @@ func (e *envoy) get(t *testing.T, tenant string) (int, http.Header) {
 // page is get that also returns the body.
 func (e *envoy) page(t *testing.T, tenant string) (int, http.Header, string) {
 	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, e.url, nil)
+	code, header, body, err := e.try(t.Context(), tenant)
 	if err != nil {
 		t.Fatal(err)
+	}
+	return code, header, body
+}
+
+// try is page that returns an error of the connection to Envoy.
+func (e *envoy) try(ctx context.Context, tenant string) (code int, header http.Header, body string, err error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, e.url, nil)
+	if err != nil {
+		return 0, nil, "", err
 	}
 	if tenant != "" {
 		req.Header.Set("X-Tenant", tenant)
 	}
 	resp, err := e.client.Do(req)
 	if err != nil {
-		t.Fatal(err)
+		return 0, nil, "", err
 	}
 	defer func() { _ = resp.Body.Close() }()
-	body, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
+	text, err := io.ReadAll(resp.Body)
+	return resp.StatusCode, resp.Header, string(text), err
+}
+
+// envoyClients is how many clients a load has.
+const envoyClients = 8
+
+// load is several clients that send requests to Envoy at the same time. Each sends its next request when it has the
+// answer to the last one. Any answer but 200, 429 and an excused 500 fails the test.
+type load struct {
+	t       *testing.T
+	e       *envoy
+	next    func(client int) string // the tenant of a client's next request; "" lets the client wait
+	excused func() bool             // whether a 500 is excused, before the request or after it
+	pause   time.Duration           // between two requests of a client
+
+	admitted, denied, failed atomic.Int64               // answers to requests of the tenant many
+	failedOf                 [envoyClients]atomic.Int64 // excused 500s of each client
+	firstDenial              atomic.Pointer[int64]      // how many requests had been admitted when the first was denied
+	mu                       sync.Mutex                 // protects windows
+	windows                  map[int64]int64            // admitted requests of the tenant short, by second
+	ended                    atomic.Bool
+	running                  sync.WaitGroup
+}
+
+// start lets the clients send requests until end is called, or the test ends.
+func (l *load) start() {
+	l.windows = make(map[int64]int64)
+	for i := range envoyClients {
+		l.running.Go(func() { l.run(i) })
 	}
-	return resp.StatusCode, resp.Header, string(body)
+	l.t.Cleanup(l.end)
+}
+
+// end returns when the clients have the answers to all of their requests.
+func (l *load) end() {
+	l.ended.Store(true)
+	l.running.Wait()
+}
+
+func (l *load) run(client int) {
+	for !l.ended.Load() {
+		pause := l.pause
+		if tenant := l.next(client); tenant == "" || !l.ask(client, tenant) {
+			pause = 20 * time.Millisecond
+		}
+		if pause > 0 {
+			<-time.After(pause)
+		}
+	}
+}
+
+// ask sends a request and counts its answer. It returns false if the request failed.
+func (l *load) ask(client int, tenant string) bool {
+	began, excused := time.Now(), l.excused()
+	code, _, _, err := l.e.try(context.Background(), tenant)
+	switch {
+	case err != nil:
+		l.t.Errorf("a request to Envoy: %v", err)
+	case code == http.StatusInternalServerError && (excused || l.excused()):
+		l.failed.Add(1)
+		l.failedOf[client].Add(1)
+		return false
+	case code != http.StatusOK && code != http.StatusTooManyRequests:
+		hosts, err := l.e.ask("/clusters")
+		l.t.Errorf("status %d after %d admitted requests; the clusters, %v:\n%s", code, l.admitted.Load(), err, hosts)
+	case tenant == "short":
+		// A request that lasts from one second into the next could count in either.
+		if code == http.StatusOK && began.Unix() == time.Now().Unix() {
+			l.mu.Lock()
+			l.windows[began.Unix()]++
+			l.mu.Unlock()
+		}
+		return true
+	case code == http.StatusOK:
+		l.admitted.Add(1)
+		return true
+	default:
+		admitted := l.admitted.Load()
+		l.firstDenial.CompareAndSwap(nil, &admitted)
+		l.denied.Add(1)
+		return true
+	}
+	l.ended.Store(true)
+	return false
+}
+
+// wait waits until the condition is true. If a request has failed meanwhile, it ends the test.
+func (l *load) wait(what string, condition func() bool) {
+	l.t.Helper()
+	waitWithin(l.t, what, func() error {
+		if l.t.Failed() {
+			l.t.FailNow()
+		}
+		if !condition() {
+			return fmt.Errorf("not yet: %d requests are admitted, %d denied, %d failed", l.admitted.Load(),
+				l.denied.Load(), l.failed.Load())
+		}
+		return nil
+	})
+}
+
+// outage is a load of the tenant many on one service that is made to fail. Until it fails, the clients spend at most
+// half of the limit.
+type outage struct {
+	*load
+	began, over atomic.Bool // the service fails from now on; it answers again
+}
+
+func startOutage(t *testing.T, e *envoy) *outage {
+	t.Helper()
+	o := &outage{load: &load{t: t, e: e}}
+	o.next = func(int) string {
+		if !o.began.Load() && o.admitted.Load() >= manyUnits/2 {
+			return ""
+		}
+		return "many"
+	}
+	o.excused = func() bool { return o.began.Load() && !o.over.Load() }
+	o.start()
+	o.wait("the service is under load", func() bool { return o.admitted.Load() >= 10*envoyClients })
+	o.began.Store(true)
+	return o
+}
+
+// everyClientFails waits until a request of every client has failed. All answers that the service gave before it failed
+// are counted then.
+func (o *outage) everyClientFails() {
+	o.t.Helper()
+	o.wait("every client sees that the service does not answer", func() bool {
+		for i := range o.failedOf {
+			if o.failedOf[i].Load() == 0 {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// useUp waits until the service, which answers again, has denied requests of all clients. It returns how many requests
+// were admitted in all, and how many of them before the first was denied.
+func (o *outage) useUp() (admitted, beforeDenial int64) {
+	o.t.Helper()
+	o.e.ready(o.t)
+	o.over.Store(true)
+	o.wait("the limit is used up", func() bool { return o.denied.Load() >= 2*envoyClients })
+	o.end()
+	if o.t.Failed() {
+		o.t.FailNow()
+	}
+	return o.admitted.Load(), *o.firstDenial.Load()
 }
 
 // servingProcess is a `sluice serve` in its own process, which can be killed.
@@ -216,10 +381,14 @@ func (e *envoy) ready(t *testing.T) {
 	})
 }
 
-const envoyLimits = "domain: api\ndescriptors:\n" +
-	"  - {key: tenant, value: probe, rate_limit: {unlimited: true}}\n" +
-	"  - {key: tenant, rate_limit: {unit: year, requests_per_unit: 3}}\n" +
-	"  - {key: tenant, value: many, rate_limit: {unit: year, requests_per_unit: 300}}\n"
+// How many requests of the tenants many and short are admitted, in a year and in a second.
+const manyUnits, shortUnits = 2000, 50
+
+var envoyLimits = fmt.Sprintf("domain: api\ndescriptors:\n"+
+	"  - {key: tenant, value: probe, rate_limit: {unlimited: true}}\n"+
+	"  - {key: tenant, rate_limit: {unit: year, requests_per_unit: 3}}\n"+
+	"  - {key: tenant, value: many, rate_limit: {unit: year, requests_per_unit: %d}}\n"+
+	"  - {key: tenant, value: short, rate_limit: {unit: second, requests_per_unit: %d}}\n", manyUnits, shortUnits)
 
 func envoyLimitsFile(t *testing.T) string {
 	t.Helper()
@@ -232,13 +401,14 @@ func envoyLimitsFile(t *testing.T) string {
 
 // Guarantees what clients behind a real Envoy get: 200s and then 429s, with the headers of Envoy and of Sluice.
 // Requests without a descriptor are not limited. Envoy denies while the service is dead (failure_mode_deny). A service
-// that was killed and started again continues with its counts.
+// that is killed under load and started again continues with its counts: the clients together get the limit, less what
+// the killed service had leased and not spent.
 func TestEnvoy(t *testing.T) {
 	t.Parallel()
 	port := redistest.FreePort(t)
-	e := startEnvoy(t, port)
+	e := startEnvoyThatWaits(t, "20s", port)
 	redis := redistest.Start(t)
-	args := []string{"--config", envoyLimitsFile(t), "--redis", redis.Addr, "--redis-deadline", "10s", "--leases=false",
+	args := []string{"--config", envoyLimitsFile(t), "--redis", redis.Addr, "--redis-deadline", "10s",
 		"--headers", "both"}
 	service := serveProcess(t, port, args...)
 	e.ready(t)
@@ -275,15 +445,18 @@ func TestEnvoy(t *testing.T) {
 		t.Errorf("a request without a descriptor: status %d", code)
 	}
 
+	observer := startServe(t, append(slices.Clone(args), "--leases=false")...)
+	o := startOutage(t, e)
 	service.Kill()
-	waitWithin(t, "Envoy sees that the service is dead", func() error {
-		if code, _ := e.get(t, "acme"); code != http.StatusInternalServerError {
-			return fmt.Errorf("status %d", code)
-		}
-		return nil
-	})
+	o.everyClientFails()
 	if code, _ := e.get(t, ""); code != 200 {
 		t.Errorf("a request without a descriptor, while the service is dead: status %d", code)
+	}
+	// What the store counts and no client got: the leases of the killed service, and answers that were under way. A
+	// service leases at most 1/2.4 of what is left, and leases more when half of that is spent (package lease, tuning).
+	lost := observer.used(t, "many") - o.admitted.Load()
+	if lost < 0 || lost > manyUnits/2 {
+		t.Errorf("the killed service had leased %d units of %d, want at most half", lost, manyUnits)
 	}
 	serveProcess(t, port, args...)
 	e.ready(t)
@@ -292,45 +465,58 @@ func TestEnvoy(t *testing.T) {
 	if code != 200 || h.Get("X-Ratelimit-Remaining") != "2" {
 		t.Errorf("another tenant: status %d, %s units left", code, h.Get("X-Ratelimit-Remaining"))
 	}
+	admitted, beforeDenial := o.useUp()
+	if admitted != manyUnits-lost || beforeDenial < admitted-envoyClients {
+		t.Errorf("%d requests were admitted, %d of them before the first denial; want %d of %d, and all but those that "+
+			"were in flight before it, since %d units were lost",
+			admitted, beforeDenial, manyUnits-lost, manyUnits, lost)
+	}
+	t.Logf("%d of %d units were lost with the killed service", lost, manyUnits)
 }
 
-// Guarantees that Envoy denies while the service is frozen (failure_mode_deny), that it goes on when the service does,
-// and that the requests made meanwhile do not exceed the limit.
+// used returns how many units of a tenant's limit the store counts. It charges nothing.
+func (s *serving) used(t *testing.T, tenant string) int64 {
+	t.Helper()
+	out, err := s.client.ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{Domain: "api",
+		Descriptors: []*ratelimitv3.RateLimitDescriptor{{HitsAddend: wrapperspb.UInt64(0),
+			Entries: []*ratelimitv3.RateLimitDescriptor_Entry{{Key: "tenant", Value: tenant}}}}},
+		grpc.WaitForReady(true))
+	if err != nil {
+		t.Fatal(err)
+	}
+	status := out.GetStatuses()[0]
+	return int64(status.GetCurrentLimit().GetRequestsPerUnit()) - int64(status.GetLimitRemaining())
+}
+
+// Guarantees that Envoy denies while the service is frozen under load (failure_mode_deny), that it goes on when the
+// service does, and that the clients together get the limit, less what the service decided for requests that Envoy had
+// answered itself.
 func TestEnvoyPaused(t *testing.T) {
 	t.Parallel()
 	port := redistest.FreePort(t)
-	e := startEnvoy(t, port)
+	e := startEnvoyThatWaits(t, "3s", port)
 	service := serveProcess(t, port, "--config", envoyLimitsFile(t))
 	e.ready(t)
-	admitted := 0
-	ask := func() int {
-		t.Helper()
-		code, _ := e.get(t, "acme")
-		if code == http.StatusOK {
-			admitted++
-		}
-		return code
-	}
-	if code := ask(); code != http.StatusOK {
-		t.Errorf("the first request: status %d", code)
-	}
+	o := startOutage(t, e)
 	if err := service.Freeze(); err != nil {
 		t.Fatal(err)
 	}
-	for i := range 3 {
-		if code := ask(); code != http.StatusInternalServerError {
-			t.Errorf("request %d while the service is frozen: status %d", i, code)
-		}
+	o.everyClientFails()
+	answered := o.admitted.Load()
+	if code, _ := e.get(t, "acme"); code != http.StatusInternalServerError {
+		t.Errorf("a request while the service is frozen: status %d", code)
+	}
+	if now := o.admitted.Load(); now != answered || o.denied.Load() > 0 {
+		t.Errorf("%d requests were admitted while the service was frozen, %d denied", now-answered, o.denied.Load())
 	}
 	if err := service.Thaw(); err != nil {
 		t.Fatal(err)
 	}
-	e.ready(t)
-	for range 5 {
-		ask()
-	}
-	if code := ask(); code != http.StatusTooManyRequests || admitted < 1 || admitted > 3 {
-		t.Errorf("%d requests were admitted, and the last one got status %d", admitted, code)
+	admitted, beforeDenial := o.useUp()
+	if failed := o.failed.Load(); admitted > manyUnits || admitted < manyUnits-failed ||
+		beforeDenial < admitted-envoyClients {
+		t.Errorf("%d requests were admitted, %d of them before the first denial, and %d failed; want %d admitted, "+
+			"less those that failed", admitted, beforeDenial, failed, manyUnits)
 	}
 }
 
@@ -387,8 +573,9 @@ func (e *envoy) service(t *testing.T, port int) (requests string, healthy bool) 
 	return value("rq_total"), value("health_flags") == "healthy"
 }
 
-// Guarantees that two services can be restarted one after the other without a failed request, and that exactly the
-// limit is admitted, if a service drains for longer than Envoy needs to notice it.
+// Guarantees that two services can be restarted one after the other, under load and with leases, without a failed
+// request: nobody is denied as long as half of a limit is left, exactly the limit is admitted in the end, and at most
+// the limit in each window. A service must drain for longer than Envoy needs to notice it.
 //
 // No timeout of Envoy may expire on a busy machine: after a health check's timeout, Envoy would consider the remaining
 // service dead while the other one drains; after an answer's timeout, it would deny the request. Envoy checks health
@@ -417,70 +604,84 @@ func restartInTurn(t *testing.T, drain time.Duration) bool {
 	e := startEnvoyThatWaits(t, "20s", ports...)
 	redis := redistest.Start(t)
 	args := []string{"--config", envoyLimitsFile(t), "--redis", redis.Addr, "--redis-deadline", "10s",
-		"--drain", drain.String(), "--leases=false"}
+		"--drain", drain.String()}
 	services := []*servingProcess{serveProcess(t, ports[0], args...), serveProcess(t, ports[1], args...)}
-	e.ready(t)
-	admitted, denied := 0, 0
-	// ask reports whether a service answered a request. A request without an answer fails the test, unless excused
-	// reports true.
-	ask := func(excused func() bool) bool {
-		t.Helper()
-		code, _ := e.get(t, "many")
-		switch {
-		case code == 200:
-			admitted++
-		case code == 429:
-			denied++
-		case excused != nil && excused():
-			return false
-		default:
-			hosts, err := e.ask("/clusters")
-			t.Fatalf("status %d after %d requests; the clusters, %v:\n%s", code, admitted+denied, err, hosts)
+	e.healthy(t, len(ports))
+	// Envoy sends requests to both services in turn. If its count of requests to a service stays the same three times,
+	// while it sends requests to the other one, it does not use that service any more.
+	const enough = 3
+	var avoided, ends atomic.Int64 // how often in a row; when a service that drains ends, in µs, or else 0
+	var restarted atomic.Bool      // both services
+	l := &load{t: t, e: e, pause: 10 * time.Millisecond}
+	l.next = func(client int) string {
+		if restarted.Load() || client%2 == 0 && l.admitted.Load() < manyUnits/2 {
+			return "many"
 		}
-		return true
+		return "short"
 	}
-	for range 50 {
-		ask(nil)
+	l.excused = func() bool {
+		end := ends.Load()
+		return end != 0 && time.Now().UnixMicro() > end && avoided.Load() < enough
 	}
+	l.start()
+	l.wait("the services are under load", func() bool { return l.admitted.Load() >= 10*envoyClients })
 	for i, port := range ports {
 		e.healthy(t, len(ports))
-		ends := time.Now().Add(drain)
+		avoided.Store(0)
+		ends.Store(time.Now().Add(drain).UnixMicro())
 		if err := services[i].Terminate(); err != nil {
 			t.Fatal(err)
 		}
-		// Envoy sends requests to both services in turn, so three requests in a row to the other service show that
-		// Envoy does not use this one any more.
-		const enough = 3
-		avoided := 0
+		toThis, _ := e.service(t, port)
+		toOther, _ := e.service(t, ports[1-i])
 		for running := true; running; {
-			before, _ := e.service(t, port)
-			if !ask(func() bool { return avoided < enough && time.Now().After(ends) }) {
-				return false
-			}
-			if after, healthy := e.service(t, port); after == before && !healthy {
-				avoided++
-			} else {
-				avoided = 0
-			}
 			select {
 			case <-services[i].ended:
 				running = false
 			case <-time.After(20 * time.Millisecond):
 			}
+			this, healthy := e.service(t, port)
+			switch other, _ := e.service(t, ports[1-i]); {
+			case this != toThis || healthy:
+				avoided.Store(0)
+				toThis, toOther = this, other
+			case other != toOther:
+				avoided.Add(1)
+				toOther = other
+			}
+			if l.failed.Load() > 0 {
+				return false
+			}
 		}
-		if avoided < enough {
+		if t.Failed() {
+			t.FailNow()
+		}
+		if avoided.Load() < enough {
 			return false
 		}
+		ends.Store(0)
 		services[i] = serveProcess(t, port, args...)
-		for range 20 {
-			ask(nil)
+	}
+	e.healthy(t, len(ports))
+	if n := l.denied.Load(); n > 0 {
+		t.Errorf("%d requests were denied while half of the limit was left", n)
+	}
+	restarted.Store(true)
+	l.wait("the limit is used up", func() bool { return l.admitted.Load() >= manyUnits })
+	denied := l.denied.Load()
+	l.wait("requests are denied", func() bool { return l.denied.Load() >= denied+2*envoyClients })
+	l.end()
+	if n := l.admitted.Load(); n != manyUnits {
+		t.Errorf("%d requests were admitted, want %d", n, manyUnits)
+	}
+	for second, n := range l.windows {
+		if n > shortUnits {
+			t.Errorf("%d requests were admitted in second %d, want at most %d", n, second, shortUnits)
 		}
 	}
-	for range 300 {
-		ask(nil)
+	if l.failed.Load() > 0 {
+		return false
 	}
-	if admitted != 300 {
-		t.Errorf("admitted %d and denied %d, want 300 admitted", admitted, denied)
-	}
+	t.Logf("%d seconds with a load; %d denials before the limit of a year was used up", len(l.windows), denied)
 	return true
 }
