@@ -17,21 +17,22 @@ type Found struct {
 	Runs      int    // seeds that were simulated
 	Decisions int64  // in all runs together
 	Seed      uint64 // the first seed that breaks a bound
-	Broken    string // what Check says of that run; "" if no seed broke a bound
+	Broken    string // the error of Report.Check for that run; "" if no seed broke a bound
 	Scenario  string // the scenario of that seed, as JSON
 }
 
-// Explore runs so many seeds, from first on, each with a small scenario of random tenants, limits and faults, some of
-// them in several cells or on DynamoDB, until one breaks a bound (see [Report.Check]) or ctx ends. The same seed makes
-// the same scenario and the same run.
+// Explore runs the given number of seeds, from first on, until one breaks a bound (see [Report.Check]) or ctx ends.
+// Each has a small scenario of random tenants, limits and faults. Some of them have several cells, have their counters
+// in DynamoDB, or run in environments of Lambda. The same seed makes the same scenario and the same run.
 //
-// Progress, unless nil, is called with the part of the seeds that were run, 0..1.
+// progress, unless nil, is called after each seed with the fraction of the seeds that were run, 0..1.
 func Explore(
 	ctx context.Context, first uint64, seeds int, costs Costs, progress func(done float64),
 ) (Found, error) {
 	return explore(ctx, first, seeds, costs, nil, progress)
 }
 
+// explore is Explore. plant, unless nil, changes each scenario before it runs: tests plant defects by it.
 func explore(
 	ctx context.Context, first uint64, seeds int, costs Costs, plant func(*Scenario), progress func(done float64),
 ) (found Found, err error) {
@@ -77,9 +78,10 @@ func scenarioOf(seed uint64) Scenario {
 	return s
 }
 
-// randomScenario makes a small scenario: few tenants, short windows, limits close to the demand of the tenants, and one
-// to four faults, at instances of serve. A third of the scenarios has affinity, and a third of the windows begins at
-// another time for each tenant.
+// randomScenario makes a small scenario of instances of serve: few tenants, short windows, limits close to the demand
+// of the tenants, and one to four faults, less those that would come to an instance that dies. A third of the scenarios
+// has affinity. If the algorithm allows it, the windows of a third of the scenarios begin at another time for each
+// tenant.
 func randomScenario(seed uint64) Scenario {
 	random := rand.New(rand.NewPCG(seed, 0xfa17))
 	between := func(low, high int) int { return low + random.IntN(high-low+1) }
@@ -97,13 +99,13 @@ func randomScenario(seed uint64) Scenario {
 	if random.IntN(3) == 0 {
 		s.Affinity = between(1, s.Instances)
 	}
-	second := func() time.Duration { return time.Duration(random.Int64N(int64(s.Measured - time.Second))) }
+	sometime := func() time.Duration { return time.Duration(random.Int64N(int64(s.Measured - time.Second))) }
 	alive := make([]bool, s.Instances)
 	for i := range alive {
 		alive[i] = true
 	}
 	for range between(1, 4) {
-		f := Fault{At: second(), For: time.Duration(between(1, 2000)) * time.Millisecond}
+		f := Fault{At: sometime(), For: time.Duration(between(1, 2000)) * time.Millisecond}
 		switch random.IntN(7) {
 		case 0:
 			f.Kind, f.Loses = RedisFailover, random.IntN(3) == 0
@@ -143,18 +145,20 @@ func (s *Scenario) addLimits(seed uint64) {
 	for i := range max(random.IntN(5)-2, 0) {
 		s.More = append(s.More, Limits{
 			Algorithm: madeUpAlgorithms()[random.IntN(len(madeUpAlgorithms()))],
-			Period:    time.Duration(4+2*i+random.IntN(2)) * time.Second, Low: 2, // no two tiers have the same one
+			// Tiers of one limit must have different periods: those of randomScenario are 1 to 3 s, and these 4 to 7 s.
+			Period: time.Duration(4+2*i+random.IntN(2)) * time.Second, Low: 2,
 			Ample: 0.6 + random.Float64(), Scarce: 0.3 + random.Float64()/2, BindEvery: 1 + random.IntN(3),
 			SameLimit: random.IntN(2) == 0,
 		})
 	}
 }
 
-// lambdaEvery says which other seeds have environments of Lambda: the second of so many.
+// lambdaEvery says which seeds run in environments of Lambda: those that leave a remainder of 1. They are no multiples
+// of cellsEvery or of tableEvery.
 const lambdaEvery = 4
 
 // useLambda lets a random scenario run in environments of Lambda, which end and start during the run, and are frozen
-// between requests. Its other limits are those of addLimits. Clocks and deaths are those of instances of serve.
+// between requests. It leaves out the faults that name an instance: skewed clocks, deaths and joins.
 func (s *Scenario) useLambda(seed uint64) {
 	random := rand.New(rand.NewPCG(seed, 0x1a3bda))
 	s.Name, s.Shape, s.Affinity = "random environments", Lambda, 0
@@ -168,10 +172,11 @@ func (s *Scenario) useLambda(seed uint64) {
 	})
 }
 
-// cellsEvery says which seeds have several cells: every so-maniest. Such a run takes ten times as long as another one.
+// cellsEvery says which seeds have several cells: its multiples. Such a run takes ten times as long as another one.
 const cellsEvery = 16
 
-// tableEvery says which seeds have their counters in a table of DynamoDB, unless they have several cells.
+// tableEvery says which seeds have their counters in a table of DynamoDB: its multiples that are not those of
+// cellsEvery.
 const tableEvery = 4
 
 // useTable puts the counters of a random scenario into a table of DynamoDB. It leaves out skewed clocks, by which
@@ -196,7 +201,7 @@ func (s *Scenario) useTable() {
 	s.Faults = faults
 }
 
-// useTable replaces an algorithm that the store on a table cannot count.
+// useTable replaces the algorithm by sliding buckets if the store on a table cannot count it.
 func (l *Limits) useTable() {
 	one := l.limitOf("requests", 1)
 	if checkTable([]load{{charges: []limit.Charge{{Limit: &one}}}}) != nil {

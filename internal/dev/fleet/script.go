@@ -16,7 +16,8 @@ import (
 // is wrong in the file, each with its line and column. An error about the scenario as a whole, such as an instance that
 // dies twice, names the number of the fault.
 //
-// plans and log say what is given beside the script. What such a file says, the script must not say.
+// plans and log say whether a plans file and an access log are given beside the script. The script must not have the
+// keys whose values come from them.
 func ReadScript(name string, data []byte, plans, log bool) (*Scenario, error) {
 	r := &scriptReader{s: &Scenario{Name: strings.TrimSuffix(name, ".yaml")}, log: log,
 		keys: map[string]configfile.Place{}}
@@ -46,14 +47,15 @@ type scriptReader struct {
 	faults []configfile.Place          // the place of each fault
 }
 
-// check checks the scenario as a whole. It leaves the defaults to Run, which has to know what the script says.
+// check checks a copy of the scenario as a whole. The copy gets the default values, and the scenario does not, because
+// Run must be able to tell a key that the script leaves out from one that it has.
 func (r *scriptReader) check(plans bool) error {
 	s := *r.s
 	if err := s.checkInputs(plans, r.log); err != nil {
 		return err
 	}
 	if r.log {
-		s.Requests, s.Measured = 1, cmp.Or(s.Measured, maxLength) // Run takes them from the log
+		s.Requests, s.Measured = 1, cmp.Or(s.Measured, maxLength) // values that pass; Run takes its own from the log
 	}
 	return s.check()
 }
@@ -140,7 +142,7 @@ func (r *scriptReader) scenario(v configfile.Value) {
 	r.lambdaKeys(o)
 }
 
-// lambdaKeys reports keys that are about environments of Lambda, and have no effect on instances of serve.
+// lambdaKeys reports keys that have an effect on environments of Lambda only, if the shape is serve.
 func (r *scriptReader) lambdaKeys(o configfile.Object) {
 	if r.s.Shape != Serve {
 		return
@@ -253,7 +255,7 @@ func (r *scriptReader) fault(v configfile.Value) (f Fault) {
 	return f
 }
 
-// word returns the index in words of the value, and 0 if the value is none of them.
+// word returns the index of the value in words. If the value is none of the words, it reports that and returns 0.
 func (r *scriptReader) word(v configfile.Value, words ...string) int {
 	text, ok := r.Text(v)
 	if !ok {
@@ -266,6 +268,7 @@ func (r *scriptReader) word(v configfile.Value, words ...string) int {
 	return max(i, 0)
 }
 
+// duration returns a duration that is not below zero. It reports any other value and returns 0.
 func (r *scriptReader) duration(v configfile.Value) time.Duration {
 	d := r.signedDuration(v)
 	if d < 0 {
@@ -275,6 +278,7 @@ func (r *scriptReader) duration(v configfile.Value) time.Duration {
 	return d
 }
 
+// signedDuration returns a duration of -maxLength to maxLength. It reports any other value and returns 0.
 func (r *scriptReader) signedDuration(v configfile.Value) time.Duration {
 	text, ok := r.Text(v)
 	if !ok {
@@ -288,11 +292,13 @@ func (r *scriptReader) signedDuration(v configfile.Value) time.Duration {
 	return d
 }
 
+// count returns a whole number of 1 to most. It reports any other value.
 func (r *scriptReader) count(v configfile.Value, most int64) int {
 	n, _ := r.Integer(v, 1, most)
 	return int(n)
 }
 
+// number returns a number that is not below zero. It reports any other value and returns 0.
 func (r *scriptReader) number(v configfile.Value) float64 {
 	n, err := strconv.ParseFloat(v.Node.Text, 64)
 	if err != nil || !v.IsNumber() || math.IsNaN(n) || math.IsInf(n, 0) {
@@ -306,6 +312,8 @@ func (r *scriptReader) number(v configfile.Value) float64 {
 	return n
 }
 
+// positive returns a number above zero. It reports any other value; zero only if nothing else was wrong so far, because
+// number returns 0 for a value that it has reported.
 func (r *scriptReader) positive(v configfile.Value) float64 {
 	n := r.number(v)
 	if n == 0 && r.Found() == 0 {

@@ -1,5 +1,5 @@
-// Package judge knows how much a counter may admit, and counts what was admitted beyond that. It shares no arithmetic
-// with the core of the limiter, so that a mistake in the core cannot hide itself.
+// Package judge counts the units that a limiter admitted beyond what a counter may admit. It shares no arithmetic with
+// the core of the limiter, so that a mistake in the core cannot hide itself.
 package judge
 
 import (
@@ -12,21 +12,22 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
-// Judge counts the admissions of one counter. Times are microseconds since 1970. A time may be earlier than the one
-// before it, because a process reports a decision only when the store has answered. How each judge treats a late
-// admission stands with its type.
+// Judge counts the admissions of one counter. Times are microseconds since 1970. An admission can be reported late: its
+// time is then earlier than that of an admission that was reported before, because a process reports a decision only
+// when the store has answered. The comment of each judge's type says how it treats a late admission.
 type Judge interface {
-	// Fits reports whether units fit at a time.
+	// Fits reports whether a request of so many units fits at a time. It may move the judge on to that time.
 	Fits(at, units int64) bool
 
-	// Spend counts units that were admitted, and returns how many of them were too many.
+	// Spend counts units that were admitted at a time, and returns how many of them are above the limit.
 	Spend(at, units int64) (over int64)
 
 	// Window returns the number of the window that contains a time. An admission that the limiter's counter does not
-	// know of can be the reason why units are too many in the window of the admission and, if CountsTwice says so, in
-	// the next one. Where it can be the reason at any later time, as in a bucket, all times are in window 0.
+	// know of can bring units above the limit in the window of the admission and, if CountsTwice is true, in the next
+	// one. If it can do so at any later time, as in a bucket, all times are in window 0.
 	Window(at int64) int64
 
+	// Clone returns a judge that has counted the same, and that counts on by itself.
 	Clone() Judge
 }
 
@@ -86,7 +87,7 @@ func CountsTwice(a limit.Algorithm) bool { return judged[a].twice }
 // Aligns reports whether the windows of the algorithm can begin at another time for each owner: see Counter.Offset.
 func Aligns(a limit.Algorithm) bool { return judged[a].align }
 
-// New returns a judge that has counted nothing yet, or nil if the algorithm has no judge.
+// New returns a judge of a counter that has admitted nothing yet, or nil if the algorithm has no judge.
 func New(c Counter) Judge {
 	j, ok := judged[c.Algorithm]
 	if !ok {
@@ -110,15 +111,18 @@ func (j *shiftedJudge) Spend(at, units int64) int64 { return j.Judge.Spend(at-j.
 func (j *shiftedJudge) Window(at int64) int64       { return j.Judge.Window(at - j.offset) }
 func (j *shiftedJudge) Clone() Judge                { return &shiftedJudge{j.Judge.Clone(), j.offset} }
 
-// bucketJudge is a token bucket that is full at the beginning. A late admission is counted at the time of the latest
-// one. That can only make the judge milder, by what a full bucket could not take up between the two times.
+// bucketJudge is a token bucket that is full at the beginning. A late admission is counted at the latest time so far.
+// That can only make the judge milder, by what a full bucket could not take up between the two times.
 type bucketJudge struct {
-	perUS, burst float64
-	at           int64
-	level        float64
+	perUS float64 // units that are refilled in a microsecond
+	burst float64 // the most that the bucket holds
+	at    int64   // the latest time
+	level float64 // units in the bucket at that time
 }
 
-// blur, in units, is how far a level may be below the cost because of rounding in floating point.
+// blur is how many units a level may be below the cost because of rounding in floating point. It is far below one unit,
+// which is the least that can be admitted above a limit, and above the error of one step, 10^-7 units at a level of
+// 10^9.
 const blur = 1e-6
 
 func (j *bucketJudge) refill(at int64) {
