@@ -115,7 +115,7 @@ func (l *Log) loads(s *Scenario, o *Options) ([]load, error) {
 	var named []*plan.Tenant
 	var of []int
 	for i, who := range l.asking {
-		loads[i].name, loads[i].planID, loads[i].decided = who.Name, who.Plan, s.sampled(i)
+		loads[i].name, loads[i].planID, loads[i].sampled = who.Name, who.Plan, s.sampled(i)
 		if who.Tenant == nil {
 			loads[i].charges = chargesIn(who.Limits, &path)
 			loads[i].document = fmt.Appendf(nil, `{"id":%q,"plan":%q}`, who.Name, who.Plan)

@@ -8,9 +8,9 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
-// bounds checks two bounds of the fallback limiter: that of a single instance, which its type states, and that units
-// above a limit are explained by what the fallback limiter admitted of the same counter in the same window, or by
-// counters that were lost.
+// bounds checks two bounds of the fallback limiter. The fallback limiter of a single instance admits no more than
+// [resilience.Fallback] states. And units above a limit have a reason: the fallback limiter admitted as many of the
+// same counter in the same window, or the counter was lost and can have held as many.
 type bounds struct {
 	parts    map[partKey]*part
 	accounts map[tierKey]*account
@@ -37,13 +37,14 @@ type partKey struct {
 	tierKey
 }
 
-// part is what the fallback limiter of a process admitted of a tier in a window, and how much it may admit. The windows
-// follow each other by the clock of the process, and are as long as the period: any interval of that length would do.
+// part is what the fallback limiter of a process admitted of a tier in a window, and how much it may admit, in units.
+// The windows follow each other by the clock of the process, and are as long as the period. The bound holds for any
+// interval of that length, so they need not be the windows of the limit.
 type part struct{ window, units, most int64 }
 
-// noteFallback notes what the fallback limiter of a process admitted, by a request whose decision began at a time of
-// the process's clock.
-func (b *bounds) noteFallback(p *process, t *tenant, req *limit.Request, now time.Time) {
+// checkPart counts a request that the fallback limiter of a process admitted, and the units by which the process went
+// beyond its part of a limit. The decision began at the time now of the process's clock.
+func (b *bounds) checkPart(p *process, t *tenant, req *limit.Request, now time.Time) {
 	instances := int64(p.chain.Instances.Count())
 	tier := -1
 	for _, c := range req.Charges {
@@ -60,9 +61,10 @@ func (b *bounds) noteFallback(p *process, t *tenant, req *limit.Request, now tim
 				one = &part{window: window}
 				b.parts[key] = one
 			}
-			if window > one.window { // an earlier one is that of a request that waited
+			if window > one.window { // a request that waited can be of an earlier window, and counts in this one
 				*one = part{window: window}
 			}
+			// The instance count can change within the window: the largest part counts.
 			most := max(of.Threshold/instances, 1)
 			one.most = max(one.most, most+max(of.Capacity()/instances, 1))
 			before := max(one.units, one.most)
@@ -72,7 +74,8 @@ func (b *bounds) noteFallback(p *process, t *tenant, req *limit.Request, now tim
 	}
 }
 
-// windowOf returns the number of an interval as long as the tier's period that contains a time.
+// windowOf returns a number for the interval, as long as the tier's period, that contains a time in µs since 1970: its
+// place in a row of such intervals, or for a calendar period the time at which it begins.
 func windowOf(t *limit.Tier, at int64) int64 {
 	if t.Calendar != nil {
 		start, _ := t.CalendarPeriod(at)
@@ -81,19 +84,23 @@ func windowOf(t *limit.Tier, at int64) int64 {
 	return at / t.Period.Microseconds()
 }
 
-// account holds, for a tier of a tenant, what explains units above the limit, by the judge's latest windows.
+// account holds, for a tier of a tenant, the units above the limit and what explains them, in the judge's latest
+// windows.
 type account struct {
 	spells []spell // in the order of their windows
 	twice  bool    // see judge.CountsTwice
 }
 
-// spell is one window of an account. Counts are units.
+// spell is one window of an account, by the judge's number of it. The counts are units: those that the fallback limiter
+// admitted, those that a lost counter can have held, and those above the limit.
 type spell struct{ window, degraded, forgotten, over int64 }
 
-// keptSpells is how many windows an account keeps: a decision is late by one at most, and the window before counts.
+// keptSpells is how many windows an account keeps. A decision can be reported one window late, and then needs that
+// window and, if its algorithm counts twice, the one before: 3 with the present one. The fourth is spare.
 const keptSpells = 4
 
-// spell returns the window of an account, which it adds if it is missing.
+// spell returns a window of an account, which it adds if it is missing. A window that is older than all that are kept
+// is counted in the oldest one.
 func (a *account) spell(window int64) *spell {
 	i := len(a.spells)
 	for i > 0 && a.spells[i-1].window >= window {
@@ -117,7 +124,8 @@ func (a *account) spell(window int64) *spell {
 	return &a.spells[i]
 }
 
-// explained returns how many units above the limit a window may have.
+// explained returns how many units above the limit a window may have. If the algorithm counts twice, what happened in
+// the window before counts too, and if all of time is one window, what happened in it counts twice.
 func (a *account) explained(s *spell) int64 {
 	units := s.degraded + s.forgotten
 	if !a.twice {
@@ -128,7 +136,7 @@ func (a *account) explained(s *spell) int64 {
 			units += before.degraded + before.forgotten
 		}
 	}
-	if s.window == 0 { // all of time is one window
+	if s.window == 0 { // the only window, see judge.Judge.Window
 		units *= 2
 	}
 	return units
@@ -145,32 +153,32 @@ func (b *bounds) at(t *tenant, tier int, at int64) (*account, *spell) {
 	return a, a.spell(t.judges[tier].Window(at))
 }
 
-// noteDegraded notes units that the fallback limiter admitted.
-func (b *bounds) noteDegraded(t *tenant, tier int, at, units int64) {
+// addDegraded adds units that the fallback limiter admitted at a time.
+func (b *bounds) addDegraded(t *tenant, tier int, at, units int64) {
 	_, s := b.at(t, tier, at)
 	s.degraded += units
 	b.degradedUnits += units
 }
 
-// noteForgotten notes that the counter of a tier was lost, which held so many units at most.
-func (b *bounds) noteForgotten(t *tenant, tier int, at, units int64) {
+// addForgotten adds the units that the counter of a tier can have held when it was lost, at a time.
+func (b *bounds) addForgotten(t *tenant, tier int, at, units int64) {
 	_, s := b.at(t, tier, at)
 	s.forgotten += units
 	b.forgotten += units
 }
 
-// noteOver notes units above the limit.
-func (b *bounds) noteOver(t *tenant, tier int, at, over int64) {
+// addOver adds units that were admitted above the limit at a time, and counts those that nothing explains.
+func (b *bounds) addOver(t *tenant, tier int, at, over int64) {
 	a, s := b.at(t, tier, at)
 	before := max(s.over, a.explained(s))
 	s.over += over
 	b.unexplained += max(s.over-before, 0)
 }
 
-// Bounds are what a script wants of a run. A field that is nil bounds nothing.
+// Bounds are the largest figures of a run that a script accepts. A field that is nil bounds nothing.
 type Bounds struct {
 	Over       *float64       `json:",omitempty"` // units above a limit, from the first request on
-	P99        *time.Duration `json:",omitempty"` // of a decision
+	P99        *time.Duration `json:",omitempty"` // of the time that a decision takes
 	StoreCalls *float64       `json:",omitempty"` // per second
 	EarlyPct   *float64       `json:",omitempty"` // early denials, in percent of the decisions
 	Degraded   *float64       `json:",omitempty"` // decisions of the fallback limiter, in percent of the decisions

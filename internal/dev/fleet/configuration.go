@@ -111,17 +111,17 @@ func (p *process) configuration() authorizer.Configuration {
 	return configuration
 }
 
-// grant is what a cell may grant of a request's limits.
-type grant uint8
+// lookup is the outcome of finding a request's limits in the configuration of the process's cell.
+type lookup uint8
 
 const (
-	granted   grant = iota // a part, or all
-	withheld               // nothing of one of them: the request is denied without asking the store
-	notLoaded              // unknown, since the tenant's limits could not be read
+	loaded    lookup = iota // the limits, or the cell's parts of them
+	withheld                // nothing of one of them: the request is denied without asking the store
+	notLoaded               // unknown, since the tenant's limits could not be read
 )
 
 // requestOf returns the request of a tenant with the limits as the process's cell grants them. The worker holds it.
-func (p *process) requestOf(w *worker, t *tenant) (*limit.Request, grant) {
+func (p *process) requestOf(w *worker, t *tenant) (*limit.Request, lookup) {
 	found, err := p.configuration().Tenant(context.Background(), t.req.Owner.Name)
 	if err != nil || found == nil {
 		return nil, notLoaded
@@ -132,11 +132,11 @@ func (p *process) requestOf(w *worker, t *tenant) (*limit.Request, grant) {
 	if set.Withheld(charges) != nil {
 		return nil, withheld
 	}
-	return &w.request, granted
+	return &w.request, loaded
 }
 
 // countNotAsked counts a request that was answered without asking the chain.
-func (r *run) countNotAsked(p *process, t *tenant, why grant) {
+func (r *run) countNotAsked(p *process, t *tenant, why lookup) {
 	c := &r.counts
 	if why == notLoaded {
 		if r.measuring {
@@ -144,7 +144,7 @@ func (r *run) countNotAsked(p *process, t *tenant, why grant) {
 		}
 		return
 	}
-	r.total++
+	r.decisions++
 	if !r.measuring {
 		return
 	}

@@ -208,7 +208,7 @@ func (c *tableCall) carryOut() error {
 	cost, err := c.do(s.table)
 	taken := float64(cost.Writes*readsPerWrite + cost.Reads)
 	if c.tenant != nil {
-		taken *= r.unsampled
+		taken *= r.sampleWeight
 	}
 	s.taken += int64(taken)
 	s.writes.add(r.now, cost.Writes)
@@ -239,8 +239,8 @@ type TableUse struct {
 func (r *run) tableUse(shards []*shard, seconds float64) *TableUse {
 	use := new(TableUse)
 	for _, s := range shards {
-		use.WriteUnits += (float64(s.writes.total) + float64(s.tenantUnits)*(r.unsampled-1)) / seconds
-		use.ReadUnits += float64(s.reads) / seconds * r.unsampled
+		use.WriteUnits += (float64(s.writes.total) + float64(s.tenantUnits)*(r.sampleWeight-1)) / seconds
+		use.ReadUnits += float64(s.reads) / seconds * r.sampleWeight
 		use.FailedConditions += s.failed
 		if use.Refused += s.refused; s.refused > 0 {
 			use.PartitionsOver++

@@ -29,7 +29,7 @@ type serving struct {
 // placeOnEnvironment returns the environment that serves a request of a tenant, and how long it takes until it can. It
 // returns nil if all environments that may run are busy.
 func (r *run) placeOnEnvironment(tenant int) (p *process, starts time.Duration) {
-	f := &r.functions[hashNumber(tenant)%uint64(len(r.functions))]
+	f := &r.environments.functions[hashNumber(tenant)%uint64(len(r.environments.functions))]
 	f.freeEnvironments(r.now)
 	s := r.scenario
 	if len(f.free) > f.first {
@@ -50,14 +50,14 @@ func (r *run) placeOnEnvironment(tenant int) (p *process, starts time.Duration) 
 	if len(r.live) >= s.Instances {
 		return nil, 0
 	}
-	if err := r.startProcess(r.started); err != nil {
+	if err := r.startProcess(r.environments.started); err != nil {
 		r.failed = err
 		return nil, 0
 	}
-	p = r.processes[r.started]
+	p = r.processes[r.environments.started]
 	p.function = f
-	r.started++
-	r.starts++
+	r.environments.started++
+	r.environments.starts++
 	if r.traffic.busy == 0 { // the time of a recorded request has the start in it
 		starts = s.ColdStart
 	}
@@ -109,8 +109,8 @@ func (r *run) release(p *process) {
 // endIdle ends the environments that have been free for longer than IdleDeath. These come first in the list of their
 // function.
 func (r *run) endIdle() {
-	for i := range r.functions {
-		f := &r.functions[i]
+	for i := range r.environments.functions {
+		f := &r.environments.functions[i]
 		for f.first < len(f.free) && r.now-f.free[f.first].busyTo >= r.scenario.IdleDeath.Nanoseconds() {
 			p := f.free[f.first]
 			f.free[f.first] = nil

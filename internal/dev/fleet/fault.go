@@ -143,7 +143,7 @@ func (r *run) forgetShard(s *shard) {
 		for _, c := range t.req.Charges {
 			for j := range c.Limit.Tiers {
 				if t.judges[tier] != nil {
-					r.bounds.noteForgotten(t, tier, epoch.UnixMicro()+r.now/1000, c.Limit.Tiers[j].Capacity())
+					r.bounds.addForgotten(t, tier, epoch.UnixMicro()+r.now/1000, c.Limit.Tiers[j].Capacity())
 				}
 				tier++
 			}

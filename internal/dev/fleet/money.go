@@ -25,7 +25,7 @@ func (r *run) money(report *Report) *Money {
 	if err != nil || report.Seconds == 0 || report.Decisions == 0 || r.plane != nil {
 		return nil
 	}
-	decided := float64(report.Decisions) / report.Seconds * r.unsampled
+	decided := float64(report.Decisions) / report.Seconds * r.sampleWeight
 	w := cost.NewWorkload(new(big.Rat).SetFloat64(decided))
 	w.Profile, w.Tenants, w.Peak = cost.Full, int64(report.Tenants), big.NewRat(1, 1)
 	w.DeniedShare = big.NewRat(report.Denied, report.Decisions)

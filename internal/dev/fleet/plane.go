@@ -122,9 +122,6 @@ func (r *run) newPlane(loads []load) (*plane, error) {
 
 // close removes the control tables.
 func (p *plane) close() error {
-	if p == nil {
-		return nil
-	}
 	var err error
 	if p.tables != nil {
 		err = p.tables.Close()

@@ -234,8 +234,8 @@ func (r *run) report(maxCounters int) (*Report, error) {
 	out := &Report{
 		Scenario: s.Name, About: s.About, Seed: r.seed, Partial: r.partial, Seconds: seconds, Costs: r.costs,
 		Instances: len(r.live), Tenants: len(r.tenants),
-		Total: r.total, Decisions: c.decisions, Allowed: c.allowed, Denied: c.denied, Early: c.early, Failed: c.failed,
-		Degraded: c.degraded, Lost: c.lost, Refused: c.refused, Local: c.local, ColdStarts: r.starts,
+		Total: r.decisions, Decisions: c.decisions, Allowed: c.allowed, Denied: c.denied, Early: c.early, Failed: c.failed,
+		Degraded: c.degraded, Lost: c.lost, Refused: c.refused, Local: c.local, ColdStarts: r.environments.starts,
 		Withheld: c.withheld, NotLoaded: c.notLoaded,
 		DegradedUnits: r.bounds.degradedUnits, Forgotten: r.bounds.forgotten,
 		BeyondPart: r.bounds.beyondPart, Unexplained: r.bounds.unexplained,
@@ -288,7 +288,7 @@ func (r *run) shardsFor(perSecond float64, table *TableUse) int {
 // reportShards sums up what the nodes or partitions of the store took in the measured time.
 func (r *run) reportShards(out *Report, seconds float64) {
 	for _, sh := range r.shards {
-		ops := float64(sh.ops) + float64(sh.tenantOps)*(r.unsampled-1)
+		ops := float64(sh.ops) + float64(sh.tenantOps)*(r.sampleWeight-1)
 		one := ShardCount{OpsPerSecond: ops / seconds, Unserved: sh.unserved}
 		one.BusyPct = 100 * float64(sh.busy) / 1e9 / seconds
 		if sh.ops > 0 {

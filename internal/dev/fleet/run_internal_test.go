@@ -75,16 +75,16 @@ func TestUnexplained(t *testing.T) {
 		}
 		r := &run{ctx: t.Context(), bounds: newBounds(), scenario: &Scenario{}, byName: map[string]*tenant{}}
 		charges := []limit.Charge{{Limit: l, Cost: 1}}
-		if err := r.addTenants([]load{{name: "a", rate: 1, decided: true, charges: charges},
-			{name: "b", rate: 1, decided: true, charges: charges}}); err != nil {
+		if err := r.addTenants([]load{{name: "a", rate: 1, sampled: true, charges: charges},
+			{name: "b", rate: 1, sampled: true, charges: charges}}); err != nil {
 			t.Fatal(err)
 		}
 		a, b := &r.tenants[0], &r.tenants[1]
-		r.bounds.noteDegraded(a, 0, test.degradedAt*second, 2)
-		r.bounds.noteForgotten(a, 0, test.forgottenAt*second, 3)
-		r.bounds.noteDegraded(b, 0, test.degradedAt*second, 100)
+		r.bounds.addDegraded(a, 0, test.degradedAt*second, 2)
+		r.bounds.addForgotten(a, 0, test.forgottenAt*second, 3)
+		r.bounds.addDegraded(b, 0, test.degradedAt*second, 100)
 		for range test.over {
-			r.bounds.noteOver(a, 0, test.overAt*second, 1)
+			r.bounds.addOver(a, 0, test.overAt*second, 1)
 		}
 		if r.bounds.unexplained != test.unexplains {
 			t.Errorf("%+v: %d units are unexplained, want %d", test, r.bounds.unexplained, test.unexplains)

@@ -270,7 +270,7 @@ func (s *Scenario) loads(o *Options) ([]load, error) {
 	known := map[string]*limit.Limit{}
 	for i := range loads {
 		l := &loads[i]
-		l.name, l.decided = fmt.Sprintf("tenant-%d", i+1), s.sampled(i)
+		l.name, l.sampled = fmt.Sprintf("tenant-%d", i+1), s.sampled(i)
 		all := []limit.Limit{s.Limits.limitOf("requests", s.Limits.unitsOf(i/s.SampleEvery, l.rate))}
 		for j := range s.More {
 			more := s.More[j].limitOf(fmt.Sprintf("requests-%d", j+2), s.More[j].unitsOf(i/s.SampleEvery, l.rate))
@@ -345,7 +345,7 @@ func (s *Scenario) configured(o *Options) ([]load, error) {
 	s.setRates(loads)
 	limited := false
 	for i, t := range all {
-		loads[i].name, loads[i].decided = t.ID, s.sampled(i)
+		loads[i].name, loads[i].sampled = t.ID, s.sampled(i)
 		loads[i].charges = chargesOf(t, &path)
 		limited = limited || len(loads[i].charges) > 0
 	}

@@ -107,7 +107,7 @@ func (r *run) callStore(to *cell, req *limit.Request, d *limit.Decision, peek bo
 	}
 	c.shard = to.shards[r.hashOf(req.Owner.Name)%uint64(len(to.shards))]
 	c.node = c.shard
-	if c.tenant != nil && r.unsampled > 1 { // the few tenants of a sample would load the nodes unevenly
+	if c.tenant != nil && r.sampleWeight > 1 { // the few tenants of a sample would load the nodes unevenly
 		c.node = to.shards[hashNumber(int(r.queue.added))%uint64(len(to.shards))]
 	}
 	r.queue.push(event{at: r.now + c.oneWay, call: c})
@@ -115,9 +115,9 @@ func (r *run) callStore(to *cell, req *limit.Request, d *limit.Decision, peek bo
 	return c.err
 }
 
-// arrive serves a call that has come to its shard, and adds the event of its reply. What a call that waits longer than
-// its deadline has charged is charged, and nobody hears of it.
-func (r *run) arrive(c *storeCall) {
+// serveCall serves a call that has come to its shard, and adds the event of its reply. What a call that waits longer
+// than its deadline has charged is charged, and nobody hears of it.
+func (r *run) serveCall(c *storeCall) {
 	s, node, deadline := c.shard, c.node, c.sent+r.costs.Deadline.Nanoseconds()
 	node.count(c.tenant)
 	if s.away {
@@ -145,7 +145,7 @@ func (r *run) arrive(c *storeCall) {
 	service := float64(r.costs.StoreService.Nanoseconds()) * s.slower
 	served := start + int64(service)
 	if c.tenant != nil { // beside the call of a sampled tenant, the node serves those of the tenants that it stands for
-		service *= r.unsampled
+		service *= r.sampleWeight
 	}
 	node.freeAt = start + int64(service)
 	node.busy += int64(service)

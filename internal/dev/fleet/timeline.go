@@ -54,7 +54,7 @@ func (r *run) happened() (h Happened) {
 	}
 	c := &r.counts
 	h = Happened{Allowed: c.allowed, Denied: c.denied, Early: c.early, Degraded: c.degraded,
-		Unserved: c.failed + c.lost + c.refused + c.notLoaded, Over: -r.overBefore}
+		Unserved: c.failed + c.lost + c.refused + c.notLoaded, Over: -r.overInWarmUp}
 	for _, l := range r.limits {
 		h.Over += l.Over
 	}
