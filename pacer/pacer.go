@@ -233,15 +233,18 @@ func (p *Pacer) grantOrLock(cost int64) (permit Permit, ok bool) {
 	return permit, ok
 }
 
-// TryAcquire grants cost units if no request waits and the units are free. It never waits. If the limit is shared,
-// a TryAcquire that fails tells the ledger no need, so a pacer of which nothing but TryAcquire is called leases no
-// units: use it beside Acquire or Enqueue.
+// TryAcquire grants cost units if no request waits and the units are free. It never waits. If the limit is shared, the
+// pacer leases units of the next window for calls that fail. It does not know whether these are attempts of one
+// request, so what it leases for them at most doubles from window to window.
 func (p *Pacer) TryAcquire(cost int64) (Permit, bool) {
 	if serial, useBy, total := p.grantByGate(cost); total != 0 {
 		return Permit{p, cost, serial, useBy, total}, true
 	}
 	permit, ok := p.grantOrLock(cost)
 	if !ok {
+		if p.share != nil {
+			p.share.observeTry(&p.core, cost)
+		}
 		p.mu.Unlock()
 	}
 	return permit, ok

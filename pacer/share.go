@@ -31,7 +31,9 @@ type sharer struct {
 	group  group        // learns the limit together with other instances
 
 	askedBefore int64   // Counts.Asked when the open window opened
-	lastDemand  float64 // units that requests at this instance asked for in the window before the open one
+	lastDemand  float64 // what asked returned for the window before the open one
+	tried       int64   // units of the calls of TryAcquire that failed in the open window
+	largestTry  int64   // the largest of them
 	neededIn    int64   // number of the latest window in which the instance needed units
 
 	stageDelay float64 // by which the stages of the open window begin later, as a part of the window
@@ -128,8 +130,27 @@ func (s *sharer) rollDemand(c *core) {
 	if s.serial != 0 {
 		windows = max(c.supply.number-s.open.number, 1)
 	}
-	s.lastDemand = float64(c.counts.Asked-s.askedBefore) / float64(windows)
-	s.askedBefore = c.counts.Asked
+	s.lastDemand = float64(s.asked(c)) / float64(windows)
+	s.askedBefore, s.tried, s.largestTry = c.counts.Asked, 0, 0
+}
+
+// asked returns how many units requests at this instance have asked for in the open window. A call of TryAcquire that
+// failed may be one of many attempts of the same request, so all of them together count at most as much as the other
+// requests, or as the largest of them. The need of an instance that only tries therefore doubles from window to window
+// until its attempts succeed.
+func (s *sharer) asked(c *core) int64 {
+	asked := c.counts.Asked - s.askedBefore
+	return asked + min(s.tried, max(asked, s.largestTry))
+}
+
+// observeTry counts a call of TryAcquire that failed.
+func (s *sharer) observeTry(c *core, cost int64) {
+	if cost < 1 || cost > c.supply.limit.Units {
+		return // no window can grant it
+	}
+	s.roll(c)
+	s.tried = min(s.tried+cost, MaxUnits)
+	s.largestTry = max(s.largestTry, cost)
 }
 
 // passedPart returns which part of the usable time of the open window has passed.
@@ -152,7 +173,7 @@ func (s *sharer) partUntil(c *core, end, now time.Duration) float64 {
 // the remaining part of the window as much as in that part of the window before.
 func (s *sharer) demand(c *core, now time.Duration) float64 {
 	remaining := min(s.partUntil(c, c.supply.begin+c.supply.limit.Period, now), 1)
-	return float64(c.counts.Asked-s.askedBefore) + s.lastDemand*remaining
+	return float64(s.asked(c)) + s.lastDemand*remaining
 }
 
 // expected estimates how many units the instance would spend until the window closes if it had enough: those of the
@@ -243,9 +264,9 @@ func (s *sharer) mayReportReplies() bool {
 	return !s.open.reported && s.open.stage == ledger.Prefetch && s.group.isLate()
 }
 
-// mustReportPause reports whether the provider has asked for a pause that the ledger was not told of, and that is longer
-// than the pause that the ledger knows by more than a quarter of a period. The replies to requests on their way may each
-// ask for a little more, which can wait for the next call.
+// mustReportPause reports whether the provider has asked for a pause that the ledger was not told of, and that is
+// longer than the pause that the ledger knows by more than a quarter of a period. The replies to requests on their way
+// may each ask for a little more, which can wait for the next call.
 func (s *sharer) mustReportPause(c *core) bool {
 	return c.supply.askedUntil > max(s.reportedPause, c.supply.read.Mono)+c.supply.limit.Period/4
 }

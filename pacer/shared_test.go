@@ -139,6 +139,42 @@ func TestShared(t *testing.T) {
 	})
 }
 
+// A pacer that only tries, and never waits, leases units as well: its failed attempts are a need, which at most doubles
+// from window to window, so a loop that tries without pause gets the limit after a few windows. Once it stops, another
+// pacer has all units.
+func TestSharedTryAcquire(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := share(t, 100)
+		for range 12 * 200 {
+			pass(5 * time.Millisecond)
+			s.pacers[0].TryAcquire(1)
+		}
+		before := s.pacers[0].Status()
+		for range 5 * 200 {
+			pass(5 * time.Millisecond)
+			s.pacers[0].TryAcquire(1)
+		}
+		after := s.pacers[0].Status()
+		if n := after.Granted - before.Granted; n < 450 || n > 500 {
+			t.Errorf("of 1000 attempts in 5 s, %d were granted, want 450..500", n)
+		}
+		if after.Asked != after.Granted {
+			t.Errorf("%d units were asked for, and %d granted: failed attempts are counted", after.Asked, after.Granted)
+		}
+		pass(4 * time.Second)
+		began := time.Now()
+		s.want(1, 1000)
+		pass(6 * time.Second)
+		for second, n := range s.grantedPerSecond(began, 6) {
+			if n > 100 || second >= 2 && n < 99 {
+				t.Errorf("%v were granted to the other pacer, want 100 from the third second on",
+					s.grantedPerSecond(began, 6))
+				break
+			}
+		}
+	})
+}
+
 // Requests that cost more than the units that a pacer has leased wait for more units.
 func TestSharedCosts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
