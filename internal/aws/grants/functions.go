@@ -81,10 +81,10 @@ func balancer() Function {
 		},
 		Alarms: []Alarm{
 			{Metric: "active_cell_count", Silence: true,
-				Means: "the balancer does not run, or cannot: no change of the shares goes on"},
+				Means: "the balancer does not run, or fails: changes of the shares make no progress"},
 			{Metric: "shares_refused", Stat: "Sum", Means: "a request of an operator cannot be carried out"},
 			{Metric: "shares_unread", Stat: "Maximum",
-				Means: "an item of the cells table makes no sense, and was left out"},
+				Means: "an item of the cells table cannot be read, and was left out"},
 		},
 	}
 }
@@ -122,8 +122,8 @@ func reconcile() Function {
 		},
 		Alarms: []Alarm{
 			{Metric: "drift", Stat: "Maximum", Silence: true,
-				Means: "the cell is not what the control tables are: `drift_missing` and the like beside it tell " +
-					"how; or nobody compares them any more"},
+				Means: "the cell differs from the control tables: `drift_missing` and the other drift metrics say " +
+					"how; or reconcile does not run"},
 		},
 	}
 }
@@ -141,8 +141,8 @@ func canary() Function {
 		},
 		Alarms: []Alarm{
 			{Metric: "propagation_seconds", Stat: "p99", Above: 5, Silence: true,
-				Means: "by cell: a change takes too long until it is enforced, or was not within " +
-					"`SLUICE_CANARY_WAIT` (`canary_missed` tells it); or no canary runs"},
+				Means: "by cell: a change is enforced too late, or was not enforced within `SLUICE_CANARY_WAIT` " +
+					"(then `canary_missed` is above 0); or the canary does not run"},
 		},
 	}
 }
@@ -162,9 +162,9 @@ func archiver() Function {
 		},
 		Alarms: []Alarm{
 			{Metric: "records_unequal", Stat: "Sum", Means: "the archive has another record of that version, or an " +
-				"object that cannot be read: it or the change was written past Sluice"},
+				"object that cannot be read: that object, or the change, was written without Sluice"},
 			{Metric: "records_unreadable", Stat: "Sum",
-				Means: "a record makes no sense; it is kept whole under rejected/"},
+				Means: "a record of a stream cannot be read; all of it is kept under rejected/"},
 		},
 	}
 }
@@ -187,7 +187,7 @@ func anchor() Function {
 				Means: "the audit trail has no anchor of today: what was changed since the last one could be " +
 					"rewritten unnoticed"},
 			{Metric: "anchor_taken", Stat: "Maximum",
-				Means: "an object has the name of an anchor and is none: somebody put it there past Sluice"},
+				Means: "an object has the name of an anchor but is not an anchor: somebody wrote it without Sluice"},
 		},
 	}
 }

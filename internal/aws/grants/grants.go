@@ -88,9 +88,9 @@ const (
 	Topic Resource = "the topic" // the topic of changes
 	// the queue that is subscribed to the topic, with raw message delivery
 	Changes Resource = "the cell's queue"
-	Kept    Resource = "the queue of what is kept" // of SLUICE_KEPT_QUEUE: dead letters
+	Kept    Resource = "the queue of dead letters" // of SLUICE_KEPT_QUEUE
 	// a queue for records and messages that failed too often; see Streams
-	Failed  Resource = "the destination of what fails"
+	Failed  Resource = "the destination of failed records"
 	Objects Resource = "the objects of the audit bucket" // of the bucket with /audit/*, and with /rejected/*
 	Anchors Resource = "the anchors in the audit bucket" // of the bucket with /anchors/*
 	Names   Resource = "the audit bucket"                // of the bucket itself

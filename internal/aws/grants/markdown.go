@@ -98,7 +98,7 @@ func (f *Function) AlarmTable() string {
 			when = append(when, fmt.Sprintf("(%s) above %s%s", a.Stat, strconv.FormatFloat(a.Above, 'f', -1, 64), unit))
 		}
 		if a.Silence {
-			when = append(when, "not told for "+span(SilentAfter(f.Schedule)))
+			when = append(when, "no data for "+span(SilentAfter(f.Schedule)))
 		}
 		fmt.Fprintf(&b, "| `%s` %s | %s |\n", a.Metric, strings.Join(when, ", or "), a.Means)
 	}

@@ -77,39 +77,36 @@ type Services struct {
 func ofTheAccount() []Assumption {
 	return []Assumption{{
 		ID: "emf-metrics",
-		Says: "CloudWatch makes metrics of the functions' lines in the embedded metric format, also where Lambda " +
-			"takes log lines as JSON.",
+		Says: "CloudWatch makes metrics from the functions' lines in the embedded metric format, also if the log " +
+			"format of the functions is JSON.",
 		Code: []string{"infra/function.go", "infra/config/config.go"},
-		Worse: "With the log format JSON all metrics are gone. So it is not the default (`platformLogs: true`), and " +
-			"the alarms on silence ring within three quarters of an hour.",
-		How: "The balancer's log format, and whether CloudWatch has its `active_cell_count` of the last hour, which " +
-			"is " +
-			"told every minute.",
+		Worse: "With the log format JSON, all metrics are missing. Therefore JSON is not the default (it needs " +
+			"`platformLogs: false`), and the alarms on missing metrics ring within three quarters of an hour.",
+		How: "The balancer's log format, and whether CloudWatch has the `active_cell_count` of the last hour, which " +
+			"the balancer writes every minute.",
 		Do: "see whether the balancer runs (docs/runbooks/active_cell_count.md); if it does and the log format is " +
 			"JSON, set `platformLogs: true` in the deployment file and deploy",
 		check: emfMetrics,
 	}, {
 		ID: "leading-keys",
 		Says: "`dynamodb:LeadingKeys` with `ForAllValues:StringLike` and `Null: false` lets a role write the keys " +
-			"that " +
-			"it names, and no others.",
+			"that it names, and no others.",
 		Code: []string{"infra/policy.go", "internal/aws/grants/grants.go"},
 		Worse: "The condition does not bind: a function that was taken over can write any item of the cells table. " +
 			"Each item's hash and the audit trail show it afterwards.",
-		How: "IAM's simulator is asked whether the balancer's role may put `@shares`, which it has to, and a cell's " +
-			"name, which it must not. That DynamoDB names the key shows in `shares-acknowledged`: without it no " +
-			"share " +
-			"could be written.",
+		How: "IAM's simulator is asked whether the balancer's role may write the key `@shares`, which must be " +
+			"allowed, and a key that is a cell's name, which must be denied. `shares-acknowledged` shows that " +
+			"DynamoDB itself gives the condition the key: otherwise no share could be written.",
 		Do: "treat each function's role as one that may write the whole cells table, and report it as an issue " +
 			"of Sluice",
 		check: leadingKeys,
 	}, {
 		ID: "alarm-topics",
-		Says: "CloudWatch can publish an alarm on a topic that is encrypted with a key of one's own whose policy " +
-			"lets it in.",
+		Says: "CloudWatch can publish an alarm on a topic that is encrypted with a key of your own, if the key's " +
+			"policy allows CloudWatch to use it.",
 		Code: []string{"infra/alarms.go"},
-		Worse: "With AWS's own key for topics (`alias/aws/sns`) an alarm is lost without a word. So a topic that the " +
-			"templates make has a key of its own.",
+		Worse: "With AWS's own key for topics (`alias/aws/sns`) an alarm is lost, and no error is reported. So a " +
+			"topic that the templates make has a key of its own.",
 		How: "The topics of the deployment's alarms, their keys, the keys' policies, and whether the alarms' history " +
 			"of two weeks has an action that failed.",
 		Do: "give the topic a key whose policy allows cloudwatch.amazonaws.com kms:Decrypt and kms:GenerateDataKey*, " +
@@ -117,12 +114,11 @@ func ofTheAccount() []Assumption {
 		check: checkAlarmTopics,
 	}, {
 		ID: "stream-age",
-		Says: "Lambda tells `IteratorAge` of the functions that read streams, by `FunctionName`, whenever a change " +
-			"of " +
-			"the canary comes by.",
+		Says: "Lambda reports `IteratorAge`, by `FunctionName`, for the functions that read streams, whenever they " +
+			"read a change of the canary.",
 		Code: []string{"infra/alarm/alarm.go"},
-		Worse: "It is told of busy streams alone, or not at all. The alarm on it takes missing data for bad, so that " +
-			"it rings although all is well rather than the other way round.",
+		Worse: "Lambda reports it for busy streams only, or not at all. The alarm on it treats missing data as a " +
+			"failure. So it may ring although all is well, but it is not silent if something is wrong.",
 		How: "CloudWatch has an `IteratorAge` of the publisher and of the archiver in the last hour.",
 		Do: "see whether the canary runs (docs/runbooks/iterator_age.md); if it does, take that alarm out and report " +
 			"it as an issue of Sluice",
@@ -132,8 +128,8 @@ func ofTheAccount() []Assumption {
 		Says: "A cell's role can write the cell's one acknowledgement into the cells table, from another region, " +
 			"too, and the balancer sees it within two minutes.",
 		Code: []string{"infra/cell.go", "internal/aws/grants/functions.go"},
-		Worse: "A change of the shares waits for the cell, and nobody grants what moves. Nothing is admitted twice " +
-			"for it. `shares_awaited` rings.",
+		Worse: "A change of the shares waits for the cell, and until then no cell grants the units that move " +
+			"between cells. No unit is admitted twice. The alarm `shares_awaited` rings.",
 		How: "`cell list` of the operators' API: no cell is awaited or waiting for longer than two minutes, and no " +
 			"item of the table is unreadable.",
 		Do:    "see docs/runbooks/shares_awaited.md: the log of the cell's applier says why it cannot write",
@@ -145,9 +141,9 @@ func ofTheAccount() []Assumption {
 		Code: []string{"internal/aws/grants/functions.go", "infra/network.go"},
 		Worse: "New accounts have 10 concurrent executions, and CloudFormation refuses the stack. That is why " +
 			"synth prints the quotas, and why tables are made after the functions.",
-		How: "Lambda's concurrency in each region beside what is reserved there and the 100 that Lambda keeps, with " +
-			"100 for an authorizer that is not deployed yet; quotas of VPCs and addresses beside those of full " +
-			"cells. What else uses them is not looked at.",
+		How: "In each region, Lambda's concurrency is compared with what is reserved there and the 100 that Lambda " +
+			"keeps. An authorizer that is not deployed yet counts 100. The quotas of VPCs and addresses are " +
+			"compared with what full cells need. Other users of these quotas are not looked at.",
 		Do:    "ask for more: Service Quotas, in that region (docs/deploy.md, Before)",
 		check: quotas,
 	}}

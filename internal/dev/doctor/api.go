@@ -30,7 +30,7 @@ func ofTheAPI() []Assumption {
 		Code:  []string{encoder, "internal/dev/gateway/stage/authorize.go"},
 		Worse: "It is answered with 500. Nobody passes either way; clients cannot tell that a credential is missing.",
 		How:   "One call without a credential. It counts against `ipLimits`, and is charged to no tenant.",
-		Do:    "tell clients that this API answers a missing credential with that status; limits are not touched by it",
+		Do:    "tell clients that this API answers a missing credential with that status; limits hold all the same",
 		check: missingCredential,
 	}, {
 		ID:   "denial-headers",
@@ -57,40 +57,41 @@ func ofTheAPI() []Assumption {
 		ID:   "absent-values",
 		Says: "A header that is mapped from a value which the authorizer's context does not have is left out.",
 		Code: []string{attachREST, attachHTTP, mappings},
-		Worse: "What the client sent under that name stays, or an empty header is sent. So one value, `caller`, is " +
-			"always there, and the middleware believes no other without it.",
-		How: "All answers are looked at for empty headers and for ones with the name of a variable. It takes a " +
-			"refusal without a wait or without a limit, as that of a suspended tenant, to see it hold.",
+		Worse: "The header keeps the value that the client sent, or an empty header is sent. Therefore one value, " +
+			"`caller`, is always set, and the middleware trusts no other value without it.",
+		How: "All answers are searched for empty headers, and for headers that hold the name of a variable. Only a " +
+			"refusal without a wait or without a limit, such as that of a suspended tenant, shows that the " +
+			"assumption holds.",
 		Do:    "have clients ignore the empty header; behind a proxy of yours, remove it",
 		check: absentValues,
 	}, {
 		ID: "cache-off",
 		Says: "With a result TTL of 0 and no identity source, the authorizer is asked for each call and none of its " +
 			"answers is used for another one.",
-		Code:  []string{attachREST, attachHTTP, encoder},
-		Worse: "A policy names the one call that it was asked for, so that a cached one lets no other route pass.",
-		How: "Two calls with a key: what is left has to differ, or the `instance` of two refusals. It cannot tell " +
-			"where the limit refills faster than calls are made.",
+		Code: []string{attachREST, attachHTTP, encoder},
+		Worse: "The authorizer's policy names only the call that it was asked about, so that a cached policy lets no " +
+			"other route pass.",
+		How: "Two calls are made with a key: what is left must differ between them, or, if both are refused, " +
+			"their `instance`. `doctor` cannot tell if the limit refills faster than calls are made.",
 		Do:    "set the authorizer's result TTL to 0 and deploy the API; until then limits do not hold on it",
 		check: cacheOff,
 	}, {
 		ID: "foreign-denials",
-		Says: "A call that API Gateway itself denies (ACCESS_DENIED by a resource policy, say) gets a body that says " +
-			"so, though the authorizer gave none.",
+		Says: "If API Gateway itself denies a call (ACCESS_DENIED, for example by a resource policy), the body says " +
+			"so, although the authorizer has set no body.",
 		Code: []string{attachREST, "internal/dev/gateway/stage/builtin/rest.yaml"},
-		Worse: "The body is no JSON: API Gateway's `message`, and behind it the name of a variable. The status is " +
-			"429 " +
-			"in any case, since an API has one for ACCESS_DENIED, whoever denies. Such an answer has no `Retry-After`.",
-		How: "Only seen where the API denies `doctor` by a policy of its own: run it from an address that the policy " +
-			"denies.",
+		Worse: "The body is not JSON: it is API Gateway's `message`, followed by the name of a variable. The status " +
+			"is 429 in any case, since an API has one status for ACCESS_DENIED, whoever denies. Such an answer has " +
+			"no `Retry-After`.",
+		How:   "This is only seen if a policy of the API denies `doctor`: run it from an address that the policy denies.",
 		Do:    "tell those whom the policy denies to look for `X-Amzn-Errortype`, and report it as an issue of Sluice",
 		check: foreignDenials,
 	}, {
 		ID:   "clocks",
 		Says: "The clocks of API Gateway, of Lambda's environments and of DynamoDB differ by less than 5 s.",
 		Code: []string{"internal/plan/shares/state.go"},
-		Worse: "5 s. A cell with a clock that is further off may count in another window than the others, so that " +
-			"more than a limit is admitted while shares move.",
+		Worse: "They differ by 5 s. If the clock of a cell is further off, the cell may count in another window than " +
+			"other cells do, so that more than a limit is admitted while shares move.",
 		How: "The `Date` of the answers of the API and of the operators' API, compared with this machine's clock. A " +
 			"`Date` has whole seconds. The clock of a Lambda environment cannot be seen from outside.",
 		Do:    "see first whether the clock of this machine is right (`timedatectl`); if it is, report it to AWS",
