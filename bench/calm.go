@@ -7,18 +7,16 @@ import (
 	"time"
 )
 
-// Processors that other programs share make every ratio of this package unsteady. While another program has a core, the
-// same instructions take about half as long again, and a reading of the clock only a tenth longer, so the ratio of two
-// limiters depends on how much of each is clock. Measurements therefore run a loop of fixed work before and after each
-// trial, and a trial beside which that loop is slow does not count.
+// A ratio of two limiters is not reliable while other programs use the processors. If another program has a core, the
+// same instructions take about half as long again, but a reading of the clock only a tenth longer. So the ratio changes
+// if one of the limiters reads the clock more often. Measurements therefore run a loop of fixed work before and after
+// each trial. If the loop is slow, the trial does not count.
 const (
-	calibrationSteps = 1 << 20 // steps of the loop, about a millisecond
-	calmSlowdown     = 1.10    // the most that the loop may take, as a multiple of its fastest run
-	atOnceShare      = 0.85    // the least part of the cores that a trial on all of them must have had
+	loopSteps    = 1 << 20 // about a millisecond: long against a reading of the clock, short against a trial
+	calmSlowdown = 1.10    // the most that the loop may take, as a multiple of its fastest run
 )
 
-// calibration times a loop of fixed work on several goroutines at once. The fastest run so far is taken as that of an
-// idle machine.
+// calibration times the loop on several goroutines at once. It takes the fastest run so far for one on an idle machine.
 type calibration struct{ fastest time.Duration }
 
 // slowdown runs the loop, and returns how long its slowest goroutine took as a multiple of the fastest run so far.
@@ -28,7 +26,7 @@ func (c *calibration) slowdown(goroutines int) float64 {
 	for i := range times {
 		done.Go(func() {
 			began := time.Now()
-			sink.Store(hashSteps(calibrationSteps))
+			loopResult.Store(runLoop(loopSteps))
 			times[i] = time.Since(began)
 		})
 	}
@@ -36,7 +34,8 @@ func (c *calibration) slowdown(goroutines int) float64 {
 	return c.compare(times)
 }
 
-// compare takes the times of one run of the loop on several goroutines into account.
+// compare keeps the smallest of the times as the fastest run, if it is faster than all before. It returns the largest
+// of the times as a multiple of the fastest run.
 func (c *calibration) compare(times []time.Duration) float64 {
 	if fastest := slices.Min(times); c.fastest == 0 || fastest < c.fastest {
 		c.fastest = fastest
@@ -44,13 +43,14 @@ func (c *calibration) compare(times []time.Duration) float64 {
 	return float64(slices.Max(times)) / float64(c.fastest)
 }
 
-var sink atomic.Uint64 // keeps the loop's result, so that the compiler keeps the loop
+var loopResult atomic.Uint64 // of runLoop: it is stored so that the compiler does not remove the loop
 
-// hashSteps is work that the compiler cannot shorten: each step needs the result of the one before it.
-func hashSteps(n int) uint64 {
-	h := uint64(n)
+// runLoop is n steps of work that the compiler cannot shorten, because each step needs the result of the one before it.
+func runLoop(n int) uint64 {
+	v := uint64(n)
 	for range n {
-		h = (h ^ h>>29) * 0xbf58476d1ce4e5b9
+		// Any odd factor with bits all over the word would do. This one is from the mixer of SplitMix64.
+		v = (v ^ v>>29) * 0xbf58476d1ce4e5b9
 	}
-	return h
+	return v
 }

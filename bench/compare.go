@@ -72,6 +72,10 @@ func (c *contender) trial(ops int) (perOp timing, admitted int, err error) {
 	return perOp, admitted, errors.Join(errs...)
 }
 
+// atOnceShare is the least part of the processor time of its cores that a trial on all of them must have used.
+// Goroutines that took turns on one of two cores use 0.5 of it.
+const atOnceShare = 0.85
+
 // atOnce reports whether a trial that took t had about as many cores as it could use.
 func (c *contender) atOnce(t timing) bool {
 	return t.processor >= atOnceShare*float64(c.cores())*t.wall

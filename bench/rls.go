@@ -336,8 +336,9 @@ func rlsP99Figure(short bool) (r Result, err error) {
 	r.note("a server that decides nothing: %.2f x the tuned peer, so no server can do better here",
 		times.ratio(rlsUndecided, rlsPeer, 2))
 	r.note("%d requests a second at random times on %d connections, each measured from its time on, not from when it "+
-		"could be sent; %d rounds of %s. The value is the median of the ratios of all rounds; the times are those of each "+
-		"server's least disturbed round; the client runs on the same machine", rlsRate, rlsConnections, rounds, length)
+		"could be sent; %d rounds of %s. The value is the median of the ratios of all rounds; the times are those of "+
+		"each server's least disturbed round; the client runs on the same machine",
+		rlsRate, rlsConnections, rounds, length)
 	return r, nil
 }
 
