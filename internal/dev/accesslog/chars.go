@@ -5,7 +5,7 @@ const MaxHostBytes = 253
 
 const (
 	inName  = 1 << iota // letters, digits, . - _
-	inIPv6              // what an IPv6 address may hold, with its zone
+	inIPv6              // characters of an IPv6 address without its zone
 	inToken             // RFC 9110 §5.6.2
 )
 
@@ -23,8 +23,8 @@ var classes = func() (table [256]uint8) {
 	return table
 }()
 
-// validHost accepts IPv4 and IPv6 addresses and host names by their characters. A colon makes it an IPv6 address, so
-// "shop.example:443" (the virtual host that some formats put first) is not taken for a client.
+// validHost accepts IPv4 and IPv6 addresses and host names by their characters. A host with a colon must be an IPv6
+// address, so "shop.example:443" (the virtual host that some formats put first) is not taken for a client.
 func validHost(host []byte) bool {
 	if len(host) > MaxHostBytes || (len(host) == 1 && host[0] == '-') {
 		return false

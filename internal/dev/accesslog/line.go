@@ -1,8 +1,9 @@
 // Package accesslog reads access logs in the Common and Combined Log Format, as Apache, nginx and many others write
 // them, plain or gzip.
 //
-// A log is what clients and broken machines left behind, so nothing in it is an error: a line that cannot be used is
-// told apart by a [Reason], and reading goes on. Lines are read and parsed without allocating.
+// A log holds what clients and broken machines wrote, so no line of it is an error: [Parser.Parse] returns a [Reason]
+// for a line that cannot be used, and the caller goes on with the next line. Lines are read and parsed without
+// allocating.
 package accesslog
 
 import (
@@ -24,20 +25,20 @@ type Line struct {
 	Bytes     int64  // size of the answer; -1 where it is absent or "-"
 	Referer   []byte // nil where it is absent or "-"
 	Agent     []byte // nil where it is absent or "-"
-	Truncated bool   // the line ends inside a quoted field; what is there of the field is kept
+	Truncated bool   // the line ends inside a quoted field, whose beginning is in Line
 }
 
 // Reason says why a line cannot be used; OK says that it can.
 type Reason uint8
 
-// The reasons, in the order in which a line is looked at.
+// The reasons, in the order in which they are checked.
 const (
 	OK           Reason = iota
 	TooLong             // more than MaxLineBytes
 	Blank               // nothing but white space
-	BadAddress          // no address at the start, or one that is none
+	BadAddress          // no valid address or name at the start
 	BadTime             // no [day/month/year:hour:minute:second zone], or one before 1970
-	BadRequest          // no quoted request line, or one that is not a method and a target: "-", "", a TLS greeting
+	BadRequest          // no quoted request line, or one without a method and a target: "-", "", a TLS greeting
 	BadTarget           // the request target has no path: "*", an authority
 	reasonsCount        // how many there are
 )
@@ -59,15 +60,15 @@ func (r Reason) String() string { return reasonNames[min(r, reasonsCount-1)] }
 // Explain is the reason in a few words.
 func (r Reason) Explain() string { return reasonTexts[min(r, reasonsCount-1)] }
 
-// Parser parses lines. It remembers the last time stamp, so that a second's lines pay for it once. The zero Parser is
-// ready. It is not safe for concurrent use.
+// Parser parses lines. It remembers the last time stamp, so that lines of one second are parsed faster. The zero Parser
+// is ready. It is not safe for concurrent use.
 type Parser struct {
 	stamp [stampBytes]byte
 	us    int64
 }
 
-// Parse reads one line, without its line end, into out. Fields after the user agent are ignored. Where the reason is
-// not OK, what out holds is not defined.
+// Parse reads one line, without its line end, into out. Fields after the user agent are ignored. If the
+// reason is not OK, the content of out is undefined.
 func (p *Parser) Parse(text []byte, out *Line) Reason {
 	*out = Line{Bytes: -1}
 	if len(bytes.TrimSpace(text)) == 0 {
@@ -108,9 +109,9 @@ func (p *Parser) head(text []byte, out *Line) (rest []byte, why Reason) {
 	return p.oddHead(text, out)
 }
 
-// oddHead serves users with spaces in their names. A server escapes quotes there, but no brackets: so the time is what
-// stands right before the first quote that is not escaped, and a user who calls himself "[17/May/2015:…]" moves
-// nothing.
+// oddHead is head for user names with spaces. A server escapes quotes in a user name, but not brackets. The time is
+// therefore read right before the first quote that is not escaped: a user name such as "[17/May/2015:…]" is not taken
+// for the time.
 func (p *Parser) oddHead(text []byte, out *Line) (rest []byte, why Reason) {
 	quote := closing(text)
 	head := text
@@ -134,8 +135,8 @@ func (p *Parser) oddHead(text []byte, out *Line) (rest []byte, why Reason) {
 	return text[quote+1:], OK
 }
 
-// splitRequest takes a request line apart. A target may hold spaces: the protocol is the last word if it looks like
-// one.
+// splitRequest splits a request line. A target may contain spaces: the last word is the protocol if it has the form of
+// a protocol, and else a part of the target.
 func splitRequest(request []byte, out *Line) Reason {
 	method := bytes.IndexByte(request, ' ')
 	if method < 1 || !validMethod(request[:method]) {
@@ -206,8 +207,8 @@ func parseTail(rest []byte, out *Line) {
 	out.Agent = field(agent)
 }
 
-// quoted returns the text up to the closing quote, and what follows it. Where the line was cut, half an escape at its
-// end is dropped.
+// quoted returns the text up to the closing quote, and what follows the quote. If the line has no closing quote, half
+// an escape at its end is dropped.
 func quoted(text []byte, truncated *bool) (inside, rest []byte) {
 	end := closing(text)
 	if end < 0 {

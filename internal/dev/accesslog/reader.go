@@ -9,22 +9,22 @@ import (
 	"io"
 )
 
-// MaxLineBytes is the length of the longest line that is read, with its line end. A longer one is passed over, and
-// never in memory as a whole.
+// MaxLineBytes is the length of the longest line that is read, with its line end. A longer line is skipped,
+// and is never in memory as a whole.
 const MaxLineBytes = 64 << 10
 
 // shownBytes is how much of a line that is too long is still reported.
 const shownBytes = 256
 
-// Raw is one line of a log as it stands there.
+// Raw is one line of a log, unchanged.
 type Raw struct {
 	Text    []byte // without line end; valid until the next call. Of a line that is too long, its beginning
 	Number  int64  // from 1
 	TooLong bool
 }
 
-// Reader reads the lines of a log, plain or gzip (told by its first bytes), with any line end and a byte order mark or
-// none. It takes about 64 KiB, whatever the log holds.
+// Reader reads the lines of a log, plain or gzip (it looks at the first bytes), with any line end, and with or without
+// a byte order mark. It takes about 64 KiB of memory, whatever the log contains.
 type Reader struct {
 	name   string
 	lines  *bufio.Reader
@@ -32,7 +32,8 @@ type Reader struct {
 	prefix []byte
 }
 
-// NewReader begins to read the log called name. The error is that of the first read, or of a gzip header that is none.
+// NewReader begins to read the log called name. It returns an error if the first read fails, or if a gzip header is
+// broken.
 func NewReader(name string, r io.Reader) (*Reader, error) {
 	lines := bufio.NewReaderSize(r, MaxLineBytes)
 	magic, err := lines.Peek(2)
@@ -62,7 +63,7 @@ func (r *Reader) Next() (Raw, error) {
 	}
 	switch {
 	case errors.Is(err, bufio.ErrBufferFull):
-		return r.passOver(text)
+		return r.skipRest(text)
 	case errors.Is(err, io.EOF) && len(text) > 0:
 		r.number++
 		return Raw{Text: trimEnd(text), Number: r.number}, nil
@@ -70,8 +71,8 @@ func (r *Reader) Next() (Raw, error) {
 	return Raw{}, r.explain(err)
 }
 
-// passOver skips the rest of a line that does not fit.
-func (r *Reader) passOver(text []byte) (Raw, error) {
+// skipRest skips the rest of a line that is too long.
+func (r *Reader) skipRest(text []byte) (Raw, error) {
 	r.prefix = append(r.prefix[:0], text[:shownBytes]...)
 	for {
 		switch _, err := r.lines.ReadSlice('\n'); {

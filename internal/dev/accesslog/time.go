@@ -6,7 +6,7 @@ import "bytes"
 const stampBytes = 26
 
 // parseTime reads a time stamp that begins at text[0] and ends with a bracket: n is the length with the bracket. A
-// fraction of a second is read to the µs. It is not ok for a day that does not exist, or one before 1970.
+// fraction of a second is read to the µs. ok is false if the day does not exist or is before 1970.
 func (p *Parser) parseTime(text []byte) (us int64, n int, ok bool) {
 	if len(text) > stampBytes && text[stampBytes] == ']' {
 		if p.us > 0 && bytes.Equal(text[:stampBytes], p.stamp[:]) {
@@ -40,7 +40,8 @@ func parseFraction(text []byte) (us int64, n int, ok bool) {
 	return us, end + 1, ok && len(fraction) > 0
 }
 
-// stamp reads "17/May/2015:10:05:03" and " +0000". Written out, since time.Parse takes longer than the whole line may.
+// stamp reads "17/May/2015:10:05:03" and " +0000". It does not use time.Parse, which alone takes longer than
+// the parsing of a whole line may take.
 func stamp(t, zone []byte) (us int64, ok bool) {
 	if t[2] != '/' || t[6] != '/' || t[11] != ':' || t[14] != ':' || t[17] != ':' {
 		return 0, false
@@ -79,7 +80,7 @@ func zoneOffset(zone []byte) (seconds int64, ok bool) {
 	return 0, false
 }
 
-// two reads two digits; it is far below zero where they are none.
+// two reads two digits. If they are not digits, it returns a number far below zero.
 func two(t []byte) int {
 	a, b := int(t[0])-'0', int(t[1])-'0'
 	if a < 0 || a > 9 || b < 0 || b > 9 {
@@ -112,7 +113,7 @@ func daysIn(year, month int) int {
 	return 31
 }
 
-// daysSince1970 counts years as beginning in March, which puts the leap day last.
+// daysSince1970 counts years from March, so that the leap day is the last day of a year.
 func daysSince1970(year, month, day int) int64 {
 	if month <= 2 {
 		year--

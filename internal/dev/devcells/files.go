@@ -68,7 +68,7 @@ func (p *Plane) ApplyFiles(ctx context.Context, name string, sources []plan.Sour
 			continue
 		case !errors.As(err, &refused):
 			return n, err
-		case refused.Code == call.Conflict && try < tries: // the same
+		case refused.Code == call.Conflict && try < tries: // another change of an operator came between
 			continue
 		}
 		return n, problems(name, refused)
@@ -235,7 +235,7 @@ func (p *Plane) applyFiles(ctx context.Context, name string, documents []plan.Do
 			p.c.Log.Warn(line)
 		}
 	}
-	for _, c := range revokes { // past the checks: a key may be revoked whatever became of its tenant
+	for _, c := range revokes { // without the checks: a key may be revoked even if its tenant is deleted or not valid
 		c.Actor, c.Reason, c.Now = FileActor, reason(name), p.c.Now()
 		if _, err := p.tables.Put(ctx, c); err != nil {
 			return written, err

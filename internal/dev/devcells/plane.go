@@ -79,18 +79,18 @@ type Config struct {
 
 // Plane is the control plane and its cells. It is safe for concurrent use. Make it with Open.
 type Plane struct {
-	c         Config
-	folder    string
-	of        string // identifies the open folder: see Endpoint.Of
-	temporary bool
-	peppers   *identity.Peppers
-	board     *telemetry.Board
-	tables    *embedded.Tables
-	archive   *folder.Archive
-	pump      *local.Pump
-	balancer  *balancer.Balancer
-	look      chan struct{} // holds at most one signal that the table of cells may have changed
-	operate   atomic.Pointer[http.Handler]
+	c            Config
+	folder       string
+	of           string // identifies the open folder: see Endpoint.Of
+	temporary    bool
+	peppers      *identity.Peppers
+	board        *telemetry.Board
+	tables       *embedded.Tables
+	archive      *folder.Archive
+	pump         *local.Pump
+	balancer     *balancer.Balancer
+	cellsChanged chan struct{} // holds at most one signal that the table of cells may have changed
+	operate      atomic.Pointer[http.Handler]
 
 	stop    context.CancelFunc
 	running sync.WaitGroup
@@ -114,7 +114,7 @@ func Open(c Config) (*Plane, error) {
 		return nil, fmt.Errorf("devcells: there is no pepper %q for new keys", c.NewKeys)
 	}
 	p := &Plane{c: c, folder: c.Folder, of: rand.Text(), board: telemetry.NewBoard(), cells: map[string]*Cell{},
-		look: make(chan struct{}, 1)}
+		cellsChanged: make(chan struct{}, 1)}
 	var err error
 	if p.peppers, err = identity.NewPeppers(c.Peppers); err != nil {
 		return nil, err

@@ -17,7 +17,7 @@ const (
 
 	canaryWait       = 30 * time.Second // for all cells
 	reconcileTimeout = 5 * time.Minute
-	underWay         = 2 * time.Minute // what is younger is no drift
+	underWay         = 2 * time.Minute // a younger difference is a change on its way, not drift
 )
 
 // canaryActor is the actor of the canary's changes in the audit trail.
@@ -42,7 +42,7 @@ func (c *Cell) lastChecked() Checked {
 	return c.checked
 }
 
-func (c *Cell) check(change func(*Checked)) {
+func (c *Cell) setChecked(change func(*Checked)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	change(&c.checked)
@@ -51,15 +51,15 @@ func (c *Cell) check(change func(*Checked)) {
 // every calls do on a schedule, until ctx ends. A cell that was added does not wait for the schedule: do is called for
 // all cells within firstAfter.
 func (p *Plane) every(ctx context.Context, interval time.Duration, do func(context.Context)) {
-	look := time.NewTicker(min(interval, firstAfter))
-	defer look.Stop()
+	poll := time.NewTicker(min(interval, firstAfter))
+	defer poll.Stop()
 	var due time.Time
 	included := 0 // cells, of all that were ever added
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-look.C:
+		case <-poll.C:
 		}
 		added := p.addedCells()
 		if added == included && time.Now().Before(due) {
@@ -67,7 +67,7 @@ func (p *Plane) every(ctx context.Context, interval time.Duration, do func(conte
 		}
 		included = added
 		do(ctx)
-		due = time.Now().Add(interval - min(interval, firstAfter)/2) // at the look that is nearest to the interval
+		due = time.Now().Add(interval - min(interval, firstAfter)/2) // at the tick that is nearest to the interval
 	}
 }
 
@@ -93,7 +93,7 @@ func (p *Plane) canary(ctx context.Context) {
 	}
 	for i, s := range seen {
 		if !errors.Is(s.Err, context.Canceled) {
-			cells[i].check(func(k *Checked) {
+			cells[i].setChecked(func(k *Checked) {
 				k.CanaryAt, k.Applied, k.Enforced, k.Missed = began, s.Applied,
 					s.Enforced, s.Missed
 			})
@@ -112,7 +112,7 @@ func (p *Plane) reconcile(ctx context.Context) {
 			for _, n := range result.Drift {
 				drift += n
 			}
-			c.check(func(k *Checked) { k.ReconciledAt, k.Drift, k.Repaired = began, drift, result.Repaired })
+			c.setChecked(func(k *Checked) { k.ReconciledAt, k.Drift, k.Repaired = began, drift, result.Repaired })
 		case ctx.Err() == nil:
 			p.c.Log.Warn("a cell was not compared with the control tables; it is tried again", "cell", c.Name, "error",
 				err)

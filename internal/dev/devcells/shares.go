@@ -24,7 +24,7 @@ func grace() shares.Settings {
 // poke makes the balancer run soon.
 func (p *Plane) poke() {
 	select {
-	case p.look <- struct{}{}:
+	case p.cellsChanged <- struct{}{}:
 	default:
 	}
 }
@@ -101,7 +101,7 @@ func (p *Plane) Balance(ctx context.Context, each func(names []string)) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-p.look:
+		case <-p.cellsChanged:
 		case <-time.After(wait):
 		}
 	}
