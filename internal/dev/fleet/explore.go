@@ -36,14 +36,15 @@ func Explore(
 func explore(
 	ctx context.Context, first uint64, seeds int, costs Costs, plant func(*Scenario), progress func(done float64),
 ) (found Found, err error) {
+	interrupted := func() bool { return ctx.Err() != nil }
 	for seed := first; seed-first < uint64(seeds); seed++ {
 		s := scenarioOf(seed)
 		if plant != nil {
 			plant(&s)
 		}
 		r, err := Run(ctx, Options{Scenario: &s, Seed: seed, Costs: costs})
-		if ctx.Err() != nil { // the seed may have been interrupted, and is not counted
-			break
+		if interrupted() { // perhaps in the middle of the seed, which is not counted
+			return found, nil
 		}
 		if err != nil {
 			return found, fmt.Errorf("seed %d: %w", seed, err)

@@ -234,9 +234,10 @@ func (r *run) report(maxCounters int) (*Report, error) {
 	out := &Report{
 		Scenario: s.Name, About: s.About, Seed: r.seed, Partial: r.partial, Seconds: seconds, Costs: r.costs,
 		Instances: len(r.live), Tenants: len(r.tenants),
-		Total: r.decisions, Decisions: c.decisions, Allowed: c.allowed, Denied: c.denied, Early: c.early, Failed: c.failed,
-		Degraded: c.degraded, Lost: c.lost, Refused: c.refused, Local: c.local, ColdStarts: r.environments.starts,
-		Withheld: c.withheld, NotLoaded: c.notLoaded,
+		Total: r.decisions, Decisions: c.decisions, Allowed: c.allowed, Denied: c.denied, Early: c.early,
+		Failed: c.failed, Degraded: c.degraded, Lost: c.lost, Refused: c.refused, Local: c.local,
+		ColdStarts: r.environments.starts,
+		Withheld:   c.withheld, NotLoaded: c.notLoaded,
 		DegradedUnits: r.bounds.degradedUnits, Forgotten: r.bounds.forgotten,
 		BeyondPart: r.bounds.beyondPart, Unexplained: r.bounds.unexplained,
 		Limits: r.limits, HotKeys: r.hottest(5), Leases: r.ended, CounterMax: maxCounters,
