@@ -103,9 +103,9 @@ func (c *call) checkNegativeHits() error {
 		switch {
 		case !it.negative || !it.hasCounters():
 		case it.planned != nil:
-			return status.Errorf(codes.InvalidArgument, "descriptor %d has negative hits, and is decided by the plan of "+
-				"a tenant (the mapping of domain %q): hits that a plan counted cannot be given back over this protocol. "+
-				"Send such descriptors without is_negative_hits", i+1, it.planned.domain)
+			return status.Errorf(codes.InvalidArgument, "descriptor %d has negative hits, and is decided by the plan "+
+				"of a tenant (the mapping of domain %q): hits that a plan counted cannot be given back over this "+
+				"protocol. Send such descriptors without is_negative_hits", i+1, it.planned.domain)
 		default:
 			if err := it.rule.CheckNegativeHits(); err != nil {
 				return status.Errorf(codes.InvalidArgument, "descriptor %d has negative hits: %v", i+1, err)
