@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"time"
 )
 
@@ -35,6 +36,10 @@ type Plan struct {
 	// From is the time from which on the plan holds, until the From of a later plan. It is rounded up to the next
 	// window. If it is zero, the plan holds from the second window after the present one on.
 	From time.Time `json:"from,omitzero"`
+
+	// Before is the plan that holds until From, for FollowPlan; nil if it is not known. It has a From, which is earlier
+	// than that of this plan. It may have a Before of its own.
+	Before *Plan `json:"before,omitempty"`
 }
 
 // maxPlans is the largest number of plans that a pacer remembers until they hold.
@@ -77,23 +82,21 @@ func (p *parts) begin(window int64) {
 	}
 }
 
-// plan adds a plan. It replaces plans for the same window or later ones.
+// plan adds a plan. It replaces plans for the same window or later ones, except those that were heard of too late:
+// other instances may use these before that window.
 func (p *parts) plan(next plannedPart) {
-	for i := range p.planned {
-		if p.planned[i].from >= next.from {
-			p.planned = p.planned[:i]
-			break
-		}
-	}
+	p.planned = slices.DeleteFunc(p.planned, func(old plannedPart) bool { return old.from >= next.from && !old.late })
 	p.planned = append(p.planned, next)
 }
 
-// of returns the instance's part of a window, to which begin was applied. If the instance has heard of a plan too late,
-// it is the smaller of its parts by the old and the new plan.
+// of returns the instance's part of a window, to which begin was applied. If the instance has heard of plans too late,
+// it is the smallest of its parts by the old plan and by these.
 func (p *parts) of(window int64) int64 {
 	units := partOf(p.total, p.instances, p.index, window)
-	if len(p.planned) > 0 && p.planned[0].late {
-		units = min(units, partOf(p.planned[0].total, p.planned[0].instances, p.index, window))
+	for i := range p.planned {
+		if late := &p.planned[i]; late.late {
+			units = min(units, partOf(late.total, late.instances, p.index, window))
+		}
 	}
 	return units
 }
@@ -210,18 +213,16 @@ func PlanFile(path string) func(context.Context) (Plan, error) {
 // An instance that reads a plan after its From, because it was started or could not read before, uses the smaller of
 // its old and its new part for the rest of the window and the next one, and then the new part. An instance whose
 // Part.Instances is 0 uses its new part at once. So such an instance uses nothing before it has read a plan, and cannot
-// begin with a part that was true when its configuration was written.
+// begin with a part that was true when its configuration was written. If it is started before the plan's From, it uses
+// nothing until then, unless the plan has a Before.
 func (p *Pacer) FollowPlan(ctx context.Context, interval time.Duration, read func(context.Context) (Plan, error),
 	failed func(error),
 ) {
-	var latest Plan
+	var latest []Plan
 	for {
 		plan, err := read(ctx)
-		same := plan.Total == latest.Total && plan.Instances == latest.Instances && plan.From.Equal(latest.From)
-		if err == nil && !same {
-			if err = p.setPlan(plan, true); err == nil {
-				latest = plan
-			}
+		if err == nil {
+			latest, err = p.planAll(plan, latest)
 		}
 		if err != nil && ctx.Err() == nil {
 			failed(err)
@@ -232,4 +233,32 @@ func (p *Pacer) FollowPlan(ctx context.Context, interval time.Duration, read fun
 		case <-time.After(interval):
 		}
 	}
+}
+
+// planAll plans a plan and those before it, from the first one on that is not among the latest, which were planned
+// before. It returns the latest from then on.
+func (p *Pacer) planAll(plan Plan, latest []Plan) ([]Plan, error) {
+	var all []Plan
+	for at := &plan; at != nil; at = at.Before {
+		switch {
+		case len(all) >= maxPlans:
+			return latest, fmt.Errorf("%w: more than %d plans follow each other", ErrConfig, maxPlans)
+		case len(all) > 0 && (at.From.IsZero() || !at.From.Before(all[len(all)-1].From)):
+			return latest, fmt.Errorf("%w: a plan from %s on follows one from %s on", ErrConfig,
+				all[len(all)-1].From.Format(time.RFC3339), at.From.Format(time.RFC3339))
+		}
+		all = append(all, *at)
+	}
+	slices.Reverse(all)
+	known := func(a Plan) bool {
+		return slices.ContainsFunc(latest, func(b Plan) bool {
+			return a.Total == b.Total && a.Instances == b.Instances && a.From.Equal(b.From)
+		})
+	}
+	for i := slices.IndexFunc(all, func(a Plan) bool { return !known(a) }); i >= 0 && i < len(all); i++ {
+		if err := p.setPlan(all[i], true); err != nil {
+			return latest, err
+		}
+	}
+	return all, nil
 }

@@ -234,6 +234,63 @@ func TestFollowPlanLate(t *testing.T) {
 	}
 }
 
+// An instance that is started while a plan does not hold yet uses the plan before it until then. One that reads several
+// plans too late at once uses the smallest of its parts until the second window after, and then that of the last plan.
+func TestFollowPlanBefore(t *testing.T) {
+	at := func(total, second int64, before *pacer.Plan) *pacer.Plan {
+		return &pacer.Plan{Total: total, Instances: 2, From: time.Unix(second, 0), Before: before}
+	}
+	synctest.Test(t, func(t *testing.T) {
+		pass(300 * time.Millisecond)
+		began := time.Now().Unix()
+		d := &divided{t: t, granted: map[int64]int64{}, by: make([]int64, 1)}
+		d.pacers = append(d.pacers, open(t, pacer.Config{Limit: pacer.PerSecond(1000), Part: &pacer.Part{}}))
+		var plan atomic.Pointer[pacer.Plan]
+		plan.Store(at(60, began+4, at(20, began+2, at(100, began-9, nil))))
+		ctx, cancel := context.WithCancel(t.Context())
+		var mu sync.Mutex
+		failures := 0
+		var all sync.WaitGroup
+		all.Go(func() {
+			read := func(context.Context) (pacer.Plan, error) { return *plan.Load(), nil }
+			d.pacers[0].FollowPlan(ctx, time.Second, read, func(err error) {
+				mu.Lock()
+				defer mu.Unlock()
+				failures++
+				if !errors.Is(err, pacer.ErrConfig) {
+					t.Errorf("got %v, want ErrConfig", err)
+				}
+			})
+		})
+		synctest.Wait()
+		d.saturate(0)
+		pass(6 * time.Second)
+		if got, want := fmt.Sprint(d.windows(6)), "[50 50 10 10 30 30]"; got != want {
+			t.Errorf("plans of 100, 20 and 60: the windows have %s, want %s", got, want)
+		}
+		// It reads these plans in window 7, after it has used its part of that window.
+		plan.Store(at(90, began+7, at(8, began+5, at(60, began+4, nil))))
+		pass(4 * time.Second)
+		if got, want := fmt.Sprint(d.windows(4)), "[30 30 4 45]"; got != want {
+			t.Errorf("plans of 8 and 90, read too late: the windows have %s, want %s", got, want)
+		}
+		mu.Lock()
+		if failures != 0 {
+			t.Errorf("got %d errors, want none", failures)
+		}
+		mu.Unlock()
+		plan.Store(at(2, began+30, at(4, began+31, nil)))
+		pass(time.Second)
+		plan.Store(&pacer.Plan{Total: 2, Instances: 2, From: time.Now(), Before: &pacer.Plan{Total: 2, Instances: 2}})
+		pass(time.Second)
+		cancel()
+		all.Wait()
+		if failures != 2 {
+			t.Errorf("plans in the wrong order: got %d errors, want one for each read", failures)
+		}
+	})
+}
+
 func TestPartRefuses(t *testing.T) {
 	for name, bend := range map[string]func(*pacer.Config){
 		"below 0":        func(c *pacer.Config) { c.Part.Instances = -1 },
