@@ -16,7 +16,7 @@ const (
 	Plans      Table = "plans"      // plans by id; and SettingsKey, CanaryKey
 	Tenants    Table = "tenants"    // by id
 	Keys       Table = "keys"       // API keys by id
-	Cells      Table = "cells"      // by name; and SharesKey, and keys that begin with PlacementPrefix
+	Cells      Table = "cells"      // by name; and SharesKey, and keys with a prefix, such as PlacementPrefix
 	Operations Table = "operations" // operators' changes of a cell's counters, by the operation's id
 )
 

@@ -107,6 +107,15 @@ func TestOperatorCommands(t *testing.T) {
 		{"cell", "list"},
 		{"cell", "remove", "eu-1", "--reason", "x"},
 		{"cell", "drain", "eu-1", "--reason", "moved"},
+		{"pace-plan", "set", "provider", "--total", "1000/s", "--instances", "96", "--reason", "their contract"},
+		{"pace-plan", "set", "provider", "--total", "500/s", "--instances", "96", "--from", "2026-01-01T00:00:00Z",
+			"--reason", "too late"},
+		{"pace-plan", "set", "provider", "--total", "500/s", "--instances", "96", "--expect", "1", "--reason", "less"},
+		{"pace-plan", "set", "provider", "--total", "500/m", "--instances", "96", "--reason", "another period"},
+		{"pace-plan", "set", "provider", "--total", "500/s", "--instances", "96", "--expect", "1", "--reason", "again"},
+		{"pace-plan", "get", "provider"},
+		{"pace-plan", "get", "nobody"},
+		{"pace-plan", "list"},
 		{"shadow", "report"},
 		{"shadow", "promote", "pro", "writes", "--reason", "a quiet week"},
 		{"config", "status"},
@@ -221,6 +230,12 @@ func TestOperatorUsage(t *testing.T) {
 		{"plan", "list", "--endpoint", "nowhere"},
 		{"key", "create", "--tenant", "acme", "--json"},
 		{"shadow", "promote", "pro"},
+		{"pace-plan", "set", "a", "--instances", "2", "--reason", "x"},
+		{"pace-plan", "set", "a", "--total", "fast", "--instances", "2", "--reason", "x"},
+		{"pace-plan", "set", "a", "--total", "0/s", "--instances", "2", "--reason", "x"},
+		{"pace-plan", "set", "a", "--total", "5/s", "--reason", "x"},
+		{"pace-plan", "set", "a", "--total", "5/s", "--instances", "2", "--from", "tomorrow", "--reason", "x"},
+		{"pace-plan", "set", "a", "--total", "5/s", "--instances", "2"},
 	} {
 		if r := sluice(t, "", args...); r.code != exitUsage {
 			t.Errorf("sluice %q exits %d: %s", args, r.code, r.stderr)
@@ -272,7 +287,7 @@ func TestOperatorHelp(t *testing.T) {
 	}
 	for _, c := range newRootCommand().Commands() {
 		switch c.Name() {
-		case "plan", "tenant", "boost", "peek", "reset", "refund", "shadow", "cell", "config", "key":
+		case "plan", "tenant", "boost", "peek", "reset", "refund", "shadow", "cell", "config", "key", "pace-plan":
 			walk(c)
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -40,6 +41,13 @@ clock of its machine, so together they do not exceed it in any window if the clo
 --clock-error at most from the one that counts. Lines wait while Redis does not answer. With a
 shared limit, the first line is passed on after two to three windows.
 
+With --pace-plan, processes divide a limit that 'sluice pace-plan set' keeps in the control plane:
+each uses total / instances of a window, and they do not talk to each other. --limit is not given
+then, because the plan has it. Each process needs an --index of its own, from 0 to one less than the
+number of instances; a process with a higher one waits until a plan has more instances. The plan is
+read every 10 s, and holds from its time on. While it cannot be read, the last one holds, but a
+process that starts without it fails.
+
 With --page, a page shows what happens: who waits and for how long, how much is granted beside the
 limit, and errors of Redis. Only programs on this machine may see it, unless --page-for is all.
 With --key, the page counts lines apart by one of their fields.
@@ -49,7 +57,8 @@ The exit code is 1 if a command failed. The command is still run for all lines.`
 const paceExample = `  sluice pace --limit 100/s < urls.txt | xargs -n 1 curl -sO
   sluice pace --limit 5/s --parallel 10 -- curl -sO < urls.txt
   sluice pace --limit 5/s --page 127.0.0.1:8081 -- curl -sO < urls.txt
-  sluice pace --limit 50/s --redis 127.0.0.1:6379 --name provider -- ./send --id {} < ids.txt`
+  sluice pace --limit 50/s --redis 127.0.0.1:6379 --name provider -- ./send --id {} < ids.txt
+  sluice pace --pace-plan provider --index 17 -- ./send --id {} < ids.txt`
 
 // paceFlags is the command line of pace.
 type paceFlags struct {
@@ -66,11 +75,16 @@ type pacedLimit struct {
 	guard       pacer.Guard
 	redis, name string
 	page        pacePage
+
+	plan   string // name of the plan that has the limit; "" if limit has it
+	index  int64  // of this process, among the instances of the plan
+	remote remote // where the plan is
 }
 
 // flags adds the flags. do says what the limit is for.
 func (l *pacedLimit) flags(flags *pflag.FlagSet, do string) {
-	flags.StringVar(&l.limit, "limit", "", do+" no faster than `LIMIT`, such as 100/s (required)")
+	flags.StringVar(&l.limit, "limit", "", do+" no faster than `LIMIT`, such as 100/s (required without "+
+		"--pace-plan)")
 	flags.BoolVar(&l.spread, "spread", false, do+" evenly over each window")
 	flags.DurationVar(&l.guard.ClockError, "clock-error", 0,
 		"allow for clocks that differ by `TIME` from the provider's, in either direction")
@@ -78,33 +92,66 @@ func (l *pacedLimit) flags(flags *pflag.FlagSet, do string) {
 		"allow for requests that arrive up to `TIME` after their turn")
 	flags.StringVar(&l.redis, "redis", "", "share the limit through the Redis at `HOST:PORT`")
 	flags.StringVar(&l.name, "name", "", "share the limit with all processes that give the same `NAME`")
+	flags.StringVar(&l.plan, "pace-plan", "", "use a part of the limit of the plan `NAME` in the control plane")
+	flags.Int64Var(&l.index, "index", -1, "`NUMBER` of this process among the instances of the plan, from 0 on")
+	l.remote.connection(flags)
 	l.page.flags(flags)
 }
 
 func (l *pacedLimit) check() error {
 	switch {
-	case l.limit == "":
+	case l.limit == "" && l.plan == "":
 		return errors.New("--limit is missing: give one such as --limit 100/s")
+	case l.limit != "" && l.plan != "":
+		return errors.New("--limit and --pace-plan cannot be combined: the plan has the limit")
+	case (l.plan == "") != (l.index == -1) || l.index < -1 || l.index >= pacer.MaxInstances:
+		return fmt.Errorf("--pace-plan and --index need each other: the plan, and the number of this process, 0..%d",
+			int64(pacer.MaxInstances-1))
+	case l.plan != "" && l.redis != "":
+		return errors.New("--redis and --pace-plan cannot be combined: processes either share a limit or divide it")
 	case (l.redis == "") != (l.name == ""):
 		return errors.New("--redis and --name need each other: where the limit is shared, and under which name")
 	}
-	limit, err := pacer.ParseLimit(l.limit)
-	if err != nil {
-		return fmt.Errorf("--limit: %s", strings.TrimPrefix(err.Error(), pacer.ErrConfig.Error()+": "))
-	}
-	if l.guard.ClockError < 0 || l.guard.MaxDelay < 0 ||
-		l.guard.ClockError >= limit.Period || 2*l.guard.ClockError+l.guard.MaxDelay >= limit.Period {
-		return fmt.Errorf("--clock-error %s and --max-delay %s leave nothing of a window of %s: twice the first and "+
-			"the second must be less than the window", l.guard.ClockError, l.guard.MaxDelay, limit.Period)
+	if l.plan == "" {
+		limit, err := pacer.ParseLimit(l.limit)
+		if err != nil {
+			return fmt.Errorf("--limit: %s", strings.TrimPrefix(err.Error(), pacer.ErrConfig.Error()+": "))
+		}
+		if err := l.checkGuard(limit.Period); err != nil {
+			return err
+		}
 	}
 	return l.page.check()
+}
+
+func (l *pacedLimit) checkGuard(period time.Duration) error {
+	if l.guard.ClockError < 0 || l.guard.MaxDelay < 0 ||
+		l.guard.ClockError >= period || 2*l.guard.ClockError+l.guard.MaxDelay >= period {
+		return fmt.Errorf("--clock-error %s and --max-delay %s leave nothing of a window of %s: twice the first and "+
+			"the second must be less than the window", l.guard.ClockError, l.guard.MaxDelay, period)
+	}
+	return nil
 }
 
 // pacer makes a pacer of flags that check accepts, and serves its page. The function that it returns closes the pacer,
 // its store and the page.
 func (l *pacedLimit) pacer(c *cobra.Command) (p *pacer.Pacer, closeAll func(), err error) {
 	config := pacer.Config{Guard: l.guard}
-	if config.Limit, err = pacer.ParseLimit(l.limit); err != nil {
+	var plan *pacePlan
+	if l.plan != "" {
+		to, err := l.remote.connect(c)
+		if err != nil {
+			return nil, nil, err
+		}
+		plan = pacePlanAt(to, l.plan)
+		if config.Limit, err = plan.limit(c.Context()); err != nil {
+			return nil, nil, err
+		}
+		if err := l.checkGuard(config.Limit.Period); err != nil {
+			return nil, nil, &usageError{c.CommandPath(), err}
+		}
+		config.Part = &pacer.Part{Index: l.index}
+	} else if config.Limit, err = pacer.ParseLimit(l.limit); err != nil {
 		return nil, nil, err
 	}
 	if l.spread {
@@ -137,13 +184,17 @@ func (l *pacedLimit) pacer(c *cobra.Command) (p *pacer.Pacer, closeAll func(), e
 		closeStore()
 		return nil, nil, err
 	}
-	return p, func() { closePage(); p.Close(); closeStore() }, nil
+	endPlan := func() {}
+	if plan != nil {
+		endPlan = plan.start(c.Context(), p, config.Limit, c.ErrOrStderr())
+	}
+	return p, func() { endPlan(); closePage(); p.Close(); closeStore() }, nil
 }
 
 func newPaceCommand() *cobra.Command {
 	var f paceFlags
 	c := &cobra.Command{
-		Use:     "pace --limit LIMIT [-- COMMAND [ARGUMENT...]]",
+		Use:     "pace {--limit LIMIT | --pace-plan NAME --index N} [-- COMMAND [ARGUMENT...]]",
 		Short:   "Pass on lines, or run a command for each, no faster than a limit",
 		Long:    paceLong,
 		Example: paceExample,

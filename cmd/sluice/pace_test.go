@@ -150,6 +150,11 @@ func TestPaceRefuses(t *testing.T) {
 		"period of a shared":      {"--limit", "1/d", "--redis", "REDIS", "--name", "a"},
 		"--redis and --name need": {"--limit", "1/s", "--name", "a"},
 		"not loopback or all":     {"--limit", "1/s", "--page", ":0", "--page-for", "some"},
+		"the plan has the limit":  {"--limit", "1/s", "--pace-plan", "a", "--index", "0"},
+		"--pace-plan and --index": {"--pace-plan", "a"},
+		"number of this process":  {"--limit", "1/s", "--index", "3"},
+		"0..1048575":              {"--pace-plan", "a", "--index", "1048576"},
+		"share a limit or divide": {"--pace-plan", "a", "--index", "0", "--redis", "127.0.0.1:1", "--name", "a"},
 		"missing port":            {"--limit", "1/s", "--page", "127.0.0.1"},
 	} {
 		for i := range args {

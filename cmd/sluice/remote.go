@@ -20,6 +20,7 @@ import (
 	v4 "github.com/aws/aws-sdk-go-v2/aws/signer/v4"
 	awsconfig "github.com/aws/aws-sdk-go-v2/config"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"golang.org/x/term"
 
 	"github.com/sluicelimits/sluice/events"
@@ -51,9 +52,15 @@ type remote struct {
 	json, yes, signs                    bool
 }
 
-// flags adds the flags of every command that calls the admin endpoint.
+// flags adds the flags of every operators' command.
 func (r *remote) flags(c *cobra.Command) {
-	f := c.Flags()
+	r.connection(c.Flags())
+	c.Flags().BoolVar(&r.json, "json", false, "print one JSON document")
+	c.Long += remoteHelp
+}
+
+// connection adds the flags that say how the admin endpoint is called.
+func (r *remote) connection(f *pflag.FlagSet) {
 	f.StringVar(&r.endpoint, "endpoint", "", "`URL` of the admin endpoint (default: SLUICE_ENDPOINT, or "+
 		defaultEndpoint+")")
 	f.StringVar(&r.tokenFile, "token-file", "",
@@ -61,8 +68,6 @@ func (r *remote) flags(c *cobra.Command) {
 	f.StringVar(&r.region, "region", "", "AWS `REGION` of the endpoint (default: the region in its name, or that of "+
 		"the environment)")
 	f.BoolVar(&r.signs, "sign", false, "sign calls to this machine, too (default: SLUICE_SIGN)")
-	f.BoolVar(&r.json, "json", false, "print one JSON document")
-	c.Long += remoteHelp
 }
 
 // writes adds the flags of a command that changes something.

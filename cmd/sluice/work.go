@@ -33,8 +33,8 @@ letter. Up to --parallel commands run at the same time.
 Messages are only received if they may be sent at once, so waiting does not raise their receive
 counts. The limit is as in 'sluice pace', with --clock-error and --max-delay, too: with --redis, all
 processes that give the same --name share it, and while Redis does not answer, nothing is received.
---page serves the same page as there. A command must send its request within --max-delay of its
-start.
+With --pace-plan, each process has the part of the plan's limit that its --index gives it. --page
+serves the same page as there. A command must send its request within --max-delay of its start.
 
 After SIGTERM or SIGINT nothing more is received. Commands that run may go on for --drain; then
 they get SIGTERM, too. Give a container at least 10 s more than that to stop.
@@ -58,7 +58,7 @@ type workFlags struct {
 func newWorkCommand() *cobra.Command {
 	var f workFlags
 	c := &cobra.Command{
-		Use:     "work --queue URL --limit LIMIT -- COMMAND [ARGUMENT...]",
+		Use:     "work --queue URL {--limit LIMIT | --pace-plan NAME --index N} -- COMMAND [ARGUMENT...]",
 		Short:   "Run a command for each message of an SQS queue, no faster than a limit",
 		Long:    workLong,
 		Example: workExample,

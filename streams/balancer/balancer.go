@@ -9,6 +9,7 @@
 //	events.SharesKey shares.State                                             this package only
 //	placed.…         shares.Placement: where a tenant is served               this package only
 //	ack.…            [Ack]: what a cell has heard of last                     each cell's applier, its own only
+//	pace.…           a plan of pacers, which this package does not read       admin
 //
 // Cells receive the state and the placements like any other item: the balancer publishes what the stream brings first,
 // see [Config.Publish].

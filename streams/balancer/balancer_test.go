@@ -504,6 +504,7 @@ func TestBadItems(t *testing.T) {
 	w.put(control.Cells, shares.PinPrefix+"x", `{"request":{"kind":"drain","cell":"eu-1"}}`)
 	w.put(control.Cells, shares.PlacementPrefix+"x", `{}`)
 	w.put(control.Cells, shares.AckPrefix+"x", `{"cell":"eu-1"}`)
+	w.put(control.Cells, shares.PacePrefix+"x", `{"total":1}`) // is for pacers, and not counted
 	w.put(control.Cells, "huge", `{"request":{"kind":"join","cell":"huge","weight":99999999}}`)
 	w.putRequest(shares.Request{Kind: shares.Join, Cell: "us-1", Weight: 1})
 	r := w.run()

@@ -123,7 +123,7 @@ func (t *table) add(i *control.Item) error {
 		return err
 	}
 	switch {
-	case i.Key == events.SharesKey:
+	case i.Key == events.SharesKey, strings.HasPrefix(i.Key, shares.PacePrefix):
 	case strings.HasPrefix(i.Key, shares.AckPrefix):
 		var a Ack
 		if i.Deleted {

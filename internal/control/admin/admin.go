@@ -22,6 +22,7 @@
 //	/cells/list           Cells            lists the cells, the requests for them, and what the balancer did
 //	/config/status        ConfigStatus     says how far each cell's copy of the tables is
 //	/shadow/report        ShadowReport     says what shadow limits would have denied
+//	/pace/set             SetPacePlan      sets how pacers divide a provider's limit among them; see also /pace/get
 //
 // # Cells
 //
@@ -117,6 +118,8 @@ func NewMux(s *Service) *call.Mux {
 	call.Register(m, "/cells/list", s.Cells)
 	call.Register(m, "/config/status", s.ConfigStatus)
 	call.Register(m, "/shadow/report", s.ShadowReport)
+	call.Register(m, "/pace/set", s.SetPacePlan)
+	call.Register(m, "/pace/get", s.PacePlan)
 	return m
 }
 

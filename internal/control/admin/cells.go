@@ -171,7 +171,7 @@ func (s *Service) ask(
 	}
 	if err := events.CheckKey(control.Cells, cell); err != nil || shares.Reserved(cell) {
 		return nil, call.Refuse(call.Invalid, "cell: %.80q is not the name of a cell: want 1 to 64 of A-Z a-z 0-9 . "+
-			"_ -, not beginning with pin., placed. or ack.", cell)
+			"_ -, not beginning with pin., placed., ack. or pace.", cell)
 	}
 	item, err := s.item(ctx, control.Cells, cell)
 	if err != nil {

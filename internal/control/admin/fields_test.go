@@ -46,9 +46,10 @@ var (
 	badReason   = slices.Concat(notText, []string{absent, `null`, `""`, `" "`, `"a\nb"`, `"a\u0000"`, longText})
 	badTenant   = slices.Concat(notText, []string{absent, `null`, `""`, `"nobody"`, `"a\u0000"`, longName})
 	badExpected = slices.Concat(notInteger, []string{`-1`, `99`})
-	badCell     = slices.Concat(notText, []string{absent, `null`, `""`, `"a b"`, `"pin.x"`, `"placed.x"`, `"ack.x"`,
+	badCell     = slices.Concat(notText, []string{absent, `null`, `""`, `"a b"`, `"pin.x"`, `"placed.x"`, `"ack.x"`, `"pace.x"`,
 		`"@shares"`, `"a/b"`, longName})
-	badTable = slices.Concat(notText, []string{absent, `null`, `""`, `"users"`, `"Tenants"`})
+	badPaceName = slices.Concat(notText, []string{absent, `null`, `""`, `"a b"`, `"a/b"`, longName})
+	badTable    = slices.Concat(notText, []string{absent, `null`, `""`, `"users"`, `"Tenants"`})
 )
 
 // fieldCases returns all operations. The tests of the operations check how members depend on each other.
@@ -166,6 +167,22 @@ func fieldCases() map[string]fieldCase {
 		"/config/status": {admin.StatusRequest{}, `{"cell":"eu-1"}`,
 			map[string][]string{"cell": append(slices.Clone(notText), `"us-1"`, longName)}, nil},
 		"/shadow/report": {admin.ShadowReportRequest{}, `{}`, nil, nil},
+		"/pace/set": {
+			admin.PacePlanRequest{}, `{"name":"provider","total":500,"period":"1s","instances":96,` +
+				`"from":"2026-11-21T13:00:00Z","reason":"x","expect":1}`,
+			map[string][]string{
+				"name": badPaceName, "reason": badReason, "expect": badExpected,
+				"total": slices.Concat(notInteger, []string{absent, `null`, `0`, `-1`, `1099511627777`}),
+				"period": slices.Concat(notText, []string{absent, `null`, `""`, `"1"`, `"second"`, `"0s"`, `"-1s"`,
+					`"999us"`, `"8785h"`, `"1m"`}),
+				"instances": slices.Concat(notInteger, []string{absent, `null`, `0`, `-1`, `1048577`}),
+				"from": slices.Concat(notTime, []string{`"2026-11-21T11:59:59Z"`, `"2026-11-21T12:00:31Z"`,
+					`"2028-01-01T00:00:00Z"`}),
+			}, map[string]string{"expect": "version"},
+		},
+		"/pace/get": {admin.PaceNameRequest{}, `{"name":"provider"}`,
+			map[string][]string{"name": append(slices.Clone(badPaceName), `"none"`)}, map[string]string{
+				"name": "pace plan"}},
 	}
 }
 
@@ -183,6 +200,10 @@ func fieldWorld(t *testing.T) (*world, http.Handler) {
 keys: [ { id: k0, tenant: acme, hash: "` + strings.Repeat("cd", 32) + `", pepper: p1 } ]
 `)
 	if _, err := w.AddCell(t.Context(), ann, &admin.AddCellRequest{Cell: "eu-1", Reason: "x"}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.SetPacePlan(t.Context(), ann, &admin.PacePlanRequest{Name: "provider", Total: 1000, Period: "1s",
+		Instances: 96, Reason: "x"}); err != nil {
 		t.Fatal(err)
 	}
 	w.tables.puts = 0

@@ -27,7 +27,7 @@ func Control() []Operation {
 	return []Operation{
 		often("/documents/get", false, "one plan, tenant or key, or the settings", "plan get", "tenant get"),
 		often("/documents/list", false, "a page of them", "plan list", "plan diff", "plan apply", "tenant list",
-			"key list"),
+			"key list", "pace-plan list"),
 		often("/apply", true, "writes plans, settings, tenants and keys, and removes them", "plan apply"),
 		single("/tenants/set", "sets the plan, the cells and the overrides of a tenant", "tenant set"),
 		single("/tenants/suspend", "has every call of a tenant refused", "tenant suspend"),
@@ -43,6 +43,10 @@ func Control() []Operation {
 		often("/cells/list", false, "the cells, and the URLs of their APIs", "cell list", "peek", "reset", "refund"),
 		rare("/config/status", false, "compares each cell's copy with the control tables", "config status"),
 		rare("/shadow/report", false, "what shadow limits would have denied", "shadow report"),
+		single("/pace/set", "sets how many units of a provider's limit pacers may use, and how many of them divide it",
+			"pace-plan set"),
+		often("/pace/get", false, "the plan of pacers; each of them calls it every 10 s", "pace-plan get", "pace",
+			"work"),
 	}
 }
 

@@ -11,6 +11,7 @@ const (
 	PinPrefix       = "pin."    // an operator's request to place a tenant
 	PlacementPrefix = "placed." // a tenant's stored [Placement], which is sent to the cells
 	AckPrefix       = "ack."    // a cell's newest [Ack]
+	PacePrefix      = "pace."   // the plan of pacers that divide a provider's limit, which no cell and no balancer reads
 )
 
 // PlacementKey returns the key of a tenant's placement.
@@ -28,6 +29,6 @@ func keyOf(prefix, name string) string {
 // Reserved reports whether a key of the control table of the cells belongs to something else than a cell.
 func Reserved(key string) bool {
 	return strings.HasPrefix(key, PinPrefix) || strings.HasPrefix(key, PlacementPrefix) ||
-		strings.HasPrefix(key, AckPrefix) ||
+		strings.HasPrefix(key, AckPrefix) || strings.HasPrefix(key, PacePrefix) ||
 		strings.HasPrefix(key, "@")
 }

@@ -1,0 +1,232 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sluicelimits/sluice/internal/control"
+	"github.com/sluicelimits/sluice/internal/control/admin"
+	"github.com/sluicelimits/sluice/internal/control/call"
+	"github.com/sluicelimits/sluice/internal/control/client"
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
+	"github.com/sluicelimits/sluice/internal/plan/shares"
+	"github.com/sluicelimits/sluice/pacer"
+)
+
+func newPacePlanCommand() *cobra.Command {
+	c := group("pace-plan", "Set how processes divide a provider's limit among them")
+	c.AddCommand(newPacePlanSetCommand(), newPacePlanGetCommand(), newPacePlanListCommand())
+	return c
+}
+
+func newPacePlanSetCommand() *cobra.Command {
+	var r remote
+	var total, from string
+	var instances, expect int64
+	c := &cobra.Command{
+		Use: "set NAME", Short: "Set the total and the number of instances from a time on",
+		Long: `Sets a plan: how many units of a provider's limit all instances may use together, and
+how many instances divide them. 'sluice pace --pace-plan NAME' and 'sluice work --pace-plan NAME'
+follow it, and so do programs with package pacer. Each instance uses total / instances of a window.
+
+The first plan of a name holds at once. A later one holds from --from on. By default that is as early
+as all instances can have read the plan, which they do every 10 s: from the second window on after
+the one in which 30 s have passed. The plan before it holds until then. A plan replaces those that
+would begin later. The period of a plan cannot change.
+
+If the total falls or instances are added, change the plan first, and the provider's limit or the
+instances after the plan has begun. If the total rises or instances are removed, change the
+provider's limit or the instances first, and the plan afterwards.`,
+		Example: "  sluice pace-plan set provider --total 500/s --instances 96 --reason 'contract 4711'\n" +
+			"  sluice pace-plan set provider --total 250/s --instances 96 --from 2027-01-01T00:00:00Z \\\n" +
+			"    --reason 'they halve our limit in January'",
+		Args: wantArgs(1, 1),
+		RunE: func(c *cobra.Command, args []string) error {
+			request := admin.PacePlanRequest{Name: args[0], Instances: instances}
+			if err := readPacePlan(&request, total, from); err != nil {
+				return &usageError{c.CommandPath(), err}
+			}
+			if c.Flags().Changed("expect") {
+				request.Expect = &expect
+			}
+			if err := r.why(c); err != nil {
+				return err
+			}
+			request.Reason = r.reason
+			return operate(c, &r, "pace/set", &request, func(w io.Writer, i *call.Item) error {
+				doc, err := admin.ReadPace(i.Body)
+				if err != nil {
+					return err
+				}
+				_, err = fmt.Fprintf(w, "pace plan %s: %d per %s for %s from %s on: version %d, by %s\n",
+					shown(args[0]), doc.Total, shown(doc.Period), count(int(doc.Instances), "instance"),
+					doc.From.Format(time.RFC3339Nano), i.Version, shown(i.Actor))
+				return err
+			})
+		},
+	}
+	r.writes(c)
+	flags := c.Flags()
+	flags.StringVar(&total, "total", "", "`LIMIT` of all instances together, such as 500/s (required)")
+	flags.Int64Var(&instances, "instances", 0, "`N` instances divide the total (required)")
+	flags.StringVar(&from, "from", "", "`TIME` from which on the plan holds, such as 2027-01-01T00:00:00Z (default: as "+
+		"early as possible)")
+	flags.Int64Var(&expect, "expect", 0, "`VERSION` that the plan must be at; 0: there is none (default: any)")
+	return c
+}
+
+// readPacePlan adds flags to a request, and checks what the server cannot say in the words of the flags.
+func readPacePlan(r *admin.PacePlanRequest, total, from string) error {
+	switch {
+	case total == "":
+		return errors.New("--total is missing: give one such as --total 500/s")
+	case r.Instances < 1 || r.Instances > pacer.MaxInstances:
+		return fmt.Errorf("--instances is %d; want 1..%d", r.Instances, int64(pacer.MaxInstances))
+	}
+	l, err := pacer.ParseLimit(total)
+	if err != nil {
+		return fmt.Errorf("--total: %s", strings.TrimPrefix(err.Error(), pacer.ErrConfig.Error()+": "))
+	}
+	r.Total, r.Period = l.Units, limit.DurationText(l.Period)
+	if from == "" {
+		return nil
+	}
+	at, err := time.Parse(time.RFC3339, from)
+	if err != nil {
+		return fmt.Errorf("--from %.40q is not a time such as 2027-01-01T00:00:00Z", from)
+	}
+	r.From = &at
+	return nil
+}
+
+const pacePlanHead = "PLAN TOTAL PERIOD INSTANCES FROM VERSION CHANGED BY"
+
+// pacePlanRows returns a row for each plan of a chain, that which holds first.
+func pacePlanRows(p *admin.PacePlanResponse) (rows [][]string) {
+	for at := &p.PacePart; at != nil; at = at.Before {
+		row := []string{p.Name, strconv.FormatInt(at.Total, 10), p.Period, strconv.FormatInt(at.Instances, 10),
+			at.From.UTC().Format(time.RFC3339Nano), "", "", ""}
+		if at == &p.PacePart {
+			row[5], row[6], row[7] = strconv.FormatInt(p.Version, 10), day(p.ChangedAt), p.Actor
+		}
+		rows = append([][]string{row}, rows...)
+	}
+	return rows
+}
+
+func newPacePlanGetCommand() *cobra.Command {
+	var r remote
+	c := &cobra.Command{
+		Use: "get NAME", Short: "Print a plan, and the one that holds until it begins",
+		Long: "Prints a plan as instances read it: the plan that holds, and those that begin later. The last one has " +
+			"who set it.",
+		Example: "  sluice pace-plan get provider",
+		Args:    wantArgs(1, 1),
+		RunE: func(c *cobra.Command, args []string) error {
+			return operate(c, &r, "pace/get", admin.PaceNameRequest{Name: args[0]},
+				func(w io.Writer, p *admin.PacePlanResponse) error { return table(w, pacePlanHead, pacePlanRows(p)) })
+		},
+	}
+	r.flags(c)
+	return c
+}
+
+func newPacePlanListCommand() *cobra.Command {
+	var r remote
+	c := &cobra.Command{
+		Use: "list", Short: "List the newest plan of each name",
+		Long:    "Lists the plans, of each name the one that was set last, with who set it.",
+		Example: "  sluice pace-plan list",
+		Args:    usageArgs(cobra.NoArgs),
+		RunE: func(c *cobra.Command, _ []string) error {
+			return listing(c, &r, control.Cells, pacePlanHead, func(i *call.Item) []string {
+				name, ok := strings.CutPrefix(i.Key, shares.PacePrefix)
+				if !ok {
+					return nil
+				}
+				row := []string{name, "unreadable", "", "", "", strconv.FormatInt(i.Version, 10), day(i.ChangedAt), i.Actor}
+				if doc, err := admin.ReadPace(i.Body); err == nil {
+					row[1], row[2], row[3], row[4] = strconv.FormatInt(doc.Total, 10), doc.Period,
+						strconv.FormatInt(doc.Instances, 10), doc.From.Format(time.RFC3339Nano)
+				}
+				return row
+			})
+		},
+	}
+	r.flags(c)
+	return c
+}
+
+// pacePlan is the plan that a process follows.
+type pacePlan struct {
+	name string
+	read func(ctx context.Context) (*admin.PacePlanResponse, error)
+}
+
+// pacePlanAt returns a plan of a control plane.
+func pacePlanAt(to *client.Client, name string) *pacePlan {
+	return &pacePlan{name, func(ctx context.Context) (*admin.PacePlanResponse, error) {
+		return client.Do[admin.PacePlanResponse](ctx, to, "pace/get", admin.PaceNameRequest{Name: name})
+	}}
+}
+
+// limit returns the limit of all instances together, which is the Config.Limit of each.
+func (p *pacePlan) limit(ctx context.Context) (pacer.Limit, error) {
+	response, err := p.read(ctx)
+	if err != nil {
+		return pacer.Limit{}, fmt.Errorf("read pace plan %s: %w", p.name, err)
+	}
+	period, err := time.ParseDuration(response.Period)
+	if err != nil {
+		return pacer.Limit{}, fmt.Errorf("read pace plan %s: period %.40q: %w", p.name, response.Period, err)
+	}
+	return pacer.Limit{Units: response.Total, Period: period}, nil
+}
+
+// follow has a pacer that was made with limit and a Part without Instances follow the plan, until ctx ends.
+func (p *pacePlan) follow(ctx context.Context, to *pacer.Pacer, limit pacer.Limit, failed func(error)) {
+	read := func(ctx context.Context) (pacer.Plan, error) {
+		response, err := p.read(ctx)
+		if err != nil {
+			return pacer.Plan{}, err
+		}
+		if period, err := time.ParseDuration(response.Period); err != nil || period != limit.Period {
+			return pacer.Plan{}, fmt.Errorf("its period is %.40s, and was %s when this process began: start the "+
+				"process again", response.Period, limit.Period)
+		}
+		return *pacerPlan(&response.PacePart), nil
+	}
+	to.FollowPlan(ctx, admin.PaceReadEvery, read, failed)
+}
+
+func pacerPlan(p *admin.PacePart) *pacer.Plan {
+	if p == nil {
+		return nil
+	}
+	return &pacer.Plan{Total: p.Total, Instances: p.Instances, From: p.From, Before: pacerPlan(p.Before)}
+}
+
+// start begins to follow the plan. Errors are written to w, each once for as long as it stays the same. The function
+// that it returns ends it.
+func (p *pacePlan) start(ctx context.Context, to *pacer.Pacer, limit pacer.Limit, w io.Writer) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	var following sync.WaitGroup
+	last := ""
+	following.Go(func() {
+		p.follow(ctx, to, limit, func(err error) {
+			if text := err.Error(); text != last {
+				fmt.Fprintf(w, "sluice: pace plan %s stays as it was: %s\n", p.name, text)
+				last = text
+			}
+		})
+	})
+	return func() { cancel(); following.Wait() }
+}

@@ -1,0 +1,200 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/control/admin"
+	"github.com/sluicelimits/sluice/internal/control/call"
+	"github.com/sluicelimits/sluice/internal/control/embedded"
+	"github.com/sluicelimits/sluice/pacer"
+)
+
+// planned are instances that follow a plan of a control plane, in virtual time, and what all of them granted.
+type planned struct {
+	t       *testing.T
+	control http.Handler
+	away    bool // the control plane does not answer
+
+	mu      sync.Mutex
+	granted map[int64]int64 // by second
+}
+
+// do calls an operation of the control plane as a client does over HTTP.
+func (p *planned) do(path string, request, response any) error {
+	if p.away {
+		return io.ErrUnexpectedEOF
+	}
+	body, err := json.Marshal(request)
+	if err != nil {
+		return err
+	}
+	r := httptest.NewRequest(http.MethodPost, path, bytes.NewReader(body))
+	r.Header.Set("Content-Type", "application/json")
+	r.RemoteAddr, r.Host = "127.0.0.1:1", "127.0.0.1"
+	answer := httptest.NewRecorder()
+	if p.control.ServeHTTP(answer, r); answer.Code != http.StatusOK {
+		return fmt.Errorf("%s: %d %s", path, answer.Code, answer.Body)
+	}
+	return json.Unmarshal(answer.Body.Bytes(), response)
+}
+
+// set sets the plan as an operator does, and returns from when on it holds.
+func (p *planned) set(total, instances int64) time.Time {
+	p.t.Helper()
+	var item call.Item
+	if err := p.do("/pace/set", admin.PacePlanRequest{Name: "provider", Total: total, Period: "1s",
+		Instances: instances, Reason: "x"}, &item); err != nil {
+		p.t.Fatal(err)
+	}
+	doc, err := admin.ReadPace(item.Body)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return doc.From
+}
+
+// start starts an instance that always has requests to send. The function that it returns ends it.
+func (p *planned) start(index int64) (stop func()) {
+	plan := &pacePlan{"provider", func(context.Context) (*admin.PacePlanResponse, error) {
+		out := new(admin.PacePlanResponse)
+		return out, p.do("/pace/get", admin.PaceNameRequest{Name: "provider"}, out)
+	}}
+	ctx, cancel := context.WithCancel(p.t.Context())
+	limit, err := plan.limit(ctx)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	one, err := pacer.New(pacer.Config{Limit: limit, Part: &pacer.Part{Index: index}})
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	endPlan := plan.start(ctx, one, limit, io.Discard)
+	var sending sync.WaitGroup
+	sending.Go(func() {
+		for {
+			if _, err := one.Acquire(ctx, "", 1); err != nil {
+				return
+			}
+			p.mu.Lock()
+			p.granted[time.Now().Unix()]++
+			p.mu.Unlock()
+		}
+	})
+	return func() { cancel(); endPlan(); sending.Wait(); one.Close() }
+}
+
+// pass lets time pass, and then checks every window since the last call against the totals in force.
+func (p *planned) pass(d time.Duration, totalAt func(second int64) int64) (used []int64) {
+	p.t.Helper()
+	began := time.Now().Unix()
+	time.Sleep(d) //nolint:forbidigo // virtual time
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for second := began; second < time.Now().Unix(); second++ {
+		used = append(used, p.granted[second])
+		if n, most := p.granted[second], totalAt(second); n > most {
+			p.t.Errorf("second %d: %d granted, more than the total of %d", second, n, most)
+		}
+	}
+	return used
+}
+
+// Guarantees that instances that follow a plan of the control plane never use more together, in any window, than the
+// total that is in force: while total and instances change, also for an instance that is started before a plan holds,
+// and while the control plane is away. Where all instances of the plan run, they use all of it.
+func TestPacePlanNeverOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tables, err := embedded.Open(filepath.Join(t.TempDir(), "control"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = tables.Close() }()
+		tables.Unsynced()
+		s, err := admin.New(admin.Config{Tables: tables, Log: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := &planned{t: t, control: call.Local(admin.NewMux(s), "ann@local"), granted: map[int64]int64{}}
+		totals := map[int64]int64{} // from a second on
+		totalAt := func(second int64) (total int64) {
+			for from := second; total == 0; from-- {
+				total = totals[from]
+			}
+			return total
+		}
+		set := func(total, instances int64) {
+			t.Helper()
+			totals[p.set(total, instances).Unix()] = total
+		}
+		check := func(after string, used []int64, want int64) {
+			t.Helper()
+			if got := used[len(used)-1]; got != want {
+				t.Errorf("%s: the last window has %d, want %d", after, got, want)
+			}
+		}
+		set(100, 4)
+		var stops []func()
+		for i := range int64(4) {
+			stops = append(stops, p.start(i))
+		}
+		check("the first plan", p.pass(10*time.Second, totalAt), 100)
+		set(37, 4)
+		used := p.pass(15*time.Second, totalAt)
+		check("a total that is to fall", used, 100)
+		stops[2]()
+		p.pass(time.Second, totalAt) // an instance does not know what another one used of the same window
+		stops[2] = p.start(2)
+		check("an instance that was started again", p.pass(10*time.Second, totalAt), 100)
+		check("a total that fell", p.pass(15*time.Second, totalAt), 37)
+		set(60, 6)
+		stops = append(stops, p.start(4), p.start(5)) // have no part until the plan holds
+		p.pass(15*time.Second, totalAt)
+		set(90, 6)
+		check("more instances", p.pass(45*time.Second, totalAt), 90)
+		p.away = true
+		check("a control plane that is away", p.pass(25*time.Second, totalAt), 90)
+		p.away = false
+		set(5, 6)
+		check("fewer units than instances", p.pass(45*time.Second, totalAt), 5)
+		for _, stop := range stops {
+			stop()
+		}
+	})
+}
+
+// Guarantees that commands follow a plan of 'sluice dev'.
+func TestPacePlanOfDev(t *testing.T) {
+	dev := startDev(t)
+	t.Setenv("SLUICE_ENDPOINT", dev.base+"/_sluice/admin")
+	if r := sluice(t, "", "pace", "--pace-plan", "provider", "--index", "0"); r.code != exitFailed ||
+		!strings.Contains(r.stderr, "read pace plan provider: there is no pace plan") {
+		t.Errorf("without a plan: %+v", r)
+	}
+	if r := sluice(t, "", "pace-plan", "set", "provider", "--total", "10/100ms", "--instances", "2", "--reason",
+		"x"); r.code != 0 {
+		t.Fatal(r.stderr)
+	}
+	for _, index := range []string{"0", "1"} {
+		if r := sluice(t, "a\nb\nc\nd\ne\nf\n", "pace", "--pace-plan", "provider", "--index", index); r.code != 0 ||
+			r.stdout != "a\nb\nc\nd\ne\nf\n" || r.stderr != "" {
+			t.Errorf("index %s: %+v", index, r)
+		}
+	}
+	r := sluice(t, "", "pace", "--pace-plan", "provider", "--index", "0", "--max-delay", "100ms")
+	if r.code != exitUsage || !strings.Contains(r.stderr, "leave nothing of a window of 100ms") {
+		t.Errorf("a guard as long as the window: %+v", r)
+	}
+}

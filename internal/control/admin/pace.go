@@ -1,0 +1,249 @@
+package admin
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/sluicelimits/sluice/events"
+	"github.com/sluicelimits/sluice/events/canonical"
+	"github.com/sluicelimits/sluice/internal/control"
+	"github.com/sluicelimits/sluice/internal/control/call"
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
+	"github.com/sluicelimits/sluice/internal/plan/shares"
+)
+
+// A plan of pacers says how many units of a provider's limit they may use together, and how many of them divide these.
+// It is an item of the table cells, under shares.PacePrefix and its name. Only pacers read it, by PacePlan.
+
+// PaceReadEvery is how often pacers read their plan.
+const PaceReadEvery = 10 * time.Second
+
+const (
+	// paceNotice is how long before a plan begins each pacer can have read it, also if two of its reads fail. Package
+	// pacer then needs the plan two windows ahead.
+	paceNotice = 3 * PaceReadEvery
+
+	paceVersion     = 1  // of the form of a plan's body
+	maxPacePlans    = 20 // plans in a body: the one that holds and those that begin later
+	maxPaceAhead    = 366 * 24 * time.Hour
+	paceWindowsLead = 2 // windows from the one in which a pacer reads a plan to the first one that it can hold in
+)
+
+// Bounds of plans. They equal those of package pacer, and a test checks that.
+const (
+	maxPaceUnits     = 1 << 40
+	maxPaceInstances = 1 << 20
+	minPacePeriod    = time.Millisecond
+	maxPacePeriod    = 366 * 24 * time.Hour
+)
+
+// PacePart is a total and the number of instances that divide it. Its JSON is that of pacer.Plan.
+type PacePart struct {
+	Total     int64     `json:"total"`     // units in each window
+	Instances int64     `json:"instances"` // pacers that divide the total
+	From      time.Time `json:"from"`      // when the first window begins in which it holds
+	Before    *PacePart `json:"before,omitempty"`
+}
+
+// PaceDocument is the body of the item of a plan of pacers.
+type PaceDocument struct {
+	ID      string `json:"id"`      // the item's key
+	Version int    `json:"version"` // 1
+	Period  string `json:"period"`  // length of a window, such as 1s
+	PacePart
+}
+
+// ReadPace decodes the body of a plan of pacers.
+func ReadPace(body []byte) (*PaceDocument, error) {
+	var d PaceDocument
+	decoder := json.NewDecoder(bytes.NewReader(body))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(&d); err != nil {
+		return nil, fmt.Errorf("not a valid plan of pacers: %w", err)
+	}
+	if d.Version != paceVersion {
+		return nil, fmt.Errorf("a plan of pacers of version %d, want %d: use the software that wrote it", d.Version,
+			paceVersion)
+	}
+	return &d, nil
+}
+
+// PacePlanRequest sets a plan of pacers.
+type PacePlanRequest struct {
+	Name      string     `json:"name"`
+	Total     int64      `json:"total"`          // units in each window, 1..2^40
+	Period    string     `json:"period"`         // length of a window, 1ms..8784h; stays as it was first set
+	Instances int64      `json:"instances"`      // 1..2^20
+	From      *time.Time `json:"from,omitempty"` // nil: as early as possible
+	Reason    string     `json:"reason"`
+	Expect    *int64     `json:"expect,omitempty"`
+}
+
+// PaceNameRequest names a plan of pacers.
+type PaceNameRequest struct {
+	Name string `json:"name"`
+}
+
+// PacePlanResponse is a plan of pacers, and who set it.
+type PacePlanResponse struct {
+	Name   string `json:"name"`
+	Period string `json:"period"`
+	PacePart
+	Version   int64     `json:"version"` // of the item
+	Actor     string    `json:"actor"`
+	Reason    string    `json:"reason"`
+	ChangedAt time.Time `json:"changed_at"`
+}
+
+// SetPacePlan sets a plan of pacers from a time on. The plan that holds until then stays in the item, as do others that
+// begin earlier; plans that would begin later, or at the same time, are replaced. All pacers read the plan before the
+// time. The first plan of a name holds at once, because no pacer can have read another.
+func (s *Service) SetPacePlan(ctx context.Context, actor string, r *PacePlanRequest) (*call.Item, error) {
+	key, err := paceKey(r.Name)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkReason(r.Reason); err != nil {
+		return nil, err
+	}
+	period, err := r.check()
+	if err != nil {
+		return nil, err
+	}
+	item, err := s.item(ctx, control.Cells, key)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkVersion(control.Cells, key, item, r.Expect); err != nil {
+		return nil, err
+	}
+	doc := &PaceDocument{ID: key, Version: paceVersion, Period: limit.DurationText(period),
+		PacePart: PacePart{Total: r.Total, Instances: r.Instances}}
+	version, now := int64(0), s.c.Now()
+	earliest := windowStart(now, period)
+	if item != nil {
+		version = item.Version
+		earliest = windowStart(now.Add(paceNotice), period).Add(paceWindowsLead * period)
+		if !item.Deleted {
+			have, err := ReadPace(item.Body)
+			if err != nil {
+				return nil, call.Refuse(call.Internal, "pace plan %q: %v", r.Name, err)
+			}
+			if have.Period != doc.Period {
+				return nil, call.Refuse(call.Invalid, "period: %s, but pacers of plan %q count windows of %s: give a "+
+					"plan with another period another name", doc.Period, r.Name, have.Period)
+			}
+			doc.Before = &have.PacePart
+		}
+	}
+	if doc.From, err = paceFrom(r.From, earliest, now, period); err != nil {
+		return nil, err
+	}
+	if doc.Before = doc.Before.until(doc.From, now); doc.Before.count() >= maxPacePlans {
+		return nil, call.Refuse(call.Invalid, "from: %d plans begin before it, and no more are kept: replace some by "+
+			"a plan with an earlier time", maxPacePlans-1)
+	}
+	body, err := canonical.Marshal(doc)
+	if err != nil {
+		return nil, call.Refuse(call.Invalid, "%v", err)
+	}
+	written, err := s.put(ctx, control.Change{Table: control.Cells, Key: key, Expect: version, Body: body,
+		Actor: actor, Reason: r.Reason})
+	if err != nil {
+		return nil, err
+	}
+	return call.ItemOf(written), nil
+}
+
+// PacePlan returns a plan of pacers, with those that hold before it.
+func (s *Service) PacePlan(ctx context.Context, _ string, r *PaceNameRequest) (*PacePlanResponse, error) {
+	key, err := paceKey(r.Name)
+	if err != nil {
+		return nil, err
+	}
+	item, err := s.liveItem(ctx, control.Cells, key, "pace plan")
+	if err != nil {
+		return nil, err
+	}
+	doc, err := ReadPace(item.Body)
+	if err != nil {
+		return nil, call.Refuse(call.Internal, "pace plan %q: %v", r.Name, err)
+	}
+	return &PacePlanResponse{r.Name, doc.Period, doc.PacePart, item.Version, item.Actor, item.Reason,
+		item.ChangedAt}, nil
+}
+
+func paceKey(name string) (string, error) {
+	key := shares.PacePrefix + name
+	if name == "" || events.CheckKey(control.Cells, key) != nil {
+		return "", call.Refuse(call.Invalid, "name: %.80q is not the name of a pace plan: want 1 to 59 of A-Z a-z 0-9 "+
+			". _ -", name)
+	}
+	return key, nil
+}
+
+// check returns the period.
+func (r *PacePlanRequest) check() (time.Duration, error) {
+	period, err := time.ParseDuration(r.Period)
+	switch {
+	case err != nil || period < minPacePeriod || period > maxPacePeriod:
+		return 0, call.Refuse(call.Invalid, "period: %.40q, want a time from 1ms to 8784h, such as 1s", r.Period)
+	case r.Total < 1 || r.Total > maxPaceUnits:
+		return 0, call.Refuse(call.Invalid, "total: %d, want 1..%d units", r.Total, int64(maxPaceUnits))
+	case r.Instances < 1 || r.Instances > maxPaceInstances:
+		return 0, call.Refuse(call.Invalid, "instances: %d, want 1..%d", r.Instances, maxPaceInstances)
+	}
+	return period, nil
+}
+
+// paceFrom returns when a plan begins for which from was asked: at the next beginning of a window.
+func paceFrom(from *time.Time, earliest, now time.Time, period time.Duration) (time.Time, error) {
+	switch {
+	case from == nil:
+		return earliest, nil
+	case from.Before(now):
+		return time.Time{}, call.Refuse(call.Invalid, "from: %s is in the past", from.UTC().Format(time.RFC3339))
+	case from.Before(earliest):
+		return time.Time{}, call.Refuse(call.Invalid, "from: %s is too soon for pacers that read their plan every %s, "+
+			"and use it from the second window on: want %s or later", from.UTC().Format(time.RFC3339Nano),
+			PaceReadEvery, earliest.Format(time.RFC3339Nano))
+	case from.Sub(earliest) > maxPaceAhead:
+		return time.Time{}, call.Refuse(call.Invalid, "from: %s is more than 366 days ahead",
+			from.UTC().Format(time.RFC3339))
+	}
+	start := windowStart(*from, period)
+	if start.Before(*from) {
+		start = start.Add(period)
+	}
+	return start, nil
+}
+
+// windowStart returns when the window begins that has the time. Windows are counted from 1970 on.
+func windowStart(t time.Time, period time.Duration) time.Time {
+	return time.Unix(0, t.UnixNano()-t.UnixNano()%int64(period)).UTC()
+}
+
+// until returns the plans of a chain that begin before a time, the newest first, but none that holds no more.
+func (p *PacePart) until(from, now time.Time) *PacePart {
+	switch {
+	case p == nil:
+		return nil
+	case !p.From.Before(from):
+		return p.Before.until(from, now)
+	}
+	kept := *p
+	if kept.Before = p.Before.until(from, now); !p.From.After(now) {
+		kept.Before = nil
+	}
+	return &kept
+}
+
+func (p *PacePart) count() int {
+	if p == nil {
+		return 0
+	}
+	return 1 + p.Before.count()
+}
