@@ -130,8 +130,8 @@ func (w *writer) request() *rlsv3.RateLimitRequest {
 			d.Entries = append(d.Entries, &ratelimitv3.RateLimitDescriptor_Entry{
 				Key: w.one("a", "b", "c", "named"), Value: w.one("x", "y1", "y2", "z")})
 		}
-		// Beside limits of 0, each request has hits: the peer counts the hits of such a limit, and then says to a request
-		// with 0 hits that it is over the limit.
+		// Beside limits of 0, each request has hits: the peer counts the hits of such a limit, and then says to a
+		// request with 0 hits that it is over the limit.
 		if w.chance(30) {
 			least := 0
 			if w.zero {

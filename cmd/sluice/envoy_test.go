@@ -467,8 +467,8 @@ func TestEnvoy(t *testing.T) {
 	}
 	admitted, beforeDenial := o.useUp()
 	if admitted != manyUnits-lost || beforeDenial < admitted-envoyClients {
-		t.Errorf("%d requests were admitted, %d of them before the first denial; want %d of %d, and all but those that "+
-			"were in flight before it, since %d units were lost",
+		t.Errorf("%d requests were admitted, %d of them before the first denial; want %d of %d, and all but those "+
+			"that were in flight before it, since %d units were lost",
 			admitted, beforeDenial, manyUnits-lost, manyUnits, lost)
 	}
 	t.Logf("%d of %d units were lost with the killed service", lost, manyUnits)

@@ -83,7 +83,8 @@ func ofTheAPI() []Assumption {
 		Worse: "The body is not JSON: it is API Gateway's `message`, followed by the name of a variable. The status " +
 			"is 429 in any case, since an API has one status for ACCESS_DENIED, whoever denies. Such an answer has " +
 			"no `Retry-After`.",
-		How:   "This is only seen if a policy of the API denies `doctor`: run it from an address that the policy denies.",
+		How: "This is only seen if a policy of the API denies `doctor`: run it from an address that the policy " +
+			"denies.",
 		Do:    "tell those whom the policy denies to look for `X-Amzn-Errortype`, and report it as an issue of Sluice",
 		check: foreignDenials,
 	}, {

@@ -163,7 +163,8 @@ var only = map[string][]string{
 		"std", "authorizer", "events", "internal/cell/cellconfig", "internal/cell/cellconfig/memtable",
 		"internal/configfile/...", "internal/control", "internal/control/embedded", "internal/dev/cost",
 		"internal/dev/fleet/dynamotable", "internal/dev/fleet/judge", "internal/dev/reportpage",
-		"internal/dev/simulate", "internal/limiter/...", "internal/plan", "internal/plan/route", "internal/plan/shares", "streams/...",
+		"internal/dev/simulate", "internal/limiter/...", "internal/plan", "internal/plan/route",
+		"internal/plan/shares", "streams/...",
 	},
 	"internal/dev/fleet/dynamotable": {
 		"std", "github.com/aws/aws-sdk-go-v2/aws", "github.com/aws/aws-sdk-go-v2/service/dynamodb/...",

@@ -82,12 +82,7 @@ func Run(ctx context.Context, o Options) (r Result, err error) {
 	}
 	first := time.Now().Unix() + begin
 	last := first + int64(o.Windows) - 1
-	wait := func(window int64, into time.Duration) {
-		select {
-		case <-ctx.Done():
-		case <-time.After(time.Until(time.Unix(window, int64(into)))):
-		}
-	}
+	wait := func(window int64, into time.Duration) { waitUntil(ctx, time.Unix(window, int64(into))) }
 	// Half of the victims die in the first half, and all of them at a time at which they hold units of the next window.
 	killed := 0
 	kill := func(of int64) {
@@ -133,6 +128,14 @@ func Run(ctx context.Context, o Options) (r Result, err error) {
 	r.Calls /= float64(max(r.FinalProcess, 1) * (o.Windows + begin))
 	r.countUse(provider, first, last)
 	return r, ctx.Err()
+}
+
+// waitUntil waits until a time, or until ctx ends.
+func waitUntil(ctx context.Context, at time.Time) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(time.Until(at)):
+	}
 }
 
 // countUse fills in how much of the limit was used in the windows from first to last, by the provider's count.
