@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -26,7 +27,7 @@ import (
 type planned struct {
 	t       *testing.T
 	control http.Handler
-	away    bool // the control plane does not answer
+	away    atomic.Bool // the control plane does not answer
 
 	mu      sync.Mutex
 	granted map[int64]int64 // by second
@@ -34,7 +35,7 @@ type planned struct {
 
 // do calls an operation of the control plane as a client does over HTTP.
 func (p *planned) do(path string, request, response any) error {
-	if p.away {
+	if p.away.Load() {
 		return io.ErrUnexpectedEOF
 	}
 	body, err := json.Marshal(request)
@@ -164,9 +165,9 @@ func TestPacePlanNeverOver(t *testing.T) {
 		p.pass(15*time.Second, totalAt)
 		set(90, 6)
 		check("more instances", p.pass(45*time.Second, totalAt), 90)
-		p.away = true
+		p.away.Store(true)
 		check("a control plane that is away", p.pass(25*time.Second, totalAt), 90)
-		p.away = false
+		p.away.Store(false)
 		set(5, 6)
 		check("fewer units than instances", p.pass(45*time.Second, totalAt), 5)
 		for _, stop := range stops {
