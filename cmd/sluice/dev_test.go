@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strconv"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -417,8 +418,12 @@ func TestDevExitCodes(t *testing.T) {
 		{[]string{"extra"}, 2, "unknown command"},
 		{[]string{"--plans", "-"}, 2, "want the name of a file"},
 	} {
+		args := []string{"dev"}
+		if !slices.Contains(c.args, "--listen") { // the default port may be in use
+			args = append(args, "--listen", "127.0.0.1:0")
+		}
 		stderr := captureStderr(t, func() {
-			if got := run(append([]string{"dev"}, c.args...)); got != c.want {
+			if got := run(append(args, c.args...)); got != c.want {
 				t.Errorf("sluice dev %q exits with %d, want %d", c.args, got, c.want)
 			}
 		})
