@@ -164,9 +164,13 @@ func (s *Service) PacePlan(ctx context.Context, _ string, r *PaceNameRequest) (*
 	if err != nil {
 		return nil, err
 	}
-	item, err := s.liveItem(ctx, control.Cells, key, "pace plan")
-	if err != nil {
+	item, err := s.item(ctx, control.Cells, key)
+	switch {
+	case err != nil:
 		return nil, err
+	case item == nil || item.Deleted:
+		return nil, call.Refuse(call.NotFound, "there is no pace plan %q; 'sluice pace-plan list' shows the plans that "+
+			"there are", r.Name)
 	}
 	doc, err := ReadPace(item.Body)
 	if err != nil {
