@@ -77,8 +77,8 @@ provider's limit or the instances first, and the plan afterwards.`,
 	flags := c.Flags()
 	flags.StringVar(&total, "total", "", "`LIMIT` of all instances together, such as 500/s (required)")
 	flags.Int64Var(&instances, "instances", 0, "`N` instances divide the total (required)")
-	flags.StringVar(&from, "from", "", "`TIME` from which on the plan holds, such as 2027-01-01T00:00:00Z (default: as "+
-		"early as possible)")
+	flags.StringVar(&from, "from", "", "`TIME` from which on the plan holds, such as 2027-01-01T00:00:00Z (default: "+
+		"as early as possible)")
 	flags.Int64Var(&expect, "expect", 0, "`VERSION` that the plan must be at; 0: there is none (default: any)")
 	return c
 }
@@ -154,7 +154,8 @@ func newPacePlanListCommand() *cobra.Command {
 				if !ok {
 					return nil
 				}
-				row := []string{name, "unreadable", "", "", "", strconv.FormatInt(i.Version, 10), day(i.ChangedAt), i.Actor}
+				version := strconv.FormatInt(i.Version, 10)
+				row := []string{name, "unreadable", "", "", "", version, day(i.ChangedAt), i.Actor}
 				if doc, err := admin.ReadPace(i.Body); err == nil {
 					row[1], row[2], row[3], row[4] = strconv.FormatInt(doc.Total, 10), doc.Period,
 						strconv.FormatInt(doc.Instances, 10), doc.From.Format(time.RFC3339Nano)

@@ -46,7 +46,8 @@ var (
 	badReason   = slices.Concat(notText, []string{absent, `null`, `""`, `" "`, `"a\nb"`, `"a\u0000"`, longText})
 	badTenant   = slices.Concat(notText, []string{absent, `null`, `""`, `"nobody"`, `"a\u0000"`, longName})
 	badExpected = slices.Concat(notInteger, []string{`-1`, `99`})
-	badCell     = slices.Concat(notText, []string{absent, `null`, `""`, `"a b"`, `"pin.x"`, `"placed.x"`, `"ack.x"`, `"pace.x"`,
+	badCell     = slices.Concat(notText, []string{absent, `null`, `""`, `"a b"`, `"pin.x"`, `"placed.x"`, `"ack.x"`,
+		`"pace.x"`,
 		`"@shares"`, `"a/b"`, longName})
 	badPaceName = slices.Concat(notText, []string{absent, `null`, `""`, `"a b"`, `"a/b"`, longName})
 	badTable    = slices.Concat(notText, []string{absent, `null`, `""`, `"users"`, `"Tenants"`})
