@@ -169,8 +169,8 @@ func (s *Service) PacePlan(ctx context.Context, _ string, r *PaceNameRequest) (*
 	case err != nil:
 		return nil, err
 	case item == nil || item.Deleted:
-		return nil, call.Refuse(call.NotFound, "there is no pace plan %q; 'sluice pace-plan list' shows the plans that "+
-			"there are", r.Name)
+		return nil, call.Refuse(call.NotFound, "there is no pace plan %q; 'sluice pace-plan list' shows the plans "+
+			"that there are", r.Name)
 	}
 	doc, err := ReadPace(item.Body)
 	if err != nil {
