@@ -28,8 +28,7 @@ const planted = "SLUICE_PLANTED_MISTAKE"
 const part = 30
 
 // FindAll fails t unless, for each mistake, a test of the package in the present folder or of one of the other packages
-// fails with it. Outside a soak it tries the first mistake of every thirty, and a short run
-// skips t.
+// fails with it. Outside a soak it tries the first mistake of every thirty, and a short run skips t.
 func FindAll(t *testing.T, all []Mistake, others ...string) {
 	if testing.Short() {
 		t.Skip("compiles the package once for each mistake")
