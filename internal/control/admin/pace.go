@@ -40,7 +40,7 @@ const (
 	maxPacePeriod    = 366 * 24 * time.Hour
 )
 
-// PacePart is a total and the number of instances that divide it. Its JSON is that of pacer.Plan.
+// PacePart is a total and the number of instances that divide it. It has the same JSON form as pacer.Plan.
 type PacePart struct {
 	Total     int64     `json:"total"`     // units in each window
 	Instances int64     `json:"instances"` // pacers that divide the total

@@ -101,7 +101,7 @@ func (l *Log) checkBusiest() error {
 	return nil
 }
 
-// loads returns the tenants of the log. Their rates are those of the first part of the log that a run simulates.
+// loads returns the tenants of the log, each with its rate in the first part of the log, which a run simulates.
 func (l *Log) loads(s *Scenario, o *Options) ([]load, error) {
 	if err := l.checkBusiest(); err != nil {
 		return nil, err

@@ -63,7 +63,7 @@ type Scenario struct {
 
 	plant defect // of the lease layer; if nil, none
 
-	// plantFallback returns the chain with a defect in its fallback limiter; if nil, there is none.
+	// plantFallback returns the chain with a defect in its fallback limiter. If nil, the limiter has no defect.
 	plantFallback func(*resilience.Chain, *clock.Runtime) (limit.Store, error)
 
 	failAt func(*run) // called after a second of the run, to let it fail; if nil, nothing is called

@@ -149,7 +149,7 @@ func (t *traffic) stormOf(now int64, chosen float64) (tenant int) {
 	return tenant
 }
 
-// ofTenant reports whether the storm is under way, and is that of a single tenant.
+// ofTenant reports whether the storm is under way and only one tenant takes part in it.
 func (s *storm) ofTenant(now int64) bool { return s.tenant >= 0 && now >= s.from && now < s.until }
 
 // extra returns the additional requests of the storm of a single tenant, as a part of all requests without storms.
