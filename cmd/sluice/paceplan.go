@@ -89,7 +89,7 @@ func readPacePlan(r *admin.PacePlanRequest, total, from string) error {
 	case total == "":
 		return errors.New("--total is missing: give one such as --total 500/s")
 	case r.Instances == 0:
-		return errors.New("--instances is missing: give the number of instances, such as --instances 96")
+		return errors.New("--instances is missing or 0: give the number of instances, such as --instances 96")
 	case r.Instances < 1 || r.Instances > pacer.MaxInstances:
 		return fmt.Errorf("--instances is %d; want 1..%d", r.Instances, int64(pacer.MaxInstances))
 	}
