@@ -453,7 +453,7 @@ func TestEnvoy(t *testing.T) {
 		t.Errorf("a request without a descriptor, while the service is dead: status %d", code)
 	}
 	// What the store counts and no client got: the leases of the killed service, and answers that were under way. A
-	// service leases at most 1/2.4 of what is left, and leases again when it has spent half of its lease (package lease).
+	// service leases at most 1/2.4 of what is left, and leases again when it has spent half of that.
 	lost := observer.used(t, "many") - o.admitted.Load()
 	if lost < 0 || lost > manyUnits/2 {
 		t.Errorf("the killed service had leased %d units of %d, want at most half", lost, manyUnits)
