@@ -18,8 +18,8 @@ import (
 // Bounds of an access log.
 const (
 	maxScale       = 1_000_000
-	maxLogLines    = 50_000_000 // at 16 bytes each
-	maxLogRequests = 20_000_000 // in one second of the log, all lines together
+	maxLogLines    = 50_000_000 // 800 MB, at 16 bytes each
+	maxLogRequests = 20_000_000 // requests of one second of the log, which are in memory together
 )
 
 // Log is the lines of access logs whose tenants have limits. Each line makes Scale requests. Logs count time in
@@ -144,7 +144,7 @@ func chargesIn(set *plan.Set, path *route.Path) []limit.Charge {
 	return set.AppendCharges(nil, &plan.Attributes{Method: "GET", Path: path})
 }
 
-// logReplay makes the requests of a log, second by second.
+// logReplay makes the requests of a log, one second of the log at a time.
 type logReplay struct {
 	log    *Log
 	at     int // index of the next line
@@ -155,8 +155,8 @@ func (l *Log) replay(seed uint64) *logReplay {
 	return &logReplay{log: l, random: rand.New(rand.NewPCG(seed, 0x109))}
 }
 
-// next returns the requests of the next second that has any, in the order of their times; none if the log has ended.
-// It uses the memory of those that are given.
+// next returns the requests of the next second that has lines, in the order of their times. It returns none if the log
+// has ended. It reuses the memory of the slice that it is given.
 func (l *logReplay) next(requests []recorded) []recorded {
 	requests = requests[:0]
 	if l.at == len(l.log.lines) {
@@ -173,12 +173,12 @@ func (l *logReplay) next(requests []recorded) []recorded {
 	return requests
 }
 
-// LogUse says what a run made of an access log.
+// LogUse says which lines of an access log a run simulated.
 type LogUse struct {
 	simulate.Lines
 
-	Scale int   `json:"scale"` // requests of each line
-	Later int64 `json:"later"` // lines after the end of the run
+	Scale int   `json:"scale"` // how many requests each line makes
+	Later int64 `json:"later"` // lines whose time is after the end of the run
 }
 
 func (l *Log) use(length time.Duration) *LogUse {
@@ -191,7 +191,7 @@ func (s *Scenario) checkInputs(plans, log bool) error {
 	for _, f := range []struct {
 		name       string
 		isSet      bool
-		notWithAny bool // with plans or a log; false: with a log only
+		notWithAny bool // the field has no effect with plans or with a log; false: with a log only
 	}{
 		{"tenants", s.Tenants != 0, true},
 		{"limits", s.Limits != Limits{}, true},
@@ -203,22 +203,24 @@ func (s *Scenario) checkInputs(plans, log bool) error {
 		switch {
 		case !f.isSet:
 		case log:
-			return fmt.Errorf("%s has no effect beside an access log, which says who asks when", f.name)
+			return fmt.Errorf("%s has no effect beside an access log, which says who sends requests when: remove it",
+				f.name)
 		case plans && f.notWithAny:
-			return fmt.Errorf("%s has no effect beside a plans file, whose tenants and limits are simulated", f.name)
+			return fmt.Errorf("%s has no effect beside a plans file, whose tenants and limits are simulated: remove it",
+				f.name)
 		}
 	}
 	for i := range s.Faults {
 		if f := &s.Faults[i]; log && f.Kind == RetryStorm {
-			return fmt.Errorf("faults[%d], %s at %s: it has no effect beside an access log, which says who asks when",
-				i, f.Kind, f.At)
+			return fmt.Errorf("faults[%d], %s at %s: it has no effect beside an access log, which says who sends "+
+				"requests when: remove it", i, f.Kind, f.At)
 		}
 	}
 	switch {
 	case log && !plans:
 		return errors.New("an access log needs a plans file with the limits of its tenants")
 	case !plans && s.Tenants < 1:
-		return errors.New("tenants is missing: how many there are, or a plans file")
+		return errors.New("tenants is missing: say how many tenants there are, or give a plans file")
 	case s.Day > 0 && s.DailySwing == 0:
 		return errors.New("day has no effect without dailySwing")
 	case s.DailySwing > 0 && s.Day == 0 && s.length() < defaultDay:
@@ -228,7 +230,7 @@ func (s *Scenario) checkInputs(plans, log bool) error {
 	return nil
 }
 
-// ReplaceTraffic leaves out of a scenario what a plans file, or an access log, says in its place.
+// ReplaceTraffic removes from a scenario what a plans file, or an access log, is going to replace.
 func (s *Scenario) ReplaceTraffic(plans, log bool) {
 	if plans || log {
 		s.Tenants, s.Limits = 0, Limits{}
@@ -238,7 +240,7 @@ func (s *Scenario) ReplaceTraffic(plans, log bool) {
 	}
 }
 
-// useLog sets what an access log says in place of the scenario.
+// useLog sets the fields of a scenario whose values come from an access log.
 func (s *Scenario) useLog(l *Log) {
 	if s.Measured == 0 {
 		s.Measured = max(l.length()-s.WarmUp, time.Second)

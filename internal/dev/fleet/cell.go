@@ -7,7 +7,7 @@ import (
 	"github.com/sluicelimits/sluice/streams/applier"
 )
 
-// cell is the processes that share nodes of the store. Without a control plane there is one cell, of all processes.
+// cell holds the processes that share a store. Without a control plane, all processes are in one cell.
 type cell struct {
 	number int // from 1
 	live   []*process
@@ -16,10 +16,11 @@ type cell struct {
 
 	allowed, denied int64 // of the measured time
 
-	// With a control plane: the cell's table of configuration, what fills it, and what tells the balancer so.
-	table   *configTable
-	applier *applier.Applier
-	heard   *acknowledge.Acknowledger
+	// Only with a control plane: the cell's table of configuration, the applier that fills it, and the acknowledger
+	// that tells the balancer when new shares are in it.
+	table        *configTable
+	applier      *applier.Applier
+	acknowledger *acknowledge.Acknowledger
 }
 
 func (c *cell) name() string { return fmt.Sprintf("cell-%d", c.number) }
@@ -72,7 +73,7 @@ func (r *run) startInstances(c *cell) error {
 	return nil
 }
 
-// cellFor returns the cell to which a request of a tenant comes, by random bits.
+// cellFor returns the cell to which a request of a tenant comes. The random bits u choose among the tenant's cells.
 func (r *run) cellFor(tenant int, u uint64) *cell {
 	if r.plane == nil {
 		return r.cells[0]
@@ -89,7 +90,7 @@ func (r *run) loseCell(c *cell) {
 	for len(c.live) > 0 {
 		r.die(c.live[0].number)
 	}
-	for i := range r.scenario.Instances { // those that have not read their configuration yet
+	for i := range r.scenario.Instances { // processes that are not in live, as they have not read their configuration
 		if p := r.processes[(c.number-1)*r.scenario.Instances+i]; p != nil {
 			r.die(p.number)
 		}
@@ -117,7 +118,7 @@ func (r *run) leaveCell(lost *cell) {
 	}
 }
 
-// nextCell returns the first cell after one, in a circle, that is not lost.
+// nextCell returns the first cell after the given one that is not lost. After the last cell comes the first.
 func (r *run) nextCell(after *cell) *cell {
 	for i := range r.cells {
 		if c := r.cells[(after.number+i)%len(r.cells)]; !c.lost {

@@ -6,17 +6,18 @@ import (
 )
 
 const (
-	// collectAt is the GOGC of a simulation: memory is collected when it has grown by so many percent. A simulation
-	// makes little garbage and has a heap of up to a million owners, which each collection has to read.
+	// collectAt is the value of GOGC during a simulation: the garbage collector runs when the heap has grown by this
+	// many percent. The default of 100 would run it too often, because a simulation makes little garbage, and its heap
+	// of up to a million owners takes long to read.
 	collectAt = 400
 
-	counterBytes = 600     // of a counter and its owner
-	otherBytes   = 1 << 30 // what a simulation takes beside its counters
+	counterBytes = 600     // memory of a counter and its owner: the bound that docs/scale.md states and a test measures
+	otherBytes   = 1 << 30 // memory that a simulation may take beside its counters
 )
 
-// TuneCollector has the garbage collector of this process run as seldom as suits a simulation with so many counters,
-// and returns a function that restores its settings. The process takes no more memory than it would take with the usual
-// settings while all counters are in use: twice what is in use.
+// TuneCollector lets the garbage collector of this process run less often, as suits a simulation with the given number
+// of counters. It returns a function that restores the settings. A memory limit keeps the process from taking more than
+// twice the memory that is in use when all counters are; with the default settings it could take as much.
 func TuneCollector(maxCounters int) (restore func()) {
 	limit := debug.SetMemoryLimit(-1)
 	most := int64(math.MaxInt64)

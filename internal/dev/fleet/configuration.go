@@ -14,13 +14,13 @@ import (
 	"github.com/sluicelimits/sluice/internal/plan"
 )
 
-// readTimeout bounds a read of the configuration, by the clock of the machine. Reads take no time in a simulation, so
-// it is long enough for the busiest machine.
+// readTimeout bounds a read of the configuration, by the clock of the machine that runs the simulation. A read takes no
+// virtual time and very little real time, so 10 s are enough even on a busy machine.
 const readTimeout = 10 * time.Second
 
 var errNoTable = errors.New("simulated DynamoDB: the cell's table of configuration does not answer")
 
-// configTable is a cell's table of configuration, which may be away. The errors of a table that is away come at once.
+// configTable is a cell's table of configuration. While it is away, every call returns errNoTable at once.
 type configTable struct {
 	*memtable.Table
 
@@ -67,8 +67,8 @@ func (t *configTable) Commit(ctx context.Context, step cellconfig.Step) error {
 	return t.Table.Commit(ctx, step)
 }
 
-// readConfiguration makes the process's copy of its cell's configuration, which is the real one, and lets the process
-// serve once it has been loaded.
+// readConfiguration makes the process's copy of its cell's configuration, with the real reader, and lets the process
+// serve as soon as the copy has been loaded.
 func (p *process) readConfiguration() (err error) {
 	p.reader, err = cellconfig.New(cellconfig.Config{Table: p.cell.table, Cell: p.cell.name(),
 		Accepts: p.chain.Accepts, Timeout: readTimeout, FirstTimeout: readTimeout, MaxBytes: p.run.configBytes,
@@ -79,7 +79,8 @@ func (p *process) readConfiguration() (err error) {
 	return err
 }
 
-// load loads the configuration. An instance of serve that cannot load it ends, and is started again.
+// load loads the configuration, and lets the process serve. An instance of serve that cannot load it ends; load is then
+// called again after restartAfter.
 func (p *process) load() {
 	if p.dead || p.run.draining {
 		return
@@ -89,20 +90,22 @@ func (p *process) load() {
 		return
 	}
 	p.serve()
-	p.run.after(time.Duration(p.random.Int64N(int64(followEvery))), p.follow)
+	p.run.after(time.Duration(p.random.Int64N(int64(followEvery))), p.followChanges)
 }
 
-// follow takes up changes of the configuration, without a request.
-func (p *process) follow() {
+// followChanges lets the copy poll for changes of the configuration when that is due, and adds the event of the next
+// call. An instance of serve does this without a request.
+func (p *process) followChanges() {
 	if p.dead || p.run.draining {
 		return
 	}
-	p.run.after(followEvery, p.follow)
+	p.run.after(followEvery, p.followChanges)
 	p.configuration()
 }
 
-// configuration returns the process's copy, after the poll that is due, if one is. The copy polls in a goroutine; the
-// simulation waits for it, so that a run depends on the seed alone.
+// configuration returns the process's copy of the configuration. If a poll of the cell's table is due, it is made
+// first. The copy polls in a goroutine. The simulation waits for that goroutine, so that a run depends on the seed
+// alone.
 func (p *process) configuration() authorizer.Configuration {
 	configuration, join := p.reader.Begin(context.Background(), p.time())
 	if join != nil {
@@ -115,12 +118,13 @@ func (p *process) configuration() authorizer.Configuration {
 type lookup uint8
 
 const (
-	loaded    lookup = iota // the limits, or the cell's parts of them
-	withheld                // nothing of one of them: the request is denied without asking the store
-	notLoaded               // unknown, since the tenant's limits could not be read
+	loaded    lookup = iota // the limits were found
+	withheld                // the cell grants nothing of one of them: the request is denied without asking the store
+	notLoaded               // the tenant's limits could not be read
 )
 
-// requestOf returns the request of a tenant with the limits as the process's cell grants them. The worker holds it.
+// requestOf returns the request of a tenant, with the parts of its limits that the process's cell may grant. The
+// request is in the memory of the worker. If lookup is not loaded, the request is nil.
 func (p *process) requestOf(w *worker, t *tenant) (*limit.Request, lookup) {
 	found, err := p.configuration().Tenant(context.Background(), t.req.Owner.Name)
 	if err != nil || found == nil {
@@ -135,7 +139,7 @@ func (p *process) requestOf(w *worker, t *tenant) (*limit.Request, lookup) {
 	return &w.request, loaded
 }
 
-// countNotAsked counts a request that was answered without asking the chain.
+// countNotAsked counts a request that was answered without asking the store chain, because of its lookup.
 func (r *run) countNotAsked(p *process, t *tenant, why lookup) {
 	c := &r.counts
 	if why == notLoaded {

@@ -17,19 +17,21 @@ type Costs struct {
 	// StoreService is how long a node of Redis is busy with one call. Measured: make calibrate.
 	StoreService time.Duration `json:"storeServiceNanoseconds,omitempty"`
 
-	// RoundTrip is the network's part of a call. A parameter: docs/scale.md says where it comes from.
+	// RoundTrip is the time that a call spends in the network. It is not measured: docs/scale.md says where it comes
+	// from.
 	RoundTrip time.Duration `json:"roundTripNanoseconds,omitempty"`
 
-	// Deadline is how long a process waits for a call: that of the Redis store.
+	// Deadline is how long a process waits for a call. Its default is the timeout of the Redis store.
 	Deadline time.Duration `json:"deadlineNanoseconds,omitempty"`
 
-	// DynamoDBRoundTrip is the time of a call of DynamoDB. DynamoDBDeadline is how long a process waits for a decision
-	// of the DynamoDB store, whose calls are one or more. Both are parameters, and used only if the store is DynamoDB.
+	// DynamoDBRoundTrip is how long a call to DynamoDB takes, which is not measured either. DynamoDBDeadline is how
+	// long a process waits for a decision of the DynamoDB store, which makes one or more calls. Both are used only if
+	// the store is DynamoDB.
 	DynamoDBRoundTrip time.Duration `json:"dynamodbRoundTripNanoseconds,omitempty"`
 	DynamoDBDeadline  time.Duration `json:"dynamodbDeadlineNanoseconds,omitempty"`
 }
 
-// withDefaults returns the costs with the defaults of those that a scenario with the store needs.
+// withDefaults returns the costs with defaults in place of the zeros that a scenario with the given store needs.
 func (c Costs) withDefaults(store Store) Costs {
 	setDefault(&c.Local, 300*time.Nanosecond)
 	if store == DynamoDB {

@@ -17,12 +17,12 @@ const (
 	partitionWrites = 1_000
 	readsPerWrite   = 3 // read units that count as much as one write unit
 
-	// A new on-demand table takes 4,000 write units per second: see "Understanding DynamoDB warm throughput in
-	// different scenarios" in AWS's developer guide.
+	// A new on-demand table takes 4,000 write units per second, as much as 4 partitions: see "Understanding DynamoDB
+	// warm throughput in different scenarios" in AWS's developer guide.
 	newTablePartitions = 4
 
-	// totalItemCopies bounds how many copies of items the stores of all processes keep, at about 1 KB each. Each
-	// process keeps dynamodb.DefaultMaxItems at most, as in production.
+	// totalItemCopies bounds how many copies of items the stores of all processes keep together, of about 1 KB each:
+	// 500 MB. Each process keeps dynamodb.DefaultMaxItems at most, as in production.
 	totalItemCopies = 500_000
 )
 
@@ -30,9 +30,9 @@ var errNoTableReply = fmt.Errorf("simulated DynamoDB: no reply in time: %w", con
 
 // unitCount counts the write units of a partition or of a tenant.
 type unitCount struct {
-	total    int64 // of the measured time
-	peak     int64 // the most in one second of it
-	inSecond int64 // in the present second
+	total    int64 // units of the measured time
+	peak     int64 // the most units in one second of the measured time
+	inSecond int64 // units of the present second
 	second   int64 // number of the present second
 }
 
@@ -46,13 +46,14 @@ func (u *unitCount) add(now, units int64) {
 	u.peak = max(u.peak, u.inSecond)
 }
 
-// partition is what a shard is if the store is DynamoDB: a partition of the table, with a rate that it takes.
+// partition holds what a shard has in addition if the store is DynamoDB. The shard is then a partition of the table,
+// which accepts a limited number of units per second.
 type partition struct {
-	table       *dynamotable.Table // nil: the shard is a node of Redis
+	table       *dynamotable.Table // nil if the shard is a node of Redis
 	writes      unitCount
-	tenantUnits int64 // those of writes that are about tenants
+	tenantUnits int64 // those of writes that are about counters of tenants
 
-	// of the measured time
+	// Counts of the measured time.
 	reads   int64 // read units
 	failed  int64 // writes whose condition did not hold
 	refused int64 // calls that were refused, because the partition had taken its units of the second
@@ -62,7 +63,7 @@ func (p *partition) beginMeasuring() {
 	*p = partition{table: p.table, writes: unitCount{inSecond: p.writes.inSecond, second: p.writes.second}}
 }
 
-// refuses reports whether the partition has taken as many units in the present second as it may.
+// refuses reports whether the partition refuses a call because its units of the present second are used up.
 func (s *shard) refuses(now int64) bool {
 	most := int64(partitionWrites)
 	if s.throttled > 0 {
@@ -74,7 +75,8 @@ func (s *shard) refuses(now int64) bool {
 	return s.taken >= most*readsPerWrite
 }
 
-// tableStore returns the store of a process on the table of its cell: the real one, over a simulated client.
+// tableStore returns the store of a process on the table of its cell. It is the real DynamoDB store with a simulated
+// client.
 func (r *run) tableStore(p *process) (resilience.NamedStore, error) {
 	s, err := dynamodb.New(dynamodb.Config{
 		Client: dynamotable.Client{Send: p.send}, Table: "counters", Runtime: p.runtime,
@@ -103,12 +105,13 @@ func checkTable(loads []load) error {
 	return nil
 }
 
-// tablePort notes whose counters a call of the store is about, for the calls of the table that it makes.
+// tablePort is the store of a process on a table. It puts the owner of a request into the context, so that send knows
+// whose counters the calls to the table are about.
 type tablePort struct{ *dynamodb.Store }
 
 var _ limit.Store = tablePort{}
 
-// ownerKey is the key of a context's value that says whose counters a call is about: a limit.Owner.
+// ownerKey is the key of a context's value, a limit.Owner, that says whose counters a call is about.
 type ownerKey struct{}
 
 // Decide implements [limit.Store].
@@ -121,7 +124,8 @@ func (p tablePort) Peek(ctx context.Context, req *limit.Request, now time.Time, 
 	return p.Store.Peek(context.WithValue(ctx, ownerKey{}, req.Owner), req, now, d)
 }
 
-// send makes a call of the table of a process's cell, and waits for the reply. See dynamotable.Client.
+// send makes a call to the table of the process's cell, and waits for the reply. It is the Send of a
+// dynamotable.Client.
 func (p *process) send(
 	ctx context.Context, do func(*dynamotable.Table) (dynamotable.Cost, error),
 ) (replied time.Time, err error) {
@@ -139,7 +143,7 @@ type tableCall struct {
 	do       func(*dynamotable.Table) (dynamotable.Cost, error)
 	oneWay   int64     // the time for one way of the round trip, ns
 	deadline int64     // when the caller stops waiting, ns
-	err      error     // of the call
+	err      error     // the result of the call
 	replied  time.Time // when the table replied; the zero Time if the caller got no reply
 }
 
@@ -170,11 +174,11 @@ func (c *tableCall) giveUp() {
 	c.run.queue.push(event{at: c.deadline, resume: c.worker})
 }
 
-// arrive carries out a call that has come to its partition, and adds the event of its reply. What a call that takes
-// longer than its deadline has written stays written, and nobody hears of it.
+// arrive carries out a call that has come to its partition, and adds the event of its reply. If the reply comes after
+// the deadline, the caller gets no reply, but what the call has written stays written.
 func (c *tableCall) arrive() {
 	r, s := c.run, c.shard
-	late := c.err != nil // nobody waits
+	late := c.err != nil // the caller has given up already
 	s.count(c.tenant)
 	if s.away {
 		s.unserved++
@@ -202,7 +206,7 @@ func (c *tableCall) arrive() {
 	r.queue.push(event{at: r.now + c.oneWay, resume: c.worker})
 }
 
-// carryOut makes the call of the table, and counts what it costs.
+// carryOut lets the table carry out the call, and counts its units.
 func (c *tableCall) carryOut() error {
 	r, s := c.run, c.shard
 	cost, err := c.do(s.table)
@@ -216,17 +220,16 @@ func (c *tableCall) carryOut() error {
 	if err != nil {
 		s.failed++
 	}
-	if t := c.tenant; t != nil {
+	if c.tenant != nil {
 		s.tenantUnits += cost.Writes
-		t.units.add(r.now, cost.Writes)
+		c.tenant.units.add(r.now, cost.Writes)
 	}
 	return err
 }
 
-// TableUse is what the table of DynamoDB took in the measured time, in all cells.
+// TableUse holds the use of the tables of DynamoDB in the measured time, of all cells together.
 type TableUse struct {
-	// Write and read units per second. If only a sample of the tenants is decided, the write units are projected to all
-	// tenants.
+	// Write and read units per second. If only a sample of the tenants is decided, both are projected to all tenants.
 	WriteUnits float64 `json:"writeUnitsPerSecond"`
 	ReadUnits  float64 `json:"readUnitsPerSecond"`
 
@@ -235,14 +238,15 @@ type TableUse struct {
 	PartitionsOver   int   `json:"partitionsOverRate"` // partitions that refused calls
 }
 
-// tableUse sums up what the partitions have taken.
+// tableUse adds up the use of partitions.
 func (r *run) tableUse(shards []*shard, seconds float64) *TableUse {
 	use := new(TableUse)
 	for _, s := range shards {
 		use.WriteUnits += (float64(s.writes.total) + float64(s.tenantUnits)*(r.sampleWeight-1)) / seconds
 		use.ReadUnits += float64(s.reads) / seconds * r.sampleWeight
 		use.FailedConditions += s.failed
-		if use.Refused += s.refused; s.refused > 0 {
+		use.Refused += s.refused
+		if s.refused > 0 {
 			use.PartitionsOver++
 		}
 	}

@@ -26,8 +26,8 @@ type serving struct {
 	process *process
 }
 
-// placeOnEnvironment returns the environment that serves a request of a tenant, and how long it takes until it can. It
-// returns nil if all environments that may run are busy.
+// placeOnEnvironment returns the environment that serves a request of a tenant, and how long the environment takes to
+// start first. It returns nil if all environments that may run are busy.
 func (r *run) placeOnEnvironment(tenant int) (p *process, starts time.Duration) {
 	f := &r.environments.functions[hashNumber(tenant)%uint64(len(r.environments.functions))]
 	f.freeEnvironments(r.now)
@@ -36,7 +36,8 @@ func (r *run) placeOnEnvironment(tenant int) (p *process, starts time.Duration) 
 		if s.Placement == RoundRobin {
 			p = f.free[f.first]
 			f.free[f.first] = nil
-			if f.first++; f.first > len(f.free)/2 && f.first > 64 {
+			f.first++
+			if f.first > len(f.free)/2 && f.first > 64 {
 				f.free = append(f.free[:0], f.free[f.first:]...)
 				f.first = 0
 			}
@@ -58,7 +59,7 @@ func (r *run) placeOnEnvironment(tenant int) (p *process, starts time.Duration) 
 	p.function = f
 	r.environments.started++
 	r.environments.starts++
-	if r.traffic.busy == 0 { // the time of a recorded request has the start in it
+	if r.traffic.busy == 0 { // the recorded time of a request includes the cold start
 		starts = s.ColdStart
 	}
 	r.occupy(p, starts)
@@ -69,14 +70,16 @@ func (r *run) placeOnEnvironment(tenant int) (p *process, starts time.Duration) 
 func (r *run) occupy(p *process, starts time.Duration) {
 	p.busyTo = r.now + (starts + cmp.Or(r.traffic.busy, r.scenario.Busy)).Nanoseconds()
 	all := append(p.function.serving, serving{p.busyTo, p})
-	// Generated requests take the same time, so that each ends last. Recorded ones may end before earlier ones.
+	// All generated requests take the same time, so the newest one ends last. A recorded one may end before earlier
+	// ones, and is then moved to its place.
 	for i := len(all) - 1; i > p.function.begins && all[i-1].until > p.busyTo; i-- {
 		all[i-1], all[i] = all[i], all[i-1]
 	}
 	p.function.serving = all
 }
 
-// freeEnvironments moves the environments whose requests have ended to the free ones.
+// freeEnvironments moves the environments whose requests have ended from serving to free. An environment whose decision
+// is still under way is marked as overdue instead: release frees it.
 func (f *function) freeEnvironments(now int64) {
 	for f.begins < len(f.serving) && f.serving[f.begins].until <= now {
 		p := f.serving[f.begins].process
@@ -96,7 +99,7 @@ func (f *function) freeEnvironments(now int64) {
 	}
 }
 
-// release frees an environment whose decision took longer than Busy, the time that its request was meant to take.
+// release is called when a decision ends. It frees the environment if its request was meant to end earlier: after Busy.
 func (r *run) release(p *process) {
 	p.deciding = false
 	if p.overdue && !p.dead {
@@ -106,7 +109,7 @@ func (r *run) release(p *process) {
 	p.overdue = false
 }
 
-// endIdle ends the environments that have been free for longer than IdleDeath. These come first in the list of their
+// endIdle ends the environments that have been free for at least IdleDeath. These come first in the list of their
 // function.
 func (r *run) endIdle() {
 	for i := range r.environments.functions {

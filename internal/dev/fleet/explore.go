@@ -32,7 +32,8 @@ func Explore(
 	return explore(ctx, first, seeds, costs, nil, progress)
 }
 
-// explore is Explore. plant, unless nil, changes each scenario before it runs: tests plant defects by it.
+// explore does what Explore does. plant, unless nil, changes each scenario before it runs; tests use it to plant
+// defects.
 func explore(
 	ctx context.Context, first uint64, seeds int, costs Costs, plant func(*Scenario), progress func(done float64),
 ) (found Found, err error) {
@@ -43,7 +44,7 @@ func explore(
 			plant(&s)
 		}
 		r, err := Run(ctx, Options{Scenario: &s, Seed: seed, Costs: costs})
-		if interrupted() { // perhaps in the middle of the seed, which is not counted
+		if interrupted() { // the run of this seed may be incomplete, so it is not counted
 			return found, nil
 		}
 		if err != nil {
@@ -154,8 +155,8 @@ func (s *Scenario) addLimits(seed uint64) {
 	}
 }
 
-// lambdaEvery says which seeds run in environments of Lambda: those that leave a remainder of 1. They are no multiples
-// of cellsEvery or of tableEvery.
+// lambdaEvery says which seeds run in environments of Lambda: those that leave the remainder 1 when divided by it. None
+// of them is a multiple of cellsEvery or of tableEvery.
 const lambdaEvery = 4
 
 // useLambda lets a random scenario run in environments of Lambda, which end and start during the run, and are frozen
@@ -173,16 +174,16 @@ func (s *Scenario) useLambda(seed uint64) {
 	})
 }
 
-// cellsEvery says which seeds have several cells: its multiples. Such a run takes ten times as long as another one.
+// cellsEvery says which seeds have several cells: its multiples. They are few, because such a run takes ten times as
+// long as another one.
 const cellsEvery = 16
 
 // tableEvery says which seeds have their counters in a table of DynamoDB: its multiples that are not those of
 // cellsEvery.
 const tableEvery = 4
 
-// useTable puts the counters of a random scenario into a table of DynamoDB. It leaves out skewed clocks, by which
-// limits on DynamoDB may be exceeded (see docs/accuracy.md). A node of Redis that fails over becomes a table that is
-// away.
+// useTable puts the counters of a random scenario into a table of DynamoDB. It leaves out faults with skewed clocks,
+// which may exceed limits on DynamoDB (see docs/accuracy.md). A failover of Redis becomes a table that is away.
 func (s *Scenario) useTable() {
 	s.Name, s.Store = "random table", DynamoDB
 	s.Limits.useTable()
@@ -210,8 +211,8 @@ func (l *Limits) useTable() {
 	}
 }
 
-// randomCells makes a small scenario of several cells, in which cells are lost and join. It is long enough for the
-// shares to change: leases of a second shorten the grace.
+// randomCells makes a small scenario of several cells, in which cells are lost and others join. The run is long enough
+// for a change of the shares: leases live for a second only, which makes the grace short.
 func randomCells(seed uint64) Scenario {
 	random := rand.New(rand.NewPCG(seed, 0xce115))
 	between := func(low, high int) int { return low + random.IntN(high-low+1) }
@@ -253,7 +254,7 @@ func randomCells(seed uint64) Scenario {
 			f.Kind, f.Factor = RetryStorm, float64(between(2, 10))
 		case 8:
 			f.Kind, f.Factor, f.Cell = StoreSlow, float64(between(2, 2000)), 1
-		default: // two clocks differ by less than the grace allows, which is 5 s
+		default: // two clocks differ by at most 4 s, and the grace allows for 5 s
 			f.Kind, f.By, f.For = ClockSkew, time.Duration(between(1, 2000))*time.Millisecond, 0
 			f.Instances = []int{random.IntN(s.Instances)}
 			if random.IntN(2) == 0 {
@@ -268,9 +269,10 @@ func randomCells(seed uint64) Scenario {
 // Check returns an error that names the bound that a run broke:
 //
 //   - No decision ends with an error: the fallback limiter decides if the store does not.
-//   - Without decisions of the fallback limiter, and if no counters are lost, no limit is exceeded.
-//   - Otherwise each tier of each tenant is exceeded in each window by at most what the fallback limiter admitted of it
-//     then, and what its counter can have held when it was lost. See docs/accuracy.md.
+//   - If the fallback limiter decides nothing and no counters are lost, no limit is exceeded.
+//   - Otherwise each tier of each tenant is exceeded in each window by at most the units that the fallback limiter
+//     admitted of this tier in the window, and the units that its counter can have held when it was lost. See
+//     docs/accuracy.md.
 //   - The fallback limiter of an instance admits at most what [resilience.Fallback] states.
 func (r *Report) Check() error {
 	switch {

@@ -40,7 +40,7 @@ func (r *run) addFault(f *Fault) {
 			r.after(f.At+f.For, func() { r.setSkew(f, 0) })
 		}
 	case CellLost:
-		r.followLoss(f)
+		r.addCellLoss(f)
 	case CellJoins:
 		r.after(f.At, func() { r.joinCell(f) })
 	case PoisonedConfiguration:
@@ -60,8 +60,9 @@ func (r *run) addFault(f *Fault) {
 	}
 }
 
-// followLoss adds the events of the loss of a cell.
-func (r *run) followLoss(f *Fault) {
+// addCellLoss adds the events of the loss of a cell: the loss itself, the moving of its requests to other cells, and
+// its removal by an operator.
+func (r *run) addCellLoss(f *Fault) {
 	lost := func() *cell { return r.cells[f.Cell-1] }
 	r.after(f.At, func() { r.loseCell(lost()) })
 	r.after(f.At+f.TrafficAfter, func() { r.leaveCell(lost()) })
@@ -70,7 +71,7 @@ func (r *run) followLoss(f *Fault) {
 	}
 }
 
-// joinCell adds a cell, starts its processes, and asks for a share for it.
+// joinCell adds a cell, starts its processes, and asks the balancer for a share for it.
 func (r *run) joinCell(f *Fault) {
 	r.plane.do(func() error {
 		c, err := r.addCell()
@@ -85,7 +86,7 @@ func (r *run) joinCell(f *Fault) {
 	})
 }
 
-// changeTables lets tables of configuration go away or come back.
+// changeTables lets the table of configuration of the fault's cell, or of all cells, go away or come back.
 func (r *run) changeTables(f *Fault, away bool) {
 	for _, c := range r.cells {
 		if f.Cell == 0 || c.number == f.Cell {
@@ -94,9 +95,11 @@ func (r *run) changeTables(f *Fault, away bool) {
 	}
 }
 
+// setSkew sets how far the clocks of the fault's instances are ahead of the true time.
 func (r *run) setSkew(f *Fault, by time.Duration) {
 	for _, n := range f.Instances {
-		if p := r.processes[n]; p != nil {
+		p := r.processes[n]
+		if p != nil {
 			p.skew = by
 		}
 	}
@@ -115,11 +118,13 @@ func (r *run) changeShards(f *Fault, begins bool) {
 				r.forgetShard(s)
 			}
 		case StoreSlow:
-			if s.slower = 1; begins {
+			s.slower = 1
+			if begins {
 				s.slower = f.Factor
 			}
 		case StoreThrottles:
-			if s.throttled = 0; begins {
+			s.throttled = 0
+			if begins {
 				s.throttled = f.PerSecond
 			}
 		default:
@@ -127,8 +132,8 @@ func (r *run) changeShards(f *Fault, begins bool) {
 	}
 }
 
-// forgetShard lets a shard lose its counters, and notes what these counters may have held: for each tier, what fits in
-// the window that is open.
+// forgetShard lets a shard lose its counters, and notes how many units these counters can have held: for each tier of
+// each tenant of the shard, its capacity in the present window.
 func (r *run) forgetShard(s *shard) {
 	if err := s.forget(); err != nil {
 		r.failed = err
@@ -151,7 +156,7 @@ func (r *run) forgetShard(s *shard) {
 	}
 }
 
-// text describes the fault and its time in words.
+// text describes the fault, and when it happens, in words.
 func (f *Fault) text(store Store) string {
 	throttles := fmt.Sprintf("each node refuses all but %d calls a second", f.PerSecond)
 	if store == DynamoDB {
@@ -192,7 +197,7 @@ func (f *Fault) text(store Store) string {
 	return text
 }
 
-// Did describes in words what happened from the beginning of the fault until another fault began.
+// Did describes in words what happened from the beginning of the fault until the next fault began or the run ended.
 func (e *Effect) Did() string {
 	var parts []string
 	for _, p := range []struct {

@@ -7,9 +7,9 @@ import (
 	"github.com/sluicelimits/sluice/internal/dev/cost"
 )
 
-// Money is what a month at the simulated rate costs by the list prices of AWS. With Lambda environments, this is the
-// deployment without the API in front of it; with servers, the nodes of Redis and the traffic to them, or what the
-// counters take of the table of DynamoDB.
+// Money is what a month at the simulated rate costs by the list prices of AWS. With Lambda environments, the cost
+// covers the deployment without the API in front of it. With servers, it covers only the store: the nodes of Redis and
+// the traffic to them, or the use of the table of DynamoDB.
 type Money struct {
 	Monthly cost.Micros `json:"monthlyUsd"`
 	Region  string      `json:"region"`

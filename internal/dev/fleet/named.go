@@ -34,9 +34,9 @@ func Named() []Scenario {
 	return append(all, cells()...)
 }
 
-// lambdas returns scenarios with Lambda environments: a plain one, and ones with a measure that lets leases save more
-// calls. One tenant of 100 is decided; the others only occupy environments. The windows of all limits end once in the
-// measured time, at second 60.
+// lambdas returns scenarios with Lambda environments: a plain one, and others that each have a measure by which leases
+// save more calls. One tenant of 100 is decided; the others only occupy environments. The windows of all limits end
+// once in the measured time, at second 60.
 func lambdas() []Scenario {
 	recent := Scenario{
 		Name:   "lambda-recent",
@@ -55,7 +55,7 @@ func lambdas() []Scenario {
 	functions := recent
 	functions.Name, functions.Functions = "lambda-functions", 100
 	functions.Instances, functions.Shards = 12_000, 2
-	functions.Limits.AlignTenant = true // otherwise the end of a window opens the circuit breakers
+	functions.Limits.AlignTenant = true // calls at a common end of all windows would open the circuit breakers
 	functions.About = "the same with 100 functions, each with the environments of a hundredth of the tenants, and " +
 		"with windows that begin at another time for each tenant (align: tenant)"
 	tier := recent
@@ -133,8 +133,8 @@ func faults() []Scenario {
 	}
 }
 
-// cells are three cells, a third of whose tenants is pinned to one or two of them. The runs are long enough for a
-// change of the shares, which takes up to a minute and a half.
+// cells returns scenarios of three cells, in which a third of the tenants is pinned to one or two cells. The runs are
+// long enough for a change of the shares, which takes up to a minute and a half.
 func cells() []Scenario {
 	const second = time.Second
 	base := Scenario{

@@ -32,40 +32,41 @@ import (
 
 // plane is the control plane of several cells: the control tables, the balancer, the publisher, and each cell's table
 // of configuration with its applier. All of these are the real parts. They are called at times of the simulation, and
-// take no time themselves. Modelled is only what lies between them: how long a message takes, and when AWS calls a
-// function.
+// take no virtual time themselves. Only what lies between them is modelled: how long a message takes, and when AWS
+// calls a function.
 type plane struct {
-	run       *run
-	folder    string // holds the file of the control tables, and is removed at the end
-	tables    *embedded.Tables
-	balancer  *balancer.Balancer
-	publisher *publisher.Publisher
-	random    *rand.Rand
-	position  string // of the feed, up to which everything was published
-	kept      error  // why a message became a dead letter; nil: none did
+	run        *run
+	folder     string // holds the file of the control tables, and is removed at the end
+	tables     *embedded.Tables
+	balancer   *balancer.Balancer
+	publisher  *publisher.Publisher
+	random     *rand.Rand
+	position   string // in the feed of the control tables: every record up to it was published
+	deadLetter error  // why a message became a dead letter; nil if none did
 
-	// Before the run begins, time goes by without requests until the shares are steady.
-	begun   bool
-	before  time.Time            // the time until then
-	waiting map[*cell][][]byte   // messages that were not delivered yet
-	bodies  map[string][]byte    // of the plans, by id, to write them again after a fault
-	plans   map[*tenant]string   // the id of each tenant's plan
-	own     map[*tenant][]byte   // the document of a tenant that has limits of its own
-	pins    map[*tenant][]string // what the newest pin of a tenant says
-	due     bool                 // the balancer is about to be called
-	epoch   int64                // of the shares when the run began
+	// Before the run begins, virtual time passes without requests until the shares are steady: see settle.
+	begun  bool      // the run has begun
+	before time.Time // the virtual time before the run begins
+
+	waiting     map[*cell][][]byte   // messages from before the run that were not delivered yet
+	bodies      map[string][]byte    // plan documents by id, to write them again after a fault
+	plans       map[*tenant]string   // the id of each tenant's plan
+	own         map[*tenant][]byte   // documents of the tenants that have limits of their own
+	pins        map[*tenant][]string // the cells that the newest pin of a tenant names
+	balancerDue bool                 // a call of the balancer is scheduled, because the table of cells changed
+	epoch       int64                // epoch of the shares when the run began
 }
 
-// What the model takes for what lies between the parts of the control plane.
+// Assumptions of the model about what lies between the parts of the control plane.
 const (
 	// messageDelay is the longest time that a message takes from a control table to a cell's applier, or from a write
-	// of the table of cells to the balancer. Each takes a random time, at least a tenth of this. Assumed: DynamoDB's
-	// stream, SNS and SQS together.
+	// of the table of cells to the balancer. Each message takes a random time, at least a tenth of this. The second is
+	// assumed, not measured, for DynamoDB's stream, SNS and SQS together.
 	messageDelay = time.Second
 
-	// balancerSchedule is how often the balancer is called without a record of the stream, and balancerWaits is how
-	// long such a call waits at most for the end of a grace: the function's timeout (docs/functions.md), of which the
-	// balancer keeps 2 s.
+	// balancerSchedule is how often the balancer is called by its schedule, without a change of the table of cells.
+	// balancerWaits is how long such a call waits at most for the end of a grace: the function's timeout of 60 s
+	// (docs/functions.md) less 2 s, which the balancer keeps in reserve.
 	balancerSchedule = time.Minute
 	balancerWaits    = 58 * time.Second
 
@@ -73,12 +74,12 @@ const (
 	// does. The copy then asks the cell's table once in cellconfig.PollEvery.
 	followEvery = cellconfig.PollEvery / 2
 
-	// restartAfter is how long an instance takes to be started again, if it ended because it could not read its
-	// configuration.
+	// restartAfter is the time from the end of an instance that could not read its configuration until it has been
+	// started again. It is assumed.
 	restartAfter = time.Second
 )
 
-// configBytes bounds what the copies of the configuration of all processes hold together, by their own estimate.
+// configBytes bounds the memory of all processes' copies of the configuration together, by the copies' own estimate.
 const configBytes = 2 << 30
 
 // newPlane makes the control tables of a scenario, with every plan and tenant and a wish for every cell, and divides
@@ -117,7 +118,7 @@ func (r *run) newPlane(loads []load) (*plane, error) {
 		}
 	}
 	_, err = p.balancer.Run(context.Background())
-	return p, errors.Join(err, p.carry())
+	return p, errors.Join(err, p.publishChanges())
 }
 
 // close removes the control tables.
@@ -137,7 +138,8 @@ func (noMeter) Took(string, time.Duration) {}
 
 // Keep implements [deadletter.Keeper]. No message of a simulation should become a dead letter.
 func (p *plane) Keep(_ context.Context, i deadletter.Item) error {
-	p.kept = fmt.Errorf("a message of the simulated control plane became a dead letter of the %s: %s", i.By, i.Reason)
+	p.deadLetter = fmt.Errorf("a message of the simulated control plane became a dead letter of the %s: %s", i.By,
+		i.Reason)
 	return nil
 }
 
@@ -148,8 +150,8 @@ func (p *plane) now() time.Time {
 	return p.before
 }
 
-// writeTenants writes the documents of the plans and tenants. Those of a made-up tenant are a plan for each number of
-// units, with one limit.
+// writeTenants writes the documents of the plans and tenants. Tenants that are made up, and whose limits admit the same
+// number of units, share a plan with this one limit.
 func (p *plane) writeTenants(loads []load) error {
 	for i := range loads {
 		l, t := &loads[i], &p.run.tenants[i]
@@ -196,9 +198,9 @@ func (p *plane) writeTenants(loads []load) error {
 	return nil
 }
 
-// place says where a tenant is served from the beginning on: every PinEvery-th is pinned, in turn, to one cell or to
-// two. The placement is written as the balancer would have written it long ago, since it makes only a few placements in
-// each transition.
+// place decides where a tenant is served from the beginning on: every PinEvery-th tenant is pinned, in turn, to one
+// cell or to two. place writes the placement itself, because the balancer makes only a few placements in each
+// transition and would need a long time for all of them.
 func (p *plane) place(number int) error {
 	t, s := &p.run.tenants[number], p.run.scenario
 	if s.PinEvery > 0 && number%s.PinEvery == 0 {
@@ -249,7 +251,7 @@ func planOf(l *limit.Limit) (id string, body []byte) {
 	if l.AlignOwner {
 		rule["align"] = "tenant"
 	}
-	body, _ = json.Marshal(map[string]any{"id": id, "limits": []any{rule}}) // texts and numbers can be written
+	body, _ = json.Marshal(map[string]any{"id": id, "limits": []any{rule}}) // strings and numbers always marshal
 	return id, body
 }
 
@@ -286,7 +288,7 @@ func (p *plane) open(c *cell) (err error) {
 		Meter: noMeter{}, Log: log, Now: p.now}); err != nil {
 		return err
 	}
-	if c.heard, err = acknowledge.New(acknowledge.Config{Cell: c.name(), Tables: p.tables, Store: c.table,
+	if c.acknowledger, err = acknowledge.New(acknowledge.Config{Cell: c.name(), Tables: p.tables, Store: c.table,
 		Now: p.now}); err != nil {
 		return err
 	}
@@ -302,7 +304,7 @@ func (p *plane) open(c *cell) (err error) {
 	return err
 }
 
-// state returns the shares as the balancer has them.
+// state returns the shares that the balancer wrote last.
 func (p *plane) state() (*shares.State, error) {
 	item, err := p.tables.Get(context.Background(), control.Cells, events.SharesKey)
 	if err != nil {
@@ -311,7 +313,7 @@ func (p *plane) state() (*shares.State, error) {
 	return shares.DecodeState(item.Body)
 }
 
-// report says what became of each cell.
+// report adds the counts of each cell to a report.
 func (p *plane) report(out *Report) error {
 	now, err := p.state()
 	if err != nil {
@@ -339,8 +341,8 @@ func (p *plane) report(out *Report) error {
 	return nil
 }
 
-// settle lets time go by before the run, until the shares are steady: limits that are too small to be divided get their
-// home cells. What is not steady by then goes on in the run.
+// settle lets virtual time pass before the run until the shares are steady: limits that are too small to be divided get
+// their home cells. It ends a second before the run at the latest; what is not finished by then goes on during the run.
 func (p *plane) settle() error {
 	defer func() { p.begun = true }()
 	for p.before.Before(epoch.Add(-time.Second)) {
@@ -350,7 +352,7 @@ func (p *plane) settle() error {
 		p.before = p.before.Add(time.Second)
 		result, err := p.balancer.Run(context.Background())
 		if err == nil {
-			err = p.carry()
+			err = p.publishChanges()
 		}
 		if err != nil {
 			return err
@@ -388,66 +390,71 @@ func (p *plane) begin() error {
 			return
 		}
 		p.run.after(balancerSchedule, tick)
-		p.balance(balancerWaits)
+		p.callBalancer(balancerWaits)
 	}
 	p.run.after(time.Duration(p.random.Int64N(int64(balancerSchedule))), tick)
 	return nil
 }
 
-// do makes a change, and ends the run if it fails.
+// do makes a change of the control tables and publishes it. If either fails, the run ends.
 func (p *plane) do(change func() error) {
 	if p.run.draining {
 		return
 	}
 	err := change()
 	if err == nil {
-		err = p.carry()
+		err = p.publishChanges()
 	}
 	if err != nil && p.run.failed == nil {
 		p.run.failed = fmt.Errorf("the control plane: %w", err)
 	}
 }
 
-// carry publishes what was written since the last call, and lets the balancer be called if the table of cells changed.
-func (p *plane) carry() error {
+// publishChanges publishes what was written to the control tables since the last call. If the table of cells changed,
+// it schedules a call of the balancer.
+func (p *plane) publishChanges() error {
 	ctx := context.Background()
 	for {
 		records, err := p.tables.Read(ctx, p.position, control.MaxPage)
 		if err != nil || len(records) == 0 {
-			return errors.Join(err, p.kept)
+			return errors.Join(err, p.deadLetter)
 		}
 		p.position = records[len(records)-1].Sequence
 		if _, err := p.publisher.Handle(ctx, records); err != nil {
 			return err
 		}
 		for i := range records {
-			if rec := records[i].Record; p.begun && rec != nil && rec.New.Table == control.Cells && !p.due {
-				p.due = true
+			rec := records[i].Record
+			if p.begun && rec != nil && rec.New.Table == control.Cells && !p.balancerDue {
+				p.balancerDue = true
 				p.run.after(p.delay(), func() {
-					p.due = false
-					p.balance(0)
+					p.balancerDue = false
+					p.callBalancer(0)
 				})
 			}
 		}
 	}
 }
 
-// balance calls the balancer, and again at the end of a grace that comes within a time.
-func (p *plane) balance(waits time.Duration) {
+// callBalancer calls the balancer. If the balancer waits for a grace that ends within waits, callBalancer calls it
+// again at that end.
+func (p *plane) callBalancer(waits time.Duration) {
 	p.do(func() error {
 		result, err := p.balancer.Run(context.Background())
-		if left := result.Wake.Sub(p.now()); err == nil && !result.Wake.IsZero() && left < waits {
-			p.run.after(max(left, 0), func() { p.balance(waits - left) })
+		left := result.Wake.Sub(p.now())
+		if err == nil && !result.Wake.IsZero() && left < waits {
+			p.run.after(max(left, 0), func() { p.callBalancer(waits - left) })
 		}
 		return err
 	})
 }
 
+// delay returns how long a message takes: see messageDelay.
 func (p *plane) delay() time.Duration {
 	return messageDelay/10 + time.Duration(p.random.Int64N(int64(messageDelay-messageDelay/10)))
 }
 
-// Publish implements [publisher.Topic]: each cell that runs gets the messages.
+// Publish implements [publisher.Topic]. Each cell that is not lost gets the messages.
 func (p *plane) Publish(_ context.Context, messages []publisher.Message) []error {
 	bodies := make([][]byte, len(messages))
 	for i := range messages {
@@ -465,8 +472,8 @@ func (p *plane) Publish(_ context.Context, messages []publisher.Message) []error
 	return nil
 }
 
-// deliver gives messages to the function behind a cell's queue. If they could not be applied, they are delivered again
-// when the applier says. receives counts the deliveries, this one included.
+// deliver gives messages to the function behind a cell's queue. If they cannot be applied because the cell's table is
+// away, they are delivered again after applier.RetryAfter. receives counts the deliveries, this one included.
 func (p *plane) deliver(c *cell, bodies [][]byte, receives int) error {
 	if c.lost || len(bodies) == 0 {
 		return nil
@@ -491,24 +498,24 @@ func (p *plane) apply(c *cell, bodies [][]byte) error {
 		concerned = concerned || acknowledge.Concerned(bodies[i])
 	}
 	if concerned {
-		if err := c.heard.Prepare(ctx); err != nil {
+		if err := c.acknowledger.Prepare(ctx); err != nil {
 			return err
 		}
 	}
 	if _, err := c.applier.Handle(ctx, messages); err != nil || !concerned {
 		return err
 	}
-	_, err := c.heard.Run(ctx)
+	_, err := c.acknowledger.Run(ctx)
 	return err
 }
 
-// poison writes documents that do not compile in place of the plan of a tenant, or of all plans if the number is 0; or
-// it writes the right ones again.
+// poison writes a document that does not compile in place of the plan of a tenant, given by its number from 1, or in
+// place of every plan if the number is 0. If poisoned is false, it writes the right documents again.
 func (p *plane) poison(number int, poisoned bool) error {
 	ids := map[string]bool{}
 	for i := range p.run.tenants {
-		if t := &p.run.tenants[i]; number == 0 || i == number-1 {
-			ids[p.plans[t]] = true
+		if number == 0 || i == number-1 {
+			ids[p.plans[&p.run.tenants[i]]] = true
 		}
 	}
 	all := make([]string, 0, len(ids))
@@ -528,8 +535,8 @@ func (p *plane) poison(number int, poisoned bool) error {
 	return nil
 }
 
-// removeCell is what an operator does about a lost cell: the cell is removed by force, and the tenants that were pinned
-// to it are pinned to their other cells, or to the cell to which their requests come.
+// removeCell does what an operator does about a lost cell. It removes the cell by force, and pins the tenants that were
+// pinned to it to their other cells, or, if they have no other, to the cell to which their requests come now.
 func (p *plane) removeCell(lost *cell) error {
 	if err := p.wish(shares.Request{Kind: shares.Force, Cell: lost.name()}); err != nil {
 		return err
@@ -540,7 +547,8 @@ func (p *plane) removeCell(lost *cell) error {
 		if at < 0 {
 			continue
 		}
-		if t.pin = slices.Delete(slices.Clone(t.pin), at, at+1); len(t.pin) == 0 {
+		t.pin = slices.Delete(slices.Clone(t.pin), at, at+1)
+		if len(t.pin) == 0 {
 			t.pin = []int{p.run.nextCell(lost).number - 1}
 		}
 		if err := p.pin(t); err != nil {

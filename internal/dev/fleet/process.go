@@ -21,7 +21,7 @@ type process struct {
 	cell    *cell
 	chain   *resilience.Chain
 	decides limit.Store        // the chain, unless a test has planted a defect in its fallback limiter
-	reader  *cellconfig.Reader // its copy of the configuration; nil: there is no control plane
+	reader  *cellconfig.Reader // its copy of the configuration; nil if there is no control plane
 	random  *rand.Rand
 	runtime *clock.Runtime
 	skew    time.Duration // its clock minus the true time
@@ -39,8 +39,8 @@ type process struct {
 // tickEvery is how often a server runs its background tasks: as often as the lease layer returns spare leases.
 const tickEvery = lease.DefaultGiveBackEvery
 
-// startProcess adds a process, which begins at once to announce itself to the instance count. The background tasks of
-// the processes begin at different times of tickEvery.
+// startProcess adds a process. The process announces itself to the instance count at once. Its background tasks begin
+// at a random time within tickEvery, so that those of all processes do not run at once.
 func (r *run) startProcess(number int) error {
 	p := &process{run: r, number: number, cell: r.cellOf(number),
 		random:  rand.New(rand.NewPCG(r.seed, uint64(number)+1)),
@@ -69,8 +69,8 @@ func (r *run) startProcess(number int) error {
 		return err
 	}
 	p.chain, p.decides = chain, chain
-	if plant := r.scenario.plantFallback; plant != nil {
-		if p.decides, err = plant(chain, p.runtime); err != nil {
+	if r.scenario.plantFallback != nil {
+		if p.decides, err = r.scenario.plantFallback(chain, p.runtime); err != nil {
 			return err
 		}
 	}
@@ -85,7 +85,7 @@ func (r *run) startProcess(number int) error {
 	return nil
 }
 
-// countersOf returns the store of a process.
+// countersOf returns the store of a process, which keeps its counters.
 func (r *run) countersOf(p *process) (resilience.NamedStore, error) {
 	if r.scenario.Store == DynamoDB {
 		return r.tableStore(p)

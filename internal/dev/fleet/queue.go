@@ -75,14 +75,14 @@ type worker struct {
 	stop  func()
 	yield func(struct{}) bool // gives control back to the caller of next
 
-	decision limit.Decision // that it makes
-	request  limit.Request  // that it decides, if the process has a copy of the configuration
-	tenant   *tenant        // whose request it decides, or decided last; nil: it has decided none
-	call     storeCall      // the call that it waits for
+	decision limit.Decision // the decision that it makes
+	request  limit.Request  // the request that it decides, if the process has a copy of the configuration
+	tenant   *tenant        // the tenant whose request it decides or decided last; nil if it has decided none
+	call     storeCall      // the call to the store that it waits for
 }
 
-// park suspends the worker until an event resumes it. Another worker goes on meanwhile. If the run ends with an error,
-// the worker ends too: its call gets no reply any more.
+// park suspends the worker until an event resumes it. Another worker handles events meanwhile. If the run ends with an
+// error before that, park panics with runEnded, which ends the worker.
 func (r *run) park() {
 	w := r.current
 	if !w.yield(struct{}{}) {

@@ -8,14 +8,14 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/resilience"
 )
 
-// Report is the result of a run. Counts are of the measured time, except for Over, which counts from the first request
-// on.
+// Report is the result of a run. Counts cover the measured time, except where their comment says that they count from
+// the first request on.
 type Report struct {
 	Scenario string  `json:"scenario"`
-	About    string  `json:"about,omitempty"` // the scenario, in a sentence
+	About    string  `json:"about,omitempty"` // describes the scenario in a sentence
 	Seed     uint64  `json:"seed"`
-	Partial  bool    `json:"partial"` // the run was interrupted: all figures are of Seconds
-	Seconds  float64 `json:"seconds"` // measured, in virtual time
+	Partial  bool    `json:"partial"` // the run was interrupted, so Seconds is shorter than the scenario says
+	Seconds  float64 `json:"seconds"` // length of the measured time, which is virtual time
 	Costs    Costs   `json:"costs"`
 
 	Instances int `json:"instances"` // at the end
@@ -25,65 +25,62 @@ type Report struct {
 	Decisions  int64 `json:"decisions"`
 	Allowed    int64 `json:"allowed"`
 	Denied     int64 `json:"denied"`
-	Early      int64 `json:"early"`    // denied, although by the judge there were units left
+	Early      int64 `json:"early"`    // those of Denied for which units were left, as the judge counts
 	Failed     int64 `json:"failed"`   // decisions that ended with an error
 	Degraded   int64 `json:"degraded"` // decided by the fallback limiter
-	Lost       int64 `json:"lost"`     // decisions under way in an instance that died
+	Lost       int64 `json:"lost"`     // decisions that an instance had not finished when it died
 	Refused    int64 `json:"refused"`  // requests that reached no instance, because none was running or free
 	Local      int64 `json:"local"`    // decided at once, from leases: without a call and without the fallback limiter
-	Over       int64 `json:"over"`     // units admitted beyond a limit, by the judge
+	Over       int64 `json:"over"`     // units admitted above a limit, as the judge counts, from the first request on
 	ColdStarts int64 `json:"coldStarts"`
 
-	// Of several cells, or of a cell whose configuration changes.
+	// Set only if there are several cells, or if the configuration changes.
 	Cells     []CellCount `json:"cells,omitempty"`
-	Withheld  int64       `json:"withheld,omitempty"`  // denied, since the cell grants nothing of a limit
+	Withheld  int64       `json:"withheld,omitempty"`  // those of Denied whose cell grants nothing of a limit
 	NotLoaded int64       `json:"notLoaded,omitempty"` // came to an instance that did not know the tenant's limits
 	Epochs    int64       `json:"epochs,omitempty"`    // changes of the shares since the run began
 
-	// Broken has a sentence for each bound that the run broke: of those of the script, and of those of Check.
+	// Broken has a sentence for each bound that the run broke: the bounds of the script, and those of Check.
 	Broken []string `json:"broken,omitempty"`
 
-	// From the first request on: what may explain units above a limit, and what breaks a bound (see Check).
-	DegradedUnits int64 `json:"degradedUnits"` // admitted by the fallback limiter, over all tiers
-	Forgotten     int64 `json:"forgotten"`     // what counters that were lost may have held
-
-	// BeyondPart is how many units the fallback limiters of single instances admitted beyond their parts of limits.
-	BeyondPart int64 `json:"beyondPart"`
-
-	// Unexplained is how many units of Over are in a window of a counter of which neither the fallback limiter admitted
-	// as many, nor a store lost as many.
-	Unexplained int64 `json:"unexplained"`
+	// Units of all tiers, from the first request on. The first two may explain units above a limit; the other two must
+	// be 0 (see Check).
+	DegradedUnits int64 `json:"degradedUnits"` // admitted by fallback limiters
+	Forgotten     int64 `json:"forgotten"`     // the most that lost counters can have held
+	BeyondPart    int64 `json:"beyondPart"`    // admitted by fallback limiters beyond their instances' parts
+	Unexplained   int64 `json:"unexplained"`   // of Over: more than the first two are, in the same window and tier
 
 	Limits    []*limitCount `json:"limits"`
-	NotJudged int           `json:"notJudged"` // how many of Limits the judge does not know in full
+	NotJudged int           `json:"notJudged"` // how many of Limits have a tier whose algorithm has no judge
 
 	// StoreOps is the number of calls that processes sent to the store, per second of the measured time, whether they
 	// were answered or not. If only a sample of the tenants is decided, it is projected to all tenants.
 	StoreOps float64      `json:"storeOps"`
 	Shards   []ShardCount `json:"shards"`
 
-	// Table is what the calls took, if the store is DynamoDB.
+	// Table holds the capacity units that the calls used. It is nil unless the store is DynamoDB.
 	Table *TableUse `json:"table,omitempty"`
 
-	// ShardsNeeded is how many nodes the calls need if each is busy for half of the time at most, in all cells. If the
-	// store is DynamoDB, it is how many partitions they need if each takes half of its write units.
+	// ShardsNeeded is how many nodes of Redis the calls need, in all cells together, if each node is busy for at most
+	// half of the time. If the store is DynamoDB, it is how many partitions they need if each uses at most half of its
+	// write units.
 	ShardsNeeded int      `json:"shardsNeeded"`
 	HotKeys      []HotKey `json:"hotKeys"`
 
-	P50ms  float64 `json:"p50ms"` // time of a decision
+	P50ms  float64 `json:"p50ms"` // percentiles of the time that a decision takes
 	P99ms  float64 `json:"p99ms"`
 	P999ms float64 `json:"p999ms"`
 	Maxms  float64 `json:"maxms"`
 
 	Leases     chainCounts `json:"leases"`
-	CounterMax int         `json:"counterMax"` // bound on the counters of all processes together
+	CounterMax int         `json:"counterMax"` // how many counters all lease layers together may hold at most
 
 	// Log says which lines of an access log were simulated; nil if there was none.
 	Log *LogUse `json:"log,omitempty"`
 
 	Faults   []Effect `json:"faults"` // in the order of the scenario
 	Timeline Timeline `json:"timeline"`
-	Money    *Money   `json:"money"` // null if nothing was measured, or if package cost does not accept so many
+	Money    *Money   `json:"money"` // null if nothing was measured, or if package cost has no bill for the workload
 }
 
 // limitCount counts the decisions of one limit, over all tenants that have it.
@@ -95,41 +92,44 @@ type limitCount struct {
 	NotJudged bool   `json:"notJudged,omitempty"` // the judge does not know the algorithm of one of its tiers
 }
 
-// CellCount is one cell.
+// CellCount holds the counts of one cell.
 type CellCount struct {
 	Name      string  `json:"name"`
 	Lost      bool    `json:"lost,omitempty"`
 	Instances int     `json:"instances"` // at the end
 	Allowed   int64   `json:"allowed"`
 	Denied    int64   `json:"denied"`
-	StoreOps  float64 `json:"storeOps"` // calls of its store in a second
+	StoreOps  float64 `json:"storeOps"` // calls to its store per second
 
-	// PartPct is the mean part of a divided limit that the cell grants at the end, in percent: of the tenants that are
-	// not pinned.
+	// PartPct is how much of a divided limit the cell grants at the end of the run, in percent, of tenants that are not
+	// pinned.
 	PartPct float64 `json:"partPct"`
 }
 
-// ShardCount is one node of the store, or one partition of the table of DynamoDB.
+// ShardCount holds the counts of one node of Redis, or of one partition of the table of DynamoDB.
 type ShardCount struct {
 	OpsPerSecond float64 `json:"opsPerSecond"` // calls that were sent to it; of a sample, projected to all tenants
 	PeakPerS     int64   `json:"peakPerSecond"`
 	Unserved     int64   `json:"unserved"` // calls that it did not serve: it was away, refused them, or had too many
-	BusyPct      float64 `json:"busyPct"`  // of a partition: the write units, of those that it takes
 
-	// Of a partition: write units, and calls that it refused since it had taken its units of the second.
+	// BusyPct is the part of the time for which a node was busy, in percent. Of a partition, it is the part of its
+	// write units that was used.
+	BusyPct float64 `json:"busyPct"`
+
+	// Only of a partition.
 	WriteUnits float64 `json:"writeUnitsPerSecond,omitempty"`
-	PeakUnits  int64   `json:"peakWriteUnits,omitempty"` // in one second
-	Refused    int64   `json:"refused,omitempty"`
+	PeakUnits  int64   `json:"peakWriteUnits,omitempty"` // the most write units in one second
+	Refused    int64   `json:"refused,omitempty"`        // calls refused because the units of the second were used up
 }
 
-// HotKey is one of the tenants about which the store was called most often.
+// HotKey is one of the tenants with the most calls to the store.
 type HotKey struct {
 	Tenant string `json:"tenant"`
 	Ops    int64  `json:"ops"`
 
-	// What they wrote to the table of DynamoDB.
-	WriteUnits int64 `json:"writeUnits,omitempty"`
-	PeakUnits  int64 `json:"peakWriteUnits,omitempty"` // in one second
+	// Only if the store is DynamoDB.
+	WriteUnits int64 `json:"writeUnits,omitempty"`     // write units that the tenant's calls used
+	PeakUnits  int64 `json:"peakWriteUnits,omitempty"` // the most write units in one second
 }
 
 // chainCounts are sums over the store chains of all processes, from the beginning of the run.
@@ -163,7 +163,7 @@ func (c *chainCounts) add(chain *resilience.Chain) {
 	}
 }
 
-// counts are what is counted in the measured time.
+// counts holds what a run counts during the measured time.
 type counts struct {
 	decisions, allowed, denied, early, failed, degraded, lost, refused int64
 	withheld, notLoaded                                                int64
@@ -175,7 +175,8 @@ type counts struct {
 	lastDegraded int64     // when the fallback limiter made its last decision, ns since the beginning
 }
 
-// histogram counts durations, in nanoseconds, in classes. A class is about a 32nd of its durations wide.
+// histogram counts durations, in nanoseconds, in classes. The width of a class is 1/32 to 1/64 of the durations in it,
+// so a quantile is at most 1/32 too large. Durations below 64 ns have a class each.
 type histogram struct {
 	classes [64 * 32]int64
 	total   int64
@@ -205,8 +206,8 @@ func upperEdge(class int) int64 {
 	return int64(class-exponent*32+1)<<exponent - 1
 }
 
-// quantile returns the duration, in nanoseconds, which the given part of all decisions does not exceed. The histogram
-// does not hold the immediate decisions, which waited for nothing: localNS is how long each of them took.
+// quantile returns the duration, in nanoseconds, which the given part of all decisions does not exceed. Beside the
+// decisions of the histogram there are the immediate ones, which waited for nothing and took localNS each.
 func (h *histogram) quantile(part float64, immediate, localNS int64) int64 {
 	rank := int64(part * float64(immediate+h.total))
 	if rank <= immediate {
@@ -214,14 +215,15 @@ func (h *histogram) quantile(part float64, immediate, localNS int64) int64 {
 	}
 	rank -= immediate
 	for class, n := range h.classes {
-		if rank -= n; rank <= 0 {
+		rank -= n
+		if rank <= 0 {
 			return min(upperEdge(class), h.max)
 		}
 	}
 	return h.max
 }
 
-// report sums up.
+// report makes the report of the run. maxCounters becomes Report.CounterMax.
 func (r *run) report(maxCounters int) (*Report, error) {
 	s, c := r.scenario, &r.counts
 	r.now = r.end
@@ -244,7 +246,8 @@ func (r *run) report(maxCounters int) (*Report, error) {
 		Faults: r.effects.all, Timeline: Timeline{r.timeline.step, r.timeline.points},
 	}
 	for _, l := range r.limits {
-		if out.Over += l.Over; l.NotJudged {
+		out.Over += l.Over
+		if l.NotJudged {
 			out.NotJudged++
 		}
 	}
@@ -273,12 +276,12 @@ func (r *run) report(maxCounters int) (*Report, error) {
 	return out, nil
 }
 
-// mostBusy is the part of the time for which a node may be busy. At one half, a call waits on average as long as its
-// service takes, and one of two nodes can take over the calls of the other.
+// mostBusy is the part of the time for which a node may be busy. At one half, a call waits on average for half of its
+// service time (the queue M/D/1), and one of two nodes can take over the calls of the other.
 const mostBusy = 0.5
 
-// shardsFor returns how many nodes a cell needs for so many calls per second, or how many partitions for what they take
-// of a table.
+// shardsFor returns how many nodes of Redis are needed for the given calls per second or, if table is not nil, how many
+// partitions are needed for the write units of the table.
 func (r *run) shardsFor(perSecond float64, table *TableUse) int {
 	if table != nil {
 		return int(table.WriteUnits/partitionWrites/mostBusy) + 1
@@ -286,7 +289,7 @@ func (r *run) shardsFor(perSecond float64, table *TableUse) int {
 	return int(perSecond*r.costs.StoreService.Seconds()/mostBusy) + 1
 }
 
-// reportShards sums up what the nodes or partitions of the store took in the measured time.
+// reportShards adds the counts of the nodes or partitions of the store to the report.
 func (r *run) reportShards(out *Report, seconds float64) {
 	for _, sh := range r.shards {
 		ops := float64(sh.ops) + float64(sh.tenantOps)*(r.sampleWeight-1)
@@ -383,7 +386,7 @@ func (r *Report) WriteText(w io.Writer) error {
 	return p.err
 }
 
-// writeStore writes what the store did.
+// writeStore writes the lines about the store.
 func (r *Report) writeStore(p *lines) {
 	if r.Table != nil {
 		r.writeTable(p)
@@ -400,7 +403,7 @@ func (r *Report) writeStore(p *lines) {
 	}
 }
 
-// writeTable writes what the table of DynamoDB did.
+// writeTable writes the lines about the table of DynamoDB.
 func (r *Report) writeTable(p *lines) {
 	t := r.Table
 	p.line("store calls  %12.0f  per second; %d with a condition that did not hold, %d refused", r.StoreOps,
@@ -425,7 +428,7 @@ func percent(part, of int64) float64 {
 	return 100 * float64(part) / float64(of)
 }
 
-// lines writes lines until a write fails, and keeps the error.
+// lines writes lines until a write fails. It keeps the error of that write in err.
 type lines struct {
 	w   io.Writer
 	err error

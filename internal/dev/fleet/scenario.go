@@ -35,8 +35,8 @@ type Scenario struct {
 	// tenant come to all cells that serve it, equally often.
 	Cells, PinEvery int
 
-	Instances   int           // processes at the beginning; of Lambda the most environments at once
-	Affinity    int           // the requests of a tenant come to so many instances of a cell; 0: to any
+	Instances   int           // processes at the beginning; for Lambda, the most environments at once
+	Affinity    int           // how many instances of a cell get the requests of one tenant; 0: all of them
 	Shards      int           // nodes of Redis, or partitions of the table of DynamoDB
 	LeaseLife   time.Duration // the longest life of a lease; 0 selects the product's default
 	Store       Store         `json:",omitempty"`
@@ -45,7 +45,7 @@ type Scenario struct {
 	ColdStart   time.Duration // how long a new environment takes before it can decide
 	IdleDeath   time.Duration // how long an environment lives without a request
 	Functions   int           // for Lambda: functions that share the tenants, each with its own environments
-	SampleEvery int           // one of this many tenants is decided; the others only occupy environments
+	SampleEvery int           // the requests of one in so many tenants are decided; others only occupy environments
 
 	// The tenants are made up, unless the plans file has some. Tenant number n sends 1/n^Zipf as many requests as the
 	// first.
@@ -61,14 +61,14 @@ type Scenario struct {
 	Faults     []Fault
 	Bounds     Bounds `json:",omitzero"`
 
-	plant defect // of the lease layer; if nil, none
+	plant defect // a defect of the lease layer; nil if there is none
 
 	// plantFallback returns the chain with a defect in its fallback limiter. If nil, the limiter has no defect.
 	plantFallback func(*resilience.Chain, *clock.Runtime) (limit.Store, error)
 
-	failAt func(*run) // called after a second of the run, to let it fail; if nil, nothing is called
+	failAt func(*run) // for tests: called after the first second of the run, to let the run fail; may be nil
 
-	shares shares.Settings // of the balancer; if zero, those of the product
+	shares shares.Settings // settings of the balancer; if zero, those of the product
 }
 
 // hasPlane reports whether the scenario needs a control plane: there are several cells, or the configuration changes.
@@ -98,7 +98,7 @@ type Limits struct {
 	Ample, Scarce float64
 	BindEvery     int
 
-	SameLimit bool `json:",omitempty"` // of one of Scenario.More: it is another tier of the limit before it
+	SameLimit bool `json:",omitempty"` // only in Scenario.More: these are a further tier of the limit before them
 
 	AlignTenant bool // windows begin at another time for each tenant, as with align: tenant in a plan
 }
@@ -274,14 +274,15 @@ func (s *Scenario) loads(o *Options) ([]load, error) {
 		all := []limit.Limit{s.Limits.limitOf("requests", s.Limits.unitsOf(i/s.SampleEvery, l.rate))}
 		for j := range s.More {
 			more := s.More[j].limitOf(fmt.Sprintf("requests-%d", j+2), s.More[j].unitsOf(i/s.SampleEvery, l.rate))
-			if last := &all[len(all)-1]; s.More[j].SameLimit {
+			last := &all[len(all)-1]
+			if s.More[j].SameLimit {
 				last.Tiers = append(last.Tiers, more.Tiers...)
 			} else {
 				all = append(all, more)
 			}
 		}
 		for j := range all {
-			name := all[j].ID // limits of the same units are one
+			name := all[j].ID // tenants whose limits have the same units share one limit.Limit
 			for _, t := range all[j].Tiers {
 				name += fmt.Sprintf(" %d", t.Threshold)
 			}
@@ -355,7 +356,7 @@ func (s *Scenario) configured(o *Options) ([]load, error) {
 	return loads, nil
 }
 
-// readDocuments fills in what the control tables have of the tenants.
+// readDocuments sets the fields of the loads that come from the tenants' documents.
 func readDocuments(loads []load, all []*plan.Tenant, documents []plan.Document) error {
 	known := map[string]*plan.Document{}
 	for i := range documents {
@@ -383,14 +384,14 @@ type Fault struct {
 	Kind      FaultKind
 	At        time.Duration // since the beginning of the run
 	For       time.Duration // how long it lasts
-	Instances []int         // which instances it concerns, by number from 0
+	Instances []int         // the instances that the fault concerns, by number from 0
 	Factor    float64       // by which service times, or the rate of requests, are multiplied
 	By        time.Duration // by how much a clock is ahead of the true time; below 0: behind
 	PerSecond int64         // how many calls each node accepts, or how many write units each partition takes
 	Loses     bool          // the counters are lost
-	Tenant    int           // by number from 1; 0: all
+	Tenant    int           // the tenant that the fault concerns, by number from 1; 0: all tenants
 
-	// Cell is whom it concerns, by number from 1; 0: all cells.
+	// Cell is the cell that the fault concerns, by number from 1; 0: all cells.
 	Cell int `json:",omitempty"`
 
 	// TrafficAfter is how long after the beginning requests move away from a lost cell, or begin to come to a new one.
@@ -409,16 +410,16 @@ const (
 	StoreSlow      FaultKind = "storeSlow"      // the service of a call takes longer
 	StoreThrottles FaultKind = "storeThrottles" // nodes or partitions refuse calls above a rate
 
-	// ClockSkew changes the clocks of instances. A simulated process has one clock, both for the time of day and for
-	// waits. So the simulation cannot set a clock back in the way of an operating system, which leaves the monotonic
-	// clock unchanged.
+	// ClockSkew sets the clocks of instances ahead of, or behind, the true time. A simulated process has one clock,
+	// both for the time of day and for waits. Therefore a clock cannot be set back during a run: a real operating
+	// system would not change the monotonic clock, by which waits are measured.
 	ClockSkew     FaultKind = "clockSkew"
 	InstancesDie  FaultKind = "instancesDie" // the instances do not return their leases
 	InstancesJoin FaultKind = "instancesJoin"
 	RetryStorm    FaultKind = "retryStorm" // clients ask more often
 
-	CellLost  FaultKind = "cellLost"  // its instances and its store end
-	CellJoins FaultKind = "cellJoins" // a new cell, whose number is the next one
+	CellLost  FaultKind = "cellLost"  // the instances and the store of a cell end
+	CellJoins FaultKind = "cellJoins" // a cell is added, whose number is the next one
 
 	// PoisonedConfiguration writes documents that do not compile in place of plans, and later the right ones again.
 	PoisonedConfiguration FaultKind = "poisonedConfiguration"
@@ -474,21 +475,21 @@ func (f *Fault) check(s *Scenario) error {
 	}
 	switch f.Kind {
 	case ClockSkew, InstancesDie, InstancesJoin:
-		return f.checkKind(s)
+		return f.checkInstanceFault(s)
 	case PoisonedConfiguration, RetryStorm:
 		if s.Tenants > 0 {
 			return f.checkTenant(s.Tenants)
 		}
 	case RedisFailover, StoreAway, StoreSlow, StoreThrottles, CellLost, CellJoins, ConfigurationAway:
 		if s.Store == DynamoDB && (f.Kind == RedisFailover || f.Loses) {
-			return errors.New("it is about nodes of Redis, and the store is dynamodb, which keeps its counters: see " +
-				"storeAway, storeSlow and storeThrottles")
+			return errors.New("it is about nodes of Redis, and the store is dynamodb, which never loses counters: " +
+				"use storeAway, storeSlow or storeThrottles")
 		}
 	}
 	return nil
 }
 
-// checkTenant checks that the tenant which a fault concerns is one of so many.
+// checkTenant checks that the number of the tenant which a fault concerns is not above tenants.
 func (f *Fault) checkTenant(tenants int) error {
 	if f.Tenant > tenants {
 		return fmt.Errorf("there is no tenant %d, but %d of them", f.Tenant, tenants)
@@ -496,7 +497,7 @@ func (f *Fault) checkTenant(tenants int) error {
 	return nil
 }
 
-// checkTenants checks that the tenants which faults concern are among so many.
+// checkTenants does checkTenant for each fault of the scenario.
 func (s *Scenario) checkTenants(tenants int) error {
 	for i := range s.Faults {
 		f := &s.Faults[i]
@@ -523,8 +524,8 @@ var faultFields = map[FaultKind]struct{ needs, may []string }{
 	ConfigurationAway:     {[]string{"for"}, []string{"cell"}},
 }
 
-// checkFields returns an error that names a field which the fault needs and does not have, one which has no effect on
-// it, or one which is out of its range.
+// checkFields returns an error that names a field which the fault needs and lacks, a field which has no effect on a
+// fault of this kind, or a field whose value is out of range.
 func (f *Fault) checkFields() error {
 	fields, ok := faultFields[f.Kind]
 	if !ok {
@@ -570,16 +571,16 @@ func (f *Fault) checkFields() error {
 	return nil
 }
 
-// checkKind checks what a fault of single instances has.
-func (f *Fault) checkKind(s *Scenario) error {
+// checkInstanceFault checks a fault that concerns single instances: a skewed clock, or instances that die or join.
+func (f *Fault) checkInstanceFault(s *Scenario) error {
 	switch {
 	case f.By < -time.Hour || f.By > time.Hour:
 		return fmt.Errorf("by %s is outside -1h0m0s..1h0m0s", f.By)
 	case f.Kind == ClockSkew && (f.By < 0 && f.At > 0 || f.By > 0 && f.For > 0):
-		return errors.New("a clock that is set back cannot be simulated: let by be below zero from 0s on, or above " +
-			"zero without an end")
+		return errors.New("a clock that is set back during the run cannot be simulated: a by below zero needs at: " +
+			"0s, and a by above zero must have no for")
 	case s.Shape != Serve:
-		return errors.New("it is about instances of serve: the environments of Lambda come and go by themselves")
+		return errors.New("it needs instances of serve: the environments of Lambda start and end by themselves")
 	}
 	return nil
 }
@@ -588,8 +589,8 @@ func (f *Fault) checkKind(s *Scenario) error {
 type running struct {
 	instances []bool
 	cells     []bool
-	perCell   int  // instances
-	several   bool // there are cells
+	perCell   int  // instances of each cell
+	several   bool // there is a control plane, so there may be several cells
 }
 
 func newRunning(s *Scenario) *running {

@@ -142,7 +142,7 @@ func (r *scriptReader) scenario(v configfile.Value) {
 	r.lambdaKeys(o)
 }
 
-// lambdaKeys reports keys that have an effect on environments of Lambda only, if the shape is serve.
+// lambdaKeys reports, if the shape is serve, the keys that have an effect only on environments of Lambda.
 func (r *scriptReader) lambdaKeys(o configfile.Object) {
 	if r.s.Shape != Serve {
 		return
@@ -312,8 +312,8 @@ func (r *scriptReader) number(v configfile.Value) float64 {
 	return n
 }
 
-// positive returns a number above zero. It reports any other value; zero only if nothing else was wrong so far, because
-// number returns 0 for a value that it has reported.
+// positive returns a number above zero. It reports any other value. It reports zero only if nothing else was reported
+// so far, because number also returns 0 for a value that it has reported.
 func (r *scriptReader) positive(v configfile.Value) float64 {
 	n := r.number(v)
 	if n == 0 && r.Found() == 0 {

@@ -55,7 +55,7 @@ func (r *run) prepare(o *Options) error {
 		}
 	}
 	r.timeline.step = 1 // a point for each second, until there are maxPoints
-	r.followFaults()
+	r.countEffects()
 	for i := range s.Faults {
 		r.addFault(&s.Faults[i])
 	}
@@ -103,7 +103,7 @@ func (r *run) prepareCells(o *Options, loads []load) (err error) {
 	return r.plane.begin()
 }
 
-// load describes one tenant before the run: its demand and its limits.
+// load describes one tenant before the run: how many requests it sends, and its limits.
 type load struct {
 	name    string
 	rate    float64 // requests per second
@@ -113,7 +113,7 @@ type load struct {
 	// The tenant's document in the control tables, for a tenant of the plans file.
 	document []byte
 	planID   string
-	own      bool // it has limits that its plan has not
+	own      bool // the tenant has overrides or boosts, so its limits are not those of its plan
 }
 
 // addTenants makes the tenants, and a judge for each of their counters.
@@ -167,9 +167,9 @@ func (r *run) addTenants(loads []load) error {
 	return nil
 }
 
-// newJudge returns the judge of an owner's tier, or nil if the limit is not enforced or its algorithm has no judge. The
-// judge takes only one value from the limiter: the offset at which the windows of an owner begin. Any offset would be
-// correct.
+// newJudge returns the judge of an owner's tier, or nil if the limit is not enforced or its algorithm has no judge.
+// Only one value of the judge comes from the limiter, which the judge should not rely on: the offset at which the
+// windows of an owner begin. That is harmless, because a limiter may choose any offset.
 func newJudge(owner string, l *limit.Limit, t *limit.Tier) judge.Judge {
 	if l.Mode != limit.Enforce {
 		return nil

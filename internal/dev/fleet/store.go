@@ -33,7 +33,7 @@ type shard struct {
 	away      bool    // calls do not arrive
 	slower    float64 // factor of the service time
 	throttled int64   // calls that are accepted in a second; 0: all
-	taken     int64   // calls accepted in the present second, while throttled; of a partition, its units as read units
+	taken     int64   // calls of the present second; of a partition, its units, counted as read units
 	second    int64   // number of the present second
 
 	ops       int64 // calls that were sent to it in the measured time
@@ -59,7 +59,7 @@ func (s *shard) forget() (err error) {
 	return err
 }
 
-// storeCall is one call to the simulated store. It lies in the worker that waits for it.
+// storeCall is one call to the simulated store. It is a field of the worker that waits for it.
 type storeCall struct {
 	worker *worker
 	shard  *shard
@@ -102,7 +102,8 @@ func (r *run) callStore(to *cell, req *limit.Request, d *limit.Decision, peek bo
 	w := r.current
 	c := &w.call
 	*c = storeCall{worker: w, req: req, d: d, peek: peek, sent: r.now, oneWay: r.costs.RoundTrip.Nanoseconds() / 2}
-	if c.tenant = r.tenantOf(req.Owner); c.tenant != nil {
+	c.tenant = r.tenantOf(req.Owner)
+	if c.tenant != nil {
 		c.turn = c.tenant.arrived
 	}
 	c.shard = to.shards[r.hashOf(req.Owner.Name)%uint64(len(to.shards))]
@@ -115,8 +116,8 @@ func (r *run) callStore(to *cell, req *limit.Request, d *limit.Decision, peek bo
 	return c.err
 }
 
-// serveCall serves a call that has come to its shard, and adds the event of its reply. What a call that waits longer
-// than its deadline has charged is charged, and nobody hears of it.
+// serveCall serves a call that has come to its shard, and adds the event of its reply. If the reply comes after the
+// deadline, the caller gets no reply, but what the call has charged stays charged.
 func (r *run) serveCall(c *storeCall) {
 	s, node, deadline := c.shard, c.node, c.sent+r.costs.Deadline.Nanoseconds()
 	node.count(c.tenant)
@@ -135,7 +136,7 @@ func (r *run) serveCall(c *storeCall) {
 		return
 	}
 	start := max(r.now, node.freeAt)
-	if start-r.now > maxBacklog.Nanoseconds() { // the server's buffers are full, and it drops the connection
+	if start-r.now > maxBacklog.Nanoseconds() { // the node's buffers are full, so it drops the connection
 		node.unserved++
 		c.err = errNoReply
 		c.d.Clear(0)
@@ -144,13 +145,14 @@ func (r *run) serveCall(c *storeCall) {
 	}
 	service := float64(r.costs.StoreService.Nanoseconds()) * s.slower
 	served := start + int64(service)
-	if c.tenant != nil { // beside the call of a sampled tenant, the node serves those of the tenants that it stands for
+	if c.tenant != nil { // the tenant stands for others that are not decided, and the node serves their calls too
 		service *= r.sampleWeight
 	}
 	node.freeAt = start + int64(service)
 	node.busy += int64(service)
 	if c.tenant != nil {
-		if c.tenant.arrived++; r.scenario.plant != nil {
+		c.tenant.arrived++
+		if r.scenario.plant != nil {
 			r.scenario.plant(c.req, c.tenant.arrived > c.turn+1)
 		}
 	}
@@ -168,7 +170,7 @@ func (r *run) serveCall(c *storeCall) {
 	r.queue.push(event{at: replied, resume: c.worker})
 }
 
-// count counts a call that was sent to the shard, about the counters of a tenant unless it is nil.
+// count counts a call that was sent to the shard. t is the tenant whose counters the call is about, or nil.
 func (s *shard) count(t *tenant) {
 	s.ops++
 	if t != nil {
@@ -177,11 +179,11 @@ func (s *shard) count(t *tenant) {
 	}
 }
 
-// maxBacklog bounds the queue of a shard, in time. Callers wait for some milliseconds only, so a call further back
-// would be served for nobody, and would only make the queue longer.
+// maxBacklog bounds the queue of a shard, in time. Callers wait only for milliseconds (see Costs.Deadline), so nobody
+// would wait for the reply to a call that is further back in the queue.
 const maxBacklog = time.Second
 
-// throttles reports whether the shard refuses a call that has arrived.
+// throttles counts a call that has arrived, and reports whether the shard refuses it because of a fault StoreThrottles.
 func (s *shard) throttles(now int64) bool {
 	if s.throttled == 0 {
 		return false
@@ -213,8 +215,8 @@ func (r *run) hashOf(name string) uint64 {
 	return hashName(name)
 }
 
-// hashName returns the hash by which the simulation assigns names: FNV-1a, mixed so that the low bits are as evenly
-// distributed as the high ones.
+// hashName returns a hash of a name, by which the simulation chooses shards and processes: FNV-1a, mixed so that the
+// low bits are as evenly distributed as the high ones.
 func hashName(name string) uint64 {
 	h := uint64(14695981039346656037)
 	for i := range len(name) {

@@ -16,9 +16,9 @@ type Timeline struct {
 
 // Point is one step of the timeline.
 type Point struct {
-	At float64 `json:"at"` // when the point begins, seconds since the beginning of the run
+	At float64 `json:"at"` // when the point begins, in seconds since the beginning of the run
 	Happened
-	Maxms float64 `json:"maxms"` // the slowest decision that waited
+	Maxms float64 `json:"maxms"` // how long the slowest decision took; 0 if none waited
 }
 
 // Happened counts what happened in a span of time.
@@ -27,8 +27,8 @@ type Happened struct {
 	Denied   int64 `json:"denied"`
 	Early    int64 `json:"early"`    // those of Denied that are early, see Report
 	Degraded int64 `json:"degraded"` // decided by the fallback limiter
-	Unserved int64 `json:"unserved"` // not decided: see Failed, Lost, Refused and NotLoaded of Report
-	Over     int64 `json:"over"`     // units beyond all limits, by the judge
+	Unserved int64 `json:"unserved"` // not decided: the sum of Failed, Lost, Refused and NotLoaded, see Report
+	Over     int64 `json:"over"`     // units above all limits, as the judge counts
 	StoreOps int64 `json:"storeOps"` // calls that the nodes of the store took
 }
 
@@ -91,7 +91,7 @@ func (t *timeline) addSecond(at int64, now Happened, slowest int64) {
 	t.within = 1
 }
 
-// widen joins each two neighbouring points into one.
+// widen joins each pair of neighbouring points into one, and doubles the step.
 func (t *timeline) widen() {
 	for i := range maxPoints / 2 {
 		p, next := t.points[2*i], &t.points[2*i+1]
@@ -109,26 +109,26 @@ type Effect struct {
 	Kind  FaultKind `json:"kind"`
 	What  string    `json:"what"`
 	At    float64   `json:"at"`    // seconds since the beginning of the run
-	Until float64   `json:"until"` // when it ended by the scenario; equal to At if it has no end
+	Until float64   `json:"until"` // when the scenario ends the fault; equal to At if it has no end
 	To    float64   `json:"to"`    // the end of the time that Happened covers, within the measured time
 	Happened
 
-	// DegradedFor is how many seconds after the beginning of the fault the fallback limiter made its last decision. 0
-	// if it decided nothing.
+	// DegradedFor is the time from the beginning of the fault to the last decision of the fallback limiter, in seconds;
+	// 0 if the fallback limiter decided nothing.
 	DegradedFor float64 `json:"degradedFor"`
-	Maxms       float64 `json:"maxms"` // the slowest decision that waited
+	Maxms       float64 `json:"maxms"` // how long the slowest decision took; 0 if none waited
 }
 
 // effects collects the effects of the faults during a run.
 type effects struct {
 	all     []Effect
-	open    []int    // indices in all of the faults that began last
+	open    []int    // indices in all: the faults that began last
 	before  Happened // the counts when these faults began
 	slowest int64    // the slowest decision since then, ns
 }
 
-// followFaults adds, for each fault, the event at which its effect begins to be counted.
-func (r *run) followFaults() {
+// countEffects adds, for each fault, the event at which its effect begins to be counted.
+func (r *run) countEffects() {
 	r.effects.all = make([]Effect, len(r.scenario.Faults))
 	var times []time.Duration
 	for i := range r.scenario.Faults {
@@ -150,7 +150,7 @@ func (r *run) followFaults() {
 	}
 }
 
-// closeEffects completes the effects of the faults that began last.
+// closeEffects completes the effects of the faults that began last, because another fault or the end of the run comes.
 func (r *run) closeEffects() {
 	e := &r.effects
 	now := r.happened()

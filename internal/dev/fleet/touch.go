@@ -6,12 +6,12 @@ import (
 )
 
 const (
-	// touchAtOnce is how many requests touchNext looks ahead. Each needs two random numbers: one chooses its tenant,
-	// one its process.
+	// touchAtOnce is how many requests touchNext looks ahead. Each request needs two of the ringSize random numbers
+	// that are drawn ahead: one chooses its tenant, one its process.
 	touchAtOnce = ringSize / 2
 
-	// touchFrom is the number of pairs of a tenant and a process from which on memory is read ahead. Fewer pairs fit in
-	// the caches of the processor, at some 600 bytes each.
+	// touchFrom is the least number of pairs of a tenant and a process for which memory is read ahead. Fewer pairs, of
+	// some 600 bytes each, fit in the caches of the processor anyway.
 	touchFrom = 10_000
 )
 
@@ -24,8 +24,9 @@ func (r *run) beginTouching() {
 	}
 }
 
-// touchNext reads the memory that the next decisions will need, see [lease.Touch], so that it is in the caches of the
-// processor. It changes no result: if the traffic changes meanwhile, other memory is read than is needed.
+// touchNext reads the memory that the next decisions will need (see [lease.Touch]), so that the memory is in the caches
+// of the processor by then. It changes no result. If the traffic changes meanwhile, the wrong memory was read, which
+// costs only time.
 func (r *run) touchNext() {
 	r.untouched = touchAtOnce
 	var all [touchAtOnce]lease.Touched

@@ -13,7 +13,7 @@ import (
 type traffic struct {
 	random *rand.Rand
 	rate   float64 // requests per ns, before factor is applied
-	factor float64 // by which the present step multiplies rate
+	factor float64 // multiplies rate in the present step
 	next   int64   // when the next request comes, ns
 
 	// The tables of the alias method (Walker, 1974): a slot is chosen at random, and then either the slot's own tenant
@@ -21,25 +21,25 @@ type traffic struct {
 	keep  []uint32 // the slot's own tenant is taken if 32 random bits are below this
 	alias []int32
 
-	curve  *Scenario
-	storms []storm
-	step   int64   // when the present step ends, ns
-	extra  float64 // what the storms of single tenants add in the present step, as a part of all other requests
+	curve   *Scenario // says how the rate rises at the beginning, and how it follows the day
+	storms  []storm
+	stepEnd int64   // when the present step ends, ns
+	extra   float64 // the requests that storms of single tenants add in this step / all other requests
 
-	replays  bool          // requests are recorded ones; otherwise they are generated
+	replays  bool          // the requests are recorded ones; otherwise they are generated
 	recorded []recorded    // the recorded requests to come
-	buffer   []recorded    // the memory of recorded
-	log      *logReplay    // what comes after recorded; nil: nothing
-	busy     time.Duration // how long the present request takes, if it is a recorded one; 0: as the scenario says
+	buffer   []recorded    // the memory that log reuses for recorded
+	log      *logReplay    // gives the requests after those of recorded; nil if there are no others
+	busy     time.Duration // how long the present recorded request takes; 0 selects Scenario.Busy
 
 	// The random numbers that choose tenants and processes are drawn ahead of their use, so that touchNext knows the
 	// next ones.
 	bits  rand.PCG
-	drawn [ringSize]uint64
-	first int // index in drawn of the next number
+	drawn [ringSize]uint64 // a ring
+	first int              // index in drawn of the next number
 }
 
-const ringSize = 64 // a power of two
+const ringSize = 64 // a power of two, so that a remainder by it is a mask; twice touchAtOnce
 
 // recorded is a recorded request.
 type recorded struct {
@@ -48,15 +48,15 @@ type recorded struct {
 	tenant int32 // number
 }
 
-// storm is a time in which the clients of one tenant, or of all, send more requests.
+// storm is a span of time in which the clients of one tenant, or of all tenants, send more requests.
 type storm struct {
 	from, until int64 // ns
 	factor      float64
 	tenant      int     // number of the tenant; below 0: all tenants
-	share       float64 // which part of all requests are the tenant's
+	share       float64 // the tenant's part of all requests outside storms, 0..1
 }
 
-// rateStep is how often the rate is adapted to the daily curve, ns.
+// rateStep is how often the rate is adapted to the daily curve and to faults, ns.
 const rateStep = int64(100 * time.Millisecond)
 
 func (t *traffic) init(s *Scenario, loads []load, random *rand.Rand) error {
@@ -74,11 +74,13 @@ func (t *traffic) init(s *Scenario, loads []load, random *rand.Rand) error {
 	}
 	t.rate = sum / 1e9
 	t.fillAliases(loads, sum)
-	t.follow(0)
-	t.advance(0)
+	t.beginStep(0)
+	t.drawNext(0)
 	return nil
 }
 
+// fillAliases fills the tables of the alias method: each slot gets the same part of all requests, which its own tenant
+// shares with at most one other tenant, its alias.
 func (t *traffic) fillAliases(loads []load, sum float64) {
 	n := len(loads)
 	t.keep, t.alias = make([]uint32, n), make([]int32, n)
@@ -99,7 +101,8 @@ func (t *traffic) fillAliases(loads []load, sum float64) {
 		s, l := small[len(small)-1], large[len(large)-1]
 		small = small[:len(small)-1]
 		t.keep[s], t.alias[s] = uint32(weights[s]*math.MaxUint32), l
-		if weights[l] -= 1 - weights[s]; weights[l] < 1 {
+		weights[l] -= 1 - weights[s]
+		if weights[l] < 1 {
 			large = large[:len(large)-1]
 			small = append(small, l)
 		}
@@ -125,24 +128,27 @@ func (t *traffic) take(now int64) (tenant int) {
 		t.nextRecorded()
 		return tenant
 	}
-	t.advance(now)
+	t.drawNext(now)
 	if t.extra > 0 {
-		if chosen := t.random.Float64() * (1 + t.extra); chosen < t.extra {
-			return t.stormOf(now, chosen)
+		chosen := t.random.Float64() * (1 + t.extra)
+		if chosen < t.extra {
+			return t.stormTenant(now, chosen)
 		}
 	}
 	return t.tenantOf(t.fast())
 }
 
-// stormOf returns the tenant of one of the storms of single tenants. The number chosen, 0..extra, says which.
-func (t *traffic) stormOf(now int64, chosen float64) (tenant int) {
+// stormTenant returns the tenant of one of the storms of single tenants that are under way. The random number chosen,
+// 0..extra, selects the storm, in proportion to the requests that each adds.
+func (t *traffic) stormTenant(now int64, chosen float64) (tenant int) {
 	for i := range t.storms {
 		s := &t.storms[i]
 		if !s.ofTenant(now) {
 			continue
 		}
 		tenant = s.tenant
-		if chosen -= s.extra(); chosen < 0 {
+		chosen -= s.extra()
+		if chosen < 0 {
 			break
 		}
 	}
@@ -152,10 +158,10 @@ func (t *traffic) stormOf(now int64, chosen float64) (tenant int) {
 // ofTenant reports whether the storm is under way and only one tenant takes part in it.
 func (s *storm) ofTenant(now int64) bool { return s.tenant >= 0 && now >= s.from && now < s.until }
 
-// extra returns the additional requests of the storm of a single tenant, as a part of all requests without storms.
+// extra returns the additional requests of the storm of a single tenant, divided by all requests without storms.
 func (s *storm) extra() float64 { return (s.factor - 1) * s.share }
 
-// replay takes recorded requests, in the order of their times, in place of generated ones.
+// replay replaces the generated requests by recorded ones, which must be in the order of their times.
 func (t *traffic) replay(arrivals []Arrival, loads []load) error {
 	numbers := make(map[string]int, len(loads))
 	for i := range loads {
@@ -177,7 +183,7 @@ func (t *traffic) replay(arrivals []Arrival, loads []load) error {
 	return nil
 }
 
-// replayLog takes the requests of an access log in place of generated ones.
+// replayLog replaces the generated requests by those of an access log.
 func (t *traffic) replayLog(log *logReplay) {
 	t.replays, t.log = true, log
 	t.nextRecorded()
@@ -204,7 +210,7 @@ func (t *traffic) tenantOf(u uint64) int {
 	return int(t.alias[slot])
 }
 
-// share returns which part of all requests are a tenant's, computed from the tables of the alias method.
+// share returns a tenant's part of all requests, 0..1, computed from the tables of the alias method.
 func (t *traffic) share(tenant int) float64 {
 	sum := 0.0
 	for i := range t.keep {
@@ -219,33 +225,35 @@ func (t *traffic) share(tenant int) float64 {
 	return sum / float64(len(t.keep))
 }
 
-// advance draws the time of the first request after a time.
-func (t *traffic) advance(from int64) {
+// drawNext draws the time of the first request after the given time.
+func (t *traffic) drawNext(from int64) {
 	at := from
 	for {
-		if at >= t.step {
-			t.follow(at)
+		if at >= t.stepEnd {
+			t.beginStep(at)
 		}
 		next := math.MaxFloat64
 		if rate := t.rate * t.factor; rate > 0 {
 			next = float64(at) + t.random.ExpFloat64()/rate
 		}
-		if next < float64(t.step) {
+		if next < float64(t.stepEnd) {
 			t.next = int64(next)
 			return
 		}
-		at = t.step // a Poisson process has no memory: the next request can be drawn anew when the rate changes
+		at = t.stepEnd // a Poisson process has no memory: the next request can be drawn anew when the rate changes
 	}
 }
 
-// follow sets the factor of the step that begins at the given time.
-func (t *traffic) follow(at int64) {
-	t.step = (at/rateStep + 1) * rateStep
+// beginStep sets the end and the factor of the step that begins at the given time.
+func (t *traffic) beginStep(at int64) {
+	t.stepEnd = (at/rateStep + 1) * rateStep
 	t.factor = 1
-	if ramp := t.curve.RampUp.Nanoseconds(); at < ramp {
+	c := t.curve
+	ramp := c.RampUp.Nanoseconds()
+	if at < ramp {
 		t.factor = float64(at+rateStep) / float64(ramp+rateStep)
 	}
-	if c := t.curve; c.DailySwing > 0 {
+	if c.DailySwing > 0 {
 		t.factor *= 1 + c.DailySwing*math.Sin(2*math.Pi*float64(at)/float64(c.Day.Nanoseconds()))
 	}
 	t.extra = 0
@@ -266,6 +274,6 @@ func (t *traffic) changeRate(now int64) {
 	if t.replays {
 		return
 	}
-	t.step = now
-	t.advance(now)
+	t.stepEnd = now
+	t.drawNext(now)
 }

@@ -12,11 +12,11 @@ import (
 	smithyhttp "github.com/aws/smithy-go/transport/http"
 )
 
-// Client is the client of a DynamoDB store. Of the SDK's client it runs what the store adds to it, which reads the time
-// of the service from the replies.
+// Client replaces the SDK's client of a DynamoDB store. It runs the options that the store adds to the SDK's client: by
+// them the store reads the time of the service from the replies.
 type Client struct {
-	// Send brings a call to its table: it lets do carry the call out, or refuses it, and returns when the caller has
-	// the reply or gives up. It returns the time at which the service replied; the zero Time if there is no reply.
+	// Send makes a call to the table: it lets do carry out the call, or refuses the call, and returns when the caller
+	// has the reply or gives up. It returns the time at which the service replied, or the zero Time without a reply.
 	Send func(ctx context.Context, do func(*Table) (Cost, error)) (replied time.Time, err error)
 }
 
@@ -58,7 +58,7 @@ func (c Client) TransactWriteItems(
 	return out, err
 }
 
-// call sends a call through what the options add to the SDK's client.
+// call sends a call through the middleware that the options add to the SDK's client.
 func (c Client) call(
 	ctx context.Context, options []func(*dynamodb.Options), do func(*Table) (Cost, error),
 ) error {

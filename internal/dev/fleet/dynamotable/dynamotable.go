@@ -1,6 +1,6 @@
 // Package dynamotable is a table of DynamoDB in memory, for a simulation: it carries out the conditional writes of the
-// DynamoDB store, and says how many capacity units DynamoDB charges for each call. It knows no time, no throughput and
-// no network; those are the caller's.
+// DynamoDB store, and says how many capacity units DynamoDB charges for each call. It does not model time, throughput
+// or the network; the caller does.
 //
 // It understands what the store sends: conditions of comparisons, attribute_exists and attribute_not_exists, joined by
 // AND and OR; updates with SET and REMOVE, whose values are numbers, sums and if_not_exists; paths of one or two names;
@@ -18,7 +18,8 @@ import (
 	"github.com/aws/smithy-go"
 )
 
-// attributes are the attributes of an item, or of a value of type M. The table never changes them, it makes new ones.
+// attributes are the attributes of an item, or of a value of type M. The table never changes such a map; it makes a new
+// one.
 type attributes = map[string]types.AttributeValue
 
 // Table is a table whose partition key PK and sort key SK are binary. It is not safe for concurrent use. Callers must
@@ -117,10 +118,10 @@ func (t *Table) Transact(in *dynamodb.TransactWriteItemsInput) (*dynamodb.Transa
 	return &dynamodb.TransactWriteItemsOutput{}, cost, nil
 }
 
-// write is an update of one item: what it finds, and what it would make of it.
+// write is an update of one item that is not carried out yet: the item before the update and after it.
 type write struct {
 	key           key
-	holds         bool // the condition
+	holds         bool // whether the condition holds
 	before, after item // if the condition does not hold, after is not set
 }
 
@@ -190,7 +191,8 @@ func invalid(format string, args ...any) error {
 	return &smithy.GenericAPIError{Code: "ValidationException", Message: fmt.Sprintf(format, args...)}
 }
 
-// Size returns the size of an item by DynamoDB's rules, rounded up where they are vague. Bytes.
+// Size returns the size of an item in bytes by DynamoDB's rules. Where the rules are vague, Size assumes the larger
+// value.
 func Size(item map[string]types.AttributeValue) int {
 	n := 0
 	for name, v := range item {

@@ -43,7 +43,8 @@ func (e *expression) name(part string) string {
 	return name
 }
 
-// operand is a value in an expression: of an alias, of a path, or of a path unless there is none (if_not_exists).
+// operand is a value in an expression: the value of an alias, the value at a path, or, for if_not_exists, the value at
+// a path with an alias as its default.
 type operand struct {
 	alias string // begins with a colon; "" if the operand is a path without a default
 	path  path   // used unless its attribute is ""

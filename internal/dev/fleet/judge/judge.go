@@ -12,22 +12,23 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
-// Judge counts the admissions of one counter. Times are microseconds since 1970. An admission can be reported late: its
-// time is then earlier than that of an admission that was reported before, because a process reports a decision only
-// when the store has answered. The comment of each judge's type says how it treats a late admission.
+// Judge counts the admissions of one counter. Times are microseconds since 1970. An admission can be late: its time is
+// earlier than that of an admission which was reported before it, because a process reports a decision only when the
+// store has answered. The comment of each judge's type says how it treats a late admission.
 type Judge interface {
-	// Fits reports whether a request of so many units fits at a time. It may move the judge on to that time.
+	// Fits reports whether a request for the given units at the time at would be within the limit. The judge may then
+	// forget what matters only before that time.
 	Fits(at, units int64) bool
 
-	// Spend counts units that were admitted at a time, and returns how many of them are above the limit.
+	// Spend counts units that were admitted at the time at, and returns how many of them are above the limit.
 	Spend(at, units int64) (over int64)
 
-	// Window returns the number of the window that contains a time. An admission that the limiter's counter does not
-	// know of can bring units above the limit in the window of the admission and, if CountsTwice is true, in the next
-	// one. If it can do so at any later time, as in a bucket, all times are in window 0.
+	// Window returns the number of the window that contains a time. If the limiter's counter does not know of an
+	// admission, other requests can exceed the limit in the window of that admission and, if CountsTwice is true, in
+	// the next window. If they can do so at any later time, as in a bucket, all times are in window 0.
 	Window(at int64) int64
 
-	// Clone returns a judge that has counted the same, and that counts on by itself.
+	// Clone returns an independent copy of the judge, with its counts.
 	Clone() Judge
 }
 
@@ -79,9 +80,9 @@ func Algorithms() []limit.Algorithm {
 	})
 }
 
-// CountsTwice reports whether a unit of the algorithm can take the room of two others. In a sliding window, a log or
-// buckets it counts when it was admitted, and in the next window too. In a leaky bucket it can come too soon after the
-// admission before it, and the next admission too soon after it.
+// CountsTwice reports whether one admitted unit can bring two other units above a limit of the algorithm. In a sliding
+// window, a log or buckets, a unit counts in the window in which it was admitted and in the next one. In a leaky
+// bucket, an admission can come too soon after the one before it, and the next one too soon after it.
 func CountsTwice(a limit.Algorithm) bool { return judged[a].twice }
 
 // Aligns reports whether the windows of the algorithm can begin at another time for each owner: see Counter.Offset.
@@ -112,18 +113,19 @@ func (j *shiftedJudge) Window(at int64) int64       { return j.Judge.Window(at -
 func (j *shiftedJudge) Clone() Judge                { return &shiftedJudge{j.Judge.Clone(), j.offset} }
 
 // bucketJudge is a token bucket that is full at the beginning. A late admission is counted at the latest time so far.
-// That can only make the judge milder, by what a full bucket could not take up between the two times.
+// This can only find fewer units above the limit: if the bucket was full in between, it could not take up the units
+// that were refilled between the two times.
 type bucketJudge struct {
-	perUS float64 // units that are refilled in a microsecond
+	perUS float64 // units that are refilled per microsecond
 	burst float64 // the most that the bucket holds
 	at    int64   // the latest time
 	level float64 // units in the bucket at that time
 }
 
-// blur is how many units a level may be below the cost because of rounding in floating point. It is far below one unit,
-// which is the least that can be admitted above a limit, and above the error of one step, 10^-7 units at a level of
-// 10^9.
-const blur = 1e-6
+// tolerance is how many units a level may be below the cost because of rounding in floating point. It is far below one
+// unit, which is the least that can be admitted above a limit, and above the rounding error of one step, which is 10^-7
+// units at a level of 10^9.
+const tolerance = 1e-6
 
 func (j *bucketJudge) refill(at int64) {
 	if j.at > 0 && at > j.at {
@@ -135,17 +137,17 @@ func (j *bucketJudge) refill(at int64) {
 // Fits implements [Judge].
 func (j *bucketJudge) Fits(at, units int64) bool {
 	j.refill(at)
-	return j.level+blur >= float64(units)
+	return j.level+tolerance >= float64(units)
 }
 
 // Spend takes only the units that fit off the level, so that each unit above the limit is counted once.
 func (j *bucketJudge) Spend(at, units int64) int64 {
 	j.refill(at)
 	j.level -= float64(units)
-	if j.level >= -blur {
+	if j.level >= -tolerance {
 		return 0
 	}
-	over := int64(math.Ceil(-j.level - blur))
+	over := int64(math.Ceil(-j.level - tolerance))
 	j.level += float64(over)
 	return over
 }

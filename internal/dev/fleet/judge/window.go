@@ -13,13 +13,13 @@ type windows interface {
 	number(at int64) int64 // of the window that contains a time
 }
 
-// clockWindows are windows of so many microseconds that begin with the clock.
+// clockWindows are windows of this many microseconds. Window k begins at k times this length since 1970.
 type clockWindows int64
 
 func (w clockWindows) number(at int64) int64 { return at / int64(w) }
 
-// windowJudge counts in windows. It keeps the counts of the latest windows, so that a late admission is counted in its
-// own one. One that is later than keptWindows is counted in the oldest window that is kept.
+// windowJudge counts in windows. It keeps the counts of the keptWindows latest windows, so that a late admission is
+// counted in its own window. An admission that is even later is counted in the oldest window that is kept.
 type windowJudge struct {
 	most    int64
 	windows windows
@@ -60,9 +60,10 @@ func (j *windowJudge) Window(at int64) int64 { return j.windows.number(at) }
 // Clone implements [Judge].
 func (j *windowJudge) Clone() Judge { c := *j; return &c }
 
-// slidingJudge counts in windows that are aligned to the clock. The window before counts in proportion to how much of
-// the present window is left. slidingJudge keeps the counts of the latest window and of the two before it, so that a
-// late admission is counted in its own window. One that is later than that is counted in the window before the latest.
+// slidingJudge counts in windows that are aligned to the clock. The units of the previous window count in proportion to
+// how much of the present window is left. slidingJudge keeps the counts of the latest window and of the two before it,
+// so that a late admission is counted in its own window. An admission that is even later is counted in the window
+// before the latest.
 type slidingJudge struct{ most, period, window, older, last, spent int64 }
 
 // spentIn returns the counts of the window that contains a time and of the window before it, and moves on to that
@@ -112,9 +113,9 @@ func (j *slidingJudge) Window(at int64) int64 { return at / j.period }
 // Clone implements [Judge].
 func (j *slidingJudge) Clone() Judge { c := *j; return &c }
 
-// calendarWindows are days, weeks, months or years of a time zone. A window is numbered by the date of its first day,
-// so the judge needs no times at which windows begin. It is wrong for an hour where the clock is set back over
-// midnight.
+// calendarWindows are days, weeks, months or years of a time zone. The number of a window follows from the date of its
+// first day, so the judge need not compute the times at which windows begin. The number is wrong for an hour if the
+// clock is set back across midnight.
 type calendarWindows struct{ calendar *limit.Calendar }
 
 func newCalendarWindows(c *limit.Calendar) windows { return calendarWindows{c} }
@@ -155,9 +156,9 @@ func daysSince1970(year int, month time.Month, day int) int64 {
 	return time.Date(year, month, day, 0, 0, 0, 0, time.UTC).Unix() / (24 * 60 * 60)
 }
 
-// bucketsJudge counts in buckets: those of the present bucket and of the n before it count against the limit. A late
-// admission is counted in its own bucket, and must fit in each span of n+1 buckets that contains it. The judge shares
-// with the limiter that a bucket is a period divided by n, rounded up to a microsecond.
+// bucketsJudge counts in buckets: the units of the present bucket and of the n buckets before it count against the
+// limit. A late admission is counted in its own bucket, and must fit in each span of n+1 buckets that contains it. As
+// in the limiter, the length of a bucket is the period divided by n, rounded up to a microsecond.
 type bucketsJudge struct {
 	most, width, n int64
 	latest         int64   // number of the latest bucket
@@ -169,8 +170,8 @@ func newBucketsJudge(c Counter, period int64) Judge {
 	return &bucketsJudge{most: c.Most, width: (period + n - 1) / n, n: n, spent: make([]int64, 3*n)}
 }
 
-// move moves on to the bucket of a time. It returns the largest number of units in n+1 buckets that contain it, and the
-// count of the bucket.
+// move makes the bucket of a time the latest one, unless it is older. It returns the largest number of units in n+1
+// consecutive buckets that contain this bucket, and the count of this bucket.
 func (j *bucketsJudge) move(at int64) (counted int64, spent *int64) {
 	b, kept := at/j.width, int64(len(j.spent))
 	if b > j.latest {
@@ -214,12 +215,12 @@ func (j *bucketsJudge) Clone() Judge {
 	return &c
 }
 
-// logJudge remembers each admission, and counts those of the last period. A late admission is put in its place, and
-// must fit in each period that contains it.
+// logJudge remembers each admission, and counts those of the last period. A late admission is inserted at its time, and
+// must fit in each interval of a period that contains it.
 type logJudge struct {
 	most, period int64
 	entries      []entry // in the order of time
-	from         int     // index of the first entry within a period of the last one
+	from         int     // index of the first entry that is less than a period older than the last one
 	sum          int64   // units of the entries from there on
 }
 
@@ -246,7 +247,7 @@ func (j *logJudge) mostIn(at int64) (largest int64) {
 	return largest
 }
 
-// dropUntil takes the entries until a time out of the sum.
+// dropUntil subtracts the entries up to a time from the sum.
 func (j *logJudge) dropUntil(at int64) {
 	for j.from < len(j.entries) && j.entries[j.from].at <= at {
 		j.sum -= j.entries[j.from].units
@@ -275,7 +276,7 @@ func (j *logJudge) Spend(at, units int64) int64 {
 	}
 	last := j.entries[len(j.entries)-1].at
 	j.dropUntil(last - j.period)
-	if n := j.from / 2; n > 64 && j.entries[n].at < last-3*j.period { // what no admission can meet any more
+	if n := j.from / 2; n > 64 && j.entries[n].at < last-3*j.period { // too old to count with any later admission
 		j.entries, j.from = slices.Delete(j.entries, 0, n), j.from-n
 	}
 	return over
@@ -291,8 +292,9 @@ func (j *logJudge) Clone() Judge {
 	return &c
 }
 
-// leakyJudge keeps admissions apart: after units, rate of which are admitted in a period, nothing may be admitted until
-// units·period/rate have gone by. It remembers the latest admissions, so that a late one is judged by its neighbours.
+// leakyJudge checks the distance between admissions. The limit allows rate units per period, so after an admission of n
+// units nothing may be admitted for n·period/rate. It remembers the latest admissions, so that a late one is compared
+// with its neighbours in time.
 type leakyJudge struct {
 	rate, period int64
 	entries      []entry // the latest ones, in the order of time
@@ -300,7 +302,7 @@ type leakyJudge struct {
 
 const keptEntries = 16
 
-// follows reports whether an admission may come at a time after an earlier one.
+// follows reports whether an admission at a time comes late enough after an earlier one.
 func (j *leakyJudge) follows(e entry, at int64) bool {
 	passedHi, passedLo := bits.Mul64(uint64(at-e.at), uint64(j.rate))
 	needHi, needLo := bits.Mul64(uint64(e.units), uint64(j.period))
