@@ -19,20 +19,21 @@ const (
 	headerARN       = "Lambda-Runtime-Invoked-Function-Arn"
 	headerTrace     = "Lambda-Runtime-Trace-Id"
 	headerErrorType = "Lambda-Runtime-Function-Error-Type" // a header of an error, or a trailer of a response
-	headerErrorBody = "Lambda-Runtime-Function-Error-Body" // a trailer: base64 of the error
+	headerErrorBody = "Lambda-Runtime-Function-Error-Body" // a trailer of a response: the error document in base64
 	headerExtension = "Lambda-Extension-Identifier"
 )
 
-// What a body above MaxResponseBytes is read to, so that the function sees the answer instead of a broken connection.
+// maxDiscardBytes is how much of a body above MaxResponseBytes is read and discarded. If the connection were closed
+// earlier, the function would see a broken connection instead of the answer 413.
 const maxDiscardBytes = 64 << 20
 
-// poll is a function's request for work.
+// poll is a request by which a function asks for its next call.
 type poll struct {
-	work     chan *invocation // holds one
-	replaced chan struct{}    // closed when the function polls again instead
+	work     chan *invocation // receives the call; has room for one
+	replaced chan struct{}    // closed when the function sends another poll before this one got a call
 }
 
-// refusal is an answer of the Runtime API that is no 2xx.
+// refusal is an answer of the Runtime API with a status other than 2xx.
 type refusal struct {
 	status  int
 	Type    string `json:"errorType"`
@@ -47,10 +48,11 @@ var (
 	tooLarge = &refusal{http.StatusRequestEntityTooLarge, "RequestEntityTooLarge",
 		fmt.Sprintf("Exceeded maximum allowed payload size (%d bytes).", MaxResponseBytes)}
 	noEvents = &refusal{http.StatusForbidden, "Extension.UnsupportedEvents",
-		"This host knows extensions only as the means to ask for SIGTERM: register for no events"}
+		"This host supports extensions only as a way to ask for SIGTERM: register for no events"}
 )
 
-// api is the Runtime API of this environment, and what of the Extensions API a function needs to ask for SIGTERM.
+// api returns the Runtime API of this environment, with the part of the Extensions API by which a function asks for
+// SIGTERM.
 func (e *environment) api() http.Handler {
 	mux := http.NewServeMux()
 	for pattern, serve := range map[string]http.HandlerFunc{
@@ -66,7 +68,7 @@ func (e *environment) api() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		select {
 		case <-e.ready:
-		case <-r.Context().Done(): // the process was never started: this is another's request
+		case <-r.Context().Done(): // the process was never started, so another program sent the request
 			return
 		}
 		e.h.mu.Lock()
@@ -83,6 +85,7 @@ func (e *environment) api() http.Handler {
 	})
 }
 
+// next serves a poll: it waits until the host gives a call to the environment.
 func (e *environment) next(w http.ResponseWriter, r *http.Request) {
 	p := &poll{work: make(chan *invocation, 1), replaced: make(chan struct{})}
 	if !e.accept(p) {
@@ -92,7 +95,7 @@ func (e *environment) next(w http.ResponseWriter, r *http.Request) {
 	select {
 	case i := <-p.work:
 		if r.Context().Err() != nil {
-			e.lose(p, i)
+			e.pollBroke(p, i)
 			return
 		}
 		header := w.Header()
@@ -102,15 +105,16 @@ func (e *environment) next(w http.ResponseWriter, r *http.Request) {
 		header.Set(headerDeadline, strconv.FormatInt(i.deadline.UnixMilli(), 10))
 		header.Set(headerARN, e.h.arn)
 		header.Set(headerTrace, i.trace)
-		_, _ = w.Write(i.payload) // a function that did not get it whole does not answer, and is killed for it
+		_, _ = w.Write(i.payload) // a function that does not get all of it cannot answer, and is killed at the deadline
 	case <-p.replaced:
 		write(w, notNow)
 	case <-r.Context().Done():
-		e.lose(p, nil)
+		e.pollBroke(p, nil)
 	}
 }
 
-// accept takes the poll, unless the environment still has something to do.
+// accept makes the environment idle with this poll. It returns false if the environment must not poll in its present
+// state: while it has a call without an answer, is ending, or has reported that its init failed.
 func (e *environment) accept(p *poll) bool {
 	h := e.h
 	h.mu.Lock()
@@ -145,9 +149,10 @@ func (e *environment) accept(p *poll) bool {
 	return true
 }
 
-// lose is told that a poll's connection broke, with the call that was about to go over it, if any. That call is given
-// to the next environment, as no function has seen it, but only once: it may be what the function breaks on.
-func (e *environment) lose(p *poll, i *invocation) {
+// pollBroke handles a poll whose connection broke. i is the call that was about to be sent over the connection, or nil.
+// The call is given to the next environment, since no function has seen it. This happens at most once for each call,
+// because the call itself may be why the connections break.
+func (e *environment) pollBroke(p *poll, i *invocation) {
 	h := e.h
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -162,11 +167,11 @@ func (e *environment) lose(p *poll, i *invocation) {
 		h.idle = remove(h.idle, e)
 	case e.state == busy && e.current == i:
 		e.current = nil
-		if i.returned {
-			i.finish(nil, (&Error{Kind: Exited, Type: TypeExit, Message: "The poll broke off"}).in(i))
+		if i.requeued {
+			i.finish(nil, (&Error{Kind: Exited, Type: TypeExit, Message: "The poll broke off"}).forCall(i))
 			break
 		}
-		i.returned = true
+		i.requeued = true
 		h.waiting = append([]*invocation{i}, h.waiting...)
 	default:
 		return
@@ -177,28 +182,31 @@ func (e *environment) lose(p *poll, i *invocation) {
 	h.assignCalls()
 }
 
+// response serves the function's response to a call. A trailer with an error makes it an error.
 func (e *environment) response(w http.ResponseWriter, r *http.Request) {
-	body, no := read(r)
-	document, _ := base64.StdEncoding.DecodeString(r.Trailer.Get(headerErrorBody)) // what is no base64 tells nothing
+	body, bad := read(r)
+	document, _ := base64.StdEncoding.DecodeString(r.Trailer.Get(headerErrorBody)) // ignored if it is not base64
 	failed := r.Trailer.Get(headerErrorType)
-	write(w, e.answer(r.PathValue("id"), no, func(i *invocation) {
+	write(w, e.answer(r.PathValue("id"), bad, func(i *invocation) {
 		if failed != "" {
-			i.finish(nil, reported(document, failed).in(i))
+			i.finish(nil, reported(document, failed).forCall(i))
 			return
 		}
 		i.finish(body, nil)
 	}))
 }
 
+// failure serves the error that the function reports for a call.
 func (e *environment) failure(w http.ResponseWriter, r *http.Request) {
-	body, no := read(r)
+	body, bad := read(r)
 	failed := reported(body, r.Header.Get(headerErrorType))
-	write(w, e.answer(r.PathValue("id"), no, func(i *invocation) { i.finish(nil, failed.in(i)) }))
+	write(w, e.answer(r.PathValue("id"), bad, func(i *invocation) { i.finish(nil, failed.forCall(i)) }))
 }
 
-// answer ends the call of that id with finish, if it is the current one and has no answer yet. no is what is wrong with
-// the body: what is too large is an answer, what broke off is not.
-func (e *environment) answer(id string, no *refusal, finish func(*invocation)) *refusal {
+// answer ends the call with the given id by calling finish, if the environment has this call and has not answered it
+// yet. bad is the result of reading the body: a body that is too large ends the call with an error, and a truncated
+// body does not end the call.
+func (e *environment) answer(id string, bad *refusal, finish func(*invocation)) *refusal {
 	e.h.mu.Lock()
 	defer e.h.mu.Unlock()
 	i := e.current
@@ -207,43 +215,46 @@ func (e *environment) answer(id string, no *refusal, finish func(*invocation)) *
 		return unknownID
 	case e.state != busy:
 		return notNow
-	case no == truncated:
-		return no
-	case no == tooLarge:
+	case bad == truncated:
+		return bad
+	case bad == tooLarge:
 		i.finish(nil, (&Error{Kind: ResponseSize, Type: TypeResponseSize,
 			Message: fmt.Sprintf("Response payload size exceeded maximum allowed payload size (%d bytes).",
-				MaxResponseBytes)}).in(i))
+				MaxResponseBytes)}).forCall(i))
 	default:
 		finish(i)
 	}
-	e.state = answered // its deadline stays: the function is to poll again by then
-	return no
+	e.state = answered // the deadline of the call stays armed: the function must poll again before it
+	return bad
 }
 
-// initFailure records why the init failed. The call gets this error when the process has ended.
+// initFailure serves the error that the function reports for its init. The call that waits longest gets this error when
+// the process has ended.
 func (e *environment) initFailure(w http.ResponseWriter, r *http.Request) {
-	body, no := read(r)
-	if no == nil {
+	body, bad := read(r)
+	if bad == nil {
 		failed := reported(body, r.Header.Get(headerErrorType))
-		no = e.initialise(func() { e.reported = failed })
+		bad = e.duringInit(func() { e.reported = failed })
 	}
-	write(w, no)
+	write(w, bad)
 }
 
-// register lets a function ask for SIGTERM, as lambda.WithEnableSIGTERM does.
+// register serves the registration of an extension, by which a function asks for SIGTERM. lambda.WithEnableSIGTERM does
+// this.
 func (e *environment) register(w http.ResponseWriter, r *http.Request) {
-	body, no := read(r)
+	body, bad := read(r)
 	var request struct {
 		Events []string `json:"events"`
 	}
-	if err := json.Unmarshal(body, &request); no == nil && (err != nil || len(request.Events) > 0) {
-		no = noEvents
+	err := json.Unmarshal(body, &request)
+	if bad == nil && (err != nil || len(request.Events) > 0) {
+		bad = noEvents
 	}
-	if no == nil {
-		no = e.initialise(func() { e.wantTerm = true })
+	if bad == nil {
+		bad = e.duringInit(func() { e.wantTerm = true })
 	}
-	if no != nil {
-		write(w, no)
+	if bad != nil {
+		write(w, bad)
 		return
 	}
 	w.Header().Set(headerExtension, newRequestID())
@@ -251,8 +262,8 @@ func (e *environment) register(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(map[string]string{"functionName": e.h.c.Name, "functionVersion": "$LATEST"})
 }
 
-// initialise does what has its place only in an init that has not failed.
-func (e *environment) initialise(do func()) *refusal {
+// duringInit calls do, or returns notNow if the init of the environment is over or has failed.
+func (e *environment) duringInit(do func()) *refusal {
 	e.h.mu.Lock()
 	defer e.h.mu.Unlock()
 	if e.state != starting || e.reported != nil {
@@ -262,10 +273,10 @@ func (e *environment) initialise(do func()) *refusal {
 	return nil
 }
 
-// event is where an extension waits. There are none, so it waits until the process ends.
+// event serves an extension's request for its next event. There are no events, so it waits until the process ends.
 func (e *environment) event(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }
 
-// read takes a body of at most MaxResponseBytes, or says that it is truncated or tooLarge.
+// read reads a body of at most MaxResponseBytes. Otherwise the refusal is truncated or tooLarge.
 func read(r *http.Request) ([]byte, *refusal) {
 	body, err := io.ReadAll(io.LimitReader(r.Body, MaxResponseBytes+1))
 	if err != nil {
@@ -274,18 +285,18 @@ func read(r *http.Request) ([]byte, *refusal) {
 	if len(body) <= MaxResponseBytes {
 		return body, nil
 	}
-	_, _ = io.Copy(io.Discard, io.LimitReader(r.Body, maxDiscardBytes)) // whatever happens, it is too large
+	_, _ = io.Copy(io.Discard, io.LimitReader(r.Body, maxDiscardBytes)) // even after an error, the body is too large
 	return nil, tooLarge
 }
 
-// write answers a request of the Runtime API: 202 without a refusal.
-func write(w http.ResponseWriter, no *refusal) {
+// write answers a request of the Runtime API: with the refusal, or with 202 if it is nil.
+func write(w http.ResponseWriter, refused *refusal) {
 	w.Header().Set("Content-Type", "application/json")
-	if no == nil {
+	if refused == nil {
 		w.WriteHeader(http.StatusAccepted)
 		_, _ = io.WriteString(w, `{"status":"OK"}`+"\n")
 		return
 	}
-	w.WriteHeader(no.status)
-	_ = json.NewEncoder(w).Encode(no)
+	w.WriteHeader(refused.status)
+	_ = json.NewEncoder(w).Encode(refused)
 }

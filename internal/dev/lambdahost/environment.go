@@ -19,20 +19,21 @@ import (
 	"time"
 )
 
-// state is where an environment is in its life. From starting it goes to idle, and from there to busy, answered and
-// idle again, until it is ending.
+// state is the state of an environment. Its first state is starting. Then it repeats idle, busy and answered, until it
+// is ending.
 type state int
 
 const (
-	starting state = iota // has not polled
-	idle                  // polls, and is in Host.idle
-	busy                  // has a call that has no answer
-	answered              // is to poll again
-	lost                  // its poll broke off; is to poll again, or dies
-	ending                // has ended, or got the signal to end
+	starting state = iota // it has not polled for a call yet
+	idle                  // it polls for a call, and is in Host.idle
+	busy                  // it has a call, and has not answered the call yet
+	answered              // it has answered a call, and must poll again
+	lost                  // the connection of its poll broke; it must poll again, or is killed
+	ending                // it has ended, or was told to end
 )
 
-// environment is one process and its Runtime API. The fields after ready are guarded by the host's mu.
+// environment is one process of the function, and the Runtime API that the host serves to it. The fields after ready
+// are guarded by the host's mu.
 type environment struct {
 	h     *Host
 	id    int
@@ -45,22 +46,24 @@ type environment struct {
 	polled   bool
 	init     time.Duration // from began to the first poll
 	calls    int
-	poll     *poll       // of an idle environment
-	current  *invocation // the last that was given to it
+	poll     *poll       // the poll that waits for a call; nil unless the environment is idle
+	current  *invocation // the call that was given to it last
 	frozen   bool
-	deadline *time.Timer // it is killed then; nil: none
-	killed   *Error      // why it was, unless because the host closes
-	reported *Error      // by the function, of its init
-	wantTerm bool        // it registered an extension
-	reaped   bool        // its process id may be another's
-	gone     bool
-	handlers sync.WaitGroup // of its API; none begins when it is gone
+	deadline *time.Timer    // kills the environment when it fires; nil if there is no deadline
+	killed   *Error         // why it was killed; nil if it was not, or because the host closes
+	reported *Error         // the error of its init, as the function reported it; nil if it reported none
+	wantTerm bool           // the function registered an extension, so it gets SIGTERM
+	reaped   bool           // the process has ended, so another process may have its id
+	gone     bool           // end was called
+	handlers sync.WaitGroup // requests to its API that are being served; no further one begins once gone is set
 }
 
-// After its end a process's output may be held open by what it started and the kill did not reach.
+// outputAfterExit is how long the host reads the output of a process that has ended. Another process that it started,
+// and that the kill did not reach, may hold the output open for ever.
 const outputAfterExit = time.Second
 
-// run is the environment's life, from the listening of its API until nothing of it is left.
+// run serves the Runtime API of the environment and runs its process. It returns when the process and all handlers of
+// the API have ended.
 func (e *environment) run() {
 	runtime.LockOSThread() // see dieWithParent
 	defer runtime.UnlockOSThread()
@@ -71,14 +74,14 @@ func (e *environment) run() {
 	}
 	server := &http.Server{
 		Handler: e.api(),
-		// a slow function's affair; the bound is for other programs
+		// Bounds other programs that connect. A slow function reaches its own timeout first.
 		ReadHeaderTimeout: e.h.c.InitTimeout + e.h.c.Timeout,
 		ErrorLog:          slog.NewLogLogger(e.h.c.Log.Handler(), slog.LevelWarn),
 	}
 	served := make(chan struct{})
 	go func() {
 		defer close(served)
-		_ = server.Serve(listener) // ends by Close
+		_ = server.Serve(listener) // returns after Close
 	}()
 	e.end(e.execute(listener.Addr().String()))
 	_ = server.Close()
@@ -86,7 +89,7 @@ func (e *environment) run() {
 	e.handlers.Wait()
 }
 
-// execute runs the process and says how it ended.
+// execute runs the process to its end. The error says how the process ended.
 func (e *environment) execute(address string) *Error {
 	c := &e.h.c
 	output, write, err := os.Pipe()
@@ -94,7 +97,7 @@ func (e *environment) execute(address string) *Error {
 		return &Error{Type: TypeEntrypoint, Message: err.Error()}
 	}
 	defer func() { _ = output.Close() }()
-	cmd := exec.Command(c.Binary) //nolint:gosec // to run it is what it was given for
+	cmd := exec.Command(c.Binary) //nolint:gosec // running the configured binary is what this package does
 	cmd.Dir = filepath.Dir(c.Binary)
 	cmd.Env = append(slices.Clone(e.h.env),
 		"AWS_LAMBDA_RUNTIME_API="+address,
@@ -111,13 +114,13 @@ func (e *environment) execute(address string) *Error {
 	read := make(chan struct{})
 	go func() {
 		defer close(read)
-		e.pass(output)
+		e.copyOutput(output)
 	}()
 	err = cmd.Wait()
 	e.h.mu.Lock()
 	e.reaped = true
 	e.h.mu.Unlock()
-	signalKill(cmd) // what it started and left behind, whose group keeps the number
+	signalKill(cmd) // kills what the process started and left behind: its process group still exists
 	_ = output.SetReadDeadline(time.Now().Add(outputAfterExit))
 	<-read
 	if err == nil {
@@ -126,13 +129,13 @@ func (e *environment) execute(address string) *Error {
 	return &Error{Type: TypeExit, Message: "Runtime exited with error: " + err.Error()}
 }
 
-// started gives the environment its process.
+// started records the process of the environment, and arms the deadline of its init.
 func (e *environment) started(cmd *exec.Cmd, began time.Time) {
 	e.h.mu.Lock()
 	defer e.h.mu.Unlock()
 	e.cmd, e.pid, e.began = cmd, cmd.Process.Pid, began
 	close(e.ready)
-	if e.state == ending { // the host was closed in between
+	if e.state == ending { // the host was closed before the process was started
 		e.signal(signalKill)
 		return
 	}
@@ -141,7 +144,8 @@ func (e *environment) started(cmd *exec.Cmd, began time.Time) {
 		limit.Seconds())})
 }
 
-// end takes the environment out of the host, and tells the call that it had.
+// end removes the environment from the host after its process has ended. The call that it was serving fails. how says
+// how the process ended, unless the host or the function knows a better reason.
 func (e *environment) end(how *Error) {
 	h := e.h
 	h.mu.Lock()
@@ -159,7 +163,7 @@ func (e *environment) end(how *Error) {
 	}
 	calling := e.current != nil && !e.current.ended
 	switch {
-	case askedToEnd && e.killed == nil: // the host closes
+	case askedToEnd && e.killed == nil: // the host is closing
 		if calling {
 			e.current.finish(nil, ErrClosed)
 		}
@@ -167,16 +171,17 @@ func (e *environment) end(how *Error) {
 		how.Kind = InitFailed
 		h.initFailed(e, how)
 	default:
-		if how.Kind = TimedOut; e.killed == nil {
+		if e.killed == nil {
 			how.Kind = Exited
 			h.stats.Exits++
 		} else {
+			how.Kind = TimedOut
 			h.stats.Timeouts++
 		}
 		request := ""
 		if calling {
 			request = e.current.id
-			e.current.finish(nil, how.in(e.current))
+			e.current.finish(nil, how.forCall(e.current))
 		}
 		h.c.Log.Error("environment ended", "environment", e.id, "request", request, "type", how.Type, "error",
 			how.Message)
@@ -184,7 +189,8 @@ func (e *environment) end(how *Error) {
 	h.assignCalls()
 }
 
-// startCall gives the call to the environment, which is idle. Like the methods below it is called with mu held.
+// startCall gives the call to the environment, which must be idle. The caller holds the host's mu, as for all methods
+// below except copyOutput.
 func (e *environment) startCall(i *invocation) {
 	limit := e.h.c.Timeout
 	e.state, e.current = busy, i
@@ -210,7 +216,8 @@ func (e *environment) thaw() {
 	}
 }
 
-// arm has the environment killed for the reason unless it is disarmed or armed again within d.
+// arm sets the deadline: after the time d, the environment is killed for the given reason, unless disarm or arm is
+// called before.
 func (e *environment) arm(d time.Duration, reason *Error) {
 	e.disarm()
 	var t *time.Timer
@@ -231,7 +238,8 @@ func (e *environment) disarm() {
 	}
 }
 
-// kill ends the process for the reason, nil being that the host closes. What it was doing fails when it is gone.
+// kill ends the process. reason is nil if the host closes. The call that the process was serving fails when the process
+// has ended: see end.
 func (e *environment) kill(reason *Error) {
 	e.disarm()
 	if e.state != ending {
@@ -241,7 +249,8 @@ func (e *environment) kill(reason *Error) {
 	e.signal(signalKill)
 }
 
-// terminate ends an idle process because the host closes: gently, where it asked for that.
+// terminate ends an idle process because the host closes: with SIGTERM if the function asked for that, else with
+// SIGKILL.
 func (e *environment) terminate() {
 	if !e.wantTerm {
 		e.kill(nil)
@@ -260,10 +269,11 @@ func (e *environment) signal(send func(*exec.Cmd)) {
 	}
 }
 
-const maxLine = 256 << 10 // bytes
+const maxLine = 256 << 10 // bytes; a longer line of output is passed on in parts
 
-// pass gives what the function writes to Config.Output, until it writes no more. It takes mu for itself.
-func (e *environment) pass(output io.Reader) {
+// copyOutput passes the output of the function to Config.Output line by line, until the output ends. It locks mu
+// itself.
+func (e *environment) copyOutput(output io.Reader) {
 	lines := bufio.NewReaderSize(output, maxLine)
 	for {
 		text, err := lines.ReadSlice('\n')

@@ -7,26 +7,27 @@ import (
 	"strings"
 )
 
-// Why the function was not called, or with ErrClosed perhaps cut off.
+// Errors of a call for which the function was not called. With ErrClosed, the function may also have been killed in the
+// middle of the call.
 var (
 	ErrThrottled = errors.New("lambdahost: every environment is busy")
 	ErrTooLarge  = errors.New("lambdahost: the payload is too large")
 	ErrClosed    = errors.New("lambdahost: the host is closed")
 )
 
-// Kind says how a call failed. A function may claim any type of error, but not a kind.
+// Kind says how a call failed. The host determines it, while Error.Type can be anything that the function reports.
 type Kind int
 
 // The kinds of [Error].
 const (
 	Reported     Kind = iota + 1 // the function reported an error, and may go on serving
-	InitFailed                   // no environment came up for the call
-	Exited                       // the process ended in mid-call
-	TimedOut                     // the call took too long; its environment was killed
+	InitFailed                   // no environment for the call could be started
+	Exited                       // the process ended during the call
+	TimedOut                     // the call took too long, and its environment was killed
 	ResponseSize                 // the function answered with more than MaxResponseBytes
 )
 
-// String is a word or two for logs.
+// String returns the kind in two or three words, for logs.
 func (k Kind) String() string {
 	switch k {
 	case Reported:
@@ -44,7 +45,7 @@ func (k Kind) String() string {
 	}
 }
 
-// The types of errors that the function did not name itself, as Lambda writes them.
+// Types of errors that the function did not report itself. They are those that Lambda uses.
 const (
 	TypeExit         = "Runtime.ExitError"
 	TypeEntrypoint   = "Runtime.InvalidEntrypoint" // the binary could not be run
@@ -59,12 +60,12 @@ type Error struct {
 	Type      string // errorType, never empty
 	Message   string // errorMessage
 	RequestID string
-	Document  []byte // what the function posted as the error; nil where it posted none
+	Document  []byte // the document that the function reported as its error; nil if it reported none
 }
 
 const maxMessageInError = 1 << 10 // bytes
 
-// Error names the kind, the type, the message, of which it shows at most 1 KiB, and the call.
+// Error returns a text with the kind, the type, at most 1 KiB of the message, and the id of the call.
 func (e *Error) Error() string {
 	message := e.Message
 	if len(message) > maxMessageInError {
@@ -73,15 +74,15 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("lambdahost: %s: %s: %s (request %s)", e.Kind, e.Type, message, e.RequestID)
 }
 
-// in is the error as one of the call.
-func (e *Error) in(i *invocation) *Error {
+// forCall returns a copy of the error with the id of a call.
+func (e *Error) forCall(i *invocation) *Error {
 	c := *e
 	c.RequestID = i.id
 	return &c
 }
 
-// reported reads what a function posted as its error. header is the type that it named beside the document, which is
-// used where the document names none.
+// reported returns the error that a function reported. header is the type of the error in the headers or trailers of
+// the report. It is used if the document has no type.
 func reported(document []byte, header string) *Error {
 	var d struct {
 		Type    string `json:"errorType"`

@@ -39,7 +39,7 @@ const (
 	ordinary     = "ordinary"
 	hangs        = "hangs"
 	exits        = "exits"
-	fails        = "fails" // says why, and exits
+	fails        = "fails" // reports an error, and exits
 	failsOnFile  = "fails while the file is there"
 	wantsTerm    = "wants SIGTERM"
 	ignoresTerm  = "wants SIGTERM and ignores it"

@@ -7,8 +7,8 @@
 //   - A call goes to the idle environment that was used last. A new environment is started only if none is idle or has
 //     just answered. The call then takes the environment that is ready first.
 //   - If all Environments are busy, further calls fail at once with [ErrThrottled], unless Queue lets them wait.
-//   - If the function does not end a call, the call fails with an [*Error], and the environment is replaced when a call
-//     needs another one. A caller that stops waiting does not stop the function.
+//   - If the function exits or exceeds the timeout during a call, the call fails with an [*Error]. The environment is
+//     replaced when another call needs it. A caller that stops waiting does not stop the function.
 //   - An environment gets none of this process's environment variables, and runs in the folder of its binary.
 //   - Functions that register an extension get SIGTERM (lambda.WithEnableSIGTERM registers one). Others get SIGKILL.
 //
@@ -41,25 +41,26 @@ const (
 // Config sets up a [Host]. Only Binary is required.
 type Config struct {
 	Binary string            // the executable: Lambda's bootstrap; a path without a slash is looked up in PATH
-	Env    map[string]string // of the function, beside Lambda's own; those that are Lambda's alone are refused
+	Env    map[string]string // more environment variables of the function; those that only Lambda may set are refused
 
-	Name     string // of the function; default the binary's file name
-	MemoryMB int    // told to the function, and not held; 128..10240, default 128
+	Name     string // name of the function; default the binary's file name
+	MemoryMB int    // reported to the function, but not enforced; 128..10240, default 128
 
 	Environments int           // the most processes at a time, at least 1; default 1
-	Queue        int           // calls that may wait while all are busy; 0 throttles them, as Lambda does
-	InitTimeout  time.Duration // from the start of a process to its first poll; default 10 s
-	Timeout      time.Duration // of a call; also within it the function polls again. Default 3 s
-	Grace        time.Duration // from SIGTERM to SIGKILL; default 2 s
+	Queue        int           // calls that may wait while all environments are busy; 0 throttles them, as Lambda does
+	InitTimeout  time.Duration // bounds the time from the start of a process to its first poll; default 10 s
+	Timeout      time.Duration // bounds the time from a call to the answer, and to the next poll; default 3 s
+	Grace        time.Duration // time from SIGTERM to SIGKILL; default 2 s
 
-	// After a failed init no process is started for InitBackoff, doubled with each that follows up to MaxInitBackoff.
-	// Calls that find no environment then fail with the error of that init. Defaults 100 ms and 10 s.
+	// InitBackoff is how long no process is started after a failed init. It doubles with each further init that fails,
+	// up to MaxInitBackoff. Calls that find no environment meanwhile fail with the error of that init. The defaults are
+	// 100 ms and 10 s.
 	InitBackoff, MaxInitBackoff time.Duration
 
 	Freeze bool // an idle environment is stopped (SIGSTOP) until its next call; on Unix only
 
-	// Output is given each line that a function writes to stdout or stderr, from one goroutine for each environment. A
-	// slow one holds up the function. Default: each line goes to Log, at Info.
+	// Output is called with each line that a function writes to stdout or stderr, in one goroutine for each
+	// environment. If Output is slow, the function has to wait. By default, each line is logged to Log at level Info.
 	Output func(Line)
 	Log    *slog.Logger // default slog.Default()
 }
@@ -67,8 +68,8 @@ type Config struct {
 // Line is one line that a function wrote.
 type Line struct {
 	Environment int    // see [Environment.ID]
-	RequestID   string // of the call that the environment served last when the line was read; empty in init
-	Text        string // without its line end; one above 256 KiB comes in pieces
+	RequestID   string // id of the call that the environment got last when the line was read; "" during the init
+	Text        string // the line without its line end; a line above 256 KiB is split into several
 }
 
 // Host starts, calls and ends the environments of one function. It is safe for concurrent use. Make it with [Start].
@@ -76,23 +77,23 @@ type Host struct {
 	c         Config
 	env       []string
 	arn       string
-	stopWatch func() bool // no longer waits for Start's ctx
+	stopWatch func() bool // ends the waiting for the end of Start's ctx
 
-	processes sync.WaitGroup // and all that belongs to them
+	processes sync.WaitGroup // environment.run of each environment
 
 	mu      sync.Mutex
 	closing bool
-	live    map[int]*environment // by ID: a process, or about to be one
-	idle    []*environment       // the last was used last
-	waiting []*invocation        // the first waits longest
-	failure *Error               // of the last init, if it failed
-	stats   Stats                // what it has counted
-	pause   time.Duration        // after the last init, if it failed
-	resume  time.Time            // no process is started before
+	live    map[int]*environment // environments by ID whose run has not ended
+	idle    []*environment       // the one that was used last is the last
+	waiting []*invocation        // the one that has waited longest is the first
+	failure *Error               // the error of the init that failed last
+	stats   Stats                // only its counts
+	pause   time.Duration        // the present backoff; 0 if the last init succeeded
+	resume  time.Time            // no process is started before this time
 }
 
-// Start checks the configuration, naming the field in an error, and makes a host. No process runs before the first
-// call. When ctx ends, everything is killed; [Host.Close] is the gentle way.
+// Start makes a host. An error names the field of the configuration that is not valid. No process runs before the first
+// call. When ctx ends, all processes are killed; [Host.Close] lets calls end first.
 func Start(ctx context.Context, c Config) (*Host, error) {
 	if err := c.check(); err != nil {
 		return nil, err
@@ -133,14 +134,14 @@ func (c *Config) check() error {
 		return fmt.Errorf("lambdahost: MemoryMB %d is outside 128..10240", c.MemoryMB)
 	}
 	if c.Freeze && !canFreeze {
-		return errors.New("lambdahost: Freeze: this system cannot stop a process and let it go on")
+		return errors.New("lambdahost: Freeze: this operating system cannot stop and continue a process: unset it")
 	}
 	for name, value := range c.Env {
 		if name == "" || strings.ContainsAny(name, "=\x00") || strings.ContainsRune(value, 0) {
-			return fmt.Errorf("lambdahost: Env: %q cannot be a variable", name)
+			return fmt.Errorf("lambdahost: Env: %q is not a valid environment variable", name)
 		}
 		if slices.Contains(reserved, name) || strings.HasPrefix(name, "AWS_LAMBDA_") {
-			return fmt.Errorf("lambdahost: Env: %s is Lambda's own", name)
+			return fmt.Errorf("lambdahost: Env: only Lambda may set %s: remove it", name)
 		}
 	}
 	return nil
@@ -176,20 +177,20 @@ func (c *Config) setDefaults() {
 	}
 }
 
-// invocation is one call, from Invoke to its answer. Its fields but the first three are guarded by the host's mu.
+// invocation is one call, from Invoke to its answer. All fields after payload are guarded by the host's mu.
 type invocation struct {
 	id, trace string
 	payload   []byte
 	deadline  time.Time
 
-	returned bool // to the queue, once; see lose
+	requeued bool // the call was put back into the queue, which happens at most once: see pollBroke
 	ended    bool
 	response []byte
 	err      error
-	done     chan struct{} // closed when it has ended
+	done     chan struct{} // closed when the call has ended
 }
 
-// finish ends the call, which has not ended before.
+// finish ends the call, which must not have ended before.
 func (i *invocation) finish(response []byte, err error) {
 	i.ended, i.response, i.err = true, response, err
 	close(i.done)
@@ -197,23 +198,23 @@ func (i *invocation) finish(response []byte, err error) {
 
 type traceKey struct{}
 
-// WithTraceID gives calls with the context an X-Ray trace id, the value of X-Amzn-Trace-Id. Others get one made for
-// them.
+// WithTraceID returns a context whose calls get the given X-Ray trace id, the value of X-Amzn-Trace-Id. A call without
+// one gets a new trace id.
 func WithTraceID(ctx context.Context, id string) context.Context {
 	return context.WithValue(ctx, traceKey{}, id)
 }
 
-// TraceID is what [WithTraceID] gave the context; "" is nothing.
+// TraceID returns the trace id that [WithTraceID] gave the context, or "".
 func TraceID(ctx context.Context) string {
 	id, _ := ctx.Value(traceKey{}).(string)
 	return id
 }
 
-// Invoke calls the function and returns what it answered, whether that is JSON or not. An error is one of
+// Invoke calls the function and returns its answer, whether that is JSON or not. An error wraps one of
 //
-//   - an [*Error]: the function reported one, or could not end the call
-//   - [ErrThrottled], [ErrTooLarge], [ErrClosed]: the function was not called, or with ErrClosed perhaps cut off
-//   - ctx's own: the call was left, and if it had begun the function goes on with it
+//   - an [*Error]: the function reported an error, or could not end the call
+//   - [ErrThrottled], [ErrTooLarge], [ErrClosed]: the function was not called, or with ErrClosed perhaps killed
+//   - ctx's error: Invoke no longer waits; if the function has begun the call, it goes on with the call
 func (h *Host) Invoke(ctx context.Context, payload []byte) ([]byte, error) {
 	if len(payload) > MaxRequestBytes {
 		return nil, fmt.Errorf("%w: %d bytes, at most %d", ErrTooLarge, len(payload), MaxRequestBytes)
@@ -242,7 +243,7 @@ func (h *Host) Invoke(ctx context.Context, payload []byte) ([]byte, error) {
 	return nil, fmt.Errorf("invoke %s: %w", h.c.Name, ctx.Err())
 }
 
-// enqueue lets the call wait for an environment, or says why it cannot.
+// enqueue appends the call to the calls that wait for an environment. It returns an error if the call cannot be served.
 func (h *Host) enqueue(i *invocation) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -251,9 +252,10 @@ func (h *Host) enqueue(i *invocation) error {
 	}
 	backoff := time.Until(h.resume) > 0
 	if backoff && len(h.live) == 0 {
-		return h.failure.in(i)
+		return h.failure.forCall(i)
 	}
-	// An environment that is not busy is idle, or is about to become idle or to end, so a waiting call can count on it.
+	// Queue bounds the calls that wait although no environment is or will soon be free. Each environment that is not
+	// busy, or that may still be started, takes one more call.
 	most := h.c.Queue - h.count(busy)
 	if backoff {
 		most += len(h.live)
@@ -269,8 +271,8 @@ func (h *Host) enqueue(i *invocation) error {
 	return nil
 }
 
-// assignCalls gives waiting calls to idle environments, and starts environments for the others. It is called with mu
-// held, after every change to either.
+// assignCalls gives waiting calls to idle environments, and starts environments for the other calls. It must be called,
+// with mu held, after every change of the waiting calls or of the environments.
 func (h *Host) assignCalls() {
 	for len(h.waiting) > 0 && len(h.idle) > 0 {
 		e := h.idle[len(h.idle)-1]
@@ -286,14 +288,15 @@ func (h *Host) assignCalls() {
 		h.launch()
 		coming++
 	}
-	if len(h.live) == 0 { // then resume is to come, and nobody would wake those that wait
+	if len(h.live) == 0 { // during the backoff, nothing would call assignCalls again for the calls that wait
 		for _, i := range h.waiting {
-			i.finish(nil, h.failure.in(i))
+			i.finish(nil, h.failure.forCall(i))
 		}
 		h.waiting = nil
 	}
 }
 
+// count returns the number of environments in a state.
 func (h *Host) count(s state) int {
 	n := 0
 	for _, e := range h.live {
@@ -312,7 +315,8 @@ func (h *Host) launch() {
 	h.processes.Go(e.run)
 }
 
-// initFailed tells the call that waits longest, as that is what the environment was started for.
+// initFailed begins or extends the backoff after an init that failed. The call that has waited longest gets the error,
+// because the environment was started for it.
 func (h *Host) initFailed(e *environment, err *Error) {
 	h.stats.InitErrors++
 	h.failure = err
@@ -322,13 +326,13 @@ func (h *Host) initFailed(e *environment, err *Error) {
 	if len(h.waiting) > 0 {
 		i := h.waiting[0]
 		h.waiting = h.waiting[1:]
-		i.finish(nil, err.in(i))
+		i.finish(nil, err.forCall(i))
 	}
 }
 
-// Close takes no more calls, lets those under way end, and then ends every environment. When ctx ends before, the rest
-// is killed and their calls end with [ErrClosed]; the error is ctx's then. On return no process and no goroutine is
-// left. It may be called again.
+// Close refuses further calls, lets the calls under way end, and then ends every environment. If ctx ends before that,
+// the remaining environments are killed, their calls end with [ErrClosed], and Close returns ctx's error. When Close
+// returns, no process and no goroutine of the host is left. Close may be called again.
 func (h *Host) Close(ctx context.Context) error {
 	h.stopWatch()
 	h.mu.Lock()
@@ -343,7 +347,7 @@ func (h *Host) Close(ctx context.Context) error {
 			e.terminate()
 		case starting, lost:
 			e.kill(nil)
-		case busy, answered, ending: // end by themselves
+		case busy, answered, ending: // accept ends the first two at their next poll
 		}
 	}
 	h.mu.Unlock()
@@ -371,28 +375,28 @@ func (h *Host) Close(ctx context.Context) error {
 	return fmt.Errorf("close %s: killed %d environments: %w", h.c.Name, cut, ctx.Err())
 }
 
-// Stats is what a host has done so far.
+// Stats describes the environments of a host, and counts what happened since Start.
 type Stats struct {
-	Environments []Environment // that live, by ID
-	Waiting      int           // calls that have no environment yet
+	Environments []Environment // those that have not ended, by ID
+	Waiting      int           // calls that wait for an environment
 
-	Started    int // environments
-	InitErrors int // of these, those that never polled
-	Exits      int // those that ended by themselves afterwards
-	Timeouts   int // those that were killed because a call, or the next poll, took too long
+	Started    int // environments that were started
+	InitErrors int // environments whose init failed: they never polled
+	Exits      int // environments that ended by themselves after their init
+	Timeouts   int // environments that were killed because a call, or the next poll, took too long
 }
 
 // Environment is one process.
 type Environment struct {
-	ID     int           // 1 is the host's first
+	ID     int           // 1 for the first environment of the host
 	PID    int           // 0 before the process is started
-	Init   time.Duration // from exec to the first poll; 0 before that
-	Calls  int           // given to it
-	Idle   bool          // has polled for a call
-	Frozen bool          // is stopped; see Config.Freeze
+	Init   time.Duration // from the execution of the binary to the first poll; 0 before that poll
+	Calls  int           // calls that were given to it
+	Idle   bool          // it polls for a call
+	Frozen bool          // it is stopped: see Config.Freeze
 }
 
-// Stats returns a copy.
+// Stats returns the present state and counts.
 func (h *Host) Stats() Stats {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -407,12 +411,12 @@ func (h *Host) Stats() Stats {
 	return s
 }
 
-// remove takes x out of list.
+// remove returns the list without x.
 func remove[T comparable](list []T, x T) []T {
 	return slices.DeleteFunc(list, func(y T) bool { return x == y })
 }
 
-// reserved are the variables that Lambda sets and a function's configuration may not, beside AWS_LAMBDA_*.
+// reserved lists the environment variables, in addition to AWS_LAMBDA_*, that only Lambda may set.
 var reserved = []string{"_HANDLER", "_X_AMZN_TRACE_ID", "LAMBDA_TASK_ROOT", "LAMBDA_RUNTIME_DIR"}
 
 func (c *Config) region() string {
@@ -422,8 +426,8 @@ func (c *Config) region() string {
 	return "us-east-1"
 }
 
-// environ is the function's environment but for the Runtime API's address and the log stream, which are an
-// environment's own.
+// environ returns the environment variables of all processes of the function. The address of the Runtime API and the
+// log stream differ between processes: execute adds them.
 func (c *Config) environ() []string {
 	root := filepath.Dir(c.Binary)
 	env := []string{
@@ -443,7 +447,7 @@ func (c *Config) environ() []string {
 		"TMPDIR=" + os.TempDir(),
 	}
 	for name, value := range c.Env {
-		env = append(env, name+"="+value) // the last of a name counts
+		env = append(env, name+"="+value) // exec uses the last value of a name
 	}
 	return env
 }

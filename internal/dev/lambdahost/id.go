@@ -6,16 +6,16 @@ import (
 	"time"
 )
 
-// newRequestID is a random UUID, version 4.
+// newRequestID returns a random UUID, version 4.
 func newRequestID() string {
 	var b [16]byte
-	_, _ = rand.Read(b[:]) // it never fails
+	_, _ = rand.Read(b[:]) // never fails
 	b[6] = b[6]&0x0f | 0x40
 	b[8] = b[8]&0x3f | 0x80
 	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
 }
 
-// newTraceID is an X-Ray trace that is not sampled.
+// newTraceID returns the id of a new X-Ray trace that is not sampled.
 func newTraceID(now time.Time) string {
 	var b [20]byte
 	_, _ = rand.Read(b[:])

@@ -144,7 +144,7 @@ func TestLaterPollReplaces(t *testing.T) {
 	if w.Code != http.StatusForbidden {
 		t.Errorf("status of the first poll = %d, want 403", w.Code)
 	}
-	e.lose(first, nil) // the connection of the first poll ends only now
+	e.pollBroke(first, nil) // the connection of the first poll ends only now
 	i := &invocation{id: "i", done: make(chan struct{})}
 	if err := h.enqueue(i); err != nil || <-second.work != i || len(h.idle) != 0 {
 		t.Errorf("enqueue = %v, idle %v", err, h.idle)
@@ -181,7 +181,7 @@ func FuzzReported(f *testing.F) {
 			t.Errorf("reported(%q, %q) = %+v", document, header, e)
 		}
 		var back *Error
-		if !errors.As(e.in(&invocation{id: "r"}), &back) || !strings.HasSuffix(back.Error(), "(request r)") {
+		if !errors.As(e.forCall(&invocation{id: "r"}), &back) || !strings.HasSuffix(back.Error(), "(request r)") {
 			t.Errorf("Error() = %q", back.Error())
 		}
 	})

@@ -4,5 +4,6 @@ package lambdahost
 
 import "syscall"
 
-// dieWithParent has no means here: a process that polls finds its Runtime API gone, and one that hangs stays.
+// dieWithParent does nothing, because these systems cannot end a process together with its parent. If the host is
+// killed, a process that polls ends by itself, as its Runtime API is gone. A process that hangs keeps running.
 func dieWithParent(*syscall.SysProcAttr) {}

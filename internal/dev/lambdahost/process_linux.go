@@ -2,6 +2,6 @@ package lambdahost
 
 import "syscall"
 
-// dieWithParent ends the process even where this one is killed. The kernel goes by the thread that started it, which
-// environment.run keeps as long as the process lives.
+// dieWithParent makes the kernel kill the process when this one ends, even if this one is killed. The kernel watches
+// the thread that started the process, so environment.run locks that thread as long as the process runs.
 func dieWithParent(a *syscall.SysProcAttr) { a.Pdeathsig = syscall.SIGKILL }

@@ -9,14 +9,14 @@ import (
 
 const canFreeze = true
 
-// setGroup makes the process the head of a group of its own, so that a signal reaches what it started, too. A
-// terminal's ^C does not reach it then. If this process dies, the kernel wakes the frozen ones with SIGHUP.
+// setGroup puts the process into a process group of its own, so that signals also reach the processes that it started,
+// and ^C in a terminal does not reach it. If this process dies, the kernel continues the frozen ones with SIGHUP.
 func setGroup(cmd *exec.Cmd) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	dieWithParent(cmd.SysProcAttr)
 }
 
-// An error of kill is that the group is gone, which is then known soon.
+// The functions below ignore the error of kill: the group has ended then, which execute notices by itself.
 
 func signalKill(cmd *exec.Cmd)      { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 func signalTerminate(cmd *exec.Cmd) { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
