@@ -11,36 +11,37 @@ import (
 	"github.com/sluicelimits/sluice/internal/dev/lambdahost"
 )
 
-// Function is a Lambda function. *lambdahost.Host is one, and authorizer.Handler is one in this process.
+// Function is a Lambda function, such as a *lambdahost.Host, or an authorizer.Handler in this process.
 //
-// An error whose text is exactly "Unauthorized", or that the function itself reported with that message, makes a 401 of
-// an authorizer's call; any other is a failure. Assumption: missing-credential.
+// If the function is an authorizer, and its error has exactly the text "Unauthorized", or the function reported an
+// error with this message, the client gets 401. Any other error is a failure. Assumption: missing-credential.
 type Function interface {
 	Invoke(ctx context.Context, payload []byte) ([]byte, error)
 }
 
-// maxSocketAnswer is the documented bound of an authorizer's answer on a WebSocket API, bytes.
+// maxSocketAnswer is the documented bound of an authorizer's answer on a WebSocket API, in bytes.
 const maxSocketAnswer = 8 << 10
 
-// authorizer is one of a description, ready.
+// authorizer is an authorizer of the description, with its function.
 type authorizer struct {
 	Authorizer
 	function Function
 }
 
-// grant is what an authorizer said, whether it let the request pass or not.
+// grant holds the parts of an authorizer's answer that later steps use. It is also set if the request was denied.
 type grant struct {
-	principal string            // "" of a simple response
-	context   map[string]scalar // nil where there was no answer
+	principal string            // "" if the answer is a simple response
+	context   map[string]scalar // nil if there was no answer
 	took      time.Duration
 }
 
-// scalar is a value of a context.
+// scalar is a value in the context of an authorizer's answer.
 type scalar struct {
-	text string          // as header mappings, templates and REST APIs see it
+	text string          // as header mappings, templates and the events of REST APIs have it
 	json json.RawMessage // as the function wrote it
 }
 
+// values returns the context as the function wrote it.
 func (g *grant) values() object {
 	out := make(object, len(g.context)+1)
 	for name, v := range g.context {
@@ -49,21 +50,22 @@ func (g *grant) values() object {
 	return out
 }
 
-// with adds the principal, where there is one.
-func (g *grant) with(o object) object {
+// withPrincipal adds the principal to o, if there is one.
+func (g *grant) withPrincipal(o object) object {
 	if g.principal != "" {
 		o["principalId"] = g.principal
 	}
 	return o
 }
 
-// refusal is why a request is not authorized.
+// refusal says why a request is not authorized.
 type refusal struct {
 	failure failure
-	cause   error // for the log; nil where nothing is wrong
+	cause   error // for the log; nil if the authorizer works and denied the request
 }
 
-// authorize asks the route's authorizer, or who signed. The refusal is nil where the request may pass.
+// authorize asks the authorizer of the route, or checks the signature if the route has AWS_IAM. The refusal is nil if
+// the request may pass.
 func (c *call) authorize(ctx context.Context) *refusal {
 	a := c.route.authorizer
 	switch {
@@ -98,7 +100,8 @@ func (c *call) authorize(ctx context.Context) *refusal {
 	return nil
 }
 
-// invoke calls a function and waits no longer than the context lasts, whatever the function does. A panic is its error.
+// invoke calls a function. It returns when the context ends, even if the function does not. If the function panics,
+// invoke returns an error.
 func invoke(ctx context.Context, f Function, event []byte) ([]byte, error) {
 	type result struct {
 		out []byte
@@ -140,10 +143,12 @@ const (
 	allow
 )
 
-// interpret reads an authorizer's answer and keeps its context. An error means that the answer is none.
+// interpret parses an authorizer's answer, keeps its context in c.granted, and returns the verdict. An error means that
+// the answer is not valid.
 func (c *call) interpret(a *authorizer, out []byte) (verdict, error) {
 	if c.s.d.Kind == WebSocket && len(out) > maxSocketAnswer {
-		return 0, fmt.Errorf("the authorizer's answer is %d bytes, at most %d are taken", len(out), maxSocketAnswer)
+		return 0, fmt.Errorf("the authorizer's answer has %d bytes; a WebSocket API accepts at most %d", len(out),
+			maxSocketAnswer)
 	}
 	var answer struct {
 		Principal  *string                    `json:"principalId"`
@@ -178,18 +183,19 @@ func (c *call) interpret(a *authorizer, out []byte) (verdict, error) {
 	return answer.Policy.evaluate(c.arn())
 }
 
-// readContext takes strings, numbers and booleans; an object, a list or null makes the whole answer invalid.
+// readContext parses the context of an authorizer's answer. Its values must be strings, numbers or booleans; an object,
+// a list or null makes the whole answer invalid.
 func readContext(in map[string]json.RawMessage) (map[string]scalar, error) {
 	out := make(map[string]scalar, len(in))
 	for name, raw := range in {
 		v := scalar{json: raw, text: string(bytes.TrimSpace(raw))}
 		switch first := v.text[0]; first {
 		case '{', '[', 'n':
-			return nil, fmt.Errorf("the authorizer's context has %s, which is no string, number or boolean",
+			return nil, fmt.Errorf("the value of %s in the authorizer's context is not a string, number or boolean",
 				shown(name))
 		case '"':
 			if err := json.Unmarshal(raw, &v.text); err != nil {
-				return nil, fmt.Errorf("the authorizer's context has %s, which is no string", shown(name))
+				return nil, fmt.Errorf("the value of %s in the authorizer's context is not a valid string", shown(name))
 			}
 		}
 		out[name] = v
@@ -197,7 +203,7 @@ func readContext(in map[string]json.RawMessage) (map[string]scalar, error) {
 	return out, nil
 }
 
-// describeJSON says what is wrong without what the function wrote.
+// describeJSON returns the text of an error of package json without anything that the function wrote.
 func describeJSON(err error) string {
 	var syntax *json.SyntaxError
 	var typ *json.UnmarshalTypeError

@@ -25,25 +25,26 @@ type call struct {
 	now            time.Time
 	id, extendedID string
 	trace          string
-	peer           string      // the address of the connection's other end, without port
-	header         http.Header // the client's and those that API Gateway adds, Host included
-	query          []pair      // in the order sent, decoded
+	peer           string      // the address of the client's end of the connection, without port
+	header         http.Header // the client's headers and those that API Gateway adds, with Host
+	query          []pair      // decoded, in the order in which they were sent
 
-	// fullPath is the path with stage or base path, and path without. On a REST API they are as sent; an HTTP API
-	// decodes them, and cuts them at a question mark that was encoded. Both is observed, and not documented.
+	// fullPath is the path with the stage or base path, and path is the path without it. On a REST API both are as the
+	// client sent them. An HTTP API decodes them, and cuts them at an encoded question mark. This behaviour was
+	// observed; it is not documented.
 	fullPath, path string
 
 	route      *route
 	parameters map[string]string
 	granted    grant
-	signer     *Credential // who signed; nil where the route has no AWS_IAM
-	accessKey  string      // the id of the signer's
-	failure    failure     // that is being answered
+	signer     *Credential // the credential that signed the request; nil if the route has no AWS_IAM
+	accessKey  string      // the id of the signer's access key
+	failure    failure     // the failure that is being answered; its name is "" if there is none
 }
 
 type pair struct{ name, value string }
 
-// newCall reads the request. It reports false for a path that is not below the stage's.
+// newCall reads the request. It returns false if the path is not below the path of the stage.
 func (s *serving) newCall(r *http.Request) (*call, bool) {
 	c := &call{s: s, r: r, now: s.c.Now().UTC(), fullPath: r.URL.EscapedPath()}
 	c.id, c.extendedID = requestIDs(s.d.Kind)
@@ -71,13 +72,14 @@ func (s *serving) newCall(r *http.Request) (*call, bool) {
 	return c, true
 }
 
+// decoded returns a path as an HTTP API decodes it: see call.fullPath.
 func decoded(path string) string {
 	path, _, _ = strings.Cut(unescape(path), "?")
 	return path
 }
 
-// readHeader adds what API Gateway adds: the address at the end of X-Forwarded-For, port and scheme as of every API, a
-// trace id.
+// readHeader sets c.header to the client's headers and those that API Gateway adds: the client's address at the end of
+// X-Forwarded-For, the port and scheme that every API has, and a trace id.
 func (c *call) readHeader() {
 	h := c.r.Header.Clone()
 	if h == nil {
@@ -98,8 +100,8 @@ func (c *call) readHeader() {
 
 var traceRoot = regexp.MustCompile(`^[A-Za-z0-9=;:_.-]{0,256}$`)
 
-// traceID keeps a client's trace and adds its own part, as AWS's balancers document it; without one, or with one that
-// is none, it begins a trace.
+// traceID returns the trace id of a request. If the client sent a valid trace id, it is kept, and a part for this
+// request is added, as AWS documents it for load balancers. Otherwise traceID returns a new trace id.
 func traceID(sent string, now time.Time) string {
 	own := fmt.Sprintf("1-%08x-%s", now.Unix(), hex.EncodeToString(random(12)))
 	if strings.Contains(sent, "Root=") && traceRoot.MatchString(sent) {
@@ -124,7 +126,7 @@ func requestIDs(k Kind) (id, extended string) {
 	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:]), extended
 }
 
-// tooLarge reports whether the request line and the values of the client's headers are more than API Gateway takes.
+// tooLarge reports whether the request line and the values of the client's headers are longer than API Gateway allows.
 func (c *call) tooLarge() bool {
 	n := len(c.r.Method) + len(c.r.RequestURI) + len(c.r.Proto) + len(c.r.Host)
 	for _, lines := range c.r.Header {
@@ -135,7 +137,8 @@ func (c *call) tooLarge() bool {
 	return n > maxHeaderBytes
 }
 
-// parseQuery keeps the order, which the order of lists in events depends on. What cannot be decoded stays as it is.
+// parseQuery returns the parameters of a query in their order, on which the order of lists in events depends. A name or
+// value that cannot be decoded stays as it is.
 func parseQuery(raw string) []pair {
 	var out []pair
 	for raw != "" {
@@ -157,7 +160,8 @@ func unquery(s string) string {
 	return s
 }
 
-// requestHeader is a header as an expression sees it: of several lines a REST API takes the last, an HTTP API all.
+// requestHeader returns the value that an expression has for a header. If the header has several lines, a REST API uses
+// the last line, and an HTTP API joins all of them.
 func (c *call) requestHeader(name string) (string, bool) {
 	lines := c.header[name]
 	if len(lines) == 0 {
@@ -169,6 +173,7 @@ func (c *call) requestHeader(name string) (string, bool) {
 	return lines[len(lines)-1], true
 }
 
+// queryValue returns the value that an expression has for a parameter of the query; see requestHeader for several.
 func (c *call) queryValue(name string) (string, bool) {
 	var all []string
 	for _, p := range c.query {
@@ -185,7 +190,8 @@ func (c *call) queryValue(name string) (string, bool) {
 	return all[len(all)-1], true
 }
 
-// domainName is what an API's events call its host: its own, whatever name this process is reached by.
+// domainName returns the host of the API as events name it. It does not depend on the name by which a client reaches
+// this process.
 func (c *call) domainName() string {
 	return c.s.d.API + ".execute-api." + c.s.d.Region + ".amazonaws.com"
 }
@@ -197,7 +203,8 @@ func (c *call) domainPrefix() string {
 
 func (c *call) requestTime() string { return c.now.Format("02/Jan/2006:15:04:05 -0700") }
 
-// resource is the path of the route as REST APIs name it; on an HTTP API's catch-all route it is that route's key.
+// resource returns the path of the route, with its parameters in braces. For the catch-all route of an HTTP API, which
+// has no path, it returns the key of the route.
 func (c *call) resource() string {
 	switch {
 	case c.route == nil:
@@ -215,7 +222,7 @@ func (c *call) routeKey() string {
 	return c.route.Key
 }
 
-// arn names the request to an authorizer, and what a policy must name.
+// arn returns the ARN of the request. An authorizer gets it, and its policy must name it.
 func (c *call) arn() string {
 	method, path := c.r.Method, c.path
 	if c.s.d.Kind == WebSocket {

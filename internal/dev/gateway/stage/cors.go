@@ -7,18 +7,20 @@ import (
 	"strings"
 )
 
-// CORS is the setting of an HTTP API. It answers preflights, and replaces what a backend says about CORS.
+// CORS is the CORS configuration of an HTTP API. The gateway answers preflights by it, and replaces the CORS headers of
+// backends' answers.
 //
-// A preflight of a path whose route takes OPTIONS and has an authorizer (ANY, $default) is asked about like any other
-// request, and is refused without a credential, as documented of $default; else it is answered without a backend. To
-// answers of the gateway itself nothing is added: that is not documented, and this is the worse case.
+// If the route of a preflight's path accepts OPTIONS (ANY, $default) and has an authorizer, the authorizer is asked
+// about the preflight and denies it, since browsers send preflights without a credential. AWS documents this for
+// $default. Other preflights are answered without the authorizer and the backend. No headers are added to answers that
+// the gateway makes itself: API Gateway's behaviour is not documented, and this is the worse case.
 type CORS struct {
 	AllowOrigins     []string `yaml:"allowOrigins"` // "*", "https://*", "http://*" or origins
 	AllowMethods     []string `yaml:"allowMethods"`
 	AllowHeaders     []string `yaml:"allowHeaders"`
 	ExposeHeaders    []string `yaml:"exposeHeaders"`
 	AllowCredentials bool     `yaml:"allowCredentials"`
-	MaxAgeSeconds    *int     `yaml:"maxAge"` // -1..86400; nil is none
+	MaxAgeSeconds    *int     `yaml:"maxAge"` // -1..86400; nil: the header is not sent
 }
 
 func (c *checker) cors() {
@@ -31,7 +33,7 @@ func (c *checker) cors() {
 			c.d.Kind)
 		return
 	case m.AllowCredentials && slices.Contains(m.AllowOrigins, "*"):
-		c.problem("corsConfiguration.allowCredentials", "not with the origin *")
+		c.problem("corsConfiguration.allowCredentials", "it cannot be combined with the origin *")
 	case m.MaxAgeSeconds != nil && (*m.MaxAgeSeconds < -1 || *m.MaxAgeSeconds > 86400):
 		c.problem("corsConfiguration.maxAge", "%d is outside -1..86400", *m.MaxAgeSeconds)
 	}
@@ -48,7 +50,7 @@ func (c *checker) cors() {
 	}
 }
 
-// preflight reports whether a request asks what another would be allowed.
+// preflight reports whether the request is a CORS preflight and the API has a CORS configuration.
 func (c *call) preflight() bool {
 	return c.s.d.CORS != nil && c.r.Method == http.MethodOptions && c.r.Header.Get("Origin") != "" &&
 		c.r.Header.Get("Access-Control-Request-Method") != ""
@@ -56,7 +58,7 @@ func (c *call) preflight() bool {
 
 const corsPrefix = "Access-Control-"
 
-// share writes the configured headers, and takes out those that a backend wrote.
+// share sets the configured CORS headers for an origin, and removes the CORS headers that a backend set.
 func (m *CORS) share(h http.Header, origin string, preflight bool) {
 	for name := range h {
 		if strings.HasPrefix(name, corsPrefix) {
@@ -86,7 +88,7 @@ func (m *CORS) share(h http.Header, origin string, preflight bool) {
 	}
 }
 
-// allows is what Access-Control-Allow-Origin tells an origin; "" is nothing.
+// allows returns the value of Access-Control-Allow-Origin for an origin; "" if the origin is not allowed.
 func (m *CORS) allows(origin string) string {
 	switch scheme, _, _ := strings.Cut(origin, "://"); {
 	case origin == "":

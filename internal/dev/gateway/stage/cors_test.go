@@ -86,7 +86,7 @@ func TestCORSProblems(t *testing.T) {
 	describe(t, cors)
 	for _, c := range []struct{ old, broken, want string }{
 		{"kind: HTTP", "kind: REST", "corsConfiguration: only an HTTP API has one"},
-		{`"http://*"`, `"*"`, "corsConfiguration.allowCredentials: not with the origin *"},
+		{`"http://*"`, `"*"`, "corsConfiguration.allowCredentials: it cannot be combined with the origin *"},
 		{"maxAge: 60", "maxAge: 86401", "corsConfiguration.maxAge: 86401 is outside -1..86400"},
 		{"[GET, PUT]", `["GET, PUT"]`, `corsConfiguration.allowMethods: "GET, PUT" is not one value`},
 	} {

@@ -25,85 +25,90 @@ const (
 	WebSocket Kind = "WebSocket"
 )
 
-// Description is one stage of one API, as far as this package serves it. Whatever it cannot say is not served: its
-// reader refuses the rest. Names of types and mappings are API Gateway's own.
+// Description describes one stage of one API. A setting of API Gateway that this type cannot express is not supported,
+// and reading a description with such a setting is an error. Names of types and mappings are those of API Gateway.
 type Description struct {
 	Kind           Kind                       `yaml:"kind"`
-	API            string                     `yaml:"api"`         // id; default "local"
-	Stage          string                     `yaml:"stage"`       // default "$default" of an HTTP API, else "dev"
+	API            string                     `yaml:"api"`         // id of the API; default "local"
+	Stage          string                     `yaml:"stage"`       // default "$default" for an HTTP API, else "dev"
 	Region         string                     `yaml:"region"`      // default "us-east-1"
 	Account        string                     `yaml:"account"`     // default "000000000000"
 	Authorizers    map[string]Authorizer      `yaml:"authorizers"` // by name
 	Routes         []Route                    `yaml:"routes"`
 	Responses      map[string]GatewayResponse `yaml:"gatewayResponses"`  // by type; REST APIs only
-	ResourcePolicy []Denial                   `yaml:"resourcePolicy"`    // REST APIs whose routes all have AWS_IAM only
-	CORS           *CORS                      `yaml:"corsConfiguration"` // HTTP APIs only; nil is none
+	ResourcePolicy []Denial                   `yaml:"resourcePolicy"`    // only REST APIs whose routes all have AWS_IAM
+	CORS           *CORS                      `yaml:"corsConfiguration"` // HTTP APIs only; may be nil
 }
 
 // Authorizer is a Lambda authorizer.
 type Authorizer struct {
-	Function string `yaml:"function"`              // a name of Config.Functions
-	Type     string `yaml:"type"`                  // REQUEST, which is also the default
-	Payload  string `yaml:"payloadFormatVersion"`  // HTTP APIs: "1.0" or "2.0", which must be given
-	Simple   bool   `yaml:"enableSimpleResponses"` // HTTP APIs with payload 2.0
-	// must be empty: Sluice's authorizer is asked about requests without a credential, too
+	Function string `yaml:"function"`              // a name in Config.Functions
+	Type     string `yaml:"type"`                  // "REQUEST", which is also the default
+	Payload  string `yaml:"payloadFormatVersion"`  // HTTP APIs only: "1.0" or "2.0"; required
+	Simple   bool   `yaml:"enableSimpleResponses"` // only HTTP APIs with payload 2.0
+	// IdentitySource must be empty: Sluice's authorizer must also be asked about requests without a credential.
 	IdentitySource []string `yaml:"identitySource"`
-	// must be given and 0: API Gateway's default on REST APIs is 300
+	// TTLSeconds is required and must be 0. API Gateway's default on REST APIs is to cache answers for 300 s.
 	TTLSeconds *int `yaml:"resultTtlInSeconds"`
-	// until the call is given up, at most maxAuthorizerMillis; 0 is that
+	// TimeoutMillis bounds a call of the function: 0..maxAuthorizerMillis, or maxHTTPAuthorizerMillis for an HTTP API.
+	// 0 selects the largest value.
 	TimeoutMillis int `yaml:"timeoutInMillis"`
 }
 
-// Route is what is done with the requests that match its key.
+// Route says what happens to the requests that match its key.
 type Route struct {
-	// "GET /product/{id}", "ANY /{proxy+}"; HTTP APIs also "$default"; WebSocket "$connect"
+	// Key is "GET /product/{id}" or "ANY /{proxy+}"; for HTTP APIs also "$default"; for WebSocket APIs "$connect".
 	Key        string `yaml:"route"`
-	Authorizer string `yaml:"authorizer"` // a name of Authorizers; "" lets everybody pass
-	// REST APIs: AWS_IAM, without an Authorizer; "" is by the Authorizer, if there is one
+	Authorizer string `yaml:"authorizer"` // a name in Authorizers; "" if there is none
+	// Authorization may be "AWS_IAM" on a REST API, if there is no Authorizer. If it is "", the Authorizer decides; if
+	// both are "", everybody may call the route.
 	Authorization string      `yaml:"authorization"`
 	Integration   Integration `yaml:"integration"`
 }
 
-// The types of integrations. Echo is ours: it answers with the request that an HTTP_PROXY would have made, or passes it
-// to Config.Upstream. With a URL it is the request to that URL, of which the host is not asked.
+// The types of integrations. ECHO is not a type of API Gateway: it answers with the request that an HTTP_PROXY would
+// have made, or passes this request to Config.Upstream. If it has a URL, the request is the one to that URL, but it is
+// not sent to the host of the URL.
 const (
 	HTTPProxy = "HTTP_PROXY"
 	AWSProxy  = "AWS_PROXY"
-	Mock      = "MOCK" // REST and WebSocket APIs: answers with a status and no body
+	Mock      = "MOCK" // REST and WebSocket APIs only: answers with a status and no body
 	Echo      = "ECHO"
 )
 
-// Integration is what stands behind a route.
+// Integration describes the backend of a route.
 type Integration struct {
 	Type string `yaml:"type"`
-	// HTTP_PROXY, ECHO may have one; may hold {name} of a path parameter
+	// URL is the URL of an HTTP_PROXY, and optional for an ECHO. It may contain {name} for a path parameter.
 	URL string `yaml:"url"`
-	// HTTP_PROXY and ECHO: the method of the backend's request; "" is the client's
+	// Method is the method of the request to an HTTP_PROXY or ECHO. "" selects the client's method.
 	Method        string `yaml:"httpMethod"`
-	StatusCode    string `yaml:"statusCode"`           // MOCK on a REST API: what it answers, default "200"
-	Function      string `yaml:"function"`             // AWS_PROXY: a name of Config.Functions
-	Payload       string `yaml:"payloadFormatVersion"` // AWS_PROXY of an HTTP API: "1.0" or "2.0", which must be given
-	TimeoutMillis int    `yaml:"timeoutInMillis"`      // 50..30000; default 29000, of an HTTP API 30000
+	StatusCode    string `yaml:"statusCode"`           // only MOCK on a REST API: its status; default "200"
+	Function      string `yaml:"function"`             // only AWS_PROXY: a name in Config.Functions
+	Payload       string `yaml:"payloadFormatVersion"` // only AWS_PROXY of an HTTP API: "1.0" or "2.0"; required
+	TimeoutMillis int    `yaml:"timeoutInMillis"`      // 50..29000, or 50..30000 for an HTTP API; default: the largest
 
-	// RequestParameters map the request: on a REST API "integration.request.header.X" or "integration.request.path.X"
-	// to "context.authorizer.NAME", "method.request.path.X", "'literal'" and the like; on an HTTP API
-	// "overwrite:header.x" to "$context.authorizer.NAME" and the like, or to a static text.
+	// RequestParameters maps the request to the backend. A key says what is set, and its value what it is set to. On a
+	// REST API, a key is "integration.request.header.X" or "integration.request.path.X", and a value is, for example,
+	// "context.authorizer.NAME", "method.request.path.X" or "'literal'". On an HTTP API, a key is "overwrite:header.x",
+	// and a value is, for example, "$context.authorizer.NAME" or a static text.
 	RequestParameters map[string]string `yaml:"requestParameters"`
 
-	// ResponseParameters map the answer's headers, by the status of the answer: of a MOCK on a REST API
-	// "method.response.header.X"; on an HTTP API "overwrite:header.x".
+	// ResponseParameters maps the headers of the backend's answer, by the status of the answer. A key of a MOCK on a
+	// REST API is "method.response.header.X", and a key on an HTTP API is "overwrite:header.x".
 	ResponseParameters map[string]map[string]string `yaml:"responseParameters"`
 }
 
-// GatewayResponse is what a REST API answers where it does not come to an integration.
+// GatewayResponse describes the answer of a REST API to a request that does not reach an integration.
 type GatewayResponse struct {
-	// "" is the type's own; of DEFAULT_4XX and _5XX, that of the type it stands for
+	// StatusCode is the status of the answer. If it is "", the answer has the status of its failure.
 	StatusCode string `yaml:"statusCode"`
-	// "gatewayresponse.header.X" to "context.authorizer.NAME", "'literal'", …
+	// Parameters maps "gatewayresponse.header.X" to a value such as "context.authorizer.NAME" or "'literal'".
 	Parameters map[string]string `yaml:"responseParameters"`
-	Templates  map[string]string `yaml:"responseTemplates"` // by content type; $context.NAME is replaced, nothing else
+	Templates  map[string]string `yaml:"responseTemplates"` // by content type; only $context.NAME is replaced in them
 }
 
+// Bounds of timeouts, as API Gateway documents them.
 const (
 	maxAuthorizerMillis     = 29_000 // REST and WebSocket APIs
 	maxHTTPAuthorizerMillis = 10_000
@@ -118,7 +123,7 @@ var builtin embed.FS
 // Builtin lists the names of the descriptions that are part of the program.
 func Builtin() []string { return []string{"http", "rest", "websocket"} }
 
-// ReadBuiltin is the text of a description that is part of the program.
+// ReadBuiltin returns the text of a description that is part of the program; false if there is none of that name.
 func ReadBuiltin(name string) ([]byte, bool) {
 	if !slices.Contains(Builtin(), name) {
 		return nil, false
@@ -127,7 +132,7 @@ func ReadBuiltin(name string) ([]byte, bool) {
 	return data, err == nil
 }
 
-// Functions are the names of all functions, those of authorizers first.
+// Functions returns the names of the functions of authorizers and of integrations.
 func (d *Description) Functions() (authorizers, integrations []string) {
 	for _, name := range slices.Sorted(maps.Keys(d.Authorizers)) {
 		authorizers = append(authorizers, d.Authorizers[name].Function)
@@ -152,7 +157,7 @@ func (d *Description) Prefix() string {
 
 const defaultStage = "$default"
 
-// Check fills in defaults and says what is wrong, in an *[Error]. [New] calls it, too.
+// Check fills in defaults. It returns an *[Error] with all problems of the description. [New] calls it, too.
 func (d *Description) Check() error {
 	c := &checker{d: d}
 	c.check()
@@ -212,7 +217,7 @@ func (c *checker) check() {
 	c.cors()
 }
 
-// names checks what ARNs, hosts and paths are made of.
+// names checks the names of which ARNs, hosts and paths are made.
 func (c *checker) names() {
 	d := c.d
 	for _, f := range []struct {
@@ -260,9 +265,10 @@ func (c *checker) authorizer(at string, a *Authorizer) {
 	}
 }
 
-// authorizerForm checks what the API's kind has to do with.
+// authorizerForm checks the settings of an authorizer whose valid values depend on the kind of the API.
 func (c *checker) authorizerForm(at string, a *Authorizer) {
-	if a.Type = cmp.Or(a.Type, "REQUEST"); a.Type != "REQUEST" {
+	a.Type = cmp.Or(a.Type, "REQUEST")
+	if a.Type != "REQUEST" {
 		c.problem(at+".type", "%s: the local gateway knows REQUEST", shown(a.Type))
 	}
 	switch {
@@ -338,7 +344,8 @@ func (c *checker) integration(at string, g *Integration, t *target) {
 	}
 }
 
-// integrationType checks the type and what belongs to it; it reports false for one that is none.
+// integrationType checks the type of an integration, and the settings that the type needs. It returns false if there is
+// no such type.
 func (c *checker) integrationType(at string, g *Integration) bool {
 	switch g.Type {
 	case HTTPProxy:
@@ -373,7 +380,7 @@ func (c *checker) integrationType(at string, g *Integration) bool {
 	return true
 }
 
-// integrationMembers refuses what the type has no use for.
+// integrationMembers reports a setting that has no effect on an integration of this type.
 func (c *checker) integrationMembers(at string, g *Integration) {
 	proxies := g.Type == HTTPProxy || g.Type == Echo
 	switch {
@@ -434,7 +441,7 @@ func isStatus(s string) bool {
 	return err == nil && len(s) == 3 && code >= 200 && code <= 599
 }
 
-// headerName reports whether a header may be set: a token, in canonical form.
+// headerName returns the name of a header in canonical form; false if it is not a valid name.
 func headerName(s string) (string, bool) {
 	if s == "" || len(s) > 128 {
 		return "", false
@@ -448,7 +455,7 @@ func headerName(s string) (string, bool) {
 	return http.CanonicalHeaderKey(s), true
 }
 
-// sendable reports whether a value may stand in a header: nothing that ends a line, and no other control character.
+// sendable reports whether a value may be sent in a header: whether it has no line end and no other control character.
 func sendable(s string) bool {
 	for i := range len(s) {
 		if c := s[i]; c < ' ' && c != '\t' || c == 0x7f {

@@ -153,8 +153,8 @@ func TestProblems(t *testing.T) {
 			`{ type: ECHO, requestParameters: { "overwrite:header.q": "a-${context.requestId}" } }`),
 			`does not know "a-${context.requestId}"`},
 		{"a response mapping of a proxy", integration("REST", `"GET /a"`,
-			`{ type: ECHO, responseParameters: { "200": { method.response.header.X: "'a'" } } }`), "what a proxy " +
-			"answers passes as it is"},
+			`{ type: ECHO, responseParameters: { "200": { method.response.header.X: "'a'" } } }`), "the answer " +
+			"of a proxy is passed on unchanged"},
 		{"a status", integration("HTTP", `"GET /a"`,
 			`{ type: ECHO, responseParameters: { default: { "overwrite:header.x": a } } }`), `"default" is not a ` +
 			`status`},

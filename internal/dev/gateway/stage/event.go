@@ -24,7 +24,7 @@ func (o object) bytes() []byte {
 	return bytes.TrimSuffix(b.Bytes(), []byte("\n"))
 }
 
-// authorizerEvent is what an authorizer's function is sent.
+// authorizerEvent returns the event with which an authorizer's function is called.
 func (c *call) authorizerEvent(a *authorizer) object {
 	switch {
 	case c.s.d.Kind == HTTP && a.Payload == "2.0":
@@ -45,13 +45,13 @@ func (c *call) authorizerEvent(a *authorizer) object {
 	}
 	o := c.restEvent()
 	o["type"], o["methodArn"] = "REQUEST", c.arn()
-	// {} where there is none
+	// These are {} if they are empty.
 	o["queryStringParameters"], o["multiValueQueryStringParameters"] = c.lastQuery(), c.multiQuery()
 	o["pathParameters"], o["stageVariables"] = present(c.parameters), object{}
 	return o
 }
 
-// restEvent is what the events of a REST API have in common.
+// restEvent returns the members that all events of a REST API have.
 func (c *call) restEvent() object {
 	return object{
 		"resource": c.resource(), "path": c.path, "httpMethod": c.r.Method,
@@ -99,7 +99,8 @@ func (c *call) socketContext() object {
 	}
 }
 
-// http1 is payload 1.0 of an HTTP API: as a REST API's, with names of headers in lower case.
+// http1 returns the event of an HTTP API with payload 1.0. It is like that of a REST API, with names of headers in
+// lower case.
 func (c *call) http1() object {
 	o := c.restEvent()
 	multi, joined := make(map[string][]string), make(map[string]string)
@@ -107,11 +108,11 @@ func (c *call) http1() object {
 		multi[strings.ToLower(name)], joined[strings.ToLower(name)] = lines, strings.Join(lines, ",")
 	}
 	o["version"], o["headers"], o["multiValueHeaders"] = "1.0", joined, multi
-	o["path"] = c.fullPath // with the stage
+	o["path"] = c.fullPath // contains the stage
 	return o
 }
 
-// http2 is payload 2.0 of an HTTP API.
+// http2 returns the event of an HTTP API with payload 2.0.
 func (c *call) http2() object {
 	agent, _ := c.requestHeader("User-Agent")
 	headers, joined := make(map[string]string), make(map[string]string)
@@ -156,7 +157,7 @@ func (c *call) http2() object {
 	return o
 }
 
-// rawPath has the stage, unless that is $default.
+// rawPath returns the path with the stage, unless the stage is $default.
 func (c *call) rawPath() string {
 	if c.s.d.Stage == defaultStage {
 		return c.path
@@ -164,7 +165,7 @@ func (c *call) rawPath() string {
 	return "/" + c.s.d.Stage + c.path
 }
 
-// proxyEvent is what a Lambda function behind a route is sent.
+// proxyEvent returns the event with which the Lambda function behind a route is called.
 func (c *call) proxyEvent(payload string, body []byte) object {
 	var o object
 	switch {
@@ -176,7 +177,7 @@ func (c *call) proxyEvent(payload string, body []byte) object {
 	case c.s.d.Kind == HTTP:
 		o = c.http1()
 		if c.granted.context != nil {
-			o["requestContext"].(object)["authorizer"] = c.granted.with(c.granted.values())
+			o["requestContext"].(object)["authorizer"] = c.granted.withPrincipal(c.granted.values())
 		}
 		o["body"] = nil
 	default:
@@ -187,7 +188,7 @@ func (c *call) proxyEvent(payload string, body []byte) object {
 				texts[name] = v.text
 			}
 			texts["integrationLatency"] = c.granted.took.Milliseconds()
-			o["requestContext"].(object)["authorizer"] = c.granted.with(texts)
+			o["requestContext"].(object)["authorizer"] = c.granted.withPrincipal(texts)
 		}
 		o["body"] = nil
 	}
@@ -201,8 +202,9 @@ func (c *call) proxyEvent(payload string, body []byte) object {
 	return o
 }
 
-// textual says whether a body goes into an event as it is. An HTTP API goes by the content type, a REST API without
-// binary media types takes every body for text. What is not UTF-8 cannot be text in JSON.
+// textual reports whether a body is put into an event as text; otherwise it is encoded in base64. An HTTP API decides
+// by the content type. A REST API without binary media types treats every body as text. A body that is not UTF-8 cannot
+// be text in JSON.
 func textual(c *call, body []byte) bool {
 	if !utf8.Valid(body) {
 		return false
@@ -215,7 +217,7 @@ func textual(c *call, body []byte) bool {
 			func(s string) bool { return strings.HasSuffix(kind, s) })
 }
 
-// last has the last line of each header, as a REST API's headers do.
+// last returns the last line of each header, as events of a REST API have it in headers.
 func last(h map[string][]string) map[string]string {
 	out := make(map[string]string, len(h))
 	for name, lines := range h {
@@ -236,7 +238,7 @@ func (c *call) multiQuery() map[string][]string {
 
 func (c *call) lastQuery() map[string]string { return last(c.multiQuery()) }
 
-// orNull is null for an empty map, as the events of integrations have it.
+// orNull returns the map, or nil if it is empty: events of integrations have null then.
 func orNull[V any](m map[string]V) any {
 	if len(m) == 0 {
 		return nil
@@ -244,7 +246,7 @@ func orNull[V any](m map[string]V) any {
 	return m
 }
 
-// present is {} for an empty map, as the events of authorizers have it.
+// present returns the map, or an empty map if it is nil: events of authorizers have {} then.
 func present(m map[string]string) map[string]string {
 	if m == nil {
 		return map[string]string{}

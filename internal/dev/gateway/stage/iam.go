@@ -20,23 +20,24 @@ import (
 // AWSIAM is the authorization of a route whose callers sign with AWS credentials.
 const AWSIAM = "AWS_IAM"
 
-// Credential describes who signs with an access key. All but SessionToken and User are required.
+// Credential describes an access key and the caller to whom it belongs. All fields except SessionToken and User are
+// required.
 type Credential struct {
 	Secret       string // the secret access key
-	SessionToken string // of temporary credentials
+	SessionToken string // only temporary credentials have one
 	Account      string // 12 digits
 	Caller       string // the unique id: AIDA… of a user, AROA…:session of a role
 	UserARN      string
-	User         string // default Caller, which API Gateway says of users and roles
+	User         string // default Caller: API Gateway reports this value for users and for roles
 }
 
-// String returns the ARN. The rest of a credential is secret.
+// String returns the ARN, so that a credential can be printed without its secret.
 func (c Credential) String() string { return c.UserARN }
 
 // GoString is like String.
 func (c Credential) GoString() string { return c.UserARN }
 
-// checkCredentials names what is missing, and no secret.
+// checkCredentials returns an error that names what a credential lacks. The error contains no secret.
 func checkCredentials(all map[string]Credential) error {
 	for _, key := range slices.Sorted(maps.Keys(all)) {
 		c := all[key]
@@ -53,7 +54,8 @@ func checkCredentials(all map[string]Credential) error {
 		}
 		switch {
 		case key == "" || strings.ContainsAny(key, "/,= "):
-			return errors.New("stage: Credentials: the id of an access key is empty, or has a character that none has")
+			return errors.New("stage: Credentials: the id of an access key is empty or contains a character that " +
+				"no id has")
 		case missing != "":
 			return fmt.Errorf("stage: Credentials: the credential of %s has no %s", shown(c.UserARN), missing)
 		}
@@ -62,7 +64,7 @@ func checkCredentials(all map[string]Credential) error {
 }
 
 const (
-	skew       = 5 * time.Minute // between a signature's date and now, either way
+	skew       = 5 * time.Minute // largest difference between the date of a signature and now, in either direction
 	iamService = "execute-api"
 )
 
@@ -74,8 +76,8 @@ const (
 		"AWS Secret Access Key and signing method. Consult the service documentation for details."
 )
 
-// unsound returns the refusal of a text that is no signature, or of an unknown signer: an error whose type has no
-// gateway response of its own.
+// unsound returns the refusal of a request whose signature cannot be read or whose signer is not known. Its type typ
+// has no gateway response of its own, so only DEFAULT_4XX changes the answer.
 func unsound(typ, message string) *refusal {
 	return &refusal{failure: failure{status: http.StatusForbidden, typ: typ, message: message}}
 }
@@ -86,8 +88,9 @@ func invalid(message string) *refusal {
 	return &refusal{failure: f}
 }
 
-// identify checks who signed the request, that nobody changed it since, and that the API's resource policy does not
-// deny the signer. The refusal is nil if the request may pass. Policies of the signer are not evaluated.
+// identify checks that a known caller signed the request, that the request is as it was signed, and that the API's
+// resource policy does not deny the signer. The refusal is nil if the request may pass. IAM policies of the signer are
+// not evaluated.
 func (c *call) identify() *refusal {
 	s, message := c.signature()
 	switch {
@@ -114,7 +117,7 @@ func (c *call) identify() *refusal {
 		return &refusal{failure: failureOf(accessDenied)}
 	}
 	c.signer, c.accessKey = &credential, s.key
-	delete(c.header, "Authorization") // integrations do not get it, as observed
+	delete(c.header, "Authorization") // API Gateway does not pass it to integrations, as observed
 	return nil
 }
 

@@ -398,7 +398,7 @@ func TestCredentialsChecked(t *testing.T) {
 	}
 	for want, all := range map[string]map[string]stage.Credential{
 		`route "GET /a" has authorization AWS_IAM, and there are no Credentials`: nil,
-		"is empty, or has a character that none has": with("A/B",
+		"is empty or contains a character that no id has": with("A/B",
 			func(*stage.Credential) {}),
 		`the credential of "arn:aws:iam::123456789012:user/ann" has no Secret`: with("A",
 			func(c *stage.Credential) { c.Secret = "" }),

@@ -20,13 +20,13 @@ import (
 
 type callKey struct{}
 
-// callOf is the call that a request is part of.
+// callOf returns the call in the context of a request; nil if there is none.
 func callOf(ctx context.Context) *call {
 	c, _ := ctx.Value(callKey{}).(*call)
 	return c
 }
 
-// integrate passes an authorized request to what stands behind its route.
+// integrate passes an authorized request to the integration of its route.
 func (c *call) integrate(w *front.Response) {
 	switch c.route.Integration.Type {
 	case Mock:
@@ -39,8 +39,8 @@ func (c *call) integrate(w *front.Response) {
 	}
 }
 
-// proxy makes the integration's request and passes it on: to its URL, to the upstream that stands for echoes, or to the
-// echo.
+// proxy makes the request of an HTTP_PROXY or ECHO, and passes it on: to the URL of an HTTP_PROXY, or, for an ECHO, to
+// Config.Upstream or the built-in echo.
 func (c *call) proxy(w *front.Response) {
 	r := c.r.WithContext(context.WithValue(c.r.Context(), callKey{}, c))
 	r.Header = c.header.Clone()
@@ -56,7 +56,7 @@ func (c *call) proxy(w *front.Response) {
 	}
 	u, err := url.Parse(target)
 	if err != nil || u.Host == "" {
-		c.s.c.Log.Warn("the integration's URL is none after its parameters were filled in", "route", c.route.Key,
+		c.s.c.Log.Warn("the integration's URL is not valid with the values of its parameters", "route", c.route.Key,
 			"request", c.id)
 		c.fail(w, failureOf(apiConfiguration))
 		return
@@ -64,13 +64,13 @@ func (c *call) proxy(w *front.Response) {
 	u.RawQuery = c.r.URL.RawQuery
 	r.URL = u
 	if _, echoes := c.route.backend.(*front.Echo); echoes {
-		w.Last = finisher{c} // a proxy's answer is mapped before it is sent
+		w.Last = finisher{c} // for a proxy, Modify maps the headers of the answer
 	}
 	c.route.backend.ServeHTTP(w, r)
 }
 
-// target is the integration's URL. Without one, which is to an upstream that stands for echoes or an echo, the path is
-// kept.
+// target returns the URL to which the request is passed: that of the integration, with its placeholders replaced, or
+// for an ECHO without a URL the client's path at Config.Upstream or at the built-in echo.
 func (c *call) target() string {
 	g := &c.route.Integration
 	if g.Type == Echo && g.URL == "" {
@@ -84,14 +84,15 @@ func (c *call) target() string {
 			}
 		}
 		if c.s.d.Kind != HTTP {
-			v = unescape(v) // HTTP APIs have decoded it
+			v = unescape(v) // the path of an HTTP API is decoded already
 		}
-		return (&url.URL{Path: v}).EscapedPath() // slashes stay, {proxy+} holds some
+		return (&url.URL{Path: v}).EscapedPath() // keeps slashes, which the value of {proxy+} has
 	})
 	return c.upstream(g, out)
 }
 
-// echo is the URL of an echo that has none: the client's path.
+// echo returns the URL for an ECHO that has no URL of its own: the client's path at Config.Upstream, or at the built-in
+// echo.
 func (c *call) echo() string {
 	base := "http://echo"
 	if c.s.c.Upstream != nil {
@@ -99,7 +100,7 @@ func (c *call) echo() string {
 	}
 	path := c.path
 	if c.s.d.Kind == HTTP {
-		path = (&url.URL{Path: path}).EscapedPath() // was decoded
+		path = (&url.URL{Path: path}).EscapedPath() // the path of an HTTP API is decoded
 	}
 	if !strings.HasPrefix(path, "/") {
 		path = "/" + path
@@ -107,7 +108,8 @@ func (c *call) echo() string {
 	return base + path
 }
 
-// upstream puts the upstream that stands for echoes in the place of a URL's host.
+// upstream replaces the scheme and host of a URL by Config.Upstream, if the integration is an ECHO and there is an
+// upstream.
 func (c *call) upstream(g *Integration, to string) string {
 	u, err := url.Parse(to)
 	if g.Type != Echo || c.s.c.Upstream == nil || err != nil {
@@ -116,8 +118,8 @@ func (c *call) upstream(g *Integration, to string) string {
 	return strings.TrimSuffix(c.s.c.Upstream.String(), "/") + u.EscapedPath()
 }
 
-// leavesUpstream reports whether ".." in the path of an echo leads out of the path of the upstream that stands for it.
-// API Gateway has no such upstream, and hands the paths of other integrations on.
+// leavesUpstream reports whether ".." in the path of an ECHO leads above the path of Config.Upstream. Paths of other
+// integrations are passed on unchanged, as API Gateway does.
 func (c *call) leavesUpstream(target string) bool {
 	if c.s.c.Upstream == nil || c.route.Integration.Type != Echo {
 		return false
@@ -126,7 +128,8 @@ func (c *call) leavesUpstream(target string) bool {
 	return path.Climbs()
 }
 
-// prepareProxy makes the backend of a route. Requests reach it with their URL and headers as they are to leave.
+// prepareProxy makes the backend of a route. The requests that it serves already have the URL and the headers that the
+// upstream gets.
 func (s *serving) prepareProxy(r *route) {
 	if r.Integration.Type == Echo && s.c.Upstream == nil {
 		r.backend = &front.Echo{Message: "Allowed. There is no upstream, so this is the request that it would have " +
@@ -139,7 +142,9 @@ func (s *serving) prepareProxy(r *route) {
 			for _, name := range []string{"X-Forwarded-For", "X-Forwarded-Proto"} {
 				p.Out.Header[name] = p.In.Header[name]
 			}
-			for _, m := range r.requestChanges { // a client can name any header in Connection, and that takes it out
+			// The proxy has removed the headers that the client names in Connection. The mapped ones must not be
+			// removed.
+			for _, m := range r.requestChanges {
 				if v := p.In.Header[m.name]; v != nil && !m.path {
 					p.Out.Header[m.name] = v
 				}
@@ -155,10 +160,10 @@ func (s *serving) prepareProxy(r *route) {
 	})
 }
 
-// finisher maps the headers of an echo's answer.
+// finisher maps the headers of the built-in echo's answer.
 type finisher struct{ c *call }
 
-// Set implements what [front.Response] asks for.
+// Set implements the interface of [front.Response].Last.
 func (f finisher) Set(h http.Header) {
 	if f.c.failure.name == "" {
 		f.c.finish(http.StatusOK, h)
@@ -197,13 +202,14 @@ func (c *call) invokeBackend(w *front.Response) {
 	reply.send(c, w)
 }
 
-// backendFailed answers where a function failed or answered with something that is no answer: 502 on a REST API, 500 on
+// backendFailed answers a request whose function failed or gave an invalid answer: with 502 on a REST API, and 500 on
 // an HTTP API.
 func (c *call) backendFailed(w *front.Response, err error) {
-	c.s.c.Log.Warn("the function behind a route gave no answer", "route", c.route.Key, "request", c.id, "error", err)
+	c.s.c.Log.Warn("the function behind a route gave no valid answer", "route", c.route.Key, "request", c.id, "error",
+		err)
 	f := failureOf(apiConfiguration)
 	f.status = http.StatusBadGateway
-	f.name = "" // no type of its own: only DEFAULT_5XX changes it
+	f.name = "" // this failure has no gateway response of its own: only DEFAULT_5XX changes the answer
 	c.fail(w, f)
 }
 
@@ -214,7 +220,7 @@ type reply struct {
 	body    []byte
 }
 
-// proxyReply is the form of a function's answer.
+// proxyReply is the JSON form of a function's answer.
 type proxyReply struct {
 	Status  *json.Number               `json:"statusCode"`
 	Headers map[string]json.RawMessage `json:"headers"`
@@ -224,7 +230,8 @@ type proxyReply struct {
 	Base64  bool                       `json:"isBase64Encoded"`
 }
 
-// readReply reads a function's answer. To payload 2.0 anything that is JSON and no such answer is the body itself.
+// readReply parses a function's answer. With payload 2.0, any other JSON value is the body of an answer with status
+// 200.
 func readReply(out []byte, v2 bool) (*reply, error) {
 	var in proxyReply
 	err := json.Unmarshal(out, &in)
@@ -255,7 +262,7 @@ func readReply(out []byte, v2 bool) (*reply, error) {
 	return r, nil
 }
 
-// readHeaders takes both forms; a line that both name is sent once.
+// readHeaders reads headers, multiValueHeaders and cookies. A line that is in both forms of headers is sent once.
 func (p *reply) readHeaders(in *proxyReply) error {
 	for name, lines := range in.Multi {
 		for _, l := range lines {
@@ -301,7 +308,8 @@ func (p *reply) add(name, value string) error {
 	return nil
 }
 
-// unsent are headers that describe a connection or a length, which are this server's to write.
+// unsent lists the headers of a function's answer that are not sent: they describe the connection or a length, and this
+// server writes them itself.
 var unsent = []string{"Connection", "Content-Length", "Keep-Alive", "Te", "Trailer", "Transfer-Encoding", "Upgrade"}
 
 func (p *reply) send(c *call, w *front.Response) {
@@ -322,7 +330,8 @@ func (p *reply) send(c *call, w *front.Response) {
 	c.send(w, p.status, p.body)
 }
 
-// tenantOfCaller is the tenant as a backend has it that believes X-Sluice-Caller alone, as Sluice's middleware does.
+// tenantOfCaller returns the tenant that a backend reads from X-Sluice-Caller, which is the only header that Sluice's
+// middleware trusts.
 func tenantOfCaller(h http.Header) string {
 	lines := h["X-Sluice-Caller"]
 	if len(lines) != 1 {

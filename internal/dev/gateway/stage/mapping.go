@@ -47,8 +47,8 @@ func httpValue(s string) (value, error) {
 	return literal(s), nil
 }
 
-// contextVariables are the variables of $context that a stage knows, beside authorizer.NAME: what gateway responses and
-// mappings of Sluice's templates use, who signed, and what says which request was answered.
+// contextVariables are the variables of $context that a stage supports in addition to authorizer.NAME: those that the
+// gateway responses and mappings of Sluice's templates use, the signer's identity, and ids of the request.
 var contextVariables = map[string]value{
 	"error.message":          func(c *call) (string, bool) { return c.failure.message, c.failure.message != "" },
 	"error.messageString":    func(c *call) (string, bool) { return c.failure.quoted(), true },
@@ -77,11 +77,11 @@ func contextValue(expression, name string) (value, error) {
 	return func(c *call) (string, bool) { v, ok := c.granted.context[key]; return v.text, ok }, nil
 }
 
-// change is one mapping: a header, or a placeholder in the URL of an integration, gets a value.
+// change is one mapping: it sets a header, or a placeholder in the URL of an integration, to a value.
 type change struct {
-	path   bool   // a placeholder of the URL, not a header
-	name   string // of a header: in canonical form
-	wire   string // of a header of an answer: as the mapping spells it, as API Gateway sends it
+	path   bool   // the mapping sets a placeholder of the URL, not a header
+	name   string // name of the placeholder, or of the header in canonical form
+	wire   string // name of a header of an answer as the mapping spells it, because API Gateway sends it so
 	value  value
 	source string // the key of the mapping
 }
@@ -96,17 +96,17 @@ func (m *change) setHeader(name string) error {
 		return fmt.Errorf("%s: this header belongs to the connection and cannot be mapped", m.source)
 	}
 	if m.wire = name; m.name == "Content-Type" || m.name == "Date" {
-		m.wire = m.name // the server looks for them
+		m.wire = m.name // net/http looks for these headers by their canonical names
 	}
 	return nil
 }
 
-// framing are the headers that say where a message ends, where it goes, or what the connection becomes.
+// framing lists the headers that describe the length of a message, its destination or the connection.
 var framing = []string{"Connection", "Content-Length", "Expect", "Host", "Keep-Alive", "Proxy-Connection", "Te",
 	"Trailer",
 	"Transfer-Encoding", "Upgrade"}
 
-// reservedHeaders cannot be mapped on HTTP APIs.
+// reservedHeaders lists headers that API Gateway does not let an HTTP API map.
 var reservedHeaders = []string{"authorization", "connection", "content-encoding", "content-length", "content-location",
 	"forwarded",
 	"keep-alive", "origin", "proxy-authenticate", "proxy-authorization", "te", "trailers", "transfer-encoding",
@@ -220,7 +220,7 @@ func (d *Description) responseMapping(g *Integration, key, text string) (change,
 	case d.Kind == HTTP:
 		return httpMapping(key, text)
 	case d.Kind == WebSocket || g.Type != Mock:
-		return change{}, fmt.Errorf("%s: what a proxy answers passes as it is; only the answer of %s on a REST API "+
+		return change{}, fmt.Errorf("%s: the answer of a proxy is passed on unchanged; only that of %s on a REST API "+
 			"can be mapped", key, Mock)
 	}
 	header, ok := strings.CutPrefix(key, "method.response.header.")
@@ -247,10 +247,10 @@ func gatewayHeaders(parameters map[string]string) ([]change, error) {
 	return out, nil
 }
 
-// apply sets the mapped headers of an answer or of a request. If a value is absent, its header is not changed, and
-// keeps what a client sent under that name: API Gateway's behaviour is not documented, and this is the worse case.
-// Assumption: absent-values. A value with characters that end a line, or with other control characters, is left out: no
-// authorizer's context can add a header.
+// apply sets the mapped headers of an answer or of a request. If a value is absent, its header is not changed, so it
+// keeps the value that the client sent. API Gateway's behaviour is not documented, and this is the worse case.
+// Assumption: absent-values. A value with a line end or another control character is left out, so that an authorizer's
+// context cannot add a header.
 func (c *call) apply(changes []change, h http.Header, answer bool) {
 	for _, m := range changes {
 		if m.path {
@@ -273,12 +273,13 @@ func (c *call) apply(changes []change, h http.Header, answer bool) {
 	}
 }
 
-// template is a gateway response's: text with variables, and no language.
+// template is the template of a gateway response: text with variables.
 type template []part
 
+// part is a text or, if v is not nil, a variable.
 type part struct {
 	text string
-	v    value // nil: text
+	v    value
 }
 
 var (
@@ -287,8 +288,9 @@ var (
 		`#(?:set|if|else|elseif|end|foreach|macro|parse|include)\b|\$!?\{?(?:input|util)\b|##`)
 )
 
-// parseTemplate reads a template. Those of gateway responses are not run by the template engine that others are for, so
-// what only that understands is refused: API Gateway would send it to the client as it stands.
+// parseTemplate parses the template of a gateway response. API Gateway only replaces variables in it. It does not run
+// the template engine VTL, which it runs for other templates. Directives of VTL are refused, because API Gateway would
+// send them to the client unchanged.
 func parseTemplate(s string) (template, error) {
 	if found := directives.FindString(s); found != "" {
 		return nil, fmt.Errorf("%s: templates of gateway responses are not VTL, only $context.NAME is replaced",
@@ -308,7 +310,7 @@ func parseTemplate(s string) (template, error) {
 			}
 			name = inner
 		} else {
-			// the end of a sentence or of an object is not part of it
+			// A brace, full stop or hyphen at the end is not part of the name: it ends an object or a sentence.
 			name = strings.TrimRight(strings.TrimSuffix(name, "}"), ".-")
 			at[1] = at[0] + 1 + len(name)
 		}
@@ -330,8 +332,8 @@ func parseTemplate(s string) (template, error) {
 	return t, nil
 }
 
-// fill replaces each variable once; one that is absent is nothing. Values are put in as they are: what an authorizer
-// writes for a JSON body must be JSON. Assumption: denial-body.
+// fill returns the text with each variable replaced by its value, or by nothing if the variable has no value. Values
+// are inserted unchanged, so a value that an authorizer writes for a JSON body must be JSON. Assumption: denial-body.
 func (t template) fill(c *call) []byte {
 	var b []byte
 	for _, p := range t {

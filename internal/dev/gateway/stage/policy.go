@@ -10,10 +10,10 @@ import (
 	"strings"
 )
 
-// policy is an IAM policy as an authorizer may answer with.
+// policy is an IAM policy in the answer of an authorizer.
 type policy struct {
 	Version   string          `json:"Version"`
-	Statement json.RawMessage `json:"Statement"` // one or a list
+	Statement json.RawMessage `json:"Statement"` // a statement or a list of statements
 }
 
 type statement struct {
@@ -22,7 +22,7 @@ type statement struct {
 	Action   texts
 	Resource texts
 
-	// What IAM knows and this evaluation does not: refused, not passed over.
+	// Members that IAM evaluates and this package does not. A policy that has one of them is refused.
 	Condition    json.RawMessage
 	NotAction    json.RawMessage
 	NotResource  json.RawMessage
@@ -33,7 +33,7 @@ type statement struct {
 // texts is a string or a list of strings.
 type texts []string
 
-// UnmarshalJSON reads either form.
+// UnmarshalJSON accepts a string and a list of strings.
 func (t *texts) UnmarshalJSON(data []byte) error {
 	if data[0] == '"' {
 		*t = make(texts, 1)
@@ -44,8 +44,8 @@ func (t *texts) UnmarshalJSON(data []byte) error {
 
 const invoking = "execute-api:Invoke"
 
-// evaluate says what the policy says about invoking the ARN: any Deny that matches wins, then any Allow. An error means
-// that it is no policy, or one that only IAM can evaluate.
+// evaluate returns the verdict of the policy about invoking the ARN. If a Deny matches, the verdict is explicitDeny;
+// else if an Allow matches, it is allow. An error means that the policy is not valid, or that only IAM can evaluate it.
 func (p *policy) evaluate(arn string) (verdict, error) {
 	if p.Version != "2012-10-17" && p.Version != "2008-10-17" && p.Version != "" {
 		return 0, errors.New("the policy's Version is neither 2012-10-17 nor 2008-10-17")
@@ -117,8 +117,8 @@ func (s *statement) matches(arn string) bool {
 	return action && resource
 }
 
-// glob matches a whole text: * is any number of characters, slashes and colons too, and ? is one. It takes time in
-// proportion to the product of the lengths at worst.
+// glob reports whether a whole text matches a pattern, in which * matches any number of characters, slashes and colons
+// included, and ? matches one character. At worst it takes time in proportion to the product of both lengths.
 func glob(pattern, s string) bool {
 	p, t := []rune(pattern), []rune(s)
 	i, j, star, from := 0, 0, -1, 0

@@ -12,10 +12,10 @@ import (
 
 const (
 	maxDescriptionBytes = 1 << 20
-	maxProblems         = 50 // that Check tells
+	maxProblems         = 50 // Check reports no more problems than this
 )
 
-// nouns are what messages call the types that are mappings of a description.
+// nouns maps the names of the struct types of a description to the nouns that messages use for them.
 var nouns = map[string]string{
 	"Description": "a description", "Authorizer": "an authorizer", "Route": "a route",
 	"Integration": "an integration", "GatewayResponse": "a gateway response", "CORS": "a CORS setting",
@@ -28,8 +28,8 @@ type Problem = configfile.Problem
 // Error is every problem of one description.
 type Error = configfile.Error
 
-// Parse reads a description, YAML or JSON, and checks it. name is the file's, for the *[Error] that it returns. Keys
-// that it does not know are problems: a setting that is ignored would make the stand-in lie.
+// Parse reads a description, YAML or JSON, and checks it. name is the name of the file in the *[Error] that it returns.
+// An unknown key is a problem: if a setting were ignored, the local gateway would behave differently from API Gateway.
 func Parse(name string, data []byte) (*Description, error) {
 	r := &reader{at: make(map[string]configfile.Place)}
 	r.MaxBytes = maxDescriptionBytes
@@ -50,10 +50,11 @@ func Parse(name string, data []byte) (*Description, error) {
 // reader fills a description from a tree.
 type reader struct {
 	configfile.Reader
-	at map[string]configfile.Place // by path
+	at map[string]configfile.Place // the places of all values by their paths
 }
 
-// place reports the problems of a description with their places: each the one of the nearest value that is there.
+// place reports the problems of a description, each with its place in the file. The place of a missing value is that of
+// the innermost value around it.
 func (r *reader) place(err error, document *configfile.Document) {
 	var all *Error
 	if !errors.As(err, &all) {
@@ -74,7 +75,7 @@ func (r *reader) place(err error, document *configfile.Document) {
 	}
 }
 
-// read fills one value. Which kinds there are, the types of [Description] say.
+// read sets into to a value of the file. It supports the kinds of types that occur in [Description].
 func (r *reader) read(v configfile.Value, into reflect.Value) {
 	r.at[v.Path] = v.Place()
 	switch into.Kind() {
@@ -126,5 +127,5 @@ func (r *reader) readStruct(v configfile.Value, into reflect.Value) {
 	}
 }
 
-// shown is a part of a description for a message.
+// shown quotes a part of a description for a message.
 func shown(s string) string { return configfile.Quote(s) }

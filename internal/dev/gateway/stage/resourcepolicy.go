@@ -8,15 +8,15 @@ import (
 	"strings"
 )
 
-// Denial is a statement of a REST API's resource policy that denies every call but those of some callers. Exactly one
-// list has something in it.
+// Denial is a statement of a REST API's resource policy that denies every call except those of the listed callers.
+// Exactly one of the lists must not be empty.
 type Denial struct {
 	Accounts   []string `yaml:"notAccounts"`   // StringNotEquals aws:PrincipalAccount
-	Principals []string `yaml:"notPrincipals"` // ArnNotLike aws:PrincipalArn; * is any text within a part of an ARN
+	Principals []string `yaml:"notPrincipals"` // ArnNotLike aws:PrincipalArn; * matches any text in one part of an ARN
 	Addresses  []string `yaml:"notAddresses"`  // NotIpAddress aws:SourceIp: addresses, or networks as in 203.0.113.0/24
 }
 
-// denies reports whether the statement denies a call by that credential from that address.
+// denies reports whether the statement denies a call that is signed by the credential and comes from the address.
 func (d *Denial) denies(by *Credential, address string) bool {
 	switch {
 	case len(d.Accounts) > 0:
@@ -32,8 +32,8 @@ func (d *Denial) denies(by *Credential, address string) bool {
 	})
 }
 
-// principalARN is what IAM knows a caller by: of a role that is assumed, the role. That its path is not in the
-// session's ARN cannot be made up for here.
+// principalARN returns the ARN that IAM compares with aws:PrincipalArn. For the session of an assumed role, it is the
+// ARN of the role. The ARN of the session does not contain the path of the role, so the result lacks the path.
 func principalARN(user string) string {
 	parts := strings.SplitN(user, ":", 6)
 	if len(parts) == 6 && parts[2] == "sts" {
@@ -45,8 +45,8 @@ func principalARN(user string) string {
 	return strings.Join(parts, ":")
 }
 
-// LikeARN matches an ARN as the condition ArnLike does: each of its six parts by itself, and * and ? in the last part
-// match slashes and colons, too.
+// LikeARN reports whether an ARN matches a pattern by the rules of the IAM condition ArnLike: each of the six parts is
+// matched separately. In the last part, * and ? also match slashes and colons.
 func LikeARN(pattern, arn string) bool {
 	want, got := strings.SplitN(pattern, ":", 6), strings.SplitN(arn, ":", 6)
 	return slices.EqualFunc(want, got, glob)
@@ -63,7 +63,7 @@ func parseNetwork(text string) (netip.Prefix, error) {
 	return address.Prefix(address.BitLen())
 }
 
-// resourcePolicy checks the statements.
+// resourcePolicy checks the statements of the resource policy.
 func (c *checker) resourcePolicy() {
 	for i := range c.d.ResourcePolicy {
 		d, at := &c.d.ResourcePolicy[i], "resourcePolicy["+strconv.Itoa(i)+"]"
@@ -83,7 +83,7 @@ func (c *checker) resourcePolicy() {
 	}
 	other := func(r Route) bool { return r.Authorization != AWSIAM }
 	if len(c.d.ResourcePolicy) > 0 && slices.ContainsFunc(c.d.Routes, other) {
-		c.problem("resourcePolicy", "the local gateway evaluates it for routes with %s alone, and there are others",
-			AWSIAM)
+		c.problem("resourcePolicy", "the local gateway evaluates it only if all routes have authorization %s, and "+
+			"some have not", AWSIAM)
 	}
 }

@@ -91,7 +91,7 @@ func TestResourcePolicyProblems(t *testing.T) {
 		{`{notAccounts: [a], notAddresses: ["::1"]}`, signed, "resourcePolicy[0]: want exactly one of"},
 		{`{notAddresses: [host]}`, signed, `resourcePolicy[0].notAddresses[0]: "host" is neither an address nor a ` +
 			`network`},
-		{`{notAddresses: ["::1"]}`, open, "for routes with AWS_IAM alone"},
+		{`{notAddresses: ["::1"]}`, open, "only if all routes have authorization AWS_IAM"},
 	} {
 		text := `{kind: REST, resourcePolicy: [` + tt.policy + `], routes: [` + tt.route + `]}`
 		if _, err := stage.Parse("api.yaml", []byte(text)); err == nil || !strings.Contains(err.Error(), tt.want) {

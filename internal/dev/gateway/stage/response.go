@@ -14,18 +14,19 @@ import (
 	"github.com/sluicelimits/sluice/internal/request/answer"
 )
 
-// failure is an answer of the gateway's own.
+// failure is an answer that the gateway makes itself, because a request does not get an answer of an integration.
 type failure struct {
 	name    string // type of gateway response
 	status  int
-	message string // "" is null
-	typ     string // x-amzn-ErrorType
+	message string // "" becomes null
+	typ     string // value of the header x-amzn-ErrorType
 
-	httpStatus  int // of an HTTP API
+	// Status and message on an HTTP or WebSocket API.
+	httpStatus  int
 	httpMessage string
 }
 
-// Types of gateway responses that a stage can come to.
+// Types of gateway responses that a stage can answer with.
 const (
 	accessDenied            = "ACCESS_DENIED"
 	unauthorized            = "UNAUTHORIZED"
@@ -42,8 +43,8 @@ const (
 	default5XX              = "DEFAULT_5XX"
 )
 
-// failures are the answers as API Gateway documents them: status and type of gateway responses, messages of HTTP APIs.
-// Messages of REST APIs are as observed.
+// failures maps each type of gateway response to its answer. Statuses, types and the messages of HTTP APIs are as API
+// Gateway documents them. The messages of REST APIs are as observed.
 var failures = map[string]failure{
 	accessDenied: {status: 403, message: "User is not authorized to access this resource with an explicit deny",
 		typ: "AccessDeniedException", httpStatus: 403, httpMessage: "Forbidden"},
@@ -69,14 +70,14 @@ var failures = map[string]failure{
 		httpStatus: 500, httpMessage: "Internal Server Error"},
 }
 
-// failureOf is a failure by its type.
+// failureOf returns the failure of a type of gateway response.
 func failureOf(name string) failure {
 	f := failures[name]
 	f.name = name
 	return f
 }
 
-// quoted is the message as JSON.
+// quoted returns the message as a JSON value.
 func (f *failure) quoted() string {
 	if f.message == "" {
 		return "null"
@@ -88,9 +89,9 @@ func (f *failure) quoted() string {
 	return string(b)
 }
 
-// gatewayResponse is one of a description, ready.
+// gatewayResponse is a gateway response of the description, with its mappings and templates parsed.
 type gatewayResponse struct {
-	status    int // 0 is the type's own
+	status    int // 0 selects the status of the failure
 	headers   []change
 	templates map[string]template // by content type
 }
@@ -118,7 +119,8 @@ func (s *serving) prepareResponses() error {
 	return nil
 }
 
-// responseFor is the gateway response for a failure: its own, or the default of its class; nil where there is neither.
+// responseFor returns the gateway response for a failure: the one for its type, or else the default for 4xx or 5xx. It
+// returns nil if the description has neither.
 func (s *serving) responseFor(f *failure) *gatewayResponse {
 	if g := s.responses[f.name]; g != nil {
 		return g
@@ -129,7 +131,7 @@ func (s *serving) responseFor(f *failure) *gatewayResponse {
 	return s.responses[default5XX]
 }
 
-// fail answers with a failure as the API's kind does.
+// fail answers with a failure, in the form that the kind of the API has.
 func (c *call) fail(w *front.Response, f failure) {
 	c.failure = f
 	h := w.Header()
@@ -142,7 +144,7 @@ func (c *call) fail(w *front.Response, f failure) {
 	}
 	status, body, contentType := f.status, []byte(`{"message":`+f.quoted()+`}`), "application/json"
 	if f.name == accessDenied {
-		body = []byte(`{"Message":` + f.quoted() + `}`) // capital letter and all
+		body = []byte(`{"Message":` + f.quoted() + `}`) // API Gateway uses a capital letter only here
 	}
 	h["X-Amzn-Requestid"], h["X-Amz-Apigw-Id"], h["X-Amzn-Errortype"] = []string{c.id}, []string{c.extendedID},
 		[]string{f.typ}
@@ -161,7 +163,8 @@ func (c *call) fail(w *front.Response, f failure) {
 	c.send(w, status, body)
 }
 
-// pick chooses a template: the one for application/json, unless Accept names another first.
+// pick returns the template to use, and its content type: the first that Accept names, or else the one for
+// application/json, or else the first by name.
 func (g *gatewayResponse) pick(accept []string) (string, template) {
 	for one := range strings.SplitSeq(strings.Join(accept, ","), ",") {
 		name, _, err := mime.ParseMediaType(one)
@@ -190,10 +193,10 @@ func (c *call) send(w *front.Response, status int, body []byte) {
 	_, _ = w.Write(body) // the client may be gone
 }
 
-// requestIDHeader is where HTTP APIs tell the request's id.
+// requestIDHeader returns the header in which HTTP and WebSocket APIs return the id of the request.
 func (c *call) requestIDHeader() string { return "Apigw-Requestid" }
 
-// failureFor translates what the front and the proxy found out.
+// failureFor returns the failure for a kind of answer that package front or its proxy asks for.
 func failureFor(k answer.Kind) failure {
 	switch k {
 	case answer.TooLarge:
@@ -209,11 +212,11 @@ func failureFor(k answer.Kind) failure {
 	}
 }
 
-// remapped are the headers of an integration's answer that a REST API sends under other names.
+// remapped lists the headers of an integration's answer that a REST API renames, with the prefix X-Amzn-Remapped-.
 var remapped = []string{"Authorization", "Connection", "Content-Md5", "Date", "Host", "Server", "User-Agent",
 	"Www-Authenticate"}
 
-// finish turns the headers of an integration's answer into the client's.
+// finish changes the headers of an integration's answer to those that the client gets.
 func (c *call) finish(status int, h http.Header) {
 	if c.s.d.Kind == REST {
 		for _, name := range remapped {

@@ -7,30 +7,31 @@ import (
 	"strings"
 )
 
-// target is a route's key, read.
+// target is the parsed key of a route.
 type target struct {
-	method   string // "" is any
-	path     string // as in the key; "" is $default or $connect
+	method   string // "" for ANY, and for $default and $connect
+	path     string // as in the key; "" for $default and $connect
 	segments []segment
 }
 
-// segment is one part of a path: a literal, {name}, or as the last one {name+}.
+// segment is one part of a path: a literal, {name}, or, only as the last part, {name+}.
 type segment struct {
-	literal, name string // one of them
-	greedy        bool
+	literal, name string // one of them is set
+	greedy        bool   // {name+}
 }
 
 var methods = []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
 
-// parseKey reads "METHOD /path", or the one other key that the API's kind has.
+// parseKey parses the key of a route: "METHOD /path", or "$default" or "$connect" if the API is of the kind that has
+// it.
 func (d *Description) parseKey(key string) (*target, error) {
 	switch {
 	case d.Kind == WebSocket && key == connectRoute:
 		return &target{}, nil
 	case d.Kind == WebSocket:
-		return nil, fmt.Errorf("%s: of a WebSocket API only %s is served, the only route that is authorized",
+		return nil, fmt.Errorf("%s: of a WebSocket API only %s is served, the only route that an authorizer can have",
 			shown(key), connectRoute)
-	case d.Kind == HTTP && key == defaultStage: // the catch-all route is called as the stage is
+	case d.Kind == HTTP && key == defaultStage: // the catch-all route and the default stage have the same name
 		return &target{}, nil
 	}
 	method, path, ok := strings.Cut(key, " ")
@@ -82,7 +83,7 @@ func plainParameter(s string) bool {
 	return placeholder.MatchString("{"+s+"}") && !strings.ContainsAny(s, "{}")
 }
 
-// split is the segments of a path; "/" has none.
+// split returns the segments of a path; "/" has none.
 func split(path string) []string {
 	path = strings.TrimPrefix(path, "/")
 	if path == "" {
@@ -91,7 +92,7 @@ func split(path string) []string {
 	return strings.Split(path, "/")
 }
 
-// identity is the same for two keys that match the same requests.
+// identity returns a text that is the same for all keys that match the same requests.
 func (t *target) identity() string {
 	var b strings.Builder
 	b.WriteString(t.method + " ")
@@ -111,8 +112,8 @@ func (t *target) identity() string {
 	return b.String()
 }
 
-// matches reports whether a path matches, and what its parameters are, as they stand in it. In a path that is encoded,
-// literals are compared with what the segment decodes to: /%70roduct is /product.
+// matches reports whether a path matches the key, and returns the path parameters, which are not decoded. If the path
+// is encoded, a literal also matches a segment that decodes to it: /%70roduct matches /product.
 func (t *target) matches(path string, encoded bool) (map[string]string, bool) {
 	parts := split(path)
 	parameters := make(map[string]string)
@@ -142,7 +143,8 @@ func unescape(s string) string {
 	return s
 }
 
-// moreSpecific compares segment by segment from the left: a literal beats {name}, which beats {name+}.
+// moreSpecific reports whether the key is more specific than another one. Segments are compared from the left: a
+// literal is more specific than {name}, which is more specific than {name+}.
 func (t *target) moreSpecific(than *target) bool {
 	rank := func(s segment) int {
 		switch {
@@ -161,8 +163,9 @@ func (t *target) moreSpecific(than *target) bool {
 	return len(t.segments) > len(than.segments)
 }
 
-// find picks the route of a request. A REST API finds the resource first, and then the method on it, so that a method
-// that the most specific resource lacks is not looked for on others. An HTTP API looks for a route of the method first.
+// find returns the route of a request and the path parameters; nil if there is none. A REST API selects the most
+// specific resource first, and then the method of this resource: other resources that have the method are not
+// considered. An HTTP API considers only routes that have the method.
 func (s *serving) find(method, path string) (*route, map[string]string) {
 	var best *route
 	var parameters map[string]string
@@ -185,7 +188,8 @@ func (s *serving) find(method, path string) (*route, map[string]string) {
 	return best, parameters
 }
 
-// beats says which of two routes that match a path is the one. $default never is where another matches.
+// beats reports whether the route is chosen rather than another one that matches the same path. $default is chosen only
+// if no other route matches.
 func (r *route) beats(other *route, method string) bool {
 	switch {
 	case other.target.path == "" || r.target.path == "":

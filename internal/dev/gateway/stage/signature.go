@@ -18,17 +18,17 @@ const (
 	timestamp  = "20060102T150405Z"
 )
 
-// signature is what a request says about its signature (SigV4).
+// signature holds the parts of a request's signature (SigV4).
 type signature struct {
-	key, day, region, service, terminator string // the Credential
+	key, day, region, service, terminator string // the parts of Credential
 	headers                               []string
 	value                                 string // in hexadecimal digits
-	token                                 string // of temporary credentials; "" is none
+	token                                 string // session token of temporary credentials; "" if there is none
 	at                                    time.Time
 }
 
 // signature reads the signature in the request's Authorization header. Both results are empty if the request has none.
-// The text says what is wrong, in words of which none is the client's.
+// If the signature is not valid, the text says what is wrong. The text contains nothing that the client wrote.
 func (c *call) signature() (*signature, string) {
 	lines := c.r.Header["Authorization"]
 	switch _, presigned := c.queryValue("X-Amz-Signature"); {
@@ -53,7 +53,8 @@ func (c *call) signature() (*signature, string) {
 	return s, ""
 }
 
-// requestDate is when a request was signed, by its headers; zero where they do not say.
+// requestDate returns the time at which a request was signed, by its headers. It returns the zero Time if they do not
+// name one.
 func requestDate(h http.Header) time.Time {
 	if lines := h["X-Amz-Date"]; len(lines) > 0 {
 		at, err := time.Parse(timestamp, lines[0])
@@ -69,7 +70,8 @@ func requestDate(h http.Header) time.Time {
 	return at.UTC()
 }
 
-// parseAuthorization reads an Authorization header. The text says what is wrong with it; the signature is nil then.
+// parseAuthorization parses an Authorization header. If the header is not valid, it returns nil and a text that says
+// what is wrong.
 func parseAuthorization(header string) (*signature, string) {
 	name, rest, _ := strings.Cut(strings.TrimSpace(header), " ")
 	if name != algorithm && strings.HasPrefix(name, "AWS4-") {
@@ -108,7 +110,7 @@ func parseAuthorization(header string) (*signature, string) {
 	return s, ""
 }
 
-// scope reads a Credential; the text says what is wrong with it.
+// scope parses a Credential. It returns "", or a text that says what is wrong.
 func (s *signature) scope(credential string) string {
 	parts := strings.Split(credential, "/")
 	if len(parts) != 5 {
@@ -118,14 +120,14 @@ func (s *signature) scope(credential string) string {
 	return ""
 }
 
-// signedHeaders are the names, in the order in which they are signed, however they are listed.
+// signedHeaders returns the names of the signed headers in lower case, and sorted as they are signed.
 func signedHeaders(list string) []string {
 	names := strings.Split(strings.ToLower(list), ";")
 	slices.Sort(names)
 	return names
 }
 
-// sign is the signature of a canonical request, as somebody with the secret makes it.
+// sign returns the signature that the secret makes of a canonical request.
 func (s *signature) sign(secret, canonical string) string {
 	key := []byte("AWS4" + secret)
 	for _, part := range []string{s.day, s.region, s.service, s.terminator} {
@@ -148,7 +150,8 @@ func digest(data []byte) string {
 
 var spaces = regexp.MustCompile(` +`)
 
-// canonical is the request as it is signed. The body's digest is taken here, whatever X-Amz-Content-Sha256 says.
+// canonical returns the canonical request, which is the text that is signed. The digest of the body is always
+// calculated: the header X-Amz-Content-Sha256 is not trusted.
 func (c *call) canonical(s *signature, body []byte) string {
 	var b strings.Builder
 	b.WriteString(c.r.Method + "\n" + canonicalPath(c.r.URL.EscapedPath()) + "\n" + c.canonicalQuery() + "\n")
@@ -157,7 +160,7 @@ func (c *call) canonical(s *signature, body []byte) string {
 		switch {
 		case name == "host":
 			lines = []string{c.r.Host}
-		case name == "content-length" && len(lines) == 0 && c.r.ContentLength >= 0: // Go may have taken it out
+		case name == "content-length" && len(lines) == 0 && c.r.ContentLength >= 0: // net/http removed the header
 			lines = []string{strconv.FormatInt(c.r.ContentLength, 10)}
 		}
 		values := make([]string, len(lines))
@@ -170,8 +173,8 @@ func (c *call) canonical(s *signature, body []byte) string {
 	return b.String()
 }
 
-// canonicalPath is a path as execute-api signs it: as it was sent, without what is redundant in it, and encoded once
-// more.
+// canonicalPath returns a path as the service execute-api signs it: the path as it was sent, without ".", ".." and
+// empty segments, and encoded once more.
 func canonicalPath(sent string) string {
 	var out []string
 	for part := range strings.SplitSeq(sent, "/") {
@@ -208,7 +211,7 @@ func (c *call) canonicalQuery() string {
 	return strings.Join(parts, "&")
 }
 
-// encoded is a text as signatures encode it: every byte but letters, digits and -._~ in hexadecimal digits.
+// encoded returns a text in the encoding of signatures: every byte except letters, digits and -._~ is percent-encoded.
 func encoded(s string) string {
 	const digits = "0123456789ABCDEF"
 	var b strings.Builder

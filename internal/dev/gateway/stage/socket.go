@@ -11,26 +11,26 @@ import (
 
 const connectRoute = "$connect"
 
-// upgrades reports whether a request is a WebSocket's handshake.
+// upgrades reports whether a request is the handshake of a WebSocket.
 func upgrades(r *http.Request) bool {
 	return r.Method == http.MethodGet && hasToken(r.Header["Connection"], "upgrade") &&
 		hasToken(r.Header["Upgrade"], "websocket") &&
 		r.Header.Get("Sec-WebSocket-Version") == "13" && r.Header.Get("Sec-WebSocket-Key") != ""
 }
 
-// tryAgain is the status of a closed connection (RFC 6455, 7.4.1 and its registry): nothing is wrong, and nothing is
-// served.
+// tryAgain is the status in the close frame, "Try Again Later" in the registry of RFC 6455, section 7.4.1: the client
+// did nothing wrong, and the gateway serves no messages.
 const tryAgain = 1013
 
-// connect answers a handshake that is authorized, and closes: messages are not passed here.
+// connect answers a handshake that is authorized, and closes the connection, because the local gateway passes no
+// messages.
 func (c *call) connect(w *front.Response) {
 	conn, buffered, err := http.NewResponseController(w).Hijack()
 	if err != nil {
-		c.fail(w, failureOf(apiConfiguration)) // HTTP/2: this handshake is not defined for it
+		c.fail(w, failureOf(apiConfiguration)) // HTTP/2, which does not have this handshake
 		return
 	}
-	// either side may have been first
-	defer func() { _ = conn.Close() }()
+	defer func() { _ = conn.Close() }() // fails if the client closed the connection first
 	key := c.r.Header.Get("Sec-WebSocket-Key") + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 	sum := sha1.Sum([]byte(key)) //nolint:gosec // RFC 6455 prescribes it
 	const reason = "connected; the local gateway passes no messages"

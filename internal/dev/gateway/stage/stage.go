@@ -23,11 +23,11 @@
 // The package follows AWS's documentation, and otherwise what others have observed. It has not been compared with API
 // Gateway itself. These differences are known:
 //
-//   - Names of headers come in canonical form. API Gateway hands a REST API's on as the client wrote them.
+//   - Names of headers are in canonical form. On a REST API, API Gateway passes them on as the client wrote them.
 //   - An HTTP API's path is decoded and cut at an encoded question mark, as observed.
 //   - The status of a request whose headers are too large is not documented. It is 431 here, with DEFAULT_4XX for a
 //     REST API.
-//   - Scheme and port are always https and 443, as with API Gateway, whatever this process listens on.
+//   - Requests seem to come by https on port 443, as with API Gateway, whatever this process listens on.
 //   - For a WebSocket API, only $connect is served: an authorized connection gets its 101, and is then closed.
 //   - A request that is signed with the credentials of [Config] may call every route with AWS_IAM: the signature is
 //     checked, but no IAM policy is evaluated. Only signature version 4 in the Authorization header is known. The
@@ -58,26 +58,27 @@ import (
 // Config sets up a [Stage].
 type Config struct {
 	Description *Description        // required
-	Functions   map[string]Function // by the names in the description; each must be there
-	// Credentials may sign requests, by the id of the access key; required if a route has AWS_IAM.
+	Functions   map[string]Function // by the names in the description; each of these must be present
+	// Credentials maps the ids of access keys that may sign requests. It is required if a route has AWS_IAM.
 	Credentials  map[string]Credential
-	Upstream     *url.URL          // gets the requests of ECHO integrations; if nil, the echo answers them
-	Observe      func(Observation) // called for every request that came to an authorizer; may be nil
-	LivePage     http.Handler      // at /_sluice/, with the prefix stripped; may be nil
-	Audience     front.Audience    // of the live page; default Loopback
-	MaxBodyBytes int64             // of a request; 0 is front.DefaultMaxBodyBytes, below 0 no bound
+	Upstream     *url.URL          // gets the requests of ECHO integrations; if nil, the built-in echo answers them
+	Observe      func(Observation) // called for every request that an authorizer was asked about; may be nil
+	LivePage     http.Handler      // gets requests below /_sluice/, with that prefix removed; may be nil
+	Audience     front.Audience    // who may see the live page; default Loopback
+	MaxBodyBytes int64             // bound of a request's body; 0: front.DefaultMaxBodyBytes; below 0: no bound
 	Now          func() time.Time  // default time.Now
 	Log          *slog.Logger      // default slog.Default()
 }
 
-// Observation is what an authorizer said about a request.
+// Observation describes a request that an authorizer was asked about, and the outcome.
 type Observation struct {
 	At     time.Time
 	Method string
 	Path   string // without stage and base path
-	// 200 where the request went on to its integration; else that of the failure, before any mapping
+	// Status is 200 if the request may pass to its integration. Otherwise it is the status of the failure, before a
+	// gateway response changes it.
 	Status  int
-	Context map[string]string // the authorizer's; nil where it gave none
+	Context map[string]string // the context in the authorizer's answer; nil if there was none
 }
 
 // Stage is an http.Handler. It is safe for concurrent use. Make it with [New].
@@ -86,7 +87,7 @@ type Stage struct {
 	serving
 }
 
-// serving is what a stage does with a request that reaches it.
+// serving is the front.Handler of a stage: it answers the requests that are not for reserved pages.
 type serving struct {
 	c         Config
 	d         *Description
@@ -94,20 +95,21 @@ type serving struct {
 	responses map[string]*gatewayResponse // by type
 }
 
-// route is one of a description, ready.
+// route is a route of the description, with its key and mappings parsed.
 type route struct {
 	Route
 	id              string
 	target          *target
-	authorizer      *authorizer // nil lets everybody pass
-	function        Function    // of AWS_PROXY
+	authorizer      *authorizer // nil if there is none
+	function        Function    // only for AWS_PROXY
 	backend         http.Handler
 	mockStatus      int
 	requestChanges  []change
 	responseChanges map[int][]change // by status
 }
 
-// New makes a stage. The error is an *[Error] about the description, or names the function that is missing.
+// New makes a stage. The error is an *[Error] about the description, or names another field of the configuration that
+// is missing or not valid.
 func New(c Config) (*Stage, error) {
 	if c.Description == nil {
 		return nil, errors.New("stage: Description is missing")
@@ -227,8 +229,8 @@ func (s *serving) Serve(w *front.Response, r *http.Request) {
 	c.integrate(w)
 }
 
-// outside answers a request that is not below the stage: API Gateway has no such API, and says Forbidden whatever its
-// kind, but for an HTTP API, where the stage $default would have it.
+// outside answers a request whose path is not below the stage. API Gateway has no stage for such a path. It answers
+// 403, except on an HTTP API, where the request belongs to the stage $default, which has no route for it: 404.
 func (c *call) outside(w *front.Response) {
 	w.Header()["X-Amzn-Errortype"] = []string{"ForbiddenException"}
 	w.Header()["Content-Type"] = []string{"application/json"}
@@ -239,7 +241,7 @@ func (c *call) outside(w *front.Response) {
 	c.send(w, http.StatusForbidden, []byte(`{"message":"Forbidden"}`))
 }
 
-// authorized asks the authorizer and answers where the request may not pass.
+// authorized reports whether the request may pass. If it may not, authorized has answered the request.
 func (c *call) authorized(w *front.Response) bool {
 	refused := c.authorize(c.r.Context())
 	f := failure{status: http.StatusOK, httpStatus: http.StatusOK}
