@@ -23,8 +23,9 @@ var classes = func() (table [256]uint8) {
 	return table
 }()
 
-// validHost accepts IPv4 and IPv6 addresses and host names by their characters. A host with a colon must be an IPv6
-// address, so "shop.example:443" (the virtual host that some formats put first) is not taken for a client.
+// validHost reports whether a text can be an IPv4 or IPv6 address or a host name, by its characters. A text with a
+// colon must be an IPv6 address, so that "shop.example:443", a virtual host that some formats put first, is not taken
+// for the client.
 func validHost(host []byte) bool {
 	if len(host) > MaxHostBytes || (len(host) == 1 && host[0] == '-') {
 		return false
@@ -56,8 +57,8 @@ func allIn(text []byte, class uint8) bool {
 	return true
 }
 
-// Unescape appends src to dst with the escapes undone that servers write inside quotes: \xHH, \", \\, \n, \r, \t, \b,
-// \v, \f. Anything else after a backslash stays as it is, with the backslash.
+// Unescape appends src to dst, and replaces the escapes that servers write inside quotes: \xHH, \", \\, \n, \r, \t, \b,
+// \v, \f. Any other text after a backslash is kept, with the backslash.
 func Unescape(dst, src []byte) []byte {
 	for i := 0; i < len(src); i++ {
 		if src[i] != '\\' || i+1 == len(src) {
@@ -97,7 +98,7 @@ func Unescape(dst, src []byte) []byte {
 	return dst
 }
 
-// hexDigit is the digit's value, or 16.
+// hexDigit returns the value of a hexadecimal digit, or 16 if c is none.
 func hexDigit(c byte) byte {
 	switch {
 	case c >= '0' && c <= '9':

@@ -14,18 +14,18 @@ import (
 // quotes is as logged, with its escapes; see [Unescape].
 type Line struct {
 	Host      []byte // address or name of the client; letters, digits and . - _ : %
-	Ident     []byte // nil where it is "-"
-	User      []byte // the authenticated user; nil where it is "-"
+	Ident     []byte // nil if it is "-"
+	User      []byte // the authenticated user; nil if it is "-"
 	Time      int64  // µs since 1970
 	Method    []byte // a token of RFC 9110
 	Target    []byte // the request target, with its query
-	Path      []byte // of Target, without query, scheme and authority; begins with "/"
-	Protocol  []byte // as in "HTTP/1.1"; nil where the request line has none
-	Status    int    // 0 where it is absent or "-"
-	Bytes     int64  // size of the answer; -1 where it is absent or "-"
-	Referer   []byte // nil where it is absent or "-"
-	Agent     []byte // nil where it is absent or "-"
-	Truncated bool   // the line ends inside a quoted field, whose beginning is in Line
+	Path      []byte // the part of Target without query, scheme and authority; begins with "/"
+	Protocol  []byte // as in "HTTP/1.1"; nil if the request line has none
+	Status    int    // 0 if it is absent or "-"
+	Bytes     int64  // size of the answer; -1 if it is absent or "-"
+	Referer   []byte // nil if it is absent or "-"
+	Agent     []byte // nil if it is absent or "-"
+	Truncated bool   // the line ends inside a quoted field, so this field is incomplete
 }
 
 // Reason says why a line cannot be used; OK says that it can.
@@ -40,7 +40,7 @@ const (
 	BadTime             // no [day/month/year:hour:minute:second zone], or one before 1970
 	BadRequest          // no quoted request line, or one without a method and a target: "-", "", a TLS greeting
 	BadTarget           // the request target has no path: "*", an authority
-	reasonsCount        // how many there are
+	reasonsCount        // the number of reasons
 )
 
 var reasonNames = [reasonsCount]string{"ok", "too_long", "blank", "bad_address", "bad_time", "bad_request",
@@ -54,10 +54,10 @@ var reasonTexts = [reasonsCount]string{
 // Reasons lists every reason to skip a line.
 func Reasons() []Reason { return []Reason{TooLong, Blank, BadAddress, BadTime, BadRequest, BadTarget} }
 
-// String is the name used in reports.
+// String returns the name that reports use.
 func (r Reason) String() string { return reasonNames[min(r, reasonsCount-1)] }
 
-// Explain is the reason in a few words.
+// Explain returns the reason in a few words.
 func (r Reason) Explain() string { return reasonTexts[min(r, reasonsCount-1)] }
 
 // Parser parses lines. It remembers the last time stamp, so that lines of one second are parsed faster. The zero Parser
@@ -109,9 +109,9 @@ func (p *Parser) head(text []byte, out *Line) (rest []byte, why Reason) {
 	return p.oddHead(text, out)
 }
 
-// oddHead is head for user names with spaces. A server escapes quotes in a user name, but not brackets. The time is
-// therefore read right before the first quote that is not escaped: a user name such as "[17/May/2015:…]" is not taken
-// for the time.
+// oddHead does what head does for lines whose user name contains spaces. A server escapes quotes in a user name, but
+// not brackets. Therefore the time is expected right before the first quote that is not escaped, so that a user name
+// such as "[17/May/2015:…]" is not taken for the time.
 func (p *Parser) oddHead(text []byte, out *Line) (rest []byte, why Reason) {
 	quote := closing(text)
 	head := text
@@ -135,8 +135,8 @@ func (p *Parser) oddHead(text []byte, out *Line) (rest []byte, why Reason) {
 	return text[quote+1:], OK
 }
 
-// splitRequest splits a request line. A target may contain spaces: the last word is the protocol if it has the form of
-// a protocol, and else a part of the target.
+// splitRequest splits a request line into method, target and protocol. A target may contain spaces. The last word is
+// the protocol if it has the form of one; otherwise it is a part of the target.
 func splitRequest(request []byte, out *Line) Reason {
 	method := bytes.IndexByte(request, ' ')
 	if method < 1 || !validMethod(request[:method]) {
@@ -158,7 +158,7 @@ func splitRequest(request []byte, out *Line) Reason {
 	return OK
 }
 
-// pathOf is the path of a target in origin or absolute form (RFC 9112 §3.2), or nil where there is none.
+// pathOf returns the path of a target in origin or absolute form (RFC 9112 §3.2), or nil if the target has none.
 func pathOf(target []byte) []byte {
 	if i := bytes.IndexByte(target, '?'); i >= 0 {
 		target = target[:i]
@@ -183,7 +183,7 @@ func pathOf(target []byte) []byte {
 
 var rootPath = []byte("/")
 
-// parseTail reads status, bytes, referer and user agent as far as they are there.
+// parseTail reads status, bytes, referer and user agent, any of which may be missing at the end of the line.
 func parseTail(rest []byte, out *Line) {
 	status, rest := word(rest)
 	if n, ok := number(status); ok && len(status) == 3 {
@@ -207,8 +207,8 @@ func parseTail(rest []byte, out *Line) {
 	out.Agent = field(agent)
 }
 
-// quoted returns the text up to the closing quote, and what follows the quote. If the line has no closing quote, half
-// an escape at its end is dropped.
+// quoted returns the text up to the closing quote, and what follows the quote. If there is no closing quote, it sets
+// truncated, and drops an incomplete escape at the end of the text.
 func quoted(text []byte, truncated *bool) (inside, rest []byte) {
 	end := closing(text)
 	if end < 0 {
@@ -218,7 +218,7 @@ func quoted(text []byte, truncated *bool) (inside, rest []byte) {
 	return text[:end], text[end+1:]
 }
 
-// closing is the index of the first quote that no backslash escapes, or -1.
+// closing returns the index of the first quote that is not escaped by a backslash, or -1.
 func closing(text []byte) int {
 	for from := 0; ; {
 		i := bytes.IndexByte(text[from:], '"')

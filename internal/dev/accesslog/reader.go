@@ -18,7 +18,7 @@ const shownBytes = 256
 
 // Raw is one line of a log, unchanged.
 type Raw struct {
-	Text    []byte // without line end; valid until the next call. Of a line that is too long, its beginning
+	Text    []byte // without line end; valid until the next call. If the line is too long, only its beginning
 	Number  int64  // from 1
 	TooLong bool
 }
@@ -48,7 +48,7 @@ func NewReader(name string, r io.Reader) (*Reader, error) {
 		lines = bufio.NewReaderSize(z, MaxLineBytes)
 	}
 	if mark, _ := lines.Peek(3); string(mark) == "\xef\xbb\xbf" {
-		_, _ = lines.Discard(len(mark)) // cannot fail: the bytes were just seen
+		_, _ = lines.Discard(len(mark)) // cannot fail, as Peek has returned these bytes
 	}
 	return &Reader{name: name, lines: lines}, nil
 }

@@ -21,7 +21,7 @@ func (p *Parser) parseTime(text []byte) (us int64, n int, ok bool) {
 	return parseFraction(text)
 }
 
-// parseFraction reads the rarer "17/May/2015:10:05:03.250 +0000".
+// parseFraction does what parseTime does for the rarer form "17/May/2015:10:05:03.250 +0000".
 func parseFraction(text []byte) (us int64, n int, ok bool) {
 	end := bytes.IndexByte(text[:min(len(text), stampBytes+11)], ']')
 	if end < stampBytes+2 || text[20] != '.' {
@@ -40,8 +40,8 @@ func parseFraction(text []byte) (us int64, n int, ok bool) {
 	return us, end + 1, ok && len(fraction) > 0
 }
 
-// stamp reads "17/May/2015:10:05:03" and " +0000". It does not use time.Parse, which alone takes longer than
-// the parsing of a whole line may take.
+// stamp parses "17/May/2015:10:05:03" and " +0000". It does not use time.Parse, which takes longer than the rest of a
+// line.
 func stamp(t, zone []byte) (us int64, ok bool) {
 	if t[2] != '/' || t[6] != '/' || t[11] != ':' || t[14] != ':' || t[17] != ':' {
 		return 0, false
@@ -64,7 +64,7 @@ func secondOfDay(hour, minute, second int) (seconds int64, ok bool) {
 	return int64(hour*3600 + minute*60 + second), true
 }
 
-// zoneOffset reads " +0000" as seconds east of Greenwich.
+// zoneOffset parses " +0000", and returns the offset in seconds east of Greenwich.
 func zoneOffset(zone []byte) (seconds int64, ok bool) {
 	hours, minutes := two(zone[2:]), two(zone[4:])
 	if zone[0] != ' ' || hours < 0 || hours > 23 || minutes < 0 || minutes > 59 {
@@ -80,7 +80,7 @@ func zoneOffset(zone []byte) (seconds int64, ok bool) {
 	return 0, false
 }
 
-// two reads two digits. If they are not digits, it returns a number far below zero.
+// two parses two digits. If they are not digits, it returns a number far below zero, which no range accepts.
 func two(t []byte) int {
 	a, b := int(t[0])-'0', int(t[1])-'0'
 	if a < 0 || a > 9 || b < 0 || b > 9 {
@@ -89,7 +89,7 @@ func two(t []byte) int {
 	return a*10 + b
 }
 
-// monthOf is 1..12, or 0.
+// monthOf returns the number of a month, 1..12, or 0 if the name is none.
 func monthOf(name []byte) int {
 	const names = "JanFebMarAprMayJunJulAugSepOctNovDec"
 	for m := range 12 {

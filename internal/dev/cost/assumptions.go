@@ -22,7 +22,8 @@ var (
 	leasedUnits  = frac(2325, 1000)
 	bindingUnits = frac(3575, 1000)  // the same if a limit binds: dynamodb_wcu_hot_binding, 71.5
 	deniedUnits  = frac(24, 100_000) // write units of a denial: dynamodb_wcu_denied, 0.24 for 1,000
-	// shortest time between two announcements of an environment, in seconds: package resilience, 9.8 s minus 5 %
+	// shortest time between two announcements of an environment to the instance count, in seconds: package resilience,
+	// 9.8 s minus 5 %
 	beatEvery = frac(931, 100)
 	// calls per second for the leases of a quota, for one tenant in one environment: a lease ends after 10 s at most
 	quotaCalls = frac(1, 10)
@@ -60,14 +61,15 @@ const (
 	itemBytes      = 1024 // size of an item or document, which is one write unit
 	plans          = 20   // number of plans
 	environmentAge = 2    // lifetime of an environment, in hours; then a new one reads all documents
-	// average minutes until an environment reads a document again that it uses: package cellconfig does after 10 to 14
+	// average minutes until an environment reads a document again that it uses: package cellconfig reads it after 10 to
+	// 14 minutes
 	renewEvery = 12
 	// read units of a run of the canary in each cell: it reads every 50 ms until it sees its change, for about 2 s
 	canaryReads       = 40
 	applyReads        = 3  // read units of a change in each cell
-	applyWrites       = 6  // write units: a transaction of document, log entry and head
-	longPolls         = 15 // of a queue by Lambda in a minute: five pollers, 20 s each
-	queueCalls        = 2  // more for each message: one to send, one to delete it
+	applyWrites       = 6  // write units of a change in each cell: a transaction of document, log entry and head
+	longPolls         = 15 // calls in which Lambda polls a queue, in a minute: five pollers, 20 s for each poll
+	queueCalls        = 2  // further calls for each message: one sends it, one deletes it
 	keyCalls          = 2  // calls to KMS in 5 minutes for the encrypted topic: one to encrypt, one to decrypt
 	reconcileTables   = 6  // encrypted tables that a run of reconcile uses; KMS is called for each after 5 minutes
 	environmentTables = 2  // encrypted tables that an environment of the authorizer uses

@@ -11,15 +11,15 @@ import (
 type Line struct {
 	Service  string `json:"service"`
 	What     string `json:"what"`
-	Quantity string `json:"quantity"` // of a month, rounded
+	Quantity string `json:"quantity"` // the quantity of a month, rounded
 	Unit     string `json:"unit"`
 	Price    string `json:"price"`
 	Amount   Micros `json:"usd"`
-	Anyway   bool   `json:"paidWithoutSluice"` // the API costs this without Sluice, too
+	Anyway   bool   `json:"paidWithoutSluice"` // the API costs this also without Sluice
 	How      string `json:"how"`               // how the quantity is calculated
 
 	exact *big.Rat
-	id    string // of the price
+	id    string // id of the price
 }
 
 // mostDollars bounds a line, so that the sum of all lines fits into Micros.
@@ -31,7 +31,7 @@ type Bill struct {
 	Usage    *Usage
 	Lines    []Line
 	Total    Micros // sum of the lines that are paid for Sluice
-	Anyway   Micros // sum of the lines that are paid for the API without Sluice, too
+	Anyway   Micros // sum of the lines that are paid for the API also without Sluice
 	Prices   *Prices
 }
 

@@ -15,9 +15,9 @@ const (
 // That bill is for one cell and a month at 1,000,000 requests per second.
 type Published struct {
 	Line    string `json:"line"`
-	Low     Micros `json:"printedLowUsd"` // the amount as printed; a range if it differs from High
+	Low     Micros `json:"printedLowUsd"` // the amount as printed; the lower end if a range was printed
 	High    Micros `json:"printedHighUsd"`
-	Monthly Micros `json:"wholeMonthUsd"` // the printed quantity over a whole month, by list prices
+	Monthly Micros `json:"wholeMonthUsd"` // what the printed quantity costs in a whole month, by list prices
 	Ours    Micros `json:"oursUsd"`
 	Why     string `json:"why"` // why the amounts differ
 }
@@ -28,22 +28,22 @@ type Comparison struct {
 	Low     Micros      `json:"printedLowUsd"` // the sum of the lines as printed
 	High    Micros      `json:"printedHighUsd"`
 	Monthly Micros      `json:"wholeMonthUsd"`
-	Ours    Micros      `json:"oursUsd"` // all lines of our bill, the API's included
+	Ours    Micros      `json:"oursUsd"` // the sum of all lines of our bill, with those of the API
 	Notes   []string    `json:"notes"`
 }
 
 // Numbers of the published bill, as of 2025-06-01, that prices.yaml does not have.
 var (
-	cloudFrontUSD = frac(1, 1_000_000) // a request by HTTPS, 1.00 for 1,000,000
+	cloudFrontUSD = frac(1, 1_000_000) // price of a request by HTTPS: 1.00 for 1,000,000
 	dayRequests   = num(PublishedRPS * 86_400)
 )
 
 const (
 	publishedNodes  = 160
 	publishedNode   = "cache.r7g.large"
-	publishedDayTB  = 168 // between zones
+	publishedDayTB  = 168 // data between zones in a day, TB
 	dollar          = 1_000_000
-	daysOfMonth     = hours / 24 // 30 and some hours
+	daysOfMonth     = hours / 24 // a whole number, 30, although a month has 10 hours more
 	publishedEnvoyL = 1_000
 	publishedEnvoyH = 3_000
 )

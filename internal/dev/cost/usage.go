@@ -8,24 +8,24 @@ import (
 
 // Usage holds the quantities of a workload, without prices.
 type Usage struct {
-	Environments int64 // of the authorizer in each cell, at the busiest time
-	MemoryMB     int64 // of the authorizer
-	Shards       int64 // of the cache in each full cell
-	Nodes        int64 // of all caches
+	Environments int64 // environments of the authorizer in each cell, at the busiest time
+	MemoryMB     int64 // memory of an environment of the authorizer
+	Shards       int64 // shards of the cache in each full cell
+	Nodes        int64 // nodes of all caches together
 	AlarmMetrics int64 // metrics that alarms look at
 
-	Metrics   *big.Rat // each by the share of a month's hours in which it is written
-	MeanMs    *big.Rat // billed for a request
-	CallShare *big.Rat // of the admitted requests that call a store
-	Changes   *big.Rat // in a month, those of the canary included
+	Metrics   *big.Rat // metrics, each counted by the share of a month's hours in which it is written
+	MeanMs    *big.Rat // mean billed time of a request
+	CallShare *big.Rat // share of the requests that call a store
+	Changes   *big.Rat // changes in a month, with those of the canary
 
 	perCell  *big.Rat // requests per second of a cell
 	admitted *big.Rat // requests per second of a cell that are admitted
 	denied   *big.Rat // requests per second of a cell that are denied
-	calls    *big.Rat // per second and cell: calls to the store of rates, or write units if that is DynamoDB
-	quotas   *big.Rat // per second and full cell: write units of quotas
-	polls    *big.Rat // per second and cell: polls of the config table
-	beats    *big.Rat // per second and cell: announcements of environments
+	calls    *big.Rat // calls to the store of rates, or write units if it is DynamoDB, per second of a cell
+	quotas   *big.Rat // write units of quotas, per second of a full cell
+	polls    *big.Rat // polls of the config table, per second of a cell
+	beats    *big.Rat // announcements of environments to the instance count, per second of a cell
 	runs     *big.Rat // runs of the canary in a month
 }
 
@@ -60,7 +60,7 @@ func usage(w *Workload) *Usage {
 	u.beats = least(over(num(u.Environments), beatEvery), u.perCell)
 
 	u.MeanMs = most
-	// a poll of the config table runs in parallel with a call to the store, and takes as long or longer
+	// A poll of the config table runs in parallel with a call to the store, and takes at least as long.
 	if w.Duration == 0 {
 		u.MeanMs = sum(num(localMs), product(u.CallShare, num(storeMs)))
 		if u.perCell.Sign() > 0 {
@@ -85,8 +85,8 @@ func usage(w *Workload) *Usage {
 	return u
 }
 
-// asking returns the calls per second of a cell if each environment makes one call in so many seconds. Environments
-// call beside requests only, so there are at most as many calls as requests.
+// asking returns the calls per second of a cell if each environment makes one call in so many seconds. An environment
+// runs only while it serves a request, so there are at most as many calls as requests.
 func (u *Usage) asking(seconds int64) *big.Rat {
 	return least(over(num(u.Environments), num(seconds)), u.perCell)
 }
@@ -100,8 +100,8 @@ func environments(load *big.Rat) int64 {
 	return up(sum(load, product(num(burst), root(load)))).Int64()
 }
 
-// storeCalls returns Usage.calls and Usage.quotas. It assumes that the requests of each tenant are spread evenly over
-// the environments: then leases save least.
+// storeCalls returns Usage.calls and Usage.quotas. It assumes the worst case for leases: that the requests of each
+// tenant are spread evenly over all environments.
 func storeCalls(w *Workload, u *Usage) (rates, quotas *big.Rat) {
 	exact := product(u.admitted, exactUnits)
 	if w.Profile == Full {

@@ -48,35 +48,36 @@ const (
 // Workload describes the requests to a deployment, and the deployment. [NewWorkload] returns the defaults.
 type Workload struct {
 	RPS     *big.Rat // requests a second on average over the month, all cells together, denied ones included; 0..MaxRPS
-	Tenants int64    // that are active, each in every cell; 1..MaxTenants
-	Cells   int64    // all in the region and one account; 1..MaxCells
+	Tenants int64    // active tenants, each of which sends requests to every cell; 1..MaxTenants
+	Cells   int64    // cells, all in one region and one account; 1..MaxCells
 
 	Region      string
 	Profile     Profile
 	API         API
 	Leases      bool
-	DeniedShare *big.Rat      // of the requests, 0..1
-	Peak        *big.Rat      // requests/s at the busiest time divided by the average, 1..MaxPeak
+	DeniedShare *big.Rat      // share of the requests that are denied, 0..1
+	Peak        *big.Rat      // requests per second at the busiest time divided by the average, 1..MaxPeak
 	Duration    time.Duration // average billed time of a request, 1 ms..10 s; 0: calculated from the calls to stores
-	Changes     int64         // of plans, tenants and keys a day, 0..MaxChanges
-	Canary      time.Duration // between two runs, 1 min..24 h; 0: none
+	Changes     int64         // changes of plans, tenants and keys a day, 0..MaxChanges
+	Canary      time.Duration // time between two runs of the canary, 1 min..24 h; 0: there is no canary
 
-	// What somebody measured or simulated, in place of what is calculated.
-	StoreCalls *big.Rat // calls of the store of rates per second, of all cells together; nil: calculated
-	StoreReads *big.Rat // read units of the counters per second in small cells, of all together; nil: not counted
-	Shards     int64    // of the cache in each full cell; 0: calculated
+	// Values that somebody measured or simulated. They replace calculated ones.
+	StoreCalls *big.Rat // calls of the store of rates per second, in all cells together; nil: calculated
+	StoreReads *big.Rat // read units of the counters per second, in all small cells together; nil: not counted
+	Shards     int64    // shards of the cache in each full cell; 0: calculated
 
-	Node   string // type of the cache's nodes, in a full cell
-	Quotas bool   // requests are under a quota, too, in a full cell
+	// Settings of full cells.
+	Node   string // type of the cache's nodes
+	Quotas bool   // requests are also counted by a quota
 	NAT    int64  // NAT gateways in each full cell, 0..MaxNAT
 
 	WAF          bool // a web ACL with a rate rule on the API
-	Dashboard    bool // of CloudWatch, one in all
-	CustomerKeys bool // KMS keys of one's own, one beside the control tables and one in each cell
-	Anchors      bool // the audit trail has signed anchors, which need a key of KMS
+	Dashboard    bool // a dashboard of CloudWatch, one for all cells
+	CustomerKeys bool // customer-managed KMS keys: one for the control tables and one in each cell
+	Anchors      bool // the audit trail has signed anchors, which need a KMS key
 	// PlatformLogs says that Lambda's own lines for each call of the authorizer are kept, which is Lambda's default.
 	PlatformLogs bool
-	FreeTier     bool // AWS's monthly free tier that has no end date is subtracted
+	FreeTier     bool // AWS's monthly free tier without an end date is subtracted
 }
 
 // NewWorkload returns a workload of rps requests per second in one small cell in us-east-1.

@@ -17,7 +17,7 @@ import (
 const (
 	keptDocuments = 200_000
 	keptBytes     = 1 << 30
-	readTimeout   = time.Second // the table answers at once, but the machine may be busy
+	readTimeout   = time.Second // the table answers at once, unless the machine is busy
 )
 
 // Cell is the configuration of one cell: its table, the applier that fills it, and a reader for its authorizer.
@@ -74,10 +74,10 @@ func (p *Plane) AddCell(ctx context.Context, name string) (*Cell, error) {
 	}
 	run, stop := context.WithCancel(context.Background())
 	c.stop = stop
-	if err := p.follow(run, c); err != nil { // before the first request
-		c.store.signal() // makes the reader look again
+	if err := p.loadChanges(run, c); err != nil { // before the first request
+		c.store.signal() // makes followTable try again
 	}
-	c.running.Go(func() { p.followAll(run, c) })
+	c.running.Go(func() { p.followTable(run, c) })
 	p.mu.Lock()
 	p.cells[name] = c
 	p.added++
@@ -88,8 +88,8 @@ func (p *Plane) AddCell(ctx context.Context, name string) (*Cell, error) {
 	return c, nil
 }
 
-// followAll calls follow after each change of the table, until ctx ends.
-func (p *Plane) followAll(ctx context.Context, c *Cell) {
+// followTable calls loadChanges after each change of the cell's table, until ctx ends.
+func (p *Plane) followTable(ctx context.Context, c *Cell) {
 	var again <-chan time.Time
 	for {
 		select {
@@ -99,23 +99,23 @@ func (p *Plane) followAll(ctx context.Context, c *Cell) {
 		case <-again:
 		}
 		again = nil
-		if err := p.follow(ctx, c); err != nil && ctx.Err() == nil {
-			p.c.Log.Warn("a cell's shares are not acknowledged; the next change tries again", "cell", c.Name, "error",
+		if err := p.loadChanges(ctx, c); err != nil && ctx.Err() == nil {
+			p.c.Log.Warn("a cell's shares are not acknowledged; it is tried again in a second", "cell", c.Name, "error",
 				err)
 			again = time.After(lookEvery)
 		}
 	}
 }
 
-// follow makes the reader read the changes of its table, and acknowledges new shares to the balancer. A reader whose
-// table is still empty looks again by itself.
-func (p *Plane) follow(ctx context.Context, c *Cell) error {
+// loadChanges makes the cell's reader read the changes of the table, and acknowledges new shares to the balancer. It
+// returns nil if the reader fails, for example because the table is still empty: the reader tries again by itself.
+func (p *Plane) loadChanges(ctx context.Context, c *Cell) error {
 	if err := c.Reader.Load(ctx, p.c.Now()); err != nil || c.shares == nil {
 		return nil //nolint:nilerr // the reader has logged the error, and goes on with what it has
 	}
 	wrote, err := c.shares.Run(ctx)
 	if wrote {
-		p.poke()
+		p.wakeBalancer()
 	}
 	return err
 }
@@ -169,7 +169,7 @@ func (p *Plane) Settle(ctx context.Context) error {
 	}
 	for _, c := range p.all() {
 		if _, err := c.table.Head(ctx); err != nil {
-			continue // nothing was ever written
+			continue // nothing has been written to the table
 		}
 		if err := c.Reader.Load(ctx, p.c.Now()); err != nil {
 			return fmt.Errorf("cell %s: %w", c.Name, err)

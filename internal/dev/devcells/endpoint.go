@@ -14,7 +14,7 @@ const endpointFile = "endpoint.json"
 // Endpoint says where the process that has a data folder open answers operators' calls.
 type Endpoint struct {
 	URL string `json:"url"`
-	// Of identifies the open folder, so that package audit/livetables notices if another process has it open by now.
+	// Of is an id of the open folder. By it, package audit/livetables notices if another process has opened the folder.
 	Of        string `json:"of"`
 	TokenFile string `json:"token_file,omitempty"` // file of the token that calls must carry; "" if they need none
 }
@@ -65,9 +65,9 @@ func (p *Plane) AnswersAt(url, tokenFile string) error {
 
 const endpointMode = 0o600
 
-// answersNowhere removes what AnswersAt wrote, also in an earlier process that was killed. This process has the folder
-// open.
-func (p *Plane) answersNowhere() error {
+// removeEndpoint removes the file that AnswersAt wrote, in this process or in an earlier one that was killed. This
+// process must have the folder open.
+func (p *Plane) removeEndpoint() error {
 	err := os.Remove(filepath.Join(p.folder, endpointFile))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil

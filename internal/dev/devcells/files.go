@@ -24,7 +24,7 @@ const FileActor = "dev"
 
 const (
 	tries   = 5
-	applyIn = time.Minute // bounds one attempt to apply the files
+	applyIn = time.Minute // bounds the time of one attempt to apply the files
 )
 
 // version is the last version of an item that a plans file wrote.
@@ -46,7 +46,7 @@ func (p *Plane) ApplyFiles(ctx context.Context, name string, sources []plan.Sour
 	if err != nil {
 		return 0, err
 	}
-	if err := p.knowsPeppers(name, documents); err != nil {
+	if err := p.checkPeppers(name, documents); err != nil {
 		return 0, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, applyIn)
@@ -64,11 +64,11 @@ func (p *Plane) ApplyFiles(ctx context.Context, name string, sources []plan.Sour
 		switch {
 		case err == nil:
 			return n, nil
-		case errors.Is(err, control.ErrConflict) && try < tries: // an operator was faster
+		case errors.Is(err, control.ErrConflict) && try < tries: // an operator changed an item meanwhile
 			continue
 		case !errors.As(err, &refused):
 			return n, err
-		case refused.Code == call.Conflict && try < tries: // another change of an operator came between
+		case refused.Code == call.Conflict && try < tries: // an operator changed an item meanwhile
 			continue
 		}
 		return n, problems(name, refused)
@@ -95,7 +95,7 @@ func (p *Plane) Displaced(ctx context.Context, name string, sources []plan.Sourc
 	if err != nil {
 		return nil, err
 	}
-	bodies := map[control.Ref][]byte{} // of what changes
+	bodies := map[control.Ref][]byte{} // the new bodies of the items that change
 	for i := range changes {
 		bodies[control.Ref{Table: changes[i].Table, Key: changes[i].Key}] = changes[i].Body
 	}
@@ -107,7 +107,7 @@ func (p *Plane) Displaced(ctx context.Context, name string, sources []plan.Sourc
 	var lines []string
 	for i := range changes {
 		c := &changes[i]
-		have, err := p.have(ctx, control.Ref{Table: c.Table, Key: c.Key})
+		have, err := p.current(ctx, control.Ref{Table: c.Table, Key: c.Key})
 		if err != nil {
 			return nil, err
 		}
@@ -115,7 +115,7 @@ func (p *Plane) Displaced(ctx context.Context, name string, sources []plan.Sourc
 			have.Actor == FileActor && have.Reason == reason(name) {
 			continue
 		}
-		d, _ := admin.DocumentOf(c.Table, c.Key, c.Body) // true: plans files only name such items
+		d, _ := admin.DocumentOf(c.Table, c.Key, c.Body) // always true, as all items of plans files are documents
 		effects, err := admin.EffectsOf(d, have.Body, was, will, p.c.Now())
 		if err != nil {
 			return nil, err
@@ -131,14 +131,14 @@ func (p *Plane) Displaced(ctx context.Context, name string, sources []plan.Sourc
 	return lines, nil
 }
 
-// keptPlan returns a plan with the body that it has in bodies, or else with the stored one; nil if there is none or it
-// cannot be read.
+// keptPlan returns the plan that is in force after the change: from bodies if it changes, or else as it is stored. It
+// returns nil if there is no such plan or if it cannot be read.
 func (p *Plane) keptPlan(ctx context.Context, id string, bodies map[control.Ref][]byte) (*plan.Plan, error) {
 	d := plan.Document{Kind: plan.KindPlan, ID: id}
 	table, key := admin.Place(d)
 	body, changed := bodies[control.Ref{Table: table, Key: key}]
 	if d.Body = body; !changed {
-		have, err := p.have(ctx, control.Ref{Table: table, Key: key})
+		have, err := p.current(ctx, control.Ref{Table: table, Key: key})
 		if err != nil {
 			return nil, err
 		}
@@ -151,7 +151,7 @@ func (p *Plane) keptPlan(ctx context.Context, id string, bodies map[control.Ref]
 	}
 	out, err := plan.CompilePlan(d)
 	if err != nil {
-		return nil, nil //nolint:nilerr,nilnil // a stored plan is damaged, or ApplyFiles reports the problem
+		return nil, nil //nolint:nilerr,nilnil // the stored plan is damaged, or ApplyFiles reports the problem
 	}
 	return out, nil
 }
@@ -168,8 +168,8 @@ func problems(name string, refused *call.Error) error {
 	return out
 }
 
-// knowsPeppers returns an error for keys whose pepper this process does not have: no request could use them.
-func (p *Plane) knowsPeppers(name string, documents []plan.Document) error {
+// checkPeppers returns an error for keys whose pepper this process does not have, because no request could use them.
+func (p *Plane) checkPeppers(name string, documents []plan.Document) error {
 	bad := &plan.Error{}
 	for i := range documents {
 		if documents[i].Kind != plan.KindKey {
@@ -213,7 +213,7 @@ func revoked(body []byte) bool {
 	return json.Unmarshal(body, &key) == nil && key.Revoked
 }
 
-// applyFiles makes one attempt.
+// applyFiles makes one attempt to apply the files.
 func (p *Plane) applyFiles(ctx context.Context, name string, documents []plan.Document) (int, error) {
 	changes, revokes, now, err := p.changes(ctx, documents)
 	if err != nil {
@@ -235,7 +235,7 @@ func (p *Plane) applyFiles(ctx context.Context, name string, documents []plan.Do
 			p.c.Log.Warn(line)
 		}
 	}
-	for _, c := range revokes { // without the checks: a key may be revoked even if its tenant is deleted or not valid
+	for _, c := range revokes { // not checked: a key may be revoked even if its tenant is deleted or not valid
 		c.Actor, c.Reason, c.Now = FileActor, reason(name), p.c.Now()
 		if _, err := p.tables.Put(ctx, c); err != nil {
 			return written, err
@@ -274,7 +274,7 @@ func (p *Plane) changes(
 		if last, was := p.written[at]; was && last == v {
 			continue
 		}
-		have, err := p.have(ctx, at)
+		have, err := p.current(ctx, at)
 		if err != nil {
 			return nil, nil, nil, err
 		}
@@ -284,7 +284,7 @@ func (p *Plane) changes(
 		if _, named := now[at]; named || last.gone {
 			continue
 		}
-		have, err := p.have(ctx, at)
+		have, err := p.current(ctx, at)
 		if err != nil {
 			return nil, nil, nil, err
 		}
@@ -305,8 +305,8 @@ func (p *Plane) changes(
 	return append(changes, order(gone)...), revokes, now, nil
 }
 
-// have returns an item; one with version 0 if it does not exist.
-func (p *Plane) have(ctx context.Context, at control.Ref) (control.Item, error) {
+// current returns an item as it is stored, or an item with version 0 if it does not exist.
+func (p *Plane) current(ctx context.Context, at control.Ref) (control.Item, error) {
 	item, err := p.tables.Get(ctx, at.Table, at.Key)
 	if errors.Is(err, control.ErrNotFound) {
 		return control.Item{}, nil
@@ -325,7 +325,7 @@ func revoke(body []byte) ([]byte, error) {
 	return canonical.Marshal(key)
 }
 
-// order sorts deletions: tenants before plans, and by key.
+// order sorts deletions: tenants before the plans that they use, and then by key.
 func order(gone []admin.Change) []admin.Change {
 	slices.SortFunc(gone, func(a, b admin.Change) int {
 		return cmp.Or(-cmp.Compare(a.Table, b.Table), cmp.Compare(a.Key, b.Key))

@@ -20,15 +20,15 @@ type Overview struct {
 	InForce   int64          // number of the last change that decisions follow
 	Age       time.Duration  // time since the cell last looked for changes
 	Tenants   []*plan.Tenant // the first ones by id, with the limits that this cell grants
-	Total     int            // of tenants
+	Total     int            // number of all tenants
 	IPLimits  *plan.Set
-	Routes    int          // that are declared
-	Epoch     int64        // of the shares that the cell knows; 0: none
-	Phase     shares.Phase // of these
+	Routes    int          // number of declared routes
+	Epoch     int64        // epoch of the shares that the cell knows; 0 if it knows none
+	Phase     shares.Phase // phase of these shares
 	Checked   Checked
 }
 
-// Overview describes the cell, with at most most tenants.
+// Overview describes the cell. most bounds the number of tenants in it.
 func (c *Cell) Overview(ctx context.Context, now time.Time, most int) Overview {
 	view, join := c.Reader.Begin(ctx, now)
 	if join != nil {

@@ -7,8 +7,8 @@
 //	audit/         the archive of every version (package audit/folder)
 //	endpoint.json  where operators' calls are answered, while a process has the folder
 //
-// A write is on the disk when it is acknowledged. Everything else is derived from the control tables: cells are filled
-// from them at each start, and the next process archives what this one did not.
+// A write is on the disk when it is acknowledged. Everything else is derived from the control tables: each start fills
+// the cells from them, and archives what an earlier process did not archive.
 package devcells
 
 import (
@@ -49,7 +49,7 @@ const (
 	tablesFile  = "control.db"
 	auditFolder = "audit"
 	folderMode  = 0o700
-	archiveFor  = 5 * time.Second // how long Close waits until the last writes are archived
+	archiveFor  = 5 * time.Second // how long Close waits for the last writes to be archived
 )
 
 // Config sets up a Plane.
@@ -63,14 +63,14 @@ type Config struct {
 	// AcceptsPlan is the [limit.PlanAccepter] of the cells' stores; nil accepts every plan.
 	AcceptsPlan func(all []*limit.Limit, together ...[]*limit.Limit) error
 
-	Reaches   func(home string) bool // whether quotas that a cell keeps can be leased by the others; nil is of none
-	Operators string                 // who calls Operate, as the audit trail has it; default: the user of this process
+	Reaches   func(home string) bool // whether other cells can lease quotas whose home is this cell; nil: none can
+	Operators string                 // the caller of Operate in the audit trail; default: the user of this process
 
-	// How often a cell is compared with the control tables, and how often a change of the canary is sent through all of
-	// them, where there are several; 0 is every 15 minutes and every minute, as in AWS.
+	// If there are several cells, ReconcileEvery is how often each is compared with the control tables, and CanaryEvery
+	// is how often the canary sends a change through all of them. 0 selects 15 minutes and a minute, as in AWS.
 	ReconcileEvery, CanaryEvery time.Duration
 
-	// Shadow counts what shadow limits did; nil: nobody does.
+	// Shadow reports what shadow limits did; nil if nothing counts that.
 	Shadow func(ctx context.Context) (*admin.ShadowReport, error)
 
 	Log *slog.Logger     // default slog.Default()
@@ -81,7 +81,7 @@ type Config struct {
 type Plane struct {
 	c            Config
 	folder       string
-	of           string // identifies the open folder: see Endpoint.Of
+	of           string // an id of the open folder: see Endpoint.Of
 	temporary    bool
 	peppers      *identity.Peppers
 	board        *telemetry.Board
@@ -97,7 +97,7 @@ type Plane struct {
 
 	mu    sync.Mutex // guards cells and added
 	cells map[string]*Cell
-	added int // how many cells were ever added
+	added int // how many cells have been added since Open
 
 	writing sync.Mutex              // held while plans files are applied
 	written map[control.Ref]version // what plans files wrote last; nil until the history was read
@@ -152,7 +152,7 @@ func (p *Plane) open() (err error) {
 		// Close removes the file.
 		_ = p.remove()
 	}
-	if err := p.answersNowhere(); err != nil {
+	if err := p.removeEndpoint(); err != nil {
 		return errors.Join(err, p.tables.Close())
 	}
 	return nil
@@ -260,7 +260,7 @@ func (p *Plane) service(cells map[string]admin.CellTable) (*admin.Service, error
 func (p *Plane) Operate() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		(*p.operate.Load()).ServeHTTP(w, r)
-		p.poke()
+		p.wakeBalancer()
 	})
 }
 
@@ -308,7 +308,7 @@ func (p *Plane) Close() error {
 	for _, c := range cells {
 		c.close()
 	}
-	return errors.Join(p.answersNowhere(), p.tables.Close(), p.remove())
+	return errors.Join(p.removeEndpoint(), p.tables.Close(), p.remove())
 }
 
 func (p *Plane) remove() error {

@@ -15,9 +15,9 @@ const (
 	reconcileEvery = 15 * time.Minute
 	firstAfter     = 2 * time.Second
 
-	canaryWait       = 30 * time.Second // for all cells
+	canaryWait       = 30 * time.Second // how long a run of the canary waits for all cells
 	reconcileTimeout = 5 * time.Minute
-	underWay         = 2 * time.Minute // a younger difference is a change on its way, not drift
+	underWay         = 2 * time.Minute // a difference younger than this is a change on its way, not drift
 )
 
 // canaryActor is the actor of the canary's changes in the audit trail.
@@ -26,14 +26,14 @@ const canaryActor = "function:canary"
 // Checked is the last result of the canary and of the reconcile function for a cell. A time is zero if there is no
 // result yet.
 type Checked struct {
-	CanaryAt time.Time     // when its change was written
-	Applied  time.Duration // until the cell's table had the change; 0 if it does not have it, or if Missed
-	Enforced time.Duration // until a reader that looks once per second, as authorizers do, enforced it; 0 if Missed
-	Missed   bool          // the change was not enforced within 30 s
+	CanaryAt time.Time     // when the canary's change was written
+	Applied  time.Duration // time until the cell's table had the change; 0 if it does not have it, or if Missed
+	Enforced time.Duration // time until a reader that looks once per second, as authorizers do, enforced it; or 0
+	Missed   bool          // the change was not enforced within canaryWait
 
 	ReconciledAt time.Time // when the last complete comparison began
-	Drift        int64     // differences that it found and that are not changes on their way
-	Repaired     int64     // how many of these documents it wrote
+	Drift        int64     // differences that the comparison found, without changes on their way
+	Repaired     int64     // differences that the comparison repaired
 }
 
 func (c *Cell) lastChecked() Checked {
@@ -48,13 +48,13 @@ func (c *Cell) setChecked(change func(*Checked)) {
 	change(&c.checked)
 }
 
-// every calls do on a schedule, until ctx ends. A cell that was added does not wait for the schedule: do is called for
-// all cells within firstAfter.
+// every calls do on a schedule, until ctx ends. After a cell was added, it calls do within firstAfter, so that the new
+// cell does not wait for the schedule.
 func (p *Plane) every(ctx context.Context, interval time.Duration, do func(context.Context)) {
 	poll := time.NewTicker(min(interval, firstAfter))
 	defer poll.Stop()
 	var due time.Time
-	included := 0 // cells, of all that were ever added
+	included := 0 // the value of addedCells at the last call of do
 	for {
 		select {
 		case <-ctx.Done():
@@ -114,7 +114,8 @@ func (p *Plane) reconcile(ctx context.Context) {
 			}
 			c.setChecked(func(k *Checked) { k.ReconciledAt, k.Drift, k.Repaired = began, drift, result.Repaired })
 		case ctx.Err() == nil:
-			p.c.Log.Warn("a cell was not compared with the control tables; it is tried again", "cell", c.Name, "error",
+			p.c.Log.Warn("a cell was not compared with the control tables; the next run tries again", "cell", c.Name,
+				"error",
 				err)
 		}
 	}

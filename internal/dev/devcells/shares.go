@@ -11,18 +11,18 @@ import (
 	"github.com/sluicelimits/sluice/internal/plan/shares"
 )
 
-// lookEvery is how often the balancer runs without a signal.
+// lookEvery is how often the balancer runs if nothing signals a change.
 const lookEvery = time.Second
 
-// grace returns the balancer's settings for cells in one process. They share one clock, and lease no units of divided
-// limits, so the balancer only has to wait as long as a reader may decide by an old copy.
+// grace returns the balancer's settings for cells in one process. Such cells share one clock, and lease no units of
+// divided limits. Therefore the balancer only has to wait as long as a reader may decide by an old copy.
 func grace() shares.Settings {
 	return shares.Settings{Copy: cellconfig.Fresh, Lease: time.Millisecond, Decision: time.Second,
 		Skew: time.Millisecond}
 }
 
-// poke makes the balancer run soon.
-func (p *Plane) poke() {
+// wakeBalancer makes the balancer run at once.
+func (p *Plane) wakeBalancer() {
 	select {
 	case p.cellsChanged <- struct{}{}:
 	default:
@@ -96,7 +96,7 @@ func (p *Plane) Balance(ctx context.Context, each func(names []string)) {
 			}
 		}
 		if err != nil && ctx.Err() == nil {
-			p.c.Log.Warn("the shares of the cells cannot be changed; it is tried again", "error", err)
+			p.c.Log.Warn("the shares of the cells cannot be changed; the balancer tries again", "error", err)
 		}
 		select {
 		case <-ctx.Done():

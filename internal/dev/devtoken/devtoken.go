@@ -1,15 +1,16 @@
-// Package devtoken keeps the token of a running 'sluice dev' in a file that only its user can read, and finds it there.
+// Package devtoken keeps the token of a running 'sluice dev' in a file that only its user can read. Commands find the
+// token there.
 //
-// Each process makes a token of its own at its start, so that the file of a process which was killed opens nothing. A
-// file is named by the address at which its process listens, as in "dev-127.0.0.1-8080.token". It holds the token and
-// says where the token may be sent:
+// Each process makes its own token when it starts, so that the file of a process which was killed gives access to
+// nothing. The name of a file contains the address at which its process listens, as in "dev-127.0.0.1-8080.token". The
+// file holds the token, and says where the token may be sent:
 //
 //	sldev2_wqT0…                               the token
 //	address 127.0.0.1:8080                     where its process listens; one line for each address
 //	boot 6d3f0f8e-5c6a-4f0e-9f5e-1d5f6d1c2b3a  the boot ID of the machine, if it has one
 //
-// The addresses keep a token from being sent elsewhere: somebody who can write to the folder, or who makes a command
-// read another file, cannot choose the address that a token is sent to.
+// A token is sent only to the addresses in its file. Therefore somebody who renames files in the folder, or makes a
+// command read another file, cannot choose where a token is sent.
 package devtoken
 
 import (
@@ -27,11 +28,11 @@ import (
 	"time"
 )
 
-// prefix begins each token, and so each file. The digit is the version of the form of the file. The rest of a token is
-// tokenBytes random bytes in base64url.
+// prefix begins each token, and therefore each file. The digit is the version of the file format. The rest of a token
+// is tokenBytes random bytes in base64url.
 const (
 	prefix        = "sldev2_"
-	earlierPrefix = "sldev1_" // in the earlier format, which lists no addresses
+	earlierPrefix = "sldev1_" // the prefix of the earlier format, which lists no addresses
 )
 
 const (
@@ -43,23 +44,24 @@ const (
 // ErrElsewhere means that the token must not be sent to the address. Errors of [Token.For] wrap it.
 var ErrElsewhere = errors.New("the token is not sent")
 
-// New makes a random token.
+// New returns a new random token.
 func New() string {
 	secret := make([]byte, tokenBytes)
 	_, _ = rand.Read(secret) // never fails
 	return prefix + base64.RawURLEncoding.EncodeToString(secret)
 }
 
-// Token is what a file holds.
+// Token is the content of a token file.
 type Token struct {
-	Secret    string           // what calls carry
+	Secret    string           // the text that calls must carry
 	addresses []netip.AddrPort // where its process listens
 	boot      string           // boot ID of the machine on which it listens; "" if not known
 }
 
-// parse refuses what Write cannot have written. Its errors do not show the text.
+// parse parses the content of a token file. It refuses a text that Write cannot have written. Its errors do not contain
+// the text.
 func parse(text string) (Token, error) {
-	unknown := errors.New("it holds no token that this version of sluice knows")
+	unknown := errors.New("it holds no token that this version of sluice can read")
 	lines := strings.Split(strings.TrimSpace(text), "\n")
 	t := Token{Secret: strings.TrimSpace(lines[0])}
 	if strings.HasPrefix(t.Secret, earlierPrefix) {
@@ -88,8 +90,9 @@ func parse(text string) (Token, error) {
 	return t, nil
 }
 
-// For returns nil if the token may be sent to the address: the process that made the token listens there, and this
-// machine was not started since. The second is checked only if both boot IDs are known. The error wraps [ErrElsewhere].
+// For returns nil if the token may be sent to the address: if the process that made the token listens there, and this
+// machine has not been restarted since. The restart is checked only if both boot IDs are known. The error wraps
+// [ErrElsewhere].
 func (t *Token) For(at netip.AddrPort) error {
 	if here := boot(); t.boot != "" && here != "" && t.boot != here {
 		return fmt.Errorf("%w to %s: its file was written on another machine, or before this machine was last started",
@@ -103,7 +106,7 @@ func (t *Token) For(at netip.AddrPort) error {
 	return fmt.Errorf("%w to %s: it is for %s", ErrElsewhere, at, t.addresses[0])
 }
 
-// boot is the boot ID of this machine; "" if the system has none.
+// boot returns the boot ID of this machine, or "" if the system has none.
 func boot() string {
 	text, err := os.ReadFile(bootFile)
 	if err != nil {
@@ -112,9 +115,9 @@ func boot() string {
 	return strings.TrimSpace(string(text))
 }
 
-// Folder is the folder of this user's token files: $XDG_STATE_HOME/sluice if that variable is an absolute path, else
-// "sluice" in [os.UserConfigDir] on macOS, iOS, Windows and Plan 9, and ~/.local/state/sluice elsewhere. It may not
-// exist.
+// Folder returns the folder of this user's token files: $XDG_STATE_HOME/sluice if that variable is an absolute path,
+// else "sluice" in [os.UserConfigDir] on macOS, iOS, Windows and Plan 9, and ~/.local/state/sluice elsewhere. The
+// folder need not exist.
 func Folder() (string, error) {
 	if state := os.Getenv("XDG_STATE_HOME"); filepath.IsAbs(state) {
 		return filepath.Join(state, "sluice"), nil
@@ -128,8 +131,8 @@ func Folder() (string, error) {
 	return filepath.Join(home, ".local", "state", "sluice"), err
 }
 
-// MakeFolder makes the folder if need be, and takes the rights on it from everybody but its owner. A symbolic link is
-// refused.
+// MakeFolder makes the folder if it does not exist, and removes all permissions on it except its owner's. It refuses a
+// symbolic link.
 func MakeFolder(folder string) error {
 	if err := os.MkdirAll(filepath.Dir(folder), 0o700); err != nil {
 		return err
@@ -144,13 +147,13 @@ func MakeFolder(folder string) error {
 	case !info.IsDir():
 		return fmt.Errorf("%s is not a folder", folder)
 	case info.Mode().Perm()&0o077 != 0:
-		return os.Chmod(folder, 0o700) //nolint:gosec // its owner must be able to enter a folder
+		return os.Chmod(folder, 0o700) //nolint:gosec // the owner must be able to enter the folder
 	}
 	return nil
 }
 
-// File names the file in folder of the process that listens at addr. All addresses of the machine together (0.0.0.0 and
-// ::) have one name.
+// File returns the name of the token file in folder for the process that listens at addr. 0.0.0.0 and ::, which stand
+// for all addresses of the machine, have the same name.
 func File(folder string, addr netip.AddrPort) string {
 	host := "any"
 	if a := addr.Addr().Unmap(); a.IsValid() && !a.IsUnspecified() {
@@ -159,9 +162,9 @@ func File(folder string, addr netip.AddrPort) string {
 	return filepath.Join(folder, fmt.Sprintf("dev-%s-%d.token", host, addr.Port()))
 }
 
-// Write puts a token into a file that only this user may read (mode 0600), with the addresses at which its process
-// listens. It replaces a regular file in one step and refuses anything else of that name, such as a symbolic link. The
-// folder of the file must be there.
+// Write writes a token, with the addresses at which its process listens, to a file that only this user may read (mode
+// 0600). It replaces a regular file atomically, and refuses anything else of that name, such as a symbolic link. The
+// folder of the file must exist.
 func Write(file, token string, addresses ...netip.AddrPort) error {
 	text := token + "\n"
 	for _, a := range addresses {
@@ -174,7 +177,7 @@ func Write(file, token string, addresses ...netip.AddrPort) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = root.Close() }() // to close a folder loses no data
+	defer func() { _ = root.Close() }() // closing a folder loses no data
 	name := filepath.Base(file)
 	if info, err := root.Lstat(name); err == nil && !info.Mode().IsRegular() {
 		return fmt.Errorf("%s is not a regular file: remove it", file)
@@ -189,13 +192,13 @@ func Write(file, token string, addresses ...netip.AddrPort) error {
 		err = root.Rename(temporary, name)
 	}
 	if err != nil {
-		_ = root.Remove(temporary) // the error that matters is the one before
+		_ = root.Remove(temporary) // the error that is returned came before
 	}
 	return err
 }
 
-// Read returns the token in a file. Its error names the file, and wraps [fs.ErrNotExist] if there is none. Like ssh, it
-// refuses a file that another user can have written or can read.
+// Read returns the token in a file. Its error names the file, and wraps [fs.ErrNotExist] if the file does not exist. As
+// ssh does with its files, Read refuses a file that another user can have written or can read.
 func Read(file string) (Token, error) {
 	info, err := os.Stat(file)
 	if err != nil {
@@ -208,7 +211,7 @@ func Read(file string) (Token, error) {
 	if err != nil {
 		return Token{}, err
 	}
-	defer func() { _ = f.Close() }() // it was only read
+	defer func() { _ = f.Close() }() // the file was only read
 	if info, err = f.Stat(); err != nil {
 		return Token{}, err
 	}
@@ -222,7 +225,7 @@ func Read(file string) (Token, error) {
 		return Token{}, err
 	}
 	if len(text) > maxFileBytes {
-		text = nil // the cut could turn an address into another one, so a file that is too long is not valid
+		text = nil // a file that is too long is not valid: the cut could turn an address into another one
 	}
 	token, err := parse(string(text))
 	if err != nil {
@@ -231,11 +234,12 @@ func Read(file string) (Token, error) {
 	return token, nil
 }
 
-// checkOwner refuses a file of a user who is neither this one nor root, and one that others may read or write.
+// checkOwner returns an error for a file that belongs neither to this user nor to root, or that other users may read or
+// write.
 func checkOwner(uid, self int, mode fs.FileMode) error {
 	switch {
 	case uid != self && uid != 0:
-		return fmt.Errorf("it belongs to user %d, and only a file of your own or of root is believed", uid)
+		return fmt.Errorf("it belongs to user %d, and only a file of your own or of root is trusted", uid)
 	case mode.Perm()&0o077 != 0:
 		return fmt.Errorf("other users may read or write it (mode %#o): start 'sluice dev' again, which writes it anew",
 			mode.Perm())
@@ -243,16 +247,16 @@ func checkOwner(uid, self int, mode fs.FileMode) error {
 	return nil
 }
 
-// Remove deletes a file if it still holds the token. The file of a process that has replaced it stays.
+// Remove deletes a file if it still holds the token. If another process has replaced the file, the file stays.
 func Remove(file, token string) error {
 	have, err := Read(file)
 	if err != nil || have.Secret != token {
-		return nil //nolint:nilerr // there is nothing of this process to remove
+		return nil //nolint:nilerr // this process has no file to remove
 	}
 	return os.Remove(file)
 }
 
-// addressesOf are the loopback addresses that a host name can mean. A name that is no address is "localhost".
+// addressesOf returns the loopback addresses that a host can mean. The host is an address or "localhost".
 func addressesOf(host string) []netip.Addr {
 	if a, err := netip.ParseAddr(host); err == nil {
 		return []netip.Addr{a.Unmap()}
@@ -305,7 +309,7 @@ func Find(folder, host string, port uint16) Found {
 		}
 		found = Found{Host: at, File: file, Err: err}
 		switch {
-		case err != nil: // the folder may be another user's
+		case err != nil: // for example because the folder belongs to another user
 			return found
 		case !info.Mode().IsRegular():
 			found.Err = fmt.Errorf("%s: it is not a regular file", file)

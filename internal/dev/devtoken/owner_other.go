@@ -4,5 +4,6 @@ package devtoken
 
 import "io/fs"
 
-// ownerOf does not know the owner: these systems keep the rights on a file in lists that its folder passes on.
+// ownerOf never knows the owner: these systems keep permissions in access control lists, which a file inherits from its
+// folder.
 func ownerOf(fs.FileInfo) (uid int, known bool) { return 0, false }

@@ -25,9 +25,9 @@ type Operators struct {
 
 // Account is the AWS account that Sluice is deployed to, or will be.
 type Account struct {
-	Prefix    string // of every name, as in the deployment file
-	Region    string // the control plane's
-	Namespace string // of metrics
+	Prefix    string // begins every name, as in the deployment file
+	Region    string // region of the control plane
+	Namespace string // namespace of the metrics
 	Cells     []Cell
 	In        func(region string) Services
 }

@@ -19,8 +19,8 @@ import (
 // Calls holds an API's answers. The calls are made once, and all checks use their answers.
 type Calls struct {
 	Socket    bool     // the API is a WebSocket API
-	HasKey    bool     // there is an API key
-	Charge    int      // the most calls with the key that the user allowed
+	HasKey    bool     // the user gave an API key
+	Charge    int      // how many calls with the key the user allowed
 	Anonymous *Answer  // the answer to the call without a credential
 	Keyed     []Answer // the answers to calls with the key, in order
 	Err       error    // the error that ended the calls early; nil if none did
@@ -203,8 +203,8 @@ func (a *Answer) isSluices() bool {
 // problem is the body of a denial.
 type problem struct {
 	Type, Title, Instance string
-	Status                int    // not that of the answer: all denials of a REST API have one
-	Limit, Remaining      *int64 // of the limit that refused; nil where none did
+	Status                int    // the status in the body: all denials of a REST API have the same HTTP status
+	Limit, Remaining      *int64 // of the limit that denied; nil if no limit did
 	RetryAfterMs          *int64 `json:"retry-after-ms"`
 }
 

@@ -14,8 +14,8 @@ import (
 
 // Defaults of AWS and of the deployment file.
 const (
-	unreserved   = 100 // executions that Lambda keeps for functions without a reservation
-	maxInstances = 100 // most environments of the authorizer in a cell
+	unreserved   = 100 // concurrent executions that Lambda keeps for functions without a reservation
+	maxInstances = 100 // default of maxInstances in the deployment file: the authorizer's environments in a cell
 )
 
 // need holds the quotas that a deployment needs in one region.

@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// settled is how long a change of the shares may take. After that time the check reports it.
+// settled is how long a change of the shares may take. A change usually takes up to a minute and a half. The check
+// reports a change that takes longer than settled.
 const settled = 2 * time.Minute
 
 func sharesAcknowledged(ctx context.Context, t *Target) Finding {

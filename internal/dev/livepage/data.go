@@ -17,26 +17,27 @@ type Data struct {
 	Gateway Gateway     `json:"gateway"`
 	Windows []Window    `json:"windows"`
 	Tenants []TenantRow `json:"tenants"`
-	// tenants with requests or a configuration that Tenants does not list
+	// TenantsNotListed is the number of tenants with requests or a configuration that Tenants does not list.
 	TenantsNotListed int          `json:"tenants_not_listed"`
-	Limits           []LimitRow   `json:"limits"`  // by id, those before authentication first
+	Limits           []LimitRow   `json:"limits"`  // by id; the ipLimits, which apply before authentication, first
 	Denials          []Denial     `json:"denials"` // newest first, at most MaxDenials
 	Store            *StoreStatus `json:"store"`   // null if all counters are in the gateway's process
-	// that share the limits, by name; empty where the gateway's is the only one
+	// Cells lists all cells that share the limits, by name. It is empty if there is only one cell.
 	Cells []CellStatus `json:"cells"`
 }
 
 // CellStatus describes one of the cells that share the limits of tenants.
 type CellStatus struct {
 	Name string `json:"name"`
-	URL  string `json:"url"`  // of its gateway; "" if none runs
+	URL  string `json:"url"`  // URL of the cell's gateway; "" if none runs
 	Here bool   `json:"here"` // whether this page is served by the cell
-	// of the balancer: joining, active, draining or drained; "waiting" before it came to it
+	// State is the state of the cell that the balancer has stored: joining, active, draining or drained; "waiting"
+	// until the balancer has seen the cell.
 	State  string `json:"state"`
 	Weight int64  `json:"weight"`
 
-	Epoch  int64  `json:"epoch"`   // of the shares that the cell knows; 0: none
-	Phase  string `json:"phase"`   // of these shares
+	Epoch  int64  `json:"epoch"`   // epoch of the shares that the cell knows; 0 if it knows none
+	Phase  string `json:"phase"`   // phase of these shares
 	Await  bool   `json:"awaited"` // whether a change of shares waits for the cell's acknowledgement
 	Head   int64  `json:"head"`    // number of the last change of its configuration
 	Behind int64  `json:"behind"`  // changes that exist and that the cell does not enforce yet
@@ -45,15 +46,15 @@ type CellStatus struct {
 	// The latest measurements of how changes reach the cell, and whether it has all of them. A time of 0 means that
 	// there is no measurement yet.
 	CanaryMs int64 `json:"canary_ms"` // when a change of the canary was sent
-	// how long that took to be in the cell's table, at least 1; 0 where it is not known
+	// AppliedMs is how long it took until that change was in the cell's table, at least 1; 0 if this is not known.
 	AppliedMs    int64 `json:"applied_ms"`
-	EnforcedMs   int64 `json:"enforced_ms"`   // how long until an authorizer that looks once per second enforces it
-	Missed       bool  `json:"missed"`        // whether it was not enforced in time
+	EnforcedMs   int64 `json:"enforced_ms"`   // the time until an authorizer that looks once per second enforces it
+	Missed       bool  `json:"missed"`        // whether the change was not enforced in time
 	ReconciledMs int64 `json:"reconciled_ms"` // when the cell was last compared with the control tables
 	Drift        int64 `json:"drift"`         // differences that this comparison found
 	Repaired     int64 `json:"repaired"`      // how many of these were repaired
 
-	// of the configured tenant with most requests: what this cell may grant of each limit
+	// Limits says what this cell may grant of each limit of the configured tenant with the most requests.
 	Limits []CellLimit `json:"limits"`
 }
 
@@ -62,8 +63,8 @@ type CellLimit struct {
 	Tenant   string `json:"tenant"`
 	ID       string `json:"id"`
 	Tier     string `json:"tier"`
-	Capacity int64  `json:"capacity"` // units, of all cells together
-	Share    int64  `json:"share"`    // units that this cell may grant; 0: none
+	Capacity int64  `json:"capacity"` // units that all cells together may grant
+	Share    int64  `json:"share"`    // units that this cell may grant
 }
 
 // StoreStatus describes the store chain between the gateway and the stores that it shares with others. Counts are since
@@ -77,8 +78,8 @@ type StoreStatus struct {
 
 // BreakerStatus is the state of a circuit breaker, which stops calls to a store that keeps failing.
 type BreakerStatus struct {
-	Name string `json:"name"` // of the store
-	// closed: the store is called; open: it is not called; probing: one call is made to test it
+	Name string `json:"name"` // name of the store
+	// State is closed (the store is called), open (it is not called) or probing (one call is made to test it).
 	State   string `json:"state"`
 	Opened  int64  `json:"opened"`  // how often the breaker opened, not counting failed probes
 	Probes  int64  `json:"probes"`  // calls made to find out whether the store answers again
@@ -90,8 +91,8 @@ type LeaseStatus struct {
 	Counters int64 `json:"counters"` // counters that the lease layer holds now
 	Units    int64 `json:"units"`    // leased units that are not spent, now
 	Local    int64 `json:"local"`    // decisions without a call
-	Denied   int64 `json:"denied"`   // of these, denied
-	// of the denied: those for which units turned out to be there before the wait was over
+	Denied   int64 `json:"denied"`   // those of Local that denied
+	// Early counts those of Denied for which the store had units before the wait was over.
 	Early    int64 `json:"early"`
 	Calls    int64 `json:"calls"`    // decisions that called the store, whether or not it answered
 	Waited   int64 `json:"waited"`   // decisions that waited for the call of another decision
@@ -102,12 +103,12 @@ type LeaseStatus struct {
 // OutageStatus counts the decisions for which the store gave no answer.
 type OutageStatus struct {
 	Failures    int64 `json:"failures"`     // decisions for which the store gave no answer
-	Backstop    int64 `json:"backstop"`     // of these, those that counted in the memory of the process
-	Open        int64 `json:"open"`         // of these, those admitted because of onStoreFailure: open
-	Closed      int64 `json:"closed"`       // of these, those denied because of onStoreFailure: closed
-	ChargedBack int64 `json:"charged_back"` // units charged in the store afterwards
-	Dropped     int64 `json:"dropped"`      // units that should have been charged afterwards, and were not
-	Waiting     int64 `json:"waiting"`      // owners whose units are still to be charged
+	Backstop    int64 `json:"backstop"`     // those of Failures that counted in the memory of the process
+	Open        int64 `json:"open"`         // those of Failures that admitted because of onStoreFailure: open
+	Closed      int64 `json:"closed"`       // those of Failures that denied because of onStoreFailure: closed
+	ChargedBack int64 `json:"charged_back"` // units that were replayed: charged in the store afterwards
+	Dropped     int64 `json:"dropped"`      // units that should have been replayed, and were not
+	Waiting     int64 `json:"waiting"`      // owners with pending units, which are still to be replayed
 }
 
 // Gateway describes the gateway that runs, and its configuration.
@@ -116,9 +117,9 @@ type Gateway struct {
 	LoadedMs    int64    `json:"loaded_ms"`         // 0 if nothing has been loaded yet
 	LastError   string   `json:"last_reload_error"` // "" if the last reload succeeded
 	Listen      string   `json:"listen"`
-	Upstream    string   `json:"upstream"` // "" for the built-in echo
+	Upstream    string   `json:"upstream"` // "" if the built-in echo answers
 	Tenants     int      `json:"tenants"`
-	Routes      int      `json:"routes"` // 0: every path is forwarded
+	Routes      int      `json:"routes"` // number of declared routes; 0: every path is forwarded
 	StoreBytes  int64    `json:"store_bytes"`
 	TryCommands []string `json:"try"`
 }
@@ -132,7 +133,7 @@ type Window struct {
 	Allowed  []uint32 `json:"allowed"`  // requests in each step, oldest first
 	Denied   []uint32 `json:"denied"`   // denied by a limit, of a plan or before authentication
 	Other    []uint32 `json:"other"`    // every other outcome
-	Degraded []uint32 `json:"degraded"` // how many of all these were decided without the store
+	Degraded []uint32 `json:"degraded"` // requests of any outcome that were decided without the store
 }
 
 // Counts are requests by outcome. Their sum is Requests; Degraded is not part of the sum, since it counts requests that
@@ -146,13 +147,13 @@ type Counts struct {
 	Forbidden    uint64 `json:"forbidden"`
 	NotFound     uint64 `json:"not_found"`
 	StoreFailed  uint64 `json:"store_failed"`
-	Degraded     uint64 `json:"degraded"` // of Requests, decided without the store
+	Degraded     uint64 `json:"degraded"` // those of Requests that were decided without the store
 }
 
 // TenantRow holds the counts of a tenant, and its limits if the tenant is configured.
 type TenantRow struct {
 	Kind       Kind     `json:"kind"` // tenant, anonymous, nobody or others
-	ID         string   `json:"id"`   // of a tenant; "" for the other kinds
+	ID         string   `json:"id"`   // id of the tenant; "" for the other kinds
 	Configured bool     `json:"configured"`
 	Plan       string   `json:"plan"`
 	Suspended  bool     `json:"suspended"`
@@ -170,11 +171,11 @@ type Meter struct {
 	Applies   string `json:"applies"`
 	Period    string `json:"period"`
 	Capacity  int64  `json:"capacity"` // units
-	// units; -1 where each value of per has a counter of its own, or it is not known
+	// Used is in units. It is -1 if each value of Per has a counter of its own, or if the use is not known.
 	Used    int64    `json:"used"`
 	ResetMs int64    `json:"reset_ms"` // from now until the counter is as if it had never been used
 	Counted Counting `json:"counted"`  // what Used and Capacity refer to: store, here, open, closed or unknown
-	// units that this gateway has leased and not spent; the store counts Used and these
+	// Leased is how many units this gateway has leased and not spent. The store has counted them in addition to Used.
 	Leased int64 `json:"leased"`
 }
 
@@ -191,7 +192,7 @@ type LimitRow struct {
 type LimitCounts struct {
 	Allowed uint64 `json:"allowed"` // requests that were admitted, and that this limit admitted
 	Denied  uint64 `json:"denied"`  // requests that were denied with this limit as the binding one
-	// requests that were admitted, although this shadow limit would have denied them
+	// ShadowDenied counts requests that were admitted although this shadow limit would have denied them.
 	ShadowDenied uint64 `json:"shadow_denied"`
 }
 
@@ -202,9 +203,9 @@ type Denial struct {
 	Tenant   string `json:"tenant"`
 	Method   string `json:"method"`
 	Path     string `json:"path"`
-	Limit    string `json:"limit"` // the binding one; "" where it is not known, and Reason says more
+	Limit    string `json:"limit"` // the binding limit; "" if it is not known: see Reason then
 	Tier     string `json:"tier"`
-	Reason   string `json:"reason"`   // in words, where it is not that the limit is used up; "" where it is
+	Reason   string `json:"reason"`   // the reason in words; "" if the limit is used up
 	By       string `json:"by"`       // "plan" or "ip_limits"
 	WaitMs   int64  `json:"wait_ms"`  // until the same request would be admitted, rounded up; -1: never; 0: not known
 	Degraded bool   `json:"degraded"` // decided without the store
@@ -347,7 +348,7 @@ func tenantRows(s *Status, sums map[name][windowCount][lanes]uint64) (_ []Tenant
 	}
 	for n, sum := range sums {
 		row := tenantRow(n, sum)
-		// the status holds only some of the tenants
+		// If the status holds only some of the tenants, this tenant is one of the others.
 		row.Configured = n.kind == KindTenant && s.TenantsTotal > len(s.Tenants)
 		rows = append(rows, row)
 	}

@@ -119,5 +119,5 @@ func writeData(w http.ResponseWriter, data any) {
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-store")
-	_, _ = w.Write(body) // fails if the client is gone; the page's next request tries again
+	_, _ = w.Write(body) // fails only if the client is gone
 }

@@ -34,18 +34,19 @@ type Observation struct {
 	Tenant  string  // "" if it is not known
 	Method  string
 	Path    string // the limit's pattern or the cleaned path; kept up to 200 bytes
-	// over the plan's limits, or over the ipLimits if these denied; nil if no decision was made
+	// Decision is the decision about the plan's limits, or about the ipLimits if these denied. nil if there was none.
 	Decision *limit.Decision
-	// over the ipLimits where these admitted, so that they are counted too; nil where there are none
+	// IPDecision is the decision about the ipLimits if these admitted, so that they are counted too. nil if there was
+	// none.
 	IPDecision *limit.Decision
-	Denied     Denied // for a denial: what Decision does not contain
+	Denied     Denied // only for a denial: details that Decision does not contain
 }
 
-// Denied says why a request was denied if no decision says it, or if the decision alone would mislead.
+// Denied says why a request was denied, if there is no decision or if the decision alone would be misleading.
 type Denied struct {
-	Limit, Tier string        // the limit that denied, and its tier; "": those of the decision
-	Reason      string        // in words, if it is another reason than a limit that is used up; otherwise ""
-	Wait        time.Duration // until the request would be admitted; 0: not known
+	Limit, Tier string        // the limit that denied, and its tier; if "", those of the decision
+	Reason      string        // the reason in words; "" if a limit is used up
+	Wait        time.Duration // until the request would be admitted; 0 if that is not known
 	Never       bool          // the request will not be admitted however long the client waits
 }
 
@@ -59,7 +60,7 @@ const (
 type Status struct {
 	PlansFile    string
 	LoadedAt     time.Time
-	LastError    string // of the last reload; "" if it succeeded
+	LastError    string // the error of the last reload; "" if it succeeded
 	Upstream     string
 	Tenants      []TenantStatus
 	TenantsTotal int // tenants in the plans file, if Tenants holds only some of them; 0 means len(Tenants)
@@ -68,7 +69,7 @@ type Status struct {
 	Listen       string
 	IPLimits     []LimitStatus
 	RoutesCount  int
-	// commands that make requests, a curl line for each tenant; shown as long as there are no requests
+	// Try holds commands that make requests, a curl line for each tenant. They are shown until there are requests.
 	Try   []string
 	Store *StoreStatus // nil if all counters are in this process
 	Cells []CellStatus // all cells that share the limits, by name; empty if this is the only cell
@@ -88,8 +89,10 @@ type LimitStatus struct {
 	ResetMs                                 int64
 	Period                                  string
 
-	Counted Counting // what Used and Capacity refer to; "" is CountedInStore
-	Leased  int64    // units in hand of this gateway's leases, of all values together. The store counts Used and these
+	Counted Counting // what Used and Capacity refer to; "" means CountedInStore
+	// Leased is how many units this gateway has leased and not spent, of all values together. The store has counted
+	// these units in addition to Used.
+	Leased int64
 }
 
 // Counting says where the use of a limit is counted at present, as far as it is known.
@@ -98,10 +101,11 @@ type Counting string
 // The ways to count.
 const (
 	CountedInStore Counting = "store"
-	// the store is away: by this gateway's backstop; Capacity is its part of the limit
+	// CountedHere means that the store does not answer, and this gateway's backstop counts. Capacity is the instance's
+	// part.
 	CountedHere    Counting = "here"
-	CountedOpen    Counting = "open"    // the store does not answer, and the limit admits; Used is -1
-	CountedClosed  Counting = "closed"  // the store does not answer, and the limit denies; Used is -1
+	CountedOpen    Counting = "open"    // the store does not answer, and the limit admits all requests; Used is -1
+	CountedClosed  Counting = "closed"  // the store does not answer, and the limit denies all requests; Used is -1
 	CountedUnknown Counting = "unknown" // the store could not be called; Used is -1
 )
 

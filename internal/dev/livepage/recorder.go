@@ -19,7 +19,8 @@ const (
 	maxPathBytes   = 200
 	maxMethodBytes = 24
 
-	// by how much concurrent requests may be out of order; a larger step back means that the clock was set back
+	// maxBackSeconds is by how much the times of concurrent requests may be out of order. A larger step back means that
+	// the clock was set back.
 	maxBackSeconds = 5
 )
 
@@ -36,8 +37,8 @@ const (
 	KindOthers    Kind = "others"    // all names that came when the table was full
 )
 
-// Indices of the counters in a cell, one for each outcome. The counters of limits use the first three: admitted,
-// denied, and admitted although the limit, a shadow, would have denied.
+// Indices of the counters in a cell: one for each outcome, and one for degraded requests. Counters of limits use only
+// the first three, with another meaning: admitted, denied, and admitted although the shadow limit would have denied.
 const (
 	laneAllowed = iota
 	laneLimited
@@ -128,6 +129,7 @@ func degraded(o *Observation, lane int) bool {
 		o.IPDecision.Degraded
 }
 
+// laneOf returns the index of the counter for an outcome.
 func laneOf(o Outcome) int {
 	switch o {
 	case Allowed:
@@ -147,6 +149,7 @@ func laneOf(o Outcome) int {
 	}
 }
 
+// whose returns the row to which a request belongs.
 func whose(o *Observation) name {
 	switch {
 	case o.Tenant != "":
@@ -158,9 +161,9 @@ func whose(o *Observation) name {
 	}
 }
 
-// second returns the recorded time of an observation, in seconds. It follows the clock of the observations. If that
-// clock is set back, recorded time goes on from the newest observation: the last minutes stay on the page, and new
-// requests are counted after them.
+// second returns the time under which an observation is recorded, in seconds. It is the time of the observation, unless
+// the clock was set back. Then recorded time goes on from the newest observation, so that the last minutes stay on the
+// page, and new requests are counted after them.
 func (r *Recorder) second(at time.Time) int64 {
 	s := at.Unix() + r.shift
 	if r.started && s < r.newest-maxBackSeconds {

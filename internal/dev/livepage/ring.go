@@ -6,8 +6,7 @@ package livepage
 const (
 	windowCount = 2
 	cellCount   = 60
-	// Counters in a cell: one for each outcome of a request, and one for degraded requests. Limits use the first three.
-	lanes = 8
+	lanes       = 8 // number of counters in a cell: see laneAllowed and the others
 )
 
 var (
@@ -15,6 +14,7 @@ var (
 	stepSeconds = [windowCount]int64{1, 10}
 )
 
+// cell holds the counters of one step.
 type cell [lanes]uint32
 
 // ring holds the counts of the newest cellCount steps. The zero ring is empty.
@@ -66,7 +66,7 @@ func (r *ring) total(step int64) (sum [lanes]uint64) {
 
 func index(step int64) int64 { return floorMod(step, cellCount) }
 
-// series holds the same counts in a ring for each window.
+// series counts the same requests in two rings, one for each window.
 type series [windowCount]ring
 
 func (s *series) add(second int64, lane int) {
@@ -109,7 +109,7 @@ type table struct {
 	rows  map[name]*series
 	rest  series
 	most  int
-	swept int64 // second at which sweep last looked
+	swept int64 // the second in which sweep last ran
 }
 
 // at returns the series in which to count n.

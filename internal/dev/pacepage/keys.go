@@ -43,7 +43,7 @@ func keyRows(first, last *pacer.Stats, passed time.Duration) ([]KeyRow, *KeyRow)
 	others := last.Others
 	rest := change{now: &others, granted: others.Granted - first.Others.Granted,
 		waits: others.Waits.Since(&first.Others.Waits)}
-	for _, gone := range before { // the counts of such a key are among those of the others now
+	for _, gone := range before { // the last result counts such a key among all other keys
 		rest.granted -= gone.Granted
 		rest.waits = rest.waits.Since(&gone.Waits)
 	}

@@ -1,5 +1,6 @@
-// Package pacepage serves a page that shows a running pacer: who waits, for how long, how much is granted beside the
-// limit, and the same for each key. It looks like the live page of package livepage, whose style and scripts it uses.
+// Package pacepage serves a page that shows a running pacer: how many requests wait, how long they wait, and how much
+// is granted in comparison with the limit, in total and for each key. It uses the style and scripts of package
+// livepage.
 package pacepage
 
 import (
@@ -13,7 +14,7 @@ import (
 	"github.com/sluicelimits/sluice/pacer"
 )
 
-// MaxKeys is the number of keys that the page lists. The rest is one row.
+// MaxKeys is the number of keys that the page lists. All other keys share one row.
 const MaxKeys = 20
 
 // columns is the number of seconds that the page shows.
@@ -40,7 +41,7 @@ type sample struct {
 // About describes the pacer in words.
 type About struct {
 	Command string `json:"command"` // what runs, such as "sluice pace"
-	Store   string `json:"store"`   // where the limit is shared; "": it is not shared
+	Store   string `json:"store"`   // the store through which the limit is shared; "" if it is not shared
 }
 
 // NewWatcher makes a Watcher with one sample.
@@ -50,8 +51,8 @@ func NewWatcher(p *pacer.Pacer, about About) *Watcher {
 	return w
 }
 
-// Run takes samples until ctx ends, once a second. It takes them in the middle of a window. A sample that is taken a
-// little late near the beginning of a window would count what is granted there for the second before.
+// Run takes samples until ctx ends, once a second, in the middle of a window. Near the beginning of a window, a sample
+// that is taken a little late would count units of that window for the second before.
 func (w *Watcher) Run(ctx context.Context) {
 	timer := time.NewTimer(w.untilFirst(time.Now()))
 	defer timer.Stop()
@@ -66,9 +67,9 @@ func (w *Watcher) Run(ctx context.Context) {
 	}
 }
 
-// untilFirst returns the time until the first sample of Run. If Run begins late in a second, that is shortly before the
-// end of the second: otherwise the first bar would have what two windows granted, and look as if the limit was
-// exceeded.
+// untilFirst returns the time until the first sample of Run. If Run begins late in a second, the first sample is taken
+// shortly before the end of that second. Otherwise the first bar would show what two windows granted, as if the limit
+// were exceeded.
 func (w *Watcher) untilFirst(now time.Time) time.Duration {
 	const early = 2 * time.Millisecond
 	toEnd := now.Truncate(time.Second).Add(time.Second).Sub(now)
@@ -102,16 +103,16 @@ func (w *Watcher) Handler() http.Handler {
 
 // Data is data.json: what the page shows. Times are milliseconds since 1970. All slices are present, if empty.
 type Data struct {
-	Version int   `json:"version"` // of this contract: 1
+	Version int   `json:"version"` // version of this format: 1
 	NowMs   int64 `json:"now_ms"`
 	About   About `json:"about"`
 	Limit   Limit `json:"limit"`
 
 	Waiting      int   `json:"waiting"`       // requests in the queue
-	WaitingUnits int64 `json:"waiting_units"` // their cost
+	WaitingUnits int64 `json:"waiting_units"` // cost of these requests together
 	WaitingKeys  int   `json:"waiting_keys"`
 
-	// Of each second, the oldest first.
+	// The slices have a value for each second, the oldest first.
 	FromMs  int64     `json:"from_ms"` // when the first second began
 	StepMs  int64     `json:"step_ms"` // 1000
 	Granted []int64   `json:"granted"` // units
@@ -119,9 +120,9 @@ type Data struct {
 	Limits  []float64 `json:"limits"`  // the limit, units per second
 	Failed  []int64   `json:"failed"`  // calls to the store that failed
 
-	Waits  Waits    `json:"waits"`  // of the requests that were granted in these seconds
-	Keys   []KeyRow `json:"keys"`   // those with most granted units in these seconds first, at most MaxKeys
-	Others *KeyRow  `json:"others"` // all other keys together; null: there are none
+	Waits  Waits    `json:"waits"`  // how long the requests waited that were granted in these seconds
+	Keys   []KeyRow `json:"keys"`   // at most MaxKeys; the key with most granted units in these seconds comes first
+	Others *KeyRow  `json:"others"` // all other keys together; null if there are none
 
 	Totals Totals `json:"totals"`
 }
@@ -130,10 +131,10 @@ type Data struct {
 type Limit struct {
 	Units     int64   `json:"units"`
 	PeriodMs  float64 `json:"period_ms"`
-	PerSecond float64 `json:"per_second"` // units per second, as used now: the learned limit if there is one
+	PerSecond float64 `json:"per_second"` // units per second in use now: the learned limit if there is one
 	Learned   int64   `json:"learned"`    // units per window; 0: the limit is not learned
 	Window    int64   `json:"window"`     // units that may be granted in the present window
-	Used      int64   `json:"used"`       // of these, those that are granted
+	Used      int64   `json:"used"`       // units of Window that were granted
 }
 
 // Waits says how long requests waited.
