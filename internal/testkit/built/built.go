@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// Function builds the function of a package into the file to. The executable differs from the deployed one in the
-// processor alone.
+// Function builds the function of a package into the file to. The executable differs from the deployed one only in the
+// processor that it is built for.
 func Function(to, pkg string) error {
 	return Build(to, pkg, "-trimpath", "-tags", "lambda.norpc,nethttpomithttp2")
 }
@@ -79,7 +79,7 @@ func removeAbandoned(dir string) error {
 		}
 		info, err := e.Info()
 		switch {
-		case errors.Is(err, os.ErrNotExist): // its process removed it meanwhile
+		case errors.Is(err, os.ErrNotExist): // the process that made it has removed it meanwhile
 		case err != nil:
 			return err
 		case time.Since(info.ModTime()) > abandoned:

@@ -9,7 +9,8 @@ import (
 )
 
 // Bubble is a client for bubbles of testing/synctest. It makes its calls outside of the bubble, while the bubble's time
-// stands still. In the bubble they take as long as calls of DynamoDB would take, however busy this machine is.
+// stands still. In the time of the bubble, a call takes as long as a call to DynamoDB would, even if this machine is
+// busy.
 type Bubble struct {
 	made  time.Time
 	meter *Meter
@@ -23,7 +24,7 @@ type call struct {
 	done chan struct{}
 }
 
-const outside = 32 // calls at a time
+const outside = 32 // most calls at a time
 
 // NewBubble makes a client whose calls take between away and one and a half times away in the bubble. Call it outside
 // of the bubble, and call stop there when no call is under way.

@@ -13,15 +13,16 @@ import (
 	"github.com/sluicelimits/sluice/internal/dev/fleet/dynamotable"
 )
 
-// Meter is a client that adds up what its calls are charged for. For a write whose condition fails, DynamoDB reports no
-// capacity. The meter counts a write unit for each begun KB of the item, and twice as much in a transaction.
+// Meter is a client that adds up the capacity units of its calls. DynamoDB does not report the capacity of a write
+// whose condition fails. For such a write, the meter counts a write unit for each begun KB of the item, and twice as
+// much in a transaction.
 type Meter struct {
 	*sdk.Client
 	mu    sync.Mutex
 	usage Usage
 }
 
-// Usage is what calls were charged for, in capacity units.
+// Usage holds the capacity units of calls.
 type Usage struct {
 	Writes, Reads float64 // units
 	Failed        int     // writes whose condition failed; Writes includes their units
@@ -101,5 +102,5 @@ func (m *Meter) TransactWriteItems(
 	return out, err
 }
 
-// ItemSize returns the size of an item by DynamoDB's rules, rounded up where they are vague.
+// ItemSize returns the size of an item in bytes by DynamoDB's rules: see [dynamotable.Size].
 func ItemSize(item map[string]types.AttributeValue) int { return dynamotable.Size(item) }

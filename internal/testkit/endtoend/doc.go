@@ -1,4 +1,4 @@
-// Package endtoend holds what is true of Sluice as it is deployed: a client's HTTP request, the local API Gateway, the
-// real Lambda binary in several environments, its stores, and a backend with our middleware. Only its tests do
-// anything.
+// Package endtoend contains only tests. They test Sluice as it is deployed: a client's HTTP request goes through the
+// local API Gateway and the real Lambda binary, in several environments and with its stores, to a backend with our
+// middleware.
 package endtoend

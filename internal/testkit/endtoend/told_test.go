@@ -66,7 +66,7 @@ func (s *sink) secret(what, value string) string {
 	if a, err := netip.ParseAddr(value); err == nil {
 		spellings = append(spellings, a.String(), a.Unmap().String(), a.StringExpanded())
 	}
-	const least = 7 // shorter is no secret, and stands in any line by chance
+	const least = 7 // a shorter text is not a secret: it can be in a line by chance
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.secrets == nil {

@@ -22,12 +22,12 @@ type Stores struct {
 	URL     string
 	Names   map[control.Table]string
 	Control *dynamo.Tables
-	Config  string // the cell's table
+	Config  string // name of the cell's config table
 	Cell    *table.Table
 }
 
-// NewStores makes them in the DynamoDB of SLUICE_DYNAMODB, as scripts/dynamodb-local.sh prints it. Without one the test
-// is skipped, unless REQUIRE_STORES names dynamodb.
+// NewStores makes the tables in the DynamoDB whose endpoint is in SLUICE_DYNAMODB; scripts/dynamodb-local.sh prints it.
+// If the variable is not set, the test is skipped, or fails if REQUIRE_STORES names dynamodb.
 func NewStores(t testing.TB) *Stores {
 	t.Helper()
 	url := os.Getenv("SLUICE_DYNAMODB")
@@ -48,10 +48,10 @@ func NewStores(t testing.TB) *Stores {
 	}
 	t.Cleanup(func() {
 		for _, name := range s.Names {
-			// it may not have been made
+			// Errors are ignored, since a table may not have been created.
 			_, _ = c.DeleteTable(context.Background(), &sdk.DeleteTableInput{TableName: &name})
 		}
-		_, _ = c.DeleteTable(context.Background(), &sdk.DeleteTableInput{TableName: &s.Config}) // the same
+		_, _ = c.DeleteTable(context.Background(), &sdk.DeleteTableInput{TableName: &s.Config})
 	})
 	if err == nil {
 		s.Control, err = dynamo.New(c, s.Names)

@@ -1,4 +1,4 @@
-// Package functiontest runs a function's real binary, and what it needs of SNS and SQS, for tests.
+// Package functiontest runs the real binary of a function for tests, with stand-ins for SNS and SQS.
 package functiontest
 
 import (
@@ -20,12 +20,12 @@ import (
 	"github.com/sluicelimits/sluice/internal/testkit/built"
 )
 
-// patient is how long a start or a call may take on a machine that does much else.
+// patient is how long a start or a call may take, even on a busy machine.
 const patient = 60 * time.Second
 
-// Function is a function that runs.
+// Function is a running function.
 type Function struct {
-	*Role // nil where there is no DynamoDB
+	*Role // nil if there is no DynamoDB
 
 	t    testing.TB
 	host *lambdahost.Host
@@ -34,9 +34,9 @@ type Function struct {
 	lines []string
 }
 
-// Start builds the function of the test's folder and starts it with these variables beside Lambda's. Its services are
-// looked for at the endpoint, where there may be nobody; DynamoDB where AWS_ENDPOINT_URL_DYNAMODB says, if it is there,
-// as the function's [Role].
+// Start builds the function in the folder of the test, and starts it with these variables in addition to Lambda's. The
+// function looks for AWS services at the endpoint, where no server needs to listen. If env has
+// AWS_ENDPOINT_URL_DYNAMODB, the function calls that DynamoDB through its [Role].
 func Start(t testing.TB, endpoint string, env map[string]string) *Function {
 	t.Helper()
 	bootstrap := filepath.Join(t.TempDir(), "bootstrap")
@@ -79,7 +79,7 @@ func Start(t testing.TB, endpoint string, env map[string]string) *Function {
 	return f
 }
 
-// Call calls the function, and fails the test unless it answers.
+// Call calls the function and returns its answer. An error fails the test.
 func (f *Function) Call(payload string) string {
 	f.t.Helper()
 	out, err := f.host.Invoke(context.Background(), []byte(payload))
@@ -89,13 +89,13 @@ func (f *Function) Call(payload string) string {
 	return string(out)
 }
 
-// Try calls the function, which may fail.
+// Try calls the function and returns its answer or error.
 func (f *Function) Try(payload string) (string, error) {
 	out, err := f.host.Invoke(context.Background(), []byte(payload))
 	return string(out), err
 }
 
-// Refusal is why the function does not start; it fails the test where it does.
+// Refusal returns the error with which the function refuses to start. If the function starts, the test fails.
 func (f *Function) Refusal() string {
 	f.t.Helper()
 	out, err := f.host.Invoke(context.Background(), []byte(`{}`))
@@ -106,14 +106,15 @@ func (f *Function) Refusal() string {
 	return e.Message
 }
 
-// Lines are what the function has written.
+// Lines returns the lines that the function has written so far.
 func (f *Function) Lines() []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return slices.Clone(f.lines)
 }
 
-// Metric is the sum of a count in all lines of metrics; it waits for a first one, since lines come after the answer.
+// Metric returns the sum of a metric over all lines. It waits for the first line that has the metric, since lines can
+// come after the answer.
 func (f *Function) Metric(name string) float64 {
 	f.t.Helper()
 	deadline := time.After(patient)
@@ -122,7 +123,7 @@ func (f *Function) Metric(name string) float64 {
 		for _, l := range f.Lines() {
 			var m map[string]any
 			if json.Unmarshal([]byte(l), &m) != nil {
-				f.t.Fatalf("a line is no JSON: %s", l)
+				f.t.Fatalf("a line is not JSON: %s", l)
 			}
 			if n, ok := m[name].(float64); ok {
 				sum, found = sum+n, true
@@ -139,7 +140,7 @@ func (f *Function) Metric(name string) float64 {
 	}
 }
 
-// AWS is SNS and SQS as far as functions use them.
+// AWS is a stand-in for SNS and SQS, with the calls that functions make.
 type AWS struct {
 	URL string
 
@@ -147,17 +148,17 @@ type AWS struct {
 	published []string
 	kept      []string
 	delayed   []Delayed
-	throttle  int // calls of SNS to come
+	throttle  int // how many further calls of SNS are throttled
 }
 
-// Delayed is a received message whose visibility was changed.
+// Delayed is a received message whose visibility timeout was changed.
 type Delayed struct {
 	Queue   string // URL
 	Receipt string
 	Seconds int
 }
 
-// StartAWS starts it on a loopback port.
+// StartAWS starts a stand-in on a port of the loopback address. It ends with the test.
 func StartAWS(t testing.TB) *AWS {
 	a := &AWS{}
 	s := httptest.NewServer(a)
@@ -166,28 +167,28 @@ func StartAWS(t testing.TB) *AWS {
 	return a
 }
 
-// Throttle has SNS refuse its next n calls.
+// Throttle makes SNS throttle its next n calls.
 func (a *AWS) Throttle(n int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.throttle = n
 }
 
-// Published are the messages that SNS took.
+// Published returns the messages that SNS has accepted.
 func (a *AWS) Published() []string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return slices.Clone(a.published)
 }
 
-// Kept are the messages that SQS took.
+// Kept returns the messages that SQS has accepted: dead letters.
 func (a *AWS) Kept() []string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return slices.Clone(a.kept)
 }
 
-// Delayed are the messages whose visibility was changed.
+// Delayed returns the messages whose visibility timeout was changed.
 func (a *AWS) Delayed() []Delayed {
 	a.mu.Lock()
 	defer a.mu.Unlock()

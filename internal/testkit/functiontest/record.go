@@ -9,13 +9,13 @@ import (
 	"github.com/sluicelimits/sluice/internal/control/row"
 )
 
-// Record is a stream's record of a change, as JSON. The table has its name in the control plane.
+// Record returns the record of a change in the stream of a control table, as JSON. The table has its usual name.
 func Record(t testing.TB, sequence int, d control.Delivery) string {
 	t.Helper()
 	return RecordOf(t, sequence, string(d.Record.New.Table), d)
 }
 
-// RecordOf is a record of a table with another name.
+// RecordOf does what Record does for a table with another name.
 func RecordOf(t testing.TB, sequence int, table string, d control.Delivery) string {
 	t.Helper()
 	image := func(i *control.Item) map[string]any {

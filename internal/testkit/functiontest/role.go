@@ -19,10 +19,10 @@ import (
 	"github.com/sluicelimits/sluice/internal/aws/grants"
 )
 
-// Role stands between a function and DynamoDB as IAM does: what package grants does not allow the function is refused,
-// and fails the test.
+// Role stands between a function and DynamoDB, and does what IAM does: it refuses each call that package grants does
+// not allow the function. A refused call fails the test.
 type Role struct {
-	URL string // where the function is to look for DynamoDB
+	URL string // the endpoint of DynamoDB that the function must use
 
 	t      testing.TB
 	of     grants.Function
@@ -33,14 +33,15 @@ type Role struct {
 	used map[call]bool
 }
 
-// call is what a request asks for of one table.
+// call is an action of a request on one table.
 type call struct {
 	on     grants.Resource
 	action string
-	key    string // partition key; "" where there is none
+	key    string // partition key; "" if the request has none
 }
 
-// NewRole puts the role of the function of that name, with those variables, in front of the DynamoDB at a URL.
+// NewRole returns the role of a function. name is the name of the function, env has its environment variables, and
+// target is the URL of DynamoDB.
 func NewRole(t testing.TB, name string, env map[string]string, target string) *Role {
 	t.Helper()
 	of, ok := grants.Of(name)
@@ -92,7 +93,7 @@ func NewRole(t testing.TB, name string, env map[string]string, target string) *R
 	return r
 }
 
-// refuse says why a request is refused, "" where it is not.
+// refuse returns the reason why a request is refused, or "" if it is allowed.
 func (r *Role) refuse(target string, body []byte) string {
 	calls, err := r.calls(target, body)
 	if err != nil {
@@ -110,7 +111,7 @@ func (r *Role) refuse(target string, body []byte) string {
 	return ""
 }
 
-// request is what of DynamoDB's requests says which items they are about.
+// request holds the parts of DynamoDB's requests that say which items they concern.
 type request struct {
 	TableName     string
 	Key, Item     map[string]json.RawMessage
@@ -121,7 +122,7 @@ type request struct {
 	}
 }
 
-// calls are what a request asks for, as IAM sees it: a transaction is its parts.
+// calls returns the actions of a request for which IAM checks the permissions. A transaction has those of its parts.
 func (r *Role) calls(target string, body []byte) ([]call, error) {
 	_, action, _ := strings.Cut(target, ".")
 	var q request
@@ -138,7 +139,7 @@ func (r *Role) calls(target string, body []byte) ([]call, error) {
 		return nil
 	}
 	if q.TableName != "" {
-		var id struct{ S string } // of a control table
+		var id struct{ S string } // the key of an item of a control table
 		if key := cmp.Or(string(q.Key["id"]), string(q.Item["id"])); key != "" {
 			if err := json.Unmarshal([]byte(key), &id); err != nil {
 				return nil, fmt.Errorf("%s: its key cannot be read: %w", target, err)
@@ -162,7 +163,7 @@ func (r *Role) calls(target string, body []byte) ([]call, error) {
 		}
 	}
 	if len(out) == 0 {
-		return nil, fmt.Errorf("%s is about no table", target)
+		return nil, fmt.Errorf("%s names no table", target)
 	}
 	return out, nil
 }
@@ -179,14 +180,14 @@ func (r *Role) allows(c call) bool {
 	})
 }
 
-// has reports whether the grant is there with the function's variables.
+// has reports whether the function has the grant, which may depend on its environment variables.
 func (r *Role) has(g *grants.Grant) bool {
 	name, value, bound := strings.Cut(g.With, "=")
 	return name == "" || r.env[name] != "" && (!bound || r.env[name] == value)
 }
 
-// Unused are the actions on tables that are granted and were not needed, each with its table: a grant that a test of
-// what the function does never needs is one too many, or the test is too small.
+// Unused returns the actions on tables that are granted and that the function has not used, each with its table. If a
+// test of everything that the function does never uses a grant, the grant is not needed or the test is incomplete.
 func (r *Role) Unused() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()

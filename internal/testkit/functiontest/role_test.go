@@ -58,7 +58,7 @@ func TestRole(t *testing.T) {
 			shares.AckKey("us-1") + `"}}}`, "may not dynamodb:PutItem on the cells table"},
 		{"no key", "applier", env, "PutItem", `{"TableName":"cells","Item":{}}`, "may not dynamodb:PutItem"},
 		{"without its variable", "applier", alone, "Scan", `{"TableName":"cells"}`, "which no variable names"},
-		{"nothing", "applier", env, "ListTables", `{}`, "about no table"},
+		{"nothing", "applier", env, "ListTables", `{}`, "names no table"},
 		{"no JSON", "applier", env, "GetItem", `{`, "cannot be read"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -1,7 +1,7 @@
-// Package killswitchtest is a stand-in for AWS AppConfig Data: it speaks the protocol of its sessions, and does what
-// the service does when tokens are used twice or expire, when it is asked too early, and when it is slow, throttles or
-// fails. It needs no test, so that programs can be run against it too: their AWS_ENDPOINT_URL_APPCONFIGDATA is what
-// [AppConfig.Listen] returns.
+// Package killswitchtest is a stand-in for AWS AppConfig Data. It speaks the protocol of its sessions. It behaves like
+// the service when a token is used twice or has expired, when a client polls too early, and when the service is slow,
+// throttles or fails. It does not need a test, so programs can be run against it: set their
+// AWS_ENDPOINT_URL_APPCONFIGDATA to the URL that [AppConfig.Listen] returns.
 package killswitchtest
 
 import (
@@ -19,24 +19,24 @@ import (
 	"time"
 )
 
-// The ids of the one configuration that there is.
+// The ids of the only configuration that the stand-in has.
 const (
 	Application = "app1234"
 	Environment = "env1234"
 	Profile     = "prof123"
 )
 
-// Setting is the configuration in SLUICE_KILL_SWITCH.
+// Setting is the value of SLUICE_KILL_SWITCH for this configuration.
 const Setting = Application + "/" + Environment + "/" + Profile
 
-// The calls.
+// The names of the calls.
 const (
 	Session       = "StartConfigurationSession"
 	Configuration = "GetLatestConfiguration"
 )
 
 const (
-	minInterval     = 15 // s, that a client may ask for
+	minInterval     = 15 // the shortest interval that a client may ask for, seconds
 	lifetime        = 24 * time.Hour
 	maxRequestBytes = 64 << 10
 	headerTimeout   = 10 * time.Second
@@ -45,39 +45,39 @@ const (
 // AppConfig is the stand-in. The zero AppConfig has an empty document and is ready for use, also by several goroutines
 // at once.
 type AppConfig struct {
-	// Interval is what clients are told to wait, in whole seconds; 0 is what they ask for. The service itself never
-	// tells less than 15 s.
+	// Interval is how long clients are told to wait before the next poll, in whole seconds; 0: as long as they ask for.
+	// The service itself never tells clients to wait for less than 15 s.
 	Interval time.Duration
 
 	mu       sync.Mutex
 	document string
-	version  int // of the document
+	version  int // version of the document
 	tokens   map[string]*session
 	made     int
 	calls    map[string]int
 	fault    Fault
-	faulty   int // calls yet with fault; below 0 all
+	faulty   int // how many further calls have the fault; below 0: all
 }
 
-// session is what a token stands for.
+// session is the state of a session that a token stands for.
 type session struct {
-	version  int           // that the client has; -1 none
-	interval time.Duration // that it is to wait
+	version  int           // version of the document that the client has; -1 if it has none
+	interval time.Duration // how long the client must wait before it polls
 	from     time.Time     // when the token was given
-	first    bool
+	first    bool          // the client has not polled yet, so it need not wait
 }
 
-// Fault is what goes wrong with a call. What is not said is as it should be.
+// Fault says what goes wrong with a call. The zero Fault changes nothing.
 type Fault struct {
-	On      string        // Session or Configuration; "" both
-	Delay   time.Duration // before the answer
-	Hang    bool          // no answer for as long as the caller waits
+	On      string        // the calls that it concerns: Session or Configuration; "": both
+	Delay   time.Duration // how long the answer is delayed
+	Hang    bool          // there is no answer for as long as the caller waits
 	Drop    bool          // the connection ends without an answer
-	Lose    bool          // so, but after the call has done its work: its token is used up
-	Code    string        // an error's name, such as ThrottlingException
-	Message string        // its message
-	Body    string        // instead of the answer
-	Status  int           // of an error, default 400, or of a Body, default 200
+	Lose    bool          // the call is carried out, so that its token is used up, and the answer is lost
+	Code    string        // the answer is an error with this name, such as ThrottlingException
+	Message string        // the message of the error
+	Body    string        // the answer has this body
+	Status  int           // status of the answer; default 400 for an error and 200 for a Body
 }
 
 // Throttled is the answer to too many calls.
@@ -85,7 +85,7 @@ func Throttled() Fault {
 	return Fault{Code: "ThrottlingException", Message: "Rate exceeded", Status: http.StatusTooManyRequests}
 }
 
-// Down is the answer of a service that is not well.
+// Down is the answer of a service that fails.
 func Down() Fault {
 	return Fault{Code: "InternalServerException", Message: "An error occurred on the server side.",
 		Status: http.StatusInternalServerError}
@@ -99,21 +99,22 @@ func (a *AppConfig) Set(document string) {
 	a.version++
 }
 
-// Expire ends all sessions, as a day does.
+// Expire ends all sessions, as if a day had passed.
 func (a *AppConfig) Expire() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	clear(a.tokens)
 }
 
-// Fail lets the next n calls that it is about go wrong, all from now on if n is below 0, and none if it is 0.
+// Fail makes the next n calls that the fault concerns go wrong. If n is below 0, all further calls go wrong; if n is 0,
+// none does.
 func (a *AppConfig) Fail(f Fault, n int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.fault, a.faulty = f, n
 }
 
-// Calls is how many calls of that name arrived, those that went wrong included.
+// Calls returns how many calls of that name arrived, including those that went wrong.
 func (a *AppConfig) Calls(name string) int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -126,6 +127,7 @@ type request struct {
 	RequiredMinimumPollIntervalInSeconds                                         int
 }
 
+// refusal is an answer that is an error.
 type refusal struct {
 	status        int
 	code, message string
@@ -164,7 +166,7 @@ func (a *AppConfig) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// arrived counts a call, and says what goes wrong with it.
+// arrived counts a call, and returns its fault.
 func (a *AppConfig) arrived(name string) (f Fault) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -179,7 +181,7 @@ func (a *AppConfig) arrived(name string) (f Fault) {
 	return f
 }
 
-// hold waits as long as the fault says, and reports whether there is anybody left to answer.
+// hold waits as long as the fault says. It returns false if the caller has gone meanwhile.
 func (f *Fault) hold(ctx context.Context) bool {
 	if f.Hang {
 		<-ctx.Done()
@@ -228,10 +230,10 @@ func (a *AppConfig) begin(w http.ResponseWriter, r *http.Request, lose bool) {
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(http.StatusCreated)
-	_ = json.NewEncoder(w).Encode(map[string]string{"InitialConfigurationToken": token}) // whoever asked may be gone
+	_ = json.NewEncoder(w).Encode(map[string]string{"InitialConfigurationToken": token}) // the client may be gone
 }
 
-// token gives a session a new token; mu is held.
+// token returns a new token for a session. The caller holds mu.
 func (a *AppConfig) token(s *session) string {
 	if a.tokens == nil {
 		a.tokens = make(map[string]*session)
@@ -243,7 +245,7 @@ func (a *AppConfig) token(s *session) string {
 	return name
 }
 
-// latest answers GetLatestConfiguration. A token is good once, and for a day.
+// latest answers GetLatestConfiguration. A token can be used once, within a day.
 func (a *AppConfig) latest(w http.ResponseWriter, r *http.Request, lose bool) {
 	token := r.URL.Query().Get("configuration_token")
 	a.mu.Lock()
@@ -275,17 +277,17 @@ func (a *AppConfig) latest(w http.ResponseWriter, r *http.Request, lose bool) {
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Next-Poll-Configuration-Token", next)
 	w.Header().Set("Next-Poll-Interval-In-Seconds", strconv.Itoa(int(s.interval/time.Second)))
-	_, _ = io.WriteString(w, document) // whoever asked may be gone
+	_, _ = io.WriteString(w, document) // the client may be gone
 }
 
 func refuse(w http.ResponseWriter, why *refusal) {
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("X-Amzn-Errortype", why.code)
 	w.WriteHeader(why.status)
-	_ = json.NewEncoder(w).Encode(map[string]string{"message": why.message}) // whoever asked may be gone
+	_ = json.NewEncoder(w).Encode(map[string]string{"message": why.message}) // the client may be gone
 }
 
-// Listen serves on a free port of the loopback address until stop, which ends calls that hang.
+// Listen serves on a free port of the loopback address until stop is called. stop also ends calls that hang.
 func (a *AppConfig) Listen() (url string, stop func() error, err error) {
 	var lc net.ListenConfig
 	l, err := lc.Listen(context.Background(), "tcp", "127.0.0.1:0")

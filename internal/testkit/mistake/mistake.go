@@ -23,8 +23,8 @@ type Mistake struct {
 // planted is set in runs with a mistake, which must not plant further ones.
 const planted = "SLUICE_PLANTED_MISTAKE"
 
-// part is how many mistakes there are for each that a run tries which is not a soak: a run compiles and tests packages
-// anew for each, which takes minutes for all mistakes of a package.
+// part says which mistakes a run that is not a soak tries: the first of every part mistakes. For each mistake, packages
+// are compiled and tested again, which takes minutes for all mistakes of a package.
 const part = 30
 
 // FindAll fails t unless, for each mistake, a test of the package in the present folder or of one of the other packages

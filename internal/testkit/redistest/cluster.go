@@ -13,7 +13,7 @@ const (
 	slots = 16384
 )
 
-// StartCluster starts three primaries that share the slots, a third each, in order.
+// StartCluster starts a cluster of three primaries. Each has a third of the slots, in the order of the servers.
 func StartCluster(tb testing.TB) []*Server {
 	tb.Helper()
 	var servers []*Server
@@ -60,7 +60,7 @@ func StartCluster(tb testing.TB) []*Server {
 	return servers
 }
 
-// busPort is the port on which the nodes of a cluster talk to each other.
+// busPort returns the port on which other nodes of the cluster reach a server.
 func busPort(s *Server) string {
 	for i, a := range s.args {
 		if a == "--cluster-port" {

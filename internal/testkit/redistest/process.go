@@ -10,18 +10,19 @@ import (
 	"sync"
 )
 
-// Process is a process that a test may freeze and must kill. A shell stands between the test and the process, and ends
-// it when the shell's standard input closes. The process therefore ends with the test's own process, however that ends,
-// even if frozen.
+// Process is a process that a test may freeze and must kill. The test starts a shell, which starts the process and
+// sends it signals. The shell kills the process when the shell's standard input is closed. Therefore the process ends
+// when the test's own process ends in any way, even if the process is frozen.
 type Process struct {
 	mu      sync.Mutex
-	control io.WriteCloser // the shell's standard input: a signal a line
-	heard   *bufio.Reader  // what the shell says of it
-	done    chan struct{}
+	control io.WriteCloser // the shell's standard input: a line for each signal
+	heard   *bufio.Reader  // the shell confirms each signal with a line
+	done    chan struct{}  // closed when the shell has ended
 }
 
-// $1 is the program. Its standard input is the shell's 4, so that the shell's own is free for signals. The shell lets
-// go of the program's output: who reads that sees when the program ends.
+// keeper is the script of the shell. "$@" is the program with its arguments. The program's standard input is the
+// shell's descriptor 4, because the shell's own standard input carries signals. The shell writes confirmations to
+// descriptor 3. It closes its copies of the program's outputs, so that their reader sees an end when the program ends.
 const keeper = `"$@" <&4 3>&- 4<&- & p=$!; exec 4<&- >/dev/null 2>&1
 while read -r s; do
   kill -"$s" $p
@@ -30,7 +31,7 @@ while read -r s; do
 done
 kill -9 $p; wait`
 
-// Run starts a program. stdin, stdout and stderr may be nil; the caller keeps its ends of them.
+// Run starts a program. stdin, stdout and stderr may be nil. The caller has to close the files that it gives.
 func Run(stdin, stdout, stderr *os.File, env []string, program string, args ...string) (*Process, error) {
 	if stdin == nil {
 		null, err := os.Open(os.DevNull)
@@ -63,23 +64,23 @@ func Run(stdin, stdout, stderr *os.File, env []string, program string, args ...s
 	p := &Process{control: control, heard: bufio.NewReader(heard), done: make(chan struct{})}
 	go func() {
 		defer close(p.done)
-		_ = cmd.Wait() // it always ends by a signal
+		_ = cmd.Wait() // the exit status of the shell says nothing about the process
 		_ = heard.Close()
 	}()
 	return p, nil
 }
 
-// Freeze stops the process with SIGSTOP, and returns when it has stopped, where /proc tells. The kernel still accepts
-// its connections, and nobody answers.
+// Freeze stops the process with SIGSTOP. On systems with /proc it returns when the process has stopped. The kernel
+// still accepts connections to the process, but the process does not answer.
 func (p *Process) Freeze() error { return p.signal("STOP") }
 
 // Thaw lets a frozen process continue with SIGCONT.
 func (p *Process) Thaw() error { return p.signal("CONT") }
 
-// Terminate asks the process to end, with SIGTERM. Who reads its output sees when it has.
+// Terminate asks the process to end, with SIGTERM. The end of the process closes its outputs.
 func (p *Process) Terminate() error { return p.signal("TERM") }
 
-// signal returns when the signal was sent.
+// signal makes the shell send a signal, and returns when the signal was sent.
 func (p *Process) signal(name string) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -7,17 +7,17 @@ import (
 	"time"
 )
 
-// Proxy forwards between clients and a server, and can be slow, silent or gone.
+// Proxy forwards data between clients and a server. It can delay or hold back the data, and reset connections.
 type Proxy struct {
-	Addr string // 127.0.0.1:port, which stays
+	Addr string // 127.0.0.1:port
 
 	listener net.Listener
 	serving  sync.WaitGroup
 
 	mu      sync.Mutex
-	changed chan struct{} // closed at each change, and replaced
+	changed chan struct{} // each change closes the channel, and replaces it by a new one
 	target  string
-	delay   time.Duration // of each piece, in each direction
+	delay   time.Duration // of all data, in each direction
 	stalled bool
 	ended   bool
 	conns   map[net.Conn]struct{}
@@ -42,16 +42,16 @@ func StartProxy(tb testing.TB, target string) *Proxy {
 	return p
 }
 
-// Forward passes everything on at once, and new connections to target. Existing connections keep their server. What was
-// delayed or stalled arrives.
+// Forward ends Delay and Stall: all data is passed on at once. New connections are made to target; existing connections
+// keep their server.
 func (p *Proxy) Forward(target string) {
 	p.change(func() { p.target, p.delay, p.stalled = target, 0, false })
 }
 
-// Delay delays everything by d, in each direction.
+// Delay delays all data by d, in each direction.
 func (p *Proxy) Delay(d time.Duration) { p.change(func() { p.delay = d }) }
 
-// Stall passes nothing on, in either direction, until Forward. New connections are accepted, and nothing is answered.
+// Stall holds back all data, in both directions, until Forward is called. New connections are accepted.
 func (p *Proxy) Stall() { p.change(func() { p.stalled = true }) }
 
 // Cut resets every connection.
@@ -112,6 +112,7 @@ func (p *Proxy) serve(in net.Conn) {
 	there.Wait()
 }
 
+// keep adds a connection to those that Cut resets. It returns false if the proxy has ended.
 func (p *Proxy) keep(c net.Conn) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -130,7 +131,7 @@ func (p *Proxy) drop(c net.Conn) {
 	reset(c)
 }
 
-// open waits until pieces are passed on, and returns to where; false at the proxy's end.
+// open waits while data is held back, and returns the target of new connections; false if the proxy has ended.
 func (p *Proxy) open() (target string, ok bool) {
 	for {
 		p.mu.Lock()
@@ -143,7 +144,7 @@ func (p *Proxy) open() (target string, ok bool) {
 	}
 }
 
-// late waits for as long as the proxy is slow.
+// late waits for the delay. If the delay changes meanwhile, the new delay counts.
 func (p *Proxy) late() {
 	began := time.Now()
 	for {

@@ -1,5 +1,5 @@
-// Package redistest starts real Redis servers for tests, on the loopback address and in memory: single servers, and a
-// cluster of three. They end with the test, or with its process, however that ends.
+// Package redistest starts real Redis servers for tests, on the loopback address and in memory: single servers, or a
+// cluster of three. They end with the test, and also if the process of the test is killed.
 package redistest
 
 import (
@@ -24,7 +24,7 @@ import (
 // Server is a redis-server process.
 type Server struct {
 	Addr string // 127.0.0.1:port
-	TLS  string // the same for TLS, where the server was started with it
+	TLS  string // the address for TLS; "" if the server was started without the option --tls-port
 	Dir  string // its working folder
 
 	binary  string
@@ -53,7 +53,7 @@ func Find() (string, error) {
 	return "", errors.New("no redis-server and no valkey-server in PATH")
 }
 
-// Start starts a server for tb, with these options added to its command line.
+// Start starts a server that ends with the test. The options are added to its command line.
 func Start(tb testing.TB, options ...string) *Server {
 	tb.Helper()
 	if _, err := Find(); err != nil {
@@ -67,13 +67,14 @@ func Start(tb testing.TB, options ...string) *Server {
 	return s
 }
 
-// Launch starts a server that works in dir. The caller kills it; it dies with the process in any case.
+// Launch starts a server whose working folder is dir. The caller must kill it. If this process ends before that, the
+// server ends, too.
 func Launch(dir string, options ...string) (*Server, error) {
 	binary, err := Find()
 	if err != nil {
 		return nil, err
 	}
-	for range 5 { // another process may take the port in between
+	for range 5 { // another process may take the port before the server does
 		var port int
 		if port, err = freePort(); err != nil {
 			return nil, err
@@ -94,7 +95,7 @@ func Launch(dir string, options ...string) (*Server, error) {
 	return nil, err
 }
 
-// Start starts a killed server again, at its old address and empty.
+// Start starts a killed server again, at the same address and without data.
 func (s *Server) Start() error {
 	var err error
 	if s.process, err = Run(nil, nil, nil, nil, s.binary, s.args...); err != nil {
@@ -108,7 +109,7 @@ func (s *Server) Start() error {
 	return nil
 }
 
-// ready waits until the server answers anything.
+// ready waits until the server answers a PING, if only that a password is required.
 func (s *Server) ready() error {
 	ctx, cancel := context.WithTimeout(context.Background(), startWithin)
 	defer cancel()
@@ -150,17 +151,17 @@ func Until(ctx context.Context, f func() error) error {
 	}
 }
 
-// Kill ends the server with signal 9 and waits for it. What it held is lost.
+// Kill ends the server with signal 9 and waits for its end. Its data is lost.
 func (s *Server) Kill() { s.process.Kill() }
 
-// Freeze stops the server: it accepts connections and answers nothing. It carries out after Thaw what arrives
-// meanwhile.
+// Freeze stops the server: connections are accepted, but it answers nothing. It carries out commands that arrive
+// meanwhile after Thaw.
 func (s *Server) Freeze() error { return s.process.Freeze() }
 
 // Thaw lets a frozen server continue.
 func (s *Server) Thaw() error { return s.process.Thaw() }
 
-// Client returns a plain client of the server, for what tests do without the store.
+// Client returns a client of the server, for commands that a test sends without the store.
 func (s *Server) Client(tb testing.TB) *goredis.Client {
 	tb.Helper()
 	c := goredis.NewClient(&goredis.Options{Addr: s.Addr, Protocol: 2, ReadTimeout: 30 * time.Second,
@@ -169,8 +170,8 @@ func (s *Server) Client(tb testing.TB) *goredis.Client {
 	return c
 }
 
-// freePort returns a port in 10000..29999. Linux, macOS and Windows take the ports of outgoing connections, and of
-// listeners that ask for any port, from above that range, so tests that run at once do not take this port meanwhile.
+// freePort returns a free port in 10000..29999. Linux, macOS and Windows use ports above that range for outgoing
+// connections, and for listeners that ask for any port. Therefore other tests that run at the same time rarely take it.
 func freePort() (int, error) {
 	var failed error
 	for range 100 {

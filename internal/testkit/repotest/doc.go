@@ -1,7 +1,6 @@
-// Package repotest holds what must be true of the repository as a whole: documented packages, small text files, links
-// that lead somewhere, commands in the README that exist, imports that keep to the rules of importlist_test.go. Only
-// its tests do anything.
+// Package repotest contains only tests. They check the repository as a whole: packages are documented, files are small
+// and text, links lead somewhere, commands in the README exist, and imports keep to the rules of importlist_test.go.
 //
-// The checks read files in the test's own process. Go's test cache then sees every file and folder they looked at,
-// which it would not if git or go list read them.
+// The checks read files in the process of the test, so that Go's test cache knows every file and folder that they have
+// read. The cache would not know what git or go list read.
 package repotest

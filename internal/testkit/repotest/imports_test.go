@@ -187,8 +187,8 @@ func (b *ban) check(tree *importTree, folder string) []error {
 	return errs
 }
 
-// checkList returns an error for each rule that does not hold anything: a group out of order, and a package that is not
-// there, be it because it moved.
+// checkList returns an error for each rule that cannot have an effect: a group that is out of order, and a rule about a
+// package that does not exist, perhaps because the package was moved.
 func (rules *importRules) checkList(tree *importTree) []error {
 	var errs []error
 	place := make(map[string]int)
@@ -232,14 +232,15 @@ func matches(patterns []string, pkg string) bool {
 	})
 }
 
-// isStd goes by the rule of the go command: only paths outside the standard library have a dot in their first element.
+// isStd reports whether a package is in the standard library. By the rule of the go command, only paths outside the
+// standard library have a dot in their first element.
 func (tree *importTree) isStd(imported string) bool {
 	first, _, _ := strings.Cut(imported, "/")
 	_, ours := tree.product[imported]
 	return !ours && !strings.Contains(first, ".")
 }
 
-// list spells names for an error.
+// list joins names for an error.
 func list(names []string) string {
 	if len(names) == 0 {
 		return "nothing"

@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// repository is the tree that the tests look at.
+// repository is the repository that the tests check.
 type repository struct {
 	root  string
 	fs    fs.FS
@@ -48,7 +48,7 @@ func (r *repository) read(t *testing.T, name string) []byte {
 	return content
 }
 
-// each calls f for every file whose name ends so, and fails if there is none: a check of nothing is no check.
+// each calls f for every file whose name has the suffix. It fails if there is none, since the test would check nothing.
 func (r *repository) each(t *testing.T, suffix string, f func(name string, content []byte)) {
 	t.Helper()
 	found := false
@@ -97,7 +97,8 @@ func TestEveryFileIsSmallText(t *testing.T) {
 	})
 }
 
-// forbiddenWords are what must not be committed. They are put together here so that this file does not hold them.
+// forbiddenWords returns words that no committed file may contain. Each is put together from parts, so that this file
+// does not contain it.
 func forbiddenWords() map[string]string {
 	const registry = "a package registry's host: which one is used is the affair of each machine's settings"
 	const place = "a path of one machine"
@@ -162,7 +163,7 @@ func TestDocumentedMakeTargetsExist(t *testing.T) {
 	})
 }
 
-// What a page says is held by a test, a reader looks up there: each test that pages name must be there.
+// Readers look up the tests that pages name, so each of these tests must exist.
 func TestDocumentedTestsExist(t *testing.T) {
 	r := open(t)
 	known := make(map[string]bool)
@@ -178,7 +179,7 @@ func TestDocumentedTestsExist(t *testing.T) {
 	})
 }
 
-// The nested modules are built with the same Go as the main one, or go vet and CI check another language version.
+// All modules must name the same Go version. Otherwise go vet and CI would check another language version.
 func TestModulesAgreeOnGo(t *testing.T) {
 	r := open(t)
 	want, from := "", ""
@@ -196,7 +197,7 @@ func TestModulesAgreeOnGo(t *testing.T) {
 	})
 }
 
-// Scripts that cannot be started, or go on after a failed command, make a green run mean nothing.
+// If a script cannot be started, or goes on after a failed command, a run that passes proves nothing.
 func TestScriptsStopAtAFailure(t *testing.T) {
 	r := open(t)
 	for _, name := range r.files {
@@ -254,7 +255,7 @@ func TestEveryProgramHasZoneData(t *testing.T) {
 	}
 }
 
-// What runs on GitHub is what runs everywhere else, with the Go of go.mod and actions that nobody can exchange.
+// The workflow on GitHub must run .ci/run, as everybody does, with the Go of go.mod and with pinned actions.
 func TestWorkflowRunsCI(t *testing.T) {
 	r := open(t)
 	minor := regexp.MustCompile(`(?m)^go (\d+\.\d+)`).FindSubmatch(r.read(t, "go.mod"))

@@ -14,16 +14,16 @@ import (
 	"unicode/utf8"
 )
 
-// The largest files that may be committed: what is larger is data, and belongs elsewhere.
+// Bounds on the size of files that may be committed. A larger file is data, and belongs elsewhere.
 const (
 	maxFileBytes    = 500 << 10
 	maxPictureBytes = 100 << 10
 )
 
-// pictures is the folder of the pages' pictures, the only files that are no text.
+// pictures is the folder of the pictures of pages, which are the only files that are not text.
 const pictures = "docs/images/"
 
-// checkText reports a file that is too large, or no text and no picture of a page.
+// checkText returns an error if a file is too large, or if it is neither text nor a picture of a page.
 func checkText(name string, content []byte) error {
 	if strings.HasPrefix(name, pictures) && strings.HasSuffix(name, ".png") {
 		if _, err := png.Decode(bytes.NewReader(content)); err != nil {
@@ -127,7 +127,7 @@ var (
 	pinned     = regexp.MustCompile(`^[\w-]+/[\w-]+@[0-9a-f]{40}$`)
 )
 
-// checkWorkflow reports what a workflow lacks that is to run .ci/run with this minor version of Go.
+// checkWorkflow returns an error for each thing that a workflow lacks to run .ci/run with this minor version of Go.
 func checkWorkflow(text, minor string) []error {
 	var errs []error
 	for _, want := range []string{"run: .ci/run\n", `go-version: "` + minor + `"`, "permissions:\n  contents: read\n"} {

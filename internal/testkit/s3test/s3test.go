@@ -1,12 +1,13 @@
-// Package s3test is a stand-in for one S3 bucket, spoken to over HTTP as the real one is, for tests.
+// Package s3test is a stand-in for one S3 bucket, for tests. Clients use it over HTTP, as they use S3.
 //
 // It has versions, delete markers, Object Lock, conditional writes, checksums, lists in pages and objects that cannot
-// be read, and answers wrong requests as S3 does, with its status and code. What it does not know it refuses with 501.
-// Its own methods do what no request can: they are for tampering. Requests are not authenticated.
+// be read. It answers wrong requests with the status and code of S3, and requests that it does not support with 501.
+// Its methods are for tampering: they change the bucket in ways in which no request can. Requests are not
+// authenticated.
 package s3test
 
 import (
-	"crypto/md5" //nolint:gosec // an ETag is one
+	"crypto/md5" //nolint:gosec // S3 defines an ETag as the MD5 of an object
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/hex"
@@ -27,27 +28,28 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/s3"
 )
 
-// Name is that of the bucket.
+// Name is the name of the bucket.
 const Name = "audit-bucket"
 
-// Fault is what becomes of a request instead of, or after, what it asks for.
+// Fault says what goes wrong with a request: it gets an error, or, if Lost is true, it is carried out without an
+// answer.
 type Fault struct {
-	Status int    // with Code: the answer
-	Code   string // as SlowDown, AccessDenied, ConditionalRequestConflict
+	Status int    // status of the error
+	Code   string // code of the error, such as SlowDown, AccessDenied, ConditionalRequestConflict
 
-	Lost bool // the request is done, and the connection ends without an answer
+	Lost bool // the request is carried out, and the connection ends without an answer
 }
 
-// Config sets up a bucket.
+// Config sets up a bucket. Several goroutines may call Fault and Seen at the same time.
 type Config struct {
 	Lock     bool             // the bucket has Object Lock
-	Mode     string           // of the bucket's default retention, which needs Lock; empty: it has none
-	Days     int              // of the same
-	PageSize int              // of a list of versions, at most; 0 is 1000
-	Now      func() time.Time // nil is time.Now
-	// asked for each request; nil, or a nil Fault, is none. Called by several at once
+	Mode     string           // mode of the bucket's default retention, which needs Lock; "" if there is none
+	Days     int              // length of the default retention, in days
+	PageSize int              // most entries in a page of a list of versions; 0 selects 1000
+	Now      func() time.Time // default time.Now
+	// Fault returns the fault of a request, or nil; if Fault is nil, no request has one.
 	Fault func(r *http.Request) *Fault
-	Seen  func(method, operation string) // told of each request: PUT object, GET versions. Called by several at once
+	Seen  func(method, operation string) // called for each request, as with PUT, object or GET, versions; may be nil
 }
 
 // Bucket is the stand-in. It is safe for concurrent use.
@@ -58,33 +60,33 @@ type Bucket struct {
 	mu      sync.Mutex
 	objects map[string][]version // oldest first
 	names   []string             // sorted
-	last    int                  // of the ids given
+	last    int                  // number of the version that was added last
 }
 
 type version struct {
 	id     string
 	marker bool
 	data   []byte
-	tag    string // of data; lists have it, and would hash all objects for each page
-	sum    string // base64 of SHA-256, where the writer gave it
+	tag    string // ETag of data; it is stored because computing it for each entry of a list would take long
+	sum    string // SHA-256 of data in base64; "" if the writer did not send it
 	at     time.Time
 	mode   string
 	until  time.Time
 	sealed Seal
 }
 
-// Seal is why the content of a version cannot be read; empty if it can.
+// Seal says why the content of a version cannot be read; "" if it can be read.
 type Seal string
 
-// The ways in which whoever may put an object can make one that its readers cannot read.
+// The ways in which a writer can put an object that its readers cannot read.
 const (
-	Archived    Seal = "archived"     // its class of storage has to be restored first: GLACIER, DEEP_ARCHIVE
+	Archived    Seal = "archived"     // it must be restored first from its storage class: GLACIER, DEEP_ARCHIVE
 	CustomerKey Seal = "customer key" // the writer encrypted it with a key that only the writer has (SSE-C)
-	ForeignKey  Seal = "foreign key"  // its key in KMS lets the readers decrypt nothing
-	DisabledKey Seal = "disabled key" // its key in KMS lets nobody decrypt anything
+	ForeignKey  Seal = "foreign key"  // the readers may not decrypt with its KMS key
+	DisabledKey Seal = "disabled key" // its KMS key is disabled, so nobody can decrypt it
 )
 
-// refusal is S3's answer to a request for the content, or for what is told beside it (HEAD); nil if it is answered.
+// refusal returns the error with which S3 answers a GET, or a HEAD, of such a version; nil if S3 answers the request.
 func (s Seal) refusal(head bool) *answer {
 	switch {
 	case s == CustomerKey:
@@ -102,13 +104,13 @@ func (s Seal) refusal(head bool) *answer {
 	return nil
 }
 
-// cleaner is the part of testing.TB that is used.
+// cleaner is the part of testing.TB that New uses.
 type cleaner interface {
 	Helper()
 	Cleanup(f func())
 }
 
-// New starts an empty bucket, which ends with the test.
+// New starts a server with an empty bucket. The server ends with the test.
 func New(t cleaner, c Config) *Bucket {
 	t.Helper()
 	if c.PageSize == 0 {
@@ -123,10 +125,10 @@ func New(t cleaner, c Config) *Bucket {
 	return b
 }
 
-// URL is the endpoint of the S3 that has the bucket.
+// URL returns the endpoint under which clients find the bucket.
 func (b *Bucket) URL() string { return b.server.URL }
 
-// Client is the real client, with the bucket's endpoint; options may change it.
+// Client returns a client of the SDK for the bucket's endpoint. The options may change its settings.
 func (b *Bucket) Client(options ...func(*s3.Options)) *s3.Client {
 	return s3.New(s3.Options{
 		Region: "eu-west-1", BaseEndpoint: aws.String(b.server.URL), UsePathStyle: true, HTTPClient: b.server.Client(),
@@ -134,14 +136,14 @@ func (b *Bucket) Client(options ...func(*s3.Options)) *s3.Client {
 	}, options...)
 }
 
-// Names are those of all objects, hidden ones included.
+// Names returns the names of all objects, including those under a delete marker.
 func (b *Bucket) Names() []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return slices.Clone(b.names)
 }
 
-// Versions are the contents of a name, oldest first; nil for a delete marker.
+// Versions returns the contents of all versions of a name, oldest first; nil for a delete marker.
 func (b *Bucket) Versions(name string) [][]byte {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -152,7 +154,7 @@ func (b *Bucket) Versions(name string) [][]byte {
 	return all
 }
 
-// Erase removes a name with all its versions, whatever locks them.
+// Erase removes all versions of a name, even if they are locked.
 func (b *Bucket) Erase(name string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -160,7 +162,7 @@ func (b *Bucket) Erase(name string) {
 	b.names = slices.DeleteFunc(b.names, func(n string) bool { return n == name })
 }
 
-// Alter changes the content of a name's oldest version in its place.
+// Alter changes the content of a name's oldest version, without making a new version.
 func (b *Bucket) Alter(name string, change func([]byte) []byte) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -169,14 +171,14 @@ func (b *Bucket) Alter(name string, change func([]byte) []byte) {
 	v.tag = etag(v.data)
 }
 
-// Overwrite puts a version on top of a name's, as whoever may write can.
+// Overwrite adds a version of a name, as every writer can.
 func (b *Bucket) Overwrite(name string, data []byte) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.add(name, b.lock(version{data: data, at: b.c.Now()}))
 }
 
-// lock gives a new version the bucket's default retention, unless its writer gave it one.
+// lock gives a new version the bucket's default retention, unless its writer chose a retention.
 func (b *Bucket) lock(v version) version {
 	if v.mode == "" && b.c.Mode != "" {
 		v.mode, v.until = b.c.Mode, v.at.AddDate(0, 0, b.c.Days)
@@ -192,7 +194,7 @@ func (b *Bucket) Lock(name, mode string, until time.Time) {
 	v.mode, v.until = mode, until
 }
 
-// Seal makes the newest version of a name one that cannot be read.
+// Seal makes the content of a name's newest version unreadable.
 func (b *Bucket) Seal(name string, how Seal) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -200,14 +202,14 @@ func (b *Bucket) Seal(name string, how Seal) {
 	all[len(all)-1].sealed = how
 }
 
-// Hide puts a delete marker on top of a name, as whoever may delete can.
+// Hide adds a delete marker to a name, as everybody who may delete can.
 func (b *Bucket) Hide(name string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.add(name, version{marker: true, at: b.c.Now()})
 }
 
-// Unlock takes the retention from a name's oldest version.
+// Unlock removes the retention of a name's oldest version.
 func (b *Bucket) Unlock(name string) { b.Lock(name, "", time.Time{}) }
 
 func (b *Bucket) add(name string, v version) string {
@@ -224,7 +226,7 @@ func (b *Bucket) add(name string, v version) string {
 	return v.id
 }
 
-// answer is a status with a code of S3, and a message for people.
+// answer is an error of S3: a status, a code, and a message for people.
 type answer struct {
 	status        int
 	code, message string
@@ -237,12 +239,12 @@ func (a *answer) write(w http.ResponseWriter) {
 	w.WriteHeader(a.status)
 	const form = "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n" +
 		"<Error><Code>%s</Code><Message>%s</Message><RequestId>r</RequestId></Error>"
-	fmt.Fprintf(w, form, a.code, a.message) //nolint:gosec // a code is a word of ours or of the test's
+	fmt.Fprintf(w, form, a.code, a.message) //nolint:gosec // codes come from this package and from tests
 }
 
 var notImplemented = refuse(http.StatusNotImplemented, "NotImplemented")
 
-// operation says what a request is, by the part of its query that names it.
+// operation returns the name of the operation of a request, which is in its query, or "bucket" or "object".
 func operation(r *http.Request, name string) string {
 	q := r.URL.Query()
 	for _, sub := range []string{"versions", "object-lock", "acl", "tagging", "uploads", "uploadId", "retention",
@@ -281,7 +283,7 @@ func (b *Bucket) serve(w http.ResponseWriter, r *http.Request) {
 		a.write(into)
 	}
 	if fault != nil {
-		panic(http.ErrAbortHandler) // how a handler ends a connection
+		panic(http.ErrAbortHandler) // ends the connection
 	}
 }
 
@@ -337,11 +339,11 @@ func (b *Bucket) put(w http.ResponseWriter, r *http.Request, name string) *answe
 	return nil
 }
 
-// upload is what a request wants to put.
+// upload returns the version that a request wants to put.
 func upload(r *http.Request) (version, *answer) {
 	data, err := io.ReadAll(r.Body)
 	if err != nil || strings.HasPrefix(r.Header.Get("X-Amz-Content-Sha256"), "STREAMING-") {
-		// a body in chunks, which a client sends only where it is not told the checksum
+		// A client sends a body in chunks only if its caller does not give it the checksum.
 		return version{}, notImplemented
 	}
 	v := version{data: data, sum: r.Header.Get("X-Amz-Checksum-Sha256"), mode: r.Header.Get("X-Amz-Object-Lock-Mode")}
@@ -361,11 +363,11 @@ func upload(r *http.Request) (version, *answer) {
 }
 
 func etag(data []byte) string {
-	sum := md5.Sum(data) //nolint:gosec // an ETag is one
+	sum := md5.Sum(data) //nolint:gosec // S3 defines an ETag as the MD5 of an object
 	return `"` + hex.EncodeToString(sum[:]) + `"`
 }
 
-// find is the version that a request names, or the newest.
+// find returns the index of the version with an id, or of the newest version if the id is "".
 func (b *Bucket) find(name, id string) (int, *answer) {
 	all := b.objects[name]
 	if id == "" {
@@ -415,12 +417,12 @@ func (b *Bucket) get(w http.ResponseWriter, r *http.Request, name string) *answe
 		h.Set("X-Amz-Object-Lock-Retain-Until-Date", v.until.UTC().Format("2006-01-02T15:04:05.000Z"))
 	}
 	if !head {
-		_, _ = w.Write(v.data) // the client has gone
+		_, _ = w.Write(v.data) // the client may be gone
 	}
 	return nil
 }
 
-// remove hides a name, or removes one of its versions for good unless it is locked.
+// remove adds a delete marker to a name or, if the request names a version, removes this version unless it is locked.
 func (b *Bucket) remove(w http.ResponseWriter, r *http.Request, name string) *answer {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -433,7 +435,7 @@ func (b *Bucket) remove(w http.ResponseWriter, r *http.Request, name string) *an
 	}
 	i, refused := b.find(name, id)
 	if refused != nil {
-		w.WriteHeader(http.StatusNoContent) // S3 does not say that there was nothing
+		w.WriteHeader(http.StatusNoContent) // S3 also answers so if there is no such version
 		return nil
 	}
 	v := b.objects[name][i]
@@ -450,7 +452,7 @@ func (b *Bucket) remove(w http.ResponseWriter, r *http.Request, name string) *an
 	return nil
 }
 
-// listed is one entry of a list, and page one answer. Versions and delete markers come mixed, in order.
+// listed is one entry of a list of versions: a version or a delete marker.
 type listed struct {
 	XMLName      xml.Name
 	Key          string
@@ -462,6 +464,7 @@ type listed struct {
 	StorageClass string `xml:",omitempty"`
 }
 
+// page is one answer to a request for a list. Versions and delete markers are in one list, in the order of S3.
 type page struct {
 	XMLName             xml.Name `xml:"ListVersionsResult"`
 	Name                string
@@ -504,7 +507,7 @@ func (b *Bucket) list(w http.ResponseWriter, r *http.Request) *answer {
 			break
 		}
 		all := b.objects[name]
-		passed := name == key && id == "" // all of a marker without a version are behind us
+		passed := name == key && id == "" // a marker without a version comes after all versions of its name
 		until := len(all) - 1
 		if name == key && id != "" {
 			until = slices.IndexFunc(all, func(v version) bool { return v.id == id }) - 1

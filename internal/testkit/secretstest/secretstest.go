@@ -1,6 +1,7 @@
-// Package secretstest is a stand-in for AWS Secrets Manager: it speaks the protocol of the SDK for GetSecretValue, and
-// does what the service does when secrets rotate, and when it is slow, throttles or fails. It needs no test, so that
-// programs can be run against it too: their AWS_ENDPOINT_URL_SECRETS_MANAGER is what [Manager.Listen] returns.
+// Package secretstest is a stand-in for AWS Secrets Manager. It speaks the protocol of the SDK for GetSecretValue. It
+// behaves like the service when secrets rotate, and when the service is slow, throttles or fails. It does not need a
+// test, so programs can be run against it: set their AWS_ENDPOINT_URL_SECRETS_MANAGER to the URL that [Manager.Listen]
+// returns.
 package secretstest
 
 import (
@@ -39,7 +40,7 @@ type Manager struct {
 	versions int
 	calls    int
 	fault    Fault
-	faulty   int // calls yet with fault; below 0 all
+	faulty   int // how many further calls have the fault; below 0: all
 }
 
 type secret struct {
@@ -54,22 +55,22 @@ type version struct {
 	stages   []string
 }
 
-// Fault is what goes wrong with a call. What is not said is as it should be.
+// Fault says what goes wrong with a call. The zero Fault changes nothing.
 type Fault struct {
-	Delay   time.Duration // before the answer
-	Hang    bool          // no answer for as long as the caller waits
+	Delay   time.Duration // how long the answer is delayed
+	Hang    bool          // there is no answer for as long as the caller waits
 	Drop    bool          // the connection ends without an answer
-	Code    string        // an error's name, such as ThrottlingException
-	Message string        // its message
-	Body    string        // instead of the answer
-	Status  int           // of an error, default 400, or of a Body, default 200
-	Stage   string        // answers with the version of this stage, whatever was asked for
+	Code    string        // the answer is an error with this name, such as ThrottlingException
+	Message string        // the message of the error
+	Body    string        // the answer has this body
+	Status  int           // status of the answer; default 400 for an error and 200 for a Body
+	Stage   string        // the answer has the version of this stage, whatever the caller asked for
 }
 
 // Throttled is the answer to too many calls.
 func Throttled() Fault { return Fault{Code: "ThrottlingException", Message: "Rate exceeded"} }
 
-// Down is the answer of a service that is not well.
+// Down is the answer of a service that fails.
 func Down() Fault {
 	return Fault{Code: "InternalServiceError", Message: "An error occurred on the server side.",
 		Status: http.StatusInternalServerError}
@@ -85,7 +86,7 @@ func (m *Manager) Set(name, text string) (versionID string) {
 	return v.id
 }
 
-// SetBinary is Set of a value that is no text.
+// SetBinary does what Set does, with a binary value.
 func (m *Manager) SetBinary(name string, value []byte) (versionID string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -95,7 +96,8 @@ func (m *Manager) SetBinary(name string, value []byte) (versionID string) {
 	return v.id
 }
 
-// Stage begins a rotation: the value is AWSPENDING, and the current one stays. It returns the new version's id.
+// Stage begins a rotation: it adds a version with the stage AWSPENDING, and the current version stays. It returns the
+// id of the new version.
 func (m *Manager) Stage(name, text string) (versionID string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -105,8 +107,8 @@ func (m *Manager) Stage(name, text string) (versionID string) {
 	return v.id
 }
 
-// Finish ends a rotation: the version that is AWSPENDING becomes AWSCURRENT and, as with the service, keeps both
-// stages. It reports whether there was one.
+// Finish ends a rotation: the version that is AWSPENDING becomes AWSCURRENT. As in the service, it then has both
+// stages. Finish returns false if there is no such version.
 func (m *Manager) Finish(name string) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -129,25 +131,26 @@ func (m *Manager) Remove(name string) {
 	delete(m.secrets, name)
 }
 
-// Fail lets the next n calls go wrong, all from now on if n is below 0, and none if it is 0.
+// Fail makes the next n calls go wrong. If n is below 0, all further calls go wrong; if n is 0, none does.
 func (m *Manager) Fail(f Fault, n int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.fault, m.faulty = f, n
 }
 
-// Calls is how many calls arrived, those that went wrong included.
+// Calls returns how many calls arrived, including those that went wrong.
 func (m *Manager) Calls() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.calls
 }
 
-// ARN is that of a secret with the name.
+// ARN returns the ARN of the secret with a name.
 func ARN(name string) string {
 	return "arn:aws:secretsmanager:eu-west-1:123456789012:secret:" + name + "-a1B2c3"
 }
 
+// add adds a version without a stage to a secret, and makes the secret if there is none. The caller holds mu.
 func (m *Manager) add(name string) *version {
 	if m.secrets == nil {
 		m.secrets = make(map[string]*secret)
@@ -163,7 +166,7 @@ func (m *Manager) add(name string) *version {
 	return v
 }
 
-// promote makes v AWSCURRENT.
+// promote makes v the version AWSCURRENT, and the version before it AWSPREVIOUS.
 func (m *Manager) promote(name string, v *version) {
 	if was := m.secrets[name].staged(Current); was != nil {
 		m.move(name, Previous, was)
@@ -171,7 +174,7 @@ func (m *Manager) promote(name string, v *version) {
 	m.move(name, Current, v)
 }
 
-// move takes the stage from whichever version has it to v.
+// move gives a stage to v, and removes it from the version that has it.
 func (m *Manager) move(name, stage string, v *version) {
 	for _, other := range m.secrets[name].versions {
 		other.stages = slices.DeleteFunc(other.stages, func(s string) bool { return s == stage })
@@ -239,7 +242,7 @@ func (m *Manager) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// hold waits as long as the fault says, and reports whether there is anybody left to answer.
+// hold waits as long as the fault says. It returns false if the caller has gone meanwhile.
 func (f *Fault) hold(ctx context.Context) bool {
 	if f.Hang {
 		<-ctx.Done()
@@ -258,7 +261,8 @@ func (f *Fault) hold(ctx context.Context) bool {
 	}
 }
 
-// read checks a call as the service does, the signature's value apart: that it is signed, and for this service.
+// read parses a call, and checks it as the service does, except that the signature is not verified: the call only has
+// to be signed for this service.
 func read(r *http.Request) (asked request, bad *refusal) {
 	body, err := io.ReadAll(io.LimitReader(r.Body, maxRequestBytes+1))
 	signed := r.Header.Get("Authorization")
@@ -285,7 +289,7 @@ func (m *Manager) answer(w http.ResponseWriter, asked request) {
 		return
 	}
 	w.Header().Set("Content-Type", contentType)
-	_ = json.NewEncoder(w).Encode(out) // whoever asked may be gone
+	_ = json.NewEncoder(w).Encode(out) // the client may be gone
 }
 
 func (m *Manager) find(asked request) (*answer, *refusal) {
@@ -320,11 +324,11 @@ func refuse(w http.ResponseWriter, bad *refusal) {
 	w.Header().Set("Content-Type", contentType)
 	w.Header().Set("X-Amzn-Errortype", bad.code)
 	w.WriteHeader(bad.status)
-	// whoever asked may be gone
+	// The client may be gone.
 	_ = json.NewEncoder(w).Encode(map[string]string{"__type": bad.code, "Message": bad.message})
 }
 
-// Listen serves on a free port of the loopback address until stop, which ends calls that hang.
+// Listen serves on a free port of the loopback address until stop is called. stop also ends calls that hang.
 func (m *Manager) Listen() (url string, stop func() error, err error) {
 	var lc net.ListenConfig
 	l, err := lc.Listen(context.Background(), "tcp", "127.0.0.1:0")

@@ -1,5 +1,5 @@
-// Package sqstest is a queue of SQS behind HTTP, as far as workers use it: visibility timeouts and receive counts, by
-// real time. Only tests import it.
+// Package sqstest is a stand-in for a queue of SQS. It is a server with the calls that workers make, and has visibility
+// timeouts and receive counts, in real time. Only tests import it.
 package sqstest
 
 import (
@@ -29,8 +29,8 @@ type Queue struct {
 // Message is a message of a queue.
 type Message struct {
 	Body     string
-	Received int  // how often
-	Deleted  bool // by a receipt handle of its latest receive
+	Received int  // how often it was received
+	Deleted  bool // it was deleted, by the receipt handle of its latest receive
 
 	visible time.Time
 }

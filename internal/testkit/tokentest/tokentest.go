@@ -25,35 +25,36 @@ import (
 	"github.com/go-jose/go-jose/v4"
 )
 
-// Whose tokens [Claims] are, and for whom.
+// The issuer and the audience of the tokens that [Claims] makes, and the address of the issuer's keys.
 const (
 	Issuer   = "https://login.example.com/"
 	Audience = "https://api.example.com"
 	JWKSURL  = "https://login.example.com/.well-known/jwks.json"
 )
 
-// Signer is a key pair with what its issuer publishes of it. It signs without the library that verifies.
+// Signer is a key pair with the id and algorithm that its issuer publishes. It signs without the library that Sluice
+// verifies with, so that a mistake of that library cannot hide itself.
 type Signer struct {
 	KeyID, Algorithm string
 	Private          crypto.Signer
 }
 
-// New is a signer with the key, which the algorithm need not fit.
+// New returns a signer with the key. The algorithm need not fit the key.
 func New(kid, algorithm string, key crypto.Signer) *Signer { return &Signer{kid, algorithm, key} }
 
-// NewEC makes a key on the curve.
+// NewEC returns a signer with a new key on the curve.
 func NewEC(kid string, curve elliptic.Curve) *Signer {
 	alg := map[int]string{256: "ES256", 384: "ES384", 521: "ES512"}[curve.Params().BitSize]
 	return New(kid, alg, must(ecdsa.GenerateKey(curve, rand.Reader)))
 }
 
-// RSAKey is one key of 2048 bits, made at its first use.
+// RSAKey returns an RSA key of 2048 bits, always the same one. It is made at the first call, because that takes long.
 var RSAKey = sync.OnceValue(func() *rsa.PrivateKey { return must(rsa.GenerateKey(rand.Reader, 2048)) })
 
-// NewRSA is the signer with [RSAKey], by RS256.
+// NewRSA returns a signer with [RSAKey] and the algorithm RS256.
 func NewRSA(kid string) *Signer { return New(kid, "RS256", RSAKey()) }
 
-// must ends the test binary: there is no test to fail where keys are made.
+// must panics if err is not nil: where keys are made, there is no test that could fail.
 func must[T any](v T, err error) T {
 	if err != nil {
 		panic(err)
@@ -61,12 +62,12 @@ func must[T any](v T, err error) T {
 	return v
 }
 
-// JWK is what the issuer publishes.
+// JWK returns the public key in the form in which the issuer publishes it.
 func (s *Signer) JWK() jose.JSONWebKey {
 	return jose.JSONWebKey{Key: s.Private.Public(), KeyID: s.KeyID, Algorithm: s.Algorithm, Use: "sig"}
 }
 
-// Signature is over input, for the algorithm.
+// Signature returns the signature of the input by the signer's algorithm.
 func (s *Signer) Signature(input string) []byte {
 	bits := crypto.SHA256
 	switch s.Algorithm[2:] {
@@ -101,13 +102,13 @@ func (s *Signer) Signature(input string) []byte {
 	panic("no such key")
 }
 
-// Raw signs exactly this header and payload.
+// Raw returns a token with exactly this header and payload.
 func (s *Signer) Raw(header, payload string) string {
 	input := Encode(header) + "." + Encode(payload)
 	return input + "." + Encode(string(s.Signature(input)))
 }
 
-// Sign signs claims under the plain header, with members changed.
+// Sign returns a token with the claims and the usual header, some of whose members may be changed: see [Change].
 func (s *Signer) Sign(claims map[string]any, header ...map[string]any) string {
 	h := map[string]any{"alg": s.Algorithm, "kid": s.KeyID, "typ": "JWT"}
 	for _, more := range header {
@@ -116,13 +117,14 @@ func (s *Signer) Sign(claims map[string]any, header ...map[string]any) string {
 	return s.Raw(string(must(json.Marshal(h))), string(must(json.Marshal(claims))))
 }
 
-// Unsigned is a token of "alg": "none", which nobody signed.
+// Unsigned returns a token with "alg": "none" and no signature.
 func Unsigned(kid string, claims map[string]any) string {
 	header := string(must(json.Marshal(map[string]any{"alg": "none", "kid": kid, "typ": "JWT"})))
 	return Encode(header) + "." + Encode(string(must(json.Marshal(claims)))) + "."
 }
 
-// HS256 is a token under a shared secret: with the public key of an issuer for one, which everybody has.
+// HS256 returns a token that is signed with a shared secret. An attacker would use the public key of an issuer as the
+// secret, since everybody knows that key.
 func HS256(kid string, secret []byte, claims map[string]any) string {
 	header := string(must(json.Marshal(map[string]any{"alg": "HS256", "kid": kid, "typ": "JWT"})))
 	input := Encode(header) + "." + Encode(string(must(json.Marshal(claims))))
@@ -131,28 +133,31 @@ func HS256(kid string, secret []byte, claims map[string]any) string {
 	return input + "." + Encode(string(m.Sum(nil)))
 }
 
-// PublicPEM is the signer's public key, as people copy it into a verifier's configuration.
+// PublicPEM returns the signer's public key in PEM, as people copy it into a verifier's configuration.
 func (s *Signer) PublicPEM() []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY",
 		Bytes: must(x509.MarshalPKIXPublicKey(s.Private.Public()))})
 }
 
-// Encode is base64url without padding.
+// Encode encodes a text in base64url without padding.
 func Encode(s string) string { return base64.RawURLEncoding.EncodeToString([]byte(s)) }
 
-// Absent takes a member away, where it is the value in a [Change].
+// Absent is the value with which [Change] removes a member.
 type Absent struct{}
 
-// Change changes members of m.
+// Change sets members of m to the values in by.
 func Change(m, by map[string]any) {
 	for k, v := range by {
-		if m[k] = v; v == (any)(Absent{}) {
+		if v == (any)(Absent{}) {
 			delete(m, k)
+		} else {
+			m[k] = v
 		}
 	}
 }
 
-// Claims are those of a good token at now, of [Issuer] for acme's user-1 and an hour long, with members changed.
+// Claims returns the claims of a token that is valid at now: of [Issuer], for user-1 of acme, for an hour. Members are
+// then changed as by says.
 func Claims(now time.Time, by map[string]any) map[string]any {
 	m := map[string]any{"iss": Issuer, "aud": Audience, "tenant_id": "acme", "sub": "user-1", "jti": "id-1",
 		"exp": now.Add(time.Hour).Unix(), "nbf": now.Unix(), "iat": now.Unix()}
@@ -160,7 +165,7 @@ func Claims(now time.Time, by map[string]any) map[string]any {
 	return m
 }
 
-// With is a map of names and values.
+// With returns a map of names and values, which are given in turn.
 func With(pairs ...any) map[string]any {
 	m := map[string]any{}
 	for i := 0; i < len(pairs); i += 2 {
@@ -169,27 +174,27 @@ func With(pairs ...any) map[string]any {
 	return m
 }
 
-// Reply is what an issuer answers.
+// Reply is the answer of an issuer.
 type Reply struct {
 	Status         int
 	Body, Location string
 }
 
-// Responder decides on a reply, or fails.
+// Responder returns the reply to a request. Its error breaks the connection.
 type Responder func(*http.Request) (Reply, error)
 
-// Answer always answers so.
+// Answer returns a Responder that always gives the same reply.
 func Answer(status int, body string) Responder {
 	return func(*http.Request) (Reply, error) { return Reply{Status: status, Body: body}, nil }
 }
 
-// Hang answers when the request is given up.
+// Hang is a Responder that never replies: it fails when the client gives up.
 func Hang(r *http.Request) (Reply, error) {
 	<-r.Context().Done()
 	return Reply{}, r.Context().Err()
 }
 
-// Document is the key set that an issuer publishes.
+// Document returns the key set that an issuer with these keys publishes.
 func Document(keys ...*Signer) string {
 	set := jose.JSONWebKeySet{}
 	for _, k := range keys {
@@ -198,24 +203,24 @@ func Document(keys ...*Signer) string {
 	return string(must(json.Marshal(set)))
 }
 
-// Authority answers requests for keys: as the transport of a client, without a network, and as a server's handler. What
-// it answers can be changed while it runs. It is safe for concurrent use.
+// Authority is an issuer that answers requests for its keys. It can be the transport of a client, without a network, or
+// the handler of a server. Its replies can be changed while it runs. It is safe for concurrent use.
 type Authority struct {
 	mu      sync.Mutex
 	respond Responder
 	asked   []Request
 }
 
-// Request is one that arrived.
+// Request is a request that an Authority got.
 type Request struct {
 	URL string
 	At  time.Time
 }
 
-// NewAuthority answers as respond does.
+// NewAuthority returns an Authority whose replies are those of respond.
 func NewAuthority(respond Responder) *Authority { return &Authority{respond: respond} }
 
-// Publishing answers with the keys.
+// Publishing returns an Authority that publishes the keys.
 func Publishing(keys ...*Signer) *Authority {
 	return NewAuthority(Answer(http.StatusOK, Document(keys...)))
 }
@@ -249,22 +254,22 @@ func (a *Authority) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(out.Status)
-	_, _ = io.WriteString(w, out.Body) // whoever asked may be gone
+	_, _ = io.WriteString(w, out.Body) // the client may be gone
 }
 
-// Set changes what it answers.
+// Set changes the replies.
 func (a *Authority) Set(respond Responder) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.respond = respond
 }
 
-// Requests are those that arrived, in their order.
+// Requests returns the requests so far, in the order in which they arrived.
 func (a *Authority) Requests() []Request {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return slices.Clone(a.asked)
 }
 
-// Fetches is how many requests arrived.
+// Fetches returns the number of requests so far.
 func (a *Authority) Fetches() int { return len(a.Requests()) }
