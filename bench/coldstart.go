@@ -8,14 +8,14 @@ import (
 	"github.com/sluicelimits/sluice/internal/testkit/tokentest"
 )
 
-// starts is what the starts of one function took, ms.
+// starts holds how long the starts of one function took, in ms.
 type starts struct {
 	f             *function
 	check         func(answer []byte) error
 	init, answers []float64
 }
 
-// measure starts the function once, has it answer the call, and ends it.
+// measure starts the function, calls it once, and ends it.
 func (s *starts) measure(event []byte) error {
 	r, err := s.f.start()
 	if err != nil {
@@ -40,8 +40,8 @@ func (s *starts) measure(event []byte) error {
 	return nil
 }
 
-// coldStartFigure measures the time from exec to the first poll of the Runtime API beside that of an empty function, in
-// turn.
+// coldStartFigure measures the time from the execution of the authorizer's binary to its first poll of the Runtime API,
+// as a multiple of that time of an empty function. The functions are started in turn.
 func coldStartFigure(short bool) (Result, error) {
 	var r Result
 	d, err := deploy(tokentest.NewRSA("one"), 1, 0)
@@ -64,8 +64,8 @@ func coldStartFigure(short bool) (Result, error) {
 	if err != nil {
 		return r, err
 	}
-	ours.env = d.with("SLUICE_REDIS_DEADLINE", "2s") // what is slow here is the machine
-	small := *ours                                   // the same binary
+	ours.env = d.with("SLUICE_REDIS_DEADLINE", "2s") // on a busy machine, a slow call is not a failure of Redis
+	small := *ours                                   // the same binary, with other settings
 	small.env = d.with("SLUICE_REDIS", "", "SLUICE_REDIS_TLS", "", "SLUICE_DYNAMODB_DEADLINE", "5s")
 	all := []*starts{{f: ours, check: admitsFirst}, {f: empty, check: saysNothing}, {f: &small, check: admitsFirst}}
 	rounds := 31
@@ -78,7 +78,7 @@ func coldStartFigure(short bool) (Result, error) {
 				return r, err
 			}
 		}
-		if round == 0 { // the files were read from the disk
+		if round == 0 { // not counted, because the files were read from the disk
 			for _, s := range all {
 				s.init, s.answers = nil, nil
 			}
@@ -96,7 +96,7 @@ func coldStartFigure(short bool) (Result, error) {
 	return r, nil
 }
 
-// admitsFirst reports an answer that is not that of the first call of a tenant which a store has counted.
+// admitsFirst returns an error unless the answer admits the tenant wide-0, and a store has counted the request.
 func admitsFirst(answer []byte) error {
 	o, err := read(answer, "wide-0")
 	if err != nil {
@@ -108,6 +108,7 @@ func admitsFirst(answer []byte) error {
 	return nil
 }
 
+// saysNothing returns an error unless the answer is that of the empty function.
 func saysNothing(answer []byte) error {
 	if string(answer) != "null" {
 		return fmt.Errorf("answers %s, want null", answer)

@@ -19,25 +19,25 @@ import (
 	"github.com/sluicelimits/sluice/internal/testkit/tokentest"
 )
 
-// The load of the figures on the limiter's step: so many callers, each call of one of the tenants at random.
+// The load of the figures about the limiter's step. Each call is for a random tenant.
 const (
 	callers       = 200
-	apart         = 100 * time.Millisecond // two calls of a caller, on average
+	apart         = 100 * time.Millisecond // mean time between two calls of a caller
 	manyTenants   = 1000
-	narrowTenants = 20 // beside them; theirs is one call in narrowShare
+	narrowTenants = 20 // further tenants, whose limits deny; one call in narrowShare is for one of them
 	narrowShare   = 10
 )
 
-// concurrentCallers is many callers that call one function at the same time.
+// concurrentCallers holds many callers that call one function concurrently.
 type concurrentCallers struct {
 	d            *deployment
 	f            *inProcess
 	wide, narrow [][]byte
-	callers      []net.Conn // a connection for each
-	sum          tally      // of all that it called
+	callers      []net.Conn // the connection of each caller
+	sum          tally      // outcomes of all calls so far
 }
 
-// tally is what came of calls.
+// tally counts the outcomes of calls.
 type tally struct{ wide, wideDenied, narrow, narrowAllowed, degraded atomic.Int64 }
 
 func newCrowd(pairs ...string) (*concurrentCallers, error) {
@@ -62,8 +62,8 @@ func newCrowd(pairs ...string) (*concurrentCallers, error) {
 	return c, nil
 }
 
-// connect has each caller on a connection of its own, as a server of requests has them. Callers that never wait for the
-// network would keep Go from looking at it, and Redis's answers would lie there.
+// connect gives each caller a connection of its own, as the clients of a server have. If callers never waited for the
+// network, Go would poll the network too seldom, and answers of Redis would be read late.
 func (c *concurrentCallers) connect() error {
 	l, err := new(net.ListenConfig).Listen(context.Background(), "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -80,12 +80,12 @@ func (c *concurrentCallers) connect() error {
 		if err != nil {
 			return err
 		}
-		go c.serve(served) // ends with the caller's connection
+		go c.serve(served) // returns when the caller's connection ends
 	}
 	return nil
 }
 
-// serve answers events until the connection ends. One that is not answered with a policy is answered with the error.
+// serve answers events until the connection ends. If the function returns an error, the answer is its text.
 func (c *concurrentCallers) serve(conn net.Conn) {
 	defer func() { _ = conn.Close() }()
 	for {
@@ -129,8 +129,8 @@ func (c *concurrentCallers) close() {
 	c.d.close()
 }
 
-// run has the callers call until the time has passed: each by itself with pauses of random lengths, or all at the same
-// moment, again and again. An error, or an answer that is none of the limiter's, ends it.
+// run lets the callers make calls for the given time: each caller with random pauses or, if together is true, all
+// callers at the same moments. It returns an error if a call fails, or if an answer does not come from the limiter.
 func (c *concurrentCallers) run(length time.Duration, seed uint64, together bool) (*tally, error) {
 	var t tally
 	errs := make([]error, len(c.callers))
@@ -195,7 +195,7 @@ func (c *concurrentCallers) makeCall(t *tally, random *rand.Rand, caller net.Con
 		t.degraded.Add(1)
 	}
 	switch {
-	case !isNarrow && denied: // units that were set aside for it have ended while it waited for others
+	case !isNarrow && denied: // units that were reserved for the call have expired while it waited for others
 		t.wideDenied.Add(1)
 		fallthrough
 	case !isNarrow:
@@ -209,8 +209,8 @@ func (c *concurrentCallers) makeCall(t *tally, random *rand.Rand, caller net.Con
 	return nil
 }
 
-// warmUp has every JWT seen and the connections made, and waits for the second to end, so that what follows is in other
-// lines of metrics. It returns the second that follows.
+// warmUp makes calls until every JWT was verified once and all connections exist. Then it waits for the end of the
+// present second, so that later calls are in other lines of metrics. It returns the number of the next second.
 func (c *concurrentCallers) warmUp(length time.Duration) (second int64, err error) {
 	for _, events := range [][][]byte{c.wide, c.narrow} {
 		for _, event := range events {
@@ -262,14 +262,14 @@ func (c *concurrentCallers) counted() error {
 	return nil
 }
 
-const millis = 1e3 // µs
+const millis = 1e3 // µs in a millisecond
 
-// concurrentFigure is the 99th percentile of the limiter's step where many call at once.
+// concurrentFigure measures the 99th percentile of the time of the limiter's step while many callers call concurrently.
 func concurrentFigure(short bool) (Result, error) {
 	var r Result
-	length, deadline := 10*time.Second, "" // the default, and with it late answers count as none
+	length, deadline := 10*time.Second, "" // the default deadline of the Redis store
 	if short {
-		length, deadline = time.Second, "2s" // what is checked is the load, also where the machine does much else
+		length, deadline = time.Second, "2s" // a short run only checks the load, which must also work on a busy machine
 	}
 	for _, together := range []bool{false, true} {
 		for _, leases := range []bool{true, false} {
@@ -310,7 +310,8 @@ func concurrent(r *Result, leases, together bool, length time.Duration, deadline
 	r.note("%s, %s: %s", moments(together), means(leases), c.summary(t, &l, length))
 	calls := t.wide.Load() + t.narrow.Load()
 	switch answered := l.RedisCalls.count() - l.RedisErrors; {
-	// A busy machine makes answers come too late, and all calls together make it busy: the note tells how many.
+	// On a busy machine, answers come after the deadline; all calls at the same moment make the machine busy. The note
+	// says how many answers came in time.
 	case !together && answered < calls/10:
 		return l, fmt.Errorf("%d calls were decided by %d answers of Redis: %s", calls, answered,
 			c.summary(t, &l, length))
@@ -356,7 +357,7 @@ func (c *concurrentCallers) summary(t *tally, l *line, length time.Duration) str
 	return b.String()
 }
 
-// pausedFigure is the same from the moment on in which Redis stops to answer.
+// pausedFigure measures the same percentile from the moment on at which Redis stops answering.
 func pausedFigure(short bool) (Result, error) {
 	var r Result
 	length := 10 * time.Second

@@ -15,11 +15,11 @@ import (
 
 const (
 	dynamoTable   = "bench"
-	dynamoWriters = 8 // each a store of its own, as in a process of its own, on one key
+	dynamoWriters = 8 // stores, as in as many processes, that all decide about one tenant
 	dynamoTimeout = 30 * time.Second
 )
 
-// dynamoWorkload is eight writers on one tenant.
+// dynamoWorkload is a workload in which several writers decide about the requests of one tenant.
 type dynamoWorkload struct {
 	meter   *dynamodbtest.Meter
 	config  dynamodb.Config
@@ -53,11 +53,12 @@ func newDynamoWorkload(name string, limits ...limit.Limit) (*dynamoWorkload, err
 	return w, nil
 }
 
-// store is a new writer.
+// store returns the store of a new writer.
 func (w *dynamoWorkload) store() (limit.Store, error) { return dynamodb.New(w.config) }
 
-// run has each writer decide so many times, the n-th of all at the time that now gives for n. One decision in 1,000 may
-// be undecided after three tries, as when eight writers start at once and know nothing: its units are counted.
+// run lets each writer make the given number of decisions. The n-th decision of all is made at the time now(n). One
+// decision in 100 may fail because it is undecided after three tries, as can happen when eight writers start at the
+// same time. Its units are counted.
 func (w *dynamoWorkload) run(each int, now func(n int) time.Time) (allowed, denied int, err error) {
 	var mu sync.Mutex
 	var wg sync.WaitGroup
@@ -100,8 +101,8 @@ func (w *dynamoWorkload) run(each int, now func(n int) time.Time) (allowed, deni
 	return allowed, denied, failed
 }
 
-// dynamoExactFigure counts write units of decisions over three tenant-wide limits, all of them admitted, on the
-// writers' own clocks.
+// dynamoExactFigure counts the write units of decisions over three limits per tenant. All decisions admit. The store
+// uses its own clock.
 func dynamoExactFigure(short bool) (Result, error) {
 	var r Result
 	const rate = 2000
@@ -136,8 +137,9 @@ func dynamoExactFigure(short bool) (Result, error) {
 	return r, nil
 }
 
-// dynamoDeniedFigure counts write units of decisions that are denied: a tenant that goes on at 1,000 per second after
-// the first second of a minute's window has used it up. The minute is the script's.
+// dynamoDeniedFigure counts the write units of denied decisions. A tenant uses up a window of a minute in the first
+// second, and goes on with 1,000 requests per second. The times of the decisions are computed, so that nothing waits
+// for the minute to pass.
 func dynamoDeniedFigure(bool) (Result, error) {
 	var r Result
 	const units = 1000

@@ -21,19 +21,19 @@ import (
 	"github.com/sluicelimits/sluice/internal/testkit/dynamodbtest"
 )
 
-// hotInstances share one tenant that asks 1,000 times a second.
+// The load of the figures about one busy tenant on DynamoDB.
 const (
-	hotInstances = 20
-	hotRate      = 1000
-	hotAway      = 5 * time.Millisecond // how long a call takes, and up to half as long again
+	hotInstances = 20                   // instances that share the requests of the tenant
+	hotRate      = 1000                 // requests per second of the tenant
+	hotAway      = 5 * time.Millisecond // a call to DynamoDB takes 1 to 1.5 times as long
 	hotPeriod    = 10 * time.Second
-	hotRoom      = 2.5  // a limit that does not bind, as a multiple of the demand,
-	hotBinds     = 0.95 // and one that does
+	hotRoom      = 2.5  // a limit that does not bind, as a multiple of the demand
+	hotBinds     = 0.95 // a limit that binds, as a multiple of the demand
 )
 
-// dynamoHotFigure counts the write units of 1,000 decisions by leases on DynamoDB, in two ways, of which the most is
-// the figure: by twenty instances that ask at once for a minute, over three limits, and by instances that take turns,
-// over one limit of each algorithm. Both are in virtual time.
+// dynamoHotFigure counts the write units of 1,000 decisions from leases on DynamoDB. It measures two loads, and the
+// larger value is the figure. In the first, twenty instances decide concurrently for a minute, over three limits. In
+// the second, the instances take turns in one goroutine, over one limit of each algorithm. Both run in virtual time.
 func dynamoHotFigure(binding bool) func(short bool) (Result, error) {
 	return func(short bool) (Result, error) {
 		var r Result
@@ -46,7 +46,7 @@ func dynamoHotFigure(binding bool) func(short bool) (Result, error) {
 		}
 		for _, alg := range shared.Algorithms() {
 			for i, s := range shared.Hot(alg, hotInstances, hotRate) {
-				if binding != (i > 0) { // the first never binds
+				if binding != (i > 0) { // the limit of the first scenario never binds
 					continue
 				}
 				used, g, err := dynamoHot(&s, length)
@@ -64,6 +64,7 @@ func dynamoHotFigure(binding bool) func(short bool) (Result, error) {
 	}
 }
 
+// dynamoHot runs a scenario whose instances take turns, and returns its usage and score.
 func dynamoHot(s *shared.Scenario, length shared.Length) (used dynamodbtest.Usage, g shared.Score, err error) {
 	w, err := newDynamoWorkload("hot")
 	if err != nil {
@@ -79,7 +80,7 @@ func dynamoHot(s *shared.Scenario, length shared.Length) (used dynamodbtest.Usag
 	return w.meter.Take(), g, nil
 }
 
-// hotLimits are three tenant-wide limits, of which one may bind.
+// hotLimits returns three limits per tenant. The one with the algorithm binds, if there is one, binds.
 func hotLimits(binds limit.Algorithm) []limit.Limit {
 	units := func(a limit.Algorithm, per time.Duration) int64 {
 		share := hotRoom
@@ -99,13 +100,13 @@ func hotLimits(binds limit.Algorithm) []limit.Limit {
 	}
 }
 
-// hotAtOnce adds what a minute of twenty instances costs, each the whole store chain of a process of its own.
+// hotAtOnce adds to the result what a minute of twenty concurrent instances costs. Each has a whole store chain.
 func hotAtOnce(r *Result, binding, short bool) error {
 	length := time.Minute
 	if short {
 		length = 3 * time.Second
 	}
-	cases := []limit.Algorithm{limit.LeakyBucket} // none of the three limits is one, so none binds
+	cases := []limit.Algorithm{limit.LeakyBucket} // none of the three limits has this algorithm, so none binds
 	if binding {
 		cases = shared.Algorithms()
 	}
@@ -130,16 +131,18 @@ func hotAtOnce(r *Result, binding, short bool) error {
 	return nil
 }
 
-const hotVar = "SLUICE_BENCH_HOT" // what the instances of a process of its own are to do, as JSON
+// hotVar is the environment variable that makes a process run the concurrent instances. Its value is a hotOrder as
+// JSON.
+const hotVar = "SLUICE_BENCH_HOT"
 
-// hotOrder is that.
 type hotOrder struct {
 	Binds  limit.Algorithm
 	Length time.Duration
 }
 
-// Main makes the process the instances that a figure has started, and does not return then. Programs that measure
-// figures call it first of all. The virtual time of testing/synctest is for tests only; so the process is one.
+// Main runs the instances or the server for which a figure has started this process, and then does not return. Programs
+// that measure figures must call it first. The process runs its instances in a test, because the virtual time of
+// testing/synctest is only for tests.
 func Main() {
 	if order := os.Getenv(rlsVar); order != "" {
 		if err := rlsMain(order); err != nil {
@@ -169,7 +172,7 @@ func Main() {
 		}}}, nil, nil)
 }
 
-// hotProcess starts that process.
+// hotProcess starts a process that runs the concurrent instances, and returns its result.
 func hotProcess(binds limit.Algorithm, length time.Duration) (*hot, error) {
 	order, err := json.Marshal(hotOrder{binds, length})
 	if err != nil {
@@ -190,7 +193,7 @@ func hotProcess(binds limit.Algorithm, length time.Duration) (*hot, error) {
 	return h, json.NewDecoder(bytes.NewReader(out)).Decode(h)
 }
 
-// hot is what a tenant's requests came to.
+// hot counts the outcomes of the tenant's requests.
 type hot struct {
 	Requests, Admitted, Degraded int64
 	Used                         dynamodbtest.Usage
@@ -199,8 +202,8 @@ type hot struct {
 	failed error
 }
 
-// runHot has instances decide for so long, each at random times of its own. What they do to begin and to end is
-// counted.
+// runHot runs the concurrent instances for the given time. Each decides at random times. Calls at the start and the end
+// of an instance are included in the usage.
 func runHot(t *testing.T, limits []limit.Limit, length time.Duration) (*hot, error) {
 	w, err := newDynamoWorkload("hot", limits...)
 	if err != nil {
@@ -244,9 +247,9 @@ func (h *hot) run(w *dynamoWorkload, length time.Duration) error {
 	return err
 }
 
-// arrive is a Poisson process of requests at one instance, none of which waits for another.
+// arrive sends requests to one instance at the times of a Poisson process. No request waits for another one.
 func (h *hot) arrive(store limit.Store, req *limit.Request, length time.Duration, asking *sync.WaitGroup) {
-	const mean = hotInstances * time.Second / hotRate // between two
+	const mean = hotInstances * time.Second / hotRate // mean time between two requests of an instance
 	began := time.Now()
 	for at := time.Duration(0); ; {
 		at += time.Duration(rand.ExpFloat64() * float64(mean))
@@ -272,10 +275,11 @@ func (h *hot) arrive(store limit.Store, req *limit.Request, length time.Duration
 	}
 }
 
-// plausible reports a load that was not what it should be.
+// plausible returns an error if the load was not the intended one.
 func (h *hot) plausible(binding bool, length time.Duration) error {
 	demand := hotRate * length.Seconds()
-	most := int64(hotBinds * (demand + 2*hotRate*hotPeriod.Seconds())) // two windows more, at either end
+	// A run can overlap a window at its beginning and one at its end, so it can use two windows more than its length.
+	most := int64(hotBinds * (demand + 2*hotRate*hotPeriod.Seconds()))
 	denied := h.Requests - h.Admitted
 	switch {
 	case float64(h.Requests) < 0.95*demand || float64(h.Requests) > 1.05*demand:

@@ -31,9 +31,9 @@ import (
 	"github.com/sluicelimits/sluice/internal/testkit/tokentest"
 )
 
-// What a deployed function of the figures has in its plans file. Every tenant has three limits; those of the plan
-// "narrow" admit narrowUnits in all, those of "wide" more than is ever asked. The longest window is of a year, so that
-// none ends meanwhile.
+// The plans file of the functions that figures measure. Every tenant has three limits. Those of the plan "narrow" admit
+// narrowUnits in all, and those of "wide" admit more than any figure asks for. The longest window lasts for a year, so
+// that it does not end during a measurement.
 const (
 	functionPlans = `plans:
   - id: wide
@@ -54,14 +54,14 @@ tenants:
 `
 	narrowUnits    = 5
 	functionLimits = 3
-	yearlyTier     = 2 // of the decision's results
+	yearlyTier     = 2 // index of the yearly limit in the results of a decision
 
 	functionMemoryMB = 512
-	patient          = 30 * time.Second // with a machine that does much else
+	patient          = 30 * time.Second // longer than any step takes, even on a busy machine
 )
 
-// deployment is what a function of ours runs in: a bundle with a plans file, Redis or DynamoDB, a secret, an issuer of
-// JWTs.
+// deployment is the surroundings of an authorizer function: a bundle with a plans file, Redis or DynamoDB, a secret and
+// an issuer of JWTs.
 type deployment struct {
 	dir    string
 	env    map[string]string
@@ -72,7 +72,8 @@ type deployment struct {
 	stops  []func()
 }
 
-// deploy starts what a function needs, for tenants "wide-0" and so on and "narrow-0" and so on.
+// deploy starts everything that a function needs. wide and narrow are the numbers of tenants on these plans, which are
+// called "wide-0", "wide-1" and so on.
 func deploy(signer *tokentest.Signer, wide, narrow int) (d *deployment, err error) {
 	d = &deployment{signer: signer, env: map[string]string{
 		"AWS_REGION": "eu-west-1", "AWS_ACCESS_KEY_ID": "local", "AWS_SECRET_ACCESS_KEY": "local",
@@ -145,7 +146,7 @@ func (d *deployment) withIssuer() error {
 		return err
 	}
 	server := &http.Server{Handler: tokentest.Publishing(d.signer), ReadHeaderTimeout: patient}
-	go func() { _ = server.Serve(l) }() // ends by Close
+	go func() { _ = server.Serve(l) }() // returns after Close
 	d.stops = append(d.stops, func() { _ = server.Close() })
 	d.env["SLUICE_ISSUERS"] = fmt.Sprintf(`[{"issuer":%q,"audiences":[%q],"jwksUrl":"http://%s","allTenants":true}]`,
 		tokentest.Issuer, tokentest.Audience, l.Addr())
@@ -174,18 +175,20 @@ func (d *deployment) withDynamoDB() error {
 	return dynamodb.Create(context.Background(), client, d.env["SLUICE_COUNTERS_TABLE"])
 }
 
-// with is a copy of the function's variables with some changed; an empty value takes one away.
+// with returns a copy of the function's variables in which some are changed: pairs has names and values in turn. An
+// empty value removes the variable.
 func (d *deployment) with(pairs ...string) map[string]string {
 	env := maps.Clone(d.env)
 	for pair := range slices.Chunk(pairs, 2) {
-		if env[pair[0]] = pair[1]; pair[1] == "" {
+		env[pair[0]] = pair[1]
+		if pair[1] == "" {
 			delete(env, pair[0])
 		}
 	}
 	return env
 }
 
-// call is a REST API's event of a tenant with a JWT.
+// call returns an event of a REST API with a JWT of the tenant.
 func (d *deployment) call(tenant string) ([]byte, error) {
 	text := "Bearer " + d.signer.Sign(tokentest.Claims(time.Now(), tokentest.With("tenant_id", tenant, "jti", "1")))
 	one, all := d.event["headers"].(map[string]any), d.event["multiValueHeaders"].(map[string]any)
@@ -195,7 +198,7 @@ func (d *deployment) call(tenant string) ([]byte, error) {
 	return json.Marshal(d.event)
 }
 
-// calls has one event of each tenant, of which the name is the word and a number.
+// calls returns an event of each of the tenants word-0, word-1 and so on.
 func (d *deployment) calls(word string, tenants int) ([][]byte, error) {
 	events := make([][]byte, tenants)
 	for i := range events {
@@ -233,7 +236,7 @@ func (d *deployment) countSpentUnits(word string, tenants int) (units int64, err
 	return units, nil
 }
 
-// outcome is what an answer says.
+// outcome holds the parts of the authorizer's answer that figures check.
 type outcome struct {
 	PolicyDocument struct {
 		Statement []struct{ Effect string }
@@ -245,8 +248,8 @@ func (o *outcome) allowed() bool {
 	return len(o.PolicyDocument.Statement) == 1 && o.PolicyDocument.Statement[0].Effect == "Allow"
 }
 
-// read reads an answer. One that is not about the tenant, or has no limits' headers, is an error: what made it is no
-// limiter.
+// read parses an answer of the authorizer. An answer that is about another tenant, or that does not have the headers of
+// the three limits, is an error: then the limiter was not asked.
 func read(answer []byte, tenant string) (*outcome, error) {
 	o := new(outcome)
 	if err := json.Unmarshal(answer, o); err != nil {
@@ -294,14 +297,14 @@ func build(module, program, to string) error {
 	return nil
 }
 
-// function is a binary of the deployment: the authorizer, or what it is measured beside.
+// function is the binary of a function: the authorizer, or one with which it is compared.
 type function struct {
 	name   string
 	binary string
 	env    map[string]string
 }
 
-// function builds one, with the plans file beside it.
+// function builds a function, and puts the plans file into the folder of its binary.
 func (d *deployment) function(name, module, program string) (*function, error) {
 	f := &function{name: name, binary: filepath.Join(d.dir, name, "bootstrap"), env: d.env}
 	if err := build(module, program, f.binary); err != nil {
@@ -310,7 +313,7 @@ func (d *deployment) function(name, module, program string) (*function, error) {
 	return f, os.Link(filepath.Join(d.dir, "plans.json"), filepath.Join(d.dir, name, "plans.json"))
 }
 
-// running is a function over the Runtime API.
+// running is a function that runs, and is called through the Runtime API.
 type running struct {
 	*function
 	host *lambdahost.Host
@@ -346,7 +349,7 @@ func (r *running) invoke(event []byte) ([]byte, error) {
 	return answer, nil
 }
 
-// stop ends the function as Lambda does, so that it gives back what it leased.
+// stop ends the function as Lambda does, with SIGTERM, so that it gives back its leases.
 func (r *running) stop() error {
 	ctx, cancel := context.WithTimeout(context.Background(), patient)
 	defer cancel()

@@ -17,15 +17,15 @@ import (
 	"github.com/sluicelimits/sluice/internal/cell"
 )
 
-// inProcess is the authorizer as it is deployed, put together in this process: what it costs can be told from what the
-// machine and the Runtime API do.
+// inProcess is the authorizer as it is deployed, in this process. Its costs can be measured without those of the
+// Runtime API and of other processes.
 type inProcess struct {
 	*cell.Function
 	metrics *metrics
 	close   func() error
 }
 
-// here makes the function of the deployment, with some variables changed.
+// here makes the authorizer of the deployment in this process, with some variables changed: see deployment.with.
 func (d *deployment) here(pairs ...string) (*inProcess, error) {
 	env := d.with(pairs...)
 	env["AWS_LAMBDA_FUNCTION_NAME"], env["AWS_LAMBDA_FUNCTION_MEMORY_SIZE"] = "authorizer",
@@ -39,7 +39,7 @@ func (d *deployment) here(pairs ...string) (*inProcess, error) {
 	if err != nil {
 		return nil, err
 	}
-	memory, garbage := debug.SetMemoryLimit(-1), debug.SetGCPercent(100) // which the function sets for its process
+	memory, garbage := debug.SetMemoryLimit(-1), debug.SetGCPercent(100) // cell.New changes both
 	debug.SetGCPercent(garbage)
 	p := &inProcess{metrics: &metrics{}}
 	p.Function, err = cell.New(cell.Config{
@@ -62,14 +62,14 @@ func (d *deployment) here(pairs ...string) (*inProcess, error) {
 	return p, nil
 }
 
-// metrics adds up what a function's lines of metrics say.
+// metrics collects the lines of metrics that a function writes.
 type metrics struct {
 	mu      sync.Mutex
 	lines   []line
 	refused error
 }
 
-// line is one of them, as far as figures are taken from it.
+// line holds the metrics of a line that figures use.
 type line struct {
 	AWS struct{ Timestamp int64 } `json:"_aws"`
 
@@ -81,7 +81,7 @@ type line struct {
 	RedisErrors int64        `json:"store_errors_redis"`
 }
 
-// distribution is how often each value was, in ascending order.
+// distribution holds values in ascending order, and how often each occurred.
 type distribution struct {
 	Values []float64
 	Counts []int64
@@ -104,11 +104,12 @@ func (d *distribution) count() (n int64) {
 	return n
 }
 
-// quantile is the value that the share q of all does not exceed.
+// quantile returns the value that the part q of all values does not exceed.
 func (d *distribution) quantile(q float64) float64 {
 	most := int64(q * float64(d.count()))
 	for i, v := range d.Values {
-		if most -= d.Counts[i]; most < 0 {
+		most -= d.Counts[i]
+		if most < 0 {
 			return v
 		}
 	}
@@ -128,7 +129,7 @@ func (m *metrics) Write(text []byte) (int, error) {
 	return len(text), nil
 }
 
-// since adds up the lines of seconds from the given one on, and says which is wrong.
+// since adds up the lines from the given second on. The error names a line that could not be read.
 func (m *metrics) since(second int64) (line, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -10,7 +10,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/testkit/tokentest"
 )
 
-// jwtLoad is calls of one tenant with JWTs, all of which are admitted.
+// jwtLoad makes calls of one tenant with JWTs. All of them are admitted.
 type jwtLoad struct {
 	d     *deployment
 	f     *inProcess
@@ -35,8 +35,8 @@ func (l *jwtLoad) close() {
 	l.d.close()
 }
 
-// run has each event answered, and returns the processor time of a call, µs: of this process, in which are the function
-// and its client of Redis.
+// run makes a call for each event, in each round, and returns the processor time of a call in µs. It is the time of
+// this process, which contains the function and its client of Redis, but not the server.
 func (l *jwtLoad) run(events [][]byte, rounds int) (float64, error) {
 	ctx := context.Background()
 	var answer []byte
@@ -61,7 +61,7 @@ func (l *jwtLoad) run(events [][]byte, rounds int) (float64, error) {
 	return took.Seconds() * 1e6 / float64(rounds*len(events)), nil
 }
 
-// verify checks that each call was admitted, and that the limiter denies what is above a limit.
+// verify checks that each call was admitted and counted, and that the limiter denies calls above a limit.
 func (l *jwtLoad) verify() error {
 	narrow, err := l.d.call("narrow-0")
 	if err != nil {
@@ -93,7 +93,8 @@ func (l *jwtLoad) verify() error {
 	return nil
 }
 
-// jwtFigure is the processor time of a whole call with a JWT that was seen before: the least of some runs.
+// jwtFigure measures the processor time of a whole call with a JWT that was verified before. The least of some runs is
+// the figure.
 func jwtFigure(short bool) (Result, error) {
 	var r Result
 	l, err := newJWTLoad(tokentest.NewRSA("one"))
@@ -106,10 +107,10 @@ func jwtFigure(short bool) (Result, error) {
 		return r, err
 	}
 	events := [][]byte{event}
-	if _, err := l.run(events, 2000); err != nil { // sees it, and leases
+	if _, err := l.run(events, 2000); err != nil { // verifies the JWT, and gets leases
 		return r, err
 	}
-	runs, each := 101, 5_000 // short ones: among many, some are left alone
+	runs, each := 101, 5_000 // of many short runs, some are not disturbed by other programs
 	if short {
 		runs = 5
 	}

@@ -25,8 +25,8 @@ func (a *callCounter) Decide(ctx context.Context, req *limit.Request, now time.T
 	return a.Store.Decide(ctx, req, now, d)
 }
 
-// leasing is a contender that decides by leases of a store, over a number of limits for each key. The store is asked
-// only for leases.
+// leasing returns a contender that decides from leases of a store. Each key has the given limits. The counter of calls
+// counts the calls of the lease layer to the store.
 func leasing(store limit.Store, keys int, with ...limit.Tier) (*contender, *callCounter, error) {
 	beneath := &callCounter{Store: store}
 	leases, err := lease.New(lease.Config{Store: beneath})
@@ -39,16 +39,16 @@ func leasing(store limit.Store, keys int, with ...limit.Tier) (*contender, *call
 	}
 	c.name = fmt.Sprintf("sluice by leases of %d limits", len(with))
 	used := c.spent
-	c.spent = func(key int) (least, most int, err error) { // what ended unspent is used, too
+	c.spent = func(key int) (least, most int, err error) { // the store also counts units of leases that ended unspent
 		_, most, err = used(key)
 		return 0, most, err
 	}
-	c.close = func() { _ = leases.Close(context.Background()) } // what is lost is nobody's now
+	c.close = func() { _ = leases.Close(context.Background()) } // nobody needs units that cannot be given back
 	return c, beneath, nil
 }
 
-// redisHotFigure measures decisions per second of one key by leases on Redis against those of redis_rate, the leases'
-// calls included.
+// redisHotFigure measures decisions per second of one key from leases on Redis, as a multiple of those of redis_rate.
+// The calls for leases are included.
 func redisHotFigure(short bool) (Result, error) {
 	var r Result
 	server, end, err := launchRedis()
@@ -76,7 +76,7 @@ func redisHotFigure(short bool) (Result, error) {
 		return r, err
 	}
 	if beneath.calls.Load() < 2 {
-		return r, fmt.Errorf("%d calls for leases: what was measured is no leasing", beneath.calls.Load())
+		return r, fmt.Errorf("%d calls for leases: the decisions were not made from leases", beneath.calls.Load())
 	}
 	r.Value = 1 / c.ratio
 	r.note("one key, %d in parallel: %.0f ns against %.0f ns per decision, middle half of the rounds %.0f to %.0f x",
@@ -85,7 +85,7 @@ func redisHotFigure(short bool) (Result, error) {
 	for _, c := range []*contender{ours, theirs} {
 		decisions := loadFor(short).decisions()
 		if c == ours {
-			decisions *= 100 // so that there are calls for leases among them
+			decisions *= 100 // so many that some of them need calls for leases
 		}
 		usage, err := usageOf(server.Addr, c, decisions)
 		if err != nil {
@@ -96,10 +96,11 @@ func redisHotFigure(short bool) (Result, error) {
 	return r, nil
 }
 
-// busyKeys are as many as one process may be busy with: leases are for these.
+// busyKeys is the number of keys in the load that the figure is about: a process that is busy with some keys.
 const busyKeys = 100
 
-// leaseLocalFigure measures a decision from leases over three limits beside one of the memory store over the same.
+// leaseLocalFigure measures the time of a decision from leases over three limits, as a multiple of that of the memory
+// store over the same limits.
 func leaseLocalFigure(short bool) (Result, error) {
 	var r Result
 	if err := noLeaseAllocations(); err != nil {
@@ -136,12 +137,13 @@ func leasedAgainstMemory(keys int, l load) (c comparison, beneath *callCounter, 
 	}
 	theirs.name = "memory store"
 	if c, err = compare(ours, theirs, l, plenty); err == nil && beneath.calls.Load() < int64(keys) {
-		err = fmt.Errorf("%d calls for leases of %d keys: what was measured is no leasing", beneath.calls.Load(), keys)
+		err = fmt.Errorf("%d calls for leases of %d keys: the decisions were not made from leases",
+			beneath.calls.Load(), keys)
 	}
 	return c, beneath, err
 }
 
-// noLeaseAllocations checks that a decision from leases over three limits allocates nothing, and asks nobody.
+// noLeaseAllocations checks that a decision from leases over three limits allocates nothing and makes no call.
 func noLeaseAllocations() error {
 	store, err := memory.New(memory.Config{})
 	if err != nil {
@@ -152,21 +154,22 @@ func noLeaseAllocations() error {
 		return err
 	}
 	defer c.close()
-	if _, err := c.spend(0, 100_000); err != nil { // has leases, then
+	if _, err := c.spend(0, 100_000); err != nil { // gets leases
 		return err
 	}
 	const ops = 1000
 	var failed error
 	var calls int64
 	admitted, perCall := 0, math.Inf(1)
-	// A call for the next lease allocates, and there may be one in any millisecond: the least of some runs counts.
+	// A call for the next lease allocates, and can happen at any time. Therefore the least of some runs counts.
 	for try := 0; try < 5 && failed == nil && perCall/ops >= 0.01; try++ {
 		before := beneath.calls.Load()
 		admitted = 0
 		// spend itself makes one Decision's results per call, whatever the number of operations.
 		perCall = min(perCall, testing.AllocsPerRun(10, func() {
 			n, err := c.spend(0, ops)
-			if admitted += n; err != nil {
+			admitted += n
+			if err != nil {
 				failed = err
 			}
 		}))
@@ -175,10 +178,11 @@ func noLeaseAllocations() error {
 	switch {
 	case failed != nil:
 		return failed
-	case admitted != 11*ops: // AllocsPerRun runs once more than it is told
+	case admitted != 11*ops: // AllocsPerRun makes one run more, which it does not count
 		return fmt.Errorf("%s: %d of %d admitted", c.name, admitted, 11*ops)
 	case calls > 11:
-		return fmt.Errorf("%s: %d calls in %d decisions: those are not local", c.name, calls, 11*ops)
+		return fmt.Errorf("%s: %d calls in %d decisions: the decisions were not made from leases",
+			c.name, calls, 11*ops)
 	case perCall/ops >= 0.01:
 		return fmt.Errorf("%s: %.2f allocations per decision, want 0", c.name, perCall/ops)
 	}

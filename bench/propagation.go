@@ -21,16 +21,17 @@ const (
 	burstChanges   = 500
 	burstOperators = 10                    // operators that write at the same time
 	burstRequests  = 20 * time.Millisecond // between two requests of a cell; a request also polls the config table
-	burstRate      = 77                    // the tenants' rate after the burst
+	burstRate      = 77                    // the tenants' limit after the burst, which no tenant has before it
 )
 
 // burst has the measured times and calls of a burst of changes.
 type burst struct {
-	// from before a change is written to the first request that is held to it, of all cells, ascending
+	// took has, for each change and cell, the time from before the change is written until a request is decided by it,
+	// in ascending order.
 	took      []time.Duration
-	lasted    time.Duration // the burst itself
+	lasted    time.Duration // how long writing all changes took
 	published int64
-	calls     int64 // publishes
+	calls     int64 // calls of the topic
 	commits   []int64
 }
 
@@ -38,7 +39,7 @@ func (b *burst) quantile(q float64) time.Duration {
 	return b.took[min(len(b.took)-1, int(math.Ceil(q*float64(len(b.took))))-1)]
 }
 
-// watched is what the requests of a cell wait for: tenants whose change was begun, and when.
+// watched holds the tenants whose change a cell does not enforce yet, and when each change began.
 type watched struct {
 	mu      sync.Mutex
 	pending map[string]time.Time
@@ -51,7 +52,7 @@ func (w *watched) begin(tenant string, at time.Time) {
 	w.pending[tenant] = at
 }
 
-// requests are one of each tenant whose change is not in force yet, all at once.
+// requests makes a request of each tenant whose change is not in force yet, all concurrently.
 func (w *watched) requests(r *cellconfig.Reader) error {
 	view, join := r.Begin(context.Background(), time.Now())
 	w.mu.Lock()
@@ -80,7 +81,7 @@ func (w *watched) requests(r *cellconfig.Reader) error {
 	return failed
 }
 
-// follow sends requests until so many changes are in force.
+// follow makes requests until the given number of changes is in force.
 func (w *watched) follow(ctx context.Context, r *cellconfig.Reader, changes int) error {
 	for tick := time.NewTicker(burstRequests); len(w.took) < changes; {
 		select {
@@ -109,13 +110,14 @@ func readTenants(ctx context.Context, r *cellconfig.Reader, changes int) error {
 			return err
 		}
 		if got == burstRate {
-			return fmt.Errorf("%s is held to %d before the burst", tenantName(i), got)
+			return fmt.Errorf("%s has the limit %d before the burst", tenantName(i), got)
 		}
 	}
 	return nil
 }
 
-// burst changes tenants, one call of an operator for each, several operators at once, and waits until all are in force.
+// burst changes tenants, and waits until all changes are in force. Several operators change tenants concurrently, each
+// with one call for each tenant.
 func (p *plane) burst(changes int) (b burst, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 4*patient)
 	defer cancel()
@@ -193,8 +195,8 @@ func (p *plane) burst(changes int) (b burst, err error) {
 	return b, nil
 }
 
-// bursts are one carried as what is deployed would, with cells as far away as DynamoDB is, and one carried by `sluice
-// dev`.
+// bursts holds two bursts. The changes of deployed travel as in a deployment, to cells that are as slow as DynamoDB.
+// Those of dev travel as in `sluice dev`.
 type bursts struct{ deployed, dev burst }
 
 func runBursts(tenants, changes int) (b bursts, err error) {
@@ -222,7 +224,7 @@ var burstRun = [2]func() (bursts, error){
 	sync.OnceValues(func() (bursts, error) { return runBursts(planeTenantsShort, planeTenantsShort/5) }),
 }
 
-// burstFigure is a value of the burst that is carried as deployed.
+// burstFigure measures a value of the burst whose changes travel as in a deployment.
 func burstFigure(of func(*burst) float64) func(short bool) (Result, error) {
 	return func(short bool) (r Result, err error) {
 		run := burstRun[0]
@@ -242,7 +244,7 @@ func burstFigure(of func(*burst) float64) func(short bool) (Result, error) {
 	}
 }
 
-// String tells of it.
+// String describes the burst in a sentence, for a note.
 func (b *burst) String() string {
 	return fmt.Sprintf("%d changes of tenants written in %.1f s; in force after %.2f s at p50, %.2f s at p99, %.2f "+
 		"s at most; %d publishes, each to every cell, and in the cells %d transactions", b.published,

@@ -19,15 +19,15 @@ import (
 	"github.com/sluicelimits/sluice/streams/sqsevent"
 )
 
-// How Lambda and SNS are in time.
+// The assumed times of Lambda and SNS.
 const (
-	streamPolls = 250 * time.Millisecond // of a stream: four times a second, says the documentation
-	snsAway     = 20 * time.Millisecond  // a publish
+	streamPolls = 250 * time.Millisecond // how often Lambda polls a stream: four times a second, by its documentation
+	snsAway     = 20 * time.Millisecond  // how long a publish takes
 )
 
-// sources carry changes as what is deployed does, with the batches and windows that functions are deployed with: Lambda
-// polls a stream and calls the publisher, which publishes to a topic, which has a queue for each cell, for which Lambda
-// calls the cell's applier.
+// sources brings changes to the cells as the deployed event sources do, with the batches and windows with which the
+// functions are deployed. Lambda polls a stream and calls the publisher. The publisher publishes to a topic, which has
+// a queue for each cell. Lambda calls the applier of a cell with the messages of its queue.
 type sources struct {
 	plane     *plane
 	publisher *publisher.Publisher
@@ -36,11 +36,11 @@ type sources struct {
 
 	mu       sync.Mutex
 	queues   []*cellQueue
-	calls    int64 // publishes
+	calls    int64 // calls of the topic
 	messages int64
 }
 
-// cellQueue is one cell's.
+// cellQueue is the queue of a cell, with the applier that gets its messages.
 type cellQueue struct {
 	applier  *applier.Applier
 	messages chan sqsevent.Message
@@ -50,11 +50,11 @@ func newSources(p *plane) (*sources, error) {
 	s := &sources{plane: p}
 	publishes, ok := grants.Of("publisher")
 	if !ok || publishes.Streams == nil {
-		return nil, errors.New("nothing says how the publisher is deployed")
+		return nil, errors.New("package grants does not say how the publisher is deployed")
 	}
 	applies, ok := grants.Of("applier")
 	if !ok || applies.Queue == nil {
-		return nil, errors.New("nothing says how the applier is deployed")
+		return nil, errors.New("package grants does not say how the applier is deployed")
 	}
 	s.stream, s.queue = *publishes.Streams, *applies.Queue
 	var err error
@@ -63,7 +63,7 @@ func newSources(p *plane) (*sources, error) {
 	return s, err
 }
 
-// add brings a cell up, and then has it told of changes.
+// add copies the control tables to a cell, and sends it every later change.
 func (s *sources) add(id string, store cellconfig.Store) error {
 	r, err := reconcile.New(reconcile.Config{
 		Tables: s.plane.tables, Store: store, Meter: &s.plane.meter, Log: slog.New(slog.DiscardHandler),
@@ -98,7 +98,7 @@ func (s *sources) Publish(_ context.Context, messages []publisher.Message) []err
 	return nil
 }
 
-// run carries what is written from now on, until ctx ends.
+// run brings the changes that follow the position after to the cells, until ctx ends.
 func (s *sources) run(ctx context.Context, after string) error {
 	var all sync.WaitGroup
 	defer all.Wait()
@@ -121,7 +121,7 @@ func (s *sources) run(ctx context.Context, after string) error {
 		case err != nil:
 			return err
 		case len(records) == s.stream.Batch:
-			continue // there is more
+			continue // there may be more records
 		}
 		select {
 		case <-ctx.Done():
@@ -131,7 +131,7 @@ func (s *sources) run(ctx context.Context, after string) error {
 	}
 }
 
-// apply calls a cell's applier with what its queue brings within a window.
+// apply calls the applier of a cell with batches of messages: those that the queue gets within a window.
 func (s *sources) apply(ctx context.Context, q *cellQueue) {
 	var calls sync.WaitGroup
 	defer calls.Wait()
@@ -155,7 +155,7 @@ func (s *sources) apply(ctx context.Context, q *cellQueue) {
 		slots <- struct{}{}
 		calls.Go(func() {
 			defer func() { <-slots }()
-			failed, _ := q.applier.Handle(ctx, batch) // what failed comes again
+			failed, _ := q.applier.Handle(ctx, batch) // messages that failed are delivered again
 			for _, m := range batch {
 				if slices.Contains(failed, m.ID) {
 					q.messages <- m
@@ -165,7 +165,7 @@ func (s *sources) apply(ctx context.Context, q *cellQueue) {
 	}
 }
 
-// end is the position behind all that was written.
+// end returns the position in the feed after everything that was written so far.
 func end(ctx context.Context, feed control.Feed) (after string, err error) {
 	for {
 		records, err := feed.Read(ctx, after, control.MaxPage)

@@ -10,20 +10,20 @@ import (
 )
 
 const (
-	warmTenants = 20 // that one environment is busy with
-	warmBlock   = 50 // calls of a function before it is another's turn
+	warmTenants = 20 // tenants whose requests one environment serves
+	warmBlock   = 50 // calls of one function before it is the other one's turn
 )
 
-// caller is a function under calls, one after the other.
+// caller calls a function, one call after the other.
 type caller struct {
 	*running
-	events [][]byte // of tenants in turn
+	events [][]byte // events of different tenants, which are sent in turn
 	next   int
-	took   []float64 // µs, of each call
+	took   []float64 // how long each call took, µs
 	calls  int
 }
 
-// block calls so often, and returns the median time of a call, µs.
+// block makes n calls, and returns the median time of a call in µs.
 func (c *caller) block(n int) (float64, error) {
 	for range n {
 		tenant := c.next % len(c.events)
@@ -47,7 +47,7 @@ func (c *caller) block(n int) (float64, error) {
 	return median(c.took[len(c.took)-n:]), nil
 }
 
-// decides checks that the function denies what is above a limit, or with limited unset that it does not.
+// decides checks that the function denies requests above a limit or, if limited is false, that it admits them.
 func (c *caller) decides(narrow []byte, limited bool) error {
 	admitted := 0
 	for range 2 * narrowUnits {
@@ -74,8 +74,8 @@ func (c *caller) decides(narrow []byte, limited bool) error {
 	return nil
 }
 
-// warmFigure measures a call through the Runtime API beside one of the same function with its limiter replaced by
-// "allow".
+// warmFigure measures the time of a call through the Runtime API, as a multiple of that of the same function with a
+// limiter that admits everything.
 func warmFigure(short bool) (Result, error) {
 	var r Result
 	rounds := 61
@@ -103,7 +103,7 @@ func warmAgainstAllowing(r *Result, how, leases string, rounds int) (ratio float
 	if err != nil {
 		return 0, err
 	}
-	limiting.env = d.with("SLUICE_LEASES", leases, "SLUICE_REDIS_DEADLINE", "2s") // what is slow here is the machine
+	limiting.env = d.with("SLUICE_LEASES", leases, "SLUICE_REDIS_DEADLINE", "2s") // a busy machine is slow
 	allowing, err := d.function("allowing", "bench", "./allowing")
 	if err != nil {
 		return 0, err
@@ -127,7 +127,7 @@ func warmAgainstAllowing(r *Result, how, leases string, rounds int) (ratio float
 		if err := pair[i].decides(narrow, i == 0); err != nil {
 			return 0, err
 		}
-		if _, err := pair[i].block(4 * warmTenants); err != nil { // sees the JWTs, and leases
+		if _, err := pair[i].block(4 * warmTenants); err != nil { // verifies each JWT, and gets leases
 			return 0, err
 		}
 		pair[i].took = nil
@@ -143,7 +143,7 @@ func warmAgainstAllowing(r *Result, how, leases string, rounds int) (ratio float
 		}
 		ratios = append(ratios, times[0]/times[1])
 	}
-	if err := errors.Join(pair[0].stop(), pair[1].stop()); err != nil { // what it leased goes back
+	if err := errors.Join(pair[0].stop(), pair[1].stop()); err != nil { // gives back all leases
 		return 0, err
 	}
 	spent, err := d.countSpentUnits("wide", warmTenants)

@@ -16,12 +16,12 @@ type Limiter string
 
 // The limiters.
 const (
-	Naive   Limiter = "naive"    // each decision is a call
-	OldRule Limiter = "old rule" // by leases, as the prototype asked for them
-	Leased  Limiter = "leased"   // by leases
+	Naive   Limiter = "naive"    // each decision calls the store
+	OldRule Limiter = "old rule" // it decides from leases, with the rule prototype
+	Leased  Limiter = "leased"   // it decides from leases, with the present rule
 )
 
-// rule is what a limiter leases by.
+// rule returns the rule of leases of a limiter.
 func (l Limiter) rule(frozen bool) lease.Rule {
 	switch {
 	case l != OldRule:
@@ -33,7 +33,7 @@ func (l Limiter) rule(frozen bool) lease.Rule {
 	}
 }
 
-// open connects an instance. done gives back what it holds.
+// open connects an instance to the store. done gives back its leases and closes it.
 func (l Limiter) open(
 	ctx context.Context, addr string, instances int,
 ) (store limit.Store, done func(context.Context) error, err error) {

@@ -19,11 +19,11 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/store/redis"
 )
 
-// instanceVar says in the environment that a process is an instance.
+// instanceVar is the environment variable that makes a process an instance.
 const instanceVar = "SLUICE_BENCH_INSTANCE"
 
-// Main makes the process an instance if [Run] started it as one, and does not return then. Every program that calls Run
-// calls Main first of all, for the instances are the same program again.
+// Main makes the process an instance if [Run] started it as one, and then does not return. Every program that calls Run
+// must call Main first, because Run starts the same program for the instances.
 func Main() {
 	if os.Getenv(instanceVar) == "" {
 		return
@@ -35,35 +35,36 @@ func Main() {
 	os.Exit(0)
 }
 
-// order is the first message to an instance: what it shall do.
+// order is the first message to an instance. It says what the instance has to do.
 type order struct {
 	Scenario Scenario
 	Limiter  Limiter
 	Redis    string // address
 	Instance int
 	Seed     uint64
-	Length   time.Duration // of the load
+	Length   time.Duration // length of the load
 }
 
-// readiness is what an instance answers when it is connected.
+// readiness is the first message of an instance, which it sends when it is connected to the store.
 type readiness struct {
-	Offset time.Duration // by how much the server's clock is ahead of its own
-	Round  time.Duration // the round trip in which that was measured
+	Offset time.Duration // by how much the server's clock is ahead of the instance's
+	Round  time.Duration // the round trip in which Offset was measured
 }
 
-// report is what an instance answers in the end.
+// report is the last message of an instance.
 type report struct {
 	Events []Event
-	Late   []time.Duration // how late each request was asked
+	Late   []time.Duration // how late each request was sent
 	Memory int64
-	Errors []string // of requests that were not decided, some
+	Errors []string // errors of some requests that were not decided
 	Lost   int64
 }
 
-// storeDeadline is far longer than a deployed store waits: here what is slow is to be seen as slow.
+// storeDeadline is far longer than a deployed store waits, so that a slow call is measured as slow, and not as an
+// error.
 const storeDeadline = 2 * time.Second
 
-// serve is an instance's life. Its parent's end is its own.
+// serve is the main function of an instance. The process ends when its parent ends.
 func serve(in io.Reader, out io.Writer) error {
 	from, to := gob.NewDecoder(in), gob.NewEncoder(out)
 	var o order
@@ -103,7 +104,7 @@ func serve(in io.Reader, out io.Writer) error {
 	if err := from.Decode(&start); err != nil {
 		return fmt.Errorf("read the start: %w", err)
 	}
-	go func() { // nothing more comes but the end
+	go func() { // the parent sends nothing more, so the end of the input is the end of the parent
 		_, _ = io.Copy(io.Discard, in)
 		os.Exit(1)
 	}()
@@ -116,7 +117,7 @@ func serve(in io.Reader, out io.Writer) error {
 	return to.Encode(&l.report)
 }
 
-// heap is how many bytes are in use, after garbage is collected.
+// heap returns how many bytes of heap and stacks are in use after a garbage collection.
 func heap() int64 {
 	runtime.GC()
 	var m runtime.MemStats
@@ -124,7 +125,8 @@ func heap() int64 {
 	return int64(m.HeapAlloc + m.StackInuse)
 }
 
-// compareClocks measures by how much the server's clock differs, in the shortest of some round trips.
+// compareClocks measures by how much the server's clock is ahead of this process's, in the shortest of some round
+// trips.
 func compareClocks(ctx context.Context, client *goredis.Client) (readiness, error) {
 	best := readiness{Round: time.Hour}
 	for range 50 {
@@ -140,7 +142,7 @@ func compareClocks(ctx context.Context, client *goredis.Client) (readiness, erro
 	return best, nil
 }
 
-// load is one instance's requests.
+// load holds the requests of one instance.
 type load struct {
 	store    limit.Store
 	arrivals []Arrival
@@ -150,7 +152,7 @@ type load struct {
 	report report
 }
 
-// asking is what one request needs, used again by later ones.
+// asking is the memory of one request. Later requests reuse it.
 type asking struct {
 	req limit.Request
 	d   limit.Decision
@@ -158,7 +160,7 @@ type asking struct {
 
 var askings = sync.Pool{New: func() any { return new(asking) }}
 
-// run asks each request at its time, however long those before it take.
+// run sends each request at its time, even if earlier ones are still under way.
 func (l *load) run(ctx context.Context, start time.Time) {
 	var all sync.WaitGroup
 	for i := range l.arrivals {
@@ -172,8 +174,8 @@ func (l *load) run(ctx context.Context, start time.Time) {
 	all.Wait()
 }
 
-// decide makes decision i and records it. The time that the decision names is recorded only if it is between the times
-// before and after the call; the server has the same clock.
+// decide makes decision i and records it. The recorded time is the one that the decision names, bounded by the times
+// before and after the call: the server runs on the same machine and has the same clock.
 func (l *load) decide(ctx context.Context, i int) {
 	q := askings.Get().(*asking)
 	defer askings.Put(q)
@@ -184,7 +186,8 @@ func (l *load) decide(ctx context.Context, i int) {
 	if err != nil {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		if l.report.Lost++; len(l.report.Errors) < 3 {
+		l.report.Lost++
+		if len(l.report.Errors) < 3 {
 			l.report.Errors = append(l.report.Errors, err.Error())
 		}
 		return
@@ -201,6 +204,7 @@ type instance struct {
 	out *gob.Decoder
 }
 
+// start starts an instance and sends it the order.
 func start(o *order) (*instance, error) {
 	program, err := os.Executable()
 	if err != nil {
@@ -227,7 +231,7 @@ func start(o *order) (*instance, error) {
 	return p, nil
 }
 
-// stop ends the process, unless it has ended.
+// stop ends the process and waits for its end.
 func (p *instance) stop() error {
 	_ = p.in.Close()
 	if err := p.cmd.Wait(); err != nil {

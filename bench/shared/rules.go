@@ -8,14 +8,14 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
-// prototype is the rule that was measured before this project had one, to be shown beside what it has now. It takes no
-// ramps, and a cost that was denied is denied until it fits.
+// prototype is an earlier rule of leases, which the tables compare with the present one. It leases no ramps. A cost
+// that was denied is denied without a call until it fits.
 type prototype struct{ scarceFor time.Duration }
 
 const (
-	longRunning = 2 * time.Second // for how long it leases what is scarce, in instances that run all the time,
-	shortLived  = time.Second     // and in those that may be frozen after each request
-	fewEach     = 10              // units of the limit for each instance, from where on it takes smaller parts
+	longRunning = 2 * time.Second // scarceFor of instances that run all the time: for how long they lease scarce units
+	shortLived  = time.Second     // scarceFor of instances that may be frozen after each request
+	fewEach     = 10              // if the limit divided by the instance count is at most this, leases are smaller
 )
 
 // SizeLease implements [lease.Rule].

@@ -16,14 +16,15 @@ import (
 	"github.com/sluicelimits/sluice/internal/testkit/redistest"
 )
 
-// Length says how long a run takes: it begins with a window, warms up for some whole ones, and measures some.
+// Length says how long a run takes. A run begins at the beginning of a window. It warms up for Warm whole windows, and
+// then measures for Measured windows.
 type Length struct {
-	Warm, Measured int // windows
+	Warm, Measured int
 }
 
 func (l Length) total() time.Duration { return time.Duration(l.Warm+l.Measured) * Period }
 
-// Run runs the scenario as processes on a Redis of its own.
+// Run runs the scenario with a process for each instance, on a new Redis.
 func Run(ctx context.Context, s *Scenario, by Limiter, seed uint64, length Length) (Score, error) {
 	g, err := run(ctx, s, by, seed, length)
 	if err != nil {
@@ -96,6 +97,7 @@ func run(ctx context.Context, s *Scenario, by Limiter, seed uint64, length Lengt
 	return merge(s, events, reports, measured, calls)
 }
 
+// collect reads the reports of all instances.
 func collect(all []*instance) ([]report, error) {
 	reports := make([]report, len(all))
 	for i, p := range all {
@@ -106,20 +108,21 @@ func collect(all []*instance) ([]report, error) {
 	return reports, nil
 }
 
-// merge grades what all instances did, and checks that they did what they were to.
+// merge computes the score of a run from the reports of all instances. It returns an error if an instance did not get
+// the requests that it should have got.
 func merge(s *Scenario, events []Event, reports []report, measured span, calls int64) (Score, error) {
 	var late []time.Duration
 	memory, lost := int64(0), int64(0)
 	for _, r := range reports {
 		for _, e := range r.Events {
-			if e.Units > 0 { // else it was lost
+			if e.Units > 0 { // otherwise the request got an error instead of a decision
 				events = append(events, e)
 			}
 		}
 		late = append(late, r.Late...)
 		memory, lost = max(memory, r.Memory), lost+r.Lost
 		if len(r.Events) == 0 {
-			return Score{}, errors.New("an instance was asked nothing")
+			return Score{}, errors.New("an instance got no request")
 		}
 		for _, text := range r.Errors {
 			return Score{}, fmt.Errorf("%d requests were not decided, such as: %s", r.Lost, text)
@@ -135,7 +138,8 @@ func merge(s *Scenario, events []Event, reports []report, measured span, calls i
 	return g, nil
 }
 
-// plausible checks that as many requests came as should: within six standard deviations.
+// plausible checks that the number of requests is within six standard deviations of the expected number. The number of
+// arrivals has a Poisson distribution, so its variance equals the expected number.
 func (g *Score) plausible(s *Scenario, measured span) error {
 	want := s.Demand() * float64(measured.until-measured.from) / 1e6
 	if diff := float64(g.Requests) - want; diff*diff > 36*want {
@@ -144,10 +148,12 @@ func (g *Score) plausible(s *Scenario, measured span) error {
 	return nil
 }
 
-// drainBefore the load begins, so that not much is refilled until then.
+// drainBefore is how long before the load begins buckets are emptied. It is short, so that little is refilled
+// meanwhile.
 const drainBefore = 300 * time.Millisecond
 
-// drain takes all out of the buckets that the load would else take half a minute to empty, and returns that as events.
+// drain empties the token buckets, and returns these admissions as events. Without it, the load would take half a
+// minute to use up the burst.
 func drain(ctx context.Context, s *Scenario, addr string) ([]Event, error) {
 	store, err := redis.New(ctx, redis.Config{Addrs: []string{addr}, Deadline: storeDeadline})
 	if err != nil {
@@ -168,7 +174,7 @@ func (s *Scenario) drain(ctx context.Context, store limit.Store, now func() time
 	var events []Event
 	var d limit.Decision
 	for i := range requests {
-		if float64(s.Limits[i]) > 2*s.Rates[i]*Period.Seconds() { // it is never to bind
+		if float64(s.Limits[i]) > 2*s.Rates[i]*Period.Seconds() { // this limit is meant never to bind
 			continue
 		}
 		req := requests[i]
@@ -185,7 +191,7 @@ func (s *Scenario) drain(ctx context.Context, store limit.Store, now func() time
 	return events, nil
 }
 
-// callsWithin waits for the measured time to pass, and returns how many calls the server counted in it.
+// callsWithin waits until the measured time is over, and returns how many calls the server counted in that time.
 func callsWithin(ctx context.Context, client *goredis.Client, measured span) (int64, error) {
 	var counts [2]int64
 	for i, at := range [2]int64{measured.from, measured.until} {
@@ -199,7 +205,7 @@ func callsWithin(ctx context.Context, client *goredis.Client, measured span) (in
 	return counts[1] - counts[0], nil
 }
 
-// calls is how many scripts the server has run, which is what all calls of a store are.
+// calls returns how many scripts the server has run. Every call of the Redis store runs one script.
 func calls(ctx context.Context, client *goredis.Client) (int64, error) {
 	info, err := client.InfoMap(ctx, "commandstats").Result()
 	if err != nil {

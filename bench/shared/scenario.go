@@ -12,37 +12,37 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
-// Period is that of every limit here.
+// Period is the period of every limit in this package.
 const Period = 10 * time.Second
 
-// Scenario is who asks how often, where, and what is allowed.
+// Scenario describes a workload: how many requests each tenant sends, to which instances, and its limit.
 type Scenario struct {
 	Name      string
 	Algorithm limit.Algorithm
 	Instances int
-	Rates     []float64 // of each tenant, requests per second
-	Limits    []int64   // of each tenant, units per Period; a token bucket's burst, too
+	Rates     []float64 // requests per second of each tenant
+	Limits    []int64   // limit of each tenant, in units per Period; for a token bucket, also its burst
 	Route     Route
-	Frozen    bool // instances run during requests only, as Lambda environments do
+	Frozen    bool // instances run only during requests, as Lambda environments do
 }
 
-// Route says how requests find their instance.
+// Route says which instance gets a request.
 type Route uint8
 
 // The routes.
 const (
 	Evenly        Route = iota // any instance
-	Favourite                  // 80 % of a tenant's requests at one instance, another one for each tenant
-	Jumping                    // so, and every 7 s it is the next instance
-	MostRecent                 // of the instances that are free, the one that answered last
-	RoundRobin                 // the instance that has waited longest
-	AnyFree                    // any instance that is free
-	favourite     = 0.8        // of a tenant's requests
+	Favourite                  // 80 % of a tenant's requests go to one instance, the next one for each further tenant
+	Jumping                    // as Favourite, and every 7 s the tenant's instance is the next one
+	MostRecent                 // the free instance that answered last
+	RoundRobin                 // the instance that has been free for the longest time
+	AnyFree                    // any free instance
+	favourite     = 0.8        // the part of a tenant's requests that go to its instance
 	jumpEvery     = 7 * time.Second
-	answersWithin = 40 * time.Millisecond // how long an instance of one request at a time is busy
+	answersWithin = 40 * time.Millisecond // how long an instance that serves one request at a time is busy with it
 )
 
-// Demand is how many units all tenants ask for per second.
+// Demand returns how many units all tenants together ask for per second.
 func (s *Scenario) Demand() float64 {
 	sum := 0.0
 	for _, r := range s.Rates {
@@ -53,16 +53,18 @@ func (s *Scenario) Demand() float64 {
 
 // Arrival is one request.
 type Arrival struct {
-	At       time.Duration // since the start
+	At       time.Duration // time since the beginning of the run
 	Tenant   int
 	Instance int
 }
 
-// Arrivals are the requests until a time, in order: a Poisson process for each tenant, the same for the same seed.
+// Arrivals returns the requests until a time, in the order of time. The requests of each tenant are a Poisson process.
+// The same seed gives the same requests.
 func (s *Scenario) Arrivals(seed uint64, until time.Duration) iter.Seq[Arrival] {
 	return func(yield func(Arrival) bool) {
 		random := rand.New(rand.NewPCG(seed, uint64(len(s.Rates))))
-		// independent Poisson processes together are one, of which each takes its share
+		// The sum of independent Poisson processes is a Poisson process. Each of its events belongs to a tenant at
+		// random, in proportion to the tenants' rates.
 		sums := make([]float64, len(s.Rates))
 		total := 0.0
 		for i, r := range s.Rates {
@@ -86,10 +88,11 @@ func (s *Scenario) Arrivals(seed uint64, until time.Duration) iter.Seq[Arrival] 
 	}
 }
 
-// router returns what chooses the instance of each arrival in turn; u is random, below 1.
+// router returns a function that chooses the instance of each arrival. It must be called in the order of the arrivals,
+// with a random number u in 0..1.
 func (s *Scenario) router() func(a *Arrival, u float64) int {
 	n := s.Instances
-	apart := func(first int, u float64) int { // the first has its share, the others have the same of the rest
+	apart := func(first int, u float64) int { // first with the probability favourite, or any of the others
 		if u < favourite || n == 1 {
 			return first % n
 		}
@@ -107,19 +110,19 @@ func (s *Scenario) router() func(a *Arrival, u float64) int {
 	}
 }
 
-// environments are instances that serve one request at a time.
+// environments does what router does for instances that serve one request at a time.
 func environments(n int, route Route) func(a *Arrival, u float64) int {
 	type busy struct {
 		until    time.Duration
 		instance int
 	}
-	free := make([]int, n) // the last is the most recent
+	free := make([]int, n) // in the order in which they became free
 	for i := range free {
 		free[i] = n - 1 - i
 	}
-	var serving []busy // by the time at which they end, for all take the same time
+	var serving []busy // in the order in which they end, since all requests take the same time
 	return func(a *Arrival, u float64) int {
-		// with none free, the next to be waits for it
+		// If no instance is free, the request gets the one that is free next.
 		for len(serving) > 0 && (serving[0].until <= a.At || len(free) == 0) {
 			free = append(free, serving[0].instance)
 			serving = serving[1:]
@@ -139,7 +142,7 @@ func environments(n int, route Route) func(a *Arrival, u float64) int {
 	}
 }
 
-// requests are what the tenants ask: each its own, one unit of its one limit.
+// requests returns the request of each tenant, which costs one unit of the tenant's only limit.
 func (s *Scenario) requests() ([]limit.Request, error) {
 	out := make([]limit.Request, len(s.Rates))
 	for i := range out {
@@ -156,10 +159,10 @@ func (s *Scenario) requests() ([]limit.Request, error) {
 	return out, nil
 }
 
-// never is a limit that is not reached, as a multiple of the demand.
+// never is a limit that is never reached, as a multiple of the demand.
 const never = 2.5
 
-// withRates makes a scenario whose tenants may each spend a share of what they ask for.
+// withRates returns a scenario in which the limit of each tenant is its demand times share.
 func withRates(name string, alg limit.Algorithm, instances int, rates []float64, share float64) Scenario {
 	s := Scenario{Name: name, Algorithm: alg, Instances: instances, Rates: rates}
 	for _, r := range rates {
@@ -168,6 +171,7 @@ func withRates(name string, alg limit.Algorithm, instances int, rates []float64,
 	return s
 }
 
+// evenly returns the same rate for each tenant.
 func evenly(tenants int, each float64) []float64 {
 	rates := make([]float64, tenants)
 	for i := range rates {
@@ -176,7 +180,7 @@ func evenly(tenants int, each float64) []float64 {
 	return rates
 }
 
-// zipf are rates that together are total; the n-th tenant asks 1/n as often as the first.
+// zipf returns rates whose sum is total. The rate of the n-th tenant is 1/n of the first tenant's.
 func zipf(tenants int, total float64) []float64 {
 	rates, sum := make([]float64, tenants), 0.0
 	for i := range rates {
@@ -196,13 +200,14 @@ const (
 	perTenant = 40.0 // requests per second
 )
 
-// shares are what the limits are of the demand, in the order of the table.
+// shares lists the four limits of the published workload, as multiples of the demand.
 var shares = [...]struct {
 	name string
 	of   float64
 }{{"never binds", never}, {"0.75 of demand", 0.75}, {"0.95 of demand", 0.95}, {"1.05 of demand", 1.05}}
 
-// Published is the published workload with its four limits, as many times as large as it was published.
+// Published returns the published workload with each of its four limits. The load is times as large as it was
+// published.
 func Published(alg limit.Algorithm, times float64) []Scenario {
 	var out []Scenario
 	for _, share := range shares {
@@ -215,7 +220,8 @@ func Published(alg limit.Algorithm, times float64) []Scenario {
 	return out
 }
 
-// Uneven is the published workload with limits of 0.75 of the demand, unevenly spread over tenants or instances.
+// Uneven returns scenarios like the published workload with limits of 0.75 of the demand, whose requests are unevenly
+// distributed over tenants or instances.
 func Uneven(alg limit.Algorithm) []Scenario {
 	const share = 0.75
 	half := evenly(tenants, perTenant*tenants/2/(tenants-1))
@@ -230,8 +236,8 @@ func Uneven(alg limit.Algorithm) []Scenario {
 	return []Scenario{hot, hammer, pinned, Jump(alg)}
 }
 
-// Jump is the published workload with limits of 0.75 of the demand, where most requests of a tenant go to one instance,
-// and every 7 s to the next one.
+// Jump returns the published workload with limits of 0.75 of the demand, in which most requests of a tenant go to one
+// instance, and every 7 s to the next one.
 func Jump(alg limit.Algorithm) Scenario {
 	const share = 0.75
 	s := withRates("so, jumping every 7 s", alg, instances, evenly(tenants, perTenant), share)
@@ -239,7 +245,7 @@ func Jump(alg limit.Algorithm) Scenario {
 	return s
 }
 
-// Hot is one tenant, with the four limits of the published workload.
+// Hot returns scenarios with one tenant, with each of the four limits of the published workload.
 func Hot(alg limit.Algorithm, instances int, rate float64) []Scenario {
 	var out []Scenario
 	for _, share := range shares {
@@ -248,7 +254,8 @@ func Hot(alg limit.Algorithm, instances int, rate float64) []Scenario {
 	return out
 }
 
-// Many is what no machine of ours can run as processes: Lambda environments, and many tenants.
+// Many returns scenarios with too many instances or tenants to be run as processes on one machine: Lambda environments,
+// and many tenants.
 func Many(alg limit.Algorithm) []Scenario {
 	var out []Scenario
 	for _, fleet := range []struct {

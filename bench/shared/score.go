@@ -9,7 +9,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
-// Event is one decision, as the log of its instance has it.
+// Event is one decision in the log of an instance.
 type Event struct {
 	At      int64 // µs since 1970, by the store's clock
 	Took    time.Duration
@@ -18,35 +18,36 @@ type Event struct {
 	Allowed bool
 }
 
-// Score is what a run was worth. Counts are of the measured windows, but for Over, which counts from the first request
+// Score is the result of a run. Counts cover the measured windows, except for Over, which counts from the first request
 // on.
 type Score struct {
 	Requests, Admitted int64
-	Over               int64 // units admitted beyond a limit
+	Over               int64 // units admitted above a limit
 
-	// ShortPct is what was not admitted though it was asked for, of what could have been. In fixed windows: of the
-	// limit, where more was asked for in the window. Else: of what one counter without leases would have admitted of
-	// the same requests, where any were denied.
+	// ShortPct is how much less was admitted than possible, in percent of what was possible. What was possible is what
+	// one counter without leases would have admitted of the same requests. Only counters are included whose limit
+	// bound: in fixed windows, the windows in which more was asked for than the limit; otherwise tenants with a denial.
 	ShortPct float64
 
-	// EarlyPct are denials at a moment when all that had been admitted until then, at all instances, left room, of the
-	// requests: one unit that is left over counts each denial until it is spent, or the window ends.
+	// EarlyPct is the number of early denials in percent of the requests. A denial is early if the admissions of all
+	// instances until then leave room for the request. As long as one unit is left over, each denial is early.
 	EarlyPct float64
 
-	// MissedPct are denials of what one counter without leases would have admitted of the same requests, of the
-	// requests: what is short, and what was made up for by admitting a later request instead.
+	// MissedPct is the number of denials, in percent of the requests, that one counter without leases would have
+	// admitted of the same requests. It counts the requests that are short, and those in whose place a later request
+	// was admitted.
 	MissedPct float64
 
-	StoreOps float64 // calls per second; heartbeats are calls
+	StoreOps float64 // calls to the store per second, including announcements of instances
 
-	// Of processes only.
-	P95, P99 time.Duration // of a decision
-	Memory   int64         // bytes that an instance needs for its limiter, the largest
+	// Only of runs as processes.
+	P95, P99 time.Duration // percentiles of the time of a decision
+	Memory   int64         // bytes that the limiter of an instance needs: the largest of all instances
 	Lost     int64         // requests that got an error instead of a decision
-	Late     time.Duration // how late the latest hundredth of the requests was asked
+	Late     time.Duration // how late requests were sent: one in a hundred was as late or later
 }
 
-// span is measured time, µs since 1970: from its first up to, and without, its last.
+// span is a span of time, µs since 1970. It does not include until.
 type span struct{ from, until int64 }
 
 func (s span) contains(at int64) bool { return at >= s.from && at < s.until }
@@ -60,7 +61,7 @@ func grade(s *Scenario, events []Event, measured span) Score {
 		if a.Allowed == b.Allowed {
 			return 0
 		}
-		if a.Allowed { // within a µs a denial came after what it was denied for
+		if a.Allowed { // of events of the same µs, the admissions that caused a denial come before it
 			return -1
 		}
 		return 1
@@ -114,14 +115,16 @@ func newJudge(s *Scenario, tenant int) judge.Judge {
 	return judge.New(judge.Counter{Algorithm: s.Algorithm, Most: most, Burst: most, Period: Period})
 }
 
-// shortfall adds up what was possible and what was admitted, of counters whose limit bound.
+// shortfall compares what was admitted with what was possible: see Score.ShortPct.
 type shortfall struct {
-	fixed    bool
-	ideal    []judge.Judge // as the counter was when the measuring began; from there on it admits all that fits
+	fixed bool
+	// ideal holds, for each tenant, the counter at the beginning of the measured time. From then on it admits all that
+	// fits.
+	ideal    []judge.Judge
 	counters map[counter]*tally
 }
 
-// counter is a tenant's, in fixed windows that of one window.
+// counter identifies the counter of a tenant and, with fixed windows, one of its windows.
 type counter struct {
 	tenant int32
 	window int64
@@ -136,8 +139,8 @@ func newShortfall(s *Scenario) *shortfall {
 	}
 }
 
-// addRequest counts a request. The judge j has seen everything that was admitted before the request. addRequest
-// reports whether the request was denied although its units were available.
+// addRequest counts a request. The judge j has counted everything that was admitted before the request. addRequest
+// returns true if the request was denied although a counter without leases would have admitted it.
 func (f *shortfall) addRequest(e *Event, j judge.Judge) (missed bool) {
 	c := counter{tenant: e.Tenant}
 	if f.fixed {

@@ -14,10 +14,10 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
 )
 
-// epoch is when simulations begin: at the start of a window.
+// epoch is the virtual time at which simulations begin. It is the beginning of a window.
 var epoch = time.Unix(1_800_000_000, 0)
 
-// counted counts the calls of one instance with those of the others.
+// counted counts the calls of an instance to its store. All instances share one count.
 type counted struct {
 	limit.Store
 	calls *int64
@@ -28,7 +28,7 @@ func (c counted) Decide(ctx context.Context, req *limit.Request, now time.Time, 
 	return c.Store.Decide(ctx, req, now, d)
 }
 
-// crowd is the instances of a simulation, all in one process and one goroutine.
+// crowd holds the instances of a simulation, which all run in one goroutine.
 type crowd struct {
 	scenario *Scenario
 	open     func() (limit.Store, error)
@@ -37,8 +37,8 @@ type crowd struct {
 	now      time.Time
 	members  []limit.Store
 	leases   []*lease.Store
-	asked    []time.Time // when each last was
-	beats    []time.Time // when each last said that it is there
+	asked    []time.Time // when each instance got its last request
+	beats    []time.Time // when each instance announced itself last
 }
 
 // Simulate runs the scenario in virtual time, on the memory store. Every call is answered at once. The same arguments
@@ -51,7 +51,8 @@ func Simulate(ctx context.Context, s *Scenario, by Limiter, seed uint64, length 
 	return SimulateOn(ctx, s, by, seed, length, func() (limit.Store, error) { return store, nil })
 }
 
-// SimulateOn is Simulate on other stores, which go by the caller's clock: open makes each instance's.
+// SimulateOn does what Simulate does, on other stores. open makes the store of an instance. The stores must use the
+// time that the caller gives.
 func SimulateOn(
 	ctx context.Context, s *Scenario, by Limiter, seed uint64, length Length, open func() (limit.Store, error),
 ) (Score, error) {
@@ -80,7 +81,7 @@ func (f *crowd) run(ctx context.Context, seed uint64, length Length) (g Score, e
 		return g, err
 	}
 	measured := span{epoch.Add(time.Duration(length.Warm) * Period).UnixMicro(), epoch.Add(length.total()).UnixMicro()}
-	var before int64 // calls, until the measuring began
+	var before int64 // calls before the measured time
 	var d limit.Decision
 	nextLook := epoch
 	for a := range s.Arrivals(seed, length.total()) {
@@ -114,8 +115,8 @@ func (f *crowd) run(ctx context.Context, seed uint64, length Length) (g Score, e
 
 func (f *crowd) clock() time.Time { return f.now }
 
-// runtime returns that of the instances. All calls are made one after the other, so nothing runs beside them or waits.
-// The hash is the same in each run, because owners that share a shard give back together.
+// runtime returns the runtime of the instances. All calls are made one after the other, so there are no goroutines and
+// no waits. The hash must be the same in each run, because it decides which owners give back leases together.
 func (f *crowd) runtime() *clock.Runtime {
 	return &clock.Runtime{Now: f.clock, Wake: func(<-chan struct{}) {}, Hash: func(name string) uint64 {
 		h := fnv.New64a()
@@ -124,7 +125,7 @@ func (f *crowd) runtime() *clock.Runtime {
 	}}
 }
 
-// member is the instance, which begins with its first request.
+// member returns the store of an instance that gets a request. The instance starts with its first request.
 func (f *crowd) member(i int) (limit.Store, error) {
 	f.asked[i] = f.now
 	if f.by != Naive && f.now.Sub(f.beats[i]) >= resilience.DefaultAnnounceEvery {
@@ -155,7 +156,8 @@ func (f *crowd) member(i int) (limit.Store, error) {
 // giveBackSpare lets all instances give back leased units that they do not need. Frozen instances do not run between
 // requests, and give back nothing here.
 func (f *crowd) giveBackSpare(ctx context.Context, now time.Time) {
-	if f.now = now; f.scenario.Frozen {
+	f.now = now
+	if f.scenario.Frozen {
 		return
 	}
 	for _, l := range f.leases {
@@ -163,11 +165,12 @@ func (f *crowd) giveBackSpare(ctx context.Context, now time.Time) {
 	}
 }
 
-// aliveFor is how long after its last request an instance counts, as it does in package resilience. That one's beats
-// are at random times, so a simulation has its own; each is counted as a call.
+// aliveFor is how long after its last request an instance is counted, as in package resilience. The simulation counts
+// instances itself, because the announcements of package resilience come at random times. Each announcement is counted
+// as a call.
 const aliveFor = resilience.InstancesPeriod + time.Second
 
-// alive is how many instances are there.
+// alive returns the instance count.
 func (f *crowd) alive() int {
 	n := 0
 	for _, at := range f.asked {

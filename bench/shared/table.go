@@ -18,7 +18,7 @@ type Row struct {
 	Err      error
 }
 
-// Processes are the runs of the table, for each scenario one without leases and one with them.
+// Processes returns the runs of the table of processes: for each scenario one without leases and one with leases.
 func Processes(algorithms []limit.Algorithm) []Row {
 	var rows []Row
 	for _, alg := range algorithms {
@@ -30,14 +30,14 @@ func Processes(algorithms []limit.Algorithm) []Row {
 	return rows
 }
 
-// Pair is a scenario in virtual time by the prototype's rule and by ours.
+// Pair is a scenario that is simulated twice: with the earlier rule of leases and with the present one.
 type Pair struct {
 	Scenario Scenario
 	Old, New Score
 	Err      error
 }
 
-// Simulations are the runs in virtual time: those of the processes, and what no machine of ours can run as processes.
+// Simulations returns the runs in virtual time: the scenarios of Processes, and those that are too large for processes.
 func Simulations(algorithms []limit.Algorithm) []Pair {
 	var pairs []Pair
 	for _, alg := range algorithms {
@@ -50,7 +50,7 @@ func Simulations(algorithms []limit.Algorithm) []Pair {
 	return pairs
 }
 
-// Run simulates both.
+// Run makes both simulations.
 func (p *Pair) Run(ctx context.Context, seed uint64, length Length) {
 	if p.Old, p.Err = Simulate(ctx, &p.Scenario, OldRule, seed, length); p.Err == nil {
 		p.New, p.Err = Simulate(ctx, &p.Scenario, Leased, seed, length)
@@ -81,8 +81,8 @@ func (p *Pair) Write(w io.Writer) {
 		now.Requests)
 }
 
-// weight is how much of the machine a run takes, of [capacity]. A call costs about as much as forty decisions without
-// one.
+// weight returns how much of the machine a run takes, as a part of capacity: 2 for 1,000 calls per second, or 0.5 for
+// 1,000 decisions from leases per second, few of which are calls.
 func (r *Row) weight() int {
 	thousands := int(r.Scenario.Demand()/1000 + 0.5)
 	if r.By == Naive {
@@ -91,10 +91,10 @@ func (r *Row) weight() int {
 	return min(max(thousands/2, 1), capacity)
 }
 
-const capacity = 10
+const capacity = 10 // the largest sum of the weights of runs that run at the same time
 
-// RunAll runs the rows in order, several small ones at once, and calls each with every row in order as soon as it is
-// done.
+// RunAll runs the rows in their order, several small ones at the same time. It calls each with every row, in order, as
+// soon as the row is done.
 func RunAll(ctx context.Context, rows []Row, seed uint64, length Length, each func(*Row)) {
 	done := make([]chan struct{}, len(rows))
 	for i := range done {
@@ -152,10 +152,10 @@ func (r *Row) Write(w io.Writer) {
 	}
 }
 
-// lateness is from when on a load was not what it should have been.
+// lateness is the value of Score.Late above which a load was not the intended one, because the machine was too busy.
 const lateness = 50 * time.Millisecond
 
-// Algorithms are those that the workload is run with.
+// Algorithms returns the algorithms with which the workload is run.
 func Algorithms() []limit.Algorithm {
 	return []limit.Algorithm{limit.FixedWindow, limit.TokenBucket, limit.SlidingWindow}
 }
