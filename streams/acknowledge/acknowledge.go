@@ -1,22 +1,23 @@
 // Package acknowledge tells the balancer which shares a cell knows. The cell's applier calls it after the shares or a
-// placement arrived. The cell's reconcile calls it, too, in case such a call was lost.
+// placement have arrived. The cell's reconcile calls it, too, in case a call of the applier was lost.
 //
 // An acknowledgement says that the cell's configuration table holds the document of an epoch and phase, and everything
 // that belongs to it. Every environment of the cell that polls then knows it. The balancer's grace is longer than an
 // environment may decide without a poll. The cell acknowledges
 //
-//   - a shrink as soon as it is stored. A cell that joins has not received the placements from before, and fetches them
+//   - a shrink as soon as it is stored. A cell that joins has not received the earlier placements, and fetches them
 //     first.
-//   - a growth once the placements of its transition are stored, too, because the next document does not have them.
+//   - a growth once the placements of its transition are stored, too, because the shares that follow no longer contain
+//     them.
 //   - nothing if the stored document does not await the cell, with one exception: if software that could not ask other
 //     cells for limits too small to be divided wrote the last acknowledgement, the cell writes it once more and says
 //     that its software can (balancer.Ack.Asks).
 //   - nothing that the control tables do not have: such shares were forged, and an acknowledgement of a high epoch
 //     would be newer than all later ones.
 //
-// A cell whose table has no shares, because the cell is new or lost its table, has not received the placements from
-// before either. With shares alone it would grant units to a tenant that is pinned to other cells. It therefore fetches
-// every placement before it stores its first shares: see [Acknowledger.Prepare].
+// A cell whose table has no shares, because the cell is new or lost its table, does not have the earlier placements
+// either. With shares alone it would grant units to a tenant that is pinned to other cells. It therefore fetches every
+// placement before it stores its first shares: see [Acknowledger.Prepare].
 //
 // The package reads what is stored, not what arrived. It may be called at any time, any number of times, and
 // concurrently. An older acknowledgement never replaces a newer one.
@@ -40,7 +41,7 @@ import (
 	"github.com/sluicelimits/sluice/streams/balancer"
 )
 
-// attempts is how often a write is tried if others write at the same time.
+// attempts is how often a write is tried if others write the same item at the same time.
 const attempts = 4
 
 // Config sets up an Acknowledger. All fields but the last are required.
@@ -73,18 +74,19 @@ func New(c Config) (*Acknowledger, error) {
 	return &Acknowledger{c}, nil
 }
 
-// Concerned reports whether messages bring something after which Run must be called, be it new or old: they also repeat
-// an acknowledgement that failed.
+// Concerned reports whether one of the messages is about the shares or a placement. Run must then be called, even if
+// the messages are old: Run also repeats an acknowledgement that failed.
 func Concerned(messages []byte) bool { return bytes.Contains(messages, []byte(events.SharesChanged)) }
 
 // Run acknowledges what the cell has, if the balancer awaits it, and reports whether it wrote. After an error, call it
-// again. If the error wraps control.ErrBadItem, something cannot be read, and its repair is a change that calls Run.
+// again. But if the error wraps [control.ErrBadItem], an item cannot be read, and calling again does not help: the
+// repair of the item is a change, after which Run is called.
 func (a *Acknowledger) Run(ctx context.Context) (wrote bool, err error) {
 	state, err := a.state(ctx)
 	if err != nil {
 		return false, fmt.Errorf("acknowledge: %w", err)
 	}
-	if state == nil || !a.awaited(state) && !a.unasked(state) {
+	if state == nil || !a.awaited(state) && !a.mustTellAsks(state) {
 		return false, nil
 	}
 	newest, err := a.newest(ctx)
@@ -112,12 +114,14 @@ func (a *Acknowledger) Run(ctx context.Context) (wrote bool, err error) {
 	return wrote, nil
 }
 
+// awaited reports whether the present transition waits for the cell's acknowledgement.
 func (a *Acknowledger) awaited(s *shares.State) bool {
 	return s.Transition != nil && slices.Contains(s.Transition.Awaiting, a.c.Cell)
 }
 
-// unasked reports whether the balancer may be waiting to learn that this cell's software can ask other cells.
-func (a *Acknowledger) unasked(s *shares.State) bool {
+// mustTellAsks reports whether the cell must tell the balancer that its software can ask other cells, because the
+// balancer may be waiting for that: see balancer.Ack.Asks.
+func (a *Acknowledger) mustTellAsks(s *shares.State) bool {
 	if s.Phase != shares.Steady {
 		return false
 	}
@@ -198,10 +202,10 @@ func (a *Acknowledger) complete(ctx context.Context, s *shares.State) (bool, err
 	}
 	for i := range s.Transition.Placements {
 		p := &s.Transition.Placements[i]
-		there, err := a.placed(ctx, p)
+		there, err := a.hasPlacement(ctx, p)
 		if err == nil && !there {
 			if err = a.fetch(ctx, shares.PlacementKey(p.Tenant)); err == nil {
-				there, err = a.placed(ctx, p)
+				there, err = a.hasPlacement(ctx, p)
 			}
 		}
 		if err != nil || !there {
@@ -211,8 +215,8 @@ func (a *Acknowledger) complete(ctx context.Context, s *shares.State) (bool, err
 	return true, nil
 }
 
-// placed reports whether the cell has the placement, or a later one that it can read.
-func (a *Acknowledger) placed(ctx context.Context, p *shares.Placement) (bool, error) {
+// hasPlacement reports whether the cell has the placement, or a later one that it can read.
+func (a *Acknowledger) hasPlacement(ctx context.Context, p *shares.Placement) (bool, error) {
 	got, err := a.c.Store.Get(ctx, cellconfig.Ref{Kind: cellconfig.KindPlacement, ID: shares.PlacementKey(p.Tenant)})
 	switch {
 	case err != nil:
@@ -229,7 +233,8 @@ func (a *Acknowledger) placed(ctx context.Context, p *shares.Placement) (bool, e
 	return have.Generations[len(have.Generations)-1].Epoch >= p.Generations[len(p.Generations)-1].Epoch, nil
 }
 
-// fetch stores the placement under a key, if the control table has a placement that can be read.
+// fetch copies the placement with the key from the control table to the cell. It does nothing if there is none, and
+// returns an error if the placement cannot be read.
 func (a *Acknowledger) fetch(ctx context.Context, key string) error {
 	item, err := a.c.Tables.Get(ctx, control.Cells, key)
 	if errors.Is(err, control.ErrNotFound) {
@@ -257,20 +262,20 @@ func document(item *control.Item) (d cellconfig.Document, err error) {
 	return d, err
 }
 
-// fetchPage is how many placements are stored at once.
+// fetchPage is how many placements fetchAll stores at once.
 const fetchPage = 200
 
-// fetchAll stores every placement. If a placement cannot be read, the cell stores that it does not know it, even if it
-// has an older one, because it may have missed placements in between. Nothing is then granted to that tenant, and the
-// cell serves all others.
+// fetchAll copies every placement to the cell. For a placement that cannot be read, the cell stores a tombstone, which
+// says that the placement is unknown. It does so even if it has an older placement, because it may have missed some in
+// between. The cell then grants nothing to that tenant, and serves all others.
 func (a *Acknowledger) fetchAll(ctx context.Context) error {
 	var page []cellconfig.Document
 	for item, err := range control.All(ctx, a.c.Tables, control.Cells) {
 		if errors.Is(err, control.ErrBadItem) && !balancer.HidesPlacement(err) {
-			continue // every placement was listed; the balancer logs the item, and reconcile reports it
+			continue // the item is no placement; the balancer logs it, and reconcile reports it
 		}
 		if err != nil {
-			return err // also if an item cannot be read that may be a placement
+			return err // this includes an unreadable item that may be a placement
 		}
 		if !strings.HasPrefix(item.Key, shares.PlacementPrefix) {
 			continue
@@ -303,7 +308,7 @@ func (a *Acknowledger) write(ctx context.Context, s *shares.State) (bool, error)
 	}
 	var have balancer.Ack
 	if err == nil && !item.Deleted && item.Verify() == nil &&
-		json.Unmarshal(item.Body, &have) == nil { // what makes no sense is replaced
+		json.Unmarshal(item.Body, &have) == nil { // an acknowledgement that cannot be read is replaced
 		then := shares.Document{Epoch: have.Epoch, Phase: have.Phase}
 		if now := s.Document().Revision(); then.Revision() > now || then.Revision() == now && have.Asks {
 			return false, nil

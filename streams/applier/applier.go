@@ -8,37 +8,39 @@
 //   - The changes of one call are written in as few transactions as possible, each with its entry of the change log. A
 //     message is finished when its transaction is.
 //   - An event of an unknown type or version, and a message that is not an event or not a document, become dead letters
-//     ([deadletter.Keeper]). They are counted and finished, and do not hold up others. A message that cannot even
-//     be kept is delivered again.
-//   - Shares and placements that this version cannot read become dead letters, too, and never replace documents that it
-//     can read: the shares that the cell knows stay in force. Reconcile writes newer ones when they can be read.
+//     ([deadletter.Keeper]). They are counted and finished, and other messages do not wait for them. If storing a dead
+//     letter fails, its message is delivered again.
+//   - Shares and placements that this version cannot read become dead letters, too. They never replace documents that
+//     it can read, so the shares that the cell knows stay in force. Reconcile writes the newer ones to the cell once
+//     they can be read.
 //   - If the table does not accept a transaction, all messages that are not known to be finished are delivered again:
 //     after a second, and then less and less often ([RetryAfter]).
 //
 // # What is trusted
 //
-// A message only says that an item has changed. Otherwise, whoever may publish to the topic or send to the queue could
-// make an API key or remove a limit. The applier therefore reads each item that messages name from its control table,
-// with a consistent read, and applies what it finds, which may be newer than the message. It applies nothing that the
-// control tables do not have: no higher version, and no other content. A true event that somebody sends again does no
-// harm.
+// The applier uses a message only as a notice that an item has changed. If it used the content, whoever may publish to
+// the topic or send to the queue could make an API key or remove a limit. The applier therefore reads each item that a
+// message names from its control table, with a consistent read, and applies what it finds, which may be newer than the
+// message. It applies nothing that the control tables do not have: no higher version, and no other content. A genuine
+// event that somebody sends again does no harm.
 //
 // A message becomes a dead letter and counts as forged (events_forged) if there is no such item, if the item has a
 // lower version, or if the item has another content in the same version. This works for messages of every release,
 // however long they were in the queue. Messages need no signature.
 //
-// The alternative is a signature by the publisher and the balancer. It saves the read, which costs 1 read unit for each
-// 4 KB and a round trip to the control region. But it needs a key that is made, that only two roles may use, that every
-// cell knows, and that is replaced from time to time, and messages without a signature from the previous release would
+// The alternative is that the publisher and the balancer sign events. A signature would save the read, which costs 1
+// read unit for each 4 KB and a round trip to the control region. But a signing key would have to be created,
+// restricted to two roles, distributed to every cell, and rotated; and unsigned messages of the previous release would
 // still need the read. A signature also proves only that a version was written, not that it still exists: after a
-// restore of the control tables, signed events would bring back what was lost.
+// restore of the control tables, signed events would bring back versions that the restore removed.
 //
 // While the control region does not answer, messages wait in the queue and are delivered again. Nothing can be changed
 // during that time, and no decision waits for it.
 //
-// Metrics: messages_read, documents_applied, messages_old (nothing newer in them), messages_other (events without a
-// document), events_unknown, events_forged, messages_kept (dead letters, including the two before), messages_again,
-// apply_seconds (from the write of a change in the control tables to when it was in the cell's table).
+// Metrics: messages_read, documents_applied, messages_old (the cell has the version, or a newer one), messages_other
+// (events without a document), events_unknown, events_forged, messages_kept (all dead letters, including those of the
+// two metrics before), messages_again (to be delivered again), apply_seconds (from the write of a change in the control
+// tables to when it was in the cell's table).
 package applier
 
 import (
@@ -67,7 +69,7 @@ type Meter interface {
 	Took(name string, d time.Duration)
 }
 
-// Tables is the part of control.Tables that the applier uses.
+// Tables is the part of [control.Tables] that the applier uses.
 type Tables interface {
 	Get(ctx context.Context, t control.Table, key string) (control.Item, error)
 }
@@ -92,7 +94,7 @@ type Config struct {
 	Log    *slog.Logger     // default slog.Default()
 	Now    func() time.Time // default time.Now; log entries have this time, too
 	Random func() float64   // 0 up to 1, for the jitter of Delayer's delays; default rand.Float64
-	Spare  time.Duration    // the part of a call's time that is kept for its answer; 0 means 1 s
+	Spare  time.Duration    // the part of a call's time that is reserved for its answer; 0 means 1 s
 }
 
 // Applier applies events to one cell. It is safe for concurrent use. Make it with New.
@@ -134,23 +136,23 @@ type report struct {
 	item    control.Ref
 }
 
-// change is the document of a message, as the control tables have it.
+// change is the document that a message names, as the control tables have it.
 type change struct {
 	message  *sqsevent.Message
 	key      string // of the item
 	document cellconfig.Document
-	written  time.Time
+	written  time.Time // when the item was written
 }
 
 // run is the state of one call of Handle.
 type run struct {
 	*Applier
-	failed     []string
-	cause      error
+	failed     []string // ids of the messages that must be delivered again
+	cause      error    // why the last of them failed
 	unreadable []unreadable
 }
 
-// unreadable is a document that this version cannot read, and the reason.
+// unreadable is a document that this version of the software cannot read, and the reason.
 type unreadable struct {
 	change
 	why error
@@ -172,7 +174,7 @@ func (a *Applier) inTime(ctx context.Context) (context.Context, context.CancelFu
 	return context.WithCancel(ctx)
 }
 
-// handle is Handle without a time of its own.
+// handle implements Handle. The caller bounds its time.
 func (a *Applier) handle(ctx context.Context, messages []sqsevent.Message) (failed []string, err error) {
 	r := run{Applier: a}
 	a.c.Meter.Count("messages_read", int64(len(messages)))
@@ -194,7 +196,7 @@ func (a *Applier) handle(ctx context.Context, messages []sqsevent.Message) (fail
 	}
 	r.apply(ctx, changes)
 	for i := range r.unreadable {
-		r.keepUnreadable(ctx, &r.unreadable[i])
+		r.rejectUnreadable(ctx, &r.unreadable[i])
 	}
 	a.c.Meter.Count("messages_again", int64(len(r.failed)))
 	if len(r.failed) == 0 {
@@ -210,7 +212,7 @@ func (a *Applier) handle(ctx context.Context, messages []sqsevent.Message) (fail
 func (r *run) read(ctx context.Context, m *sqsevent.Message) (report, bool) {
 	e, err := events.Decode(m.Body)
 	if err != nil {
-		r.keep(ctx, m, "", err)
+		r.deadLetter(ctx, m, "", err)
 		return report{}, false
 	}
 	switch e := e.(type) {
@@ -218,13 +220,13 @@ func (r *run) read(ctx context.Context, m *sqsevent.Message) (report, bool) {
 		d := celldoc.Of(e)
 		table, key, ok := celldoc.Item(d.Ref)
 		if !ok {
-			r.keep(ctx, m, e.Key, fmt.Errorf("no control table has documents of kind %s", d.Kind))
+			r.deadLetter(ctx, m, e.Key, fmt.Errorf("no control table has documents of kind %s", d.Kind))
 			return report{}, false
 		}
 		return report{m, e, control.Ref{Table: table, Key: key}}, true
 	case *events.Raw:
 		r.c.Meter.Count("events_unknown", 1)
-		r.keep(ctx, m, "", fmt.Errorf("an event of an unknown type or version: %s version %d", e.Head.Type,
+		r.deadLetter(ctx, m, "", fmt.Errorf("an event of an unknown type or version: %s version %d", e.Head.Type,
 			e.Head.Version))
 	default: // an event for other subscribers
 		r.c.Meter.Count("messages_other", 1)
@@ -232,7 +234,8 @@ func (r *run) read(ctx context.Context, m *sqsevent.Message) (report, bool) {
 	return report{}, false
 }
 
-// readsAtOnce is how many items are read concurrently, because the control tables may be far away.
+// readsAtOnce is how many items are read concurrently. The control tables may be in a distant region, where one read
+// after the other would take too long.
 const readsAtOnce = 16
 
 // found is the result of reading an item.
@@ -268,19 +271,19 @@ func (a *Applier) readItems(ctx context.Context, all []report) map[control.Ref]*
 func (r *run) documentFor(ctx context.Context, t *report, f *found) (change, bool) {
 	switch {
 	case errors.Is(f.err, control.ErrBadItem):
-		r.keep(ctx, t.message, t.event.Key, f.err)
+		r.deadLetter(ctx, t.message, t.event.Key, f.err)
 		return change{}, false
 	case f.err != nil && !errors.Is(f.err, control.ErrNotFound):
-		r.again(t.message, f.err)
+		r.redeliver(t.message, f.err)
 		return change{}, false
 	}
 	if why := forged(t, f); why != nil {
 		r.c.Meter.Count("events_forged", 1)
-		r.keep(ctx, t.message, t.event.Key, why)
+		r.deadLetter(ctx, t.message, t.event.Key, why)
 		return change{}, false
 	}
-	if err := f.Verify(); err != nil { // like the publisher: an item that Sluice did not write reaches no cell
-		r.keep(ctx, t.message, t.event.Key, err)
+	if err := f.Verify(); err != nil { // as in the publisher: an item that Sluice did not write reaches no cell
+		r.deadLetter(ctx, t.message, t.event.Key, err)
 		return change{}, false
 	}
 	c := change{t.message, t.event.Key, celldoc.Of(f.Event()), f.ChangedAt}
@@ -291,8 +294,8 @@ func (r *run) documentFor(ctx context.Context, t *report, f *found) (change, boo
 	return c, true
 }
 
-// forged returns why a message cannot be true, or nil if nothing speaks against it. If the item is newer than the
-// message, there is nothing to compare, and the message is not used.
+// forged returns how a message contradicts its item, or nil if it does not. A message about an earlier version than the
+// item's cannot be checked; this does no harm, because only the item is applied.
 func forged(t *report, f *found) error {
 	const forged = "the event was forged, or the control tables were restored to an earlier time"
 	switch e := t.event; {
@@ -307,8 +310,9 @@ func forged(t *report, f *found) error {
 	return nil
 }
 
-// sameBody reports whether the body of a message is that of the item. What carries messages may spell JSON anew (see
-// [events.Changed]). Only if the two differ does sameBody derive the canonical form, in which the item has its body.
+// sameBody reports whether the body of a message is that of the item. A transport may have changed white space and
+// escapes of the message (see [events.Changed]). If the bytes differ, sameBody therefore compares the canonical form,
+// in which the item is stored.
 func sameBody(message, item []byte) bool {
 	if bytes.Equal(message, item) {
 		return true
@@ -317,37 +321,38 @@ func sameBody(message, item []byte) bool {
 	return err == nil && bytes.Equal(again, item)
 }
 
-// keepUnreadable keeps the message of a document that this version cannot read as a dead letter, and the cell's
-// document as it is. A cell without any shares, however, is told that shares exist that it cannot read. Otherwise it
-// might believe that it is the only cell.
-func (r *run) keepUnreadable(ctx context.Context, u *unreadable) {
+// rejectUnreadable makes a dead letter of a message whose document this version cannot read, and leaves the cell's
+// document unchanged. A cell without any shares gets a tombstone, which says that shares exist that the cell cannot
+// read. Otherwise the cell might take itself for the only one.
+func (r *run) rejectUnreadable(ctx context.Context, u *unreadable) {
 	if u.document.Kind == celldoc.KindShares {
 		got, err := r.c.Store.Get(ctx, u.document.Ref)
 		if err == nil && len(got) == 1 && got[0].Version == 0 {
 			_, err = cellconfig.Apply(ctx, r.c.Store, []cellconfig.Document{celldoc.Unknown(u.document)}, r.c.Now)
 		}
 		if err != nil {
-			r.again(u.message, err)
+			r.redeliver(u.message, err)
 			return
 		}
 	}
-	r.keep(ctx, u.message, u.key, fmt.Errorf("%w; the cell keeps the document that it has", u.why))
+	r.deadLetter(ctx, u.message, u.key, fmt.Errorf("%w; the cell keeps the document that it has", u.why))
 }
 
-// keep keeps a message as a dead letter. If that fails, the message must be delivered again.
-func (r *run) keep(ctx context.Context, m *sqsevent.Message, key string, why error) {
+// deadLetter makes a dead letter of a message. If it cannot be stored, the message must be delivered again.
+func (r *run) deadLetter(ctx context.Context, m *sqsevent.Message, key string, why error) {
 	err := r.c.Keep.Keep(ctx, deadletter.Item{
 		By: "applier", Cell: r.c.Cell, ID: m.ID, Key: key, Reason: why.Error(), At: r.c.Now(), Data: m.Body,
 	})
 	if err != nil {
-		r.again(m, fmt.Errorf("keep message %s: %w", m.ID, err))
+		r.redeliver(m, fmt.Errorf("store message %s as a dead letter: %w", m.ID, err))
 		return
 	}
 	r.c.Meter.Count("messages_kept", 1)
 	r.c.Log.ErrorContext(ctx, "a message was not applied and became a dead letter", "message", m.ID, "error", why)
 }
 
-func (r *run) again(m *sqsevent.Message, why error) {
+// redeliver notes that a message must be delivered again, and why.
+func (r *run) redeliver(m *sqsevent.Message, why error) {
 	r.failed = append(r.failed, m.ID)
 	r.cause = why
 }
@@ -385,10 +390,10 @@ func (r *run) apply(ctx context.Context, changes []change) {
 	case err == nil || n == 0:
 	case !errors.Is(err, cellconfig.ErrInvalid):
 		for _, c := range left {
-			r.again(c.message, err)
+			r.redeliver(c.message, err)
 		}
 	case n == 1:
-		r.keep(ctx, left[0].message, left[0].key, err)
+		r.deadLetter(ctx, left[0].message, left[0].key, err)
 	default:
 		r.apply(ctx, left[:n/2])
 		r.apply(ctx, left[n/2:])
@@ -432,8 +437,8 @@ func (r *recorder) Commit(ctx context.Context, step cellconfig.Step) error {
 }
 
 // Invoke handles the event of an SQS queue and answers in JSON. It acknowledges shares that the messages bring, and
-// sets when messages that must be delivered again become visible (RetryAfter). It returns an error if the event is not
-// one of a queue, or if all messages must be delivered again because of the shares.
+// sets when the messages that must be delivered again become visible ([RetryAfter]). It returns an error if the event
+// is not one of a queue, or if all messages must be delivered again because of the shares.
 func (a *Applier) Invoke(ctx context.Context, event []byte) ([]byte, error) {
 	messages, err := sqsevent.Parse(event)
 	if err != nil {
@@ -447,7 +452,8 @@ func (a *Applier) Invoke(ctx context.Context, event []byte) ([]byte, error) {
 	return sqsevent.Answer(failed)
 }
 
-// applyAndAcknowledge handles messages, and returns the ids of those that must be delivered again: after an error, all.
+// applyAndAcknowledge handles messages, and returns the ids of those that must be delivered again. After an error these
+// are all. shares says that the messages may bring shares or placements.
 func (a *Applier) applyAndAcknowledge(
 	ctx context.Context, messages []sqsevent.Message, shares bool,
 ) (failed []string, err error) {
@@ -458,7 +464,7 @@ func (a *Applier) applyAndAcknowledge(
 			return ids(messages), err
 		}
 	}
-	failed, _ = a.handle(ctx, messages) // the error was logged, and the ids name the messages
+	failed, _ = a.handle(ctx, messages) // handle has logged the error
 	if !shares {
 		return failed, nil
 	}

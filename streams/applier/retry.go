@@ -14,11 +14,12 @@ type Delayer interface {
 	Delay(ctx context.Context, delays []sqsevent.Delay) error
 }
 
-// The times of RetryAfter. A message that fails for the first time is likely to meet a table that is away for a moment,
-// so it is tried again much sooner than after the queue's visibility timeout, 181 s, which is made for a function that
-// ended without an answer. Each receive counts towards the queue's maximum of 1,000, after which a message becomes a
-// dead letter. lastRetry is therefore 3 s above the visibility timeout: the first eight retries are 1,193 s sooner, and
-// the other 992 together 2,976 s later, so that no message becomes a dead letter sooner than without the retries.
+// The times of RetryAfter. The most likely cause of a first failure is a table that does not answer for a moment. The
+// message is therefore tried again much sooner than after the queue's visibility timeout, 181 s, which is chosen for a
+// function that ended without an answer. Each receive counts towards the queue's maximum of 1,000, after which a
+// message becomes a dead letter. lastRetry is therefore 3 s above the visibility timeout: the first eight retries are
+// 1,193 s sooner, and the other 992 together 2,976 s later, so that no message becomes a dead letter sooner than
+// without the retries.
 const (
 	firstRetry = time.Second
 	lastRetry  = 184 * time.Second
@@ -38,8 +39,9 @@ func RetryAfter(receives int, random float64) time.Duration {
 	return (delay + time.Duration(random*float64(delay/jitterPart))).Round(time.Second)
 }
 
-// delay makes messages visible again by RetryAfter, with the same random number, so that they come together. A message
-// for which that fails, or of which too little is known, becomes visible after the queue's visibility timeout.
+// delay sets when each failed message becomes visible again, by RetryAfter. All get the same random number, so that
+// they arrive in one batch. A message becomes visible after the queue's visibility timeout if delay fails for it, or if
+// the event did not have its receipt or its number of receives.
 func (a *Applier) delay(ctx context.Context, messages []sqsevent.Message, failed []string) {
 	if a.c.Delayer == nil || len(failed) == 0 {
 		return

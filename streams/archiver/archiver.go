@@ -7,15 +7,16 @@
 //     beginning changes nothing.
 //   - If the object of a record exists and has another content, one of the two was not written by this program. The
 //     archiver raises an alarm, leaves the object, rejects the record, and goes on.
-//   - If the object of a record exists and cannot be read, somebody else put it there. The archiver raises the same
-//     alarm, and writes the record as a new version of the object, because the two cannot be compared. It goes on.
+//   - If the object of a record exists and cannot be read, the archiver did not write it. The archiver raises the same
+//     alarm, writes the record as a new version of the object, because the two cannot be compared, and goes on.
 //   - A record that cannot be read is rejected. Rejected records are stored in the archive (audit.Reject), complete and
-//     under the same lock. A record that cannot even be stored there is delivered again.
-//   - If the archive refuses, throttles or does not answer, nothing is lost: when the time is over, the batch is
+//     under the same lock. If storing a rejected record fails, the record is delivered again.
+//   - If the archive refuses, throttles or does not answer, nothing is lost: when the call's time is over, the batch is
 //     delivered again from the first record that is not stored.
 //
-// Metrics: records_read, objects_made, objects_equal (they existed), records_unequal and records_unreadable (both need
-// alarms), records_again (delivered again), archive_seconds (from the write of a change to when it was in the archive).
+// Metrics: records_read, objects_made, objects_equal (the record's object existed with the same content),
+// records_unequal and records_unreadable (both need alarms), records_again (delivered again), archive_seconds (from the
+// write of a change to when it was in the archive).
 package archiver
 
 import (
@@ -47,7 +48,7 @@ type Config struct {
 	Log      *slog.Logger     // default slog.Default()
 	Now      func() time.Time // default time.Now
 	Parallel int              // objects that are written concurrently; 0 means 8
-	Spare    time.Duration    // the part of a call's time that is kept for its answer; 0 means 1 s
+	Spare    time.Duration    // the part of a call's time that is reserved for its answer; 0 means 1 s
 }
 
 // Archiver archives changes. It is safe for concurrent use. Make it with [New].
@@ -97,7 +98,7 @@ func (a *Archiver) Handle(ctx context.Context, deliveries []control.Delivery) (d
 		places <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-places }()
-			failed[i] = a.one(ctx, &deliveries[i])
+			failed[i] = a.archive(ctx, &deliveries[i])
 		})
 	}
 	wg.Wait()
@@ -114,8 +115,8 @@ func (a *Archiver) Handle(ctx context.Context, deliveries []control.Delivery) (d
 	return done, fmt.Errorf("archive %d of %d records: %w", again, len(deliveries), failed[done])
 }
 
-// one archives or rejects a record. If it returns an error, the record is delivered again.
-func (a *Archiver) one(ctx context.Context, d *control.Delivery) (err error) {
+// archive archives or rejects a record. If it returns an error, the record must be delivered again.
+func (a *Archiver) archive(ctx context.Context, d *control.Delivery) (err error) {
 	defer func() {
 		// a panic in a goroutine would end the process, and would do so again with each delivery
 		if p := recover(); p != nil {
@@ -126,59 +127,60 @@ func (a *Archiver) one(ctx context.Context, d *control.Delivery) (err error) {
 		return err
 	}
 	if d.Record == nil {
-		return a.unreadable(ctx, d, d.Err, d.Raw)
+		return a.rejectUnreadable(ctx, d, d.Err, d.Raw)
 	}
 	record := d.Record.Audit()
 	data, err := events.Encode(record)
 	if err == nil {
-		err = d.Record.Check() // the archive can never forget what it was given, so it relies on no decoder
+		err = d.Record.Check() // checked although decoders check it, because nothing can be removed from the archive
 	}
 	if err != nil {
 		raw, failed := json.Marshal(d.Record)
 		if failed != nil { // the body is not JSON
 			raw = d.Record.New.Body
 		}
-		return a.unreadable(ctx, d, err, raw)
+		return a.rejectUnreadable(ctx, d, err, raw)
 	}
 	made, err := a.c.Archive.Put(ctx, control.ObjectName(record.Table, record.Key, record.ItemVersion), data)
 	switch {
 	case errors.Is(err, audit.ErrUnequal):
-		return a.unequal(ctx, d, record, err, data)
+		return a.rejectUnequal(ctx, d, record, err, data)
 	case errors.Is(err, audit.ErrUnreadable):
 		return a.cover(ctx, d, record, err, data)
 	case err != nil:
 		return err
 	case made:
-		a.made(record)
+		a.countMade(record)
 	default:
 		a.c.Meter.Count("objects_equal", 1)
 	}
 	return nil
 }
 
-func (a *Archiver) made(r *events.AuditRecord) {
+func (a *Archiver) countMade(r *events.AuditRecord) {
 	a.c.Meter.Count("objects_made", 1)
 	a.c.Meter.Took("archive_seconds", a.c.Now().Sub(r.Time))
 }
 
-// cover archives a record over an object that cannot be read, and raises the alarm.
+// cover writes a record as a new version of an object that cannot be read, and raises the alarm.
 func (a *Archiver) cover(ctx context.Context, d *control.Delivery, r *events.AuditRecord, why error,
 	data []byte) error {
 	object := control.ObjectName(r.Table, r.Key, r.ItemVersion)
 	if err := a.c.Archive.Cover(ctx, object, data); err != nil {
 		return err
 	}
-	a.made(r)
+	a.countMade(r)
 	a.c.Meter.Count("records_unequal", 1)
 	a.c.Log.ErrorContext(ctx,
-		"an object that cannot be read has the name of this version: somebody put it there past this "+
-			"program, and the record was put over it", "table", r.Table, "item", fmt.Sprintf("%q", r.Key),
+		"an object that cannot be read has the name of this version, and this program did not write it: the "+
+			"record was written as a newer version of the object", "table", r.Table, "item", fmt.Sprintf("%q", r.Key),
 		"version", r.ItemVersion, "sequence", d.Sequence, "object", object, "error", why)
 	return nil
 }
 
-// unequal rejects a record and raises the alarm. People must compare the record with the object.
-func (a *Archiver) unequal(ctx context.Context, d *control.Delivery, r *events.AuditRecord, why error,
+// rejectUnequal rejects a record whose object has another content, and raises the alarm. An operator must compare the
+// two.
+func (a *Archiver) rejectUnequal(ctx context.Context, d *control.Delivery, r *events.AuditRecord, why error,
 	data []byte) error {
 	err := audit.Reject(ctx, a.c.Archive, audit.Rejected{
 		Reason: audit.Unequal, Table: r.Table, Key: r.Key, Version: r.ItemVersion, Sequence: d.Sequence,
@@ -195,7 +197,8 @@ func (a *Archiver) unequal(ctx context.Context, d *control.Delivery, r *events.A
 	return nil
 }
 
-func (a *Archiver) unreadable(ctx context.Context, d *control.Delivery, why error, raw []byte) error {
+// rejectUnreadable rejects a record that cannot be read.
+func (a *Archiver) rejectUnreadable(ctx context.Context, d *control.Delivery, why error, raw []byte) error {
 	r := audit.Rejected{Reason: audit.Unreadable, Sequence: d.Sequence, Raw: raw, Error: "no reason is known"}
 	if why != nil {
 		r.Error = why.Error()

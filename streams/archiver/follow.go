@@ -10,16 +10,16 @@ import (
 // Consumer is the archiver's name at a feed.
 const Consumer = "archiver"
 
-// perRead is how many records are read from a feed at once. The others are the waits before a failed record is tried
-// again.
+// perRead is how many records are read from a feed at once. firstWait and lastWait are the first and the longest wait
+// before a failed record is tried again.
 const (
 	perRead   = 100
 	firstWait = 100 * time.Millisecond
 	lastWait  = 10 * time.Second
 )
 
-// Follow archives what a feed brings, from where the last run stopped, until ctx ends or the feed fails. It returns the
-// error of ctx or of the feed. It tries records that the archive does not accept again, with growing waits.
+// Follow archives the records of a feed, from where the last run stopped, until ctx ends or the feed fails. It returns
+// the error of ctx or of the feed. If the archive does not accept a record, Follow tries again, with growing waits.
 func (a *Archiver) Follow(ctx context.Context, feed control.Feed) error {
 	at, err := feed.Cursor(ctx, Consumer)
 	if err != nil {

@@ -61,8 +61,9 @@ type Topic struct {
 // NewTopic makes a topic with an *sns.Client. The client may retry: an event that is published twice is applied once.
 func NewTopic(client batchClient, arn string) *Topic { return &Topic{client, arn} }
 
-// Publish implements [publisher.Topic] with one PublishBatch call. If SNS refuses the call as a whole, no message is
-// known to be at fault. Publish then sends each message by itself, so that one message does not hold up the others.
+// Publish implements [publisher.Topic] with one PublishBatch call. If SNS refuses the call as a whole, it does not say
+// which message is at fault. Publish then sends each message by itself, so that the others do not fail because of one
+// message.
 func (t *Topic) Publish(ctx context.Context, messages []publisher.Message) []error {
 	errs, whole := t.publish(ctx, messages)
 	var api smithy.APIError
@@ -76,8 +77,8 @@ func (t *Topic) Publish(ctx context.Context, messages []publisher.Message) []err
 	return errs
 }
 
-// publish makes one call. If the call failed as a whole, whole is its error, and each message has this error. It does
-// not wrap publisher.ErrRefused, because the fault may be the topic's.
+// publish makes one call. If the call fails as a whole, whole is its error, and errs has this error for each message.
+// The error does not wrap publisher.ErrRefused, because the fault may be the topic's.
 func (t *Topic) publish(ctx context.Context, messages []publisher.Message) (errs []error, whole error) {
 	in := &sns.PublishBatchInput{TopicArn: &t.arn,
 		PublishBatchRequestEntries: make([]snstypes.PublishBatchRequestEntry, len(messages))}
@@ -112,7 +113,8 @@ func (t *Topic) publish(ctx context.Context, messages []publisher.Message) (errs
 	return errs, nil
 }
 
-// failure returns why one message was not accepted. A fault of the message remains however often it is published.
+// failure returns why SNS did not accept one message. The error wraps publisher.ErrRefused if SNS will never accept the
+// message.
 func failure(f *snstypes.BatchResultErrorEntry) error {
 	code := aws.ToString(f.Code)
 	err := fmt.Errorf("publish: %s: %s", code, aws.ToString(f.Message))
@@ -122,8 +124,9 @@ func failure(f *snstypes.BatchResultErrorEntry) error {
 	return err
 }
 
-// refusals are the error codes that concern the message. SNS also blames the sender for errors that can pass: a missing
-// KMS key, a role without permission, a rate that is too high.
+// refusals are the codes of errors that are due to the message itself, so that publishing it again does not help. SNS
+// also reports a sender fault for errors that may pass: a missing KMS key, a role without permission, a rate that is
+// too high.
 var refusals = map[string]bool{
 	"InvalidParameter": true, "InvalidParameterValue": true, "ParameterValueInvalid": true, "ValidationException": true,
 	"ValidationError":     true,
@@ -140,6 +143,7 @@ func all(n int, err error) []error {
 	return errs
 }
 
+// place returns the index of the message with an id of the batch, and false if there is none.
 func place(id *string, of []error) (int, bool) {
 	i, err := strconv.Atoi(aws.ToString(id))
 	return i, err == nil && i >= 0 && i < len(of)

@@ -1,5 +1,5 @@
-// Package balancer decides what share of each limit a cell has. It is the only writer of the shares, and carries out
-// what operators ask for in the control table of the cells, by the rules of package shares.
+// Package balancer decides what share of each limit a cell has. It is the only writer of the shares. It carries out the
+// wishes that operators write to the control table of the cells, by the rules of package shares.
 //
 // # The table
 //
@@ -9,18 +9,18 @@
 //	events.SharesKey shares.State                                             this package only
 //	placed.…         shares.Placement: where a tenant is served               this package only
 //	ack.…            [Ack]: what a cell has heard of last                     each cell's applier, its own only
-//	pace.…           a plan of pacers, which this package does not read       admin
+//	pace.…           a pace plan, which this package does not read            admin
 //
 // Cells receive the state and the placements like any other item: the balancer publishes what the stream brings first,
 // see [Config.Publish].
 //
 // # How it works
 //
-// Whatever calls it, be it a record of the stream, the schedule, or its own last write, the balancer does the same. It
-// reads the state, then all wishes and acknowledgements, and writes the next state under the condition that nobody else
-// has written it meanwhile. It therefore does not matter which records arrive, how often, in which order, or whether
-// they can be read. If two balancers run at once, one of them finds that the state has changed, and starts again. The
-// state is read first, so the wishes are at least as new as those from which the state was made.
+// The balancer is called for records of the stream, which include those of its own writes, and on a schedule. Each call
+// does the same. It reads the state, then all wishes and acknowledgements, and writes the next state under the
+// condition that nobody else has written it meanwhile. It therefore does not matter which records arrive, how often, in
+// which order, or whether they can be read. If two balancers run at once, one of them finds that the state has changed,
+// and starts again. The state is read first, so the wishes are at least as new as those from which the state was made.
 //
 // A wish is the desired state of a cell or of a tenant's pin. It stays until the actual state matches it. A cell that
 // is to be removed is drained first. A pin waits until the cells that it names serve. The last cell that serves is
@@ -43,9 +43,9 @@
 // ([Ack].Asks). Limits of one tenant, because of an override or because few cells serve the tenant, are homed by its
 // placement. Each run determines them for the cells that serve and for the cells that are asked for, so that a join and
 // the limits that it makes too small are one transition, for up to [shares.MaxPlaced] tenants. Further tenants follow
-// in the next transitions. Until then, no limit is exceeded, but costs above a cell's share are denied. Of a boost, the
-// lower number counts, so that its end changes nothing. If the plan or override of a limit cannot be read, the limit
-// stays where it is.
+// in the next transitions. Until then, no limit is exceeded, but costs above a cell's share are denied. For a limit
+// with a boost, the lower of the amounts with and without the boost decides, so that the end of the boost changes
+// nothing. If the plan or override of a limit cannot be read, the limit stays where it is.
 //
 // # Items that cannot be read
 //
@@ -88,7 +88,7 @@ import (
 // Actor is the actor of the state and the placements in the audit trail.
 const Actor = "sluice balancer"
 
-// attempts is how often one run starts again if others write at the same time.
+// attempts is how often one run tries if others write the state or the table at the same time.
 const attempts = 8
 
 // Ack is the body of a cell's acknowledgement, under [shares.AckKey].
@@ -131,7 +131,7 @@ type Config struct {
 
 	Log   *slog.Logger     // default slog.Default()
 	Now   func() time.Time // default time.Now
-	Spare time.Duration    // the part of a call's time that is kept for its end; 0 means 2 s
+	Spare time.Duration    // the part of a call's time that is reserved for its end; 0 means 2 s
 }
 
 // Balancer changes the shares. It is safe for concurrent use, by any number of processes. Make it with New.
@@ -168,14 +168,14 @@ type Result struct {
 	Unread  int       // items of the table that cannot be read, or are not valid
 }
 
-// errMoved says that others changed the table during a run.
-var errMoved = errors.New("other writers changed the table of cells at the same time")
+// errTableChanged says that others changed the table of cells during a run.
+var errTableChanged = errors.New("other writers changed the table of cells at the same time")
 
 // Run reads the table once and does what is due. The error says what could not be read or written: run again. What was
 // written before an error is consistent.
 func (b *Balancer) Run(ctx context.Context) (r Result, err error) {
 	for range attempts {
-		if r, err = b.attempt(ctx); !errors.Is(err, errMoved) {
+		if r, err = b.attempt(ctx); !errors.Is(err, errTableChanged) {
 			break
 		}
 	}
@@ -205,7 +205,7 @@ func (b *Balancer) attempt(ctx context.Context) (Result, error) {
 	if growthWaits {
 		return resultOf(state, t), nil
 	}
-	in := shares.Input{Acks: t.acks, Able: t.able}
+	in := shares.Input{Acks: t.acks, Able: t.canAsk}
 	if state.Phase != shares.Shrink { // no transition can begin in a shrink, so pins wait
 		plans, whole, err := b.plans(ctx)
 		if err != nil {
@@ -288,7 +288,7 @@ func (b *Balancer) writeState(ctx context.Context, next *shares.State, version i
 		Table: control.Cells, Key: events.SharesKey, Expect: version, Body: body, Actor: Actor, Reason: why, Now: now,
 	})
 	if errors.Is(err, control.ErrConflict) {
-		return fmt.Errorf("%w: %w", errMoved, err)
+		return fmt.Errorf("%w: %w", errTableChanged, err)
 	}
 	if err != nil {
 		return fmt.Errorf("write the shares: %w", err)
@@ -317,7 +317,7 @@ func (b *Balancer) writePlacements(
 			// read after the state. If the state still has the same version, there was no later transition when
 			// the item was read.
 			if _, newest, err := b.readState(ctx); err != nil || newest != version {
-				return false, errors.Join(errMoved, err)
+				return false, errors.Join(errTableChanged, err)
 			}
 			current.version = unreadableVersion
 		}
@@ -349,7 +349,7 @@ func (b *Balancer) writePlacement(ctx context.Context, p *shares.Placement, key 
 		Reason: fmt.Sprintf("epoch %d", epoch), Now: b.c.Now(),
 	})
 	if errors.Is(err, control.ErrConflict) {
-		return fmt.Errorf("%w: %w", errMoved, err)
+		return fmt.Errorf("%w: %w", errTableChanged, err)
 	}
 	if err != nil {
 		return fmt.Errorf("write a placement: %w", err)
@@ -392,7 +392,7 @@ func (b *Balancer) plans(ctx context.Context) (plans map[string]*plan.Plan, whol
 }
 
 // hidesPlan reports whether an item that an error of control.Tables.List reports as unreadable may be a plan. The
-// canary can spoil the row of its own mark.
+// canary may write only its own mark, so a mark that cannot be read must not count as a plan.
 func hidesPlan(err error) bool {
 	items, whole := control.BadItems(err)
 	return !whole || slices.ContainsFunc(items, func(i *control.BadItemError) bool {
@@ -406,8 +406,7 @@ func isPlan(key string) bool {
 	return d.Kind == string(plan.KindPlan)
 }
 
-// limitsOf returns all limits of the plans. It is not nil, also if there are none: nil would mean that the limits are
-// not known.
+// limitsOf returns all limits of the plans. The result is never nil, because nil means that the limits are not known.
 func limitsOf(plans map[string]*plan.Plan) []shares.Limited {
 	out := []shares.Limited{}
 	for _, p := range plans {
@@ -459,7 +458,7 @@ func reason(before, next *shares.State) string {
 	return fmt.Sprintf("epoch %d, %s: the shares do not change", next.Epoch, next.Phase)
 }
 
-// cut shortens ASCII text to what a reason may have.
+// cut shortens ASCII text to the largest length of a reason.
 func cut(s string) string {
 	if len(s) > events.MaxTextChars {
 		s = s[:events.MaxTextChars-1] + "…"

@@ -12,13 +12,13 @@ import (
 
 // setHomed determines which limits of pinned tenants must be counted by a home cell: see the package comment.
 func (b *Balancer) setHomed(ctx context.Context, s *shares.State, t *table, plans map[string]*plan.Plan) {
-	fleets := [][]shares.Weight{servingCells(s), t.wishedCells(s)}
+	cellLists := [][]shares.Weight{servingCells(s), t.wishedCells(s)}
 	for i := range t.pins {
 		w := &t.pins[i]
 		if w.Homed = nil; len(w.tenant) == 0 {
 			continue
 		}
-		homed, err := w.undivided(plans, fleets)
+		homed, err := w.undivided(plans, cellLists)
 		if err != nil {
 			b.c.Log.WarnContext(ctx,
 				"the overrides or boosts of a tenant cannot be read; its limits stay divided as they are",
@@ -65,10 +65,11 @@ func (t *table) wishedCells(s *shares.State) (cells []shares.Weight) {
 	return cells
 }
 
-// undivided returns the ids, in ascending order, of the tenant's limits that cannot be divided among the cells of one
-// of the given lists. It leaves limits of the plan itself to the plan, unless only some of the cells serve the tenant.
-func (w *wish) undivided(plans map[string]*plan.Plan, fleets [][]shares.Weight) (ids []string, err error) {
-	defer func() { // others wrote the pin: it must not be able to end the process
+// undivided returns the ids, in ascending order, of the tenant's limits that are too small to be divided among the
+// cells of at least one of the given lists. It leaves out limits that are the same as in the plan, which are homed for
+// all tenants of the plan, unless only some of the cells serve the tenant.
+func (w *wish) undivided(plans map[string]*plan.Plan, cellLists [][]shares.Weight) (ids []string, err error) {
+	defer func() { // admin wrote the pin: a panic over its content must not end the process
 		if p := recover(); p != nil {
 			err = fmt.Errorf("the limits cannot be compiled: %v", p)
 		}
@@ -85,7 +86,7 @@ func (w *wish) undivided(plans map[string]*plan.Plan, fleets [][]shares.Weight) 
 	if err != nil {
 		return nil, err
 	}
-	for _, cells := range fleets {
+	for _, cells := range cellLists {
 		if len(w.Cells) > 0 {
 			cells = slices.DeleteFunc(slices.Clone(cells),
 				func(c shares.Weight) bool { return !slices.Contains(w.Cells, c.Cell) })

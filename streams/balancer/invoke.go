@@ -8,8 +8,8 @@ import (
 )
 
 // Invoke handles the events of the stream and of the schedule, and answers in JSON. The balancer ignores the content of
-// records: they only say that it is time to run. A record that cannot be read is the publisher's concern, and stops
-// nothing. If Invoke returns an error, Lambda calls again.
+// records: they only say that it is time to run. A record that cannot be read is left to the publisher, and does not
+// stop the balancer. If Invoke returns an error, Lambda calls again.
 //
 // On the schedule, Invoke also waits for the end of a grace if that is near, because the schedule runs once a minute.
 func (b *Balancer) Invoke(ctx context.Context, event []byte) (answer []byte, err error) {

@@ -20,8 +20,8 @@ type table struct {
 	pins       []wish // by key
 	placements map[string]storedPlacement
 	acks       []shares.Ack
-	able       []string // cells whose software can ask other cells for limits too small to be divided
-	unread     int
+	canAsk     []string // cells whose software can ask other cells for limits too small to be divided
+	unread     int      // number of errors about items that cannot be read or are not valid
 
 	// keys of placements that cannot be read, with the versions of their items; 0 if unknown
 	unreadable      map[string]int64
@@ -43,8 +43,8 @@ type storedPlacement struct {
 }
 
 // readTable reads the control table of the cells. It leaves out and counts items that cannot be read or are not valid,
-// so that they stop nothing. It remembers which placements cannot be read, because an unreadable placement is not an
-// absent one.
+// so that one such item does not stop the balancer. It remembers which placements cannot be read, because an unreadable
+// placement must not be taken for an absent one.
 func (b *Balancer) readTable(ctx context.Context) (*table, error) {
 	t := &table{placements: map[string]storedPlacement{}, unreadable: map[string]int64{}}
 	placementErrors, otherErrors := map[string]error{}, []error{}
@@ -87,7 +87,8 @@ func (b *Balancer) readTable(ctx context.Context) (*table, error) {
 }
 
 // HidesPlacement reports whether an item that an error of control.Tables.List reports as unreadable may be a placement.
-// A cell can spoil the row of its own acknowledgement, and no other row. Such a row must not hold up other cells.
+// A cell may write only the row of its own acknowledgement. Such a row, even if it cannot be read, must not delay other
+// cells.
 func HidesPlacement(err error) bool {
 	items, whole := control.BadItems(err)
 	return !whole || slices.ContainsFunc(items, func(i *control.BadItemError) bool {
@@ -177,7 +178,7 @@ func readPlacement(i *control.Item) (*shares.Placement, error) {
 func (t *table) addAck(a *Ack) {
 	t.acks = append(t.acks, shares.Ack{Cell: a.Cell, Epoch: a.Epoch, Phase: a.Phase, At: time.UnixMicro(a.AtUS)})
 	if a.Asks {
-		t.able = append(t.able, a.Cell)
+		t.canAsk = append(t.canAsk, a.Cell)
 	}
 }
 
@@ -191,7 +192,7 @@ func readWish(i *control.Item) (wish, error) {
 	return wish{i.Key, i.Version, body.Tenant, body.Request}, nil
 }
 
-// hasUnreadablePlacement reports whether a tenant has a placement that cannot be read. Nobody knows then which cells
+// hasUnreadablePlacement reports whether a tenant has a placement that cannot be read. It is then unknown which cells
 // serve the tenant.
 func (b *Balancer) hasUnreadablePlacement(ctx context.Context, t *table, tenant string) (bool, error) {
 	if len(t.unreadable) == 0 && t.unreadablePages == 0 {
@@ -214,7 +215,7 @@ func (b *Balancer) hasUnreadablePlacement(ctx context.Context, t *table, tenant 
 	case err != nil:
 		return false, fmt.Errorf("read a placement: %w", err)
 	}
-	return false, fmt.Errorf("%w: the placement of tenant %q", errMoved, tenant)
+	return false, fmt.Errorf("%w: the placement of tenant %q", errTableChanged, tenant)
 }
 
 // readablePlacements returns the stored placement of each tenant that a request is about; nil for a tenant without one.

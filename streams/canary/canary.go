@@ -1,9 +1,9 @@
 // Package canary measures how long it takes from the write of a change in the control tables until cells enforce it. It
-// makes a change of its own that goes the way of a plan's change. The goal is 5 s at p99.
+// makes a change of its own, which is propagated like the change of a plan. The goal is 5 s at p99.
 //
 // A run writes the next version of the canary (events.CanaryKey). Then it watches each cell as an authorizer does,
-// which polls the change log once per second. A cell that does not have the change in time counts as missed, and with
-// the whole time, because an outage must not make the distribution look better.
+// which polls the change log once per second. A cell that does not have the change in time counts as missed, and its
+// propagation time as the whole wait, because an outage must not make the distribution look better.
 //
 // The canary's changes are recorded like others: each run makes a version of the item, and an object in the archive.
 //
@@ -31,8 +31,8 @@ import (
 // Goal is the time within which 99 % of changes must be enforced.
 const Goal = 5 * time.Second
 
-// look is the interval at which a cell is read.
-const look = 50 * time.Millisecond
+// lookEvery is the interval at which a cell is read.
+const lookEvery = 50 * time.Millisecond
 
 // tries is how often the write of the canary is tried if another canary writes at the same time.
 const tries = 3
@@ -197,7 +197,7 @@ func (w *watcher) load(ctx context.Context) {
 // watch waits until a reader of the cell has the version, or ctx ends.
 func (w *watcher) watch(ctx context.Context, version int64, began time.Time) Seen {
 	seen := Seen{Cell: w.cell.ID}
-	ticker := time.NewTicker(look)
+	ticker := time.NewTicker(lookEvery)
 	defer ticker.Stop()
 	for {
 		enforced, err := w.look(ctx, version)

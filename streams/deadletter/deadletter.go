@@ -1,5 +1,5 @@
-// Package deadletter keeps records and messages that cannot be processed, for an operator to look at. They do not hold
-// up later ones, and none is lost.
+// Package deadletter stores records and messages that cannot be processed, so that an operator can examine them and
+// later records and messages do not wait for them.
 package deadletter
 
 import (
@@ -16,34 +16,35 @@ import (
 	"time"
 )
 
-// MaxBytes is the largest size of an encoded letter. It is less than what a message of SQS may have, 256 KB.
+// MaxBytes is the largest size of an encoded dead letter. A message of SQS holds at most 256 KB.
 const MaxBytes = 250 << 10
 
-// MaxReasonBytes is the largest length of a reason.
+// MaxReasonBytes is the largest length of an encoded reason. A longer reason is cut.
 const MaxReasonBytes = 2 << 10
 
-// Item is a record or message as it arrived, and why it was not used.
+// Item is a dead letter: a record or message as it arrived, and why it could not be processed.
 type Item struct {
-	By     string    // the function that kept it
-	Cell   string    // "" for the control plane
+	By     string    // the function that could not process it
+	Cell   string    // the cell of the function; "" for the control plane
 	ID     string    // sequence number of a record, or id of a message; "" if it has none
 	Table  string    // control table of the record, if known
 	Key    string    // key of the item, if known
-	Reason string    // why it cannot be used
-	At     time.Time // when it was kept
-	Data   []byte    // as it arrived
+	Reason string    // why it could not be processed
+	At     time.Time // when it became a dead letter
+	Data   []byte    // the record or message
 }
 
-// Keeper keeps items. An item may be kept several times, because records and messages are delivered several times.
+// Keeper stores dead letters. It may receive the same dead letter several times, because records and messages may be
+// delivered several times.
 type Keeper interface {
-	// Keep returns nil when the item is stored durably. If it returns an error, the record or message is delivered
-	// again.
+	// Keep returns nil when the dead letter is stored durably. If it returns an error, the record or message is
+	// delivered again.
 	Keep(ctx context.Context, i Item) error
 }
 
-// form is the encoded form of an item.
+// form is the encoded form of an Item.
 type form struct {
-	Kept    int       `json:"kept"` // version of this form: 1
+	Version int       `json:"kept"` // version of this form: 1
 	By      string    `json:"by"`
 	Cell    string    `json:"cell,omitempty"`
 	ID      string    `json:"id,omitempty"`
@@ -57,22 +58,23 @@ type form struct {
 	Omitted bool      `json:"omitted,omitempty"` // the data is too large and was left out
 }
 
-// Encode returns the item as JSON of at most MaxBytes, with data compressed by gzip. Data that does not fit is left
-// out, and the item then holds only its size and SHA-256. For a record, the control table still has the item.
+// Encode returns the dead letter as JSON of at most MaxBytes, with the data compressed by gzip. Data that does not fit
+// is left out; the result then has only its size and SHA-256. The data of a record can still be read from the control
+// table.
 func (i *Item) Encode() ([]byte, error) {
 	sum := sha256.Sum256(i.Data)
 	f := form{
-		Kept: 1, By: i.By, Cell: i.Cell, ID: cut(i.ID, 256), Table: cut(i.Table, 256), Key: cut(i.Key, 512),
+		Version: 1, By: i.By, Cell: i.Cell, ID: cut(i.ID, 256), Table: cut(i.Table, 256), Key: cut(i.Key, 512),
 		Reason: cut(i.Reason, MaxReasonBytes),
 		At:     i.At.UTC(), Bytes: len(i.Data), SHA256: hex.EncodeToString(sum[:]),
 	}
 	var packed bytes.Buffer
 	w := gzip.NewWriter(&packed)
 	if _, err := w.Write(i.Data); err != nil {
-		return nil, fmt.Errorf("keep %s: %w", i.ID, err)
+		return nil, fmt.Errorf("encode dead letter %s: %w", i.ID, err)
 	}
 	if err := w.Close(); err != nil {
-		return nil, fmt.Errorf("keep %s: %w", i.ID, err)
+		return nil, fmt.Errorf("encode dead letter %s: %w", i.ID, err)
 	}
 	f.Data = packed.Bytes()
 	out, err := json.Marshal(&f)
@@ -81,12 +83,12 @@ func (i *Item) Encode() ([]byte, error) {
 		out, err = json.Marshal(&f)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("keep %s: %w", i.ID, err)
+		return nil, fmt.Errorf("encode dead letter %s: %w", i.ID, err)
 	}
 	return out, nil
 }
 
-// cut returns the beginning of text, of at most most bytes.
+// cut returns the first bytes of s, at most most of them, as valid UTF-8.
 func cut(s string, most int) string {
 	if len(s) > most {
 		s = s[:most]
@@ -98,10 +100,10 @@ func cut(s string, most int) string {
 func Decode(data []byte) (i Item, omitted bool, err error) {
 	var f form
 	if err := json.Unmarshal(data, &f); err != nil {
-		return Item{}, false, fmt.Errorf("kept item: %w", err)
+		return Item{}, false, fmt.Errorf("dead letter: %w", err)
 	}
-	if f.Kept != 1 {
-		return Item{}, false, fmt.Errorf("kept item: form %d, want 1", f.Kept)
+	if f.Version != 1 {
+		return Item{}, false, fmt.Errorf("dead letter: its form has version %d, want 1", f.Version)
 	}
 	i = Item{By: f.By, Cell: f.Cell, ID: f.ID, Table: f.Table, Key: f.Key, Reason: f.Reason, At: f.At}
 	if f.Omitted {
@@ -109,26 +111,27 @@ func Decode(data []byte) (i Item, omitted bool, err error) {
 	}
 	r, err := gzip.NewReader(bytes.NewReader(f.Data))
 	if err != nil {
-		return Item{}, false, fmt.Errorf("kept item: %w", err)
+		return Item{}, false, fmt.Errorf("dead letter: %w", err)
 	}
 	var out bytes.Buffer
 	if _, err := out.ReadFrom(io.LimitReader(r, int64(f.Bytes)+1)); err != nil {
-		return Item{}, false, fmt.Errorf("kept item: %w", err)
+		return Item{}, false, fmt.Errorf("dead letter: %w", err)
 	}
 	if sum := sha256.Sum256(out.Bytes()); hex.EncodeToString(sum[:]) != f.SHA256 {
-		return Item{}, false, fmt.Errorf("kept item: the data does not match its SHA-256")
+		return Item{}, false, fmt.Errorf("dead letter: the data does not match its SHA-256")
 	}
 	i.Data = out.Bytes()
 	return i, false, nil
 }
 
-// Log keeps items as log lines. It is for a process whose control tables have the whole history.
+// Log writes one log line for each dead letter and drops its data. It is for a process whose control tables hold the
+// whole history, so that the data can be read there.
 type Log struct{ Log *slog.Logger }
 
 // Keep implements [Keeper].
 func (l Log) Keep(ctx context.Context, i Item) error {
-	l.Log.ErrorContext(ctx, "a change cannot be used", "by", i.By, "cell", i.Cell, "id", i.ID, "table", i.Table, "item",
-		fmt.Sprintf("%q", i.Key),
+	l.Log.ErrorContext(ctx, "a change cannot be processed", "by", i.By, "cell", i.Cell, "id", i.ID,
+		"table", i.Table, "item", fmt.Sprintf("%q", i.Key),
 		"reason", cut(i.Reason, MaxReasonBytes), "bytes", len(i.Data))
 	return nil
 }

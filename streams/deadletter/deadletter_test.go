@@ -13,8 +13,8 @@ import (
 	"github.com/sluicelimits/sluice/streams/deadletter"
 )
 
-// FuzzEncode guarantees that everything that is kept can be read unchanged, or is marked as too large, and always fits
-// a message.
+// FuzzEncode guarantees that every dead letter can be read unchanged, or is marked as too large, and always fits into a
+// message.
 func FuzzEncode(f *testing.F) {
 	f.Add("publisher", "123", "tenants", "acme", "wrong hash", []byte(`{"a":1}`))
 	f.Add("", "", "", "a\x00\xff", strings.Repeat("é", 3000), []byte("\x00\xff"))
@@ -61,7 +61,7 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-// Guarantees that data that fits no message is replaced by what identifies it.
+// Guarantees that data that does not fit into a message is replaced by its size and SHA-256.
 func TestTooLarge(t *testing.T) {
 	data := make([]byte, 1<<20)
 	_, _ = rand.Read(data)
@@ -96,7 +96,7 @@ func TestDecodeRefuses(t *testing.T) {
 	}
 }
 
-// Guarantees that the log names the records that were not used, without their content.
+// Guarantees that the log names the records that cannot be processed, without their content.
 func TestLog(t *testing.T) {
 	var out bytes.Buffer
 	l := deadletter.Log{Log: slog.New(slog.NewJSONHandler(&out, nil))}

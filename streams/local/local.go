@@ -3,8 +3,8 @@
 // deployed.
 //
 // A change is applied in each cell at least once. The feed's cursor moves when every cell has applied everything before
-// it, so the next process repeats what was unfinished when this one ended. A cell that is added is first reconciled
-// with the control tables. It may be empty, as a cell in memory is after each start.
+// it, so the next process repeats the changes that were unfinished when this one ended. A cell that is added is first
+// reconciled with the control tables, because it may be empty: a cell in memory is empty after each start.
 package local
 
 import (
@@ -32,11 +32,13 @@ import (
 const Consumer = "publisher"
 
 const (
-	readAtOnce  = 100 // records of the feed
-	applyAtOnce = 10  // messages, as SQS brings them
-	underWay    = 16  // reads of the feed that not every cell has applied; more are not made until one is finished
-	firstWait   = 10 * time.Millisecond
-	lastWait    = time.Second
+	readAtOnce    = 100 // records of the feed
+	applyAtOnce   = 10  // messages, as in a batch of SQS
+	maxUnfinished = 16  // groups, so that a cell that does not answer cannot fill the memory with messages
+
+	// The first and the longest wait before messages that failed are applied again.
+	firstWait = 10 * time.Millisecond
+	lastWait  = time.Second
 )
 
 // Meter counts. *telemetry.Meter implements it.
@@ -71,11 +73,11 @@ type Pump struct {
 	moved    chan struct{} // closed when position changes
 }
 
-// nothing is a Meter that counts nothing.
-type nothing struct{}
+// noMeter is a Meter that counts nothing.
+type noMeter struct{}
 
-func (nothing) Count(string, int64)        {}
-func (nothing) Took(string, time.Duration) {}
+func (noMeter) Count(string, int64)        {}
+func (noMeter) Took(string, time.Duration) {}
 
 // New makes a pump without cells. The error names the field.
 func New(c Config) (*Pump, error) {
@@ -92,7 +94,7 @@ func New(c Config) (*Pump, error) {
 		c.Keep = deadletter.Log{Log: c.Log}
 	}
 	if c.Meter == nil {
-		c.Meter = nothing{}
+		c.Meter = noMeter{}
 	}
 	if c.Cells == nil {
 		c.Cells = func(string) Meter { return c.Meter }
@@ -123,11 +125,11 @@ type message struct {
 	group *group
 }
 
-// group is the result of one read of the feed. It ends when it was published and every cell has applied it.
+// group holds the changes of one read of the feed. It ends when they were published and every cell has applied them.
 type group struct {
-	position string
-	open     atomic.Int64 // messages in queues, plus 1 while the group is being published
-	over     chan struct{}
+	position string        // of its last record
+	open     atomic.Int64  // messages in queues, plus 1 while the group is being published
+	over     chan struct{} // closed when open is 0
 }
 
 func newGroup() *group {
@@ -136,6 +138,7 @@ func newGroup() *group {
 	return g
 }
 
+// done says that a cell has applied a message of the group, or that the group was published.
 func (g *group) done() {
 	if g.open.Add(-1) == 0 {
 		close(g.over)
@@ -159,7 +162,7 @@ func (p *Pump) Add(ctx context.Context, id string, store cellconfig.Store) error
 	}
 	p.cells[id] = c // later messages wait in its queue
 	p.mu.Unlock()
-	r, err := reconcile.New(reconcile.Config{Tables: p.c.Tables, Store: store, Meter: nothing{},
+	r, err := reconcile.New(reconcile.Config{Tables: p.c.Tables, Store: store, Meter: noMeter{},
 		Log: slog.New(slog.DiscardHandler), Now: p.c.Now})
 	if err == nil {
 		var result reconcile.Result
@@ -322,7 +325,7 @@ func (p *Pump) Run(ctx context.Context) error {
 		p.workers = nil
 		p.mu.Unlock()
 	}()
-	groups := make(chan *group, underWay)
+	groups := make(chan *group, maxUnfinished)
 	defer close(groups)
 	all.Go(func() {
 		for g := range groups {
@@ -389,7 +392,7 @@ func (p *Pump) finish(ctx context.Context, g *group) error {
 	return nil
 }
 
-// move sets the position and wakes those who wait for it. The caller holds p.mu.
+// move sets the position and wakes the callers of Settle. The caller holds p.mu.
 func (p *Pump) move(to string) {
 	p.position = to
 	close(p.moved)

@@ -6,13 +6,13 @@
 //   - A change is published at least once, with the same event each time. Changes of one item are published in their
 //     order, each after the topic accepted the one before. Changes of different items share calls, up to the bounds of
 //     a call.
-//   - Events that a call did not publish are sent again, with growing waits, until the time is over. An event that the
-//     topic refuses does not hold up the others.
+//   - Events that a call did not publish are sent again, with growing waits, until the time is over. The other events
+//     do not wait for an event that the topic refuses.
 //   - A record that cannot be read, and an event that the topic will never accept, become dead letters
-//     ([deadletter.Keeper]). They are counted, and do not hold up later records. A record that cannot even be kept is
-//     delivered again.
-//   - When the time is over, the batch is delivered again from the first unfinished record on. Later records that were
-//     published already are then published twice, which is harmless.
+//     ([deadletter.Keeper]). They are counted, and later records do not wait for them. If storing a dead letter fails,
+//     its record is delivered again.
+//   - When the time is over, the batch is delivered again from the first unfinished record on. Later records that are
+//     already published are then published twice, which is harmless.
 //
 // Metrics: records_read, events_published, publish_calls, publish_retries (events that a call did not publish),
 // records_kept (dead letters), records_again (delivered again), publish_seconds (from the write of a change to when the
@@ -65,7 +65,7 @@ type Config struct {
 
 	Log   *slog.Logger     // default slog.Default()
 	Now   func() time.Time // default time.Now
-	Spare time.Duration    // the part of a call's time that is kept for its answer; 0 means 1 s
+	Spare time.Duration    // the part of a call's time that is reserved for its answer; 0 means 1 s
 }
 
 // The waits before failed events are sent again. Each is made up to half longer or shorter at random.
@@ -105,16 +105,16 @@ type waiting struct {
 	item    control.Ref
 	written time.Time
 	message Message
-	sent    bool // the event was published, or kept as a dead letter
+	sent    bool // the event was published, or became a dead letter
 }
 
 // run is the state of one call of Handle.
 type run struct {
 	*Publisher
 	deliveries []control.Delivery
-	open       []bool // by record: not finished, so it must be delivered again
-	wait       time.Duration
-	cause      error // the last error
+	open       []bool        // by record: it is not finished and must be delivered again
+	wait       time.Duration // of the next pause, on average
+	cause      error         // the last error
 }
 
 // Handle publishes the changes in a batch of records. It returns how many records, from the first on, are finished. All
@@ -161,7 +161,7 @@ func (p *Publisher) Handle(ctx context.Context, deliveries []control.Delivery) (
 func (r *run) prepare(ctx context.Context, i int) *waiting {
 	d := &r.deliveries[i]
 	if d.Record == nil {
-		r.keep(ctx, i, d.Err, d.Raw)
+		r.deadLetter(ctx, i, d.Err, d.Raw)
 		return nil
 	}
 	e := d.Record.Event()
@@ -170,15 +170,15 @@ func (r *run) prepare(ctx context.Context, i int) *waiting {
 	}
 	body, err := events.Encode(e)
 	if err != nil {
-		r.keep(ctx, i, err, e.Body)
+		r.deadLetter(ctx, i, err, e.Body)
 		return nil
 	}
 	return &waiting{at: i, item: d.Record.New.Ref(), written: e.Time,
 		message: Message{Body: body, Attributes: events.Attributes(e.Header())}}
 }
 
-// keep keeps a record as a dead letter. If that fails, the record must be delivered again.
-func (r *run) keep(ctx context.Context, at int, why error, data []byte) {
+// deadLetter makes a dead letter of a record. If it cannot be stored, the record must be delivered again.
+func (r *run) deadLetter(ctx context.Context, at int, why error, data []byte) {
 	k := deadletter.Item{By: "publisher", ID: r.deliveries[at].Sequence, At: r.c.Now(), Data: data,
 		Reason: "no reason is known"}
 	if why != nil {
@@ -192,7 +192,7 @@ func (r *run) keep(ctx context.Context, at int, why error, data []byte) {
 	}
 	if err := r.c.Keep.Keep(ctx, k); err != nil {
 		r.open[at] = true
-		r.cause = fmt.Errorf("keep record %q: %w", k.ID, err)
+		r.cause = fmt.Errorf("store record %q as a dead letter: %w", k.ID, err)
 		return
 	}
 	r.c.Meter.Count("records_kept", 1)
@@ -200,8 +200,8 @@ func (r *run) keep(ctx context.Context, at int, why error, data []byte) {
 		"error", why)
 }
 
-// round publishes the first event of each item that has any. It reports whether an event must be sent again after a
-// wait.
+// round publishes the first waiting event of each item, because the events of one item must be published in their
+// order. It reports whether an event must be sent again after a wait.
 func (r *run) round(ctx context.Context, queue []*waiting) (failed bool) {
 	had := make(map[control.Ref]bool, len(queue))
 	var batch []*waiting
@@ -231,8 +231,8 @@ func (r *run) round(ctx context.Context, queue []*waiting) (failed bool) {
 	return failed
 }
 
-// publish makes one call. It returns false if an event must be sent again. If a call publishes nothing, the next call
-// waits first.
+// publish makes one call. It returns false if an event must be sent again. If the topic accepted nothing, publish also
+// waits before it returns.
 func (r *run) publish(ctx context.Context, batch []*waiting) bool {
 	messages := make([]Message, len(batch))
 	for i, w := range batch {
@@ -257,7 +257,7 @@ func (r *run) publish(ctx context.Context, batch []*waiting) bool {
 			r.c.Meter.Took("publish_seconds", now.Sub(w.written))
 		case errors.Is(err, ErrRefused):
 			w.sent = true
-			r.keep(ctx, w.at, err, w.message.Body)
+			r.deadLetter(ctx, w.at, err, w.message.Body)
 		default:
 			again++
 			r.cause = err

@@ -11,58 +11,60 @@ import (
 	"github.com/sluicelimits/sluice/internal/control/celldoc"
 )
 
-// crossing compares the keys of a cell with its documents under key hashes, in memory that does not grow with their
-// number: the sums of both must be equal. Its zero value is ready to use.
-type crossing struct {
-	seed maphash.Seed
-	made bool
-	sum  uint64
+// keySums tells whether a cell has exactly one document under a key hash for each of its keys, with the key's body. It
+// compares a sum over the keys with a sum over the documents under hashes, so its memory does not grow with their
+// number. Its zero value is ready to use.
+type keySums struct {
+	seed   maphash.Seed
+	seeded bool
+	sum    uint64 // of the keys, less that of the documents under hashes
 }
 
 // add adds a document of a cell, in any order. It ignores other kinds of documents, and tombstones.
-func (c *crossing) add(d *cellconfig.Document) {
-	if !c.made {
-		c.seed, c.made = maphash.MakeSeed(), true
+func (k *keySums) add(d *cellconfig.Document) {
+	if !k.seeded {
+		k.seed, k.seeded = maphash.MakeSeed(), true
 	}
 	switch {
 	case d.Deleted:
 	case d.Kind == celldoc.KindKey:
-		c.sum += c.of(d.KeyHash(), d.Body)
+		k.sum += k.summand(d.KeyHash(), d.Body)
 	case d.Kind == cellconfig.KindKeyHash:
-		c.sum -= c.of(d.ID, d.Body)
+		k.sum -= k.summand(d.ID, d.Body)
 	}
 }
 
-func (c *crossing) of(hash string, body []byte) uint64 {
+// summand returns what a document adds to its sum.
+func (k *keySums) summand(hash string, body []byte) uint64 {
 	var h maphash.Hash
-	h.SetSeed(c.seed)
+	h.SetSeed(k.seed)
 	// The length separates hash and body. A forged document may have an id of any length, and could otherwise move
 	// bytes from one to the other without a change of the sum.
-	_, _ = h.Write(binary.BigEndian.AppendUint64(nil, uint64(len(hash)))) // a maphash.Hash takes everything
+	_, _ = h.Write(binary.BigEndian.AppendUint64(nil, uint64(len(hash)))) // writing to a maphash.Hash cannot fail
 	_, _ = h.WriteString(hash)
 	_, _ = h.Write(body)
 	return h.Sum64()
 }
 
-func (c *crossing) differ() bool { return c.sum != 0 }
+func (k *keySums) differ() bool { return k.sum != 0 }
 
-// holder is a key of the cell, found by its hash.
-type holder struct {
-	id   string // of the key
-	body uint64 // hash of its body
-	seen bool   // there is a document under the key's hash
+// keyOfHash is the key of the cell that has a hash.
+type keyOfHash struct {
+	id      string // of the key; "" if no key has the hash
+	body    uint64 // hash of the key's body
+	matched bool   // the document under the hash has the key's body
 }
 
-// hashes repairs the cell's documents under key hashes: one for each key, and no others. It is called if the sums
-// differ.
-func (r *run) hashes(ctx context.Context) error {
-	seed, keys := maphash.MakeSeed(), map[string]*holder{}
+// repairHashes repairs the cell's documents under key hashes: one for each key, and no others. It is called if keySums
+// found a difference.
+func (r *run) repairHashes(ctx context.Context) error {
+	seed, keys := maphash.MakeSeed(), map[string]*keyOfHash{}
 	for d, err := range r.store.List(ctx, celldoc.KindKey) {
 		if err != nil {
 			return fmt.Errorf("list each key of the cell: %w", err)
 		}
 		if hash := d.KeyHash(); hash != "" {
-			keys[hash] = &holder{id: d.ID, body: maphash.Bytes(seed, d.Body)}
+			keys[hash] = &keyOfHash{id: d.ID, body: maphash.Bytes(seed, d.Body)}
 		}
 	}
 	for d, err := range r.store.List(ctx, cellconfig.KindKeyHash) {
@@ -74,18 +76,18 @@ func (r *run) hashes(ctx context.Context) error {
 		}
 		key := keys[d.ID]
 		if key == nil {
-			key = &holder{}
+			key = &keyOfHash{}
 			keys[d.ID] = key
 		} else if key.body == maphash.Bytes(seed, d.Body) {
-			key.seen = true
+			key.matched = true
 		}
 	}
 	var all []cellconfig.Replacement
 	for hash, key := range keys {
-		if key.seen {
+		if key.matched {
 			continue
 		}
-		one, differs, err := r.hash(ctx, hash, key.id)
+		one, differs, err := r.replacement(ctx, hash, key.id)
 		if err != nil {
 			return err
 		}
@@ -101,9 +103,9 @@ func (r *run) hashes(ctx context.Context) error {
 	return err
 }
 
-// hash returns the replacement of the document under a hash. id is that of the key, or "" if there is no key. It
-// returns false if the document is right meanwhile.
-func (r *run) hash(ctx context.Context, hash, id string) (one cellconfig.Replacement, differs bool, err error) {
+// replacement reads the document under a hash again and returns its replacement. id is that of the key with this hash,
+// or "" if there is no key. replacement returns false if the document has become right since it was listed.
+func (r *run) replacement(ctx context.Context, hash, id string) (one cellconfig.Replacement, differs bool, err error) {
 	refs := []cellconfig.Ref{{Kind: cellconfig.KindKeyHash, ID: hash}}
 	if id != "" {
 		refs = append(refs, cellconfig.Ref{Kind: celldoc.KindKey, ID: id})
@@ -118,7 +120,8 @@ func (r *run) hash(ctx context.Context, hash, id string) (one cellconfig.Replace
 		want.Version, want.Body = 1, got[1].Body
 	}
 	there := found.Version > 0 && !found.Deleted
-	switch of := (cellconfig.Ref{Kind: cellconfig.KindKeyHash, ID: id}); { // the hash itself is nobody's to read
+	// The report names the key by its id, because its hash must not be logged.
+	switch of := (cellconfig.Ref{Kind: cellconfig.KindKeyHash, ID: id}); {
 	case want.Version == 0 && !there, want.Version > 0 && there && string(want.Body) == string(found.Body):
 		return one, false, nil
 	case want.Version == 0:

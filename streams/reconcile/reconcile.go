@@ -20,26 +20,26 @@
 //	            this version can read
 //	refused     the cell's table does not take it       reported
 //
-// What is only reported is not changed. A version that is younger than Config.Grace may be on its way: it is neither
-// drift nor written.
+// Differences that are only reported are left as they are. A version that is younger than Config.Grace may still be on
+// its way to the cell: it does not count as drift, and the run does not write it.
 //
 // # What was forged
 //
-// The control tables are the truth. The cell's documents are made to match them whatever their versions
-// ([cellconfig.Repair], which also says how readers accept a lower version), at once and without a grace. A document
-// that is ahead is never a change on its way: the cell's document is read before the item, with consistent reads, and
-// an event is published only after its item was written. A repair writes only if the document is still the one that was
-// read. The item is read once more after the repair, because an event that arrived in between was compared with the
-// forged version, and was ignored as old.
+// The control tables decide what is right. A run makes the cell's documents match them, even if the right version is
+// lower ([cellconfig.Repair] says how readers accept a lower version), at once and without a grace. A document that is
+// ahead is never a change on its way: the cell's document is read before the item, with consistent reads, and an event
+// is published only after its item was written. A repair writes only if the document is still the one that was read.
+// The item is read once more after the repair, because an event that arrived in between was compared with the forged
+// version, and was ignored as old.
 //
-// A control table never loses an item, because a delete is a version. So a table with nothing but the canary's mark was
-// lost or is another table, if the cell has more than ten documents of it. The cell goes on without the table: the
-// documents are reported as unknown, and stay. Up to ten documents are removed, because the table of a deployment may
-// really be empty while somebody forges documents in the cell: a deployment whose callers send tokens has no API keys.
-// If there are more, an operator decides: any one item in the table shows that the table is the right one, and the next
-// run removes all other documents. Nothing that a run can read could decide instead. The cell's table is the one in
-// which somebody forges, the other control tables say nothing about this one, and a loss lasts longer than any number
-// of runs.
+// A control table never loses an item, because a deletion is a version, too. If a table has no item except the canary's
+// mark, and the cell has more than ten documents of it, the table was therefore lost, or is not the right one. The cell
+// keeps these documents, and they are reported as unknown. Up to ten documents are removed, because the table of a
+// deployment may really be empty while somebody forges documents in the cell: a deployment whose callers send tokens
+// has no API keys. If there are more, an operator decides: once the operator has written any one item to the table,
+// which shows that it is the right one, the next run removes all other documents. A run cannot decide this by itself:
+// the cell's table may be the forged one, the other control tables say nothing about this one, and waiting does not
+// help, because a lost table stays lost.
 //
 // A document whose number is above that of the last log entry prevents readers that start from loading the
 // configuration. A run writes it again with the number of a new entry. Such a document is not a change on its way: the
@@ -63,24 +63,25 @@
 //
 // # Keys
 //
-// A cell has each API key under its hash, too. No item corresponds to such a document. It is compared with the key's
-// own document, after the keys were repaired. A document without a key is removed as unknown, one with another content
-// is replaced, and a missing one is written.
+// A cell has each API key a second time, as a document under the key's hash. No item corresponds to that document. A
+// run compares it with the key's own document, after it has repaired the keys. A document without a key is removed as
+// unknown, one with another content is replaced, and a missing one is written.
+//
 // # Time
 //
-// A run ends before its time does. If it is not finished, it writes to the cell's table where it stopped (a document of
-// KindState), and the next run continues there.
+// A run ends before the time of its call does. If it is not finished, it writes to the cell's table where it stopped (a
+// document of KindState), and the next run continues there.
 //
 // That document is in the table that is compared, so it can be forged, too. It therefore decides only where a run
 // begins, and never what a run leaves out. A run that begins in the middle goes on to the last table, then from the
 // first table to the place where it began, and is finished only then. It compares the table in which it began as a
 // whole. If there is time to compare everything twice, a forged state hides nothing, not even from the run that reads
-// it. Otherwise, whoever forges it before every run can choose what is not compared, and no run finishes, which
-// reconcile_unfinished reports.
+// it. If there is less time, whoever forges the state before every run can choose what is not compared. But then no run
+// finishes, which reconcile_unfinished reports.
 //
-// Metrics: drift (all differences except changes on their way; at least 1 if the run failed, because the rest may
-// differ), drift_missing and others, reconcile_items, reconcile_reads, reconcile_repaired, reconcile_under_way,
-// reconcile_unfinished.
+// Metrics: drift (all differences except changes on their way; at least 1 if the run failed, because what it did not
+// compare may differ), drift_missing and one for each other kind, reconcile_items, reconcile_reads, reconcile_repaired,
+// reconcile_under_way, reconcile_unfinished.
 package reconcile
 
 import (
@@ -99,7 +100,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/control/celldoc"
 )
 
-// Tables is the part of control.Tables that reconcile uses.
+// Tables is the part of [control.Tables] that reconcile uses.
 type Tables interface {
 	Get(ctx context.Context, t control.Table, key string) (control.Item, error)
 	List(ctx context.Context, t control.Table, after string, most int) (items []control.Item, next string, err error)
@@ -118,9 +119,10 @@ type Config struct {
 
 	Log *slog.Logger     // default slog.Default()
 	Now func() time.Time // default time.Now
-	// age below which a version may be on its way, by the clocks of the writer and of this process; 0 or more
+	// Grace is the age below which a version may be on its way to the cell, by the clocks of its writer and of this
+	// process; 0 or more.
 	Grace time.Duration
-	Spare time.Duration // the part of a run's time that is kept for its end; 0 means 5 s
+	Spare time.Duration // the part of a run's time that is reserved for its end; 0 means 5 s
 }
 
 // KindState is the kind of the document that says where an unfinished run stopped. Its id is StateID.
@@ -174,11 +176,12 @@ type state struct {
 	Bulk  bool          `json:"bulk"`
 	After string        `json:"after"`
 
-	// Lacking says that something of this table did not reach the cell.
+	// Lacking says that the cell may lack something of this table, because an item cannot be read, was refused, or is
+	// a placement on its way. Lacking delays the cell's first shares.
 	Lacking bool `json:"lacking,omitempty"`
 
-	// Documents is how many documents of this table the cell had when they were compared. Matched is for how many of
-	// them Bulk mode found the items, up to After.
+	// Documents is how many documents of this table the cell had when they were listed. Matched is how many of them
+	// have an item among those that Bulk mode has read, up to After.
 	Documents int64 `json:"documents,omitempty"`
 	Matched   int64 `json:"matched,omitempty"`
 }
@@ -220,18 +223,19 @@ func order() []control.Table {
 type run struct {
 	*Reconciler
 	state
-	result   *Result
-	store    cellconfig.Store
-	version  int64 // of the document with the state of an earlier run
-	compared bool  // this run has compared the state's table and counted its documents
-	items    int64 // of the state's table in the last listing, without the canary's item, which is always written again
-	lost     bool  // the state's table has no items, and the cell has many documents of it, which stay
-	crossed  bool  // the cell's documents of keys and of key hashes do not match
-	above    bool  // a document of the state's table has a number above that of the last log entry
+	result       *Result
+	store        cellconfig.Store
+	version      int64 // of the document with the state of an earlier run
+	compared     bool  // this run has compared the state's table and counted its documents
+	items        int64 // of the state's table in the last listing, without the canary's mark
+	lost         bool  // the state's table has no items, but the cell has many documents of it: they are not removed
+	hashesDiffer bool  // the cell's documents under key hashes do not match its keys
+	above        bool  // a document of the state's table has a number above that of the last log entry
 }
 
-// mostWithoutItems is how many documents of a control table without any item are removed.
-const mostWithoutItems = 10
+// maxRemovedOfEmpty is the largest number of a cell's documents that a run removes because their control table is
+// empty. If there are more, the table counts as lost: see the package comment.
+const maxRemovedOfEmpty = 10
 
 // cell is the cell's store, as a run uses it. It counts reads. It reports and deletes rows that are not documents, so
 // that they do not end the run.
@@ -305,17 +309,19 @@ func shown(ref cellconfig.Ref) cellconfig.Ref {
 	return ref
 }
 
-// errLate ends a run whose time is over. The next run continues.
-var errLate = errors.New("the time is over")
+// errTimeOver is the cause with which the context of a run ends before the time of the call does. The next run
+// continues.
+var errTimeOver = errors.New("the time is over")
 
-// Run compares and repairs, and returns what it did. If its time is over first, the result is not Finished, there is no
-// error, and the next run continues. After an error the next run continues, too. Concurrent runs do no harm.
+// Run compares and repairs, and returns what it did. If the time is over before everything is compared, the result is
+// not Finished, there is no error, and the next run continues. After an error the next run continues, too. Concurrent
+// runs do no harm.
 func (r *Reconciler) Run(ctx context.Context) (Result, error) {
 	result := Result{Drift: map[Drift]int64{}}
 	end := ctx
 	if deadline, ok := ctx.Deadline(); ok {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithDeadlineCause(ctx, deadline.Add(-r.c.Spare), errLate)
+		ctx, cancel = context.WithDeadlineCause(ctx, deadline.Add(-r.c.Spare), errTimeOver)
 		defer cancel()
 	}
 	at := run{Reconciler: r, state: state{Table: order()[0]}, result: &result}
@@ -326,7 +332,7 @@ func (r *Reconciler) Run(ctx context.Context) (Result, error) {
 		return result, err
 	}
 	err = at.all(ctx)
-	if err != nil && errors.Is(context.Cause(ctx), errLate) {
+	if err != nil && errors.Is(context.Cause(ctx), errTimeOver) {
 		r.c.Log.WarnContext(ctx, "the time is over; the next run goes on", "table", at.Table, "bulk", at.Bulk)
 		err = at.save(end, &at.state)
 	} else if err == nil {
@@ -360,13 +366,13 @@ func (r *Reconciler) count(result *Result, err error) {
 	m.Count("reconcile_unfinished", unfinished)
 }
 
-// noRuns is the version from which on a saved state must be forged: each run raises the version by one, so no run
-// reaches it.
-const noRuns = 1<<53 - 1
+// forgedVersion is the version from which on a saved state must be forged: each run raises the version by one, so runs
+// cannot reach it. It is the largest version, so no next one could be written.
+const forgedVersion = 1<<53 - 1
 
-var errNoRuns = fmt.Errorf(
+var errForgedState = fmt.Errorf(
 	"the saved state has version %d or above, which no run reaches: it was forged, and is removed",
-	int64(noRuns))
+	int64(forgedVersion))
 
 // load makes the run begin where the last run stopped, if that was not finished. The package comment says what follows
 // if the saved state is forged.
@@ -376,8 +382,8 @@ func (r *run) load(ctx context.Context) error {
 	if err = errors.Join(err, wrongCount(len(got), 1)); err != nil {
 		return fmt.Errorf("read where the last run stopped: %w", err)
 	}
-	if got[0].Version >= noRuns { // a next version could not be written
-		r.report(ctx, Unknown, ref, errNoRuns)
+	if got[0].Version >= forgedVersion {
+		r.report(ctx, Unknown, ref, errForgedState)
 		return r.replace(ctx, []cellconfig.Replacement{{Found: got[0], Want: cellconfig.Document{Ref: ref}}})
 	}
 	r.version = got[0].Version
@@ -385,14 +391,15 @@ func (r *run) load(ctx context.Context) error {
 		return nil
 	}
 	var s state
-	if json.Unmarshal(got[0].Body, &s) == nil && s.possible() { // otherwise another version of the program wrote it
+	if json.Unmarshal(got[0].Body, &s) == nil && s.isValid() { // otherwise the run begins at the start
 		r.state = s
 	}
 	return nil
 }
 
-// possible reports whether a run can begin at a state. A control table cannot be listed from a text that is not a key.
-func (s *state) possible() bool {
+// isValid reports whether a run can begin at the state. The state may be forged, or be of another version of the
+// software.
+func (s *state) isValid() bool {
 	return slices.Contains(order(), s.Table) && (s.After == "" || control.CheckGet(s.Table, s.After) == nil)
 }
 
@@ -429,8 +436,8 @@ func (r *run) save(ctx context.Context, s *state) error {
 	return nil
 }
 
-// all compares all tables, beginning where the state says. What comes before that place is compared last, because the
-// state may be forged: see the package comment.
+// all compares all tables, beginning where the state says. It compares the part before that place last: the state may
+// be forged, so nothing may be left out because of it.
 func (r *run) all(ctx context.Context) error {
 	from := slices.Index(order(), r.Table)
 	before := order()[:from]
@@ -439,19 +446,19 @@ func (r *run) all(ctx context.Context) error {
 	}
 	for i, t := range slices.Concat(order()[from:], before) {
 		if i > 0 {
-			r.state, r.compared, r.lost, r.crossed, r.above = state{Table: t}, false, false, false, false
+			r.state, r.compared, r.lost, r.hashesDiffer, r.above = state{Table: t}, false, false, false, false
 		}
-		if err := r.table(ctx); err != nil {
+		if err := r.compareTable(ctx); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// table compares the state's table.
-func (r *run) table(ctx context.Context) error {
+// compareTable compares the state's table, and repairs what differs.
+func (r *run) compareTable(ctx context.Context) error {
 	if !r.Bulk {
-		few, err := r.compare(ctx)
+		few, err := r.compareBySketch(ctx)
 		r.compared = true
 		if err != nil {
 			return err
@@ -463,8 +470,8 @@ func (r *run) table(ctx context.Context) error {
 			return err
 		}
 	}
-	if r.crossed {
-		if err := r.hashes(ctx); err != nil {
+	if r.hashesDiffer {
+		if err := r.repairHashes(ctx); err != nil {
 			return err
 		}
 	}
@@ -511,8 +518,8 @@ func (r *run) head(ctx context.Context) (cellconfig.Head, error) {
 	return head, nil
 }
 
-// renumber writes the documents again whose number is above that of the last log entry. Their content was compared
-// before.
+// renumber writes the documents whose number is above that of the last log entry once more, so that they get the number
+// of a new entry. Their content has been compared.
 func (r *run) renumber(ctx context.Context) error {
 	for _, kind := range r.kinds() {
 		head, err := r.head(ctx)
@@ -529,25 +536,26 @@ func (r *run) renumber(ctx context.Context) error {
 			}
 			want := d
 			if d.Deleted && kind == cellconfig.KindKeyHash {
-				want = cellconfig.Document{Ref: d.Ref} // not needed, and a repair writes no tombstone of version 0
+				// It is removed: such a tombstone is not needed, and a repair writes none of version 0.
+				want = cellconfig.Document{Ref: d.Ref}
 			}
 			if all = append(all, cellconfig.Replacement{Found: d, Want: want}); len(all) < page {
 				continue
 			}
-			if err := r.number(ctx, all); err != nil {
+			if err := r.writeAgain(ctx, all); err != nil {
 				return err
 			}
 			all = nil
 		}
-		if err := r.number(ctx, all); err != nil {
+		if err := r.writeAgain(ctx, all); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// number writes documents again, except those that were written after the head was read.
-func (r *run) number(ctx context.Context, all []cellconfig.Replacement) error {
+// writeAgain writes documents again, except those whose log entry has been written since they were listed.
+func (r *run) writeAgain(ctx context.Context, all []cellconfig.Replacement) error {
 	head, err := r.head(ctx)
 	if err != nil {
 		return err
@@ -562,13 +570,14 @@ func (r *run) number(ctx context.Context, all []cellconfig.Replacement) error {
 	return r.replace(ctx, all)
 }
 
-// compare compares both sides by their sketches, and repairs what differs. It returns false if too much differs.
-func (r *run) compare(ctx context.Context) (few bool, err error) {
+// compareBySketch compares the state's table with the cell's documents by a sketch, and repairs what differs. It
+// returns false if more differs than the sketch can show.
+func (r *run) compareBySketch(ctx context.Context) (few bool, err error) {
 	s := newSketch()
 	r.Lacking, r.Documents = false, 0
 	kinds := celldoc.Kinds(r.Table)
-	var keys crossing
-	long := map[cellconfig.Ref]bool{}
+	var keys keySums
+	long := map[cellconfig.Ref]bool{} // documents whose ids are too long for a sketch, and for an item
 	err = r.documents(ctx, func(d *cellconfig.Document) {
 		keys.add(d)
 		if d.Kind == cellconfig.KindKeyHash {
@@ -578,14 +587,14 @@ func (r *run) compare(ctx context.Context) (few bool, err error) {
 		e, ok := s.pack(slices.Index(kinds, d.Kind), d.ID, d.Version, d.Deleted, d.Body)
 		if ok {
 			s.add(&e, inCell)
-		} else if len(long) <= mostOdd {
+		} else if len(long) <= maxDifferences {
 			long[d.Ref] = true
 		}
 	})
 	if err != nil {
 		return false, err
 	}
-	r.crossed = keys.differ()
+	r.hashesDiffer = keys.differ()
 	r.items = 0
 	err = r.pages(ctx, "", func(page []control.Item, _ string) error {
 		for i := range page {
@@ -604,9 +613,9 @@ func (r *run) compare(ctx context.Context) (few bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	r.lost = r.items == 0 && r.Documents > mostWithoutItems
+	r.lost = r.items == 0 && r.Documents > maxRemovedOfEmpty
 	odd, ok := s.differences()
-	if !ok || len(long) > mostOdd {
+	if !ok || len(long) > maxDifferences {
 		return false, nil
 	}
 	refs := long
@@ -671,38 +680,40 @@ func (r *run) badItems(ctx context.Context, err error) {
 	}
 }
 
-// mended holds what must be written to the cell.
-type mended struct {
+// repairs holds the documents that must be written to the cell.
+type repairs struct {
 	newer    []cellconfig.Document    // documents that are newer than the cell's
 	replaced []cellconfig.Replacement // documents of the cell that are wrong
 }
 
 // add adds the right document in place of the cell's.
-func (m *mended) add(want cellconfig.Document, have *cellconfig.Document) {
+func (p *repairs) add(want cellconfig.Document, have *cellconfig.Document) {
 	if want.Version > have.Version {
-		m.newer = append(m.newer, want)
+		p.newer = append(p.newer, want)
 		return
 	}
-	m.replaced = append(m.replaced, cellconfig.Replacement{Found: *have, Want: want})
+	p.replaced = append(p.replaced, cellconfig.Replacement{Found: *have, Want: want})
 }
 
 // write writes the repairs, and replaces wrong documents first: a key may need the hash of a forged key.
-func (r *run) write(ctx context.Context, m *mended) error {
+func (r *run) write(ctx context.Context, m *repairs) error {
 	return errors.Join(r.replace(ctx, m.replaced), r.apply(ctx, m.newer))
 }
 
-// repair reads each document that differs again, and repairs what it can.
+// repair reads each of the documents and its item again, because the difference may be gone, and repairs what still
+// differs.
 func (r *run) repair(ctx context.Context, refs map[cellconfig.Ref]bool) error {
-	var all, shares mended // shares holds the cell's first shares, which are written separately
+	var all, shares repairs // shares holds the cell's first shares, which are written separately
 	for ref := range refs {
-		// The cell is read first: what it has then, the control tables have when they are read.
+		// The cell is read first: whatever it has then, the control tables have when they are read, unless it is
+		// forged.
 		got, err := r.store.Get(ctx, ref)
 		if err = errors.Join(err, wrongCount(len(got), 1)); err != nil {
 			return fmt.Errorf("read a %s of the cell: %w", ref.Kind, err)
 		}
 		item, err := r.item(ctx, ref)
 		if errors.Is(err, control.ErrBadItem) {
-			continue // it was reported with its page
+			continue // pages has reported it
 		}
 		if err != nil {
 			return err
@@ -728,8 +739,8 @@ func (r *run) repair(ctx context.Context, refs map[cellconfig.Ref]bool) error {
 	return r.write(ctx, &shares)
 }
 
-// firstShares reports whether a document is that of the shares, and the cell never had shares that could be read: a
-// tombstone says that shares exist.
+// firstShares reports whether ref names the shares, and the cell has never had shares that it could read. A tombstone
+// only says that shares exist.
 func firstShares(ref cellconfig.Ref, have *cellconfig.Document) bool {
 	return ref.Kind == cellconfig.KindShares && (have.Version == 0 || have.Deleted)
 }
@@ -751,8 +762,8 @@ func (r *run) item(ctx context.Context, ref cellconfig.Ref) (*control.Item, erro
 	return &item, nil
 }
 
-// wanted compares an item, or none, with the cell's document of it. It returns true if the cell must have the returned
-// document. A returned document of version 0 means that the cell must have none.
+// wanted compares an item, or its absence (nil), with the cell's document. It returns true if the returned document
+// must replace the cell's. If that document has version 0, the cell's must be removed.
 func (r *run) wanted(ctx context.Context, item *control.Item, have *cellconfig.Document) (cellconfig.Document, bool) {
 	if item == nil {
 		return r.unknown(ctx, have)
@@ -766,7 +777,7 @@ func (r *run) wanted(ctx context.Context, item *control.Item, have *cellconfig.D
 		r.Lacking = r.Lacking || want.Kind == cellconfig.KindPlacement
 		return want, false
 	}
-	if err := item.Verify(); err != nil { // like the publisher: an item that Sluice did not write reaches no cell
+	if err := item.Verify(); err != nil { // as in the publisher: an item that Sluice did not write reaches no cell
 		r.report(ctx, Unreadable, want.Ref, err)
 		return want, false
 	}
@@ -782,7 +793,8 @@ func (r *run) wanted(ctx context.Context, item *control.Item, have *cellconfig.D
 	return want, true
 }
 
-// errLost is reported with documents that have no item and stay.
+// errLost is reported with documents that have no item, and that are not removed because their control table counts as
+// lost.
 var errLost = errors.New(
 	"the control table is empty: it was lost, or is not the right one; nothing of it is removed from the cell. " +
 		"If it is meant to be empty, write any one item to it, and the next run removes these documents: see the " +
@@ -833,9 +845,9 @@ func (r *run) unreadable(ctx context.Context, ref cellconfig.Ref, why error) {
 	r.Lacking = lacking
 }
 
-// keepReadable keeps the cell's version of shares or of a placement that cannot be read. A cell without shares stores
-// that it does not know the document: it then does not believe that there are no shares, and grants nothing to the
-// tenant of the placement.
+// keepReadable is called if the newest shares, or a placement, cannot be read. The cell then keeps the version that it
+// has. Only a cell without shares stores a tombstone, which says that the document exists and is unknown. Otherwise the
+// cell could conclude that there are no shares, or that every cell serves the tenant of the placement.
 func (r *run) keepReadable(
 	ctx context.Context, want cellconfig.Document, have *cellconfig.Document, why error,
 ) (cellconfig.Document, bool) {
@@ -856,7 +868,7 @@ func (r *run) keepReadable(
 // page is how many items are requested at a time.
 const page = 500
 
-// logged is how many differences of a kind a run logs by name.
+// logged is how many differences of each kind a run logs; it only counts the others.
 const logged = 20
 
 func (r *run) report(ctx context.Context, d Drift, ref cellconfig.Ref, err error) {
@@ -882,8 +894,8 @@ func (r *run) report(ctx context.Context, d Drift, ref cellconfig.Ref, err error
 	r.c.Log.LogAttrs(ctx, level, "the cell differs from the control tables", attrs...)
 }
 
-// apply writes documents as an applier does. A document that the store refuses is reported, and does not hold up the
-// others.
+// apply writes documents as an applier does. A document that the store refuses is reported, and the others are written
+// nevertheless.
 func (r *run) apply(ctx context.Context, documents []cellconfig.Document) error {
 	if len(documents) == 0 {
 		return nil
@@ -903,8 +915,8 @@ func (r *run) apply(ctx context.Context, documents []cellconfig.Document) error 
 	return errors.Join(r.apply(ctx, documents[:half]), r.apply(ctx, documents[half:]))
 }
 
-// replace replaces wrong documents of the cell by items. An item that the store refuses is reported, and does not hold
-// up the others.
+// replace replaces wrong documents of the cell by items. An item that the store refuses is reported, and the others are
+// written nevertheless.
 func (r *run) replace(ctx context.Context, all []cellconfig.Replacement) error {
 	if len(all) == 0 {
 		return nil
@@ -913,7 +925,7 @@ func (r *run) replace(ctx context.Context, all []cellconfig.Replacement) error {
 	r.result.Repaired += int64(n)
 	switch {
 	case err == nil:
-		return r.overtaken(ctx, all)
+		return r.applyNewer(ctx, all)
 	case !errors.Is(err, cellconfig.ErrInvalid):
 		return err
 	case len(all) == 1:
@@ -924,9 +936,9 @@ func (r *run) replace(ctx context.Context, all []cellconfig.Replacement) error {
 	return errors.Join(r.replace(ctx, all[:half]), r.replace(ctx, all[half:]))
 }
 
-// overtaken applies what was written to the control tables between the first read of an item and its repair. The event
-// of such a change may have arrived while the cell still had the forged version.
-func (r *run) overtaken(ctx context.Context, all []cellconfig.Replacement) error {
+// applyNewer reads the items of repaired documents once more, and applies those that have changed since. The event of
+// such a change may have arrived while the cell still had a forged, higher version, and was then ignored as old.
+func (r *run) applyNewer(ctx context.Context, all []cellconfig.Replacement) error {
 	var newer []cellconfig.Document
 	for i := range all {
 		item, err := r.item(ctx, all[i].Want.Ref)
@@ -946,8 +958,8 @@ func (r *run) overtaken(ctx context.Context, all []cellconfig.Replacement) error
 	return r.apply(ctx, newer)
 }
 
-// strays handles the documents of the cell that have no item.
-func (r *run) strays(ctx context.Context) error {
+// repairWithoutItem finds the cell's documents that have no item in the state's table, and repairs them.
+func (r *run) repairWithoutItem(ctx context.Context) error {
 	seed, known := maphash.MakeSeed(), map[uint64]bool{} // hashes of ids, because there may be many
 	r.items = 0
 	hash := func(ref cellconfig.Ref) uint64 { return maphash.String(seed, string(ref.Kind)+"/"+ref.ID) }
@@ -961,7 +973,7 @@ func (r *run) strays(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	r.lost = r.items == 0 && r.Documents > mostWithoutItems
+	r.lost = r.items == 0 && r.Documents > maxRemovedOfEmpty
 	refs := map[cellconfig.Ref]bool{}
 	for _, kind := range celldoc.Kinds(r.Table) {
 		for d, err := range r.store.List(ctx, kind) {
@@ -982,13 +994,14 @@ func (r *run) strays(ctx context.Context) error {
 	return r.repair(ctx, refs)
 }
 
-// bulk reads the control table again, from where the state is, and brings each page to the cell.
+// bulk reads the control table again, from the place of the state on, and compares each page with the cell. It is the
+// slower mode, for a cell that differs in more documents than a sketch can show.
 func (r *run) bulk(ctx context.Context) error {
 	if r.After == "" {
 		r.Matched = 0
 	}
 	err := r.pages(ctx, r.After, func(items []control.Item, next string) error {
-		matched, err := r.bring(ctx, items)
+		matched, err := r.comparePage(ctx, items)
 		if err != nil {
 			return err
 		}
@@ -996,7 +1009,7 @@ func (r *run) bulk(ctx context.Context) error {
 		return nil
 	})
 	if err == nil && r.Documents > r.Matched {
-		err = r.strays(ctx)
+		err = r.repairWithoutItem(ctx)
 	}
 	if err != nil || r.Table != control.Cells {
 		return err
@@ -1012,8 +1025,9 @@ func (r *run) bulk(ctx context.Context) error {
 	return r.repair(ctx, map[cellconfig.Ref]bool{shares: true})
 }
 
-// bring writes a page of items to the cell, and returns for how many of them the cell has a document.
-func (r *run) bring(ctx context.Context, items []control.Item) (matched int64, err error) {
+// comparePage compares a page of items with the cell and repairs what differs. It returns for how many of the items the
+// cell had a document.
+func (r *run) comparePage(ctx context.Context, items []control.Item) (matched int64, err error) {
 	if len(items) == 0 {
 		return 0, nil
 	}
@@ -1028,7 +1042,7 @@ func (r *run) bring(ctx context.Context, items []control.Item) (matched int64, e
 	if !r.compared {
 		r.result.Documents += int64(len(refs))
 	}
-	var missing mended
+	var missing repairs
 	notOlder := map[cellconfig.Ref]bool{}
 	for i := range items {
 		if got[i].Version > 0 {
@@ -1036,7 +1050,7 @@ func (r *run) bring(ctx context.Context, items []control.Item) (matched int64, e
 		}
 		switch {
 		case firstShares(refs[i], &got[i]): // they are written last
-		case got[i].Version >= items[i].Version: // perhaps written after the page was read
+		case got[i].Version >= items[i].Version: // a higher version may have been written after the page was read
 			if got[i].Version > items[i].Version || !sameContent(&items[i], &got[i]) {
 				notOlder[refs[i]] = true
 			}

@@ -5,14 +5,14 @@ import (
 	"hash/maphash"
 )
 
-// The size of a sketch: three tables of rows. It shows, with near certainty, up to two thirds as many differences as it
-// has rows.
+// The size of a sketch: three tables of 1,024 rows. With near certainty it can show as many differences as two thirds
+// of its rows, 2,048. maxDifferences stays below that number, so that the sketch practically always suffices.
 const (
-	tables   = 3
-	rows     = 1024 // in each table
-	mostOdd  = 1500 // more entries of one side only than this are not looked for
-	maxID    = 128  // bytes of the longest id of an item
-	entryLen = 1 + 1 + maxID + 8 + 8
+	tables         = 3
+	rows           = 1024 // in each table
+	maxDifferences = 1500 // if there are more, the run compares page by page
+	maxID          = 128  // bytes of the longest id of an item
+	entryLen       = 1 + 1 + maxID + 8 + 8
 )
 
 // entry is a version of a document on one side, as bytes of a fixed length: the kind, the length of the id, the id, the
@@ -27,19 +27,19 @@ const (
 	inCell    side = -1
 )
 
-// sketch finds the entries in which two sides differ, in memory that does not grow with their number. It is an
-// invertible Bloom lookup table (Goodrich and Mitzenmacher, 2011). Each entry is added to one row of each table, in any
-// order. Entries that both sides have cancel out. A row with one entry left shows that entry. Removing it from its
-// other rows shows further entries.
+// sketch finds the entries that only one of the two sides has, in memory that does not grow with the number of entries.
+// It is an invertible Bloom lookup table (Goodrich and Mitzenmacher, 2011). Each entry is added to one row of each
+// table, in any order. Entries that both sides have cancel out. If a single entry is left in a row, the row shows it.
+// Removing that entry from its other rows may leave single entries there, and so on.
 type sketch struct {
 	seed maphash.Seed
 	rows [tables * rows]row
 }
 
 type row struct {
-	count int64 // number of control's entries minus those of the cell
-	check uint64
-	sum   entry
+	count int64  // number of control's entries minus those of the cell
+	check uint64 // hashes of the entries, combined by exclusive or
+	sum   entry  // the entries, combined by exclusive or
 }
 
 func newSketch() *sketch { return &sketch{seed: maphash.MakeSeed()} }
@@ -85,7 +85,7 @@ func (s *sketch) differences() (map[entry]side, bool) {
 			continue
 		}
 		e, of, h := r.sum, side(r.count), r.check
-		if _, twice := found[e]; twice || len(found) == mostOdd {
+		if _, twice := found[e]; twice || len(found) == maxDifferences {
 			return nil, false
 		}
 		found[e] = of

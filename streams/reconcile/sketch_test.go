@@ -7,10 +7,10 @@ import (
 )
 
 // Guarantees that a sketch finds exactly the entries that only one side has, in whatever order they are added, up to
-// its bound of mostOdd entries, and that it reports if there are more.
+// its bound of maxDifferences entries, and that it reports if there are more.
 func TestSketch(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
-	for _, odd := range []int{0, 1, 2, 50, 500, mostOdd, mostOdd + 1, 3000, 20_000} {
+	for _, odd := range []int{0, 1, 2, 50, 500, maxDifferences, maxDifferences + 1, 3000, 20_000} {
 		s := newSketch()
 		want := map[entry]side{}
 		type added struct {
@@ -40,8 +40,8 @@ func TestSketch(t *testing.T) {
 			s.add(&a.e, a.of)
 		}
 		got, ok := s.differences()
-		if ok != (odd <= mostOdd) {
-			t.Fatalf("%d differences: got shown %t, want %t", odd, ok, odd <= mostOdd)
+		if ok != (odd <= maxDifferences) {
+			t.Fatalf("%d differences: got shown %t, want %t", odd, ok, odd <= maxDifferences)
 		}
 		if !ok {
 			continue
