@@ -37,11 +37,11 @@ func (r *Record) Check() error {
 	return nil
 }
 
-// Event returns the event that the publisher sends to the cells and subscribers; nil if nobody is told, see
-// events.ChangedType. It is the same at each call, and always fits into a message.
+// Event returns the event that the publisher sends to the cells and subscribers; nil if no event is sent about such
+// items, see events.ChangedType. Each call returns an equal event, which always fits into a message.
 func (r *Record) Event() *events.Changed { return r.New.Event() }
 
-// Event returns the event about this version of the item; nil if nobody is told. Reconcile sends it again.
+// Event returns the event about this version of the item; nil if no event is sent about such items.
 func (i *Item) Event() *events.Changed {
 	t, ok := events.ChangedType(i.Table, i.Key)
 	if !ok {
@@ -64,10 +64,10 @@ func (r *Record) Audit() *events.AuditRecord {
 // Delivery is what a feed gives to its consumers: a record, or a record that cannot be read. Consumers must neither
 // stop at such a record nor drop it.
 type Delivery struct {
-	Sequence string  // names the record to the feed; empty if even that cannot be read
+	Sequence string  // the record's position in the feed; empty if it cannot be read
 	Record   *Record // nil if Err is set; its Check has passed
 	Err      error   // a *RecordError
-	Raw      []byte  // if Err is set: the record as it came, to be kept
+	Raw      []byte  // if Err is set: the record as it arrived, for a dead letter
 }
 
 // RecordError says why a record cannot be read. Unknown fields are empty.

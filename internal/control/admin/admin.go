@@ -9,26 +9,27 @@
 //	path                  method           does
 //	/documents/get        Get              returns one item
 //	/documents/list       List             returns a page of a table
-//	/apply                Apply            changes plans, settings, tenants and keys: the changes of a call are
-//	                                       checked together; what they remove or weaken is refused unless
-//	                                       the call accepts it
+//	/apply                Apply            changes plans, settings, tenants and keys. The changes of a call are
+//	                                       checked together. A call that removes or weakens a protection is
+//	                                       refused unless it says that it accepts this
 //	/tenants/set          SetTenant        sets plan, cells and overrides of one tenant
-//	/tenants/suspend      Suspend          has all calls of a tenant refused; see also /tenants/resume
+//	/tenants/suspend      Suspend          refuses all calls of a tenant; see also /tenants/resume
 //	/boosts/add           AddBoost         raises a limit of a tenant for a while; see also /boosts/remove
-//	/limits/promote       Promote          has a shadow limit of a plan enforce
+//	/limits/promote       Promote          makes a shadow limit of a plan enforce
 //	/keys/create          CreateKey        creates a key; only the answer holds its text
-//	/keys/revoke          RevokeKey        has a key refused for good
-//	/cells/add            AddCell          asks the balancer for a share; see also /cells/drain, /cells/remove
-//	/cells/list           Cells            lists the cells, the requests for them, and what the balancer did
-//	/config/status        ConfigStatus     says how far each cell's copy of the tables is
+//	/keys/revoke          RevokeKey        refuses a key for good
+//	/cells/add            AddCell          asks the balancer to let a cell serve; see also /cells/drain,
+//	                                       /cells/remove
+//	/cells/list           Cells            lists the cells, the newest request about each, and its state
+//	/config/status        ConfigStatus     compares each cell's copy with the control tables
 //	/shadow/report        ShadowReport     says what shadow limits would have denied
-//	/pace/set             SetPacePlan      sets how pacers divide a provider's limit among them; see also /pace/get
+//	/pace/set             SetPacePlan      sets how pacers share a provider's limit; see also /pace/get
 //
 // # Cells
 //
-// An item of the table cells holds the desired state of a cell, as the request of package shares that leads to it: see
-// [CellDocument]. The balancer reads the item and carries out the request in its own time. A tenant's pin is also such
-// a request, in an item of its own: see [PinKey].
+// An item of the table cells holds the desired state of a cell, in the form of a [shares.Request]: see [CellDocument].
+// The operations only write the item. The balancer reads it and carries out the request later. A tenant's pin is such a
+// request, too, in an item of its own: see [PinKey].
 package admin
 
 import (
@@ -73,7 +74,7 @@ type Config struct {
 	// this machine; otherwise they must be URLs of API Gateway.
 	Local bool
 
-	// Alone is the id of the only cell, if cells do not share limits; "" if they do.
+	// Alone is the id of the only cell, which grants the whole of each limit; "" if cells share limits.
 	Alone string
 
 	// Shadow counts the outcomes of shadow limits. If nil, ShadowReport says where to find the counts instead.
@@ -126,7 +127,7 @@ func NewMux(s *Service) *call.Mux {
 // Write holds the parameters that every operation that writes has.
 type Write struct {
 	Reason string // 1..512 characters, one line
-	Expect *int64 // the version that the operator saw; nil: whichever there is when the operation begins
+	Expect *int64 // the version that the operator saw; nil: the version at the beginning of the operation
 }
 
 // GetRequest names an item.
@@ -195,7 +196,7 @@ func (s *Service) List(ctx context.Context, _ string, r *ListRequest) (*ListResp
 	}
 }
 
-// item reads an item. It returns nil if there has never been one.
+// item reads an item. It returns nil if the item has never existed.
 func (s *Service) item(ctx context.Context, t control.Table, key string) (*control.Item, error) {
 	item, err := s.c.Tables.Get(ctx, t, key)
 	switch {
@@ -310,7 +311,7 @@ func (s *Service) eachLive(ctx context.Context, t control.Table, skipDamaged boo
 	return nil
 }
 
-// body decodes a stored body.
+// body decodes the body of a stored item.
 func body(item *control.Item, into any) error {
 	if err := json.Unmarshal(item.Body, into); err != nil {
 		return call.Refuse(call.Internal, "%s/%q cannot be read: %v", item.Table, item.Key, err)
@@ -318,7 +319,7 @@ func body(item *control.Item, into any) error {
 	return nil
 }
 
-// firstFew returns the first 20 elements of a list, and the number of the others in words.
+// firstFew returns the first 20 elements of a list, and, if there are more, a text that says how many.
 func firstFew(all []string) []string {
 	const most = 20
 	if len(all) <= most {

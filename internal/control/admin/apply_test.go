@@ -197,7 +197,7 @@ func TestBadChanges(t *testing.T) {
 		"version": {admin.Change{Table: control.Tenants, Key: "t", Expect: -1, Body: json.RawMessage("{}")},
 			"is not a version"},
 		"no body": {admin.Change{Table: control.Tenants, Key: "t"}, "want a JSON object"},
-		"twice":   {good, `tenant "good" is there twice`},
+		"twice":   {good, `tenant "good" occurs twice`},
 		"delete with body": {admin.Change{Table: control.Tenants, Key: "t", Delete: true,
 			Body: json.RawMessage("{}")}, "a deletion has no body"},
 		"delete of a key": {admin.Change{Table: control.Keys, Key: "k1", Expect: 1, Delete: true},

@@ -57,7 +57,7 @@ type AddCellRequest struct {
 	Cell   string `json:"cell"`
 	Weight int64  `json:"weight,omitempty"` // 1..shares.MaxWeight; 0 selects 1
 	Ops    string `json:"ops,omitempty"`    // URL of the cell's operators' API; empty: keep the stored one
-	Yes    bool   `json:"yes,omitempty"`    // Ops may replace another URL
+	Yes    bool   `json:"yes,omitempty"`    // accept that Ops replaces another URL
 	Reason string `json:"reason"`
 	Expect *int64 `json:"expect,omitempty"`
 }
@@ -76,7 +76,7 @@ func (s *Service) AddCell(ctx context.Context, actor string, r *AddCellRequest) 
 	if err := s.checkOps(r.Cell, r.Ops); err != nil {
 		return nil, err
 	}
-	return s.ask(ctx, actor, r.Cell, r.Reason, r.Expect, func(have *CellDocument) (*CellDocument, error) {
+	return s.writeDesiredState(ctx, actor, r.Cell, r.Reason, r.Expect, func(have *CellDocument) (*CellDocument, error) {
 		kind := shares.Join
 		if have != nil && (have.Request.Kind == shares.Join || have.Request.Kind == shares.Weigh) {
 			kind = shares.Weigh
@@ -96,10 +96,10 @@ func (s *Service) AddCell(ctx context.Context, actor string, r *AddCellRequest) 
 	})
 }
 
-// checkOps checks the URL of a cell's operators' API. Signed calls of operators go to this URL, so whoever may add a
-// cell must not be able to send them to an arbitrary server.
+// checkOps checks the URL of a cell's operators' API. Operators send signed calls to this URL, so somebody who may add
+// a cell must not be able to direct these calls to an arbitrary server.
 func (s *Service) checkOps(cell, text string) error {
-	if text == "" || s.c.Local && ofThisMachine(text) {
+	if text == "" || s.c.Local && isLocalURL(text) {
 		return nil
 	}
 	stage, err := executeapi.ParseStage(text)
@@ -115,8 +115,8 @@ func (s *Service) checkOps(cell, text string) error {
 	return nil
 }
 
-// ofThisMachine reports whether the text is the URL of a server on this machine.
-func ofThisMachine(text string) bool {
+// isLocalURL reports whether the text is a URL of a server on this machine.
+func isLocalURL(text string) bool {
 	u, err := url.Parse(text)
 	return err == nil && len(text) <= 1024 && u.User == nil && u.RawQuery == "" && u.Fragment == "" &&
 		(u.Scheme == "http" || u.Scheme == "https") && loopback.Host(u.Hostname())
@@ -136,19 +136,22 @@ func (s *Service) DrainCell(ctx context.Context, actor string, r *CellRequest) (
 	if r.Force {
 		return nil, call.Refuse(call.Invalid, "force is only for a removal: a drain waits for the cell to acknowledge")
 	}
-	return s.askKind(ctx, actor, r, shares.Drain)
+	return s.requestChange(ctx, actor, r, shares.Drain)
 }
 
 // RemoveCell asks the balancer to forget a drained cell, or any cell if Force is set.
 func (s *Service) RemoveCell(ctx context.Context, actor string, r *CellRequest) (*call.Item, error) {
 	if r.Force {
-		return s.askKind(ctx, actor, r, shares.Force)
+		return s.requestChange(ctx, actor, r, shares.Force)
 	}
-	return s.askKind(ctx, actor, r, shares.Remove)
+	return s.requestChange(ctx, actor, r, shares.Remove)
 }
 
-func (s *Service) askKind(ctx context.Context, actor string, r *CellRequest, kind shares.Kind) (*call.Item, error) {
-	return s.ask(ctx, actor, r.Cell, r.Reason, r.Expect, func(have *CellDocument) (*CellDocument, error) {
+// requestChange writes a request of the kind about an existing cell.
+func (s *Service) requestChange(
+	ctx context.Context, actor string, r *CellRequest, kind shares.Kind,
+) (*call.Item, error) {
+	return s.writeDesiredState(ctx, actor, r.Cell, r.Reason, r.Expect, func(have *CellDocument) (*CellDocument, error) {
 		switch {
 		case have == nil:
 			return nil, call.Refuse(call.NotFound, "there is no cell %q", r.Cell)
@@ -160,9 +163,9 @@ func (s *Service) askKind(ctx context.Context, actor string, r *CellRequest, kin
 	})
 }
 
-// ask writes the desired state of a cell. next returns the new document, given the stored one, or nil if there is
-// none.
-func (s *Service) ask(
+// writeDesiredState writes the desired state of a cell. next gets the stored document, or nil if there is none, and
+// returns the new one.
+func (s *Service) writeDesiredState(
 	ctx context.Context, actor, cell, reason string, expect *int64,
 	next func(have *CellDocument) (*CellDocument, error),
 ) (*call.Item, error) {
@@ -213,9 +216,9 @@ func (s *Service) writeRequest(
 	return call.ItemOf(written), nil
 }
 
-// pinEdit tells the balancer which cells are to serve the tenant of an edit, and which limits the tenant has for
-// itself. It is called before the tenant's document is written. If an Apply stops between the two, a later comparison
-// still finds that the document differs, and the Apply is repeated.
+// pinEdit writes the pin of the tenant of an edit, which tells the balancer which cells shall serve the tenant, and
+// what limits of its own the tenant has. The pin is written before the tenant's document. If an Apply stops between the
+// two writes, the document still differs from the desired one, so that a repeated Apply writes it.
 func (s *Service) pinEdit(ctx context.Context, actor, reason string, e *edit) error {
 	now := placementOf(e.Body)
 	var before placementFields
@@ -228,8 +231,8 @@ func (s *Service) pinEdit(ctx context.Context, actor, reason string, e *edit) er
 	return s.pin(ctx, actor, reason, e.Key, &now)
 }
 
-// repin writes the pin again, from the tenant's stored document. It is called when the pin was written and the
-// document was not, because another operator had changed it.
+// repin writes the pin again, from the tenant's stored document. It is called if the document could not be written
+// after the pin, because another operator has changed the document.
 func (s *Service) repin(ctx context.Context, actor, reason, tenant string) {
 	item, err := s.item(ctx, control.Tenants, tenant)
 	if err == nil && item != nil {
@@ -261,8 +264,10 @@ func placementOf(body []byte) (p placementFields) {
 // isSpecial reports whether the tenant is placed differently from a tenant without any of the fields.
 func (p *placementFields) isSpecial() bool { return len(p.Cells) > 0 || p.hasOwnLimits() }
 
-// hasOwnLimits reports whether the tenant's share of a limit, in some cell, may be smaller than its plan's limit
-// gives.
+// hasOwnLimits reports whether a cell's share of one of the tenant's limits may differ from the share that follows from
+// the plan alone: several named cells divide the limit, or it has an override or a boost. The balancer then decides by
+// the tenant's document which limits are too small to be divided. If only one cell serves the tenant, nothing is
+// divided.
 func (p *placementFields) hasOwnLimits() bool {
 	return len(p.Cells) != 1 && (len(p.Cells) > 1 || len(p.Overrides) > 0 || len(p.Boosts) > 0)
 }
@@ -288,9 +293,10 @@ func (d *CellDocument) samePlacement(o *CellDocument) bool {
 		bytes.Equal(d.Tenant, o.Tenant)
 }
 
-// PinOf reports whether a pin agrees with the placement fields of a tenant's document. The author of such a pin is the
-// operator who last changed the tenant's plan, cells, overrides or boosts. PinOf returns false for a tenant without
-// overrides and boosts, and for a tenant that is served by a single cell, since their pins do not hold these fields.
+// PinOf reports whether a pin agrees with the placement fields of a tenant's document. If it does, the author of the
+// pin is the operator who last changed the tenant's plan, cells, overrides or boosts. PinOf returns false for a tenant
+// without overrides and boosts, and for a tenant that is served by a single cell, since their pins do not hold these
+// fields.
 func PinOf(pin []byte, tenant string, body []byte) bool {
 	have, err := ReadCell(pin)
 	now := placementOf(body)
@@ -327,7 +333,7 @@ func (s *Service) pin(ctx context.Context, actor, reason, tenant string, p *plac
 
 // CellsRequest asks for all cells.
 type CellsRequest struct {
-	Tenant string `json:"tenant,omitempty"` // the answer has this tenant's home cell; "": no tenant's
+	Tenant string `json:"tenant,omitempty"` // if set, the answer names this tenant's home cell
 }
 
 // CellRow is one cell.
@@ -339,7 +345,7 @@ type CellRow struct {
 	Actor     string      `json:"actor"`
 	ChangedAt time.Time   `json:"changed_at"`
 	Region    string      `json:"region,omitempty"` // AWS region; "" if unknown
-	Ops       string      `json:"ops,omitempty"`    // as stored: an older version may have stored any URL
+	Ops       string      `json:"ops,omitempty"`    // as stored: earlier releases did not check the URL
 	// State is the balancer's: joining, active, draining or drained. "waiting": the balancer has not carried out the
 	// newest request, or has refused it. "removed": it has removed the cell.
 	State   string `json:"state"`
@@ -401,7 +407,7 @@ func (out *CellsResponse) add(i *control.Item, tenants, regions map[string]strin
 	return nil
 }
 
-// Cells lists the cells: the newest request for each, and what the balancer has done.
+// Cells lists the cells: the newest request about each, and how far the balancer has carried it out.
 func (s *Service) Cells(ctx context.Context, _ string, r *CellsRequest) (*CellsResponse, error) {
 	out := &CellsResponse{Cells: []CellRow{}, Alone: s.c.Alone}
 	placement := ""
@@ -451,7 +457,7 @@ func (s *Service) Cells(ctx context.Context, _ string, r *CellsRequest) (*CellsR
 	return out, nil
 }
 
-// addShares adds to each cell what the balancer has done.
+// addShares adds to each cell its place in the balancer's state.
 func (out *CellsResponse) addShares(state *shares.State) {
 	awaited := state.Awaited()
 	for i := range out.Cells {

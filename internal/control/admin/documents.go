@@ -58,8 +58,8 @@ type edit struct {
 
 func (e *edit) absent() bool { return e.have == nil || e.have.Deleted }
 
-// preview is the content of the tables as it will be after the edits are written: the edits, and what is stored apart
-// from them.
+// preview is the content of the tables as it will be after the edits are written. For items without an edit this is the
+// stored content.
 type preview struct {
 	s        *Service
 	now      time.Time
@@ -131,6 +131,7 @@ func (w *preview) plan(ctx context.Context, id string) (*plan.Plan, error) {
 	return p, nil
 }
 
+// compilePlan compiles a plan, and adds its problems.
 func (w *preview) compilePlan(d plan.Document) *plan.Plan {
 	p, err := plan.CompilePlan(d)
 	if err != nil {
@@ -192,9 +193,9 @@ func hashOf(body []byte) string {
 	return key.Hash
 }
 
-// checkHashes refuses a key with the hash of another key, including a revoked one. Requests find keys by hash, and a
-// cell keeps the first key that it reads for a hash. If an edit brings a hash of its own, checkHashes reads all keys.
-// A hash that this service has just made needs no check.
+// checkHashes refuses a key with the hash of another key, including a revoked one: requests find keys by hash, and a
+// cell keeps the first key that it reads for a hash. checkHashes reads all keys if an edit sets a new hash. A hash that
+// this service has just made needs no check.
 func (w *preview) checkHashes(ctx context.Context) error {
 	edited := map[string]*edit{} // by hash
 	for _, e := range w.edits {
@@ -219,9 +220,10 @@ func (w *preview) checkHashes(ctx context.Context) error {
 	})
 }
 
-// tenant compiles a tenant with the plan that it will have, and adds the problems. If the tenant is edited (isNew), it
-// also checks what depends on the time, on the cells and on their stores.
-func (w *preview) tenant(ctx context.Context, d plan.Document, isNew bool) error {
+// checkTenantDocument compiles a tenant with the plan that it will have, and adds the problems. If the tenant itself is
+// edited, isNew is true, and checkTenantDocument also checks the end of its boosts, its cells, and whether the cells'
+// stores accept its limits.
+func (w *preview) checkTenantDocument(ctx context.Context, d plan.Document, isNew bool) error {
 	doc, err := plan.ReadTenant(d)
 	if err != nil {
 		w.addProblems(err)
@@ -253,8 +255,8 @@ func (w *preview) tenant(ctx context.Context, d plan.Document, isNew bool) error
 	return w.checkCells(ctx, d.Name(), t.Cells)
 }
 
-// reportMissingPlan reports why a tenant's plan is missing. If the plan exists and is not valid, that was reported
-// before.
+// reportMissingPlan reports why a tenant's plan is missing. It reports nothing if the plan exists and is not valid:
+// that problem was already reported for the plan.
 func (w *preview) reportMissingPlan(d plan.Document, id string) {
 	switch e := w.byRef[control.Ref{Table: control.Plans, Key: id}]; {
 	case e == nil:
@@ -264,13 +266,13 @@ func (w *preview) reportMissingPlan(d plan.Document, id string) {
 	}
 }
 
-// checkBoostLengths reports boosts without a from that last too long, counted from now.
+// checkBoostLengths reports boosts that have no from, so that they begin now, and that last too long.
 func (w *preview) checkBoostLengths(d plan.Document) {
 	var tenant struct {
 		Boosts []struct{ ID, From, Until string }
 	}
 	if json.Unmarshal(d.Body, &tenant) != nil {
-		return // not reached: the tenant was compiled
+		return // not reached: the tenant has been compiled
 	}
 	for i, b := range tenant.Boosts {
 		until, err := time.Parse(time.RFC3339, b.Until)
@@ -333,8 +335,8 @@ func (w *preview) checkAnonymous(ctx context.Context) error {
 	return err
 }
 
-// checkDependents checks every stored tenant that is not edited against the plans that change. If its overrides no
-// longer fit, cells would go on with the last limits that each of them remembers.
+// checkDependents checks every stored tenant that is not edited against the plans that change. If a tenant's overrides
+// no longer fit its plan, each cell would continue with the last limits that it knows for the tenant.
 func (w *preview) checkDependents(ctx context.Context) error {
 	changed := map[string]*edit{}
 	for _, e := range w.edits {
@@ -349,10 +351,10 @@ func (w *preview) checkDependents(ctx context.Context) error {
 	for _, e := range changed {
 		deletes = deletes || e.Delete
 	}
-	var without []string
-	// A tenant's item that cannot be read was written by something else than Sluice. It cannot be checked, and must
-	// not prevent the change of a plan: if its overrides no longer fit, cells go on with its last limits until the
-	// item is repaired. But such a tenant may use a plan that is being deleted, so a deletion is refused.
+	var inUse []string
+	// A tenant's item that cannot be read was not written by Sluice. It cannot be checked, and must not prevent the
+	// change of a plan: if its overrides no longer fit, cells continue with its last limits until the item is repaired.
+	// But such a tenant may use a plan that is being deleted, so a deletion is refused.
 	err := w.s.eachLive(ctx, control.Tenants, !deletes, func(i *control.Item) error {
 		if w.byRef[i.Ref()] != nil {
 			return nil
@@ -368,17 +370,17 @@ func (w *preview) checkDependents(ctx context.Context) error {
 		switch {
 		case e == nil:
 		case e.Delete:
-			without = append(without, fmt.Sprintf("plan %q: tenant %q uses it", t.Plan, i.Key))
+			inUse = append(inUse, fmt.Sprintf("plan %q: tenant %q uses it", t.Plan, i.Key))
 		case len(t.Overrides)+len(t.Boosts) > 0:
-			return w.tenant(ctx, plan.Document{Kind: plan.KindTenant, ID: i.Key, Body: i.Body}, false)
+			return w.checkTenantDocument(ctx, plan.Document{Kind: plan.KindTenant, ID: i.Key, Body: i.Body}, false)
 		}
 		return nil
 	})
-	w.problems = append(w.problems, without...)
+	w.problems = append(w.problems, inUse...)
 	return err
 }
 
-// effects lists what the edits do to limits and credentials.
+// effects lists the effects of all edits on limits and credentials.
 func (w *preview) effects(ctx context.Context) (Effects, error) {
 	var all Effects
 	was := func(id string) (*plan.Plan, error) { return w.planBefore(ctx, id) }

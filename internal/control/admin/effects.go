@@ -43,8 +43,8 @@ type Effects struct {
 }
 
 // EffectsOf compares a stored document with d, which replaces it. If d has no body, the document is deleted; if stored
-// is empty, there is no document yet. was and will return the plans before and after the change. The effects of a plan
-// are listed for the plan, not for the tenants that use it. The error is one of was or will.
+// is empty, there is no document yet. was and will return the plans before and after the change. The effects of a
+// changed plan are listed once, for the plan, and not for each tenant that uses it. The error is that of was or will.
 func EffectsOf(d plan.Document, stored []byte, was, will Plans, now time.Time) (Effects, error) {
 	e := effects{name: d.Name(), was: was, will: will, now: now}
 	old := d
@@ -72,10 +72,12 @@ type effects struct {
 	all       Effects
 }
 
+// add adds a loss.
 func (f *effects) add(kind LossKind, format string, args ...any) {
 	f.all.Losses = append(f.all.Losses, Loss{kind, f.name + ": " + fmt.Sprintf(format, args...)})
 }
 
+// sets adds the losses when the limits of before are replaced by those of after.
 func (f *effects) sets(prefix string, before, after *plan.Set) {
 	for _, one := range plan.Losses(before, after) {
 		kind := Weakens
@@ -93,7 +95,7 @@ func (f *effects) plan(_, now plan.Document) error {
 	}
 	after, err := f.will(now.ID)
 	if err != nil || before == nil || after == nil {
-		return err // nil: a damaged plan is replaced, or what is wrong with the new one was reported before
+		return err // nil if the stored plan is damaged, or if the new one is not valid, which has been reported
 	}
 	f.sets("", before.Set(), after.Set())
 	f.afresh(before.Set(), after.Set())
@@ -101,10 +103,10 @@ func (f *effects) plan(_, now plan.Document) error {
 }
 
 func (f *effects) settings(old, now plan.Document) error {
-	before, bad := plan.CompileSettings(old)
-	after, worse := plan.CompileSettings(now)
-	if bad != nil || worse != nil {
-		return nil //nolint:nilerr // damaged settings are replaced; new ones were reported before
+	before, errBefore := plan.CompileSettings(old)
+	after, errAfter := plan.CompileSettings(now)
+	if errBefore != nil || errAfter != nil {
+		return nil //nolint:nilerr // the stored settings are damaged, or the problem of the new ones has been reported
 	}
 	f.sets("ipLimits: ", before.IPLimits(), after.IPLimits())
 	f.afresh(before.IPLimits(), after.IPLimits())
@@ -149,7 +151,7 @@ func (f *effects) routes(before, after []string) {
 	}
 }
 
-// tenantMembers is the part of a tenant's document that is compared by itself.
+// tenantMembers holds the members of a tenant's document that are compared directly, not by their effect on limits.
 type tenantMembers struct {
 	Plan      string
 	Suspended bool
@@ -187,7 +189,7 @@ func (f *effects) tenant(old, now plan.Document) error {
 	}
 	after, err := membersOf(now.Body)
 	if err != nil {
-		return nil //nolint:nilerr // reported before
+		return nil //nolint:nilerr // the problem has been reported
 	}
 	if before.Suspended && !after.Suspended {
 		f.add(Weakens, "the tenant is resumed")
@@ -243,9 +245,8 @@ func settingsOf(override map[string]any) []string {
 }
 
 // effective compares the limits of a tenant, without its boosts, before and after the change. Both are compiled with
-// the plans after the change, since the changes of a plan are listed for the plan; a tenant that moves to another plan
-// gets that plan's counters. If the tenant's old overrides do not fit the plans after the change, its losses are found
-// with the plans before it.
+// the plans after the change, since the effects of a changed plan are listed for the plan. If the tenant's old
+// overrides do not fit the plans after the change, effective uses the plans before the change to find the losses.
 func (f *effects) effective(prefix string, old, now plan.Document) error {
 	after, err := f.limits(now, f.will)
 	if err != nil || after == nil {
@@ -291,7 +292,7 @@ func (f *effects) limits(d plan.Document, plans Plans) (*plan.Set, error) {
 	return t.Limits(f.now), nil
 }
 
-// boosts compares the boosts that have not ended.
+// boosts adds the losses of boosts that have not ended.
 func (f *effects) boosts(before, after []boostMembers) {
 	find := func(list []boostMembers, id string) *boostMembers {
 		i := slices.IndexFunc(list, func(b boostMembers) bool { return b.ID == id && b.Until.After(f.now) })
@@ -326,10 +327,10 @@ func exceeds(a, b json.Number) bool {
 }
 
 func (f *effects) key(old, now plan.Document) error {
-	before, bad := plan.CompileKey(old)
-	after, worse := plan.CompileKey(now)
-	if bad != nil || worse != nil {
-		return nil //nolint:nilerr // a damaged key is replaced; what is wrong with the new one was reported before
+	before, errBefore := plan.CompileKey(old)
+	after, errAfter := plan.CompileKey(now)
+	if errBefore != nil || errAfter != nil {
+		return nil //nolint:nilerr // the stored key is damaged, or the problem of the new one has been reported
 	}
 	if after.Tenant != before.Tenant {
 		f.add(Weakens, "it moves to tenant %q from tenant %q", after.Tenant, before.Tenant)

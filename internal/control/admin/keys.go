@@ -38,7 +38,7 @@ func (s *Service) CreateKey(ctx context.Context, actor string, r *CreateKeyReque
 		return nil, err
 	}
 	if r.Expires != nil && !r.Expires.After(s.c.Now()) {
-		return nil, call.Refuse(call.Invalid, "expires: %s is over", r.Expires.UTC().Format(time.RFC3339))
+		return nil, call.Refuse(call.Invalid, "expires: %s is in the past", r.Expires.UTC().Format(time.RFC3339))
 	}
 	text, hash, pepper := "", r.Hash, r.Pepper
 	switch {
@@ -96,7 +96,7 @@ type KeyRequest struct {
 	Expect *int64 `json:"expect,omitempty"`
 }
 
-// RevokeKey has the key refused. A revoked key cannot be restored: create another.
+// RevokeKey refuses the key for good. A revoked key cannot be restored: create another.
 func (s *Service) RevokeKey(ctx context.Context, actor string, r *KeyRequest) (*call.Item, error) {
 	return s.change(ctx, actor, change{control.Keys, r.ID, "key", r.Reason, r.Expect, false, func(body tree) error {
 		body["revoked"] = true

@@ -25,7 +25,9 @@ func (w *preview) checkPlan(ctx context.Context, e *edit) error {
 	return err
 }
 
-func (w *preview) checkTenant(ctx context.Context, e *edit) error { return w.tenant(ctx, e.doc, true) }
+func (w *preview) checkTenant(ctx context.Context, e *edit) error {
+	return w.checkTenantDocument(ctx, e.doc, true)
+}
 
 func (w *preview) checkKey(ctx context.Context, e *edit) error {
 	key, err := plan.CompileKey(e.doc)

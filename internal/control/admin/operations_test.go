@@ -94,7 +94,7 @@ func TestTenantRefusals(t *testing.T) {
 	w.refused(boost(func(r *admin.BoostRequest) { r.Factor = "1" }), call.Invalid, "factor")
 	w.refused(boost(func(r *admin.BoostRequest) { r.Factor = "101" }), call.Invalid, "factor")
 	w.refused(boost(func(r *admin.BoostRequest) { r.Factor = "" }), call.Invalid, "factor is missing")
-	w.refused(boost(func(r *admin.BoostRequest) { r.Until = noon }), call.Invalid, "is over")
+	w.refused(boost(func(r *admin.BoostRequest) { r.Until = noon }), call.Invalid, "is in the past")
 	w.refused(boost(func(r *admin.BoostRequest) { r.Until = time.Time{} }), call.Invalid, "until is missing")
 	w.refused(boost(func(r *admin.BoostRequest) { r.Until = noon.AddDate(2, 0, 0) }), call.Invalid, "until")
 	w.refused(boost(func(r *admin.BoostRequest) { r.Limit = "none" }), call.Invalid, `no limit "none"`)
@@ -210,7 +210,7 @@ func TestKeys(t *testing.T) {
 	w.refused(create(admin.CreateKeyRequest{Tenant: "acme", ID: "no id"}), call.Invalid, "id")
 	w.refused(create(admin.CreateKeyRequest{Tenant: "acme", Hash: hash}), call.Invalid, "go together")
 	w.refused(create(admin.CreateKeyRequest{Tenant: "acme", Hash: "ab", Pepper: "p"}), call.Invalid, "hex digits")
-	w.refused(create(admin.CreateKeyRequest{Tenant: "acme", Expires: &noon}), call.Invalid, "is over")
+	w.refused(create(admin.CreateKeyRequest{Tenant: "acme", Expires: &noon}), call.Invalid, "is in the past")
 	w.refused(create(admin.CreateKeyRequest{Tenant: "acme", Subject: strings.Repeat("s", 129)}), call.Invalid,
 		"subject")
 	_, err = w.RevokeKey(ctx, ann, &admin.KeyRequest{ID: "none", Reason: "x"})

@@ -15,21 +15,24 @@ import (
 	"github.com/sluicelimits/sluice/internal/plan/shares"
 )
 
-// A plan of pacers says how many units of a provider's limit they may use together, and how many of them divide these.
-// It is an item of the table cells, under shares.PacePrefix and its name. Only pacers read it, by PacePlan.
+// A pace plan says how many units of a provider's limit several pacers may use together, and how many pacers divide
+// these units. It is an item of the table cells, whose key is shares.PacePrefix and the plan's name. Only pacers read
+// it, by calling PacePlan.
 
 // PaceReadEvery is how often pacers read their plan.
 const PaceReadEvery = 10 * time.Second
 
 const (
-	// paceNotice is how long before a plan begins each pacer can have read it, also if two of its reads fail. Package
-	// pacer then needs the plan two windows ahead.
+	// paceNotice is the time in which every pacer has read a new plan, even if two of its reads fail.
 	paceNotice = 3 * PaceReadEvery
 
-	paceVersion     = 1  // of the form of a plan's body
-	maxPacePlans    = 20 // plans in a body: the one that holds and those that begin later
-	maxPaceAhead    = 366 * 24 * time.Hour
-	paceWindowsLead = 2 // windows from the one in which a pacer reads a plan to the first one that it can hold in
+	// paceWindowsLead is the distance, in windows, from the window in which a pacer reads a plan to the first one in
+	// which the plan can be in force. Package pacer needs this lead.
+	paceWindowsLead = 2
+
+	paceVersion  = 1                    // of the form of a plan's body
+	maxPacePlans = 20                   // plans in a body: the one in force and later ones
+	maxPaceAhead = 366 * 24 * time.Hour // how far in the future a plan may begin
 )
 
 // Bounds of plans. They equal those of package pacer, and a test checks that.
@@ -42,13 +45,13 @@ const (
 
 // PacePart is a total and the number of instances that divide it. It has the same JSON form as pacer.Plan.
 type PacePart struct {
-	Total     int64     `json:"total"`     // units in each window
-	Instances int64     `json:"instances"` // pacers that divide the total
-	From      time.Time `json:"from"`      // when the first window begins in which it holds
-	Before    *PacePart `json:"before,omitempty"`
+	Total     int64     `json:"total"`            // units in each window
+	Instances int64     `json:"instances"`        // pacers that divide the total
+	From      time.Time `json:"from"`             // the beginning of the first window in which the plan is in force
+	Before    *PacePart `json:"before,omitempty"` // the plan until From; nil if it is no longer needed
 }
 
-// PaceDocument is the body of the item of a plan of pacers.
+// PaceDocument is the body of the item of a pace plan.
 type PaceDocument struct {
 	ID      string `json:"id"`      // the item's key
 	Version int    `json:"version"` // 1
@@ -56,22 +59,22 @@ type PaceDocument struct {
 	PacePart
 }
 
-// ReadPace decodes the body of a plan of pacers.
+// ReadPace decodes the body of a pace plan.
 func ReadPace(body []byte) (*PaceDocument, error) {
 	var d PaceDocument
 	decoder := json.NewDecoder(bytes.NewReader(body))
 	decoder.DisallowUnknownFields()
 	if err := decoder.Decode(&d); err != nil {
-		return nil, fmt.Errorf("not a valid plan of pacers: %w", err)
+		return nil, fmt.Errorf("not a valid pace plan: %w", err)
 	}
 	if d.Version != paceVersion {
-		return nil, fmt.Errorf("a plan of pacers of version %d, want %d: use the software that wrote it", d.Version,
+		return nil, fmt.Errorf("a pace plan of version %d, want %d: use the software that wrote it", d.Version,
 			paceVersion)
 	}
 	return &d, nil
 }
 
-// PacePlanRequest sets a plan of pacers.
+// PacePlanRequest sets a pace plan.
 type PacePlanRequest struct {
 	Name      string     `json:"name"`
 	Total     int64      `json:"total"`          // units in each window, 1..2^40
@@ -82,12 +85,12 @@ type PacePlanRequest struct {
 	Expect    *int64     `json:"expect,omitempty"`
 }
 
-// PaceNameRequest names a plan of pacers.
+// PaceNameRequest names a pace plan.
 type PaceNameRequest struct {
 	Name string `json:"name"`
 }
 
-// PacePlanResponse is a plan of pacers, and who set it.
+// PacePlanResponse is a pace plan, and who set it.
 type PacePlanResponse struct {
 	Name   string `json:"name"`
 	Period string `json:"period"`
@@ -98,9 +101,10 @@ type PacePlanResponse struct {
 	ChangedAt time.Time `json:"changed_at"`
 }
 
-// SetPacePlan sets a plan of pacers from a time on. The plan that holds until then stays in the item, as do others that
-// begin earlier; plans that would begin later, or at the same time, are replaced. All pacers read the plan before the
-// time. The first plan of a name holds at once, because no pacer can have read another.
+// SetPacePlan sets a pace plan from a time on. The plan that is in force, and other plans that begin before that time,
+// stay in the item; plans that would begin later, or at the same time, are dropped. The time must be so late that all
+// pacers read the plan before it. The first plan of a name takes effect at once, because no pacer can have read another
+// one.
 func (s *Service) SetPacePlan(ctx context.Context, actor string, r *PacePlanRequest) (*call.Item, error) {
 	key, err := paceKey(r.Name)
 	if err != nil {
@@ -158,7 +162,7 @@ func (s *Service) SetPacePlan(ctx context.Context, actor string, r *PacePlanRequ
 	return call.ItemOf(written), nil
 }
 
-// PacePlan returns a plan of pacers, with those that hold before it.
+// PacePlan returns a pace plan, together with the plans that are in force before it.
 func (s *Service) PacePlan(ctx context.Context, _ string, r *PaceNameRequest) (*PacePlanResponse, error) {
 	key, err := paceKey(r.Name)
 	if err != nil {
@@ -203,7 +207,8 @@ func (r *PacePlanRequest) check() (time.Duration, error) {
 	return period, nil
 }
 
-// paceFrom returns when a plan begins for which from was asked: at the next beginning of a window.
+// paceFrom returns when a plan begins: at the first beginning of a window that is not before from, or at the earliest
+// possible time if from is nil.
 func paceFrom(from *time.Time, earliest, now time.Time, period time.Duration) (time.Time, error) {
 	switch {
 	case from == nil:
@@ -225,12 +230,13 @@ func paceFrom(from *time.Time, earliest, now time.Time, period time.Duration) (t
 	return start, nil
 }
 
-// windowStart returns when the window begins that has the time. Windows are counted from 1970 on.
+// windowStart returns the beginning of the window that contains t. Windows are counted from 1970 on.
 func windowStart(t time.Time, period time.Duration) time.Time {
 	return time.Unix(0, t.UnixNano()-t.UnixNano()%int64(period)).UTC()
 }
 
-// until returns the plans of a chain that begin before a time, the newest first, but none that holds no more.
+// until returns a copy of the chain with the plans that begin before from. It drops plans that are no longer in force
+// at now.
 func (p *PacePart) until(from, now time.Time) *PacePart {
 	switch {
 	case p == nil:

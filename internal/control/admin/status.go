@@ -28,7 +28,7 @@ type StatusRequest struct {
 	Cell string `json:"cell,omitempty"`
 }
 
-// CellStatus says how far a cell's copy of the control tables is.
+// CellStatus compares a cell's copy with the control tables.
 type CellStatus struct {
 	Cell      string     `json:"cell"`
 	Head      int64      `json:"head"`                 // number of the last entry of its change log
@@ -135,7 +135,7 @@ func (s *Service) cellStatus(ctx context.Context, cell string, want map[cellconf
 			found.add(&st, &d)
 			if slices.Contains(plan.Kinds, kind) {
 				have[d.Ref] = d.Version
-				st.document(want, &d)
+				st.compareDocument(want, &d)
 			}
 		}
 	}
@@ -146,12 +146,12 @@ func (s *Service) cellStatus(ctx context.Context, cell string, want map[cellconf
 		}
 		found.reportBeyondHead(&st, head.Seq)
 	}
-	st.compare(want, have, s.c.Now())
+	st.countBehind(want, have, s.c.Now())
 	return st
 }
 
-// document compares a document of the cell with its item.
-func (st *CellStatus) document(want map[cellconfig.Ref]control.Item, d *cellconfig.Document) {
+// compareDocument compares a document of the cell with its item.
+func (st *CellStatus) compareDocument(want map[cellconfig.Ref]control.Item, d *cellconfig.Document) {
 	if !d.Deleted {
 		st.Documents++
 	}
@@ -174,7 +174,7 @@ func nameOf(ref cellconfig.Ref) string {
 	return plan.Document{Kind: ref.Kind, ID: ref.ID}.Name()
 }
 
-// lookup checks that readers of a cell's table find the documents in it.
+// lookup finds documents that readers of the cell's table do not load, or load with another content.
 type lookup struct {
 	head  int64                           // number of the last log entry when the listing began
 	keys  map[string]*cellconfig.Document // keys by hash, until a document under the hash is seen
@@ -232,8 +232,8 @@ func (st *CellStatus) addDrift(format string, args ...any) {
 	}
 }
 
-// compare counts the documents whose newest version has not arrived.
-func (st *CellStatus) compare(want map[cellconfig.Ref]control.Item, have map[cellconfig.Ref]int64, now time.Time) {
+// countBehind counts the documents whose newest version has not arrived, and finds the oldest of these versions.
+func (st *CellStatus) countBehind(want map[cellconfig.Ref]control.Item, have map[cellconfig.Ref]int64, now time.Time) {
 	var oldest *control.Item
 	for ref, item := range want {
 		version, there := have[ref]
@@ -277,7 +277,7 @@ func (s *Service) ShadowReport(ctx context.Context, _ string, _ *ShadowReportReq
 	}
 	r, err := s.c.Shadow(ctx)
 	if err != nil {
-		return nil, s.tableError(ctx, "count what shadows did", err)
+		return nil, s.tableError(ctx, "count the outcomes of shadow limits", err)
 	}
 	return r, nil
 }

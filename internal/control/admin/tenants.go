@@ -14,7 +14,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/control/call"
 )
 
-// tree is a stored document that is being edited. Numbers keep their text.
+// tree is a stored document that is being edited. Numbers are kept as they are written.
 type tree = map[string]any
 
 // change is one edit of one stored document.
@@ -191,7 +191,7 @@ type TenantRequest struct {
 	Expect *int64 `json:"expect,omitempty"`
 }
 
-// Suspend has every call of the tenant refused.
+// Suspend refuses every call of the tenant, until Resume.
 func (s *Service) Suspend(ctx context.Context, actor string, r *TenantRequest) (*call.Item, error) {
 	return s.changeTenant(ctx, actor, r, func(body tree) error {
 		body["suspended"] = true
@@ -232,7 +232,7 @@ func (s *Service) AddBoost(ctx context.Context, actor string, r *BoostRequest) (
 	case r.Until.IsZero():
 		return nil, call.Refuse(call.Invalid, "until is missing")
 	case !r.Until.After(now):
-		return nil, call.Refuse(call.Invalid, "until: %s is over", r.Until.UTC().Format(time.RFC3339))
+		return nil, call.Refuse(call.Invalid, "until: %s is in the past", r.Until.UTC().Format(time.RFC3339))
 	case r.Factor == "":
 		return nil, call.Refuse(call.Invalid, "factor is missing")
 	}
@@ -284,8 +284,8 @@ type PromoteRequest struct {
 	Expect *int64 `json:"expect,omitempty"`
 }
 
-// Promote has a shadow limit of a plan enforce. Its enforcing counters begin empty, since a shadow limit has counters
-// of its own. Tenants whose override sets the limit's mode keep that mode.
+// Promote changes the mode of a plan's shadow limit to enforce. The limit begins with empty counters, since a shadow
+// limit has other counters than an enforcing one. Tenants whose override sets the limit's mode keep that mode.
 func (s *Service) Promote(ctx context.Context, actor string, r *PromoteRequest) (*call.Item, error) {
 	return s.change(ctx, actor, change{control.Plans, r.Plan, "plan", r.Reason, r.Expect, true, func(body tree) error {
 		list := listOf(body, "limits")

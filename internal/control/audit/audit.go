@@ -15,9 +15,9 @@
 // # Times of objects
 //
 // S3 records when each version was put, and no writer can set that time. [Verify] compares it with the time of the
-// change, so that a history that is written anew much later is found even if every hash is computed again. An honest
-// object is late by as long as the archiver was unavailable, and at most by the day for which a stream holds a change.
-// The times of files are not compared, since whoever may write the folder may set them.
+// change, so that a history that is written anew much later is found even if every hash is computed again. An object
+// that the archiver put is late by as long as the archiver was unavailable, which is at most the day for which a stream
+// keeps a change. The times of files are not compared, since whoever may write the folder may set them.
 //
 // # Anchors
 //
@@ -58,7 +58,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/control"
 )
 
-// RejectedPrefix begins the names of rejected records: rejected/<SHA-256 in hex of the record as it came>.json.
+// RejectedPrefix begins the names of rejected records: rejected/<SHA-256 in hex of the record as it arrived>.json.
 const RejectedPrefix = "rejected/"
 
 // MaxBytes is the largest size of an object. The largest are rejected records in base64: Lambda delivers at most 6 MB.
@@ -144,7 +144,7 @@ type Rejected struct {
 	Version  int64         `json:"item_version,omitempty"`
 	Sequence string        `json:"sequence,omitempty"`
 	Error    string        `json:"error"`
-	Raw      []byte        `json:"raw"` // the record as it came; in base64 in JSON
+	Raw      []byte        `json:"raw"` // the record as it arrived; in base64 in JSON
 }
 
 // Name returns the object's name. It is the same for each copy of the record.
@@ -153,8 +153,8 @@ func (r *Rejected) Name() string {
 	return RejectedPrefix + hex.EncodeToString(sum[:]) + ".json"
 }
 
-// Reject stores a rejected record. If the record is stored already, even with another reason, Reject does nothing. If
-// its name has another content, the record is put over it.
+// Reject stores a rejected record. If the record is already stored, even with another reason, Reject does nothing. If
+// its name has another content, the record is put as a newer version of the name.
 func Reject(ctx context.Context, a Archive, r Rejected) error {
 	r.Layout = 1
 	data, err := json.Marshal(r)

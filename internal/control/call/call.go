@@ -4,9 +4,9 @@
 // Gateway has checked, see [Lambda]; on a developer's machine it is the user who runs the process, see [Local].
 //
 // Every operation is a POST of one JSON object to a path of its own, so that an IAM policy can permit or deny each
-// operation. There is exactly one spelling of each path, and any other is not found: IAM compares paths as they are
-// sent, so another spelling that leads to the operation would avoid a Deny. The answer is one JSON object: the
-// operation's own, or {"error": …}, see [Error].
+// operation. Each path has exactly one spelling, and a call with any other gets NotFound: IAM compares paths as they
+// are sent, so a second spelling of a path would evade a policy that denies the operation. The answer is one JSON
+// object: the operation's own, or {"error": …}, see [Error].
 package call
 
 import (
@@ -41,8 +41,8 @@ const (
 	Forbidden    Code = "forbidden"          // 403: the caller is unknown
 	NotFound     Code = "not_found"          // 404
 	Method       Code = "method_not_allowed" // 405
-	Conflict     Code = "conflict"           // 409: changed by another; Conflicts have the present versions
-	// 409: the change loses what Problems name, and the call does not accept that
+	Conflict     Code = "conflict"           // 409: others have changed the items; Conflicts holds the present versions
+	// 409: the change removes or weakens what Problems names, and the call does not accept that
 	Confirm     Code = "confirm"
 	TooLarge    Code = "too_large"   // 413
 	MediaType   Code = "media_type"  // 415
@@ -180,7 +180,7 @@ func (m *Mux) Paths() []string {
 	return paths
 }
 
-// input is a call, whether it came through Lambda or Local.
+// input is a call, in the form that Lambda and Local have in common.
 type input struct {
 	actor, method, path, mediaType string
 	body                           []byte
@@ -218,8 +218,8 @@ func (e *Error) answer() (status int, body []byte) {
 	return statuses[e.Code], body
 }
 
-// encode returns v as JSON. The bodies of items in it stay in canonical form, as the tables have them: json.Marshal
-// would write < as \u003c.
+// encode returns v as JSON. It does not escape < as \u003c, as json.Marshal does, so that the bodies of items stay in
+// canonical form.
 func encode(v any) ([]byte, error) {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)

@@ -14,8 +14,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/plan"
 )
 
-// Largest number of changes, and of their bytes, that Apply sends in one call. A call stays far below
-// call.MaxBodyBytes, so that it ends within the time of an API call.
+// The largest number of changes that Apply sends in one call, and of their bytes. Both are far below what a call may
+// have (admin.MaxChanges, call.MaxBodyBytes), so that a call ends within the 29 s that API Gateway gives it.
 const (
 	callChanges = 250
 	callBytes   = 1 << 20
@@ -54,8 +54,8 @@ const recheckTimeout = 10 * time.Second
 // Apply writes a diff, in as many calls as necessary. It reports the number of finished documents to progress, which
 // may be nil. Each document is written on the condition that it is still at the version that was compared. yes says
 // that the operator accepts everything that the diff removes and weakens, and that counters start afresh. If Apply
-// returns an error, what it has written stays, and the result says what that is: compare again, and apply what is
-// left.
+// returns an error, what it has written stays, and the result says which documents that are. To write the rest, compare
+// and apply again.
 func (d *Diff) Apply(
 	ctx context.Context, remote Remote, reason string, yes bool, progress func(done int),
 ) (Result, error) {
@@ -72,7 +72,7 @@ func (d *Diff) Apply(
 	return out, err
 }
 
-// write is Apply. It stores the states of the edits that it has tried.
+// write implements Apply. It stores the state of each edit that it has tried.
 func (d *Diff) write(
 	ctx context.Context, remote Remote, r *admin.ApplyRequest, states map[*Edit]State, progress func(done int),
 ) (out Result, err error) {
@@ -128,8 +128,8 @@ func (d *Diff) write(
 	return out, nil
 }
 
-// findOutcome finds out what a call that ended with an error has written: its answer may be lost, or it may have been
-// interrupted.
+// findOutcome finds out what a call that returned an error has written: the answer may have been lost, or the call may
+// have been interrupted.
 func (d *Diff) findOutcome(ctx context.Context, remote Remote, batch []*Edit, err error, states map[*Edit]State) {
 	var refused *call.Error
 	certain := errors.As(err, &refused) && refused.Code != call.Unavailable && refused.Code != call.Internal

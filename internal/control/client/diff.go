@@ -62,9 +62,9 @@ type Edit struct {
 	Losses  []admin.Loss `json:"losses,omitempty"` // what the edit removes and weakens
 
 	Was *Author `json:"was,omitempty"` // of a change and a deletion: who wrote the stored version
-	// Own is who last changed the plan, the cells, the overrides or the boosts of a tenant, if the edit changes one of
-	// them and the author is known: see admin.PinOf. Was may be somebody else, who has changed another part since
-	// then.
+	// Own says who last changed the plan, the cells, the overrides or the boosts of a tenant. It is set if the edit
+	// changes one of these and that author is known: see admin.PinOf. Was may name somebody else, who has changed
+	// another part of the tenant later.
 	Own *Author `json:"own,omitempty"`
 
 	change admin.Change
@@ -124,8 +124,8 @@ func (d *Diff) Losses() (all []admin.Loss) {
 // that is not in the files is removed. The error is a *plan.Error if lines of the files do not fit the tables; other
 // reasons why the diff cannot be applied are its Problems.
 //
-// Items that cannot be read were written by something else than Sluice. Compare lists them in Damaged and goes on; the
-// tables will refuse an edit of such an item. With a prune, they are an error.
+// Items that cannot be read were not written by Sluice. Compare lists them in Damaged, and leaves them out; the tables
+// refuse an edit of such an item. With a prune, such an item is an error.
 func Compare(ctx context.Context, remote Remote, draft *plan.Draft, prune ...Section) (*Diff, error) {
 	d := &Diff{prune: prune, Edits: []Edit{}, Stay: map[Section]int{}, Afresh: []string{}, Problems: []string{},
 		withPlan: map[string]bool{}, plans: map[string]*plan.Plan{}}
@@ -180,7 +180,7 @@ func (d *Diff) eachLive(f func(item *call.Item, doc plan.Document)) {
 	}
 }
 
-// base returns the stored documents that stay, to which the files may refer.
+// base returns the stored documents that the prune does not remove, to which the files may refer.
 func (d *Diff) base(named map[control.Ref]bool) plan.Base {
 	b := plan.Base{Plans: map[string]*plan.Plan{}, Tenants: map[string]string{}}
 	b.Pruned = d.prunes(Plans) || d.prunes(Tenants)
@@ -200,8 +200,8 @@ func (d *Diff) base(named map[control.Ref]bool) plan.Base {
 	return b
 }
 
-// deletes returns the edits that delete plans and tenants, tenants before plans, as a prune asks for. It counts the
-// plans and tenants that are not in the files and stay.
+// deletes returns the edits by which the prune deletes plans and tenants, tenants before plans. It counts the plans and
+// tenants that are not in the files and are not deleted.
 func (d *Diff) deletes(named map[control.Ref]bool) []Edit {
 	var plans, tenants []Edit
 	d.eachLive(func(item *call.Item, doc plan.Document) {
@@ -464,15 +464,15 @@ func (d *Diff) checkDependents(draft *plan.Draft) error {
 	}
 	d.eachLive(func(item *call.Item, doc plan.Document) {
 		if doc.Kind == plan.KindTenant {
-			d.tenant(draft, item, edited[item.Ref()], will, changed)
+			d.checkTenant(draft, item, edited[item.Ref()], will, changed)
 		}
 	})
-	d.anonymous(edited, was, will)
+	d.checkAnonymous(edited, was, will)
 	return d.effects(was, will)
 }
 
-// anonymous reports a problem if the plan of calls without a credential will not exist.
-func (d *Diff) anonymous(edited map[control.Ref]*Edit, was, will map[string]*plan.Plan) {
+// checkAnonymous reports a problem if the edits delete the plan of calls without a credential.
+func (d *Diff) checkAnonymous(edited map[control.Ref]*Edit, was, will map[string]*plan.Plan) {
 	at := refOf(plan.Document{Kind: plan.KindSettings})
 	var settings struct{ AnonymousPlan string }
 	if e := edited[at]; e != nil {
@@ -503,8 +503,8 @@ func (d *Diff) effects(was, will map[string]*plan.Plan) error {
 	return nil
 }
 
-// tenant checks a stored tenant against the plans after the edits. e is the tenant's edit, or nil.
-func (d *Diff) tenant(
+// checkTenant checks a stored tenant against the plans after the edits. e is the tenant's edit, or nil.
+func (d *Diff) checkTenant(
 	draft *plan.Draft, item *call.Item, e *Edit, plans map[string]*plan.Plan, changed map[string]bool,
 ) {
 	var t struct {
@@ -528,7 +528,7 @@ func (d *Diff) tenant(
 	}
 	var to struct{ Plan string }
 	if json.Unmarshal(e.change.Body, &to) != nil || plans[to.Plan] == nil {
-		return // the server will refuse it
+		return // the admin endpoint reports what is wrong
 	}
 	if err := fits(e.document(), plans); err != nil {
 		d.Problems = append(d.Problems, strings.Split(draft.PlaceKeptProblems(item.Key, err).Error(), "\n")...)

@@ -28,7 +28,7 @@ func gapless(s *subject) error {
 		if got.Version != int64(i)+1 {
 			return fmt.Errorf("write %d made version %d", i+1, got.Version)
 		}
-		if err := s.is(got, c, last); err != nil {
+		if err := s.checkPut(got, c, last); err != nil {
 			return err
 		}
 		last = &got
@@ -247,7 +247,7 @@ func clocks(s *subject) error {
 		if err != nil {
 			return err
 		}
-		if err := s.is(got, c, last); err != nil {
+		if err := s.checkPut(got, c, last); err != nil {
 			return err
 		}
 		if want := noon.Add(off).Truncate(time.Microsecond); got.Version != int64(i)+1 || !got.ChangedAt.Equal(want) {

@@ -118,8 +118,9 @@ func change(t control.Table, key string, expect int64, body string) control.Chan
 	}
 }
 
-// is compares the item with the version that the change should have made, and with what Get returns.
-func (s *subject) is(got control.Item, c control.Change, before *control.Item) error {
+// checkPut compares the item that a Put returned, and the item that Get returns, with the version that the change
+// should have made.
+func (s *subject) checkPut(got control.Item, c control.Change, before *control.Item) error {
 	c, err := c.Check()
 	if err != nil {
 		return err
@@ -141,6 +142,7 @@ func (s *subject) is(got control.Item, c control.Change, before *control.Item) e
 	return nil
 }
 
+// same returns an error unless got is valid and equals want.
 func same(got, want control.Item) error {
 	if err := got.Verify(); err != nil {
 		return err
@@ -181,7 +183,7 @@ func (s *subject) feed(n int) ([]control.Record, error) {
 		}
 		name := string(d.Record.New.Table) + "/" + d.Sequence
 		if sequences[name] {
-			return nil, fmt.Errorf("the sequence %s is there twice", name)
+			return nil, fmt.Errorf("two records have the sequence %s", name)
 		}
 		sequences[name] = true
 		records[i] = *d.Record

@@ -171,7 +171,7 @@ func (t *Tables) Put(ctx context.Context, c control.Change) (control.Item, error
 	case !errors.As(err, &refused):
 		return control.Item{}, fmt.Errorf("put %s/%q version %d: %w", c.Table, c.Key, next.Version, err)
 	}
-	// Another writer was faster; or this writer was, if the answer to its first try was lost.
+	// Either another writer was faster, or an earlier try of this Put has made the version and its answer was lost.
 	there, err := read(c.Table, refused.Item)
 	if err != nil {
 		return control.Item{}, err

@@ -10,16 +10,16 @@ import (
 	"github.com/sluicelimits/sluice/internal/request/identity"
 )
 
-// nameOf returns the name under which the cell counts the address of r, or "" if r has none. No error contains the
-// address.
+// nameOf returns the name under which the cell counts the address of r, or "" if r has no address. Its errors do not
+// contain the address.
 func (s *Service) nameOf(ctx context.Context, r *Counters) (string, error) {
 	if r.Address == "" {
 		return "", nil
 	}
 	address, err := netip.ParseAddr(r.Address)
 	if err != nil || address.Zone() != "" {
-		return "", call.Refuse(call.Invalid, "address: want an address such as 192.0.2.1 or 2001:db8::1, without zone "+
-			"and port")
+		return "", call.Refuse(call.Invalid, "address: want an address such as 192.0.2.1 or 2001:db8::1, without a "+
+			"zone or a port")
 	}
 	for _, f := range []struct{ name, text string }{
 		{"reason", r.Reason}, {"path", r.Path}, {"subject", r.Subject}, {"api_key", r.APIKey}, {"tenant", r.Tenant},

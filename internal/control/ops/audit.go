@@ -12,11 +12,11 @@ import (
 	"github.com/sluicelimits/sluice/internal/control/call"
 )
 
-// The states of an operation. The comments say in which version of its item.
+// The states of an operation, and the version of its item that has the state.
 const (
 	begun   = "begun"   // version 1
 	done    = "done"    // version 2
-	refused = "refused" // version 2: nothing was changed as far as is known
+	refused = "refused" // version 2; as far as is known, nothing was changed
 )
 
 // record is the body of an item of the table operations.
@@ -30,7 +30,8 @@ type record struct {
 	Error    string    `json:"error,omitempty"` // if State is refused
 }
 
-// audited carries out an operation between two records. It does nothing unless the first record is stored.
+// audited records the beginning of an operation, carries it out, and records its outcome. If the beginning cannot be
+// recorded, it does nothing.
 func (s *Service) audited(
 	ctx context.Context, actor, does string, r *Counters, do func(*counters, context.Context) (*Response, error),
 ) (*Response, error) {
@@ -60,7 +61,7 @@ func (s *Service) audited(
 	} else {
 		out.Operation, rec.Found = rec.ID, out.Counters
 	}
-	// Record the outcome even if the caller's time is over, since the operation has had its effect.
+	// Record the outcome even if the time of the call is over, since the operation may have had its effect.
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 	defer cancel()
 	if err := s.write(last, actor, &rec, 1); err != nil && failed == nil {

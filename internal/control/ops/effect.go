@@ -16,15 +16,15 @@ func (k *counters) peek(ctx context.Context, req *limit.Request) (*limit.Decisio
 	return d, nil
 }
 
-// adjust changes what is counted, and charges nothing. ahead returns the correction of tier i of the request. adjust
-// returns the counts after the correction.
-func (k *counters) adjust(
-	ctx context.Context, ahead func(i int, t *limit.Tier) limit.LeaseRequest,
+// correct corrects counts, and charges nothing. correctionOf returns the correction of tier i of the request. correct
+// returns the counts after the corrections.
+func (k *counters) correct(
+	ctx context.Context, correctionOf func(i int, t *limit.Tier) limit.LeaseRequest,
 ) (*limit.Decision, error) {
 	asked := limit.Request{Owner: k.req.Owner, Charges: k.req.Charges}
 	for _, c := range k.req.Charges {
 		for j := range c.Limit.Tiers {
-			asked.Leases = append(asked.Leases, ahead(len(asked.Leases), &c.Limit.Tiers[j]))
+			asked.Leases = append(asked.Leases, correctionOf(len(asked.Leases), &c.Limit.Tiers[j]))
 		}
 	}
 	d := new(limit.Decision)
@@ -34,28 +34,29 @@ func (k *counters) adjust(
 	return d, nil
 }
 
-// reset empties the counters of windows by giving back all units of each window. It removes the stamps of logs and of
-// the buckets of sliding_buckets one by one, frees the slots of leaky buckets, and fills token buckets.
+// reset sets the counters to the state of unused ones. It gives back all units of each window, and makes the next
+// request of a leaky bucket free at once. It empties sliding_log and sliding_buckets one stamp at a time, and fills
+// token buckets.
 func (k *counters) reset(ctx context.Context, now int64) error {
-	var full limit.Request // the charges whose token buckets are to be filled
-	full.Owner = k.req.Owner
-	calls := 0 // the largest number of windows that a tier counts
+	var refill limit.Request // charges the token buckets that are to be filled
+	refill.Owner = k.req.Owner
+	windows := 0 // the largest number of windows that a tier counts
 	for _, c := range k.req.Charges {
 		bucket := false
 		for i := range c.Limit.Tiers {
 			t := &c.Limit.Tiers[i]
-			calls, bucket = max(calls, t.Counting().Windows), bucket || t.Algorithm.HasBurst()
+			windows, bucket = max(windows, t.Counting().Windows), bucket || t.Algorithm.HasBurst()
 		}
 		if bucket {
-			l, err := filling(c.Limit)
+			l, err := refillingLimit(c.Limit)
 			if err != nil {
 				return err
 			}
-			full.Charges = append(full.Charges, limit.Charge{Limit: l, Value: c.Value, Cost: 1})
+			refill.Charges = append(refill.Charges, limit.Charge{Limit: l, Value: c.Value, Cost: 1})
 		}
 	}
-	for window := range calls {
-		_, err := k.adjust(ctx, func(_ int, t *limit.Tier) limit.LeaseRequest {
+	for window := range windows {
+		_, err := k.correct(ctx, func(_ int, t *limit.Tier) limit.LeaseRequest {
 			if window >= t.Counting().Windows {
 				return limit.LeaseRequest{}
 			}
@@ -66,21 +67,21 @@ func (k *counters) reset(ctx context.Context, now int64) error {
 			return err
 		}
 	}
-	if err := k.unstamp(ctx); err != nil {
+	if err := k.emptyStamped(ctx); err != nil {
 		return err
 	}
-	return k.fill(ctx, &full)
+	return k.fill(ctx, &refill)
 }
 
-// fill fills token buckets. It charges one unit under a limit with the same counters that refills within a millisecond
-// and holds one unit more, as if the plan had changed. The next request finds a full bucket, with its own rate. All
-// tiers of a limit of a plan have the same algorithm, so no window is charged.
-func (k *counters) fill(ctx context.Context, full *limit.Request) error {
-	if len(full.Charges) == 0 {
+// fill fills token buckets by charging them as if their plan had changed: see refillingLimit. The charge takes the one
+// unit by which the changed bucket is larger, so the next request, under the real limit, finds a full bucket. All tiers
+// of a plan's limit have the same algorithm, so fill charges no other counters.
+func (k *counters) fill(ctx context.Context, refill *limit.Request) error {
+	if len(refill.Charges) == 0 {
 		return nil
 	}
 	var d limit.Decision
-	if err := k.store.Decide(ctx, full, k.c.Now(), &d); err != nil {
+	if err := k.store.Decide(ctx, refill, k.c.Now(), &d); err != nil {
 		return k.failed(ctx, err)
 	}
 	if !d.Allowed {
@@ -89,9 +90,9 @@ func (k *counters) fill(ctx context.Context, full *limit.Request) error {
 	return nil
 }
 
-// filling returns a limit with the same counters whose token buckets hold one unit more and refill within a
-// millisecond.
-func filling(l *limit.Limit) (*limit.Limit, error) {
+// refillingLimit returns a limit with the same counters, whose token buckets hold one unit more and refill completely
+// within a millisecond.
+func refillingLimit(l *limit.Limit) (*limit.Limit, error) {
 	fast := limit.Limit{ID: l.ID, Per: l.Per, Mode: l.Mode, OnStoreFailure: l.OnStoreFailure, Home: l.Home,
 		Exact: l.Exact, AlignOwner: l.AlignOwner, MaxCost: l.MaxCost, MaxValues: l.MaxValues,
 		Tiers: make([]limit.Tier, len(l.Tiers))}

@@ -9,9 +9,9 @@
 //	/counters/reset   Reset    sets counters to the state of unused ones
 //	/counters/refund  Refund   gives units back in the present windows
 //
-// Each use is an item in the table operations. Version 1 says who asks for what and why, and is written before
-// anything is done; version 2 holds the outcome. If there is only version 1, the operation was interrupted and may
-// have had its effect.
+// Each call of an operation is recorded as an item in the table operations. Version 1 says who asks for what and why,
+// and is written before anything is done; version 2 holds the outcome. If there is only version 1, the operation was
+// interrupted and may have had its effect.
 //
 // # What the operations reach
 //
@@ -19,9 +19,10 @@
 // authorizer names it, by a keyed hash, and appears in no record, log or error. An operation does not reach
 //
 //   - units that instances have leased. Leased units of a token_bucket count as used until their slot ends. Those of
-//     other algorithms stay with the instance that leased them: it may spend them in addition to what the counter then
-//     admits, or give them back from what was counted later. So after a reset a window admits at most the threshold and
-//     the units leased at that time. Leases end within 10 s, those of another cell's quota within 60 s;
+//     other algorithms stay with the instance that leased them. The instance may spend them in addition to what the
+//     counter admits after the operation, or give them back, which lowers a count that no longer contains them. After a
+//     reset, a window therefore admits at most the threshold and the units leased at the time of the reset. Leases end
+//     within 10 s, those of another cell's quota within 60 s;
 //   - denials that instances remember, for at most 5 s, and their backstop counters while the store is unavailable;
 //   - other cells, which have counters of their own. Only a quota is counted in the tenant's home cell, which the
 //     operation reaches from every cell that has access to it. Limits of which the cell grants nothing are left out; an
@@ -158,7 +159,7 @@ func (s *Service) Peek(ctx context.Context, actor string, r *Counters) (*Respons
 	}
 	asked := *r
 	asked.Reason = cmp.Or(r.Reason, "peek")
-	return s.audited(ctx, actor, "peek", &asked, (*counters).look)
+	return s.audited(ctx, actor, "peek", &asked, (*counters).report)
 }
 
 // notReached is part of every answer to a reset or a refund.
@@ -180,7 +181,7 @@ func (s *Service) Reset(ctx context.Context, actor string, r *Counters) (*Respon
 		return nil, err
 	}
 	return s.audited(ctx, actor, "reset", r, func(k *counters, ctx context.Context) (*Response, error) {
-		return k.changed(ctx, func(now int64) error { return k.reset(ctx, now) })
+		return k.changeAndReport(ctx, func(now int64) error { return k.reset(ctx, now) })
 	})
 }
 
@@ -194,7 +195,7 @@ func (s *Service) Refund(ctx context.Context, actor string, r *Counters) (*Respo
 		return nil, err
 	}
 	return s.audited(ctx, actor, "refund", r, func(k *counters, ctx context.Context) (*Response, error) {
-		return k.changed(ctx, func(now int64) error { return k.refund(ctx, r.Units, now) })
+		return k.changeAndReport(ctx, func(now int64) error { return k.refund(ctx, r.Units, now) })
 	})
 }
 
@@ -209,13 +210,14 @@ func (r *Counters) checkChange() error {
 	return nil
 }
 
-// counters are the counters that an operation is about, as a request that charges one unit to each, and their store.
+// counters are the counters that an operation is about: a request that would charge one unit to each, and the store of
+// the request.
 type counters struct {
 	*Service
 	tenant string // "": the counters are those of an address
 	store  limit.Store
 	req    *limit.Request
-	notes  []string
+	notes  []string // for Response.Notes
 }
 
 // find finds the counters that r names. address is the name of r.Address.
@@ -249,12 +251,12 @@ func (s *Service) find(ctx context.Context, r *Counters, address string) (*count
 		return nil, call.Refuse(call.Invalid, "limit %q has no such counter: it is off, does not apply to the "+
 			"request, or is not per tenant and needs a path", r.Limit)
 	}
-	return k, k.leaveOut(set, r.Limit)
+	return k, k.removeUnreachable(set, r.Limit)
 }
 
-// leaveOut removes limits of which the cell grants nothing, since its store does not have their counters. If the
-// operation names such a limit, it returns an error.
-func (k *counters) leaveOut(set *plan.Set, named string) error {
+// removeUnreachable removes limits of which the cell grants nothing, since its store does not have their counters. If
+// the operation names such a limit, removeUnreachable returns an error.
+func (k *counters) removeUnreachable(set *plan.Set, named string) error {
 	var ids []string
 	var why error
 	for _, e := range set.Limits {
@@ -280,6 +282,7 @@ func (k *counters) leaveOut(set *plan.Set, named string) error {
 	return nil
 }
 
+// ofTenant returns the limits of a tenant, or a refusal if there is no such tenant.
 func (s *Service) ofTenant(ctx context.Context, id string) (*plan.Set, error) {
 	tenant, err := s.c.Tenant(ctx, id)
 	switch {
@@ -360,8 +363,8 @@ func (r *Counters) ofRequest(set *plan.Set, address string) (out []limit.Charge)
 	return out
 }
 
-// look peeks and returns the answer.
-func (k *counters) look(ctx context.Context) (*Response, error) {
+// report reads the counters and returns the answer that lists them.
+func (k *counters) report(ctx context.Context) (*Response, error) {
 	out := &Response{Cell: k.c.Cell, Tenant: k.tenant, At: k.c.Now().UTC(), Counters: []Counter{}, Notes: k.notes}
 	if len(k.req.Charges) == 0 {
 		return out, nil
@@ -389,16 +392,17 @@ func tierName(t *limit.Tier) string {
 	return limit.DurationText(t.Period)
 }
 
-// changed reads the counters before and after do. It passes the time of the store's clock to do.
-func (k *counters) changed(ctx context.Context, do func(now int64) error) (*Response, error) {
-	before, err := k.look(ctx)
+// changeAndReport calls do and returns an answer with the counters before and after. It passes the time by the store's
+// clock to do, in µs since 1970.
+func (k *counters) changeAndReport(ctx context.Context, do func(now int64) error) (*Response, error) {
+	before, err := k.report(ctx)
 	if err != nil {
 		return nil, err
 	}
 	if err := do(before.At.UnixMicro()); err != nil {
 		return nil, err
 	}
-	after, err := k.look(ctx)
+	after, err := k.report(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -409,6 +413,7 @@ func (k *counters) changed(ctx context.Context, do func(now int64) error) (*Resp
 	return after, nil
 }
 
+// failed logs the error of the cell's store and returns the refusal for the operator.
 func (s *Service) failed(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()

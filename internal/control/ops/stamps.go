@@ -8,11 +8,12 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
-// Logs, and the buckets of sliding_buckets, count units under stamps: the times at which the units came. A result
-// gives the newest stamp indirectly, as the time at which that stamp leaves the counter.
+// The counters of sliding_log and sliding_buckets consist of stamps: times, and how many units were charged at each. A
+// stamp leaves the counter after a fixed time. A result says when the newest stamp will have left, from which newest
+// computes the stamp itself.
 
-// mostStamps bounds the calls of one operation: the most stamps that a counter can have, and as many that come during
-// the operation.
+// mostStamps bounds the calls of one operation: the largest number of stamps that a counter can have, twice, because as
+// many may be added during the operation.
 const mostStamps = 2 * limit.MaxLogEntries
 
 func stamped(t *limit.Tier) bool { return t.Counting().Entries }
@@ -31,8 +32,8 @@ func (k *counters) anyStamped() bool {
 // newest returns the newest stamp of a counter in which something is used, µs since 1970.
 func newest(r *limit.Result) int64 { return r.ResetAt() - r.Tier.Counting().Lasts }
 
-// unstamp empties all counters that have stamps.
-func (k *counters) unstamp(ctx context.Context) error {
+// emptyStamped empties all counters that have stamps. Each round removes the newest stamp of each.
+func (k *counters) emptyStamped(ctx context.Context) error {
 	if !k.anyStamped() {
 		return nil
 	}
@@ -44,7 +45,7 @@ func (k *counters) unstamp(ctx context.Context) error {
 		if !slices.ContainsFunc(d.Results, func(r limit.Result) bool { return stamped(r.Tier) && r.Used() > 0 }) {
 			return nil
 		}
-		d, err = k.adjust(ctx, func(i int, t *limit.Tier) limit.LeaseRequest {
+		d, err = k.correct(ctx, func(i int, t *limit.Tier) limit.LeaseRequest {
 			if r := &d.Results[i]; stamped(t) && r.Used() > 0 {
 				return limit.LeaseRequest{Correction: -limit.MaxUnits, CorrectionAt: newest(r)}
 			}
@@ -66,7 +67,7 @@ func (k *counters) refund(ctx context.Context, units, now int64) error {
 			}
 		}
 	}
-	_, err := k.adjust(ctx, func(_ int, t *limit.Tier) limit.LeaseRequest {
+	_, err := k.correct(ctx, func(_ int, t *limit.Tier) limit.LeaseRequest {
 		if stamped(t) {
 			return limit.LeaseRequest{}
 		}
@@ -90,7 +91,8 @@ func (k *counters) refund(ctx context.Context, units, now int64) error {
 }
 
 // refundStamps gives units back to the tier of result i, the newest first. Each step gives back at most as many units
-// as the newest stamp is known to have, so that charges in between cannot make it too many.
+// as the newest stamp is known to have, so that exactly these units are given back even if the counter is charged
+// meanwhile.
 func (k *counters) refundStamps(ctx context.Context, i int, units int64, r *limit.Result) error {
 	for range mostStamps {
 		if units == 0 || r.Used() <= 0 {
@@ -100,7 +102,7 @@ func (k *counters) refundStamps(ctx context.Context, i int, units int64, r *limi
 		if err != nil {
 			return err
 		}
-		d, err := k.adjust(ctx, func(j int, _ *limit.Tier) limit.LeaseRequest {
+		d, err := k.correct(ctx, func(j int, _ *limit.Tier) limit.LeaseRequest {
 			if j == i {
 				return limit.LeaseRequest{Correction: -back, CorrectionAt: at}
 			}
@@ -114,10 +116,10 @@ func (k *counters) refundStamps(ctx context.Context, i int, units int64, r *limi
 	return call.Refuse(call.Conflict, "the counter changes too fast: %d of the units were not given back", units)
 }
 
-// inNewest returns how many of the wanted units are in the newest stamp, at least 1 of them, and that stamp.
+// inNewest returns how many of the wanted units the newest stamp has, at least 1, and that stamp.
 func (k *counters) inNewest(ctx context.Context, i int, want int64, r *limit.Result) (units, at int64, err error) {
 	at = newest(r)
-	if r.Tier.Counting().EachCharge { // most of its stamps have one unit
+	if r.Tier.Counting().EachCharge { // each charge has a stamp of its own, and most charges have one unit
 		return 1, at, nil
 	}
 	has := func(units int64) (bool, error) {
@@ -142,8 +144,8 @@ func (k *counters) inNewest(ctx context.Context, i int, want int64, r *limit.Res
 }
 
 // newestHas reports whether the newest stamp has at least this many units, 1..threshold, and returns that stamp. It
-// peeks a cost of threshold − units + 1: if the newest stamp has so many units, the cost fits only when that stamp
-// leaves.
+// peeks a cost of threshold − units + 1. Such a cost fits only when fewer than units are left in the counter. If the
+// newest stamp has that many units, this is the case only after that stamp has left.
 func (k *counters) newestHas(ctx context.Context, i int, units int64) (has bool, at int64, err error) {
 	asked := limit.Request{Owner: k.req.Owner, Charges: slices.Clone(k.req.Charges)}
 	for c, first := 0, 0; c < len(asked.Charges); c++ {

@@ -153,8 +153,8 @@ func (a *Archive) Cover(ctx context.Context, name string, data []byte) error {
 	return nil
 }
 
-// compare returns nil iff the newest version of the name has this content. The error wraps ErrUnequal or ErrUnreadable
-// if a Put can never succeed.
+// compare returns nil if and only if the newest version of the name has this content. The error wraps ErrUnequal if the
+// version has another content, and ErrUnreadable if it cannot be read: in both cases a Put can never succeed.
 func (a *Archive) compare(ctx context.Context, name string, data []byte) error {
 	o, err := a.Get(ctx, audit.Entry{Name: name})
 	if errors.Is(err, audit.ErrTooLarge) || err == nil && !bytes.Equal(o.Data, data) {
