@@ -11,14 +11,15 @@ import (
 // hashChars is the length of a SHA-256 hash in hex.
 const hashChars = 64
 
-// in adds the name of a field to an error about its value.
-func in(field string, err error) error {
+// fieldError adds the name of a field to an error about its value. It returns nil if the error is nil.
+func fieldError(field string, err error) error {
 	if err == nil || errors.Is(err, ErrTooLarge) || errors.Is(err, ErrMalformed) {
 		return err
 	}
 	return fmt.Errorf("%w: %s: %w", ErrMalformed, field, err)
 }
 
+// first returns the first of the errors that is not nil.
 func first(errs ...error) error {
 	for _, err := range errs {
 		if err != nil {
@@ -31,39 +32,39 @@ func first(errs ...error) error {
 func (e *Changed) check() error {
 	table := e.Type.table()
 	if table == "" {
-		return in("type", fmt.Errorf("%.64q is not the type of a changed document", e.Type))
+		return fieldError("type", fmt.Errorf("%.64q is not the type of a changed document", e.Type))
 	}
-	if err := in("key", CheckKey(table, e.Key)); err != nil {
+	if err := fieldError("key", CheckKey(table, e.Key)); err != nil {
 		return err
 	}
 	if t, ok := ChangedType(table, e.Key); !ok || t != e.Type {
-		return in("key", fmt.Errorf("an event of type %s cannot have the key %q", e.Type, e.Key))
+		return fieldError("key", fmt.Errorf("an event of type %s cannot have the key %q", e.Type, e.Key))
 	}
 	return first(
-		in("item_version", checkVersion(e.ItemVersion)),
-		in("time", checkTime(e.Time)),
-		in("hash", checkHash(e.Hash)),
+		fieldError("item_version", checkVersion(e.ItemVersion)),
+		fieldError("time", checkTime(e.Time)),
+		fieldError("hash", checkHash(e.Hash)),
 		checkBody("body", e.Body, e.Deleted),
 	)
 }
 
 func (e *AuditRecord) check() error {
 	err := first(
-		in("table", CheckTable(e.Table)),
-		in("key", CheckKey(e.Table, e.Key)),
-		in("item_version", checkVersion(e.ItemVersion)),
-		in("time", checkTime(e.Time)),
-		in("actor", CheckText(e.Actor)),
-		in("reason", CheckText(e.Reason)),
+		fieldError("table", CheckTable(e.Table)),
+		fieldError("key", CheckKey(e.Table, e.Key)),
+		fieldError("item_version", checkVersion(e.ItemVersion)),
+		fieldError("time", checkTime(e.Time)),
+		fieldError("actor", CheckText(e.Actor)),
+		fieldError("reason", CheckText(e.Reason)),
 		checkBody("before", e.Before, e.Before == nil),
 		checkBody("after", e.After, e.Deleted),
-		in("hash", checkHash(e.Hash)),
+		fieldError("hash", checkHash(e.Hash)),
 	)
 	switch {
 	case err != nil:
 		return err
 	case e.ItemVersion > 1:
-		return in("prev_hash", checkHash(e.PrevHash))
+		return fieldError("prev_hash", checkHash(e.PrevHash))
 	case e.PrevHash != "" || e.Before != nil || e.Deleted:
 		return fmt.Errorf("%w: version 1 has a previous version, or is deleted", ErrMalformed)
 	}
@@ -72,21 +73,21 @@ func (e *AuditRecord) check() error {
 
 func (e *Throttled) check() error {
 	err := first(
-		in("time", checkTime(e.Time)),
-		in("cell", checkID(e.Cell)),
-		in("tenant", checkName(e.Tenant)),
-		in("plan", checkID(e.Plan)),
-		in("limit", checkID(e.Limit)),
-		in("window_start", checkTime(e.WindowStart)),
-		in("window_end", checkTime(e.WindowEnd)),
+		fieldError("time", checkTime(e.Time)),
+		fieldError("cell", checkID(e.Cell)),
+		fieldError("tenant", checkName(e.Tenant)),
+		fieldError("plan", checkID(e.Plan)),
+		fieldError("limit", checkID(e.Limit)),
+		fieldError("window_start", checkTime(e.WindowStart)),
+		fieldError("window_end", checkTime(e.WindowEnd)),
 	)
 	switch {
 	case err != nil:
 		return err
 	case e.Threshold < 1 || e.Threshold > MaxUnits:
-		return in("threshold", fmt.Errorf("%d, want 1..%d", e.Threshold, int64(MaxUnits)))
+		return fieldError("threshold", fmt.Errorf("%d, want 1..%d", e.Threshold, int64(MaxUnits)))
 	case !instant(e.WindowEnd).After(instant(e.WindowStart)):
-		return in("window_end", errors.New("not after window_start"))
+		return fieldError("window_end", errors.New("not after window_start"))
 	}
 	return nil
 }
@@ -132,19 +133,19 @@ func checkHash(s string) error {
 	return nil
 }
 
-// checkBody requires one JSON object. It does not require the canonical form: whoever needs to know that a body is as
-// it was written compares its hash. Of text that is not one object, the hash would prove nothing, since such text could
-// hold the fields that follow it in what is hashed.
+// checkBody requires that a body is exactly one JSON object. It does not require the canonical form: the item's hash
+// shows whether a body is as it was written. But the hash would prove nothing about text that is not one object,
+// because such text could contain the fields that follow the body in the hashed text.
 func checkBody(field string, body json.RawMessage, none bool) error {
 	switch {
 	case none && body != nil:
-		return in(field, errors.New("a deleted document has no body"))
+		return fieldError(field, errors.New("a deleted document has no body"))
 	case !none && body == nil:
-		return in(field, errors.New("missing"))
+		return fieldError(field, errors.New("missing"))
 	case len(body) > MaxBodyBytes:
 		return fmt.Errorf("%w: %s has %d bytes, want at most %d", ErrTooLarge, field, len(body), MaxBodyBytes)
 	case !none && (len(body) == 0 || body[0] != '{' || !utf8.Valid(body) || !json.Valid(body)):
-		return in(field, errors.New("not a JSON object in UTF-8"))
+		return fieldError(field, errors.New("not a JSON object in UTF-8"))
 	}
 	return nil
 }

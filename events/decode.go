@@ -26,10 +26,10 @@ func Decode(data []byte) (Event, error) {
 	}
 	typ, version := Type(r.text("type")), r.integer("version")
 	if r.err == nil {
-		r.err = in("type", checkType(typ))
+		r.err = fieldError("type", checkType(typ))
 	}
 	if r.err == nil {
-		r.err = in("version", checkVersion(version))
+		r.err = fieldError("version", checkVersion(version))
 	}
 	if r.err == nil {
 		r.err = checkSize(typ, len(data))
@@ -49,7 +49,7 @@ func Decode(data []byte) (Event, error) {
 		return nil, err
 	}
 	if e.Header().ID != id {
-		return nil, in("id", errors.New("is not the id that follows from the event's other fields"))
+		return nil, fieldError("id", errors.New("is not the id that follows from the event's other fields"))
 	}
 	return e, nil
 }
@@ -161,7 +161,7 @@ func (r *reader) take(name string) json.RawMessage {
 
 func (r *reader) fail(name string, err error) {
 	if r.err == nil && err != nil {
-		r.err = in(name, err)
+		r.err = fieldError(name, err)
 	}
 }
 

@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// This file is the one list of the kinds of documents. A new kind is a type of event, a key or a prefix unless it has a
-// table of its own, and a line in documents.
+// This file lists the kinds of documents, for all of Sluice. To add a kind, add its line to documents and its type of
+// event; unless it has a table of its own, also the key of its document, or the prefix of its keys.
 
 // Types of a [Changed].
 const (
@@ -17,7 +17,8 @@ const (
 	KeyChanged      Type = "key.changed"    // an API key, as its hash
 	// SharesChanged is about the cells' shares of all limits, or about the placement of a tenant: see PlacementPrefix.
 	SharesChanged Type = "shares.changed"
-	// Canary is about a mark without other content. Canaries measure how long it takes to reach cells.
+	// Canary is about the canary's mark, which has no other content. It measures how long changes take to reach the
+	// cells.
 	Canary Type = "canary"
 )
 
@@ -32,17 +33,17 @@ const (
 // a name.
 const PlacementPrefix = "placed."
 
-// Document is a kind of item in the control tables whose changes are told to cells and subscribers.
+// Document is a kind of item in the control tables whose changes are published to cells and subscribers.
 type Document struct {
 	Table Table
-	Kind  string // what a cell's configuration calls it
+	Kind  string // the kind's name in a cell's configuration
 	Type  Type   // of the event of a change
 
-	// Which items of the table it is: the one with this key; or, if Key is empty, each whose key begins with Prefix and
-	// is the Key of no other kind.
+	// Key and Prefix select the items of the table that are of this kind: the item with this Key; or, if Key is empty,
+	// the items whose keys begin with Prefix, except those that another kind has as Key.
 	Key, Prefix string
 
-	// ID is what a cell's configuration calls the one item with Key. Every other item has its key as id.
+	// ID is the id that the item with Key has in a cell's configuration. Every other item has its key as id.
 	ID string
 }
 
@@ -56,8 +57,8 @@ var documents = [...]Document{
 	{Table: Cells, Kind: "placement", Type: SharesChanged, Prefix: PlacementPrefix},
 }
 
-// DocumentOf returns the kind of an item, and its id in a cell's configuration; false if its changes are told to
-// nobody: those of operations, and of single cells, which only the balancer reads.
+// DocumentOf returns the kind of an item, and its id in a cell's configuration. It returns false if changes of the item
+// are not published: these are the items of operations, and those of single cells, which only the balancer reads.
 func DocumentOf(t Table, key string) (d Document, id string, ok bool) {
 	for _, one := range documents {
 		switch {
@@ -71,8 +72,8 @@ func DocumentOf(t Table, key string) (d Document, id string, ok bool) {
 	return d, id, ok
 }
 
-// ItemOf is the inverse of [DocumentOf]: the item that a cell's configuration calls by that kind and id. It does not
-// check that such an item can be: see [CheckKey].
+// ItemOf is the inverse of [DocumentOf]: it returns the table and key of the item that has this kind and id in a cell's
+// configuration. It does not check the key: see [CheckKey].
 func ItemOf(kind, id string) (t Table, key string, ok bool) {
 	for _, one := range documents {
 		switch {
@@ -102,20 +103,21 @@ func DocumentTables() []Table {
 	return slices.DeleteFunc(AllTables(), func(t Table) bool { return len(KindsIn(t)) == 0 })
 }
 
-// ChangedType returns the type of event for a document of a control table; false if nobody is told of it.
+// ChangedType returns the type of the events about an item; false if its changes are not published.
 func ChangedType(t Table, key string) (Type, bool) {
 	d, _, ok := DocumentOf(t, key)
 	return d.Type, ok
 }
 
-// Document returns the kind of the document that changed, and its id in a cell's configuration; "" if it is no
-// document.
+// Document returns the kind and the id that the changed document has in a cell's configuration; "" if no item of this
+// type and key is a document.
 func (e *Changed) Document() (kind, id string) {
 	d, id, _ := DocumentOf(e.Type.table(), e.Key)
 	return d.Kind, id
 }
 
-// table returns where the documents of a type of [Changed] are kept; "" for other types.
+// table returns the control table of the documents whose changes have this type; "" if the type is not one of a
+// [Changed].
 func (t Type) table() Table {
 	for _, one := range documents {
 		if one.Type == t {
@@ -125,7 +127,7 @@ func (t Type) table() Table {
 	return ""
 }
 
-// single reports whether the key is that of a document of which there is one.
+// single reports whether the key is that of a document that exists once.
 func single(t Table, key string) bool {
 	d, _, _ := DocumentOf(t, key)
 	return d.Key != ""

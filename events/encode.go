@@ -33,8 +33,8 @@ func Encode(e Event) ([]byte, error) {
 	return w.out, nil
 }
 
-// Check returns the error of [Encode] without encoding, but for ErrTooLarge of the event as a whole: a [Changed] and an
-// [AuditRecord] whose bodies are within MaxBodyBytes always fit.
+// Check returns the error that [Encode] would return, without encoding the event. It does not find that an event as a
+// whole is too large; this cannot happen to a [Changed] or an [AuditRecord] whose bodies have at most MaxBodyBytes.
 func Check(e Event) error { return e.check() }
 
 // checkSize checks that an event is within the bound of its type.

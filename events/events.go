@@ -77,12 +77,12 @@ type Changed struct {
 	Type        Type      // one of the types whose comment says Changed
 	Key         string    // the document's id; for documents that exist once, SettingsKey, CanaryKey or SharesKey
 	ItemVersion int64     // of the document, 1..MaxVersion, without gaps
-	Time        time.Time // when it was written, by the writer's clock, which may go back: only versions order changes
+	Time        time.Time // when it was written, by the writer's clock. It may go back: only versions order changes
 	Deleted     bool      // the document was deleted
 	Hash        string    // of the item, hex; see package control
 	// Body is the document as in the control table: a JSON object of at most MaxBodyBytes. It is nil if and only if
-	// Deleted is true. The control plane writes it in canonical form (see package canonical), but what transports
-	// events may write JSON anew, as some event source mappings do, with other spaces and escapes.
+	// Deleted is true. The control plane writes it in canonical form (see package canonical). But a transport of events
+	// may encode JSON again, as some event source mappings do, with other spaces and escapes.
 	Body json.RawMessage
 }
 
