@@ -18,21 +18,21 @@ import (
 	dynamostore "github.com/sluicelimits/sluice/internal/limiter/store/dynamodb"
 )
 
-// amazon makes the clients of AWS.
-type amazon struct{ *awsenv.Env }
+// awsClients makes the clients of AWS services.
+type awsClients struct{ *awsenv.Env }
 
-func newAmazon(env func(string) string) (*amazon, error) {
+func newAWSClients(env func(string) string) (*awsClients, error) {
 	e, err := awsenv.New(env)
 	if err != nil {
 		return nil, err
 	}
-	return &amazon{e}, nil
+	return &awsClients{e}, nil
 }
 
-func (a *amazon) dynamodb() *dynamodb.Client { return a.DynamoDB("") }
+func (a *awsClients) dynamodb() *dynamodb.Client { return a.DynamoDB("") }
 
 // homes returns the counters tables of other cells, by cell. It makes one client for each region.
-func (a *amazon) homes(tables []environ.CellTable, timeout time.Duration) (map[string]limit.Store, error) {
+func (a *awsClients) homes(tables []environ.CellTable, timeout time.Duration) (map[string]limit.Store, error) {
 	clients := map[string]*dynamodb.Client{}
 	out := make(map[string]limit.Store, len(tables))
 	for _, t := range tables {
@@ -57,7 +57,7 @@ func reaches(homes []environ.CellTable) func(home string) bool {
 }
 
 // newKillSwitch makes the kill switch, or returns nil if none is configured. The first poll makes its client.
-func newKillSwitch(of *environ.AppConfig, a *amazon, log *slog.Logger) (*killswitch.Switch, error) {
+func newKillSwitch(of *environ.AppConfig, a *awsClients, log *slog.Logger) (*killswitch.Switch, error) {
 	if of == nil {
 		return nil, nil
 	}
@@ -73,7 +73,7 @@ func newKillSwitch(of *environ.AppConfig, a *amazon, log *slog.Logger) (*killswi
 	})
 }
 
-func (a *amazon) secretsManager() *secretsmanager.Client {
+func (a *awsClients) secretsManager() *secretsmanager.Client {
 	return secretsmanager.NewFromConfig(a.Config(""), func(o *secretsmanager.Options) {
 		o.BaseEndpoint = a.Endpoint("SECRETS_MANAGER")
 		o.EndpointOptions.UseFIPSEndpoint, o.EndpointOptions.UseDualStackEndpoint = a.FIPS(), a.DualStack()

@@ -68,7 +68,7 @@ type Function struct {
 // in the environment or in a file of the bundle.
 func New(c Config) (*Function, error) {
 	s := c.Settings
-	a, err := newAmazon(c.Env)
+	a, err := newAWSClients(c.Env)
 	if err != nil {
 		return nil, err
 	}
@@ -109,16 +109,16 @@ func New(c Config) (*Function, error) {
 	return f, nil
 }
 
-// Bounds of the time for a read of the configuration. Within them it is the deadline of DynamoDB for decisions. If it
-// were below the first bound and the table were always slower, the copy would never be renewed.
+// Bounds of the time limit of a read of the configuration. Between them, the limit is that of a decision in DynamoDB. A
+// limit below leastRead could always be too short for the table, and the copy would then never be renewed.
 const (
 	leastRead = 100 * time.Millisecond
 	mostRead  = time.Second
 )
 
-// source makes the configuration source, and a function that prepares it while the function starts.
+// source makes the source of the configuration, and returns prepare, which loads it while the Lambda function starts.
 func (f *Function) source(
-	c *Config, m memory, a *amazon,
+	c *Config, m memory, a *awsClients,
 ) (_ authorizer.Source, prepare func(context.Context), err error) {
 	accepts := f.stores.chain.Accepts
 	if name := c.Settings.ConfigFile; name != "" {
@@ -163,7 +163,7 @@ func (f *Function) newHandler(c *Config, m memory, source authorizer.Source) (*a
 	beside := []func(context.Context, time.Time){f.stores.chain.RunBackgroundTasks}
 	if f.kill != nil {
 		of.Mode = f.kill.Mode
-		beside = []func(context.Context, time.Time){f.kill.Poll, f.beat}
+		beside = []func(context.Context, time.Time){f.kill.Poll, f.runStoreTasks}
 	}
 	decides, err := authorizer.New(of)
 	if err != nil {
@@ -176,9 +176,9 @@ func (f *Function) newHandler(c *Config, m memory, source authorizer.Source) (*a
 	})
 }
 
-// beat runs the background tasks of the stores, unless the kill switch is off and the stores must not be asked. Units
-// that are leased in that time expire.
-func (f *Function) beat(ctx context.Context, now time.Time) {
+// runStoreTasks runs the background tasks of the stores. It does nothing while the kill switch's mode is off, because
+// the stores must then not be asked; units that are leased then expire.
+func (f *Function) runStoreTasks(ctx context.Context, now time.Time) {
 	if f.kill.Mode() != limit.Off {
 		f.stores.chain.RunBackgroundTasks(ctx, now)
 	}
@@ -202,7 +202,7 @@ func (f *Function) warm(prepare func(context.Context), log *slog.Logger) {
 		f.tokens.Warm(now)
 	}
 	f.secret.Warm(now)
-	// a request that needs the secret gets the error
+	// An error is not lost: each request that needs the secret reads it and returns the error.
 	f.secretIn = begin(secretWithin, func() { _, _ = f.secret.Get(ctx, now) })
 	f.ready = begin(storesWithin, func() { f.stores.warm(ctx, log) })
 	go prepare(ctx)
@@ -211,7 +211,7 @@ func (f *Function) warm(prepare func(context.Context), log *slog.Logger) {
 // Invoke implements aws-lambda-go's Handler. See [authorizer.Handler.Invoke].
 func (f *Function) Invoke(ctx context.Context, payload []byte) ([]byte, error) {
 	if f.kill != nil {
-		f.kill.Begin(time.Now()) // so that the first call gets the mode while it waits for other things
+		f.kill.Begin(time.Now()) // reads the mode while the first call waits for the secret and the stores
 	}
 	f.secretIn.wait(ctx)
 	f.ready.wait(ctx)

@@ -61,7 +61,7 @@ func TestClientsOfAWS(t *testing.T) {
 		{"without", []string{"AWS_USE_FIPS_ENDPOINT", "false", "AWS_USE_DUALSTACK_ENDPOINT", "false"}, "", "",
 			uint(aws.FIPSEndpointStateDisabled), uint(aws.DualStackEndpointStateDisabled)},
 	} {
-		a, err := newAmazon(env(tt.env...))
+		a, err := newAWSClients(env(tt.env...))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -88,7 +88,7 @@ func TestClientsOfAWS(t *testing.T) {
 		}
 	}
 	for _, missing := range []string{"AWS_REGION", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"} {
-		if _, err := newAmazon(env(missing, "")); err == nil || !strings.Contains(err.Error(), missing) {
+		if _, err := newAWSClients(env(missing, "")); err == nil || !strings.Contains(err.Error(), missing) {
 			t.Errorf("without the variable %s: %v, want an error that names it", missing, err)
 		}
 	}
@@ -141,7 +141,7 @@ func secret(t *testing.T, cooldown time.Duration, peppers ...string) (*secrets.C
 		m.Set("s", `{"peppers":{`+strings.Join(all, ",")+`}}`)
 	}
 	set(peppers...)
-	a, err := newAmazon(env("AWS_ENDPOINT_URL", url))
+	a, err := newAWSClients(env("AWS_ENDPOINT_URL", url))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,8 +14,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/plan"
 )
 
-// Counters gives operators access to the counters of a cell and to the limits that the cell enforces. There are no
-// leases, backstop or cache in between, so that operators see what is stored. Make it with NewCounters.
+// Counters gives operators access to the counters of a cell and to the limits that the cell enforces. It does without
+// leases, a fallback limiter or a cache, so that operators see what is stored. Make it with NewCounters.
 type Counters struct {
 	Store  limit.Store
 	reader *cellconfig.Reader
@@ -28,7 +28,7 @@ const patience = 2 * time.Second
 // NewCounters makes Counters from the settings of the cell's authorizer, which must name a config table. It makes no
 // calls. It ignores Config's Bundle, Output and InvocationID.
 func NewCounters(c Config) (*Counters, error) {
-	a, err := newAmazon(c.Env)
+	a, err := newAWSClients(c.Env)
 	if err != nil {
 		return nil, err
 	}
@@ -74,7 +74,7 @@ func NewCounters(c Config) (*Counters, error) {
 }
 
 // newRates makes the store of the cell's Redis, which counts its rates.
-func newRates(c Config, a *amazon) (*redis.Store, error) {
+func newRates(c Config, a *awsClients) (*redis.Store, error) {
 	secret, err := secrets.New(secrets.Config{Client: a.secretsManager(), ID: c.Settings.Secret, Log: c.Log})
 	if err != nil {
 		return nil, err

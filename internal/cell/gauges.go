@@ -7,15 +7,15 @@ import (
 	"github.com/sluicelimits/sluice/internal/telemetry"
 )
 
-// lookEvery is how often the granted part is computed for the metrics. It changes only with plans and shares, and
-// takes a while to compute.
+// lookEvery is how often the granted part is computed for the metrics. The part changes only if plans or shares do, and
+// computing it is expensive.
 const lookEvery = time.Minute
 
 // gauges computes current values for the metrics. Only one goroutine at a time may call it.
 type gauges struct {
 	grants      func(now time.Time) []cellconfig.Grant // nil: the plans are in a file
 	chargedBack func() int64
-	looked      time.Time
+	looked      time.Time // when the granted part was last computed
 }
 
 func (g *gauges) at(now time.Time) telemetry.Gauges {
@@ -23,7 +23,7 @@ func (g *gauges) at(now time.Time) telemetry.Gauges {
 	if g.grants == nil || now.Sub(g.looked).Abs() < lookEvery {
 		return out
 	}
-	// otherwise no plan has been read yet, and the next call tries again
+	// Without a part no plan has been read yet, and the next call tries again.
 	if part, ok := cellconfig.Part(g.grants(now)); ok {
 		out.LimitEffective, g.looked = part, now
 	}

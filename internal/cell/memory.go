@@ -8,26 +8,29 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/resilience"
 )
 
-// memory says how a function's memory is divided. Everything that grows with the number of users is bounded, so that a
-// small function is not killed.
+// memory says how the memory of a Lambda function is divided. Everything that grows with the number of users is
+// bounded, so that a small function does not run out of memory and is killed.
 type memory struct {
 	all       int64 // bytes; Go may use at most four fifths of them
 	documents int64 // bytes of the configuration
 	addresses int64 // bytes of the counters of a small cell's ipLimits
-	backstop  int64
-	leases    int // number of counters
+	backstop  int64 // bytes of the counters of the fallback limiter
+	leases    int   // number of counters of which units may be leased
 }
 
 const (
 	leastMemory    = 128 << 20 // the smallest Lambda function
 	leaseBytes     = 512       // of a counter with its owner, about
-	mostDocuments  = 64 << 20
-	mostAddresses  = 16 << 20 // about 100,000 addresses
-	documentsPart  = 8
-	addressesPart  = 16
-	backstopPart   = 16
-	leasesPart     = 16
-	collectedParts = 5 // one fifth is left for memory that Go does not count
+	mostDocuments  = 64 << 20  // bytes
+	mostAddresses  = 16 << 20  // bytes; about 100,000 addresses
+	collectedParts = 5         // one fifth is left for memory that Go does not count
+
+	// Each use may have one part of so many of the function's memory: together 5/16. The rest is for the program, for
+	// calls in progress, and for garbage.
+	documentsPart = 8
+	addressesPart = 16
+	backstopPart  = 16
+	leasesPart    = 16
 
 	// garbagePercent is how much garbage there may be, relative to live memory, as long as the memory limit allows it.
 	// With Go's default, a function with a few MB of live memory collects every few MB, which takes a fifth of a
@@ -49,8 +52,9 @@ func divide(mb string) memory {
 	}
 }
 
-// setLimits sets the limits of Go's garbage collector: it collects more often when little memory is left, and less
-// often otherwise, since a function has its memory to itself and keeps little. A GOGC of the operator stays in force.
+// setLimits sets the limits of Go's garbage collector. It then collects more often when little memory is left.
+// Otherwise it collects less often, since a Lambda function has its memory to itself and keeps little in it. If the
+// operator has set GOGC, that value stays in force.
 func (m memory) setLimits() {
 	debug.SetMemoryLimit(m.all / collectedParts * (collectedParts - 1))
 	if theirs := debug.SetGCPercent(garbagePercent); theirs != goGarbagePercent {

@@ -47,7 +47,7 @@ type AddressNames struct{ secret *secrets.Cache }
 // NewAddressNames makes AddressNames from the settings of the cell's authorizer, which must name a secret. It makes no
 // calls.
 func NewAddressNames(c Config) (*AddressNames, error) {
-	a, err := newAmazon(c.Env)
+	a, err := newAWSClients(c.Env)
 	if err != nil {
 		return nil, err
 	}

@@ -10,8 +10,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/request/identity"
 )
 
-// renewing is a source that reads the secret again when a key is unknown, since the key may be the first one with a
-// new pepper. The secret's cache bounds how often.
+// renewing is a source that reads the secret again when a key is unknown, since the key may be hashed with a new pepper
+// that the cached secret does not have. The secret's cache bounds how often the secret is read.
 type renewing struct {
 	authorizer.Source
 	secret *secrets.Cache

@@ -28,7 +28,7 @@ type stores struct {
 
 // newStores makes the stores. It opens no connections.
 func newStores(
-	s *environ.Settings, m memory, a *amazon, secret *secrets.Cache, recorder func() *telemetry.Recorder,
+	s *environ.Settings, m memory, a *awsClients, secret *secrets.Cache, recorder func() *telemetry.Recorder,
 	log *slog.Logger,
 ) (*stores, error) {
 	counters, err := dynamodb.New(dynamodb.Config{Client: a.dynamodb(), Table: s.CountersTable,
@@ -86,7 +86,7 @@ func kindOf(name string) telemetry.Store {
 
 // newRedis makes the store of rates. secret is the cell's secret, which has the login unless Redis has a secret of its
 // own.
-func newRedis(r *environ.Redis, a *amazon, secret *secrets.Cache, log *slog.Logger) (*redis.Store, error) {
+func newRedis(r *environ.Redis, a *awsClients, secret *secrets.Cache, log *slog.Logger) (*redis.Store, error) {
 	c := redis.Config{Addrs: r.Addrs, Cluster: r.Cluster, Deadline: r.Deadline, PoolSize: environ.RedisConnections}
 	if r.TLS {
 		c.TLS = &tls.Config{MinVersion: tls.VersionTLS12}
@@ -112,8 +112,8 @@ func newRedis(r *environ.Redis, a *amazon, secret *secrets.Cache, log *slog.Logg
 		}
 		c.Credentials = signer.Credentials
 	}
-	// New checks the connection to the server, for which there is no time here. With a context that has ended it only
-	// makes the client. Each connection is checked when it is made, see warm.
+	// New would connect to the server to check it, for which there is no time while the function starts. With a context
+	// that has ended, New only makes the client. Each connection is checked when it is made: see warm.
 	ended, end := context.WithCancel(context.Background())
 	end()
 	return redis.New(ended, c)

@@ -6,13 +6,14 @@ import (
 	"time"
 )
 
-// warming is work that began with the function, and for which the first request waits.
+// warming is work that begins when the Lambda function starts. The first request waits for it, for a bounded time.
 type warming struct {
 	done   chan struct{}
 	within time.Duration
 	over   atomic.Bool // requests no longer wait for it
 }
 
+// begin begins the work do. A request waits for it no longer than within.
 func begin(within time.Duration, do func()) *warming {
 	w := &warming{done: make(chan struct{}), within: within}
 	go func() {
@@ -22,7 +23,8 @@ func begin(within time.Duration, do func()) *warming {
 	return w
 }
 
-// wait waits until the work is done, at most for the bound of one request.
+// wait waits until the work is done, at most w.within. Only the requests that arrive before the first wait has ended
+// wait.
 func (w *warming) wait(ctx context.Context) {
 	if w.over.Load() {
 		return

@@ -32,9 +32,9 @@ type age struct {
 
 func newAge(read time.Time) age { return age{read: read, renew: renewFrom + rand.N(renewSpread)} }
 
-// old reports whether a document of the copy must be read again before it is used. If it must be read again soon, old
-// adds it to those that the next poll reads. r.mu is held.
-func (r *Reader) old(k cacheKey, a *age) bool {
+// mustReread reports whether a document of the copy must be read again before it is used. If the document only must be
+// read again soon, mustReread adds it to those that are read after the next poll. r.mu is held.
+func (r *Reader) mustReread(k cacheKey, a *age) bool {
 	passed := clock.Between(a.read, r.begun)
 	if passed < a.renew {
 		return false
@@ -56,19 +56,19 @@ func (r *Reader) renew(keys []cacheKey) {
 		return
 	}
 	r.mu.Lock()
-	// dropped from the cache in between
+	// Some may have been dropped from the cache since they were noted.
 	keys = slices.DeleteFunc(keys, func(k cacheKey) bool { return !r.known.Contains(k) })
-	flights := r.depart(nil, keys)
+	flights := r.flightsFor(nil, keys)
 	r.mu.Unlock()
 	for _, f := range flights {
 		_ = f.Wait(context.Background()) // the read ends with its budget
 	}
 }
 
-// extendUse lets the copy's documents be used for another PollEvery, since the table cannot be read. It
-// returns err if the copy does not have an answer for each key.
+// extendUse lets the copy's documents be used for another PollEvery, since the table cannot be read. It returns err if
+// the copy cannot answer for one of the keys.
 func (r *Reader) extendUse(keys []cacheKey, err error) (lacking error) {
-	if denied(err) {
+	if contradicted(err) {
 		return err
 	}
 	r.mu.Lock()
@@ -91,9 +91,9 @@ func (r *Reader) extendUse(keys []cacheKey, err error) (lacking error) {
 // errUnnamed says that a document was changed without a log entry.
 var errUnnamed = errors.New("a document was changed without a log entry")
 
-// denied reports whether the table has answered with something that contradicts the copy. The copy must not be used
-// then.
-func denied(err error) bool { return errors.Is(err, errOlder) || errors.Is(err, errUnnamed) }
+// contradicted reports whether a read failed because the table contradicts the copy or its own log. The copy must then
+// not be used.
+func contradicted(err error) bool { return errors.Is(err, errOlder) || errors.Is(err, errUnnamed) }
 
 // expected returns the least version that a read of the document must return, because the log names it; a read of an
 // older version is repeated. It returns 0 if the log has named a version for MaxAge without the table having it. r.mu
@@ -105,9 +105,9 @@ func (r *Reader) expected(e *entry) int64 {
 	return e.need
 }
 
-// unnamed reports whether the table has another document than the copy, although the log did not name a change, or has
-// named for MaxAge a version that the table does not have. The log is known up to the document's entry, and the
-// document was read later than the copy's, so somebody has changed the table without the log. r.mu is held.
+// unnamed reports whether the table has another document than the copy although the log names no change, or although
+// the log has named another version for MaxAge. The copy knows the log up to the document's entry, and d was read later
+// than the copy's document. So somebody has changed the table without the log. r.mu is held.
 func (r *Reader) unnamed(k cacheKey, d *Document) bool {
 	if _, ok := r.absent.Peek(k); ok {
 		return d.Version > 0 && !d.Deleted

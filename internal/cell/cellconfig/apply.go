@@ -90,9 +90,9 @@ func applyStep(ctx context.Context, s Store, documents []Document, now func() ti
 	})
 }
 
-// commit commits the step that staged returns, and repeats this until no other writer has written in between. It reads
-// the head first: if anything is written after that, the commit is refused, so that it replaces only what staged has
-// read.
+// commit calls staged and commits the step that it returns. It repeats both if another writer has written in between:
+// the head is read first, and the table refuses a step if anything was written after that. A step therefore replaces
+// only what staged has read.
 func commit(
 	ctx context.Context, s Store, now func() time.Time, staged func(context.Context, Head) (Step, int, error),
 ) (int, error) {
@@ -160,7 +160,7 @@ func stage(
 		}
 	}
 	n := len(step.Documents)
-	hashes, err := rehash(keys, before)
+	hashes, err := bodiesByHash(keys, before)
 	if err != nil {
 		return Step{}, 0, err
 	}
@@ -172,9 +172,9 @@ func stage(
 	return step, n, nil
 }
 
-// rehash returns what each hash of the keys is to stand for: the body of a key, or nil for none. A hash that a key
-// gives up may be taken by another key.
-func rehash(keys []Document, before map[Ref]*Document) (map[string][]byte, error) {
+// bodiesByHash returns what the documents under the keys' hashes must contain: for each hash the body of a key, or nil
+// if the hash no longer belongs to a key. A key may take a hash that another key of the step gives up.
+func bodiesByHash(keys []Document, before map[Ref]*Document) (map[string][]byte, error) {
 	hashes := make(map[string][]byte, len(keys))
 	for i := range keys {
 		old := before[keys[i].Ref].KeyHash()

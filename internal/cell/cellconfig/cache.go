@@ -32,12 +32,12 @@ const (
 )
 
 // entry is a compiled document in the cache. r.mu guards it; what it points to is immutable.
-type entry struct { // the newest version that was read
-	version int64 // the newest version that the log names
-	need    int64 // estimated bytes
-	size    int64 // the part of size that weigh added
-	own     int64 // of these, what weigh added
-	sum     uint64
+type entry struct {
+	version int64  // the newest version that was read
+	need    int64  // the newest version that the log names
+	size    int64  // estimated bytes of the entry
+	own     int64  // the part of size that weigh added
+	sum     uint64 // of the version's content: see Reader.sum
 	age     age
 	err     error // why version is not valid; the forms below are then of an earlier version, or nil
 
@@ -45,7 +45,7 @@ type entry struct { // the newest version that was read
 	key  *identity.Key
 
 	read   *plan.TenantDocument
-	tenant *plan.Tenant // the last one that compiled
+	tenant *plan.Tenant // the last tenant that compiled
 	with   *plan.Plan   // the plan with which the tenant was last compiled
 	unfit  error        // why that compilation failed
 
@@ -78,8 +78,8 @@ var (
 	errOlder = errors.New("the table has an older version than its log names")
 )
 
-// refused returns err if there is no earlier tenant to use.
-func (e *entry) refused(err error) error {
+// errIfNoTenant returns err if the entry has no earlier tenant that can be used instead, and otherwise nil.
+func (e *entry) errIfNoTenant(err error) error {
 	if e.tenant != nil {
 		return nil
 	}
@@ -92,13 +92,13 @@ func (r *Reader) find(k cacheKey) (*entry, cacheState) {
 		switch {
 		case e.version < e.need:
 			return e, isSuperseded
-		case r.old(k, &e.age):
+		case r.mustReread(k, &e.age):
 			return e, isOld
 		}
 		return e, isCurrent
 	}
 	if a, ok := r.absent.Get(k); ok {
-		if r.old(k, a) {
+		if r.mustReread(k, a) {
 			return nil, isOld
 		}
 		return nil, isAbsent
@@ -204,15 +204,15 @@ func (r *Reader) accepted(t *plan.Tenant, p *plan.Plan) error {
 	return nil
 }
 
-// Estimates of the memory that an entry takes, rather too high. A test compares them with the memory of real tenants
-// and large plans.
+// Estimates of the memory that an entry takes. They are rather too high than too low; a test compares them with the
+// memory of real tenants and large plans.
 const (
 	entryBytes = 1000
 	bodyFactor = 40
 	limitBytes = 8 // for each limit of a set that only one tenant has
 )
 
-// weigh adds the sets that a tenant does not share with its plan to the entry's size. r.mu is held.
+// weigh adds to the entry's size the limits that the tenant does not share with its plan. r.mu is held.
 func (r *Reader) weigh(e *entry, p *plan.Plan) {
 	own := int64(0)
 	for _, s := range e.tenant.Sets() {
@@ -229,7 +229,7 @@ func (r *Reader) weigh(e *entry, p *plan.Plan) {
 func (r *Reader) store(k cacheKey, d *Document, f form, read time.Time) (refused error) {
 	if (d.Version == 0 || d.Deleted) && k.kind != cachedPlacement {
 		r.known.Remove(k)
-		// not renewed beside requests, since there may be many absent documents
+		// Absence is not renewed beside requests, since there may be many absent documents.
 		r.absent.Add(k, &age{read: read, renew: tooOld})
 		return nil
 	}
@@ -240,7 +240,7 @@ func (r *Reader) store(k cacheKey, d *Document, f form, read time.Time) (refused
 	}
 	e.version, e.sum, e.age, e.err = d.Version, r.sum(d), newAge(read), f.err
 	switch {
-	case d.Deleted: // a placement: the cell may lack earlier ones too
+	case d.Deleted: // the tombstone of a placement says that the placement is unknown
 		e.placed, e.err = nil, errUnplaced
 		refused = errUnplaced
 	case f.err != nil:
@@ -301,7 +301,7 @@ func (f *flight) why(err error) error {
 func (r *Reader) load(ctx context.Context, keys ...cacheKey) error {
 	var flights [maxLoad]*flight
 	r.mu.Lock()
-	r.depart(flights[:0], keys)
+	r.flightsFor(flights[:0], keys)
 	r.mu.Unlock()
 	for _, f := range flights[:len(keys)] {
 		if err := f.Wait(ctx); err != nil {
@@ -316,11 +316,12 @@ func (r *Reader) load(ctx context.Context, keys ...cacheKey) error {
 
 const maxLoad = max(identity.MaxPeppers, 3) // a tenant, its placement and its plan
 
-// depart appends the flights of documents: the flights in progress, and new flights with one common read for the
-// others. r.mu is held.
-func (r *Reader) depart(flights []*flight, keys []cacheKey) []*flight {
-	var mine []*flight
-	// The read has a budget of its own, since several requests wait for it: a client that goes away must not end it.
+// flightsFor appends a flight for each document: the one in progress, or a new one. All new flights have one read in
+// common, which flightsFor begins. r.mu is held.
+func (r *Reader) flightsFor(flights []*flight, keys []cacheKey) []*flight {
+	var begun []*flight
+	// The read has a budget of its own, since several requests may wait for it: the end of one of them must not end the
+	// read.
 	budget, cancel := context.WithTimeout(context.Background(), r.patience())
 	for _, k := range keys {
 		f := r.flights[k]
@@ -330,17 +331,17 @@ func (r *Reader) depart(flights []*flight, keys []cacheKey) []*flight {
 				f.need = r.expected(e)
 			}
 			r.flights[k] = f
-			mine = append(mine, f)
+			begun = append(begun, f)
 		}
 		flights = append(flights, f)
 	}
-	if mine == nil {
+	if begun == nil {
 		cancel()
 		return flights
 	}
 	go func() {
 		defer cancel()
-		r.fetch(budget, mine)
+		r.fetch(budget, begun)
 	}()
 	return flights
 }
@@ -348,13 +349,14 @@ func (r *Reader) depart(flights []*flight, keys []cacheKey) []*flight {
 // patience returns how long a read may take. Right after a start or a thaw it is longer, so that a valid key is not
 // refused because the process is still slow. r.mu is held.
 func (r *Reader) patience() time.Duration {
-	if clock.Between(r.woke, r.begun) < wakes {
+	if clock.Between(r.woke, r.begun) < slowStart {
 		return r.c.FirstTimeout
 	}
 	return r.c.Timeout
 }
 
-const wakes = 2 * time.Second // time of requests after a start or a thaw until a process runs at full speed
+// slowStart is how long a process is slow after a start or a thaw, by the times of its requests.
+const slowStart = 2 * time.Second
 
 // fetch reads the documents of the flights and ends the flights.
 func (r *Reader) fetch(ctx context.Context, flights []*flight) {
@@ -400,34 +402,34 @@ func (r *Reader) storeDocuments(
 	}
 	why := r.catchUp(ctx, newest)
 	r.mu.Lock()
-	var again, landed []*flight
+	var again, ended []*flight
 	var refused []func()
 	for i, f := range flights {
 		d := &documents[i]
 		switch {
 		case f.void:
-			f.void, f.need, why = false, 0, errRestless
+			f.void, f.need, why = false, 0, errKeptChanging
 			f.unnamed.Store(false)
-		case r.flights[f.key] != f: // nobody waits for it, and a later read may have found a newer document
-			landed = append(landed, f)
+		case r.flights[f.key] != f: // a later flight has replaced it, and may have found a newer document
+			ended = append(ended, f)
 			continue
 		case d.Version < f.need:
 			f.older.Store(true)
 			why = errOlder
-		case d.Seq > r.head.Seq: // why already says why catchUp did not reach this entry
+		case d.Seq > r.head.Seq: // why is the error of catchUp, which did not reach this entry
 		case r.unnamed(f.key, d):
 			f.unnamed.Store(true)
 			r.doubted, why = true, errUnnamed
 		case forms[i].kept && r.confirm(f.key, d, f.read):
-			landed = append(landed, f)
+			ended = append(ended, f)
 			continue
 		case forms[i].kept: // dropped from the cache in between
-			why = errRestless
+			why = errKeptChanging
 		default:
 			if err := r.store(f.key, d, forms[i], f.read); err != nil {
 				refused = append(refused, func() { r.refuse(d.Ref, d.Version, err) })
 			}
-			landed = append(landed, f)
+			ended = append(ended, f)
 			continue
 		}
 		again = append(again, f)
@@ -438,7 +440,7 @@ func (r *Reader) storeDocuments(
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, f := range landed {
+	for _, f := range ended {
 		r.endFlight(f, nil)
 	}
 	return again, why
@@ -492,5 +494,5 @@ func (r *Reader) catchUp(ctx context.Context, seq int64) error {
 			return err
 		}
 	}
-	return errRestless
+	return errKeptChanging
 }

@@ -28,7 +28,7 @@ const (
 	StaleAfter = 30 * time.Second // decisions with an older copy are marked as stale
 	MaxAge     = 15 * time.Minute // longest use of a document without reading the table again, if the table can be read
 
-	thawed    = 5 * time.Second // after this time without a request, earlier failures of the table no longer count
+	thawed    = 5 * time.Second // after this time without a request, the process may have been frozen in between
 	maxBehind = 500             // log entries; a copy that is further behind is dropped
 )
 
@@ -100,14 +100,14 @@ type Reader struct {
 	absent    *simplelru.LRU[cacheKey, *age]
 	aging     []cacheKey   // to be read again after the next poll
 	seed      maphash.Seed // of sum
-	bytes     int64
+	bytes     int64        // estimated size of known
 	flights   map[cacheKey]*flight
 	poll      *poll // the poll in progress, or nil
 	loaded    bool
 	doubted   bool // the table was changed without its log: the next poll drops the copy
 	head      Head
 	central             // if its shares are nil, every limit is granted as a whole
-	told      [2]int64  // versions of the settings and shares that were last logged as refused
+	loggedBad [2]int64  // versions of the settings and shares that were last logged as not valid
 	fresh     *view     // the view with the settings in force
 	stale     *view     // the same view, marked as stale
 	synced    time.Time // when the last successful poll began: the copy reflects everything written before
@@ -118,7 +118,7 @@ type Reader struct {
 	polls     int64
 	failures  int64
 	resets    int64
-	bad       int64
+	bad       int64 // number of versions of documents that were not valid
 	documents int64 // number of documents read
 }
 
@@ -184,7 +184,7 @@ func (r *Reader) mayHold(kind Kind) bool { return r.c.Holds == nil || r.c.Holds(
 func (r *Reader) Begin(ctx context.Context, now time.Time) (authorizer.Configuration, func()) {
 	r.mu.Lock()
 	if clock.Between(r.begun, now) > thawed {
-		r.gate.breaker.Reset() // failures before the freeze say nothing about the present
+		r.gate.breaker.Reset() // failures before a freeze say nothing about the table now
 		r.woke = now
 	}
 	r.begun = now
@@ -206,8 +206,8 @@ func (r *Reader) Begin(ctx context.Context, now time.Time) (authorizer.Configura
 	return v, nil
 }
 
-// Load updates the copy to everything that was written before the call, as a process does before its first request.
-// The error says why the copy is not up to date.
+// Load updates the copy, so that it contains everything that was written before the call. A process calls it before its
+// first request. The error says why the copy is not up to date.
 func (r *Reader) Load(ctx context.Context, now time.Time) error {
 	for {
 		r.mu.Lock()
@@ -234,7 +234,7 @@ type poll struct {
 	renewed chan struct{} // closed when they have been read
 }
 
-// join waits for the poll and the reads after it. The process may be frozen once join returns.
+// join waits for the poll and the reads after it, so that a freeze of the process does not interrupt them.
 func (p *poll) join(ctx context.Context) {
 	_ = p.wait(ctx)
 	if len(p.aging) == 0 {
@@ -256,8 +256,8 @@ func (p *poll) wait(ctx context.Context) error {
 	return err
 }
 
-// due returns the poll in progress, or a new one if it is time for one or force is set; otherwise nil. mine says that
-// the poll is new. r.mu is held.
+// due returns the poll in progress. If there is none, it begins one if a poll is due or force is set, and otherwise
+// returns nil. mine says that the poll is new. r.mu is held.
 func (r *Reader) due(now time.Time, force bool) (p *poll, mine bool) {
 	timeout := 2 * r.c.Timeout
 	if !r.loaded {
@@ -281,7 +281,7 @@ func (r *Reader) start(now time.Time, timeout time.Duration) *poll {
 	r.poll, r.tried, r.aging = p, now, nil
 	r.polls++
 	each := min(r.c.Timeout, timeout)
-	if !r.loaded { // connections must be opened
+	if !r.loaded { // the first read opens connections
 		each = timeout
 	}
 	go func() {
@@ -354,8 +354,8 @@ type centralDocument struct {
 	sum     uint64
 }
 
-// follow reads the log up to the head and puts the new state into force. It returns the new entries. It starts again
-// if the documents change between its reads.
+// follow reads the log up to the head and puts the new state into force. It returns the new entries. It starts again if
+// the central documents change between its reads.
 func (r *Reader) follow(ctx context.Context, p *poll, timeout time.Duration) ([]Entry, error) {
 	for range 3 {
 		r.mu.Lock()
@@ -370,13 +370,13 @@ func (r *Reader) follow(ctx context.Context, p *poll, timeout time.Duration) ([]
 		if err != nil {
 			return nil, fmt.Errorf("read the head: %w", err)
 		}
-		entries, anew, err := r.entries(ctx, p, timeout, &from, head)
+		entries, resetWhy, err := r.entries(ctx, p, timeout, &from, head)
 		if err != nil {
 			return nil, err
 		}
 		now := from.central
 		need, named := centralVersions(entries)
-		if anew != "" || named || clock.Between(from.centralAge.read, p.began) >= from.centralAge.renew {
+		if resetWhy != "" || named || clock.Between(from.centralAge.read, p.began) >= from.centralAge.renew {
 			least := need
 			// The log has named versions that the table does not have for too long.
 			if clock.Between(from.synced, p.began) >= tooOld {
@@ -385,29 +385,29 @@ func (r *Reader) follow(ctx context.Context, p *poll, timeout time.Duration) ([]
 			var ahead bool
 			now, ahead, err = r.readCentral(ctx, timeout, head, from.central, least)
 			switch {
-			case err != nil && (anew != "" || named):
+			case err != nil && (resetWhy != "" || named):
 				return nil, err
 			case err != nil: // the state stays, and the next poll reads again
 				now = from.central
 			case ahead:
 				continue
 			default:
-				if anew == "" && from.unnamed(&now, need) {
-					anew = errUnnamed.Error()
+				if resetWhy == "" && from.unnamed(&now, need) {
+					resetWhy = errUnnamed.Error()
 				}
 				now.centralAge = newAge(p.began)
 			}
 		}
-		return entries, r.advance(p, head, now, entries, anew)
+		return entries, r.advance(p, head, now, entries, resetWhy)
 	}
 	return nil, errors.New("read the settings: they changed during each of the reads")
 }
 
-// entries returns the log entries from the known head to the new one. If the copy must be dropped instead, anew says
-// why.
+// entries returns the log entries from the known head to the new one. If the copy must be dropped instead, resetWhy is
+// the reason; otherwise it is "".
 func (r *Reader) entries(
 	ctx context.Context, p *poll, timeout time.Duration, from *base, head Head,
-) (entries []Entry, anew string, err error) {
+) (entries []Entry, resetWhy string, err error) {
 	switch {
 	case !from.loaded:
 		return nil, "this is the first read", nil
@@ -531,9 +531,9 @@ func (r *Reader) readCentral(
 	return now, false, nil
 }
 
-// sharesOf returns the shares of the document, or, if it has no valid ones, those of before. Without either, a cell
-// that is not alone does not know what it may grant, which is an error. A cell that is alone has the whole of each
-// limit if the table has no shares, also after a repair has removed forged ones.
+// sharesOf returns the shares of the document, or, if the document has no valid ones, those of before. If there are
+// neither, a cell that is not alone does not know what it may grant, and sharesOf returns an error. A cell that is
+// alone grants the whole of each limit if the table has no shares, or if a repair has removed forged ones.
 func (r *Reader) sharesOf(d *Document, before *sharing) (*sharing, error) {
 	s, err := readShares(&r.c, d)
 	if err == nil && (s != nil || r.c.Alone && (before == nil || d.Version == 0)) {
@@ -542,7 +542,7 @@ func (r *Reader) sharesOf(d *Document, before *sharing) (*sharing, error) {
 	if err == nil {
 		err = errNoShares
 	}
-	if d.Version > 0 { // a cell that has just started has not received its shares yet
+	if d.Version > 0 { // without a version the cell is new and has not received its shares yet
 		r.refuseOnce(1, d, err)
 	}
 	if before == nil {
@@ -551,29 +551,30 @@ func (r *Reader) sharesOf(d *Document, before *sharing) (*sharing, error) {
 	return before, nil
 }
 
-// refuseOnce logs a refused document once for each version, since it is read with each poll until there is a good one.
+// refuseOnce logs a document that is not valid once for each version. Such a document is read with each poll until a
+// valid version replaces it.
 func (r *Reader) refuseOnce(which int, d *Document, err error) {
 	r.mu.Lock()
-	told := r.told[which] == d.Version
-	r.told[which] = d.Version
+	logged := r.loggedBad[which] == d.Version
+	r.loggedBad[which] = d.Version
 	r.mu.Unlock()
-	if !told {
+	if !logged {
 		r.refuse(d.Ref, d.Version, err)
 	}
 }
 
 // advance puts a new state into force. Documents that the log names are read again before they are used.
-func (r *Reader) advance(p *poll, head Head, now central, entries []Entry, anew string) error {
+func (r *Reader) advance(p *poll, head Head, now central, entries []Entry, resetWhy string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.poll != p {
 		return errors.New("another poll replaced this one")
 	}
-	if anew != "" {
+	if resetWhy != "" {
 		r.doubted = false
 		if r.loaded {
 			r.resets++
-			r.c.Log.Warn("the copy of the cell configuration is dropped: "+anew, "entry", head.Seq)
+			r.c.Log.Warn("the copy of the cell configuration is dropped: "+resetWhy, "entry", head.Seq)
 		}
 		r.known.Purge()
 		r.absent.Purge()
@@ -595,7 +596,7 @@ func (r *Reader) advance(p *poll, head Head, now central, entries []Entry, anew 
 	return nil
 }
 
-// unloaded sets the state before anything was read. r.mu is held.
+// unloaded sets the state of a reader that has read nothing, because of err. r.mu is held.
 func (r *Reader) unloaded(err error) {
 	r.fresh = &view{r: r, settings: plan.NoSettings(), stale: true, err: fmt.Errorf("%w: %w", authorizer.ErrNotLoaded,
 		err)}

@@ -112,11 +112,11 @@ func (v *view) Key(ctx context.Context, presented string, now time.Time) (*ident
 	return key, key.Check(now)
 }
 
-// rounds bounds how often one look-up reads what it finds missing: a tenant, its plan, its placement, and two of them
-// once more if they change in between.
+// rounds bounds how often one look-up reads documents that it finds missing: the tenant, its plan, its placement, and
+// two of these once more if they change in between.
 const rounds = 5
 
-var errRestless = errors.New("the document changed during each of the reads")
+var errKeptChanging = errors.New("the document changed during each of the reads")
 
 // plan returns a plan, and reads it if necessary.
 func (r *Reader) plan(ctx context.Context, id string) (*plan.Plan, error) {
@@ -142,7 +142,7 @@ func (r *Reader) plan(ctx context.Context, id string) (*plan.Plan, error) {
 			return nil, err
 		}
 	}
-	return nil, errRestless
+	return nil, errKeptChanging
 }
 
 // tenant returns a tenant, resolved against its plan; nil if there is none.
@@ -158,7 +158,7 @@ func (r *Reader) tenant(ctx context.Context, id string) (*plan.Tenant, error) {
 				return t, err
 			}
 			if err := r.load(ctx, missing); err != nil {
-				if t != nil && !denied(err) { // use the plan, or the placement, that was last known
+				if t != nil && !contradicted(err) { // use the plan, or the placement, that was last known
 					return t, nil
 				}
 				return nil, err
@@ -178,16 +178,17 @@ func (r *Reader) tenant(ctx context.Context, id string) (*plan.Tenant, error) {
 			switch {
 			case lastGood(found, err) && before != nil:
 				return before, nil
-			case found == isOld && !denied(err): // only the plan or the placement cannot be read
+			case found == isOld && !contradicted(err): // only the plan or the placement cannot be read
 				continue
 			}
 			return nil, err
 		}
 	}
-	return nil, errRestless
+	return nil, errKeptChanging
 }
 
-// needed returns the keys of documents to read together with a tenant, e, that is not current. r.mu is held.
+// needed returns the keys of the documents to read for a tenant that is not current: its own, and those of its
+// placement and its plan if they are likely to be needed, too. r.mu is held.
 func (r *Reader) needed(at cacheKey, e *entry, found cacheState) []cacheKey {
 	keys := []cacheKey{at}
 	if r.shares != nil && (e == nil || found == isOld) {
@@ -201,7 +202,7 @@ func (r *Reader) needed(at cacheKey, e *entry, found cacheState) []cacheKey {
 
 // lastGood reports whether a document that is known to have changed may still be used, because the table does not
 // answer. It may not be used if the table answers with something that contradicts its log.
-func lastGood(found cacheState, err error) bool { return found == isSuperseded && !denied(err) }
+func lastGood(found cacheState, err error) bool { return found == isSuperseded && !contradicted(err) }
 
 // resolve returns the tenant with the limits of its plan. missing is the key of a plan that must be read first; t is
 // then the tenant that was last resolved, or nil. r.mu is held.
@@ -227,7 +228,7 @@ func (r *Reader) resolve(e *entry) (t *plan.Tenant, missing cacheKey, err error)
 			r.unfit(e, nil, errNoPlan)
 		}
 	case p.plan == nil:
-		return e.tenant, missing, e.refused(p.err)
+		return e.tenant, missing, e.errIfNoTenant(p.err)
 	case e.with == p.plan:
 	default:
 		made, err := e.read.Compile(p.plan)
@@ -241,7 +242,7 @@ func (r *Reader) resolve(e *entry) (t *plan.Tenant, missing cacheKey, err error)
 			r.weigh(e, p.plan)
 		}
 	}
-	return e.tenant, missing, e.refused(e.unfit)
+	return e.tenant, missing, e.errIfNoTenant(e.unfit)
 }
 
 // asLimited returns the tenant as the cell limits it: the result of resolve and share.
@@ -302,7 +303,7 @@ func (r *Reader) key(ctx context.Context, hashes []identity.KeyHash) (*identity.
 			return nil, err
 		}
 	}
-	return nil, errRestless
+	return nil, errKeptChanging
 }
 
 // cached returns the cache's name of a document; false if documents of this kind are not cached.

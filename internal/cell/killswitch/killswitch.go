@@ -31,8 +31,8 @@ import (
 // that instances spread. AppConfig may ask for another time.
 const Every = 15 * time.Second
 
-// Bounds of the time between two polls, whatever AppConfig asks for. After a failed poll the time begins at least; see
-// package refresh.
+// Bounds of the time between two polls, whatever AppConfig asks for. After a failed poll the time begins at least, and
+// grows with further failures: see package refresh.
 const (
 	least = time.Second
 	most  = 24 * time.Hour

@@ -34,7 +34,7 @@ func (s *Switch) read(ctx context.Context, before *pollResult) (*pollResult, err
 			return s.nextResult(before, out, false), nil
 		}
 		if !sessionOver(err) {
-			return nil, tellable(err)
+			return nil, redacted(err)
 		}
 	}
 	begun, err := s.client().StartConfigurationSession(ctx, &appconfigdata.StartConfigurationSessionInput{
@@ -43,18 +43,19 @@ func (s *Switch) read(ctx context.Context, before *pollResult) (*pollResult, err
 		RequiredMinimumPollIntervalInSeconds: aws.Int32(int32(Every / time.Second)),
 	}, options)
 	if err != nil {
-		return nil, tellable(err)
+		return nil, redacted(err)
 	}
 	if aws.ToString(begun.InitialConfigurationToken) == "" {
 		return nil, errAnswer
 	}
 	out, err := s.latest(ctx, *begun.InitialConfigurationToken)
 	if err != nil {
-		return nil, tellable(err)
+		return nil, redacted(err)
 	}
 	return s.nextResult(before, out, true), nil
 }
 
+// latest reads the document of a session, if it has changed since the answer that contained the token.
 func (s *Switch) latest(ctx context.Context, token string) (*appconfigdata.GetLatestConfigurationOutput, error) {
 	return s.client().GetLatestConfiguration(ctx,
 		&appconfigdata.GetLatestConfigurationInput{ConfigurationToken: &token}, options)
@@ -127,9 +128,9 @@ func options(o *appconfigdata.Options) {
 	o.RetryMaxAttempts = cmp.Or(o.RetryMaxAttempts, attempts)
 }
 
-// tellable returns an error of the client without the token, which is in the URL of a call, and without text that
-// could contain a part of an answer.
-func tellable(err error) error {
+// redacted returns an error of the client in a form that may be logged: without the token, which is in the URL of a
+// call, and without text that could contain a part of an answer.
+func redacted(err error) error {
 	var unread *smithy.DeserializationError
 	if errors.As(err, &unread) {
 		return errAnswer

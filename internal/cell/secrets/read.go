@@ -61,7 +61,7 @@ func (s *Cache) read(ctx context.Context, before *Values) (*Values, error) {
 		VersionStage: aws.String(current)}, options)
 	switch {
 	case err != nil:
-		return nil, tellable(err)
+		return nil, redacted(err)
 	case out == nil:
 		return nil, errAnswer
 	case !slices.Contains(out.VersionStages, current):
@@ -85,8 +85,9 @@ func options(o *secretsmanager.Options) {
 	o.RetryMaxAttempts = cmp.Or(o.RetryMaxAttempts, attempts)
 }
 
-// tellable returns an error of the client without text that could contain a part of an answer.
-func tellable(err error) error {
+// redacted returns an error of the client in a form that may be logged: without text that could contain a part of an
+// answer.
+func redacted(err error) error {
 	var unread *smithy.DeserializationError
 	if errors.As(err, &unread) {
 		var response interface{ HTTPStatusCode() int }
