@@ -9,8 +9,8 @@ import (
 	"github.com/sluicelimits/sluice/events"
 )
 
-// Guarantees that batches hold every message once and in order, that each batch fits into one call of SNS, and that
-// there are as few as there can be: one more call for each would cost money and time at each burst of changes.
+// Guarantees that the batches contain every message once and in order, that each batch fits into one call of SNS, and
+// that there are as few batches as possible: each further call would cost money and time at each burst of changes.
 func TestBatches(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	for range 500 {
@@ -53,7 +53,7 @@ func total(messages [][]byte) (n int) {
 	return n
 }
 
-// fewestBatches tries every cut: the least number of batches for the first n messages, for each n.
+// fewestBatches returns the least possible number of batches, by trying every division of the messages.
 func fewestBatches(messages [][]byte) int {
 	best := make([]int, len(messages)+1)
 	for n := 1; n <= len(messages); n++ {
@@ -80,7 +80,7 @@ func TestBatchesRefuses(t *testing.T) {
 	}
 }
 
-// Guarantees that the attributes of any event, an unknown one included, stay within what is set aside for them.
+// Guarantees that the attributes of any event, including an unknown one, fit into the bytes that are reserved for them.
 func TestAttributesFit(t *testing.T) {
 	h := events.Header{Type: events.Type(strings.Repeat("x", events.MaxTypeBytes)), Version: events.MaxVersion}
 	size := 0

@@ -65,8 +65,8 @@ func examples() map[string]events.Event {
 	}
 }
 
-// published are the golden files that are out in the world, with the SHA-256 of each. An entry is added with a new type
-// or version, and is never changed: subscribers depend on every byte.
+// published has the SHA-256 of each golden file whose form subscribers know. A new type or version adds an entry. No
+// entry is ever changed, because subscribers depend on every byte.
 var published = map[string]string{
 	"audit.record.v1":           "cd9b398db2f46185d59ae74177b9e1e739d66158cd92b414da284bf1d7c76776",
 	"audit.record.v1.deleted":   "8bf79d8fb7cd789f403999e5d6f85303328a574f39c0cfe088e77ffbd241f53c",
@@ -81,8 +81,8 @@ var published = map[string]string{
 	"tenant.throttled.v1":       "43ed9e37daa30530c9de6002b3122d79917ab77adcaf441ef36682adb1f421a8",
 }
 
-// Guarantees what subscribers depend on, byte for byte: each event is written as its golden file, read from it, and the
-// file is the one that was published.
+// Guarantees what subscribers depend on, byte for byte: each event is encoded as its golden file, which is decoded to
+// the event, and the file is the one that was published.
 func TestGolden(t *testing.T) {
 	for name, e := range examples() {
 		t.Run(name, func(t *testing.T) {
@@ -141,7 +141,7 @@ func TestGoldenFilesAreComplete(t *testing.T) {
 	}
 }
 
-// Guarantees that a field which is added later does not stop this reader.
+// Guarantees that this reader reads events to which a later version adds a field.
 func TestFieldsThatAreAdded(t *testing.T) {
 	for name, e := range examples() {
 		data, err := events.Encode(e)
@@ -156,8 +156,8 @@ func TestFieldsThatAreAdded(t *testing.T) {
 	}
 }
 
-// Guarantees that what this reader does not know is kept whole, so that it can be counted and kept, and goes on as it
-// came.
+// Guarantees that an event that this reader does not know is kept whole, so that it can be counted and stored, and is
+// encoded unchanged.
 func TestUnknown(t *testing.T) {
 	tests := []struct {
 		name, data string
@@ -192,7 +192,7 @@ func TestUnknown(t *testing.T) {
 	}
 }
 
-// set returns the JSON object with one field set, or left out where the value is empty.
+// set returns the JSON object with one field set, or without it if the value is empty.
 func set(t *testing.T, data []byte, field, value string) []byte {
 	t.Helper()
 	var m map[string]json.RawMessage
@@ -221,8 +221,8 @@ func set(t *testing.T, data []byte, field, value string) []byte {
 	return b.Bytes()
 }
 
-// Guarantees that every field of every type is there, has its type, and is within its bounds, and that the error names
-// it.
+// Guarantees that an event of any type is refused if a field is missing, has another type, or is out of bounds, and
+// that the error names the field.
 func TestEveryField(t *testing.T) {
 	long := `"` + strings.Repeat("x", 600) + `"`
 	bad := map[string][]string{
@@ -287,7 +287,8 @@ func TestEveryField(t *testing.T) {
 	}
 }
 
-// Guarantees that what belongs together fits together: the body and the mark, the key and the type, the first version.
+// Guarantees that events whose fields contradict each other are refused: the body and the mark of a deletion, the key
+// and the type, the first version and a previous one.
 func TestFieldsThatContradict(t *testing.T) {
 	tests := []struct {
 		name string
@@ -353,7 +354,7 @@ func TestFieldsThatContradict(t *testing.T) {
 	}
 }
 
-// Guarantees that no text which could be read in two ways, or is no event at all, gets in.
+// Guarantees that a text that could be read in two ways, or is not an event, is refused.
 func TestDecodeRefuses(t *testing.T) {
 	for _, data := range []string{
 		"", "null", "1", "[]", `"plan.changed"`, "{}", "{", `{"type":"plan.changed"`,
@@ -369,7 +370,7 @@ func TestDecodeRefuses(t *testing.T) {
 	}
 }
 
-// Guarantees that the largest document fits into a message with everything around it, and that one byte more is an
+// Guarantees that the largest document fits into a message together with all other fields, and that one byte more is an
 // error that says so.
 func TestSizes(t *testing.T) {
 	body := func(n int) json.RawMessage {
@@ -440,8 +441,8 @@ func TestIDs(t *testing.T) {
 	}
 }
 
-// FuzzDecode guarantees that any bytes are an event, an unknown one, or a clear error, and that what is read is written
-// and read again as the same.
+// FuzzDecode guarantees that any bytes are decoded to an event, to an unknown event, or to a clear error, and that an
+// event that was decoded is encoded and decoded to an equal one.
 func FuzzDecode(f *testing.F) {
 	for _, e := range examples() {
 		data, err := events.Encode(e)
@@ -469,7 +470,8 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-// One event for each change of a document: publishers and appliers of 10,000 tenants do this 10,000 times.
+// BenchmarkEncodeDecode encodes and decodes one event. For a change of 10,000 tenants, the publisher and the appliers
+// do this 10,000 times.
 func BenchmarkEncodeDecode(b *testing.B) {
 	e := examples()["plan.changed.v1"]
 	b.ReportAllocs()
@@ -484,8 +486,8 @@ func BenchmarkEncodeDecode(b *testing.B) {
 	}
 }
 
-// Guarantees that a body which is not one JSON object is never written into an event: after it, it could hold other
-// fields than those of the event.
+// Guarantees that a body that is not one JSON object is never written into an event: such a text could end the body and
+// add fields to the event.
 func TestBodyIsOneObject(t *testing.T) {
 	for _, body := range []string{
 		"", " {}", "{", "{}}", "[]", "null", `{},"hash":"` + hash("b") + `"`, "{\"a\":\"\xff\"}", `{"a":1,}`,
@@ -501,9 +503,9 @@ func TestBodyIsOneObject(t *testing.T) {
 	}
 }
 
-// Guarantees that an event is what it was after something on its way spelled its JSON anew: with white space, with
-// other escapes, with members in another order. LocalStack's event source mapping of a queue does, with every message.
-// The body alone keeps that spelling, and means the same.
+// Guarantees that an event is decoded to equal fields after a transport has encoded its JSON again: with white space,
+// other escapes, and members in another order. LocalStack's event source mapping of a queue does this to every message.
+// Only the body keeps the new spelling, which has the same meaning.
 func TestSpelledAnew(t *testing.T) {
 	body := `{"id":"acme","plan":"pro","é<":["\u001f",1.50]}`
 	want := &events.Changed{Type: events.TenantChanged, Key: "acmé", ItemVersion: 7, Time: noon, Hash: hash("a"),

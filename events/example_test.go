@@ -6,7 +6,7 @@ import (
 	"github.com/sluicelimits/sluice/events"
 )
 
-// A subscriber keeps the newest version of each plan that it is told of. What it does not know it counts, and goes on.
+// A subscriber that keeps the newest version of each plan, and counts events that it does not know.
 func ExampleDecode() {
 	messages := []string{
 		`{"type":"plan.changed","version":1,"id":"plans/pro/2","time":"2026-11-21T12:00:00.000000Z","key":"pro",` +

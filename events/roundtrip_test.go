@@ -12,7 +12,8 @@ import (
 	"github.com/sluicelimits/sluice/events/canonical"
 )
 
-// texts are what names, actors and reasons may hold, and JSON has to escape, or encoding/json would change.
+// texts are texts that names, actors and reasons may contain, and that JSON must escape or that encoding/json would
+// change.
 var texts = []string{"a", "/", "\"", "\\", "<&>", "é", "e\u0301", "😀", "\u200d", "\ufeff", " x", "%", "{", "ﬁ",
 	"\ufffd", "{{", "1"}
 
@@ -97,8 +98,8 @@ func randomEvent(t *testing.T, r *rand.Rand) events.Event {
 	}
 }
 
-// Guarantees that any event comes out as it went in, whatever it holds, and that encoding/json reads the same from it:
-// a subscriber need not be written in Go, nor with this package.
+// Guarantees that an encoded event is decoded to an equal event, whatever it contains, and that encoding/json reads the
+// same values: a subscriber need not be written in Go, or use this package.
 func TestRoundTrip(t *testing.T) {
 	r := rand.New(rand.NewPCG(8, 9))
 	for range 1000 {

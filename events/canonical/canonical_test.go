@@ -12,8 +12,8 @@ import (
 	"github.com/sluicelimits/sluice/events/canonical"
 )
 
-// Guarantees the form that every hash of the audit chain is computed over. Whoever changes it breaks every chain there
-// is.
+// Guarantees the form over which every hash of the audit chain is computed. A change of this form would break every
+// existing chain.
 func TestObject(t *testing.T) {
 	tests := []struct{ name, in, want string }{
 		{"sorted and compact", "{ \"b\" : 1 ,\n\t\"a\" : [ true , false , null ] }", `{"a":[true,false,null],"b":1}`},
@@ -46,7 +46,7 @@ func TestObject(t *testing.T) {
 	}
 }
 
-// Guarantees that what could be read in two ways has no canonical form, and that the error says where.
+// Guarantees that JSON that could be read in two ways has no canonical form, and that the error says where it is.
 func TestObjectRefuses(t *testing.T) {
 	deep := strings.Repeat(`{"a":`, canonical.MaxDepth+1) + "1" + strings.Repeat("}", canonical.MaxDepth+1)
 	tests := []struct{ name, in, want string }{
@@ -110,8 +110,8 @@ func TestMarshal(t *testing.T) {
 	}
 }
 
-// FuzzObject holds the canonical form to encoding/json's reading: it means the same, it is its own canonical form, and
-// what the two packages accept differs only in what the package comment says.
+// FuzzObject compares the canonical form with what encoding/json reads. The canonical form has the same meaning, and it
+// is its own canonical form. The two packages accept the same texts, except for what the package comment says.
 func FuzzObject(f *testing.F) {
 	f.Add([]byte(`{"b":[1,-2.50,{"y":"\ud83d\ude00","x":null}],"a":"\u0041\n"}`))
 	f.Add([]byte(`{"a":1,"a":2}`))
@@ -145,7 +145,7 @@ func read(t *testing.T, data []byte) (v map[string]any) {
 	return v
 }
 
-// Guarantees that the order in which members are written never shows: a map in Go has none.
+// Guarantees that the order of members does not influence the result: a map in Go has no order.
 func TestOrderOfMembersNeverShows(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	names := []string{"", "a", "aa", "b", "é", "\ufb33", "\U0001f600", "\U0001f601", "\uffff", "\r", "1", "10"}
@@ -172,7 +172,7 @@ func TestOrderOfMembersNeverShows(t *testing.T) {
 	}
 }
 
-// The applier and the archiver check each body: 100 limits are about 20 KB.
+// BenchmarkObject measures the form of a body of 100 limits, about 20 KB. The applier and the archiver check each body.
 func BenchmarkObject(b *testing.B) {
 	var text strings.Builder
 	text.WriteString(`{"limits":[`)

@@ -197,8 +197,8 @@ func TestForgedSharesAreNotAcknowledged(t *testing.T) {
 }
 
 // Guarantees that a cell that joins acknowledges only after it has all existing placements, and that a growth is
-// acknowledged with the placements of its transition: the next document does not have them, and a cell without them
-// would grant too much.
+// acknowledged with the placements of its transition: the shares that follow do not contain them, and a cell without
+// them would grant too much.
 func TestPlacementsComeFirst(t *testing.T) {
 	w := newQuietWorld(t)
 	eu, us := w.cell("eu-1", 1), w.cell("us-1", 1)

@@ -236,8 +236,8 @@ func TestBatchesInReverse(t *testing.T) {
 	}
 }
 
-// Guarantees that an event of an unknown version or type is kept, counted and not delivered again, and that the others
-// are applied.
+// Guarantees that an event of an unknown version or type becomes a dead letter, is counted and not delivered again, and
+// that the others are applied.
 func TestRecordOfAnUnknownVersion(t *testing.T) {
 	w := newWorld(t)
 	const next = `{"type":"tenant.changed","version":2,"id":"tenants/a/1","time":"2026-11-21T18:00:00.000000Z",` +
@@ -255,7 +255,8 @@ func TestRecordOfAnUnknownVersion(t *testing.T) {
 	}
 }
 
-// Guarantees that messages that are not events, or whose document no cell could use, are kept and not delivered again.
+// Guarantees that messages that are not events, or whose document no cell could use, become dead letters and are not
+// delivered again.
 func TestPoisonMessages(t *testing.T) {
 	w := newWorld(t)
 	wrapped := `{"Type":"Notification","Message":"{}"}` // without raw delivery
@@ -270,8 +271,8 @@ func TestPoisonMessages(t *testing.T) {
 	w.meter.Want(t, map[string]int64{"messages_kept": 3, "documents_applied": 1, "messages_again": 0})
 }
 
-// Guarantees that shares and placements that this version cannot read are kept and reported, and never replace those of
-// the cell, which stay in force, after a restart, too. Later messages are applied.
+// Guarantees that messages with shares and placements that this version cannot read become dead letters and are logged,
+// and never replace those of the cell, which stay in force, after a restart, too. Later messages are applied.
 func TestUnreadableShares(t *testing.T) {
 	placement := shares.PlacementKey("acme")
 	const first, second = `{"version":1,"tenant":"acme","generations":[{"epoch":0,"from":1}]}`,
@@ -332,7 +333,7 @@ func TestUnreadableSharesComeAgain(t *testing.T) {
 	w.at("shares", "shares", 1)
 }
 
-// Guarantees that a message that cannot be kept is delivered again, and only this one.
+// Guarantees that a message that cannot be stored as a dead letter is delivered again, and no other message.
 func TestPoisonThatCannotBeKept(t *testing.T) {
 	w := newWorld(t)
 	w.keep.Away(errAway)
@@ -364,7 +365,7 @@ func TestRefusedDocument(t *testing.T) {
 	}
 }
 
-// Guarantees that events for other subscribers are acknowledged and not kept.
+// Guarantees that events for other subscribers are finished and do not become dead letters.
 func TestOtherEvents(t *testing.T) {
 	w := newWorld(t)
 	at := streamstest.Written
@@ -556,8 +557,8 @@ func TestInvoke(t *testing.T) {
 	}
 }
 
-// FuzzHandle guarantees that no message makes the applier panic, and that each message is applied, ignored, kept or
-// delivered again.
+// FuzzHandle guarantees that no message makes the applier panic, and that each message is applied, ignored, made a dead
+// letter, or delivered again.
 func FuzzHandle(f *testing.F) {
 	for _, d := range streamstest.History(f, control.Tenants, "acme", `{"id":"acme"}`, "") {
 		body, err := events.Encode(d.Record.Event())

@@ -106,8 +106,8 @@ func TestForgedPartsOfAMessage(t *testing.T) {
 	w.at(plan.KindTenant, "acme", 1)
 }
 
-// Guarantees that a message is not refused as forged because something on its way spelled its JSON anew, as
-// LocalStack's event source mapping does. The cell stores the bytes of the item.
+// Guarantees that a message is not refused as forged because a transport has encoded its JSON again, as LocalStack's
+// event source mapping does. The cell stores the bytes of the item.
 func TestMessageSpelledAnew(t *testing.T) {
 	w := newWorld(t)
 	genuine := w.messages(tenant(t, "acme", 1)[0])[0]
@@ -157,8 +157,8 @@ func TestMessagesOfEarlierVersions(t *testing.T) {
 	}
 }
 
-// Guarantees that messages are delivered again while the control tables do not answer, and that nothing is then
-// applied, kept or counted as forged.
+// Guarantees that messages are delivered again while the control tables do not answer, and that none is then applied,
+// made a dead letter, or counted as forged.
 func TestControlTablesAreAway(t *testing.T) {
 	w := newWorld(t)
 	batch := w.messages(tenant(t, "a", 1)[0], tenant(t, "b", 1)[0])

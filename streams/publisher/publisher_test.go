@@ -168,7 +168,8 @@ func TestPacking(t *testing.T) {
 	}
 }
 
-// Guarantees that a poison record in a batch is kept whole, with what is known about it, is counted, and stops nothing.
+// Guarantees that a poison record in a batch becomes a dead letter, whole and with what is known about it, is counted,
+// and does not stop the other records.
 func TestPoisonRecordInMidBatch(t *testing.T) {
 	w := newWorld(t)
 	batch := slices.Concat(tenant(t, "a", 1), []control.Delivery{poison("7")}, tenant(t, "b", 1))
@@ -183,8 +184,8 @@ func TestPoisonRecordInMidBatch(t *testing.T) {
 	w.meter.Want(t, map[string]int64{"records_kept": 1, "records_again": 0})
 }
 
-// Guarantees that a poison record that cannot be kept is delivered again, with all records after it, so that it is
-// never dropped.
+// Guarantees that a poison record that cannot be stored as a dead letter is delivered again, with all records after it,
+// so that it is never dropped.
 func TestPoisonThatCannotBeKept(t *testing.T) {
 	w := newWorld(t)
 	away := errors.New("queue away")
@@ -271,7 +272,8 @@ func TestThrottledUntilTheTimeIsOver(t *testing.T) {
 	})
 }
 
-// Guarantees that an event that the topic will never accept is kept, and that the next versions of its item are sent.
+// Guarantees that an event that the topic will never accept becomes a dead letter, and that the next versions of its
+// item are sent.
 func TestRefusedEvent(t *testing.T) {
 	w := newWorld(t)
 	w.fail = func(_ int, e *events.Changed) error {
@@ -383,8 +385,8 @@ func TestInvoke(t *testing.T) {
 	}
 }
 
-// Guarantees that records of other tables, and items that a time to live has removed, are harmless: they are kept, and
-// not published.
+// Guarantees that records of other tables, and items that a time to live has removed, are harmless: they become dead
+// letters, and are not published.
 func TestForeignRecords(t *testing.T) {
 	w := newWorld(t)
 	d, err := streamrecord.New(map[control.Table]string{control.Tenants: "tenants"})

@@ -65,7 +65,7 @@ func (m *Meter) Want(t testing.TB, want map[string]int64) {
 	}
 }
 
-// Keeper keeps items in memory. Its zero value is ready to use.
+// Keeper stores dead letters in memory. Its zero value is ready to use.
 type Keeper struct {
 	mu    sync.Mutex
 	err   error
@@ -89,7 +89,7 @@ func (k *Keeper) Away(err error) {
 	k.err = err
 }
 
-// Items returns the items that were kept.
+// Items returns the dead letters.
 func (k *Keeper) Items() []deadletter.Item {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -26,8 +26,9 @@ func (w *world) chain() string {
 	return strings.Join(all, " ")
 }
 
-// Guarantees that the first plan of a name holds at once, that later ones hold from a window on before which all pacers
-// can have read them, that a plan replaces those that would begin later, and that plans that still hold are kept.
+// Guarantees that the first plan of a name takes effect at once; that later plans take effect in a window before which
+// all pacers can have read them; that a plan replaces those that would begin later; and that plans that are still in
+// force are kept.
 func TestPacePlan(t *testing.T) {
 	w := newWorld(t)
 	now := noon.Add(1300 * time.Millisecond)
