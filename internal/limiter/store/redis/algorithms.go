@@ -2,17 +2,19 @@ package redis
 
 import "github.com/sluicelimits/sluice/internal/limiter/limit"
 
-// algorithm says how one algorithm is counted in Redis: what the scripts get for a tier of it, and how its states are
-// read. decide.lua and refund.lua have a branch for each algorithm, by its number. To add an algorithm, add an entry to
-// algorithms and a branch to both scripts. The comments above the branches say what a branch gets and must set.
+// algorithm holds what this store knows of one algorithm: what the scripts get for a tier, and how the states in their
+// replies are read. decide.lua and refund.lua have a branch for each algorithm, by its number. To add an algorithm, add
+// an entry to algorithms and a branch to both scripts. The comments above the branches say what a branch gets and must
+// set.
 type algorithm struct {
 	width int // how many doubles the state of a record has: 2 or 3
 
-	// inSet says that the charged units are entries of a sorted set, and that the record has only their sum. There are
-	// no generated scripts for such an algorithm.
+	// inSet says that the charged units are entries of a sorted set, and that the record in the pack has only their
+	// sum. A request with such an algorithm has no generated script.
 	inSet bool
 
-	// hasMarks says that a pack may have marks for the counter: what was refunded, is leased, and may be returned late.
+	// hasMarks says that the pack may have marks for the counter: records of what was refunded, what is leased, and
+	// what may still be given back after the end of a slot.
 	hasMarks bool
 
 	// rateOf returns the rate by which the state is counted: a change of the limit's rate changes the state. If nil,

@@ -9,13 +9,13 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 )
 
-// maxBatch is the most commands in one batch. One write and one read for 64 commands cost a command next to nothing, so
-// that larger batches would only make callers wait for more commands of others.
+// maxBatch is the largest number of commands in one batch. With 64, the share of each command in the one write and the
+// one read is already negligible. Larger batches would only make callers wait for more commands of others.
 const maxBatch = 64
 
-// batcher sends the commands of callers that ask at the same moment in one write, as one pipeline. Most of what a
-// decision costs client and server is the system calls of its own write and read, and the switches between goroutines
-// that wait for them.
+// batcher sends the commands of callers that ask at the same moment in one write, as one pipeline. This saves most of
+// what a decision costs client and server: the system calls for a write and a read of its own, and the switches between
+// the goroutines that wait for them.
 //
 // The first caller of a batch, its leader, lets the other goroutines that are ready to run go first, and then sends
 // what they have added meanwhile. It does not wait: if nobody has added anything, its command is sent alone. If no
@@ -27,11 +27,12 @@ const maxBatch = 64
 // In cluster mode there are no batches: callers would wait for the slowest of the nodes that their commands go to.
 type batcher struct {
 	client goredis.UniversalClient
-	// slack is how much earlier than its leader's a caller's deadline may be; a batch ends at the earliest deadline
+	// slack is by how much the deadline of a caller that joins a batch may be earlier than the batch's. A batch ends at
+	// the earliest of its callers' deadlines.
 	slack time.Duration
 	yield func() // lets other goroutines run: runtime.Gosched
 
-	underWay atomic.Int64 // callers in process
+	underWay atomic.Int64 // number of callers of process that wait for a reply
 	mu       sync.Mutex
 	open     *batch // the batch that further callers add commands to, or nil
 }

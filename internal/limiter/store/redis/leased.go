@@ -8,9 +8,8 @@ import (
 )
 
 // leasedOwners remembers whose token buckets have leased units. A generated script declines a pack with such a bucket,
-// which would cost a second round trip, so that decisions of these owners run decide.lua at once. Owners share an
-// element if their hashes end alike: a decision that runs decide.lua without need is only slower. The zero value is
-// empty.
+// and decide.lua then needs a second round trip. Decisions of these owners therefore run decide.lua at once. Two owners
+// may share an element; a decision that runs decide.lua without need is only slower. The zero value is empty.
 type leasedOwners [256]atomic.Int64 // when the latest slot of leases ends, µs since 1970
 
 var ownerSeed = maphash.MakeSeed()
@@ -20,8 +19,9 @@ func (l *leasedOwners) ofOwner(prefix []byte) *atomic.Int64 {
 	return &l[maphash.Bytes(ownerSeed, prefix)%uint64(len(l))]
 }
 
-// mayHaveLeases reports whether the query's owner may have token buckets with leased units. The caller's clock is
-// compared with the server's, so it is wrong for a while if they differ.
+// mayHaveLeases reports whether the query's owner may have token buckets with leased units. It compares the caller's
+// clock with a time by the server's clock. If the clocks differ, its answer may be wrong for as long as they differ,
+// which costs only time.
 func (l *leasedOwners) mayHaveLeases(q *query) bool { return l.ofOwner(q.prefix).Load() > q.callerNow }
 
 // note remembers the leases that the query's states have after the decision.

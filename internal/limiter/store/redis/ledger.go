@@ -18,13 +18,13 @@ var ledgerSource string
 
 var ledgerScript = sync.OnceValue(func() *script { return newScript(ledgerSource) })
 
-// ledgerDeadline is the time limit of a call to a ledger, unless its context ends before. No decision waits for the
-// call alone, and the units of a call without a reply are lost, so it may take much longer than a decision.
+// ledgerDeadline is the time limit of a call to a ledger, unless its context ends before. It is much longer than that
+// of a decision: one call leases units for many requests, and the units of a call whose reply comes too late are lost.
 const ledgerDeadline = 250 * time.Millisecond
 
-// Ledger is a [ledger.Ledger] on the server or cluster of a store. Each call is one round trip, and the script
-// ledger.lua does what package ledger says. An entry is one key, {rl:NAMESPACEl, the netstring of the ledger's key, and
-// "}". An entry to which a limit was set never expires. Others expire a day after their last call.
+// Ledger is a [ledger.Ledger] on the server or cluster of a store. Each call is one round trip, in which the script
+// ledger.lua applies the rules of package ledger. An entry is one key, {rl:NAMESPACEl, the netstring of the ledger's
+// key, and "}". An entry to which a limit was set never expires. Others expire a day after their last call.
 type Ledger struct{ store *Store }
 
 var _ ledger.Ledger = (*Ledger)(nil)

@@ -8,19 +8,19 @@ import (
 // rate by which its state is counted (see rateOf).
 const headBytes = 25
 
-// refundMark begins the head of a record that says what was refunded to a token bucket: units, and how many refundEra
-// have passed.
+// refundMark begins the head of a record that holds the total of a token bucket's refunds, as two numbers: units, and a
+// multiple of refundEra.
 const refundMark = 128 + byte(limit.TokenBucket)
 
-// leasedMark begins the head of a record that says what of a token bucket is leased: until when, and how many units.
+// leasedMark begins the head of a record that says how many units of a token bucket are leased, and until when.
 const leasedMark = 192 + byte(limit.TokenBucket)
 
-// lateMark begins the head of a record that says what may still come back to a token bucket from the slot that ended
-// last: when it ended, and how many grains (1/den units).
+// lateMark begins the head of a record that says how many grains (1/den units) of the leases of the slot that ended
+// last may still be given back to a token bucket, and when that slot ended.
 const lateMark = 224 + byte(limit.TokenBucket)
 
-// The versions of packs that this package reads and writes. A pack has versionLeased while a tier in front has a lease
-// mark or a late mark, because the generated scripts know only version.
+// The versions of packs that this package reads and writes. A pack has versionLeased while one of the tiers in front
+// has a lease mark or a late mark. The generated scripts know only version, so they decline such a pack.
 const (
 	version       = "SLU3"
 	versionLeased = "SLU4"

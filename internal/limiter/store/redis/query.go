@@ -9,8 +9,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
-// query is one decision as a script gets it: the keys, numbers and heads that the script reads, in the order in which
-// its reply will hold the states. Queries are reused, see queries.
+// query holds one decision in the form in which a script gets it: the keys, numbers and heads that the script reads, in
+// the order in which its reply holds the states. Queries are reused: see queries.
 type query struct {
 	req       *limit.Request
 	callerNow int64 // the caller's clock, µs; it selects the calendar periods of quotas

@@ -89,9 +89,9 @@
 // The server is Redis 7.0 or later, or Valkey, alone or as a cluster, and a primary. A replica is refused when a
 // connection is made. It also refuses each script by itself, those of [Store.Peek] included, because its data is old.
 //
-// A charge is never sent twice: the client's retries are off. If the reply does not come, the charge may have been
-// made. Its units are then lost; they are never granted twice. A server that comes back empty, or a replica that is
-// promoted before it has received the last charges, forgets at most what was admitted in the windows that are open.
+// A charge is never sent twice: the client's retries are off. If the reply does not arrive, the charge may have been
+// made. Its units are then lost; they are never granted twice. If a server comes back empty, or a replica is promoted
+// before it has received the last charges, what is forgotten is at most what was admitted in the present windows.
 package redis
 
 import (
@@ -161,7 +161,7 @@ func New(ctx context.Context, c Config) (*Store, error) {
 	case len(c.Addrs) == 0:
 		return nil, errors.New("redis store: no address")
 	case len(c.Addrs) > 1 && !c.Cluster:
-		return nil, fmt.Errorf("redis store: %d addresses, and no cluster", len(c.Addrs))
+		return nil, fmt.Errorf("redis store: %d addresses without cluster mode, want one", len(c.Addrs))
 	case len(c.Namespace) > 64:
 		return nil, fmt.Errorf("redis store: namespace has %d bytes, want at most 64", len(c.Namespace))
 	case c.Deadline < time.Millisecond:

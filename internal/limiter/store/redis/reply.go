@@ -10,7 +10,7 @@ import (
 )
 
 // errMalformedReply is the error for a reply that no script of this package sends.
-var errMalformedReply = errors.New("the reply is not the script's")
+var errMalformedReply = errors.New("the reply does not have the form of the script's replies")
 
 // replyReader reads the doubles of a script's reply. After an error it reads zeros, and the caller checks isMalformed
 // once.

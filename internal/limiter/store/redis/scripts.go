@@ -55,9 +55,9 @@ type noRetryCmd struct{ *goredis.Cmd }
 // NoRetry is called by the client.
 func (noRetryCmd) NoRetry() bool { return true }
 
-// runDecision runs the generated script for requests of this shape. If there is none, or if it declines, it runs
-// decide.lua. So it does for requests that lease, and for owners with leased buckets, which generated scripts cannot
-// handle. general reports whether decide.lua has replied.
+// runDecision runs the generated script for requests of this shape. If there is none, or if the script declines, it
+// runs decide.lua. It runs decide.lua at once for requests that lease, and for owners whose token buckets have leased
+// units, because generated scripts cannot handle them. general reports whether decide.lua has replied.
 func (s *Store) runDecision(ctx *timeoutContext, q *query) (reply string, general bool, err error) {
 	if !s.generalOnly && len(q.req.Leases) == 0 && !s.leased.mayHaveLeases(q) && q.encodeShape() {
 		if sh := q.scriptOfShape(); sh != nil {

@@ -126,7 +126,7 @@ func (q *query) addShapeTier(c *limit.Charge, t *limit.Tier) {
 	algorithmOf(t).addShapeNumbers(q, t, p, cost, need)
 }
 
-// neverFits is a cost above every level and threshold.
+// neverFits is a cost that is above every level and threshold, so that a script denies it.
 const neverFits = 1 << 52
 
 // generateShapeScript generates the script of a shape. ARGV[1] holds the numbers, and ARGV[1+i] the beginning of pack
