@@ -26,9 +26,9 @@ const (
 	justReadWithin     = 10 * time.Millisecond // a copy that is not older is not read again before a write
 )
 
-// writeCharges writes the charges of a decision that the core admits. It reports false if a condition did not hold;
-// what the table has shown is cached by then. The last try leaves out the shadow limits, so that they cannot fail the
-// decision.
+// writeCharges writes the charges of a decision that the core admits. It reports false if a condition did not hold; it
+// has then cached the items that the reply has shown. The last try leaves out the shadow limits, so that they cannot
+// fail the decision.
 func (d *decision) writeCharges(ctx context.Context, last bool) (done bool, err error) {
 	d.hasRead = false
 	if marked, err := d.markFullItem(ctx); marked || err != nil {
@@ -121,7 +121,7 @@ func (d *decision) confirmNothingToWrite(ctx context.Context) (bool, error) {
 	return !hasRead, nil
 }
 
-// adoptCharges enters what was charged into the decision.
+// adoptCharges sets the results of the decision to what was charged.
 func (d *decision) adoptCharges() {
 	d.eval.Settle()
 	d.eval.ID = d.newReceiptID()

@@ -322,8 +322,8 @@ func (d *decision) evaluateWithChain(ctx context.Context) error {
 	}
 }
 
-// adoptWritten restores result i from an earlier write of this call, if its item was written. It reports whether it
-// was.
+// adoptWritten sets result i to the result of an earlier write of this call, if the item of its counter was written. It
+// reports whether it did so.
 func (d *decision) adoptWritten(i int) bool {
 	saved := d.writtenResults[i]
 	if saved == nil {
@@ -337,8 +337,8 @@ func (d *decision) adoptWritten(i int) bool {
 	return true
 }
 
-// redirectExtraValue makes a result use the counter that all values beyond the limit's MaxValues share, if its value is
-// one of them.
+// redirectExtraValue makes a result whose value is beyond the limit's MaxValues use the counter that all such values
+// share.
 func (d *decision) redirectExtraValue(r *limit.Result, i int) {
 	if v := d.eval.Value(i); v.Kind != limit.NoValue && v.Kind != limit.ValueOther {
 		r.Other = !d.valueCounts.hasOwnCounter(d.partition, r.Limit(), v, d.now)

@@ -34,14 +34,14 @@ import (
 //	n0, s0, c0             w1, l1, … of the others
 //	i0, a0, d0      N      interval, accepted and refused of the first sum, if it has replies; i1, a1, … of the others
 //
-// A call reads the item, asks the core what the claim may lease, and writes that on a condition that keeps the limit:
-// what is leased already is no more than leaves room for the units. So calls of many instances at the same time do not
-// disturb each other as long as there is room. If the condition does not hold, the reply has the present item, and the
-// call uses it.
+// A call reads the item, lets the core decide what the claim may lease, and writes the result on the condition that the
+// units leased so far leave room for the new ones. Calls of many instances at the same time therefore do not disturb
+// each other as long as there is room. If the condition does not hold, the reply has the present item, and the call
+// decides again with it.
 //
-// A record of a new window, a new judgement and a change of the limit are written on the condition that nothing was
-// changed meanwhile that they depend on. What was learned and stated bounds what may be leased, so units are leased on
-// the condition that both are as they were.
+// The first record of a window, a judgement, and a change of the limit are written on the condition that everything
+// they depend on is unchanged. How much may be leased also depends on what was learned and stated, so units are leased
+// on the condition that both are unchanged.
 type Ledger struct{ store *Store }
 
 var _ ledger.Ledger = (*Ledger)(nil)
@@ -49,8 +49,8 @@ var _ ledger.Ledger = (*Ledger)(nil)
 const (
 	ledgerSortKey = "l"
 	ledgerVersion = 4
-	ledgerTries   = 10              // of one call, which each find that another one came first
-	ledgerKeep    = 2 * 24 * 3600   // seconds after its last window in which an item without a limit is kept
+	ledgerTries   = 10              // writes of one call, if another call was faster each time
+	ledgerKeep    = 2 * 24 * 3600   // seconds for which an item without a limit is kept after its last new window
 	ledgerTimeout = 2 * time.Second // of one call, unless its context ends before
 	records       = 4               // of an entry
 	ledgerFields  = "wlgnsc"        // the attributes of a record
@@ -88,17 +88,18 @@ func (l *Ledger) SetLimit(ctx context.Context, key string, units, from int64) er
 			u.expect(field("w", i), r.Window, r.Limit != 0)
 		}
 		u.expectLearned(&before)
-		u.changes(&before, e)
+		u.setChanges(&before, e)
 		if before.Stated != 0 {
 			u.remove = append(u.remove, "z")
 		}
-		u.learned(&before, e)
+		u.setLearned(&before, e)
 		u.set(attrVersion, ledgerVersion)
 		return u, nil
 	})
 }
 
-// change reads an entry and writes what decide makes of it, until the write's condition holds.
+// change reads an entry and writes the update that decide returns for it. It repeats both until the condition of the
+// write holds.
 func (l *Ledger) change(ctx context.Context, key string, decide func(*ledger.Entry) (*ledgerUpdate, error)) error {
 	ctx, cancel := context.WithTimeout(ctx, ledgerTimeout)
 	defer cancel()
@@ -138,12 +139,12 @@ func (l *Ledger) tryChange(ctx context.Context, key string, decide func(*ledger.
 	return ErrUndecided
 }
 
-// claimUpdate is the write that makes an entry what it is after a claim.
+// claimUpdate returns the write that changes an entry from before a claim to after it. units is what the claim leases.
 func claimUpdate(before, after *ledger.Entry, c *ledger.Claim, units int64) *ledgerUpdate {
 	u := new(ledgerUpdate)
 	i := int(uint64(c.Window) % records)
 	old, r := before.Records[i], after.Records[i]
-	if r.Window != c.Window || r.Limit == 0 { // too old to be remembered: nothing changes
+	if r.Window != c.Window || r.Limit == 0 { // the claim's window is too old to have a record, so nothing changes
 		return u
 	}
 	if *before == *after {
@@ -157,10 +158,10 @@ func claimUpdate(before, after *ledger.Entry, c *ledger.Claim, units int64) *led
 	if units > 0 && before.Stated == after.Stated {
 		u.expect("z", before.Stated, before.Stated != 0)
 	}
-	u.learned(before, after)
-	u.sums(before, after)
+	u.setLearned(before, after)
+	u.addReplies(before, after)
 	if before.Changes != after.Changes {
-		u.changes(before, after)
+		u.setChanges(before, after)
 	}
 	if old.Window == r.Window && old.Limit != 0 {
 		change := r.Leased - old.Leased
@@ -197,7 +198,7 @@ func claimUpdate(before, after *ledger.Entry, c *ledger.Claim, units int64) *led
 
 func field(name string, record int) string { return name + strconv.Itoa(record) }
 
-// ledgerEntry reads an item. No item is an entry without any claim.
+// ledgerEntry reads an item. If there is no item, it returns an entry without claims.
 func ledgerEntry(item map[string]types.AttributeValue) (e ledger.Entry, err error) {
 	if len(item) == 0 {
 		return e, nil
@@ -248,7 +249,7 @@ type ledgerUpdate struct {
 
 func (u *ledgerUpdate) empty() bool { return len(u.sets) == 0 }
 
-// name and value return placeholders.
+// name returns the placeholder of an attribute's name in an expression.
 func (u *ledgerUpdate) name(attribute string) string {
 	if u.names == nil {
 		u.names, u.values = map[string]string{}, map[string]types.AttributeValue{}
@@ -257,13 +258,14 @@ func (u *ledgerUpdate) name(attribute string) string {
 	return "#" + attribute
 }
 
+// value returns a new placeholder of a number in an expression.
 func (u *ledgerUpdate) value(n int64) string {
 	placeholder := ":" + strconv.Itoa(len(u.values))
 	u.values[placeholder] = &types.AttributeValueMemberN{Value: strconv.FormatInt(n, 10)}
 	return placeholder
 }
 
-// expect demands that an attribute has a value, or that it does not exist.
+// expect requires that an attribute has the value n, or, if exists is false, that it does not exist.
 func (u *ledgerUpdate) expect(attribute string, n int64, exists bool) {
 	if !exists {
 		u.conditions = append(u.conditions, "attribute_not_exists("+u.name(attribute)+")")
@@ -272,7 +274,7 @@ func (u *ledgerUpdate) expect(attribute string, n int64, exists bool) {
 	u.conditions = append(u.conditions, u.name(attribute)+" = "+u.value(n))
 }
 
-// expectChanges demands that the changes of the limit are those of an entry.
+// expectChanges requires that the changes of the limit are those of an entry.
 func (u *ledgerUpdate) expectChanges(e *ledger.Entry) {
 	for i, c := range e.Changes {
 		u.expect(field("u", i), c.Units, c.Units != 0)
@@ -280,8 +282,8 @@ func (u *ledgerUpdate) expectChanges(e *ledger.Entry) {
 	}
 }
 
-// changes sets the changes of the limit, and makes an item with a limit never expire.
-func (u *ledgerUpdate) changes(before, after *ledger.Entry) {
+// setChanges sets the changes of the limit. It removes the ttl, because an item with a limit never expires.
+func (u *ledgerUpdate) setChanges(before, after *ledger.Entry) {
 	u.expectChanges(before)
 	for i, c := range after.Changes {
 		if c.Units != 0 {
@@ -306,7 +308,8 @@ func (u *ledgerUpdate) set(attribute string, n int64) {
 	u.sets = append(u.sets, u.name(attribute)+" = "+u.value(n))
 }
 
-// replace sets an attribute to another number, and demands that it still has the number before. 0 is no attribute.
+// replace changes an attribute from before to after, if these differ, and requires that it still is before. An
+// attribute with the value 0 does not exist.
 func (u *ledgerUpdate) replace(attribute string, before, after int64) {
 	if after != before {
 		u.expect(attribute, before, before != 0)
@@ -314,13 +317,13 @@ func (u *ledgerUpdate) replace(attribute string, before, after int64) {
 	}
 }
 
-// expectLearned demands that what was learned is that of an entry.
+// expectLearned requires that what was learned is as in an entry.
 func (u *ledgerUpdate) expectLearned(e *ledger.Entry) {
 	u.expect("j", e.Learned.Judged, e.Learned != ledger.Learned{}) // its attributes are written together
 }
 
-// learned sets what was learned, if it has changed.
-func (u *ledgerUpdate) learned(before, after *ledger.Entry) {
+// setLearned sets what was learned, if it has changed.
+func (u *ledgerUpdate) setLearned(before, after *ledger.Entry) {
 	if l := &after.Learned; *l != before.Learned {
 		for i, n := range [...]int64{l.Rate, l.Judged, l.From, l.Target, l.Probe, l.Held} {
 			u.set(learnedFields[i:i+1], n)
@@ -328,8 +331,8 @@ func (u *ledgerUpdate) learned(before, after *ledger.Entry) {
 	}
 }
 
-// sums adds the replies that were told.
-func (u *ledgerUpdate) sums(before, after *ledger.Entry) {
+// addReplies adds the replies that the claim reports to their sums.
+func (u *ledgerUpdate) addReplies(before, after *ledger.Entry) {
 	for i, s := range after.Sums {
 		old := before.Sums[i]
 		switch {

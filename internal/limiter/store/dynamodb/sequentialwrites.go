@@ -7,9 +7,10 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
-// leaseSharedCharges returns the request as this store decides it. If a request leases and charges both shared items
-// and items of values, what it needs of a shared item is charged as a lease too: if the value's item then denies, the
-// caller keeps the units. See writeSequentially.
+// leaseSharedCharges returns the request in the form in which this store decides it. A request that leases, and that
+// charges both shared items and items of values, is written one item after the other: see writeSequentially. In such a
+// request, what is needed of a shared item is charged as a lease, too, so that the caller keeps the units if the
+// value's item then denies.
 func leaseSharedCharges(req *limit.Request) *limit.Request {
 	isOfValue := func(c limit.Charge) bool { return !isInSharedItem(c.Limit) }
 	if len(req.Leases) == 0 || !slices.ContainsFunc(req.Charges, isOfValue) {

@@ -24,13 +24,14 @@ type serviceClock struct {
 	hasObserved atomic.Bool  // a reply was taken into account
 }
 
-const maxImmediateStep = 10_000 // µs; a larger change of the correction is made by halves
+const maxImmediateStep = 10_000 // µs; of a larger change of the correction, one reply makes only half
 
 // offset returns what to add to this machine's time, µs.
 func (s *serviceClock) offset() int64 { return s.correction.Load() }
 
-// observe takes one reply into account. The first reply sets the correction. Each later reply moves it halfway into the
-// range that the reply allows, so that a single wrong Date has at most half of its effect, and later replies undo it.
+// observe takes one reply into account. The first reply sets the correction. A later reply moves the correction into
+// the range that the reply allows, but by a step above maxImmediateStep only half of the way. A single wrong Date
+// therefore has at most half of its effect, and later replies undo it.
 func (s *serviceClock) observe(date, sent, received time.Time) {
 	low := date.Sub(received.Round(0)).Microseconds()
 	high := date.Add(time.Second).Sub(sent.Round(0)).Microseconds()

@@ -145,12 +145,14 @@ func (tokenBucket) charge(c *counterCharge, u counterUpdate) {
 }
 
 const (
-	// a bucket that several processes charge at once is filled to at most 1 − 1/slackDivisor
-	slackDivisor  = 32
-	minSlackBurst = 128 // units; a smaller burst is always filled completely
+	// A bucket that several processes charge at once is filled to at most 1 − 1/slackDivisor of its burst. The rest is
+	// called the slack.
+	slackDivisor = 32
+	// units; a smaller burst, whose slack would be below 4 units, is always filled completely
+	minSlackBurst = 128
 	// µs; how far the clocks of processes that charge the same bucket are assumed to differ at most
 	maxClockSpread = 10_000
-	// several processes move the field t of a bucket by at least as many times the clockSpread
+	// Processes that charge the same bucket move its field t forward by at least this many clockSpreads at a time.
 	minStampSpreads = 5
 )
 
@@ -160,8 +162,8 @@ func (b *bucketCharge) clockSpread() int64 {
 	return min(maxClockSpread, b.params.Full/slackDivisor/b.params.Num/4)
 }
 
-// drawTime returns a random time of at least least, µs, on average twice as long. Each process draws another one, so
-// that usually one of them is the first to do what otherwise all would do at once.
+// drawTime returns a random time, µs. It is at least least, and twice as long on average. Each process draws its own
+// time, so that usually one process acts first, and the others then need not do the same.
 func (b *bucketCharge) drawTime(least int64) int64 {
 	return int64((1 + b.runtime.Exponential()) * float64(least))
 }
@@ -206,10 +208,10 @@ func (b *bucketCharge) addTo(u counterUpdate) {
 }
 
 // addContended adds the charge of a bucket that other processes charge at the same time. Neither their charges nor
-// small differences between the clocks make its condition fail. The field t moves forward only now and then, by
-// whichever process draws the shortest time. A process whose clock is behind decides as of t, less one clockSpread,
-// because another process may have moved t back by that much. addContended reports false, and adds nothing, for a
-// bucket that may run over at any moment and is too small for lowerNearlyFull.
+// small differences between the clocks make its condition fail. The field t moves forward only now and then: the
+// process that draws the shortest time moves it (see drawTime). A process whose clock is behind decides as of t, less
+// one clockSpread, because another process may have moved t back by that much. addContended reports false, and adds
+// nothing, for a bucket that may run over at any moment and is too small for lowerNearlyFull.
 func (b *bucketCharge) addContended(u counterUpdate, spent *big.Int) bool {
 	p, spread := &b.params, b.clockSpread()
 	if !b.stored[fieldChargedAt].IsInt64() {
