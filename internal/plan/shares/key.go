@@ -11,7 +11,7 @@ const (
 	PinPrefix       = "pin."    // an operator's request to place a tenant
 	PlacementPrefix = "placed." // a tenant's stored [Placement], which is sent to the cells
 	AckPrefix       = "ack."    // a cell's newest [Ack]
-	PacePrefix      = "pace."   // the plan of pacers that divide a provider's limit; no cell and no balancer reads it
+	PacePrefix      = "pace."   // a pace plan, which only pacers read
 )
 
 // PlacementKey returns the key of a tenant's placement.
