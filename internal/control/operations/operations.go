@@ -47,7 +47,7 @@ func Control() []Operation {
 		rare("/shadow/report", false, "returns what shadow limits would have denied", "shadow report"),
 		single("/pace/set", "sets how many units of a provider's limit pacers may use, and how many pacers divide it",
 			"pace-plan set"),
-		often("/pace/get", false, "returns the plan of pacers; each pacer calls it every 10 s", "pace-plan get", "pace",
+		often("/pace/get", false, "returns a pace plan; each pacer calls it every 10 s", "pace-plan get", "pace",
 			"work"),
 	}
 }
