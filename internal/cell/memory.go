@@ -25,8 +25,8 @@ const (
 	mostAddresses  = 16 << 20  // bytes; about 100,000 addresses
 	collectedParts = 5         // one fifth is left for memory that Go does not count
 
-	// Each use may have one part of so many of the function's memory: together 5/16. The rest is for the program, for
-	// calls in progress, and for garbage.
+	// The divisors of the function's memory: the configuration may have 1/documentsPart of it, and so on, together
+	// 5/16. The rest is for the program, for calls in progress, and for garbage.
 	documentsPart = 8
 	addressesPart = 16
 	backstopPart  = 16

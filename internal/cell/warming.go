@@ -23,8 +23,7 @@ func begin(within time.Duration, do func()) *warming {
 	return w
 }
 
-// wait waits until the work is done, at most w.within. Only the requests that arrive before the first wait has ended
-// wait.
+// wait waits until the work is done, at most w.within. Requests that come after the first wait has ended do not wait.
 func (w *warming) wait(ctx context.Context) {
 	if w.over.Load() {
 		return

@@ -87,9 +87,9 @@ func TestPacePlan(t *testing.T) {
 // Guarantees that a stored plan of another form is refused, and says what to do.
 func TestReadPace(t *testing.T) {
 	for says, body := range map[string]string{
-		"of version 2, want 1": `{"id":"pace.a","version":2,"total":1}`,
-		"unknown field":        `{"id":"pace.a","version":1,"totals":1}`,
-		"not a valid pace plan":     `[]`,
+		"of version 2, want 1":  `{"id":"pace.a","version":2,"total":1}`,
+		"unknown field":         `{"id":"pace.a","version":1,"totals":1}`,
+		"not a valid pace plan": `[]`,
 	} {
 		if _, err := admin.ReadPace([]byte(body)); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%s: got %v, want an error with %q", body, err, says)

@@ -137,7 +137,8 @@ func NoticeKinds() []control.BreakKind {
 }
 
 // Verify checks every version of every object and every item of the tables. It holds a bounded number of objects in
-// memory. Changes may be made at the same time; Verify ignores changes that are written behind its position.
+// memory. Changes may be made at the same time; Verify ignores changes to the part of the archive that it has already
+// read.
 //
 // If the archive locks its objects, Verify compares the time at which an object was put, by the archive's clock, with
 // the time that its record states. The object must not have been put more than MostSkew before its change, nor more
@@ -285,8 +286,8 @@ type name struct {
 	more     bool    // versions between these were left out
 	hidden   bool    // a delete marker exists
 
-	// from is the earliest time at which the object can have been put honestly; zero if unknown. Versions that were
-	// put earlier are not in versions.
+	// from is the earliest time at which a writer of Sluice can have put the object; zero if unknown. Versions that
+	// were put earlier are not in versions.
 	from  time.Time
 	early *Entry // the first version that was put before from; nil if there is none
 }

@@ -85,7 +85,7 @@ func (s *served) item(ctx context.Context, _ string, r *itemRequest) (*answer, e
 	if err == nil {
 		_, err = out.add(&i)
 	}
-	return out, out.told(err)
+	return out, out.addBadItems(err)
 }
 
 func (s *served) page(ctx context.Context, _ string, r *pageRequest) (*answer, error) {
@@ -105,7 +105,7 @@ func (s *served) page(ctx context.Context, _ string, r *pageRequest) (*answer, e
 			err = errors.Join(err, bad)
 		}
 		if size <= s.pageBytes || most == 1 {
-			return out, out.told(err)
+			return out, out.addBadItems(err)
 		}
 		most = max(1, most*s.pageBytes/size/2)
 	}
@@ -119,8 +119,9 @@ func (a *answer) add(i *control.Item) (size int, err error) {
 	return len(text), err
 }
 
-// told stores what is wrong with items in the answer. It returns any other error.
-func (a *answer) told(err error) error {
+// addBadItems stores in the answer an error about items that cannot be read, and returns nil. It returns any other
+// error unchanged.
+func (a *answer) addBadItems(err error) error {
 	if !errors.Is(err, control.ErrBadItem) {
 		return err
 	}

@@ -308,8 +308,8 @@ func (u *ledgerUpdate) set(attribute string, n int64) {
 	u.sets = append(u.sets, u.name(attribute)+" = "+u.value(n))
 }
 
-// replace changes an attribute from before to after, if these differ, and requires that it still is before. An
-// attribute with the value 0 does not exist.
+// replace changes an attribute from before to after, if these differ, and requires that it still is before. If before
+// is 0, it requires that the attribute does not exist.
 func (u *ledgerUpdate) replace(attribute string, before, after int64) {
 	if after != before {
 		u.expect(attribute, before, before != 0)
