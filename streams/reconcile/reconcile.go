@@ -687,12 +687,12 @@ type repairs struct {
 }
 
 // add adds the right document in place of the cell's.
-func (p *repairs) add(want cellconfig.Document, have *cellconfig.Document) {
+func (r *repairs) add(want cellconfig.Document, have *cellconfig.Document) {
 	if want.Version > have.Version {
-		p.newer = append(p.newer, want)
+		r.newer = append(r.newer, want)
 		return
 	}
-	p.replaced = append(p.replaced, cellconfig.Replacement{Found: *have, Want: want})
+	r.replaced = append(r.replaced, cellconfig.Replacement{Found: *have, Want: want})
 }
 
 // write writes the repairs, and replaces wrong documents first: a key may need the hash of a forged key.
