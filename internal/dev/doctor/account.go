@@ -82,8 +82,8 @@ func ofTheAccount() []Assumption {
 		Code: []string{"infra/function.go", "infra/config/config.go"},
 		Worse: "With the log format JSON, all metrics are missing. Therefore JSON is not the default (it needs " +
 			"`platformLogs: false`), and the alarms on missing metrics ring within three quarters of an hour.",
-		How: "The balancer's log format, and whether CloudWatch has the `active_cell_count` of the last hour, which " +
-			"the balancer writes every minute.",
+		How: "`doctor` reads the balancer's log format. It checks that CloudWatch has the `active_cell_count` of the " +
+			"last hour, which the balancer writes every minute.",
 		Do: "see whether the balancer runs (docs/runbooks/active_cell_count.md); if it does and the log format is " +
 			"JSON, set `platformLogs: true` in the deployment file and deploy",
 		check: emfMetrics,
@@ -92,9 +92,9 @@ func ofTheAccount() []Assumption {
 		Says: "`dynamodb:LeadingKeys` with `ForAllValues:StringLike` and `Null: false` lets a role write the keys " +
 			"that it names, and no others.",
 		Code: []string{"infra/policy.go", "internal/aws/grants/grants.go"},
-		Worse: "The condition does not bind: a function that was taken over can write any item of the cells table. " +
-			"Each item's hash and the audit trail show it afterwards.",
-		How: "IAM's simulator is asked whether the balancer's role may write the key `@shares`, which must be " +
+		Worse: "The condition has no effect: a compromised function can write any item of the cells table. " +
+			"The items' hashes and the audit trail show the change afterwards.",
+		How: "`doctor` asks IAM's simulator whether the balancer's role may write the key `@shares`, which must be " +
 			"allowed, and a key that is a cell's name, which must be denied. `shares-acknowledged` shows that " +
 			"DynamoDB itself gives the condition the key: otherwise no share could be written.",
 		Do: "treat each function's role as one that may write the whole cells table, and report it as an issue " +
@@ -105,10 +105,10 @@ func ofTheAccount() []Assumption {
 		Says: "CloudWatch can publish an alarm on a topic that is encrypted with a key of your own, if the key's " +
 			"policy allows CloudWatch to use it.",
 		Code: []string{"infra/alarms.go"},
-		Worse: "With AWS's own key for topics (`alias/aws/sns`) an alarm is lost, and no error is reported. So a " +
-			"topic that the templates make has a key of its own.",
-		How: "The topics of the deployment's alarms, their keys, the keys' policies, and whether the alarms' history " +
-			"of two weeks has an action that failed.",
+		Worse: "With AWS's own key for topics (`alias/aws/sns`) an alarm is lost, and no error is reported. " +
+			"Therefore a topic that the templates make has a key of its own.",
+		How: "`doctor` reads the topics of the deployment's alarms, their keys, and the keys' policies. It checks " +
+			"whether the alarms' history of two weeks has an action that failed.",
 		Do: "give the topic a key whose policy allows cloudwatch.amazonaws.com kms:Decrypt and kms:GenerateDataKey*, " +
 			"then `aws cloudwatch set-alarm-state` as docs/operate.md says",
 		check: checkAlarmTopics,
@@ -117,9 +117,11 @@ func ofTheAccount() []Assumption {
 		Says: "Lambda reports `IteratorAge`, by `FunctionName`, for the functions that read streams, whenever they " +
 			"read a change of the canary.",
 		Code: []string{"infra/alarm/alarm.go"},
-		Worse: "Lambda reports it for busy streams only, or not at all. The alarm on it treats missing data as a " +
-			"failure. So it may ring although all is well, but it is not silent if something is wrong.",
-		How: "CloudWatch has an `IteratorAge` of the publisher and of the archiver in the last hour.",
+		Worse: "Lambda reports `IteratorAge` for busy streams only, or not at all. The alarm on this metric treats " +
+			"missing data as a failure. It may therefore ring although nothing is wrong, but it always rings if " +
+			"something is wrong.",
+		How: "`doctor` checks that CloudWatch has an `IteratorAge` of the publisher and of the archiver in the last " +
+			"hour.",
 		Do: "see whether the canary runs (docs/runbooks/iterator_age.md); if it does, take that alarm out and report " +
 			"it as an issue of Sluice",
 		check: streamAge,
@@ -130,8 +132,8 @@ func ofTheAccount() []Assumption {
 		Code: []string{"infra/cell.go", "internal/aws/grants/functions.go"},
 		Worse: "A change of the shares waits for the cell, and until then no cell grants the units that move " +
 			"between cells. No unit is admitted twice. The alarm `shares_awaited` rings.",
-		How: "`cell list` of the operators' API: no cell is awaited or waiting for longer than two minutes, and no " +
-			"item of the table is unreadable.",
+		How: "`doctor` lists the cells by the operators' API. No cell may be awaited, or may wait, for longer than " +
+			"two minutes, and no item of the table may be unreadable.",
 		Do:    "see docs/runbooks/shares_awaited.md: the log of the cell's applier says why it cannot write",
 		check: sharesAcknowledged,
 	}, {
@@ -141,10 +143,10 @@ func ofTheAccount() []Assumption {
 		Code: []string{"internal/aws/grants/functions.go", "infra/network.go"},
 		Worse: "New accounts have 10 concurrent executions, and CloudFormation refuses the stack. That is why " +
 			"synth prints the quotas, and why tables are made after the functions.",
-		How: "In each region, Lambda's concurrency is compared with what is reserved there and the 100 that Lambda " +
-			"keeps. An authorizer that is not deployed yet counts 100. The quotas of VPCs and addresses are " +
-			"compared with what full cells need. Other users of these quotas are not looked at.",
-		Do:    "ask for more: Service Quotas, in that region (docs/deploy.md, Before)",
+		How: "`doctor` compares Lambda's concurrency in each region with what is reserved there and the 100 that " +
+			"Lambda keeps. An authorizer that is not deployed yet counts 100. `doctor` compares the quotas of VPCs " +
+			"and addresses with what full cells need. It does not see other users of these quotas.",
+		Do:    "request higher quotas in Service Quotas, in that region (docs/deploy.md, Before you deploy)",
 		check: quotas,
 	}}
 }

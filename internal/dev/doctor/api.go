@@ -28,29 +28,30 @@ func ofTheAPI() []Assumption {
 		Says: "A call without a credential is answered with 401 by REST and WebSocket APIs, whose authorizer " +
 			"returns the error \"Unauthorized\", and with 403 by HTTP APIs, or 401 by the middleware behind them.",
 		Code:  []string{encoder, "internal/dev/gateway/stage/authorize.go"},
-		Worse: "It is answered with 500. Nobody passes either way; clients cannot tell that a credential is missing.",
-		How:   "One call without a credential. It counts against `ipLimits`, and is charged to no tenant.",
+		Worse: "The answer is 500. Nobody gets in either way, but clients cannot tell that a credential is missing.",
+		How: "`doctor` makes one call without a credential. The call counts against `ipLimits`, and is charged to " +
+			"no tenant.",
 		Do:    "tell clients that this API answers a missing credential with that status; limits hold all the same",
 		check: missingCredential,
 	}, {
 		ID:   "denial-headers",
 		Says: "A gateway response's header can be set from `context.authorizer`.",
 		Code: []string{attachREST, "internal/dev/gateway/stage/builtin/rest.yaml"},
-		Worse: "The headers are missing. The body has the limit, what is left and the wait, so a client can still " +
-			"know when to try again.",
-		How: "Calls with a key until one is refused by a limit; its headers are compared with its body.",
+		Worse: "The headers are missing. The body has the limit, the remaining units and the wait. A client " +
+			"can therefore still know when to try again.",
+		How: "`doctor` makes calls with a key until a limit refuses one. It compares the headers of that answer " +
+			"with its body.",
 		Do: "have clients read `limit`, `remaining` and `retry-after-ms` in the body, and report it as an issue " +
 			"of Sluice",
 		check: denialHeaders,
 	}, {
 		ID: "denial-body",
 		Says: "A gateway response's template puts `$context.authorizer.problemMembers` into the body as it is, " +
-			"without " +
-			"escapes.",
+			"without escapes.",
 		Code: []string{attachREST, "internal/dev/gateway/stage/builtin/rest.yaml", mappings},
-		Worse: "The body cannot be read as JSON. The status and the headers say what a client needs; the problem's " +
+		Worse: "The body cannot be read as JSON. The status and the headers say what a client needs. The problem's " +
 			"text has no character that would need an escape.",
-		How:   "Calls with a key until one is refused; its body has to be a problem of ours.",
+		How:   "`doctor` makes calls with a key until one is refused. Its body must be a problem of Sluice.",
 		Do:    "have clients read the headers instead of the body, and report it as an issue of Sluice",
 		check: denialBody,
 	}, {
@@ -59,8 +60,8 @@ func ofTheAPI() []Assumption {
 		Code: []string{attachREST, attachHTTP, mappings},
 		Worse: "The header keeps the value that the client sent, or an empty header is sent. Therefore one value, " +
 			"`caller`, is always set, and the middleware trusts no other value without it.",
-		How: "All answers are searched for empty headers, and for headers that hold the name of a variable. Only a " +
-			"refusal without a wait or without a limit, such as that of a suspended tenant, shows that the " +
+		How: "`doctor` searches all answers for empty headers, and for headers that contain the name of a " +
+			"variable. Only a refusal without a wait or without a limit, such as that of a suspended tenant, shows that the " +
 			"assumption holds.",
 		Do:    "have clients ignore the empty header; behind a proxy of yours, remove it",
 		check: absentValues,
@@ -69,9 +70,9 @@ func ofTheAPI() []Assumption {
 		Says: "With a result TTL of 0 and no identity source, the authorizer is asked for each call and none of its " +
 			"answers is used for another one.",
 		Code: []string{attachREST, attachHTTP, encoder},
-		Worse: "The authorizer's policy names only the call that it was asked about, so that a cached policy lets no " +
-			"other route pass.",
-		How: "Two calls are made with a key: what is left must differ between them, or, if both are refused, " +
+		Worse: "The authorizer's policy names only the call that it was asked about. A cached policy therefore " +
+			"lets no other route pass.",
+		How: "`doctor` makes two calls with a key. Their remaining units must differ, or, if both are refused, " +
 			"their `instance`. `doctor` cannot tell if the limit refills faster than calls are made.",
 		Do:    "set the authorizer's result TTL to 0 and deploy the API; until then limits do not hold on it",
 		check: cacheOff,
@@ -81,10 +82,9 @@ func ofTheAPI() []Assumption {
 			"so, although the authorizer has set no body.",
 		Code: []string{attachREST, "internal/dev/gateway/stage/builtin/rest.yaml"},
 		Worse: "The body is not JSON: it is API Gateway's `message`, followed by the name of a variable. The status " +
-			"is 429 in any case, since an API has one status for ACCESS_DENIED, whoever denies. Such an answer has " +
-			"no `Retry-After`.",
-		How: "This is only seen if a policy of the API denies `doctor`: run it from an address that the policy " +
-			"denies.",
+			"is 429 in any case, because an API has one status for ACCESS_DENIED, whoever denies. The answer has no " +
+			"`Retry-After`.",
+		How:   "`doctor` sees this only if a policy of the API denies it. Run it from an address that the policy denies.",
 		Do:    "tell those whom the policy denies to look for `X-Amzn-Errortype`, and report it as an issue of Sluice",
 		check: foreignDenials,
 	}, {
@@ -92,9 +92,9 @@ func ofTheAPI() []Assumption {
 		Says: "The clocks of API Gateway, of Lambda's environments and of DynamoDB differ by less than 5 s.",
 		Code: []string{"internal/plan/shares/state.go"},
 		Worse: "They differ by 5 s. If the clock of a cell is further off, the cell may count in another window than " +
-			"other cells do, so that more than a limit is admitted while shares move.",
-		How: "The `Date` of the answers of the API and of the operators' API, compared with this machine's clock. A " +
-			"`Date` has whole seconds. The clock of a Lambda environment cannot be seen from outside.",
+			"other cells do. More than a limit may then be admitted while shares move.",
+		How: "`doctor` compares the `Date` of the answers of the API and of the operators' API with this machine's " +
+			"clock. A `Date` has whole seconds. The clock of a Lambda environment cannot be seen from outside.",
 		Do:    "see first whether the clock of this machine is right (`timedatectl`); if it is, report it to AWS",
 		check: clocks,
 	}}

@@ -98,8 +98,8 @@ func Page() string {
 			fmt.Fprintf(&b, "[%s](../%s)", file, file)
 		}
 		b.WriteString(" |\n")
-		fmt.Fprintf(&b, "| the worse case, which is assumed | %s |\n", a.Worse)
-		fmt.Fprintf(&b, "| how `doctor` looks | %s |\n| if it does not hold | %s |\n", a.How, a.Do)
+		fmt.Fprintf(&b, "| the worse case, for which the code is made | %s |\n", a.Worse)
+		fmt.Fprintf(&b, "| how `doctor` checks it | %s |\n| what to do if it does not hold | %s |\n", a.How, a.Do)
 	}
 	b.WriteString("\n" + pageEnds)
 	return b.String()
