@@ -2,6 +2,7 @@ package envoyconfig_test
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"regexp"
 	"strings"
 	"testing"
@@ -121,34 +122,93 @@ type modelNode struct {
 	composite string
 	id        uint32 // requests_per_unit; 0: no limit
 	children  []*modelNode
+
+	detailedMetric, valueToMetric, shareThreshold bool
 }
 
-// find is the model of the matcher: it finds the limit of a request by searching all descriptors of each level.
-func find(level []*modelNode, request []envoyconfig.Entry) uint32 {
-	if len(request) == 0 {
-		return 0
+// modelMatch is what the model finds for a request.
+type modelMatch struct {
+	id      uint32 // 0: no limit
+	stats   string // the name of the statistics
+	counter string // identifies the counter
+}
+
+// The ways in which the model's descriptors match an entry, the first one that fits first.
+const (
+	byKeyAndValue = iota
+	byPattern
+	byKey
+)
+
+// fits reports whether the descriptor matches the entry in that way.
+func (n *modelNode) fits(e envoyconfig.Entry, way int) bool {
+	switch way {
+	case byKeyAndValue:
+		return n.composite == e.Key+"_"+e.Value
+	case byPattern:
+		pattern := "(?s)^" + strings.ReplaceAll(regexp.QuoteMeta(n.composite), `\*`, ".*") + "$"
+		return strings.Contains(n.composite, "*") && regexp.MustCompile(pattern).MatchString(e.Key+"_"+e.Value)
 	}
-	e := request[0]
-	choices := []func(n *modelNode) bool{
-		func(n *modelNode) bool { return n.composite == e.Key+"_"+e.Value },
-		func(n *modelNode) bool {
-			pattern := "(?s)^" + strings.ReplaceAll(regexp.QuoteMeta(n.composite), `\*`, ".*") + "$"
-			return strings.Contains(n.composite, "*") && regexp.MustCompile(pattern).MatchString(e.Key+"_"+e.Value)
-		},
-		func(n *modelNode) bool { return n.composite == e.Key },
-	}
-	for _, fits := range choices {
-		for _, n := range level {
-			if !fits(n) {
-				continue
+	return n.composite == e.Key
+}
+
+// modelStep is the descriptor that the model finds for one entry of a request.
+type modelStep struct {
+	node    *modelNode
+	way     int
+	pattern string // the value of the descriptor; "" if the way is not byPattern
+	shared  bool   // all entries that the pattern matches have one counter
+}
+
+// find is the model of the matcher: it searches all descriptors of each level, in each way.
+func find(level []*modelNode, request []envoyconfig.Entry) modelMatch {
+	var steps []modelStep
+	for _, e := range request {
+		step := modelStep{}
+		for way := byKeyAndValue; way <= byKey && step.node == nil; way++ {
+			for _, n := range level {
+				if step.node == nil && n.fits(e, way) {
+					step = modelStep{node: n, way: way}
+				}
 			}
-			if len(request) == 1 {
-				return n.id
-			}
-			return find(n.children, request[1:])
 		}
+		if step.node == nil {
+			return modelMatch{}
+		}
+		if step.way == byPattern {
+			step.pattern = strings.TrimPrefix(step.node.composite, e.Key+"_")
+			step.shared = step.node.shareThreshold
+		}
+		steps, level = append(steps, step), step.node.children
 	}
-	return 0
+	last := steps[len(steps)-1].node
+	if last.id == 0 {
+		return modelMatch{}
+	}
+	m := modelMatch{id: last.id, stats: "d"}
+	anyShared := false
+	for _, s := range steps {
+		anyShared = anyShared || s.shared
+	}
+	for i, e := range request {
+		s := &steps[i]
+		name, counted := e.Value, e.Value
+		switch {
+		case s.shared && s.pattern != "":
+			name, counted = s.pattern, s.pattern
+		case last.detailedMetric: // the value of the request
+		case s.way == byPattern && !s.node.valueToMetric:
+			name = s.pattern
+		case s.way == byKey && !s.node.valueToMetric:
+			name = ""
+		}
+		m.stats += "." + e.Key
+		if name != "" || last.detailedMetric && !anyShared {
+			m.stats += "_" + name
+		}
+		m.counter += fmt.Sprintf("%q=%q,", e.Key, counted)
+	}
+	return m
 }
 
 // grower makes a tree of descriptors from bytes. The bytes have few different values, so that keys are often equal.
@@ -188,9 +248,14 @@ func (g *grower) level(depth int, yaml *strings.Builder) []*modelNode {
 			continue
 		}
 		used[n.composite] = true
+		flags := g.byte()
+		n.detailedMetric, n.valueToMetric = flags&1 != 0, flags&2 != 0
+		n.shareThreshold = flags&4 != 0 && strings.Contains(n.composite, "*")
 		indent := strings.Repeat("  ", depth)
 		fmt.Fprintf(yaml, "%s- key: %q\n%s  value: %q\n", indent, key, indent, value)
-		if g.byte()%3 > 0 {
+		fmt.Fprintf(yaml, "%s  detailed_metric: %t\n%s  value_to_metric: %t\n%s  share_threshold: %t\n", indent,
+			n.detailedMetric, indent, n.valueToMetric, indent, n.shareThreshold)
+		if flags&24 != 0 {
 			g.next++
 			n.id = g.next
 			fmt.Fprintf(yaml, "%s  rate_limit: {unit: day, requests_per_unit: %d}\n", indent, n.id)
@@ -204,29 +269,85 @@ func (g *grower) level(depth int, yaml *strings.Builder) []*modelNode {
 	return nodes
 }
 
-// Guarantees that the matcher finds the limit that the simple model finds, for any file and request.
+// randomText returns up to 3 of the characters that a grower's keys and values have.
+func randomText(r *rand.Rand) string {
+	g := grower{bytes: []byte{byte(r.Uint32()), byte(r.Uint32()), byte(r.Uint32()), byte(r.Uint32())}}
+	return g.text(0)
+}
+
+// randomRequest returns a request of 1 to 3 entries. Most of them match a descriptor of their level.
+func randomRequest(r *rand.Rand, level []*modelNode) []envoyconfig.Entry {
+	var request []envoyconfig.Entry
+	for range 1 + r.IntN(3) {
+		e := envoyconfig.Entry{Key: randomText(r), Value: randomText(r)}
+		if len(level) > 0 && r.IntN(10) > 0 {
+			n := level[r.IntN(len(level))]
+			text := n.composite
+			for r.IntN(4) > 0 && strings.Contains(text, "*") { // sometimes "*" stays: the pattern is the value itself
+				text = strings.Replace(text, "*", strings.ReplaceAll(randomText(r), "*", "a"), 1)
+			}
+			e.Key = text
+			if at := strings.IndexByte(text, '_'); at >= 0 && r.IntN(3) > 0 {
+				e = envoyconfig.Entry{Key: text[:at], Value: text[at+1:]}
+			}
+			level = n.children
+		}
+		request = append(request, e)
+	}
+	return request
+}
+
+// Guarantees that for any file and request the matcher finds the limit and the name of the statistics that the simple
+// model finds, and that two requests of one limit share a counter if, and only if, they do so in the model:
+// share_threshold puts the pattern in the place of the value.
 func FuzzMatch(f *testing.F) {
-	f.Add([]byte("\x03\x00\x00\x01\x01\x01\x01\x00\x02\x01\x02\x03\x01\x01"), "a", "b", "", "")
-	f.Add([]byte("aaaaaaaabbbbbbbbccccccccddddddddaaaaaaaabbbbbbbbccccccccdddddddd"), "b", "a_a", "b", "ab")
-	f.Add([]byte(strings.Repeat("\x04\x01\x02\x03\x01\x02\x01\x03", 40)), "b*", "_b*", "a", "")
-	f.Fuzz(func(t *testing.T, tree []byte, k1, v1, k2, v2 string) {
+	f.Add([]byte("\x03\x00\x00\x01\x01\x01\x01\x00\x02\x01\x02\x03\x01\x01"), uint64(1), "a", "b", "", "")
+	f.Add([]byte("aaaaaaaabbbbbbbbccccccccddddddddaaaaaaaabbbbbbbbccccccccdddddddd"), uint64(2), "b", "a_a", "b", "ab")
+	f.Add([]byte(strings.Repeat("\x04\x01\x02\x03\x01\x02\x01\x03", 40)), uint64(3), "b*", "_b*", "a", "")
+	random := rand.New(rand.NewPCG(1, 1))
+	for seed := range uint64(100) {
+		tree := make([]byte, 400)
+		for i := range tree {
+			tree[i] = byte(random.Uint32())
+		}
+		f.Add(tree, seed, "a", "b", "b", "*")
+	}
+	f.Fuzz(func(t *testing.T, tree []byte, seed uint64, k1, v1, k2, v2 string) {
 		g := &grower{bytes: tree}
 		var yaml strings.Builder
 		yaml.WriteString("domain: d\ndescriptors:\n")
 		model := g.level(1, &yaml)
 		c := load(t, yaml.String())
-		for _, request := range [][]envoyconfig.Entry{
+		requests := [][]envoyconfig.Entry{
 			{{Key: k1, Value: v1}}, {{Key: k2, Value: v2}}, {{Key: k1, Value: v1}, {Key: k2, Value: v2}},
 			{{Key: k2, Value: v2}, {Key: k1, Value: v1}, {Key: k2, Value: v1}},
-		} {
-			var m envoyconfig.Match
+		}
+		random := rand.New(rand.NewPCG(seed, 2))
+		for range 50 {
+			requests = append(requests, randomRequest(random, model))
+		}
+		counters, names := map[string]string{}, map[string]string{} // the matcher's by the model's, and reverse
+		var m envoyconfig.Match
+		for _, request := range requests {
 			c.Match("d", request, &m)
-			got := uint32(0)
+			got, want := modelMatch{stats: m.StatsKey}, find(model, request)
 			if m.Rule != nil {
-				got = m.Rule.RequestsPerUnit
+				got.id = m.Rule.RequestsPerUnit
 			}
-			if want := find(model, request); got != want {
-				t.Errorf("%v gets limit %d, want %d, in\n%s", request, got, want, yaml.String())
+			if got.id != want.id || got.stats != want.stats {
+				t.Errorf("%q gets limit %d with the statistics %q, want %d and %q, in\n%s", request, got.id, got.stats,
+					want.id, want.stats, yaml.String())
+			}
+			if want.id == 0 {
+				continue
+			}
+			got.counter = string(envoyconfig.AppendKey(nil, "d", request, m.Shared))
+			if counters[want.counter] == "" && names[got.counter] == "" {
+				counters[want.counter], names[got.counter] = got.counter, want.counter
+			}
+			if counters[want.counter] != got.counter || names[got.counter] != want.counter {
+				t.Errorf("%q has the counter %q, and that of the model is %s, in\n%s", request, got.counter,
+					want.counter, yaml.String())
 			}
 		}
 	})
