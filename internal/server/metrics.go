@@ -151,7 +151,7 @@ func appendStats(all []metrics.Metric, s *rls.Stats) []metrics.Metric {
 		metrics.Label{Name: "cause", Value: "request"})
 	add("sluice_rate_limit_errors_total", undecided, s.StoreError.Load(), metrics.Label{Name: "cause", Value: "store"})
 	add("sluice_rate_limit_errors_total", undecided, s.Canceled.Load(), metrics.Label{Name: "cause", Value: "client"})
-	add("sluice_refund_errors_total", "Charges that could not be given back after another limit had denied.",
+	add("sluice_refund_errors_total", "Charges of denied requests, and negative hits, that could not be given back.",
 		s.RefundError.Load())
 	s.EachCount(func(key, what string, n int64) {
 		add("sluice_hits_total", "Hits by the name of the statistics of a descriptor, and what became of them.", n,

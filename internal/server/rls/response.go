@@ -99,7 +99,7 @@ func (it *item) status(now time.Time, memory responseMemory, i int) *rlsv3.RateL
 		out.LimitRemaining = math.MaxUint32
 		return out
 	}
-	if !it.hasCounters() || it.state == undecided {
+	if !it.hasCounters() || it.state == undecided || it.negative && !it.countersKnown && !it.rule.DeniesAll() {
 		return out
 	}
 	if it.state == over && !it.rule.ShadowMode {

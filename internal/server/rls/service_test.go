@@ -291,7 +291,7 @@ func TestCountDeniedNearAWindowsEdge(t *testing.T) {
 }
 
 // Guarantees that hits which are counted in any case are decided by the fallback limiter while the store is away, and
-// recorded as its decision says, and that negative hits are then an error.
+// recorded as its decision says.
 func TestCountDeniedStoreAway(t *testing.T) {
 	inner, err := memory.New(memory.Config{})
 	if err != nil {
@@ -311,9 +311,38 @@ func TestCountDeniedStoreAway(t *testing.T) {
 	if n := got["ratelimit.service.rate_limit.d.a.over_limit"]; n != 2 {
 		t.Errorf("over_limit is %d, want 2", n)
 	}
-	if _, err := w.ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{Domain: "d",
-		Descriptors: []*ratelimitv3.RateLimitDescriptor{negative("a=x", 1)}}); err == nil {
-		t.Error("negative hits are lost without an error")
+}
+
+// Guarantees that negative hits which the store does not take are no error and deny nothing: the other descriptors of
+// the request are decided as ever. Their status has no limit, since nothing is known of their counters. What was lost
+// is counted.
+func TestNegativeHitsStoreAway(t *testing.T) {
+	inner, err := memory.New(memory.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	away := &failing{Store: inner, from: 1}
+	store, err := resilience.NewFallback(resilience.FallbackConfig{Store: away, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := newWorld(t, rls.Config{Store: store, Headers: rls.Headers{Exact: true, Plain: true}}, file)
+	if got := headers(w.want("ok: ok -", negative("b=x", 1))); got != "" {
+		t.Errorf("the headers tell of a counter of which nothing is known:\n%s", got)
+	}
+	for _, want := range []string{"ok: ok - ok 2", "ok: ok - ok 1", "ok: ok - ok 0", "over: ok - over 0"} {
+		w.want(want, negative("b=x", 1), descriptor("a=x"))
+	}
+	if lost, failed := w.Stats().RefundError.Load(), w.Stats().StoreError.Load(); lost != 5 || failed != 0 {
+		t.Errorf("%d lost refunds and %d undecided requests are counted, want 5 and 0", lost, failed)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	away.err = context.Canceled
+	_, err = w.ShouldRateLimit(ctx, &rlsv3.RateLimitRequest{Domain: "d",
+		Descriptors: []*ratelimitv3.RateLimitDescriptor{negative("b=x", 1)}})
+	if lost := w.Stats().RefundError.Load(); status.Code(err) != codes.Canceled || lost != 5 {
+		t.Errorf("after the client has gone: error %v, %d lost refunds are counted, want Canceled and 5", err, lost)
 	}
 }
 
@@ -867,6 +896,6 @@ descriptors:
 	w.want("over: over 0", descriptorWithHits("closed=x", 0))
 	w.want("ok: ok 3", descriptorWithHits("open=x", 0))
 	w.want("ok: ok 2", descriptor("closed=x"))
-	w.want("ok: ok 0", negative("closed=x", 1)) // nothing is known of what is left
+	w.want("ok: ok -", negative("closed=x", 1)) // nothing is known of what is left
 	w.want("ok: ok 2", descriptor("closed=x"))
 }

@@ -27,12 +27,13 @@ type Stats struct {
 	StoreError       atomic.Int64 // requests that were not decided, because the store failed
 	Canceled         atomic.Int64 // requests that were not decided, because the client cancelled them
 	GlobalShadowMode atomic.Int64 // requests that the service's shadow mode let pass
-	RefundError      atomic.Int64 // charges that could not be refunded after another rule had denied
+	RefundError      atomic.Int64 // charges of denied requests, and negative hits, that could not be given back
 
 	max    int
 	mu     sync.RWMutex
 	rules  map[string]*Counts // by the path of a rule
 	values map[string]*Counts // by a name that holds values of requests, at most max
+	plans  map[string]*Counts // by a domain with a plan, or with why there is no plan, at most max
 
 	unknownDomains map[string]*unknownDomain // at most max
 }

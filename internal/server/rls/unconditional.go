@@ -1,6 +1,7 @@
 package rls
 
 import (
+	"context"
 	"errors"
 
 	"google.golang.org/grpc/codes"
@@ -45,14 +46,24 @@ func (c *call) chargeUnconditional(it *item) error {
 }
 
 // giveBack subtracts negative hits from the item's counters, none of which falls below 0, and reads what is left. The
-// item's status is OK, also if nothing is known of its counters afterwards.
+// item's status is OK, whatever is left. If the store fails, the hits are not given back, or nothing is known of the
+// counters afterwards, and the status is still OK: an error would leave the other descriptors of the request undecided,
+// and let Envoy admit or deny the request whatever they say.
 func (c *call) giveBack(it *item) error {
-	if err := c.addToCounters(it, -it.hits, &c.scratch); err != nil {
+	err := c.addToCounters(it, -it.hits, &c.scratch)
+	lost := err != nil
+	if !lost {
+		err = c.peekItem(it)
+	}
+	it.state = uncharged
+	if err == nil || errors.Is(err, limit.ErrInvalidRequest) || errors.Is(c.ctx.Err(), context.Canceled) {
 		return err
 	}
-	err := c.peekItem(it)
-	it.state = uncharged
-	return err
+	if lost {
+		c.service.stats.RefundError.Add(1)
+	}
+	c.service.logStore(err)
+	return nil
 }
 
 // checkExceeded decides an item with 0 hits: it denies only if its denied hits are counted, and a counter is above its
@@ -117,7 +128,7 @@ func (c *call) checkNegativeHits() error {
 
 // addToCounters adds units to each of the item's counters, or takes them off if they are negative, whether they fit or
 // not. d receives the store's answer. While the store is away, the fallback limiter decides units above 0 like those of
-// any other limit, and charges them only if they fit; units below 0 are an error.
+// any other limit, and charges them only if they fit. Units below 0 are then an error.
 func (c *call) addToCounters(it *item, units int64, d *limit.Decision) error {
 	// The units are a correction of the count, which is made in any case. A request must have a cost as well, and this
 	// cost of 1 is not charged: a request with leases charges what each of them needs, which is 0 here.
