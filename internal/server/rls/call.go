@@ -218,8 +218,8 @@ func (c *call) chargeDenying() error {
 			return err
 		}
 		if it.state != over {
-			if c.lastDenied[i] != 0 {
-				c.service.denials.noteAdmission(&it.owner)
+			if len(c.order) == 1 || c.lastDenied[i] != 0 {
+				c.service.denials.forgetWait(&it.owner, it.hits)
 			}
 			continue
 		}
@@ -232,10 +232,10 @@ func (c *call) chargeDenying() error {
 	return nil
 }
 
-// noteDenial remembers the denial of an item of a request with several descriptors. An item that counts denied hits is
-// always asked, so nothing need be remembered of it.
+// noteDenial remembers the denial of an item. An item that counts denied hits is always asked, so nothing need be
+// remembered of it.
 func (c *call) noteDenial(it *item) {
-	if len(c.items) == 1 || c.chargesDeniedHits(it) {
+	if c.chargesDeniedHits(it) {
 		return
 	}
 	now, until := c.now.UnixMicro(), int64(0)
@@ -254,10 +254,14 @@ func (c *call) chargeQuotas() error {
 	quotas, denying := 0, 0
 	for i := range c.items {
 		it := &c.items[i]
-		if it.quota {
-			quotas++
+		if !it.quota {
+			continue
 		}
-		if it.quota && it.state == over && !it.rule.ShadowMode {
+		quotas++
+		switch {
+		case it.state == charged:
+			c.service.denials.forgetWait(&it.owner, it.hits)
+		case it.state == over && !it.rule.ShadowMode:
 			denying++
 			c.noteDenial(it)
 		}

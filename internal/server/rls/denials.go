@@ -42,10 +42,12 @@ func (r *recentDenials) until(o *limit.Owner, hits int64) int64 {
 	return 0
 }
 
-// noteAdmission forgets until when counters of the owner denied: they have admitted hits.
-func (r *recentDenials) noteAdmission(o *limit.Owner) {
+// forgetWait forgets until when counters of the owner denied that many hits, or fewer: they have admitted these hits, or
+// hits were given back.
+func (r *recentDenials) forgetWait(o *limit.Owner, hits int64) {
 	h := hashOwner(o)
-	if e := &r.entries[h%uint64(len(r.entries))]; e.hash.Load() == h {
+	e := &r.entries[h%uint64(len(r.entries))]
+	if e.hash.Load() == h && e.until.Load() != 0 && e.hits.Load() <= hits {
 		e.until.Store(0)
 	}
 }

@@ -627,8 +627,9 @@ func TestRetryAfter(t *testing.T) {
 }
 
 // Guarantees that without PeekAfterDenial Retry-After includes what is known, without a call to the store, of the
-// limits that a denial leaves out: that such a limit can never admit the hits, or that it denied a request with several
-// descriptors and has not admitted one since. What is not known is left out, so that the wait can be too short.
+// limits that a denial leaves out: that such a limit can never admit the hits, or that it denied as many hits, or fewer,
+// in an earlier request, and has neither admitted as many nor got hits back since. What is not known is left out, so
+// that the wait can be too short.
 func TestRetryAfterWithoutPeek(t *testing.T) {
 	w := newWorld(t, rls.Config{Headers: rls.Headers{Exact: true}}, waits)
 	want := func(want string, asked ...*ratelimitv3.RateLimitDescriptor) {
@@ -657,6 +658,21 @@ func TestRetryAfterWithoutPeek(t *testing.T) {
 	want("25228788", descriptorWithHits("year=x", 2), other)
 	w.load(waits)
 	want("48", minute, descriptorWithHits("year=x", 2)) // another configuration may have other limits
+
+	w.ask(descriptor("year=y"))
+	two := descriptorWithHits("year=y", 2)
+	want("25228788", two)
+	want("25228788", minute, two) // a request with one descriptor is remembered, too
+	want("48", minute, descriptor("year=y"))
+	w.ask(descriptor("year=y")) // fewer hits than were denied
+	want("25228788", minute, two)
+	more := descriptorWithHits("year=y", 2)
+	more.Limit = &ratelimitv3.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: 9, Unit: typev3.RateLimitUnit_YEAR}
+	w.ask(more) // the same counter has admitted as many
+	want("48", minute, two)
+	want("25228788", two)
+	w.ask(negative("year=y", 4))
+	want("48", minute, two)
 }
 
 // Guarantees that Retry-After of a limit that counts denied hits is when the same hits fit, of every algorithm and also

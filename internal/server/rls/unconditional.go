@@ -3,6 +3,7 @@ package rls
 import (
 	"context"
 	"errors"
+	"math"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -53,6 +54,7 @@ func (c *call) giveBack(it *item) error {
 	err := c.addToCounters(it, -it.hits, &c.scratch)
 	lost := err != nil
 	if !lost {
+		c.service.denials.forgetWait(&it.owner, math.MaxInt64)
 		err = c.peekItem(it)
 	}
 	it.state = uncharged
