@@ -371,6 +371,10 @@ func denied(o *stage.Observation) (d livepage.Denied) {
 // runRemote serves an API whose authorizer is a binary. The binary opens plans and stores itself, so the flags for
 // them are refused.
 func (d *dev) runRemote(ctx context.Context, stdout io.Writer, log *slog.Logger) error {
+	if d.otlp.endpoint != "" {
+		return errors.New("--otlp has no use with --function: the binary writes its metrics to its log, which is " +
+			"printed here")
+	}
 	for _, f := range []struct {
 		flag string
 		set  bool

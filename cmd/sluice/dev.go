@@ -30,6 +30,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/dev/devcells"
 	"github.com/sluicelimits/sluice/internal/dev/gateway/front"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/metrics"
 	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
 	"github.com/sluicelimits/sluice/internal/limiter/store/router"
 	"github.com/sluicelimits/sluice/internal/plan"
@@ -54,6 +55,7 @@ type devOptions struct {
 	hops, jitter                        int
 	maxBody, storeMB                    int64
 	bodyTimeout                         time.Duration
+	otlp                                otlpOptions
 	stores                              storeOptions
 	api                                 apiOptions
 }
@@ -152,6 +154,7 @@ Lambda function needs the function's binary.`,
 		"longest time that the gateway waits for a request body, `DURATION`; "+
 			"each KiB that arrives adds a second; 0: no limit")
 	f.Int64Var(&o.storeMB, "store-mb", memory.DefaultMaxBytes>>20, "most memory for counters, in `MiB`")
+	o.otlp.flags(f)
 	o.stores.flags(f)
 	o.api.flags(f)
 	f.StringVar(&o.logging, "log-level", "info", "`LEVEL` is debug (logs each denial), info, warn or error")
@@ -230,7 +233,7 @@ func (o *devOptions) checkNumbers() error {
 	case o.storeMB < 1 || o.storeMB > 1<<20:
 		return fmt.Errorf("--store-mb %d is outside 1..%d", o.storeMB, 1<<20)
 	}
-	return nil
+	return o.otlp.check()
 }
 
 // parseAudience parses --live-page. If the live page is off, operators' calls from this machine are still answered.
@@ -261,6 +264,11 @@ func (d *dev) run(ctx context.Context, stdout, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
+	var f *fleet
+	exporter, err := d.otlp.open(func() []metrics.Metric { return f.gather() }, log)
+	if err != nil {
+		return err
+	}
 	listener, err := d.open() // before anything else begins, which would log that it is interrupted
 	if err != nil {
 		return err
@@ -276,14 +284,16 @@ func (d *dev) run(ctx context.Context, stdout, stderr io.Writer) error {
 		return err
 	}
 	defer operators.forgetAll()
-	f := &fleet{dev: d, upstream: upstream, log: log, operators: operators, first: listener,
+	f = &fleet{dev: d, upstream: upstream, log: log, operators: operators, first: listener,
 		homes: map[string]*memory.Store{}, away: map[string]*router.Store{}, cells: map[string]*servedCell{},
 		failed: make(chan error, 1)}
 	if err := f.openPlane(ctx, counters.tenants); err != nil {
 		counters.close(log)
 		return err
 	}
+	endExport := export(ctx, exporter)
 	err = f.run(ctx, stdout, counters)
+	endExport()
 	return errors.Join(err, f.plane.Close())
 }
 

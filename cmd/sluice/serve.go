@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -13,7 +12,6 @@ import (
 	"net/netip"
 	"os"
 	"os/signal"
-	"runtime/debug"
 	"strings"
 	"syscall"
 	"time"
@@ -60,8 +58,7 @@ type serveOptions struct {
 	cert, key, clientCA    string
 	maxConnections         int
 	maxAge, drain, grace   time.Duration
-	otlp                   string
-	otlpEvery              time.Duration
+	otlp                   otlpOptions
 	storeMB                int64
 	logLevel, logFormat    string
 	redisCluster, redisTLS bool
@@ -185,9 +182,7 @@ func (o *serveOptions) flags(f *pflag.FlagSet) {
 	f.DurationVar(&o.drain, "drain", 0, "at the end, answer health checks with unhealthy for `TIME` before service "+
 		"stops")
 	f.DurationVar(&o.grace, "grace", server.DefaultGrace, "at the end, wait up to `TIME` for requests in flight")
-	f.StringVar(&o.otlp, "otlp", "", "send metrics to the OpenTelemetry collector at `URL`, by OTLP over HTTP "+
-		"(OTEL_EXPORTER_OTLP_ENDPOINT), such as http://127.0.0.1:4318")
-	f.DurationVar(&o.otlpEvery, "otlp-every", metrics.DefaultEvery, "send metrics to --otlp every `TIME`")
+	o.otlp.flags(f)
 	f.Int64Var(&o.storeMB, "store-mb", memory.DefaultMaxBytes>>20,
 		"most memory for counters that are kept in memory, in `MiB`")
 	f.StringVar(&o.logLevel, "log-level", "info", "`LEVEL` is debug, info, warn or error")
@@ -245,10 +240,8 @@ func (o *serveOptions) checkNumbers() error {
 		return errors.New("want --max-connection-age and --drain at 0 or above, and --grace above 0")
 	case o.storeMB < 1 || o.storeMB > 1<<20:
 		return fmt.Errorf("--store-mb %d is outside 1..%d", o.storeMB, 1<<20)
-	case o.otlpEvery < time.Second:
-		return fmt.Errorf("--otlp-every %s is below 1s", o.otlpEvery)
 	}
-	return nil
+	return o.otlp.check()
 }
 
 func (o *serveOptions) checkFiles() error {
@@ -363,7 +356,7 @@ func (o *serveOptions) run(ctx context.Context, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	exporter, err := o.openExporter(func() []metrics.Metric { return told.Gather(service, counters.chain) }, log)
+	exporter, err := o.otlp.open(func() []metrics.Metric { return told.Gather(service, counters.chain) }, log)
 	if err != nil {
 		return err
 	}
@@ -383,12 +376,7 @@ func (o *serveOptions) run(ctx context.Context, stderr io.Writer) error {
 	}
 	beside, end := context.WithCancel(ctx)
 	defer end()
-	if exporter != nil {
-		exporting, stop := context.WithCancel(context.WithoutCancel(ctx)) // until the last request is counted
-		sent := make(chan struct{})
-		go func() { exporter.Run(exporting); close(sent) }()
-		defer func() { stop(); <-sent }()
-	}
+	defer export(ctx, exporter)()
 	go watchConfig(beside, files)
 	if plans != nil {
 		go plans.follow(beside)
@@ -399,25 +387,6 @@ func (o *serveOptions) run(ctx context.Context, stderr io.Writer) error {
 	over, finish := context.WithCancel(context.WithoutCancel(ctx))
 	defer finish()
 	return s.Serve(ctx, secondSignal(ctx, over))
-}
-
-// openExporter makes the sender of metrics to the collector of --otlp. Without --otlp it returns nil.
-func (o *serveOptions) openExporter(gather func() []metrics.Metric, log *slog.Logger) (*metrics.Exporter, error) {
-	if o.otlp == "" {
-		return nil, nil //nolint:nilnil // --otlp is optional
-	}
-	host, err := os.Hostname()
-	if err != nil {
-		log.Warn("metrics are sent without the attribute host.name", "error", err)
-	}
-	e, err := metrics.NewExporter(metrics.ExporterConfig{Endpoint: o.otlp, Service: "sluice",
-		Version:    version(debug.ReadBuildInfo),
-		Attributes: map[string]string{"host.name": host, "service.instance.id": rand.Text()}, Every: o.otlpEvery,
-		Gather: gather, Log: log})
-	if err != nil {
-		return nil, fmt.Errorf("--otlp: %w", err)
-	}
-	return e, nil
 }
 
 // accepts returns a function that checks whether a store can keep the counters of a descriptor's limits, and decide

@@ -94,19 +94,47 @@ func TestGrafana(t *testing.T) {
 	}
 }
 
-// Guarantees that a service that ends sends the metrics of its last requests to the OpenTelemetry collector of --otlp,
-// with the same names as in /metrics.
-func TestServeOTLP(t *testing.T) {
+// startCollector starts an OpenTelemetry collector. The returned function gives the bodies of the requests that it got.
+func startCollector(t *testing.T) (url string, got func() []string) {
+	t.Helper()
 	var mu sync.Mutex
 	var bodies []string
 	collector := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		mu.Lock()
+		defer mu.Unlock()
 		bodies = append(bodies, string(body))
-		mu.Unlock()
 	}))
-	defer collector.Close()
-	s := startServe(t, "--config", limitsFile(t, 3), "--otlp", collector.URL, "--otlp-every", "1h")
+	t.Cleanup(collector.Close)
+	return collector.URL, func() []string {
+		mu.Lock()
+		defer mu.Unlock()
+		return bodies
+	}
+}
+
+// checkExported checks that a collector got one request, with each metric of a text in Prometheus's format.
+func checkExported(t *testing.T, bodies []string, exposed string) {
+	t.Helper()
+	if len(bodies) != 1 {
+		t.Fatalf("the collector got %d requests, want 1", len(bodies))
+	}
+	families := regexp.MustCompile(`(?m)^# TYPE (\S+)`).FindAllStringSubmatch(exposed, -1)
+	for _, family := range families {
+		if !strings.Contains(bodies[0], `"name":"`+family[1]+`"`) {
+			t.Errorf("the collector did not get %s", family[1])
+		}
+	}
+	if len(families) == 0 {
+		t.Errorf("Prometheus gets no metric: %s", exposed)
+	}
+}
+
+// Guarantees that a service that ends sends the metrics of its last requests to the OpenTelemetry collector of --otlp,
+// with the same names as in /metrics.
+func TestServeOTLP(t *testing.T) {
+	url, got := startCollector(t)
+	s := startServe(t, "--config", limitsFile(t, 3), "--otlp", url, "--otlp-every", "1h")
 	for range 4 {
 		s.ask(t, "tenant", "acme")
 	}
@@ -115,22 +143,53 @@ func TestServeOTLP(t *testing.T) {
 	if err := <-s.done; err != nil {
 		t.Fatal(err)
 	}
-	mu.Lock()
-	defer mu.Unlock()
-	if len(bodies) != 1 {
-		t.Fatalf("the collector got %d requests, want 1", len(bodies))
-	}
-	for _, family := range regexp.MustCompile(`(?m)^# TYPE (\S+)`).FindAllStringSubmatch(exposed, -1) {
-		if !strings.Contains(bodies[0], `"name":"`+family[1]+`"`) {
-			t.Errorf("the collector did not get %s", family[1])
-		}
-	}
+	bodies := got()
+	checkExported(t, bodies, exposed)
 	if !strings.Contains(bodies[0], `"value":{"stringValue":"OVER_LIMIT"}`) {
 		t.Errorf("the last request is missing in %s", bodies[0])
 	}
-	if got := sluice(t, "", "serve", "--config", limitsFile(t, 1), "--otlp", "nowhere"); got.code == 0 ||
-		!strings.Contains(got.stderr, "--otlp: the endpoint is not a URL") {
-		t.Errorf("a wrong --otlp: exit %d, %s", got.code, got.stderr)
+	for _, of := range [][]string{{"serve", "--config", limitsFile(t, 1)}, {"dev", "--listen", "127.0.0.1:0"}} {
+		if got := sluice(t, "", append(of, "--otlp", "nowhere")...); got.code == 0 ||
+			!strings.Contains(got.stderr, `--otlp "nowhere": the endpoint is not a URL`) {
+			t.Errorf("sluice %s with a wrong --otlp: exit %d, %s", of[0], got.code, got.stderr)
+		}
+	}
+}
+
+// Guarantees that sluice dev that ends sends all its metrics to the OpenTelemetry collector that
+// OTEL_EXPORTER_OTLP_ENDPOINT names, with the same names as in /_sluice/metrics, and that --otlp goes before the
+// variable.
+func TestDevOTLP(t *testing.T) {
+	url, got := startCollector(t)
+	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", url)
+	r := startDev(t, "--otlp-every", "1h")
+	get(t, r.base+"/product/1", "")
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, r.base+"/_sluice/metrics", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Accept", "text/plain")
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	exposed, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.finish(t); err != nil {
+		t.Fatal(err)
+	}
+	checkExported(t, got(), string(exposed))
+
+	other, gotOther := startCollector(t)
+	if err := startDev(t, "--otlp", other).finish(t); err != nil {
+		t.Fatal(err)
+	}
+	if len(got()) != 1 || len(gotOther()) != 1 {
+		t.Errorf("with --otlp, its collector got %d requests, and that of the variable got %d more; want 1 and 0",
+			len(gotOther()), len(got())-1)
 	}
 }
 
