@@ -101,3 +101,54 @@ func TestExporter(t *testing.T) {
 			log)
 	}
 }
+
+// Guarantees that many values are sent in several requests, each below what a collector accepts, and each value once.
+func TestExporterSplits(t *testing.T) {
+	const collectorAccepts = 20 << 20 // bytes, of the OpenTelemetry collector by default
+	label := strings.Repeat("x", 590)
+	all := []metrics.Metric{{Name: "first", Kind: metrics.Gauge}}
+	for i := range 60_000 {
+		all = append(all, metrics.Metric{Name: "many", Kind: metrics.Counter, Value: float64(i),
+			Labels: []metrics.Label{{Name: "key", Value: label}}})
+	}
+	seen := map[float64]int{}
+	collector := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if err != nil || len(body) > collectorAccepts {
+			t.Errorf("a request has %d bytes, %v", len(body), err)
+		}
+		var request struct {
+			ResourceMetrics []struct {
+				ScopeMetrics []struct {
+					Metrics []struct {
+						Name string
+						Sum  struct{ DataPoints []struct{ AsDouble float64 } }
+					}
+				}
+			}
+		}
+		if err := json.Unmarshal(body, &request); err != nil {
+			t.Error(err)
+			return
+		}
+		for _, m := range request.ResourceMetrics[0].ScopeMetrics[0].Metrics {
+			for _, p := range m.Sum.DataPoints {
+				seen[p.AsDouble]++
+			}
+		}
+	}))
+	defer collector.Close()
+	e, err := metrics.NewExporter(metrics.ExporterConfig{Endpoint: collector.URL,
+		Gather: func() []metrics.Metric { return all }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := e.Send(t.Context(), time.Unix(0, 0)); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 60_000 {
+		if seen[float64(i)] != 1 {
+			t.Fatalf("the value %d arrived %d times, want once", i, seen[float64(i)])
+		}
+	}
+}

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -20,6 +21,10 @@ const DefaultEvery = time.Minute
 
 // exportWithin is how long one request of an Exporter may take.
 const exportWithin = 10 * time.Second
+
+// maxPoints is how many values one request of an Exporter has at most: 4 MB if all have labels of 600 bytes. The
+// OpenTelemetry collector refuses requests of more than 20 MiB.
+const maxPoints = 5000
 
 // Exporter sends metrics to an OpenTelemetry collector, by OTLP over HTTP in JSON. Make it with [NewExporter].
 type Exporter struct {
@@ -87,9 +92,18 @@ func (e *Exporter) tell(err error) {
 	}
 }
 
-// Send sends all metrics as of now.
+// Send sends all metrics as of now, in requests of at most maxPoints values.
 func (e *Exporter) Send(ctx context.Context, now time.Time) error {
-	body, err := json.Marshal(e.request(now))
+	for some := range slices.Chunk(e.c.Gather(), maxPoints) {
+		if err := e.send(ctx, e.request(some, now)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (e *Exporter) send(ctx context.Context, request otlpRequest) error {
+	body, err := json.Marshal(request)
 	if err != nil {
 		return fmt.Errorf("metrics: %w", err)
 	}
@@ -173,14 +187,14 @@ type (
 // cumulative is AGGREGATION_TEMPORALITY_CUMULATIVE: values are sums since the start.
 const cumulative = 2
 
-func (e *Exporter) request(now time.Time) otlpRequest {
+func (e *Exporter) request(all []Metric, now time.Time) otlpRequest {
 	resource := otlpResource{Attributes: []otlpAttribute{{"service.name", otlpValue{e.c.Service}},
 		{"service.version", otlpValue{e.c.Version}}}}
 	for k, v := range e.c.Attributes {
 		resource.Attributes = append(resource.Attributes, otlpAttribute{k, otlpValue{v}})
 	}
 	var out []otlpMetric
-	for _, m := range e.c.Gather() {
+	for _, m := range all {
 		if len(out) == 0 || out[len(out)-1].Name != m.Name {
 			out = append(out, newOTLP(&m))
 		}

@@ -70,7 +70,7 @@ func (c *call) readAnswer(it *item, ifAdmitted state) error {
 	if p.answer.Plan == "" {
 		name = p.domain + "." + p.answer.Kind.String()
 	}
-	it.stats = c.service.stats.dynamic(name, nil)
+	it.stats = c.service.stats.ofPlan(name)
 	it.recordHits()
 	if p.answer.Kind == answer.Internal {
 		return errors.Join(errors.New("the plan could not decide"), p.answer.Err)

@@ -3,6 +3,7 @@ package rls_test
 import (
 	"fmt"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"net/http"
 	"strings"
@@ -11,6 +12,7 @@ import (
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
 
 	"github.com/sluicelimits/sluice"
 	"github.com/sluicelimits/sluice/authorizer"
@@ -103,6 +105,31 @@ func newPlannedInMode(t *testing.T, c rls.Config, mode *limit.Mode) *world {
 	}
 	w.SetConfig(config)
 	return w
+}
+
+// Guarantees that hits that a plan counts have statistics however many names the values of requests have taken, and that
+// the names are bounded.
+func TestMappedStats(t *testing.T) {
+	w := newPlanned(t, rls.Config{MaxStats: 2})
+	for i := range 5 {
+		own := descriptor(fmt.Sprint("a=", i))
+		own.Limit = &ratelimitv3.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: 1,
+			Unit: typev3.RateLimitUnit_HOUR}
+		w.ask(own)
+	}
+	for _, tenant := range []string{"acme", "globex", "initech", "nobody"} {
+		w.ask(descriptor("tenant=" + tenant))
+	}
+	got := map[string]int64{}
+	w.Stats().EachCount(func(key, what string, n int64) {
+		if what == "total_hits" {
+			got[key] = n
+		}
+	})
+	want := map[string]int64{"d.a": 0, "d.a_0": 1, "d.a_1": 1, "d.plan_basic": 2, "d.plan_wide": 1}
+	if !maps.Equal(got, want) {
+		t.Errorf("the numbers of hits are %v, want %v", got, want)
+	}
 }
 
 // Guarantees that a mapped descriptor gets the same decision and the same headers as a call of the library with the

@@ -73,7 +73,7 @@ func newStats(maxNames int) *Stats {
 		maxNames = defaultMaxStats
 	}
 	return &Stats{max: maxNames, rules: map[string]*Counts{}, values: map[string]*Counts{},
-		unknownDomains: map[string]*unknownDomain{}}
+		plans: map[string]*Counts{}, unknownDomains: map[string]*unknownDomain{}}
 }
 
 // setRules returns the counts of each rule of a configuration. A rule whose path was in the previous configuration
@@ -95,31 +95,34 @@ func (s *Stats) setRules(c *envoyconfig.Config) map[*envoyconfig.Rule]*Counts {
 
 // dynamic returns the counts of a name that holds values of requests. If there is no room for another name, it returns
 // ofRule, which may be nil.
-func (s *Stats) dynamic(name string, ofRule *Counts) *Counts {
+func (s *Stats) dynamic(name string, ofRule *Counts) *Counts { return s.named(s.values, name, ofRule) }
+
+// ofPlan returns the counts of a domain with a plan, or nil if there is no room. Values of requests take no room of
+// plans.
+func (s *Stats) ofPlan(name string) *Counts { return s.named(s.plans, name, nil) }
+
+// named returns the counts of a name, which it adds to the map if there is room. Otherwise it returns full.
+func (s *Stats) named(all map[string]*Counts, name string, full *Counts) *Counts {
 	if len(name) > maxStatsKeyBytes {
-		return ofRule
+		return full
 	}
 	s.mu.RLock()
-	counts, known := s.values[name]
-	full := len(s.values) >= s.max
+	counts, room := all[name], len(all) < s.max
 	s.mu.RUnlock()
-	if known {
+	if counts != nil {
 		return counts
 	}
-	if full {
-		return ofRule
+	if !room {
+		return full
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if counts = s.values[name]; counts == nil && len(s.values) < s.max {
+	if counts = all[name]; counts == nil && len(all) < s.max {
 		name = strings.Clone(name)
 		counts = newCounts(name)
-		s.values[name] = counts
+		all[name] = counts
 	}
-	if counts == nil {
-		return ofRule
-	}
-	return counts
+	return cmp.Or(counts, full)
 }
 
 // domainNotFound counts a request for a domain that is not in the configuration.
@@ -151,8 +154,11 @@ func (s *Stats) domainNotFound(domain string) {
 func (s *Stats) counts() []*Counts {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	return slices.AppendSeq(slices.AppendSeq(make([]*Counts, 0, len(s.rules)+len(s.values)), maps.Values(s.rules)),
-		maps.Values(s.values))
+	all := make([]*Counts, 0, len(s.rules)+len(s.values)+len(s.plans))
+	for _, some := range []map[string]*Counts{s.rules, s.values, s.plans} {
+		all = slices.AppendSeq(all, maps.Values(some))
+	}
+	return all
 }
 
 // The beginnings of the names of all statistics.
