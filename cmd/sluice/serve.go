@@ -18,6 +18,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"golang.org/x/net/http/httpguts"
 
 	"github.com/sluicelimits/sluice/authorizer"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
@@ -225,7 +226,18 @@ func (o *serveOptions) check() error {
 	case o.grpc == "" && o.http == "":
 		return errors.New("--grpc and --http are both empty: give at least one an address")
 	}
-	return errors.Join(o.checkNumbers(), o.checkFiles(), o.checkStores())
+	return errors.Join(o.checkHeaders(), o.checkNumbers(), o.checkFiles(), o.checkStores())
+}
+
+// checkHeaders checks the names of headers, which Envoy passes on to clients.
+func (o *serveOptions) checkHeaders() error {
+	for _, flag := range []struct{ name, header string }{{"--header-limit", o.names.Limit},
+		{"--header-remaining", o.names.Remaining}, {"--header-reset", o.names.Reset}} {
+		if flag.header != "" && !httpguts.ValidHeaderFieldName(flag.header) { // "" selects the default
+			return fmt.Errorf("%s %q is not the name of a header", flag.name, flag.header)
+		}
+	}
+	return nil
 }
 
 func (o *serveOptions) checkNumbers() error {

@@ -328,6 +328,8 @@ func TestServeUsage(t *testing.T) {
 		{"--config x --tls-client-ca y", "--tls-client-ca needs --tls-cert"},
 		{"--config x --grpc= --http=", "give at least one an address"},
 		{"--config x --near-limit-ratio NaN", "outside 0..1"},
+		{"--config x --header-limit X-L:", `--header-limit "X-L:" is not the name of a header`},
+		{"--config x --header-reset X(Reset)", `--header-reset "X(Reset)" is not the name of a header`},
 		{"--config x --grace 0s", "and --grace above 0"},
 		{"--config x --redis-tls", "have no use without --redis"},
 		{"--config x --redis a:1,b:2", "--redis-cluster"},

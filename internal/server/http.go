@@ -56,7 +56,10 @@ func (s *Server) json(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
-	if response.GetOverallCode() == rlsv3.RateLimitResponse_OVER_LIMIT {
+	if denies(response) {
+		if noter, ok := w.(limits.DenialNoter); ok {
+			noter.NoteDenial()
+		}
 		w.WriteHeader(http.StatusTooManyRequests)
 	}
 	_, _ = w.Write(text) // fails only if the client has closed the connection

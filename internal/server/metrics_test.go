@@ -69,6 +69,8 @@ func TestMetrics(t *testing.T) {
 	r.http(t, "HTTP", "POST", "/json",
 		`{"domain": "d", "descriptors": [{"entries": [{"key": "a", "value": "\"\\\n{}"}], "limit": {"unit": "DAY", `+
 			`"requestsPerUnit": 1}}]}`)
+	r.http(t, "HTTP", "POST", "/json",
+		`{"domain": "d", "descriptors": [{"entries": [{"key": "a", "value": "x"}]}]}`)
 	r.http(t, "HTTP", "GET", "/nowhere", "")
 	code, text := r.http(t, "debug", "GET", "/metrics", "")
 	if code != 200 {
@@ -82,9 +84,10 @@ func TestMetrics(t *testing.T) {
 		`sluice_request_seconds_count{method="` + method + `",code="Unknown"}`:       1,
 		`sluice_request_seconds_bucket{method="` + method + `",code="OK",le="+Inf"}`: 2,
 		`sluice_request_seconds_count{method="POST /json",code="200"}`:               1,
+		`sluice_request_seconds_count{method="POST /json",code="OVER_LIMIT"}`:        1,
 		`sluice_request_seconds_count{method="other",code="404"}`:                    1,
 		`sluice_rate_limit_errors_total{cause="request"}`:                            1,
-		`sluice_hits_total{key="d.a",outcome="over_limit"}`:                          1,
+		`sluice_hits_total{key="d.a",outcome="over_limit"}`:                          2,
 		`sluice_hits_total{key="d.a_\"\\\n{}",outcome="within_limit"}`:               1,
 		`sluice_config_loads_total{result="success"}`:                                1,
 	} {
