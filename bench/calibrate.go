@@ -11,9 +11,9 @@ import (
 // calibratedKeys is how many tenants one process of the scenario million has.
 const calibratedKeys = 10_000
 
-// Calibrate measures on this machine what sluice fleet takes the real parts to cost: the processor time of a decision
-// from leases, and that of a Redis server for one call of the script. Each is the least of some trials, because others
-// use the machine. Round trips are not measured, because a machine has none to itself.
+// Calibrate measures on this machine the costs that sluice fleet needs: the processor time of a decision from leases,
+// and that of a Redis server for one call of the script. Each is the least of several trials, because other programs
+// use the machine, too. Round trips are not measured, because they need a second machine.
 func Calibrate(short bool) (costs fleet.Costs, err error) {
 	rounds, perKey := 9, 100
 	if short {
@@ -49,7 +49,7 @@ func Calibrate(short bool) (costs fleet.Costs, err error) {
 		return costs, err
 	}
 	defer calls.close()
-	if _, _, err := calls.trial(calls.unit()); err != nil { // the counters exist then
+	if _, _, err := calls.trial(calls.unit()); err != nil { // creates the counters
 		return costs, err
 	}
 	usage, err := usageOf(server.Addr, calls, perKey*calls.unit()/10)

@@ -6,5 +6,5 @@ import "time"
 
 var processStart = time.Now()
 
-// processorTime is the time that passed: what this process used of it is not known here.
+// processorTime returns the time that has passed, because this system does not report the processor time.
 func processorTime() time.Duration { return time.Since(processStart) }

@@ -7,12 +7,12 @@ import (
 	"time"
 )
 
-// processorTime is what this process has used of processors so far. Figures for one processor go by it, because other
-// programs' turns on the same one do not count. On a quiet machine it is the time that passed.
+// processorTime returns how much processor time this process has used so far. Figures about one processor use it,
+// because it does not include the time in which other programs run on the same processor.
 func processorTime() time.Duration {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
-		panic(err) // cannot be with these arguments
+		panic(err) // cannot happen with these arguments
 	}
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }

@@ -15,24 +15,26 @@ import (
 type contender struct {
 	name    string
 	keys    int
-	workers int // goroutines; 0 is one per processor
+	workers int // goroutines; 0 means one for each core
 
-	// stride is from one key to the next. The counters are made with a stride of 1, and inTurn is the stride after
-	// that; 0 is 1.
-	stride, inTurn int
+	// stride is the distance from one key that is used to the next. It is 1 while the counters are made. After that it
+	// is measuredStride, or 1 if that is 0.
+	stride, measuredStride int
 
-	// spend asks for one unit ops times, of key first, the next, and so on around, and counts what was admitted. It is
-	// called by several goroutines at once. The loop is the contender's own: a call through a func value per request
-	// would weigh on both sides and draw every ratio towards one.
+	// spend makes ops requests for one unit each: the first one for the key first, the next one for the next key, and
+	// so on, again from the first key after the last. It returns how many were admitted. Several goroutines call it at
+	// once. Each contender has a loop of its own, because a call of a function value for each request would slow both
+	// sides, so that every ratio would be closer to one.
 	spend func(first, ops int) (admitted int, err error)
 
-	// spent is how many units are gone from a key, at least and at most: buckets refill while they are measured.
+	// spent returns how many units of a key have been used, at least and at most: token buckets refill during the
+	// measurement.
 	spent func(key int) (least, most int, err error)
 
 	close func()
 }
 
-// goroutines that spend at once.
+// goroutines returns how many goroutines call spend at once.
 func (c *contender) goroutines() int {
 	if c.workers > 0 {
 		return c.workers
@@ -44,11 +46,11 @@ func (c *contender) goroutines() int {
 // wall time.
 type timing struct{ wall, processor float64 }
 
-// cores is how many cores the goroutines can use.
+// cores returns how many cores the goroutines can use.
 func (c *contender) cores() int { return min(c.goroutines(), runtime.GOMAXPROCS(0)) }
 
-// trial spends ops units over all keys with its goroutines, and returns the time for one. Each key gets the same share:
-// ops is a multiple of [contender.unit].
+// trial makes ops requests for one unit each with its goroutines, and returns the time for one. Each key gets the same
+// number of requests: ops is a multiple of [contender.unit].
 func (c *contender) trial(ops int) (perOp timing, admitted int, err error) {
 	workers := c.goroutines()
 	counts := make([]int, workers)
@@ -76,15 +78,16 @@ func (c *contender) trial(ops int) (perOp timing, admitted int, err error) {
 // Goroutines that took turns on one of two cores use 0.5 of it.
 const atOnceShare = 0.85
 
-// atOnce reports whether a trial that took t had about as many cores as it could use.
+// atOnce reports whether a trial that took t ran on about as many cores as it could use.
 func (c *contender) atOnce(t timing) bool {
 	return t.processor >= atOnceShare*float64(c.cores())*t.wall
 }
 
-// unit is the smallest number of operations that hits every key equally often.
+// unit returns the smallest number of operations that uses every key equally often.
 func (c *contender) unit() int { return c.keys * c.goroutines() }
 
-// verify checks that ops units were asked for, evenly over all keys, and that of each key at most limit was admitted.
+// verify checks that every key was asked for the same number of units, ops in all, and that at most limit units of each
+// key were admitted.
 func (c *contender) verify(ops, admitted, limit int) error {
 	share := min(ops/c.keys, limit)
 	if want := share * c.keys; admitted != want {
@@ -123,7 +126,7 @@ func loadFor(short bool) load {
 	return load{rounds: 25, trial: 120 * time.Millisecond, calm: true}
 }
 
-// decisions is how many decisions over Redis are enough to count what one costs.
+// decisions returns how many decisions on Redis are enough to measure what one costs.
 func (l load) decisions() int {
 	if l.calm {
 		return 20_000
@@ -138,8 +141,8 @@ type comparison struct {
 	processor    float64 // processor time of ours ÷ that of theirs
 	ours, theirs float64 // ns per operation
 	oursOnCPU    float64 // ns of processor time per operation
-	rounds       int     // that count
-	dropped      int     // that do not, because the machine was busy
+	rounds       int     // rounds that count
+	dropped      int     // rounds that do not count, because the machine was busy
 	busy         bool    // the machine was never calm for long enough, so the least disturbed rounds count
 }
 
@@ -160,19 +163,19 @@ func (c comparison) String() string {
 // round is a pair of trials.
 type round struct {
 	ours, theirs timing
-	disturbance  float64 // the largest slowdown of the calibration beside them
+	disturbance  float64 // the largest slowdown of the calibrations before, between and after them
 }
 
-// side is one of the two contenders of a comparison, and what it was asked for so far.
+// side is one of the two contenders of a comparison, with the units that it was asked for and admitted so far.
 type side struct {
 	*contender
-	ops             int // of one trial
+	ops             int // operations of one trial
 	total, admitted int
 }
 
-// compare measures two contenders in turn, ours first in one round and second in the next, so that neither has the
-// warmer caches or the quieter minute. The ratio is taken in each round: what slows the machine for a while slows both.
-// limit is how many units each key can spend in all.
+// compare measures two contenders in turn. Ours is first in one round and second in the next, so that neither has an
+// advantage. The ratio is computed in each round, because what slows the machine for a while slows both. Each key can
+// spend limit units in all.
 func compare(ours, theirs *contender, l load, limit int) (comparison, error) {
 	pair := [2]*side{{contender: ours}, {contender: theirs}}
 	for _, c := range pair {
@@ -205,7 +208,7 @@ func compare(ours, theirs *contender, l load, limit int) (comparison, error) {
 func (c *side) warmUp(l load) error {
 	for n := c.unit(); c.ops == 0; n *= 10 {
 		perOp := math.Inf(1)
-		for range 3 { // the fastest: one that was held up would make all that follow too short to tell anything
+		for range 3 { // the fastest trial counts: after one that was delayed, all others would be too short
 			took, err := c.spendAll(n)
 			if err != nil {
 				return err
@@ -216,13 +219,13 @@ func (c *side) warmUp(l load) error {
 			c.ops = c.unit() * max(1, int(float64(l.trial)/(perOp*float64(c.unit()))))
 		}
 	}
-	if c.inTurn > 0 {
-		c.stride = c.inTurn
+	if c.measuredStride > 0 {
+		c.stride = c.measuredStride
 	}
 	return nil
 }
 
-// spendAll is a trial of so many operations that are added to the totals.
+// spendAll makes a trial with the given number of operations, and adds them to the totals.
 func (c *side) spendAll(ops int) (timing, error) {
 	perOp, admitted, err := c.trial(ops)
 	if err != nil {
@@ -235,7 +238,7 @@ func (c *side) spendAll(ops int) (timing, error) {
 
 // measureRound makes one trial of each contender, beginning with the given one. It reports whether the round counts.
 func measureRound(pair [2]*side, first int, l load, machine *calibration) (r round, counts bool, err error) {
-	runtime.GC() // neither pays for the other's garbage
+	runtime.GC() // so that the first contender does not collect garbage of the one before it
 	r.disturbance = 1
 	calibrate := func(c *side) {
 		if l.calm {
@@ -257,7 +260,7 @@ func measureRound(pair [2]*side, first int, l load, machine *calibration) (r rou
 	return r, r.disturbance <= calmSlowdown && (atOnce || !l.calm || !l.atOnce), nil
 }
 
-// summary is the comparison by the calm rounds, or by the least disturbed ones if too few are calm.
+// summary returns the comparison by the calm rounds, or by the least disturbed ones if too few are calm.
 func summary(calm, disturbed []round) comparison {
 	c := comparison{rounds: len(calm), dropped: len(disturbed)}
 	if short := leastCalm - len(calm); short > 0 && len(disturbed) > 0 {

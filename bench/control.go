@@ -30,41 +30,43 @@ const (
 	planeTenants      = 10_000
 	planeTenantsShort = 500 // of a short measurement
 	controlCells      = 3
-	everyOwn          = 10 // each so many tenants, one has a limit of its own,
-	ownRate           = 5000
+	overrideEvery     = 10   // one tenant in this many overrides the plan's limit,
+	overrideRate      = 5000 // with this rate
 )
 
 func tenantName(i int) string { return fmt.Sprintf("tenant-%05d", i) }
 
-// rateOf is what a tenant's limit should be where the plan has the rate.
+// rateOf returns the rate of the i-th tenant's limit if the plan has the given rate.
 func rateOf(i int, rate int64) int64 {
-	if i%everyOwn == 0 {
-		return ownRate
+	if i%overrideEvery == 0 {
+		return overrideRate
 	}
 	return rate
 }
 
-// tenantsFile is a plans file with so many tenants on one plan of the rate.
+// tenantsFile returns a plans file with the given number of tenants on one plan with the given rate.
 func tenantsFile(tenants int, rate int64) (*plan.Draft, error) {
 	var b strings.Builder
 	fmt.Fprintf(&b, "plans: [ { id: pro, limits: [ { id: all, tiers: [ { period: 1s, threshold: %d } ] } ] } "+
 		"]\ntenants:\n", rate)
 	for i := range tenants {
-		own := ""
-		if i%everyOwn == 0 {
-			own = fmt.Sprintf(", overrides: [ { id: all, tiers: [ { period: 1s, threshold: %d } ] } ]", ownRate)
+		overrides := ""
+		if i%overrideEvery == 0 {
+			overrides = fmt.Sprintf(", overrides: [ { id: all, tiers: [ { period: 1s, threshold: %d } ] } ]",
+				overrideRate)
 		}
-		fmt.Fprintf(&b, "  - { id: %s, plan: pro%s }\n", tenantName(i), own)
+		fmt.Fprintf(&b, "  - { id: %s, plan: pro%s }\n", tenantName(i), overrides)
 	}
 	return plan.ReadDraft(time.Now(), configyaml.Source("plans.yaml", []byte(b.String())))
 }
 
-// operator is somebody at the CLI: calls over HTTP of the admin service, which is over the given tables.
+// operator calls the admin service over HTTP, as the CLI does.
 type operator struct {
 	*client.Client
 	server *httptest.Server
 }
 
+// newOperator starts an admin service that writes to the given tables, and returns a client of it.
 func newOperator(tables control.Tables) (*operator, error) {
 	s, err := admin.New(admin.Config{Tables: tables, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
@@ -78,8 +80,8 @@ func newOperator(tables control.Tables) (*operator, error) {
 	return o, nil
 }
 
-// apply is `sluice plan apply`: it compares, and writes what differs. The number of documents written must be as
-// wanted.
+// apply does what `sluice plan apply` does: it compares, and writes what differs. It returns an error unless that is
+// the given number of documents.
 func (o *operator) apply(file *plan.Draft, want int) error {
 	ctx := context.Background()
 	diff, err := client.Compare(ctx, o, file)
@@ -87,19 +89,19 @@ func (o *operator) apply(file *plan.Draft, want int) error {
 		return err
 	}
 	if len(diff.Problems) > 0 {
-		return fmt.Errorf("refused: %q", diff.Problems)
+		return fmt.Errorf("the plans file has problems: %q", diff.Problems)
 	}
 	r, err := diff.Apply(ctx, o, "measured", true, nil)
 	if err != nil {
 		return err
 	}
 	if r.Written != want {
-		return fmt.Errorf("an apply has written %d documents, want %d", r.Written, want)
+		return fmt.Errorf("applying the plans file wrote %d documents, want %d", r.Written, want)
 	}
 	return nil
 }
 
-// cellStore is a cell's table that counts what is read and written.
+// cellStore is a cell's table. It counts the documents that are read and written.
 type cellStore struct {
 	cellconfig.Store
 	reads, commits, changes atomic.Int64
@@ -113,17 +115,17 @@ type plane struct {
 	meter    streamstest.Meter
 	setAside streamstest.Keeper
 	pump     *local.Pump
-	deployed *sources // instead of the pump, or nil
+	deployed *sources // delivers the changes in place of the pump if it is not nil
 	cells    []*cellStore
 	tenants  int
-	loaded   time.Duration // what the apply of its tenants took
+	loaded   time.Duration // how long it took to apply its tenants
 
 	stop  context.CancelFunc
 	ended chan error
 }
 
-// newPlane makes a control plane with tenants on a plan of the rate, and no cells. Nothing is carried yet; what will be
-// is by the pump of `sluice dev`, or as deployed.
+// newPlane returns a control plane with the given number of tenants on a plan with the given rate, and no cells. No
+// changes are delivered before start. Then they are delivered as in a deployment, or by the pump of `sluice dev`.
 func newPlane(tenants int, rate int64, deployed bool) (p *plane, err error) {
 	p = &plane{tenants: tenants}
 	defer func() {
@@ -164,7 +166,7 @@ func newPlane(tenants int, rate int64, deployed bool) (p *plane, err error) {
 	return p, nil
 }
 
-// add adds a cell over a table, and brings it up.
+// add adds a cell with the given table, and writes the configuration there.
 func (p *plane) add(store cellconfig.Store) error {
 	c := &cellStore{Store: store}
 	p.cells = append(p.cells, c)
@@ -175,7 +177,7 @@ func (p *plane) add(store cellconfig.Store) error {
 	return p.pump.Add(context.Background(), id, c)
 }
 
-// addInMemory adds all cells, with tables in memory that may be wrapped.
+// addInMemory adds all cells. Each cell's table is what wrap returns for a table in memory.
 func (p *plane) addInMemory(wrap func(cellconfig.Store) cellconfig.Store) error {
 	for range controlCells {
 		table, err := memtable.New(0)
@@ -189,7 +191,7 @@ func (p *plane) addInMemory(wrap func(cellconfig.Store) cellconfig.Store) error 
 	return nil
 }
 
-// start has what changes carried from now on.
+// start delivers the changes to the cells from now on.
 func (p *plane) start() error {
 	ctx, stop := context.WithCancel(context.Background())
 	p.stop, p.ended = stop, make(chan error, 1)
@@ -232,10 +234,10 @@ func (p *plane) close() error {
 	return errors.Join(append(errs, os.RemoveAll(p.dir))...)
 }
 
-// reader returns a copy of the cell's table, as a function of the cell has one.
+// reader returns a reader of the cell's table like the one that a function of the cell has.
 func (c *cellStore) reader() (*cellconfig.Reader, error) {
 	r, err := cellconfig.New(cellconfig.Config{
-		// a busy machine is no outage
+		// long timeouts, because a slow answer only means that the machine is busy
 		Table: c.Store, Timeout: time.Second, FirstTimeout: patient, Log: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
@@ -318,7 +320,7 @@ func publishFigure(short bool) (r Result, err error) {
 		if err := p.operator.apply(file, 1); err != nil {
 			return r, err
 		}
-		if err := p.waitUntilDelivered(); err != nil { // else two changes could travel as one
+		if err := p.waitUntilDelivered(); err != nil { // otherwise two changes could be delivered as one
 			return r, err
 		}
 	}
@@ -336,7 +338,8 @@ func publishFigure(short bool) (r Result, err error) {
 		"each of %d cells "+
 		"%d transactions of one document, after which each tenant is held to the new limit",
 		changes, tenants, p.meter.Of("publish_calls")-before["publish_calls"], len(p.cells), changes)
-	r.note("the file's %d tenants were applied at %.0f per second to the file of `sluice dev`", tenants,
+	r.note("the plans file's %d tenants were applied at %.0f per second to a control plane like that of `sluice dev`",
+		tenants,
 		float64(tenants)/p.loaded.Seconds())
 	return r, nil
 }

@@ -12,7 +12,7 @@ import (
 // Get implements [cellconfig.Table].
 func (c *cellStore) Get(ctx context.Context, refs ...cellconfig.Ref) ([]cellconfig.Document, error) {
 	for _, ref := range refs {
-		if ref.Kind != reconcile.KindState { // where an earlier run was is no item
+		if ref.Kind != reconcile.KindState { // the progress of an earlier run does not count as an item
 			c.reads.Add(1)
 		}
 	}
@@ -41,36 +41,36 @@ func (c *cellStore) Commit(ctx context.Context, step cellconfig.Step) error {
 	return err
 }
 
-// distantTable is a cell's table whose calls take about as long as DynamoDB's in the same region, or a little longer.
-type distantTable struct{ cellconfig.Store }
+// slowTable is a cell's table whose calls take about as long as DynamoDB's in the same region, or a little longer.
+type slowTable struct{ cellconfig.Store }
 
 const (
-	readAway  = 5 * time.Millisecond
-	writeAway = 25 * time.Millisecond // a transaction
+	readDelay  = 5 * time.Millisecond
+	writeDelay = 25 * time.Millisecond // every write is a transaction
 )
 
-func dynamoFar(s cellconfig.Store) cellconfig.Store { return distantTable{s} }
+func slowAsDynamoDB(s cellconfig.Store) cellconfig.Store { return slowTable{s} }
 
 // Head implements [cellconfig.Table].
-func (s distantTable) Head(ctx context.Context) (cellconfig.Head, error) {
-	<-time.After(readAway)
+func (s slowTable) Head(ctx context.Context) (cellconfig.Head, error) {
+	<-time.After(readDelay)
 	return s.Store.Head(ctx)
 }
 
 // Log implements [cellconfig.Table].
-func (s distantTable) Log(ctx context.Context, after, upTo int64) ([]cellconfig.Entry, error) {
-	<-time.After(readAway)
+func (s slowTable) Log(ctx context.Context, after, upTo int64) ([]cellconfig.Entry, error) {
+	<-time.After(readDelay)
 	return s.Store.Log(ctx, after, upTo)
 }
 
 // Get implements [cellconfig.Table].
-func (s distantTable) Get(ctx context.Context, refs ...cellconfig.Ref) ([]cellconfig.Document, error) {
-	<-time.After(readAway)
+func (s slowTable) Get(ctx context.Context, refs ...cellconfig.Ref) ([]cellconfig.Document, error) {
+	<-time.After(readDelay)
 	return s.Store.Get(ctx, refs...)
 }
 
 // Commit implements [cellconfig.Store].
-func (s distantTable) Commit(ctx context.Context, step cellconfig.Step) error {
-	<-time.After(writeAway)
+func (s slowTable) Commit(ctx context.Context, step cellconfig.Step) error {
+	<-time.After(writeDelay)
 	return s.Store.Commit(ctx, step)
 }

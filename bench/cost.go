@@ -10,8 +10,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/dev/cost"
 )
 
-// idleCostFigure is what the default deployment costs in a month in which nobody calls, by the cost command's own
-// model: no number of it is a measurement.
+// idleCostFigure returns what the default deployment costs in a month without a request, as sluice cost computes it.
+// Nothing is measured.
 func idleCostFigure(bool) (Result, error) {
 	var r Result
 	prices, err := cost.ListPrices()
@@ -41,7 +41,7 @@ func idleCostFigure(bool) (Result, error) {
 		sum += l.Amount
 	}
 	if sum != bill.Total || sum == 0 {
-		return r, errors.New("the lines of the bill are not its sum")
+		return r, errors.New("the bill's total is 0 or not the sum of its lines")
 	}
 	for i, service := range parts {
 		parts[i] = service + " " + by[service].String()
@@ -50,7 +50,7 @@ func idleCostFigure(bool) (Result, error) {
 	oldest, newest := bill.PricesOf()
 	r.note("%s; prices as of %s to %s: %s",
 		bill.Title(), oldest.Format(time.DateOnly), newest.Format(time.DateOnly), strings.Join(parts, ", "))
-	r.note("%s metrics, by the hours in which they are written, %d looked at by alarms",
+	r.note("%s metrics, by the hours in which they are written, %d used by alarms",
 		bill.Usage.Metrics.FloatString(1), bill.Usage.AlarmMetrics)
 	return r, nil
 }

@@ -22,11 +22,11 @@ type fleetRun struct {
 	speed  float64
 }
 
-// fleetRuns keeps the runs, since several figures are taken from each.
+// fleetRuns keeps the runs, because several figures come from the same run.
 var fleetRuns = struct {
 	sync.Mutex
 	costs *fleet.Costs
-	runs  map[string]*fleetRun // by name; those of a short measurement apart
+	runs  map[string]*fleetRun // by name, and by whether the measurement is short
 }{runs: map[string]*fleetRun{}}
 
 // runFleet runs a scenario that comes with Sluice, with the service times of this machine. A short run has a hundredth
@@ -89,7 +89,8 @@ func runMillion(short bool) (*fleetRun, error) {
 	return run, nil
 }
 
-// fleetFigure is a figure of the scenario million: 1,000,000 requests per second at 50 instances, in virtual time.
+// fleetFigure returns a measurement of the scenario million: 1,000,000 requests per second at 50 instances, in virtual
+// time. Its value is what of returns.
 func fleetFigure(of func(*fleetRun) float64) func(short bool) (Result, error) {
 	return func(short bool) (Result, error) {
 		run, err := runMillion(short)
@@ -102,7 +103,8 @@ func fleetFigure(of func(*fleetRun) float64) func(short bool) (Result, error) {
 	}
 }
 
-// lambdaFigure is a figure of a scenario with Lambda environments, of which a sample is decided.
+// lambdaFigure returns a measurement of a scenario with Lambda environments, in which only a sample of the requests is
+// decided. Its value is what of returns.
 func lambdaFigure(name string, of func(*fleetRun) float64) func(short bool) (Result, error) {
 	return func(short bool) (Result, error) {
 		run, err := runFleet(name, short)
@@ -115,7 +117,7 @@ func lambdaFigure(name string, of func(*fleetRun) float64) func(short bool) (Res
 	}
 }
 
-// note says what a figure of a run rests on.
+// note adds a note with the numbers of the run that a figure is based on.
 func (f *fleetRun) note(r *Result) {
 	report, peak, unserved := f.report, int64(0), int64(0)
 	for _, s := range report.Shards {
@@ -175,12 +177,12 @@ func fleetOverFigure(short bool) (Result, error) {
 
 // fleetCounts are counts of a run, or the mean of several runs.
 type fleetCounts struct {
-	calls            float64 // of the store, per second
+	calls            float64 // to the store, per second
 	admitted, denied float64
 	p99              float64 // ms
 }
 
-// add adds another run, one of so many.
+// add adds the counts of one of the given number of runs to their mean.
 func (c *fleetCounts) add(run fleetCounts, of int) {
 	c.calls += run.calls / float64(of)
 	c.admitted += run.admitted / float64(of)
@@ -190,9 +192,9 @@ func (c *fleetCounts) add(run fleetCounts, of int) {
 
 // fleetErrorFigure measures how far the simulation of the published workload is from reality, in percent. The workload
 // runs with each of four limits: as processes on a real Redis, and in virtual time with the round trip of that Redis.
-// Three counts are compared: calls of the store, requests admitted, and requests denied. The figure is the largest
-// error of any count. Both sides are means over several seeds of the arrivals: in 30 s, a limit that never binds takes
-// some 450 calls, a number that differs by 5 % from seed to seed.
+// Three counts are compared: calls to the store, requests admitted, and requests denied. The figure is the largest
+// error of any count. Both sides are means over several seeds of the arrivals, because the counts differ from seed to
+// seed: with a limit that is never reached there are about 450 calls in 30 s, and this number varies by 5 %.
 func fleetErrorFigure(short bool) (Result, error) {
 	length, runs, seeds := workloadLength, 3, 5
 	if short {
@@ -232,7 +234,7 @@ func fleetErrorFigure(short bool) (Result, error) {
 		wrong := func(simulated, was float64) float64 { return 100 * math.Abs(simulated-was) / was }
 		was := counted[i]
 		off := max(wrong(simulated.calls, was.calls), wrong(simulated.admitted, was.admitted))
-		if was.denied > was.admitted/100 { // the number of fewer denials differs from seed to seed as much
+		if was.denied > was.admitted/100 { // fewer denials would differ too much from seed to seed
 			off = max(off, wrong(simulated.denied, was.denied))
 		}
 		r.Value = max(r.Value, off)
@@ -250,8 +252,8 @@ func fleetErrorFigure(short bool) (Result, error) {
 	return r, nil
 }
 
-// p99Factor bounds the p99 of the processes, as a multiple of the simulated one. On 2 shared cores it is 4 to 10 times:
-// docs/scale.md#validation has the measurements.
+// p99Factor bounds the p99 of the processes, as a multiple of the simulated one. On 2 shared cores it is 4 to 10 times
+// as large: docs/scale.md#validation has the measurements.
 const p99Factor = 10
 
 // simulateWorkload simulates a scenario of the workload, with the round trip of the store that is given, and returns
@@ -277,7 +279,8 @@ func simulateWorkload(of *shared.Scenario, length shared.Length, seeds int, trip
 	return mean, nil
 }
 
-// redisRoundTrip measures how long a call takes between two processes on this machine: the median of some pings.
+// redisRoundTrip measures how long a call of Redis takes between two processes on this machine: the median of 501
+// pings.
 func redisRoundTrip() (time.Duration, error) {
 	server, end, err := launchRedis()
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 )
 
 // ErrLong is the error of a figure that a short run does not measure.
-var ErrLong = errors.New("takes minutes, and is not in a short run")
+var ErrLong = errors.New("takes minutes, so a short run does not measure it")
 
 // localStackFigure runs the integration test of propagation, and returns the figure that the test prints.
 func localStackFigure(short bool) (Result, error) {

@@ -21,10 +21,10 @@ import (
 const (
 	memoryKeys = 10_000
 	plenty     = 1_000_000_000 // units of a key that no measurement uses up
-	scarce     = 100           // units of a key that are used up at once: after them, denials are measured
+	scarce     = 100           // units of a key that are soon used up, so that the measurement is about denials
 )
 
-// keyNames are the same for every contender.
+// keyNames returns n names of keys. Every contender uses the same names.
 func keyNames(n int) []string {
 	names := make([]string, n)
 	for i := range names {
@@ -33,34 +33,35 @@ func keyNames(n int) []string {
 	return names
 }
 
-// tiers are token buckets of a tenant: a rate per second, one per minute, one per hour.
+// tiers are three token buckets: with a rate per second, per minute and per hour.
 var tiers = [...]limit.Tier{
 	{Algorithm: limit.TokenBucket, Period: time.Second, Threshold: 10},
 	{Algorithm: limit.TokenBucket, Period: time.Minute, Threshold: 300},
 	{Algorithm: limit.TokenBucket, Period: time.Hour, Threshold: 10_000},
 }
 
-// mixed are limits of three algorithms. Their windows are so long that what is spent in a measurement still counts when
-// it is verified.
+// mixed has a tier of each of three algorithms. Their windows are so long that the units that a measurement spends
+// still count when they are verified.
 var mixed = [...]limit.Tier{
 	{Algorithm: limit.FixedWindow, Period: 366 * 24 * time.Hour, Threshold: plenty},
 	{Algorithm: limit.SlidingWindow, Period: 365 * 24 * time.Hour, Threshold: plenty},
 	{Algorithm: limit.Quota, Calendar: &limit.Calendar{Every: limit.Month, Location: time.UTC}, Threshold: plenty},
 }
 
-// slow are buckets that refill by a unit a year, so that what they admit is their burst.
+// slow are token buckets that refill by about one unit a year, so that they admit their burst and no more.
 var slow = [...]limit.Tier{
 	{Algorithm: limit.TokenBucket, Period: 366 * 24 * time.Hour, Threshold: 1},
 	{Algorithm: limit.TokenBucket, Period: 365 * 24 * time.Hour, Threshold: 1},
 	{Algorithm: limit.TokenBucket, Period: 364 * 24 * time.Hour, Threshold: 1},
 }
 
-// sluice is our memory store with a number of limits for each key, each with the given burst.
+// sluice returns a contender that decides in our memory store. Each key has one limit for each of the given tiers, with
+// the given burst.
 func sluice(burst int64, with ...limit.Tier) (*contender, error) {
 	return sluiceOver(memoryKeys, burst, with...)
 }
 
-// sluiceOver is sluice over a number of keys.
+// sluiceOver is like sluice, but with the given number of keys.
 func sluiceOver(keys int, burst int64, with ...limit.Tier) (*contender, error) {
 	store, err := memory.New(memory.Config{MaxBytes: 1 << 30})
 	if err != nil {
@@ -74,7 +75,8 @@ func sluiceOver(keys int, burst int64, with ...limit.Tier) (*contender, error) {
 	return c, nil
 }
 
-// deciding is a contender that asks a store of ours about a number of limits for each key, each with the given burst.
+// deciding returns a contender that decides in the given store of ours. Each key has one limit for each of the given
+// tiers, with the given burst.
 func deciding(store limit.Store, keys int, burst int64, with ...limit.Tier) (*contender, error) {
 	charges := make([]limit.Charge, 0, len(with))
 	perSecond := 0.0 // the fastest refill
@@ -107,7 +109,8 @@ func deciding(store limit.Store, keys int, burst int64, with ...limit.Tier) (*co
 			if key += stride; key >= len(names) {
 				key -= len(names)
 			}
-			// The clock is read here, as the gateway does and with its clock: the peers read theirs inside.
+			// Reading the clock is measured too, because the peers read theirs within a decision. This is the clock
+			// that the gateway uses.
 			if err := store.Decide(ctx, &req, now.Now(), &d); err != nil {
 				return admitted, err
 			}
@@ -134,10 +137,11 @@ func deciding(store limit.Store, keys int, burst int64, with ...limit.Tier) (*co
 	return c, nil
 }
 
-// goLimiter is the memory store of github.com/sethvargo/go-limiter. An hour's interval: no refill while it is measured.
+// goLimiter returns a contender that uses the memory store of github.com/sethvargo/go-limiter. It refills once an hour,
+// so not during a measurement.
 func goLimiter(burst uint64) (*contender, error) { return goLimiterOver(memoryKeys, burst) }
 
-// goLimiterOver is goLimiter over a number of keys.
+// goLimiterOver is like goLimiter, but with the given number of keys.
 func goLimiterOver(keys int, burst uint64) (*contender, error) {
 	store, err := memorystore.New(&memorystore.Config{Tokens: burst, Interval: time.Hour, InitialAlloc: keys})
 	if err != nil {
@@ -171,7 +175,8 @@ func goLimiterOver(keys int, burst uint64) (*contender, error) {
 	return c, nil
 }
 
-// timeRate is golang.org/x/time/rate with a limiter for each key in a map, as many services have it.
+// timeRate returns a contender that uses golang.org/x/time/rate, with a limiter for each key in a map, as many services
+// do.
 func timeRate(burst int) (*contender, error) {
 	names := keyNames(memoryKeys)
 	var mu sync.RWMutex
@@ -214,9 +219,9 @@ func timeRate(burst int) (*contender, error) {
 	}, nil
 }
 
-// against measures ours with the given tiers against a peer, on new counters, with so many goroutines each; 0 is one
-// for each core.
-func against(
+// compareWith compares our memory store with the given tiers and a peer, on new counters. Each uses the given number of
+// goroutines; 0 means one for each core.
+func compareWith(
 	peer func() (*contender, error), l load, workers int, units int64, with ...limit.Tier,
 ) (comparison, error) {
 	ours, err := sluice(units, with...)
@@ -231,7 +236,8 @@ func against(
 	return compareAndClose(ours, theirs, l, workers, units)
 }
 
-// compareAndClose compares two contenders, each with the given number of goroutines, and closes them.
+// compareAndClose compares two contenders and closes them. Each uses the given number of goroutines; 0 means one for
+// each core.
 func compareAndClose(ours, theirs *contender, l load, workers int, units int64) (comparison, error) {
 	defer ours.close()
 	defer theirs.close()
@@ -240,8 +246,8 @@ func compareAndClose(ours, theirs *contender, l load, workers int, units int64) 
 	return compare(ours, theirs, l, int(units))
 }
 
-// memoryFigure measures our memory store with the given tiers against go-limiter's with one, with so many goroutines
-// each: 1, or 0 for one on each core at once.
+// memoryFigure compares our memory store with the given tiers and go-limiter's store, which has one limit. Each uses
+// the given number of goroutines; 0 means one for each core.
 func memoryFigure(workers int, with ...limit.Tier) func(short bool) (Result, error) {
 	return func(short bool) (Result, error) {
 		var r Result
@@ -249,7 +255,8 @@ func memoryFigure(workers int, with ...limit.Tier) func(short bool) (Result, err
 			return r, err
 		}
 		l := loadFor(short)
-		admitted, err := against(func() (*contender, error) { return goLimiter(plenty) }, l, workers, plenty, with...)
+		admitted, err := compareWith(func() (*contender, error) { return goLimiter(plenty) }, l, workers, plenty,
+			with...)
 		if err != nil {
 			return r, err
 		}
@@ -259,29 +266,29 @@ func memoryFigure(workers int, with ...limit.Tier) func(short bool) (Result, err
 			return r, nil
 		}
 
-		l.rounds = max(3, l.rounds/3) | 1 // what follows is for the reader, not for the goal
-		denied, err := against(func() (*contender, error) { return goLimiter(scarce) }, l, workers, scarce,
+		l.rounds = max(3, l.rounds/3) | 1 // what follows is only noted and not compared with a goal
+		denied, err := compareWith(func() (*contender, error) { return goLimiter(scarce) }, l, workers, scarce,
 			slow[:len(with)]...)
 		if err != nil {
 			return r, err
 		}
 		r.note("%d of each key admitted, then denied: %.2f x, %s", scarce, denied.ratio, denied)
-		other, err := against(func() (*contender, error) { return timeRate(plenty) }, l, workers, plenty, with...)
+		other, err := compareWith(func() (*contender, error) { return timeRate(plenty) }, l, workers, plenty, with...)
 		if err != nil {
 			return r, err
 		}
-		r.note("beside x/time/rate in a map, all admitted: %.2f x, %s", other.ratio, other)
+		r.note("compared with x/time/rate in a map, all admitted: %.2f x, %s", other.ratio, other)
 		return r, nil
 	}
 }
 
-// farStride is a stride between keys, so that each key lies far from the one before it. It is a prime, so that every
-// key is used.
+// farStride is the distance between a key and the next one that is used, so that their counters are far apart in
+// memory. It is a prime number, so that every key is used.
 const farStride = 368_789
 
-// memoryKeysFigure measures our memory store with the given tiers against go-limiter's over a number of keys, on all
-// cores at once. If there are many keys, each lies far from the one before it, also in the order in which they were
-// made.
+// memoryKeysFigure compares our memory store with the given tiers and go-limiter's store, both with the given number of
+// keys, on all cores at once. If there are many keys, the counters of two that are used one after the other are far
+// apart in memory, also by the order in which they were made.
 func memoryKeysFigure(keys int, with ...limit.Tier) func(short bool) (Result, error) {
 	return func(short bool) (Result, error) {
 		var r Result
@@ -299,7 +306,7 @@ func memoryKeysFigure(keys int, with ...limit.Tier) func(short bool) (Result, er
 			return r, err
 		}
 		if keys > memoryKeys {
-			ours.inTurn, theirs.inTurn = farStride, farStride
+			ours.measuredStride, theirs.measuredStride = farStride, farStride
 		}
 		c, err := compareAndClose(ours, theirs, l, 0, plenty)
 		if err != nil {
@@ -311,13 +318,14 @@ func memoryKeysFigure(keys int, with ...limit.Tier) func(short bool) (Result, er
 	}
 }
 
-// memoryBytesFigure measures what the heap grows by for each key that has the given tiers, less the key's text.
+// memoryBytesFigure measures by how many bytes the heap grows for each key that has the given tiers, without the bytes
+// of the key's name.
 func memoryBytesFigure(with ...limit.Tier) func(short bool) (Result, error) {
 	return func(bool) (Result, error) {
 		var r Result
 		const keys = 100_000
 		before := heapInUse()
-		names := keyNames(keys) // each contender has these, too
+		names := keyNames(keys) // each contender makes such names, too, which are not counted
 		texts := heapInUse() - before
 		runtime.KeepAlive(names)
 		perKey := func(newContender func() (*contender, error)) (float64, error) {
@@ -349,10 +357,10 @@ func memoryBytesFigure(with ...limit.Tier) func(short bool) (Result, error) {
 	}
 }
 
-// heapInUse is what live objects take, in bytes.
+// heapInUse returns how many bytes the live objects take.
 func heapInUse() int64 {
 	runtime.GC()
-	runtime.GC() // the first one may leave what a sweep under way has not reached
+	runtime.GC() // the first one may leave garbage that a sweep in progress has not reached
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return int64(m.HeapAlloc)
@@ -370,7 +378,7 @@ func noAllocations(with []limit.Tier) error {
 	}
 	const ops = 1000
 	var failed error
-	// spend itself makes one Decision's results per call, whatever the number of operations.
+	// Each call of spend allocates the results of one Decision, whatever the number of operations.
 	perCall := testing.AllocsPerRun(10, func() {
 		if _, err := c.spend(0, ops); err != nil {
 			failed = err

@@ -204,7 +204,7 @@ func runBursts(tenants, changes int) (b bursts, err error) {
 		into     *burst
 		deployed bool
 		wrap     func(cellconfig.Store) cellconfig.Store
-	}{{&b.deployed, true, dynamoFar}, {&b.dev, false, inMemory}} {
+	}{{&b.deployed, true, slowAsDynamoDB}, {&b.dev, false, inMemory}} {
 		p, err := newPlane(tenants, 1, one.deployed)
 		if err != nil {
 			return b, err
@@ -238,7 +238,7 @@ func burstFigure(of func(*burst) float64) func(short bool) (Result, error) {
 		r.Value = of(&b.deployed)
 		r.note("as deployed, by event sources with the batches and windows of the functions, a poll of the stream "+
 			"each %s, a publish of %s, and DynamoDB's reads of %s and transactions of %s: %s", streamPolls, snsAway,
-			readAway, writeAway, &b.deployed)
+			readDelay, writeDelay, &b.deployed)
 		r.note("in `sluice dev`, where a publish costs nothing: %s", &b.dev)
 		return r, nil
 	}

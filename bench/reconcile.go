@@ -14,7 +14,7 @@ import (
 	"github.com/sluicelimits/sluice/streams/reconcile"
 )
 
-// controlReads counts what is read of control tables: each item of a page.
+// controlReads counts the items that are read from the control tables.
 type controlReads struct {
 	reconcile.Tables
 	items atomic.Int64
@@ -33,17 +33,17 @@ func (t *controlReads) List(
 	return items, next, err
 }
 
-// reconciled counts what a run of reconcile did: its own result, and the calls of the stand-ins around it.
-type reconciled struct {
+// reconcileCounts is what a run of reconcile returned, and what the tables counted during it.
+type reconcileCounts struct {
 	result reconcile.Result
-	items  int64 // in the control tables, also those that are not sent to cells
+	items  int64 // in the control tables, including those that are not sent to cells
 	reads  int64
 	writes int64 // transactions
 	took   time.Duration
 }
 
-// reconcile runs over the first cell.
-func (p *plane) reconcile() (r reconciled, err error) {
+// reconcile reconciles the first cell.
+func (p *plane) reconcile() (r reconcileCounts, err error) {
 	cell, tables := p.cells[0], &controlReads{Tables: p.tables}
 	cell.reads.Store(0)
 	cell.commits.Store(0)
@@ -67,10 +67,10 @@ func (p *plane) reconcile() (r reconciled, err error) {
 	case err != nil:
 		return r, err
 	case !r.result.Finished:
-		return r, errors.New("a run has not finished")
+		return r, errors.New("the run did not finish")
 	case r.result.ControlReads+r.result.CellReads > r.reads:
-		return r, fmt.Errorf("a run tells of %d reads, and there were %d", r.result.ControlReads+r.result.CellReads,
-			r.reads)
+		return r, fmt.Errorf("the run reported %d reads, but only %d were counted",
+			r.result.ControlReads+r.result.CellReads, r.reads)
 	case r.reads < r.items+r.result.Documents:
 		return r, fmt.Errorf("%d reads of %d items and %d documents: some were not counted", r.reads, r.items,
 			r.result.Documents)
@@ -78,9 +78,9 @@ func (p *plane) reconcile() (r reconciled, err error) {
 	return r, nil
 }
 
-// runReconcile compares a cell that has everything with the control tables, and then one that has missed a change,
-// which shows that reads and writes are counted.
-func runReconcile(tenants int) (r reconciled, err error) {
+// runReconcile reconciles a cell that has everything, and returns what was counted. Then it reconciles the cell after a
+// change that was not delivered to it, to check that reads and writes are counted.
+func runReconcile(tenants int) (r reconcileCounts, err error) {
 	const rate = 1
 	p, err := newPlane(tenants, rate, false)
 	if err != nil {
@@ -101,7 +101,7 @@ func runReconcile(tenants int) (r reconciled, err error) {
 	if err != nil {
 		return r, err
 	}
-	if err := p.operator.apply(file, 1); err != nil { // which nobody carries
+	if err := p.operator.apply(file, 1); err != nil { // which is not delivered
 		return r, err
 	}
 	missed, err := p.reconcile()
@@ -109,20 +109,21 @@ func runReconcile(tenants int) (r reconciled, err error) {
 		return r, err
 	}
 	if missed.result.Repaired != 1 || missed.writes != 1 || missed.reads <= r.reads {
-		return r, fmt.Errorf("where the cell has missed a change, %d were repaired by %d writes after %d reads; "+
+		return r, fmt.Errorf("after the cell missed a change, %d documents were repaired by %d writes after %d reads; "+
 			"want 1, 1, and more than %d",
 			missed.result.Repaired, missed.writes, missed.reads, r.reads)
 	}
 	return r, nil
 }
 
-var reconcileRun = [2]func() (reconciled, error){
-	sync.OnceValues(func() (reconciled, error) { return runReconcile(planeTenants) }),
-	sync.OnceValues(func() (reconciled, error) { return runReconcile(planeTenantsShort) }),
+// reconcileRun runs runReconcile once for all figures. The second one is for a short measurement.
+var reconcileRun = [2]func() (reconcileCounts, error){
+	sync.OnceValues(func() (reconcileCounts, error) { return runReconcile(planeTenants) }),
+	sync.OnceValues(func() (reconcileCounts, error) { return runReconcile(planeTenantsShort) }),
 }
 
-// reconcileFigure is a value of a run in which nothing has drifted.
-func reconcileFigure(of func(*reconciled) float64) func(short bool) (Result, error) {
+// reconcileFigure returns a measurement of a cell that has everything. Its value is what of returns.
+func reconcileFigure(of func(*reconcileCounts) float64) func(short bool) (Result, error) {
 	return func(short bool) (r Result, err error) {
 		run := reconcileRun[0]
 		if short {
@@ -133,14 +134,14 @@ func reconcileFigure(of func(*reconciled) float64) func(short bool) (Result, err
 			return r, err
 		}
 		r.Value = of(&got)
-		r.note("%d items and %d documents of a cell in order: %d reads, %d writes, %.2f s with the cell in memory",
+		r.note("%d items, and a cell that has all %d documents: %d reads, %d writes, %.2f s with the cell in memory",
 			got.items, got.result.Documents, got.reads, got.writes, got.took.Seconds())
 		return r, nil
 	}
 }
 
-func readsPerItem(r *reconciled) float64 {
+func readsPerItem(r *reconcileCounts) float64 {
 	return float64(r.reads) / float64(r.items+r.result.Documents)
 }
 
-func reconcileWrites(r *reconciled) float64 { return float64(r.writes) }
+func reconcileWrites(r *reconcileCounts) float64 { return float64(r.writes) }

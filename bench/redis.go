@@ -25,13 +25,13 @@ const (
 	redisUnits   = 1_000_000_000
 )
 
-// redisClient has the settings that our store's client has.
+// redisClient returns a client with the settings of our store's client.
 func redisClient(addr string) *goredis.Client {
 	return goredis.NewClient(redis.Options(redis.Config{Addrs: []string{addr}, Deadline: redisTimeout,
 		PoolSize: redisWorkers}))
 }
 
-// sluiceRedis is our Redis store with a number of limits for each key.
+// sluiceRedis returns a contender that decides in our Redis store. Each key has one limit for each of the given tiers.
 func sluiceRedis(addr string, with ...limit.Tier) (*contender, error) {
 	store, err := redis.New(context.Background(), redis.Config{Addrs: []string{addr}, Deadline: redisTimeout,
 		PoolSize: redisWorkers})
@@ -48,7 +48,7 @@ func sluiceRedis(addr string, with ...limit.Tier) (*contender, error) {
 	return c, nil
 }
 
-// redisRate is github.com/go-redis/redis_rate with one limit for each key.
+// redisRate returns a contender that uses github.com/go-redis/redis_rate, with one limit for each key.
 func redisRate(addr string, keys int) *contender {
 	client := redisClient(addr)
 	limiter := redis_rate.NewLimiter(client)
@@ -79,14 +79,14 @@ func redisRate(addr string, keys int) *contender {
 				return 0, 0, err
 			}
 			used := redisUnits - r.Remaining
-			// It counts in floating-point seconds, so to a few units of 10 per second.
+			// It counts in floating-point seconds, so it may be wrong by a few units at 10 units per second.
 			return used - 3, used + 3 + int(math.Ceil(time.Since(began).Seconds()*float64(rule.Rate))), nil
 		},
 		close: func() { _ = client.Close() },
 	}
 }
 
-// launchRedis starts a Redis server, until end.
+// launchRedis starts a Redis server, which runs until end is called.
 func launchRedis() (server *redistest.Server, end func(), err error) {
 	dir, err := os.MkdirTemp("", "sluice-bench-")
 	if err != nil {
@@ -97,11 +97,11 @@ func launchRedis() (server *redistest.Server, end func(), err error) {
 	}
 	return server, func() {
 		server.Kill()
-		_ = os.RemoveAll(dir) // it is in the folder of temporary files
+		_ = os.RemoveAll(dir) // if this fails, the system deletes it with its other temporary files
 	}, nil
 }
 
-// redisFigure measures a decision of our Redis store over three limits against one of redis_rate over one.
+// redisFigure compares a decision of our Redis store about three limits with one of redis_rate about one limit.
 func redisFigure(short bool) (Result, error) {
 	var r Result
 	server, end, err := launchRedis()
@@ -141,7 +141,7 @@ func redisFigure(short bool) (Result, error) {
 	return r, nil
 }
 
-// allocations of one decision on counters that exist.
+// allocations returns the number of allocations for one decision on counters that exist.
 func allocations(c *contender) (float64, error) {
 	const ops = 1000
 	var failed error
@@ -153,8 +153,8 @@ func allocations(c *contender) (float64, error) {
 	return perCall / ops, failed
 }
 
-// serverTime is what the server says that one script takes, in µs: the least of some bursts, since others use the
-// machine.
+// serverTime returns how many µs one script takes, as the server reports it. It is the least of several runs, because
+// other programs use the machine, too.
 func serverTime(addr string, c *contender) (float64, error) {
 	client := redisClient(addr)
 	defer func() { _ = client.Close() }()

@@ -13,7 +13,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 )
 
-// redisUsage is what some decisions cost a Redis server, by its own counts, and their client.
+// redisUsage is what a number of decisions cost the Redis server, as it counts itself, and their client.
 type redisUsage struct {
 	decisions float64
 	commands  map[string]float64 // calls by name, those of scripts included
@@ -37,8 +37,8 @@ func (u redisUsage) String() string {
 		u.client*1e6/u.decisions, u.server*1e6/u.decisions)
 }
 
-// usageOf measures what about so many decisions of a contender cost, whose counters exist. The processor times are the
-// least of some runs, because others use the machine.
+// usageOf measures what about the given number of decisions of a contender cost. The contender's counters must exist.
+// The processor times are the least of several runs, because other programs use the machine, too.
 func usageOf(addr string, c *contender, decisions int) (redisUsage, error) {
 	client := redisClient(addr)
 	defer func() { _ = client.Close() }()
@@ -55,7 +55,7 @@ func usageOf(addr string, c *contender, decisions int) (redisUsage, error) {
 	return least, nil
 }
 
-// usageOfTrial measures one trial. Readings 0 and 1 show what a reading itself costs.
+// usageOfTrial measures one trial. The first two of its three readings show what a reading itself costs.
 func usageOfTrial(client *goredis.Client, c *contender, ops int) (redisUsage, error) {
 	var readings [3]redisUsage
 	for i := range readings {

@@ -14,12 +14,12 @@ import (
 	"unicode/utf8"
 )
 
-// commandFigure is how long a command takes in the repository, in seconds. Its output goes to standard error.
+// commandFigure measures how many seconds a command takes in the repository. Its output goes to standard error.
 func commandFigure(name string, args ...string) func(bool) (Result, error) {
 	return func(bool) (Result, error) { return timeCommand(tree(), name, args...) }
 }
 
-// quickFigure is how long `make quick` takes while the build cache has all that it needs: the second of two runs.
+// quickFigure measures how long `make quick` takes when everything is in the build cache: the second of two runs.
 func quickFigure(bool) (Result, error) {
 	if _, err := timeCommand(tree(), "make", "quick"); err != nil {
 		return Result{}, err
@@ -27,8 +27,8 @@ func quickFigure(bool) (Result, error) {
 	return timeCommand(tree(), "make", "quick")
 }
 
-// ciFigure is how long .ci/run takes in a clean clone of the commit that is checked out. Changes that are not committed
-// are not in it.
+// ciFigure measures how long .ci/run takes in a new clone of the commit that is checked out, without changes that are
+// not committed.
 func ciFigure(bool) (r Result, err error) {
 	dir, err := os.MkdirTemp("", "sluice-ci")
 	if err != nil {
@@ -42,7 +42,8 @@ func ciFigure(bool) (r Result, err error) {
 	return timeCommand(clone, filepath.Join(clone, ".ci", "run"))
 }
 
-// timeCommand returns how long a command takes, in seconds. A command that fails is an error.
+// timeCommand runs a command in a folder and returns how many seconds it takes. It returns an error if the command
+// fails.
 func timeCommand(dir, name string, args ...string) (Result, error) {
 	var r Result
 	cmd := exec.Command(name, args...) //nolint:gosec // the repository's own commands
@@ -56,7 +57,7 @@ func timeCommand(dir, name string, args ...string) (Result, error) {
 	return r, nil
 }
 
-// internalFoldersFigure is how many folders are directly below internal.
+// internalFoldersFigure counts the folders directly below internal.
 func internalFoldersFigure(bool) (Result, error) {
 	var r Result
 	entries, err := os.ReadDir(filepath.Join(tree(), "internal"))
@@ -73,11 +74,11 @@ const (
 	tabColumns = 4
 )
 
-// generated is the line by which tools tell that a file is generated.
+// generated matches the line that marks a file as generated.
 var generated = regexp.MustCompile(`(?m)^// Code generated .* DO NOT EDIT\.$`)
 
-// longLinesFigure is how many lines of the repository's Go files are longer than maxColumns. Generated files do not
-// count. The first few lines are in the notes.
+// longLinesFigure counts the lines of the repository's Go files that are longer than maxColumns, except for generated
+// files. The first ten are in the notes.
 func longLinesFigure(bool) (Result, error) {
 	var r Result
 	list := exec.Command("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", "*.go")
@@ -119,7 +120,7 @@ func longLines(text []byte) (numbers []int) {
 	return numbers
 }
 
-// productLinesFigure is the number of lines of product code, as scripts/lines counts them.
+// productLinesFigure returns the number of lines of product code, as scripts/lines counts them.
 func productLinesFigure(bool) (Result, error) {
 	var r Result
 	out, err := exec.Command(filepath.Join(tree(), "scripts", "lines")).Output() //nolint:gosec // the repository's own

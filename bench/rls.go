@@ -22,10 +22,11 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/lease"
 )
 
-// The load of the figures on the rate limit service. The limit of the key wide is never reached, the others soon are.
+// The load of the figures on the rate limit service. The limit of the key wide is never reached; those of the keys
+// second and year are soon reached.
 const (
 	rlsConnections = 32
-	rlsValues      = 1000 // of the key wide
+	rlsValues      = 1000 // values of the key wide
 	rlsFile        = "domain: d\ndescriptors:\n" +
 		"- {key: wide, rate_limit: {unit: year, requests_per_unit: 100000000}}\n" +
 		"- {key: second, rate_limit: {unit: second, requests_per_unit: 20}}\n" +
@@ -34,7 +35,7 @@ const (
 	rlsRate = 2000 // requests a second that rls_p99 offers: far below what any of the servers can do on two cores
 )
 
-// rlsRequest asks for so many units of each of n values of a key, from the value first on.
+// rlsRequest returns a request for the given number of units of each of n values of a key, from the value first on.
 func rlsRequest(key string, first, n int, units uint32) *rlsv3.RateLimitRequest {
 	req := &rlsv3.RateLimitRequest{Domain: "d", HitsAddend: units}
 	for value := first; value < first+n; value++ {
@@ -63,8 +64,8 @@ func (s *rlsServer) each(do func(c int, client rlsv3.RateLimitServiceClient) err
 
 var errDenied = errors.New("a request below its limit was denied")
 
-// load sends so many requests on each connection, one after the other: request returns the i-th of all. All of them
-// must be admitted.
+// load sends the given number of requests on each connection, one after the other. The function request returns the
+// i-th of the requests of all connections. All of them must be admitted.
 func (s *rlsServer) load(requests int, request func(i int) *rlsv3.RateLimitRequest) error {
 	return s.each(func(c int, client rlsv3.RateLimitServiceClient) error {
 		for i := range requests {
@@ -78,16 +79,15 @@ func (s *rlsServer) load(requests int, request func(i int) *rlsv3.RateLimitReque
 	})
 }
 
-// wideRequest asks for a unit of one of rlsValues values, each in turn.
+// wideRequest returns the i-th of the requests that ask for one unit of each of rlsValues values in turn.
 func wideRequest(i int) *rlsv3.RateLimitRequest { return rlsRequest("wide", i%rlsValues, 1, 1) }
 
-// offer sends requests at random times, so many a second on average, for the given time. Each is sent when its time has
-// come, also if earlier ones have not been answered. It returns how long after its time each was answered, sorted. All
-// must be admitted.
+// offer sends requests at random times, perSecond of them on average, for the given time. Each is sent when its time
+// has come, even if earlier ones have not been answered. It returns how long after its time each was answered, sorted.
+// All must be admitted.
 //
-// What the client itself delays would be the same for each server and hide their differences. So one thread that only
-// sleeps gives out all requests: a timer of Go is late by up to a millisecond. And the client collects no garbage
-// meanwhile.
+// A delay in the client would be the same for each server and hide their differences. A timer of Go can be late by a
+// millisecond, so a thread that only sleeps starts all requests. And the client collects no garbage meanwhile.
 func (s *rlsServer) offer(perSecond float64, length time.Duration, seed uint64) (took []time.Duration, err error) {
 	runtime.GC()
 	defer debug.SetGCPercent(debug.SetGCPercent(-1))
@@ -125,7 +125,7 @@ func (s *rlsServer) offer(perSecond float64, length time.Duration, seed uint64) 
 // rlsKinds are all kinds of servers, in the order in which they are measured.
 var rlsKinds = []string{rlsUndecided, rlsOurs, rlsPeer, rlsPeerDefault}
 
-// rlsNumbers are what was measured of each kind of server: by the kind, the values of each number in each round.
+// rlsNumbers holds what was measured of each kind of server: by the kind, for each number its values in all rounds.
 type rlsNumbers map[string][][]float64
 
 // ratio returns the median over the rounds of a number of one kind divided by that of another. Both are measured in
@@ -145,7 +145,7 @@ func (n rlsNumbers) median(kind string, number int) float64 {
 // least returns a number in the round in which other programs disturbed it least.
 func (n rlsNumbers) least(kind string, number int) float64 { return slices.Min(n[kind][number]) }
 
-// measureRLS measures each kind of server in turn, in so many rounds. All of them share a Redis.
+// measureRLS measures each kind of server in turn, in the given number of rounds. All of them share one Redis.
 func measureRLS(
 	rounds int, measure func(s *rlsServer, redis string, round int) ([]float64, error),
 ) (rlsNumbers, error) {
@@ -161,7 +161,7 @@ func measureRLS(
 			return nil, err
 		}
 		defer s.close()
-		if err := s.load(rlsValues*4/rlsConnections, wideRequest); err != nil { // connections, leases, pools
+		if err := s.load(rlsValues*4/rlsConnections, wideRequest); err != nil { // makes connections, leases and pools
 			return nil, fmt.Errorf("%s: %w", kind, err)
 		}
 		servers = append(servers, s)
@@ -185,21 +185,23 @@ func measureRLS(
 	return all, nil
 }
 
-// The numbers of rlsCosts, for values of which leases are out, and for new ones.
+// The numbers of rlsCosts: the first two are about values that the server has leases of, the others about values that
+// nobody has asked for before.
 const (
-	rlsProcessor    = iota // processor time of the server for a decision, ns
-	rlsCommands            // commands that Redis carries out for a decision, those of scripts included
-	rlsNewProcessor        // both for values that nobody has asked for before
+	rlsProcessor = iota // processor time of the server for a decision, ns
+	rlsCommands         // commands that Redis carries out for a decision, those of scripts included
+	rlsNewProcessor
 	rlsNewCommands
 )
 
-// rlsCosts is what a decision costs each kind of server in closed loops.
+// rlsCosts returns what a decision costs each kind of server when each connection sends its next request as soon as the
+// last one was answered. It measures this once.
 var rlsCosts = sync.OnceValues(func() (rlsNumbers, error) { return measureRLSCosts(21, 400) })
 
-// measureRLSCosts sends so many requests on each connection in each round, and as many for new values.
+// measureRLSCosts sends the given number of requests on each connection in each round, and as many for new values.
 func measureRLSCosts(rounds, requests int) (rlsNumbers, error) {
 	return measureRLS(rounds, func(s *rlsServer, redis string, round int) ([]float64, error) {
-		if err := s.load(requests/4, wideRequest); err != nil { // leases have been given back since the last round
+		if err := s.load(requests/4, wideRequest); err != nil { // takes leases, which have been returned meanwhile
 			return nil, err
 		}
 		processor, commands, err := s.costs(redis, requests, wideRequest)
@@ -256,7 +258,7 @@ const rlsCeilingGoal = 0.8
 // that a table does not repeat them.
 var rlsCostsNotedAt atomic.Pointer[string]
 
-// rlsCostFigure makes the figure with that name of rlsCosts.
+// rlsCostFigure returns a measurement of the figure with the given name, whose value is computed from rlsCosts.
 func rlsCostFigure(name string, value func(costs rlsNumbers) float64) func(bool) (Result, error) {
 	return func(short bool) (r Result, err error) {
 		var costs rlsNumbers
@@ -286,22 +288,23 @@ func rlsCostFigure(name string, value func(costs rlsNumbers) float64) func(bool)
 		r.note("for new values, the processor times of the tuned peer and of the server that decides nothing are "+
 			"%.2f x and %.2f x ours", costs.ratio(rlsPeer, rlsOurs, rlsNewProcessor),
 			costs.ratio(rlsUndecided, rlsOurs, rlsNewProcessor))
-		r.note("%d connections, %d values, some 13 requests of each in each round; GOMAXPROCS %d; the pipeline "+
+		r.note("%d connections, %d values, about 13 requests of each in each round; GOMAXPROCS %d; the pipeline "+
 			"window of this version of the peer has an effect on clusters only",
 			rlsConnections, rlsValues, runtime.GOMAXPROCS(0))
 		return r, nil
 	}
 }
 
-// rlsProcessorRatio is the processor time of a kind of server for a decision, divided by ours.
+// rlsProcessorRatio returns the processor time of a kind of server for a decision, divided by ours.
 func rlsProcessorRatio(kind string) func(rlsNumbers) float64 {
 	return func(costs rlsNumbers) float64 { return costs.ratio(kind, rlsOurs, rlsProcessor) }
 }
 
-// rlsRedisOps is the most commands of Redis that a decision of ours takes: that for new values.
+// rlsRedisOps returns the number of Redis commands for one of our decisions about new values, which take the most.
 func rlsRedisOps(costs rlsNumbers) float64 { return costs.median(rlsOurs, rlsNewCommands) }
 
-// rlsP99Figure is our 99th percentile divided by the tuned peer's, both at the same offered load.
+// rlsP99Figure measures the 99th percentile of our response times divided by that of the tuned peer, under the same
+// load.
 func rlsP99Figure(short bool) (r Result, err error) {
 	rounds, length := 21, time.Second
 	if short {
@@ -342,8 +345,8 @@ func rlsP99Figure(short bool) (r Result, err error) {
 	return r, nil
 }
 
-// rlsJudge counts the units that clients know to be admitted within one window. It counts a request only if it was sent
-// and answered in the same window, so it never counts one that a server took for one of the next.
+// rlsJudge counts the units that were certainly admitted within one window. It counts a request only if it was sent and
+// answered in the same window, so it never counts one that the server counted in the next window.
 type rlsJudge struct {
 	mu               sync.Mutex
 	units            map[rlsWindow]int64
@@ -355,17 +358,17 @@ type rlsWindow struct {
 	value, index int
 }
 
-// rlsBinding are the limits of rlsFile that are reached. The values are so many that each server takes part in all of
-// them.
+// rlsBinding are the limits of rlsFile that are reached. There are so few values that each server gets requests for
+// all of them.
 var rlsBinding = []struct {
 	key            string
 	window         time.Duration
 	limit          int64
-	values, weight int // weight is the part of the requests, in percent
+	values, weight int // weight is the percentage of the requests
 }{{"second", time.Second, 20, 10, 70}, {"year", 365 * 24 * time.Hour, 500, 5, 30}}
 
-// flood asks for 1 to 3 units of limits that bind, on each connection one request after the other, until the given
-// time. It ends with an error if the server ends.
+// flood sends requests for 1 to 3 units of the limits of rlsBinding until the given time, on each connection one after
+// the other. It returns an error if the server ends.
 func (s *rlsServer) flood(until time.Time, seed uint64, j *rlsJudge) error {
 	return s.each(func(c int, client rlsv3.RateLimitServiceClient) error {
 		random := rand.New(rand.NewPCG(seed, uint64(c)))
@@ -395,11 +398,11 @@ func (s *rlsServer) flood(until time.Time, seed uint64, j *rlsJudge) error {
 	})
 }
 
-// rlsProcesses is how many servers of a kind hold the limits of rls_over together.
+// rlsProcesses is how many servers of one kind share the limits of the figure rls_over.
 const rlsProcesses = 3
 
-// floodAll floods servers of a kind that share a Redis. One of them is killed in the middle, and another one takes its
-// place.
+// floodAll floods servers of one kind that share a Redis. After half of the time, one of them is killed and another one
+// takes its place.
 func floodAll(kind string, length time.Duration) (*rlsJudge, error) {
 	store, end, err := launchRedis()
 	if err != nil {
@@ -440,7 +443,7 @@ func floodAll(kind string, length time.Duration) (*rlsJudge, error) {
 	return j, errors.Join(errs[1:]...) // the first one was killed
 }
 
-// rlsOverFigure is how many units our servers admitted above limits that they share.
+// rlsOverFigure counts the units that our servers admit above limits that they share.
 func rlsOverFigure(short bool) (r Result, err error) {
 	length := 10 * time.Second
 	if short {
@@ -479,14 +482,14 @@ func rlsOverFigure(short bool) (r Result, err error) {
 	return r, nil
 }
 
-// rlsBytesFigure is what each of many descriptors takes in the server and in Redis together.
+// rlsBytesFigure measures how many bytes each of many descriptors takes, in the server and in Redis together.
 func rlsBytesFigure(short bool) (r Result, err error) {
-	const perRequest = 1000 // rls.MaxDescriptors
+	const perRequest = 1000 // as many as rls.MaxDescriptors allows
 	requests := 1000
 	if short {
 		requests = 32
 	}
-	requests = (requests + rlsConnections - 1) / rlsConnections // of each connection
+	requests = (requests + rlsConnections - 1) / rlsConnections // on each connection
 	descriptors := requests * rlsConnections * perRequest
 	for _, kind := range []string{rlsOurs, rlsPeer, rlsPeerDefault} {
 		heap, inRedis, err := rlsBytes(kind, requests, perRequest)
@@ -500,8 +503,8 @@ func rlsBytesFigure(short bool) (r Result, err error) {
 		r.note("%s: %.0f bytes of the server's heap and %.0f of Redis's used_memory for each descriptor", kind, heap,
 			inRedis)
 	}
-	r.note("%d descriptors of one entry with a value of up to 7 digits and one limit, one hit each; counted is by how "+
-		"much both grow; ours leases units of at most %d of them", descriptors, lease.DefaultMaxCounters)
+	r.note("%d descriptors of one entry with a value of up to 7 digits and one limit, one hit each; the numbers are "+
+		"by how much both grow; ours leases units of at most %d of them", descriptors, lease.DefaultMaxCounters)
 	return r, nil
 }
 
@@ -517,7 +520,7 @@ func rlsBytes(kind string, requests, perRequest int) (heap, inRedis float64, err
 		return 0, 0, err
 	}
 	defer s.close()
-	if err := s.load(1, wideRequest); err != nil { // connections
+	if err := s.load(1, wideRequest); err != nil { // makes the connections before the first reading
 		return 0, 0, err
 	}
 	var heaps, memory [2]float64
@@ -540,7 +543,7 @@ func rlsBytes(kind string, requests, perRequest int) (heap, inRedis float64, err
 	return heaps[1] - heaps[0], memory[1] - memory[0], nil
 }
 
-// redisMemory is what a Redis server's data take, in bytes.
+// redisMemory returns how many bytes a Redis server uses.
 func redisMemory(addr string) (float64, error) {
 	client := redisClient(addr)
 	defer func() { _ = client.Close() }()

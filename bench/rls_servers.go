@@ -45,8 +45,8 @@ const (
 	rlsUndecided   = "a server that decides nothing"
 )
 
-// rlsMain is the process of a server: it prints its address, and then an answer to each line that it reads: see
-// [rlsServer.ask].
+// rlsMain is the main function of a server's process. It prints the server's address, and then answers each line that
+// it reads: see [rlsServer.ask].
 func rlsMain(order string) error {
 	kind, addr, _ := strings.Cut(order, "@")
 	listen := map[string]func(string) (string, error){
@@ -83,7 +83,7 @@ func (undecided) ShouldRateLimit(context.Context, *rlsv3.RateLimitRequest) (*rls
 	return &rlsv3.RateLimitResponse{OverallCode: rlsv3.RateLimitResponse_OK}, nil
 }
 
-// listenGRPC serves with gRPC's defaults, but for the stream workers, which ours has, too.
+// listenGRPC serves with gRPC's defaults, except for the stream workers: it has as many as our server.
 func listenGRPC(s rlsv3.RateLimitServiceServer) (string, error) {
 	listener, err := new(net.ListenConfig).Listen(context.Background(), "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -125,7 +125,7 @@ func listenOurs(addr string) (string, error) {
 	return s.Addr("gRPC").String(), nil
 }
 
-// peerConfig gives the peer its configuration, once.
+// peerConfig is a provider that gives the peer its configuration, once.
 type peerConfig struct{ config peerconfig.RateLimitConfig }
 
 // ConfigUpdateEvent implements the peer's provider.
@@ -141,8 +141,8 @@ func (peerConfig) Stop() {}
 // GetConfig implements the peer's event.
 func (p peerConfig) GetConfig() (peerconfig.RateLimitConfig, any) { return p.config, nil }
 
-// listenPeer serves with the peer's default settings, or tuned. The jitter of its expirations is left out, which spares
-// it a random number for each hit.
+// listenPeer starts the peer, with its default settings or tuned: see rlsPeer. The jitter of its expirations is turned
+// off, so the peer draws no random number for each hit.
 func listenPeer(addr string, tuned bool) (string, error) {
 	logrus.SetLevel(logrus.ErrorLevel)
 	store := gostats.NewStore(gostats.NewNullSink(), false)
@@ -161,7 +161,7 @@ func listenPeer(addr string, tuned bool) (string, error) {
 	return listenGRPC(peer.NewService(cache, peerConfig{config}, manager, nil, times, false, false, false))
 }
 
-// rlsServer is the process of a server.
+// rlsServer is the process of a server, with clients of it.
 type rlsServer struct {
 	cmd     *exec.Cmd
 	in      io.WriteCloser
@@ -208,12 +208,12 @@ func (s *rlsServer) close() {
 	for _, conn := range s.conns {
 		_ = conn.Close() // nothing is under way
 	}
-	_ = s.in.Close() // the process ends
-	_ = s.cmd.Wait() // it was asked to
+	_ = s.in.Close() // the process ends when it reads the end of its input
+	_ = s.cmd.Wait() // how it ended does not matter
 }
 
-// ask asks the process for a number: what is "processor" for the processor time that it has used, ns, or "heap" for
-// what its live objects take, bytes.
+// ask asks the process for a number: "processor" for the processor time that it has used, in ns, or "heap" for the size
+// of its live objects, in bytes.
 func (s *rlsServer) ask(what string) (float64, error) {
 	if _, err := io.WriteString(s.in, what+"\n"); err != nil {
 		return 0, err

@@ -12,14 +12,14 @@ import (
 
 const routeRules = 500
 
-// request is one request to match, with the rules it must hit.
+// request is one request to match, with the indexes of the rules that it must hit.
 type request struct {
 	method, path string
 	want         []int32
 }
 
-// routeLoad is an API of 500 rules as large ones have them: five versions of twenty resources with five rules each, of
-// which one is for a tail, and requests that hit one to three of them, or none.
+// routeLoad has 500 rules, like those of a large API: five versions of twenty resources with five rules each, one of
+// which matches every path below the resource. Its requests hit 0, 1 or 2 rules.
 type routeLoad struct {
 	index    *route.Index
 	rules    []route.Rule
@@ -70,7 +70,7 @@ func newRouteLoad() (*routeLoad, error) {
 	return &l, l.verify()
 }
 
-// scan matches the plain way, rule by rule.
+// scan returns the indexes of the rules that a request hits, by comparing it with each rule.
 func (l *routeLoad) scan(method, raw string) []int32 {
 	path := route.Clean(raw)
 	var hits []int32
@@ -83,7 +83,7 @@ func (l *routeLoad) scan(method, raw string) []int32 {
 	return hits
 }
 
-// verify checks that the index answers as the scan does, and that the load has all sorts of answers.
+// verify checks that the index gives the same answers as scan, and that there are requests with 0, 1 and 2 hits.
 func (l *routeLoad) verify() error {
 	answers := make(map[int]int)
 	var dst []int32
@@ -118,7 +118,7 @@ func (l *routeLoad) match(i int) int {
 	return len(l.index.Match(room[:0], l.requests[i].method, &path))
 }
 
-// hits is what run must return for a number of rounds over all requests.
+// hits returns how many rules all requests hit in the given number of rounds.
 func (l *routeLoad) hits(rounds int) (hits int) {
 	for _, r := range l.requests {
 		hits += len(r.want)
@@ -126,7 +126,7 @@ func (l *routeLoad) hits(rounds int) (hits int) {
 	return hits * rounds
 }
 
-// routeFigure is the processor time to clean a request's path and find the rules it hits among 500.
+// routeFigure measures the processor time to clean a request's path and find the rules it hits among 500.
 func routeFigure(short bool) (Result, error) {
 	l, err := newRouteLoad()
 	if err != nil {

@@ -23,17 +23,18 @@ const (
 	perTenant    = 40  // units a minute
 )
 
-// logLoad is an access log with what an independent count says about it.
+// logLoad is an access log, with the counts that its replay must report.
 type logLoad struct {
 	text    []byte
 	lines   int64
-	denied  int64  // by the limit that binds
-	binding string // its id
+	denied  int64  // requests that the limit denies
+	binding string // the limit's id; other limits deny nothing
 	options simulate.Options
 }
 
-// newLogLoad makes a log in the Combined format, in order of time, and counts what a fixed window of a minute denies:
-// whatever an address (or a tenant, in the user field) sends beyond its units. Few send most, as everywhere.
+// newLogLoad makes an access log in the Combined format, in order of time. It counts the requests that each address (or
+// tenant, in the user field) sends in a minute above its limit: a fixed window denies them. A few of them send most of
+// the requests, as is usual.
 func newLogLoad(lines int, tenants bool) (*logLoad, error) {
 	random := rand.New(rand.NewPCG(1, 2)) // the same log each time
 	var text bytes.Buffer
@@ -104,7 +105,7 @@ tenants:
 	return b.String()
 }
 
-// run replays the log once and checks the report against the count.
+// run replays the log once and checks the report.
 func (l *logLoad) run() error {
 	r, err := simulate.Run(context.Background(), l.options)
 	if err != nil {
@@ -126,7 +127,8 @@ func (l *logLoad) run() error {
 	return nil
 }
 
-// linesPerSecond is the median over the rounds: by the processor time of one processor, and by the clock on the wall.
+// linesPerSecond returns the median over the rounds: lines per second of processor time on one processor, and per
+// second of wall time.
 func (l *logLoad) linesPerSecond(rounds int) (processor, wall float64, err error) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	var speeds, walls []float64
@@ -142,7 +144,7 @@ func (l *logLoad) linesPerSecond(rounds int) (processor, wall float64, err error
 	return median(speeds), median(walls), nil
 }
 
-// simulateFigure is how many lines a second of processor time are read, ordered, decided and counted.
+// simulateFigure measures how many lines are read, ordered, decided and counted per second of processor time.
 func simulateFigure(short bool) (Result, error) {
 	lines, rounds := 300_000, 7
 	if short {
@@ -155,7 +157,8 @@ func simulateFigure(short bool) (Result, error) {
 			return r, err
 		}
 		if l.denied == 0 || l.denied*10 > 9*l.lines {
-			return r, fmt.Errorf("%d of %d lines denied: the load does not show both", l.denied, l.lines)
+			return r, fmt.Errorf("%d of %d lines denied: want more of both admitted and denied lines", l.denied,
+				l.lines)
 		}
 		speed, wall, err := l.linesPerSecond(rounds)
 		if err != nil {
@@ -167,7 +170,7 @@ func simulateFigure(short bool) (Result, error) {
 		}
 		r.Value = speed
 		r.note("%d lines of %d addresses, one limit per address, %d denied as counted", l.lines, logAddresses, l.denied)
-		r.note("one processor, by its time; by the clock on the wall %.0f lines/s", wall)
+		r.note("by the time of one processor; by wall time %.0f lines/s", wall)
 	}
 	return r, nil
 }

@@ -13,16 +13,17 @@ import (
 	"time"
 )
 
-// synthesis is what the CDK CLI made of the deployment file that comes with Sluice.
+// synthesis is the templates that the CDK CLI makes of the deployment file that comes with Sluice.
 type synthesis struct {
-	took      []time.Duration // of each run, the app compiled before; ascending
-	resources map[string]int  // by stack
-	bytes     map[string]int64
+	took      []time.Duration  // how long each run took after the app was compiled, in ascending order
+	resources map[string]int   // in the template of each stack
+	bytes     map[string]int64 // of the template of each stack
 }
 
-// synthesize runs the CDK CLI over the compiled app. Whether its time is what a user waits depends on that: `make
-// synth` compiles the app before, a minute the first time and a second then. The first run installs the CLI, builds the
-// Lambdas where one is missing, and unpacks CDK's own code; it counts only where there are no warm ones.
+// synthesize compiles the app and runs the CDK CLI on it. Compiling is not measured: in `make synth` it takes a minute
+// the first time and a second from then on. The first run installs the CLI, builds the Lambda functions that are
+// missing, and unpacks CDK's own code. After it come the given number of warm runs. The first run counts only if that
+// is 0.
 func synthesize(warm int) (*synthesis, error) {
 	dir, err := os.MkdirTemp("", "sluice-synth")
 	if err != nil {
@@ -57,8 +58,8 @@ func synthesize(warm int) (*synthesis, error) {
 	return s, s.read(out)
 }
 
-// coldSynthFigure is how long `make synth` takes the first time: the app and every Lambda compiled with an empty build
-// cache. Go modules are there, and so is the CDK CLI.
+// coldSynthFigure measures how long `make synth` takes the first time, when it compiles the app and every Lambda
+// function with an empty build cache. The Go modules and the CDK CLI are installed already.
 func coldSynthFigure(short bool) (r Result, err error) {
 	if short {
 		return r, ErrLong
@@ -83,7 +84,7 @@ func coldSynthFigure(short bool) (r Result, err error) {
 
 func cdk(args ...string) error { return cdkIn(nil, args...) }
 
-// cdkIn runs scripts/cdk with variables besides those of this process.
+// cdkIn runs scripts/cdk with the environment of this process and the given additional variables.
 func cdkIn(env []string, args ...string) error {
 	cmd := exec.Command(filepath.Join(tree(), "scripts", "cdk"), args...) //nolint:gosec // paths of this process's own
 	cmd.Env = append(append(os.Environ(), "DEPLOYMENT="), env...)
@@ -93,10 +94,10 @@ func cdkIn(env []string, args ...string) error {
 	return nil
 }
 
-// resource is one of a template, as far as it is looked at.
+// resource is the part of a template's resource that is checked.
 type resource struct{ Type string }
 
-// read counts what is in the templates.
+// read counts the resources and bytes of the templates in a folder.
 func (s *synthesis) read(dir string) error {
 	const ending = ".template.json"
 	files, err := filepath.Glob(filepath.Join(dir, "*"+ending))
@@ -122,8 +123,8 @@ func (s *synthesis) read(dir string) error {
 	return nil
 }
 
-// synthFigure is how long the CDK CLI takes for the templates, the app compiled: the middle one of three runs; in a
-// short measurement the first.
+// synthFigure measures how long the CDK CLI takes to make the templates after the app is compiled: the median of three
+// warm runs. A short measurement takes the first run instead.
 func synthFigure(short bool) (Result, error) {
 	var r Result
 	warm := 3

@@ -11,11 +11,11 @@ import (
 
 const workloadSeed = 1
 
-// How long the workload takes, and in short.
+// The length of the workload, and its length in a short measurement.
 var workloadLength, workloadShort = shared.Length{Warm: 1, Measured: 3}, shared.Length{Measured: 1}
 
-// workload is the published workload by leases, with its four limits, run once for all figures that are taken from it.
-// The first never binds.
+// workload runs the published workload with leases and each of its four limits, once for all figures. The second one is
+// for a short measurement. The first of the four limits is never reached.
 var workload = [2]func() ([]shared.Row, error){
 	sync.OnceValues(func() ([]shared.Row, error) { return runWorkload(workloadSeed, workloadLength) }),
 	sync.OnceValues(func() ([]shared.Row, error) { return runWorkload(workloadSeed, workloadShort) }),
@@ -35,7 +35,8 @@ func runWorkload(seed uint64, length shared.Length) ([]shared.Row, error) {
 	return rows, failed
 }
 
-// workloadFigure is the largest value that of gives of the rows first up to, and without, last.
+// workloadFigure returns a measurement of the workload. Its value is the largest that of returns for the rows from
+// first up to, but not including, last.
 func workloadFigure(first, last int, of func(*shared.Score) float64) func(short bool) (Result, error) {
 	return func(short bool) (Result, error) {
 		run := workload[0]
@@ -57,9 +58,9 @@ func workloadFigure(first, last int, of func(*shared.Score) float64) func(short 
 	}
 }
 
-// jumpFigure is the denials, in percent of the requests, that came early while 80 % of each tenant's requests go to one
-// process, and every 7 s to the next one. Seven windows of 10 s are measured: in them the load moves ten times, each
-// time at another second of its window.
+// jumpFigure measures the percentage of the requests that are denied early while 80 % of each tenant's requests go to
+// one process, and every 7 s to the next one. Seven windows of 10 s are measured. In them the load moves ten times,
+// each time at a different second of its window.
 func jumpFigure(short bool) (Result, error) {
 	length := shared.Length{Warm: 1, Measured: 7}
 	if short {

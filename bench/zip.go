@@ -13,7 +13,7 @@ import (
 
 const megabyte = 1e6
 
-// zipFigure is the size of the authorizer's bundle for arm64, as `make lambdas` builds it.
+// zipFigure measures the size of the authorizer's bundle for arm64, as `make lambdas` builds it.
 func zipFigure(bool) (Result, error) {
 	var r Result
 	cmd := exec.Command(filepath.Join(tree(), "scripts", "lambdas"), "authorizer") //nolint:gosec // its own
@@ -35,7 +35,8 @@ func zipFigure(bool) (Result, error) {
 	return r, nil
 }
 
-// bootstrapBytes is the size of the one file in the bundle, which is to be a static program for Linux on arm64.
+// bootstrapBytes returns the size of the only file in the bundle. It returns an error unless that is a static program
+// for Linux on arm64.
 func bootstrapBytes(name string) (int, error) {
 	bundle, err := zip.OpenReader(name)
 	if err != nil {
@@ -43,7 +44,8 @@ func bootstrapBytes(name string) (int, error) {
 	}
 	defer func() { _ = bundle.Close() }()
 	if len(bundle.File) != 1 || bundle.File[0].Name != "bootstrap" || bundle.File[0].Mode()&0o111 == 0 {
-		return 0, fmt.Errorf("holds %d files, want an executable bootstrap alone", len(bundle.File))
+		return 0, fmt.Errorf("the bundle has %d files, want only an executable with the name bootstrap",
+			len(bundle.File))
 	}
 	in, err := bundle.File[0].Open()
 	if err != nil {

@@ -1,6 +1,5 @@
-// Command allowing is the authorizer with its limiter replaced by one that admits everything: what the authorizer's
-// calls are measured beside. It reads the same settings and files, and has the same handler, events, JWTs, answers and
-// metrics.
+// Command allowing is the authorizer with a limiter that admits everything. The authorizer's calls are compared with
+// its calls. It reads the same settings and files, and has the same handler, events, JWTs, answers and metrics.
 package main
 
 import (

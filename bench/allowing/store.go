@@ -8,8 +8,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
-// admitting is a store that keeps nothing: every counter is as if it were new, and so admits. Its answer holds what
-// that of a real one does.
+// admitting is a store that keeps no counters. It treats every counter as new, so it admits every request. Its answers
+// have the same fields as those of a real store.
 type admitting struct{}
 
 // Decide implements [limit.Store].

@@ -1,7 +1,8 @@
-// Package otlppeer reads what Sluice sends by OTLP with OpenTelemetry's own types. It is in this module so that they
-// are no dependency of Sluice.
+// Package otlppeer uses OpenTelemetry's own types to read what Sluice sends by OTLP. It is in this module so that
+// Sluice does not depend on them.
 //
-// The OTLP receiver of OpenTelemetry's collector is no dependency here, either: it would add 62 modules, and change the
-// version of golang.org/x/net with which this module measures servers. Version 0.165.0 was given the message of the
-// test by hand, and read all of it: the histogram with its buckets, the counter and the gauge.
+// This module does not depend on the OTLP receiver of OpenTelemetry's collector, either: that would add 62 modules, and
+// change the version of golang.org/x/net with which this module measures servers. By hand, version 0.165.0 of the
+// receiver was given the test's message, and it read all of it: the histogram with its buckets, the counter and the
+// gauge.
 package otlppeer

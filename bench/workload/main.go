@@ -1,5 +1,5 @@
 // Command workload runs the published workload, as processes on a real Redis or in virtual time, and prints a table. It
-// exits with 1 where a run failed or admitted more than a limit, with 2 on a wrong command line.
+// exits with 1 if a run failed or admitted more than a limit, and with 2 if the command line is wrong.
 package main
 
 import (
@@ -23,7 +23,7 @@ func main() {
 	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
 }
 
-// options are the command line.
+// options are the settings from the command line.
 type options struct {
 	length     shared.Length
 	seed       uint64
@@ -35,26 +35,28 @@ type options struct {
 func parse(args []string, errs io.Writer) (o options, err error) {
 	flags := flag.NewFlagSet("workload", flag.ContinueOnError)
 	flags.SetOutput(errs)
-	flags.IntVar(&o.length.Measured, "windows", 3, "measure so many windows of 10 s")
-	flags.IntVar(&o.length.Warm, "warm", 1, "after so many that are not measured")
-	flags.Uint64Var(&o.seed, "seed", 1, "of the arrivals")
-	flags.BoolVar(&o.virtual, "sim", false, "in virtual time and on the memory store, by the prototype's rule and "+
-		"by ours")
-	names := flags.String("algorithms", "fixed_window,token_bucket,sliding_window", "these, with commas between")
-	only := flags.String("only", "", "runs whose line (workload and limiter) matches this `pattern`")
+	flags.IntVar(&o.length.Measured, "windows", 3, "how many windows of 10 s are measured")
+	flags.IntVar(&o.length.Warm, "warm", 1, "how many windows come before them")
+	flags.Uint64Var(&o.seed, "seed", 1, "the seed of the arrivals")
+	flags.BoolVar(&o.virtual, "sim", false, "run in virtual time and on the memory store, with the prototype's rule "+
+		"and with ours")
+	names := flags.String("algorithms", "fixed_window,token_bucket,sliding_window",
+		"the algorithms, separated by commas")
+	only := flags.String("only", "", "run only what has a name (workload and limiter) that matches this `pattern`")
 	if err := flags.Parse(args); err != nil {
 		return o, err
 	}
 	if flags.NArg() > 0 {
-		return o, fmt.Errorf("%q is no flag", flags.Arg(0))
+		return o, fmt.Errorf("%q is not a flag", flags.Arg(0))
 	}
 	if o.length.Measured < 1 || o.length.Warm < 0 {
-		return o, fmt.Errorf("%d windows after %d to warm up cannot be measured", o.length.Measured, o.length.Warm)
+		return o, fmt.Errorf("--windows is %d and must be at least 1; --warm is %d and must not be negative",
+			o.length.Measured, o.length.Warm)
 	}
 	for name := range strings.SplitSeq(*names, ",") {
 		alg, ok := limit.ParseAlgorithm(name)
 		if !ok || !slices.Contains(shared.Algorithms(), alg) {
-			return o, fmt.Errorf("%q is none of %v", name, shared.Algorithms())
+			return o, fmt.Errorf("there is no algorithm %q: choose from %v", name, shared.Algorithms())
 		}
 		o.algorithms = append(o.algorithms, alg)
 	}

@@ -20,11 +20,11 @@ func TestRun(t *testing.T) {
 			[]string{"\nsliding_window\n", "\ntoken_bucket\n", "\nnever binds "}, ""},
 		{[]string{"-sim", "-only", "nothing is called so"}, 2, nil, "no run matches"},
 		{[]string{"-only", "nothing is called so"}, 2, nil, "no run matches"},
-		{[]string{"-windows", "0"}, 2, nil, "cannot be measured"},
-		{[]string{"-warm", "-1"}, 2, nil, "cannot be measured"},
-		{[]string{"-algorithms", "leaky_bucket"}, 2, nil, `"leaky_bucket" is none of`},
+		{[]string{"-windows", "0"}, 2, nil, "must be at least 1"},
+		{[]string{"-warm", "-1"}, 2, nil, "must not be negative"},
+		{[]string{"-algorithms", "leaky_bucket"}, 2, nil, `no algorithm "leaky_bucket"`},
 		{[]string{"-only", "("}, 2, nil, "error parsing regexp"},
-		{[]string{"sim"}, 2, nil, `"sim" is no flag`},
+		{[]string{"sim"}, 2, nil, `"sim" is not a flag`},
 		{[]string{"-x"}, 2, nil, "-x"},
 	}
 	for _, tt := range tests {
