@@ -16,7 +16,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/dev/livepage"
 )
 
-// The faults that inspect looks for are found on a page that has them all: a check that finds nothing proves nothing.
+// inspect finds all faults that it looks for on a page that has them all. Otherwise it would prove nothing about other
+// pages.
 func TestInspectFindsFaults(t *testing.T) {
 	const broken = `<!doctype html><html><head><link rel="icon" href="data:,"></head><body style="background:#fff">
 		<h1>One</h1><h3 id="a">Three</h3><div id="a" aria-labelledby="nowhere" style="width:2000px">wide</div>
@@ -38,20 +39,20 @@ func TestInspectFindsFaults(t *testing.T) {
 		"texts were checked",
 	} {
 		if !strings.Contains(found, want) {
-			t.Errorf("inspect does not report %q; it says\n%s", want, found)
+			t.Errorf("inspect does not report %q; it reports\n%s", want, found)
 		}
 	}
 }
 
-// The page follows what happens without being touched, says so when it cannot, and takes up again by itself: a dead
-// page that looks alive is worse than none.
+// The page shows new requests without a reload. It says so when it gets no data, and shows new data again when it does:
+// people would rely on an outdated page that looks up to date.
 func TestLivePageFollows(t *testing.T) {
 	s := newScene(t)
-	var away atomic.Bool
+	var unavailable atomic.Bool
 	handler := livepage.Handler(s.recorder, s.status)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if away.Load() {
-			http.Error(w, "away", http.StatusServiceUnavailable)
+		if unavailable.Load() {
+			http.Error(w, "unavailable", http.StatusServiceUnavailable)
 			return
 		}
 		handler.ServeHTTP(w, r)
@@ -70,23 +71,23 @@ func TestLivePageFollows(t *testing.T) {
 	p.until("document.querySelector('[data-total=limited]').textContent === '6'")
 	p.until("document.querySelector('#denial-rows li').dataset.count === '6'")
 	var order []string
-	for _, i := range []int{1, 3, 4, 0, 2} { // the one that was denied first, then by id
+	for _, i := range []int{1, 3, 4, 0, 2} { // first the only tenant with denials, then the others by id
 		order = append(order, s.tenants[i].id)
 	}
 	if got := p.texts("[data-tenant] .who bdi"); fmt.Sprint(got) != fmt.Sprint(order) {
-		t.Errorf("tenants stand as %q, want %q", got, order)
+		t.Errorf("the order of the tenants is %q, want %q", got, order)
 	}
 	p.wantNoComplaints()
 
-	away.Store(true)
+	unavailable.Store(true)
 	p.until("document.getElementById('link').dataset.state === 'lost'")
 	if got := p.texts("#link-text"); got[0] != "The data was refused with status 503" {
-		t.Errorf("while the gateway is away the page says %q", got)
+		t.Errorf("while the data is unavailable, the page says %q", got)
 	}
 	if got := p.number("[data-total=limited]"); got != 6 {
-		t.Errorf("the last numbers are gone: %d limited, want 6", got)
+		t.Errorf("the page does not show its last data: %d limited, want 6", got)
 	}
-	away.Store(false)
+	unavailable.Store(false)
 	p.until("document.getElementById('link').dataset.state === 'live'")
 
 	server.CloseClientConnections()
@@ -94,7 +95,7 @@ func TestLivePageFollows(t *testing.T) {
 	p.until("document.getElementById('link-text').textContent === 'Connection lost; trying again'")
 }
 
-// Each denial says which limit refused, or in words why, and how long to wait where that is known.
+// Each denial says which limit denied the request, or the reason in words, and how long to wait if that is known.
 func TestLivePageSaysWhy(t *testing.T) {
 	s := newScene(t)
 	for i, d := range []livepage.Denied{
@@ -123,7 +124,8 @@ func TestLivePageSaysWhy(t *testing.T) {
 	p.wantNoComplaints()
 }
 
-// A chosen theme overrides the system's, and lasts; where the browser refuses to store it, the page works all the same.
+// A theme that the user chooses overrides the system's, also after a reload. If the browser refuses to store it, the
+// page works nevertheless.
 func TestLivePageTheme(t *testing.T) {
 	background := "getComputedStyle(document.body).backgroundColor"
 	s := newScene(t)
@@ -140,7 +142,7 @@ func TestLivePageTheme(t *testing.T) {
 		t.Errorf("after a reload the background is %s, want the chosen theme's %s", got, dark)
 	}
 	if got := eval[string](p, "document.getElementById('theme').getAttribute('aria-pressed')"); got != "true" {
-		t.Errorf("after a reload the theme's button is pressed: %s, want true", got)
+		t.Errorf("after a reload the theme's button has aria-pressed=%q, want true", got)
 	}
 
 	const refuse = `Object.defineProperty(window, 'localStorage', { get() { throw new DOMException('no', ` +

@@ -8,8 +8,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/dev/livepage"
 )
 
-// A person sees each cell, how far it is and what it may grant, without a fault of the page in any view; where there is
-// only one cell, nothing of it. A name that is markup stays text.
+// The page shows each cell, which changes it has and what it may grant, and has no fault in any view. With only one
+// cell it shows no cells. A name that looks like markup is shown as text.
 func TestLivePageCells(t *testing.T) {
 	s := newScene(t)
 	s.runTraffic()

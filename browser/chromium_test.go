@@ -27,11 +27,11 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// findChromium is the browser's path, or ends the test: skipped, or failed where a browser is required.
+// findChromium returns the browser's path. Without a browser it skips the test, or fails it if REQUIRE_BROWSER=1.
 func findChromium(t *testing.T) string {
 	t.Helper()
 	if testing.Short() {
-		t.Skip("a short run starts no browser")
+		t.Skip("short tests do not start a browser")
 	}
 	names := []string{"chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome",
 		"headless-shell"}
@@ -52,9 +52,9 @@ func findChromium(t *testing.T) string {
 	return ""
 }
 
-// view is how a page is looked at.
+// view is a theme and a window size with which a page is shown.
 type view struct {
-	theme         string // light or dark, as the system's preference
+	theme         string // "light" or "dark": the preference of the operating system
 	width, height int64
 }
 
@@ -62,22 +62,22 @@ func (v view) String() string { return fmt.Sprintf("%s %d", v.theme, v.width) }
 
 var views = []view{{"light", 1400, 900}, {"dark", 1400, 900}, {"light", 360, 740}, {"dark", 360, 740}}
 
-// tab is one page in a fresh Chromium, and what went on in it.
+// tab is one page in a newly started Chromium. It records what the browser reports about the page.
 type tab struct {
 	t      *testing.T
 	ctx    context.Context
 	origin string // scheme and host of the page; "file://" for a file
 
 	mu       sync.Mutex
-	troubles []string // console errors and warnings, exceptions, refused loads
-	requests []string // every address asked for
+	problems []string // console errors and warnings, exceptions, failed loads
+	requests []string // every URL that the page requested
 }
 
-// openTab opens address. The test fails at its end where the page logged an error or asked another origin for anything.
+// openTab opens a page. A test calls wantNoComplaints at its end.
 func openTab(t *testing.T, address string, v view) *tab {
 	t.Helper()
 	options := []chromedp.ExecAllocatorOption{
-		chromedp.ExecPath(findChromium(t)), // the user data dir is a fresh one, removed at the end
+		chromedp.ExecPath(findChromium(t)), // with a new folder for the user's data, which is deleted at the end
 		chromedp.Flag("headless", "new"), chromedp.Flag("no-sandbox", true), chromedp.Flag("disable-gpu", true),
 		chromedp.Flag("disable-quic", true), chromedp.Flag("no-first-run", true), chromedp.Flag("hide-scrollbars",
 			true),
@@ -107,7 +107,7 @@ func openTab(t *testing.T, address string, v view) *tab {
 	return p
 }
 
-// recordEvent keeps what the browser reports about the page.
+// recordEvent records what the browser reports about the page.
 func (p *tab) recordEvent(event any) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -119,17 +119,17 @@ func (p *tab) recordEvent(event any) {
 			for _, a := range e.Args {
 				words = append(words, string(a.Value)+a.Description)
 			}
-			p.troubles = append(p.troubles, fmt.Sprintf("console %s: %s", e.Type, strings.Join(words, " ")))
+			p.problems = append(p.problems, fmt.Sprintf("console %s: %s", e.Type, strings.Join(words, " ")))
 		}
 	case *runtime.EventExceptionThrown:
 		what := e.ExceptionDetails.Text
 		if x := e.ExceptionDetails.Exception; x != nil {
 			what += " " + x.Description
 		}
-		p.troubles = append(p.troubles, "exception: "+what)
+		p.problems = append(p.problems, "exception: "+what)
 	case *log.EventEntryAdded:
 		if e.Entry.Level == log.EntryLevelError || e.Entry.Level == log.EntryLevelWarning {
-			p.troubles = append(p.troubles, fmt.Sprintf("%s %s: %s %s", e.Entry.Source, e.Entry.Level, e.Entry.Text,
+			p.problems = append(p.problems, fmt.Sprintf("%s %s: %s %s", e.Entry.Source, e.Entry.Level, e.Entry.Text,
 				e.Entry.URL))
 		}
 	case *network.EventRequestWillBeSent:
@@ -137,20 +137,21 @@ func (p *tab) recordEvent(event any) {
 	}
 }
 
-// wantNoComplaints fails the test for everything the page complained about, and for each request to another origin.
+// wantNoComplaints fails the test if the browser reported a problem of the page, or if the page sent a request to
+// another origin.
 func (p *tab) wantNoComplaints() {
 	p.t.Helper()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, w := range p.troubles {
+	for _, w := range p.problems {
 		p.t.Errorf("the page at %s reports: %s", p.origin, w)
 	}
 	if len(p.requests) == 0 {
-		p.t.Error("no request was seen at all: the check for other origins checks nothing")
+		p.t.Error("no request was recorded, so the check for other origins checked nothing")
 	}
 	for _, r := range p.requests {
 		if !strings.HasPrefix(r, p.origin+"/") && !strings.HasPrefix(r, "data:") {
-			p.t.Errorf("the page at %s asks %s", p.origin, r)
+			p.t.Errorf("the page at %s sent a request to %s", p.origin, r)
 		}
 	}
 }
@@ -177,7 +178,7 @@ func (p *tab) must(what string, err error) {
 	}
 }
 
-// eval is the value of a JavaScript expression, or of the promise it gives.
+// eval returns the value of a JavaScript expression. If that is a promise, it returns the value of the promise.
 func eval[T any](p *tab, expression string) T {
 	p.t.Helper()
 	value, err := chromedp.Run(p.ctx, chromedp.Evaluate[T](expression, chromedp.EvalAwaitPromise))
@@ -185,7 +186,7 @@ func eval[T any](p *tab, expression string) T {
 	return value
 }
 
-// until waits for a JavaScript expression to be true, 20 s at most.
+// until waits until a JavaScript expression is true, for at most 20 s.
 func (p *tab) until(expression string) {
 	p.t.Helper()
 	met := eval[bool](p, fmt.Sprintf(`new Promise((done) => {
@@ -199,13 +200,13 @@ func (p *tab) until(expression string) {
 	}
 }
 
-// texts is the text of each element that matches, in document order.
+// texts returns the text of each element that matches, in document order.
 func (p *tab) texts(selector string) []string {
 	p.t.Helper()
 	return eval[[]string](p, fmt.Sprintf("[...document.querySelectorAll(%q)].map((e) => e.textContent)", selector))
 }
 
-// picture leaves a picture of the whole page, if pictures are asked for.
+// picture writes a screenshot of the whole page to a file, if SLUICE_SCREENSHOTS names a folder.
 func (p *tab) picture(name string) {
 	p.t.Helper()
 	dir := os.Getenv("SLUICE_SCREENSHOTS")
@@ -218,7 +219,7 @@ func (p *tab) picture(name string) {
 	small, err := reduceColours(whole)
 	p.must("make the picture small", err)
 	file := filepath.Join(dir, strings.ReplaceAll(name, " ", "-")+".png")
-	p.must("keep a picture", os.WriteFile(file, small, 0o600))
+	p.must("write the picture", os.WriteFile(file, small, 0o600))
 }
 
 // reduceColours draws a picture in its 64 most frequent colours. The pages have few colours, and shades of them at the

@@ -15,14 +15,15 @@ import (
 	"github.com/sluicelimits/sluice/internal/testkit/redistest"
 )
 
-// started is a running `sluice dev`, and what it printed to try.
-type started struct {
+// devProgram is a running `sluice dev`, with the address and the API keys that it printed.
+type devProgram struct {
 	base string
 	keys map[string]string // by tenant
 }
 
-// startDev builds and starts the program, and stops it at the test's end; it has to end well.
-func startDev(t *testing.T, flags ...string) started {
+// startDev builds and starts the program. It stops the program at the end of the test, and fails the test if the
+// program then ends with an error.
+func startDev(t *testing.T, flags ...string) devProgram {
 	t.Helper()
 	program := filepath.Join(t.TempDir(), "sluice")
 	build := exec.CommandContext(t.Context(), "go", "build", "-C", "..", "-o", program, "./cmd/sluice")
@@ -30,7 +31,8 @@ func startDev(t *testing.T, flags ...string) started {
 		t.Fatalf("build: %v\n%s", err, out)
 	}
 	c := exec.Command(program, append([]string{"dev", "--listen", "127.0.0.1:0"}, flags...)...)
-	c.Env = append(os.Environ(), "XDG_STATE_HOME="+t.TempDir()) // not the user's folder, for the operators' token
+	// The operators' token must not be written to the user's home.
+	c.Env = append(os.Environ(), "XDG_STATE_HOME="+t.TempDir())
 	c.Stderr = os.Stderr
 	out, err := c.StdoutPipe()
 	if err != nil {
@@ -39,7 +41,7 @@ func startDev(t *testing.T, flags ...string) started {
 	if err := c.Start(); err != nil {
 		t.Fatal(err)
 	}
-	d := started{keys: make(map[string]string)}
+	d := devProgram{keys: make(map[string]string)}
 	lines := make(chan string)
 	go func() {
 		defer close(lines)
@@ -54,7 +56,7 @@ func startDev(t *testing.T, flags ...string) started {
 		for range lines { // until the program closes its output
 		}
 		if err := c.Wait(); err != nil {
-			t.Errorf("sluice dev ends with %v after an interrupt, want a clean end", err)
+			t.Errorf("sluice dev ended with %v after an interrupt, want no error", err)
 		}
 	})
 	d.read(t, lines)
@@ -67,10 +69,10 @@ var (
 	apiKey  = regexp.MustCompile(`X-API-Key: (\w+)`)
 )
 
-// read takes from the greeting where the program listens and each tenant's key.
-func (d *started) read(t *testing.T, lines <-chan string) {
+// read reads the program's address and each tenant's key from what it prints at its start.
+func (d *devProgram) read(t *testing.T, lines <-chan string) {
 	t.Helper()
-	late := time.After(20 * time.Second)
+	timeout := time.After(20 * time.Second)
 	name, seen := "", []string(nil)
 	for d.base == "" || len(d.keys) < 3 {
 		select {
@@ -88,13 +90,14 @@ func (d *started) read(t *testing.T, lines <-chan string) {
 			if m := apiKey.FindStringSubmatch(line); m != nil && name != "" {
 				d.keys[name], name = m[1], ""
 			}
-		case <-late:
+		case <-timeout:
 			t.Fatalf("no address and three keys within 20 s; sluice dev printed\n%s", strings.Join(seen, "\n"))
 		}
 	}
 }
 
-// What a newcomer sees: the first command, the page, some calls, and the page's numbers are the answers they got.
+// A new user runs the first command, opens the page and sends some requests. The page's numbers are those of the
+// answers that the user got.
 func TestLivePageOfDev(t *testing.T) {
 	findChromium(t)
 	d := startDev(t)
@@ -136,8 +139,8 @@ func TestLivePageOfDev(t *testing.T) {
 	}
 }
 
-// A Redis that is killed under a real gateway, and comes back empty: the page says so, shows what the backstop does,
-// and that all is well again. No answer is a fault meanwhile.
+// The Redis of a real gateway is killed, and starts again without data. The page says that Redis is unavailable, shows
+// what the backstop does, and then that Redis is in use again. Meanwhile no request is answered with an error.
 func TestLivePageOfDevWithRedis(t *testing.T) {
 	findChromium(t)
 	redis := redistest.Start(t)
@@ -148,14 +151,14 @@ func TestLivePageOfDevWithRedis(t *testing.T) {
 	calls := func(n int) {
 		for range n {
 			if status := d.call(t, d.keys["acme"]); status != http.StatusOK && status != http.StatusTooManyRequests {
-				t.Fatalf("a call is answered %d", status)
+				t.Fatalf("a request was answered with status %d", status)
 			}
 		}
 	}
 	calls(30)
 	p.until("document.querySelector('[data-total=requests]').textContent === '30'")
 	if got := p.number("[data-count=local] dd"); got == 0 {
-		t.Error("of 30 calls none was decided from a lease")
+		t.Error("none of 30 requests was decided from a lease")
 	}
 	if shown := eval[bool](p, "document.getElementById('away').checkVisibility()"); shown {
 		t.Error("the banner is shown while Redis answers")
@@ -172,7 +175,7 @@ func TestLivePageOfDevWithRedis(t *testing.T) {
 
 	redis.Kill()
 	const banner = "document.getElementById('away').checkVisibility()"
-	for range 100 { // until the breaker opens; some are still decided from leases
+	for range 100 { // until the breaker opens, which takes a while because some requests are decided from leases
 		if calls(5); eval[bool](p, banner) {
 			break
 		}
@@ -184,7 +187,7 @@ func TestLivePageOfDevWithRedis(t *testing.T) {
 	p.until("document.querySelector('[data-count=backstop] dd').textContent !== '0'")
 	p.until("document.getElementById('away-key').checkVisibility()")
 	if got := p.texts("[data-tenant=globex] .what .tag.away"); len(got) == 0 {
-		t.Error("no limit is marked as counted here")
+		t.Error("no limit is marked as counted in this process")
 	}
 	pictures("killed")
 
@@ -193,15 +196,15 @@ func TestLivePageOfDevWithRedis(t *testing.T) {
 	}
 	p.until("!" + banner)
 	p.until("document.querySelector('[data-breaker=Redis] td').textContent === 'closed: in use'")
-	const paid = "document.querySelector('[data-count=waiting] dd').textContent === '0'"
-	for range 20 { // requests set off the charging back; one that was tried too early is tried again after a second
-		if calls(1); eval[bool](p, paid) {
+	const chargedBack = "document.querySelector('[data-count=waiting] dd').textContent === '0'"
+	for range 20 { // a request starts charging back; if that fails because it was too early, a later one tries again
+		if calls(1); eval[bool](p, chargedBack) {
 			break
 		}
 		p.until("document.documentElement.dataset.now !== window.seen && (window.seen = " +
 			"document.documentElement.dataset.now)")
 	}
-	p.until(paid)
+	p.until(chargedBack)
 	p.until("document.querySelectorAll('.what .tag.away').length === 0")
 	if got := p.number("[data-breaker=Redis] td:nth-child(3)"); got != 1 {
 		t.Errorf("the breaker opened %d times, want once", got)
@@ -210,7 +213,7 @@ func TestLivePageOfDevWithRedis(t *testing.T) {
 }
 
 // call sends one request and returns the status of its answer.
-func (d *started) call(t *testing.T, key string) int {
+func (d *devProgram) call(t *testing.T, key string) int {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, d.base+"/product/1", nil)
 	if err != nil {

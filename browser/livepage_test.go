@@ -25,14 +25,14 @@ func (p *tab) inspect(where string) {
 	}
 }
 
-// choose switches all counts of the page to a window.
+// choose makes the page show the counts of a window: "minute" or "ten_minutes".
 func (p *tab) choose(window string) {
 	p.t.Helper()
 	eval[chromedp.Void](p, fmt.Sprintf("document.querySelector('input[value=%s]').click()", window))
 	p.until(fmt.Sprintf("document.documentElement.dataset.shown === %q", window))
 }
 
-// number is a count as it stands on the page.
+// number returns the count that the page shows in an element.
 func (p *tab) number(selector string) int {
 	p.t.Helper()
 	texts := p.texts(selector)
@@ -57,8 +57,8 @@ func hasOutcome(outcomes ...livepage.Outcome) func(event) bool {
 	}
 }
 
-// The numbers people see are the numbers that happened: a page that is off by some sends an operator after a fault that
-// is not there, or hides one. The tally here is kept apart from the recorder's.
+// The page shows the right numbers. With wrong ones, an operator would search for a fault that does not exist, or miss
+// one that does. The test counts the requests itself, independently of the recorder.
 func TestLivePageNumbers(t *testing.T) {
 	s := newScene(t)
 	s.runTraffic()
@@ -78,7 +78,7 @@ func TestLivePageNumbers(t *testing.T) {
 		for total, matches := range totals {
 			want := s.count(window, matches)
 			if want == 0 {
-				t.Errorf("the scene has no %s in the %s: nothing is compared", total, window)
+				t.Errorf("the scene has no %s in the %s, so nothing is compared", total, window)
 			}
 			if got := p.number(fmt.Sprintf("[data-total=%q]", total)); got != want {
 				t.Errorf("%s of the %s: page shows %d, want %d", total, window, got, want)
@@ -100,7 +100,7 @@ func TestLivePageNumbers(t *testing.T) {
 	p.compareDenials(s)
 }
 
-// compareBars reads the plot back from the heights of its bars, through the table that says the same in words.
+// compareBars compares the heights of the plot's bars, and the numbers in the table below it, with the tally.
 func (p *tab) compareBars(s *scene, window string) {
 	p.t.Helper()
 	eval[bool](p, "document.getElementById('as-table').open = true")
@@ -116,7 +116,7 @@ func (p *tab) compareBars(s *scene, window string) {
 	if want := s.count(window, hasOutcome(livepage.Limited, livepage.IPLimited)); sum != want {
 		p.t.Errorf("limited requests in the plot's table of the %s sum up to %d, want %d", window, sum, want)
 	}
-	// Heights: the ratio of the coloured areas is the ratio of the counts.
+	// The heights of the bars have the same ratio as the counts.
 	drawn := eval[struct{ Allowed, Denied, Other float64 }](p, `(() => {
 		const sum = (s) => [...document.querySelectorAll('.bar-' + s)]
 			.reduce((n, b) => n + Number(b.getAttribute('height')), 0);
@@ -150,7 +150,8 @@ func (p *tab) compareLimits(s *scene) {
 	}
 }
 
-// compareDenials checks that the groups of equal denials hold exactly the newest ones, under the limit that bound.
+// compareDenials checks that the groups of equal denials have exactly the newest denials, each in the group of its
+// binding limit.
 func (p *tab) compareDenials(s *scene) {
 	p.t.Helper()
 	want := make(map[string]int)
@@ -175,7 +176,7 @@ func (p *tab) compareDenials(s *scene) {
 	}
 }
 
-// Everybody can read the page: in the theme and at the width they have, by eye or by screen reader.
+// The page is readable in every theme and at every width, also with a screen reader.
 func TestLivePageViews(t *testing.T) {
 	for _, state := range []string{"busy", "empty", "trouble"} {
 		t.Run(state, func(t *testing.T) {
@@ -207,11 +208,11 @@ func TestLivePageViews(t *testing.T) {
 	}
 }
 
-// readmePicture is the picture of the live page that the README shows.
+// readmePicture is the screenshot of the live page in the README.
 const readmePicture = "../docs/images/live-page.png"
 
-// The README shows the page as people meet it, with ordinary names. `make picture` takes the picture anew. Fonts differ
-// between machines, so only its width is compared.
+// The README has a screenshot of the page with ordinary names. `make picture` renews it. Fonts differ between machines,
+// so only its width is compared.
 func TestLivePageOfReadme(t *testing.T) {
 	s := newScene(t)
 	s.tenants[3].id, s.tenants[4].id = "hooli", "umbrella"
@@ -224,7 +225,7 @@ func TestLivePageOfReadme(t *testing.T) {
 	p.inspect(v.String())
 	p.picture("live page")
 	if os.Getenv("SLUICE_SCREENSHOTS") != "" {
-		return // the picture of the README may be about to be replaced
+		return // this may be `make picture`, which replaces the screenshot
 	}
 	file, err := os.Open(readmePicture)
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/sluicelimits/sluice/pacer"
 )
 
-// The page of a pacer shows who waits, in total and for each key, and everybody can read it.
+// The page of a pacer shows how many tickets wait, in total and for each key, and it is readable in every view.
 func TestPacePage(t *testing.T) {
 	for _, state := range []string{"empty", "busy"} {
 		t.Run(state, func(t *testing.T) {
@@ -47,16 +47,16 @@ func TestPacePage(t *testing.T) {
 			if state == "busy" {
 				rows := fmt.Sprintf("document.querySelectorAll('#key-rows tr').length === %d", pacepage.MaxKeys+1)
 				tab.until(rows + " && document.getElementById('waiting').textContent !== '0'")
-				// Keys take turns, so this one is among the first when all others have had their 3 units.
+				// Keys take turns. So this key is one of the first two when all others have got their 3 units.
 				tab.until(fmt.Sprintf("[...document.querySelectorAll('#key-rows th bdi')].slice(0, 2)"+
 					".some(key => key.textContent === %q)", hostile))
 				tab.until("document.getElementById('line').getAttribute('d').length > 10")
-				// When all have been served, the rows of the keys have what was asked for.
+				// When no ticket waits any more, the rows show as many granted units as were requested.
 				tab.until("document.getElementById('waiting').textContent === '0'")
 				for key, n := range keys {
 					if n > 3 {
 						if got := tab.number(fmt.Sprintf("[data-key=%q] [data-column=granted]", key)); got != n &&
-							got != n-40 { // the first 40 units were free at once
+							got != n-40 { // the first 40 units may have been granted without waiting
 							t.Errorf("key %q: page shows %d granted, want %d", key, got, n)
 						}
 					}

@@ -13,8 +13,8 @@ import (
 	"testing"
 	"time"
 
-	// The program is built by a child process, whose reading the test cache does not see. This import brings at least
-	// the report's own code and templates into the cache's key.
+	// A child process builds the program, and the test cache does not see which files it reads. Because of this import,
+	// the test runs again at least when the report's own code or templates change.
 	_ "github.com/sluicelimits/sluice/internal/dev/simulate"
 )
 
@@ -35,7 +35,8 @@ ipLimits:
   - { id: per-address, algorithm: sliding_window, threshold: 60, period: 1m }
 `
 
-// reportLog is ninety minutes of three tenants, one of them hostile and unknown, with lines that are no log lines.
+// reportLog returns the log of 90 minutes of three tenants. One of them is unknown and has a hostile name. Some lines
+// are not log lines.
 func reportLog() string {
 	var b strings.Builder
 	start := time.Date(2026, 7, 14, 9, 0, 0, 0, time.UTC)
@@ -66,7 +67,7 @@ func reportLog() string {
 	return b.String()
 }
 
-// report is what the JSON says, of what is compared.
+// report is the part of the JSON that is compared with the page.
 type report struct {
 	Requests, Allowed, Denied int64
 	SkippedLines              int64 `json:"skipped_lines"`
@@ -86,7 +87,7 @@ type report struct {
 	}
 }
 
-// runProgram builds the program in a folder, runs it as an operator does, and returns what it prints.
+// runProgram builds the program in a folder, runs it, and returns what it prints.
 func runProgram(t *testing.T, dir string, args ...string) []byte {
 	t.Helper()
 	program := filepath.Join(dir, "sluice")
@@ -103,7 +104,7 @@ func runProgram(t *testing.T, dir string, args ...string) []byte {
 	return run(program, args...)
 }
 
-// simulated runs the program, and returns its JSON and the address of its page.
+// simulated runs `sluice simulate`, and returns its JSON and the address of its page.
 func simulated(t *testing.T) (report, string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -125,9 +126,9 @@ func simulated(t *testing.T) (report, string) {
 	return r, "file://" + page
 }
 
-// An operator decides by this page whether a limit goes live: it has to say what the JSON says, and be readable.
+// Operators use this page to decide whether they enforce a limit. So it has the numbers of the JSON, and is readable.
 func TestSimulationReport(t *testing.T) {
-	findChromium(t) // before the build, which takes longer
+	findChromium(t) // before the build, which would be in vain if the test is skipped
 	want, address := simulated(t)
 	p := openTab(t, address, views[0])
 	defer p.wantNoComplaints()
@@ -184,8 +185,7 @@ func TestSimulationReport(t *testing.T) {
 	}
 }
 
-// The page of a simulated fleet shares its frame and its plot with that of a log: it says what the JSON says, and
-// shows the faults.
+// The page of a simulated fleet has the numbers of the JSON, and shows the faults.
 func TestFleetReport(t *testing.T) {
 	findChromium(t)
 	dir := t.TempDir()

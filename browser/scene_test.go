@@ -13,24 +13,25 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
 )
 
-// hostile is a tenant's name that would take over a page which shows it as markup.
+// hostile is a tenant's name that runs a script in a page that inserts it as markup.
 const hostile = `</script><img src=x onerror="console.error('taken over')">`
 
-// sceneNow is when the scene is looked at. It does not stand at the edge of a cell of either window.
+// sceneNow is the time at which the page is read. It is not at a boundary between two bars of the plot, in either
+// window.
 var sceneNow = time.Date(2026, 7, 14, 10, 32, 47, 300e6, time.UTC)
 
-// scene is a running limiter without HTTP: a real memory store, real decisions, and a tally of its own kept apart from
-// the recorder's.
+// scene is a limiter without HTTP: it decides with a real memory store. It keeps a tally of its own, which is
+// independent of the recorder.
 type scene struct {
 	t        *testing.T
 	store    *memory.Store
 	recorder *livepage.Recorder
 	tenants  []*sceneTenant
-	paths    [2]string // what the last two tenants call
+	paths    [2]string // the paths that the last two tenants request
 	ip       *limit.Limit
 	events   []event
-	failure  string                // of the last reload
-	shared   *livepage.StoreStatus // nil: all counters are in the process
+	failure  string                // the error of the last reload, or ""
+	shared   *livepage.StoreStatus // nil if all counters are in the process
 }
 
 type sceneTenant struct {
@@ -40,7 +41,7 @@ type sceneTenant struct {
 	applies   map[string]string
 }
 
-// event is what the tally remembers of a request.
+// event is a request in the tally.
 type event struct {
 	at      time.Time
 	outcome livepage.Outcome
@@ -100,7 +101,7 @@ func (s *scene) limit(l limit.Limit) *limit.Limit {
 	return out
 }
 
-// call is one request through the steps of the gateway: address, credential, plan.
+// call makes a request of a tenant.
 func (s *scene) call(at time.Time, tenant int, method, path string) {
 	s.t.Helper()
 	o := livepage.Observation{At: at, Outcome: livepage.Allowed, Method: method, Path: path}
@@ -118,7 +119,8 @@ func (s *scene) call(at time.Time, tenant int, method, path string) {
 	s.observe(&o, binding)
 }
 
-// addRejected is a request with a bad credential from one address, or without a route.
+// addRejected makes a request that is rejected before its tenant's limits are applied: one with a bad credential, all
+// of which come from one address, or one without a route.
 func (s *scene) addRejected(at time.Time, outcome livepage.Outcome) {
 	s.t.Helper()
 	o := livepage.Observation{At: at, Outcome: outcome, Method: http.MethodPost, Path: "/login"}
@@ -162,7 +164,8 @@ func (s *scene) charges(t *sceneTenant, method string) []limit.Charge {
 	return out
 }
 
-// runTraffic runs eleven minutes of traffic up to sceneNow, so that a part of it has left both windows again.
+// runTraffic makes the requests of the eleven minutes before sceneNow. That is a minute longer than the longest window,
+// so some of them are in no window.
 func (s *scene) runTraffic() {
 	s.t.Helper()
 	start := sceneNow.Add(-11 * time.Minute)
@@ -202,7 +205,7 @@ func (s *scene) runTraffic() {
 	}
 }
 
-// status peeks at every counter of every tenant, as the gateway does.
+// status returns the state of the scene, with every counter of every tenant, as the gateway does.
 func (s *scene) status() livepage.Status {
 	out := livepage.Status{
 		PlansFile: "/srv/sluice/plans.yaml", LoadedAt: sceneNow.Add(-47 * time.Minute), LastError: s.failure,
@@ -261,7 +264,7 @@ func (s *scene) serve() *httptest.Server {
 	return server
 }
 
-// windows are the two that the page shows: how far back each reaches from sceneNow.
+// windows are the two windows of time that the page shows. Each function reports whether a time is in the window.
 var windows = map[string]func(at time.Time) bool{
 	"minute": func(at time.Time) bool { return at.Unix() > sceneNow.Unix()-60 },
 	"ten_minutes": func(at time.Time) bool {
@@ -269,11 +272,11 @@ var windows = map[string]func(at time.Time) bool{
 	},
 }
 
-// count is how many events of the window satisfy the condition.
-func (s *scene) count(window string, is func(e event) bool) int {
+// count returns how many events of the window satisfy the condition.
+func (s *scene) count(window string, matches func(e event) bool) int {
 	n := 0
 	for _, e := range s.events {
-		if windows[window](e.at) && is(e) {
+		if windows[window](e.at) && matches(e) {
 			n++
 		}
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
-// withStore makes the scene one of a gateway that shares a store, which is in a state.
+// withStore makes the scene that of a gateway with a shared store whose breaker is in the given state.
 func (s *scene) withStore(state string) {
 	s.t.Helper()
 	s.shared = &livepage.StoreStatus{
@@ -42,7 +42,8 @@ func (s *scene) withStore(state string) {
 	}
 }
 
-// addLeases makes some of the limits ones of leases, and of each way to count while a store is away.
+// addLeases gives some of the limits leases. While the store is unavailable, it also gives some limits each way to
+// count without the store.
 func (s *scene) addLeases(out *livepage.Status) {
 	if s.shared == nil {
 		return
@@ -64,8 +65,8 @@ func (s *scene) addLeases(out *livepage.Status) {
 	}
 }
 
-// A person sees at once whether limits hold for all gateways or for this one only, in the theme and at the width they
-// have; and what the leases and the backstop do.
+// The page shows whether limits are counted for all gateways or in this process only, and what the leases and the
+// backstop do. It is readable in every theme and at every width.
 func TestLivePageStore(t *testing.T) {
 	for _, state := range []string{"closed", "open", "probing"} {
 		t.Run(state, func(t *testing.T) {
@@ -91,7 +92,7 @@ func TestLivePageStore(t *testing.T) {
 			}
 			if got := p.texts("[data-breaker=Redis] td:nth-child(2)"); len(got) != 1 ||
 				!strings.HasPrefix(got[0], state+": ") {
-				t.Errorf("the first store's state is %q, want %s and what that is", got, state)
+				t.Errorf("the first store's state is %q, want %s and what that means", got, state)
 			}
 			for count, want := range map[string]string{
 				"local": "91,234", "calls": "1,204", "share": "99 %", "waited": "96", "denied": "4,120", "early": "17",
@@ -111,7 +112,7 @@ func TestLivePageStore(t *testing.T) {
 	}
 }
 
-// compareAway checks what is marked as decided without the store: all four requests of withStore, and nothing else.
+// compareAway checks that exactly the four requests of withStore are marked as decided without the store.
 func (p *tab) compareAway(away bool) {
 	p.t.Helper()
 	p.choose("minute")
@@ -120,7 +121,7 @@ func (p *tab) compareAway(away bool) {
 		marks, word = 1, "4 decided without the store"
 	}
 	if got := p.texts("#away-key:not([hidden]) span"); len(got) != marks || marks > 0 && got[0] != word {
-		p.t.Errorf("below the plot stands %q, want %q", got, word)
+		p.t.Errorf("the text below the plot is %q, want %q", got, word)
 	}
 	if got := eval[int](p, "[...document.querySelectorAll('.bar-away')].filter((e) => e.getAttribute('height') > "+
 		"0).length"); got != marks {
@@ -134,7 +135,7 @@ func (p *tab) compareAway(away bool) {
 		p.t.Errorf("recent denials are marked %q, want %d line of them", got, marks)
 	}
 	if got := p.texts("[data-degraded=false] .tag.away"); len(got) != 0 {
-		p.t.Errorf("denials of the store are marked %q", got)
+		p.t.Errorf("denials by the store are marked %q, want no mark", got)
 	}
 	if got := p.texts("[data-tenant=acme] .what .tag.away"); len(got) != marks {
 		p.t.Errorf("%d limits of the tenant are marked as counted here, want %d", len(got), marks)
@@ -142,7 +143,7 @@ func (p *tab) compareAway(away bool) {
 	apart := strings.Join(p.texts("[data-tenant=acme] .apart"), "; ")
 	for _, says := range []string{": all admitted, 6 leased", ": all denied, 9 leased", ": use not known, 12 leased"} {
 		if strings.Contains(apart, says) != away {
-			p.t.Errorf("limits without a known use say %q; that one says %q: %v wanted", apart, says, away)
+			p.t.Errorf("limits without a known use say %q; contains %q: want %v", apart, says, away)
 		}
 	}
 	value := eval[string](p, "document.querySelector('[data-tenant=globex] .track').getAttribute('aria-valuetext')")
@@ -155,7 +156,7 @@ func (p *tab) compareAway(away bool) {
 	}
 }
 
-// The page goes from one state of the store to the next by itself, and back to as it was.
+// The page follows the state of the store without a reload, also back to the first state.
 func TestLivePageFollowsTheStore(t *testing.T) {
 	s := newScene(t)
 	s.runTraffic()
@@ -183,12 +184,13 @@ func TestLivePageFollowsTheStore(t *testing.T) {
 			t.Errorf("%s: the banner is shown: %v, want %v", next, got, want)
 		}
 		if !eval[bool](p, "window.row.isConnected") {
-			t.Errorf("%s: the row was made anew, so a reader who was there has lost the place", next)
+			t.Errorf("%s: the row was replaced, so a screen reader that was there has lost its place", next)
 		}
 	}
 }
 
-// A page that is open while another build runs is sent what it does not know, or lacks what it does. It shows the rest.
+// If a page is still open when another version of the program starts, its data may have fields that it does not know,
+// or lack fields that it expects. It shows the rest.
 func TestLivePageSurvivesBadData(t *testing.T) {
 	s := newScene(t)
 	s.runTraffic()
@@ -224,10 +226,10 @@ func TestLivePageSurvivesBadData(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		change func(object)
-		shown  bool   // the section
-		banner bool   // above it
-		holds  string // selector of an element
-		text   string // its text
+		shown  bool   // whether the section about the store is shown
+		banner bool   // whether the banner is shown
+		holds  string // the selector of an element
+		text   string // the element's text
 	}{
 		{"no section", func(d object) { delete(d, "store") }, false, false, "[data-total=requests]", ""},
 		{"an unknown state", func(d object) {
@@ -236,7 +238,7 @@ func TestLivePageSurvivesBadData(t *testing.T) {
 		}, true, false, "[data-breaker=Redis] td", "melted"},
 		{"no state and no counts", func(d object) { store(d)["breakers"] = []object{{"name": "Redis"}} }, true, false,
 			"[data-breaker=Redis] td", "not known"},
-		{"breakers that are none", func(d object) { store(d)["breakers"] = "three" }, true, false,
+		{"breakers that are not a list", func(d object) { store(d)["breakers"] = "three" }, true, false,
 			"[data-count=local] dd", "91,234"},
 		{"a breaker that is null", func(d object) { store(d)["breakers"] = []any{nil} }, true, false,
 			"[data-count=local] dd", "91,234"},
@@ -245,7 +247,7 @@ func TestLivePageSurvivesBadData(t *testing.T) {
 		{"no counts of leases", func(d object) { store(d)["leases"] = object{} }, true, true, "[data-count=local] dd",
 			"–"},
 		{"no outage", func(d object) { delete(store(d), "outage") }, true, true, "[data-count=backstop] dd", "–"},
-		{"nothing in it", func(d object) { d["store"] = object{} }, true, false, "#leases-empty:not([hidden])",
+		{"an empty section", func(d object) { d["store"] = object{} }, true, false, "#leases-empty:not([hidden])",
 			"Off: each decision asks the store."},
 		{"no marks", func(d object) {
 			for _, w := range d["windows"].([]any) {
@@ -268,7 +270,7 @@ func TestLivePageSurvivesBadData(t *testing.T) {
 		{"an unknown way to count", func(d object) {
 			d["tenants"].([]any)[0].(object)["limits"].([]any)[0].(object)["counted"] = "elsewhere"
 		}, true, true, "[data-count=local] dd", "91,234"},
-		{"as it was", func(object) {}, true, true, "[data-count=local] dd", "91,234"},
+		{"no change", func(object) {}, true, true, "[data-count=local] dd", "91,234"},
 	} {
 		stamp++
 		at := stamp
@@ -286,7 +288,7 @@ func TestLivePageSurvivesBadData(t *testing.T) {
 		}
 		if strings.Contains(eval[string](p, "document.body.innerText"), "undefined") ||
 			strings.Contains(eval[string](p, "document.body.innerText"), "NaN") {
-			t.Errorf("%s: the page shows what is no text for a person", tt.name)
+			t.Errorf("%s: the page shows \"undefined\" or \"NaN\"", tt.name)
 		}
 	}
 }
