@@ -20,14 +20,14 @@ import (
 	"testing"
 )
 
-// What up and down use of every Linux; what a test leaves out or puts a stand-in for is said there.
+// tools are the programs that up and down use and that every Linux has.
 var tools = []string{
 	"bash", "cat", "cp", "curl", "cut", "dirname", "basename", "env", "find", "flock", "grep", "head", "mkdir",
 	"mktemp", "mv", "rm", "rmdir",
 	"sed", "setpriv", "setsid", "sha256sum", "sleep", "sort", "ss", "tail", "tr",
 }
 
-// Stand-ins for what must be installed. Each is good enough to be taken for it; none can do anything.
+// standIns are scripts in place of the programs that must be installed. up accepts them, but they do nothing.
 var standIns = map[string]string{
 	"java":         `echo 'openjdk version "17.0.9" 2023-10-17' >&2`,
 	"javac":        "exit 1",
@@ -36,7 +36,7 @@ var standIns = map[string]string{
 	"python3.13":   `case $1 in -c) echo 3.13 ;; *) echo 'No space left on device' >&2; exit 1 ;; esac`,
 }
 
-// machine is a place to run up and down in: with a PATH, a home and ports of its own.
+// machine is an environment for up and down with a PATH, a home folder and ports of its own.
 type machine struct {
 	t           *testing.T
 	path, home  string
@@ -44,13 +44,13 @@ type machine struct {
 	variables   []string
 }
 
-// newMachine has all that up needs, or seems to.
+// newMachine returns a machine with all programs that up needs, some of them as stand-ins.
 func newMachine(t *testing.T) *machine {
 	t.Helper()
 	m := &machine{t: t, path: t.TempDir(), home: filepath.Join(t.TempDir(), "home"), port: freePort(t),
 		redis: freePort(t)}
 	for _, name := range tools {
-		if found, err := exec.LookPath(name); err == nil { // what is really missing shows in the tests
+		if found, err := exec.LookPath(name); err == nil { // if it is missing, tests fail and name it
 			if err := os.Symlink(found, filepath.Join(m.path, name)); err != nil {
 				t.Fatal(err)
 			}
@@ -80,7 +80,7 @@ func (m *machine) remove(name string) {
 
 func (m *machine) set(name, value string) { m.variables = append(m.variables, name+"="+value) }
 
-// folder is what there is of the stand while it runs.
+// folder returns the folder in which up keeps the files of a running LocalStack.
 func (m *machine) folder() string { return filepath.Join(m.home, fmt.Sprint("run-", m.port)) }
 
 func (m *machine) write(name, content string) {
@@ -100,7 +100,7 @@ func (m *machine) command(script string, args ...string) *exec.Cmd {
 	cmd.Env = append([]string{
 		"PATH=" + m.path, "HOME=" + m.t.TempDir(), "SLUICE_LOCALSTACK_HOME=" + m.home,
 		fmt.Sprint("SLUICE_LOCALSTACK_PORT=", m.port), fmt.Sprint("SLUICE_LOCALSTACK_REDIS_PORT=", m.redis),
-	}, m.variables...) // the last of a name counts
+	}, m.variables...) // if a name occurs twice, the last value counts
 	return cmd
 }
 
@@ -121,8 +121,8 @@ func (m *machine) run(script string, args ...string) result {
 	return result{stdout.String(), stderr.String(), cmd.ProcessState.ExitCode()}
 }
 
-// refuses runs up, which must end with the code, say one line that holds each of parts, print nothing else, and leave
-// nothing running.
+// refuses runs up, which must end with the given exit code. It must print only one line, to standard error, that
+// contains each of the parts, and start nothing.
 func (m *machine) refuses(code int, args []string, parts ...string) {
 	m.t.Helper()
 	r := m.run("up", args...)
@@ -152,8 +152,8 @@ func freePort(t *testing.T) int {
 
 func portOf(l net.Listener) int { return l.Addr().(*net.TCPAddr).Port }
 
-// Guarantees that an error names what a machine lacks, and what to do about it, before anything is started or
-// downloaded. That nothing of it is said without reason, TestUpSaysWhichStepFailed shows.
+// Guarantees that an error names the program that a machine lacks, and what to do about it, before anything is started
+// or downloaded. TestUpSaysWhichStepFailed shows that there is no such error on a complete machine.
 func TestUpNamesWhatIsMissing(t *testing.T) {
 	none := func(names ...string) func(*machine) {
 		return func(m *machine) {
@@ -196,8 +196,8 @@ func TestUpNamesWhatIsMissing(t *testing.T) {
 	}
 }
 
-// Guarantees that a failed install, of a full disk say, tells its step and the tool's own last lines, and never counts
-// as done.
+// Guarantees that the error of a failed installation, for example because the disk is full, names the step and has the
+// tool's last lines, and that the next run tries it again.
 func TestUpSaysWhichStepFailed(t *testing.T) {
 	m := newMachine(t)
 	for range 2 {
@@ -214,7 +214,8 @@ func TestUpSaysWhichStepFailed(t *testing.T) {
 	}
 }
 
-// Guarantees that nothing is started beside a program that has the port, and that the line names the way out.
+// Guarantees that nothing is started if another program uses the port, and that the error names the variable for
+// another port.
 func TestUpRefusesATakenPort(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -238,7 +239,7 @@ func TestUpRefusesATakenPort(t *testing.T) {
 	}
 }
 
-// Guarantees that a setting that cannot be meant is refused by its name.
+// Guarantees that an invalid setting is rejected with an error that names it.
 func TestUpRefusesBadSettings(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
@@ -274,7 +275,7 @@ func TestUpRefusesBadSettings(t *testing.T) {
 	})
 }
 
-// Guarantees that a LocalStack that is there already is used as it is, if it answers.
+// Guarantees that a LocalStack that runs already is used if it answers.
 func TestUpChecksAnotherLocalStack(t *testing.T) {
 	healthy := true
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -291,7 +292,7 @@ func TestUpChecksAnotherLocalStack(t *testing.T) {
 		m := newMachine(t)
 		m.set("SLUICE_LOCALSTACK", endpoint)
 		m.set("SLUICE_LOCALSTACK_REDIS", redis)
-		for name := range standIns { // nothing of it is needed
+		for name := range standIns { // none of them is needed
 			m.remove(name)
 		}
 		return m
@@ -314,7 +315,7 @@ func TestUpChecksAnotherLocalStack(t *testing.T) {
 	}
 }
 
-// Guarantees that two at a time do not install or start over each other.
+// Guarantees that of two runs at a time, one waits until the other has ended.
 func TestUpWaitsForAnother(t *testing.T) {
 	m := newMachine(t)
 	m.remove("java")
@@ -367,8 +368,8 @@ func process(t *testing.T, file string, variables ...string) *exec.Cmd {
 	return cmd
 }
 
-// Guarantees that down ends all that is the stand's, even what is stopped, and nothing else, though a file may have its
-// number: that of a program that ended long ago may be anyone's.
+// Guarantees that down ends all programs of the LocalStack, even one that is stopped, and no other program. A file may
+// have the process id of another program: an id can be used again after its program has ended.
 func TestDownEndsOnlyItsOwn(t *testing.T) {
 	m := newMachine(t)
 	sleep, err := exec.LookPath("sleep")
@@ -383,7 +384,7 @@ func TestDownEndsOnlyItsOwn(t *testing.T) {
 	}
 	mark := "SLUICE_LOCALSTACK_RUN=" + m.folder()
 	own := process(t, sleep, "A=b", mark)
-	other := process(t, sleep, "A=b", mark+"1") // the stand of another port
+	other := process(t, sleep, "A=b", mark+"1") // the LocalStack on another port
 	m.write("localstack.pid", fmt.Sprintln(own.Process.Pid))
 	m.write("redis.pid", fmt.Sprintln(other.Process.Pid))
 	m.write("lambda/f/tmp/x", "x")
@@ -391,7 +392,8 @@ func TestDownEndsOnlyItsOwn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	function := filepath.Join(m.folder(), "sleep") // coreutils may be one binary that goes by its name
+	// The name stays sleep, because all of coreutils may be one program that does what its name says.
+	function := filepath.Join(m.folder(), "sleep")
 	if err := os.WriteFile(function, binary, 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -418,7 +420,7 @@ func TestDownEndsOnlyItsOwn(t *testing.T) {
 	}
 }
 
-// Guarantees that an earlier run that ended in between does not stand in the way.
+// Guarantees that up cleans up after an earlier run that did not finish, and goes on.
 func TestUpCleansUpAnEarlierRun(t *testing.T) {
 	m := newMachine(t)
 	m.remove("java")
@@ -435,7 +437,7 @@ func TestUpCleansUpAnEarlierRun(t *testing.T) {
 	}
 }
 
-// Guarantees that --all takes away what was installed, and not what somebody else put there.
+// Guarantees that --all deletes what was installed, and not what somebody else put there.
 func TestDownAll(t *testing.T) {
 	m := newMachine(t)
 	if r := m.run("down", "--all"); r != (result{}) {

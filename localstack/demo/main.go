@@ -1,5 +1,5 @@
-// Command demo deploys Sluice to the LocalStack of SLUICE_LOCALSTACK, puts some load on it, changes a plan meanwhile,
-// and shows on one screen what happened: make demo calls it.
+// Command demo deploys Sluice to the LocalStack of SLUICE_LOCALSTACK, sends requests to it, changes a limit meanwhile,
+// and prints on one screen what happened. make demo calls it.
 package main
 
 import (
@@ -23,12 +23,12 @@ import (
 
 const (
 	window  = 10 * time.Second
-	windows = 5                      // of load; the plan is changed at the beginning of the third
-	change  = 2                      // from 0
-	pace    = 200 * time.Millisecond // between a client's calls
-	quiet   = time.Second            // before a window ends nothing is sent, so that each call is in one window
-	before  = 40                     // units per window
-	after   = 80
+	windows = 5                      // how many windows there is load
+	change  = 2                      // the limit is changed at the beginning of this window, counted from 0
+	pace    = 200 * time.Millisecond // the time between two calls of a client
+	quiet   = time.Second            // nothing is sent before the end of a window, so that each call is in one window
+	before  = 40                     // units per window before the change
+	after   = 80                     // units per window after it
 )
 
 const plans = `
@@ -45,7 +45,7 @@ tenants:
   - { id: initech, plan: demo-trial }
 `
 
-// tenants are those of the plans, each with what its limit says.
+// tenants are the tenants of the plans, each with a description of its limit.
 var tenants = []struct{ id, limit string }{
 	{"acme", "40, then 80 in each 10 s"}, {"globex", "10 at once, 10 in 10 s"}, {"initech", "100 a day, in one cell"},
 }
@@ -87,12 +87,12 @@ func run(ctx context.Context, out io.Writer) error {
 	return d.show(ctx, out)
 }
 
-// call is one request and what became of it.
+// call is a request and its answer.
 type call struct {
 	tenant, cell string
-	window       int // from 0
+	window       int // counted from 0
 	status       int
-	limit        string // X-RateLimit-Limit
+	limit        string // the header X-RateLimit-Limit
 	answered     time.Time
 }
 
@@ -100,16 +100,16 @@ type demo struct {
 	s        *stand.Stand
 	deployed time.Duration
 	keys     map[string]string
-	start    time.Time // of the first window
-	changed  time.Time // when the plan's change was asked for
+	start    time.Time // the beginning of the first window
+	changed  time.Time // when the limit's change was requested
 
 	mu     sync.Mutex
 	calls  []call
-	denial string // the body of acme's last one
+	denial string // the body of acme's last denial
 	failed error
 }
 
-// prepare applies the plans and waits until every cell knows every key.
+// prepare applies the plans, creates an API key for each tenant, and waits until every cell accepts every key.
 func (d *demo) prepare(ctx context.Context) error {
 	if err := d.s.Apply(ctx, plans); err != nil {
 		return err
@@ -139,7 +139,7 @@ func (d *demo) prepare(ctx context.Context) error {
 	return nil
 }
 
-// load has a client for each tenant call each cell, and changes acme's limit meanwhile.
+// load runs a client for each tenant and cell, and changes acme's limit meanwhile.
 func (d *demo) load(ctx context.Context) error {
 	d.start = time.Now().Truncate(window).Add(window)
 	if !until(ctx, d.start) {
@@ -165,7 +165,7 @@ func (d *demo) load(ctx context.Context) error {
 	return cmp.Or(d.failed, ctx.Err())
 }
 
-// until waits until a time; false if ctx ended before.
+// until waits until a time. It returns false if ctx ends before that.
 func until(ctx context.Context, at time.Time) bool {
 	t := time.NewTimer(time.Until(at))
 	defer t.Stop()
@@ -213,8 +213,8 @@ func (d *demo) client(ctx context.Context, cell, tenant string) {
 	}
 }
 
-// count is how many calls there were of a tenant and a cell, "" for all, in a window, -1 for all, with a status, 0 for
-// all.
+// count returns how many calls have the given tenant, cell, window and status. A tenant or cell of "", a window of -1
+// and a status of 0 stand for all.
 func (d *demo) count(tenant, cell string, in, status int) int {
 	n := 0
 	for _, c := range d.calls {
@@ -226,7 +226,7 @@ func (d *demo) count(tenant, cell string, in, status int) int {
 	return n
 }
 
-// enforced is how long it took until a cell decided by the changed limit, of which it has a part; 0 where it never did.
+// enforced returns how long it took until a cell enforced its part of the changed limit, or 0 if it never did.
 func (d *demo) enforced(cell string) time.Duration {
 	was := ""
 	for _, c := range d.calls {
@@ -293,7 +293,7 @@ func (d *demo) show(ctx context.Context, out io.Writer) error {
 		fmt.Fprintf(&b, "  %s  %-42s %3d of %d%s\n", d.start.Add(time.Duration(in)*window).Format(time.TimeOnly), bar,
 			sum, limit, note)
 	}
-	b.WriteString("\nsluice tenant set acme …, felt at the gateway of")
+	b.WriteString("\nsluice tenant set acme …, enforced by the gateway of")
 	for i, c := range cells {
 		if took := d.enforced(c.ID); took > 0 {
 			fmt.Fprintf(&b, "%s %s after %.1f s", map[bool]string{true: ","}[i > 0], c.ID, took.Seconds())
@@ -307,7 +307,7 @@ func (d *demo) show(ctx context.Context, out io.Writer) error {
 	return err
 }
 
-// mark is what a cell's units are drawn with.
+// mark returns the character with which a cell's units are drawn.
 func mark(cell int) rune { return []rune("#=+o")[cell%4] }
 
 func detail(problem string) string {

@@ -1,5 +1,5 @@
-// Command serve deploys Sluice to the LocalStack of SLUICE_LOCALSTACK and puts gateways in front of it, until it is
-// interrupted: make localstack calls it.
+// Command serve deploys Sluice to the LocalStack of SLUICE_LOCALSTACK and runs gateways in front of it until it is
+// interrupted. make localstack calls it.
 package main
 
 import (
@@ -16,9 +16,9 @@ import (
 	"github.com/sluicelimits/sluice/localstack/stand"
 )
 
-const port = 8480 // of the first gateway
+const port = 8480 // the port of the first gateway
 
-// plans are what the printed calls are made for.
+// plans are the plans that are applied, for the commands that are printed.
 const plans = `
 plans:
   - id: pro

@@ -10,27 +10,28 @@ import (
 	"time"
 )
 
-// Answer is what a client of a sample API got.
+// Answer is an answer that a client of a sample API got.
 type Answer struct {
 	Status int
 	Header http.Header
 	Body   string
 }
 
-// maxBody is what is kept of an answer's body.
+// maxBody is how many bytes of an answer's body are read.
 const maxBody = 64 << 10
 
-// Call is one request of a tenant's client to a cell's sample API, "GET /product/1" say. The key is an API key; "" is
-// none.
+// Call sends a request to a cell's sample API, as a tenant's client does. The request is for example "GET /product/1".
+// The key is an API key, or "" for none.
 func (s *Stand) Call(ctx context.Context, cell, request, key string) (*Answer, error) {
 	return Call(ctx, s.client, s.API(cell), request, key)
 }
 
-// Call is one request of a tenant's client to an API, without its being repeated.
+// Call sends a request to an API, as a tenant's client does. It does not repeat a request that fails.
 func Call(ctx context.Context, client *http.Client, api, request, key string) (*Answer, error) {
 	method, path, ok := strings.Cut(request, " ")
 	if !ok || api == "" {
-		return nil, fmt.Errorf("want a request such as GET /product/1 and an API, got %q and %q", request, api)
+		return nil, fmt.Errorf("a call needs a request such as GET /product/1 and an API, and has %q and %q", request,
+			api)
 	}
 	r, err := http.NewRequestWithContext(ctx, method, api+path, http.NoBody)
 	if err != nil {
@@ -51,27 +52,28 @@ func Call(ctx context.Context, client *http.Client, api, request, key string) (*
 	return &Answer{said.StatusCode, said.Header, string(body)}, nil
 }
 
-// ErrNever is what Until's error wraps.
-var ErrNever = errors.New("it did not come about")
+// ErrNever is the error of Until if the check did not succeed in time.
+var ErrNever = errors.New("the check did not succeed")
 
-// Until asks again and again, at the pace given, until the answer is nil, and gives up after a time with the last one.
-func Until(ctx context.Context, patience, pace time.Duration, is func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+// Until calls check at the given interval until it returns nil. If that does not happen within the timeout, the error
+// wraps ErrNever and the last error of check.
+func Until(ctx context.Context, timeout, interval time.Duration, check func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	again := time.NewTicker(pace)
+	again := time.NewTicker(interval)
 	defer again.Stop()
 	var last error
 	for {
-		err := is(ctx)
+		err := check(ctx)
 		if err == nil {
 			return nil
 		}
 		if ctx.Err() == nil || last == nil {
-			last = err // not that the time was up in mid-call
+			last = err // a check that the timeout interrupted has no useful error
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("%w within %s: %w", ErrNever, patience, last)
+			return fmt.Errorf("%w within %s: %w", ErrNever, timeout, last)
 		case <-again.C:
 		}
 	}

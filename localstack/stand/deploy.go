@@ -19,7 +19,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// What a deployment is called where its file says nothing else, as infra/config names it.
+// The default names in a deployment, as infra/config has them, and the id of the pepper that the stand makes.
 const (
 	controlStack = "sluice-control"
 	secretName   = "sluice-identity"
@@ -33,31 +33,30 @@ type Cell struct {
 	Full       bool
 }
 
-// Function is the name of one of its functions, such as "authorizer".
+// Function returns the full name of one of the cell's Lambda functions. The given name is for example "authorizer".
 func (c Cell) Function(name string) string { return "sluice-" + c.ID + "-" + name }
 
-// Table is the name of one of its tables: "counters" or "config".
+// Table returns the full name of one of the cell's tables. The given name is "counters" or "config".
 func (c Cell) Table(name string) string { return "sluice-" + c.ID + "-" + name }
 
-// deployed is what a deployment has become.
+// deployed describes what is deployed.
 type deployed struct {
-	control string // its region
+	control string // the region of the control plane
 	cells   []Cell
 	outputs map[string]map[string]string // by stack and name
 }
 
-// Cells are those that are deployed, in the file's order.
+// Cells returns the cells that are deployed, in the order of the deployment file.
 func (s *Stand) Cells() []Cell { return slices.Clone(s.deployed.cells) }
 
-// Region is that of the control plane.
+// Region returns the region of the control plane.
 func (s *Stand) Region() string { return s.deployed.control }
 
-// Output is one of a stack's; "" where there is none.
+// Output returns an output of a stack, or "" if the stack has no output of that name.
 func (s *Stand) Output(stack, name string) string { return s.deployed.outputs[stack][name] }
 
-// Deploy deploys the control plane and the cells of localstack/deployment.yaml, and small cells besides. What is there
-// already is brought to what the program of today makes. The templates, the outputs and what the CDK CLI said are in
-// the stand's folder.
+// Deploy deploys the control plane and the cells of localstack/deployment.yaml, and more small cells. It updates stacks
+// that exist already. The templates, the outputs and what the CDK CLI printed are in the stand's folder.
 func (s *Stand) Deploy(ctx context.Context, more ...Cell) error {
 	if err := s.writeDeployment(ctx, more); err != nil {
 		return err
@@ -71,14 +70,14 @@ func (s *Stand) Deploy(ctx context.Context, more ...Cell) error {
 	return s.Attach(ctx, more...)
 }
 
-// Attach takes what an earlier Deploy from the same folder left, without deploying anything: for whoever works on tests
-// of it.
+// Attach uses what an earlier Deploy from the same folder deployed. It deploys nothing, which saves time while one
+// works on a test.
 func (s *Stand) Attach(ctx context.Context, more ...Cell) error {
 	if err := s.writeDeployment(ctx, more); err != nil {
 		return err
 	}
 	if err := s.readOutputs(); err != nil {
-		return fmt.Errorf("nothing was deployed from here: %w", err)
+		return fmt.Errorf("nothing was deployed from this folder: %w", err)
 	}
 	if err := s.secrets(ctx); err != nil {
 		return fmt.Errorf("the secret: %w", err)
@@ -86,8 +85,8 @@ func (s *Stand) Attach(ctx context.Context, more ...Cell) error {
 	if err := s.operator(ctx); err != nil {
 		return fmt.Errorf("the operator: %w", err)
 	}
-	if err := s.lookAt(ctx); err != nil {
-		return fmt.Errorf("what %s can do: %w", s.endpoint, err)
+	if err := s.findMissing(ctx); err != nil {
+		return fmt.Errorf("find out what %s lacks: %w", s.endpoint, err)
 	}
 	for _, what := range s.missing {
 		s.logf("not as on AWS: %s", what)
@@ -95,11 +94,11 @@ func (s *Stand) Attach(ctx context.Context, more ...Cell) error {
 	return s.serve()
 }
 
-// file is a path in the stand's folder.
+// file returns the path of a file in the stand's folder.
 func (s *Stand) file(name string) string { return filepath.Join(s.o.Dir, name) }
 
-// writeDeployment completes the deployment file with what is known only now: where there is a VPC, where the Redis is,
-// what the machine can run, and further cells.
+// writeDeployment writes a copy of the deployment file with what the file cannot contain: the VPC of each full cell,
+// the Redis, the architecture of this machine, and more cells.
 func (s *Stand) writeDeployment(ctx context.Context, more []Cell) error {
 	from := filepath.Join(s.o.Root, "localstack", "deployment.yaml")
 	text, err := os.ReadFile(from)
@@ -133,7 +132,7 @@ func (s *Stand) writeDeployment(ctx context.Context, more []Cell) error {
 		network, _ := cell["network"].(map[string]any)
 		cache, _ := cell["cache"].(map[string]any)
 		if network == nil || cache == nil {
-			return fmt.Errorf("%s: cell %s is full and has no network or cache that is there already", from, c.ID)
+			return fmt.Errorf("%s: cell %s is full, so it must have a network and a cache", from, c.ID)
 		}
 		network["vpc"], network["subnets"], cache["endpoint"] = vpc, subnets, s.o.Redis
 	}
@@ -151,13 +150,13 @@ func (s *Stand) writeDeployment(ctx context.Context, more []Cell) error {
 	return os.WriteFile(s.file("deployment.yaml"), text, 0o600)
 }
 
-// build makes the operator's command.
+// build builds the command sluice.
 func (s *Stand) build(ctx context.Context) error {
 	return s.run(ctx, "build", nil, "go", "build", "-o", s.file("sluice"), "./cmd/sluice")
 }
 
-// cdk makes the templates and deploys them, and the templates of the sample APIs, which are not deployed. The Lambdas
-// are built the first time alone: the source does not change while a stand is up.
+// cdk synthesizes the templates and deploys them. It also synthesizes those of the sample APIs, which are not deployed.
+// All Lambda functions are built only the first time, because the source does not change during a test run.
 func (s *Stand) cdk(ctx context.Context) error {
 	env := s.environment(s.deployed.control, "DEPLOYMENT="+s.file("deployment.yaml"), "CI=true")
 	regions := map[string]bool{s.deployed.control: true}
@@ -195,7 +194,7 @@ func (s *Stand) cdk(ctx context.Context) error {
 	return nil
 }
 
-// run runs one of the repository's tools; what it says goes to a log, and its end into the error.
+// run runs one of the repository's tools. Its output goes to a log file, and the end of it also into the error.
 func (s *Stand) run(ctx context.Context, step string, env []string, name string, args ...string) error {
 	s.logf("%s", step)
 	log, err := os.Create(s.file(step + ".log"))
@@ -213,7 +212,7 @@ func (s *Stand) run(ctx context.Context, step string, env []string, name string,
 	return nil
 }
 
-const tailBytes = 3000
+const tailBytes = 3000 // enough for the error message of the CDK CLI and some lines before it
 
 // tail keeps the end of what is written to it.
 type tail struct{ b bytes.Buffer }
@@ -240,8 +239,8 @@ func (s *Stand) readOutputs() error {
 	return json.Unmarshal(text, &s.deployed.outputs)
 }
 
-// secrets gives the deployment's secret its pepper, as docs/deploy.md says, and sees to it that the cells' regions have
-// it. The template asks for replicas there, which LocalStack does not make.
+// secrets adds a pepper to the deployment's secret, as docs/deploy.md describes. It also copies the secret to the
+// cells' regions if LocalStack does not make the replicas that the template asks for.
 func (s *Stand) secrets(ctx context.Context) error {
 	client := secretsmanager.NewFromConfig(s.AWS(s.deployed.control))
 	name := aws.String(secretName)
@@ -273,7 +272,7 @@ func (s *Stand) secrets(ctx context.Context) error {
 			return fmt.Errorf("%s: %w", c.Region, err)
 		}
 		if !replicated {
-			s.lacks("Secrets Manager makes no replica of a secret in %s: the stand put a copy there", c.Region)
+			s.lacks("Secrets Manager makes no replica of a secret in %s, so the stand put a copy there", c.Region)
 		}
 	}
 	return nil

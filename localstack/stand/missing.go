@@ -15,16 +15,16 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/secretsmanager/types"
 )
 
-// lacks notes a behaviour that is missing, once.
+// lacks notes that the endpoint does not behave like AWS in the described way, unless that is noted already.
 func (s *Stand) lacks(format string, args ...any) {
 	if what := fmt.Sprintf(format, args...); !slices.Contains(s.missing, what) {
 		s.missing = append(s.missing, what)
 	}
 }
 
-// lookAt notes what the endpoint does not do that AWS does: make every resource of a template, and ask IAM. It changes
-// nothing.
-func (s *Stand) lookAt(ctx context.Context) error {
+// findMissing checks whether the endpoint creates every resource of a template, and whether it enforces IAM policies.
+// It notes what is missing.
+func (s *Stand) findMissing(ctx context.Context) error {
 	skipped, err := s.Skipped(ctx)
 	if err != nil {
 		return err
@@ -33,7 +33,7 @@ func (s *Stand) lookAt(ctx context.Context) error {
 		s.lacks("CloudFormation makes no resources of these types: %s", strings.Join(slices.Sorted(maps.Keys(skipped)),
 			", "))
 	}
-	// Nobody gave the operator a policy, so IAM denies her this call.
+	// The operator has no policy, so IAM denies this call.
 	list := url.Values{"Action": {"ListUsers"}, "Version": {"2010-05-08"}}
 	if s.queryAs(ctx, s.Operator.Credentials, "iam", iamRegion, list, &struct{}{}) == nil {
 		s.lacks("IAM denies nothing: a user without policies may list users")
@@ -54,13 +54,13 @@ type secretStore interface {
 }
 
 const (
-	replicatedIn = 30 * time.Second // a new value of a secret, in another region
-	lookAgain    = 500 * time.Millisecond
+	replicationTimeout  = 30 * time.Second // until a replica has the new value of a secret
+	replicationInterval = 500 * time.Millisecond
 )
 
-// copySecret sees to it that a region has the secret with this value. A replica cannot be written: the endpoint copies
-// what is put in the secret's own region, and that is waited for. Where the endpoint makes no replicas it puts a secret
-// there, and the first result is false.
+// copySecret makes a region have the secret with the given value. If the region has a replica of the secret, which
+// cannot be written, copySecret waits until the endpoint has copied the value there, and returns true. Otherwise it
+// writes a secret there.
 func copySecret(ctx context.Context, there secretStore, name, value string) (replicated bool, err error) {
 	of, err := there.DescribeSecret(ctx, &secretsmanager.DescribeSecretInput{SecretId: &name})
 	var none *types.ResourceNotFoundException
@@ -74,7 +74,7 @@ func copySecret(ctx context.Context, there secretStore, name, value string) (rep
 		_, err = there.PutSecretValue(ctx, &secretsmanager.PutSecretValueInput{SecretId: &name, SecretString: &value})
 		return false, err
 	}
-	return true, Until(ctx, replicatedIn, lookAgain, func(ctx context.Context) error {
+	return true, Until(ctx, replicationTimeout, replicationInterval, func(ctx context.Context) error {
 		held, err := there.GetSecretValue(ctx, &secretsmanager.GetSecretValueInput{SecretId: &name})
 		if err == nil && aws.ToString(held.SecretString) != value {
 			err = errors.New("the replica has an older value")

@@ -19,14 +19,14 @@ import (
 	"github.com/sluicelimits/sluice/internal/control/client"
 )
 
-// Bucket is that of the audit trail.
+// Bucket returns the name of the bucket that has the audit trail.
 func (s *Stand) Bucket() string { return "sluice-audit-" + s.account + "-" + s.deployed.control }
 
-// ControlTable is the name of a control table: plans, tenants, keys, cells, operations.
+// ControlTable returns the full name of a control table. The given name is plans, tenants, keys, cells or operations.
 func (s *Stand) ControlTable(name string) string { return "sluice-" + name }
 
-// Sluice runs the operator's command against the deployment, signed with the operator's credentials, and returns what
-// it printed. The error has what it printed on stderr.
+// Sluice runs the command sluice on the deployment, whose requests are signed with the operator's credentials, and
+// returns what it printed. The error contains what it printed to standard error.
 func (s *Stand) Sluice(ctx context.Context, args ...string) (string, error) {
 	c := exec.CommandContext(ctx, s.file("sluice"), args...) //nolint:gosec // built from the repository
 	c.Dir = s.o.Dir
@@ -42,8 +42,8 @@ func (s *Stand) Sluice(ctx context.Context, args ...string) (string, error) {
 	return out.String(), nil
 }
 
-// Admin is a client of the control plane's operators' API, whose calls are signed with the credentials given; with none
-// they are not.
+// Admin returns a client of the control plane's operators' API. It signs its requests with the given credentials. If
+// these are empty, it does not sign them.
 func (s *Stand) Admin(as aws.Credentials) (*client.Client, error) {
 	var sign client.Sign
 	if as.HasKeys() {
@@ -71,7 +71,7 @@ func (s *Stand) Apply(ctx context.Context, plans string) error {
 	return err
 }
 
-// Key makes an API key of a tenant.
+// Key creates an API key of a tenant and returns it.
 func (s *Stand) Key(ctx context.Context, tenant string) (string, error) {
 	out, err := s.Sluice(ctx, "key", "create", "--tenant", tenant, "--reason", "a client of the stand", "--json")
 	if err != nil {
@@ -80,27 +80,28 @@ func (s *Stand) Key(ctx context.Context, tenant string) (string, error) {
 	var made struct {
 		Key string `json:"key"`
 	}
-	// the text may contain a key, so the error has only its length
+	// The text may contain a key, so the error has only its length.
 	if err := json.Unmarshal([]byte(out), &made); err != nil || made.Key == "" {
-		return "", fmt.Errorf("sluice key create printed %d bytes, and no key in JSON", len(out))
+		return "", fmt.Errorf("sluice key create printed %d bytes that are not JSON with a key", len(out))
 	}
 	return made.Key, nil
 }
 
-// AddCell has a cell join. It stores no URL of the cell's operators' API: that is served by the local gateway here,
-// and the admin function takes only URLs of API Gateway. Who operates on counters says --ops-endpoint, as Ops has it.
+// AddCell adds a cell. It does not store the URL of the cell's operators' API, because the local gateway serves that
+// API, and the admin function accepts only URLs of API Gateway. Commands for counters need --ops-endpoint with the URL
+// that Ops returns.
 func (s *Stand) AddCell(ctx context.Context, c Cell) error {
 	_, err := s.Sluice(ctx, "cell", "add", c.ID, "--reason", "the stand's cell")
 	return err
 }
 
-// CellState is a cell as sluice cell list tells it.
+// CellState is a cell in the output of sluice cell list.
 type CellState struct {
 	Cell, State string
-	Share       int64 // the weight that counts now
+	Share       int64 // the cell's current weight
 }
 
-// CellStates are those of all cells, by their ids.
+// CellStates returns the states of all cells, by the cells' ids.
 func (s *Stand) CellStates(ctx context.Context) (map[string]CellState, error) {
 	out, err := s.Sluice(ctx, "cell", "list", "--json")
 	if err != nil {
@@ -119,10 +120,10 @@ func (s *Stand) CellStates(ctx context.Context) (map[string]CellState, error) {
 	return all, nil
 }
 
-// joins is how long cells take at most to get their shares, on a machine that does much else.
-const joins = 2 * time.Minute
+// joinTimeout is how long cells take at most to get their shares on a busy machine.
+const joinTimeout = 2 * time.Minute
 
-// Join has each cell of the deployment join, and waits until they have their shares.
+// Join adds each cell of the deployment, and waits until all of them have their shares.
 func (s *Stand) Join(ctx context.Context) error {
 	for _, c := range s.deployed.cells {
 		if err := s.AddCell(ctx, c); err != nil {
@@ -132,9 +133,9 @@ func (s *Stand) Join(ctx context.Context) error {
 	return s.Active(ctx, s.deployed.cells...)
 }
 
-// Active waits until cells have their shares.
+// Active waits until the cells are active and have their shares.
 func (s *Stand) Active(ctx context.Context, cells ...Cell) error {
-	return Until(ctx, joins, time.Second, func(ctx context.Context) error {
+	return Until(ctx, joinTimeout, time.Second, func(ctx context.Context) error {
 		states, err := s.CellStates(ctx)
 		if err != nil {
 			return err
@@ -148,10 +149,10 @@ func (s *Stand) Active(ctx context.Context, cells ...Cell) error {
 	})
 }
 
-// Command is the path of the operator's command, built from the repository.
+// Command returns the path of the command sluice that Deploy built.
 func (s *Stand) Command() string { return s.file("sluice") }
 
-// Queue is the URL of a queue, as LocalStack has it.
+// Queue returns the URL of a queue of LocalStack.
 func (s *Stand) Queue(ctx context.Context, region, name string) (string, error) {
 	out, err := sqs.NewFromConfig(s.AWS(region)).GetQueueUrl(ctx, &sqs.GetQueueUrlInput{QueueName: &name})
 	if err != nil {
@@ -160,7 +161,7 @@ func (s *Stand) Queue(ctx context.Context, region, name string) (string, error) 
 	return *out.QueueUrl, nil
 }
 
-// Waiting is how many messages a queue has, those that are being worked on included.
+// Waiting returns how many messages a queue has, including those that a consumer has received and not deleted.
 func (s *Stand) Waiting(ctx context.Context, region, queue string) (int, error) {
 	url, err := s.Queue(ctx, region, queue)
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"strings"
 )
 
-// folder is where localstack/up keeps what it started on LocalStack's port, and what that wrote.
+// folder returns the folder in which localstack/up keeps the process ids and the files of the LocalStack on this port.
 func (s *Stand) folder() (string, error) {
 	u, err := url.Parse(s.endpoint)
 	if err != nil {
@@ -29,8 +29,8 @@ func (s *Stand) folder() (string, error) {
 	return filepath.Join(home, "run-"+u.Port()), nil
 }
 
-// Ours reports whether localstack/up started this LocalStack on this machine: then it can be started anew, and its
-// functions and its Redis are processes that can be killed.
+// Ours reports whether localstack/up started this LocalStack on this machine. If it did, the LocalStack can be
+// restarted, and its functions and its Redis are processes that can be killed.
 func (s *Stand) Ours() bool {
 	folder, err := s.folder()
 	if err != nil {
@@ -40,8 +40,8 @@ func (s *Stand) Ours() bool {
 	return err == nil
 }
 
-// Up runs localstack/up for this LocalStack, which starts what is gone, or all of it with --fresh. The error has what
-// it said.
+// Up runs localstack/up for this LocalStack, which starts what has ended, or everything with --fresh. The error
+// contains what it printed.
 func (s *Stand) Up(ctx context.Context, args ...string) error {
 	u, err := url.Parse(s.endpoint)
 	if err != nil {
@@ -67,7 +67,8 @@ func (s *Stand) Up(ctx context.Context, args ...string) error {
 	return nil
 }
 
-// Logs is what a function's environments have written, those that have ended included, where the LocalStack is ours.
+// Logs returns what all environments of a function have written, including those that have ended. It works only if Ours
+// returns true.
 func (s *Stand) Logs(function string) (string, error) {
 	folder, err := s.folder()
 	if err != nil {
@@ -91,5 +92,5 @@ func (s *Stand) Logs(function string) (string, error) {
 	return all.String(), nil
 }
 
-// Answers is nil where LocalStack says that it is well.
-func (s *Stand) Answers(ctx context.Context) error { return s.answers(ctx) }
+// Answers returns an error unless LocalStack answers a call.
+func (s *Stand) Answers(ctx context.Context) error { return s.readAccount(ctx) }

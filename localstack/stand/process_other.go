@@ -7,13 +7,13 @@ import (
 	"errors"
 )
 
-var errProcesses = errors.New("the processes of functions are found on Linux alone")
+var errProcesses = errors.New("the processes of functions can be found on Linux only")
 
-// Processes is an error: see that of Linux.
+// Processes returns an error, because only Linux is supported.
 func (s *Stand) Processes(string) ([]int, error) { return nil, errProcesses }
 
-// Kill is an error: see that of Linux.
+// Kill returns an error, because only Linux is supported.
 func (s *Stand) Kill(context.Context, string) (int, error) { return 0, errProcesses }
 
-// KillRedis is an error: see that of Linux.
+// KillRedis returns an error, because only Linux is supported.
 func (s *Stand) KillRedis(context.Context) error { return errProcesses }

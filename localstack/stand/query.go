@@ -16,10 +16,10 @@ import (
 	v4 "github.com/aws/aws-sdk-go-v2/aws/signer/v4"
 )
 
-const maxAnswer = 16 << 20 // bytes of one answer of a service
+const maxAnswer = 16 << 20 // bytes; longer than any answer that is expected
 
-// query calls a service of AWS's query protocol, whose answers are XML. It is used for a few calls of EC2, IAM and
-// CloudFormation: the SDK's package for EC2 alone takes a minute and a half to compile.
+// query calls a service with AWS's query protocol, whose answers are XML. The stand uses it for a few calls of EC2, IAM
+// and CloudFormation, because the SDK's package for EC2 alone takes a minute and a half to compile.
 func (s *Stand) query(ctx context.Context, service, region string, form url.Values, answer any) error {
 	config := s.AWS(region)
 	credentials, err := config.Credentials.Retrieve(ctx)
@@ -29,7 +29,7 @@ func (s *Stand) query(ctx context.Context, service, region string, form url.Valu
 	return s.queryAs(ctx, credentials, service, region, form, answer)
 }
 
-// queryAs is [Stand.query] by somebody's credentials.
+// queryAs is like [Stand.query], but with the given credentials.
 func (s *Stand) queryAs(
 	ctx context.Context, as aws.Credentials, service, region string, form url.Values, answer any,
 ) error {
@@ -61,8 +61,8 @@ func (s *Stand) queryAs(
 	return nil
 }
 
-// subnets are a VPC of the region and subnets of it in two zones: those of the default VPC, which LocalStack has in
-// each region.
+// subnets returns the default VPC of the region, which LocalStack has in each region, and two of its subnets in
+// different zones.
 func (s *Stand) subnets(ctx context.Context, region string) (vpc string, subnets []string, err error) {
 	var answer struct {
 		Subnets []struct {
@@ -88,7 +88,7 @@ func (s *Stand) subnets(ctx context.Context, region string) (vpc string, subnets
 	return vpc, subnets, nil
 }
 
-// operator makes the user that calls the operators' APIs, and a key of hers.
+// operator creates the IAM user that calls the operators' APIs if it does not exist, and a new access key for it.
 func (s *Stand) operator(ctx context.Context) error {
 	var user struct {
 		ID  string `xml:"GetUserResult>User>UserId"`
@@ -104,7 +104,7 @@ func (s *Stand) operator(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := s.makeRoom(ctx); err != nil {
+	if err := s.deleteOldestKey(ctx); err != nil {
 		return err
 	}
 	var key struct {
@@ -116,19 +116,19 @@ func (s *Stand) operator(ctx context.Context) error {
 		return err
 	}
 	if user.ID == "" || user.ARN == "" || key.ID == "" || key.Secret == "" {
-		return fmt.Errorf("IAM made no user %s with a key", operatorName)
+		return fmt.Errorf("IAM returned no user %s with an access key", operatorName)
 	}
 	s.Operator = Operator{ARN: user.ARN, ID: user.ID, Credentials: aws.Credentials{AccessKeyID: key.ID,
 		SecretAccessKey: key.Secret}}
 	return nil
 }
 
-// maxKeys are how many access keys IAM lets a user have.
+// maxKeys is how many access keys IAM allows a user.
 const maxKeys = 2
 
-// makeRoom removes the operator's oldest access key where she can have no further one: each stand that is opened makes
-// its own.
-func (s *Stand) makeRoom(ctx context.Context) error {
+// deleteOldestKey deletes the operator's oldest access key if the operator has as many as IAM allows. That happens
+// because each Deploy and each Attach creates one.
+func (s *Stand) deleteOldestKey(ctx context.Context) error {
 	var answer struct {
 		Keys []struct {
 			ID   string    `xml:"AccessKeyId"`
@@ -150,12 +150,12 @@ func (s *Stand) makeRoom(ctx context.Context) error {
 	return s.query(ctx, "iam", iamRegion, remove, &struct{}{})
 }
 
-// Event is one of a stack's.
+// Event is an event of a stack: what happened to one of its resources.
 type Event struct {
 	Logical, Type, Status, Reason string
 }
 
-// events are those of a stack, newest first.
+// events returns the events of a stack, newest first.
 func (s *Stand) events(ctx context.Context, region, stack string) ([]Event, error) {
 	var all []Event
 	form := url.Values{"Action": {"DescribeStackEvents"}, "Version": {"2010-05-15"}, "StackName": {stack}}

@@ -23,28 +23,28 @@ import (
 	"github.com/sluicelimits/sluice/internal/dev/lambdaremote"
 )
 
-// backendURL is what the sample APIs' integrations call, as infra/sample has it.
+// backendURL is the URL that the integrations of the sample APIs call, as infra/sample has it.
 const backendURL = "https://backend.example.com"
 
-// gateways are the local gateways in front of what is deployed, and the backend of the sample APIs.
+// gateways are the local gateways in front of the deployed functions, and the backend of the sample APIs.
 type gateways struct {
-	control string            // URL of the control plane's operators' API
-	ops     map[string]string // by cell: that of its operators' API
-	api     map[string]string // by cell: that of its sample API
+	control string            // the URL of the control plane's operators' API
+	ops     map[string]string // the URL of each cell's operators' API
+	api     map[string]string // the URL of each cell's sample API
 	servers []*http.Server
 	backend *httptest.Server
 }
 
-// API is the URL of a cell's sample API, with its stage's name and without a slash at the end.
+// API returns the URL of a cell's sample API, with the name of its stage and without a slash at the end.
 func (s *Stand) API(cell string) string { return s.gateways.api[cell] }
 
-// Ops is the URL of a cell's operators' API.
+// Ops returns the URL of a cell's operators' API.
 func (s *Stand) Ops(cell string) string { return s.gateways.ops[cell] }
 
-// Endpoint is what the operator's command is given as --endpoint.
+// Endpoint returns the URL of the control plane's operators' API, for --endpoint of the command sluice.
 func (s *Stand) Endpoint() string { return s.gateways.control }
 
-// serve puts the gateways in front of what is deployed now. Those that served before end.
+// serve starts gateways in front of what is deployed now, and stops those of an earlier deployment.
 func (s *Stand) serve() error {
 	before := s.gateways
 	if before == nil {
@@ -70,8 +70,8 @@ func (s *Stand) serve() error {
 	return nil
 }
 
-// gateway serves the API of a stack's template, whose functions are those deployed in the region, at the nth port of
-// the stand's.
+// gateway serves the API of a stack's template with the functions that are deployed in the region, and returns the
+// API's URL. It listens on the n-th of the stand's ports.
 func (s *Stand) gateway(g *gateways, n int, region, folder, stack string) (string, error) {
 	file := filepath.Join(s.file(folder), stack+".template.json")
 	text, err := os.ReadFile(file)
@@ -87,7 +87,7 @@ func (s *Stand) gateway(g *gateways, n int, region, folder, stack string) (strin
 	functions := map[string]stage.Function{}
 	authorizers, integrations := d.Functions()
 	config := s.AWS(region)
-	config.HTTPClient = nil // calls of functions wait and keep connections as lambdaremote has it
+	config.HTTPClient = nil // so that lambdaremote uses its own timeouts and connections
 	client := lambdaremote.New(config)
 	for _, name := range append(authorizers, integrations...) {
 		functions[name] = client.Function(name)
@@ -111,7 +111,7 @@ func (s *Stand) gateway(g *gateways, n int, region, folder, stack string) (strin
 	if s.o.Port != 0 {
 		port = s.o.Port + n
 	} else if before := s.ports[stack]; before != 0 {
-		port = before // the control plane knows the operators' APIs of cells by their URLs
+		port = before // so that the URL stays the same when the stand is deployed again
 	}
 	l, err := new(net.ListenConfig).Listen(context.Background(), "tcp",
 		net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
@@ -131,15 +131,16 @@ func (s *Stand) gateway(g *gateways, n int, region, folder, stack string) (strin
 	return "http://" + l.Addr().String() + d.Prefix(), nil
 }
 
-// ownAPI is the id that LocalStack gave the API in front of a function for operators, which answers no other one. For
-// another function it is the id that the template has.
+// ownAPI returns the id of the API in front of a function. A function for operators answers only the API whose id is in
+// its environment, which LocalStack chose. For another function, ownAPI returns the given id, which is that of the
+// template.
 func (s *Stand) ownAPI(region, function, id string) (string, error) {
 	out, err := lambda.NewFromConfig(s.AWS(region)).GetFunctionConfiguration(context.Background(),
 		&lambda.GetFunctionConfigurationInput{
 			FunctionName: &function,
 		})
 	if err != nil {
-		return "", fmt.Errorf("which API %s answers: %w", function, err)
+		return "", fmt.Errorf("find the API that %s answers: %w", function, err)
 	}
 	if out.Environment == nil {
 		return id, nil
@@ -150,10 +151,10 @@ func (s *Stand) ownAPI(region, function, id string) (string, error) {
 	return id, nil
 }
 
-// backend is what stands behind the sample APIs.
+// backend is the handler of the backend behind the sample APIs. It answers with the path of the request.
 func backend(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
-	_, _ = io.WriteString(w, `{"path":`+strconv.Quote(r.URL.Path)+"}\n") //nolint:gosec // JSON, and said to be
+	_, _ = io.WriteString(w, `{"path":`+strconv.Quote(r.URL.Path)+"}\n") //nolint:gosec // sent as JSON
 }
 
 func (g *gateways) close() {
@@ -169,7 +170,7 @@ func (g *gateways) close() {
 	}
 }
 
-// Close ends the gateways. What is deployed stays.
+// Close stops the gateways. The deployment stays.
 func (s *Stand) Close() {
 	if s.gateways != nil {
 		s.gateways.close()

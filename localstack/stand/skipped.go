@@ -11,11 +11,11 @@ import (
 	"strings"
 )
 
-// passedOver is what LocalStack says of a resource of a type that it does not know: it makes nothing, and calls that a
+// skippedReason is in LocalStack's event about a resource whose type it does not know. It creates nothing, and reports
 // success.
-const passedOver = "is not supported but was deployed as a fallback"
+const skippedReason = "is not supported but was deployed as a fallback"
 
-// stacks are the names of all stacks that are deployed, and the regions where they are.
+// stacks returns the region of each stack that is deployed, by the stack's name.
 func (s *Stand) stacks() map[string]string {
 	all := map[string]string{controlStack: s.deployed.control}
 	for _, c := range s.deployed.cells {
@@ -24,7 +24,8 @@ func (s *Stand) stacks() map[string]string {
 	return all
 }
 
-// Skipped are the types of resources that LocalStack ignored although it reported success, and their stacks.
+// Skipped returns the types of resources that LocalStack did not create although it reported success, each with the
+// stacks that have such a resource.
 func (s *Stand) Skipped(ctx context.Context) (map[string][]string, error) {
 	types := map[string][]string{}
 	for stack, region := range s.stacks() {
@@ -36,7 +37,7 @@ func (s *Stand) Skipped(ctx context.Context) (map[string][]string, error) {
 			return nil, fmt.Errorf("the stack %s has no events", stack)
 		}
 		for _, e := range events {
-			if strings.Contains(e.Reason, passedOver) && !slices.Contains(types[e.Type], stack) {
+			if strings.Contains(e.Reason, skippedReason) && !slices.Contains(types[e.Type], stack) {
 				types[e.Type] = append(types[e.Type], stack)
 			}
 		}
@@ -44,8 +45,8 @@ func (s *Stand) Skipped(ctx context.Context) (map[string][]string, error) {
 	return types, nil
 }
 
-// MaySkip reads localstack/skipped.txt: the types of resources that LocalStack may pass over, each with why that does
-// no harm here.
+// MaySkip reads localstack/skipped.txt. It has the types of resources that LocalStack may skip, each with the reason
+// why that does no harm in the tests.
 func (s *Stand) MaySkip() (map[string]string, error) {
 	name := filepath.Join(s.o.Root, "localstack", "skipped.txt")
 	f, err := os.Open(name)
@@ -62,16 +63,17 @@ func (s *Stand) MaySkip() (map[string]string, error) {
 		}
 		typ, why, _ := strings.Cut(line, " ")
 		if why = strings.TrimSpace(why); why == "" || !strings.HasPrefix(typ, "AWS::") || may[typ] != "" {
-			return nil, fmt.Errorf("%s:%d: want a type once, and why it may be passed over", name, n)
+			return nil, fmt.Errorf("%s:%d: a line must have a type that is in no other line, and the reason why "+
+				"it may be skipped", name, n)
 		}
 		may[typ] = why
 	}
 	return may, lines.Err()
 }
 
-// CheckSkipped returns an error where LocalStack passed over what the list does not name, and, of the LocalStack that
-// is pinned, where the list names what it did not pass over: an entry that nothing needs would hide the next one.
-// Another one may know more.
+// CheckSkipped returns an error if LocalStack skipped a type that is not in the list. For the LocalStack of
+// localstack/up, whose version is fixed, it also returns an error if it did not skip a type in the list: otherwise the
+// list would hide it if a later version skips that type again. Other versions may support more types.
 func (s *Stand) CheckSkipped(ctx context.Context) error {
 	skipped, err := s.Skipped(ctx)
 	if err != nil {
@@ -95,13 +97,13 @@ func compare(skipped map[string][]string, may map[string]string) error {
 	var wrong []string
 	for _, typ := range slices.Sorted(maps.Keys(skipped)) {
 		if may[typ] == "" {
-			wrong = append(wrong, fmt.Sprintf("LocalStack passed over %s of %s, which localstack/skipped.txt does "+
-				"not name", typ, strings.Join(skipped[typ], ", ")))
+			wrong = append(wrong, fmt.Sprintf("LocalStack skipped %s of %s, which is not in localstack/skipped.txt",
+				typ, strings.Join(skipped[typ], ", ")))
 		}
 	}
 	for _, typ := range slices.Sorted(maps.Keys(may)) {
 		if skipped[typ] == nil {
-			wrong = append(wrong, fmt.Sprintf("localstack/skipped.txt names %s, and LocalStack passed none over", typ))
+			wrong = append(wrong, fmt.Sprintf("localstack/skipped.txt names %s, but LocalStack did not skip it", typ))
 		}
 	}
 	if len(wrong) > 0 {

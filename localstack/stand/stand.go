@@ -1,9 +1,9 @@
-// Package stand deploys Sluice to a LocalStack, and drives what is deployed as clients and operators would.
+// Package stand deploys Sluice to a LocalStack, and calls the deployment as clients and operators do.
 //
-// What it deploys is what make deploy deploys: the CDK program of infra, of the deployment file
-// localstack/deployment.yaml. In front of the deployed functions it puts the local gateway, which serves the
-// synthesized templates: that of a sample API in each cell, and those of the operators' APIs. LocalStack's own API
-// Gateway knows neither an authorizer's gateway responses nor who signed a call.
+// It deploys the same as make deploy: the stacks that the CDK app in infra makes, here of the deployment file
+// localstack/deployment.yaml. In front of the deployed functions it runs the local gateway of internal/dev/gateway.
+// That serves the APIs of the synthesized templates: a sample API in each cell, and the operators' APIs. LocalStack's
+// own API Gateway supports no gateway responses of an authorizer, and does not tell a function who signed a call.
 package stand
 
 import (
@@ -26,33 +26,36 @@ import (
 const (
 	operatorName = "operator"
 	iamRegion    = "us-east-1"
-	connections  = 128             // that are kept to one host
-	answersIn    = 5 * time.Second // what a LocalStack that is there takes at most to say so
+	connections  = 128             // how many idle connections to one host are kept
+	answersIn    = 5 * time.Second // a running LocalStack answers within this time
 )
 
 // Options say where LocalStack is and what is deployed.
 type Options struct {
-	Endpoint string // of LocalStack; required
-	Redis    string // host:port of the Redis that stands in for ElastiCache, as the functions see it; required
-	Root     string // of the repository; required
-	// for templates, outputs and logs of tools; made where it is missing; default dist/localstack/HOST_PORT of the
-	// endpoint
+	Endpoint string // the URL of LocalStack; required
+	Redis    string // the host:port of the Redis that replaces ElastiCache, as the functions reach it; required
+	Root     string // the root folder of the repository; required
+
+	// Dir is the folder for templates, outputs and logs of tools. It is made if it does not exist. The default is
+	// dist/localstack/HOST_PORT with the host and port of the endpoint.
 	Dir string
-	// of the first gateway, the others follow: operators' of the control plane, then each cell's and its sample API's;
-	// 0: any
+
+	// Port is the port of the gateway of the control plane's operators' API. The following ports are those of each
+	// cell's operators' API and sample API. If it is 0, every gateway takes any free port.
 	Port int
-	Log  io.Writer // gets a line for each step; may be nil
+
+	Log io.Writer // gets a line for each step; may be nil
 }
 
-// Operator is who calls the operators' APIs.
+// Operator is the IAM user that calls the operators' APIs.
 type Operator struct {
 	ARN, ID     string
 	Credentials aws.Credentials
 }
 
-// Stand is a deployment on a LocalStack. Its methods may be called at once, but for those that deploy.
+// Stand is a deployment on a LocalStack. Its methods may be called concurrently, except for Deploy and Attach.
 type Stand struct {
-	Operator Operator // once Deploy has returned
+	Operator Operator // set by Deploy and Attach
 
 	o        Options
 	endpoint string
@@ -60,20 +63,20 @@ type Stand struct {
 	client   *http.Client
 
 	deployed deployed
-	built    bool // the Lambdas were built
+	built    bool // whether the Lambda functions were built
 	gateways *gateways
-	missing  []string       // behaviours of AWS that the endpoint was found not to have, a sentence each
+	missing  []string       // behaviour of AWS that the endpoint does not have, a sentence each
 	ports    map[string]int // of the gateways, by stack
 }
 
-// Open finds a LocalStack. The error says that there is none, or what is wrong with the options.
+// Open returns a stand for a LocalStack that is running. The error says that there is none, or which option is wrong.
 func Open(ctx context.Context, o Options) (*Stand, error) {
 	u, err := url.Parse(o.Endpoint)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || strings.Trim(u.Path, "/") != "" {
-		return nil, fmt.Errorf("LocalStack's endpoint %q is to be a URL such as http://127.0.0.1:4566", o.Endpoint)
+		return nil, fmt.Errorf("LocalStack's endpoint %q must be a URL such as http://127.0.0.1:4566", o.Endpoint)
 	}
 	if _, _, err := net.SplitHostPort(o.Redis); err != nil {
-		return nil, fmt.Errorf("the Redis %q is to be host:port", o.Redis)
+		return nil, fmt.Errorf("the Redis %q must have the form host:port", o.Redis)
 	}
 	if o.Root == "" {
 		return nil, errors.New("the repository's root is missing")
@@ -94,21 +97,23 @@ func Open(ctx context.Context, o Options) (*Stand, error) {
 	}
 	s := &Stand{o: o, endpoint: strings.TrimSuffix(o.Endpoint, "/"), client: &http.Client{Timeout: time.Minute,
 		Transport: transport()}, ports: map[string]int{}}
-	if err := s.answers(ctx); err != nil {
-		return nil, fmt.Errorf("no LocalStack answers at %s: %w; localstack/up brings one up", s.endpoint, err)
+	if err := s.readAccount(ctx); err != nil {
+		return nil, fmt.Errorf("no LocalStack answers at %s: %w; start one with localstack/up", s.endpoint, err)
 	}
 	return s, nil
 }
 
-// transport keeps as many connections as there are callers: the default keeps two to a host.
+// transport returns a transport that keeps enough idle connections for all callers. The default one keeps two to a
+// host.
 func transport() http.RoundTripper {
 	t := http.DefaultTransport.(*http.Transport).Clone() //nolint:forcetypeassert // the standard library's own
 	t.MaxIdleConns, t.MaxIdleConnsPerHost = 0, connections
 	return t
 }
 
-// answers is nil where the endpoint says who calls it, as AWS does: that needs no permission.
-func (s *Stand) answers(ctx context.Context) error {
+// readAccount asks the endpoint for the caller's account, which needs no permission. The error says that it does not
+// answer as AWS does.
+func (s *Stand) readAccount(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, answersIn)
 	defer cancel()
 	var caller struct {
@@ -119,15 +124,15 @@ func (s *Stand) answers(ctx context.Context) error {
 		return err
 	}
 	if s.account = caller.Account; s.account == "" {
-		return errors.New("it does not say who calls it")
+		return errors.New("the answer has no account of the caller")
 	}
 	return nil
 }
 
-// Account is that of the endpoint's callers.
+// Account returns the AWS account of the deployment.
 func (s *Stand) Account() string { return s.account }
 
-// AWS is what a client of any service in a region is made with.
+// AWS returns the configuration for a client of any service in a region.
 func (s *Stand) AWS(region string) aws.Config {
 	return aws.Config{
 		Region: region, BaseEndpoint: &s.endpoint, HTTPClient: s.client,
@@ -135,8 +140,8 @@ func (s *Stand) AWS(region string) aws.Config {
 	}
 }
 
-// Environment is the process's own, without what says anything of AWS or of Sluice, and with what leads AWS's tools to
-// LocalStack.
+// environment returns the environment of this process without its variables for AWS, the CDK and Sluice, and with
+// variables that make AWS's tools call LocalStack.
 func (s *Stand) environment(region string, more ...string) []string {
 	var all []string
 	for _, v := range os.Environ() {

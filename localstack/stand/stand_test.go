@@ -31,12 +31,12 @@ func TestOpen(t *testing.T) {
 	const redis = "127.0.0.1:6390"
 	for _, tt := range []struct{ name, endpoint, redis, root, want string }{
 		{"there", well.URL, redis, "../..", ""},
-		{"nobody", "http://127.0.0.1:1", redis, "../..", "localstack/up brings one up"},
+		{"nobody", "http://127.0.0.1:1", redis, "../..", "start one with localstack/up"},
 		{"another program", ill.URL, redis, "../..", "404 Not Found"},
-		{"no endpoint", "", redis, "../..", `endpoint "" is to be a URL`},
-		{"no URL", "127.0.0.1:4566", redis, "../..", "is to be a URL"},
-		{"with a path", well.URL + "/a", redis, "../..", "is to be a URL"},
-		{"no Redis", well.URL, "", "../..", `the Redis "" is to be host:port`},
+		{"no endpoint", "", redis, "../..", `endpoint "" must be a URL`},
+		{"no URL", "127.0.0.1:4566", redis, "../..", "must be a URL"},
+		{"with a path", well.URL + "/a", redis, "../..", "must be a URL"},
+		{"no Redis", well.URL, "", "../..", `the Redis "" must have the form host:port`},
 		{"no root", well.URL, redis, "", "the repository's root is missing"},
 	} {
 		_, err := stand.Open(t.Context(), stand.Options{Endpoint: tt.endpoint, Redis: tt.redis, Root: tt.root,
