@@ -1,3 +1,3 @@
-// Package examples is a module of its own: programs to copy, each of which puts Sluice in front of a router. The
-// routers are therefore no dependencies of Sluice.
+// Package examples has programs to copy, most of which use Sluice with an HTTP router. It is a module of its own, so
+// that Sluice does not depend on the routers.
 package examples

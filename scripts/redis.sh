@@ -1,16 +1,19 @@
 #!/usr/bin/env bash
-# Redis for experiments, on the loopback address and in memory: a primary, its replica, and a cluster of three.
+# Starts Redis servers for experiments, on the loopback address and in memory: a primary, its replica, and a cluster of
+# three.
 #
-#   scripts/redis.sh [start]   starts the servers that do not run yet; prints three lines on stdout: "primary ADDR", "replica ADDR",
-#                              "cluster ADDR ADDR ADDR"
+#   scripts/redis.sh [start]   starts the servers that do not run yet, and prints three lines to stdout: "primary ADDR",
+#                              "replica ADDR" and "cluster ADDR ADDR ADDR"
 #   scripts/redis.sh stop      stops them
-#   scripts/redis.sh status    prints the lines if all run, else exits 1
-# Example: SLUICE_REDIS=$(scripts/redis.sh | sed -n 's/^primary //p') go test ./internal/limiter/store/redis The tests
-# start servers of their own where SLUICE_REDIS is not set.
+#   scripts/redis.sh status    prints the lines if all servers run; otherwise exits with 1
 #
-# Needs redis-server and redis-cli 7.0 or later; installs Debian's packages if they are missing and the user may install
-# packages. SLUICE_REDIS_PORT (default 17000) is the first of five ports (and of three more, 10 further up, for the
-# cluster's talk); SLUICE_REDIS_HOME (default the user's cache folder) keeps logs and process ids.
+# Example: SLUICE_REDIS=$(scripts/redis.sh | sed -n 's/^primary //p') go test ./internal/limiter/store/redis
+# If SLUICE_REDIS is not set, the tests start servers of their own.
+#
+# It needs redis-server and redis-cli 7.0 or later. If they are missing, it tries to install Debian's packages.
+# SLUICE_REDIS_PORT (default 17000) is the first of the servers' five ports. The three servers of the cluster each listen
+# on another port, which is 10 higher, for the messages of the cluster. SLUICE_REDIS_HOME (default: the user's cache
+# folder) has logs and process ids.
 set -euo pipefail
 port=${SLUICE_REDIS_PORT:-17000}
 home=${SLUICE_REDIS_HOME:-${XDG_CACHE_HOME:-$HOME/.cache}/sluice/redis}/$port
@@ -87,7 +90,7 @@ start() {
   done
   formed || redis-cli --cluster create "${cluster[@]}" --cluster-yes >&2
   await "the cluster does not form" formed
-  await "the replica is not in step" eval "ask ${ports[1]} INFO replication | grep -q master_link_status:up"
+  await "the replica is not connected to its primary" eval "ask ${ports[1]} INFO replication | grep -q master_link_status:up"
   report
 }
 

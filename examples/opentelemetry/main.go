@@ -1,5 +1,5 @@
-// Command opentelemetry hands the metrics of a limiter to OpenTelemetry's SDK, which writes them to the standard output
-// when the program ends. Take an exporter of your own in place of stdoutmetric.
+// Command opentelemetry gives the metrics of a limiter to OpenTelemetry's SDK, which writes them to the standard output
+// when the program ends. Use your own exporter instead of stdoutmetric.
 //
 //	go run ./opentelemetry
 package main
@@ -37,16 +37,16 @@ func run(ctx context.Context) error {
 	reader := metric.NewPeriodicReader(exporter, metric.WithProducer(&producer{limiter: limiter, began: time.Now()}))
 	provider := metric.NewMeterProvider(metric.WithReader(reader))
 	limiter.Decide(ctx, sluice.Identity{Tenant: "acme"}, sluice.Request{Method: "GET", Path: "/product/1"})
-	return provider.Shutdown(ctx) // sends once more
+	return provider.Shutdown(ctx) // exports the metrics a last time
 }
 
-// producer hands the metrics of a limiter to a reader of the SDK.
+// producer gives the metrics of a limiter to a reader of the SDK.
 type producer struct {
 	limiter *sluice.Limiter
 	began   time.Time
 }
 
-// Produce reads all metrics. Those of one name become the points of one.
+// Produce reads all metrics. Those with the same name become the data points of one metric.
 func (p *producer) Produce(context.Context) ([]metricdata.ScopeMetrics, error) {
 	now, out := time.Now(), metricdata.ScopeMetrics{Scope: instrumentation.Scope{Name: "sluice"}}
 	all := p.limiter.Metrics()
@@ -76,7 +76,7 @@ func (p *producer) aggregation(same []sluice.Metric, now time.Time) metricdata.A
 		h := metricdata.HistogramDataPoint[float64]{Attributes: set, StartTime: p.began, Time: now, Count: m.Count,
 			Sum: m.Sum}
 		below := uint64(0)
-		for _, b := range m.Buckets { // here a bucket counts its own observations, there also those below it
+		for _, b := range m.Buckets { // Sluice's buckets are cumulative, and OpenTelemetry's are not
 			h.Bounds, h.BucketCounts = append(h.Bounds, b.UpTo), append(h.BucketCounts, b.Count-below)
 			below = b.Count
 		}

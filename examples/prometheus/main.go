@@ -1,4 +1,5 @@
-// Command prometheus registers the metrics of a limiter with Prometheus's Go client, beside those of the program.
+// Command prometheus registers the metrics of a limiter with Prometheus's Go client, together with those of the
+// program.
 //
 //	go run ./prometheus
 //	curl http://127.0.0.1:8080/metrics
@@ -36,10 +37,10 @@ func handler(limiter *sluice.Limiter) http.Handler {
 	return mux
 }
 
-// collector hands the metrics of a limiter to Prometheus.
+// collector gives the metrics of a limiter to Prometheus.
 type collector struct{ limiter *sluice.Limiter }
 
-// Describe describes nothing: which metrics there are depends on the stores.
+// Describe describes no metrics, because which metrics exist depends on the stores.
 func (collector) Describe(chan<- *prometheus.Desc) {}
 
 // Collect reads all metrics.

@@ -1,8 +1,8 @@
-// Command bundle makes the zip of a Lambda function, the same bytes from the same files each time, on any machine.
+// Command bundle makes the zip file of a Lambda function. From the same files it makes the same bytes, on any machine.
 //
 //	bundle OUT.zip BOOTSTRAP [FILE...]
 //
-// BOOTSTRAP becomes the executable "bootstrap"; each FILE lies beside it under its own name.
+// In the zip file, BOOTSTRAP is the executable "bootstrap", and each FILE has its own name in the same folder.
 package main
 
 import (
@@ -18,11 +18,12 @@ import (
 )
 
 const (
-	bootstrap = "bootstrap" // what Lambda starts
-	maxBytes  = 250 << 20   // of a function, unpacked: Lambda's bound
+	bootstrap = "bootstrap" // the program that Lambda starts
+	maxBytes  = 250 << 20   // the most that Lambda allows for the unpacked files of a function
 )
 
-// made is when every file of a bundle says that it was made: the first time that a zip can tell.
+// made is the time of every file in a bundle, so that it does not depend on when the files were made. It is the
+// earliest time that a zip file can contain.
 var made = time.Date(1980, time.January, 1, 0, 0, 0, 0, time.UTC)
 
 func main() {
@@ -36,7 +37,7 @@ func main() {
 	}
 }
 
-// run writes a bundle and says how large it is. A bundle that was there stays if anything goes wrong.
+// run writes a bundle and prints its size. If there is an error, it does not replace a bundle that exists already.
 func run(stdout io.Writer, out, program string, beside []string) (err error) {
 	names, paths := []string{bootstrap}, []string{program}
 	for _, path := range beside {
@@ -52,7 +53,7 @@ func run(stdout io.Writer, out, program string, beside []string) (err error) {
 	}
 	defer func() {
 		if err != nil {
-			_ = f.Close()           // the error before is the one that matters
+			_ = f.Close()           // the first error is returned
 			_ = os.Remove(f.Name()) //nolint:gosec // its user names the folder
 		}
 	}()
@@ -84,7 +85,8 @@ func write(w io.Writer, names, paths []string) (unpacked int64, err error) {
 			return 0, err
 		}
 		if unpacked += n; unpacked > maxBytes {
-			return 0, fmt.Errorf("more than %d bytes, which Lambda does not take", int64(maxBytes))
+			return 0, fmt.Errorf("the files have more than %d bytes, which is the most that Lambda allows",
+				int64(maxBytes))
 		}
 	}
 	return unpacked, z.Close()
@@ -99,7 +101,7 @@ func add(z *zip.Writer, name, path string) (size int64, err error) {
 	if info, err := f.Stat(); err != nil {
 		return 0, err
 	} else if !info.Mode().IsRegular() || info.Size() == 0 {
-		return 0, fmt.Errorf("%s is empty, or no file", path)
+		return 0, fmt.Errorf("%s is empty or not a regular file", path)
 	}
 	h := &zip.FileHeader{Name: name, Method: zip.Deflate, Modified: made}
 	h.SetMode(0o644)

@@ -101,7 +101,7 @@ func TestNothingIsLeftBehind(t *testing.T) {
 	}{
 		{filepath.Join(dir, "missing"), nil, "no such file"},
 		{put(t, dir, "empty", "", 0o755, made), nil, "is empty"},
-		{other, nil, "no file"},
+		{other, nil, "not a regular file"},
 		{good, []string{put(t, other, "bootstrap", "x", 0o644, made)}, "two files are called bootstrap"},
 		{good, []string{put(t, dir, "same", "x", 0o644, made), put(t, other, "same", "x", 0o644, made)},
 			"two files are called same"},

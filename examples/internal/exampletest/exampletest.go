@@ -12,8 +12,9 @@ import (
 	"github.com/sluicelimits/sluice"
 )
 
-// Run checks what a reader of an example is promised: a tenant gets the burst of its plan, then 429 with the wait;
-// another tenant is not concerned; a request without a tenant is a 401; and the route for health checks has no limit.
+// Run checks that an example works as its documentation says. A tenant gets the burst of its plan, and then status 429
+// with the time to wait, which does not affect another tenant. A request without a tenant gets status 401. The route
+// for health checks has no limit.
 func Run(t *testing.T, handler func(*sluice.Limiter) http.Handler) {
 	t.Helper()
 	limiter, err := sluice.New(sluice.Config{
