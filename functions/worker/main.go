@@ -29,7 +29,7 @@ func main() { function.Main(environ.ParseWorker, start) }
 // anything, because it does not know what an earlier environment spent in the present one.
 const maxPeriod = time.Minute
 
-// endMargin is how long before the end of its time a call is to be over, so that Lambda does not end the environment.
+// endMargin is how long before its timeout a call returns, so that Lambda does not end the environment.
 const endMargin = 5 * time.Second
 
 func start(process *function.Process, s *environ.Worker) (function.Handler, error) {

@@ -19,12 +19,12 @@ import (
 const (
 	// maxStatusTenants bounds the work for one status: each tenant takes a peek at the store.
 	maxStatusTenants = 200
-	// lookFor is how long one status goes on with peeks. The other tenants are shown as at their last peek, and the
-	// next status begins with them.
-	lookFor = 500 * time.Millisecond
-	// peekWithin bounds peeks at a store without a deadline of its own. It is longer than the deadlines of stores, so
+	// peeksTime is how long one status goes on with peeks, so that the live page stays responsive. The remaining
+	// tenants are shown as at their last peek, and the next status begins with them.
+	peeksTime = 500 * time.Millisecond
+	// peekTimeout bounds peeks at a store without a deadline of its own. It is longer than the deadlines of stores, so
 	// that a circuit breaker sees the store's own timeout.
-	peekWithin = 2 * time.Second
+	peekTimeout = 2 * time.Second
 )
 
 // Overview is the configuration in force, as far as the live page shows it.
@@ -124,7 +124,7 @@ func storeStatus(l *resilience.Chain) *livepage.StoreStatus {
 func (s *StatusSource) tenants(list []*plan.Tenant, now time.Time) []livepage.TenantStatus {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	ctx, cancel := context.WithTimeout(context.Background(), peekWithin)
+	ctx, cancel := context.WithTimeout(context.Background(), peekTimeout)
 	defer cancel()
 	l, began, first := s.newPeeks(), time.Now(), s.next
 	out, seen := make([]livepage.TenantStatus, len(list)), make(map[string]tenantStatus, len(list))
@@ -133,7 +133,7 @@ func (s *StatusSource) tenants(list []*plan.Tenant, now time.Time) []livepage.Te
 		t := list[at]
 		k := tenantStatus{t.Limits(now), nil, now}
 		switch before := s.lastStatus[t.ID]; {
-		case l.away || time.Since(began) < lookFor:
+		case l.away || time.Since(began) < peeksTime:
 			k.limits = l.limits(ctx, limit.Owner{Kind: limit.Tenant, Name: t.ID}, k.set, now)
 			s.next = at + 1
 		case before.set == k.set:

@@ -29,7 +29,7 @@ type Report struct {
 	Tenants      Ranking       `json:"tenants"`
 	Addresses    Ranking       `json:"addresses"`
 	WorstMinutes []Minute      `json:"worst_minutes"` // most denials first
-	// null where nothing was denied, or nothing fits however long one waits
+	// null if nothing was denied, or if every denied request costs more than its limit can hold
 	LongestWait *Wait    `json:"longest_wait"`
 	Timeline    Timeline `json:"timeline"`
 }
@@ -37,7 +37,7 @@ type Report struct {
 // OddLine is a line that was skipped.
 type OddLine struct {
 	Log    string `json:"log"`
-	Line   int64  `json:"line"` // from 1
+	Line   int64  `json:"line"` // counted from 1
 	Reason string `json:"reason"`
 	Text   string `json:"text"` // the beginning of the line
 }
@@ -51,7 +51,7 @@ type LimitReport struct {
 	Mode    string `json:"mode"`
 	Rule    string `json:"rule"`    // in words
 	Applied int64  `json:"applied"` // requests to which it applied
-	// of these: requests that were admitted; of a shadow: and that it admits too
+	// of these: requests that were admitted; for a shadow limit, only those that it would have admitted, too
 	Allowed int64 `json:"allowed"`
 	Denied  int64 `json:"denied"` // of these: requests denied with this limit as the binding one
 	// of these: requests that it would have denied if it were not a shadow
@@ -60,14 +60,14 @@ type LimitReport struct {
 	LongestWaitMS int64      `json:"longest_wait_ms"`
 	FirstDenied   *time.Time `json:"first_denied,omitempty"`
 	LastDenied    *time.Time `json:"last_denied,omitempty"`
-	// denials for each point of the timeline; absent where all are 0
+	// denials for each point of the timeline; absent if all are 0
 	Timeline []int64 `json:"timeline,omitempty"`
 }
 
 // Ranking lists tenants or addresses, those with most denials first.
 type Ranking struct {
 	Total int `json:"total"` // how many there are
-	// false: there were too many to count each; figures of one that came late are lower bounds
+	// false if there were too many to count each; then the counts of some are lower bounds
 	Exact  bool     `json:"exact"`
 	Top    []Person `json:"top"`
 	Others Others   `json:"others"` // all that Top does not list
@@ -87,7 +87,7 @@ type Person struct {
 	LastDenied    *time.Time `json:"last_denied,omitempty"`
 }
 
-// Others is the sum over all that are not listed.
+// Others is the sum over all tenants or addresses that are not listed.
 type Others struct {
 	Count        int64 `json:"count"`
 	Requests     int64 `json:"requests"`

@@ -81,7 +81,7 @@ func TestNoUnitTooMany(t *testing.T) {
 
 // The limits in the outages. The load sends requests of their tenants in turn.
 const (
-	tight      = 60 // of a window of a year: what the store admits of it, and what the backstops may beside it
+	tight      = 60 // units in a window of a year: the limit of the store, and of the backstops in addition
 	faultPlans = `
 plans:
   - { id: wide, limits: [ { id: burst, tiers: [ { period: ` + year + `, threshold: 1000000 } ] } ] }
@@ -94,7 +94,7 @@ tenants:
   - { id: closed, plan: closed }
 `
 	environments  = 3
-	redisDeadline = 250 * time.Millisecond // a healthy server answers within it on a busy machine, too
+	redisDeadline = 250 * time.Millisecond // a healthy server answers within it even on a busy machine
 
 	// The most that a request may take: its decision waits for the call of another request, which ends by the deadline,
 	// and then makes its own call. The rest is for a busy machine. Without a deadline, a request would take as long as
@@ -109,7 +109,7 @@ func TestRedisAwayUnderLoad(t *testing.T) {
 	for _, f := range []struct {
 		name       string
 		begin, end func(t *testing.T, s *redistest.Server)
-		forgets    int // how often what was counted may have been forgotten
+		forgets    int // how often the store may have lost its counts
 	}{
 		{"killed, and back empty", func(_ *testing.T, s *redistest.Server) { s.Kill() },
 			func(t *testing.T, s *redistest.Server) { must(t, s.Start()) }, 1},
@@ -190,7 +190,7 @@ func must(t *testing.T, err error) {
 func (w *world) spread(a *api) {
 	w.t.Helper()
 	for n := 1; n <= environments; n++ {
-		mustFinish(w.t, func() error { // so many at once that one more is needed
+		mustFinish(w.t, func() error { // so many requests at once that one more environment is needed
 			var all sync.WaitGroup
 			for range n {
 				all.Go(func() { _, _ = a.try("GET", "/product/1", w.key("wide")...) })

@@ -26,9 +26,9 @@ const functionVar = "SLUICE_ENDTOEND_FUNCTION"
 
 // The functions.
 const (
-	behind = "behind" // an API's backend with our wrapper
-	open   = "open"   // one without it, which answers whoever comes
-	leaky  = "leaky"  // prints what it is sent, as an authorizer must not
+	behind = "behind" // the backend of an API, with our wrapper
+	open   = "open"   // a backend without the wrapper, which answers every caller
+	leaky  = "leaky"  // prints what it receives, as an authorizer must not
 )
 
 func TestMain(m *testing.M) {

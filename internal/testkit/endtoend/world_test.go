@@ -39,14 +39,14 @@ import (
 )
 
 const (
-	patient    = 60 * time.Second // how long tests wait for what must come, on a machine that does much else
+	patient    = 60 * time.Second // how long tests wait for something that must happen, even on a busy machine
 	secretName = "sluice/eu-1"
 	apiID      = "a1b2c3d4e5"
 	prodPepper = "p1"
 )
 
-// client is the address of the clients of these tests, if the system has further loopback addresses: 127.0.0.1 is in
-// lines for other reasons.
+// client is the address of the clients in these tests, if the system has more loopback addresses. It is not 127.0.0.1,
+// because that is in log lines for other reasons.
 var client = map[bool]string{true: "127.83.12.7"}[runtime.GOOS == "linux"]
 
 // world is one cell: the function's bundle, AWS services, and the environments of its authorizer.
@@ -89,7 +89,7 @@ func newWorld(t *testing.T, plans string, tenants ...string) *world {
 		"AWS_ENDPOINT_URL":  unusedURL(t), "AWS_ENDPOINT_URL_SECRETS_MANAGER": manager,
 		"SLUICE_CELL": "eu-1", "SLUICE_CONFIG_FILE": "plans.json", "SLUICE_COUNTERS_TABLE": "counters",
 		"SLUICE_SECRET":    secretName,
-		"SLUICE_LOG_LEVEL": "debug", // the most that it can tell
+		"SLUICE_LOG_LEVEL": "debug", // with the most lines, none of which may contain a secret
 	}
 	for i, tenant := range tenants {
 		w.keys[tenant] = told.secret("an API key", identity.NewKey())
@@ -452,7 +452,7 @@ type load struct {
 	done sync.WaitGroup
 
 	mu      sync.Mutex
-	counts  map[string]int // by what the observer calls it
+	counts  map[string]int // by the name that observe returns
 	errs    []error
 	longest time.Duration
 }

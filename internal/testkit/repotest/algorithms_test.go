@@ -117,8 +117,8 @@ func importOfLimit(file *ast.File) string {
 // search finds such places in one file.
 type search struct {
 	known    map[string]bool // the names of the algorithms
-	inside   bool            // the file belongs to package limit, which writes the names alone
-	imported string          // what it writes before them otherwise
+	inside   bool            // the file belongs to package limit, where the names have no qualifier
+	imported string          // otherwise, the name under which the file imports package limit
 }
 
 // names reports whether the expression is an algorithm.

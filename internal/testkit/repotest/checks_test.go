@@ -12,7 +12,7 @@ import (
 	"testing/fstest"
 )
 
-// The tests in this file show that each check of the repository can fail, and what it accepts.
+// The tests in this file show what each check of the repository rejects and what it accepts.
 
 func TestCheckText(t *testing.T) {
 	tests := []struct {

@@ -1,9 +1,9 @@
 package repotest
 
-// This file is the list of who may import what. The folder of a package decides its group; a package whose folder is in
-// no group fails TestImportRules, and so does an import that breaks one of the rules below.
+// This file lists which package may import which. The folder of a package decides its group. TestImportRules fails for
+// a package whose folder is in no group, and for an import that breaks one of the rules below.
 //
-// Folders are relative to the repository. "x" is the folder x alone, "x/..." is x and everything below it, "." is the
+// Folders are relative to the repository. "x" is only the folder x, "x/..." is x and everything below it, "." is the
 // folder of the library, and "std" is every package of the standard library.
 
 // group is a set of folders that may import the same groups.
@@ -51,7 +51,7 @@ var groups = []group{
 	{"aws", []string{"internal/aws/..."}, []string{"telemetry", "request", "plan", "limiter", "events"}},
 	{"telemetry", []string{"internal/telemetry"}, []string{"request", "limiter"}},
 	{"request", []string{"internal/request/..."}, []string{"limiter", "caller"}},
-	// The canonical form of documents is written in one place, events/canonical, by whoever reads plans files too.
+	// Only events/canonical writes the canonical form of documents. What reads plans files uses it, too.
 	{"plan", []string{"internal/plan/..."}, []string{"limiter", "configfile", "events"}},
 	{"limiter", []string{"internal/limiter/..."}, nil},
 	{"configfile", []string{"internal/configfile/..."}, nil},

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// A rule that cannot fail protects nothing. Each case plants one import into the repository as it is and names what
-// TestImportRules must say about it.
+// A rule that cannot fail protects nothing. Each case adds one import to those of the repository, and has parts of the
+// errors that TestImportRules must report.
 func TestImportRulesCanFail(t *testing.T) {
 	const sdk = "github.com/aws/aws-sdk-go-v2/"
 	tests := []struct {
@@ -82,7 +82,7 @@ func TestImportRulesCanFail(t *testing.T) {
 	}
 }
 
-// What the rules let pass, and what is wrong with rules themselves, on a small repository.
+// The rules accept what they should in a small repository, and mistakes in the rules themselves are errors.
 func TestImportRulesOfASmallTree(t *testing.T) {
 	tree := newImportTree()
 	for name, text := range map[string]string{

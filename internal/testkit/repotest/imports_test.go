@@ -15,7 +15,7 @@ import (
 // modulePath is the path of the main module. The other modules of the repository are folders of it by name, too.
 const modulePath = "github.com/sluicelimits/sluice"
 
-// Each package of the repository imports only what the list in importlist_test.go lets it import.
+// Each package of the repository imports only what the list in importlist_test.go allows.
 func TestImportRules(t *testing.T) {
 	for _, err := range listed.check(readImports(t)) {
 		t.Error(err)
@@ -44,7 +44,7 @@ type importRules struct {
 	bans, everywhere []ban
 }
 
-// importTree is what the packages of a repository import: import paths, or folders for what the repository itself has.
+// importTree is what the packages of a repository import: import paths, or folders for packages of the repository.
 type importTree struct {
 	product map[string][]string // by folder, without what test files import
 	all     map[string][]string // by folder

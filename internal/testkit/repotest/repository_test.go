@@ -63,7 +63,7 @@ func (r *repository) each(t *testing.T, suffix string, f func(name string, conte
 	}
 }
 
-// Every package says what it is for in a sentence, so that go doc is a map of the repository.
+// Every package has a comment that begins with a sentence, so that go doc gives an overview of the repository.
 func TestEveryPackageHasAComment(t *testing.T) {
 	r := open(t)
 	packages := make(map[string]map[string][]byte)
@@ -222,9 +222,9 @@ func TestScriptsStopAtAFailure(t *testing.T) {
 	}
 }
 
-// Lambda's environment has no zone files, nor have many containers: without zone data of its own, a program takes a
-// plan with a quota in Europe/Paris for wrong, but only where it is deployed. Every function, the command and the
-// library therefore link time/tzdata.
+// Lambda's environment and many containers have no files of time zones. There a program without zone data of its own
+// rejects a plan with a quota in Europe/Paris, although the same plan works on a developer's machine. Therefore every
+// function, the command and the library link time/tzdata.
 func TestEveryProgramHasZoneData(t *testing.T) {
 	r := open(t)
 	want := map[string]bool{".": false, "cmd/sluice": false}

@@ -21,10 +21,10 @@ func TestMain(m *testing.M) {
 // guard allows for a machine that is busy with other tests: requests arrive late there.
 var guard = pacer.Guard{ClockError: 10 * time.Millisecond, MaxDelay: 250 * time.Millisecond}
 
-// Eight processes with a shared limit are never banned by a provider that bans a client for one request too many,
-// although its clock is ahead of theirs, two of them are killed with units in hand, and the limit is halved. `make
-// soak` runs for a minute, and the figure pacer_used_pct says how much of the limit is used; here the machine may be
-// too busy.
+// A provider that bans a client for one request too many never bans eight processes that share a limit, although its
+// clock is ahead of theirs, two of them are killed while they hold units, and the limit is halved. `make soak` runs
+// this for a minute. How much of the limit is used is measured by the figure pacer_used_pct, because here the machine
+// may be too busy.
 func TestNeverBanned(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes some seconds of real time")
@@ -74,7 +74,7 @@ func TestNeverBannedByAStoreThatRestarts(t *testing.T) {
 	}
 }
 
-// The provider notices what it must not let pass: processes that each use the whole limit are banned.
+// The provider bans processes that each use the whole limit. Otherwise TestNeverBanned would prove nothing.
 func TestBanned(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes some seconds of real time")

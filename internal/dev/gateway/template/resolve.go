@@ -467,14 +467,14 @@ func (p *properties) only(name, why string, values ...string) {
 	}
 }
 
-// end reports a problem for every member that was not read, except for those named in passedOver, which do not change
-// what API Gateway answers.
-func (p *properties) end(passedOver ...string) {
+// end reports a problem for every member that was not read, except for the ignored ones, which do not change what API
+// Gateway answers.
+func (p *properties) end(ignored ...string) {
 	if p == nil || p.n == nil {
 		return
 	}
 	for _, name := range p.n.names {
-		if !slices.Contains(p.seen, name) && !slices.Contains(passedOver, name) {
+		if !slices.Contains(p.seen, name) && !slices.Contains(ignored, name) {
 			p.problem(name, "not known to the local gateway")
 		}
 	}

@@ -237,7 +237,7 @@ func (r *reader) restIntegration(p *properties, statuses map[string][]string) (g
 	if len(responses) > 0 && kind != stage.Mock {
 		p.problem("IntegrationResponses", "the answer of a proxy integration cannot be changed")
 	}
-	passedOver := []string{"CacheKeyParameters", "CacheNamespace"}
+	ignored := []string{"CacheKeyParameters", "CacheNamespace"}
 	switch kind {
 	case stage.Mock:
 		g.Type = stage.Mock
@@ -251,15 +251,15 @@ func (r *reader) restIntegration(p *properties, statuses map[string][]string) (g
 		if method != http.MethodPost {
 			p.problem("IntegrationHttpMethod", "%s: functions are invoked by POST", shown(method))
 		}
-		passedOver = append(passedOver, "PassthroughBehavior")
+		ignored = append(ignored, "PassthroughBehavior")
 	case stage.HTTPProxy:
 		r.proxy(&g, uri, method)
-		passedOver = append(passedOver, "PassthroughBehavior")
+		ignored = append(ignored, "PassthroughBehavior")
 	default:
 		p.problem("Type", "%s: the local gateway knows %s, %s and %s", shown(kind), stage.AWSProxy, stage.HTTPProxy,
 			stage.Mock)
 	}
-	p.end(passedOver...)
+	p.end(ignored...)
 	return g
 }
 

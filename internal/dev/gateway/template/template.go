@@ -8,8 +8,8 @@
 //
 //   - Description, Metadata, Outputs, Rules, and Conditions and Mappings that nothing of the API uses; Metadata,
 //     DeletionPolicy and UpdateReplacePolicy of a resource.
-//   - Resources of other services: see beside. A usage plan for the API is refused, and so is a firewall that is
-//     associated with it.
+//   - Resources of other services: see ignoredServices. A usage plan for the API is refused, and so is a firewall that
+//     is associated with it.
 //   - AWS::ApiGateway::Account, Model and RequestValidator, and domain names. A method that uses a validator is
 //     refused.
 //   - Names, descriptions, tags, settings of logs, traces and metrics, throttling, request models, and whether an API
@@ -81,8 +81,8 @@ func Parse(name string, data []byte, o Options) (*stage.Description, error) {
 	return d, nil
 }
 
-// homes matches ARNs in the template: of APIs and functions, with region and account, and of the URIs with which API
-// Gateway invokes a function, with the region only.
+// homes matches the region and the account in the ARNs of APIs and functions, and the region in the URIs with which API
+// Gateway invokes a function.
 var homes = regexp.MustCompile(`:(?:execute-api|lambda):([a-z]{2,}(?:-[a-z]+)+-[0-9]+):([0-9]{12}` +
 	`):|:apigateway:([a-z]{2,}(?:-[a-z]+)+-[0-9]+):lambda:`)
 
@@ -216,17 +216,17 @@ func (r *reader) top(root *node) {
 	}
 }
 
-// beside are services whose resources do not change what API Gateway answers. Functions do, but the local gateway gets
-// their binaries in another way.
-var beside = []string{"AppConfig", "ApplicationAutoScaling", "CDK", "CloudTrail", "CloudWatch", "DynamoDB", "EC2",
-	"ElastiCache", "Events", "IAM", "KMS", "Kinesis", "KinesisFirehose", "Lambda", "Logs", "S3", "SNS", "SQS", "SSM",
-	"Scheduler", "SecretsManager", "StepFunctions", "XRay"}
+// ignoredServices are services whose resources do not change what API Gateway answers. Lambda functions do, but the
+// local gateway gets their programs in another way.
+var ignoredServices = []string{"AppConfig", "ApplicationAutoScaling", "CDK", "CloudTrail", "CloudWatch", "DynamoDB",
+	"EC2", "ElastiCache", "Events", "IAM", "KMS", "Kinesis", "KinesisFirehose", "Lambda", "Logs", "S3", "SNS", "SQS",
+	"SSM", "Scheduler", "SecretsManager", "StepFunctions", "XRay"}
 
-// passedOver are types of resources in front of APIs that are ignored: they change no answer by themselves.
-var passedOver = []string{restType("Account"), restType("Model"), restType("RequestValidator"), restType("DomainName"),
-	v2Type("DomainName"), v2Type("Model"), "AWS::WAFv2::WebACL"}
+// ignoredTypes are types of resources of API Gateway and its firewall that do not change an answer by themselves.
+var ignoredTypes = []string{restType("Account"), restType("Model"), restType("RequestValidator"),
+	restType("DomainName"), v2Type("DomainName"), v2Type("Model"), "AWS::WAFv2::WebACL"}
 
-// association is the type of a resource that puts a firewall in front of a stage: see walled.
+// association is the type of a resource that puts a firewall in front of a stage: see checkFirewall.
 const association = "AWS::WAFv2::WebACLAssociation"
 
 // read are the types of resources that a description is made from.
@@ -243,8 +243,8 @@ func v2Type(name string) string { return "AWS::ApiGatewayV2::" + name }
 // Condition, that the local gateway does not evaluate.
 func (r *reader) checkType(res *resource) {
 	parts := strings.Split(res.typ, "::")
-	if len(parts) == 3 && parts[0] == "AWS" && slices.Contains(beside, parts[1]) ||
-		slices.Contains(passedOver, res.typ) {
+	if len(parts) == 3 && parts[0] == "AWS" && slices.Contains(ignoredServices, parts[1]) ||
+		slices.Contains(ignoredTypes, res.typ) {
 		return
 	}
 	if !slices.Contains(read, res.typ) && res.typ != association {
@@ -313,7 +313,7 @@ func (r *reader) description() *stage.Description {
 		return d
 	}
 	d.API = r.api.id
-	r.walled()
+	r.checkFirewall()
 	if r.api.hasType(restType("RestApi")) {
 		r.readREST(d)
 	} else {
@@ -322,8 +322,8 @@ func (r *reader) description() *stage.Description {
 	return d
 }
 
-// walled reports a problem if the template puts a firewall in front of the selected API.
-func (r *reader) walled() {
+// checkFirewall reports a problem if the template puts a firewall in front of the selected API.
+func (r *reader) checkFirewall() {
 	for _, res := range r.order {
 		if !res.hasType(association) {
 			continue

@@ -9,7 +9,7 @@ import (
 // readV2 reads an HTTP or WebSocket API.
 func (r *reader) readV2(d *stage.Description) {
 	p := r.properties(r.api)
-	passedOver := []string{"Name", "Description", "Tags", "Version", "IpAddressType", "DisableSchemaValidation"}
+	ignored := []string{"Name", "Description", "Tags", "Version", "IpAddressType", "DisableSchemaValidation"}
 	switch kind := p.text("ProtocolType"); kind {
 	case "HTTP":
 		d.Kind = stage.HTTP
@@ -19,7 +19,7 @@ func (r *reader) readV2(d *stage.Description) {
 		r.places["corsConfiguration"] = at{p.n.field("CorsConfiguration"), p.path + ".CorsConfiguration"}
 	case "WEBSOCKET":
 		d.Kind = stage.WebSocket
-		passedOver = append(passedOver, "RouteSelectionExpression")
+		ignored = append(ignored, "RouteSelectionExpression")
 	default:
 		p.problem("ProtocolType", "want HTTP or WEBSOCKET, got %s", shown(kind))
 		return
@@ -27,7 +27,7 @@ func (r *reader) readV2(d *stage.Description) {
 	if p.flag("DisableExecuteApiEndpoint") {
 		p.problem("DisableExecuteApiEndpoint", "the local gateway serves this endpoint, and cannot disable it")
 	}
-	p.end(passedOver...)
+	p.end(ignored...)
 
 	for _, res := range r.of(v2Type("Authorizer"), "ApiId") {
 		r.v2Authorizer(d, res)
