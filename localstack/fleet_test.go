@@ -25,7 +25,7 @@ import (
 	"github.com/sluicelimits/sluice/localstack/stand"
 )
 
-// The load of TestFleet: so many clients send a request each at the same moments.
+// The load of TestFleet: at each moment, fleetClients clients send one request each.
 const (
 	fleetClients = 3
 	fleetPace    = 100 * time.Millisecond
@@ -48,7 +48,7 @@ var fleetTenants = []struct {
 	units int
 }{{"scarce", 8, 24}, {"tight", 5, 21}, {"even", 4, 21}, {"ample", 2, 45}, {"idle", 1, 45}}
 
-// fleetPlans returns the plans of the tenants, with limits of so many times what the full cell grants.
+// fleetPlans returns the plans of the tenants. Their limits are the given number of times what the full cell grants.
 func fleetPlans(id string, times int) string {
 	var b strings.Builder
 	b.WriteString("plans:\n")

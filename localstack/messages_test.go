@@ -223,8 +223,8 @@ func TestPoisonMessages(t *testing.T) {
 	wantNoBreaks(t, s)
 }
 
-// equalOrSameJSON reports whether two texts are equal, or are the same JSON: LocalStack formats the JSON of messages
-// anew.
+// equalOrSameJSON reports whether two texts are equal or are the same JSON, because LocalStack changes the format of
+// the JSON in messages.
 func equalOrSameJSON(a, b string) bool {
 	var one, other any
 	if json.Unmarshal([]byte(a), &one) != nil || json.Unmarshal([]byte(b), &other) != nil {
@@ -246,7 +246,7 @@ func history(a *trail, items ...string) []string {
 			a.must(err)
 			record, ok := decoded.(*events.AuditRecord)
 			if !ok {
-				a.Fatalf("%s is no audit record", e.name)
+				a.Fatalf("%s is not an audit record", e.name)
 			}
 			version := control.FromAudit(record)
 			body, err := events.Encode(version.Event())

@@ -130,7 +130,7 @@ func TestWorker(t *testing.T) {
 		}
 		out, err := queues.ReceiveMessage(ctx, &sqs.ReceiveMessageInput{QueueUrl: &dead, VisibilityTimeout: 1})
 		if err == nil && (len(out.Messages) != 1 || *out.Messages[0].Body != "poison") {
-			err = errors.New("the message that always fails is no dead letter yet")
+			err = errors.New("the message that always fails is not in the dead-letter queue yet")
 		}
 		return err
 	})

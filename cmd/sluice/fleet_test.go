@@ -60,7 +60,7 @@ func TestFleet(t *testing.T) {
 			"--tenant-from: not a way"},
 		{[]string{"--script", few, "--plans", plans, "--log", log, "--default-plan", "no"}, 2, "", "no such plan"},
 		{[]string{"--script", few, "--plans", plans, "--log", log + ".no"}, 1, "", "read the log"},
-		{[]string{"--script", script, "--plans", plans}, 1, "", "mine.yaml:3:1: tenants has no effect beside a plans"},
+		{[]string{"--script", script, "--plans", plans}, 1, "", "mine.yaml:3:1: tenants has no effect with a plans"},
 		{[]string{"--script", few, "--plans", broken}, 1, "", "broken.yaml:1:"},
 		{[]string{"--script", few, "--plans", plans + ".no"}, 1, "", "plans.yaml.no"},
 		{[]string{"--explore", "1", "--plans", plans}, 2, "", "--explore makes its own tenants"},

@@ -130,7 +130,7 @@ func add(id string, pepper []byte) change {
 	return func(c *content) error {
 		switch {
 		case !limit.ValidID(id):
-			return errors.New("the pepper's id is to be 1 to 64 of A-Z a-z 0-9 . _ -")
+			return errors.New("the pepper's id must have 1 to 64 of the characters A-Z a-z 0-9 . _ -")
 		case c.peppers[id] != nil:
 			return fmt.Errorf("the secret already has a pepper %q, and replacing it would make every key that was "+
 				"hashed with it "+"unknown: use another id", id)
@@ -147,7 +147,7 @@ func remove(id string) change {
 	return func(c *content) error {
 		switch {
 		case !limit.ValidID(id):
-			return errors.New("the pepper's id is to be 1 to 64 of A-Z a-z 0-9 . _ -")
+			return errors.New("the pepper's id must have 1 to 64 of the characters A-Z a-z 0-9 . _ -")
 		case c.peppers[id] == nil:
 			return fmt.Errorf("the secret has no pepper %q", id)
 		case len(c.peppers) == 1:

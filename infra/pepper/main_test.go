@@ -81,7 +81,7 @@ func TestAddRefuses(t *testing.T) {
 	const marker = "c2VjcmV0LXZhbHVlLXRoYXQtaXMtbG9uZy1lbm91Z2g="
 	for name, tt := range map[string]struct{ text, id, want string }{
 		"nothing":            {"", "p1", "not JSON"},
-		"an id of ours":      {`{"addressKey":"` + addressKey + `"}`, "p 1", "id is to be"},
+		"an id of ours":      {`{"addressKey":"` + addressKey + `"}`, "p 1", "id must have"},
 		"the same again":     {`{"peppers":{"p1":"` + marker + `"}}`, "p1", `has a pepper "p1"`},
 		"an unknown member":  {`{"addressKey":"` + addressKey + `","x":"` + marker + `"}`, "p1", "unknown"},
 		"a member twice":     {`{"peppers":{"p1":"` + marker + `"},"peppers":{"p2":"` + marker + `"}}`, "p3", "twice"},
@@ -141,7 +141,7 @@ func TestLeaked(t *testing.T) {
 		{"one that is not there", remove("p3"), before, `!the secret has no pepper "p3"`},
 		{"the only one", remove("p1"), `{"peppers":{"p1":"QUFBQUFBQUFBQUFBQUFBQQ=="}}`,
 			`!"p1" is the only pepper of the secret`},
-		{"an id that is none", remove("p 1"), before, "!id is to be"},
+		{"an id that is none", remove("p 1"), before, "!id must have"},
 	} {
 		got, err := edit([]byte(tt.text), tt.by)
 		want, refused := strings.CutPrefix(tt.want, "!")

@@ -185,7 +185,7 @@ func (l *Log) use(length time.Duration) *LogUse {
 	return &LogUse{Lines: l.read, Scale: l.scale, Later: int64(len(l.lines) - l.within(length))}
 }
 
-// checkInputs returns an error that names the first field that has no effect beside a plans file or an access log. It
+// checkInputs returns an error that names the first field that has no effect with a plans file or an access log. It
 // must be called before the defaults are set.
 func (s *Scenario) checkInputs(plans, log bool) error {
 	for _, f := range []struct {
@@ -203,17 +203,17 @@ func (s *Scenario) checkInputs(plans, log bool) error {
 		switch {
 		case !f.isSet:
 		case log:
-			return fmt.Errorf("%s has no effect beside an access log, which says who sends requests when: remove it",
+			return fmt.Errorf("%s has no effect with an access log, which says who sends requests and when: remove it",
 				f.name)
 		case plans && f.notWithAny:
-			return fmt.Errorf("%s has no effect beside a plans file, whose tenants and limits are simulated: remove it",
+			return fmt.Errorf("%s has no effect with a plans file, whose tenants and limits are simulated: remove it",
 				f.name)
 		}
 	}
 	for i := range s.Faults {
 		if f := &s.Faults[i]; log && f.Kind == RetryStorm {
-			return fmt.Errorf("faults[%d], %s at %s: it has no effect beside an access log, which says who sends "+
-				"requests when: remove it", i, f.Kind, f.At)
+			return fmt.Errorf("faults[%d], %s at %s: it has no effect with an access log, which says who sends "+
+				"requests and when: remove it", i, f.Kind, f.At)
 		}
 	}
 	switch {

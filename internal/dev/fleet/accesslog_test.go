@@ -90,10 +90,10 @@ tenants: [ { id: acme, plan: pro }, { id: closed, plan: pro, suspended: true } ]
 		t.Errorf("without the length of the run: %+v, %v; want the 51 seconds of the log", r, err)
 	}
 	for want, change := range map[string]func(*fleet.Scenario){
-		"requestsPerSecond has no effect beside an access log": func(s *fleet.Scenario) { s.Requests = 5 },
-		"dailySwing has no effect beside an access log":        func(s *fleet.Scenario) { s.DailySwing = 0.5 },
-		"rampUp has no effect beside an access log":            func(s *fleet.Scenario) { s.RampUp = time.Second },
-		"retryStorm at 1s: it has no effect beside an access log": func(s *fleet.Scenario) {
+		"requestsPerSecond has no effect with an access log": func(s *fleet.Scenario) { s.Requests = 5 },
+		"dailySwing has no effect with an access log":        func(s *fleet.Scenario) { s.DailySwing = 0.5 },
+		"rampUp has no effect with an access log":            func(s *fleet.Scenario) { s.RampUp = time.Second },
+		"retryStorm at 1s: it has no effect with an access log": func(s *fleet.Scenario) {
 			s.Faults = []fleet.Fault{{Kind: fleet.RetryStorm, At: time.Second, For: time.Second, Factor: 2}}
 		},
 	} {

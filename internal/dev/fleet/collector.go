@@ -12,7 +12,7 @@ const (
 	collectAt = 400
 
 	counterBytes = 600     // memory of a counter and its owner: the bound that docs/scale.md states and a test measures
-	otherBytes   = 1 << 30 // memory that a simulation may take beside its counters
+	otherBytes   = 1 << 30 // memory that a simulation may take in addition to its counters
 )
 
 // TuneCollector lets the garbage collector of this process run less often, as suits a simulation with the given number

@@ -334,8 +334,8 @@ tenants: [ { id: acme, plan: pro }, { id: globex, plan: pro } ]
 	}
 	s := &fleet.Scenario{Name: "plans", Measured: 10 * time.Second, Instances: 3, Requests: 60}
 	for want, change := range map[string]func(*fleet.Scenario){
-		"tenants has no effect beside a plans file": func(s *fleet.Scenario) { s.Tenants = 5 },
-		"limits has no effect beside a plans file":  func(s *fleet.Scenario) { s.Limits.Low = 5 },
+		"tenants has no effect with a plans file": func(s *fleet.Scenario) { s.Tenants = 5 },
+		"limits has no effect with a plans file":  func(s *fleet.Scenario) { s.Limits.Low = 5 },
 		"faults[0], retryStorm at 1s: there is no tenant 3, but 2 of them": func(s *fleet.Scenario) {
 			s.Faults = []fleet.Fault{{Kind: fleet.RetryStorm, At: time.Second, For: time.Second, Factor: 2, Tenant: 3}}
 		},

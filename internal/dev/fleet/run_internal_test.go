@@ -11,9 +11,9 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
-// Guarantees that an environment announces itself and gives back leases beside its decision: a request whose decision
-// and announcement both take a round trip takes one round trip, and not two. A decision from leases is one without a
-// call, whatever its environment does beside it.
+// Guarantees that an environment announces itself and returns leases during its decision. So if the decision and the
+// announcement each take a round trip, the request takes one round trip and not two. A decision from leases counts as
+// one without a call, whatever its environment does meanwhile.
 func TestBackgroundTasksAreBesideDecision(t *testing.T) {
 	s := &Scenario{Name: "beside", Measured: 20 * time.Second, Shape: Lambda, Instances: 1, Tenants: 1, Requests: 2,
 		Busy: 10 * time.Millisecond, ColdStart: time.Microsecond}
@@ -92,8 +92,8 @@ func TestUnexplained(t *testing.T) {
 	}
 }
 
-// Guarantees that the storms of two tenants add to each other: each of them asks so many times as often as without a
-// storm, and the others ask as often as without.
+// Guarantees that the retry storms of two tenants are independent: each of the two sends as many times its requests as
+// the storm says, and the others send as many as without a storm.
 func TestTwoStorms(t *testing.T) {
 	s := &Scenario{Tenants: 4, Requests: 1000}
 	loads := make([]load, 4)

@@ -45,7 +45,7 @@ type Scenario struct {
 	ColdStart   time.Duration // how long a new environment takes before it can decide
 	IdleDeath   time.Duration // how long an environment lives without a request
 	Functions   int           // for Lambda: functions that share the tenants, each with its own environments
-	SampleEvery int           // the requests of one in so many tenants are decided; others only occupy environments
+	SampleEvery int           // one in this many tenants has its requests decided; others only occupy environments
 
 	// The tenants are made up, unless the plans file has some. Tenant number n sends 1/n^Zipf as many requests as the
 	// first.
@@ -508,7 +508,8 @@ func (s *Scenario) checkTenants(tenants int) error {
 	return nil
 }
 
-// faultFields names, for each kind of fault, the fields that it needs beside Kind and At, and those that it may have.
+// faultFields names, for each kind of fault, the fields that it needs in addition to Kind and At, and those that it may
+// have.
 var faultFields = map[FaultKind]struct{ needs, may []string }{
 	RedisFailover:         {[]string{"for"}, []string{"cell", "loses"}},
 	StoreAway:             {[]string{"for"}, []string{"cell"}},

@@ -16,8 +16,8 @@ import (
 // is wrong in the file, each with its line and column. An error about the scenario as a whole, such as an instance that
 // dies twice, names the number of the fault.
 //
-// plans and log say whether a plans file and an access log are given beside the script. The script must not have the
-// keys whose values come from them.
+// plans and log say whether a plans file and an access log are given in addition to the script. The script must not
+// have the keys whose values come from them.
 func ReadScript(name string, data []byte, plans, log bool) (*Scenario, error) {
 	r := &scriptReader{s: &Scenario{Name: strings.TrimSuffix(name, ".yaml")}, log: log,
 		keys: map[string]configfile.Place{}}
@@ -41,7 +41,7 @@ func ReadScript(name string, data []byte, plans, log bool) (*Scenario, error) {
 type scriptReader struct {
 	configfile.Reader
 	s      *Scenario
-	log    bool // there is an access log beside the script
+	log    bool // an access log is given in addition to the script
 	root   configfile.Place
 	keys   map[string]configfile.Place // the place of each key of the script
 	faults []configfile.Place          // the place of each fault

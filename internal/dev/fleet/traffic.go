@@ -240,7 +240,7 @@ func (t *traffic) drawNext(from int64) {
 			t.next = int64(next)
 			return
 		}
-		at = t.stepEnd // a Poisson process has no memory: the next request can be drawn anew when the rate changes
+		at = t.stepEnd // a Poisson process has no memory, so the next request can be drawn again when the rate changes
 	}
 }
 
@@ -269,7 +269,7 @@ func (t *traffic) beginStep(at int64) {
 	t.factor *= 1 + t.extra
 }
 
-// changeRate draws the time of the next request anew, because the rate changes now.
+// changeRate draws the time of the next request again, because the rate changes now.
 func (t *traffic) changeRate(now int64) {
 	if t.replays {
 		return

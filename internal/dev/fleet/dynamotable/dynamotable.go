@@ -83,7 +83,7 @@ func (t *Table) Update(in *dynamodb.UpdateItemInput) (*dynamodb.UpdateItemOutput
 	return out, w.cost(), nil
 }
 
-// Transact carries out a TransactWriteItems of updates: all of them or none. Each costs twice what it would alone.
+// Transact carries out a TransactWriteItems of updates: all of them or none. Each costs twice as much as an UpdateItem.
 func (t *Table) Transact(in *dynamodb.TransactWriteItemsInput) (*dynamodb.TransactWriteItemsOutput, Cost, error) {
 	var cost Cost
 	writes, reasons := make([]write, len(in.TransactItems)), make([]types.CancellationReason, len(in.TransactItems))

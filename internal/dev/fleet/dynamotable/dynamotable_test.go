@@ -184,8 +184,9 @@ func TestInvalid(t *testing.T) {
 	}
 }
 
-// Guarantees that a call without a reply is its error alone, that an answer of the service is told from it, and that a
-// store learns the service's time from the replies: a store whose clock is an hour behind decides by the right time.
+// Guarantees that a call without a reply returns the given error, which differs from an error that the service answers.
+// Also guarantees that a store learns the service's time from the replies: a store whose clock is an hour behind
+// decides by the right time.
 func TestClient(t *testing.T) {
 	table, lost := dynamotable.New(), errors.New("lost")
 	service := time.Date(2026, time.June, 1, 12, 0, 0, 0, time.UTC)
