@@ -30,32 +30,42 @@ type Limit struct {
 // PerSecond returns a limit with windows of one second.
 func PerSecond(units int64) Limit { return Limit{Units: units, Period: time.Second} }
 
-// ParseLimit reads a limit such as "100/s", "5000/m", "1/h", "2/d" or "10/500ms": units, and a period that is s, m,
-// min, h, d, or a duration of package time. The error wraps ErrConfig.
+// ParseLimit reads a limit such as "100/s", "5000/m", "1/h", "2/d" or "10/500ms": units, a slash and a period. The
+// period is s, m or min, h, d, a duration of package time, or a whole number of seconds, as in plans files. The error
+// wraps ErrConfig.
 func ParseLimit(text string) (Limit, error) {
 	number, period, ok := strings.Cut(text, "/")
 	units, err := strconv.ParseInt(number, 10, 64)
 	if !ok || err != nil {
-		return Limit{}, fmt.Errorf("%w: %q is not a limit such as 100/s: write a whole number, a slash and a period: "+
-			"s, m, h, d, or a duration such as 500ms", ErrConfig, text)
+		return Limit{}, fmt.Errorf("%w: %q is not a limit such as 100/s: write a whole number, a slash and a period, "+
+			"which is %s", ErrConfig, text, periodForms)
 	}
 	l := Limit{Units: units}
-	switch period {
-	case "s":
-		l.Period = time.Second
-	case "m", "min":
-		l.Period = time.Minute
-	case "h":
-		l.Period = time.Hour
-	case "d":
-		l.Period = 24 * time.Hour
-	default:
-		if l.Period, err = time.ParseDuration(period); err != nil {
-			return Limit{}, fmt.Errorf("%w: the period %q of %q is not s, m, h, d or a duration such as 500ms",
-				ErrConfig, period, text)
-		}
+	if l.Period, ok = parsePeriod(period); !ok {
+		return Limit{}, fmt.Errorf("%w: the period %q of %q is not %s", ErrConfig, period, text, periodForms)
 	}
 	return l, l.check()
+}
+
+// periodForms says what parsePeriod accepts.
+const periodForms = "s, m or min, h, d, a duration such as 500ms or 1m30s, or a number of seconds"
+
+func parsePeriod(text string) (time.Duration, bool) {
+	switch text {
+	case "s":
+		return time.Second, true
+	case "m", "min":
+		return time.Minute, true
+	case "h":
+		return time.Hour, true
+	case "d":
+		return 24 * time.Hour, true
+	}
+	if seconds, err := strconv.ParseUint(text, 10, 32); err == nil { // 32 bits of seconds fit a Duration
+		return time.Duration(seconds) * time.Second, true
+	}
+	period, err := time.ParseDuration(text)
+	return period, err == nil
 }
 
 // String returns the limit in a form such as "100 per 1s".

@@ -27,9 +27,10 @@ Without a command, each line is written to standard output when its turn has com
 the command is run once for each line. The line becomes its last argument, or replaces each argument
 that is {}. Up to --parallel commands run at the same time.
 
-A limit is a number of lines and a period: 100/s, 5000/m, 1/h, 2/d, 10/500ms. It holds in every
-window of that length by this machine's clock: a window of a second begins with the second. Lines
-are passed on as soon as their window begins, or with --spread evenly over the window.
+A limit is a number of lines and a period: 100/s, 5000/m, 1/h, 2/d, 10/500ms. The period is s, m or
+min, h, d, a duration such as 500ms or 1m30s, or a number of seconds. The limit holds in every window
+of that length by this machine's clock: a window of a second begins with the second. Lines are passed
+on as soon as their window begins, or with --spread evenly over the window.
 
 A provider counts by its own clock, and when a request arrives. The limit also holds there if its
 clock and this machine's differ by --clock-error at most, and if a request arrives at most

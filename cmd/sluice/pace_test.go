@@ -286,6 +286,8 @@ func TestPaceErrors(t *testing.T) {
 		{"--limit 5/s -- ./nosuchcmd", `sluice: the command "./nosuchcmd" cannot be run: stat ./nosuchcmd: no ` +
 			"such file"},
 		{"--limit 2", `sluice: --limit: "2" is not a limit such as 100/s: write a whole number, a slash and a period`},
+		{"--limit 100/sec", `sluice: --limit: the period "sec" of "100/sec" is not s, m or min, h, d, a duration ` +
+			"such as 500ms or 1m30s, or a number of seconds\n"},
 	} {
 		got := sluice(t, "a\nb\n", append([]string{"pace"}, strings.Fields(tt.args)...)...)
 		if got.code != exitUsage || !strings.HasPrefix(got.stderr, tt.want) || strings.Contains(got.stderr, "pacer:") {
