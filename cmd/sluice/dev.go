@@ -65,6 +65,8 @@ func newDevCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "dev",
 		Short: "Run all of Sluice in one process, in front of your service or a built-in echo",
+
+		SuggestFor: []string{"start", "run", "up"},
 		Long: `Runs an HTTP gateway that checks every request against its tenant's plan. Everything
 runs in this process. Without flags, the gateway starts with example plans, answers requests with an
 echo, and prints commands to try.

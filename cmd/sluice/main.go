@@ -125,7 +125,7 @@ func newRootCommand() *cobra.Command {
 		if unknown := knownCommand(c, c.Flags().Args()); c.HasSubCommands() && unknown != nil {
 			err = unknown // the misspelled command may well have the flag
 		} else if flag := nearestFlag(c, err); flag != "" {
-			err = fmt.Errorf("%w: did you mean --%s?", err, flag)
+			err = fmt.Errorf("%w: did you mean %s?", err, flag)
 		}
 		return &usageError{c.CommandPath(), err}
 	})
@@ -262,12 +262,26 @@ func knownCommand(c *cobra.Command, args []string) error {
 	return errors.New(text)
 }
 
-// nearestFlag returns the name of the flag of c that was probably meant, if err says that a flag is unknown. Otherwise,
-// or if no flag has a similar name, it returns "".
+// otherFlags are flags that a command does not have, and what it has instead.
+var otherFlags = map[string]map[string]string{
+	"dev":   {"port": devPort, "address": devPort},
+	"serve": {"port": servePorts, "address": servePorts, "listen": servePorts},
+}
+
+const (
+	devPort    = "--listen, such as --listen 127.0.0.1:9000"
+	servePorts = "--grpc and --http, such as --grpc 127.0.0.1:9001 --http 127.0.0.1:9000"
+)
+
+// nearestFlag returns the flag of c that was probably meant, if err says that a flag is unknown. Otherwise, or if no
+// flag has a similar name, it returns "".
 func nearestFlag(c *cobra.Command, err error) string {
 	var unknown *pflag.NotExistError
 	if !errors.As(err, &unknown) || len(unknown.GetSpecifiedShortnames()) > 0 {
 		return ""
+	}
+	if other := otherFlags[c.Name()][unknown.GetSpecifiedName()]; other != "" {
+		return other
 	}
 	var names []string
 	c.Flags().VisitAll(func(f *pflag.Flag) {
@@ -275,7 +289,10 @@ func nearestFlag(c *cobra.Command, err error) string {
 			names = append(names, f.Name)
 		}
 	})
-	return configfile.Nearest(unknown.GetSpecifiedName(), names)
+	if near := configfile.Nearest(unknown.GetSpecifiedName(), names); near != "" {
+		return "--" + near
+	}
+	return ""
 }
 
 // usageArgs returns a check like check, whose errors are usage errors.

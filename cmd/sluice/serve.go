@@ -73,6 +73,8 @@ func newServeCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "serve",
 		Short: "Run the rate limit service for Envoy (envoy.service.ratelimit.v3)",
+
+		SuggestFor: []string{"start", "run", "up"},
 		Long: `Runs a rate limit service that replaces envoyproxy/ratelimit: Envoy asks it over gRPC
 whether a request may pass. It reads the configuration files of envoyproxy/ratelimit without
 changes, and selects limits as that server does.

@@ -69,6 +69,25 @@ func TestUnknownCommandsSuggest(t *testing.T) {
 	}
 }
 
+// Guarantees that commands and flags that other programs have lead to those that Sluice has.
+func TestNamesOfOtherPrograms(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct{ args, want string }{
+		{"start", `unknown command "start" for "sluice": did you mean "dev" or "serve"?`},
+		{"run", `unknown command "run" for "sluice": did you mean "dev" or "serve"?`},
+		{"up --port 9000", `unknown command "up" for "sluice": did you mean "dev" or "serve"?`},
+		{"dev --port 9000", "unknown flag: --port: did you mean --listen, such as --listen 127.0.0.1:9000?"},
+		{"serve --port 9000", "unknown flag: --port: did you mean --grpc and --http, such as --grpc 127.0.0.1:9001 " +
+			"--http 127.0.0.1:9000?"},
+		{"serve --listen :9000", "unknown flag: --listen: did you mean --grpc and --http"},
+	} {
+		got := sluice(t, "", strings.Fields(tt.args)...)
+		if got.code != exitUsage || !strings.Contains(got.stderr, tt.want) {
+			t.Errorf("sluice %s: exit code %d: %s; want %s", tt.args, got.code, got.stderr, tt.want)
+		}
+	}
+}
+
 // An unknown command is reported also if flags follow it. Correct commands keep working.
 func TestUnknownCommandWithFlags(t *testing.T) {
 	got := sluice(t, "", "tenat", "list", "--json")
