@@ -36,6 +36,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/plan/shares"
 	"github.com/sluicelimits/sluice/internal/request/identity"
+	"github.com/sluicelimits/sluice/internal/server"
 )
 
 //go:embed example.yaml
@@ -190,6 +191,9 @@ func (o devOptions) parse() (*dev, error) {
 	if err := errors.Join(d.parseAudience(), o.checkAdmin()); err != nil {
 		return nil, err
 	}
+	if err := server.CheckAddress("--listen", o.listen, server.EveryAddress); err != nil {
+		return nil, err
+	}
 	if err := o.checkNumbers(); err != nil {
 		return nil, err
 	}
@@ -337,15 +341,15 @@ func (o *devOptions) parseCells() ([]string, error) {
 func (d *dev) serve(
 	ctx context.Context, listener net.Listener, handler http.Handler, log *slog.Logger, begun func(),
 ) error {
-	server := front.NewServer(handler, d.bodyTimeout, log)
+	serving := front.NewServer(handler, d.bodyTimeout, log)
 	failed := make(chan error, 1)
-	go func() { failed <- server.Serve(listener) }()
+	go func() { failed <- serving.Serve(listener) }()
 	begun()
 	select {
 	case err := <-failed:
 		return fmt.Errorf("serve %s: %w", listener.Addr(), err)
 	case <-ctx.Done():
-		return stop(server, log)
+		return stop(serving, log)
 	}
 }
 
@@ -528,18 +532,7 @@ func (d *dev) parseUpstream() (*url.URL, error) {
 
 // open listens at the address of --listen.
 func (d *dev) open() (net.Listener, error) {
-	listener, err := net.Listen("tcp", d.listen)
-	switch {
-	case err == nil:
-		return listener, nil
-	case errors.Is(err, syscall.EADDRINUSE):
-		return nil, fmt.Errorf("listen on %s: another program uses that port; choose another with --listen", d.listen)
-	}
-	if _, _, bad := net.SplitHostPort(d.listen); bad != nil {
-		return nil, fmt.Errorf("listen on %q: --listen wants HOST:PORT, such as 127.0.0.1:8081, or :8081 for every "+
-			"address of this machine", d.listen)
-	}
-	return nil, fmt.Errorf("listen on %q: %w", d.listen, err)
+	return server.ListenTCP("--listen", d.listen)
 }
 
 // watch reloads the plans when they change or on SIGHUP, in a goroutine that ends with the context.
@@ -555,7 +548,7 @@ func (f *fleet) watch(ctx context.Context) {
 }
 
 // stop waits until the requests in flight are done, for at most grace. A second signal ends the wait.
-func stop(server *http.Server, log *slog.Logger) error {
+func stop(serving *http.Server, log *slog.Logger) error {
 	again := make(chan os.Signal, 1)
 	signal.Notify(again, os.Interrupt, syscall.SIGTERM)
 	defer signal.Stop(again)
@@ -563,16 +556,16 @@ func stop(server *http.Server, log *slog.Logger) error {
 	ctx, cancel := context.WithTimeout(context.Background(), grace)
 	defer cancel()
 	done := make(chan error, 1)
-	go func() { done <- server.Shutdown(ctx) }()
+	go func() { done <- serving.Shutdown(ctx) }()
 	select {
 	case err := <-done:
 		if err != nil {
-			_ = server.Close() // the error below matters more
+			_ = serving.Close() // the error below matters more
 			return fmt.Errorf("requests were still in flight after %s and were cut off", grace)
 		}
 		return nil
 	case <-again:
-		_ = server.Close() // the error below matters more
+		_ = serving.Close() // the error below matters more
 		return errors.New("stopped at once by a second signal; requests in flight were cut off")
 	}
 }

@@ -400,8 +400,9 @@ func TestDevExitCodes(t *testing.T) {
 		text string
 	}{
 		{[]string{"--listen", ln.Addr().String()}, 1, "another program uses that port"},
-		{[]string{"--listen", "nonsense"}, 1, `listen on "nonsense": --listen wants HOST:PORT`},
-		{[]string{"--listen", "8081"}, 1, ":8081 for every address"},
+		{[]string{"--listen", "nonsense"}, 2, `--listen "nonsense" is not HOST:PORT`},
+		{[]string{"--listen", "8081"}, 2, ":8081 for every address"},
+		{[]string{"--listen", "127.0.0.1:80800"}, 2, `the port "80800" is not a number within 0..65535`},
 		{[]string{"--upstream", "localhost:3000"}, 1, "want http://HOST"},
 		{[]string{"--upstream", "http://"}, 1, "has no host"},
 		{[]string{"--plans", filepath.Join(t.TempDir(), "missing.yaml")}, 1, "missing.yaml"},

@@ -155,7 +155,8 @@ func TestPaceRefuses(t *testing.T) {
 		"number of this process":  {"--limit", "1/s", "--index", "3"},
 		"0..1048575":              {"--pace-plan", "a", "--index", "1048576"},
 		"share a limit or divide": {"--pace-plan", "a", "--index", "0", "--redis", "127.0.0.1:1", "--name", "a"},
-		"missing port":            {"--limit", "1/s", "--page", "127.0.0.1"},
+		`--page "127.0.0.1" is not HOST:PORT, such as 127.0.0.1:8081`:       {"--limit", "1/s", "--page", "127.0.0.1"},
+		`--page ":70000": the port "70000" is not a number within 0..65535`: {"--limit", "1/s", "--page", ":70000"},
 	} {
 		for i := range args {
 			if args[i] == "REDIS" {
@@ -259,7 +260,8 @@ func TestPacePage(t *testing.T) {
 		}
 		port := strings.TrimPrefix(strings.TrimSuffix(base, "/"), "http://")
 		if got := sluice(t, "", "pace", "--limit", "1/s", "--page", port); got.code != exitFailed ||
-			!strings.Contains(got.stderr, "another program uses that port; choose another with --page") {
+			!strings.Contains(got.stderr, "another program uses that port, perhaps a 'sluice dev' or ") ||
+			!strings.Contains(got.stderr, ", such as --page 127.0.0.1:") {
 			t.Errorf("on a port that is in use: %d, %q", got.code, got.stderr)
 		}
 		_ = lines.Close()

@@ -2,12 +2,10 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
-	"syscall"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -15,6 +13,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/dev/gateway/front"
 	"github.com/sluicelimits/sluice/internal/dev/pacepage"
 	"github.com/sluicelimits/sluice/internal/request/loopback"
+	"github.com/sluicelimits/sluice/internal/server"
 	"github.com/sluicelimits/sluice/pacer"
 )
 
@@ -43,10 +42,7 @@ func (g *pacePage) check() error {
 	if g.address == "" {
 		return nil
 	}
-	if _, _, err := net.SplitHostPort(g.address); err != nil {
-		return fmt.Errorf("--page: %w", err)
-	}
-	return nil
+	return server.CheckAddress("--page", g.address, "127.0.0.1:8081")
 }
 
 // serve serves the page until the function that it returns is called.
@@ -58,12 +54,9 @@ func (g *pacePage) serve(c *cobra.Command, p *pacer.Pacer, about pacepage.About)
 	if host, port, err := net.SplitHostPort(address); err == nil && host == "" {
 		address = net.JoinHostPort("127.0.0.1", port)
 	}
-	listener, err := net.Listen("tcp", address)
-	switch {
-	case errors.Is(err, syscall.EADDRINUSE):
-		return nil, fmt.Errorf("listen on %s: another program uses that port; choose another with --page", address)
-	case err != nil:
-		return nil, fmt.Errorf("--page: listen on %q: %w", address, err)
+	listener, err := server.ListenTCP("--page", address)
+	if err != nil {
+		return nil, err
 	}
 	ctx, cancel := context.WithCancel(c.Context())
 	w := pacepage.NewWatcher(p, about)
@@ -72,12 +65,12 @@ func (g *pacePage) serve(c *cobra.Command, p *pacer.Pacer, about pacepage.About)
 	if g.audience == "loopback" {
 		handler = onlyDirect(handler)
 	}
-	server := front.NewServer(handler, -1, slog.New(slog.DiscardHandler))
-	go func() { _ = server.Serve(listener) }() // it ends when the server is closed
+	serving := front.NewServer(handler, -1, slog.New(slog.DiscardHandler))
+	go func() { _ = serving.Serve(listener) }() // it ends when the server is closed
 	fmt.Fprintf(c.ErrOrStderr(), "sluice: the page is at %s/\n", baseURL(listener.Addr()))
 	return func() {
 		cancel()
-		_ = server.Close() // the program is about to end
+		_ = serving.Close() // the program is about to end
 	}, nil
 }
 

@@ -228,7 +228,7 @@ func (o *serveOptions) check() error {
 	case o.grpc == "" && o.http == "":
 		return errors.New("--grpc and --http are both empty: give at least one an address")
 	}
-	return errors.Join(o.checkHeaders(), o.checkNumbers(), o.checkFiles(), o.checkStores())
+	return errors.Join(o.checkAddresses(), o.checkHeaders(), o.checkNumbers(), o.checkFiles(), o.checkStores())
 }
 
 // checkHeaders checks the names of headers, which Envoy passes on to clients.
@@ -240,6 +240,18 @@ func (o *serveOptions) checkHeaders() error {
 		}
 	}
 	return nil
+}
+
+func (o *serveOptions) checkAddresses() error {
+	var errs []error
+	for _, a := range []struct{ flag, address string }{
+		{"--grpc", o.grpc}, {"--http", o.http}, {"--debug", o.debug},
+	} {
+		if a.address != "" && !(a.flag == "--grpc" && strings.HasPrefix(a.address, "unix:")) {
+			errs = append(errs, server.CheckAddress(a.flag, a.address, server.EveryAddress))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 func (o *serveOptions) checkNumbers() error {

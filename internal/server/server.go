@@ -21,7 +21,6 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
@@ -161,48 +160,15 @@ func (s *Server) Addr(name string) net.Addr {
 }
 
 func (s *Server) listen(name, address string, encrypted *tls.Config) (net.Listener, error) {
-	network := "tcp"
-	if path, ok := strings.CutPrefix(address, "unix:"); ok {
-		network, address = "unix", path
-	}
-	listener, err := net.Listen(network, address)
-	if errors.Is(err, syscall.EADDRINUSE) {
-		return nil, &inUseError{address: address, flag: "--" + strings.ToLower(name)}
-	}
+	listener, err := listenAt("--"+strings.ToLower(name), address)
 	if err != nil {
-		return nil, fmt.Errorf("%s server: %w", name, err)
+		return nil, err
 	}
 	listener = netutil.LimitListener(listener, s.c.MaxConnections)
 	if encrypted != nil {
 		listener = tls.NewListener(listener, encrypted)
 	}
 	return listener, nil
-}
-
-// inUseError says that another program listens at an address, and which flag of sluice serve chooses the address.
-type inUseError struct{ address, flag string }
-
-func (e *inUseError) Error() string {
-	return fmt.Sprintf("listen on %s: in use by another program; choose another with %s", e.address, e.flag)
-}
-
-// joinInUse joins errors as errors.Join does, with one line for all addresses that are in use.
-func joinInUse(errs ...error) error {
-	var others []error
-	var addresses, flags []string
-	for _, err := range errs {
-		var inUse *inUseError
-		if errors.As(err, &inUse) {
-			addresses, flags = append(addresses, inUse.address), append(flags, inUse.flag)
-		} else {
-			others = append(others, err)
-		}
-	}
-	if len(flags) <= 1 {
-		return errors.Join(errs...)
-	}
-	return errors.Join(append(others, fmt.Errorf("listen on %s: in use by other programs; choose others with %s",
-		strings.Join(addresses, ", "), strings.Join(flags, ", ")))...)
 }
 
 func (s *Server) addGRPC() error {

@@ -10,6 +10,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"fmt"
 	"io"
 	"log/slog"
 	"math/big"
@@ -17,6 +18,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -375,17 +377,35 @@ func TestListenErrors(t *testing.T) {
 	}
 	defer func() { _ = taken.Close() }()
 	s := service(t, nil)
-	if _, err := server.Listen(server.Config{RateLimits: s, GRPC: "127.0.0.1:0",
-		HTTP: taken.Addr().String()}); err == nil ||
-		err.Error() != "listen on "+taken.Addr().String()+": in use by another program; choose another with --http" {
-		t.Errorf("Listen at an address in use = %v, want an error that names it, and the flag", err)
+	at := taken.Addr().String()
+	one := regexp.MustCompile("^listen on " + at + ": another program uses that port, perhaps a 'sluice dev' or " +
+		`'sluice serve' that still runs\. End it, or choose another port, such as --http (127\.0\.0\.1:\d+)$`)
+	_, err = server.Listen(server.Config{RateLimits: s, GRPC: "127.0.0.1:0", HTTP: at})
+	if got := one.FindStringSubmatch(fmt.Sprint(err)); got == nil || got[1] == at {
+		t.Errorf("Listen at an address in use = %v, want an error that names it, and the flag with another", err)
+	} else if free, err := net.Listen("tcp", got[1]); err != nil {
+		t.Errorf("the port of the example is not free: %v", err)
+	} else {
+		_ = free.Close()
 	}
-	if _, err := server.Listen(server.Config{RateLimits: s, GRPC: taken.Addr().String(), HTTP: taken.Addr().String(),
-		Debug: "nowhere"}); err == nil || strings.Count(err.Error(), "in use") != 1 ||
-		!strings.Contains(err.Error(), "choose others with --grpc, --http") ||
-		!strings.Contains(err.Error(), "debug server: listen tcp: address nowhere") {
-		t.Errorf("Listen at two addresses in use and a bad one = %v, want one line about the two, and another "+
-			"about the third", err)
+	_, err = server.Listen(server.Config{RateLimits: s, GRPC: at, HTTP: at, Debug: "nowhere"})
+	two := regexp.MustCompile("(?m)^listen on " + at + ", " + at + ": other programs use these ports, perhaps .* End " +
+		`them, or choose other ports, such as --grpc (\S+) --http (\S+)$`)
+	if got := two.FindStringSubmatch(fmt.Sprint(err)); got == nil || got[1] == got[2] {
+		t.Errorf("Listen at two addresses in use = %v, want one line about both, with two others", err)
+	}
+	if want := "--debug nowhere: listen tcp: address nowhere"; err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("Listen at a bad address = %v, want %q", err, want)
+	}
+	socket := "unix:" + filepath.Join(t.TempDir(), "rls.sock")
+	listener, err := net.Listen("unix", strings.TrimPrefix(socket, "unix:"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = listener.Close() }()
+	if _, err := server.Listen(server.Config{RateLimits: s, GRPC: socket}); err == nil ||
+		!strings.HasPrefix(err.Error(), "--grpc "+socket+": there is such a file already") {
+		t.Errorf("Listen at a socket in use = %v, want an error that says so", err)
 	}
 	if _, err := server.Listen(server.Config{RateLimits: s}); err == nil {
 		t.Error("Listen without an address returns no error, want one")
