@@ -92,6 +92,10 @@ var (
 	// with ErrNever when its turn comes and the limit has been lowered below its cost.
 	ErrNever = errors.New("pacer: cost above the limit")
 
+	// ErrNoPlan is for the function that FollowPlan reads a plan with: it means that there is no plan (any more), so
+	// that nobody may use the limit.
+	ErrNoPlan = errors.New("pacer: there is no plan")
+
 	// ErrWeight means that a weight is not within 1..MaxWeight.
 	ErrWeight = errors.New("pacer: bad weight")
 

@@ -49,7 +49,7 @@ const maxPlans = 100
 type parts struct {
 	index     int64
 	total     int64
-	instances int64         // 0: no plan has held yet
+	instances int64         // 0: no plan has held yet, or the plan was dropped
 	planned   []plannedPart // plans that do not hold yet, in the order of their windows
 }
 
@@ -115,8 +115,8 @@ func partOf(total, instances, index, window int64) int64 {
 	return whole
 }
 
-// largest returns the largest part that the instance has in any window, and at least one unit. Before there is a plan,
-// it returns the total.
+// largest returns the largest part that the instance has in any window, and at least one unit. Without a plan, it
+// returns the total.
 func (p *parts) largest() int64 {
 	if p.instances == 0 {
 		return p.total
@@ -187,6 +187,18 @@ func (s *supply) setPlan(plan Plan, late bool, wall time.Duration) error {
 	return nil
 }
 
+// dropPlan leaves the instance without a part until a plan holds.
+func (p *Pacer) dropPlan() {
+	p.mu.Lock()
+	now := p.readBoth()
+	if s := &p.core.supply; s.part != nil {
+		s.part.instances, s.part.planned = 0, nil
+		s.limit.Units = s.part.largest()
+		s.resize()
+	}
+	p.serveAndUnlock(now.Mono)
+}
+
 // PlanFile returns a function that reads a plan from a file with a JSON object, such as {"total": 1000,
 // "instances": 96, "from": "2030-01-01T00:00:00Z"}. Replace the file by renaming another one, so that it is never read
 // in part.
@@ -205,7 +217,8 @@ func PlanFile(path string) func(context.Context) (Plan, error) {
 
 // FollowPlan reads a plan at once and then after each interval, and plans it as SetPlan does whenever it has changed,
 // until ctx ends. Read may be PlanFile, or a call to whatever program keeps the plan. Errors of read and SetPlan are
-// passed to failed, and the plan stays as it was.
+// passed to failed. The plan then stays as it was, unless the error wraps ErrNoPlan: after that, the instance has no
+// part, and its requests wait, until read returns a plan.
 //
 // Instances may read a changed plan in different windows, so a plan without a From does not hold for all from the same
 // window on. Give it a From at least three intervals ahead, and two windows.
@@ -221,8 +234,12 @@ func (p *Pacer) FollowPlan(ctx context.Context, interval time.Duration, read fun
 	var latest []Plan
 	for {
 		plan, err := read(ctx)
-		if err == nil {
+		switch {
+		case err == nil:
 			latest, err = p.planAll(plan, latest)
+		case errors.Is(err, ErrNoPlan):
+			latest = nil
+			p.dropPlan()
 		}
 		if err != nil && ctx.Err() == nil {
 			failed(err)

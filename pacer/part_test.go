@@ -291,6 +291,56 @@ func TestFollowPlanBefore(t *testing.T) {
 	})
 }
 
+// Instances whose plan was removed use nothing, and their requests wait. When there is a plan again, they use their
+// parts of it from its time on: also if it is the plan that was removed.
+func TestFollowPlanRemoved(t *testing.T) {
+	for _, smoothing := range []pacer.Smoothing{pacer.FrontLoaded, pacer.Spread} {
+		synctest.Test(t, func(t *testing.T) {
+			pass(300 * time.Millisecond) // each window has begun when the plan is read
+			d := &divided{t: t, granted: map[int64]int64{}, by: make([]int64, 2)}
+			var plan atomic.Pointer[pacer.Plan]
+			plan.Store(&pacer.Plan{Total: 40, Instances: 2, From: time.Now().Add(-time.Second)})
+			read := func(context.Context) (pacer.Plan, error) {
+				if at := plan.Load(); at != nil {
+					return *at, nil
+				}
+				return pacer.Plan{}, fmt.Errorf("removed: %w", pacer.ErrNoPlan)
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			var failures atomic.Int64
+			var all sync.WaitGroup
+			for i := range int64(2) {
+				p := open(t, pacer.Config{Limit: pacer.PerSecond(100), Smoothing: smoothing,
+					Part: &pacer.Part{Index: i}})
+				d.pacers = append(d.pacers, p)
+				all.Go(func() { p.FollowPlan(ctx, time.Second, read, func(error) { failures.Add(1) }) })
+				d.saturate(int(i))
+			}
+			expect := func(after string, passes time.Duration, windows int64, want string) {
+				t.Helper()
+				pass(passes)
+				if got := fmt.Sprint(d.windows(windows)); got != want {
+					t.Errorf("%s: the windows have %s, want %s", after, got, want)
+				}
+			}
+			expect("a plan of 40", 3*time.Second+100*time.Millisecond, 2, "[40 40]")
+			removed := plan.Swap(nil)
+			expect("no plan", 4*time.Second, 2, "[0 0]")
+			if n := failures.Load(); n != 8 {
+				t.Errorf("got %d errors, want one for each of 8 reads", n)
+			}
+			plan.Store(&pacer.Plan{Total: 60, Instances: 2, From: time.Now().Add(4900 * time.Millisecond)})
+			expect("a plan that is to begin", 8*time.Second, 8, "[0 0 0 0 0 0 60 60]")
+			plan.Store(nil)
+			pass(3 * time.Second)
+			plan.Store(removed)
+			expect("the plan of 40", 4*time.Second, 2, "[40 40]")
+			cancel()
+			all.Wait()
+		})
+	}
+}
+
 func TestPartRefuses(t *testing.T) {
 	for name, bend := range map[string]func(*pacer.Config){
 		"below 0":        func(c *pacer.Config) { c.Part.Instances = -1 },

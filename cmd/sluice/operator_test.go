@@ -116,6 +116,12 @@ func TestOperatorCommands(t *testing.T) {
 		{"pace-plan", "get", "provider"},
 		{"pace-plan", "get", "nobody"},
 		{"pace-plan", "list"},
+		{"pace-plan", "remove", "provider", "--reason", "no yes"},
+		{"pace-plan", "remove", "provider", "--yes", "--expect", "1", "--reason", "too late"},
+		{"pace-plan", "remove", "provider", "--yes", "--reason", "the contract has ended"},
+		{"pace-plan", "remove", "provider", "--yes", "--reason", "again"},
+		{"pace-plan", "get", "provider"},
+		{"pace-plan", "list"},
 		{"shadow", "report"},
 		{"shadow", "promote", "pro", "writes", "--reason", "a quiet week"},
 		{"config", "status"},
@@ -236,6 +242,8 @@ func TestOperatorUsage(t *testing.T) {
 		{"pace-plan", "set", "a", "--total", "5/s", "--reason", "x"},
 		{"pace-plan", "set", "a", "--total", "5/s", "--instances", "2", "--from", "tomorrow", "--reason", "x"},
 		{"pace-plan", "set", "a", "--total", "5/s", "--instances", "2"},
+		{"pace-plan", "remove", "a", "--yes"},
+		{"pace-plan", "remove", "--yes", "--reason", "x"},
 	} {
 		if r := sluice(t, "", args...); r.code != exitUsage {
 			t.Errorf("sluice %q exits %d: %s", args, r.code, r.stderr)

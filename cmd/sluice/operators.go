@@ -174,7 +174,7 @@ func (o *operators) guard(next http.Handler) http.Handler {
 	guarded := call.RequireToken(o.token, next)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if why := o.refuses(); why != "" {
-			call.Deny(w, call.Refuse(call.NotFound, "the operators' API of this 'sluice dev' is off: %s", why))
+			call.Deny(w, call.Refuse(call.Unsupported, "the operators' API of this 'sluice dev' is off: %s", why))
 			return
 		}
 		guarded.ServeHTTP(w, r)

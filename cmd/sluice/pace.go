@@ -45,9 +45,9 @@ shared limit, the first line is passed on after two to three windows.
 With --pace-plan, processes divide a limit that 'sluice pace-plan set' keeps in the control plane:
 each uses total / instances of a window, and they do not talk to each other. --limit is not given
 then, because the plan has it. Each process needs an --index of its own, from 0 to one less than the
-number of instances; a process with a higher one waits until a plan has more instances. The plan is
-read every 10 s, and holds from its time on. While it cannot be read, the last one holds, but a
-process that starts without it fails.
+number of instances; a process with a higher one says so, and waits until a plan has more instances.
+The plan is read every 10 s, and holds from its time on. While it cannot be read, the last one holds,
+but a process that starts without it fails. If the plan is removed, processes that follow it wait.
 
 With --page, a page shows what happens: who waits and for how long, how much is granted beside the
 limit, and errors of Redis. Only programs on this machine may see it, unless --page-for is all.
@@ -144,7 +144,7 @@ func (l *pacedLimit) pacer(c *cobra.Command) (p *pacer.Pacer, closeAll func(), e
 		if err != nil {
 			return nil, nil, err
 		}
-		plan = pacePlanAt(to, l.plan)
+		plan = pacePlanAt(to, l.plan, l.index)
 		if config.Limit, err = plan.limit(c.Context()); err != nil {
 			return nil, nil, err
 		}

@@ -23,7 +23,8 @@ import (
 
 func newPacePlanCommand() *cobra.Command {
 	c := group("pace-plan", "Set how processes divide a provider's limit among them")
-	c.AddCommand(newPacePlanSetCommand(), newPacePlanGetCommand(), newPacePlanListCommand())
+	c.AddCommand(newPacePlanSetCommand(), newPacePlanGetCommand(), newPacePlanListCommand(),
+		newPacePlanRemoveCommand())
 	return c
 }
 
@@ -168,15 +169,58 @@ func newPacePlanListCommand() *cobra.Command {
 	return c
 }
 
+func newPacePlanRemoveCommand() *cobra.Command {
+	var r remote
+	var expect int64
+	c := &cobra.Command{
+		Use: "remove NAME", Short: "Remove a plan, so that processes that follow it wait",
+		Long: `Removes a plan. Processes that follow it read that within 10 s. They then get no units
+from it: their lines and messages wait, and they say so. A process that is started without the plan
+fails. While a process cannot reach the control plane, it keeps its part.
+
+If a plan of the same name is set later, the processes that wait go on with it from its time on, at
+the earliest 30 s later. If it has another period, they must be started again.
+
+On a terminal the command asks before it removes the plan. Elsewhere it needs --yes; without --yes
+nothing is removed and the exit status is 5.`,
+		Example: "  sluice pace-plan remove provider --yes --reason 'contract 4711 has ended'",
+		Args:    wantArgs(1, 1),
+		RunE: func(c *cobra.Command, args []string) error {
+			request := admin.RemovePacePlanRequest{Name: args[0]}
+			if c.Flags().Changed("expect") {
+				request.Expect = &expect
+			}
+			if err := r.why(c); err != nil {
+				return err
+			}
+			if !r.yes && isTerminal(c.InOrStdin()) {
+				if err := askToConfirm(c, "Remove pace plan "+shown(args[0])+"? Processes that follow it then "+
+					"wait. [y/N] "); err != nil {
+					return err
+				}
+				r.yes = true
+			}
+			request.Yes, request.Reason = r.yes, r.reason
+			return operate(c, &r, "pace/remove", &request, printWritten("pace plan "+shown(args[0])+" is removed"))
+		},
+	}
+	r.writes(c)
+	flags := c.Flags()
+	flags.BoolVarP(&r.yes, "yes", "y", false, "do not ask: remove the plan")
+	flags.Int64Var(&expect, "expect", 0, "`VERSION` that the plan must be at (default: any)")
+	return c
+}
+
 // pacePlan is the plan that a process follows.
 type pacePlan struct {
-	name string
-	read func(ctx context.Context) (*admin.PacePlanResponse, error)
+	name  string
+	index int64 // of the process, among the instances of the plan
+	read  func(ctx context.Context) (*admin.PacePlanResponse, error)
 }
 
 // pacePlanAt returns a plan of a control plane.
-func pacePlanAt(to *client.Client, name string) *pacePlan {
-	return &pacePlan{name, func(ctx context.Context) (*admin.PacePlanResponse, error) {
+func pacePlanAt(to *client.Client, name string, index int64) *pacePlan {
+	return &pacePlan{name, index, func(ctx context.Context) (*admin.PacePlanResponse, error) {
 		return client.Do[admin.PacePlanResponse](ctx, to, "pace/get", admin.PaceNameRequest{Name: name})
 	}}
 }
@@ -194,20 +238,56 @@ func (p *pacePlan) limit(ctx context.Context) (pacer.Limit, error) {
 	return pacer.Limit{Units: response.Total, Period: period}, nil
 }
 
-// follow has a pacer that was made with limit and a Part without Instances follow the plan, until ctx ends.
-func (p *pacePlan) follow(ctx context.Context, to *pacer.Pacer, limit pacer.Limit, failed func(error)) {
+// follow has a pacer that was made with limit and a Part without Instances follow the plan, until ctx ends. It calls
+// failed with the error of each read that fails, and waits, after each other read, with the result of noPart.
+func (p *pacePlan) follow(ctx context.Context, to *pacer.Pacer, limit pacer.Limit, failed func(error),
+	waits func(string),
+) {
 	read := func(ctx context.Context) (pacer.Plan, error) {
 		response, err := p.read(ctx)
-		if err != nil {
+		var refused *call.Error
+		switch {
+		case errors.As(err, &refused) && refused.Code == call.NotFound:
+			return pacer.Plan{}, fmt.Errorf("%w: %w: this process waits until there is one", pacer.ErrNoPlan, err)
+		case err != nil:
 			return pacer.Plan{}, err
 		}
+		// With windows of the old length, this process would exceed the limit together with those that follow the plan.
 		if period, err := time.ParseDuration(response.Period); err != nil || period != limit.Period {
-			return pacer.Plan{}, fmt.Errorf("its period is %.40s, and was %s when this process began: start the "+
-				"process again", response.Period, limit.Period)
+			return pacer.Plan{}, fmt.Errorf("%w: its period is %.40s, and was %s when this process began: this "+
+				"process waits; start it again", pacer.ErrNoPlan, response.Period, limit.Period)
 		}
+		waits(p.noPart(&response.PacePart, time.Now()))
 		return *pacerPlan(&response.PacePart), nil
 	}
 	to.FollowPlan(ctx, admin.PaceReadEvery, read, failed)
+}
+
+// noPart returns why the process has no part of the plan at a time, and until when. It returns "" if it has a part.
+func (p *pacePlan) noPart(plan *admin.PacePart, now time.Time) string {
+	var later *admin.PacePart // the first plan that begins later and has a part for the process
+	holds := plan
+	for ; holds.From.After(now) && holds.Before != nil; holds = holds.Before {
+		if p.index < holds.Instances {
+			later = holds
+		}
+	}
+	outside := p.index >= holds.Instances
+	if holds.From.After(now) && !outside {
+		return fmt.Sprintf("pace plan %s begins at %s: this process waits until then", p.name,
+			holds.From.UTC().Format(time.RFC3339Nano))
+	}
+	if !outside {
+		return ""
+	}
+	text := fmt.Sprintf("--index %d lies outside 0..%d, because pace plan %s has %s: this process waits until ",
+		p.index, holds.Instances-1, p.name, count(int(holds.Instances), "instance"))
+	if later != nil {
+		return text + fmt.Sprintf("%s, when a plan with %s begins", later.From.UTC().Format(time.RFC3339Nano),
+			count(int(later.Instances), "instance"))
+	}
+	return text + fmt.Sprintf("the plan has more. Correct --index, or add instances with 'sluice pace-plan set %s'",
+		p.name)
 }
 
 func pacerPlan(p *admin.PacePart) *pacer.Plan {
@@ -217,18 +297,29 @@ func pacerPlan(p *admin.PacePart) *pacer.Plan {
 	return &pacer.Plan{Total: p.Total, Instances: p.Instances, From: p.From, Before: pacerPlan(p.Before)}
 }
 
-// start begins to follow the plan. Errors are written to w, each once for as long as it stays the same. The function
-// that it returns ends it.
+// start begins to follow the plan. It writes to w why a read failed, and why the process has no part of the plan, each
+// once for as long as it stays the same. The function that it returns ends it.
 func (p *pacePlan) start(ctx context.Context, to *pacer.Pacer, limit pacer.Limit, w io.Writer) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var following sync.WaitGroup
-	last := ""
+	failure, wait := "", ""
 	following.Go(func() {
 		p.follow(ctx, to, limit, func(err error) {
-			if text := err.Error(); text != last {
-				fmt.Fprintf(w, "sluice: pace plan %s stays as it was: %s\n", p.name, text)
-				last = text
+			text := fmt.Sprintf("pace plan %s stays as it was: %v", p.name, err)
+			if errors.Is(err, pacer.ErrNoPlan) {
+				text = fmt.Sprintf("pace plan %s: %s", p.name, strings.TrimPrefix(err.Error(),
+					pacer.ErrNoPlan.Error()+": "))
+				wait = ""
 			}
+			if text != failure {
+				fmt.Fprintf(w, "sluice: %s\n", text)
+				failure = text
+			}
+		}, func(text string) {
+			if text != "" && text != wait {
+				fmt.Fprintf(w, "sluice: %s\n", text)
+			}
+			wait = text
 		})
 	})
 	return func() { cancel(); following.Wait() }

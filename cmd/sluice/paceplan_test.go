@@ -28,6 +28,7 @@ type planned struct {
 	t       *testing.T
 	control http.Handler
 	away    atomic.Bool // the control plane does not answer
+	said    lockedOutput
 
 	mu      sync.Mutex
 	granted map[int64]int64 // by second
@@ -47,16 +48,20 @@ func (p *planned) do(path string, request, response any) error {
 	r.RemoteAddr, r.Host = "127.0.0.1:1", "127.0.0.1"
 	answer := httptest.NewRecorder()
 	if p.control.ServeHTTP(answer, r); answer.Code != http.StatusOK {
-		return fmt.Errorf("%s: %d %s", path, answer.Code, answer.Body)
+		var out struct{ Error *call.Error }
+		if err := json.Unmarshal(answer.Body.Bytes(), &out); err != nil || out.Error == nil {
+			return fmt.Errorf("%s: %d %s", path, answer.Code, answer.Body)
+		}
+		return out.Error
 	}
 	return json.Unmarshal(answer.Body.Bytes(), response)
 }
 
 // set sets the plan as an operator does, and returns from when on it holds.
-func (p *planned) set(total, instances int64) time.Time {
+func (p *planned) set(total, instances int64, period string) time.Time {
 	p.t.Helper()
 	var item call.Item
-	if err := p.do("/pace/set", admin.PacePlanRequest{Name: "provider", Total: total, Period: "1s",
+	if err := p.do("/pace/set", admin.PacePlanRequest{Name: "provider", Total: total, Period: period,
 		Instances: instances, Reason: "x"}, &item); err != nil {
 		p.t.Fatal(err)
 	}
@@ -67,9 +72,18 @@ func (p *planned) set(total, instances int64) time.Time {
 	return doc.From
 }
 
+// remove removes the plan as an operator does.
+func (p *planned) remove() {
+	p.t.Helper()
+	if err := p.do("/pace/remove", admin.RemovePacePlanRequest{Name: "provider", Yes: true, Reason: "x"},
+		new(call.Item)); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
 // start starts an instance that always has requests to send. The function that it returns ends it.
 func (p *planned) start(index int64) (stop func()) {
-	plan := &pacePlan{"provider", func(context.Context) (*admin.PacePlanResponse, error) {
+	plan := &pacePlan{"provider", index, func(context.Context) (*admin.PacePlanResponse, error) {
 		out := new(admin.PacePlanResponse)
 		return out, p.do("/pace/get", admin.PaceNameRequest{Name: "provider"}, out)
 	}}
@@ -82,7 +96,7 @@ func (p *planned) start(index int64) (stop func()) {
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	endPlan := plan.start(ctx, one, limit, io.Discard)
+	endPlan := plan.start(ctx, one, limit, &p.said)
 	var sending sync.WaitGroup
 	sending.Go(func() {
 		for {
@@ -115,7 +129,8 @@ func (p *planned) pass(d time.Duration, totalAt func(second int64) int64) (used 
 
 // Guarantees that instances that follow a plan of the control plane never use more together, in any window, than the
 // total that is in force: while total and instances change, also for an instance that is started before a plan holds,
-// and while the control plane is away. Where all instances of the plan run, they use all of it.
+// and while the control plane is away. Where all instances of the plan run, they use all of it. Once they have read
+// that the plan was removed, or that it has another period, they use nothing.
 func TestPacePlanNeverOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tables, err := embedded.Open(filepath.Join(t.TempDir(), "control"))
@@ -138,7 +153,7 @@ func TestPacePlanNeverOver(t *testing.T) {
 		}
 		set := func(total, instances int64) {
 			t.Helper()
-			totals[p.set(total, instances).Unix()] = total
+			totals[p.set(total, instances, "1s").Unix()] = total
 		}
 		check := func(after string, used []int64, want int64) {
 			t.Helper()
@@ -170,9 +185,106 @@ func TestPacePlanNeverOver(t *testing.T) {
 		p.away.Store(false)
 		set(5, 6)
 		check("fewer units than instances", p.pass(45*time.Second, totalAt), 5)
+		p.remove()
+		check("a plan that was removed", p.pass(15*time.Second, totalAt), 0)
+		set(80, 6)
+		check("a new plan that is to begin", p.pass(25*time.Second, totalAt), 0)
+		check("a new plan", p.pass(20*time.Second, totalAt), 80)
+		p.remove()
+		p.pass(time.Second, totalAt)
+		set(12, 6) // before some instances have read that there was no plan
+		p.pass(25*time.Second, totalAt)
+		check("a plan after a short removal", p.pass(20*time.Second, totalAt), 12)
+		if said := p.said.String(); strings.Contains(said, "its period is") ||
+			!strings.Contains(said, `there is no pace plan "provider": it was removed by ann@local at `) ||
+			!strings.Contains(said, ": x: this process waits until there is one\n") {
+			t.Errorf("instances whose plan was removed say %q", said)
+		}
+		p.remove()
+		p.set(12, 6, "2s")
+		check("a plan with another period", p.pass(60*time.Second, totalAt), 0)
+		const want = "its period is 2s, and was 1s when this process began: this process waits; start it again\n"
+		if said := p.said.String(); !strings.Contains(said, want) {
+			t.Errorf("instances whose plan has another period say %q, want %q", said, want)
+		}
 		for _, stop := range stops {
 			stop()
 		}
+	})
+}
+
+// lockedOutput keeps what several goroutines write.
+type lockedOutput struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (o *lockedOutput) Write(text []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.Write(text)
+}
+
+func (o *lockedOutput) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.String()
+}
+
+// Guarantees that a process without a part of the plan says at once why it waits, and until when. It does not repeat
+// itself, and says nothing while it has a part.
+func TestPacePlanSaysWhyItWaits(t *testing.T) {
+	now := time.Date(2026, 11, 27, 12, 0, 0, 0, time.UTC)
+	at := func(instances int64, second int, before *admin.PacePart) *admin.PacePart {
+		return &admin.PacePart{Total: 100, Instances: instances, From: now.Add(time.Duration(second) * time.Second),
+			Before: before}
+	}
+	const waits = "--index 96 lies outside 0..95, because pace plan provider has 96 instances: this process waits " +
+		"until "
+	for _, tt := range []struct {
+		index int64
+		plan  *admin.PacePart
+		want  string
+	}{
+		{0, at(96, -5, nil), ""},
+		{95, at(96, 0, nil), ""},
+		{96, at(96, -5, nil), waits + "the plan has more. Correct --index, or add instances with 'sluice pace-plan " +
+			"set provider'"},
+		{96, at(97, 30, at(96, -5, nil)), waits + "2026-11-27T12:00:30Z, when a plan with 97 instances begins"},
+		{96, at(200, 60, at(120, 30, at(50, 20, at(96, -5, nil)))), waits +
+			"2026-11-27T12:00:30Z, when a plan with 120 instances begins"},
+		{5, at(4, 30, at(6, -5, nil)), ""},
+		{0, at(96, 30, nil), "pace plan provider begins at 2026-11-27T12:00:30Z: this process waits until then"},
+		{0, at(96, 30, at(5, 10, nil)), "pace plan provider begins at 2026-11-27T12:00:10Z: this process waits until " +
+			"then"},
+		{1, at(1, 30, nil), "--index 1 lies outside 0..0, because pace plan provider has 1 instance: this process " +
+			"waits until the plan has more. Correct --index, or add instances with 'sluice pace-plan set provider'"},
+	} {
+		if got := (&pacePlan{name: "provider", index: tt.index}).noPart(tt.plan, now); got != tt.want {
+			t.Errorf("index %d: got %q, want %q", tt.index, got, tt.want)
+		}
+	}
+	synctest.Test(t, func(t *testing.T) {
+		answer := &admin.PacePlanResponse{Name: "provider", Period: "1s", PacePart: *at(96, 0, nil)}
+		plan := &pacePlan{"provider", 96, func(context.Context) (*admin.PacePlanResponse, error) { return answer, nil }}
+		p, err := pacer.New(pacer.Config{Limit: pacer.PerSecond(100), Part: &pacer.Part{Index: 96}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer p.Close()
+		answer.From = time.Now()
+		var said lockedOutput
+		stop := plan.start(t.Context(), p, pacer.PerSecond(100), &said)
+		synctest.Wait()
+		want := "sluice: " + plan.noPart(&answer.PacePart, time.Now()) + "\n"
+		if got := said.String(); got != want || !strings.Contains(got, "--index 96 lies outside 0..95") {
+			t.Errorf("at once it says %q, want %q", got, want)
+		}
+		time.Sleep(time.Minute) //nolint:forbidigo // virtual time
+		if got := said.String(); got != want {
+			t.Errorf("after a minute it has said %q, want %q", got, want)
+		}
+		stop()
 	})
 }
 
@@ -194,8 +306,20 @@ func TestPacePlanOfDev(t *testing.T) {
 			t.Errorf("index %s: %+v", index, r)
 		}
 	}
+	if r := sluice(t, "", "pace-plan", "remove", "provider", "--reason", "x"); r.code != exitConfirm ||
+		!strings.Contains(r.stderr, "say yes (--yes)") {
+		t.Errorf("remove without --yes: %+v", r)
+	}
 	r := sluice(t, "", "pace", "--pace-plan", "provider", "--index", "0", "--max-delay", "100ms")
 	if r.code != exitUsage || !strings.Contains(r.stderr, "leave nothing of a window of 100ms") {
 		t.Errorf("a guard as long as the window: %+v", r)
+	}
+	if r := sluice(t, "", "pace-plan", "remove", "provider", "--yes", "--reason", "over"); r.code != 0 {
+		t.Errorf("remove: %+v", r)
+	}
+	r = sluice(t, "", "pace", "--pace-plan", "provider", "--index", "0")
+	if r.code != exitFailed || !strings.Contains(r.stderr, `there is no pace plan "provider": it was removed by `) ||
+		!strings.HasSuffix(r.stderr, ": over\n") {
+		t.Errorf("a plan that was removed: %+v", r)
 	}
 }

@@ -236,12 +236,8 @@ func (f *applyFlags) confirm(c *cobra.Command, diff *client.Diff) error {
 		if len(lines) > 0 {
 			question = "Apply these changes, including those marked with \"!\"? [y/N] "
 		}
-		answer, err := askFor(c, question)
-		if err != nil {
+		if err := askToConfirm(c, question); err != nil {
 			return err
-		}
-		if answer != "y" && answer != "Y" && answer != "yes" {
-			return errors.New("not confirmed; nothing was written")
 		}
 		f.yes = true
 		return nil

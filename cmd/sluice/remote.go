@@ -140,6 +140,15 @@ func askFor(c *cobra.Command, question string) (string, error) {
 	return strings.TrimSpace(line), nil
 }
 
+// askToConfirm prints a question and returns an error unless the answer is yes.
+func askToConfirm(c *cobra.Command, question string) error {
+	answer, err := askFor(c, question)
+	if err == nil && answer != "y" && answer != "Y" && answer != "yes" {
+		err = errors.New("not confirmed; nothing was written")
+	}
+	return err
+}
+
 // operate calls an operation of the admin endpoint, passes its answer to each function of look, and prints it: with
 // show, or as JSON.
 func operate[Response any](

@@ -23,7 +23,8 @@
 //	/cells/list           Cells            lists the cells, the newest request about each, and its state
 //	/config/status        ConfigStatus     compares each cell's copy with the control tables
 //	/shadow/report        ShadowReport     says what shadow limits would have denied
-//	/pace/set             SetPacePlan      sets how pacers share a provider's limit; see also /pace/get
+//	/pace/set             SetPacePlan      sets how pacers share a provider's limit; see also /pace/get,
+//	                                       /pace/remove
 //
 // # Cells
 //
@@ -121,6 +122,7 @@ func NewMux(s *Service) *call.Mux {
 	call.Register(m, "/shadow/report", s.ShadowReport)
 	call.Register(m, "/pace/set", s.SetPacePlan)
 	call.Register(m, "/pace/get", s.PacePlan)
+	call.Register(m, "/pace/remove", s.RemovePacePlan)
 	return m
 }
 

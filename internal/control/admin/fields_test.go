@@ -184,6 +184,11 @@ func fieldCases() map[string]fieldCase {
 		"/pace/get": {admin.PaceNameRequest{}, `{"name":"provider"}`,
 			map[string][]string{"name": append(slices.Clone(badPaceName), `"none"`)}, map[string]string{
 				"name": "pace plan"}},
+		"/pace/remove": {admin.RemovePacePlanRequest{}, `{"name":"provider","yes":true,"reason":"x","expect":1}`,
+			map[string][]string{
+				"name": append(slices.Clone(badPaceName), `"none"`), "reason": badReason, "expect": badExpected,
+				"yes": append(slices.Clone(notBool), `false`, absent),
+			}, map[string]string{"name": "pace plan", "expect": "version"}},
 	}
 }
 

@@ -101,10 +101,18 @@ type PacePlanResponse struct {
 	ChangedAt time.Time `json:"changed_at"`
 }
 
+// RemovePacePlanRequest removes a pace plan.
+type RemovePacePlanRequest struct {
+	Name   string `json:"name"`
+	Yes    bool   `json:"yes,omitempty"` // pacers that follow the plan may be left without units
+	Reason string `json:"reason"`
+	Expect *int64 `json:"expect,omitempty"`
+}
+
 // SetPacePlan sets a pace plan from a time on. The plan that is in force, and other plans that begin before that time,
 // stay in the item; plans that would begin later, or at the same time, are dropped. The time must be so late that all
 // pacers read the plan before it. The first plan of a name takes effect at once, because no pacer can have read another
-// one.
+// one. After a removal, pacers may use the removed plan until they have read the new one.
 func (s *Service) SetPacePlan(ctx context.Context, actor string, r *PacePlanRequest) (*call.Item, error) {
 	key, err := paceKey(r.Name)
 	if err != nil {
@@ -168,13 +176,9 @@ func (s *Service) PacePlan(ctx context.Context, _ string, r *PaceNameRequest) (*
 	if err != nil {
 		return nil, err
 	}
-	item, err := s.item(ctx, control.Cells, key)
-	switch {
-	case err != nil:
+	item, err := s.livePace(ctx, key, r.Name)
+	if err != nil {
 		return nil, err
-	case item == nil || item.Deleted:
-		return nil, call.Refuse(call.NotFound, "there is no pace plan %q; 'sluice pace-plan list' shows the plans "+
-			"that there are", r.Name)
 	}
 	doc, err := ReadPace(item.Body)
 	if err != nil {
@@ -182,6 +186,51 @@ func (s *Service) PacePlan(ctx context.Context, _ string, r *PaceNameRequest) (*
 	}
 	return &PacePlanResponse{r.Name, doc.Period, doc.PacePart, item.Version, item.Actor, item.Reason,
 		item.ChangedAt}, nil
+}
+
+// RemovePacePlan removes a pace plan, together with the plans that are in force before it. Pacers that follow the plan
+// get no units from it once they have read that it is gone. Until then they use their parts.
+func (s *Service) RemovePacePlan(ctx context.Context, actor string, r *RemovePacePlanRequest) (*call.Item, error) {
+	key, err := paceKey(r.Name)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkReason(r.Reason); err != nil {
+		return nil, err
+	}
+	item, err := s.livePace(ctx, key, r.Name)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkVersion(control.Cells, key, item, r.Expect); err != nil {
+		return nil, err
+	}
+	if !r.Yes {
+		return nil, call.Refuse(call.Confirm, "processes that follow pace plan %q would get no units from it, and "+
+			"wait: say yes (--yes) if you intend that; nothing was written", r.Name)
+	}
+	written, err := s.put(ctx, control.Change{Table: control.Cells, Key: key, Expect: item.Version, Delete: true,
+		Actor: actor, Reason: r.Reason})
+	if err != nil {
+		return nil, err
+	}
+	return call.ItemOf(written), nil
+}
+
+// livePace reads the item of a pace plan. It refuses a plan that does not exist, or was removed.
+func (s *Service) livePace(ctx context.Context, key, name string) (*control.Item, error) {
+	item, err := s.item(ctx, control.Cells, key)
+	switch {
+	case err != nil:
+		return nil, err
+	case item == nil:
+		return nil, call.Refuse(call.NotFound, "there is no pace plan %q; 'sluice pace-plan list' shows the plans "+
+			"that there are", name)
+	case item.Deleted:
+		return nil, call.Refuse(call.NotFound, "there is no pace plan %q: it was removed by %s at %s: %s", name,
+			item.Actor, item.ChangedAt.Format(time.RFC3339), item.Reason)
+	}
+	return item, nil
 }
 
 func paceKey(name string) (string, error) {

@@ -84,6 +84,47 @@ func TestPacePlan(t *testing.T) {
 	}
 }
 
+// Guarantees that a plan is removed only with a yes, and only once, and that a plan of the same name that is set later
+// holds no earlier than pacers that still use the removed one can have read it. It may have another period.
+func TestRemovePacePlan(t *testing.T) {
+	w := newWorld(t)
+	now := noon.Add(1300 * time.Millisecond)
+	w.config.Now = func() time.Time { return now }
+	w.remake()
+	set := func(period string) {
+		t.Helper()
+		if _, err := w.SetPacePlan(t.Context(), ann, &admin.PacePlanRequest{Name: "provider", Total: 1000,
+			Period: period, Instances: 96, Reason: "x"}); err != nil {
+			t.Fatal(err)
+		}
+		w.tables.puts = 0
+	}
+	remove := func(yes bool) error {
+		_, err := w.RemovePacePlan(t.Context(), ann, &admin.RemovePacePlanRequest{Name: "provider", Yes: yes,
+			Reason: "the contract has ended"})
+		if err == nil {
+			w.tables.puts = 0
+		}
+		return err
+	}
+	w.refused(remove(true), call.NotFound, `there is no pace plan "provider"`)
+	set("1s")
+	w.refused(remove(false), call.Confirm, "nothing was written")
+	if got := w.chain(); got != "1000@1" {
+		t.Errorf("without a yes, the plans are %s, want 1000@1", got)
+	}
+	if err := remove(true); err != nil {
+		t.Fatal(err)
+	}
+	_, err := w.PacePlan(t.Context(), ann, &admin.PaceNameRequest{Name: "provider"})
+	w.refused(err, call.NotFound, "at 2026-11-21T12:00:01Z: the contract has ended")
+	w.refused(remove(true), call.NotFound, "it was removed by")
+	set("2s")
+	if got := w.chain(); got != "1000@34" {
+		t.Errorf("after a removal, the plans are %s, want 1000@34: 30 s, and two windows of 2 s", got)
+	}
+}
+
 // Guarantees that a stored plan of another form is refused, and says what to do.
 func TestReadPace(t *testing.T) {
 	for says, body := range map[string]string{

@@ -49,6 +49,7 @@ func Control() []Operation {
 			"pace-plan set"),
 		often("/pace/get", false, "returns a pace plan; each pacer calls it every 10 s", "pace-plan get", "pace",
 			"work"),
+		single("/pace/remove", "removes a pace plan: the pacers that follow it wait", "pace-plan remove"),
 	}
 }
 
