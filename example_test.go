@@ -121,6 +121,5 @@ func ExampleNew_badPlans() {
 		fmt.Fprintln(os.Stdout, err)
 	}
 	// Output:
-	// sluice: bad plans: plans:3:15: plans[0].limits[0]: period is missing: a duration such as 1s
-	// plans:3:67: plans[0].limits[0]: unknown key "perod" in a limit (did you mean "period"?)
+	// sluice: bad plans: plans:3:67: plans[0].limits[0]: unknown key "perod" in a limit (did you mean "period"?)
 }

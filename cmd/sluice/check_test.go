@@ -83,6 +83,12 @@ func TestCheckGood(t *testing.T) {
 		{"misspelt flag", "", []string{"--strikt", goodPlans}, ran{exitUsage, "", "sluice: unknown flag: --strikt: " +
 			"did you mean --strict?\n"}},
 		{"unknown flag", "", []string{"--frobnicate"}, ran{exitUsage, "", "sluice: unknown flag: --frobnicate\n"}},
+		{"a misspelt key", "plans: [{id: p, limits: [{id: a, algorithn: token_bucket, rate: 1, period: 1s}]}]\n",
+			[]string{"-"}, ran{exitFailed, "", "<stdin>:1:34: plans[0].limits[0]: unknown key \"algorithn\" in a " +
+				"limit (did you mean \"algorithm\"?)\nsluice: 1 problem\n"}},
+		{"a file of serve", "# of Envoy\ndomain: api\ndescriptors: []\n", []string{"-"}, ran{exitFailed, "",
+			"<stdin>:2:1: the key domain belongs to a file for 'sluice serve --config'; a plans file has at least " +
+				"one of plans, tenants, ipLimits, ipv6Prefix, anonymousPlan, routes, keys, slas\nsluice: 1 problem\n"}},
 		{"tenant without effective", "", []string{"--tenant", "acme", goodPlans},
 			ran{exitUsage, "", "sluice: --tenant and --at need --effective\n"}},
 		{"bad time", "", []string{"--effective", "--at", "now", goodPlans},

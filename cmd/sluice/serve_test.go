@@ -468,7 +468,8 @@ func TestServeWrongFiles(t *testing.T) {
 		{[]string{"--config", typo}, exitFailed, typo + ": config error, unknown key 'rate_limits', line 4: did you " +
 			"mean 'rate_limit'?"},
 		{[]string{"--config", odd}, exitFailed, odd + ": config error, unknown key 'zzz', line 2\n"},
-		{[]string{"--config", limits, "--plans", limits}, exitFailed, limits + ":1:1: unknown key"},
+		{[]string{"--config", limits, "--plans", limits}, exitFailed, limits + ":1:1: the key domain belongs to a " +
+			"file for 'sluice serve --config'; a plans file has at least one of plans, tenants, "},
 		{[]string{"readme.yaml"}, exitUsage, `"readme.yaml" is not a flag: sluice serve takes flags only. For a ` +
 			"configuration file, say --config readme.yaml"},
 	} {

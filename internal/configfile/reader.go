@@ -252,6 +252,14 @@ type Entry struct {
 type Object struct {
 	Value
 	Entries []Entry // in file order
+
+	meant []string // keys that unknown keys of the mapping were probably meant to be
+}
+
+// Misspelt reports whether an unknown key of the mapping was probably meant to be one of the keys. That was reported,
+// so the absence of the key needs no report.
+func (o Object) Misspelt(keys ...string) bool {
+	return slices.ContainsFunc(o.meant, func(key string) bool { return slices.Contains(keys, key) })
 }
 
 // Get returns the value of a key.
@@ -299,7 +307,13 @@ func (r *Reader) Object(v Value, s *Schema) (Object, bool) {
 		if seen == nil {
 			first = o.entry(key)
 		}
-		if !r.known(k, key, s) || r.twice(k, key, first) {
+		if known, meant := r.known(k, key, s); !known {
+			if meant != "" {
+				o.meant = append(o.meant, meant)
+			}
+			continue
+		}
+		if r.twice(k, key, first) {
 			continue
 		}
 		path := key
@@ -314,18 +328,21 @@ func (r *Reader) Object(v Value, s *Schema) (Object, bool) {
 	return o, true
 }
 
-func (r *Reader) known(k Value, key string, s *Schema) bool {
+// known reports whether the schema has a key. If it has not, meant is the key that was probably meant, or "".
+func (r *Reader) known(k Value, key string, s *Schema) (known bool, meant string) {
 	if s.Keys == nil || slices.Contains(s.Keys, key) {
-		return true
+		return true, ""
 	}
 	if why := s.Refused[key]; why != "" {
 		r.Problem(k, "%s: %s", key, why)
-	} else if near := Nearest(key, s.Keys); near != "" {
-		r.Problem(k, "unknown key %s in %s (did you mean %q?)", Quote(key), s.What, near)
+		return false, ""
+	}
+	if meant = Nearest(key, s.Keys); meant != "" {
+		r.Problem(k, "unknown key %s in %s (did you mean %q?)", Quote(key), s.What, meant)
 	} else {
 		r.Problem(k, "unknown key %s in %s; known: %s", Quote(key), s.What, strings.Join(s.Keys, ", "))
 	}
-	return false
+	return false, meant
 }
 
 func (r *Reader) twice(k Value, key string, first *Entry) bool {
@@ -349,10 +366,10 @@ func (r *Reader) List(v Value, what string) ([]Value, bool) {
 	return items, true
 }
 
-// Required is Get, and a problem if the key is not there.
+// Required is Get, and a problem if the key is not there. A key that is misspelt was reported already.
 func (r *Reader) Required(o Object, key, what string) (Value, bool) {
 	v, ok := o.Get(key)
-	if !ok {
+	if !ok && !o.Misspelt(key) {
 		r.Problem(o.Value, "%s is missing: %s", key, what)
 	}
 	return v, ok

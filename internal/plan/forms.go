@@ -39,8 +39,10 @@ func (r *reader) formOf(o object, s *spec, layer string) {
 		s.form = formSingle
 		s.tiers, s.tiersAt = r.singleTier(o, s.algorithm, layer), s.from
 	default:
-		r.Problem(o.Value, "the limit counts nothing: give it algorithm (with rate or threshold, and period), "+
-			"tiers, or quota")
+		if !o.Misspelt("algorithm", "tiers", "quota") {
+			r.Problem(o.Value, "the limit counts nothing: give it algorithm (with rate or threshold, and period), "+
+				"tiers, or quota")
+		}
 		s.algorithm.bad = true
 	}
 	s.buckets = take(o, "buckets", layer, func(v value) (int, bool) {

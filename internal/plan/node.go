@@ -38,6 +38,8 @@ type reader struct {
 	now       time.Time
 	draft     bool // plans and tenants that the sources name may be on a server: see Draft
 	stored    bool // the source is a stored document: checks against the present time are left out
+
+	plansUnread, tenantsUnread bool // a source misspells the key of its plans, or tenants, which was reported
 }
 
 // place is a position in a source, and the layer of settings that it belongs to.

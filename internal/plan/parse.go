@@ -102,10 +102,15 @@ type rawKey struct {
 
 // read reads the sections of one file.
 func (r *reader) read(root value, raw *rawConfig) {
+	if r.ofServe(root) {
+		return
+	}
 	o, ok := r.Object(root, topSchema)
 	if !ok {
 		return
 	}
+	r.plansUnread = r.plansUnread || o.Misspelt("plans", "slas")
+	r.tenantsUnread = r.tenantsUnread || o.Misspelt("tenants")
 	file := &raw.config.files[root.Doc.Number]
 	for _, e := range o.Entries { // in file order, so that the plan of the SLA form gets the place of its list
 		switch e.Key {
@@ -150,6 +155,28 @@ func (r *reader) read(root value, raw *rawConfig) {
 			file.Keys = len(keys)
 		}
 	}
+}
+
+// ofServe reports a file for 'sluice serve --config', which is easily taken for a plans file.
+func (r *reader) ofServe(root value) bool {
+	if !isMapping(root) {
+		return false
+	}
+	var first *configfile.Node
+	for i := 0; i+1 < len(root.Node.Content); i += 2 {
+		switch key := root.Node.Content[i]; {
+		case slices.Contains(topSchema.Keys, key.Text):
+			return false
+		case first == nil && (key.Text == "domain" || key.Text == "descriptors"):
+			first = key
+		}
+	}
+	if first == nil {
+		return false
+	}
+	r.Problem(value{Doc: root.Doc, Node: first}, "the key %s belongs to a file for 'sluice serve --config'; a plans "+
+		"file has at least one of %s", first.Text, strings.Join(topSchema.Keys, ", "))
+	return true
 }
 
 // each reads the items of a list with the function read, and leaves out the items that cannot be read at all.
@@ -212,7 +239,7 @@ func (r *reader) route(v value) (rawRoute, bool) {
 		return rawRoute{}, false
 	}
 	methods, pattern, rule := r.routeRule(o, "")
-	if !methods.set && !pattern.set {
+	if !methods.set && !pattern.set && !o.Misspelt("methods", "pathPattern") {
 		r.Problem(v, "a route needs methods or pathPattern")
 	}
 	return rawRoute{placeOf(v, ""), rule}, !methods.bad && !pattern.bad
@@ -333,6 +360,9 @@ func (r *reader) anonymous(raw *rawConfig, plans map[string]*Plan, ids []string)
 }
 
 func (r *reader) unknownPlan(f field[string], ids []string) {
+	if r.plansUnread {
+		return
+	}
 	switch near := configfile.Nearest(f.v, ids); {
 	case near != "":
 		r.problemAt(f.from, "there is no plan %s (did you mean %q?)", configfile.Quote(f.v), near)
@@ -376,7 +406,7 @@ func (r *reader) keys(raw *rawConfig) {
 	type stored struct{ hash, pepper string }
 	first := map[stored]string{}
 	for _, k := range raw.keys {
-		if !k.tenant.bad && raw.config.byID[k.tenant.v] == nil && !r.draft {
+		if !k.tenant.bad && raw.config.byID[k.tenant.v] == nil && !r.draft && !r.tenantsUnread {
 			r.problemAt(k.tenant.from, "there is no tenant %s", configfile.Quote(k.tenant.v))
 		}
 		at := stored{k.key.Hash, k.key.Pepper}

@@ -47,6 +47,13 @@ func shapeCases(ok string) []problemCase {
 		{"root is a list", "▸- a\n"},
 		{"root is a string", "▸hello\n"},
 		{"unknown key", "▸tenant: []\n▸zzz: 1\n"},
+		{"plans misspelt", "▸plan: [{id: p, limits: []}]\ntenants: [{id: t, plan: p}]\nanonymousPlan: p\n"},
+		{"tenants misspelt", ok + "▸tenats: [{id: t, plan: p}]\nkeys: [{id: k, tenant: t, hash: " +
+			strings.Repeat("ab", 32) + ", pepper: dev}]\n"},
+		{"limits misspelt", "plans: [{id: p, ▸limit: []}]\n"},
+		{"file of another command", "▸domain: api\ndescriptors: []\n"},
+		{"descriptors alone", "# of Envoy\n▸descriptors: []\n"},
+		{"plans and a domain", ok + "▸domain: api\n"},
 		{"key is a list", "? ▸[a]\n: b\n"},
 		{"duplicate key", ok + "▸plans: []\n"},
 		{"merge key", "plans:\n- ▸<<: {id: p}\n  id: p\n  limits: []\n"},
@@ -73,6 +80,11 @@ func limitCases() []problemCase {
 		{"unknown key near", "tiers: [{period: 1s, threshold: 1}], ▸onStoreFail: open"},
 		{"unknown key of another place", "tiers: [{period: 1s, threshold: 1}], ▸pathPattern: /x"},
 		{"unknown key in tier", "tiers: [{period: 1s, threshold: 1, ▸treshold: 2}]"},
+		{"algorithm misspelt", "▸algorithn: token_bucket, rate: 1, period: 1s"},
+		{"tiers misspelt", "▸tires: [{period: 1s, threshold: 1}]"},
+		{"quota misspelt", "▸qouta: {units: 5, every: day}"},
+		{"threshold of a tier misspelt", "tiers: [{period: 1s, ▸treshold: 1}]"},
+		{"rate misspelt", "algorithm: token_bucket, ▸rat: 1, period: 1s"},
 		{"tiers empty", "tiers: ▸[]"},
 		{"tiers is a mapping", "tiers: ▸{period: 1s}"},
 		{"too many tiers", "tiers: ▸[" + strings.Repeat("{period: 1s, threshold: 1}, ", 17) + "]"},
@@ -151,6 +163,8 @@ func limitCases() []problemCase {
 		cases = append(cases, problemCase{c.name, planWithLimit(c.text)})
 	}
 	return append(cases,
+		problemCase{"period misspelt, and no rate", "plans:\n- id: p\n  limits:\n  - ▸{id: a, algorithm: " +
+			"token_bucket, ▸peroid: 1s}\n"},
 		problemCase{"single lacks all", "plans:\n- id: p\n  limits:\n  - ▸▸{id: a, algorithm: token_bucket}\n"},
 		problemCase{"limit twice", "plans:\n- id: p\n  limits:\n  - {id: a, tiers: [{period: 1s, threshold: 1}]}\n  " +
 			"- {id: ▸a, tiers: [{period: 2s, threshold: 1}]}\n"},
@@ -164,6 +178,7 @@ func tenantCases() []problemCase {
 			"tenants: [{id: t, plan: p, overrides: [▸{id: a, rate: 1000003}]}]\n"},
 		{"unknown plan", "plans: [{id: pro, limits: []}]\ntenants: [{id: t, plan: ▸por}]\n"},
 		{"no plan", "tenants: [▸{id: t}, {id: u, plan: ▸x}]\n"},
+		{"plan misspelt", "plans: [{id: pro, limits: []}]\ntenants: [{id: t, ▸plann: pro}]\n"},
 		{"tenant twice", "plans: [{id: p, limits: []}]\ntenants: [{id: t, plan: p}, {id: ▸t, plan: p}]\n"},
 		{"tenant id empty", "plans: [{id: p, limits: []}]\ntenants: [{id: ▸\"\", plan: p}]\n"},
 		{"tenant id long", "plans: [{id: p, limits: []}]\ntenants: [{id: ▸" + strings.Repeat("é", 65) +
@@ -173,6 +188,8 @@ func tenantCases() []problemCase {
 	}
 	for _, c := range []struct{ name, text string }{
 		{"suspended", "suspended: ▸1"},
+		{"override misspelt", "overrides: [{id: a, ▸rat: 5}]"},
+		{"boost misspelt", "boosts: [{id: a, factor: 2, ▸unti: 2026-12-01T00:00:00Z}]"},
 		{"override unknown limit", "overrides: [{id: ▸z, rate: 5}]"},
 		{"override twice", "overrides: [{id: a, rate: 5}, {id: ▸a, rate: 6}]"},
 		{"override nothing", "overrides: [▸{id: a}]"},

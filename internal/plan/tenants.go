@@ -70,7 +70,9 @@ func (r *reader) tenant(v value) *rawTenant {
 	t := &rawTenant{at: placeOf(v, "")}
 	t.id = need(r, o, "id", "", "1 to 128 bytes of text",
 		func(v value) (string, bool) { return r.name(v, "tenant id") })
-	t.plan = take(o, "plan", "", r.id)
+	if t.plan = take(o, "plan", "", r.id); o.Misspelt("plan") {
+		t.plan.set, t.plan.bad = true, true
+	}
 	suspended := take(o, "suspended", "", r.Boolean)
 	t.tenant = &Tenant{ID: t.id.v, Plan: t.plan.v, Suspended: suspended.v, File: v.Doc.Name, Line: v.Node.Line}
 	if list, ok := o.Get("overrides"); ok {
