@@ -132,12 +132,23 @@ func Do[Response any](ctx context.Context, c *Client, path string, request any) 
 	}
 	out := new(Response)
 	if err := json.Unmarshal(answer, out); err != nil {
-		return nil, fmt.Errorf("call %s: the answer is not from Sluice", to.Redacted())
+		return nil, fmt.Errorf("call %s: the answer is not from Sluice%s", to.Redacted(), elsewhere(to))
 	}
 	return out, nil
 }
 
-// refusal returns the error for an answer whose status is not 200. Answers of API Gateway itself have a message.
+// elsewhere returns what to do if an answer is not from Sluice's admin endpoint, as the end of an error.
+func elsewhere(to *url.URL) string {
+	text := ", so this is not its admin endpoint: name the right URL with --endpoint or SLUICE_ENDPOINT"
+	if Local(to) {
+		text += ". To start one at another port: sluice dev --listen 127.0.0.1:8090, whose endpoint is " +
+			"http://127.0.0.1:8090/_sluice/admin"
+	}
+	return text
+}
+
+// refusal returns the error for an answer whose status is not 200. Answers of API Gateway itself have a message. What
+// else listens on this machine may answer with any status.
 func (c *Client) refusal(to *url.URL, status int, answer []byte) error {
 	var said struct {
 		Error   *call.Error
@@ -154,11 +165,11 @@ func (c *Client) refusal(to *url.URL, status int, answer []byte) error {
 	if said.Message != "" && len(said.Message) < 500 {
 		text += ": " + strings.ReplaceAll(said.Message, "\n", " ")
 	}
-	switch status {
-	case http.StatusForbidden:
+	switch {
+	case c.sign == nil, status == http.StatusUnauthorized, status == http.StatusNotFound:
+		text += ": the answer is not from Sluice" + elsewhere(to)
+	case status == http.StatusForbidden:
 		text += " (your IAM identity may not call it, or its credentials have expired)"
-	case http.StatusUnauthorized, http.StatusNotFound:
-		text += " (is this Sluice's admin endpoint?)"
 	}
 	return errors.New(text)
 }

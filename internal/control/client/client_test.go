@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -387,30 +388,35 @@ func TestEndpoints(t *testing.T) {
 	if _, err := c.WithToken("token", "hint"); err == nil {
 		t.Error("a token beside a signature: got no error, want one")
 	}
-	for name, answer := range map[string]http.HandlerFunc{
-		"302": func(w http.ResponseWriter, r *http.Request) {
+	status := func(code int, body string) http.HandlerFunc {
+		return func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(code)
+			_, _ = io.WriteString(w, body)
+		}
+	}
+	signs := func(context.Context, *http.Request, string) error { return nil }
+	for name, answer := range map[string]struct {
+		sign client.Sign
+		http.HandlerFunc
+	}{
+		"302": {nil, func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, "http://example.com/", http.StatusFound)
-		},
-		"may not call it": func(w http.ResponseWriter, _ *http.Request) {
-			w.WriteHeader(http.StatusForbidden)
-			_, _ = w.Write([]byte(`{"message":"Missing Authentication Token"}`))
-		},
-		"admin endpoint": http.NotFound,
-		"Unauthorized (is this Sluice's": func(w http.ResponseWriter,
-			_ *http.Request) {
-			w.WriteHeader(http.StatusUnauthorized)
-		},
-		"not from Sluice": func(w http.ResponseWriter, _ *http.Request) {
-			_,
-				_ = w.Write([]byte("<html>"))
-		},
-		"larger than": func(w http.ResponseWriter, _ *http.Request) {
-			_,
-				_ = w.Write(make([]byte, 17<<20))
-		},
+		}},
+		"may not call it": {signs, status(http.StatusForbidden, `{"message":"Missing Authentication Token"}`)},
+		"403 Forbidden: the answer is not from Sluice, so this is not its admin endpoint": {nil,
+			status(http.StatusForbidden, "")},
+		"404 Not Found: the answer is not from Sluice, so this is not its admin endpoint: name the right URL with " +
+			"--endpoint or SLUICE_ENDPOINT. To start one at another port: sluice dev --listen 127.0.0.1:8090, whose " +
+			"endpoint is http://127.0.0.1:8090/_sluice/admin": {nil, http.NotFound},
+		"404 Not Found: the answer is not from Sluice": {signs, http.NotFound},
+		"401 Unauthorized: the answer is not from Sluice, so this is not its admin endpoint": {signs,
+			status(http.StatusUnauthorized, "")},
+		"501 Not Implemented: the answer is not from Sluice": {nil, status(http.StatusNotImplemented, "<html>")},
+		"/documents/list: the answer is not from Sluice, so": {nil, status(http.StatusOK, "<html>")},
+		"larger than": {nil, status(http.StatusOK, strings.Repeat("x", 17<<20))},
 	} {
 		server := httptest.NewServer(answer)
-		c, err := client.New(server.URL, nil)
+		c, err := client.New(server.URL, answer.sign)
 		if err != nil {
 			t.Fatal(err)
 		}
