@@ -212,9 +212,7 @@ func (o *serveOptions) check() error {
 	o.names.Exact, o.names.Plain = exactPlain[0], exactPlain[1]
 	switch {
 	case len(o.configs) == 0:
-		return errors.New("--config is missing: name a configuration file of envoyproxy/ratelimit (domain: and " +
-			"descriptors:), or a folder of them. --plans only adds to it, and --config-table " +
-			"only adds to it, too: the mapping in the configuration file says which descriptors the plans decide")
+		return o.noConfig()
 	case !known:
 		return fmt.Errorf("--headers %q is not exact, plain, both or none", o.headers)
 	case level.UnmarshalText([]byte(o.logLevel)) != nil:
@@ -240,6 +238,25 @@ func (o *serveOptions) checkHeaders() error {
 		}
 	}
 	return nil
+}
+
+// noConfig returns an error that says what --config is for, with a command line that works.
+func (o *serveOptions) noConfig() error {
+	plans := ""
+	switch {
+	case o.configTable != "":
+		plans = "--config-table " + o.configTable
+	case len(o.plans) > 0:
+		plans = "--plans " + o.plans[0]
+	default:
+		return errors.New("--config is missing: it names a file that says what to limit, or a folder of such files. " +
+			"For example: echo '{domain: api, descriptors: [{key: tenant, rate_limit: {unit: minute, " +
+			"requests_per_unit: 100}}]}' > limits.yaml && sluice serve --config limits.yaml")
+	}
+	return fmt.Errorf("--config is missing: beside the plans, the service needs a file with a mapping, which says in "+
+		"which entries of a descriptor the tenant, the method, the path and the address of a request are. For "+
+		"example: echo '{domain: api, sluice: {mapping: {tenant: tenant, method: method, path: path, address: "+
+		"remote_address}}}' > map.yaml && sluice serve --config map.yaml %s", plans)
 }
 
 func (o *serveOptions) checkAddresses() error {

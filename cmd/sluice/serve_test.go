@@ -353,6 +353,30 @@ func TestServeUsage(t *testing.T) {
 	}
 }
 
+// Guarantees that the command lines in the errors about a missing --config work.
+func TestServeExamples(t *testing.T) {
+	dir := t.TempDir()
+	t.Chdir(dir)
+	if err := os.WriteFile("plans.yaml", []byte("plans: []\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{nil, {"--plans", "plans.yaml"}} {
+		said := sluice(t, "", append([]string{"serve"}, args...)...).stderr
+		example := regexp.MustCompile(`echo '(.*)' > (\S+) && sluice serve (.*)\n$`).FindStringSubmatch(said)
+		if example == nil {
+			t.Fatalf("serve %q: there is no example in %q", args, said)
+		}
+		if err := os.WriteFile(example[2], []byte(example[1]+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		s := startServe(t, strings.Fields(example[3])...)
+		s.stop()
+		if err := <-s.done; err != nil {
+			t.Errorf("serve %s: %v", example[3], err)
+		}
+	}
+}
+
 // Guarantees that each row of the tables in docs/envoy.md names tests that exist, and that each flag on the page
 // exists.
 func TestEnvoyPage(t *testing.T) {
@@ -460,9 +484,11 @@ func TestServeWrongFiles(t *testing.T) {
 			"name, or create the file"},
 		{[]string{"--config", limits, "--plans", missing}, exitFailed,
 			missing + ": cannot be read: there is no such file: correct the name, or create the file"},
-		{nil, exitUsage, "--config is missing: name a configuration file of envoyproxy/ratelimit (domain: and " +
-			"descriptors:), or a folder of them"},
-		{[]string{"--plans", plans}, exitUsage, "--plans only adds to it"},
+		{nil, exitUsage, "--config is missing: it names a file that says what to limit, or a folder of such files"},
+		{[]string{"--plans", plans}, exitUsage, "--config is missing: beside the plans, the service needs a file " +
+			"with a mapping"},
+		{[]string{"--config-table", "t"}, exitUsage, " > map.yaml && sluice serve --config map.yaml " +
+			"--config-table t\n"},
 		{[]string{"--config", plans}, exitFailed, plans + ": config error, unknown key 'plans', line 2: this is a " +
 			"key of a plans file, which --plans wants"},
 		{[]string{"--config", typo}, exitFailed, typo + ": config error, unknown key 'rate_limits', line 4: did you " +
