@@ -124,7 +124,7 @@ func quoted(s string) string {
 func checkName(flag, name string, required bool) error {
 	switch {
 	case name == "" && required:
-		return fmt.Errorf("%s is missing", flag)
+		return fmt.Errorf("%s is missing: give one such as %s acme", flag, flag)
 	case len(name) > limit.MaxNameBytes:
 		return fmt.Errorf("%s has %d bytes; want at most %d", flag, len(name), limit.MaxNameBytes)
 	case !utf8.ValidString(name):

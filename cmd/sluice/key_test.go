@@ -76,6 +76,10 @@ func TestKeyHash(t *testing.T) {
 
 // Guarantees that wrong flags are usage errors.
 func TestKeyUsage(t *testing.T) {
+	if got := sluice(t, "", "key", "create"); got.stderr != "sluice: --tenant is missing: give one such as --tenant "+
+		"acme\n" {
+		t.Errorf("key create: %+v", got)
+	}
 	for _, args := range [][]string{
 		{"key", "create"},
 		{"key", "create", "--tenant", strings.Repeat("t", 129)},

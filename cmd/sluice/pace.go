@@ -113,6 +113,11 @@ func (l *pacedLimit) check() error {
 	case (l.redis == "") != (l.name == ""):
 		return errors.New("--redis and --name need each other: where the limit is shared, and under which name")
 	}
+	if l.redis != "" {
+		if err := checkRedis(l.redis); err != nil {
+			return err
+		}
+	}
 	if l.plan == "" {
 		limit, err := pacer.ParseLimit(l.limit)
 		if err != nil {
@@ -167,7 +172,7 @@ func (l *pacedLimit) pacer(c *cobra.Command) (p *pacer.Pacer, closeAll func(), e
 		closeStore = func() { _ = store.Close() }
 		if err := store.Ping(c.Context()); err != nil {
 			closeStore()
-			return nil, nil, err
+			return nil, nil, noRedis(l.redis, err)
 		}
 		config.Shared = &pacer.Shared{Ledger: store.Ledger(), Key: l.name}
 	}

@@ -147,6 +147,7 @@ func TestPaceRefuses(t *testing.T) {
 		"--key -1 is outside":     {"--limit", "1/s", "--key", "-1"},
 		"no use without a":        {"--limit", "1/s", "--parallel", "2"},
 		"need each other":         {"--limit", "1/s", "--redis", "127.0.0.1:1"},
+		"is not HOST:PORT":        {"--limit", "1/s", "--redis", "redis://ann:hunter2@127.0.0.1:1", "--name", "a"},
 		"period of a shared":      {"--limit", "1/d", "--redis", "REDIS", "--name", "a"},
 		"--redis and --name need": {"--limit", "1/s", "--name", "a"},
 		"not loopback or all":     {"--limit", "1/s", "--page", ":0", "--page-for", "some"},
@@ -272,6 +273,15 @@ func TestPacePage(t *testing.T) {
 			_ = c.Close()
 			t.Error("the page is served after the end of the input")
 		}
+	}
+}
+
+// Guarantees that the error names the flag and what to do if no Redis answers.
+func TestPaceWithoutRedis(t *testing.T) {
+	got := sluice(t, "a\n", "pace", "--limit", "1/s", "--redis", "127.0.0.1:1", "--name", "a")
+	if want := "sluice: --redis 127.0.0.1:1: start a Redis there, or correct the address: "; got.code != exitFailed ||
+		!strings.HasPrefix(got.stderr, want) || got.stdout != "" {
+		t.Errorf("without a Redis: %+v, want %q", got, want)
 	}
 }
 

@@ -69,13 +69,23 @@ func (o *storeOptions) check() error {
 	if o.redis == "" {
 		return nil
 	}
-	host, port, err := net.SplitHostPort(o.redis)
+	return checkRedis(o.redis)
+}
+
+// checkRedis checks an address of --redis. The error does not contain the address, which may have a password in it.
+func checkRedis(address string) error {
+	host, port, err := net.SplitHostPort(address)
 	if n, bad := strconv.ParseUint(port, 10, 16); err != nil || bad != nil || n == 0 ||
 		strings.ContainsAny(host, "@/") {
-		return errors.New("--redis is not HOST:PORT, such as 127.0.0.1:6379: want no URL and no password, since " +
-			"'sluice dev' connects without TLS and without a password")
+		return errors.New("--redis is not HOST:PORT, such as 127.0.0.1:6379: want an address without a scheme, and " +
+			"without a password")
 	}
 	return nil
+}
+
+// noRedis is the error if no Redis answers at the address of --redis.
+func noRedis(address string, err error) error {
+	return fmt.Errorf("--redis %s: start a Redis there, or correct the address: %w", address, err)
 }
 
 // counters are the stores of a gateway.
@@ -148,8 +158,7 @@ func (o *storeOptions) openRedis(ctx context.Context) (*redis.Store, error) {
 		return nil, err
 	}
 	if err := s.Ping(ctx); err != nil {
-		return nil, errors.Join(fmt.Errorf("--redis %s: start a Redis there, or correct the address: %w", o.redis,
-			err), s.Close())
+		return nil, errors.Join(noRedis(o.redis, err), s.Close())
 	}
 	return s, nil
 }
