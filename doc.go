@@ -1,5 +1,6 @@
-// Package sluice limits what tenants may do by the rates and quotas of their plans. Limits are exact under concurrency,
-// and a request is charged to all of its limits or to none.
+// Package sluice limits what tenants may do by the rates and quotas of their plans. A request is charged to all of its
+// limits or to none, and concurrent requests never exceed the bound of a limit. While a shared store does not answer,
+// each limit's onStoreFailure decides, and by default limits hold approximately.
 //
 // A [Limiter] reads plans, keeps counters in a [Store], and decides. It is a library for any Go program. Package
 // middleware puts it in front of an [net/http.Handler]. Counters are in the memory of the process, unless Config.Store

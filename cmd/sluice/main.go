@@ -114,7 +114,7 @@ func (e *usageError) Unwrap() error { return e.err }
 func newRootCommand() *cobra.Command {
 	root := &cobra.Command{
 		Use:           "sluice",
-		Short:         "Per-tenant rate limits and quotas for APIs, exact and without servers",
+		Short:         "Per-tenant rate limits and quotas for APIs",
 		Version:       ownVersion(),
 		SilenceUsage:  true,
 		SilenceErrors: true,

@@ -93,8 +93,9 @@ once, and counters keep their values. If a file has a problem, the problem is lo
 good configuration stays in force. Certificates are read again every minute.
 
 Counters are in memory, in Redis or in DynamoDB. From a store that is shared, the service leases
-units ahead, so that it decides most requests without a call. While the store does not answer,
-limits hold approximately: each instance admits its part of a limit.
+units ahead, so that it decides most requests without a call. While the store does not answer, each
+limit's onStoreFailure decides. By default each instance then admits its part of the limit, so that
+the limit holds approximately.
 
 Without TLS, anybody who can connect to the ports can spend the units of any descriptor. Therefore the
 service listens by default on this machine's loopback address only.`,
