@@ -82,18 +82,19 @@ test: export GORACE := $(GORACE) atexit_sleep_ms=50
 test: export GOGC := $(or $(GOGC),400)
 
 # The race detector makes computations seven times as slow, so tests run short under it. The tests that do less then, or
-# nothing, run once more in full without it: those that scripts/shortened names.
+# nothing, run once more in full without it: those that scripts/shortened names. Random tests make a quarter of their
+# cases there; with SOAK=1 they make all of them, as in CI.
 .PHONY: test
-test: ## Run the unit tests in random order with the race detector, some once more in full without it
+test: ## Run the tests in random order with the race detector, some once more in full without it (SOAK=1: see soak)
 	$(if $(RACE),,@echo 'make test: no C compiler, so the tests run without the race detector' >&2)
 	go test $(TESTFLAGS) $(if $(RACE),-race -short) $(LONGEST) ./...
-	$(if $(RACE),go test $(TESTFLAGS) -run '$(shell scripts/shortened tests)' \
-	$(foreach p,$(LONGEST),$(filter $(p),$(SHORTENED))) $(SHORTENED))
+	$(if $(RACE),$(if $(SOAK),SLUICE_SOAK=$(SOAK)) go test $(TESTFLAGS) -timeout=30m \
+	-run '$(shell scripts/shortened tests)' $(foreach p,$(LONGEST),$(filter $(p),$(SHORTENED))) $(SHORTENED))
 	cd examples && go test -vet=off -shuffle=on ./...
 
 .PHONY: soak
-soak: ## Run the random tests with SOAK (10) times all of their seeds and scripts; make test runs a quarter of them
-	SLUICE_SOAK=$(or $(SOAK),10) go test -p $(PACKAGES) -ldflags='-s -w' -count=1 -timeout=60m $(SOAKFLAGS) \
+soak: ## Run the random tests with SOAK (10) times all of their seeds and scripts, and look for all planted mistakes
+	SLUICE_SOAK=$(or $(SOAK),10) SLUICE_MISTAKES=all go test -p $(PACKAGES) -ldflags='-s -w' -count=1 -timeout=60m \
 	-run '$(shell scripts/shortened tests)' $(SHORTENED)
 
 .PHONY: integration

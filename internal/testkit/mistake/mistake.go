@@ -9,8 +9,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-
-	"github.com/sluicelimits/sluice/internal/testkit/soak"
 )
 
 // Mistake is a change of one place in the code.
@@ -23,13 +21,16 @@ type Mistake struct {
 // planted is set in runs with a mistake, which must not plant further ones.
 const planted = "SLUICE_PLANTED_MISTAKE"
 
-// part says which mistakes a run that is not a soak tries: the first of every part mistakes. For each mistake, packages
-// are compiled and tested again, which takes minutes for all mistakes of a package.
-const part = 30
+// all is the variable that make soak sets to "all", to try all mistakes. Any other run tries the first of every part
+// mistakes: for each mistake, packages are compiled and tested again, which takes minutes for all mistakes of a package.
+const (
+	all  = "SLUICE_MISTAKES"
+	part = 30
+)
 
 // FindAll fails t unless, for each mistake, a test of the package in the present folder or of one of the other packages
-// fails with it. Outside a soak it tries the first mistake of every thirty, and a short run skips t.
-func FindAll(t *testing.T, all []Mistake, others ...string) {
+// fails with it. Outside of make soak it tries the first mistake of every thirty, and a short run skips t.
+func FindAll(t *testing.T, mistakes []Mistake, others ...string) {
 	if testing.Short() {
 		t.Skip("compiles the package once for each mistake")
 	}
@@ -41,8 +42,8 @@ func FindAll(t *testing.T, all []Mistake, others ...string) {
 		t.Fatal(err)
 	}
 	packages := append([]string{"."}, others...)
-	for i, m := range all {
-		if i%part != 0 && !soak.Full() {
+	for i, m := range mistakes {
+		if i%part != 0 && os.Getenv(all) != "all" {
 			continue
 		}
 		t.Run(m.Name, func(t *testing.T) {

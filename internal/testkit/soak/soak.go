@@ -1,6 +1,6 @@
 // Package soak says how often the random tests of the repository repeat: a few times in a short run, more often in
-// `make test`, and all their times or a multiple of them in a soak, for which `make soak` sets SLUICE_SOAK. It also
-// says which tests `make quick`, which sets SLUICE_QUICK, leaves out. Only tests import it.
+// `make test`, and all their times or a multiple of them in a soak, for which `make soak` and `make test SOAK=1` set
+// SLUICE_SOAK. It also says which tests `make quick`, which sets SLUICE_QUICK, leaves out. Only tests import it.
 package soak
 
 import (
