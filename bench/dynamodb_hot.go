@@ -19,6 +19,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/resilience"
 	"github.com/sluicelimits/sluice/internal/limiter/store/dynamodb"
 	"github.com/sluicelimits/sluice/internal/testkit/dynamodbtest"
+	"github.com/sluicelimits/sluice/internal/testkit/standin"
 )
 
 // The load of the figures about one busy tenant on DynamoDB.
@@ -140,10 +141,11 @@ type hotOrder struct {
 	Length time.Duration
 }
 
-// Main runs the instances or the server for which a figure has started this process, and then does not return. Programs
+// Main runs the instances, the client or the server for which a figure has started this process, and then does not return. Programs
 // that measure figures must call it first. The process runs its instances in a test, because the virtual time of
 // testing/synctest is only for tests.
 func Main() {
+	standin.Main(pollingPeers)
 	if order := os.Getenv(rlsVar); order != "" {
 		if err := rlsMain(order); err != nil {
 			fmt.Fprintln(os.Stderr, err)

@@ -2,9 +2,17 @@ package bench
 
 import (
 	"context"
+	"errors"
+	"io"
+	"maps"
 	"os"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
+
+	"github.com/go-redis/redis_rate/v10"
+	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/sluicelimits/sluice/internal/testkit/redistest"
 	"github.com/sluicelimits/sluice/internal/testkit/standin"
@@ -67,7 +75,7 @@ func pacerSharedFigure(value func([]standin.Result) float64) func(short bool) (R
 	}
 }
 
-// shareLimits runs the processes at two limits.
+// shareLimits runs the processes at two limits, and those of the peers.
 func shareLimits(windows int) (r Result, runs []standin.Result, err error) {
 	dir, err := os.MkdirTemp("", "sluice-bench-")
 	if err != nil {
@@ -93,5 +101,79 @@ func shareLimits(windows int) (r Result, runs []standin.Result, err error) {
 			run.Over, run.Used, run.Least, run.Late, run.Calls, run.FailedCalls)
 		runs = append(runs, run)
 	}
+	for _, limit := range []int64{1000, 50_000} {
+		for _, name := range slices.Sorted(maps.Keys(pollingPeers)) {
+			server, err := redistest.Launch(dir)
+			if err != nil {
+				return r, nil, err
+			}
+			o := standin.Options{Redis: server.Addr, Key: "provider", Limit: limit, Processes: 8,
+				Windows: min(windows, pollingWindows), Ahead: 7 * time.Millisecond, Peer: name}
+			run, err := standin.Run(context.Background(), o)
+			server.Kill()
+			if err != nil {
+				return r, nil, err
+			}
+			r.note("peer: %s, %d processes at %d per second for %d windows, of which none is killed, and the limit "+
+				"stays: a provider that bans would have banned it %t, %d over, %.2f %% used (%.1f %% in the worst "+
+				"window), %.0f calls to Redis per process and second",
+				name, o.Processes, limit, o.Windows, run.Banned, run.Over, run.Used, run.Least, run.Calls)
+		}
+	}
 	return r, runs, nil
+}
+
+// pollingWindows is shorter than the runs of pacers, because the numbers of the peers hardly differ between windows.
+const pollingWindows = 20
+
+// pollingPeers are the loops that services have which share a limit through redis_rate. Its own PerSecond has a burst
+// of one second, so that a second after a quiet one gets up to twice the limit; a burst of 10 ms does less harm.
+var pollingPeers = map[string]standin.Peer{
+	"redis_rate with a burst of 1 s, polled":   polling(1),
+	"redis_rate with a burst of 10 ms, polled": polling(100),
+}
+
+// pollers is the number of goroutines of a peer in each process.
+const pollers = 64
+
+// polling returns a peer. Each of its goroutines asks redis_rate for one unit, sleeps for as
+// long as the answer says if there is none, and otherwise sends a request.
+func polling(burstParts int64) standin.Peer {
+	return func(ctx context.Context, o standin.Orders, provider io.Writer) (r standin.Report, err error) {
+		client := goredis.NewClient(&goredis.Options{Addr: o.Redis})
+		defer func() { _ = client.Close() }()
+		limiter := redis_rate.NewLimiter(client)
+		rule := redis_rate.Limit{Rate: int(o.Limit), Burst: int(max(o.Limit/burstParts, 1)), Period: time.Second}
+		var sent, calls, failed atomic.Int64
+		loop := func() error {
+			for ctx.Err() == nil {
+				calls.Add(1)
+				answer, err := limiter.Allow(ctx, o.Key, rule)
+				if err != nil {
+					failed.Add(1)
+					continue
+				}
+				if answer.Allowed == 0 {
+					select {
+					case <-ctx.Done():
+					case <-time.After(answer.RetryAfter):
+					}
+					continue
+				}
+				if _, err := provider.Write([]byte{'.'}); err != nil {
+					return err
+				}
+				sent.Add(1)
+			}
+			return nil
+		}
+		ended := make(chan error, pollers)
+		for range pollers {
+			go func() { ended <- loop() }()
+		}
+		for range pollers {
+			err = errors.Join(err, <-ended)
+		}
+		return standin.Report{Sent: sent.Load(), LedgerCalls: calls.Load(), LedgerErrors: failed.Load()}, err
+	}
 }

@@ -21,15 +21,13 @@ import (
 
 	"github.com/sluicelimits/sluice/bench"
 	"github.com/sluicelimits/sluice/bench/shared"
-	"github.com/sluicelimits/sluice/internal/testkit/standin"
 )
 
 const goalMissed = "the goal is missed"
 
 func main() {
-	shared.Main()  // figures of the workload start this program again, as its instances
-	standin.Main() // and so do those of shared limits
-	bench.Main()   // and others
+	shared.Main() // figures of the workload start this program again, as its instances
+	bench.Main()  // and so do those of shared limits, and others
 	os.Exit(run(os.Args[1:], bench.Figures(), os.Stdin, os.Stdout, os.Stderr))
 }
 

@@ -17,34 +17,40 @@ import (
 // clientVar is the environment variable that holds the orders of a client, as JSON.
 const clientVar = "SLUICE_STANDIN_CLIENT"
 
-// orders tell a client what to do.
-type orders struct {
+// Orders tell a client what to do.
+type Orders struct {
 	Provider, Redis string // addresses
 	Key             string // of the shared limit
 	Limit           int64  // per second
 	Guard           pacer.Guard
-	Waiting         int  // requests that wait at any time
-	Alone           bool // use the limit without sharing it: a mistake that the provider finds
+	Waiting         int    // requests that wait at any time
+	Alone           bool   // use the limit without sharing it: a mistake that the provider finds
+	Peer            string // the name of the peer that sends the requests in place of a pacer; empty: a pacer
 }
 
-// report is what a client writes to its standard output when it ends.
-type report struct {
+// Report is what a client writes to its standard output when it ends. A peer reports its calls of Redis in LedgerCalls
+// and LedgerErrors.
+type Report struct {
 	Sent, Late                int64 // requests that were sent; permits that came too late and were released
 	LedgerCalls, LedgerErrors int64
 }
 
+// A Peer sends requests in another way than with a pacer, for comparison. It writes one byte to the provider for each
+// request, until ctx ends.
+type Peer func(ctx context.Context, o Orders, provider io.Writer) (Report, error)
+
 // Main makes the process a client if [Run] started it as one, and does not return then. Programs that call Run call
-// Main first, because the clients are the same program.
-func Main() {
+// Main first, because the clients are the same program. The keys of peers are the names for [Options].
+func Main(peers map[string]Peer) {
 	text := os.Getenv(clientVar)
 	if text == "" {
 		return
 	}
-	var o orders
+	var o Orders
 	err := json.Unmarshal([]byte(text), &o)
-	var r report
+	var r Report
 	if err == nil {
-		r, err = o.run(os.Stdin)
+		r, err = o.run(peers, os.Stdin)
 	}
 	if err == nil {
 		err = json.NewEncoder(os.Stdout).Encode(r)
@@ -57,12 +63,30 @@ func Main() {
 }
 
 // run sends requests until standard input ends.
-func (o *orders) run(stdin io.Reader) (r report, err error) {
+func (o *Orders) run(peers map[string]Peer, stdin io.Reader) (r Report, err error) {
 	conn, err := net.Dial("tcp", o.Provider)
 	if err != nil {
 		return r, err
 	}
 	defer func() { _ = conn.Close() }()
+	if o.Peer == "" {
+		return o.pace(conn, stdin)
+	}
+	peer, ok := peers[o.Peer]
+	if !ok {
+		return r, fmt.Errorf("no peer is called %q", o.Peer)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	go func() {
+		_, _ = io.Copy(io.Discard, stdin)
+		cancel()
+	}()
+	return peer(ctx, *o, conn)
+}
+
+// pace sends requests with a pacer.
+func (o *Orders) pace(conn net.Conn, stdin io.Reader) (r Report, err error) {
 	c := pacer.Config{Limit: pacer.PerSecond(o.Limit), Guard: o.Guard}
 	if !o.Alone {
 		store, err := redisstore.New(context.Background(), redisstore.Config{Addrs: []string{o.Redis}})
@@ -123,7 +147,7 @@ func (s *sender) wait() {
 }
 
 // send sends a request for each permit that is still good, one byte each, until done is closed.
-func (s *sender) send(r *report) error {
+func (s *sender) send(r *Report) error {
 	var permits []pacer.Permit
 	requests := make([]byte, 0, 64<<10)
 	for {

@@ -14,7 +14,9 @@ import (
 type Provider struct {
 	listener net.Listener
 	ahead    time.Duration
-	serving  sync.WaitGroup
+	// onlyCounts is set before the first client connects. Requests of a banned account are then still read and counted.
+	onlyCounts bool
+	serving    sync.WaitGroup
 
 	mu      sync.Mutex
 	limit   int64
@@ -123,5 +125,5 @@ func (p *Provider) count(n int64) bool {
 	if p.arrived[window] > p.limitOf(window) && p.banned == 0 {
 		p.banned = window
 	}
-	return p.banned == 0
+	return p.banned == 0 || p.onlyCounts
 }

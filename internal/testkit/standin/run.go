@@ -28,8 +28,9 @@ type Options struct {
 	Halve     bool          // halve the limit in the middle, with a notice of three windows
 	Restart   func() error  // called once the halved limit holds: makes Redis lose its data; nil: nothing is lost
 	Ahead     time.Duration // of the provider's clock
+	Peer      string        // see [Orders]; the provider then counts and bans nobody. Not with Halve, which needs a pacer
 
-	alone bool // see orders
+	alone bool // see Orders
 }
 
 // Result is the outcome of a run.
@@ -57,13 +58,17 @@ type process struct {
 
 // Run runs clients against a provider. Each of them is this program again, see [Main].
 func Run(ctx context.Context, o Options) (r Result, err error) {
+	if o.Peer != "" && o.Halve {
+		return r, errors.New("a peer does not learn of another limit")
+	}
 	provider, err := Listen(o.Limit, o.Ahead)
 	if err != nil {
 		return r, err
 	}
 	defer provider.Close()
-	text, err := json.Marshal(orders{Provider: provider.Addr(), Redis: o.Redis, Key: o.Key, Limit: o.Limit,
-		Guard: o.Guard, Waiting: 2000, Alone: o.alone})
+	provider.onlyCounts = o.Peer != ""
+	text, err := json.Marshal(Orders{Provider: provider.Addr(), Redis: o.Redis, Key: o.Key, Limit: o.Limit,
+		Guard: o.Guard, Waiting: 2000, Alone: o.alone, Peer: o.Peer})
 	if err != nil {
 		return r, err
 	}
@@ -116,7 +121,7 @@ func Run(ctx context.Context, o Options) (r Result, err error) {
 	_, r.Banned = provider.Banned()
 	r.FinalProcess = len(running)
 	for len(running) > 0 {
-		var rep report
+		var rep Report
 		if rep, err = running[0].stop(); err != nil && !r.Banned {
 			return r, err
 		}
@@ -188,7 +193,7 @@ func (p *process) kill() {
 }
 
 // stop tells a client to end.
-func (p *process) stop() (r report, err error) {
+func (p *process) stop() (r Report, err error) {
 	_ = p.stdin.Close()
 	if err := p.cmd.Wait(); err != nil {
 		return r, fmt.Errorf("client: %w", err)

@@ -1,7 +1,9 @@
 package standin
 
 import (
+	"context"
 	"fmt"
+	"io"
 	"os"
 	"testing"
 	"time"
@@ -14,7 +16,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	Main()
+	Main(map[string]Peer{"greedy": greedy})
 	os.Exit(m.Run())
 }
 
@@ -86,5 +88,38 @@ func TestBanned(t *testing.T) {
 	}
 	if !r.Banned || r.Over == 0 {
 		t.Errorf("two processes that each use the whole limit were not banned: %+v", r)
+	}
+}
+
+// greedy sends three times the limit in each of ten parts of a second.
+func greedy(ctx context.Context, o Orders, provider io.Writer) (r Report, err error) {
+	tenth := time.NewTicker(time.Second / 10)
+	defer tenth.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return r, nil
+		case <-tenth.C:
+			n, err := provider.Write(make([]byte, 3*o.Limit/10))
+			r.Sent += int64(n)
+			if err != nil {
+				return r, err
+			}
+		}
+	}
+}
+
+// A peer is counted to its end although it is banned.
+func TestPeerIsOnlyCounted(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes some seconds of real time")
+	}
+	t.Parallel()
+	r, err := Run(t.Context(), Options{Limit: 1000, Processes: 2, Windows: 1, Peer: "greedy"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !r.Banned || r.Used < 300 {
+		t.Errorf("two processes that each send three times the limit: %+v", r)
 	}
 }
