@@ -68,6 +68,16 @@ func (c *core) serve(now time.Duration, out []outcome) (n int) {
 	return n
 }
 
+// servable reports whether serve has something to do now.
+func (c *core) servable(now time.Duration) bool {
+	c.supply.pass(now, c.queue.waiting > 0)
+	if c.queue.expired(now) != 0 {
+		return true
+	}
+	i := c.queue.next()
+	return i != 0 && (c.queue.at(i).cost > c.supply.limit.Units || c.supply.isFree(c.queue.at(i).cost, now))
+}
+
 // nextServe returns the next time at which serve has something to do if nothing else happens, or never.
 func (c *core) nextServe(now time.Duration) time.Duration {
 	i := c.queue.next()

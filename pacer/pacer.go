@@ -187,90 +187,108 @@ func New(c Config) (*Pacer, error) {
 // deadline that lies before the earliest possible time of the grant, Acquire fails at once with a [*LateError]. Other
 // errors wrap ErrCost, ErrNever, ErrFull, ErrClosed, or the cause of the context's end.
 func (p *Pacer) Acquire(ctx context.Context, key string, cost int64) (Permit, error) {
-	if ctx.Err() != nil {
-		return Permit{}, context.Cause(ctx)
+	var serial uint64
+	var useBy time.Duration
+	var total int64
+	err := ctx.Err()
+	if err == nil {
+		serial, useBy, total = p.grantByGate(cost)
 	}
-	if serial, useBy, total := p.grantByGate(cost); total != 0 {
-		return Permit{p, cost, serial, useBy, total}, nil
+	if total == 0 {
+		if serial, useBy, total, err = p.acquireOrWait(ctx, key, cost); err != nil {
+			p, cost = nil, 0
+		}
 	}
-	return p.acquireOrWait(ctx, key, cost)
+	return Permit{p, cost, serial, useBy, total}, err
 }
 
-// acquireOrWait is Acquire for a request that the gate does not grant.
-func (p *Pacer) acquireOrWait(ctx context.Context, key string, cost int64) (Permit, error) {
-	if permit, ok := p.grantOrLock(cost); ok {
-		return permit, nil
+// acquireOrWait is Acquire for a request that the gate does not grant. It returns the fields of the permit.
+func (p *Pacer) acquireOrWait(ctx context.Context, key string, cost int64) (
+	serial uint64, useBy time.Duration, total int64, err error) {
+	if ctx.Err() != nil {
+		return 0, 0, 0, context.Cause(ctx)
 	}
-	w, t, err := p.enter(ctx, key, cost)
-	if err != nil {
-		return Permit{}, err
+	if serial, useBy, total = p.grantOrLock(cost); total != 0 {
+		return serial, useBy, total, nil
 	}
-	if !w.wait(ctx) && p.leave(w, t) {
-		return Permit{}, endedError(ctx, key, cost)
+	now, w := p.now(), p.newWaiter()
+	if err = p.enqueueWaiter(ctx, key, cost, now, w); err != nil {
+		return 0, 0, 0, err
+	}
+	p.serveAndUnlock(now)
+	if !w.wait(ctx) && p.leave(w) {
+		return 0, 0, 0, endedError(ctx, key, cost)
 	}
 	return p.outcomeOf(w)
 }
 
 // A goroutine that is blocked in Acquire has a stack of 2 KiB only if none of its earlier calls needed more than about
-// 1 KiB, because the runtime does not shrink a stack below that. Functions that build errors or copy permits need more,
-// and are therefore not inlined into the functions below which a goroutine blocks.
+// 1 KiB, because the runtime does not shrink a stack below that. The compiler keeps each Permit in the stack frame, and
+// functions that build errors or that are seldom called have large frames. So the functions below which a goroutine
+// blocks pass the fields of a permit, and the others are not inlined into them.
 
-// grantOrLock grants cost units if no request waits and the units are free. Otherwise it returns with the lock held.
+// grantOrLock grants cost units if no request waits and the units are free. It returns the fields of the permit.
+// Otherwise it returns zeros, with the lock held.
 //
 //go:noinline
-func (p *Pacer) grantOrLock(cost int64) (permit Permit, ok bool) {
+func (p *Pacer) grantOrLock(cost int64) (serial uint64, useBy time.Duration, total int64) {
 	p.mu.Lock()
 	if now := p.now(); p.core.queue.waiting == 0 && cost > 0 && !p.closed {
 		p.core.supply.pass(now, false)
-		if permit, ok = p.core.grant(cost, now); ok {
+		if permit, ok := p.core.grant(cost, now); ok {
 			p.core.counts.Asked += cost
 			p.core.counts.AtOnce++
-			permit.pacer = p
 			p.openGate()
 			p.mu.Unlock()
+			return permit.serial, permit.useBy, permit.total
 		}
 	}
-	return permit, ok
+	return 0, 0, 0
 }
 
 // TryAcquire grants cost units if no request waits and the units are free. It never waits. If the limit is shared, the
 // pacer leases units of the next window for calls that fail. It does not know whether these are attempts of one
 // request, so what it leases for them at most doubles from window to window.
 func (p *Pacer) TryAcquire(cost int64) (Permit, bool) {
-	if serial, useBy, total := p.grantByGate(cost); total != 0 {
-		return Permit{p, cost, serial, useBy, total}, true
+	serial, useBy, total := p.grantByGate(cost)
+	if total == 0 {
+		serial, useBy, total = p.grantOrLock(cost)
 	}
-	permit, ok := p.grantOrLock(cost)
-	if !ok {
+	if total == 0 {
 		if p.share != nil {
 			p.share.observeTry(&p.core, cost)
 		}
 		p.mu.Unlock()
+		return Permit{}, false
 	}
-	return permit, ok
+	return Permit{p, cost, serial, useBy, total}, true
 }
 
-// enter takes a place in the queue for a goroutine. It is called with the lock held, and releases it.
+// enqueueWaiter takes a place in the queue for a goroutine. It is called with the lock held, and releases it if it
+// returns an error.
 //
 //go:noinline
-func (p *Pacer) enter(ctx context.Context, key string, cost int64) (*waiter, place, error) {
-	now, latest := p.now(), never
+func (p *Pacer) enqueueWaiter(ctx context.Context, key string, cost int64, now time.Duration, w *waiter) error {
+	latest := never
 	if deadline, ok := ctx.Deadline(); ok {
 		latest = after(now, time.Until(deadline))
-	}
-	w, ok := p.waiters.Get().(*waiter)
-	if !ok {
-		w = &waiter{done: make(chan struct{}, 1)}
 	}
 	_, err := p.enqueue(key, cost, latest, never, now, w)
 	if err != nil {
 		p.mu.Unlock()
 		p.waiters.Put(w)
-		return nil, place{}, err
+		return err
 	}
-	t := p.core.queue.latest
-	p.serveAndUnlock(now)
-	return w, t, nil
+	w.place = p.core.queue.latest
+	return nil
+}
+
+//go:noinline
+func (p *Pacer) newWaiter() *waiter {
+	if w, ok := p.waiters.Get().(*waiter); ok {
+		return w
+	}
+	return &waiter{done: make(chan struct{}, 1)}
 }
 
 // wait waits for the turn of a goroutine. It returns false if ctx has ended before.
@@ -289,8 +307,8 @@ func (w *waiter) wait(ctx context.Context) bool {
 // returns false.
 //
 //go:noinline
-func (p *Pacer) leave(w *waiter, t place) bool {
-	if p.cancel(t) {
+func (p *Pacer) leave(w *waiter) bool {
+	if p.cancel(w.place) {
 		p.waiters.Put(w)
 		return true
 	}
@@ -301,11 +319,11 @@ func (p *Pacer) leave(w *waiter, t place) bool {
 // outcomeOf returns what a waiter was woken with, and keeps the waiter for the next request.
 //
 //go:noinline
-func (p *Pacer) outcomeOf(w *waiter) (Permit, error) {
-	permit, err := w.permit, w.err
-	w.permit, w.err = Permit{}, nil
+func (p *Pacer) outcomeOf(w *waiter) (serial uint64, useBy time.Duration, total int64, err error) {
+	serial, useBy, total, err = w.serial, w.useBy, w.total, w.err
+	*w = waiter{done: w.done}
 	p.waiters.Put(w)
-	return permit, err
+	return serial, useBy, total, err
 }
 
 //go:noinline
@@ -316,12 +334,15 @@ func endedError(ctx context.Context, key string, cost int64) error {
 // waiter is the waker of a goroutine in Acquire.
 type waiter struct {
 	done   chan struct{}
-	permit Permit
+	place  place  // of its ticket
+	serial uint64 // these are fields of the permit
+	useBy  time.Duration
+	total  int64
 	err    error
 }
 
 func (w *waiter) Wake(p Permit, err error) {
-	w.permit, w.err = p, err
+	w.serial, w.useBy, w.total, w.err = p.serial, p.useBy, p.total, err
 	w.done <- struct{}{}
 }
 
@@ -544,7 +565,7 @@ func (p *Pacer) serveAndUnlock(now time.Duration) {
 		var n int
 		if p.closed {
 			n = p.core.cancelAll(p.batch[:], ErrClosed)
-		} else {
+		} else if p.core.servable(now) { // serve alone would do, and would need more of the stack
 			n = p.core.serve(now, p.batch[:])
 		}
 		if n == 0 {

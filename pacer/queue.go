@@ -135,18 +135,10 @@ func (q *queue) push(key string, cost int64, deadline time.Duration, w Waker) {
 	*q.mark(i) = uint32(q.latest.serial)
 	k := q.keys[key]
 	t := q.at(i)
-	*t = ticket{waker: w, cost: cost, deadline: deadline, serial: q.latest.serial}
+	t.waker, t.cost, t.deadline, t.serial = w, cost, deadline, q.latest.serial
+	t.next = 0 // the node was free
 	if k == nil {
-		k = q.spare
-		if q.spare = nil; k == nil {
-			k = new(keyQueue)
-		}
-		*k = keyQueue{name: key, weight: 1, start: q.virtual, oldest: t.serial, head: i}
-		if weight, ok := q.weights[key]; ok {
-			k.weight = weight
-		}
-		q.keys[key] = k
-		q.busy.push(k)
+		k = q.addKey(key, i)
 	} else if k.head == 0 {
 		q.idle.remove(k.position)
 		k.head, k.oldest = i, t.serial
@@ -163,6 +155,23 @@ func (q *queue) push(key string, cost int64, deadline time.Duration, w Waker) {
 	if deadline != never {
 		q.deadlines.push(i)
 	}
+}
+
+// addKey remembers a key with its first ticket.
+//
+//go:noinline
+func (q *queue) addKey(key string, first uint32) *keyQueue {
+	k := q.spare
+	if q.spare = nil; k == nil {
+		k = new(keyQueue)
+	}
+	*k = keyQueue{name: key, weight: 1, start: q.virtual, oldest: q.at(first).serial, head: first}
+	if weight, ok := q.weights[key]; ok {
+		k.weight = weight
+	}
+	q.keys[key] = k
+	q.busy.push(k)
+	return k
 }
 
 // next returns the ticket that is served next, or 0 if none waits.
@@ -335,19 +344,26 @@ func (q *queue) setWeight(key string, weight int64) {
 // allocate returns a free node. Node 0 is never used.
 func (q *queue) allocate() uint32 {
 	if q.free == 0 {
-		base := uint32(len(q.slabs) * slabSize)
-		s := new(slab)
-		for i := range s.tickets {
-			s.tickets[i].next = base + uint32(i) + 1
-		}
-		s.tickets[slabSize-1].next = 0
-		q.slabs = append(q.slabs, s)
-		q.free = base
-		if base == 0 {
-			q.free = 1
-		}
+		q.addSlab()
 	}
 	i := q.free
 	q.free = q.at(i).next
 	return i
+}
+
+// addSlab makes new nodes. None may be free.
+//
+//go:noinline
+func (q *queue) addSlab() {
+	base := uint32(len(q.slabs) * slabSize)
+	s := new(slab)
+	for i := range s.tickets {
+		s.tickets[i].next = base + uint32(i) + 1
+	}
+	s.tickets[slabSize-1].next = 0
+	q.slabs = append(q.slabs, s)
+	q.free = base
+	if base == 0 {
+		q.free = 1
+	}
 }

@@ -280,16 +280,10 @@ func (s *supply) budgeted(units int64, now time.Duration) time.Duration {
 
 // take grants units if they are free now. With Spread, pass must have been called with the same time.
 func (s *supply) take(cost int64, now time.Duration) bool {
-	if now < s.opens || now >= s.closes || !s.fits(cost) {
-		return false
-	}
-	if (s.pausedUntil > now || len(s.budgets) > 0) && s.budgeted(cost, now) > now {
+	if !s.isFree(cost, now) {
 		return false
 	}
 	if s.smoothing == Spread {
-		if !s.smooth.due(s.line(), s.used, now) {
-			return false
-		}
 		s.smooth.credit -= float64(cost)
 	}
 	s.used += cost
@@ -297,6 +291,17 @@ func (s *supply) take(cost int64, now time.Duration) bool {
 		s.budgets[i].left -= cost
 	}
 	return true
+}
+
+// isFree reports whether take would take the units.
+func (s *supply) isFree(cost int64, now time.Duration) bool {
+	if now < s.opens || now >= s.closes || !s.fits(cost) {
+		return false
+	}
+	if (s.pausedUntil > now || len(s.budgets) > 0) && s.budgeted(cost, now) > now {
+		return false
+	}
+	return s.smoothing != Spread || s.smooth.due(s.line(), s.used, now)
 }
 
 // fits reports whether the open window has room for a cost. A cost above the learned or stated limit, and not above the
