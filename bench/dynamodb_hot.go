@@ -141,8 +141,8 @@ type hotOrder struct {
 	Length time.Duration
 }
 
-// Main runs the instances, the client or the server for which a figure has started this process, and then does not return. Programs
-// that measure figures must call it first. The process runs its instances in a test, because the virtual time of
+// Main runs the instances, the client or the server for which a figure has started this process, and then does not
+// return. Programs that measure figures must call it first. The process runs its instances in a test, because the virtual time of
 // testing/synctest is only for tests.
 func Main() {
 	standin.Main(pollingPeers)
