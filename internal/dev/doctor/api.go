@@ -61,8 +61,8 @@ func ofTheAPI() []Assumption {
 		Worse: "The header keeps the value that the client sent, or an empty header is sent. Therefore one value, " +
 			"`caller`, is always set, and the middleware trusts no other value without it.",
 		How: "`doctor` searches all answers for empty headers, and for headers that contain the name of a " +
-			"variable. Only a refusal without a wait or without a limit, such as that of a suspended tenant, shows that the " +
-			"assumption holds.",
+			"variable. Only a refusal without a wait or without a limit, such as that of a suspended tenant, shows that " +
+			"the assumption holds.",
 		Do:    "have clients ignore the empty header; behind a proxy of yours, remove it",
 		check: absentValues,
 	}, {
@@ -84,7 +84,8 @@ func ofTheAPI() []Assumption {
 		Worse: "The body is not JSON: it is API Gateway's `message`, followed by the name of a variable. The status " +
 			"is 429 in any case, because an API has one status for ACCESS_DENIED, whoever denies. The answer has no " +
 			"`Retry-After`.",
-		How:   "`doctor` sees this only if a policy of the API denies it. Run it from an address that the policy denies.",
+		How: "`doctor` sees this only if a policy of the API denies it. " +
+			"Run it from an address that the policy denies.",
 		Do:    "tell those whom the policy denies to look for `X-Amzn-Errortype`, and report it as an issue of Sluice",
 		check: foreignDenials,
 	}, {

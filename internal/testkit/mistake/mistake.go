@@ -22,7 +22,8 @@ type Mistake struct {
 const planted = "SLUICE_PLANTED_MISTAKE"
 
 // all is the variable that make soak sets to "all", to try all mistakes. Any other run tries the first of every part
-// mistakes: for each mistake, packages are compiled and tested again, which takes minutes for all mistakes of a package.
+// mistakes. For each mistake, packages are compiled and tested again, which takes minutes for all mistakes of a
+// package.
 const (
 	all  = "SLUICE_MISTAKES"
 	part = 30

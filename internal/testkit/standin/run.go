@@ -28,7 +28,7 @@ type Options struct {
 	Halve     bool          // halve the limit in the middle, with a notice of three windows
 	Restart   func() error  // called once the halved limit holds: makes Redis lose its data; nil: nothing is lost
 	Ahead     time.Duration // of the provider's clock
-	Peer      string        // see [Orders]; the provider then counts and bans nobody. Not with Halve, which needs a pacer
+	Peer      string        // see [Orders]; the provider then bans nobody. A peer does not learn of Halve
 
 	alone bool // see Orders
 }
@@ -58,9 +58,6 @@ type process struct {
 
 // Run runs clients against a provider. Each of them is this program again, see [Main].
 func Run(ctx context.Context, o Options) (r Result, err error) {
-	if o.Peer != "" && o.Halve {
-		return r, errors.New("a peer does not learn of another limit")
-	}
 	provider, err := Listen(o.Limit, o.Ahead)
 	if err != nil {
 		return r, err
