@@ -61,8 +61,8 @@ func ofTheAPI() []Assumption {
 		Worse: "The header keeps the value that the client sent, or an empty header is sent. Therefore one value, " +
 			"`caller`, is always set, and the middleware trusts no other value without it.",
 		How: "`doctor` searches all answers for empty headers, and for headers that contain the name of a " +
-			"variable. Only a refusal without a wait or without a limit, such as that of a suspended tenant, shows that " +
-			"the assumption holds.",
+			"variable. Only a refusal without a wait or without a limit, such as that of a suspended tenant, shows " +
+			"that the assumption holds.",
 		Do:    "have clients ignore the empty header; behind a proxy of yours, remove it",
 		check: absentValues,
 	}, {
