@@ -42,8 +42,8 @@ func (r *recentDenials) until(o *limit.Owner, hits int64) int64 {
 	return 0
 }
 
-// forgetWait forgets until when counters of the owner denied that many hits, or fewer: they have admitted these hits, or
-// hits were given back.
+// forgetWait forgets until when counters of the owner denied that many hits, or fewer. It is called when they have
+// admitted these hits, or got hits back.
 func (r *recentDenials) forgetWait(o *limit.Owner, hits int64) {
 	h := hashOwner(o)
 	e := &r.entries[h%uint64(len(r.entries))]

@@ -91,8 +91,8 @@ func TestLikeModel(t *testing.T) {
 	keys := slices.Sorted(maps.Keys(m.rules))
 	for _, key := range keys {
 		rule := m.rules[key]
-		fmt.Fprintf(&yaml, "  - {key: %s, shadow_mode: %t, quota_mode: %t, rate_limit: {unit: year, requests_per_unit: "+
-			"%d}}\n", key, rule.shadow, rule.quota, rule.limit)
+		fmt.Fprintf(&yaml, "  - {key: %s, shadow_mode: %t, quota_mode: %t, rate_limit: {unit: year, "+
+			"requests_per_unit: %d}}\n", key, rule.shadow, rule.quota, rule.limit)
 	}
 	w := newWorld(t, rls.Config{}, yaml.String())
 	random := rand.New(rand.NewPCG(1, 7))

@@ -107,8 +107,8 @@ func newPlannedInMode(t *testing.T, c rls.Config, mode *limit.Mode) *world {
 	return w
 }
 
-// Guarantees that hits that a plan counts have statistics however many names the values of requests have taken, and that
-// the names are bounded.
+// Guarantees that hits that a plan counts have statistics however many names the values of requests have taken, and
+// that the names are bounded.
 func TestMappedStats(t *testing.T) {
 	w := newPlanned(t, rls.Config{MaxStats: 2})
 	for i := range 5 {

@@ -627,9 +627,9 @@ func TestRetryAfter(t *testing.T) {
 }
 
 // Guarantees that without PeekAfterDenial Retry-After includes what is known, without a call to the store, of the
-// limits that a denial leaves out: that such a limit can never admit the hits, or that it denied as many hits, or fewer,
-// in an earlier request, and has neither admitted as many nor got hits back since. What is not known is left out, so
-// that the wait can be too short.
+// limits that a denial leaves out: that such a limit can never admit the hits, or that it denied as many hits, or
+// fewer, in an earlier request, and has neither admitted as many nor got hits back since. What is not known is left
+// out, so that the wait can be too short.
 func TestRetryAfterWithoutPeek(t *testing.T) {
 	w := newWorld(t, rls.Config{Headers: rls.Headers{Exact: true}}, waits)
 	want := func(want string, asked ...*ratelimitv3.RateLimitDescriptor) {
