@@ -42,3 +42,36 @@ func TestPartIsCurrent(t *testing.T) {
 		}
 	}
 }
+
+// Guarantees that the cache keeps no more parts than it may, and keeps those that are used.
+func TestPartsAreBounded(t *testing.T) {
+	const most = 10
+	parts, err := NewParts(most)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := limit.New(limit.Limit{ID: "l", Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Threshold: 100,
+		Period: time.Second}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := time.Unix(1_800_000_000, 0)
+	used, err := parts.of(l, 1, now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n := int64(2); n < 100; n++ {
+		if _, err := parts.of(l, n, now); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := parts.of(l, 1, now); err != nil || got != used {
+			t.Fatalf("after %d parts, the part that is used all the time was made anew, %v", n, err)
+		}
+		if held := len(parts.recent) + len(parts.before); held > most {
+			t.Fatalf("after %d parts, the cache holds %d, want at most %d", n, held, most)
+		}
+	}
+	if _, err := NewParts(1); err == nil {
+		t.Error("NewParts(1) made a cache, want an error")
+	}
+}
