@@ -1,6 +1,7 @@
 package resilience
 
 import (
+	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -21,6 +22,9 @@ type pendingCharges struct {
 	swept   int64         // when makeRoom last looked for expired units, µs by the store's clock
 	waiting atomic.Int64  // owners in byOwner, and those in taken
 	dropped atomic.Int64  // units for which there was no room
+
+	// All units of byOwner still count before this time, µs by the store's clock. A sweep before it would find nothing.
+	noneExpiresBefore int64
 }
 
 // ownerPending holds the pending units of one owner.
@@ -64,28 +68,31 @@ func (p *pendingCharges) add(owner limit.Owner, c *limit.Charge, parts []tierPar
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	bound, need := p.boundFor(owner), int64(len(c.Limit.Tiers))*slotBytes
+	if p.bytes+need > bound && !p.sweepIsDue(at) { // full, whatever is pending of the owner
+		p.dropped.Add(c.Cost * int64(len(c.Limit.Tiers)))
+		return
+	}
 	o := p.byOwner[owner]
 	var l *pendingLimit
-	need := int64(0)
 	if o == nil {
-		need = ownerBytes + int64(len(owner.Name))
+		need += ownerBytes + int64(len(owner.Name))
 	} else {
 		l = o.find(c.Limit, c.Value)
 	}
 	if l == nil {
 		need += sizeOf(c.Limit, c.Value)
 	}
-	need += int64(len(c.Limit.Tiers)) * slotBytes
-	if !p.makeRoom(need, p.boundFor(owner), at) {
+	if !p.makeRoom(need, bound, at) {
 		p.dropped.Add(c.Cost * int64(len(c.Limit.Tiers)))
 		return
 	}
 	if o = p.byOwner[owner]; o == nil { // there was none, or makeRoom has removed it
-		o = new(ownerPending)
+		o = newOwnerPending(c.Limit, c.Value)
 		p.byOwner[owner] = o
 		p.queue = append(p.queue, owner)
 		p.recount()
-		p.bytes += ownerBytes + int64(len(owner.Name))
+		p.bytes += ownerBytes + int64(len(owner.Name)) + sizeOf(c.Limit, c.Value)
 	}
 	if l = o.find(c.Limit, c.Value); l == nil {
 		o.limits = append(o.limits, pendingLimit{c.Limit, c.Value, make([]pendingTier, len(c.Limit.Tiers))})
@@ -93,12 +100,32 @@ func (p *pendingCharges) add(owner limit.Owner, c *limit.Charge, parts []tierPar
 		p.bytes += sizeOf(c.Limit, c.Value)
 	}
 	for i := range l.tiers {
-		pt := &l.tiers[i]
+		t, pt := &c.Limit.Tiers[i], &l.tiers[i]
 		before := len(pt.slots)
 		pt.part = parts[i]
-		pt.add(&c.Limit.Tiers[i], owner, slots[i])
+		if pt.add(t, owner, slots[i]) {
+			p.noneExpiresBefore = min(p.noneExpiresBefore, slots[i].expiresAt(t, owner))
+		}
 		p.bytes += int64(len(pt.slots)-before) * slotBytes
 	}
+}
+
+// newOwnerPending returns an owner with a limit of which no units are pending yet. The memory of an owner with one
+// limit of one tier lies in one piece, so that whoever adds units waits for memory once.
+func newOwnerPending(l *limit.Limit, v limit.Value) *ownerPending {
+	if len(l.Tiers) > 1 {
+		return &ownerPending{[]pendingLimit{{l, v, make([]pendingTier, len(l.Tiers))}}}
+	}
+	with := new(struct {
+		ownerPending
+		limits [1]pendingLimit
+		tiers  [1]pendingTier
+		slots  [2]slot
+	})
+	with.tiers[0].slots = with.slots[:0]
+	with.limits[0] = pendingLimit{l, v, with.tiers[:]}
+	with.ownerPending.limits = with.limits[:]
+	return &with.ownerPending
 }
 
 // boundFor returns how many bytes all pending units may take if units of the owner are added. Only tenants may fill the
@@ -110,16 +137,24 @@ func (p *pendingCharges) boundFor(owner limit.Owner) int64 {
 	return p.bound
 }
 
-// makeRoom reports whether need more bytes fit within the bound. If they do not, it drops expired units first, at most
-// once in sweepEvery.
+// sweepIsDue reports whether makeRoom may look for expired units: at most once in sweepEvery.
+func (p *pendingCharges) sweepIsDue(now int64) bool {
+	since := now - p.swept
+	return since < 0 || since >= sweepEvery
+}
+
+// makeRoom reports whether need more bytes fit within the bound. If they do not, it drops expired units first.
 func (p *pendingCharges) makeRoom(need, bound, now int64) bool {
 	if p.bytes+need <= bound {
 		return true
 	}
-	if since := now - p.swept; since >= 0 && since < sweepEvery {
+	if !p.sweepIsDue(now) {
 		return false
 	}
 	p.swept = now
+	if now < p.noneExpiresBefore {
+		return false
+	}
 	p.queue = slices.DeleteFunc(p.queue, func(owner limit.Owner) bool {
 		o := p.byOwner[owner]
 		o.dropExpired(owner, now)
@@ -128,9 +163,10 @@ func (p *pendingCharges) makeRoom(need, bound, now int64) bool {
 		}
 		return len(o.limits) == 0
 	})
-	p.bytes = 0
+	p.bytes, p.noneExpiresBefore = 0, math.MaxInt64
 	for owner, o := range p.byOwner {
 		p.bytes += o.size(owner)
+		p.noneExpiresBefore = min(p.noneExpiresBefore, o.expiresAt(owner))
 	}
 	p.recount()
 	return p.bytes+need <= bound
@@ -175,6 +211,20 @@ func (o *ownerPending) dropExpired(owner limit.Owner, now int64) {
 		}
 		return !left
 	})
+}
+
+// expiresAt returns a time before which all units of the owner count.
+func (o *ownerPending) expiresAt(owner limit.Owner) int64 {
+	at := int64(math.MaxInt64)
+	for i := range o.limits {
+		l := &o.limits[i]
+		for j := range l.tiers {
+			for _, s := range l.tiers[j].slots {
+				at = min(at, s.expiresAt(&l.limit.Tiers[j], owner))
+			}
+		}
+	}
+	return at
 }
 
 // cancel subtracts refunded units from the pending units of a tier, of the limit with the id. at is when they were
@@ -250,6 +300,7 @@ func (p *pendingCharges) putBack(owner limit.Owner, o *ownerPending) {
 	}
 	p.byOwner[owner] = o
 	p.bytes += o.size(owner)
+	p.noneExpiresBefore = min(p.noneExpiresBefore, o.expiresAt(owner))
 	p.taken--
 	p.recount()
 }
