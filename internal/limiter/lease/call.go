@@ -25,6 +25,7 @@ type call struct {
 	storeRequest limit.Request
 	reply        limit.Decision
 	tiers        []tierCall // one for each tier of storeRequest, in their order
+	view         View       // that the rule gets of one of them
 
 	flight         *singleflight.Call // nil if the call can bring other requests nothing
 	flightCounters []*counter         // the counters that have the flight
@@ -129,7 +130,9 @@ func (c *call) decideByOneCall(
 	t := c.owner.shard.clock.At(after.instant)
 	if err != nil {
 		c.putBackReserved(t)
-		c.completeFlight(sharedError(ctx, err))
+		if c.flight != nil {
+			c.completeFlight(sharedError(ctx, err))
+		}
 		return after, false, err
 	}
 	c.storeReply(sent, t)
@@ -215,18 +218,18 @@ func (c *call) reserveUnits(at requestTime) (sent int64) {
 	for i := range c.tiers {
 		tc := &c.tiers[i]
 		tc.counter.demand.addRequest(t, tc.cost)
-		ask := limit.LeaseRequest{Need: tc.cost}
+		c.storeRequest.Leases = append(c.storeRequest.Leases, limit.LeaseRequest{Need: tc.cost})
+		ask := &c.storeRequest.Leases[i]
 		switch {
 		case !tc.mayLease: // a lease from before a change of the plan is returned
 			tc.leaseAt, tc.leaseUntil = tc.counter.lease.At, tc.counter.until
-			tc.returnLease(&ask, &c.owner.shard.stats)
+			tc.returnLease(ask, &c.owner.shard.stats)
 		case !tc.exceedsCapacity:
-			tc.reserveLeased(t, &ask, &c.owner.shard.stats)
-			c.sizeLease(tc, t, mustFit, &ask)
+			tc.reserveLeased(t, ask, &c.owner.shard.stats)
+			c.sizeLease(tc, t, mustFit, ask)
 		}
 		tc.need = ask.Need
-		isPlain = isPlain && ask == (limit.LeaseRequest{Need: tc.cost})
-		c.storeRequest.Leases = append(c.storeRequest.Leases, ask)
+		isPlain = isPlain && *ask == (limit.LeaseRequest{Need: tc.cost})
 	}
 	if isPlain { // a request without leases is what stores decide fastest
 		c.storeRequest.Leases = c.storeRequest.Leases[:0]
@@ -280,9 +283,9 @@ func (c *call) sizeLease(tc *tierCall, t int64, mustFit bool, ask *limit.LeaseRe
 		return
 	}
 	need := ask.Need
-	v := c.owner.viewOf(counter, t, tc.cost, need)
-	v.MustFit = mustFit
-	c.store.config.Rule.SizeLease(&v, ask)
+	c.view = c.owner.viewOf(counter, t, tc.cost, need)
+	c.view.MustFit = mustFit
+	c.store.config.Rule.SizeLease(&c.view, ask)
 	if ask.Need != need && (mustFit || !ask.Ramp || ask.Need != 0) {
 		ask.Need = need // the rule may not do that
 	}
