@@ -7,12 +7,13 @@ import (
 
 // counter is one tier's counter for one owner and value, as this process knows it. Times are of the shard's clock.
 type counter struct {
-	// A decision without a call reads these. They lie in few cache lines.
+	// A decision without a call reads these: the first word of ramp alone if there is no ramp, and all but the last
+	// words of demand. They lie in few cache lines.
 	tier   *limit.Tier
 	value  limit.Value
 	until  int64          // when the lease ends
-	ramp   ramp           // which of the lease's units cannot be spent yet
 	lease  limit.Leftover // the units that are leased and not spent
+	ramp   ramp           // which of the lease's units cannot be spent yet
 	demand demand
 
 	denial      denial

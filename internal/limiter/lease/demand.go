@@ -15,9 +15,9 @@ type demand struct {
 	lastRequest int64   // µs
 
 	// Of the present epoch [1] and the one before [0]. An epoch has epochRequests requests.
-	epochBegan [2]int64
-	epochUnits [2]int64
 	requests   int // in the present epoch
+	epochUnits [2]int64
+	epochBegan [2]int64
 }
 
 const (

@@ -36,13 +36,9 @@ func (sh *shard) unlocked(f func()) {
 //
 // Times named t, here and in the other files, are of the shard's clock, a [clock.Timeline]: µs since its first request.
 // Times named storeNow are µs since 1970 by the store's clock.
+//
+// Every decision reads the last fields, and the first ones of the counters, which lie behind the owner (newOwner).
 type ownerLeases struct {
-	owner       limit.Owner
-	counters    []*counter
-	storeOffset int64 // the store's clock minus the shard's, µs, as the last reply had it
-	shard       *shard
-
-	few          [3]*counter // memory for counters; most owners have no more
 	hash         uint64
 	sweepCounter int                     // index in counters, where the sweep goes on
 	index        map[counterKey]*counter // nil up to scanLimit counters
@@ -50,6 +46,12 @@ type ownerLeases struct {
 	// free is memory for counters that are added next. The counters of one request lie side by side, and those of most
 	// owners behind the owner itself (newOwner), so that a decision waits for memory once, and not for each of them.
 	free []counter
+
+	owner       limit.Owner
+	shard       *shard
+	storeOffset int64 // the store's clock minus the shard's, µs, as the last reply had it
+	counters    []*counter
+	few         [3]*counter // memory for counters; most owners have no more
 }
 
 // counterKey tells apart the counters of an owner. Two versions of a plan have the same counter if the tiers have the

@@ -25,7 +25,7 @@ func Touch(all []Touched) (sum int64) {
 	for i := range all {
 		t := &all[i]
 		sh := &t.Store.shards[t.Hash%shardCount]
-		sum += int64(len(sh.owners.slots)) + sh.stats.Local + sh.scarceUntil
+		sum += int64(len(sh.owners.slots)) + sh.stats.Local
 		if sh.store != t.Store { // never: the field lies beside the mutex
 			sum++
 		}
@@ -52,13 +52,16 @@ func Touch(all []Touched) (sum int64) {
 	return sum
 }
 
-// read reads a word of each cache line of an owner's leases, of the first counter alone. It returns the sum of the
-// words, which means nothing.
+// read reads a word of each cache line that a decision without a call reads of an owner's leases, of the first counter
+// alone. It returns the sum of the words, which means nothing.
 func (o *ownerLeases) read() (sum int64) {
+	sum = int64(o.owner.Kind) + o.storeOffset
 	if len(o.counters) > 0 {
 		c := o.counters[0]
-		sum = c.until + c.lease.At + c.lease.Units + c.demand.fadedAt + c.demand.epochUnits[1] + c.denial.until +
-			c.supply.end + c.prefetchAt
+		sum += c.until + c.ramp.locked + c.demand.epochUnits[1]
+		if c.lease.Other() {
+			sum++
+		}
 	}
 	return sum
 }

@@ -183,15 +183,17 @@ type Tier struct {
 	Calendar  *Calendar     // quota only
 	Ordinal   int           // 0..MaxTiers; tells apart tiers with the same algorithm and period. Tiers of plans have 0
 
+	// Each decision reads these. They lie side by side, in one or two cache lines.
 	limit    *Limit
-	counts   algorithm // the algorithm, with the numbers of this tier
-	windows  windowed  // the same algorithm, if it has windows, else nil
-	grows    growing   // the same algorithm, if its states grow, else nil
 	capacity int64     // largest cost that can ever fit, units
 	perUnit  int64     // counts.perUnit()
 	shadow   bool      // the limit is a shadow
-	identity string    // see Identity
-	hash     uint64    // of identity
+	counts   algorithm // the algorithm, with the numbers of this tier
+	windows  windowed  // the same algorithm, if it has windows, else nil
+	grows    growing   // the same algorithm, if its states grow, else nil
+
+	identity string // see Identity
+	hash     uint64 // of identity
 	digest   [16]byte
 }
 

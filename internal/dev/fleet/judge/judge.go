@@ -53,7 +53,7 @@ var judged = map[limit.Algorithm]struct {
 	align bool                                // see Aligns
 }{
 	limit.FixedWindow: {make: func(c Counter, period int64) Judge {
-		return &windowJudge{most: c.Most, windows: clockWindows(period)}
+		return &windowJudge{most: c.Most, period: period}
 	}, align: true},
 	limit.SlidingWindow: {make: func(c Counter, period int64) Judge {
 		return &slidingJudge{most: c.Most, period: period}
@@ -69,7 +69,7 @@ var judged = map[limit.Algorithm]struct {
 		return &leakyJudge{rate: c.Most, period: period}
 	}, twice: true},
 	limit.Quota: {make: func(c Counter, _ int64) Judge {
-		return &windowJudge{most: c.Most, windows: newCalendarWindows(c.Calendar)}
+		return &windowJudge{most: c.Most, calendar: calendarWindows{c.Calendar}}
 	}},
 }
 

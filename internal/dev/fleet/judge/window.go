@@ -8,30 +8,29 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
-// windows numbers windows that follow each other without a gap.
-type windows interface {
-	number(at int64) int64 // of the window that contains a time
-}
-
-// clockWindows are windows of this many microseconds. Window k begins at k times this length since 1970.
-type clockWindows int64
-
-func (w clockWindows) number(at int64) int64 { return at / int64(w) }
-
 // windowJudge counts in windows. It keeps the counts of the keptWindows latest windows, so that a late admission is
 // counted in its own window. An admission that is even later is counted in the oldest window that is kept.
 type windowJudge struct {
-	most    int64
-	windows windows
-	latest  int64              // number of the latest window
-	spent   [keptWindows]int64 // of the latest window, and of those before it
+	most     int64
+	period   int64              // µs. Window k begins at k periods since 1970. If 0, the windows are those of calendar
+	calendar calendarWindows    // of a quota
+	latest   int64              // number of the latest window
+	spent    [keptWindows]int64 // of the latest window, and of those before it
 }
 
 const keptWindows = 4
 
+// Window implements [Judge].
+func (j *windowJudge) Window(at int64) int64 {
+	if j.period > 0 {
+		return at / j.period
+	}
+	return j.calendar.number(at)
+}
+
 // spentIn returns the count of the window that contains a time, and moves on to that window if it is a new one.
 func (j *windowJudge) spentIn(at int64) *int64 {
-	w := j.windows.number(at)
+	w := j.Window(at)
 	for ; j.latest < w; j.latest++ {
 		if w-j.latest >= keptWindows {
 			j.latest, j.spent = w, [keptWindows]int64{}
@@ -53,9 +52,6 @@ func (j *windowJudge) Spend(at, units int64) int64 {
 	*spent += units
 	return max(*spent-before, 0)
 }
-
-// Window implements [Judge].
-func (j *windowJudge) Window(at int64) int64 { return j.windows.number(at) }
 
 // Clone implements [Judge].
 func (j *windowJudge) Clone() Judge { c := *j; return &c }
@@ -118,9 +114,7 @@ func (j *slidingJudge) Clone() Judge { c := *j; return &c }
 // clock is set back across midnight.
 type calendarWindows struct{ calendar *limit.Calendar }
 
-func newCalendarWindows(c *limit.Calendar) windows { return calendarWindows{c} }
-
-// number implements windows.
+// number returns the number of the window that contains a time.
 func (w calendarWindows) number(at int64) int64 {
 	return w.numberOf(time.UnixMicro(at).In(w.calendar.Location))
 }
