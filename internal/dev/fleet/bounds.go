@@ -4,43 +4,44 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/sluicelimits/sluice/internal/dev/fleet/judge"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
 // bounds checks two bounds of the fallback limiter. The fallback limiter of a single instance admits no more than
 // [resilience.Fallback] states. And units above a limit have a reason: the fallback limiter admitted as many of the
-// same counter in the same window, or the counter was lost and can have held as many.
+// same counter in the same window, or the counter was lost and can have held as many. What a process admitted of each
+// tier is in process.parts, and what is known of each tier in tenant.accounts.
 type bounds struct {
-	parts    map[partKey]*part
-	accounts map[tierKey]*account
-
 	degradedUnits int64 // admitted by the fallback limiter, over all tiers
 	forgotten     int64 // what counters that were lost may have held
 	beyondPart    int64 // units that the fallback limiters of single instances admitted beyond their parts
 	unexplained   int64 // units above a limit that nothing explains
 }
 
-func newBounds() bounds {
-	return bounds{parts: make(map[partKey]*part), accounts: make(map[tierKey]*account)}
-}
-
-// tierKey identifies a tier of a tenant's request, by its number over all limits.
-type tierKey struct {
-	tenant *tenant
-	tier   int
-}
-
-// partKey identifies the part of a tier that one process has.
-type partKey struct {
-	process *process
-	tierKey
-}
-
 // part is what the fallback limiter of a process admitted of a tier in a window, and how much it may admit, in units.
 // The windows follow each other by the clock of the process, and are as long as the period. The bound holds for any
 // interval of that length, so they need not be the windows of the limit.
 type part struct{ window, units, most int64 }
+
+// parts has a part for each tier of all tenants, by the number of the tier. It is made in blocks, since most processes
+// of a run never decide without the store, or do so for few tenants.
+type parts []*[partsAtOnce]part
+
+const partsAtOnce = 16 // 384 bytes
+
+// of returns the part of a tier, by the tier's number over all tenants.
+func (p *parts) of(tier int) *part {
+	block := tier / partsAtOnce
+	if block >= len(*p) {
+		*p = append(*p, make(parts, block+1-len(*p))...)
+	}
+	b := (*p)[block]
+	if b == nil {
+		b = new([partsAtOnce]part)
+		(*p)[block] = b
+	}
+	return &b[tier%partsAtOnce]
+}
 
 // checkPart counts a request that the fallback limiter of a process admitted, and the units by which the process went
 // beyond its part of a limit. The decision began at the time now of the process's clock.
@@ -55,12 +56,7 @@ func (b *bounds) checkPart(p *process, t *tenant, req *limit.Request, now time.T
 			}
 			of := &c.Limit.Tiers[i]
 			window := windowOf(of, now.UnixMicro())
-			key := partKey{p, tierKey{t, tier}}
-			one := b.parts[key]
-			if one == nil {
-				one = &part{window: window}
-				b.parts[key] = one
-			}
+			one := p.parts.of(t.firstTier + tier)
 			if window > one.window { // a request that waited can be of an earlier window, and counts in this one
 				*one = part{window: window}
 			}
@@ -72,6 +68,14 @@ func (b *bounds) checkPart(p *process, t *tenant, req *limit.Request, now time.T
 			b.beyondPart += max(one.units-before, 0)
 		}
 	}
+}
+
+// read reads a word of a part, if there is one, and returns it. It means nothing.
+func (p parts) read(tier int) int64 {
+	if block := tier / partsAtOnce; block < len(p) && p[block] != nil {
+		return p[block][tier%partsAtOnce].units
+	}
+	return 0
 }
 
 // windowOf returns a number for the interval, as long as the tier's period, that contains a time in µs since 1970: its
@@ -87,8 +91,9 @@ func windowOf(t *limit.Tier, at int64) int64 {
 // account holds, for a tier of a tenant, the units above the limit and what explains them, in the judge's latest
 // windows.
 type account struct {
-	spells []spell // in the order of their windows
-	twice  bool    // see judge.CountsTwice
+	kept  [keptSpells]spell // in the order of their windows
+	count int               // of kept, how many there are
+	twice bool              // see judge.CountsTwice
 }
 
 // spell is one window of an account, by the judge's number of it. The counts are units: those that the fallback limiter
@@ -102,26 +107,25 @@ const keptSpells = 4
 // spell returns a window of an account, which it adds if it is missing. A window that is older than all that are kept
 // is counted in the oldest one.
 func (a *account) spell(window int64) *spell {
-	i := len(a.spells)
-	for i > 0 && a.spells[i-1].window >= window {
+	i := a.count
+	for i > 0 && a.kept[i-1].window >= window {
 		i--
 	}
-	if i < len(a.spells) && a.spells[i].window == window {
-		return &a.spells[i]
+	if i < a.count && a.kept[i].window == window {
+		return &a.kept[i]
 	}
-	if len(a.spells) == keptSpells {
+	if a.count == keptSpells {
 		if i == 0 {
-			return &a.spells[0]
+			return &a.kept[0]
 		}
-		copy(a.spells, a.spells[1:i])
 		i--
-		a.spells[i] = spell{window: window}
-		return &a.spells[i]
+		copy(a.kept[:i], a.kept[1:])
+	} else {
+		copy(a.kept[i+1:], a.kept[i:a.count])
+		a.count++
 	}
-	a.spells = append(a.spells, spell{})
-	copy(a.spells[i+1:], a.spells[i:])
-	a.spells[i] = spell{window: window}
-	return &a.spells[i]
+	a.kept[i] = spell{window: window}
+	return &a.kept[i]
 }
 
 // explained returns how many units above the limit a window may have. If the algorithm counts twice, what happened in
@@ -131,8 +135,8 @@ func (a *account) explained(s *spell) int64 {
 	if !a.twice {
 		return units
 	}
-	for i := range a.spells {
-		if before := &a.spells[i]; before.window == s.window-1 {
+	for i := range a.count {
+		if before := &a.kept[i]; before.window == s.window-1 {
 			units += before.degraded + before.forgotten
 		}
 	}
@@ -143,33 +147,28 @@ func (a *account) explained(s *spell) int64 {
 }
 
 // at returns the account of a tenant's tier, and its window at a time, µs since 1970.
-func (b *bounds) at(t *tenant, tier int, at int64) (*account, *spell) {
-	key := tierKey{t, tier}
-	a := b.accounts[key]
-	if a == nil {
-		a = &account{twice: judge.CountsTwice(t.algorithms[tier])}
-		b.accounts[key] = a
-	}
+func (t *tenant) at(tier int, at int64) (*account, *spell) {
+	a := &t.accounts[tier]
 	return a, a.spell(t.judges[tier].Window(at))
 }
 
 // addDegraded adds units that the fallback limiter admitted at a time.
 func (b *bounds) addDegraded(t *tenant, tier int, at, units int64) {
-	_, s := b.at(t, tier, at)
+	_, s := t.at(tier, at)
 	s.degraded += units
 	b.degradedUnits += units
 }
 
 // addForgotten adds the units that the counter of a tier can have held when it was lost, at a time.
 func (b *bounds) addForgotten(t *tenant, tier int, at, units int64) {
-	_, s := b.at(t, tier, at)
+	_, s := t.at(tier, at)
 	s.forgotten += units
 	b.forgotten += units
 }
 
 // addOver adds units that were admitted above the limit at a time, and counts those that nothing explains.
 func (b *bounds) addOver(t *tenant, tier int, at, over int64) {
-	a, s := b.at(t, tier, at)
+	a, s := t.at(tier, at)
 	before := max(s.over, a.explained(s))
 	s.over += over
 	b.unexplained += max(s.over-before, 0)

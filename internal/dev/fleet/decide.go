@@ -20,7 +20,7 @@ func (r *run) handleRequest(w *worker) {
 		return
 	}
 	r.untouched--
-	if r.touches && r.untouched < 0 {
+	if r.untouched < 0 && r.touches != nil {
 		r.touchNext()
 	}
 	if t.decided {
@@ -100,8 +100,11 @@ func (r *run) decide(w *worker, p *process, t *tenant, arrived int64) {
 		r.counts.lost++
 		return
 	}
-	if err == nil && d.Degraded && d.Allowed {
-		r.bounds.checkPart(p, t, req, now)
+	if err == nil && d.Degraded {
+		p.degradedUntil = r.now + touchFallbackFor
+		if d.Allowed {
+			r.bounds.checkPart(p, t, req, now)
+		}
 	}
 	r.count(p, t, d, err, m)
 }

@@ -29,6 +29,9 @@ type process struct {
 	ticking bool                          // a run of the background tasks has begun and not ended
 	waiting map[<-chan struct{}][]*worker // workers by the channel that they wait for
 
+	parts         parts // what its fallback limiter admitted, see bounds
+	degradedUntil int64 // ns; until then touchNext reads what its fallback limiter needs, too
+
 	// The fields below are used by Lambda environments only.
 	function *function
 	busyTo   int64 // when the present request ends, or the last one ended, ns

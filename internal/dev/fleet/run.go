@@ -78,21 +78,23 @@ const (
 
 // tenant is one tenant, and what is counted about it.
 //
-// judges, costs, limits and algorithms have one element for each tier of each charge of req, in the order of the
-// charges. The results of a decision have the same order, also if the request is a copy that was read from a cell's
+// judges, costs, limits and accounts have one element for each tier of each charge of req, in the order of the charges.
+// The results of a decision have the same order, also if the request is a copy that was read from a cell's
 // configuration.
 type tenant struct {
-	req        limit.Request // always the same
-	hash       uint64        // hashName of its name
-	leaseHash  uint64        // the hash of its owner in the lease layers, for touchNext
-	judges     []judge.Judge // nil: the tier is not judged
-	costs      []int64       // units that a request charges
-	limits     []int32       // the index in run.limits
-	algorithms []limit.Algorithm
-	decided    bool      // its requests are decided; false: it has no limits or is not in the sample
-	ops        int64     // calls of the store about its counters in the measured time
-	units      unitCount // write units of DynamoDB that these calls took
-	arrived    int64     // calls about its counters that arrived at the store since the beginning of the run
+	// Each decision reads these, see read.
+	hash    uint64        // hashName of its name
+	decided bool          // its requests are decided; false: it has no limits or is not in the sample
+	req     limit.Request // always the same
+	judges  []judge.Judge // nil: the tier is not judged
+	costs   []int64       // units that a request charges
+	limits  []int32       // the index in run.limits
+
+	accounts  []account // see bounds
+	firstTier int       // the number of the first of these tiers over all tenants
+	ops       int64     // calls of the store about its counters in the measured time
+	units     unitCount // write units of DynamoDB that these calls took
+	arrived   int64     // calls about its counters that arrived at the store since the beginning of the run
 
 	cells []*cell // with a control plane: the cells to which its requests come
 	pin   []int   // the cells that an operator pinned it to, by number from 0; nil: every cell serves it
@@ -140,9 +142,9 @@ type run struct {
 	// tenants are in the sample.
 	sampleWeight float64
 
-	touches   bool  // touchNext is called before it is due
-	untouched int   // requests until touchNext is due
-	touched   int64 // what touchNext has read; it is kept so that the compiler does not leave the reads out
+	touches   []tenantMemory // by tenant, for touchNext; nil: it is not called
+	untouched int            // requests until touchNext is due
+	touched   int64          // what touchNext has read; it is kept so that the compiler does not leave the reads out
 
 	decisions    int64 // since the beginning of the run
 	measuring    bool  // the warm-up is over
@@ -170,7 +172,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	}
 	o.Scenario = &scenario
 	r := &run{scenario: o.Scenario, seed: o.Seed, costs: o.Costs.withDefaults(o.Scenario.Store), ctx: ctx,
-		random: rand.New(rand.NewPCG(o.Seed, 0)), byName: make(map[string]*tenant), bounds: newBounds(),
+		random: rand.New(rand.NewPCG(o.Seed, 0)), byName: make(map[string]*tenant),
 		workers: make(map[*worker]bool)}
 	r.end = scenario.length().Nanoseconds()
 	maxCounters := o.MaxCounters

@@ -73,7 +73,7 @@ func TestUnexplained(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r := &run{ctx: t.Context(), bounds: newBounds(), scenario: &Scenario{}, byName: map[string]*tenant{}}
+		r := &run{ctx: t.Context(), scenario: &Scenario{}, byName: map[string]*tenant{}}
 		charges := []limit.Charge{{Limit: l, Cost: 1}}
 		if err := r.addTenants([]load{{name: "a", rate: 1, sampled: true, charges: charges},
 			{name: "b", rate: 1, sampled: true, charges: charges}}); err != nil {

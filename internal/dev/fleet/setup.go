@@ -135,8 +135,9 @@ func (r *run) addTenants(loads []load) error {
 			r.scenario.SampleEvery)
 	}
 	r.sampleWeight = all / sampled
-	// The tenants' slices are parts of three slices that never grow, so that they lie side by side in few cache lines.
+	// The tenants' slices are parts of four slices that never grow, so that they lie side by side in few cache lines.
 	judges, costs, limits := make([]judge.Judge, 0, tiers), make([]int64, 0, tiers), make([]int32, 0, tiers)
+	accounts := make([]account, 0, tiers)
 	for i := range loads {
 		if err := context.Cause(r.ctx); err != nil {
 			return fmt.Errorf("interrupted before the run began: %w", err)
@@ -159,10 +160,11 @@ func (r *run) addTenants(loads []load) error {
 					r.limits[index].NotJudged = true
 				}
 				judges, costs, limits = append(judges, tierJudge), append(costs, c.Cost), append(limits, index)
-				t.algorithms = append(t.algorithms, c.Limit.Tiers[j].Algorithm)
+				accounts = append(accounts, account{twice: judge.CountsTwice(c.Limit.Tiers[j].Algorithm)})
 			}
 		}
-		t.judges, t.costs, t.limits = judges[first:], costs[first:], limits[first:]
+		t.judges, t.costs, t.limits, t.accounts = judges[first:], costs[first:], limits[first:], accounts[first:]
+		t.firstTier = first
 	}
 	return nil
 }

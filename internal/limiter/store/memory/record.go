@@ -275,7 +275,7 @@ type layoutStep struct {
 	tier *limit.Tier
 }
 
-const mostLayouts = 1024 // that are remembered; owners with others have layouts of their own
+const mostLayouts = 8192 // that are remembered; owners with others have layouts of their own
 
 // with returns a layout like from, in which the state at counts for the tier t.
 func (l *layouts) with(from *layout, at int, t *limit.Tier) *layout {
