@@ -142,8 +142,8 @@ type hotOrder struct {
 }
 
 // Main runs the instances, the client or the server for which a figure has started this process, and then does not
-// return. Programs that measure figures must call it first. The process runs its instances in a test, because the virtual time of
-// testing/synctest is only for tests.
+// return. Programs that measure figures must call it first. The process runs its instances in a test, because the
+// virtual time of testing/synctest is only for tests.
 func Main() {
 	standin.Main(pollingPeers)
 	if order := os.Getenv(rlsVar); order != "" {
