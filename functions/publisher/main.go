@@ -1,7 +1,14 @@
-// Command publisher is the Lambda function that publishes the changes of the control tables to cells and subscribers.
+// Command publisher is the Lambda function that publishes the changes of plans, tenants and API keys to an SNS topic.
+// The queues of the cells are subscribed to the topic, and you can subscribe queues of your own. (The balancer
+// publishes the changes of cells.)
 //
-// Its event sources are the streams of plans, tenants and keys, with ReportBatchItemFailures, bisecting on errors,
-// bounded retries and age, and a queue for records that failed too often. docs/functions.md has the numbers.
+// Its event sources are the streams of the three control tables. Each reports which records of a batch failed
+// (ReportBatchItemFailures), divides a batch after an error, and gives a record up after a number of retries or at an
+// age; docs/functions.md has the numbers. Two queues keep what an operator has to look at:
+//
+//   - Lambda sends the records that it gave up to the queue of failed records.
+//   - The function itself sends dead letters, which are records and events that can never be published, to the queue in
+//     SLUICE_KEPT_QUEUE.
 package main
 
 import (
@@ -18,7 +25,7 @@ import (
 func main() { function.Main(environ.ParsePublisher, start) }
 
 func start(process *function.Process, s *environ.Publisher) (function.Handler, error) {
-	meter, err := process.Meter("")
+	meter, err := process.Meter("") // the publisher belongs to no cell
 	if err != nil {
 		return nil, err
 	}
@@ -30,7 +37,7 @@ func start(process *function.Process, s *environ.Publisher) (function.Handler, e
 	}
 	p, err := publisher.New(publisher.Config{
 		Topic: awsio.NewTopic(awsio.SNS(process.Env, awsio.Region(s.Topic)), s.Topic),
-		Keep:  awsio.NewQueue(awsio.SQS(process.Env), s.KeptQueue),
+		Keep:  awsio.NewQueue(awsio.SQS(process.Env), s.KeptQueue), // in the function's own region
 		Meter: meter, Log: process.Log,
 	})
 	if err != nil {

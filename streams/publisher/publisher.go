@@ -1,17 +1,21 @@
-// Package publisher publishes the changes of the control tables to cells and subscribers. Each change is one event on a
-// topic, however many tenants it concerns.
+// Package publisher publishes the changes of plans, tenants and API keys. Each change is one event on a topic, however
+// many tenants it concerns. SNS delivers the event to the queue of each cell and to other subscribers; in one process,
+// package local does so.
+//
+// A batch of records has to be finished by the deadline of the context less [Config.Spare]. Below, this is the end of
+// the time.
 //
 // Guarantees:
 //
 //   - A change is published at least once, with the same event each time. Changes of one item are published in their
 //     order, each after the topic accepted the one before. Changes of different items share calls, up to the bounds of
 //     a call.
-//   - Events that a call did not publish are sent again, with growing waits, until the time is over. The other events
-//     do not wait for an event that the topic refuses.
+//   - Events that a call did not publish are sent again, with growing waits, until the end of the time. The other
+//     events do not wait for an event that the topic refuses.
 //   - A record that cannot be read, and an event that the topic will never accept, become dead letters
 //     ([deadletter.Keeper]). They are counted, and later records do not wait for them. If storing a dead letter fails,
 //     its record is delivered again.
-//   - When the time is over, the batch is delivered again from the first unfinished record on. Later records that are
+//   - At the end of the time, the batch is delivered again from the first unfinished record on. Later records that are
 //     already published are then published twice, which is harmless.
 //
 // Metrics: records_read, events_published, publish_calls, publish_retries (events that a call did not publish),
@@ -60,7 +64,7 @@ type Meter interface {
 // Config sets up a Publisher. All fields but the last three are required.
 type Config struct {
 	Topic Topic
-	Keep  deadletter.Keeper
+	Keep  deadletter.Keeper // stores dead letters
 	Meter Meter
 
 	Log   *slog.Logger     // default slog.Default()
@@ -270,14 +274,14 @@ func (r *run) publish(ctx context.Context, batch []*waiting) bool {
 	}
 	r.c.Meter.Count("publish_retries", again)
 	if taken == 0 {
-		_ = r.pause(ctx) // if the time is over, the caller sees it in its context
+		_ = r.pause(ctx) // if ctx has ended, round notices
 	}
 	return false
 }
 
 var errNoAnswer = errors.New("the topic's answer does not mention the event")
 
-// pause waits before failed events are sent again. It returns false if the time is over.
+// pause waits before failed events are sent again. It returns false if ctx has ended.
 func (r *run) pause(ctx context.Context) bool {
 	t := time.NewTimer(r.wait/2 + rand.N(r.wait))
 	defer t.Stop()

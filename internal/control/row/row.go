@@ -1,12 +1,12 @@
-// Package row defines the layout of an item in a DynamoDB table. The client that reads and writes items uses it, and
-// the decoder of stream records.
+// Package row defines how an item of a control table is stored as the attributes of a row in DynamoDB. The client that
+// reads and writes items uses it (package dynamo), and the decoder of stream records (package streamrecord).
 //
 // The tables are those of package control, each with the partition key id and no sort key. There is no time to live:
 // items and tombstones are never deleted. A table's stream carries new and old images.
 //
 //	attribute   type  meaning
 //	id          S     the item's key
-//	layout      N     1. Any other layout is an error
+//	layout      N     the number of this list of attributes: always 1; another number is an error
 //	version     N     1, 2, 3 …
 //	actor       S     who wrote this version
 //	reason      S     the reason
@@ -14,7 +14,7 @@
 //	deleted     BOOL  a tombstone
 //	body        S     the body in canonical JSON, as it is hashed; absent in a tombstone
 //	prev_hash   S     hash of the previous version; empty in version 1
-//	hash        S     hex of SHA-256, see package control
+//	hash        S     hex of SHA-256 over the other fields of the item, see package control
 //
 // Other attributes are ignored.
 package row
@@ -41,7 +41,7 @@ const (
 	Hash      = "hash"
 )
 
-const layout = "1"
+const layoutNumber = "1" // the only value of the attribute Layout
 
 // Kind is the type of an attribute.
 type Kind string
@@ -57,8 +57,8 @@ const (
 // Value is the value of an attribute.
 type Value struct {
 	Kind Kind
-	Text string // of S and N
-	Bool bool
+	Text string // if Kind is S or N
+	Bool bool   // if Kind is Bool
 }
 
 // Row holds the attributes of an item, by name.
@@ -68,7 +68,7 @@ type Row map[string]Value
 func Of(i *control.Item) Row {
 	r := Row{
 		ID:        {Kind: S, Text: i.Key},
-		Layout:    {Kind: N, Text: layout},
+		Layout:    {Kind: N, Text: layoutNumber},
 		Version:   {Kind: N, Text: strconv.FormatInt(i.Version, 10)},
 		Actor:     {Kind: S, Text: i.Actor},
 		Reason:    {Kind: S, Text: i.Reason},
@@ -83,13 +83,14 @@ func Of(i *control.Item) Row {
 	return r
 }
 
-// Item returns the item of the table that has these attributes. The error wraps control.ErrBadItem and names the
-// attribute, and the key if there is one. The hash is not checked.
+// Item converts the attributes of a row of table t to an item. The error wraps control.ErrBadItem. It names the first
+// attribute that is missing or wrong, or else the first field that is out of bounds ([control.Item.Check]), and the key
+// if there is one. Item does not check the hash: the caller does so with [control.Item.Verify].
 func (r Row) Item(t control.Table) (control.Item, error) {
 	get := reader{row: r}
 	i := control.Item{Table: t, Key: get.take(ID, S).Text}
-	if l := get.take(Layout, N).Text; l != layout {
-		get.fail("layout is %.20q, want %s", l, layout)
+	if l := get.take(Layout, N).Text; l != layoutNumber {
+		get.fail("layout is %.20q, want %s", l, layoutNumber)
 	}
 	version := get.take(Version, N).Text
 	v, err := strconv.ParseInt(version, 10, 64)
@@ -99,13 +100,15 @@ func (r Row) Item(t control.Table) (control.Item, error) {
 	i.Version = v
 	i.Actor, i.Reason = get.take(Actor, S).Text, get.take(Reason, S).Text
 	at := get.take(ChangedAt, S).Text
+	// Parse accepts several spellings of one time, and the hash would be the same for all of them. Only the spelling
+	// that Format writes is valid.
 	if i.ChangedAt, err = time.Parse(control.TimeLayout, at); err != nil ||
 		i.ChangedAt.Format(control.TimeLayout) != at {
 		get.fail("changed_at is %.40q, want a time like %s", at, control.TimeLayout)
 	}
 	i.Deleted = get.take(Deleted, Bool).Bool
 	i.PrevHash, i.Hash = get.take(PrevHash, S).Text, get.take(Hash, S).Text
-	if _, there := r[Body]; there || !i.Deleted {
+	if _, exists := r[Body]; exists || !i.Deleted { // Check refuses a tombstone that has a body
 		i.Body = []byte(get.take(Body, S).Text)
 	}
 	if get.err != nil {
@@ -117,17 +120,21 @@ func (r Row) Item(t control.Table) (control.Item, error) {
 	return i, nil
 }
 
-// reader reads attributes and keeps the first error.
+// reader reads attributes. It keeps the first error and ignores later ones, which may only follow from the first: a
+// missing attribute is read as "".
 type reader struct {
 	row Row
 	err error
 }
 
+// take returns the value of an attribute; the zero Value if the attribute is missing or has another kind.
 func (r *reader) take(name string, k Kind) Value {
 	v, ok := r.row[name]
-	if !ok {
+	switch {
+	case !ok:
 		r.fail("%s is missing", name)
-	} else if v.Kind != k {
+		return Value{}
+	case v.Kind != k:
 		r.fail("%s is not of type %s", name, k)
 		return Value{}
 	}

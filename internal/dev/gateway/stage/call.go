@@ -42,6 +42,7 @@ type call struct {
 	failure    failure     // the failure that is being answered; its name is "" if there is none
 }
 
+// pair is one parameter of the query.
 type pair struct{ name, value string }
 
 // newCall reads the request. It returns false if the path is not below the path of the stage.

@@ -12,23 +12,31 @@ import (
 	"time"
 )
 
+// This file parses signatures (SigV4) and computes them. iam.go checks them: the time, the scope, the credential.
+//
+// The texts for the client follow AWS's, without the parts in which AWS repeats what the client wrote. Four texts are
+// Sluice's own: about a signature in the query, several Authorization headers, a parameter that is there twice, and a
+// scheme that does not begin with AWS4-.
+
 const (
 	algorithm  = "AWS4-HMAC-SHA256"
-	terminator = "aws4_request"
+	terminator = "aws4_request" // the last part of a Credential
 	timestamp  = "20060102T150405Z"
 )
 
-// signature holds the parts of a request's signature (SigV4).
+// signature holds the parts of a request's signature.
 type signature struct {
-	key, day, region, service, terminator string // the parts of Credential
-	headers                               []string
-	value                                 string // in hexadecimal digits
-	token                                 string // session token of temporary credentials; "" if there is none
-	at                                    time.Time
+	key                              string   // the id of the access key: the first part of Credential
+	day, region, service, terminator string   // the scope: the other parts of Credential
+	headers                          []string // the names of the signed headers
+	value                            string   // in hexadecimal digits
+	token                            string   // session token of temporary credentials; "" if there is none
+	at                               time.Time
 }
 
-// signature reads the signature in the request's Authorization header. Both results are empty if the request has none.
-// If the signature is not valid, the text says what is wrong. The text contains nothing that the client wrote.
+// signature reads the signature in the request's Authorization header. It returns nil and "" if the request has none.
+// If the signature is not valid, it returns nil and a text that says what is wrong. The text contains nothing that the
+// client wrote. If there is an Authorization header, a signature in the query is a part of the query like any other.
 func (c *call) signature() (*signature, string) {
 	lines := c.r.Header["Authorization"]
 	switch _, presigned := c.queryValue("X-Amz-Signature"); {
@@ -49,12 +57,14 @@ func (c *call) signature() (*signature, string) {
 	if message != "" {
 		return nil, message
 	}
+	// Several tokens are joined: no credential has a session token with a comma, so the request is refused.
 	s.at, s.token = at, strings.Join(c.r.Header["X-Amz-Security-Token"], ",")
 	return s, ""
 }
 
-// requestDate returns the time at which a request was signed, by its headers. It returns the zero Time if they do not
-// name one.
+// requestDate returns the time at which a request was signed, by its X-Amz-Date, or by its Date if there is no
+// X-Amz-Date. It returns the zero Time if the header is missing or malformed, or if there are several X-Amz-Date. The
+// client is told in each of these cases that the header is required.
 func requestDate(h http.Header) time.Time {
 	if lines := h["X-Amz-Date"]; len(lines) > 0 {
 		at, err := time.Parse(timestamp, lines[0])
@@ -71,7 +81,8 @@ func requestDate(h http.Header) time.Time {
 }
 
 // parseAuthorization parses an Authorization header. If the header is not valid, it returns nil and a text that says
-// what is wrong.
+// what is wrong. A scheme that begins with AWS4- and is not supported is reported before anything else. Any other wrong
+// scheme, such as Bearer, is reported only if no parameter is missing.
 func parseAuthorization(header string) (*signature, string) {
 	name, rest, _ := strings.Cut(strings.TrimSpace(header), " ")
 	if name != algorithm && strings.HasPrefix(name, "AWS4-") {
@@ -104,14 +115,15 @@ func parseAuthorization(header string) (*signature, string) {
 		return nil, strings.Join(missing, " ")
 	}
 	s := &signature{value: fields["Signature"], headers: signedHeaders(fields["SignedHeaders"])}
-	if message := s.scope(fields["Credential"]); message != "" {
+	if message := s.parseCredential(fields["Credential"]); message != "" {
 		return nil, message
 	}
 	return s, ""
 }
 
-// scope parses a Credential. It returns "", or a text that says what is wrong.
-func (s *signature) scope(credential string) string {
+// parseCredential stores the parts of a Credential: the key's id and the scope. It returns a text that says what is
+// wrong, or "". It only counts the parts; outOfScope and identify check their values.
+func (s *signature) parseCredential(credential string) string {
 	parts := strings.Split(credential, "/")
 	if len(parts) != 5 {
 		return "Credential must have exactly 5 slash-delimited elements, e.g. keyid/date/region/service/term."
@@ -137,30 +149,33 @@ func (s *signature) sign(secret, canonical string) string {
 	return hex.EncodeToString(mac(key, algorithm+"\n"+s.at.Format(timestamp)+"\n"+scope+"\n"+digest([]byte(canonical))))
 }
 
+// mac returns the HMAC-SHA256 of a text.
 func mac(key []byte, text string) []byte {
 	h := hmac.New(sha256.New, key)
 	_, _ = h.Write([]byte(text)) // never fails
 	return h.Sum(nil)
 }
 
+// digest returns the SHA-256 of data in hexadecimal digits.
 func digest(data []byte) string {
 	sum := sha256.Sum256(data)
 	return hex.EncodeToString(sum[:])
 }
 
-var spaces = regexp.MustCompile(` +`)
+var spaces = regexp.MustCompile(` +`) // a run of spaces, which counts as one space in a canonical request
 
-// canonical returns the canonical request, which is the text that is signed. The digest of the body is always
-// calculated: the header X-Amz-Content-Sha256 is not trusted.
+// canonical returns the canonical request, which is the text that is signed. body is the request's whole body. Its
+// digest is always calculated. The header X-Amz-Content-Sha256 is ignored: a request that was signed with
+// UNSIGNED-PAYLOAD is therefore refused.
 func (c *call) canonical(s *signature, body []byte) string {
 	var b strings.Builder
 	b.WriteString(c.r.Method + "\n" + canonicalPath(c.r.URL.EscapedPath()) + "\n" + c.canonicalQuery() + "\n")
 	for _, name := range s.headers {
 		lines := c.r.Header[http.CanonicalHeaderKey(name)]
 		switch {
-		case name == "host":
+		case name == "host": // net/http moved it from the header to the field Host
 			lines = []string{c.r.Host}
-		case name == "content-length" && len(lines) == 0 && c.r.ContentLength >= 0: // net/http removed the header
+		case name == "content-length" && len(lines) == 0 && c.r.ContentLength >= 0: // net/http moved it, too
 			lines = []string{strconv.FormatInt(c.r.ContentLength, 10)}
 		}
 		values := make([]string, len(lines))
@@ -173,8 +188,9 @@ func (c *call) canonical(s *signature, body []byte) string {
 	return b.String()
 }
 
-// canonicalPath returns a path as the service execute-api signs it: the path as it was sent, without ".", ".." and
-// empty segments, and encoded once more.
+// canonicalPath returns a path as the service execute-api signs it. "." and empty segments are removed, ".." removes
+// the segment before it, and the other segments are encoded. Segments that the client has escaped in the path that it
+// sent are thereby escaped twice.
 func canonicalPath(sent string) string {
 	var out []string
 	for part := range strings.SplitSeq(sent, "/") {
@@ -193,6 +209,7 @@ func canonicalPath(sent string) string {
 	return path
 }
 
+// canonicalQuery returns the query as it is signed: encoded, and sorted by name and value.
 func (c *call) canonicalQuery() string {
 	var all []pair
 	for _, p := range c.query {
