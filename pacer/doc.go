@@ -15,6 +15,8 @@
 // No request overtakes the next one. This holds also if the cost of the next request does not fit into the rest of the
 // window, and that of a later one does. Therefore no request waits forever.
 //
+// A request leaves the queue early if the context of [Pacer.Acquire] ends, or by [Pacer.Cancel]: see both in pacer.go.
+//
 // # Windows
 //
 // A limit allows a number of units in each window of the provider. Windows are numbered: window k of a limit with

@@ -37,7 +37,8 @@ func (b Break) Error() string {
 	return fmt.Sprintf("%s/%q version %d: %s: %s", b.Table, b.Key, b.Version, b.Kind, b.Detail)
 }
 
-// Chain checks the versions of one item, oldest first. It keeps only one version in memory, since histories are long.
+// Chain checks the hashes of the versions of one item, and that each version has the hash of the one before. It takes
+// the versions oldest first. It keeps only one version in memory, since histories are long.
 // Use [NewChain] to make one.
 type Chain struct {
 	table  Table

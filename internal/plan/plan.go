@@ -2,7 +2,8 @@
 // setting, the place in the file that it comes from.
 //
 // A file is read strictly and as a whole. If anything is wrong with it, the reader reports every problem at once, each
-// with its place, and returns no configuration. A configuration is immutable.
+// with its place, and returns no configuration. A configuration is immutable. Package configfile reads the text and
+// reports unknown keys; this package says which keys there are, and what their values mean.
 //
 // Package route matches requests to the patterns of a plan, and package shares divides a limit between cells.
 package plan

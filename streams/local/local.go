@@ -1,6 +1,6 @@
-// Package local carries changes from the control tables to cells within one process: the feed of changes, the
-// publisher, a topic, and for each cell a queue and an applier. The publisher and the appliers are those that are
-// deployed.
+// Package local carries changes from the control tables to cells within one process, as `sluice dev` does, in place of
+// DynamoDB's streams, SNS, SQS and Lambda. It connects the feed of changes, the publisher, a topic, and for each cell a
+// queue and an applier. The publisher and the appliers are those that are deployed.
 //
 // A change is applied in each cell at least once. The feed's cursor moves when every cell has applied everything before
 // it, so the next process repeats the changes that were unfinished when this one ended. A cell that is added is first

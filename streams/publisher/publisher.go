@@ -305,7 +305,8 @@ func unsent(queue []*waiting) []*waiting {
 	return left
 }
 
-// Invoke handles the event of a DynamoDB stream and answers in JSON; see [streamevent.Invoke].
+// Invoke handles the event of a DynamoDB stream and answers in JSON; see [streamevent.Invoke]. The decoder is not in
+// Config, because a program that has decoded records calls Handle and needs none.
 func (p *Publisher) Invoke(ctx context.Context, d streamevent.Decoder, event []byte) ([]byte, error) {
 	return streamevent.Invoke(ctx, "publisher", d, event, p.Handle)
 }

@@ -1,4 +1,5 @@
-// Package planfile loads the configuration of plans files, and replaces it when the files change.
+// Package planfile loads the configuration of plans files, and replaces it when the files change. Package plan parses
+// the files, and package configfile reports what is wrong in them.
 package planfile
 
 import (

@@ -8,8 +8,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/control"
 )
 
-// chain checks the versions of one item in the archive. The archiver writes in any order and with a delay, so chain
-// waits for a missing version that may still arrive.
+// chain checks the versions of one item in the archive. [control.Chain] checks the hashes and their links. The archiver
+// writes in any order and with a delay, so chain waits for a missing version that may still arrive.
 type chain struct {
 	v     *verifier
 	of    *control.Chain

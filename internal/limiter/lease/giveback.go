@@ -1,5 +1,8 @@
 package lease
 
+// This file gives back leased units by calls of its own: spare units regularly, and all units at Close. The units of a
+// lease that has ended are returned with the next call for the counter: see returnLease in call.go.
+
 import (
 	"context"
 	"errors"

@@ -31,9 +31,10 @@
 // # When units are given back
 //
 // Every [Config.GiveBackEvery] the layer gives back what it will probably not spend in the next seconds, or before the
-// store runs out of units, if units are scarce. The units of a lease that has ended, or whose limit has changed, are
-// returned with the next call for the counter. If there is no call for a minute, they are lost: they count in the store
-// until its window or period ends. [Store.Close] gives back all the rest.
+// store runs out of units, if units are scarce (giveback.go). When a lease ends, nothing happens at once: the units of
+// a lease that has ended, or whose limit has changed, are returned with the next call for the counter (returnLease in
+// call.go). If there is no call for a minute, they are lost: they count in the store until its window or period ends.
+// [Store.Close] gives back all the rest.
 //
 // # What happens when the store fails
 //

@@ -18,7 +18,8 @@
 //     While it is open, Do makes no call and returns [ErrBreakerOpen] at once. After the cooldown, one call at a time
 //     is made as a probe. A success closes the breaker.
 //  2. The error comes back through the router and the lease layer to Fallback.Decide. If it concerns the caller only,
-//     such as an invalid cost, it is returned (decidesWithoutStore).
+//     such as an invalid cost, it is returned (decidesWithoutStore). What the client is told after an error, and when
+//     to try again, is decided by the caller: see charge in package authorizer.
 //  3. Otherwise noteFailure counts and logs the failure, and decideAlone decides. chooseCharges takes this instance's
 //     part of each limit (partOf), or denies if a limit is closed. fillResults charges those parts in a store in
 //     memory. The decision is marked Degraded.

@@ -77,7 +77,8 @@ var canonical = func() (c [len(Names)]string) {
 	return c
 }()
 
-// Wait is the time until a denied request fits.
+// Wait is the time until a denied request fits. The algorithms compute it (limit.Decision.RetryAt), and package
+// authorizer decides which wait the client is told.
 type Wait struct {
 	Micros int64 // µs from the decision on; headers round it up
 	Known  bool  // false if no wait helps, or none is known

@@ -92,7 +92,7 @@ func invalid(message string) *refusal {
 // resource policy does not deny the signer. The refusal is nil if the request may pass. IAM policies of the signer are
 // not evaluated.
 func (c *call) identify() *refusal {
-	s, message := c.signature()
+	s, message := c.readSignature()
 	switch {
 	case message != "":
 		return unsound(typeIncomplete, message)

@@ -34,10 +34,11 @@ type signature struct {
 	at                               time.Time
 }
 
-// signature reads the signature in the request's Authorization header. It returns nil and "" if the request has none.
-// If the signature is not valid, it returns nil and a text that says what is wrong. The text contains nothing that the
-// client wrote. If there is an Authorization header, a signature in the query is a part of the query like any other.
-func (c *call) signature() (*signature, string) {
+// readSignature reads the signature in the request's Authorization header. It returns nil and "" if the request has
+// none. If the signature is not valid, it returns nil and a text that says what is wrong. The text contains nothing
+// that the client wrote. If there is an Authorization header, a signature in the query is a part of the query like any
+// other.
+func (c *call) readSignature() (*signature, string) {
 	lines := c.r.Header["Authorization"]
 	switch _, presigned := c.queryValue("X-Amz-Signature"); {
 	case presigned && len(lines) == 0:

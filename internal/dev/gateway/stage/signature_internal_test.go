@@ -38,7 +38,7 @@ func TestPublishedSignatures(t *testing.T) {
 			r.Header["Content-Type"] = []string{tt.contentType}
 		}
 		c := &call{r: r, query: parseQuery(r.URL.RawQuery)}
-		s, message := c.signature()
+		s, message := c.readSignature()
 		if s == nil || message != "" {
 			t.Fatalf("%s: %s", tt.name, message)
 		}
