@@ -537,10 +537,8 @@ func (d *dev) open() (net.Listener, error) {
 
 // watch reloads the plans when they change or on SIGHUP, in a goroutine that ends with the context.
 func (f *fleet) watch(ctx context.Context) {
-	hangup := make(chan os.Signal, 1)
-	signal.Notify(hangup, syscall.SIGHUP)
+	hangup := hangups(ctx)
 	go func() {
-		defer signal.Stop(hangup)
 		if err := f.plans.Watch(ctx, hangup, nil); err != nil {
 			f.log.Warn("plans files are no longer watched: restart to load changes", "error", err)
 		}

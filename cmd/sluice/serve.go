@@ -421,7 +421,7 @@ func (o *serveOptions) run(ctx context.Context, stderr io.Writer) error {
 	beside, end := context.WithCancel(ctx)
 	defer end()
 	defer export(ctx, exporter)()
-	go watchConfig(beside, files)
+	go files.Watch(beside, server.CheckEvery, hangups(beside))
 	if plans != nil {
 		go plans.follow(beside)
 	}
@@ -446,12 +446,13 @@ func accepts(s limit.Store) func([]*limit.Limit) error {
 	}
 }
 
-// watchConfig reloads the files when they change, and on SIGHUP, until the context ends.
-func watchConfig(ctx context.Context, files *server.Files) {
-	hangup := make(chan os.Signal, 1)
-	signal.Notify(hangup, syscall.SIGHUP)
-	defer signal.Stop(hangup)
-	files.Watch(ctx, server.CheckEvery, hangup)
+// hangups returns a channel that gets each SIGHUP until the context ends. A process that nobody has told to receive the
+// signal is ended by it. So call hangups before anybody can know that the process runs, and not in a goroutine.
+func hangups(ctx context.Context) <-chan os.Signal {
+	received := make(chan os.Signal, 1)
+	signal.Notify(received, syscall.SIGHUP)
+	context.AfterFunc(ctx, func() { signal.Stop(received) })
+	return received
 }
 
 // renew reads the certificate files again every certificatesEvery, until the context ends.

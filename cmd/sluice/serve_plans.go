@@ -5,11 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
-	"os/signal"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	awsconfig "github.com/aws/aws-sdk-go-v2/config"
@@ -265,10 +262,7 @@ func followTable(ctx context.Context, reader *cellconfig.Reader) {
 
 // watchPlans reloads the plans when they change, and on SIGHUP, until the context ends.
 func watchPlans(ctx context.Context, plans *planfile.Plans, log *slog.Logger) {
-	hangup := make(chan os.Signal, 1)
-	signal.Notify(hangup, syscall.SIGHUP)
-	defer signal.Stop(hangup)
-	if err := plans.Watch(ctx, hangup, nil); err != nil {
+	if err := plans.Watch(ctx, hangups(ctx), nil); err != nil {
 		log.Warn("changes of the plans are not seen; restart to load them", "error", err)
 	}
 }
