@@ -48,8 +48,13 @@ if there is no anonymousPlan. A tenant that the plans file does not name gets th
 as denied; with --tenant-from address, they are calls without a credential. If a plans file has no
 tenants and a single plan, that plan is the default.
 
+A log has no API keys and no claims. For limits per subject, the subject of a line is the user, unless
+--tenant-from is user. Lines without a subject share one counter of their tenant, and so do all lines
+for limits per API key or per claim: such a limit then denies more than in production.
+
 A denial is counted for the limit that bound. A limit in shadow mode denies nothing: the report
-counts separately how many admitted requests it would have denied.`
+counts separately how many admitted requests it would have denied. ALLOWED counts requests that all
+limits admitted; APPLIED also counts those that were denied or refused for another reason.`
 
 const simulateExample = `  sluice simulate --plans plans.yaml --log access.log
   sluice simulate --plans plans.yaml --log access.log.1.gz --log access.log --html report.html

@@ -79,13 +79,18 @@ func (r *Report) totals() []total {
 
 func (r *Report) textLimits(b *strings.Builder) {
 	t := table{right: []bool{false, false, true, true, true, true, true, false}, gap: "  "}
+	otherReasons := false
 	t.add("LIMIT", "FROM", "APPLIED", "ALLOWED", "DENIED", "SHADOW", "LONGEST WAIT", "RULE")
 	for i := range r.Limits {
 		l := &r.Limits[i]
 		t.add(l.ID, l.from(), grouped(l.Applied), grouped(l.Allowed), grouped(l.Denied), grouped(l.ShadowDenied),
 			duration(l.LongestWaitMS), l.Rule+l.modeNote())
+		otherReasons = otherReasons || l.Applied > l.Allowed+l.Denied+l.ShadowDenied
 	}
 	t.writeSection(b)
+	if otherReasons {
+		b.WriteString("APPLIED also counts requests that were denied or refused for another reason.\n")
+	}
 }
 
 // from says where in the plans file the limit is defined.
