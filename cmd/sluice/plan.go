@@ -419,8 +419,15 @@ func writeDiff(w io.Writer, d *client.Diff) error {
 func writeEdit(b *strings.Builder, e *client.Edit) {
 	sign := map[client.Action]string{client.Create: "+", client.Change: "~", client.Delete: "-"}
 	fmt.Fprintf(b, "%s %s\n", sign[e.Action], documentName(e.Kind, e.ID))
+	removed := removedLimits(e.Fields)
 	for _, f := range e.Fields {
-		fmt.Fprintf(b, "    %s: %s → %s\n", shown(f.Path), orNone(f.Before), orNone(f.After))
+		limit, _, _ := strings.Cut(f.Path, "].")
+		switch {
+		case !removed[limit]:
+			fmt.Fprintf(b, "    %s: %s → %s\n", shown(f.Path), orNone(f.Before), orNone(f.After))
+		case f.Path == limit+"].id":
+			fmt.Fprintf(b, "    %s] is removed\n", shown(limit))
+		}
 	}
 	if e.Was == nil {
 		return
@@ -432,6 +439,19 @@ func writeEdit(b *strings.Builder, e *client.Edit) {
 		e.Was.ChangedAt.Sub(o.ChangedAt) > time.Minute) {
 		fmt.Fprintf(b, "    overrides, boosts, cells and plan were last changed %s\n", authorText(o))
 	}
+}
+
+// removedLimits returns which limits an edit removes as a whole, by the beginnings of their fields' paths, such as
+// "limits[burst". writeEdit prints one line for such a limit instead of one for each of its fields.
+func removedLimits(fields []client.Field) map[string]bool {
+	removed := map[string]bool{}
+	for _, f := range fields {
+		limit, isID := strings.CutSuffix(f.Path, "].id")
+		if isID && f.After == "" && (strings.HasPrefix(limit, "limits[") || strings.HasPrefix(limit, "ipLimits[")) {
+			removed[limit] = true
+		}
+	}
+	return removed
 }
 
 func authorText(a *client.Author) string {
