@@ -31,7 +31,8 @@ and --ip describe the request further. With --ip-limits and --ip, it works on th
 ipLimits, which belong to an address and not to a tenant.
 
 Each use is recorded in the table operations, and therefore in the audit trail, which holds only a
-keyed hash of an address.`
+keyed hash of an address. The last line of the output names the record: 'sluice audit show' prints it
+by that name.`
 
 // countersFlags name the counters that a command works on.
 type countersFlags struct {
@@ -213,7 +214,7 @@ func writeCounters(w io.Writer, r *ops.Response) error {
 	for _, n := range r.Notes {
 		fmt.Fprintf(w, "note: %s\n", n)
 	}
-	_, err := fmt.Fprintf(w, "operation %s\n", r.Operation)
+	_, err := fmt.Fprintf(w, "recorded in the audit trail as operations/%s\n", r.Operation)
 	return err
 }
 
