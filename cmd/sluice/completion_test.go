@@ -55,6 +55,10 @@ func TestCompletionOffersFilesForFilesAlone(t *testing.T) {
 		if !c.HasSubCommands() && name != "help" {
 			look(name, append(path, "")...)
 			c.LocalFlags().VisitAll(func(f *pflag.Flag) {
+				if _, usage := pflag.UnquoteUsage(f); strings.Contains(usage, "`") {
+					t.Errorf("%s --%s: more than one name of a value has backticks, and the help prints them: %s",
+						name, f.Name, usage)
+				}
 				if f.Value.Type() != "bool" {
 					look(name+" --"+f.Name, append(path, "--"+f.Name, "")...)
 				}

@@ -96,7 +96,7 @@ func newSimulateCommand() *cobra.Command {
 	flags.StringVar(&f.defaultPlan, "default-plan", "", "`PLAN` of tenants that the plans file does not name")
 	flags.BoolVar(&f.json, "json", false, "write the report to standard output as JSON")
 	flags.StringVar(&f.html, "html", "", "also write the report, with plots, as an HTML page to `FILE`")
-	flags.IntVar(&f.top, "top", 20, "list `N` tenants and `N` addresses")
+	flags.IntVar(&f.top, "top", 20, "list up to `N` tenants, and as many addresses")
 	flags.Int64Var(&f.counterMiB, "counter-memory", simulate.DefaultStoreBytes>>20,
 		"most memory for counters, in `MIB`")
 	_ = c.MarkFlagFilename("plans", "yaml", "yml", "json") // fails only for a flag that does not exist
