@@ -524,6 +524,10 @@ func (d *dev) parseUpstream() (*url.URL, error) {
 		return nil, nil //nolint:nilnil // nil selects the echo
 	}
 	u, err := url.Parse(d.upstream)
+	if _, _, bad := net.SplitHostPort(d.upstream); bad == nil && !strings.Contains(d.upstream, "//") {
+		return nil, fmt.Errorf("--upstream %q is not a URL: want http://HOST or https://HOST, such as http://%[1]s",
+			d.upstream)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("--upstream: %w", err)
 	}
