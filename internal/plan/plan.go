@@ -150,5 +150,8 @@ func (c *Config) NearestTenant(id string) string {
 	for i, t := range c.tenants {
 		ids[i] = t.ID
 	}
-	return configfile.Nearest(id, ids)
+	return NearestID(id, ids)
 }
+
+// NearestID returns the one of ids that the caller probably meant by an unknown id, or "" if none is similar.
+func NearestID(id string, ids []string) string { return configfile.Nearest(id, ids) }

@@ -47,6 +47,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/control/call"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
+	"github.com/sluicelimits/sluice/internal/plan"
 )
 
 // Config sets up a Service.
@@ -219,6 +220,8 @@ func (s *Service) liveItem(ctx context.Context, t control.Table, key, what strin
 	switch {
 	case err != nil:
 		return nil, err
+	case item == nil && t == control.Tenants:
+		return nil, s.noTenant(ctx, key)
 	case item == nil:
 		return nil, call.Refuse(call.NotFound, "there is no %s %q", what, key)
 	case item.Deleted:
@@ -226,6 +229,23 @@ func (s *Service) liveItem(ctx context.Context, t control.Table, key, what strin
 			item.ChangedAt.Format(time.RFC3339), item.Reason)
 	}
 	return item, nil
+}
+
+// noTenant refuses a tenant that has never existed. The refusal names the nearest of the first tenants.
+func (s *Service) noTenant(ctx context.Context, id string) error {
+	var ids []string
+	items, _, _ := s.c.Tables.List(ctx, control.Tenants, "", control.MaxPage) // without a list there is no suggestion
+	for i := range items {
+		if !items[i].Deleted {
+			ids = append(ids, items[i].Key)
+		}
+	}
+	meant := ""
+	if near := plan.NearestID(id, ids); near != "" {
+		meant = fmt.Sprintf(" (did you mean %q?)", near)
+	}
+	return call.Refuse(call.NotFound, "there is no tenant %q%s; 'sluice tenant list' shows the tenants, and 'sluice "+
+		"tenant set --create' creates one", id, meant)
 }
 
 // put writes a version. After a conflict, the error says which version the table has.

@@ -98,7 +98,10 @@ func TestTenantRefusals(t *testing.T) {
 	w.refused(boost(func(r *admin.BoostRequest) { r.Until = time.Time{} }), call.Invalid, "until is missing")
 	w.refused(boost(func(r *admin.BoostRequest) { r.Until = noon.AddDate(2, 0, 0) }), call.Invalid, "until")
 	w.refused(boost(func(r *admin.BoostRequest) { r.Limit = "none" }), call.Invalid, `no limit "none"`)
-	w.refused(boost(func(r *admin.BoostRequest) { r.Tenant = "none" }), call.NotFound, `no tenant "none"`)
+	w.refused(boost(func(r *admin.BoostRequest) { r.Tenant = "none" }), call.NotFound, `no tenant "none"; 'sluice `+
+		"tenant list' shows the tenants")
+	w.refused(boost(func(r *admin.BoostRequest) { r.Tenant = "acm" }), call.NotFound, `no tenant "acm" (did you mean `+
+		`"acme"?); 'sluice tenant list' shows the tenants, and 'sluice tenant set --create' creates one`)
 	w.refused(boost(func(r *admin.BoostRequest) { r.Reason = "" }), call.Invalid, "reason")
 	_, err := w.RemoveBoost(ctx, ann, &admin.RemoveBoostRequest{Tenant: "acme", Limit: "burst", Reason: "x"})
 	w.refused(err, call.NotFound, "no boost")
