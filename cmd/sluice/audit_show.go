@@ -36,9 +36,10 @@ type showFlags struct {
 func newAuditShowCommand() *cobra.Command {
 	var f showFlags
 	c := &cobra.Command{
-		Use:   "show [TABLE[/KEY]]",
-		Short: "Show who changed what, when and why, field by field",
-		Long:  showLong,
+		Use:        "show [TABLE[/KEY]]",
+		SuggestFor: []string{"list", "get", "log"},
+		Short:      "Show who changed what, when and why, field by field",
+		Long:       showLong,
 		Example: "  sluice audit show tenants/acme --data ./sluice-data\n" +
 			"  sluice audit show plans/pro --version 7 --archive s3://acme-sluice-audit\n" +
 			"  sluice audit show --since 24h --actor alice --archive s3://acme-sluice-audit --json",

@@ -128,7 +128,7 @@ func pacePlanRows(p *admin.PacePlanResponse) (rows [][]string) {
 func newPacePlanGetCommand() *cobra.Command {
 	var r remote
 	c := &cobra.Command{
-		Use: "get NAME", Short: "Print a plan, and the one that holds until it begins",
+		Use: "get NAME", SuggestFor: []string{"show"}, Short: "Print a plan, and the one that holds until it begins",
 		Long: "Prints a plan as instances read it: the plan that holds, and those that begin later. The last one has " +
 			"who set it.",
 		Example: "  sluice pace-plan get provider",

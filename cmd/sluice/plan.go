@@ -510,7 +510,7 @@ func newPlanListCommand() *cobra.Command {
 func newPlanGetCommand() *cobra.Command {
 	var r remote
 	c := &cobra.Command{
-		Use: "get PLAN", Short: "Print a plan as it is stored",
+		Use: "get PLAN", SuggestFor: []string{"show"}, Short: "Print a plan as it is stored",
 		Long: "Prints a plan in the form of a plans file. With the id " + events.SettingsKey +
 			" it prints ipLimits, ipv6Prefix, anonymousPlan and routes.",
 		Example: "  sluice plan get pro\n  sluice plan get " + events.SettingsKey,

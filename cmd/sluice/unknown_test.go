@@ -76,6 +76,11 @@ func TestNamesOfOtherPrograms(t *testing.T) {
 		{"start", `unknown command "start" for "sluice": did you mean "dev" or "serve"?`},
 		{"run", `unknown command "run" for "sluice": did you mean "dev" or "serve"?`},
 		{"up --port 9000", `unknown command "up" for "sluice": did you mean "dev" or "serve"?`},
+		{"plan show pro", `unknown command "show" for "sluice plan": did you mean "get"?`},
+		{"tenant show acme", `unknown command "show" for "sluice tenant": did you mean "get"?`},
+		{"pace-plan show provider", `unknown command "show" for "sluice pace-plan": did you mean "get"?`},
+		{"audit list", `unknown command "list" for "sluice audit": did you mean "show"?`},
+		{"audit log", `unknown command "log" for "sluice audit": did you mean "show"?`},
 		{"dev --port 9000", "unknown flag: --port: did you mean --listen, such as --listen 127.0.0.1:9000?"},
 		{"serve --port 9000", "unknown flag: --port: did you mean --grpc and --http, such as --grpc 127.0.0.1:9001 " +
 			"--http 127.0.0.1:9000?"},
