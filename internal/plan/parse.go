@@ -387,6 +387,9 @@ func (r *reader) tenants(raw *rawConfig, plans map[string]*Plan, ids []string) {
 		}
 		switch p := plans[t.plan.v]; {
 		case r.draft && (!t.plan.set || p == nil): // Draft.Check looks for the plan on the server
+		case !t.plan.set && len(plans) == 0:
+			r.problemAt(t.at, "plan is missing: the id of a plan. If the server has the plans, 'sluice plan diff' "+
+				"checks the file against them")
 		case !t.plan.set:
 			r.problemAt(t.at, "plan is missing: the id of a plan")
 		case t.plan.bad:
