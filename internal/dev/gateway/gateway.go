@@ -60,7 +60,8 @@ func New(c Config) (*Gateway, error) {
 		if err := front.CheckUpstream(c.Upstream); err != nil {
 			return nil, err
 		}
-		g.backend = front.NewProxy(front.Proxy{Rewrite: g.rewrite, Refuse: g.Refuse, Log: c.Log})
+		g.backend = front.NewProxy(front.Proxy{Rewrite: g.rewrite, Refuse: g.Refuse, Log: c.Log,
+			Hint: ": start the service of --upstream, or correct its URL"})
 	}
 	g.Front = front.New(front.Config{Handler: &g.serving, LivePage: c.LivePage, Audience: c.Audience,
 		MaxBodyBytes: c.MaxBodyBytes, Log: c.Log})

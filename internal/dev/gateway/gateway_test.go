@@ -447,7 +447,8 @@ func TestLogsHoldNoAddressAndNoKey(t *testing.T) {
 		"[2001:db8:aa::1]:5: EOF")
 
 	text := f.logs.String()
-	if !strings.Contains(text, "denied") || !strings.Contains(text, "the upstream did not answer") ||
+	if !strings.Contains(text, "denied") || !strings.Contains(text, "the upstream did not answer: start the service "+
+		"of --upstream, or correct its URL") ||
 		!strings.Contains(text, "panic") || !strings.Contains(text, "TLS handshake") {
 		t.Fatalf("the log lacks an expected line: %s", text)
 	}

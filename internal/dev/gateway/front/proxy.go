@@ -45,6 +45,7 @@ type Proxy struct {
 	Refuse  func(w *Response, r *http.Request, kind answer.Kind, instance string)
 	Timeout time.Duration // how long to wait for the headers of the upstream's answer; 0 selects a minute
 	Log     *slog.Logger
+	Hint    string // says what to do if the upstream does not answer, for the log; may be empty
 }
 
 // NewProxy returns a handler that passes requests to an upstream. It streams bodies in both directions, and passes
@@ -98,7 +99,7 @@ func (p *Proxy) failed(w http.ResponseWriter, r *http.Request, err error) {
 	}
 	instance := answer.NewInstance()
 	if !ofBody {
-		p.Log.Warn("the upstream did not answer", "instance", instance, "method", r.Method, "path",
+		p.Log.Warn("the upstream did not answer"+p.Hint, "instance", instance, "method", r.Method, "path",
 			Bounded(r.URL.Path), "error", redact(err.Error()))
 	}
 	p.Refuse(ResponseOf(w), r, kind, instance)
