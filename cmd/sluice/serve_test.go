@@ -114,6 +114,7 @@ func writeLimits(t *testing.T, name string, perYear int) {
 func TestServe(t *testing.T) {
 	file := limitsFile(t, 2)
 	s := startServe(t, "--config", file)
+	s.waitFor(t, `msg="configuration loaded" files=1 domains=[api] limits=1`)
 	for i, want := range []rlsv3.RateLimitResponse_Code{1, 1, 2} {
 		if got := s.ask(t, "tenant", "acme"); got != want {
 			t.Errorf("request %d: %s, want %s", i, got, want)
@@ -123,7 +124,7 @@ func TestServe(t *testing.T) {
 	if err := syscall.Kill(os.Getpid(), syscall.SIGHUP); err != nil {
 		t.Fatal(err)
 	}
-	s.waitFor(t, "configuration reloaded")
+	s.waitFor(t, `msg="configuration reloaded" files=1 domains=[api] limits=1`)
 	for i, want := range []rlsv3.RateLimitResponse_Code{1, 2} {
 		if got := s.ask(t, "tenant", "acme"); got != want {
 			t.Errorf("request %d after the change: %s, want %s", i, got, want)

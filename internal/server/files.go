@@ -59,9 +59,11 @@ func OpenFiles(c FilesConfig) (*Files, error) {
 		c.Log = slog.Default()
 	}
 	f := &Files{c: c}
-	if err := f.load(); err != nil {
+	loaded, err := f.load()
+	if err != nil {
 		return nil, err
 	}
+	f.report("configuration loaded", loaded)
 	return f, nil
 }
 
@@ -69,15 +71,21 @@ func OpenFiles(c FilesConfig) (*Files, error) {
 func (f *Files) Reload() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if err := f.load(); err != nil {
+	loaded, err := f.load()
+	if err != nil {
 		f.c.Log.Error("configuration not reloaded, the last good one stays in force", "error", err)
 		if f.c.Failed != nil {
 			f.c.Failed(err)
 		}
 		return err
 	}
-	f.c.Log.Info("configuration reloaded", "files", len(f.seen))
+	f.report("configuration reloaded", loaded)
 	return nil
+}
+
+// report logs what is in force, so that an operator sees a misspelled domain: Envoy's calls for it are admitted.
+func (f *Files) report(message string, c *envoyconfig.Config) {
+	f.c.Log.Info(message, "files", len(f.seen), "domains", c.Domains(), "limits", c.Rules())
 }
 
 // Watch reloads when a file has changed, and at each value received from now, until the context ends. It compares the
@@ -109,32 +117,32 @@ func (f *Files) Check() error {
 	return f.Reload()
 }
 
-func (f *Files) load() error {
+func (f *Files) load() (*envoyconfig.Config, error) {
 	f.seen = f.states() // before the files are read, so that the next Check finds a change made in between
 	files := make([]envoyconfig.File, 0, len(f.seen))
 	for _, state := range f.seen {
 		data, err := readFile(state.name)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		files = append(files, envoyconfig.File{Name: state.name, Data: data})
 	}
 	if len(files) == 0 {
-		return fmt.Errorf("no file *.yaml or *.yml in %s", strings.Join(f.c.Paths, ", "))
+		return nil, fmt.Errorf("no file *.yaml or *.yml in %s", strings.Join(f.c.Paths, ", "))
 	}
 	c, err := envoyconfig.Load(files, f.c.Options)
 	var unknown *envoyconfig.UnknownKeyError
 	if errors.As(err, &unknown) {
-		return fmt.Errorf("%w%s", err, unknown.Detail())
+		return nil, fmt.Errorf("%w%s", err, unknown.Detail())
 	}
 	if err != nil {
-		return err
+		return nil, err
 	}
 	for _, w := range c.Warnings() {
 		f.c.Log.Warn(w)
 	}
 	f.c.Apply(c)
-	return nil
+	return c, nil
 }
 
 // states returns the present states of the files. A path that cannot be examined counts as a file, so that reading it
