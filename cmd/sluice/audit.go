@@ -81,7 +81,8 @@ func (s *auditSource) check(c *cobra.Command, needsTables bool) error {
 	case s.data != "" && (s.archive != "" || s.db != "" || tables):
 		return wrong("--data names archive and tables: leave out --archive, --tables and --db")
 	case s.data == "" && s.archive == "":
-		return wrong("name the archive: --data DIR, or --archive s3://BUCKET")
+		return wrong("name the archive: --data DIR, the data folder of a 'sluice dev', or --archive s3://BUCKET; a " +
+			"'sluice dev' that runs without --data has no archive")
 	case needsTables && s.data == "" && (s.db != "") == tables:
 		return wrong("name the live tables: --tables PREFIX, or --db FILE")
 	}

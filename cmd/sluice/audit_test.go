@@ -340,6 +340,12 @@ func TestAuditUsage(t *testing.T) {
 			}
 		})
 	}
+	for _, command := range []string{"show", "verify"} {
+		if r := sluice(t, "", "audit", command); !strings.Contains(r.stderr,
+			"a 'sluice dev' that runs without --data has no archive") {
+			t.Errorf("sluice audit %s without an archive says %q", command, r.stderr)
+		}
+	}
 }
 
 // An archive is compared with deployed tables: it passes if they have the same versions, and fails if the tables have
