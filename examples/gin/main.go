@@ -24,6 +24,7 @@ func serve() error {
 		return err
 	}
 	defer func() { _ = limiter.Close(context.Background()) }()
+	log.Print("try: curl -i -H 'Tenant: acme' http://127.0.0.1:8080/product/1")
 	return http.ListenAndServe("127.0.0.1:8080", handler(limiter)) //nolint:gosec // an example: set timeouts
 }
 

@@ -26,6 +26,7 @@ func serve() error {
 		return err
 	}
 	defer func() { _ = limiter.Close(context.Background()) }()
+	log.Printf("try: curl -i -H 'Tenant: acme' http://%s/product/1", *listen)
 	err = http.ListenAndServe(*listen, handler(limiter)) //nolint:gosec // an example: set timeouts
 	return fmt.Errorf("%w (the flag -listen chooses another address)", err)
 }
