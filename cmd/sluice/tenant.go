@@ -73,7 +73,7 @@ func newTenantListCommand() *cobra.Command {
 func newTenantGetCommand() *cobra.Command {
 	var r remote
 	c := &cobra.Command{
-		Use: "get TENANT", Short: "Print a tenant as it is stored",
+		Use: "get TENANT", SuggestFor: []string{"show"}, Short: "Print a tenant as it is stored",
 		Long:    "Prints a tenant in the form of a plans file, with who last changed it, and why.",
 		Example: "  sluice tenant get acme",
 		Args:    wantArgs(1, 1),
@@ -99,8 +99,10 @@ func newTenantSetCommand() *cobra.Command {
 		Use: "set TENANT", Short: "Set a tenant's plan, cells and overrides",
 		Long: `Changes the settings of a tenant that the flags name, and leaves the others as they
 are. An override is written as in a plans file; settings of the limit that it does not name stay.
-With --expect, the change fails if the tenant is at another version. If the change would reset
-counters, it needs --yes; without --yes nothing is written and the exit status is 5.`,
+With --expect, the change fails if the tenant is at another version. An override may raise a limit,
+and --drop may remove a protection, without a question: the command names the change. Only if the
+change would reset counters does it need --yes; without --yes nothing is written and the exit status
+is 5.`,
 		Example: "  sluice tenant set acme --plan enterprise --reason 'contract 4711'\n" +
 			"  sluice tenant set acme --override '{ id: burst, rate: 500 }' --reason 'their launch'\n" +
 			"  sluice tenant set acme --drop burst --reason 'the launch is over'\n" +
