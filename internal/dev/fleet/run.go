@@ -63,9 +63,10 @@ type Arrival struct {
 // DefaultMaxCounters needs about 2.5 GB: some 600 bytes for a counter and its owner.
 const DefaultMaxCounters = 4_000_000
 
-// maxParts bounds the cache that the fallback limiters of all processes share, see [resilience.Parts]. It has an entry
-// for each limit and instance count that a process divides the limit by. 200,000 entries of some 700 bytes take 140 MB.
-const maxParts = 200_000
+// maxParts is how many entries the cache that the fallback limiters of all processes share keeps, see
+// [resilience.Parts]. It has an entry for each limit and instance count that a process divides the limit by. It holds up
+// to twice as many, of some 700 bytes: 140 MB.
+const maxParts = 100_000
 
 const defaultFallbackBytes = 1 << 30
 

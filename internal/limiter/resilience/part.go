@@ -27,8 +27,8 @@ type tierPart struct{ units, burst, period int64 } // period in µs
 // many limits.
 const maxCachedParts = 4096
 
-// Parts caches instances' parts of limits, because computing one takes longer than the rest of a decision. It forgets
-// those that were not used for a long time. It is safe for concurrent use. Make it with [NewParts].
+// Parts caches instances' parts of limits, because computing one takes longer than the rest of a decision. It keeps
+// those that were used last. It is safe for concurrent use. Make it with [NewParts].
 //
 // Parts that were used are in recent. When that is full, it takes the place of before, and what was in before is
 // forgotten. So a look-up that finds its part in recent changes nothing, unlike one in a list by time of use: it needs
@@ -44,12 +44,13 @@ type partKey struct {
 	instances int64
 }
 
-// NewParts makes an empty cache for at most so many parts, which is at least 2. A part takes some 700 bytes.
+// NewParts makes an empty cache that keeps so many parts, at least 1, which were used last. It holds up to twice as many.
+// A part takes some 700 bytes.
 func NewParts(most int) (*Parts, error) {
-	if most < 2 {
-		return nil, fmt.Errorf("parts of limits: a cache for %d is too small: it needs room for 2", most)
+	if most < 1 {
+		return nil, fmt.Errorf("parts of limits: a cache of %d parts is too small, it must keep at least 1", most)
 	}
-	return &Parts{recent: make(map[partKey]*part), most: most / 2}, nil
+	return &Parts{recent: make(map[partKey]*part), most: most}, nil
 }
 
 // of returns the part of one of so many instances of a limit, from the cache or made new.

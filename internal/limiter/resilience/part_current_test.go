@@ -43,7 +43,8 @@ func TestPartIsCurrent(t *testing.T) {
 	}
 }
 
-// Guarantees that the cache keeps no more parts than it may, and keeps those that are used.
+// Guarantees that the cache keeps as many parts as it is made for, those that were used last, and holds no more than
+// twice as many.
 func TestPartsAreBounded(t *testing.T) {
 	const most = 10
 	parts, err := NewParts(most)
@@ -55,23 +56,32 @@ func TestPartsAreBounded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	now := time.Unix(1_800_000_000, 0)
-	used, err := parts.of(l, 1, now)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for n := int64(2); n < 100; n++ {
-		if _, err := parts.of(l, n, now); err != nil {
+	var made [100]*part
+	use := func(n int) (isCached bool) {
+		p, err := parts.of(l, int64(n+1), time.Unix(1_800_000_000, 0))
+		if err != nil {
 			t.Fatal(err)
 		}
-		if got, err := parts.of(l, 1, now); err != nil || got != used {
-			t.Fatalf("after %d parts, the part that is used all the time was made anew, %v", n, err)
+		isCached, made[n] = p == made[n], p
+		if held := len(parts.recent) + len(parts.before); held > 2*most {
+			t.Fatalf("the cache holds %d parts, want at most %d", held, 2*most)
 		}
-		if held := len(parts.recent) + len(parts.before); held > most {
-			t.Fatalf("after %d parts, the cache holds %d, want at most %d", n, held, most)
+		return isCached
+	}
+	for from := range len(made) - most {
+		for n := from; n < from+most; n++ {
+			use(n)
+		}
+		for n := from; n < from+most; n++ {
+			if !use(n) {
+				t.Fatalf("part %d was made anew after %d others", n, most-1)
+			}
 		}
 	}
-	if _, err := NewParts(1); err == nil {
-		t.Error("NewParts(1) made a cache, want an error")
+	if use(0) {
+		t.Error("a part is still cached after many others, want it forgotten")
+	}
+	if _, err := NewParts(0); err == nil {
+		t.Error("NewParts(0) made a cache, want an error")
 	}
 }
