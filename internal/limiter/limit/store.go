@@ -11,47 +11,48 @@ import (
 var (
 	// ErrInvalidRequest means that the request is wrong in itself: a limit that is nil or off, a value that does not
 	// match the limit's per, leases that the tiers cannot have.
-	ErrInvalidRequest = errors.New("invalid request")
+	ErrInvalidRequest error = answer("invalid request")
 
 	// ErrInvalidCost means that the cost is outside 1..MaxUnits, or above what the limit can count exactly.
-	ErrInvalidCost = errors.New("invalid cost")
+	ErrInvalidCost error = answer("invalid cost")
 
 	// ErrDuplicateCounter means that two charges name the same limit and value, or values that share one counter.
-	ErrDuplicateCounter = errors.New("one counter twice in a decision")
+	ErrDuplicateCounter error = answer("one counter twice in a decision")
 
 	// ErrFull means that the store has no room for the counters of the request, and can forget no other ones.
-	ErrFull = errors.New("store is full of counters still used")
+	ErrFull error = answer("store is full of counters still used")
 
 	// ErrUnreadable means that a stored counter of the request is of another version, or was not written by the store.
 	// The error names the key. The store never takes such a counter for an empty one.
-	ErrUnreadable = errors.New("stored counter cannot be read")
+	ErrUnreadable error = answer("stored counter cannot be read")
 
 	// ErrTooLarge means that the request's counters do not fit into one operation of the store. The error says which
 	// bound.
-	ErrTooLarge = errors.New("too many counters for one decision of this store")
+	ErrTooLarge error = answer("too many counters for one decision of this store")
 
 	// ErrContended means that other requests changed the counters of the request at each of the store's tries.
-	ErrContended = errors.New("other requests changed the counters at each try")
+	ErrContended error = answer("other requests changed the counters at each try")
 
 	// ErrRefundsFull means that the store remembers as many refunds as it may. The receipt stays valid: the same refund
 	// can succeed later, until the receipt expires.
-	ErrRefundsFull = errors.New("too many refunds within the life of a receipt")
+	ErrRefundsFull error = answer("too many refunds within the life of a receipt")
 )
+
+// answer is an error of a store that answered.
+type answer string
+
+// Error returns the text of the error.
+func (a answer) Error() string { return string(a) }
+
+// Unwrap returns errAnswered, by which Answered finds every answer in one pass over an error.
+func (answer) Unwrap() error { return errAnswered }
+
+var errAnswered = errors.New("the store answered")
 
 // Answered reports whether err, from a method of a [Store], means that the store is in reach and answered, but could
 // not decide this request. Such an error says nothing about other requests, so it is never a failure of the store: a
 // circuit breaker must not count it.
-func Answered(err error) bool {
-	for _, of := range [...]error{
-		ErrInvalidRequest, ErrInvalidCost, ErrDuplicateCounter, ErrFull, ErrUnreadable, ErrTooLarge, ErrContended,
-		ErrRefundsFull,
-	} {
-		if errors.Is(err, of) {
-			return true
-		}
-	}
-	return false
-}
+func Answered(err error) bool { return errors.Is(err, errAnswered) }
 
 // Store keeps counters and decides on them atomically. Implementations are safe for concurrent use. Whatever error a
 // method returns, it has charged nothing, unless the implementation says otherwise.
