@@ -6,6 +6,9 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -45,13 +48,15 @@ func tryLines(
 	}
 	var out attempts
 	var loop *attempt
+	tenants := 0
 	for _, t := range now.Tenants {
-		if len(out) == maxTryTenants {
+		if tenants == maxTryTenants {
 			break
 		}
 		if !withKey[t.ID] {
 			continue
 		}
+		tenants++
 		key := "$KEY"
 		if k := identity.ExampleKey(t.ID); hashes[identity.HashKey(identity.DevPepper(), k)] {
 			key = k
@@ -64,7 +69,12 @@ func tryLines(
 			about += " (put its key into KEY)"
 		}
 		header, base := `-H "X-API-Key: `+key+`"`, at(t)
-		out = append(out, attempt{about, "curl -i " + header + " " + base + "/product/1"})
+		command := "curl -i " + header + " " + base + "/product/1"
+		if i := slices.IndexFunc(out, func(a attempt) bool { return a.command == command }); i >= 0 {
+			out[i].about += "; or " + about // only the key differs
+		} else {
+			out = append(out, attempt{about, command})
+		}
 		if !t.Suspended { // the last tenant wins: in the example plans it has the smallest limit
 			loop = &attempt{"more calls than tenant " + printable(t.ID) + " may make: 200s, then 429s",
 				"for i in 1 2 3 4 5 6 7 8; do curl -s -o /dev/null -w '%{http_code}\\n' " + header + " " + base +
@@ -149,8 +159,23 @@ func (f *fleet) firstKey(first *servedCell) string {
 		flags += " --token-file " + f.operators.file
 	}
 	return "Create one, and call with it; it reaches the cells within about a second:\n\n" +
-		"  KEY=$(sluice key create --tenant " + printable(tenant) + " --reason 'first key'" + flags + ")\n" +
+		"  KEY=$(" + programName(os.Args[0], exec.LookPath) + " key create --tenant " + printable(tenant) +
+		" --reason 'first key'" + flags + ")\n" +
 		`  curl -i -H "X-API-Key: $KEY" ` + base + "/product/1\n"
+}
+
+// programName returns how a shell in the same folder starts this program: by its name if lookPath finds the name in
+// PATH, and otherwise by 'go run' or the path that started this process.
+func programName(started string, lookPath func(string) (string, error)) string {
+	const name = "sluice"
+	_, err := lookPath(name)
+	switch {
+	case err == nil || filepath.Base(started) != name || strings.ContainsAny(started, " \t\n'\"\\$`*?[]();&|<>#~"):
+		return name
+	case strings.Contains(started, "/go-build"): // where 'go run' puts a program
+		return "go run ./cmd/sluice"
+	}
+	return started
 }
 
 // greetOperators prints how operators' commands find this process. It does not print the token itself, since the output
@@ -164,7 +189,8 @@ func (f *fleet) greetOperators(w io.Writer, first *servedCell) {
 	if f.operators.file != "" {
 		flags += " --token-file " + f.operators.file
 	}
-	fmt.Fprintf(w, "  operate    sluice plan, tenant, key, boost, cell, config …%s\n", flags)
+	fmt.Fprintf(w, "  operate    %s plan, tenant, key, boost, cell, config …%s\n",
+		programName(os.Args[0], exec.LookPath), flags)
 	fmt.Fprintf(w, "  token      in the first line of %s, for curl\n", f.operators.fileFor(first.listener.Addr()))
 }
 
