@@ -421,6 +421,9 @@ func (o *serveOptions) run(ctx context.Context, stderr io.Writer) error {
 	beside, end := context.WithCancel(ctx)
 	defer end()
 	defer export(ctx, exporter)()
+	if counters.ping != nil {
+		go o.tellRedisAway(beside, counters.ping, log)
+	}
 	go files.Watch(beside, server.CheckEvery, hangups(beside))
 	if plans != nil {
 		go plans.follow(beside)
@@ -431,6 +434,14 @@ func (o *serveOptions) run(ctx context.Context, stderr io.Writer) error {
 	over, finish := context.WithCancel(context.WithoutCancel(ctx))
 	defer finish()
 	return s.Serve(ctx, secondSignal(ctx, over))
+}
+
+// tellRedisAway logs that Redis does not answer, once. The store chain logs later failures, without naming the flag.
+func (o *serveOptions) tellRedisAway(ctx context.Context, ping func(context.Context) error, log *slog.Logger) {
+	if err := ping(ctx); err != nil && ctx.Err() == nil {
+		log.Warn("the Redis of --redis does not answer: start it, or correct the flag. Until it answers, limits hold "+
+			"approximately", "redis", o.stores.redis, "error", err)
+	}
 }
 
 // accepts returns a function that checks whether a store can keep the counters of a descriptor's limits, and decide
@@ -518,6 +529,7 @@ func (o *serveOptions) openCounters(ctx context.Context, m *server.Metrics, log 
 			return nil, err
 		}
 		c.closers = append(c.closers, func(context.Context) error { return rates.Close() })
+		c.ping = rates.Ping
 		shared.Quotas, shared.Rates = shared.Rates, resilience.NamedStore{Name: "Redis", Store: rates}
 	}
 	var err error

@@ -109,6 +109,14 @@ func writeLimits(t *testing.T, name string, perYear int) {
 	}
 }
 
+// Guarantees that the log names --redis if Redis does not answer at the start, and that the service runs nevertheless.
+func TestServeWithoutItsRedis(t *testing.T) {
+	away := fmt.Sprintf("127.0.0.1:%d", redistest.FreePort(t))
+	s := startServe(t, "--config", limitsFile(t, 2), "--redis", away)
+	s.waitFor(t, "the Redis of --redis does not answer: start it, or correct the flag")
+	s.waitFor(t, "redis="+away)
+}
+
 // Guarantees that the service limits; that a changed file is in force without a restart and keeps the counters; that a
 // bad file is reported and ignored; and that a stop is orderly.
 func TestServe(t *testing.T) {

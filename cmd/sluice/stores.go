@@ -96,6 +96,8 @@ type counters struct {
 	calls              metrics.StoreCalls // calls of the chain
 	bytes              func() int64       // memory that counters take
 	closers            []func(context.Context) error
+
+	ping func(context.Context) error // asks the Redis of sluice serve whether it answers; nil without one
 }
 
 // open opens the stores. Without --redis and --dynamodb, counters are in memory. With both, quotas are in DynamoDB and
