@@ -64,8 +64,8 @@ type Arrival struct {
 const DefaultMaxCounters = 4_000_000
 
 // maxParts is how many entries the cache that the fallback limiters of all processes share keeps, see
-// [resilience.Parts]. It has an entry for each limit and instance count that a process divides the limit by. It holds up
-// to twice as many, of some 700 bytes: 140 MB.
+// [resilience.Parts]. It has an entry for each limit and instance count that a process divides the limit by. It holds
+// up to twice as many, of some 700 bytes: 140 MB.
 const maxParts = 100_000
 
 const defaultFallbackBytes = 1 << 30

@@ -44,8 +44,8 @@ type partKey struct {
 	instances int64
 }
 
-// NewParts makes an empty cache that keeps so many parts, at least 1, which were used last. It holds up to twice as many.
-// A part takes some 700 bytes.
+// NewParts makes an empty cache that keeps so many parts, at least 1, which were used last. It holds up to twice as
+// many. A part takes some 700 bytes.
 func NewParts(most int) (*Parts, error) {
 	if most < 1 {
 		return nil, fmt.Errorf("parts of limits: a cache of %d parts is too small, it must keep at least 1", most)

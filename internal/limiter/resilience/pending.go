@@ -99,10 +99,10 @@ func (p *pendingCharges) add(owner limit.Owner, c *limit.Charge, parts []tierPar
 		l = &o.limits[len(o.limits)-1]
 		p.bytes += sizeOf(c.Limit, c.Value)
 	}
-	for i := range l.tiers {
+	for i, part := range parts {
 		t, pt := &c.Limit.Tiers[i], &l.tiers[i]
 		before := len(pt.slots)
-		pt.part = parts[i]
+		pt.part = part
 		if pt.add(t, owner, slots[i]) {
 			p.noneExpiresBefore = min(p.noneExpiresBefore, slots[i].expiresAt(t, owner))
 		}

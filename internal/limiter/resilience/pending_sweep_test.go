@@ -24,7 +24,8 @@ func TestExpiredUnitsMakeRoom(t *testing.T) {
 		p := pendingCharges{byOwner: make(map[limit.Owner]*ownerPending), bound: 1 << 40}
 		add := func(name string, l *limit.Limit, at int64) {
 			p.swept = 0
-			p.add(limit.Owner{Kind: limit.Tenant, Name: name}, &limit.Charge{Limit: l, Cost: 1}, make([]tierPart, 1), at)
+			owner := limit.Owner{Kind: limit.Tenant, Name: name}
+			p.add(owner, &limit.Charge{Limit: l, Cost: 1}, make([]tierPart, 1), at)
 		}
 		if firstShort {
 			add("a", short, 10*minute)
