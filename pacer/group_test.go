@@ -90,6 +90,7 @@ func (m *learning) learnedAfter(from int, limit int64) (seconds int) {
 // the ledger and a ledger that is away for a while, they learn it as well.
 func TestLearnTogether(t *testing.T) {
 	soak.SkipUnderRace(t)
+	t.Parallel()
 	const phase = 90 // seconds
 	for _, tt := range []struct {
 		size      int
@@ -103,6 +104,7 @@ func TestLearnTogether(t *testing.T) {
 			continue
 		}
 		t.Run(fmt.Sprintf("%d/%s/harsh %t", tt.size, tt.smoothing, tt.harsh), func(t *testing.T) {
+			t.Parallel()
 			limits := []int64{1000, 400, 1500}
 			if !soak.Full() && (tt.size > 8 || testing.Short()) {
 				limits = limits[:2] // 96 instances take a second of processor time for each 20 s

@@ -330,6 +330,7 @@ const instances = 96
 // die with units in hand, lost replies, a store that is unavailable for a while, and a limit that is halved.
 func TestManyInstances(t *testing.T) {
 	soak.SkipUnderRace(t)
+	t.Parallel()
 	limits := []int64{10, 1000}
 	switch {
 	case testing.Short():
@@ -341,6 +342,7 @@ func TestManyInstances(t *testing.T) {
 		for name, demand := range demands {
 			for _, harsh := range []bool{false, true} {
 				t.Run(fmt.Sprintf("%d/%s/harsh %t", limit, name, harsh), func(t *testing.T) {
+					t.Parallel()
 					m := simulation{limit: limit, seconds: 20, demand: demand(1.2 * float64(limit)), clocks: 10 * ms,
 						guard:  Guard{ClockError: 10 * ms, MaxDelay: 12 * ms},
 						random: rand.New(rand.NewPCG(1, uint64(limit)))}
@@ -383,6 +385,7 @@ func TestSharesAreFair(t *testing.T) {
 	if testing.Short() {
 		t.Skip("simulates minutes of 96 instances")
 	}
+	t.Parallel()
 	for _, tt := range []struct {
 		limit           int64
 		seconds, warmUp int
@@ -398,14 +401,17 @@ func TestSharesAreFair(t *testing.T) {
 		if tt.onlySoak && !soak.Full() {
 			continue
 		}
-		m := contending(tt.limit, tt.seconds, tt.warmUp, tt.maxWait)
-		r := m.run()
-		t.Logf("limit %d over %d s, waits up to %s: the largest share is %.3f times the smallest; over %d, "+
-			"used %.2f %%, %.2f calls", tt.limit, tt.seconds, tt.maxWait, r.fairness, r.over, 100*r.used, r.calls)
-		if r.fairness > tt.most || r.over != 0 || r.used < 0.99 || r.calls > 5 {
-			t.Errorf("limit %d: shares differ by %.3f, want at most %.2f; over %d, used %.2f %%, %.2f calls", tt.limit,
-				r.fairness, tt.most, r.over, 100*r.used, r.calls)
-		}
+		t.Run(fmt.Sprintf("%d/%s", tt.limit, tt.maxWait), func(t *testing.T) {
+			t.Parallel()
+			m := contending(tt.limit, tt.seconds, tt.warmUp, tt.maxWait)
+			r := m.run()
+			t.Logf("limit %d over %d s, waits up to %s: the largest share is %.3f times the smallest; over %d, "+
+				"used %.2f %%, %.2f calls", tt.limit, tt.seconds, tt.maxWait, r.fairness, r.over, 100*r.used, r.calls)
+			if r.fairness > tt.most || r.over != 0 || r.used < 0.99 || r.calls > 5 {
+				t.Errorf("limit %d: shares differ by %.3f, want at most %.2f; over %d, used %.2f %%, %.2f calls",
+					tt.limit, r.fairness, tt.most, r.over, 100*r.used, r.calls)
+			}
+		})
 	}
 }
 
@@ -431,6 +437,7 @@ func TestSpreadUsesTheLimit(t *testing.T) {
 // below one unit per instance and window. docs/consumer.md has the figures.
 func TestWaitsBelowTheLimit(t *testing.T) {
 	soak.SkipUnderRace(t)
+	t.Parallel()
 	for _, tt := range []struct {
 		limit    int64
 		seconds  int
