@@ -144,6 +144,19 @@ func (w *world) randomCalendar() *limit.Calendar {
 
 // run runs the script and reports whether the store and the model agreed.
 func (w *world) run() bool {
+	ended := false
+	defer func() {
+		if !ended { // an error of the store ends the test
+			w.s.Logf("seed %d, after these steps, at µs since %s:\n%s", w.seed, Start.Format(time.RFC3339),
+				w.trace.String())
+		}
+	}()
+	agreed := w.runSteps()
+	ended = true
+	return agreed
+}
+
+func (w *world) runSteps() bool {
 	for step := range w.s.c.Steps {
 		switch p := w.r.IntN(100); {
 		case p < 30:
