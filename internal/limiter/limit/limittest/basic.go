@@ -18,6 +18,7 @@ var basicCases = []testCase{
 	{"Remaining is the largest cost that is admitted", testRemaining},
 	{"a denied cost fits at RetryAt and not before", testRetry},
 	{"a counter is like an unused one at ResetAt", testReset},
+	{"a bucket that takes a century to fill stays readable", testCentury},
 }
 
 // Without this case, a store that accepts no algorithm would pass every other case by skipping it.
@@ -237,4 +238,22 @@ func testReset(tb testing.TB, c Config) {
 		}
 		s.allowed(reset, charge(l, 5))
 	})
+}
+
+// Twice the time until the bucket is full again, which a store may use as the expiry of its counter, lies beyond 2^53 µs.
+func testCentury(tb testing.TB, c Config) {
+	if !c.accepts(limit.TokenBucket) {
+		return
+	}
+	const burst = 226_187 // a unit in 4.5 hours: 116 years
+	l := build(tb, limit.Limit{ID: "l", MaxCost: burst, Tiers: []limit.Tier{
+		{Algorithm: limit.TokenBucket, Threshold: 8, Burst: burst, Period: 36 * time.Hour}}})
+	s := newSubject(tb, c)
+	now := Start
+	s.allowed(now, charge(l, burst))
+	for range 3 {
+		s.denied(now, charge(l, 1))
+		now = now.Add(36 * time.Hour)
+		s.allowed(now, charge(l, 8))
+	}
 }

@@ -30,6 +30,7 @@
 local sunpack, pack, sub, byte, fmod, call = struct.unpack, struct.pack, string.sub, string.byte, math.fmod, redis.call
 local SKEW = 5000000 -- µs; a stored time that is further ahead was written by a clock that leapt ahead
 local AT_DECISION = 9007199254740992 -- limit.AtDecision: the correction counts where a charge would count
+local LATEST = 9007199254740992 -- 2^53 µs, in the year 2255; an expiry may be set for later, but a pack says no later
 local MAX_RECORDS = 16384 -- of tiers that the request does not name, in one pack; see package redis
 local A, chunk = {sunpack(ARGV[2], ARGV[1])}, #ARGV[2] - 1
 for p = 8 * chunk, #ARGV[1] - 1, 8 * chunk do
@@ -682,7 +683,7 @@ if charge == 1 and (all_admit or has_repairs and not full_key) then
       local armed, ttl = pk[2], nil
       -- for twice as long as needed, so that it is set about once per window and not at each charge
       if armed < until_ then
-        armed = math.floor(now + 2 * (until_ - now)) + 60000000
+        armed = between(0, math.floor(now + 2 * (until_ - now)) + 60000000, LATEST)
         ttl = math.ceil((armed - now) / 1000)
       end
       local stamp, magic, asis = pack('<d', armed), 'SLU3', nil

@@ -250,7 +250,7 @@ func generatePackAccess(head, ends, save *strings.Builder, p, first, last int, k
 	}
 	fmt.Fprintf(save, `  local x = #p%[1]d > %[4]d and sub(p%[1]d, %[4]d + 1) or ''
   if armed%[1]d < e%[1]d then
-    armed%[1]d = math.floor(now + 2 * (e%[1]d - now)) + 60000000
+    armed%[1]d = math.min(math.floor(now + 2 * (e%[1]d - now)) + 60000000, 9007199254740992)
     call('SET', KEYS[%[1]d], pack('%[2]s', ARGV[%[5]d], armed%[1]d, %[3]s) .. x,
       'PX', math.ceil((armed%[1]d - now) / 1000))
   else
