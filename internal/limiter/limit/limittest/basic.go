@@ -240,7 +240,7 @@ func testReset(tb testing.TB, c Config) {
 	})
 }
 
-// Twice the time until the bucket is full again, which a store may use as the expiry of its counter, lies beyond 2^53 µs.
+// Twice the time until the bucket is full again lies beyond 2^53 µs. A store may use it as the expiry of its counter.
 func testCentury(tb testing.TB, c Config) {
 	if !c.accepts(limit.TokenBucket) {
 		return
