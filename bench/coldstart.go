@@ -67,7 +67,7 @@ func coldStartFigure(short bool) (Result, error) {
 	ours.env = d.with("SLUICE_REDIS_DEADLINE", "2s") // on a busy machine, a slow call is not a failure of Redis
 	small := *ours                                   // the same binary, with other settings
 	small.env = d.with("SLUICE_REDIS", "", "SLUICE_REDIS_TLS", "", "SLUICE_DYNAMODB_DEADLINE", "5s")
-	all := []*starts{{f: ours, check: admitsFirst}, {f: empty, check: saysNothing}, {f: &small, check: admitsFirst}}
+	all := []*starts{{f: ours, check: admitsFirst}, {f: empty, check: isNull}, {f: &small, check: admitsFirst}}
 	rounds := 31
 	if short {
 		rounds = 3
@@ -108,8 +108,8 @@ func admitsFirst(answer []byte) error {
 	return nil
 }
 
-// saysNothing returns an error unless the answer is that of the empty function.
-func saysNothing(answer []byte) error {
+// isNull returns an error unless the answer is null, which the empty function answers.
+func isNull(answer []byte) error {
 	if string(answer) != "null" {
 		return fmt.Errorf("answers %s, want null", answer)
 	}

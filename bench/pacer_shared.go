@@ -136,8 +136,8 @@ var pollingPeers = map[string]standin.Peer{
 // pollers is the number of goroutines of a peer in each process.
 const pollers = 64
 
-// polling returns a peer. Each of its goroutines asks redis_rate for one unit, sleeps for as
-// long as the answer says if there is none, and otherwise sends a request.
+// polling returns a peer. Each of its goroutines asks redis_rate for one unit. If it gets the unit, it sends a request.
+// Otherwise it sleeps for the time that redis_rate has answered.
 func polling(burstParts int64) standin.Peer {
 	return func(ctx context.Context, o standin.Orders, provider io.Writer) (r standin.Report, err error) {
 		client := goredis.NewClient(&goredis.Options{Addr: o.Redis})

@@ -96,8 +96,8 @@ func (d *devProgram) read(t *testing.T, lines <-chan string) {
 	}
 }
 
-// A new user runs the first command, opens the page and sends some requests. The page's numbers are those of the
-// answers that the user got.
+// A new user runs the first command, opens the page and sends some requests. The page counts each answer that the user
+// got: so many allowed, and so many denied.
 func TestLivePageOfDev(t *testing.T) {
 	findChromium(t)
 	d := startDev(t)

@@ -127,8 +127,8 @@ func (t Type) table() Table {
 	return ""
 }
 
-// single reports whether the key is that of a document that exists once.
-func single(t Table, key string) bool {
+// isFixedKey reports whether the key belongs to a kind of which there is one document only, under this key.
+func isFixedKey(t Table, key string) bool {
 	d, _, _ := DocumentOf(t, key)
 	return d.Key != ""
 }

@@ -27,7 +27,7 @@ func AllTables() []Table { return []Table{Plans, Tenants, Keys, Cells, Operation
 // id of 1..64 characters of A-Z a-z 0-9 . _ -. In the other tables, a key is 1..128 bytes of UTF-8 without control
 // characters.
 func CheckKey(t Table, key string) error {
-	if single(t, key) {
+	if isFixedKey(t, key) {
 		return nil
 	}
 	switch t {

@@ -24,8 +24,8 @@ type Score struct {
 	Requests, Admitted int64
 	Over               int64 // units admitted above a limit
 
-	// ShortPct is how much less was admitted than possible, in percent of what was possible. What was possible is what
-	// one counter without leases would have admitted of the same requests. Only counters are included whose limit
+	// ShortPct compares the units that were admitted with those that one counter without leases would have admitted of
+	// the same requests. It is the difference, in percent of the latter. Only counters are included whose limit
 	// bound: in fixed windows, the windows in which more was asked for than the limit; otherwise tenants with a denial.
 	ShortPct float64
 
