@@ -9,21 +9,22 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
-// pendingCharges holds the units that the fallback limiter admitted and the store has yet to count: for each tier of
-// each limit and value of each owner. Its memory is bounded. Units for which there is no room are dropped, and counted
-// as dropped.
+// pendingCharges holds the units that the fallback limiter admitted and the store has not counted yet, separately for
+// each owner, limit, value and tier. Its memory is bounded. Units for which there is no room are lost, and counted as
+// dropped. Units that have expired, so that the store would not count them any more, are removed without being counted.
 type pendingCharges struct {
 	mu      sync.Mutex
 	byOwner map[limit.Owner]*ownerPending
 	queue   []limit.Owner // the owners of byOwner in the order in which they are replayed
 	bytes   int64         // memory that byOwner takes
-	bound   int64         // the most that bytes may be
+	bound   int64         // add accepts nothing that would make bytes larger; putBack may
 	taken   int           // owners for which takeNext was called, and not yet done or putBack
 	swept   int64         // when makeRoom last looked for expired units, µs by the store's clock
 	waiting atomic.Int64  // owners in byOwner, and those in taken
 	dropped atomic.Int64  // units for which there was no room
 
-	// All units of byOwner still count before this time, µs by the store's clock. A sweep before it would find nothing.
+	// No unit in byOwner expires before this time, µs by the store's clock; the first one may expire later. A search for
+	// expired units before this time would find none.
 	noneExpiresBefore int64
 }
 
@@ -43,23 +44,24 @@ const (
 	ownerBytes = 192
 	limitBytes = 128
 	tierBytes  = 64
-	slotBytes  = 2 * 32 // a slot has 32 bytes, and slices grow by doubling
+	slotBytes  = 2 * 32 // a slot has 32 bytes, and a slice may have room for twice as many as it holds
 )
 
 // sweepEvery is how long makeRoom waits before it looks for expired units again, in µs, because it looks at all owners.
 const sweepEvery = 1_000_000
 
-// maxReplayedLimits is how many limits one replay request charges at most. Nearly every owner has fewer pending, and a
-// request may have up to 1,024 charges.
+// maxReplayedLimits is how many limits one replay request charges at most. It is enough for nearly every owner, and well
+// below the 1,024 charges that a request may have. Further limits are charged by further requests.
 const maxReplayedLimits = 64
 
-// sizeOf returns the memory of a limit and value, in bytes, without their slots.
-func sizeOf(l *limit.Limit, v limit.Value) int64 {
+// limitSize returns the memory of a pendingLimit with its tiers, in bytes, without their slots.
+func limitSize(l *limit.Limit, v limit.Value) int64 {
 	return limitBytes + int64(len(v.Text)) + int64(len(l.Tiers))*tierBytes
 }
 
 // add adds the units of a charge that was admitted at a time, µs by the store's clock, or drops them if there is no
-// room. parts are the instance's parts of the limit's tiers.
+// room. parts are what this instance may admit of each tier while the store is away. A bucket of a part refills at the
+// part's rate, and the units that it has refilled are pending no longer.
 func (p *pendingCharges) add(owner limit.Owner, c *limit.Charge, parts []tierPart, at int64) {
 	var slots [limit.MaxTiers]slot
 	for i := range c.Limit.Tiers {
@@ -69,7 +71,7 @@ func (p *pendingCharges) add(owner limit.Owner, c *limit.Charge, parts []tierPar
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	bound, need := p.boundFor(owner), int64(len(c.Limit.Tiers))*slotBytes
-	if p.bytes+need > bound && !p.sweepIsDue(at) { // full, whatever is pending of the owner
+	if p.bytes+need > bound && !p.sweepIsDue(at) { // no room even if the owner and the limit have units pending already
 		p.dropped.Add(c.Cost * int64(len(c.Limit.Tiers)))
 		return
 	}
@@ -81,7 +83,7 @@ func (p *pendingCharges) add(owner limit.Owner, c *limit.Charge, parts []tierPar
 		l = o.find(c.Limit, c.Value)
 	}
 	if l == nil {
-		need += sizeOf(c.Limit, c.Value)
+		need += limitSize(c.Limit, c.Value)
 	}
 	if !p.makeRoom(need, bound, at) {
 		p.dropped.Add(c.Cost * int64(len(c.Limit.Tiers)))
@@ -92,12 +94,12 @@ func (p *pendingCharges) add(owner limit.Owner, c *limit.Charge, parts []tierPar
 		p.byOwner[owner] = o
 		p.queue = append(p.queue, owner)
 		p.recount()
-		p.bytes += ownerBytes + int64(len(owner.Name)) + sizeOf(c.Limit, c.Value)
+		p.bytes += ownerBytes + int64(len(owner.Name)) + limitSize(c.Limit, c.Value)
 	}
 	if l = o.find(c.Limit, c.Value); l == nil {
 		o.limits = append(o.limits, pendingLimit{c.Limit, c.Value, make([]pendingTier, len(c.Limit.Tiers))})
 		l = &o.limits[len(o.limits)-1]
-		p.bytes += sizeOf(c.Limit, c.Value)
+		p.bytes += limitSize(c.Limit, c.Value)
 	}
 	for i, part := range parts {
 		t, pt := &c.Limit.Tiers[i], &l.tiers[i]
@@ -111,7 +113,7 @@ func (p *pendingCharges) add(owner limit.Owner, c *limit.Charge, parts []tierPar
 }
 
 // newOwnerPending returns an owner with a limit of which no units are pending yet. The memory of an owner with one
-// limit of one tier lies in one piece, so that whoever adds units waits for memory once.
+// limit of one tier is a single allocation, so that add waits for memory once.
 func newOwnerPending(l *limit.Limit, v limit.Value) *ownerPending {
 	if len(l.Tiers) > 1 {
 		return &ownerPending{[]pendingLimit{{l, v, make([]pendingTier, len(l.Tiers))}}}
@@ -128,8 +130,9 @@ func newOwnerPending(l *limit.Limit, v limit.Value) *ownerPending {
 	return &with.ownerPending
 }
 
-// boundFor returns how many bytes all pending units may take if units of the owner are added. Only tenants may fill the
-// second half: otherwise a client with many addresses could cause the units of tenants to be dropped.
+// boundFor returns how many bytes all pending units may take if units of the owner are added. Units of addresses and of
+// anonymous callers are added only to the first half of the bound. Otherwise a client with many addresses could leave no
+// room for the units of tenants.
 func (p *pendingCharges) boundFor(owner limit.Owner) int64 {
 	if owner.Kind == limit.Address || owner.Kind == limit.Anonymous {
 		return p.bound / 2
@@ -143,7 +146,7 @@ func (p *pendingCharges) sweepIsDue(now int64) bool {
 	return since < 0 || since >= sweepEvery
 }
 
-// makeRoom reports whether need more bytes fit within the bound. If they do not, it drops expired units first.
+// makeRoom reports whether need more bytes fit within the bound. If they do not, it first removes expired units.
 func (p *pendingCharges) makeRoom(need, bound, now int64) bool {
 	if p.bytes+need <= bound {
 		return true
@@ -166,7 +169,7 @@ func (p *pendingCharges) makeRoom(need, bound, now int64) bool {
 	p.bytes, p.noneExpiresBefore = 0, math.MaxInt64
 	for owner, o := range p.byOwner {
 		p.bytes += o.size(owner)
-		p.noneExpiresBefore = min(p.noneExpiresBefore, o.expiresAt(owner))
+		p.noneExpiresBefore = min(p.noneExpiresBefore, o.firstExpiry(owner))
 	}
 	p.recount()
 	return p.bytes+need <= bound
@@ -183,7 +186,7 @@ func (p *pendingCharges) size() int64 {
 func (o *ownerPending) size(owner limit.Owner) int64 {
 	n := ownerBytes + int64(len(owner.Name))
 	for i := range o.limits {
-		n += sizeOf(o.limits[i].limit, o.limits[i].value)
+		n += limitSize(o.limits[i].limit, o.limits[i].value)
 		for j := range o.limits[i].tiers {
 			n += int64(len(o.limits[i].tiers[j].slots)) * slotBytes
 		}
@@ -201,7 +204,7 @@ func (o *ownerPending) find(l *limit.Limit, v limit.Value) *pendingLimit {
 	return nil
 }
 
-// dropExpired drops the units that no longer count at now.
+// dropExpired removes the units that have expired at now.
 func (o *ownerPending) dropExpired(owner limit.Owner, now int64) {
 	o.limits = slices.DeleteFunc(o.limits, func(l pendingLimit) bool {
 		left := false
@@ -213,8 +216,8 @@ func (o *ownerPending) dropExpired(owner limit.Owner, now int64) {
 	})
 }
 
-// expiresAt returns a time before which all units of the owner count.
-func (o *ownerPending) expiresAt(owner limit.Owner) int64 {
+// firstExpiry returns when the first of the owner's units expires.
+func (o *ownerPending) firstExpiry(owner limit.Owner) int64 {
 	at := int64(math.MaxInt64)
 	for i := range o.limits {
 		l := &o.limits[i]
@@ -227,10 +230,10 @@ func (o *ownerPending) expiresAt(owner limit.Owner) int64 {
 	return at
 }
 
-// cancel subtracts refunded units from the pending units of a tier, of the limit with the id. at is when they were
-// admitted, µs by the store's clock. units is how many the refund named, and back how many of them the instance's part
-// took back. Of a window, all that the refund named are cancelled. Of a bucket it is what came back: pending units
-// refill as the part does, so units that have been refilled are pending no longer.
+// cancel removes refunded units from the pending units of a tier of the limit with the id. at is when they were
+// admitted, µs by the store's clock. units is how many units are refunded, and back how many of them the instance's part
+// has restored. Of a window, all of units are removed. Of a bucket, only back are: the part has refilled the others
+// since, and they are pending no longer.
 func (p *pendingCharges) cancel(owner limit.Owner, id string, tier int, v limit.Value, at, units, back int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -275,7 +278,7 @@ func (p *pendingCharges) takeNext() (limit.Owner, *ownerPending) {
 	return owner, o
 }
 
-// done ends what takeNext began, for an owner whose units have all been sent or dropped.
+// done ends what takeNext began, for an owner whose units have all been sent or have expired.
 func (p *pendingCharges) done() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -300,7 +303,7 @@ func (p *pendingCharges) putBack(owner limit.Owner, o *ownerPending) {
 	}
 	p.byOwner[owner] = o
 	p.bytes += o.size(owner)
-	p.noneExpiresBefore = min(p.noneExpiresBefore, o.expiresAt(owner))
+	p.noneExpiresBefore = min(p.noneExpiresBefore, o.firstExpiry(owner))
 	p.taken--
 	p.recount()
 }
@@ -329,22 +332,24 @@ type replayRequest struct {
 	units   int64 // over all tiers
 }
 
+// isQuota reports whether a limit counts by calendar periods.
 func isQuota(l *limit.Limit) bool { return l.Tiers[0].Calendar != nil }
 
-// destination stands for the store that counts a limit. Limits with the same destination are in the same store. The
-// quotas and the rates of a cell may be in two stores, so they have two destinations.
+// destination identifies the store that counts a limit, as far as it is known here: limits with the same destination are
+// counted by the same store. The quotas and the rates of a cell have two destinations, because they may be in two stores.
 type destination struct {
-	home   string // limit.Limit.Home; "" is this cell
+	home   string // name of the cell that counts the limit, see limit.Limit.Home; "" is this cell
 	quotas bool
 }
 
 func destinationOf(l *limit.Limit) destination { return destination{l.Home, isQuota(l)} }
 
-// nextRequest takes one slot of each tier out of o. It returns a request that charges these slots, and the slots.
+// nextRequest removes expired units from o, and then takes the first slot of each tier of up to maxReplayedLimits limits.
+// It returns a request that charges these slots, and the slots.
 //
-// The limits of the request have different ids, because a request must not name one counter twice, and the same
-// destination. Limits whose destination is in unanswered are left out. The request is empty if no other units are
-// pending.
+// All limits of the request have the same destination. They have different ids, because two limits with one id may share
+// a counter, and a request must not name a counter twice. Limits whose destination is in unanswered are left out. The
+// request is empty if no units of other limits are pending.
 func (o *ownerPending) nextRequest(owner limit.Owner, now int64,
 	unanswered map[destination]bool) (r replayRequest, taken *ownerPending) {
 	o.dropExpired(owner, now)
@@ -354,25 +359,26 @@ func (o *ownerPending) nextRequest(owner limit.Owner, now int64,
 	for i := range o.limits {
 		l := &o.limits[i]
 		to := destinationOf(l.limit)
-		if slices.Contains(ids, l.limit.ID) || len(ids) == maxReplayedLimits || unanswered[to] || len(ids) > 0 &&
-			to != r.to {
+		if slices.Contains(ids, l.limit.ID) || len(ids) == maxReplayedLimits || unanswered[to] ||
+			(len(ids) > 0 && to != r.to) {
 			continue
 		}
 		r.to = to
 		ids = append(ids, l.limit.ID)
+		// The Correction below charges the units. A Cost cannot be 0, and nothing of it is charged, because Need is 0.
 		r.request.Charges = append(r.request.Charges, limit.Charge{Limit: l.limit, Value: l.value, Cost: 1})
 		off := pendingLimit{limit: l.limit, value: l.value, tiers: make([]pendingTier, len(l.tiers))}
 		for j := range l.tiers {
 			pt := &l.tiers[j]
-			var a limit.LeaseRequest
+			var lease limit.LeaseRequest // stays empty if no units of the tier are pending
 			if len(pt.slots) > 0 {
 				s := pt.slots[0]
-				a.Correction, a.CorrectionAt = s.units, s.at
+				lease.Correction, lease.CorrectionAt = s.units, s.at
 				r.units += s.units
 				off.tiers[j] = pendingTier{slots: []slot{s}, part: pt.part}
 				pt.slots = pt.slots[1:]
 			}
-			r.request.Leases = append(r.request.Leases, a)
+			r.request.Leases = append(r.request.Leases, lease)
 		}
 		taken.limits = append(taken.limits, off)
 	}
