@@ -23,8 +23,8 @@ type pendingCharges struct {
 	waiting atomic.Int64  // owners in byOwner, and those in taken
 	dropped atomic.Int64  // units for which there was no room
 
-	// No unit in byOwner expires before this time, µs by the store's clock; the first one may expire later. A search for
-	// expired units before this time would find none.
+	// No unit in byOwner expires before this time, µs by the store's clock; the first one may expire later. A search
+	// for expired units before this time would find none.
 	noneExpiresBefore int64
 }
 
@@ -50,8 +50,8 @@ const (
 // sweepEvery is how long makeRoom waits before it looks for expired units again, in µs, because it looks at all owners.
 const sweepEvery = 1_000_000
 
-// maxReplayedLimits is how many limits one replay request charges at most. It is enough for nearly every owner, and well
-// below the 1,024 charges that a request may have. Further limits are charged by further requests.
+// maxReplayedLimits is how many limits one replay request charges at most. It is enough for nearly every owner, and
+// well below the 1,024 charges that a request may have. Further limits are charged by further requests.
 const maxReplayedLimits = 64
 
 // limitSize returns the memory of a pendingLimit with its tiers, in bytes, without their slots.
@@ -131,8 +131,8 @@ func newOwnerPending(l *limit.Limit, v limit.Value) *ownerPending {
 }
 
 // boundFor returns how many bytes all pending units may take if units of the owner are added. Units of addresses and of
-// anonymous callers are added only to the first half of the bound. Otherwise a client with many addresses could leave no
-// room for the units of tenants.
+// anonymous callers are added only to the first half of the bound. Otherwise a client with many addresses could leave
+// no room for the units of tenants.
 func (p *pendingCharges) boundFor(owner limit.Owner) int64 {
 	if owner.Kind == limit.Address || owner.Kind == limit.Anonymous {
 		return p.bound / 2
@@ -231,9 +231,9 @@ func (o *ownerPending) firstExpiry(owner limit.Owner) int64 {
 }
 
 // cancel removes refunded units from the pending units of a tier of the limit with the id. at is when they were
-// admitted, µs by the store's clock. units is how many units are refunded, and back how many of them the instance's part
-// has restored. Of a window, all of units are removed. Of a bucket, only back are: the part has refilled the others
-// since, and they are pending no longer.
+// admitted, µs by the store's clock. units is how many units are refunded, and back how many of them the instance's
+// part has restored. Of a window, all of units are removed. Of a bucket, only back are: the part has refilled the
+// others since, and they are pending no longer.
 func (p *pendingCharges) cancel(owner limit.Owner, id string, tier int, v limit.Value, at, units, back int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -335,8 +335,9 @@ type replayRequest struct {
 // isQuota reports whether a limit counts by calendar periods.
 func isQuota(l *limit.Limit) bool { return l.Tiers[0].Calendar != nil }
 
-// destination identifies the store that counts a limit, as far as it is known here: limits with the same destination are
-// counted by the same store. The quotas and the rates of a cell have two destinations, because they may be in two stores.
+// destination identifies the store that counts a limit, as far as it is known here: limits with the same destination
+// are counted by the same store. The quotas and the rates of a cell have two destinations, because they may be in two
+// stores.
 type destination struct {
 	home   string // name of the cell that counts the limit, see limit.Limit.Home; "" is this cell
 	quotas bool
@@ -344,12 +345,12 @@ type destination struct {
 
 func destinationOf(l *limit.Limit) destination { return destination{l.Home, isQuota(l)} }
 
-// nextRequest removes expired units from o, and then takes the first slot of each tier of up to maxReplayedLimits limits.
-// It returns a request that charges these slots, and the slots.
+// nextRequest removes expired units from o, and then takes the first slot of each tier of up to maxReplayedLimits
+// limits. It returns a request that charges these slots, and the slots.
 //
-// All limits of the request have the same destination. They have different ids, because two limits with one id may share
-// a counter, and a request must not name a counter twice. Limits whose destination is in unanswered are left out. The
-// request is empty if no units of other limits are pending.
+// All limits of the request have the same destination. They have different ids, because two limits with one id may
+// share a counter, and a request must not name a counter twice. Limits whose destination is in unanswered are left out.
+// The request is empty if no units of other limits are pending.
 func (o *ownerPending) nextRequest(owner limit.Owner, now int64,
 	unanswered map[destination]bool) (r replayRequest, taken *ownerPending) {
 	o.dropExpired(owner, now)
