@@ -81,8 +81,8 @@ changes, and selects limits as that server does.
 
 With --plans or --config-table, a configuration file can have a mapping, which says which entries of
 a descriptor contain the tenant, the subject, the method, the path and the address of a request. The
-tenant's plan then decides, as it does behind API Gateway. Sluice's own API is served then, too:
-sluice.limits.v1 over gRPC, and /v1/check, /v1/check-batch, /v1/peek and /v1/refund over HTTP.
+tenant's plan then decides, as it does behind API Gateway. Sluice's own API is served then, too,
+as JSON over HTTP: /v1/check, /v1/check-batch, /v1/peek and /v1/refund.
 
 A request charges all of its descriptors or none: if one of them denies, the others are not charged.
 --count-denied charges every request, as envoyproxy/ratelimit does, but for descriptors that a plan

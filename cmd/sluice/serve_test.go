@@ -22,7 +22,6 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
-	"github.com/sluicelimits/sluice/client/limitsv1"
 	"github.com/sluicelimits/sluice/internal/server/envoyconfig"
 	"github.com/sluicelimits/sluice/internal/testkit/redistest"
 )
@@ -31,7 +30,6 @@ import (
 type serving struct {
 	conn        *grpc.ClientConn // of client
 	client      rlsv3.RateLimitServiceClient
-	own         limitsv1.LimitsClient
 	http, debug string
 	stderr      *output
 	stop        context.CancelFunc
@@ -63,7 +61,7 @@ func startServe(t *testing.T, args ...string) *serving {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close() })
-	s.conn, s.client, s.own = conn, rlsv3.NewRateLimitServiceClient(conn), limitsv1.NewLimitsClient(conn)
+	s.conn, s.client = conn, rlsv3.NewRateLimitServiceClient(conn)
 	return s
 }
 
@@ -183,7 +181,8 @@ func TestServePlans(t *testing.T) {
 			t.Errorf("request %d: %s, want %s", i, got, want)
 		}
 	}
-	for _, c := range []struct{ tenant, want string }{{"globex", `"allowed":true`}, {"acme", `"reason":"limited"`}} {
+	for _, c := range []struct{ tenant, want string }{{"globex", `"allowed":true`}, {"acme", `"reason":"limited"`},
+		{"globex", `"reason":"limited"`}} {
 		resp, err := http.Post(s.http+"/v1/check", "application/json",
 			strings.NewReader(`{"call": {"tenant": "`+c.tenant+`"}}`))
 		if err != nil {
@@ -191,12 +190,8 @@ func TestServePlans(t *testing.T) {
 		}
 		text, err := io.ReadAll(resp.Body)
 		_ = resp.Body.Close() // it was read
-		if err != nil || !strings.Contains(strings.ReplaceAll(string(text), " ", ""), c.want) {
+		if err != nil || !strings.Contains(string(text), c.want) {
 			t.Errorf("check of %s: %s, %v", c.tenant, text, err)
-		}
-		d, err := s.own.Check(t.Context(), &limitsv1.CheckRequest{Call: &limitsv1.Call{Tenant: c.tenant}})
-		if err != nil || d.GetDecision().GetReason() != "limited" {
-			t.Errorf("second check of %s: %v, %v", c.tenant, d, err)
 		}
 	}
 	if got := s.ask(t, "tenant", "unknown"); got != rlsv3.RateLimitResponse_OVER_LIMIT {
@@ -395,8 +390,8 @@ func TestEnvoyPage(t *testing.T) {
 	}
 	tests := map[string]bool{} // package.Test
 	for _, dir := range []string{".", "../../internal/server", "../../internal/server/rls",
-		"../../internal/server/envoyconfig", "../../internal/server/limits", "../../client/limitsv1",
-		"../../bench/envoypeer", "../../bench/otlppeer", "../../client", "../../infra"} {
+		"../../internal/server/envoyconfig", "../../internal/server/limits",
+		"../../bench/envoypeer", "../../bench/otlppeer", "../../infra"} {
 		files, err := filepath.Glob(dir + "/*_test.go")
 		if err != nil {
 			t.Fatal(err)

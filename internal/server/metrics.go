@@ -82,10 +82,8 @@ func (m *Metrics) record(handler http.Handler) http.Handler {
 
 // denies reports whether a response is a decision that denies.
 func denies(out any) bool {
-	if envoy, ok := out.(*rlsv3.RateLimitResponse); ok {
-		return envoy.GetOverallCode() == rlsv3.RateLimitResponse_OVER_LIMIT
-	}
-	return limits.Denies(out)
+	envoy, ok := out.(*rlsv3.RateLimitResponse)
+	return ok && envoy.GetOverallCode() == rlsv3.RateLimitResponse_OVER_LIMIT
 }
 
 // statusWriter remembers the status of a response.

@@ -1,7 +1,7 @@
 // Package server runs the rate limit service: a gRPC server for Envoy, an HTTP server for clients without gRPC, and an
 // HTTP server with diagnostics for operators.
 //
-//	gRPC    envoy.service.ratelimit.v3, sluice.limits.v1, grpc.health.v1, reflection
+//	gRPC    envoy.service.ratelimit.v3, grpc.health.v1, reflection
 //	HTTP    POST /json, GET /healthcheck, POST /v1/…
 //	debug   GET /rlconfig, /stats, /metrics, /debug/pprof/
 //
@@ -34,7 +34,6 @@ import (
 	"google.golang.org/grpc/reflection"
 	"google.golang.org/grpc/status"
 
-	"github.com/sluicelimits/sluice/client/limitsv1"
 	"github.com/sluicelimits/sluice/internal/limiter/resilience"
 	"github.com/sluicelimits/sluice/internal/server/limits"
 	"github.com/sluicelimits/sluice/internal/server/rls"
@@ -199,9 +198,6 @@ func (s *Server) addGRPC() error {
 	}
 	s.grpc = grpc.NewServer(options...)
 	rlsv3.RegisterRateLimitServiceServer(s.grpc, s.c.RateLimits)
-	if s.c.Limits != nil {
-		limitsv1.RegisterLimitsServer(s.grpc, s.c.Limits)
-	}
 	healthv1.RegisterHealthServer(s.grpc, s.health)
 	reflection.Register(s.grpc)
 	s.parts = append(s.parts, part{name: "gRPC", listener: listener, serve: s.grpc.Serve, cut: s.grpc.Stop,

@@ -1,25 +1,22 @@
 package limits
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"slices"
-	"strings"
-
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/encoding/protojson"
-	"google.golang.org/protobuf/proto"
-
-	"github.com/sluicelimits/sluice/client/limitsv1"
+	"unicode/utf8"
 )
 
-// maxBodyBytes bounds the body of a request over HTTP. It is the default of gRPC.
+// maxBodyBytes bounds the body of a request.
 const maxBodyBytes = 4 << 20
 
-// Register adds the API over HTTP to mux: POST /v1/check, /v1/check-batch, /v1/peek and /v1/refund, each with the JSON
-// form of its message, and GET /v1/openapi.yaml. The status of a decision is 200, also if it denies.
+// Register adds the API to mux: POST /v1/check, /v1/check-batch, /v1/peek and /v1/refund, and GET /v1/openapi.yaml. The
+// status of a decision is 200, also if it denies.
 func (s *Service) Register(mux *http.ServeMux) {
 	handle(mux, "check", s.Check)
 	handle(mux, "check-batch", s.CheckBatch)
@@ -27,35 +24,28 @@ func (s *Service) Register(mux *http.ServeMux) {
 	handle(mux, "refund", s.Refund)
 	mux.HandleFunc("GET /v1/openapi.yaml", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/yaml")
-		_, _ = w.Write(limitsv1.OpenAPI) // fails only if the client has closed the connection
+		_, _ = w.Write(OpenAPI) // fails only if the client has closed the connection
 	})
 }
 
 // RefuseWithoutPlans answers requests for the API if the service has no plans. The status is 404, as that of a server
 // without this API.
 func RefuseWithoutPlans(w http.ResponseWriter, _ *http.Request) {
-	writeError(w, status.Error(codes.NotFound,
+	writeError(w, notFound(
 		"this service has no plans: start it with --plans or --config-table to use Sluice's own API"))
 }
 
-// message constrains a type to pointers to M that are messages.
-type message[M any] interface {
-	*M
-	proto.Message
-}
-
-func handle[M any, In message[M], Out proto.Message](
-	mux *http.ServeMux, name string, method func(context.Context, In) (Out, error),
+func handle[In, Out any](
+	mux *http.ServeMux, name string, method func(context.Context, *In) (*Out, error),
 ) {
 	mux.HandleFunc("POST /v1/"+name, func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBodyBytes))
-		in := In(new(M))
+		in := new(In)
 		if err == nil {
-			err = protojson.Unmarshal(body, in)
+			err = decode(body, in)
 		}
 		if err != nil {
-			writeError(w, status.Error(codes.InvalidArgument,
-				"the body is not the JSON form of the request: "+err.Error()))
+			writeError(w, invalid("the body is not the JSON form of the request: %v", err))
 			return
 		}
 		out, err := method(r.Context(), in)
@@ -70,15 +60,31 @@ func handle[M any, In message[M], Out proto.Message](
 	})
 }
 
+// decode reads one JSON value. A field that the request does not have is an error: a name that is written wrongly would
+// otherwise count as missing. So is text that is not UTF-8: package encoding/json would replace what is invalid, and
+// two names could become one.
+func decode(body []byte, to any) error {
+	if !utf8.Valid(body) {
+		return errors.New("it is not UTF-8")
+	}
+	d := json.NewDecoder(bytes.NewReader(body))
+	d.DisallowUnknownFields()
+	if err := d.Decode(to); err != nil {
+		return err
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return errors.New("something follows the request")
+	}
+	return nil
+}
+
 // Denies reports whether a response of the API has a decision that denies. Of a batch, one is enough.
 func Denies(response any) bool {
 	switch r := response.(type) {
-	case *limitsv1.CheckResponse:
-		return !r.GetDecision().GetAllowed()
-	case *limitsv1.PeekResponse:
-		return !r.GetDecision().GetAllowed()
-	case *limitsv1.CheckBatchResponse:
-		return slices.ContainsFunc(r.GetDecisions(), func(d *limitsv1.Decision) bool { return !d.GetAllowed() })
+	case *CheckResponse:
+		return !r.Decision.Allowed
+	case *CheckBatchResponse:
+		return slices.ContainsFunc(r.Decisions, func(d *Decision) bool { return !d.Allowed })
 	}
 	return false
 }
@@ -87,24 +93,27 @@ func Denies(response any) bool {
 // admissions.
 type DenialNoter interface{ NoteDenial() }
 
-// statuses maps the errors of the API to the statuses of HTTP.
-var statuses = map[codes.Code]int{
-	codes.InvalidArgument: http.StatusBadRequest, codes.NotFound: http.StatusNotFound,
-	codes.ResourceExhausted: http.StatusTooManyRequests, codes.Unavailable: http.StatusServiceUnavailable,
+func invalid(format string, args ...any) *Error {
+	return &Error{"invalidargument", fmt.Sprintf(format, args...), http.StatusBadRequest}
+}
+
+func notFound(message string) *Error { return &Error{"notfound", message, http.StatusNotFound} }
+
+func unavailable(message string) *Error {
+	return &Error{"unavailable", message, http.StatusServiceUnavailable}
 }
 
 func writeError(w http.ResponseWriter, err error) {
-	s := status.Convert(err)
-	code, ok := statuses[s.Code()]
-	if !ok {
-		code = http.StatusInternalServerError
+	var e *Error
+	if !errors.As(err, &e) {
+		e = &Error{"internal", err.Error(), http.StatusInternalServerError}
 	}
-	write(w, code, &limitsv1.Error{Code: strings.ToLower(s.Code().String()), Message: s.Message()})
+	write(w, e.status, e)
 }
 
-func write(w http.ResponseWriter, code int, m proto.Message) {
-	text, err := protojson.MarshalOptions{EmitUnpopulated: true}.Marshal(m)
-	if err != nil { // a text is not UTF-8; the texts of requests were checked
+func write(w http.ResponseWriter, code int, message any) {
+	text, err := json.Marshal(message)
+	if err != nil { // no message has a field that cannot be written
 		http.Error(w, http.StatusText(http.StatusInternalServerError), http.StatusInternalServerError)
 		return
 	}

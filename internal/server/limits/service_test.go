@@ -2,6 +2,7 @@ package limits_test
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -13,12 +14,8 @@ import (
 	"testing"
 	"time"
 
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
-
 	"github.com/sluicelimits/sluice"
 	"github.com/sluicelimits/sluice/authorizer"
-	"github.com/sluicelimits/sluice/client/limitsv1"
 	"github.com/sluicelimits/sluice/internal/configfile/configyaml"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/limiter/resilience"
@@ -91,29 +88,43 @@ func newWorld(t *testing.T, maxReceipts int) *world {
 	return w
 }
 
-func (w *world) check(c *limitsv1.Call) *limitsv1.Decision {
+func (w *world) check(c *limits.Call) *limits.Decision {
 	w.t.Helper()
-	out, err := w.Check(w.t.Context(), &limitsv1.CheckRequest{Call: c})
+	out, err := w.Check(w.t.Context(), &limits.CheckRequest{Call: c})
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	return out.GetDecision()
+	return out.Decision
 }
 
-func (w *world) refund(receipt string, units int64) *limitsv1.RefundResponse {
+func (w *world) refund(receipt string, units int64) *limits.RefundResponse {
 	w.t.Helper()
-	out, err := w.Refund(w.t.Context(), &limitsv1.RefundRequest{Receipt: receipt, Units: units})
+	out, err := w.Refund(w.t.Context(), &limits.RefundRequest{Receipt: receipt, Units: units})
 	if err != nil {
 		w.t.Fatal(err)
 	}
 	return out
 }
 
+// isError reports whether an error of the API has that code.
+func isError(err error, code string) bool {
+	var e *limits.Error
+	return errors.As(err, &e) && e.Code == code
+}
+
+// wait returns how long the decision tells the caller to wait, or 0 if it tells nothing.
+func wait(d *limits.Decision) time.Duration {
+	if d.RetryAfter == nil {
+		return 0
+	}
+	return time.Duration(*d.RetryAfter)
+}
+
 // remainingOf returns the units that remain of the limit with that policy, or -1 if the decision does not list it.
-func remainingOf(d *limitsv1.Decision, policy string) int64 {
-	for _, l := range d.GetLimits() {
-		if l.GetPolicy() == policy {
-			return l.GetRemaining()
+func remainingOf(d *limits.Decision, policy string) int64 {
+	for _, l := range d.Limits {
+		if l.Policy == policy {
+			return l.Remaining
 		}
 	}
 	return -1
@@ -134,7 +145,7 @@ func TestLikeLibrary(t *testing.T) {
 	reasons := map[string]int{}
 	for step := range 3000 {
 		w.now = w.now.Add(time.Duration(rng.IntN(5000)) * time.Millisecond)
-		c := &limitsv1.Call{Tenant: one("acme", "acme", "gone", "unknown", ""), Subject: one("", "u"),
+		c := &limits.Call{Tenant: one("acme", "acme", "gone", "unknown", ""), Subject: one("", "u"),
 			Method: one("GET", "POST"), Path: one("/", "/items/1"),
 			Address: one("", "10.0.0.1", "10.0.0.2"), Cost: rng.Int64N(3),
 			Claims: map[string]string{"role": one("a", "b")}}
@@ -143,12 +154,12 @@ func TestLikeLibrary(t *testing.T) {
 		want, got := library.Decide, w.check
 		if rng.IntN(3) == 0 {
 			want = library.Peek
-			got = func(c *limitsv1.Call) *limitsv1.Decision {
-				out, err := w.Peek(t.Context(), &limitsv1.PeekRequest{Call: c})
-				if err != nil || out.GetDecision().GetReceipt() != "" {
+			got = func(c *limits.Call) *limits.Decision {
+				out, err := w.Peek(t.Context(), &limits.CheckRequest{Call: c})
+				if err != nil || out.Decision.Receipt != "" {
 					t.Fatalf("peek: %v, %v", out, err)
 				}
-				return out.GetDecision()
+				return out.Decision
 			}
 		}
 		d, l := got(c), want(t.Context(), who, req)
@@ -159,18 +170,18 @@ func TestLikeLibrary(t *testing.T) {
 		for name, values := range header {
 			wantHeaders[name] = values[0]
 		}
-		gotText := fmt.Sprint(d.GetAllowed(), d.GetReason(), d.GetStatus(), d.GetTenant(), d.GetPlan(),
-			d.GetRetryAfter().AsDuration(), d.GetHeaders(), d.GetProblem() == "")
+		gotText := fmt.Sprint(d.Allowed, d.Reason, d.Status, d.Tenant, d.Plan,
+			wait(d), d.Headers, d.Problem == "")
 		wantText := fmt.Sprint(l.Allowed, l.Reason, l.Status(), l.Tenant, l.Plan, l.RetryAfter, wantHeaders,
 			l.Problem() == nil)
 		if gotText != wantText {
 			t.Fatalf("step %d, %v:\n got %s\nwant %s", step, c, gotText, wantText)
 		}
-		if l.Limit != "" && (len(d.GetLimits()) == 0 || d.GetLimits()[0].GetPolicy() != l.Limit ||
-			d.GetLimits()[0].GetRemaining() != l.Remaining) {
-			t.Fatalf("step %d: limits %v, want first %s with %d left", step, d.GetLimits(), l.Limit, l.Remaining)
+		if l.Limit != "" && (len(d.Limits) == 0 || d.Limits[0].Policy != l.Limit ||
+			d.Limits[0].Remaining != l.Remaining) {
+			t.Fatalf("step %d: limits %v, want first %s with %d left", step, d.Limits, l.Limit, l.Remaining)
 		}
-		reasons[d.GetReason()]++
+		reasons[d.Reason]++
 	}
 	for _, r := range []string{"allowed", "limited", "ip_limited", "unknown_tenant", "suspended_tenant"} {
 		if reasons[r] < 20 {
@@ -183,38 +194,38 @@ func TestLikeLibrary(t *testing.T) {
 // not.
 func TestRefund(t *testing.T) {
 	w := newWorld(t, 2)
-	d := w.check(&limitsv1.Call{Tenant: "acme", Cost: 3})
-	if got := remainingOf(d, "burst"); got != 1 || d.GetReceipt() == "" {
+	d := w.check(&limits.Call{Tenant: "acme", Cost: 3})
+	if got := remainingOf(d, "burst"); got != 1 || d.Receipt == "" {
 		t.Fatalf("%v", d)
 	}
-	if back := w.refund(d.GetReceipt(), 2); back.GetUnits() != 2 || back.GetRepeated() || back.GetExpired() {
+	if back := w.refund(d.Receipt, 2); back.Units != 2 || back.Repeated || back.Expired {
 		t.Errorf("refund: %v", back)
 	}
-	if back := w.refund(d.GetReceipt(), 0); back.GetUnits() != 0 || !back.GetRepeated() {
+	if back := w.refund(d.Receipt, 0); back.Units != 0 || !back.Repeated {
 		t.Errorf("second refund: %v", back)
 	}
-	if got := remainingOf(w.check(&limitsv1.Call{Tenant: "acme", Cost: 1}), "burst"); got != 2 {
+	if got := remainingOf(w.check(&limits.Call{Tenant: "acme", Cost: 1}), "burst"); got != 2 {
 		t.Errorf("%d left after the refund", got)
 	}
-	late := w.check(&limitsv1.Call{Tenant: "acme", Cost: 1})
+	late := w.check(&limits.Call{Tenant: "acme", Cost: 1})
 	w.now = w.now.Add(limit.MaxReceiptAge)
-	if back := w.refund(late.GetReceipt(), 0); !back.GetExpired() {
+	if back := w.refund(late.Receipt, 0); !back.Expired {
 		t.Errorf("a late refund: %v", back)
 	}
-	first := w.check(&limitsv1.Call{Tenant: "acme", Cost: 1})
+	first := w.check(&limits.Call{Tenant: "acme", Cost: 1})
 	for range 2 {
-		w.check(&limitsv1.Call{Tenant: "acme", Cost: 1})
+		w.check(&limits.Call{Tenant: "acme", Cost: 1})
 	}
 	// the service keeps two receipts, so the first one was dropped
-	for _, receipt := range []string{first.GetReceipt(), "", "x"} {
-		_, err := w.Refund(t.Context(), &limitsv1.RefundRequest{Receipt: receipt})
-		if status.Code(err) != codes.NotFound {
+	for _, receipt := range []string{first.Receipt, "", "x"} {
+		_, err := w.Refund(t.Context(), &limits.RefundRequest{Receipt: receipt})
+		if !isError(err, "notfound") {
 			t.Errorf("receipt %q: %v", receipt, err)
 		}
 	}
 	for _, units := range []int64{-1, limit.MaxUnits + 1} {
-		_, err := w.Refund(t.Context(), &limitsv1.RefundRequest{Receipt: "x", Units: units})
-		if status.Code(err) != codes.InvalidArgument {
+		_, err := w.Refund(t.Context(), &limits.RefundRequest{Receipt: "x", Units: units})
+		if !isError(err, "invalidargument") {
 			t.Errorf("%d units: %v", units, err)
 		}
 	}
@@ -223,17 +234,17 @@ func TestRefund(t *testing.T) {
 // Guarantees that the calls of a batch are charged one by one, or on request all or none, and that invalid batches
 // charge nothing.
 func TestBatch(t *testing.T) {
-	calls := []*limitsv1.Call{{Tenant: "acme", Cost: 2}, {Tenant: "acme", Cost: 3}, {Tenant: "acme", Cost: 1},
+	calls := []*limits.Call{{Tenant: "acme", Cost: 2}, {Tenant: "acme", Cost: 3}, {Tenant: "acme", Cost: 1},
 		{Tenant: "unknown"}}
 	for _, all := range []bool{false, true} {
 		w := newWorld(t, 0)
-		out, err := w.CheckBatch(t.Context(), &limitsv1.CheckBatchRequest{Calls: calls, AllOrNothing: all})
+		out, err := w.CheckBatch(t.Context(), &limits.CheckBatchRequest{Calls: calls, AllOrNothing: all})
 		if err != nil {
 			t.Fatal(err)
 		}
 		var got []string
-		for _, d := range out.GetDecisions() {
-			got = append(got, fmt.Sprint(d.GetReason(), d.GetReceipt() != ""))
+		for _, d := range out.Decisions {
+			got = append(got, fmt.Sprint(d.Reason, d.Receipt != ""))
 		}
 		want, used := []string{"allowedtrue", "limitedfalse", "allowedtrue", "unknown_tenantfalse"}, int64(3)
 		if all {
@@ -242,19 +253,19 @@ func TestBatch(t *testing.T) {
 		if !slices.Equal(got, want) {
 			t.Errorf("all %v: %q, want %q", all, got, want)
 		}
-		if left := remainingOf(w.check(&limitsv1.Call{Tenant: "acme", Cost: 1}), "burst"); left != 3-used {
+		if left := remainingOf(w.check(&limits.Call{Tenant: "acme", Cost: 1}), "burst"); left != 3-used {
 			t.Errorf("all %v: %d left", all, left)
 		}
 	}
 	w := newWorld(t, 0)
-	for _, bad := range [][]*limitsv1.Call{nil, make([]*limitsv1.Call, limits.MaxCalls+1), {{Tenant: "acme"}, nil},
+	for _, bad := range [][]*limits.Call{nil, make([]*limits.Call, limits.MaxCalls+1), {{Tenant: "acme"}, nil},
 		{{Cost: -1}}} {
 		if _, err := w.CheckBatch(t.Context(),
-			&limitsv1.CheckBatchRequest{Calls: bad}); status.Code(err) != codes.InvalidArgument {
+			&limits.CheckBatchRequest{Calls: bad}); !isError(err, "invalidargument") {
 			t.Errorf("%d calls: %v", len(bad), err)
 		}
 	}
-	if got := remainingOf(w.check(&limitsv1.Call{Tenant: "acme", Cost: 1}), "burst"); got != 3 {
+	if got := remainingOf(w.check(&limits.Call{Tenant: "acme", Cost: 1}), "burst"); got != 3 {
 		t.Errorf("bad batches have charged: %d left", got)
 	}
 }
@@ -289,7 +300,7 @@ func TestHTTP(t *testing.T) {
 		t.Errorf("peek: %d %v", code, out)
 	}
 	if code, out := post("/v1/refund", fmt.Sprintf(`{"receipt": %q}`, d["receipt"])); code != 200 ||
-		out["units"] != "4" {
+		out["units"] != 4.0 {
 		t.Errorf("refund: %d %v", code, out)
 	}
 	if code, out := post("/v1/check-batch", `{"calls": [{"tenant": "acme"}, {"tenant": "gone"}]}`); code != 200 ||
@@ -304,6 +315,8 @@ func TestHTTP(t *testing.T) {
 		{"/v1/check", "{", 400, "invalidargument"}, {"/v1/check", "{}", 400, "invalidargument"},
 		{"/v1/check", `{"call": {"cost": "-1"}}`, 400, "invalidargument"},
 		{"/v1/check", `{"calls": {}}`, 400, "invalidargument"},
+		{"/v1/check", "{\"call\": {\"tenant\": \"\xff\"}}", 400, "invalidargument"},
+		{"/v1/check", `{"call": {"tenant": "acme"}} {"call": {"tenant": "acme"}}`, 400, "invalidargument"},
 		{"/v1/refund", `{"receipt": "x"}`, 404, "notfound"}, {"/v1/check-batch", `{}`, 400, "invalidargument"},
 		{"/v1/peek", strings.Repeat(" ", 5<<20), 400, "invalidargument"},
 	} {
@@ -324,16 +337,15 @@ func TestHTTP(t *testing.T) {
 
 // Guarantees which responses metrics count as denials: of a batch, one denied call is enough.
 func TestDenies(t *testing.T) {
-	yes, no := &limitsv1.Decision{Allowed: true}, new(limitsv1.Decision)
+	yes, no := &limits.Decision{Allowed: true}, new(limits.Decision)
 	for _, c := range []struct {
 		response any
 		want     bool
 	}{
-		{&limitsv1.CheckResponse{Decision: no}, true}, {&limitsv1.CheckResponse{Decision: yes}, false},
-		{&limitsv1.PeekResponse{Decision: no}, true}, {&limitsv1.PeekResponse{Decision: yes}, false},
-		{&limitsv1.CheckBatchResponse{Decisions: []*limitsv1.Decision{yes, no}}, true},
-		{&limitsv1.CheckBatchResponse{Decisions: []*limitsv1.Decision{yes}}, false},
-		{new(limitsv1.RefundResponse), false},
+		{&limits.CheckResponse{Decision: no}, true}, {&limits.CheckResponse{Decision: yes}, false},
+		{&limits.CheckBatchResponse{Decisions: []*limits.Decision{yes, no}}, true},
+		{&limits.CheckBatchResponse{Decisions: []*limits.Decision{yes}}, false},
+		{new(limits.RefundResponse), false},
 	} {
 		if got := limits.Denies(c.response); got != c.want {
 			t.Errorf("%T %v: %t, want %t", c.response, c.response, got, c.want)

@@ -20,13 +20,12 @@ type group struct {
 var groups = []group{
 	{"bench", []string{"bench/..."}, []string{"testkit", "dev", "streams", "control", "server", "library", "pacer",
 		"cell", "authorizer", "aws", "telemetry", "request", "plan", "limiter", "configfile", "events",
-		"caller", "client"}},
+		"caller"}},
 	{"browser", []string{"browser"}, []string{"testkit"}},
 	{"testkit", []string{"internal/testkit/..."}, []string{"dev", "streams", "control", "server", "library", "pacer",
-		"cell", "authorizer", "aws", "telemetry", "request", "plan", "limiter", "configfile", "events", "caller",
-		"client"}},
+		"cell", "authorizer", "aws", "telemetry", "request", "plan", "limiter", "configfile", "events", "caller"}},
 	{"cmd", []string{"cmd/..."}, []string{"dev", "control", "server", "library", "pacer", "cell", "authorizer", "aws",
-		"telemetry", "request", "plan", "limiter", "configfile", "events", "caller", "client"}},
+		"telemetry", "request", "plan", "limiter", "configfile", "events", "caller"}},
 	{"examples", []string{"examples/..."}, []string{"library"}},
 	{"localstack", []string{"localstack/..."}, []string{"dev", "control"}},
 	{"scripts", []string{"scripts/..."}, []string{"plan", "configfile"}},
@@ -40,7 +39,7 @@ var groups = []group{
 	{"control", []string{"internal/control/..."}, []string{"cell", "aws", "request", "plan", "limiter", "events"}},
 	{"server", []string{"internal/server/..."}, []string{"cell", "authorizer", "aws", "telemetry",
 		"request", "plan",
-		"limiter", "configfile", "events", "caller", "client"}},
+		"limiter", "configfile", "events", "caller"}},
 	{"library", []string{".", "middleware/...", "redisstore", "dynamodbstore"},
 		[]string{"cell", "authorizer", "request",
 			"plan", "limiter", "configfile", "caller"}},
@@ -57,15 +56,12 @@ var groups = []group{
 	{"configfile", []string{"internal/configfile/..."}, nil},
 	{"events", []string{"events/..."}, nil},
 	{"caller", []string{"caller"}, nil},
-	{"client", []string{"client/..."}, nil},
 }
 
 // only lists, for packages that need few imports, each import that they may have, whatever their group may. A package
 // with an empty list imports nothing.
 var only = map[string][]string{
 	"caller":           {"std"},
-	"client":           {"std", "client/limitsv1", "google.golang.org/grpc"},
-	"client/limitsv1":  {"std", "google.golang.org/grpc/...", "google.golang.org/protobuf/..."},
 	"events":           {"std", "events/canonical"},
 	"events/canonical": {"std"},
 	"infra/alarm":      {"std", "infra/config", "internal/aws/grants"},
@@ -417,9 +413,9 @@ var everywhere = []ban{
 	{except: []string{"infra/..."}, never: cdk, why: "CDK brings Node and a runtime of its own: it belongs to infra"},
 	{except: []string{"internal/limiter/resilience"}, never: []string{"github.com/sony/gobreaker/..."},
 		why: "resilience.Breaker is the one circuit breaker: it knows of freezes"},
-	// envoyconfig reads the files of another project with that project's leniency; the test of limitsv1 reads OpenAPI.
+	// envoyconfig reads the files of another project with that project's leniency; the test of limits reads OpenAPI.
 	{except: []string{"internal/configfile/configyaml", "cmd/sluice", "localstack/stand", "internal/server/envoyconfig",
-		"client/limitsv1"},
+		"internal/server/limits"},
 		never: []string{"go.yaml.in/yaml/..."}, why: "configyaml is the one reader of YAML files"},
 	{never: []string{"io/ioutil"}, why: "os and io have it"},
 	{never: []string{"math/rand"}, why: "math/rand/v2 needs no seed"},
