@@ -31,22 +31,24 @@ func newSource(c *Config, i *issuer) *source {
 	return s
 }
 
-// key returns the key that a token names. If the kid is unknown, the set is fetched again, at most once per cooldown.
+// candidates returns the keys that a token may be signed with: at least one, if there is no error. If the kid is
+// unknown, the set is fetched again, at most once per cooldown.
 // The kid itself is not remembered, so a flood of unknown kids takes no memory.
-func (s *source) key(ctx context.Context, kid string, a jose.SignatureAlgorithm, now time.Time) (*key, error) {
+func (s *source) candidates(ctx context.Context, kid string, a jose.SignatureAlgorithm, now time.Time) ([]*key,
+	error) {
 	if _, err := s.keys.First(ctx, now); err != nil {
 		return nil, s.unavailable(err)
 	}
 	set := s.upkeep(ctx, now)
-	if k := set.find(kid, a); k != nil {
-		return k, nil
+	if keys := set.find(kid, a); keys != nil {
+		return keys, nil
 	}
 	if kid == "" || set.kids[kid] {
 		return nil, ErrUnknownKey
 	}
 	err := s.keys.Renew(ctx, now)
-	if k := s.keys.Value().find(kid, a); k != nil {
-		return k, nil
+	if keys := s.keys.Value().find(kid, a); keys != nil {
+		return keys, nil
 	}
 	if err != nil {
 		return nil, s.unavailable(err)
@@ -76,6 +78,10 @@ func (s *source) ended(e refresh.End[keySet]) {
 	}
 	if e.Before != nil {
 		e.Before.retire(e.Value)
+	}
+	if odd := e.Value.odd; odd != "" && (e.Before == nil || e.Before.odd != odd) {
+		s.c.Log.Warn("the issuer publishes keys that are not used, or members that are ignored", "issuer", s.issuer,
+			"keys", odd)
 	}
 	if e.Failures > 0 {
 		s.c.Log.Info("keys are available again", "issuer", s.issuer, "failures", e.Failures)

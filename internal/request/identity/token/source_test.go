@@ -4,15 +4,20 @@ import (
 	"bytes"
 	"compress/gzip"
 	"context"
+	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/rsa"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"log/slog"
 	"math/big"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -507,7 +512,7 @@ func TestClose(t *testing.T) {
 }
 
 // Guarantees that keys that are weak, secret, or meant for another use verify nothing, and do not make the other keys
-// of their set unusable.
+// of their set unusable; and that the error, or the log, names the key and the reason, and nothing secret of the key.
 func TestUnusableKeysAreLeftOut(t *testing.T) {
 	weak := must(rsa.GenerateKey(rand.Reader, 1024))
 	public := func(s *signer) string { return jwkWith(s) }
@@ -519,49 +524,66 @@ func TestUnusableKeysAreLeftOut(t *testing.T) {
 		return string(must(jose.JSONWebKey{Key: key, KeyID: "k1", Algorithm: "RS256", Use: "sig"}.MarshalJSON()))
 	}
 	for name, c := range map[string]struct {
-		by  *signer
-		jwk string
+		by     *signer
+		jwk    string
+		reason string
 	}{
-		"RSA of 1024 bits":         {keyed("k1", "RS256", weak), public(keyed("k1", "RS256", weak))},
-		"RSA of 16000 bits":        {rsaSigner, raw(long)},
-		"RSA with exponent 1":      {rsaSigner, raw(one)},
-		"RSA with an even one":     {rsaSigner, raw(even)},
-		"for encryption":           {good, jwkWith(good, "use", "enc")},
-		"for another use":          {good, jwkWith(good, "use", "tls")},
-		"only for signing":         {good, jwkWith(good, "key_ops", []string{"sign"})},
-		"for no operation":         {good, jwkWith(good, "key_ops", []string{})},
-		"of another algorithm":     {rsaSigner, jwkWith(rsaSigner, "alg", "RSA-OAEP")},
-		"of one that is not taken": {rsaSigner, jwkWith(rsaSigner, "alg", "RS512")},
+		"RSA of 1024 bits":         {keyed("k1", "RS256", weak), public(keyed("k1", "RS256", weak)), "too weak"},
+		"RSA of 16000 bits":        {rsaSigner, raw(long), "modulus too large"},
+		"RSA with exponent 1":      {rsaSigner, raw(one), "bad e value"},
+		"RSA with an even one":     {rsaSigner, raw(even), "too weak"},
+		"for encryption":           {good, jwkWith(good, "use", "enc"), `its "use" is "enc"`},
+		"for another use":          {good, jwkWith(good, "use", "tls"), `its "use" is "tls"`},
+		"only for signing":         {good, jwkWith(good, "key_ops", []string{"sign"}), `"key_ops" lack "verify"`},
+		"for no operation":         {good, jwkWith(good, "key_ops", []string{}), `"key_ops" lack "verify"`},
+		"of another algorithm":     {rsaSigner, jwkWith(rsaSigner, "alg", "RSA-OAEP"), `its "alg" is "RSA-OAEP"`},
+		"of one that is not taken": {rsaSigner, jwkWith(rsaSigner, "alg", "RS512"), `its "alg" is "RS512"`},
 		"a private one": {good,
 			string(must(jose.JSONWebKey{Key: good.Private, KeyID: "k1", Algorithm: "ES256",
-				Use: "sig"}.MarshalJSON()))},
-		"a secret":             {good, `{"kty":"oct","kid":"k1","k":"AAAA","alg":"HS256"}`},
-		"not on its curve":     {good, jwkWith(good, "x", encode(strings.Repeat("\x01", 32)))},
-		"a curve nobody knows": {good, jwkWith(good, "crv", "P-111")},
-		"a kind nobody knows":  {good, jwkWith(good, "kty", "XYZ")},
-		"a name too long":      {good, jwkWith(good, "kid", strings.Repeat("k", 300))},
-		"a member twice":       {good, strings.Replace(jwkWith(good), "{", `{"kid":"k1",`, 1)},
+				Use: "sig"}.MarshalJSON())), "a private key"},
+		"a private one, in part":  {rsaSigner, jwkWith(rsaSigner, "dq", "AQAB"), `it has "dq"`},
+		"a name that is a number": {good, jwkWith(good, "kid", 1), `"kid"`},
+		"operations in a text":    {good, jwkWith(good, "key_ops", "verify"), `"key_ops"`},
+		"a secret":                {good, `{"kty":"oct","kid":"k1","k":"AAAA","alg":"HS256"}`, `its "kty" is "oct"`},
+		"not on its curve": {good, jwkWith(good, "x", encode(strings.Repeat("\x01", 32))),
+			"not on declared curve"},
+		"a curve nobody knows": {good, jwkWith(good, "crv", "P-111"), "unsupported elliptic curve"},
+		"a kind nobody knows":  {good, jwkWith(good, "kty", "XYZ"), `its "kty" is "XYZ"`},
+		"a name too long":      {good, jwkWith(good, "kid", strings.Repeat("k", 300)), "longer than 256 bytes"},
+		"a member twice":       {good, strings.Replace(jwkWith(good), "{", `{"kid":"k1",`, 1), "a member twice"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			other := newEC("other", elliptic.P256())
 			alone := newVerifier(t, config(newAuthority(answer(http.StatusOK, keysOf(c.jwk)))))
-			if err := verify(alone, c.by.Sign(claims(noon, nil)), noon); !errors.Is(err, token.ErrKeysUnavailable) {
-				t.Errorf("alone: Verify = %v, want ErrKeysUnavailable", err)
+			err := verify(alone, c.by.Sign(claims(noon, nil)), noon)
+			if !errors.Is(err, token.ErrKeysUnavailable) || !strings.Contains(err.Error(), c.reason) {
+				t.Errorf("alone: Verify = %v, want ErrKeysUnavailable and %s", err, c.reason)
 			}
-			beside := newVerifier(t, config(newAuthority(answer(http.StatusOK, keysOf(c.jwk, public(other))))))
+			var lines bytes.Buffer
+			beside := newVerifier(t, config(newAuthority(answer(http.StatusOK, keysOf(c.jwk, public(other)))),
+				func(c *token.Config) { c.Log = slog.New(slog.NewJSONHandler(&lines, nil)) }))
 			if err := verify(beside, c.by.Sign(claims(noon, nil)), noon); !errors.Is(err, token.ErrUnknownKey) {
 				t.Errorf("with an unusable key in the set: Verify = %v, want ErrUnknownKey", err)
 			}
 			if err := verify(beside, other.Sign(claims(noon, nil)), noon); err != nil {
 				t.Errorf("the other: Verify = %v, want nil", err)
 			}
+			beside.Close() // waits for the line of the log
+			if said := strings.ReplaceAll(lines.String(), `\"`, `"`); strings.Count(said, "key 1 of 2") != 1 ||
+				!strings.Contains(said, c.reason) {
+				t.Errorf("the log says %q, want key 1 of 2 and %s, once", said, c.reason)
+			}
+			if secret := encode(string(good.Private.(*ecdsa.PrivateKey).D.Bytes())); strings.Contains(
+				err.Error()+lines.String(), secret[:20]) {
+				t.Errorf("the error or the log repeats a secret: %v\n%s", err, lines.String())
+			}
 		})
 	}
 }
 
 // Guarantees what a key set may leave out. A key without "alg" and "use" is used with each algorithm of its kind that
-// the issuer is allowed. A key without "kid" is used for tokens without one, if there is only one such key. Of two keys
-// with one name, the first is used.
+// the issuer is allowed. A key without "kid" is used for tokens without one, if there is only one such key. Keys that
+// share a name are tried one after the other.
 func TestNamesInASet(t *testing.T) {
 	bare := keyed("k1", "RS256", rsaKey())
 	v := newVerifier(t,
@@ -586,9 +608,81 @@ func TestNamesInASet(t *testing.T) {
 	if err := verify(same, good.Sign(claims(noon, nil)), noon); err != nil {
 		t.Errorf("the first of one name: Verify = %v, want nil", err)
 	}
-	if err := verify(same, attacker.Sign(claims(noon, nil)), noon); !errors.Is(err, token.ErrSignature) {
-		t.Errorf("the second of one name: Verify = %v, want ErrSignature", err)
+	if err := verify(same, attacker.Sign(claims(noon, nil)), noon); err != nil {
+		t.Errorf("the second of one name: Verify = %v, want nil", err)
 	}
+	if err := verify(same, newEC("k1", elliptic.P256()).Sign(claims(noon, nil)), noon); !errors.Is(err,
+		token.ErrSignature) {
+		t.Errorf("a third key, under the name of two: Verify = %v, want ErrSignature", err)
+	}
+	rsaNamesake, ecNamesake := keyed("k", "RS256", rsaKey()), newEC("k", elliptic.P256())
+	across := newVerifier(t, config(publishing(rsaNamesake, ecNamesake)))
+	for _, k := range []*signer{rsaNamesake, ecNamesake} {
+		if err := verify(across, k.Sign(claims(noon, nil)), noon); err != nil {
+			t.Errorf("one name for two algorithms, %s: Verify = %v, want nil", k.Algorithm, err)
+		}
+		if err := verify(across, k.Sign(claims(noon, nil), with("kid", absent{})), noon); err != nil {
+			t.Errorf("without a name, the only key for %s: Verify = %v, want nil", k.Algorithm, err)
+		}
+	}
+}
+
+// Guarantees that the members that make a public key suffice: whatever else a JWK holds and Go cannot read is ignored,
+// and the log says once which key it was and why.
+func TestOddMembersAreIgnored(t *testing.T) {
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: noon.Add(time.Hour)}
+	certificate := must(x509.CreateCertificate(rand.Reader, template, template, good.Private.Public(), good.Private))
+	negative := bytes.Clone(certificate)
+	negative[bytes.Index(negative, []byte{2, 1, 1, 0x30})+2] = 0x81 // INTEGER 1, before a SEQUENCE
+	bare := must(x509.MarshalPKIXPublicKey(good.Private.Public()))
+	std := base64.StdEncoding.EncodeToString
+	kinds := append(everyKind()[:5], good) // one of each "kty", and the key of the certificates
+	for name, odd := range map[string]map[string]any{
+		"a certificate with a negative serial number": with("x5c", []string{std(negative)}),
+		"a bare public key":                           with("x5c", []string{std(bare)}),
+		"a certificate in PEM": with("x5c", []string{string(pem.EncodeToMemory(
+			&pem.Block{Type: "CERTIFICATE", Bytes: certificate}))}),
+		"a certificate in base64url":   with("x5c", []string{base64.RawURLEncoding.EncodeToString(certificate)}),
+		"a certificate that is cut":    with("x5c", []string{std(certificate[:100])}),
+		"a certificate outside a list": with("x5c", std(certificate)),
+		"an empty certificate":         with("x5c", []string{""}),
+		"a thumbprint with padding":    with("x5t", "qqqqqqqqqqqqqqqqqqqqqqqqqqo="),
+		"a thumbprint of another size": with("x5t#S256", "AAAA"),
+		"a thumbprint that is null":    with("x5t", 1),
+		"an address that is none":      with("x5u", "http://[::1"),
+		"a member of another kind":     with("pub", "not base64url!"),
+	} {
+		for _, k := range kinds {
+			t.Run(name+", "+k.Algorithm, func(t *testing.T) {
+				var lines bytes.Buffer
+				body := keysOf(jwkWith(k, slices.Concat(pairs(odd), []any{"kid", "odd"})...))
+				a := newAuthority(answer(http.StatusOK, body))
+				v := newVerifier(t, config(a, all, func(c *token.Config) {
+					c.Log = slog.New(slog.NewTextHandler(&lines, nil))
+				}))
+				signedBy := keyed("odd", k.Algorithm, k.Private)
+				if err := verify(v, signedBy.Sign(claims(noon, nil)), noon); err != nil {
+					t.Errorf("Verify = %v, want nil", err)
+				}
+				if err := verify(v, signedBy.Sign(claims(noon.Add(time.Hour), nil)), noon.Add(time.Hour)); err != nil {
+					t.Errorf("an hour later: Verify = %v, want nil", err)
+				}
+				v.Close() // waits for the fetch, and for its line of the log
+				if n := strings.Count(lines.String(), `kid \"odd\"`); a.Fetches() != 2 || n != 1 {
+					t.Errorf("%d fetches, and the log names the key %d times, want 2 and 1:\n%s", a.Fetches(), n,
+						lines.String())
+				}
+			})
+		}
+	}
+}
+
+// pairs returns the arguments with which [with] makes m.
+func pairs(m map[string]any) (out []any) {
+	for name, value := range m {
+		out = append(out, name, value)
+	}
+	return out
 }
 
 // Guarantees, over a real connection and with the default client, that redirects are not followed, that a small

@@ -333,13 +333,16 @@ func (v *Verifier) first(ctx context.Context, token string, now time.Time) (r re
 	if r.claims, err = p.claims(&r.issuer.Issuer, r.issuer.tenants, v.c.Claims); err != nil {
 		return r, err
 	}
-	if r.key, err = r.issuer.source.key(ctx, header.KeyID, used, now); err != nil {
+	keys, err := r.issuer.source.candidates(ctx, header.KeyID, used, now)
+	if err != nil {
 		return r, err
 	}
-	if _, err := jws.Verify(r.key.public); err != nil {
-		return r, ErrSignature
+	for _, r.key = range keys {
+		if _, err = jws.Verify(r.key.public); err == nil {
+			return r, nil
+		}
 	}
-	return r, nil
+	return r, ErrSignature
 }
 
 // compact reports whether token has three parts of base64url. Decoders ignore line ends, so without this check one
