@@ -71,27 +71,6 @@ func (e *AuditRecord) check() error {
 	return nil
 }
 
-func (e *Throttled) check() error {
-	err := first(
-		fieldError("time", checkTime(e.Time)),
-		fieldError("cell", checkID(e.Cell)),
-		fieldError("tenant", checkName(e.Tenant)),
-		fieldError("plan", checkID(e.Plan)),
-		fieldError("limit", checkID(e.Limit)),
-		fieldError("window_start", checkTime(e.WindowStart)),
-		fieldError("window_end", checkTime(e.WindowEnd)),
-	)
-	switch {
-	case err != nil:
-		return err
-	case e.Threshold < 1 || e.Threshold > MaxUnits:
-		return fieldError("threshold", fmt.Errorf("%d, want 1..%d", e.Threshold, int64(MaxUnits)))
-	case !instant(e.WindowEnd).After(instant(e.WindowStart)):
-		return fieldError("window_end", errors.New("not after window_start"))
-	}
-	return nil
-}
-
 // check returns an error unless the data is an event with the same header, of a type or version that this package does
 // not know.
 func (e *Raw) check() error {

@@ -127,12 +127,6 @@ func (r *reader) event(t Type, version int64) Event {
 			Before: r.archived("before"), After: r.archived("after"), PrevHash: r.text("prev_hash"),
 			Hash: r.text("hash"),
 		}
-	case TenantThrottled:
-		return &Throttled{
-			Time: r.time("time"), Cell: r.text("cell"), Tenant: r.text("tenant"), Plan: r.text("plan"),
-			Limit:     r.text("limit"),
-			Threshold: r.integer("threshold"), WindowStart: r.time("window_start"), WindowEnd: r.time("window_end"),
-		}
 	default: // not known
 		return nil
 	}

@@ -70,16 +70,6 @@ func (e *AuditRecord) fields(w *writer) {
 	w.text("hash", e.Hash)
 }
 
-func (e *Throttled) fields(w *writer) {
-	w.text("cell", e.Cell)
-	w.text("tenant", e.Tenant)
-	w.text("plan", e.Plan)
-	w.text("limit", e.Limit)
-	w.integer("threshold", e.Threshold)
-	w.time("window_start", e.WindowStart)
-	w.time("window_end", e.WindowEnd)
-}
-
 func (e *Raw) fields(*writer) {}
 
 // writer writes the fields of an object in the order of its calls. It copies a body as it is: encoding/json would

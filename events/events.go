@@ -23,11 +23,8 @@ import (
 // Type says what an event is about. Type and version together determine its fields.
 type Type string
 
-// The types of events that are not about a change of a document. All types have version 1.
-const (
-	AuditRecorded   Type = "audit.record"     // AuditRecord
-	TenantThrottled Type = "tenant.throttled" // Throttled
-)
+// AuditRecorded is the type of an [AuditRecord], the one event that is not about a change of a document.
+const AuditRecorded Type = "audit.record"
 
 // Version is the version of every type in this package.
 const Version = 1
@@ -40,7 +37,6 @@ const (
 	MaxTypeBytes  = 64
 	MaxTextChars  = 512       // of an actor and of a reason, in characters
 	MaxVersion    = 1<<53 - 1 // of an item; the largest integer that every double can hold exactly
-	MaxUnits      = 1<<53 - 1 // of a limit
 )
 
 // Errors of [Encode], [Decode] and [Batches]. Errors that wrap ErrMalformed name the field.
@@ -60,7 +56,7 @@ type Header struct {
 	Time    time.Time // when the change happened, not when it was published; UTC, in microseconds
 }
 
-// Event is a [Changed], an [AuditRecord], a [Throttled] or a [Raw].
+// Event is a [Changed], an [AuditRecord] or a [Raw].
 type Event interface {
 	// Header returns the event's header.
 	Header() Header
@@ -109,26 +105,6 @@ type AuditRecord struct {
 // Header implements [Event].
 func (e *AuditRecord) Header() Header {
 	return Header{AuditRecorded, Version, itemID(e.Table, e.Key, e.ItemVersion), instant(e.Time)}
-}
-
-// Throttled reports that a limit denied a request of a tenant. It is sent once for each cell, tenant, limit and window,
-// at the first denial in the window.
-type Throttled struct {
-	Time        time.Time // of the denial
-	Cell        string
-	Tenant      string
-	Plan        string
-	Limit       string    // id of the limit
-	Threshold   int64     // units per window that the cell enforced, 1..MaxUnits
-	WindowStart time.Time // of the limit's window, by the wall clock
-	WindowEnd   time.Time // after WindowStart
-}
-
-// Header implements [Event].
-func (e *Throttled) Header() Header {
-	// Names of cells and ids of limits hold no slash, so two of these ids are never equal, whatever the tenant's name.
-	id := fmt.Sprintf("throttled/%s/%s/%d/%s", e.Cell, e.Limit, instant(e.WindowStart).UnixMicro(), e.Tenant)
-	return Header{TenantThrottled, Version, id, instant(e.Time)}
 }
 
 // Raw is a whole event of a type or version that this package does not know.

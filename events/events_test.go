@@ -58,10 +58,6 @@ func examples() map[string]events.Event {
 			Table: events.Cells, Key: "eu-1", ItemVersion: 7, Time: noon, Actor: "a", Reason: "r", Deleted: true,
 			Before: json.RawMessage(`{}`), PrevHash: hash("c"), Hash: hash("d"),
 		},
-		"tenant.throttled.v1": &events.Throttled{
-			Time: noon, Cell: "eu-1", Tenant: "acme", Plan: "pro", Limit: "burst", Threshold: 200,
-			WindowStart: noon.Truncate(time.Second), WindowEnd: noon.Truncate(time.Second).Add(time.Second),
-		},
 	}
 }
 
@@ -78,7 +74,6 @@ var published = map[string]string{
 	"shares.changed.v1":         "bbb4fc4631d8eb579b85a0a2db856ad369c3c363635aa4489cdbbe8fdda37394",
 	"tenant.changed.v1":         "22d1cc0a5e055a02993f5a7bd00980112b27e9b70bdaa01ae36e4a4a3ad572bf",
 	"tenant.changed.v1.deleted": "5d0edcbc4f8dc6e11d07aa7cf4e363e1c521e375608f123bd94dffbd083091d8",
-	"tenant.throttled.v1":       "43ed9e37daa30530c9de6002b3122d79917ab77adcaf441ef36682adb1f421a8",
 }
 
 // Guarantees what subscribers depend on, byte for byte: each event is encoded as its golden file, which is decoded to
@@ -130,7 +125,7 @@ func TestGoldenFilesAreComplete(t *testing.T) {
 	}
 	for _, typ := range []events.Type{
 		events.PlanChanged, events.SettingsChanged, events.TenantChanged, events.KeyChanged, events.SharesChanged,
-		events.Canary, events.AuditRecorded, events.TenantThrottled,
+		events.Canary, events.AuditRecorded,
 	} {
 		if e := all[string(typ)+".v1"]; e == nil || e.Header().Type != typ || e.Header().Version != events.Version {
 			t.Errorf("type %s has no golden file of version %d", typ, events.Version)
@@ -242,13 +237,6 @@ func TestEveryField(t *testing.T) {
 		"table":        {``, `null`, `1`, `""`, `"counters"`},
 		"actor":        {``, `null`, `1`, `""`, `" "`, `"a\nb"`, `"a\u2028b"`, long},
 		"reason":       {``, `null`, `1`, `""`, `"\t"`, `"\u0085"`, long},
-		"cell":         {``, `null`, `1`, `""`, `"eu/1"`, long},
-		"tenant":       {``, `null`, `1`, `""`, `"a\u0000"`, long},
-		"plan":         {``, `null`, `1`, `""`, `"a/b"`},
-		"limit":        {``, `null`, `1`, `""`, `"a/b"`},
-		"threshold":    {``, `null`, `"1"`, `0`, `-1`, `1.5`, `9007199254740992`},
-		"window_start": {``, `null`, `""`, `"x"`, `"9999-11-21T12:00:00.123456Z"`},
-		"window_end":   {``, `null`, `""`, `"x"`, `"1970-01-01T00:00:00.000000Z"`, `"2026-11-21T12:00:00.000000Z"`},
 	}
 	met := make(map[string]bool)
 	for name, e := range examples() {
@@ -273,7 +261,6 @@ func TestEveryField(t *testing.T) {
 				if !errors.Is(err, events.ErrMalformed) {
 					t.Errorf("%s with %s = %s is read as %+v, %v; want an error", name, field, value, got, err)
 				} else if !strings.Contains(err.Error(), field) && !strings.Contains(err.Error(), "id:") &&
-					!strings.Contains(err.Error(), "window_end") &&
 					!strings.Contains(err.Error(), "version 1") {
 					t.Errorf("%s with %s = %s: the error does not name the field: %v", name, field, value, err)
 				}
@@ -321,7 +308,7 @@ func TestFieldsThatContradict(t *testing.T) {
 		}},
 		{"a changed document of another type", func(m map[string]events.Event) events.Event {
 			e := m["plan.changed.v1"].(*events.Changed)
-			e.Type = events.TenantThrottled
+			e.Type = events.AuditRecorded
 			return e
 		}},
 		{"a first version with one before", func(m map[string]events.Event) events.Event {
@@ -337,11 +324,6 @@ func TestFieldsThatContradict(t *testing.T) {
 		{"a second version without one before", func(m map[string]events.Event) events.Event {
 			e := m["audit.record.v1"].(*events.AuditRecord)
 			e.PrevHash = ""
-			return e
-		}},
-		{"a window without length", func(m map[string]events.Event) events.Event {
-			e := m["tenant.throttled.v1"].(*events.Throttled)
-			e.WindowEnd = e.WindowStart.Add(time.Nanosecond)
 			return e
 		}},
 	}
@@ -419,7 +401,7 @@ func TestSizes(t *testing.T) {
 	}
 }
 
-// Guarantees that no two documents, and no two throttled tenants, share an event's id.
+// Guarantees that no two documents share an event's id.
 func TestIDs(t *testing.T) {
 	seen := make(map[string]events.Event)
 	add := func(e events.Event) {
@@ -433,10 +415,6 @@ func TestIDs(t *testing.T) {
 		for _, version := range []int64{1, 2, 11} {
 			add(&events.Changed{Type: events.TenantChanged, Key: key, ItemVersion: version})
 			add(&events.Changed{Type: events.KeyChanged, Key: key, ItemVersion: version})
-		}
-		for _, limit := range []string{"a", "1"} {
-			add(&events.Throttled{Cell: "a", Limit: limit, Tenant: key, WindowStart: time.UnixMicro(1)})
-			add(&events.Throttled{Cell: "a", Limit: limit, Tenant: key, WindowStart: time.UnixMicro(11)})
 		}
 	}
 }

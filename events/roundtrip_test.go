@@ -55,7 +55,7 @@ func randomTime(r *rand.Rand) time.Time {
 func randomEvent(t *testing.T, r *rand.Rand) events.Event {
 	t.Helper()
 	hex := strings.Repeat(string("0123456789abcdef"[r.IntN(16)]), 64)
-	switch r.IntN(3) {
+	switch r.IntN(2) {
 	case 0:
 		all := []struct {
 			t   events.Type
@@ -73,7 +73,7 @@ func randomEvent(t *testing.T, r *rand.Rand) events.Event {
 			e.Body = randomBody(t, r)
 		}
 		return e
-	case 1:
+	default:
 		e := &events.AuditRecord{
 			Table: events.Tenants, Key: random(r, 9), ItemVersion: 1, Time: randomTime(r), Actor: random(r, 99) + ".",
 			Reason: random(r, 99) + ".", Hash: hex,
@@ -88,13 +88,6 @@ func randomEvent(t *testing.T, r *rand.Rand) events.Event {
 			e.After = randomBody(t, r)
 		}
 		return e
-	default:
-		start := randomTime(r)
-		return &events.Throttled{
-			Time: randomTime(r), Cell: randomID(r), Tenant: random(r, 9), Plan: randomID(r), Limit: randomID(r),
-			Threshold: 1 + r.Int64N(events.MaxUnits), WindowStart: start,
-			WindowEnd: start.Add(time.Duration(1+r.IntN(1e9)) * time.Microsecond),
-		}
 	}
 }
 

@@ -369,8 +369,8 @@ func TestRefusedDocument(t *testing.T) {
 func TestOtherEvents(t *testing.T) {
 	w := newWorld(t)
 	at := streamstest.Written
-	body, err := events.Encode(&events.Throttled{Time: at, Cell: "eu-1", Tenant: "acme", Plan: "pro", Limit: "burst",
-		Threshold: 5, WindowStart: at, WindowEnd: at.Add(time.Second)})
+	body, err := events.Encode(&events.AuditRecord{Time: at, Table: events.Tenants, Key: "acme", ItemVersion: 1,
+		Actor: "jo", Reason: "new", After: []byte(`{}`), Hash: strings.Repeat("d", 64)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -85,10 +85,6 @@ var only = map[string][]string{
 		"internal/request/identity", "github.com/hashicorp/golang-lru/v2/...",
 	},
 	"internal/cell/cellconfig/cellconfigtest": {"std", "internal/cell/cellconfig", "internal/plan"},
-	"internal/cell/cellconfig/filetable": {
-		"std", "internal/cell/cellconfig", "internal/cell/cellconfig/memtable", "internal/configfile/configyaml",
-		"internal/plan",
-	},
 	"internal/cell/cellconfig/memtable": {"std", "internal/cell/cellconfig"},
 	"internal/cell/cellconfig/table": {
 		"std", "internal/cell/cellconfig", "github.com/aws/aws-sdk-go-v2/aws/...",
