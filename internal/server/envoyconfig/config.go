@@ -17,6 +17,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/protobuf/types/known/structpb"
@@ -119,8 +120,11 @@ type Rule struct {
 	// key "sluice". All of them must admit a request.
 	Limits []*limit.Limit
 
-	// CountDenied charges the hits of every request, also of a denied one, as envoyproxy/ratelimit does.
-	CountDenied bool
+	// CountDenied charges the hits of every request, also of a denied one, as envoyproxy/ratelimit does. CountAdmitted
+	// charges those of admitted requests only, whatever requests with 0 hits suggest, see NoteQuery.
+	CountDenied, CountAdmitted bool
+
+	queried atomic.Bool // see NoteQuery
 
 	domainBytes int // length of the domain in Path, the dot included
 }
@@ -130,6 +134,23 @@ func (r *Rule) PolicyName() string { return r.Path[min(r.domainBytes, len(r.Path
 
 // DeniesAll reports whether the rule denies every hit.
 func (r *Rule) DeniesAll() bool { return !r.Unlimited && r.Unit != Unknown && r.RequestsPerUnit == 0 }
+
+// NoteQuery notes that a request with 0 hits has asked for the rule. Such requests come where hits are reported when
+// they are over, such as the tokens of a language model. A report that does not fit must count nevertheless, or the
+// limit would never be reached. NoteQuery returns true if CountsDenied has changed.
+func (r *Rule) NoteQuery() bool {
+	return !r.CountDenied && !r.CountAdmitted && !r.queried.Load() && !r.queried.Swap(true)
+}
+
+// CountsDenied reports whether the hits of denied requests are charged, too.
+func (r *Rule) CountsDenied() bool { return r.CountDenied || r.queried.Load() }
+
+// KeepQueries copies from an earlier configuration what NoteQuery has noted of rules with the same path.
+func (c *Config) KeepQueries(earlier *Config) {
+	queried := map[string]bool{}
+	earlier.EachRule(func(r *Rule) { queried[r.Path] = r.queried.Load() })
+	c.EachRule(func(r *Rule) { r.queried.Store(queried[r.Path] && !r.CountAdmitted) })
+}
 
 // CheckNegativeHits returns an error if hits cannot be given back to one of the rule's limits.
 func (r *Rule) CheckNegativeHits() error {
@@ -144,7 +165,7 @@ func (r *Rule) CheckNegativeHits() error {
 	return nil
 }
 
-// Config holds the content of configuration files. It is immutable. Create it with [Load].
+// Config holds the content of configuration files. It is immutable, except for [Rule.NoteQuery]. Create it with [Load].
 type Config struct {
 	domains  map[string]*node
 	warnings []string
@@ -255,7 +276,7 @@ func (n *node) dump(b *strings.Builder) {
 			on   bool
 			text string
 		}{{r.Unlimited, "unlimited: true"}, {n.shareThreshold, "share_threshold: true"},
-			{r.CountDenied, "sluice: countDenied: true"}} {
+			{r.CountDenied, "sluice: countDenied: true"}, {r.CountAdmitted, "sluice: countDenied: false"}} {
 			if set.on {
 				b.WriteString(", " + set.text)
 			}

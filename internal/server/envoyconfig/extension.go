@@ -16,7 +16,7 @@ import (
 // extension holds the value of the key "sluice" of a descriptor:
 //
 //	sluice:
-//	  countDenied: true         # all limits of this descriptor count denied requests, too
+//	  countDenied: true         # all limits of this descriptor count denied requests, too; false: never
 //	  exact: true               # the store decides each request of rate_limit; nothing is leased
 //	  onStoreFailure: closed    # of rate_limit: backstop, open or closed
 //	  limits:                   # in addition to rate_limit; each is written as in a plan
@@ -26,7 +26,7 @@ import (
 // All limits of a descriptor must admit, and they are charged together or not at all. With limits, rate_limit can be
 // left out, or have no more than a name and replaces.
 type extension struct {
-	countDenied bool
+	countDenied, countAdmitted bool
 	exact       bool
 	onFailure   limit.FailurePolicy
 	limits      []*limit.Limit
@@ -59,6 +59,7 @@ func (l *loader) extension(path string, n *yaml.Node) (x extension, err error) {
 		switch key.Value {
 		case "countDenied":
 			err = value.Decode(&x.countDenied)
+			x.countAdmitted = !x.countDenied
 		case "exact":
 			err = value.Decode(&x.exact)
 		case "onStoreFailure":

@@ -224,7 +224,7 @@ func (l *loader) rule(n *node, d *descriptorYAML) error {
 	}
 	r := &Rule{
 		Path: n.path, ShadowMode: d.ShadowMode, QuotaMode: d.QuotaMode, DetailedMetric: d.DetailedMetric,
-		CountDenied: x.countDenied, domainBytes: len(l.domain) + len("."),
+		CountDenied: x.countDenied, CountAdmitted: x.countAdmitted, domainBytes: len(l.domain) + len("."),
 	}
 	if d.RateLimit != nil {
 		if err := l.rateLimit(r, d.RateLimit, len(x.limits) > 0); err != nil {

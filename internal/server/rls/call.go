@@ -1,6 +1,7 @@
 package rls
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -111,6 +112,9 @@ func (c *call) beginItem(i int, snapshot *snapshot) error {
 			if d.GetHitsAddend() == nil && c.request.GetHitsAddend() == 0 {
 				cost = 0 // use the cost that the plan defines
 			}
+			if it.hits == 0 && !it.negative {
+				c.service.warnOfPlanReports(domain)
+			}
 			it.decideByPlan(domain, &mappedCall, cost)
 			return nil
 		}
@@ -122,7 +126,7 @@ func (c *call) beginItem(i int, snapshot *snapshot) error {
 	shared := c.match.Shared
 	if own := d.GetLimit(); own != nil {
 		var err error
-		if it.rule, err = c.service.ruleOf(own); err != nil {
+		if it.rule, err = c.service.ruleOf(own, domain, c.entries); err != nil {
 			return err
 		}
 		it.stats = c.service.stats.dynamic(envoyconfig.OverrideStatsKey(domain, c.entries), nil)
@@ -137,6 +141,12 @@ func (c *call) beginItem(i int, snapshot *snapshot) error {
 		return nil
 	}
 	it.setHits(d, c.request)
+	if it.hits == 0 && !it.negative && it.rule.NoteQuery() && !c.service.config.CountDenied {
+		c.service.config.Log.Info("a request asked with 0 hits, so its hits are probably reported when it is over: from "+
+			"now on the hits of this descriptor count also if they do not fit. To have every instance know it from the "+
+			"start, write sluice: {countDenied: true} at the descriptor, and countDenied: false to never count such hits",
+			"descriptor", cmp.Or(it.rule.Path, envoyconfig.OverrideStatsKey(domain, c.entries)))
+	}
 	c.key = envoyconfig.AppendKey(c.key[:0], domain, c.entries, shared)
 	it.owner = ownerOf(c.key, c.entries)
 	return nil
@@ -189,7 +199,7 @@ func (c *call) chargeItems() error {
 // chargesDeniedHits reports whether hits of the item are charged also if they do not fit. A plan never charges such
 // hits.
 func (c *call) chargesDeniedHits(it *item) bool {
-	return it.planned == nil && (c.service.config.CountDenied || it.rule.CountDenied)
+	return it.planned == nil && (c.service.config.CountDenied || it.rule.CountsDenied())
 }
 
 // chargeDenying charges the items that can deny alone, until one of them does. In the service's shadow mode it charges

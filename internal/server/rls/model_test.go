@@ -92,7 +92,7 @@ func TestLikeModel(t *testing.T) {
 	for _, key := range keys {
 		rule := m.rules[key]
 		fmt.Fprintf(&yaml, "  - {key: %s, shadow_mode: %t, quota_mode: %t, rate_limit: {unit: year, "+
-			"requests_per_unit: %d}}\n", key, rule.shadow, rule.quota, rule.limit)
+			"requests_per_unit: %d}, sluice: {countDenied: false}}\n", key, rule.shadow, rule.quota, rule.limit)
 	}
 	w := newWorld(t, rls.Config{}, yaml.String())
 	random := rand.New(rand.NewPCG(1, 7))

@@ -4,7 +4,8 @@
 // A request has a domain and a list of descriptors. Package envoyconfig finds the rule of each descriptor, and a
 // [limit.Store] counts. A [Service] answers as envoyproxy/ratelimit does, with one intended difference: it charges all
 // descriptors of a request or none. If one of them denies, the others keep their units. [Config.CountDenied], or the
-// key countDenied of a descriptor, turns this off.
+// key countDenied of a descriptor, turns this off. So does a request with 0 hits for its rule: it shows that hits are
+// reported after the fact.
 //
 // # How a request is decided
 //
@@ -118,6 +119,8 @@ type Service struct {
 	denials   recentDenials
 	stats     *Stats
 
+	warnedOfPlanReports sync.Once
+
 	lastLogged atomic.Int64 // when an error of the store was last logged, seconds since 1970
 }
 
@@ -131,6 +134,7 @@ type snapshot struct {
 type override struct {
 	requestsPerUnit uint32
 	unit            envoyconfig.Unit
+	keys            string // the domain, and the keys of the descriptor's entries
 }
 
 // New returns a service without a configuration. Until it has one, every request is an error.
@@ -159,6 +163,9 @@ func New(c Config) (*Service, error) {
 
 // SetConfig puts a configuration in force. Requests that have already begun keep the previous one.
 func (s *Service) SetConfig(c *envoyconfig.Config) {
+	if earlier := s.Current(); earlier != nil {
+		c.KeepQueries(earlier)
+	}
 	s.current.Store(&snapshot{config: c, stats: s.stats.setRules(c)})
 	s.denials.forgetWaits()
 	s.stats.ConfigLoadSuccess.Add(1)
@@ -211,9 +218,25 @@ func (s *Service) logStore(err error) {
 	}
 }
 
-// ruleOf returns a rule for a limit that a descriptor of a request sets itself.
-func (s *Service) ruleOf(o *ratelimitv3.RateLimitDescriptor_RateLimitOverride) (*envoyconfig.Rule, error) {
-	key := override{o.GetRequestsPerUnit(), envoyconfig.Unit(o.GetUnit())}
+// warnOfPlanReports logs once that a plan does not count hits that are reported later and do not fit.
+func (s *Service) warnOfPlanReports(domain string) {
+	s.warnedOfPlanReports.Do(func() {
+		s.config.Log.Warn("a request asked with 0 hits about a descriptor that the plan of a tenant decides. If its hits "+
+			"are reported when it is over: a plan does not count a report that does not fit, so such a limit is never "+
+			"reached. Report to a descriptor that the mapping does not match, with a rate_limit of its own",
+			"domain", domain)
+	})
+}
+
+// ruleOf returns a rule for a limit that a descriptor of a request sets itself. Descriptors with the same limit and the
+// same keys, whatever their values, have one rule.
+func (s *Service) ruleOf(o *ratelimitv3.RateLimitDescriptor_RateLimitOverride, domain string,
+	entries []envoyconfig.Entry) (*envoyconfig.Rule, error) {
+	keys := limit.AppendNetstring(nil, domain)
+	for i := range entries {
+		keys = limit.AppendNetstring(keys, entries[i].Key)
+	}
+	key := override{o.GetRequestsPerUnit(), envoyconfig.Unit(o.GetUnit()), string(keys)}
 	if r, ok := s.overrides.Get(key); ok {
 		return r, nil
 	}

@@ -46,7 +46,10 @@ func newWorld(t testing.TB, c rls.Config, yaml string) *world {
 		}
 		c.Store = store
 	}
-	c.Now, c.Log = func() time.Time { return w.now }, slog.New(slog.DiscardHandler)
+	c.Now = func() time.Time { return w.now }
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
 	w.store = c.Store
 	var err error
 	if w.Service, err = rls.New(c); err != nil {
@@ -130,7 +133,7 @@ const file = `
 domain: d
 descriptors:
   - {key: a, rate_limit: {unit: minute, requests_per_unit: 3}}
-  - {key: b, rate_limit: {unit: hour, requests_per_unit: 5, name: b}}
+  - {key: b, rate_limit: {unit: hour, requests_per_unit: 5, name: b}, sluice: {countDenied: false}}
   - {key: zero, rate_limit: {unit: second, requests_per_unit: 0}}
   - {key: free, rate_limit: {unlimited: true, replaces: [{name: b}]}}
   - {key: shadow, shadow_mode: true, rate_limit: {unit: minute, requests_per_unit: 1}}
@@ -570,7 +573,7 @@ domain: d
 descriptors:
   - {key: minute, rate_limit: {unit: minute, requests_per_unit: 1}}
   - {key: hour, rate_limit: {unit: hour, requests_per_unit: 1}}
-  - {key: year, rate_limit: {unit: year, requests_per_unit: 2}}
+  - {key: year, rate_limit: {unit: year, requests_per_unit: 2}, sluice: {countDenied: false}}
   - {key: other, rate_limit: {unit: year, requests_per_unit: 9}}
   - {key: zero, rate_limit: {unit: minute, requests_per_unit: 0}}
   - {key: q1, quota_mode: true, rate_limit: {unit: minute, requests_per_unit: 1}}
