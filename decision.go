@@ -58,10 +58,12 @@ type Decision struct {
 	// Shadowed are the ids of the limits in mode shadow that would have denied the request.
 	Shadowed []string
 
-	// Err says why the reason is Unidentified or Internal, if that is known. If Request.Identify refused the caller,
-	// Err is its error. If the reason is NoCredential, Err is set if the configuration has no way to identify anybody.
-	// If the reason is NoPlan, Err names the Identity.Plan that is not there. The limiter logs these two itself, once.
-	// It is for logs, not for clients.
+	// Err says why the reason is Unidentified or Internal, if that is known. If the reason is BadCredential, Err names
+	// the check that failed (such as the expiry, audience or signature of a JWT), and contains nothing that the client
+	// sent. The limiter logs such errors, too, at most one a second of a kind. If Request.Identify refused the caller,
+	// Err is its error, and is not logged. If the reason is NoCredential, Err is set if the configuration has no way to
+	// identify anybody. If the reason is NoPlan, Err names the Identity.Plan that is not there. The limiter logs these
+	// two itself, once. It is for logs, not for clients.
 	Err error
 
 	kind    answer.Kind

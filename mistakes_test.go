@@ -2,12 +2,18 @@ package sluice_test
 
 import (
 	"bytes"
+	"crypto/elliptic"
 	"fmt"
 	"log/slog"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/sluicelimits/sluice"
+	"github.com/sluicelimits/sluice/internal/request/identity"
+	"github.com/sluicelimits/sluice/internal/testkit/tokentest"
 )
 
 // logged returns a limiter and what it logs.
@@ -56,4 +62,76 @@ func TestNobodyCanCallIsLogged(t *testing.T) {
 	if n := strings.Count(log.String(), "nobody can call"); n != 1 || !strings.Contains(log.String(), "level=WARN") {
 		t.Errorf("the log says %d times that nobody can call, want one warning:\n%s", n, log)
 	}
+}
+
+// Guarantees that a refused credential has a cause, in the decision and in the log, which names the check that failed,
+// holds nothing of the credential, and is logged once a second however many requests it fails.
+func TestRefusedCredentialsHaveACause(t *testing.T) {
+	var log bytes.Buffer
+	now := noon
+	issuer := httptest.NewServer(tokentest.Publishing(key, keyOfRSA))
+	t.Cleanup(issuer.Close)
+	stored := "keys: [ { id: gone, tenant: acme, pepper: dev, hash: " +
+		identity.HashKey(identity.DevPepper(), identity.ExampleKey("gone")) + ", revoked: true } ]\n"
+	l := open(t, hourly+stored, func(c *sluice.Config) {
+		c.Log, c.Now = slog.New(slog.NewJSONHandler(&log, nil)), func() time.Time { return now }
+		c.Peppers = map[string][]byte{"dev": identity.DevPepper()}
+		c.Issuers = []sluice.Issuer{{Issuer: tokentest.Issuer, Audiences: []string{tokentest.Audience},
+			JWKSURL: issuer.URL, Tenants: []string{"acme"}, Algorithms: []string{"ES256", "RS256"}}}
+	})
+	good := key.Sign(tokentest.Claims(noon, nil))
+	for name, c := range map[string]struct{ credential, cause string }{
+		"expired":       {sign("exp", noon.Add(-time.Hour).Unix()), "expired"},
+		"too early":     {sign("nbf", noon.Add(time.Hour).Unix()), "not yet valid"},
+		"never expires": {sign("exp", tokentest.Absent{}), "never expires"},
+		"audience":      {sign("aud", "https://other.example"), `claim "aud" names none of`},
+		"no slash": {sign("iss", strings.TrimSuffix(tokentest.Issuer, "/")),
+			`differs from "https://login.example.com/"`},
+		"issuer":       {sign("iss", "https://elsewhere.example"), "issuer is not accepted"},
+		"no tenant":    {sign("tenant_id", tokentest.Absent{}), `no usable tenant in the claim "tenant_id"`},
+		"other tenant": {sign("tenant_id", "umbrella"), "may not speak for the tenant"},
+		"no subject":   {sign("sub", ""), `no usable subject in the claim "sub"`},
+		"unknown key":  {tokentest.NewEC("other", elliptic.P256()).Sign(tokentest.Claims(noon, nil)), "unknown key"},
+		"wrong key":    {tokentest.NewEC("k1", elliptic.P256()).Sign(tokentest.Claims(noon, nil)), "wrong signature"},
+		"no kid":       {tokentest.NewEC("", elliptic.P384()).Sign(tokentest.Claims(noon, nil)), "algorithm"},
+		"other kind": {tokentest.New("rsa", "ES256", key.Private).Sign(tokentest.Claims(noon, nil)),
+			"the key that it names is not for ES256"},
+		"unsigned":    {tokentest.Unsigned("k1", tokentest.Claims(noon, nil)), "algorithm"},
+		"cut off":     {good[:len(good)-10] + "~", "malformed"},
+		"key":         {identity.ExampleKey("nobody"), "unknown API key"},
+		"revoked key": {identity.ExampleKey("gone"), "revoked API key"},
+		"key cut off": {identity.ExampleKey("gone")[:20], "malformed"},
+		"blank":       {"x y", "not visible ASCII"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			log.Reset()
+			now = now.Add(2 * time.Second)
+			for range 10 {
+				d := l.Authorize(t.Context(),
+					sluice.Request{Header: http.Header{"Authorization": {"Bearer " + c.credential}}})
+				if d.Reason != sluice.BadCredential || d.Err == nil || !strings.Contains(d.Err.Error(), c.cause) {
+					t.Fatalf("%s, %v, want %s", d.Reason, d.Err, c.cause)
+				}
+				for _, part := range append(strings.Split(c.credential, "."), "umbrella", "elsewhere", "user-1") {
+					if strings.Contains(d.Err.Error()+log.String(), part) && len(part) > 3 {
+						t.Errorf("the error or the log repeats %q of the credential: %v, %s", part, d.Err, log.String())
+					}
+				}
+			}
+			said := strings.ReplaceAll(log.String(), `\"`, `"`)
+			if n := strings.Count(said, "\n"); n != 1 || !strings.Contains(said, c.cause) {
+				t.Errorf("%d lines, want one, with %s: %s", n, c.cause, said)
+			}
+		})
+	}
+}
+
+var (
+	key      = tokentest.NewEC("k1", elliptic.P256())
+	keyOfRSA = tokentest.NewRSA("rsa")
+)
+
+// sign returns a token that is good at noon, but for one claim.
+func sign(claim string, value any) string {
+	return key.Sign(tokentest.Claims(noon, tokentest.With(claim, value)))
 }

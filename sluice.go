@@ -304,6 +304,7 @@ func (l *Limiter) decide(ctx context.Context, req *authorizer.Request, peek bool
 	if a.Err != nil && (a.Kind == answer.NoPlan || a.Kind == answer.NoCredential) {
 		l.mistakes.log(l.c.Log, a.Err)
 	}
+	a.LogRefusal(ctx)
 	return decisionOf(a, peek)
 }
 

@@ -1,6 +1,8 @@
 package authorizer
 
 import (
+	"context"
+	"log/slog"
 	"net/textproto"
 	"strings"
 	"time"
@@ -41,9 +43,10 @@ type Answer struct {
 	// Took is how long the stores took to decide in steps 1 and 5. It is 0 without Config.Measure.
 	Took time.Duration
 
-	// Err says what an operator should know about a denial: the configuration or the keys of an issuer could not be
-	// loaded, the configuration has no way to identify anybody, the authorizer is attached to an API that does not give
-	// it addresses, or the host's own authentication, plan or cost is invalid. It is for logs.
+	// Err says what an operator should know about a denial: which check refused a credential (never what the client
+	// presented), the configuration or the keys of an issuer could not be loaded, the configuration has no way to
+	// identify anybody, the authorizer is attached to an API that does not give it addresses, or the host's own
+	// authentication, plan or cost is invalid. It is for logs.
 	Err error
 
 	authorizer *Authorizer // whose pool the answer returns to
@@ -148,4 +151,18 @@ func (a *Answer) claim(name string) (string, bool) {
 	}
 	value, ok := a.caller.Claims[name]
 	return value, ok
+}
+
+// LogRefusal logs which check refused a credential, at most once a second for each Reason. It logs nothing about other
+// answers, or if [Request.Identify] refused the credential. It is for hosts that log no decisions; a [Handler] logs by
+// itself.
+func (a *Answer) LogRefusal(ctx context.Context) {
+	if a.Kind != answer.BadCredential || a.Reason == "" {
+		return
+	}
+	if suppressed, ok := a.authorizer.refusals.admit(a.Reason, a.At); ok {
+		a.authorizer.config.Log.LogAttrs(ctx, slog.LevelInfo, "a credential is refused",
+			slog.String("reason", a.Reason), slog.Any("error", a.Err), slog.String("source", a.Source),
+			slog.Int64("more", suppressed))
+	}
 }

@@ -98,6 +98,7 @@ type Authorizer struct {
 	addresses *resilience.Fallback // counts the ipLimits; the same as store without Config.Addresses
 	encoder   answer.Encoder
 	answers   sync.Pool // of *Answer
+	refusals  logThrottle
 }
 
 // New checks the configuration and makes an authorizer. The error names the field.

@@ -36,8 +36,12 @@ func (h *Handler) logDecision(ctx context.Context, event *apigw.Event, a *Answer
 	case answer.NoCredential, answer.BadCredential:
 		suppressed, ok := h.logs.admit(a.Reason, a.At)
 		if level := levelIf(ok, slog.LevelInfo); h.config.Log.Enabled(ctx, level) {
-			h.logLine(ctx, level, "not identified", event, slog.String("outcome", a.Kind.String()),
-				slog.String("reason", a.Reason), slog.String("source", a.Source), slog.Int64("more", suppressed))
+			attrs := []slog.Attr{slog.String("outcome", a.Kind.String()), slog.String("reason", a.Reason),
+				slog.String("source", a.Source), slog.Int64("more", suppressed)}
+			if a.Err != nil {
+				attrs = append(attrs, slog.Any("error", a.Err))
+			}
+			h.logLine(ctx, level, "not identified", event, attrs...)
 		}
 	case answer.Unidentified, answer.Internal:
 		suppressed, ok := h.logs.admit(a.Kind.String(), a.At)

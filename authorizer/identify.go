@@ -28,7 +28,7 @@ func (a *Authorizer) identify(ctx context.Context, out *Answer, current Configur
 	presented, err := identity.FindCredentials(out.request.Header)
 	switch {
 	case err != nil:
-		return limit.Owner{}, nil, out.refuseCredential(reasonOf(err))
+		return limit.Owner{}, nil, out.refuseCredential(err)
 	case !presented.Any():
 		return findAnonymousPlan(ctx, out, current)
 	}
@@ -86,7 +86,7 @@ func (a *Authorizer) verifyCredentials(ctx context.Context, out *Answer, current
 			return kind
 		}
 	case presented.Bearer != "" && key != "" && presented.Bearer != key:
-		return out.refuseCredential(reasonTwoKeys)
+		return out.refuseCredential(errTwoKeys)
 	case presented.Bearer != "":
 		key = presented.Bearer
 	}
@@ -106,7 +106,7 @@ func (a *Authorizer) verifyToken(ctx context.Context, out *Answer, jwt string) a
 		return out.failIdentification(err)
 	}
 	if err != nil {
-		return out.refuseCredential(reasonOf(err))
+		return out.refuseCredential(err)
 	}
 	out.claims, out.Tenant, out.Subject = claims, claims.Tenant, claims.Subject
 	return answer.Allowed
@@ -120,11 +120,11 @@ func verifyKey(ctx context.Context, out *Answer, current Configuration, key stri
 	case errors.Is(err, ErrNotLoaded):
 		return out.failIdentification(err)
 	case err != nil && !hasToken && token.Shaped(key):
-		return out.refuseCredential(reasonTokenUnwanted)
+		return out.refuseCredential(errTokenUnwanted)
 	case err != nil:
-		return out.refuseCredential(reasonOf(err))
+		return out.refuseCredential(err)
 	case hasToken && stored.Tenant != out.Tenant:
-		return out.refuseCredential(reasonOtherTenant)
+		return out.refuseCredential(errOtherTenant)
 	}
 	out.KeyID = stored.ID
 	if !hasToken {
@@ -185,9 +185,10 @@ func ignoreCredentials(ctx context.Context, out *Answer, current Configuration) 
 
 // refuseCredential answers a bad credential. It removes from the answer what a good credential beside it said, because
 // nobody has shown to be that caller.
-func (a *Answer) refuseCredential(reason string) answer.Kind {
-	a.Tenant, a.Subject, a.KeyID, a.Reason = "", "", "", reason
+func (a *Answer) refuseCredential(err error) answer.Kind {
+	a.Tenant, a.Subject, a.KeyID = "", "", ""
 	a.claims = token.Claims{}
+	a.Reason, a.Err = reasonOf(err)
 	return answer.BadCredential
 }
 

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// logThrottle bounds how often the [Handler] logs lines that any client can cause: one line a second for each class. A
+// logThrottle bounds how often lines that any client can cause are logged: one line a second for each class. A
 // class is a word of this package, such as "token_expired" (see reason.go), and never a client's text, so there are
 // few.
 type logThrottle struct {

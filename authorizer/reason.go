@@ -9,20 +9,28 @@ import (
 
 // Reasons of [Answer.Reason] that no error of package identity or package token stands for.
 const (
-	reasonNone          = "no_credential"
-	reasonNobody        = "nobody_can_be_identified" // the configuration identifies nobody; see ignoreCredentials
-	reasonTwoKeys       = "two_different_keys"
-	reasonOtherTenant   = "token_and_key_of_different_tenants"
-	reasonTokenUnwanted = "token_not_accepted_here" // a JWT, and there is no issuer
-	reasonOther         = "credential_refused"      // an error that is not in the table below
+	reasonNone   = "no_credential"
+	reasonNobody = "nobody_can_be_identified" // the configuration identifies nobody; see ignoreCredentials
+	reasonOther  = "credential_refused"       // an error that is not in the table below
 )
 
-// reasons gives each error by which a credential is refused the word that logs have for it. Logs may hold the word, and
-// must not hold the error's text, which may contain what a client presented.
+// Errors by which a credential is refused that package identity and package token do not know.
+var (
+	errTwoKeys       = errors.New("Authorization and X-API-Key hold two different API keys")
+	errOtherTenant   = errors.New("the JWT and the API key are of different tenants")
+	errTokenUnwanted = errors.New("the credential is a JWT, and no issuer of JWTs is configured")
+	errOther         = errors.New("the credential is refused")
+)
+
+// reasons gives each error by which a credential is refused the word that logs have for it. No text of these errors
+// contains what a client presented.
 var reasons = []struct {
 	err  error
 	name string
 }{
+	{errTwoKeys, "two_different_keys"},
+	{errOtherTenant, "token_and_key_of_different_tenants"},
+	{errTokenUnwanted, "token_not_accepted_here"},
 	{identity.ErrBadCredential, "credential_malformed"},
 	{identity.ErrMalformedKey, "key_malformed"},
 	{identity.ErrUnknownKey, "key_unknown"},
@@ -43,12 +51,13 @@ var reasons = []struct {
 	{token.ErrSignature, "token_signature"},
 }
 
-// reasonOf returns the word for an error by which a credential is refused.
-func reasonOf(err error) string {
+// reasonOf returns the word for an error by which a credential is refused, and the error for logs. An error that is not
+// in the table may come from another Configuration, and its text may contain what a client presented.
+func reasonOf(err error) (word string, forLogs error) {
 	for _, r := range reasons {
 		if errors.Is(err, r.err) {
-			return r.name
+			return r.name, err
 		}
 	}
-	return reasonOther
+	return reasonOther, errOther
 }

@@ -8,9 +8,11 @@ import (
 	"fmt"
 	"io"
 	"log"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"strings"
 
 	"github.com/sluicelimits/sluice"
 	"github.com/sluicelimits/sluice/middleware"
@@ -45,6 +47,36 @@ func get(h http.Handler, header ...string) {
 		text = w.Header().Get("Content-Type")
 	}
 	fmt.Fprintln(os.Stdout, w.Code, "remaining:", w.Header()["X-RateLimit-Remaining"], text)
+}
+
+// An observer sees why each request is denied.
+func ExampleWithObserver() {
+	key := "keys: [ { id: k, tenant: acme, pepper: p1, hash: " + strings.Repeat("ab", 32) + " } ]"
+	limiter, err := sluice.New(sluice.Config{PlansData: []byte(plans + key),
+		Peppers: map[string][]byte{"p1": make([]byte, 32)}, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer func() { _ = limiter.Close(context.Background()) }()
+	slog := slog.New(slog.NewTextHandler(os.Stdout, &slog.HandlerOptions{ReplaceAttr: withoutTime}))
+
+	watched := middleware.Limit(limiter, middleware.WithObserver(func(r *http.Request, d *sluice.Decision) {
+		if !d.Allowed {
+			slog.Info("denied", "reason", d.Reason, "cause", d.Err, "path", r.URL.Path)
+		}
+	}))(http.HandlerFunc(hello))
+
+	get(watched, "X-API-Key", "a-key-of-nobody")
+	// Output:
+	// level=INFO msg=denied reason=bad_credential cause="unknown API key" path=/product/1
+	// 401 remaining: [] application/problem+json
+}
+
+func withoutTime(_ []string, a slog.Attr) slog.Attr {
+	if a.Key == slog.TimeKey {
+		return slog.Attr{}
+	}
+	return a
 }
 
 // The program authenticates its callers itself.

@@ -96,7 +96,7 @@ func TestWhoIsIdentified(t *testing.T) {
 					t.Errorf("%s: %d, %s, want %s", what, w.Code, got, want)
 					continue
 				}
-				if nobodyCan := want == refused && c.with == refused; (why != nil) != nobodyCan {
+				if said := c.with == refused || want == sluice.BadCredential; (why != nil) != said {
 					t.Errorf("%s: the decision's error is %v", what, why)
 				}
 				if want != passes {

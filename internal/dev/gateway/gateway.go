@@ -102,6 +102,7 @@ func (g *serving) Serve(w *front.Response, r *http.Request) {
 	a.Header.Set(w.Header())
 	if !a.Allowed() {
 		g.logDenied(a, r)
+		a.LogRefusal(r.Context())
 		answer.Write(w, a.Kind, a.AppendProblem(make([]byte, 0, 768)))
 		return
 	}

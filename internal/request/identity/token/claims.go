@@ -1,6 +1,7 @@
 package token
 
 import (
+	"fmt"
 	"math"
 	"slices"
 	"strings"
@@ -114,13 +115,13 @@ func (p payload) claims(i *Issuer, tenants map[string]bool, keep []string) (c Cl
 	_, identified := p["jti"]
 	switch {
 	case !p.audience(i):
-		return Claims{}, ErrAudience
+		return Claims{}, fmt.Errorf("%w: the claim %q names none of %q", ErrAudience, i.AudienceClaim, i.Audiences)
 	case !nameable(c.Tenant, maxTenantBytes):
-		return Claims{}, ErrTenant
+		return Claims{}, fmt.Errorf("%w in the claim %q", ErrTenant, i.TenantClaim)
 	case !i.AllTenants && !tenants[c.Tenant]:
 		return Claims{}, ErrNotBound
 	case !nameable(c.Subject, maxTextBytes):
-		return Claims{}, ErrSubject
+		return Claims{}, fmt.Errorf("%w in the claim %q", ErrSubject, i.SubjectClaim)
 	case identified && !nameable(c.ID, maxTextBytes):
 		return Claims{}, ErrMalformed
 	}

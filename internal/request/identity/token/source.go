@@ -43,8 +43,11 @@ func (s *source) candidates(ctx context.Context, kid string, a jose.SignatureAlg
 	if keys := set.find(kid, a); keys != nil {
 		return keys, nil
 	}
-	if kid == "" || set.kids[kid] {
-		return nil, ErrUnknownKey
+	if kid == "" {
+		return nil, fmt.Errorf(`%w: it has no "kid", and not exactly one key of its issuer is for %s`, ErrUnknownKey, a)
+	}
+	if set.kids[kid] {
+		return nil, fmt.Errorf("%w: the key that it names is not for %s", ErrUnknownKey, a)
 	}
 	err := s.keys.Renew(ctx, now)
 	if keys := s.keys.Value().find(kid, a); keys != nil {

@@ -318,7 +318,7 @@ func (v *Verifier) first(ctx context.Context, token string, now time.Time) (r re
 	}
 	r.issuer = v.issuers[p.text("iss")]
 	if r.issuer == nil {
-		return r, ErrIssuer
+		return r, v.unknownIssuer(p.text("iss"))
 	}
 	used := jose.SignatureAlgorithm(header.Algorithm)
 	if !slices.Contains(r.issuer.algorithms, used) {
@@ -343,6 +343,17 @@ func (v *Verifier) first(ctx context.Context, token string, now time.Time) (r re
 		}
 	}
 	return r, ErrSignature
+}
+
+// unknownIssuer returns the error for a token of an issuer that is not accepted. It names a configured issuer that
+// differs from the token's in letter case or in a slash at the end only.
+func (v *Verifier) unknownIssuer(name string) error {
+	for known := range v.issuers {
+		if strings.EqualFold(strings.TrimSuffix(known, "/"), strings.TrimSuffix(name, "/")) {
+			return fmt.Errorf("%w: it differs from %q in letter case, or in the slash at the end", ErrIssuer, known)
+		}
+	}
+	return ErrIssuer
 }
 
 // compact reports whether token has three parts of base64url. Decoders ignore line ends, so without this check one
