@@ -81,8 +81,6 @@ func TestCompletionOffersFilesForFilesAlone(t *testing.T) {
 func TestCompletionOfWords(t *testing.T) {
 	for _, c := range []struct{ args, want string }{
 		{"dev --live-page", "loopback\nall\noff\n:4\n"},
-		{"pace --page-for", "loopback\nall\n:4\n"},
-		{"work --page-for", "loopback\nall\n:4\n"},
 		{"dev --log-level", "debug\ninfo\nwarn\nerror\n:4\n"},
 	} {
 		if got := sluice(t, "", append(append([]string{"__complete"}, strings.Fields(c.args)...),

@@ -15,7 +15,6 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/sluicelimits/sluice/internal/dev/pacepage"
 	"github.com/sluicelimits/sluice/pacer"
 	"github.com/sluicelimits/sluice/redisstore"
 )
@@ -49,15 +48,10 @@ number of instances; a process with a higher one says so, and waits until a plan
 The plan is read every 10 s, and holds from its time on. While it cannot be read, the last one holds,
 but a process that starts without it fails. If the plan is removed, processes that follow it wait.
 
-With --page, a page shows what happens: who waits and for how long, how much is granted beside the
-limit, and errors of Redis. Only programs on this machine may see it, unless --page-for is all.
-With --key, the page counts lines apart by one of their fields.
-
 The exit code is 1 if a command failed. The command is still run for all lines.`
 
 const paceExample = `  sluice pace --limit 100/s < urls.txt | xargs -n 1 curl -sO
   sluice pace --limit 5/s --parallel 10 -- curl -sO < urls.txt
-  sluice pace --limit 5/s --page 127.0.0.1:8081 -- curl -sO < urls.txt
   sluice pace --limit 50/s --redis 127.0.0.1:6379 --name provider -- ./send --id {} < ids.txt
   sluice pace --pace-plan provider --index 17 -- ./send --id {} < ids.txt`
 
@@ -66,7 +60,6 @@ type paceFlags struct {
 	pacedLimit
 
 	parallel int
-	key      int // number of the field of a line that is its key, from 1 on; 0: all lines have the same key
 }
 
 // pacedLimit is a limit of a provider, as flags give it.
@@ -75,7 +68,6 @@ type pacedLimit struct {
 	spread      bool
 	guard       pacer.Guard
 	redis, name string
-	page        pacePage
 
 	plan   string // name of the plan that has the limit; "" if limit has it
 	index  int64  // of this process, among the instances of the plan
@@ -96,7 +88,6 @@ func (l *pacedLimit) flags(flags *pflag.FlagSet, do string) {
 	flags.StringVar(&l.plan, "pace-plan", "", "use a part of the limit of the plan `NAME` in the control plane")
 	flags.Int64Var(&l.index, "index", -1, "`NUMBER` of this process among the instances of the plan, from 0 on")
 	l.remote.connection(flags)
-	l.page.flags(flags)
 }
 
 func (l *pacedLimit) check() error {
@@ -127,7 +118,7 @@ func (l *pacedLimit) check() error {
 			return err
 		}
 	}
-	return l.page.check()
+	return nil
 }
 
 func (l *pacedLimit) checkGuard(period time.Duration) error {
@@ -139,8 +130,7 @@ func (l *pacedLimit) checkGuard(period time.Duration) error {
 	return nil
 }
 
-// pacer makes a pacer of flags that check accepts, and serves its page. The function that it returns closes the pacer,
-// its store and the page.
+// pacer makes a pacer of flags that check accepts. The function that it returns closes the pacer and its store.
 func (l *pacedLimit) pacer(c *cobra.Command) (p *pacer.Pacer, closeAll func(), err error) {
 	config := pacer.Config{Guard: l.guard}
 	var plan *pacePlan
@@ -180,21 +170,11 @@ func (l *pacedLimit) pacer(c *cobra.Command) (p *pacer.Pacer, closeAll func(), e
 		closeStore()
 		return nil, nil, &usageError{c.CommandPath(), err}
 	}
-	about := pacepage.About{Command: c.CommandPath()}
-	if l.redis != "" {
-		about.Store = "Redis at " + l.redis + ", name " + l.name
-	}
-	closePage, err := l.page.serve(c, p, about)
-	if err != nil {
-		p.Close()
-		closeStore()
-		return nil, nil, err
-	}
 	endPlan := func() {}
 	if plan != nil {
 		endPlan = plan.start(c.Context(), p, config.Limit, c.ErrOrStderr())
 	}
-	return p, func() { endPlan(); closePage(); p.Close(); closeStore() }, nil
+	return p, func() { endPlan(); p.Close(); closeStore() }, nil
 }
 
 func newPaceCommand() *cobra.Command {
@@ -209,10 +189,7 @@ func newPaceCommand() *cobra.Command {
 	}
 	flags := c.Flags()
 	f.flags(flags, "pass on lines")
-	completePage(c)
 	flags.IntVar(&f.parallel, "parallel", 1, "run up to `N` commands at the same time")
-	flags.IntVar(&f.key, "key", 0,
-		"count lines apart by their field number `N`; fields are separated by spaces or tabs")
 	return c
 }
 
@@ -226,7 +203,7 @@ func (f *paceFlags) run(c *cobra.Command, command []string) error {
 	}
 	defer closePacer()
 	l := &pacedLines{p: p, in: c.InOrStdin(), out: c.OutOrStdout(), errs: c.ErrOrStderr(), command: command,
-		key: f.key, slots: make(chan struct{}, f.parallel)}
+		slots: make(chan struct{}, f.parallel)}
 	return l.run(c.Context())
 }
 
@@ -234,8 +211,6 @@ func (f *paceFlags) check(command []string) error {
 	switch {
 	case f.parallel < 1 || f.parallel > 10_000:
 		return fmt.Errorf("--parallel %d is outside 1..10000", f.parallel)
-	case f.key < 0 || f.key > 1000:
-		return fmt.Errorf("--key %d is outside 0..1000", f.key)
 	case f.parallel > 1 && len(command) == 0:
 		return errors.New("--parallel has no use without a command")
 	}
@@ -266,7 +241,6 @@ type pacedLines struct {
 	in        io.Reader
 	out, errs io.Writer
 	command   []string      // with its arguments; empty if lines are written to out
-	key       int           // see paceFlags
 	slots     chan struct{} // holds one element for each command that runs
 
 	mu     sync.Mutex // held while writing to out and errs
@@ -314,7 +288,7 @@ func (l *pacedLines) pass(ctx context.Context, line string, running *sync.WaitGr
 	for !permit.InTime() {
 		permit.Release() // the process was suspended until it was too late to pass on the line
 		var err error
-		if permit, err = l.p.Acquire(ctx, l.keyOf(line), 1); err != nil {
+		if permit, err = l.p.Acquire(ctx, "", 1); err != nil {
 			<-l.slots
 			return err
 		}
@@ -331,15 +305,6 @@ func (l *pacedLines) pass(ctx context.Context, line string, running *sync.WaitGr
 		l.start(ctx, line)
 	})
 	return nil
-}
-
-// keyOf returns the key of a line, or "" if the line has too few fields.
-func (l *pacedLines) keyOf(line string) string {
-	fields := strings.Fields(line)
-	if l.key == 0 || l.key > len(fields) {
-		return ""
-	}
-	return fields[l.key-1]
 }
 
 // start runs the command for a line. It prints the command's output after the command has ended, so that the outputs of

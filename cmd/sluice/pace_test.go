@@ -4,9 +4,6 @@ import (
 	"bytes"
 	"fmt"
 	"io"
-	"net"
-	"net/http"
-	"regexp"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -91,17 +88,6 @@ func TestPaceGuard(t *testing.T) {
 	})
 }
 
-func TestPaceKey(t *testing.T) {
-	for _, tt := range []struct {
-		key        int
-		line, want string
-	}{{0, "a b", ""}, {1, " a\tb", "a"}, {2, "a \t b c", "b"}, {3, "a b", ""}, {1, "", ""}} {
-		if got := (&pacedLines{key: tt.key}).keyOf(tt.line); got != tt.want {
-			t.Errorf("field %d of %q is %q, want %q", tt.key, tt.line, got, tt.want)
-		}
-	}
-}
-
 // Guarantees that a command runs for each line, with the line in the place of {}, and that a failed command is reported
 // and does not stop the others.
 func TestPaceCommands(t *testing.T) {
@@ -144,20 +130,16 @@ func TestPaceRefuses(t *testing.T) {
 		"outside 1..10000":        {"--limit", "1/s", "--parallel", "0", "--", "true"},
 		"leave nothing of":        {"--limit", "1/s", "--clock-error", "400ms", "--max-delay", "200ms"},
 		"--clock-error -1s":       {"--limit", "1/s", "--clock-error", "-1s"},
-		"--key -1 is outside":     {"--limit", "1/s", "--key", "-1"},
 		"no use without a":        {"--limit", "1/s", "--parallel", "2"},
 		"need each other":         {"--limit", "1/s", "--redis", "127.0.0.1:1"},
 		"is not HOST:PORT":        {"--limit", "1/s", "--redis", "redis://ann:hunter2@127.0.0.1:1", "--name", "a"},
 		"period of a shared":      {"--limit", "1/d", "--redis", "REDIS", "--name", "a"},
 		"--redis and --name need": {"--limit", "1/s", "--name", "a"},
-		"not loopback or all":     {"--limit", "1/s", "--page", ":0", "--page-for", "some"},
 		"the plan has the limit":  {"--limit", "1/s", "--pace-plan", "a", "--index", "0"},
 		"--pace-plan and --index": {"--pace-plan", "a"},
 		"number of this process":  {"--limit", "1/s", "--index", "3"},
 		"0..1048575":              {"--pace-plan", "a", "--index", "1048576"},
 		"share a limit or divide": {"--pace-plan", "a", "--index", "0", "--redis", "127.0.0.1:1", "--name", "a"},
-		`--page "127.0.0.1" is not HOST:PORT, such as 127.0.0.1:8081`:       {"--limit", "1/s", "--page", "127.0.0.1"},
-		`--page ":70000": the port "70000" is not a number within 0..65535`: {"--limit", "1/s", "--page", ":70000"},
 	} {
 		for i := range args {
 			if args[i] == "REDIS" {
@@ -195,84 +177,6 @@ func TestPaceShared(t *testing.T) {
 	all.Wait()
 	if n := passed.Load(); n != 60 {
 		t.Errorf("%d lines passed, want 60", n)
-	}
-}
-
-// Guarantees this: the page shows what passes. Only programs on this machine may see it, unless all may.
-func TestPacePage(t *testing.T) {
-	for _, all := range []bool{false, true} {
-		in, lines := io.Pipe()
-		errs := make(chan string, 10)
-		root := newRootCommand()
-		args := []string{"pace", "--limit", "1000000/s", "--page", ":0"}
-		if all {
-			args = append(args, "--page-for", "all")
-		}
-		root.SetArgs(args)
-		root.SetIn(in)
-		root.SetOut(io.Discard)
-		root.SetErr(writerFunc(func(text []byte) (int, error) {
-			errs <- string(text)
-			return len(text), nil
-		}))
-		ended := make(chan error, 1)
-		go func() { ended <- root.ExecuteContext(t.Context()) }()
-		said := <-errs
-		base := regexp.MustCompile(`http://127\.0\.0\.1:\d+/`).FindString(said)
-		if base == "" {
-			t.Fatalf("the address is not in %q", said)
-		}
-		if _, err := io.WriteString(lines, "x\ny\n"); err != nil {
-			t.Fatal(err)
-		}
-		get := func(host, file string) (int, string) {
-			t.Helper()
-			r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, base+file, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if host != "" {
-				r.Host = host
-			}
-			resp, err := http.DefaultClient.Do(r)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer func() { _ = resp.Body.Close() }()
-			body, err := io.ReadAll(resp.Body)
-			if err != nil {
-				t.Fatal(err)
-			}
-			return resp.StatusCode, string(body)
-		}
-		if code, body := get("", ""); code != http.StatusOK || !strings.Contains(body, "Sluice pace") {
-			t.Errorf("the page: %d, %.100q", code, body)
-		}
-		if code, body := get("", "data.json"); code != http.StatusOK || !strings.Contains(body, `"units":1000000,`) ||
-			!strings.Contains(body, `"command":"sluice pace"`) {
-			t.Errorf("data.json: %d, %.300q", code, body)
-		}
-		want := http.StatusForbidden
-		if all {
-			want = http.StatusOK
-		}
-		if code, body := get("attacker.example", "data.json"); code != want {
-			t.Errorf("with the name of another host: %d, %.100q; want %d", code, body, want)
-		}
-		port := strings.TrimPrefix(strings.TrimSuffix(base, "/"), "http://")
-		if got := sluice(t, "", "pace", "--limit", "1/s", "--page", port); got.code != exitFailed ||
-			!strings.Contains(got.stderr, "another program uses that port, perhaps a 'sluice dev' or ") ||
-			!strings.Contains(got.stderr, ", such as --page 127.0.0.1:") {
-			t.Errorf("on a port that is in use: %d, %q", got.code, got.stderr)
-		}
-		_ = lines.Close()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
-		if c, err := net.Dial("tcp", port); err == nil {
-			_ = c.Close()
-			t.Error("the page is served after the end of the input")
-		}
 	}
 }
 

@@ -33,8 +33,8 @@ letter. Up to --parallel commands run at the same time.
 Messages are only received if they may be sent at once, so waiting does not raise their receive
 counts. The limit is as in 'sluice pace', with --clock-error and --max-delay, too: with --redis, all
 processes that give the same --name share it, and while Redis does not answer, nothing is received.
-With --pace-plan, each process has the part of the plan's limit that its --index gives it. --page
-serves the same page as there. A command must send its request within --max-delay of its start.
+With --pace-plan, each process has the part of the plan's limit that its --index gives it. A command
+must send its request within --max-delay of its start.
 
 After SIGTERM or SIGINT nothing more is received. Commands that run may go on for --drain; then
 they get SIGTERM, too. Give a container at least 10 s more than that to stop.
@@ -68,7 +68,6 @@ func newWorkCommand() *cobra.Command {
 	flags := c.Flags()
 	flags.StringVar(&f.queue, "queue", "", "receive messages of the queue at `URL` (required)")
 	f.flags(flags, "handle messages")
-	completePage(c)
 	flags.IntVar(&f.parallel, "parallel", 10, "run up to `N` commands at the same time")
 	flags.DurationVar(&f.visibility, "visibility", 30*time.Second,
 		"hide received messages for `TIME`; a command that takes longer is ended")

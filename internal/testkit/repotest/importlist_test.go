@@ -150,7 +150,6 @@ var only = map[string][]string{
 		"std", "internal/dev/lambdahost", "github.com/aws/aws-sdk-go-v2/...", "github.com/aws/smithy-go/...",
 	},
 	"internal/dev/livepage": {"std", "internal/limiter/limit"},
-	"internal/dev/pacepage": {"std", "internal/dev/livepage", "pacer"},
 	"internal/dev/fleet": {
 		"std", "authorizer", "events", "internal/cell/cellconfig", "internal/cell/cellconfig/memtable",
 		"internal/configfile/...", "internal/control", "internal/control/embedded", "internal/dev/cost",
