@@ -77,6 +77,11 @@ const (
 	owedIgnored        fault = "what was admitted elsewhere is dropped"
 	owedAtNow          fault = "what was admitted elsewhere before now counts at now"
 	emptiedEndsLate    fault = "a quota that was corrected to 0 ends late"
+	remainingLow       fault = "Remaining is one unit too low"
+	chargedNothing     fault = "Charged of a shadow limit is 0"
+	resetUncharged     fault = "ResetAt leaves out what the decision charged"
+	moreLast           fault = "MoreAt is when the last entry of a log ends"
+	bindingLast        fault = "Binding is the last of the results that wait longest"
 )
 
 // naive is the simplest possible store: one lock, and one map by key. It has at most one fault. Without a fault it
@@ -199,8 +204,15 @@ func (n *naive) decide(ctx context.Context, req *limit.Request, now time.Time, d
 	d.Revise().Settle()
 	n.falsifyOutcome(d)
 	d.Now = now.UnixMicro()
+	before := make([]*limit.State, len(states))
+	for i := range states {
+		before[i] = states[i].Clone()
+	}
 	if charge {
 		n.write(d, keys, states)
+	}
+	for i := range before {
+		n.falsifyResult(d, i, before[i])
 	}
 	if n.fault == staleDecision && was.RetryAt != 0 {
 		d.RetryAt, d.Never = was.RetryAt, was.Never
@@ -271,6 +283,44 @@ func (n *naive) falsifyOutcome(d *limit.Decision) {
 				d.Allowed, d.Never, d.RetryAt = false, r.Never, r.RetryAt
 			}
 		}
+	}
+}
+
+// falsifyResult changes one field of result i, as the fault says. s is the state of its counter before the charge.
+func (n *naive) falsifyResult(d *limit.Decision, i int, s *limit.State) {
+	r := &d.Results[i]
+	saved := *r
+	switch n.fault {
+	case remainingLow:
+		d.Revise().Credit(i, -1)
+	case chargedNothing:
+		if r.Shadow() {
+			r.Charged = 0
+		}
+	case resetUncharged:
+		d.Revise().Evaluate(i, s, false)
+		r.Admits, r.RetryAt, r.Charged = saved.Admits, saved.RetryAt, saved.Charged
+	case moreLast:
+		if entries := s.Log().Entries; len(entries) > 0 && !d.Revise().Leases() &&
+			(r.Charged == 0 || r.Tier.Algorithm == limit.SlidingLog) {
+			last := limit.Entry{At: entries[len(entries)-1].At, Units: r.Used() - r.Charged}
+			if r.Charged > 0 {
+				last.At = d.Now
+			}
+			merged := limit.LogState{Sum: last.Units, Entries: []limit.Entry{last}}.State()
+			d.Revise().Evaluate(i, &merged, false)
+			r.Admits, r.RetryAt, r.Charged = saved.Admits, saved.RetryAt, saved.Charged
+		}
+	case bindingLast:
+		if d.Allowed || r.Admits || r.Shadow() || r.Never != d.Never || !r.Never && r.RetryAt != d.RetryAt {
+			return
+		}
+		results := slices.Clone(d.Results)
+		for j := range d.Results {
+			d.Results[j].Admits = j != i
+		}
+		d.Revise().Settle()
+		copy(d.Results, results)
 	}
 }
 
@@ -565,6 +615,11 @@ func TestBrokenStores(t *testing.T) {
 		{owedIgnored, "leases: units that were admitted elsewhere count"},
 		{owedAtNow, "leases: units that were admitted elsewhere before now count in an unused counter"},
 		{emptiedEndsLate, "leases: a counter that was corrected to 0 goes on counting"},
+		{remainingLow, "random scripts agree with the model"},
+		{chargedNothing, "random scripts agree with the model"},
+		{resetUncharged, "random scripts agree with the model"},
+		{moreLast, "random scripts agree with the model"},
+		{bindingLast, "random scripts agree with the model"},
 	} {
 		t.Run(string(tt.fault), func(t *testing.T) {
 			if len(limittest.Record(t, config(tt.fault), tt.by)) == 0 {

@@ -3,6 +3,7 @@ package limittest
 import (
 	"fmt"
 	"math/big"
+	"slices"
 	"sort"
 	"testing"
 
@@ -56,6 +57,7 @@ type spend struct {
 type Outcome struct {
 	Allowed, Never bool
 	RetryAt        int64
+	Binding        int // the index, in Tiers, of the result that limit.Decision.Binding returns; -1 if it returns nil
 	Tiers          []TierOutcome
 
 	receipt []entry
@@ -65,7 +67,7 @@ type Outcome struct {
 type TierOutcome struct {
 	Admits, Never               bool
 	Charged, Remaining, RetryAt int64
-	ResetAt                     int64
+	Used, ResetAt, MoreAt       int64
 }
 
 type entry struct {
@@ -114,10 +116,29 @@ func (m *Model) Decide(owner limit.Owner, charges []limit.Charge, now int64, com
 			o.Tiers[i].Charged = a.cost
 			o.receipt = append(o.receipt, entry{a.c, a.c.charge(a.tier, now, a.cost)})
 		}
+		o.Tiers[i].Used = a.c.used(a.tier, now)
 		o.Tiers[i].Remaining = a.c.remaining(a.tier, now)
 		o.Tiers[i].ResetAt = a.c.resetAt(a.tier, now)
+		o.Tiers[i].MoreAt = a.c.moreAt(a.tier, now)
+	}
+	o.Binding = -1
+	for i, a := range asks {
+		if a.limit.Mode == limit.Enforce && (o.Binding < 0 || o.binds(i, o.Binding, a.tier, asks[o.Binding].tier)) {
+			o.Binding = i
+		}
 	}
 	return o
+}
+
+// binds reports whether the outcome of tier i, which is t, decides more than that of the earlier tier j, which is u: of
+// a denial, the one that can never fit, or else the one that waits longest; otherwise the one with the smallest part of
+// its capacity left.
+func (o *Outcome) binds(i, j int, t, u *limit.Tier) bool {
+	a, b := o.Tiers[i], o.Tiers[j]
+	if !o.Allowed {
+		return a.Never && !b.Never || !b.Never && a.RetryAt > b.RetryAt
+	}
+	return big.NewRat(a.Remaining, capacity(t)).Cmp(big.NewRat(b.Remaining, capacity(u))) < 0
 }
 
 // counter returns the counter for a tier of a charge, which it adds if it is missing.
@@ -180,10 +201,17 @@ func (c *counter) admits(t *limit.Tier, now, cost int64) bool {
 	}
 }
 
-// used returns the units that count against the threshold at now.
+// used returns the units that count against the capacity at now.
 func (c *counter) used(t *limit.Tier, now int64) int64 {
 	period := t.Period.Microseconds()
 	switch t.Algorithm {
+	case limit.TokenBucket:
+		return t.Burst - floor(c.levelOf(t, now)).Int64()
+	case limit.LeakyBucket:
+		if c.admits(t, now, 1) {
+			return 0
+		}
+		return t.Threshold
 	case limit.FixedWindow:
 		return c.sum(func(at int64) bool { return floorDiv(at, period) == floorDiv(now, period) })
 	case limit.SlidingWindow:
@@ -278,17 +306,27 @@ func (c *counter) nextFreeAfter(s *spend, units int64) *big.Rat {
 
 // remaining returns the largest cost that is admitted now.
 func (c *counter) remaining(t *limit.Tier, now int64) int64 {
-	switch t.Algorithm {
-	case limit.TokenBucket:
-		return floor(c.levelOf(t, now)).Int64()
-	case limit.LeakyBucket:
-		if c.admits(t, now, 1) {
-			return t.Threshold
-		}
-		return 0
-	default:
-		return max(0, t.Threshold-c.used(t, now))
+	return max(0, capacity(t)-c.used(t, now))
+}
+
+// moreAt returns the first time at which more remains than now. If nothing is used, it is the first time at which
+// anything would remain if the whole capacity were charged now. What remains only grows while time passes, so a binary
+// search finds the time.
+func (c *counter) moreAt(t *limit.Tier, now int64) int64 {
+	if t.Algorithm == limit.FixedWindow || t.Algorithm == limit.Quota {
+		return c.resetAt(t, now)
 	}
+	if c.used(t, now) == 0 {
+		charged := *c
+		charged.spends = slices.Clone(c.spends)
+		charged.charge(t, now, capacity(t))
+		c = &charged
+	}
+	left, horizon := c.remaining(t, now), int64(1)
+	for c.remaining(t, now+horizon) <= left {
+		horizon *= 2
+	}
+	return now + int64(sort.Search(int(horizon), func(wait int) bool { return c.remaining(t, now+int64(wait)) > left }))
 }
 
 // resetAt returns when the counter will be like an unused one. A window ends at its edge even if it is empty.

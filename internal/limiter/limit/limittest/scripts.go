@@ -265,10 +265,14 @@ func (w *world) compare(d *limit.Decision, o *Outcome) {
 	if d.RetryAt != o.RetryAt {
 		w.differ("retry at", d.RetryAt, o.RetryAt)
 	}
+	binding := -1
 	for i := range d.Results {
 		r := &d.Results[i]
+		if r == d.Binding() {
+			binding = i
+		}
 		got := TierOutcome{Admits: r.Admits, Never: r.Never, Charged: r.Charged, Remaining: r.Remaining(),
-			RetryAt: r.RetryAt, ResetAt: r.ResetAt()}
+			RetryAt: r.RetryAt, Used: r.Used(), ResetAt: r.ResetAt(), MoreAt: r.MoreAt()}
 		if want := o.Tiers[i]; got != want {
 			w.differ(fmt.Sprintf("result %d (%s)", i+1, r.Limit().ID), fmt.Sprintf("%+v", got),
 				fmt.Sprintf("%+v", want))
@@ -277,6 +281,9 @@ func (w *world) compare(d *limit.Decision, o *Outcome) {
 		if r.RetryAt > 0 {
 			w.times = append(w.times, r.RetryAt)
 		}
+	}
+	if binding != o.Binding {
+		w.differ("index of the binding result", binding, o.Binding)
 	}
 }
 

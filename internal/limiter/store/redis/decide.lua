@@ -524,7 +524,7 @@ for i = 1, pack_count do
       elseif m == 0 then -- the pack was deleted, and the entries of the set still count
         for _, e in ipairs(call('ZRANGEBYSCORE', zkey, '-inf', '+inf')) do units = units + units_of(e) end
       end
-      local used, latest, retry, over = units, 0, 0, 0
+      local used, latest, more, retry, over = units, 0, 0, 0, 0
       -- Changes that are not in the set yet: units to add, as {time, units} by time, and units removed at a time.
       local pending, removed, removed_at, last = {}, 0, nil, string.format('%.0f', now + period + SKEW)
       local last_time = now -- the latest time that an entry may have
@@ -574,29 +574,34 @@ for i = 1, pack_count do
         if time == removed_at and units_of(e[1]) == removed then time = tonumber(e[4]) or 0 end
         if time > latest then latest = time end
         if latest == 0 then latest = stamp end
-        if not admits and flags < 2 then
-          over = used + cost - A[P + 5]
-          local left, k = over, 1
-          for _, e in ipairs(call('ZRANGEBYSCORE', zkey, string.format('%.0f', oldest), last, 'LIMIT', 0, over + 1)) do
-            local time, n = tonumber(string.match(e, '^%d+')) or stamp, units_of(e)
-            if time == removed_at then n = n - removed end
-            while left > 0 and pending[k] and pending[k][1] <= time do
-              if pending[k][2] > 0 then left, retry = left - pending[k][2], pending[k][1] end
-              k = k + 1
-            end
-            if left <= 0 then break end
-            if n > 0 then left, retry = left - n, time end
-          end
-          while left > 0 and pending[k] do
-            if pending[k][2] > 0 then left, retry = left - pending[k][2], pending[k][1] end
+        -- more is when one unit more remains than now, and retry when the cost fits: when so many units expire.
+        local free, gone, k = used > A[P + 5] and used - A[P + 5] + 1 or 1, 0, 1
+        if not admits and flags < 2 then over = used + cost - A[P + 5] end
+        local goal = over > free and over or free
+        local function expire(time, n)
+          if gone < free then more = time end
+          if gone < over then retry = time end
+          gone = gone + n
+        end
+        for _, e in ipairs(call('ZRANGEBYSCORE', zkey, string.format('%.0f', oldest), last, 'LIMIT', 0, goal + 1)) do
+          local time, n = tonumber(string.match(e, '^%d+')) or stamp, units_of(e)
+          if time == removed_at then n = n - removed end
+          while gone < goal and pending[k] and pending[k][1] <= time do
+            if pending[k][2] > 0 then expire(pending[k][1], pending[k][2]) end
             k = k + 1
           end
+          if gone >= goal then break end
+          if n > 0 then expire(time, n) end
+        end
+        while gone < goal and pending[k] do
+          if pending[k][2] > 0 then expire(pending[k][1], pending[k][2]) end
+          k = k + 1
         end
       end
-      if not (used >= 0 and exact(used) and exact(latest) and exact(retry)) then
+      if not (used >= 0 and exact(used) and exact(latest) and exact(more) and exact(retry)) then
         return unreadable(zkey, 'has entries of another kind')
       end
-      summary[#summary + 1] = pack('<dddd', used, latest, retry, over)
+      summary[#summary + 1] = pack('<ddddd', used, latest, more, retry, over)
       if admits then
         local total = cost
         if leases(P) then

@@ -128,7 +128,7 @@ func (q *query) decodeGeneral(r *replyReader, d *limit.Decision) {
 	})
 	q.eachTier(func(i int, t *limit.Tier) {
 		if algorithmOf(t).inSet {
-			q.states[i] = r.readEntries()
+			q.states[i] = r.readEntries(t)
 		}
 	})
 }
@@ -256,18 +256,23 @@ func (q *query) chargeOfResult(i int) int {
 }
 
 // readEntries reads the summary of a sorted set, and returns a log with as few entries as lead the core to the same
-// outcome. The numbers of the summary are how many units are used; the time of the last entry; and of a cost that is
-// denied, the time of the entry after whose end it fits, and by how many units it is too large. Without a denial these
-// two are 0.
-func (r *replyReader) readEntries() limit.State {
-	used, latest, fitsAfter, excess := r.readInteger(), r.readInteger(), r.readInteger(), r.readInteger()
+// outcome. The numbers of the summary are how many units are used; the time of the last entry; the time of the entry
+// after whose end more remains; and of a cost that is denied, the time of the entry after whose end it fits, and by how
+// many units it is too large. Without a denial these two are 0.
+func (r *replyReader) readEntries(t *limit.Tier) limit.State {
+	used, latest, more, fitsAfter, excess := r.readInteger(), r.readInteger(), r.readInteger(), r.readInteger(),
+		r.readInteger()
 	log := limit.LogState{Sum: used}
-	switch {
-	case used <= 0:
-	case fitsAfter == 0 || fitsAfter == latest || excess >= used:
-		log.Entries = []limit.Entry{{At: latest, Units: used}}
-	default:
-		log.Entries = []limit.Entry{{At: fitsAfter, Units: excess}, {At: latest, Units: used - excess}}
+	counted := int64(0)
+	until := func(at, units int64) { // the entries up to the time given by the parameter at have so many units
+		if units = min(units, used); at == 0 || units <= counted {
+			return
+		}
+		log.Entries = append(log.Entries, limit.Entry{At: at, Units: units - counted})
+		counted = units
 	}
+	until(more, max(used-t.Threshold, 0)+1)
+	until(fitsAfter, excess)
+	until(latest, used)
 	return log.State()
 }
