@@ -77,6 +77,12 @@ type Config struct {
 	// because the program itself may use them.
 	Peppers map[string][]byte
 
+	// AddressKey is the key with which addresses are named where they are counted, at least 32 bytes. Processes that
+	// share Store need the same one. If it is empty, Store keeps a random key for all of them. Whoever can read the key
+	// can find the IPv4 addresses of counters by trying all of them. If you replace it, counters of addresses start
+	// afresh.
+	AddressKey []byte
+
 	// Issuers are the issuers whose JWTs are accepted. By default, no JWT is accepted.
 	Issuers []Issuer
 
@@ -143,6 +149,7 @@ func (c *Config) complete() error {
 			return fmt.Errorf("%w: Plans: %q is not a file that can be watched", ErrConfig, f)
 		}
 	}
+	n := len(c.AddressKey)
 	for _, wrong := range []struct {
 		is   bool
 		what string
@@ -156,6 +163,8 @@ func (c *Config) complete() error {
 		{c.TrustedHops < 0 || c.TrustedHops > identity.MaxHops,
 			fmt.Sprintf("TrustedHops %d is outside 0..%d", c.TrustedHops, identity.MaxHops)},
 		{c.RetryJitter < 0 || c.RetryJitter > 100, fmt.Sprintf("RetryJitter %d is outside 0..100", c.RetryJitter)},
+		{n > 0 && n < identity.MinAddressKeyBytes,
+			fmt.Sprintf("AddressKey has %d bytes, want at least %d", n, identity.MinAddressKeyBytes)},
 		{len(c.TokenClaims) > 0 && len(c.Issuers) == 0, "TokenClaims is set without Issuers"},
 	} {
 		if wrong.is {

@@ -66,8 +66,9 @@ func TestSharedRedis(t *testing.T) {
 	checkTwoLimiters(t, 64, 0, func() sluice.Store { return openRedis(t, addr) })
 }
 
-// Guarantees that two processes with one table keep one limit together.
-func TestSharedDynamoDB(t *testing.T) {
+// dynamoDB returns the URL of a DynamoDB Local. Without one it skips the test, or fails it if CI requires one.
+func dynamoDB(t *testing.T) string {
+	t.Helper()
 	url := os.Getenv("SLUICE_DYNAMODB")
 	if url == "" {
 		const message = "no DynamoDB: set SLUICE_DYNAMODB=$(scripts/dynamodb-local.sh)"
@@ -76,16 +77,20 @@ func TestSharedDynamoDB(t *testing.T) {
 		}
 		t.Skip(message)
 	}
-	client, done := dynamodbtest.Connect(url)
+	return url
+}
+
+// Guarantees that two processes with one table keep one limit together.
+func TestSharedDynamoDB(t *testing.T) {
+	client, done := dynamodbtest.Connect(dynamoDB(t))
 	t.Cleanup(done)
-	const table = "sluice-library"
-	if err := dynamodbstore.Create(t.Context(), client, table); err != nil {
+	if err := dynamodbstore.Create(t.Context(), client, addressTable); err != nil {
 		t.Fatal(err)
 	}
 	// One goroutine for each limiter: if more writers change one item at once than it can take, the store fails, and
 	// the fallback limiter decides. On a busy machine this happens with two writers, too.
 	checkTwoLimiters(t, 2, 40, func() sluice.Store {
-		s, err := dynamodbstore.New(dynamodbstore.Config{Client: client, Table: table, Namespace: t.Name(),
+		s, err := dynamodbstore.New(dynamodbstore.Config{Client: client, Table: addressTable, Namespace: t.Name(),
 			Timeout: patient})
 		if err != nil {
 			t.Fatal(err)

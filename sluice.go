@@ -19,6 +19,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/store"
 	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
 	"github.com/sluicelimits/sluice/internal/request/answer"
+	"github.com/sluicelimits/sluice/internal/request/identity"
+	"github.com/sluicelimits/sluice/internal/request/identity/addresskey"
 )
 
 // Errors that [Decision.Err] wraps if the reason is Internal.
@@ -34,6 +36,7 @@ type Limiter struct {
 	authorizer *authorizer.Authorizer
 	store      *resilience.Fallback
 	chain      *resilience.Chain // nil if counters are in memory only
+	shared     *addresskey.Names // nil unless the Store keeps the key that names addresses
 	measured   *measured         // nil without Config.Measure
 	mistakes   mistakes
 
@@ -108,6 +111,23 @@ func named(b store.Backend) resilience.NamedStore {
 	return resilience.NamedStore{Name: b.Name, Store: b.Counters}
 }
 
+// names returns what names addresses.
+func (l *Limiter) names() authorizer.Sources {
+	switch {
+	case len(l.c.AddressKey) > 0:
+		names, _ := identity.NewAnonymiserFrom(l.c.AddressKey) // complete has checked its length
+		return names
+	case l.c.Store == nil:
+		return identity.NewAnonymiser()
+	}
+	keeper := l.c.Store.Backend().Keeper
+	if l.c.Quotas != nil { // it keeps counters for longer
+		keeper = l.c.Quotas.Backend().Keeper
+	}
+	l.shared = addresskey.New(keeper, l.c.Log)
+	return l.shared
+}
+
 func acceptsPlan(s limit.Store) func(all []*limit.Limit, together ...[]*limit.Limit) error {
 	return func(all []*limit.Limit, together ...[]*limit.Limit) error {
 		return limit.AcceptsPlan(s, all, together...)
@@ -124,7 +144,7 @@ func (l *Limiter) begin(tokens authorizer.Tokens, addresses limit.Store) error {
 	}
 	l.authorizer, err = authorizer.New(authorizer.Config{Source: authorizer.Current(l.plans.Current), Tokens: tokens,
 		Store:     l.store,
-		Addresses: addresses, Now: l.c.Now, Log: l.c.Log, TrustedHops: l.c.TrustedHops, Jitter: l.c.RetryJitter})
+		Addresses: addresses, Sources: l.names(), Now: l.c.Now, Log: l.c.Log, TrustedHops: l.c.TrustedHops, Jitter: l.c.RetryJitter})
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrConfig, err)
 	}
@@ -153,6 +173,9 @@ func (l *Limiter) Close(ctx context.Context) error {
 }
 
 func (l *Limiter) closeStores(ctx context.Context) error {
+	if l.shared != nil {
+		l.shared.Close()
+	}
 	if l.chain != nil {
 		return l.chain.Close(ctx)
 	}

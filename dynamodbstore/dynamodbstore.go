@@ -2,8 +2,7 @@
 // enforce each limit together.
 //
 // A decision takes at most one conditional write. Most decisions need none, because units are leased. The counters of
-// addresses (ipLimits) are in the memory of each process: otherwise each attempt would be a write that you pay and an
-// attacker causes.
+// ipLimits are in the memory of each process, unless Config.IPLimits puts them into the table.
 package dynamodbstore
 
 import (
@@ -45,13 +44,21 @@ type Config struct {
 	// Namespace separates the counters of several programs in one table; any text up to 64 bytes.
 	Namespace string
 
+	// IPLimits counts ipLimits in the table, too, so that all processes count the attempts of an address together. An
+	// attempt then costs up to one write, which you pay and an attacker causes. By default each process counts them in
+	// its memory.
+	IPLimits bool
+
 	// Timeout bounds a decision; default DefaultTimeout. If the table does not answer by then, each limit's
 	// onStoreFailure decides.
 	Timeout time.Duration
 }
 
 // Store is a store for sluice.Config.Store. It is safe for concurrent use and need not be closed. Make it with [New].
-type Store struct{ inner *dynamodb.Store }
+type Store struct {
+	inner    *dynamodb.Store
+	ipLimits bool
+}
 
 // New makes a store on a table, without a call to it. The error names the field.
 func New(c Config) (*Store, error) {
@@ -60,7 +67,7 @@ func New(c Config) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("dynamodbstore: %w", err)
 	}
-	return &Store{s}, nil
+	return &Store{s, c.IPLimits}, nil
 }
 
 // Create makes the table, billed per request, with expiry of old items (TTL), and waits until the table is active. It
@@ -71,7 +78,7 @@ func Create(ctx context.Context, c Creator, table string) error {
 
 // Backend is for package sluice.
 func (s *Store) Backend() store.Backend {
-	return store.Backend{Name: "DynamoDB", Counters: s.inner, Metered: true}
+	return store.Backend{Name: "DynamoDB", Counters: s.inner, Keeper: s.inner, Metered: !s.ipLimits}
 }
 
 // Ledger shares limits of providers between processes, for package pacer. A call is one strongly consistent read and

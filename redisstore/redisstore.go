@@ -92,7 +92,9 @@ func (s *Store) Ping(ctx context.Context) error { return s.inner.Ping(ctx) }
 func (s *Store) Close() error { return s.inner.Close() }
 
 // Backend is for package sluice.
-func (s *Store) Backend() store.Backend { return store.Backend{Name: "Redis", Counters: s.inner} }
+func (s *Store) Backend() store.Backend {
+	return store.Backend{Name: "Redis", Counters: s.inner, Keeper: s.inner}
+}
 
 // Ledger shares limits of providers between processes, for package pacer.
 func (s *Store) Ledger() ledger.Ledger { return s.inner.Ledger() }

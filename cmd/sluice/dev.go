@@ -292,7 +292,7 @@ func (d *dev) run(ctx context.Context, stdout, stderr io.Writer) error {
 	defer operators.forgetAll()
 	f = &fleet{dev: d, upstream: upstream, log: log, operators: operators, first: listener,
 		homes: map[string]*memory.Store{}, away: map[string]*router.Store{}, cells: map[string]*servedCell{},
-		failed: make(chan error, 1)}
+		addressNames: counters.names, failed: make(chan error, 1)}
 	if err := f.openPlane(ctx, counters.tenants); err != nil {
 		counters.close(log)
 		return err

@@ -33,7 +33,6 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
 	"github.com/sluicelimits/sluice/internal/limiter/store/router"
 	"github.com/sluicelimits/sluice/internal/plan"
-	"github.com/sluicelimits/sluice/internal/request/identity"
 )
 
 // aloneCell is the name of the only cell if --cells is not given. Operators' commands use the same name.
@@ -47,13 +46,14 @@ const (
 // fleet holds the cells of this process, each with a gateway of its own.
 type fleet struct {
 	*dev
-	plane     *devcells.Plane
-	plans     *planfile.Plans // nil if no plans file is read
-	upstream  *url.URL
-	log       *slog.Logger
-	clock     clock.Clock
-	operators *operators
-	first     net.Listener // at --listen: for the first cell
+	plane        *devcells.Plane
+	plans        *planfile.Plans // nil if no plans file is read
+	upstream     *url.URL
+	log          *slog.Logger
+	clock        clock.Clock
+	operators    *operators
+	first        net.Listener       // at --listen: for the first cell
+	addressNames authorizer.Sources // of addresses, in all cells: they share quotas
 
 	mu      sync.Mutex
 	homes   map[string]*memory.Store // with --cells: cell → its counters, also of cells that were removed
@@ -139,7 +139,7 @@ func (c *servedCell) configuration(ctx context.Context, now time.Time) authorize
 
 // handler connects the parts of a cell: counters, authorizer, gateway, live page and operators' API.
 func (f *fleet) handler(c *servedCell) (http.Handler, error) {
-	names := identity.NewAnonymiser()
+	names := c.counters.names
 	z, err := authorizer.New(authorizer.Config{Source: c.Reader, Store: c.counters.tenants,
 		Addresses: c.counters.addresses, Sources: names, Now: f.clock.Now, Log: f.log, TrustedHops: f.hops,
 		Jitter: f.jitter})
@@ -168,7 +168,7 @@ func (f *fleet) handler(c *servedCell) (http.Handler, error) {
 // reserved returns the handler of all paths below /_sluice/. Below admin is the operators' API, which needs the token,
 // and below admin/ops/CELL the API of the cell's counters. The other paths are the metrics of the control plane's
 // functions and the live page.
-func (f *fleet) reserved(c *servedCell, names *identity.Anonymiser, page http.Handler) (http.Handler, error) {
+func (f *fleet) reserved(c *servedCell, names authorizer.Sources, page http.Handler) (http.Handler, error) {
 	addresses := c.counters.addresses
 	if addresses == c.counters.tenants {
 		addresses = c.counters.base
@@ -441,7 +441,7 @@ func (f *fleet) memoryCounters(name string) (*counters, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &counters{tenants: leases, base: all, addresses: own, bytes: own.Bytes}
+	c := &counters{tenants: leases, base: all, addresses: own, bytes: own.Bytes, names: f.addressNames}
 	c.closers = append(c.closers, leases.Close, all.Close)
 	return c, nil
 }

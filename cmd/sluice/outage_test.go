@@ -59,23 +59,28 @@ func inFolderOfItsOwn(m *testing.M) int {
 	return m.Run()
 }
 
-// devProcess is a `sluice dev` in its own process, which can be killed.
+// devProcess is a sluice in its own process, which can be killed.
 type devProcess struct {
-	base string
+	base string // what the pattern found in its output: an address
 	cmd  *exec.Cmd
 	done chan struct{}
 }
 
 func startProcess(t *testing.T, args ...string) *devProcess {
 	t.Helper()
+	return startSluice(t, `listens on (\S+)`, append([]string{"dev", "--listen", "127.0.0.1:0"}, args...)...)
+}
+
+// startSluice starts a process and waits for a line of its output that the pattern matches.
+func startSluice(t *testing.T, pattern string, args ...string) *devProcess {
+	t.Helper()
 	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), argsEnv+"="+strings.Join(append([]string{"dev", "--listen", "127.0.0.1:0"},
-		args...), "\n"))
-	cmd.Stderr = os.Stderr
+	cmd.Env = append(os.Environ(), argsEnv+"="+strings.Join(args, "\n"))
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
 	}
+	cmd.Stderr = cmd.Stdout
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -84,7 +89,8 @@ func startProcess(t *testing.T, args ...string) *devProcess {
 	go func() {
 		defer close(p.done)
 		for lines := bufio.NewScanner(out); lines.Scan(); {
-			if m := regexp.MustCompile(`listens on (\S+)`).FindStringSubmatch(lines.Text()); m != nil {
+			_, _ = fmt.Fprintln(os.Stderr, lines.Text()) // for whoever reads the output of the test
+			if m := regexp.MustCompile(pattern).FindStringSubmatch(lines.Text()); m != nil {
 				bases <- m[1]
 			}
 		}

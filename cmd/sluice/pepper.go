@@ -12,7 +12,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/request/identity"
 )
 
-const maxPepperBytes = 4096
+const maxSecretBytes = 4096 // of a pepper or an address key
 
 // pepperFlag is a value "ID=FILE" of --pepper: the id of a pepper, and the file that holds it.
 type pepperFlag struct{ id, file string }
@@ -34,19 +34,24 @@ func parsePepper(s string) (pepperFlag, error) {
 
 // read returns the pepper: the bytes of the file, without line breaks at the end.
 func (p pepperFlag) read() ([]byte, error) {
-	f, err := os.Open(p.file)
+	return readSecret("--pepper "+p.id, p.file, identity.MinPepperBytes)
+}
+
+// readSecret returns the bytes of the file that a flag names, without line breaks at the end, if there are least or
+// more.
+func readSecret(flag, file string, least int) ([]byte, error) {
+	f, err := os.Open(file)
 	if err != nil {
-		return nil, fmt.Errorf("--pepper %s=%s: %w", p.id, p.file, configfile.Advise(err))
+		return nil, fmt.Errorf("%s: %w", flag, configfile.Advise(err))
 	}
 	defer func() { _ = f.Close() }() // the file was only read
-	b, err := io.ReadAll(io.LimitReader(f, maxPepperBytes+1))
+	b, err := io.ReadAll(io.LimitReader(f, maxSecretBytes+1))
 	if err != nil {
-		return nil, fmt.Errorf("pepper %s: %w", p.id, err)
+		return nil, fmt.Errorf("%s: %s: %w", flag, file, err)
 	}
 	b = bytes.TrimRight(b, "\r\n")
-	if len(b) < identity.MinPepperBytes || len(b) > maxPepperBytes {
-		return nil, fmt.Errorf("pepper %s: %s has %d bytes; want %d..%d", p.id, p.file, len(b),
-			identity.MinPepperBytes, maxPepperBytes)
+	if len(b) < least || len(b) > maxSecretBytes {
+		return nil, fmt.Errorf("%s: %s has %d bytes; want %d..%d", flag, file, len(b), least, maxSecretBytes)
 	}
 	return b, nil
 }

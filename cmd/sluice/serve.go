@@ -24,6 +24,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/limiter/metrics"
 	"github.com/sluicelimits/sluice/internal/limiter/resilience"
+	"github.com/sluicelimits/sluice/internal/limiter/store"
 	"github.com/sluicelimits/sluice/internal/limiter/store/dynamodb"
 	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
 	"github.com/sluicelimits/sluice/internal/limiter/store/redis"
@@ -512,16 +513,17 @@ func (o *serveOptions) openCounters(ctx context.Context, m *server.Metrics, log 
 			return nil, err
 		}
 		c.tenants, c.closers = fallback, append(c.closers, fallback.Close)
-		return c, nil
+		return c, o.stores.setNames(c, nil, log)
 	}
 	shared := resilience.ChainConfig{NoLeases: !o.stores.leases, MaxInstances: o.stores.maxInstances, Cell: o.cell,
 		Observe: m.ObserveCall, Log: log}
+	var keeper store.Keeper
 	if o.stores.dynamodb != "" {
 		s, err := o.openDynamoDB(ctx)
 		if err != nil {
 			return nil, err
 		}
-		shared.Rates = resilience.NamedStore{Name: "DynamoDB", Store: s}
+		shared.Rates, keeper = resilience.NamedStore{Name: "DynamoDB", Store: s}, s
 	}
 	if o.stores.redis != "" {
 		rates, err := o.openRedis(ctx)
@@ -531,6 +533,9 @@ func (o *serveOptions) openCounters(ctx context.Context, m *server.Metrics, log 
 		c.closers = append(c.closers, func(context.Context) error { return rates.Close() })
 		c.ping = rates.Ping
 		shared.Quotas, shared.Rates = shared.Rates, resilience.NamedStore{Name: "Redis", Store: rates}
+		if keeper == nil { // DynamoDB keeps the key if it counts the quotas: it keeps counters for longer
+			keeper = rates
+		}
 	}
 	var err error
 	if shared.Homes, err = o.openHomes(ctx); err != nil {
@@ -543,6 +548,10 @@ func (o *serveOptions) openCounters(ctx context.Context, m *server.Metrics, log 
 	}
 	c.closers = append([]func(context.Context) error{c.chain.Close}, c.closers...)
 	c.tenants = c.chain.Fallback
+	if err := o.stores.setNames(c, keeper, log); err != nil {
+		c.close(log)
+		return nil, err
+	}
 	return c, nil
 }
 
@@ -579,7 +588,7 @@ func (o *serveOptions) openRedis(ctx context.Context) (*redis.Store, error) {
 	return s, nil
 }
 
-func (o *serveOptions) openDynamoDB(ctx context.Context) (limit.Store, error) {
+func (o *serveOptions) openDynamoDB(ctx context.Context) (*dynamodb.Store, error) {
 	if o.stores.dynamodb != realDynamoDB {
 		return o.stores.openDynamoDB(ctx)
 	}

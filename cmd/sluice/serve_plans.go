@@ -66,7 +66,7 @@ func (o *serveOptions) openPlans(ctx context.Context, c *counters, log *slog.Log
 	default:
 		return nil, nil //nolint:nilnil // no mapping may be in the configuration then
 	}
-	config := authorizer.Config{Source: source, Store: c.tenants, Log: log}
+	config := authorizer.Config{Source: source, Store: c.tenants, Sources: c.names, Log: log}
 	var err error
 	if o.killSwitch != "" {
 		if out.kill, err = o.openKillSwitch(ctx, log); err != nil {

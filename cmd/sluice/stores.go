@@ -16,13 +16,17 @@ import (
 	awsdynamodb "github.com/aws/aws-sdk-go-v2/service/dynamodb"
 	"github.com/spf13/pflag"
 
+	"github.com/sluicelimits/sluice/authorizer"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/limiter/metrics"
 	"github.com/sluicelimits/sluice/internal/limiter/resilience"
+	"github.com/sluicelimits/sluice/internal/limiter/store"
 	"github.com/sluicelimits/sluice/internal/limiter/store/dynamodb"
 	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
 	"github.com/sluicelimits/sluice/internal/limiter/store/redis"
 	"github.com/sluicelimits/sluice/internal/limiter/store/router"
+	"github.com/sluicelimits/sluice/internal/request/identity"
+	"github.com/sluicelimits/sluice/internal/request/identity/addresskey"
 )
 
 // storeOptions are the flags that say where counters are kept.
@@ -33,6 +37,7 @@ type storeOptions struct {
 	dynamodbDeadline      time.Duration
 	leases                bool
 	maxInstances          int
+	addressKey            string // file
 }
 
 func (o *storeOptions) flags(f *pflag.FlagSet) {
@@ -51,6 +56,8 @@ func (o *storeOptions) flags(f *pflag.FlagSet) {
 		"request")
 	f.IntVar(&o.maxInstances, "max-instances", 1, "at most `N` gateways share the store: while it does not answer and "+
 		"the instance count is not known, each admits 1/N of a limit")
+	f.StringVar(&o.addressKey, "address-key", "", "`FILE` with the key that names addresses where they are counted, 32 "+
+		"bytes or more (default: a random key, which a shared store keeps)")
 }
 
 const maxNamespaceBytes = 64 // the store refuses longer ones, too
@@ -94,6 +101,7 @@ type counters struct {
 	base               limit.Store        // the counters behind tenants, without lease layer and fallback limiter
 	chain              *resilience.Chain  // nil if all counters are in memory
 	calls              metrics.StoreCalls // calls of the chain
+	names              authorizer.Sources // of addresses
 	bytes              func() int64       // memory that counters take
 	closers            []func(context.Context) error
 
@@ -114,8 +122,9 @@ func (o *storeOptions) open(ctx context.Context, maxBytes int64, log *slog.Logge
 	}
 	c := &counters{tenants: own, base: own, addresses: own, bytes: own.Bytes}
 	if o.dynamodb == "" && o.redis == "" {
-		return c, nil
+		return c, o.setNames(c, nil, log)
 	}
+	var keeper store.Keeper
 	shared := resilience.ChainConfig{NoLeases: !o.leases, MaxInstances: o.maxInstances, Observe: c.calls.Observe,
 		Log: log}
 	if o.dynamodb != "" {
@@ -123,7 +132,7 @@ func (o *storeOptions) open(ctx context.Context, maxBytes int64, log *slog.Logge
 		if err != nil {
 			return nil, err
 		}
-		shared.Rates = resilience.NamedStore{Name: "DynamoDB", Store: s}
+		shared.Rates, keeper = resilience.NamedStore{Name: "DynamoDB", Store: s}, s
 	}
 	if o.redis != "" {
 		rates, err := o.openRedis(ctx)
@@ -132,6 +141,9 @@ func (o *storeOptions) open(ctx context.Context, maxBytes int64, log *slog.Logge
 		}
 		c.closers = append(c.closers, func(context.Context) error { return rates.Close() })
 		shared.Quotas, shared.Rates = shared.Rates, resilience.NamedStore{Name: "Redis", Store: rates}
+		if keeper == nil { // DynamoDB keeps the key if it counts the quotas: it keeps counters for longer
+			keeper = rates
+		}
 	}
 	if c.chain, err = resilience.NewChain(shared); err != nil {
 		c.close(log)
@@ -150,7 +162,34 @@ func (o *storeOptions) open(ctx context.Context, maxBytes int64, log *slog.Logge
 	if o.redis != "" {
 		c.addresses = c.tenants
 	}
+	if err := o.setNames(c, keeper, log); err != nil {
+		c.close(log)
+		return nil, err
+	}
 	return c, nil
+}
+
+// setNames sets what names addresses, and closes it with the counters. keeper is the store that keeps the key if no flag
+// has it, or nil if all counters are in memory.
+func (o *storeOptions) setNames(c *counters, keeper store.Keeper, log *slog.Logger) error {
+	switch {
+	case o.addressKey != "":
+		key, err := readSecret("--address-key", o.addressKey, identity.MinAddressKeyBytes)
+		if err != nil {
+			return err
+		}
+		c.names, err = identity.NewAnonymiserFrom(key)
+		return err
+	case keeper == nil:
+		c.names = identity.NewAnonymiser()
+	default:
+		names := addresskey.New(keeper, log)
+		c.names = names
+		c.closers = append([]func(context.Context) error{
+			func(context.Context) error { names.Close(); return nil },
+		}, c.closers...)
+	}
+	return nil
 }
 
 func (o *storeOptions) openRedis(ctx context.Context) (*redis.Store, error) {
@@ -166,7 +205,7 @@ func (o *storeOptions) openRedis(ctx context.Context) (*redis.Store, error) {
 }
 
 // openDynamoDB opens a table in DynamoDB Local, which accepts any credentials.
-func (o *storeOptions) openDynamoDB(ctx context.Context) (limit.Store, error) {
+func (o *storeOptions) openDynamoDB(ctx context.Context) (*dynamodb.Store, error) {
 	client, err := o.dynamoDBLocal()
 	if err != nil {
 		return nil, err

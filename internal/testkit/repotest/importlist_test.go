@@ -181,7 +181,7 @@ var only = map[string][]string{
 		"internal/limiter/store/memory", "internal/limiter/store/router", "github.com/sony/gobreaker/v2",
 	},
 	"internal/limiter/singleflight": {"std", "internal/limiter/clock"},
-	"internal/limiter/store":        {"internal/limiter/limit"},
+	"internal/limiter/store":        {"std", "internal/limiter/limit"},
 	"internal/limiter/store/dynamodb": {
 		"std", "internal/limiter/clock", "internal/limiter/ledger", "internal/limiter/limit",
 		"internal/limiter/store/plainbody", "github.com/aws/aws-sdk-go-v2/aws/...",

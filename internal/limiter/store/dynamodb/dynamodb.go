@@ -13,6 +13,8 @@
 //	value           namespace, kind, owner        "v" per, kind, value. Each subject, api_key, ip or claim has an item
 //	                                              of its own
 //	refund          namespace, kind, owner        "r" receipt id. The item exists if the receipt was refunded
+//	kept            namespace, "s", name          "k". Holds a value for all processes in the attribute "kept", see
+//	                                              Store.Keep
 //
 //	attribute       type   meaning
 //	v               N      layout version of the item, 2. An item of another version is an error. Its counters are not

@@ -30,6 +30,7 @@
 //	….stamps<16 bytes>                        sorted set "time:units", by time: entries of a sliding_log, or
 //	                                          sliding_buckets
 //	{rl:t4:acme,}refunded:<32 hex>            exists if the receipt was refunded
+//	{rl:s10:addresskey,}                      a value that the server keeps for all processes, see Store.Keep
 //
 // A pack is a string that holds several counters. Its numbers are doubles that hold integers, times are µs since 1970,
 // and everything is little-endian:
