@@ -76,11 +76,16 @@ func startSluice(t *testing.T, pattern string, args ...string) *devProcess {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), argsEnv+"="+strings.Join(args, "\n"))
-	out, err := cmd.StdoutPipe()
+	open := cmd.StdoutPipe
+	if args[0] == "serve" { // it says in its log where it listens
+		open = cmd.StderrPipe
+	} else {
+		cmd.Stderr = os.Stderr
+	}
+	out, err := open()
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd.Stderr = cmd.Stdout
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -89,7 +94,6 @@ func startSluice(t *testing.T, pattern string, args ...string) *devProcess {
 	go func() {
 		defer close(p.done)
 		for lines := bufio.NewScanner(out); lines.Scan(); {
-			_, _ = fmt.Fprintln(os.Stderr, lines.Text()) // for whoever reads the output of the test
 			if m := regexp.MustCompile(pattern).FindStringSubmatch(lines.Text()); m != nil {
 				bases <- m[1]
 			}
