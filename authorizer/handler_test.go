@@ -910,7 +910,7 @@ func TestNewHandlerRefuses(t *testing.T) {
 // Guarantees that a path with too many readings is refused, by every kind of API whose events have a path. It would be
 // charged to every limit. If these are more than a store decides at once, onStoreFailure would let it pass.
 func TestPathsWithTooManyReadings(t *testing.T) {
-	odd := "/%" + strings.Repeat("25", 70) + "41/../product/1"
+	odd := "/%" + strings.Repeat("25", 110) + "41/../product/1"
 	for _, s := range shapesExcept(apigw.RESTToken) {
 		if s == apigw.WebSocket { // $connect has no path
 			continue

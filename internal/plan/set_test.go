@@ -217,11 +217,11 @@ func TestGroupsAgainstBruteForce(t *testing.T) {
 		checked++
 		set := c.Plans()[0].Set()
 		for range 20 {
-			a := request([]string{"GET", "PUT", "POST"}[rng.IntN(3)], "/"+[]string{"", "a", "b", "a/b", "b/a", "c/c",
-				"a/b/c"}[rng.IntN(7)])
+			path := "/" + []string{"", "a", "b", "a/b", "b/a", "c/c", "a/b/c", "a/", "b/b/", "/"}[rng.IntN(10)]
+			a := request([]string{"GET", "PUT", "POST"}[rng.IntN(3)], path)
 			got := charged(set.AppendCharges(nil, a))
 			slices.Sort(got)
-			want := bruteForce(set, a)
+			want := bruteForce(set, a.Method, path)
 			if !slices.Equal(got, want) {
 				t.Fatalf("%s%s %s charges %q, want %q", b.String(), a.Method, a.Path, got, want)
 			}
@@ -247,36 +247,52 @@ func TestGroupsAgainstBruteForce(t *testing.T) {
 	}
 }
 
-func bruteForce(set *plan.Set, a *plan.Attributes) []string {
-	var matching []*plan.Effective
-	for _, e := range set.Limits {
-		pattern, err := route.ParsePattern(e.Pattern())
-		if err != nil {
-			panic(err)
-		}
-		method := len(e.Methods()) == 0 || slices.Contains(e.Methods(), a.Method)
-		if method && pattern.Matches(a.Path) && e.Limit.Mode != limit.Off {
-			matching = append(matching, e)
-		}
+// bruteForce resolves groups for each reading of a path that has no other oddity than slashes at its end. In a reading
+// with empty segments it considers only the patterns that need one of them for a parameter.
+func bruteForce(set *plan.Set, method, path string) []string {
+	readings := []string{strings.TrimRight(path, "/")}
+	for reading := readings[0]; reading != path; readings = append(readings, reading) {
+		reading += "/"
 	}
-	out := []string{}
-	for _, e := range matching {
-		best := true
-		for _, o := range matching {
-			if o != e && e.Group != "" && o.Group == e.Group && o.Limit.Mode == limit.Enforce &&
-				route.Compare(ruleOf(o), ruleOf(e)) < 0 {
-				best = false
+	var out []string
+	for _, reading := range readings {
+		segments := strings.Split(reading, "/")[1:]
+		if reading == "" {
+			segments = nil
+		}
+		var matching []*plan.Effective
+		for _, e := range set.Limits {
+			accepts, empty := matchSegments(strings.Split(e.Pattern(), "/")[1:], segments)
+			accepts = accepts && (len(e.Methods()) == 0 || slices.Contains(e.Methods(), method))
+			if accepts && e.Limit.Mode != limit.Off && (empty || !slices.Contains(segments, "")) {
+				matching = append(matching, e)
 			}
 		}
-		if best {
-			out = append(out, e.Limit.ID+"=-:1")
+		for _, e := range matching {
+			if !slices.ContainsFunc(matching, func(o *plan.Effective) bool {
+				return o != e && e.Group != "" && o.Group == e.Group && o.Limit.Mode == limit.Enforce &&
+					route.Compare(ruleOf(o), ruleOf(e)) < 0
+			}) {
+				out = append(out, e.Limit.ID+"=-:1")
+			}
 		}
 	}
-	if len(out) == 0 {
-		return nil
-	}
 	slices.Sort(out)
-	return out
+	return slices.Compact(out)
+}
+
+// matchSegments reports whether a pattern matches segments, and whether one of its parameters is then empty.
+func matchSegments(pattern, segments []string) (matches, empty bool) {
+	for i, p := range pattern {
+		if p == "**" {
+			return true, empty
+		}
+		if i == len(segments) || p != "*" && p[0] != '{' && p != segments[i] {
+			return false, false
+		}
+		empty = empty || segments[i] == ""
+	}
+	return len(pattern) == len(segments), empty
 }
 
 func ruleOf(e *plan.Effective) route.Rule {
@@ -322,6 +338,7 @@ func TestEveryReadingIsRouted(t *testing.T) {
 - {methods: [GET], pathPattern: /a/*}
 - {pathPattern: /health}
 - {pathPattern: "/files/**"}
+- {pathPattern: "/accounts/*/public"}
 - {pathPattern: "/café/100%25/*"}
 `)
 	for path, want := range map[string]bool{
@@ -330,12 +347,17 @@ func TestEveryReadingIsRouted(t *testing.T) {
 		"/files/https%3A%2F%2Fexample.com%2Fx": true, "/files/a//b": true, "/files/x/../y": true,
 		"/caf%C3%A9/100%25/a%20b": true, "/caf%c3%a9/100%25/x/": true,
 
+		"/health/": true, "/accounts/1/public": true, "/accounts/1/public/": true,
+		"/accounts/1;/public": false, "/accounts/1%3B/public": false, "/accounts/1%253b/public": false,
+		"/accounts/1;v=1/public": false, "/a//b": false, "/a/b//": false, "/health//": false, "/a/": false,
+		"/accounts//public": false, "/accounts/1%00/public": false,
+
 		"/a/%2e%2e%2Fadmin": false, "/a/..%2Fadmin": false, "/a/..;/admin": false, `/a/..\admin`: false,
 		"/a/../admin":             false,
 		"/a/%252e%252e%252fadmin": false, "/a/b%2Fc": false, "/a/b/..": false, "/admin/../a/b": false,
 		"/admin%2F..%2Fa/b": false, "/files/../admin": false, "/files/..%2Fadmin": false, "//admin/a/b": false,
 		"//a/b": false, "/admin;/../health": false, "/A/b": false, "/caf%25C3%25A9/100%25/x": false, "/%2561/b": false,
-		"/a/%" + strings.Repeat("25", 70) + "41/../b": false, // has more readings than are followed
+		"/a/%" + strings.Repeat("25", 110) + "41/../b": false, // has more readings than are followed
 	} {
 		if got := c.Routed("GET", request("GET", path).Path); got != want {
 			t.Errorf("Routed(GET %s) = %v, want %v", path, got, want)
@@ -345,7 +367,7 @@ func TestEveryReadingIsRouted(t *testing.T) {
 		t.Error("Routed accepts a path because one reading of it is a route of another method")
 	}
 	methods := parse(t, planWithLimit("tiers: [{period: 1s, threshold: 1}]")+"routes: [{methods: [GET]}]\n")
-	for _, path := range []string{"/a/b", "/a/..%2Fadmin", "/%" + strings.Repeat("25", 70) + "41/../a"} {
+	for _, path := range []string{"/a/b", "/a/..%2Fadmin", "/%" + strings.Repeat("25", 110) + "41/../a"} {
 		if !methods.Routed("GET", request("GET", path).Path) || methods.Routed("PUT", request("PUT", path).Path) {
 			t.Errorf("a route of GET and any path: GET %.40s is refused, or PUT is accepted", path)
 		}

@@ -1,6 +1,9 @@
 package route
 
-import "slices"
+import (
+	"slices"
+	"strings"
+)
 
 // Rule is one entry of an index: methods and a pattern. No methods means any method; the zero Pattern means any path.
 // Methods are compared in their form of [CanonicalMethod]. GET does not imply HEAD.
@@ -120,7 +123,7 @@ func (x *Index) Match(dst []int32, method string, path *Path) []int32 {
 	}
 	dst = m.appendTo(dst, x.anyPath)
 	for i := range path.NumForms() {
-		dst = m.walk(dst, &x.root, segmentsOf(path.Form(i)))
+		dst = m.walk(dst, &x.root, path.segments(i), true)
 	}
 	return ascending(dst, start)
 }
@@ -128,6 +131,9 @@ func (x *Index) Match(dst []int32, method string, path *Path) []int32 {
 // MatchesEveryForm reports whether each form of the path matches a rule; different forms may match different rules. A
 // list of allowed requests must use it and not Match, since the server behind a gateway may read the path in any of
 // its forms. The forms of an ambiguous path are not all known, so only a rule for any path matches it.
+//
+// One trailing slash is ignored: "/a/1/" needs a rule for "/a/1" alone. Most servers take both for the same, and those
+// that do not run another handler with nothing but an empty last segment. Any other empty segment must be declared.
 //
 // A form with escapes also matches if its decoded segments do, since the literals of patterns are decoded. Otherwise a
 // rule for "/café" would match no path that a client can send, for "/caf%C3%A9" is one of its forms.
@@ -141,12 +147,15 @@ func (x *Index) MatchesEveryForm(method string, path *Path) bool {
 		return false
 	}
 	for i := range path.NumForms() {
-		form := path.Form(i)
-		if len(m.walk(buf[:0], &x.root, segmentsOf(form))) > 0 {
+		form := path.segments(i)
+		if slashes := len(form) - len(strings.TrimRight(form, "/")); slashes == 1 {
+			continue // the same form without the slash is there, too
+		}
+		if len(m.walk(buf[:0], &x.root, form, true)) > 0 {
 			continue
 		}
 		decoded, escaped := decode(nil, form, func(c byte) bool { return c != '/' })
-		if !escaped || len(m.walk(buf[:0], &x.root, segmentsOf(string(decoded)))) == 0 {
+		if !escaped || len(m.walk(buf[:0], &x.root, string(decoded), true)) == 0 {
 			return false
 		}
 	}
@@ -157,15 +166,21 @@ func (x *Index) MatchesEveryForm(method string, path *Path) bool {
 const inlineRules = 16
 
 // MatchForm is Match for form i of the path only. Rules that match the same form overlap, so that one of them is the
-// most specific; rules that match different forms of a path need not overlap. For an ambiguous path MatchForm returns
-// every rule that has the method, as Match does: see [Path.Ambiguous].
+// most specific; rules that match different forms of a path need not overlap. Of a form with empty segments, only rules
+// count that need one of them for a "*". All other rules match the form in which slashes are merged, too, where more
+// specific ones may displace them: "/product/1/" is not to count for "/**" if "/product/*" displaces it. For an
+// ambiguous path MatchForm returns every rule that has the method, as Match does: see [Path.Ambiguous].
 func (x *Index) MatchForm(dst []int32, method string, path *Path, i int) []int32 {
 	start, m := len(dst), x.method(method)
 	if path.ambiguous {
 		return m.appendTo(dst, x.all)
 	}
-	dst = m.appendTo(dst, x.anyPath)
-	return ascending(m.walk(dst, &x.root, segmentsOf(path.Form(i))), start)
+	form := path.segments(i)
+	every := !hasEmpty(form)
+	if every {
+		dst = m.appendTo(dst, x.anyPath)
+	}
+	return ascending(m.walk(dst, &x.root, form, every), start)
 }
 
 // ascending sorts the elements from start on and drops duplicates.
@@ -203,18 +218,27 @@ func (m requestMethod) appendTo(dst []int32, entries []entry) []int32 {
 	return dst
 }
 
-// walk appends the matching rules below n. It recurses only if several kinds of segments continue at a node, and at
-// most as deep as a pattern is long.
-func (m requestMethod) walk(dst []int32, n *node, rest string) []int32 {
+// walk appends the matching rules below n; unless every is set, only those in which a wildcard stands for an empty
+// segment. It recurses only if several kinds of segments continue at a node, and at most as deep as a pattern is long.
+func (m requestMethod) walk(dst []int32, n *node, rest string, every bool) []int32 {
 	for n != nil {
-		dst = m.appendTo(dst, n.tail)
+		if every {
+			dst = m.appendTo(dst, n.tail)
+		}
 		if rest == "" {
-			return m.appendTo(dst, n.here)
+			if every {
+				dst = m.appendTo(dst, n.here)
+			}
+			return dst
 		}
 		var s string
 		s, rest = nextSegment(rest)
+		if s == "" { // no literal is empty
+			n, every = n.wildcard, true
+			continue
+		}
 		if next := n.inAnyCase(s); next != nil {
-			dst = m.walk(dst, next, rest)
+			dst = m.walk(dst, next, rest, every)
 		}
 		next := n.literals[s]
 		if next == nil {
@@ -222,7 +246,7 @@ func (m requestMethod) walk(dst []int32, n *node, rest string) []int32 {
 			continue
 		}
 		if n.wildcard != nil {
-			dst = m.walk(dst, n.wildcard, rest)
+			dst = m.walk(dst, n.wildcard, rest, every)
 		}
 		n = next
 	}

@@ -44,7 +44,7 @@ func (s *segment) matches(got string) bool {
 // Pattern is a parsed pathPattern. The zero Pattern stands for any path.
 //
 //	/product/1      these segments
-//	/product/*      any one segment that is not empty
+//	/product/*      any one segment; also an empty one, since some servers read "/product/" so
 //	/product/{id}   the same, with a name for the reader
 //	/product/**     /product and all paths below it; "**" is the last segment
 //	/               only the root
@@ -96,15 +96,14 @@ func (p Pattern) Matches(path *Path) bool {
 		return true
 	}
 	for i := range path.NumForms() {
-		if p.matchesForm(path.Form(i)) {
+		if p.matchesForm(path.segments(i)) {
 			return true
 		}
 	}
 	return false
 }
 
-func (p Pattern) matchesForm(form string) bool {
-	rest := segmentsOf(form)
+func (p Pattern) matchesForm(rest string) bool {
 	for i := range p.segments {
 		want := &p.segments[i]
 		if want.kind == tail {

@@ -125,8 +125,11 @@ func TestMatches(t *testing.T) {
 	}{
 		{"/", []string{"/", "", "//", "/a/.."}, []string{"/a", "/%20"}},
 		{"/**", []string{"/", "/a", "/a/b/c"}, nil},
-		{"/*", []string{"/a", "/a/"}, []string{"/", "/a/b"}},
-		{"/product/*", []string{"/product/1", "/product/2"}, []string{"/product", "/product/", "/product/1/x", "/P/1"}},
+		{"/*", []string{"/a", "/a/", "/"}, []string{"/a/b"}},
+		{"/product/*", []string{"/product/1", "/product/2", "/product/", "/product//"},
+			[]string{"/product", "/product/1/x", "/P/1"}},
+		{"/product/*/reviews", []string{"/product/1/reviews", "/product//reviews/"},
+			[]string{"/product/reviews", "/product/reviews/", "/product/1/"}},
 		{"/product/**", []string{"/product", "/product/", "/product/1", "/product/1/2"}, []string{"/products", "/"}},
 		{"/{a}/x", []string{"/1/x", "/x/x"}, []string{"/x", "/x/y", "/1/x/x"}},
 		{"/*/x/**", []string{"/1/x", "/1/x/y/z"}, []string{"/1", "/x", "/1/y"}},

@@ -4,16 +4,16 @@ import (
 	"bytes"
 	"slices"
 	"strings"
+	"unicode/utf8"
 )
 
 // Bounds on the readings of one path; beyond them the path is ambiguous. They are far above what ordinary clients
 // send: a path that contains an encoded URL, itself with escapes, parameters, a query and a fragment, stays within
 // them.
 const (
-	MaxReadings   = 64       // readings that are followed; each has one form, or two if it has dots
-	maxReadBytes  = 32 << 10 // bytes of all readings together; keeps the work well below a millisecond
-	escapeBytes   = 3        // of "%41"
-	schemeDivider = "://"
+	MaxReadings  = 96       // readings that are followed; each has up to four forms
+	maxReadBytes = 32 << 10 // bytes of all readings together; keeps the work well below a millisecond
+	escapeBytes  = 3        // of "%41"
 )
 
 // A rewrite is one change that a proxy or server may make to a path before using it. It appends to dst the changed
@@ -36,6 +36,9 @@ var rewrites = [...]rewrite{
 	func(dst []byte, s string) ([]byte, bool) { return cutAt(dst, s, '?') },
 	func(dst []byte, s string) ([]byte, bool) { return cutAt(dst, s, '#') },
 	func(dst []byte, s string) ([]byte, bool) { return cutAt(dst, s, 0) },
+	func(dst []byte, s string) ([]byte, bool) { return cutAt(dst, s, ';') },
+	dropLineBreak,
+	dropInvalid,
 	dropAuthority,
 }
 
@@ -62,24 +65,46 @@ func readAll(raw string) Path {
 	return r.path
 }
 
-// start sets form 0 and the first readings: the raw path with a leading slash and, if it is a whole URL ("absolute
-// form"), the part after the authority.
+// start sets form 0 and the first readings: the raw path with a leading slash; the same without white space around it,
+// which some servers drop from the request line; and of a whole URL ("absolute form") what follows its scheme.
 func (r *reader) start(raw string) {
-	shown := raw
-	if !strings.HasPrefix(raw, "/") {
-		shown = "/" + raw
-	}
+	shown := withSlash(raw)
 	r.add([]byte(shown))
-	scheme, _, absolute := strings.Cut(raw, "://")
+	raw = trimLatin1(raw)
+	r.add([]byte(withSlash(raw)))
+	scheme, rest, absolute := strings.Cut(raw, ":")
 	if absolute && scheme != "" && !strings.ContainsAny(scheme, "/?#%") {
-		out, _ := dropAuthority(r.scratch[:0], raw[len(scheme)+len(":"):])
-		r.add(out)
-		shown = string(out)
+		rest = withSlash(rest)
+		r.add([]byte(rest))
+		shown = rest
+		if out, changed := dropAuthority(r.scratch[:0], rest); changed {
+			shown = string(out)
+		}
 	}
 	if i := strings.IndexAny(shown, "?#"); i >= 0 {
 		shown = shown[:i]
 	}
 	r.path.form = r.normalise(shown)
+}
+
+func withSlash(raw string) string {
+	if strings.HasPrefix(raw, "/") {
+		return raw
+	}
+	return "/" + raw
+}
+
+// trimLatin1 drops what is white space in Latin-1, and control characters, from both ends. Python's servers split the
+// request line in this way, before they take its bytes for UTF-8.
+func trimLatin1(s string) string {
+	white := func(c byte) bool { return c <= ' ' || c == 0x85 || c == 0xa0 }
+	for s != "" && white(s[0]) {
+		s = s[1:]
+	}
+	for s != "" && white(s[len(s)-1]) {
+		s = s[:len(s)-1]
+	}
+	return s
 }
 
 // add keeps a reading if it is new. If there is no room for it, the path becomes ambiguous.
@@ -96,14 +121,14 @@ func (r *reader) add(reading []byte) {
 	r.seen = append(r.seen, string(reading))
 }
 
-// addForms keeps the new forms of a reading: the form with its dots resolved, and, if the reading has dots, the form
-// in which they are ordinary segments.
+// addForms keeps the new forms of a reading: the normalised one, and those in which dots and empty segments are
+// ordinary segments: with the slashes at its end, without one of them and without all of them.
 func (r *reader) addForms(reading string) {
 	r.addForm(r.normalise(reading))
-	if hasDots(reading) {
-		r.path.climbs = r.path.climbs || climbs(reading)
-		r.addForm(string(appendNormal(r.scratch[:0], reading, true)))
-	}
+	r.addForm(strings.TrimRight(reading, "/"))
+	r.addForm(strings.TrimSuffix(reading, "/"))
+	r.addForm(reading)
+	r.path.climbs = r.path.climbs || hasDots(reading) && climbs(reading)
 }
 
 func (r *reader) addForm(form string) {
@@ -139,33 +164,28 @@ func climbs(s string) bool {
 	return depth < 0
 }
 
-// normalise returns the form of a reading in which dots are resolved. It allocates only if the form is not a substring
-// of the reading.
+// normalise returns the form of a reading in which slashes are merged, dots resolved and a trailing slash dropped. It
+// allocates only if the form is not a substring of the reading.
 func (r *reader) normalise(s string) string {
 	for i := 0; i < len(s); i++ {
 		if s[i] == '/' && dotOrEmptyAt(s, i+1) {
-			return string(appendNormal(r.scratch[:0], s, false))
+			return string(appendNormal(r.scratch[:0], s))
 		}
 	}
-	return trimSlash(s)
+	return strings.TrimSuffix(s, "/")
 }
 
-// appendNormal merges slashes, then resolves dots unless keepDots is set, and drops a trailing slash.
-func appendNormal(dst []byte, s string, keepDots bool) []byte {
+func appendNormal(dst []byte, s string) []byte {
 	for rest := s; rest != ""; {
 		var segment string
 		segment, rest = nextSegment(rest)
-		dots := !keepDots && (segment == "." || segment == "..")
-		switch {
-		case segment == "" || dots && segment == ".":
-		case dots:
+		switch segment {
+		case "", ".":
+		case "..":
 			dst = dst[:max(0, bytes.LastIndexByte(dst, '/'))]
 		default:
 			dst = append(append(dst, '/'), segment...)
 		}
-	}
-	if len(dst) == 0 {
-		dst = append(dst, '/')
 	}
 	return dst
 }
@@ -296,6 +316,24 @@ func cutAt(dst []byte, s string, c byte) ([]byte, bool) {
 		return dst, false
 	}
 	return append(dst, s[:i]...), true
+}
+
+// dropLineBreak drops a line break at the end, with slashes behind it. The expressions of many routers end with "$",
+// which also matches before a line break.
+func dropLineBreak(dst []byte, s string) ([]byte, bool) {
+	s = strings.TrimRight(s, "/")
+	if !strings.HasSuffix(s, "\n") {
+		return dst, false
+	}
+	return append(dst, s[:len(s)-1]...), true
+}
+
+// dropInvalid drops the bytes that are not UTF-8.
+func dropInvalid(dst []byte, s string) ([]byte, bool) {
+	if utf8.ValidString(s) {
+		return dst, false
+	}
+	return append(dst, strings.ToValidUTF8(s, "")...), true
 }
 
 // dropAuthority turns "//authority/path", with two or more slashes in front, into "/path".

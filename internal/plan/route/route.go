@@ -19,13 +19,15 @@
 //     encoding ("%252e") is seen through; an invalid escape stays as it is;
 //   - parameters of a segment dropped: "/a;x=1/b" to "/a/b";
 //   - "\" turned into "/";
-//   - the rest dropped from a "?", a "#" or a NUL;
-//   - a leading "//authority" dropped, and the "scheme://authority" of an absolute-form target.
+//   - the rest dropped from a "?", a "#", a NUL or a ";" (which some servers take for a "?");
+//   - a line break at the end dropped, and bytes that are not UTF-8;
+//   - a leading "//authority" dropped, and the scheme of an absolute-form target.
 //
 // In each result slashes are merged, dots resolved and a trailing slash dropped, and equal results are kept once. A
-// result with dots is kept a second time with the dots as they are, for gateways that do not resolve them: a gateway
-// that routes "/product/.." to "/product/{id}" with the id ".." must not do so uncounted. An ordinary path has one
-// form and costs no allocation; a path with an escape such as "%20" has two. The number of forms is bounded: a path
+// result with dots or empty segments is kept a second time as it is, with and without a trailing slash, for servers
+// that take them for segments: a server that routes "/product/.." or "/product/" to "/product/{id}", with the id ".."
+// or an empty one, must not do so uncounted. An ordinary path has one form; a path with a trailing slash has two, and
+// neither costs an allocation. A path with an escape such as "%20" has two. The number of forms is bounded: a path
 // with more than [MaxReadings] readings, or with readings that are too long together, is [Path.Ambiguous] and matches
 // every pattern. A path that is too odd to analyse thus counts against all limits. A gateway may instead refuse it.
 //
@@ -43,7 +45,9 @@
 // # What is not covered
 //
 // Paths are case-sensitive, as in RFC 3986; [Pattern.AnyCase] is for servers that ignore case. Bytes are compared as
-// they are: Unicode normalisation, over-long UTF-8, "%uXXXX", trimmed white space and dropped file extensions are not
-// read as equal. A segment for "*" is never empty. A method that a header names (X-HTTP-Method-Override) is ignored.
-// GET does not imply HEAD: a rule for both names both.
+// they are: Unicode normalisation, over-long UTF-8, "%uXXXX", encoded white space that a server trims (but a line break
+// at the end) and dropped file extensions are not read as equal. A method that a header names (X-HTTP-Method-Override)
+// is ignored. GET does not imply HEAD: a rule for both names both.
+//
+// TestRealServers compares the readings with those of real servers.
 package route
