@@ -97,6 +97,11 @@ soak: ## Run the random tests with SOAK (10) times all of their seeds and script
 	SLUICE_SOAK=$(or $(SOAK),10) SLUICE_MISTAKES=all go test -p $(PACKAGES) -ldflags='-s -w' -count=1 -timeout=60m \
 	-run '$(shell scripts/shortened tests)' $(SHORTENED)
 
+.PHONY: paths
+paths: ## Compare how paths are read with 18 real servers, SOAK (20) times as long as CI (needs Node.js, Python 3, nginx)
+	SLUICE_SERVERS=$$(scripts/servers) REQUIRE_SERVERS=1 SLUICE_SOAK=$(or $(SOAK),20) \
+	go test -count=1 -timeout=60m -v -run '^TestRealServers$$' ./internal/plan/route
+
 .PHONY: integration
 integration: ## Deploy to LocalStack, without Docker, and run the tests there (TESTS='-run NAME'; docs/localstack.md)
 	@localstack/integration $(TESTS)
