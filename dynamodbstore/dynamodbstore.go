@@ -12,7 +12,6 @@ import (
 
 	sdk "github.com/aws/aws-sdk-go-v2/service/dynamodb"
 
-	"github.com/sluicelimits/sluice/internal/limiter/ledger"
 	"github.com/sluicelimits/sluice/internal/limiter/store"
 	"github.com/sluicelimits/sluice/internal/limiter/store/dynamodb"
 )
@@ -80,7 +79,3 @@ func Create(ctx context.Context, c Creator, table string) error {
 func (s *Store) Backend() store.Backend {
 	return store.Backend{Name: "DynamoDB", Counters: s.inner, Keeper: s.inner, Metered: !s.ipLimits}
 }
-
-// Ledger shares limits of providers between processes, for package pacer. A call is one strongly consistent read and
-// one write of an item that has the limit's name: a table does some 1,000 such calls per second for one limit.
-func (s *Store) Ledger() ledger.Ledger { return s.inner.Ledger() }

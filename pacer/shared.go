@@ -9,8 +9,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/ledger"
 )
 
-// Ledger leases the units of shared limits to instances. Only this module can implement it: the methods Ledger of
-// redisstore.Store and dynamodbstore.Store return one, and [NewMemoryLedger] returns one for pacers in one process.
+// Ledger leases the units of shared limits to instances. Only this module can implement it: the method Ledger of
+// redisstore.Store returns one, and [NewMemoryLedger] returns one for pacers in one process.
 type Ledger = ledger.Ledger
 
 // ErrPlanned means that three changes of a shared limit are planned already. Another one can be planned when the first
