@@ -18,10 +18,10 @@ var broken = []struct {
 		" || now >= s.closes {\n\t\treturn false\n\t}\n\ts.used = max",
 		" {\n\t\treturn false\n\t}\n\ts.used = max"},
 	{"no guard at the beginning of a window", "supply.go",
-		"s.opens = s.begin + s.clockError()",
+		"s.opens = s.begin + s.guard.ClockError",
 		"s.opens = s.begin"},
 	{"no guard for the clock at the end", "supply.go",
-		"period - s.clockError() - s.guard",
+		"period - s.guard.ClockError - s.guard",
 		"period - s.guard"},
 	{"no guard for the delay", "supply.go", " - s.guard.MaxDelay", ""},
 	{"UseBy is the end of the window", "permit.go",
@@ -155,13 +155,6 @@ var broken = []struct {
 	{"what an instance leases is not taken off its balance", "share.go", "s.addToBalance(-got.Units * ledger.OwedOne)",
 		"s.addToBalance(0)"},
 	{"what an instance is owed has no bound", ledgerFile, "exact/8+float64(c.Unit))", "1e15)"},
-	{"a Date is taken as exact", measureFile, "date + time.Second - sent", "date - sent"},
-	{"the delay of a Date is forgotten", measureFile, "bound{date - received, received}",
-		"bound{date - sent, received}"},
-	{"a measurement never ages", measureFile, "const clockDrift = 100e-6", "const clockDrift = 0.0"},
-	{"a measurement survives a jump", "supply.go", "*s.measure = measurement{}", "_ = measurement{}"},
-	{"the Date of a cache is believed", measureFile, `if h.Get("Age") != "" {`, `if h.Get("Age") == "-" {`},
-	{"a measurement beyond the guard is ignored", measureFile, "case lowest > high:", "case lowest < 0:"},
 	{"the remainder stays with the same instances", "part.go", "moved := (window % instances) * rest % instances",
 		"moved := int64(0)"},
 	{"each part is rounded up", "part.go", "%instances < rest {", "%instances < rest || rest > 0 {"},
@@ -179,7 +172,6 @@ var broken = []struct {
 const (
 	ledgerFile  = "../internal/limiter/ledger/ledger.go"
 	learnFile   = "../internal/limiter/ledger/learn.go"
-	measureFile = "clockmeasure.go"
 )
 
 // At least one test fails for each mistake that is planted in the code. So the tests of the guarantees can fail.

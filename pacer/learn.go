@@ -186,7 +186,6 @@ type Reply struct {
 //     bounds the units of all pacers that share the limit together, from the next call to the ledger on. Units that
 //     were leased before are still granted.
 //   - With Config.Learning, refusals lower the rate. Without refusals the rate rises again.
-//   - With Config.MeasureClock, the Date of the reply narrows the difference of the clocks.
 //
 // A stated limit need not be a whole number of units per window: of 100 units in a minute, windows of a second get 1 or
 // 2 units in turn. A stated limit is at least one unit per LongestPause, and a learned limit at least one unit in each
@@ -202,11 +201,6 @@ func (p *Pacer) Observe(r Reply) {
 		p.share.observe(&p.core, a.Refused, r.Permit.cost, r.Permit.useBy)
 	case p.learner != nil:
 		p.learner.observe(a.Refused, r.Permit.cost, sent)
-	}
-	if m := p.core.supply.measure; m != nil && sent >= 0 && sent <= received {
-		if date, ok := dateOf(r.Header); ok {
-			m.observe(date, sent, received)
-		}
 	}
 	p.core.supply.advise(&a, received, r.Permit.total, p.core.counts.Granted)
 	p.serveAndUnlock(now)

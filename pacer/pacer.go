@@ -20,14 +20,6 @@ type Config struct {
 	// not change the rate.
 	Learning *Learning
 
-	// MeasureClock makes the pacer measure the difference of the provider's clock and this machine's by the Date of the
-	// replies that Observe and Probe see. It then uses the part of Guard.ClockError that the measurement leaves.
-	// Guard.ClockError must be above 0. It is the bound until there are replies, and a measurement that contradicts it
-	// moves the windows.
-	//
-	// Set it only if the clock that writes Date is the clock that counts requests, and not that of a cache or a proxy.
-	MeasureClock bool
-
 	// Shared makes the pacer share the limit with other pacers. If nil, this pacer alone uses the limit.
 	Shared *Shared
 
@@ -98,9 +90,6 @@ type Status struct {
 	Window int64 // number of the provider's window
 	Units  int64 // units that may be granted in the window
 	Used   int64 // units of the window that are granted
-
-	ClockAhead time.Duration // of the provider's clock, as measured; 0: Config.MeasureClock is false
-	ClockError time.Duration // by how much ClockAhead may be wrong, in either direction
 }
 
 // Pacer makes requests wait until they fit under a limit. It is safe for concurrent use. Make it with [New].
@@ -152,9 +141,6 @@ func New(c Config) (*Pacer, error) {
 	if c.Smoothing > Spread {
 		return nil, fmt.Errorf("%w: %s is neither FrontLoaded nor Spread", ErrConfig, c.Smoothing)
 	}
-	if c.MeasureClock && c.Guard.ClockError <= 0 {
-		return nil, fmt.Errorf("%w: MeasureClock needs a Guard.ClockError above 0", ErrConfig)
-	}
 	if err := c.Limit.check(); err != nil {
 		return nil, err
 	}
@@ -173,10 +159,7 @@ func New(c Config) (*Pacer, error) {
 	if c.Part != nil {
 		p.core.supply.part = &parts{index: c.Part.Index, total: c.Limit.Units, instances: c.Part.Instances}
 	}
-	if c.MeasureClock {
-		p.core.supply.measure = new(measurement)
-	}
-	p.core.supply.advance(p.core.supply.correct(clock.Instant{Wall: time.Duration(now.UnixNano())}))
+	p.core.supply.advance(clock.Instant{Wall: time.Duration(now.UnixNano())})
 	if c.Shared != nil {
 		p.beginSharing(c.Shared, c.Limit, c.Learning)
 	}
@@ -492,7 +475,6 @@ func (p *Pacer) status() Status {
 		Counts: p.core.counts, Limit: s.limit, Learned: s.learned,
 		Waiting: q.waiting, WaitingUnits: q.units, WaitingKeys: len(q.busy.items),
 		Window: s.number, Units: s.units, Used: s.used,
-		ClockAhead: s.read.Wall - s.raw.Wall, ClockError: s.clockError(),
 	}
 }
 
@@ -525,10 +507,9 @@ func (p *Pacer) readBoth() clock.Instant {
 	s := &p.core.supply
 	p.core.queue.settle() // the sharer reads the counts of the queue afterwards
 	now := p.instant()
-	if step(s.raw, now) > clockStep {
+	if step(s.read, now) > clockStep {
 		now = p.instant()
 	}
-	now = s.correct(now)
 	if p.learner != nil && p.learner.judge(now.Mono) {
 		s.learned = int64(p.learner.rate)
 		s.resize()

@@ -34,10 +34,6 @@ type supply struct {
 	lost   bool     // nothing is granted in the window, because nobody knows what the provider has counted in it
 	smooth smoother // used by Spread alone
 
-	measure  *measurement  // nil: Config.MeasureClock is false
-	raw      clock.Instant // the latest reading of the clocks, without the correction by measure
-	narrowed time.Duration // the part of guard.ClockError that measure has ruled out
-
 	part   *parts // nil: the limit is not divided among instances
 	shared bool   // units are leased from a ledger
 	next   lease  // lease of a window that has not opened yet
@@ -88,30 +84,12 @@ func (s *supply) advance(now clock.Instant) {
 		opened = false
 	}
 	s.begin = now.Mono + time.Duration(s.number)*period - now.Wall
-	s.opens = s.begin + s.clockError()
-	s.closes = s.begin + period - s.clockError() - s.guard.MaxDelay
+	s.opens = s.begin + s.guard.ClockError
+	s.closes = s.begin + period - s.guard.ClockError - s.guard.MaxDelay
 	if opened {
 		s.smooth.begin(s.opens)
 	}
 }
-
-// correct returns a reading of the clocks with the provider's wall clock, as far as it was measured.
-func (s *supply) correct(raw clock.Instant) clock.Instant {
-	last := s.raw
-	s.raw = raw
-	if s.measure == nil {
-		return raw
-	}
-	if (last != clock.Instant{}) && step(last, raw) > clockStep {
-		*s.measure = measurement{} // it relies on the monotonic clock, which may have stood still
-	}
-	wall, clockError := s.measure.correct(raw, s.guard.ClockError)
-	s.narrowed = s.guard.ClockError - clockError
-	return clock.Instant{Mono: raw.Mono, Wall: wall}
-}
-
-// clockError returns the largest difference of the clocks that is still possible.
-func (s *supply) clockError() time.Duration { return s.guard.ClockError - s.narrowed }
 
 // jumped reports whether the wall clock was set, or the monotonic clock stood still, between two readings.
 func (s *supply) jumped(last, now clock.Instant) bool {
