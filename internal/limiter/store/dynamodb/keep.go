@@ -3,6 +3,7 @@ package dynamodb
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
@@ -14,12 +15,13 @@ import (
 const (
 	keptSortKey = "k"
 	attrKept    = "kept"
+	keepTimeout = 2 * time.Second // of one call of Keep, unless its context ends before
 )
 
 // Keep returns the value that the table has under a name. If there is none, Keep sets it to value, in a conditional
 // write, so all processes get the same value. The item never expires. place names the item.
 func (s *Store) Keep(ctx context.Context, name string, value []byte) (kept []byte, place string, err error) {
-	ctx, cancel := context.WithTimeout(ctx, ledgerTimeout)
+	ctx, cancel := context.WithTimeout(ctx, keepTimeout)
 	defer cancel()
 	key := itemKey{string(limit.AppendNetstring([]byte(s.namespace+"s"), name)), keptSortKey}
 	place = fmt.Sprintf("the item %q %q of the table %s", key.partition, key.sort, *s.tableName)
