@@ -25,8 +25,8 @@ func TestCompletionOffersFilesForFilesAlone(t *testing.T) {
 		"plan apply --prune": "8", "plan diff --prune": "8",
 		"serve --config": "8", "serve --plans": "8", "serve --pepper": "0", "serve --tls-cert": "0",
 		"serve --tls-key": "0", "serve --tls-client-ca": "0", "serve --redis-ca": "0",
-		"serve --redis-password-file": "0",
-		"dev --data":                  "16", "audit show --data": "16", "audit verify --data": "16",
+		"serve --redis-password-file": "0", "serve --redis-cert": "0", "serve --redis-key": "0",
+		"dev --data": "16", "audit show --data": "16", "audit verify --data": "16",
 	}
 	directive := func(args ...string) string {
 		out := strings.TrimSpace(sluice(t, "", append([]string{"__complete"}, args...)...).stdout)

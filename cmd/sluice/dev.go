@@ -32,6 +32,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/limiter/metrics"
 	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
+	"github.com/sluicelimits/sluice/internal/limiter/store/redis"
 	"github.com/sluicelimits/sluice/internal/limiter/store/router"
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/plan/shares"
@@ -158,7 +159,7 @@ Lambda function needs the function's binary.`,
 			"each KiB that arrives adds a second; 0: no limit")
 	f.Int64Var(&o.storeMB, "store-mb", memory.DefaultMaxBytes>>20, "most memory for counters, in `MiB`")
 	o.otlp.flags(f)
-	o.stores.flags(f)
+	o.stores.flags(f, redis.DefaultDeadline)
 	o.api.flags(f)
 	f.StringVar(&o.logging, "log-level", "info", "`LEVEL` is debug (logs each denial), info, warn or error")
 	_ = c.MarkFlagFilename("plans", planExtensions...) // fails only for a flag that does not exist

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"flag"
 	"os"
 	"path/filepath"
@@ -47,13 +48,18 @@ type ran struct {
 // sluice runs a command line in the test's own process.
 func sluice(t *testing.T, stdin string, args ...string) ran {
 	t.Helper()
+	return sluiceUntil(t.Context(), stdin, args...)
+}
+
+// sluiceUntil is sluice for a command that would run on: it ends with the context.
+func sluiceUntil(ctx context.Context, stdin string, args ...string) ran {
 	var out, errs bytes.Buffer
 	root := newRootCommand()
 	root.SetArgs(args)
 	root.SetIn(strings.NewReader(stdin))
 	root.SetOut(&out)
 	root.SetErr(&errs)
-	err := root.ExecuteContext(t.Context())
+	err := root.ExecuteContext(ctx)
 	if err != nil {
 		errs.WriteString(message(err))
 	}

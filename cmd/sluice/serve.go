@@ -2,14 +2,10 @@ package main
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
-	"net/netip"
 	"os"
 	"os/signal"
 	"strings"
@@ -27,7 +23,6 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/store"
 	"github.com/sluicelimits/sluice/internal/limiter/store/dynamodb"
 	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
-	"github.com/sluicelimits/sluice/internal/limiter/store/redis"
 	"github.com/sluicelimits/sluice/internal/server"
 	"github.com/sluicelimits/sluice/internal/server/envoyconfig"
 	"github.com/sluicelimits/sluice/internal/server/rls"
@@ -41,32 +36,30 @@ const realDynamoDB = "aws"
 const certificatesEvery = time.Minute
 
 type serveOptions struct {
-	configs                []string
-	plans, pepperFiles     []string
-	configTable, cell      string
-	homes                  []string
-	homeDeadline           time.Duration
-	killSwitch             string
-	alone                  bool
-	merge                  bool
-	countDenied            bool
-	shadow, quota          bool
-	metadata               bool
-	headers                string
-	names                  rls.Headers
-	nearLimit              float32
-	maxStats               int
-	grpc, http, debug      string
-	cert, key, clientCA    string
-	maxConnections         int
-	maxAge, drain, grace   time.Duration
-	otlp                   otlpOptions
-	storeMB                int64
-	logLevel, logFormat    string
-	redisCluster, redisTLS bool
-	redisCA, redisUser     string
-	redisPasswordFile      string
-	stores                 storeOptions
+	configs              []string
+	plans, pepperFiles   []string
+	configTable, cell    string
+	homes                []string
+	homeDeadline         time.Duration
+	killSwitch           string
+	alone                bool
+	merge                bool
+	countDenied          bool
+	shadow, quota        bool
+	metadata             bool
+	headers              string
+	names                rls.Headers
+	nearLimit            float32
+	maxStats             int
+	grpc, http, debug    string
+	cert, key, clientCA  string
+	maxConnections       int
+	maxAge, drain, grace time.Duration
+	otlp                 otlpOptions
+	storeMB              int64
+	logLevel, logFormat  string
+	redisOptions
+	stores storeOptions
 }
 
 func newServeCommand() *cobra.Command {
@@ -192,18 +185,12 @@ func (o *serveOptions) flags(f *pflag.FlagSet) {
 		"most memory for counters that are kept in memory, in `MiB`")
 	f.StringVar(&o.logLevel, "log-level", "info", "`LEVEL` is debug, info, warn or error")
 	f.StringVar(&o.logFormat, "log-format", "text", "`FORMAT` is text or json")
-	o.stores.flags(f)
-	f.Lookup("redis").Usage = "keep counters in Redis at `HOST:PORT`; with --redis-cluster several addresses, " +
-		"separated by commas"
+	o.stores.flags(f, serveRedisDeadline)
+	f.Lookup("redis").Usage = "keep counters in Redis at `HOST:PORT` or redis[s]://USER:PASSWORD@HOST:PORT/DATABASE; " +
+		"with --redis-cluster several of them, separated by commas"
 	f.Lookup("dynamodb").Usage = "keep counters in DynamoDB: `aws`, or the URL of DynamoDB Local; " +
 		"beside --redis: quotas only"
-	f.BoolVar(&o.redisCluster, "redis-cluster", false, "--redis names nodes of a cluster")
-	f.BoolVar(&o.redisTLS, "redis-tls", false, "connect to Redis with TLS")
-	f.StringVar(&o.redisCA, "redis-ca", "",
-		"PEM `FILE` with authorities for the certificate of Redis (default: those of the system)")
-	f.StringVar(&o.redisUser, "redis-user", "", "`NAME` of the user at Redis")
-	f.StringVar(&o.redisPasswordFile, "redis-password-file", "",
-		"`FILE` with the password for Redis, which is read again for each connection")
+	o.redisOptions.flags(f)
 }
 
 // check checks the flags without opening anything. Its errors are usage errors.
@@ -316,45 +303,6 @@ func (o *serveOptions) checkFiles() error {
 	return nil
 }
 
-func (o *serveOptions) checkStores() error {
-	if o.stores.redis == "" && (o.redisCluster || o.redisTLS || o.redisCA != "" || o.redisUser != "" ||
-		o.redisPasswordFile != "") {
-		return errors.New("--redis-cluster, --redis-tls, --redis-ca, --redis-user and --redis-password-file have no " +
-			"use without --redis")
-	}
-	if o.redisCA != "" && !o.redisTLS {
-		return errors.New("--redis-ca needs --redis-tls")
-	}
-	if o.redisUser != "" && o.redisPasswordFile == "" {
-		return errors.New("--redis-user needs --redis-password-file")
-	}
-	for _, one := range o.redisAddresses() {
-		each := o.stores
-		each.redis = one
-		if err := each.check(); err != nil {
-			return err
-		}
-	}
-	if o.redisPasswordFile != "" && !o.redisTLS && !o.redisOnThisMachine() {
-		return errors.New("--redis-password-file needs --redis-tls: the password would travel in plain text")
-	}
-	if len(o.redisAddresses()) > 1 && !o.redisCluster {
-		return errors.New("--redis has several addresses, which needs --redis-cluster")
-	}
-	return nil
-}
-
-// redisAddresses returns the addresses of --redis. Without --redis it returns one empty address.
-func (o *serveOptions) redisAddresses() []string { return strings.Split(o.stores.redis, ",") }
-
-// redisOnThisMachine reports whether what is sent to Redis stays on this machine. A cluster may name nodes on other
-// machines.
-func (o *serveOptions) redisOnThisMachine() bool {
-	host, _, _ := net.SplitHostPort(o.stores.redis)
-	address, err := netip.ParseAddr(host)
-	return !o.redisCluster && (host == "localhost" || err == nil && address.IsLoopback())
-}
-
 func (o *serveOptions) logger(to io.Writer) *slog.Logger {
 	var level slog.Level
 	_ = level.UnmarshalText([]byte(o.logLevel)) // check has checked the text
@@ -368,6 +316,8 @@ func (o *serveOptions) logger(to io.Writer) *slog.Logger {
 func (o *serveOptions) run(ctx context.Context, stderr io.Writer) error {
 	log := o.logger(stderr)
 	told := new(server.Metrics)
+	ctx, end := context.WithCancelCause(ctx)
+	defer end(nil)
 	counters, err := o.openCounters(ctx, told, log)
 	if err != nil {
 		return err
@@ -408,6 +358,11 @@ func (o *serveOptions) run(ctx context.Context, stderr io.Writer) error {
 	config := server.Config{RateLimits: service, Limits: own, Metrics: told, Chain: counters.chain, GRPC: o.grpc,
 		HTTP: o.http, Debug: o.debug, MaxConnections: o.maxConnections,
 		MaxAge: o.maxAge, DrainFor: o.drain, Grace: o.grace, Log: log}
+	if counters.chain != nil {
+		if config.Ready, err = o.awaitStores(ctx, counters, end, log); err != nil {
+			return err
+		}
+	}
 	var certificates *server.Certificates
 	if o.cert != "" {
 		if certificates, err = server.OpenCertificates(o.cert, o.key, o.clientCA, log); err != nil {
@@ -419,12 +374,9 @@ func (o *serveOptions) run(ctx context.Context, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	beside, end := context.WithCancel(ctx)
-	defer end()
+	beside, endBeside := context.WithCancel(ctx)
+	defer endBeside()
 	defer export(ctx, exporter)()
-	if counters.ping != nil {
-		go o.tellRedisAway(beside, counters.ping, log)
-	}
 	go files.Watch(beside, server.CheckEvery, hangups(beside))
 	if plans != nil {
 		go plans.follow(beside)
@@ -434,15 +386,11 @@ func (o *serveOptions) run(ctx context.Context, stderr io.Writer) error {
 	}
 	over, finish := context.WithCancel(context.WithoutCancel(ctx))
 	defer finish()
-	return s.Serve(ctx, secondSignal(ctx, over))
-}
-
-// tellRedisAway logs that Redis does not answer, once. The store chain logs later failures, without naming the flag.
-func (o *serveOptions) tellRedisAway(ctx context.Context, ping func(context.Context) error, log *slog.Logger) {
-	if err := ping(ctx); err != nil && ctx.Err() == nil {
-		log.Warn("the Redis of --redis does not answer: start it, or correct the flag. Until it answers, limits hold "+
-			"approximately", "redis", o.stores.redis, "error", err)
+	err = s.Serve(ctx, secondSignal(ctx, over))
+	if refused := new(refusedError); errors.As(context.Cause(ctx), &refused) {
+		return refused
 	}
+	return err
 }
 
 // accepts returns a function that checks whether a store can keep the counters of a descriptor's limits, and decide
@@ -523,15 +471,16 @@ func (o *serveOptions) openCounters(ctx context.Context, m *server.Metrics, log 
 		if err != nil {
 			return nil, err
 		}
+		c.flags = append(c.flags, storeFlag{"--dynamodb", o.stores.dynamodb, s})
 		shared.Rates, keeper = resilience.NamedStore{Name: "DynamoDB", Store: s}, s
 	}
 	if o.stores.redis != "" {
-		rates, err := o.openRedis(ctx)
+		rates, err := o.openRedis(ctx, log)
 		if err != nil {
 			return nil, err
 		}
 		c.closers = append(c.closers, func(context.Context) error { return rates.Close() })
-		c.ping = rates.Ping
+		c.flags = append(c.flags, storeFlag{"--redis", strings.Join(o.redisAddrs, ","), rates})
 		shared.Quotas, shared.Rates = shared.Rates, resilience.NamedStore{Name: "Redis", Store: rates}
 		if keeper == nil { // DynamoDB keeps the key if it counts the quotas: it keeps counters for longer
 			keeper = rates
@@ -553,39 +502,6 @@ func (o *serveOptions) openCounters(ctx context.Context, m *server.Metrics, log 
 		return nil, err
 	}
 	return c, nil
-}
-
-// openRedis makes the store in Redis. It is no error if Redis does not answer: until it does, limits hold
-// approximately.
-func (o *serveOptions) openRedis(ctx context.Context) (*redis.Store, error) {
-	c := redis.Config{Addrs: o.redisAddresses(), Cluster: o.redisCluster, Namespace: o.stores.redisNamespace,
-		Deadline: o.stores.redisDeadline}
-	if o.redisTLS {
-		c.TLS = &tls.Config{MinVersion: tls.VersionTLS12}
-		if o.redisCA != "" {
-			pem, err := os.ReadFile(o.redisCA)
-			if err != nil {
-				return nil, fmt.Errorf("--redis-ca: %w", err)
-			}
-			if c.TLS.RootCAs = x509.NewCertPool(); !c.TLS.RootCAs.AppendCertsFromPEM(pem) {
-				return nil, fmt.Errorf("--redis-ca: %s has no certificate in PEM", o.redisCA)
-			}
-		}
-	}
-	if o.redisPasswordFile != "" {
-		c.Credentials = func(context.Context) (user, password string, err error) {
-			text, err := os.ReadFile(o.redisPasswordFile)
-			return o.redisUser, strings.TrimRight(string(text), "\r\n"), err
-		}
-		if _, _, err := c.Credentials(ctx); err != nil {
-			return nil, fmt.Errorf("--redis-password-file: %w", err)
-		}
-	}
-	s, err := redis.New(ctx, c)
-	if err != nil {
-		return nil, fmt.Errorf("--redis: %w", err)
-	}
-	return s, nil
 }
 
 func (o *serveOptions) openDynamoDB(ctx context.Context) (*dynamodb.Store, error) {

@@ -40,12 +40,13 @@ type storeOptions struct {
 	addressKey            string // file
 }
 
-func (o *storeOptions) flags(f *pflag.FlagSet) {
+// flags adds the flags. redisDeadline is the default of --redis-deadline.
+func (o *storeOptions) flags(f *pflag.FlagSet, redisDeadline time.Duration) {
 	f.StringVar(&o.redis, "redis", "", "keep counters in Redis at `HOST:PORT`, so that several gateways share each "+
 		"limit")
 	f.StringVar(&o.redisNamespace, "redis-namespace", "",
 		"`TEXT` that begins the names of the counters, so that several programs can use one Redis")
-	f.DurationVar(&o.redisDeadline, "redis-deadline", redis.DefaultDeadline,
+	f.DurationVar(&o.redisDeadline, "redis-deadline", redisDeadline,
 		"longest `TIME` that a decision waits for Redis")
 	f.StringVar(&o.dynamodb, "dynamodb", "", "keep counters in DynamoDB Local at `URL`; beside --redis: quotas only")
 	f.DurationVar(&o.dynamodbDeadline, "dynamodb-deadline", time.Second,
@@ -105,7 +106,7 @@ type counters struct {
 	bytes              func() int64       // memory that counters take
 	closers            []func(context.Context) error
 
-	ping func(context.Context) error // asks the Redis of sluice serve whether it answers; nil without one
+	flags []storeFlag // of sluice serve: the stores that must answer before it is ready
 }
 
 // open opens the stores. Without --redis and --dynamodb, counters are in memory. With both, quotas are in DynamoDB and

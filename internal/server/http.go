@@ -18,13 +18,15 @@ import (
 // clientHandler serves clients without gRPC, and health checks.
 func (s *Server) clientHandler() http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("POST /json", s.json)
 	mux.HandleFunc("GET /healthcheck", s.healthcheck)
+	decisions := http.NewServeMux()
+	decisions.HandleFunc("POST /json", s.json)
 	if s.c.Limits != nil {
-		s.c.Limits.Register(mux)
+		s.c.Limits.Register(decisions)
 	} else {
-		mux.HandleFunc("/v1/", limits.RefuseWithoutPlans)
+		decisions.HandleFunc("/v1/", limits.RefuseWithoutPlans)
 	}
+	mux.Handle("/", s.refuseHTTPUntilReady(decisions))
 	return s.c.Metrics.record(s.recoverHTTPPanic(mux))
 }
 
@@ -69,13 +71,25 @@ func (s *Server) json(w http.ResponseWriter, r *http.Request) {
 // random, so that nobody compares the text.
 func plainSpaces(err error) string { return strings.ReplaceAll(err.Error(), "\u00a0", " ") }
 
-// healthcheck answers 200 and "OK" while the server is healthy, and 500 otherwise.
+// healthcheck answers 200 and "OK" while the server is healthy, and 500 otherwise. If the fallback limiter has decided
+// in place of a store, a second line says how often. The server is healthy nevertheless: if it were not, a store that is
+// away would take all instances out of service at once.
 func (s *Server) healthcheck(w http.ResponseWriter, _ *http.Request) {
-	if !s.serving.Load() {
+	switch {
+	case !s.ready.Load():
+		http.Error(w, notReady, http.StatusInternalServerError)
+		return
+	case !s.serving.Load():
 		w.WriteHeader(http.StatusInternalServerError)
 		return
 	}
 	_, _ = io.WriteString(w, "OK")
+	if s.c.Chain == nil {
+		return
+	}
+	if n := s.c.Chain.Stats(); n.Failures > 0 {
+		_, _ = fmt.Fprintf(w, "\n%d decisions since the start were made without the store", n.Failures)
+	}
 }
 
 // debugHandler serves diagnostics for operators.

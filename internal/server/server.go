@@ -90,6 +90,11 @@ type Config struct {
 	DrainFor time.Duration
 	Grace    time.Duration // for the requests in flight after DrainFor; 0 selects DefaultGrace
 
+	// Ready is closed when the stores have answered for the first time. Until then the server reports that it is not
+	// healthy, and answers requests with the error Unavailable, because nobody knows what other instances have admitted.
+	// If nil, the server is ready at once.
+	Ready <-chan struct{}
+
 	Log *slog.Logger // if nil, slog.Default()
 }
 
@@ -97,6 +102,7 @@ type Config struct {
 type Server struct {
 	c       Config
 	health  *health.Server
+	ready   atomic.Bool // see Config.Ready
 	serving atomic.Bool
 	grpc    *grpc.Server
 	parts   []part
@@ -190,7 +196,7 @@ func (s *Server) addGRPC() error {
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{
 			MinTime: minPingInterval, PermitWithoutStream: true,
 		}),
-		grpc.ChainUnaryInterceptor(s.c.Metrics.intercept, s.recoverPanic),
+		grpc.ChainUnaryInterceptor(s.c.Metrics.intercept, s.recoverPanic, s.refuseUntilReady),
 		grpc.ChainStreamInterceptor(s.endWatches),
 	}
 	if s.c.TLS != nil {
@@ -245,6 +251,29 @@ func (s *Server) recoverPanic(
 		}
 	}()
 	return handle(ctx, req)
+}
+
+const notReady = "this instance decides nothing yet: its store of counters has not answered since it started"
+
+// refuseUntilReady answers requests with an error until the stores have answered once. Health checks are answered.
+func (s *Server) refuseUntilReady(
+	ctx context.Context, req any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler,
+) (any, error) {
+	if _, isHealth := info.Server.(healthv1.HealthServer); !isHealth && !s.ready.Load() {
+		return nil, status.Error(codes.Unavailable, notReady)
+	}
+	return handle(ctx, req)
+}
+
+// refuseHTTPUntilReady is refuseUntilReady for requests over HTTP.
+func (s *Server) refuseHTTPUntilReady(handler http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !s.ready.Load() {
+			http.Error(w, notReady, http.StatusServiceUnavailable)
+			return
+		}
+		handler.ServeHTTP(w, r)
+	})
 }
 
 // recoverHTTPPanic is recoverPanic for requests over HTTP. If a part of the response has been written, the connection
@@ -346,12 +375,7 @@ func (s *Server) Serve(ctx context.Context, again <-chan struct{}) error {
 			}
 		})
 	}
-	s.setServing(true)
-	var err error
-	select {
-	case err = <-failed:
-	case <-ctx.Done():
-	}
+	err := s.untilStopped(ctx, failed)
 	s.setServing(false)
 	if err == nil {
 		err = s.drain(again)
@@ -360,6 +384,31 @@ func (s *Server) Serve(ctx context.Context, again <-chan struct{}) error {
 	}
 	running.Wait()
 	return err
+}
+
+// untilStopped reports that the server is healthy once it is ready, and waits until the context ends or a server fails,
+// whose error it returns.
+func (s *Server) untilStopped(ctx context.Context, failed <-chan error) error {
+	ready := s.c.Ready
+	if ready == nil {
+		s.becomeReady()
+	}
+	for {
+		select {
+		case <-ready:
+			ready = nil
+			s.becomeReady()
+		case err := <-failed:
+			return err
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+func (s *Server) becomeReady() {
+	s.ready.Store(true)
+	s.setServing(true)
 }
 
 // drain stops the servers as described at Serve.

@@ -77,6 +77,8 @@ type Instances struct {
 	announced        clock.Instant // when the last announcement was sent
 	pause            time.Duration // from that announcement to the next
 	announcing       bool          // an announcement is under way
+
+	counted chan struct{} // closed after the first announcement that succeeded
 }
 
 // NewInstances makes a count that has learned nothing yet. The error names the field.
@@ -110,8 +112,12 @@ func NewInstances(config InstancesConfig) (*Instances, error) {
 	if config.Quotas {
 		owner.Name = quotaInstancesKey
 	}
-	return &Instances{config: config, owner: owner, charges: []limit.Charge{{Limit: l, Cost: 1}}}, nil
+	return &Instances{config: config, owner: owner, charges: []limit.Charge{{Limit: l, Cost: 1}},
+		counted: make(chan struct{})}, nil
 }
+
+// Counted returns a channel that is closed once an announcement has succeeded. Before, Count is InstancesConfig.Max.
+func (i *Instances) Counted() <-chan struct{} { return i.counted }
 
 // Count returns how many instances share the store, at least 1. It does not forget: if the store stops answering, Count
 // stays as it is. Before the first announcement succeeds, it is InstancesConfig.Max.
@@ -155,6 +161,9 @@ func (i *Instances) Announce(ctx context.Context, now time.Time) error {
 	bucket := d.Now - d.Now%time.Second.Microseconds() // the beginning of the counter's current bucket
 	if i.countedAt != 0 && i.countedAt >= bucket-InstancesPeriod.Microseconds() {
 		reading-- // it includes this instance's previous announcement
+	}
+	if i.latest == 0 {
+		close(i.counted)
 	}
 	i.latest, i.previous, i.countedAt = max(reading, 1), i.latest, d.Now
 	return nil

@@ -27,9 +27,9 @@ import (
 // left out, or have no more than a name and replaces.
 type extension struct {
 	countDenied, countAdmitted bool
-	exact       bool
-	onFailure   limit.FailurePolicy
-	limits      []*limit.Limit
+	exact                      bool
+	onFailure                  limit.FailurePolicy
+	limits                     []*limit.Limit
 }
 
 // limitKeys are the keys of a plan's limit that are allowed here. Descriptors take the place of the others.

@@ -19,6 +19,48 @@ import (
 // ErrReplica is the error for a server that is not a primary. Its data is old, and it would lose what is charged.
 var ErrReplica = errors.New("not a primary: give the primary endpoint")
 
+// replyError is an error by which a server answered a command that dial sent.
+type replyError string
+
+// Error returns the server's text.
+func (e replyError) Error() string { return string(e) }
+
+// RedisError implements [goredis.Error].
+func (replyError) RedisError() {}
+
+// refusals are the beginnings of replies that stay the same until somebody changes the settings of the client or of the
+// server: the user, its password or its rights are wrong, the database does not exist, or one of the two is set up as a
+// cluster and the other is not.
+var refusals = []string{
+	"WRONGPASS", "NOAUTH", "NOPERM", "AUTH ", "invalid password", "Client sent AUTH", "DB index is out of range",
+	"invalid DB index", "SELECT is not allowed in cluster mode", "This instance has cluster support disabled",
+}
+
+// Refused reports whether a server answered that it does not serve this client, and will not until somebody changes the
+// settings of one of them. advice says which setting may be wrong; it is "" if the error itself says so. A server that
+// cannot be reached, or is loading its data, has not refused.
+func Refused(err error) (advice string, refused bool) {
+	var remote *net.OpError
+	var certificate *tls.CertificateVerificationError
+	var noTLS tls.RecordHeaderError
+	switch {
+	case goredis.HasErrorPrefix(err, "MOVED"):
+		return "it is a node of a cluster, and a client without cluster mode reaches a part of the keys only", true
+	case errors.As(err, &certificate), errors.Is(err, ErrReplica):
+		return "", true
+	case errors.As(err, &noTLS):
+		return "the server does not speak TLS", true
+	case errors.As(err, &remote) && remote.Op == "remote error": // the name that crypto/tls has for an alert of the peer
+		return "the server wants a certificate of the client, or does not accept the one that it got", true
+	}
+	for _, text := range refusals {
+		if goredis.HasErrorPrefix(err, text) {
+			return "", true
+		}
+	}
+	return "", false
+}
+
 // dialTimeout is how long a connection may take to become ready. It is longer than a decision waits: the client dials
 // independently of the decisions, so a slow handshake serves later ones.
 const dialTimeout = 2 * time.Second
@@ -34,6 +76,7 @@ func Options(c Config) *goredis.Options {
 	longest := max(c.Deadline, ledgerDeadline)
 	return &goredis.Options{
 		Addr:                  c.Addrs[0],
+		DB:                    c.Database,
 		Dialer:                c.dial,
 		DialTimeout:           dialTimeout,
 		DialerRetries:         1,
@@ -181,7 +224,7 @@ func firstText(r *bufio.Reader, budget *int, depth int) (string, error) {
 	case '+', ':':
 		return text, nil
 	case '-':
-		return "", errors.New(text)
+		return "", replyError(text)
 	}
 	n, err := strconv.Atoi(text)
 	if err != nil || n < -1 || n > *budget {

@@ -135,6 +135,7 @@ type Config struct {
 	// package elasticache for IAM.
 	Credentials func(ctx context.Context) (user, password string, err error)
 	TLS         *tls.Config // if nil, connections are not encrypted
+	Database    int         // number of the database; 0 in cluster mode
 
 	Namespace string // separates the counters of several programs in one Redis; any text up to 64 bytes
 
