@@ -337,7 +337,7 @@ func (o *serveOptions) run(ctx context.Context, stderr io.Writer) error {
 	}
 	service, err := rls.New(rls.Config{Store: counters.tenants, Plans: byPlan, CountDenied: o.countDenied,
 		ShadowMode: o.shadow, QuotaMode: o.quota, DynamicMetadata: o.metadata, Headers: o.names,
-		PeekAfterDenial: counters.chain == nil, NearLimitRatio: o.nearLimit, MaxStats: o.maxStats, Log: log})
+		PeekAfterDenial: counters.chain == nil, Together: counters.chain != nil, NearLimitRatio: o.nearLimit, MaxStats: o.maxStats, Log: log})
 	if err != nil {
 		return err
 	}

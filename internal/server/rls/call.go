@@ -24,15 +24,14 @@ type call struct {
 	now     time.Time
 	items   []item // one for each descriptor, in their order
 
-	denied        bool    // in global shadow mode, the request is admitted nevertheless
-	lastDenied    []int64 // for each item, when its counters last denied, µs since 1970; 0 if not known
-	order         []int   // indexes of the items that can deny alone, in the order in which they are charged
+	denied        bool           // in global shadow mode, the request is admitted nevertheless
+	lastDenied    []int64        // for each item, when its counters last denied, µs since 1970; 0 if not known
+	scratch       limit.Decision // receives answers of the store that belong to no item
+	order         []int          // indexes of the items that can deny alone, in the order in which they are charged
 	match         envoyconfig.Match
 	entries       []envoyconfig.Entry // of the descriptor that beginItem reads
 	key           []byte              // of the counters of that descriptor
-	storeRequest  limit.Request
-	scratch       limit.Decision // receives answers of the store that belong to no item
-	replacedNames []string       // names of the rules that do not apply, because a rule of the request replaces them
+	replacedNames []string            // names of the rules that do not apply, because a rule of the request replaces them
 
 	left, policies []byte // buffers for the values of the headers RateLimit and RateLimit-Policy
 }
@@ -154,7 +153,11 @@ func (c *call) beginItem(i int, snapshot *snapshot) error {
 
 // decide charges the items in four passes, see the package comment. If an error stops it, the charges are undone.
 func (c *call) decide() error {
-	err := c.chargeItems()
+	charge := c.chargeItems
+	if c.canChargeTogether() {
+		charge = c.chargeTogether
+	}
+	err := charge()
 	if err != nil {
 		c.refund()
 	}
@@ -261,6 +264,12 @@ func (c *call) chargeQuotas() error {
 	if err := c.chargeEach(func(it *item) bool { return it.quota && !it.rule.ShadowMode }); err != nil {
 		return err
 	}
+	c.denied = c.quotasDeny() || c.denied
+	return nil
+}
+
+// quotasDeny reports whether there are items with quota_mode and all of them deny. It remembers which have denied.
+func (c *call) quotasDeny() bool {
 	quotas, denying := 0, 0
 	for i := range c.items {
 		it := &c.items[i]
@@ -276,8 +285,7 @@ func (c *call) chargeQuotas() error {
 			c.noteDenial(it)
 		}
 	}
-	c.denied = c.denied || quotas > 0 && denying == quotas
-	return nil
+	return quotas > 0 && denying == quotas
 }
 
 // chargeEach charges every undecided item that choose accepts, also after one of them has denied.
@@ -301,8 +309,8 @@ func (c *call) charge(it *item) error {
 		it.state, it.permanent = over, true
 		return nil
 	}
-	c.buildStoreRequest(it, it.hits)
-	err := c.service.config.Store.Decide(c.ctx, &c.storeRequest, c.now, &it.decision)
+	it.buildStoreRequest(it.hits)
+	err := c.service.config.Store.Decide(c.ctx, &it.storeRequest, c.now, &it.decision)
 	return c.setOutcome(it, err, charged)
 }
 
@@ -326,38 +334,53 @@ func (c *call) setOutcome(it *item, err error, ifAdmitted state) error {
 	return nil
 }
 
-// buildStoreRequest sets c.storeRequest to a request that charges each limit of the item that number of units.
-func (c *call) buildStoreRequest(it *item, units int64) {
-	c.storeRequest.Owner, c.storeRequest.Charges, c.storeRequest.Leases = it.owner, c.storeRequest.Charges[:0], nil
+// buildStoreRequest sets it.storeRequest to a request that charges each limit of the item that number of units.
+func (it *item) buildStoreRequest(units int64) {
+	r := &it.storeRequest
+	r.Owner, r.Charges, r.Leases = it.owner, r.Charges[:0], nil
 	for _, l := range it.rule.Limits {
-		c.storeRequest.Charges = append(c.storeRequest.Charges, limit.Charge{Limit: l, Cost: units})
+		r.Charges = append(r.Charges, limit.Charge{Limit: l, Cost: units})
 	}
 }
 
 // refund undoes the charges of this request. It skips items that count denied hits: their charges stay.
 func (c *call) refund() {
-	ctx := context.WithoutCancel(c.ctx) // if the caller cancels, the units must be given back nevertheless
+	var refunded []*item
 	for i := range c.items {
 		it := &c.items[i]
 		if it.state != charged || !it.countersKnown || c.chargesDeniedHits(it) {
 			continue
 		}
-		d := &it.decision
-		if it.planned != nil {
-			// The plan's own charge is refunded. That of the ipLimits stays: they count each call of an address, also
-			// one that is denied.
-			d = it.planned.answer.Decision()
-		}
-		if d != nil {
-			if _, err := c.service.config.Store.Refund(ctx, d.Receipt(), 0, c.now); err != nil {
-				c.service.stats.RefundError.Add(1)
-				c.service.logStore(err)
-			}
-			for j := range d.Results {
-				d.Results[j].Uncharge()
-			}
-		}
 		it.state = uncharged
+		refunded = append(refunded, it)
+	}
+	if c.canChargeTogether() {
+		together(len(refunded), func(i int) { c.refundItem(refunded[i]) })
+		return
+	}
+	for _, it := range refunded {
+		c.refundItem(it)
+	}
+}
+
+// refundItem undoes the charge of one item.
+func (c *call) refundItem(it *item) {
+	ctx := context.WithoutCancel(c.ctx) // if the caller cancels, the units must be given back nevertheless
+	d := &it.decision
+	if it.planned != nil {
+		// The plan's own charge is refunded. That of the ipLimits stays: they count each call of an address, also
+		// one that is denied.
+		d = it.planned.answer.Decision()
+	}
+	if d == nil {
+		return
+	}
+	if _, err := c.service.config.Store.Refund(ctx, d.Receipt(), 0, c.now); err != nil {
+		c.service.stats.RefundError.Add(1)
+		c.service.logStore(err)
+	}
+	for j := range d.Results {
+		d.Results[j].Uncharge()
 	}
 }
 
@@ -382,8 +405,8 @@ func (c *call) peekRest() error {
 			it.state, it.permanent = over, true
 			continue
 		}
-		c.buildStoreRequest(it, it.hits)
-		err := c.service.config.Store.Peek(c.ctx, &c.storeRequest, c.now, &it.decision)
+		it.buildStoreRequest(it.hits)
+		err := c.service.config.Store.Peek(c.ctx, &it.storeRequest, c.now, &it.decision)
 		if err := c.setOutcome(it, err, uncharged); err != nil {
 			return err
 		}

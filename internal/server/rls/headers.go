@@ -200,9 +200,9 @@ func (c *call) waitOfCharged(it *item) int64 {
 
 // waitByPeek asks the store when the item's hits fit all of its counters.
 func (c *call) waitByPeek(it *item) int64 {
-	c.buildStoreRequest(it, it.hits)
+	it.buildStoreRequest(it.hits)
 	d := &c.scratch
-	if err := c.service.config.Store.Peek(c.ctx, &c.storeRequest, c.now, d); err != nil {
+	if err := c.service.config.Store.Peek(c.ctx, &it.storeRequest, c.now, d); err != nil {
 		c.service.logStore(err)
 		return noKnownEnd
 	}

@@ -25,6 +25,7 @@ type item struct {
 
 	state         state
 	permanent     bool // the state is over, and no wait changes that
+	storeRequest  limit.Request
 	decision      limit.Decision
 	countersKnown bool // decision, or the answer of the plan, says how much the counters have left
 }

@@ -84,6 +84,12 @@ func (m *model) decide(items []modelItem) (denied bool) {
 // Guarantees that random requests get the decisions of a simple model, and leave its counts behind, whatever modes
 // their rules have, and also if they name one counter several times, or give hits back.
 func TestLikeModel(t *testing.T) {
+	for _, together := range []bool{false, true} {
+		t.Run(fmt.Sprint("together=", together), func(t *testing.T) { likeModel(t, together) })
+	}
+}
+
+func likeModel(t *testing.T, together bool) {
 	m := &model{rules: map[string]modelRule{"a": {limit: 7}, "b": {limit: 4}, "c": {limit: 9}, "s": {3, true, false},
 		"q": {3, false, true}, "r": {5, false, true}, "x": {2, true, true}}, used: map[string]int64{}}
 	var yaml strings.Builder
@@ -94,7 +100,7 @@ func TestLikeModel(t *testing.T) {
 		fmt.Fprintf(&yaml, "  - {key: %s, shadow_mode: %t, quota_mode: %t, rate_limit: {unit: year, "+
 			"requests_per_unit: %d}, sluice: {countDenied: false}}\n", key, rule.shadow, rule.quota, rule.limit)
 	}
-	w := newWorld(t, rls.Config{}, yaml.String())
+	w := newWorld(t, rls.Config{Together: together}, yaml.String())
 	random := rand.New(rand.NewPCG(1, 7))
 	denials := 0
 	for i := range 20_000 {

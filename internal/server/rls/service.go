@@ -20,6 +20,9 @@
 //  3. Rules with quota_mode. If all of them deny, the request is denied, and the charges made so far are refunded.
 //  4. Rules with shadow_mode, which cannot deny.
 //
+// With [Config.Together] all of them are charged at the same time, except that a rule which denied a moment ago is asked
+// before the others, and the charges of a denied request are refunded at the same time (call.chargeTogether).
+//
 // If the store fails, the charges made so far are refunded, too. A refunded unit is missing between its charge and its
 // refund. At such a moment another request can be denied too early, but none is admitted that should be denied.
 //
@@ -93,6 +96,7 @@ type Config struct {
 	QuotaMode       bool // every rule has quota_mode
 	DynamicMetadata bool // responses have dynamic metadata
 	PeekAfterDenial bool // see the package comment
+	Together        bool // descriptors of a request are charged at the same time: for a store that is far away
 	Headers         Headers
 
 	// NearLimitRatio is the part of a limit above which hits count as near_limit in the statistics, 0..1; 0 selects

@@ -51,7 +51,7 @@ func (c *call) chargeUnconditional(it *item) error {
 // counters afterwards, and the status is still OK: an error would leave the other descriptors of the request undecided,
 // and let Envoy admit or deny the request whatever they say.
 func (c *call) giveBack(it *item) error {
-	err := c.addToCounters(it, -it.hits, &c.scratch)
+	err := c.addToCounters(it, -it.hits, &it.decision)
 	lost := err != nil
 	if !lost {
 		c.service.denials.forgetWait(&it.owner, math.MaxInt64)
@@ -93,8 +93,8 @@ func exceeded(d *limit.Decision) bool {
 // peekItem reads how much the item's counters have left, and charges nothing. The item denies if the store is away and
 // a limit has onStoreFailure: closed.
 func (c *call) peekItem(it *item) error {
-	c.buildStoreRequest(it, 1) // 1 is the smallest cost of a request; Uncharge takes it off the results
-	err := c.service.config.Store.Peek(c.ctx, &c.storeRequest, c.now, &it.decision)
+	it.buildStoreRequest(1) // 1 is the smallest cost of a request; Uncharge takes it off the results
+	err := c.service.config.Store.Peek(c.ctx, &it.storeRequest, c.now, &it.decision)
 	if errors.Is(err, resilience.ErrFailClosed) {
 		it.state = over
 		return nil
@@ -134,12 +134,12 @@ func (c *call) checkNegativeHits() error {
 func (c *call) addToCounters(it *item, units int64, d *limit.Decision) error {
 	// The units are a correction of the count, which is made in any case. A request must have a cost as well, and this
 	// cost of 1 is not charged: a request with leases charges what each of them needs, which is 0 here.
-	c.buildStoreRequest(it, 1)
+	it.buildStoreRequest(1)
 	for _, l := range it.rule.Limits {
 		for range l.Tiers {
-			c.storeRequest.Leases = append(c.storeRequest.Leases, limit.LeaseRequest{Correction: units,
+			it.storeRequest.Leases = append(it.storeRequest.Leases, limit.LeaseRequest{Correction: units,
 				CorrectionAt: limit.AtDecision})
 		}
 	}
-	return c.service.config.Store.Decide(c.ctx, &c.storeRequest, c.now, d)
+	return c.service.config.Store.Decide(c.ctx, &it.storeRequest, c.now, d)
 }
