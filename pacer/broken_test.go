@@ -136,21 +136,11 @@ var broken = []struct {
 	{"a pause of another instance never ends", "share.go", "-c.supply.read.Wall, LongestPause)",
 		"-c.supply.read.Wall, never-c.supply.read.Mono)"},
 	{"each refusal calls the ledger", "share.go", "+c.supply.limit.Period/4", ""},
-	{"the learned rate does not bound all instances", learnFile, "limit = min(limit, e.Learned.Rate/LearnedOne)",
+	{"the learned rate does not bound all instances", ledgerFile, "limit = min(limit, e.Learned.Rate/LearnedOne)",
 		"limit = max(limit, 0)"},
-	{"a stated limit does not bound all instances", learnFile, "limit = min(limit, UnitsOf(e.Stated, window))",
+	{"a stated limit does not bound all instances", ledgerFile, "limit = min(limit, UnitsOf(e.Stated, window))",
 		"limit = max(limit, 0)"},
-	{"a judgement of an old state counts", learnFile, " && c.Expect == l.Judged", ""},
-	{"a changed limit keeps what was learned", ledgerFile, "\te.forget()\n", ""},
-	{"refusals from before a cut lower the shared rate", "group.go", "case c.Interval-int64(i) < l.From:",
-		"case c.Interval < 0:"},
-	{"accepted units of a lost call are told twice", "group.go", "\t\t\tg.unreported[ago].Refused = min(",
-		"\t\t\tg.unreported[ago].Accepted += told.Accepted\n\t\t\tg.unreported[ago].Refused = min("},
-	{"a provider that bans is probed by many", "group.go", "case g.bans || ", "case "},
-	{"an interval is judged twice", "group.go", " || l.Judged >= c.Interval", ""},
-	{"slow replies make a call each", "share.go", "\t\ts.open.reported = true\n", ""},
 	{"with Spread, only the first request counts", "share.go", "lacking = c.queue.units", "lacking += 0"},
-	{"a judgement is not told", "share.go", "s.group.judged.Rate == 0 && !s", "!s"},
 	{"what an instance was owed is forgotten", ledgerFile, "float64(c.Owed)/OwedOne", "0*float64(c.Owed)"},
 	{"what an instance leases is not taken off its balance", "share.go", "s.addToBalance(-got.Units * ledger.OwedOne)",
 		"s.addToBalance(0)"},
@@ -169,10 +159,7 @@ var broken = []struct {
 		"\t\t_ = err\n\t\tout[n] = outcome{waker: WakerFunc(func(Permit, error) {})}\n"},
 }
 
-const (
-	ledgerFile  = "../internal/limiter/ledger/ledger.go"
-	learnFile   = "../internal/limiter/ledger/learn.go"
-)
+const ledgerFile = "../internal/limiter/ledger/ledger.go"
 
 // At least one test fails for each mistake that is planted in the code. So the tests of the guarantees can fail.
 func TestMistakesAreFound(t *testing.T) {

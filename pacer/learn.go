@@ -21,18 +21,14 @@ import (
 //
 // The rate grows only after intervals in which at least 90 % of it was used. Other intervals prove nothing.
 //
-// Pacers that share a limit ([Shared]) learn one rate together, which holds for all of them. All should have the same
-// Learning. Refusals of one pacer lower the rate of all, and a rise needs that all of them together used the rate. A
-// pacer that is made later uses the rate at once. The replies of an interval are judged in the next interval, when all
-// pacers have told them, and the new rate holds from the interval after that on. So each step above takes two
-// intervals. In place of the accepted units, the part of the requests that was accepted counts after a refusal.
+// A pacer that shares its limit ([Shared]) cannot learn.
 type Learning struct {
 	// Start is the rate to begin with, in units per period, 1..Config.Limit.Units; 0 means a tenth of
-	// Config.Limit.Units. It does not matter if other pacers have learned the rate of a shared limit already.
+	// Config.Limit.Units.
 	Start int64
 
 	// Bans means that the provider bans clients that exceed its limit. The rate then begins at Config.Limit, unless
-	// Start is set, and never rises. SetLimit and SetSharedLimit start the learning anew.
+	// Start is set, and never rises. SetLimit starts the learning anew.
 	Bans bool
 }
 
@@ -196,10 +192,7 @@ func (p *Pacer) Observe(r Reply) {
 	now := p.now()
 	received := min(max(r.Received.Sub(p.origin), 0), now)
 	sent := r.Sent.Sub(p.origin)
-	switch {
-	case p.share != nil:
-		p.share.observe(&p.core, a.Refused, r.Permit.cost, r.Permit.useBy)
-	case p.learner != nil:
+	if p.learner != nil {
 		p.learner.observe(a.Refused, r.Permit.cost, sent)
 	}
 	p.core.supply.advise(&a, received, r.Permit.total, p.core.counts.Granted)

@@ -104,7 +104,7 @@ type Pacer struct {
 
 	mu      gate
 	core    core
-	learner *learner // nil: Config.Learning is nil, or the limit is shared
+	learner *learner // nil: Config.Learning is nil
 
 	share   *shareRun          // nil: the limit is not shared
 	readAt  time.Duration      // the monotonic time until which the latest reading of the wall clock is used
@@ -151,7 +151,7 @@ func New(c Config) (*Pacer, error) {
 	now := time.Now()
 	p := &Pacer{origin: now, maxWaiting: c.MaxWaiting, timerAt: never}
 	p.core = core{queue: newQueue(), supply: supply{limit: c.Limit, guard: c.Guard, smoothing: c.Smoothing}}
-	if c.Learning != nil && c.Shared == nil {
+	if c.Learning != nil {
 		p.learning = *c.Learning
 		p.learn(&p.learning)
 	}
@@ -161,7 +161,7 @@ func New(c Config) (*Pacer, error) {
 	}
 	p.core.supply.advance(clock.Instant{Wall: time.Duration(now.UnixNano())})
 	if c.Shared != nil {
-		p.beginSharing(c.Shared, c.Limit, c.Learning)
+		p.beginSharing(c.Shared, c.Limit)
 	}
 	return p, nil
 }

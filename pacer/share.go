@@ -16,8 +16,8 @@ import (
 //  2. While the window is open and a request waits that costs more than the leased units that are left, it asks for
 //     more (refill): once in each of the stages Share, Leftover and Anything.
 //  3. Three times in the window, it gives back the units that it will probably not use (giveBack).
-//  4. Each of these calls reports what the provider has replied and stated. If there is something to report and no
-//     other call to make, it makes a call that only reports (report).
+//  4. Each of these calls reports what the provider has stated, and the pause that it has asked for. If there is a
+//     pause to report and no other call to make, it makes a call that only reports (report).
 //
 // A sharer therefore holds the state of two windows: the open one, and the next one, which is prefetched meanwhile.
 type sharer struct {
@@ -28,7 +28,6 @@ type sharer struct {
 	next   sharedWindow
 	busy   bool         // a call is under way
 	known  ledger.Known // what the latest lease told, which the next claim tells back
-	group  group        // learns the limit together with other instances
 
 	askedBefore int64   // Counts.Asked when the open window opened
 	lastDemand  float64 // what asked returned for the window before the open one
@@ -55,7 +54,6 @@ type sharedWindow struct {
 	prefetched bool
 	askedEarly bool         // units were asked for before shareFrom, because the prefetch had told a need of 0
 	stage      ledger.Stage // the latest stage in which units were asked for
-	reported   bool         // a call was made only to report late replies
 	returns    int          // how many of returnFrom have passed
 }
 
@@ -70,7 +68,6 @@ const (
 // stage begins, most instances have made the calls of the stage before, so the ledger knows what is left.
 const (
 	shareFrom    = 0.40
-	reportFrom   = 0.55 // before the prefetches, which judge the replies that are reported
 	leftoverFrom = 0.65
 	anythingFrom = 0.80
 )
@@ -106,7 +103,6 @@ func (s *sharer) roll(c *core) {
 	if s.serial == c.supply.serial {
 		return
 	}
-	s.group.roll(c.supply.number)
 	s.rollDemand(c)
 	s.serial = c.supply.serial
 	s.open, s.next = s.next, sharedWindow{number: c.supply.number + 1}
@@ -229,7 +225,6 @@ func (s *sharer) complete(c *core, claim *ledger.Claim, now time.Duration) {
 		s.firstCost = c.queue.at(i).cost
 		claim.Unit = s.firstCost
 	}
-	s.group.addReport(claim)
 	if c.supply.statedSinceCall {
 		c.supply.statedSinceCall, claim.Stated = false, c.supply.stated
 	}
@@ -243,25 +238,13 @@ func wallMillisecond(c *core, mono time.Duration) int64 {
 	return int64((c.supply.read.Wall+mono-c.supply.read.Mono)/time.Millisecond) + 1
 }
 
-// report returns a claim that leases nothing, because it has no Want, and only reports: a judgement that other
-// instances should hear of at once, a pause, or late replies.
-func (s *sharer) report(c *core, now time.Duration) (ledger.Claim, bool) {
-	lateReplies := s.mayReportReplies() && s.passedPart(c, now) >= reportFrom
-	if s.group.judged.Rate == 0 && !s.mustReportPause(c) && !lateReplies {
+// report returns a claim that leases nothing, because it has no Want, and only reports a pause.
+func (s *sharer) report(c *core, _ time.Duration) (ledger.Claim, bool) {
+	if !s.mustReportPause(c) {
 		return ledger.Claim{}, false
-	}
-	if lateReplies {
-		s.open.reported = true
 	}
 	return ledger.Claim{Window: s.open.number, Stage: ledger.Share, Told: s.open.told, Held: s.open.leased,
 		Owed: s.open.balance}, true
-}
-
-// mayReportReplies reports whether a call may be made only to report the replies to requests of the interval before. It
-// is made if no other call of the window has reported them, and once in a window, because slow replies may come one by
-// one.
-func (s *sharer) mayReportReplies() bool {
-	return !s.open.reported && s.open.stage == ledger.Prefetch && s.group.isLate()
 }
 
 // mustReportPause reports whether the provider has asked for a pause that the ledger was not told of, and that is
@@ -269,12 +252,6 @@ func (s *sharer) mayReportReplies() bool {
 // may each ask for a little more, which can wait for the next call.
 func (s *sharer) mustReportPause(c *core) bool {
 	return c.supply.askedUntil > max(s.reportedPause, c.supply.read.Mono)+c.supply.limit.Period/4
-}
-
-// observe counts the reply to a request of the given cost, whose permit was good until useBy.
-func (s *sharer) observe(c *core, refused bool, cost int64, useBy time.Duration) {
-	s.roll(c)
-	s.group.observe(refused, cost, c.supply.windowOf(useBy))
 }
 
 // applyPause makes the instance pause if another one was asked to pause until a time, in milliseconds since 1970. A
@@ -394,15 +371,12 @@ func (s *sharer) done(c *core, claim *ledger.Claim, got ledger.Lease, err error)
 	s.roll(c)
 	s.busy = false
 	if err != nil {
-		s.group.failed(claim)
 		c.supply.statedSinceCall = c.supply.statedSinceCall || claim.Stated > 0
 		return
 	}
-	s.known = ledger.Known{Changed: got.Changed, Stated: got.Stated, Learned: got.Learned}
+	s.known = ledger.Known{Changed: got.Changed, Stated: got.Stated}
 	s.updateBalance(claim, got)
 	s.applyPause(c, got.Pause)
-	s.group.recordLease(claim, &got)
-	c.supply.learned = got.Learned.Rate / ledger.LearnedOne
 	if !c.supply.statedSinceCall {
 		c.supply.stated = got.Stated
 	}
@@ -475,9 +449,6 @@ func (s *sharer) wakeAt(c *core, now time.Duration) time.Duration {
 	}
 	if w := &s.open; w.returns < len(returnFrom) {
 		consider(s.timeOfPart(c, returnFrom[w.returns]))
-	}
-	if s.mayReportReplies() {
-		consider(s.timeOfPart(c, reportFrom))
 	}
 	if s.needsUnits(c) {
 		for _, part := range [...]float64{shareFrom, leftoverFrom, anythingFrom} {

@@ -32,12 +32,11 @@ var ErrTooSoon = ledger.ErrTooSoon
 // pacers differ, the pacer whose call is the first for a window decides about the window. From then on the limit is in
 // the ledger. Config.Limit then only decides which costs a pacer refuses before it has heard from the ledger.
 //
-// If the data of the ledger is lost, the pacers that are running give it back: the limit, the learned rate, and the
-// limit that the provider has stated. It is lost if no pacer is running, and so is a change that is planned for later
+// If the data of the ledger is lost, the pacers that are running give it back: the limit, and the limit that the
+// provider has stated. It is lost if no pacer is running, and so is a change that is planned for later
 // than the next window. Then call SetSharedLimit once more.
 //
-// A shared limit begins to grant units two to three windows after its first use. With Config.Learning, the pacers learn
-// it together, and the ledger keeps what they have learned. A Retry-After, and a limit that the provider states, hold
+// A shared limit begins to grant units two to three windows after its first use. A Retry-After, and a limit that the provider states, hold
 // for all pacers when one of them has heard it. What the provider says is left bounds only the pacer that has heard it.
 // See [Pacer.Observe].
 type Shared struct {
@@ -58,6 +57,9 @@ func (s *Shared) check(c *Config) error {
 		return nil
 	case s.Ledger == nil:
 		return fmt.Errorf("%w: Shared has no Ledger", ErrConfig)
+	case c.Learning != nil:
+		return fmt.Errorf("%w: Learning and Shared cannot be combined: a pacer that shares a limit does not learn one",
+			ErrConfig)
 	case c.Limit.Period < minSharedPeriod || c.Limit.Period > maxSharedPeriod:
 		return fmt.Errorf("%w: the period of a shared limit is %s, and not within %s..%s", ErrConfig, c.Limit.Period,
 			minSharedPeriod, maxSharedPeriod)
@@ -86,14 +88,10 @@ func (r *shareRun) look(c *core) {
 	}
 }
 
-func (p *Pacer) beginSharing(s *Shared, limit Limit, l *Learning) {
+func (p *Pacer) beginSharing(s *Shared, limit Limit) {
 	ctx, stop := context.WithCancel(context.Background())
 	p.share = &shareRun{sharer: newSharer(limit.Units, rand.Uint64()), ledger: s.Ledger, key: s.Key,
 		wake: make(chan struct{}, 1), stop: stop}
-	if l != nil {
-		p.share.group = newGroup(l, limit)
-		p.core.supply.learned = p.share.group.start
-	}
 	go p.callLedger(ctx)
 }
 

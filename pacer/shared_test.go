@@ -73,15 +73,25 @@ type three struct {
 	granted map[int64]int64
 }
 
-func share(t *testing.T, limit int64) *three { return shareLearning(t, limit, nil) }
-
-func shareLearning(t *testing.T, limit int64, l *pacer.Learning) *three {
+func share(t *testing.T, limit int64) *three {
 	s := &three{t: t, ledger: &away{inner: pacer.NewMemoryLedger()}, granted: map[int64]int64{}}
 	for i := range s.pacers {
-		s.pacers[i] = open(t, pacer.Config{Limit: pacer.PerSecond(limit), Learning: l,
+		s.pacers[i] = open(t, pacer.Config{Limit: pacer.PerSecond(limit),
 			Shared: &pacer.Shared{Ledger: s.ledger, Key: "api"}})
 	}
 	return s
+}
+
+// says makes the provider reply to a request of a pacer.
+func (s *three) says(at, status int, header ...string) {
+	s.t.Helper()
+	now := time.Now()
+	permit := mustAcquire(s.t, s.pacers[at], "b", 1)
+	h := http.Header{}
+	for i := 0; i < len(header); i += 2 {
+		h.Set(header[i], header[i+1])
+	}
+	s.pacers[at].Observe(pacer.Reply{Status: status, Header: h, Permit: permit, Sent: now, Received: now})
 }
 
 // want makes n requests wait at a pacer, which cost a unit each.
@@ -197,11 +207,13 @@ func TestSharedCosts(t *testing.T) {
 	})
 }
 
-// A request that costs more than the learned rate has a window of its own in the end, although other pacers always have
-// requests that fit.
-func TestSharedCostAboveTheRate(t *testing.T) {
+// A request that costs more than the limit that the provider states has a window of its own in the end, although other
+// pacers always have requests that fit.
+func TestSharedCostAboveTheStatedLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := shareLearning(t, 30, &pacer.Learning{Start: 5})
+		s := share(t, 30)
+		s.says(0, 200, "RateLimit-Policy", `"all";q=5;w=1`)
+		pass(5 * time.Second) // all have heard of it
 		s.wantOf(0, 3, 13)
 		s.want(1, 2000)
 		s.want(2, 2000)
@@ -314,42 +326,26 @@ func TestLedgerLost(t *testing.T) {
 	}
 }
 
-// A store that restarts empty keeps the learned rate and the limit that the provider has stated.
-func TestLedgerLostWithLearning(t *testing.T) {
+// A store that restarts empty keeps the limit that the provider has stated.
+func TestLedgerLostWithAStatedLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := shareLearning(t, 100, &pacer.Learning{Bans: true})
+		s := share(t, 100)
 		for i := range s.pacers {
 			s.want(i, 3000)
 		}
 		pass(5 * time.Second)
-		tell := func(status int, policy string) {
-			now := time.Now()
-			h := http.Header{}
-			if policy != "" {
-				h.Set("RateLimit-Policy", policy)
-			}
-			permit := mustAcquire(t, s.pacers[0], "b", 1)
-			s.pacers[0].Observe(pacer.Reply{Status: status, Header: h, Permit: permit, Sent: now, Received: now})
-		}
-		tell(429, "")
-		pass(5 * time.Second)
-		lose := func(want int64) {
-			t.Helper()
-			s.ledger.replace(pacer.NewMemoryLedger())
-			pass(5 * time.Second)
-			began := time.Now()
-			pass(3 * time.Second)
-			for _, n := range s.grantedPerSecond(began, 3) {
-				if n > want || n < want-1 {
-					t.Errorf("%v were granted, want %d", s.grantedPerSecond(began, 3), want)
-					break
-				}
-			}
-		}
-		lose(70) // a refusal lowers the rate to 70 %
-		tell(200, `"all";q=1200;w=60`)
+		s.says(0, 200, "RateLimit-Policy", `"all";q=1200;w=60`)
 		pass(3 * time.Second)
-		lose(20)
+		s.ledger.replace(pacer.NewMemoryLedger())
+		pass(5 * time.Second)
+		began := time.Now()
+		pass(3 * time.Second)
+		for _, n := range s.grantedPerSecond(began, 3) {
+			if n > 20 || n < 19 {
+				t.Errorf("%v were granted, want 20", s.grantedPerSecond(began, 3))
+				break
+			}
+		}
 	})
 }
 
@@ -436,38 +432,21 @@ func TestPausesAll(t *testing.T) {
 	})
 }
 
-// What replies to one of the pacers say holds for all pacers that share the limit, also for one that is opened later,
+// A limit that one of the pacers hears of holds for all pacers that share the limit, also for one that is opened later,
 // until the shared limit is changed.
-func TestSharedLearning(t *testing.T) {
+func TestSharedStatedLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := shareLearning(t, 100, &pacer.Learning{Start: 80})
+		s := share(t, 100)
 		for i := range s.pacers {
 			s.want(i, 2000)
 		}
-		if n := s.pacers[0].Status().Learned; n != 80 {
-			t.Errorf("the rate begins at %d, want 80", n)
-		}
 		pass(5 * time.Second)
-		says := func(at, status int, header ...string) {
-			now := time.Now()
-			permit := mustAcquire(t, s.pacers[at], "b", 1)
-			h := http.Header{}
-			for i := 0; i < len(header); i += 2 {
-				h.Set(header[i], header[i+1])
-			}
-			s.pacers[at].Observe(pacer.Reply{Status: status, Header: h, Permit: permit, Sent: now, Received: now})
-		}
-		// holds checks, a few seconds later, that all pacers know of a rate and grant at most so many units per second.
-		holds := func(what string, rate, most int64) {
+		// holds checks, a few seconds later, that all pacers together grant at most so many units per second.
+		holds := func(what string, most int64) {
 			t.Helper()
 			pass(4 * time.Second)
 			began := time.Now()
 			pass(3 * time.Second)
-			for i := range s.pacers {
-				if n := s.pacers[i].Status().Learned; n != rate {
-					t.Errorf("%s: pacer %d knows of a rate of %d, want %d", what, i, n, rate)
-				}
-			}
 			for _, n := range s.grantedPerSecond(began, 3) {
 				if n > most || n < most-5 { // the other key has a few units
 					t.Errorf("%s: %v were granted, want %d", what, s.grantedPerSecond(began, 3), most)
@@ -475,23 +454,22 @@ func TestSharedLearning(t *testing.T) {
 				}
 			}
 		}
-		holds("no replies", 80, 80)
-		says(0, 200)
-		says(0, 429)
-		holds("a refusal", 56, 56)
+		holds("no replies", 100)
+		s.says(2, 200, "RateLimit-Policy", `"all";q=20;w=1`)
+		holds("a stated limit", 20)
 		s.pacers[1].Close()
-		s.pacers[1] = open(t, pacer.Config{Limit: pacer.PerSecond(100), Learning: &pacer.Learning{Start: 80},
+		s.pacers[1] = open(t, pacer.Config{Limit: pacer.PerSecond(100),
 			Shared: &pacer.Shared{Ledger: s.ledger, Key: "api"}})
 		s.want(1, 2000)
-		holds("a new pacer", 56, 56)
-		says(2, 200, "RateLimit-Policy", `"all";q=20;w=1`)
-		holds("a stated limit", 56, 20)
-		says(1, 200, "RateLimit-Policy", `"all";q=1000;w=1`)
-		holds("a higher stated limit", 56, 56)
+		holds("a new pacer", 20)
+		s.says(1, 200, "RateLimit-Policy", `"all";q=1000;w=1`)
+		holds("a higher stated limit", 100)
+		s.says(0, 200, "RateLimit-Policy", `"all";q=20;w=1`)
+		holds("a lower stated limit", 20)
 		if err := s.pacers[2].SetSharedLimit(t.Context(), 90, time.Now().Add(2*time.Second)); err != nil {
 			t.Fatal(err)
 		}
-		holds("a changed limit", 80, 80)
+		holds("a changed limit", 90)
 	})
 }
 
@@ -548,7 +526,7 @@ func TestSharedRefuses(t *testing.T) {
 	}
 	for name, bend := range map[string]func(*pacer.Config){
 		"no ledger":       func(c *pacer.Config) { c.Shared.Ledger = nil },
-		"learning":        func(c *pacer.Config) { c.Learning = &pacer.Learning{Start: 11} },
+		"learning":        func(c *pacer.Config) { c.Learning = &pacer.Learning{} },
 		"a short period":  func(c *pacer.Config) { c.Limit.Period = 99 * time.Millisecond },
 		"a period of day": func(c *pacer.Config) { c.Limit.Period = 24 * time.Hour },
 	} {

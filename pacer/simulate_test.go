@@ -37,14 +37,6 @@ type simulation struct {
 	waits     *Waits        // of the granted requests, from the end of warmUp on; nil: they are not counted
 	size      int           // number of instances; 0: 96
 
-	learning *Learning                                  // nil: the instances do not learn
-	provider func(instance int, at time.Duration) int64 // limit of a provider that refuses the rest; nil: there is none
-	delay    time.Duration                              // of the provider's replies
-	check    func(now time.Duration)                    // called in every millisecond; may be nil
-	accepted map[int64]int64                            // units, by the provider's window
-	refused  map[int64]int64
-	replies  []reply
-
 	random  *rand.Rand
 	entry   ledger.Entry
 	all     []*instance
@@ -60,15 +52,6 @@ type instance struct {
 	ahead  time.Duration // of the provider's clock
 	number int
 	since  time.Duration // when it began
-}
-
-// reply is a reply of the provider that is under way.
-type reply struct {
-	at      time.Duration // when it arrives
-	of      *instance
-	refused bool
-	cost    int64
-	useBy   time.Duration // of the request's permit
 }
 
 // call is a call to the ledger that is under way.
@@ -89,9 +72,6 @@ func (m *simulation) begin(number int, now time.Duration) *instance {
 	i.ahead = time.Duration(m.random.Int64N(int64(2*m.clocks+1))) - m.clocks
 	i.c = core{queue: newQueue(), supply: supply{limit: PerSecond(m.limit), guard: m.guard, shared: true,
 		smoothing: m.smoothing}}
-	if m.learning != nil {
-		i.s.group = newGroup(m.learning, i.c.supply.limit)
-	}
 	return i
 }
 
@@ -105,7 +85,6 @@ type result struct {
 
 func (m *simulation) run() result {
 	m.arrived = map[int64]int64{}
-	m.accepted, m.refused = map[int64]int64{}, map[int64]int64{}
 	m.size = cmp.Or(m.size, instances)
 	m.got = make([]int64, m.size)
 	for i := range m.size {
@@ -115,7 +94,6 @@ func (m *simulation) run() result {
 	var wanted, usable float64
 	for now := time.Duration(0); now < time.Duration(m.seconds)*time.Second; now += ms {
 		m.reply(now)
-		m.receive(now)
 		killEvery := time.Duration(m.seconds) * time.Second / time.Duration(m.kills+1)
 		if m.kills > 0 && now%killEvery == 700*ms && now > time.Second {
 			victim := m.random.IntN(m.size)
@@ -129,9 +107,6 @@ func (m *simulation) run() result {
 		}
 		for _, i := range m.all {
 			wanted += m.tick(i, now)
-		}
-		if m.check != nil {
-			m.check(now)
 		}
 	}
 	// The ledger leases nothing in the first seconds, and the last window is not complete.
@@ -159,35 +134,6 @@ func (m *simulation) run() result {
 	return result{over: over, used: float64(used) / usable,
 		calls:    float64(m.count) / float64(m.size) / float64(m.seconds),
 		fairness: float64(slices.Max(m.got)) / float64(max(slices.Min(m.got), 1))}
-}
-
-// send makes a request arrive at the provider, and its replies come back.
-func (m *simulation) send(i *instance, p Permit, at time.Duration, window int64) {
-	before := m.arrived[window]
-	m.arrived[window] += p.cost
-	if m.provider == nil {
-		return
-	}
-	accepted := min(max(m.provider(i.number, at)-before, 0), p.cost)
-	m.accepted[window] += accepted
-	m.refused[window] += p.cost - accepted
-	back := at + m.delay + ms + time.Duration(m.random.Int64N(int64(5*ms)))
-	m.replies = append(m.replies, reply{back, i, false, accepted, p.useBy},
-		reply{back, i, true, p.cost - accepted, p.useBy})
-}
-
-// receive delivers the provider's replies that have come back.
-func (m *simulation) receive(now time.Duration) {
-	kept := m.replies[:0]
-	for _, r := range m.replies {
-		switch {
-		case r.at > now:
-			kept = append(kept, r)
-		case m.all[r.of.number] == r.of && r.cost > 0:
-			r.of.s.observe(&r.of.c, r.refused, r.cost, r.useBy)
-		}
-	}
-	m.replies = kept
 }
 
 // reply carries out the calls to the ledger that have arrived there, and delivers the replies that have come back.
@@ -254,7 +200,7 @@ func (m *simulation) tick(i *instance, now time.Duration) float64 {
 			}
 			at := sent + 2*ms + time.Duration(m.random.Int64N(int64(10*ms)))
 			window := int64((simulationBegin + at) / time.Second)
-			m.send(i, o.permit, at, window)
+			m.arrived[window] += o.permit.cost
 			if now >= m.warmUp {
 				m.got[i.number] += o.permit.cost
 			}

@@ -239,11 +239,6 @@ func perWindow(l Limit, window time.Duration) int64 {
 	return int64(whole*ledger.StatedOne + part)
 }
 
-// windowOf returns the number of the window whose permits are good until useBy.
-func (s *supply) windowOf(useBy time.Duration) int64 {
-	return s.number + floorDiv(useBy-s.closes+s.limit.Period/2, s.limit.Period)
-}
-
 // budgeted returns the time from which on the provider's pause and budgets allow a number of units. It may be in the
 // past.
 func (s *supply) budgeted(units int64, now time.Duration) time.Duration {

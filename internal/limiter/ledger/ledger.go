@@ -57,33 +57,14 @@
 // Prefetches lease the next window at most. The window after the next one is therefore always late enough. Changes that
 // do not hold yet are remembered beside the one that holds.
 //
-// Each lease tells the instance the latest change, what was learned and what the provider has stated, and each claim
-// tells it back ([Known]). An entry whose data was lost takes it over before it leases anything, so the lower limit
+// Each lease tells the instance the latest change and what the provider has stated, and each claim tells it back
+// ([Known]). An entry whose data was lost takes it over before it leases anything, so the lower limit
 // still holds, also for instances that have not heard of it.
 //
-// # Learning together
+// # What the provider says
 //
-// Instances can find out the limit of the provider together (pacer.Learning). The ledger keeps one learned rate, and
-// leases no more of any window. So the rate holds for all instances, also for those that come later. Replies are
-// counted by intervals, which are windows, or as many windows as take a second if these are shorter. Intervals have
-// numbers, too.
-//
-//  1. With each claim, an instance tells the replies to its requests that it has not told before, by the interval for
-//     which the requests were granted. The ledger adds them up for each of the latest intervals. An instance makes a
-//     call of its own at 55 % of a window if no other call has told the replies of the interval before.
-//  2. A lease tells the instance the learned rate and these sums. After each prefetch, the instance applies the rule of
-//     pacer.Learning to the intervals that are over, if nobody has judged in the present interval.
-//  3. If the rule changes what was learned, the instance sends the new state with another claim at once, and the number
-//     of the latest judgement that it knows of. The ledger replaces its state only if that number is still the latest.
-//
-// So the rule is applied once in an interval at most, and no instance has a special role: if one that has judged dies,
-// or its call is lost, the next prefetch judges. The rule is only in package pacer, and not in every store.
-//
-// A lost call or reply loses at most counts of accepted units, and so the evidence for a higher rate. An instance tells
-// refused units again if it does not know whether they were counted, which can only lower the rate, and only for
-// intervals that have not been judged. A change of the limit makes the learning begin anew.
-//
-// A limit that a reply states bounds what is leased in the same way, until an instance tells another one.
+// A limit that a reply states bounds what is leased to all instances, until an instance tells another one. The end of a
+// pause that the provider asks for reaches all of them in the same way.
 package ledger
 
 import (
@@ -166,20 +147,6 @@ type Claim struct {
 	// 0..MaxUnits·StatedOne. 0 means that it has not. From StatedOne units on, it has whole units.
 	Stated int64
 
-	// Learn is the rate to begin with if the entry has no learned rate, in units per window, 0..MaxUnits. 0 means that
-	// the instance does not learn.
-	Learn int64
-
-	// Interval is the number of the present interval. Replies holds what the instance has not told before: the replies
-	// to its requests of that interval, and of the interval before.
-	Interval int64
-	Replies  [2]Replies
-
-	// Learned replaces what was learned if the number of the latest judgement is Expect. Without a Rate, there is no
-	// new judgement.
-	Learned Learned
-	Expect  int64
-
 	Known Known // what the latest lease told the instance
 }
 
@@ -191,7 +158,6 @@ type Change struct{ Units, From int64 }
 type Known struct {
 	Changed Change // Lease.Changed
 	Stated  int64  // Lease.Stated
-	Learned Learned
 }
 
 // StatedOne is a unit, in the scale of a stated limit: a limit of 100 units in 60 windows is 5/3 units per window, and
@@ -227,11 +193,9 @@ type Lease struct {
 	// claims but those of the stage Prefetch.
 	Equal int64
 
-	Changed Change     // the change of the limit that holds in the window after the latest one that was claimed
-	Pause   int64      // the latest Claim.Pause of all instances
-	Stated  int64      // the latest Claim.Stated of any instance that is not 0
-	Learned Learned    // what the instances have learned, after this call
-	Replies [3]Replies // that instances have told of the present interval and the two before it
+	Changed Change // the change of the limit that holds in the window after the latest one that was claimed
+	Pause   int64  // the latest Claim.Pause of all instances
+	Stated  int64  // the latest Claim.Stated of any instance that is not 0
 }
 
 // windows is the number of windows that an entry remembers: the window that is prefetched, the present one, and the two
@@ -256,10 +220,8 @@ type Entry struct {
 	// Changes holds the change of the limit that holds, and those that are planned, in the order of their windows.
 	Changes [changes]Change
 
-	Pause   int64 // the latest Claim.Pause of all instances
-	Stated  int64 // the latest Claim.Stated that is not 0
-	Learned Learned
-	Sums    [intervals]Sum
+	Pause  int64 // the latest Claim.Pause of all instances
+	Stated int64 // the latest Claim.Stated that is not 0
 }
 
 // changes is the number of changes that an entry remembers: the one that holds, and three that are planned.
@@ -267,8 +229,7 @@ const changes = 4
 
 // Check returns an error that wraps ErrInvalid if a field of the claim is out of its bounds.
 func (c *Claim) Check() error {
-	for _, units := range [...]int64{c.Limit, c.Unit, c.Need, c.Told, c.Held, c.Want, c.Return, c.Learn,
-		c.Replies[0].Accepted, c.Replies[0].Refused, c.Replies[1].Accepted, c.Replies[1].Refused,
+	for _, units := range [...]int64{c.Limit, c.Unit, c.Need, c.Told, c.Held, c.Want, c.Return,
 		c.Known.Changed.Units} {
 		if units < 0 || units > MaxUnits {
 			return fmt.Errorf("%w: %+v: a number of units is not within 0..%d", ErrInvalid, *c, int64(MaxUnits))
@@ -278,17 +239,13 @@ func (c *Claim) Check() error {
 		c.Owed > MaxOwed || c.Pause < 0 || c.Pause > MaxPause {
 		return fmt.Errorf("%w: %+v", ErrInvalid, *c)
 	}
-	if !isWindow(c.Window) || !isWindow(c.Interval) || !isWindow(c.Known.Changed.From) || !isStated(c.Stated) ||
-		!isStated(c.Known.Stated) {
+	if !isWindow(c.Window) || !isWindow(c.Known.Changed.From) || !isStated(c.Stated) || !isStated(c.Known.Stated) {
 		return fmt.Errorf("%w: %+v", ErrInvalid, *c)
 	}
-	if err := c.Known.Learned.check(); err != nil {
-		return err
-	}
-	return c.Learned.check()
+	return nil
 }
 
-// isWindow reports whether the number of a window, or of an interval, is within its bounds.
+// isWindow reports whether the number of a window is within its bounds.
 func isWindow(number int64) bool { return number >= -maxWindow && number <= maxWindow }
 
 // isStated reports whether a stated limit is within its bounds. Such a number is exact in 64-bit floating point.
@@ -385,11 +342,6 @@ func (e *Entry) restore(k *Known, window int64) {
 	if k.Stated > 0 && (e.Stated == 0 || k.Stated < e.Stated) {
 		e.Stated = k.Stated
 	}
-	l := k.Learned
-	if l.Rate > 0 && (e.Learned.Rate == 0 && l.Judged >= e.Learned.Judged || l.Rate < e.Learned.Rate) {
-		l.Judged = max(l.Judged, e.Learned.Judged)
-		e.Learned = l
-	}
 }
 
 // Claim carries out a claim. The caller has called c.Check.
@@ -414,20 +366,16 @@ func (e *Entry) Claim(c *Claim) Lease {
 	next := e.limit(c.Window+1, c.Limit)
 	r := e.record(c.Window, c.Limit)
 	if r != nil {
-		e.learn(c)
-	}
-	lease := Lease{Limit: limit, NextLimit: next, Changed: e.change(e.latest() + 1), Pause: e.Pause, Stated: e.Stated,
-		Learned: e.Learned}
-	for i := range lease.Replies {
-		interval := c.Interval - int64(i)
-		if s := e.Sums[uint64(interval)%intervals]; s.Interval == interval {
-			lease.Replies[i] = s.Replies
+		e.Pause = max(e.Pause, c.Pause)
+		if c.Stated > 0 {
+			e.Stated = c.Stated
 		}
 	}
+	lease := Lease{Limit: limit, NextLimit: next, Changed: e.change(e.latest() + 1), Pause: e.Pause, Stated: e.Stated}
 	if r == nil {
 		return lease
 	}
-	most := e.Most(c.Window, limit)
+	most := e.most(c.Window, limit)
 	r.Leased = max(r.Leased-c.Return, 0)
 	r.Need = min(r.Need+c.Need, maxWindow)
 	switch {
@@ -447,6 +395,14 @@ func (e *Entry) Claim(c *Claim) Lease {
 		lease.Equal = last.Leased * OwedOne / last.Contend
 	}
 	return lease
+}
+
+// most returns the number of units of a window that may be leased, given its limit.
+func (e *Entry) most(window, limit int64) int64 {
+	if e.Stated > 0 {
+		limit = min(limit, UnitsOf(e.Stated, window))
+	}
+	return limit
 }
 
 // allowed returns the largest number of units that a claim may lease, if limit units may be leased to all instances. A
@@ -530,7 +486,7 @@ func (e *Entry) SetLimit(units, from int64) error {
 	}
 	s.add(Change{units, from}, latest)
 	e.Changes = s.all
-	e.forget()
+	e.Stated = 0
 	return nil
 }
 

@@ -45,9 +45,7 @@ func Run(t *testing.T, c Config) {
 	t.Run("units that are given back too late change nothing", c.late)
 	t.Run("balances make shares equal", c.balances)
 	t.Run("a pause reaches all", c.pauses)
-	t.Run("a learned rate holds for all", c.learns)
-	t.Run("replies are counted by intervals", c.counts)
-	t.Run("concurrent judgements: one counts, and all replies", c.judgesAtOnce)
+	t.Run("a stated limit holds for all", c.statedForAll)
 	t.Run("invalid claims and limits are refused", c.refuses)
 	t.Run("keys do not share entries", c.keys)
 }
@@ -82,7 +80,7 @@ func (c Config) asCore(t *testing.T) {
 				Need:  random.Int64N(units + 1), Told: random.Int64N(units + 1), Want: random.Int64N(2*units + 1),
 				Unit: 1 + random.Int64N(1+units/8), Owed: random.Int64N(1<<random.IntN(30)) - 1<<random.IntN(30),
 				Contends: random.IntN(2) == 0, Pause: max(random.Int64N(1000)-900, 0) * int64(step)}
-			teach(&claim, random, &model)
+			teach(&claim, random)
 			claim.Held = held[claim.Window]
 			if random.IntN(4) == 0 {
 				claim.Return = random.Int64N(claim.Held + 1)
@@ -102,7 +100,11 @@ func (c Config) asCore(t *testing.T) {
 			}
 			limits[claim.Window] = got.Limit
 			held[claim.Window] += got.Units - claim.Return
-			if most := max(model.Most(claim.Window, got.Limit), claim.Unit); got.Units > 0 &&
+			most := got.Limit
+			if got.Stated > 0 {
+				most = max(min(most, ledger.UnitsOf(got.Stated, claim.Window)), claim.Unit)
+			}
+			if got.Units > 0 &&
 				(held[claim.Window] > min(most, got.Limit) || got.Units > claim.Want) {
 				t.Fatalf("seed %d, step %d: %d units of window %d are leased, want at most %d of the limit of %d, and "+
 					"the units that were asked for", seed, step, held[claim.Window], claim.Window, most, got.Limit)
@@ -121,15 +123,9 @@ func sameRefusal(got, want error) bool {
 }
 
 // teach makes some claims tell what the provider said.
-func teach(c *ledger.Claim, random *rand.Rand, model *ledger.Entry) {
-	c.Interval = c.Window / 3
+func teach(c *ledger.Claim, random *rand.Rand) {
 	if random.IntN(3) == 0 {
 		return
-	}
-	for i := range c.Replies {
-		if random.IntN(2) == 0 {
-			c.Replies[i] = ledger.Replies{Accepted: random.Int64N(1000), Refused: random.Int64N(9)}
-		}
 	}
 	if random.IntN(20) == 0 {
 		c.Stated = 1 + random.Int64N(2*c.Limit*ledger.StatedOne)
@@ -137,15 +133,6 @@ func teach(c *ledger.Claim, random *rand.Rand, model *ledger.Entry) {
 	if random.IntN(3) == 0 {
 		c.Known.Changed = ledger.Change{Units: random.Int64N(2 * c.Limit), From: c.Window - 3 + random.Int64N(8)}
 		c.Known.Stated = random.Int64N(c.Limit * ledger.StatedOne)
-		c.Known.Learned = ledger.Learned{Rate: ledger.LearnedOne + random.Int64N(c.Limit*ledger.LearnedOne),
-			Judged: c.Interval - 1, From: c.Interval, Target: random.Int64N(1 << 40), Held: random.Int64N(10)}
-	}
-	c.Learn = random.Int64N(2) * c.Limit
-	if random.IntN(4) == 0 {
-		c.Expect = model.Learned.Judged - random.Int64N(2)
-		c.Learned = ledger.Learned{Rate: ledger.LearnedOne + random.Int64N(c.Limit*ledger.LearnedOne),
-			Judged: c.Interval, From: c.Interval + 1, Target: random.Int64N(1 << 40), Probe: random.Int64N(256),
-			Held: random.Int64N(10)}
 	}
 }
 
@@ -294,10 +281,9 @@ func (c Config) planned(t *testing.T) {
 	}
 }
 
-// lost lets instances claim on a new ledger that know of a limit, a learned rate and a stated limit from a ledger that
+// lost lets instances claim on a new ledger that know of a limit and a stated limit from a ledger that
 // was lost. The lowest of what they know holds for an instance that knows nothing, too.
 func (c Config) lost(t *testing.T) {
-	learned := ledger.Learned{Rate: 40 * ledger.LearnedOne, Judged: base - 9, From: base - 8}
 	for _, tt := range []struct {
 		name  string
 		known []ledger.Known
@@ -315,14 +301,13 @@ func (c Config) lost(t *testing.T) {
 		{"the same in the other order", []ledger.Known{
 			{Changed: ledger.Change{Units: 100, From: base - 9}}, {Changed: ledger.Change{Units: 50, From: base - 3}}},
 			map[int64]int64{2: 50, 9: 50}},
-		{"a learned rate", []ledger.Known{{Learned: learned}}, map[int64]int64{2: 40, 9: 40}},
 		{"a stated limit", []ledger.Known{{Stated: 30 * ledger.StatedOne}, {Stated: 35 * ledger.StatedOne}},
 			map[int64]int64{2: 30, 9: 30}},
 	} {
 		l := c.New(t)
-		claim(t, l, ledger.Claim{Window: base, Limit: 100, Unit: 1, Interval: base}) // it knows nothing
+		claim(t, l, ledger.Claim{Window: base, Limit: 100, Unit: 1}) // it knows nothing
 		for _, known := range tt.known {
-			of := ledger.Claim{Window: base + 1, Limit: 100, Want: 1, Unit: 1, Known: known, Interval: base}
+			of := ledger.Claim{Window: base + 1, Limit: 100, Want: 1, Unit: 1, Known: known}
 			if got := claim(t, c.peer(t, l), of); got.Units != 0 {
 				t.Errorf("%s: %d units are leased at once", tt.name, got.Units)
 			}
@@ -399,13 +384,13 @@ func (c Config) pauses(t *testing.T) {
 	}
 }
 
-// learns checks that what one instance has learned bounds all, and that only a judgement of the latest state counts.
-func (c Config) learns(t *testing.T) {
+// statedForAll checks that a limit that one instance has heard of bounds all, until another is stated or the limit is
+// changed, and that a request that costs more gets a window of its own.
+func (c Config) statedForAll(t *testing.T) {
 	l := c.begun(t, 100)
 	peer := c.peer(t, l)
 	all := func(window int64) ledger.Claim {
-		return ledger.Claim{Window: base + window, Limit: 100, Stage: ledger.Anything, Want: 100, Unit: 1,
-			Interval: base + window}
+		return ledger.Claim{Window: base + window, Limit: 100, Stage: ledger.Anything, Want: 100, Unit: 1}
 	}
 	leased := func(of ledger.Claim, want int64) (got ledger.Lease) {
 		t.Helper()
@@ -414,126 +399,37 @@ func (c Config) learns(t *testing.T) {
 		}
 		return got
 	}
-	const one = ledger.LearnedOne
 	first := all(0)
-	first.Learn = 10
-	begun := ledger.Learned{Rate: 10 * one, Judged: base, From: base + 1}
-	if got := leased(first, 10); got.Learned != begun || got.Left != 0 {
-		t.Errorf("the learning begins with %+v, want %+v and nothing left", got, begun)
+	first.Stated = 15 * ledger.StatedOne
+	if got := claim(t, l, first); got.Units != 15 || got.Stated != first.Stated || got.Left != 0 {
+		t.Errorf("a claim that states a limit leases %+v, want 15 units and nothing left", got)
 	}
-	leased(all(1), 10) // also to an instance that does not learn
-	judge := all(2)
-	judge.Learn, judge.Expect = 10, base
-	judge.Learned = ledger.Learned{Rate: 15*one + one/2, Judged: base + 2, From: base + 3, Target: 7, Probe: 8, Held: 9}
-	if got := leased(judge, 15); got.Learned != judge.Learned {
-		t.Errorf("after a judgement %+v, want %+v", got.Learned, judge.Learned)
-	}
-	late := all(3)
-	late.Expect, late.Learned = base, ledger.Learned{Rate: 90 * one, Judged: base + 3, From: base + 4}
-	if got := leased(late, 15); got.Learned != judge.Learned {
-		t.Errorf("a judgement of an old state has changed it to %+v", got.Learned)
-	}
-	large := all(4) // a request that costs more than the learned rate
+	large := all(1) // a request that costs more than the stated limit
 	large.Unit = 40
-	leased(all(4), 15)
+	leased(all(1), 15)
 	leased(large, 0)
 	large.Window, large.Want = large.Window+1, 39
 	leased(large, 15)
 	large.Window, large.Want = large.Window+1, 90
 	leased(large, 40)
 
-	stated := all(7)
-	stated.Stated = 5 * ledger.StatedOne
-	leased(stated, 5)
-	if got := leased(all(8), 5); got.Stated != 5*ledger.StatedOne {
-		t.Errorf("the stated limit is %d, want 5 units", got.Stated)
-	}
-	stated = all(9)
-	stated.Stated = ledger.MaxUnits * ledger.StatedOne
-	leased(stated, 15)
-
-	if err := l.SetLimit(t.Context(), "key", 60, base+11); err != nil {
+	more := all(4)
+	more.Stated = 5 * ledger.StatedOne
+	leased(more, 5)
+	leased(all(5), 5)
+	more = all(6)
+	more.Stated = ledger.MaxUnits * ledger.StatedOne
+	leased(more, 100)
+	more = all(7)
+	more.Stated = 15 * ledger.StatedOne
+	leased(more, 15)
+	if err := l.SetLimit(t.Context(), "key", 60, base+9); err != nil {
 		t.Fatal(err)
 	}
-	old := all(10)
-	old.Expect, old.Learned = base+2, ledger.Learned{Rate: 30 * one, Judged: base + 10, From: base + 11}
-	if got := leased(old, 100); got.Learned.Rate != 0 || got.Stated != 0 {
-		t.Errorf("after a change of the limit, %+v, want nothing learned or stated", got)
+	if got := leased(all(8), 100); got.Stated != 0 {
+		t.Errorf("after a change of the limit, %+v, want nothing stated", got)
 	}
-	anew := all(11)
-	anew.Learn = 20
-	if got := leased(anew, 20); got.Learned.Judged <= old.Expect {
-		t.Errorf("after a change of the limit, %+v may be replaced by a judgement from before", got)
-	}
-}
-
-// counts checks the sums of replies, those of intervals that are too old to be remembered, and those of an instance
-// whose clock is ahead.
-func (c Config) counts(t *testing.T) {
-	type numbers [2]int64 // accepted and refused
-	l := c.New(t)
-	peer := c.peer(t, l)
-	for _, tt := range []struct {
-		interval int64
-		tell     [2]numbers
-		want     [3]numbers
-	}{
-		{10, [2]numbers{{5, 1}, {7, 0}}, [3]numbers{{5, 1}, {7, 0}, {}}},
-		{10, [2]numbers{{1, 0}, {0, 2}}, [3]numbers{{6, 1}, {7, 2}, {}}},
-		{11, [2]numbers{{}, {0, 1}}, [3]numbers{{}, {6, 2}, {7, 2}}},
-		{14, [2]numbers{{3, 0}, {}}, [3]numbers{{3, 0}, {}, {}}}, // takes the place of 10
-		{11, [2]numbers{{}, {9, 9}}, [3]numbers{{}, {}, {7, 2}}},
-		{14, [2]numbers{{}, {}}, [3]numbers{{3, 0}, {}, {}}},
-	} {
-		of := ledger.Claim{Window: base, Limit: 10, Unit: 1, Interval: tt.interval}
-		for i, n := range tt.tell {
-			of.Replies[i] = ledger.Replies{Accepted: n[0], Refused: n[1]}
-		}
-		claim(t, l, of)
-		of.Replies = [2]ledger.Replies{}
-		for i, got := range claim(t, peer, of).Replies {
-			if (numbers{got.Accepted, got.Refused}) != tt.want[i] {
-				t.Errorf("interval %d, %d before, after %v were told: %v, want %v", tt.interval, i, tt.tell, got,
-					tt.want[i])
-			}
-		}
-	}
-}
-
-// judgesAtOnce lets several instances tell replies, and judge the same state.
-func (c Config) judgesAtOnce(t *testing.T) {
-	const instances, each = 8, 10
-	l := c.New(t)
-	of := ledger.Claim{Window: base, Limit: 100, Unit: 1, Learn: 10, Interval: base}
-	claim(t, l, of)
-	var replaced atomic.Int64
-	var all sync.WaitGroup
-	for i := range int64(instances) {
-		h := c.peer(t, l)
-		all.Go(func() {
-			for k := range int64(each) {
-				judge := of
-				judge.Interval++
-				judge.Replies[0].Accepted, judge.Replies[1].Refused = 3, 1
-				judge.Expect = base
-				judge.Learned = ledger.Learned{Rate: (20 + i*each + k) * ledger.LearnedOne, Judged: base + 1}
-				got, err := h.Claim(t.Context(), "key", judge)
-				if err != nil {
-					t.Error(err)
-				}
-				if got.Learned == judge.Learned {
-					replaced.Add(1)
-				}
-			}
-		})
-	}
-	all.Wait()
-	of.Interval++
-	got := claim(t, l, of)
-	want := [3]ledger.Replies{{Accepted: 3 * instances * each}, {Refused: instances * each}}
-	if got.Replies != want || replaced.Load() != 1 {
-		t.Errorf("%d judgements counted, want 1; replies %v, want %v", replaced.Load(), got.Replies, want)
-	}
+	leased(all(9), 60)
 }
 
 // balances checks how the balance of an instance corrects a share by need. Two instances need twice the limit.
@@ -610,12 +506,6 @@ func (c Config) refuses(t *testing.T) {
 		func(c *ledger.Claim) { c.Known.Changed.Units = -1 },
 		func(c *ledger.Claim) { c.Known.Changed.From = 1 << 60 },
 		func(c *ledger.Claim) { c.Known.Changed.From = math.MinInt64 },
-		func(c *ledger.Claim) { c.Known.Learned.Judged = base },
-		func(c *ledger.Claim) { c.Learn = ledger.MaxUnits + 1 },
-		func(c *ledger.Claim) { c.Replies[1].Refused = -1 },
-		func(c *ledger.Claim) { c.Interval = 1 << 60 },
-		func(c *ledger.Claim) { c.Learned.Rate = ledger.LearnedOne - 1 },
-		func(c *ledger.Claim) { c.Learned.Judged = base },
 		func(c *ledger.Claim) { c.Window = 1 << 60 },
 	} {
 		bent := good

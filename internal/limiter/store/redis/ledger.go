@@ -3,6 +3,7 @@ package redis
 import (
 	"context"
 	_ "embed"
+	"encoding/json"
 	"fmt"
 	"strconv"
 	"strings"
@@ -37,22 +38,15 @@ func (l *Ledger) Claim(ctx context.Context, key string, c ledger.Claim) (lease l
 	if err := c.Check(); err != nil {
 		return lease, err
 	}
-	contends := int64(0)
-	if c.Contends {
-		contends = 1
+	encoded, err := json.Marshal(&c) // by names: a number in the wrong place would be a silent over-grant
+	if err != nil {
+		return lease, fmt.Errorf("redis store: ledger %q: %w", key, err)
 	}
-	reply, err := l.call(ctx, key, "claim", c.Window, c.Limit, int64(c.Stage), c.Need, c.Told, c.Held, c.Want,
-		c.Return, c.Unit, c.Owed, contends, c.Pause, c.Stated, c.Learn, c.Interval, c.Replies[0].Accepted,
-		c.Replies[0].Refused, c.Replies[1].Accepted, c.Replies[1].Refused, c.Expect, c.Learned.Rate, c.Learned.Judged,
-		c.Learned.From, c.Learned.Target, c.Learned.Probe, c.Learned.Held, c.Known.Changed.Units, c.Known.Changed.From,
-		c.Known.Stated, c.Known.Learned.Rate, c.Known.Learned.Judged, c.Known.Learned.From, c.Known.Learned.Target,
-		c.Known.Learned.Probe, c.Known.Learned.Held)
+	reply, err := l.call(ctx, key, "claim", encoded)
 	if err == nil {
-		_, err = fmt.Sscan(reply, &lease.Units, &lease.Limit, &lease.NextLimit, &lease.Left, &lease.Need, &lease.Equal,
-			&lease.Changed.Units, &lease.Changed.From, &lease.Pause, &lease.Stated, &lease.Learned.Rate,
-			&lease.Learned.Judged, &lease.Learned.From, &lease.Learned.Target, &lease.Learned.Probe,
-			&lease.Learned.Held, &lease.Replies[0].Accepted, &lease.Replies[0].Refused, &lease.Replies[1].Accepted,
-			&lease.Replies[1].Refused, &lease.Replies[2].Accepted, &lease.Replies[2].Refused)
+		d := json.NewDecoder(strings.NewReader(reply))
+		d.DisallowUnknownFields()
+		err = d.Decode(&lease)
 	}
 	if err != nil {
 		return ledger.Lease{}, fmt.Errorf("redis store: ledger %q: %w", key, err)
@@ -84,16 +78,13 @@ func (l *Ledger) SetLimit(ctx context.Context, key string, units, from int64) er
 }
 
 // call runs the script.
-func (l *Ledger) call(ctx context.Context, key, operation string, numbers ...int64) (string, error) {
+func (l *Ledger) call(ctx context.Context, key, operation string, more ...any) (string, error) {
 	if err := ctx.Err(); err != nil {
 		return "", err
 	}
 	name := append(limit.AppendNetstring(append(append([]byte("{rl:"), l.store.namespacePart...), 'l'), hashable(key)),
 		'}')
-	args := []any{nil, nil, 1, string(name), operation}
-	for _, n := range numbers {
-		args = append(args, n)
-	}
+	args := append([]any{nil, nil, 1, string(name), operation}, more...)
 	within := withTimeout(ctx, ledgerDeadline)
 	defer within.release()
 	return l.store.runScript(within, ledgerScript(), args)

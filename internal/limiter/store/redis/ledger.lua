@@ -2,19 +2,14 @@
 -- same. Numbers are doubles that hold integers below 2^53.
 --
 -- KEYS[1]  the entry
--- ARGV     "claim", window, limit, stage, need, told, held, want, return, unit, owed, contends (0 or 1),
---          pause, stated, learn, interval, accepted and refused of it and of the interval before, expect,
---          learned (rate, judged, from, target, probe, held), known (changed units and from, stated, learned)
---          or "limit", units, from
--- Reply    of a claim: units, limit, next limit, left, need, equal, changed units and from, pause, stated, learned, and
---          accepted and refused of the interval and the two before it, with spaces between them
+-- ARGV     "claim" and a ledger.Claim in JSON, or "limit", units, from
+-- Reply    of a claim: a ledger.Lease in JSON
 --          of a limit: "ok", or "soon" and the earliest possible window, or "planned" and the window of the first
 --          planned change
 --
--- The entry is "SLL4" and 53 doubles: first, four changes of units and from, pause, stated, learned, four records of
--- window, limit, leased, need, surprise, contend, and four sums of interval, accepted, refused. Stated limits are
--- multiples of 2^20 from 2^40 on, so they are exact, too.
-local WINDOWS, FIELDS, CHANGES, LAYOUT, NUMBERS = 4, 6, 4, "SLL4", 53
+-- The entry is "SLL5" and 35 doubles: first, four changes of units and from, pause, stated, and four records of window,
+-- limit, leased, need, surprise, contend. Stated limits are multiples of 2^20 from 2^40 on, so they are exact, too.
+local WINDOWS, FIELDS, CHANGES, LAYOUT, NUMBERS = 4, 6, 4, "SLL5", 35
 local FORMAT = "<" .. string.rep("d", NUMBERS)
 local MOST = 2^52
 
@@ -28,15 +23,11 @@ elseif string.sub(packed, 1, 4) ~= LAYOUT or #packed ~= 4 + 8 * NUMBERS then
 else
   e = {struct.unpack(FORMAT, string.sub(packed, 5))}
 end
-local FIRST, CHANGED, PAUSE, STATED, RATE, JUDGED = 1, 2, 10, 11, 12, 13
-local LEARNED_FIELDS, LEARNED_ONE = 6, 1024 -- the first of them is at RATE
+local FIRST, CHANGED, PAUSE, STATED = 1, 2, 10, 11
 local LIMIT, LEASED, NEED, SURPRISE, CONTEND = 1, 2, 3, 4, 5 -- of a record, after its window
 
 -- at is the place of the record that a window has, or would have.
-local function at(window) return 18 + (window % WINDOWS) * FIELDS end
-
--- sum_at is the same for the sum of an interval.
-local function sum_at(interval) return 42 + (interval % 4) * 3 end
+local function at(window) return 12 + (window % WINDOWS) * FIELDS end
 
 local function look(window, field)
   local r = at(window)
@@ -106,48 +97,19 @@ if ARGV[1] == "limit" then
   add(list, units, from, latest)
   set_changes(list)
   e[STATED] = 0
-  if e[RATE] > 0 then
-    local judged = e[JUDGED]
-    for i = 0, LEARNED_FIELDS - 1 do e[RATE + i] = 0 end
-    e[JUDGED] = judged + 1
-  end
   save()
   return "ok"
 end
 
-local window, given, stage, need, told, held, want, back, unit, owed, contends =
-  tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7]),
-  tonumber(ARGV[8]), tonumber(ARGV[9]), tonumber(ARGV[10]), tonumber(ARGV[11]), tonumber(ARGV[12])
+local c = cjson.decode(ARGV[2])
+local window, stage, need, told, held, want, back, unit, owed =
+  c.Window, c.Stage, c.Need, c.Told, c.Held, c.Want, c.Return, c.Unit, c.Owed
 local PREFETCH, SHARE, LEFTOVER = 0, 1, 2
 local OWED_ONE = 1024
 
-local interval = tonumber(ARGV[16])
-
-local function learn()
-  e[PAUSE] = math.max(e[PAUSE], tonumber(ARGV[13]))
-  local stated, begin, expect = tonumber(ARGV[14]), tonumber(ARGV[15]), tonumber(ARGV[21])
-  if stated > 0 then e[STATED] = stated end
-  for i = 0, 1 do
-    local accepted, refused = tonumber(ARGV[17 + 2 * i]), tonumber(ARGV[18 + 2 * i])
-    local s = sum_at(interval - i)
-    local used = e[s + 1] > 0 or e[s + 2] > 0
-    if (accepted > 0 or refused > 0) and not (used and e[s] > interval - i) then
-      if e[s] ~= interval - i then e[s], e[s + 1], e[s + 2] = interval - i, 0, 0 end
-      e[s + 1], e[s + 2] = math.min(e[s + 1] + accepted, MOST), math.min(e[s + 2] + refused, MOST)
-    end
-  end
-  if tonumber(ARGV[22]) > 0 and e[RATE] > 0 and expect == e[JUDGED] then
-    for i = 0, LEARNED_FIELDS - 1 do e[RATE + i] = tonumber(ARGV[22 + i]) end
-  end
-  if begin > 0 and e[RATE] == 0 then
-    e[RATE], e[JUDGED], e[JUDGED + 1] = begin * LEARNED_ONE, math.max(e[JUDGED], interval), interval + 1
-  end
-end
-
 -- restore takes over what the instance knows.
 local function restore()
-  local units, from, stated, rate, judged = tonumber(ARGV[28]), tonumber(ARGV[29]), tonumber(ARGV[30]),
-    tonumber(ARGV[31]), tonumber(ARGV[32])
+  local units, from, stated = c.Known.Changed.Units, c.Known.Changed.From, c.Known.Stated
   if units > 0 then
     local list, added = {}, false
     for i = CHANGED, CHANGED + 2 * (CHANGES - 1), 2 do
@@ -162,11 +124,6 @@ local function restore()
     set_changes(list)
   end
   if stated > 0 and (e[STATED] == 0 or stated < e[STATED]) then e[STATED] = stated end
-  if rate > 0 and (e[RATE] == 0 and judged >= e[JUDGED] or rate < e[RATE]) then
-    judged = math.max(judged, e[JUDGED])
-    for i = 0, LEARNED_FIELDS - 1 do e[RATE + i] = tonumber(ARGV[31 + i]) end
-    e[JUDGED] = judged
-  end
 end
 
 -- units_of returns the units of a window that a stated limit allows.
@@ -195,20 +152,20 @@ if remembered then
   end
   if window < e[FIRST] then restore() end
 end
-local limit, next_limit = limit_of(window, given), limit_of(window + 1, given)
+local limit, next_limit = limit_of(window, c.Limit), limit_of(window + 1, c.Limit)
 if remembered then
   if e[r + LIMIT] == 0 or e[r] ~= window then
     e[r], e[r + LIMIT], e[r + LEASED], e[r + NEED], e[r + SURPRISE], e[r + CONTEND] = window, limit, 0, 0, 0, 0
   end
-  learn()
+  e[PAUSE] = math.max(e[PAUSE], c.Pause)
+  if c.Stated > 0 then e[STATED] = c.Stated end
   local most = limit
-  if e[RATE] > 0 then most = math.min(most, math.floor(e[RATE] / LEARNED_ONE)) end
   if e[STATED] > 0 then most = math.min(most, units_of(e[STATED])) end
   e[r + LEASED] = math.max(e[r + LEASED] - back, 0)
   e[r + NEED] = math.min(e[r + NEED] + need, MOST)
   if stage > PREFETCH then
     e[r + SURPRISE] = math.min(e[r + SURPRISE] + need, MOST)
-  elseif contends == 1 then
+  elseif c.Contends then
     e[r + CONTEND] = math.min(e[r + CONTEND] + 1, MOST)
   end
   total = e[r + NEED]
@@ -240,12 +197,6 @@ if remembered then
   save()
 end
 local changed, changed_from = change_of(latest_window() + 1)
-local out = {units, limit, next_limit, left, total, equal, changed, changed_from,
-  unpack(e, PAUSE, RATE + LEARNED_FIELDS - 1)}
-for i = 0, 2 do
-  local s = sum_at(interval - i)
-  local known = e[s] == interval - i
-  out[#out + 1], out[#out + 2] = known and e[s + 1] or 0, known and e[s + 2] or 0
-end
-for i, n in ipairs(out) do out[i] = string.format("%.0f", n) end
-return table.concat(out, " ")
+return string.format('{"Units":%.0f,"Limit":%.0f,"NextLimit":%.0f,"Left":%.0f,"Need":%.0f,"Equal":%.0f,' ..
+  '"Changed":{"Units":%.0f,"From":%.0f},"Pause":%.0f,"Stated":%.0f}',
+  units, limit, next_limit, left, total, equal, changed, changed_from, e[PAUSE], e[STATED])

@@ -54,8 +54,8 @@ func TestLedgerEntries(t *testing.T) {
 		t.Errorf("an entry with a limit has the expiry %s, want none", ttl)
 	}
 	entry := client.Get(t.Context(), keys[0]).Val()
-	for _, bad := range []string{"something else", "SLL3" + entry[4:], "SLL3" + strings.Repeat("\x00", 8*48),
-		"SLL5" + entry[4:], entry + "\x00", entry[:len(entry)-8]} {
+	for _, bad := range []string{"something else", "SLL4" + entry[4:], "SLL4" + strings.Repeat("\x00", 8*53),
+		"SLL6" + entry[4:], entry + "\x00", entry[:len(entry)-8]} {
 		if err := client.Set(t.Context(), keys[0], bad, 0).Err(); err != nil {
 			t.Fatal(err)
 		}
