@@ -36,9 +36,9 @@ var ErrTooSoon = ledger.ErrTooSoon
 // provider has stated. It is lost if no pacer is running, and so is a change that is planned for later
 // than the next window. Then call SetSharedLimit once more.
 //
-// A shared limit begins to grant units two to three windows after its first use. A Retry-After, and a limit that the provider states, hold
-// for all pacers when one of them has heard it. What the provider says is left bounds only the pacer that has heard it.
-// See [Pacer.Observe].
+// A shared limit begins to grant units two to three windows after its first use. A Retry-After, and a limit that the
+// provider states, hold for all pacers when one of them has heard it. What the provider says is left bounds only the
+// pacer that has heard it. See [Pacer.Observe].
 type Shared struct {
 	Ledger Ledger
 	Key    string // names the limit in the ledger; the same in all pacers that share it
