@@ -12,6 +12,7 @@ import (
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -408,6 +409,44 @@ func TestOpaqueTargets(t *testing.T) {
 		if got := sluice.RequestOf(r).Path; !strings.HasSuffix(got, "product/1") {
 			t.Errorf("%s: the path to be counted is %q", target, got)
 		}
+	}
+}
+
+// Guarantees that a method that is not on the list does not reach the handler, which may do the work of GET for it,
+// while a limit on GET does not count it. WithMethods replaces the list, and lets every method pass if it names none.
+func TestMethods(t *testing.T) {
+	for _, tt := range []struct {
+		name    string
+		options []middleware.Option
+		passes  []string
+		refused []string
+	}{
+		{"by default", nil, []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "get"},
+			[]string{"TRACE", "CONNECT", "QUERY", "GETX", "FOO", "PROPFIND", "", "GET "}},
+		{"a list", []middleware.Option{middleware.WithMethods("GET", "propfind")}, []string{"GET", "PROPFIND"},
+			[]string{"POST", "TRACE"}},
+		{"every method", []middleware.Option{middleware.WithMethods()}, []string{"GET", "TRACE", "FOO"}, nil},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var reached []string
+			const plans = "plans: [ { id: p, limits: [] } ]\n" +
+				"tenants: [ { id: acme, plan: p }, { id: initech, plan: p } ]\n"
+			h := middleware.Limit(newLimiter(t, plans), tt.options...)(
+				http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { reached = append(reached, r.Method) }))
+			for _, method := range append(slices.Clone(tt.passes), tt.refused...) {
+				r := request(t, "GET", "/free", key("acme")...)
+				r.Method, r.RemoteAddr = method, "192.0.2.1:1"
+				w := httptest.NewRecorder()
+				h.ServeHTTP(w, r)
+				if slices.Contains(tt.refused, method) && (w.Code != http.StatusBadRequest ||
+					!strings.Contains(w.Body.String(), "bad-request")) {
+					t.Errorf("%q: %d %s, want 400", method, w.Code, w.Body)
+				}
+			}
+			if !slices.Equal(reached, tt.passes) {
+				t.Errorf("%q reached the handler, want %q", reached, tt.passes)
+			}
+		})
 	}
 }
 

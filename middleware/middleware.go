@@ -39,6 +39,7 @@ type Option func(*options)
 type options struct {
 	identify func(*http.Request) (sluice.Identity, error)
 	observe  func(*http.Request, *sluice.Decision)
+	methods  []string // that are served; none: every method
 }
 
 // WithIdentity is for a program with an authentication of its own. f returns who calls, and API keys and tokens are
@@ -55,27 +56,39 @@ func WithObserver(f func(*http.Request, *sluice.Decision)) Option {
 	return func(o *options) { o.observe = f }
 }
 
+// WithMethods replaces the list of methods that reach the handler, which is GET, HEAD, POST, PUT, PATCH, DELETE and
+// OPTIONS. Without arguments, every method does: a handler that does the work of GET for an unknown method then serves
+// it uncounted by limits that name GET.
+func WithMethods(methods ...string) Option {
+	return func(o *options) {
+		o.methods = nil
+		for _, m := range methods {
+			o.methods = append(o.methods, route.CanonicalMethod(m))
+		}
+	}
+}
+
 // Limit decides about each request before the handler. It answers 401 without a good credential, 403 to tenants that
 // may not call, 404 for routes that the plans do not declare, and 429 over a limit.
 //
-// Two kinds of requests are answered with 400 and reach neither the limits nor the handler: a target that is a URL
-// inside a URL, and a path that leads above the root in any way in which a server might read it, as "/../a" and
-// "/..%2Fa" do. A reverse proxy with a base path behind Limit would turn the second kind into a path that no limit has
-// counted. If a proxy replaces the beginning of a path, put Limit behind that proxy: Limit must see the path that the
-// backend serves.
+// Three kinds of requests are answered with 400 and reach neither the limits nor the handler: a method that is not on
+// the list of [WithMethods], such as TRACE or FOO; a target that is a URL inside a URL; and a path that leads above the
+// root in any way in which a server might read it, as "/../a" and "/..%2Fa" do. A reverse proxy with a base path behind
+// Limit would turn the last kind into a path that no limit has counted. If a proxy replaces the beginning of a path,
+// put Limit behind that proxy: Limit must see the path that the backend serves.
 //
 // Without issuers of tokens and without API keys in the plans, credentials are not checked, and the handler gets each
 // as it was sent. The anonymousPlan applies to all requests. Plans that consist of ipLimits and routes alone limit
 // addresses and nothing else. If there are plans or tenants but no anonymousPlan, everybody gets a 401, because nobody
 // can be identified.
 func Limit(limiter *sluice.Limiter, opts ...Option) func(http.Handler) http.Handler {
-	var o options
+	o := options{methods: route.UsualMethods()}
 	for _, opt := range opts {
 		opt(&o)
 	}
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if uncountable(r.URL) {
+			if uncountable(r.URL) || len(o.methods) > 0 && !route.IsOneOf(o.methods, r.Method) {
 				problem := answer.Problem{Kind: answer.BadRequest, Instance: answer.NewInstance()}
 				answer.Write(w, problem.Kind, problem.Append(nil))
 				return

@@ -35,6 +35,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/store/redis"
 	"github.com/sluicelimits/sluice/internal/limiter/store/router"
 	"github.com/sluicelimits/sluice/internal/plan"
+	"github.com/sluicelimits/sluice/internal/plan/route"
 	"github.com/sluicelimits/sluice/internal/plan/shares"
 	"github.com/sluicelimits/sluice/internal/request/identity"
 	"github.com/sluicelimits/sluice/internal/server"
@@ -52,6 +53,7 @@ const grace = 15 * time.Second
 type devOptions struct {
 	plans, pepperFiles                  []string
 	listen, upstream, livePage, logging string
+	methods                             []string
 	data, cells, tokenFile              string
 	admin, yes                          bool
 	hops, jitter                        int
@@ -154,6 +156,8 @@ Lambda function needs the function's binary.`,
 		"keep the token for operators' calls in `FILE` (default: "+tokenFileVariable+", or a file that commands find)")
 	f.IntVar(&o.jitter, "retry-jitter", 0, "lengthen Retry-After by a random share of up to `PERCENT`, 0..100")
 	f.Int64Var(&o.maxBody, "max-body", front.DefaultMaxBodyBytes, "largest request body, in `BYTES`; 0: no limit")
+	f.StringSliceVar(&o.methods, "methods", route.UsualMethods(), "serve only the methods of `LIST`, and answer others "+
+		"with 400; any: every method (with --api the routes name the methods)")
 	f.DurationVar(&o.bodyTimeout, "body-timeout", front.DefaultBodyTimeout,
 		"longest time that the gateway waits for a request body, `DURATION`; "+
 			"each KiB that arrives adds a second; 0: no limit")
@@ -205,6 +209,9 @@ func (o devOptions) parse() (*dev, error) {
 		d.bodyTimeout = -1
 	}
 	var err error
+	if d.methods, err = parseMethods(o.methods); err != nil {
+		return nil, err
+	}
 	if d.names, err = o.parseCells(); err != nil {
 		return nil, err
 	}
@@ -225,6 +232,25 @@ func (o devOptions) parse() (*dev, error) {
 	}
 	d.served, err = o.api.parse()
 	return d, err
+}
+
+// parseMethods returns the methods of --methods in upper case; none if every method is served.
+func parseMethods(list []string) ([]string, error) {
+	methods := make([]string, 0, len(list))
+	for _, m := range list {
+		m = route.CanonicalMethod(m)
+		if m == "" || strings.Trim(m, "ABCDEFGHIJKLMNOPQRSTUVWXYZ-") != "" {
+			return nil, fmt.Errorf("--methods: %q is not a method; want a list such as GET,HEAD,POST, or any", m)
+		}
+		methods = append(methods, m)
+	}
+	switch {
+	case len(methods) == 0:
+		return nil, errors.New("--methods is empty; want a list such as GET,HEAD,POST, or any")
+	case slices.Contains(methods, "ANY"):
+		return []string{}, nil
+	}
+	return methods, nil
 }
 
 func (o *devOptions) checkNumbers() error {

@@ -63,3 +63,39 @@ func TestDevSlowBody(t *testing.T) {
 	negative := sluice(t, "", "dev", "--body-timeout", "-1s")
 	wantError(t, "a negative time", negative, exitUsage, "--body-timeout -1s is negative")
 }
+
+// The methods of --methods are served, in any case, and no others; a list that names nothing is refused.
+func TestDevMethods(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		args   []string
+		method string
+		want   int
+	}{
+		{nil, "FOO", 400},
+		{nil, "DELETE", 200},
+		{[]string{"--methods", "get,propfind"}, "PROPFIND", 200},
+		{[]string{"--methods", "get,propfind"}, "DELETE", 400},
+		{[]string{"--methods", "any"}, "FOO", 200},
+	} {
+		r := startDev(t, c.args...)
+		request, err := http.NewRequestWithContext(t.Context(), c.method, r.base+"/product/1", http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		request.Header.Set("X-Api-Key", identity.ExampleKey("acme"))
+		res, err := http.DefaultClient.Do(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if res.Body.Close(); res.StatusCode != c.want {
+			t.Errorf("%q, %s: status %d, want %d", c.args, c.method, res.StatusCode, c.want)
+		}
+		if err := r.finish(t); err != nil {
+			t.Error(err)
+		}
+	}
+	for list, want := range map[string]string{"": "--methods is empty", "GET,P/T": `"P/T" is not a method`} {
+		wantError(t, "methods", sluice(t, "", "dev", "--methods", list), exitUsage, want)
+	}
+}

@@ -162,7 +162,7 @@ func (f *fleet) handler(c *servedCell) (http.Handler, error) {
 	}
 	return gateway.New(gateway.Config{Authorizer: z, Upstream: f.upstream, TrustedHops: f.hops, Recorder: c.recorder,
 		Decided:  func(reason string, took time.Duration) { c.decided.At(reason).Observe(took) },
-		LivePage: page, Audience: f.audience, MaxBodyBytes: f.maxBody, Log: f.log})
+		LivePage: page, Audience: f.audience, MaxBodyBytes: f.maxBody, Methods: f.methods, Log: f.log})
 }
 
 // reserved returns the handler of all paths below /_sluice/. Below admin is the operators' API, which needs the token,

@@ -95,6 +95,47 @@ func (r *reader) warnOfSpellings(specs []*spec, at place, where string) {
 	}
 }
 
+// warnOfMethods reports limits that name methods, if no enforcing limit of the list counts the other methods on their
+// path, in one warning. It leaves out limits of paths whose declared routes name the methods that are served.
+func (r *reader) warnOfMethods(specs []*spec, routes []route.Rule, at place) {
+	var ids, free []string
+	for _, s := range specs {
+		if s.matchBad() || s.mode.v == limit.Off || len(s.rule.Methods) == 0 || routesNameMethods(routes, s.rule) {
+			continue
+		}
+		missing := slices.DeleteFunc(route.UsualMethods(), func(m string) bool {
+			one := s.rule
+			one.Methods = []string{m}
+			return slices.ContainsFunc(specs, func(o *spec) bool {
+				return !o.matchBad() && o.mode.v == limit.Enforce && route.Covers(o.rule, one) || o == s &&
+					slices.Contains(s.rule.Methods, m)
+			})
+		})
+		if len(missing) == 0 {
+			continue
+		}
+		ids = append(ids, s.id.v)
+		for _, m := range missing {
+			if !slices.Contains(free, m) {
+				free = append(free, m)
+			}
+		}
+	}
+	if len(ids) > 0 {
+		r.warnAt(at, "%s: no limit counts %s on the same paths, and many backends answer any method as they answer GET"+
+			"; add a limit without methods, or declare routes with the methods that are served", limitsText(ids),
+			strings.Join(free, ", "))
+	}
+}
+
+// routesNameMethods reports whether routes are declared, and all that overlap the path of the rule name methods.
+func routesNameMethods(routes []route.Rule, rule route.Rule) bool {
+	rule.Methods = nil
+	return len(routes) > 0 && !slices.ContainsFunc(routes, func(o route.Rule) bool {
+		return len(o.Methods) == 0 && route.Overlap(o, rule)
+	})
+}
+
 // limitsText names up to three limits and gives the number of the others.
 func limitsText(ids []string) string {
 	const most = 3

@@ -296,6 +296,9 @@ func (r *reader) resolve(raw *rawConfig) {
 			where = "in each match"
 		}
 		r.warnOfSpellings(rp.limits, rp.at, where)
+		if !r.draft {
+			r.warnOfMethods(rp.limits, rules, rp.at)
+		}
 		c.plans = append(c.plans, p)
 		if _, twice := plans[p.ID]; !twice && !rp.id.bad {
 			plans[p.ID] = p

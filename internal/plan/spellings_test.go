@@ -87,7 +87,8 @@ func TestSpellings(t *testing.T) {
 func TestSpellingsElsewhere(t *testing.T) {
 	const match = "match: { methods: [GET], pathPattern: /login, caseInsensitive: true, impliesHead: true }"
 	c := parse(t, "slas: [ { id: s, "+match+", tiers: [ { period: 1, threshold: 1 } ] } ]\n"+
-		"ipLimits: [ { id: i, "+match+", tiers: [ { period: 1s, threshold: 1 } ] } ]\ntenants: [ { id: acme } ]\n")
+		"ipLimits: [ { id: i, "+match+", tiers: [ { period: 1s, threshold: 1 } ] } ]\ntenants: [ { id: acme } ]\n"+
+		"routes: [ { methods: [GET, HEAD], pathPattern: /login } ]\n")
 	tenant, _ := c.Tenant("acme")
 	for _, set := range []*plan.Set{tenant.Limits(noon), c.IPLimits()} {
 		if got := set.AppendCharges(nil, request("HEAD", "/Login")); len(got) != 1 {
@@ -145,11 +146,58 @@ func TestSpellingWarnings(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var got []string
-			for _, w := range parse(t, tt.text).Warnings() {
+			const routes = "\nroutes: [ { methods: [GET, HEAD, PUT] } ]\n" // otherwise TestMethodWarnings has one more
+			for _, w := range parse(t, tt.text+routes).Warnings() {
 				got = append(got, w.String())
 			}
 			if !slices.Equal(got, tt.want) {
 				t.Errorf("warnings\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(tt.want, "\n"))
+			}
+		})
+	}
+}
+
+// TestMethodWarnings guarantees that the author of a plan is warned of methods that no limit counts on a path on which
+// another method is limited: many backends answer them as they answer GET. Nothing is said if an enforcing limit counts
+// every method there, or if declared routes say which methods are served.
+func TestMethodWarnings(t *testing.T) {
+	const (
+		tiers = "tiers: [ { period: 1s, threshold: 1 } ] }"
+		get   = "{ id: get, match: { methods: [GET, HEAD], pathPattern: '/1/*' }, " + tiers
+		rest  = ": no limit counts POST, PUT, PATCH, DELETE, OPTIONS on the same paths, "
+	)
+	for _, tt := range []struct {
+		name, limits, routes, want string
+	}{
+		{"alone", get, "", "limit get" + rest},
+		{"beside another path", get + ", { id: o, match: { pathPattern: '/2/*' }, " + tiers, "", "limit get" + rest},
+		{"beside a shadow", get + ", { id: o, mode: shadow, " + tiers, "", "limit get" + rest},
+		{"beside a quota", get + ", { id: o, quota: { units: 1, every: day } }", "", ""},
+		{"beside a wider path", get + ", { id: o, match: { pathPattern: '/1/**' }, " + tiers, "", ""},
+		{"beside a narrower path", get + ", { id: o, match: { pathPattern: '/1/1' }, " + tiers, "", "limit get" + rest},
+		{"beside PUT", get + ", { id: put, match: { methods: [PUT], pathPattern: '/1/*' }, " + tiers, "",
+			"limits get, put: no limit counts POST, PATCH, DELETE, OPTIONS on the same paths, "},
+		{"beside all others", get + ", { id: put, match: { methods: [POST, PUT, PATCH, DELETE, OPTIONS], " +
+			"pathPattern: '/1/*' }, " + tiers, "", ""},
+		{"off", "{ id: get, mode: off, match: { methods: [GET], pathPattern: '/1/*' }, " + tiers, "", ""},
+		{"routes with methods", get, "{ methods: [GET, DELETE], pathPattern: '/1/*' }, { pathPattern: /2 }", ""},
+		{"routes without methods", get, "{ pathPattern: '/1/*' }", "limit get" + rest},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			text := "plans:\n- id: p\n  caseInsensitive: true\n  impliesHead: true\n  limits: [ " + tt.limits + " ]\n"
+			if tt.routes != "" {
+				text += "routes: [ " + tt.routes + " ]\n"
+			}
+			var got string
+			for _, w := range parse(t, text).Warnings() {
+				got += w.String()
+			}
+			want := tt.want
+			if want != "" {
+				want = "f.yaml:2:3: plans[0]: " + want
+			}
+			if !strings.HasPrefix(got, want) || want == "" && got != "" {
+				t.Errorf("warnings %q, want %q", got, tt.want)
 			}
 		})
 	}

@@ -30,6 +30,7 @@ type Config struct {
 	LivePage     http.Handler   // gets requests below /_sluice/, with that prefix removed; nil: no live page
 	Audience     front.Audience // who may see the live page; default Loopback
 	MaxBodyBytes int64          // of a request; 0 selects front.DefaultMaxBodyBytes, below 0 there is no bound
+	Methods      []string       // that are served; nil selects route.UsualMethods, empty: every method
 	Log          *slog.Logger   // default slog.Default()
 }
 
@@ -64,7 +65,7 @@ func New(c Config) (*Gateway, error) {
 			Hint: ": start the service of --upstream, or correct its URL"})
 	}
 	g.Front = front.New(front.Config{Handler: &g.serving, LivePage: c.LivePage, Audience: c.Audience,
-		MaxBodyBytes: c.MaxBodyBytes, Log: c.Log})
+		MaxBodyBytes: c.MaxBodyBytes, Methods: c.Methods, Log: c.Log})
 	return g, nil
 }
 

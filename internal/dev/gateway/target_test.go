@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 
@@ -18,11 +19,17 @@ import (
 // answer.
 func sendTarget(t *testing.T, at, target string) int {
 	t.Helper()
+	return sendRaw(t, at, http.MethodGet, target)
+}
+
+func sendRaw(t *testing.T, at, method, target string) int {
+	t.Helper()
 	c, err := net.Dial("tcp", at)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := fmt.Fprintf(c, "GET %s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", target); err != nil {
+	const request = "%s %s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+	if _, err := fmt.Fprintf(c, request, method, target); err != nil {
 		t.Fatal(err)
 	}
 	res, err := http.ReadResponse(bufio.NewReader(c), nil)
@@ -70,6 +77,55 @@ anonymousPlan: public
 	}
 	if reached != 1 {
 		t.Errorf("%d requests reached the upstream, want 1", reached)
+	}
+}
+
+// Guarantees that a method that is not on the list is refused before the upstream, whose handler may do the work of GET
+// for it, while a limit on GET does not count it. A list in Config replaces the usual one, and an empty one serves all.
+func TestMethods(t *testing.T) {
+	var served []string
+	upstream := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		served = append(served, r.Method)
+	}))
+	defer upstream.Close()
+	to, err := url.Parse(upstream.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const plans = `
+plans:
+  - id: public
+    limits:
+      - { id: product, match: { methods: [GET], pathPattern: "/product/*" }, tiers: [ { period: 1h, threshold: 1 } ] }
+anonymousPlan: public
+`
+	all := []string{"HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "post", "TRACE", "QUERY", "GETX", "FOO",
+		"PROPFIND", "M-SEARCH", "GE", "GET."}
+	for _, tt := range []struct {
+		name          string
+		methods, want []string
+	}{
+		{"by default", nil, all[:7]},
+		{"a list", []string{"GET", "PROPFIND"}, []string{"PROPFIND"}},
+		{"every method", []string{}, all},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			f := newFixture(t, []byte(plans), func(c *gateway.Config) { c.Upstream, c.Methods = to, tt.methods })
+			at := strings.TrimPrefix(f.serve(t), "http://")
+			served = nil
+			for _, method := range all {
+				want := http.StatusBadRequest
+				if slices.Contains(tt.want, method) {
+					want = http.StatusOK
+				}
+				if status := sendRaw(t, at, method, "/product/1"); status != want {
+					t.Errorf("%s: status %d, want %d", method, status, want)
+				}
+			}
+			if !slices.Equal(served, tt.want) {
+				t.Errorf("the upstream served %q, want %q", served, tt.want)
+			}
+		})
 	}
 }
 

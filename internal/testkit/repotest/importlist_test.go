@@ -85,7 +85,7 @@ var only = map[string][]string{
 		"internal/request/identity", "github.com/hashicorp/golang-lru/v2/...",
 	},
 	"internal/cell/cellconfig/cellconfigtest": {"std", "internal/cell/cellconfig", "internal/plan"},
-	"internal/cell/cellconfig/memtable": {"std", "internal/cell/cellconfig"},
+	"internal/cell/cellconfig/memtable":       {"std", "internal/cell/cellconfig"},
 	"internal/cell/cellconfig/table": {
 		"std", "internal/cell/cellconfig", "github.com/aws/aws-sdk-go-v2/aws/...",
 		"github.com/aws/aws-sdk-go-v2/service/dynamodb/...",
@@ -143,7 +143,9 @@ var only = map[string][]string{
 		"internal/request/answer", "internal/request/identity", "github.com/aws/aws-sdk-go-v2/aws",
 		"github.com/aws/aws-sdk-go-v2/service/...", "github.com/aws/smithy-go", "github.com/dunglas/httpsfv",
 	},
-	"internal/dev/gateway/front":    {"std", "internal/request/answer", "internal/request/loopback"},
+	"internal/dev/gateway/front": {
+		"std", "internal/plan/route", "internal/request/answer", "internal/request/loopback",
+	},
 	"internal/dev/gateway/template": {"std", "internal/dev/gateway/stage"},
 	"internal/dev/lambdahost":       {"std"},
 	"internal/dev/lambdaremote": {

@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/sluicelimits/sluice/internal/plan/route"
 	"github.com/sluicelimits/sluice/internal/request/answer"
 )
 
@@ -32,6 +33,7 @@ type Config struct {
 	LivePage     http.Handler // gets requests below /_sluice/, with that prefix removed; nil: there is no live page
 	Audience     Audience     // who may see the live page; default Loopback
 	MaxBodyBytes int64        // of a request; 0 selects DefaultMaxBodyBytes, below 0 there is no bound
+	Methods      []string     // that are served, in upper case; nil selects route.UsualMethods, empty: every method
 	Log          *slog.Logger // default slog.Default()
 }
 
@@ -48,6 +50,9 @@ func New(c Config) *Front {
 	}
 	if c.Log == nil {
 		c.Log = slog.Default()
+	}
+	if c.Methods == nil {
+		c.Methods = route.UsualMethods()
 	}
 	if c.LivePage != nil {
 		c.LivePage = http.StripPrefix(strings.TrimSuffix(reservedPrefix, "/"), c.LivePage)
@@ -66,7 +71,8 @@ func (f *Front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case reserved(r.URL.Path):
 		f.serveReserved(out, r)
 	// Neither a CONNECT nor an opaque URL has a path that limits could match.
-	case r.Method == http.MethodConnect || r.URL.Opaque != "":
+	case r.Method == http.MethodConnect || r.URL.Opaque != "",
+		len(f.c.Methods) > 0 && !route.IsOneOf(f.c.Methods, r.Method):
 		f.c.Handler.Refuse(out, r, answer.BadRequest, answer.NewInstance())
 	case bounded && r.ContentLength > f.c.MaxBodyBytes:
 		f.c.Handler.Refuse(out, r, answer.TooLarge, answer.NewInstance())

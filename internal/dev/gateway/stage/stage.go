@@ -136,7 +136,7 @@ func New(c Config) (*Stage, error) {
 		return nil, err
 	}
 	s.Front = front.New(front.Config{Handler: &s.serving, LivePage: c.LivePage, Audience: c.Audience,
-		MaxBodyBytes: c.MaxBodyBytes, Log: c.Log})
+		MaxBodyBytes: c.MaxBodyBytes, Methods: []string{}, Log: c.Log}) // routes name the methods
 	return s, nil
 }
 
