@@ -170,8 +170,8 @@ func (o *storeOptions) open(ctx context.Context, maxBytes int64, log *slog.Logge
 	return c, nil
 }
 
-// setNames sets what names addresses, and closes it with the counters. keeper is the store that keeps the key if no flag
-// has it, or nil if all counters are in memory.
+// setNames sets what names addresses, and closes it with the counters. keeper is the store that keeps the key if no
+// flag has it, or nil if all counters are in memory.
 func (o *storeOptions) setNames(c *counters, keeper store.Keeper, log *slog.Logger) error {
 	switch {
 	case o.addressKey != "":

@@ -163,6 +163,11 @@ type Limit struct {
 	// counter of Owner.OtherValue.
 	MaxValues int
 
+	// Scope names the limit's place in a configuration, such as a descriptor's keys, if callers can choose for how many
+	// owners of the kind AnyKey it counts. It is no part of the counter's identity. The store in memory bounds together
+	// what such owners of one Scope take.
+	Scope string
+
 	// Home is the cell whose stores keep the counters, under the same names. "" means the cell that decides.
 	Home string
 

@@ -242,6 +242,9 @@ func (l *loader) rule(n *node, d *descriptorYAML) error {
 		r.Limits = append(r.Limits, window)
 	}
 	r.Limits = append(r.Limits, x.limits...)
+	for _, one := range r.Limits {
+		one.Scope = r.Path
+	}
 	if l.options.Accepts != nil {
 		if err := l.options.Accepts(r.Limits); err != nil {
 			return l.errorf("%s: %w", n.path, err)

@@ -88,6 +88,13 @@ type Config struct {
 	// mappings have no effect.
 	Plans *authorizer.Authorizer
 
+	// Addresses names the addresses of clients, so that the names of counters contain none. If nil, counters have the
+	// addresses as Envoy sent them.
+	Addresses authorizer.Sources
+
+	// IPv6Prefix is by how many bits of an IPv6 address a client is counted, 1..128; 0 selects 64. See nameAddresses.
+	IPv6Prefix int
+
 	// CountDenied charges the hits of every request, also of a denied one, as envoyproxy/ratelimit does. Descriptors
 	// that a plan decides ignore it.
 	CountDenied bool
@@ -110,6 +117,9 @@ type Config struct {
 	Now func() time.Time // if nil, time.Now
 	Log *slog.Logger     // if nil, slog.Default()
 }
+
+// defaultIPv6Prefix is that of plans: the smallest network that customers get.
+const defaultIPv6Prefix = 64
 
 // Service decides. It is safe for concurrent use. Make it with [New], and give it a configuration with
 // [Service.SetConfig].
@@ -146,8 +156,13 @@ func New(c Config) (*Service, error) {
 	switch {
 	case c.Store == nil:
 		return nil, errors.New("rate limit service: Store is missing")
+	case c.IPv6Prefix < 0 || c.IPv6Prefix > 128:
+		return nil, fmt.Errorf("rate limit service: IPv6Prefix %d is outside 0..128", c.IPv6Prefix)
 	case c.NearLimitRatio < 0 || c.NearLimitRatio > 1:
 		return nil, fmt.Errorf("rate limit service: NearLimitRatio %v is outside 0..1", c.NearLimitRatio)
+	}
+	if c.IPv6Prefix == 0 {
+		c.IPv6Prefix = defaultIPv6Prefix
 	}
 	if c.NearLimitRatio == 0 {
 		c.NearLimitRatio = defaultNearLimitRatio
@@ -232,6 +247,9 @@ func (s *Service) warnOfPlanReports(domain string) {
 	})
 }
 
+// overrideScope is the Scope of all limits that requests bring.
+const overrideScope = "limits of requests"
+
 // ruleOf returns a rule for a limit that a descriptor of a request sets itself. Descriptors with the same limit and the
 // same keys, whatever their values, have one rule.
 func (s *Service) ruleOf(o *ratelimitv3.RateLimitDescriptor_RateLimitOverride, domain string,
@@ -254,6 +272,7 @@ func (s *Service) ruleOf(o *ratelimitv3.RateLimitDescriptor_RateLimitOverride, d
 		if err != nil {
 			return nil, status.Error(codes.InvalidArgument, err.Error())
 		}
+		window.Scope = overrideScope
 		r.Limits = []*limit.Limit{window}
 	}
 	s.overrides.Add(key, r)

@@ -22,7 +22,8 @@ type attempt struct {
 	share bool
 
 	owner *record    // nil if the owner has no record
-	group *group     // whose counters an address shares, or nil, see lockGroup
+	scope *scope     // in which the owner counts, or nil
+	group *group     // whose counters an address, or an owner in a scope, shares; or nil, see lockGroup
 	at    []position // of the results' counters
 	lacks bool       // a counter is missing
 	grows bool       // the entries of a counter need to grow
@@ -45,7 +46,7 @@ func (s *Store) decideWithMemory(hash uint64, req *limit.Request, now int64, d *
 	if errors.Is(err, limit.ErrFull) && !s.oneBudget && len(req.Leases) == 0 {
 		err = begin(true).decide()
 		if err == nil && charge {
-			s.logSharing(req.Owner, now)
+			s.logSharing(req, now)
 		}
 	}
 	if errors.Is(err, limit.ErrFull) {
@@ -62,8 +63,10 @@ func (s *Store) sweepOwner(st *stripe, hash uint64, owner limit.Owner, now int64
 		return false
 	}
 	freed, _ := r.sweep(now, sweepWhenFull)
+	of := r.scopeOf(s)
 	r.mu.Unlock()
 	s.count(owner.Kind, -freed)
+	of.add(-freed)
 	return freed > 0
 }
 
@@ -78,7 +81,7 @@ func (a *attempt) decide() error {
 		defer r.mu.Unlock()
 		a.owner = r
 	}
-	if e.Owner.Kind == limit.Address {
+	if a.scope = a.s.scopeOfRequest(e); a.scope != nil || e.Owner.Kind == limit.Address {
 		if a.group = a.s.lockGroup(a.hash, e.Now, a.share); a.group != nil {
 			defer a.group.mu.Unlock()
 		}
@@ -107,7 +110,7 @@ func (a *attempt) evaluate() error {
 	}
 	a.at = make([]position, len(e.Results))
 	for i := range e.Results {
-		a.at[i] = owner.locate(a.s, e, i, a.share && e.Owner.Kind != limit.Address)
+		a.at[i] = owner.locate(a.s, e, i, a.share && e.Owner.Kind != limit.Address && a.scope == nil)
 		if sharesOther(e, i) {
 			return fmt.Errorf("%w: values beyond the bound of limit %s", limit.ErrDuplicateCounter,
 				e.Results[i].Limit().ID)
@@ -148,6 +151,7 @@ func sharesOther(e *limit.Evaluation, i int) bool {
 func (a *attempt) write() error {
 	s, e, r := a.s, a.e, a.owner
 	var reserved, before int64
+	var of *scope // of the record before
 	if a.lacks || a.grows {
 		var err error
 		if reserved, err = a.reserve(); err != nil {
@@ -155,7 +159,7 @@ func (a *attempt) write() error {
 		}
 	}
 	if r != nil {
-		before = r.bytes()
+		before, of = r.bytes(), r.scopeOf(s)
 	}
 	shares := a.share && a.group != nil
 	if a.lacks && !shares {
@@ -177,9 +181,11 @@ func (a *attempt) write() error {
 		return nil
 	}
 	s.count(r.kind, r.bytes()-before-reserved)
+	of.add(-before)
+	r.scopeOf(s).add(r.bytes())
 	if a.lacks || a.grows { // a sweep moves counters, so it comes after the last use of their positions
 		freed, _ := r.sweep(e.Now, sweepOnInsert)
-		s.count(r.kind, -freed)
+		s.countOf(r, -freed)
 	}
 	a.publish(r)
 	return nil
@@ -282,7 +288,10 @@ func (a *attempt) reserve() (int64, error) {
 		has = a.owner.bytes()
 		bytes += sizeOfRecord(e.Owner, n+states) - sizeOfRecord(e.Owner, n)
 	}
-	chosen := false // whether callers choose how many counters or entries like these there are
+	chosen := a.scope != nil && a.owner == nil // whether callers choose how many counters or entries like these there are
+	if a.scope != nil {
+		has = a.scope.used.Load()
+	}
 	for i, at := range a.at {
 		if !e.Charges(i) || a.share && at >= 0 {
 			continue

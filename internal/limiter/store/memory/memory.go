@@ -28,7 +28,9 @@
 //     one of 64 such counters.
 //   - A charge without room in a sliding log counts together with the last entry, which moves to the time of the
 //     charge.
-//   - An address without counters of its own shares some with other addresses, see sharedCounters.
+//   - An address without counters of its own shares some with other addresses, see sharedCounters. So does an owner
+//     that counts for a limit with a Scope (a descriptor of Envoy, whose values callers may choose): all owners of one
+//     scope together get memory only as long as they have taken no more than what is left.
 //   - A tenant that needs a first counter for a limit without values gets [limit.ErrFull].
 //
 // An eighth of the bound is set aside to remember which receipts were refunded, until they expire. If that is full, a
@@ -41,6 +43,7 @@ import (
 	"hash/maphash"
 	"log/slog"
 	"math/rand/v2"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -74,6 +77,7 @@ type Store struct {
 	refunds refunds
 	shared  sharedCounters
 	layouts layouts
+	scopes  sync.Map // *scope by its name
 	stripes [stripeCount]stripe
 
 	hashName   func(string) uint64 // Config.Hash
@@ -223,7 +227,7 @@ func (s *Store) decideWithoutMemory(r *record, e *limit.Evaluation, charge bool)
 	e.ID = s.nextID(r)
 	for i, pos := range at {
 		if e.Charges(i) {
-			s.count(r.kind, r.charge(e, i, pos))
+			s.countOf(r, r.charge(e, i, pos))
 		}
 	}
 	return true
@@ -283,7 +287,7 @@ func (s *Store) Refund(ctx context.Context, r *limit.Receipt, units int64, now t
 			st := rec.state(pos)
 			before := st.Bytes()
 			out.Units[i] = e.Apply(st, units, us)
-			s.count(rec.kind, rec.grew(pos, st.Bytes()-before))
+			s.countOf(rec, rec.grew(pos, st.Bytes()-before))
 		}
 	}
 	return out, nil

@@ -56,6 +56,57 @@ func budgetOf(k limit.OwnerKind) int {
 	return allOwners
 }
 
+// scope is what the counters of one [limit.Limit.Scope] take.
+type scope struct {
+	name       string
+	used       atomic.Int64 // bytes
+	lastLogged atomic.Int64 // see logSharing
+}
+
+// scopeNamed returns the scope with the name, or nil if the name is "". There are as many scopes as a configuration
+// has, and those of earlier configurations.
+func (s *Store) scopeNamed(name string) *scope {
+	if name == "" {
+		return nil
+	}
+	found, ok := s.scopes.Load(name)
+	if !ok {
+		found, _ = s.scopes.LoadOrStore(name, &scope{name: name})
+	}
+	return found.(*scope)
+}
+
+// scopeOf returns the scope in which an owner of the kind counts for the tier; nil if there is none.
+func (s *Store) scopeOf(k limit.OwnerKind, t *limit.Tier) *scope {
+	if k != limit.AnyKey {
+		return nil
+	}
+	return s.scopeNamed(t.Limit().Scope)
+}
+
+// scopeOf is [Store.scopeOf] of the record's owner.
+func (r *record) scopeOf(s *Store) *scope {
+	if len(r.layout.tiers) == 0 {
+		return nil
+	}
+	return s.scopeOf(r.kind, r.layout.tiers[0])
+}
+
+// add adds bytes to what the scope takes. c may be nil.
+func (c *scope) add(bytes int64) {
+	if c != nil {
+		c.used.Add(bytes)
+	}
+}
+
+// countOf is count for a record, which takes so many bytes more.
+func (s *Store) countOf(r *record, bytes int64) {
+	if bytes != 0 {
+		s.count(r.kind, bytes)
+		r.scopeOf(s).add(bytes)
+	}
+}
+
 // fullError returns the error that is reported if a budget has no room.
 func (s *Store) fullError(of int) error {
 	b := &s.budgets[of]
@@ -77,7 +128,7 @@ func (s *Store) count(k limit.OwnerKind, bytes int64) {
 
 // countIfFree counts bytes that an owner, which uses has bytes already, is about to use, and returns true, if so many
 // are free. If chosen is set, the bytes are for values or entries, of which a caller can choose as many as it likes;
-// the owner may then not use more than the rest of its budget.
+// the owner may then not use more than the rest of its budget. The owners of one scope count as one.
 func (s *Store) countIfFree(k limit.OwnerKind, has, bytes int64, chosen bool) bool {
 	all, b := &s.budgets[allOwners], &s.budgets[budgetOf(k)]
 	if chosen && !s.oneBudget && has+bytes > b.free() {
@@ -134,12 +185,14 @@ func (s *Store) sweep(st *stripe, now int64, n int) {
 			continue
 		}
 		bytes, unused := r.sweep(now, max(n, scanned))
+		of := r.scopeOf(s)
 		if unused {
 			bytes += r.bytes()
 			t.remove(t.sweepAt)
 			r.layout = unusedLayout
 		}
 		r.mu.Unlock()
+		of.add(-bytes)
 		freed[budgetOf(r.kind)] += bytes
 	}
 	if t.tooEmpty() {

@@ -15,7 +15,7 @@ const (
 	groupBytes = 4096 // there is one group for so many bytes of the shared counters' part, up to mostGroups
 )
 
-// sharedCounters count the requests of addresses for which there is no memory for counters of their own.
+// sharedCounters count the requests of addresses, and of owners in a scope, for which there is no memory for counters of their own.
 //
 // A hash with a random key of this process assigns each address to a group. An attacker therefore cannot choose the
 // group of an address. The addresses of one group share one counter for each tier, so together they may use as much as
@@ -64,13 +64,30 @@ func (s *Store) lockGroup(hash uint64, now int64, share bool) *group {
 func sharedAt(index int) position { return absent - 1 - position(index) }
 func ofShared(at position) int    { return int(absent - 1 - at) }
 
+// sharedValue returns the value that tells apart the shared counters of result i: the scope, if the limit has one, as
+// the limits of all descriptors have the same ids.
+func sharedValue(e *limit.Evaluation, i int) limit.Value {
+	if name := e.Results[i].Limit().Scope; name != "" {
+		return limit.ValueOf(name)
+	}
+	return e.Value(i)
+}
+
+// scopeOfRequest returns the scope in which the request's owner counts, or nil.
+func (s *Store) scopeOfRequest(e *limit.Evaluation) *scope {
+	if len(e.Results) == 0 {
+		return nil
+	}
+	return s.scopeOf(e.Owner.Kind, e.Results[0].Tier)
+}
+
 // evaluateShared evaluates result i for an address that has no counter of its own for it. If the group has a counter
 // for this tier and value, that counter's state is used, else an empty one. evaluateShared returns the position of
 // the group's counter as sharedAt encodes it, or absent if the group has none. share is as for lockGroup.
 func (s *Store) evaluateShared(g *group, e *limit.Evaluation, i int, charge, share bool) position {
 	var unused limit.State
 	st, at := &unused, absent
-	if index := g.counters.find(s, e.Results[i].Tier, e.Value(i)); index >= 0 {
+	if index := g.counters.find(s, e.Results[i].Tier, sharedValue(e, i)); index >= 0 {
 		st, at = &g.counters.counters[index].state, sharedAt(index)
 	}
 	if share || at != absent {
@@ -87,7 +104,7 @@ func (s *Store) chargeShared(g *group, e *limit.Evaluation, i int, at position) 
 	f, b := &g.counters, &s.shared.budget
 	index, before := ofShared(at), f.bytes
 	if at == absent {
-		index = f.add(s, e.Results[i].Tier, e.Value(i))
+		index = f.add(s, e.Results[i].Tier, sharedValue(e, i))
 	}
 	more, _ := e.Room(i, &f.counters[index].state)
 	f.counters[index].tier = e.Results[i].Tier
@@ -95,16 +112,29 @@ func (s *Store) chargeShared(g *group, e *limit.Evaluation, i int, at position) 
 	b.used.Add(f.bytes - before)
 }
 
-// logSharing logs that there is no room for the counters of the owner, at most once in a minute for each budget.
-func (s *Store) logSharing(o limit.Owner, now int64) {
+// logSharing logs that there is no room for the counters of the request's owner, at most once in a minute for each
+// budget, and for each scope.
+func (s *Store) logSharing(req *limit.Request, now int64) {
+	o := req.Owner
 	of := budgetOf(o.Kind)
-	last := s.lastLogged[of].Load()
+	logged, in := &s.lastLogged[of], s.scopeOf(o.Kind, &req.Charges[0].Limit.Tiers[0])
+	if in != nil {
+		logged = &in.lastLogged
+	}
+	last := logged.Load()
 	since := now - last
 	recent := last != 0 && since >= 0 && since < time.Minute.Microseconds()
-	if recent || !s.lastLogged[of].CompareAndSwap(last, now) {
+	if recent || !logged.CompareAndSwap(last, now) {
 		return
 	}
 	b := &s.budgets[of]
+	if in != nil {
+		s.log.Warn("the counters of one descriptor take as much memory as is left for others: new values of it share "+
+			"counters, which makes its limits stricter; shorten its periods, have clients choose fewer values, or give "+
+			"counters more memory",
+			"descriptor", in.name, "bytes", in.used.Load(), "used by all", b.used.Load(), "most", b.maxBytes)
+		return
+	}
 	if of == allOwners {
 		s.log.Warn("the counters of a tenant take as much memory as is left for others: new values of its limits "+
 			"share one counter, which makes these limits stricter; lower maxValues, shorten periods, or give "+
