@@ -51,6 +51,7 @@ type serveOptions struct {
 	names                rls.Headers
 	nearLimit            float32
 	maxStats             int
+	ipv6Prefix           int
 	grpc, http, debug    string
 	cert, key, clientCA  string
 	maxConnections       int
@@ -164,6 +165,8 @@ func (o *serveOptions) flags(f *pflag.FlagSet) {
 	f.Float32Var(&o.nearLimit, "near-limit-ratio", 0.8,
 		"count a hit as near_limit if more than this `SHARE` of the limit is used (NEAR_LIMIT_RATIO)")
 	f.IntVar(&o.maxStats, "max-stats", 10_000, "keep at most `N` statistics whose names contain values of requests")
+	f.IntVar(&o.ipv6Prefix, "ipv6-prefix", 64, "count the IPv6 addresses of a network of `BITS` as one in "+
+		"remote_address; 128: each by itself, as envoyproxy/ratelimit does. Plans have a setting of their own")
 	f.StringVar(&o.grpc, "grpc", "127.0.0.1:8081", "`ADDRESS` of the gRPC server, or unix:PATH; empty: no gRPC server")
 	f.StringVar(&o.http, "http", "127.0.0.1:8080",
 		"`ADDRESS` of /json, /healthcheck and /v1; empty: no HTTP server")
@@ -264,6 +267,8 @@ func (o *serveOptions) checkNumbers() error {
 	switch {
 	case !(o.nearLimit >= 0 && o.nearLimit <= 1):
 		return fmt.Errorf("--near-limit-ratio %v is outside 0..1", o.nearLimit)
+	case o.ipv6Prefix < 1 || o.ipv6Prefix > 128:
+		return fmt.Errorf("--ipv6-prefix %d is outside 1..128", o.ipv6Prefix)
 	case o.maxStats < 1 || o.maxStats > 1_000_000:
 		return fmt.Errorf("--max-stats %d is outside 1..1000000", o.maxStats)
 	case o.maxConnections < 1:
@@ -335,7 +340,8 @@ func (o *serveOptions) run(ctx context.Context, stderr io.Writer) error {
 			told.KillSwitch = plans.kill
 		}
 	}
-	service, err := rls.New(rls.Config{Store: counters.tenants, Plans: byPlan, CountDenied: o.countDenied,
+	service, err := rls.New(rls.Config{Store: counters.tenants, Plans: byPlan, Addresses: counters.names,
+		IPv6Prefix: o.ipv6Prefix, CountDenied: o.countDenied,
 		ShadowMode: o.shadow, QuotaMode: o.quota, DynamicMetadata: o.metadata, Headers: o.names,
 		PeekAfterDenial: counters.chain == nil, Together: counters.chain != nil, NearLimitRatio: o.nearLimit, MaxStats: o.maxStats, Log: log})
 	if err != nil {

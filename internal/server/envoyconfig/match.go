@@ -88,6 +88,9 @@ func (m *Match) share(entries []Entry) {
 	}
 }
 
+// ByValue reports whether entry i matched by its value, and not by its key alone.
+func (m *Match) ByValue(i int) bool { return i < len(m.steps) && (m.steps[i].exact || m.steps[i].wild) }
+
 func (s *step) shared() bool { return s.wild && s.node.shareThreshold }
 
 // withoutKey removes the key of an entry and "_" from the beginning of a composite key. If it does not begin so, it is

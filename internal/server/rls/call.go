@@ -146,6 +146,7 @@ func (c *call) beginItem(i int, snapshot *snapshot) error {
 			"start, write sluice: {countDenied: true} at the descriptor, and countDenied: false to never count such hits",
 			"descriptor", cmp.Or(it.rule.Path, envoyconfig.OverrideStatsKey(domain, c.entries)))
 	}
+	c.nameAddresses()
 	c.key = envoyconfig.AppendKey(c.key[:0], domain, c.entries, shared)
 	it.owner = ownerOf(c.key, c.entries)
 	return nil

@@ -3,11 +3,15 @@ package rls
 import (
 	"crypto/sha256"
 	"encoding/base64"
+	"net/netip"
+	"strconv"
+	"strings"
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
+	"github.com/sluicelimits/sluice/internal/request/identity"
 	"github.com/sluicelimits/sluice/internal/server/envoyconfig"
 )
 
@@ -72,6 +76,38 @@ const (
 	remoteAddress       = "remote_address"
 	maskedRemoteAddress = "masked_remote_address"
 )
+
+// nameAddresses replaces the address of a client in each entry by a name from which nobody can learn it. An IPv6 address
+// counts as its network, because one client can use all addresses of a network. If a rule names the value, or the
+// values by a wildcard, the address counts as a whole: other addresses of the network have another rule. Whatever is no
+// address stays as it is.
+func (c *call) nameAddresses() {
+	names := c.service.config.Addresses
+	for i := range c.entries {
+		e := &c.entries[i]
+		if names == nil || e.Key != remoteAddress && e.Key != maskedRemoteAddress {
+			continue
+		}
+		address, mask, masked := strings.Cut(e.Value, "/")
+		a, err := netip.ParseAddr(address)
+		if err != nil {
+			continue
+		}
+		bits, whole := 0, identity.Plain(a)
+		if masked {
+			if bits, err = strconv.Atoi(mask); err != nil || bits < 0 || bits > a.BitLen() {
+				continue
+			}
+		}
+		if prefix := c.service.config.IPv6Prefix; whole.Is6() && !c.match.ByValue(i) && (!masked || bits > prefix) {
+			whole, bits = identity.Canonical(whole, prefix), prefix
+		}
+		e.Value = names.Anonymise(whole)
+		if masked { // networks of different sizes can begin with the same address
+			e.Value += "/" + strconv.Itoa(bits)
+		}
+	}
+}
 
 // ownerOf returns the owner of a descriptor's counters. If an entry holds the address of a client, the owner is of the
 // kind Address: one client can have many addresses, and when the memory of a store is used up, addresses share counters
