@@ -130,7 +130,7 @@ func flagsOnly(_ *cobra.Command, args []string) error {
 
 func (o *serveOptions) flags(f *pflag.FlagSet) {
 	f.StringArrayVar(&o.configs, "config", nil,
-		"configuration `FILE`, or a folder with files *.yaml and *.yml; may be repeated")
+		"configuration `FILE`, or a folder, with all files in it and below; may be repeated")
 	f.StringArrayVar(&o.plans, "plans", nil, "plans `FILE`, for configuration files with a mapping; may be repeated")
 	f.StringArrayVar(&o.pepperFiles, "pepper", nil,
 		"pepper of API keys in the plans, as `ID=FILE`; may be repeated (\"dev\" is built in)")
@@ -320,6 +320,7 @@ func (o *serveOptions) logger(to io.Writer) *slog.Logger {
 // run serves until the context ends and the requests in flight are done.
 func (o *serveOptions) run(ctx context.Context, stderr io.Writer) error {
 	log := o.logger(stderr)
+	o.warnOfPeerVariables(log)
 	told := new(server.Metrics)
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)

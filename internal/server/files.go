@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -31,7 +32,8 @@ type Files struct {
 
 // FilesConfig sets up [Files].
 type FilesConfig struct {
-	// Paths are files, and folders whose files *.yaml and *.yml are read in the order of their names. Required.
+	// Paths are files, and folders, whose files are read in the order of their names, and those of their sub-folders,
+	// whatever their extensions, as by envoyproxy/ratelimit. Names that begin with a dot are left out. Required.
 	Paths   []string
 	Options envoyconfig.Options
 
@@ -128,12 +130,15 @@ func (f *Files) load() (*envoyconfig.Config, error) {
 		files = append(files, envoyconfig.File{Name: state.name, Data: data})
 	}
 	if len(files) == 0 {
-		return nil, fmt.Errorf("no file *.yaml or *.yml in %s", strings.Join(f.c.Paths, ", "))
+		return nil, fmt.Errorf("no file in %s", strings.Join(f.c.Paths, ", "))
 	}
 	c, err := envoyconfig.Load(files, f.c.Options)
-	var unknown *envoyconfig.UnknownKeyError
-	if errors.As(err, &unknown) {
-		return nil, fmt.Errorf("%w%s", err, unknown.Detail())
+	var placed interface {
+		error
+		Detail() string
+	}
+	if errors.As(err, &placed) {
+		return nil, fmt.Errorf("%w%s", err, placed.Detail())
 	}
 	if err != nil {
 		return nil, err
@@ -155,17 +160,19 @@ func (f *Files) states() []fileState {
 			states = append(states, stateOf(path))
 			continue
 		}
-		entries, err := os.ReadDir(path) // in the order of their names
-		if err != nil {
-			states = append(states, fileState{name: path})
-			continue
-		}
-		for _, e := range entries {
-			ext := filepath.Ext(e.Name())
-			if (ext == ".yaml" || ext == ".yml") && !strings.HasPrefix(e.Name(), ".") {
-				states = append(states, stateOf(filepath.Join(path, e.Name())))
+		// A link to a folder is not followed: reading it fails, so that it is not left out in silence.
+		_ = filepath.WalkDir(path, func(name string, e fs.DirEntry, err error) error {
+			switch hidden := name != path && strings.HasPrefix(filepath.Base(name), "."); {
+			case err != nil:
+				states = append(states, fileState{name: name})
+				return nil
+			case hidden && e.IsDir():
+				return fs.SkipDir
+			case !hidden && !e.IsDir():
+				states = append(states, stateOf(name))
 			}
-		}
+			return nil
+		})
 	}
 	return states
 }

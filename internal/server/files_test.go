@@ -2,6 +2,7 @@ package server_test
 
 import (
 	"bytes"
+	"fmt"
 	"context"
 	"log/slog"
 	"os"
@@ -59,7 +60,7 @@ func (w *watched) check(t *testing.T, want ...string) {
 // one invalid file leaves the whole previous configuration in force until it is corrected.
 func TestFiles(t *testing.T) {
 	w, err := watch(t, map[string]string{"a.yaml": domain("a", "1"), "b.yml": domain("b", "2"), ".hidden.yaml": "no",
-		"c.txt": "no"})
+		".hidden/c.yaml": "no"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -85,6 +86,18 @@ func TestFiles(t *testing.T) {
 		}
 	}
 	w.check(t, "requests_per_unit=10,")
+	// Every file counts, whatever its extension and its folder, as in envoyproxy/ratelimit.
+	others := []string{"d", "e.conf", "f.json", "below/g.yaml", "below/further/h.txt"}
+	for i, name := range others {
+		write(t, filepath.Join(w.dir, name), []byte(domain(fmt.Sprint("other", i), fmt.Sprint(100+i))))
+	}
+	w.check(t, "=10,", "other0.k: unit=DAY requests_per_unit=100,", "=101,", "=102,", "=103,", "=104,")
+	for _, name := range others {
+		if err := os.Remove(filepath.Join(w.dir, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.check(t, "requests_per_unit=10,")
 	if err := os.Remove(filepath.Join(w.dir, "a.yaml")); err != nil {
 		t.Fatal(err)
 	}
@@ -96,7 +109,7 @@ func TestFiles(t *testing.T) {
 
 // Guarantees that OpenFiles fails with an error that names the file if nothing can be read, or a file is invalid.
 func TestFilesErrors(t *testing.T) {
-	if _, err := watch(t, nil); err == nil || !strings.Contains(err.Error(), "no file *.yaml or *.yml in") {
+	if _, err := watch(t, nil); err == nil || !strings.Contains(err.Error(), "no file in") {
 		t.Errorf("an empty folder: %v", err)
 	}
 	if _, err := watch(t, map[string]string{"a.yaml": "domain: ''"}); err == nil || !strings.Contains(err.Error(),

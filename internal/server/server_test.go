@@ -501,6 +501,9 @@ func (a *authority) files(dir, name string) (cert, key string) {
 
 func write(t testing.TB, name string, data []byte) {
 	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(name), 0o700); err != nil {
+		t.Fatal(err)
+	}
 	if err := os.WriteFile(name, data, 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -2,6 +2,7 @@ package envoyconfig
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -63,6 +64,21 @@ func (e *UnknownKeyError) Detail() string {
 		text += ": " + e.hint
 	}
 	return text
+}
+
+// ValueError is a value that a file must not have.
+type ValueError struct {
+	File, Key, Value string
+	Line             int
+}
+
+// Error returns the words of envoyproxy/ratelimit (its function validateYamlKeys), which do not say where the value is.
+func (e *ValueError) Error() string { return e.File + ": error checking config" }
+
+// Detail returns what follows these words for an operator: the place, and what to do.
+func (e *ValueError) Detail() string {
+	return fmt.Sprintf(", line %d: %s is %s, and no value of these files is a number with a fraction or too large: if a "+
+		"text is meant, write %s: \"%s\"", e.Line, e.Key, e.Value, e.Key, e.Value)
 }
 
 // planKeys are the keys at the root of a plans file, which is easily given to the wrong flag.
@@ -150,9 +166,12 @@ func (t *treeReader) keepLast(n *yaml.Node) error {
 	}
 	var kept []*yaml.Node
 	for i := 0; i+1 < len(n.Content); i += 2 {
-		if last[resolve(n.Content[i]).Value] == i {
-			kept = append(kept, n.Content[i], n.Content[i+1])
+		key := resolve(n.Content[i])
+		if of := last[key.Value]; of != i {
+			t.warn(key.Line, "%s is ignored, because the key is there again in line %d", key.Value, n.Content[of].Line)
+			continue
 		}
+		kept = append(kept, n.Content[i], n.Content[i+1])
 	}
 	n.Content = kept
 	return nil
@@ -180,8 +199,7 @@ func (t *treeReader) checkKey(key *yaml.Node, at place) error {
 	case !known(key.Value), key.Value == extensionKey && at != inDescriptor && at != atRoot:
 		return &UnknownKeyError{File: t.file, Key: key.Value, Line: key.Line, hint: hint(key.Value, at)}
 	case !slices.Contains(keysOf[at], key.Value) && at != elsewhere:
-		t.config.warnings = append(t.config.warnings, fmt.Sprintf("%s:%d: %s has no effect in %s", t.file, key.Line,
-			key.Value, placeNames[at]))
+		t.warn(key.Line, "%s has no effect in %s", key.Value, placeNames[at])
 	}
 	return nil
 }
@@ -190,12 +208,15 @@ func (t *treeReader) checkValue(key string, n *yaml.Node, at place) error {
 	switch {
 	case key == extensionKey:
 		return nil // loader.extension and loader.mapping check the keys below it
-	case at == inDescriptor && key == "metadata": // its value may be anything
+	case key == "metadata": // its value may be anything, also at a place where it has no effect
 		t.readAsVersion11(n)
 		return nil
 	}
 	switch n.Kind {
 	case yaml.SequenceNode:
+		if key == "descriptors" {
+			t.warnOfConfusable(n.Content)
+		}
 		for _, item := range n.Content {
 			if item = resolve(item); item.Kind != yaml.MappingNode {
 				return t.errorf("config error, yaml file contains list of type other than map: %v", decoded(item))
@@ -206,6 +227,7 @@ func (t *treeReader) checkValue(key string, n *yaml.Node, at place) error {
 		}
 	case yaml.MappingNode:
 		if key == "rate_limit" {
+			t.warnOfMissingNumber(n)
 			return t.checkMapping(n, inRateLimit)
 		}
 		return t.checkMapping(n, elsewhere)
@@ -213,8 +235,60 @@ func (t *treeReader) checkValue(key string, n *yaml.Node, at place) error {
 		switch decoded(n).(type) {
 		case string, int, bool, time.Time, nil:
 		default: // a number with a fraction, for example
-			// These are the words of envoyproxy/ratelimit (its function validateYamlKeys), without a key or a line.
-			return t.errorf("error checking config")
+			return &ValueError{File: t.file, Key: key, Value: n.Value, Line: n.Line}
+		}
+	}
+	return nil
+}
+
+// warnOfMissingNumber warns of a rate_limit that denies everything because it has a unit and no number.
+func (t *treeReader) warnOfMissingNumber(n *yaml.Node) {
+	var unit *yaml.Node
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		switch key := n.Content[i]; {
+		case key.Value == "requests_per_unit", key.ShortTag() == "!!merge":
+			return
+		case key.Value == "unit":
+			unit = key
+		}
+	}
+	if unit != nil {
+		t.warn(unit.Line, "rate_limit has a unit and no requests_per_unit, so it denies every request: add the number, or "+
+			"write requests_per_unit: 0 if that is meant")
+	}
+}
+
+// warnOfConfusable warns of descriptors of one list whose keys and values can give the same text when they are joined
+// by "_", as envoyproxy/ratelimit compares them: a request user=tier_gold gets the rule of user_tier=gold.
+func (t *treeReader) warnOfConfusable(items []*yaml.Node) {
+	keys := map[string]int{} // the lines, by key
+	for _, item := range items {
+		if key := valueOf(resolve(item), "key"); key != nil && keys[key.Value] == 0 {
+			keys[key.Value] = key.Line
+		}
+	}
+	for _, long := range slices.Sorted(maps.Keys(keys)) {
+		for i := range long {
+			short := long[:i]
+			line, there := keys[short]
+			if long[i] != '_' || !there {
+				continue
+			}
+			rest := long[i+1:]
+			t.warn(keys[long], "descriptors with the keys %s and %s (line %d) can be confused, as in "+
+				"envoyproxy/ratelimit: a request with %s=%s_x gets the rule of %s=x. Rename one of the keys if clients "+
+				"choose the value of %s", long, short, line, short, rest, long, short)
+		}
+	}
+}
+
+// valueOf returns the value of a key of a mapping, or nil.
+func valueOf(n *yaml.Node, key string) *yaml.Node {
+	if n.Kind == yaml.MappingNode {
+		for i := 0; i+1 < len(n.Content); i += 2 {
+			if n.Content[i].Value == key {
+				return resolve(n.Content[i+1])
+			}
 		}
 	}
 	return nil

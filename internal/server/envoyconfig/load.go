@@ -2,7 +2,9 @@ package envoyconfig
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
+	"io"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
@@ -98,6 +100,11 @@ func (l *loader) errorf(format string, args ...any) error {
 	return fmt.Errorf("%s: "+format, append([]any{l.file}, args...)...)
 }
 
+// warn adds a warning about a line of the file.
+func (l *loader) warn(line int, format string, args ...any) {
+	l.config.warnings = append(l.config.warnings, fmt.Sprintf("%s:%d: "+format, append([]any{l.file, line}, args...)...))
+}
+
 // read parses a file and checks its keys.
 func (l *loader) read(data []byte) (*rootYAML, error) {
 	if len(data) > MaxFileBytes {
@@ -107,6 +114,7 @@ func (l *loader) read(data []byte) (*rootYAML, error) {
 	if err := yaml.Unmarshal(data, &document); err != nil {
 		return nil, l.errorf("error loading config file: %w%s", err, tabHint(data))
 	}
+	l.warnOfSecondDocument(data)
 	root := new(rootYAML)
 	if document.Kind == 0 { // an empty file
 		return root, nil
@@ -119,6 +127,23 @@ func (l *loader) read(data []byte) (*rootYAML, error) {
 		return nil, l.errorf("error loading config file: %s", plainTypes(err))
 	}
 	return root, nil
+}
+
+// warnOfSecondDocument warns if a file has more than one YAML document: only the first one is read, as by
+// envoyproxy/ratelimit.
+func (l *loader) warnOfSecondDocument(data []byte) {
+	documents := yaml.NewDecoder(bytes.NewReader(data))
+	var first, second yaml.Node
+	if documents.Decode(&first) != nil {
+		return
+	}
+	if err := documents.Decode(&second); err != nil && !errors.Is(err, io.EOF) {
+		second.Line, second.Kind = 2+bytes.Count(data[:max(bytes.LastIndex(data, []byte("\n---")), 0)], []byte("\n")),
+			yaml.DocumentNode
+	}
+	if second.Kind != 0 && !(len(second.Content) == 1 && second.Content[0].ShortTag() == "!!null") {
+		l.warn(second.Line, "a second YAML document begins here, and is ignored: put it into a file of its own")
+	}
 }
 
 // tabHint names the first line that a tab indents, for the error of a file that is not YAML: the parser's own text does
