@@ -1,6 +1,7 @@
 package sluice_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"os"
@@ -85,7 +86,11 @@ func askAddresses(args []string) (first, second int, err error) {
 // same moment, when the store has no key yet that names addresses, and a fourth one starts later.
 func TestProcessesShareAddresses(t *testing.T) {
 	for name, store := range map[string]func(t *testing.T) string{
-		"Redis": func(t *testing.T) string { return "redis " + redistest.Start(t).Addr },
+		"Redis": func(t *testing.T) string {
+			server := redistest.Start(t)
+			t.Cleanup(func() { refuseAddresses(t, server) })
+			return "redis " + server.Addr
+		},
 		"DynamoDB": func(t *testing.T) string {
 			url := dynamoDB(t)
 			client, done := dynamodbtest.Connect(url)
@@ -102,10 +107,12 @@ func TestProcessesShareAddresses(t *testing.T) {
 			var first, second int
 			start := func() {
 				cmd := exec.CommandContext(t.Context(), os.Args[0])
-				cmd.Env, cmd.Stderr = append(os.Environ(), childEnv+"="+args), os.Stderr
+				var log bytes.Buffer
+				cmd.Env, cmd.Stderr = append(os.Environ(), childEnv+"="+args), &log
 				out, err := cmd.Output()
 				mu.Lock()
 				defer mu.Unlock()
+				refuseAddress(t, "the log", log.String())
 				var a, b int
 				if _, bad := fmt.Sscan(string(out), &a, &b); err != nil || bad != nil {
 					t.Errorf("a process ended with %v and printed %q", err, out)
@@ -122,5 +129,28 @@ func TestProcessesShareAddresses(t *testing.T) {
 				t.Errorf("four processes admitted %d and %d requests of two addresses, want 4 and 3", first, second)
 			}
 		})
+	}
+}
+
+// refuseAddresses fails if a Redis has one of the addresses that were sent.
+func refuseAddresses(t *testing.T, server *redistest.Server) {
+	t.Helper()
+	client := server.Client(t)
+	keys := client.Keys(context.Background(), "*").Val()
+	if len(keys) < 4 { // of two addresses, a tenant, and the key that names addresses
+		t.Errorf("Redis has the keys %q only", keys)
+	}
+	for _, key := range keys {
+		refuseAddress(t, "Redis", key)
+		refuseAddress(t, key, client.Get(context.Background(), key).Val())
+	}
+}
+
+func refuseAddress(t *testing.T, where, text string) {
+	t.Helper()
+	for _, address := range []string{"192.0.2.1", "2001:db8", "4711"} {
+		if strings.Contains(text, address) {
+			t.Errorf("%s has the address %s: %q", where, address, text)
+		}
 	}
 }
