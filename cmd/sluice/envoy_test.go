@@ -57,21 +57,27 @@ func startEnvoy(t *testing.T, services ...int) *envoy {
 // startEnvoyThatWaits starts an Envoy that waits for the given time for answers of the services, and of health checks.
 func startEnvoyThatWaits(t *testing.T, wait string, services ...int) *envoy {
 	t.Helper()
-	program := envoyProgram(t)
+	envoyProgram(t)
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		_,
 			_ = io.WriteString(w, "hello")
 	}))
 	t.Cleanup(upstream.Close)
+	return startEnvoyWith(t, "testdata/envoy/envoy.yaml.tmpl",
+		map[string]any{"Timeout": wait, "Services": services, "Upstream": upstream.Listener.Addr().(*net.TCPAddr).Port})
+}
+
+// startEnvoyWith starts an Envoy with the configuration that a template makes of data.
+func startEnvoyWith(t *testing.T, templateFile string, data any) *envoy {
+	t.Helper()
+	program := envoyProgram(t)
 	dir := t.TempDir()
 	config, admin := filepath.Join(dir, "envoy.yaml"), filepath.Join(dir, "admin")
 	file, err := os.Create(config)
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = template.Must(template.ParseFiles("testdata/envoy/envoy.yaml.tmpl")).Execute(file,
-		map[string]any{"Timeout": wait, "Services": services, "Upstream": upstream.Listener.Addr().(*net.TCPAddr).Port})
-	if err != nil {
+	if err = template.Must(template.ParseFiles(templateFile)).Execute(file, data); err != nil {
 		t.Fatal(err)
 	}
 	log, err := os.Create(filepath.Join(dir, "log"))
