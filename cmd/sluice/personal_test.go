@@ -186,4 +186,3 @@ func dumpItem(b *strings.Builder, item map[string]types.AttributeValue) {
 		b.WriteByte('\n')
 	}
 }
-
