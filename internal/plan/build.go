@@ -213,6 +213,12 @@ func (r *reader) warn(s *spec, e *Effective) {
 				"only the tenant's home cell grants it, since DynamoDB cannot keep a log for the others; a "+
 				"sliding_buckets is granted by every cell", t.Algorithm, t.Threshold)
 		}
+		if t.Leasing().Weighs && t.Threshold < smallWindow {
+			r.warnAt(s.tiers[i].from, "a sliding_window of %d admits about %d%% of it to a client that asks all the "+
+				"time, because the last unit of the window before counts in full until that window no longer does; a "+
+				"sliding_log or sliding_buckets of %d gives more", t.Threshold,
+				100*max(t.Threshold-1, 1)/max(t.Threshold, 2), t.Threshold)
+		}
 		for j := range e.Limit.Tiers {
 			if i != j && neverBinds(t, &e.Limit.Tiers[j]) {
 				r.warnAt(s.tiers[i].from, "the tier of %s can never bind: the tier of %s admits no more than %d in it",
@@ -226,6 +232,9 @@ func (r *reader) warn(s *spec, e *Effective) {
 // fewCosts is the multiple of its largest cost below which a sliding_log gets a warning. Ten cells of equal weight can
 // divide a limit that holds ten of its largest costs.
 const fewCosts = 10
+
+// smallWindow is the threshold below which a sliding_window gets a warning: with 10 it gives nine tenths of the limit.
+const smallWindow = 10
 
 // neverBinds reports whether tier a can never deny a request that tier b of the same limit admits. It can tell this of
 // tiers that count one window each, if the windows nest, and of tiers that know the time of each charge. Of others it

@@ -1,6 +1,7 @@
 package plan_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -19,7 +20,7 @@ func TestWarningsOfLongIPLimits(t *testing.T) {
 			"period, see ipLimits in docs/plans.md"},
 		{"ipLimits: [{id: a, quota: {units: 9, every: day}}]\n", "for up to 24h"},
 		{"ipLimits: [{id: a, quota: {units: 9, every: year}}]\n", "a new address every 4m3s"},
-		{"ipLimits: [{id: a, algorithm: sliding_window, threshold: 9, period: 30m}]\n", "for up to 1h30m"},
+		{"ipLimits: [{id: a, algorithm: sliding_window, threshold: 19, period: 30m}]\n", "for up to 1h30m"},
 		{"ipLimits: [{id: a, algorithm: token_bucket, rate: 1, period: 1m, burst: 100}]\n",
 			"up to 1h40m: where addresses are counted in memory, 21 new addresses a second"},
 		{"ipLimits: [{id: a, algorithm: sliding_log, threshold: 90, period: 2h}]\n", "for up to 2h"},
@@ -63,10 +64,26 @@ func TestWarningsOfTiersThatNeverBind(t *testing.T) {
 		{"fixed_window", "[{period: 3s, threshold: 5}, {period: 10s, threshold: 50}]", ""}, // they do not nest
 		{"sliding_log", "[{period: 3s, threshold: 100}, {period: 10s, threshold: 400}]",
 			"the tier of 10s can never bind"},
-		{"sliding_window", "[{period: 1s, threshold: 5}, {period: 10s, threshold: 50}]", ""},
+		{"sliding_window", "[{period: 1s, threshold: 50}, {period: 10s, threshold: 500}]", ""},
 		{"sliding_buckets", "[{period: 1s, threshold: 5}, {period: 10s, threshold: 50}]", ""},
 	} {
 		wantWarning(t, "plans: [{id: p, limits: [{id: a, algorithm: "+tt.algorithm+", tiers: "+tt.tiers+"}]}]\n",
 			tt.want)
+	}
+}
+
+// Guarantees that a sliding window is reported if its rounding costs more than a tenth of the threshold.
+func TestWarningsOfSmallSlidingWindows(t *testing.T) {
+	for _, test := range []struct {
+		algorithm string
+		threshold int
+		want      string
+	}{
+		{"sliding_window", 1, "admits about 50% of it"}, {"sliding_window", 2, "admits about 50% of it"},
+		{"sliding_window", 3, "admits about 66% of it"}, {"sliding_window", 9, "admits about 88% of it"},
+		{"sliding_window", 10, ""}, {"fixed_window", 1, ""}, {"sliding_buckets", 1, ""},
+	} {
+		wantWarning(t, fmt.Sprintf("plans: [ { id: p, limits: [ { id: a, algorithm: %s, threshold: %d, period: 1m } ] } ]",
+			test.algorithm, test.threshold), test.want)
 	}
 }
