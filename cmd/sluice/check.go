@@ -39,6 +39,8 @@ A plan is refused if it has more limits than DynamoDB can decide in one transact
 all counters of a small cell, and the quotas of a full cell. --dynamodb=quotas checks quotas only,
 and --dynamodb=none skips this check.
 
+Files for "sluice serve --config", which have the key domain, are checked as that command does.
+
 --effective prints the limits of each tenant, with its overrides and active boosts, and where each
 value comes from.`
 
@@ -134,6 +136,9 @@ type limitJSON struct {
 }
 
 func (f *checkFlags) run(c *cobra.Command, files []string) error {
+	if areLimitsFiles(files) {
+		return f.checkLimits(c, files)
+	}
 	at, err := atFlag(c, f.at)
 	if err != nil {
 		return err

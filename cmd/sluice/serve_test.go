@@ -430,7 +430,7 @@ func TestEnvoyPage(t *testing.T) {
 		t.Errorf("%d rows and %d tests were found", rows, len(tests))
 	}
 	flags := newServeCommand().Flags()
-	for _, name := range regexp.MustCompile("--([a-z][a-z-]+)").FindAllStringSubmatch(string(page), -1) {
+	for _, name := range regexp.MustCompile("--([a-z][a-z0-9-]+)").FindAllStringSubmatch(string(page), -1) {
 		if flags.Lookup(name[1]) == nil {
 			t.Errorf("sluice serve has no flag --%s", name[1])
 		}
