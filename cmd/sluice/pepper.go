@@ -34,11 +34,11 @@ func parsePepper(s string) (pepperFlag, error) {
 
 // read returns the pepper: the bytes of the file, without line breaks at the end.
 func (p pepperFlag) read() ([]byte, error) {
-	return readSecret("--pepper "+p.id, p.file, identity.MinPepperBytes)
+	return readSecret("--pepper "+p.id+"="+p.file, p.file, identity.MinPepperBytes)
 }
 
-// readSecret returns the bytes of the file that a flag names, without line breaks at the end, if there are least or
-// more.
+// readSecret returns the bytes of a file, without line breaks at the end, if there are least or more. flag is what the
+// command line says of the file, for errors.
 func readSecret(flag, file string, least int) ([]byte, error) {
 	f, err := os.Open(file)
 	if err != nil {
@@ -47,11 +47,11 @@ func readSecret(flag, file string, least int) ([]byte, error) {
 	defer func() { _ = f.Close() }() // the file was only read
 	b, err := io.ReadAll(io.LimitReader(f, maxSecretBytes+1))
 	if err != nil {
-		return nil, fmt.Errorf("%s: %s: %w", flag, file, err)
+		return nil, fmt.Errorf("%s: %w", flag, err)
 	}
 	b = bytes.TrimRight(b, "\r\n")
 	if len(b) < least || len(b) > maxSecretBytes {
-		return nil, fmt.Errorf("%s: %s has %d bytes; want %d..%d", flag, file, len(b), least, maxSecretBytes)
+		return nil, fmt.Errorf("%s: it has %d bytes; want %d..%d", flag, len(b), least, maxSecretBytes)
 	}
 	return b, nil
 }

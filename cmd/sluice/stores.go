@@ -175,7 +175,7 @@ func (o *storeOptions) open(ctx context.Context, maxBytes int64, log *slog.Logge
 func (o *storeOptions) setNames(c *counters, keeper store.Keeper, log *slog.Logger) error {
 	switch {
 	case o.addressKey != "":
-		key, err := readSecret("--address-key", o.addressKey, identity.MinAddressKeyBytes)
+		key, err := readSecret("--address-key "+o.addressKey, o.addressKey, identity.MinAddressKeyBytes)
 		if err != nil {
 			return err
 		}
