@@ -639,6 +639,17 @@ func TestGivesBackAtMostWhatIsThere(t *testing.T) {
 		k.spend(noon, capacity)
 		k.wantRemaining(noon, 0)
 	}
+	k := newLeaseHolder(t, sliding)
+	k.spend(noon, 5)
+	next := noon + 10*second // the window of the 5 units is now the one before, and has its whole weight
+	for range 2 {            // the units come back twice
+		k.correct(next, -5, noon)
+	}
+	k.spend(next, 100)
+	if d := k.decide(next, 1, false); d.Allowed || d.Results[0].Used() != 100 {
+		t.Errorf("after 100 of 100 units: allowed %t, %d used; want a denial, and 100: the count of the window before "+
+			"must not be below 0", d.Allowed, d.Results[0].Used())
+	}
 }
 
 // Guarantees that a refund takes back units that the lease charged, and none that others spent. A receipt of leased
@@ -778,6 +789,18 @@ func TestHeldByAClockThatLeapt(t *testing.T) {
 		k.correct(noon, -4, d.Lease(0).At)
 		k.wantRemaining(noon, 5)
 	}
+}
+
+// Guarantees that units that a bucket charged while the clock was far ahead do not come back once the clock is right:
+// nobody knows how much has been refilled since they were charged.
+func TestRefundAfterTheClockLeapt(t *testing.T) {
+	k := newLeaseHolder(t, bucket)
+	receipt := k.spend(noon+60*minute, 5).Receipt()
+	k.spend(noon, 2) // repairs the state
+	if back := receipt.Entries()[0].Apply(&k.state, 0, noon); back != 0 {
+		t.Errorf("%d units come back, want 0", back)
+	}
+	k.wantRemaining(noon, 13)
 }
 
 // Guarantees that the level stays the same when the rate changes, also below zero. TestLevelBelowZeroAtAnotherRate

@@ -72,3 +72,69 @@ func TestBreakerThaws(t *testing.T) {
 	wall -= time.Hour // the clock is set back, and calls are still made
 	ask(nil, 13)
 }
+
+// openFully makes enough calls fail for a breaker of default settings to open.
+func openFully(t *testing.T, b *Breaker) {
+	t.Helper()
+	for range 5 {
+		_ = b.Do(t.Context(), func() error { return errRefused })
+	}
+	if b.State() != StateOpen {
+		t.Fatalf("the breaker is %s after five failures, want it open", b.State())
+	}
+}
+
+var errRefused = errors.New("connection refused")
+
+// Guarantees that a call that began after a freeze, and ends well after the breaker was reset and opened by later
+// calls, does not close the breaker: it says nothing about the store since then.
+func TestBreakerProbeOfAnEarlierGeneration(t *testing.T) {
+	b, err := NewBreaker(BreakerConfig{Name: "Redis", Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wall time.Duration
+	b.now = func() clock.Instant { return clock.Instant{Mono: time.Second, Wall: wall} }
+	openFully(t, b)
+	wall += time.Minute
+	err = b.Do(t.Context(), func() error {
+		b.Reset()
+		openFully(t, b)
+		return nil
+	})
+	if err != nil || b.State() != StateOpen {
+		t.Errorf("the late call: error %v, then the breaker is %s; want no error, and it open", err, b.State())
+	}
+	if err := b.Do(t.Context(), func() error { return nil }); !errors.Is(err, ErrBreakerOpen) {
+		t.Errorf("a call during the cooldown: %v, want ErrBreakerOpen", err)
+	}
+}
+
+// Guarantees that of two callers that find a cooldown over after a freeze, the one that comes second does not undo what
+// the probe of the first one has found out.
+func TestBreakerThawsForTwo(t *testing.T) {
+	b, err := NewBreaker(BreakerConfig{Name: "Redis", Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wall time.Duration
+	var meanwhile func()
+	b.now = func() clock.Instant {
+		now := clock.Instant{Mono: time.Second, Wall: wall}
+		if first := meanwhile; first != nil {
+			meanwhile = nil
+			first()
+		}
+		return now
+	}
+	openFully(t, b)
+	wall += time.Minute
+	asked := 0
+	probe := func() error { asked++; return errRefused }
+	meanwhile = func() { _ = b.Do(t.Context(), probe) }
+	err = b.Do(t.Context(), probe)
+	if n := b.Stats(); !errors.Is(err, ErrBreakerOpen) || asked != 1 || n.State != StateOpen || n.Probes != 1 {
+		t.Errorf("the second caller: error %v after %d calls of the store, breaker %+v; want ErrBreakerOpen after 1, "+
+			"and it open with one probe", err, asked, n)
+	}
+}

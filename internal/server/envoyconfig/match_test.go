@@ -353,6 +353,27 @@ func FuzzMatch(f *testing.F) {
 	})
 }
 
+// Guarantees that a client cannot name another descriptor's counter by a value that holds the name's own delimiters.
+func TestKeyDelimitsEveryText(t *testing.T) {
+	inner := entries("k=v")
+	text := string(envoyconfig.AppendKey(nil, "x", inner, nil))
+	key := func(shared []string, pairs ...envoyconfig.Entry) string {
+		return string(envoyconfig.AppendKey(nil, "d", pairs, shared))
+	}
+	apart := key(nil, append(entries("a=x"), inner...)...)
+	for where, got := range map[string]string{
+		"value":        key(nil, envoyconfig.Entry{Key: "a", Value: text}),
+		"shared value": key([]string{text}, entries("a=x")...),
+		"key":          key(nil, envoyconfig.Entry{Key: "a" + text}),
+		"domain":       string(envoyconfig.AppendKey(nil, "d1:a,"+text, nil, nil)),
+	} {
+		if got == apart || strings.HasPrefix(got, apart) || strings.HasPrefix(apart, got) {
+			t.Errorf("a %s has the key %q, and two entries have %q; want neither to begin with the other", where, got,
+				apart)
+		}
+	}
+}
+
 // Guarantees that descriptors with different texts never share a counter, also if their texts are equal when joined by
 // "_".
 func FuzzKey(f *testing.F) {

@@ -1,6 +1,7 @@
 package rls_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -385,6 +386,24 @@ func TestClientGivesUp(t *testing.T) {
 		t.Errorf("error %v; %d failures of the store and %d cancelled requests are counted; log %s", err,
 			stats.StoreError.Load(), stats.Canceled.Load(), log.String())
 	}
+}
+
+// Guarantees that what was charged for a client that gives up before its request is decided is given back nevertheless.
+func TestRefundOutlivesTheClient(t *testing.T) {
+	inner, err := memory.New(memory.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	store := &failing{Store: inner, from: 2, err: context.Canceled, onFailure: cancel}
+	w := newWorld(t, rls.Config{Store: store}, file)
+	_, err = w.ShouldRateLimit(ctx, &rlsv3.RateLimitRequest{Domain: "d",
+		Descriptors: []*ratelimitv3.RateLimitDescriptor{descriptor("a=x"), descriptor("b=x")}})
+	if lost := w.Stats().RefundError.Load(); status.Code(err) != codes.Canceled || lost != 0 {
+		t.Errorf("error %v, %d refunds are lost; want Canceled and 0", err, lost)
+	}
+	store.from = 1 << 30
+	w.want("ok: ok 2 ok 4", descriptor("a=x"), descriptor("b=x"))
 }
 
 // Guarantees that a rule of 0 units denies every request with hits: also if denied hits are counted, which charges the
@@ -787,17 +806,26 @@ type failing struct {
 	limit.Store
 	calls, from int
 	err         error // if nil, errUnavailable
+	onFailure   func()
 }
 
 var errUnavailable = errors.New("the store is unavailable")
 
 func (f *failing) Decide(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
-	if f.calls++; f.calls >= f.from && f.err != nil {
-		return f.err
-	} else if f.calls >= f.from {
-		return errUnavailable
+	if f.calls++; f.calls < f.from {
+		return f.Store.Decide(ctx, req, now, d)
 	}
-	return f.Store.Decide(ctx, req, now, d)
+	if f.onFailure != nil {
+		f.onFailure()
+	}
+	return cmp.Or(f.err, errUnavailable)
+}
+
+func (f *failing) Refund(ctx context.Context, r *limit.Receipt, units int64, now time.Time) (limit.Refund, error) {
+	if err := ctx.Err(); err != nil {
+		return limit.Refund{}, err
+	}
+	return f.Store.Refund(ctx, r, units, now)
 }
 
 // Guarantees that a request is an error if the store fails after its first charge, that the error does not tell clients

@@ -240,6 +240,8 @@ func sharedHash(t *testing.T, s cellconfig.Store) {
 		{Key("two", "t", 'a', 1)},
 		{Key("two", "t", 'b', 1), Key("three", "t", 'b', 1)},
 		{Tenant("t", "p", 1), Key("two", "t", 'a', 1)},
+		{Key("two", "u", 'a', 1)},
+		{Key("two", "u", 'b', 1), Key("three", "t", 'b', 1)},
 	} {
 		n, err := cellconfig.Apply(t.Context(), s, documents, time.Now)
 		if !errors.Is(err, cellconfig.ErrInvalid) || n != 0 || strings.Contains(err.Error(), hash('a')) {
@@ -578,6 +580,19 @@ func overtaken(t *testing.T, s cellconfig.Store) {
 	}
 	if d := get(t, s, ref(plan.KindTenant, "t"))[0]; d.Version != 6 {
 		t.Errorf("document %+v, want version 6", d)
+	}
+	// A writer without this package may also write another body with the same version and Seq.
+	before = replacementsOf(t, s, Tenant("t", "p", 1))
+	other := Tenant("t", "other", 6)
+	other.Seq = before[0].Found.Seq
+	if err := s.Commit(t.Context(), cellconfig.Step{Incarnation: h.Incarnation, Documents: []cellconfig.Document{other},
+		Entry: cellconfig.Entry{Seq: 3, At: time.Now(), Changes: []cellconfig.Change{{Ref: other.Ref, Version: 6}}},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	repair(t, s, 0, before...)
+	if d := get(t, s, other.Ref)[0]; !bytes.Equal(d.Body, other.Body) {
+		t.Errorf("a repair replaced a body that was written after it was read: %s, want %s", d.Body, other.Body)
 	}
 }
 
