@@ -4,8 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
+	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -211,6 +214,62 @@ func TestFolders(t *testing.T) {
 	if _, err := devcells.Open(devcells.Config{Peppers: map[string][]byte{"dev": identity.DevPepper()},
 		NewKeys: "prod"}); err == nil {
 		t.Error("a new key with a pepper that does not exist gives no error")
+	}
+}
+
+// Guarantees that a data folder is refused if another user may have written the tables, the archive or the endpoint, or
+// can read the tables or the archive; and that nothing is written to such a folder.
+func TestFoldersOfOthers(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("permissions are in access control lists there")
+	}
+	own := func(name string) error { // only root can give a file away
+		if os.Geteuid() != 0 {
+			return os.Chmod(name, 0o777)
+		}
+		return os.Chown(name, 12345, -1)
+	}
+	mode := func(m fs.FileMode) func(string) error { return func(name string) error { return os.Chmod(name, m) } }
+	for name, c := range map[string]struct {
+		of     string
+		change func(string) error
+	}{
+		"a folder of another user":        {".", own},
+		"a folder that a group may write": {".", mode(0o770)},
+		"a folder that all may write":     {".", mode(0o777)},
+		"tables of another user":          {"control.db", own},
+		"tables that others may write":    {"control.db", mode(0o602)},
+		"tables that others may read":     {"control.db", mode(0o640)},
+		"an archive of another user":      {"audit", own},
+		"an archive that others may read": {"audit", mode(0o755)},
+		"an endpoint of another user":     {"endpoint.json", own},
+	} {
+		dir := t.TempDir()
+		closed(t, opened(t, dir))
+		endpoint := filepath.Join(dir, "endpoint.json")
+		if err := os.WriteFile(endpoint, []byte(`{"url":"http://127.0.0.1:1","of":"x"}`), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.MkdirAll(filepath.Join(dir, "audit"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.change(filepath.Join(dir, c.of)); err != nil {
+			t.Fatal(err)
+		}
+		p, err := devcells.Open(devcells.Config{Folder: dir, NewKeys: identity.DevPepperID,
+			Peppers: map[string][]byte{identity.DevPepperID: identity.DevPepper()}})
+		if err == nil {
+			closed(t, p)
+			t.Errorf("%s is used, want it refused", name)
+		} else if !strings.Contains(err.Error(), filepath.Join(dir, c.of)+": ") {
+			t.Errorf("%s: the error does not name it: %v", name, err)
+		}
+		if _, err := os.Stat(endpoint); err != nil {
+			t.Errorf("%s: a file in it is changed: %v", name, err)
+		}
+		if at, err := devcells.FindEndpoint(dir); err == nil {
+			t.Errorf("%s: a command would call %s, want the folder refused", name, at.URL)
+		}
 	}
 }
 

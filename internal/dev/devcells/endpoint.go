@@ -23,8 +23,11 @@ type Endpoint struct {
 var ErrNoEndpoint = errors.New("the folder names no process that answers operators' calls")
 
 // FindEndpoint reads the endpoint of the process that has the folder open. If no process has it open, FindEndpoint may
-// return the endpoint of one that was killed.
+// return the endpoint of one that was killed. As Open does, it refuses a folder that another user can have written.
 func FindEndpoint(folder string) (Endpoint, error) {
+	if err := checkOwners(folder); err != nil {
+		return Endpoint{}, err
+	}
 	file := filepath.Join(folder, endpointFile)
 	text, err := os.ReadFile(file)
 	if errors.Is(err, fs.ErrNotExist) {

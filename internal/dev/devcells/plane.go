@@ -17,6 +17,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"maps"
 	"net/http"
@@ -34,6 +35,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/control/audit/livetables"
 	"github.com/sluicelimits/sluice/internal/control/call"
 	"github.com/sluicelimits/sluice/internal/control/embedded"
+	"github.com/sluicelimits/sluice/internal/dev/devtoken"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/request/identity"
 	"github.com/sluicelimits/sluice/internal/telemetry"
@@ -140,6 +142,9 @@ func (p *Plane) open() (err error) {
 	} else if err := os.MkdirAll(p.folder, folderMode); err != nil {
 		return fmt.Errorf("the folder of the control tables: %w", err)
 	}
+	if err := checkOwners(p.folder); err != nil {
+		return err
+	}
 	if p.archive, err = folder.New(filepath.Join(p.folder, auditFolder)); err != nil {
 		return err
 	}
@@ -154,6 +159,30 @@ func (p *Plane) open() (err error) {
 	}
 	if err := p.removeEndpoint(); err != nil {
 		return errors.Join(err, p.tables.Close())
+	}
+	return nil
+}
+
+// checkOwners returns an error if another user can have written what is in a data folder, such as a key or an endpoint,
+// or can read the tables or the archive. The folder itself may be listed by others. If only this user may write to the
+// folder, nobody replaces what has been checked.
+func checkOwners(folder string) error {
+	for _, of := range []struct {
+		name   string
+		denied fs.FileMode // to other users
+	}{{".", 0o022}, {tablesFile, 0o077}, {auditFolder, 0o077}, {endpointFile, 0o077}} {
+		name := filepath.Join(folder, of.name)
+		info, err := os.Stat(name)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // it is made by this process
+		}
+		if err == nil {
+			err = devtoken.CheckOwner(info, of.denied)
+		}
+		if err != nil {
+			return fmt.Errorf("the data folder is not used: %s: %w. Name another folder, or make this one yours alone "+
+				"(chown -R and chmod -R go-rwx) if you trust what is in it", name, err)
+		}
 	}
 	return nil
 }

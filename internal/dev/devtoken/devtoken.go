@@ -215,10 +215,8 @@ func Read(file string) (Token, error) {
 	if info, err = f.Stat(); err != nil {
 		return Token{}, err
 	}
-	if uid, known := ownerOf(info); known {
-		if err := checkOwner(uid, os.Geteuid(), info.Mode()); err != nil {
-			return Token{}, fmt.Errorf("%s: %w", file, err)
-		}
+	if err := CheckOwner(info, 0o077); err != nil {
+		return Token{}, fmt.Errorf("%s: %w: start 'sluice dev' again, which writes it anew", file, err)
 	}
 	text, err := io.ReadAll(io.LimitReader(f, maxFileBytes+1))
 	if err != nil {
@@ -234,15 +232,22 @@ func Read(file string) (Token, error) {
 	return token, nil
 }
 
-// checkOwner returns an error for a file that belongs neither to this user nor to root, or that other users may read or
-// write.
-func checkOwner(uid, self int, mode fs.FileMode) error {
+// CheckOwner returns an error for a file or folder that belongs neither to this user nor to root, or on which other
+// users have one of the permissions denied. It returns nil where the system does not say who owns a file.
+func CheckOwner(info fs.FileInfo, denied fs.FileMode) error {
+	uid, known := ownerOf(info)
+	if !known {
+		return nil
+	}
+	return checkOwner(uid, os.Geteuid(), info.Mode(), denied)
+}
+
+func checkOwner(uid, self int, mode, denied fs.FileMode) error {
 	switch {
 	case uid != self && uid != 0:
-		return fmt.Errorf("it belongs to user %d, and only a file of your own or of root is trusted", uid)
-	case mode.Perm()&0o077 != 0:
-		return fmt.Errorf("other users may read or write it (mode %#o): start 'sluice dev' again, which writes it anew",
-			mode.Perm())
+		return fmt.Errorf("it belongs to user %d, and only what is your own or root's is trusted", uid)
+	case mode.Perm()&denied != 0:
+		return fmt.Errorf("other users may read or write it (mode %#o)", mode.Perm())
 	}
 	return nil
 }

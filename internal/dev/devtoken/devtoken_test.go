@@ -248,7 +248,7 @@ func TestFilesOfOthers(t *testing.T) {
 		{1001, 1000, 0o600, false}, {1000, 0, 0o600, false}, {1000, 1000, 0o640, false}, {1000, 1000, 0o602, false},
 		{0, 1000, 0o644, false},
 	} {
-		if err := devtoken.CheckOwner(c.uid, c.self, c.mode); (err == nil) != c.believed {
+		if err := devtoken.CheckOwnerID(c.uid, c.self, c.mode, 0o077); (err == nil) != c.believed {
 			t.Errorf("a file of user %d with mode %#o, read by user %d: error %v", c.uid, c.mode, c.self, err)
 		}
 	}

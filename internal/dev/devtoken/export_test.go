@@ -1,4 +1,4 @@
 package devtoken
 
-// CheckOwner reports whether a file of a user is accepted.
-var CheckOwner = checkOwner
+// CheckOwnerID reports whether what belongs to a user is accepted.
+var CheckOwnerID = checkOwner
