@@ -21,9 +21,11 @@ const simulateLong = `Replay access logs through the limits of a plans file, by 
 logs, and report what would have been allowed and denied: by limit, by tenant, by address, and over
 time. Nothing is sent anywhere, and no counter of a deployment is charged.
 
-Logs are in the Common or Combined Log Format, plain or gzip, with their lines in any order; "-" is
-standard input. Lines that cannot be replayed are counted, and the first of them are shown. If no
-line can be replayed, the command fails without a report (exit code 1). Requests are decided in the
+Logs are in the Common or Combined Log Format, plain or gzip; "-" is standard input. A virtual host,
+the id of a request, or what syslog, docker compose or kubectl write may stand before the client's
+address. Lines that cannot be replayed are counted, and the first of them are shown. If no line can be
+replayed, the command fails without a report (exit code 1). Up to some 300,000 lines may be in any
+order; a line of a longer log that comes later than that ends the simulation. Requests are decided in the
 order of production: first ipLimits (each IPv4 address, IPv6 addresses by the plans' ipv6Prefix),
 then the declared routes, then the limits of the tenant.
 

@@ -188,6 +188,41 @@ func TestSimulateWithoutUsableLines(t *testing.T) {
 	}
 }
 
+// Guarantees that a client is told by its own address whatever stands before it: one client with three requests is over
+// its limit of two, and three clients with one request each are not.
+func TestSimulateKnowsTheClient(t *testing.T) {
+	plans, _, _ := simulateFiles(t)
+	const rest = ` - - [10/Oct/2025:13:55:36 +0000] "GET /items/1 HTTP/1.1" 200 5 "-" "-"` + "\n"
+	for name, c := range map[string]struct {
+		log                       string
+		requests, denied, skipped int64
+	}{
+		"one client, other ids": {"4d1a6ac6-7b61-11e6-9a41-93e8deadbee1 192.0.2.9" + rest +
+			"4d1a6ac6-7b61-11e6-9a41-93e8deadbee2 192.0.2.9" + rest +
+			"4d1a6ac6-7b61-11e6-9a41-93e8deadbee3 192.0.2.9" + rest, 3, 1, 0},
+		"three clients, one host": {"www.example.test 192.0.2.1" + rest + "www.example.test 192.0.2.2" + rest +
+			"www.example.test 192.0.2.3" + rest, 3, 0, 0},
+		"API Gateway": {strings.Repeat(`192.0.2.9 - - [10/Oct/2025:13:55:36 +0000]"GET GET /items/{id} HTTP/1.1" 200 5`+
+			"\n", 3), 3, 1, 0},
+		"prefixes that are not known": {"192.0.2.9" + rest + "10.0.0.1 192.0.2.9" + rest + "a, b 192.0.2.9" + rest,
+			1, 0, 2},
+	} {
+		log := filepath.Join(t.TempDir(), "access.log")
+		if err := os.WriteFile(log, []byte(c.log), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		stdout, _, err := simulateOutput(t, "--plans", plans, "--log", log, "--json")
+		var got struct {
+			Requests, Denied int64
+			Skipped          map[string]int64
+		}
+		if err != nil || json.Unmarshal([]byte(stdout), &got) != nil || got.Requests != c.requests ||
+			got.Denied != c.denied || got.Skipped["bad_address"] != c.skipped {
+			t.Errorf("%s: %v, %+v; want %+v", name, err, got, c)
+		}
+	}
+}
+
 // Guarantees that --html does not overwrite the log or the plans file, which may be the operator's only copy.
 func TestSimulateKeepsItsInputs(t *testing.T) {
 	dir := t.TempDir()

@@ -13,7 +13,7 @@ import (
 // Line is one parsed line. The slices point into the text that was parsed and are valid as long as it is. Text in
 // quotes is as logged, with its escapes; see [Unescape].
 type Line struct {
-	Host      []byte // address or name of the client; letters, digits and . - _ : %
+	Host      []byte // address or name of the client; letters, digits and . - _ : %. After a prefix: an address
 	Ident     []byte // nil if it is "-"
 	User      []byte // the authenticated user; nil if it is "-"
 	Time      int64  // µs since 1970
@@ -36,7 +36,7 @@ const (
 	OK           Reason = iota
 	TooLong             // more than MaxLineBytes
 	Blank               // nothing but white space
-	BadAddress          // no valid address or name at the start
+	BadAddress          // no valid address or name at the start or after a known prefix, or several addresses
 	BadTime             // no [day/month/year:hour:minute:second zone], or one before 1970
 	BadRequest          // no quoted request line, or one without a method and a target: "-", "", a TLS greeting
 	BadTarget           // the request target has no path: "*", an authority
@@ -47,7 +47,8 @@ var reasonNames = [reasonsCount]string{"ok", "too_long", "blank", "bad_address",
 	"bad_target"}
 
 var reasonTexts = [reasonsCount]string{
-	"can be used", "line is longer than 64 KiB", "line is blank", "no usable client address at the start",
+	"can be used", "line is longer than 64 KiB", "line is blank",
+	"no usable client address at the start, or it is not certain which word is the address",
 	"no usable [time] field", "no quoted \"METHOD target\" request", "request target has no path",
 }
 
@@ -74,12 +75,7 @@ func (p *Parser) Parse(text []byte, out *Line) Reason {
 	if len(bytes.TrimSpace(text)) == 0 {
 		return Blank
 	}
-	host := bytes.IndexByte(text, ' ')
-	if host < 1 || !validHost(text[:host]) {
-		return BadAddress
-	}
-	out.Host = text[:host]
-	rest, why := p.head(text[host+1:], out)
+	rest, why := p.head(text, out)
 	if why != OK {
 		return why
 	}
@@ -91,27 +87,27 @@ func (p *Parser) Parse(text []byte, out *Line) Reason {
 	return OK
 }
 
-// head reads ident, user and time, and returns what follows the request's opening quote.
+// head reads host, ident, user and time, and returns what follows the request's opening quote.
 func (p *Parser) head(text []byte, out *Line) (rest []byte, why Reason) {
-	ident := bytes.IndexByte(text, ' ')
-	if ident < 0 {
-		return nil, BadTime
+	host := bytes.IndexByte(text, ' ')
+	if host < 1 || !bytes.HasPrefix(text[host:], []byte(" - ")) {
+		return p.oddHead(text, out)
 	}
-	user := bytes.IndexByte(text[ident+1:], ' ') + ident + 1
-	if user > ident && user+1 < len(text) && text[user+1] == '[' {
+	user := bytes.IndexByte(text[host+3:], ' ') + host + 3
+	if user > host+3 && user+1 < len(text) && text[user+1] == '[' {
 		us, n, ok := p.parseTime(text[user+2:])
-		after := text[user+2+n:]
-		if ok && len(after) >= 2 && after[0] == ' ' && after[1] == '"' {
-			out.Ident, out.User, out.Time = field(text[:ident]), field(text[ident+1:user]), us
-			return after[2:], OK
+		after, found := bytes.CutPrefix(bytes.TrimPrefix(text[user+2+n:], []byte(" ")), []byte{'"'})
+		if ok && found {
+			out.Time = us
+			return after, readCaller(text[:user], out)
 		}
 	}
 	return p.oddHead(text, out)
 }
 
-// oddHead does what head does for lines whose user name contains spaces. A server escapes quotes in a user name, but
-// not brackets. Therefore the time is expected right before the first quote that is not escaped, so that a user name
-// such as "[17/May/2015:…]" is not taken for the time.
+// oddHead does what head does for lines with a prefix, and for lines whose user name contains spaces. A server escapes
+// quotes in a user name, but not brackets. Therefore the time is expected right before the first quote that is not
+// escaped, so that a user name such as "[17/May/2015:…]" is not taken for the time.
 func (p *Parser) oddHead(text []byte, out *Line) (rest []byte, why Reason) {
 	quote := closing(text)
 	head := text
@@ -120,23 +116,51 @@ func (p *Parser) oddHead(text []byte, out *Line) (rest []byte, why Reason) {
 	}
 	open := bytes.LastIndexByte(head, '[')
 	if open < 0 {
-		return nil, BadTime
+		return nil, withoutTime(text)
 	}
 	us, n, ok := p.parseTime(head[open+1:])
 	if !ok {
-		return nil, BadTime
+		return nil, withoutTime(text)
 	}
-	if quote < 0 || string(head[open+1+n:]) != " " {
+	if why := readCaller(skipPrefix(bytes.TrimRight(head[:open], " ")), out); why != OK {
+		return nil, why
+	}
+	if after := head[open+1+n:]; quote < 0 || len(after) > 0 && string(after) != " " {
 		return nil, BadRequest
 	}
 	out.Time = us
-	ident, user, _ := bytes.Cut(bytes.TrimRight(head[:open], " "), []byte(" "))
-	out.Ident, out.User = field(ident), field(user)
 	return text[quote+1:], OK
 }
 
+// withoutTime returns the reason for a line that has no time: BadAddress if the line has no client either.
+func withoutTime(text []byte) Reason {
+	if host, _, _ := bytes.Cut(text, []byte{' '}); !validHost(host) || len(host) == len(text) {
+		return BadAddress
+	}
+	return BadTime
+}
+
+// readCaller reads host, ident and user. It refuses words of which it is not certain that the first is the client:
+// "www.example.com 192.0.2.1 - -" would charge the requests of everybody to one client.
+func readCaller(words []byte, out *Line) Reason {
+	host, rest, _ := bytes.Cut(words, []byte{' '})
+	ident, user, _ := bytes.Cut(rest, []byte{' '})
+	spaces := bytes.IndexByte(user, ' ') >= 0
+	switch {
+	case len(host) == 0, !validHost(host), hasAddress(rest):
+		return BadAddress
+	case !isAddress(host) && (len(user) == 0 || spaces || isID(host) || bytes.IndexByte(ident, '.') >= 0):
+		return BadAddress
+	case spaces && (string(ident) != "-" || bytes.HasSuffix(user, []byte(" -"))):
+		return BadAddress
+	}
+	out.Host, out.Ident, out.User = host, field(ident), field(user)
+	return OK
+}
+
 // splitRequest splits a request line into method, target and protocol. A target may contain spaces. The last word is
-// the protocol if it has the form of one; otherwise it is a part of the target.
+// the protocol if it has the form of one; otherwise it is a part of the target. In place of the target, an HTTP API of
+// API Gateway may write the key of the route, "GET /items/{id}" or "ANY /items/{id}": its path is then the target.
 func splitRequest(request []byte, out *Line) Reason {
 	method := bytes.IndexByte(request, ' ')
 	if method < 1 || !validMethod(request[:method]) {
@@ -150,6 +174,10 @@ func splitRequest(request []byte, out *Line) Reason {
 	}
 	if len(target) == 0 {
 		return BadRequest
+	}
+	if m, path, found := bytes.Cut(target, []byte(" ")); found && len(path) > 0 && path[0] == '/' &&
+		(bytes.Equal(m, out.Method) || string(m) == "ANY") {
+		target = path
 	}
 	out.Target = target
 	if out.Path = pathOf(target); out.Path == nil {
