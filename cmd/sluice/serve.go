@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"os"
 	"os/signal"
 	"strings"
@@ -23,6 +24,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/store"
 	"github.com/sluicelimits/sluice/internal/limiter/store/dynamodb"
 	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
+	"github.com/sluicelimits/sluice/internal/request/loopback"
 	"github.com/sluicelimits/sluice/internal/server"
 	"github.com/sluicelimits/sluice/internal/server/envoyconfig"
 	"github.com/sluicelimits/sluice/internal/server/rls"
@@ -52,7 +54,8 @@ type serveOptions struct {
 	nearLimit            float32
 	maxStats             int
 	ipv6Prefix           int
-	grpc, http, debug    string
+	grpc, http           string
+	debug, pprof         string
 	cert, key, clientCA  string
 	maxConnections       int
 	maxAge, drain, grace time.Duration
@@ -171,7 +174,8 @@ func (o *serveOptions) flags(f *pflag.FlagSet) {
 	f.StringVar(&o.http, "http", "127.0.0.1:8080",
 		"`ADDRESS` of /json, /healthcheck and /v1; empty: no HTTP server")
 	f.StringVar(&o.debug, "debug", "127.0.0.1:6070",
-		"`ADDRESS` of /rlconfig, /stats, /metrics and /debug/pprof; empty: no debug server")
+		"`ADDRESS` of /rlconfig, /stats and /metrics; empty: no debug server")
+	f.StringVar(&o.pprof, "pprof", "", "loopback `ADDRESS` of Go's profiles, at /debug/pprof/ (default: none)")
 	f.StringVar(&o.cert, "tls-cert", "", "PEM `FILE` with the certificate of the gRPC and HTTP servers")
 	f.StringVar(&o.key, "tls-key", "", "PEM `FILE` with the key of that certificate")
 	f.StringVar(&o.clientCA, "tls-client-ca", "", "PEM `FILE` with authorities: admit only clients with a certificate "+
@@ -254,11 +258,15 @@ func (o *serveOptions) noConfig() error {
 func (o *serveOptions) checkAddresses() error {
 	var errs []error
 	for _, a := range []struct{ flag, address string }{
-		{"--grpc", o.grpc}, {"--http", o.http}, {"--debug", o.debug},
+		{"--grpc", o.grpc}, {"--http", o.http}, {"--debug", o.debug}, {"--pprof", o.pprof},
 	} {
 		if a.address != "" && !(a.flag == "--grpc" && strings.HasPrefix(a.address, "unix:")) {
 			errs = append(errs, server.CheckAddress(a.flag, a.address, server.EveryAddress))
 		}
+	}
+	if host, _, err := net.SplitHostPort(o.pprof); err == nil && !loopback.Host(host) {
+		errs = append(errs, fmt.Errorf("--pprof %s: whoever reaches the profiles reads the process's memory in part and "+
+			"takes its time: choose a loopback address, such as 127.0.0.1:6060", o.pprof))
 	}
 	return errors.Join(errs...)
 }
@@ -363,7 +371,7 @@ func (o *serveOptions) run(ctx context.Context, stderr io.Writer) error {
 		return err
 	}
 	config := server.Config{RateLimits: service, Limits: own, Metrics: told, Chain: counters.chain, GRPC: o.grpc,
-		HTTP: o.http, Debug: o.debug, MaxConnections: o.maxConnections,
+		HTTP: o.http, Debug: o.debug, Pprof: o.pprof, MaxConnections: o.maxConnections,
 		MaxAge: o.maxAge, DrainFor: o.drain, Grace: o.grace, Log: log}
 	if counters.chain != nil {
 		if config.Ready, err = o.awaitStores(ctx, counters, end, log); err != nil {

@@ -334,6 +334,8 @@ func TestServeUsage(t *testing.T) {
 		{"--config x --grpc 8081", `--grpc "8081" is not HOST:PORT, such as 127.0.0.1:8081, or :8081 for every`},
 		{"--config x --http :70000", `--http ":70000": the port "70000" is not a number within 0..65535`},
 		{"--config x --debug localhost", `--debug "localhost" is not HOST:PORT`},
+		{"--config x --pprof :6060", "--pprof :6060: whoever reaches the profiles"},
+		{"--config x --pprof 192.0.2.1:6060", "choose a loopback address, such as 127.0.0.1:6060"},
 		{"--config x --near-limit-ratio NaN", "outside 0..1"},
 		{"--config x --header-limit X-L:", `--header-limit "X-L:" is not the name of a header`},
 		{"--config x --header-reset X(Reset)", `--header-reset "X(Reset)" is not the name of a header`},
@@ -515,7 +517,7 @@ func TestServeWrongFiles(t *testing.T) {
 func TestServeFlags(t *testing.T) {
 	flags := newServeCommand().Flags()
 	for name, want := range map[string]string{"grpc": "127.0.0.1:8081", "http": "127.0.0.1:8080",
-		"debug": "127.0.0.1:6070"} {
+		"debug": "127.0.0.1:6070", "pprof": ""} {
 		if got := flags.Lookup(name).DefValue; got != want {
 			t.Errorf("--%s is %s by default, want %s", name, got, want)
 		}

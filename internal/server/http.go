@@ -3,6 +3,7 @@ package server
 import (
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/pprof"
 	"strings"
@@ -12,6 +13,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 
 	"github.com/sluicelimits/sluice/internal/limiter/metrics"
+	"github.com/sluicelimits/sluice/internal/request/loopback"
 	"github.com/sluicelimits/sluice/internal/server/limits"
 )
 
@@ -27,7 +29,27 @@ func (s *Server) clientHandler() http.Handler {
 		decisions.HandleFunc("/v1/", limits.RefuseWithoutPlans)
 	}
 	mux.Handle("/", s.refuseHTTPUntilReady(decisions))
-	return s.c.Metrics.record(s.recoverHTTPPanic(mux))
+	return s.c.Metrics.record(s.refuseWebPages("HTTP", s.recoverHTTPPanic(mux)))
+}
+
+// refuseWebPages answers nothing that a web page can make a browser send to the server with a name. Whoever opens a page
+// on a machine that reaches the server would otherwise let it spend units. On a loopback address the Host is checked,
+// too. Other addresses have names, which nobody told the server.
+func (s *Server) refuseWebPages(name string, handler http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		tcp, _ := s.Addr(name).(*net.TCPAddr)
+		switch {
+		case loopback.ByPage(r):
+			http.Error(w, "this request has an Origin, or a Sec-Fetch-Site that tells of another site: requests of web "+
+				"pages are not answered. Send it from a program, or enter the address in the browser",
+				http.StatusForbidden)
+		case tcp != nil && tcp.IP.IsLoopback() && loopback.NamesHost(r):
+			http.Error(w, "the Host of this request is a name, which may be that of a web page: on a loopback address, "+
+				"send the address or localhost as the Host", http.StatusForbidden)
+		default:
+			handler.ServeHTTP(w, r)
+		}
+	})
 }
 
 // json decides a request in the JSON form of the protocol. The status is 200 or 429 for a decision, and 400 for any
@@ -92,27 +114,32 @@ func (s *Server) healthcheck(w http.ResponseWriter, _ *http.Request) {
 	}
 }
 
-// debugHandler serves diagnostics for operators.
+// debugHandler serves diagnostics for operators. As in envoyproxy/ratelimit, it takes any method.
 func (s *Server) debugHandler() http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /rlconfig", func(w http.ResponseWriter, _ *http.Request) {
+	mux.HandleFunc("/rlconfig", func(w http.ResponseWriter, _ *http.Request) {
 		if c := s.c.RateLimits.Current(); c != nil {
 			_, _ = io.WriteString(w, c.Dump())
 		}
 	})
-	mux.HandleFunc("GET /stats", func(w http.ResponseWriter, _ *http.Request) { s.c.RateLimits.Stats().Write(w) })
-	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, _ *http.Request) {
+	mux.HandleFunc("/stats", func(w http.ResponseWriter, _ *http.Request) { s.c.RateLimits.Stats().Write(w) })
+	mux.HandleFunc("/metrics", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", metrics.TextType)
 		_ = metrics.WriteText(w, s.c.Metrics.Gather(s.c.RateLimits, s.c.Chain)) // as above
 	})
-	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
-	mux.HandleFunc("GET /debug/pprof/cmdline", pprof.Cmdline)
-	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
-	mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
-	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
-	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
-		_, _ = io.WriteString(w, "/debug/pprof/: profiles\n/metrics: for Prometheus\n"+
-			"/rlconfig: the configuration in force\n/stats: statistics\n")
+	mux.HandleFunc("/{$}", func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, "/metrics: for Prometheus\n/rlconfig: the configuration in force\n/stats: statistics\n")
 	})
-	return s.recoverHTTPPanic(mux)
+	return s.refuseWebPages("debug", s.recoverHTTPPanic(mux))
+}
+
+// profiles serves the profiles of Go's runtime.
+func (s *Server) profiles() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("/debug/pprof/", pprof.Index)
+	mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
+	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
+	mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
+	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
+	return s.refuseWebPages("pprof", s.recoverHTTPPanic(mux))
 }

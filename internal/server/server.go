@@ -1,9 +1,10 @@
-// Package server runs the rate limit service: a gRPC server for Envoy, an HTTP server for clients without gRPC, and an
-// HTTP server with diagnostics for operators.
+// Package server runs the rate limit service: a gRPC server for Envoy, an HTTP server for clients without gRPC, and
+// HTTP servers with diagnostics for operators.
 //
 //	gRPC    envoy.service.ratelimit.v3, grpc.health.v1, reflection
 //	HTTP    POST /json, GET /healthcheck, POST /v1/…
-//	debug   GET /rlconfig, /stats, /metrics, /debug/pprof/
+//	debug   /rlconfig, /stats, /metrics
+//	pprof   /debug/pprof/, if wanted
 //
 // The paths and their responses are those of envoyproxy/ratelimit, except for /metrics, which is in Prometheus's text
 // format, and for /v1, which is Sluice's own API (package limits).
@@ -80,6 +81,7 @@ type Config struct {
 
 	// The addresses to listen on: host:port, or for GRPC also unix:PATH. A server whose address is "" does not run.
 	GRPC, HTTP, Debug string
+	Pprof             string // of Go's profiles, which everybody who reaches the address can make the server compute
 
 	TLS            *tls.Config   // of GRPC and HTTP; if nil, plain text
 	MaxConnections int           // of each server; 0 selects DefaultMaxConnections
@@ -141,7 +143,7 @@ func Listen(c Config) (*Server, error) {
 	s.stopping, s.stop = context.WithCancel(context.Background())
 	s.setServing(false)
 	err := joinInUse(s.addGRPC(), s.addHTTP("HTTP", c.HTTP, s.clientHandler(), c.TLS),
-		s.addHTTP("debug", c.Debug, s.debugHandler(), nil))
+		s.addHTTP("debug", c.Debug, s.debugHandler(), nil), s.addHTTP("pprof", c.Pprof, s.profiles(), nil))
 	if err == nil && len(s.parts) == 0 {
 		err = errors.New("server: no address to listen on")
 	}
@@ -154,7 +156,8 @@ func Listen(c Config) (*Server, error) {
 	return s, nil
 }
 
-// Addr returns the address of the server with the name "gRPC", "HTTP" or "debug", or nil if that server does not run.
+// Addr returns the address of the server with the name "gRPC", "HTTP", "debug" or "pprof", or nil if that server does
+// not run.
 func (s *Server) Addr(name string) net.Addr {
 	for _, p := range s.parts {
 		if p.name == name {
@@ -232,7 +235,7 @@ func (s *Server) addHTTP(name, address string, handler http.Handler, encrypted *
 		Handler: handler, ReadHeaderTimeout: handshakeTimeout, ReadTimeout: requestTimeout, IdleTimeout: idleTimeout,
 		MaxHeaderBytes: maxHeaderBytes, ErrorLog: slog.NewLogLogger(s.c.Log.Handler(), slog.LevelDebug),
 	}
-	if name != "debug" { // the operator chooses how long a profile takes
+	if name != "pprof" { // the operator chooses how long a profile takes
 		server.WriteTimeout = requestTimeout
 	}
 	s.parts = append(s.parts, part{name: name, listener: listener, serve: server.Serve, stop: server.Shutdown,

@@ -2,6 +2,7 @@ package server_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -116,6 +117,7 @@ func (r *running) http(t testing.TB, server, method, path, body string) (int, st
 	if err != nil {
 		t.Fatal(err)
 	}
+	req.Header.Set("Content-Type", "application/json")
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
 		t.Fatal(err)
@@ -130,7 +132,7 @@ func (r *running) http(t testing.TB, server, method, path, body string) (int, st
 
 // Guarantees that clients get decisions and health over gRPC and HTTP, and operators the diagnostics.
 func TestServe(t *testing.T) {
-	r := start(t, server.Config{RateLimits: service(t, nil)})
+	r := start(t, server.Config{RateLimits: service(t, nil), Pprof: "127.0.0.1:0"})
 	conn := r.dial(t, insecure.NewCredentials())
 	client := rlsv3.NewRateLimitServiceClient(conn)
 	for i, want := range []rlsv3.RateLimitResponse_Code{1, 1, 2} {
@@ -176,11 +178,116 @@ func TestServe(t *testing.T) {
 			"false\n"},
 		{"debug", "GET", "/stats", "", 200, "ratelimit.service.rate_limit.d.a.over_limit: 2\n"},
 		{"debug", "GET", "/", "", 200, "/rlconfig"},
-		{"debug", "GET", "/debug/pprof/goroutine?debug=1", "", 200, "goroutine"},
+		{"debug", "POST", "/rlconfig", "", 200, "requests_per_unit=2"},
+		{"debug", "POST", "/stats", "", 200, "over_limit: 2\n"},
+		{"debug", "POST", "/", "", 200, "/rlconfig"},
+		{"debug", "GET", "/none", "", 404, ""},
+		{"pprof", "GET", "/debug/pprof/goroutine?debug=1", "", 200, "goroutine"},
+		{"pprof", "POST", "/debug/pprof/symbol", "", 200, "num_symbols"},
+		{"pprof", "GET", "/debug/pprof/none", "", 404, ""},
 	} {
 		code, text := r.http(t, c.server, c.method, c.path, c.body)
 		if code != c.status || !strings.Contains(strings.ReplaceAll(text, `": "`, `":"`), c.want) {
 			t.Errorf("%s %s %.50q: %d %s; want %d with %s", c.method, c.path, c.body, code, text, c.status, c.want)
+		}
+	}
+}
+
+// Guarantees that nothing which a web page can make a browser send is answered: not by a page of another site, and on
+// a loopback address not by one whose name points at this machine (DNS rebinding). Programs send neither header.
+func TestWebPages(t *testing.T) {
+	r := start(t, server.Config{RateLimits: service(t, nil), Pprof: "127.0.0.1:0"})
+	const body = `{"domain": "d", "descriptors": [{"entries": [{"key": "a", "value": "x"}]}]}`
+	send := func(part, method, path, host, header, value string) int {
+		t.Helper()
+		req, err := http.NewRequestWithContext(t.Context(), method, "http://"+r.Addr(part).String()+path,
+			strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Host = cmp.Or(host, req.Host)
+		if header != "" {
+			req.Header.Set(header, value)
+		}
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = resp.Body.Close()
+		return resp.StatusCode
+	}
+	surfaces := []struct{ part, method, path string }{
+		{"HTTP", "POST", "/json"}, {"HTTP", "POST", "/v1/check"}, {"HTTP", "POST", "/v1/refund"},
+		{"HTTP", "GET", "/healthcheck"}, {"HTTP", "OPTIONS", "/json"}, {"HTTP", "GET", "/none"},
+		{"debug", "GET", "/rlconfig"}, {"debug", "POST", "/rlconfig"}, {"debug", "GET", "/stats"},
+		{"debug", "GET", "/metrics"}, {"debug", "GET", "/"},
+		{"pprof", "GET", "/debug/pprof/"}, {"pprof", "GET", "/debug/pprof/heap"},
+	}
+	for _, from := range []struct{ host, header, value string }{
+		{"", "Origin", "http://evil.example"}, {"", "Origin", "null"}, {"", "Origin", ""},
+		{"", "Origin", "http://localhost:3000"}, {"", "Sec-Fetch-Site", "cross-site"},
+		{"", "Sec-Fetch-Site", "same-site"}, {"", "Sec-Fetch-Site", ""},
+		{"evil.example", "", ""}, {"evil.example:8080", "", ""}, {"127.0.0.1.evil.example:8080", "", ""},
+		{"localhost.evil.example", "Sec-Fetch-Site", "same-origin"},
+	} {
+		for _, s := range surfaces {
+			if got := send(s.part, s.method, s.path, from.host, from.header, from.value); got != http.StatusForbidden {
+				t.Errorf("%s %s with Host %q, %s %q: %d, want 403", s.method, s.path, from.host, from.header,
+					from.value, got)
+			}
+		}
+	}
+	for _, from := range []struct{ host, header, value string }{
+		{"localhost:1", "", ""}, {"LOCALHOST", "", ""}, {"[::1]:8080", "", ""}, {"192.0.2.1:8080", "", ""},
+		{"", "Sec-Fetch-Site", "none"}, {"", "Sec-Fetch-Site", "same-origin"},
+	} {
+		for _, s := range surfaces {
+			if got := send(s.part, s.method, s.path, from.host, from.header, from.value); got == http.StatusForbidden {
+				t.Errorf("%s %s with Host %q, %s %q: 403", s.method, s.path, from.host, from.header, from.value)
+			}
+		}
+	}
+	_, stats := r.http(t, "debug", "GET", "/stats", "")
+	if want := "ratelimit.service.rate_limit.d.a.total_hits: 6\n"; !strings.Contains(stats, want) {
+		t.Errorf("want %q, the hits of the programs only:\n%s", want, stats)
+	}
+	if code, text := r.http(t, "debug", "GET", "/debug/pprof/heap", ""); code != http.StatusNotFound {
+		t.Errorf("a profile on the debug port: %d %.80q, want 404", code, text)
+	}
+}
+
+// Guarantees that a server on an address that other machines reach answers to any name, but not to web pages.
+func TestWebPagesOnEveryAddress(t *testing.T) {
+	s, err := server.Listen(server.Config{RateLimits: service(t, nil), HTTP: ":0", Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { _ = s.Serve(ctx, nil); close(done) }()
+	defer func() { stop(); <-done }()
+	for origin, want := range map[string]int{"": http.StatusOK, "http://ratelimit:8080": http.StatusForbidden} {
+		_, port, err := net.SplitHostPort(s.Addr("HTTP").String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://127.0.0.1:"+port+"/json",
+			strings.NewReader(`{"domain": "d"}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Host = "ratelimit:8080"
+		if origin != "" {
+			req.Header.Set("Origin", origin)
+		}
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = resp.Body.Close()
+		if want == http.StatusOK && resp.StatusCode == http.StatusForbidden || want == http.StatusForbidden &&
+			resp.StatusCode != want {
+			t.Errorf("with Origin %q: %d, want %d", origin, resp.StatusCode, want)
 		}
 	}
 }

@@ -78,6 +78,7 @@ func TestOnlyThisMachineIsAnswered(t *testing.T) {
 		"another machine":        func(r *http.Request) { r.RemoteAddr = "192.0.2.1:1" },
 		"no address":             func(r *http.Request) { r.RemoteAddr = "@" },
 		"a page":                 func(r *http.Request) { r.Header.Set("Origin", "https://evil.example") },
+		"a page without Origin":  func(r *http.Request) { r.Header.Set("Sec-Fetch-Site", "same-site") },
 		"a page of its own":      func(r *http.Request) { r.Header.Set("Origin", "http://127.0.0.1:8080") },
 		"a name that was turned": func(r *http.Request) { r.Host = "evil.example:8080" },
 		"no host":                func(r *http.Request) { r.Host = "" },

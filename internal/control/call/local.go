@@ -28,12 +28,12 @@ func LocalActor() string {
 // stripped. The actor is the one given here, see [LocalActor]; a call cannot name another.
 //
 // Any process on this machine can call it, and so can any client of a proxy on this machine that does not mark its
-// requests as forwarded: put [RequireToken] around it. It refuses requests with an Origin, with a Host that is not
+// requests as forwarded: put [RequireToken] around it. It refuses requests of web pages, with a Host that is not
 // this machine's, or that were forwarded, so that a web page cannot call it through a browser on this machine.
 func Local(m *Mux, actor string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		in := &input{actor: actor, method: r.Method, path: r.URL.EscapedPath(), mediaType: r.Header.Get("Content-Type")}
-		if !loopback.Direct(r) || len(r.Header["Origin"]) > 0 {
+		if !loopback.Direct(r) || loopback.ByPage(r) {
 			in.actor = "" // refused without reading the body
 		} else if body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, MaxBodyBytes+1)); err == nil {
 			in.body = body

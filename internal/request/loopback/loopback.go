@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strings"
 )
 
@@ -33,11 +34,34 @@ func Direct(r *http.Request) bool {
 			return false
 		}
 	}
+	return Host(hostName(r))
+}
+
+// ByPage reports whether a web page made a browser send a request: it has an Origin, or a Sec-Fetch-Site other than
+// "none" (its user typed the address) and "same-origin". A page cannot leave these out: every browser sends an Origin
+// with whatever is not GET or HEAD, and Sec-Fetch-Site with all that it sends to a loopback address. Programs send
+// neither.
+func ByPage(r *http.Request) bool {
+	return len(r.Header["Origin"]) > 0 || slices.ContainsFunc(r.Header["Sec-Fetch-Site"], func(site string) bool {
+		return site != "none" && site != "same-origin"
+	})
+}
+
+// NamesHost reports whether the Host of a request is a name other than "localhost". On a loopback address it may be the
+// name of a web page that was pointed at this machine; see [Direct]. Only programs send no Host at all.
+func NamesHost(r *http.Request) bool {
+	name := hostName(r)
+	_, err := netip.ParseAddr(name)
+	return name != "" && err != nil && !Host(name)
+}
+
+// hostName returns the Host of a request without its port and without the brackets of an IPv6 address.
+func hostName(r *http.Request) string {
 	host := r.Host
 	if h, _, err := net.SplitHostPort(host); err == nil {
 		host = h
 	}
-	return Host(strings.Trim(host, "[]"))
+	return strings.Trim(host, "[]")
 }
 
 // Host reports whether a host name without port names this machine: it is "localhost" or a loopback address. An IPv6

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"mime"
 	"net/http"
 	"slices"
 	"unicode/utf8"
@@ -39,6 +40,12 @@ func handle[In, Out any](
 	mux *http.ServeMux, name string, method func(context.Context, *In) (*Out, error),
 ) {
 	mux.HandleFunc("POST /v1/"+name, func(w http.ResponseWriter, r *http.Request) {
+		// a web page can make a browser send other content types without asking the server first
+		if mediaType, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")); mediaType != "application/json" {
+			writeError(w, invalid("the content type is %.80q: send the header 'Content-Type: application/json'",
+				r.Header.Get("Content-Type")))
+			return
+		}
 		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBodyBytes))
 		in := new(In)
 		if err == nil {

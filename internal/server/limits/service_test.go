@@ -325,6 +325,18 @@ func TestHTTP(t *testing.T) {
 			t.Errorf("%s %.40s: %d %v", bad.path, bad.body, code, out)
 		}
 	}
+	for contentType, want := range map[string]int{"": 400, "text/plain": 400, "application/x-www-form-urlencoded": 400,
+		"multipart/form-data; boundary=x": 400, "text/plain; application/json": 400,
+		"Application/JSON; charset=utf-8": 200} {
+		resp, err := http.Post(server.URL+"/v1/peek", contentType, strings.NewReader(`{"call": {"tenant": "acme"}}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = resp.Body.Close()
+		if resp.StatusCode != want {
+			t.Errorf("a peek with the content type %q: %d, want %d", contentType, resp.StatusCode, want)
+		}
+	}
 	resp, err := http.Get(server.URL + "/v1/openapi.yaml")
 	if err != nil {
 		t.Fatal(err)
