@@ -58,6 +58,7 @@ type serveOptions struct {
 	debug, pprof         string
 	cert, key, clientCA  string
 	maxConnections       int
+	maxMessage           int
 	maxAge, drain, grace time.Duration
 	otlp                 otlpOptions
 	storeMB              int64
@@ -182,6 +183,8 @@ func (o *serveOptions) flags(f *pflag.FlagSet) {
 		"of one of them")
 	f.IntVar(&o.maxConnections, "max-connections", server.DefaultMaxConnections,
 		"accept at most `N` connections for each server")
+	f.IntVar(&o.maxMessage, "max-message", server.DefaultMaxMessage,
+		"refuse requests of more than `BYTES`; a /v1/check-batch of many calls needs more")
 	f.DurationVar(&o.maxAge, "max-connection-age", 0,
 		"end a gRPC connection after `TIME`, so that clients find new servers; 0: never")
 	f.DurationVar(&o.drain, "drain", 0, "at the end, answer health checks with unhealthy for `TIME` before service "+
@@ -281,6 +284,8 @@ func (o *serveOptions) checkNumbers() error {
 		return fmt.Errorf("--max-stats %d is outside 1..1000000", o.maxStats)
 	case o.maxConnections < 1:
 		return fmt.Errorf("--max-connections %d is below 1", o.maxConnections)
+	case o.maxMessage < 1024 || o.maxMessage > 4<<20:
+		return fmt.Errorf("--max-message %d is outside 1024..%d", o.maxMessage, 4<<20)
 	case o.maxAge < 0 || o.drain < 0 || o.grace <= 0:
 		return errors.New("want --max-connection-age and --drain at 0 or above, and --grace above 0")
 	case o.storeMB < 1 || o.storeMB > 1<<20:
@@ -371,7 +376,7 @@ func (o *serveOptions) run(ctx context.Context, stderr io.Writer) error {
 		return err
 	}
 	config := server.Config{RateLimits: service, Limits: own, Metrics: told, Chain: counters.chain, GRPC: o.grpc,
-		HTTP: o.http, Debug: o.debug, Pprof: o.pprof, MaxConnections: o.maxConnections,
+		HTTP: o.http, Debug: o.debug, Pprof: o.pprof, MaxConnections: o.maxConnections, MaxMessage: o.maxMessage,
 		MaxAge: o.maxAge, DrainFor: o.drain, Grace: o.grace, Log: log}
 	if counters.chain != nil {
 		if config.Ready, err = o.awaitStores(ctx, counters, end, log); err != nil {

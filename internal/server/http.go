@@ -29,7 +29,8 @@ func (s *Server) clientHandler() http.Handler {
 		decisions.HandleFunc("/v1/", limits.RefuseWithoutPlans)
 	}
 	mux.Handle("/", s.refuseHTTPUntilReady(decisions))
-	return s.c.Metrics.record(s.refuseWebPages("HTTP", s.recoverHTTPPanic(mux)))
+	handler := s.c.Metrics.record(s.refuseWebPages("HTTP", s.recoverHTTPPanic(mux)))
+	return http.MaxBytesHandler(handler, int64(s.c.MaxMessage))
 }
 
 // refuseWebPages answers nothing that a web page can make a browser send to the server with a name. Whoever opens a page
@@ -56,7 +57,7 @@ func (s *Server) refuseWebPages(name string, handler http.Handler) http.Handler 
 // error, as in envoyproxy/ratelimit. The text of an error begins as there, with "Bad Request", and goes on with the
 // reason.
 func (s *Server) json(w http.ResponseWriter, r *http.Request) {
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxRequestBytes))
+	body, err := io.ReadAll(r.Body)
 	var request rlsv3.RateLimitRequest
 	if err == nil {
 		if err = protojson.Unmarshal(body, &request); err != nil {

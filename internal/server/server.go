@@ -43,16 +43,19 @@ import (
 // Bounds on what clients can occupy.
 const (
 	// DefaultMaxConnections is the largest number of connections of each server if Config.MaxConnections is 0.
-	DefaultMaxConnections = 10_000
+	DefaultMaxConnections = 2000
+
+	// DefaultMaxMessage is the largest request, in bytes, if Config.MaxMessage is 0. Envoy's have some hundred bytes.
+	DefaultMaxMessage = 64 << 10
 
 	// StreamWorkers is how many goroutines wait for gRPC requests. While all of them are busy, each further request
 	// gets a new goroutine, whose stack has to grow. With 2 workers and requests on 32 connections that took a sixth of
 	// the server's processor time (make figures ONLY=rls_of_ceiling).
 	StreamWorkers = 256
 
-	maxStreams       = 1000     // requests at once on one connection
-	maxRequestBytes  = 4 << 20  // of one request; gRPC's own default
-	maxHeaderBytes   = 64 << 10 // of one request
+	maxStreams       = 250     // requests at once on one connection; clients open more connections if they need to
+	windowBytes      = 65_535  // that a client may send on a gRPC stream before the server reads them; HTTP/2's default
+	maxHeaderBytes   = 8 << 10 // of one request
 	handshakeTimeout = 5 * time.Second
 	requestTimeout   = 10 * time.Second // to read a request over HTTP, and to write its response
 	idleTimeout      = 2 * time.Minute  // an HTTP connection without requests is closed after this time
@@ -85,6 +88,7 @@ type Config struct {
 
 	TLS            *tls.Config   // of GRPC and HTTP; if nil, plain text
 	MaxConnections int           // of each server; 0 selects DefaultMaxConnections
+	MaxMessage     int           // largest request, in bytes; 0 selects DefaultMaxMessage
 	MaxAge         time.Duration // of a gRPC connection, so that clients find new servers; 0: without bound
 
 	// DrainFor is how long the server still takes requests after it has begun to report that it is not healthy. In this
@@ -108,6 +112,7 @@ type Server struct {
 	serving atomic.Bool
 	grpc    *grpc.Server
 	parts   []part
+	budget  *budget
 
 	stopping context.Context // ends after Config.DrainFor, when the server stops taking requests
 	stop     context.CancelFunc
@@ -136,10 +141,13 @@ func Listen(c Config) (*Server, error) {
 	if c.MaxConnections == 0 {
 		c.MaxConnections = DefaultMaxConnections
 	}
+	if c.MaxMessage == 0 {
+		c.MaxMessage = DefaultMaxMessage
+	}
 	if c.Grace == 0 {
 		c.Grace = DefaultGrace
 	}
-	s := &Server{c: c, health: health.NewServer()}
+	s := &Server{c: c, health: health.NewServer(), budget: newBudget()}
 	s.stopping, s.stop = context.WithCancel(context.Background())
 	s.setServing(false)
 	err := joinInUse(s.addGRPC(), s.addHTTP("HTTP", c.HTTP, s.clientHandler(), c.TLS),
@@ -172,7 +180,7 @@ func (s *Server) listen(name, address string, encrypted *tls.Config) (net.Listen
 	if err != nil {
 		return nil, err
 	}
-	listener = netutil.LimitListener(listener, s.c.MaxConnections)
+	listener = s.budget.listen(netutil.LimitListener(listener, s.c.MaxConnections))
 	if encrypted != nil {
 		listener = tls.NewListener(listener, encrypted)
 	}
@@ -191,7 +199,11 @@ func (s *Server) addGRPC() error {
 		grpc.ConnectionTimeout(handshakeTimeout),
 		grpc.MaxConcurrentStreams(maxStreams),
 		grpc.NumStreamWorkers(StreamWorkers),
-		grpc.MaxRecvMsgSize(maxRequestBytes),
+		grpc.MaxRecvMsgSize(s.c.MaxMessage),
+		grpc.StaticStreamWindowSize(windowBytes),
+		grpc.StaticConnWindowSize(windowBytes),
+		grpc.SharedWriteBuffer(true),
+		grpc.StatsHandler(s.budget),
 		grpc.MaxHeaderListSize(maxHeaderBytes),
 		grpc.KeepaliveParams(keepalive.ServerParameters{
 			Time: pingAfter, Timeout: pingTimeout, MaxConnectionAge: s.c.MaxAge, MaxConnectionAgeGrace: s.c.Grace,
@@ -227,13 +239,13 @@ func (s *Server) addHTTP(name, address string, handler http.Handler, encrypted *
 	if address == "" {
 		return nil
 	}
-	listener, err := s.listen(name, address, encrypted)
+	listener, err := s.listen(name, address, onlyHTTP1(encrypted))
 	if err != nil {
 		return err
 	}
 	server := &http.Server{
 		Handler: handler, ReadHeaderTimeout: handshakeTimeout, ReadTimeout: requestTimeout, IdleTimeout: idleTimeout,
-		MaxHeaderBytes: maxHeaderBytes, ErrorLog: slog.NewLogLogger(s.c.Log.Handler(), slog.LevelDebug),
+		MaxHeaderBytes: maxHeaderBytes, ConnState: s.budget.connState, ErrorLog: slog.NewLogLogger(s.c.Log.Handler(), slog.LevelDebug),
 	}
 	if name != "pprof" { // the operator chooses how long a profile takes
 		server.WriteTimeout = requestTimeout
@@ -241,6 +253,23 @@ func (s *Server) addHTTP(name, address string, handler http.Handler, encrypted *
 	s.parts = append(s.parts, part{name: name, listener: listener, serve: server.Serve, stop: server.Shutdown,
 		cut: func() { _ = server.Close() }})
 	return nil
+}
+
+// onlyHTTP1 returns a configuration without HTTP/2, which nobody needs beside gRPC: of its connections nobody could say
+// when a request is complete. It returns nil for nil.
+func onlyHTTP1(c *tls.Config) *tls.Config {
+	if c == nil {
+		return nil
+	}
+	c = c.Clone()
+	c.NextProtos = []string{"http/1.1"}
+	if of := c.GetConfigForClient; of != nil {
+		c.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+			c, err := of(hello)
+			return onlyHTTP1(c), err
+		}
+	}
+	return c
 }
 
 // recoverPanic logs a panic and turns it into an error: one request must not end the server.
@@ -378,6 +407,9 @@ func (s *Server) Serve(ctx context.Context, again <-chan struct{}) error {
 			}
 		})
 	}
+	sweeping, endSweeping := context.WithCancel(context.Background())
+	defer endSweeping()
+	go s.budget.run(sweeping)
 	err := s.untilStopped(ctx, failed)
 	s.setServing(false)
 	if err == nil {

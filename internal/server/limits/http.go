@@ -13,10 +13,7 @@ import (
 	"unicode/utf8"
 )
 
-// maxBodyBytes bounds the body of a request.
-const maxBodyBytes = 4 << 20
-
-// Register adds the API to mux: POST /v1/check, /v1/check-batch, /v1/peek and /v1/refund, and GET /v1/openapi.yaml. The
+// Register adds the API to mux, which bounds the bodies of requests: POST /v1/check, /v1/check-batch, /v1/peek and /v1/refund, and GET /v1/openapi.yaml. The
 // status of a decision is 200, also if it denies.
 func (s *Service) Register(mux *http.ServeMux) {
 	handle(mux, "check", s.Check)
@@ -46,7 +43,10 @@ func handle[In, Out any](
 				r.Header.Get("Content-Type")))
 			return
 		}
-		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBodyBytes))
+		body, err := io.ReadAll(r.Body)
+		if tooLarge := new(http.MaxBytesError); errors.As(err, &tooLarge) {
+			err = fmt.Errorf("it has more than %d bytes, which --max-message sets", tooLarge.Limit)
+		}
 		in := new(In)
 		if err == nil {
 			err = decode(body, in)

@@ -275,7 +275,7 @@ func TestHTTP(t *testing.T) {
 	w := newWorld(t, 0)
 	mux := http.NewServeMux()
 	w.Register(mux)
-	server := httptest.NewServer(mux)
+	server := httptest.NewServer(http.MaxBytesHandler(mux, 64<<10))
 	defer server.Close()
 	post := func(path, body string) (int, map[string]any) {
 		t.Helper()
