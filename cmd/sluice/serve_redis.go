@@ -23,8 +23,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/store/redis"
 )
 
-// serveRedisDeadline is the default of --redis-deadline of sluice serve. A Redis in another zone (2 to 3 ms away, with a
-// new connection some 15 ms) meets it, and so does one that stalls for 20 ms. It is half of the timeout that
+// serveRedisDeadline is the default of --redis-deadline of sluice serve. A Redis in another zone (2 to 3 ms away, with
+// a new connection some 15 ms) meets it, and so does one that stalls for 20 ms. It is half of the timeout that
 // docs/envoy.md gives Envoy's filter.
 const serveRedisDeadline = 50 * time.Millisecond
 
@@ -67,6 +67,14 @@ func (o *serveOptions) checkStores() error {
 	if err := o.readRedisFlag(); err != nil {
 		return err
 	}
+	if err := o.checkRedisConnection(); err != nil {
+		return err
+	}
+	return o.checkRedisLogin()
+}
+
+// checkRedisConnection checks the flags about TLS and about a cluster.
+func (o *serveOptions) checkRedisConnection() error {
 	switch {
 	case o.redisCA != "" && !o.redisTLS:
 		return errors.New("--redis-ca needs --redis-tls, or a URL rediss:// in --redis")
@@ -74,6 +82,17 @@ func (o *serveOptions) checkStores() error {
 		return errors.New("--redis-cert and --redis-key need each other")
 	case o.redisCert != "" && !o.redisTLS:
 		return errors.New("--redis-cert needs --redis-tls, or a URL rediss:// in --redis")
+	case len(o.redisAddrs) > 1 && !o.redisCluster:
+		return errors.New("--redis has several addresses, which needs --redis-cluster")
+	case o.redisCluster && o.redisDB != 0:
+		return errors.New("--redis names a database, and a cluster has only one: leave the number out")
+	}
+	return nil
+}
+
+// checkRedisLogin checks that the user and the password are given once, and that no password travels in plain text.
+func (o *serveOptions) checkRedisLogin() error {
+	switch {
 	case o.redisPasswordFile != "" && o.redisPassword != "":
 		return errors.New("--redis-password-file and the URL of --redis both have a password: leave one out")
 	case o.redisUser != "" && o.redisURLUser != "":
@@ -82,10 +101,6 @@ func (o *serveOptions) checkStores() error {
 		return errors.New("--redis-user needs --redis-password-file")
 	case o.redisPasswordFile != "" && !o.redisTLS && !o.redisOnThisMachine():
 		return errors.New("--redis-password-file needs --redis-tls: the password would travel in plain text")
-	case len(o.redisAddrs) > 1 && !o.redisCluster:
-		return errors.New("--redis has several addresses, which needs --redis-cluster")
-	case o.redisCluster && o.redisDB != 0:
-		return errors.New("--redis names a database, and a cluster has only one: leave the number out")
 	}
 	return nil
 }
@@ -112,8 +127,8 @@ func (o *serveOptions) readRedisFlag() error {
 			}
 			if i > 0 && (to.Username != o.redisURLUser || to.Password != o.redisPassword || to.DB != o.redisDB ||
 				(to.TLSConfig != nil) != o.redisTLS) {
-				return errors.New("the URLs of --redis differ in more than HOST:PORT: the nodes of a cluster have one " +
-					"user, and all or none have TLS")
+				return errors.New("the URLs of --redis differ in more than HOST:PORT: the nodes of a cluster have " +
+					"one user, and all or none have TLS")
 			}
 			address = to.Addr
 			o.redisURLUser, o.redisPassword, o.redisDB = to.Username, to.Password, to.DB
@@ -132,8 +147,8 @@ func (o *serveOptions) readRedisFlag() error {
 func parseRedisURL(text string) (*goredis.Options, error) {
 	u, err := url.Parse(text)
 	if err == nil && (u.RawQuery != "" || u.Fragment != "") {
-		return nil, errors.New("--redis: a URL has options after ? or #, which sluice serve does not take from there: " +
-			"use flags, such as --redis-deadline")
+		return nil, errors.New("--redis: a URL has options after ? or #, which sluice serve does not take from " +
+			"there: use flags, such as --redis-deadline")
 	}
 	to, parseErr := goredis.ParseURL(text)
 	if err != nil || parseErr != nil || to.Network != "tcp" {

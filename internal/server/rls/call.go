@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -31,7 +32,7 @@ type call struct {
 	match         envoyconfig.Match
 	entries       []envoyconfig.Entry // of the descriptor that beginItem reads
 	key           []byte              // of the counters of that descriptor
-	replacedNames []string            // names of the rules that do not apply, because a rule of the request replaces them
+	replacedNames []string            // names of the rules that rules of the request replace
 
 	left, policies []byte // buffers for the values of the headers RateLimit and RateLimit-Policy
 }
@@ -104,19 +105,8 @@ func (c *call) beginItem(i int, snapshot *snapshot) error {
 		c.entries = append(c.entries, envoyconfig.Entry{Key: e.GetKey(), Value: e.GetValue()})
 	}
 	domain := c.request.GetDomain()
-	if mapping := snapshot.config.Mapping(domain); mapping != nil && c.service.config.Plans != nil {
-		if mappedCall, mapped := mapping.Read(c.entries); mapped {
-			it.setHits(d, c.request)
-			cost := it.hits
-			if d.GetHitsAddend() == nil && c.request.GetHitsAddend() == 0 {
-				cost = 0 // use the cost that the plan defines
-			}
-			if it.hits == 0 && !it.negative {
-				c.service.warnOfPlanReports(domain)
-			}
-			it.decideByPlan(domain, &mappedCall, cost)
-			return nil
-		}
+	if c.decideByPlan(it, d, snapshot.config.Mapping(domain)) {
+		return nil
 	}
 	if !snapshot.config.Match(domain, c.entries, &c.match) {
 		c.service.stats.domainNotFound(domain)
@@ -141,15 +131,39 @@ func (c *call) beginItem(i int, snapshot *snapshot) error {
 	}
 	it.setHits(d, c.request)
 	if it.hits == 0 && !it.negative && it.rule.NoteQuery() && !c.service.config.CountDenied {
-		c.service.config.Log.Info("a request asked with 0 hits, so its hits are probably reported when it is over: from "+
-			"now on the hits of this descriptor count also if they do not fit. To have every instance know it from the "+
-			"start, write sluice: {countDenied: true} at the descriptor, and countDenied: false to never count such hits",
+		c.service.config.Log.Info("a request asked with 0 hits, so its hits are probably reported when it is over: "+
+			"from now on the hits of this descriptor count also if they do not fit. To have every instance know it "+
+			"from the start, write sluice: {countDenied: true} at the descriptor, and countDenied: false to never "+
+			"count such hits",
 			"descriptor", cmp.Or(it.rule.Path, envoyconfig.OverrideStatsKey(domain, c.entries)))
 	}
 	c.nameAddresses()
 	c.key = envoyconfig.AppendKey(c.key[:0], domain, c.entries, shared)
 	it.owner = ownerOf(c.key, c.entries)
 	return nil
+}
+
+// decideByPlan reports whether the mapping of the domain, which may be nil, matches the entries of the descriptor d. If
+// so, the plan of the tenant has decided the item.
+func (c *call) decideByPlan(it *item, d *ratelimitv3.RateLimitDescriptor, mapping *envoyconfig.Mapping) bool {
+	if mapping == nil || c.service.config.Plans == nil {
+		return false
+	}
+	mappedCall, mapped := mapping.Read(c.entries)
+	if !mapped {
+		return false
+	}
+	it.setHits(d, c.request)
+	cost := it.hits
+	if d.GetHitsAddend() == nil && c.request.GetHitsAddend() == 0 {
+		cost = 0 // use the cost that the plan defines
+	}
+	domain := c.request.GetDomain()
+	if it.hits == 0 && !it.negative {
+		c.service.warnOfPlanReports(domain)
+	}
+	it.decideByPlan(domain, &mappedCall, cost)
+	return true
 }
 
 // decide charges the items in four passes, see the package comment. If an error stops it, the charges are undone.

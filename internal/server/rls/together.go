@@ -51,15 +51,20 @@ func (c *call) chargeTogether() error {
 	c.denied = c.denied || byQuotas
 	if c.denied && !global {
 		c.refund()
-		for i := range c.items {
-			// Items that have no part in the denial look as if they had not been asked, as in chargeItems.
-			it := &c.items[i]
-			if it.hasCounters() && !c.isUnconditional(it) && (it.rule.ShadowMode || it.quota && !byQuotas) {
-				it.state, it.countersKnown = undecided, false
-			}
-		}
+		c.forgetSpared(byQuotas)
 	}
 	return nil
+}
+
+// forgetSpared makes the items that chargeItems would not have charged look as if they had not been asked. The request
+// is denied, by the items with quota_mode if byQuotas is set.
+func (c *call) forgetSpared(byQuotas bool) {
+	for i := range c.items {
+		it := &c.items[i]
+		if it.hasCounters() && !c.isUnconditional(it) && (it.rule.ShadowMode || it.quota && !byQuotas) {
+			it.state, it.countersKnown = undecided, false
+		}
+	}
 }
 
 // likelyDenial returns the item that can deny alone and has denied as many hits most recently, if it denies still or
