@@ -144,7 +144,8 @@ func (l *Limiter) begin(tokens authorizer.Tokens, addresses limit.Store) error {
 	}
 	l.authorizer, err = authorizer.New(authorizer.Config{Source: authorizer.Current(l.plans.Current), Tokens: tokens,
 		Store:     l.store,
-		Addresses: addresses, Sources: l.names(), Now: l.c.Now, Log: l.c.Log, TrustedHops: l.c.TrustedHops, Jitter: l.c.RetryJitter})
+		Addresses: addresses, Sources: l.names(), Now: l.c.Now, Log: l.c.Log, TrustedHops: l.c.TrustedHops,
+		Jitter: l.c.RetryJitter})
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrConfig, err)
 	}

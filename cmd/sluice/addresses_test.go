@@ -81,7 +81,8 @@ func TestProcessesShareAddresses(t *testing.T) {
 				round := func() {
 					for _, p := range three {
 						for range 2 {
-							// the last number of an IPv6 address changes nothing: the customer can use all of its network
+							// The last number of an IPv6 address changes nothing, because the customer can use the whole
+							// network.
 							if ask(t, p.base, tenant(i), strings.ReplaceAll(address, "HOST", fmt.Sprint(i+1))) {
 								n++
 							}
@@ -94,8 +95,8 @@ func TestProcessesShareAddresses(t *testing.T) {
 				three[0] = start()
 				round()
 				if n > want || n == 0 || !c.leases && n < want {
-					t.Errorf("%s: three processes and one more after a restart admitted %d requests, want %d", address, n,
-						want)
+					t.Errorf("%s: three processes and one more after a restart admitted %d requests, want %d",
+						address, n, want)
 				}
 			}
 			admitted("192.0.2.1", 4, func(i int) string { return tenants[i%3] })

@@ -33,8 +33,8 @@ func areLimitsFiles(paths []string) bool {
 // checkLimits checks files for sluice serve --config as that command does when it starts.
 func (f *checkFlags) checkLimits(c *cobra.Command, paths []string) error {
 	if f.json || f.effective {
-		return &usageError{c.CommandPath(), errors.New("--json and --effective are for plans files; these are files for " +
-			"sluice serve --config")}
+		return &usageError{c.CommandPath(), errors.New("--json and --effective are for plans files; these are files " +
+			"for sluice serve --config")}
 	}
 	var config *envoyconfig.Config
 	_, err := server.OpenFiles(server.FilesConfig{Paths: paths, Log: slog.New(slog.DiscardHandler),
@@ -49,8 +49,8 @@ func (f *checkFlags) checkLimits(c *cobra.Command, paths []string) error {
 		return fmt.Errorf("%s, which --strict makes fail the check", count(n, "warning"))
 	}
 	if !f.quiet {
-		fmt.Fprintf(c.OutOrStdout(), "%s: ok: %s, domains %s\n", strings.Join(paths, ", "), count(config.Rules(), "limit"),
-			strings.Join(config.Domains(), ", "))
+		fmt.Fprintf(c.OutOrStdout(), "%s: ok: %s, domains %s\n", strings.Join(paths, ", "),
+			count(config.Rules(), "limit"), strings.Join(config.Domains(), ", "))
 	}
 	return nil
 }

@@ -156,8 +156,8 @@ Lambda function needs the function's binary.`,
 		"keep the token for operators' calls in `FILE` (default: "+tokenFileVariable+", or a file that commands find)")
 	f.IntVar(&o.jitter, "retry-jitter", 0, "lengthen Retry-After by a random share of up to `PERCENT`, 0..100")
 	f.Int64Var(&o.maxBody, "max-body", front.DefaultMaxBodyBytes, "largest request body, in `BYTES`; 0: no limit")
-	f.StringSliceVar(&o.methods, "methods", route.UsualMethods(), "serve only the methods of `LIST`, and answer others "+
-		"with 400; any: every method (with --api the routes name the methods)")
+	f.StringSliceVar(&o.methods, "methods", route.UsualMethods(), "serve only the methods of `LIST`, and answer "+
+		"others with 400; any: every method (with --api the routes name the methods)")
 	f.DurationVar(&o.bodyTimeout, "body-timeout", front.DefaultBodyTimeout,
 		"longest time that the gateway waits for a request body, `DURATION`; "+
 			"each KiB that arrives adds a second; 0: no limit")

@@ -17,7 +17,9 @@ import (
 const peerLimits = `
 domain: rl
 descriptors:
-  - {key: category, value: account, rate_limit: {replaces: [{name: one}, {name: two}], unit: year, requests_per_unit: 4}}
+  - key: category
+    value: account
+    rate_limit: {replaces: [{name: one}, {name: two}], unit: year, requests_per_unit: 4}
   - key: source
     value: proxy
     descriptors:
@@ -45,8 +47,8 @@ descriptors:
     metadata: {quota: {name: several_2}}
 `
 
-// Guarantees that the eight end-to-end scenarios of envoyproxy/ratelimit have their outcome behind a real Envoy, with the
-// default settings and dynamic metadata: a simple request, a limit, shadow_mode, the statistics of a value, quotas,
+// Guarantees that the eight end-to-end scenarios of envoyproxy/ratelimit have their outcome behind a real Envoy, with
+// the default settings and dynamic metadata: a simple request, a limit, shadow_mode, the statistics of a value, quotas,
 // replaces, tokens that are reported when a request is over, and such tokens of several services.
 func TestEnvoyPeerScenarios(t *testing.T) {
 	envoyProgram(t)

@@ -57,8 +57,8 @@ descriptors:
 				}
 			}
 			for range 5 {
-				post(t, serving.http+"/json", "api", [][2]string{{"tenant", "acme"}, {"method", "GET"}, {"path", "/client"},
-					{"remote_address", address}})
+				post(t, serving.http+"/json", "api", [][2]string{{"tenant", "acme"}, {"method", "GET"},
+					{"path", "/client"}, {"remote_address", address}})
 			}
 		}
 		for _, page := range []string{"/metrics", "/stats", "/rlconfig"} {

@@ -357,7 +357,8 @@ func (o *serveOptions) run(ctx context.Context, stderr io.Writer) error {
 	service, err := rls.New(rls.Config{Store: counters.tenants, Plans: byPlan, Addresses: counters.names,
 		IPv6Prefix: o.ipv6Prefix, CountDenied: o.countDenied,
 		ShadowMode: o.shadow, QuotaMode: o.quota, DynamicMetadata: o.metadata, Headers: o.names,
-		PeekAfterDenial: counters.chain == nil, Together: counters.chain != nil, NearLimitRatio: o.nearLimit, MaxStats: o.maxStats, Log: log})
+		PeekAfterDenial: counters.chain == nil, Together: counters.chain != nil, NearLimitRatio: o.nearLimit,
+		MaxStats: o.maxStats, Log: log})
 	if err != nil {
 		return err
 	}

@@ -15,7 +15,8 @@ func TestServeNamesVariablesOfThePeer(t *testing.T) {
 	t.Setenv("PORT", "8080")
 	s := startServe(t, "--config", limitsFile(t, 1))
 	log := s.stderr.String()
-	for _, want := range []string{"variable=SHADOW_MODE instead=--shadow-mode", "variable=REDIS_AUTH", "variable=PORT"} {
+	for _, want := range []string{"variable=SHADOW_MODE instead=--shadow-mode", "variable=REDIS_AUTH",
+		"variable=PORT"} {
 		if !strings.Contains(log, want) {
 			t.Errorf("the log lacks %q:\n%s", want, log)
 		}

@@ -41,7 +41,8 @@ func TestServeNotReadyWithoutItsRedis(t *testing.T) {
 			codes.Unavailable || !strings.Contains(err.Error(), "has not answered since it started") {
 			t.Errorf("instance %d decides before Redis has answered: %v", i, err)
 		}
-		health, err := healthv1.NewHealthClient(s.conn).Check(t.Context(), &healthv1.HealthCheckRequest{Service: "ratelimit"})
+		health, err := healthv1.NewHealthClient(s.conn).Check(t.Context(),
+			&healthv1.HealthCheckRequest{Service: "ratelimit"})
 		if err != nil || health.GetStatus() != healthv1.HealthCheckResponse_NOT_SERVING {
 			t.Errorf("health of instance %d over gRPC: %v, %v", i, health.GetStatus(), err)
 		}
@@ -116,17 +117,19 @@ func TestServeRefusedByRedis(t *testing.T) {
 		"a user without rights":    {"--redis redis://reader:hunter2@" + closed.Addr, "NOPERM"},
 		"no such database":         {"--redis redis://" + open.Addr + "/99", "DB index is out of range"},
 		"another authority":        {"--redis rediss://sluice:hunter2@" + secured.TLS, "certificate"},
-		"no client certificate":    {"--redis " + strict.TLS + " --redis-tls --redis-ca " + authority, "certificate of the client"},
-		"a cluster":                {"--redis " + cluster[0], "add --redis-cluster"},
-		"no cluster":               {"--redis " + open.Addr + " --redis-cluster", "cluster support disabled"},
+		"no client certificate": {"--redis " + strict.TLS + " --redis-tls --redis-ca " + authority,
+			"certificate of the client"},
+		"a cluster":  {"--redis " + cluster[0], "add --redis-cluster"},
+		"no cluster": {"--redis " + open.Addr + " --redis-cluster", "cluster support disabled"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			flags := append([]string{"serve", "--config", limitsFile(t, 5), "--grpc", "127.0.0.1:0", "--http=", "--debug=",
-				"--redis-deadline", "5s"}, strings.Fields(c.flags)...)
+			flags := append([]string{"serve", "--config", limitsFile(t, 5), "--grpc", "127.0.0.1:0", "--http=",
+				"--debug=", "--redis-deadline", "5s"}, strings.Fields(c.flags)...)
 			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			defer cancel()
 			got := sluiceUntil(ctx, "", flags...)
-			if got.code != exitFailed || !strings.Contains(got.stderr, "--redis") || !strings.Contains(got.stderr, c.want) {
+			if got.code != exitFailed || !strings.Contains(got.stderr, "--redis") ||
+				!strings.Contains(got.stderr, c.want) {
 				t.Errorf("exit %d, %s\nwant the flag and %q", got.code, got.stderr, c.want)
 			}
 			if strings.Contains(got.stderr, "hunter2") {
@@ -164,10 +167,11 @@ func TestServeRedisURL(t *testing.T) {
 	if n, err := third.DBSize(t.Context()).Result(); err != nil || n == 0 {
 		t.Errorf("database 3 has %d keys, %v", n, err)
 	}
-	for _, bad := range []string{"redis://h:1?dial_timeout=1s", "redis://ann:hunter2@h:x", "unix:///tmp/hunter2", "http://h:1",
-		"redis://ann:hunter2@h:1/x"} {
+	for _, bad := range []string{"redis://h:1?dial_timeout=1s", "redis://ann:hunter2@h:x", "unix:///tmp/hunter2",
+		"http://h:1", "redis://ann:hunter2@h:1/x"} {
 		got := sluice(t, "", "serve", "--config", "x", "--redis", bad)
-		if got.code != exitUsage || !strings.Contains(got.stderr, "--redis") || strings.Contains(got.stderr, "hunter2") {
+		if got.code != exitUsage || !strings.Contains(got.stderr, "--redis") ||
+			strings.Contains(got.stderr, "hunter2") {
 			t.Errorf("%s: exit %d, %s", bad, got.code, got.stderr)
 		}
 	}
@@ -187,8 +191,8 @@ func TestServeDeadline(t *testing.T) {
 	}
 	degraded := func() (n int) {
 		_, _, text := get(t, s.debug+"/metrics", "")
-		for _, m := range regexp.MustCompile(`(?m)^sluice_fallback_decisions_total\{.*\} (\d+)$`).FindAllStringSubmatch(text,
-			-1) {
+		line := regexp.MustCompile(`(?m)^sluice_fallback_decisions_total\{.*\} (\d+)$`)
+		for _, m := range line.FindAllStringSubmatch(text, -1) {
 			one, err := strconv.Atoi(m[1])
 			if err != nil {
 				t.Fatal(err)

@@ -57,8 +57,8 @@ func (o *storeOptions) flags(f *pflag.FlagSet, redisDeadline time.Duration) {
 		"request")
 	f.IntVar(&o.maxInstances, "max-instances", 1, "at most `N` gateways share the store: while it does not answer and "+
 		"the instance count is not known, each admits 1/N of a limit")
-	f.StringVar(&o.addressKey, "address-key", "", "`FILE` with the key that names addresses where they are counted, 32 "+
-		"bytes or more (default: a random key, which a shared store keeps)")
+	f.StringVar(&o.addressKey, "address-key", "", "`FILE` with the key that names addresses where they are counted, "+
+		"32 bytes or more (default: a random key, which a shared store keeps)")
 }
 
 const maxNamespaceBytes = 64 // the store refuses longer ones, too

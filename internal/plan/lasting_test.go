@@ -83,7 +83,8 @@ func TestWarningsOfSmallSlidingWindows(t *testing.T) {
 		{"sliding_window", 3, "admits about 66% of it"}, {"sliding_window", 9, "admits about 88% of it"},
 		{"sliding_window", 10, ""}, {"fixed_window", 1, ""}, {"sliding_buckets", 1, ""},
 	} {
-		wantWarning(t, fmt.Sprintf("plans: [ { id: p, limits: [ { id: a, algorithm: %s, threshold: %d, period: 1m } ] } ]",
-			test.algorithm, test.threshold), test.want)
+		wantWarning(t, fmt.Sprintf(
+			"plans: [ { id: p, limits: [ { id: a, algorithm: %s, threshold: %d, period: 1m } ] } ]", test.algorithm,
+			test.threshold), test.want)
 	}
 }

@@ -164,8 +164,7 @@ func (f *Files) states() []fileState {
 		_ = filepath.WalkDir(path, func(name string, e fs.DirEntry, err error) error {
 			switch hidden := name != path && strings.HasPrefix(filepath.Base(name), "."); {
 			case err != nil:
-				states = append(states, fileState{name: name})
-				return nil
+				states = append(states, fileState{name: name}) // load reads it, and returns the error of that
 			case hidden && e.IsDir():
 				return fs.SkipDir
 			case !hidden && !e.IsDir():

@@ -95,8 +95,8 @@ func (s *Server) json(w http.ResponseWriter, r *http.Request) {
 func plainSpaces(err error) string { return strings.ReplaceAll(err.Error(), "\u00a0", " ") }
 
 // healthcheck answers 200 and "OK" while the server is healthy, and 500 otherwise. If the fallback limiter has decided
-// in place of a store, a second line says how often. The server is healthy nevertheless: if it were not, a store that is
-// away would take all instances out of service at once.
+// in place of a store, a second line says how often. The server is healthy nevertheless: if it were not, a store that
+// is away would take all instances out of service at once.
 func (s *Server) healthcheck(w http.ResponseWriter, _ *http.Request) {
 	switch {
 	case !s.ready.Load():

@@ -97,8 +97,8 @@ type Config struct {
 	Grace    time.Duration // for the requests in flight after DrainFor; 0 selects DefaultGrace
 
 	// Ready is closed when the stores have answered for the first time. Until then the server reports that it is not
-	// healthy, and answers requests with the error Unavailable, because nobody knows what other instances have admitted.
-	// If nil, the server is ready at once.
+	// healthy, and answers requests with the error Unavailable, because nobody knows what other instances have
+	// admitted. If nil, the server is ready at once.
 	Ready <-chan struct{}
 
 	Log *slog.Logger // if nil, slog.Default()

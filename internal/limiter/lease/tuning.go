@@ -78,8 +78,8 @@ type tuning struct {
 	// and 2 make 12 and 23 % more calls.
 	enoughPart float64
 
-	// leastInSlot is how many units of a token bucket must come free for each process during a slot for the bucket to be
-	// leased.
+	// leastInSlot is how many units of a token bucket must come free for each process during a slot for the bucket to
+	// be leased.
 	leastInSlot float64
 
 	// rampLeast is how many times the request's cost must come free for a process before the ramp ends, to be worth a

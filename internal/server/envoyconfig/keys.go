@@ -77,8 +77,8 @@ func (e *ValueError) Error() string { return e.File + ": error checking config" 
 
 // Detail returns what follows these words for an operator: the place, and what to do.
 func (e *ValueError) Detail() string {
-	return fmt.Sprintf(", line %d: %s is %s, and no value of these files is a number with a fraction or too large: if a "+
-		"text is meant, write %s: \"%s\"", e.Line, e.Key, e.Value, e.Key, e.Value)
+	return fmt.Sprintf(", line %d: %s is %s, and no value of these files is a number with a fraction or too large: if "+
+		"a text is meant, write %s: \"%s\"", e.Line, e.Key, e.Value, e.Key, e.Value)
 }
 
 // planKeys are the keys at the root of a plans file, which is easily given to the wrong flag.
@@ -145,7 +145,7 @@ func (t *treeReader) checkMapping(n *yaml.Node, at place) error {
 		if err := t.checkKey(resolve(key), at); err != nil {
 			return err
 		}
-		if err := t.checkValue(resolve(key).Value, value, at); err != nil {
+		if err := t.checkValue(resolve(key).Value, value); err != nil {
 			return err
 		}
 	}
@@ -204,7 +204,7 @@ func (t *treeReader) checkKey(key *yaml.Node, at place) error {
 	return nil
 }
 
-func (t *treeReader) checkValue(key string, n *yaml.Node, at place) error {
+func (t *treeReader) checkValue(key string, n *yaml.Node) error {
 	switch {
 	case key == extensionKey:
 		return nil // loader.extension and loader.mapping check the keys below it
@@ -253,8 +253,8 @@ func (t *treeReader) warnOfMissingNumber(n *yaml.Node) {
 		}
 	}
 	if unit != nil {
-		t.warn(unit.Line, "rate_limit has a unit and no requests_per_unit, so it denies every request: add the number, or "+
-			"write requests_per_unit: 0 if that is meant")
+		t.warn(unit.Line, "rate_limit has a unit and no requests_per_unit, so it denies every request: add the number, "+
+			"or write requests_per_unit: 0 if that is meant")
 	}
 }
 
@@ -276,8 +276,8 @@ func (t *treeReader) warnOfConfusable(items []*yaml.Node) {
 			}
 			rest := long[i+1:]
 			t.warn(keys[long], "descriptors with the keys %s and %s (line %d) can be confused, as in "+
-				"envoyproxy/ratelimit: a request with %s=%s_x gets the rule of %s=x. Rename one of the keys if clients "+
-				"choose the value of %s", long, short, line, short, rest, long, short)
+				"envoyproxy/ratelimit: a request with %s=%s_x gets the rule of %s=x. Rename one of the keys if "+
+				"clients choose the value of %s", long, short, line, short, rest, long, short)
 		}
 	}
 }

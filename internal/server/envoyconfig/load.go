@@ -102,7 +102,7 @@ func (l *loader) errorf(format string, args ...any) error {
 
 // warn adds a warning about a line of the file.
 func (l *loader) warn(line int, format string, args ...any) {
-	l.config.warnings = append(l.config.warnings, fmt.Sprintf("%s:%d: "+format, append([]any{l.file, line}, args...)...))
+	l.config.warnings = append(l.config.warnings, fmt.Sprintf("%s:%d: ", l.file, line)+fmt.Sprintf(format, args...))
 }
 
 // read parses a file and checks its keys.

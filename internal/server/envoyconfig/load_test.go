@@ -249,7 +249,8 @@ d.c: shadow_mode: false, quota_mode: false, sluice: countDenied: true, sluice: l
 // Guarantees that a key at a place where it has no effect is reported, since envoyproxy/ratelimit ignores it silently.
 func TestWarnings(t *testing.T) {
 	c := load(t,
-		"domain: d\ndescriptors:\n  - key: a\n    rate_limit:\n      unit: day\n      shadow_mode: true\n      requests_per_unit: 1\n    name: n\n")
+		"domain: d\ndescriptors:\n  - key: a\n    rate_limit:\n      unit: day\n      shadow_mode: true\n"+
+			"      requests_per_unit: 1\n    name: n\n")
 	got := strings.Join(c.Warnings(), "; ")
 	const want = "test.yaml:6: shadow_mode has no effect in rate_limit; " +
 		"test.yaml:8: name has no effect in a descriptor"
@@ -258,32 +259,34 @@ func TestWarnings(t *testing.T) {
 	}
 }
 
-// Guarantees that what envoyproxy/ratelimit ignores or confuses in silence has its verdict and a warning with file, line
-// and key.
+// Guarantees that what envoyproxy/ratelimit ignores or confuses in silence has its verdict and a warning with file,
+// line and key.
 func TestWarningsOfWhatIsIgnored(t *testing.T) {
 	const limit = "rate_limit: {unit: minute, requests_per_unit: 5}"
 	for name, c := range map[string]struct {
 		text, want string
 		rules      int
 	}{
-		"a second document": {"domain: web\ndescriptors:\n  - {key: ip, " + limit + "}\n---\ndomain: login\n", "test.yaml:4: a " +
-			"second YAML document begins here, and is ignored: put it into a file of its own", 1},
+		"a second document": {"domain: web\ndescriptors:\n  - {key: ip, " + limit + "}\n---\ndomain: login\n",
+			"test.yaml:4: a second YAML document begins here, and is ignored: put it into a file of its own", 1},
 		"a second document that is not YAML": {"domain: web\n---\na: [\n",
 			"test.yaml:2: a second YAML document begins here, and is ignored: put it into a file of its own", 0},
 		"an empty second document": {"domain: web\n---\n", "", 0},
-		"descriptors twice": {"domain: web\ndescriptors:\n  - {key: ip, " + limit + "}\ndescriptors:\n  - {key: user, " +
-			limit + "}\n", "test.yaml:2: descriptors is ignored, because the key is there again in line 4", 1},
-		"a key of a limit twice": {"domain: web\ndescriptors:\n- key: ip\n  rate_limit:\n    unit: day\n    unit: hour\n" +
-			"    requests_per_unit: 1\n", "test.yaml:5: unit is ignored, because the key is there again in line 6", 1},
+		"descriptors twice": {"domain: web\ndescriptors:\n  - {key: ip, " + limit + "}\n" +
+			"descriptors:\n  - {key: user, " + limit + "}\n",
+			"test.yaml:2: descriptors is ignored, because the key is there again in line 4", 1},
+		"a key of a limit twice": {"domain: web\ndescriptors:\n- key: ip\n  rate_limit:\n    unit: day\n" +
+			"    unit: hour\n    requests_per_unit: 1\n",
+			"test.yaml:5: unit is ignored, because the key is there again in line 6", 1},
 		"a unit without a number": {"domain: web\ndescriptors:\n- key: ip\n  rate_limit:\n    unit: minute\n",
-			"test.yaml:5: rate_limit has a unit and no requests_per_unit, so it denies every request: add the number, or " +
-				"write requests_per_unit: 0 if that is meant", 1},
+			"test.yaml:5: rate_limit has a unit and no requests_per_unit, so it denies every request: add the number, " +
+				"or write requests_per_unit: 0 if that is meant", 1},
 		"metadata at another place": {"domain: web\nmetadata: {1: [a, 1.5]}\n",
 			"test.yaml:2: metadata has no effect in the file itself", 0},
-		"keys that can be confused": {"domain: web\ndescriptors:\n- {key: user, " + limit + "}\n- {key: user_tier, value: gold, " +
-			limit + "}\n- {key: username, " + limit + "}\n", "test.yaml:4: descriptors with the keys user_tier and user (line 3) " +
-			"can be confused, as in envoyproxy/ratelimit: a request with user=tier_x gets the rule of user_tier=x. " +
-			"Rename one of the keys if clients choose the value of user", 3},
+		"keys that can be confused": {"domain: web\ndescriptors:\n- {key: user, " + limit + "}\n" +
+			"- {key: user_tier, value: gold, " + limit + "}\n- {key: username, " + limit + "}\n",
+			"test.yaml:4: descriptors with the keys user_tier and user (line 3) can be confused, as in " +
+				"envoyproxy/ratelimit: a request with user=tier_x gets the rule of user_tier=x. Rename one of the keys if clients choose the value of user", 3},
 	} {
 		config := load(t, c.text)
 		if got := strings.Join(config.Warnings(), "; "); got != c.want || config.Rules() != c.rules {
@@ -294,7 +297,8 @@ func TestWarningsOfWhatIsIgnored(t *testing.T) {
 		"  - key: api_version\n    value: 1.0\n")}}, envoyconfig.Options{})
 	var wrong *envoyconfig.ValueError
 	if !errors.As(err, &wrong) || err.Error() != "v.yaml: error checking config" ||
-		!strings.HasPrefix(wrong.Detail(), ", line 4: value is 1.0,") || !strings.Contains(wrong.Detail(), `value: "1.0"`) {
+		!strings.HasPrefix(wrong.Detail(), ", line 4: value is 1.0,") ||
+		!strings.Contains(wrong.Detail(), `value: "1.0"`) {
 		t.Errorf("a number with a fraction: %v", err)
 	}
 }

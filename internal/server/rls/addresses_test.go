@@ -61,8 +61,8 @@ func TestAddressesHaveNames(t *testing.T) {
 		{0, "remote_address=2001:db8:8::1 remote_address=2001:db8:8::1 remote_address=2001:db8:8::1 " +
 			"remote_address=2001:db8:8::2", "1111"},
 		// networks
-		{0, "masked_remote_address=192.0.2.0/24 masked_remote_address=192.0.2.0/25 masked_remote_address=192.0.2.0/24 " +
-			"masked_remote_address=192.0.2.0/24", "1110"},
+		{0, "masked_remote_address=192.0.2.0/24 masked_remote_address=192.0.2.0/25 " +
+			"masked_remote_address=192.0.2.0/24 masked_remote_address=192.0.2.0/24", "1110"},
 		{0, "masked_remote_address=2001:db8::/48 masked_remote_address=2001:db8::/56 " +
 			"masked_remote_address=2001:db8::1/128 masked_remote_address=2001:db8::2/128 " +
 			"masked_remote_address=2001:db8::3/128", "11110"},

@@ -20,8 +20,8 @@
 //  3. Rules with quota_mode. If all of them deny, the request is denied, and the charges made so far are refunded.
 //  4. Rules with shadow_mode, which cannot deny.
 //
-// With [Config.Together] all of them are charged at the same time, except that a rule which denied a moment ago is asked
-// before the others, and the charges of a denied request are refunded at the same time (call.chargeTogether).
+// With [Config.Together] all of them are charged at the same time, except that a rule which denied a moment ago is
+// asked before the others, and the charges of a denied request are refunded at the same time (call.chargeTogether).
 //
 // If the store fails, the charges made so far are refunded, too. A refunded unit is missing between its charge and its
 // refund. At such a moment another request can be denied too early, but none is admitted that should be denied.
@@ -240,8 +240,8 @@ func (s *Service) logStore(err error) {
 // warnOfPlanReports logs once that a plan does not count hits that are reported later and do not fit.
 func (s *Service) warnOfPlanReports(domain string) {
 	s.warnedOfPlanReports.Do(func() {
-		s.config.Log.Warn("a request asked with 0 hits about a descriptor that the plan of a tenant decides. If its hits "+
-			"are reported when it is over: a plan does not count a report that does not fit, so such a limit is never "+
+		s.config.Log.Warn("a request asked with 0 hits about a descriptor that the plan of a tenant decides. If its "+
+			"hits are reported when it is over: a plan does not count a report that does not fit, so such a limit is never "+
 			"reached. Report to a descriptor that the mapping does not match, with a rate_limit of its own",
 			"domain", domain)
 	})

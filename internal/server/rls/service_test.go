@@ -887,8 +887,8 @@ func TestStats(t *testing.T) {
 // Guarantees that concurrent requests with two descriptors never get more than either limit, and that the refunds of
 // denied requests are not lost.
 func TestConcurrent(t *testing.T) {
-	w := newWorld(t, rls.Config{Together: true}, "domain: d\ndescriptors: [{key: a, rate_limit: {unit: day, requests_per_unit: "+
-		"500}}, {key: b, rate_limit: {unit: day, requests_per_unit: 300}}]")
+	w := newWorld(t, rls.Config{Together: true}, "domain: d\ndescriptors: [{key: a, rate_limit: {unit: day, "+
+		"requests_per_unit: 500}}, {key: b, rate_limit: {unit: day, requests_per_unit: 300}}]")
 	var group sync.WaitGroup
 	var mu sync.Mutex
 	admitted := 0

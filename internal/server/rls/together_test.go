@@ -26,7 +26,7 @@ type far struct {
 const roundTrip = 3 * time.Millisecond
 
 func (f *far) wait() {
-	time.Sleep(roundTrip) // in a bubble of synctest
+	<-time.After(roundTrip) // in a bubble of synctest
 	if f.panics.Load() > 0 && f.panics.Add(-1) == 0 {
 		panic("broken")
 	}
@@ -48,8 +48,8 @@ func (f *far) Refund(ctx context.Context, r *limit.Receipt, units int64, now tim
 }
 
 // Guarantees that a request waits for one round trip to the store, however many descriptors it has and whatever kinds
-// they are of; that a first denial costs one more, to refund the others; that a denial which repeats makes one call; and
-// that a panic in one of the calls is one of the request.
+// they are of; that a first denial costs one more, to refund the others; that a denial which repeats makes one call;
+// and that a panic in one of the calls is one of the request.
 func TestOneRoundTrip(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		inner, err := memory.New(memory.Config{Log: slog.New(slog.DiscardHandler)})

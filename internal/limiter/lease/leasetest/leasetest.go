@@ -1,5 +1,5 @@
-// Package leasetest measures what leases of a store give: how much less than the limit several processes admit together,
-// and whether the waits that they name are right. It runs in virtual time. Only tests import it.
+// Package leasetest measures what leases of a store give: how much less than the limit several processes admit
+// together, and whether the waits that they name are right. It runs in virtual time. Only tests import it.
 package leasetest
 
 import (
@@ -49,9 +49,9 @@ func rows(store limit.Store) (all []row) {
 	rates := []rate{{1, time.Hour}, {1, time.Second}, {10, 2 * time.Second}, {1000, time.Second}}
 	bursts, processes := []float64{0, 1, 2}, []int{1, 3}
 	if soak.Full() {
-		rates = append(rates, rate{5, time.Hour}, rate{1, time.Minute}, rate{10, time.Minute}, rate{1, 10 * time.Second},
-			rate{2, time.Second}, rate{5, time.Second}, rate{10, time.Second}, rate{100, time.Second},
-			rate{600, time.Minute}, rate{1000, time.Minute})
+		rates = append(rates, rate{5, time.Hour}, rate{1, time.Minute}, rate{10, time.Minute},
+			rate{1, 10 * time.Second}, rate{2, time.Second}, rate{5, time.Second}, rate{10, time.Second},
+			rate{100, time.Second}, rate{600, time.Minute}, rate{1000, time.Minute})
 		bursts, processes = append(bursts, 0.25, 0.5, 3, 10), append(processes, 2, 10)
 	}
 	for _, a := range limit.Algorithms() {
@@ -299,8 +299,8 @@ func Run(t *testing.T, open func() limit.Store, every int) {
 			if short := newWorld(t, open, r, seed+1).obeying(); short > of.obeying {
 				of.obeying = short
 				if short > MostShort {
-					t.Errorf("%s: a client that waits as it is told gets %.1f %% less, want at most %.0f %%", &r, 100*short,
-						100*MostShort)
+					t.Errorf("%s: a client that waits as it is told gets %.1f %% less, want at most %.0f %%",
+						&r, 100*short, 100*MostShort)
 				}
 			}
 		}
@@ -319,9 +319,9 @@ func Run(t *testing.T, open func() limit.Store, every int) {
 	var table strings.Builder
 	for _, a := range limit.Algorithms() {
 		if of := all[a]; of != nil {
-			fmt.Fprintf(&table, "%s: %.2f %% short (%s), obeying %.2f %%; %d of %d waits too short, the longest by %s too "+
-				"long (%s)\n", a, 100*of.short, cmp.Or(of.shortRow, "all rows"), 100*of.obeying, of.refused, of.waited, of.extra,
-				of.extraRow)
+			fmt.Fprintf(&table, "%s: %.2f %% short (%s), obeying %.2f %%; %d of %d waits too short, the longest by %s "+
+				"too long (%s)\n", a, 100*of.short, cmp.Or(of.shortRow, "all rows"), 100*of.obeying, of.refused, of.waited,
+				of.extra, of.extraRow)
 		}
 	}
 	t.Logf("the worst rows:\n%s", &table)

@@ -34,9 +34,10 @@ func (s *Store) Keep(ctx context.Context, name string, value []byte) (kept []byt
 	if len(item) == 0 {
 		written, err := s.client.UpdateItem(ctx, &dynamodb.UpdateItemInput{TableName: s.tableName,
 			Key: key.attributes(), UpdateExpression: aws.String("SET #k = if_not_exists(#k, :k)"),
-			ExpressionAttributeNames:  map[string]string{"#k": attrKept},
-			ExpressionAttributeValues: map[string]types.AttributeValue{":k": &types.AttributeValueMemberB{Value: value}},
-			ReturnValues:              types.ReturnValueAllNew}, s.callOptions...)
+			ExpressionAttributeNames: map[string]string{"#k": attrKept},
+			ExpressionAttributeValues: map[string]types.AttributeValue{
+				":k": &types.AttributeValueMemberB{Value: value}},
+			ReturnValues: types.ReturnValueAllNew}, s.callOptions...)
 		if err != nil {
 			return nil, "", fmt.Errorf("dynamodb store: %w", key.wrapError(err))
 		}

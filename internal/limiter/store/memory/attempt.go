@@ -288,7 +288,8 @@ func (a *attempt) reserve() (int64, error) {
 		has = a.owner.bytes()
 		bytes += sizeOfRecord(e.Owner, n+states) - sizeOfRecord(e.Owner, n)
 	}
-	chosen := a.scope != nil && a.owner == nil // whether callers choose how many counters or entries like these there are
+	// Whether callers choose how many counters or entries like these there are.
+	chosen := a.scope != nil && a.owner == nil
 	if a.scope != nil {
 		has = a.scope.used.Load()
 	}

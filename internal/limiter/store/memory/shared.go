@@ -15,7 +15,8 @@ const (
 	groupBytes = 4096 // there is one group for so many bytes of the shared counters' part, up to mostGroups
 )
 
-// sharedCounters count the requests of addresses, and of owners in a scope, for which there is no memory for counters of their own.
+// sharedCounters count the requests of addresses, and of owners in a scope, for which there is no memory for
+// counters of their own.
 //
 // A hash with a random key of this process assigns each address to a group. An attacker therefore cannot choose the
 // group of an address. The addresses of one group share one counter for each tier, so together they may use as much as
@@ -129,9 +130,9 @@ func (s *Store) logSharing(req *limit.Request, now int64) {
 	}
 	b := &s.budgets[of]
 	if in != nil {
-		s.log.Warn("the counters of one descriptor take as much memory as is left for others: new values of it share "+
-			"counters, which makes its limits stricter; shorten its periods, have clients choose fewer values, or give "+
-			"counters more memory",
+		s.log.Warn("the counters of one descriptor take as much memory as is left for others: new values of it "+
+			"share counters, which makes its limits stricter; shorten its periods, have clients choose fewer values, "+
+			"or give counters more memory",
 			"descriptor", in.name, "bytes", in.used.Load(), "used by all", b.used.Load(), "most", b.maxBytes)
 		return
 	}

@@ -50,7 +50,7 @@ func Refused(err error) (advice string, refused bool) {
 		return "", true
 	case errors.As(err, &noTLS):
 		return "the server does not speak TLS", true
-	case errors.As(err, &remote) && remote.Op == "remote error": // the name that crypto/tls has for an alert of the peer
+	case errors.As(err, &remote) && remote.Op == "remote error": // crypto/tls names an alert of the peer so
 		return "the server wants a certificate of the client, or does not accept the one that it got", true
 	}
 	for _, text := range refusals {

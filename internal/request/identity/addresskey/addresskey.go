@@ -35,8 +35,8 @@ const (
 
 	maxKeyBytes = 1024 // as many as the addressKey of a cell's secret may have
 
-	// refreshAfter is the age at which a process reads the key again, to which up to a fifth is added. Only somebody who
-	// replaces the key makes that necessary.
+	// refreshAfter is the age at which a process reads the key again, to which up to a fifth is added. Only somebody
+	// who replaces the key makes that necessary.
 	refreshAfter = time.Minute
 
 	// firstWait is how long requests wait for the first read of the key. A server that is there answers in

@@ -103,7 +103,7 @@ func TestAwayAtTheStart(t *testing.T) {
 					t.Errorf("the first request waited for %s", took)
 				}
 				for range 600 { // the store is away for ten minutes
-					time.Sleep(time.Second)
+					<-time.After(time.Second)
 					if n.Anonymise(client) != own {
 						t.Fatal("the name changes while the store is away")
 					}
@@ -113,7 +113,7 @@ func TestAwayAtTheStart(t *testing.T) {
 				}
 				away.set(func(s *shelf) { s.away, s.slow = nil, 0 })
 				for range 80 { // reads are at most 72 s apart, and one may be under way
-					time.Sleep(time.Second)
+					<-time.After(time.Second)
 					n.Anonymise(client)
 				}
 				synctest.Wait()
@@ -160,7 +160,7 @@ func TestUnknownForms(t *testing.T) {
 			n, log = open(t, s)
 			before := n.Anonymise(client)
 			s.set(func(s *shelf) { s.value = c.text })
-			time.Sleep(2 * refreshAfter)
+			<-time.After(2 * refreshAfter)
 			n.Anonymise(client)
 			synctest.Wait()
 			if n.Anonymise(client) != before || !strings.Contains(log.String(), "stays in use") {
@@ -182,7 +182,7 @@ func TestReplaced(t *testing.T) {
 		b.Anonymise(client)
 		s.set(func(s *shelf) { s.value = "" })
 		for range 72 {
-			time.Sleep(time.Second)
+			<-time.After(time.Second)
 			a.Anonymise(client)
 			b.Anonymise(client)
 		}
