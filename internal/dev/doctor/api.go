@@ -70,8 +70,10 @@ func ofTheAPI() []Assumption {
 		Says: "With a result TTL of 0 and no identity source, the authorizer is asked for each call and none of its " +
 			"answers is used for another one.",
 		Code: []string{attachREST, attachHTTP, encoder},
-		Worse: "The authorizer's policy names only the call that it was asked about. A cached policy therefore " +
-			"lets no other route pass.",
+		Worse: "The authorizer's policy names only the call that it was asked about, as far as a policy can. A " +
+			"cached policy therefore lets no other call pass, with one exception: a path with `*` (`/product/*`) " +
+			"covers every path that its wildcard matches, and a path so long that its ARN has more than 512 " +
+			"characters covers all paths with the same beginning.",
 		How: "`doctor` makes two calls with a key. Their remaining units must differ, or, if both are refused, " +
 			"their `instance`. `doctor` cannot tell if the limit refills faster than calls are made.",
 		Do:    "set the authorizer's result TTL to 0 and deploy the API; until then limits do not hold on it",
