@@ -89,7 +89,7 @@ decides.
 
 Configuration files are checked for changes every second, and on SIGHUP. A change takes effect at
 once, and counters keep their values. If a file has a problem, the problem is logged and the last
-good configuration stays in force. Certificates are read again every minute.
+good configuration stays in force. Certificates are read again every minute, and on SIGHUP.
 
 Counters are in memory, in Redis or in DynamoDB. From a store that is shared, the service leases
 units ahead, so that it decides most requests without a call. While the store does not answer, each
@@ -186,7 +186,8 @@ func (o *serveOptions) flags(f *pflag.FlagSet) {
 	f.IntVar(&o.maxMessage, "max-message", server.DefaultMaxMessage,
 		"refuse requests of more than `BYTES`; a /v1/check-batch of many calls needs more")
 	f.DurationVar(&o.maxAge, "max-connection-age", 0,
-		"end a gRPC connection after `TIME`, so that clients find new servers; 0: never")
+		"end a connection after `TIME`, so that clients find new servers; 0: never, or after "+
+			server.MutualTLSMaxAge.String()+" with --tls-client-ca")
 	f.DurationVar(&o.drain, "drain", 0, "at the end, answer health checks with unhealthy for `TIME` before service "+
 		"stops")
 	f.DurationVar(&o.grace, "grace", server.DefaultGrace, "at the end, wait up to `TIME` for requests in flight")
@@ -378,7 +379,7 @@ func (o *serveOptions) run(ctx context.Context, stderr io.Writer) error {
 	}
 	config := server.Config{RateLimits: service, Limits: own, Metrics: told, Chain: counters.chain, GRPC: o.grpc,
 		HTTP: o.http, Debug: o.debug, Pprof: o.pprof, MaxConnections: o.maxConnections, MaxMessage: o.maxMessage,
-		MaxAge: o.maxAge, DrainFor: o.drain, Grace: o.grace, Log: log}
+		MaxAge: o.connectionAge(), DrainFor: o.drain, Grace: o.grace, Log: log}
 	if counters.chain != nil {
 		if config.Ready, err = o.awaitStores(ctx, counters, end, log); err != nil {
 			return err
@@ -403,7 +404,7 @@ func (o *serveOptions) run(ctx context.Context, stderr io.Writer) error {
 		go plans.follow(beside)
 	}
 	if certificates != nil {
-		go renew(beside, certificates)
+		go renew(beside, certificates, hangups(beside))
 	}
 	over, finish := context.WithCancel(context.WithoutCancel(ctx))
 	defer finish()
@@ -412,6 +413,14 @@ func (o *serveOptions) run(ctx context.Context, stderr io.Writer) error {
 		return refused
 	}
 	return err
+}
+
+// connectionAge returns how old connections become; 0: without bound.
+func (o *serveOptions) connectionAge() time.Duration {
+	if o.clientCA != "" && o.maxAge == 0 {
+		return server.MutualTLSMaxAge
+	}
+	return o.maxAge
 }
 
 // accepts returns a function that checks whether a store can keep the counters of a descriptor's limits, and decide
@@ -436,16 +445,19 @@ func hangups(ctx context.Context) <-chan os.Signal {
 	return received
 }
 
-// renew reads the certificate files again every certificatesEvery, until the context ends.
-func renew(ctx context.Context, certificates *server.Certificates) {
+// renew reads the certificate files again every certificatesEvery, and at each value received from now, until the
+// context ends.
+func renew(ctx context.Context, certificates *server.Certificates, now <-chan os.Signal) {
 	tick := time.NewTicker(certificatesEvery)
 	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-tick.C:
+		case <-now:
 			_ = certificates.Reload() // it logs its errors
+		case <-tick.C:
+			_ = certificates.Reload()
 		}
 	}
 }

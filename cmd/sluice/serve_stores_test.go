@@ -89,13 +89,29 @@ func TestServeStoreRefuses(t *testing.T) {
 // file with the certificate authority.
 func securedRedis(t *testing.T) (server *redistest.Server, authority string) {
 	t.Helper()
+	authority, key := certificateFiles(t)
+	server = redistest.Start(t, "--tls-port", fmt.Sprint(redistest.FreePort(t)), "--tls-cert-file", authority,
+		"--tls-key-file", key, "--tls-ca-cert-file", authority, "--tls-auth-clients", "no")
+	err := server.Client(t).Do(t.Context(), "ACL", "SETUSER", "sluice", "on", ">secret", "~{rl:*", "+@all",
+		"-@dangerous",
+		"+role").Err()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return server, authority
+}
+
+// certificateFiles writes a certificate for 127.0.0.1 and client.example, which is its own authority, and its key.
+func certificateFiles(t *testing.T) (cert, key string) {
+	t.Helper()
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
 	}
 	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "redis"}, NotBefore: time.Now().Add(-time.Hour),
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test"}, NotBefore: time.Now().Add(-time.Hour),
 		NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true,
+		DNSNames:              []string{"client.example"},
 		BasicConstraintsValid: true, KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, &private.PublicKey, private)
@@ -107,21 +123,13 @@ func securedRedis(t *testing.T) (server *redistest.Server, authority string) {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	authority, key := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
+	cert, key = filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
 	for name, block := range map[string]*pem.Block{
-		authority: {Type: "CERTIFICATE", Bytes: der}, key: {Type: "PRIVATE KEY", Bytes: secret},
+		cert: {Type: "CERTIFICATE", Bytes: der}, key: {Type: "PRIVATE KEY", Bytes: secret},
 	} {
 		if err := os.WriteFile(name, pem.EncodeToMemory(block), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
-	server = redistest.Start(t, "--tls-port", fmt.Sprint(redistest.FreePort(t)), "--tls-cert-file", authority,
-		"--tls-key-file", key, "--tls-ca-cert-file", authority, "--tls-auth-clients", "no")
-	err = server.Client(t).Do(t.Context(), "ACL", "SETUSER", "sluice", "on", ">secret", "~{rl:*", "+@all",
-		"-@dangerous",
-		"+role").Err()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return server, authority
+	return cert, key
 }

@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"fmt"
 	"io"
 	"net/http"
@@ -158,6 +160,65 @@ func TestServe(t *testing.T) {
 		}
 	case <-time.After(20 * time.Second):
 		t.Fatalf("sluice serve does not stop\n%s", s.stderr)
+	}
+}
+
+// Guarantees that the authorities of clients are read again on SIGHUP.
+func TestServeMutualTLS(t *testing.T) {
+	cert, key := certificateFiles(t)
+	another, _ := certificateFiles(t)
+	clients := filepath.Join(t.TempDir(), "clients.pem")
+	admit := func(authority string) {
+		text, err := os.ReadFile(authority)
+		if err == nil {
+			err = os.WriteFile(clients, text, 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	admit(cert)
+	s := startServe(t, "--config", limitsFile(t, 2), "--tls-cert", cert, "--tls-key", key, "--tls-client-ca", clients)
+	pair, err := tls.LoadX509KeyPair(cert, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	roots := x509.NewCertPool()
+	roots.AddCert(pair.Leaf)
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{
+		RootCAs: roots, MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{pair}}}}
+	ask := func() error {
+		resp, err := client.Get(strings.Replace(s.http, "http:", "https:", 1) + "/healthcheck")
+		if err == nil {
+			_ = resp.Body.Close() // its content does not matter
+		}
+		return err
+	}
+	if err := ask(); err != nil {
+		t.Fatal(err)
+	}
+	admit(another)
+	if err := syscall.Kill(os.Getpid(), syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(10 * time.Second); ask() == nil; {
+		if time.Now().After(end) {
+			t.Fatal("10 s after SIGHUP a client of an authority that was removed is admitted")
+		}
+	}
+}
+
+// Guarantees that connections end after some minutes if clients need certificates, unless a flag gives another time.
+func TestServeConnectionAge(t *testing.T) {
+	for _, c := range []struct {
+		clientCA string
+		flag     time.Duration
+		want     time.Duration
+	}{{"", 0, 0}, {"", time.Hour, time.Hour}, {"ca.pem", 0, 10 * time.Minute}, {"ca.pem", time.Hour, time.Hour}} {
+		o := serveOptions{clientCA: c.clientCA, maxAge: c.flag}
+		if got := o.connectionAge(); got != c.want {
+			t.Errorf("--tls-client-ca %q --max-connection-age %s: %s, want %s", c.clientCA, c.flag, got, c.want)
+		}
 	}
 }
 

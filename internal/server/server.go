@@ -68,6 +68,10 @@ const (
 	minPingInterval = time.Second
 )
 
+// MutualTLSMaxAge is a sensible Config.MaxAge if clients need certificates: for this long, a client whose authority is
+// no longer admitted can go on with a connection that it has.
+const MutualTLSMaxAge = 10 * time.Minute
+
 // DefaultGrace is how long requests in flight may take after the server has begun to stop.
 const DefaultGrace = 15 * time.Second
 
@@ -89,7 +93,7 @@ type Config struct {
 	TLS            *tls.Config   // of GRPC and HTTP; if nil, plain text
 	MaxConnections int           // of each server; 0 selects DefaultMaxConnections
 	MaxMessage     int           // largest request, in bytes; 0 selects DefaultMaxMessage
-	MaxAge         time.Duration // of a gRPC connection, so that clients find new servers; 0: without bound
+	MaxAge         time.Duration // of a connection, so that clients find new servers; 0: without bound
 
 	// DrainFor is how long the server still takes requests after it has begun to report that it is not healthy. In this
 	// time, load balancers find out.
@@ -244,8 +248,9 @@ func (s *Server) addHTTP(name, address string, handler http.Handler, encrypted *
 		return err
 	}
 	server := &http.Server{
-		Handler: handler, ReadHeaderTimeout: handshakeTimeout, ReadTimeout: requestTimeout, IdleTimeout: idleTimeout,
-		MaxHeaderBytes: maxHeaderBytes, ConnState: s.budget.connState, ErrorLog: slog.NewLogLogger(s.c.Log.Handler(), slog.LevelDebug),
+		Handler: s.endOldConnections(handler), ConnContext: withBegin, ConnState: s.budget.connState,
+		ReadHeaderTimeout: handshakeTimeout, ReadTimeout: requestTimeout, IdleTimeout: idleTimeout,
+		MaxHeaderBytes: maxHeaderBytes, ErrorLog: slog.NewLogLogger(s.c.Log.Handler(), slog.LevelDebug),
 	}
 	if name != "pprof" { // the operator chooses how long a profile takes
 		server.WriteTimeout = requestTimeout
@@ -270,6 +275,26 @@ func onlyHTTP1(c *tls.Config) *tls.Config {
 		}
 	}
 	return c
+}
+
+// beginKey is the key of the time at which a connection over HTTP began, in the contexts of its requests.
+type beginKey struct{}
+
+func withBegin(ctx context.Context, _ net.Conn) context.Context {
+	return context.WithValue(ctx, beginKey{}, time.Now())
+}
+
+// endOldConnections ends a connection over HTTP with the first response after Config.MaxAge.
+func (s *Server) endOldConnections(handler http.Handler) http.Handler {
+	if s.c.MaxAge == 0 {
+		return handler
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if began, ok := r.Context().Value(beginKey{}).(time.Time); ok && time.Since(began) >= s.c.MaxAge {
+			w.Header().Set("Connection", "close")
+		}
+		handler.ServeHTTP(w, r)
+	})
 }
 
 // recoverPanic logs a panic and turns it into an error: one request must not end the server.

@@ -17,6 +17,7 @@ import (
 	"math/big"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -682,6 +683,47 @@ func TestMutualTLS(t *testing.T) {
 	}
 	if _, err := server.OpenCertificates(cert, cert, "", slog.Default()); err == nil {
 		t.Error("OpenCertificates accepts a file without a key, want an error")
+	}
+}
+
+// Guarantees that connections over HTTP serve further requests until they are as old as Config.MaxAge,
+// and end with the next response.
+func TestConnectionAge(t *testing.T) {
+	servers := newAuthority(t)
+	cert, key := servers.files(t.TempDir(), "server")
+	certs, err := server.OpenCertificates(cert, key, "", slog.Default())
+	if err != nil {
+		t.Fatal(err)
+	}
+	roots := x509.NewCertPool()
+	roots.AddCert(servers.cert)
+	for age, kept := range map[time.Duration]bool{0: true, time.Hour: true, time.Nanosecond: false} {
+		r := start(t, server.Config{RateLimits: service(t, nil), TLS: certs.Config(), MaxAge: age})
+		get := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}}}
+		connections := map[string]bool{}
+		ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{GotConn: func(i httptrace.GotConnInfo) {
+			connections[i.Conn.LocalAddr().String()] = true
+		}})
+		const requests = 3
+		for range requests {
+			url := "https://" + r.Addr("HTTP").String() + "/healthcheck"
+			ask, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			resp, err := get.Do(ask)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := io.Copy(io.Discard, resp.Body); err != nil {
+				t.Error(err)
+			}
+			_ = resp.Body.Close() // it was read to its end
+		}
+		get.CloseIdleConnections()
+		if used := len(connections); kept && used != 1 || !kept && used != requests {
+			t.Errorf("maximal age %s: %d requests used %d connections", age, requests, used)
+		}
 	}
 }
 
