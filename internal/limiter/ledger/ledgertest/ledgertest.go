@@ -42,6 +42,7 @@ func Run(t *testing.T, c Config) {
 	t.Run("several planned changes", c.planned)
 	t.Run("a ledger that was lost takes over what the instances know", c.lost)
 	t.Run("a stated limit of no whole number of units", c.statedParts)
+	t.Run("units that are given back in a claim are not held", c.returned)
 	t.Run("units that are given back too late change nothing", c.late)
 	t.Run("balances make shares equal", c.balances)
 	t.Run("a pause reaches all", c.pauses)
@@ -339,6 +340,32 @@ func (c Config) statedParts(t *testing.T) {
 		if sum < tt.want-1 || sum > tt.want+1 {
 			t.Errorf("a stated limit of %d/%d units: %d units in %d windows, want %d", tt.stated, ledger.StatedOne, sum,
 				tt.windows, tt.want)
+		}
+	}
+}
+
+// returned gives units back in a claim that asks for others: the instance then holds only the rest.
+func (c Config) returned(t *testing.T) {
+	for name, tt := range map[string]struct {
+		claim ledger.Claim // by an instance that holds 4 units of 10
+		held  int64        // leased to others
+		want  int64
+	}{
+		"its part of the limit is 5 units, and it keeps 1": {ledger.Claim{Stage: ledger.Share, Told: 10, Want: 10,
+			Return: 3, Unit: 1}, 2, 4},
+		"others hold 3, so a request above the stated limit has no window of its own": {ledger.Claim{
+			Stage: ledger.Anything, Want: 10, Return: 3, Unit: 8, Stated: 6 * ledger.StatedOne}, 3, 2},
+		"nobody else holds any, so that request has": {ledger.Claim{
+			Stage: ledger.Anything, Want: 10, Return: 3, Unit: 8, Stated: 6 * ledger.StatedOne}, 0, 7},
+	} {
+		l := c.begun(t, 10)
+		for _, first := range []ledger.Claim{{Want: 4, Need: 10}, {Want: tt.held, Need: 10}} {
+			first.Window, first.Limit, first.Stage, first.Unit = base, 10, ledger.Anything, 1
+			claim(t, l, first)
+		}
+		tt.claim.Window, tt.claim.Limit, tt.claim.Held = base, 10, 4
+		if got := claim(t, l, tt.claim); got.Units != tt.want {
+			t.Errorf("%s: %d units are leased, want %d", name, got.Units, tt.want)
 		}
 	}
 }
