@@ -2,7 +2,8 @@
 //
 // A call is a request with the method POST and the full method as its path, such as "/shop.v1.Orders/Get", so that
 // plans can match it by pathPattern. Credentials are in its metadata: x-api-key, authorization. Handlers get the caller
-// from middleware.FromContext.
+// from middleware.FromContext. Metadata by which services trust Sluice (x-sluice-…, ratelimit…, x-ratelimit-…) is
+// removed from every call, also from exempt ones.
 //
 // A call that is denied ends with a status: ResourceExhausted over a limit, with the exact wait as
 // google.rpc.RetryInfo, if waiting helps; Unauthenticated without a good credential; PermissionDenied for tenants that
@@ -28,6 +29,7 @@ import (
 
 	"github.com/sluicelimits/sluice"
 	"github.com/sluicelimits/sluice/caller"
+	"github.com/sluicelimits/sluice/internal/request/forward"
 )
 
 // Option changes [Unary] and [Stream].
@@ -82,6 +84,7 @@ func (o *options) exempts(method string) bool {
 func Unary(limiter *sluice.Limiter, opts ...Option) grpc.UnaryServerInterceptor {
 	o := read(opts)
 	return func(ctx context.Context, message any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
+		ctx = withoutOurs(ctx)
 		if o.exempts(info.FullMethod) {
 			return handle(ctx, message)
 		}
@@ -100,18 +103,34 @@ func Unary(limiter *sluice.Limiter, opts ...Option) grpc.UnaryServerInterceptor 
 func Stream(limiter *sluice.Limiter, opts ...Option) grpc.StreamServerInterceptor {
 	o := read(opts)
 	return func(server any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
+		ctx := withoutOurs(stream.Context())
 		if o.exempts(info.FullMethod) {
-			return handle(server, stream)
+			return handle(server, &limited{ServerStream: stream, ctx: ctx, options: new(options)})
 		}
-		d := o.decide(stream.Context(), limiter, info.FullMethod, nil)
+		d := o.decide(ctx, limiter, info.FullMethod, nil)
 		_ = stream.SetHeader(headers(&d)) // cannot fail here, as in Unary
 		if !d.Allowed {
 			return denial(&d)
 		}
-		return handle(server, &limited{ServerStream: stream, ctx: withCaller(stream.Context(), &d), options: o,
+		return handle(server, &limited{ServerStream: stream, ctx: withCaller(ctx, &d), options: o,
 			limiter: limiter,
 			method:  info.FullMethod})
 	}
+}
+
+// withoutOurs returns the context without the metadata that a service must accept only from Sluice.
+func withoutOurs(ctx context.Context) context.Context {
+	md, _ := metadata.FromIncomingContext(ctx) // a copy
+	before := len(md)
+	for key := range md {
+		if forward.Ours(key) {
+			delete(md, key)
+		}
+	}
+	if len(md) == before {
+		return ctx
+	}
+	return metadata.NewIncomingContext(ctx, md)
 }
 
 // limited is a stream whose context holds the caller.
@@ -132,7 +151,7 @@ func (s *limited) RecvMsg(message any) error {
 	if err := s.ServerStream.RecvMsg(message); err != nil || !s.options.perMessage {
 		return err
 	}
-	if d := s.options.decide(s.ServerStream.Context(), s.limiter, s.method, message); !d.Allowed {
+	if d := s.options.decide(s.ctx, s.limiter, s.method, message); !d.Allowed {
 		return denial(&d)
 	}
 	return nil

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
+	"strings"
 	"testing"
 	"time"
 
@@ -60,13 +62,30 @@ func identity(ctx context.Context, _ string) (sluice.Identity, error) {
 type healthServer struct {
 	*health.Server
 	called []string
+	forged []string // keys of metadata that only Sluice may set
 }
 
 func (h *healthServer) Check(ctx context.Context, req *healthv1.HealthCheckRequest) (*healthv1.HealthCheckResponse,
 	error) {
+	h.note(ctx)
 	c, ok := middleware.FromContext(ctx)
 	h.called = append(h.called, fmt.Sprint(c.Tenant, "/", c.Subject, "/", c.Plan, "/", ok))
 	return h.Server.Check(ctx, req)
+}
+
+// Watch notes the metadata and ends the stream.
+func (h *healthServer) Watch(_ *healthv1.HealthCheckRequest, stream healthv1.Health_WatchServer) error {
+	h.note(stream.Context())
+	return nil
+}
+
+func (h *healthServer) note(ctx context.Context) {
+	md, _ := metadata.FromIncomingContext(ctx)
+	for key := range md {
+		if strings.Contains(key, "sluice") {
+			h.forged = append(h.forged, key)
+		}
+	}
 }
 
 // serve runs a server behind the interceptors, with the limits of the plans and a clock that stands still.
@@ -109,6 +128,31 @@ func contextAs(t *testing.T, name string) context.Context {
 		return t.Context()
 	}
 	return metadata.AppendToOutgoingContext(t.Context(), who, name)
+}
+
+// Guarantees that no handler gets metadata in which a client passes itself off as Sluice, on exempt methods neither.
+func TestForgedMetadata(t *testing.T) {
+	for _, opts := range [][]grpclimit.Option{
+		{grpclimit.WithIdentity(identity)}, {grpclimit.Exempt("/grpc.health.v1.Health/")},
+	} {
+		conn, h := serve(t, opts...)
+		ctx := metadata.AppendToOutgoingContext(contextAs(t, "acme"), "x-sluice-tenant", "globex", "X-Sluice-Caller", "x",
+			"x_sluice_tenant", "globex", "x-sluice-tenant-bin", "globex")
+		client := healthv1.NewHealthClient(conn)
+		if _, err := client.Check(ctx, &healthv1.HealthCheckRequest{}); err != nil {
+			t.Fatal(err)
+		}
+		stream, err := client.Watch(ctx, &healthv1.HealthCheckRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := stream.Recv(); err != io.EOF {
+			t.Fatal(err)
+		}
+		if len(h.forged) > 0 {
+			t.Errorf("the handlers got %q of the client, want none", h.forged)
+		}
+	}
 }
 
 // Guarantees that unary calls get the status of each reason, the headers and the exact wait, and that handlers get the
