@@ -23,6 +23,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/sluicelimits/sluice/internal/control/audit"
 )
@@ -106,11 +107,16 @@ func same(file string, data []byte) (bool, error) {
 }
 
 func read(file string) ([]byte, error) {
-	f, err := os.Open(file)
+	f, err := os.OpenFile(file, os.O_RDONLY|syscall.O_NONBLOCK, 0) // does not wait for the writer of a named pipe
 	if err != nil {
 		return nil, err
 	}
-	data, err := io.ReadAll(io.LimitReader(f, audit.MaxBytes+1))
+	var data []byte
+	if about, statErr := f.Stat(); statErr != nil || !about.Mode().IsRegular() {
+		err = cmp.Or(statErr, fmt.Errorf("%s is not a regular file: remove it from the archive", file))
+	} else {
+		data, err = io.ReadAll(io.LimitReader(f, audit.MaxBytes+1))
+	}
 	if err := errors.Join(err, f.Close()); err != nil {
 		return nil, err
 	}

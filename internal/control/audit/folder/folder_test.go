@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/sluicelimits/sluice/internal/control/audit"
@@ -48,6 +49,19 @@ func TestNames(t *testing.T) {
 	left, err := os.ReadDir(dir)
 	if err != nil || len(left) != 0 {
 		t.Errorf("got the files %v after names that are refused, error %v; want none", left, err)
+	}
+}
+
+// Guarantees that a file which is not a regular one ends a read with an error: a read of a named pipe would wait for ever.
+func TestNamedPipe(t *testing.T) {
+	dir := t.TempDir()
+	if err := syscall.Mkfifo(filepath.Join(dir, "pipe"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	a := open(t, dir)
+	if _, err := a.Get(t.Context(), audit.Entry{Name: "pipe"}); err == nil || !strings.Contains(err.Error(),
+		"not a regular file") {
+		t.Errorf("a get of a named pipe: %v, want an error that says what it is", err)
 	}
 }
 
