@@ -197,7 +197,7 @@ func writePage(file string, write func(io.Writer) error) error {
 	if err := write(&page); err != nil {
 		return err
 	}
-	err := os.WriteFile(file, page.Bytes(), 0o644) //nolint:gosec // a report is for others to read
+	err := os.WriteFile(file, page.Bytes(), 0o600) // it names tenants, addresses and paths
 	if err != nil {
 		return fmt.Errorf("write the report: %w", err)
 	}

@@ -83,6 +83,9 @@ func TestSimulate(t *testing.T) {
 		report.Limits[0].ID != "per-address" || report.Limits[0].Allowed != 2 || report.Limits[0].Denied != 1 {
 		t.Errorf("the report is %+v; want 3 requests, 2 allowed, 1 denied by per-address, 1 line skipped", report)
 	}
+	if about, err := os.Stat(page); err != nil || about.Mode() != 0o600 {
+		t.Errorf("the report names tenants and paths, and its mode is not 0600: %v, %v", about, err)
+	}
 	html, err := os.ReadFile(page)
 	if err != nil || !bytes.Contains(html, []byte(`data-total="denied" data-value="1"`)) {
 		t.Errorf("the page lacks the denial: %v", err)
