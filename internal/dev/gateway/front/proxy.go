@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"net/http/httputil"
 	"net/url"
+	"sync/atomic"
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/request/answer"
@@ -54,6 +55,7 @@ func NewProxy(p Proxy) http.Handler {
 	if p.Timeout == 0 {
 		p.Timeout = slowAfter
 	}
+	failures := &proxyFailures{Proxy: p}
 	return &httputil.ReverseProxy{
 		Rewrite:        p.Rewrite,
 		ModifyResponse: p.Modify,
@@ -65,7 +67,7 @@ func NewProxy(p Proxy) http.Handler {
 			ForceAttemptHTTP2:     true,
 			DisableCompression:    true, // the client gets the encoding that the upstream sent
 		},
-		ErrorHandler: p.failed,
+		ErrorHandler: failures.answer,
 		ErrorLog:     log.New(proxyLog{p.Log}, "", 0),
 	}
 }
@@ -83,7 +85,14 @@ func BodyKind(err error) (kind answer.Kind, known bool) {
 	return answer.BadRequest, false
 }
 
-func (p *Proxy) failed(w http.ResponseWriter, r *http.Request, err error) {
+// proxyFailures answers requests that the upstream did not answer.
+type proxyFailures struct {
+	Proxy
+	warned  atomic.Int64 // when the last warning was logged, in seconds since 1970
+	skipped atomic.Int64 // failures since then
+}
+
+func (p *proxyFailures) answer(w http.ResponseWriter, r *http.Request, err error) {
 	kind, timeout := answer.UpstreamDown, net.Error(nil)
 	if errors.Is(err, context.Canceled) && cameTooLate(r.Context()) {
 		err = ErrSlowBody
@@ -99,10 +108,21 @@ func (p *Proxy) failed(w http.ResponseWriter, r *http.Request, err error) {
 	}
 	instance := answer.NewInstance()
 	if !ofBody {
-		p.Log.Warn("the upstream did not answer"+p.Hint, "instance", instance, "method", r.Method, "path",
-			Bounded(r.URL.Path), "error", redact(err.Error()))
+		p.warn(instance, err)
 	}
 	p.Refuse(ResponseOf(w), r, kind, instance)
+}
+
+// warn logs a failure once a second at most: while the upstream is away, every request fails. A path can name a tenant's
+// things, so it is not logged.
+func (p *proxyFailures) warn(instance string, err error) {
+	now, last := time.Now().Unix(), p.warned.Load()
+	if now == last || !p.warned.CompareAndSwap(last, now) {
+		p.skipped.Add(1)
+		return
+	}
+	p.Log.Warn("the upstream did not answer"+p.Hint, "instance", instance, "error", redact(err.Error()),
+		"not_logged", p.skipped.Swap(0))
 }
 
 // proxyLog logs the lines that httputil.ReverseProxy writes by itself.
