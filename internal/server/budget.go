@@ -12,10 +12,11 @@ import (
 
 // Bounds on the memory that clients can occupy with what is not complete.
 const (
-	// budgetBytes bounds the bytes of requests that were not answered, and of responses that clients do not read, of
-	// all connections together. A request that comes in frames of one byte takes about six times its bytes of memory,
-	// a decoded one 15 times, and a header of HTTP up to 24 times.
-	budgetBytes = 4 << 20
+	// minBudget bounds the bytes of requests that were not answered, and of responses that clients do not read, of all
+	// connections together, or budgetMessages of the largest requests if that is more. A request that comes in frames
+	// of one byte takes about six times its bytes of memory, and a decoded one with its response some 50 times.
+	minBudget      = 2 << 20
+	budgetMessages = 4
 
 	// sweepEvery is how often the budget looks for requests that take too long: one is cut off after one to two of it.
 	sweepEvery = 10 * time.Second
@@ -31,6 +32,7 @@ const (
 // sweepEvery. Calls of others end within milliseconds and hold hundreds of bytes, so they are not hit. The bytes are
 // those of the network, under TLS if there is any.
 type budget struct {
+	most   int64 // bytes that all connections may hold
 	mu     sync.Mutex
 	held   int64
 	ending int64 // the part of held whose connections were closed here, and are being given up by their server
@@ -39,8 +41,9 @@ type budget struct {
 	sweep  int       // number of the present sweep
 }
 
-func newBudget() *budget {
-	b := &budget{conns: map[*heldConn]struct{}{}}
+// newBudget returns a budget for requests of at most so many bytes.
+func newBudget(maxMessage int) *budget {
+	b := &budget{most: max(minBudget, budgetMessages*int64(maxMessage)), conns: map[*heldConn]struct{}{}}
 	b.less.L = &b.mu
 	return b
 }
@@ -129,9 +132,9 @@ func (c *heldConn) add(in, out int64) {
 	if in+out < 0 {
 		b.less.Broadcast()
 	}
-	for b.held > budgetBytes && !c.ending {
+	for b.held > b.most && !c.ending {
 		switch {
-		case b.held-b.ending > budgetBytes:
+		case b.held-b.ending > b.most:
 			b.cut(b.largest())
 		case in > 0:
 			b.less.Wait()
@@ -189,7 +192,7 @@ func (b *budget) cutSlow() {
 func (b *budget) connState(conn net.Conn, state http.ConnState) {
 	if state == http.StateIdle {
 		if addr, ok := conn.RemoteAddr().(heldAddr); ok {
-			addr.conn.add(-budgetBytes, 0)
+			addr.conn.add(-b.most, 0)
 		}
 	}
 }
@@ -243,7 +246,7 @@ func (b *budget) HandleRPC(ctx context.Context, s stats.RPCStats) {
 		r.conn.add(0, int64(s.WireLength))
 	case *stats.End:
 		if r.finish() {
-			r.bytes = budgetBytes
+			r.bytes = b.most // all of it
 		}
 		r.conn.add(-r.bytes, 0)
 	}

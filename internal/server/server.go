@@ -151,7 +151,7 @@ func Listen(c Config) (*Server, error) {
 	if c.Grace == 0 {
 		c.Grace = DefaultGrace
 	}
-	s := &Server{c: c, health: health.NewServer(), budget: newBudget()}
+	s := &Server{c: c, health: health.NewServer(), budget: newBudget(c.MaxMessage)}
 	s.stopping, s.stop = context.WithCancel(context.Background())
 	s.setServing(false)
 	err := joinInUse(s.addGRPC(), s.addHTTP("HTTP", c.HTTP, s.clientHandler(), c.TLS),
