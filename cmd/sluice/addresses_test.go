@@ -68,8 +68,10 @@ func TestProcessesShareAddresses(t *testing.T) {
 			if c.command == "serve" {
 				flags = append(flags, "--config", written(t, "map.yaml", addressMapping))
 				start = func() *devProcess {
-					return startSluice(t, `server=HTTP address=(\S+)`, append([]string{"serve", "--grpc", "",
+					p := startSluice(t, `server=HTTP address=(\S+)`, append([]string{"serve", "--grpc", "",
 						"--http", "127.0.0.1:0", "--debug", ""}, flags...)...)
+					untilReady("http://" + p.base)
+					return p
 				}
 				ask = askServe
 			}

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -64,7 +65,24 @@ func startServe(t *testing.T, args ...string) *serving {
 	}
 	t.Cleanup(func() { _ = conn.Close() })
 	s.conn, s.client = conn, rlsv3.NewRateLimitServiceClient(conn)
+	if !slices.Contains(args, "--tls-cert") {
+		untilReady(s.http)
+	}
 	return s
+}
+
+// untilReady waits until a service decides, for some seconds at most: the store of some tests never answers.
+func untilReady(base string) {
+	for range 200 {
+		resp, err := http.Get(base + "/healthcheck")
+		if err == nil {
+			_ = resp.Body.Close()
+			if resp.StatusCode == http.StatusOK {
+				return
+			}
+		}
+		<-time.After(10 * time.Millisecond)
+	}
 }
 
 // waitFor waits until the log contains the text.
