@@ -16,7 +16,7 @@ const (
 
 // Errors by which a credential is refused that package identity and package token do not know.
 var (
-	errTwoKeys       = errors.New("Authorization and X-API-Key hold two different API keys")
+	errTwoKeys       = errors.New("the headers Authorization and X-API-Key hold two different API keys")
 	errOtherTenant   = errors.New("the JWT and the API key are of different tenants")
 	errTokenUnwanted = errors.New("the credential is a JWT, and no issuer of JWTs is configured")
 	errOther         = errors.New("the credential is refused")

@@ -206,7 +206,6 @@ func (s *Server) addGRPC() error {
 		grpc.MaxRecvMsgSize(s.c.MaxMessage),
 		grpc.StaticStreamWindowSize(windowBytes),
 		grpc.StaticConnWindowSize(windowBytes),
-		grpc.SharedWriteBuffer(true),
 		grpc.StatsHandler(s.budget),
 		grpc.MaxHeaderListSize(maxHeaderBytes),
 		grpc.KeepaliveParams(keepalive.ServerParameters{

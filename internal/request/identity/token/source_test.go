@@ -573,8 +573,11 @@ func TestUnusableKeysAreLeftOut(t *testing.T) {
 				!strings.Contains(said, c.reason) {
 				t.Errorf("the log says %q, want key 1 of 2 and %s, once", said, c.reason)
 			}
-			if secret := encode(string(good.Private.(*ecdsa.PrivateKey).D.Bytes())); strings.Contains(
-				err.Error()+lines.String(), secret[:20]) {
+			private, keyErr := good.Private.(*ecdsa.PrivateKey).Bytes()
+			if keyErr != nil {
+				t.Fatal(keyErr)
+			}
+			if strings.Contains(err.Error()+lines.String(), encode(string(private))[:20]) {
 				t.Errorf("the error or the log repeats a secret: %v\n%s", err, lines.String())
 			}
 		})
