@@ -83,8 +83,8 @@ func TestProcessesShareAddresses(t *testing.T) {
 				round := func() {
 					for _, p := range three {
 						for range 2 {
-							// The last number of an IPv6 address changes nothing, because the customer can use the whole
-							// network.
+							// The last number of an IPv6 address changes nothing, because the customer can use the
+							// whole network.
 							if ask(t, p.base, tenant(i), strings.ReplaceAll(address, "HOST", fmt.Sprint(i+1))) {
 								n++
 							}

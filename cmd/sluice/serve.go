@@ -269,8 +269,8 @@ func (o *serveOptions) checkAddresses() error {
 		}
 	}
 	if host, _, err := net.SplitHostPort(o.pprof); err == nil && !loopback.Host(host) {
-		errs = append(errs, fmt.Errorf("--pprof %s: whoever reaches the profiles reads the process's memory in part and "+
-			"takes its time: choose a loopback address, such as 127.0.0.1:6060", o.pprof))
+		errs = append(errs, fmt.Errorf("--pprof %s: whoever reaches the profiles reads the process's memory in part "+
+			"and takes its time: choose a loopback address, such as 127.0.0.1:6060", o.pprof))
 	}
 	return errors.Join(errs...)
 }

@@ -246,8 +246,8 @@ func holdHTTP(conn net.Conn, text string) error {
 func startVictim(t *testing.T, program string, encrypted bool) *victim {
 	t.Helper()
 	dir := t.TempDir()
-	args := []string{"serve", "--config", limitsFile(t, 1_000_000_000), "--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0",
-		"--debug", "127.0.0.1:0"}
+	args := []string{"serve", "--config", limitsFile(t, 1_000_000_000), "--grpc", "127.0.0.1:0",
+		"--http", "127.0.0.1:0", "--debug", "127.0.0.1:0"}
 	v := new(victim)
 	if encrypted {
 		cert, key := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
@@ -411,7 +411,8 @@ func (v *victim) callers(t *testing.T) []func() error {
 		all = append(all, func() error {
 			ctx, cancel := context.WithTimeout(context.Background(), patience)
 			defer cancel()
-			out, err := rlsv3.NewRateLimitServiceClient(conn).ShouldRateLimit(ctx, &rlsv3.RateLimitRequest{Domain: "api",
+			out, err := rlsv3.NewRateLimitServiceClient(conn).ShouldRateLimit(ctx, &rlsv3.RateLimitRequest{
+				Domain: "api",
 				Descriptors: []*ratelimitv3.RateLimitDescriptor{{Entries: []*ratelimitv3.RateLimitDescriptor_Entry{
 					{Key: "tenant", Value: "honest"}}}}})
 			if err == nil && out.GetOverallCode() != rlsv3.RateLimitResponse_OK {

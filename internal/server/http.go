@@ -33,20 +33,20 @@ func (s *Server) clientHandler() http.Handler {
 	return http.MaxBytesHandler(handler, int64(s.c.MaxMessage))
 }
 
-// refuseWebPages answers nothing that a web page can make a browser send to the server with a name. Whoever opens a page
-// on a machine that reaches the server would otherwise let it spend units. On a loopback address the Host is checked,
-// too. Other addresses have names, which nobody told the server.
+// refuseWebPages answers nothing that a web page can make a browser send to the server with a name. Whoever opens a
+// page on a machine that reaches the server would otherwise let it spend units. On a loopback address the Host is
+// checked, too. Other addresses have names, which nobody told the server.
 func (s *Server) refuseWebPages(name string, handler http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		tcp, _ := s.Addr(name).(*net.TCPAddr)
 		switch {
 		case loopback.ByPage(r):
-			http.Error(w, "this request has an Origin, or a Sec-Fetch-Site that tells of another site: requests of web "+
-				"pages are not answered. Send it from a program, or enter the address in the browser",
+			http.Error(w, "this request has an Origin, or a Sec-Fetch-Site that tells of another site: requests of "+
+				"web pages are not answered. Send it from a program, or enter the address in the browser",
 				http.StatusForbidden)
 		case tcp != nil && tcp.IP.IsLoopback() && loopback.NamesHost(r):
-			http.Error(w, "the Host of this request is a name, which may be that of a web page: on a loopback address, "+
-				"send the address or localhost as the Host", http.StatusForbidden)
+			http.Error(w, "the Host of this request is a name, which may be that of a web page: on a loopback "+
+				"address, send the address or localhost as the Host", http.StatusForbidden)
 		default:
 			handler.ServeHTTP(w, r)
 		}
@@ -129,7 +129,8 @@ func (s *Server) debugHandler() http.Handler {
 		_ = metrics.WriteText(w, s.c.Metrics.Gather(s.c.RateLimits, s.c.Chain)) // as above
 	})
 	mux.HandleFunc("/{$}", func(w http.ResponseWriter, _ *http.Request) {
-		_, _ = io.WriteString(w, "/metrics: for Prometheus\n/rlconfig: the configuration in force\n/stats: statistics\n")
+		_, _ = io.WriteString(w, "/metrics: for Prometheus\n/rlconfig: the configuration in force\n"+
+			"/stats: statistics\n")
 	})
 	return s.refuseWebPages("debug", s.recoverHTTPPanic(mux))
 }

@@ -699,7 +699,8 @@ func TestConnectionAge(t *testing.T) {
 	roots.AddCert(servers.cert)
 	for age, kept := range map[time.Duration]bool{0: true, time.Hour: true, time.Nanosecond: false} {
 		r := start(t, server.Config{RateLimits: service(t, nil), TLS: certs.Config(), MaxAge: age})
-		get := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}}}
+		get := &http.Client{Transport: &http.Transport{
+			TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}}}
 		connections := map[string]bool{}
 		ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{GotConn: func(i httptrace.GotConnInfo) {
 			connections[i.Conn.LocalAddr().String()] = true

@@ -136,8 +136,8 @@ func TestForgedMetadata(t *testing.T) {
 		{grpclimit.WithIdentity(identity)}, {grpclimit.Exempt("/grpc.health.v1.Health/")},
 	} {
 		conn, h := serve(t, opts...)
-		ctx := metadata.AppendToOutgoingContext(contextAs(t, "acme"), "x-sluice-tenant", "globex", "X-Sluice-Caller", "x",
-			"x_sluice_tenant", "globex", "x-sluice-tenant-bin", "globex")
+		ctx := metadata.AppendToOutgoingContext(contextAs(t, "acme"), "x-sluice-tenant", "globex",
+			"X-Sluice-Caller", "x", "x_sluice_tenant", "globex", "x-sluice-tenant-bin", "globex")
 		client := healthv1.NewHealthClient(conn)
 		if _, err := client.Check(ctx, &healthv1.HealthCheckRequest{}); err != nil {
 			t.Fatal(err)
@@ -146,7 +146,7 @@ func TestForgedMetadata(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := stream.Recv(); err != io.EOF {
+		if _, err := stream.Recv(); !errors.Is(err, io.EOF) {
 			t.Fatal(err)
 		}
 		if len(h.forged) > 0 {

@@ -253,8 +253,8 @@ func (t *treeReader) warnOfMissingNumber(n *yaml.Node) {
 		}
 	}
 	if unit != nil {
-		t.warn(unit.Line, "rate_limit has a unit and no requests_per_unit, so it denies every request: add the number, "+
-			"or write requests_per_unit: 0 if that is meant")
+		t.warn(unit.Line, "rate_limit has a unit and no requests_per_unit, so it denies every request: add the "+
+			"number, or write requests_per_unit: 0 if that is meant")
 	}
 }
 

@@ -279,14 +279,15 @@ func TestWarningsOfWhatIsIgnored(t *testing.T) {
 			"    unit: hour\n    requests_per_unit: 1\n",
 			"test.yaml:5: unit is ignored, because the key is there again in line 6", 1},
 		"a unit without a number": {"domain: web\ndescriptors:\n- key: ip\n  rate_limit:\n    unit: minute\n",
-			"test.yaml:5: rate_limit has a unit and no requests_per_unit, so it denies every request: add the number, " +
-				"or write requests_per_unit: 0 if that is meant", 1},
+			"test.yaml:5: rate_limit has a unit and no requests_per_unit, so it denies every request: add the " +
+				"number, or write requests_per_unit: 0 if that is meant", 1},
 		"metadata at another place": {"domain: web\nmetadata: {1: [a, 1.5]}\n",
 			"test.yaml:2: metadata has no effect in the file itself", 0},
 		"keys that can be confused": {"domain: web\ndescriptors:\n- {key: user, " + limit + "}\n" +
 			"- {key: user_tier, value: gold, " + limit + "}\n- {key: username, " + limit + "}\n",
 			"test.yaml:4: descriptors with the keys user_tier and user (line 3) can be confused, as in " +
-				"envoyproxy/ratelimit: a request with user=tier_x gets the rule of user_tier=x. Rename one of the keys if clients choose the value of user", 3},
+				"envoyproxy/ratelimit: a request with user=tier_x gets the rule of user_tier=x. Rename " +
+				"one of the keys if clients choose the value of user", 3},
 	} {
 		config := load(t, c.text)
 		if got := strings.Join(config.Warnings(), "; "); got != c.want || config.Rules() != c.rules {

@@ -13,8 +13,8 @@ import (
 	"unicode/utf8"
 )
 
-// Register adds the API to mux, which bounds the bodies of requests: POST /v1/check, /v1/check-batch, /v1/peek and /v1/refund, and GET /v1/openapi.yaml. The
-// status of a decision is 200, also if it denies.
+// Register adds the API to mux, which bounds the bodies of requests: POST /v1/check, /v1/check-batch, /v1/peek and
+// /v1/refund, and GET /v1/openapi.yaml. The status of a decision is 200, also if it denies.
 func (s *Service) Register(mux *http.ServeMux) {
 	handle(mux, "check", s.Check)
 	handle(mux, "check-batch", s.CheckBatch)

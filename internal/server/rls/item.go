@@ -79,8 +79,8 @@ const (
 
 // nameAddresses replaces the address of a client in each entry by a name from which nobody can learn it. An IPv6
 // address counts as its network, because one client can use all addresses of a network. If a rule names the value, or
-// the values by a wildcard, the address counts as a whole: other addresses of the network have another rule. Whatever is
-// no address stays as it is.
+// the values by a wildcard, the address counts as a whole: other addresses of the network have another rule. Whatever
+// is no address stays as it is.
 func (c *call) nameAddresses() {
 	names := c.service.config.Addresses
 	for i := range c.entries {

@@ -241,8 +241,8 @@ func (s *Service) logStore(err error) {
 func (s *Service) warnOfPlanReports(domain string) {
 	s.warnedOfPlanReports.Do(func() {
 		s.config.Log.Warn("a request asked with 0 hits about a descriptor that the plan of a tenant decides. If its "+
-			"hits are reported when it is over: a plan does not count a report that does not fit, so such a limit is never "+
-			"reached. Report to a descriptor that the mapping does not match, with a rate_limit of its own",
+			"hits are reported when it is over: a plan does not count a report that does not fit, so such a limit is "+
+			"never reached. Report to a descriptor that the mapping does not match, with a rate_limit of its own",
 			"domain", domain)
 	})
 }

@@ -52,7 +52,8 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// Guarantees that a file which is not a regular one ends a read with an error: a read of a named pipe would wait for ever.
+// Guarantees that a file which is not a regular one ends a read with an error: a read of a named pipe would wait
+// for ever.
 func TestNamedPipe(t *testing.T) {
 	dir := t.TempDir()
 	if err := syscall.Mkfifo(filepath.Join(dir, "pipe"), 0o600); err != nil {

@@ -113,8 +113,8 @@ func (p *proxyFailures) answer(w http.ResponseWriter, r *http.Request, err error
 	p.Refuse(ResponseOf(w), r, kind, instance)
 }
 
-// warn logs a failure once a second at most: while the upstream is away, every request fails. A path can name a tenant's
-// things, so it is not logged.
+// warn logs a failure once a second at most: while the upstream is away, every request fails. A path can name a
+// tenant's things, so it is not logged.
 func (p *proxyFailures) warn(instance string, err error) {
 	now, last := time.Now().Unix(), p.warned.Load()
 	if now == last || !p.warned.CompareAndSwap(last, now) {

@@ -320,8 +320,8 @@ func Run(t *testing.T, open func() limit.Store, every int) {
 	for _, a := range limit.Algorithms() {
 		if of := all[a]; of != nil {
 			fmt.Fprintf(&table, "%s: %.2f %% short (%s), obeying %.2f %%; %d of %d waits too short, the longest by %s "+
-				"too long (%s)\n", a, 100*of.short, cmp.Or(of.shortRow, "all rows"), 100*of.obeying, of.refused, of.waited,
-				of.extra, of.extraRow)
+				"too long (%s)\n", a, 100*of.short, cmp.Or(of.shortRow, "all rows"), 100*of.obeying, of.refused,
+				of.waited, of.extra, of.extraRow)
 		}
 	}
 	t.Logf("the worst rows:\n%s", &table)
