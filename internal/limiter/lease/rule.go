@@ -91,19 +91,15 @@ func (a Adaptive) SizeLease(v *View, ask *limit.LeaseRequest) {
 // hasUnitsToLease reports whether each process can have enough units for leases to be worth what they cost others.
 // Without a lease the store decides exactly. Where there are hardly more units than processes, leased units would lie
 // where no request comes. Of a token bucket, nothing refills in place of leased units until the slot ends, and the last
-// unit of each lease may be lost with the slot. Of a sliding window that several processes share, units come free so
-// evenly that each process has to hold some of them all the time.
+// unit of each lease may be lost with the slot.
 func (v *View) hasUnitsToLease(k *tuning) bool {
 	const least = 2 // units of the limit for each process
-	instances := float64(max(v.Instances, 1))
-	switch l := v.Tier.Leasing(); {
-	case l.Refills:
+	instances := int64(max(v.Instances, 1))
+	if l := v.Tier.Leasing(); l.Refills {
 		slot := float64(v.Tier.Threshold) / v.Tier.Period.Seconds() * float64(l.Longest) / 1e6
-		return slot >= k.leastInSlot*instances
-	case l.Weighs && instances > 1:
-		return float64(v.Tier.Capacity()) >= k.leastInSlot*instances
+		return slot >= k.leastInSlot*float64(instances)
 	}
-	return float64(v.Tier.Capacity()) >= least*instances
+	return v.Tier.Capacity()/instances >= least
 }
 
 // totalRate returns how many units per second all processes together are asked for. Without an answer of the store that
