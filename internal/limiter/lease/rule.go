@@ -65,7 +65,7 @@ func (a Adaptive) SizeLease(v *View, ask *limit.LeaseRequest) {
 	}
 	seconds := v.EndsIn.Seconds()
 	expected := v.Rate * seconds // units, until the lease would end
-	if expected < 1 && !leasing.Refills {
+	if expected < 1 {
 		return // no other request is expected before the lease ends
 	}
 	scarce := v.Rate * min(seconds, k.scarceFor.Seconds())
