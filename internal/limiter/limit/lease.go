@@ -245,10 +245,10 @@ func (l *Leftover) FitsAt(cost int64) int64 {
 		return 0
 	}
 	r := l.result()
-	if f, ok := l.tier.counts.(fades); ok && cost <= l.tier.capacity {
+	if f, ok := l.tier.counts.(fades); ok {
 		return f.fitsAt(&r, cost)
 	}
-	return r.ResetAt() // a cost above the capacity never fits
+	return r.ResetAt()
 }
 
 // GiveBack takes unspent units off l that the store gets back.
