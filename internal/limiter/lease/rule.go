@@ -55,9 +55,6 @@ func (a Adaptive) constants() *tuning {
 // SizeLease implements [Rule].
 func (a Adaptive) SizeLease(v *View, ask *limit.LeaseRequest) {
 	k, leasing := a.constants(), v.Tier.Leasing()
-	if !v.hasUnitsToLease(k) {
-		return
-	}
 	total := v.totalRate()
 	refillSuffices := !leasing.Refills || float64(v.Left) >= total*v.RampEndsIn.Seconds()
 	if (v.Saturated || !refillSuffices) && leasing.Ramps && !v.MustFit && v.sizeRamp(k, total, ask) {
@@ -65,9 +62,6 @@ func (a Adaptive) SizeLease(v *View, ask *limit.LeaseRequest) {
 	}
 	seconds := v.EndsIn.Seconds()
 	expected := v.Rate * seconds // units, until the lease would end
-	if expected < 1 {
-		return // no other request is expected before the lease ends
-	}
 	scarce := v.Rate * min(seconds, k.scarceFor.Seconds())
 	if v.Lacks == 0 && float64(v.Spendable) > scarce*k.enoughPart {
 		return // the call is made for another counter, and this one does not need it
@@ -86,20 +80,6 @@ func (a Adaptive) SizeLease(v *View, ask *limit.LeaseRequest) {
 	if v.Instances <= 1 {
 		ask.Share = limit.ShareOne
 	}
-}
-
-// hasUnitsToLease reports whether each process can have enough units for leases to be worth what they cost others.
-// Without a lease the store decides exactly. Where there are hardly more units than processes, leased units would lie
-// where no request comes. Of a token bucket, nothing refills in place of leased units until the slot ends, and the last
-// unit of each lease may be lost with the slot.
-func (v *View) hasUnitsToLease(k *tuning) bool {
-	const least = 2 // units of the limit for each process
-	instances := int64(max(v.Instances, 1))
-	if l := v.Tier.Leasing(); l.Refills {
-		slot := float64(v.Tier.Threshold) / v.Tier.Period.Seconds() * float64(l.Longest) / 1e6
-		return slot >= k.leastInSlot*float64(instances)
-	}
-	return v.Tier.Capacity()/instances >= least
 }
 
 // totalRate returns how many units per second all processes together are asked for. Without an answer of the store that
@@ -145,10 +125,7 @@ func (v *View) sizeRamp(k *tuning, total float64, ask *limit.LeaseRequest) bool 
 		part = max(part, k.rampPart*v.Rate/v.Total)
 	}
 	ask.Need, ask.Ramp, ask.Share = 0, true, limit.ShareOne
-	useful := int64(limit.MaxUnits)
-	if v.Instances > 1 {
-		useful = max(wholeUnits(v.Rate*seconds+1), v.Cost)
-	}
+	useful := wholeUnits(v.Rate*seconds + 1)
 	ask.Plenty = wholeUnits(comesFree * k.rampPlenty)
 	ask.Most = min(wholeUnits(comesFree*part), useful)
 	ask.Ample = min(wholeUnits(comesFree*part*k.rampMore), useful)
