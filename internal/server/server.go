@@ -151,7 +151,7 @@ func Listen(c Config) (*Server, error) {
 	if c.Grace == 0 {
 		c.Grace = DefaultGrace
 	}
-	s := &Server{c: c, health: health.NewServer(), budget: newBudget(c.MaxMessage)}
+	s := &Server{c: c, health: health.NewServer(), budget: newBudget(c.MaxMessage, c.Log)}
 	s.stopping, s.stop = context.WithCancel(context.Background())
 	s.setServing(false)
 	err := joinInUse(s.addGRPC(), s.addHTTP("HTTP", c.HTTP, s.clientHandler(), c.TLS),
@@ -184,7 +184,7 @@ func (s *Server) listen(name, address string, encrypted *tls.Config) (net.Listen
 	if err != nil {
 		return nil, err
 	}
-	listener = s.budget.listen(netutil.LimitListener(listener, s.c.MaxConnections))
+	listener = s.budget.wrap(name, netutil.LimitListener(listener, s.c.MaxConnections))
 	if encrypted != nil {
 		listener = tls.NewListener(listener, encrypted)
 	}

@@ -741,3 +741,17 @@ func FuzzJSON(f *testing.F) {
 		}
 	})
 }
+
+// Guarantees that the connection of a client stays open after it called a method that does not exist.
+func TestUnknownMethod(t *testing.T) {
+	r := start(t, server.Config{RateLimits: service(t, nil)})
+	conn := r.dial(t, insecure.NewCredentials())
+	err := conn.Invoke(t.Context(), "/none.Service/None", request("x"), new(rlsv3.RateLimitResponse),
+		grpc.WaitForReady(true))
+	if status.Code(err) != codes.Unimplemented {
+		t.Errorf("a method that does not exist: %v", err)
+	}
+	if open := r.SweepThrice(); open != 1 {
+		t.Errorf("%d connections are open, want 1", open)
+	}
+}

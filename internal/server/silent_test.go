@@ -76,6 +76,22 @@ func TestStalledClients(t *testing.T) {
 			}
 			return trickle(conn, "\x00\x40\x00\x01\x04\x00\x00\x00\x01"+strings.Repeat("\x00", 0x4000))
 		}},
+		{"an unfinished message over gRPC", "gRPC", 20 * time.Second, func(conn net.Conn) error {
+			framer, err := openHTTP2(conn)
+			if err == nil {
+				err = begin(framer, 1)
+			}
+			for err == nil { // the client answers pings, so it does not look silent
+				var frame http2.Frame
+				if frame, err = framer.ReadFrame(); err != nil {
+					break
+				}
+				if ping, ok := frame.(*http2.PingFrame); ok && !ping.IsAck() {
+					err = framer.WritePing(true, ping.Data)
+				}
+			}
+			return err
+		}},
 		{"a byte a second of a header over HTTP", "HTTP", 5 * time.Second, func(conn net.Conn) error {
 			return trickle(conn, header)
 		}},
@@ -157,8 +173,8 @@ func openHTTP2(conn net.Conn) (*http2.Framer, error) {
 	}
 }
 
-// ask sends a request for a decision in a stream, as gRPC does.
-func ask(framer *http2.Framer, stream uint32) error {
+// begin sends the header of a request for a decision in a stream, as gRPC does, and no message.
+func begin(framer *http2.Framer, stream uint32) error {
 	var header bytes.Buffer
 	encoder := hpack.NewEncoder(&header)
 	for _, f := range []hpack.HeaderField{
@@ -170,12 +186,17 @@ func ask(framer *http2.Framer, stream uint32) error {
 			return err
 		}
 	}
+	return framer.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, BlockFragment: header.Bytes(),
+		EndHeaders: true})
+}
+
+// ask sends a request for a decision in a stream, as gRPC does.
+func ask(framer *http2.Framer, stream uint32) error {
 	body, err := proto.Marshal(request("x"))
 	if err != nil {
 		return err
 	}
-	if err := framer.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, BlockFragment: header.Bytes(),
-		EndHeaders: true}); err != nil {
+	if err := begin(framer, stream); err != nil {
 		return err
 	}
 	message := binary.BigEndian.AppendUint32([]byte{0}, uint32(len(body)))

@@ -1,0 +1,127 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"log/slog"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+
+	"google.golang.org/grpc/stats"
+)
+
+// pipe returns the client's end of a connection that counts towards the budget, and the server's end. A goroutine reads
+// from the server's end, and closes it when that fails, as servers do.
+func pipe(t *testing.T, b *budget, all *sync.WaitGroup) (client net.Conn, held *heldConn) {
+	t.Helper()
+	client, server := net.Pipe()
+	conn, err := b.wrap("gRPC", &one{server}).Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	all.Go(func() {
+		_, _ = io.Copy(io.Discard, conn)
+		_ = conn.Close()
+	})
+	return client, conn.(*heldConn)
+}
+
+// one is a listener with one connection.
+type one struct{ net.Conn }
+
+func (o *one) Accept() (net.Conn, error) { return o.Conn, nil }
+func (o *one) Addr() net.Addr            { return o.LocalAddr() }
+
+// Guarantees that the connection that holds most is closed once all connections hold too much, that the others stay
+// open, that the log says so without an address, and that nothing is counted of connections that have ended.
+func TestBudget(t *testing.T) {
+	var log bytes.Buffer
+	b := newBudget(1024, slog.New(slog.NewTextHandler(&log, nil)))
+	var servers sync.WaitGroup
+	honest, kept := pipe(t, b, &servers)
+	if _, err := honest.Write(make([]byte, 300)); err != nil {
+		t.Fatal(err)
+	}
+	var attackers sync.WaitGroup
+	for range 3 {
+		attacker, _ := pipe(t, b, &servers)
+		attackers.Go(func() {
+			for range 2 * minBudget / 1024 {
+				if _, err := attacker.Write(make([]byte, 1024)); err != nil {
+					return
+				}
+			}
+			t.Error("a client has sent more than all connections may hold, and its connection is open")
+		})
+	}
+	attackers.Wait()
+	if _, err := honest.Write(make([]byte, 50)); err != nil {
+		t.Errorf("the connection that holds least: %v", err)
+	}
+	kept.add(-300, 0) // a request was answered
+	kept.add(0, 1000) // a response is queued
+	b.mu.Lock()
+	if len(b.conns) != 1 || b.held != kept.in+kept.out || kept.in > 50 || kept.out != 1000 || b.closing != 0 {
+		t.Errorf("%d connections hold %d bytes (%d and %d), %d of them closing; want one with 50 and 1000",
+			len(b.conns), b.held, kept.in, kept.out, b.closing)
+	}
+	b.mu.Unlock()
+	_ = honest.Close()
+	servers.Wait()
+	if b.held != 0 || len(b.conns) != 0 {
+		t.Errorf("after the end %d connections hold %d bytes", len(b.conns), b.held)
+	}
+	if text := log.String(); !strings.Contains(text, "a connection was closed: ") ||
+		!strings.Contains(text, "server=gRPC") {
+		t.Errorf("the log: %q", text)
+	}
+}
+
+// Guarantees that a connection holds the bytes of a request until the request has ended, also if others end before, and
+// that what comes without requests, such as pings, does not add up.
+func TestBudgetOfRequests(t *testing.T) {
+	b := newBudget(1024, slog.New(slog.DiscardHandler))
+	var servers sync.WaitGroup
+	client, held := pipe(t, b, &servers)
+	holds := func(what string, in, out int64) {
+		t.Helper()
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if held.cut || held.in != in || held.out != out || b.held != in+out {
+			t.Errorf("%s: %d and %d bytes are held (cut: %t), want %d and %d", what, held.in, held.out, held.cut, in, out)
+		}
+	}
+	send := func(bytes int) {
+		t.Helper()
+		_, first := client.Write(make([]byte, bytes))
+		_, second := client.Write(nil) // it returns when the server reads again, and so has counted the bytes
+		if first != nil || second != nil {
+			t.Fatal(first, second)
+		}
+	}
+	send(3000) // a handshake
+	ctx := b.TagConn(context.Background(), &stats.ConnTagInfo{RemoteAddr: held.RemoteAddr()})
+	holds("after a handshake", 0, 0)
+	begin := func(message int) context.Context {
+		send(message + overhead + 40)
+		rpc := b.TagRPC(ctx, nil)
+		b.HandleRPC(rpc, &stats.InHeader{WireLength: 40})
+		b.HandleRPC(rpc, &stats.Begin{})
+		b.HandleRPC(rpc, &stats.InPayload{WireLength: message})
+		return rpc
+	}
+	first, second := begin(500), begin(700)
+	b.HandleRPC(first, &stats.OutPayload{WireLength: 80})
+	b.HandleRPC(first, &stats.End{})
+	holds("after the first of two requests", 700+overhead+40, 80)
+	b.HandleRPC(second, &stats.End{})
+	holds("after both", 0, 80)
+	send(17) // a ping
+	b.sweepAll()
+	holds("after a ping and a sweep", 0, 40)
+	_ = client.Close()
+	servers.Wait()
+}
