@@ -455,10 +455,9 @@ func renew(ctx context.Context, certificates *server.Certificates, now <-chan os
 		case <-ctx.Done():
 			return
 		case <-now:
-			_ = certificates.Reload() // it logs its errors
 		case <-tick.C:
-			_ = certificates.Reload()
 		}
+		_ = certificates.Reload() // it logs its errors
 	}
 }
 

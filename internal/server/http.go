@@ -57,12 +57,12 @@ func (s *Server) refuseWebPages(name string, handler http.Handler) http.Handler 
 // error, as in envoyproxy/ratelimit. The text of an error begins as there, with "Bad Request", and goes on with the
 // reason.
 func (s *Server) json(w http.ResponseWriter, r *http.Request) {
-	body, err := io.ReadAll(r.Body)
+	body, err := limits.ReadBody(r)
 	var request rlsv3.RateLimitRequest
-	if err == nil {
-		if err = protojson.Unmarshal(body, &request); err != nil {
-			err = fmt.Errorf("the body is not a request in JSON: %s", strings.TrimPrefix(plainSpaces(err), "proto: "))
-		}
+	if err != nil {
+		err = fmt.Errorf("the body cannot be read: %w", err)
+	} else if err = protojson.Unmarshal(body, &request); err != nil {
+		err = fmt.Errorf("the body is not a request in JSON: %s", strings.TrimPrefix(plainSpaces(err), "proto: "))
 	}
 	var response *rlsv3.RateLimitResponse
 	if err == nil {

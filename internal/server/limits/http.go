@@ -43,10 +43,7 @@ func handle[In, Out any](
 				r.Header.Get("Content-Type")))
 			return
 		}
-		body, err := io.ReadAll(r.Body)
-		if tooLarge := new(http.MaxBytesError); errors.As(err, &tooLarge) {
-			err = fmt.Errorf("it has more than %d bytes, which --max-message sets", tooLarge.Limit)
-		}
+		body, err := ReadBody(r)
 		in := new(In)
 		if err == nil {
 			err = decode(body, in)
@@ -65,6 +62,16 @@ func handle[In, Out any](
 		}
 		write(w, http.StatusOK, out)
 	})
+}
+
+// ReadBody reads the body of a request whose size is bounded by http.MaxBytesHandler. The error for a larger body names
+// the bound and the flag that sets it.
+func ReadBody(r *http.Request) ([]byte, error) {
+	body, err := io.ReadAll(r.Body)
+	if tooLarge := new(http.MaxBytesError); errors.As(err, &tooLarge) {
+		return nil, fmt.Errorf("it has more than %d bytes, which --max-message sets", tooLarge.Limit)
+	}
+	return body, err
 }
 
 // decode reads one JSON value. A field that the request does not have is an error: a name that is written wrongly would
