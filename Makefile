@@ -98,7 +98,7 @@ soak: ## Run the random tests with SOAK (10) times all of their seeds and script
 	-run '$(shell scripts/shortened tests)' $(SHORTENED)
 
 .PHONY: paths
-paths: ## Compare how paths are read with 18 real servers, SOAK (20) times as long as CI (needs Node.js, Python 3, nginx)
+paths: ## Compare the readings of paths with 18 real servers, SOAK (20) times as long as CI (needs Node, Python, nginx)
 	SLUICE_SERVERS=$$(scripts/servers) REQUIRE_SERVERS=1 SLUICE_SOAK=$(or $(SOAK),20) \
 	go test -count=1 -timeout=60m -v -run '^TestRealServers$$' ./internal/plan/route
 

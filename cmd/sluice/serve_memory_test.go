@@ -161,7 +161,7 @@ var manyDescriptors = func() []byte {
 func holdStreams(conn net.Conn, messages [][]byte, frame int, settings []http2.Setting) error {
 	buffer := bufio.NewWriterSize(conn, 64<<10)
 	framer := http2.NewFramer(buffer, conn)
-	var mu sync.Mutex // of what is written
+	var mu sync.Mutex // held while frames are written, so that two goroutines do not mix them
 	ended := make(chan error, 1)
 	go func() {
 		for {

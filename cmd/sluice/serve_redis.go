@@ -23,9 +23,9 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/store/redis"
 )
 
-// serveRedisDeadline is the default of --redis-deadline of sluice serve. A Redis in another zone (2 to 3 ms away, with
-// a new connection some 15 ms) meets it, and so does one that stalls for 20 ms. It is half of the timeout that
-// docs/envoy.md gives Envoy's filter.
+// serveRedisDeadline is the default of --redis-deadline of sluice serve. It is long enough for a Redis in another zone
+// (2 to 3 ms away; some 15 ms with a new connection), and for a Redis that stalls for 20 ms. It is half of the timeout
+// that docs/envoy.md recommends for Envoy's filter.
 const serveRedisDeadline = 50 * time.Millisecond
 
 // redisOptions are the flags of sluice serve about Redis that other commands do not have.

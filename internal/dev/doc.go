@@ -1,6 +1,6 @@
 // Package dev is the folder of what runs only on the machine of a developer or an operator: the local gateway
 // (gateway), a host for Lambda binaries (lambdahost) and a caller of deployed ones (lambdaremote), the control plane
-// with its cells in one process (devcells) and its token (devtoken), the live page (livepage),
-// simulations of access logs (simulate, accesslog), what a month costs (cost), and checks of what is assumed about
-// AWS (doctor).
+// with its cells in one process (devcells) and its token (devtoken), the live page (livepage), the simulation of plans
+// on access logs (simulate, accesslog), the calculation of costs (cost), and the checks of assumptions about AWS
+// (doctor).
 package dev

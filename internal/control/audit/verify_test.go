@@ -120,7 +120,7 @@ var tamperings = []tampering{
 		w.bucket.Alter(name, func([]byte) []byte { return encode(w.t, h[1].Audit()) })
 		return control.Altered, name
 	}},
-	{"an object is that of another item", func(w *world, r *rand.Rand) (control.BreakKind, string) {
+	{"an object has the record of another item", func(w *world, r *rand.Rand) (control.BreakKind, string) {
 		_, h := w.pickItem(r, 1)
 		return control.Altered, w.rewrite(&h[r.IntN(len(h))], true,
 			func(r *events.AuditRecord) { r.Key = "another" })

@@ -21,8 +21,8 @@ type Backend struct {
 // Keeper keeps values beside the counters, for all processes that share the store. The stores in Redis and DynamoDB
 // implement it.
 type Keeper interface {
-	// Keep returns the value that the store keeps under the name. If there is none, the store keeps the given value
-	// from then on, and Keep returns that one. If several processes call Keep at the same time, it returns the same
-	// value to all of them. place says where the value is, for operators.
+	// Keep returns the value that is stored under a name. If no value is stored yet, Keep stores the given value and
+	// returns it. If several processes call Keep at the same time, all of them get the same value. place tells
+	// operators where the value is stored.
 	Keep(ctx context.Context, name string, value []byte) (kept []byte, place string, err error)
 }

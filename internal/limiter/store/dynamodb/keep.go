@@ -18,8 +18,8 @@ const (
 	keepTimeout = 2 * time.Second // of one call of Keep, unless its context ends before
 )
 
-// Keep returns the value that the table has under a name. If there is none, Keep sets it to value, in a conditional
-// write, so all processes get the same value. The item never expires. place names the item.
+// Keep implements [store.Keeper]. It stores the value by a conditional write, so that all processes get the same value.
+// The item never expires. place names the item and the table.
 func (s *Store) Keep(ctx context.Context, name string, value []byte) (kept []byte, place string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, keepTimeout)
 	defer cancel()

@@ -76,7 +76,8 @@ func (s *Store) scopeNamed(name string) *scope {
 	return found.(*scope)
 }
 
-// scopeOf returns the scope in which an owner of the kind counts for the tier; nil if there is none.
+// scopeOf returns the scope to which the counters of a tier belong if an owner of this kind has them. It returns nil if
+// they belong to no scope.
 func (s *Store) scopeOf(k limit.OwnerKind, t *limit.Tier) *scope {
 	if k != limit.AnyKey {
 		return nil
