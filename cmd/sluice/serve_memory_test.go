@@ -4,17 +4,12 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/binary"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
-	"math/big"
 	"net"
 	"net/http"
 	"os"
@@ -245,16 +240,20 @@ func holdHTTP(conn net.Conn, text string) error {
 // startVictim starts the program, and waits until it listens.
 func startVictim(t *testing.T, program string, encrypted bool) *victim {
 	t.Helper()
-	dir := t.TempDir()
 	args := []string{"serve", "--config", limitsFile(t, 1_000_000_000), "--grpc", "127.0.0.1:0",
 		"--http", "127.0.0.1:0", "--debug", "127.0.0.1:0"}
 	v := new(victim)
 	if encrypted {
-		cert, key := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
-		v.tls = selfSigned(t, cert, key)
+		cert, key := certificateFiles(t)
+		text, err := os.ReadFile(cert)
+		if err != nil {
+			t.Fatal(err)
+		}
+		v.tls = &tls.Config{RootCAs: x509.NewCertPool(), MinVersion: tls.VersionTLS12}
+		v.tls.RootCAs.AppendCertsFromPEM(text)
 		args = append(args, "--tls-cert", cert, "--tls-key", key)
 	}
-	log, err := os.Create(filepath.Join(dir, "log"))
+	log, err := os.Create(filepath.Join(t.TempDir(), "log"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -440,33 +439,4 @@ func (v *victim) callers(t *testing.T) []func() error {
 		})
 	}
 	return all
-}
-
-// selfSigned writes a certificate for 127.0.0.1 and its key, and returns what a client needs to trust it.
-func selfSigned(t *testing.T, certFile, keyFile string) *tls.Config {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour),
-		NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true,
-		BasicConstraintsValid: true}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	private, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	pool, text := x509.NewCertPool(), pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
-	pool.AppendCertsFromPEM(text)
-	for name, data := range map[string][]byte{certFile: text,
-		keyFile: pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private})} {
-		if err := os.WriteFile(name, data, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}
 }

@@ -14,19 +14,25 @@ import (
 	"github.com/sluicelimits/sluice/internal/testkit/logtest"
 )
 
+// smallStore returns a store in memory with room for few counters, and the same behind a fallback limiter.
+func smallStore(t *testing.T, log *slog.Logger) (own *memory.Store, store *resilience.Fallback) {
+	t.Helper()
+	own, err := memory.New(memory.Config{MaxBytes: 256 << 10, Log: log})
+	if err != nil {
+		t.Fatal(err)
+	}
+	store, err = resilience.NewFallback(resilience.FallbackConfig{Store: own, Bytes: 256 << 10, Log: log})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return own, store
+}
+
 // Guarantees that a flood of new addresses, or of other new values, causes no errors, admits nobody above a limit, and
 // does not evict the counters of others.
 func TestFlood(t *testing.T) {
 	for key, minimum := range map[string]int{"remote_address": 100, "a": 1000} { // addresses share counters
-		quiet := slog.New(slog.DiscardHandler)
-		own, err := memory.New(memory.Config{MaxBytes: 256 << 10, Log: quiet})
-		if err != nil {
-			t.Fatal(err)
-		}
-		store, err := resilience.NewFallback(resilience.FallbackConfig{Store: own, Bytes: 256 << 10, Log: quiet})
-		if err != nil {
-			t.Fatal(err)
-		}
+		own, store := smallStore(t, slog.New(slog.DiscardHandler))
 		w := newWorld(t, rls.Config{Store: store}, file)
 		w.want("ok: ok 3", descriptorWithHits("b=early", 2))
 		admitted := 0
@@ -75,14 +81,7 @@ descriptors:
 	} {
 		log := new(logtest.Buffer)
 		logger := slog.New(slog.NewTextHandler(log, nil))
-		own, err := memory.New(memory.Config{MaxBytes: 256 << 10, Log: logger})
-		if err != nil {
-			t.Fatal(err)
-		}
-		store, err := resilience.NewFallback(resilience.FallbackConfig{Store: own, Bytes: 256 << 10, Log: logger})
-		if err != nil {
-			t.Fatal(err)
-		}
+		own, store := smallStore(t, logger)
 		w := newWorld(t, rls.Config{Store: store}, limits)
 		flood := func(value any) rlsv3.RateLimitResponse_Code {
 			if c.names != "" {
