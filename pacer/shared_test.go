@@ -500,6 +500,7 @@ func TestWakerClosesShared(t *testing.T) {
 		s := share(t, 100)
 		s.want(0, 20)
 		pass(4 * time.Second)
+		s.ledger.answerAfter(time.Millisecond) // when all three wait
 		wakeUps := 0
 		for range 3 { // nobody expects these, so their units are leased at once
 			_, err := s.pacers[1].Enqueue("a", 1, pacer.Forever, pacer.WakerFunc(func(pacer.Permit, error) {
