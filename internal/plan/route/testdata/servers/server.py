@@ -152,7 +152,8 @@ async def serve_tornado(name):
 
 
 def report(name, port):
-    print(name, importlib.metadata.version(name), port, flush=True)
+    line = f"{name} {importlib.metadata.version(name)} {port}\n"
+    os.write(1, line.encode())  # in one call, so that the lines of several threads do not mix
 
 
 SERVERS = {
