@@ -24,7 +24,8 @@ of them.
 
 Without a command, each line is written to standard output when its turn has come. With a command,
 the command is run once for each line. The line becomes its last argument, or replaces each argument
-that is {}. Up to --parallel commands run at the same time.
+that is {}. A line that begins with - is only used after an argument --, since the command would take
+it for an option. Up to --parallel commands run at the same time.
 
 A limit is a number of lines and a period: 100/s, 5000/m, 1/h, 2/d, 10/500ms. The period is s, m or
 min, h, d, a duration such as 500ms or 1m30s, or a number of seconds. The limit holds in every window
@@ -284,10 +285,15 @@ func (l *pacedLines) pass(ctx context.Context, line string, running *sync.WaitGr
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+	args, err := argumentsFor(l.command, line)
+	if err != nil {
+		<-l.slots
+		l.ended(line, "", "", err)
+		return nil
+	}
 	var permit pacer.Permit
 	for !permit.InTime() {
 		permit.Release() // the process was suspended until it was too late to pass on the line
-		var err error
 		if permit, err = l.p.Acquire(ctx, "", 1); err != nil {
 			<-l.slots
 			return err
@@ -302,35 +308,53 @@ func (l *pacedLines) pass(ctx context.Context, line string, running *sync.WaitGr
 	}
 	running.Go(func() {
 		defer func() { <-l.slots }()
-		l.start(ctx, line)
+		l.start(ctx, line, args)
 	})
 	return nil
 }
 
 // start runs the command for a line. It prints the command's output after the command has ended, so that the outputs of
 // commands do not mix.
-func (l *pacedLines) start(ctx context.Context, line string) {
-	args := slices.Clone(l.command[1:])
-	placed := false
-	for i := range args {
-		if args[i] == "{}" {
-			args[i], placed = line, true
-		}
-	}
-	if !placed {
-		args = append(args, line)
-	}
+func (l *pacedLines) start(ctx context.Context, line string, args []string) {
 	var out, errs strings.Builder
 	c := exec.CommandContext(ctx, l.command[0], args...) //nolint:gosec // to run the user's command is its purpose
 	c.Stdout, c.Stderr = &out, &errs
 	err := c.Run()
+	l.ended(line, out.String(), errs.String(), err)
+}
+
+// ended counts a command, and prints what it wrote and why it failed.
+func (l *pacedLines) ended(line, out, errs string, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.ran++
-	fmt.Fprint(l.out, out.String())
-	fmt.Fprint(l.errs, errs.String())
+	fmt.Fprint(l.out, out)
+	fmt.Fprint(l.errs, errs)
 	if err != nil {
 		l.failed++
 		fmt.Fprintf(l.errs, "sluice: %s for %q: %v\n", l.command[0], line, err)
 	}
+}
+
+// argumentsFor returns the arguments of a command with the line in the place of each {}, or at the end. It refuses a
+// line that the command would read as an option, because whoever writes the lines could then choose what it does.
+func argumentsFor(command []string, line string) ([]string, error) {
+	if len(command) == 0 {
+		return nil, nil
+	}
+	args := slices.Clone(command[1:])
+	first := len(args)
+	for i := range args {
+		if args[i] == "{}" {
+			args[i], first = line, min(first, i)
+		}
+	}
+	if first == len(args) {
+		args = append(args, line)
+	}
+	if strings.HasPrefix(line, "-") && !slices.Contains(args[:first], "--") {
+		return nil, errors.New(`not run: it would read the line as an option, because the line begins with "-". ` +
+			`If the command takes --, give it before the place of the line`)
+	}
+	return args, nil
 }

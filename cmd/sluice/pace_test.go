@@ -107,6 +107,9 @@ func TestPaceCommands(t *testing.T) {
 		{"no such command", nil, "a\n", exitUsage, "", `no-such-command`, []string{"no-such-command"}},
 		{"several at once", []string{"--parallel", "4"}, strings.Repeat("x\n", 40), 0, strings.Repeat("x\n", 40), "",
 			[]string{"echo"}},
+		{"an option as the last argument", nil, "-n\nb\n", 1, "x b\n", `echo for "-n": not run`, []string{"echo", "x"}},
+		{"an option in place of {}", nil, "-n\n", 1, "", `"-n": not run`, []string{"echo", "{}", "--"}},
+		{"an option after --", nil, "-n\n", 0, "<-n>\n", "", []string{"printf", "--", "<%s>\n", "{}"}},
 		{"no lines", nil, "", 0, "", "", []string{"false"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
