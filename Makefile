@@ -106,10 +106,6 @@ paths: ## Compare the readings of paths with 18 real servers, SOAK (20) times as
 integration: ## Deploy to LocalStack, without Docker, and run the tests there (TESTS='-run NAME'; docs/localstack.md)
 	@localstack/integration $(TESTS)
 
-.PHONY: demo
-demo: ## Deploy to LocalStack, send load, change a plan, and show what happened on one screen
-	@localstack/with go run ./localstack/demo
-
 .PHONY: envoy-demo
 envoy-demo: ## Start Envoy with sluice serve on this machine, and show what a client sees: 200s, then 429s
 	@scripts/envoy-demo
