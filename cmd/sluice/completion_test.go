@@ -17,7 +17,7 @@ func TestCompletionOffersFilesForFilesAlone(t *testing.T) {
 		"cost --price-file": "8", "simulate --html": "8",
 		"fleet --plans": "8", "fleet --script": "8", "fleet --costs": "8", "fleet --html": "8",
 		"simulate --log": "0", "fleet --log": "0",
-		"audit verify --db": "0", "dev --api": "0", "dev --function": "0", "dev --pepper": "0",
+		"audit verify --db": "0", "dev --pepper": "0",
 		"dev --address-key": "0", "serve --address-key": "0",
 		"key create --pepper": "0", "key hash --pepper": "0", "audit show --archive": "0",
 		"audit verify --archive": "0",

@@ -61,7 +61,6 @@ type devOptions struct {
 	bodyTimeout                         time.Duration
 	otlp                                otlpOptions
 	stores                              storeOptions
-	api                                 apiOptions
 }
 
 func newDevCommand() *cobra.Command {
@@ -112,20 +111,11 @@ An API key identifies the caller (X-API-Key, or Authorization: Bearer); see 'slu
 service gets the headers X-Sluice-Tenant, X-Sluice-Subject, X-Sluice-Plan and X-Sluice-Key-Id,
 percent-encoded. These headers, and the key, are removed from what clients send. While there are no
 API keys at all, Sluice does not look at credentials and passes them on to your service. All calls
-then get the anonymousPlan; if there are no plans and no tenants either, only ipLimits limit them.
-
-With --api, requests pass through a local imitation of AWS's API Gateway, with the routes,
-authorizers, gateway responses and mappings of the described API. A client gets the answers that API
-Gateway would give, and your service gets the headers that the mappings set. With --function, the
-authorizer is the real Lambda binary, with the settings of --function-env. Without it, the
-authorizer runs in this process, with the plans and stores of the other flags. A route that calls a
-Lambda function needs the function's binary.`,
+then get the anonymousPlan; if there are no plans and no tenants either, only ipLimits limit them.`,
 		Example: "  sluice dev\n" +
 			"  sluice dev --plans plans.yaml --upstream http://localhost:3000\n" +
 			"  sluice dev --listen :0\n" +
-			"  sluice dev --data ./sluice-data --cells 3\n" +
-			"  sluice dev --api rest\n" +
-			"  sluice dev --api api.yaml --function ./bootstrap --function-env SLUICE_CELL=local",
+			"  sluice dev --data ./sluice-data --cells 3",
 		Args: usageArgs(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error {
 			d, err := o.parse()
@@ -157,14 +147,13 @@ Lambda function needs the function's binary.`,
 	f.IntVar(&o.jitter, "retry-jitter", 0, "lengthen Retry-After by a random share of up to `PERCENT`, 0..100")
 	f.Int64Var(&o.maxBody, "max-body", front.DefaultMaxBodyBytes, "largest request body, in `BYTES`; 0: no limit")
 	f.StringSliceVar(&o.methods, "methods", route.UsualMethods(), "serve only the methods of `LIST`, and answer "+
-		"others with 400; any: every method (with --api the routes name the methods)")
+		"others with 400; any: every method")
 	f.DurationVar(&o.bodyTimeout, "body-timeout", front.DefaultBodyTimeout,
 		"longest time that the gateway waits for a request body, `DURATION`; "+
 			"each KiB that arrives adds a second; 0: no limit")
 	f.Int64Var(&o.storeMB, "store-mb", memory.DefaultMaxBytes>>20, "most memory for counters, in `MiB`")
 	o.otlp.flags(f)
 	o.stores.flags(f, redis.DefaultDeadline)
-	o.api.flags(f)
 	f.StringVar(&o.logging, "log-level", "info", "`LEVEL` is debug (logs each denial), info, warn or error")
 	_ = c.MarkFlagFilename("plans", planExtensions...) // fails only for a flag that does not exist
 	for flag, words := range map[string][]string{
@@ -183,8 +172,7 @@ type dev struct {
 	audience front.Audience // who may call paths below /_sluice/: the operators' API and the live page
 	pageOff  bool           // nobody may see the live page
 	peppers  []pepperFlag
-	names    []string   // of the cells of --cells; none without --cells
-	served   *servedAPI // the API of --api; nil without --api
+	names    []string // of the cells of --cells; none without --cells
 }
 
 // parse checks the flags without opening anything. Its errors are usage errors.
@@ -230,8 +218,7 @@ func (o devOptions) parse() (*dev, error) {
 		}
 		d.peppers = append(d.peppers, p)
 	}
-	d.served, err = o.api.parse()
-	return d, err
+	return d, nil
 }
 
 // parseMethods returns the methods of --methods in upper case; none if every method is served.
@@ -284,15 +271,6 @@ func (d *dev) parseAudience() error {
 // run serves until the context ends and the requests in flight are done.
 func (d *dev) run(ctx context.Context, stdout, stderr io.Writer) error {
 	log := slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: d.level}))
-	if d.served != nil {
-		if err := d.served.start(ctx, log); err != nil {
-			return err
-		}
-		defer d.served.close(log)
-		if d.served.remote {
-			return d.runRemote(ctx, stdout, log)
-		}
-	}
 	upstream, err := d.parseUpstream()
 	if err != nil {
 		return err
@@ -339,9 +317,9 @@ func (o *devOptions) parseCells() ([]string, error) {
 	switch {
 	case text == "":
 		return nil, nil
-	case o.stores.redis != "" || o.stores.dynamodb != "" || o.api.api != "":
-		return nil, errors.New("--cells cannot be combined with --redis, --dynamodb or --api: each cell counts in " +
-			"memory, behind a gateway of its own")
+	case o.stores.redis != "" || o.stores.dynamodb != "":
+		return nil, errors.New("--cells cannot be combined with --redis or --dynamodb: each cell counts in memory, " +
+			"behind a gateway of its own")
 	}
 	var names []string
 	if n, err := strconv.Atoi(text); err == nil {
@@ -364,14 +342,11 @@ func (o *devOptions) parseCells() ([]string, error) {
 	return names, nil
 }
 
-// serve serves until the context ends and the requests in flight are done. It calls begun when it has begun to serve.
-func (d *dev) serve(
-	ctx context.Context, listener net.Listener, handler http.Handler, log *slog.Logger, begun func(),
-) error {
+// serve serves until the context ends and the requests in flight are done.
+func (d *dev) serve(ctx context.Context, listener net.Listener, handler http.Handler, log *slog.Logger) error {
 	serving := front.NewServer(handler, d.bodyTimeout, log)
 	failed := make(chan error, 1)
 	go func() { failed <- serving.Serve(listener) }()
-	begun()
 	select {
 	case err := <-failed:
 		return fmt.Errorf("serve %s: %w", listener.Addr(), err)

@@ -30,8 +30,6 @@ func TestDevSlowBody(t *testing.T) {
 		{"the echo", "/product/1", credential, nil, 408},
 		{"an upstream", "/product/1", credential, []string{"--upstream", upstream.URL}, 408},
 		{"no credential", "/product/1", "", nil, 401},
-		{"an API's upstream", "/dev/product/1", credential, []string{"--api", "rest", "--upstream", upstream.URL}, 400},
-		{"an API", "/dev/product/1", credential, []string{"--api", "rest"}, 400},
 		{"the page", "/_sluice/data.json", "", nil, 405},
 		{"operators", "/_sluice/admin/cells/list", "", nil, 401},
 	} {

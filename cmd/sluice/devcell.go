@@ -88,14 +88,8 @@ func (f *fleet) add(ctx context.Context, name string, counters *counters, listen
 	}
 	c := &servedCell{Cell: own, counters: counters, recorder: livepage.NewRecorder(), listener: listener}
 	base := c.url()
-	if f.served != nil {
-		base += f.served.description.Prefix()
-	}
 	now := time.Now()
 	c.lines = c.try(ctx, now, base, func(*plan.Tenant) string { return base })
-	if f.served != nil {
-		f.served.adapt(c.lines)
-	}
 	if c.handler, err = f.handler(c); err == nil {
 		err = f.operators.writeToken(listener.Addr())
 	}
@@ -156,9 +150,6 @@ func (f *fleet) handler(c *servedCell) (http.Handler, error) {
 	page, err := f.reserved(c, names, livepage.Handler(c.recorder, c.status))
 	if err != nil {
 		return nil, err
-	}
-	if f.served != nil {
-		return f.served.handler(z, f.stageConfig(c.recorder, page, f.upstream, f.clock.Now, f.log))
 	}
 	return gateway.New(gateway.Config{Authorizer: z, Upstream: f.upstream, TrustedHops: f.hops, Recorder: c.recorder,
 		Decided:  func(reason string, took time.Duration) { c.decided.At(reason).Observe(took) },
@@ -573,7 +564,7 @@ func (f *fleet) serve(ctx context.Context, c *servedCell) {
 	f.serving.Go(func() {
 		defer func() { _ = c.listener.Close() }() // a second close does nothing
 		defer f.operators.forget(c.listener.Addr())
-		if err := f.dev.serve(ctx, c.listener, c.handler, f.log, func() {}); err != nil {
+		if err := f.dev.serve(ctx, c.listener, c.handler, f.log); err != nil {
 			select {
 			case f.failed <- err:
 			default: // an earlier error is already there

@@ -17,7 +17,7 @@ func (f *fleet) gather() []metrics.Metric {
 	for _, c := range f.all() {
 		cell := metrics.Label{Name: "cell", Value: c.Name}
 		own := c.decided.Append(nil, "sluice_decision_seconds",
-			"Decisions by reason, and how long they took. Not counted with --api.",
+			"Decisions by reason, and how long they took.",
 			func(reason string) []metrics.Label {
 				return []metrics.Label{{Name: "reason", Value: reason}}
 			})

@@ -50,8 +50,7 @@ there. The exit status is 1 if an assumption does not hold, and 2 for a wrong co
 
 const doctorExample = `  sluice doctor https://abc.execute-api.eu-west-1.amazonaws.com/v1/orders
   sluice doctor https://abc.execute-api.eu-west-1.amazonaws.com/v1/orders --key-file key.txt --charge 20
-  sluice doctor --prefix sluice --region eu-west-1 --cell eu-1 --cell us-1=us-east-1 --json
-  sluice doctor http://127.0.0.1:8080/dev/product/1 --key-file key.txt --charge 20     # 'sluice dev --api rest'`
+  sluice doctor --prefix sluice --region eu-west-1 --cell eu-1 --cell us-1=us-east-1 --json`
 
 // keyVariable is the environment variable with the API key if --key-file is not given.
 const keyVariable = "SLUICE_KEY"

@@ -2,15 +2,25 @@ package main
 
 import (
 	"encoding/json"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/sluicelimits/sluice/authorizer"
+	"github.com/sluicelimits/sluice/internal/cell/planfile"
+	"github.com/sluicelimits/sluice/internal/configfile/configyaml"
 	"github.com/sluicelimits/sluice/internal/dev/doctor"
+	"github.com/sluicelimits/sluice/internal/dev/gateway/stage"
+	"github.com/sluicelimits/sluice/internal/dev/gateway/template"
+	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
+	"github.com/sluicelimits/sluice/internal/request/identity"
 )
 
 // keyFile writes a key to a file for --key-file.
@@ -35,18 +45,63 @@ func findings(text string) (out []string) {
 	return out
 }
 
-// Guarantees that doctor on the local gateway prints what the page shows, and no part of its key.
+// serveAPI serves an API of infra's template through the model of API Gateway: the one whose logical id begins with the
+// prefix. Its authorizer has the example plans. serveAPI returns the URL of the API's stage.
+func serveAPI(t *testing.T, prefix string) string {
+	t.Helper()
+	const file = "../../infra/testdata/attach.template.json"
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	id := regexp.MustCompile(`"(` + prefix + `[0-9A-F]{8})": \{`).FindSubmatch(text)
+	if id == nil {
+		t.Fatalf("the template has no API %s", prefix)
+	}
+	d, err := template.Parse(file, text, template.Options{API: string(id[1])})
+	if err != nil {
+		t.Fatal(err)
+	}
+	plans, err := planfile.Open(planfile.Config{Source: configyaml.Source(exampleName, examplePlans),
+		Peppers: map[string][]byte{identity.DevPepperID: identity.DevPepper()}, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	counters, err := memory.New(memory.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	z, err := authorizer.New(authorizer.Config{Source: authorizer.Current(plans.Current), Store: counters,
+		Now: time.Now, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	function, err := authorizer.NewHandler(authorizer.HandlerConfig{Authorizer: z,
+		Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	api, err := stage.New(stage.Config{Description: d, Log: slog.New(slog.DiscardHandler),
+		Functions: map[string]stage.Function{"sluice-eu-1-authorizer": function, "orders": function}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewServer(api)
+	t.Cleanup(server.Close)
+	return server.URL + d.Prefix()
+}
+
+// Guarantees that doctor on the model of API Gateway prints what the page shows, and no part of its key.
 func TestDoctor(t *testing.T) {
-	r := startDev(t, "--api", "rest")
-	globex := curlLine.FindAllStringSubmatch(r.stdout.String(), -1)[1]
-	got := sluice(t, "", "doctor", globex[2], "--key-file", keyFile(t, globex[1]+"\nmore\n"), "--charge", "20",
-		"--endpoint", r.base+adminPath)
-	if got.code != 0 || strings.Contains(got.stdout+got.stderr, globex[1]) {
+	r := startDev(t)
+	url, globex := serveAPI(t, "Rest")+"/product/1", identity.ExampleKey("globex")
+	got := sluice(t, "", "doctor", url, "--key-file", keyFile(t, globex+"\nmore\n"), "--charge", "20", "--endpoint",
+		r.base+adminPath)
+	if got.code != 0 || strings.Contains(got.stdout+got.stderr, globex) {
 		t.Errorf("exit code %d:\n%s%s", got.code, got.stdout, got.stderr)
 	}
 	t.Logf("\n%s", got.stdout)
-	suspended := curlLine.FindAllStringSubmatch(r.stdout.String(), -1)[2]
-	if second := sluice(t, "", "doctor", suspended[2], "--key-file", keyFile(t, suspended[1]), "--charge",
+	if second := sluice(t, "", "doctor", url, "--key-file", keyFile(t, identity.ExampleKey("initech")), "--charge",
 		"2"); !slices.Contains(findings(second.stdout), "holds           absent-values") {
 		t.Errorf("with the key of a suspended tenant:\n%s", second.stdout)
 	}
@@ -54,7 +109,7 @@ func TestDoctor(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, shown, _ := strings.Cut(string(page), "\n## On the local gateway\n")
+	_, shown, _ := strings.Cut(string(page), "\n## On the model of API Gateway\n")
 	shown, _, _ = strings.Cut(shown, "\n## ")
 	if have, want := findings(got.stdout), findings(shown); len(want) != len(doctor.Assumptions()) ||
 		strings.Join(have, "\n") != strings.Join(want, "\n") {
@@ -144,25 +199,23 @@ func TestDoctorCommandLine(t *testing.T) {
 // doctor sees the status of a missing credential for each kind of API. Where no API Gateway answers, it cannot tell.
 func TestDoctorKindsOfAPIs(t *testing.T) {
 	for _, c := range []struct {
-		args         []string
-		scheme, path string
-		want         doctor.Result
+		what, url string
+		want      doctor.Result
 	}{
-		{[]string{"--api", "http"}, "http", "/product/1", doctor.Holds},
-		{[]string{"--api", "websocket"}, "ws", "/dev", doctor.Holds},
-		{nil, "http", "/product/1", doctor.CouldNotTell},
+		{"an HTTP API", serveAPI(t, "Http") + "/product/1", doctor.Holds},
+		{"a WebSocket API", "ws" + strings.TrimPrefix(serveAPI(t, "Socket"), "http"), doctor.Holds},
+		{"the local gateway", startDev(t).base + "/product/1", doctor.CouldNotTell},
 	} {
-		r := startDev(t, c.args...)
-		got := sluice(t, "", "doctor", c.scheme+strings.TrimPrefix(r.base, "http")+c.path, "--json")
+		got := sluice(t, "", "doctor", c.url, "--json")
 		var out struct{ Checks []diagnosis }
 		if err := json.Unmarshal([]byte(got.stdout), &out); err != nil || got.code != 0 {
-			t.Fatalf("%q: exit code %d, %v: %s%s", c.args, got.code, err, got.stdout, got.stderr)
+			t.Fatalf("%s: exit code %d, %v: %s%s", c.what, got.code, err, got.stdout, got.stderr)
 		}
 		if d := out.Checks[0]; d.ID != "missing-credential" || d.Result != c.want {
-			t.Errorf("doctor %q: the finding is %+v", c.args, d)
+			t.Errorf("%s: the finding is %+v", c.what, d)
 		}
 		if d := out.Checks[1]; d.ID != "denial-headers" || d.Result != doctor.CouldNotTell {
-			t.Errorf("doctor %q: the finding is %+v", c.args, d)
+			t.Errorf("%s: the finding is %+v", c.what, d)
 		}
 	}
 }

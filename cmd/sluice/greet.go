@@ -110,9 +110,6 @@ func (f *fleet) greet(w io.Writer) {
 			fmt.Fprintf(&b, "  cell       %s at %s\n", c.Name, c.url())
 		}
 	}
-	if f.served != nil {
-		fmt.Fprintf(&b, "  API        %s\n", f.served)
-	}
 	fmt.Fprintf(&b, "  plans      %s\n  data       %s\n  upstream   %s\n", f.plansFrom(), f.dataIn(), to)
 	switch {
 	case f.pageOff:

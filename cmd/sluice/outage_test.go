@@ -14,8 +14,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/aws/aws-lambda-go/lambda"
-
 	"github.com/sluicelimits/sluice/internal/request/identity"
 	"github.com/sluicelimits/sluice/internal/testkit/redistest"
 )
@@ -30,9 +28,6 @@ const argsEnv = "SLUICE_TEST_ARGS"
 func TestMain(m *testing.M) {
 	if args := os.Getenv(argsEnv); args != "" {
 		os.Exit(run(strings.Split(args, "\n")))
-	}
-	if os.Getenv(functionEnv) != "" {
-		lambda.Start(testFunction)
 	}
 	flag.Parse()
 	chosen := false

@@ -129,8 +129,7 @@ const (
 	giveURL     = "give the URL of a route that is behind the authorizer"
 	giveKey     = "give an API key with --key-file, and with --charge how many calls may be charged to its tenant"
 	giveGoodKey = "give a key that the API knows: `sluice key create`"
-	giveAPI     = "give the API's own URL, https://ID.execute-api.REGION.amazonaws.com/…, or start `sluice dev " +
-		"--api rest`"
+	giveAPI     = "give the API's own URL, https://ID.execute-api.REGION.amazonaws.com/…"
 )
 
 // whyUnchecked returns a finding if the API's answers cannot be checked; nil if they can.

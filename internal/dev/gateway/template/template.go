@@ -304,7 +304,7 @@ func (r *reader) description() *stage.Description {
 		r.problem(nil, "Resources", "the template has no API, neither %s nor %s", restType("RestApi"), v2Type("Api"))
 		return d
 	case r.o.API == "" && len(names) > 1:
-		r.problem(nil, "Resources", "the template has %d APIs; select one with --api-id: %s", len(names),
+		r.problem(nil, "Resources", "the template has %d APIs; select one of %s", len(names),
 			strings.Join(names, ", "))
 		return d
 	case r.api == nil:
@@ -342,7 +342,7 @@ func (r *reader) pick(stages map[string]*resource) *resource {
 	case len(names) == 0:
 		r.problem(r.api.node, r.api.path(), "the API has no stage in this template")
 	case r.o.Stage == "" && len(names) > 1:
-		r.problem(r.api.node, r.api.path(), "the API has %d stages; select one with --api-stage: %s", len(names),
+		r.problem(r.api.node, r.api.path(), "the API has %d stages; select one of %s", len(names),
 			strings.Join(names, ", "))
 	case r.o.Stage == "":
 		return stages[names[0]]

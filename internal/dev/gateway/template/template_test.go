@@ -33,7 +33,7 @@ func api(t *testing.T, data []byte, prefix string) string {
 	if err == nil {
 		t.Fatal("a template with three APIs was accepted without the choice of one")
 	}
-	_, list, _ := strings.Cut(err.Error(), "the template has 3 APIs; select one with --api-id: ")
+	_, list, _ := strings.Cut(err.Error(), "the template has 3 APIs; select one of ")
 	for id := range strings.SplitSeq(list, ", ") {
 		if strings.HasPrefix(id, prefix) {
 			return id
