@@ -85,8 +85,8 @@ func (r *Result) Shadow() bool { return r.shadow }
 
 // Used returns how much of the capacity is used after the decision, units, rounded up. It exceeds the capacity if the
 // limit was lowered, if units were charged that had been admitted without the store, or if a token bucket leased units
-// ahead of its refill.
-func (r *Result) Used() int64 { return r.Tier.counts.used(r) }
+// ahead of its refill. It is never below 0, also if unspent leases come back to a counter that the store has lost.
+func (r *Result) Used() int64 { return max(0, r.Tier.counts.used(r)) }
 
 // Remaining returns the units that are left after the decision: the largest cost that the tier would admit at the same
 // time. It is never below 0.
@@ -167,7 +167,7 @@ func (d *Decision) Fullest() int64 {
 	most := int64(0)
 	for i := range d.Results {
 		if r := &d.Results[i]; !r.shadow {
-			used := max(r.Used(), 0)
+			used := r.Used()
 			most = max(most, used/r.Tier.capacity*1000+used%r.Tier.capacity*1000/r.Tier.capacity)
 		}
 	}

@@ -280,8 +280,9 @@ func (e *Evaluation) FromLeftover(chargeIndex int, l *Leftover, retryAt int64) {
 	}
 	if !r.Admits {
 		// The lease may have enough units, of which too many are part of a ramp and not free yet. Remaining must not
-		// include those: it is set to one less than the denied cost.
-		if left := r.Remaining(); left >= r.Cost {
+		// include those: it is set to one less than the denied cost. Less than nothing may be used if the store lost
+		// the counter after it granted the lease.
+		if left := r.Tier.capacity - r.Tier.counts.used(r); left >= r.Cost {
 			r.addUsed(left - (r.Cost - 1))
 		}
 		if !r.shadow {

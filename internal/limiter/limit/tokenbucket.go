@@ -377,7 +377,7 @@ func (b *tokenBucket) resetAt(r *Result) int64 {
 // moreAt is when the bucket holds one unit more.
 func (b *tokenBucket) moreAt(r *Result) int64 {
 	seen := r.bucket()
-	seen.level -= r.Charged * b.den
+	seen.level = min(seen.level-r.Charged*b.den, b.full)
 	return b.reaches(seen, (r.Remaining()+1)*b.den)
 }
 
