@@ -70,14 +70,6 @@ func (b *bounds) checkPart(p *process, t *tenant, req *limit.Request, now time.T
 	}
 }
 
-// read reads a word of a part, if there is one, and returns it. It means nothing.
-func (p parts) read(tier int) int64 {
-	if block := tier / partsAtOnce; block < len(p) && p[block] != nil {
-		return p[block][tier%partsAtOnce].units
-	}
-	return 0
-}
-
 // windowOf returns a number for the interval, as long as the tier's period, that contains a time in µs since 1970: its
 // place in a row of such intervals, or for a calendar period the time at which it begins.
 func windowOf(t *limit.Tier, at int64) int64 {

@@ -38,7 +38,7 @@ func (r *run) cellName(c *cell) string {
 func (r *run) addCell() (*cell, error) {
 	c := &cell{number: len(r.cells) + 1}
 	for range r.scenario.Shards {
-		sh, err := newShard(c, r.scenario.Store, r.hashOf)
+		sh, err := newShard(c, r.scenario.Store)
 		if err != nil {
 			return nil, err
 		}

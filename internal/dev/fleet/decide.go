@@ -14,14 +14,10 @@ func (r *run) handleRequest(w *worker) {
 		r.counts.refused++
 		return
 	}
-	p := r.processFor(number, r.traffic.fast())
+	p := r.processFor(number, r.traffic.bits.Uint64())
 	if p == nil {
 		r.counts.refused++
 		return
-	}
-	r.untouched--
-	if r.untouched < 0 && r.touches != nil {
-		r.touchNext()
 	}
 	if t.decided {
 		r.decide(w, p, t, r.now)
@@ -100,11 +96,8 @@ func (r *run) decide(w *worker, p *process, t *tenant, arrived int64) {
 		r.counts.lost++
 		return
 	}
-	if err == nil && d.Degraded {
-		p.degradedUntil = r.now + touchFallbackFor
-		if d.Allowed {
-			r.bounds.checkPart(p, t, req, now)
-		}
+	if err == nil && d.Degraded && d.Allowed {
+		r.bounds.checkPart(p, t, req, now)
 	}
 	r.count(p, t, d, err, m)
 }

@@ -29,8 +29,7 @@ type process struct {
 	ticking bool                          // a run of the background tasks has begun and not ended
 	waiting map[<-chan struct{}][]*worker // workers by the channel that they wait for
 
-	parts         parts // what its fallback limiter admitted, see bounds
-	degradedUntil int64 // ns; until then touchNext reads what its fallback limiter needs, too
+	parts parts // what its fallback limiter admitted, see bounds
 
 	// The fields below are used by Lambda environments only.
 	function *function
@@ -65,7 +64,7 @@ func (r *run) startProcess(number int) error {
 		Rates:  counters,
 		Frozen: true, MaxInstances: r.scenario.Instances, Runtime: p.runtime, Log: slog.New(slog.DiscardHandler),
 		Lease:    lease.Config{MaxCounters: r.maxCounters, Life: r.scenario.LeaseLife},
-		Fallback: resilience.FallbackConfig{Bytes: r.fallbackBytes, Parts: r.parts},
+		Fallback: resilience.FallbackConfig{Bytes: r.fallbackBytes},
 		Cell:     r.cellName(p.cell),
 	})
 	if err != nil {

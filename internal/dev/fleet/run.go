@@ -10,7 +10,6 @@ import (
 
 	"github.com/sluicelimits/sluice/internal/dev/fleet/judge"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
-	"github.com/sluicelimits/sluice/internal/limiter/resilience"
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/plan/route"
 )
@@ -63,11 +62,6 @@ type Arrival struct {
 // DefaultMaxCounters needs about 2.5 GB: some 600 bytes for a counter and its owner.
 const DefaultMaxCounters = 4_000_000
 
-// maxParts is how many entries the cache that the fallback limiters of all processes share keeps, see
-// [resilience.Parts]. It has an entry for each limit and instance count that a process divides the limit by. It holds
-// up to twice as many, of some 700 bytes: 140 MB.
-const maxParts = 100_000
-
 const defaultFallbackBytes = 1 << 30
 
 // The least and the most memory that a process gets of what all processes have together. With less than the least, a
@@ -83,7 +77,6 @@ const (
 // The results of a decision have the same order, also if the request is a copy that was read from a cell's
 // configuration.
 type tenant struct {
-	// Each decision reads these, see read.
 	hash    uint64        // hashName of its name
 	decided bool          // its requests are decided; false: it has no limits or is not in the sample
 	req     limit.Request // always the same
@@ -134,7 +127,6 @@ type run struct {
 	configBytes   int64      // bound of the copy of the configuration of each process
 	maxCounters   int        // of each process
 	fallbackBytes int64      // of each process
-	parts         *resilience.Parts
 	traffic       traffic
 	environments  environments
 	bounds        bounds
@@ -142,10 +134,6 @@ type run struct {
 	// sampleWeight is how many requests of all tenants there are for each request of a tenant that is decided: 1 if all
 	// tenants are in the sample.
 	sampleWeight float64
-
-	touches   []tenantMemory // by tenant, for touchNext; nil: it is not called
-	untouched int            // requests until touchNext is due
-	touched   int64          // what touchNext has read; it is kept so that the compiler does not leave the reads out
 
 	decisions    int64 // since the beginning of the run
 	measuring    bool  // the warm-up is over
@@ -186,10 +174,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	r.fallbackBytes = min(max(r.fallbackBytes, minFallbackBytes), maxFallbackBytes)
 	r.configBytes = min(max(int64(configBytes/most), minConfigBytes), maxConfigBytes)
 	var out *Report
-	if r.parts, err = resilience.NewParts(maxParts); err == nil {
-		err = r.prepare(&o)
-	}
-	if err == nil {
+	if err = r.prepare(&o); err == nil {
 		r.runAll()
 		err = r.failed
 	}

@@ -50,9 +50,6 @@ func (r *run) prepare(o *Options) error {
 				return err
 			}
 		}
-		if r.plane == nil && len(loads)*s.Instances >= touchFrom {
-			r.beginTouching()
-		}
 	}
 	r.timeline.step = 1 // a point for each second, until there are maxPoints
 	r.countEffects()

@@ -27,8 +27,7 @@ type shard struct {
 
 	cell   *cell
 	store  *memory.Store
-	hash   func(name string) uint64 // of the names of owners
-	freeAt int64                    // when all calls that have arrived will be done, ns
+	freeAt int64 // when all calls that have arrived will be done, ns
 
 	away      bool    // calls do not arrive
 	slower    float64 // factor of the service time
@@ -44,8 +43,8 @@ type shard struct {
 	peak      int64 // the largest number of calls in one second
 }
 
-func newShard(c *cell, store Store, hash func(name string) uint64) (*shard, error) {
-	s := &shard{cell: c, slower: 1, hash: hash}
+func newShard(c *cell, store Store) (*shard, error) {
+	s := &shard{cell: c, slower: 1}
 	if store == DynamoDB {
 		s.table = dynamotable.New()
 		return s, nil
@@ -55,7 +54,7 @@ func newShard(c *cell, store Store, hash func(name string) uint64) (*shard, erro
 
 // forget discards all counters, as if a replica took over that had received none of them.
 func (s *shard) forget() (err error) {
-	s.store, err = memory.New(memory.Config{MaxBytes: shardBytes, OneBudget: true, Hash: s.hash})
+	s.store, err = memory.New(memory.Config{MaxBytes: shardBytes, OneBudget: true})
 	return err
 }
 

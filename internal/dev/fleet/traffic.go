@@ -32,14 +32,8 @@ type traffic struct {
 	log      *logReplay    // gives the requests after those of recorded; nil if there are no others
 	busy     time.Duration // how long the present recorded request takes; 0 selects Scenario.Busy
 
-	// The random numbers that choose tenants and processes are drawn ahead of their use, so that touchNext knows the
-	// next ones.
-	bits  rand.PCG
-	drawn [ringSize]uint64 // a ring
-	first int              // index in drawn of the next number
+	bits rand.PCG // the random bits that choose tenants and processes
 }
-
-const ringSize = 64 // a power of two, so that a remainder by it is a mask; twice touchAtOnce
 
 // recorded is a recorded request.
 type recorded struct {
@@ -62,9 +56,6 @@ const rateStep = int64(100 * time.Millisecond)
 func (t *traffic) init(s *Scenario, loads []load, random *rand.Rand) error {
 	t.random, t.curve = random, s
 	t.bits.Seed(random.Uint64(), random.Uint64())
-	for i := range t.drawn {
-		t.drawn[i] = t.bits.Uint64()
-	}
 	sum := 0.0
 	for i := range loads {
 		sum += loads[i].rate
@@ -109,17 +100,6 @@ func (t *traffic) fillAliases(loads []load, sum float64) {
 	}
 }
 
-// fast returns 64 random bits.
-func (t *traffic) fast() uint64 {
-	u := t.drawn[t.first]
-	t.drawn[t.first] = t.bits.Uint64()
-	t.first = (t.first + 1) % ringSize
-	return u
-}
-
-// ahead returns the random bits that fast will return after n other calls. n is below ringSize.
-func (t *traffic) ahead(n int) uint64 { return t.drawn[(t.first+n)%ringSize] }
-
 // take returns the tenant whose request comes now, and draws the time of the next request.
 func (t *traffic) take(now int64) (tenant int) {
 	if t.replays {
@@ -135,7 +115,7 @@ func (t *traffic) take(now int64) (tenant int) {
 			return t.stormTenant(now, chosen)
 		}
 	}
-	return t.tenantOf(t.fast())
+	return t.tenantOf(t.bits.Uint64())
 }
 
 // stormTenant returns the tenant of one of the storms of single tenants that are under way. The random number chosen,

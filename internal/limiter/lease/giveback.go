@@ -164,7 +164,6 @@ func (sh *shard) collectSpare(now time.Time) (calls []*returnCall) {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	t := sh.clock.At(clock.At(now))
-	sh.read += sh.owners.readScarce()
 	sh.owners.allScarce(func(o *ownerLeases) (scarce bool) {
 		calls = o.appendReturns(calls, t, (*ownerLeases).spareUnits)
 		for _, c := range o.counters {

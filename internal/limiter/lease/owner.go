@@ -21,7 +21,6 @@ type shard struct {
 	stats       Stats    // without Counters and Units
 	sweepOwner  int      // index in the slots of owners, where the sweep goes on
 	scarceUntil int64    // when the last lease of a scarce counter ends, see noteScarcity
-	read        int64    // a sum that means nothing, see readScarce
 	_           [64]byte // keeps the mutexes of two shards off one cache line
 }
 

@@ -54,18 +54,6 @@ func (t *ownerTable) allScarce(f func(*ownerLeases) bool) {
 	}
 }
 
-// readScarce reads the memory of the owners that allScarce is about to visit, and returns the sum of what it has read,
-// which means nothing. The processor then waits for the memory of many owners at once, and not for that of one after
-// the other.
-func (t *ownerTable) readScarce() (sum int64) {
-	for i := range t.slots {
-		if s := &t.slots[i]; s.scarce {
-			sum += s.owner.read()
-		}
-	}
-	return sum
-}
-
 // markScarce has allScarce call its function for the owner, if that is in the table. It is not if it was idle for a
 // minute and dropped while a call about it was under way.
 func (t *ownerTable) markScarce(o *ownerLeases) {

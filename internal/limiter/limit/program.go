@@ -78,19 +78,6 @@ func (p *Program) Decide(d *Decision, req *Request, now int64, states []State, c
 	return true
 }
 
-// Read reads a word of each cache line that Decide reads of the Program, of its first tier alone. It returns the sum of
-// the words, which means nothing. It is for a simulation, which reads the memory of many decisions ahead.
-func (p *Program) Read() (sum int64) {
-	if len(p.rules) > 0 {
-		r := &p.rules[0]
-		sum = int64(p.ends[len(p.ends)-1]) + p.limits[0].costMost + int64(r.charge) + r.tier.capacity
-		if r.counts == nil {
-			sum++
-		}
-	}
-	return sum
-}
-
 // begin is [Decision.Begin] for the Program.
 func (p *Program) begin(d *Decision, req *Request, now int64) bool {
 	if len(req.Charges) > len(p.limits) || len(req.Leases) > 0 || len(d.asked) > 0 {

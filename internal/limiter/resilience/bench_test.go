@@ -1,6 +1,8 @@
 package resilience
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"testing"
@@ -9,6 +11,13 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
 )
+
+// brokenStore fails every decision.
+type brokenStore struct{ limit.Store }
+
+func (brokenStore) Decide(context.Context, *limit.Request, time.Time, *limit.Decision) error {
+	return errors.New("the store is away")
+}
 
 // BenchmarkFallback decides without the store, in turn for 3,000 tenants that each have a limit of their own.
 func BenchmarkFallback(b *testing.B) {

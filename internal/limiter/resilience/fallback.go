@@ -61,10 +61,6 @@ type FallbackConfig struct {
 	Bytes     int64 // bounds the counters and the pending units, at least 32 KiB; 0 means DefaultFallbackBytes
 	PerSecond int   // how many replay requests are sent, 1..10,000; 0 means DefaultReplayPerSecond
 
-	// Parts is a cache that several fallback limiters of one program may share, as those of a simulation do. If nil,
-	// the fallback limiter has a cache of its own.
-	Parts *Parts
-
 	Runtime *clock.Runtime // if nil, the machine's
 
 	Log *slog.Logger // default slog.Default(); gets at most three lines a second, see noteFailure and partOf
@@ -116,6 +112,7 @@ type FallbackConfig struct {
 type Fallback struct {
 	config    FallbackConfig
 	local     *memory.Store // the instance's parts of limits
+	parts     partCache
 	localBoot atomic.Uint64 // the Hi that all receipts of local have in their IDs; 0: local has made no receipt
 	pool      sync.Pool
 
@@ -177,23 +174,14 @@ func NewFallback(config FallbackConfig) (*Fallback, error) {
 	case config.PerSecond < 1 || config.PerSecond > 10_000:
 		return nil, fmt.Errorf("fallback limiter: PerSecond %d is outside 1..10000", config.PerSecond)
 	}
-	f := &Fallback{config: config}
+	f := &Fallback{config: config, parts: partCache{most: maxCachedParts}}
 	f.pending.byOwner, f.pending.bound = make(map[limit.Owner]*ownerPending), config.Bytes/pendingDivisor
 	f.pool.New = func() any { return new(scratch) }
 	var err error
 	counted := config.Bytes - f.pending.bound
-	local := memory.Config{MaxBytes: counted, UnidentifiedBytes: counted / 2, Log: config.Log}
-	if config.Runtime != nil {
-		local.Hash = config.Runtime.Hash
-	}
-	f.local, err = memory.New(local)
+	f.local, err = memory.New(memory.Config{MaxBytes: counted, UnidentifiedBytes: counted / 2, Log: config.Log})
 	if err != nil {
 		return nil, fmt.Errorf("fallback limiter: %w", err)
-	}
-	if f.config.Parts == nil {
-		if f.config.Parts, err = NewParts(maxCachedParts); err != nil {
-			return nil, fmt.Errorf("fallback limiter: %w", err)
-		}
 	}
 	return f, nil
 }
@@ -312,7 +300,7 @@ func (f *Fallback) instancesOf(l *limit.Limit) int64 {
 
 // partOf returns this instance's part of a limit, from the cache or made new. It logs an error at most once a second.
 func (f *Fallback) partOf(l *limit.Limit, instances int64, now time.Time) (*part, error) {
-	p, err := f.config.Parts.of(l, instances, now)
+	p, err := f.parts.of(l, instances, now)
 	if err != nil {
 		if sec := now.Unix(); f.loggedPart.Swap(sec) != sec {
 			f.config.Log.Error("this limit has no fallback, which is a defect: its requests are denied while the "+

@@ -1,7 +1,6 @@
 package resilience
 
 import (
-	"fmt"
 	"math"
 	"math/bits"
 	"sync"
@@ -23,17 +22,17 @@ type part struct {
 // tierPart is an instance's part of a tier: units per period, and the burst, which is how many may be spent at once.
 type tierPart struct{ units, burst, period int64 } // period in µs
 
-// maxCachedParts is how many parts a fallback limiter caches if FallbackConfig.Parts is nil. Few deployments have as
-// many limits.
+// maxCachedParts is how many parts a fallback limiter caches: few deployments have as many limits. A part takes some
+// 700 bytes.
 const maxCachedParts = 4096
 
-// Parts caches instances' parts of limits, because computing one takes longer than the rest of a decision. It keeps
-// those that were used last. It is safe for concurrent use. Make it with [NewParts].
+// partCache caches instances' parts of limits, because computing one takes longer than the rest of a decision. It keeps
+// those that were used last, and holds up to twice as many.
 //
 // Parts that were used are in recent. When that is full, it takes the place of before, and what was in before is
 // forgotten. So a look-up that finds its part in recent changes nothing, unlike one in a list by time of use: it needs
 // no exclusive lock, and reads less memory.
-type Parts struct {
+type partCache struct {
 	mu             sync.RWMutex
 	recent, before map[partKey]*part
 	most           int // of each of the two maps
@@ -44,17 +43,8 @@ type partKey struct {
 	instances int64
 }
 
-// NewParts makes an empty cache that keeps so many parts, at least 1, which were used last. It holds up to twice as
-// many. A part takes some 700 bytes.
-func NewParts(most int) (*Parts, error) {
-	if most < 1 {
-		return nil, fmt.Errorf("parts of limits: a cache of %d parts is too small, it must keep at least 1", most)
-	}
-	return &Parts{recent: make(map[partKey]*part), most: most}, nil
-}
-
 // of returns the part of one of so many instances of a limit, from the cache or made new.
-func (c *Parts) of(l *limit.Limit, instances int64, now time.Time) (*part, error) {
+func (c *partCache) of(l *limit.Limit, instances int64, now time.Time) (*part, error) {
 	key := partKey{l, instances}
 	c.mu.RLock()
 	p := c.recent[key]
@@ -77,11 +67,14 @@ func (c *Parts) of(l *limit.Limit, instances int64, now time.Time) (*part, error
 }
 
 // add adds a part that was just used to recent.
-func (c *Parts) add(key partKey, p *part) {
+func (c *partCache) add(key partKey, p *part) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if len(c.recent) >= c.most && c.recent[key] == nil {
-		c.recent, c.before = make(map[partKey]*part), c.recent
+		c.recent, c.before = nil, c.recent
+	}
+	if c.recent == nil {
+		c.recent = make(map[partKey]*part)
 	}
 	c.recent[key] = p
 }

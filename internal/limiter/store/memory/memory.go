@@ -80,7 +80,6 @@ type Store struct {
 	scopes  sync.Map // *scope by its name
 	stripes [stripeCount]stripe
 
-	hashName   func(string) uint64 // Config.Hash
 	oneBudget  bool
 	lastLogged [2]atomic.Int64 // by budget: when the last line about it was logged, µs since 1970
 }
@@ -100,11 +99,6 @@ type Config struct {
 	// OneBudget lets each owner use all of MaxBytes, and no owners share counters: a request whose counters have no
 	// room gets [limit.ErrFull]. It is for replays, whose outcome must not depend on how much memory there is.
 	OneBudget bool
-
-	// Hash is the hash by which owners and values are found. Which counters are looked at first to make room depends on
-	// it, so a simulation, whose runs must be the same, sets it. If nil, it is a hash with a random seed, for which
-	// callers cannot choose keys that collide.
-	Hash func(name string) uint64
 
 	// Log gets a line, at most one in a minute, while addresses or anonymous calls have no room for their counters, and
 	// another while a tenant has none. Default slog.Default().
@@ -130,8 +124,7 @@ func New(c Config) (*Store, error) {
 		c.Log = slog.Default()
 	}
 	forRefunds, forSharing := c.MaxBytes/refundsPart, c.UnidentifiedBytes/sharedPart
-	s := &Store{seed: maphash.MakeSeed(), boot: rand.Uint64(), log: c.Log, refunds: newRefunds(forRefunds),
-		hashName: c.Hash, oneBudget: c.OneBudget}
+	s := &Store{seed: maphash.MakeSeed(), boot: rand.Uint64(), log: c.Log, refunds: newRefunds(forRefunds), oneBudget: c.OneBudget}
 	for i := range s.stripes {
 		s.stripes[i].table.Store(newTable(0))
 	}
@@ -300,8 +293,5 @@ func (s *Store) hash(o limit.Owner) uint64 {
 }
 
 func (s *Store) hashText(text string) uint64 {
-	if s.hashName != nil {
-		return s.hashName(text)
-	}
 	return maphash.String(s.seed, text)
 }
