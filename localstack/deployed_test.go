@@ -8,13 +8,37 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/sluicelimits/sluice/localstack/stand"
 )
 
 // Guarantees that LocalStack created every resource of the templates, except those of the listed types.
-func TestNothingElseIsSkipped(t *testing.T) {
-	s := open(t)
-	if err := s.CheckSkipped(t.Context()); err != nil {
-		t.Error(err)
+func TestNothingElseIsSkipped(t *testing.T) { checkSkipped(t, open(t)) }
+
+// checkSkipped fails the test if LocalStack skipped a type of resources that skipped.txt does not list. The LocalStack
+// of localstack/up, whose version is fixed, must skip every type in the list: otherwise the list would hide it if a
+// later version skips that type again.
+func checkSkipped(t *testing.T, s *stand.Stand) {
+	t.Helper()
+	skipped, err := s.Skipped(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	list, err := os.ReadFile("skipped.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(list)) {
+		switch typ, _, _ := strings.Cut(line, " "); {
+		case !strings.HasPrefix(typ, "AWS::"): // a remark
+		case skipped[typ]:
+			delete(skipped, typ)
+		case s.Ours():
+			t.Errorf("skipped.txt names %s, but LocalStack did not skip it", typ)
+		}
+	}
+	for typ := range skipped {
+		t.Errorf("LocalStack skipped %s, which is not in skipped.txt", typ)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/secretsmanager"
+	"github.com/aws/aws-sdk-go-v2/service/secretsmanager/types"
 	"go.yaml.in/yaml/v3"
 )
 
@@ -81,15 +83,6 @@ func (s *Stand) Attach(ctx context.Context, more ...Cell) error {
 	}
 	if err := s.secrets(ctx); err != nil {
 		return fmt.Errorf("the secret: %w", err)
-	}
-	if err := s.operator(ctx); err != nil {
-		return fmt.Errorf("the operator: %w", err)
-	}
-	if err := s.findMissing(ctx); err != nil {
-		return fmt.Errorf("find out what %s lacks: %w", s.endpoint, err)
-	}
-	for _, what := range s.missing {
-		s.logf("not as on AWS: %s", what)
 	}
 	return s.serve()
 }
@@ -240,7 +233,7 @@ func (s *Stand) readOutputs() error {
 }
 
 // secrets adds a pepper to the deployment's secret, as docs/deploy.md describes. It also copies the secret to the
-// cells' regions if LocalStack does not make the replicas that the template asks for.
+// cells' regions, because LocalStack does not make the replicas that the template asks for.
 func (s *Stand) secrets(ctx context.Context) error {
 	client := secretsmanager.NewFromConfig(s.AWS(s.deployed.control))
 	name := aws.String(secretName)
@@ -267,12 +260,13 @@ func (s *Stand) secrets(ctx context.Context) error {
 		if c.Region == s.deployed.control {
 			continue
 		}
-		replicated, err := copySecret(ctx, secretsmanager.NewFromConfig(s.AWS(c.Region)), secretName, value)
+		there := secretsmanager.NewFromConfig(s.AWS(c.Region))
+		_, err := there.PutSecretValue(ctx, &secretsmanager.PutSecretValueInput{SecretId: name, SecretString: &value})
+		if none := new(types.ResourceNotFoundException); errors.As(err, &none) {
+			_, err = there.CreateSecret(ctx, &secretsmanager.CreateSecretInput{Name: name, SecretString: &value})
+		}
 		if err != nil {
 			return fmt.Errorf("%s: %w", c.Region, err)
-		}
-		if !replicated {
-			s.lacks("Secrets Manager makes no replica of a secret in %s, so the stand put a copy there", c.Region)
 		}
 	}
 	return nil

@@ -8,6 +8,7 @@ package stand
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -24,10 +25,8 @@ import (
 )
 
 const (
-	operatorName = "operator"
-	iamRegion    = "us-east-1"
-	connections  = 128             // how many idle connections to one host are kept
-	answersIn    = 5 * time.Second // a running LocalStack answers within this time
+	connections = 128             // how many idle connections to one host are kept
+	answersIn   = 5 * time.Second // a running LocalStack answers within this time
 )
 
 // Options say where LocalStack is and what is deployed.
@@ -47,7 +46,7 @@ type Options struct {
 	Log io.Writer // gets a line for each step; may be nil
 }
 
-// Operator is the IAM user that calls the operators' APIs.
+// Operator is the user that calls the operators' APIs. The gateways check its signatures, and LocalStack checks none.
 type Operator struct {
 	ARN, ID     string
 	Credentials aws.Credentials
@@ -55,7 +54,7 @@ type Operator struct {
 
 // Stand is a deployment on a LocalStack. Its methods may be called concurrently, except for Deploy and Attach.
 type Stand struct {
-	Operator Operator // set by Deploy and Attach
+	Operator Operator
 
 	o        Options
 	endpoint string
@@ -65,7 +64,6 @@ type Stand struct {
 	deployed deployed
 	built    bool // whether the Lambda functions were built
 	gateways *gateways
-	missing  []string       // behaviour of AWS that the endpoint does not have, a sentence each
 	ports    map[string]int // of the gateways, by stack
 }
 
@@ -100,6 +98,10 @@ func Open(ctx context.Context, o Options) (*Stand, error) {
 	if err := s.readAccount(ctx); err != nil {
 		return nil, fmt.Errorf("no LocalStack answers at %s: %w; start one with localstack/up", s.endpoint, err)
 	}
+	s.Operator = Operator{
+		ARN: "arn:aws:iam::" + s.account + ":user/operator", ID: "AIDAOPERATOR",
+		Credentials: aws.Credentials{AccessKeyID: "operator", SecretAccessKey: rand.Text()},
+	}
 	return s, nil
 }
 
@@ -120,7 +122,7 @@ func (s *Stand) readAccount(ctx context.Context) error {
 		Account string `xml:"GetCallerIdentityResult>Account"`
 	}
 	form := url.Values{"Action": {"GetCallerIdentity"}, "Version": {"2011-06-15"}}
-	if err := s.query(ctx, "sts", iamRegion, form, &caller); err != nil {
+	if err := s.query(ctx, "sts", "us-east-1", form, &caller); err != nil {
 		return err
 	}
 	if s.account = caller.Account; s.account == "" {
