@@ -121,7 +121,7 @@ func (f *fleet) greet(w io.Writer) {
 	f.greetOperators(&b, first)
 	if !onlyLocal(first.listener.Addr()) && usesDevPepper(first.Keys(context.Background())) {
 		b.WriteString("\nOther machines can reach this address, and anybody can compute keys under the built-in " +
-			"pepper \"dev\":\ncreate keys with 'sluice key create --pepper ID=FILE'.\n")
+			"pepper \"dev\":\ncreate keys with 'sluice key create --offline --pepper ID=FILE'.\n")
 	}
 	lines := first.lines
 	if f.several() {

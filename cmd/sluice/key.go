@@ -35,22 +35,23 @@ func newKeyCommand() *cobra.Command {
 
 func newKeyCreateCommand() *cobra.Command {
 	var tenant, subject, id, pepper, expires string
+	var offline bool
 	var r remote
 	c := &cobra.Command{
 		Use:   "create --tenant TENANT [--subject SUBJECT]",
-		Short: "Create an API key, and print it with its entry for a plans file, or store it",
-		Long: `Creates a new API key and prints it, together with an entry for the section "keys" of
-a plans file. The entry contains only the hash of the key, so the key cannot be shown a second time.
+		Short: "Create an API key, and store it, or print its entry for a plans file",
+		Long: `Creates a new API key, stores it for all cells, and prints it. It cannot be shown a
+second time. The server creates the key and hashes it with its own pepper. With --pepper, this
+command does that, and sends only the hash.
 
-With --reason or --endpoint, the key is stored for all cells instead, and only the key itself is
-printed. The server then creates and hashes the key with its own pepper. With --pepper, this command
-does that, and sends only the hash.
+With --offline, nothing is stored. The key is printed together with an entry for the section "keys"
+of a plans file. The entry contains only the hash of the key.
 
 ` + pepperHelp,
-		Example: "  sluice key create --tenant acme --subject ci\n" +
-			"  sluice key create --tenant acme --subject ci --reason 'for their pipeline'\n" +
+		Example: "  sluice key create --tenant acme --subject ci --reason 'for their pipeline'\n" +
+			"  sluice key create --offline --tenant acme --subject ci\n" +
 			"  (umask 077; head -c 32 /dev/urandom | base64 > prod.pepper)\n" +
-			"  sluice key create --tenant acme --subject ci --pepper prod=prod.pepper --expires 2027-01-01T00:00:00Z",
+			"  sluice key create --offline --tenant acme --pepper prod=prod.pepper --expires 2027-01-01T00:00:00Z",
 		Args: usageArgs(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error {
 			usage := func(err error) error { return &usageError{c.CommandPath(), err} }
@@ -68,12 +69,14 @@ does that, and sends only the hash.
 					return usage(fmt.Errorf("--expires %q: want a time such as 2027-01-01T00:00:00Z", expires))
 				}
 			}
-			if c.Flags().Changed("reason") || c.Flags().Changed("endpoint") {
+			if !offline {
 				return storeKey(c, &r, &admin.CreateKeyRequest{Tenant: tenant, Subject: subject, ID: id}, expires,
 					pepper)
 			}
-			if r.json {
-				return usage(errors.New("--json needs --reason"))
+			for _, flag := range []string{"reason", "json", "endpoint", "token-file", "region", "sign"} {
+				if c.Flags().Changed(flag) {
+					return usage(fmt.Errorf("--offline cannot be combined with --%s: it stores the key nowhere", flag))
+				}
 			}
 			pepperID, secret, err := choosePepper(c, pepper)
 			if err != nil {
@@ -89,6 +92,7 @@ does that, and sends only the hash.
 	}
 	r.writes(c)
 	f := c.Flags()
+	f.BoolVar(&offline, "offline", false, "store nothing; print the key and its entry for a plans file")
 	f.StringVar(&tenant, "tenant", "", "id of the tenant that calls with the key belong to (required)")
 	f.StringVar(&subject, "subject", "", "user or machine that acts inside the tenant")
 	f.StringVar(&id, "id", "", "id of the key (default: a random one)")

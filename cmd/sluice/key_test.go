@@ -33,8 +33,8 @@ func TestKeyCreate(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, tenant := range []string{"acme", "null", "3", "a: b # c", `"quoted" 'too'`, "é\u2028😀", "- x", "<b>&"} {
-		out, warning, err := execute(t, "", "key", "create", "--tenant", tenant, "--subject", "yes", "--pepper",
-			"prod="+pepper, "--expires", "2027-01-01T00:00:00Z")
+		out, warning, err := execute(t, "", "key", "create", "--offline", "--tenant", tenant, "--subject", "yes",
+			"--pepper", "prod="+pepper, "--expires", "2027-01-01T00:00:00Z")
 		if err != nil || warning != "" {
 			t.Fatalf("key create --tenant %q: %v %s", tenant, err, warning)
 		}
@@ -87,7 +87,7 @@ func TestKeyUsage(t *testing.T) {
 		{"key", "create", "--tenant", "\xff"},
 		{"key", "create", "--tenant", "t", "--id", "not an id"},
 		{"key", "create", "--tenant", "t", "--expires", "tomorrow"},
-		{"key", "create", "--tenant", "t", "--pepper", "nofile"},
+		{"key", "create", "--offline", "--tenant", "t", "--pepper", "nofile"},
 		{"key", "nonsense"},
 	} {
 		captureStderr(t, func() {
@@ -95,5 +95,28 @@ func TestKeyUsage(t *testing.T) {
 				t.Errorf("sluice %q exits %d, want %d", args, got, exitUsage)
 			}
 		})
+	}
+}
+
+// Guarantees that `key create` without --offline never prints a key that no server knows, and that --offline goes with
+// no flag about a server.
+func TestKeyCreateNeedsReason(t *testing.T) {
+	for _, endpoint := range []string{"", "https://abc.execute-api.eu-west-1.amazonaws.com/v1"} {
+		t.Setenv("SLUICE_ENDPOINT", endpoint)
+		for want, flags := range map[string][][]string{
+			"--reason is missing": {nil, {"--json"}, {"--endpoint", "http://127.0.0.1:1"}, {"--pepper", "p=none"},
+				{"--reason", ""}, {"--token-file", "none"}},
+			"--offline": {{"--offline", "--reason", "x"}, {"--offline", "--json"}, {"--offline", "--sign"},
+				{"--offline", "--endpoint", "http://127.0.0.1:1"}, {"--offline", "--token-file", "none"},
+				{"--offline", "--region", "eu-west-1"}},
+		} {
+			for _, f := range flags {
+				got := sluice(t, "", append([]string{"key", "create", "--tenant", "acme"}, f...)...)
+				if got.code != exitUsage || strings.Contains(got.stdout, "slk_") || !strings.Contains(got.stderr, want) {
+					t.Errorf("SLUICE_ENDPOINT=%q, %q: exit %d, stdout %q, stderr %q; want 2 and %q", endpoint, f,
+						got.code, got.stdout, got.stderr, want)
+				}
+			}
+		}
 	}
 }

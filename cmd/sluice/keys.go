@@ -20,6 +20,9 @@ import (
 // and only its hash is sent; otherwise the server creates it.
 func storeKey(c *cobra.Command, r *remote, request *admin.CreateKeyRequest, expires, pepper string) error {
 	if err := r.why(c); err != nil {
+		if r.reason == "" {
+			err = fmt.Errorf("%w, or make a key for a plans file with --offline", err)
+		}
 		return err
 	}
 	request.Reason = r.reason
