@@ -46,7 +46,7 @@ func get(h http.Handler, header ...string) {
 	if w.Code != http.StatusOK {
 		text = w.Header().Get("Content-Type")
 	}
-	fmt.Fprintln(os.Stdout, w.Code, "remaining:", w.Header()["X-RateLimit-Remaining"], text)
+	fmt.Fprintln(os.Stdout, w.Code, "remaining:", w.Header().Values("X-RateLimit-Remaining"), text)
 }
 
 // An observer sees why each request is denied.

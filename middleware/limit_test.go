@@ -251,6 +251,35 @@ func TestHeadersHaveTheLastWord(t *testing.T) {
 	}
 }
 
+// Guarantees that handlers, other middleware and tests find every header of an answer by Header.Get: its name is in Go's
+// canonical form, whether the request is admitted or denied.
+func TestHeadersAreCanonical(t *testing.T) {
+	found := func(h http.Header) {
+		t.Helper()
+		for name := range h {
+			if name != http.CanonicalHeaderKey(name) {
+				t.Errorf("the header %s is not found by Get", name)
+			}
+		}
+		if left := h.Get("RateLimit"); !strings.HasPrefix(left, `"burst";r=`) || h.Get("X-RateLimit-Limit") != "5" {
+			t.Errorf("RateLimit is %q, X-RateLimit-Limit %q", left, h.Get("X-RateLimit-Limit"))
+		}
+	}
+	h := middleware.Limit(newLimiter(t, limits))(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		found(w.Header())
+	}))
+	denied := false
+	for range 6 {
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, request(t, "GET", "http://127.0.0.1/product/1", key("acme")...))
+		found(w.Header())
+		denied = denied || w.Code == http.StatusTooManyRequests && w.Header().Get("Retry-After") != ""
+	}
+	if !denied {
+		t.Error("no request was denied with Retry-After")
+	}
+}
+
 // Guarantees that a panic of the handler reaches the server, that no partial response is written, and that the next
 // request is served.
 func TestPanic(t *testing.T) {

@@ -45,8 +45,9 @@ func (h *Header) Each(f func(name, value string)) {
 	}
 }
 
-// Set writes the headers, and Access-Control-Expose-Headers, to the headers of a response. Names are spelled as in
-// Names, and replace rate-limit headers in any spelling. Calling Set twice has the effect of one call.
+// Set writes the headers, and Access-Control-Expose-Headers, to the headers of a response. Their names are in Go's
+// canonical form, so that http.Header.Get finds them. They replace headers of these names that are spelled like that or
+// as in Names. Calling Set twice has the effect of one call.
 func (h *Header) Set(header http.Header) {
 	values := new([len(Names)]string) // the one allocation for all values; each entry of the map is a slice of it
 	*values = h.values()
@@ -56,7 +57,7 @@ func (h *Header) Set(header http.Header) {
 			delete(header, Names[i])
 		}
 		if v != "" {
-			header[Names[i]] = values[i : i+1 : i+1]
+			header[canonical[i]] = values[i : i+1 : i+1]
 		}
 	}
 	if exposed := header["Access-Control-Expose-Headers"]; len(exposed) == 0 {
