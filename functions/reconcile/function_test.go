@@ -65,10 +65,14 @@ func TestFunction(t *testing.T) {
 	forged := cellconfig.Document{Ref: cellconfig.Ref{Kind: plan.KindTenant, ID: "forged"}, Version: 1,
 		Body: []byte(`{"id":"forged"}`)}
 	ahead := cellconfig.Document{Ref: d[0].Ref, Version: events.MaxVersion, Body: []byte(`{"id":"acme"}`)}
-	if _, err := stores.Cell.Apply(t.Context(), []cellconfig.Document{forged, ahead}); err != nil {
+	noPlan := cellconfig.Document{Ref: cellconfig.Ref{Kind: plan.KindPlan, ID: "forged"}, Version: 1,
+		Body: []byte(`{"id":"forged","limits":[]}`)}
+	noKey := cellconfig.Document{Ref: cellconfig.Ref{Kind: plan.KindKey, ID: "forged"}, Version: 1,
+		Body: []byte(`{"hash":"` + strings.Repeat("cd", 32) + `","id":"forged","pepper":"p1","tenant":"acme"}`)}
+	if _, err := stores.Cell.Apply(t.Context(), []cellconfig.Document{forged, ahead, noPlan, noKey}); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []int64{2, 0} {
+	for _, want := range []int64{4, 0} {
 		var got reconcile.Result
 		err := json.Unmarshal([]byte(f.Call(`{"source":"aws.events"}`)), &got)
 		if err != nil || !got.Finished || got.Repaired != want {
@@ -79,8 +83,8 @@ func TestFunction(t *testing.T) {
 	if err != nil || d[0].Version != 1 || d[1].Version != 0 {
 		t.Errorf("what was forged is still there: %+v, %v", d, err)
 	}
-	if got := f.Metric("drift"); got != 7 {
-		t.Errorf("drift is %v, want 7", got)
+	if got := f.Metric("drift"); got != 9 {
+		t.Errorf("drift is %v, want 9", got)
 	}
 	if ack, err := stores.Control.Get(t.Context(), control.Cells, shares.AckKey("eu-1")); err != nil ||
 		ack.Actor != "sluice cell eu-1" {
@@ -93,8 +97,8 @@ func TestFunction(t *testing.T) {
 
 // Guarantees that the deployed binary finds everything that somebody writes to the cell's table without Sluice, and is
 // not prevented from comparing: a key under its hash, whose cover is the same key in a shard of another id; a document
-// that was replaced by a row without attributes; a state that says that all but the last key was compared; a row
-// without attributes in place of the state; and a number above that of the last log entry.
+// that was replaced by a row without attributes; a tenant that is in no control table; and a number above that of the
+// last log entry.
 func TestForgedRows(t *testing.T) {
 	stores := functiontest.NewStores(t)
 	client, done := dynamodbtest.Connect(stores.URL)
@@ -176,15 +180,10 @@ func TestForgedRows(t *testing.T) {
 
 	forged := cellconfig.Document{Ref: cellconfig.Ref{Kind: plan.KindTenant, ID: "forged"}, Version: 1,
 		Body: []byte(`{"id":"forged"}`)}
-	state := cellconfig.Document{Ref: cellconfig.Ref{Kind: reconcile.KindState, ID: reconcile.StateID}, Version: 1,
-		Body: []byte(`{"table":"keys","bulk":true,"after":"k1"}`)}
-	if _, err := stores.Cell.Apply(t.Context(), []cellconfig.Document{forged, state}); err != nil {
+	if _, err := stores.Cell.Apply(t.Context(), []cellconfig.Document{forged}); err != nil {
 		t.Fatal(err)
 	}
-	runs("a forged state", map[reconcile.Drift]int64{reconcile.Unknown: 1})
-	row, _ := where(string(reconcile.KindState), reconcile.StateID)
-	put(row, reconcile.StateID, nil)
-	runs("a state without attributes", map[reconcile.Drift]int64{reconcile.Unknown: 1})
+	runs("a tenant that is in no control table", map[reconcile.Drift]int64{reconcile.Unknown: 1})
 
 	alter(cellconfig.Document{Ref: cellconfig.Ref{Kind: plan.KindTenant, ID: "acme"}, Version: 1, Seq: math.MaxInt64,
 		Body: []byte(`{"id":"acme","plan":"pro"}`)})

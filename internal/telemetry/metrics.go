@@ -177,7 +177,7 @@ func Metrics() []Metric {
 	add(inReconcile, "reconcile_under_way", unitCount, Level, lineOnly,
 		"Differences that may be changes on their way, because they are new.")
 	add(inReconcile, "reconcile_unfinished", unitCount, Level, not0,
-		"1 if a run failed, or ran out of time before it had compared everything. The next run goes on.")
+		"1 if a run failed, or ran out of time before it had compared everything. The next run starts again.")
 
 	add(inCanary, "canary_missed", unitCount, Counted, not0,
 		"1 if the canary's change was not enforced in the cell within its time.")

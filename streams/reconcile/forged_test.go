@@ -227,8 +227,8 @@ func TestForgedHashesWithACover(t *testing.T) {
 	w.wantOnlyControlled()
 }
 
-// Guarantees that rows that are not documents are reported and deleted, also if they are in place of a document or of a
-// run's state, or if there are a thousand of them. None of them ends a run, and no hash of a key is logged.
+// Guarantees that rows that are not documents are reported and deleted, also if they are in place of a document, or if
+// there are a thousand of them. None of them ends a run, and no hash of a key is logged.
 func TestRowsThatAreNoDocuments(t *testing.T) {
 	w := newWorld(t)
 	w.putTenants(20)
@@ -241,11 +241,10 @@ func TestRowsThatAreNoDocuments(t *testing.T) {
 	}
 	hash := strings.Repeat("c", 64)
 	addRow(cellconfig.KindKeyHash, hash, true)
-	addRow(reconcile.KindState, reconcile.StateID, true)
 	addRow(plan.KindTenant, "t000007", true)
 	addRow(plan.KindTenant, "t000008", false)
 	addRow(plan.KindPlan, "p", true)
-	w.wantDrift(drift{reconcile.Unknown: 5, reconcile.Missing: 1})
+	w.wantDrift(drift{reconcile.Unknown: 4, reconcile.Missing: 1})
 	if log := w.log.String(); strings.Contains(log, hash) || !strings.Contains(log, "t000008") {
 		t.Errorf("want a log that names t000008, and no hash of a key; got\n%s", log)
 	}
@@ -257,51 +256,6 @@ func TestRowsThatAreNoDocuments(t *testing.T) {
 		t.Errorf("%d rows are left that are not documents, want none", len(w.badRows))
 	}
 	w.wantDrift(drift{})
-}
-
-// Guarantees that a forged state of an interrupted run makes no run omit anything or fail, and that the state is gone
-// afterwards.
-func TestForgedState(t *testing.T) {
-	for _, forged := range []string{
-		`{"table":"keys"}`, `{"table":"keys","bulk":true,"after":"zzz"}`,
-		`{"table":"tenants","bulk":true,"after":"t000019"}`,
-		`{"table":"tenants","bulk":true,"after":"t000000","documents":0,"matched":99}`, `{"table":"cells","bulk":true}`,
-		`{"table":"tenants","bulk":true,"after":"\u0001"}`, `{"table":"operations"}`, `[]`,
-	} {
-		for _, version := range []int64{1, events.MaxVersion, math.MaxInt64} {
-			t.Run(fmt.Sprint(forged, version), func(t *testing.T) {
-				w := newWorld(t)
-				w.putTenants(20)
-				w.putEverywhere(control.Plans, "free", freeLimits)
-				w.putEverywhere(control.Keys, "good", keyBody("good", strings.Repeat("a", 64)))
-				w.forge(
-					document(plan.KindPlan, "free", 7, noLimits), document(plan.KindTenant, "t000000", 7, `{}`),
-					document(plan.KindKey, "x", 1, keyBody("x", strings.Repeat("b", 64))),
-					document(plan.KindTenant, "y", 1, `{}`),
-					document(reconcile.KindState, reconcile.StateID, version, forged),
-				)
-				w.onList = func(_ control.Table, after string) error {
-					if strings.Contains(after, "\x01") {
-						return errAway // as DynamoDB refuses some keys
-					}
-					return nil
-				}
-				want := drift{reconcile.Unknown: 2, reconcile.Ahead: 2}
-				if version >= events.MaxVersion {
-					want[reconcile.Unknown]++
-				}
-				w.wantDrift(want)
-				w.wantOnlyControlled()
-				got, err := w.Table.Get(t.Context(), cellconfig.Ref{Kind: reconcile.KindState, ID: reconcile.StateID})
-				if err != nil || got[0].Version > 0 && !got[0].Deleted {
-					t.Errorf("got the state %+v, error %v; want no state", got, err)
-				}
-				if w.wantDrift(drift{}); w.commits != 0 {
-					t.Errorf("the next run writes %d times, want no write", w.commits)
-				}
-			})
-		}
-	}
 }
 
 // Guarantees that a document whose number is one above that of the last log entry is found. This is the smallest number

@@ -2,7 +2,6 @@ package reconcile
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"hash/maphash"
@@ -11,43 +10,6 @@ import (
 	"github.com/sluicelimits/sluice/internal/control/celldoc"
 )
 
-// keySums tells whether a cell has exactly one document under a key hash for each of its keys, with the key's body. It
-// compares a sum over the keys with a sum over the documents under hashes, so its memory does not grow with their
-// number. Its zero value is ready to use.
-type keySums struct {
-	seed   maphash.Seed
-	seeded bool
-	sum    uint64 // of the keys, less that of the documents under hashes
-}
-
-// add adds a document of a cell, in any order. It ignores other kinds of documents, and tombstones.
-func (k *keySums) add(d *cellconfig.Document) {
-	if !k.seeded {
-		k.seed, k.seeded = maphash.MakeSeed(), true
-	}
-	switch {
-	case d.Deleted:
-	case d.Kind == celldoc.KindKey:
-		k.sum += k.summand(d.KeyHash(), d.Body)
-	case d.Kind == cellconfig.KindKeyHash:
-		k.sum -= k.summand(d.ID, d.Body)
-	}
-}
-
-// summand returns what a document adds to its sum.
-func (k *keySums) summand(hash string, body []byte) uint64 {
-	var h maphash.Hash
-	h.SetSeed(k.seed)
-	// The length separates hash and body. A forged document may have an id of any length, and could otherwise move
-	// bytes from one to the other without a change of the sum.
-	_, _ = h.Write(binary.BigEndian.AppendUint64(nil, uint64(len(hash)))) // writing to a maphash.Hash cannot fail
-	_, _ = h.WriteString(hash)
-	_, _ = h.Write(body)
-	return h.Sum64()
-}
-
-func (k *keySums) differ() bool { return k.sum != 0 }
-
 // keyOfHash is the key of the cell that has a hash.
 type keyOfHash struct {
 	id      string // of the key; "" if no key has the hash
@@ -55,8 +17,7 @@ type keyOfHash struct {
 	matched bool   // the document under the hash has the key's body
 }
 
-// repairHashes repairs the cell's documents under key hashes: one for each key, and no others. It is called if keySums
-// found a difference.
+// repairHashes repairs the cell's documents under key hashes: one for each key, and no others.
 func (r *run) repairHashes(ctx context.Context) error {
 	seed, keys := maphash.MakeSeed(), map[string]*keyOfHash{}
 	for d, err := range r.store.List(ctx, celldoc.KindKey) {

@@ -1,10 +1,9 @@
 // Package reconcile compares the control tables with a cell's copy on a schedule, repairs what the cell lacks, and
 // reports what it finds.
 //
-// A run reads every item of the control tables once and every document of the cell once, both in pages and in any
-// order. It keeps a sketch of them, whose size does not grow with their number. What differs in the sketch is read
-// again one by one, because many differences are changes on their way. If nothing differs, there is at most one read
-// for each item, and no write.
+// A run reads every document of the cell and every item of the control tables once, both in pages and in any order. It
+// keeps a hash of each of the cell's documents of one table at a time, some 100 bytes each, and the items that differ.
+// These are compared once more, because many differences are changes on their way. If nothing differs, there is one read for each item, and no write.
 //
 //	missing     the cell has never had the item         applied
 //	older       the cell has an older version           applied
@@ -47,10 +46,6 @@
 //
 // Rows that are not documents ([cellconfig.BadRow]) are deleted when a run reads them, and the run goes on.
 //
-// If more differs than the sketch can show, as in an empty cell, a run reads the control tables again, and compares
-// each page with the cell. If the cell has more documents after that than items were found for, the run reads its
-// documents again, too.
-//
 // # Cells and tenants
 //
 // The control table of the cells is compared before that of tenants: a cell must not know a tenant before it knows its
@@ -69,15 +64,8 @@
 //
 // # Time
 //
-// A run ends before the time of its call does. If it is not finished, it writes to the cell's table where it stopped (a
-// document of KindState), and the next run continues there.
-//
-// That document is in the table that is compared, so it can be forged, too. It therefore decides only where a run
-// begins, and never what a run leaves out. A run that begins in the middle goes on to the last table, then from the
-// first table to the place where it began, and is finished only then. It compares the table in which it began as a
-// whole. If there is time to compare everything twice, a forged state hides nothing, not even from the run that reads
-// it. If there is less time, whoever forges the state before every run can choose what is not compared. But then no run
-// finishes, which reconcile_unfinished reports.
+// A run ends before the time of its call does. If it is not finished, reconcile_unfinished reports it, and the next run
+// starts again. It finds less to repair then, because the documents that were written do not differ any more.
 //
 // Metrics: drift (all differences except changes on their way; at least 1 if the run failed, because what it did not
 // compare may differ), drift_missing and one for each other kind, reconcile_items, reconcile_reads, reconcile_repaired,
@@ -86,12 +74,12 @@ package reconcile
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"hash/maphash"
 	"iter"
 	"log/slog"
+	"maps"
 	"slices"
 	"time"
 
@@ -125,12 +113,6 @@ type Config struct {
 	Spare time.Duration // the part of a run's time that is reserved for its end; 0 means 5 s
 }
 
-// KindState is the kind of the document that says where an unfinished run stopped. Its id is StateID.
-const (
-	KindState cellconfig.Kind = "reconcile"
-	StateID   string          = "state"
-)
-
 // Drift is a kind of difference.
 type Drift string
 
@@ -153,13 +135,11 @@ type Result struct {
 	Items        int64 // of the control tables that were read, and that cells receive
 	Documents    int64 // of the cell that were read
 	ControlReads int64 // of items; a page counts as the number of its items
-	// CellReads counts reads of documents in the same way, including those before a write, and excluding the read of
-	// the saved state.
-	CellReads int64
-	Repaired  int64 // documents that were written
-	UnderWay  int64 // differences that may be changes on their way
-	Drift     map[Drift]int64
-	Finished  bool
+	CellReads    int64 // of documents, counted in the same way, including those before a write
+	Repaired     int64 // documents that were written
+	UnderWay     int64 // differences that may be changes on their way
+	Drift        map[Drift]int64
+	Finished     bool
 }
 
 // ReadsPerItem returns how often an item or document was read, on average. It returns 0 if there is none.
@@ -168,22 +148,6 @@ func (r *Result) ReadsPerItem() float64 {
 		return 0
 	}
 	return float64(r.ControlReads+r.CellReads) / float64(r.Items+r.Documents)
-}
-
-// state says where a run stopped: Table is the control table, and After is the last key that was compared in Bulk mode.
-type state struct {
-	Table control.Table `json:"table"`
-	Bulk  bool          `json:"bulk"`
-	After string        `json:"after"`
-
-	// Lacking says that the cell may lack something of this table, because an item cannot be read, was refused, or is
-	// a placement on its way. Lacking delays the cell's first shares.
-	Lacking bool `json:"lacking,omitempty"`
-
-	// Documents is how many documents of this table the cell had when they were listed. Matched is how many of them
-	// have an item among those that Bulk mode has read, up to After.
-	Documents int64 `json:"documents,omitempty"`
-	Matched   int64 `json:"matched,omitempty"`
 }
 
 // Reconciler reconciles one cell. Make it with New.
@@ -222,15 +186,14 @@ func order() []control.Table {
 // run is one run.
 type run struct {
 	*Reconciler
-	state
-	result       *Result
-	store        cellconfig.Store
-	version      int64 // of the document with the state of an earlier run
-	compared     bool  // this run has compared the state's table and counted its documents
-	items        int64 // of the state's table in the last listing, without the canary's mark
-	lost         bool  // the state's table has no items, but the cell has many documents of it: they are not removed
-	hashesDiffer bool  // the cell's documents under key hashes do not match its keys
-	above        bool  // a document of the state's table has a number above that of the last log entry
+	result *Result
+	store  cellconfig.Store
+
+	table control.Table // that is compared; the fields below are about it
+	// lacking says that the cell may lack something of the table, because an item cannot be read, was refused, or is a
+	// placement on its way. It delays the cell's first shares.
+	lacking bool
+	lost    bool // the table has no items, but the cell has many documents of it: they are not removed
 }
 
 // maxRemovedOfEmpty is the largest number of a cell's documents that a run removes because their control table is
@@ -246,9 +209,7 @@ type cell struct {
 
 // Get implements [cellconfig.Table].
 func (c *cell) Get(ctx context.Context, refs ...cellconfig.Ref) ([]cellconfig.Document, error) {
-	if len(refs) > 0 && refs[0].Kind != KindState {
-		c.run.result.CellReads += int64(len(refs))
-	}
+	c.run.result.CellReads += int64(len(refs))
 	for {
 		got, err := c.Store.Get(ctx, refs...)
 		var bad *cellconfig.BadRow
@@ -309,35 +270,31 @@ func shown(ref cellconfig.Ref) cellconfig.Ref {
 	return ref
 }
 
-// errTimeOver is the cause with which the context of a run ends before the time of the call does. The next run
-// continues.
+// errTimeOver is the cause with which the context of a run ends before the time of the call does.
 var errTimeOver = errors.New("the time is over")
 
 // Run compares and repairs, and returns what it did. If the time is over before everything is compared, the result is
-// not Finished, there is no error, and the next run continues. After an error the next run continues, too. Concurrent
-// runs do no harm.
+// not Finished, and there is no error. Concurrent runs do no harm.
 func (r *Reconciler) Run(ctx context.Context) (Result, error) {
 	result := Result{Drift: map[Drift]int64{}}
-	end := ctx
 	if deadline, ok := ctx.Deadline(); ok {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithDeadlineCause(ctx, deadline.Add(-r.c.Spare), errTimeOver)
 		defer cancel()
 	}
-	at := run{Reconciler: r, state: state{Table: order()[0]}, result: &result}
-	at.store = &cell{r.c.Store, &at}
-	err := at.load(ctx)
-	if err != nil {
-		r.count(&result, err)
-		return result, err
+	var err error
+	for _, t := range order() {
+		one := run{Reconciler: r, result: &result, table: t}
+		one.store = &cell{r.c.Store, &one}
+		if err = one.compare(ctx); err != nil {
+			break
+		}
 	}
-	err = at.all(ctx)
 	if err != nil && errors.Is(context.Cause(ctx), errTimeOver) {
-		r.c.Log.WarnContext(ctx, "the time is over; the next run goes on", "table", at.Table, "bulk", at.Bulk)
-		err = at.save(end, &at.state)
-	} else if err == nil {
-		result.Finished = true
-		err = at.save(end, nil)
+		r.c.Log.WarnContext(ctx, "the time is over before everything was compared; the next run starts again")
+		err = nil
+	} else {
+		result.Finished = err == nil
 	}
 	r.count(&result, err)
 	return result, err
@@ -366,43 +323,6 @@ func (r *Reconciler) count(result *Result, err error) {
 	m.Count("reconcile_unfinished", unfinished)
 }
 
-// forgedVersion is the version from which on a saved state must be forged: each run raises the version by one, so runs
-// cannot reach it. It is the largest version, so no next one could be written.
-const forgedVersion = 1<<53 - 1
-
-var errForgedState = fmt.Errorf(
-	"the saved state has version %d or above, which no run reaches: it was forged, and is removed",
-	int64(forgedVersion))
-
-// load makes the run begin where the last run stopped, if that was not finished. The package comment says what follows
-// if the saved state is forged.
-func (r *run) load(ctx context.Context) error {
-	ref := cellconfig.Ref{Kind: KindState, ID: StateID}
-	got, err := r.store.Get(ctx, ref)
-	if err = errors.Join(err, wrongCount(len(got), 1)); err != nil {
-		return fmt.Errorf("read where the last run stopped: %w", err)
-	}
-	if got[0].Version >= forgedVersion {
-		r.report(ctx, Unknown, ref, errForgedState)
-		return r.replace(ctx, []cellconfig.Replacement{{Found: got[0], Want: cellconfig.Document{Ref: ref}}})
-	}
-	r.version = got[0].Version
-	if r.version == 0 || got[0].Deleted {
-		return nil
-	}
-	var s state
-	if json.Unmarshal(got[0].Body, &s) == nil && s.isValid() { // otherwise the run begins at the start
-		r.state = s
-	}
-	return nil
-}
-
-// isValid reports whether a run can begin at the state. The state may be forged, or be of another version of the
-// software.
-func (s *state) isValid() bool {
-	return slices.Contains(order(), s.Table) && (s.After == "" || control.CheckGet(s.Table, s.After) == nil)
-}
-
 func wrongCount(have, want int) error {
 	if have != want {
 		return fmt.Errorf("the store returned %d documents for %d names", have, want)
@@ -410,103 +330,81 @@ func wrongCount(have, want int) error {
 	return nil
 }
 
-// save writes where the run stopped, or that it is finished if s is nil. It writes nothing for a run that began at the
-// start and finished.
-func (r *run) save(ctx context.Context, s *state) error {
-	d := cellconfig.Document{Ref: cellconfig.Ref{Kind: KindState, ID: StateID}, Version: r.version + 1}
-	switch {
-	case s == nil && r.version == 0:
-		return nil
-	case s == nil:
-		got, err := r.store.Get(ctx, d.Ref)
-		if err != nil || len(got) == 1 && got[0].Deleted {
-			return err
-		}
-		d.Deleted = true
-	default:
-		body, err := json.Marshal(s)
-		if err != nil {
-			return err
-		}
-		d.Body = body
+// compare compares the table with the cell's documents, and repairs what differs.
+func (r *run) compare(ctx context.Context) error {
+	found, err := r.documents(ctx)
+	if err != nil {
+		return err
 	}
-	if _, err := cellconfig.Apply(ctx, r.store, []cellconfig.Document{d}, r.c.Now); err != nil {
-		return fmt.Errorf("write where the run stopped: %w", err)
+	if err := r.compareItems(ctx, found); err != nil {
+		return err
 	}
-	return nil
-}
-
-// all compares all tables, beginning where the state says. It compares the part before that place last: the state may
-// be forged, so nothing may be left out because of it.
-func (r *run) all(ctx context.Context) error {
-	from := slices.Index(order(), r.Table)
-	before := order()[:from]
-	if r.Bulk {
-		before = order()[:from+1]
-	}
-	for i, t := range slices.Concat(order()[from:], before) {
-		if i > 0 {
-			r.state, r.compared, r.lost, r.hashesDiffer, r.above = state{Table: t}, false, false, false, false
-		}
-		if err := r.compareTable(ctx); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// compareTable compares the state's table, and repairs what differs.
-func (r *run) compareTable(ctx context.Context) error {
-	if !r.Bulk {
-		few, err := r.compareBySketch(ctx)
-		r.compared = true
-		if err != nil {
-			return err
-		}
-		r.Bulk = !few
-	}
-	if r.Bulk {
-		if err := r.bulk(ctx); err != nil {
-			return err
-		}
-	}
-	if r.hashesDiffer {
+	if !maps.Equal(found.keys, found.hashes) {
 		if err := r.repairHashes(ctx); err != nil {
 			return err
 		}
 	}
-	if r.above {
+	if found.above {
 		return r.renumber(ctx)
 	}
 	return nil
 }
 
+// documents of a cell, as a run finds them.
+type documents struct {
+	seed maphash.Seed
+	all  map[cellconfig.Ref]foundDocument
+
+	// keys has a hash of each key's body by the key's own hash, and hashes that of each document under a key's hash.
+	// They are equal unless documents are missing or were forged.
+	keys, hashes map[string]uint64
+	above        bool // a document has a number above that of the last log entry
+}
+
+type foundDocument struct {
+	version int64
+	deleted bool
+	body    uint64 // a hash
+}
+
 // kinds returns the kinds of the cell's documents that belong to the state's table.
 func (r *run) kinds() []cellconfig.Kind {
-	kinds := celldoc.Kinds(r.Table)
-	if r.Table == control.Keys {
+	kinds := celldoc.Kinds(r.table)
+	if r.table == control.Keys {
 		kinds = append(kinds, cellconfig.KindKeyHash)
 	}
 	return kinds
 }
 
-// documents calls each for the cell's documents of the state's table. It sets r.above if a document has a number above
-// that of the last log entry. The head is read last, so that a document that is written meanwhile does not count.
-func (r *run) documents(ctx context.Context, each func(*cellconfig.Document)) error {
+// documents lists the cell's documents of the table. The head is read last, so that a document that is written meanwhile
+// is not above it.
+func (r *run) documents(ctx context.Context) (*documents, error) {
+	found := &documents{seed: maphash.MakeSeed(), all: map[cellconfig.Ref]foundDocument{}, keys: map[string]uint64{},
+		hashes: map[string]uint64{}}
 	last := int64(0)
 	for _, kind := range r.kinds() {
 		for d, err := range r.store.List(ctx, kind) {
 			if err != nil {
-				return fmt.Errorf("list each %s of the cell: %w", kind, err)
+				return nil, fmt.Errorf("list each %s of the cell: %w", kind, err)
 			}
 			r.result.Documents++
 			last = max(last, d.Seq)
-			each(&d)
+			body := maphash.Bytes(found.seed, d.Body)
+			if kind != cellconfig.KindKeyHash {
+				found.all[d.Ref] = foundDocument{d.Version, d.Deleted, body}
+			}
+			switch {
+			case d.Deleted:
+			case kind == celldoc.KindKey && d.KeyHash() != "":
+				found.keys[d.KeyHash()] = body
+			case kind == cellconfig.KindKeyHash:
+				found.hashes[d.ID] = body
+			}
 		}
 	}
 	head, err := r.head(ctx)
-	r.above = last > head.Seq
-	return err
+	found.above = last > head.Seq
+	return found, err
 }
 
 // head returns the cell's head, or the zero head if nothing was ever written.
@@ -570,97 +468,60 @@ func (r *run) writeAgain(ctx context.Context, all []cellconfig.Replacement) erro
 	return r.replace(ctx, all)
 }
 
-// compareBySketch compares the state's table with the cell's documents by a sketch, and repairs what differs. It
-// returns false if more differs than the sketch can show.
-func (r *run) compareBySketch(ctx context.Context) (few bool, err error) {
-	s := newSketch()
-	r.Lacking, r.Documents = false, 0
-	kinds := celldoc.Kinds(r.Table)
-	var keys keySums
-	long := map[cellconfig.Ref]bool{} // documents whose ids are too long for a sketch, and for an item
-	err = r.documents(ctx, func(d *cellconfig.Document) {
-		keys.add(d)
-		if d.Kind == cellconfig.KindKeyHash {
-			return
-		}
-		r.Documents++
-		e, ok := s.pack(slices.Index(kinds, d.Kind), d.ID, d.Version, d.Deleted, d.Body)
-		if ok {
-			s.add(&e, inCell)
-		} else if len(long) <= maxDifferences {
-			long[d.Ref] = true
-		}
-	})
-	if err != nil {
-		return false, err
-	}
-	r.hashesDiffer = keys.differ()
-	r.items = 0
-	err = r.pages(ctx, "", func(page []control.Item, _ string) error {
-		for i := range page {
-			ref, ok := celldoc.Ref(r.Table, page[i].Key)
-			if !ok {
-				continue
-			}
-			e, ok := s.pack(slices.Index(kinds, ref.Kind), ref.ID, page[i].Version, page[i].Deleted, page[i].Body)
-			if !ok {
-				return fmt.Errorf("%s/%.140q: the id is longer than an id can be", r.Table, page[i].Key)
-			}
-			s.add(&e, inControl)
-		}
-		return nil
-	})
-	if err != nil {
-		return false, err
-	}
-	r.lost = r.items == 0 && r.Documents > maxRemovedOfEmpty
-	odd, ok := s.differences()
-	if !ok || len(long) > maxDifferences {
-		return false, nil
-	}
-	refs := long
-	for e := range odd {
-		kind, id := e.name()
-		refs[cellconfig.Ref{Kind: kinds[kind], ID: id}] = true
-	}
-	return true, r.repair(ctx, refs)
-}
-
-// pages calls each for the pages of items of the control table that cells receive.
-func (r *run) pages(ctx context.Context, after string, each func(items []control.Item, next string) error) error {
-	for {
-		items, next, err := r.c.Tables.List(ctx, r.Table, after, page)
+// compareItems reads the items of the control table that cells receive, compares them with the cell's documents, and
+// repairs what differs.
+func (r *run) compareItems(ctx context.Context, found *documents) error {
+	documents, items := len(found.all), 0 // items without the canary's mark
+	var missing []control.Item            // or the cell's document is older
+	var wrong []cellconfig.Ref            // the other documents that differ
+	var last []cellconfig.Ref             // the shares: a cell must know all placements before its first shares
+	for after := ""; ; {
+		all, next, err := r.c.Tables.List(ctx, r.table, after, page)
 		if errors.Is(err, control.ErrBadItem) {
-			if !r.compared {
-				r.badItems(ctx, err)
-			}
+			r.badItems(ctx, err)
 			err = nil
 		}
 		if err != nil {
-			return fmt.Errorf("list %s: %w", r.Table, err)
+			return fmt.Errorf("list %s: %w", r.table, err)
 		}
-		mine := items[:0:0]
-		for i := range items {
-			ref, ok := celldoc.Ref(r.Table, items[i].Key)
+		for i := range all {
+			ref, ok := celldoc.Ref(r.table, all[i].Key)
 			if ref.Kind != celldoc.KindCanary {
-				r.items++
+				items++
 			}
-			if ok {
-				mine = append(mine, items[i])
+			if !ok {
+				continue
 			}
+			r.result.Items++
+			r.result.ControlReads++
+			want := foundDocument{all[i].Version, all[i].Deleted, maphash.Bytes(found.seed, all[i].Body)}
+			switch have := found.all[ref]; {
+			case have != want && ref.Kind == cellconfig.KindShares:
+				last = append(last, ref)
+			case have.version < want.version:
+				missing = append(missing, all[i])
+			case have != want:
+				wrong = append(wrong, ref)
+			}
+			delete(found.all, ref)
 		}
-		if !r.compared {
-			r.result.Items += int64(len(mine))
+		if after = next; next == "" {
+			break
 		}
-		r.result.ControlReads += int64(len(mine))
-		if err := each(mine, next); err != nil {
+	}
+	r.lost = items == 0 && documents > maxRemovedOfEmpty
+	// Wrong documents are first, because a key may need the hash of a forged key.
+	for refs := range slices.Chunk(slices.AppendSeq(wrong, maps.Keys(found.all)), page) {
+		if err := r.repair(ctx, refs); err != nil {
 			return err
 		}
-		if next == "" {
-			return nil
-		}
-		after = next
 	}
+	for items := range slices.Chunk(missing, page) {
+		if err := r.comparePage(ctx, items); err != nil {
+			return err
+		}
+	}
+	return r.repair(ctx, last)
 }
 
 // badItems reports items of the control table that cannot be read, by their keys. An item that cells never receive,
@@ -672,7 +533,7 @@ func (r *run) badItems(ctx context.Context, err error) {
 		return
 	}
 	for _, item := range items {
-		if ref, ok := celldoc.Ref(r.Table, item.Key); ok {
+		if ref, ok := celldoc.Ref(r.table, item.Key); ok {
 			r.report(ctx, Unreadable, ref, item)
 		} else {
 			r.unreadable(ctx, cellconfig.Ref{}, item)
@@ -702,9 +563,9 @@ func (r *run) write(ctx context.Context, m *repairs) error {
 
 // repair reads each of the documents and its item again, because the difference may be gone, and repairs what still
 // differs.
-func (r *run) repair(ctx context.Context, refs map[cellconfig.Ref]bool) error {
+func (r *run) repair(ctx context.Context, refs []cellconfig.Ref) error {
 	var all, shares repairs // shares holds the cell's first shares, which are written separately
-	for ref := range refs {
+	for _, ref := range refs {
 		// The cell is read first: whatever it has then, the control tables have when they are read, unless it is
 		// forged.
 		got, err := r.store.Get(ctx, ref)
@@ -713,7 +574,7 @@ func (r *run) repair(ctx context.Context, refs map[cellconfig.Ref]bool) error {
 		}
 		item, err := r.item(ctx, ref)
 		if errors.Is(err, control.ErrBadItem) {
-			continue // pages has reported it
+			continue // it has been reported
 		}
 		if err != nil {
 			return err
@@ -730,7 +591,7 @@ func (r *run) repair(ctx context.Context, refs map[cellconfig.Ref]bool) error {
 	if err := r.write(ctx, &all); err != nil {
 		return err
 	}
-	if r.Lacking && len(shares.newer)+len(shares.replaced) > 0 {
+	if r.lacking && len(shares.newer)+len(shares.replaced) > 0 {
 		r.c.Log.ErrorContext(ctx, "the cell does not receive its first shares, because it may lack a placement: "+
 			"it grants nothing until a later run writes them. See what this run "+
 			"reports as unreadable or refused")
@@ -774,7 +635,7 @@ func (r *run) wanted(ctx context.Context, item *control.Item, have *cellconfig.D
 		return want, r.mustReplace(ctx, item, &want, have)
 	case r.c.Now().Sub(item.ChangedAt).Abs() < r.c.Grace:
 		r.result.UnderWay++
-		r.Lacking = r.Lacking || want.Kind == cellconfig.KindPlacement
+		r.lacking = r.lacking || want.Kind == cellconfig.KindPlacement
 		return want, false
 	}
 	if err := item.Verify(); err != nil { // as in the publisher: an item that Sluice did not write reaches no cell
@@ -840,9 +701,9 @@ func (r *run) mustReplace(ctx context.Context, item *control.Item, want, have *c
 // cell could receive: shares or a placement that cells of this version cannot read, or an item that cells never
 // receive.
 func (r *run) unreadable(ctx context.Context, ref cellconfig.Ref, why error) {
-	lacking := r.Lacking
+	lacking := r.lacking
 	r.report(ctx, Unreadable, ref, why)
-	r.Lacking = lacking
+	r.lacking = lacking
 }
 
 // keepReadable is called if the newest shares, or a placement, cannot be read. The cell then keeps the version that it
@@ -874,7 +735,7 @@ const logged = 20
 func (r *run) report(ctx context.Context, d Drift, ref cellconfig.Ref, err error) {
 	r.result.Drift[d]++
 	if d == Unreadable || d == Refused {
-		r.Lacking = true
+		r.lacking = true
 	}
 	if r.result.Drift[d] > logged {
 		return
@@ -883,7 +744,7 @@ func (r *run) report(ctx context.Context, d Drift, ref cellconfig.Ref, err error
 	if d == Missing || d == Older {
 		level = slog.LevelWarn // because it is repaired
 	}
-	attrs := []slog.Attr{slog.String("drift", string(d)), slog.String("table", string(r.Table))}
+	attrs := []slog.Attr{slog.String("drift", string(d)), slog.String("table", string(r.table))}
 	if ref.Kind != "" {
 		attrs = append(attrs, slog.String("kind", string(ref.Kind)),
 			slog.String("document", fmt.Sprintf("%.140q", ref.ID)))
@@ -958,101 +819,27 @@ func (r *run) applyNewer(ctx context.Context, all []cellconfig.Replacement) erro
 	return r.apply(ctx, newer)
 }
 
-// repairWithoutItem finds the cell's documents that have no item in the state's table, and repairs them.
-func (r *run) repairWithoutItem(ctx context.Context) error {
-	seed, known := maphash.MakeSeed(), map[uint64]bool{} // hashes of ids, because there may be many
-	r.items = 0
-	hash := func(ref cellconfig.Ref) uint64 { return maphash.String(seed, string(ref.Kind)+"/"+ref.ID) }
-	err := r.pages(ctx, "", func(page []control.Item, _ string) error {
-		for i := range page {
-			ref, _ := celldoc.Ref(r.Table, page[i].Key)
-			known[hash(ref)] = true
-		}
-		return nil
-	})
-	if err != nil {
-		return err
-	}
-	r.lost = r.items == 0 && r.Documents > maxRemovedOfEmpty
-	refs := map[cellconfig.Ref]bool{}
-	for _, kind := range celldoc.Kinds(r.Table) {
-		for d, err := range r.store.List(ctx, kind) {
-			if err != nil {
-				return fmt.Errorf("list each %s of the cell: %w", kind, err)
-			}
-			if !known[hash(d.Ref)] {
-				refs[d.Ref] = true
-			}
-			if len(refs) == page {
-				if err := r.repair(ctx, refs); err != nil {
-					return err
-				}
-				clear(refs)
-			}
-		}
-	}
-	return r.repair(ctx, refs)
-}
-
-// bulk reads the control table again, from the place of the state on, and compares each page with the cell. It is the
-// slower mode, for a cell that differs in more documents than a sketch can show.
-func (r *run) bulk(ctx context.Context) error {
-	if r.After == "" {
-		r.Matched = 0
-	}
-	err := r.pages(ctx, r.After, func(items []control.Item, next string) error {
-		matched, err := r.comparePage(ctx, items)
-		if err != nil {
-			return err
-		}
-		r.After, r.Matched = next, r.Matched+matched
-		return nil
-	})
-	if err == nil && r.Documents > r.Matched {
-		err = r.repairWithoutItem(ctx)
-	}
-	if err != nil || r.Table != control.Cells {
-		return err
-	}
-	shares := cellconfig.Ref{Kind: cellconfig.KindShares, ID: cellconfig.SharesID}
-	got, err := r.store.Get(ctx, shares)
-	if err = errors.Join(err, wrongCount(len(got), 1)); err != nil {
-		return fmt.Errorf("read the shares of the cell: %w", err)
-	}
-	if !firstShares(shares, &got[0]) {
-		return nil
-	}
-	return r.repair(ctx, map[cellconfig.Ref]bool{shares: true})
-}
-
-// comparePage compares a page of items with the cell and repairs what differs. It returns for how many of the items the
-// cell had a document.
-func (r *run) comparePage(ctx context.Context, items []control.Item) (matched int64, err error) {
+// comparePage compares items that the cell lacked with its documents, which are read again, and writes those that it
+// lacks still.
+func (r *run) comparePage(ctx context.Context, items []control.Item) error {
 	if len(items) == 0 {
-		return 0, nil
+		return nil
 	}
 	refs := make([]cellconfig.Ref, len(items))
 	for i := range items {
-		refs[i], _ = celldoc.Ref(r.Table, items[i].Key)
+		refs[i], _ = celldoc.Ref(r.table, items[i].Key)
 	}
 	got, err := r.store.Get(ctx, refs...)
 	if err = errors.Join(err, wrongCount(len(got), len(refs))); err != nil {
-		return 0, fmt.Errorf("read %d documents of the cell: %w", len(refs), err)
-	}
-	if !r.compared {
-		r.result.Documents += int64(len(refs))
+		return fmt.Errorf("read %d documents of the cell: %w", len(refs), err)
 	}
 	var missing repairs
-	notOlder := map[cellconfig.Ref]bool{}
+	var notOlder []cellconfig.Ref
 	for i := range items {
-		if got[i].Version > 0 {
-			matched++
-		}
 		switch {
-		case firstShares(refs[i], &got[i]): // they are written last
 		case got[i].Version >= items[i].Version: // a higher version may have been written after the page was read
 			if got[i].Version > items[i].Version || !sameContent(&items[i], &got[i]) {
-				notOlder[refs[i]] = true
+				notOlder = append(notOlder, refs[i])
 			}
 		default:
 			if d, ok := r.wanted(ctx, &items[i], &got[i]); ok {
@@ -1060,7 +847,7 @@ func (r *run) comparePage(ctx context.Context, items []control.Item) (matched in
 			}
 		}
 	}
-	return matched, errors.Join(r.write(ctx, &missing), r.repair(ctx, notOlder))
+	return errors.Join(r.write(ctx, &missing), r.repair(ctx, notOlder))
 }
 
 // sameContent reports whether a document has the content of its item.

@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"maps"
 	"math/rand/v2"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -142,9 +141,7 @@ func (w *world) Get(ctx context.Context, refs ...cellconfig.Ref) ([]cellconfig.D
 			return nil, fmt.Errorf("get: %w", &w.badRows[i])
 		}
 	}
-	if len(refs) == 0 || refs[0].Kind != reconcile.KindState {
-		w.cellReads += len(refs)
-	}
+	w.cellReads += len(refs)
 	return w.Table.Get(ctx, refs...)
 }
 
@@ -481,9 +478,9 @@ func TestChangesMeanwhile(t *testing.T) {
 	w.wantRepaired()
 }
 
-// Guarantees that a run that is interrupted stores its position, that the next run continues there, and that the stored
-// position is gone when a run has finished.
-func TestGoesOn(t *testing.T) {
+// Guarantees that the time of a run ends it without an error, that it says so, and that what it has repaired is not
+// repaired again by the next runs, so that one of them finishes.
+func TestInterruptedRuns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.put(control.Plans, "p1", `{"id":"p1"}`)
@@ -491,7 +488,7 @@ func TestGoesOn(t *testing.T) {
 			id := fmt.Sprintf("t%06d", i)
 			w.put(control.Tenants, id, tenantBody(id, 1))
 		}
-		ref, pages := cellconfig.Ref{Kind: reconcile.KindState, ID: reconcile.StateID}, 0
+		pages := 0
 		w.onCell = func(refs []cellconfig.Ref) error {
 			if len(refs) > 1 {
 				pages++
@@ -512,11 +509,6 @@ func TestGoesOn(t *testing.T) {
 			}
 			repaired += result.Repaired
 			done = result.Finished
-			d, err := w.Table.Get(t.Context(), ref)
-			if err != nil || (d[0].Version > 0 && !d[0].Deleted) == done {
-				t.Fatalf("finished %t: got the state %+v, error %v; want a state only if the run has not finished",
-					done, d, err)
-			}
 			w.meter.Want(t, map[string]int64{"reconcile_unfinished": map[bool]int64{true: 0, false: 1}[done]})
 		}
 		// 30 pages, each read once and written in up to two steps, and some of them twice
@@ -548,15 +540,7 @@ func TestSideIsAway(t *testing.T) {
 				return nil
 			}
 		},
-		"the cell": func(w *world) {
-			w.onCell = func(refs []cellconfig.Ref) error {
-				if refs[0].Kind != reconcile.KindState {
-					return errAway
-				}
-				return nil
-			}
-		},
-		"the cell's state": func(w *world) { w.onCell = func([]cellconfig.Ref) error { return errAway } },
+		"the cell": func(w *world) { w.onCell = func([]cellconfig.Ref) error { return errAway } },
 	} {
 		t.Run(what, func(t *testing.T) {
 			w := newWorld(t)
@@ -617,113 +601,6 @@ func (r readOnly) List(_ context.Context, t control.Table, _ string, _ int) (ite
 		items = append(items, r.items[name{t, key}])
 	}
 	return items, "", nil
-}
-
-// endless has control tables with any number of tenants, which take no memory.
-type endless struct {
-	cellconfig.Store
-	n int
-	i control.Item
-}
-
-func (e *endless) item(i int) control.Item {
-	it := e.i
-	it.Key = fmt.Sprintf("t%08d", i)
-	return it
-}
-
-func (e *endless) Get(context.Context, control.Table, string) (control.Item, error) {
-	return control.Item{}, control.ErrNotFound
-}
-
-func (e *endless) List(_ context.Context, t control.Table, after string, most int) (items []control.Item, next string,
-	err error) {
-	if t != control.Tenants {
-		return nil, "", nil
-	}
-	from := 0
-	if _, err := fmt.Sscanf(after, "t%d", &from); err == nil {
-		from++
-	}
-	for i := from; i < min(from+most, e.n); i++ {
-		items = append(items, e.item(i))
-	}
-	if from+most < e.n {
-		next = items[len(items)-1].Key
-	}
-	return items, next, nil
-}
-
-// endlessCell is the cell for endless, in the reverse order.
-type endlessCell struct {
-	*memtable.Table
-	*endless
-	peak *uint64
-}
-
-func (e *endlessCell) Get(ctx context.Context, refs ...cellconfig.Ref) ([]cellconfig.Document, error) {
-	return e.Table.Get(ctx, refs...)
-}
-
-func (e *endlessCell) Head(ctx context.Context) (cellconfig.Head, error) { return e.Table.Head(ctx) }
-
-func (e *endlessCell) Log(ctx context.Context, after, upTo int64) ([]cellconfig.Entry, error) {
-	return e.Table.Log(ctx, after, upTo)
-}
-
-func (e *endlessCell) Commit(ctx context.Context, s cellconfig.Step) error {
-	return e.Table.Commit(ctx, s)
-}
-
-func (e *endlessCell) List(_ context.Context, kind cellconfig.Kind) iter.Seq2[cellconfig.Document, error] {
-	return func(yield func(cellconfig.Document, error) bool) {
-		if kind != plan.KindTenant {
-			return
-		}
-		for i := e.n - 1; i >= 0; i-- {
-			it := e.item(i)
-			if !yield(celldoc.Of(it.Event()), nil) {
-				return
-			}
-			if i%(e.n/8) == 0 {
-				var m runtime.MemStats
-				runtime.GC()
-				runtime.ReadMemStats(&m)
-				*e.peak = max(*e.peak, m.HeapAlloc)
-			}
-		}
-	}
-}
-
-// Guarantees that a run over thirty times as many tenants takes no more memory.
-func TestMemoryIsFlat(t *testing.T) {
-	if testing.Short() {
-		t.Skip("it goes through many tenants")
-	}
-	peaks := map[int]uint64{}
-	item := streamstest.History(t, control.Tenants, "x", tenantBody("x", 1))[0].Record.New
-	for _, n := range []int{2_000, 60_000} {
-		table, err := memtable.New(0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		peak := uint64(0)
-		e := &endless{n: n, i: item}
-		r, err := reconcile.New(reconcile.Config{Tables: e, Store: &endlessCell{table, e, &peak},
-			Meter: &streamstest.Meter{}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		result, err := r.Run(t.Context())
-		if err != nil || result.Items != int64(n) || len(result.Drift) != 0 || result.ReadsPerItem() != 1 {
-			t.Fatalf("%d tenants: got %+v, error %v; want a run over all of them without drift", n, result, err)
-		}
-		peaks[n] = peak
-	}
-	if peaks[60_000] > peaks[2_000]+1<<20 {
-		t.Errorf("got %d bytes of heap with 60,000 tenants, want at most 1 MiB more than the %d with 2,000",
-			peaks[60_000], peaks[2_000])
-	}
 }
 
 // Guarantees that one run finds everything that a cell has lost, and that the next one finds nothing.
