@@ -221,7 +221,7 @@ func TestSetReplacesWhatTheUpstreamSaid(t *testing.T) {
 	h := e.Header(nil, decide(t, newStore(t), acme(), noon, 1, 1, mustLimit(t, bucket("burst", 1, 5, time.Second))),
 		answer.Wait{})
 	header := http.Header{"X-Ratelimit-Limit": {"9"}, "Ratelimit": {"9", "9"}, "RateLimit-Policy": {"9"},
-		"Retry-After": {"7"},
+		"Retry-After":                   {"7"},
 		"Access-Control-Expose-Headers": {"ETag"}}
 	h.Set(header)
 	want := http.Header{
