@@ -7,6 +7,7 @@ require (
 	github.com/aws/aws-sdk-go-v2 v1.47.7
 	github.com/aws/aws-sdk-go-v2/config v1.33.15
 	github.com/aws/aws-sdk-go-v2/credentials v1.20.15
+	github.com/aws/aws-sdk-go-v2/service/appconfig v1.44.2
 	github.com/aws/aws-sdk-go-v2/service/appconfigdata v1.23.15
 	github.com/aws/aws-sdk-go-v2/service/cloudwatch v1.75.5
 	github.com/aws/aws-sdk-go-v2/service/dynamodb v1.68.0 // from v1.69.0 on its schemas take 0.5 ms of each cold start: docs/benchmarks.md

@@ -16,9 +16,10 @@ import (
 // docs/authorizer.md.
 type killSwitch struct{ application, environment, profile string } // ids, as CDK tokens
 
-// The names of the two strategies by which AppConfig deploys a mode. AppConfig rolls a deployment of the strategy
-// "watched" back if an alarm rings before the deployment ends. A deployment of the strategy "atonce" ends at once,
-// whatever the alarms say: use it if an alarm rings already.
+// The names of the two strategies by which AppConfig deploys a mode. AppConfig rolls a deployment back if, before the
+// deployment ends, an alarm of the environment rings or has no data. With the strategy "watched" that is for twenty
+// minutes. A deployment of the strategy "atonce" ends at once; whether AppConfig looks at the alarms in it is not
+// documented. Assumption: kill-switch.
 const (
 	atOnce  = "atonce"
 	watched = "watched"
@@ -28,8 +29,9 @@ const (
 	bakeMinutes    = 10 // after the last step; alarms need 3 to 5 minutes to ring
 )
 
-// newKillSwitch makes the kill switch in the mode enforce. CloudFormation deploys a mode only if the template changes,
-// so a later deployment of the stack does not undo what operators have set.
+// newKillSwitch makes the kill switch. It deploys no mode, and without one the authorizer enforces. A first deployment
+// by the stack would run seconds after its alarms are made, which have no data yet, and AppConfig would roll it back.
+// Nor does a later deployment of the stack undo what operators have set.
 func newKillSwitch(scope, alarms constructs.Construct, p *place) (*killSwitch, error) {
 	own := constructs.NewConstruct(scope, jsii.String("KillSwitch"))
 	name := p.names.Cell(p.cell.ID, "limits")
@@ -67,29 +69,23 @@ func newKillSwitch(scope, alarms constructs.Construct, p *place) (*killSwitch, e
 			Validators: []any{&awsappconfig.CfnConfigurationProfile_ValidatorsProperty{Type: jsii.String("JSON_SCHEMA"),
 				Content: &schema}},
 		})
-	// A changed description would replace the version, and so deploy the mode enforce over what operators have set.
-	first := awsappconfig.NewCfnHostedConfigurationVersion(own, jsii.String("Enforce"),
+	// Version 1, for operators to deploy.
+	awsappconfig.NewCfnHostedConfigurationVersion(own, jsii.String("Enforce"),
 		&awsappconfig.CfnHostedConfigurationVersionProps{
 			ApplicationId: application.Ref(), ConfigurationProfileId: profile.Ref(),
 			ContentType: jsii.String("application/json"),
 			Content:     jsii.String(`{"mode":"` + limit.Enforce.String() + `"}`),
 			Description: jsii.String("the mode of a new cell"),
 		})
-	now := strategy(own, p, atOnce, 0, percentAll, 0)
+	strategy(own, p, atOnce, 0, percentAll, 0)
 	strategy(own, p, watched, watchedMinutes, watchedStep, bakeMinutes)
-	awsappconfig.NewCfnDeployment(own, jsii.String("First"), &awsappconfig.CfnDeploymentProps{
-		ApplicationId: application.Ref(), EnvironmentId: environment.Ref(), ConfigurationProfileId: profile.Ref(),
-		ConfigurationVersion: first.Ref(), DeploymentStrategyId: now.Ref(),
-	})
 	return &killSwitch{*application.Ref(), *environment.Ref(), *profile.Ref()}, nil
 }
 
 const percentAll = 100
 
-func strategy(
-	scope constructs.Construct, p *place, name string, minutes, percent, bake float64,
-) awsappconfig.CfnDeploymentStrategy {
-	return awsappconfig.NewCfnDeploymentStrategy(scope, jsii.String("Strategy-"+name),
+func strategy(scope constructs.Construct, p *place, name string, minutes, percent, bake float64) {
+	awsappconfig.NewCfnDeploymentStrategy(scope, jsii.String("Strategy-"+name),
 		&awsappconfig.CfnDeploymentStrategyProps{
 			Name: jsii.String(p.name(name)), ReplicateTo: jsii.String("NONE"), GrowthType: jsii.String("LINEAR"),
 			DeploymentDurationInMinutes: &minutes, GrowthFactor: &percent, FinalBakeTimeInMinutes: &bake,
@@ -97,7 +93,9 @@ func strategy(
 }
 
 // rollbackAlarms returns the ARNs of the alarms that take back a mode: those that ring if the limiter fails or is slow,
-// which can happen when it is switched on, and those that the deployment file names.
+// which can happen when it is switched on, and those that the deployment file names. The former count missing data as
+// good, so that a quiet cell does not take a mode back. The latter are not known here, and `sluice doctor` looks at
+// them.
 func (p *place) rollbackAlarms() []string {
 	var all []string
 	for _, name := range []string{alarm.LimiterErrors, alarm.LimiterP99} {

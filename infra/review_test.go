@@ -31,7 +31,7 @@ var states = map[string]string{
 	"AWS::ApiGateway::Deployment": no, "AWS::ApiGateway::Method": no, "AWS::ApiGateway::Resource": no,
 	"AWS::ApiGateway::RestApi": no, "AWS::ApiGateway::Stage": no,
 	"AWS::ApiGateway::Authorizer": no, "AWS::ApiGateway::GatewayResponse": no, "AWS::ApiGatewayV2::Authorizer": no,
-	"AWS::AppConfig::Application": no, "AWS::AppConfig::ConfigurationProfile": no, "AWS::AppConfig::Deployment": no,
+	"AWS::AppConfig::Application": no, "AWS::AppConfig::ConfigurationProfile": no,
 	"AWS::AppConfig::DeploymentStrategy": no,
 	"AWS::AppConfig::Environment":        no, "AWS::AppConfig::HostedConfigurationVersion": no,
 	"AWS::CloudTrail::Trail": no, "AWS::CloudWatch::Alarm": no, "AWS::Events::Rule": no, "AWS::IAM::Role": no,

@@ -421,9 +421,8 @@ func switchHolds(one *template) (wrong []string) {
 		[]string{"sluice-" + cell + "-atonce 0 min 100 % 0 min", "sluice-" + cell + "-watched 10 min 20 % 10 min"}) {
 		say("the ways to deploy a mode are %v", got)
 	}
-	if by := one.text(firstOf(one, "AWS::AppConfig::Deployment").get("DeploymentStrategyId")); !strings.Contains(by,
-		"atonce") {
-		say("the first deployment, in which alarms have no data yet, is by %s", by)
+	if n := len(one.ofType("AWS::AppConfig::Deployment")); n != 0 {
+		say("the stack deploys %d modes while its alarms have no data, and AppConfig rolls them back", n)
 	}
 	var monitors []string
 	for _, m := range list(firstOf(one, "AWS::AppConfig::Environment").get("Monitors")) {
@@ -434,14 +433,18 @@ func switchHolds(one *template) (wrong []string) {
 	}
 	names := map[string]bool{}
 	for _, r := range one.ofType("AWS::CloudWatch::Alarm") {
-		names[fmt.Sprint(r.get("AlarmName"))] = true
+		names[fmt.Sprint(r.get("AlarmName"))] = r.get("TreatMissingData") == "notBreaching"
 	}
 	own := 0
 	for _, arn := range monitors {
 		_, name, _ := strings.Cut(arn, ":alarm:")
-		if names[name] {
+		good, exists := names[name]
+		if exists {
 			own++
-		} else if arn != backendARN {
+		}
+		if exists && !good {
+			say("%s has no state while nobody calls, which takes a mode back", arn)
+		} else if !exists && arn != backendARN {
 			say("%s is an alarm of nobody", arn)
 		}
 	}
@@ -451,8 +454,9 @@ func switchHolds(one *template) (wrong []string) {
 	return wrong
 }
 
-// Guarantees the kill switch: only documents that the authorizer accepts can be deployed; its first mode is enforce;
-// the alarms that AppConfig watches exist; and there is a way to switch while they fire.
+// Guarantees the kill switch: only documents that the authorizer accepts can be deployed; the stack deploys none, and
+// its only version is enforce; the alarms that AppConfig watches exist, and ring or not also without data; and there is
+// a way to switch at once.
 func TestKillSwitch(t *testing.T) {
 	for _, one := range []*template{copyTemplate(t, "sluice-cell-a-1"), watchedStack(t, "sluice-cell-us-1")} {
 		for _, line := range switchHolds(one) {
@@ -490,6 +494,14 @@ func TestKillSwitch(t *testing.T) {
 			}
 		},
 		"monitors": removeProperty("AWS::AppConfig::Environment", "Monitors"),
+		"deployment": func(one *template) {
+			one.Resources["First"] = &resource{Type: "AWS::AppConfig::Deployment"}
+		},
+		"missing data": func(one *template) {
+			for _, r := range one.ofType("AWS::CloudWatch::Alarm") {
+				r.Properties["TreatMissingData"] = "missing"
+			}
+		},
 	} {
 		one := copyTemplate(t, "sluice-cell-a-1")
 		spoil(one)

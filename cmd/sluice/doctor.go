@@ -14,6 +14,7 @@ import (
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	awsconfig "github.com/aws/aws-sdk-go-v2/config"
+	"github.com/aws/aws-sdk-go-v2/service/appconfig"
 	"github.com/aws/aws-sdk-go-v2/service/cloudwatch"
 	"github.com/aws/aws-sdk-go-v2/service/iam"
 	"github.com/aws/aws-sdk-go-v2/service/kms"
@@ -284,6 +285,6 @@ func services(config aws.Config, region string) doctor.Services {
 	return doctor.Services{
 		Lambda: lambda.NewFromConfig(config), Metrics: cloudwatch.NewFromConfig(config),
 		Topics: sns.NewFromConfig(config), Keys: kms.NewFromConfig(config), Roles: iam.NewFromConfig(config),
-		Quotas: servicequotas.NewFromConfig(config),
+		Quotas: servicequotas.NewFromConfig(config), Modes: appconfig.NewFromConfig(config),
 	}
 }

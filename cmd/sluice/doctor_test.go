@@ -115,6 +115,10 @@ func TestDoctor(t *testing.T) {
 		strings.Join(have, "\n") != strings.Join(want, "\n") {
 		t.Errorf("the page shows\n%s\nand doctor prints\n%s", strings.Join(want, "\n"), strings.Join(have, "\n"))
 	}
+	lines := strings.Split(strings.TrimSpace(got.stdout), "\n")
+	if last := lines[len(lines)-1]; !strings.Contains(shown, "\n"+last+"\n") {
+		t.Errorf("the page does not show the last line that doctor prints: %q", last)
+	}
 }
 
 // Guarantees that the exit status is 1 if an assumption does not hold, and that --json contains everything that the

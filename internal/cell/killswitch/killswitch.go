@@ -7,7 +7,8 @@
 //	shadow   limits are charged as in enforce, but deny nothing
 //	off      limits are ignored, and no store is asked
 //
-// If the document does not have this form, or AppConfig does not answer, the last mode that was read stays.
+// If nothing is deployed, as in a new cell, the mode is enforce. If the document does not have this form, or AppConfig
+// does not answer, the last mode that was read stays.
 //
 // The first poll makes the client of the AWS SDK. Between two calls of a function nothing runs except a poll in
 // progress, which a freeze may interrupt; see package refresh.

@@ -243,7 +243,9 @@ var faults = map[string]killswitchtest.Fault{
 	"rubbish in session": {On: killswitchtest.Session, Body: "<html>not-to-be-seen"},
 	"no token":           {On: killswitchtest.Session, Body: "{}"},
 	"no session":         {On: killswitchtest.Session, Code: "ResourceNotFoundException", Status: http.StatusNotFound},
-	"bad requests":       {Code: "BadRequestException", Message: "it is bad", Status: http.StatusBadRequest},
+	"no environment": {On: killswitchtest.Session, Code: "ResourceNotFoundException", Missing: "Environment",
+		Status: http.StatusNotFound},
+	"bad requests": {Code: "BadRequestException", Message: "it is bad", Status: http.StatusBadRequest},
 }
 
 // Guarantees that for any fault of AppConfig the mode stays the last one that was read, and that the fault is logged
@@ -279,6 +281,40 @@ func TestFaultsKeepTheMode(t *testing.T) {
 					}
 				})
 			})
+		}
+	}
+}
+
+// Guarantees that limits are enforced where no mode is deployed, and that this is no fault, whichever call says it:
+// a new cell has no deployment, and AppConfig takes back a first deployment during which an alarm has no data.
+func TestNothingDeployedEnforces(t *testing.T) {
+	for _, on := range []string{killswitchtest.Session, killswitchtest.Configuration} {
+		for _, missing := range []string{"Deployment", "Configuration"} {
+			for _, mode := range []limit.Mode{limit.Enforce, limit.Shadow, limit.Off} {
+				runInVirtualTime(t, func(t *testing.T, w *world) {
+					nothing := killswitchtest.Fault{On: on, Code: "ResourceNotFoundException", Missing: missing,
+						Status: http.StatusNotFound}
+					w.service.Fail(nothing, -1)
+					w.callOften(3 * time.Minute)
+					w.wantMode(limit.Enforce)
+					w.service.Fail(killswitchtest.Fault{}, 0)
+					w.service.Set(document(mode))
+					w.callOften(18*time.Second + 200*time.Millisecond)
+					w.wantMode(mode)
+					w.service.Undeploy()
+					w.service.Fail(nothing, -1)
+					w.service.Expire()
+					w.callOften(18*time.Second + 200*time.Millisecond)
+					w.wantMode(limit.Enforce)
+					if n, lines := w.Failures(), w.lines("the kill switch cannot be read"); n != 0 || lines != 0 {
+						t.Errorf("%s says that there is no %s: %d failures and %d lines, want none", on, missing, n,
+							lines)
+					}
+					if n := w.service.Calls(killswitchtest.Session); n > 16 {
+						t.Errorf("%d sessions begun in 216 s, want one in 15 s", n)
+					}
+				})
+			}
 		}
 	}
 }

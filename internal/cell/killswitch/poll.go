@@ -42,6 +42,9 @@ func (s *Switch) read(ctx context.Context, before *pollResult) (*pollResult, err
 		ConfigurationProfileIdentifier:       &s.c.Profile,
 		RequiredMinimumPollIntervalInSeconds: aws.Int32(int32(Every / time.Second)),
 	}, options)
+	if undeployed(err) {
+		return &pollResult{mode: limit.Enforce, every: Every}, nil
+	}
 	if err != nil {
 		return nil, redacted(err)
 	}
@@ -49,6 +52,9 @@ func (s *Switch) read(ctx context.Context, before *pollResult) (*pollResult, err
 		return nil, errAnswer
 	}
 	out, err := s.latest(ctx, *begun.InitialConfigurationToken)
+	if undeployed(err) {
+		return &pollResult{mode: limit.Enforce, every: Every}, nil
+	}
 	if err != nil {
 		return nil, redacted(err)
 	}
@@ -67,6 +73,14 @@ func sessionOver(err error) bool {
 	var bad *types.BadRequestException
 	var gone *types.ResourceNotFoundException
 	return errors.As(err, &bad) || errors.As(err, &gone)
+}
+
+// undeployed reports whether a call failed because no mode is deployed. Limits are then enforced.
+// Assumption: kill-switch.
+func undeployed(err error) bool {
+	var missing *types.ResourceNotFoundException
+	return errors.As(err, &missing) && (missing.ResourceType == types.ResourceTypeDeployment ||
+		missing.ResourceType == types.ResourceTypeConfiguration)
 }
 
 // nextResult returns the state after an answer. An empty answer means "unchanged", except for the first

@@ -3,9 +3,11 @@ package doctor
 import (
 	"context"
 	"errors"
+	"net/http"
 	"slices"
 	"strings"
 
+	"github.com/aws/aws-sdk-go-v2/service/appconfig"
 	"github.com/aws/aws-sdk-go-v2/service/cloudwatch"
 	"github.com/aws/aws-sdk-go-v2/service/iam"
 	"github.com/aws/aws-sdk-go-v2/service/kms"
@@ -66,6 +68,14 @@ type Services struct {
 	Roles interface {
 		SimulatePrincipalPolicy(context.Context, *iam.SimulatePrincipalPolicyInput, ...func(*iam.Options)) (
 			*iam.SimulatePrincipalPolicyOutput, error)
+	}
+	Modes interface {
+		ListApplications(context.Context, *appconfig.ListApplicationsInput, ...func(*appconfig.Options)) (
+			*appconfig.ListApplicationsOutput, error)
+		ListEnvironments(context.Context, *appconfig.ListEnvironmentsInput, ...func(*appconfig.Options)) (
+			*appconfig.ListEnvironmentsOutput, error)
+		ListDeployments(context.Context, *appconfig.ListDeploymentsInput, ...func(*appconfig.Options)) (
+			*appconfig.ListDeploymentsOutput, error)
 	}
 	Quotas interface {
 		GetServiceQuota(context.Context, *servicequotas.GetServiceQuotaInput, ...func(*servicequotas.Options)) (
@@ -137,6 +147,20 @@ func ofTheAccount() []Assumption {
 		Do:    "see docs/runbooks/shares_awaited.md: the log of the cell's applier says why it cannot write",
 		check: sharesAcknowledged,
 	}, {
+		ID: "kill-switch",
+		Says: "While no mode is deployed, AppConfig answers that a deployment or a configuration was not found. It " +
+			"completes a deployment of a mode during which no alarm rings and every alarm has data.",
+		Code: []string{"infra/killswitch.go", "internal/cell/killswitch/poll.go"},
+		Worse: "AppConfig answers otherwise: limits are enforced all the same, and the alarm `kill_switch_unheard` " +
+			"rings until a mode is deployed. AppConfig rolls a deployment back: the mode before it holds, and " +
+			"enforce if there was none. Therefore the stack deploys no mode itself: its alarms would have no data.",
+		How: "`doctor` reads the state of the last deployment in each cell. If there is none, no poll of the " +
+			"authorizer may have failed in the last hour. Each alarm that AppConfig watches must have data, and " +
+			"must not lose its state when its metric has none.",
+		Do: "see docs/operate.md, The kill switch: give your own alarms `TreatMissingData: notBreaching`, deploy the " +
+			"mode again, and look at its state",
+		check: killSwitch,
+	}, {
 		ID: "quotas",
 		Says: "The account's quotas are enough for what the functions reserve and, in full cells, for VPCs and " +
 			"Elastic IPs.",
@@ -194,7 +218,25 @@ func failed(err error, action string) Finding {
 		text = api.ErrorCode() + ": " + api.ErrorMessage()
 	}
 	text, _, _ = strings.Cut(text, "\n")
-	return unknown("see that the region and the credentials are right", "%s: %.150s", action, text)
+	return unknown(afterFailure(err), "%s: %.150s", action, text)
+}
+
+// afterFailure says what to do about a failed call, by what is known of its cause.
+func afterFailure(err error) string {
+	var unread *smithy.DeserializationError
+	var api smithy.APIError
+	var response interface{ HTTPStatusCode() int }
+	switch {
+	case errors.As(err, &unread):
+		return "see what answers in the place of AWS (AWS_ENDPOINT_URL, --aws-endpoint, a proxy): its reply cannot " +
+			"be read"
+	case errors.As(err, &api) && (api.ErrorFault() == smithy.FaultServer ||
+		errors.As(err, &response) && response.HTTPStatusCode() >= http.StatusInternalServerError):
+		return "run this again: the service itself failed"
+	case errors.As(err, &api):
+		return "do what the error says; see also that the credentials are right"
+	}
+	return "see that the region is right, that there are credentials, and that this machine reaches AWS"
 }
 
 func notThere(err error) bool {

@@ -4,10 +4,13 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/appconfig"
+	actypes "github.com/aws/aws-sdk-go-v2/service/appconfig/types"
 	"github.com/aws/aws-sdk-go-v2/service/cloudwatch"
 	cwtypes "github.com/aws/aws-sdk-go-v2/service/cloudwatch/types"
 	"github.com/aws/aws-sdk-go-v2/service/iam"
@@ -37,6 +40,10 @@ type fake struct {
 	history             string
 	mayPut              []string
 	quotas              map[string]float64
+	applications        []string
+	deployments         []actypes.DeploymentState // in any order of their numbers; the last one has the highest
+	alarm               cwtypes.StateValue
+	missingData         string
 }
 
 var (
@@ -59,13 +66,17 @@ func newAccount(change func(*fake)) func(*testing.T) *doctor.Target {
 			keyPolicy: `{"Statement":[{"Principal":{"Service":"cloudwatch.amazonaws.com"},` +
 				`"Action":["kms:Decrypt","kms:GenerateDataKey"]}]}`,
 			history: "Successfully executed action arn:aws:sns:eu-west-1:1:alarms", mayPut: []string{"@shares"},
-			quotas: map[string]float64{"L-F678F1CE": 5, "L-0263D0A3": 5},
+			quotas:       map[string]float64{"L-F678F1CE": 5, "L-0263D0A3": 5},
+			applications: []string{"other", "sluice-eu-1-limits"},
+			deployments:  []actypes.DeploymentState{actypes.DeploymentStateRolledBack, actypes.DeploymentStateComplete},
+			alarm:        cwtypes.StateValueOk, missingData: "notBreaching",
 		}
 		if change != nil {
 			change(f)
 		}
 		in := func(string) doctor.Services {
-			return doctor.Services{Lambda: f, Metrics: f, Topics: f, Keys: f, Roles: f, Quotas: f}
+			return doctor.Services{Lambda: f, Metrics: f, Topics: f, Keys: f, Roles: f, Quotas: f,
+				Modes: f}
 		}
 		return &doctor.Target{Now: now, Account: &doctor.Account{Prefix: "sluice", Region: "eu-west-1",
 			Namespace: "Sluice",
@@ -111,7 +122,8 @@ func (f *fake) GetMetricStatistics(
 func (f *fake) DescribeAlarms(
 	context.Context, *cloudwatch.DescribeAlarmsInput, ...func(*cloudwatch.Options),
 ) (*cloudwatch.DescribeAlarmsOutput, error) {
-	return &cloudwatch.DescribeAlarmsOutput{MetricAlarms: []cwtypes.MetricAlarm{{AlarmActions: f.topics}}}, f.anyError
+	return &cloudwatch.DescribeAlarmsOutput{MetricAlarms: []cwtypes.MetricAlarm{{AlarmActions: f.topics,
+		StateValue: f.alarm, TreatMissingData: &f.missingData, AlarmName: aws.String("backend")}}}, f.anyError
 }
 
 func (f *fake) DescribeAlarmHistory(
@@ -152,6 +164,37 @@ func (f *fake) SimulatePrincipalPolicy(
 	return &iam.SimulatePrincipalPolicyOutput{EvaluationResults: results}, f.anyError
 }
 
+func (f *fake) ListApplications(
+	context.Context, *appconfig.ListApplicationsInput, ...func(*appconfig.Options),
+) (*appconfig.ListApplicationsOutput, error) {
+	out := &appconfig.ListApplicationsOutput{}
+	for _, name := range f.applications {
+		out.Items = append(out.Items, actypes.Application{Name: &name, Id: &name})
+	}
+	return out, f.anyError
+}
+
+func (f *fake) ListEnvironments(
+	_ context.Context, in *appconfig.ListEnvironmentsInput, _ ...func(*appconfig.Options),
+) (*appconfig.ListEnvironmentsOutput, error) {
+	return &appconfig.ListEnvironmentsOutput{Items: []actypes.Environment{{ApplicationId: in.ApplicationId,
+		Id: aws.String("e"), Monitors: []actypes.Monitor{{
+			AlarmArn: aws.String("arn:aws:cloudwatch:eu-west-1:123456789012:alarm:backend")}}}}}, f.anyError
+}
+
+func (f *fake) ListDeployments(
+	_ context.Context, in *appconfig.ListDeploymentsInput, _ ...func(*appconfig.Options),
+) (*appconfig.ListDeploymentsOutput, error) {
+	out := &appconfig.ListDeploymentsOutput{}
+	if *in.ApplicationId != "sluice-eu-1-limits" {
+		return out, errors.New("another application")
+	}
+	for i, state := range f.deployments {
+		out.Items = append(out.Items, actypes.DeploymentSummary{DeploymentNumber: int32(i + 1), State: state})
+	}
+	return out, f.anyError
+}
+
 func (f *fake) GetServiceQuota(
 	_ context.Context, in *servicequotas.GetServiceQuotaInput, _ ...func(*servicequotas.Options),
 ) (*servicequotas.GetServiceQuotaOutput, error) {
@@ -183,5 +226,41 @@ func operators(c cell) func(*testing.T) *doctor.Target {
 			}
 			return out, nil
 		}}}
+	}
+}
+
+// Guarantees that doctor blames the region and the credentials only for failures that these can cause.
+func TestAdviceFitsTheFailure(t *testing.T) {
+	for what, c := range map[string]struct {
+		err       error
+		want, not string
+	}{
+		"unreadable": {&smithy.DeserializationError{Err: errors.New("invalid character '<'")}, "cannot be read",
+			"credentials"},
+		"the service failed": {&smithy.GenericAPIError{Code: "InternalFailure", Fault: smithy.FaultServer},
+			"the service itself failed", "credentials"},
+		"refused": {&smithy.GenericAPIError{Code: "InvalidClientTokenId", Message: "the security token is invalid"},
+			"credentials", "region"},
+		"unreachable": {errors.New("dial tcp: no such host"), "region", "failed"},
+	} {
+		target := newAccount(func(a *fake) { a.anyError = c.err })(t)
+		for _, a := range doctor.Assumptions() {
+			if a.Check(t.Context(), &doctor.Target{Now: now}).Saw != "no account was given" {
+				continue // it calls nothing in the account
+			}
+			got := a.Check(t.Context(), target)
+			if !strings.Contains(got.Do, c.want) || strings.Contains(got.Do, c.not) {
+				t.Errorf("%s, %s: it says %q", what, a.ID, got.Do)
+			}
+		}
+	}
+}
+
+// published adds an operators' API that shows shares, which the balancer must have written.
+func published(target func(*testing.T) *doctor.Target) func(*testing.T) *doctor.Target {
+	return func(t *testing.T) *doctor.Target {
+		both := target(t)
+		both.Operators = operators(cell{state: "active"})(t).Operators
+		return both
 	}
 }

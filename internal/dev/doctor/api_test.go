@@ -5,9 +5,13 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	actypes "github.com/aws/aws-sdk-go-v2/service/appconfig/types"
+	cwtypes "github.com/aws/aws-sdk-go-v2/service/cloudwatch/types"
 
 	"github.com/sluicelimits/sluice/internal/dev/doctor"
 	"github.com/sluicelimits/sluice/internal/request/identity"
@@ -244,7 +248,8 @@ var all = map[string]standIns{
 		violates: targets{"it may all": newAccount(func(a *fake) { a.mayPut = []string{"@shares", "a-cell"} }),
 			"it may nothing": newAccount(func(a *fake) { a.mayPut = nil })},
 		untold: targets{"not permitted": newAccount(denied), "not deployed": newAccount(removeFunction),
-			"no role": newAccount(func(a *fake) { a.role = "" })},
+			"no role":                               newAccount(func(a *fake) { a.role = "" }),
+			"it has done what the simulator denies": published(newAccount(func(a *fake) { a.mayPut = nil }))},
 	},
 	"alarm-topics": {
 		holds: newAccount(nil),
@@ -272,6 +277,25 @@ var all = map[string]standIns{
 		untold: targets{"changing": operators(cell{state: "active", awaited: true, ago: time.Second}),
 			"none serves":   operators(cell{state: "drained"}),
 			"it runs alone": operators(cell{alone: true}), "no answer": operators(cell{down: true})},
+	},
+	"kill-switch": {
+		holds: newAccount(nil),
+		too: targets{"nothing deployed": newAccount(func(a *fake) {
+			a.deployments, a.metrics["decisions"] = nil, 5
+		})},
+		violates: targets{
+			"rolled back":             newAccount(func(a *fake) { slices.Reverse(a.deployments) }),
+			"no data":                 newAccount(func(a *fake) { a.alarm = cwtypes.StateValueInsufficientData }),
+			"no data at night":        newAccount(func(a *fake) { a.missingData = "missing" }),
+			"missing data by default": newAccount(func(a *fake) { a.missingData = "" }),
+			"nothing deployed is an error": newAccount(func(a *fake) {
+				a.deployments, a.metrics["decisions"], a.metrics["kill_switch_unheard"] = nil, 5, 1
+			})},
+		untold: targets{"not permitted": newAccount(denied),
+			"no cell":        newAccount(func(a *fake) { a.applications = nil }),
+			"an alarm rings": newAccount(func(a *fake) { a.alarm = cwtypes.StateValueAlarm }),
+			"baking":         newAccount(func(a *fake) { a.deployments[1] = actypes.DeploymentStateBaking }),
+			"nobody called":  newAccount(func(a *fake) { a.deployments = nil })},
 	},
 	"quotas": {
 		holds: newAccount(nil),

@@ -3,6 +3,7 @@ package doctor
 import (
 	"cmp"
 	"context"
+	"slices"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
@@ -14,16 +15,20 @@ import (
 // recent is the period of metrics that are read.
 const recent = time.Hour
 
-// recentMetric returns how many values a metric of a function has in the last hour, and the largest of them.
-func (a *Account) recentMetric(ctx context.Context, namespace, metric, dimension, function string, now time.Time) (
-	count, largest float64, err error,
-) {
-	out, err := a.In(a.Region).Metrics.GetMetricStatistics(ctx, &cloudwatch.GetMetricStatisticsInput{
+// recentMetric returns how many values a metric has in the last hour, and the largest of them. dimensions are names,
+// each followed by its value.
+func (a *Account) recentMetric(
+	ctx context.Context, region, metric string, now time.Time, namespace string, dimensions ...string,
+) (count, largest float64, err error) {
+	in := &cloudwatch.GetMetricStatisticsInput{
 		Namespace: &namespace, MetricName: &metric, StartTime: aws.Time(now.Add(-recent)), EndTime: &now,
 		Period:     aws.Int32(int32(recent.Seconds())),
 		Statistics: []cwtypes.Statistic{cwtypes.StatisticSampleCount, cwtypes.StatisticMaximum},
-		Dimensions: []cwtypes.Dimension{{Name: &dimension, Value: &function}},
-	})
+	}
+	for d := range slices.Chunk(dimensions, 2) {
+		in.Dimensions = append(in.Dimensions, cwtypes.Dimension{Name: &d[0], Value: &d[1]})
+	}
+	out, err := a.In(region).Metrics.GetMetricStatistics(ctx, in)
 	if err != nil {
 		return 0, 0, err
 	}
@@ -48,7 +53,7 @@ func emfMetrics(ctx context.Context, t *Target) Finding {
 	if f.LoggingConfig != nil {
 		format = cmp.Or(string(f.LoggingConfig.LogFormat), format)
 	}
-	count, _, err := a.recentMetric(ctx, a.Namespace, "active_cell_count", "function", balancer, t.Now)
+	count, _, err := a.recentMetric(ctx, a.Region, "active_cell_count", t.Now, a.Namespace, "function", balancer)
 	switch {
 	case err != nil:
 		return failed(err, "cloudwatch:GetMetricStatistics")
@@ -67,8 +72,8 @@ func streamAge(ctx context.Context, t *Target) Finding {
 	}
 	oldest := 0.0
 	for _, name := range []string{"publisher", "archiver"} {
-		count, largest, err := a.recentMetric(ctx, "AWS/Lambda", "IteratorAge", "FunctionName", a.function("", name),
-			t.Now)
+		count, largest, err := a.recentMetric(ctx, a.Region, "IteratorAge", t.Now, "AWS/Lambda", "FunctionName",
+			a.function("", name))
 		switch {
 		case err != nil:
 			return failed(err, "cloudwatch:GetMetricStatistics")

@@ -44,9 +44,26 @@ func leadingKeys(ctx context.Context, t *Target) Finding {
 			return unknown("", "IAM's simulator gave %d answers to one question", len(out.EvaluationResults))
 		}
 		if may := out.EvaluationResults[0].EvalDecision == iamtypes.PolicyEvaluationDecisionTypeAllowed; may != c.may {
+			if epoch := t.sharesPublished(ctx); c.may && epoch > 0 {
+				return unknown("ask IAM's simulator in the console: what it said cannot be true",
+					"IAM's simulator says of the role of %s and the key %s: %s; but the balancer has written that key "+
+						"(epoch %d)", balancer, c.key, out.EvaluationResults[0].EvalDecision, epoch)
+			}
 			return violated("IAM's simulator says of the role of %s and the key %s: %s", balancer, c.key,
 				out.EvaluationResults[0].EvalDecision)
 		}
 	}
 	return confirmed("by IAM's simulator the role of %s may put %s, and no cell", balancer, events.SharesKey)
+}
+
+// sharesPublished returns the epoch of the shares that the balancer has written; 0 if it is not known.
+func (t *Target) sharesPublished(ctx context.Context) int64 {
+	if t.Operators == nil {
+		return 0
+	}
+	cells, err := t.Operators.Cells(ctx)
+	if err != nil {
+		return 0
+	}
+	return cells.Epoch
 }

@@ -36,14 +36,15 @@ const (
 )
 
 const (
+	notFound        = "ResourceNotFoundException"
 	minInterval     = 15 // the shortest interval that a client may ask for, seconds
 	lifetime        = 24 * time.Hour
 	maxRequestBytes = 64 << 10
 	headerTimeout   = 10 * time.Second
 )
 
-// AppConfig is the stand-in. The zero AppConfig has an empty document and is ready for use, also by several goroutines
-// at once.
+// AppConfig is the stand-in. Nothing is deployed in the zero AppConfig, which is ready for use, also by several
+// goroutines at once.
 type AppConfig struct {
 	// Interval is how long clients are told to wait before the next poll, in whole seconds; 0: as long as they ask for.
 	// The service itself never tells clients to wait for less than 15 s.
@@ -51,7 +52,7 @@ type AppConfig struct {
 
 	mu       sync.Mutex
 	document string
-	version  int // version of the document
+	version  int // version of the document; 0 if none is deployed
 	tokens   map[string]*session
 	made     int
 	calls    map[string]int
@@ -76,6 +77,7 @@ type Fault struct {
 	Lose    bool          // the call is carried out, so that its token is used up, and the answer is lost
 	Code    string        // the answer is an error with this name, such as ThrottlingException
 	Message string        // the message of the error
+	Missing string        // the type of the resource that an error says does not exist; "" if it says none
 	Body    string        // the answer has this body
 	Status  int           // status of the answer; default 400 for an error and 200 for a Body
 }
@@ -97,6 +99,13 @@ func (a *AppConfig) Set(document string) {
 	defer a.mu.Unlock()
 	a.document = document
 	a.version++
+}
+
+// Undeploy leaves nothing deployed, as after a first deployment that AppConfig has taken back.
+func (a *AppConfig) Undeploy() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.document, a.version = "", 0
 }
 
 // Expire ends all sessions, as if a day had passed.
@@ -129,12 +138,12 @@ type request struct {
 
 // refusal is an answer that is an error.
 type refusal struct {
-	status        int
-	code, message string
+	status                 int
+	code, message, missing string
 }
 
 func bad(message string) *refusal {
-	return &refusal{http.StatusBadRequest, "BadRequestException", message}
+	return &refusal{http.StatusBadRequest, "BadRequestException", message, ""}
 }
 
 // ServeHTTP answers one call.
@@ -150,11 +159,12 @@ func (a *AppConfig) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case fault.Drop:
 		panic(http.ErrAbortHandler)
 	case name == "":
-		refuse(w, &refusal{http.StatusNotFound, "UnknownOperationException", "no such call"})
+		refuse(w, &refusal{http.StatusNotFound, "UnknownOperationException", "no such call", ""})
 	case !strings.HasPrefix(signed, "AWS4-HMAC-SHA256 ") || !strings.Contains(signed, "/appconfig/aws4_request"):
-		refuse(w, &refusal{http.StatusForbidden, "MissingAuthenticationTokenException", "Missing Authentication Token"})
+		refuse(w, &refusal{http.StatusForbidden, "MissingAuthenticationTokenException", "Missing Authentication Token",
+			""})
 	case fault.Code != "":
-		refuse(w, &refusal{cmp.Or(fault.Status, http.StatusBadRequest), fault.Code, fault.Message})
+		refuse(w, &refusal{cmp.Or(fault.Status, http.StatusBadRequest), fault.Code, fault.Message, fault.Missing})
 	case fault.Body != "":
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(cmp.Or(fault.Status, http.StatusOK))
@@ -215,7 +225,7 @@ func (a *AppConfig) begin(w http.ResponseWriter, r *http.Request, lose bool) {
 	switch {
 	case asked.ApplicationIdentifier != Application || asked.EnvironmentIdentifier != Environment ||
 		asked.ConfigurationProfileIdentifier != Profile:
-		refuse(w, &refusal{http.StatusNotFound, "ResourceNotFoundException", "there is no such configuration"})
+		refuse(w, &refusal{http.StatusNotFound, notFound, "there is no such configuration", ""})
 		return
 	case every != 0 && every < minInterval:
 		refuse(w, bad("RequiredMinimumPollIntervalInSeconds is below 15"))
@@ -263,6 +273,10 @@ func (a *AppConfig) latest(w http.ResponseWriter, r *http.Request, lose bool) {
 		a.mu.Unlock()
 		refuse(w, bad("the poll interval is not over"))
 		return
+	case a.version == 0:
+		a.mu.Unlock()
+		refuse(w, &refusal{http.StatusNotFound, notFound, "nothing is deployed", "Deployment"})
+		return
 	}
 	delete(a.tokens, token)
 	document := ""
@@ -284,7 +298,7 @@ func refuse(w http.ResponseWriter, why *refusal) {
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("X-Amzn-Errortype", why.code)
 	w.WriteHeader(why.status)
-	_ = json.NewEncoder(w).Encode(map[string]string{"message": why.message}) // the client may be gone
+	_ = json.NewEncoder(w).Encode(map[string]string{"message": why.message, "ResourceType": why.missing})
 }
 
 // Listen serves on a free port of the loopback address until stop is called. stop also ends calls that hang.
