@@ -19,7 +19,7 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/configfile/configyaml"
-	"github.com/sluicelimits/sluice/internal/dev/lambdahost"
+	"github.com/sluicelimits/sluice/internal/testkit/lambdahost"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/limiter/store/dynamodb"
 	"github.com/sluicelimits/sluice/internal/limiter/store/redis"

@@ -21,7 +21,6 @@ import (
 
 	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
 	"github.com/sluicelimits/sluice/internal/cell/cellconfig/table"
-	"github.com/sluicelimits/sluice/internal/dev/lambdaremote"
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/request/answer"
 	"github.com/sluicelimits/sluice/localstack/stand"
@@ -252,7 +251,7 @@ func decide(ctx context.Context, s *stand.Stand, c stand.Cell, resource, path, k
 	if err != nil {
 		return decision{}, err
 	}
-	out, err := lambdaremote.New(s.AWS(c.Region)).Function(c.Function("authorizer")).Invoke(ctx, event)
+	out, err := s.Function(c.Region, c.Function("authorizer")).Invoke(ctx, event)
 	if err != nil {
 		return decision{}, err
 	}

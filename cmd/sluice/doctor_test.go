@@ -17,8 +17,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/cell/planfile"
 	"github.com/sluicelimits/sluice/internal/configfile/configyaml"
 	"github.com/sluicelimits/sluice/internal/dev/doctor"
-	"github.com/sluicelimits/sluice/internal/dev/gateway/stage"
-	"github.com/sluicelimits/sluice/internal/dev/gateway/template"
+	"github.com/sluicelimits/sluice/internal/testkit/apigateway"
+	"github.com/sluicelimits/sluice/internal/testkit/apigateway/template"
 	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
 	"github.com/sluicelimits/sluice/internal/request/identity"
 )
@@ -81,8 +81,8 @@ func serveAPI(t *testing.T, prefix string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	api, err := stage.New(stage.Config{Description: d, Log: slog.New(slog.DiscardHandler),
-		Functions: map[string]stage.Function{"sluice-eu-1-authorizer": function, "orders": function}})
+	api, err := apigateway.New(apigateway.Config{Description: d, Log: slog.New(slog.DiscardHandler),
+		Functions: map[string]apigateway.Function{"sluice-eu-1-authorizer": function, "orders": function}})
 	if err != nil {
 		t.Fatal(err)
 	}

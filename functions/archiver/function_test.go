@@ -17,7 +17,7 @@ import (
 	"github.com/sluicelimits/sluice/events"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/control/row"
-	"github.com/sluicelimits/sluice/internal/dev/lambdahost"
+	"github.com/sluicelimits/sluice/internal/testkit/lambdahost"
 	"github.com/sluicelimits/sluice/internal/testkit/built"
 	"github.com/sluicelimits/sluice/internal/testkit/s3test"
 )

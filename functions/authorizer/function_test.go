@@ -20,9 +20,9 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/configfile/configfiletest"
-	"github.com/sluicelimits/sluice/internal/dev/lambdahost"
 	"github.com/sluicelimits/sluice/internal/request/identity"
 	"github.com/sluicelimits/sluice/internal/testkit/built"
+	"github.com/sluicelimits/sluice/internal/testkit/lambdahost"
 	"github.com/sluicelimits/sluice/internal/testkit/secretstest"
 	"github.com/sluicelimits/sluice/internal/testkit/tokentest"
 )
@@ -135,7 +135,7 @@ func (w *world) plans(yaml string) {
 func (w *world) start() {
 	w.t.Helper()
 	host, err := lambdahost.Start(context.Background(), lambdahost.Config{
-		Binary: filepath.Join(w.dir, "bootstrap"), Name: "authorizer", Env: w.env, Environments: 1, Queue: 1000,
+		Binary: filepath.Join(w.dir, "bootstrap"), Name: "authorizer", Env: w.env, Environments: 1,
 		InitTimeout: patient, Timeout: patient,
 		Freeze: true, // the process is frozen between two calls
 		Output: func(l lambdahost.Line) {

@@ -20,7 +20,6 @@ import (
 	"github.com/sluicelimits/sluice/internal/cell/cellconfig/table"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/control/dynamo"
-	"github.com/sluicelimits/sluice/internal/dev/lambdahost"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/limiter/store/dynamodb"
 	"github.com/sluicelimits/sluice/internal/plan"
@@ -28,6 +27,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/testkit/built"
 	"github.com/sluicelimits/sluice/internal/testkit/dynamodbtest"
 	"github.com/sluicelimits/sluice/internal/testkit/functiontest"
+	"github.com/sluicelimits/sluice/internal/testkit/lambdahost"
 	"github.com/sluicelimits/sluice/internal/testkit/secretstest"
 )
 
@@ -47,7 +47,7 @@ func deploy(t *testing.T, name string, env map[string]string) *deployed {
 		t.Fatal(err)
 	}
 	host, err := lambdahost.Start(t.Context(),
-		lambdahost.Config{Binary: binary, Name: name, Env: env, InitTimeout: patient, Timeout: patient, Queue: 10,
+		lambdahost.Config{Binary: binary, Name: name, Env: env, InitTimeout: patient, Timeout: patient,
 			Output: func(l lambdahost.Line) {
 				if strings.Contains(l.Text, "not-to-be-seen") || strings.Contains(l.Text, "slk_") ||
 					strings.Contains(l.Text, address) {

@@ -17,8 +17,8 @@ import (
 	"github.com/aws/jsii-runtime-go"
 
 	"github.com/sluicelimits/sluice/infra/config"
-	"github.com/sluicelimits/sluice/internal/dev/gateway/stage"
-	"github.com/sluicelimits/sluice/internal/dev/gateway/template"
+	"github.com/sluicelimits/sluice/internal/testkit/apigateway"
+	"github.com/sluicelimits/sluice/internal/testkit/apigateway/template"
 )
 
 var update = flag.Bool("update", false, "rewrite golden files; then read the diff")
@@ -120,7 +120,7 @@ func TestServable(t *testing.T) {
 			t.Fatal(err)
 		}
 		authorizers, integrations := d.Functions()
-		if d.Kind != stage.REST || d.Region != tt.region || !slices.Equal(authorizers, []string{tt.function}) ||
+		if d.Kind != apigateway.REST || d.Region != tt.region || !slices.Equal(authorizers, []string{tt.function}) ||
 			integrations != nil {
 			t.Errorf("%s is read as a %s API in %s with the functions %q and %q", tt.stack, d.Kind, d.Region,
 				authorizers,
@@ -129,14 +129,14 @@ func TestServable(t *testing.T) {
 		leads := make(map[string]string)
 		for i := range d.Routes {
 			r := &d.Routes[i]
-			if r.Integration.Type == stage.Mock {
+			if r.Integration.Type == apigateway.Mock {
 				if !strings.HasPrefix(r.Key, "OPTIONS ") || r.Authorizer != "" {
 					t.Errorf("%s has the route %+v", tt.stack, r)
 				}
 				continue
 			}
 			leads[r.Key] = r.Integration.Method + " " + r.Integration.URL
-			if r.Authorizer == "" || r.Integration.Type != stage.HTTPProxy ||
+			if r.Authorizer == "" || r.Integration.Type != apigateway.HTTPProxy ||
 				r.Integration.RequestParameters[callerParameter] != "context.authorizer.caller" {
 				t.Errorf("%s has the route %+v", tt.stack, r)
 			}

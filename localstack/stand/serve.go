@@ -18,9 +18,8 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/lambda"
 
 	"github.com/sluicelimits/sluice/internal/dev/gateway/front"
-	"github.com/sluicelimits/sluice/internal/dev/gateway/stage"
-	"github.com/sluicelimits/sluice/internal/dev/gateway/template"
-	"github.com/sluicelimits/sluice/internal/dev/lambdaremote"
+	"github.com/sluicelimits/sluice/internal/testkit/apigateway"
+	"github.com/sluicelimits/sluice/internal/testkit/apigateway/template"
 )
 
 // backendURL is the URL that the integrations of the sample APIs call, as infra/sample has it.
@@ -84,25 +83,19 @@ func (s *Stand) gateway(g *gateways, n int, region, folder, stack string) (strin
 	if err != nil {
 		return "", err
 	}
-	functions := map[string]stage.Function{}
+	functions := map[string]apigateway.Function{}
 	authorizers, integrations := d.Functions()
-	config := s.AWS(region)
-	config.HTTPClient = nil // so that lambdaremote uses its own timeouts and connections
-	client := lambdaremote.New(config)
 	for _, name := range append(authorizers, integrations...) {
-		functions[name] = client.Function(name)
+		functions[name] = s.Function(region, name)
 	}
 	for _, name := range integrations {
 		if d.API, err = s.ownAPI(region, name, d.API); err != nil {
 			return "", err
 		}
 	}
-	o := s.Operator
-	served, err := stage.New(stage.Config{
+	served, err := apigateway.New(apigateway.Config{
 		Description: d, Functions: functions, Log: slog.New(slog.DiscardHandler),
-		Credentials: map[string]stage.Credential{o.Credentials.AccessKeyID: {
-			Secret: o.Credentials.SecretAccessKey, Account: s.account, Caller: o.ID, UserARN: o.ARN,
-		}},
+		Callers: map[string]string{s.Operator.Credentials.AccessKeyID: s.Operator.ARN},
 	})
 	if err != nil {
 		return "", fmt.Errorf("%s: %w", file, err)

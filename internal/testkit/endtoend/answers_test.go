@@ -12,8 +12,8 @@ import (
 
 	"github.com/dunglas/httpsfv"
 
-	"github.com/sluicelimits/sluice/internal/dev/gateway/stage"
 	"github.com/sluicelimits/sluice/internal/request/answer"
+	"github.com/sluicelimits/sluice/internal/testkit/apigateway"
 	"github.com/sluicelimits/sluice/internal/testkit/tokentest"
 )
 
@@ -63,7 +63,7 @@ routes: [ { route: "ANY /{proxy+}", authorizer: sluice, integration: { type: AWS
 // builtin returns a built-in description, with the id of the test's API.
 func builtin(t *testing.T, name string) string {
 	t.Helper()
-	text, ok := stage.ReadBuiltin(name)
+	text, ok := apigateway.ReadBuiltin(name)
 	if !ok {
 		t.Fatalf("there is no built-in API %s", name)
 	}

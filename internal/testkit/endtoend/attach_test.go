@@ -24,8 +24,8 @@ import (
 
 	"github.com/sluicelimits/sluice/internal/aws/environ"
 	"github.com/sluicelimits/sluice/internal/configfile/configfiletest"
-	"github.com/sluicelimits/sluice/internal/dev/gateway/stage"
 	"github.com/sluicelimits/sluice/internal/telemetry"
+	"github.com/sluicelimits/sluice/internal/testkit/apigateway"
 	"github.com/sluicelimits/sluice/internal/testkit/built"
 	"github.com/sluicelimits/sluice/internal/testkit/dynamodbtest"
 	"github.com/sluicelimits/sluice/internal/testkit/secretstest"
@@ -249,7 +249,7 @@ func (a *attached) world(at, table, environment string) *world {
 
 // description returns the JSON of an API with the authorizer of the page.
 func description(
-	kind stage.Kind, api string, authorizer map[string]any, route stage.Route, more map[string]any,
+	kind apigateway.Kind, api string, authorizer map[string]any, route apigateway.Route, more map[string]any,
 ) string {
 	authorizer["function"] = "authorizer"
 	integration := map[string]any{"type": route.Integration.Type}
@@ -399,10 +399,10 @@ func (a *attached) rest(w *world) {
 			responses[kind] = r
 		}
 	}
-	api := w.serve(description(stage.REST, id, map[string]any{
+	api := w.serve(description(apigateway.REST, id, map[string]any{
 		"type": create.arg("--type"), "resultTtlInSeconds": json.Number(create.arg(
 			"--authorizer-result-ttl-in-seconds")),
-	}, stage.Route{Key: "ANY /{proxy+}", Integration: stage.Integration{Type: stage.AWSProxy, Function: "backend"}},
+	}, apigateway.Route{Key: "ANY /{proxy+}", Integration: apigateway.Integration{Type: apigateway.AWSProxy, Function: "backend"}},
 		map[string]any{"gatewayResponses": responses,
 			"stage": a.one("apigateway", "create-deployment").arg("--stage-name")}), w.function(behind))
 	allowed, denied := api.callUntilDenied(200, 429, "/product/1", w.key("acme")...)
@@ -416,12 +416,12 @@ func (a *attached) rest(w *world) {
 		t.Errorf("no credential: %s", none)
 	}
 
-	text, _ := stage.ReadBuiltin("rest")
-	builtin, err := stage.Parse("rest", text)
+	text, _ := apigateway.ReadBuiltin("rest")
+	builtin, err := apigateway.Parse("rest", text)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for kind, r := range responses { // one and the same in `sluice dev --api rest`
+	for kind, r := range responses { // one and the same in the example
 		want := builtin.Responses[kind]
 		// the 401 of the page has no headers to expose
 		delete(want.Parameters, "gatewayresponse.header.Access-Control-Expose-Headers")
@@ -461,8 +461,8 @@ func (a *attached) webSocket(w *world) {
 	// The authorizer of the HTTP API has a format, that of the WebSocket API none.
 	create := a.one("apigatewayv2", "create-authorizer", "--authorizer-payload-format-version", "")
 	id := create.arg("--api-id")
-	api := w.serve(description(stage.WebSocket, id, authorizer2(create),
-		stage.Route{Key: "$connect", Integration: stage.Integration{Type: stage.Mock}},
+	api := w.serve(description(apigateway.WebSocket, id, authorizer2(create),
+		apigateway.Route{Key: "$connect", Integration: apigateway.Integration{Type: apigateway.Mock}},
 		map[string]any{"stage": a.one("apigatewayv2", "create-deployment").arg("--stage-name")}), nil)
 	api.callUntilDenied(101, 403, "", append(w.key("acme"), handshake...)...)
 	api.wantStatus(401, "GET", "", handshake...)
@@ -473,9 +473,9 @@ func (a *attached) http(closed, open *world) {
 	t := a.t
 	create := a.one("apigatewayv2", "create-authorizer", "--authorizer-payload-format-version", "2.0")
 	id := create.arg("--api-id")
-	route := stage.Route{Key: "ANY /{proxy+}", Integration: stage.Integration{Type: stage.HTTPProxy,
+	route := apigateway.Route{Key: "ANY /{proxy+}", Integration: apigateway.Integration{Type: apigateway.HTTPProxy,
 		URL: closed.backend() + "/{proxy}"}}
-	before := closed.serve(description(stage.HTTP, id, authorizer2(create), route, nil), nil)
+	before := closed.serve(description(apigateway.HTTP, id, authorizer2(create), route, nil), nil)
 	before.wantStatus(403, "GET", "/product/1")
 	mustFinish(t, func() error { // without the mapping the middleware finds no decision, and nobody gets to the backend
 		if got := before.wantStatus(403, "GET", "/product/1", closed.key("acme")...); !strings.Contains(got.body,
@@ -487,14 +487,14 @@ func (a *attached) http(closed, open *world) {
 
 	route.Integration.RequestParameters = parsed[map[string]string](t, a.one("apigatewayv2", "update-integration"),
 		"--request-parameters")
-	mapped := closed.serve(description(stage.HTTP, id, authorizer2(create), route, nil), nil)
+	mapped := closed.serve(description(apigateway.HTTP, id, authorizer2(create), route, nil), nil)
 	if _, denied := mapped.callUntilDenied(200, 403, "/product/1",
 		closed.key("acme")...); !strings.Contains(denied.body,
 		`"Forbidden"`) {
 		t.Errorf("a denial without the opt-in: %s", denied)
 	}
 
-	after := open.serve(description(stage.HTTP, id, authorizer2(create), route, nil), nil)
+	after := open.serve(description(apigateway.HTTP, id, authorizer2(create), route, nil), nil)
 	allowed, denied := after.callUntilDenied(200, 429, "/product/1", open.key("acme")...)
 	wantLimits(t, allowed)
 	wantDenial(t, denied)

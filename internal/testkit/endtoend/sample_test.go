@@ -6,8 +6,8 @@ import (
 	"os"
 	"testing"
 
-	"github.com/sluicelimits/sluice/internal/dev/gateway/stage"
-	"github.com/sluicelimits/sluice/internal/dev/gateway/template"
+	"github.com/sluicelimits/sluice/internal/testkit/apigateway"
+	"github.com/sluicelimits/sluice/internal/testkit/apigateway/template"
 )
 
 // Guarantees that the sample of infra works: every method leads to the correct path of the service, with the decision
@@ -31,7 +31,7 @@ tenants: [ { id: acme, plan: pro } ]
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := w.serveAPI(d, map[string]stage.Function{"acme-eu-1-authorizer": w.host})
+	a := w.serveAPI(d, map[string]apigateway.Function{"acme-eu-1-authorizer": w.host})
 	for _, c := range []struct{ method, path string }{
 		{"GET", "/product/1"}, {"PUT", "/product/1"}, {"GET", "/orders"}, {"POST", "/orders"},
 		{"PATCH", "/v1/organizations/o1/product/7"},

@@ -16,7 +16,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/sluicelimits/sluice/internal/dev/lambdahost"
+	"github.com/sluicelimits/sluice/internal/testkit/lambdahost"
 )
 
 // told holds every line that a function or the gateway wrote in this run, and every secret that no line may contain.

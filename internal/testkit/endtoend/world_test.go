@@ -27,11 +27,11 @@ import (
 
 	"github.com/sluicelimits/sluice/internal/configfile/configfiletest"
 	"github.com/sluicelimits/sluice/internal/dev/gateway/front"
-	"github.com/sluicelimits/sluice/internal/dev/gateway/stage"
-	"github.com/sluicelimits/sluice/internal/dev/lambdahost"
 	"github.com/sluicelimits/sluice/internal/limiter/store/dynamodb"
 	"github.com/sluicelimits/sluice/internal/request/identity"
+	"github.com/sluicelimits/sluice/internal/testkit/apigateway"
 	"github.com/sluicelimits/sluice/internal/testkit/dynamodbtest"
+	"github.com/sluicelimits/sluice/internal/testkit/lambdahost"
 	"github.com/sluicelimits/sluice/internal/testkit/redistest"
 	"github.com/sluicelimits/sluice/internal/testkit/secretstest"
 	"github.com/sluicelimits/sluice/internal/testkit/tokentest"
@@ -196,8 +196,7 @@ func (w *world) start(environments int) {
 	w.t.Helper()
 	host, err := lambdahost.Start(context.Background(), lambdahost.Config{
 		Binary: filepath.Join(w.dir, "bootstrap"), Name: "authorizer", Env: w.env, Environments: environments,
-		Queue: 1000, InitTimeout: patient,
-		Timeout: 10 * time.Second, Grace: patient, Freeze: true, Log: w.sink.log(),
+		InitTimeout: patient, Timeout: 10 * time.Second, Grace: patient, Freeze: true, Log: w.sink.log(),
 		Output: func(l lambdahost.Line) {
 			w.sink.line(l)
 			w.mu.Lock()
@@ -242,7 +241,7 @@ func (w *world) function(name string) *lambdahost.Host {
 	}
 	host, err := lambdahost.Start(context.Background(), lambdahost.Config{Binary: self, Name: name,
 		Env:          map[string]string{functionVar: name},
-		Environments: 2, Queue: 1000, InitTimeout: patient, Timeout: 10 * time.Second, Grace: patient, Freeze: true,
+		Environments: 2, InitTimeout: patient, Timeout: 10 * time.Second, Grace: patient, Freeze: true,
 		Log: w.sink.log(), Output: w.sink.line})
 	if err != nil {
 		w.t.Fatal(err)
@@ -277,25 +276,25 @@ func (w *world) metric(name string) (total float64) {
 // api is an API that is served.
 type api struct {
 	w      *world
-	d      *stage.Description
+	d      *apigateway.Description
 	base   string // with the stage's prefix
 	client *http.Transport
 }
 
 // serve serves the API of a description. Its function "authorizer" is that of the cell, and "backend" the given one.
-func (w *world) serve(description string, backend stage.Function) *api {
+func (w *world) serve(description string, backend apigateway.Function) *api {
 	w.t.Helper()
-	d, err := stage.Parse("api.yaml", []byte(description))
+	d, err := apigateway.Parse("api.yaml", []byte(description))
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	return w.serveAPI(d, map[string]stage.Function{"authorizer": w.host, "backend": backend})
+	return w.serveAPI(d, map[string]apigateway.Function{"authorizer": w.host, "backend": backend})
 }
 
 // serveAPI serves an API with its functions.
-func (w *world) serveAPI(d *stage.Description, functions map[string]stage.Function) *api {
+func (w *world) serveAPI(d *apigateway.Description, functions map[string]apigateway.Function) *api {
 	w.t.Helper()
-	s, err := stage.New(stage.Config{Description: d, Functions: functions, Log: w.sink.log()})
+	s, err := apigateway.New(apigateway.Config{Description: d, Functions: functions, Log: w.sink.log()})
 	if err != nil {
 		w.t.Fatal(err)
 	}

@@ -16,8 +16,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluicelimits/sluice/internal/dev/lambdahost"
 	"github.com/sluicelimits/sluice/internal/testkit/built"
+	"github.com/sluicelimits/sluice/internal/testkit/lambdahost"
 )
 
 // patient is how long a start or a call may take, even on a busy machine.

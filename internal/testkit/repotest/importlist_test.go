@@ -22,12 +22,12 @@ var groups = []group{
 		"cell", "authorizer", "aws", "telemetry", "request", "plan", "limiter", "configfile", "events",
 		"caller"}},
 	{"browser", []string{"browser"}, []string{"testkit"}},
+	{"localstack", []string{"localstack/..."}, []string{"testkit", "dev", "control"}},
 	{"testkit", []string{"internal/testkit/..."}, []string{"dev", "streams", "control", "server", "library", "pacer",
 		"cell", "authorizer", "aws", "telemetry", "request", "plan", "limiter", "configfile", "events", "caller"}},
 	{"cmd", []string{"cmd/..."}, []string{"dev", "control", "server", "library", "pacer", "cell", "authorizer", "aws",
 		"telemetry", "request", "plan", "limiter", "configfile", "events", "caller"}},
 	{"examples", []string{"examples/..."}, []string{"library"}},
-	{"localstack", []string{"localstack/..."}, []string{"dev", "control"}},
 	{"scripts", []string{"scripts/..."}, []string{"plan", "configfile"}},
 	{"dev", []string{"internal/dev/..."}, []string{"streams", "control", "server", "pacer", "cell", "authorizer", "aws",
 		"telemetry", "request", "plan", "limiter", "configfile", "events", "caller"}},
@@ -146,11 +146,6 @@ var only = map[string][]string{
 	"internal/dev/gateway/front": {
 		"std", "internal/plan/route", "internal/request/answer", "internal/request/loopback",
 	},
-	"internal/dev/gateway/template": {"std", "internal/dev/gateway/stage"},
-	"internal/dev/lambdahost":       {"std"},
-	"internal/dev/lambdaremote": {
-		"std", "internal/dev/lambdahost", "github.com/aws/aws-sdk-go-v2/...", "github.com/aws/smithy-go/...",
-	},
 	"internal/dev/livepage": {"std", "internal/limiter/limit"},
 	"internal/dev/fleet": {
 		"std", "authorizer", "events", "internal/cell/cellconfig", "internal/cell/cellconfig/memtable",
@@ -217,6 +212,12 @@ var only = map[string][]string{
 	},
 	"internal/telemetry": {"std", "internal/request/answer"},
 	"internal/testkit":   {},
+	"internal/testkit/apigateway": {
+		"std", "internal/dev/gateway/front", "internal/request/answer", "internal/testkit/lambdahost",
+		"go.yaml.in/yaml/v3",
+	},
+	"internal/testkit/apigateway/template": {"std", "internal/testkit/apigateway"},
+	"internal/testkit/lambdahost":          {"std"},
 	"internal/testkit/dynamodbtest": {
 		"std", "github.com/aws/aws-sdk-go-v2/aws/...", "github.com/aws/aws-sdk-go-v2/credentials/...",
 		"github.com/aws/aws-sdk-go-v2/service/dynamodb/...", "internal/dev/fleet/dynamotable",
@@ -232,8 +233,8 @@ var only = map[string][]string{
 	"internal/testkit/tokentest":      {"std", "github.com/go-jose/go-jose/v4"},
 	"localstack":                      {},
 	"localstack/stand": {
-		"std", "internal/control/client", "internal/dev/gateway/front", "internal/dev/gateway/stage",
-		"internal/dev/gateway/template", "internal/dev/lambdaremote", "github.com/aws/aws-sdk-go-v2/...",
+		"std", "internal/control/client", "internal/dev/gateway/front", "internal/testkit/apigateway",
+		"internal/testkit/apigateway/template", "internal/testkit/lambdahost", "github.com/aws/aws-sdk-go-v2/...",
 		"github.com/redis/go-redis/v9", "go.yaml.in/yaml/v3",
 	},
 	"middleware/lambdaproxy": {
@@ -392,9 +393,9 @@ var bans = []ban{
 		why: "programs serve requests"},
 	{packages: []string{"internal/dev/gateway"}, never: []string{"internal/dev/simulate/..."},
 		why: "a simulation is no part of the request path"},
-	{packages: []string{"internal/dev/gateway", "internal/dev/gateway/stage"}, never: []string{cobra},
+	{packages: []string{"internal/dev/gateway", "internal/testkit/apigateway"}, never: []string{cobra},
 		why: "only programs have command lines"},
-	{packages: []string{"internal/dev/gateway/stage"}, never: []string{"authorizer/...", "internal/request/apigw/..."},
+	{packages: []string{"internal/testkit/apigateway"}, never: []string{"authorizer/...", "internal/request/apigw/..."},
 		why: "the authorizer is a function to it, as to API Gateway; each side takes the events from AWS's " +
 			"documentation"},
 
@@ -410,9 +411,10 @@ var everywhere = []ban{
 	{except: []string{"infra/..."}, never: cdk, why: "CDK brings Node and a runtime of its own: it belongs to infra"},
 	{except: []string{"internal/limiter/resilience"}, never: []string{"github.com/sony/gobreaker/..."},
 		why: "resilience.Breaker is the one circuit breaker: it knows of freezes"},
-	// envoyconfig reads the files of another project with that project's leniency; the test of limits reads OpenAPI.
+	// envoyconfig reads the files of another project with that project's leniency; the test of limits reads OpenAPI, and
+	// apigateway the descriptions of tests.
 	{except: []string{"internal/configfile/configyaml", "cmd/sluice", "localstack/stand", "internal/server/envoyconfig",
-		"internal/server/limits"},
+		"internal/server/limits", "internal/testkit/apigateway"},
 		never: []string{"go.yaml.in/yaml/..."}, why: "configyaml is the one reader of YAML files"},
 	{never: []string{"io/ioutil"}, why: "os and io have it"},
 	{never: []string{"math/rand"}, why: "math/rand/v2 needs no seed"},
