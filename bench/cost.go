@@ -3,7 +3,6 @@ package bench
 import (
 	"errors"
 	"fmt"
-	"math/big"
 	"strings"
 	"time"
 
@@ -18,7 +17,7 @@ func idleCostFigure(bool) (Result, error) {
 	if err != nil {
 		return r, err
 	}
-	w := cost.NewWorkload(new(big.Rat))
+	w := cost.NewWorkload(0)
 	bill, err := cost.New(&w, prices)
 	if err != nil {
 		return r, err
@@ -50,7 +49,7 @@ func idleCostFigure(bool) (Result, error) {
 	oldest, newest := bill.PricesOf()
 	r.note("%s; prices as of %s to %s: %s",
 		bill.Title(), oldest.Format(time.DateOnly), newest.Format(time.DateOnly), strings.Join(parts, ", "))
-	r.note("%s metrics, by the hours in which they are written, %d used by alarms",
-		bill.Usage.Metrics.FloatString(1), bill.Usage.AlarmMetrics)
+	r.note("%.1f metrics, by the hours in which they are written, %d used by alarms",
+		bill.Usage.Metrics, bill.Usage.AlarmMetrics)
 	return r, nil
 }

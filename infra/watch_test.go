@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"math/big"
 	"os"
 	"path/filepath"
 	"slices"
@@ -168,7 +167,7 @@ func TestAlarmsCost(t *testing.T) {
 				tt.looked += len(a.Metrics)
 			}
 		}
-		w := cost.NewWorkload(new(big.Rat))
+		w := cost.NewWorkload(0)
 		w.Cells, w.Profile, w.Anchors = int64(len(d.Cells)), tt.profile, d.Control.Audit.Anchors
 		prices, err := cost.ListPrices()
 		if err != nil {

@@ -23,21 +23,20 @@ shown separately.`
 
 const costExample = `  sluice cost --rps 50 --tenants 20
   sluice cost --rps 0                          # a deployment that nobody uses
-  sluice cost --rps 2000 --tenants 500 --cells 2 --profile full --region eu-west-1 --json
-  sluice cost --rps 1000000 --tenants 10000 --profile full --peak 1 --published`
+  sluice cost --rps 2000 --tenants 500 --cells 2 --profile full --region eu-west-1 --json`
 
 // costFlags is the command line of cost.
 type costFlags struct {
-	rps, denied, peak            string
-	profile, api, priceFile      string
-	json, published, printPrices bool
-	w                            cost.Workload
-	now                          func() time.Time
+	rps, denied, peak       string
+	profile, api, priceFile string
+	json, printPrices       bool
+	w                       cost.Workload
+	now                     func() time.Time
 }
 
 // newCostCommand returns the cost command. It calls now to calculate the ages of prices.
 func newCostCommand(now func() time.Time) *cobra.Command {
-	f := costFlags{w: cost.NewWorkload(nil), now: now}
+	f := costFlags{w: cost.NewWorkload(0), now: now}
 	c := &cobra.Command{
 		Use:     "cost --rps N",
 		Short:   "Calculate the monthly cost of a deployment",
@@ -75,7 +74,6 @@ func newCostCommand(now func() time.Time) *cobra.Command {
 	flags.StringVar(&f.priceFile, "price-file", "", "`FILE` with prices that replace those of this program")
 	flags.BoolVar(&f.printPrices, "print-prices", false, "only print the prices of this program, in the form of "+
 		"--price-file")
-	flags.BoolVar(&f.published, "published", false, "compare with a bill that others published for the same workload")
 	flags.BoolVar(&f.json, "json", false, "print JSON")
 	_ = c.MarkFlagFilename("price-file", "yaml", "yml", "json") // fails only for a flag that does not exist
 	_ = c.RegisterFlagCompletionFunc("profile", cobra.FixedCompletions([]string{"small", "full"},
@@ -105,19 +103,13 @@ func (f *costFlags) run(c *cobra.Command) error {
 	case err != nil:
 		return err
 	}
-	var published *cost.Comparison
-	if f.published {
-		if published, err = bill.Compare(); err != nil {
-			return &usageError{c.CommandPath(), fmt.Errorf("--published: %w", err)}
-		}
-	}
 	if f.json {
-		return bill.WriteJSON(c.OutOrStdout(), published, f.now())
+		return bill.WriteJSON(c.OutOrStdout(), f.now())
 	}
-	return bill.WriteText(c.OutOrStdout(), published, f.now())
+	return bill.WriteText(c.OutOrStdout(), f.now())
 }
 
-// numbers parses the flags that are exact decimal numbers.
+// numbers parses the flags that are decimal numbers.
 func (f *costFlags) numbers() (err error) {
 	if f.rps == "" {
 		return errors.New("--rps is missing: give the requests per second, or 0 for an idle deployment")

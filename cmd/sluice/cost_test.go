@@ -18,7 +18,7 @@ import (
 var costPoints = map[string][]string{
 	"idle":  {"cost", "--rps", "0"},
 	"small": {"cost", "--rps", "50", "--tenants", "20"},
-	"full":  {"cost", "--rps", "1000000", "--tenants", "10000", "--profile", "full", "--peak", "1", "--published"},
+	"full":  {"cost", "--rps", "1000000", "--tenants", "10000", "--profile", "full", "--peak", "1"},
 }
 
 // costToday runs the command cost on a fixed day, from which the ages of prices are counted.
@@ -162,7 +162,6 @@ func TestCostRefuses(t *testing.T) {
 		{"--rps 50 --duration -5ms", "--duration -5ms is outside 1ms..10s"},
 		{"--rps 50 --nat 1", "--quotas and nat are for --profile full"},
 		{"--rps 50 --profile full --node cache.big", `--node "cache.big" has no price in us-east-1`},
-		{"--rps 50 --published", "--published: the published bill is for --rps 1000000"},
 		{"--rps 50 more", `unknown command "more" for "sluice cost"`},
 	}
 	for _, tt := range tests {

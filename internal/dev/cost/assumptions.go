@@ -1,7 +1,6 @@
 package cost
 
 import (
-	"math/big"
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/aws/grants"
@@ -16,20 +15,20 @@ const (
 
 // Measurements, each with the figure of `make figures` that repeats it. Leases bound the store calls of a tenant in one
 // environment: beyond some rate of requests, the calls per second no longer grow.
-var (
-	exactUnits = frac(1038, 1000) // write units of an exact decision: dynamodb_wcu_exact, the larger of its runs
+const (
+	exactUnits = 1.038 // write units of an exact decision: dynamodb_wcu_exact, the larger of its runs
 	// write units of a tenant in an environment and second: dynamodb_wcu_hot, 46.5 for 1,000 of 50/s in each of 20
-	leasedUnits  = frac(2325, 1000)
-	bindingUnits = frac(3575, 1000)  // the same if a limit binds: dynamodb_wcu_hot_binding, 71.5
-	deniedUnits  = frac(24, 100_000) // write units of a denial: dynamodb_wcu_denied, 0.24 for 1,000
+	leasedUnits  = 2.325
+	bindingUnits = 3.575   // the same if a limit binds: dynamodb_wcu_hot_binding, 71.5
+	deniedUnits  = 0.00024 // write units of a denial: dynamodb_wcu_denied, 0.24 for 1,000
 	// shortest time between two announcements of an environment to the instance count, in seconds: package resilience,
 	// 9.8 s minus 5 %
-	beatEvery = frac(931, 100)
+	beatEvery = 9.31
 	// calls per second for the leases of a quota, for one tenant in one environment: a lease ends after 10 s at most
-	quotaCalls = frac(1, 10)
+	quotaCalls = 0.1
 	// bytes of a line with all metrics of the authorizer (internal/telemetry/testdata), with CloudWatch's 26 per event
-	emfBytes   = int64(1864)
-	batchBytes = int64(726) // the same for a function of the control plane
+	emfBytes   = 1864
+	batchBytes = 726 // the same for a function of the control plane
 )
 
 // Seconds between the calls that an environment of the authorizer makes in the background. A test compares these with
@@ -92,7 +91,7 @@ const (
 
 // compressed is the share of a log's bytes whose storage CloudWatch bills, since it compresses logs. AWS's Pricing
 // Calculator uses the same share ("0.15 Storage compression factor").
-var compressed = frac(15, 100)
+const compressed = 0.15
 
 // callMs returns the billed milliseconds of a call of a function of the control plane.
 func callMs(function string) int64 {
@@ -146,28 +145,28 @@ func alarmMetrics(w *Workload, shards int64) int64 {
 // a metric counts by the share of those hours. Only functions that are called write metrics: the ones that they always
 // write, and the ones of ordinary requests. Metrics of errors are assumed to be rare, and changes to come in different
 // hours. A value that is only in a line of the log is not a metric.
-func metrics(w *Workload, u *Usage) *big.Rat {
-	n := new(big.Rat)
+func metrics(w *Workload, u *Usage) float64 {
+	n := 0.0
 	for _, m := range telemetry.Metrics() {
 		for _, f := range m.Functions {
-			told, share := m.Always, num(1)
+			told, share := m.Always, 1.0
 			switch f {
 			case "authorizer":
-				told = w.RPS.Sign() > 0 && (m.Always || usual(w, m.Name))
+				told = w.RPS > 0 && (m.Always || usual(w, m.Name))
 			case "anchor":
 				told = m.Always && w.Anchors
 			case "canary":
-				share = least(num(1), over(u.runs, num(hours)))
+				share = min(1, u.runs/hours)
 			case "publisher", "archiver", "applier":
-				share = least(num(1), over(u.Changes, num(hours)))
+				share = min(1, u.Changes/hours)
 			}
 			if !told || m.LineOnly {
 				continue
 			}
 			if len(m.Dimensions) > 1 {
-				share = product(share, num(w.Cells))
+				share *= float64(w.Cells)
 			}
-			n = sum(n, share)
+			n += share
 		}
 	}
 	return n
@@ -187,4 +186,4 @@ func usual(w *Workload, name string) bool {
 }
 
 // every returns how often a schedule runs in a month.
-func every(d time.Duration) *big.Rat { return over(num(seconds), frac(d.Milliseconds(), 1000)) }
+func every(d time.Duration) float64 { return seconds / d.Seconds() }

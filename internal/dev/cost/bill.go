@@ -2,7 +2,6 @@ package cost
 
 import (
 	"fmt"
-	"math/big"
 
 	"github.com/sluicelimits/sluice/internal/aws/grants"
 )
@@ -18,7 +17,7 @@ type Line struct {
 	Anyway   bool   `json:"paidWithoutSluice"` // the API costs this also without Sluice
 	How      string `json:"how"`               // how the quantity is calculated
 
-	exact *big.Rat
+	exact float64
 	id    string // id of the price
 }
 
@@ -60,8 +59,8 @@ func New(w *Workload, p *Prices) (*Bill, error) {
 }
 
 // add appends a line, unless its quantity is 0.
-func (b *Bill) add(service, what, id string, quantity *big.Rat, how string, args ...any) {
-	if quantity.Sign() <= 0 {
+func (b *Bill) add(service, what, id string, quantity float64, how string, args ...any) {
+	if quantity <= 0 {
 		return
 	}
 	b.Lines = append(b.Lines, Line{Service: service, What: what, exact: quantity, id: id,
@@ -71,23 +70,20 @@ func (b *Bill) add(service, what, id string, quantity *big.Rat, how string, args
 // calculateAmounts calculates the amounts of the lines. Lines with the same price are billed together, since price
 // steps and free units apply to their sum: each line costs what it adds to the lines before it.
 func (b *Bill) calculateAmounts() error {
-	before := map[string]*big.Rat{}
+	before := map[string]float64{}
 	for i := range b.Lines {
 		l := &b.Lines[i]
 		p := b.Prices.prices[l.id]
 		had := before[l.id]
-		if had == nil {
-			had = new(big.Rat)
-		}
-		all := sum(had, l.exact)
+		all := had + l.exact
 		before[l.id] = all
 		region, free := b.Workload.Region, b.Workload.FreeTier
 		if p.usd[region] == nil {
 			return fmt.Errorf("%s, %s: there is no price %s for %s; add it with --price-file", l.Service, l.What, l.id,
 				region)
 		}
-		dollars := minus(p.amount(region, all, free), p.amount(region, had, free))
-		if dollars.Cmp(num(mostDollars)) > 0 {
+		dollars := p.amount(region, all, free) - p.amount(region, had, free)
+		if dollars > mostDollars {
 			return fmt.Errorf("%s, %s: costs more than %s dollars", l.Service, l.What, grouped(mostDollars))
 		}
 		l.Amount = micros(dollars)
@@ -102,8 +98,8 @@ func (b *Bill) calculateAmounts() error {
 }
 
 // month returns the monthly total over all cells of a rate per second and cell.
-func (b *Bill) month(rate *big.Rat) *big.Rat {
-	return product(rate, num(b.Workload.Cells), num(seconds))
+func (b *Bill) month(rate float64) float64 {
+	return rate * float64(b.Workload.Cells) * seconds
 }
 
 // gateway adds the lines of the API itself. API Gateway does not bill requests that the authorizer denies.
@@ -114,19 +110,19 @@ func (b *Bill) gateway() {
 	switch w.API {
 	case REST, HTTP:
 		b.add("API Gateway", "requests ("+string(w.API)+")", "apigateway."+string(w.API), admitted,
-			"admitted requests: %s/s x %s s", decimal(product(u.admitted, num(w.Cells)), 3), grouped(seconds))
+			"admitted requests: %s/s x %s s", decimal(u.admitted*float64(w.Cells), 3), grouped(seconds))
 	case WebSocket:
-		b.add("API Gateway", "messages", "apigateway.websocket.messages", product(admitted, num(messagesEach)),
+		b.add("API Gateway", "messages", "apigateway.websocket.messages", admitted*messagesEach,
 			"%d for each connection, of which each is a request here", messagesEach)
-		b.add("API Gateway", "connection minutes", "apigateway.websocket.minutes", product(admitted, num(minutesEach)),
+		b.add("API Gateway", "connection minutes", "apigateway.websocket.minutes", admitted*minutesEach,
 			"%d for each connection", minutesEach)
 	}
 	for i := from; i < len(b.Lines); i++ {
 		b.Lines[i].Anyway = true
 	}
 	if w.WAF {
-		b.add("WAF", "web ACLs", "waf.acl", num(w.Cells), "one for each cell")
-		b.add("WAF", "rules", "waf.rules", num(w.Cells*wafRules), "a rate rule each")
+		b.add("WAF", "web ACLs", "waf.acl", float64(w.Cells), "one for each cell")
+		b.add("WAF", "rules", "waf.rules", float64(w.Cells*wafRules), "a rate rule each")
 		b.add("WAF", "requests", "waf.requests", b.month(u.perCell), "all requests")
 	}
 }
@@ -137,14 +133,13 @@ func (b *Bill) lambda() {
 	requests := b.month(u.perCell)
 	b.add("Lambda", "authorizer, requests", "lambda.requests", requests, "all requests: %s/s x %s s",
 		decimal(w.RPS, 3), grouped(seconds))
-	b.add("Lambda", "authorizer, duration", "lambda.duration", over(product(requests, u.MeanMs, num(u.MemoryMB)),
-		num(1000*1024)),
-		"%s ms each, %d MB", decimal(u.MeanMs, 2), u.MemoryMB)
-	calls, work := new(big.Rat), new(big.Rat)
+	b.add("Lambda", "authorizer, duration", "lambda.duration",
+		requests*u.MeanMs*float64(u.MemoryMB)/(1000*1024), "%s ms each, %d MB", decimal(u.MeanMs, 2), u.MemoryMB)
+	calls, work := 0.0, 0.0
 	for _, f := range grants.Functions() {
 		n := b.callsOf(&f)
-		calls = sum(calls, n)
-		work = sum(work, over(product(n, num(callMs(f.Name)*int64(f.MemoryMB))), num(1000*1024)))
+		calls += n
+		work += n * float64(callMs(f.Name)*int64(f.MemoryMB)) / (1000 * 1024)
 	}
 	b.add("Lambda", "control plane, requests", "lambda.requests", calls,
 		"by schedules (rules of EventBridge, which are free), and for each change of publisher and archiver, "+
@@ -154,9 +149,9 @@ func (b *Bill) lambda() {
 }
 
 // callsOf returns how often a function of the control plane is called in a month.
-func (b *Bill) callsOf(f *grants.Function) *big.Rat {
+func (b *Bill) callsOf(f *grants.Function) float64 {
 	w, u := &b.Workload, b.Usage
-	n := new(big.Rat)
+	n := 0.0
 	switch {
 	case f.Name == "authorizer" || f.Name == "anchor" && !w.Anchors:
 		return n
@@ -168,7 +163,7 @@ func (b *Bill) callsOf(f *grants.Function) *big.Rat {
 		n = u.Changes
 	}
 	if f.PerCell {
-		n = product(n, num(w.Cells))
+		n *= float64(w.Cells)
 	}
 	return n
 }
@@ -182,11 +177,11 @@ const (
 
 func (b *Bill) dynamo() {
 	w, u := &b.Workload, b.Usage
-	cells := num(w.Cells)
+	cells := float64(w.Cells)
 	if w.Profile == Small {
 		b.add("DynamoDB", CounterWrites, "dynamodb.writes", b.month(u.calls), "%s", b.explainCalls("write units"))
-		if w.StoreReads != nil {
-			b.add("DynamoDB", CounterReads, "dynamodb.reads", product(w.StoreReads, num(seconds)),
+		if w.StoreReads > 0 {
+			b.add("DynamoDB", CounterReads, "dynamodb.reads", w.StoreReads*seconds,
 				"%s read units per second, as they were counted", decimal(w.StoreReads, 0))
 		}
 		b.add("DynamoDB", Announcements, "dynamodb.writes", b.month(u.beats),
@@ -199,32 +194,31 @@ func (b *Bill) dynamo() {
 	}
 	b.add("DynamoDB", "config polls, reads", "dynamodb.reads", b.month(u.polls),
 		"the log's head, once a second and environment")
-	reads := sum(frac(hours, environmentAge), frac(hours*60, renewEvery))
-	fresh := least(product(cells, num(u.Environments*w.Tenants*documentsEach), reads),
-		product(b.month(u.perCell), num(documentsEach)))
+	reads := float64(hours)/environmentAge + float64(hours*60)/renewEvery
+	fresh := min(cells*float64(u.Environments*w.Tenants*documentsEach)*reads, b.month(u.perCell)*documentsEach)
 	b.add("DynamoDB", "config documents, reads", "dynamodb.reads", fresh,
 		"%d documents of each tenant, in each environment, which lives %d h, and again every %d minutes",
 		documentsEach, environmentAge, renewEvery)
 	b.add("DynamoDB", "changes, reads by environments", "dynamodb.reads",
-		product(u.Changes, cells, num(2*u.Environments)), "entry and document, in each environment")
+		u.Changes*cells*float64(2*u.Environments), "entry and document, in each environment")
 	b.add("DynamoDB", "changes, writes", "dynamodb.writes",
-		product(u.Changes, sum(num(1), product(cells, num(applyWrites)))), "one in a control table, %d in each cell",
+		u.Changes*(1+cells*applyWrites), "one in a control table, %d in each cell",
 		applyWrites)
 	b.add("DynamoDB", "changes, reads", "dynamodb.reads",
-		product(u.Changes, sum(num(1), product(cells, num(applyReads)))), "one in a control table, %d in each cell",
+		u.Changes*(1+cells*applyReads), "one in a control table, %d in each cell",
 		applyReads)
-	b.add("DynamoDB", "canary, reads", "dynamodb.reads", product(u.runs, cells, num(canaryReads)),
+	b.add("DynamoDB", "canary, reads", "dynamodb.reads", u.runs*cells*canaryReads,
 		"%d in each cell and run", canaryReads)
 	items := w.Tenants*documentsEach + plans
 	reconcile, _ := grants.Of("reconcile")
-	b.add("DynamoDB", "reconcile, reads", "dynamodb.reads", product(every(reconcile.Schedule), cells,
-		frac(items*2*itemBytes, 4096)),
+	b.add("DynamoDB", "reconcile, reads", "dynamodb.reads",
+		every(reconcile.Schedule)*cells*float64(items*2*itemBytes)/4096,
 		"%s items and as many documents, 4 KB a unit, every %s", grouped(items), reconcile.Schedule)
 	balancer, _ := grants.Of("balancer")
-	b.add("DynamoDB", "balancer, reads", "dynamodb.reads", product(every(balancer.Schedule),
-		sum(num(1), frac((plans+sharesItems+cellItems*w.Cells)*itemBytes, 4096))),
+	b.add("DynamoDB", "balancer, reads", "dynamodb.reads",
+		every(balancer.Schedule)*(1+float64((plans+sharesItems+cellItems*w.Cells)*itemBytes)/4096),
 		"the shares, and all plans, cells and acknowledgements, 4 KB a unit, every %s", balancer.Schedule)
-	stored := over(sum(num(items*itemBytes), product(cells, num((items+w.Tenants)*itemBytes))), num(1<<30))
+	stored := (float64(items*itemBytes) + cells*float64((items+w.Tenants)*itemBytes)) / (1 << 30)
 	b.add("DynamoDB", "storage", "dynamodb.storage", stored,
 		"items of 1 KB: %s in control tables, and in each cell as many and a counter for each tenant", grouped(items))
 	b.add("DynamoDB", "point-in-time recovery", "dynamodb.backup", stored,
@@ -234,23 +228,23 @@ func (b *Bill) dynamo() {
 // explainCalls describes how the calls to the store of rates are calculated.
 func (b *Bill) explainCalls(what string) string {
 	w, u := &b.Workload, b.Usage
-	if w.StoreCalls != nil {
+	if w.StoreCalls > 0 {
 		return fmt.Sprintf("%s %s per second, as they were counted", decimal(w.StoreCalls, 0), what)
 	}
 	if !w.Leases {
 		return what + " of exact decisions"
 	}
 	return fmt.Sprintf("with leases, %s %% of the requests need a call: each tenant sends %s requests/s to each of "+
-		"%d environments", decimal(product(u.CallShare, num(100)), 1), decimal(b.requestsPerEnvironment(), 3),
+		"%d environments", decimal(u.CallShare*100, 1), decimal(b.requestsPerEnvironment(), 3),
 		u.Environments)
 }
 
 // requestsPerEnvironment returns the requests per second of one tenant in one environment.
-func (b *Bill) requestsPerEnvironment() *big.Rat {
+func (b *Bill) requestsPerEnvironment() float64 {
 	if b.Usage.Environments == 0 {
-		return new(big.Rat)
+		return 0
 	}
-	return over(b.Usage.perCell, num(b.Workload.Tenants*b.Usage.Environments))
+	return b.Usage.perCell / float64(b.Workload.Tenants*b.Usage.Environments)
 }
 
 func (b *Bill) fullCell() {
@@ -259,14 +253,14 @@ func (b *Bill) fullCell() {
 	if w.Shards > 0 {
 		perShard = "as many shards as they need"
 	}
-	b.add("ElastiCache", w.Node, nodePrice+w.Node, num(u.Nodes*hours),
+	b.add("ElastiCache", w.Node, nodePrice+w.Node, float64(u.Nodes*hours),
 		"%d shards in each cell, each a primary and a replica: %s; %s", u.Shards, b.explainCalls("calls"), perShard)
-	b.add("Network", "between zones", "transfer.zones", over(product(b.month(u.calls), num(callBytes*otherZone)),
-		num(zones<<30)), "%d bytes a call, %d of %d to another zone; billed at the function's side", callBytes,
-		otherZone, zones)
-	b.add("Network", "interface endpoints", "vpc.endpoint.hours", num(endpoints*endpointZones*hours*w.Cells),
+	b.add("Network", "between zones", "transfer.zones",
+		b.month(u.calls)*callBytes*otherZone/(zones<<30),
+		"%d bytes a call, %d of %d to another zone; billed at the function's side", callBytes, otherZone, zones)
+	b.add("Network", "interface endpoints", "vpc.endpoint.hours", float64(endpoints*endpointZones*hours*w.Cells),
 		"%d in each cell, in %d zones; DynamoDB by a gateway endpoint, which is free", endpoints, endpointZones)
-	gateways := num(w.NAT * hours * w.Cells)
+	gateways := float64(w.NAT * hours * w.Cells)
 	b.add("Network", "NAT gateways", "vpc.nat.hours", gateways, "%d in each cell, for issuers of JWTs outside", w.NAT)
 	b.add("Network", "public IPv4 addresses", "vpc.ipv4.hours", gateways, "one for each NAT gateway")
 	b.vpcData()
@@ -276,10 +270,10 @@ func (b *Bill) fullCell() {
 // lines do not pass them: Lambda sends those through its own network.
 func (b *Bill) vpcData() {
 	w, u := &b.Workload, b.Usage
-	gigabytes := func(calls *big.Rat, bytes int64) *big.Rat {
-		return over(product(b.month(calls), num(bytes)), num(1<<30))
+	gigabytes := func(calls float64, bytes int64) float64 {
+		return b.month(calls) * float64(bytes) / (1 << 30)
 	}
-	asked := sum(u.asking(appConfigEvery), u.asking(secretEvery))
+	asked := u.asking(appConfigEvery) + u.asking(secretEvery)
 	b.add("Network", "interface endpoints, data", "vpc.endpoint.data", gigabytes(asked, endpointBytes),
 		"%d bytes a call: each environment asks AppConfig every %d s, and Secrets Manager every %d s",
 		endpointBytes, appConfigEvery, secretEvery)
@@ -292,37 +286,37 @@ func (b *Bill) vpcData() {
 
 func (b *Bill) messages() {
 	w, u := &b.Workload, b.Usage
-	cells := num(w.Cells)
+	cells := float64(w.Cells)
 	b.add("SNS", "publishes", "sns.publishes", u.Changes, "one for each change, %s of them the canary's",
 		decimal(u.runs, 0))
-	polls := num(longPolls * 60 * hours * w.Cells)
-	b.add("SQS", "requests", "sqs.requests", sum(polls, product(u.Changes, cells, num(queueCalls))),
+	polls := float64(longPolls * 60 * hours * w.Cells)
+	b.add("SQS", "requests", "sqs.requests", polls+u.Changes*cells*queueCalls,
 		"%d long polls a minute and cell by Lambda, %d for each message", longPolls, queueCalls)
 }
 
 func (b *Bill) objects() {
 	u := b.Usage
 	b.add("S3", "audit, objects", "s3.puts", u.Changes, "one for each change, those of the canary included")
-	b.add("S3", "CloudTrail, log files", "s3.puts", num(trailPuts*hours), "%d an hour", trailPuts)
-	b.add("S3", "audit, storage", "s3.storage", over(product(u.Changes, num(12*itemBytes)), num(1<<30)),
+	b.add("S3", "CloudTrail, log files", "s3.puts", trailPuts*hours, "%d an hour", trailPuts)
+	b.add("S3", "audit, storage", "s3.storage", u.Changes*12*itemBytes/(1<<30),
 		"after a year, of 1 KB each; grows as long as objects are locked")
 }
 
 func (b *Bill) keys() {
 	w, u := &b.Workload, b.Usage
-	b.add("Secrets Manager", "secrets", "secretsmanager.secrets", num(w.Cells), "one in each cell")
+	b.add("Secrets Manager", "secrets", "secretsmanager.secrets", float64(w.Cells), "one in each cell")
 	b.add("Secrets Manager", "calls", "secretsmanager.calls", b.month(u.asking(secretEvery)),
 		"each environment, every %d s", secretEvery)
 	if w.CustomerKeys {
-		b.add("KMS", "keys", "kms.keys", num(w.Cells+1), "one beside the control tables, one in each cell")
+		b.add("KMS", "keys", "kms.keys", float64(w.Cells+1), "one beside the control tables, one in each cell")
 	}
 	if w.Anchors {
-		b.add("KMS", "key of the anchors", "kms.keys", num(1), "it signs once a day")
+		b.add("KMS", "key of the anchors", "kms.keys", 1, "it signs once a day")
 	}
 	reconcile, _ := grants.Of("reconcile")
-	asked := sum(num(keyCalls*12*hours), product(every(reconcile.Schedule), num(w.Cells*reconcileTables)))
-	asked = sum(asked, num(u.Environments*w.Cells*hours/environmentAge*environmentTables))
-	asked = sum(asked, product(least(u.runs, num(12*hours)), num(1+canaryTables*w.Cells)))
+	asked := keyCalls*12*hours + every(reconcile.Schedule)*float64(w.Cells*reconcileTables) +
+		float64(u.Environments*w.Cells*hours/environmentAge*environmentTables) +
+		min(u.runs, 12*hours)*float64(1+canaryTables*w.Cells)
 	b.add("KMS", "requests", "kms.requests", asked, "keys are kept for 5 minutes: %d calls for the topic in that "+
 		"time, %d of each reconcile, %d of each environment, %d of a canary's run and %d more in each cell",
 		keyCalls, reconcileTables, environmentTables, 1, canaryTables)
@@ -332,38 +326,38 @@ func (b *Bill) cloudWatch() {
 	w, u := &b.Workload, b.Usage
 	b.add("CloudWatch", "metrics", "cloudwatch.metrics", u.Metrics,
 		"by the hours in which they are written; none has a tenant as its dimension")
-	b.add("CloudWatch", "alarms", "cloudwatch.alarms", num(u.AlarmMetrics), "metrics that they look at")
+	b.add("CloudWatch", "alarms", "cloudwatch.alarms", float64(u.AlarmMetrics), "metrics that they look at")
 	if w.Dashboard {
-		b.add("CloudWatch", "dashboard", "cloudwatch.dashboards", num(1), "one in all")
+		b.add("CloudWatch", "dashboard", "cloudwatch.dashboards", 1, "one in all")
 	}
-	lines := product(b.month(u.polls), num(emfBytes))
+	lines := b.month(u.polls) * emfBytes
 	how := fmt.Sprintf("a line of metrics of %s bytes a second and environment", grouped(emfBytes))
 	if w.PlatformLogs {
-		lines = sum(lines, product(b.month(u.perCell), num(platformBytes)))
+		lines += b.month(u.perCell) * platformBytes
 		how += fmt.Sprintf(", and %d bytes of Lambda's own for each call", platformBytes)
 	} else {
 		how += "; Lambda's own lines are not kept"
 	}
-	b.add("CloudWatch", "logs of the authorizer", "cloudwatch.logs", over(lines, num(1<<30)), "%s", how)
-	calls := new(big.Rat)
+	b.add("CloudWatch", "logs of the authorizer", "cloudwatch.logs", lines/(1<<30), "%s", how)
+	calls := 0.0
 	for _, f := range grants.Functions() {
-		calls = sum(calls, b.callsOf(&f))
+		calls += b.callsOf(&f)
 	}
-	batches := product(calls, num(batchBytes+platformBytes))
-	b.add("CloudWatch", "logs of the control plane", "cloudwatch.logs", over(batches, num(1<<30)),
+	batches := calls * (batchBytes + platformBytes)
+	b.add("CloudWatch", "logs of the control plane", "cloudwatch.logs", batches/(1<<30),
 		"%s bytes a call, Lambda's own lines included", grouped(batchBytes+platformBytes))
-	kept := product(sum(lines, batches), num(retention), compressed)
-	b.add("CloudWatch", "logs, storage", "cloudwatch.archive", over(kept, num(1<<30)),
-		"kept %d month, compressed to %s %%", retention, decimal(product(compressed, num(100)), 0))
+	kept := (lines + batches) * retention * compressed
+	b.add("CloudWatch", "logs, storage", "cloudwatch.archive", kept/(1<<30),
+		"kept %d month, compressed to %s %%", retention, decimal(compressed*100, 0))
 }
 
 func (b *Bill) otherServices() {
 	w, u := &b.Workload, b.Usage
-	cells := num(w.Cells)
+	cells := float64(w.Cells)
 	b.add("AppConfig", "polls", "appconfig.requests", b.month(u.asking(appConfigEvery)),
 		"each environment, every %d s", appConfigEvery)
-	b.add("AppConfig", "configurations", "appconfig.received", num(u.Environments*w.Cells*hours/environmentAge),
+	b.add("AppConfig", "configurations", "appconfig.received", float64(u.Environments*w.Cells*hours/environmentAge),
 		"one for each environment, which lives %d h", environmentAge)
-	b.add("CloudTrail", "data events", "cloudtrail.data", product(u.Changes, sum(num(2), cells)),
+	b.add("CloudTrail", "data events", "cloudtrail.data", u.Changes*(2+cells),
 		"writes of control tables, config tables and audit records; not the authorizer's calls, nor counters")
 }

@@ -2,8 +2,8 @@
 // measurements of Sluice.
 //
 // It does no I/O: it makes a [Bill] from a [Workload] and [Prices]. The prices are in prices.yaml, and a file can
-// replace some of them; see [ReadPrices]. Amounts are exact: quantities are fractions, each line is rounded half up to
-// a millionth of a dollar, and the total is a sum of integers.
+// replace some of them; see [ReadPrices]. Each line is rounded half up to a millionth of a dollar, and the total is the
+// sum of these integers.
 //
 // Memory sizes, schedules and alarms come from package grants, with which functions are deployed; metrics come from
 // package telemetry, with which functions write them. All other assumptions are in assumptions.go, each with its
@@ -12,7 +12,8 @@ package cost
 
 import (
 	"fmt"
-	"math/big"
+	"math"
+	"strconv"
 	"strings"
 )
 
@@ -49,9 +50,8 @@ func grouped(n int64) string {
 // maxDigits is the most digits of a number on each side of the point.
 const maxDigits = 18
 
-// ParseNumber reads a decimal number of 0 or more, such as 50, 0.25 or 1_000_000, exactly. The error shows what was
-// read.
-func ParseNumber(s string) (*big.Rat, error) {
+// ParseNumber reads a decimal number of 0 or more, such as 50, 0.25 or 1_000_000. The error shows what was read.
+func ParseNumber(s string) (float64, error) {
 	whole, part, point := strings.Cut(s, ".")
 	plain := strings.ReplaceAll(whole, "_", "")
 	digits := func(s string) bool {
@@ -59,13 +59,9 @@ func ParseNumber(s string) (*big.Rat, error) {
 			strings.IndexFunc(s, func(c rune) bool { return c < '0' || c > '9' }) < 0
 	}
 	if !digits(plain) || whole[0] == '_' || (point && !digits(part)) {
-		return nil, fmt.Errorf("%q is not a number of 0 or more: write one such as 50, 0.25 or 1_000_000", clip(s))
+		return 0, fmt.Errorf("%q is not a number of 0 or more: write one such as 50, 0.25 or 1_000_000", clip(s))
 	}
-	r, ok := new(big.Rat).SetString(plain + "." + part + "0")
-	if !ok {
-		return nil, fmt.Errorf("%q is not a number", clip(s))
-	}
-	return r, nil
+	return strconv.ParseFloat(plain+"."+part, 64)
 }
 
 const clipped = 40 // most characters of the user's text in a message
@@ -77,51 +73,8 @@ func clip(s string) string {
 	return s
 }
 
-// Arithmetic with fractions, in functions that can be nested. They do not change their arguments.
+// up rounds up to an integer. An error in the last digits does not count as a part of one more.
+func up(a float64) int64 { return int64(math.Ceil(a - 1e-9)) }
 
-func num(n int64) *big.Rat         { return new(big.Rat).SetInt64(n) }
-func frac(a, b int64) *big.Rat     { return big.NewRat(a, b) }
-func sum(a, b *big.Rat) *big.Rat   { return new(big.Rat).Add(a, b) }
-func minus(a, b *big.Rat) *big.Rat { return new(big.Rat).Sub(a, b) }
-func over(a, b *big.Rat) *big.Rat  { return new(big.Rat).Quo(a, b) }
-func product(a *big.Rat, more ...*big.Rat) *big.Rat {
-	p := new(big.Rat).Set(a)
-	for _, m := range more {
-		p.Mul(p, m)
-	}
-	return p
-}
-
-func least(a, b *big.Rat) *big.Rat {
-	if a.Cmp(b) <= 0 {
-		return a
-	}
-	return b
-}
-
-// up rounds a up to an integer.
-func up(a *big.Rat) *big.Int {
-	q, r := new(big.Int).QuoRem(a.Num(), a.Denom(), new(big.Int))
-	if r.Sign() > 0 {
-		q.Add(q, big.NewInt(1))
-	}
-	return q
-}
-
-// root returns the square root of a, rounded up to a thousandth.
-func root(a *big.Rat) *big.Rat {
-	scaled := up(product(a, num(1_000_000)))
-	s := new(big.Int).Sqrt(scaled)
-	if new(big.Int).Mul(s, s).Cmp(scaled) < 0 {
-		s.Add(s, big.NewInt(1))
-	}
-	return new(big.Rat).SetFrac(s, big.NewInt(1000))
-}
-
-// micros rounds dollars half up.
-func micros(dollars *big.Rat) Micros {
-	doubled := product(dollars, num(2_000_000))
-	doubled.Add(doubled, num(1))
-	q := new(big.Int).Quo(doubled.Num(), new(big.Int).Mul(doubled.Denom(), big.NewInt(2)))
-	return Micros(q.Int64())
-}
+// micros rounds dollars half up, also a half that rounding errors have made a little smaller.
+func micros(dollars float64) Micros { return Micros(math.Round(dollars*1_000_000 + 1e-6)) }

@@ -3,6 +3,7 @@ package cost
 import (
 	"encoding/json"
 	"fmt"
+	"math"
 	"math/big"
 	"math/rand/v2"
 	"os"
@@ -30,7 +31,7 @@ func listPrices(t testing.TB) *Prices {
 
 var pricesOnce = sync.OnceValues(ListPrices)
 
-func number(t testing.TB, s string) *big.Rat {
+func number(t testing.TB, s string) float64 {
 	t.Helper()
 	n, err := ParseNumber(s)
 	if err != nil {
@@ -38,6 +39,9 @@ func number(t testing.TB, s string) *big.Rat {
 	}
 	return n
 }
+
+// same reports whether two numbers differ in rounding errors of float64 at most.
+func same(a, b float64) bool { return math.Abs(a-b) <= 1e-15*max(a, b) }
 
 func bill(t testing.TB, w Workload) *Bill {
 	t.Helper()
@@ -97,9 +101,8 @@ func TestSteps(t *testing.T) {
 	for _, tt := range tests {
 		want := number(t, tt.want)
 		got := prices.prices[tt.id].amount("us-east-1", number(t, tt.quantity), tt.free)
-		if got.Cmp(want) != 0 {
-			t.Errorf("%s of %s (free tier %t) cost %s, want %s", tt.quantity, tt.id, tt.free, got.FloatString(10),
-				tt.want)
+		if !same(got, want) {
+			t.Errorf("%s of %s (free tier %t) cost %.10f, want %s", tt.quantity, tt.id, tt.free, got, tt.want)
 		}
 	}
 }
@@ -117,8 +120,8 @@ func TestStepsInIreland(t *testing.T) {
 		{"dynamodb.reads", "1_000_000", "0.1415"},
 	} {
 		got := listPrices(t).prices[tt.id].amount("eu-west-1", number(t, tt.quantity), false)
-		if want := number(t, tt.want); got.Cmp(want) != 0 {
-			t.Errorf("%s of %s cost %s, want %s", tt.quantity, tt.id, got.FloatString(10), tt.want)
+		if want := number(t, tt.want); !same(got, want) {
+			t.Errorf("%s of %s cost %.10f, want %s", tt.quantity, tt.id, got, tt.want)
 		}
 	}
 }
@@ -126,7 +129,7 @@ func TestStepsInIreland(t *testing.T) {
 // Guarantees the bill of a small deployment that nobody uses. Each line was calculated by hand: a month has 2,628,000
 // s; the canary runs 8,760 times; with 10 changes a day there are 8,760 + 304.1667 changes.
 func TestIdleByHand(t *testing.T) {
-	b := bill(t, NewWorkload(num(0)))
+	b := bill(t, NewWorkload(0))
 	wantAmounts(t, b, map[string]string{
 		"KMS: requests":              "0.183960", // (2 x 12 x 730 + 6 x 2,920 + 3 x 8,760) x 0.03 / 10,000
 		"Secrets Manager: secrets":   "0.400000",
@@ -150,10 +153,10 @@ func TestIdleByHand(t *testing.T) {
 			t.Errorf("an idle deployment pays %s for %s", l.Amount, l.What)
 		}
 	}
-	with := NewWorkload(num(0))
+	with := NewWorkload(0)
 	with.Dashboard, with.CustomerKeys, with.WAF = true, true, true
 	// Two alarms, one metric and one key; and 730 scheduled calls of 100 ms and 512 MB, each with its log line.
-	anchored := NewWorkload(num(0))
+	anchored := NewWorkload(0)
 	anchored.Anchors = true
 	if got := bill(t, anchored).Total - b.Total; got < 1_500_000 || got > 1_510_000 {
 		t.Errorf("anchors add %s, want a little more than 1.50", got.Dollars())
@@ -167,22 +170,22 @@ func TestIdleByHand(t *testing.T) {
 // Guarantees that metrics are billed by the hours in which they are written, and alarms by the metrics that they watch.
 // Both were counted by hand in the lists of packages telemetry and grants.
 func TestMetricsByHand(t *testing.T) {
-	w := NewWorkload(num(0))
+	w := NewWorkload(0)
 	// Written in each hour: active_cell_count; for the cell, drift and (by the canary) propagation_seconds.
-	if got := bill(t, w).Usage.Metrics; got.Cmp(num(3)) != 0 {
-		t.Errorf("%s metrics in an idle deployment, want 3", got)
+	if got := bill(t, w).Usage.Metrics; !same(got, 3) {
+		t.Errorf("%g metrics in an idle deployment, want 3", got)
 	}
 	w.Cells = 3 // two metrics more for each of the two new cells
-	if got := bill(t, w).Usage.Metrics; got.Cmp(num(7)) != 0 {
-		t.Errorf("%s metrics with three cells, want 7", got)
+	if got := bill(t, w).Usage.Metrics; !same(got, 7) {
+		t.Errorf("%g metrics with three cells, want 7", got)
 	}
 	w.Cells, w.Canary, w.Changes = 1, 2*time.Hour, 0 // written in every second hour
-	if got := bill(t, w).Usage.Metrics; got.Cmp(frac(5, 2)) != 0 {
-		t.Errorf("%s metrics with a canary in every second hour, want 2 + 1/2", got)
+	if got := bill(t, w).Usage.Metrics; !same(got, 2.5) {
+		t.Errorf("%g metrics with a canary in every second hour, want 2 + 1/2", got)
 	}
 	w.Canary = 0
-	if got := bill(t, w).Usage.Metrics; got.Cmp(num(2)) != 0 {
-		t.Errorf("%s metrics without any change, want 2", got)
+	if got := bill(t, w).Usage.Metrics; !same(got, 2) {
+		t.Errorf("%g metrics without any change, want 2", got)
 	}
 	own := Alarms()
 	// balancer 3, archiver 2; of the cell reconcile 1, canary 1.
@@ -194,26 +197,26 @@ func TestMetricsByHand(t *testing.T) {
 // Guarantees the aim that a default deployment which nobody uses costs less than 5 dollars a month, whatever metric or
 // alarm is added.
 func TestIdleStaysSmall(t *testing.T) {
-	if b := bill(t, NewWorkload(num(0))); b.Total >= 5*dollar {
+	if b := bill(t, NewWorkload(0)); b.Total >= 5_000_000 {
 		t.Errorf("a month of an idle deployment costs %s, of which metrics %s and alarms %s; the aim is below 5",
 			b.Total, amounts(b)["CloudWatch: metrics"], amounts(b)["CloudWatch: alarms"])
 	}
-	w := NewWorkload(num(0)) // shows that the check above can fail
-	if w.Canary = time.Minute; bill(t, w).Total < 5*dollar {
+	w := NewWorkload(0) // shows that the check above can fail
+	if w.Canary = time.Minute; bill(t, w).Total < 5_000_000 {
 		t.Error("a deployment with a canary each minute also costs less than the aim; is the canary billed?")
 	}
 }
 
 // Guarantees the lines that depend on the number of requests. They were calculated by hand.
 func TestRequestsByHand(t *testing.T) {
-	w := NewWorkload(num(50)) // 131,400,000 requests
+	w := NewWorkload(50) // 131,400,000 requests
 	w.Tenants = 20
 	// At a time: 50 x 8 ms x 2 = 0.8, and 3 x 0.895 more: 4 environments. A tenant sends 50/(20 x 4) = 0.625 requests a
 	// second to each. That is below the 2.325 from which on leases save calls, so each decision is a write of 1.038
 	// units.
 	b := bill(t, w)
-	if b.Usage.Environments != 4 || b.Usage.CallShare.Cmp(num(1)) != 0 || b.Usage.MeanMs.Cmp(num(8)) != 0 {
-		t.Errorf("%d environments, %s of the requests call, %s ms; want 4, 1, 8", b.Usage.Environments,
+	if b.Usage.Environments != 4 || !same(b.Usage.CallShare, 1) || !same(b.Usage.MeanMs, 8) {
+		t.Errorf("%d environments, %g of the requests call, %g ms; want 4, 1, 8", b.Usage.Environments,
 			b.Usage.CallShare, b.Usage.MeanMs)
 	}
 	wantAmounts(t, b, map[string]string{
@@ -230,7 +233,7 @@ func TestRequestsByHand(t *testing.T) {
 		"AppConfig: configurations":          "1.168000", // 4 x 730 / 2 x 0.0008
 	})
 
-	w.Tenants, w.RPS = 1, num(1000) // one tenant; 1,000 x 8 ms x 2 = 16 + 12: 28 environments, 35.7 a second in each
+	w.Tenants, w.RPS = 1, 1000 // one tenant; 1,000 x 8 ms x 2 = 16 + 12: 28 environments, 35.7 a second in each
 	b = bill(t, w)
 	wantAmounts(t, b, map[string]string{
 		"DynamoDB: counters, writes": "106.926750", // 28 x 2.325/s x 2,628,000 s x 0.625 / 1,000,000
@@ -250,8 +253,8 @@ func TestRequestsByHand(t *testing.T) {
 
 // Guarantees the lines of a full cell only. They were calculated by hand.
 func TestFullCellByHand(t *testing.T) {
-	w := NewWorkload(num(1_000_000))
-	w.Tenants, w.Profile, w.Peak = 10_000, Full, num(1)
+	w := NewWorkload(1_000_000)
+	w.Tenants, w.Profile, w.Peak = 10_000, Full, 1
 	b := bill(t, w)
 	// 1,000,000 x 3 ms = 3,000 and 3 x 54.773: 3,165 environments. A tenant sends 0.03 requests/s to each, so every
 	// decision is a call. 20 shards at 50,000/s each.
@@ -282,7 +285,7 @@ func TestFullCellByHand(t *testing.T) {
 // Guarantees that every table is billed for point-in-time recovery. Calculated by hand: with 3 cells and 10,000 tenants
 // there are 30,020 KB in control tables and 40,020 KB in the tables of each cell: 150,080 KB, 0.143127 GB.
 func TestRecoveryByHand(t *testing.T) {
-	w := NewWorkload(num(0))
+	w := NewWorkload(0)
 	w.Tenants, w.Cells = 10_000, 3
 	wantAmounts(t, bill(t, w), map[string]string{
 		"DynamoDB: storage":                "0.035782", // x 0.25
@@ -292,7 +295,7 @@ func TestRecoveryByHand(t *testing.T) {
 
 // Guarantees that WebSocket connections are billed by messages and minutes, separately from the cost of Sluice.
 func TestWebSocket(t *testing.T) {
-	w := NewWorkload(num(10)) // 26.28 M connections
+	w := NewWorkload(10) // 26.28 M connections
 	w.API = WebSocket
 	wantAmounts(t, bill(t, w), map[string]string{
 		"API Gateway: messages":           "262.800000", // 262.8 M x 1.00
@@ -302,13 +305,13 @@ func TestWebSocket(t *testing.T) {
 
 // random returns a random workload that New accepts.
 func random(r *rand.Rand) Workload {
-	w := NewWorkload(big.NewRat(r.Int64N(1_000_000)+1, []int64{1, 10, 1000}[r.IntN(3)]))
+	w := NewWorkload(float64(r.Int64N(1_000_000)+1) / []float64{1, 10, 1000}[r.IntN(3)])
 	w.Tenants, w.Cells = r.Int64N(5000)+1, r.Int64N(5)+1
 	w.Region = []string{"us-east-1", "eu-west-1"}[r.IntN(2)]
 	w.Profile, w.API = Profiles()[r.IntN(2)], APIs()[r.IntN(3)]
 	w.Leases, w.WAF, w.PlatformLogs, w.FreeTier = r.IntN(2) == 0, r.IntN(2) == 0, r.IntN(2) == 0, r.IntN(2) == 0
-	w.DeniedShare = big.NewRat(r.Int64N(10), 10)
-	w.Peak = big.NewRat(r.Int64N(90)+10, 10)
+	w.DeniedShare = float64(r.Int64N(10)) / 10
+	w.Peak = float64(r.Int64N(90)+10) / 10
 	if r.IntN(2) == 0 {
 		w.Duration = time.Duration(r.IntN(50)+1) * time.Millisecond
 	}
@@ -332,11 +335,11 @@ func TestMoreCostsMore(t *testing.T) {
 	for range 15 {
 		base := random(r)
 		for name, more := range map[string]func(w *Workload, times int64){
-			"requests": func(w *Workload, times int64) { w.RPS = product(w.RPS, num(times)) },
+			"requests": func(w *Workload, times int64) { w.RPS *= float64(times) },
 			"tenants":  func(w *Workload, times int64) { w.Tenants *= times },
 			"cells":    func(w *Workload, times int64) { w.Cells *= times },
 			"changes":  func(w *Workload, times int64) { w.Changes *= times },
-			"peak":     func(w *Workload, times int64) { w.Peak = product(w.Peak, num(times)) },
+			"peak":     func(w *Workload, times int64) { w.Peak *= float64(times) },
 		} {
 			var totals []Micros
 			for _, times := range []int64{1, 2, 3, 10} {
@@ -352,7 +355,7 @@ func TestMoreCostsMore(t *testing.T) {
 				totals = append(totals, total)
 			}
 			if hasDrop(totals) {
-				t.Errorf("more %s cost less: %v; of %+v, %s requests/s", name, totals, base, base.RPS)
+				t.Errorf("more %s cost less: %v; of %+v, %g requests/s", name, totals, base, base.RPS)
 			}
 		}
 	}
@@ -373,15 +376,12 @@ func TestSums(t *testing.T) {
 		w := random(r)
 		b := bill(t, w)
 		var total Micros
-		quantities := map[string]*big.Rat{}
+		quantities := map[string]float64{}
 		lines := map[string]int64{}
 		paid := map[string]Micros{}
 		for _, l := range b.Lines {
 			total += l.Amount
-			if quantities[l.id] == nil {
-				quantities[l.id] = new(big.Rat)
-			}
-			quantities[l.id] = sum(quantities[l.id], l.exact)
+			quantities[l.id] += l.exact
 			lines[l.id]++
 			paid[l.id] += l.Amount
 		}
@@ -389,9 +389,10 @@ func TestSums(t *testing.T) {
 			t.Errorf("the sum of the lines is %d, the totals are %d + %d", total, b.Total, b.Anyway)
 		}
 		for id, q := range quantities {
-			whole := product(b.Prices.prices[id].amount(w.Region, q, w.FreeTier), num(1_000_000))
-			if off := new(big.Rat).Abs(minus(whole, num(int64(paid[id])))); off.Cmp(frac(lines[id], 2)) > 0 {
-				t.Errorf("%d lines of %s cost %d, their sum %s", lines[id], id, paid[id], whole.FloatString(2))
+			whole := b.Prices.prices[id].amount(w.Region, q, w.FreeTier) * 1_000_000
+			const digits = 1e-14 // of a sum of float64
+			if off := math.Abs(whole - float64(paid[id])); off > float64(lines[id])/2+whole*digits {
+				t.Errorf("%d lines of %s cost %d, their sum %.2f", lines[id], id, paid[id], whole)
 			}
 		}
 	}
@@ -402,7 +403,7 @@ func TestEveryPriceIsUsed(t *testing.T) {
 	used := map[string]bool{}
 	for _, api := range APIs() {
 		for _, node := range listPrices(t).Nodes() {
-			w := NewWorkload(num(100))
+			w := NewWorkload(100)
 			w.API, w.Profile, w.Node, w.WAF, w.Dashboard, w.CustomerKeys, w.NAT = api, Full, node, true, true, true, 1
 			for _, l := range bill(t, w).Lines {
 				used[l.id] = true
@@ -456,14 +457,13 @@ func TestRefused(t *testing.T) {
 		change func(w *Workload)
 		want   string
 	}{
-		{func(w *Workload) { w.RPS = num(-1) }, "rps is outside 0..1000000000"},
-		{func(w *Workload) { w.RPS = nil }, "rps is outside"},
-		{func(w *Workload) { w.RPS = num(MaxRPS + 1) }, "rps is outside"},
+		{func(w *Workload) { w.RPS = -1 }, "rps is outside 0..1000000000"},
+		{func(w *Workload) { w.RPS = MaxRPS + 1 }, "rps is outside"},
 		{func(w *Workload) { w.Tenants = 0 }, "tenants is outside 1..10000000"},
 		{func(w *Workload) { w.Cells = 0 }, "cells is outside 1..1000"},
 		{func(w *Workload) { w.Cells = -3 }, "cells is outside 1..1000"},
-		{func(w *Workload) { w.DeniedShare = frac(11, 10) }, "denied-share is outside 0..1"},
-		{func(w *Workload) { w.Peak = frac(1, 2) }, "peak is outside 1..1000"},
+		{func(w *Workload) { w.DeniedShare = 1.1 }, "denied-share is outside 0..1"},
+		{func(w *Workload) { w.Peak = 0.5 }, "peak is outside 1..1000"},
 		{func(w *Workload) { w.Region = "mars-north-1" },
 			`region "mars-north-1" has no prices; there are eu-west-1, us-east-1`},
 		{func(w *Workload) { w.Profile = "huge" }, `profile "huge" is neither`},
@@ -477,49 +477,12 @@ func TestRefused(t *testing.T) {
 		{func(w *Workload) { w.Changes = -1 }, "changes is outside"},
 	}
 	for _, tt := range tests {
-		w := NewWorkload(num(50))
+		w := NewWorkload(50)
 		tt.change(&w)
 		b, err := New(&w, listPrices(t))
 		if b != nil || err == nil || !strings.HasPrefix(err.Error(), tt.want) || strings.Contains(err.Error(), "\n") {
 			t.Errorf("got %v, %v; want one line with %q", b, err, tt.want)
 		}
-	}
-}
-
-// Guarantees that the published bill is shown beside ours with its printed amounts, that a printed daily cost is
-// converted to a month, and that it is compared with no other workload.
-func TestCompare(t *testing.T) {
-	w := NewWorkload(num(PublishedRPS))
-	w.Tenants, w.Profile = PublishedTenants, Full
-	b := bill(t, w)
-	c, err := b.Compare()
-	if err != nil {
-		t.Fatal(err)
-	}
-	// Calculated by hand: 240,000 + 130,000 + 14,000 + 1,700 + 2,000 + 50 + 1,000; …
-	if c.Low != 388_750*dollar || c.High != 407_200*dollar {
-		t.Errorf("the printed lines sum to %s..%s, want 388,750 to 407,200", c.Low, c.High)
-	}
-	// 2,628,000 M requests: 48,253.10 for the first 20,000 M, 1.51 for each million beyond.
-	if got, want := c.Lines[0].Monthly, Micros(3_986_333_100_000); got != want {
-		t.Errorf("a month of API Gateway is %s, want %s", got.Dollars(), want.Dollars())
-	}
-	if got, want := c.Lines[2].Monthly, Micros(20_463_360_000); got != want { // 160 x 730 x 0.1752
-		t.Errorf("a month of nodes is %s, want %s", got.Dollars(), want.Dollars())
-	}
-	var ours Micros
-	for _, l := range c.Lines {
-		ours += l.Ours
-		if l.Why == "" {
-			t.Errorf("%s: the comparison does not say why it differs", l.Line)
-		}
-	}
-	if ours != b.Total+b.Anyway {
-		t.Errorf("our lines sum to %s, the bill is %s", ours, b.Total+b.Anyway)
-	}
-	w.Tenants++
-	if _, err := bill(t, w).Compare(); err == nil {
-		t.Error("the published bill was compared with another workload")
 	}
 }
 
@@ -544,7 +507,7 @@ func TestMicros(t *testing.T) {
 	}
 }
 
-// FuzzParseNumber checks that a number is read exactly, or refused.
+// FuzzParseNumber checks that a number is read as the decimal text says, or refused.
 func FuzzParseNumber(f *testing.F) {
 	for _, s := range []string{"0", "50", "0.5", "1_000_000", "007", "", "-1", "NaN", "Inf", "1e6", "1/3", ".5", "5.",
 		"0x10", "1.2.3", "_1", "９", "1e999999999", strings.Repeat("9", 40)} {
@@ -553,17 +516,17 @@ func FuzzParseNumber(f *testing.F) {
 	f.Fuzz(func(t *testing.T, s string) {
 		n, err := ParseNumber(s)
 		if err != nil {
-			if n != nil || strings.ContainsRune(fmt.Sprint(err), '\n') {
+			if n != 0 || strings.ContainsRune(fmt.Sprint(err), '\n') {
 				t.Fatalf("ParseNumber(%q) = %v, %v", s, n, err)
 			}
 			return
 		}
-		if n.Sign() < 0 || strings.ContainsAny(s, "-+eEx/NI") {
-			t.Fatalf("ParseNumber(%q) = %s", s, n)
+		want, ok := new(big.Rat).SetString(strings.ReplaceAll(s, "_", ""))
+		if !ok || strings.ContainsAny(s, "-+eEx/NI") {
+			t.Fatalf("ParseNumber(%q) = %v", s, n)
 		}
-		again, err := ParseNumber(n.FloatString(maxDigits))
-		if err != nil || again.Cmp(n) != 0 {
-			t.Fatalf("ParseNumber(%q) = %s, which is read as %v, %v", s, n, again, err)
+		if nearest, _ := want.Float64(); nearest != n {
+			t.Fatalf("ParseNumber(%q) = %v, want %v", s, n, nearest)
 		}
 	})
 }
@@ -573,7 +536,7 @@ func TestNoNumbers(t *testing.T) {
 	for _, s := range []string{"", "-1", "+1", "NaN", "Inf", "1e6", "1/3", ".5", "5.", "0x10", "1.2.3", "_1", "1,000",
 		" 1", strings.Repeat("9", 19)} {
 		if n, err := ParseNumber(s); err == nil {
-			t.Errorf("ParseNumber(%q) = %s, want an error", s, n)
+			t.Errorf("ParseNumber(%q) = %v, want an error", s, n)
 		}
 	}
 }
@@ -645,7 +608,7 @@ func TestPageOfIdle(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := bill(t, NewWorkload(num(0)))
+	b := bill(t, NewWorkload(0))
 	for what, n := range map[string]string{
 		"alarms": fmt.Sprintf("| metrics that alarms look at | %d for %%s |", b.Usage.AlarmMetrics),
 		"metrics": fmt.Sprintf("| metrics that functions write in each hour | %s for %%s |",
@@ -664,14 +627,14 @@ func TestPageOfIdle(t *testing.T) {
 
 // Guarantees that measured numbers of calls and shards are used instead of calculated ones.
 func TestCounted(t *testing.T) {
-	w := NewWorkload(big.NewRat(1_000_000, 1))
-	w.Profile, w.Cells, w.StoreCalls, w.Shards = Full, 2, big.NewRat(800_000, 1), 9
+	w := NewWorkload(1_000_000)
+	w.Profile, w.Cells, w.StoreCalls, w.Shards = Full, 2, 800_000, 9
 	bill, err := New(&w, listPrices(t))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if bill.Usage.Nodes != 36 || bill.Usage.CallShare.Cmp(big.NewRat(8, 10)) != 0 {
-		t.Errorf("%d nodes, %s of the requests call, want 36 and 4/5", bill.Usage.Nodes, bill.Usage.CallShare)
+	if bill.Usage.Nodes != 36 || !same(bill.Usage.CallShare, 0.8) {
+		t.Errorf("%d nodes, %g of the requests call, want 36 and 4/5", bill.Usage.Nodes, bill.Usage.CallShare)
 	}
 	for _, l := range bill.Lines {
 		if l.Service == "ElastiCache" && !strings.Contains(l.How, "800,000 calls per second, as they were counted") {

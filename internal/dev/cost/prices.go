@@ -4,8 +4,8 @@ import (
 	_ "embed"
 	"fmt"
 	"maps"
-	"math/big"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -30,16 +30,16 @@ type Replacement struct {
 // price is the price of one kind of unit.
 type price struct {
 	id, unit, published string
-	per                 *big.Rat             // number of units that usd is for
-	free                *big.Rat             // units that are free every month, without an end date
+	per                 float64              // number of units that usd is for
+	free                float64              // units that are free every month, without an end date
 	usd                 map[string][]step    // by region
 	asOf                map[string]time.Time // the day on which that was the price, by region
 }
 
 // step is the price of the units of a month up to an amount.
 type step struct {
-	upTo *big.Rat // nil in the last step, which has no upper bound
-	usd  *big.Rat
+	upTo float64 // 0 in the last step, which has no upper bound
+	usd  float64
 }
 
 // ListPrices returns the prices that come with the program.
@@ -94,21 +94,21 @@ func retiredPrices() []string { return []string{"eventbridge.schedules"} }
 
 // amount returns the cost of a monthly quantity in a region, in dollars. Free units come first; steps count the units
 // after them.
-func (p *price) amount(region string, quantity *big.Rat, freeTier bool) *big.Rat {
+func (p *price) amount(region string, quantity float64, freeTier bool) float64 {
 	paid := quantity
 	if freeTier {
-		paid = minus(quantity, least(quantity, p.free))
+		paid = quantity - min(quantity, p.free)
 	}
-	total, from := new(big.Rat), new(big.Rat)
+	total, from := 0.0, 0.0
 	for _, s := range p.usd[region] {
-		if paid.Cmp(from) <= 0 {
+		if paid <= from {
 			break
 		}
 		to := paid
-		if s.upTo != nil {
-			to = least(paid, s.upTo)
+		if s.upTo > 0 {
+			to = min(paid, s.upTo)
 		}
-		total.Add(total, over(product(minus(to, from), s.usd), p.per))
+		total += (to - from) * s.usd / p.per
 		from = to
 	}
 	return total
@@ -125,15 +125,17 @@ func (p *price) shown(region string) string {
 }
 
 // cents formats a with at least two digits after the point, and as many as it has.
-func cents(a *big.Rat) string {
-	s := a.FloatString(maxDigits)
-	point := strings.IndexByte(s, '.')
-	return s[:max(point+3, len(strings.TrimRight(s, "0")))]
+func cents(a float64) string {
+	s := strconv.FormatFloat(a, 'f', -1, 64)
+	if _, part, _ := strings.Cut(s, "."); len(part) < 2 {
+		s = strconv.FormatFloat(a, 'f', 2, 64)
+	}
+	return s
 }
 
 // decimal formats a with at most digits digits after the point, without zeros at the end.
-func decimal(a *big.Rat, digits int) string {
-	s := a.FloatString(digits)
+func decimal(a float64, digits int) string {
+	s := strconv.FormatFloat(a, 'f', digits, 64)
 	if strings.Contains(s, ".") {
 		s = strings.TrimRight(strings.TrimRight(s, "0"), ".")
 	}

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -71,7 +72,7 @@ func (b *Bill) Notes(now time.Time) []string {
 	for _, f := range b.Prices.From {
 		notes = append(notes, fmt.Sprintf("Prices from %s, as of %s.", f.File, f.Date.Format(time.DateOnly)))
 	}
-	if w.RPS.Sign() == 0 {
+	if w.RPS == 0 {
 		return notes
 	}
 	how := fmt.Sprintf("assumed: %d ms without a call to a store, %d ms more with one; the processor time that was "+
@@ -85,7 +86,7 @@ func (b *Bill) Notes(now time.Time) []string {
 		u.Environments))
 	notes = append(notes, "All tenants send equally many requests, spread evenly over the environments. Leases save "+
 		"more calls if a few tenants send most requests, or if Lambda prefers some environments.")
-	if u.denied.Sign() > 0 {
+	if u.denied > 0 {
 		notes = append(notes, "API Gateway does not bill requests that an authorizer denies. Without Sluice they "+
 			"would be billed, and reach the backend.")
 	}
@@ -107,14 +108,14 @@ func (b *Bill) Notes(now time.Time) []string {
 // quotas returns notes about quotas of AWS that the workload exceeds.
 func (b *Bill) quotas() (notes []string) {
 	w, u := &b.Workload, b.Usage
-	if product(w.RPS, w.Peak).Cmp(num(10_000)) > 0 {
+	if w.RPS*w.Peak > 10_000 {
 		notes = append(notes, "Exceeds a default quota: API Gateway admits 10,000 requests/s in a region and account.")
 	}
 	if u.Environments*w.Cells > 1000 {
 		notes = append(notes, "Exceeds a default quota: Lambda runs 1,000 environments at once in a region and "+
 			"account.")
 	}
-	if w.Profile == Small && over(product(u.calls, w.Peak), num(w.Tenants)).Cmp(num(1000)) > 0 {
+	if w.Profile == Small && u.calls*w.Peak/float64(w.Tenants) > 1000 {
 		notes = append(notes, "Exceeds a limit: DynamoDB accepts 1,000 write units/s for one item, and a tenant needs "+
 			"more. A full cell does not have this limit.")
 	}
@@ -130,15 +131,16 @@ func (b *Bill) Title() string {
 			WebSocket: "WebSocket"}[w.API], w.Region)
 }
 
-// textWidth is the most characters in a line of WriteText, unless one word is longer.
-const textWidth = 120
+const (
+	textWidth    = 120 // most characters in a line of WriteText, unless one word is longer
+	detailIndent = 18  // blanks before the details of a row
+)
 
-// WriteText writes the bill as a table, and the comparison below it if c is not nil. It calculates the ages of prices
-// as of now.
-func (b *Bill) WriteText(out io.Writer, c *Comparison, now time.Time) error {
+// WriteText writes the bill as a table. It calculates the ages of prices as of now.
+func (b *Bill) WriteText(out io.Writer, now time.Time) error {
 	var text strings.Builder
 	fmt.Fprintf(&text, "%s\n\n", b.Title())
-	t := newDetailedTable("USD\tSERVICE\tLINE\tQUANTITY", 18)
+	t := newDetailedTable("USD\tSERVICE\tLINE\tQUANTITY")
 	for i := range b.Lines {
 		if !b.Lines[i].Anyway {
 			t.billLine(&b.Lines[i])
@@ -160,36 +162,8 @@ func (b *Bill) WriteText(out io.Writer, c *Comparison, now time.Time) error {
 	for _, n := range b.Notes(now) {
 		writeIndented(&text, "- ", n)
 	}
-	if c != nil {
-		if err := c.writeText(&text); err != nil {
-			return err
-		}
-	}
 	if _, err := io.WriteString(out, text.String()); err != nil {
 		return fmt.Errorf("write the bill: %w", err)
-	}
-	return nil
-}
-
-func (c *Comparison) writeText(out *strings.Builder) error {
-	fmt.Fprintln(out, "\nCompared with the bill of a published design review, for the same requests")
-	fmt.Fprintln(out)
-	t := newDetailedTable("PRINTED\tWHOLE MONTH\tOURS\tLINE", 4)
-	for _, l := range c.Lines {
-		price := l.Low.wholeDollars()
-		if l.High != l.Low {
-			price += "-" + l.High.wholeDollars()
-		}
-		t.row(fmt.Sprintf("%s\t%s\t%s\t%s", price, l.Monthly.wholeDollars(), l.Ours.wholeDollars(), l.Line), l.Why)
-	}
-	t.row(fmt.Sprintf("%s-%s\t%s\t%s\tsum", c.Low.wholeDollars(), c.High.wholeDollars(), c.Monthly.wholeDollars(),
-		c.Ours.wholeDollars()), "")
-	if err := t.write(out); err != nil {
-		return fmt.Errorf("write the comparison: %w", err)
-	}
-	fmt.Fprintln(out)
-	for _, n := range c.Notes {
-		writeIndented(out, "- ", n)
 	}
 	return nil
 }
@@ -199,11 +173,10 @@ type detailedTable struct {
 	cells   strings.Builder
 	writer  *tabwriter.Writer
 	details []string // of each row, the head first
-	indent  int      // of the details, in blanks
 }
 
-func newDetailedTable(head string, indent int) *detailedTable {
-	t := &detailedTable{indent: indent}
+func newDetailedTable(head string) *detailedTable {
+	t := &detailedTable{}
 	t.writer = tabwriter.NewWriter(&t.cells, 0, 0, 2, ' ', 0)
 	t.row(head, "")
 	return t
@@ -227,7 +200,7 @@ func (t *detailedTable) write(out *strings.Builder) error {
 	for i, line := range lines {
 		fmt.Fprintln(out, strings.TrimRight(line, " "))
 		if t.details[i] != "" {
-			writeIndented(out, strings.Repeat(" ", t.indent), t.details[i])
+			writeIndented(out, strings.Repeat(" ", detailIndent), t.details[i])
 		}
 	}
 	return nil
@@ -250,9 +223,6 @@ func writeIndented(out *strings.Builder, label, text string) {
 	fmt.Fprintln(out, line)
 }
 
-// wholeDollars formats the amount in whole dollars, rounded half up.
-func (m Micros) wholeDollars() string { return grouped((int64(m) + 500_000) / 1_000_000) }
-
 // report is the bill as JSON. Amounts are strings, in dollars with six digits after the point.
 type report struct {
 	Title        string       `json:"title"`
@@ -271,7 +241,6 @@ type report struct {
 	Total        Micros       `json:"usd"`
 	Anyway       Micros       `json:"usdWithoutSluice"`
 	Notes        []string     `json:"notes"`
-	Published    *Comparison  `json:"published,omitempty"`
 }
 
 type reportLine struct {
@@ -280,22 +249,20 @@ type reportLine struct {
 	AsOf      string `json:"priceAsOf"` // the day
 }
 
-// WriteJSON writes the bill, and the comparison if c is not nil, as one JSON value. It calculates the ages of prices as
-// of now.
-func (b *Bill) WriteJSON(out io.Writer, c *Comparison, now time.Time) error {
+// WriteJSON writes the bill as one JSON value. It calculates the ages of prices as of now.
+func (b *Bill) WriteJSON(out io.Writer, now time.Time) error {
 	w, u := &b.Workload, b.Usage
 	oldest, newest := b.PricesOf()
 	r := report{
-		Title: b.Title(), Region: w.Region, RPS: plainDecimal(w.RPS.FloatString(6)),
+		Title: b.Title(), Region: w.Region, RPS: plainDecimal(w.RPS, 6),
 		PricesOf: oldest.Format(time.DateOnly), PricesTo: newest.Format(time.DateOnly), OldestDays: daysOld(oldest,
 			now),
 		Tenants: w.Tenants, Cells: w.Cells, Profile: w.Profile, API: w.API, Environments: u.Environments,
-		MeanMs: plainDecimal(u.MeanMs.FloatString(3)), Total: b.Total, Anyway: b.Anyway, Notes: b.Notes(now),
-		Published: c,
+		MeanMs: plainDecimal(u.MeanMs, 3), Total: b.Total, Anyway: b.Anyway, Notes: b.Notes(now),
 	}
 	for _, l := range b.Lines {
 		line := l
-		line.Quantity = plainDecimal(l.exact.FloatString(6))
+		line.Quantity = plainDecimal(l.exact, 6)
 		p := b.Prices.prices[l.id]
 		r.Lines = append(r.Lines, reportLine{line, p.published, p.asOf[w.Region].Format(time.DateOnly)})
 	}
@@ -308,5 +275,7 @@ func (b *Bill) WriteJSON(out io.Writer, c *Comparison, now time.Time) error {
 	return nil
 }
 
-// plainDecimal removes zeros at the end of a decimal fraction.
-func plainDecimal(s string) string { return strings.TrimRight(strings.TrimRight(s, "0"), ".") }
+// plainDecimal formats a with at most digits digits after the point, for a program.
+func plainDecimal(a float64, digits int) string {
+	return strings.TrimRight(strings.TrimRight(strconv.FormatFloat(a, 'f', digits, 64), "0"), ".")
+}

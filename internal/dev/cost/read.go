@@ -3,7 +3,7 @@ package cost
 import (
 	"fmt"
 	"maps"
-	"math/big"
+	"math"
 	"regexp"
 	"slices"
 	"strings"
@@ -80,19 +80,19 @@ func (r *reader) text(v value) string {
 }
 
 // number reads a number of 0 or more, or above 0 if positive. It may be in quotes.
-func (r *reader) number(v value, positive bool) *big.Rat {
+func (r *reader) number(v value, positive bool) float64 {
 	if !v.IsNumber() && v.Node.Kind != configfile.String {
 		r.Problem(v, "want a number, got %s", configfile.Describe(v.Node))
-		return nil
+		return 0
 	}
 	n, err := ParseNumber(v.Node.Text)
 	switch {
 	case err != nil:
 		r.Problem(v, "%s", err)
-		return nil
-	case positive && n.Sign() == 0:
+		return 0
+	case positive && n == 0:
 		r.Problem(v, "want a number above 0")
-		return nil
+		return 0
 	}
 	return n
 }
@@ -195,14 +195,14 @@ func (r *reader) asOf(v value, p *price, regions configfile.Object) {
 func (r *reader) described(o configfile.Object, id string) *price {
 	p := r.next.prices[id]
 	if p == nil {
-		p = &price{id: id, free: new(big.Rat), usd: map[string][]step{}, asOf: map[string]time.Time{}}
+		p = &price{id: id, usd: map[string][]step{}, asOf: map[string]time.Time{}}
 		r.Required(o, "per", "how many units the price is for")
 		r.Required(o, "unit", "what is counted")
 		r.Required(o, "published", "where AWS has the price")
 		r.next.prices[id] = p
 	}
 	if v, ok := o.Get("per"); ok {
-		if p.per = r.number(v, true); p.per != nil && !p.per.IsInt() {
+		if p.per = r.number(v, true); p.per != math.Trunc(p.per) {
 			r.Problem(v, "want a whole number")
 		}
 	}
@@ -231,7 +231,7 @@ func (r *reader) steps(v value) []step {
 		return nil
 	}
 	var steps []step
-	last := new(big.Rat)
+	last := 0.0
 	for i, entry := range entries {
 		o, ok := r.Object(entry, stepSchema)
 		if !ok {
@@ -249,10 +249,10 @@ func (r *reader) steps(v value) []step {
 		case there && final:
 			r.Problem(upTo, "the last step has no upper bound: remove its upTo")
 		case there:
-			if s.upTo = r.number(upTo, true); s.upTo == nil {
+			if s.upTo = r.number(upTo, true); s.upTo == 0 {
 				break
 			}
-			if s.upTo.Cmp(last) <= 0 {
+			if s.upTo <= last {
 				r.Problem(upTo, "want a larger number than in the step before")
 			}
 			last = s.upTo

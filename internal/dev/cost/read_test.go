@@ -6,6 +6,7 @@ import (
 	"maps"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -53,7 +54,7 @@ prices:
 		t.Errorf("from %v, nodes %v", p.From, p.Nodes())
 	}
 	amount := func(p *Prices, id, region, of string) string {
-		return p.prices[id].amount(region, number(t, of), false).FloatString(7)
+		return strconv.FormatFloat(p.prices[id].amount(region, number(t, of), false), 'f', 7, 64)
 	}
 	for _, tt := range []struct{ id, region, of, want, before string }{
 		{"lambda.requests", "us-east-1", "1_000_000", "0.4000000", "0.2000000"},
@@ -68,7 +69,7 @@ prices:
 				tt.before)
 		}
 	}
-	w := NewWorkload(num(10)) // 26.28 M requests
+	w := NewWorkload(10) // 26.28 M requests
 	got, err := New(&w, p)
 	if err != nil {
 		t.Fatal(err)
@@ -132,7 +133,7 @@ prices:
 `)); err != nil {
 		t.Fatal(err)
 	}
-	w := NewWorkload(num(0))
+	w := NewWorkload(0)
 	for today, want := range map[string]string{
 		"2026-03-01": "as of 2025-06-01 (8 months old) to 2026-03-01 (0 days old), not checked against AWS today",
 		"2026-03-02": "as of 2025-06-01 (9 months old) to 2026-03-01 (1 day old), not checked",
@@ -155,7 +156,7 @@ prices:
 			Lines           []struct{ What, PriceAsOf string }
 		}
 		var text strings.Builder
-		if err := b.WriteJSON(&text, nil, now); err != nil {
+		if err := b.WriteJSON(&text, now); err != nil {
 			t.Fatal(err)
 		}
 		if err := json.Unmarshal([]byte(text.String()), &said); err != nil {
@@ -186,7 +187,7 @@ func TestTooMuch(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := NewWorkload(num(50))
+	w := NewWorkload(50)
 	if b, err := New(&w, p); b != nil || err == nil || err.Error() != "Lambda, authorizer, requests: costs more "+
 		"than 100,000,000,000 dollars" {
 		t.Errorf("New = %v, %v; want no bill and an error that names the line", b, err)
@@ -218,7 +219,7 @@ func TestPriceFilesOfEarlierReleases(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := NewWorkload(num(0))
+	w := NewWorkload(0)
 	b, err := New(&w, p)
 	if err != nil {
 		t.Fatal(err)
@@ -232,7 +233,7 @@ func TestPriceFilesOfEarlierReleases(t *testing.T) {
 	if p, err = ReadPrices(listPrices(t), "old.yaml", []byte(old)); err != nil {
 		t.Fatal(err)
 	}
-	w = NewWorkload(num(50))
+	w = NewWorkload(50)
 	w.Region = "ap-northeast-1"
 	if _, err := New(&w, p); err != nil {
 		t.Errorf("a small cell: %v", err)
@@ -346,7 +347,7 @@ func FuzzReadPrices(f *testing.F) {
 			}
 			return
 		}
-		w := NewWorkload(num(50))
+		w := NewWorkload(50)
 		w.Profile = Full
 		b, err := New(&w, p)
 		if err != nil {

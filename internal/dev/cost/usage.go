@@ -1,7 +1,7 @@
 package cost
 
 import (
-	"math/big"
+	"math"
 
 	"github.com/sluicelimits/sluice/internal/aws/grants"
 )
@@ -14,19 +14,19 @@ type Usage struct {
 	Nodes        int64 // nodes of all caches together
 	AlarmMetrics int64 // metrics that alarms look at
 
-	Metrics   *big.Rat // metrics, each counted by the share of a month's hours in which it is written
-	MeanMs    *big.Rat // mean billed time of a request
-	CallShare *big.Rat // share of the requests that call a store
-	Changes   *big.Rat // changes in a month, with those of the canary
+	Metrics   float64 // metrics, each counted by the share of a month's hours in which it is written
+	MeanMs    float64 // mean billed time of a request
+	CallShare float64 // share of the requests that call a store
+	Changes   float64 // changes in a month, with those of the canary
 
-	perCell  *big.Rat // requests per second of a cell
-	admitted *big.Rat // requests per second of a cell that are admitted
-	denied   *big.Rat // requests per second of a cell that are denied
-	calls    *big.Rat // calls to the store of rates, or write units if it is DynamoDB, per second of a cell
-	quotas   *big.Rat // write units of quotas, per second of a full cell
-	polls    *big.Rat // polls of the config table, per second of a cell
-	beats    *big.Rat // announcements of environments to the instance count, per second of a cell
-	runs     *big.Rat // runs of the canary in a month
+	perCell  float64 // requests per second of a cell
+	admitted float64 // requests per second of a cell that are admitted
+	denied   float64 // requests per second of a cell that are denied
+	calls    float64 // calls to the store of rates, or write units if it is DynamoDB, per second of a cell
+	quotas   float64 // write units of quotas, per second of a full cell
+	polls    float64 // polls of the config table, per second of a cell
+	beats    float64 // announcements of environments to the instance count, per second of a cell
+	runs     float64 // runs of the canary in a month
 }
 
 // usage derives the quantities of a workload.
@@ -34,94 +34,87 @@ func usage(w *Workload) *Usage {
 	u := &Usage{}
 	authorizer, _ := grants.Of("authorizer")
 	u.MemoryMB = int64(authorizer.MemoryMB)
-	cells := num(w.Cells)
-	u.perCell = over(w.RPS, cells)
-	u.denied = product(u.perCell, w.DeniedShare)
-	u.admitted = minus(u.perCell, u.denied)
+	cells := float64(w.Cells)
+	u.perCell = w.RPS / cells
+	u.denied = u.perCell * w.DeniedShare
+	u.admitted = u.perCell - u.denied
 
 	storeMs := int64(dynamoMs)
 	if w.Profile == Full {
 		storeMs = redisMs
 	}
-	most := num(localMs + storeMs)
+	most := float64(localMs + storeMs)
 	if w.Duration > 0 {
-		most = frac(w.Duration.Microseconds(), 1000)
+		most = float64(w.Duration.Microseconds()) / 1000
 	}
-	u.Environments = environments(product(u.perCell, over(most, num(1000)), w.Peak))
+	u.Environments = environments(u.perCell * (most / 1000) * w.Peak)
 	u.calls, u.quotas = storeCalls(w, u)
-	if w.StoreCalls != nil {
-		u.calls = over(w.StoreCalls, cells)
+	if w.StoreCalls > 0 {
+		u.calls = w.StoreCalls / cells
 	}
-	u.CallShare = new(big.Rat)
-	if u.admitted.Sign() > 0 {
-		u.CallShare = least(num(1), over(u.calls, u.perCell))
+	if u.admitted > 0 {
+		u.CallShare = min(1, u.calls/u.perCell)
 	}
-	u.polls = least(num(u.Environments), u.perCell)
-	u.beats = least(over(num(u.Environments), beatEvery), u.perCell)
+	u.polls = min(float64(u.Environments), u.perCell)
+	u.beats = min(float64(u.Environments)/beatEvery, u.perCell)
 
 	u.MeanMs = most
 	// A poll of the config table runs in parallel with a call to the store, and takes at least as long.
 	if w.Duration == 0 {
-		u.MeanMs = sum(num(localMs), product(u.CallShare, num(storeMs)))
-		if u.perCell.Sign() > 0 {
-			longer := minus(num(localMs+dynamoMs), u.MeanMs)
-			u.MeanMs = sum(u.MeanMs, product(over(u.polls, u.perCell), longer))
+		u.MeanMs = localMs + u.CallShare*float64(storeMs)
+		if u.perCell > 0 {
+			u.MeanMs += u.polls / u.perCell * (localMs + dynamoMs - u.MeanMs)
 		}
 	}
 	if w.Profile == Full {
-		u.Shards = max(1, up(over(product(u.calls, w.Peak), num(callsPerShard))).Int64())
+		u.Shards = max(1, up(u.calls*w.Peak/callsPerShard))
 		if w.Shards > 0 {
 			u.Shards = w.Shards
 		}
 		u.Nodes = 2 * u.Shards * w.Cells // each with a replica in another zone
 	}
 	u.AlarmMetrics = alarmMetrics(w, u.Shards)
-	u.runs = new(big.Rat)
 	if w.Canary > 0 {
 		u.runs = every(w.Canary)
 	}
-	u.Changes = sum(u.runs, over(num(w.Changes*hours), num(24)))
+	u.Changes = u.runs + float64(w.Changes*hours)/24
 	u.Metrics = metrics(w, u)
 	return u
 }
 
 // asking returns the calls per second of a cell if each environment makes one call in so many seconds. An environment
 // runs only while it serves a request, so there are at most as many calls as requests.
-func (u *Usage) asking(seconds int64) *big.Rat {
-	return least(over(num(u.Environments), num(seconds)), u.perCell)
+func (u *Usage) asking(seconds int64) float64 {
+	return min(float64(u.Environments)/float64(seconds), u.perCell)
 }
 
 // environments returns how many environments a load needs. load is the mean number of concurrent requests; the result
 // is burst standard deviations of a Poisson distribution above that mean.
-func environments(load *big.Rat) int64 {
-	if load.Sign() == 0 {
-		return 0
-	}
-	return up(sum(load, product(num(burst), root(load)))).Int64()
+func environments(load float64) int64 {
+	return up(load + burst*math.Sqrt(load))
 }
 
 // storeCalls returns Usage.calls and Usage.quotas. It assumes the worst case for leases: that the requests of each
 // tenant are spread evenly over all environments.
-func storeCalls(w *Workload, u *Usage) (rates, quotas *big.Rat) {
-	exact := product(u.admitted, exactUnits)
+func storeCalls(w *Workload, u *Usage) (rates, quotas float64) {
+	exact := u.admitted * exactUnits
 	if w.Profile == Full {
 		exact = u.admitted
 	}
-	pairs := num(w.Tenants * u.Environments)
+	pairs := float64(w.Tenants * u.Environments)
 	rates = exact
 	if w.Leases {
 		units := leasedUnits
-		if u.denied.Sign() > 0 {
+		if u.denied > 0 {
 			units = bindingUnits
 		}
-		rates = least(exact, product(pairs, units))
+		rates = min(exact, pairs*units)
 	}
-	rates = sum(rates, product(u.denied, deniedUnits))
-	quotas = new(big.Rat)
+	rates += u.denied * deniedUnits
 	if w.Profile == Full && w.Quotas {
-		quotas = product(u.admitted, exactUnits)
+		quotas = u.admitted * exactUnits
 		if w.Leases {
-			quotas = least(quotas, product(pairs, quotaCalls))
+			quotas = min(quotas, pairs*quotaCalls)
 		}
 	}
 	return rates, quotas

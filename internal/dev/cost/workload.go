@@ -2,7 +2,6 @@ package cost
 
 import (
 	"fmt"
-	"math/big"
 	"slices"
 	"strings"
 	"time"
@@ -47,24 +46,24 @@ const (
 
 // Workload describes the requests to a deployment, and the deployment. [NewWorkload] returns the defaults.
 type Workload struct {
-	RPS     *big.Rat // requests a second on average over the month, all cells together, denied ones included; 0..MaxRPS
-	Tenants int64    // active tenants, each of which sends requests to every cell; 1..MaxTenants
-	Cells   int64    // cells, all in one region and one account; 1..MaxCells
+	RPS     float64 // requests a second on average over the month, all cells together, denied ones included; 0..MaxRPS
+	Tenants int64   // active tenants, each of which sends requests to every cell; 1..MaxTenants
+	Cells   int64   // cells, all in one region and one account; 1..MaxCells
 
 	Region      string
 	Profile     Profile
 	API         API
 	Leases      bool
-	DeniedShare *big.Rat      // share of the requests that are denied, 0..1
-	Peak        *big.Rat      // requests per second at the busiest time divided by the average, 1..MaxPeak
+	DeniedShare float64       // share of the requests that are denied, 0..1
+	Peak        float64       // requests per second at the busiest time divided by the average, 1..MaxPeak
 	Duration    time.Duration // average billed time of a request, 1 ms..10 s; 0: calculated from the calls to stores
 	Changes     int64         // changes of plans, tenants and keys a day, 0..MaxChanges
 	Canary      time.Duration // time between two runs of the canary, 1 min..24 h; 0: there is no canary
 
 	// Values that somebody measured or simulated. They replace calculated ones.
-	StoreCalls *big.Rat // calls of the store of rates per second, in all cells together; nil: calculated
-	StoreReads *big.Rat // read units of the counters per second, in all small cells together; nil: not counted
-	Shards     int64    // shards of the cache in each full cell; 0: calculated
+	StoreCalls float64 // calls of the store of rates per second, in all cells together; 0: calculated
+	StoreReads float64 // read units of the counters per second, in all small cells together; 0: not counted
+	Shards     int64   // shards of the cache in each full cell; 0: calculated
 
 	// Settings of full cells.
 	Node   string // type of the cache's nodes
@@ -81,11 +80,11 @@ type Workload struct {
 }
 
 // NewWorkload returns a workload of rps requests per second in one small cell in us-east-1.
-func NewWorkload(rps *big.Rat) Workload {
+func NewWorkload(rps float64) Workload {
 	canary, _ := grants.Of("canary")
 	return Workload{
 		RPS: rps, Tenants: 100, Cells: 1, Region: "us-east-1", Profile: Small, API: REST, Leases: true,
-		DeniedShare: new(big.Rat), Peak: num(2), Changes: 10, Canary: canary.Schedule, Node: "cache.r7g.large",
+		Peak: 2, Changes: 10, Canary: canary.Schedule, Node: "cache.r7g.large",
 		PlatformLogs: true,
 	}
 }
@@ -98,20 +97,20 @@ func (e *WorkloadError) Error() string { return e.text }
 // check returns an error for the first value that is not valid.
 func (w *Workload) check(p *Prices) error {
 	bad := func(format string, args ...any) error { return &WorkloadError{fmt.Sprintf(format, args...)} }
-	within := func(name string, v *big.Rat, low, high int64) error {
-		if v == nil || v.Cmp(num(low)) < 0 || v.Cmp(num(high)) > 0 {
-			return bad("%s is outside %d..%d", name, low, high)
+	within := func(name string, v, low, high float64) error {
+		if v < low || v > high {
+			return bad("%s is outside %.0f..%.0f", name, low, high)
 		}
 		return nil
 	}
 	for _, err := range []error{
 		within("rps", w.RPS, 0, MaxRPS),
-		within("tenants", num(w.Tenants), 1, MaxTenants),
-		within("cells", num(w.Cells), 1, MaxCells),
+		within("tenants", float64(w.Tenants), 1, MaxTenants),
+		within("cells", float64(w.Cells), 1, MaxCells),
 		within("denied-share", w.DeniedShare, 0, 1),
 		within("peak", w.Peak, 1, MaxPeak),
-		within("changes", num(w.Changes), 0, MaxChanges),
-		within("nat", num(w.NAT), 0, MaxNAT),
+		within("changes", float64(w.Changes), 0, MaxChanges),
+		within("nat", float64(w.NAT), 0, MaxNAT),
 	} {
 		if err != nil {
 			return err

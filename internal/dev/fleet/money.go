@@ -1,7 +1,6 @@
 package fleet
 
 import (
-	"math/big"
 	"slices"
 
 	"github.com/sluicelimits/sluice/internal/dev/cost"
@@ -26,14 +25,14 @@ func (r *run) money(report *Report) *Money {
 		return nil
 	}
 	decided := float64(report.Decisions) / report.Seconds * r.sampleWeight
-	w := cost.NewWorkload(new(big.Rat).SetFloat64(decided))
-	w.Profile, w.Tenants, w.Peak = cost.Full, int64(report.Tenants), big.NewRat(1, 1)
-	w.DeniedShare = big.NewRat(report.Denied, report.Decisions)
-	w.StoreCalls, w.Shards = new(big.Rat).SetFloat64(report.StoreOps), int64(report.ShardsNeeded)
+	w := cost.NewWorkload(decided)
+	w.Profile, w.Tenants, w.Peak = cost.Full, int64(report.Tenants), 1
+	w.DeniedShare = float64(report.Denied) / float64(report.Decisions)
+	w.StoreCalls, w.Shards = report.StoreOps, int64(report.ShardsNeeded)
 	if report.Table != nil {
 		w.Profile, w.Shards = cost.Small, 0
-		w.StoreCalls = new(big.Rat).SetFloat64(report.Table.WriteUnits)
-		w.StoreReads = new(big.Rat).SetFloat64(report.Table.ReadUnits)
+		w.StoreCalls = report.Table.WriteUnits
+		w.StoreReads = report.Table.ReadUnits
 	}
 	functions := s.Shape == Lambda || s.BehindAuthorizer > 0
 	if functions {
