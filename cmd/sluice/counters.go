@@ -16,6 +16,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/control/admin"
 	"github.com/sluicelimits/sluice/internal/control/client"
 	"github.com/sluicelimits/sluice/internal/control/ops"
+	"github.com/sluicelimits/sluice/internal/dev"
 	"github.com/sluicelimits/sluice/internal/plan/shares"
 )
 
@@ -113,7 +114,7 @@ func (f *countersFlags) run(c *cobra.Command, operation string) error {
 // admin endpoint. readOnly says that the operation changes no counter.
 func (f *countersFlags) connectOps(c *cobra.Command, readOnly bool) (*client.Client, error) {
 	if endpoint := cmp.Or(f.ops, os.Getenv("SLUICE_OPS_ENDPOINT")); endpoint != "" {
-		return f.at(c, endpoint, cmp.Or(f.tokenFile, os.Getenv(tokenFileVariable)))
+		return f.at(c, endpoint, cmp.Or(f.tokenFile, os.Getenv(dev.TokenFileVariable)))
 	}
 	to, err := f.connect(c)
 	if err != nil {
@@ -180,7 +181,7 @@ func (f *countersFlags) choose(c *cobra.Command, cells *admin.CellsResponse, rea
 	names := strings.Join(serving, ", ")
 	switch {
 	case len(serving) == 0:
-		return aloneCell, nil
+		return dev.AloneCell, nil
 	case len(serving) == 1:
 		return serving[0], nil
 	case readOnly && cells.Home != "":

@@ -8,32 +8,21 @@ import (
 	"io"
 	"log/slog"
 	"net"
-	"net/http"
 	"net/url"
-	"os"
-	"os/signal"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/sluicelimits/sluice/events"
-	"github.com/sluicelimits/sluice/internal/cell/planfile"
 	"github.com/sluicelimits/sluice/internal/configfile/configyaml"
-	"github.com/sluicelimits/sluice/internal/control"
-	"github.com/sluicelimits/sluice/internal/control/call"
-	"github.com/sluicelimits/sluice/internal/dev/devcells"
+	"github.com/sluicelimits/sluice/internal/dev"
 	"github.com/sluicelimits/sluice/internal/dev/gateway/front"
-	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/limiter/metrics"
 	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
 	"github.com/sluicelimits/sluice/internal/limiter/store/redis"
-	"github.com/sluicelimits/sluice/internal/limiter/store/router"
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/plan/route"
 	"github.com/sluicelimits/sluice/internal/plan/shares"
@@ -46,9 +35,6 @@ var examplePlans []byte
 
 // exampleName is the file name of the example plans in messages.
 const exampleName = "example.yaml"
-
-// grace is how long requests in flight may take after a signal has asked the process to stop.
-const grace = 15 * time.Second
 
 type devOptions struct {
 	plans, pepperFiles                  []string
@@ -118,11 +104,12 @@ then get the anonymousPlan; if there are no plans and no tenants either, only ip
 			"  sluice dev --data ./sluice-data --cells 3",
 		Args: usageArgs(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error {
-			d, err := o.parse()
+			run, peppers, err := o.parse(c.ErrOrStderr())
 			if err != nil {
 				return &usageError{c.CommandPath(), err}
 			}
-			return d.run(c.Context(), c.OutOrStdout(), c.ErrOrStderr())
+			run.Out = c.OutOrStdout()
+			return o.run(c.Context(), run, peppers)
 		},
 	}
 	f := c.Flags()
@@ -141,9 +128,9 @@ then get the anonymousPlan; if there are no plans and no tenants either, only ip
 		"built in)")
 	f.StringVar(&o.livePage, "live-page", "loopback", "who may see the live page at /_sluice/: `WHO` is loopback, all "+
 		"or off")
-	f.BoolVar(&o.admin, "admin", true, "answer operators' commands at "+adminPath+"/")
+	f.BoolVar(&o.admin, "admin", true, "answer operators' commands at "+dev.AdminPath+"/")
 	f.StringVar(&o.tokenFile, "token-file", "",
-		"keep the token for operators' calls in `FILE` (default: "+tokenFileVariable+", or a file that commands find)")
+		"keep the token for operators' calls in `FILE` (default: "+dev.TokenFileVariable+", or a file that commands find)")
 	f.IntVar(&o.jitter, "retry-jitter", 0, "lengthen Retry-After by a random share of up to `PERCENT`, 0..100")
 	f.Int64Var(&o.maxBody, "max-body", front.DefaultMaxBodyBytes, "largest request body, in `BYTES`; 0: no limit")
 	f.StringSliceVar(&o.methods, "methods", route.UsualMethods(), "serve only the methods of `LIST`, and answer "+
@@ -165,60 +152,92 @@ then get the anonymousPlan; if there are no plans and no tenants either, only ip
 	return c
 }
 
-// dev holds the options after they were checked.
-type dev struct {
-	devOptions
-	level    slog.Level
-	audience front.Audience // who may call paths below /_sluice/: the operators' API and the live page
-	pageOff  bool           // nobody may see the live page
-	peppers  []pepperFlag
-	names    []string // of the cells of --cells; none without --cells
-}
-
-// parse checks the flags without opening anything. Its errors are usage errors.
-func (o devOptions) parse() (*dev, error) {
-	d := &dev{devOptions: o}
-	if err := d.level.UnmarshalText([]byte(o.logging)); err != nil {
-		return nil, fmt.Errorf("--log-level %q is not debug, info, warn or error", o.logging)
+// parse checks the flags without opening anything, and returns what they say of the process, which logs to stderr. Its
+// errors are usage errors.
+func (o *devOptions) parse(stderr io.Writer) (run dev.Options, peppers []pepperFlag, err error) {
+	run = dev.Options{Plans: o.plans, Example: configyaml.Source(exampleName, examplePlans), Data: o.data,
+		Confirmed: o.yes, Listen: o.listen, TrustedHops: o.hops, Jitter: o.jitter, MaxBodyBytes: o.maxBody,
+		BodyTimeout: o.bodyTimeout, StoreBytes: o.storeMB << 20, Admin: o.admin, TokenFile: o.tokenFile,
+		Hangups: hangups}
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(o.logging)); err != nil {
+		return run, nil, fmt.Errorf("--log-level %q is not debug, info, warn or error", o.logging)
 	}
-	if err := errors.Join(d.parseAudience(), o.checkAdmin()); err != nil {
-		return nil, err
+	run.Log = slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: level}))
+	if run.Audience, err = front.ParseAudience(o.livePage); err != nil {
+		return run, nil, fmt.Errorf("--live-page %w", err)
+	}
+	if !o.admin && o.tokenFile != "" {
+		return run, nil, errors.New("--token-file cannot be combined with --admin=false: without the operators' API " +
+			"there is no token")
 	}
 	if err := server.CheckAddress("--listen", o.listen, server.EveryAddress); err != nil {
-		return nil, err
+		return run, nil, err
 	}
 	if err := o.checkNumbers(); err != nil {
-		return nil, err
+		return run, nil, err
 	}
-	if d.maxBody == 0 {
-		d.maxBody = -1
+	if run.MaxBodyBytes == 0 {
+		run.MaxBodyBytes = -1
 	}
-	if d.bodyTimeout == 0 {
-		d.bodyTimeout = -1
+	if run.BodyTimeout == 0 {
+		run.BodyTimeout = -1
 	}
-	var err error
-	if d.methods, err = parseMethods(o.methods); err != nil {
-		return nil, err
+	if run.Methods, err = parseMethods(o.methods); err != nil {
+		return run, nil, err
 	}
-	if d.names, err = o.parseCells(); err != nil {
-		return nil, err
+	if run.Cells, err = o.parseCells(); err != nil {
+		return run, nil, err
 	}
 	if err := o.stores.check(); err != nil {
-		return nil, err
+		return run, nil, err
 	}
 	for _, p := range o.plans {
 		if p == "" || p == "-" {
-			return nil, fmt.Errorf("--plans %q: want the name of a file, which is watched for changes", p)
+			return run, nil, fmt.Errorf("--plans %q: want the name of a file, which is watched for changes", p)
 		}
 	}
 	for _, s := range o.pepperFiles {
 		p, err := parsePepper(s)
 		if err != nil {
+			return run, nil, err
+		}
+		peppers = append(peppers, p)
+	}
+	return run, peppers, nil
+}
+
+// run reads the peppers, and runs the process.
+func (o *devOptions) run(ctx context.Context, run dev.Options, peppers []pepperFlag) error {
+	var err error
+	if run.Upstream, err = o.parseUpstream(); err != nil {
+		return err
+	}
+	run.Peppers, run.NewKeys = map[string][]byte{identity.DevPepperID: identity.DevPepper()}, identity.DevPepperID
+	for i, p := range peppers {
+		if run.Peppers[p.id], err = p.read(); err != nil {
+			return err
+		}
+		if i == 0 {
+			run.NewKeys = p.id
+		}
+	}
+	run.Counters = func(ctx context.Context) (*dev.Counters, error) {
+		c, err := o.stores.open(ctx, run.StoreBytes, run.Log)
+		if err != nil {
 			return nil, err
 		}
-		d.peppers = append(d.peppers, p)
+		return &dev.Counters{Tenants: c.tenants, Addresses: c.addresses, Base: c.base, Chain: c.chain, Calls: &c.calls,
+			Names: c.names, Bytes: c.bytes, Close: func() { c.close(run.Log) }}, nil
 	}
-	return d, nil
+	run.Exporter = func(gather func() []metrics.Metric) (*metrics.Exporter, error) {
+		return o.otlp.open(gather, run.Log)
+	}
+	err = dev.Run(ctx, run)
+	if bad := new(plan.Error); errors.As(err, &bad) {
+		return inFilesOf("--plans", err)
+	}
+	return err
 }
 
 // parseMethods returns the methods of --methods in upper case; none if every method is served.
@@ -256,61 +275,6 @@ func (o *devOptions) checkNumbers() error {
 	return o.otlp.check()
 }
 
-// parseAudience parses --live-page. If the live page is off, operators' calls from this machine are still answered.
-func (d *dev) parseAudience() error {
-	who, err := front.ParseAudience(d.livePage)
-	if err != nil {
-		return fmt.Errorf("--live-page %w", err)
-	}
-	if d.audience = who; who == front.Off {
-		d.audience, d.pageOff = front.Loopback, true
-	}
-	return nil
-}
-
-// run serves until the context ends and the requests in flight are done.
-func (d *dev) run(ctx context.Context, stdout, stderr io.Writer) error {
-	log := slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: d.level}))
-	upstream, err := d.parseUpstream()
-	if err != nil {
-		return err
-	}
-	var f *fleet
-	exporter, err := d.otlp.open(func() []metrics.Metric { return f.gather() }, log)
-	if err != nil {
-		return err
-	}
-	listener, err := d.open() // before anything else begins, which would log that it is interrupted
-	if err != nil {
-		return err
-	}
-	defer func() { _ = listener.Close() }() // for a start that fails; a second close does nothing
-	counters, err := d.stores.open(ctx, d.storeMB<<20, log)
-	if err != nil {
-		return err
-	}
-	operators, err := d.newOperators(log)
-	if err != nil {
-		counters.close(log)
-		return err
-	}
-	defer operators.forgetAll()
-	f = &fleet{dev: d, upstream: upstream, log: log, operators: operators, first: listener,
-		homes: map[string]*memory.Store{}, away: map[string]*router.Store{}, cells: map[string]*servedCell{},
-		addressNames: counters.names, failed: make(chan error, 1)}
-	if err := f.openPlane(ctx, counters.tenants); err != nil {
-		counters.close(log)
-		return err
-	}
-	endExport := export(ctx, exporter)
-	err = f.run(ctx, stdout, counters)
-	endExport()
-	return errors.Join(err, f.plane.Close())
-}
-
-// several reports whether --cells is given, so that cells share the limits.
-func (d *dev) several() bool { return len(d.names) > 0 }
-
 // parseCells parses --cells, and returns the names of the cells: none if --cells is not given.
 func (o *devOptions) parseCells() ([]string, error) {
 	text := o.cells
@@ -342,234 +306,17 @@ func (o *devOptions) parseCells() ([]string, error) {
 	return names, nil
 }
 
-// serve serves until the context ends and the requests in flight are done.
-func (d *dev) serve(ctx context.Context, listener net.Listener, handler http.Handler, log *slog.Logger) error {
-	serving := front.NewServer(handler, d.bodyTimeout, log)
-	failed := make(chan error, 1)
-	go func() { failed <- serving.Serve(listener) }()
-	select {
-	case err := <-failed:
-		return fmt.Errorf("serve %s: %w", listener.Addr(), err)
-	case <-ctx.Done():
-		return stop(serving, log)
-	}
-}
-
-// openPlane opens the control plane and applies the plans files to it.
-func (f *fleet) openPlane(ctx context.Context, store limit.Store) error {
-	peppers, newKeys := map[string][]byte{identity.DevPepperID: identity.DevPepper()}, identity.DevPepperID
-	for i, p := range f.peppers {
-		secret, err := p.read()
-		if err != nil {
-			return err
-		}
-		if peppers[p.id] = secret; i == 0 {
-			newKeys = p.id
-		}
-	}
-	var err error
-	f.plane, err = devcells.Open(devcells.Config{Folder: f.data, Peppers: peppers, NewKeys: newKeys,
-		Several: f.several(), Accepts: store.Accepts, AcceptsPlan: planAccepter(store), Reaches: f.reaches,
-		Shadow: f.shadows, Log: f.log, Now: f.clock.Now})
-	if errors.Is(err, devcells.ErrInUse) {
-		return fmt.Errorf("--data %s: another sluice dev uses it: %w", f.data, err)
-	}
-	if err != nil {
-		return err
-	}
-	if err = f.openPlans(ctx, peppers, store); err != nil {
-		return errors.Join(err, f.plane.Close())
-	}
-	return nil
-}
-
-func planAccepter(s limit.Store) func(all []*limit.Limit, together ...[]*limit.Limit) error {
-	return func(all []*limit.Limit, together ...[]*limit.Limit) error {
-		return limit.AcceptsPlan(s, all, together...)
-	}
-}
-
-// openPlans reads the plans files. If there are none, it reads the example plans, unless the data folder has plans.
-func (f *fleet) openPlans(ctx context.Context, peppers map[string][]byte, store limit.Store) error {
-	if f.several() { // the cells must exist first, since the files may pin tenants to them
-		if _, err := f.plane.Join(ctx, f.names); err != nil {
-			return err
-		}
-	}
-	if len(f.dev.plans) == 0 {
-		kept, _, err := f.plane.Tables().List(ctx, control.Plans, "", 1)
-		if err != nil || len(kept) > 0 {
-			return err
-		}
-	}
-	name := namesOf(f.dev.plans)
-	confirmed := f.yes // after the start, changes of the files need no confirmation
-	var err error
-	f.plans, err = planfile.Open(planfile.Config{Files: f.dev.plans, Source: configyaml.Source(exampleName,
-		examplePlans), Peppers: peppers, Accepts: store.Accepts, AcceptsPlan: planAccepter(store), Log: f.log,
-		Now: f.clock.Now,
-		Apply: func(sources []plan.Source) error {
-			ctx := context.WithoutCancel(ctx)
-			if !confirmed {
-				if err := f.confirmPlans(ctx, name, sources); err != nil {
-					return err
-				}
-				confirmed = true
-			}
-			_, err := f.plane.ApplyFiles(ctx, name, sources)
-			return err
-		}})
-	return inFilesOf("--plans", err)
-}
-
-// namesOf returns names for the audit trail, which tell files of different folders apart.
-func namesOf(files []string) string {
-	if len(files) == 0 {
-		return exampleName
-	}
-	var all []string
-	for _, file := range files {
-		if path, err := filepath.Abs(file); err == nil { // fails if the working folder no longer exists
-			file = path
-		}
-		all = append(all, file)
-	}
-	return strings.Join(all, ", ")
-}
-
-// confirmPlans refuses plans files that would displace what others wrote to the data folder.
-func (f *fleet) confirmPlans(ctx context.Context, name string, sources []plan.Source) error {
-	lines, err := f.plane.Displaced(ctx, name, sources)
-	if err != nil || len(lines) == 0 {
-		return err
-	}
-	refused := call.Refuse(call.Confirm, "--data %s: operators or other plans files wrote what this start would "+
-		"remove, weaken or replace. Nothing was written. Name another folder with --data, leave out --plans to run "+
-		"what is kept, or confirm with --yes", f.data)
-	if refused.Problems = lines; len(lines) > mostShown {
-		refused.Problems = append(lines[:mostShown:mostShown], fmt.Sprintf("and %d more", len(lines)-mostShown))
-	}
-	return refused
-}
-
-// run serves the cells until the context ends and the requests in flight are done.
-func (f *fleet) run(ctx context.Context, stdout io.Writer, counters *counters) error {
-	ctx, stop := context.WithCancel(ctx)
-	defer stop()
-	if err := f.begin(ctx, counters); err != nil {
-		stop()
-		f.serving.Wait()
-		return err
-	}
-	background := sync.WaitGroup{}
-	defer background.Wait()
-	defer stop()
-	if f.several() {
-		background.Go(func() { f.plane.Balance(ctx, func(names []string) { f.follow(ctx, names) }) })
-	}
-	if f.plans != nil {
-		f.watch(ctx)
-	}
-	if err := f.sayWhereItAnswers(); err != nil {
-		f.log.Warn("'sluice audit verify' cannot read this data folder until this process has ended", "error", err)
-	}
-	f.greet(stdout)
-	select {
-	case <-ctx.Done():
-	case err := <-f.failed:
-		stop()
-		f.serving.Wait()
-		return err
-	}
-	f.serving.Wait()
-	select {
-	case err := <-f.failed:
-		return err
-	default:
-		return nil
-	}
-}
-
-// begin starts the cells.
-func (f *fleet) begin(ctx context.Context, counters *counters) error {
-	if f.several() {
-		names, err := f.plane.Join(ctx, f.names)
-		if err == nil {
-			if !slices.Equal(names, slices.Sorted(slices.Values(f.names))) {
-				f.log.Warn("the cells of the data folder run, not the cells of --cells", "cells",
-					strings.Join(names, " "))
-			}
-			err = f.plane.Divide(ctx)
-		}
-		for _, name := range names {
-			if err == nil {
-				err = f.startCell(ctx, name)
-			}
-		}
-		return err
-	}
-	if err := f.warnOfCells(ctx); err != nil {
-		counters.close(f.log)
-		return err
-	}
-	c, err := f.add(ctx, aloneCell, counters, f.first)
-	if err != nil {
-		counters.close(f.log)
-		return err
-	}
-	f.serve(ctx, c)
-	return nil
-}
-
-func (d *dev) parseUpstream() (*url.URL, error) {
-	if d.upstream == "" {
+func (o *devOptions) parseUpstream() (*url.URL, error) {
+	if o.upstream == "" {
 		return nil, nil //nolint:nilnil // nil selects the echo
 	}
-	u, err := url.Parse(d.upstream)
-	if _, _, bad := net.SplitHostPort(d.upstream); bad == nil && !strings.Contains(d.upstream, "//") {
+	u, err := url.Parse(o.upstream)
+	if _, _, bad := net.SplitHostPort(o.upstream); bad == nil && !strings.Contains(o.upstream, "//") {
 		return nil, fmt.Errorf("--upstream %q is not a URL: want http://HOST or https://HOST, such as http://%[1]s",
-			d.upstream)
+			o.upstream)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("--upstream: %w", err)
 	}
 	return u, front.CheckUpstream(u)
-}
-
-// open listens at the address of --listen.
-func (d *dev) open() (net.Listener, error) {
-	return server.ListenTCP("--listen", d.listen)
-}
-
-// watch reloads the plans when they change or on SIGHUP, in a goroutine that ends with the context.
-func (f *fleet) watch(ctx context.Context) {
-	hangup := hangups(ctx)
-	go func() {
-		if err := f.plans.Watch(ctx, hangup, nil); err != nil {
-			f.log.Warn("plans files are no longer watched: restart to load changes", "error", err)
-		}
-	}()
-}
-
-// stop waits until the requests in flight are done, for at most grace. A second signal ends the wait.
-func stop(serving *http.Server, log *slog.Logger) error {
-	again := make(chan os.Signal, 1)
-	signal.Notify(again, os.Interrupt, syscall.SIGTERM)
-	defer signal.Stop(again)
-	log.Info("stopping: no new connections, requests in flight may finish", "grace", grace)
-	ctx, cancel := context.WithTimeout(context.Background(), grace)
-	defer cancel()
-	done := make(chan error, 1)
-	go func() { done <- serving.Shutdown(ctx) }()
-	select {
-	case err := <-done:
-		if err != nil {
-			_ = serving.Close() // the error below matters more
-			return fmt.Errorf("requests were still in flight after %s and were cut off", grace)
-		}
-		return nil
-	case <-again:
-		_ = serving.Close() // the error below matters more
-		return errors.New("stopped at once by a second signal; requests in flight were cut off")
-	}
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/control/embedded"
+	"github.com/sluicelimits/sluice/internal/dev"
 	"github.com/sluicelimits/sluice/internal/dev/devcells"
 )
 
@@ -156,8 +157,8 @@ func TestAuditSendsNoTokenElsewhere(t *testing.T) {
 	var audits sync.WaitGroup // each one waits a second for tables that are in use
 	for file, token := range tokensIn(t, folder) {
 		for _, of := range []devcells.Endpoint{
-			{URL: stranger.URL + adminPath, Of: "x", TokenFile: file}, {URL: stranger.URL + adminPath, Of: "x"},
-			{URL: "http://192.0.2.1" + adminPath, Of: "x", TokenFile: file},
+			{URL: stranger.URL + dev.AdminPath, Of: "x", TokenFile: file}, {URL: stranger.URL + dev.AdminPath, Of: "x"},
+			{URL: "http://192.0.2.1" + dev.AdminPath, Of: "x", TokenFile: file},
 		} {
 			dir := trail(t)
 			// so that the command asks the folder's process

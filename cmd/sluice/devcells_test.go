@@ -24,6 +24,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/control/admin"
 	"github.com/sluicelimits/sluice/internal/control/call"
 	"github.com/sluicelimits/sluice/internal/control/client"
+	"github.com/sluicelimits/sluice/internal/dev"
 	"github.com/sluicelimits/sluice/internal/dev/livepage"
 	"github.com/sluicelimits/sluice/internal/request/identity"
 	"github.com/sluicelimits/sluice/internal/testkit/soak"
@@ -274,7 +275,7 @@ func TestDevKilled(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	p := startProcess(t, "--data", dir)
-	u, err := url.Parse(p.base + adminPath)
+	u, err := url.Parse(p.base + dev.AdminPath)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"io"
-	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -18,6 +17,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/sluicelimits/sluice/internal/dev"
 	"github.com/sluicelimits/sluice/internal/dev/devtoken"
 )
 
@@ -67,7 +67,7 @@ func behindForwarder(t *testing.T, base string) string {
 // operatorsCall posts to an operators' API, with the Authorization header given, if any.
 func operatorsCall(t *testing.T, base, path, host, authorization, body string) (status int, answer string) {
 	t.Helper()
-	url := base + adminPath + "/" + path
+	url := base + dev.AdminPath + "/" + path
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, strings.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
@@ -231,55 +231,6 @@ func TestDevTokenOfCells(t *testing.T) {
 	}
 }
 
-// When a cell ends, its address is removed from a file for several cells, since another program can listen at that
-// address.
-func TestDevTokenOfAnEndedCell(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "token")
-	o, err := (&dev{devOptions: devOptions{admin: true, tokenFile: file}}).newOperators(slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
-	cells := []*net.TCPAddr{{IP: net.IPv4(127, 0, 0, 1), Port: 9001}, {IP: net.IPv4(127, 0, 0, 1), Port: 9002}}
-	for _, at := range cells {
-		if err := o.writeToken(at); err != nil {
-			t.Fatal(err)
-		}
-	}
-	o.forget(cells[1])
-	for i, want := range []string{o.token, ""} {
-		if found := devtoken.Open(file, "localhost", uint16(cells[i].Port)); found.Token != want {
-			t.Errorf("port %d: the token was found: %t, %v", cells[i].Port, found.Token != "", found.Err)
-		}
-	}
-	o.forgetAll()
-	if _, err := os.Stat(file); !os.IsNotExist(err) {
-		t.Errorf("the token file after the end: %v", err)
-	}
-}
-
-// A process that listens only at an address of the network refuses operators' calls, and does not print how to make
-// them.
-func TestDevOnTheNetwork(t *testing.T) {
-	folder := stateOfItsOwn(t)
-	d := &dev{devOptions: devOptions{admin: true}}
-	o, err := d.newOperators(slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := o.writeToken(&net.TCPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 8080}); err != nil {
-		t.Fatal(err)
-	}
-	var out strings.Builder
-	(&fleet{dev: d, operators: o}).greetOperators(&out, nil)
-	if text := out.String(); !strings.Contains(text, "operate    off") ||
-		!strings.Contains(text, "--listen :8080") {
-		t.Errorf("the output is %q", text)
-	}
-	if tokens := tokensIn(t, folder); len(tokens) > 0 {
-		t.Errorf("there are token files: %v", tokens)
-	}
-}
-
 // The token file of a killed process does not open the next process at that address, and the next process replaces it.
 // The killed process leaves no control tables.
 func TestDevTokenOfAKilledProcess(t *testing.T) {
@@ -297,24 +248,14 @@ func TestDevTokenOfAKilledProcess(t *testing.T) {
 	if len(stale) != 1 {
 		t.Fatalf("the killed process left the token files %v, want one", stale)
 	}
-	at, err := net.ResolveTCPAddr("tcp", strings.TrimPrefix(p.base, "http://"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	next, err := (&dev{devOptions: devOptions{admin: true}}).newOperators(slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := next.writeToken(at); err != nil {
-		t.Fatal(err)
-	}
+	next := startDev(t, "--listen", strings.TrimPrefix(p.base, "http://"))
 	for file, token := range stale {
-		if now := tokensIn(t, folder); len(now) != 1 || now[file] != next.token || token == next.token {
-			t.Errorf("the next process has the token %q in %v; the killed one had %q", next.token, now, token)
+		if now := tokensIn(t, folder); len(now) != 1 || now[file] == "" || now[file] == token {
+			t.Errorf("the next process has the tokens %v; the killed one had %q", now, token)
 		}
 	}
-	if next.forgetAll(); len(tokensIn(t, folder)) != 0 {
-		t.Errorf("token files that still exist after the end: %v", tokensIn(t, folder))
+	if err := next.finish(t); err != nil || len(tokensIn(t, folder)) != 0 {
+		t.Errorf("%v; token files that still exist after the end: %v", err, tokensIn(t, folder))
 	}
 }
 
@@ -333,16 +274,16 @@ func TestDevTokenFile(t *testing.T) {
 	if !strings.Contains(r.stdout.String(), " --token-file "+file) {
 		t.Errorf("the output does not name the token file:\n%s", r.stdout)
 	}
-	lost := sluice(t, "", "tenant", "list", "--endpoint", r.base+adminPath)
+	lost := sluice(t, "", "tenant", "list", "--endpoint", r.base+dev.AdminPath)
 	wantError(t, "without the file", lost, exitFailed, folder, "--token-file")
 	operateOn(t, r.base, "tenant", "list", "--token-file", file)
-	elsewhere := sluice(t, "", "tenant", "list", "--endpoint", startDev(t).base+adminPath, "--token-file", file)
+	elsewhere := sluice(t, "", "tenant", "list", "--endpoint", startDev(t).base+dev.AdminPath, "--token-file", file)
 	wantError(t, "at another process", elsewhere, exitUsage, file+": the token is not sent to ",
 		": it is for "+strings.TrimPrefix(r.base, "http://"))
 	if v := sluice(t, "", "audit", "verify", "--data", data); v.code != 0 {
 		t.Errorf("audit verify: exit status %d: %s%s", v.code, v.stdout, v.stderr)
 	}
-	t.Setenv(tokenFileVariable, file)
+	t.Setenv(dev.TokenFileVariable, file)
 	operateOn(t, r.base, "tenant", "list")
 	if err := r.finish(t); err != nil {
 		t.Error(err)
@@ -377,7 +318,7 @@ func TestDevWithoutOperators(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Setenv("XDG_STATE_HOME", c.state)
 			r := startDev(t, c.args...)
-			got := sluice(t, "", "tenant", "list", "--endpoint", r.base+adminPath)
+			got := sluice(t, "", "tenant", "list", "--endpoint", r.base+dev.AdminPath)
 			wantError(t, "a command", got, exitFailed, "the operators' API of this 'sluice dev' is off", c.says)
 			out := r.stdout.String()
 			if !strings.Contains(out, "operate    off") || strings.Contains(out, "token    ") {
@@ -451,21 +392,21 @@ func TestWhereTheTokenGoes(t *testing.T) {
 		args     []string
 		sent     bool
 	}{
-		{theirs.URL + adminPath, nil, true},
-		{theirs.URL + adminPath + "/", nil, true},
-		{local + adminPath, nil, true},
-		{other.URL + adminPath, nil, false},
+		{theirs.URL + dev.AdminPath, nil, true},
+		{theirs.URL + dev.AdminPath + "/", nil, true},
+		{local + dev.AdminPath, nil, true},
+		{other.URL + dev.AdminPath, nil, false},
 		{theirs.URL, nil, false},
 		{theirs.URL + "/api", nil, false},
-		{theirs.URL + adminPath + "istrators", nil, false},
-		{theirs.URL + adminPath + "/../../api", nil, false},
-		{theirs.URL + adminPath, []string{"--sign"}, false},
-		{theirs.URL + adminPath, []string{"--token-file", own}, true},
-		{local + adminPath, []string{"--token-file", own}, true},
-		{other.URL + adminPath, []string{"--token-file", own}, false},
-		{theirs.URL + adminPath, []string{"--token-file", before}, !hasBoot},
+		{theirs.URL + dev.AdminPath + "istrators", nil, false},
+		{theirs.URL + dev.AdminPath + "/../../api", nil, false},
+		{theirs.URL + dev.AdminPath, []string{"--sign"}, false},
+		{theirs.URL + dev.AdminPath, []string{"--token-file", own}, true},
+		{local + dev.AdminPath, []string{"--token-file", own}, true},
+		{other.URL + dev.AdminPath, []string{"--token-file", own}, false},
+		{theirs.URL + dev.AdminPath, []string{"--token-file", before}, !hasBoot},
 		{other.URL + "/api", []string{"--token-file", own}, false},
-		{theirs.URL + adminPath, []string{"--token-file", junk}, false},
+		{theirs.URL + dev.AdminPath, []string{"--token-file", junk}, false},
 	} {
 		got = ""
 		r := sluice(t, "", append([]string{"cell", "list", "--endpoint", c.endpoint}, c.args...)...)
@@ -477,7 +418,7 @@ func TestWhereTheTokenGoes(t *testing.T) {
 			t.Errorf("%s %q: the command sent %q, want the token: %t", c.endpoint, c.args, got, c.sent)
 		}
 	}
-	u, err := url.Parse(local + adminPath)
+	u, err := url.Parse(local + dev.AdminPath)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -522,7 +463,7 @@ func TestCommandsWithoutAToken(t *testing.T) {
 			{"tenant", "list"}, {"tenant", "suspend", "acme", "--reason", "x"}, {"peek", "acme"},
 			{"plan", "diff", "example.yaml"}, {"tenant", "list", "--json"},
 		} {
-			got := sluice(t, "", append(args, "--endpoint", r.base+adminPath)...)
+			got := sluice(t, "", append(args, "--endpoint", r.base+dev.AdminPath)...)
 			wantError(t, name+": "+strings.Join(args, " "), got, exitFailed, c.says,
 				"--token-file or SLUICE_TOKEN_FILE")
 			if args[len(args)-1] == "--json" && !strings.Contains(got.stdout, `"code": "unauthorized"`) {
@@ -541,7 +482,7 @@ func TestCurlOfTheDocs(t *testing.T) {
 		t.Fatal(err)
 	}
 	command := regexp.MustCompile("`curl -H \"Authorization: (.*)\\$\\(head -n 1 FILE\\)\" " +
-		"-H 'Content-Type: application/json' -d '(.*)' " + regexp.QuoteMeta(defaultEndpoint) + "/(\\S+)`").
+		"-H 'Content-Type: application/json' -d '(.*)' " + regexp.QuoteMeta(dev.DefaultEndpoint) + "/(\\S+)`").
 		FindStringSubmatch(string(page))
 	if command == nil {
 		t.Fatal("the page shows no curl command")

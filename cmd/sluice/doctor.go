@@ -26,6 +26,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/configfile"
 	"github.com/sluicelimits/sluice/internal/control/admin"
 	"github.com/sluicelimits/sluice/internal/control/client"
+	"github.com/sluicelimits/sluice/internal/dev"
 	"github.com/sluicelimits/sluice/internal/dev/doctor"
 	"github.com/sluicelimits/sluice/internal/request/loopback"
 )
@@ -78,7 +79,7 @@ func newDoctorCommand() *cobra.Command {
 	flags.IntVar(&f.charge, "charge", 0, "make up to `N` calls with the key, charged to its tenant, 0..1000")
 	flags.StringVar(&f.endpoint, "endpoint", "", "`URL` of the operators' API (default: SLUICE_ENDPOINT)")
 	flags.StringVar(&f.tokenFile, "token-file", "",
-		"`FILE` with the token of 'sluice dev' (default: "+tokenFileVariable+", or the file for the endpoint)")
+		"`FILE` with the token of 'sluice dev' (default: "+dev.TokenFileVariable+", or the file for the endpoint)")
 	flags.BoolVar(&f.signs, "sign", false, "sign calls to an operators' API on this machine, too (default: "+
 		"SLUICE_SIGN)")
 	flags.StringVar(&f.prefix, "prefix", "",
@@ -237,7 +238,7 @@ func (f *doctorFlags) operators(c *cobra.Command) (*doctor.Operators, error) {
 	if endpoint == "" {
 		return nil, nil
 	}
-	to, err := f.at(c, endpoint, cmp.Or(f.tokenFile, os.Getenv(tokenFileVariable)))
+	to, err := f.at(c, endpoint, cmp.Or(f.tokenFile, os.Getenv(dev.TokenFileVariable)))
 	if err != nil {
 		return nil, err
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/sluicelimits/sluice/authorizer"
 	"github.com/sluicelimits/sluice/internal/cell/planfile"
 	"github.com/sluicelimits/sluice/internal/configfile/configyaml"
+	"github.com/sluicelimits/sluice/internal/dev"
 	"github.com/sluicelimits/sluice/internal/dev/doctor"
 	"github.com/sluicelimits/sluice/internal/testkit/apigateway"
 	"github.com/sluicelimits/sluice/internal/testkit/apigateway/template"
@@ -96,7 +97,7 @@ func TestDoctor(t *testing.T) {
 	r := startDev(t)
 	url, globex := serveAPI(t, "Rest")+"/product/1", identity.ExampleKey("globex")
 	got := sluice(t, "", "doctor", url, "--key-file", keyFile(t, globex+"\nmore\n"), "--charge", "20", "--endpoint",
-		r.base+adminPath)
+		r.base+dev.AdminPath)
 	if got.code != 0 || strings.Contains(got.stdout+got.stderr, globex) {
 		t.Errorf("exit code %d:\n%s%s", got.code, got.stdout, got.stderr)
 	}

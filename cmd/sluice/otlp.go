@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"crypto/rand"
 	"fmt"
 	"log/slog"
@@ -57,16 +56,4 @@ func (o *otlpOptions) open(gather func() []metrics.Metric, log *slog.Logger) (*m
 		return nil, fmt.Errorf("%s %q: %w", name, endpoint, err)
 	}
 	return e, nil
-}
-
-// export sends metrics until the returned function is called, which sends them once more. The end of ctx does not end
-// it, so that the last requests are counted. e may be nil.
-func export(ctx context.Context, e *metrics.Exporter) (end func()) {
-	if e == nil {
-		return func() {}
-	}
-	exporting, stop := context.WithCancel(context.WithoutCancel(ctx))
-	ended := make(chan struct{})
-	go func() { e.Run(exporting); close(ended) }()
-	return func() { stop(); <-ended }
 }

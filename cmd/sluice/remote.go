@@ -29,10 +29,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/control/admin"
 	"github.com/sluicelimits/sluice/internal/control/call"
 	"github.com/sluicelimits/sluice/internal/control/client"
+	"github.com/sluicelimits/sluice/internal/dev"
 )
-
-// defaultEndpoint is the admin endpoint of a `sluice dev` with the default --listen.
-const defaultEndpoint = "http://127.0.0.1:8080/_sluice/admin"
 
 const remoteHelp = `
 
@@ -62,9 +60,9 @@ func (r *remote) flags(c *cobra.Command) {
 // connection adds the flags that say how the admin endpoint is called.
 func (r *remote) connection(f *pflag.FlagSet) {
 	f.StringVar(&r.endpoint, "endpoint", "", "`URL` of the admin endpoint (default: SLUICE_ENDPOINT, or "+
-		defaultEndpoint+")")
+		dev.DefaultEndpoint+")")
 	f.StringVar(&r.tokenFile, "token-file", "",
-		"`FILE` with the token of 'sluice dev' (default: "+tokenFileVariable+", or the file for the endpoint)")
+		"`FILE` with the token of 'sluice dev' (default: "+dev.TokenFileVariable+", or the file for the endpoint)")
 	f.StringVar(&r.region, "region", "", "AWS `REGION` of the endpoint (default: the region in its name, or that of "+
 		"the environment)")
 	f.BoolVar(&r.signs, "sign", false, "sign calls to this machine, too (default: SLUICE_SIGN)")
@@ -79,8 +77,8 @@ func (r *remote) writes(c *cobra.Command) {
 
 // connect returns a client of the admin endpoint.
 func (r *remote) connect(c *cobra.Command) (*client.Client, error) {
-	to := cmp.Or(r.endpoint, os.Getenv("SLUICE_ENDPOINT"), defaultEndpoint)
-	return r.at(c, to, cmp.Or(r.tokenFile, os.Getenv(tokenFileVariable)))
+	to := cmp.Or(r.endpoint, os.Getenv("SLUICE_ENDPOINT"), dev.DefaultEndpoint)
+	return r.at(c, to, cmp.Or(r.tokenFile, os.Getenv(dev.TokenFileVariable)))
 }
 
 // at returns a client of an endpoint. Calls to this machine carry the token in tokenFile, or, if tokenFile is "", the

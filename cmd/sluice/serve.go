@@ -398,7 +398,7 @@ func (o *serveOptions) run(ctx context.Context, stderr io.Writer) error {
 	}
 	beside, endBeside := context.WithCancel(ctx)
 	defer endBeside()
-	defer export(ctx, exporter)()
+	defer exporter.Start(ctx)()
 	go files.Watch(beside, server.CheckEvery, hangups(beside))
 	if plans != nil {
 		go plans.follow(beside)

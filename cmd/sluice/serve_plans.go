@@ -19,6 +19,7 @@ import (
 	configtable "github.com/sluicelimits/sluice/internal/cell/cellconfig/table"
 	"github.com/sluicelimits/sluice/internal/cell/killswitch"
 	"github.com/sluicelimits/sluice/internal/cell/planfile"
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/limiter/refresh"
 	"github.com/sluicelimits/sluice/internal/limiter/resilience"
 	"github.com/sluicelimits/sluice/internal/limiter/store/dynamodb"
@@ -192,7 +193,10 @@ func (o *serveOptions) openPlansFiles(c *counters, log *slog.Logger) (*planfile.
 		}
 	}
 	return planfile.Open(planfile.Config{Files: o.plans, Peppers: peppers, Accepts: c.tenants.Accepts,
-		AcceptsPlan: planAccepter(c.tenants), Log: log})
+		Log: log,
+		AcceptsPlan: func(all []*limit.Limit, together ...[]*limit.Limit) error {
+			return limit.AcceptsPlan(c.tenants, all, together...)
+		}})
 }
 
 // openConfigTable reads the settings of a cell's config table. Plans and tenants are read when requests need them. API

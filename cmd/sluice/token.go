@@ -11,15 +11,13 @@ import (
 	"strings"
 
 	"github.com/sluicelimits/sluice/internal/control/client"
+	"github.com/sluicelimits/sluice/internal/dev"
 	"github.com/sluicelimits/sluice/internal/dev/devtoken"
 )
 
-// tokenFileVariable is the environment variable that names the file of the token if --token-file is not given.
-const tokenFileVariable = "SLUICE_TOKEN_FILE"
-
 // ownFile says in error texts what to do if no token is found.
 const ownFile = "Run this command as the user who started 'sluice dev', or name the file of its token with " +
-	"--token-file or " + tokenFileVariable + "."
+	"--token-file or " + dev.TokenFileVariable + "."
 
 // localClient makes a client for an endpoint on this machine. If the endpoint belongs to a 'sluice dev', the client
 // sends the token in file, or, if file is "", the token that the process at that address has left for its user. The
@@ -27,7 +25,7 @@ const ownFile = "Run this command as the user who started 'sluice dev', or name 
 func localClient(u *url.URL, file string) (*client.Client, error) {
 	token, hint := "", ""
 	// A call to another path must not carry the token: the gateway may pass the call and its headers to its upstream.
-	if p := path.Clean("/" + u.Path); p == adminPath || strings.HasPrefix(p, adminPath+"/") {
+	if p := path.Clean("/" + u.Path); p == dev.AdminPath || strings.HasPrefix(p, dev.AdminPath+"/") {
 		var err error
 		if token, hint, u, err = tokenFor(u, file); err != nil {
 			return nil, err
@@ -61,7 +59,7 @@ func tokenFor(u *url.URL, file string) (token, hint string, at *url.URL, err err
 	}
 	if file != "" && errors.Is(found.Err, devtoken.ErrElsewhere) {
 		return "", "", u, fmt.Errorf("%w. Name the file of the process at --endpoint with --token-file or %s; without "+
-			"both, the command looks for it by the endpoint", found.Err, tokenFileVariable)
+			"both, the command looks for it by the endpoint", found.Err, dev.TokenFileVariable)
 	}
 	if found.Token == "" {
 		return "", hintFor(found.File, found.Err, u), u, nil

@@ -81,6 +81,18 @@ func (e *Exporter) Run(ctx context.Context) {
 	}
 }
 
+// Start sends metrics in a goroutine until the returned function is called, which sends them once more. The end of ctx
+// does not end it, so that the last requests are counted. A nil Exporter sends nothing.
+func (e *Exporter) Start(ctx context.Context) (end func()) {
+	if e == nil {
+		return func() {}
+	}
+	exporting, stop := context.WithCancel(context.WithoutCancel(ctx))
+	ended := make(chan struct{})
+	go func() { e.Run(exporting); close(ended) }()
+	return func() { stop(); <-ended }
+}
+
 func (e *Exporter) tell(err error) {
 	if failed := err != nil; failed != e.failed {
 		e.failed = failed

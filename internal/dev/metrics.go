@@ -1,4 +1,4 @@
-package main
+package dev
 
 import (
 	"cmp"
@@ -12,7 +12,7 @@ import (
 
 // gather returns the metrics of /_sluice/metrics, for Prometheus: the decisions of each gateway, the results of the
 // calls of its stores, and the metrics of the functions of the control plane.
-func (f *fleet) gather() []metrics.Metric {
+func (f *process) gather() []metrics.Metric {
 	var all []metrics.Metric
 	for _, c := range f.all() {
 		cell := metrics.Label{Name: "cell", Value: c.Name}
@@ -27,9 +27,9 @@ func (f *fleet) gather() []metrics.Metric {
 				Help: "Requests to a local gateway, by outcome.", Value: float64(totals[outcome]),
 				Labels: []metrics.Label{{Name: "outcome", Value: string(outcome)}}})
 		}
-		own = c.counters.calls.Append(own)
-		if c.counters.chain != nil {
-			own = metrics.AppendChain(own, c.counters.chain)
+		own = c.counters.Calls.Append(own)
+		if c.counters.Chain != nil {
+			own = metrics.AppendChain(own, c.counters.Chain)
 		}
 		for i := range own {
 			own[i].Labels = append(own[i].Labels, cell)

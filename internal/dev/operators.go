@@ -1,8 +1,7 @@
-package main
+package dev
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -30,13 +29,13 @@ type operators struct {
 }
 
 // newOperators makes the token of this process. It writes no file yet.
-func (d *dev) newOperators(log *slog.Logger) (*operators, error) {
+func newOperators(admin bool, tokenFile string, log *slog.Logger) (*operators, error) {
 	o := &operators{token: devtoken.New(), log: log, files: map[netip.AddrPort]string{}}
-	if !d.admin {
+	if !admin {
 		o.off = "--admin=false"
 		return o, nil
 	}
-	if file := cmp.Or(d.tokenFile, os.Getenv(tokenFileVariable)); file != "" {
+	if file := cmp.Or(tokenFile, os.Getenv(TokenFileVariable)); file != "" {
 		var err error
 		if o.file, err = filepath.Abs(file); err != nil {
 			return nil, fmt.Errorf("--token-file %s: %w", file, err)
@@ -179,12 +178,4 @@ func (o *operators) guard(next http.Handler) http.Handler {
 		}
 		guarded.ServeHTTP(w, r)
 	})
-}
-
-func (o *devOptions) checkAdmin() error {
-	if !o.admin && o.tokenFile != "" {
-		return errors.New("--token-file cannot be combined with --admin=false: without the operators' API there is " +
-			"no token")
-	}
-	return nil
 }

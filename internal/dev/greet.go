@@ -1,4 +1,4 @@
-package main
+package dev
 
 import (
 	"context"
@@ -94,14 +94,14 @@ func tryLines(
 }
 
 // greet prints where everything is and what to try.
-func (f *fleet) greet(w io.Writer) {
+func (f *process) greet(w io.Writer) {
 	cells := f.all()
 	at := slices.IndexFunc(cells, func(c *servedCell) bool { return c.first })
 	first := cells[at]
 	base := first.url()
 	to := "a built-in echo (--upstream URL for your service)"
-	if f.upstream != nil {
-		to = f.upstream.Redacted()
+	if f.Upstream != nil {
+		to = f.Upstream.Redacted()
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "Sluice listens on %s\n", base)
@@ -113,7 +113,7 @@ func (f *fleet) greet(w io.Writer) {
 	fmt.Fprintf(&b, "  plans      %s\n  data       %s\n  upstream   %s\n", f.plansFrom(), f.dataIn(), to)
 	switch {
 	case f.pageOff:
-	case f.audience == front.Loopback && !reachesLoopback(first.listener.Addr()):
+	case f.Audience == front.Loopback && !reachesLoopback(first.listener.Addr()):
 		b.WriteString("  live page  off: it is only shown at a loopback address (--live-page all: at any address)\n")
 	default:
 		fmt.Fprintf(&b, "  live page  %s/_sluice/\n", base)
@@ -142,7 +142,7 @@ func (f *fleet) greet(w io.Writer) {
 }
 
 // firstKey returns commands that make a key for the first tenant and call with it. They work as printed.
-func (f *fleet) firstKey(first *servedCell) string {
+func (f *process) firstKey(first *servedCell) string {
 	if f.operators.refuses() != "" {
 		return "Add keys to the plans.\n"
 	}
@@ -177,7 +177,7 @@ func programName(started string, lookPath func(string) (string, error)) string {
 
 // greetOperators prints how operators' commands find this process. It does not print the token itself, since the output
 // of terminals may be recorded.
-func (f *fleet) greetOperators(w io.Writer, first *servedCell) {
+func (f *process) greetOperators(w io.Writer, first *servedCell) {
 	if why := f.operators.refuses(); why != "" {
 		fmt.Fprintf(w, "  operate    off: %s\n", why)
 		return
@@ -194,7 +194,7 @@ func (f *fleet) greetOperators(w io.Writer, first *servedCell) {
 // granting returns the URL of the first cell that grants a part of every limit of the tenant; none if no cell does. A
 // cell that the tenant is not pinned to grants nothing. A sliding_log that is too small to be divided is granted by one
 // cell only.
-func (f *fleet) granting(cells []*servedCell, t *plan.Tenant, now time.Time, none string) string {
+func (f *process) granting(cells []*servedCell, t *plan.Tenant, now time.Time, none string) string {
 	for _, c := range cells {
 		view, _ := c.Reader.Begin(context.Background(), now)
 		if own, err := view.Tenant(context.Background(), t.ID); err == nil && own != nil &&
@@ -206,9 +206,9 @@ func (f *fleet) granting(cells []*servedCell, t *plan.Tenant, now time.Time, non
 }
 
 // plansFrom describes where the plans come from.
-func (f *fleet) plansFrom() string {
+func (f *process) plansFrom() string {
 	switch {
-	case len(f.dev.plans) > 0:
+	case len(f.Plans) > 0:
 		return f.plans.Name()
 	case f.plans != nil:
 		return "example plans (start with --plans FILE to use yours)"
@@ -217,16 +217,16 @@ func (f *fleet) plansFrom() string {
 }
 
 // dataIn describes where the control tables and the audit trail are kept.
-func (f *fleet) dataIn() string {
-	if f.data == "" {
+func (f *process) dataIn() string {
+	if f.Data == "" {
 		return "in memory: operators' changes are lost at the end (--data DIR keeps them, and the audit trail)"
 	}
-	return f.data
+	return f.Data
 }
 
 // endpointFlag returns the flag with which operators' commands find this process; "" if they need none.
 func endpointFlag(base string) string {
-	if endpoint := base + adminPath; endpoint != defaultEndpoint {
+	if endpoint := base + AdminPath; endpoint != DefaultEndpoint {
 		return " --endpoint " + endpoint
 	}
 	return ""

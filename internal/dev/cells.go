@@ -1,4 +1,4 @@
-package main
+package dev
 
 import (
 	"cmp"
@@ -11,7 +11,6 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
-	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -35,20 +34,18 @@ import (
 	"github.com/sluicelimits/sluice/internal/plan"
 )
 
-// aloneCell is the name of the only cell if --cells is not given. Operators' commands use the same name.
-const aloneCell = "local"
-
 const (
 	maxPorts    = 100 // ports after that of --listen that are tried for further cells
 	maxPageRows = 8   // most limits of the busiest tenant that the live page shows for a cell
 )
 
-// fleet holds the cells of this process, each with a gateway of its own.
-type fleet struct {
-	*dev
+// process holds the cells of this process, each with a gateway of its own.
+type process struct {
+	Options
+
+	pageOff      bool // nobody may see the live page
 	plane        *devcells.Plane
 	plans        *planfile.Plans // nil if no plans file is read
-	upstream     *url.URL
 	log          *slog.Logger
 	clock        clock.Clock
 	operators    *operators
@@ -66,7 +63,7 @@ type fleet struct {
 // servedCell is a cell and the gateway in front of it.
 type servedCell struct {
 	*devcells.Cell
-	counters *counters
+	counters *Counters
 	recorder *livepage.Recorder
 	decided  metrics.Table[string] // decisions by reason
 	listener net.Listener
@@ -81,7 +78,7 @@ type servedCell struct {
 func (c *servedCell) url() string { return baseURL(c.listener.Addr()) }
 
 // add makes a cell that will serve on listener. If it fails, it closes the listener.
-func (f *fleet) add(ctx context.Context, name string, counters *counters, listener net.Listener) (*servedCell, error) {
+func (f *process) add(ctx context.Context, name string, counters *Counters, listener net.Listener) (*servedCell, error) {
 	own, err := f.plane.AddCell(ctx, name)
 	if err != nil {
 		return nil, errors.Join(err, listener.Close())
@@ -132,16 +129,16 @@ func (c *servedCell) configuration(ctx context.Context, now time.Time) authorize
 }
 
 // handler connects the parts of a cell: counters, authorizer, gateway, live page and operators' API.
-func (f *fleet) handler(c *servedCell) (http.Handler, error) {
-	names := c.counters.names
-	z, err := authorizer.New(authorizer.Config{Source: c.Reader, Store: c.counters.tenants,
-		Addresses: c.counters.addresses, Sources: names, Now: f.clock.Now, Log: f.log, TrustedHops: f.hops,
-		Jitter: f.jitter})
+func (f *process) handler(c *servedCell) (http.Handler, error) {
+	names := c.counters.Names
+	z, err := authorizer.New(authorizer.Config{Source: c.Reader, Store: c.counters.Tenants,
+		Addresses: c.counters.Addresses, Sources: names, Now: f.clock.Now, Log: f.log, TrustedHops: f.TrustedHops,
+		Jitter: f.Jitter})
 	if err != nil {
 		return nil, err
 	}
-	status := &gateway.StatusSource{Overview: f.overview(c), Store: c.counters.tenants, Chain: c.counters.chain,
-		Bytes: c.counters.bytes, Upstream: f.upstream, Listen: c.listener.Addr().String(), Try: c.lines.commands(),
+	status := &gateway.StatusSource{Overview: f.overview(c), Store: c.counters.Tenants, Chain: c.counters.Chain,
+		Bytes: c.counters.Bytes, Upstream: f.Upstream, Listen: c.listener.Addr().String(), Try: c.lines.commands(),
 		Now: f.clock.Now}
 	if f.several() {
 		status.Cells = func() []livepage.CellStatus { return f.status(c) }
@@ -151,20 +148,20 @@ func (f *fleet) handler(c *servedCell) (http.Handler, error) {
 	if err != nil {
 		return nil, err
 	}
-	return gateway.New(gateway.Config{Authorizer: z, Upstream: f.upstream, TrustedHops: f.hops, Recorder: c.recorder,
+	return gateway.New(gateway.Config{Authorizer: z, Upstream: f.Upstream, TrustedHops: f.TrustedHops, Recorder: c.recorder,
 		Decided:  func(reason string, took time.Duration) { c.decided.At(reason).Observe(took) },
-		LivePage: page, Audience: f.audience, MaxBodyBytes: f.maxBody, Methods: f.methods, Log: f.log})
+		LivePage: page, Audience: f.Audience, MaxBodyBytes: f.MaxBodyBytes, Methods: f.Methods, Log: f.log})
 }
 
 // reserved returns the handler of all paths below /_sluice/. Below admin is the operators' API, which needs the token,
 // and below admin/ops/CELL the API of the cell's counters. The other paths are the metrics of the control plane's
 // functions and the live page.
-func (f *fleet) reserved(c *servedCell, names authorizer.Sources, page http.Handler) (http.Handler, error) {
-	addresses := c.counters.addresses
-	if addresses == c.counters.tenants {
-		addresses = c.counters.base
+func (f *process) reserved(c *servedCell, names authorizer.Sources, page http.Handler) (http.Handler, error) {
+	addresses := c.counters.Addresses
+	if addresses == c.counters.Tenants {
+		addresses = c.counters.Base
 	}
-	service, err := ops.New(ops.Config{Cell: c.Name, Store: c.counters.base, Tables: f.plane.Tables(),
+	service, err := ops.New(ops.Config{Cell: c.Name, Store: c.counters.Base, Tables: f.plane.Tables(),
 		Now: f.clock.Now, Log: f.log, Addresses: addresses,
 		Tenant: func(ctx context.Context, id string) (*plan.Tenant, error) {
 			return c.Tenant(ctx, id, f.clock.Now())
@@ -197,7 +194,7 @@ func (f *fleet) reserved(c *servedCell, names authorizer.Sources, page http.Hand
 }
 
 // admin returns the handler of the operators' API.
-func (f *fleet) admin() http.Handler {
+func (f *process) admin() http.Handler {
 	operators := http.StripPrefix("/admin", f.plane.Operate())
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		rest, isOps := strings.CutPrefix(r.URL.Path, "/admin/ops/")
@@ -222,7 +219,7 @@ func refuseCells(w http.ResponseWriter) {
 }
 
 // refuseOps refuses a call about the counters of a cell that does not run.
-func (f *fleet) refuseOps(w http.ResponseWriter, name string) {
+func (f *process) refuseOps(w http.ResponseWriter, name string) {
 	var names []string
 	for _, c := range f.all() {
 		names = append(names, c.Name)
@@ -233,7 +230,7 @@ func (f *fleet) refuseOps(w http.ResponseWriter, name string) {
 
 // warnOfCells logs a warning if the data folder has cells: without --cells they do not run, though 'sluice cell list'
 // shows them.
-func (f *fleet) warnOfCells(ctx context.Context) error {
+func (f *process) warnOfCells(ctx context.Context) error {
 	kept, err := f.plane.Shares(ctx)
 	if err != nil {
 		return err
@@ -252,20 +249,20 @@ func (f *fleet) warnOfCells(ctx context.Context) error {
 }
 
 // all returns the cells, sorted by name.
-func (f *fleet) all() []*servedCell {
+func (f *process) all() []*servedCell {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return slices.SortedFunc(maps.Values(f.cells), func(a, b *servedCell) int { return cmp.Compare(a.Name, b.Name) })
 }
 
-func (f *fleet) find(name string) *servedCell {
+func (f *process) find(name string) *servedCell {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.cells[name]
 }
 
 // overview returns the function that lists for the live page of a cell what is in force there.
-func (f *fleet) overview(c *servedCell) func(most int) gateway.Overview {
+func (f *process) overview(c *servedCell) func(most int) gateway.Overview {
 	return func(most int) gateway.Overview {
 		o := c.Overview(context.Background(), f.clock.Now(), most)
 		out := gateway.Overview{Name: f.source(), LoadedAt: o.ChangedAt, Tenants: o.Tenants, Total: o.Total,
@@ -278,7 +275,7 @@ func (f *fleet) overview(c *servedCell) func(most int) gateway.Overview {
 }
 
 // source names the plans files or the data folder that the configuration comes from.
-func (f *fleet) source() string {
+func (f *process) source() string {
 	if f.plans != nil {
 		return f.plans.Name()
 	}
@@ -287,7 +284,7 @@ func (f *fleet) source() string {
 
 // status returns the state of all cells for the live page of one cell. For each cell it says how much it may grant of
 // the limits of one tenant: the busiest tenant of the cell that shows the page.
-func (f *fleet) status(here *servedCell) []livepage.CellStatus {
+func (f *process) status(here *servedCell) []livepage.CellStatus {
 	ctx, now := context.Background(), f.clock.Now()
 	balanced, err := f.plane.Shares(ctx)
 	if err != nil {
@@ -332,7 +329,7 @@ func measured(s *livepage.CellStatus, c *devcells.Checked) {
 func wholeMs(d time.Duration) int64 { return (d + time.Millisecond - 1).Milliseconds() }
 
 // metrics answers with the sums of the metrics that the functions of this process have written since its start.
-func (f *fleet) metrics(w http.ResponseWriter, r *http.Request) {
+func (f *process) metrics(w http.ResponseWriter, r *http.Request) {
 	h := w.Header()
 	h.Set("Cache-Control", "no-store")
 	h.Set("X-Content-Type-Options", "nosniff")
@@ -381,7 +378,7 @@ func granted(ctx context.Context, c *servedCell, tenant string, now time.Time) [
 }
 
 // shadows counts what shadow limits admitted and would have denied in the last ten minutes, over all cells.
-func (f *fleet) shadows(context.Context) (*admin.ShadowReport, error) {
+func (f *process) shadows(context.Context) (*admin.ShadowReport, error) {
 	sums := map[string]admin.ShadowLimit{}
 	for _, c := range f.all() {
 		now := c.status()
@@ -403,7 +400,7 @@ func (f *fleet) shadows(context.Context) (*admin.ShadowReport, error) {
 
 // memoryCounters returns the stores of one of several cells: counters of its own, and leases from the counters of other
 // cells for the quotas that those keep.
-func (f *fleet) memoryCounters(name string) (*counters, error) {
+func (f *process) memoryCounters(name string) (*Counters, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	own, err := f.counts(name)
@@ -432,18 +429,23 @@ func (f *fleet) memoryCounters(name string) (*counters, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &counters{tenants: leases, base: all, addresses: own, bytes: own.Bytes, names: f.addressNames}
-	c.closers = append(c.closers, leases.Close, all.Close)
-	return c, nil
+	return &Counters{Tenants: leases, Base: all, Addresses: own, Calls: new(metrics.StoreCalls), Bytes: own.Bytes,
+		Names: f.addressNames, Close: func() {
+			ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+			defer cancel()
+			if err := errors.Join(leases.Close(ctx), all.Close(ctx)); err != nil {
+				f.log.Warn("a store did not close properly", "error", err)
+			}
+		}}, nil
 }
 
 // counts returns the counters of a cell. If the cell has none yet, counts makes them, and lets the other cells lease
 // from them. The caller holds f.mu.
-func (f *fleet) counts(name string) (*memory.Store, error) {
+func (f *process) counts(name string) (*memory.Store, error) {
 	if own := f.homes[name]; own != nil {
 		return own, nil
 	}
-	own, err := memory.New(memory.Config{MaxBytes: f.storeMB << 20, Log: f.log})
+	own, err := memory.New(memory.Config{MaxBytes: f.StoreBytes, Log: f.log})
 	if err != nil {
 		return nil, err
 	}
@@ -458,7 +460,7 @@ func (f *fleet) counts(name string) (*memory.Store, error) {
 
 // reaches makes sure that cells can lease quotas from the counters of home, and reports whether they can. A cell that
 // was removed before this process started is still the home of quotas, but has no counters here yet.
-func (f *fleet) reaches(home string) bool {
+func (f *process) reaches(home string) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	_, err := f.counts(home)
@@ -467,7 +469,7 @@ func (f *fleet) reaches(home string) bool {
 
 // follow starts the named cells that do not run, and stops running cells that are not named. The cell at the address of
 // --listen keeps running, since operators call it; the balancer has left it no share.
-func (f *fleet) follow(ctx context.Context, names []string) {
+func (f *process) follow(ctx context.Context, names []string) {
 	for _, name := range names {
 		if f.find(name) != nil {
 			continue
@@ -497,7 +499,7 @@ func (f *fleet) follow(ctx context.Context, names []string) {
 }
 
 // startCell adds a cell on a port of its own and serves it.
-func (f *fleet) startCell(ctx context.Context, name string) error {
+func (f *process) startCell(ctx context.Context, name string) error {
 	listener, err := f.listenNext()
 	if err != nil {
 		return err
@@ -508,7 +510,7 @@ func (f *fleet) startCell(ctx context.Context, name string) error {
 	}
 	c, err := f.add(ctx, name, counters, listener)
 	if err != nil {
-		counters.close(f.log)
+		counters.Close()
 		return err
 	}
 	f.serve(ctx, c)
@@ -516,20 +518,20 @@ func (f *fleet) startCell(ctx context.Context, name string) error {
 }
 
 // listenNext listens for another cell: at the port of --listen for the first one, else at the next free port after it.
-func (f *fleet) listenNext() (net.Listener, error) {
+func (f *process) listenNext() (net.Listener, error) {
 	f.mu.Lock()
 	none := len(f.cells) == 0
 	f.mu.Unlock()
 	if none {
 		return f.first, nil
 	}
-	host, text, err := net.SplitHostPort(f.listen)
+	host, text, err := net.SplitHostPort(f.Listen)
 	if err != nil {
-		return nil, fmt.Errorf("listen on %q: %w", f.listen, err)
+		return nil, fmt.Errorf("listen on %q: %w", f.Listen, err)
 	}
 	port, err := net.LookupPort("tcp", text)
 	if err != nil {
-		return nil, fmt.Errorf("listen on %q: %w", f.listen, err)
+		return nil, fmt.Errorf("listen on %q: %w", f.Listen, err)
 	}
 	if port == 0 {
 		return f.open()
@@ -541,35 +543,32 @@ func (f *fleet) listenNext() (net.Listener, error) {
 		}
 	}
 	return nil, fmt.Errorf("none of the %d ports after %s is free; choose another port with --listen", maxPorts,
-		f.listen)
+		f.Listen)
 }
-
-// adminPath is the path of the operators' API in a gateway's URL.
-const adminPath = "/_sluice/admin"
 
 // sayWhereItAnswers writes the URL of the operators' API, if there is one, to the data folder, where commands that read
 // the audit trail look for it.
-func (f *fleet) sayWhereItAnswers() error {
+func (f *process) sayWhereItAnswers() error {
 	for _, c := range f.all() {
 		if c.first && f.operators.refuses() == "" {
-			return f.plane.AnswersAt(c.url()+adminPath, f.operators.fileFor(c.listener.Addr()))
+			return f.plane.AnswersAt(c.url()+AdminPath, f.operators.fileFor(c.listener.Addr()))
 		}
 	}
 	return nil
 }
 
 // serve serves a cell until it is stopped or ctx ends.
-func (f *fleet) serve(ctx context.Context, c *servedCell) {
+func (f *process) serve(ctx context.Context, c *servedCell) {
 	ctx, c.stop = context.WithCancel(ctx)
 	f.serving.Go(func() {
 		defer func() { _ = c.listener.Close() }() // a second close does nothing
 		defer f.operators.forget(c.listener.Addr())
-		if err := f.dev.serve(ctx, c.listener, c.handler, f.log); err != nil {
+		if err := f.serveGateway(ctx, c.listener, c.handler, f.log); err != nil {
 			select {
 			case f.failed <- err:
 			default: // an earlier error is already there
 			}
 		}
-		c.counters.close(f.log)
+		c.counters.Close()
 	})
 }
