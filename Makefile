@@ -160,10 +160,6 @@ figures-table: ## Copy the output of make figures, in the file FROM, into the ta
 workload: ## Run the published workload on a real Redis, or with SIM=1 in virtual time (WORKLOADFLAGS=-h)
 	@cd bench && go run ./workload $(if $(SIM),-sim) $(WORKLOADFLAGS)
 
-.PHONY: calibrate
-calibrate: ## Service times of the real parts on this machine, for sluice fleet --costs (TO=costs.json)
-	@cd bench && go run ./calibrate >'$(abspath $(or $(TO),costs.json))'
-
 .PHONY: lines
 lines: ## Count the lines of product code and tests in each package
 	@scripts/lines

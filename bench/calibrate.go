@@ -4,17 +4,17 @@ import (
 	"math"
 	"time"
 
-	"github.com/sluicelimits/sluice/internal/dev/fleet"
+	"github.com/sluicelimits/sluice/bench/fleet/sim"
 	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
 )
 
 // calibratedKeys is how many tenants one process of the scenario million has.
 const calibratedKeys = 10_000
 
-// Calibrate measures on this machine the costs that sluice fleet needs: the processor time of a decision from leases,
+// calibrate measures on this machine the costs that the simulation needs: the processor time of a decision from leases,
 // and that of a Redis server for one call of the script. Each is the least of several trials, because other programs
 // use the machine, too. Round trips are not measured, because they need a second machine.
-func Calibrate(short bool) (costs fleet.Costs, err error) {
+func calibrate(short bool) (costs sim.Costs, err error) {
 	rounds, perKey := 9, 100
 	if short {
 		rounds, perKey = 1, 10

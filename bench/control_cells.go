@@ -2,36 +2,16 @@ package bench
 
 import (
 	"context"
-	"iter"
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
 )
-
-// Get implements [cellconfig.Table].
-func (c *cellStore) Get(ctx context.Context, refs ...cellconfig.Ref) ([]cellconfig.Document, error) {
-	c.reads.Add(int64(len(refs)))
-	return c.Store.Get(ctx, refs...)
-}
-
-// List implements [cellconfig.Lister].
-func (c *cellStore) List(ctx context.Context, kind cellconfig.Kind) iter.Seq2[cellconfig.Document, error] {
-	return func(yield func(cellconfig.Document, error) bool) {
-		for d, err := range c.Store.List(ctx, kind) {
-			c.reads.Add(1)
-			if !yield(d, err) {
-				return
-			}
-		}
-	}
-}
 
 // Commit implements [cellconfig.Store].
 func (c *cellStore) Commit(ctx context.Context, step cellconfig.Step) error {
 	err := c.Store.Commit(ctx, step)
 	if err == nil {
 		c.commits.Add(1)
-		c.changes.Add(int64(len(step.Documents)))
 	}
 	return err
 }
@@ -43,8 +23,6 @@ const (
 	readDelay  = 5 * time.Millisecond
 	writeDelay = 25 * time.Millisecond // every write is a transaction
 )
-
-func slowAsDynamoDB(s cellconfig.Store) cellconfig.Store { return slowTable{s} }
 
 // Head implements [cellconfig.Table].
 func (s slowTable) Head(ctx context.Context) (cellconfig.Head, error) {

@@ -219,10 +219,9 @@ func timeRate(burst int) (*contender, error) {
 	}, nil
 }
 
-// compareWith compares our memory store with the given tiers and a peer, on new counters. Each uses the given number of
-// goroutines; 0 means one for each core.
+// compareWith compares our memory store with the given tiers and a peer, on new counters.
 func compareWith(
-	peer func() (*contender, error), l load, workers int, units int64, with ...limit.Tier,
+	peer func() (*contender, error), l load, units int64, with ...limit.Tier,
 ) (comparison, error) {
 	ours, err := sluice(units, with...)
 	if err != nil {
@@ -233,7 +232,7 @@ func compareWith(
 		ours.close()
 		return comparison{}, err
 	}
-	return compareAndClose(ours, theirs, l, workers, units)
+	return compareAndClose(ours, theirs, l, 0, units)
 }
 
 // compareAndClose compares two contenders and closes them. Each uses the given number of goroutines; 0 means one for
@@ -246,34 +245,34 @@ func compareAndClose(ours, theirs *contender, l load, workers int, units int64) 
 	return compare(ours, theirs, l, int(units))
 }
 
-// memoryFigure compares our memory store with the given tiers and go-limiter's store, which has one limit. Each uses
-// the given number of goroutines; 0 means one for each core.
-func memoryFigure(workers int, with ...limit.Tier) func(short bool) (Result, error) {
+// memoryFigure compares our memory store with the given tiers and go-limiter's store, which has one limit. Each uses a
+// goroutine for each core.
+func memoryFigure(with ...limit.Tier) func(short bool) (Result, error) {
 	return func(short bool) (Result, error) {
 		var r Result
 		if err := noAllocations(with); err != nil {
 			return r, err
 		}
 		l := loadFor(short)
-		admitted, err := compareWith(func() (*contender, error) { return goLimiter(plenty) }, l, workers, plenty,
+		admitted, err := compareWith(func() (*contender, error) { return goLimiter(plenty) }, l, plenty,
 			with...)
 		if err != nil {
 			return r, err
 		}
 		r.Value = admitted.ratio
 		r.note("all admitted, %d keys: %s", memoryKeys, admitted)
-		if workers != 0 || !with[0].Algorithm.HasBurst() {
+		if !with[0].Algorithm.HasBurst() {
 			return r, nil
 		}
 
 		l.rounds = max(3, l.rounds/3) | 1 // what follows is only noted and not compared with a goal
-		denied, err := compareWith(func() (*contender, error) { return goLimiter(scarce) }, l, workers, scarce,
+		denied, err := compareWith(func() (*contender, error) { return goLimiter(scarce) }, l, scarce,
 			slow[:len(with)]...)
 		if err != nil {
 			return r, err
 		}
 		r.note("%d of each key admitted, then denied: %.2f x, %s", scarce, denied.ratio, denied)
-		other, err := compareWith(func() (*contender, error) { return timeRate(plenty) }, l, workers, plenty, with...)
+		other, err := compareWith(func() (*contender, error) { return timeRate(plenty) }, l, plenty, with...)
 		if err != nil {
 			return r, err
 		}

@@ -4,10 +4,8 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"runtime"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -202,85 +200,6 @@ func waitingPacer() (*pacer.Pacer, error) {
 	}
 	_, err = p.Acquire(context.Background(), "first", 1)
 	return p, err
-}
-
-// pacerBlockedFigure is the memory of a goroutine that is blocked in Acquire, beyond that of one that is blocked by a
-// channel.
-func pacerBlockedFigure(short bool) (Result, error) {
-	var r Result
-	n := 100_000
-	if short {
-		n = 5_000
-	}
-	p, err := waitingPacer()
-	if err != nil {
-		return r, err
-	}
-	defer p.Close()
-	limiter := rate.NewLimiter(rate.Every(365*24*time.Hour), 1)
-	limiter.Allow()
-	parked := func(wait func(context.Context) error, waiting func(n int) bool) (float64, error) {
-		ctx, cancel := context.WithCancel(context.Background())
-		defer cancel()
-		var all sync.WaitGroup
-		var begun, wrong atomic.Int64
-		park := func(until int) {
-			for range n {
-				all.Go(func() {
-					begun.Add(1)
-					if wait(ctx) == nil {
-						wrong.Add(1)
-					}
-				})
-			}
-			for begun.Load() < int64(until) || !waiting(until) {
-				runtime.Gosched()
-			}
-		}
-		// The runtime gives new goroutines stacks of the average size of those that the latest garbage collection saw.
-		// Therefore as many goroutines wait already as are measured.
-		park(n)
-		before := memoryInUse()
-		park(2 * n)
-		bytes := float64(memoryInUse()-before) / float64(n)
-		cancel()
-		all.Wait()
-		if wrong.Load() != 0 {
-			return 0, fmt.Errorf("%d of %d goroutines did not wait", wrong.Load(), 2*n)
-		}
-		return bytes, nil
-	}
-	begun := func(int) bool { return true }
-	var bare float64
-	for range 2 { // first without measuring: the runtime keeps its descriptors of goroutines, 500 bytes each, for reuse
-		if bare, err = parked(func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }, begun); err != nil {
-			return r, err
-		}
-	}
-	ours, err := parked(func(ctx context.Context) error {
-		_, err := p.Acquire(ctx, "key", 1)
-		return err
-	}, func(n int) bool { return p.Status().Waiting == n })
-	if err != nil {
-		return r, err
-	}
-	theirs, err := parked(limiter.Wait, begun)
-	if err != nil {
-		return r, err
-	}
-	r.Value = ours - bare
-	r.note("%d goroutines: %.0f bytes each in Acquire, %.0f in the Wait of x/time/rate, %.0f in a bare wait for the "+
-		"same context",
-		n, ours, theirs, bare)
-	return r, nil
-}
-
-// memoryInUse is what live objects and stacks take, in bytes.
-func memoryInUse() int64 {
-	heap := heapInUse()
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
-	return heap + int64(m.StackInuse)
 }
 
 // pacerWakeFigure is how late tickets are woken, at 100,000 per second.

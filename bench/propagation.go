@@ -188,60 +188,40 @@ func (p *plane) burst(changes int) (b burst, err error) {
 		return b, fmt.Errorf("%d events and %d times of %d changes in %d cells", b.published, len(b.took), changes,
 			len(cells))
 	}
-	if d := p.deployed; d != nil && (d.calls != b.calls || d.messages != b.published) {
+	if d := p.deployed; d.calls != b.calls || d.messages != b.published {
 		return b, fmt.Errorf("the topic had %d publishes of %d messages, and %d of %d were counted", d.calls,
 			d.messages, b.calls, b.published)
 	}
 	return b, nil
 }
 
-// bursts holds two bursts. The changes of deployed travel as in a deployment, to cells that are as slow as DynamoDB.
-// Those of dev travel as in `sluice dev`.
-type bursts struct{ deployed, dev burst }
-
-func runBursts(tenants, changes int) (b bursts, err error) {
-	for _, one := range []struct {
-		into     *burst
-		deployed bool
-		wrap     func(cellconfig.Store) cellconfig.Store
-	}{{&b.deployed, true, slowAsDynamoDB}, {&b.dev, false, inMemory}} {
-		p, err := newPlane(tenants, 1, one.deployed)
-		if err != nil {
-			return b, err
-		}
-		if err = errors.Join(p.addInMemory(one.wrap), p.start()); err == nil {
-			*one.into, err = p.burst(changes)
-		}
-		if err := errors.Join(err, p.close()); err != nil {
-			return b, err
-		}
+// runBurst makes a burst whose changes travel as in a deployment, to cells that are as slow as DynamoDB.
+func runBurst(tenants, changes int) (b burst, err error) {
+	p, err := newPlane(tenants, 1)
+	if err != nil {
+		return b, err
 	}
-	return b, nil
+	if err = errors.Join(p.addSlow(), p.start()); err == nil {
+		b, err = p.burst(changes)
+	}
+	return b, errors.Join(err, p.close())
 }
 
-var burstRun = [2]func() (bursts, error){
-	sync.OnceValues(func() (bursts, error) { return runBursts(planeTenants, burstChanges) }),
-	sync.OnceValues(func() (bursts, error) { return runBursts(planeTenantsShort, planeTenantsShort/5) }),
-}
-
-// burstFigure measures a value of the burst whose changes travel as in a deployment.
-func burstFigure(of func(*burst) float64) func(short bool) (Result, error) {
-	return func(short bool) (r Result, err error) {
-		run := burstRun[0]
-		if short {
-			run = burstRun[1]
-		}
-		b, err := run()
-		if err != nil {
-			return r, err
-		}
-		r.Value = of(&b.deployed)
-		r.note("as deployed, by event sources with the batches and windows of the functions, a poll of the stream "+
-			"each %s, a publish of %s, and DynamoDB's reads of %s and transactions of %s: %s", streamPolls, snsAway,
-			readDelay, writeDelay, &b.deployed)
-		r.note("in `sluice dev`, where a publish costs nothing: %s", &b.dev)
-		return r, nil
+// propagationFigure measures how long the changes of a burst take to be in force.
+func propagationFigure(short bool) (r Result, err error) {
+	tenants, changes := planeTenants, burstChanges
+	if short {
+		tenants, changes = planeTenantsShort, planeTenantsShort/5
 	}
+	b, err := runBurst(tenants, changes)
+	if err != nil {
+		return r, err
+	}
+	r.Value = b.quantile(0.99).Seconds()
+	r.note("as deployed, by event sources with the batches and windows of the functions, a poll of the stream each %s, "+
+		"a publish of %s, and DynamoDB's reads of %s and transactions of %s: %s", streamPolls, snsAway, readDelay,
+		writeDelay, &b)
+	return r, nil
 }
 
 // String describes the burst in a sentence, for a note.
@@ -251,6 +231,3 @@ func (b *burst) String() string {
 		b.lasted.Seconds(),
 		b.quantile(0.5).Seconds(), b.quantile(0.99).Seconds(), b.quantile(1).Seconds(), b.calls, b.commits)
 }
-
-func propagationP99(b *burst) float64 { return b.quantile(0.99).Seconds() }
-func publishes(b *burst) float64      { return float64(b.calls) }

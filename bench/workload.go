@@ -2,7 +2,6 @@ package bench
 
 import (
 	"context"
-	"fmt"
 	"sync"
 
 	"github.com/sluicelimits/sluice/bench/shared"
@@ -56,28 +55,6 @@ func workloadFigure(first, last int, of func(*shared.Score) float64) func(short 
 		}
 		return r, nil
 	}
-}
-
-// jumpFigure measures the percentage of the requests that are denied early while 80 % of each tenant's requests go to
-// one process, and every 7 s to the next one. Seven windows of 10 s are measured. In them the load moves ten times,
-// each time at a different second of its window.
-func jumpFigure(short bool) (Result, error) {
-	length := shared.Length{Warm: 1, Measured: 7}
-	if short {
-		length = shared.Length{Measured: 1}
-	}
-	s := shared.Jump(limit.FixedWindow)
-	g, err := shared.Run(context.Background(), &s, shared.Leased, workloadSeed, length)
-	if err != nil {
-		return Result{}, err
-	}
-	if g.Over > 0 {
-		return Result{}, fmt.Errorf("%d units were admitted above a limit", g.Over)
-	}
-	r := Result{Value: g.EarlyPct}
-	r.note("%.4g calls/s; %d units over, %.2f %% short, %.2f %% missed; %d requests, %d admitted",
-		g.StoreOps, g.Over, g.ShortPct, g.MissedPct, g.Requests, g.Admitted)
-	return r, nil
 }
 
 func storeOps(g *shared.Score) float64 { return g.StoreOps }

@@ -2,14 +2,11 @@
 // that begin with # are remarks; the first one has the day and the machine. It exits with 1 where a workload was not
 // what it should be, and with -strict also where a goal is missed; with 2 on a wrong command line.
 //
-// A figure that takes many minutes by itself is measured only if -only names it.
-//
 // With -table PAGE it measures nothing. It reads the output of one run or several, and puts it into the table of that
 // page.
 package main
 
 import (
-	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -65,15 +62,7 @@ func run(args []string, figures []bench.Figure, in io.Reader, out, errs io.Write
 	}
 	status := 0
 	for _, f := range chosen {
-		if f.Alone && *only == "" {
-			fmt.Fprintf(out, "# %s: takes minutes by itself, and is measured only with ONLY=%s\n", f.Name, f.Name)
-			continue
-		}
 		r, err := f.Measure(*short)
-		if errors.Is(err, bench.ErrLong) {
-			fmt.Fprintf(out, "# %s: %v\n", f.Name, err)
-			continue
-		}
 		if err != nil {
 			fmt.Fprintf(errs, "figures: %s: %v\n", f.Name, err)
 			status = 1

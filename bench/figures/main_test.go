@@ -21,8 +21,6 @@ func TestRun(t *testing.T) {
 	goalless := figure("goalless", 1.5, 0, false, nil)
 	none, some := figure("none", 0, 0, false, nil), figure("some", 1, 0, false, nil)
 	none.ZeroGoal, some.ZeroGoal, none.Digits, some.Digits = true, true, 0, 0
-	alone := figure("alone", 0.5, 1, false, nil)
-	alone.Alone = true
 	broken := figure("broken", 0.1, 1, false, errors.New("only one key was hit"))
 	tests := []struct {
 		name    string
@@ -41,11 +39,6 @@ func TestRun(t *testing.T) {
 			[]string{"figure missed 1.50 x <=1.0", "figure met 0.82 x <=1.0"}, nil, ""},
 		{"below a floor", []string{"-strict"}, []bench.Figure{floor}, 1, []string{"figure floor 299.00 x >=300.0"},
 			nil, ""},
-		{"alone, not named", nil, []bench.Figure{alone, met}, 0, []string{
-			"# alone: takes minutes by itself, and is measured only with ONLY=alone", "figure met 0.82 x <=1.0"},
-			[]string{"figure alone"}, ""},
-		{"alone, named", []string{"-only", "alone"}, []bench.Figure{alone, met}, 0,
-			[]string{"figure alone 0.50 x <=1.0"}, nil, ""},
 		{"no goal", []string{"-strict"}, []bench.Figure{goalless}, 0, []string{"# goalless 1.50 x"},
 			[]string{"figure "}, ""},
 		{"a goal of nothing, met", []string{"-strict"}, []bench.Figure{none}, 0, []string{"figure none 0 x <=0"},

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/sluicelimits/sluice/internal/dev/fleet/judge"
+	"github.com/sluicelimits/sluice/bench/fleet/judge"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 

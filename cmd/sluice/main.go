@@ -130,7 +130,7 @@ func newRootCommand() *cobra.Command {
 		return &usageError{c.CommandPath(), err}
 	})
 	root.AddCommand(newDevCommand(), newServeCommand(), newCheckCommand(), newExplainCommand(), newSimulateCommand(),
-		newFleetCommand(), newPaceCommand(), newPacePlanCommand(), newWorkCommand(), newKeyCommand())
+		newPaceCommand(), newPacePlanCommand(), newWorkCommand(), newKeyCommand())
 	root.AddCommand(newPlanCommand(), newTenantCommand(), newBoostCommand(), newPeekCommand(), newResetCommand(),
 		newRefundCommand(), newShadowCommand(), newCellCommand(), newConfigCommand(), newAuditCommand(),
 		newCostCommand(time.Now), newDoctorCommand(), newVersionCommand())

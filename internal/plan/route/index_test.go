@@ -218,7 +218,7 @@ func TestMatchDoesNotAllocate(t *testing.T) {
 	}
 }
 
-// BenchmarkMatch500 is the figure route_match_500: it finds all limits of a raw path among 500 rules.
+// BenchmarkMatch500 finds all limits of a raw path among 500 rules.
 func BenchmarkMatch500(b *testing.B) {
 	rules := rules500(b)
 	x, buffer := route.NewIndex(rules), make([]int32, 0, 64)

@@ -9,8 +9,6 @@ import (
 
 	sdk "github.com/aws/aws-sdk-go-v2/service/dynamodb"
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
-
-	"github.com/sluicelimits/sluice/internal/dev/fleet/dynamotable"
 )
 
 // Meter is a client that adds up the capacity units of its calls. DynamoDB does not report the capacity of a write
@@ -102,5 +100,31 @@ func (m *Meter) TransactWriteItems(
 	return out, err
 }
 
-// ItemSize returns the size of an item in bytes by DynamoDB's rules: see [dynamotable.Size].
-func ItemSize(item map[string]types.AttributeValue) int { return dynamotable.Size(item) }
+// ItemSize returns the size of an item in bytes by DynamoDB's rules. Where the rules are vague, ItemSize assumes the larger
+// value.
+func ItemSize(item map[string]types.AttributeValue) int {
+	n := 0
+	for name, v := range item {
+		n += len(name) + valueSize(v)
+	}
+	return n
+}
+
+func valueSize(v types.AttributeValue) int {
+	switch v := v.(type) {
+	case *types.AttributeValueMemberN:
+		return (len(v.Value)+1)/2 + 1
+	case *types.AttributeValueMemberB:
+		return len(v.Value)
+	case *types.AttributeValueMemberS:
+		return len(v.Value)
+	case *types.AttributeValueMemberM:
+		n := 3
+		for name, v := range v.Value {
+			n += 1 + len(name) + valueSize(v)
+		}
+		return n
+	default:
+		return 1
+	}
+}

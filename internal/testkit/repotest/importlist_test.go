@@ -151,20 +151,8 @@ var only = map[string][]string{
 	"internal/dev/gateway/front": {
 		"std", "internal/plan/route", "internal/request/answer", "internal/request/loopback",
 	},
-	"internal/dev/livepage": {"std", "internal/limiter/limit"},
-	"internal/dev/fleet": {
-		"std", "authorizer", "events", "internal/cell/cellconfig", "internal/cell/cellconfig/memtable",
-		"internal/configfile/...", "internal/control", "internal/control/embedded", "internal/dev/cost",
-		"internal/dev/fleet/dynamotable", "internal/dev/fleet/judge", "internal/dev/reportpage",
-		"internal/dev/simulate", "internal/limiter/...", "internal/plan", "internal/plan/route",
-		"internal/plan/shares", "streams/...",
-	},
-	"internal/dev/fleet/dynamotable": {
-		"std", "github.com/aws/aws-sdk-go-v2/aws", "github.com/aws/aws-sdk-go-v2/service/dynamodb/...",
-		"github.com/aws/smithy-go/...",
-	},
-	"internal/dev/fleet/judge": {"std", "internal/limiter/limit"},
-	"internal/dev/reportpage":  {"std"},
+	"internal/dev/livepage":   {"std", "internal/limiter/limit"},
+	"internal/dev/reportpage": {"std"},
 	"internal/dev/simulate": {
 		"std", "internal/dev/accesslog", "internal/dev/reportpage", "internal/limiter/limit",
 		"internal/limiter/store/memory", "internal/plan", "internal/plan/route", "internal/request/identity",
@@ -225,7 +213,7 @@ var only = map[string][]string{
 	"internal/testkit/lambdahost":          {"std"},
 	"internal/testkit/dynamodbtest": {
 		"std", "github.com/aws/aws-sdk-go-v2/aws/...", "github.com/aws/aws-sdk-go-v2/credentials/...",
-		"github.com/aws/aws-sdk-go-v2/service/dynamodb/...", "internal/dev/fleet/dynamotable",
+		"github.com/aws/aws-sdk-go-v2/service/dynamodb/...",
 	},
 	"internal/testkit/built":          {"std"},
 	"internal/testkit/endtoend":       {},
