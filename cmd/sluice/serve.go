@@ -56,7 +56,8 @@ type serveOptions struct {
 	ipv6Prefix           int
 	grpc, http           string
 	debug, pprof         string
-	cert, key, clientCA  string
+	cert, key            string
+	clientCA, clientSAN  string
 	maxConnections       int
 	maxMessage           int
 	maxAge, drain, grace time.Duration
@@ -175,12 +176,14 @@ func (o *serveOptions) flags(f *pflag.FlagSet) {
 	f.StringVar(&o.http, "http", "127.0.0.1:8080",
 		"`ADDRESS` of /json, /healthcheck and /v1; empty: no HTTP server")
 	f.StringVar(&o.debug, "debug", "127.0.0.1:6070",
-		"`ADDRESS` of /rlconfig, /stats and /metrics; empty: no debug server")
+		"`ADDRESS` of /rlconfig, /stats, /metrics and /healthcheck, without TLS; empty: no debug server")
 	f.StringVar(&o.pprof, "pprof", "", "loopback `ADDRESS` of Go's profiles, at /debug/pprof/ (default: none)")
 	f.StringVar(&o.cert, "tls-cert", "", "PEM `FILE` with the certificate of the gRPC and HTTP servers")
 	f.StringVar(&o.key, "tls-key", "", "PEM `FILE` with the key of that certificate")
 	f.StringVar(&o.clientCA, "tls-client-ca", "", "PEM `FILE` with authorities: admit only clients with a certificate "+
 		"of one of them")
+	f.StringVar(&o.clientSAN, "tls-client-san", "", "admit only clients whose certificate has this `NAME`, a DNS name or "+
+		"an IP address, as a subject alternative name")
 	f.IntVar(&o.maxConnections, "max-connections", server.DefaultMaxConnections,
 		"accept at most `N` connections for each server")
 	f.IntVar(&o.maxMessage, "max-message", server.DefaultMaxMessage,
@@ -223,6 +226,8 @@ func (o *serveOptions) check() error {
 		return errors.New("--tls-cert and --tls-key need each other")
 	case o.clientCA != "" && o.cert == "":
 		return errors.New("--tls-client-ca needs --tls-cert and --tls-key")
+	case o.clientSAN != "" && o.clientCA == "":
+		return errors.New("--tls-client-san needs --tls-client-ca: no client shows a certificate otherwise")
 	case o.grpc == "" && o.http == "":
 		return errors.New("--grpc and --http are both empty: give at least one an address")
 	}
@@ -387,7 +392,7 @@ func (o *serveOptions) run(ctx context.Context, stderr io.Writer) error {
 	}
 	var certificates *server.Certificates
 	if o.cert != "" {
-		if certificates, err = server.OpenCertificates(o.cert, o.key, o.clientCA, log); err != nil {
+		if certificates, err = server.OpenCertificates(o.cert, o.key, o.clientCA, o.clientSAN, log); err != nil {
 			return err
 		}
 		config.TLS = certificates.Config()

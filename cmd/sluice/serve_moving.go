@@ -54,6 +54,7 @@ var peerVariables = map[string]string{
 	"GRPC_SERVER_TLS_CERT":                    "--tls-cert",
 	"GRPC_SERVER_TLS_KEY":                     "--tls-key",
 	"GRPC_CLIENT_TLS_CACERT":                  "--tls-client-ca",
+	"GRPC_CLIENT_TLS_SAN":                     "--tls-client-san",
 	"LOG_LEVEL":                               "--log-level",
 	"LOG_FORMAT":                              "--log-format",
 	"USE_STATSD":                              "/metrics and /stats of --debug, or --otlp; there is no statsd",

@@ -409,6 +409,7 @@ func TestServeUsage(t *testing.T) {
 		{"--config x --headers all", `--headers "all" is not exact, plain, both or none`},
 		{"--config x --tls-cert y", "--tls-cert and --tls-key need each other"},
 		{"--config x --tls-client-ca y", "--tls-client-ca needs --tls-cert"},
+		{"--config x --tls-cert y --tls-key z --tls-client-san a", "--tls-client-san needs --tls-client-ca"},
 		{"--config x --grpc= --http=", "give at least one an address"},
 		{"--config x --grpc 8081", `--grpc "8081" is not HOST:PORT, such as 127.0.0.1:8081, or :8081 for every`},
 		{"--config x --http :70000", `--http ":70000": the port "70000" is not a number within 0..65535`},

@@ -115,9 +115,11 @@ func (s *Server) healthcheck(w http.ResponseWriter, _ *http.Request) {
 	}
 }
 
-// debugHandler serves diagnostics for operators. As in envoyproxy/ratelimit, it takes any method.
+// debugHandler serves diagnostics for operators. As in envoyproxy/ratelimit, it takes any method. The debug server has
+// no TLS, so health checks that have no certificate ask it.
 func (s *Server) debugHandler() http.Handler {
 	mux := http.NewServeMux()
+	mux.HandleFunc("/healthcheck", s.healthcheck)
 	mux.HandleFunc("/rlconfig", func(w http.ResponseWriter, _ *http.Request) {
 		if c := s.c.RateLimits.Current(); c != nil {
 			_, _ = io.WriteString(w, c.Dump())
@@ -129,8 +131,8 @@ func (s *Server) debugHandler() http.Handler {
 		_ = metrics.WriteText(w, s.c.Metrics.Gather(s.c.RateLimits, s.c.Chain)) // as above
 	})
 	mux.HandleFunc("/{$}", func(w http.ResponseWriter, _ *http.Request) {
-		_, _ = io.WriteString(w, "/metrics: for Prometheus\n/rlconfig: the configuration in force\n"+
-			"/stats: statistics\n")
+		_, _ = io.WriteString(w, "/healthcheck: OK while requests are decided\n/metrics: for Prometheus\n"+
+			"/rlconfig: the configuration in force\n/stats: statistics\n")
 	})
 	return s.refuseWebPages("debug", s.recoverHTTPPanic(mux))
 }

@@ -3,7 +3,7 @@
 //
 //	gRPC    envoy.service.ratelimit.v3, grpc.health.v1, reflection
 //	HTTP    POST /json, GET /healthcheck, POST /v1/…
-//	debug   /rlconfig, /stats, /metrics
+//	debug   /rlconfig, /stats, /metrics, /healthcheck
 //	pprof   /debug/pprof/, if wanted
 //
 // The paths and their responses are those of envoyproxy/ratelimit, except for /metrics, which is in Prometheus's text

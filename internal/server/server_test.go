@@ -182,6 +182,7 @@ func TestServe(t *testing.T) {
 		{"debug", "POST", "/rlconfig", "", 200, "requests_per_unit=2"},
 		{"debug", "POST", "/stats", "", 200, "over_limit: 2\n"},
 		{"debug", "POST", "/", "", 200, "/rlconfig"},
+		{"debug", "GET", "/healthcheck", "", 200, "OK"},
 		{"debug", "GET", "/none", "", 404, ""},
 		{"pprof", "GET", "/debug/pprof/goroutine?debug=1", "", 200, "goroutine"},
 		{"pprof", "POST", "/debug/pprof/symbol", "", 200, "num_symbols"},
@@ -574,7 +575,7 @@ func (a *authority) sign(name string, parent *authority) (*x509.Certificate, *ec
 	template := &x509.Certificate{SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name},
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
 		IPAddresses: []net.IP{net.IPv4(127, 0, 0,
-			1)},
+			1)}, DNSNames: []string{name},
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}}
 	signer, signKey := template, key
 	if parent == nil {
@@ -626,7 +627,7 @@ func TestMutualTLS(t *testing.T) {
 	trusted := filepath.Join(dir, "clients.pem")
 	write(t, trusted, clients.pem)
 	log := new(bytes.Buffer)
-	certs, err := server.OpenCertificates(cert, key, trusted, slog.New(slog.NewTextHandler(log, nil)))
+	certs, err := server.OpenCertificates(cert, key, trusted, "", slog.New(slog.NewTextHandler(log, nil)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -681,8 +682,46 @@ func TestMutualTLS(t *testing.T) {
 	if err := ask(others, "still"); err != nil {
 		t.Errorf("after a bad file: %v", err)
 	}
-	if _, err := server.OpenCertificates(cert, cert, "", slog.Default()); err == nil {
+	if _, err := server.OpenCertificates(cert, cert, "", "", slog.Default()); err == nil {
 		t.Error("OpenCertificates accepts a file without a key, want an error")
+	}
+}
+
+// Guarantees that, if a subject alternative name is required, only clients whose certificate has it are admitted, also
+// after the certificates were read again.
+func TestClientSAN(t *testing.T) {
+	dir := t.TempDir()
+	servers, clients := newAuthority(t), newAuthority(t)
+	cert, key := servers.files(dir, "server")
+	trusted := filepath.Join(dir, "clients.pem")
+	write(t, trusted, clients.pem)
+	pair, err := tls.LoadX509KeyPair(clients.files(dir, "envoy.example"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	roots := x509.NewCertPool()
+	roots.AddCert(servers.cert)
+	for san, admitted := range map[string]bool{"": true, "envoy.example": true, "127.0.0.1": true, "127.0.0.2": false,
+		"other.example": false, "example": false, "a.envoy.example": false} {
+		certs, err := server.OpenCertificates(cert, key, trusted, san, slog.Default())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			near, far := net.Pipe()
+			client := tls.Client(near, &tls.Config{RootCAs: roots, ServerName: "127.0.0.1",
+				Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12})
+			go func() {
+				_, _ = io.Copy(io.Discard, client) // the server decides
+			}()
+			if err := tls.Server(far, certs.Config()).HandshakeContext(t.Context()); (err == nil) != admitted {
+				t.Errorf("the name %q is required: %v, want admitted %v", san, err, admitted)
+			}
+			_ = near.Close() // both ends are of this test
+			if err := certs.Reload(); err != nil {
+				t.Fatal(err)
+			}
+		}
 	}
 }
 
@@ -691,7 +730,7 @@ func TestMutualTLS(t *testing.T) {
 func TestConnectionAge(t *testing.T) {
 	servers := newAuthority(t)
 	cert, key := servers.files(t.TempDir(), "server")
-	certs, err := server.OpenCertificates(cert, key, "", slog.Default())
+	certs, err := server.OpenCertificates(cert, key, "", "", slog.Default())
 	if err != nil {
 		t.Fatal(err)
 	}

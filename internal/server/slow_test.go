@@ -43,7 +43,7 @@ func TestSlowClients(t *testing.T) {
 	dir := t.TempDir()
 	servers := newAuthority(t)
 	cert, key := servers.files(dir, "server")
-	certificates, err := server.OpenCertificates(cert, key, "", nil)
+	certificates, err := server.OpenCertificates(cert, key, "", "", nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,15 +13,16 @@ import (
 // Certificates holds the certificate of a server and the authorities of its clients, both from files.
 // [Certificates.Reload] reads the files again. Create it with [OpenCertificates].
 type Certificates struct {
-	cert, key, clients string
-	log                *slog.Logger
-	current            atomic.Pointer[tls.Config]
+	cert, key, clients, san string
+	log                     *slog.Logger
+	current                 atomic.Pointer[tls.Config]
 }
 
 // OpenCertificates reads a certificate and its key, in PEM. If clients is not "", it is a file of authorities, and only
-// clients with a certificate of one of them are admitted (mutual TLS).
-func OpenCertificates(cert, key, clients string, log *slog.Logger) (*Certificates, error) {
-	c := &Certificates{cert: cert, key: key, clients: clients, log: log}
+// clients with a certificate of one of them are admitted (mutual TLS). If san is not "", that certificate must also have
+// san, a DNS name or an IP address, among its subject alternative names.
+func OpenCertificates(cert, key, clients, san string, log *slog.Logger) (*Certificates, error) {
+	c := &Certificates{cert: cert, key: key, clients: clients, san: san, log: log}
 	if err := c.load(); err != nil {
 		return nil, err
 	}
@@ -46,6 +47,11 @@ func (c *Certificates) load() error {
 			return fmt.Errorf("authorities of clients: %s has no certificate in PEM", c.clients)
 		}
 		config.ClientAuth = tls.RequireAndVerifyClientCert
+		if c.san != "" {
+			config.VerifyConnection = func(state tls.ConnectionState) error {
+				return state.PeerCertificates[0].VerifyHostname(c.san)
+			}
+		}
 	}
 	c.current.Store(config)
 	return nil
