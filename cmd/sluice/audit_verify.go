@@ -18,66 +18,12 @@ import (
 
 const verifyLong = `Check the audit trail: every version of every object in the archive, the hash
 chain of every item, and the live tables against both. For each kind of break, the command prints
-how many there are and where the first one is.
+how many there are and where the first one is. docs/audit.md says what each kind means and what to
+do, and how to keep the key and the newest hash of the anchors.
 
-  missing version         a version of an item is missing, and later versions exist
-  missing tail            the newest versions of an item are missing, and the table has them
-  wrong hash              the hash stored beside a record does not match its unchanged fields
-  altered                 a field of a record is not what its writer hashed, or the object holds
-                          no record
-  unreadable object       an object cannot be read: it has to be restored from its storage class,
-                          or it is encrypted with another key than the archive's
-  delete marker           a record is hidden behind a delete marker: it still exists, but reading
-                          it says that it does not
-  replaced                an object was overwritten with other content; the record still exists
-                          as an older version of the object
-  broken link             a record does not contain the hash of the record before it: one of the
-                          two was rewritten
-  wrong head              the newest record differs from the item in the live table
-  unreadable head         the item in the live table was not written by Sluice
-  unknown to the table    the archive has records of an item that the live table does not have
-  not an item's name      an object has a name that no item can have
-  not locked              an object has no retention, though the bucket has Object Lock
-  weak lock               an object's lock ends earlier than the bucket's default lock would, or
-                          has another mode
-  no default lock         the bucket has Object Lock but no default retention, so new objects are
-                          not locked
-  archived late           an object was put more than --late after its change, so the archiver
-                          cannot have put it
-  archived before its change
-                          an object was put more than 5 minutes before the time in its record
-  not as anchored         an anchor names another version of an item than the archive has:
-                          records were rewritten or removed
-  put after its anchor    a record existed when an anchor was made, was removed, and was put again
-  missing anchor          a later anchor names an anchor that does not exist, or the newest valid
-                          anchor is older than yesterday
-  days without an anchor  no anchor was made, or all were removed; if you know why, name the days
-                          with --explained
-  broken chain of anchors
-                          an anchor is not the one that the next anchor or --known-anchor names
-  bad signature           an anchor was signed by none of the keys
-  unreadable anchor       an anchor or its list of heads is damaged or of another version of
-                          Sluice, or another object has its name
-  anchor of a later day   an object was put under the name of an anchor before that anchor's day
-
-An anchor is a signed list of the newest versions of all items, made once a day by the anchor
-function. --anchor-key is the public key. Keep it in a file outside of the AWS account: somebody who
-can replace the key in KMS can also replace anchors.
-
-  aws kms get-public-key --key-id KEY --output text --query PublicKey > anchors.pub
-
-The command prints the hash of the newest valid anchor. Keep it, too, and give it to the next run
-with --known-anchor: the run then detects a chain of anchors that was made anew.
-
-Notices are not breaks. They say what could not be checked, and which objects the archiver put more
-than an hour after their change. The times at which objects were put come from S3. In a folder,
-anybody can set the times of files, so they are not compared.
-
-The lock of each object is compared with the bucket's present default lock. If the default was
-changed, say what it was before, and until which day: --earlier-lock 2027-03-01=GOVERNANCE:365.
-
-The tables may be changed while the command runs. It waits for a missing version that is younger
-than --grace.
+Notices are not breaks: they say what could not be checked, and which objects the archiver put more
+than an hour after their change. The tables may be changed while the command runs: it waits for a
+missing version that is younger than --grace.
 
 The exit status is 0 if there is no break, 1 if there is one or a check could not be made, and 2 for
 a wrong command line.`

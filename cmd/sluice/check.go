@@ -23,26 +23,16 @@ import (
 )
 
 const checkLong = `Check plans files. All files together are one configuration: one file may hold the
-plans, another one the tenants. "-" is standard input.
+plans, another one the tenants. "-" is standard input. A file for "sluice serve --config", which has
+the key domain, is checked as that command does.
 
 Problems are printed on standard error, one per line, as file:line:column: path: message, and the
-exit status is then 1. Warnings are printed in the same form. A warning is about a valid setting
-that does not do what it seems to do, or about a limit that a request escapes if it spells its path
-in another way. Warnings fail the check only with --strict. If there are no problems, one line is
-printed for each file.
+exit status is then 1. Warnings have the same form, and fail the check only with --strict, which is
+for files that go to production and also warns of the keys of the example plans and of plans without
+ipLimits. A plan is refused if it has more limits than DynamoDB can decide in one transaction, unless
+--dynamodb says otherwise.
 
-Use --strict for files that go to production, and give it all files together. Warnings then fail the
-check. --strict also warns of the API keys of the example plans, which anyone can compute, and of
-plans without ipLimits, since nothing then limits attempts to guess a credential.
-
-A plan is refused if it has more limits than DynamoDB can decide in one transaction. DynamoDB keeps
-all counters of a small cell, and the quotas of a full cell. --dynamodb=quotas checks quotas only,
-and --dynamodb=none skips this check.
-
-Files for "sluice serve --config", which have the key domain, are checked as that command does.
-
---effective prints the limits of each tenant, with its overrides and active boosts, and where each
-value comes from.`
+--effective prints the limits of each tenant, and where each value comes from. See docs/plans.md.`
 
 const checkExample = `  sluice check plans.yaml
   sluice check plans.yaml tenants.yaml

@@ -56,48 +56,23 @@ func newDevCommand() *cobra.Command {
 		Short: "Run all of Sluice in one process, in front of your service or a built-in echo",
 
 		SuggestFor: []string{"start", "run", "up"},
-		Long: `Runs an HTTP gateway that checks every request against its tenant's plan. Everything
-runs in this process. Without flags, the gateway starts with example plans, answers requests with an
-echo, and prints commands to try.
+		Long: `Runs an HTTP gateway that checks every request against its tenant's plan, and the
+control plane of a deployment, in one process. Without flags, it starts with example plans, answers
+requests with an echo, and prints commands to try.
 
-Plans files are watched, and read again on SIGHUP. A change takes effect within a second, and
-counters keep their values. If a file has a problem, the problem is logged and the last good version
-stays in force.
+Plans files are watched, and read again on SIGHUP. Operators' commands of the same user find the
+process without flags; their changes stay until the entry of a plans file for that item changes.
+With --data, everything but counters is kept after the process ends. A start that would remove,
+weaken or replace what operators or other plans files wrote there is refused without --yes.
 
-The process also runs the control plane of a deployment. Every change is a version of an item in the
-control tables, with its author and reason, and travels to the cell as an event. 'sluice plan
-apply', 'tenant set', 'key create' and the other operators' commands find a 'sluice dev' on this
-machine without flags, and their changes take effect at once. A plans file writes an item only when
-the file's entry for that item changes. Until then an operator's change stays, also after a restart
-with the same file. Items that no plans file named are changed by operators only. If an entry is
-removed from the file, its item is deleted; an API key is revoked. A start on a --data folder with
-another plans file deletes what only the earlier file named. Such a start, and one that would
-replace an operator's change, is refused until --yes confirms it: the error lists what would be
-removed, weakened or replaced, and nothing is written.
-
-Operators' calls need a token. Each 'sluice dev' makes a new token, and keeps it until it ends in a
-file that only its user can read: dev-ADDRESS-PORT.token in $XDG_STATE_HOME/sluice or
-~/.local/state/sluice, on macOS and Windows in the user's folder for settings. Commands of the same
-user find that file without flags. If the commands cannot see that folder, name the file with
---token-file, for this command and for theirs. --admin=false turns the operators' API off.
-
-With --data, everything but counters is kept after the process ends: plans, tenants, keys, cells and
-the audit trail. 'sluice audit show' and 'sluice audit verify' can read the trail at any time, also
-while the process runs. If --plans is not given, the kept plans are in force.
-
-With --cells, several cells run, each with a port and counters of its own. They share each tenant's
-limits, and 'sluice cell add', 'drain' and 'remove' change the shares while they run. A tenant's
-home cell counts the tenant's quotas as a whole, and the other cells lease units from it. If --data
-has cells of an earlier run, those cells run again, not the ones of --cells. Without --cells, one
-cell has all limits, and kept cells do not run. As in AWS, a change of the canary is sent through
-all cells every minute, and every 15 minutes each cell is compared with the control tables. The live
-page shows the results, and /_sluice/metrics shows the metrics of all functions.
+With --cells, several cells share each tenant's limits, each with a port and counters of its own,
+and 'sluice cell add', 'drain' and 'remove' change the shares while they run.
 
 An API key identifies the caller (X-API-Key, or Authorization: Bearer); see 'sluice key'. Your
 service gets the headers X-Sluice-Tenant, X-Sluice-Subject, X-Sluice-Plan and X-Sluice-Key-Id,
-percent-encoded. These headers, and the key, are removed from what clients send. While there are no
-API keys at all, Sluice does not look at credentials and passes them on to your service. All calls
-then get the anonymousPlan; if there are no plans and no tenants either, only ipLimits limit them.`,
+percent-encoded. While there are no API keys at all, credentials are not looked at.
+
+docs/try.md shows it in use, and docs/operate.md says where the token for operators' calls is.`,
 		Example: "  sluice dev\n" +
 			"  sluice dev --plans plans.yaml --upstream http://localhost:3000\n" +
 			"  sluice dev --listen :0\n" +

@@ -32,23 +32,15 @@ import (
 )
 
 const doctorLong = `Check what Sluice assumes about AWS and AWS's documentation leaves open
-(docs/assumptions.md). For each assumption, the command prints whether it holds, does not hold or
-could not be checked, what it saw, and what to do. If an argument is not given, or a call is not
-permitted, the checks that need it are skipped, and the others are made.
+(docs/assumptions.md). For each assumption, the command prints whether it holds, what it saw, and
+what to do. If an argument is not given, or a call is not permitted, the checks that need it are
+skipped. The command changes nothing.
 
-  URL          a route of the API behind the authorizer (wss://… for a WebSocket API). It gets one
-               GET without a credential, which counts against the API's ipLimits and is charged
-               to no tenant.
-  --key-file   an API key, to see how the API denies. It is only sent with --charge N: then up to
-               N GETs carry it, until two are denied, and each is charged to the key's tenant.
-               Use a test tenant with a small limit.
-  --endpoint   the operators' API, which is asked for the cells. The token of a 'sluice dev' is
-               found as by other commands.
-  --prefix     the deployment to look at, in the account of the AWS credentials of the environment
-               or profile; see also --region and --cell. Only calls that read are made.
+URL is a route of the API behind the authorizer (wss://… for a WebSocket API). It gets one GET without
+a credential. With --key-file and --charge N, up to N GETs carry the key, until two are denied, and
+each is charged to the key's tenant: use a test tenant with a small limit.
 
-The command changes nothing. It can check the quotas of an account before anything is deployed
-there. The exit status is 1 if an assumption does not hold, and 2 for a wrong command line.`
+The exit status is 1 if an assumption does not hold, and 2 for a wrong command line.`
 
 const doctorExample = `  sluice doctor https://abc.execute-api.eu-west-1.amazonaws.com/v1/orders
   sluice doctor https://abc.execute-api.eu-west-1.amazonaws.com/v1/orders --key-file key.txt --charge 20

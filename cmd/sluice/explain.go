@@ -23,14 +23,10 @@ const explainLong = `Explain what a request is charged: which limits apply, and 
 charges how many units; which limits do not apply, and why; where each value of a limit comes from.
 Nothing is counted.
 
-A limit either applies (it is charged and may deny), reports (a shadow limit, with counters of its
-own), does not match, is displaced (a more specific limit of its group applies), or is off. Proxies
-and servers may read a path in different ways. If a path has several readings, all are shown, and a
-limit applies if it matches any of them.
-
-Without --tenant the request has no credential, and gets the anonymousPlan. If the files have no
-plans, tenants and keys, only ipLimits limit it, unless an issuer of JWTs is configured beside the
-files.`
+A limit either applies (it is charged and may deny), reports (a shadow limit), does not match, is
+displaced (a more specific limit of its group applies), or is off. If servers may read the path in
+several ways, all are shown. Without --tenant the request has no credential, and gets the
+anonymousPlan. See docs/plans.md.`
 
 const explainExample = "" +
 	`  sluice explain --plans plans.yaml --tenant acme --method PUT --path /v1/organizations/7/product/1

@@ -133,7 +133,7 @@ func newRootCommand() *cobra.Command {
 		newPaceCommand(), newPacePlanCommand(), newWorkCommand(), newKeyCommand())
 	root.AddCommand(newPlanCommand(), newTenantCommand(), newBoostCommand(), newPeekCommand(), newResetCommand(),
 		newRefundCommand(), newShadowCommand(), newCellCommand(), newConfigCommand(), newAuditCommand(),
-		newCostCommand(time.Now), newDoctorCommand(), newVersionCommand())
+		newCostCommand(time.Now), newDoctorCommand())
 	root.InitDefaultCompletionCmd()
 	root.InitDefaultHelpCmd()
 	refuseUnknown(root)
@@ -144,18 +144,6 @@ func newRootCommand() *cobra.Command {
 		}
 	}
 	return root
-}
-
-func newVersionCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:   "version",
-		Short: "Print the version, as --version does",
-		Args:  usageArgs(cobra.NoArgs),
-		RunE: func(c *cobra.Command, _ []string) error {
-			_, err := fmt.Fprintf(c.OutOrStdout(), "sluice version %s\n", c.Root().Version)
-			return err
-		},
-	}
 }
 
 // ownVersion returns the version of this program.

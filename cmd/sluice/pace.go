@@ -20,34 +20,16 @@ import (
 )
 
 const paceLong = `Pass on lines of standard input no faster than a limit, or run a command for each
-of them.
+of them. The line becomes the command's last argument, or replaces each argument that is {}. A line
+that begins with - is only used after an argument --, since the command would take it for an option.
 
-Without a command, each line is written to standard output when its turn has come. With a command,
-the command is run once for each line. The line becomes its last argument, or replaces each argument
-that is {}. A line that begins with - is only used after an argument --, since the command would take
-it for an option. Up to --parallel commands run at the same time.
+A limit is a number of lines and a period: 100/s, 5000/m, 1/h, 2/d, 10/500ms. It holds in every window
+of that length by this machine's clock. It also holds for a provider that counts by its own clock, if
+that differs by --clock-error at most and a request arrives at most --max-delay after its line.
 
-A limit is a number of lines and a period: 100/s, 5000/m, 1/h, 2/d, 10/500ms. The period is s, m or
-min, h, d, a duration such as 500ms or 1m30s, or a number of seconds. The limit holds in every window
-of that length by this machine's clock: a window of a second begins with the second. Lines are passed
-on as soon as their window begins, or with --spread evenly over the window.
-
-A provider counts by its own clock, and when a request arrives. The limit also holds there if its
-clock and this machine's differ by --clock-error at most, and if a request arrives at most
---max-delay after its line is passed on or its command is started. Both are 0 unless given, so
-requests near the end of a window may be counted in the next one, which is then over the limit.
-
-With --redis, all processes that give the same --name share the limit. Each counts windows by the
-clock of its machine, so together they do not exceed it in any window if the clocks differ by
---clock-error at most from the one that counts. Lines wait while Redis does not answer. With a
-shared limit, the first line is passed on after two to three windows.
-
-With --pace-plan, processes divide a limit that 'sluice pace-plan set' keeps in the control plane:
-each uses total / instances of a window, and they do not talk to each other. --limit is not given
-then, because the plan has it. Each process needs an --index of its own, from 0 to one less than the
-number of instances; a process with a higher one says so, and waits until a plan has more instances.
-The plan is read every 10 s, and holds from its time on. While it cannot be read, the last one holds,
-but a process that starts without it fails. If the plan is removed, processes that follow it wait.
+With --redis, all processes that give the same --name share the limit, and lines wait while Redis does
+not answer. With --pace-plan, processes divide a limit that 'sluice pace-plan set' keeps in the
+control plane, each by its own --index. See docs/consumer.md.
 
 The exit code is 1 if a command failed. The command is still run for all lines.`
 

@@ -35,34 +35,24 @@ func group(use, short string) *cobra.Command {
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() }}
 }
 
-const mergeLong = `Everything that the files do not name stays as it is on the server: plans,
-tenants, API keys, single routes, single ipLimits (by their ids), ipv6Prefix and anonymousPlan. If a
-file names a tenant or a key, the settings that its entry does not have stay, too: plan, overrides,
-boosts, cells and suspended of a tenant; subject, expires and revoked of a key. A file may therefore
-contain only tenants, which use plans of the server. A setting that an entry has is replaced as a
-whole: 'overrides: []' removes all overrides. A plan in a file replaces all limits of that plan.
+const mergeLong = `Everything that the files do not name stays as it is on the server, also the settings
+that the entry of a tenant or a key does not have. A setting that an entry has is replaced as a whole:
+'overrides: []' removes all overrides. A plan in a file replaces all limits of that plan.
 
 --prune removes from the server what the files do not have: in every section, or in those of
---prune=SECTION,… (plans, tenants, ipLimits, ipv6Prefix, anonymousPlan, routes). If no file has a
-section, all its entries are removed. --prune never removes API keys (see 'sluice key revoke'), nor
-single settings of a tenant that stays.`
+--prune=SECTION,… It never removes API keys (see 'sluice key revoke').`
 
 const applyLong = `Makes the cells enforce the plans, settings, tenants and keys of the files. All
-files together are one configuration; "-" is standard input.
-
-The command first checks the files as 'sluice check' does, together with what is on the server. Then
-it prints the differences between the files and the server. On a terminal it asks before it writes.
-It writes only documents that differ.
+files together are one configuration; "-" is standard input. The command first checks the files as
+'sluice check' does, and prints the differences from the server. On a terminal it asks before it
+writes.
 
 ` + mergeLong + `
 
-Lines that begin with "!" say what is removed or weakened, and which counters start again from zero because the limit
-has changed its nature. Such changes need --yes, or a yes on the terminal; without either, nothing is written and the
-exit status is 5.
-
-If another operator has changed a document in the meantime, the document is not overwritten, and the command says whose
-change it was. If an apply stops in the middle for that reason, or because the connection broke, the command says which
-documents were written and which were not. To write the rest, run the same command again.`
+Lines that begin with "!" say what is removed or weakened, or which counters start again from zero.
+Such changes need --yes, or a yes on the terminal; without either, nothing is written and the exit
+status is 5. A document that another operator has changed in the meantime is not overwritten: run the
+same command again to write the rest. See docs/operate.md.`
 
 const diffLong = `Compares plans files with the server, and writes nothing. The exit status is 1 if
 an apply would be refused even with --yes. With --exit-code, it is 4 if the files differ from the

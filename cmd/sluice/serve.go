@@ -77,28 +77,17 @@ func newServeCommand() *cobra.Command {
 		SuggestFor: []string{"start", "run", "up"},
 		Long: `Runs a rate limit service that replaces envoyproxy/ratelimit: Envoy asks it over gRPC
 whether a request may pass. It reads the configuration files of envoyproxy/ratelimit without
-changes, and selects limits as that server does.
+changes. With --plans or --config-table, the plan of a request's tenant can decide, and Sluice's own
+API is served, too, as JSON over HTTP. Counters are in memory, in Redis or in DynamoDB.
 
-With --plans or --config-table, a configuration file can have a mapping, which says which entries of
-a descriptor contain the tenant, the subject, the method, the path and the address of a request. The
-tenant's plan then decides, as it does behind API Gateway. Sluice's own API is served then, too,
-as JSON over HTTP: /v1/check, /v1/check-batch, /v1/peek and /v1/refund.
-
-A request charges all of its descriptors or none: if one of them denies, the others are not charged.
---count-denied charges every request, as envoyproxy/ratelimit does, but for descriptors that a plan
-decides.
-
-Configuration files are checked for changes every second, and on SIGHUP. A change takes effect at
-once, and counters keep their values. If a file has a problem, the problem is logged and the last
-good configuration stays in force. Certificates are read again every minute, and on SIGHUP.
-
-Counters are in memory, in Redis or in DynamoDB. From a store that is shared, the service leases
-units ahead, so that it decides most requests without a call. While the store does not answer, each
-limit's onStoreFailure decides. By default each instance then admits its part of the limit, so that
-the limit holds approximately.
+Configuration files are checked for changes every second, and on SIGHUP. If a file has a problem,
+the problem is logged and the last good configuration stays in force. Certificates are read again
+every minute, and on SIGHUP.
 
 Without TLS, anybody who can connect to the ports can spend the units of any descriptor. Therefore the
-service listens by default on this machine's loopback address only.`,
+service listens by default on this machine's loopback address only.
+
+docs/envoy.md says how to move from envoyproxy/ratelimit, and what is decided otherwise.`,
 		Example: "  sluice serve --config limits.yaml\n" +
 			"  sluice serve --config /etc/sluice/limits --grpc :8081 --http :8080 --redis redis.internal:6379\n" +
 			"  sluice serve --config limits.yaml --grpc :8081 --tls-cert s.pem --tls-key s.key " +

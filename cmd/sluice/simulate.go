@@ -21,13 +21,9 @@ const simulateLong = `Replay access logs through the limits of a plans file, by 
 logs, and report what would have been allowed and denied: by limit, by tenant, by address, and over
 time. Nothing is sent anywhere, and no counter of a deployment is charged.
 
-Logs are in the Common or Combined Log Format, plain or gzip; "-" is standard input. A virtual host,
-the id of a request, or what syslog, docker compose or kubectl write may stand before the client's
-address. Lines that cannot be replayed are counted, and the first of them are shown. If no line can be
-replayed, the command fails without a report (exit code 1). Up to some 300,000 lines may be in any
-order; a line of a longer log that comes later than that ends the simulation. Requests are decided in the
-order of production: first ipLimits (each IPv4 address, IPv6 addresses by the plans' ipv6Prefix),
-then the declared routes, then the limits of the tenant.
+Logs are in the Common or Combined Log Format, plain or gzip; "-" is standard input. Lines that
+cannot be replayed are counted, and the first of them are shown. Up to some 300,000 lines may be in
+any order; a line of a longer log that comes later than that ends the simulation.
 
 --tenant-from says where the tenant of a line is found:
 
@@ -44,19 +40,12 @@ then the declared routes, then the limits of the tenant.
 
 Without --tenant-from, it is user if the plans file has tenants, and none otherwise.
 
-A line without a tenant is a call without a credential: it gets the anonymousPlan, or only ipLimits
-if there is no anonymousPlan. A tenant that the plans file does not name gets the plan of
---default-plan. Without --default-plan, its requests are counted separately, neither as allowed nor
-as denied; with --tenant-from address, they are calls without a credential. If a plans file has no
-tenants and a single plan, that plan is the default.
+A line without a tenant is a call without a credential. A tenant that the plans file does not
+name gets the plan of --default-plan; without that flag, its requests are counted separately. A log
+has no API keys and no claims, so limits for these share one counter of their tenant.
 
-A log has no API keys and no claims. For limits per subject, the subject of a line is the user, unless
---tenant-from is user. Lines without a subject share one counter of their tenant, and so do all lines
-for limits per API key or per claim: such a limit then denies more than in production.
-
-A denial is counted for the limit that bound. A limit in shadow mode denies nothing: the report
-counts separately how many admitted requests it would have denied. ALLOWED counts requests that all
-limits admitted; APPLIED also counts those that were denied or refused for another reason.`
+A denial is counted for the limit that bound. ALLOWED counts requests that all limits admitted;
+APPLIED also counts those that were denied or refused for another reason. docs/try.md has an example.`
 
 const simulateExample = `  sluice simulate --plans plans.yaml --log access.log
   sluice simulate --plans plans.yaml --log access.log.1.gz --log access.log --html report.html

@@ -27,17 +27,9 @@ const workLong = `Run a command for each message of an SQS queue, no faster than
 
 The command gets the message's body on its standard input, and the variables SLUICE_MESSAGE_ID and
 SLUICE_RECEIVE_COUNT. If its exit code is 0, the message is deleted. Otherwise the message is
-received again after --visibility, and the queue's redrive policy decides when it becomes a dead
-letter. Up to --parallel commands run at the same time.
-
-Messages are only received if they may be sent at once, so waiting does not raise their receive
-counts. The limit is as in 'sluice pace', with --clock-error and --max-delay, too: with --redis, all
-processes that give the same --name share it, and while Redis does not answer, nothing is received.
-With --pace-plan, each process has the part of the plan's limit that its --index gives it. A command
-must send its request within --max-delay of its start.
-
-After SIGTERM or SIGINT nothing more is received. Commands that run may go on for --drain; then
-they get SIGTERM, too. Give a container at least 10 s more than that to stop.
+received again after --visibility. Messages are only received if they may be sent at once. The limit
+is as in 'sluice pace'. After SIGTERM or SIGINT nothing more is received, and commands that run may go
+on for --drain. See docs/consumer.md.
 
 Credentials come from where every AWS tool looks for them, and so does the region, unless the
 queue's URL names it. The credentials must allow sqs:ReceiveMessage, sqs:DeleteMessage and
