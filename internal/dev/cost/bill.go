@@ -34,8 +34,7 @@ type Bill struct {
 	Prices   *Prices
 }
 
-// New calculates the bill of a workload. The error is a *WorkloadError, or names a line that has no price or exceeds
-// mostDollars.
+// New calculates the bill of a workload. The error is a *WorkloadError, or names a line that exceeds mostDollars.
 func New(w *Workload, p *Prices) (*Bill, error) {
 	if err := w.check(p); err != nil {
 		return nil, err
@@ -78,10 +77,6 @@ func (b *Bill) calculateAmounts() error {
 		all := had + l.exact
 		before[l.id] = all
 		region, free := b.Workload.Region, b.Workload.FreeTier
-		if p.usd[region] == nil {
-			return fmt.Errorf("%s, %s: there is no price %s for %s; add it with --price-file", l.Service, l.What, l.id,
-				region)
-		}
 		dollars := p.amount(region, all, free) - p.amount(region, had, free)
 		if dollars > mostDollars {
 			return fmt.Errorf("%s, %s: costs more than %s dollars", l.Service, l.What, grouped(mostDollars))

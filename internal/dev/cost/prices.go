@@ -18,7 +18,7 @@ type Prices struct {
 	From []Replacement // the files that replaced some of the prices, in the order in which they were read
 
 	prices  map[string]*price
-	regions []string // regions that have all prices, perhaps without laterPrices; sorted
+	regions []string // regions that have all prices; sorted
 }
 
 // Replacement is a price file that replaced some of the prices.
@@ -83,14 +83,6 @@ func knownPrices() []string {
 		"cloudtrail.data", "waf.acl", "waf.rules", "waf.requests",
 	}
 }
-
-// laterPrices returns those of knownPrices that price files of earlier releases do not have. A region need not have
-// them: New returns an error if a bill needs a missing one.
-func laterPrices() []string { return []string{"vpc.endpoint.data", "vpc.nat.data", "vpc.ipv4.hours"} }
-
-// retiredPrices returns ids of prices that price files of earlier releases may have and no line of a bill uses.
-// EventBridge's rules call functions on a schedule, and are free; only EventBridge Scheduler has a price.
-func retiredPrices() []string { return []string{"eventbridge.schedules"} }
 
 // amount returns the cost of a monthly quantity in a region, in dollars. Free units come first; steps count the units
 // after them.

@@ -141,7 +141,7 @@ func (r *reader) price(entry value, seen map[string]bool) {
 	}
 	id := r.text(v)
 	switch {
-	case id == "" || slices.Contains(retiredPrices(), id):
+	case id == "":
 		return
 	case !slices.Contains(knownPrices(), id) && !nodeType.MatchString(id):
 		r.Problem(v, "%s is not the id of a price; the ids are %s and elasticache.cache.TYPE",
@@ -273,8 +273,7 @@ func (r *reader) complete(whole configfile.Place) {
 	for _, region := range slices.Sorted(maps.Keys(regions)) {
 		var missing []string
 		for _, id := range knownPrices() {
-			p := r.next.prices[id]
-			if (p == nil || p.usd[region] == nil) && !slices.Contains(laterPrices(), id) {
+			if p := r.next.prices[id]; p == nil || p.usd[region] == nil {
 				missing = append(missing, id)
 			}
 		}

@@ -204,45 +204,9 @@ func TestNewRegion(t *testing.T) {
 	_, err = ReadPrices(listPrices(t), "tokyo.yaml", []byte("date: 2026-01-01\nprices: [ { id: lambda.requests, "+
 		"usd: { ap-northeast-1: 0.2 } } ]"))
 	want := "tokyo.yaml: region ap-northeast-1 lacks the price of apigateway.rest, apigateway.http, " +
-		"apigateway.websocket.messages, apigateway.websocket.minutes, lambda.duration and 26 more"
+		"apigateway.websocket.messages, apigateway.websocket.minutes, lambda.duration and 29 more"
 	if err == nil || err.Error() != want {
 		t.Errorf("got  %v\nwant %s", err, want)
-	}
-}
-
-// Guarantees that a price file which an earlier release printed can be read: a price that no line uses any more is
-// ignored, and a region that lacks newer prices gives bills that need none of them.
-func TestPriceFilesOfEarlierReleases(t *testing.T) {
-	p, err := ReadPrices(listPrices(t), "old.yaml",
-		[]byte("date: 2025-06-01\nprices:\n"+"  - { id: eventbridge.schedules, per: 1_000_000, unit: invocations, "+
-			"published: x, usd: { us-east-1: 1.00 } }\n"+"  - { id: sns.publishes, usd: { us-east-1: 0 } }\n"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	w := NewWorkload(0)
-	b, err := New(&w, p)
-	if err != nil {
-		t.Fatal(err)
-	}
-	wantAmounts(t, b, map[string]string{"EventBridge: schedules": "", "SNS: publishes": "0.000000"})
-
-	old := strings.ReplaceAll(ListedPrices(), "eu-west-1", "ap-northeast-1")
-	for _, id := range laterPrices() {
-		old = strings.Replace(old, "id: "+id+",", "id: eventbridge.schedules,", 1)
-	}
-	if p, err = ReadPrices(listPrices(t), "old.yaml", []byte(old)); err != nil {
-		t.Fatal(err)
-	}
-	w = NewWorkload(50)
-	w.Region = "ap-northeast-1"
-	if _, err := New(&w, p); err != nil {
-		t.Errorf("a small cell: %v", err)
-	}
-	w.Profile = Full
-	want := "Network, interface endpoints, data: there is no price vpc.endpoint.data for ap-northeast-1; " +
-		"add it with --price-file"
-	if _, err := New(&w, p); err == nil || err.Error() != want {
-		t.Errorf("a full cell: got %v, want %s", err, want)
 	}
 }
 

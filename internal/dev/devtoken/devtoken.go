@@ -30,10 +30,7 @@ import (
 
 // prefix begins each token, and therefore each file. The digit is the version of the file format. The rest of a token
 // is tokenBytes random bytes in base64url.
-const (
-	prefix        = "sldev2_"
-	earlierPrefix = "sldev1_" // the prefix of the earlier format, which lists no addresses
-)
+const prefix = "sldev2_"
 
 const (
 	tokenBytes   = 32
@@ -61,13 +58,9 @@ type Token struct {
 // parse parses the content of a token file. It refuses a text that Write cannot have written. Its errors do not contain
 // the text.
 func parse(text string) (Token, error) {
-	unknown := errors.New("it holds no token that this version of sluice can read")
+	unknown := errors.New("it holds no token that this version of sluice can read: start 'sluice dev' again")
 	lines := strings.Split(strings.TrimSpace(text), "\n")
 	t := Token{Secret: strings.TrimSpace(lines[0])}
-	if strings.HasPrefix(t.Secret, earlierPrefix) {
-		return Token{}, errors.New("it is of an earlier version of sluice, and does not say where its token may be " +
-			"sent: start 'sluice dev' again, with this version")
-	}
 	secret, err := base64.RawURLEncoding.DecodeString(strings.TrimPrefix(t.Secret, prefix))
 	if !strings.HasPrefix(t.Secret, prefix) || err != nil || len(secret) != tokenBytes {
 		return Token{}, unknown
