@@ -35,14 +35,6 @@ const (
 
 func tenantName(i int) string { return fmt.Sprintf("tenant-%05d", i) }
 
-// rateOf returns the rate of the i-th tenant's limit if the plan has the given rate.
-func rateOf(i int, rate int64) int64 {
-	if i%overrideEvery == 0 {
-		return overrideRate
-	}
-	return rate
-}
-
 // tenantsFile returns a plans file with the given number of tenants on one plan with the given rate.
 func tenantsFile(tenants int, rate int64) (*plan.Draft, error) {
 	var b strings.Builder

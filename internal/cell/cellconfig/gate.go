@@ -8,7 +8,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/sluicelimits/sluice/internal/limiter/clock"
 	"github.com/sluicelimits/sluice/internal/limiter/resilience"
 )
 
@@ -26,11 +25,10 @@ type gate struct {
 	failures atomic.Int64
 }
 
-func newGate(runtime *clock.Runtime) (*gate, error) {
+func newGate() (*gate, error) {
 	b, err := resilience.NewBreaker(resilience.BreakerConfig{
 		Name: "cell configuration", Failures: gateFailures, Cooldown: gateCooldown, MaxCooldown: gateCooldown,
-		Runtime: runtime,
-		Log:     slog.New(slog.DiscardHandler), // the reader logs when the table cannot be read, and when it can again
+		Log: slog.New(slog.DiscardHandler), // the reader logs when the table cannot be read, and when it can again
 	})
 	if err != nil {
 		return nil, fmt.Errorf("cellconfig: %w", err)

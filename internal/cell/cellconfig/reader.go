@@ -68,10 +68,6 @@ type Config struct {
 	// several goroutines at once.
 	OnApply func(e Entry, now time.Time)
 
-	// Runtime has the time and the random numbers of the circuit breaker before the table; if nil, the machine's. Polls
-	// and reads are goroutines in any case, and the times of requests are arguments.
-	Runtime *clock.Runtime
-
 	Log *slog.Logger // default slog.Default()
 
 	// Timeout bounds one read of the table, 1 ms to 10 s; 0 selects 100 ms. A poll takes at most two Timeouts, and a
@@ -158,7 +154,7 @@ func New(c Config) (*Reader, error) {
 		return nil, fmt.Errorf("cellconfig: MaxBytes %d is below 1 MiB", c.MaxBytes)
 	}
 	c.FirstTimeout = max(c.FirstTimeout, c.Timeout)
-	gate, err := newGate(c.Runtime)
+	gate, err := newGate()
 	if err != nil {
 		return nil, err
 	}

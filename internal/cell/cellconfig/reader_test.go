@@ -16,7 +16,6 @@ import (
 	"github.com/sluicelimits/sluice/authorizer"
 	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
 	"github.com/sluicelimits/sluice/internal/cell/cellconfig/cellconfigtest"
-	"github.com/sluicelimits/sluice/internal/limiter/clock"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/plan/route"
@@ -279,29 +278,6 @@ func TestHanging(t *testing.T) {
 			t.Errorf("stats %+v, want failures and refusals", s)
 		}
 	})
-}
-
-// Guarantees that with a Runtime the circuit breaker's pauses end by its clock: a simulation in virtual time depends on
-// nothing else.
-func TestPausesEndByRuntime(t *testing.T) {
-	now := noon
-	w := newWorld(t, func(c *cellconfig.Config) {
-		c.Runtime = &clock.Runtime{Now: func() time.Time { return now }, Rand: func(int64) int64 { return 0 }}
-	})
-	w.seed()
-	w.want(now, "t", "5")
-	w.away(true)
-	for range 20 { // the breaker opens after five failures
-		w.want(now, "nobody", "not loaded")
-	}
-	refused := w.r.Stats(now).Refused
-	w.away(false)
-	w.want(now, "nobody", "not loaded")
-	if refused == 0 || w.r.Stats(now).Refused == refused {
-		t.Fatal("the table is asked in a pause")
-	}
-	now = now.Add(time.Second)
-	w.want(now, "nobody", "unknown")
 }
 
 // Guarantees that an empty table counts as answering: once it is filled, no request waits because of the circuit

@@ -173,7 +173,7 @@ var only = map[string][]string{
 	"internal/limiter/singleflight": {"std", "internal/limiter/clock"},
 	"internal/limiter/store":        {"std", "internal/limiter/limit"},
 	"internal/limiter/store/dynamodb": {
-		"std", "internal/limiter/clock", "internal/limiter/limit",
+		"std", "internal/limiter/limit",
 		"internal/limiter/store/plainbody", "github.com/aws/aws-sdk-go-v2/aws/...",
 		"github.com/aws/aws-sdk-go-v2/service/dynamodb/...", "github.com/aws/smithy-go/...",
 		"github.com/hashicorp/golang-lru/v2/...",

@@ -94,7 +94,7 @@ func (d *decision) readLikelyStale(ctx context.Context) (bool, error) {
 		return false, nil
 	}
 	return d.readItems(ctx, func(it *item) bool {
-		return d.replies[it.key] == nil && it.known != nil && d.runtime.Time().Sub(it.known.readAt) > justReadWithin &&
+		return d.replies[it.key] == nil && it.known != nil && time.Now().Sub(it.known.readAt) > justReadWithin &&
 			slices.ContainsFunc(d.counters, func(t resultCounter) bool {
 				return t.likelyStale &&
 					d.items[t.item] == it
@@ -172,7 +172,7 @@ func (d *decision) buildUpdate(index int, shadows bool) (*itemUpdate, error) {
 	}
 	u, err := composeUpdate(it.key, edits, func(u *itemUpdate) {
 		u.requireLayout(known, isSharedSortKey(it.key.sort), creates)
-		end := max(d.now, d.runtime.Time().UnixMicro()) + relevantFor
+		end := max(d.now, time.Now().UnixMicro()) + relevantFor
 		u.raiseTTL(known, end, relevantFor)
 	})
 	if err != nil {
@@ -226,7 +226,7 @@ func (d *decision) relevantFor(i int) int64 {
 // writeItem sends the update of one item. It reports false if the condition did not hold.
 func (d *decision) writeItem(ctx context.Context, index int, u *itemUpdate) (bool, error) {
 	known := d.items[index].known
-	sent := d.runtime.Time()
+	sent := time.Now()
 	out, err := d.client.UpdateItem(ctx, u.updateInput(d.tableName), d.callOptions...)
 	var refused *types.ConditionalCheckFailedException
 	switch {
@@ -286,7 +286,7 @@ func (d *decision) noteContention(key itemKey, known, shown *itemCopy) {
 			continue
 		}
 		marked := *d.latestCopy(key)
-		marked.contendedUntil = d.runtime.Time().Add(contendedDuration)
+		marked.contendedUntil = time.Now().Add(contendedDuration)
 		if d.replies[key] != nil {
 			d.replies[key] = &marked
 		}
@@ -398,7 +398,7 @@ func (d *decision) markFullItem(ctx context.Context) (bool, error) {
 		u.sets = append(u.sets, full+"="+u.numberAlias(one))
 		u.removes = append(u.removes, u.nameAlias(attrTTL))
 		u.marksFull = true
-		sent := d.runtime.Time()
+		sent := time.Now()
 		out, err := d.client.UpdateItem(ctx, u.updateInput(d.tableName), d.callOptions...)
 		var refused *types.ConditionalCheckFailedException
 		if errors.As(err, &refused) {

@@ -3,7 +3,6 @@ package dynamodb
 import (
 	"math/big"
 
-	"github.com/sluicelimits/sluice/internal/limiter/clock"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
@@ -21,7 +20,6 @@ type counterCharge struct {
 	after        limit.State // the core's state after the charge
 	repaired     bool        // a clock that leapt ahead has written stored
 	contended    bool        // other processes charge the same item at the same time
-	runtime      *clock.Runtime
 
 	// set by algorithm.charge: the condition will probably fail if other processes charge the item; see readLikelyStale
 	likelyStale bool

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -67,7 +68,7 @@ func (s *Store) Decide(ctx context.Context, req *limit.Request, now time.Time, o
 	if err != nil {
 		return err
 	}
-	ctx, cancel := s.runtime.WithTimeout(ctx, s.timeout)
+	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
 	if err := d.decide(ctx); err != nil {
 		d.returnWritten(ctx, err)
@@ -83,7 +84,7 @@ func (s *Store) Peek(ctx context.Context, req *limit.Request, now time.Time, out
 	if err != nil {
 		return err
 	}
-	ctx, cancel := s.runtime.WithTimeout(ctx, s.timeout)
+	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
 	if err := d.peek(ctx); err != nil {
 		out.BeginChecked(req, d.now)
@@ -105,7 +106,7 @@ func (s *Store) beginDecision(
 		return nil, err
 	}
 	d := &decision{
-		Store: s, req: cloneReturns(leaseSharedCharges(req)), now: s.timeOf(now), startedAt: s.runtime.Time(),
+		Store: s, req: cloneReturns(leaseSharedCharges(req)), now: s.timeOf(now), startedAt: time.Now(),
 		partition: s.partitionKey(req.Owner), replies: map[itemKey]*itemCopy{},
 	}
 	d.firstNow = d.now
@@ -197,14 +198,14 @@ func (d *decision) backOff(ctx context.Context, failed int) error {
 		lease.Least, lease.Most, lease.Ample = (lease.Least+1)/2, (lease.Most+1)/2, (lease.Ample+1)/2
 	}
 	d.req = &half
-	return d.pause(ctx, d.runtime.RandomUpTo(time.Duration(min(failed, 4))*4*time.Millisecond))
+	return d.pause(ctx, rand.N(time.Duration(min(failed, 4))*4*time.Millisecond))
 }
 
 // updateTime adds the time that earlier tries took to the decision's time, because other processes have not waited for
 // this decision. If Config.CallerClock is set, the time stays as the caller gave it.
 func (d *decision) updateTime() {
 	if d.clock != nil {
-		d.now = d.firstNow + d.runtime.Time().Sub(d.startedAt).Microseconds()
+		d.now = d.firstNow + time.Now().Sub(d.startedAt).Microseconds()
 	}
 }
 
@@ -257,10 +258,10 @@ func (s *Store) getItemInput(key itemKey) *dynamodb.GetItemInput {
 // readItem reads an item and caches it. If the reply breaks off, the call is repeated once, because reading changes
 // nothing. A call that writes is never repeated.
 func (d *decision) readItem(ctx context.Context, key itemKey) error {
-	sent := d.runtime.Time()
+	sent := time.Now()
 	out, err := d.client.GetItem(ctx, d.getItemInput(key), d.callOptions...)
 	if unreadable := (*smithy.DeserializationError)(nil); errors.As(err, &unreadable) {
-		sent = d.runtime.Time()
+		sent = time.Now()
 		out, err = d.client.GetItem(ctx, d.getItemInput(key), d.callOptions...)
 	}
 	if err != nil {
@@ -451,8 +452,7 @@ func (d *decision) addCharge(u counterUpdate, i int, whole bool) {
 	charge := counterCharge{
 		tier: r.Tier, params: r.Tier.Params(d.eval.Owner), need: d.neededUnits(i), lease: d.eval.Lease(i), now: d.now,
 		stored: counter.stored, before: counter.before, repaired: counter.repaired,
-		contended: known != nil && d.runtime.Time().Before(known.contendedUntil),
-		runtime:   d.runtime,
+		contended: known != nil && time.Now().Before(known.contendedUntil),
 	}
 	if len(d.req.Leases) > 0 {
 		charge.leaseRequest = &d.req.Leases[i]

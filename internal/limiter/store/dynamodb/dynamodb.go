@@ -140,7 +140,6 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
 	lru "github.com/hashicorp/golang-lru/v2"
 
-	"github.com/sluicelimits/sluice/internal/limiter/clock"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/limiter/store/plainbody"
 )
@@ -194,7 +193,6 @@ type Config struct {
 	DenyFor time.Duration
 	// use the caller's time as it is, without a correction by the Date of the replies; for scripts and replays
 	CallerClock bool
-	Runtime     *clock.Runtime // if nil, the machine's
 }
 
 // Store is a [limit.Store] on a DynamoDB table. Make it with [New]. The package comment describes how it decides.
@@ -202,7 +200,6 @@ type Store struct {
 	client           client
 	tableName        *string
 	namespace        string // Config.Namespace as a netstring
-	runtime          *clock.Runtime
 	timeout          time.Duration
 	denyFor          time.Duration
 	clock            *serviceClock // corrects the caller's clock; nil if Config.CallerClock
@@ -244,8 +241,7 @@ func New(c Config) (*Store, error) {
 	s := &Store{
 		client: c.Client, tableName: aws.String(c.Table), namespace: string(limit.AppendNetstring(nil, c.Namespace)),
 		timeout: c.Timeout, denyFor: c.DenyFor, receiptPrefix: binary.BigEndian.Uint64(boot[:]),
-		copies: copies, valueCounts: newValueCounts(c.MaxItems), transactionLocks: newStripedLocks(c.Runtime),
-		runtime: c.Runtime,
+		copies: copies, valueCounts: newValueCounts(c.MaxItems), transactionLocks: newStripedLocks(),
 	}
 	s.callOptions = []func(*dynamodb.Options){
 		func(o *dynamodb.Options) {
@@ -253,7 +249,7 @@ func New(c Config) (*Store, error) {
 		},
 	}
 	if !c.CallerClock {
-		s.clock = &serviceClock{runtime: c.Runtime}
+		s.clock = new(serviceClock)
 		s.callOptions = append(s.callOptions, s.clock.observeReplies)
 	}
 	return s, nil

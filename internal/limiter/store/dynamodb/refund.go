@@ -26,7 +26,7 @@ func (s *Store) Refund(ctx context.Context, r *limit.Receipt, units int64, now t
 	if len(r.Entries()) == 0 || us >= r.Until() {
 		return limit.Refund{Units: make([]int64, len(r.Entries())), Expired: len(r.Entries()) > 0 && r.Expired(us)}, nil
 	}
-	ctx, cancel := s.runtime.WithTimeout(ctx, s.timeout)
+	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
 	for range maxTries {
 		d := &decision{Store: s, now: us, partition: s.partitionKey(r.Owner()), replies: map[itemKey]*itemCopy{}}
@@ -68,7 +68,7 @@ func (r *refundTry) giveBack(ctx context.Context) (limit.Refund, bool, error) {
 	if err := r.composeUpdates(); err != nil {
 		return out, false, err
 	}
-	sent := r.runtime.Time()
+	sent := time.Now()
 	refused, err := r.write(ctx)
 	if err != nil {
 		return out, false, err
@@ -116,7 +116,7 @@ func (r *refundTry) write(ctx context.Context) (map[int]map[string]types.Attribu
 func (r *refundTry) rememberReceipt() *itemUpdate {
 	u := newItemUpdate(itemKey{r.partition, receiptSortKey(r.receipt.ID())})
 	u.require("attribute_not_exists(" + u.nameAlias(attrPK) + ")")
-	end := max(r.receipt.Until(), r.runtime.Time().UnixMicro()+max(0, r.receipt.Until()-r.now))
+	end := max(r.receipt.Until(), time.Now().UnixMicro()+max(0, r.receipt.Until()-r.now))
 	u.sets = append(u.sets, u.nameAlias(attrVersion)+"="+u.intAlias(layoutVersion),
 		u.nameAlias(attrTTL)+"="+u.intAlias(end/1_000_000+ttlMargin))
 	return u

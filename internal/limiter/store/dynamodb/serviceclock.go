@@ -9,8 +9,6 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
 	"github.com/aws/smithy-go/middleware"
 	smithyhttp "github.com/aws/smithy-go/transport/http"
-
-	"github.com/sluicelimits/sluice/internal/limiter/clock"
 )
 
 // serviceClock corrects this machine's clock by the Date header of DynamoDB's replies. A Date has whole seconds, and
@@ -19,7 +17,6 @@ import (
 // replies allow. It is zero for a clock that is right, and brings a clock that is wrong to within a second of
 // DynamoDB's.
 type serviceClock struct {
-	runtime     *clock.Runtime
 	correction  atomic.Int64 // added to this machine's time, µs
 	hasObserved atomic.Bool  // a reply was taken into account
 }
@@ -55,11 +52,11 @@ func (s *serviceClock) observeReplies(o *dynamodb.Options) {
 			func(ctx context.Context, in middleware.DeserializeInput, next middleware.DeserializeHandler) (
 				middleware.DeserializeOutput, middleware.Metadata, error,
 			) {
-				sent := s.runtime.Time()
+				sent := time.Now()
 				out, meta, err := next.HandleDeserialize(ctx, in)
 				if reply, ok := out.RawResponse.(*smithyhttp.Response); ok && reply != nil && reply.Response != nil {
 					if date, e := http.ParseTime(reply.Header.Get("Date")); e == nil {
-						s.observe(date, sent, s.runtime.Time())
+						s.observe(date, sent, time.Now())
 					}
 				}
 				return out, meta, err

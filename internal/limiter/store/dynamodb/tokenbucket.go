@@ -3,6 +3,7 @@ package dynamodb
 import (
 	"fmt"
 	"math/big"
+	"math/rand/v2"
 
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
@@ -165,7 +166,7 @@ func (b *bucketCharge) clockSpread() int64 {
 // drawTime returns a random time, µs. It is at least least, and twice as long on average. Each process draws its own
 // time, so that usually one process acts first, and the others then need not do the same.
 func (b *bucketCharge) drawTime(least int64) int64 {
-	return int64((1 + b.runtime.Exponential()) * float64(least))
+	return int64((1 + rand.ExpFloat64()) * float64(least))
 }
 
 // addTo adds the charge to the update. If the bucket has run over since the last charge, e is raised before the charge.

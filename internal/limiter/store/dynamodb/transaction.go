@@ -5,14 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"hash/maphash"
+	"math/rand/v2"
 	"slices"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
-
-	"github.com/sluicelimits/sluice/internal/limiter/clock"
 )
 
 const maxConflicts = 10 // how often a transaction is sent again after a conflict with another one
@@ -27,7 +26,7 @@ func (d *decision) writeInTransaction(ctx context.Context, updates []plannedUpda
 	if err := checkItemCount(len(itemUpdates)); err != nil {
 		return false, err
 	}
-	sent := d.runtime.Time()
+	sent := time.Now()
 	refused, err := d.writeTransaction(ctx, itemUpdates)
 	if err != nil {
 		return false, err
@@ -122,24 +121,26 @@ func cancellationReasons(err error, updates []*itemUpdate) (
 
 // pause waits for d, or until ctx ends, and then returns its error.
 func (s *Store) pause(ctx context.Context, d time.Duration) error {
-	s.runtime.Pause(ctx, d)
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
 	return ctx.Err()
 }
 
 // randomMilliseconds returns a random whole number of milliseconds, 1..most.
 func (s *Store) randomMilliseconds(most int) time.Duration {
-	return (1 + s.runtime.RandomUpTo(time.Duration(most))) * time.Millisecond
+	return (1 + rand.N(time.Duration(most))) * time.Millisecond
 }
 
 // stripedLocks is a fixed number of locks for any number of items. Items whose keys have the same hash share a lock.
 type stripedLocks struct {
-	runtime *clock.Runtime
-	seed    maphash.Seed
-	locks   [64]chan struct{} // a lock is taken while its channel is full
+	seed  maphash.Seed
+	locks [64]chan struct{} // a lock is taken while its channel is full
 }
 
-func newStripedLocks(runtime *clock.Runtime) *stripedLocks {
-	s := &stripedLocks{runtime: runtime, seed: maphash.MakeSeed()}
+func newStripedLocks() *stripedLocks {
+	s := &stripedLocks{seed: maphash.MakeSeed()}
 	for i := range s.locks {
 		s.locks[i] = make(chan struct{}, 1)
 	}
@@ -151,7 +152,7 @@ func newStripedLocks(runtime *clock.Runtime) *stripedLocks {
 func (s *stripedLocks) lock(ctx context.Context, keys []itemKey) (unlock func(), err error) {
 	var wanted []int
 	for _, k := range keys {
-		wanted = append(wanted, int(s.runtime.HashName(s.seed, k.partition+k.sort)%uint64(len(s.locks))))
+		wanted = append(wanted, int(maphash.String(s.seed, k.partition+k.sort)%uint64(len(s.locks))))
 	}
 	slices.Sort(wanted)
 	wanted = slices.Compact(wanted)
@@ -169,25 +170,12 @@ func (s *stripedLocks) lock(ctx context.Context, keys []itemKey) (unlock func(),
 	return func() { release(len(wanted)) }, nil
 }
 
-// lockOne takes one lock. In a simulation, in which no goroutine may block, it tries once a millisecond.
+// lockOne takes one lock.
 func (s *stripedLocks) lockOne(ctx context.Context, i int) error {
-	if s.runtime == nil {
-		select {
-		case s.locks[i] <- struct{}{}:
-			return nil
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
-	for {
-		select {
-		case s.locks[i] <- struct{}{}:
-			return nil
-		default:
-		}
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		s.runtime.Pause(ctx, time.Millisecond)
+	select {
+	case s.locks[i] <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
 	}
 }
