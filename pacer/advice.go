@@ -12,10 +12,6 @@ import (
 
 // Advice holds what one reply of a provider says about the provider's limits.
 type Advice struct {
-	// Refused means that the request was refused because of a limit: the status is 429 (Too Many Requests) or 503
-	// (Service Unavailable), by which many providers ask for fewer requests.
-	Refused bool
-
 	RetryAfter time.Duration // how long the client must send nothing, 0..MaxPeriod
 	Limits     []Limit       // limits that the provider states, with a period; at most maxAdvised
 	Left       []Left        // what the provider says is left; at most maxAdvised
@@ -33,7 +29,7 @@ type Left struct {
 // maxAdvised is the largest number of limits that are read from one reply. No known provider states more.
 const maxAdvised = 16
 
-// ParseAdvice reads the status and the header of a reply that was received at the given time. It understands
+// ParseAdvice reads the header of a reply that was received at the given time. It understands
 //
 //   - Retry-After, in seconds or as a date (RFC 9110);
 //   - RateLimit and RateLimit-Policy of draft-ietf-httpapi-ratelimit-headers-08 and later ("default";r=50;t=30), and of
@@ -43,8 +39,8 @@ const maxAdvised = 16
 //   - X-RateLimit-Reset-After, in seconds.
 //
 // It ignores fields that it does not understand, and numbers outside their bounds. It never fails.
-func ParseAdvice(status int, h http.Header, received time.Time) Advice {
-	a := Advice{Refused: status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable}
+func ParseAdvice(h http.Header, received time.Time) Advice {
+	var a Advice
 	if wait, ok := parseWait(h.Get("Retry-After"), received); ok {
 		a.RetryAfter = wait
 	}

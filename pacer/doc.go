@@ -38,7 +38,6 @@
 //
 // # What a provider says
 //
-// [Pacer.Observe] obeys the limits that replies state, and can find out a limit that the provider does not state
-// ([Learning]). What it learns holds for all pacers that share the limit ([Shared]). [Transport] calls it for each
-// reply to an [net/http.Client].
+// [Pacer.Observe] obeys the limits that replies state. A stated limit holds for all pacers that share the limit
+// ([Shared]). [Transport] calls it for each reply to an [net/http.Client].
 package pacer

@@ -35,20 +35,6 @@ func Example() {
 	_ = send
 }
 
-// A client that finds out the limit of a provider from its replies, see [pacer.Transport].
-func ExampleLearning() {
-	p, err := pacer.New(pacer.Config{
-		Limit:    pacer.PerSecond(5000), // certainly above what the provider allows
-		Learning: &pacer.Learning{},
-	})
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer p.Close()
-	fmt.Println(p.Status().Learned, "units per second at first")
-	// Output: 500 units per second at first
-}
-
 // A program that sends three requests, at most five in each second.
 func ExamplePacer_Acquire() {
 	p, err := pacer.New(pacer.Config{Limit: pacer.PerSecond(5)})
@@ -142,12 +128,11 @@ func ExamplePacer_SetWeight() {
 	// interactive
 }
 
-// An HTTP client that waits for its turn, obeys Retry-After, and finds out the provider's limit by itself.
+// An HTTP client that waits for its turn, and obeys Retry-After and the limits that the provider states.
 func ExampleTransport() {
 	p, err := pacer.New(pacer.Config{
 		Limit:     pacer.PerSecond(1000), // the most that the client ever sends
 		Smoothing: pacer.Spread,
-		Learning:  &pacer.Learning{Start: 50},
 	})
 	if err != nil {
 		log.Fatal(err)

@@ -16,10 +16,6 @@ type Config struct {
 	Guard     Guard
 	Smoothing Smoothing // FrontLoaded, the default, or Spread
 
-	// Learning makes the pacer find out the provider's limit from its replies, see [Pacer.Observe]. If nil, refusals do
-	// not change the rate.
-	Learning *Learning
-
 	// Shared makes the pacer share the limit with other pacers. If nil, this pacer alone uses the limit.
 	Shared *Shared
 
@@ -82,7 +78,6 @@ type Status struct {
 	Counts
 
 	Limit        Limit
-	Learned      int64 // the learned limit, in units per window; 0: nothing is learned
 	Waiting      int   // tickets in the queue
 	WaitingUnits int64 // their cost
 	WaitingKeys  int   // keys with tickets in the queue
@@ -99,12 +94,10 @@ type Status struct {
 type Pacer struct {
 	origin     time.Time // monotonic times are counted from here
 	maxWaiting int
-	learning   Learning
 	waiters    sync.Pool // *waiter; one pool per pacer, because testing/synctest does not let tests share channels
 
-	mu      gate
-	core    core
-	learner *learner // nil: Config.Learning is nil
+	mu   gate
+	core core
 
 	share   *shareRun          // nil: the limit is not shared
 	readAt  time.Duration      // the monotonic time until which the latest reading of the wall clock is used
@@ -144,17 +137,13 @@ func New(c Config) (*Pacer, error) {
 	if err := c.Limit.check(); err != nil {
 		return nil, err
 	}
-	if err := errors.Join(c.Guard.check(c.Limit.Period), c.Learning.check(c.Limit), c.Shared.check(&c),
+	if err := errors.Join(c.Guard.check(c.Limit.Period), c.Shared.check(&c),
 		c.Part.check(&c)); err != nil {
 		return nil, err
 	}
 	now := time.Now()
 	p := &Pacer{origin: now, maxWaiting: c.MaxWaiting, timerAt: never}
 	p.core = core{queue: newQueue(), supply: supply{limit: c.Limit, guard: c.Guard, smoothing: c.Smoothing}}
-	if c.Learning != nil {
-		p.learning = *c.Learning
-		p.learn(&p.learning)
-	}
 	p.core.supply.shared = c.Shared != nil
 	if c.Part != nil {
 		p.core.supply.part = &parts{index: c.Part.Index, total: c.Limit.Units, instances: c.Part.Instances}
@@ -416,10 +405,9 @@ func (p *Pacer) cancel(t place) bool {
 }
 
 // SetLimit replaces the limit at once, also for requests that wait already. Units that were granted in the open window
-// count towards the new limit. If the period changes, nothing is granted until a window of the new period begins. A
-// pacer that learns starts the learning anew, from Learning.Start or from the new limit if that is less. The error
-// wraps ErrConfig; the old limit then stays. Use [Pacer.SetSharedLimit] to change a shared limit, and [Pacer.SetPlan]
-// to change one that is divided.
+// count towards the new limit. If the period changes, nothing is granted until a window of the new period begins. The
+// error wraps ErrConfig; the old limit then stays. Use [Pacer.SetSharedLimit] to change a shared limit, and
+// [Pacer.SetPlan] to change one that is divided.
 func (p *Pacer) SetLimit(l Limit) error {
 	p.mu.Lock()
 	if p.share != nil || p.core.supply.part != nil {
@@ -432,19 +420,9 @@ func (p *Pacer) SetLimit(l Limit) error {
 	}
 	p.readBoth()
 	p.core.supply.setLimit(l)
-	if p.learner != nil {
-		p.learn(&Learning{Start: min(p.learning.Start, l.Units), Bans: p.learning.Bans})
-		p.core.supply.resize()
-	}
 	now := p.readBoth().Mono // for the edges of the new windows
 	p.serveAndUnlock(now)
 	return nil
-}
-
-// learn starts the learning anew.
-func (p *Pacer) learn(l *Learning) {
-	p.learner = newLearner(*l, p.core.supply.limit, time.Since(p.origin))
-	p.core.supply.learned = int64(p.learner.rate)
 }
 
 // SetWeight gives a key a weight, 1..MaxWeight, for all grants that follow. By default, keys have weight 1. The pacer
@@ -472,7 +450,7 @@ func (p *Pacer) status() Status {
 	q, s := p.core.queue, &p.core.supply
 	q.settle()
 	return Status{
-		Counts: p.core.counts, Limit: s.limit, Learned: s.learned,
+		Counts: p.core.counts, Limit: s.limit,
 		Waiting: q.waiting, WaitingUnits: q.units, WaitingKeys: len(q.busy.items),
 		Window: s.number, Units: s.units, Used: s.used,
 	}
@@ -509,10 +487,6 @@ func (p *Pacer) readBoth() clock.Instant {
 	now := p.instant()
 	if step(s.read, now) > clockStep {
 		now = p.instant()
-	}
-	if p.learner != nil && p.learner.judge(now.Mono) {
-		s.learned = int64(p.learner.rate)
-		s.resize()
 	}
 	s.advance(now)
 	p.readAt = now.Mono + wallInterval

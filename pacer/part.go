@@ -64,8 +64,8 @@ func (p *Part) check(c *Config) error {
 	switch {
 	case p == nil:
 		return nil
-	case c.Shared != nil || c.Learning != nil:
-		return fmt.Errorf("%w: a part of a limit can neither be shared nor learned", ErrConfig)
+	case c.Shared != nil:
+		return fmt.Errorf("%w: a part of a limit cannot be shared", ErrConfig)
 	case p.Instances < 0 || p.Instances > MaxInstances:
 		return fmt.Errorf("%w: %d instances are not within 0..%d", ErrConfig, p.Instances, MaxInstances)
 	case p.Index < 0 || p.Index >= MaxInstances:

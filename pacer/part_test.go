@@ -347,7 +347,6 @@ func TestPartRefuses(t *testing.T) {
 		"too many":       func(c *pacer.Config) { c.Part.Instances = pacer.MaxInstances + 1 },
 		"index too high": func(c *pacer.Config) { c.Part.Index = pacer.MaxInstances },
 		"index below 0":  func(c *pacer.Config) { c.Part.Index = -1 },
-		"learning":       func(c *pacer.Config) { c.Learning = &pacer.Learning{} },
 		"shared":         func(c *pacer.Config) { c.Shared = &pacer.Shared{Ledger: pacer.NewMemoryLedger()} },
 	} {
 		c := pacer.Config{Limit: pacer.PerSecond(10), Part: &pacer.Part{Instances: 3}}

@@ -57,9 +57,6 @@ func (s *Shared) check(c *Config) error {
 		return nil
 	case s.Ledger == nil:
 		return fmt.Errorf("%w: Shared has no Ledger", ErrConfig)
-	case c.Learning != nil:
-		return fmt.Errorf("%w: Learning and Shared cannot be combined: a pacer that shares a limit does not learn one",
-			ErrConfig)
 	case c.Limit.Period < minSharedPeriod || c.Limit.Period > maxSharedPeriod:
 		return fmt.Errorf("%w: the period of a shared limit is %s, and not within %s..%s", ErrConfig, c.Limit.Period,
 			minSharedPeriod, maxSharedPeriod)
@@ -170,8 +167,7 @@ func (p *Pacer) endSharing() {
 // The error wraps ErrTooSoon if the time is too early, ErrPlanned, or ErrConfig. After any other error it is unknown
 // whether the limit changes; the call can then be repeated.
 //
-// All pacers forget at once, and not only from that time on, what was learned and what the provider has stated. If they
-// learn, they begin anew from Learning.Start, or from a tenth of Config.Limit.
+// All pacers forget at once, and not only from that time on, what the provider has stated.
 func (p *Pacer) SetSharedLimit(ctx context.Context, units int64, from time.Time) error {
 	if p.share == nil {
 		return fmt.Errorf("%w: the limit is not shared", ErrConfig)

@@ -83,7 +83,7 @@ func share(t *testing.T, limit int64) *three {
 }
 
 // says makes the provider reply to a request of a pacer.
-func (s *three) says(at, status int, header ...string) {
+func (s *three) says(at int, header ...string) {
 	s.t.Helper()
 	now := time.Now()
 	permit := mustAcquire(s.t, s.pacers[at], "b", 1)
@@ -91,7 +91,7 @@ func (s *three) says(at, status int, header ...string) {
 	for i := 0; i < len(header); i += 2 {
 		h.Set(header[i], header[i+1])
 	}
-	s.pacers[at].Observe(pacer.Reply{Status: status, Header: h, Permit: permit, Sent: now, Received: now})
+	s.pacers[at].Observe(pacer.Reply{Header: h, Permit: permit, Received: now})
 }
 
 // want makes n requests wait at a pacer, which cost a unit each.
@@ -212,7 +212,7 @@ func TestSharedCosts(t *testing.T) {
 func TestSharedCostAboveTheStatedLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := share(t, 30)
-		s.says(0, 200, "RateLimit-Policy", `"all";q=5;w=1`)
+		s.says(0, "RateLimit-Policy", `"all";q=5;w=1`)
 		pass(5 * time.Second) // all have heard of it
 		s.wantOf(0, 3, 13)
 		s.want(1, 2000)
@@ -334,7 +334,7 @@ func TestLedgerLostWithAStatedLimit(t *testing.T) {
 			s.want(i, 3000)
 		}
 		pass(5 * time.Second)
-		s.says(0, 200, "RateLimit-Policy", `"all";q=1200;w=60`)
+		s.says(0, "RateLimit-Policy", `"all";q=1200;w=60`)
 		pass(3 * time.Second)
 		s.ledger.replace(pacer.NewMemoryLedger())
 		pass(5 * time.Second)
@@ -395,8 +395,8 @@ func TestPausesAll(t *testing.T) {
 		pass(5 * time.Second)
 		refused := func(retryAfter string) {
 			now := time.Now()
-			s.pacers[0].Observe(pacer.Reply{Status: 429, Header: http.Header{"Retry-After": {retryAfter}},
-				Sent: now, Received: now})
+			s.pacers[0].Observe(pacer.Reply{Header: http.Header{"Retry-After": {retryAfter}},
+				Received: now})
 		}
 		began := time.Now()
 		calls := s.pacers[0].Status().LedgerCalls
@@ -455,16 +455,16 @@ func TestSharedStatedLimit(t *testing.T) {
 			}
 		}
 		holds("no replies", 100)
-		s.says(2, 200, "RateLimit-Policy", `"all";q=20;w=1`)
+		s.says(2, "RateLimit-Policy", `"all";q=20;w=1`)
 		holds("a stated limit", 20)
 		s.pacers[1].Close()
 		s.pacers[1] = open(t, pacer.Config{Limit: pacer.PerSecond(100),
 			Shared: &pacer.Shared{Ledger: s.ledger, Key: "api"}})
 		s.want(1, 2000)
 		holds("a new pacer", 20)
-		s.says(1, 200, "RateLimit-Policy", `"all";q=1000;w=1`)
+		s.says(1, "RateLimit-Policy", `"all";q=1000;w=1`)
 		holds("a higher stated limit", 100)
-		s.says(0, 200, "RateLimit-Policy", `"all";q=20;w=1`)
+		s.says(0, "RateLimit-Policy", `"all";q=20;w=1`)
 		holds("a lower stated limit", 20)
 		if err := s.pacers[2].SetSharedLimit(t.Context(), 90, time.Now().Add(2*time.Second)); err != nil {
 			t.Fatal(err)
@@ -527,7 +527,6 @@ func TestSharedRefuses(t *testing.T) {
 	}
 	for name, bend := range map[string]func(*pacer.Config){
 		"no ledger":       func(c *pacer.Config) { c.Shared.Ledger = nil },
-		"learning":        func(c *pacer.Config) { c.Learning = &pacer.Learning{} },
 		"a short period":  func(c *pacer.Config) { c.Limit.Period = 99 * time.Millisecond },
 		"a period of day": func(c *pacer.Config) { c.Limit.Period = 24 * time.Hour },
 	} {

@@ -40,7 +40,6 @@ type supply struct {
 
 	pausedUntil     time.Duration // nothing is granted before this time
 	askedUntil      time.Duration // the latest end of a pause that the provider asked this pacer for
-	learned         int64         // learned limit, in units per window; 0: no bound
 	stated          int64         // limit that the provider states, in 1/ledger.StatedOne per window; 0: no bound
 	statedSinceCall bool          // the provider has stated a limit since the latest call to the ledger
 	budgets         []budget      // units that the provider says are left, at most maxAdvised
@@ -150,12 +149,9 @@ func (s *supply) most(number int64) int64 {
 	return s.limit.Units
 }
 
-// bounded returns the number of units that the limit, and what was learned and stated, allow in a window.
+// bounded returns the number of units that the limit, and what was stated, allow in a window.
 func (s *supply) bounded(number int64) int64 {
 	units := s.most(number)
-	if s.learned > 0 {
-		units = min(units, s.learned)
-	}
 	if s.stated > 0 {
 		units = min(units, ledger.UnitsOf(s.stated, number))
 	}
@@ -165,9 +161,6 @@ func (s *supply) bounded(number int64) int64 {
 // each returns the largest number of units that a window has, at least one, if the limit is not shared.
 func (s *supply) each() int64 {
 	units := s.limit.Units
-	if s.learned > 0 {
-		units = min(units, s.learned)
-	}
 	if s.stated > 0 {
 		units = min(units, (s.stated+ledger.StatedOne-1)/ledger.StatedOne)
 	}
@@ -277,7 +270,7 @@ func (s *supply) isFree(cost int64, now time.Duration) bool {
 	return s.smoothing != Spread || s.smooth.due(s.line(), s.used, now)
 }
 
-// fits reports whether the open window has room for a cost. A cost above the learned or stated limit, and not above the
+// fits reports whether the open window has room for a cost. A cost above the stated limit, and not above the
 // limit itself, needs a window of its own. A shared limit has only the units that the ledger has leased.
 func (s *supply) fits(cost int64) bool {
 	return cost <= s.units-s.used ||

@@ -44,12 +44,10 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 			return nil, err
 		}
 	}
-	sent := time.Now()
 	resp, err := base.RoundTrip(r)
 	if err != nil {
 		return nil, err // the provider may have counted the request, so its units are spent
 	}
-	t.Pacer.Observe(Reply{Status: resp.StatusCode, Header: resp.Header, Permit: permit, Sent: sent,
-		Received: time.Now()})
+	t.Pacer.Observe(Reply{Header: resp.Header, Permit: permit, Received: time.Now()})
 	return resp, nil
 }

@@ -10,7 +10,7 @@ import (
 
 // Each attempt of each call of an SQS client waits for its turn.
 func Example() {
-	p, err := pacer.New(pacer.Config{Limit: pacer.PerSecond(100), Learning: &pacer.Learning{}})
+	p, err := pacer.New(pacer.Config{Limit: pacer.PerSecond(100)})
 	if err != nil {
 		panic(err)
 	}

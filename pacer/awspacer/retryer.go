@@ -5,11 +5,9 @@ package awspacer
 import (
 	"context"
 	"errors"
-	"net/http"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
-	"github.com/aws/aws-sdk-go-v2/aws/retry"
 	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
 
 	"github.com/sluicelimits/sluice/pacer"
@@ -24,9 +22,8 @@ var _ aws.RetryerV2 = (*Retryer)(nil)
 // which the time of the permit could be looked at once more, so Guard.MaxDelay of the pacer must allow for this time,
 // too.
 //
-// The pacer learns from the replies ([pacer.Pacer.Observe]), as far as the SDK shows them: of an attempt that succeeded
-// that it did, and of one that failed its status, its headers, and whether the error is a throttle error. With the
-// environment variable AWS_NEW_RETRIES_2026=true the SDK shows only the first attempt of each call.
+// The pacer obeys the headers of replies ([pacer.Pacer.Observe]) as far as the SDK shows them: those of attempts that
+// failed. With the environment variable AWS_NEW_RETRIES_2026=true the SDK shows only the first attempt of each call.
 type Retryer struct {
 	Base  aws.Retryer // required; retry.NewStandard() is the SDK's usual one
 	Pacer *pacer.Pacer
@@ -80,9 +77,8 @@ func (r *Retryer) GetAttemptToken(ctx context.Context) (func(error) error, error
 			return nil, err
 		}
 	}
-	sent := time.Now()
 	return func(err error) error {
-		r.observe(err, permit, sent)
+		r.observe(err, permit)
 		return release(err)
 	}, nil
 }
@@ -95,19 +91,10 @@ func (r *Retryer) baseToken(ctx context.Context) (func(error) error, error) {
 	return r.Base.GetInitialToken(), nil
 }
 
-// observe shows the reply of an attempt to the pacer. An attempt without a reply teaches nothing.
-func (r *Retryer) observe(err error, permit pacer.Permit, sent time.Time) {
-	reply := pacer.Reply{Status: http.StatusOK, Permit: permit, Sent: sent, Received: time.Now()}
-	if err != nil {
-		var response *awshttp.ResponseError
-		if !errors.As(err, &response) || response.Response == nil {
-			return
-		}
-		reply.Status, reply.Header = response.HTTPStatusCode(), response.Response.Header
-		// Many services state with status 400 that a call is throttled.
-		if retry.IsErrorThrottles(retry.DefaultThrottles).IsErrorThrottle(err) == aws.TrueTernary {
-			reply.Status = http.StatusTooManyRequests
-		}
+// observe shows the reply of an attempt that failed to the pacer. The SDK does not show that of one that succeeded.
+func (r *Retryer) observe(err error, permit pacer.Permit) {
+	var response *awshttp.ResponseError
+	if errors.As(err, &response) && response.Response != nil {
+		r.Pacer.Observe(pacer.Reply{Header: response.Response.Header, Permit: permit, Received: time.Now()})
 	}
-	r.Pacer.Observe(reply)
 }

@@ -121,26 +121,8 @@ func TestLateCall(t *testing.T) {
 	})
 }
 
-// The pacer learns from throttle errors, also from those with status 400, and obeys Retry-After.
-func TestLearnsFromErrors(t *testing.T) {
-	for name, refusal := range map[string]reply{
-		"a throttle error with status 400": {status: 400, kind: "ThrottlingException"},
-		"status 429":                       {status: 429, kind: "TooMany"},
-		"status 503":                       {status: 503, kind: "Unavailable"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := &service{replies: []reply{refusal, {status: 200}}}
-				c, p := client(t, s, pacer.Config{Limit: pacer.PerSecond(100), Learning: &pacer.Learning{Start: 100}},
-					nil)
-				_ = call(t.Context(), c)
-				<-time.After(2 * time.Second)
-				if got := p.Status().Learned; got >= 100 {
-					t.Errorf("the rate is %d after a refusal, want less than 100", got)
-				}
-			})
-		})
-	}
+// The pacer obeys the Retry-After of a reply.
+func TestObeysRetryAfter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &service{replies: []reply{{status: 503, kind: "Busy", header: http.Header{"Retry-After": {"7"}}},
 			{status: 200}}}
@@ -148,17 +130,6 @@ func TestLearnsFromErrors(t *testing.T) {
 		began := time.Now()
 		if err := call(t.Context(), c); err != nil || time.Since(began) < 7*time.Second {
 			t.Errorf("after %s: %v, want a reply after the 7 s of Retry-After", time.Since(began), err)
-		}
-	})
-	synctest.Test(t, func(t *testing.T) {
-		s := &service{replies: []reply{{status: 400, kind: "InvalidAddress"}}}
-		c, p := client(t, s, pacer.Config{Limit: pacer.PerSecond(100), Learning: &pacer.Learning{Start: 100}}, nil)
-		if call(t.Context(), c) == nil {
-			t.Error("no error")
-		}
-		<-time.After(2 * time.Second)
-		if got := p.Status().Learned; got != 100 {
-			t.Errorf("after an error that is not a refusal the rate is %d", got)
 		}
 	})
 }

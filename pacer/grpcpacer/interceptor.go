@@ -47,14 +47,14 @@ func (i *Interceptor) Unary() grpc.UnaryClientInterceptor {
 	return func(ctx context.Context, method string, request, reply any, conn *grpc.ClientConn, call grpc.UnaryInvoker,
 		options ...grpc.CallOption,
 	) error {
-		permit, sent, err := i.acquire(ctx, method)
+		permit, err := i.acquire(ctx, method)
 		if err != nil {
 			return err
 		}
 		var header, trailer metadata.MD
 		options = append(options[:len(options):len(options)], grpc.Header(&header), grpc.Trailer(&trailer))
 		err = call(ctx, method, request, reply, conn, options...)
-		i.observe(err, permit, sent, header, trailer)
+		i.observe(err, permit, header, trailer)
 		return err
 	}
 }
@@ -67,13 +67,13 @@ func (i *Interceptor) Stream() grpc.StreamClientInterceptor {
 		s := &stream{of: i, method: method}
 		if !i.PerMessage {
 			var err error
-			if s.permit, s.sent, err = i.acquire(ctx, method); err != nil {
+			if s.permit, err = i.acquire(ctx, method); err != nil {
 				return nil, err
 			}
 		}
 		var err error
 		if s.ClientStream, err = open(ctx, description, conn, method, options...); err != nil {
-			i.observe(err, s.permit, s.sent)
+			i.observe(err, s.permit)
 			return nil, err
 		}
 		return s, nil
@@ -82,7 +82,7 @@ func (i *Interceptor) Stream() grpc.StreamClientInterceptor {
 
 // acquire waits for the units of a call, and returns when they may be used. If the goroutine was suspended beyond that
 // time, it waits again.
-func (i *Interceptor) acquire(ctx context.Context, method string) (permit pacer.Permit, sent time.Time, err error) {
+func (i *Interceptor) acquire(ctx context.Context, method string) (permit pacer.Permit, err error) {
 	key, cost := "", int64(1)
 	if i.Key != nil {
 		key = i.Key(ctx, method)
@@ -92,19 +92,18 @@ func (i *Interceptor) acquire(ctx context.Context, method string) (permit pacer.
 	}
 	for {
 		if permit, err = i.Pacer.Acquire(ctx, key, cost); err != nil {
-			return permit, sent, err
+			return permit, err
 		}
 		if permit.InTime() {
-			return permit, time.Now(), nil
+			return permit, nil
 		}
 		permit.Release()
 	}
 }
 
 // observe shows the end of a call to the pacer.
-func (i *Interceptor) observe(err error, permit pacer.Permit, sent time.Time, replies ...metadata.MD) {
-	reply := pacer.Reply{Status: http.StatusOK, Header: http.Header{}, Permit: permit, Sent: sent,
-		Received: time.Now()}
+func (i *Interceptor) observe(err error, permit pacer.Permit, replies ...metadata.MD) {
+	reply := pacer.Reply{Header: http.Header{}, Permit: permit, Received: time.Now()}
 	for _, md := range replies {
 		for name, values := range md {
 			reply.Header[http.CanonicalHeaderKey(name)] = values
@@ -117,10 +116,8 @@ func (i *Interceptor) observe(err error, permit pacer.Permit, sent time.Time, re
 			reply.Header.Set("Retry-After", strconv.FormatFloat(wait.Seconds(), 'f', -1, 64))
 		}
 		switch code := s.Code(); {
-		case code == codes.ResourceExhausted, code == codes.Unavailable && told:
-			reply.Status = http.StatusTooManyRequests
-		case code == codes.Unavailable, code == codes.Canceled, code == codes.DeadlineExceeded:
-			return
+		case code == codes.Unavailable && !told, code == codes.Canceled, code == codes.DeadlineExceeded:
+			return // the provider has not answered
 		}
 	}
 	i.Pacer.Observe(reply)
@@ -144,19 +141,18 @@ type stream struct {
 
 	mu       sync.Mutex   // held to use the fields below: a stream may be sent to and received from at once
 	permit   pacer.Permit // of the stream, or of its latest message
-	sent     time.Time
 	observed bool
 }
 
 // SendMsg waits until the message may be sent if PerMessage is set, and sends it.
 func (s *stream) SendMsg(message any) error {
 	if s.of.PerMessage {
-		permit, sent, err := s.of.acquire(s.Context(), s.method)
+		permit, err := s.of.acquire(s.Context(), s.method)
 		if err != nil {
 			return err
 		}
 		s.mu.Lock()
-		s.permit, s.sent = permit, sent
+		s.permit = permit
 		s.mu.Unlock()
 	}
 	return s.ClientStream.SendMsg(message)
@@ -177,7 +173,7 @@ func (s *stream) RecvMsg(message any) error {
 		if errors.Is(ended, io.EOF) {
 			ended = nil
 		}
-		s.of.observe(ended, s.permit, s.sent, header, s.Trailer())
+		s.of.observe(ended, s.permit, header, s.Trailer())
 	}
 	return err
 }
