@@ -86,165 +86,63 @@ type change struct {
 	source string // the key of the mapping
 }
 
-// setHeader sets the header that a mapping changes.
-func (m *change) setHeader(name string) error {
-	var ok bool
-	if m.name, ok = headerName(name); !ok {
-		return fmt.Errorf("%s: not the name of a header", strconv.Quote(m.source))
-	}
-	if slices.Contains(framing, m.name) {
-		return fmt.Errorf("%s: this header belongs to the connection and cannot be mapped", m.source)
-	}
-	if m.wire = name; m.name == "Content-Type" || m.name == "Date" {
-		m.wire = m.name // net/http looks for these headers by their canonical names
-	}
-	return nil
-}
-
-// framing lists the headers that describe the length of a message, its destination or the connection.
+// framing lists the headers that describe the length of a message, its destination or the connection: they cannot be
+// mapped.
 var framing = []string{"Connection", "Content-Length", "Expect", "Host", "Keep-Alive", "Proxy-Connection", "Te",
-	"Trailer",
-	"Transfer-Encoding", "Upgrade"}
+	"Trailer", "Transfer-Encoding", "Upgrade"}
 
-// reservedHeaders lists headers that API Gateway does not let an HTTP API map.
-var reservedHeaders = []string{"authorization", "connection", "content-encoding", "content-length", "content-location",
-	"forwarded",
-	"keep-alive", "origin", "proxy-authenticate", "proxy-authorization", "te", "trailers", "transfer-encoding",
-	"upgrade",
-	"x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "via"}
-
-func reservedHeader(name string) bool {
-	name = strings.ToLower(name)
-	for _, prefix := range []string{"access-control-", "apigw-", "x-amz-", "x-amzn-"} {
-		if strings.HasPrefix(name, prefix) {
-			return true
-		}
-	}
-	return slices.Contains(reservedHeaders, name)
-}
-
-// requestMappings parses an integration's RequestParameters, in the order of their keys.
-func (d *Description) requestMappings(g *Integration, t *target) ([]change, error) {
+// mappings parses mappings, in the order of their keys. A key that begins with header sets a header, and one that begins
+// with path a placeholder in the URL of an integration.
+func mappings(from map[string]string, header, path string, parse func(string) (value, error)) ([]change, error) {
 	var out []change
-	for _, key := range slices.Sorted(maps.Keys(g.RequestParameters)) {
-		c, err := d.requestMapping(key, g.RequestParameters[key])
-		switch {
-		case err != nil:
-			return nil, err
-		case g.Type != HTTPProxy && g.Type != Echo:
-			return nil, fmt.Errorf("%s: the request of %s cannot be mapped", key, g.Type)
-		case c.path && !strings.Contains(g.URL, "{"+c.name+"}"):
-			return nil, fmt.Errorf("%s: url has no {%s}", key, c.name)
+	for _, key := range slices.Sorted(maps.Keys(from)) {
+		c := change{source: key}
+		var err error
+		if c.value, err = parse(from[key]); err != nil {
+			return nil, fmt.Errorf("%s: %w", key, err)
+		}
+		name, ok := strings.CutPrefix(key, header)
+		if c.path = !ok && path != "" && strings.HasPrefix(key, path); c.path {
+			c.name = strings.TrimPrefix(key, path)
+		} else if c.name, c.wire = http.CanonicalHeaderKey(name), name; !ok || slices.Contains(framing, c.name) {
+			return nil, fmt.Errorf("%s cannot be mapped", strconv.Quote(key))
+		}
+		if c.name == "Content-Type" || c.name == "Date" {
+			c.wire = c.name // net/http looks for these headers by their canonical names
 		}
 		out = append(out, c)
 	}
-	for _, m := range placeholder.FindAllStringSubmatch(g.URL, -1) {
-		mapped := slices.ContainsFunc(out, func(c change) bool { return c.path && c.name == m[1] })
-		ofRoute := t != nil && slices.ContainsFunc(t.segments, func(s segment) bool { return s.name == m[1] })
-		if d.Kind == REST && !mapped {
-			return nil, fmt.Errorf("url has {%s}: map integration.request.path.%s", m[1], m[1])
-		}
-		if d.Kind == HTTP && !ofRoute {
-			return nil, fmt.Errorf("url has {%s}, and the route does not", m[1])
-		}
-	}
 	return out, nil
 }
 
-func (d *Description) requestMapping(key, text string) (change, error) {
+// requestMappings parses an integration's RequestParameters.
+func (d *Description) requestMappings(g *Integration) ([]change, error) {
 	if d.Kind == HTTP {
-		return httpMapping(key, text)
+		return mappings(g.RequestParameters, "overwrite:header.", "", httpValue)
 	}
-	if header, ok := strings.CutPrefix(key, "integration.request.header."); ok {
-		return headerMapping(key, header, text, restValue)
-	}
-	name, ok := strings.CutPrefix(key, "integration.request.path.")
-	if !ok || name == "" {
-		return change{}, fmt.Errorf("the local gateway does not know %s; it knows integration.request.header.NAME and "+
-			"integration.request.path.NAME", strconv.Quote(key))
-	}
-	v, err := restValue(text)
-	if err != nil {
-		return change{}, fmt.Errorf("%s: %w", key, err)
-	}
-	return change{path: true, name: name, value: v, source: key}, nil
+	return mappings(g.RequestParameters, "integration.request.header.", "integration.request.path.", restValue)
 }
 
-// headerMapping returns the mapping of an expression to a header. key is the mapping's key, for errors.
-func headerMapping(key, header, text string, parse func(string) (value, error)) (change, error) {
-	c := change{source: key}
-	if err := c.setHeader(header); err != nil {
-		return c, err
-	}
-	var err error
-	if c.value, err = parse(text); err != nil {
-		return c, fmt.Errorf("%s: %w", key, err)
-	}
-	return c, nil
-}
-
-// httpMapping parses a mapping of an HTTP API, of a request or of an answer.
-func httpMapping(key, text string) (change, error) {
-	header, ok := strings.CutPrefix(key, "overwrite:header.")
-	switch {
-	case !ok:
-		return change{}, fmt.Errorf("the local gateway does not know %s; it knows overwrite:header.NAME", strconv.Quote(key))
-	case reservedHeader(header):
-		return change{}, fmt.Errorf("%s: this header is reserved and cannot be mapped", strconv.Quote(key))
-	}
-	return headerMapping(key, header, text, httpValue)
-}
-
-// responseMappings reads an integration's ResponseParameters, by status.
+// responseMappings parses an integration's ResponseParameters, by status.
 func (d *Description) responseMappings(g *Integration) (map[int][]change, error) {
 	out := make(map[int][]change)
-	for _, status := range slices.Sorted(maps.Keys(g.ResponseParameters)) {
+	for status, from := range g.ResponseParameters {
 		code, err := strconv.Atoi(status)
-		if err != nil || code < 200 || code > 599 || len(status) != 3 {
-			return nil, fmt.Errorf("%s is not a status of 200 to 599", strconv.Quote(status))
+		if err == nil && d.Kind == HTTP {
+			out[code], err = mappings(from, "overwrite:header.", "", httpValue)
+		} else if err == nil {
+			out[code], err = mappings(from, "method.response.header.", "", restValue)
 		}
-		from := g.ResponseParameters[status]
-		for _, key := range slices.Sorted(maps.Keys(from)) {
-			c, err := d.responseMapping(g, key, from[key])
-			if err != nil {
-				return nil, fmt.Errorf("%s: %w", status, err)
-			}
-			out[code] = append(out[code], c)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", status, err)
 		}
 	}
 	return out, nil
-}
-
-func (d *Description) responseMapping(g *Integration, key, text string) (change, error) {
-	switch {
-	case d.Kind == HTTP:
-		return httpMapping(key, text)
-	case d.Kind == WebSocket || g.Type != Mock:
-		return change{}, fmt.Errorf("%s: the answer of a proxy is passed on unchanged; only that of %s on a REST API "+
-			"can be mapped", key, Mock)
-	}
-	header, ok := strings.CutPrefix(key, "method.response.header.")
-	if !ok {
-		return change{}, fmt.Errorf("%s is not method.response.header.NAME", strconv.Quote(key))
-	}
-	return headerMapping(key, header, text, restValue)
 }
 
 // gatewayHeaders parses a gateway response's parameters.
 func gatewayHeaders(parameters map[string]string) ([]change, error) {
-	var out []change
-	for _, key := range slices.Sorted(maps.Keys(parameters)) {
-		header, ok := strings.CutPrefix(key, "gatewayresponse.header.")
-		if !ok {
-			return nil, fmt.Errorf("%s is not gatewayresponse.header.NAME", strconv.Quote(key))
-		}
-		c, err := headerMapping(key, header, parameters[key], restValue)
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, c)
-	}
-	return out, nil
+	return mappings(parameters, "gatewayresponse.header.", "", restValue)
 }
 
 // apply sets the mapped headers of an answer or of a request. If a value is absent, its header is not changed, so it
@@ -282,20 +180,11 @@ type part struct {
 	v    value
 }
 
-var (
-	variables  = regexp.MustCompile(`\$\{?(?:context|stageVariables|method)[A-Za-z0-9_.-]*\}?`)
-	directives = regexp.MustCompile(
-		`#(?:set|if|else|elseif|end|foreach|macro|parse|include)\b|\$!?\{?(?:input|util)\b|##`)
-)
+var variables = regexp.MustCompile(`\$\{?(?:context|stageVariables|method)[A-Za-z0-9_.-]*\}?`)
 
 // parseTemplate parses the template of a gateway response. API Gateway only replaces variables in it. It does not run
-// the template engine VTL, which it runs for other templates. Directives of VTL are refused, because API Gateway would
-// send them to the client unchanged.
+// the template engine VTL, which it runs for other templates.
 func parseTemplate(s string) (template, error) {
-	if found := directives.FindString(s); found != "" {
-		return nil, fmt.Errorf("%s: templates of gateway responses are not VTL, only $context.NAME is replaced",
-			strconv.Quote(found))
-	}
 	var t template
 	for s != "" {
 		at := variables.FindStringIndex(s)

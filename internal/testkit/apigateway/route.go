@@ -3,8 +3,6 @@ package apigateway
 import (
 	"fmt"
 	"net/url"
-	"slices"
-	"strconv"
 	"strings"
 )
 
@@ -21,67 +19,28 @@ type segment struct {
 	greedy        bool   // {name+}
 }
 
-var methods = []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
-
-// parseKey parses the key of a route: "METHOD /path", or "$default" or "$connect" if the API is of the kind that has
-// it.
-func (d *Description) parseKey(key string) (*target, error) {
-	switch {
-	case d.Kind == WebSocket && key == connectRoute:
-		return &target{}, nil
-	case d.Kind == WebSocket:
-		return nil, fmt.Errorf("%s: of a WebSocket API only %s is served, the only route that an authorizer can have",
-			strconv.Quote(key), connectRoute)
-	case d.Kind == HTTP && key == defaultStage: // the catch-all route and the default stage have the same name
+// parseKey parses the key of a route: "METHOD /path", or "$default" or "$connect".
+func parseKey(key string) (*target, error) {
+	if key == connectRoute || key == defaultStage { // the catch-all route and the default stage have the same name
 		return &target{}, nil
 	}
 	method, path, ok := strings.Cut(key, " ")
 	if !ok || !strings.HasPrefix(path, "/") {
-		return nil, fmt.Errorf(`%s is not "METHOD /path"`, strconv.Quote(key))
+		return nil, fmt.Errorf(`%q is not "METHOD /path"`, key)
 	}
 	t := &target{method: method, path: path}
-	switch {
-	case method == "ANY":
+	if method == "ANY" {
 		t.method = ""
-	case !slices.Contains(methods, method):
-		return nil, fmt.Errorf("%s: the method is none of ANY, %s", strconv.Quote(key), strings.Join(methods, ", "))
 	}
-	names := make(map[string]bool)
-	for i, part := range split(path) {
-		s, err := parseSegment(part)
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", strconv.Quote(key), err)
+	for _, part := range split(path) {
+		s := segment{literal: part}
+		if name, ok := strings.CutPrefix(part, "{"); ok {
+			name, s.greedy = strings.CutSuffix(strings.TrimSuffix(name, "}"), "+")
+			s.name, s.literal = name, ""
 		}
-		if i > 0 && t.segments[i-1].greedy {
-			return nil, fmt.Errorf("%s: {%s+} must be the last segment", strconv.Quote(key), t.segments[i-1].name)
-		}
-		if s.name != "" && names[s.name] {
-			return nil, fmt.Errorf("%s: {%s} is there twice", strconv.Quote(key), s.name)
-		}
-		names[s.name] = true
 		t.segments = append(t.segments, s)
 	}
 	return t, nil
-}
-
-func parseSegment(s string) (segment, error) {
-	name, opens := strings.CutPrefix(s, "{")
-	if !opens {
-		if s == "" || strings.ContainsAny(s, "{}+*?#% ") {
-			return segment{}, fmt.Errorf("%s is not a segment of a route", strconv.Quote(s))
-		}
-		return segment{literal: s}, nil
-	}
-	name, closes := strings.CutSuffix(name, "}")
-	name, greedy := strings.CutSuffix(name, "+")
-	if !closes || !plainParameter(name) {
-		return segment{}, fmt.Errorf("%s is not {name} or {name+}", strconv.Quote(s))
-	}
-	return segment{name: name, greedy: greedy}, nil
-}
-
-func plainParameter(s string) bool {
-	return placeholder.MatchString("{"+s+"}") && !strings.ContainsAny(s, "{}")
 }
 
 // split returns the segments of a path; "/" has none.
@@ -91,26 +50,6 @@ func split(path string) []string {
 		return nil
 	}
 	return strings.Split(path, "/")
-}
-
-// identity returns a text that is the same for all keys that match the same requests.
-func (t *target) identity() string {
-	var b strings.Builder
-	b.WriteString(t.method + " ")
-	if t.path == "" {
-		b.WriteString("$")
-	}
-	for _, s := range t.segments {
-		switch {
-		case s.greedy:
-			b.WriteString("/{+}")
-		case s.name != "":
-			b.WriteString("/{}")
-		default:
-			b.WriteString("/" + s.literal)
-		}
-	}
-	return b.String()
 }
 
 // matches reports whether a path matches the key, and returns the path parameters, which are not decoded. If the path

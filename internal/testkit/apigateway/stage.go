@@ -98,10 +98,10 @@ func (s *serving) prepare() error {
 		r := &route{Route: s.d.Routes[i], id: fmt.Sprintf("r%05d", i+1),
 			authorizer: authorizers[s.d.Routes[i].Authorizer]}
 		var err error
-		if r.target, err = s.d.parseKey(r.Key); err != nil {
+		if r.target, err = parseKey(r.Key); err != nil {
 			return err
 		}
-		if r.requestChanges, err = s.d.requestMappings(&r.Integration, r.target); err != nil {
+		if r.requestChanges, err = s.d.requestMappings(&r.Integration); err != nil {
 			return err
 		}
 		if r.responseChanges, err = s.d.responseMappings(&r.Integration); err != nil {
