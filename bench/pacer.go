@@ -119,9 +119,6 @@ type ticketLoad struct {
 }
 
 func ticketBytes(l ticketLoad) float64 { return l.bytes }
-func cancelTime(l ticketLoad) float64 {
-	return float64(max(l.inOrder, l.atRandom)) / float64(time.Millisecond)
-}
 
 // pacerTicketsFigure has a million tickets wait, and cancels all of them.
 func pacerTicketsFigure(value func(ticketLoad) float64) func(short bool) (Result, error) {
