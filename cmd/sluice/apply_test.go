@@ -218,9 +218,9 @@ func TestApplyAsksForWhatItTakesAway(t *testing.T) {
 		"lower":    {of("rate: 100", "rate: 90", "threshold: 60", "threshold: 50"), ""},
 		"stricter": {of("onStoreFailure: closed", "onStoreFailure: closed, exact: true, cost: 2"), ""},
 		"tier": {of("{ period: 1s, threshold: 5 }, ", ""),
-			`removes plan "pro": limit writes: the tier of 5 per 1s`},
+			`removes limit writes: the tier of 5 per 1s from plan "pro"`},
 		"limit": {of(`      - { id: burst, algorithm: token_bucket, rate: 100, period: 1s, burst: 200 }`, ""),
-			`removes plan "pro": limit burst (token_bucket: 100 per 1s, burst 200)`},
+			`removes limit burst (token_bucket: 100 per 1s, burst 200) from plan "pro"`},
 		"mode": {of("onStoreFailure: closed", "onStoreFailure: closed, mode: off"),
 			`weakens plan "pro": limit writes: mode goes from enforce to off, so it denies nothing`},
 		"the store": {of(", onStoreFailure: closed", ""),
@@ -233,16 +233,16 @@ func TestApplyAsksForWhatItTakesAway(t *testing.T) {
 		"key": {of("2030-01-01", "2031-01-01"),
 			`weakens key "k1": it expires at 2031-01-01T00:00:00Z instead of at 2030-01-01T00:00:00Z`},
 		"override": {of("overrides: [ { id: writes, mode: shadow } ]", "overrides: []"),
-			`removes tenant "tiny": the override of limit writes (mode shadow)`},
+			`removes the override of limit writes (mode shadow) from tenant "tiny"`},
 		"cells": {of("cells: [eu-1]", "cells: []"),
-			`removes tenant "acme": cells (eu-1), so every cell serves the tenant`},
+			`removes cells (eu-1) from tenant "acme": every cell serves the tenant`},
 		"own rate": {of("cells: [eu-1]", "overrides: [ { id: burst, rate: 500 } ]"),
 			`weakens tenant "acme": limit burst: rate rises from 100 to 500 per 1s`},
 		"boost": {of("cells: [eu-1]", "boosts: [ { id: burst, factor: 2, from: 2030-01-01T00:00:00Z, until: "+
 			"2030-02-01T00:00:00Z } ]"), `weakens tenant "acme": a boost of limit burst ×2 from ` +
 			`2030-01-01T00:00:00Z until 2030-02-01T00:00:00Z`},
 		"other plan": {of("{ id: acme, plan: pro", "{ id: acme, plan: public"),
-			`removes tenant "acme": plan public in place of pro: limit burst (token_bucket: 100 per 1s, burst 200)`},
+			`removes limit burst (token_bucket: 100 per 1s, burst 200) from tenant "acme": plan public in place of pro`},
 		"not by name": {strings.Replace(base, "anonymousPlan: public\n", "", 1), ""},
 		"suspends":    {of("{ id: tiny, ", "{ id: tiny, suspended: true, "), ""},
 	} {
@@ -323,11 +323,12 @@ ipLimits: [ { id: per-hour, algorithm: sliding_window, threshold: 9000, period: 
 	const (
 		public  = `removes plan "public"`
 		tiny    = `removes tenant "tiny"`
-		address = `removes settings: ipLimits: limit per-address (token_bucket: 50 per 1s, burst 100)`
+		address = `removes limit per-address (token_bucket: 50 per 1s, burst 100) from settings: ipLimits`
 		network = "settings: counters of IPv6 addresses start afresh: they were by /56, and are by /64\n" +
 			"weakens settings: ipv6Prefix rises from 56 to 64, so a network of IPv6 has more counters"
-		anonymous = `removes settings: anonymousPlan (public), so calls without a credential get 401`
-		routes    = "removes settings: the route GET, PUT /product/*\nremoves settings: the route /health\nweakens " +
+		anonymous = `removes anonymousPlan (public) from settings: calls without a credential get 401`
+		routes    = "removes the route GET, PUT /product/* from settings\nremoves the route /health from settings\n" +
+			"weakens " +
 			"settings: no route is declared, so every request is passed on"
 	)
 	for flag, want := range map[string]string{
@@ -610,7 +611,7 @@ func TestApplyAsJSON(t *testing.T) {
 	}
 	change := out.Diff.Changes[0]
 	if change.ID != "public" || len(change.Losses) != 1 || change.Losses[0].Kind != "removes" ||
-		change.Losses[0].Text != `plan "public": limit per-ip (token_bucket: 5 per 1s)` {
+		change.Losses[0].Text != `limit per-ip (token_bucket: 5 per 1s) from plan "public"` {
 		t.Errorf("the change is %+v", change)
 	}
 	if change.Was.Version != 1 || change.Was.Actor != "ann@local" || change.Was.Reason != "the first plans" ||
@@ -655,7 +656,7 @@ func TestDevApply(t *testing.T) {
 	sameStored(t, before)
 	status(http.StatusOK)
 	if got := refusal(t, plansFile(t, "tenants: [ { id: tiny, overrides: [] } ]\n")); !strings.Contains(got,
-		`removes tenant "tiny": the override of limit burst (rate 50)`) {
+		`removes the override of limit burst (rate 50) from tenant "tiny"`) {
 		t.Errorf("the output is %s", got)
 	}
 	must(t, "plan", "apply", plansFile(t, "{}\n"), "--prune=anonymousPlan", "--yes", "--reason", "no more")

@@ -227,8 +227,8 @@ func TestDevKeepsWhatOthersWrote(t *testing.T) {
 			t.Fatalf("exit status %d, want %d: %s", refused.code, exitConfirm, refused.stderr)
 		}
 		for _, want := range []string{`removes tenant "initech" (written by dev: plans file example.yaml)`,
-			`removes plan "pro" (`, `removes key "acme-ci" (`, `removes plan "free": limit daily`, "--yes", dir,
-			`removes tenant "globex": the override of limit burst (burst 9) (written by `, ": a test)"} {
+			`removes plan "pro" (`, `removes key "acme-ci" (`, `removes limit daily`, "--yes", dir,
+			`removes the override of limit burst (burst 9) from tenant "globex" (written by `, ": a test)"} {
 			if !strings.Contains(refused.stderr, want) {
 				t.Errorf("the refusal does not contain %q: %s", want, refused.stderr)
 			}

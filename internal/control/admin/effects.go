@@ -27,7 +27,9 @@ const (
 // operator has agreed to it.
 type Loss struct {
 	Kind LossKind `json:"kind"`
-	Text string   `json:"text"` // names the document, as in `plan "pro": limit burst: rate rises from 1 to 2 per 1s`
+	// What is removed comes first, as in `limit burst (…) from plan "pro"`. What weakens names the document first, as in
+	// `plan "pro": limit burst: rate rises from 1 to 2 per 1s`.
+	Text string `json:"text"`
 }
 
 // String returns the loss as a predicate, as in `removes plan "pro"`.
@@ -72,19 +74,32 @@ type effects struct {
 	all       Effects
 }
 
-// add adds a loss.
-func (f *effects) add(kind LossKind, format string, args ...any) {
-	f.all.Losses = append(f.all.Losses, Loss{kind, f.name + ": " + fmt.Sprintf(format, args...)})
+// weakens adds a loss of something that exists and admits more.
+func (f *effects) weakens(format string, args ...any) {
+	f.all.Losses = append(f.all.Losses, Loss{Weakens, f.name + ": " + fmt.Sprintf(format, args...)})
 }
 
-// sets adds the losses when the limits of before are replaced by those of after.
-func (f *effects) sets(prefix string, before, after *plan.Set) {
+// removes adds the loss of what is gone from the document. why says where, why or with what effect; it may be "".
+func (f *effects) removes(what, why string) {
+	text := what + " from " + f.name
+	if why != "" {
+		text += ": " + why
+	}
+	f.all.Losses = append(f.all.Losses, Loss{Removes, text})
+}
+
+// sets adds the losses when the limits of before are replaced by those of after. where says which limits these are, or
+// why they change; it may be "".
+func (f *effects) sets(where string, before, after *plan.Set) {
 	for _, one := range plan.Losses(before, after) {
-		kind := Weakens
-		if one.Removed {
-			kind = Removes
+		switch {
+		case one.Removed:
+			f.removes(one.Text, where)
+		case where != "":
+			f.weakens("%s: %s", where, one.Text)
+		default:
+			f.weakens("%s", one.Text)
 		}
-		f.add(kind, "%s%s", prefix, one.Text)
 	}
 }
 
@@ -108,21 +123,21 @@ func (f *effects) settings(old, now plan.Document) error {
 	if errBefore != nil || errAfter != nil {
 		return nil //nolint:nilerr // the stored settings are damaged, or the problem of the new ones has been reported
 	}
-	f.sets("ipLimits: ", before.IPLimits(), after.IPLimits())
+	f.sets("ipLimits", before.IPLimits(), after.IPLimits())
 	f.afresh(before.IPLimits(), after.IPLimits())
 	had, has := before.IPv6Prefix(), after.IPv6Prefix()
 	if has != had {
 		f.startsAfresh("counters of IPv6 addresses start afresh: they were by /%d, and are by /%d", had, has)
 	}
 	if has > had {
-		f.add(Weakens, "ipv6Prefix rises from %d to %d, so a network of IPv6 has more counters", had, has)
+		f.weakens("ipv6Prefix rises from %d to %d, so a network of IPv6 has more counters", had, has)
 	}
 	switch had, has := before.AnonymousPlan(), after.AnonymousPlan(); {
 	case had == has:
 	case had == "":
-		f.add(Weakens, "anonymousPlan goes from none to %s, so calls without a credential are admitted", has)
+		f.weakens("anonymousPlan goes from none to %s, so calls without a credential are admitted", has)
 	case has == "":
-		f.add(Removes, "anonymousPlan (%s), so calls without a credential get 401", had)
+		f.removes("anonymousPlan ("+had+")", "calls without a credential get 401")
 	default:
 		p, err := f.was(had)
 		if err != nil {
@@ -133,7 +148,7 @@ func (f *effects) settings(old, now plan.Document) error {
 			return err
 		}
 		if p != nil && q != nil {
-			f.sets("calls without a credential: ", p.Set(), q.Set())
+			f.sets("calls without a credential", p.Set(), q.Set())
 		}
 	}
 	f.routes(before.Routes(), after.Routes())
@@ -143,11 +158,11 @@ func (f *effects) settings(old, now plan.Document) error {
 func (f *effects) routes(before, after []string) {
 	for _, r := range before {
 		if !slices.Contains(after, r) {
-			f.add(Removes, "the route %s", r)
+			f.removes("the route "+r, "")
 		}
 	}
 	if len(before) > 0 && len(after) == 0 {
-		f.add(Weakens, "no route is declared, so every request is passed on")
+		f.weakens("no route is declared, so every request is passed on")
 	}
 }
 
@@ -192,18 +207,18 @@ func (f *effects) tenant(old, now plan.Document) error {
 		return nil //nolint:nilerr // the problem has been reported
 	}
 	if before.Suspended && !after.Suspended {
-		f.add(Weakens, "the tenant is resumed")
+		f.weakens("the tenant is resumed")
 	}
 	if before.Plan == "" && after.Plan != "" {
-		f.add(Weakens, "plan goes from none to %s, so its calls are admitted", after.Plan)
+		f.weakens("plan goes from none to %s, so its calls are admitted", after.Plan)
 	}
 	if len(before.Cells) > 0 && len(after.Cells) == 0 {
-		f.add(Removes, "cells (%s), so every cell serves the tenant", strings.Join(before.Cells, ", "))
+		f.removes("cells ("+strings.Join(before.Cells, ", ")+")", "every cell serves the tenant")
 	}
 	f.overrides(before.Overrides, after.Overrides)
 	moved := ""
 	if before.Plan != "" && after.Plan != before.Plan {
-		moved = fmt.Sprintf("plan %s in place of %s: ", after.Plan, before.Plan)
+		moved = fmt.Sprintf("plan %s in place of %s", after.Plan, before.Plan)
 	}
 	if err := f.effective(moved, old, now); err != nil {
 		return err
@@ -216,12 +231,12 @@ func (f *effects) overrides(before, after []map[string]any) {
 	for _, old := range before {
 		i := slices.IndexFunc(after, func(o map[string]any) bool { return o["id"] == old["id"] })
 		if i < 0 {
-			f.add(Removes, "the override of limit %s (%s)", old["id"], strings.Join(settingsOf(old), ", "))
+			f.removes(fmt.Sprintf("the override of limit %s (%s)", old["id"], strings.Join(settingsOf(old), ", ")), "")
 			continue
 		}
 		for _, setting := range settingsOf(old) {
 			if name, _, _ := strings.Cut(setting, " "); after[i][name] == nil {
-				f.add(Removes, "%s of the override of limit %s", setting, old["id"])
+				f.removes(fmt.Sprintf("%s of the override of limit %s", setting, old["id"]), "")
 			}
 		}
 	}
@@ -247,7 +262,7 @@ func settingsOf(override map[string]any) []string {
 // effective compares the limits of a tenant, without its boosts, before and after the change. Both are compiled with
 // the plans after the change, since the effects of a changed plan are listed for the plan. If the tenant's old
 // overrides do not fit the plans after the change, effective uses the plans before the change to find the losses.
-func (f *effects) effective(prefix string, old, now plan.Document) error {
+func (f *effects) effective(where string, old, now plan.Document) error {
 	after, err := f.limits(now, f.will)
 	if err != nil || after == nil {
 		return err
@@ -259,7 +274,7 @@ func (f *effects) effective(prefix string, old, now plan.Document) error {
 		before, err = f.limits(old, f.was)
 	}
 	if before != nil {
-		f.sets(prefix, before, after)
+		f.sets(where, before, after)
 	}
 	return err
 }
@@ -303,7 +318,7 @@ func (f *effects) boosts(before, after []boostMembers) {
 	}
 	for i := range before {
 		if b := &before[i]; b.Until.After(f.now) && find(after, b.ID) == nil {
-			f.add(Removes, "the boost of %s", b)
+			f.removes("the boost of "+b.String(), "")
 		}
 	}
 	for i := range after {
@@ -311,9 +326,9 @@ func (f *effects) boosts(before, after []boostMembers) {
 		switch old := find(before, b.ID); {
 		case !b.Until.After(f.now):
 		case old == nil:
-			f.add(Weakens, "a boost of %s", b)
+			f.weakens("a boost of %s", b)
 		case exceeds(b.Factor, old.Factor) || b.Until.After(old.Until) || b.From.Before(old.From):
-			f.add(Weakens, "the boost of %s becomes one of %s", old, b)
+			f.weakens("the boost of %s becomes one of %s", old, b)
 		}
 	}
 }
@@ -333,14 +348,14 @@ func (f *effects) key(old, now plan.Document) error {
 		return nil //nolint:nilerr // the stored key is damaged, or the problem of the new one has been reported
 	}
 	if after.Tenant != before.Tenant {
-		f.add(Weakens, "it moves to tenant %q from tenant %q", after.Tenant, before.Tenant)
+		f.weakens("it moves to tenant %q from tenant %q", after.Tenant, before.Tenant)
 	}
 	switch {
 	case before.ExpiresAt.IsZero():
 	case after.ExpiresAt.IsZero():
-		f.add(Weakens, "it never expires instead of at %s", before.ExpiresAt.Format(time.RFC3339))
+		f.weakens("it never expires instead of at %s", before.ExpiresAt.Format(time.RFC3339))
 	case after.ExpiresAt.After(before.ExpiresAt):
-		f.add(Weakens, "it expires at %s instead of at %s",
+		f.weakens("it expires at %s instead of at %s",
 			after.ExpiresAt.Format(time.RFC3339), before.ExpiresAt.Format(time.RFC3339))
 	}
 	return nil

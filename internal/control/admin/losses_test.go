@@ -34,10 +34,10 @@ func TestNothingIsLostWithoutAgreement(t *testing.T) {
 		want   []string // everything that is lost
 	}{
 		"settings": {`{"table":"plans","key":"` + events.SettingsKey + `","expect":1,"body":{}}`, []string{
-			"removes settings: ipLimits: limit per-address (token_bucket: 50 per 1s)",
+			"removes limit per-address (token_bucket: 50 per 1s) from settings: ipLimits",
 			"weakens settings: ipv6Prefix rises from 48 to 64, so a network of IPv6 has more counters",
-			"removes settings: anonymousPlan (free), so calls without a credential get 401",
-			"removes settings: the route GET, PUT /product/*",
+			"removes anonymousPlan (free) from settings: calls without a credential get 401",
+			"removes the route GET, PUT /product/* from settings",
 			"weakens settings: no route is declared, so every request is passed on",
 		}},
 		"another anonymous plan": {`{"table":"plans","key":"` + events.SettingsKey +
@@ -48,17 +48,17 @@ func TestNothingIsLostWithoutAgreement(t *testing.T) {
 			"weakens settings: calls without a credential: limit burst: burst rises from 20 to 200",
 		}},
 		"an override": {`{"table":"tenants","key":"acme","expect":1,"body":{"id":"acme","plan":"pro"}}`, []string{
-			`removes tenant "acme": the override of limit burst (rate 500)`,
+			`removes the override of limit burst (rate 500) from tenant "acme"`,
 		}},
 		"a setting of an override": {`{"table":"tenants","key":"acme","expect":1,"body":{"id":"acme","plan":"pro",` +
 			`"overrides":[{"id":"burst","burst":100}]}}`, []string{
-			`removes tenant "acme": rate 500 of the override of limit burst`,
+			`removes rate 500 of the override of limit burst from tenant "acme"`,
 		}},
 		"a suspension, a boost and cells": {`{"table":"tenants","key":"gone","expect":1,"body":{"id":"gone",` +
 			`"plan":"free"}}`, []string{
 			`weakens tenant "gone": the tenant is resumed`,
-			`removes tenant "gone": cells (eu-1), so every cell serves the tenant`,
-			`removes tenant "gone": the boost of limit burst ×2 until 2026-12-01T00:00:00Z`,
+			`removes cells (eu-1) from tenant "gone": every cell serves the tenant`,
+			`removes the boost of limit burst ×2 until 2026-12-01T00:00:00Z from tenant "gone"`,
 		}},
 		"a longer boost": {`{"table":"tenants","key":"gone","expect":1,"body":{"id":"gone","plan":"free",` +
 			`"suspended":true,"cells":["eu-1"],"boosts":[{"id":"burst","factor":2.5,` +
@@ -70,7 +70,7 @@ func TestNothingIsLostWithoutAgreement(t *testing.T) {
 		"a limit": {`{"table":"plans","key":"pro","expect":1,"body":{"id":"pro","limits":[{"id":"burst",` +
 			`"algorithm":"token_bucket","rate":101,"period":"1s","burst":200}]}}`, []string{
 			`weakens plan "pro": limit burst: rate rises from 100 to 101 per 1s`,
-			`removes plan "pro": limit writes (fixed_window: 60 per 1m, mode shadow)`,
+			`removes limit writes (fixed_window: 60 per 1m, mode shadow) from plan "pro"`,
 		}},
 		"a key that never ends": {`{"table":"keys","key":"k1","expect":1,"body":{"id":"k1","tenant":"acme",` + key +
 			`}}`, []string{
