@@ -372,6 +372,41 @@ func TestHijack(t *testing.T) {
 	}
 }
 
+// Guarantees that one counted request is one request of a backend that would change the protocol: a reverse proxy
+// behind the middleware passes on WebSocket alone.
+func TestUpgradesAreNotForwarded(t *testing.T) {
+	backend := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if upgrade := r.Header.Get("Upgrade"); upgrade != "" {
+			conn, _, err := http.NewResponseController(w).Hijack()
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			_, _ = io.WriteString(conn,
+				"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: "+upgrade+"\r\n\r\n")
+			conn.Close()
+		}
+	}))
+	to, err := url.Parse(backend.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(to) }}
+	for name, h := range map[string]http.Handler{
+		"Limit":  middleware.Limit(newLimiter(t, limits))(proxy),
+		"Behind": middleware.Behind(middleware.MappedHeaders)(proxy),
+	} {
+		front := serve(t, h).URL
+		for upgrade, want := range map[string]int{"h2c": 200, "h2c, websocket": 200, "TLS/1.0": 200, "WebSocket": 101} {
+			resp, _ := do(t, request(t, "GET", front+"/stream", append(key("acme"), "X-Sluice-Caller",
+				"d=allowed;t=acme", "Connection", "Upgrade", "Upgrade", upgrade, "Http2-Settings", "AAMAAABk")...))
+			if resp.StatusCode != want {
+				t.Errorf("%s: the upgrade to %s is answered with %s, want %d", name, upgrade, resp.Status, want)
+			}
+		}
+	}
+}
+
 // plainWriter has only the methods of http.ResponseWriter.
 type plainWriter struct{ http.ResponseWriter }
 

@@ -263,7 +263,8 @@ func TestAnswers(t *testing.T) {
 }
 
 // Guarantees that an upstream can rely on the X-Sluice headers: those that a client sends are removed, a tenant's id
-// cannot add a header, and the credential is not passed on.
+// cannot add a header, the credential is not passed on, and a client cannot ask for another protocol, over which
+// further requests would pass uncounted.
 func TestUpstreamSeesOnlyOurWord(t *testing.T) {
 	var seen http.Header
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -283,7 +284,7 @@ func TestUpstreamSeesOnlyOurWord(t *testing.T) {
 	r := do(t, "GET", base+"/x", nil, "X-Api-Key", key(evil), "X-Sluice-Tenant", "root", "x_sluice_tenant", "root",
 		"X-Sluice-Whatever", "1",
 		"X-Ratelimit-Limit", "1", "Ratelimit-Policy", "1", "X-Forwarded-For", "1.2.3.4", "Connection",
-		"X-Sluice-Tenant", "X-Own", "kept")
+		"X-Sluice-Tenant, Upgrade", "X-Own", "kept", "Upgrade", "h2c", "Http2-Settings", "AAMAAABk")
 	if r.StatusCode != http.StatusTeapot || r.Header.Get("X-RateLimit-Limit") != "5" ||
 		!strings.HasPrefix(r.Header.Get("RateLimit"), `"burst"`) ||
 		len(r.Header.Values("RateLimit")) != 1 || !slices.Contains(r.Header.Values("Access-Control-Expose-Headers"),
@@ -295,7 +296,7 @@ func TestUpstreamSeesOnlyOurWord(t *testing.T) {
 		case name == "X-Sluice-Tenant" || name == "X-Sluice-Subject" || name == "X-Sluice-Plan" ||
 			name == "X-Sluice-Key-Id":
 		case strings.Contains(strings.ToLower(name), "sluice"), strings.Contains(strings.ToLower(name), "ratelimit"),
-			name == "X-Evil", name == "X-Api-Key":
+			name == "X-Evil", name == "X-Api-Key", name == "Upgrade", name == "Http2-Settings":
 			t.Errorf("the upstream saw %s: %q", name, seen[name])
 		}
 	}

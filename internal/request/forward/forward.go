@@ -24,14 +24,16 @@ const (
 var Names = [...]string{Tenant, Subject, Plan, KeyID, Anonymous, StoreFailed}
 
 // Write removes the headers that a service must accept only from us, and writes the caller. By naming a header in
-// Connection, a client can make a later proxy remove it, so our headers are removed from Connection.
+// Connection, a client can make a later proxy remove it, so our headers are removed from Connection. Write calls
+// [DropUpgrades], too.
 func Write(h http.Header, c *caller.Caller) {
 	for name := range h {
 		if Ours(name) {
 			delete(h, name)
 		}
 	}
-	keepOurs(h)
+	DropUpgrades(h)
+	dropOptions(h, Ours)
 	set := func(name, value string) {
 		if value != "" {
 			h[name] = []string{apigw.EncodeName(value)}
@@ -49,14 +51,27 @@ func Write(h http.Header, c *caller.Caller) {
 	}
 }
 
-// keepOurs removes the names of our headers from Connection.
-func keepOurs(h http.Header) {
+// DropUpgrades removes a client's request to change the protocol of its connection, unless it is for WebSocket alone.
+// A connection with another protocol, such as h2c, would carry requests that no limit counts.
+func DropUpgrades(h http.Header) {
+	if lines := h["Upgrade"]; len(lines) == 1 && strings.EqualFold(strings.TrimSpace(lines[0]), "websocket") {
+		return
+	}
+	delete(h, "Upgrade")
+	delete(h, "Http2-Settings")
+	dropOptions(h, func(option string) bool {
+		return strings.EqualFold(option, "Upgrade") || strings.EqualFold(option, "HTTP2-Settings")
+	})
+}
+
+// dropOptions removes from Connection the names of headers for which drop returns true.
+func dropOptions(h http.Header, drop func(option string) bool) {
 	lines := h["Connection"]
 	found := false
 	var kept []string
 	for _, line := range lines {
 		for option := range strings.SplitSeq(line, ",") {
-			if option = strings.TrimSpace(option); Ours(option) {
+			if option = strings.TrimSpace(option); drop(option) {
 				found = true
 			} else {
 				kept = append(kept, option)

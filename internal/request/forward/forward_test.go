@@ -32,6 +32,30 @@ func TestWrite(t *testing.T) {
 	}
 }
 
+// Guarantees that a client cannot change the protocol of its connection to anything but WebSocket, in any spelling: one
+// counted request would otherwise carry any number of others.
+func TestUpgrades(t *testing.T) {
+	for _, upgrade := range [][]string{{"h2c"}, {"H2C"}, {"websocket, h2c"}, {"websocket", "h2c"}, {"TLS/1.0"}, {""},
+		nil} {
+		h := http.Header{"Http2-Settings": {"AAMAAABk"}, "X-Own": {"1"},
+			"Connection": {"keep-alive, UPGRADE", "http2-settings"}}
+		if upgrade != nil {
+			h["Upgrade"] = upgrade
+		}
+		forward.Write(h, &caller.Caller{})
+		if want := (http.Header{"X-Own": {"1"}, "Connection": {"keep-alive"}}); !reflect.DeepEqual(h, want) {
+			t.Errorf("%q: got %v, want %v", upgrade, h, want)
+		}
+	}
+	for _, upgrade := range []string{"websocket", " WebSocket "} {
+		h := http.Header{"Upgrade": {upgrade}, "Connection": {"Upgrade"}}
+		want := h.Clone()
+		if forward.Write(h, &caller.Caller{}); !reflect.DeepEqual(h, want) {
+			t.Errorf("%q: got %v, want %v", upgrade, h, want)
+		}
+	}
+}
+
 // FuzzWrite guarantees that any name can be written into a header and read back, without a character that has a meaning
 // in headers. Otherwise a tenant could add headers that backends trust.
 func FuzzWrite(f *testing.F) {
