@@ -66,7 +66,7 @@ const (
 	MaxDescriptors = 1000
 
 	// maxOverrides bounds the cache of the limits that descriptors set themselves, and so the memory that callers can
-	// fill.
+	// fill: its keys are hashes, however long the keys of a descriptor are.
 	maxOverrides = 10_000
 
 	// defaultNearLimitRatio is the default of envoyproxy/ratelimit.
@@ -148,7 +148,7 @@ type snapshot struct {
 type override struct {
 	requestsPerUnit uint32
 	unit            envoyconfig.Unit
-	keys            string // the domain, and the keys of the descriptor's entries
+	keys            string // the hash of the domain and of the keys of the descriptor's entries
 }
 
 // New returns a service without a configuration. Until it has one, every request is an error.
@@ -258,7 +258,7 @@ func (s *Service) ruleOf(o *ratelimitv3.RateLimitDescriptor_RateLimitOverride, d
 	for i := range entries {
 		keys = limit.AppendNetstring(keys, entries[i].Key)
 	}
-	key := override{o.GetRequestsPerUnit(), envoyconfig.Unit(o.GetUnit()), string(keys)}
+	key := override{o.GetRequestsPerUnit(), envoyconfig.Unit(o.GetUnit()), hashOf(keys)}
 	if r, ok := s.overrides.Get(key); ok {
 		return r, nil
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -67,6 +68,60 @@ func (w *world) load(yaml string) {
 		w.t.Fatal(err)
 	}
 	w.SetConfig(config)
+}
+
+// capturing is a store that records the owners it is asked about.
+type capturing struct {
+	limit.Store
+	owners []limit.Owner
+}
+
+func (c *capturing) Decide(ctx context.Context, r *limit.Request, now time.Time, d *limit.Decision) error {
+	c.owners = append(c.owners, r.Owner)
+	return c.Store.Decide(ctx, r, now, d)
+}
+
+// Guarantees that the stores, whose errors are logged with the owner and the key of a counter, get no value that a
+// client chose.
+func TestOwnersHoldNoValues(t *testing.T) {
+	inMemory, err := memory.New(memory.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	store := &capturing{Store: inMemory}
+	w := newWorld(t, rls.Config{Store: store}, file)
+	w.ask(descriptor("a=slk_SECRET"), descriptor("a="+strings.Repeat("slk_SECRET", 100)), descriptor("b=slk_SECRET"))
+	for _, o := range store.owners {
+		if strings.Contains(o.Name, "SECRET") {
+			t.Errorf("an owner of counters has the name %.80q", o.Name)
+		}
+	}
+	if len(store.owners) != 3 {
+		t.Errorf("the store was asked about %d owners, want 3", len(store.owners))
+	}
+}
+
+// Guarantees that the limits of requests are remembered in little memory, however long the keys of their descriptors
+// are.
+func TestOverridesOfLongKeys(t *testing.T) {
+	w := newWorld(t, rls.Config{}, file)
+	heap := func() int64 {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc)
+	}
+	before := heap()
+	for i := range 300 {
+		d := descriptor(fmt.Sprintf("%060000d=x", i))
+		d.Limit = &ratelimitv3.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: 1,
+			Unit: typev3.RateLimitUnit_MINUTE}
+		w.ask(d)
+	}
+	if kept := heap() - before; kept > 6<<20 {
+		t.Errorf("300 keys of 60,000 bytes are kept in %d bytes, want at most 6 MiB", kept)
+	}
+	runtime.KeepAlive(w)
 }
 
 // descriptor returns a descriptor with the entries, which are written as "key=value,key=value".
