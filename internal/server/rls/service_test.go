@@ -939,6 +939,28 @@ func TestStats(t *testing.T) {
 	}
 }
 
+// Guarantees that neither a value nor a domain of a request can add a line to the statistics, or control a terminal.
+func TestStatsCannotBeForged(t *testing.T) {
+	w := newWorld(t, rls.Config{}, "domain: d\ndescriptors: [{key: a, value_to_metric: true, rate_limit: "+
+		"{unit: minute, requests_per_unit: 10}}]")
+	const forged = "x\n\r\v\f\x1b[2J\u0085\u2028\u2029\u202eforged: 1"
+	w.ask(descriptor("a=" + forged))
+	_, _ = w.ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{Domain: forged,
+		Descriptors: []*ratelimitv3.RateLimitDescriptor{descriptor("a=x")}})
+	names := 0
+	w.Stats().Each(func(name string, _ int64) {
+		if strings.Contains(name, "forged") {
+			names++
+		}
+		if strings.ContainsAny(name, "\n\r\v\f\x1b\u0085\u2028\u2029\u202e") {
+			t.Errorf("a statistic has the name %q", name)
+		}
+	})
+	if names != 8 {
+		t.Errorf("%d statistics have names with the forged text, want 7 of the descriptor and 1 of the domain", names)
+	}
+}
+
 // Guarantees that concurrent requests with two descriptors never get more than either limit, and that the refunds of
 // denied requests are not lost.
 func TestConcurrent(t *testing.T) {

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"unicode"
 
 	"github.com/sluicelimits/sluice/internal/server/envoyconfig"
 )
@@ -218,8 +219,15 @@ var (
 )
 
 // cleanName replaces the characters that the statsd protocol does not allow in a name, and the dots of IPv4 addresses,
-// as envoyproxy/ratelimit does.
+// as envoyproxy/ratelimit does. It also replaces control characters and separators of lines, by which a value of a
+// request could add a line to the statistics.
 func cleanName(name string) string {
+	name = strings.Map(func(c rune) rune {
+		if unicode.IsControl(c) || unicode.In(c, unicode.Zl, unicode.Zp, unicode.Cf) {
+			return '_'
+		}
+		return c
+	}, name)
 	return ipv4.ReplaceAllStringFunc(unsafeNames.Replace(name), func(address string) string {
 		return strings.ReplaceAll(address, ".", "_")
 	})
