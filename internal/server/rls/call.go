@@ -1,7 +1,6 @@
 package rls
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -131,11 +130,11 @@ func (c *call) beginItem(i int, snapshot *snapshot) error {
 	}
 	it.setHits(d, c.request)
 	if it.hits == 0 && !it.negative && it.rule.NoteQuery() && !c.service.config.CountDenied {
-		c.service.config.Log.Info("a request asked with 0 hits, so its hits are probably reported when it is over: "+
+		c.service.logQuery("a request asked with 0 hits, so its hits are probably reported when it is over: "+
 			"from now on the hits of this descriptor count also if they do not fit. To have every instance know it "+
 			"from the start, write sluice: {countDenied: true} at the descriptor, and countDenied: false to never "+
 			"count such hits",
-			"descriptor", cmp.Or(it.rule.Path, envoyconfig.OverrideStatsKey(domain, c.entries)))
+			it.rule, domain, c.entries)
 	}
 	c.nameAddresses()
 	c.key = envoyconfig.AppendKey(c.key[:0], domain, c.entries, shared)

@@ -135,7 +135,8 @@ type Service struct {
 
 	warnedOfPlanReports sync.Once
 
-	lastLogged atomic.Int64 // when an error of the store was last logged, seconds since 1970
+	lastLogged      atomic.Int64 // when an error of the store was last logged, seconds since 1970
+	lastQueryLogged atomic.Int64 // the same of a limit of a request with 0 hits
 }
 
 // snapshot is a configuration with the statistics of its rules.
@@ -231,10 +232,33 @@ func (s *Service) ShouldRateLimit(ctx context.Context, req *rlsv3.RateLimitReque
 
 // logStore logs an error of the store, at most one line per second.
 func (s *Service) logStore(err error) {
-	last, now := s.lastLogged.Load(), s.config.Now().Unix()
-	if now != last && s.lastLogged.CompareAndSwap(last, now) {
+	if s.oncePerSecond(&s.lastLogged) {
 		s.config.Log.Error("the store of counters failed", "error", err, "failures", s.stats.StoreError.Load())
 	}
+}
+
+// logQuery logs a message about a descriptor that a request asked about with 0 hits. A limit that the request brings is
+// named by the keys of the descriptor alone, because values can be addresses or credentials. Clients can bring any
+// number of limits, so there is at most one such line per second.
+func (s *Service) logQuery(message string, rule *envoyconfig.Rule, domain string, entries []envoyconfig.Entry) {
+	name := rule.Path
+	if name == "" {
+		if !s.oncePerSecond(&s.lastQueryLogged) {
+			return
+		}
+		keys := make([]envoyconfig.Entry, len(entries))
+		for i := range entries {
+			keys[i].Key = entries[i].Key
+		}
+		name = envoyconfig.OverrideStatsKey(domain, keys)
+	}
+	s.config.Log.Info(message, "descriptor", name)
+}
+
+// oncePerSecond reports whether a line may be logged, and remembers that in last, in seconds since 1970.
+func (s *Service) oncePerSecond(last *atomic.Int64) bool {
+	before, now := last.Load(), s.config.Now().Unix()
+	return now != before && last.CompareAndSwap(before, now)
 }
 
 // warnOfPlanReports logs once that a plan does not count hits that are reported later and do not fit.

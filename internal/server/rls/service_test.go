@@ -124,6 +124,22 @@ func TestOverridesOfLongKeys(t *testing.T) {
 	runtime.KeepAlive(w)
 }
 
+// Guarantees that requests which bring limits of their own and 0 hits log no value, and at most one line a second.
+func TestQueriesAreLoggedWithoutValues(t *testing.T) {
+	var log strings.Builder
+	w := newWorld(t, rls.Config{Log: slog.New(slog.NewTextHandler(&log, nil))}, file)
+	for i := range 20 {
+		d := descriptorWithHits(fmt.Sprintf("a%d=203.0.113.5", i), 0)
+		d.Limit = &ratelimitv3.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: 1,
+			Unit: typev3.RateLimitUnit_MINUTE}
+		w.ask(d)
+	}
+	if text := log.String(); strings.Count(text, "\n") != 1 || strings.Contains(text, "203") ||
+		!strings.Contains(text, "descriptor=d.a0") {
+		t.Errorf("the log is\n%s\nwant one line, which names the keys alone", text)
+	}
+}
+
 // descriptor returns a descriptor with the entries, which are written as "key=value,key=value".
 func descriptor(entries string) *ratelimitv3.RateLimitDescriptor {
 	d := new(ratelimitv3.RateLimitDescriptor)
