@@ -72,6 +72,9 @@ func New(c Config) (*Gateway, error) {
 // rewrite makes the request to the upstream from an admitted request.
 func (g *serving) rewrite(p *httputil.ProxyRequest) {
 	p.SetURL(g.c.Upstream)
+	for _, name := range []string{"X-Original-Url", "X-Rewrite-Url"} { // some backends serve their path instead
+		delete(p.Out.Header, name)
+	}
 	for _, name := range forward.Names { // the proxy removes headers that the client names in Connection
 		if v := p.In.Header[name]; v != nil {
 			p.Out.Header[name] = v

@@ -284,7 +284,8 @@ func TestUpstreamSeesOnlyOurWord(t *testing.T) {
 	r := do(t, "GET", base+"/x", nil, "X-Api-Key", key(evil), "X-Sluice-Tenant", "root", "x_sluice_tenant", "root",
 		"X-Sluice-Whatever", "1",
 		"X-Ratelimit-Limit", "1", "Ratelimit-Policy", "1", "X-Forwarded-For", "1.2.3.4", "Connection",
-		"X-Sluice-Tenant, Upgrade", "X-Own", "kept", "Upgrade", "h2c", "Http2-Settings", "AAMAAABk")
+		"X-Sluice-Tenant, Upgrade", "X-Own", "kept", "Upgrade", "h2c", "X-Original-Url", "/y",
+		"X-Rewrite-Url", "/y", "Http2-Settings", "AAMAAABk")
 	if r.StatusCode != http.StatusTeapot || r.Header.Get("X-RateLimit-Limit") != "5" ||
 		!strings.HasPrefix(r.Header.Get("RateLimit"), `"burst"`) ||
 		len(r.Header.Values("RateLimit")) != 1 || !slices.Contains(r.Header.Values("Access-Control-Expose-Headers"),
@@ -296,7 +297,8 @@ func TestUpstreamSeesOnlyOurWord(t *testing.T) {
 		case name == "X-Sluice-Tenant" || name == "X-Sluice-Subject" || name == "X-Sluice-Plan" ||
 			name == "X-Sluice-Key-Id":
 		case strings.Contains(strings.ToLower(name), "sluice"), strings.Contains(strings.ToLower(name), "ratelimit"),
-			name == "X-Evil", name == "X-Api-Key", name == "Upgrade", name == "Http2-Settings":
+			name == "X-Evil", name == "X-Api-Key", name == "Upgrade", name == "Http2-Settings",
+			name == "X-Original-Url", name == "X-Rewrite-Url":
 			t.Errorf("the upstream saw %s: %q", name, seen[name])
 		}
 	}
