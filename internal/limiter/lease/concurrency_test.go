@@ -61,7 +61,7 @@ func TestOneCallIsUnderWay(t *testing.T) {
 					s := open(t, lease.Config{Store: below})
 					l := daily(t, "a", a, 60)
 					if a == limit.SlidingWindow || a == limit.TokenBucket {
-						l = newLimit(t, "a", nil, limit.Tier{Algorithm: a, Period: 10 * time.Second, Threshold: 60})
+						l = newLimit(t, "a", nil, limit.Tier{Algorithm: a, Period: 6 * time.Second, Threshold: 60})
 					}
 					var mu sync.Mutex
 					admitted := map[string]int{}
@@ -85,7 +85,7 @@ func TestOneCallIsUnderWay(t *testing.T) {
 					defer below.mu.Unlock()
 					most := 60
 					if a == limit.TokenBucket {
-						most = 70 // it refills 6 a second, for less than a second
+						most = 70 // it refills 10 a second, for less than a second
 					}
 					for name, n := range admitted {
 						if n > most || many <= 3 && n < 60 {

@@ -16,6 +16,8 @@ type counter struct {
 	ramp   ramp           // which of the lease's units cannot be spent yet
 	demand demand
 
+	promisedAt int64 // a denial named this time; until then no units of the ramp are given back
+
 	denial      denial
 	flight      *singleflight.Call // the call under way that leases this counter, or nil
 	supply      supply

@@ -48,7 +48,7 @@ func (r *returnCall) addUnits(c *counter, t, units int64) {
 		}
 	}
 	c.ramp.removeLocked(units, t)
-	c.lease.Units -= units
+	c.lease.GiveBack(units)
 	r.units += units
 }
 
@@ -71,7 +71,8 @@ func (r *returnCall) firstLease(l *limit.Limit, v limit.Value) int {
 // keepFor, or before the store runs out of units, whichever comes first. It is 0 if there is plenty, since no process
 // lacks the units then.
 func (o *ownerLeases) spareUnits(c *counter, t int64) int64 {
-	if !c.scarce || t >= c.until || c.lease.Units == 0 || c.lease.At == 0 || c.flight != nil || c.lease.Other() {
+	if !c.scarce || t >= c.until || t < c.promisedAt || c.lease.Units == 0 || c.lease.At == 0 || c.flight != nil ||
+		c.lease.Other() {
 		return 0
 	}
 	k := o.shard.store.config.tuning

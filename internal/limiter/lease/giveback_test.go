@@ -57,7 +57,7 @@ func TestLeastUnitsNeedRequests(t *testing.T) {
 		{limit.TokenBucket, 4, true},
 	}
 	for _, tt := range tests {
-		l := newLimit(t, "a", nil, limit.Tier{Algorithm: tt.algorithm, Period: 10 * time.Second, Threshold: 300})
+		l := newLimit(t, "a", nil, limit.Tier{Algorithm: tt.algorithm, Period: 10 * time.Second, Threshold: 3000})
 		v := lease.View{Tier: &l.Tiers[0], Cost: 1, Lacks: 1, Left: 20, EndsIn: 5 * time.Second, Rate: tt.rate,
 			Total:     40,
 			Instances: 3}

@@ -37,6 +37,9 @@ func (o *ownerLeases) decideLocally(req *limit.Request, now clock.Instant, d *li
 		for range charge.Limit.Tiers {
 			c := o.counters[n]
 			e.SpendLeftover(n, i, &c.lease)
+			if c.ramp.locked > 0 {
+				c.noteMore(e, n, t)
+			}
 			c.demand.addRequest(t, charge.Cost)
 			n++
 		}
@@ -81,12 +84,38 @@ func (c *counter) decideCost(cost, t, storeOffset int64) (retryAt int64, known b
 		return 0, true
 	}
 	if at := c.spendableAt(t, cost); at > t {
+		c.promisedAt = max(c.promisedAt, at)
 		return at + storeOffset, true
 	}
-	if c.denial.covers(cost, t) {
-		return max(c.denial.storeUntil, t+storeOffset+1), true
+	if !c.denial.covers(cost, t) {
+		return 0, false
 	}
-	return 0, false
+	retryAt = max(c.denial.storeUntil, t+storeOffset+1)
+	if cost > c.denial.cost {
+		if leasesEntries(c.tier) { // only the store has the entries, which say when so many units leave
+			return 0, false
+		}
+		retryAt = max(retryAt, c.lease.FitsAt(cost))
+	}
+	return retryAt, true
+}
+
+// noteMore notes in result i when a unit can be spent, if the lease has units, and none of them now.
+func (c *counter) noteMore(e *limit.Evaluation, i int, t int64) {
+	if c.lease.Units > 0 && c.spendable(t) == 0 {
+		e.MoreFrom(i, c.fitsAt(t, 1, 1, e.Now))
+	}
+}
+
+// fitsAt returns when the counter admits a cost of which the request lacks some units, by the store's clock: when the
+// ramp of the lease has them free, or when the store has room for the cost.
+func (c *counter) fitsAt(t, cost, lacks, storeNow int64) int64 {
+	if at := c.spendableAt(t, lacks); at > t {
+		c.promisedAt = max(c.promisedAt, at)
+		return storeNow + at - t
+	}
+	const least = 1000 // µs; a retry at once would find the same lease
+	return max(c.lease.FitsAt(cost), storeNow+least)
 }
 
 // spendLocally completes the decision of decideInAnyOrder: it takes the units off the leases of the counters,
@@ -103,6 +132,7 @@ func (o *ownerLeases) spendLocally(t int64, d *limit.Decision, counters []*count
 		c.demand.addRequest(t, cost)
 		if d.Charges(i) {
 			c.lease.Units -= d.Revise().ChargeLeftover(i)
+			c.noteMore(d.Revise(), i, t)
 		} else if r := &d.Results[i]; !r.Admits && !r.Shadow() && c.denial.covers(cost, t) {
 			c.denial.localDenied++
 		}

@@ -149,10 +149,12 @@ func (c *call) updateDenial(i int, t int64) {
 	tc, r, grant := &c.tiers[i], &c.reply.Results[i], c.reply.Lease(i)
 	switch {
 	case !r.Admits:
-		c.owner.rememberDenial(tc.counter, t, r.Cost, r.RetryAt, c.reply.Now)
+		c.owner.rememberDenial(tc.counter, t, r.Cost, c.fitsAt(i, t), c.reply.Now)
 	case c.leaseRequest(i).Ramp && grant.Units == 0 && tc.need == 0 && tc.available < r.Cost:
 		// The ramp has no units: others have leased all that comes free until the slot ends.
-		c.owner.rememberDenial(tc.counter, t, r.Cost, grant.Until, c.reply.Now)
+		fitsAt := max(tc.counter.lease.FitsAt(r.Cost), grant.Until)
+		c.owner.rememberDenial(tc.counter, t, r.Cost, fitsAt, c.reply.Now)
+		tc.counter.denial.until = min(tc.counter.denial.until, grant.Until-c.owner.storeOffset)
 	case tc.need > 0:
 		c.owner.forgetDenial(tc.counter, c.reply.Now)
 	}
@@ -234,6 +236,7 @@ func (c *call) writeDecision(d *limit.Decision, t int64) {
 		case tc.available < 0: // the rest of the cost comes from the lease
 			tc.counter.lease.Units += tc.available
 		}
+		tc.counter.noteMore(e, i, t)
 	}
 }
 
@@ -243,13 +246,24 @@ func (c *call) retryAt(i int, t int64) int64 {
 	lacks := tc.cost - tc.available
 	switch {
 	case !r.Admits:
-		return max(r.RetryAt, 1)
+		return max(c.fitsAt(i, t), 1)
 	case lacks <= tc.need && !c.reply.Charges(i): // another limit denied: the store would have charged what is lacking
 		return 0
 	case lacks > 0 && tc.spendable(t) < lacks:
-		return c.reply.Now + tc.counter.timeUntilSpendable(t, lacks)
+		return tc.counter.fitsAt(t, tc.cost, lacks, c.reply.Now)
 	}
 	return 0
+}
+
+// fitsAt returns when the cost fits after the store's denial of result i, by the store's clock. The store knows only
+// when the units fit that it was asked for. A bucket may get no units back of a lease that ends before that.
+func (c *call) fitsAt(i int, t int64) int64 {
+	tc, r := &c.tiers[i], &c.reply.Results[i]
+	if tc.reserved > 0 && tc.tier.Leasing().Refills && r.RetryAt-c.reply.Now >= tc.leaseUntil-t {
+		l := c.reply.Leftover(i)
+		return max(r.RetryAt, l.FitsAt(tc.cost))
+	}
+	return r.RetryAt
 }
 
 // spendable returns how many units of the counter's lease the request may spend. Units that another home cell charged
@@ -259,16 +273,6 @@ func (tc *tierCall) spendable(t int64) int64 {
 		return 0
 	}
 	return tc.counter.spendable(t)
-}
-
-// timeUntilSpendable returns after how many µs the lease may suffice for the cost: when its ramp has as many units
-// free, or when the lease ends and the store can grant another one.
-func (c *counter) timeUntilSpendable(t, cost int64) int64 {
-	if at := c.spendableAt(t, cost); at > t {
-		return at - t
-	}
-	const least = 1000 // a retry at once would find the same lease
-	return max(c.until-t, least)
 }
 
 // putBack puts units that were reserved, and units that the call charged for the request, into the counter's lease, if

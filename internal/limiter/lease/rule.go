@@ -55,6 +55,9 @@ func (a Adaptive) constants() *tuning {
 // SizeLease implements [Rule].
 func (a Adaptive) SizeLease(v *View, ask *limit.LeaseRequest) {
 	k, leasing := a.constants(), v.Tier.Leasing()
+	if !v.hasUnitsToLease(k) {
+		return
+	}
 	total := v.totalRate()
 	refillSuffices := !leasing.Refills || float64(v.Left) >= total*v.RampEndsIn.Seconds()
 	if (v.Saturated || !refillSuffices) && leasing.Ramps && !v.MustFit && v.sizeRamp(k, total, ask) {
@@ -62,6 +65,9 @@ func (a Adaptive) SizeLease(v *View, ask *limit.LeaseRequest) {
 	}
 	seconds := v.EndsIn.Seconds()
 	expected := v.Rate * seconds // units, until the lease would end
+	if expected < 1 && !leasing.Refills {
+		return // no other request is expected before the lease ends
+	}
 	scarce := v.Rate * min(seconds, k.scarceFor.Seconds())
 	if v.Lacks == 0 && float64(v.Spendable) > scarce*k.enoughPart {
 		return // the call is made for another counter, and this one does not need it
@@ -80,6 +86,24 @@ func (a Adaptive) SizeLease(v *View, ask *limit.LeaseRequest) {
 	if v.Instances <= 1 {
 		ask.Share = limit.ShareOne
 	}
+}
+
+// hasUnitsToLease reports whether each process can have enough units for leases to be worth what they cost others.
+// Without a lease the store decides exactly. Where there are hardly more units than processes, leased units would lie
+// where no request comes. Of a token bucket, nothing refills in place of leased units until the slot ends, and the last
+// unit of each lease may be lost with the slot. Of a sliding window that several processes share, units come free so
+// evenly that each process has to hold some of them all the time.
+func (v *View) hasUnitsToLease(k *tuning) bool {
+	const least = 2 // units of the limit for each process
+	instances := float64(max(v.Instances, 1))
+	switch l := v.Tier.Leasing(); {
+	case l.Refills:
+		slot := float64(v.Tier.Threshold) / v.Tier.Period.Seconds() * float64(l.Longest) / 1e6
+		return slot >= k.leastInSlot*instances
+	case l.Weighs && instances > 1:
+		return float64(v.Tier.Capacity()) >= k.leastInSlot*instances
+	}
+	return float64(v.Tier.Capacity()) >= least*instances
 }
 
 // totalRate returns how many units per second all processes together are asked for. Without an answer of the store that
@@ -125,7 +149,10 @@ func (v *View) sizeRamp(k *tuning, total float64, ask *limit.LeaseRequest) bool 
 		part = max(part, k.rampPart*v.Rate/v.Total)
 	}
 	ask.Need, ask.Ramp, ask.Share = 0, true, limit.ShareOne
-	useful := wholeUnits(v.Rate*seconds + 1)
+	useful := int64(limit.MaxUnits)
+	if v.Instances > 1 {
+		useful = max(wholeUnits(v.Rate*seconds+1), v.Cost)
+	}
 	ask.Plenty = wholeUnits(comesFree * k.rampPlenty)
 	ask.Most = min(wholeUnits(comesFree*part), useful)
 	ask.Ample = min(wholeUnits(comesFree*part*k.rampMore), useful)

@@ -78,6 +78,10 @@ type tuning struct {
 	// and 2 make 12 and 23 % more calls.
 	enoughPart float64
 
+	// leastInSlot is how many units of a token bucket must come free for each process during a slot for the bucket to
+	// be leased.
+	leastInSlot float64
+
 	// rampLeast is how many times the request's cost must come free for a process before the ramp ends, to be worth a
 	// ramp.
 	//
@@ -140,6 +144,8 @@ var defaultTuning = tuning{
 	leastParts:      100,
 	leastFrom:       0.7,
 	enoughPart:      0.5,
+
+	leastInSlot: 18,
 
 	rampLeast:  2,
 	rampPart:   0.8,

@@ -263,6 +263,7 @@ var variations = []variation{
 	{"leastParts", []float64{25, 50, 75, 200, 400}, func(k *tuning) any { return &k.leastParts }},
 	{"leastFrom", []float64{0, 0.35, 1, 1.4}, func(k *tuning) any { return &k.leastFrom }},
 	{"enoughPart", []float64{0, 0.25, 1, 2}, func(k *tuning) any { return &k.enoughPart }},
+	{"leastInSlot", []float64{0, 10, 50}, func(k *tuning) any { return &k.leastInSlot }},
 	{"rampLeast", []float64{0, 1, 4, 8}, func(k *tuning) any { return &k.rampLeast }},
 	{"rampPart", []float64{0.5, 0.65, 0.9, 1}, func(k *tuning) any { return &k.rampPart }},
 	{"rampMore", []float64{1, 1.25, 2, 3}, func(k *tuning) any { return &k.rampMore }},

@@ -57,6 +57,8 @@ type Result struct {
 	// charge shares the last entry. 0: at the time of the decision.
 	leaseAt int64
 
+	moreFrom int64 // MoreAt is not before this time, see MoreFrom
+
 	window span    // of a windowed algorithm: the window or calendar period of the decision's time
 	seen   numbers // the counter as of the decision's time. charge and addUsed may change it
 
@@ -107,7 +109,7 @@ func (r *Result) ResetAt() int64 { return r.Tier.counts.resetAt(r) }
 // A store that merges entries of a log for lack of memory reports a later time. A decision from a lease reports the
 // time that was true when the lease was granted.
 func (r *Result) MoreAt() int64 {
-	at := r.Tier.counts.moreAt(r)
+	at := max(r.Tier.counts.moreAt(r), r.moreFrom)
 	if !r.Admits && !r.Never {
 		at = min(at, r.RetryAt)
 	}

@@ -226,6 +226,37 @@ func (l *Leftover) InStore() int64 {
 	return r.Remaining()
 }
 
+// fades is what the algorithms have of which units come free all the time.
+type fades interface {
+	// fitsAt returns when so many units fit, if nothing more is charged than r says; a time in the past if they do.
+	fitsAt(r *Result, units int64) int64
+
+	// age brings the numbers of r up to now, which is not before their time, if nothing was charged since.
+	age(r *Result, now int64)
+
+	// hold notes in r that so many units are leased in the slot of the decision.
+	hold(r *Result, units int64)
+}
+
+// FitsAt returns a time at which the store has room for the cost, µs since 1970, if all leased units are spent and
+// nobody else charges. Of a log, of buckets and of a window it is the time at which nothing is used any more.
+func (l *Leftover) FitsAt(cost int64) int64 {
+	if l.tier == nil {
+		return 0
+	}
+	r := l.result()
+	if f, ok := l.tier.counts.(fades); ok && cost <= l.tier.capacity {
+		return f.fitsAt(&r, cost)
+	}
+	return r.ResetAt() // a cost above the capacity never fits
+}
+
+// GiveBack takes unspent units off l that the store gets back.
+func (l *Leftover) GiveBack(units int64) {
+	l.Units -= units
+	l.AddUsed(-units)
+}
+
 // Rebind makes l a Leftover of the tier t, which must have the identity and the numbers of the tier that l had.
 func (l *Leftover) Rebind(t *Tier) {
 	if l.tier != nil {
@@ -248,6 +279,9 @@ func (l *Leftover) AddUsed(units int64) {
 func (d *Decision) Leftover(i int) Leftover {
 	r := d.Results[i]
 	r.addUsed(r.Charged)
+	if f, ok := r.Tier.counts.(fades); ok {
+		f.hold(&r, d.Leased(i))
+	}
 	return Leftover{
 		At: d.Lease(i).At, tier: r.Tier, other: r.Other, leaseAt: r.leaseAt, alsoSeen: r.alsoSeen, seen: r.seen,
 		window: r.window,
@@ -273,7 +307,7 @@ func (e *Evaluation) FromLeftover(chargeIndex int, l *Leftover, retryAt int64) {
 	}
 	e.Results = e.Results[:n+1]
 	r := &e.Results[n]
-	l.fill(r, chargeIndex, e.charges[chargeIndex].Cost)
+	l.fill(r, chargeIndex, e.charges[chargeIndex].Cost, e.Now)
 	r.Admits, r.RetryAt = retryAt == 0, retryAt
 	if r.Cost > r.Tier.capacity {
 		r.Admits, r.Never, r.RetryAt = false, true, 0
@@ -284,6 +318,9 @@ func (e *Evaluation) FromLeftover(chargeIndex int, l *Leftover, retryAt int64) {
 		// the counter after it granted the lease.
 		if left := r.Tier.capacity - r.Tier.counts.used(r); left >= r.Cost {
 			r.addUsed(left - (r.Cost - 1))
+		}
+		if r.Remaining() == r.Cost-1 { // the next unit is the one that is lacking
+			r.moreFrom = r.RetryAt
 		}
 		if !r.shadow {
 			e.Allowed = false
@@ -297,18 +334,25 @@ func (e *Evaluation) FromLeftover(chargeIndex int, l *Leftover, retryAt int64) {
 // the results by [Evaluation.Expect].
 func (e *Evaluation) SpendLeftover(i, chargeIndex int, l *Leftover) {
 	r, cost := &e.Results[i], e.charges[chargeIndex].Cost
-	l.fill(r, chargeIndex, cost)
+	l.fill(r, chargeIndex, cost, e.Now)
 	r.Admits, r.Charged = true, cost
 	l.Units -= cost
 }
 
 // fill makes r the result of a decision from l: the unspent units do not count as used.
-func (l *Leftover) fill(r *Result, chargeIndex int, cost int64) {
+func (l *Leftover) fill(r *Result, chargeIndex int, cost, now int64) {
 	t := l.tier
 	r.clear(t, int16(chargeIndex), cost, t.shadow)
 	r.leaseAt, r.alsoSeen, r.window, r.Other = l.leaseAt, l.alsoSeen, l.window, l.other
 	r.seen = numbers{l.seen.a, l.seen.amount - l.Units*t.perUnit, l.seen.c, l.seen.d}
+	if f, ok := t.counts.(fades); ok {
+		f.age(r, now)
+	}
 }
+
+// MoreFrom says that the caller's lease has no more units for result i before the given time, µs since 1970, though
+// more come free in the counter.
+func (e *Evaluation) MoreFrom(i int, at int64) { e.Results[i].moreFrom = at }
 
 // Expect makes room for n results, which the caller then sets, each by [Evaluation.SpendLeftover].
 func (e *Evaluation) Expect(n int) {

@@ -129,6 +129,22 @@ func (w *slidingWindow) moreAt(r *Result) int64 {
 	return w.weighsAtMost(min(used, w.threshold)-1, start, seen.count+r.Charged, seen.previous)
 }
 
+func (w *slidingWindow) fitsAt(r *Result, units int64) int64 {
+	seen, most := r.windowSeen(), w.threshold-units
+	if w.used(r) <= most {
+		return longAgo
+	}
+	return w.weighsAtMost(most, w.startOnGrid(r), seen.count+r.Charged, seen.previous)
+}
+
+func (w *slidingWindow) age(r *Result, now int64) {
+	seen := r.windowSeen()
+	seen.weight = w.weight(seen, r.window.start, now)
+	seen.write(r)
+}
+
+func (w *slidingWindow) hold(*Result, int64) {}
+
 func (w *slidingWindow) receipt(r *Result, e *ReceiptEntry) {
 	e.at = r.windowSeen().start
 	e.end = e.at + 2*w.period

@@ -375,10 +375,26 @@ func (b *tokenBucket) resetAt(r *Result) int64 {
 }
 
 // moreAt is when the bucket holds one unit more.
-func (b *tokenBucket) moreAt(r *Result) int64 {
+func (b *tokenBucket) moreAt(r *Result) int64 { return b.fitsAt(r, r.Remaining()+1) }
+
+func (b *tokenBucket) fitsAt(r *Result, units int64) int64 {
 	seen := r.bucket()
 	seen.level = min(seen.level-r.Charged*b.den, b.full)
-	return b.reaches(seen, (r.Remaining()+1)*b.den)
+	return b.reaches(seen, units*b.den)
+}
+
+func (b *tokenBucket) age(r *Result, now int64) {
+	seen := r.bucket()
+	seen.asOf, seen.level = b.refilled(b.full, seen.asOf, seen.level, now)
+	seen.write(r)
+}
+
+func (b *tokenBucket) hold(r *Result, units int64) {
+	if r.leaseAt != 0 {
+		seen := r.bucket()
+		seen.leased, seen.leasedUntil = units*b.den, r.leaseAt
+		seen.write(r)
+	}
 }
 
 func (b *tokenBucket) perUnit() int64 { return -b.den }

@@ -162,6 +162,10 @@ var only = map[string][]string{
 	"internal/limiter/lease": {
 		"std", "internal/limiter/clock", "internal/limiter/limit", "internal/limiter/singleflight",
 	},
+	"internal/limiter/lease/leasetest": {
+		"std", "internal/limiter/clock", "internal/limiter/lease", "internal/limiter/limit",
+		"internal/limiter/store/memory", "internal/testkit/soak",
+	},
 	"internal/limiter/ledger":            {"std"},
 	"internal/limiter/ledger/ledgertest": {"std", "internal/limiter/ledger", "internal/testkit/soak"},
 	"internal/limiter/limit":             {"std"},

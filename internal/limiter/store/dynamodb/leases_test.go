@@ -9,6 +9,7 @@ import (
 
 	sdk "github.com/aws/aws-sdk-go-v2/service/dynamodb"
 
+	"github.com/sluicelimits/sluice/internal/limiter/lease/leasetest"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/limiter/store/dynamodb"
 	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
@@ -226,4 +227,13 @@ func TestEmptyBucketIsRemoved(t *testing.T) {
 			t.Errorf("counter %s is %v, want no bucket", name, fields)
 		}
 	}
+}
+
+// Guarantees that processes that lease a limit from DynamoDB admit nearly all of it, and that the waits that they name
+// are right.
+func TestLeasesGiveTheLimit(t *testing.T) {
+	soak.SkipUnderRace(t)
+	soak.SkipInQuick(t)
+	c := config(server(t))
+	leasetest.Run(t, func() limit.Store { return open(t, c) }, 9)
 }

@@ -9,9 +9,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluicelimits/sluice/internal/limiter/lease/leasetest"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/limiter/store/redis"
 	"github.com/sluicelimits/sluice/internal/testkit/redistest"
+	"github.com/sluicelimits/sluice/internal/testkit/soak"
 )
 
 // tenUnits returns a charge of a token bucket of ten units that refills one unit per second.
@@ -310,4 +312,13 @@ func TestManyLeases(t *testing.T) {
 	if n := strings.Count(render(&d), "Units:2 "); n != len(req.Charges) {
 		t.Errorf("%d leases, want %d", n, len(req.Charges))
 	}
+}
+
+// Guarantees that processes that lease a limit from Redis admit nearly all of it, and that the waits that they name are
+// right.
+func TestLeasesGiveTheLimit(t *testing.T) {
+	soak.SkipUnderRace(t)
+	server := redistest.Start(t)
+	s := openAt(t, redis.Config{Addrs: []string{server.Addr}})
+	leasetest.Run(t, func() limit.Store { return s }, 2)
 }

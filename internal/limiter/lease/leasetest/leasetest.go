@@ -1,0 +1,328 @@
+// Package leasetest measures what leases of a store give: how much less than the limit several processes admit
+// together, and whether the waits that they name are right. It runs in virtual time. Only tests import it.
+package leasetest
+
+import (
+	"cmp"
+	"fmt"
+	"hash/fnv"
+	"io"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/limiter/clock"
+	"github.com/sluicelimits/sluice/internal/limiter/lease"
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
+	"github.com/sluicelimits/sluice/internal/testkit/soak"
+)
+
+// MostShort is the largest shortfall that docs/accuracy.md promises, as a part of what one counter without leases
+// admits of the same requests.
+const MostShort = 0.05
+
+// row is a line of the grid: one limit, and how many processes lease it.
+type row struct {
+	tier      limit.Tier
+	processes int
+}
+
+func (r *row) String() string {
+	t := &r.tier
+	s := fmt.Sprintf("%s, %d per %s", t.Algorithm, t.Threshold, t.Period)
+	if t.Algorithm.HasBurst() {
+		s += fmt.Sprintf(", burst %d", t.Burst)
+	}
+	return fmt.Sprintf("%s, %d processes", s, r.processes)
+}
+
+// rows returns the grid: all of it in a soak, otherwise the rates and bursts at its edges.
+func rows(store limit.Store) (all []row) {
+	type rate struct {
+		units  int64
+		period time.Duration
+	}
+	rates := []rate{{1, time.Hour}, {1, time.Second}, {10, 2 * time.Second}, {1000, time.Second}}
+	bursts, processes := []float64{0, 1, 2}, []int{1, 3}
+	if soak.Full() {
+		rates = append(rates, rate{5, time.Hour}, rate{1, time.Minute}, rate{10, time.Minute},
+			rate{1, 10 * time.Second}, rate{2, time.Second}, rate{5, time.Second}, rate{10, time.Second},
+			rate{100, time.Second}, rate{600, time.Minute}, rate{1000, time.Minute})
+		bursts, processes = append(bursts, 0.25, 0.5, 3, 10), append(processes, 2, 10)
+	}
+	for _, a := range limit.Algorithms() {
+		if a.HasCalendar() {
+			continue // counts as a fixed window does
+		}
+		for _, r := range rates {
+			var of []int64
+			for _, times := range bursts {
+				burst := max(int64(times*float64(r.units)), 1)
+				if !a.HasBurst() {
+					burst = 0
+				}
+				if !slices.Contains(of, burst) {
+					of = append(of, burst)
+				}
+			}
+			for _, burst := range of {
+				t := limit.Tier{Algorithm: a, Threshold: r.units, Burst: burst, Period: r.period}
+				l, err := limit.New(limit.Limit{ID: "l", Tiers: []limit.Tier{t}})
+				if err != nil || store.Accepts(l) != nil {
+					continue
+				}
+				for _, n := range processes {
+					all = append(all, row{t, n})
+				}
+			}
+		}
+	}
+	return all
+}
+
+// world is the processes of a row, in virtual time.
+type world struct {
+	testing.TB
+	*rand.Rand
+	row
+	limit     *limit.Limit
+	request   limit.Request
+	processes []*lease.Store
+	alone     limit.Store // one counter without leases, which gets the same requests
+	spent     limit.Store // one counter without leases, which gets what was admitted
+	start     time.Time
+	now       time.Time
+	ticked    time.Time
+	admitted  int64
+	possible  int64
+}
+
+func newWorld(tb testing.TB, open func() limit.Store, r row, seed uint64) *world {
+	tb.Helper()
+	l, err := limit.New(limit.Limit{ID: "l", Tiers: []limit.Tier{r.tier}})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	w := &world{TB: tb, Rand: rand.New(rand.NewPCG(seed, 9)), row: r, limit: l}
+	w.start = time.Unix(1_800_000_000, 0).Add(time.Duration(w.Int64N(int64(time.Hour))).Truncate(time.Microsecond))
+	w.now, w.ticked = w.start, w.start
+	w.request = limit.Request{Owner: limit.Owner{Kind: limit.Tenant, Name: fmt.Sprint("acme", seed)},
+		Charges: []limit.Charge{{Limit: l, Cost: 1}}}
+	clock := &clock.Runtime{Now: func() time.Time { return w.now }, Wake: func(<-chan struct{}) {},
+		Hash: func(name string) uint64 {
+			h := fnv.New64a()
+			_, _ = io.WriteString(h, name)
+			return h.Sum64()
+		}}
+	for range r.processes {
+		s, err := lease.New(lease.Config{Store: open(), Instances: func() int { return r.processes },
+			GiveBackEvery: -1, Runtime: clock})
+		if err != nil {
+			tb.Fatal(err)
+		}
+		w.processes = append(w.processes, s)
+	}
+	for _, s := range []*limit.Store{&w.alone, &w.spent} {
+		m, err := memory.New(memory.Config{})
+		if err != nil {
+			tb.Fatal(err)
+		}
+		*s = m
+	}
+	return w
+}
+
+// advance lets time pass. The processes give back spare units as often as they do by themselves.
+func (w *world) advance(by time.Duration) {
+	const longest = 10 * time.Second // after so long without a request nothing is left to give back
+	end := w.now.Add(by.Truncate(time.Microsecond))
+	for at := w.ticked.Add(lease.DefaultGiveBackEvery); !at.After(end) && at.Sub(w.now) < longest; {
+		for _, p := range w.processes {
+			p.GiveBackSpare(w.Context(), at)
+		}
+		w.ticked, at = at, at.Add(lease.DefaultGiveBackEvery)
+	}
+	if end.Sub(w.ticked) > lease.DefaultGiveBackEvery {
+		w.ticked = end
+	}
+	w.now = end
+}
+
+// ask makes a request at one process, and at the counters without leases.
+func (w *world) ask(process int) *limit.Decision {
+	w.Helper()
+	d := w.decide(w.processes[process])
+	if w.decide(w.alone).Allowed {
+		w.possible++
+	}
+	if d.Allowed {
+		w.admitted++
+		if !w.decide(w.spent).Allowed {
+			w.Errorf("%s: a unit is admitted beyond the limit after %s", &w.row, w.now.Sub(w.start))
+		}
+	}
+	return d
+}
+
+func (w *world) decide(s limit.Store) *limit.Decision {
+	d := new(limit.Decision)
+	if err := s.Decide(w.Context(), &w.request, w.now, d); err != nil {
+		w.Fatalf("%s: %v", &w.row, err)
+	}
+	return d
+}
+
+// perSecond is the rate of the limit in units.
+func (w *world) perSecond() float64 { return float64(w.tier.Threshold) / w.tier.Period.Seconds() }
+
+// short measures how much less than one counter without leases the processes admit, if four times the rate is asked
+// for, at random times.
+func (w *world) short() float64 {
+	const windows, bursts, least = 3, 10, 60
+	units := max(bursts*float64(w.tier.Burst), windows*float64(w.tier.Threshold), least)
+	for end := w.start.Add(time.Duration(units / w.perSecond() * 1e9)); w.now.Before(end); {
+		w.ask(w.IntN(w.row.processes))
+		w.advance(time.Duration(w.ExpFloat64() / (4 * w.perSecond()) * 1e9))
+	}
+	return 1 - float64(w.admitted)/float64(w.possible)
+}
+
+// obeying measures the same for a client that waits for as long as each denial says.
+func (w *world) obeying() float64 {
+	const bursts, least = 10, 60
+	units := max(bursts*float64(w.tier.Burst), least)
+	for end := w.start.Add(time.Duration(units / w.perSecond() * 1e9)); w.now.Before(end); {
+		if d := w.ask(0); !d.Allowed {
+			w.advance(d.RetryAfter())
+		} else {
+			w.advance(time.Microsecond)
+		}
+	}
+	most := float64(w.tier.Burst) + w.now.Sub(w.start).Seconds()*w.perSecond()
+	return 1 - float64(w.admitted)/math.Floor(most)
+}
+
+// A wait of a denial, or of an admitted request after which nothing remains.
+type wait struct {
+	name string
+	of   func(d *limit.Decision) time.Duration // 0: the decision has no such wait
+}
+
+var waits = []wait{
+	{"RetryAfter", func(d *limit.Decision) time.Duration { return d.RetryAfter() }},
+	{"Retry-After", func(d *limit.Decision) time.Duration {
+		return (d.RetryAfter() + time.Second - 1).Truncate(time.Second)
+	}},
+	{"MoreAt", func(d *limit.Decision) time.Duration {
+		if r := &d.Results[0]; r.Remaining() == 0 {
+			return time.Duration(r.MoreAt()-d.Now) * time.Microsecond
+		}
+		return 0
+	}},
+}
+
+// refused has clients use up the limit, wait as they are told, and ask once more. It returns how many of the waits
+// were too short, and by how much the longest was longer than it need be.
+func (w *world) refused(k *wait) (refused, waited int, extra time.Duration) {
+	const rounds = 12
+	for range rounds {
+		process := w.IntN(w.row.processes)
+		d := w.ask(process)
+		for d.Allowed && k.of(d) <= 0 {
+			w.advance(time.Duration(w.ExpFloat64() / (8 * w.perSecond()) * 1e9))
+			d = w.ask(process)
+		}
+		told := k.of(d)
+		if told <= 0 {
+			continue
+		}
+		needed := w.decideLess(w.spent)
+		extra = max(extra, told-needed)
+		w.advance(told)
+		waited++
+		if d := w.ask(process); !d.Allowed {
+			refused++
+			w.Logf("%s: %s of %s was too short: denied for %s more", &w.row, k.name, told, d.RetryAfter())
+		}
+	}
+	return refused, waited, extra
+}
+
+// decideLess returns how long a counter without leases would have the client wait.
+func (w *world) decideLess(s limit.Store) time.Duration {
+	var d limit.Decision
+	if err := s.Peek(w.Context(), &w.request, w.now, &d); err != nil {
+		w.Fatal(err)
+	}
+	return d.RetryAfter()
+}
+
+// worst is the worst row of an algorithm.
+type worst struct {
+	short, obeying float64
+	shortRow       string
+	refused        int
+	waited         int
+	extra          time.Duration
+	extraRow       string
+}
+
+// Run plays the grid on a store, and fails the test if a row admits less than docs/accuracy.md promises or names a wait
+// that is too short. open returns a store that uses the times that it is given; all of them share their counters.
+//
+// Outside a soak only one row of every few is played, for stores that are slow.
+func Run(t *testing.T, open func() limit.Store, every int) {
+	t.Helper()
+	all := map[limit.Algorithm]*worst{}
+	first := open()
+	for i, r := range rows(first) {
+		if i%every != 0 && !soak.Full() {
+			continue
+		}
+		of := all[r.tier.Algorithm]
+		if of == nil {
+			of = &worst{}
+			all[r.tier.Algorithm] = of
+		}
+		seed := uint64(10 * i)
+		if short := newWorld(t, open, r, seed).short(); short > of.short {
+			of.short, of.shortRow = short, r.String()
+			if short > MostShort {
+				t.Errorf("%s: %.1f %% short, want at most %.0f %%", &r, 100*short, 100*MostShort)
+			}
+		}
+		if r.tier.Algorithm.HasBurst() {
+			if short := newWorld(t, open, r, seed+1).obeying(); short > of.obeying {
+				of.obeying = short
+				if short > MostShort {
+					t.Errorf("%s: a client that waits as it is told gets %.1f %% less, want at most %.0f %%",
+						&r, 100*short, 100*MostShort)
+				}
+			}
+		}
+		for j := range waits {
+			w := newWorld(t, open, r, seed+2+uint64(j))
+			refused, waited, extra := w.refused(&waits[j])
+			of.refused, of.waited = of.refused+refused, of.waited+waited
+			if refused > 0 {
+				t.Errorf("%s: %d of %d waits by %s were too short", &r, refused, waited, waits[j].name)
+			}
+			if extra > of.extra && j != 1 {
+				of.extra, of.extraRow = extra, r.String()+", "+waits[j].name
+			}
+		}
+	}
+	var table strings.Builder
+	for _, a := range limit.Algorithms() {
+		if of := all[a]; of != nil {
+			fmt.Fprintf(&table, "%s: %.2f %% short (%s), obeying %.2f %%; %d of %d waits too short, the longest by %s "+
+				"too long (%s)\n", a, 100*of.short, cmp.Or(of.shortRow, "all rows"), 100*of.obeying, of.refused,
+				of.waited, of.extra, of.extraRow)
+		}
+	}
+	t.Logf("the worst rows:\n%s", &table)
+}
