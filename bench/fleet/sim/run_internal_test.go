@@ -70,12 +70,13 @@ func TestUnexplained(t *testing.T) {
 	}
 }
 
-// Guarantees that a run which fails while decisions wait for the store ends with the error.
+// Guarantees that a run which fails while decisions wait for the store ends with the error. The store becomes slow just
+// before that, so that no circuit breaker has opened.
 func TestFailsWhileDecisionsWait(t *testing.T) {
 	broken := errors.New("broken")
 	s := &Scenario{Name: "fails", Measured: 5 * time.Second, Instances: 4, Tenants: 50, Requests: 5_000,
 		Limits: Limits{Period: time.Second},
-		Faults: []Fault{{Kind: StoreSlow, At: 900 * time.Millisecond, For: time.Second, Factor: 100}}}
+		Faults: []Fault{{Kind: StoreSlow, At: 990 * time.Millisecond, For: time.Second, Factor: 100}}}
 	waited := 0
 	s.failAt = func(r *run) {
 		waited = len(r.workers) - len(r.idle) - 1

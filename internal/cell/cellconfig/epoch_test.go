@@ -2,6 +2,7 @@ package cellconfig_test
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -112,24 +113,46 @@ func (p *phases) step(requests ...shares.Request) cellconfig.Document {
 	return p.document(p.version)
 }
 
+// exceedsBucket returns the first unit of all cells together that a bucket of that rate and burst, full at the
+// beginning, would not have had; nil if there is none.
+func exceedsBucket(rate, burst int, period time.Duration, cells ...*leasing) *time.Time {
+	var spent []time.Time
+	for _, c := range cells {
+		spent = append(spent, c.spent...)
+	}
+	slices.SortFunc(spent, time.Time.Compare)
+	full, unit := time.Duration(burst)*period, period // in time multiplied by the rate, so that nothing is rounded
+	level := full
+	for i, at := range spent {
+		if i > 0 {
+			level = min(level+at.Sub(spent[i-1])*time.Duration(rate), full)
+		}
+		if level -= unit; level < 0 {
+			return &at
+		}
+	}
+	return nil
+}
+
 // Guarantees that a change of the shares' epoch ends leases of the previous epoch: an instance that holds units of the
 // whole limit spends exactly its cell's share of the new epoch, and returns what it has not spent; that nothing is
 // leased of a limit that the cell no longer grants; and that the cells together exceed the limit in no window from the
-// change on, and grant all of it after the transition.
+// change on, or a bucket at no time, and grant all of it after the transition.
 func TestLeasesThroughEpochs(t *testing.T) {
-	const whole, share, period = 100, 25, time.Minute
+	const period = time.Minute
 	for _, tt := range []struct {
 		algorithm, numbers string
-		most               int // largest number of units in any window
+		whole              int
 	}{
-		{"fixed_window", `"threshold":100,"period":"1m"`, whole},
-		{"sliding_window", `"threshold":100,"period":"1m"`, whole},
-		{"sliding_buckets", `"threshold":100,"period":"1m","buckets":6`, whole},
-		{"sliding_log", `"threshold":100,"period":"1m"`, whole},
-		{"token_bucket", `"rate":100,"period":"1m","burst":100`, 2 * whole},
+		{"fixed_window", `"threshold":100,"period":"1m"`, 100},
+		{"sliding_window", `"threshold":100,"period":"1m"`, 100},
+		{"sliding_buckets", `"threshold":100,"period":"1m","buckets":6`, 100},
+		{"sliding_log", `"threshold":100,"period":"1m"`, 100},
+		{"token_bucket", `"rate":1200,"period":"1m","burst":1200`, 1200}, // fewer units are not leased
 	} {
 		t.Run(tt.algorithm, func(t *testing.T) {
 			start, bucket := noon, tt.algorithm == "token_bucket"
+			whole, share := tt.whole, tt.whole/4
 			now := start
 			limits := fmt.Sprintf(epochPlan, tt.algorithm, tt.numbers)
 			eu, us := newLeasing(t, "eu-1", limits, &now), newLeasing(t, "us-1", limits, &now)
@@ -140,8 +163,11 @@ func TestLeasesThroughEpochs(t *testing.T) {
 			tell(p.step(shares.Request{Kind: shares.Join, Cell: "eu-1", Weight: 1}))
 			now = start
 			spent, held := 0, 0
-			enough := func() bool { // only little of a bucket is leased ahead
-				return spent+held > share || bucket && spent >= share/2 && held > 0
+			enough := func() bool {
+				if bucket { // a bucket takes nothing back that was leased at another rate; a little refills soon
+					return spent >= share/2 && held > 0 && held <= share/10
+				}
+				return spent+held > share
 			}
 			for spent < share-1 && !enough() { // at this rate the instance leases ahead
 				n := 5
@@ -161,15 +187,16 @@ func TestLeasesThroughEpochs(t *testing.T) {
 
 			// The epoch changes in the middle of the window. The cell learns it at its next poll.
 			tell(p.step(shares.Request{Kind: shares.Join, Cell: "us-1", Weight: 3}))
+			before, changed := 0, now
 			now = now.Add(2 * time.Second)
 			eu.spend(now, whole) // in between: beside the poll, or after it
 			now = now.Add(2 * time.Second)
 			eu.spend(now, whole)
 			refill := 0
-			if bucket {
-				refill = 4 // for the time that has passed, at most
+			if bucket { // what it grants from the change on is what it holds, and refills
+				before, refill = spent, int(now.Sub(changed)*time.Duration(share)/period)
 			}
-			if got := len(eu.spent); got > share+refill || got < share-2 {
+			if got := len(eu.spent); got-before > share+refill || got < share-2 {
 				t.Errorf("%d were spent, %d held, and of the new share of %d the cell granted %d: want all of it "+
 					"and no more", spent, held, share, got)
 			}
@@ -187,11 +214,11 @@ func TestLeasesThroughEpochs(t *testing.T) {
 			tell(p.step())
 			for now.Before(start.Add(6 * period)) {
 				now = now.Add(5 * time.Second)
-				eu.spend(now, 7)
-				us.spend(now, 7)
+				eu.spend(now, 7*whole/100)
+				us.spend(now, 7*whole/100)
 			}
 			// Then the first cell is drained, while it holds units.
-			before := len(eu.spent)
+			before = len(eu.spent)
 			tell(p.step(shares.Request{Kind: shares.Drain, Cell: "eu-1"}))
 			now = now.Add(4 * time.Second)
 			if eu.spend(now, whole) != 0 || len(eu.spent) != before {
@@ -203,12 +230,16 @@ func TestLeasesThroughEpochs(t *testing.T) {
 			tell(p.step())
 			for now.Before(start.Add(12 * period)) {
 				now = now.Add(5 * time.Second)
-				eu.spend(now, 14)
-				us.spend(now, 14)
+				eu.spend(now, 14*whole/100)
+				us.spend(now, 14*whole/100)
+			}
+			if at := exceedsBucket(whole, whole, period, eu, us); bucket && at != nil {
+				t.Errorf("%s after the start the cells grant a unit that the whole bucket does not hold", at.Sub(start))
 			}
 			for w := range 12 {
-				if n := grantedBetween(start.Add(time.Duration(w)*period), period, eu, us); n > tt.most {
-					t.Errorf("window %d: the cells grant %d, want at most %d", w, n, tt.most)
+				n := grantedBetween(start.Add(time.Duration(w)*period), period, eu, us)
+				if !bucket && n > whole {
+					t.Errorf("window %d: the cells grant %d, want at most %d", w, n, whole)
 				}
 			}
 			// leases of a log are stamped at their end
