@@ -105,6 +105,9 @@ var floods = []struct {
 	{"connections with one message each", false, 300, func(c net.Conn) error {
 		return holdStreams(c, unfinished(64 << 10)[:1], 16<<10, nil)
 	}},
+	{"requests without messages", false, 500, func(c net.Conn) error {
+		return holdStreams(c, slices.Repeat([][]byte{unfinished(64 << 10)[0][:5]}, 250), 16<<10, nil)
+	}},
 	{"answers that are not let through", false, 16, func(c net.Conn) error {
 		return holdStreams(c, slices.Repeat([][]byte{manyDescriptors}, 200), 16<<10,
 			[]http2.Setting{{ID: http2.SettingInitialWindowSize, Val: 0}})
@@ -117,6 +120,11 @@ var floods = []struct {
 		return holdHTTP(c, "POST /v1/check HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"+
 			"Content-Length: 65000\r\n\r\n"+strings.Repeat(" ", 64999))
 	}},
+	{"connections with a part of a body each", true, 1900, func(c net.Conn) error {
+		return holdHTTP(c, "POST /v1/check HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"+
+			"Content-Length: 65000\r\n\r\n"+strings.Repeat(" ", 1000))
+	}},
+	{"connections that say nothing", true, 3000, func(c net.Conn) error { return holdHTTP(c, "") }},
 	{"bodies in chunks of one byte", true, 100, func(c net.Conn) error {
 		return holdHTTP(c, "POST /json HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"+
 			"Transfer-Encoding: chunked\r\n\r\n"+strings.Repeat("1\r\n \r\n", 64000))
@@ -258,7 +266,9 @@ func startVictim(t *testing.T, program string, encrypted bool) *victim {
 		t.Fatal(err)
 	}
 	defer func() { _ = log.Close() }()
-	if v.process, err = redistest.Run(nil, nil, log, os.Environ(), program, args...); err != nil {
+	// make test sets GOGC for the tests, and nobody sets it for the service.
+	env := slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "GOGC=") })
+	if v.process, err = redistest.Run(nil, nil, log, env, program, args...); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(v.process.Kill)

@@ -198,8 +198,8 @@ func TestServeDeadline(t *testing.T) {
 		}
 		return n
 	}
-	// A busy machine may take the rest of the deadline. Then the circuit breaker opens, and the next rounds are degraded,
-	// too, until it closes. A deadline that is too short degrades every round.
+	// A busy machine may take the rest of the deadline. Then the circuit breaker opens, and the next rounds are
+	// degraded, too, until it closes. A deadline that is too short degrades every round.
 	rounds, without := 20, asked
 	for round := 0; without > asked/10 && round < rounds; round++ {
 		before := degraded()
@@ -211,7 +211,7 @@ func TestServeDeadline(t *testing.T) {
 		}
 	}
 	if without > asked/10 {
-		t.Errorf("in each of %d rounds, decisions were made without a Redis that is 8 ms away: %d of %d in the last one",
+		t.Errorf("in each of %d rounds, decisions were made without a Redis that is 8 ms away: %d of %d in the last",
 			rounds, without, asked)
 	}
 	redis.Kill()

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/stats"
 )
 
@@ -27,21 +28,36 @@ const (
 	// what package grpc does not report: headers of frames, records of TLS, and frames that acknowledge the response.
 	// It is more than these usually take. Otherwise the count of a connection whose requests always overlap would grow.
 	overhead = 128
+
+	// streamBytes is added for each gRPC request that is open. A header of 20 bytes opens one, which takes some 16 kB.
+	streamBytes = 512
+
+	// Bytes for whose rest the client is not awaited count one processedPart-th when a connection is chosen to be cut.
+	processedPart = 64
+
+	// A server accepts no connection while one mostClosing-th of its connections were cut and are not closed yet.
+	mostClosing = 16
 )
 
 // budget limits how many bytes all connections together hold: of requests that were not answered, and of gRPC responses
-// that were not written to the network. If the total exceeds the limit, the budget closes the connection that holds
-// most, and repeats this until the total is within the limit. It also closes each connection on which a gRPC request
-// has not arrived completely after one to two times sweepEvery. Closing a connection ends all of its requests.
+// that were not written to the network. If the total exceeds the limit, the budget closes connections until the total is
+// within the limit. It also closes each connection on which a gRPC request has not arrived completely after one to two
+// times sweepEvery. Closing a connection ends all of its requests.
 //
-// A client that sends whole requests and reads the responses usually holds some hundred bytes for some milliseconds, so
-// its connection is hardly ever the one that holds most. While the limit is exceeded, reads of all connections wait.
+// It closes first where bytes times time is largest: the bytes for whose rest, or for whose reading, the connection's
+// client is awaited, and the time since a request on the connection was last answered. A client that sends whole
+// requests and reads the responses holds few such bytes, and only for milliseconds, also if it has many requests in
+// flight. While the limit is exceeded, reads wait on each connection that holds more than its part of the limit.
+//
+// If a server has as many connections as it may have, a new one takes the place of the one on which nothing was answered
+// for the longest time, first of those on which nothing was ever answered.
 //
 // Read and Write count bytes of the network, with those of TLS and HTTP/2. Responses over HTTP are not counted, because
 // each has a time limit.
 type budget struct {
-	limit int64 // bytes that all connections may hold
-	log   *slog.Logger
+	limit   int64 // bytes that all connections may hold
+	log     *slog.Logger
+	methods map[string]bool // of the gRPC server, as /SERVICE/METHOD; set before it serves
 
 	mu      sync.Mutex // guards all fields below, and those of the connections
 	held    int64      // bytes that all connections hold
@@ -61,12 +77,26 @@ func newBudget(maxMessage int, log *slog.Logger) *budget {
 	return b
 }
 
-// wrap returns a listener whose connections count towards the budget. server names the server in the log.
-func (b *budget) wrap(server string, l net.Listener) net.Listener { return &heldListener{l, server, b} }
+// count makes the requests of a gRPC server count. All its services are registered already.
+func (b *budget) count(s *grpc.Server) {
+	b.methods = map[string]bool{}
+	for service, info := range s.GetServiceInfo() {
+		for _, m := range info.Methods {
+			b.methods["/"+service+"/"+m.Name] = true
+		}
+	}
+}
+
+// wrap returns a listener with at most so many connections, all of which count towards the budget. server is its name in
+// the log.
+func (b *budget) wrap(server string, l net.Listener, most int) net.Listener {
+	return &heldListener{l, server, most, b}
+}
 
 type heldListener struct {
 	net.Listener
 	server string
+	most   int
 	budget *budget
 }
 
@@ -76,11 +106,40 @@ func (l *heldListener) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &heldConn{Conn: conn, server: l.server, budget: l.budget}
-	l.budget.mu.Lock()
-	defer l.budget.mu.Unlock()
-	l.budget.conns[c] = struct{}{}
+	b := l.budget
+	c := &heldConn{Conn: conn, server: l.server, budget: b, since: time.Now()}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	open, closing, longest := b.open(l.server)
+	for ; closing > l.most/mostClosing; open, closing, longest = b.open(l.server) {
+		b.changed.Wait()
+	}
+	if open >= l.most {
+		b.cut(longest, fmt.Sprintf("the server has %d connections (--max-connections), and on this one nothing was "+
+			"answered for the longest time. Find the clients that open so many, or raise the flag", l.most))
+	}
+	b.conns[c] = struct{}{}
 	return c, nil
+}
+
+// open returns how many connections a server has that were not cut, how many were and are not closed yet, and which one
+// a new one replaces. The caller holds the lock.
+func (b *budget) open(server string) (n, closing int, longest *heldConn) {
+	for c := range b.conns {
+		if c.server != server {
+			continue
+		}
+		if c.cut {
+			closing++
+			continue
+		}
+		n++
+		if longest == nil || longest.answered && !c.answered ||
+			longest.answered == c.answered && c.since.Before(longest.since) {
+			longest = c
+		}
+	}
+	return n, closing, longest
 }
 
 // heldConn is a connection that counts towards a budget. The lock of the budget guards the fields from in on.
@@ -93,11 +152,17 @@ type heldConn struct {
 	out int64 // bytes of gRPC responses that were handed to package grpc and not written to the network; an estimate
 	cut bool  // the budget has closed the network connection
 
+	reading  bool      // the server waits for bytes of the client
+	since    time.Time // when a request on the connection was last answered, or when the connection began
+	answered bool      // whether one was
+
 	// Of gRPC: whether the connection is one, how many requests were not answered, and how many have not arrived
-	// completely, by the value of budget.sweeps at which they began, modulo 3. Older requests have been cut off.
+	// completely, by the value of budget.sweeps at which they began, modulo 3. Older requests have been cut off. arrived
+	// is the part of in that is of requests which have arrived and were not answered.
 	grpc     bool
 	open     int
 	arriving [3]int
+	arrived  int64
 }
 
 // heldAddr is the address of a client together with its connection. Package grpc tells a stats handler only the
@@ -112,9 +177,17 @@ func (c *heldConn) RemoteAddr() net.Addr { return heldAddr{c.Conn.RemoteAddr(), 
 
 // Read implements [net.Conn].
 func (c *heldConn) Read(p []byte) (int, error) {
+	c.setReading(true)
 	n, err := c.Conn.Read(p)
+	c.setReading(false)
 	c.add(int64(n), 0)
 	return n, err
+}
+
+func (c *heldConn) setReading(reading bool) {
+	c.budget.mu.Lock()
+	defer c.budget.mu.Unlock()
+	c.reading = reading
 }
 
 // Write implements [net.Conn].
@@ -140,20 +213,26 @@ func (c *heldConn) Close() error {
 	return c.Conn.Close()
 }
 
-// add changes the two counts of a connection; neither falls below 0. If the connections then hold too much, add cuts
-// those that hold most. If bytes were received, add also waits until the total is within the limit, or until this
-// connection is cut.
+// add changes the two counts of a connection; neither falls below 0. If bytes were received, it waits as enforce does.
 func (c *heldConn) add(in, out int64) {
+	c.budget.mu.Lock()
+	defer c.budget.mu.Unlock()
+	c.budget.change(c, in, out)
+	c.enforce(in > 0)
+}
+
+// enforce cuts connections while they hold too much together. If wait is true, and this connection holds more than an
+// equal part of the limit, it also waits until those are closed, or until this connection is cut. The caller holds the
+// lock.
+func (c *heldConn) enforce(wait bool) {
 	b := c.budget
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.change(c, in, out)
 	for b.held > b.limit && !c.cut {
 		switch {
 		case b.held-b.closing > b.limit:
-			b.cut(b.largest(), fmt.Sprintf("requests that are not answered, and responses that clients do not read, "+
-				"hold more than %d bytes, most of them on this connection. Find the client that sends them", b.limit))
-		case in > 0:
+			b.cut(b.worst(), fmt.Sprintf("requests that are not answered, and responses that clients do not read, "+
+				"hold more than %d bytes, and this connection had waited long for its client. Find the client that "+
+				"sends them", b.limit))
+		case wait && c.in+c.out > b.limit/int64(len(b.conns)+1):
 			b.changed.Wait()
 		default:
 			return
@@ -173,14 +252,23 @@ func (b *budget) change(c *heldConn, in, out int64) {
 	}
 }
 
-// largest returns the connection that holds most of those that were not cut. The caller holds the lock.
-func (b *budget) largest() (most *heldConn) {
+// worst returns the connection that is cut first if all hold too much. The caller holds the lock.
+func (b *budget) worst() (worst *heldConn) {
+	now, most := time.Now(), 0.0
 	for c := range b.conns {
-		if !c.cut && (most == nil || c.in+c.out > most.in+most.out) {
-			most = c
+		if c.cut {
+			continue
+		}
+		awaited := c.out + c.in/processedPart // the service works on the rest, or will
+		if c.reading {
+			awaited += max(c.in-c.arrived, 0)
+		}
+		weight := float64(awaited) * now.Sub(c.since).Seconds()
+		if worst == nil || weight > most {
+			worst, most = c, weight
 		}
 	}
-	return most
+	return worst
 }
 
 // cut closes a network connection, and logs why, once a second at most. The log has no address of a client. The caller
@@ -245,8 +333,12 @@ func (b *budget) connState(conn net.Conn, state http.ConnState) {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		b.change(addr.conn, addr.conn.inWithoutRequests(), 0)
+		addr.conn.answer()
 	}
 }
+
+// answer records that a request on the connection was answered. The caller holds the lock of the budget.
+func (c *heldConn) answer() { c.since, c.answered = time.Now(), true }
 
 // grpcRequest is a gRPC request. Package grpc calls HandleRPC for a request from one goroutine at a time, so that only
 // the connection needs a lock.
@@ -286,8 +378,8 @@ func (b *budget) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Contex
 	return context.WithValue(ctx, grpcRequestKey{}, &grpcRequest{conn: conn})
 }
 
-// HandleRPC implements [stats.Handler]. A request begins with Begin, and not with its header: of a method that does not
-// exist, package grpc reports the header alone.
+// HandleRPC implements [stats.Handler]. A request begins with its header, which package grpc reports before it reads
+// what follows. Of a method that does not exist it reports nothing else, so such a request does not count.
 func (b *budget) HandleRPC(ctx context.Context, s stats.RPCStats) {
 	r, ok := ctx.Value(grpcRequestKey{}).(*grpcRequest)
 	if !ok {
@@ -295,16 +387,25 @@ func (b *budget) HandleRPC(ctx context.Context, s stats.RPCStats) {
 	}
 	switch s := s.(type) {
 	case *stats.InHeader:
-		r.bytes = int64(s.WireLength) + overhead
-	case *stats.Begin:
-		b.begin(r)
+		if b.methods[s.FullMethod] {
+			r.bytes = int64(s.WireLength) + overhead + streamBytes
+			b.begin(r)
+		}
 	case *stats.InPayload:
-		r.bytes += int64(s.WireLength)
 		b.mu.Lock()
 		defer b.mu.Unlock()
+		if !r.arrived {
+			r.conn.arrived += r.bytes
+		}
+		r.bytes += int64(s.WireLength)
+		r.conn.arrived += int64(s.WireLength)
 		r.arrive()
 	case *stats.OutPayload:
-		r.conn.add(0, int64(s.WireLength))
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.change(r.conn, 0, int64(s.WireLength))
+		r.conn.answer()
+		r.conn.enforce(false)
 	case *stats.End:
 		b.end(r)
 	}
@@ -316,6 +417,8 @@ func (b *budget) begin(r *grpcRequest) {
 	r.slot = b.sweeps % 3
 	r.conn.open++
 	r.conn.arriving[r.slot]++
+	b.change(r.conn, streamBytes, 0)
+	r.conn.enforce(true)
 }
 
 // arrive records that the first message of the request has arrived, or that the request has ended. The caller holds the
@@ -331,6 +434,10 @@ func (r *grpcRequest) arrive() {
 func (b *budget) end(r *grpcRequest) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if r.arrived {
+		r.conn.arrived -= r.bytes
+		r.conn.answer()
+	}
 	r.arrive()
 	r.conn.open--
 	b.change(r.conn, min(-r.bytes, r.conn.inWithoutRequests()), 0)

@@ -6,6 +6,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"net/http"
 	"strings"
 	"sync"
 	"testing"
@@ -18,7 +19,7 @@ import (
 func pipe(t *testing.T, b *budget, all *sync.WaitGroup) (client net.Conn, held *heldConn) {
 	t.Helper()
 	client, server := net.Pipe()
-	conn, err := b.wrap("gRPC", &one{server}).Accept()
+	conn, err := b.wrap("gRPC", &one{server}, 4000).Accept()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -28,6 +29,8 @@ func pipe(t *testing.T, b *budget, all *sync.WaitGroup) (client net.Conn, held *
 	})
 	return client, conn.(*heldConn)
 }
+
+const method = "/limits/Ask"
 
 // one is a listener with one connection.
 type one struct{ net.Conn }
@@ -84,6 +87,7 @@ func TestBudget(t *testing.T) {
 // that what comes without requests, such as pings, does not add up.
 func TestBudgetOfRequests(t *testing.T) {
 	b := newBudget(1024, slog.New(slog.DiscardHandler))
+	b.methods = map[string]bool{method: true}
 	var servers sync.WaitGroup
 	client, held := pipe(t, b, &servers)
 	holds := func(what string, in, out int64) {
@@ -91,7 +95,8 @@ func TestBudgetOfRequests(t *testing.T) {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		if held.cut || held.in != in || held.out != out || b.held != in+out {
-			t.Errorf("%s: %d and %d bytes are held (cut: %t), want %d and %d", what, held.in, held.out, held.cut, in, out)
+			t.Errorf("%s: %d and %d bytes are held (cut: %t), want %d and %d", what, held.in, held.out, held.cut, in,
+				out)
 		}
 	}
 	send := func(bytes int) {
@@ -108,15 +113,14 @@ func TestBudgetOfRequests(t *testing.T) {
 	begin := func(message int) context.Context {
 		send(message + overhead + 40)
 		rpc := b.TagRPC(ctx, nil)
-		b.HandleRPC(rpc, &stats.InHeader{WireLength: 40})
-		b.HandleRPC(rpc, &stats.Begin{})
+		b.HandleRPC(rpc, &stats.InHeader{WireLength: 40, FullMethod: method})
 		b.HandleRPC(rpc, &stats.InPayload{WireLength: message})
 		return rpc
 	}
 	first, second := begin(500), begin(700)
 	b.HandleRPC(first, &stats.OutPayload{WireLength: 80})
 	b.HandleRPC(first, &stats.End{})
-	holds("after the first of two requests", 700+overhead+40, 80)
+	holds("after the first of two requests", 700+overhead+40+streamBytes, 80)
 	b.HandleRPC(second, &stats.End{})
 	holds("after both", 0, 80)
 	send(17) // a ping
@@ -124,4 +128,82 @@ func TestBudgetOfRequests(t *testing.T) {
 	holds("after a ping and a sweep", 0, 40)
 	_ = client.Close()
 	servers.Wait()
+}
+
+// Guarantees that a busy connection stays open, although it holds most, while many clients hold little each and let it
+// wait; and that requests that are only opened count.
+func TestBudgetSparesTheBusy(t *testing.T) {
+	b := newBudget(1024, slog.New(slog.DiscardHandler))
+	b.methods = map[string]bool{method: true}
+	var servers sync.WaitGroup
+	rpc := func(conn *heldConn) context.Context {
+		ctx := b.TagConn(context.Background(), &stats.ConnTagInfo{RemoteAddr: conn.RemoteAddr()})
+		ctx = b.TagRPC(ctx, nil)
+		b.HandleRPC(ctx, &stats.InHeader{WireLength: 40, FullMethod: method})
+		return ctx
+	}
+	client, busy := pipe(t, b, &servers)
+	first := rpc(busy)
+	for range 50 {
+		if _, err := client.Write(make([]byte, 400)); err != nil {
+			t.Fatal(err)
+		}
+		b.HandleRPC(rpc(busy), &stats.InPayload{WireLength: 350})
+	}
+	b.HandleRPC(first, &stats.InPayload{})
+	for i := range 3000 {
+		holder, held := pipe(t, b, &servers)
+		defer func() { _ = holder.Close() }()
+		if i%2 == 0 {
+			_, _ = holder.Write(make([]byte, 1100)) // it fails if this connection is cut
+			continue
+		}
+		for range 4 {
+			rpc(held)
+		}
+		b.HandleRPC(first, &stats.OutPayload{}) // the busy connection goes on
+	}
+	if b.mu.Lock(); busy.cut || b.held-b.closing > b.limit || busy.in < 50*400 {
+		t.Errorf("the busy connection holds %d bytes, cut: %t; all hold %d, want at most %d", busy.in, busy.cut,
+			b.held-b.closing, b.limit)
+	}
+	n, _, _ := b.open("gRPC")
+	b.mu.Unlock()
+	if most := 1 + minBudget/1100*2; n > most {
+		t.Errorf("%d connections are open, want at most %d", n, most)
+	}
+	_ = client.Close()
+}
+
+// Guarantees that a new connection takes the place of one that has never sent a request, and otherwise of the one that
+// was quiet for the longest time.
+func TestConnectionsAreReplaced(t *testing.T) {
+	b := newBudget(1024, slog.New(slog.DiscardHandler))
+	var all []*heldConn
+	accept := func() *heldConn {
+		t.Helper()
+		client, server := net.Pipe()
+		t.Cleanup(func() { _ = client.Close() })
+		conn, err := b.wrap("HTTP", &one{server}, 3).Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, conn.(*heldConn))
+		return all[len(all)-1]
+	}
+	answered, quiet := accept(), accept()
+	b.connState(answered, http.StateIdle)
+	later := accept()
+	for i, replaced := range []*heldConn{quiet, later} {
+		if accept(); !replaced.cut || answered.cut {
+			t.Fatalf("connection %d: cut %t, and the one with a request %t", i, replaced.cut, answered.cut)
+		}
+		_ = replaced.Close() // as the server does
+	}
+	for _, c := range all {
+		b.connState(c, http.StateIdle)
+	}
+	if accept(); !answered.cut {
+		t.Error("all have sent requests, and the one that is quiet for the longest time is open")
+	}
 }

@@ -22,7 +22,7 @@ func (s *Server) ServeOn(name string, listener net.Listener) {
 	for i := range s.parts {
 		if s.parts[i].name == name {
 			_ = s.parts[i].listener.Close() // nothing was served
-			s.parts[i].listener = s.budget.wrap(name, listener)
+			s.parts[i].listener = s.budget.wrap(name, listener, DefaultMaxConnections)
 		}
 	}
 }

@@ -3,7 +3,8 @@
 //
 // A run reads every document of the cell and every item of the control tables once, both in pages and in any order. It
 // keeps a hash of each of the cell's documents of one table at a time, some 100 bytes each, and the items that differ.
-// These are compared once more, because many differences are changes on their way. If nothing differs, there is one read for each item, and no write.
+// These are compared once more, because many differences are changes on their way. If nothing differs, there is one read
+// for each item, and no write.
 //
 //	missing     the cell has never had the item         applied
 //	older       the cell has an older version           applied
@@ -376,8 +377,8 @@ func (r *run) kinds() []cellconfig.Kind {
 	return kinds
 }
 
-// documents lists the cell's documents of the table. The head is read last, so that a document that is written meanwhile
-// is not above it.
+// documents lists the cell's documents of the table. The head is read last, so that a document that is written
+// meanwhile is not above it.
 func (r *run) documents(ctx context.Context) (*documents, error) {
 	found := &documents{seed: maphash.MakeSeed(), all: map[cellconfig.Ref]foundDocument{}, keys: map[string]uint64{},
 		hashes: map[string]uint64{}}

@@ -18,8 +18,8 @@ return kept
 `)
 })
 
-// Keep implements [store.Keeper]. One script looks the value up and stores it, so that all processes get the same value.
-// The value never expires. place names the key in Redis.
+// Keep implements [store.Keeper]. One script looks the value up and stores it, so that all processes get the same
+// value. The value never expires. place names the key in Redis.
 func (s *Store) Keep(ctx context.Context, name string, value []byte) (kept []byte, place string, err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, "", err
