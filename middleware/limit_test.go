@@ -251,8 +251,8 @@ func TestHeadersHaveTheLastWord(t *testing.T) {
 	}
 }
 
-// Guarantees that handlers, other middleware and tests find every header of an answer by Header.Get: its name is in Go's
-// canonical form, whether the request is admitted or denied.
+// Guarantees that handlers, other middleware and tests find every header of an answer by Header.Get: its name is in
+// Go's canonical form, whether the request is admitted or denied.
 func TestHeadersAreCanonical(t *testing.T) {
 	found := func(h http.Header) {
 		t.Helper()

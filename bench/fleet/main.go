@@ -105,7 +105,7 @@ func runOne(ctx context.Context, out, errs io.Writer, o sim.Options, asJSON bool
 }
 
 func writePage(name string, report *sim.Report) error {
-	f, err := os.Create(name) //nolint:gosec // the file that the command line names
+	f, err := os.Create(name)
 	if err != nil {
 		return err
 	}

@@ -242,7 +242,8 @@ func TestApplyAsksForWhatItTakesAway(t *testing.T) {
 			"2030-02-01T00:00:00Z } ]"), `weakens tenant "acme": a boost of limit burst ×2 from ` +
 			`2030-01-01T00:00:00Z until 2030-02-01T00:00:00Z`},
 		"other plan": {of("{ id: acme, plan: pro", "{ id: acme, plan: public"),
-			`removes limit burst (token_bucket: 100 per 1s, burst 200) from tenant "acme": plan public in place of pro`},
+			`removes limit burst (token_bucket: 100 per 1s, burst 200) from tenant "acme": ` +
+				`plan public in place of pro`},
 		"not by name": {strings.Replace(base, "anonymousPlan: public\n", "", 1), ""},
 		"suspends":    {of("{ id: tiny, ", "{ id: tiny, suspended: true, "), ""},
 	} {

@@ -104,8 +104,8 @@ docs/try.md shows it in use, and docs/operate.md says where the token for operat
 	f.StringVar(&o.livePage, "live-page", "loopback", "who may see the live page at /_sluice/: `WHO` is loopback, all "+
 		"or off")
 	f.BoolVar(&o.admin, "admin", true, "answer operators' commands at "+dev.AdminPath+"/")
-	f.StringVar(&o.tokenFile, "token-file", "",
-		"keep the token for operators' calls in `FILE` (default: "+dev.TokenFileVariable+", or a file that commands find)")
+	f.StringVar(&o.tokenFile, "token-file", "", "keep the token for operators' calls in `FILE` (default: "+
+		dev.TokenFileVariable+", or a file that commands find)")
 	f.IntVar(&o.jitter, "retry-jitter", 0, "lengthen Retry-After by a random share of up to `PERCENT`, 0..100")
 	f.Int64Var(&o.maxBody, "max-body", front.DefaultMaxBodyBytes, "largest request body, in `BYTES`; 0: no limit")
 	f.StringSliceVar(&o.methods, "methods", route.UsualMethods(), "serve only the methods of `LIST`, and answer "+

@@ -18,10 +18,10 @@ import (
 	"github.com/sluicelimits/sluice/internal/configfile/configyaml"
 	"github.com/sluicelimits/sluice/internal/dev"
 	"github.com/sluicelimits/sluice/internal/dev/doctor"
-	"github.com/sluicelimits/sluice/internal/testkit/apigateway"
-	"github.com/sluicelimits/sluice/internal/testkit/apigateway/template"
 	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
 	"github.com/sluicelimits/sluice/internal/request/identity"
+	"github.com/sluicelimits/sluice/internal/testkit/apigateway"
+	"github.com/sluicelimits/sluice/internal/testkit/apigateway/template"
 )
 
 // keyFile writes a key to a file for --key-file.

@@ -112,7 +112,8 @@ func TestKeyCreateNeedsReason(t *testing.T) {
 		} {
 			for _, f := range flags {
 				got := sluice(t, "", append([]string{"key", "create", "--tenant", "acme"}, f...)...)
-				if got.code != exitUsage || strings.Contains(got.stdout, "slk_") || !strings.Contains(got.stderr, want) {
+				if got.code != exitUsage || strings.Contains(got.stdout, "slk_") ||
+					!strings.Contains(got.stderr, want) {
 					t.Errorf("SLUICE_ENDPOINT=%q, %q: exit %d, stdout %q, stderr %q; want 2 and %q", endpoint, f,
 						got.code, got.stdout, got.stderr, want)
 				}

@@ -171,8 +171,8 @@ func (o *serveOptions) flags(f *pflag.FlagSet) {
 	f.StringVar(&o.key, "tls-key", "", "PEM `FILE` with the key of that certificate")
 	f.StringVar(&o.clientCA, "tls-client-ca", "", "PEM `FILE` with authorities: admit only clients with a certificate "+
 		"of one of them")
-	f.StringVar(&o.clientSAN, "tls-client-san", "", "admit only clients whose certificate has this `NAME`, a DNS name or "+
-		"an IP address, as a subject alternative name")
+	f.StringVar(&o.clientSAN, "tls-client-san", "", "admit only clients whose certificate has this `NAME`, a DNS name "+
+		"or an IP address, as a subject alternative name")
 	f.IntVar(&o.maxConnections, "max-connections", server.DefaultMaxConnections,
 		"accept at most `N` connections for each server")
 	f.IntVar(&o.maxMessage, "max-message", server.DefaultMaxMessage,

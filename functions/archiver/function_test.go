@@ -17,8 +17,8 @@ import (
 	"github.com/sluicelimits/sluice/events"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/control/row"
-	"github.com/sluicelimits/sluice/internal/testkit/lambdahost"
 	"github.com/sluicelimits/sluice/internal/testkit/built"
+	"github.com/sluicelimits/sluice/internal/testkit/lambdahost"
 	"github.com/sluicelimits/sluice/internal/testkit/s3test"
 )
 

@@ -78,7 +78,9 @@ type servedCell struct {
 func (c *servedCell) url() string { return baseURL(c.listener.Addr()) }
 
 // add makes a cell that will serve on listener. If it fails, it closes the listener.
-func (f *process) add(ctx context.Context, name string, counters *Counters, listener net.Listener) (*servedCell, error) {
+func (f *process) add(
+	ctx context.Context, name string, counters *Counters, listener net.Listener,
+) (*servedCell, error) {
 	own, err := f.plane.AddCell(ctx, name)
 	if err != nil {
 		return nil, errors.Join(err, listener.Close())
@@ -148,7 +150,8 @@ func (f *process) handler(c *servedCell) (http.Handler, error) {
 	if err != nil {
 		return nil, err
 	}
-	return gateway.New(gateway.Config{Authorizer: z, Upstream: f.Upstream, TrustedHops: f.TrustedHops, Recorder: c.recorder,
+	return gateway.New(gateway.Config{Authorizer: z, Upstream: f.Upstream, TrustedHops: f.TrustedHops,
+		Recorder: c.recorder,
 		Decided:  func(reason string, took time.Duration) { c.decided.At(reason).Observe(took) },
 		LivePage: page, Audience: f.Audience, MaxBodyBytes: f.MaxBodyBytes, Methods: f.Methods, Log: f.log})
 }

@@ -139,7 +139,9 @@ func (f *process) open() (net.Listener, error) {
 }
 
 // serve serves until the context ends and the requests in flight are done.
-func (f *process) serveGateway(ctx context.Context, listener net.Listener, handler http.Handler, log *slog.Logger) error {
+func (f *process) serveGateway(
+	ctx context.Context, listener net.Listener, handler http.Handler, log *slog.Logger,
+) error {
 	serving := front.NewServer(handler, f.BodyTimeout, log)
 	failed := make(chan error, 1)
 	go func() { failed <- serving.Serve(listener) }()
@@ -191,8 +193,8 @@ func (f *process) openPlans(ctx context.Context, store limit.Store) error {
 	name := f.namesOfFiles()
 	confirmed := f.Confirmed // after the start, changes of the files need no confirmation
 	var err error
-	f.plans, err = planfile.Open(planfile.Config{Files: f.Plans, Source: f.Example, Peppers: f.Peppers, Accepts: store.Accepts, AcceptsPlan: planAccepter(store), Log: f.log,
-		Now: f.clock.Now,
+	f.plans, err = planfile.Open(planfile.Config{Files: f.Plans, Source: f.Example, Peppers: f.Peppers,
+		Accepts: store.Accepts, AcceptsPlan: planAccepter(store), Log: f.log, Now: f.clock.Now,
 		Apply: func(sources []plan.Source) error {
 			ctx := context.WithoutCancel(ctx)
 			if !confirmed {

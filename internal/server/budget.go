@@ -40,17 +40,17 @@ const (
 )
 
 // budget limits how many bytes all connections together hold: of requests that were not answered, and of gRPC responses
-// that were not written to the network. If the total exceeds the limit, the budget closes connections until the total is
-// within the limit. It also closes each connection on which a gRPC request has not arrived completely after one to two
-// times sweepEvery. Closing a connection ends all of its requests.
+// that were not written to the network. If the total exceeds the limit, the budget closes connections until the total
+// is within the limit. It also closes each connection on which a gRPC request has not arrived completely after one to
+// two times sweepEvery. Closing a connection ends all of its requests.
 //
 // It closes first where bytes times time is largest: the bytes for whose rest, or for whose reading, the connection's
 // client is awaited, and the time since a request on the connection was last answered. A client that sends whole
 // requests and reads the responses holds few such bytes, and only for milliseconds, also if it has many requests in
 // flight. While the limit is exceeded, reads wait on each connection that holds more than its part of the limit.
 //
-// If a server has as many connections as it may have, a new one takes the place of the one on which nothing was answered
-// for the longest time, first of those on which nothing was ever answered.
+// If a server has as many connections as it may have, a new one takes the place of the one on which nothing was
+// answered for the longest time, first of those on which nothing was ever answered.
 //
 // Read and Write count bytes of the network, with those of TLS and HTTP/2. Responses over HTTP are not counted, because
 // each has a time limit.
@@ -87,8 +87,8 @@ func (b *budget) count(s *grpc.Server) {
 	}
 }
 
-// wrap returns a listener with at most so many connections, all of which count towards the budget. server is its name in
-// the log.
+// wrap returns a listener with at most so many connections, all of which count towards the budget. server is its name
+// in the log.
 func (b *budget) wrap(server string, l net.Listener, most int) net.Listener {
 	return &heldListener{l, server, most, b}
 }
@@ -157,8 +157,8 @@ type heldConn struct {
 	answered bool      // whether one was
 
 	// Of gRPC: whether the connection is one, how many requests were not answered, and how many have not arrived
-	// completely, by the value of budget.sweeps at which they began, modulo 3. Older requests have been cut off. arrived
-	// is the part of in that is of requests which have arrived and were not answered.
+	// completely, by the value of budget.sweeps at which they began, modulo 3. Older requests have been cut off.
+	// arrived is the part of in that is of requests which have arrived and were not answered.
 	grpc     bool
 	open     int
 	arriving [3]int

@@ -19,8 +19,8 @@ type Certificates struct {
 }
 
 // OpenCertificates reads a certificate and its key, in PEM. If clients is not "", it is a file of authorities, and only
-// clients with a certificate of one of them are admitted (mutual TLS). If san is not "", that certificate must also have
-// san, a DNS name or an IP address, among its subject alternative names.
+// clients with a certificate of one of them are admitted (mutual TLS). If san is not "", that certificate must also
+// have san, a DNS name or an IP address, among its subject alternative names.
 func OpenCertificates(cert, key, clients, san string, log *slog.Logger) (*Certificates, error) {
 	c := &Certificates{cert: cert, key: key, clients: clients, san: san, log: log}
 	if err := c.load(); err != nil {

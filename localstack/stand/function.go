@@ -24,8 +24,8 @@ func (s *Stand) Function(region, name string) *Function {
 		api: lambda.NewFromConfig(s.AWS(region), func(o *lambda.Options) { o.Retryer = aws.NopRetryer{} })}
 }
 
-// Invoke calls the function, once, and returns what it answered. The error wraps an [*lambdahost.Error] if the function reported
-// one, and otherwise an error of the SDK.
+// Invoke calls the function, once, and returns what it answered. The error wraps an [*lambdahost.Error] if the function
+// reported one, and otherwise an error of the SDK.
 func (f *Function) Invoke(ctx context.Context, payload []byte) ([]byte, error) {
 	out, err := f.api.Invoke(ctx, &lambda.InvokeInput{FunctionName: &f.name, Payload: payload})
 	if err != nil {

@@ -32,7 +32,8 @@ func (s *Stand) query(ctx context.Context, service, region string, form url.Valu
 	}
 	r.Header.Set("Content-Type", "application/x-www-form-urlencoded; charset=utf-8")
 	sum := sha256.Sum256(body)
-	if err := v4.NewSigner().SignHTTP(ctx, credentials, r, hex.EncodeToString(sum[:]), service, region, time.Now()); err != nil {
+	err = v4.NewSigner().SignHTTP(ctx, credentials, r, hex.EncodeToString(sum[:]), service, region, time.Now())
+	if err != nil {
 		return err
 	}
 	said, err := s.client.Do(r)

@@ -3,8 +3,8 @@
 //
 // A run reads every document of the cell and every item of the control tables once, both in pages and in any order. It
 // keeps a hash of each of the cell's documents of one table at a time, some 100 bytes each, and the items that differ.
-// These are compared once more, because many differences are changes on their way. If nothing differs, there is one read
-// for each item, and no write.
+// These are compared once more, because many differences are changes on their way. If nothing differs, there is one
+// read for each item, and no write.
 //
 //	missing     the cell has never had the item         applied
 //	older       the cell has an older version           applied

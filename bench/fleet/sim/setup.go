@@ -89,8 +89,9 @@ func (r *run) addTenants(loads []load) error {
 	return nil
 }
 
-// newJudge returns the judge of an owner's tier. Only one value of the judge comes from the limiter, which the judge should not rely on: the offset at which the
-// windows of an owner begin. That is harmless, because a limiter may choose any offset.
+// newJudge returns the judge of an owner's tier. Only one value of the judge comes from the limiter, which the judge
+// should not rely on: the offset at which the windows of an owner begin. That is harmless, because a limiter may choose
+// any offset.
 func newJudge(owner string, l *limit.Limit, t *limit.Tier) judge.Judge {
 	c := judge.Counter{Algorithm: t.Algorithm, Most: t.Threshold, Burst: t.Capacity(), Period: t.Period,
 		Buckets: t.Buckets, Calendar: t.Calendar}

@@ -27,8 +27,8 @@ const (
 // operator has agreed to it.
 type Loss struct {
 	Kind LossKind `json:"kind"`
-	// What is removed comes first, as in `limit burst (…) from plan "pro"`. What weakens names the document first, as in
-	// `plan "pro": limit burst: rate rises from 1 to 2 per 1s`.
+	// What is removed comes first, as in `limit burst (…) from plan "pro"`. What weakens names the document first, as
+	// in `plan "pro": limit burst: rate rises from 1 to 2 per 1s`.
 	Text string `json:"text"`
 }
 

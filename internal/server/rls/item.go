@@ -111,8 +111,8 @@ func (c *call) nameAddresses() {
 
 // ownerOf returns the owner of a descriptor's counters. If an entry holds the address of a client, the owner is of the
 // kind Address: one client can have many addresses, and when the memory of a store is used up, addresses share counters
-// and leave the counters of other owners alone. The name is a hash of the key: stores write names into errors and so into
-// the log, where no value that a client chose, such as a credential, may appear.
+// and leave the counters of other owners alone. The name is a hash of the key: stores write names into errors and so
+// into the log, where no value that a client chose, such as a credential, may appear.
 func ownerOf(key []byte, entries []envoyconfig.Entry) limit.Owner {
 	o := limit.Owner{Kind: limit.AnyKey}
 	for i := range entries {
@@ -124,8 +124,8 @@ func ownerOf(key []byte, entries []envoyconfig.Entry) limit.Owner {
 	return o
 }
 
-// hashOf returns a name for a key of any length. It has 128 bits of the hash: enough that no two keys have one name, and
-// short, because a store in memory keeps it for each counter.
+// hashOf returns a name for a key of any length. It has 128 bits of the hash: enough that no two keys have one name,
+// and short, because a store in memory keeps it for each counter.
 func hashOf(key []byte) string {
 	sum := sha256.Sum256(key)
 	return "#" + base64.RawURLEncoding.EncodeToString(sum[:16])

@@ -166,7 +166,7 @@ func TestMappedLikeLibrary(t *testing.T) {
 		want.SetHeaders(wantHeader)
 		wantText := fmt.Sprint(want.Allowed)
 		for _, name := range ietf {
-			wantText += fmt.Sprint(" ", map[string][]string(wantHeader)[name])
+			wantText += fmt.Sprint(" ", wantHeader[http.CanonicalHeaderKey(name)])
 		}
 		header := map[string][]string{}
 		for _, h := range got.GetResponseHeadersToAdd() {

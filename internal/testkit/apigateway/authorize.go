@@ -209,7 +209,8 @@ func readContext(in map[string]json.RawMessage) (map[string]scalar, error) {
 				strconv.Quote(name))
 		case '"':
 			if err := json.Unmarshal(raw, &v.text); err != nil {
-				return nil, fmt.Errorf("the value of %s in the authorizer's context is not a valid string", strconv.Quote(name))
+				return nil, fmt.Errorf("the value of %s in the authorizer's context is not a valid string",
+					strconv.Quote(name))
 			}
 		}
 		out[name] = v

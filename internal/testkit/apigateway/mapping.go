@@ -40,7 +40,8 @@ func httpValue(s string) (value, error) {
 	case ok && !strings.Contains(name, "$"):
 		return contextValue(s, name)
 	case strings.Contains(s, "$"):
-		return nil, fmt.Errorf("the local gateway does not know %s; it knows $context.NAME and a static text", strconv.Quote(s))
+		return nil, fmt.Errorf("the local gateway does not know %s; it knows $context.NAME and a static text",
+			strconv.Quote(s))
 	case !sendable(s):
 		return nil, fmt.Errorf("%s holds control characters", strconv.Quote(s))
 	}
@@ -91,8 +92,8 @@ type change struct {
 var framing = []string{"Connection", "Content-Length", "Expect", "Host", "Keep-Alive", "Proxy-Connection", "Te",
 	"Trailer", "Transfer-Encoding", "Upgrade"}
 
-// mappings parses mappings, in the order of their keys. A key that begins with header sets a header, and one that begins
-// with path a placeholder in the URL of an integration.
+// mappings parses mappings, in the order of their keys. A key that begins with header sets a header, and one that
+// begins with path a placeholder in the URL of an integration.
 func mappings(from map[string]string, header, path string, parse func(string) (value, error)) ([]change, error) {
 	var out []change
 	for _, key := range slices.Sorted(maps.Keys(from)) {

@@ -7,8 +7,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Parse reads a description, YAML or JSON. An unknown key is an error, since a test with a setting that is ignored would
-// prove nothing. name is the name of the file, for the error.
+// Parse reads a description, YAML or JSON. An unknown key is an error, since a test with a setting that is ignored
+// would prove nothing. name is the name of the file, for the error.
 func Parse(name string, data []byte) (*Description, error) {
 	in := yaml.NewDecoder(bytes.NewReader(data))
 	in.KnownFields(true)

@@ -1,9 +1,9 @@
 // Package apigateway serves one stage of an API as API Gateway would, for tests: routes, the events of three kinds of
 // APIs, authorizers, gateway responses and mapped headers.
 //
-// A [Description] says what to serve; package template reads one from a CloudFormation template. Unlike other emulators,
-// this package answers an authorizer's Deny with the gateway response that is configured for it, with status, headers
-// and body from the authorizer's context.
+// A [Description] says what to serve; package template reads one from a CloudFormation template. Unlike other
+// emulators, this package answers an authorizer's Deny with the gateway response that is configured for it, with
+// status, headers and body from the authorizer's context.
 //
 // The package follows AWS's documentation, and otherwise what others have observed. It has not been compared with API
 // Gateway itself. It differs from it in what no test here needs: IAM policies and signatures are not checked (see
@@ -28,8 +28,8 @@ import (
 type Config struct {
 	Description *Description        // required
 	Functions   map[string]Function // by the names in the description; each of these must be present
-	// Callers maps the ids of access keys to the ARNs of their users. A request to a route with AWS_IAM is taken for one
-	// of the user whose access key it names; its signature is not checked. Other requests are refused.
+	// Callers maps the ids of access keys to the ARNs of their users. A request to a route with AWS_IAM is taken for
+	// one of the user whose access key it names; its signature is not checked. Other requests are refused.
 	Callers map[string]string
 	Now     func() time.Time // default time.Now
 	Log     *slog.Logger     // default slog.Default()

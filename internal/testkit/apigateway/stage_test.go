@@ -384,8 +384,9 @@ func TestGatewayResponse(t *testing.T) {
 
 // Guarantees that a mapped header is sent with the spelling of the description, as API Gateway does.
 func TestHeadersOfGatewayResponsesKeepTheirSpelling(t *testing.T) {
-	s, err := apigateway.New(apigateway.Config{Description: describe(t, mapped), Functions: map[string]apigateway.Function{
-		"authorizer": &answers{out: policy("Deny", all, `{"rateLimit":"x"}`)}}})
+	functions := map[string]apigateway.Function{
+		"authorizer": &answers{out: policy("Deny", all, `{"rateLimit":"x"}`)}}
+	s, err := apigateway.New(apigateway.Config{Description: describe(t, mapped), Functions: functions})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -100,8 +100,8 @@ func (m *Meter) TransactWriteItems(
 	return out, err
 }
 
-// ItemSize returns the size of an item in bytes by DynamoDB's rules. Where the rules are vague, ItemSize assumes the larger
-// value.
+// ItemSize returns the size of an item in bytes by DynamoDB's rules. Where the rules are vague, ItemSize assumes the
+// larger value.
 func ItemSize(item map[string]types.AttributeValue) int {
 	n := 0
 	for name, v := range item {

@@ -402,7 +402,8 @@ func (a *attached) rest(w *world) {
 	api := w.serve(description(apigateway.REST, id, map[string]any{
 		"type": create.arg("--type"), "resultTtlInSeconds": json.Number(create.arg(
 			"--authorizer-result-ttl-in-seconds")),
-	}, apigateway.Route{Key: "ANY /{proxy+}", Integration: apigateway.Integration{Type: apigateway.AWSProxy, Function: "backend"}},
+	}, apigateway.Route{Key: "ANY /{proxy+}", Integration: apigateway.Integration{Type: apigateway.AWSProxy,
+		Function: "backend"}},
 		map[string]any{"gatewayResponses": responses,
 			"stage": a.one("apigateway", "create-deployment").arg("--stage-name")}), w.function(behind))
 	allowed, denied := api.callUntilDenied(200, 429, "/product/1", w.key("acme")...)

@@ -408,8 +408,8 @@ var everywhere = []ban{
 	{except: []string{"infra/..."}, never: cdk, why: "CDK brings Node and a runtime of its own: it belongs to infra"},
 	{except: []string{"internal/limiter/resilience"}, never: []string{"github.com/sony/gobreaker/..."},
 		why: "resilience.Breaker is the one circuit breaker: it knows of freezes"},
-	// envoyconfig reads the files of another project with that project's leniency; the test of limits reads OpenAPI, and
-	// apigateway the descriptions of tests.
+	// envoyconfig reads the files of another project with that project's leniency; the test of limits reads OpenAPI,
+	// and apigateway the descriptions of tests.
 	{except: []string{"internal/configfile/configyaml", "cmd/sluice", "localstack/stand", "internal/server/envoyconfig",
 		"internal/server/limits", "internal/testkit/apigateway"},
 		never: []string{"go.yaml.in/yaml/..."}, why: "configyaml is the one reader of YAML files"},

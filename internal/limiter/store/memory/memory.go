@@ -124,7 +124,8 @@ func New(c Config) (*Store, error) {
 		c.Log = slog.Default()
 	}
 	forRefunds, forSharing := c.MaxBytes/refundsPart, c.UnidentifiedBytes/sharedPart
-	s := &Store{seed: maphash.MakeSeed(), boot: rand.Uint64(), log: c.Log, refunds: newRefunds(forRefunds), oneBudget: c.OneBudget}
+	s := &Store{seed: maphash.MakeSeed(), boot: rand.Uint64(), log: c.Log, refunds: newRefunds(forRefunds),
+		oneBudget: c.OneBudget}
 	for i := range s.stripes {
 		s.stripes[i].table.Store(newTable(0))
 	}

@@ -34,8 +34,8 @@ func (f *function) Invoke(_ context.Context, event []byte) ([]byte, error) {
 }
 
 // Guarantees that each operation of a stack's operators' API, and nothing else, is served to signed calls only, by the
-// stack's own function in the stack's region, and that the function learns who signed. The templates are the golden ones
-// of the stacks.
+// stack's own function in the stack's region, and that the function learns who signed. The templates are the golden
+// ones of the stacks.
 func TestOperatorsAPIs(t *testing.T) {
 	const ann = "arn:aws:iam::000000000000:user/ann"
 	for _, tt := range []struct{ file, function, region, path string }{

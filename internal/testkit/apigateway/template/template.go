@@ -1,5 +1,5 @@
-// Package template reads a stage of an API from a CloudFormation template, as `cdk synth` writes it, so that tests serve
-// what will be deployed. It knows Ref, Fn::GetAtt, Fn::Join and Fn::Sub, and fails at every other function of the
+// Package template reads a stage of an API from a CloudFormation template, as `cdk synth` writes it, so that tests
+// serve what will be deployed. It knows Ref, Fn::GetAtt, Fn::Join and Fn::Sub, and fails at every other function of the
 // template's language.
 package template
 
@@ -20,8 +20,8 @@ import (
 // Options select an API of the template, and set what the template does not contain.
 type Options struct {
 	API string // logical id of the API; "" if the template has only one
-	// Region and Account are the values of AWS::Region and AWS::AccountId. The defaults are those of the template's ARNs,
-	// or else "us-east-1" and "000000000000".
+	// Region and Account are the values of AWS::Region and AWS::AccountId. The defaults are those of the template's
+	// ARNs, or else "us-east-1" and "000000000000".
 	Region, Account string
 	// Targets maps the beginning of the URL of an integration to the URL to call instead; the longest beginning that
 	// matches applies. A URL without a match is not called: the route is an ECHO of the request.
@@ -38,8 +38,8 @@ type resource struct {
 }
 
 // Parse reads a template. name is the name of the file, for errors. The description names a function by its
-// FunctionName, or by its logical id if it has no name; a function of another stack by the name in its ARN. The id of the
-// API is its logical id.
+// FunctionName, or by its logical id if it has no name; a function of another stack by the name in its ARN. The id of
+// the API is its logical id.
 func Parse(name string, data []byte, o Options) (*apigateway.Description, error) {
 	var in struct {
 		Parameters map[string]struct{ Default any }
@@ -343,7 +343,8 @@ func (r *reader) ref(id string) string {
 func (r *reader) attribute(id, name string) string {
 	switch res := r.all[id]; {
 	case res == nil:
-		r.problems = append(r.problems, fmt.Errorf("Fn::GetAtt: there is no resource %q", id)) //nolint:staticcheck // its name
+		err := fmt.Errorf("Fn::GetAtt: there is no resource %q", id) //nolint:staticcheck // its name
+		r.problems = append(r.problems, err)
 	case res.typ == "AWS::Lambda::Function":
 		return r.functionARN(r.ref(id))
 	case name == "RootResourceId":

@@ -83,15 +83,15 @@ func TestSynthesized(t *testing.T) {
 		g.RequestParameters["integration.request.header.x-sluice-caller"] != "context.authorizer.caller" {
 		t.Errorf("the REST API's route of a product is %+v", product)
 	}
-	if o := route(rest, "POST /orders"); o.Integration.Type != apigateway.AWSProxy || o.Integration.Function != "orders" ||
-		o.Authorizer == "" {
+	if o := route(rest, "POST /orders"); o.Integration.Type != apigateway.AWSProxy ||
+		o.Integration.Function != "orders" || o.Authorizer == "" {
 		t.Errorf("%+v", o)
 	}
 	if h := route(rest, "GET /healthz"); h.Authorizer != "" || h.Integration.URL != "http://127.0.0.1:1/healthz" {
 		t.Errorf("the REST API's route of /healthz is %+v", h)
 	}
-	if o := route(rest, "OPTIONS /orders"); o.Integration.Type != apigateway.Mock || o.Integration.StatusCode != "204" ||
-		o.Authorizer != "" ||
+	if o := route(rest, "OPTIONS /orders"); o.Integration.Type != apigateway.Mock ||
+		o.Integration.StatusCode != "204" || o.Authorizer != "" ||
 		o.Integration.ResponseParameters["204"]["method.response.header.Access-Control-Allow-Origin"] !=
 			"'https://app.example.com'" {
 		t.Errorf("%+v", o)
