@@ -218,9 +218,9 @@ func propagationFigure(short bool) (r Result, err error) {
 		return r, err
 	}
 	r.Value = b.quantile(0.99).Seconds()
-	r.note("as deployed, by event sources with the batches and windows of the functions, a poll of the stream each %s, a "+
-		"publish of %s, and DynamoDB's reads of %s and transactions of %s: %s", streamPolls, snsAway, readDelay,
-		writeDelay, &b)
+	r.note("as deployed, by event sources with the batches and windows of the functions, a poll of the stream "+
+		"each %s, a publish of %s, and DynamoDB's reads of %s and transactions of %s: %s", streamPolls, snsAway,
+		readDelay, writeDelay, &b)
 	return r, nil
 }
 
