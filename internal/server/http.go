@@ -69,7 +69,7 @@ func (s *Server) json(w http.ResponseWriter, r *http.Request) {
 		response, err = s.c.RateLimits.ShouldRateLimit(r.Context(), &request)
 	}
 	if err != nil {
-		s.c.Log.Debug("a request to /json was not decided", "error", err)
+		s.c.Log.Debug("a request to /json was not decided; the response has the reason, which may have values of it")
 		reason := status.Convert(err).Message() // what a client gets over gRPC
 		http.Error(w, http.StatusText(http.StatusBadRequest)+": "+reason, http.StatusBadRequest)
 		return

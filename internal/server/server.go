@@ -35,6 +35,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/sluicelimits/sluice/internal/limiter/resilience"
+	"github.com/sluicelimits/sluice/internal/request/redact"
 	"github.com/sluicelimits/sluice/internal/server/limits"
 	"github.com/sluicelimits/sluice/internal/server/rls"
 )
@@ -217,7 +218,7 @@ func (s *Server) addGRPC() error {
 			MinTime: minPingInterval, PermitWithoutStream: true,
 		}),
 		grpc.ChainUnaryInterceptor(s.c.Metrics.intercept, s.recoverPanic, s.refuseUntilReady),
-		grpc.ChainStreamInterceptor(s.endWatches),
+		grpc.ChainStreamInterceptor(s.endStreams),
 	}
 	if s.c.TLS != nil {
 		options = append(options, grpc.Creds(credentials.NewTLS(s.c.TLS)))
@@ -252,7 +253,7 @@ func (s *Server) addHTTP(name, address string, handler http.Handler, encrypted *
 	server := &http.Server{
 		Handler: s.endOldConnections(handler), ConnContext: withBegin, ConnState: s.budget.connState,
 		ReadHeaderTimeout: handshakeTimeout, ReadTimeout: requestTimeout, IdleTimeout: idleTimeout,
-		MaxHeaderBytes: maxHeaderBytes, ErrorLog: slog.NewLogLogger(s.c.Log.Handler(), slog.LevelDebug),
+		MaxHeaderBytes: maxHeaderBytes, ErrorLog: slog.NewLogLogger(redact.Handler{Handler: s.c.Log.Handler()}, slog.LevelDebug),
 	}
 	if name != "pprof" { // the operator chooses how long a profile takes
 		server.WriteTimeout = requestTimeout
@@ -362,13 +363,21 @@ func (s *Server) logPanic(p any) {
 	s.c.Log.Error("a request caused a panic and was answered with an error", "panic", p, "stack", string(debug.Stack()))
 }
 
-// endWatches ends the streams of health checks once the server stops and they have told that it is not healthy.
-// Clients keep such streams open for as long as they are connected, so the server would wait for them in vain.
-func (s *Server) endWatches(
+// endStreams ends the streams of health checks once the server stops and they have told that it is not healthy, and
+// those of reflection once it stops. Clients keep such streams open for as long as they are connected, so the server
+// would wait for them in vain.
+func (s *Server) endStreams(
 	service any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler,
 ) error {
 	if info.FullMethod != healthv1.Health_Watch_FullMethodName {
-		return handle(service, stream)
+		ended := make(chan error, 1)
+		go func() { ended <- handle(service, stream) }() // it ends with the stream
+		select {
+		case err := <-ended:
+			return err
+		case <-s.stopping.Done():
+			return status.Error(codes.Unavailable, "the service stops")
+		}
 	}
 	ctx, cancel := context.WithCancel(stream.Context())
 	defer cancel()

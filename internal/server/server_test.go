@@ -361,6 +361,9 @@ func TestDrain(t *testing.T) {
 			_, answer = rlsv3.NewRateLimitServiceClient(conn).ShouldRateLimit(t.Context(), request("x"))
 		})
 		<-g.arrived
+		if _, err := reflectionv1.NewServerReflectionClient(conn).ServerReflectionInfo(t.Context()); err != nil {
+			t.Fatal(err) // it stays open, and holds up nothing
+		}
 		r.stop()
 		health(healthv1.HealthCheckResponse_NOT_SERVING)
 		if cut {

@@ -149,7 +149,7 @@ var only = map[string][]string{
 		"github.com/aws/aws-sdk-go-v2/service/...", "github.com/aws/smithy-go", "github.com/dunglas/httpsfv",
 	},
 	"internal/dev/gateway/front": {
-		"std", "internal/plan/route", "internal/request/answer", "internal/request/loopback",
+		"std", "internal/plan/route", "internal/request/answer", "internal/request/loopback", "internal/request/redact",
 	},
 	"internal/dev/livepage":   {"std", "internal/limiter/limit"},
 	"internal/dev/reportpage": {"std"},

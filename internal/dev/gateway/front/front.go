@@ -13,6 +13,7 @@ import (
 
 	"github.com/sluicelimits/sluice/internal/plan/route"
 	"github.com/sluicelimits/sluice/internal/request/answer"
+	"github.com/sluicelimits/sluice/internal/request/redact"
 )
 
 // DefaultMaxBodyBytes is API Gateway's bound of a request body, too.
@@ -96,7 +97,7 @@ func (f *Front) recover(w *Response, r *http.Request) {
 	f.panics.Add(1)
 	instance := answer.NewInstance()
 	f.c.Log.Error("the gateway panicked while it served a request", "instance", instance, "method", r.Method,
-		"path", Bounded(r.URL.Path), "panic", p, "stack", redact(string(debug.Stack())))
+		"path", Bounded(r.URL.Path), "panic", p, "stack", redact.Text(string(debug.Stack())))
 	if w.status != 0 {
 		panic(http.ErrAbortHandler) // part of the answer was sent: only a cut connection tells the client of the error
 	}
@@ -163,6 +164,6 @@ func NewServer(h http.Handler, bodyTimeout time.Duration, log *slog.Logger) *htt
 		ReadHeaderTimeout: 10 * time.Second,
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    64 << 10,
-		ErrorLog:          slog.NewLogLogger(redactor{log.Handler()}, slog.LevelWarn),
+		ErrorLog:          slog.NewLogLogger(redact.Handler{Handler: log.Handler()}, slog.LevelWarn),
 	}
 }

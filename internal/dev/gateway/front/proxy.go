@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/request/answer"
+	"github.com/sluicelimits/sluice/internal/request/redact"
 )
 
 const (
@@ -121,7 +122,7 @@ func (p *proxyFailures) warn(instance string, err error) {
 		p.skipped.Add(1)
 		return
 	}
-	p.Log.Warn("the upstream did not answer"+p.Hint, "instance", instance, "error", redact(err.Error()),
+	p.Log.Warn("the upstream did not answer"+p.Hint, "instance", instance, "error", redact.Text(err.Error()),
 		"not_logged", p.skipped.Swap(0))
 }
 
@@ -129,7 +130,7 @@ func (p *proxyFailures) warn(instance string, err error) {
 type proxyLog struct{ log *slog.Logger }
 
 func (l proxyLog) Write(b []byte) (int, error) {
-	l.log.Warn("proxy", "message", redact(string(b)))
+	l.log.Warn("proxy", "message", redact.Text(string(b)))
 	return len(b), nil
 }
 

@@ -1,8 +1,8 @@
-package front
+package redact
 
 import "testing"
 
-// Guarantees that redact removes network addresses from the text of a log line, and leaves similar text such as times.
+// Guarantees that Text removes network addresses from the text of a log line, and leaves similar text such as times.
 func TestRedact(t *testing.T) {
 	for in, want := range map[string]string{
 		"http: TLS handshake error from 203.0.113.7:1234: EOF": "http: TLS handshake error from [address]: EOF",
@@ -13,8 +13,8 @@ func TestRedact(t *testing.T) {
 		"Go 1.26.8 at 12:30:45, index out of range [3] with length 3": "Go 1.26.8 at 12:30:45, index out of range " +
 			"[3] with length 3",
 	} {
-		if got := redact(in); got != want {
-			t.Errorf("redact(%q) = %q, want %q", in, got, want)
+		if got := Text(in); got != want {
+			t.Errorf("Text(%q) = %q, want %q", in, got, want)
 		}
 	}
 }
