@@ -253,7 +253,8 @@ func (s *Server) addHTTP(name, address string, handler http.Handler, encrypted *
 	server := &http.Server{
 		Handler: s.endOldConnections(handler), ConnContext: withBegin, ConnState: s.budget.connState,
 		ReadHeaderTimeout: handshakeTimeout, ReadTimeout: requestTimeout, IdleTimeout: idleTimeout,
-		MaxHeaderBytes: maxHeaderBytes, ErrorLog: slog.NewLogLogger(redact.Handler{Handler: s.c.Log.Handler()}, slog.LevelDebug),
+		MaxHeaderBytes: maxHeaderBytes,
+		ErrorLog:       slog.NewLogLogger(redact.Handler{Handler: s.c.Log.Handler()}, slog.LevelDebug),
 	}
 	if name != "pprof" { // the operator chooses how long a profile takes
 		server.WriteTimeout = requestTimeout

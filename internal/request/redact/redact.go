@@ -15,7 +15,8 @@ var addresses = regexp.MustCompile(`\b\d{1,3}(\.\d{1,3}){3}` +
 // connection.
 func Text(s string) string { return addresses.ReplaceAllString(s, "[address]") }
 
-// Handler is a [slog.Handler] that redacts messages, because net/http logs the clients' addresses of failed connections.
+// Handler is a [slog.Handler] that redacts messages, because net/http logs the clients' addresses of failed
+// connections.
 type Handler struct{ slog.Handler }
 
 // Handle implements [slog.Handler].
