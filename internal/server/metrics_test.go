@@ -88,7 +88,7 @@ func TestMetrics(t *testing.T) {
 		`sluice_request_seconds_count{method="other",code="404"}`:                    1,
 		`sluice_rate_limit_errors_total{cause="request"}`:                            1,
 		`sluice_hits_total{key="d.a",outcome="over_limit"}`:                          2,
-		`sluice_hits_total{key="d.a_\"\\_{}",outcome="within_limit"}`:               1,
+		`sluice_hits_total{key="d.a_\"\\_{}",outcome="within_limit"}`:                1,
 		`sluice_config_loads_total{result="success"}`:                                1,
 	} {
 		if n, ok := got[name]; !ok || n != want {
