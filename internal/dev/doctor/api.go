@@ -21,13 +21,13 @@ func ofTheAPI() []Assumption {
 		attachREST = "infra/attach_rest.go"
 		attachHTTP = "infra/attach_http.go"
 		encoder    = "internal/request/apigw/answer.go"
-		mappings   = "internal/dev/gateway/stage/mapping.go"
+		mappings   = "internal/testkit/apigateway/mapping.go"
 	)
 	return []Assumption{{
 		ID: "missing-credential",
 		Says: "A call without a credential is answered with 401 by REST and WebSocket APIs, whose authorizer " +
 			"returns the error \"Unauthorized\", and with 403 by HTTP APIs, or 401 by the middleware behind them.",
-		Code:  []string{encoder, "internal/dev/gateway/stage/authorize.go"},
+		Code:  []string{encoder, "internal/testkit/apigateway/authorize.go"},
 		Worse: "The answer is 500. Nobody gets in either way, but clients cannot tell that a credential is missing.",
 		How: "`doctor` makes one call without a credential. The call counts against `ipLimits`, and is charged to " +
 			"no tenant.",
@@ -36,7 +36,7 @@ func ofTheAPI() []Assumption {
 	}, {
 		ID:   "denial-headers",
 		Says: "A gateway response's header can be set from `context.authorizer`.",
-		Code: []string{attachREST, "internal/dev/gateway/stage/builtin/rest.yaml"},
+		Code: []string{attachREST, "internal/testkit/apigateway/builtin/rest.yaml"},
 		Worse: "The headers are missing. The body has the limit, the remaining units and the wait. A client " +
 			"can therefore still know when to try again.",
 		How: "`doctor` makes calls with a key until a limit refuses one. It compares the headers of that answer " +
@@ -48,7 +48,7 @@ func ofTheAPI() []Assumption {
 		ID: "denial-body",
 		Says: "A gateway response's template puts `$context.authorizer.problemMembers` into the body as it is, " +
 			"without escapes.",
-		Code: []string{attachREST, "internal/dev/gateway/stage/builtin/rest.yaml", mappings},
+		Code: []string{attachREST, "internal/testkit/apigateway/builtin/rest.yaml", mappings},
 		Worse: "The body cannot be read as JSON. The status and the headers say what a client needs. The problem's " +
 			"text has no character that would need an escape.",
 		How:   "`doctor` makes calls with a key until one is refused. Its body must be a problem of Sluice.",
@@ -82,7 +82,7 @@ func ofTheAPI() []Assumption {
 		ID: "foreign-denials",
 		Says: "If API Gateway itself denies a call (ACCESS_DENIED, for example by a resource policy), the body says " +
 			"so, although the authorizer has set no body.",
-		Code: []string{attachREST, "internal/dev/gateway/stage/builtin/rest.yaml"},
+		Code: []string{attachREST, "internal/testkit/apigateway/builtin/rest.yaml"},
 		Worse: "The body is not JSON: it is API Gateway's `message`, followed by the name of a variable. The status " +
 			"is 429 in any case, because an API has one status for ACCESS_DENIED, whoever denies. The answer has no " +
 			"`Retry-After`.",

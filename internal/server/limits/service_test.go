@@ -166,12 +166,15 @@ func TestLikeLibrary(t *testing.T) {
 		header := http.Header{}
 		l.SetHeaders(header)
 		delete(header, "Access-Control-Expose-Headers")
-		wantHeaders := map[string]string{}
+		wantHeaders, gotHeaders := map[string]string{}, map[string]string{} // the names in Go's spelling
 		for name, values := range header {
 			wantHeaders[name] = values[0]
 		}
+		for name, value := range d.Headers {
+			gotHeaders[http.CanonicalHeaderKey(name)] = value
+		}
 		gotText := fmt.Sprint(d.Allowed, d.Reason, d.Status, d.Tenant, d.Plan,
-			wait(d), d.Headers, d.Problem == "")
+			wait(d), gotHeaders, d.Problem == "")
 		wantText := fmt.Sprint(l.Allowed, l.Reason, l.Status(), l.Tenant, l.Plan, l.RetryAfter, wantHeaders,
 			l.Problem() == nil)
 		if gotText != wantText {
