@@ -120,11 +120,11 @@ var floods = []struct {
 		return holdHTTP(c, "POST /v1/check HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"+
 			"Content-Length: 65000\r\n\r\n"+strings.Repeat(" ", 64999))
 	}},
-	{"connections with a part of a body each", true, 1900, func(c net.Conn) error {
+	{"connections with a part of a body each", true, 700, func(c net.Conn) error {
 		return holdHTTP(c, "POST /v1/check HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"+
-			"Content-Length: 65000\r\n\r\n"+strings.Repeat(" ", 1000))
+			"Content-Length: 65000\r\n\r\n"+strings.Repeat(" ", 3500))
 	}},
-	{"connections that say nothing", true, 3000, func(c net.Conn) error { return holdHTTP(c, "") }},
+	{"connections that say nothing", true, 2300, func(c net.Conn) error { return holdHTTP(c, "") }},
 	{"bodies in chunks of one byte", true, 100, func(c net.Conn) error {
 		return holdHTTP(c, "POST /json HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"+
 			"Transfer-Encoding: chunked\r\n\r\n"+strings.Repeat("1\r\n \r\n", 64000))

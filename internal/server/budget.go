@@ -49,8 +49,8 @@ const (
 // requests and reads the responses holds few such bytes, and only for milliseconds, also if it has many requests in
 // flight. While the limit is exceeded, reads wait on each connection that holds more than its part of the limit.
 //
-// If a server has as many connections as it may have, a new one takes the place of the one on which nothing was
-// answered for the longest time, first of those on which nothing was ever answered.
+// If a server has as many connections as it may have, a new one takes the place of one that has sent nothing, else of
+// one on which nothing was answered, else of any other; and of those, of the one that was quiet for the longest time.
 //
 // Read and Write count bytes of the network, with those of TLS and HTTP/2. Responses over HTTP are not counted, because
 // each has a time limit.
@@ -134,12 +134,24 @@ func (b *budget) open(server string) (n, closing int, longest *heldConn) {
 			continue
 		}
 		n++
-		if longest == nil || longest.answered && !c.answered ||
-			longest.answered == c.answered && c.since.Before(longest.since) {
+		if longest == nil || c.proved() < longest.proved() ||
+			c.proved() == longest.proved() && c.since.Before(longest.since) {
 			longest = c
 		}
 	}
 	return n, closing, longest
+}
+
+// proved returns how much speaks for the client of a connection: 0, nothing; 1, it has sent something; 2, it has sent a
+// request that was answered.
+func (c *heldConn) proved() int {
+	switch {
+	case c.answered:
+		return 2
+	case c.in > 0:
+		return 1
+	}
+	return 0
 }
 
 // heldConn is a connection that counts towards a budget. The lock of the budget guards the fields from in on.
