@@ -75,7 +75,7 @@ func (c *call) identify() *refusal {
 	if m == nil || c.s.c.Callers[m[1]] == "" {
 		return &refusal{failure: failureOf(missingToken)}
 	}
-	c.userARN = c.s.c.Callers[m[1]]
+	c.accessKey, c.userARN = m[1], c.s.c.Callers[m[1]]
 	return nil
 }
 

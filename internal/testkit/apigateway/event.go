@@ -74,12 +74,20 @@ func (c *call) restContext() object {
 		"identity": object{"sourceIp": c.peer, "userAgent": agent,
 			"cognitoAuthenticationProvider": nil, "cognitoAuthenticationType": nil, "cognitoIdentityId": nil,
 			"cognitoIdentityPoolId": nil, "principalOrgId": nil, "apiKey": c.apiKey(), "apiKeyId": nil,
-			"userArn": orAbsent(c.userARN)},
+			"accountId": orAbsent(c.userAccount()), "caller": orAbsent(c.accessKey), "userArn": orAbsent(c.userARN)},
 	}
 	if c.s.d.Kind == HTTP {
 		o["resourceId"] = c.route.Key
 	}
 	return o
+}
+
+// userAccount returns the account in the ARN of the user who signed the request.
+func (c *call) userAccount() string {
+	if parts := strings.Split(c.userARN, ":"); len(parts) > 4 {
+		return parts[4]
+	}
+	return ""
 }
 
 func (c *call) apiKey() any {
