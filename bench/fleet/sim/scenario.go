@@ -31,7 +31,7 @@ type Scenario struct {
 	More     []Limits `json:",omitempty"` // further limits of each tenant; for Explore
 	Faults   []Fault
 
-	plant defect // a defect of the lease layer; nil if there is none
+	plant defect // a defect that the lease layer is given; nil for a lease layer without one
 
 	// plantFallback returns the chain with a defect in its fallback limiter. If nil, the limiter has no defect.
 	plantFallback func(*resilience.Chain, *clock.Runtime) (limit.Store, error)

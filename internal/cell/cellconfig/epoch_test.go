@@ -113,8 +113,8 @@ func (p *phases) step(requests ...shares.Request) cellconfig.Document {
 	return p.document(p.version)
 }
 
-// exceedsBucket returns the first unit of all cells together that a bucket of that rate and burst, full at the
-// beginning, would not have had; nil if there is none.
+// exceedsBucket compares what all cells together have spent with one bucket of that rate and burst, which is full at
+// the beginning. It returns when a unit was spent that the bucket did not have, or nil if the bucket had all of them.
 func exceedsBucket(rate, burst int, period time.Duration, cells ...*leasing) *time.Time {
 	var spent []time.Time
 	for _, c := range cells {

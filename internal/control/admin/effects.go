@@ -79,7 +79,8 @@ func (f *effects) weakens(format string, args ...any) {
 	f.all.Losses = append(f.all.Losses, Loss{Weakens, f.name + ": " + fmt.Sprintf(format, args...)})
 }
 
-// removes adds the loss of what is gone from the document. why says where, why or with what effect; it may be "".
+// removes adds a loss: the document no longer has what, such as a limit. why gives the reason or the effect, and is ""
+// if the text needs none.
 func (f *effects) removes(what, why string) {
 	text := what + " from " + f.name
 	if why != "" {
@@ -89,7 +90,7 @@ func (f *effects) removes(what, why string) {
 }
 
 // sets adds the losses when the limits of before are replaced by those of after. where says which limits these are, or
-// why they change; it may be "".
+// why they change. It is "" if the name of the document says enough.
 func (f *effects) sets(where string, before, after *plan.Set) {
 	for _, one := range plan.Losses(before, after) {
 		switch {

@@ -11,8 +11,9 @@ import (
 	cwtypes "github.com/aws/aws-sdk-go-v2/service/cloudwatch/types"
 )
 
-// killSwitch checks the assumption kill-switch in each cell: the state of the last deployment of a mode, or the polls
-// of the authorizer if there is none; and whether the alarms that AppConfig watches would let a deployment pass.
+// killSwitch checks the assumption kill-switch in each cell. It looks at the last deployment of a mode and its state. If
+// no mode was ever deployed, it looks at how the authorizer asks for one. It also looks at the alarms that AppConfig
+// watches, because AppConfig rolls a deployment back while one of them rings or has no data.
 func killSwitch(ctx context.Context, t *Target) Finding {
 	a := t.Account
 	if a == nil || len(a.Cells) == 0 {
@@ -60,7 +61,8 @@ func killSwitch(ctx context.Context, t *Target) Finding {
 	return confirmed("%s", strings.Join(seen, "; "))
 }
 
-// environment returns the only environment of the application with a name; nil if there is none.
+// environment returns the environment of the application with the name, which has one. It returns nil if there is no
+// such application.
 func (s Services) environment(ctx context.Context, name string) (*types.Environment, error) {
 	pages := appconfig.NewListApplicationsPaginator(s.Modes, &appconfig.ListApplicationsInput{})
 	for pages.HasMorePages() {
@@ -82,7 +84,7 @@ func (s Services) environment(ctx context.Context, name string) (*types.Environm
 	return nil, nil
 }
 
-// lastDeployment returns the deployment of an environment with the highest number; nil if there is none.
+// lastDeployment returns the newest deployment of an environment, or nil if nothing was ever deployed.
 func (s Services) lastDeployment(ctx context.Context, environment *types.Environment) (
 	last *types.DeploymentSummary, err error,
 ) {

@@ -39,7 +39,7 @@ type call struct {
 	granted    grant
 	accessKey  string  // the id of the key with which the request is signed, in place of the user's unique id
 	userARN    string  // the user who signed the request; "" if the route has no AWS_IAM
-	failure    failure // the failure that is being answered; its name is "" if there is none
+	failure    failure // what the gateway answers itself; without a name if the integration answers
 }
 
 // pair is one parameter of the query.

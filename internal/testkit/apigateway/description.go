@@ -21,7 +21,8 @@ const (
 	WebSocket Kind = "WebSocket"
 )
 
-// Description describes one stage of one API. Names of types and mappings are those of API Gateway.
+// Description is what the model serves: one stage of one API, with its routes, authorizers and responses. The fields
+// and the values of types and mappings have the names that API Gateway gives them.
 type Description struct {
 	Kind        Kind                       `yaml:"kind"`
 	API         string                     `yaml:"api"`         // id of the API; default "local"
