@@ -337,7 +337,11 @@ func (r *run) compare(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := r.compareItems(ctx, found); err != nil {
+	differ, err := r.compareItems(ctx, found)
+	if err != nil {
+		return err
+	}
+	if err := r.repairAll(ctx, differ); err != nil {
 		return err
 	}
 	if !maps.Equal(found.keys, found.hashes) {
@@ -351,8 +355,8 @@ func (r *run) compare(ctx context.Context) error {
 	return nil
 }
 
-// documents of a cell, as a run finds them.
-type documents struct {
+// foundDocuments are the documents of a cell that belong to a table, as a run finds them.
+type foundDocuments struct {
 	seed maphash.Seed
 	all  map[cellconfig.Ref]foundDocument
 
@@ -368,7 +372,7 @@ type foundDocument struct {
 	body    uint64 // a hash
 }
 
-// kinds returns the kinds of the cell's documents that belong to the state's table.
+// kinds returns the kinds of the cell's documents that belong to the table.
 func (r *run) kinds() []cellconfig.Kind {
 	kinds := celldoc.Kinds(r.table)
 	if r.table == control.Keys {
@@ -379,9 +383,9 @@ func (r *run) kinds() []cellconfig.Kind {
 
 // documents lists the cell's documents of the table. The head is read last, so that a document that is written
 // meanwhile is not above it.
-func (r *run) documents(ctx context.Context) (*documents, error) {
-	found := &documents{seed: maphash.MakeSeed(), all: map[cellconfig.Ref]foundDocument{}, keys: map[string]uint64{},
-		hashes: map[string]uint64{}}
+func (r *run) documents(ctx context.Context) (*foundDocuments, error) {
+	found := &foundDocuments{seed: maphash.MakeSeed(), all: map[cellconfig.Ref]foundDocument{},
+		keys: map[string]uint64{}, hashes: map[string]uint64{}}
 	last := int64(0)
 	for _, kind := range r.kinds() {
 		for d, err := range r.store.List(ctx, kind) {
@@ -469,13 +473,16 @@ func (r *run) writeAgain(ctx context.Context, all []cellconfig.Replacement) erro
 	return r.replace(ctx, all)
 }
 
-// compareItems reads the items of the control table that cells receive, compares them with the cell's documents, and
-// repairs what differs.
-func (r *run) compareItems(ctx context.Context, found *documents) error {
-	documents, items := len(found.all), 0 // items without the canary's mark
-	var missing []control.Item            // or the cell's document is older
-	var wrong []cellconfig.Ref            // the other documents that differ
-	var last []cellconfig.Ref             // the shares: a cell must know all placements before its first shares
+// differences are those between a control table and the cell's documents.
+type differences struct {
+	missing []control.Item   // items that the cell lacks, or has an older version of
+	wrong   []cellconfig.Ref // the other documents that differ, and those without an item
+	shares  []cellconfig.Ref // the shares, which are written last: a cell must know all placements before them
+}
+
+// compareItems reads the items of the control table that cells receive, and compares them with the cell's documents.
+func (r *run) compareItems(ctx context.Context, found *foundDocuments) (d differences, err error) {
+	inCell, items := len(found.all), 0 // items without the canary's mark
 	for after := ""; ; {
 		all, next, err := r.c.Tables.List(ctx, r.table, after, page)
 		if errors.Is(err, control.ErrBadItem) {
@@ -483,7 +490,7 @@ func (r *run) compareItems(ctx context.Context, found *documents) error {
 			err = nil
 		}
 		if err != nil {
-			return fmt.Errorf("list %s: %w", r.table, err)
+			return d, fmt.Errorf("list %s: %w", r.table, err)
 		}
 		for i := range all {
 			ref, ok := celldoc.Ref(r.table, all[i].Key)
@@ -498,11 +505,11 @@ func (r *run) compareItems(ctx context.Context, found *documents) error {
 			want := foundDocument{all[i].Version, all[i].Deleted, maphash.Bytes(found.seed, all[i].Body)}
 			switch have := found.all[ref]; {
 			case have != want && ref.Kind == cellconfig.KindShares:
-				last = append(last, ref)
+				d.shares = append(d.shares, ref)
 			case have.version < want.version:
-				missing = append(missing, all[i])
+				d.missing = append(d.missing, all[i])
 			case have != want:
-				wrong = append(wrong, ref)
+				d.wrong = append(d.wrong, ref)
 			}
 			delete(found.all, ref)
 		}
@@ -510,19 +517,24 @@ func (r *run) compareItems(ctx context.Context, found *documents) error {
 			break
 		}
 	}
-	r.lost = items == 0 && documents > maxRemovedOfEmpty
-	// Wrong documents are first, because a key may need the hash of a forged key.
-	for refs := range slices.Chunk(slices.AppendSeq(wrong, maps.Keys(found.all)), page) {
+	r.lost = items == 0 && inCell > maxRemovedOfEmpty
+	d.wrong = slices.AppendSeq(d.wrong, maps.Keys(found.all))
+	return d, nil
+}
+
+// repairAll repairs differences. Wrong documents are first, because a key may need the hash of a forged key.
+func (r *run) repairAll(ctx context.Context, d differences) error {
+	for refs := range slices.Chunk(d.wrong, page) {
 		if err := r.repair(ctx, refs); err != nil {
 			return err
 		}
 	}
-	for items := range slices.Chunk(missing, page) {
+	for items := range slices.Chunk(d.missing, page) {
 		if err := r.comparePage(ctx, items); err != nil {
 			return err
 		}
 	}
-	return r.repair(ctx, last)
+	return r.repair(ctx, d.shares)
 }
 
 // badItems reports items of the control table that cannot be read, by their keys. An item that cells never receive,
