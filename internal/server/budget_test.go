@@ -10,8 +10,10 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc/stats"
+	"google.golang.org/grpc/tap"
 )
 
 // pipe returns the client's end of a connection that counts towards the budget, and the server's end. A goroutine reads
@@ -31,6 +33,16 @@ func pipe(t *testing.T, b *budget, all *sync.WaitGroup) (client net.Conn, held *
 }
 
 const method = "/limits/Ask"
+
+// opened returns the context of a gRPC request whose header has been read, or that of its connection if it is refused.
+func opened(b *budget, conn context.Context) context.Context {
+	ctx, err := b.open(conn, &tap.Info{FullMethodName: method})
+	if err != nil {
+		return conn
+	}
+	b.HandleRPC(b.TagRPC(ctx, nil), &stats.InHeader{WireLength: 40, FullMethod: method})
+	return ctx
+}
 
 // one is a listener with one connection.
 type one struct{ net.Conn }
@@ -64,9 +76,11 @@ func TestBudget(t *testing.T) {
 	if _, err := honest.Write(make([]byte, 50)); err != nil {
 		t.Errorf("the connection that holds least: %v", err)
 	}
-	kept.add(-300, 0) // a request was answered
-	kept.add(0, 1000) // a response is queued
 	b.mu.Lock()
+	for b.closing > 0 { // until the server has closed the connections that were cut
+		b.changed.Wait()
+	}
+	b.change(kept, -300, 1000) // a request was answered, and its response is queued
 	if len(b.conns) != 1 || b.held != kept.in+kept.out || kept.in > 50 || kept.out != 1000 || b.closing != 0 {
 		t.Errorf("%d connections hold %d bytes (%d and %d), %d of them closing; want one with 50 and 1000",
 			len(b.conns), b.held, kept.in, kept.out, b.closing)
@@ -112,8 +126,7 @@ func TestBudgetOfRequests(t *testing.T) {
 	holds("after a handshake", 0, 0)
 	begin := func(message int) context.Context {
 		send(message + overhead + 40)
-		rpc := b.TagRPC(ctx, nil)
-		b.HandleRPC(rpc, &stats.InHeader{WireLength: 40, FullMethod: method})
+		rpc := opened(b, ctx)
 		b.HandleRPC(rpc, &stats.InPayload{WireLength: message})
 		return rpc
 	}
@@ -126,6 +139,11 @@ func TestBudgetOfRequests(t *testing.T) {
 	send(17) // a ping
 	b.sweepAll()
 	holds("after a ping and a sweep", 0, 40)
+	canceled := opened(b, ctx)
+	b.HandleRPC(canceled, &stats.End{})
+	b.sweepAll()
+	b.sweepAll()
+	holds("after a request without a message has ended", 0, 10)
 	_ = client.Close()
 	servers.Wait()
 }
@@ -138,8 +156,7 @@ func TestBudgetSparesTheBusy(t *testing.T) {
 	var servers sync.WaitGroup
 	rpc := func(conn *heldConn) context.Context {
 		ctx := b.TagConn(context.Background(), &stats.ConnTagInfo{RemoteAddr: conn.RemoteAddr()})
-		ctx = b.TagRPC(ctx, nil)
-		b.HandleRPC(ctx, &stats.InHeader{WireLength: 40, FullMethod: method})
+		ctx = opened(b, ctx)
 		return ctx
 	}
 	client, busy := pipe(t, b, &servers)
@@ -158,21 +175,52 @@ func TestBudgetSparesTheBusy(t *testing.T) {
 			_, _ = holder.Write(make([]byte, 1100)) // it fails if this connection is cut
 			continue
 		}
+		requests := make(chan context.Context, 4)
+		servers.Go(func() { // as package grpc does: all requests end when the connection is closed
+			_, _ = io.Copy(io.Discard, holder)
+			for request := range requests {
+				b.HandleRPC(request, &stats.End{})
+			}
+		})
 		for range 4 {
-			rpc(held)
+			requests <- rpc(held)
 		}
+		close(requests)
 		b.HandleRPC(first, &stats.OutPayload{}) // the busy connection goes on
 	}
 	if b.mu.Lock(); busy.cut || b.held-b.closing > b.limit || busy.in < 50*400 {
 		t.Errorf("the busy connection holds %d bytes, cut: %t; all hold %d, want at most %d", busy.in, busy.cut,
 			b.held-b.closing, b.limit)
 	}
-	n, _, _ := b.open("gRPC")
+	n, _, _ := b.connections("gRPC")
 	b.mu.Unlock()
 	if most := 1 + minBudget/1100*2; n > most {
 		t.Errorf("%d connections are open, want at most %d", n, most)
 	}
 	_ = client.Close()
+}
+
+// Guarantees that a connection whose client is awaited is closed before one on which the service has work to do.
+func TestWorstConnection(t *testing.T) {
+	began := time.Now().Add(-time.Second)
+	busy := &heldConn{in: 20_000, arrived: 20_000, reading: true, since: began}
+	for what, tt := range map[string]struct{ worse, than *heldConn }{
+		"a part of a request, not complete ones": {&heldConn{in: 1100, reading: true, since: began}, busy},
+		"an unread response, not requests":       {&heldConn{out: 1100, since: began}, busy},
+		"awaited bytes, not those to be read": {&heldConn{in: 1100, reading: true, since: began},
+			&heldConn{in: 20_000, since: began}},
+		"more bytes": {&heldConn{in: 1200, reading: true, since: began},
+			&heldConn{in: 1100, reading: true, since: began}},
+		"for a longer time": {&heldConn{in: 1100, reading: true, since: began.Add(-time.Second)},
+			&heldConn{in: 1200, reading: true, since: began}},
+		"of requests, the most bytes": {busy, &heldConn{in: 100, arrived: 100, reading: true, since: began}},
+	} {
+		b := newBudget(1024, slog.New(slog.DiscardHandler))
+		b.conns[tt.than], b.conns[tt.worse] = struct{}{}, struct{}{}
+		if b.worst() != tt.worse {
+			t.Errorf("%s: another connection is closed first", what)
+		}
+	}
 }
 
 // Guarantees that a new connection takes the place of one that has never sent a request, and otherwise of the one that
@@ -191,10 +239,15 @@ func TestConnectionsAreReplaced(t *testing.T) {
 		all = append(all, conn.(*heldConn))
 		return all[len(all)-1]
 	}
-	answered, quiet := accept(), accept()
+	answered, sent := accept(), accept()
 	b.connState(answered, http.StateIdle)
-	later := accept()
-	for i, replaced := range []*heldConn{quiet, later} {
+	sent.sent = true
+	quiet := accept()
+	for i, replaced := range []*heldConn{quiet, nil, sent} {
+		if replaced == nil { // the new connection has sent something, too, but later
+			all[len(all)-1].sent = true
+			continue
+		}
 		if accept(); !replaced.cut || answered.cut {
 			t.Fatalf("connection %d: cut %t, and the one with a request %t", i, replaced.cut, answered.cut)
 		}

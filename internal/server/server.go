@@ -210,6 +210,7 @@ func (s *Server) addGRPC() error {
 		grpc.ReadBufferSize(readBuffer),
 		grpc.SharedWriteBuffer(true),
 		grpc.StatsHandler(s.budget),
+		grpc.InTapHandle(s.budget.open),
 		grpc.MaxHeaderListSize(maxHeaderBytes),
 		grpc.KeepaliveParams(keepalive.ServerParameters{
 			Time: pingAfter, Timeout: pingTimeout, MaxConnectionAge: s.c.MaxAge, MaxConnectionAgeGrace: s.c.Grace,
@@ -227,7 +228,7 @@ func (s *Server) addGRPC() error {
 	rlsv3.RegisterRateLimitServiceServer(s.grpc, s.c.RateLimits)
 	healthv1.RegisterHealthServer(s.grpc, s.health)
 	reflection.Register(s.grpc)
-	s.budget.count(s.grpc)
+	s.budget.registerMethods(s.grpc)
 	s.parts = append(s.parts, part{name: "gRPC", listener: listener, serve: s.grpc.Serve, cut: s.grpc.Stop,
 		stop: func(ctx context.Context) error {
 			done := make(chan struct{})
