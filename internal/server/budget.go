@@ -411,7 +411,7 @@ func (b *budget) HandleConn(context.Context, stats.ConnStats) {}
 func (b *budget) open(ctx context.Context, info *tap.Info) (context.Context, error) {
 	conn, ok := ctx.Value(grpcConnKey{}).(*heldConn)
 	if !ok || !b.methods[info.FullMethodName] || ctx.Err() != nil {
-		return ctx, nil //nolint:nilerr // package grpc answers a request whose time is over
+		return ctx, nil // package grpc answers a request whose time is over
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -35,7 +35,7 @@ func pipe(t *testing.T, b *budget, all *sync.WaitGroup) (client net.Conn, held *
 const method = "/limits/Ask"
 
 // opened returns the context of a gRPC request whose header has been read, or that of its connection if it is refused.
-func opened(b *budget, conn context.Context) context.Context {
+func opened(conn context.Context, b *budget) context.Context {
 	ctx, err := b.open(conn, &tap.Info{FullMethodName: method})
 	if err != nil {
 		return conn
@@ -126,7 +126,7 @@ func TestBudgetOfRequests(t *testing.T) {
 	holds("after a handshake", 0, 0)
 	begin := func(message int) context.Context {
 		send(message + overhead + 40)
-		rpc := opened(b, ctx)
+		rpc := opened(ctx, b)
 		b.HandleRPC(rpc, &stats.InPayload{WireLength: message})
 		return rpc
 	}
@@ -139,7 +139,7 @@ func TestBudgetOfRequests(t *testing.T) {
 	send(17) // a ping
 	b.sweepAll()
 	holds("after a ping and a sweep", 0, 40)
-	canceled := opened(b, ctx)
+	canceled := opened(ctx, b)
 	b.HandleRPC(canceled, &stats.End{})
 	b.sweepAll()
 	b.sweepAll()
@@ -156,7 +156,7 @@ func TestBudgetSparesTheBusy(t *testing.T) {
 	var servers sync.WaitGroup
 	rpc := func(conn *heldConn) context.Context {
 		ctx := b.TagConn(context.Background(), &stats.ConnTagInfo{RemoteAddr: conn.RemoteAddr()})
-		ctx = opened(b, ctx)
+		ctx = opened(ctx, b)
 		return ctx
 	}
 	client, busy := pipe(t, b, &servers)
