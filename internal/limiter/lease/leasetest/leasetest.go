@@ -274,13 +274,18 @@ type worst struct {
 // Run plays the grid on a store, and fails the test if a row admits less than docs/accuracy.md promises or names a wait
 // that is too short. open returns a store that uses the times that it is given; all of them share their counters.
 //
-// Outside a soak only one row of every few is played, for stores that are slow.
-func Run(t *testing.T, open func() limit.Store, every int) {
+// For a store that is slow, only so many rows are played, which are spread over the grid, but all of them if SLUICE_SOAK
+// is 2 or more.
+func Run(t *testing.T, open func() limit.Store, most int) {
 	t.Helper()
 	all := map[limit.Algorithm]*worst{}
-	first := open()
-	for i, r := range rows(first) {
-		if i%every != 0 && !soak.Full() {
+	grid := rows(open())
+	every := 1
+	if soak.Times(4) <= 4 {
+		every = max(1, len(grid)/most)
+	}
+	for i, r := range grid {
+		if i%every != 0 {
 			continue
 		}
 		of := all[r.tier.Algorithm]

@@ -235,5 +235,5 @@ func TestLeasesGiveTheLimit(t *testing.T) {
 	soak.SkipUnderRace(t)
 	soak.SkipInQuick(t)
 	c := config(server(t))
-	leasetest.Run(t, func() limit.Store { return open(t, c) }, 9)
+	leasetest.Run(t, func() limit.Store { return open(t, c) }, 12)
 }

@@ -320,5 +320,5 @@ func TestLeasesGiveTheLimit(t *testing.T) {
 	soak.SkipUnderRace(t)
 	server := redistest.Start(t)
 	s := openAt(t, redis.Config{Addrs: []string{server.Addr}})
-	leasetest.Run(t, func() limit.Store { return s }, 2)
+	leasetest.Run(t, func() limit.Store { return s }, 30)
 }
