@@ -264,7 +264,7 @@ func (a *trail) removeRow(tenant string) {
 }
 
 func tenantKey(tenant string) map[string]types.AttributeValue {
-	return map[string]types.AttributeValue{row.ID: &types.AttributeValueMemberS{Value: tenant}}
+	return row.Key(tenant)
 }
 
 // alter changes one attribute of an item in the tenants table.

@@ -5,7 +5,6 @@ package main
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
 	"net"
 	"path/filepath"
@@ -16,8 +15,8 @@ import (
 
 	"github.com/sluicelimits/sluice/events"
 	"github.com/sluicelimits/sluice/internal/control"
-	"github.com/sluicelimits/sluice/internal/control/row"
 	"github.com/sluicelimits/sluice/internal/testkit/built"
+	"github.com/sluicelimits/sluice/internal/testkit/functiontest"
 	"github.com/sluicelimits/sluice/internal/testkit/lambdahost"
 	"github.com/sluicelimits/sluice/internal/testkit/s3test"
 )
@@ -66,22 +65,8 @@ func TestFunction(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	image := make(map[string]any)
-	for name, v := range row.Of(&item) {
-		image[name] = map[string]any{string(v.Kind): v.Text}
-		if v.Kind == row.Bool {
-			image[name] = map[string]any{"BOOL": v.Bool}
-		}
-	}
-	event, err := json.Marshal(map[string]any{"Records": []any{map[string]any{
-		"eventName": "INSERT", "eventSource": "aws:dynamodb",
-		"eventSourceARN": "arn:aws:dynamodb:eu-west-1:123456789012:table/t-operations/stream/2026",
-		"dynamodb": map[string]any{"SequenceNumber": "1", "Keys": map[string]any{"id": map[string]any{"S": "op-1"}},
-			"NewImage": image},
-	}}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	record := &control.Record{Sequence: "1", New: item}
+	event := []byte(`{"Records":[` + functiontest.RecordOf(t, 1, "t-operations", control.Delivery{Record: record}) + `]}`)
 	for range 2 {
 		if got, err := host.Invoke(ctx, event); err != nil || string(got) != `{"batchItemFailures":[]}` {
 			t.Errorf("%s, %v", got, err)
@@ -90,8 +75,7 @@ func TestFunction(t *testing.T) {
 	if err := host.Close(ctx); err != nil {
 		t.Error(err)
 	}
-	record := (&control.Record{New: item}).Audit()
-	want, err := events.Encode(record)
+	want, err := events.Encode(record.Audit())
 	if v := b.Versions(control.ObjectName(control.Operations, "op-1", 1)); err != nil || len(v) != 1 ||
 		!bytes.Equal(v[0], want) {
 		t.Errorf("the bucket has %q, %v", v, err)

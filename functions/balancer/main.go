@@ -13,7 +13,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/aws/function"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/control/dynamo"
-	"github.com/sluicelimits/sluice/internal/control/streamrecord"
+	"github.com/sluicelimits/sluice/internal/control/row"
 	"github.com/sluicelimits/sluice/streams/awsio"
 	"github.com/sluicelimits/sluice/streams/balancer"
 	"github.com/sluicelimits/sluice/streams/publisher"
@@ -26,7 +26,7 @@ func start(process *function.Process, s *environ.Balancer) (function.Handler, er
 	if err != nil {
 		return nil, err
 	}
-	decoder, err := streamrecord.New(map[control.Table]string{control.Cells: s.Tables.Cells})
+	decoder, err := row.NewDecoder(map[control.Table]string{control.Cells: s.Tables.Cells})
 	if err != nil {
 		return nil, err
 	}

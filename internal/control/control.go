@@ -1,8 +1,8 @@
 // Package control defines the control tables. They hold everything that operators write, as versions: each version of
 // an item is linked to the previous one.
 //
-// The packages below it are the rest of the control plane: the tables in DynamoDB (dynamo, row, streamrecord) and in a
-// file (embedded), operators' calls (admin, ops, call, client, operations), the audit trail (audit), and the
+// The packages below it are the rest of the control plane: the tables in DynamoDB (dynamo, row) and in a file
+// (embedded), operators' calls (admin, ops, call, client, operations), the audit trail (audit), and the
 // conversion of items into the documents of a cell (celldoc).
 //
 // # Items
@@ -141,7 +141,7 @@ type Tables interface {
 }
 
 // Feed returns the changes of all tables in one process, in the order in which they were made, from the first one on.
-// There is no Feed in AWS, where streams call functions; package streamrecord reads what streams bring.
+// There is no Feed in AWS, where streams call functions; package row reads what streams bring.
 type Feed interface {
 	// Read returns up to most (1..MaxPage) records after a position. A position is the Sequence of a record, or "" for
 	// the beginning. Read returns no records if there are none yet.

@@ -25,7 +25,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/control/audit/folder"
 	"github.com/sluicelimits/sluice/internal/control/embedded"
 	"github.com/sluicelimits/sluice/internal/control/row"
-	"github.com/sluicelimits/sluice/internal/control/streamrecord"
+	"github.com/sluicelimits/sluice/internal/testkit/functiontest"
 	"github.com/sluicelimits/sluice/internal/testkit/s3test"
 	"github.com/sluicelimits/sluice/internal/testkit/soak"
 	"github.com/sluicelimits/sluice/streams/archiver"
@@ -448,34 +448,16 @@ func TestStuck(t *testing.T) {
 // Guarantees that Lambda gets an empty answer, or the sequence number of the first record to deliver again, and that an
 // invalid batch is an error.
 func TestInvoke(t *testing.T) {
-	const arn = "arn:aws:dynamodb:eu-west-1:123456789012:table/tenants/stream/2026-11-21T00:00:00.000"
 	all := history(t, "acme", 3)
-	var records []any
+	var records []json.RawMessage
 	for i, d := range all {
-		image := func(item *control.Item) map[string]any {
-			out := make(map[string]any)
-			for n, v := range row.Of(item) {
-				out[n] = map[string]any{string(v.Kind): v.Text}
-				if v.Kind == row.Bool {
-					out[n] = map[string]any{"BOOL": v.Bool}
-				}
-			}
-			return out
-		}
-		change := map[string]any{"SequenceNumber": fmt.Sprint(100 + i),
-			"Keys": map[string]any{"id": map[string]any{"S": "acme"}}, "NewImage": image(&d.Record.New)}
-		event := "INSERT"
-		if d.Record.Old != nil {
-			event, change["OldImage"] = "MODIFY", image(d.Record.Old)
-		}
-		records = append(records, map[string]any{"eventName": event, "eventSource": "aws:dynamodb",
-			"eventSourceARN": arn, "dynamodb": change})
+		records = append(records, json.RawMessage(functiontest.Record(t, 100+i, d)))
 	}
 	event, err := json.Marshal(map[string]any{"Records": records})
 	if err != nil {
 		t.Fatal(err)
 	}
-	decoder, err := streamrecord.New(map[control.Table]string{control.Tenants: "tenants"})
+	decoder, err := row.NewDecoder(map[control.Table]string{control.Tenants: "tenants"})
 	if err != nil {
 		t.Fatal(err)
 	}

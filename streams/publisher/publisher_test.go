@@ -15,7 +15,7 @@ import (
 
 	"github.com/sluicelimits/sluice/events"
 	"github.com/sluicelimits/sluice/internal/control"
-	"github.com/sluicelimits/sluice/internal/control/streamrecord"
+	"github.com/sluicelimits/sluice/internal/control/row"
 	"github.com/sluicelimits/sluice/internal/testkit/soak"
 	"github.com/sluicelimits/sluice/streams/publisher"
 	"github.com/sluicelimits/sluice/streams/streamstest"
@@ -389,7 +389,7 @@ func TestInvoke(t *testing.T) {
 // letters, and are not published.
 func TestForeignRecords(t *testing.T) {
 	w := newWorld(t)
-	d, err := streamrecord.New(map[control.Table]string{control.Tenants: "tenants"})
+	d, err := row.NewDecoder(map[control.Table]string{control.Tenants: "tenants"})
 	if err != nil {
 		t.Fatal(err)
 	}

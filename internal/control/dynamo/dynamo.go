@@ -1,15 +1,13 @@
 // Package dynamo stores the control tables in DynamoDB. Package row defines the layout.
 //
 // A Put is a consistent read and one conditional write, which costs one write unit for each KB of the item or part of
-// one. Any number of processes may write. The tables' streams are the feed; package streamrecord reads what they
-// bring.
+// one. Any number of processes may write. The tables' streams are the feed; package row reads what they bring.
 package dynamo
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
@@ -91,7 +89,7 @@ func (t *Tables) get(ctx context.Context, table control.Table, key string) (*con
 		return nil, err
 	}
 	out, err := t.client.GetItem(ctx, &dynamodb.GetItemInput{
-		TableName: name, Key: map[string]types.AttributeValue{row.ID: &types.AttributeValueMemberS{Value: key}},
+		TableName: name, Key: row.Key(key),
 		ConsistentRead: aws.Bool(true),
 	})
 	if err != nil {
@@ -100,7 +98,7 @@ func (t *Tables) get(ctx context.Context, table control.Table, key string) (*con
 	if len(out.Item) == 0 {
 		return nil, nil //nolint:nilnil // callers check for nil
 	}
-	i, err := read(table, out.Item)
+	i, err := row.Item(table, out.Item)
 	if err != nil {
 		return nil, err
 	}
@@ -120,20 +118,20 @@ func (t *Tables) List(
 	}
 	in := &dynamodb.ScanInput{TableName: name, ConsistentRead: aws.Bool(true), Limit: aws.Int32(int32(most))}
 	if after != "" {
-		in.ExclusiveStartKey = map[string]types.AttributeValue{row.ID: &types.AttributeValueMemberS{Value: after}}
+		in.ExclusiveStartKey = row.Key(after)
 	}
 	out, err := t.client.Scan(ctx, in)
 	if err != nil {
 		return nil, "", fmt.Errorf("list %s: %w", table, err)
 	}
 	next := ""
-	if len(out.LastEvaluatedKey) > 0 {
-		next = value(out.LastEvaluatedKey[row.ID]).Text
+	if last, ok := out.LastEvaluatedKey[row.ID].(*types.AttributeValueMemberS); ok {
+		next = last.Value
 	}
 	var errs []error
 	items := make([]control.Item, 0, len(out.Items))
 	for _, attributes := range out.Items {
-		i, err := read(table, attributes)
+		i, err := row.Item(table, attributes)
 		if err != nil {
 			errs = append(errs, err)
 			continue
@@ -172,7 +170,7 @@ func (t *Tables) Put(ctx context.Context, c control.Change) (control.Item, error
 		return control.Item{}, fmt.Errorf("put %s/%q version %d: %w", c.Table, c.Key, next.Version, err)
 	}
 	// Either another writer was faster, or an earlier try of this Put has made the version and its answer was lost.
-	there, err := read(c.Table, refused.Item)
+	there, err := row.Item(c.Table, refused.Item)
 	if err != nil {
 		return control.Item{}, err
 	}
@@ -186,12 +184,8 @@ func (t *Tables) Put(ctx context.Context, c control.Change) (control.Item, error
 
 // write returns the conditional write that replaces current, or that makes the first version if current is nil.
 func write(name *string, next, current *control.Item) *dynamodb.PutItemInput {
-	item := make(map[string]types.AttributeValue)
-	for name, v := range row.Of(next) {
-		item[name] = attribute(v)
-	}
 	in := &dynamodb.PutItemInput{
-		TableName: name, Item: item,
+		TableName: name, Item: row.Of(next),
 		ConditionExpression:                 aws.String("attribute_not_exists(#i)"),
 		ExpressionAttributeNames:            map[string]string{"#i": row.ID},
 		ReturnValuesOnConditionCheckFailure: types.ReturnValuesOnConditionCheckFailureAllOld,
@@ -199,44 +193,10 @@ func write(name *string, next, current *control.Item) *dynamodb.PutItemInput {
 	if current != nil {
 		in.ConditionExpression = aws.String("#v = :v AND #h = :h")
 		in.ExpressionAttributeNames = map[string]string{"#v": row.Version, "#h": row.Hash}
-		in.ExpressionAttributeValues = map[string]types.AttributeValue{
-			":v": &types.AttributeValueMemberN{Value: strconv.FormatInt(current.Version, 10)},
-			":h": &types.AttributeValueMemberS{Value: current.Hash},
-		}
+		was := row.Of(current)
+		in.ExpressionAttributeValues = row.Row{":v": was[row.Version], ":h": was[row.Hash]}
 	}
 	return in
-}
-
-func read(table control.Table, attributes map[string]types.AttributeValue) (control.Item, error) {
-	r := make(row.Row, len(attributes))
-	for name, a := range attributes {
-		r[name] = value(a)
-	}
-	return r.Item(table)
-}
-
-func value(a types.AttributeValue) row.Value {
-	switch a := a.(type) {
-	case *types.AttributeValueMemberS:
-		return row.Value{Kind: row.S, Text: a.Value}
-	case *types.AttributeValueMemberN:
-		return row.Value{Kind: row.N, Text: a.Value}
-	case *types.AttributeValueMemberBOOL:
-		return row.Value{Kind: row.Bool, Bool: a.Value}
-	default:
-		return row.Value{Kind: row.Other}
-	}
-}
-
-func attribute(v row.Value) types.AttributeValue {
-	switch v.Kind {
-	case row.N:
-		return &types.AttributeValueMemberN{Value: v.Text}
-	case row.Bool:
-		return &types.AttributeValueMemberBOOL{Value: v.Bool}
-	default: // package row writes no other kinds
-		return &types.AttributeValueMemberS{Value: v.Text}
-	}
 }
 
 // creator is the part of *dynamodb.Client that Create uses.

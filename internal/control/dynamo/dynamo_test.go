@@ -27,7 +27,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/control/controltest"
 	"github.com/sluicelimits/sluice/internal/control/dynamo"
-	"github.com/sluicelimits/sluice/internal/control/streamrecord"
+	"github.com/sluicelimits/sluice/internal/control/row"
 	"github.com/sluicelimits/sluice/internal/testkit/dynamodbtest"
 )
 
@@ -76,7 +76,7 @@ type named struct {
 	*dynamo.Tables
 	prefix  string
 	streams *dynamodbstreams.Client
-	decoder *streamrecord.Decoder
+	decoder *row.Decoder
 }
 
 // openFresh makes new, empty tables, and removes them at the end.
@@ -106,7 +106,7 @@ func openWithPrefix(tb testing.TB, c *sdk.Client, prefix string) *named {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	decoder, err := streamrecord.New(names)
+	decoder, err := row.NewDecoder(names)
 	if err != nil {
 		tb.Fatal(err)
 	}

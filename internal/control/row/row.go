@@ -1,5 +1,5 @@
-// Package row defines how an item of a control table is stored as the attributes of a row in DynamoDB. The client that
-// reads and writes items uses it (package dynamo), and the decoder of stream records (package streamrecord).
+// Package row defines how an item of a control table is stored as the attributes of a row in DynamoDB, and decodes the
+// records of the tables' streams, which contain such rows. Package dynamo is the client that reads and writes rows.
 //
 // The tables are those of package control, each with the partition key id and no sort key. There is no time to live:
 // items and tombstones are never deleted. A table's stream carries new and old images.
@@ -24,6 +24,8 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
+
 	"github.com/sluicelimits/sluice/internal/control"
 )
 
@@ -43,42 +45,31 @@ const (
 
 const layoutNumber = "1" // the only value of the attribute Layout
 
-// Kind is the type of an attribute.
-type Kind string
-
-// The kinds that the attributes of items have. An attribute of any other type has the kind Other and no value.
-const (
-	S     Kind = "S"
-	N     Kind = "N"
-	Bool  Kind = "BOOL"
-	Other Kind = ""
-)
-
-// Value is the value of an attribute.
-type Value struct {
-	Kind Kind
-	Text string // if Kind is S or N
-	Bool bool   // if Kind is Bool
-}
-
 // Row holds the attributes of an item, by name.
-type Row map[string]Value
+type Row = map[string]types.AttributeValue
+
+// Key returns the key of the row that holds the item with this key.
+func Key(key string) Row { return Row{ID: text(key)} }
+
+func text(s string) types.AttributeValue { return &types.AttributeValueMemberS{Value: s} }
+
+func number(s string) types.AttributeValue { return &types.AttributeValueMemberN{Value: s} }
 
 // Of returns the attributes of an item.
 func Of(i *control.Item) Row {
 	r := Row{
-		ID:        {Kind: S, Text: i.Key},
-		Layout:    {Kind: N, Text: layoutNumber},
-		Version:   {Kind: N, Text: strconv.FormatInt(i.Version, 10)},
-		Actor:     {Kind: S, Text: i.Actor},
-		Reason:    {Kind: S, Text: i.Reason},
-		ChangedAt: {Kind: S, Text: i.ChangedAt.Format(control.TimeLayout)},
-		Deleted:   {Kind: Bool, Bool: i.Deleted},
-		PrevHash:  {Kind: S, Text: i.PrevHash},
-		Hash:      {Kind: S, Text: i.Hash},
+		ID:        text(i.Key),
+		Layout:    number(layoutNumber),
+		Version:   number(strconv.FormatInt(i.Version, 10)),
+		Actor:     text(i.Actor),
+		Reason:    text(i.Reason),
+		ChangedAt: text(i.ChangedAt.Format(control.TimeLayout)),
+		Deleted:   &types.AttributeValueMemberBOOL{Value: i.Deleted},
+		PrevHash:  text(i.PrevHash),
+		Hash:      text(i.Hash),
 	}
 	if !i.Deleted {
-		r[Body] = Value{Kind: S, Text: string(i.Body)}
+		r[Body] = text(string(i.Body))
 	}
 	return r
 }
@@ -86,30 +77,30 @@ func Of(i *control.Item) Row {
 // Item converts the attributes of a row of table t to an item. The error wraps control.ErrBadItem. It names the first
 // attribute that is missing or wrong, or else the first field that is out of bounds ([control.Item.Check]), and the key
 // if there is one. Item does not check the hash: the caller does so with [control.Item.Verify].
-func (r Row) Item(t control.Table) (control.Item, error) {
+func Item(t control.Table, r Row) (control.Item, error) {
 	get := reader{row: r}
-	i := control.Item{Table: t, Key: get.take(ID, S).Text}
-	if l := get.take(Layout, N).Text; l != layoutNumber {
+	i := control.Item{Table: t, Key: get.text(ID)}
+	if l := get.number(Layout); l != layoutNumber {
 		get.fail("layout is %.20q, want %s", l, layoutNumber)
 	}
-	version := get.take(Version, N).Text
+	version := get.number(Version)
 	v, err := strconv.ParseInt(version, 10, 64)
 	if err != nil {
 		get.fail("version is %.40q, want an integer", version)
 	}
 	i.Version = v
-	i.Actor, i.Reason = get.take(Actor, S).Text, get.take(Reason, S).Text
-	at := get.take(ChangedAt, S).Text
+	i.Actor, i.Reason = get.text(Actor), get.text(Reason)
+	at := get.text(ChangedAt)
 	// Parse accepts several spellings of one time, and the hash would be the same for all of them. Only the spelling
 	// that Format writes is valid.
 	if i.ChangedAt, err = time.Parse(control.TimeLayout, at); err != nil ||
 		i.ChangedAt.Format(control.TimeLayout) != at {
 		get.fail("changed_at is %.40q, want a time like %s", at, control.TimeLayout)
 	}
-	i.Deleted = get.take(Deleted, Bool).Bool
-	i.PrevHash, i.Hash = get.take(PrevHash, S).Text, get.take(Hash, S).Text
+	i.Deleted = take[types.AttributeValueMemberBOOL](&get, Deleted, "BOOL").Value
+	i.PrevHash, i.Hash = get.text(PrevHash), get.text(Hash)
 	if _, exists := r[Body]; exists || !i.Deleted { // Check refuses a tombstone that has a body
-		i.Body = []byte(get.take(Body, S).Text)
+		i.Body = []byte(get.text(Body))
 	}
 	if get.err != nil {
 		return control.Item{}, &control.BadItemError{Table: t, Key: i.Key, Err: get.err}
@@ -127,18 +118,30 @@ type reader struct {
 	err error
 }
 
-// take returns the value of an attribute; the zero Value if the attribute is missing or has another kind.
-func (r *reader) take(name string, k Kind) Value {
-	v, ok := r.row[name]
-	switch {
-	case !ok:
+func (r *reader) text(name string) string {
+	return take[types.AttributeValueMemberS](r, name, "S").Value
+}
+
+func (r *reader) number(name string) string {
+	return take[types.AttributeValueMemberN](r, name, "N").Value
+}
+
+// take returns the value of an attribute; the zero value if the attribute is missing or has another type. kind names
+// the type A in errors.
+func take[A any, P interface {
+	*A
+	types.AttributeValue
+}](r *reader, name, kind string) A {
+	switch v := r.row[name].(type) {
+	case P:
+		return *v
+	case nil:
 		r.fail("%s is missing", name)
-		return Value{}
-	case v.Kind != k:
-		r.fail("%s is not of type %s", name, k)
-		return Value{}
+	default:
+		r.fail("%s is not of type %s", name, kind)
 	}
-	return v
+	var none A
+	return none
 }
 
 func (r *reader) fail(format string, args ...any) {

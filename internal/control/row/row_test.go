@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
+
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/control/row"
 )
@@ -37,7 +39,7 @@ func items(tb testing.TB) (first, gone control.Item) {
 func TestRow(t *testing.T) {
 	first, gone := items(t)
 	for _, i := range []control.Item{first, gone} {
-		got, err := row.Of(&i).Item(control.Tenants)
+		got, err := row.Item(control.Tenants, row.Of(&i))
 		if err != nil || !reflect.DeepEqual(got, i) || got.Verify() != nil {
 			t.Errorf("a row of %+v: got the item %+v, error %v; want the same item", i, got, err)
 		}
@@ -51,15 +53,16 @@ func TestRow(t *testing.T) {
 // the attribute.
 func TestBadRow(t *testing.T) {
 	first, gone := items(t)
-	text := func(s string) *row.Value { return &row.Value{Kind: row.S, Text: s} }
-	number := func(s string) *row.Value { return &row.Value{Kind: row.N, Text: s} }
-	bad := map[string][]*row.Value{ // nil: missing
+	text := func(s string) types.AttributeValue { return &types.AttributeValueMemberS{Value: s} }
+	number := func(s string) types.AttributeValue { return &types.AttributeValueMemberN{Value: s} }
+	null := &types.AttributeValueMemberNULL{Value: true}
+	bad := map[string][]types.AttributeValue{ // nil: missing
 		row.ID:     {nil, number("1"), text(""), text("a\x00b")},
 		row.Layout: {nil, text("1"), number("2"), number("1.0")},
 		row.Version: {nil, text("1"), number("0"), number("-1"), number("1.5"), number("1e3"),
 			number("9007199254740992"), number("")},
 		row.Actor:  {nil, number("1"), text(""), text("a\nb")},
-		row.Reason: {nil, {Kind: row.Other}, text(" ")},
+		row.Reason: {nil, null, text(" ")},
 		row.ChangedAt: {nil, number("1"), text("2026-11-21T12:00:00Z"), text("2026-11-21T12:00:00.000001+00:00"),
 			text("2026-11-21T12:00:00,000001Z"), text("noon")},
 		row.Deleted:  {nil, text("false"), number("0")},
@@ -78,9 +81,9 @@ func TestBadRow(t *testing.T) {
 			r := maps.Clone(row.Of(&first))
 			delete(r, name)
 			if v != nil {
-				r[name] = *v
+				r[name] = v
 			}
-			got, err := r.Item(control.Tenants)
+			got, err := row.Item(control.Tenants, r)
 			if !errors.Is(err, control.ErrBadItem) {
 				t.Errorf("%s = %+v: got the item %+v, error %v; want ErrBadItem", name, v, got, err)
 			} else if text := err.Error(); !strings.Contains(text, name) && !strings.Contains(text, names[name]) &&
@@ -96,16 +99,16 @@ func TestBadRow(t *testing.T) {
 		}
 	}
 	r := row.Of(&gone)
-	r[row.Body] = row.Value{Kind: row.S, Text: "{}"}
-	if got, err := r.Item(control.Tenants); !errors.Is(err, control.ErrBadItem) {
+	r[row.Body] = text("{}")
+	if got, err := row.Item(control.Tenants, r); !errors.Is(err, control.ErrBadItem) {
 		t.Errorf("a tombstone with a body: got %+v, error %v; want ErrBadItem", got, err)
 	}
-	if got, err := row.Of(&first).Item(control.Plans); !errors.Is(err, control.ErrBadItem) {
+	if got, err := row.Item(control.Plans, row.Of(&first)); !errors.Is(err, control.ErrBadItem) {
 		t.Errorf("a tenant in the table of plans: got %+v, error %v; want ErrBadItem", got, err)
 	}
 	delete(r, row.Body)
-	r["aws:rep:region"] = row.Value{Kind: row.Other}
-	if got, err := r.Item(control.Tenants); err != nil || !got.Equal(&gone) {
+	r["aws:rep:region"] = null
+	if got, err := row.Item(control.Tenants, r); err != nil || !got.Equal(&gone) {
 		t.Errorf("with an unknown attribute: got %+v, error %v; want the same item", got, err)
 	}
 }

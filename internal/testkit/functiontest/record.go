@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
+
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/control/row"
 )
@@ -21,10 +23,13 @@ func RecordOf(t testing.TB, sequence int, table string, d control.Delivery) stri
 	image := func(i *control.Item) map[string]any {
 		out := map[string]any{}
 		for name, v := range row.Of(i) {
-			if v.Kind == row.Bool {
-				out[name] = map[string]any{"BOOL": v.Bool}
-			} else {
-				out[name] = map[string]any{string(v.Kind): v.Text}
+			switch v := v.(type) {
+			case *types.AttributeValueMemberS:
+				out[name] = map[string]any{"S": v.Value}
+			case *types.AttributeValueMemberN:
+				out[name] = map[string]any{"N": v.Value}
+			case *types.AttributeValueMemberBOOL:
+				out[name] = map[string]any{"BOOL": v.Value}
 			}
 		}
 		return out

@@ -132,8 +132,9 @@ var only = map[string][]string{
 		"std", "events", "events/canonical", "internal/control", "internal/control/call", "internal/limiter/limit",
 		"internal/plan", "internal/plan/route", "internal/request/identity",
 	},
-	"internal/control/row":          {"std", "internal/control"},
-	"internal/control/streamrecord": {"std", "internal/control", "internal/control/row"},
+	"internal/control/row": {
+		"std", "internal/control", "github.com/aws/aws-sdk-go-v2/service/dynamodb/types",
+	},
 	"internal/dev": {
 		"std", "authorizer", "internal/cell/planfile", "internal/control", "internal/control/admin",
 		"internal/control/call", "internal/control/ops", "internal/dev/devcells", "internal/dev/devtoken",

@@ -1,4 +1,4 @@
-package streamrecord_test
+package row_test
 
 import (
 	"bytes"
@@ -13,19 +13,19 @@ import (
 	"time"
 
 	lambdaevents "github.com/aws/aws-lambda-go/events"
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
 
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/control/row"
-	"github.com/sluicelimits/sluice/internal/control/streamrecord"
 )
 
 var noon = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 
 const arn = "arn:aws:dynamodb:eu-west-1:123456789012:table/live-tenants/stream/2026-11-21T12:00:00.000"
 
-func decoder(tb testing.TB) *streamrecord.Decoder {
+func decoder(tb testing.TB) *row.Decoder {
 	tb.Helper()
-	d, err := streamrecord.New(map[control.Table]string{control.Tenants: "live-tenants", control.Plans: "live-plans"})
+	d, err := row.NewDecoder(map[control.Table]string{control.Tenants: "live-tenants", control.Plans: "live-plans"})
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -62,10 +62,13 @@ type object = map[string]any
 func image(i *control.Item) object {
 	out := make(object)
 	for name, v := range row.Of(i) {
-		if v.Kind == row.Bool {
-			out[name] = object{"BOOL": v.Bool}
-		} else {
-			out[name] = object{string(v.Kind): v.Text}
+		switch v := v.(type) {
+		case *types.AttributeValueMemberS:
+			out[name] = object{"S": v.Value}
+		case *types.AttributeValueMemberN:
+			out[name] = object{"N": v.Value}
+		case *types.AttributeValueMemberBOOL:
+			out[name] = object{"BOOL": v.Value}
 		}
 	}
 	return out
@@ -316,7 +319,7 @@ func TestNew(t *testing.T) {
 	for name, names := range map[string]map[control.Table]string{
 		"none": nil, "empty": {control.Plans: ""}, "one name twice": {control.Plans: "x", control.Tenants: "x"},
 	} {
-		if d, err := streamrecord.New(names); err == nil {
+		if d, err := row.NewDecoder(names); err == nil {
 			t.Errorf("New with the names %s: got %+v, want an error", name, d)
 		}
 	}

@@ -1,11 +1,4 @@
-// Package streamrecord decodes the records that the streams of the control tables send to a Lambda function.
-//
-// Lambda calls the function with a batch of records, in order for each key. Each record becomes a [control.Delivery]:
-// a change, or an error that names the table, the key and the sequence number as far as they can be read. One bad
-// record therefore neither stops the following ones nor is lost. A record is bad unless it has a new version that
-// follows the previous one and whose hash is correct: what somebody writes to the tables without Sluice reaches no
-// cell.
-package streamrecord
+package row
 
 import (
 	"encoding/json"
@@ -13,8 +6,9 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
+
 	"github.com/sluicelimits/sluice/internal/control"
-	"github.com/sluicelimits/sluice/internal/control/row"
 )
 
 const (
@@ -22,18 +16,24 @@ const (
 	maxNameBytes     = 128 // of a table's name in an error
 )
 
-// Decoder reads records. It is immutable and safe for concurrent use.
+// Decoder reads the records that the streams of the control tables send to a Lambda function. It is immutable and safe
+// for concurrent use.
+//
+// Lambda calls the function with a batch of records, in order for each key. Each record becomes a [control.Delivery]:
+// a change, or an error that names the table, the key and the sequence number as far as they can be read. One bad
+// record therefore neither stops the following ones nor is lost. A record is bad unless it has a new version that
+// follows the previous one and whose hash is correct: what somebody writes to the tables without Sluice reaches no
+// cell.
 type Decoder struct{ tables map[string]control.Table }
 
-// New makes a decoder of the streams of the tables that the function reads. names maps each table to its name in
+// NewDecoder makes a decoder of the streams of the tables that the function reads. names maps each table to its name in
 // DynamoDB.
-func New(names map[control.Table]string) (*Decoder, error) {
+func NewDecoder(names map[control.Table]string) (*Decoder, error) {
 	d := &Decoder{tables: make(map[string]control.Table, len(names))}
 	for t, name := range names {
 		if name == "" || d.tables[name] != "" {
 			return nil, fmt.Errorf("stream records: the name of the table %s is %q, which is empty or another table's",
-				t,
-				name)
+				t, name)
 		}
 		d.tables[name] = t
 	}
@@ -71,8 +71,8 @@ type record struct {
 	} `json:"dynamodb"`
 }
 
-// text returns a JSON string; empty if raw is not one.
-func text(raw json.RawMessage) string {
+// stringIn returns a JSON string; empty if raw is not one.
+func stringIn(raw json.RawMessage) string {
 	var s string
 	if json.Unmarshal(raw, &s) != nil {
 		return ""
@@ -81,7 +81,7 @@ func text(raw json.RawMessage) string {
 }
 
 // attribute decodes an object with one member, whose name is the type, as in {"S": "text"}.
-type attribute struct{ row.Value }
+type attribute struct{ types.AttributeValue }
 
 // UnmarshalJSON implements json.Unmarshaler.
 func (a *attribute) UnmarshalJSON(data []byte) error {
@@ -93,13 +93,21 @@ func (a *attribute) UnmarshalJSON(data []byte) error {
 		return fmt.Errorf("an attribute has %d types, want one", len(member))
 	}
 	for kind, value := range member {
-		switch a.Kind = row.Kind(kind); a.Kind {
-		case row.S, row.N:
-			return notNull(value, &a.Text)
-		case row.Bool:
-			return notNull(value, &a.Bool)
+		switch kind {
+		case "S":
+			v := &types.AttributeValueMemberS{}
+			a.AttributeValue = v
+			return notNull(value, &v.Value)
+		case "N":
+			v := &types.AttributeValueMemberN{}
+			a.AttributeValue = v
+			return notNull(value, &v.Value)
+		case "BOOL":
+			v := &types.AttributeValueMemberBOOL{}
+			a.AttributeValue = v
+			return notNull(value, &v.Value)
 		default: // the attributes of items have no other type
-			a.Kind = row.Other
+			a.AttributeValue = &types.UnknownUnionMember{Tag: kind}
 		}
 	}
 	return nil
@@ -114,7 +122,7 @@ func notNull(value json.RawMessage, into any) error {
 }
 
 // rows returns the attributes of an image; nil if there is no image.
-func rows(name string, raw json.RawMessage) (row.Row, error) {
+func rows(name string, raw json.RawMessage) (Row, error) {
 	var image map[string]attribute
 	if len(raw) > 0 {
 		if err := json.Unmarshal(raw, &image); err != nil {
@@ -124,9 +132,9 @@ func rows(name string, raw json.RawMessage) (row.Row, error) {
 	if image == nil {
 		return nil, nil //nolint:nilnil // callers check for nil
 	}
-	r := make(row.Row, len(image))
+	r := make(Row, len(image))
 	for name, a := range image {
-		r[name] = a.Value
+		r[name] = a.AttributeValue
 	}
 	return r, nil
 }
@@ -148,16 +156,16 @@ func (d *Decoder) read(raw []byte, got *control.RecordError) (*control.Record, e
 	if err := json.Unmarshal(raw, &r); err != nil {
 		return nil, fmt.Errorf("%w: %w", control.ErrBadItem, err)
 	}
-	if s := text(r.DynamoDB.SequenceNumber); len(s) <= maxSequenceBytes {
+	if s := stringIn(r.DynamoDB.SequenceNumber); len(s) <= maxSequenceBytes {
 		got.Sequence = s
 	}
-	name := tableName(text(r.EventSourceARN))
+	name := tableName(stringIn(r.EventSourceARN))
 	got.Table = d.tables[name]
 	keys, err := rows("Keys", r.DynamoDB.Keys)
-	if k := keys[row.ID]; k.Kind == row.S {
-		got.Key = k.Text
+	if k, ok := keys[ID].(*types.AttributeValueMemberS); ok {
+		got.Key = k.Value
 	}
-	switch source := text(r.EventSource); {
+	switch source := stringIn(r.EventSource); {
 	case err != nil:
 		return nil, err
 	case source != "aws:dynamodb":
@@ -184,7 +192,7 @@ func change(r *record, got *control.RecordError) (*control.Record, error) {
 	if err != nil {
 		return nil, err
 	}
-	switch name := text(r.EventName); {
+	switch name := stringIn(r.EventName); {
 	case name == "REMOVE":
 		return refuse("the item was removed, which Sluice never does: it deletes an item by a tombstone")
 	case name != "INSERT" && name != "MODIFY":
@@ -194,7 +202,7 @@ func change(r *record, got *control.RecordError) (*control.Record, error) {
 	case (before != nil) != (name == "MODIFY"):
 		return refuse("its name is %s, but the presence of an old image is %t", name, before != nil)
 	}
-	item, err := after.Item(got.Table)
+	item, err := Item(got.Table, after)
 	if err != nil {
 		return nil, err
 	}
@@ -203,7 +211,7 @@ func change(r *record, got *control.RecordError) (*control.Record, error) {
 	}
 	c := &control.Record{Sequence: got.Sequence, New: item}
 	if before != nil {
-		old, err := before.Item(got.Table)
+		old, err := Item(got.Table, before)
 		if err != nil {
 			return nil, fmt.Errorf("old image: %w", err)
 		}
