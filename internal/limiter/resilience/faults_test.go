@@ -82,7 +82,7 @@ var faults = []fault{
 		begin: func(s *scene) { s.must(s.server.Freeze()) }, lasts: 5 * time.Second,
 		end: func(s *scene) { s.must(s.server.Thaw()) }},
 	{name: "paused",
-		begin: func(s *scene) { s.must(s.admin.Do(s.t.Context(), "CLIENT", "PAUSE", "10000", "ALL").Err()) },
+		begin: func(s *scene) { s.must(s.admin.Do(s.t.Context(), "CLIENT", "PAUSE", "5000", "ALL").Err()) },
 		end:   func(s *scene) { s.must(s.admin.Ping(s.t.Context()).Err()) }}, // answered when the pause is over
 	{name: "slow",
 		begin: func(s *scene) { s.proxy.Delay(2 * deadline) },
