@@ -41,10 +41,13 @@
 package control
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"iter"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/sluicelimits/sluice/events"
@@ -158,8 +161,14 @@ type Feed interface {
 	Commit(ctx context.Context, consumer, position string) error
 }
 
-// All returns all items of a table, reading page by page. It ends after an error that does not wrap ErrBadItem.
-func All(ctx context.Context, tables Tables, t Table) iter.Seq2[Item, error] {
+// Lister is the part of [Tables] that reads whole tables.
+type Lister interface {
+	List(ctx context.Context, t Table, after string, most int) (items []Item, next string, err error)
+}
+
+// All returns all items of a table, reading page by page. For each page with items that cannot be read it returns one
+// error, which wraps ErrBadItem. It ends after any other error.
+func All(ctx context.Context, tables Lister, t Table) iter.Seq2[Item, error] {
 	return func(yield func(Item, error) bool) {
 		for after := ""; ; {
 			items, next, err := tables.List(ctx, t, after, MaxPage)
@@ -177,6 +186,30 @@ func All(ctx context.Context, tables Tables, t Table) iter.Seq2[Item, error] {
 			after = next
 		}
 	}
+}
+
+// Concurrently calls f for each number from 0 to n-1, at most limit at once, and returns the error of the lowest number
+// that failed. After an error it begins no further call.
+func Concurrently(n, limit int, f func(i int) error) error {
+	errs := make([]error, n)
+	var next atomic.Int64
+	var failed atomic.Bool
+	var wait sync.WaitGroup
+	for range min(limit, n) {
+		wait.Go(func() {
+			for !failed.Load() {
+				i := int(next.Add(1)) - 1
+				if i >= n {
+					return
+				}
+				if errs[i] = f(i); errs[i] != nil {
+					failed.Store(true)
+				}
+			}
+		})
+	}
+	wait.Wait()
+	return cmp.Or(errs...)
 }
 
 // CheckList returns an error unless List accepts the arguments.

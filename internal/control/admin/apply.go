@@ -219,8 +219,8 @@ func (s *Service) edits(ctx context.Context, changes []Change) ([]*edit, error) 
 		}
 		edits[i] = &edit{Change: c, doc: doc}
 	}
-	return edits, concurrently(edits, func(e *edit) (err error) {
-		e.have, err = s.item(ctx, e.Table, e.Key)
+	return edits, control.Concurrently(len(edits), writers, func(i int) (err error) {
+		edits[i].have, err = s.item(ctx, edits[i].Table, edits[i].Key)
 		return err
 	})
 }
@@ -270,7 +270,8 @@ func (s *Service) writeAll(ctx context.Context, actor, reason string, edits []*e
 	var mu sync.Mutex
 	written := 0
 	for _, stage := range stages {
-		err := concurrently(stage, func(e *edit) error {
+		err := control.Concurrently(len(stage), writers, func(i int) error {
+			e := stage[i]
 			if e.doc.Kind == plan.KindTenant {
 				if err := s.pinEdit(ctx, actor, reason, e); err != nil {
 					return err
@@ -303,39 +304,4 @@ func (s *Service) writeAll(ctx context.Context, actor, reason string, edits []*e
 		return written, refused
 	}
 	return written, nil
-}
-
-// concurrently calls f for all elements, several at once, and returns the error of the first element that failed.
-// After an error it does not start the calls that have not begun.
-func concurrently[T any](all []T, f func(T) error) error {
-	errs := make([]error, len(all))
-	next := make(chan int)
-	stop := make(chan struct{})
-	var once sync.Once
-	var wait sync.WaitGroup
-	for range min(writers, len(all)) {
-		wait.Go(func() {
-			for i := range next {
-				if errs[i] = f(all[i]); errs[i] != nil {
-					once.Do(func() { close(stop) })
-				}
-			}
-		})
-	}
-feed:
-	for i := range all {
-		select {
-		case next <- i:
-		case <-stop:
-			break feed
-		}
-	}
-	close(next)
-	wait.Wait()
-	for _, err := range errs {
-		if err != nil {
-			return err
-		}
-	}
-	return nil
 }

@@ -374,9 +374,11 @@ type standing struct {
 // error if the archive does not answer, since it must not take an unreadable anchor for an absent one.
 func readStanding(ctx context.Context, a Archive, now time.Time) (is standing, err error) {
 	var days []*name // up to today
-	var clock error
 	today := now.Format(dayForm)
-	err = names(ctx, a, AnchorPrefix, "", func(n *name) bool {
+	for n, err := range names(ctx, a, AnchorPrefix, "") {
+		if err != nil {
+			return is, err
+		}
 		day, list, ok := parseAnchorName(n.name)
 		put := cmp.Or(n.oldest(), n.early)
 		switch {
@@ -384,15 +386,11 @@ func readStanding(ctx context.Context, a Archive, now time.Time) (is standing, e
 		case day <= today:
 			days = append(days, n)
 		case put.PutAt.After(now.Add(MostSkew)):
-			clock = fmt.Errorf("%s was put at %s, but the clock of this program says %s: correct that clock", n.name,
-				stamp(put.PutAt), stamp(now))
+			return is, fmt.Errorf("%s was put at %s, but the clock of this program says %s: correct that clock",
+				n.name, stamp(put.PutAt), stamp(now))
 		case is.future == "":
 			is.future = n.name
 		}
-		return clock == nil
-	})
-	if err := errors.Join(err, clock); err != nil {
-		return is, err
 	}
 	for _, n := range slices.Backward(days) {
 		day, _, _ := parseAnchorName(n.name)
@@ -419,21 +417,15 @@ func readStanding(ctx context.Context, a Archive, now time.Time) (is standing, e
 // items.
 func readHeads(ctx context.Context, tables Tables) (heads []Head, unread int, err error) {
 	for _, t := range events.AllTables() {
-		after := ""
-		for {
-			items, next, err := tables.List(ctx, t, after, control.MaxPage)
-			if errors.Is(err, control.ErrBadItem) {
+		for i, err := range control.All(ctx, tables, t) {
+			switch {
+			case errors.Is(err, control.ErrBadItem):
 				unread++
-			} else if err != nil {
+			case err != nil:
 				return nil, 0, err
+			default:
+				heads = append(heads, Head{Table: t, Key: i.Key, Version: i.Version, Hash: i.Hash})
 			}
-			for i := range items {
-				heads = append(heads, Head{Table: t, Key: items[i].Key, Version: items[i].Version, Hash: items[i].Hash})
-			}
-			if next == "" {
-				break
-			}
-			after = next
 		}
 	}
 	slices.SortFunc(heads, func(x, y Head) int { return strings.Compare(x.folder(), y.folder()) })

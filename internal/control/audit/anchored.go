@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/control"
@@ -69,27 +68,22 @@ func (v *verifier) anchors(ctx context.Context) error {
 	}
 	now := &anchorDay{}
 	today := v.Now().UTC().Add(MostSkew).Format(dayForm)
-	var failed error
-	end := func() bool {
-		if now.anchor != nil {
-			failed = w.next(ctx, now)
+	for n, err := range names(ctx, v.Archive, AnchorPrefix, "") {
+		if err != nil {
+			return err
 		}
-		return failed == nil
-	}
-	err := names(ctx, v.Archive, AnchorPrefix, "", func(n *name) bool {
 		day, list, ok := parseAnchorName(n.name)
-		if !ok {
+		switch {
+		case !ok:
 			v.find(control.Break{Kind: BadName, Detail: fmt.Sprintf("%.200q", n.name)}, n.name)
-			return true
-		}
-		if day > today {
+			continue
+		case day > today:
 			v.find(control.Break{Kind: FutureAnchor, Detail: n.name + " names a day that has not begun by this " +
 				"machine's clock, so it is not an anchor; on that day the anchor is put over it"}, n.name)
-			return true
-		}
-		if day != now.day {
-			if !end() {
-				return false
+			continue
+		case day != now.day:
+			if err := w.next(ctx, now); err != nil {
+				return err
 			}
 			now = &anchorDay{day: day, lists: make(map[string]*name)}
 		}
@@ -98,12 +92,8 @@ func (v *verifier) anchors(ctx context.Context) error {
 		} else {
 			now.lists[list] = n
 		}
-		return true
-	})
-	if failed == nil && err == nil {
-		end()
 	}
-	if err := errors.Join(failed, err); err != nil {
+	if err := w.next(ctx, now); err != nil {
 		return err
 	}
 	w.end()
@@ -142,8 +132,11 @@ func (n *name) firstSum(ctx context.Context, a Archive) (string, error) {
 	return "", err
 }
 
-// next checks the next day that has an anchor.
+// next checks the next day. A day without an anchor has only lists, or is the zero day.
 func (w *anchorWalk) next(ctx context.Context, d *anchorDay) error {
+	if d.anchor == nil {
+		return nil
+	}
 	v, tell := w.v, w.reporter(d.anchor.name)
 	c, s, err := d.anchor.readAnchor(ctx, v.Archive, d.day)
 	if err != nil {
@@ -388,24 +381,18 @@ func (r *headReader) read(ctx context.Context, of HeadsOf) ([]Head, error) {
 
 // comparedWith compares heads of an anchor with the archive, several at a time.
 func (v *verifier) comparedWith(ctx context.Context, s *sealed, heads []Head) error {
-	found, failed := make([]control.Break, len(heads)), make([]error, len(heads))
-	turns := make(chan struct{}, v.Parallel)
-	var wg sync.WaitGroup
-	for i := range heads {
-		turns <- struct{}{}
-		wg.Go(func() {
-			defer func() { <-turns }()
-			found[i], failed[i] = v.anchored(ctx, s, &heads[i])
-		})
-	}
-	wg.Wait()
+	found := make([]control.Break, len(heads))
+	err := control.Concurrently(len(heads), v.Parallel, func(i int) (err error) {
+		found[i], err = v.anchored(ctx, s, &heads[i])
+		return err
+	})
 	for i, b := range found {
 		if b.Kind != "" {
 			b.Table, b.Key, b.Version = heads[i].Table, heads[i].Key, heads[i].Version
 			v.find(b, heads[i].object())
 		}
 	}
-	return errors.Join(failed...)
+	return err
 }
 
 // anchored compares one head with the archive. While the anchor is younger than the grace, a missing object may still
@@ -440,16 +427,15 @@ func (v *verifier) anchored(ctx context.Context, s *sealed, h *Head) (b control.
 }
 
 // named reads the object of a record by its name; nil if there is none.
-func (v *verifier) named(ctx context.Context, object string) (c *content, err error) {
-	var failed error
-	err = names(ctx, v.Archive, object, "", func(n *name) bool {
-		if n.name == object && n.oldest() != nil {
-			c, failed = n.read(ctx, v.Archive)
+func (v *verifier) named(ctx context.Context, object string) (*content, error) {
+	for n, err := range names(ctx, v.Archive, object, "") {
+		if err != nil || n.name != object || n.oldest() == nil {
+			return nil, err
 		}
-		return n.name != object
-	})
-	if c != nil && c.gone {
-		c = nil
+		if c, err := n.read(ctx, v.Archive); err != nil || !c.gone {
+			return c, err
+		}
+		break
 	}
-	return c, errors.Join(failed, err)
+	return nil, nil //nolint:nilnil // callers check for nil
 }

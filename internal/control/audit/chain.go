@@ -54,6 +54,7 @@ func (c *chain) add(n *content) {
 	if !c.any {
 		c.any = true
 		c.v.report.Items++
+		c.v.met[c.v.hash(c.table, c.key)] = struct{}{}
 	}
 	if n.version > c.at+1 && (n.record == nil || c.spoiled > 0) {
 		// c.of cannot distinguish missing versions from spoiled ones
@@ -107,9 +108,6 @@ func (c *chain) end(ctx context.Context, h *head) error {
 }
 
 func (c *chain) close(live *control.Item) {
-	if live != nil && c.any {
-		c.v.met(c.table)[c.v.place(c.key)]++
-	}
 	c.tell(c.of.End(live))
 	if c.spoiled == 0 {
 		return
@@ -163,26 +161,20 @@ func (c *chain) take(ctx context.Context, to int64, last bool) error {
 	if c.at > 0 {
 		after = control.ObjectName(c.table, c.key, c.at)
 	}
-	var failed error
-	err := names(ctx, c.v.Archive, control.ObjectFolder(c.table, c.key), after, func(n *name) bool {
+	for n, err := range names(ctx, c.v.Archive, control.ObjectFolder(c.table, c.key), after) {
 		switch {
+		case err != nil:
+			return err
 		case n.table == "" || n.version <= c.seen: // the walk checks these
-			return true
+			continue
 		case n.version > to || n.version > c.at+1 && !last:
-			return false
+			return nil
 		}
-		var read *content
-		if read, failed = n.read(ctx, c.v.Archive); failed != nil {
-			return false
-		}
-		if (read.entry == nil || read.gone) && !last {
-			return false
+		read, err := n.read(ctx, c.v.Archive)
+		if err != nil || (read.entry == nil || read.gone) && !last {
+			return err
 		}
 		c.add(read)
-		return true
-	})
-	if failed != nil {
-		return failed
 	}
-	return err
+	return nil
 }

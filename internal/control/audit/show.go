@@ -85,23 +85,24 @@ func Show(ctx context.Context, a Archive, f Filter, yield func(Shown) bool) erro
 	}
 	var found []*match
 	held := 0
-	var failed error
-	err := names(ctx, a, prefix, "", func(n *name) bool {
+	for n, err := range names(ctx, a, prefix, "") {
+		if err != nil {
+			return err
+		}
 		if f.leavesOut(n) {
-			return true
+			continue
 		}
 		m := &match{name: n}
-		if failed = m.read(ctx, a); failed != nil || !m.passes(&f) {
-			return failed == nil
+		if err := m.read(ctx, a); err != nil {
+			return err
+		}
+		if !m.passes(&f) {
+			continue
 		}
 		if held += len(n.name) + m.size; held > most {
 			m.shown = nil // read again
 		}
 		found = append(found, m)
-		return true
-	})
-	if err := errors.Join(failed, err); err != nil {
-		return err
 	}
 	slices.SortFunc(found, func(x, y *match) int {
 		return cmp.Or(x.at.Compare(y.at), strings.Compare(x.name.name, y.name.name))

@@ -7,9 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"hash/maphash"
+	"iter"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/sluicelimits/sluice/events"
@@ -51,7 +51,7 @@ const (
 // Tables is the part of control.Tables that Verify uses.
 type Tables interface {
 	Get(ctx context.Context, t control.Table, key string) (control.Item, error)
-	List(ctx context.Context, t control.Table, after string, most int) (items []control.Item, next string, err error)
+	control.Lister
 }
 
 // VerifyConfig says what Verify compares. Archive and Tables are required.
@@ -136,8 +136,8 @@ func NoticeKinds() []control.BreakKind {
 	return []control.BreakKind{Delayed, NoPutTimes, LockUnread, NoAnchors, NotChecked, LateAnchors, NotAnchored}
 }
 
-// Verify checks every version of every object and every item of the tables. It holds a bounded number of objects in
-// memory. Changes may be made at the same time; Verify ignores changes to the part of the archive that it has already
+// Verify checks every version of every object and every item of the tables. It holds in memory a bounded number of
+// objects, and a hash of 8 bytes for each item. Changes may be made at the same time; Verify ignores changes to the part of the archive that it has already
 // read.
 //
 // If the archive locks its objects, Verify compares the time at which an object was put, by the archive's clock, with
@@ -170,7 +170,7 @@ func Verify(ctx context.Context, c VerifyConfig) (*Report, error) {
 	}
 	v := &verifier{
 		VerifyConfig: c, found: make(map[control.BreakKind]*Finding), seed: maphash.MakeSeed(),
-		live: make(map[control.Table][]int32),
+		met: make(map[uint64]struct{}),
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -185,9 +185,11 @@ func Verify(ctx context.Context, c VerifyConfig) (*Report, error) {
 			return nil, fmt.Errorf("verify: %w", err)
 		}
 	}
-	if err := names(ctx, c.Archive, RejectedPrefix, "",
-		func(*name) bool { v.report.Rejected++; return true }); err != nil {
-		return nil, fmt.Errorf("verify: %w", err)
+	for _, err := range names(ctx, c.Archive, RejectedPrefix, "") {
+		if err != nil {
+			return nil, fmt.Errorf("verify: %w", err)
+		}
+		v.report.Rejected++
 	}
 	if err := v.anchors(ctx); err != nil {
 		return nil, fmt.Errorf("verify: %w", err)
@@ -238,23 +240,14 @@ type verifier struct {
 
 	archiveLock Lock // lock of new objects; zero if unknown
 
-	// live counts, for each place, the items that have objects and are in their table. If a table has more items of a
-	// place than this, one of them has no object. This finds missing objects with little memory, however many items
-	// there are.
-	live map[control.Table][]int32
+	// met holds the hashes of the items that have an object. Two items with one hash are so unlikely that a missing
+	// object is overlooked less often than a bit of the archive is lost.
+	met  map[uint64]struct{}
 	seed maphash.Seed
 }
 
-// places is the number of places among which the items of a table are divided, by a hash of the key.
-const places = 1 << 16
-
-func (v *verifier) place(key string) int { return int(maphash.String(v.seed, key) % places) }
-
-func (v *verifier) met(t control.Table) []int32 {
-	if v.live[t] == nil {
-		v.live[t] = make([]int32, places)
-	}
-	return v.live[t]
+func (v *verifier) hash(t control.Table, key string) uint64 {
+	return maphash.String(v.seed, control.ObjectFolder(t, key))
 }
 
 func (v *verifier) find(b control.Break, object string) {
@@ -299,28 +292,27 @@ const (
 	maxOldest = 8
 )
 
-// names groups the entries of a list by name.
-func names(ctx context.Context, a Archive, prefix, after string, yield func(*name) bool) error {
-	var n *name
-	for e, err := range a.List(ctx, prefix, after) {
-		if err != nil {
-			return err
-		}
-		if n != nil && n.name != e.Name {
-			if !yield(n) {
-				return nil
+// names groups the entries of a list by name. It ends after an error.
+func names(ctx context.Context, a Archive, prefix, after string) iter.Seq2[*name, error] {
+	return func(yield func(*name, error) bool) {
+		var n *name
+		for e, err := range a.List(ctx, prefix, after) {
+			if err != nil {
+				yield(nil, err)
+				return
 			}
-			n = nil
+			if n == nil || n.name != e.Name {
+				if n != nil && !yield(n, nil) {
+					return
+				}
+				n = newName(e.Name)
+			}
+			n.add(e)
 		}
-		if n == nil {
-			n = newName(e.Name)
+		if n != nil {
+			yield(n, nil)
 		}
-		n.add(e)
 	}
-	if n != nil {
-		yield(n)
-	}
-	return nil
 }
 
 func newName(of string) *name {
@@ -481,11 +473,12 @@ func decode(n *name, data []byte) (*events.AuditRecord, error) {
 	return r, nil
 }
 
-// step is the next step of the walk: a name that was read, or, if head is set, the end of an item.
+// step is a step of the walk: a name of the archive, or the end of an item, after its last name.
 type step struct {
-	read *content
-	head *head
-	err  error
+	name *name
+	ends *name    // if name is nil: the last name of the item
+	read *content // what was read of the name
+	head *head    // the item's newest version in its table
 }
 
 // head is the newest version of an item in its table. Its item is nil if the table has none.
@@ -494,78 +487,63 @@ type head struct {
 	bad  error // why the item cannot be read
 }
 
-// walk checks the archive. It reads objects concurrently and checks them in order.
+// stepsAtOnce is the number of steps whose reads are made before they are checked: enough that the wait for the last
+// read of them takes little of the time.
+const stepsAtOnce = 512
+
+// walk checks the archive. It reads objects concurrently and checks them in order. Each item's head is read after the
+// item's last name was listed.
 func (v *verifier) walk(ctx context.Context) error {
-	ctx, cancel := context.WithCancel(ctx)
-	// its capacity bounds the reads that are in progress or wait to be checked
-	steps := make(chan chan step, v.Parallel)
-	var wg sync.WaitGroup
-	var listed error // may be read once steps is closed
-	defer func() {
-		cancel()
-		wg.Wait()
-	}()
-	wg.Go(func() {
-		defer close(steps)
-		put := func(work func() step) bool {
-			result := make(chan step, 1)
-			select {
-			case steps <- result:
-			case <-ctx.Done():
-				return false
+	var steps []*step
+	var last *name
+	end := func() {
+		if last != nil {
+			steps = append(steps, &step{ends: last})
+		}
+	}
+	for n, err := range names(ctx, v.Archive, control.ObjectPrefix, "") {
+		if err != nil {
+			return err
+		}
+		if n.table != "" {
+			if last == nil || last.table != n.table || last.key != n.key {
+				end()
 			}
-			wg.Go(func() { result <- work() })
-			return true
+			last = n
 		}
-		listed = v.produce(ctx, put)
+		if steps = append(steps, &step{name: n}); len(steps) >= stepsAtOnce {
+			if err := v.take(ctx, steps); err != nil {
+				return err
+			}
+			steps = steps[:0]
+		}
+	}
+	end()
+	return v.take(ctx, steps)
+}
+
+// take reads what the steps are about, and then checks them in order.
+func (v *verifier) take(ctx context.Context, steps []*step) error {
+	err := control.Concurrently(len(steps), v.Parallel, func(i int) (err error) {
+		if s := steps[i]; s.name != nil {
+			s.read, err = s.name.read(ctx, v.Archive)
+		} else {
+			s.head, err = v.head(ctx, s.ends.table, s.ends.key)
+		}
+		return err
 	})
-	checked := 0
-	for result := range steps {
-		s := <-result
-		if s.err != nil {
-			return s.err
-		}
+	if err != nil {
+		return err
+	}
+	for _, s := range steps {
 		if err := v.step(ctx, s); err != nil {
 			return err
 		}
-		if checked++; v.Progress != nil && checked%1000 == 0 {
-			v.Progress(int(v.report.Objects), int(v.report.Items))
-		}
 	}
-	return errors.Join(listed, ctx.Err())
-}
-
-// produce lists the archive. It has each name read, and each item's head after the item's last name.
-func (v *verifier) produce(ctx context.Context, put func(work func() step) bool) error {
-	var last *name
-	end := func() bool {
-		if last == nil {
-			return true
-		}
-		of := last
-		return put(func() step {
-			h, err := v.head(ctx, of.table, of.key)
-			return step{head: h, err: err}
-		})
+	if v.Progress != nil {
+		v.Progress(int(v.report.Objects), int(v.report.Items))
 	}
-	going := true
-	err := names(ctx, v.Archive, control.ObjectPrefix, "", func(n *name) bool {
-		if n.table != "" && (last == nil || last.table != n.table || last.key != n.key) {
-			going = end()
-		}
-		if n.table != "" {
-			last = n
-		}
-		going = going && put(func() step {
-			c, err := n.read(ctx, v.Archive)
-			return step{read: c, err: err}
-		})
-		return going
-	})
-	if err == nil && going {
-		end()
-	}
-	return err
+	return ctx.Err()
 }
 
 func (v *verifier) head(ctx context.Context, t control.Table, key string) (*head, error) {
@@ -581,21 +559,19 @@ func (v *verifier) head(ctx context.Context, t control.Table, key string) (*head
 	return nil, err
 }
 
-func (v *verifier) step(ctx context.Context, s step) error {
-	if s.read != nil && s.read.table == "" {
-		n := s.read.name
-		v.find(control.Break{Kind: BadName, Detail: fmt.Sprintf("%.200q", n.name)}, n.name)
+func (v *verifier) step(ctx context.Context, s *step) error {
+	switch {
+	case s.name == nil:
+		err := v.item.end(ctx, s.head)
+		v.item = nil
+		return err
+	case s.name.table == "":
+		v.find(control.Break{Kind: BadName, Detail: fmt.Sprintf("%.200q", s.name.name)}, s.name.name)
 		return nil
+	case v.item == nil:
+		v.item = newChain(v, s.name.table, s.name.key)
 	}
-	if s.read != nil {
-		if v.item == nil {
-			v.item = newChain(v, s.read.table, s.read.key)
-		}
-		return v.item.next(ctx, s.read)
-	}
-	err := v.item.end(ctx, s.head)
-	v.item = nil
-	return err
+	return v.item.next(ctx, s.read)
 }
 
 // checkObject reports findings about a name apart from its record. It returns whether there is an object.
@@ -692,95 +668,60 @@ func (v *verifier) lock(o Object) {
 	if r.LockedUntil.IsZero() || o.LockedUntil.Before(r.LockedUntil) {
 		r.LockedUntil = o.LockedUntil
 	}
-	for at, m := range r.Modes {
-		if m == o.LockMode {
-			return
-		}
-		if m > o.LockMode {
-			r.Modes = append(r.Modes[:at], append([]string{o.LockMode}, r.Modes[at:]...)...)
-			return
-		}
+	if at, found := slices.BinarySearch(r.Modes, o.LockMode); !found {
+		r.Modes = slices.Insert(r.Modes, at, o.LockMode)
 	}
-	r.Modes = append(r.Modes, o.LockMode)
 }
 
-// table looks for items of a table that have no object. Items are never removed from a table, so if the walk has met
-// as many items of a place as the table has, it has met all of them.
+// table looks for items of a table that have no object. Items that cannot be read are reported once, unless the walk
+// has reported them.
 func (v *verifier) table(ctx context.Context, t control.Table) error {
-	there, met := make([]int32, places), v.met(t)
-	all := true
-	err := v.each(ctx, t, func(items []control.Item) error {
-		for i := range items {
-			there[v.place(items[i].Key)]++
+	var unmet []control.Item
+	for i, err := range control.All(ctx, v.Tables, t) {
+		switch _, met := v.met[v.hash(t, i.Key)]; {
+		case errors.Is(err, control.ErrBadItem) && v.found[BadHead] != nil:
+		case errors.Is(err, control.ErrBadItem):
+			v.find(control.Break{Kind: BadHead, Table: t, Detail: strings.ReplaceAll(err.Error(), "\n", "; ")}, "")
+		case err != nil:
+			return err
+		case !met:
+			unmet = append(unmet, i)
+		}
+		if len(unmet) == stepsAtOnce {
+			if err := v.without(ctx, unmet); err != nil {
+				return err
+			}
+			unmet = unmet[:0]
+		}
+	}
+	return v.without(ctx, unmet)
+}
+
+// without reports those of the items that have no object. The others are newer than the walk, or have only objects that
+// are hidden.
+func (v *verifier) without(ctx context.Context, items []control.Item) error {
+	exists := make([]bool, len(items))
+	err := control.Concurrently(len(items), v.Parallel, func(n int) error {
+		for _, err := range v.Archive.List(ctx, control.ObjectFolder(items[n].Table, items[n].Key), "") {
+			exists[n] = true
+			return err
 		}
 		return nil
 	})
-	for at := range there {
-		all = all && there[at] <= met[at]
-	}
-	if err != nil || all {
+	if err != nil {
 		return err
 	}
-	return v.each(ctx, t, func(items []control.Item) error {
-		return v.without(ctx, slices.DeleteFunc(items, func(i control.Item) bool {
-			at := v.place(i.Key)
-			return there[at] <= met[at]
-		}))
-	})
-}
-
-// without reports the items that have no object.
-func (v *verifier) without(ctx context.Context, items []control.Item) error {
-	none, failed := make([]bool, len(items)), make([]error, len(items))
-	turns := make(chan struct{}, v.Parallel)
-	var wg sync.WaitGroup
-	for n, i := range items {
-		turns <- struct{}{}
-		wg.Go(func() {
-			defer func() { <-turns }()
-			none[n] = true
-			for _, err := range v.Archive.List(ctx, control.ObjectFolder(i.Table, i.Key), "") {
-				none[n], failed[n] = false, err // there is an object: the walk has met it, or it is newer than the walk
-				break
-			}
-		})
-	}
-	wg.Wait()
-	if err := errors.Join(failed...); err != nil {
-		return err
-	}
-	for n, i := range items {
-		if !none[n] {
+	for n := range items {
+		i := &items[n]
+		if exists[n] {
 			continue
 		}
 		c := newChain(v, i.Table, i.Key)
 		if v.Now().Sub(i.ChangedAt) >= v.Grace {
-			c.close(&i)
-		} else if err := c.end(ctx, &head{item: &i}); err != nil {
+			c.close(i)
+		} else if err := c.end(ctx, &head{item: i}); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-// each reads a table. Items that cannot be read are reported once, unless the walk has reported them.
-func (v *verifier) each(ctx context.Context, t control.Table, f func([]control.Item) error) error {
-	after := ""
-	for {
-		items, next, err := v.Tables.List(ctx, t, after, control.MaxPage)
-		if errors.Is(err, control.ErrBadItem) {
-			if v.found[BadHead] == nil {
-				v.find(control.Break{Kind: BadHead, Table: t, Detail: strings.ReplaceAll(err.Error(), "\n", "; ")}, "")
-			}
-		} else if err != nil {
-			return err
-		}
-		if err := f(items); err != nil {
-			return err
-		}
-		if next == "" {
-			return nil
-		}
-		after = next
-	}
 }
