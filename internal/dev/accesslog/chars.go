@@ -1,5 +1,10 @@
 package accesslog
 
+import (
+	"bytes"
+	"strconv"
+)
+
 // MaxHostBytes bounds the client's address: no name of the DNS is longer.
 const MaxHostBytes = 253
 
@@ -7,6 +12,7 @@ const (
 	inName  = 1 << iota // letters, digits, . - _
 	inIPv6              // characters of an IPv6 address without its zone
 	inToken             // RFC 9110 §5.6.2
+	inHex               // hexadecimal digits
 )
 
 var classes = func() (table [256]uint8) {
@@ -18,7 +24,8 @@ var classes = func() (table [256]uint8) {
 	const digits = "0123456789"
 	const letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 	set(letters+digits+".-_", inName)
-	set("abcdefABCDEF"+digits+":.", inIPv6)
+	set("abcdefABCDEF"+digits, inHex|inIPv6)
+	set(":.", inIPv6)
 	set(letters+digits+"!#$%&'*+-.^_`|~", inToken)
 	return table
 }()
@@ -57,56 +64,29 @@ func allIn(text []byte, class uint8) bool {
 	return true
 }
 
+// escapes are the letters after a backslash that stand for one character each.
+var escapes = map[byte]byte{
+	'"': '"', '\\': '\\', 'n': '\n', 'r': '\r', 't': '\t', 'b': '\b', 'v': '\v', 'f': '\f',
+}
+
 // Unescape appends src to dst, and replaces the escapes that servers write inside quotes: \xHH, \", \\, \n, \r, \t, \b,
 // \v, \f. Any other text after a backslash is kept, with the backslash.
 func Unescape(dst, src []byte) []byte {
-	for i := 0; i < len(src); i++ {
-		if src[i] != '\\' || i+1 == len(src) {
-			dst = append(dst, src[i])
-			continue
+	for {
+		i := bytes.IndexByte(src, '\\')
+		if i < 0 || i+1 == len(src) {
+			return append(dst, src...)
 		}
-		i++
-		switch c := src[i]; c {
-		case '"', '\\':
-			dst = append(dst, c)
-		case 'n':
-			dst = append(dst, '\n')
-		case 'r':
-			dst = append(dst, '\r')
-		case 't':
-			dst = append(dst, '\t')
-		case 'b':
-			dst = append(dst, '\b')
-		case 'v':
-			dst = append(dst, '\v')
-		case 'f':
-			dst = append(dst, '\f')
-		case 'x':
-			if i+2 < len(src) {
-				hi, lo := hexDigit(src[i+1]), hexDigit(src[i+2])
-				if hi < 16 && lo < 16 {
-					dst = append(dst, hi<<4|lo)
-					i += 2
-					continue
-				}
-			}
-			dst = append(dst, '\\', 'x')
+		dst = append(dst, src[:i]...)
+		c, known := escapes[src[i+1]]
+		code, err := strconv.ParseUint(string(src[i+2:min(i+4, len(src))]), 16, 8)
+		switch {
+		case known:
+			dst, src = append(dst, c), src[i+2:]
+		case src[i+1] == 'x' && i+4 <= len(src) && err == nil:
+			dst, src = append(dst, byte(code)), src[i+4:]
 		default:
-			dst = append(dst, '\\', c)
+			dst, src = append(dst, '\\'), src[i+1:]
 		}
 	}
-	return dst
-}
-
-// hexDigit returns the value of a hexadecimal digit, or 16 if c is none.
-func hexDigit(c byte) byte {
-	switch {
-	case c >= '0' && c <= '9':
-		return c - '0'
-	case c >= 'a' && c <= 'f':
-		return c - 'a' + 10
-	case c >= 'A' && c <= 'F':
-		return c - 'A' + 10
-	}
-	return 16
 }

@@ -6,26 +6,19 @@
 // allocating.
 package accesslog
 
-import (
-	"bytes"
-)
+import "bytes"
 
 // Line is one parsed line. The slices point into the text that was parsed and are valid as long as it is. Text in
 // quotes is as logged, with its escapes; see [Unescape].
 type Line struct {
-	Host      []byte // address or name of the client; letters, digits and . - _ : %. After a prefix: an address
-	Ident     []byte // nil if it is "-"
-	User      []byte // the authenticated user; nil if it is "-"
-	Time      int64  // µs since 1970
-	Method    []byte // a token of RFC 9110
-	Target    []byte // the request target, with its query
-	Path      []byte // the part of Target without query, scheme and authority; begins with "/"
-	Protocol  []byte // as in "HTTP/1.1"; nil if the request line has none
-	Status    int    // 0 if it is absent or "-"
-	Bytes     int64  // size of the answer; -1 if it is absent or "-"
-	Referer   []byte // nil if it is absent or "-"
-	Agent     []byte // nil if it is absent or "-"
-	Truncated bool   // the line ends inside a quoted field, so this field is incomplete
+	Host    []byte // address or name of the client; letters, digits and . - _ : %. After a prefix: an address
+	User    []byte // the authenticated user; nil if it is "-"
+	Time    int64  // µs since 1970
+	Method  []byte // a token of RFC 9110
+	Target  []byte // the request target, with its query
+	Path    []byte // the part of Target without query, scheme and authority; begins with "/"
+	Referer []byte // nil if it is absent or "-"
+	Agent   []byte // nil if it is absent or "-"; incomplete if the line ends inside it
 }
 
 // Reason says why a line cannot be used; OK says that it can.
@@ -71,7 +64,7 @@ type Parser struct {
 // Parse reads one line, without its line end, into out. Fields after the user agent are ignored. If the
 // reason is not OK, the content of out is undefined.
 func (p *Parser) Parse(text []byte, out *Line) Reason {
-	*out = Line{Bytes: -1}
+	*out = Line{}
 	if len(bytes.TrimSpace(text)) == 0 {
 		return Blank
 	}
@@ -79,7 +72,7 @@ func (p *Parser) Parse(text []byte, out *Line) Reason {
 	if why != OK {
 		return why
 	}
-	request, rest := quoted(rest, &out.Truncated)
+	request, rest := quoted(rest)
 	if why := splitRequest(request, out); why != OK {
 		return why
 	}
@@ -154,12 +147,12 @@ func readCaller(words []byte, out *Line) Reason {
 	case spaces && (string(ident) != "-" || bytes.HasSuffix(user, []byte(" -"))):
 		return BadAddress
 	}
-	out.Host, out.Ident, out.User = host, field(ident), field(user)
+	out.Host, out.User = host, field(user)
 	return OK
 }
 
-// splitRequest splits a request line into method, target and protocol. A target may contain spaces. The last word is
-// the protocol if it has the form of one; otherwise it is a part of the target. In place of the target, an HTTP API of
+// splitRequest splits a request line into method and target. A target may contain spaces. The last word is the protocol
+// if it has the form of one; otherwise it is a part of the target. In place of the target, an HTTP API of
 // API Gateway may write the key of the route, "GET /items/{id}" or "ANY /items/{id}": its path is then the target.
 func splitRequest(request []byte, out *Line) Reason {
 	method := bytes.IndexByte(request, ' ')
@@ -169,7 +162,6 @@ func splitRequest(request []byte, out *Line) Reason {
 	out.Method = request[:method]
 	target := bytes.Trim(request[method+1:], " ")
 	if last := bytes.LastIndexByte(target, ' '); last > 0 && bytes.HasPrefix(target[last+1:], []byte("HTTP/")) {
-		out.Protocol = target[last+1:]
 		target = bytes.TrimRight(target[:last], " ")
 	}
 	if len(target) == 0 {
@@ -211,36 +203,25 @@ func pathOf(target []byte) []byte {
 
 var rootPath = []byte("/")
 
-// parseTail reads status, bytes, referer and user agent, any of which may be missing at the end of the line.
+// parseTail reads referer and user agent, which may be missing at the end of the line, after status and size.
 func parseTail(rest []byte, out *Line) {
-	status, rest := word(rest)
-	if n, ok := number(status); ok && len(status) == 3 {
-		out.Status = int(n)
+	_, rest = word(rest)
+	_, rest = word(rest)
+	for _, text := range [...]*[]byte{&out.Referer, &out.Agent} {
+		rest = bytes.TrimLeft(rest, " ")
+		if len(rest) == 0 || rest[0] != '"' {
+			return
+		}
+		*text, rest = quoted(rest[1:])
+		*text = field(*text)
 	}
-	size, rest := word(rest)
-	if n, ok := number(size); ok {
-		out.Bytes = n
-	}
-	rest = bytes.TrimLeft(rest, " ")
-	if len(rest) == 0 || rest[0] != '"' {
-		return
-	}
-	referer, rest := quoted(rest[1:], &out.Truncated)
-	out.Referer = field(referer)
-	rest = bytes.TrimLeft(rest, " ")
-	if len(rest) == 0 || rest[0] != '"' {
-		return
-	}
-	agent, _ := quoted(rest[1:], &out.Truncated)
-	out.Agent = field(agent)
 }
 
-// quoted returns the text up to the closing quote, and what follows the quote. If there is no closing quote, it sets
-// truncated, and drops an incomplete escape at the end of the text.
-func quoted(text []byte, truncated *bool) (inside, rest []byte) {
+// quoted returns the text up to the closing quote, and what follows the quote. If there is no closing quote, it drops
+// an incomplete escape at the end of the text.
+func quoted(text []byte) (inside, rest []byte) {
 	end := closing(text)
 	if end < 0 {
-		*truncated = true
 		return text[:len(text)-slashesBefore(text, len(text))%2], nil
 	}
 	return text[:end], text[end+1:]

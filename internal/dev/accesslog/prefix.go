@@ -92,7 +92,7 @@ func isID(word []byte) bool {
 	digits := 0
 	for _, c := range word {
 		switch {
-		case hexDigit(c) < 16:
+		case classes[c]&inHex != 0:
 			digits++
 		case c != '-':
 			return false

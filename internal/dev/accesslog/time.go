@@ -1,6 +1,9 @@
 package accesslog
 
-import "bytes"
+import (
+	"bytes"
+	"time"
+)
 
 // stampBytes is the length of "17/May/2015:10:05:03 +0000".
 const stampBytes = 26
@@ -40,28 +43,23 @@ func parseFraction(text []byte) (us int64, n int, ok bool) {
 	return us, end + 1, ok && len(fraction) > 0
 }
 
-// stamp parses "17/May/2015:10:05:03" and " +0000". It does not use time.Parse, which takes longer than the rest of a
-// line.
+// stamp parses "17/May/2015:10:05:03" and " +0000". It does not use time.Parse, which allocates memory for each zone
+// and refuses leap seconds.
 func stamp(t, zone []byte) (us int64, ok bool) {
 	if t[2] != '/' || t[6] != '/' || t[11] != ':' || t[14] != ':' || t[17] != ':' {
 		return 0, false
 	}
 	day, month := two(t[0:]), monthOf(t[3:6])
 	year := two(t[7:])*100 + two(t[9:])
-	if month < 1 || year < 1970 || day < 1 || day > daysIn(year, month) {
+	hour, minute, second := two(t[12:]), two(t[15:]), two(t[18:])
+	if year < 1970 || hour < 0 || hour > 23 || minute < 0 || minute > 59 || second < 0 || second > 60 {
 		return 0, false
 	}
+	midnight := time.Date(year, month, day, 0, 0, 0, 0, time.UTC)
 	offset, inZone := zoneOffset(zone)
-	inDay, ok := secondOfDay(two(t[12:]), two(t[15:]), two(t[18:]))
-	seconds := daysSince1970(year, month, day)*86400 + inDay - offset
-	return seconds * 1_000_000, ok && inZone && seconds > 0
-}
-
-func secondOfDay(hour, minute, second int) (seconds int64, ok bool) {
-	if hour < 0 || hour > 23 || minute < 0 || minute > 59 || second < 0 || second > 60 { // 60 is a leap second
-		return 0, false
-	}
-	return int64(hour*3600 + minute*60 + second), true
+	seconds := midnight.Unix() + int64(hour*3600+minute*60+second) - offset
+	// A day that does not exist, such as 31 April, would be a day of another month.
+	return seconds * 1_000_000, midnight.Month() == month && midnight.Day() == day && inZone && seconds > 0
 }
 
 // zoneOffset parses " +0000", and returns the offset in seconds east of Greenwich.
@@ -89,36 +87,13 @@ func two(t []byte) int {
 	return a*10 + b
 }
 
-// monthOf returns the number of a month, 1..12, or 0 if the name is none.
-func monthOf(name []byte) int {
+// monthOf returns a month, or 0 if the name is none.
+func monthOf(name []byte) time.Month {
 	const names = "JanFebMarAprMayJunJulAugSepOctNovDec"
 	for m := range 12 {
 		if string(name) == names[3*m:3*m+3] {
-			return m + 1
+			return time.Month(m + 1)
 		}
 	}
 	return 0
-}
-
-func daysIn(year, month int) int {
-	switch month {
-	case 2:
-		if year%4 == 0 && (year%100 != 0 || year%400 == 0) {
-			return 29
-		}
-		return 28
-	case 4, 6, 9, 11:
-		return 30
-	}
-	return 31
-}
-
-// daysSince1970 counts years from March, so that the leap day is the last day of a year.
-func daysSince1970(year, month, day int) int64 {
-	if month <= 2 {
-		year--
-		month += 12
-	}
-	beforeMonth := (153*(month-3) + 2) / 5
-	return int64(365*year+year/4-year/100+year/400+beforeMonth+day) - 719_469
 }
