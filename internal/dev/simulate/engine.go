@@ -24,15 +24,6 @@ const (
 	noRoute               // the route is not declared
 )
 
-// policy holds the limits of a tenant.
-type policy struct {
-	tenant *plan.Tenant // nil if the tenant is not in the plans file
-	set    *plan.Set    // the default plan's, if tenant is nil; nil for an unknown tenant
-	plan   string
-	// unknown reports that the tenant has no plan. A request that names it is refused for that reason.
-	unknown bool
-}
-
 // engine replays records in the order of time against the limits.
 type engine struct {
 	config *plan.Config
@@ -45,7 +36,6 @@ type engine struct {
 	tally     *tally
 	tenants   *people
 	addresses *people
-	methods   map[string]string
 
 	path  route.Path
 	attrs plan.Attributes
@@ -55,7 +45,7 @@ type engine struct {
 
 // step makes one decision. Its memory is reused.
 type step struct {
-	origin origin
+	origin string // which part of the plans file the limits are from
 	plan   string
 	req    limit.Request
 	dec    limit.Decision
@@ -70,7 +60,6 @@ func newEngine(o *Options, from *TenantFrom, planID string, defaults *plan.Set) 
 	e := &engine{
 		config: o.Config, from: from, planID: planID, defaults: defaults, store: store,
 		tally: newTally(o.Config), tenants: newPeople(maxPeople), addresses: newPeople(maxPeople),
-		methods: make(map[string]string),
 	}
 	e.first.origin = originIP
 	e.attrs.Path = &e.path
@@ -79,11 +68,11 @@ func newEngine(o *Options, from *TenantFrom, planID string, defaults *plan.Set) 
 
 // replay decides a request and counts the outcome.
 func (e *engine) replay(r *record) error {
-	e.tally.begin(r.time)
-	now := time.UnixMicro(r.time)
+	now := time.UnixMicro(r.time).UTC()
+	e.tally.begin(now)
 	address := e.addresses.address(r.host, e.config.IPv6Prefix())
-	e.path = route.Clean(string(r.path))
-	e.attrs.Method, e.attrs.IP, e.attrs.Subject = e.method(r.method), address.owner, ""
+	e.path = route.Clean(r.path)
+	e.attrs.Method, e.attrs.IP, e.attrs.Subject = r.method, address.owner, ""
 	if e.from.kind != fromUser {
 		e.attrs.Subject = subject(r.user)
 	}
@@ -122,48 +111,55 @@ func (e *engine) tenant(r *record, address *person) *person {
 	name := r.tenant
 	switch e.from.kind {
 	case fromAddress:
-		name = []byte(address.name)
+		name = address.Name
 	case alwaysTheSame:
-		name = []byte(e.from.name)
+		name = e.from.name
 	default: // r.tenant holds the name
 	}
-	if len(name) == 0 {
+	if name == "" {
 		return nil
 	}
-	who, found := e.tenants.tenant(name)
+	who, found := e.tenants.get(name)
 	if !found {
-		who.policy = e.policyOf(who.name)
+		e.configure(who)
 	}
 	return who
 }
 
-func (e *engine) policyOf(name string) policy {
-	if t, ok := e.config.Tenant(name); ok {
-		return policy{tenant: t, plan: t.Plan, unknown: t.Plan == ""}
-	}
-	if e.defaults == nil || len(name) > limit.MaxNameBytes || !utf8.ValidString(name) {
+// configure sets the plan and the status of a new tenant.
+func (e *engine) configure(who *person) {
+	t, ok := e.config.Tenant(who.Name)
+	switch {
+	case ok:
+		who.tenant, who.Plan = t, t.Plan
+		if t.Plan == "" {
+			who.Status = unknown
+		} else if t.Suspended {
+			who.Status = suspendedTenant
+		}
+	case e.defaults != nil && len(who.Name) <= limit.MaxNameBytes && utf8.ValidString(who.Name):
+		who.set, who.Plan = e.defaults, e.planID
+	case e.from.kind != fromAddress:
 		// An address does not claim to be a tenant: without a plan it is a call without a credential.
-		return policy{unknown: e.from.kind != fromAddress}
+		who.Status = unknown
 	}
-	return policy{set: e.defaults, plan: e.planID}
 }
 
 // limits returns the set of limits that applies to the tenant, or to a request without a credential. If there is none,
 // it returns nil and the outcome of the request.
 func (e *engine) limits(who *person, now time.Time) (*plan.Set, limit.Owner, outcome) {
 	if who != nil {
-		p := &who.policy
 		owner := limit.Owner{Kind: limit.Tenant, Name: who.owner}
-		e.main.origin, e.main.plan = originPlan, p.plan
+		e.main.origin, e.main.plan = originPlan, who.Plan
 		switch {
-		case p.tenant != nil && p.tenant.Suspended:
+		case who.tenant != nil && who.tenant.Suspended:
 			return nil, owner, suspended
-		case p.unknown:
+		case who.Status == unknown:
 			return nil, owner, unknownTenant
-		case p.tenant != nil:
-			return p.tenant.Limits(now), owner, allowed
-		case p.set != nil:
-			return p.set, owner, allowed
+		case who.tenant != nil:
+			return who.tenant.Limits(now), owner, allowed
+		case who.set != nil:
+			return who.set, owner, allowed
 		}
 	}
 	e.main.origin, e.main.plan = originAnonymous, e.config.AnonymousPlan()
@@ -193,7 +189,7 @@ func (e *engine) count(what outcome, address, who *person) {
 	shadowed = e.tally.step(&e.main, what == allowed) || shadowed
 	shadowed = shadowed && what == allowed
 	e.tally.outcome(what, shadowed)
-	var wait int64
+	var wait time.Duration
 	if what == denied {
 		wait = e.tally.denial(e.denier(), address, who)
 	}
@@ -212,42 +208,10 @@ func (e *engine) denier() *step {
 	return &e.main
 }
 
-func (p *person) count(what outcome, shadowed bool, now, wait int64) {
-	p.requests++
-	switch what {
-	case allowed:
-		p.allowed++
-		if shadowed {
-			p.shadowDenied++
-		}
-	case denied:
-		if p.denied == 0 {
-			p.firstDenied = now
-		}
-		p.denied++
-		p.lastDenied = now
-		p.longestWait = max(p.longestWait, wait)
-	case unknownTenant, suspended, noRoute:
-	}
-}
-
-// method returns the method as a string. The string of a method is kept, so that it is made once; unusual methods are
-// kept only up to a bound.
-func (e *engine) method(name []byte) string {
-	if m, ok := e.methods[string(name)]; ok {
-		return m
-	}
-	m := string(name)
-	if len(e.methods) < 64 {
-		e.methods[m] = m
-	}
-	return m
-}
-
 // subject returns the user, or "" if the user cannot be a subject.
-func subject(user []byte) string {
-	if len(user) > limit.MaxNameBytes || !utf8.Valid(user) {
+func subject(user string) string {
+	if len(user) > limit.MaxNameBytes || !utf8.ValidString(user) {
 		return ""
 	}
-	return string(user)
+	return user
 }

@@ -4,7 +4,7 @@ import (
 	_ "embed" // the page's sections
 	"html/template"
 	"io"
-	"strconv"
+	"slices"
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/dev/accesslog"
@@ -42,18 +42,9 @@ func (r *Report) WriteHTML(w io.Writer) error {
 func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
 // Totals returns the rows of the table of totals.
-func (p *page) Totals() []pageTotal {
-	out := []pageTotal{{"requests", "Requests", p.Requests, ""}}
-	for _, t := range p.totals() {
-		out = append(out, pageTotal{t.key, t.label, t.n, share(t.n, p.Requests)})
-	}
-	return append(out, pageTotal{"skipped_lines", "Lines skipped", p.SkippedLines, share(p.SkippedLines, p.Lines)})
-}
-
-type pageTotal struct {
-	Key, Label string
-	N          int64
-	Share      string
+func (p *page) Totals() []total {
+	rows := append([]total{{Key: "requests", Label: "Requests", N: p.Requests}}, p.totals()...)
+	return append(rows, total{"skipped_lines", "Lines skipped", p.SkippedLines, p.Lines})
 }
 
 // Span describes the time that the log covers.
@@ -68,29 +59,13 @@ func (p *page) Span() string {
 func (p *page) LogNames() string { return logNames(p.Logs) }
 
 // Step describes the length of a point of the timeline.
-func (p *page) Step() string {
-	minutes := p.Timeline.StepSeconds / 60
-	switch {
-	case minutes == 1:
-		return "minute"
-	case minutes == 60:
-		return "hour"
-	case minutes == 1440:
-		return "day"
-	case minutes%1440 == 0:
-		return strconv.FormatInt(minutes/1440, 10) + " days"
-	case minutes%60 == 0:
-		return strconv.FormatInt(minutes/60, 10) + " hours"
-	}
-	return strconv.FormatInt(minutes, 10) + " minutes"
-}
+func (p *page) Step() string { return duration(p.Timeline.StepSeconds * 1000) }
 
 // Reasons returns the reasons for which lines were skipped, with their numbers.
-func (p *page) Reasons() []pageTotal {
-	var out []pageTotal
+func (p *page) Reasons() (out []total) {
 	for _, reason := range accesslog.Reasons() {
 		if n := p.Skipped[reason.String()]; n > 0 {
-			out = append(out, pageTotal{Key: reason.String(), Label: reason.Explain(), N: n})
+			out = append(out, total{Key: reason.String(), Label: reason.Explain(), N: n})
 		}
 	}
 	return out
@@ -98,13 +73,7 @@ func (p *page) Reasons() []pageTotal {
 
 // Denying returns the limits with denials, including those of shadow limits, for the plots below the timeline.
 func (p *page) Denying() []LimitReport {
-	var out []LimitReport
-	for i := range p.Limits {
-		if len(p.Limits[i].Timeline) > 0 {
-			out = append(out, p.Limits[i])
-		}
-	}
-	return out
+	return slices.DeleteFunc(slices.Clone(p.Limits), func(l LimitReport) bool { return l.Timeline == nil })
 }
 
 // DeniedRows returns the data of these plots as a table: the points with denials, and the number of each limit.
@@ -144,18 +113,3 @@ func (r *Ranking) MaxRequests() (most int64) {
 	}
 	return most
 }
-
-// From says where in the plans file the limit is defined.
-func (l *LimitReport) From() string { return l.from() }
-
-// Waits reports whether a denied request would have been admitted later.
-func (l *LimitReport) Waits() bool { return l.LongestWaitMS > 0 }
-
-// Note says what is special about a tenant.
-func (p *Person) Note() string { return p.note() }
-
-// OthersName returns the name of the row for all that are not listed.
-func (r *Ranking) OthersName() string { return r.othersName() }
-
-// Most returns who was denied most in the minute.
-func (m *Minute) Most() string { return m.most() }

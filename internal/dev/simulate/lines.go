@@ -1,10 +1,11 @@
 package simulate
 
 import (
-	"bytes"
-	"context"
 	"errors"
+	"fmt"
 	"io"
+	"io/fs"
+	"os"
 
 	"github.com/sluicelimits/sluice/internal/dev/accesslog"
 )
@@ -15,16 +16,60 @@ const (
 	oddLineBytes = 200
 )
 
+// Log is one access log to replay.
+type Log struct {
+	Name string // for messages and the report
+
+	// Open begins to read the log as it is stored. A gzip log is recognised by its first bytes.
+	Open func() (io.ReadCloser, error)
+}
+
+// FileLog returns the log in a file, or on standard input if name is "-".
+func FileLog(name string) Log {
+	if name == "-" {
+		open := func() (io.ReadCloser, error) { return io.NopCloser(os.Stdin), nil }
+		return Log{Name: "standard input", Open: open}
+	}
+	return Log{Name: name, Open: func() (io.ReadCloser, error) {
+		f, err := os.Open(name)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil, fmt.Errorf("read the log: %w: correct the name", err)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read the log: %w", err)
+		}
+		if info, err := f.Stat(); err == nil && info.IsDir() {
+			_ = f.Close() // nothing was read
+			return nil, fmt.Errorf("read the log: %s is a directory: give the names of its files", name)
+		}
+		return f, nil
+	}}
+}
+
+// counted reports how many bytes are read.
+type counted struct {
+	io.ReadCloser
+	onRead func(n int)
+}
+
+// Read is that of io.Reader.
+func (c *counted) Read(p []byte) (int, error) {
+	n, err := c.ReadCloser.Read(p)
+	c.onRead(n)
+	return n, err
+}
+
 // lines reads the usable lines of one log, and counts the skipped ones.
 type lines struct {
 	name   string
 	file   int
 	from   *TenantFrom
-	reader *accesslog.Reader
+	reader *accesslog.Reader // nil at the end of the log
 	closer io.Closer
 	parser accesslog.Parser
 	line   accesslog.Line
-	plain  []byte // memory for texts whose escapes are replaced
+	buf    []byte // memory for the texts of a record
+	held   int    // bytes of the records that are held back
 
 	read    int64
 	skipped map[accesslog.Reason]int64
@@ -34,8 +79,8 @@ type lines struct {
 
 // openLines begins to read a log. A log that cannot be read at all, such as one with a broken gzip header, has no lines
 // and a failure.
-func openLines(ctx context.Context, log *Log, file int, from *TenantFrom, onRead func(int)) (*lines, error) {
-	in, err := log.open(ctx)
+func openLines(log *Log, file int, from *TenantFrom, onRead func(int)) (*lines, error) {
+	in, err := log.Open()
 	if err != nil {
 		return nil, err
 	}
@@ -47,62 +92,46 @@ func openLines(ctx context.Context, log *Log, file int, from *TenantFrom, onRead
 	return l, nil
 }
 
-// close ends the reading. The counts stay.
-func (l *lines) close() {
-	if l.closer != nil {
-		_ = l.closer.Close() // the log was only read
-		l.closer, l.reader = nil, nil
-	}
-}
-
-// next reads the next usable line into r, whose texts are valid until the next call. If the rest of the log cannot be
-// read, next ends there and keeps the failure for the report: the lines before it are replayed.
+// next reads the next usable line into r. If the rest of the log cannot be read, next ends there and keeps the failure
+// for the report: the lines before it are replayed.
 func (l *lines) next(r *record) error {
-	for {
-		if l.reader == nil {
-			return io.EOF
-		}
+	for l.reader != nil {
 		raw, err := l.reader.Next()
 		if err != nil {
 			if !errors.Is(err, io.EOF) {
 				l.failure = err
 			}
-			return io.EOF
+			l.reader = nil
+			break
 		}
 		l.read++
 		why := accesslog.TooLong
 		if !raw.TooLong {
 			why = l.parser.Parse(raw.Text, &l.line)
 		}
-		if why != accesslog.OK {
-			l.skip(raw, why)
-			continue
+		if why == accesslog.OK {
+			l.fill(r, raw.Number)
+			return nil
 		}
-		l.fill(r, raw.Number)
-		return nil
+		l.skip(raw, why)
 	}
+	return io.EOF
 }
 
+// fill copies what a replay needs of the line, without the escapes of the server, into one string.
 func (l *lines) fill(r *record, number int64) {
 	in := &l.line
-	l.plain = l.plain[:0]
+	host := len(in.Host)
+	user := accesslog.Unescape(append(l.buf[:0], in.Host...), in.User)
+	method := append(user, in.Method...)
+	path := accesslog.Unescape(method, in.Path)
+	l.buf = l.from.appendTenant(path, in, user[host:], path[len(method):])
+	text := string(l.buf)
 	*r = record{
 		time: in.Time, line: number, file: l.file,
-		host: in.Host, user: l.unescaped(in.User), method: in.Method, path: l.unescaped(in.Path),
+		host: text[:host], user: text[host:len(user)], method: text[len(user):len(method)],
+		path: text[len(method):len(path)], tenant: text[len(path):],
 	}
-	if l.from.reads() {
-		r.tenant = l.from.find(in, r, l.unescaped)
-	}
-}
-
-// unescaped returns the text as it was before the server escaped it.
-func (l *lines) unescaped(text []byte) []byte {
-	if bytes.IndexByte(text, '\\') < 0 {
-		return text
-	}
-	from := len(l.plain)
-	l.plain = accesslog.Unescape(l.plain, text)
-	return l.plain[from:len(l.plain):len(l.plain)]
 }
 
 func (l *lines) skip(raw accesslog.Raw, why accesslog.Reason) {

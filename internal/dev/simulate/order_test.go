@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/sluicelimits/sluice/internal/plan"
 )
 
 // entry is a line to sort. Its number is in its path.
@@ -44,21 +46,20 @@ func shuffled(random *rand.Rand, file, n, reach int) []entry {
 	return out
 }
 
-// inOrder reads a stream to its end.
-func inOrder(t *testing.T, s stream) ([]entry, error) {
+// inOrder reads all records.
+func inOrder(t *testing.T, o *order) ([]entry, error) {
 	t.Helper()
 	var out []entry
-	var r record
 	for {
-		err := s.next(&r)
+		r, err := o.next()
 		if errors.Is(err, io.EOF) {
 			return out, nil
 		}
 		if err != nil {
 			return out, err
 		}
-		if want := fmt.Sprintf("/%d", r.line); string(r.path) != want || string(r.host) != "192.0.2.1" ||
-			string(r.method) != "GET" {
+		if want := fmt.Sprintf("/%d", r.line); r.path != want || r.host != "192.0.2.1" ||
+			r.method != "GET" {
 			t.Fatalf("line %d of log %d reads %s %s from %s; want path %s", r.line, r.file, r.method, r.path, r.host,
 				want)
 		}
@@ -98,10 +99,10 @@ func TestOrder(t *testing.T) {
 			}
 			slices.SortStableFunc(want, func(a, b entry) int { return cmp.Compare(a.time, b.time) })
 
-			streams, err := r.records(t.Context())
+			records, err := r.records()
 			var got []entry
 			if err == nil {
-				got, err = inOrder(t, streams)
+				got, err = inOrder(t, records)
 			}
 			if !c.tooLate {
 				if err != nil {
@@ -133,34 +134,41 @@ func compareOrder(t *testing.T, got, want []entry) {
 // Guarantees that the number of points of a timeline is bounded for a log of any length, and that no request is lost
 // when points are joined.
 func TestTimelineWidens(t *testing.T) {
-	tl := newTimeline()
-	const n, denied = 200_000, (200_000 + 1) / 3
+	limits := make([]*limitTally, 4)
+	tl := newTally(new(plan.Config))
+	for i := range limits {
+		limits[i] = new(limitTally)
+	}
+	tl.limits = limits
+	const n, denials = 200_000, (200_000 + 1) / 3
 	for i := range int64(n) {
-		now := (27_000_000 + i*7) * minuteMicros // nearly three years
-		tl.add(now, outcome(i%3%2), i%5 == 0)
+		tl.begin(time.Unix((27_000_000+i*7)*60, 0)) // nearly three years
+		tl.outcome(outcome(i%3%2), i%5 == 0)
 		if i%3 == 1 {
-			tl.deny(int32(i%4), now)
+			limits[i%4].Denied++
+			tl.note(limits[i%4])
 		}
 	}
-	var all, denials, limits, last int64
-	for _, p := range tl.points {
-		if p.slot <= last {
-			t.Fatalf("point %d comes after %d", p.slot, last)
+	r := tl.end()
+	var all, denied, byLimit int64
+	var last time.Time
+	for i, p := range r.Timeline.Points {
+		if !p.At.After(last) {
+			t.Fatalf("the point at %v comes after %v", p.At, last)
 		}
-		last = p.slot
-		all += p.allowed + p.denied + p.other
-		denials += p.denied
-		for _, c := range p.limits {
-			limits += c.n
+		last = p.At
+		all += p.Allowed + p.Denied + p.Other
+		denied += p.Denied
+		for _, l := range r.Limits {
+			byLimit += l.Timeline[i]
 		}
 	}
-	if len(tl.points) > maxPoints || all != n || denials != denied || limits != denials {
-		t.Errorf("%d points of %d minutes hold %d requests, %d denials, %d by limit; want at most %d points, %d, "+
-			"%d, %d",
-			len(tl.points), tl.width, all, denials, limits, maxPoints, n, denied, denied)
+	if len(r.Timeline.Points) > maxPoints || all != n || denied != denials || byLimit != denials {
+		t.Errorf("%d points of %d s hold %d requests, %d denials, %d by limit; want at most %d points, %d, %d, %d",
+			len(r.Timeline.Points), r.Timeline.StepSeconds, all, denied, byLimit, maxPoints, n, denials, denials)
 	}
-	if tl.width%1440 != 0 {
-		t.Errorf("points are %d minutes wide, want whole days", tl.width)
+	if r.Timeline.StepSeconds%86400 != 0 {
+		t.Errorf("points are %d s wide, want whole days", r.Timeline.StepSeconds)
 	}
 }
 
@@ -170,8 +178,8 @@ func TestPeopleBound(t *testing.T) {
 	p := newPeople(100)
 	for i := range 5000 {
 		for _, name := range []string{fmt.Sprintf("passer-by %d", i), "regular"} {
-			who, _ := p.tenant([]byte(name))
-			who.count(denied, false, int64(i+1), 5)
+			who, _ := p.get(name)
+			who.count(denied, false, time.Unix(int64(i+1), 0), 5*time.Microsecond)
 		}
 	}
 	if len(p.byName) > 100 {

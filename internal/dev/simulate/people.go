@@ -7,25 +7,48 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
+	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/request/identity"
 )
 
 // maxPeople bounds how many tenants, and how many addresses, are counted individually.
 const maxPeople = 100_000
 
+// The statuses of tenants whose requests are refused for who makes them.
+const (
+	unknown         = "unknown"
+	suspendedTenant = "suspended"
+)
+
 // person is a tenant or an address, with the counts of its requests.
 type person struct {
-	name   string // as shown in the report
-	owner  string // as counted: the name, or its hash if the name is too long for an owner
-	policy policy // for a tenant
+	Person
+	owner    string       // as counted: the name, or its hash if the name is too long for an owner
+	tenant   *plan.Tenant // nil for an address, and for a tenant that is not in the plans file
+	set      *plan.Set    // the default plan's, of a tenant that is not in the plans file and not unknown
+	inMinute minuteCount  // denials
+}
 
-	requests, allowed, denied, shadowDenied int64
-	firstDenied, lastDenied, longestWait    int64 // µs
-
-	minute       int64 // the last minute with a denial
-	minuteDenied int64
+func (p *person) count(what outcome, shadowed bool, now time.Time, wait time.Duration) {
+	p.Requests++
+	switch what {
+	case allowed:
+		p.Allowed++
+		if shadowed {
+			p.ShadowDenied++
+		}
+	case denied:
+		if p.Denied == 0 {
+			p.FirstDenied = now
+		}
+		p.Denied++
+		p.LastDenied = now
+		p.LongestWaitMS = max(p.LongestWaitMS, millis(wait))
+	case unknownTenant, suspended, noRoute:
+	}
 }
 
 // people counts persons by name, exactly up to a bound. Above the bound, the persons with the fewest denials and
@@ -43,42 +66,34 @@ func newPeople(bound int) *people {
 	return &people{bound: bound, byName: make(map[string]*person), byText: make(map[string]*person)}
 }
 
-// tenant returns the person with the name. found is false if the person is new.
-func (p *people) tenant(name []byte) (who *person, found bool) {
-	if who, found = p.byName[string(name)]; found {
+// get returns the person with the name. found is false if the person is new.
+func (p *people) get(name string) (who *person, found bool) {
+	if who, found = p.byName[name]; found {
 		return who, true
 	}
-	return p.add(string(name)), false
-}
-
-// address returns the person with a client address. IPv6 addresses of one network are one person, as in production.
-func (p *people) address(text []byte, ipv6Prefix int) *person {
-	if who, ok := p.byText[string(text)]; ok {
-		return who
-	}
-	spelling := string(text)
-	name := canonicalAddress(spelling, ipv6Prefix)
-	who, ok := p.byName[name]
-	if !ok {
-		who = p.add(name)
-	}
-	if len(p.byText) >= p.bound {
-		clear(p.byText)
-	}
-	p.byText[spelling] = who
-	return who
-}
-
-func (p *people) add(name string) *person {
 	if len(p.byName) >= p.bound {
 		p.prune()
 	}
-	who := &person{name: name, owner: name}
+	name = strings.Clone(name) // which is a part of a line
+	who = &person{Person: Person{Name: name}, owner: name}
 	if len(name) > limit.MaxNameBytes {
 		sum := sha256.Sum256([]byte(name))
 		who.owner = hex.EncodeToString(sum[:])
 	}
 	p.byName[name] = who
+	return who, false
+}
+
+// address returns the person with a client address. IPv6 addresses of one network are one person, as in production.
+func (p *people) address(spelling string, ipv6Prefix int) *person {
+	if who, ok := p.byText[spelling]; ok {
+		return who
+	}
+	who, _ := p.get(canonicalAddress(spelling, ipv6Prefix))
+	if len(p.byText) >= p.bound {
+		clear(p.byText)
+	}
+	p.byText[strings.Clone(spelling)] = who
 	return who
 }
 
@@ -86,8 +101,8 @@ func (p *people) add(name string) *person {
 func (p *people) prune() {
 	all := p.ranked()
 	for _, who := range all[len(all)/2:] {
-		p.others.add(who)
-		delete(p.byName, who.name)
+		p.others.add(&who.Person)
+		delete(p.byName, who.Name)
 	}
 	clear(p.byText)
 	p.pruned = true
@@ -100,10 +115,23 @@ func (p *people) ranked() []*person {
 		all = append(all, who)
 	}
 	slices.SortFunc(all, func(a, b *person) int {
-		return cmp.Or(cmp.Compare(b.denied, a.denied), cmp.Compare(b.shadowDenied, a.shadowDenied),
-			cmp.Compare(b.requests, a.requests), cmp.Compare(a.name, b.name))
+		return cmp.Or(cmp.Compare(b.Denied, a.Denied), cmp.Compare(b.ShadowDenied, a.ShadowDenied),
+			cmp.Compare(b.Requests, a.Requests), cmp.Compare(a.Name, b.Name))
 	})
 	return all
+}
+
+func (p *people) report(top int) Ranking {
+	all := p.ranked()
+	out := Ranking{Total: len(all) + int(p.others.Count), Exact: !p.pruned, Top: []Person{}, Others: p.others}
+	for i, who := range all {
+		if i < top {
+			out.Top = append(out.Top, who.Person)
+		} else {
+			out.Others.add(&who.Person)
+		}
+	}
+	return out
 }
 
 // canonicalAddress returns the form in which an address is counted. A host name is returned in lower case.

@@ -22,6 +22,11 @@ type Report struct {
 	Incomplete   []string         `json:"incomplete"` // for each log that could not be read to its end: where and why
 	Notes        []string         `json:"notes"`
 
+	// What the caller of Run knows of this report, and sets.
+	Plans   []string  `json:"plans,omitempty"`   // names of the plans files
+	Command string    `json:"command,omitempty"` // the command line that made it
+	Made    time.Time `json:"made,omitzero"`
+
 	From *time.Time `json:"from"` // time of the first request; null if there is none
 	To   *time.Time `json:"to"`   // time of the last request
 
@@ -55,11 +60,11 @@ type LimitReport struct {
 	Allowed int64 `json:"allowed"`
 	Denied  int64 `json:"denied"` // of these: requests denied with this limit as the binding one
 	// of these: requests that it would have denied if it were not a shadow
-	ShadowDenied  int64      `json:"shadow_denied"`
-	Never         int64      `json:"never"` // of the denied: those that cost more than the limit can ever hold
-	LongestWaitMS int64      `json:"longest_wait_ms"`
-	FirstDenied   *time.Time `json:"first_denied,omitempty"`
-	LastDenied    *time.Time `json:"last_denied,omitempty"`
+	ShadowDenied  int64     `json:"shadow_denied"`
+	Never         int64     `json:"never"` // of the denied: those that cost more than the limit can ever hold
+	LongestWaitMS int64     `json:"longest_wait_ms"`
+	FirstDenied   time.Time `json:"first_denied,omitzero"`
+	LastDenied    time.Time `json:"last_denied,omitzero"`
 	// denials for each point of the timeline; absent if all are 0
 	Timeline []int64 `json:"timeline,omitempty"`
 }
@@ -75,16 +80,16 @@ type Ranking struct {
 
 // Person is a tenant or an address. IPv6 addresses are counted as networks, by the plans' ipv6Prefix.
 type Person struct {
-	Name          string     `json:"name"`
-	Plan          string     `json:"plan,omitempty"`
-	Status        string     `json:"status,omitempty"` // "unknown" or "suspended", for a tenant that is
-	Requests      int64      `json:"requests"`
-	Allowed       int64      `json:"allowed"`
-	Denied        int64      `json:"denied"`
-	ShadowDenied  int64      `json:"shadow_denied"`
-	LongestWaitMS int64      `json:"longest_wait_ms"`
-	FirstDenied   *time.Time `json:"first_denied,omitempty"`
-	LastDenied    *time.Time `json:"last_denied,omitempty"`
+	Name          string    `json:"name"`
+	Plan          string    `json:"plan,omitempty"`
+	Status        string    `json:"status,omitempty"` // "unknown" or "suspended", for a tenant that is
+	Requests      int64     `json:"requests"`
+	Allowed       int64     `json:"allowed"`
+	Denied        int64     `json:"denied"`
+	ShadowDenied  int64     `json:"shadow_denied"`
+	LongestWaitMS int64     `json:"longest_wait_ms"`
+	FirstDenied   time.Time `json:"first_denied,omitzero"`
+	LastDenied    time.Time `json:"last_denied,omitzero"`
 }
 
 // Others is the sum over all tenants or addresses that are not listed.
@@ -96,12 +101,12 @@ type Others struct {
 	ShadowDenied int64 `json:"shadow_denied"`
 }
 
-func (o *Others) add(p *person) {
+func (o *Others) add(p *Person) {
 	o.Count++
-	o.Requests += p.requests
-	o.Allowed += p.allowed
-	o.Denied += p.denied
-	o.ShadowDenied += p.shadowDenied
+	o.Requests += p.Requests
+	o.Allowed += p.Allowed
+	o.Denied += p.Denied
+	o.ShadowDenied += p.ShadowDenied
 }
 
 // Minute is a minute in which requests were denied.

@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"io"
 
+	"github.com/sluicelimits/sluice/internal/dev/accesslog"
 	"github.com/sluicelimits/sluice/internal/plan"
 )
 
@@ -38,7 +39,9 @@ type Options struct {
 	Top        int   // tenants and addresses listed individually; 0 means 20
 	StoreBytes int64 // bound on the memory of the counters; 0 means DefaultStoreBytes
 
-	OnRead func(bytes int) // called with the number of bytes read, before decompression; may be nil
+	// OnRead is called with the number of bytes read, before decompression, even for a moment after Run has returned
+	// because ctx ended; may be nil.
+	OnRead func(bytes int)
 
 	windowBytes int // of each log, for tests; 0 selects windowBytes and leastWindowBytes
 }
@@ -51,7 +54,8 @@ var (
 )
 
 // Run replays the logs. If a log cannot be read to its end, the report's Incomplete says so, and the rest is replayed.
-// Any other failure is an error.
+// Any other failure is an error. If ctx ends, Run returns at once: a read from a pipe, which only the other side can
+// end, then goes on in the background.
 func Run(ctx context.Context, o Options) (*Report, error) {
 	if len(o.Logs) == 0 {
 		return nil, ErrNoLogs
@@ -60,10 +64,20 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	if err := r.resolve(); err != nil {
 		return nil, err
 	}
-	if err := r.run(ctx); err != nil {
-		return nil, err
+	done := make(chan error, 1)
+	go func() { done <- r.run(ctx) }()
+	select {
+	case err := <-done:
+		if err == nil {
+			err = context.Cause(ctx) // an interrupted replay also ends without an error
+		}
+		if err != nil {
+			return nil, err
+		}
+		return r.report(), nil
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
 	}
-	return r.report(), nil
 }
 
 // replay is the state of one Run.
@@ -89,6 +103,7 @@ func (r *replay) resolve() error {
 	if r.windowBytes == 0 {
 		r.windowBytes = max(windowBytes/len(r.Logs), leastWindowBytes)
 	}
+	r.from = TenantFrom{kind: noTenant}
 	plans, hasTenants := r.Config.Plans(), len(r.Config.Tenants()) > 0
 	switch {
 	case r.TenantFrom != nil:
@@ -126,59 +141,72 @@ func (r *replay) checkFixed() error {
 	return nil
 }
 
-// run replays the records of all logs.
+// run replays the records of all logs, until ctx ends.
 func (r *replay) run(ctx context.Context) (err error) {
 	defer func() {
 		for _, l := range r.lines {
-			l.close()
+			_ = l.closer.Close() // the log was only read
 		}
 	}()
 	if r.engine, err = newEngine(&r.Options, &r.from, r.planID, r.defaults); err != nil {
 		return err
 	}
-	in, err := r.records(ctx)
+	in, err := r.records()
 	if err != nil {
 		return err
 	}
-	var rec record
-	for n := 1; ; n++ {
-		if n%checkEvery == 0 && ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
-		err := in.next(&rec)
+	for n := 1; n%checkEvery != 0 || ctx.Err() == nil; n++ {
+		rec, err := in.next()
 		if errors.Is(err, io.EOF) {
-			return context.Cause(ctx) // an interrupted reader also ends without an error
+			return nil
 		}
 		if err != nil {
 			return err
 		}
-		if err := r.engine.replay(&rec); err != nil {
+		if err := r.engine.replay(rec); err != nil {
 			return fmt.Errorf("replay %s, line %d: %w", r.Logs[rec.file].Name, rec.line, err)
 		}
 	}
+	return nil
 }
 
-// records reads all logs at the same time.
-func (r *replay) records(ctx context.Context) (stream, error) {
-	streams := make([]stream, len(r.Logs))
+// records begins to read all logs at the same time.
+func (r *replay) records() (*order, error) {
 	for i := range r.Logs {
-		in, err := r.open(ctx, i)
+		l, err := openLines(&r.Logs[i], i, &r.from, r.OnRead)
 		if err != nil {
 			return nil, err
 		}
-		streams[i] = newWindow(in, r.windowBytes)
-	}
-	if len(streams) == 1 {
-		return streams[0], nil
-	}
-	return newMerged(streams)
-}
-
-// open begins to read the log with index i.
-func (r *replay) open(ctx context.Context, i int) (*lines, error) {
-	l, err := openLines(ctx, &r.Logs[i], i, &r.from, r.OnRead)
-	if err == nil {
 		r.lines = append(r.lines, l)
 	}
-	return l, err
+	return newOrder(r.lines, r.windowBytes), nil
+}
+
+// report makes the report from what the engine counted, and from the counts of the lines that were read.
+func (r *replay) report() *Report {
+	out := r.engine.tally.end()
+	out.Tenants, out.Addresses = r.engine.tenants.report(r.Top), r.engine.addresses.report(r.Top)
+	out.Skipped, out.OddLines, out.Logs, out.Incomplete = map[string]int64{}, []OddLine{}, []string{}, []string{}
+	for _, reason := range accesslog.Reasons() {
+		out.Skipped[reason.String()] = 0
+	}
+	for _, l := range r.lines {
+		out.Logs = append(out.Logs, l.name)
+		out.Lines += l.read
+		for reason, n := range l.skipped {
+			out.Skipped[reason.String()] += n
+			out.SkippedLines += n
+		}
+		out.OddLines = append(out.OddLines, l.odd[:min(len(l.odd), oddLinesKept-len(out.OddLines))]...)
+		if l.failure != nil {
+			out.Incomplete = append(out.Incomplete, l.failure.Error())
+		}
+	}
+	out.Notes = append([]string{}, r.notes...)
+	if out.Requests > 0 && r.engine.tally.noPlanApplied() {
+		out.Notes = append(out.Notes, "no limit of a plan applied to any request, so the report does not show what "+
+			"the plans would deny. Say with --tenant-from where the tenant of a line is found, and with "+
+			"--default-plan which plan a tenant gets that the plans file does not name")
+	}
+	return out
 }

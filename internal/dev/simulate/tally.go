@@ -2,89 +2,70 @@ package simulate
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
+	"strings"
+	"time"
 
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/plan"
 )
 
 const (
-	minuteMicros  = 60_000_000
-	worstKept     = 10     // number of worst minutes that are kept
-	maxRemembered = 65_536 // limits by their address in memory; boosts make new ones
+	worstKept = 10   // number of worst minutes that are kept
+	maxPoints = 1440 // of the timeline: a day in points of a minute. For longer logs, the points are wider
 )
 
-// origin says which part of the plans file a limit is from.
-type origin uint8
+// widths are the possible widths of a point, in minutes, up to a day; above that, each is twice the one before.
+var widths = []int64{1, 5, 10, 30, 60, 180, 360, 720, 1440}
 
+// The parts of the plans file that a limit can be from.
 const (
-	originIP origin = iota
-	originPlan
-	originAnonymous
+	originIP        = "ipLimits"
+	originPlan      = "plan"
+	originAnonymous = "anonymousPlan"
 )
-
-var originNames = [...]string{"ipLimits", "plan", "anonymousPlan"}
 
 // limitName identifies a limit in the report. Limits of different plans may have the same id.
-type limitName struct {
-	origin origin
-	plan   string
-	id     string
-}
+type limitName struct{ origin, plan, id string }
 
 // limitTally counts what one limit did.
 type limitTally struct {
-	name  limitName
-	limit *limit.Limit
-	index int32
-
-	applied, allowed, denied, shadowDenied, never int64
-	firstDenied, lastDenied, longestWait          int64
-	minute, minuteDenied                          int64
+	LimitReport
+	inMinute minuteCount // denials
 }
 
-// tally counts outcomes over time. Records come in the order of time, so only one minute is open at a time.
+// tally counts outcomes in a report. Records come in the order of time, so only one minute is open at a time.
 type tally struct {
-	now    int64 // µs
-	totals totals
-	from   int64
-	to     int64
-
+	report *Report
+	now    time.Time
 	limits []*limitTally
 	byName map[limitName]*limitTally
-	byPtr  map[*limit.Limit]*limitTally
 
-	timeline timeline
-	minute   minuteTally
-	worst    []minuteTally
-	longest  longestWait
+	width   int64 // of the points of the timeline, in minutes
+	minute  int64 // of now, since 1970
+	open    Minute
+	longest time.Duration
 }
 
-type totals struct {
-	requests, allowed, denied, shadowDenied, unknown, suspended, noRoute int64
-}
+// minuteCount counts in the newest minute that it was told.
+type minuteCount struct{ minute, n int64 }
 
-// minuteTally counts the denials of one minute, and who and which limit had most of them.
-type minuteTally struct {
-	minute                            int64 // since 1970
-	requests, allowed, denied         int64
-	limit                             *limitTally
-	who, address                      *person
-	limitDenied, whoDenied, addressed int64
-}
-
-type longestWait struct {
-	wait, at     int64
-	limit        *limitTally
-	who, address *person
+func (c *minuteCount) add(minute int64) int64 {
+	if c.minute != minute {
+		*c = minuteCount{minute: minute}
+	}
+	c.n++
+	return c.n
 }
 
 // newTally returns a tally with a row for every limit of the file, so that a limit that never applies is in the report,
 // too.
 func newTally(config *plan.Config) *tally {
-	t := &tally{byName: make(map[limitName]*limitTally), byPtr: make(map[*limit.Limit]*limitTally),
-		timeline: newTimeline()}
-	add := func(set *plan.Set, from origin, planID string) {
+	t := &tally{byName: make(map[limitName]*limitTally), width: 1, minute: -1, report: &Report{
+		Limits: []LimitReport{}, WorstMinutes: []Minute{}, Timeline: Timeline{Points: []Point{}},
+	}}
+	add := func(set *plan.Set, from, planID string) {
 		if set == nil {
 			return
 		}
@@ -101,34 +82,84 @@ func newTally(config *plan.Config) *tally {
 }
 
 // row returns the tally of a limit. A tenant's own version of a limit is counted together with the plan's.
-func (t *tally) row(l *limit.Limit, from origin, planID string) *limitTally {
-	if row := t.byPtr[l]; row != nil && row.name.origin == from && row.name.plan == planID {
-		return row
-	}
+func (t *tally) row(l *limit.Limit, from, planID string) *limitTally {
 	name := limitName{from, planID, l.ID}
 	row := t.byName[name]
 	if row == nil {
-		row = &limitTally{name: name, limit: l, index: int32(len(t.limits)), minute: -1}
+		row = &limitTally{LimitReport: LimitReport{
+			ID: l.ID, Origin: from, Plan: planID, Mode: l.Mode.String(), Rule: describe(l),
+		}}
 		t.byName[name] = row
 		t.limits = append(t.limits, row)
 	}
-	if len(t.byPtr) >= maxRemembered {
-		clear(t.byPtr)
-	}
-	t.byPtr[l] = row
 	return row
 }
 
 // begin sets the time of the next request.
-func (t *tally) begin(now int64) {
-	if t.totals.requests == 0 {
-		t.from = now
-		t.minute.minute = now / minuteMicros
+func (t *tally) begin(now time.Time) {
+	t.now = now
+	minute := now.Unix() / 60
+	if minute == t.minute {
+		return
 	}
-	t.now, t.to = now, now
-	if minute := now / minuteMicros; minute != t.minute.minute {
-		t.closeMinute()
-		t.minute = minuteTally{minute: minute}
+	t.closeMinute()
+	if t.report.From == nil {
+		first := now // so that only this time is on the heap
+		t.report.From = &first
+	}
+	t.minute, t.open = minute, Minute{At: time.Unix(minute*60, 0).UTC()}
+	for !t.openPoint() {
+		t.widen()
+	}
+}
+
+// begins returns when the point of a minute begins.
+func (t *tally) begins(minute int64) time.Time { return time.Unix((minute-minute%t.width)*60, 0).UTC() }
+
+// openPoint makes the point of the present minute the last one of the timeline. It returns false if there are too many.
+func (t *tally) openPoint() bool {
+	points, at := t.report.Timeline.Points, t.begins(t.minute)
+	n := len(points)
+	switch {
+	case n > 0 && points[n-1].At.Equal(at):
+	case n >= maxPoints:
+		return false
+	default:
+		t.report.Timeline.Points = append(points, Point{At: at})
+	}
+	return true
+}
+
+// widen makes the points wider. The new width is a multiple of the old one, so that each new point consists of whole
+// old points.
+func (t *tally) widen() {
+	if i := slices.Index(widths, t.width); i >= 0 && i+1 < len(widths) {
+		t.width = widths[i+1]
+	} else {
+		t.width *= 2
+	}
+	old := t.report.Timeline.Points
+	var points []Point
+	into := make([]int, len(old))
+	for i, p := range old {
+		at := t.begins(p.At.Unix() / 60)
+		if n := len(points); n == 0 || !points[n-1].At.Equal(at) {
+			points = append(points, Point{At: at})
+		}
+		into[i] = len(points) - 1
+		sum := &points[into[i]]
+		sum.Allowed += p.Allowed
+		sum.Denied += p.Denied
+		sum.ShadowDenied += p.ShadowDenied
+		sum.Other += p.Other
+	}
+	t.report.Timeline.Points = points
+	for _, l := range t.limits {
+		sums := make([]int64, len(points))
+		for i, n := range l.Timeline {
+			sums[into[i]] += n
+		}
+		l.Timeline = sums
 	}
 }
 
@@ -142,7 +173,7 @@ func (t *tally) step(s *step, admitted bool) (shadowed bool) {
 	for i := range s.req.Charges {
 		l := s.req.Charges[i].Limit
 		row := t.row(l, s.origin, s.plan)
-		row.applied++
+		row.Applied++
 		fits := true
 		for _, r := range results[:len(l.Tiers)] {
 			fits = fits && r.Admits
@@ -150,96 +181,158 @@ func (t *tally) step(s *step, admitted bool) (shadowed bool) {
 		results = results[len(l.Tiers):]
 		switch {
 		case l.Mode == limit.Shadow && !fits && s.dec.Allowed:
-			row.shadowDenied++
-			row.note(t.now)
-			t.timeline.deny(row.index, t.now)
+			t.note(row)
+			row.ShadowDenied++
 			shadowed = true
 		case admitted && fits:
-			row.allowed++
+			row.Allowed++
 		}
 	}
 	return shadowed
 }
 
-func (l *limitTally) note(now int64) {
-	if l.firstDenied == 0 {
-		l.firstDenied = now
+// note notes the time of a denial, including that of a shadow limit.
+func (t *tally) note(l *limitTally) {
+	if l.FirstDenied.IsZero() {
+		l.FirstDenied = t.now
 	}
-	l.lastDenied = now
+	l.LastDenied = t.now
+	points := len(t.report.Timeline.Points)
+	for len(l.Timeline) < points {
+		l.Timeline = append(l.Timeline, 0)
+	}
+	l.Timeline[points-1]++
 }
 
 func (t *tally) outcome(what outcome, shadowed bool) {
-	t.totals.requests++
-	t.minute.requests++
-	t.timeline.add(t.now, what, shadowed)
+	r := t.report
+	point := &r.Timeline.Points[len(r.Timeline.Points)-1]
+	r.Requests++
+	t.open.Requests++
 	switch what {
 	case allowed:
-		t.totals.allowed++
-		t.minute.allowed++
+		r.Allowed++
+		t.open.Allowed++
+		point.Allowed++
 		if shadowed {
-			t.totals.shadowDenied++
+			r.ShadowDenied++
+			point.ShadowDenied++
 		}
+		return
 	case denied:
-		t.totals.denied++
-		t.minute.denied++
+		r.Denied++
+		t.open.Denied++
+		point.Denied++
+		return
 	case unknownTenant:
-		t.totals.unknown++
+		r.UnknownTenant++
 	case suspended:
-		t.totals.suspended++
+		r.Suspended++
 	case noRoute:
-		t.totals.noRoute++
+		r.NoRoute++
 	}
+	point.Other++
 }
 
-// denial counts a denial for the binding limit, and returns the time to wait in microseconds.
-func (t *tally) denial(s *step, address, who *person) (wait int64) {
+// denial counts a denial for the binding limit, and returns the time to wait.
+func (t *tally) denial(s *step, address, who *person) (wait time.Duration) {
 	row := t.row(s.dec.Binding().Limit(), s.origin, s.plan)
-	wait = s.dec.RetryAfter().Microseconds()
-	row.denied++
-	row.note(t.now)
-	row.longestWait = max(row.longestWait, wait)
+	wait = s.dec.RetryAfter()
+	t.note(row)
+	row.Denied++
+	row.LongestWaitMS = max(row.LongestWaitMS, millis(wait))
 	if s.dec.Never {
-		row.never++
+		row.Never++
 	}
-	if wait > t.longest.wait {
-		t.longest = longestWait{wait, t.now, row, who, address}
+	m := &t.open
+	if n := row.inMinute.add(t.minute); n > m.LimitDenied {
+		m.Limit, m.Origin, m.Plan, m.LimitDenied = row.ID, row.Origin, row.Plan, n
 	}
-	t.timeline.deny(row.index, t.now)
-
-	m := &t.minute
-	if n := bump(&row.minute, &row.minuteDenied, m.minute); n > m.limitDenied {
-		m.limit, m.limitDenied = row, n
+	if n := address.inMinute.add(t.minute); n > m.AddressDenied {
+		m.Address, m.AddressDenied = address.Name, n
 	}
-	if n := bump(&address.minute, &address.minuteDenied, m.minute); n > m.addressed {
-		m.address, m.addressed = address, n
-	}
+	tenant := ""
 	if who != nil {
-		if n := bump(&who.minute, &who.minuteDenied, m.minute); n > m.whoDenied {
-			m.who, m.whoDenied = who, n
+		tenant = who.Name
+		if n := who.inMinute.add(t.minute); n > m.TenantDenied {
+			m.Tenant, m.TenantDenied = tenant, n
 		}
+	}
+	if wait > t.longest {
+		t.longest = wait
+		t.report.LongestWait = &Wait{MS: millis(wait), At: t.now, Limit: row.ID, Origin: row.Origin, Plan: row.Plan,
+			Tenant: tenant, Address: address.Name}
 	}
 	return wait
 }
 
-// bump adds 1 to the count of a minute; the count of a new minute begins with 1.
-func bump(minute, count *int64, current int64) int64 {
-	if *minute != current {
-		*minute, *count = current, 0
-	}
-	*count++
-	return *count
-}
-
 // closeMinute keeps the open minute if it is among the worst. Of equal minutes, the earlier one is kept.
 func (t *tally) closeMinute() {
-	if t.minute.denied == 0 {
+	if t.open.Denied == 0 {
 		return
 	}
-	at, _ := slices.BinarySearchFunc(t.worst, t.minute, func(a, b minuteTally) int {
-		return cmp.Or(cmp.Compare(b.denied, a.denied), cmp.Compare(a.minute, b.minute))
+	worst := t.report.WorstMinutes
+	at, _ := slices.BinarySearchFunc(worst, t.open, func(a, b Minute) int {
+		return cmp.Or(cmp.Compare(b.Denied, a.Denied), a.At.Compare(b.At))
 	})
-	if at == worstKept {
-		return
+	if at < worstKept {
+		t.report.WorstMinutes = slices.Insert(worst[:min(len(worst), worstKept-1)], at, t.open)
 	}
-	t.worst = slices.Insert(t.worst[:min(len(t.worst), worstKept-1)], at, t.minute)
 }
+
+// end completes the report.
+func (t *tally) end() *Report {
+	r := t.report
+	t.closeMinute()
+	if r.From != nil {
+		r.To = &t.now
+	}
+	r.Timeline.StepSeconds = t.width * 60
+	for _, l := range t.limits {
+		if l.Denied+l.ShadowDenied == 0 {
+			l.Timeline = nil
+		}
+		for l.Timeline != nil && len(l.Timeline) < len(r.Timeline.Points) {
+			l.Timeline = append(l.Timeline, 0)
+		}
+		r.Limits = append(r.Limits, l.LimitReport)
+	}
+	return r
+}
+
+// noPlanApplied reports whether plans have limits and none of these limits applied to any request. The ipLimits do not
+// count, because they apply to requests without a tenant, too.
+func (t *tally) noPlanApplied() bool {
+	ofPlans := false
+	for _, l := range t.limits {
+		if l.Origin != originIP && l.Applied > 0 {
+			return false
+		}
+		ofPlans = ofPlans || l.Origin != originIP
+	}
+	return ofPlans
+}
+
+// describe describes a limit in words, as in "token_bucket 50 per 1s, burst 100".
+func describe(l *limit.Limit) string {
+	parts := make([]string, len(l.Tiers))
+	for i := range l.Tiers {
+		t := &l.Tiers[i]
+		per := limit.DurationText(t.Period)
+		if t.Calendar != nil {
+			per = fmt.Sprint(t.Calendar)
+		}
+		parts[i] = fmt.Sprintf("%s %d per %s", t.Algorithm, t.Threshold, per)
+		if t.Calendar == nil && t.Burst > 0 && t.Burst != t.Threshold {
+			parts[i] += fmt.Sprintf(", burst %d", t.Burst)
+		}
+	}
+	text := strings.Join(parts, "; ")
+	if l.Per != limit.PerTenant {
+		text += ", per " + l.Per
+	}
+	return text
+}
+
+// millis rounds up.
+func millis(d time.Duration) int64 { return (d + time.Millisecond - 1).Milliseconds() }

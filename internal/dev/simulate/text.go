@@ -1,9 +1,11 @@
 package simulate
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -37,14 +39,14 @@ func (r *Report) textTotals(b *strings.Builder) {
 		fmt.Fprintf(b, ", %s to %s", clock(*r.From), clock(*r.To))
 	}
 	b.WriteString("\n\n")
-	t := table{right: []bool{false, true, true}, gap: "  "}
+	t := newTable("<>>")
 	for _, row := range r.totals() {
-		t.add(row.label, grouped(row.n), share(row.n, r.Requests))
+		t.add(row.Label, grouped(row.N), reportpage.Share(row.N, row.All))
 	}
 	t.write(b)
 	if l := r.LongestWait; l != nil {
 		fmt.Fprintf(b, "\nLongest wait: %s by limit %s, for %s at %s.\n", duration(l.MS), l.Limit,
-			visible(whom(l.Tenant, l.Address)), clock(l.At))
+			visible(cmp.Or(l.Tenant, l.Address)), clock(l.At))
 	}
 }
 
@@ -55,36 +57,36 @@ func logNames(logs []string) string {
 	return visible(strings.Join(logs, ", "))
 }
 
-// total is a row of the totals. key identifies it on the HTML page.
+// total is a row of the totals. Key identifies it on the HTML page.
 type total struct {
-	key, label string
-	n          int64
+	Key, Label string
+	N, All     int64 // All is what N is shown as a share of; 0 for none
 }
 
 // totals returns the rows to show: always the first two, and the others if their numbers are not 0.
 func (r *Report) totals() []total {
-	rows := []total{{"allowed", "Allowed", r.Allowed}, {"denied", "Denied", r.Denied}}
-	for _, row := range []total{
-		{"shadow_denied", "Allowed, but a shadow limit would deny", r.ShadowDenied},
-		{"unknown_tenant", "Refused: unknown tenant", r.UnknownTenant},
-		{"suspended", "Refused: tenant suspended", r.Suspended},
-		{"no_route", "Not routed", r.NoRoute},
-	} {
-		if row.n > 0 {
-			rows = append(rows, row)
-		}
+	rows := []total{
+		{"allowed", "Allowed", r.Allowed, r.Requests}, {"denied", "Denied", r.Denied, r.Requests},
+		{"shadow_denied", "Allowed, but a shadow limit would deny", r.ShadowDenied, r.Requests},
+		{"unknown_tenant", "Refused: unknown tenant", r.UnknownTenant, r.Requests},
+		{"suspended", "Refused: tenant suspended", r.Suspended, r.Requests},
+		{"no_route", "Not routed", r.NoRoute, r.Requests},
 	}
-	return rows
+	return append(rows[:2:2], slices.DeleteFunc(rows[2:], func(t total) bool { return t.N == 0 })...)
 }
 
 func (r *Report) textLimits(b *strings.Builder) {
-	t := table{right: []bool{false, false, true, true, true, true, true, false}, gap: "  "}
+	t := newTable("<<>>>>><")
 	otherReasons := false
 	t.add("LIMIT", "FROM", "APPLIED", "ALLOWED", "DENIED", "SHADOW", "LONGEST WAIT", "RULE")
 	for i := range r.Limits {
 		l := &r.Limits[i]
-		t.add(l.ID, l.from(), grouped(l.Applied), grouped(l.Allowed), grouped(l.Denied), grouped(l.ShadowDenied),
-			duration(l.LongestWaitMS), l.Rule+l.modeNote())
+		rule := l.Rule
+		if l.Mode != "enforce" {
+			rule += " (" + l.Mode + ")"
+		}
+		t.add(l.ID, l.From(), grouped(l.Applied), grouped(l.Allowed), grouped(l.Denied), grouped(l.ShadowDenied),
+			duration(l.LongestWaitMS), rule)
 		otherReasons = otherReasons || l.Applied > l.Allowed+l.Denied+l.ShadowDenied
 	}
 	t.writeSection(b)
@@ -93,41 +95,26 @@ func (r *Report) textLimits(b *strings.Builder) {
 	}
 }
 
-// from says where in the plans file the limit is defined.
-func (l *LimitReport) from() string {
-	if l.Plan != "" {
-		return l.Origin + " " + l.Plan
-	}
-	return l.Origin
-}
-
-func (l *LimitReport) modeNote() string {
-	if l.Mode == "enforce" {
-		return ""
-	}
-	return " (" + l.Mode + ")"
-}
+// From says where in the plans file the limit is defined.
+func (l *LimitReport) From() string { return strings.TrimSpace(l.Origin + " " + l.Plan) }
 
 func textRanking(b *strings.Builder, title string, r *Ranking) {
-	t := table{right: []bool{false, true, true, true, true, true, false}, gap: "  "}
+	t := newTable("<>>>>><")
 	t.add(title, "REQUESTS", "ALLOWED", "DENIED", "SHADOW", "LONGEST WAIT", "FIRST DENIED")
 	for i := range r.Top {
 		p := &r.Top[i]
-		first := ""
-		if p.FirstDenied != nil {
-			first = clock(*p.FirstDenied)
-		}
-		t.add(p.Name+p.note(), grouped(p.Requests), grouped(p.Allowed), grouped(p.Denied), grouped(p.ShadowDenied),
-			duration(p.LongestWaitMS), first)
+		t.add(p.Name+p.Note(), grouped(p.Requests), grouped(p.Allowed), grouped(p.Denied), grouped(p.ShadowDenied),
+			duration(p.LongestWaitMS), clock(p.FirstDenied))
 	}
 	if o := r.Others; o.Count > 0 {
-		t.add(r.othersName(), grouped(o.Requests), grouped(o.Allowed), grouped(o.Denied), grouped(o.ShadowDenied), "",
+		t.add(r.OthersName(), grouped(o.Requests), grouped(o.Allowed), grouped(o.Denied), grouped(o.ShadowDenied), "",
 			"")
 	}
 	t.writeSection(b)
 }
 
-func (p *Person) note() string {
+// Note says what is special about a tenant.
+func (p *Person) Note() string {
 	switch {
 	case p.Status != "":
 		return " (" + p.Status + ")"
@@ -137,7 +124,8 @@ func (p *Person) note() string {
 	return ""
 }
 
-func (r *Ranking) othersName() string {
+// OthersName returns the name of the row for all that are not listed.
+func (r *Ranking) OthersName() string {
 	if r.Exact {
 		return grouped(r.Others.Count) + " others"
 	}
@@ -145,17 +133,17 @@ func (r *Ranking) othersName() string {
 }
 
 func (r *Report) textMinutes(b *strings.Builder) {
-	t := table{right: []bool{false, true, true, false, false}, gap: "  "}
+	t := newTable("<>><<")
 	t.add("WORST MINUTES", "REQUESTS", "DENIED", "MOST BY LIMIT", "MOST FOR")
 	for i := range r.WorstMinutes {
 		m := &r.WorstMinutes[i]
-		t.add(clock(m.At), grouped(m.Requests), grouped(m.Denied), m.Limit+" ("+grouped(m.LimitDenied)+")", m.most())
+		t.add(clock(m.At), grouped(m.Requests), grouped(m.Denied), m.Limit+" ("+grouped(m.LimitDenied)+")", m.Most())
 	}
 	t.writeSection(b)
 }
 
-// most returns who was denied most in the minute, with the number.
-func (m *Minute) most() string {
+// Most returns who was denied most in the minute, with the number.
+func (m *Minute) Most() string {
 	if m.Tenant != "" {
 		return m.Tenant + " (" + grouped(m.TenantDenied) + ")"
 	}
@@ -206,28 +194,20 @@ func (r *Report) Unusable() error {
 		b.WriteString("\n  " + text)
 	}
 	for _, o := range r.OddLines[:min(len(r.OddLines), shownOddLines)] {
-		fmt.Fprintf(&b, "\n  %s:%d: %s: %q", visible(o.Log), o.Line, o.explain(), o.Text)
+		i := slices.IndexFunc(accesslog.Reasons(), func(why accesslog.Reason) bool { return why.String() == o.Reason })
+		fmt.Fprintf(&b, "\n  %s:%d: %s: %q", visible(o.Log), o.Line, accesslog.Reasons()[i].Explain(), o.Text)
 	}
 	b.WriteString("\n" + formats)
 	return errors.New(b.String())
 }
 
-// explain returns the reason in words.
-func (o *OddLine) explain() string {
-	for _, reason := range accesslog.Reasons() {
-		if reason.String() == o.Reason {
-			return reason.Explain()
-		}
-	}
-	return o.Reason
-}
-
 // table aligns its columns.
 type table struct {
-	right []bool
-	gap   string
+	align string // "<" or ">" for each column
 	rows  [][]string
 }
+
+func newTable(align string) *table { return &table{align: align} }
 
 func (t *table) add(cells ...string) {
 	for i, c := range cells {
@@ -245,25 +225,22 @@ func (t *table) writeSection(b *strings.Builder) {
 }
 
 func (t *table) write(b *strings.Builder) {
-	widths := make([]int, len(t.right))
+	widths := make([]int, len(t.align))
 	for _, row := range t.rows {
 		for i, c := range row {
 			widths[i] = max(widths[i], utf8.RuneCountInString(c))
 		}
 	}
 	for _, row := range t.rows {
-		var line strings.Builder
+		line := ""
 		for i, c := range row {
-			pad := strings.Repeat(" ", widths[i]-utf8.RuneCountInString(c))
-			if t.right[i] {
-				line.WriteString(pad + c)
+			if t.align[i] == '>' {
+				line += fmt.Sprintf("%*s  ", widths[i], c)
 			} else {
-				line.WriteString(c + pad)
+				line += fmt.Sprintf("%-*s  ", widths[i], c)
 			}
-			line.WriteString(t.gap)
 		}
-		b.WriteString(strings.TrimRight(line.String(), " "))
-		b.WriteByte('\n')
+		b.WriteString(strings.TrimRight(line, " ") + "\n")
 	}
 }
 
@@ -287,18 +264,15 @@ func sanitized(text string) string {
 	}, text)
 }
 
-func whom(tenant, address string) string {
-	if tenant != "" {
-		return tenant
-	}
-	return address
-}
-
 func grouped(n int64) string { return reportpage.Grouped(n) }
 
-func share(n, all int64) string { return reportpage.Share(n, all) }
-
-func clock(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05Z") }
+// clock formats a time; the zero time is "".
+func clock(t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return t.UTC().Format("2006-01-02 15:04:05Z")
+}
 
 func duration(ms int64) string {
 	if ms == 0 {
