@@ -12,6 +12,7 @@ import (
 
 	"github.com/schollz/progressbar/v3"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"golang.org/x/term"
 
 	"github.com/sluicelimits/sluice/internal/dev/simulate"
@@ -27,16 +28,15 @@ any order; a line of a longer log that comes later than that ends the simulation
 
 --tenant-from says where the tenant of a line is found:
 
-  user               the user that the server authenticated: the third field of a line
-  address            each client address is a tenant
-  path:REGEX         a group of a regular expression, matched with the path: the group named
-                     tenant, or else the first group
-  target:REGEX       like path:, matched with path and query
-  referer:REGEX      like path:, matched with the referer
-  agent:REGEX        like path:, matched with the user agent
-  header:FIELD:REGEX like path:, matched with a header field of the log: referer or user-agent
-  fixed:NAME         one tenant for all requests
-  none               no line has a tenant
+  user           the user that the server authenticated: the third field of a line
+  address        each client address is a tenant
+  path:REGEX     a group of a regular expression, matched with the path: the group named tenant, or
+                 else the first group
+  target:REGEX   like path:, matched with path and query
+  referer:REGEX  like path:, matched with the referer
+  agent:REGEX    like path:, matched with the user agent
+  fixed:NAME     one tenant for all requests
+  none           no line has a tenant
 
 Without --tenant-from, it is user if the plans file has tenants, and none otherwise.
 
@@ -74,10 +74,7 @@ func newSimulateCommand() *cobra.Command {
 		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 			return nil, cobra.ShellCompDirectiveDefault // logs may have any extension
 		},
-		RunE: func(c *cobra.Command, more []string) error {
-			f.logs = append(f.logs, more...)
-			return f.run(c)
-		},
+		RunE: func(c *cobra.Command, more []string) error { return f.run(c, more) },
 	}
 	flags := c.Flags()
 	flags.StringArrayVar(&f.plans, "plans", nil, "plans `FILE`; may be repeated: all files are one configuration")
@@ -93,12 +90,13 @@ func newSimulateCommand() *cobra.Command {
 	_ = c.MarkFlagFilename("plans", "yaml", "yml", "json") // fails only for a flag that does not exist
 	_ = c.MarkFlagFilename("html", "html")
 	_ = c.RegisterFlagCompletionFunc("tenant-from", cobra.FixedCompletions(
-		[]string{"user", "address", "path:", "target:", "referer:", "agent:", "header:user-agent:", "fixed:", "none"},
+		[]string{"user", "address", "path:", "target:", "referer:", "agent:", "fixed:", "none"},
 		cobra.ShellCompDirectiveNoFileComp|cobra.ShellCompDirectiveNoSpace))
 	return c
 }
 
-func (f *simulateFlags) run(c *cobra.Command) error {
+func (f *simulateFlags) run(c *cobra.Command, args []string) error {
+	f.logs = append(f.logs, args...)
 	o, err := f.options()
 	if err != nil {
 		return &usageError{c.CommandPath(), err}
@@ -123,6 +121,7 @@ func (f *simulateFlags) run(c *cobra.Command) error {
 	if err := report.Unusable(); err != nil {
 		return err
 	}
+	report.Plans, report.Command, report.Made = f.plans, commandLine(c, args), time.Now().UTC()
 	if err := f.write(c.OutOrStdout(), report); err != nil {
 		return err
 	}
@@ -132,6 +131,30 @@ func (f *simulateFlags) run(c *cobra.Command) error {
 	}
 	return nil
 }
+
+// commandLine returns the command line, as it can be given to a shell again. Its flags are in the order of their names.
+func commandLine(c *cobra.Command, args []string) string {
+	words := strings.Fields(c.CommandPath())
+	c.Flags().Visit(func(f *pflag.Flag) {
+		values := []string{f.Value.String()}
+		if list, ok := f.Value.(pflag.SliceValue); ok {
+			values = list.GetSlice()
+		}
+		for _, v := range values {
+			words = append(words, "--"+f.Name+"="+v)
+		}
+	})
+	words = append(words, args...)
+	for i, w := range words {
+		if strings.Trim(w, plainInShell) != "" {
+			words[i] = "'" + strings.ReplaceAll(w, "'", `'\''`) + "'"
+		}
+	}
+	return strings.Join(words, " ")
+}
+
+// plainInShell are characters that no shell takes for anything else.
+const plainInShell = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_=./,:"
 
 // options checks the flags and makes the options of the simulation. It opens no file.
 func (f *simulateFlags) options() (simulate.Options, error) {
@@ -217,12 +240,18 @@ func showProgress(o *simulate.Options, logs []string, out io.Writer) (done func(
 	if !ok || !term.IsTerminal(int(f.Fd())) {
 		return func() {}
 	}
-	bar := progressbar.NewOptions64(totalBytes(logs),
-		progressbar.OptionSetWriter(out), progressbar.OptionSetDescription("replaying"),
-		progressbar.OptionShowBytes(true), progressbar.OptionThrottle(100*time.Millisecond),
-		progressbar.OptionClearOnFinish(), progressbar.OptionFullWidth())
+	bar := newProgressBar(out, totalBytes(logs))
 	o.OnRead = func(n int) { _ = bar.Add(n) } // a bar that cannot be drawn does no harm
 	return func() { _ = bar.Finish() }
+}
+
+// newProgressBar draws a bar for so many bytes; -1 if their number is not known. The bar is drawn when it is made: its
+// rate, which it measures from then on, would otherwise begin with terabytes per second.
+func newProgressBar(out io.Writer, total int64) *progressbar.ProgressBar {
+	return progressbar.NewOptions64(total,
+		progressbar.OptionSetWriter(out), progressbar.OptionSetDescription("replaying"),
+		progressbar.OptionShowBytes(true), progressbar.OptionThrottle(100*time.Millisecond),
+		progressbar.OptionClearOnFinish(), progressbar.OptionFullWidth(), progressbar.OptionSetRenderBlankState(true))
 }
 
 // totalBytes returns the size of the logs; -1 if the size of one is not known.

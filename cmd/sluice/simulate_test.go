@@ -5,10 +5,12 @@ import (
 	"compress/gzip"
 	"encoding/json"
 	"errors"
+	"html"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 )
 
 const simulatePlans = "ipLimits: [ { id: per-address, tiers: [ { period: 1m, threshold: 2 } ] } ]\n"
@@ -86,14 +88,53 @@ func TestSimulate(t *testing.T) {
 	if about, err := os.Stat(page); err != nil || about.Mode() != 0o600 {
 		t.Errorf("the report names tenants and paths, and its mode is not 0600: %v, %v", about, err)
 	}
-	html, err := os.ReadFile(page)
-	if err != nil || !bytes.Contains(html, []byte(`data-total="denied" data-value="1"`)) {
+	text, err := os.ReadFile(page)
+	if err != nil || !bytes.Contains(text, []byte(`data-total="denied" data-value="1"`)) {
 		t.Errorf("the page lacks the denial: %v", err)
 	}
 	stdout, _, err = simulateOutput(t, "--plans", plans, log)
 	if err != nil || !strings.Contains(stdout, "per-address") || !strings.Contains(stdout, "access.log:3: bad_time") {
 		t.Errorf("the tables, with the log as an argument, are %v:\n%s\nwant the limit, and the odd line with its "+
 			"place", err, stdout)
+	}
+}
+
+// Guarantees that the page says what it is a report of: the plans file, the command, as a shell reads it, and the day.
+func TestSimulatePageNamesItsOrigin(t *testing.T) {
+	plans, log, _ := simulateFiles(t)
+	page := filepath.Join(t.TempDir(), "it's a report.html")
+	_, _, err := simulateOutput(t, "--plans", plans, "--tenant-from", `path:^/(a|b)$`, "--html", page, log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	visible, _, _ := strings.Cut(html.UnescapeString(string(text)), "</header>")
+	for _, want := range []string{
+		"Against the plans in " + plans + ".",
+		"<code>sluice simulate '--html=" + strings.ReplaceAll(page, "'", `'\''`) + "' --plans=" + plans +
+			" '--tenant-from=path:^/(a|b)$' " + log + "</code>",
+		"Made on " + time.Now().UTC().Format(time.DateOnly),
+	} {
+		if !strings.Contains(visible, want) {
+			t.Errorf("the head of the page lacks %q:\n%s", want, visible[strings.Index(visible, "<header>"):])
+		}
+	}
+}
+
+// Guarantees that the progress bar shows no rate before it has measured one: the first bytes come at once.
+func TestSimulateProgressBeginsWithoutRate(t *testing.T) {
+	for _, total := range []int64{1 << 30, -1} {
+		var out bytes.Buffer
+		bar := newProgressBar(&out, total)
+		if err := bar.Add64(64 << 20); err != nil {
+			t.Fatal(err)
+		}
+		if shown := out.String(); !strings.Contains(shown, "replaying") || strings.Contains(shown, "B/s") {
+			t.Errorf("with %d bytes to read the bar begins with %q, want it without a rate", total, shown)
+		}
 	}
 }
 
