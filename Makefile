@@ -69,8 +69,8 @@ quick: ## The short tests of every package and module, without the race detector
 
 # The packages whose tests take longest, these first: go test begins packages in the order of its arguments, and one of
 # these at the end would leave a processor idle.
-LONGEST = ./cmd/sluice ./internal/limiter/store/dynamodb ./internal/testkit/endtoend ./internal/limiter/store/redis \
-	./pacer ./internal/limiter/resilience ./internal/limiter/store/memory ./internal/limiter/limit ./internal/plan/shares \
+LONGEST = ./cmd/sluice ./internal/limiter/store/dynamodb ./internal/testkit/endtoend ./internal/limiter/lease \
+	./internal/limiter/store/redis ./pacer ./internal/limiter/resilience ./internal/limiter/store/memory ./internal/limiter/limit ./internal/plan/shares \
 	./internal/server ./internal/testkit/standin ./streams/balancer
 SHORTENED = $(shell scripts/shortened packages)
 
@@ -83,13 +83,16 @@ test: export GOGC := $(or $(GOGC),400)
 
 # The race detector makes computations seven times as slow, so tests run short under it. The tests that do less then, or
 # nothing, run once more in full without it: those that scripts/shortened names. Random tests make a quarter of their
-# cases there; with SOAK=1 they make all of them, as in CI.
+# cases there; with SOAK=1 they make all of them, as in CI. The test that floods a service runs last and alone: beside
+# other tests the callers of the service wait for a processor, and not for the service.
 .PHONY: test
 test: ## Run the tests in random order with the race detector, some once more in full without it (SOAK=1: see soak)
 	$(if $(RACE),,@echo 'make test: no C compiler, so the tests run without the race detector' >&2)
 	go test $(TESTFLAGS) $(if $(RACE),-race -short) $(LONGEST) ./...
 	$(if $(RACE),$(if $(SOAK),SLUICE_SOAK=$(SOAK)) go test $(TESTFLAGS) -timeout=30m \
-	-run '$(shell scripts/shortened tests)' $(foreach p,$(LONGEST),$(filter $(p),$(SHORTENED))) $(SHORTENED))
+	-run '$(shell scripts/shortened tests)' \
+	$(filter-out ./cmd/sluice,$(foreach p,$(LONGEST),$(filter $(p),$(SHORTENED))) $(SHORTENED)))
+	$(if $(RACE),go test $(TESTFLAGS) -run '^TestServeMemoryIsBounded$$' ./cmd/sluice)
 	cd examples && go test -vet=off -shuffle=on ./...
 
 .PHONY: soak
