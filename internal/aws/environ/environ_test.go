@@ -200,7 +200,7 @@ func TestProblems(t *testing.T) {
 		{[]string{"SLUICE_ISSUERS_FILE=" + marker},
 			"SLUICE_ISSUERS_FILE names a file that cannot be read: file does not exist"},
 		{[]string{"SLUICE_ISSUERS_FILE=/" + marker}, "SLUICE_ISSUERS_FILE must be a path inside"},
-		{[]string{"SLUICE_ISSUERS_FILE=huge.json"}, "SLUICE_ISSUERS_FILE names a file of more than"},
+		{[]string{"SLUICE_ISSUERS_FILE=huge.json"}, "SLUICE_ISSUERS_FILE has more than 1048576 bytes"},
 		{[]string{"SLUICE_CLAIMS=region"}, "SLUICE_CLAIMS has no use without"},
 		{[]string{"SLUICE_ISSUERS_FILE=issuers.json", "SLUICE_CLAIMS=a,,b"}, "SLUICE_CLAIMS must be names"},
 		{[]string{"SLUICE_ISSUERS_FILE=issuers.json", "SLUICE_CLAIMS=a,b,a"}, "SLUICE_CLAIMS has its entry 1 twice"},

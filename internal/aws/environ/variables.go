@@ -1,7 +1,9 @@
 package environ
 
 import (
+	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"log/slog"
 	"net"
@@ -12,6 +14,7 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/request/identity"
+	"github.com/sluicelimits/sluice/internal/request/identity/token"
 )
 
 // variable is a setting. Its read function stores the value, or returns what is wrong with it without repeating the
@@ -141,7 +144,7 @@ func (p *parser) variables() []variable {
 			func(v string) string { return deadline(&p.redis.Deadline, v) }},
 		{"SLUICE_ISSUERS", "", false,
 			"Who may issue JWTs: a JSON array, see [below](#issuers). If it is not set, no JWT is accepted.",
-			func(v string) string { return issuers(&p.Issuers, []byte(v)) }},
+			func(v string) string { return issuers(&p.Issuers, strings.NewReader(v)) }},
 		{"SLUICE_ISSUERS_FILE", "", false,
 			"The issuers in a file beside `bootstrap`, because all variables together may have 4 KB only.",
 			func(v string) string { return issuersFile(&p.Issuers, p.bundle, v) }},
@@ -310,4 +313,29 @@ func level(to *slog.Level, v string) string {
 	}
 	*to = []slog.Level{slog.LevelDebug, slog.LevelInfo, slog.LevelWarn, slog.LevelError}[i]
 	return ""
+}
+
+// issuers reads the issuers of a variable or a file.
+func issuers(to *[]token.Issuer, from io.Reader) (wrong string) {
+	var err error
+	if *to, err = token.ReadIssuers(from); err != nil {
+		return err.Error()
+	}
+	return ""
+}
+
+// issuersFile reads issuers from a file of the bundle.
+func issuersFile(to *[]token.Issuer, bundle fs.FS, name string) (wrong string) {
+	if !fs.ValidPath(name) || name == "." {
+		return "must be a path inside the bundle, without a slash in front and without . and .."
+	}
+	f, err := bundle.Open(name)
+	if at := new(fs.PathError); errors.As(err, &at) {
+		err = at.Err // without the name of the file
+	}
+	if err != nil {
+		return "names a file that cannot be read: " + err.Error()
+	}
+	defer func() { _ = f.Close() }() // the file is only read
+	return issuers(to, f)
 }

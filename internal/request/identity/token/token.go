@@ -68,23 +68,23 @@ const (
 
 // Issuer is an issuer whose tokens are accepted.
 type Issuer struct {
-	Issuer    string   // required; the value of the claim "iss", compared byte by byte
-	Audiences []string // required; the audience claim must contain one of them
-	JWKSURL   string   // required; https, or http on a loopback address
+	Issuer    string   `json:"issuer"`    // required; the value of the claim "iss", compared byte by byte
+	Audiences []string `json:"audiences"` // required; the audience claim must contain one of them
+	JWKSURL   string   `json:"jwksUrl"`   // required; https, or http on a loopback address
 
 	// Algorithms are the accepted algorithms; default RS256 and ES256. Possible are RS, PS and ES with 256, 384 or 512,
 	// and EdDSA (Ed25519). RSA keys must have 2048 to 4096 bits. Symmetric algorithms are not possible, because their
 	// secret would have to be stored here.
-	Algorithms []string
+	Algorithms []string `json:"algorithms"`
 
-	AudienceClaim string // default "aud"; access tokens of Cognito have "client_id"
-	TenantClaim   string // default "tenant_id"; a direct member of the payload, not a nested one
-	SubjectClaim  string // default "sub"
+	AudienceClaim string `json:"audienceClaim"` // default "aud"; access tokens of Cognito have "client_id"
+	TenantClaim   string `json:"tenantClaim"`   // default "tenant_id"; a direct member of the payload, not a nested one
+	SubjectClaim  string `json:"subjectClaim"`  // default "sub"
 
 	// Tenants are the tenants that the issuer may name. AllTenants allows all of them. It must be set explicitly,
 	// because whoever holds the issuer's key can pretend to be any of these tenants.
-	Tenants    []string
-	AllTenants bool
+	Tenants    []string `json:"tenants"`
+	AllTenants bool     `json:"allTenants"`
 }
 
 // Config sets up a [Verifier]. A zero field has its default.
