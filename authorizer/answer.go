@@ -61,6 +61,8 @@ type Answer struct {
 	planCheck check          // of the plan's limits
 	ipPeek    limit.Decision // memory for extendWaitToIPLimits
 	wait      answer.Wait    // after which the request would pass
+
+	acceptsKeys bool // whether a NoCredential asks for an API key
 }
 
 // check is one request to a store, and the store's decision.
@@ -109,8 +111,10 @@ func (a *Answer) Path() string { return a.path.String() }
 
 // AppendProblem appends the body of an answer that is not allowed, as application/problem+json.
 func (a *Answer) AppendProblem(b []byte) []byte {
-	p := answer.Problem{Kind: a.Kind, Instance: a.Instance, Wait: a.wait, Limit: a.NotGranted,
-		OwnIdentity: a.request.Identify != nil}
+	p := answer.Problem{Kind: a.Kind, Instance: a.Instance, Wait: a.wait, Limit: a.NotGranted}
+	if a.request.Identify == nil {
+		p.Keys, p.Tokens = a.acceptsKeys, a.authorizer.config.Tokens != nil
+	}
 	switch a.Kind {
 	case answer.Limited, answer.IPLimited, answer.NeverFits:
 		p.Decision = a.Decision()

@@ -159,6 +159,7 @@ func findAnonymousPlan(ctx context.Context, out *Answer, current Configuration) 
 		return limit.Owner{}, nil, out.failIdentification(err)
 	case limits == nil:
 		out.Reason = reasonNone
+		out.acceptsKeys = out.authorizer.config.Tokens == nil || current.HasKeys()
 		return limit.Owner{}, nil, answer.NoCredential
 	}
 	out.Anonymous, out.Plan = true, id

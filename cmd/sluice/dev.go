@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"net/url"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -17,6 +18,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sluicelimits/sluice/events"
+	"github.com/sluicelimits/sluice/internal/configfile"
 	"github.com/sluicelimits/sluice/internal/configfile/configyaml"
 	"github.com/sluicelimits/sluice/internal/dev"
 	"github.com/sluicelimits/sluice/internal/dev/gateway/front"
@@ -27,6 +29,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/plan/route"
 	"github.com/sluicelimits/sluice/internal/plan/shares"
 	"github.com/sluicelimits/sluice/internal/request/identity"
+	"github.com/sluicelimits/sluice/internal/request/identity/token"
 	"github.com/sluicelimits/sluice/internal/server"
 )
 
@@ -39,8 +42,8 @@ const exampleName = "example.yaml"
 type devOptions struct {
 	plans, pepperFiles                  []string
 	listen, upstream, livePage, logging string
-	methods                             []string
-	data, cells, tokenFile              string
+	methods, claims                     []string
+	data, cells, tokenFile, issuers     string
 	admin, yes                          bool
 	hops, jitter                        int
 	maxBody, storeMB                    int64
@@ -68,9 +71,9 @@ weaken or replace what operators or other plans files wrote there is refused wit
 With --cells, several cells share each tenant's limits, each with a port and counters of its own,
 and 'sluice cell add', 'drain' and 'remove' change the shares while they run.
 
-An API key identifies the caller (X-API-Key, or Authorization: Bearer); see 'sluice key'. Your
-service gets the headers X-Sluice-Tenant, X-Sluice-Subject, X-Sluice-Plan and X-Sluice-Key-Id,
-percent-encoded. While there are no API keys at all, credentials are not looked at.
+An API key identifies the caller (X-API-Key, or Authorization: Bearer); see 'sluice key'. So does a
+JWT of --issuers. Your service gets the headers X-Sluice-Tenant, X-Sluice-Subject, X-Sluice-Plan and
+X-Sluice-Key-Id, percent-encoded. Without API keys and issuers, credentials are not looked at.
 
 docs/try.md shows it in use, and docs/operate.md says where the token for operators' calls is.`,
 		Example: "  sluice dev\n" +
@@ -101,6 +104,8 @@ docs/try.md shows it in use, and docs/operate.md says where the token for operat
 		"right, because N proxies of yours are in front; 0 takes the address of the connection")
 	f.StringArrayVar(&o.pepperFiles, "pepper", nil, "pepper of API keys, as `ID=FILE`; may be repeated (\"dev\" is "+
 		"built in)")
+	f.StringVar(&o.issuers, "issuers", "", "accept JWTs of the issuers in `FILE`, a JSON array as in docs/authorizer.md")
+	f.StringSliceVar(&o.claims, "claims", nil, "`LIST` of the claims of JWTs that limits name in per: claim:NAME")
 	f.StringVar(&o.livePage, "live-page", "loopback", "who may see the live page at /_sluice/: `WHO` is loopback, all "+
 		"or off")
 	f.BoolVar(&o.admin, "admin", true, "answer operators' commands at "+dev.AdminPath+"/")
@@ -118,6 +123,7 @@ docs/try.md shows it in use, and docs/operate.md says where the token for operat
 	o.stores.flags(f, redis.DefaultDeadline)
 	f.StringVar(&o.logging, "log-level", "info", "`LEVEL` is debug (logs each denial), info, warn or error")
 	_ = c.MarkFlagFilename("plans", planExtensions...) // fails only for a flag that does not exist
+	_ = c.MarkFlagFilename("issuers", "json")          // likewise
 	for flag, words := range map[string][]string{
 		"live-page": {"loopback", "all", "off"}, "log-level": {"debug", "info", "warn", "error"},
 	} {
@@ -167,6 +173,10 @@ func (o *devOptions) parse(stderr io.Writer) (run dev.Options, peppers []pepperF
 	if err := o.stores.check(); err != nil {
 		return run, nil, err
 	}
+	if len(o.claims) > 0 && o.issuers == "" || slices.Contains(o.claims, "") {
+		return run, nil, fmt.Errorf("--claims %q: want names of claims, separated by commas, together with --issuers",
+			strings.Join(o.claims, ","))
+	}
 	for _, p := range o.plans {
 		if p == "" || p == "-" {
 			return run, nil, fmt.Errorf("--plans %q: want the name of a file, which is watched for changes", p)
@@ -187,6 +197,14 @@ func (o *devOptions) run(ctx context.Context, run dev.Options, peppers []pepperF
 	var err error
 	if run.Upstream, err = o.parseUpstream(); err != nil {
 		return err
+	}
+	if o.issuers != "" {
+		tokens, err := o.openTokens(run.Log)
+		if err != nil {
+			return err
+		}
+		defer tokens.Close()
+		run.Tokens = tokens
 	}
 	run.Peppers, run.NewKeys = map[string][]byte{identity.DevPepperID: identity.DevPepper()}, identity.DevPepperID
 	for i, p := range peppers {
@@ -213,6 +231,24 @@ func (o *devOptions) run(ctx context.Context, run dev.Options, peppers []pepperF
 		return inFilesOf("--plans", err)
 	}
 	return err
+}
+
+// openTokens reads the issuers of --issuers. Their keys are fetched when the first token of each arrives.
+func (o *devOptions) openTokens(log *slog.Logger) (*token.Verifier, error) {
+	f, err := os.Open(o.issuers)
+	if err != nil {
+		return nil, fmt.Errorf("--issuers %s: %w", o.issuers, configfile.Advise(err))
+	}
+	defer func() { _ = f.Close() }() // the file is only read
+	issuers, err := token.ReadIssuers(f)
+	if err != nil {
+		return nil, fmt.Errorf("--issuers %s %w", o.issuers, err)
+	}
+	tokens, err := token.New(token.Config{Issuers: issuers, Claims: o.claims, Log: log})
+	if err != nil {
+		return nil, fmt.Errorf("--issuers %s: %w", o.issuers, err)
+	}
+	return tokens, nil
 }
 
 // parseMethods returns the methods of --methods in upper case; none if every method is served.

@@ -88,7 +88,7 @@ func (f *process) add(
 	c := &servedCell{Cell: own, counters: counters, recorder: livepage.NewRecorder(), listener: listener}
 	base := c.url()
 	now := time.Now()
-	c.lines = c.try(ctx, now, base, func(*plan.Tenant) string { return base })
+	c.lines = f.try(ctx, c, now, base, func(*plan.Tenant) string { return base })
 	if c.handler, err = f.handler(c); err == nil {
 		err = f.operators.writeToken(listener.Addr())
 	}
@@ -102,13 +102,20 @@ func (f *process) add(
 	return c, nil
 }
 
-// try returns example commands for the cell's present tenants. at returns the URL for the example of a tenant.
-func (c *servedCell) try(ctx context.Context, now time.Time, base string, at func(*plan.Tenant) string) attempts {
-	if view, _ := c.Reader.Begin(ctx, now); !view.HasKeys() && !view.HasPlans() {
+// try returns example commands for a cell's present tenants. at returns the URL for the example of a tenant.
+func (f *process) try(
+	ctx context.Context, c *servedCell, now time.Time, base string, at func(*plan.Tenant) string,
+) attempts {
+	if view, _ := c.Reader.Begin(ctx, now); !view.HasKeys() && !view.HasPlans() && f.Tokens == nil {
 		const about = "no key: there are no plans, tenants and keys, so only ipLimits limit calls"
 		return attempts{{about, "curl -i " + base + "/product/1"}}
 	}
-	return tryLines(c.Overview(ctx, now, maxTryTenants*4), c.Keys(ctx), anonymousPlan(ctx, c.Cell, now), base, at)
+	lines := tryLines(c.Overview(ctx, now, maxTryTenants*4), c.Keys(ctx), anonymousPlan(ctx, c.Cell, now), base, at)
+	if f.Tokens != nil {
+		lines = append(attempts{{"a token of one of the issuers (put it into TOKEN)",
+			`curl -i -H "Authorization: Bearer $TOKEN" ` + base + "/product/1"}}, lines...)
+	}
+	return lines
 }
 
 // anonymousPlan returns the id of the plan for calls without a key. It returns "" if such calls have no plan.
@@ -135,7 +142,7 @@ func (f *process) handler(c *servedCell) (http.Handler, error) {
 	names := c.counters.Names
 	z, err := authorizer.New(authorizer.Config{Source: c.Reader, Store: c.counters.Tenants,
 		Addresses: c.counters.Addresses, Sources: names, Now: f.clock.Now, Log: f.log, TrustedHops: f.TrustedHops,
-		Jitter: f.Jitter})
+		Jitter: f.Jitter, Tokens: f.Tokens})
 	if err != nil {
 		return nil, err
 	}

@@ -126,7 +126,7 @@ func (f *process) greet(w io.Writer) {
 	lines := first.lines
 	if f.several() {
 		now := f.clock.Now()
-		lines = first.try(context.Background(), now, base,
+		lines = f.try(context.Background(), first, now, base,
 			func(t *plan.Tenant) string { return f.granting(cells, t, now, base) })
 	}
 	if len(lines) == 0 {

@@ -60,7 +60,8 @@ type Options struct {
 	Confirmed bool        // plans files may replace at the start what others wrote to Data
 	Cells     []string    // cells that share the limits; none: one cell, AloneCell, has all limits
 	Peppers   map[string][]byte
-	NewKeys   string // id of the pepper of new keys
+	NewKeys   string            // id of the pepper of new keys
+	Tokens    authorizer.Tokens // nil: no JWT is accepted
 
 	Listen       string // address of the first cell
 	Upstream     *url.URL

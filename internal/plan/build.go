@@ -203,10 +203,14 @@ func (r *reader) warn(s *spec, e *Effective) {
 	}
 	for i := range e.Limit.Tiers {
 		t := &e.Limit.Tiers[i]
-		if e.Cost.Default > t.Capacity() {
+		if e.Cost.Max > t.Capacity() {
 			at, _ := s.locate(&limit.FieldError{Tier: i, Field: t.Algorithm.AmountField()})
-			r.warnAt(at, "can hold %d, which is below the usual cost %d: every such request is denied for ever",
-				t.Capacity(), e.Cost.Default)
+			which, cost := "largest", e.Cost.Max
+			if e.Cost.Default > t.Capacity() {
+				which, cost = "usual", e.Cost.Default
+			}
+			r.warnAt(at, "can hold %d, which is below the %s cost %d: every such request is denied for ever",
+				t.Capacity(), which, cost)
 		}
 		if t.Counting().EachCharge && t.Threshold < fewCosts*max(e.Limit.MaxCost, 1) {
 			r.warnAt(s.tiers[i].from, "a %s of %d may be too small to be divided between several cells, and then "+

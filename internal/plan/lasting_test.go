@@ -88,3 +88,20 @@ func TestWarningsOfSmallSlidingWindows(t *testing.T) {
 			test.threshold), test.want)
 	}
 }
+
+// Guarantees that a header's cost that a limit can never hold is reported, whatever the algorithm, and only then.
+func TestWarningsOfCostsThatNeverFit(t *testing.T) {
+	for _, test := range []struct{ limit, want string }{
+		{"algorithm: fixed_window, threshold: 9, period: 1m, cost: {trustedHeader: x-c, max: 10}",
+			"can hold 9, which is below the largest cost 10"},
+		{"algorithm: token_bucket, rate: 100, burst: 9, period: 1s, cost: {trustedHeader: x-c, max: 10}",
+			"can hold 9, which is below the largest cost 10"},
+		{"algorithm: token_bucket, rate: 1, burst: 10, period: 1s, cost: {trustedHeader: x-c, max: 10}", ""},
+		{"algorithm: fixed_window, tiers: [{threshold: 2, period: 1s}, {threshold: 20, period: 1m}], " +
+			"cost: {trustedHeader: x-c, max: 10}", "can hold 2, which is below the largest cost 10"},
+		{"algorithm: fixed_window, threshold: 9, period: 1m, cost: {trustedHeader: x-c, max: 20, default: 10}",
+			"can hold 9, which is below the usual cost 10"},
+	} {
+		wantWarning(t, "plans: [ { id: p, limits: [ { id: a, "+test.limit+" } ] } ]\n", test.want)
+	}
+}

@@ -65,8 +65,7 @@ var kinds = [kindCount]kind{
 		"Caller cannot be identified right now",
 		"The credential may be good: what it is checked against could not be read in time. Try again later."},
 	NoCredential: {"no_credential", http.StatusUnauthorized, docs + "no-credential", "No credential",
-		"The request has no credential that this API knows. Send an API key as 'X-API-Key: KEY' or " +
-			"'Authorization: Bearer KEY'."},
+		"The request does not say who calls."},
 	BadCredential: {"bad_credential", http.StatusUnauthorized, docs + "bad-credential", "Credential not valid",
 		"The credential is malformed, unknown, expired or revoked."},
 	UnknownTenant: {"unknown_tenant", http.StatusForbidden, docs + "unknown-tenant", "Tenant not known",

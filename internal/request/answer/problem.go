@@ -19,8 +19,9 @@ type Problem struct {
 	Wait     Wait
 	Limit    string // for NotHere: the id of the limit of which this cell grants too little; "" if not known
 
-	// OwnIdentity says that the program identifies callers itself, so that NoCredential must not name Sluice's headers.
-	OwnIdentity bool
+	// Keys and Tokens are the credentials that NoCredential asks for. Both are false if the program identifies callers
+	// itself, so that the answer must not name Sluice's headers.
+	Keys, Tokens bool
 }
 
 // NewInstance makes the URI of a denial: a random UUID.
@@ -52,10 +53,9 @@ func (p *Problem) Append(b []byte) []byte {
 	b = append(b, `","status":`...)
 	b = strconv.AppendInt(b, int64(k.status), 10)
 	b = append(b, `,"detail":"`...)
-	if p.Kind == NoCredential && p.OwnIdentity {
-		b = append(b, "The request does not say who calls."...)
-	} else {
-		b = append(b, k.detail...)
+	b = append(b, k.detail...)
+	if p.Kind == NoCredential {
+		b = p.appendCredentials(b)
 	}
 	b = p.appendDetail(b)
 	b = append(b, '"')
@@ -70,6 +70,17 @@ func (p *Problem) Append(b []byte) []byte {
 		b = strconv.AppendInt(b, p.waitMillis(), 10)
 	}
 	return append(b, '}')
+}
+
+// appendCredentials writes which credentials the API accepts.
+func (p *Problem) appendCredentials(b []byte) []byte {
+	if p.Keys {
+		b = append(b, " Send an API key as 'X-API-Key: KEY' or 'Authorization: Bearer KEY'."...)
+	}
+	if p.Tokens {
+		b = append(b, " Send a token of an issuer that this API accepts as 'Authorization: Bearer TOKEN'."...)
+	}
+	return b
 }
 
 // waitMillis returns the exact wait in milliseconds, rounded up, so that it is never too short. Retry-After is never

@@ -47,7 +47,7 @@ func ReadIssuers(from io.Reader) ([]Issuer, error) {
 		return nil, fmt.Errorf("must be a JSON array of issuers: %w", err)
 	}
 	if len(read) == 0 {
-		return nil, errors.New("is to have an issuer at least; leave it out to accept no JWTs")
+		return nil, errors.New("has no issuer; leave it out to accept no JWTs")
 	}
 	return read, nil
 }
