@@ -22,7 +22,6 @@ import (
 	"github.com/sluicelimits/sluice/internal/control/audit"
 	"github.com/sluicelimits/sluice/internal/control/audit/bucket"
 	"github.com/sluicelimits/sluice/internal/control/audit/folder"
-	"github.com/sluicelimits/sluice/internal/control/audit/livetables"
 	"github.com/sluicelimits/sluice/internal/control/dynamo"
 	"github.com/sluicelimits/sluice/internal/control/embedded"
 	"github.com/sluicelimits/sluice/internal/dev/devcells"
@@ -158,7 +157,7 @@ func liveTables(ctx context.Context, folder string) (audit.Tables, error) {
 	if err != nil {
 		return nil, err
 	}
-	live := livetables.New(to, at.Of)
+	live := to.Tables(at.Of)
 	if _, _, err := live.List(ctx, control.Plans, "", 1); err != nil && !errors.Is(err, control.ErrBadItem) {
 		return nil, err
 	}

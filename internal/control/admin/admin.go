@@ -79,6 +79,10 @@ type Config struct {
 	// Alone is the id of the only cell, which grants the whole of each limit; "" if cells share limits.
 	Alone string
 
+	// Of is an id of these tables. Get and List refuse a call that names other tables: it has reached this process by
+	// mistake. "" refuses every call that names tables.
+	Of string
+
 	// Shadow counts the outcomes of shadow limits. If nil, ShadowReport says where to find the counts instead.
 	Shadow func(ctx context.Context) (*ShadowReport, error)
 
@@ -137,10 +141,14 @@ type Write struct {
 type GetRequest struct {
 	Table control.Table `json:"table"`
 	Key   string        `json:"key"`
+	Of    string        `json:"of,omitempty"` // if set, the id of the tables: see Config.Of
 }
 
 // Get returns an item, which may be a tombstone.
 func (s *Service) Get(ctx context.Context, _ string, r *GetRequest) (*call.Item, error) {
+	if err := s.checkOf(r.Of); err != nil {
+		return nil, err
+	}
 	if err := control.CheckGet(r.Table, r.Key); err != nil {
 		return nil, call.Refuse(call.Invalid, "%v", err)
 	}
@@ -154,11 +162,19 @@ func (s *Service) Get(ctx context.Context, _ string, r *GetRequest) (*call.Item,
 	return call.ItemOf(item), nil
 }
 
+func (s *Service) checkOf(of string) error {
+	if of != "" && of != s.c.Of {
+		return call.Refuse(call.Invalid, "of: this process does not have the requested tables")
+	}
+	return nil
+}
+
 // ListRequest asks for a page of a table.
 type ListRequest struct {
 	Table control.Table `json:"table"`
 	After string        `json:"after,omitempty"` // Next of the previous page; "" for the first page
 	Most  int           `json:"most,omitempty"`  // largest number of items, 1..1000; 0 selects 500
+	Of    string        `json:"of,omitempty"`    // if set, the id of the tables: see Config.Of
 }
 
 // ListResponse is a page of a table.
@@ -173,6 +189,9 @@ const maxPageBytes = 2 << 20
 
 // List returns a page of a table, tombstones included, in the table's own order.
 func (s *Service) List(ctx context.Context, _ string, r *ListRequest) (*ListResponse, error) {
+	if err := s.checkOf(r.Of); err != nil {
+		return nil, err
+	}
 	most := cmp.Or(r.Most, 500)
 	if err := control.CheckList(r.Table, most); err != nil {
 		return nil, call.Refuse(call.Invalid, "%v", err)
@@ -285,7 +304,7 @@ func (s *Service) tableError(ctx context.Context, what string, err error) error 
 	}
 	s.c.Log.ErrorContext(ctx, "a control table failed", "operation", what, "error", err)
 	if errors.Is(err, control.ErrBadItem) {
-		return call.Refuse(call.Internal, "%s: what is stored was not written by Sluice: %v", what, err)
+		return call.Refuse(call.Damaged, "%s: what is stored was not written by Sluice: %v", what, err)
 	}
 	return call.Refuse(call.Unavailable, "%s: the control table did not answer; try again", what)
 }

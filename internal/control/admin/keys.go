@@ -75,7 +75,7 @@ func (s *Service) CreateKey(ctx context.Context, actor string, r *CreateKeyReque
 	if err != nil {
 		return nil, err
 	}
-	item, err := s.Get(ctx, actor, &GetRequest{control.Keys, id})
+	item, err := s.Get(ctx, actor, &GetRequest{Table: control.Keys, Key: id})
 	if err != nil {
 		return nil, err
 	}

@@ -143,7 +143,7 @@ func (s *Service) createTenant(ctx context.Context, actor string, r *SetTenantRe
 	if _, err := s.Apply(ctx, actor, &ApplyRequest{Reason: r.Reason, Changes: []Change{c}}); err != nil {
 		return nil, err
 	}
-	return s.Get(ctx, actor, &GetRequest{control.Tenants, r.Tenant})
+	return s.Get(ctx, actor, &GetRequest{Table: control.Tenants, Key: r.Tenant})
 }
 
 // applyTo makes the requested changes in a tenant's document.

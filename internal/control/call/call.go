@@ -40,6 +40,7 @@ const (
 	Unauthorized Code = "unauthorized"       // 401: the token of RequireToken is missing or wrong
 	Forbidden    Code = "forbidden"          // 403: the caller is unknown
 	NotFound     Code = "not_found"          // 404
+	NoOperation  Code = "no_operation"       // 404: there is no operation with the path
 	Method       Code = "method_not_allowed" // 405
 	Conflict     Code = "conflict"           // 409: others have changed the items; Conflicts holds the present versions
 	// 409: the change removes or weakens what Problems names, and the call does not accept that
@@ -47,13 +48,15 @@ const (
 	TooLarge    Code = "too_large"   // 413
 	MediaType   Code = "media_type"  // 415
 	Internal    Code = "internal"    // 500
+	Damaged     Code = "damaged"     // 500: what is stored was not written by Sluice
 	Unsupported Code = "unsupported" // 501: not available here; the message says what is
 	Unavailable Code = "unavailable" // 503: something that the operation needs did not answer; the call may be repeated
 )
 
 var statuses = map[Code]int{
 	Invalid: http.StatusBadRequest, Unauthorized: http.StatusUnauthorized, Forbidden: http.StatusForbidden,
-	NotFound: http.StatusNotFound, Method: http.StatusMethodNotAllowed,
+	NotFound: http.StatusNotFound, NoOperation: http.StatusNotFound, Damaged: http.StatusInternalServerError,
+	Method:   http.StatusMethodNotAllowed,
 	Conflict: http.StatusConflict, Confirm: http.StatusConflict, TooLarge: http.StatusRequestEntityTooLarge,
 	MediaType: http.StatusUnsupportedMediaType, Internal: http.StatusInternalServerError,
 	Unsupported: http.StatusNotImplemented, Unavailable: http.StatusServiceUnavailable,
@@ -68,6 +71,7 @@ type Item struct {
 	Actor     string          `json:"actor"`
 	Reason    string          `json:"reason"`
 	ChangedAt time.Time       `json:"changed_at"`
+	PrevHash  string          `json:"prev_hash,omitempty"`
 	Hash      string          `json:"hash"`
 	Body      json.RawMessage `json:"body,omitempty"` // absent in a tombstone
 }
@@ -77,7 +81,14 @@ func (i *Item) Ref() control.Ref { return control.Ref{Table: i.Table, Key: i.Key
 
 // ItemOf returns an item as calls return it.
 func ItemOf(i *control.Item) *Item {
-	return &Item{i.Table, i.Key, i.Version, i.Deleted, i.Actor, i.Reason, i.ChangedAt, i.Hash, i.Body}
+	return &Item{i.Table, i.Key, i.Version, i.Deleted, i.Actor, i.Reason, i.ChangedAt, i.PrevHash, i.Hash,
+		i.Body}
+}
+
+// Stored returns the item as it is stored.
+func (i *Item) Stored() control.Item {
+	return control.Item{Table: i.Table, Key: i.Key, Version: i.Version, Deleted: i.Deleted, Actor: i.Actor,
+		Reason: i.Reason, ChangedAt: i.ChangedAt, PrevHash: i.PrevHash, Hash: i.Hash, Body: i.Body}
 }
 
 // Clash is an item that another operator has changed.
@@ -241,7 +252,7 @@ func (m *Mux) call(ctx context.Context, in *input) (out any, err error) {
 	case events.CheckText(in.actor) != nil:
 		return nil, Refuse(Forbidden, "the caller is unknown")
 	case !ok:
-		return nil, Refuse(NotFound, "there is no operation %.80q", in.path)
+		return nil, Refuse(NoOperation, "there is no operation %.80q", in.path)
 	case in.method != http.MethodPost:
 		return nil, Refuse(Method, "an operation is a POST")
 	case !strings.EqualFold(strings.TrimSpace(mediaType), "application/json"):

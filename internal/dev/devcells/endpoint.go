@@ -14,7 +14,7 @@ const endpointFile = "endpoint.json"
 // Endpoint says where the process that has a data folder open answers operators' calls.
 type Endpoint struct {
 	URL string `json:"url"`
-	// Of is an id of the open folder. By it, package audit/livetables notices if another process has opened the folder.
+	// Of is an id of the open folder. By it, a caller notices if the process that answers has another folder open.
 	Of        string `json:"of"`
 	TokenFile string `json:"token_file,omitempty"` // file of the token that calls must carry; "" if they need none
 }

@@ -32,7 +32,6 @@ import (
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/control/admin"
 	"github.com/sluicelimits/sluice/internal/control/audit/folder"
-	"github.com/sluicelimits/sluice/internal/control/audit/livetables"
 	"github.com/sluicelimits/sluice/internal/control/call"
 	"github.com/sluicelimits/sluice/internal/control/embedded"
 	"github.com/sluicelimits/sluice/internal/dev/devtoken"
@@ -259,9 +258,7 @@ func (p *Plane) serveOperators() error {
 	if err != nil {
 		return err
 	}
-	operations := admin.NewMux(service)
-	livetables.Register(operations, p.of, p.tables)
-	h := call.Local(operations, p.c.Operators)
+	h := call.Local(admin.NewMux(service), p.c.Operators)
 	p.operate.Store(&h)
 	return nil
 }
@@ -274,7 +271,7 @@ func (p *Plane) service(cells map[string]admin.CellTable) (*admin.Service, error
 		}
 	}
 	return admin.New(admin.Config{
-		Alone: alone, Local: true, Tables: p.tables, Accepts: p.c.Accepts, AcceptsPlan: p.c.AcceptsPlan,
+		Alone: alone, Local: true, Of: p.of, Tables: p.tables, Accepts: p.c.Accepts, AcceptsPlan: p.c.AcceptsPlan,
 		CellTables: cells,
 		Shadow:     p.c.Shadow,
 		Now:        p.c.Now, Log: p.c.Log,

@@ -367,8 +367,8 @@ var bans = []ban{
 	// The control plane.
 	{packages: []string{"internal/control/admin"}, never: []string{anyAWS},
 		why: "the operations run in one process, too"},
-	{packages: []string{"internal/control/audit/livetables"}, never: []string{awsClient, "internal/control/dynamo/..."},
-		why: "its calls go to this machine, and tables are handed to it"},
+	{packages: []string{"internal/control/client"}, never: []string{awsClient, "internal/control/dynamo/..."},
+		why: "its calls go over HTTP, and a signer is handed to it"},
 
 	// The rate limit service.
 	{packages: []string{"internal/server/..."}, never: []string{"internal/limiter/store/redis/...",

@@ -1,4 +1,4 @@
-package livetables_test
+package client_test
 
 import (
 	"context"
@@ -14,30 +14,26 @@ import (
 	bolt "go.etcd.io/bbolt"
 
 	"github.com/sluicelimits/sluice/internal/control"
-	"github.com/sluicelimits/sluice/internal/control/audit/livetables"
+	"github.com/sluicelimits/sluice/internal/control/admin"
 	"github.com/sluicelimits/sluice/internal/control/call"
 	"github.com/sluicelimits/sluice/internal/control/client"
 	"github.com/sluicelimits/sluice/internal/control/embedded"
 )
 
 // serveTables returns a client of a server with the tables "these". The client asks for the tables of the given name.
-func serveTables(t *testing.T, tables *embedded.Tables, of string) *livetables.Tables {
+func serveTables(t *testing.T, tables *embedded.Tables, of string) *client.Tables {
 	t.Helper()
-	m := call.NewMux(slog.New(slog.DiscardHandler))
-	livetables.Register(m, "these", tables)
-	return tablesBehind(t, m, of)
-}
-
-// tablesBehind serves the operations, and returns tables that ask them.
-func tablesBehind(t *testing.T, m *call.Mux, of string) *livetables.Tables {
-	t.Helper()
-	s := httptest.NewServer(call.Local(m, "tester@local"))
+	service, err := admin.New(admin.Config{Tables: tables, Of: "these", Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := httptest.NewServer(call.Local(admin.NewMux(service), "tester@local"))
 	t.Cleanup(s.Close)
 	c, err := client.New(s.URL, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return livetables.New(c, of)
+	return c.Tables(of)
 }
 
 func open(t *testing.T, path string) *embedded.Tables {
@@ -102,20 +98,16 @@ func TestItemsArriveAsTheyAre(t *testing.T) {
 }
 
 // pages makes List return two items at a time, so that there are several pages.
-type pages struct{ *livetables.Tables }
+type pages struct{ *client.Tables }
 
 func (p pages) List(ctx context.Context, t control.Table, after string, _ int) ([]control.Item, string, error) {
 	return p.Tables.List(ctx, t, after, 2)
 }
 
-func (pages) Put(context.Context, control.Change) (control.Item, error) {
-	return control.Item{}, errors.New("nobody writes")
-}
-
 // Guarantees that a page of large items is shortened rather than refused, and that no item is left out.
 func TestLargeItems(t *testing.T) {
 	tables := open(t, filepath.Join(t.TempDir(), "control.db"))
-	const n, size = 12, 2_000
+	const n, size = 12, control.MaxBodyBytes - 100
 	for i := range n {
 		body := `{"plan":"` + strings.Repeat("x", size) + `"}`
 		if _, err := tables.Put(t.Context(), control.Change{Table: control.Tenants, Key: fmt.Sprintf("t%02d", i),
@@ -123,9 +115,7 @@ func TestLargeItems(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	m := call.NewMux(slog.New(slog.DiscardHandler))
-	livetables.RegisterPaged(m, "these", tables, 10*size)
-	live, seen, calls := tablesBehind(t, m, "these"), 0, 0
+	live, seen, calls := serveTables(t, tables, "these"), 0, 0
 	for after := ""; ; calls++ {
 		items, next, err := live.List(t.Context(), control.Tenants, after, control.MaxPage)
 		if err != nil {
@@ -210,7 +200,7 @@ func TestOthers(t *testing.T) {
 		t.Fatal(err)
 	}
 	gone.Close()
-	if _, _, err := livetables.New(to, "these").List(t.Context(), control.Tenants, "", 10); err == nil {
+	if _, _, err := to.Tables("these").List(t.Context(), control.Tenants, "", 10); err == nil {
 		t.Error("the table of a process that has ended: got no error, want one")
 	}
 }
