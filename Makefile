@@ -159,10 +159,6 @@ figures: ## Measure Sluice and its peers, and compare with the goals (ONLY=NAME 
 figures-table: ## Copy the output of make figures, in the file FROM, into the table of docs/benchmarks.md
 	@cd bench && go run ./figures -table ../docs/benchmarks.md <'$(abspath $(FROM))'
 
-.PHONY: workload
-workload: ## Run the published workload on a real Redis, or with SIM=1 in virtual time (WORKLOADFLAGS=-h)
-	@cd bench && go run ./workload $(if $(SIM),-sim) $(WORKLOADFLAGS)
-
 .PHONY: lines
 lines: ## Count the lines of product code and tests in each package
 	@scripts/lines

@@ -8,6 +8,8 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"syscall"
+	"testing"
 	"time"
 )
 
@@ -16,82 +18,78 @@ type contender struct {
 	name    string
 	keys    int
 	workers int // goroutines; 0 means one for each core
+	stride  int // the distance from one key that is used to the next; 0 means 1
 
-	// stride is the distance from one key that is used to the next. It is 1 while the counters are made. After that it
-	// is measuredStride, or 1 if that is 0.
-	stride, measuredStride int
-
-	// spend makes ops requests for one unit each: the first one for the key first, the next one for the next key, and
-	// so on, again from the first key after the last. It returns how many were admitted. Several goroutines call it at
-	// once. Each contender has a loop of its own, because a call of a function value for each request would slow both
-	// sides, so that every ratio would be closer to one.
-	spend func(first, ops int) (admitted int, err error)
+	// ask returns a function that asks for one unit of a key, for one goroutine.
+	ask func() func(key int) (admitted bool, err error)
 
 	// spent returns how many units of a key have been used, at least and at most: token buckets refill during the
 	// measurement.
 	spent func(key int) (least, most int, err error)
 
 	close func()
+
+	total, admitted int // units that were asked for, and those that were admitted
 }
 
-// goroutines returns how many goroutines call spend at once.
-func (c *contender) goroutines() int {
-	if c.workers > 0 {
-		return c.workers
+// goroutines returns how many goroutines ask at once.
+func (c *contender) goroutines() int { return cmp.Or(c.workers, runtime.GOMAXPROCS(0)) }
+
+// unit returns a small number of operations that uses every key equally often.
+func (c *contender) unit() int {
+	if c.stride == 0 && c.keys%c.goroutines() == 0 {
+		return c.keys // each goroutine uses a part of the keys
 	}
-	return runtime.GOMAXPROCS(0)
+	return c.keys * c.goroutines()
 }
 
 // timing is the duration of one operation, in ns. If n cores work at the same time, the processor time is n times the
 // wall time.
 type timing struct{ wall, processor float64 }
 
-// cores returns how many cores the goroutines can use.
-func (c *contender) cores() int { return min(c.goroutines(), runtime.GOMAXPROCS(0)) }
-
-// trial makes ops requests for one unit each with its goroutines, and returns the time for one. Each key gets the same
-// number of requests: ops is a multiple of [contender.unit].
-func (c *contender) trial(ops int) (perOp timing, admitted int, err error) {
+// trial asks for ops units with the contender's goroutines, and returns the time for one. Each key gets the same number
+// of requests if ops is a multiple of unit.
+func (c *contender) trial(ops int) (perOp timing, err error) {
 	workers := c.goroutines()
-	counts := make([]int, workers)
-	errs := make([]error, workers)
+	counts, errs := make([]int, workers), make([]error, workers)
 	start := make(chan struct{})
 	var done sync.WaitGroup
 	for w := range workers {
 		done.Go(func() {
+			ask, key, stride := c.ask(), w*c.keys/workers, cmp.Or(c.stride, 1)
 			<-start
-			counts[w], errs[w] = c.spend(w*c.keys/workers, ops/workers)
+			for range ops / workers {
+				admitted, err := ask(key)
+				if err != nil {
+					errs[w] = fmt.Errorf("%s: %w", c.name, err)
+					return
+				}
+				if admitted {
+					counts[w]++
+				}
+				if key += stride; key >= c.keys {
+					key -= c.keys
+				}
+			}
 		})
 	}
 	used, began := processorTime(), time.Now()
 	close(start)
 	done.Wait()
 	elapsed, used := time.Since(began), processorTime()-used
+	c.total += ops
 	for _, n := range counts {
-		admitted += n
+		c.admitted += n
 	}
-	perOp = timing{wall: float64(elapsed) / float64(ops), processor: float64(used) / float64(ops)}
-	return perOp, admitted, errors.Join(errs...)
+	return timing{wall: float64(elapsed) / float64(ops), processor: float64(used) / float64(ops)}, errors.Join(errs...)
 }
 
-// atOnceShare is the least part of the processor time of its cores that a trial on all of them must have used.
-// Goroutines that took turns on one of two cores use 0.5 of it.
-const atOnceShare = 0.85
-
-// atOnce reports whether a trial that took t ran on about as many cores as it could use.
-func (c *contender) atOnce(t timing) bool {
-	return t.processor >= atOnceShare*float64(c.cores())*t.wall
-}
-
-// unit returns the smallest number of operations that uses every key equally often.
-func (c *contender) unit() int { return c.keys * c.goroutines() }
-
-// verify checks that every key was asked for the same number of units, ops in all, and that at most limit units of each
-// key were admitted.
-func (c *contender) verify(ops, admitted, limit int) error {
-	share := min(ops/c.keys, limit)
-	if want := share * c.keys; admitted != want {
-		return fmt.Errorf("%s admitted %d of %d, want %d", c.name, admitted, ops, want)
+// verify checks that every key was asked for the same number of units, and that at most limit units of each key were
+// admitted.
+func (c *contender) verify(limit int) error {
+	share := min(c.total/c.keys, limit)
+	if want := share * c.keys; c.admitted != want {
+		return fmt.Errorf("%s admitted %d of %d, want %d", c.name, c.admitted, c.total, want)
 	}
 	for key := range c.keys {
 		least, most, err := c.spent(key)
@@ -106,187 +104,130 @@ func (c *contender) verify(ops, admitted, limit int) error {
 	return nil
 }
 
-// load configures how much a comparison measures.
-type load struct {
-	rounds int           // pairs of trials that count; odd, so that the median is one of them
-	trial  time.Duration // about how long one trial takes
-	calm   bool          // rounds in which the machine was busy do not count
-	atOnce bool          // with calm: rounds in which the goroutines did not have a core each do not count, either
-}
-
-const (
-	mostAttempts = 3 // rounds that are measured to get one that counts, on average
-	leastCalm    = 5 // rounds that count if the machine is never calm: the least disturbed ones
-)
-
-func loadFor(short bool) load {
-	if short {
-		return load{rounds: 3, trial: 20 * time.Millisecond}
+// allocatesNothing returns an error if a decision allocates after the given number of decisions. It closes the
+// contender.
+func (c *contender) allocatesNothing(after int) error {
+	defer c.close()
+	if _, err := c.trial(after); err != nil {
+		return err
 	}
-	return load{rounds: 25, trial: 120 * time.Millisecond, calm: true}
-}
-
-// decisions returns how many decisions on Redis are enough to measure what one costs.
-func (l load) decisions() int {
-	if l.calm {
-		return 20_000
+	const ops = 1000
+	ask, failed, perOp := c.ask(), error(nil), 1.0
+	for range 5 { // the least of some runs: a call for the next lease allocates, and can happen at any time
+		perOp = min(perOp, testing.AllocsPerRun(1, func() {
+			for i := range ops {
+				if _, err := ask(i % c.keys); err != nil {
+					failed = err
+				}
+			}
+		})/ops)
 	}
-	return 1000
+	if failed == nil && perOp >= 0.01 {
+		failed = fmt.Errorf("%s: %.2f allocations per decision, want 0", c.name, perOp)
+	}
+	return failed
 }
 
-// comparison is the result of measuring two contenders: medians over the rounds that count.
+// comparison is the result of measuring two contenders. Times are ns per operation.
 type comparison struct {
-	ratio        float64 // time of ours ÷ time of theirs, within a round
-	low, high    float64 // quartiles of the ratio
-	processor    float64 // processor time of ours ÷ that of theirs
-	ours, theirs float64 // ns per operation
-	oursOnCPU    float64 // ns of processor time per operation
-	rounds       int     // rounds that count
-	dropped      int     // rounds that do not count, because the machine was busy
-	busy         bool    // the machine was never calm for long enough, so the least disturbed rounds count
+	ratio        float64 // time of ours ÷ time of theirs
+	ours, theirs timing
+	rounds       int
 }
 
 func (c comparison) String() string {
-	s := fmt.Sprintf("%.1f ns against %.1f ns per decision, middle half of the rounds %.2f to %.2f, processor time "+
-		"%.2f x",
-		c.ours, c.theirs, c.low, c.high, c.processor)
-	switch {
-	case c.busy:
-		s += fmt.Sprintf("; the machine was busy throughout: the %d least disturbed of %d rounds", c.rounds,
-			c.rounds+c.dropped)
-	case c.dropped > 0:
-		s += fmt.Sprintf("; %d of %d rounds are dropped, because the machine was busy", c.dropped, c.rounds+c.dropped)
-	}
-	return s
+	return fmt.Sprintf("%.1f ns against %.1f ns per decision, processor time %.1f ns against %.1f ns, "+
+		"%d trials of each", c.ours.wall, c.theirs.wall, c.ours.processor, c.theirs.processor, c.rounds)
 }
 
-// round is a pair of trials.
-type round struct {
-	ours, theirs timing
-	disturbance  float64 // the largest slowdown of the calibrations before, between and after them
-}
+// calmPart is the part of the trials that is taken to be undisturbed. If another program uses the other half of a core,
+// the same instructions take about half as long again, and if it uses the core, goroutines that should run at once take
+// turns. Both make a trial slow, so of many short trials the fast ones tell what the contender takes.
+const calmPart = 0.1
 
-// side is one of the two contenders of a comparison, with the units that it was asked for and admitted so far.
-type side struct {
-	*contender
-	ops             int // operations of one trial
-	total, admitted int
-}
-
-// compare measures two contenders in turn. Ours is first in one round and second in the next, so that neither has an
-// advantage. The ratio is computed in each round, because what slows the machine for a while slows both. Each key can
-// spend limit units in all.
-func compare(ours, theirs *contender, l load, limit int) (comparison, error) {
-	pair := [2]*side{{contender: ours}, {contender: theirs}}
-	for _, c := range pair {
-		if err := c.warmUp(l); err != nil {
-			return comparison{}, err
+// compare measures two contenders in turn, in many short trials, and closes them. Ours is first in one round and second
+// in the next, so that neither has an advantage. Each key has plenty of units.
+func compare(ours, theirs *contender, short bool) (c comparison, err error) {
+	defer ours.close()
+	defer theirs.close()
+	rounds, least, within := 301, 21, 20*time.Second
+	if short {
+		rounds, least, within = 5, 3, time.Second
+	}
+	pair, ops := [2]*contender{ours, theirs}, [2]int{}
+	for i, side := range pair {
+		if ops[i], err = side.warmUp(10 * time.Millisecond); err != nil {
+			return c, err
 		}
 	}
-	var calm, disturbed []round
-	var machine calibration
-	for n := 0; len(calm) < l.rounds && n < mostAttempts*l.rounds; n++ {
-		r, counts, err := measureRound(pair, n%2, l, &machine)
-		if err != nil {
-			return comparison{}, err
-		}
-		if counts {
-			calm = append(calm, r)
-		} else {
-			disturbed = append(disturbed, r)
-		}
-	}
-	for _, c := range pair {
-		if err := c.verify(c.total, c.admitted, limit); err != nil {
-			return comparison{}, err
-		}
-	}
-	return summary(calm, disturbed), nil
-}
-
-// warmUp makes the counters, and finds out how many operations take about as long as a trial of l.
-func (c *side) warmUp(l load) error {
-	for n := c.unit(); c.ops == 0; n *= 10 {
-		perOp := math.Inf(1)
-		for range 3 { // the fastest trial counts: after one that was delayed, all others would be too short
-			took, err := c.spendAll(n)
+	runtime.GC()
+	var times [2][]timing
+	for began := time.Now(); c.rounds < rounds && (c.rounds < least || time.Since(began) < within); c.rounds++ {
+		for turn := range pair {
+			i := (c.rounds + turn) % 2
+			t, err := pair[i].trial(ops[i])
 			if err != nil {
-				return err
+				return c, err
 			}
-			perOp = min(perOp, took.wall)
-		}
-		if perOp*float64(n) >= float64(l.trial)/10 {
-			c.ops = c.unit() * max(1, int(float64(l.trial)/(perOp*float64(c.unit()))))
+			times[i] = append(times[i], t)
 		}
 	}
-	if c.measuredStride > 0 {
-		c.stride = c.measuredStride
+	for _, side := range pair {
+		if err := side.verify(plenty); err != nil {
+			return c, err
+		}
 	}
-	return nil
+	c.ours, c.theirs = calm(times[0]), calm(times[1])
+	c.ratio = c.ours.wall / c.theirs.wall
+	return c, nil
 }
 
-// spendAll makes a trial with the given number of operations, and adds them to the totals.
-func (c *side) spendAll(ops int) (timing, error) {
-	perOp, admitted, err := c.trial(ops)
-	if err != nil {
-		return timing{}, fmt.Errorf("%s: %w", c.name, err)
-	}
-	c.total += ops
-	c.admitted += admitted
-	return perOp, nil
-}
-
-// measureRound makes one trial of each contender, beginning with the given one. It reports whether the round counts.
-func measureRound(pair [2]*side, first int, l load, machine *calibration) (r round, counts bool, err error) {
-	runtime.GC() // so that the first contender does not collect garbage of the one before it
-	r.disturbance = 1
-	calibrate := func(c *side) {
-		if l.calm {
-			r.disturbance = max(r.disturbance, machine.slowdown(c.cores()))
-		}
-	}
-	atOnce := true
-	var times [2]timing
-	for turn := range pair {
-		i := (first + turn) % 2
-		calibrate(pair[i])
-		if times[i], err = pair[i].spendAll(pair[i].ops); err != nil {
-			return r, false, err
-		}
-		atOnce = atOnce && pair[i].atOnce(times[i])
-	}
-	calibrate(pair[0])
-	r.ours, r.theirs = times[0], times[1]
-	return r, r.disturbance <= calmSlowdown && (atOnce || !l.calm || !l.atOnce), nil
-}
-
-// summary returns the comparison by the calm rounds, or by the least disturbed ones if too few are calm.
-func summary(calm, disturbed []round) comparison {
-	c := comparison{rounds: len(calm), dropped: len(disturbed)}
-	if short := leastCalm - len(calm); short > 0 && len(disturbed) > 0 {
-		slices.SortFunc(disturbed, func(a, b round) int { return cmp.Compare(a.disturbance, b.disturbance) })
-		short = min(short, len(disturbed))
-		calm = append(calm, disturbed[:short]...)
-		c.rounds, c.dropped, c.busy = len(calm), len(disturbed)-short, true
-	}
-	of := func(f func(round) float64) []float64 {
+// calm returns the times that the calm part of the trials did not exceed.
+func calm(trials []timing) timing {
+	at := func(of func(timing) float64) float64 {
 		var values []float64
-		for _, r := range calm {
-			values = append(values, f(r))
+		for _, t := range trials {
+			values = append(values, of(t))
 		}
-		return slices.Sorted(slices.Values(values))
+		return quantile(values, calmPart)
 	}
-	ratios := of(func(r round) float64 { return r.ours.wall / r.theirs.wall })
-	n := len(ratios)
-	c.ratio, c.low, c.high = ratios[n/2], ratios[n/4], ratios[n-1-n/4]
-	c.processor = median(of(func(r round) float64 { return r.ours.processor / r.theirs.processor }))
-	c.ours = median(of(func(r round) float64 { return r.ours.wall }))
-	c.oursOnCPU = median(of(func(r round) float64 { return r.ours.processor }))
-	c.theirs = median(of(func(r round) float64 { return r.theirs.wall }))
-	return c
+	return timing{at(func(t timing) float64 { return t.wall }), at(func(t timing) float64 { return t.processor })}
 }
 
-func median(times []float64) float64 {
-	times = slices.Sorted(slices.Values(times))
-	return times[len(times)/2]
+// warmUp makes the counters, and returns how many operations take about the given time: a multiple of unit.
+func (c *contender) warmUp(length time.Duration) (ops int, err error) {
+	stride := c.stride
+	c.stride = 0 // so that the counters are made in the order of the keys
+	defer func() { c.stride = stride }()
+	for n := c.unit(); ; n *= 10 {
+		fastest := math.Inf(1) // of three: after one that was delayed, all later trials would be too short
+		for range 3 {
+			t, err := c.trial(n)
+			if err != nil {
+				return 0, err
+			}
+			fastest = min(fastest, t.wall)
+		}
+		if fastest*float64(n) >= float64(length)/10 {
+			return c.unit() * max(1, int(float64(length)/(fastest*float64(c.unit())))), nil
+		}
+	}
+}
+
+func median(values []float64) float64 { return quantile(values, 0.5) }
+
+// quantile returns the value that the part q of all values does not exceed.
+func quantile(values []float64, q float64) float64 {
+	values = slices.Sorted(slices.Values(values))
+	return values[int(q*float64(len(values)))]
+}
+
+// processorTime returns how much processor time this process has used so far. Figures about one processor use it,
+// because it does not include the time in which other programs run on the same processor.
+func processorTime() time.Duration {
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		panic(err) // cannot happen with these arguments
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }

@@ -53,9 +53,6 @@ func newDynamoWorkload(name string, limits ...limit.Limit) (*dynamoWorkload, err
 	return w, nil
 }
 
-// store returns the store of a new writer.
-func (w *dynamoWorkload) store() (limit.Store, error) { return dynamodb.New(w.config) }
-
 // run lets each writer make the given number of decisions. The n-th decision of all is made at the time now(n). One
 // decision in 100 may fail because it is undecided after three tries, as can happen when eight writers start at the
 // same time. Its units are counted.

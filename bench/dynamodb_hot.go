@@ -1,25 +1,21 @@
 package bench
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
+	"encoding/gob"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/sluicelimits/sluice/bench/shared"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/limiter/resilience"
 	"github.com/sluicelimits/sluice/internal/limiter/store/dynamodb"
 	"github.com/sluicelimits/sluice/internal/testkit/dynamodbtest"
-	"github.com/sluicelimits/sluice/internal/testkit/standin"
 )
 
 // The load of the figures about one busy tenant on DynamoDB.
@@ -31,55 +27,6 @@ const (
 	hotRoom      = 2.5  // a limit that does not bind, as a multiple of the demand
 	hotBinds     = 0.95 // a limit that binds, as a multiple of the demand
 )
-
-// dynamoHotFigure counts the write units of 1,000 decisions from leases on DynamoDB. It measures two loads, and the
-// larger value is the figure. In the first, twenty instances decide concurrently for a minute, over three limits. In
-// the second, the instances take turns in one goroutine, over one limit of each algorithm. Both run in virtual time.
-func dynamoHotFigure(binding bool) func(short bool) (Result, error) {
-	return func(short bool) (Result, error) {
-		var r Result
-		if err := hotAtOnce(&r, binding, short); err != nil {
-			return r, err
-		}
-		length := shared.Length{Measured: 6}
-		if short {
-			length.Measured = 1
-		}
-		for _, alg := range shared.Algorithms() {
-			for i, s := range shared.Hot(alg, hotInstances, hotRate) {
-				if binding != (i > 0) { // the limit of the first scenario never binds
-					continue
-				}
-				used, g, err := dynamoHot(&s, length)
-				if err != nil {
-					return r, err
-				}
-				units := used.Writes / float64(g.Requests) * 1000
-				r.Value = max(r.Value, units)
-				r.note("in turns, %s, limit %s: %.1f units for 1,000 decisions, %d conditions failed; %d of %d "+
-					"admitted, short %.2f %%, early %.2f %%, missed %.2f %%", alg, s.Name, units, used.Failed,
-					g.Admitted, g.Requests, g.ShortPct, g.EarlyPct, g.MissedPct)
-			}
-		}
-		return r, nil
-	}
-}
-
-// dynamoHot runs a scenario whose instances take turns, and returns its usage and score.
-func dynamoHot(s *shared.Scenario, length shared.Length) (used dynamodbtest.Usage, g shared.Score, err error) {
-	w, err := newDynamoWorkload("hot")
-	if err != nil {
-		return used, g, err
-	}
-	defer w.close()
-	if g, err = shared.SimulateOn(context.Background(), s, shared.Leased, workloadSeed, length, w.store); err != nil {
-		return used, g, fmt.Errorf("%s: %w", s.Algorithm, err)
-	}
-	if g.Over > 0 {
-		return used, g, fmt.Errorf("%d units were admitted beyond the limit", g.Over)
-	}
-	return w.meter.Take(), g, nil
-}
 
 // hotLimits returns three limits per tenant. The one with the algorithm binds, if there is one, binds.
 func hotLimits(binds limit.Algorithm) []limit.Limit {
@@ -101,98 +48,44 @@ func hotLimits(binds limit.Algorithm) []limit.Limit {
 	}
 }
 
-// hotAtOnce adds to the result what a minute of twenty concurrent instances costs. Each has a whole store chain.
-func hotAtOnce(r *Result, binding, short bool) error {
-	length := time.Minute
-	if short {
-		length = 3 * time.Second
-	}
-	cases := []limit.Algorithm{limit.LeakyBucket} // none of the three limits has this algorithm, so none binds
-	if binding {
-		cases = shared.Algorithms()
-	}
-	for _, binds := range cases {
-		h, err := hotProcess(binds, length)
-		if err != nil {
-			return err
+// dynamoHotFigure counts the write units of 1,000 decisions from leases on DynamoDB. Twenty instances, each with a
+// whole store chain, decide at once for a minute of virtual time, over three limits. If binding is true, each of the
+// limits binds in a run of its own, and the largest value is the figure.
+func dynamoHotFigure(binding bool) func(short bool) (Result, error) {
+	return func(short bool) (r Result, err error) {
+		length := time.Minute
+		if short {
+			length = 3 * time.Second
 		}
-		name := binds.String() + " binds"
-		if !binding {
-			name = "none binds"
+		cases := []limit.Algorithm{limit.LeakyBucket} // none of the three limits has this algorithm, so none binds
+		if binding {
+			cases = []limit.Algorithm{limit.FixedWindow, limit.TokenBucket, limit.SlidingWindow}
 		}
-		if err := h.plausible(binding, length); err != nil {
-			return fmt.Errorf("at once, %s: %w", name, err)
+		for _, binds := range cases {
+			h, err := runHotChild(hotOrder{binds, length})
+			if err == nil {
+				err = h.plausible(binding, length)
+			}
+			if err != nil {
+				return r, fmt.Errorf("%s binds: %w", binds, err)
+			}
+			units := h.Used.Writes / float64(h.Requests) * 1000
+			r.Value = max(r.Value, units)
+			name := binds.String()
+			if !binding {
+				name = "none"
+			}
+			r.note("%s binds: %.1f units for 1,000 decisions, %d conditions failed, %.0f read units; %d of %d admitted",
+				name, units, h.Used.Failed, h.Used.Reads, h.Admitted, h.Requests)
 		}
-		units := h.Used.Writes / float64(h.Requests) * 1000
-		r.Value = max(r.Value, units)
-		r.note("at once, three limits, %s: %.1f units for 1,000 decisions, %d conditions failed, %.0f read units; "+
-			"%d of %d admitted",
-			name, units, h.Used.Failed, h.Used.Reads, h.Admitted, h.Requests)
+		return r, nil
 	}
-	return nil
 }
 
-// hotVar is the environment variable that makes a process run the concurrent instances. Its value is a hotOrder as
-// JSON.
-const hotVar = "SLUICE_BENCH_HOT"
-
+// hotOrder is the message to a process that runs the instances.
 type hotOrder struct {
 	Binds  limit.Algorithm
 	Length time.Duration
-}
-
-// Main runs the instances, the client or the server for which a figure has started this process, and then does not
-// return. Programs that measure figures must call it first. The process runs its instances in a test, because the
-// virtual time of testing/synctest is only for tests.
-func Main() {
-	standin.Main(pollingPeers)
-	if order := os.Getenv(rlsVar); order != "" {
-		if err := rlsMain(order); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		os.Exit(0)
-	}
-	var order hotOrder
-	text := os.Getenv(hotVar)
-	if text == "" {
-		return
-	}
-	os.Args = os.Args[:1]
-	testing.Main(func(_, _ string) (bool, error) { return true, nil },
-		[]testing.InternalTest{{Name: "hot", F: func(t *testing.T) {
-			if err := json.Unmarshal([]byte(text), &order); err != nil {
-				t.Fatal(err)
-			}
-			h, err := runHot(t, hotLimits(order.Binds), order.Length)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := json.NewEncoder(os.Stdout).Encode(h); err != nil {
-				t.Fatal(err)
-			}
-		}}}, nil, nil)
-}
-
-// hotProcess starts a process that runs the concurrent instances, and returns its result.
-func hotProcess(binds limit.Algorithm, length time.Duration) (*hot, error) {
-	order, err := json.Marshal(hotOrder{binds, length})
-	if err != nil {
-		return nil, err
-	}
-	program, err := os.Executable()
-	if err != nil {
-		return nil, err
-	}
-	cmd := exec.Command(program) //nolint:gosec // this program, from no input
-	cmd.Env = append(os.Environ(), hotVar+"="+string(order))
-	cmd.Stderr = os.Stderr
-	out, err := cmd.Output()
-	if err != nil {
-		return nil, fmt.Errorf("instances at once: %w: %s", err, out)
-	}
-	h := new(hot)
-	return h, json.NewDecoder(bytes.NewReader(out)).Decode(h)
 }
 
 // hot counts the outcomes of the tenant's requests.
@@ -204,21 +97,49 @@ type hot struct {
 	failed error
 }
 
-// runHot runs the concurrent instances for the given time. Each decides at random times. Calls at the start and the end
-// of an instance are included in the usage.
-func runHot(t *testing.T, limits []limit.Limit, length time.Duration) (*hot, error) {
-	w, err := newDynamoWorkload("hot", limits...)
+func runHotChild(o hotOrder) (*hot, error) {
+	c, err := startChild("hot", &o)
 	if err != nil {
 		return nil, err
+	}
+	defer c.close()
+	h := new(hot)
+	return h, c.from.Decode(h)
+}
+
+// hotChild is the main function of the process that runs the instances. It is a test of its own, because the virtual
+// time of testing/synctest is only for tests.
+func hotChild(from *gob.Decoder, to *gob.Encoder) error {
+	var o hotOrder
+	if err := from.Decode(&o); err != nil {
+		return err
+	}
+	os.Args = os.Args[:1]
+	testing.Main(func(_, _ string) (bool, error) { return true, nil },
+		[]testing.InternalTest{{Name: "hot", F: func(t *testing.T) {
+			h, err := runHot(t, &o)
+			if err := errors.Join(err, to.Encode(h)); err != nil {
+				t.Fatal(err)
+			}
+		}}}, nil, nil)
+	return nil
+}
+
+// runHot runs the instances, which decide at random times. The usage includes calls at the start and the end of an
+// instance.
+func runHot(t *testing.T, o *hotOrder) (*hot, error) {
+	h := new(hot)
+	w, err := newDynamoWorkload("hot", hotLimits(o.Binds)...)
+	if err != nil {
+		return h, err
 	}
 	defer w.close()
 	bubble, stop := dynamodbtest.NewBubble(w.meter, hotAway)
 	defer stop()
 	w.config.Client, w.config.Timeout = bubble, dynamodb.DefaultTimeout
-	h := &hot{}
 	synctest.Test(t, func(*testing.T) {
 		bubble.Enter()
-		err = h.run(w, length)
+		err = h.run(w, o.Length)
 	})
 	h.Used = w.meter.Take()
 	return h, errors.Join(err, h.failed)
@@ -229,7 +150,7 @@ func (h *hot) run(w *dynamoWorkload, length time.Duration) error {
 	var asking sync.WaitGroup
 	var chains []*resilience.Chain
 	for range hotInstances {
-		store, err := w.store()
+		store, err := dynamodb.New(w.config)
 		if err != nil {
 			return err
 		}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"sync"
 )
 
 // Figure is a measured number for which the project has a goal.
@@ -30,18 +31,31 @@ func (r *Result) note(format string, args ...any) {
 	r.Notes = append(r.Notes, fmt.Sprintf(format, args...))
 }
 
+// measuredOnce returns a function that measures once for all figures that are taken from the same measurement, and once
+// more for a short one.
+func measuredOnce[T any](measure func(short bool) (T, error)) func(short bool) (T, error) {
+	full := sync.OnceValues(func() (T, error) { return measure(false) })
+	brief := sync.OnceValues(func() (T, error) { return measure(true) })
+	return func(short bool) (T, error) {
+		if short {
+			return brief()
+		}
+		return full()
+	}
+}
+
 // Figures lists all figures, in the order in which they are measured.
 func Figures() []Figure {
 	return []Figure{
-		{Name: "memory_1_limit", Unit: "x", Goal: 0.7, Digits: 2, Measure: memoryFigure(tiers[:1]...)},
-		{Name: "memory_3_limits", Unit: "x", Goal: 0.8, Digits: 2, Measure: memoryFigure(tiers[:]...)},
-		{Name: "memory_3_mixed", Unit: "x", Goal: 1.0, Digits: 2, Measure: memoryFigure(mixed[:]...)},
-		{Name: "memory_1m_keys", Unit: "x", Goal: 1.3, Digits: 2, Measure: memoryKeysFigure(1_000_000, tiers[:1]...)},
-		{Name: "memory_bytes", Unit: "bytes/key", Goal: 110, Digits: 0, Measure: memoryBytesFigure(tiers[:1]...)},
+		{Name: "memory_1_limit", Unit: "x", Goal: 0.7, Digits: 2, Measure: memoryFigure(memoryKeys, tiers[0])},
+		{Name: "memory_3_limits", Unit: "x", Goal: 0.8, Digits: 2, Measure: memoryFigure(memoryKeys, tiers[:]...)},
+		{Name: "memory_3_mixed", Unit: "x", Goal: 1.0, Digits: 2, Measure: memoryFigure(memoryKeys, mixed[:]...)},
+		{Name: "memory_1m_keys", Unit: "x", Goal: 1.3, Digits: 2, Measure: memoryFigure(1_000_000, tiers[0])},
+		{Name: "memory_bytes", Unit: "bytes/key", Goal: 110, Digits: 0, Measure: memoryBytesFigure},
 		{Name: "pacer_acquires", Unit: "acquires/s", Goal: 20_000_000, MinimumGoal: true,
 			Measure: pacerFigure(acquiresPerSecond)},
 		{Name: "pacer_acquires_x", Unit: "x", Goal: 0.5, Digits: 2, Measure: pacerFigure(acquiresRatio)},
-		{Name: "pacer_waiters", Unit: "bytes/ticket", Goal: 100, Digits: 0, Measure: pacerTicketsFigure(ticketBytes)},
+		{Name: "pacer_waiters", Unit: "bytes/ticket", Goal: 100, Digits: 0, Measure: pacerTicketsFigure},
 		{Name: "pacer_wake_p99_ms", Unit: "ms", Goal: 5, Digits: 2, Measure: pacerWakeFigure},
 		{Name: "pacer_over", Unit: "units", ZeroGoal: true, Measure: pacerSharedFigure(overLimit)},
 		{Name: "pacer_used_pct", Unit: "%", Goal: 99, MinimumGoal: true, Digits: 2,
@@ -49,13 +63,13 @@ func Figures() []Figure {
 		{Name: "redis_3_limits", Unit: "x", Goal: 0.85, Digits: 2, Measure: redisFigure},
 		{Name: "redis_leased_hot_key", Unit: "x", Goal: 400, MinimumGoal: true, Digits: 0, Measure: redisHotFigure},
 		{Name: "lease_local_3", Unit: "x", Goal: 1.0, Digits: 2, Measure: leaseLocalFigure},
-		{Name: "shared_ops_per_s", Unit: "calls/s", Goal: 20, Digits: 1, Measure: workloadFigure(0, 1, storeOps)},
+		{Name: "shared_ops_per_s", Unit: "calls/s", Goal: 20, Digits: 1, Measure: workloadFigure(0, 0, storeOps)},
 		{Name: "shared_ops_per_s_binding", Unit: "calls/s", Goal: 75, Digits: 1,
-			Measure: workloadFigure(1, 4, storeOps)},
-		{Name: "shared_over", Unit: "units", ZeroGoal: true, Measure: workloadFigure(0, 4, over)},
-		{Name: "shared_early_pct", Unit: "%", Goal: 1, Digits: 2, Measure: workloadFigure(1, 4, earlyPct)},
-		{Name: "shared_short_pct", Unit: "%", Goal: 1, Digits: 2, Measure: workloadFigure(1, 4, shortPct)},
-		{Name: "shared_p95_ms", Unit: "ms", Goal: 1, Digits: 3, Measure: workloadFigure(0, 4, p95)},
+			Measure: workloadFigure(1, 3, storeOps)},
+		{Name: "shared_over", Unit: "units", ZeroGoal: true, Measure: workloadFigure(0, 3, over)},
+		{Name: "shared_early_pct", Unit: "%", Goal: 1, Digits: 2, Measure: workloadFigure(1, 3, earlyPct)},
+		{Name: "shared_short_pct", Unit: "%", Goal: 1, Digits: 2, Measure: workloadFigure(1, 3, shortPct)},
+		{Name: "shared_p95_ms", Unit: "ms", Goal: 1, Digits: 3, Measure: workloadFigure(0, 3, p95)},
 		{Name: "dynamodb_wcu_hot", Unit: "units/1,000", Goal: 50, Digits: 1, Measure: dynamoHotFigure(false)},
 		{Name: "dynamodb_wcu_hot_binding", Unit: "units/1,000", Goal: 100, Digits: 1, Measure: dynamoHotFigure(true)},
 		{Name: "dynamodb_wcu_exact", Unit: "units/1,000", Goal: 1100, Digits: 0, Measure: dynamoExactFigure},
@@ -66,11 +80,11 @@ func Figures() []Figure {
 		{Name: "authorizer_p99_ms", Unit: "ms", Goal: 10, Digits: 2, Measure: concurrentFigure},
 		{Name: "authorizer_zip_mb", Unit: "MB", Goal: 5, Digits: 1, Measure: zipFigure},
 		{Name: "rls_decisions", Unit: "x", Digits: 2,
-			Measure: rlsCostFigure("rls_decisions", rlsProcessorRatio(rlsPeer))},
+			Measure: rlsCostFigure(true, rlsProcessorRatio(rlsPeer))},
 		{Name: "rls_of_ceiling", Unit: "x", Goal: rlsCeilingGoal, MinimumGoal: true, Digits: 2,
-			Measure: rlsCostFigure("rls_of_ceiling", rlsProcessorRatio(rlsUndecided))},
+			Measure: rlsCostFigure(false, rlsProcessorRatio(rlsUndecided))},
 		{Name: "rls_redis_ops", Unit: "commands/decision", Digits: 2,
-			Measure: rlsCostFigure("rls_redis_ops", rlsRedisOps)},
+			Measure: rlsCostFigure(false, rlsRedisOps)},
 		{Name: "rls_p99", Unit: "x", Goal: 0.33, Digits: 2, Measure: rlsP99Figure},
 		{Name: "rls_over", Unit: "units", ZeroGoal: true, Measure: rlsOverFigure},
 		{Name: "rls_bytes", Unit: "bytes/descriptor", Digits: 0, Measure: rlsBytesFigure},

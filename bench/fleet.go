@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/sluicelimits/sluice/bench/fleet/sim"
@@ -14,17 +13,12 @@ import (
 // fleetRun is a run of a scenario, and how many decisions a second of processor time it took.
 type fleetRun struct {
 	report *sim.Report
-	costs  sim.Costs // as Calibrate measured them
 	speed  float64
 }
 
-// runMillion runs the scenario million, with the service times of this machine, and checks that it is the load that the
-// figures are about. A short run has a hundredth of the tenants and requests.
+// runMillion runs the scenario million, and checks that it is the load that the figures are about. A short run has a
+// hundredth of the tenants and requests.
 func runMillion(short bool) (*fleetRun, error) {
-	costs, err := calibrate(short)
-	if err != nil {
-		return nil, fmt.Errorf("measure the service times: %w", err)
-	}
 	s, want := sim.Named()[0], 1e6
 	if short {
 		want /= 100
@@ -32,7 +26,7 @@ func runMillion(short bool) (*fleetRun, error) {
 		s.RampUp, s.WarmUp, s.Measured = time.Second, 2*time.Second, 3*time.Second
 	}
 	used := processorTime()
-	r, err := sim.Run(context.Background(), sim.Options{Scenario: &s, Seed: 1, Costs: costs})
+	r, err := sim.Run(context.Background(), sim.Options{Scenario: &s, Seed: 1})
 	if err == nil {
 		err = r.Check()
 	}
@@ -45,27 +39,17 @@ func runMillion(short bool) (*fleetRun, error) {
 	if r.Denied == 0 && !short {
 		return nil, errors.New("nothing was denied: no limit binds")
 	}
-	return &fleetRun{r, costs, float64(r.Total) / (processorTime() - used).Seconds()}, nil
+	return &fleetRun{r, float64(r.Total) / (processorTime() - used).Seconds()}, nil
 }
 
-// million runs the scenario million once for all figures. The second one is for a short measurement.
-var million = [2]func() (*fleetRun, error){
-	sync.OnceValues(func() (*fleetRun, error) { return runMillion(false) }),
-	sync.OnceValues(func() (*fleetRun, error) { return runMillion(true) }),
-}
-
-func theMillion(short bool) (*fleetRun, error) {
-	if short {
-		return million[1]()
-	}
-	return million[0]()
-}
+// million runs the scenario million once for all figures.
+var million = measuredOnce(runMillion)
 
 // fleetFigure returns a measurement of the scenario million: 1,000,000 requests per second at 50 instances, in virtual
 // time. Its value is what of returns.
 func fleetFigure(of func(*fleetRun) float64) func(short bool) (Result, error) {
 	return func(short bool) (Result, error) {
-		run, err := theMillion(short)
+		run, err := million(short)
 		if err != nil {
 			return Result{}, err
 		}
@@ -83,11 +67,10 @@ func (f *fleetRun) note(r *Result) {
 		unserved += s.Unserved
 	}
 	r.note("%d decisions in %.0f virtual seconds at %d processes, %d denied, %d of them early; %.2f %% from leases, "+
-		"%.2f %% by the fallback limiter; at most %d calls at a node in one second, %d not served; calibrated: %s "+
-		"for a decision from leases, %s for a call of Redis", report.Decisions, report.Seconds, report.Instances,
-		report.Denied, report.Early, 100*float64(report.Local)/float64(report.Decisions),
-		100*float64(report.Degraded)/float64(report.Decisions), peak, unserved, f.costs.Local,
-		f.costs.StoreService)
+		"%.2f %% by the fallback limiter; at most %d calls at a node in one second, %d not served", report.Decisions,
+		report.Seconds, report.Instances, report.Denied, report.Early,
+		100*float64(report.Local)/float64(report.Decisions), 100*float64(report.Degraded)/float64(report.Decisions),
+		peak, unserved)
 }
 
 func fleetStoreOps(r *fleetRun) float64 { return r.report.StoreOps }
@@ -99,11 +82,11 @@ func fleetSpeed(r *fleetRun) float64    { return r.speed }
 // checked of every run. A short measurement runs two of the scenarios.
 func fleetOverFigure(short bool) (Result, error) {
 	var r Result
-	million, err := theMillion(short)
+	run, err := million(short)
 	if err != nil {
 		return r, err
 	}
-	r.Value = float64(million.report.Over)
+	r.Value = float64(run.report.Over)
 	kept, within := []string{"million"}, []string{}
 	for _, s := range sim.Named() {
 		if s.Name == "million" || short && s.Name != "retry-storm" && s.Name != "store-away" {

@@ -5,19 +5,23 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
-	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
-	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime/debug"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/sluicelimits/sluice/internal/aws/environ"
+	"github.com/sluicelimits/sluice/internal/cell"
 	"github.com/sluicelimits/sluice/internal/configfile/configyaml"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/limiter/store/dynamodb"
@@ -35,22 +39,13 @@ import (
 // narrowUnits in all, and those of "wide" admit more than any figure asks for. The longest window lasts for a year, so
 // that it does not end during a measurement.
 const (
-	functionPlans = `plans:
-  - id: wide
+	functionPlan = `  - id: %s
     limits:
       - { id: burst, algorithm: token_bucket, rate: 1000000, period: 1s, burst: 2000000 }
       - id: put-product
         match: { methods: [PUT], pathPattern: "/v1/organizations/{org}/product/*" }
         tiers: [ { period: 10s, threshold: 10000000 } ]
-      - { id: yearly, tiers: [ { period: 8760h, threshold: 1000000000 } ] }
-  - id: narrow
-    limits:
-      - { id: burst, algorithm: token_bucket, rate: 1000000, period: 1s, burst: 2000000 }
-      - id: put-product
-        match: { methods: [PUT], pathPattern: "/v1/organizations/{org}/product/*" }
-        tiers: [ { period: 10s, threshold: 10000000 } ]
-      - { id: yearly, tiers: [ { period: 8760h, threshold: 5 } ] }
-tenants:
+      - { id: yearly, tiers: [ { period: 8760h, threshold: %d } ] }
 `
 	narrowUnits    = 5
 	functionLimits = 3
@@ -65,7 +60,7 @@ tenants:
 type deployment struct {
 	dir    string
 	env    map[string]string
-	redis  *redistest.Server // nil in a small cell
+	redis  string // address
 	config *plan.Config
 	signer *tokentest.Signer
 	event  map[string]any
@@ -92,7 +87,7 @@ func deploy(signer *tokentest.Signer, wide, narrow int) (d *deployment, err erro
 	}
 	d.stops = append(d.stops, func() { _ = os.RemoveAll(d.dir) })
 	var text strings.Builder
-	text.WriteString(functionPlans)
+	fmt.Fprintf(&text, "plans:\n"+functionPlan+functionPlan+"tenants:\n", "wide", plenty, "narrow", narrowUnits)
 	for i := range wide {
 		fmt.Fprintf(&text, "  - { id: wide-%d, plan: wide }\n", i)
 	}
@@ -117,7 +112,14 @@ func deploy(signer *tokentest.Signer, wide, narrow int) (d *deployment, err erro
 	if err = json.Unmarshal(golden, &d.event); err != nil {
 		return d, err
 	}
-	return d, errors.Join(d.withSecret(), d.withIssuer(), d.withRedis())
+	server, err := redistest.Launch(d.dir)
+	if err != nil {
+		return d, err
+	}
+	d.stops = append(d.stops, server.Kill)
+	d.redis, d.env["SLUICE_REDIS"], d.env["SLUICE_REDIS_TLS"] = server.Addr, server.Addr, "false"
+	d.withIssuer()
+	return d, d.withSecret()
 }
 
 func (d *deployment) close() {
@@ -140,26 +142,11 @@ func (d *deployment) withSecret() error {
 	return nil
 }
 
-func (d *deployment) withIssuer() error {
-	l, err := new(net.ListenConfig).Listen(context.Background(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		return err
-	}
-	server := &http.Server{Handler: tokentest.Publishing(d.signer), ReadHeaderTimeout: patient}
-	go func() { _ = server.Serve(l) }() // returns after Close
-	d.stops = append(d.stops, func() { _ = server.Close() })
-	d.env["SLUICE_ISSUERS"] = fmt.Sprintf(`[{"issuer":%q,"audiences":[%q],"jwksUrl":"http://%s","allTenants":true}]`,
-		tokentest.Issuer, tokentest.Audience, l.Addr())
-	return nil
-}
-
-func (d *deployment) withRedis() (err error) {
-	if d.redis, err = redistest.Launch(d.dir); err != nil {
-		return err
-	}
-	d.stops = append(d.stops, d.redis.Kill)
-	d.env["SLUICE_REDIS"], d.env["SLUICE_REDIS_TLS"] = d.redis.Addr, "false"
-	return nil
+func (d *deployment) withIssuer() {
+	server := httptest.NewServer(tokentest.Publishing(d.signer))
+	d.stops = append(d.stops, server.Close)
+	d.env["SLUICE_ISSUERS"] = fmt.Sprintf(`[{"issuer":%q,"audiences":[%q],"jwksUrl":%q,"allTenants":true}]`,
+		tokentest.Issuer, tokentest.Audience, server.URL)
 }
 
 // withDynamoDB adds the DynamoDB on this machine, with a table of its own.
@@ -213,7 +200,7 @@ func (d *deployment) calls(word string, tenants int) ([][]byte, error) {
 // countSpentUnits returns the units that Redis has counted in the year's windows of the tenants word-0, word-1 and so
 // on. All leases must have been given back.
 func (d *deployment) countSpentUnits(word string, tenants int) (units int64, err error) {
-	store, err := redis.New(context.Background(), redis.Config{Addrs: []string{d.redis.Addr}, Deadline: patient})
+	store, err := redis.New(context.Background(), redis.Config{Addrs: []string{d.redis}, Deadline: patient})
 	if err != nil {
 		return 0, err
 	}
@@ -263,6 +250,15 @@ func read(answer []byte, tenant string) (*outcome, error) {
 	return o, nil
 }
 
+// admitted returns an error unless the answer admits the tenant, and a store has counted the request.
+func admitted(answer []byte, tenant string) error {
+	o, err := read(answer, tenant)
+	if err == nil && (!o.allowed() || o.Context["storeFailed"] != nil) {
+		err = fmt.Errorf("not admitted, or not by a store: %s", answer)
+	}
+	return err
+}
+
 // tree returns the folder of the repository: the nearest one at or above the working folder that has a file
 // bench/go.mod. Without one it returns the working folder, and whoever opens a file in it names the missing file. The
 // path of this source file cannot be used, because programs that are built with -trimpath do not contain it.
@@ -281,22 +277,6 @@ func tree() string {
 	}
 }
 
-// build compiles a program of the module in a folder of the repository as scripts/lambdas does, but for this machine.
-func build(module, program, to string) error {
-	if err := os.MkdirAll(filepath.Dir(to), 0o700); err != nil {
-		return err
-	}
-	arguments := []string{"build", "-trimpath", "-buildvcs=false", "-tags", "lambda.norpc,nethttpomithttp2",
-		"-ldflags=-s -w -buildid=", "-o", to, program}
-	cmd := exec.Command("go", arguments...) //nolint:gosec // the programs are this repository's
-	cmd.Dir = filepath.Join(tree(), module)
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("go build %s: %w\n%s", program, err, out)
-	}
-	return nil
-}
-
 // function is the binary of a function: the authorizer, or one with which it is compared.
 type function struct {
 	name   string
@@ -304,54 +284,140 @@ type function struct {
 	env    map[string]string
 }
 
-// function builds a function, and puts the plans file into the folder of its binary.
+// function builds a function of the module in a folder of the repository as scripts/lambdas does, but for this machine.
+// It puts the plans file into the folder of the binary.
 func (d *deployment) function(name, module, program string) (*function, error) {
 	f := &function{name: name, binary: filepath.Join(d.dir, name, "bootstrap"), env: d.env}
-	if err := build(module, program, f.binary); err != nil {
-		return nil, err
+	cmd := exec.Command("go", "build", //nolint:gosec // the programs are this repository's
+		"-trimpath", "-buildvcs=false", "-tags", "lambda.norpc,nethttpomithttp2",
+		"-ldflags=-s -w -buildid=", "-o", f.binary, program)
+	cmd.Dir = filepath.Join(tree(), module)
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("go build %s: %w\n%s", program, err, out)
 	}
 	return f, os.Link(filepath.Join(d.dir, "plans.json"), filepath.Join(d.dir, name, "plans.json"))
 }
 
-// running is a function that runs, and is called through the Runtime API.
-type running struct {
-	*function
-	host *lambdahost.Host
-
-	mu    sync.Mutex
-	lines []string
-}
-
-func (f *function) start() (*running, error) {
-	r := &running{function: f}
-	var err error
-	r.host, err = lambdahost.Start(context.Background(), lambdahost.Config{
+// start starts the function, which is then called through the Runtime API. Its errors go to standard error.
+func (f *function) start() (*lambdahost.Host, error) {
+	return lambdahost.Start(context.Background(), lambdahost.Config{
 		Binary: f.binary, Name: f.name, Env: f.env, MemoryMB: functionMemoryMB, InitTimeout: patient, Timeout: patient,
 		Grace: patient,
 		Output: func(l lambdahost.Line) {
-			r.mu.Lock()
-			defer r.mu.Unlock()
-			if len(r.lines) < 20 {
-				r.lines = append(r.lines, l.Text)
+			if strings.Contains(l.Text, `"ERROR"`) {
+				fmt.Fprintln(os.Stderr, l.Text)
 			}
 		},
 	})
-	return r, err
 }
 
-func (r *running) invoke(event []byte) ([]byte, error) {
-	answer, err := r.host.Invoke(context.Background(), event)
-	if err != nil {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		return nil, fmt.Errorf("%s: %w\n%s", r.name, err, strings.Join(r.lines, "\n"))
-	}
-	return answer, nil
-}
-
-// stop ends the function as Lambda does, with SIGTERM, so that it gives back its leases.
-func (r *running) stop() error {
+// stop ends a function as Lambda does, with SIGTERM, so that it gives back its leases.
+func stop(h *lambdahost.Host) error {
 	ctx, cancel := context.WithTimeout(context.Background(), patient)
 	defer cancel()
-	return r.host.Close(ctx)
+	return h.Close(ctx)
+}
+
+// inProcess is the authorizer as it is deployed, in this process. Its costs can be measured without those of the
+// Runtime API and of other processes.
+type inProcess struct {
+	*cell.Function
+	metrics metrics
+	close   func() error
+}
+
+// here makes the authorizer of the deployment in this process, with some variables changed: see deployment.with.
+func (d *deployment) here(pairs ...string) (*inProcess, error) {
+	env := d.with(append(pairs, "AWS_LAMBDA_FUNCTION_NAME", "authorizer", "AWS_LAMBDA_FUNCTION_MEMORY_SIZE",
+		strconv.Itoa(functionMemoryMB))...)
+	var list []string
+	for name, value := range env {
+		list = append(list, name+"="+value)
+	}
+	bundle := os.DirFS(d.dir)
+	settings, err := environ.Parse(list, bundle)
+	if err != nil {
+		return nil, err
+	}
+	memory, garbage := debug.SetMemoryLimit(-1), debug.SetGCPercent(100) // cell.New changes both
+	debug.SetGCPercent(garbage)
+	p := &inProcess{}
+	p.Function, err = cell.New(cell.Config{
+		Settings: settings, Env: func(name string) string { return env[name] }, Bundle: bundle, Output: &p.metrics,
+		Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError})),
+	})
+	if err != nil {
+		return nil, err
+	}
+	p.close = sync.OnceValue(func() error {
+		defer debug.SetMemoryLimit(memory)
+		defer debug.SetGCPercent(garbage)
+		ctx, cancel := context.WithTimeout(context.Background(), patient)
+		defer cancel()
+		return p.Close(ctx)
+	})
+	return p, nil
+}
+
+// metrics collects the lines of metrics that a function writes.
+type metrics struct {
+	mu      sync.Mutex
+	lines   []line
+	refused error
+}
+
+// line holds the metrics of a line that figures use.
+type line struct {
+	AWS struct{ Timestamp int64 } `json:"_aws"`
+
+	Decisions int64
+	Denied    int64        `json:"enforce_denied"`
+	Backstop  int64        `json:"requests_served_by_backstop"`
+	Limiter   distribution `json:"limiter_latency"` // µs
+}
+
+// distribution holds values, and how often each occurred.
+type distribution struct {
+	Values []float64
+	Counts []int64
+}
+
+// all returns every value as often as it occurred.
+func (d *distribution) all() (values []float64) {
+	for i, v := range d.Values {
+		values = append(values, slices.Repeat([]float64{v}, int(d.Counts[i]))...)
+	}
+	return values
+}
+
+// Write implements [io.Writer].
+func (m *metrics) Write(text []byte) (int, error) {
+	var l line
+	err := json.NewDecoder(bytes.NewReader(text)).Decode(&l)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err != nil && m.refused == nil {
+		m.refused = fmt.Errorf("a line of metrics: %w: %s", err, text)
+	}
+	m.lines = append(m.lines, l)
+	return len(text), nil
+}
+
+// since adds up the lines from the given second on. The error names a line that could not be read.
+func (m *metrics) since(second int64) (sum line, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for i := range m.lines {
+		l := &m.lines[i]
+		if l.AWS.Timestamp < second*1000 {
+			continue
+		}
+		sum.Decisions += l.Decisions
+		sum.Denied += l.Denied
+		sum.Backstop += l.Backstop
+		sum.Limiter.Values = append(sum.Limiter.Values, l.Limiter.Values...)
+		sum.Limiter.Counts = append(sum.Limiter.Counts, l.Limiter.Counts...)
+	}
+	return sum, m.refused
 }

@@ -5,72 +5,360 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
-	"math"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 
+	"github.com/sluicelimits/sluice/authorizer"
+	"github.com/sluicelimits/sluice/internal/aws/grants"
 	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
+	"github.com/sluicelimits/sluice/internal/cell/cellconfig/memtable"
+	"github.com/sluicelimits/sluice/internal/configfile/configyaml"
+	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/control/admin"
 	"github.com/sluicelimits/sluice/internal/control/call"
 	"github.com/sluicelimits/sluice/internal/control/client"
+	"github.com/sluicelimits/sluice/internal/control/embedded"
+	"github.com/sluicelimits/sluice/internal/plan"
+	"github.com/sluicelimits/sluice/streams/applier"
+	"github.com/sluicelimits/sluice/streams/publisher"
+	"github.com/sluicelimits/sluice/streams/reconcile"
+	"github.com/sluicelimits/sluice/streams/sqsevent"
+	"github.com/sluicelimits/sluice/streams/streamstest"
 )
 
+// The load of the figure.
 const (
-	burstChanges   = 500
+	burstCells     = 3
 	burstOperators = 10                    // operators that write at the same time
 	burstRequests  = 20 * time.Millisecond // between two requests of a cell; a request also polls the config table
 	burstRate      = 77                    // the tenants' limit after the burst, which no tenant has before it
 )
 
-// burst has the measured times and calls of a burst of changes.
-type burst struct {
-	// took has, for each change and cell, the time from before the change is written until a request is decided by it,
-	// in ascending order.
-	took      []time.Duration
-	lasted    time.Duration // how long writing all changes took
-	published int64
-	calls     int64 // calls of the topic
-	commits   []int64
+// The assumed times of Lambda, SNS and DynamoDB in the same region.
+const (
+	streamPolls = 250 * time.Millisecond // how often Lambda polls a stream: four times a second, by its documentation
+	snsAway     = 20 * time.Millisecond  // how long a publish takes
+	readDelay   = 5 * time.Millisecond
+	writeDelay  = 25 * time.Millisecond // every write is a transaction
+)
+
+// plane is a control plane in this process: the control tables, an admin service, and cells. It brings changes to the
+// cells as the deployed event sources do, with the batches and windows with which the functions are deployed. Lambda
+// polls a stream and calls the publisher. The publisher publishes to a topic, which has a queue for each cell. Lambda
+// calls the applier of a cell with the messages of its queue.
+type plane struct {
+	tables    *embedded.Tables
+	operator  *client.Client
+	publisher *publisher.Publisher
+	stream    grants.Streams
+	queue     grants.Queue
+	cells     []*burstCell
+	meter     streamstest.Meter
+	setAside  streamstest.Keeper
+
+	mu       sync.Mutex
+	messages int
+	stops    []func() error
 }
 
-func (b *burst) quantile(q float64) time.Duration {
-	return b.took[min(len(b.took)-1, int(math.Ceil(q*float64(len(b.took))))-1)]
+var quiet = slog.New(slog.DiscardHandler)
+
+func tenantName(i int) string { return fmt.Sprintf("tenant-%05d", i) }
+
+// newPlane returns a control plane with the given number of tenants, and with cells that have their configuration.
+func newPlane(dir string, tenants int) (p *plane, err error) {
+	publishes, ok := grants.Of("publisher")
+	applies, and := grants.Of("applier")
+	if !ok || !and || publishes.Streams == nil || applies.Queue == nil {
+		return nil, errors.New("package grants does not say how the publisher and the applier are deployed")
+	}
+	p = &plane{stream: *publishes.Streams, queue: *applies.Queue}
+	if p.tables, err = embedded.Open(filepath.Join(dir, "control")); err != nil {
+		return nil, err
+	}
+	p.stops = append(p.stops, p.tables.Close)
+	if err = p.serve(); err == nil {
+		err = p.fill(tenants)
+	}
+	if err == nil {
+		p.publisher, err = publisher.New(publisher.Config{Topic: p, Keep: &p.setAside, Meter: &p.meter, Log: quiet})
+	}
+	for i := 0; i < burstCells && err == nil; i++ {
+		err = p.add(fmt.Sprintf("cell-%d", i+1))
+	}
+	if err != nil {
+		return nil, errors.Join(err, p.close())
+	}
+	return p, nil
 }
 
-// watched holds the tenants whose change a cell does not enforce yet, and when each change began.
-type watched struct {
-	mu      sync.Mutex
-	pending map[string]time.Time
-	took    []time.Duration
+// serve starts the admin service and makes its client.
+func (p *plane) serve() error {
+	s, err := admin.New(admin.Config{Tables: p.tables, Log: quiet})
+	if err != nil {
+		return err
+	}
+	server := httptest.NewServer(call.Local(admin.NewMux(s), "ann@local"))
+	p.stops = append(p.stops, func() error { server.Close(); return nil })
+	p.operator, err = client.New(server.URL, nil)
+	return err
 }
 
-func (w *watched) begin(tenant string, at time.Time) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.pending[tenant] = at
+// fill does what `sluice plan apply` does, with a plans file of tenants on one plan.
+func (p *plane) fill(tenants int) error {
+	var b strings.Builder
+	b.WriteString("plans: [ { id: pro, limits: [ { id: all, tiers: [ { period: 1s, threshold: 1 } ] } ] } ]\n")
+	b.WriteString("tenants:\n")
+	for i := range tenants {
+		fmt.Fprintf(&b, "  - { id: %s, plan: pro }\n", tenantName(i))
+	}
+	file, err := plan.ReadDraft(time.Now(), configyaml.Source("plans.yaml", []byte(b.String())))
+	if err != nil {
+		return err
+	}
+	diff, err := client.Compare(context.Background(), p.operator, file)
+	if err != nil {
+		return err
+	}
+	r, err := diff.Apply(context.Background(), p.operator, "measured", true, nil)
+	if err == nil && r.Written != tenants+1 {
+		err = fmt.Errorf("applying the plans file wrote %d documents, want %d: %q", r.Written, tenants+1, diff.Problems)
+	}
+	return err
 }
 
-// requests makes a request of each tenant whose change is not in force yet, all concurrently.
-func (w *watched) requests(r *cellconfig.Reader) error {
-	view, join := r.Begin(context.Background(), time.Now())
-	w.mu.Lock()
-	pending := maps.Clone(w.pending)
-	w.mu.Unlock()
+// add adds a cell with a table in memory that is as slow as DynamoDB, and copies the control tables there.
+func (p *plane) add(id string) error {
+	table, err := memtable.New(0)
+	if err != nil {
+		return err
+	}
+	c := &burstCell{table: slowTable{table}, messages: make(chan sqsevent.Message, 10_000),
+		pending: map[string]time.Time{}}
+	p.cells = append(p.cells, c)
+	r, err := reconcile.New(reconcile.Config{Tables: p.tables, Store: c.table, Meter: &p.meter, Log: quiet})
+	if err != nil {
+		return err
+	}
+	if result, err := r.Run(context.Background()); err != nil || !result.Finished {
+		return fmt.Errorf("bring up %s: %+v, %w", id, result, err)
+	}
+	c.applier, err = applier.New(applier.Config{Cell: id, Tables: p.tables, Store: c.table, Keep: &p.setAside,
+		Meter: &p.meter, Log: quiet})
+	return err
+}
+
+func (p *plane) close() (err error) {
+	for _, stop := range slices.Backward(p.stops) {
+		err = errors.Join(err, stop())
+	}
+	return err
+}
+
+// Publish implements [publisher.Topic].
+func (p *plane) Publish(_ context.Context, messages []publisher.Message) []error {
+	<-time.After(snsAway)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, m := range messages {
+		p.messages++
+		for _, c := range p.cells {
+			c.messages <- sqsevent.Message{ID: strconv.Itoa(p.messages), Body: m.Body}
+		}
+	}
+	return nil
+}
+
+// run brings the changes that follow the position after to the cells, until ctx ends.
+func (p *plane) run(ctx context.Context, after string) error {
 	var all sync.WaitGroup
-	var failed error
-	for tenant, at := range pending {
+	defer all.Wait()
+	for _, c := range p.cells {
+		all.Go(func() { c.apply(ctx, &p.queue) })
+	}
+	for ctx.Err() == nil {
+		records, err := p.tables.Read(ctx, after, p.stream.Batch)
+		if err == nil && len(records) > 0 {
+			var done int
+			if done, err = p.publisher.Handle(ctx, records); done > 0 {
+				after = records[done-1].Sequence
+			}
+		}
+		if err != nil && ctx.Err() == nil {
+			return err
+		}
+		if len(records) < p.stream.Batch { // otherwise there may be more
+			select {
+			case <-ctx.Done():
+			case <-time.After(streamPolls):
+			}
+		}
+	}
+	return nil
+}
+
+// end returns the position in the feed after everything that was written so far.
+func (p *plane) end(ctx context.Context) (after string, err error) {
+	for {
+		records, err := p.tables.Read(ctx, after, control.MaxPage)
+		if err != nil || len(records) == 0 {
+			return after, err
+		}
+		after = records[len(records)-1].Sequence
+	}
+}
+
+// slowTable is a cell's table whose calls take about as long as DynamoDB's in the same region, or a little longer.
+type slowTable struct{ cellconfig.Store }
+
+// Head implements [cellconfig.Table].
+func (s slowTable) Head(ctx context.Context) (cellconfig.Head, error) {
+	<-time.After(readDelay)
+	return s.Store.Head(ctx)
+}
+
+// Log implements [cellconfig.Table].
+func (s slowTable) Log(ctx context.Context, after, upTo int64) ([]cellconfig.Entry, error) {
+	<-time.After(readDelay)
+	return s.Store.Log(ctx, after, upTo)
+}
+
+// Get implements [cellconfig.Table].
+func (s slowTable) Get(ctx context.Context, refs ...cellconfig.Ref) ([]cellconfig.Document, error) {
+	<-time.After(readDelay)
+	return s.Store.Get(ctx, refs...)
+}
+
+// Commit implements [cellconfig.Store].
+func (s slowTable) Commit(ctx context.Context, step cellconfig.Step) error {
+	<-time.After(writeDelay)
+	return s.Store.Commit(ctx, step)
+}
+
+// burstCell is a cell: its table, its queue with the applier that gets its messages, and the tenants whose change it
+// does not enforce yet.
+type burstCell struct {
+	table    slowTable
+	applier  *applier.Applier
+	messages chan sqsevent.Message
+
+	mu      sync.Mutex
+	pending map[string]time.Time // when each change began
+	took    []float64            // s
+}
+
+// apply calls the applier with batches of messages: those that the queue gets within a window.
+func (c *burstCell) apply(ctx context.Context, queue *grants.Queue) {
+	var calls sync.WaitGroup
+	defer calls.Wait()
+	slots := make(chan struct{}, queue.MaxConcurrent)
+	for {
+		var batch []sqsevent.Message
+		select {
+		case <-ctx.Done():
+			return
+		case m := <-c.messages:
+			batch = append(batch, m)
+		}
+		for over := time.After(queue.Window); over != nil && len(batch) < queue.Batch; {
+			select {
+			case m := <-c.messages:
+				batch = append(batch, m)
+			case <-over:
+				over = nil
+			}
+		}
+		slots <- struct{}{}
+		calls.Go(func() {
+			defer func() { <-slots }()
+			failed, _ := c.applier.Handle(ctx, batch) // messages that failed are delivered again
+			for _, m := range batch {
+				if slices.Contains(failed, m.ID) {
+					c.messages <- m
+				}
+			}
+		})
+	}
+}
+
+// enforces reports whether the tenant's only limit is that of the burst.
+func enforces(c authorizer.Configuration, tenant string) (bool, error) {
+	t, err := c.Tenant(context.Background(), tenant)
+	if err != nil || t == nil {
+		return false, fmt.Errorf("tenant %s is %v: %w", tenant, t, err)
+	}
+	limits := t.Limits(time.Now()).Limits
+	return len(limits) == 1 && limits[0].Limit.Tiers[0].Threshold == burstRate, nil
+}
+
+// follow makes requests like a function of the cell until the given number of changes is in force. It says ready when
+// it has read the tenants. After that, only the reader's polls find the changes.
+func (c *burstCell) follow(ctx context.Context, changes int, ready func()) error {
+	r, err := cellconfig.New(cellconfig.Config{
+		// long timeouts, because a slow answer only means that the machine is busy
+		Table: c.table, Timeout: time.Second, FirstTimeout: patient, Log: quiet,
+	})
+	if err == nil {
+		err = r.Load(ctx, time.Now())
+	}
+	if err != nil {
+		return err
+	}
+	var tenants []string
+	for i := range changes {
+		tenants = append(tenants, tenantName(i))
+	}
+	if in, err := c.requests(r, tenants); err != nil || len(in) > 0 {
+		return fmt.Errorf("%d changes are in force before the burst: %w", len(in), err)
+	}
+	ready()
+	for len(c.took) < changes {
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%d of %d changes are in force: %w", len(c.took), changes, ctx.Err())
+		case <-time.After(burstRequests):
+		}
+		c.mu.Lock()
+		pending := slices.Collect(maps.Keys(c.pending))
+		c.mu.Unlock()
+		in, err := c.requests(r, pending)
+		if err != nil {
+			return err
+		}
+		c.mu.Lock()
+		for tenant, at := range in {
+			c.took = append(c.took, at.Sub(c.pending[tenant]).Seconds())
+			delete(c.pending, tenant)
+		}
+		c.mu.Unlock()
+	}
+	return nil
+}
+
+// requests makes a request of each tenant, all concurrently. It returns when each change that is in force was found to
+// be.
+func (c *burstCell) requests(r *cellconfig.Reader, tenants []string) (in map[string]time.Time, failed error) {
+	view, join := r.Begin(context.Background(), time.Now())
+	in = map[string]time.Time{}
+	var mu sync.Mutex
+	var all sync.WaitGroup
+	for _, tenant := range tenants {
 		all.Go(func() {
-			got, err := enforced(view, tenant)
-			now := time.Now()
-			w.mu.Lock()
-			defer w.mu.Unlock()
+			changed, err := enforces(view, tenant)
+			mu.Lock()
+			defer mu.Unlock()
 			if err != nil {
 				failed = err
-			} else if got == burstRate {
-				w.took = append(w.took, now.Sub(at))
-				delete(w.pending, tenant)
+			} else if changed {
+				in[tenant] = time.Now()
 			}
 		})
 	}
@@ -78,156 +366,104 @@ func (w *watched) requests(r *cellconfig.Reader) error {
 	if join != nil {
 		join()
 	}
-	return failed
+	return in, failed
 }
 
-// follow makes requests until the given number of changes is in force.
-func (w *watched) follow(ctx context.Context, r *cellconfig.Reader, changes int) error {
-	for tick := time.NewTicker(burstRequests); len(w.took) < changes; {
-		select {
-		case <-ctx.Done():
-			tick.Stop()
-			return fmt.Errorf("%d of %d changes are in force: %w", len(w.took), changes, ctx.Err())
-		case <-tick.C:
-		}
-		if err := w.requests(r); err != nil {
-			return err
-		}
+// change changes a tenant, as an operator does.
+func (p *plane) change(ctx context.Context, tenant string) error {
+	at := time.Now()
+	for _, c := range p.cells {
+		c.mu.Lock()
+		c.pending[tenant] = at
+		c.mu.Unlock()
 	}
-	return nil
+	_, err := client.Do[call.Item](ctx, p.operator, "tenants/set", &admin.SetTenantRequest{
+		Tenant: tenant, Reason: "measured",
+		Overrides: []json.RawMessage{fmt.Appendf(nil,
+			`{"id":"all","tiers":[{"period":"1s","threshold":%d}]}`, burstRate)},
+	})
+	return err
 }
 
-// readTenants makes a reader read the tenants that will be changed. After that, only the reader's polls find the
-// changes.
-func readTenants(ctx context.Context, r *cellconfig.Reader, changes int) error {
-	view, join := r.Begin(ctx, time.Now())
-	if join != nil {
-		join()
-	}
-	for i := range changes {
-		got, err := enforced(view, tenantName(i))
-		if err != nil {
-			return err
-		}
-		if got == burstRate {
-			return fmt.Errorf("%s has the limit %d before the burst", tenantName(i), got)
-		}
-	}
-	return nil
-}
-
-// burst changes tenants, and waits until all changes are in force. Several operators change tenants concurrently, each
-// with one call for each tenant.
-func (p *plane) burst(changes int) (b burst, err error) {
+// burst changes tenants, and waits until all changes are in force. It returns the time of each change in each cell,
+// from before the change is written until a request is decided by it, in s.
+func (p *plane) burst(changes int) (took []float64, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 4*patient)
 	defer cancel()
-	cells := make([]*watched, len(p.cells))
-	failed := make(chan error, len(cells)+burstOperators)
-	var all sync.WaitGroup
-	for n, c := range p.cells {
-		r, err := c.reader()
-		if err != nil {
-			return b, err
-		}
-		if err := readTenants(ctx, r, changes); err != nil {
-			return b, err
-		}
-		c.commits.Store(0)
-		w := &watched{pending: map[string]time.Time{}}
-		cells[n] = w
-		all.Go(func() {
-			if err := w.follow(ctx, r, changes); err != nil {
+	errs := make(chan error, 1+len(p.cells)+burstOperators)
+	var background, cells, ready, writers sync.WaitGroup
+	begin := func(group *sync.WaitGroup, do func() error) {
+		group.Go(func() {
+			if err := do(); err != nil {
 				cancel()
-				failed <- fmt.Errorf("cell %d: %w", n+1, err)
+				errs <- err
 			}
 		})
 	}
-	events, calls, began := p.meter.Of("events_published"), p.meter.Of("publish_calls"), time.Now()
-	var writers sync.WaitGroup
+	after, err := p.end(ctx)
+	if err != nil {
+		return nil, err
+	}
+	begin(&background, func() error { return p.run(ctx, after) })
+	for _, c := range p.cells {
+		ready.Add(1)
+		done := sync.OnceFunc(ready.Done)
+		begin(&cells, func() error {
+			defer done()
+			return c.follow(ctx, changes, done)
+		})
+	}
+	ready.Wait()
 	for n := range burstOperators {
-		writers.Go(func() {
-			for i := n; i < changes; i += burstOperators {
-				tenant := tenantName(i)
-				at := time.Now()
-				for _, w := range cells {
-					w.begin(tenant, at)
-				}
-				_, err := client.Do[call.Item](ctx, p.operator.Client, "tenants/set", &admin.SetTenantRequest{
-					Tenant: tenant, Reason: "measured",
-					Overrides: []json.RawMessage{fmt.Appendf(nil,
-						`{"id":"all","tiers":[{"period":"1s","threshold":%d}]}`, burstRate)},
-				})
-				if err != nil {
-					cancel()
-					failed <- err
-					return
-				}
+		begin(&writers, func() (err error) {
+			for i := n; i < changes && err == nil; i += burstOperators {
+				err = p.change(ctx, tenantName(i))
 			}
+			return err
 		})
 	}
 	writers.Wait()
-	b.lasted = time.Since(began)
-	all.Wait()
-	close(failed)
-	for e := range failed {
+	cells.Wait()
+	cancel()
+	background.Wait()
+	close(errs)
+	for e := range errs {
 		err = errors.Join(err, e)
 	}
-	if err != nil {
-		return b, err
+	for _, c := range p.cells {
+		took = append(took, c.took...)
 	}
-	if err := p.checkNothingSetAside(); err != nil {
-		return b, err
+	if items := p.setAside.Items(); err == nil && (len(items) > 0 || p.messages != changes ||
+		len(took) != changes*len(p.cells)) {
+		err = fmt.Errorf("%d records were set aside, and %d messages were published, and %d changes in force, of %d "+
+			"changes in %d cells", len(items), p.messages, len(took), changes, len(p.cells))
 	}
-	for n, w := range cells {
-		b.took = append(b.took, w.took...)
-		b.commits = append(b.commits, p.cells[n].commits.Load())
-	}
-	slices.Sort(b.took)
-	b.published, b.calls = p.meter.Of("events_published")-events, p.meter.Of("publish_calls")-calls
-	if b.published != int64(changes) || len(b.took) != changes*len(cells) {
-		return b, fmt.Errorf("%d events and %d times of %d changes in %d cells", b.published, len(b.took), changes,
-			len(cells))
-	}
-	if d := p.deployed; d.calls != b.calls || d.messages != b.published {
-		return b, fmt.Errorf("the topic had %d publishes of %d messages, and %d of %d were counted", d.calls,
-			d.messages, b.calls, b.published)
-	}
-	return b, nil
-}
-
-// runBurst makes a burst whose changes travel as in a deployment, to cells that are as slow as DynamoDB.
-func runBurst(tenants, changes int) (b burst, err error) {
-	p, err := newPlane(tenants, 1)
-	if err != nil {
-		return b, err
-	}
-	if err = errors.Join(p.addSlow(), p.start()); err == nil {
-		b, err = p.burst(changes)
-	}
-	return b, errors.Join(err, p.close())
+	return took, err
 }
 
 // propagationFigure measures how long the changes of a burst take to be in force.
 func propagationFigure(short bool) (r Result, err error) {
-	tenants, changes := planeTenants, burstChanges
+	tenants, changes := 10_000, 500
 	if short {
-		tenants, changes = planeTenantsShort, planeTenantsShort/5
+		tenants, changes = 500, 100
 	}
-	b, err := runBurst(tenants, changes)
+	dir, err := os.MkdirTemp("", "sluice-bench-")
 	if err != nil {
 		return r, err
 	}
-	r.Value = b.quantile(0.99).Seconds()
-	r.note("as deployed, by event sources with the batches and windows of the functions, a poll of the stream "+
-		"each %s, a publish of %s, and DynamoDB's reads of %s and transactions of %s: %s", streamPolls, snsAway,
-		readDelay, writeDelay, &b)
+	defer func() { _ = os.RemoveAll(dir) }()
+	p, err := newPlane(dir, tenants)
+	if err != nil {
+		return r, err
+	}
+	took, err := p.burst(changes)
+	if err := errors.Join(err, p.close()); err != nil {
+		return r, err
+	}
+	r.Value = quantile(took, 0.99)
+	r.note("as deployed, by event sources with the batches and windows of the functions, a poll of the stream each "+
+		"%s, a publish of %s, and DynamoDB's reads of %s and transactions of %s: %d changes of tenants in force after "+
+		"%.2f s at p50, %.2f s at most; %d publishes, each to every cell", streamPolls, snsAway, readDelay, writeDelay,
+		changes, median(took), slices.Max(took), p.meter.Of("publish_calls"))
 	return r, nil
-}
-
-// String describes the burst in a sentence, for a note.
-func (b *burst) String() string {
-	return fmt.Sprintf("%d changes of tenants written in %.1f s; in force after %.2f s at p50, %.2f s at p99, %.2f "+
-		"s at most; %d publishes, each to every cell, and in the cells %d transactions", b.published,
-		b.lasted.Seconds(),
-		b.quantile(0.5).Seconds(), b.quantile(0.99).Seconds(), b.quantile(1).Seconds(), b.calls, b.commits)
 }

@@ -6,8 +6,7 @@ import (
 	"fmt"
 	"math"
 	"os"
-	"strconv"
-	"testing"
+	"strings"
 	"time"
 
 	"github.com/go-redis/redis_rate/v10"
@@ -21,28 +20,31 @@ import (
 const (
 	redisKeys    = 1000
 	redisWorkers = 8 // goroutines, each with a connection
+
+	// redisTimeout is far longer than a deployed store waits, so that a slow call is measured as slow, and not as an
+	// error.
 	redisTimeout = 5 * time.Second
-	redisUnits   = 1_000_000_000
 )
+
+func redisConfig(addr string) redis.Config {
+	return redis.Config{Addrs: []string{addr}, Deadline: redisTimeout, PoolSize: redisWorkers}
+}
 
 // redisClient returns a client with the settings of our store's client.
 func redisClient(addr string) *goredis.Client {
-	return goredis.NewClient(redis.Options(redis.Config{Addrs: []string{addr}, Deadline: redisTimeout,
-		PoolSize: redisWorkers}))
+	return goredis.NewClient(redis.Options(redisConfig(addr)))
 }
 
 // sluiceRedis returns a contender that decides in our Redis store. Each key has one limit for each of the given tiers.
 func sluiceRedis(addr string, with ...limit.Tier) (*contender, error) {
-	store, err := redis.New(context.Background(), redis.Config{Addrs: []string{addr}, Deadline: redisTimeout,
-		PoolSize: redisWorkers})
+	store, err := redis.New(context.Background(), redisConfig(addr))
 	if err != nil {
 		return nil, err
 	}
-	c, err := deciding(store, redisKeys, redisUnits, with...)
+	c, err := deciding(fmt.Sprintf("sluice on Redis with %d limits", len(with)), store, redisKeys, plenty, with...)
 	if err != nil {
 		return nil, err
 	}
-	c.name = fmt.Sprintf("sluice on Redis with %d limits", len(with))
 	c.workers = redisWorkers
 	c.close = func() { _ = store.Close() }
 	return c, nil
@@ -52,33 +54,22 @@ func sluiceRedis(addr string, with ...limit.Tier) (*contender, error) {
 func redisRate(addr string, keys int) *contender {
 	client := redisClient(addr)
 	limiter := redis_rate.NewLimiter(client)
-	rule := redis_rate.Limit{Rate: 10, Period: time.Second, Burst: redisUnits}
-	names, began := keyNames(keys), time.Now()
+	rule := redis_rate.Limit{Rate: 10, Period: time.Second, Burst: plenty}
+	names, began, ctx := keyNames(keys), time.Now(), context.Background()
 	return &contender{
-		name:    "redis_rate",
-		keys:    len(names),
-		workers: redisWorkers,
-		spend: func(first, ops int) (admitted int, err error) {
-			ctx := context.Background()
-			key := first
-			for range ops {
+		name: "redis_rate", keys: keys, workers: redisWorkers,
+		ask: func() func(key int) (bool, error) {
+			return func(key int) (bool, error) {
 				r, err := limiter.Allow(ctx, names[key], rule)
-				if err != nil {
-					return admitted, err
-				}
-				admitted += r.Allowed
-				if key++; key == len(names) {
-					key = 0
-				}
+				return err == nil && r.Allowed > 0, err
 			}
-			return admitted, nil
 		},
 		spent: func(key int) (least, most int, err error) {
-			r, err := limiter.AllowN(context.Background(), names[key], rule, 0)
+			r, err := limiter.AllowN(ctx, names[key], rule, 0)
 			if err != nil {
 				return 0, 0, err
 			}
-			used := redisUnits - r.Remaining
+			used := plenty - r.Remaining
 			// It counts in floating-point seconds, so it may be wrong by a few units at 10 units per second.
 			return used - 3, used + 3 + int(math.Ceil(time.Since(began).Seconds()*float64(rule.Rate))), nil
 		},
@@ -101,9 +92,29 @@ func launchRedis() (server *redistest.Server, end func(), err error) {
 	}, nil
 }
 
+// redisCommands returns how many of the commands that count a Redis server has carried out, those of scripts included.
+func redisCommands(client *goredis.Client, counts func(name string) bool) (sum float64, err error) {
+	info, err := client.InfoMap(context.Background(), "commandstats").Result()
+	if err != nil {
+		return 0, err
+	}
+	for name, text := range info["Commandstats"] {
+		var calls float64
+		if _, err := fmt.Sscanf(text, "calls=%f,", &calls); err != nil {
+			return 0, fmt.Errorf("INFO commandstats: %s: %w: %q", name, err, text)
+		}
+		if counts(strings.TrimPrefix(name, "cmdstat_")) {
+			sum += calls
+		}
+	}
+	return sum, nil
+}
+
+// exceptInfo counts every command but the one that asks for the counts.
+func exceptInfo(name string) bool { return name != "info" }
+
 // redisFigure compares a decision of our Redis store about three limits with one of redis_rate about one limit.
-func redisFigure(short bool) (Result, error) {
-	var r Result
+func redisFigure(short bool) (r Result, err error) {
 	server, end, err := launchRedis()
 	if err != nil {
 		return r, err
@@ -113,72 +124,11 @@ func redisFigure(short bool) (Result, error) {
 	if err != nil {
 		return r, err
 	}
-	defer ours.close()
-	theirs := redisRate(server.Addr, redisKeys)
-	defer theirs.close()
-	c, err := compare(ours, theirs, loadFor(short), redisUnits)
+	c, err := compare(ours, redisRate(server.Addr, redisKeys), short)
 	if err != nil {
 		return r, err
 	}
 	r.Value = c.ratio
 	r.note("%d keys, %d in parallel: %s", redisKeys, redisWorkers, c)
-	for _, c := range []*contender{ours, theirs} {
-		perOp, err := allocations(c)
-		if err != nil {
-			return r, err
-		}
-		usec, err := serverTime(server.Addr, c)
-		if err != nil {
-			return r, err
-		}
-		usage, err := usageOf(server.Addr, c, loadFor(short).decisions())
-		if err != nil {
-			return r, err
-		}
-		r.note("%s: %.0f allocations per decision, %.2f µs in the script", c.name, perOp, usec)
-		r.note("%s, per decision: %s", c.name, usage)
-	}
 	return r, nil
-}
-
-// allocations returns the number of allocations for one decision on counters that exist.
-func allocations(c *contender) (float64, error) {
-	const ops = 1000
-	var failed error
-	perCall := testing.AllocsPerRun(5, func() {
-		if _, err := c.spend(0, ops); err != nil {
-			failed = err
-		}
-	})
-	return perCall / ops, failed
-}
-
-// serverTime returns how many µs one script takes, as the server reports it. It is the least of several runs, because
-// other programs use the machine, too.
-func serverTime(addr string, c *contender) (float64, error) {
-	client := redisClient(addr)
-	defer func() { _ = client.Close() }()
-	ctx := context.Background()
-	least := math.MaxFloat64
-	for range 20 {
-		if err := client.ConfigResetStat(ctx).Err(); err != nil {
-			return 0, err
-		}
-		if _, err := c.spend(0, 500); err != nil {
-			return 0, err
-		}
-		info, err := client.InfoMap(ctx, "commandstats").Result()
-		if err != nil {
-			return 0, err
-		}
-		var calls, usec int64
-		var perCall float64
-		if _, err := fmt.Sscanf(info["Commandstats"]["cmdstat_evalsha"], "calls=%d,usec=%d,usec_per_call=%f", &calls,
-			&usec, &perCall); err != nil {
-			return 0, fmt.Errorf("INFO commandstats: %w: %v", err,
-				strconv.Quote(info["Commandstats"]["cmdstat_evalsha"]))
-		}
-		least = min(least, perCall)
-	}
-	return least, nil
 }

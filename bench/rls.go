@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strconv"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -83,12 +82,13 @@ func (s *rlsServer) load(requests int, request func(i int) *rlsv3.RateLimitReque
 func wideRequest(i int) *rlsv3.RateLimitRequest { return rlsRequest("wide", i%rlsValues, 1, 1) }
 
 // offer sends requests at random times, perSecond of them on average, for the given time. Each is sent when its time
-// has come, even if earlier ones have not been answered. It returns how long after its time each was answered, sorted.
+// has come, even if earlier ones have not been answered. It returns how long after its time each was answered,
+// in ms.
 // All must be admitted.
 //
 // A delay in the client would be the same for each server and hide their differences. A timer of Go can be late by a
 // millisecond, so a thread that only sleeps starts all requests. And the client collects no garbage meanwhile.
-func (s *rlsServer) offer(perSecond float64, length time.Duration, seed uint64) (took []time.Duration, err error) {
+func (s *rlsServer) offer(perSecond float64, length time.Duration, seed uint64) (took []float64, err error) {
 	runtime.GC()
 	defer debug.SetGCPercent(debug.SetGCPercent(-1))
 	runtime.LockOSThread()
@@ -107,7 +107,7 @@ func (s *rlsServer) offer(perSecond float64, length time.Duration, seed uint64) 
 		}
 		inFlight.Go(func() {
 			admitted, e := askRLS(client, req)
-			answered := time.Since(due)
+			answered := time.Since(due).Seconds() * 1e3
 			mu.Lock()
 			defer mu.Unlock()
 			if took = append(took, answered); e != nil {
@@ -118,7 +118,6 @@ func (s *rlsServer) offer(perSecond float64, length time.Duration, seed uint64) 
 		})
 	}
 	inFlight.Wait()
-	slices.Sort(took)
 	return took, err
 }
 
@@ -142,18 +141,17 @@ func (n rlsNumbers) median(kind string, number int) float64 {
 	return median(n[kind][number])
 }
 
-// least returns a number in the round in which other programs disturbed it least.
-func (n rlsNumbers) least(kind string, number int) float64 { return slices.Min(n[kind][number]) }
-
 // measureRLS measures each kind of server in turn, in the given number of rounds. All of them share one Redis.
 func measureRLS(
-	rounds int, measure func(s *rlsServer, redis string, round int) ([]float64, error),
+	rounds int, measure func(s *rlsServer, redis *goredis.Client, round int) ([]float64, error),
 ) (rlsNumbers, error) {
 	store, end, err := launchRedis()
 	if err != nil {
 		return nil, err
 	}
 	defer end()
+	client := redisClient(store.Addr)
+	defer func() { _ = client.Close() }()
 	var servers []*rlsServer
 	for _, kind := range rlsKinds {
 		s, err := startRLS(kind, store.Addr)
@@ -170,7 +168,7 @@ func measureRLS(
 	for round := range rounds {
 		for i, s := range servers {
 			kind := rlsKinds[i]
-			numbers, err := measure(s, store.Addr, round)
+			numbers, err := measure(s, client, round)
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", kind, err)
 			}
@@ -194,13 +192,14 @@ const (
 	rlsNewCommands
 )
 
-// rlsCosts returns what a decision costs each kind of server when each connection sends its next request as soon as the
-// last one was answered. It measures this once.
-var rlsCosts = sync.OnceValues(func() (rlsNumbers, error) { return measureRLSCosts(21, 400) })
-
-// measureRLSCosts sends the given number of requests on each connection in each round, and as many for new values.
-func measureRLSCosts(rounds, requests int) (rlsNumbers, error) {
-	return measureRLS(rounds, func(s *rlsServer, redis string, round int) ([]float64, error) {
+// rlsCosts measures what a decision costs each kind of server when each connection sends its next request as soon as
+// the last one was answered.
+var rlsCosts = measuredOnce(func(short bool) (rlsNumbers, error) {
+	rounds, requests := 21, 400 // requests on each connection in each round, and as many for new values
+	if short {
+		rounds, requests = 1, 20
+	}
+	return measureRLS(rounds, func(s *rlsServer, redis *goredis.Client, round int) ([]float64, error) {
 		if err := s.load(requests/4, wideRequest); err != nil { // takes leases, which have been returned meanwhile
 			return nil, err
 		}
@@ -213,84 +212,55 @@ func measureRLSCosts(rounds, requests int) (rlsNumbers, error) {
 		})
 		return []float64{processor, commands, newProcessor, newCommands}, err
 	})
-}
+})
 
 // costs returns the processor time and the commands of Redis for each decision about these requests.
 func (s *rlsServer) costs(
-	redis string, requests int, request func(i int) *rlsv3.RateLimitRequest,
+	redis *goredis.Client, requests int, request func(i int) *rlsv3.RateLimitRequest,
 ) (processor, commands float64, err error) {
-	client := redisClient(redis)
-	defer func() { _ = client.Close() }()
-	var before, after [2]float64
-	for _, to := range []*[2]float64{&before, &after} {
-		if to == &after {
+	var used, carriedOut [2]float64
+	for i := range used {
+		if i == 1 {
 			if err := s.load(requests, request); err != nil {
 				return 0, 0, err
 			}
 		}
-		if to[0], err = s.ask("processor"); err != nil {
+		if used[i], err = s.ask("processor"); err != nil {
 			return 0, 0, err
 		}
-		if to[1], err = redisCommands(client); err != nil {
+		if carriedOut[i], err = redisCommands(redis, exceptInfo); err != nil {
 			return 0, 0, err
 		}
 	}
 	decisions := float64(requests * len(s.clients))
-	return (after[0] - before[0]) / decisions, (after[1] - before[1]) / decisions, nil
-}
-
-// redisCommands returns how many commands a Redis server has carried out, without those that ask for it.
-func redisCommands(client *goredis.Client) (sum float64, err error) {
-	usage, err := readUsage(client)
-	for name, calls := range usage.commands {
-		if name != "info" {
-			sum += calls
-		}
-	}
-	return sum, err
+	return (used[1] - used[0]) / decisions, (carriedOut[1] - carriedOut[0]) / decisions, nil
 }
 
 // rlsCeilingGoal is the goal of rls_of_ceiling, which takes the place of that of rls_decisions if no server could reach
 // that.
 const rlsCeilingGoal = 0.8
 
-// rlsCostsNotedAt is the name of the figure in whose notes the numbers of rlsCosts are. Other figures refer to it, so
-// that a table does not repeat them.
-var rlsCostsNotedAt atomic.Pointer[string]
-
-// rlsCostFigure returns a measurement of the figure with the given name, whose value is computed from rlsCosts.
-func rlsCostFigure(name string, value func(costs rlsNumbers) float64) func(bool) (Result, error) {
+// rlsCostFigure returns a measurement whose value is computed from rlsCosts. One of these figures has the numbers in
+// its notes.
+func rlsCostFigure(noted bool, value func(costs rlsNumbers) float64) func(bool) (Result, error) {
 	return func(short bool) (r Result, err error) {
-		var costs rlsNumbers
-		if short {
-			costs, err = measureRLSCosts(1, 20)
-		} else {
-			costs, err = rlsCosts()
-		}
+		costs, err := rlsCosts(short)
 		if err != nil {
 			return r, err
 		}
 		r.Value = value(costs)
-		if figure := rlsCostsNotedAt.Load(); figure != nil && *figure != name {
-			r.note("measured together with %s, whose note has the numbers", *figure)
+		if !noted {
+			r.note("measured together with rls_decisions, whose note has the numbers")
 			return r, nil
 		}
-		rlsCostsNotedAt.Store(&name)
-		r.note("goal: at least 5, or, if the server that decides nothing is below 6 x, rls_of_ceiling at least %.1f; "+
-			"that server is %.2f x, and rls_of_ceiling is %.2f", rlsCeilingGoal,
-			costs.ratio(rlsPeer, rlsUndecided, rlsProcessor), costs.ratio(rlsUndecided, rlsOurs, rlsProcessor))
 		for _, kind := range rlsKinds {
 			r.note("%s: %.1f µs of a processor and %.2f commands of Redis for a decision; %.1f µs and %.2f for new "+
 				"values",
 				kind, costs.median(kind, rlsProcessor)/1e3, costs.median(kind, rlsCommands),
 				costs.median(kind, rlsNewProcessor)/1e3, costs.median(kind, rlsNewCommands))
 		}
-		r.note("for new values, the processor times of the tuned peer and of the server that decides nothing are "+
-			"%.2f x and %.2f x ours", costs.ratio(rlsPeer, rlsOurs, rlsNewProcessor),
-			costs.ratio(rlsUndecided, rlsOurs, rlsNewProcessor))
-		r.note("%d connections, %d values, about 13 requests of each in each round; GOMAXPROCS %d; the pipeline "+
-			"window of this version of the peer has an effect on clusters only",
-			rlsConnections, rlsValues, runtime.GOMAXPROCS(0))
+		r.note("%d connections, %d values, about 13 requests of each in each round; GOMAXPROCS %d", rlsConnections,
+			rlsValues, runtime.GOMAXPROCS(0))
 		return r, nil
 	}
 }
@@ -310,38 +280,26 @@ func rlsP99Figure(short bool) (r Result, err error) {
 	if short {
 		rounds, length = 1, 500*time.Millisecond
 	}
-	times, err := measureRLS(rounds, func(s *rlsServer, redis string, round int) ([]float64, error) {
-		client := redisClient(redis)
-		defer func() { _ = client.Close() }()
-		before, err := redisCommands(client)
-		if err != nil {
-			return nil, err
-		}
+	times, err := measureRLS(rounds, func(s *rlsServer, _ *goredis.Client, round int) ([]float64, error) {
 		took, err := s.offer(rlsRate, length, uint64(round))
 		if err != nil {
 			return nil, err
 		}
-		after, err := redisCommands(client)
-		out := []float64{(after - before) / float64(len(took))}
-		for _, part := range []float64{0.5, 0.99, 0.999} {
-			out = append(out, took[int(part*float64(len(took)))].Seconds()*1e3)
-		}
-		return out, err
+		return []float64{quantile(took, 0.5), quantile(took, 0.99), quantile(took, 0.999)}, nil
 	})
 	if err != nil {
 		return r, err
 	}
-	r.Value = times.ratio(rlsOurs, rlsPeer, 2)
+	r.Value = times.ratio(rlsOurs, rlsPeer, 1)
 	for _, kind := range rlsKinds {
-		r.note("%s: p50 %.2f ms, p99 %.2f ms, p99.9 %.2f ms; %.2f commands of Redis for a decision", kind,
-			times.least(kind, 1), times.least(kind, 2), times.least(kind, 3), times.median(kind, 0))
+		least := func(number int) float64 { return slices.Min(times[kind][number]) }
+		r.note("%s: p50 %.2f ms, p99 %.2f ms, p99.9 %.2f ms in the least disturbed round", kind, least(0), least(1),
+			least(2))
 	}
 	r.note("a server that decides nothing: %.2f x the tuned peer, so no server can do better here",
-		times.ratio(rlsUndecided, rlsPeer, 2))
+		times.ratio(rlsUndecided, rlsPeer, 1))
 	r.note("%d requests a second at random times on %d connections, each measured from its time on, not from when it "+
-		"could be sent; %d rounds of %s. The value is the median of the ratios of all rounds; the times are those of "+
-		"each server's least disturbed round; the client runs on the same machine",
-		rlsRate, rlsConnections, rounds, length)
+		"could be sent; the median of %d rounds of %s", rlsRate, rlsConnections, rounds, length)
 	return r, nil
 }
 
@@ -523,6 +481,8 @@ func rlsBytes(kind string, requests, perRequest int) (heap, inRedis float64, err
 	if err := s.load(1, wideRequest); err != nil { // makes the connections before the first reading
 		return 0, 0, err
 	}
+	client := redisClient(store.Addr)
+	defer func() { _ = client.Close() }()
 	var heaps, memory [2]float64
 	for i := range heaps {
 		if i == 1 {
@@ -536,20 +496,13 @@ func rlsBytes(kind string, requests, perRequest int) (heap, inRedis float64, err
 		if heaps[i], err = s.ask("heap"); err != nil {
 			return 0, 0, err
 		}
-		if memory[i], err = redisMemory(store.Addr); err != nil {
+		info, err := client.InfoMap(context.Background(), "memory").Result()
+		if err != nil {
+			return 0, 0, err
+		}
+		if memory[i], err = strconv.ParseFloat(info["Memory"]["used_memory"], 64); err != nil {
 			return 0, 0, err
 		}
 	}
 	return heaps[1] - heaps[0], memory[1] - memory[0], nil
-}
-
-// redisMemory returns how many bytes a Redis server uses.
-func redisMemory(addr string) (float64, error) {
-	client := redisClient(addr)
-	defer func() { _ = client.Close() }()
-	info, err := client.InfoMap(context.Background(), "memory").Result()
-	if err != nil {
-		return 0, err
-	}
-	return strconv.ParseFloat(info["Memory"]["used_memory"], 64)
 }

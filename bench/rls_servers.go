@@ -1,16 +1,12 @@
 package bench
 
 import (
-	"bufio"
 	"context"
+	"encoding/gob"
+	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
-	"os"
-	"os/exec"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/coocood/freecache"
@@ -34,9 +30,6 @@ import (
 	"github.com/sluicelimits/sluice/internal/server/rls"
 )
 
-// rlsVar tells the process of a server its kind and the address of Redis, with an @ between.
-const rlsVar = "SLUICE_BENCH_RLS"
-
 // The kinds of servers.
 const (
 	rlsOurs        = "sluice serve"
@@ -45,29 +38,36 @@ const (
 	rlsUndecided   = "a server that decides nothing"
 )
 
-// rlsMain is the main function of a server's process. It prints the server's address, and then answers each line that
-// it reads: see [rlsServer.ask].
-func rlsMain(order string) error {
-	kind, addr, _ := strings.Cut(order, "@")
-	listen := map[string]func(string) (string, error){
-		rlsOurs:        listenOurs,
-		rlsPeer:        func(addr string) (string, error) { return listenPeer(addr, true) },
-		rlsPeerDefault: func(addr string) (string, error) { return listenPeer(addr, false) },
-		rlsUndecided:   func(string) (string, error) { return listenGRPC(undecided{}) },
-	}[kind]
-	if listen == nil {
-		return fmt.Errorf("there is no rate limit server %q", kind)
-	}
-	at, err := listen(addr)
-	if err != nil {
+// rlsOrder is the first message to the process of a server.
+type rlsOrder struct{ Kind, Redis string }
+
+// rlsChild is the main function of a server's process. It answers with the server's address, and then answers each
+// question: see [rlsServer.ask].
+func rlsChild(from *gob.Decoder, to *gob.Encoder) error {
+	var o rlsOrder
+	if err := from.Decode(&o); err != nil {
 		return err
 	}
-	fmt.Println(at)
-	for in := bufio.NewScanner(os.Stdin); in.Scan(); {
-		if in.Text() == "heap" {
-			fmt.Println(heapInUse())
-		} else {
-			fmt.Println(processorTime().Nanoseconds())
+	var at string
+	var err error
+	switch o.Kind {
+	case rlsOurs:
+		at, err = listenOurs(o.Redis)
+	case rlsUndecided:
+		at, err = listenGRPC(undecided{})
+	default:
+		at, err = listenPeer(o.Redis, o.Kind == rlsPeer)
+	}
+	if err := errors.Join(err, to.Encode(at)); err != nil {
+		return err
+	}
+	for question := ""; from.Decode(&question) == nil; {
+		number := float64(processorTime())
+		if question == "heap" {
+			number = float64(heapInUse())
+		}
+		if err := to.Encode(number); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -163,37 +163,24 @@ func listenPeer(addr string, tuned bool) (string, error) {
 
 // rlsServer is the process of a server, with clients of it.
 type rlsServer struct {
-	cmd     *exec.Cmd
-	in      io.WriteCloser
-	out     *bufio.Scanner
+	*child
 	clients []rlsv3.RateLimitServiceClient
 	conns   []*grpc.ClientConn
 }
 
-func startRLS(kind, addr string) (*rlsServer, error) {
-	program, err := os.Executable()
+func startRLS(kind, redis string) (*rlsServer, error) {
+	c, err := startChild("rls", rlsOrder{kind, redis})
 	if err != nil {
 		return nil, err
 	}
-	s := &rlsServer{cmd: exec.Command(program)} //nolint:gosec // this program, from no input
-	s.cmd.Env, s.cmd.Stderr = append(os.Environ(), rlsVar+"="+kind+"@"+addr), os.Stderr
-	if s.in, err = s.cmd.StdinPipe(); err != nil {
-		return nil, err
-	}
-	out, err := s.cmd.StdoutPipe()
-	if err != nil {
-		return nil, err
-	}
-	s.out = bufio.NewScanner(out)
-	if err := s.cmd.Start(); err != nil {
-		return nil, err
-	}
-	if !s.out.Scan() {
+	s := &rlsServer{child: c}
+	var at string
+	if err := c.from.Decode(&at); err != nil {
 		s.close()
-		return nil, fmt.Errorf("the server %s does not start", kind)
+		return nil, fmt.Errorf("the server %s does not start: %w", kind, err)
 	}
 	for range rlsConnections {
-		conn, err := grpc.NewClient(s.out.Text(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+		conn, err := grpc.NewClient(at, grpc.WithTransportCredentials(insecure.NewCredentials()))
 		if err != nil {
 			s.close()
 			return nil, err
@@ -208,18 +195,14 @@ func (s *rlsServer) close() {
 	for _, conn := range s.conns {
 		_ = conn.Close() // nothing is under way
 	}
-	_ = s.in.Close() // the process ends when it reads the end of its input
-	_ = s.cmd.Wait() // how it ended does not matter
+	s.child.close()
 }
 
 // ask asks the process for a number: "processor" for the processor time that it has used, in ns, or "heap" for the size
 // of its live objects, in bytes.
-func (s *rlsServer) ask(what string) (float64, error) {
-	if _, err := io.WriteString(s.in, what+"\n"); err != nil {
+func (s *rlsServer) ask(what string) (number float64, err error) {
+	if err := s.to.Encode(what); err != nil {
 		return 0, err
 	}
-	if !s.out.Scan() {
-		return 0, io.ErrUnexpectedEOF
-	}
-	return strconv.ParseFloat(s.out.Text(), 64)
+	return number, s.from.Decode(&number)
 }

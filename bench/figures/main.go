@@ -17,14 +17,13 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/bench"
-	"github.com/sluicelimits/sluice/bench/shared"
 )
 
 const goalMissed = "the goal is missed"
 
 func main() {
-	shared.Main() // figures of the workload start this program again, as its instances
-	bench.Main()  // and so do those of shared limits, and others
+
+	bench.Main() // children of a measurement are this program, too
 	os.Exit(run(os.Args[1:], bench.Figures(), os.Stdin, os.Stdout, os.Stderr))
 }
 
