@@ -19,7 +19,7 @@ import (
 // order in which they run.
 type decision struct {
 	*Store
-	req            *limit.Request         // as leaseSharedCharges and cloneReturns return it
+	req            *limit.Request         // as leaseSharedCharges returns it
 	eval           *limit.Evaluation      // the core's evaluation, which fills in the caller's Decision
 	now            int64                  // the time of this try, µs since 1970
 	firstNow       int64                  // now of the first try
@@ -106,7 +106,7 @@ func (s *Store) beginDecision(
 		return nil, err
 	}
 	d := &decision{
-		Store: s, req: cloneReturns(leaseSharedCharges(req)), now: s.timeOf(now), startedAt: time.Now(),
+		Store: s, req: leaseSharedCharges(req), now: s.timeOf(now), startedAt: time.Now(),
 		partition: s.partitionKey(req.Owner), replies: map[itemKey]*itemCopy{},
 	}
 	d.firstNow = d.now
@@ -400,35 +400,10 @@ func (d *decision) evaluateResult(i int, known *itemCopy) error {
 		return key.wrapError(err)
 	}
 	counter.stored = stored
-	d.dropLateReturn(i, &st)
 	before := st.Clone()
 	d.eval.Evaluate(i, &st, true)
 	counter.before, counter.repaired = st, counter.stored != nil && !st.Equal(before)
 	return nil
-}
-
-// dropLateReturn ignores units that come back to a token bucket after the end of the slot in which they were leased.
-// How many of them the bucket has room for depends on all that happened to it since, which no condition can express.
-// The units are lost, as the contract of limit.Store allows.
-func (d *decision) dropLateReturn(i int, st *limit.State) {
-	if len(d.req.Leases) == 0 || !d.eval.Results[i].Tier.Leasing().Refills {
-		return
-	}
-	if a := &d.req.Leases[i]; a.Correction >= 0 || max(d.now, st.TokenBucket().AsOf) < a.CorrectionAt {
-		return
-	}
-	d.req.Leases[i].Correction = 0 // cloneReturns has copied Leases
-}
-
-// cloneReturns returns the request with a copy of its Leases, which dropLateReturn may change, if the request returns
-// units.
-func cloneReturns(req *limit.Request) *limit.Request {
-	if !slices.ContainsFunc(req.Leases, func(a limit.LeaseRequest) bool { return a.Correction < 0 }) {
-		return req
-	}
-	out := *req
-	out.Leases = slices.Clone(req.Leases)
-	return &out
 }
 
 // neededUnits returns the units that result i must be charged.

@@ -47,6 +47,9 @@
 //	                 z end of the slot in which units are leased
 //	                 q "total empty time": the time at which the level and the leased units together were zero, in
 //	                 1/num µs. z and q exist only while units are leased, and until the first charge after the slot
+//	                 y end of the slot before z
+//	                 l "late empty time": the time at which the total would have been zero if all units that were
+//	                 leased in the slot before z had come back, in 1/num µs. y and l exist only beside z and q
 //	leaky_bucket     s the next free slot, in 1/r µs; r numerator of the rate in units per µs
 //
 // Times are µs since 1970. A bucket's number is its start divided by the width of a bucket.
@@ -88,7 +91,7 @@
 // A request that leases (limit.Request.Leases) writes the shared items first and the value's item last, one after the
 // other. If the last write is denied, the caller keeps what the others charged as leases. Such a request is a
 // transaction nevertheless if it writes the items of several values, or if a shared item has an exact limit, a leaky
-// bucket or a correction. Units that come back to a token bucket after the end of their slot are ignored.
+// bucket or a correction.
 //
 // # Differences from the core
 //
@@ -98,6 +101,9 @@
 //   - The field t advances in steps of about 0.1 s. A process whose clock is behind t decides as of t, and so misses
 //     what was refilled since.
 //   - A bucket of 128 units or more is filled to at most 31/32.
+//
+// Units that come back to a token bucket after the end of their slot are lost if a decision without leases has charged
+// the bucket since then.
 //
 // A single process decides exactly as the memory store does.
 //

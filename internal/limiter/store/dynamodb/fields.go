@@ -38,6 +38,8 @@ const (
 	fieldRefundedAt     = "u"
 	fieldSlotEnd        = "z"
 	fieldTotalEmptyTime = "q"
+	fieldLateEmptyTime  = "l"
+	fieldLateSlotEnd    = "y"
 
 	// leaky_bucket
 	fieldSlot = "s"

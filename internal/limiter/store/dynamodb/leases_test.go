@@ -1,6 +1,7 @@
 package dynamodb_test
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -19,7 +20,7 @@ import (
 // addRandomLeases adds lease requests to a request. Some tiers get none. Some return units of the leases in held, or
 // add units by a correction.
 func addRandomLeases(
-	r *rand.Rand, req *limit.Request, held map[string][]limit.Leftover, now, newest int64, rests bool,
+	r *rand.Rand, req *limit.Request, held map[string][]limit.Leftover, spent map[string]int64, now int64, rests bool,
 ) {
 	for c := range req.Charges {
 		charge := &req.Charges[c]
@@ -44,8 +45,8 @@ func addRandomLeases(
 			if own := held[key]; len(own) > 0 && r.IntN(3) == 0 {
 				i := r.IntN(len(own))
 				a.Correction, a.CorrectionAt = -1-r.Int64N(own[i].Units+1), own[i].At
-				// this store ignores units that are given back to a token bucket after their slot
-				if t.Algorithm == limit.TokenBucket && own[i].At <= newest {
+				// this store loses late units of a token bucket that was charged without a lease after their slot
+				if t.Algorithm == limit.TokenBucket && own[i].At <= spent[key] {
 					a.Correction, a.CorrectionAt = 0, 0
 				}
 				held[key] = slices.Delete(own, i, i+1)
@@ -106,6 +107,7 @@ func leasesAgreeWithMemory(t *testing.T, client *sdk.Client, seed uint64) {
 	type pair struct{ ours, theirs *limit.Receipt }
 	var receipts []pair
 	held := map[string][]limit.Leftover{}
+	spent := map[string]int64{} // by counter, when it was last charged without a lease
 	trace, newest := "", int64(0)
 	for step := range 60 {
 		switch n := r.IntN(40); {
@@ -147,7 +149,7 @@ func leasesAgreeWithMemory(t *testing.T, client *sdk.Client, seed uint64) {
 			req.Charges = append(req.Charges, charge)
 		}
 		if r.IntN(4) > 0 {
-			addRandomLeases(r, req, held, now.UnixMicro(), newest, rests)
+			addRandomLeases(r, req, held, spent, now.UnixMicro(), rests)
 		}
 		var ours, theirs limit.Decision
 		decide, same, what := s.Decide, model.Decide, "decide"
@@ -169,8 +171,11 @@ func leasesAgreeWithMemory(t *testing.T, client *sdk.Client, seed uint64) {
 		if theirs.Allowed && what == "decide" {
 			receipts = append(receipts, pair{ours.Receipt(), theirs.Receipt()})
 			for i := range theirs.Results {
+				key := theirs.Results[i].Tier.Identity() + theirs.Value(i).Text
+				if len(req.Leases) == 0 || req.Leases[i].Largest() == 0 {
+					spent[key] = newest
+				}
 				if g := theirs.Lease(i); g.Units > 0 {
-					key := theirs.Results[i].Tier.Identity() + theirs.Value(i).Text
 					l, want := ours.Leftover(i), theirs.Leftover(i)
 					if l.Units = g.Units; l.At != want.At || l.InStore() != want.InStore() {
 						t.Fatalf("seed %d, step %d: a lease at %d that leaves %d, want %d and %d; script: %s%s", seed,
@@ -185,6 +190,79 @@ func leasesAgreeWithMemory(t *testing.T, client *sdk.Client, seed uint64) {
 			copiesAreItems(t, s, c.Namespace)
 		}
 	}
+}
+
+// Guarantees that units of a token bucket that come back after their slot are no more than in the memory store, also if
+// the process that gives them back has an old copy of the bucket. A return that does not notice what others have
+// charged or given back since would fill the bucket twice.
+func TestLateReturnsByOldCopies(t *testing.T) {
+	t.Parallel()
+	client := server(t)
+	late := 0
+	for seed := range soak.Times(uint64(60)) {
+		late += lateReturnsByOldCopies(t, client, seed)
+	}
+	if late == 0 {
+		t.Error("no unit came back late: the scripts show nothing")
+	}
+}
+
+// lateReturnsByOldCopies has three processes take turns at a bucket, until one of them decides otherwise than the
+// memory store because its copy is old. It returns how many decisions gave units back late.
+func lateReturnsByOldCopies(t *testing.T, client *sdk.Client, seed uint64) (late int) {
+	t.Helper()
+	r := rand.New(rand.NewPCG(seed, 31))
+	c := config(client)
+	stores := []*dynamodb.Store{open(t, c), open(t, c), open(t, c)}
+	model, err := memory.New(memory.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	burst := 20 + r.Int64N(20)
+	l := must(t, limit.Limit{ID: "l", MaxCost: burst, Tiers: []limit.Tier{{
+		Algorithm: limit.TokenBucket, Threshold: burst, Burst: burst, Period: 4 * time.Second}}})
+	var held []limit.Lease
+	trace, now := "", noon
+	for range 40 {
+		now = now.Add(time.Duration(r.Int64N(int64(500 * time.Millisecond))).Truncate(time.Microsecond))
+		a := limit.LeaseRequest{Need: r.Int64N(3), Share: limit.ShareOne}
+		if r.IntN(4) > 0 {
+			a.Least = r.Int64N(9)
+			a.Ramp = a.Least > 0 && r.IntN(4) == 0
+		}
+		if len(held) > 0 && r.IntN(2) == 0 {
+			i := r.IntN(len(held))
+			a.Correction, a.CorrectionAt = -held[i].Units, held[i].At
+			held = slices.Delete(held, i, i+1)
+			if a.CorrectionAt <= now.UnixMicro() {
+				late++
+			}
+		}
+		req := &limit.Request{Owner: acme, Charges: []limit.Charge{{Limit: l, Cost: max(a.Need, 1)}},
+			Leases: []limit.LeaseRequest{a}}
+		var got, want limit.Decision
+		if err := errors.Join(stores[r.IntN(3)].Decide(t.Context(), req, now, &got),
+			model.Decide(t.Context(), req, now, &want)); err != nil {
+			t.Fatal(err)
+		}
+		trace += fmt.Sprintf("\n%s %+v: allowed %t, %+v", now.Format("05.000000"), a, got.Allowed, got.Lease(0))
+		if got.Allowed != want.Allowed || got.Lease(0) != want.Lease(0) {
+			return late
+		}
+		if g := got.Lease(0); g.Units > 0 {
+			held = append(held, g)
+		}
+		peek := &limit.Request{Owner: acme, Charges: req.Charges}
+		if err := errors.Join(open(t, c).Peek(t.Context(), peek, now, &got),
+			model.Peek(t.Context(), peek, now, &want)); err != nil {
+			t.Fatal(err)
+		}
+		if got, want := got.Results[0].Remaining(), want.Results[0].Remaining(); got > want {
+			t.Fatalf("seed %d: %d units remain, want at most %d; script of a bucket of %d in 4 s:%s", seed, got, want,
+				burst, trace)
+		}
+	}
+	return late
 }
 
 // Guarantees that a bucket is removed from the item when two processes give its last units back, even if the second

@@ -140,7 +140,7 @@ func (d *decision) returnWritten(ctx context.Context, err error) {
 		return
 	}
 	giveBack := &decision{
-		Store: d.Store, req: cloneReturns(returned), now: d.now, firstNow: d.firstNow, startedAt: d.startedAt,
+		Store: d.Store, req: returned, now: d.now, firstNow: d.firstNow, startedAt: d.startedAt,
 		partition: d.partition, replies: map[itemKey]*itemCopy{},
 	}
 	giveBack.eval = new(limit.Decision).BeginChecked(giveBack.req, giveBack.now)

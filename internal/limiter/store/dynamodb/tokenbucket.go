@@ -83,7 +83,19 @@ func decodeLeased(p *limit.Params, f fields, st *limit.TokenBucketState) error {
 	if leased.Sign() > 0 {
 		st.Leased = limit.Leased{Units: leased.Int64(), Until: until}
 	}
-	return nil
+	late, ok := f[fieldLateEmptyTime]
+	if !ok {
+		return nil
+	}
+	level := new(big.Int).Sub(q, late)
+	if level.Sign() < 0 || !level.IsInt64() || level.Int64() > maxAmount {
+		return fmt.Errorf("fields %q and %q leave %s for late returns", fieldTotalEmptyTime, fieldLateEmptyTime, level)
+	}
+	ended, err := f.intIn(fieldLateSlotEnd, -maxTime, maxTime)
+	if level.Sign() > 0 {
+		st.Late = limit.Late{Level: level.Int64(), Ended: ended}
+	}
+	return err
 }
 
 // rateNumerator returns the numerator of a rate, in units per µs and in lowest terms.
@@ -101,16 +113,24 @@ func rateDenominator(rate int64, p *limit.Params) int64 {
 	return p.Period / (rate / rateNumerator(rate, p))
 }
 
-func (tokenBucket) encode(p *limit.Params, state *limit.State, _ int64) fields {
+func (tokenBucket) encode(p *limit.Params, state *limit.State, now int64) fields {
 	st := state.TokenBucket()
 	f := fields{fieldEmptyTime: emptyTime(p, &st), fieldChargedAt: big.NewInt(st.AsOf), fieldRate: big.NewInt(st.Rate)}
 	if st.Refunds != (limit.Refunds{}) {
 		f[fieldRefunded], f[fieldRefundedAt] = big.NewInt(st.Refunds.Total), big.NewInt(st.Refunds.Last)
 	}
-	if st.Leased.Units != 0 {
+	if st.Leased.Units != 0 || st.Late != (limit.Late{}) {
+		if st.Leased.Units == 0 { // late units may come back only during a slot, which may be empty
+			slot := max(now, st.AsOf) - p.SlotOffset
+			st.Leased.Until = slot - slot%p.SlotLength + p.SlotLength + p.SlotOffset
+		}
 		f[fieldTotalEmptyTime] = multiplyAdd(st.Leased.Units, -rateDenominator(st.Rate, p), 0)
 		f[fieldTotalEmptyTime].Add(f[fieldTotalEmptyTime], f[fieldEmptyTime])
 		f[fieldSlotEnd] = big.NewInt(st.Leased.Until)
+	}
+	if st.Late != (limit.Late{}) {
+		f[fieldLateEmptyTime] = new(big.Int).Sub(f[fieldTotalEmptyTime], big.NewInt(st.Late.Level))
+		f[fieldLateSlotEnd] = big.NewInt(st.Late.Ended)
 	}
 	return f
 }
@@ -129,7 +149,7 @@ func (tokenBucket) largestFields(*limit.Tier) fields {
 	at, count, long := big.NewInt(-maxTime), big.NewInt(maxAmount), longestNumber()
 	return fields{
 		fieldEmptyTime: long, fieldRate: count, fieldChargedAt: at, fieldRefunded: at, fieldRefundedAt: at,
-		fieldTotalEmptyTime: long, fieldSlotEnd: at,
+		fieldTotalEmptyTime: long, fieldSlotEnd: at, fieldLateEmptyTime: long, fieldLateSlotEnd: at,
 	}
 }
 
@@ -155,6 +175,9 @@ const (
 	maxClockSpread = 10_000
 	// Processes that charge the same bucket move its field t forward by at least this many clockSpreads at a time.
 	minStampSpreads = 5
+	// grains; half of the total of refunds at which the core begins at 0. Nobody adds to a larger total without
+	// comparing it
+	maxRefunded = 1 << 59
 )
 
 // clockSpread returns how far apart the times of two processes may lie, µs. It is at most a quarter of the time in
@@ -322,6 +345,10 @@ func (b *bucketRefund) addTo(u counterUpdate) {
 		lowered = fieldTotalEmptyTime
 		u.requireEqual(fieldSlotEnd, b.stored[fieldSlotEnd])
 		u.addToField(fieldTotalEmptyTime, new(big.Int).Neg(give))
+		if late := b.stored[fieldLateEmptyTime]; late != nil {
+			u.requireEqual(fieldLateEmptyTime, late)
+			u.addToField(fieldLateEmptyTime, new(big.Int).Neg(give))
+		}
 	} else {
 		u.require(u.fieldIsAbsent(fieldSlotEnd))
 	}
