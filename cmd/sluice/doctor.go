@@ -40,7 +40,8 @@ URL is a route of the API behind the authorizer (wss://… for a WebSocket API).
 a credential. With --key-file and --charge N, up to N GETs carry the key, until two are denied, and
 each is charged to the key's tenant: use a test tenant with a small limit.
 
-The exit status is 1 if an assumption does not hold, and 2 for a wrong command line.`
+The exit status is 1 if an assumption does not hold, 2 for a wrong command line, and 6 if no
+assumption could be checked.`
 
 const doctorExample = `  sluice doctor https://abc.execute-api.eu-west-1.amazonaws.com/v1/orders
   sluice doctor https://abc.execute-api.eu-west-1.amazonaws.com/v1/orders --key-file key.txt --charge 20
@@ -116,8 +117,13 @@ func (f *doctorFlags) run(c *cobra.Command, args []string) error {
 			err = fmt.Errorf("found %d assumptions that do not hold", n)
 		}
 	}
+	if err == nil && found[doctor.CouldNotTell] == len(all) {
+		err = errUnchecked
+	}
 	return err
 }
+
+var errUnchecked = errors.New("no assumption could be checked: the line do: of each says what its check needs")
 
 func writeDiagnoses(w io.Writer, all []diagnosis, found map[doctor.Result]int) error {
 	for _, d := range all {

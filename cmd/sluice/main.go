@@ -31,6 +31,8 @@ const (
 	exitConflict = 3 // another operator changed the same item first; nothing was overwritten
 	exitDiffers  = 4 // `plan diff --exit-code` found that the files and the server differ
 	exitConfirm  = 5 // the change removes or weakens something and nobody confirmed it; nothing was written
+
+	exitUnchecked = 6 // `doctor` could check none of its assumptions
 )
 
 func main() { os.Exit(run(os.Args[1:])) }
@@ -93,6 +95,8 @@ func exitCode(err error) int {
 		return exitUsage
 	case errors.Is(err, errDiffers):
 		return exitDiffers
+	case errors.Is(err, errUnchecked):
+		return exitUnchecked
 	case errors.As(err, &refused) && refused.Code == call.Conflict:
 		return exitConflict
 	case errors.As(err, &refused) && refused.Code == call.Confirm:

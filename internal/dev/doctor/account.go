@@ -89,11 +89,6 @@ func ofTheAccount() []Assumption {
 		ID: "emf-metrics",
 		Says: "CloudWatch makes metrics from the functions' lines in the embedded metric format, also if the log " +
 			"format of the functions is JSON.",
-		Code: []string{"infra/function.go", "infra/config/config.go"},
-		Worse: "With the log format JSON, all metrics are missing. Therefore JSON is not the default (it needs " +
-			"`platformLogs: false`), and the alarms on missing metrics ring within three quarters of an hour.",
-		How: "`doctor` reads the balancer's log format. It checks that CloudWatch has the `active_cell_count` of the " +
-			"last hour, which the balancer writes every minute.",
 		Do: "see whether the balancer runs (docs/runbooks/active_cell_count.md); if it does and the log format is " +
 			"JSON, set `platformLogs: true` in the deployment file and deploy",
 		check: emfMetrics,
@@ -101,12 +96,6 @@ func ofTheAccount() []Assumption {
 		ID: "leading-keys",
 		Says: "`dynamodb:LeadingKeys` with `ForAllValues:StringLike` and `Null: false` lets a role write the keys " +
 			"that it names, and no others.",
-		Code: []string{"infra/policy.go", "internal/aws/grants/grants.go"},
-		Worse: "The condition has no effect: a compromised function can write any item of the cells table. " +
-			"The items' hashes and the audit trail show the change afterwards.",
-		How: "`doctor` asks IAM's simulator whether the balancer's role may write the key `@shares`, which must be " +
-			"allowed, and a key that is a cell's name, which must be denied. `shares-acknowledged` shows that " +
-			"DynamoDB itself gives the condition the key: otherwise no share could be written.",
 		Do: "treat each function's role as one that may write the whole cells table, and report it as an issue " +
 			"of Sluice",
 		check: leadingKeys,
@@ -114,11 +103,6 @@ func ofTheAccount() []Assumption {
 		ID: "alarm-topics",
 		Says: "CloudWatch can publish an alarm on a topic that is encrypted with a key of your own, if the key's " +
 			"policy allows CloudWatch to use it.",
-		Code: []string{"infra/alarms.go"},
-		Worse: "With AWS's own key for topics (`alias/aws/sns`) an alarm is lost, and no error is reported. " +
-			"Therefore a topic that the templates make has a key of its own.",
-		How: "`doctor` reads the topics of the deployment's alarms, their keys, and the keys' policies. It checks " +
-			"whether the alarms' history of two weeks has an action that failed.",
 		Do: "give the topic a key whose policy allows cloudwatch.amazonaws.com kms:Decrypt and kms:GenerateDataKey*, " +
 			"then `aws cloudwatch set-alarm-state` as docs/operate.md says",
 		check: checkAlarmTopics,
@@ -126,12 +110,6 @@ func ofTheAccount() []Assumption {
 		ID: "stream-age",
 		Says: "Lambda reports `IteratorAge`, by `FunctionName`, for the functions that read streams, whenever they " +
 			"read a change of the canary.",
-		Code: []string{"infra/alarm/alarm.go"},
-		Worse: "Lambda reports `IteratorAge` for busy streams only, or not at all. The alarm on this metric treats " +
-			"missing data as a failure. It may therefore ring although nothing is wrong, but it always rings if " +
-			"something is wrong.",
-		How: "`doctor` checks that CloudWatch has an `IteratorAge` of the publisher and of the archiver in the last " +
-			"hour.",
 		Do: "see whether the canary runs (docs/runbooks/iterator_age.md); if it does, take that alarm out and report " +
 			"it as an issue of Sluice",
 		check: streamAge,
@@ -139,24 +117,12 @@ func ofTheAccount() []Assumption {
 		ID: "shares-acknowledged",
 		Says: "A cell's role can write the cell's one acknowledgement into the cells table, from another region, " +
 			"too, and the balancer sees it within two minutes.",
-		Code: []string{"infra/cell.go", "internal/aws/grants/functions.go"},
-		Worse: "A change of the shares waits for the cell, and until then no cell grants the units that move " +
-			"between cells. No unit is admitted twice. The alarm `shares_awaited` rings.",
-		How: "`doctor` lists the cells by the operators' API. No cell may be awaited, or may wait, for longer than " +
-			"two minutes, and no item of the table may be unreadable.",
 		Do:    "see docs/runbooks/shares_awaited.md: the log of the cell's applier says why it cannot write",
 		check: sharesAcknowledged,
 	}, {
 		ID: "kill-switch",
 		Says: "While no mode is deployed, AppConfig answers that a deployment or a configuration was not found. It " +
 			"completes a deployment of a mode during which no alarm rings and every alarm has data.",
-		Code: []string{"infra/killswitch.go", "internal/cell/killswitch/poll.go"},
-		Worse: "AppConfig answers otherwise: limits are enforced all the same, and the alarm `kill_switch_unheard` " +
-			"rings until a mode is deployed. AppConfig rolls a deployment back: the mode before it holds, and " +
-			"enforce if there was none. Therefore the stack deploys no mode itself: its alarms would have no data.",
-		How: "`doctor` reads the state of the last deployment in each cell. If there is none, no poll of the " +
-			"authorizer may have failed in the last hour. Each alarm that AppConfig watches must have data, and " +
-			"must not lose its state when its metric has none.",
 		Do: "see docs/operate.md, The kill switch: give your own alarms `TreatMissingData: notBreaching`, deploy the " +
 			"mode again, and look at its state",
 		check: killSwitch,
@@ -164,12 +130,6 @@ func ofTheAccount() []Assumption {
 		ID: "quotas",
 		Says: "The account's quotas are enough for what the functions reserve and, in full cells, for VPCs and " +
 			"Elastic IPs.",
-		Code: []string{"internal/aws/grants/functions.go", "infra/network.go"},
-		Worse: "New accounts have 10 concurrent executions, and CloudFormation refuses the stack. That is why " +
-			"synth prints the quotas, and why tables are made after the functions.",
-		How: "`doctor` compares Lambda's concurrency in each region with what is reserved there and the 100 that " +
-			"Lambda keeps. An authorizer that is not deployed yet counts 100. `doctor` compares the quotas of VPCs " +
-			"and addresses with what full cells need. It does not see other users of these quotas.",
 		Do:    "request higher quotas in Service Quotas, in that region (docs/deploy.md, Before you deploy)",
 		check: quotas,
 	}}
@@ -218,7 +178,7 @@ func failed(err error, action string) Finding {
 		text = api.ErrorCode() + ": " + api.ErrorMessage()
 	}
 	text, _, _ = strings.Cut(text, "\n")
-	return unknown(afterFailure(err), "%s: %.150s", action, text)
+	return unknown(afterFailure(err), "%s: %s", action, clip(text, 150))
 }
 
 // afterFailure says what to do about a failed call, by what is known of its cause.

@@ -17,30 +17,15 @@ import (
 
 // ofTheAPI returns the assumptions that are checked with an API's answers.
 func ofTheAPI() []Assumption {
-	const (
-		attachREST = "infra/attach_rest.go"
-		attachHTTP = "infra/attach_http.go"
-		encoder    = "internal/request/apigw/answer.go"
-		mappings   = "internal/testkit/apigateway/mapping.go"
-	)
 	return []Assumption{{
 		ID: "missing-credential",
 		Says: "A call without a credential is answered with 401 by REST and WebSocket APIs, whose authorizer " +
 			"returns the error \"Unauthorized\", and with 403 by HTTP APIs, or 401 by the middleware behind them.",
-		Code:  []string{encoder, "internal/testkit/apigateway/authorize.go"},
-		Worse: "The answer is 500. Nobody gets in either way, but clients cannot tell that a credential is missing.",
-		How: "`doctor` makes one call without a credential. The call counts against `ipLimits`, and is charged to " +
-			"no tenant.",
 		Do:    "tell clients that this API answers a missing credential with that status; limits hold all the same",
 		check: missingCredential,
 	}, {
 		ID:   "denial-headers",
 		Says: "A gateway response's header can be set from `context.authorizer`.",
-		Code: []string{attachREST, "internal/testkit/apigateway/builtin/rest.yaml"},
-		Worse: "The headers are missing. The body has the limit, the remaining units and the wait. A client " +
-			"can therefore still know when to try again.",
-		How: "`doctor` makes calls with a key until a limit refuses one. It compares the headers of that answer " +
-			"with its body.",
 		Do: "have clients read `limit`, `remaining` and `retry-after-ms` in the body, and report it as an issue " +
 			"of Sluice",
 		check: denialHeaders,
@@ -48,56 +33,28 @@ func ofTheAPI() []Assumption {
 		ID: "denial-body",
 		Says: "A gateway response's template puts `$context.authorizer.problemMembers` into the body as it is, " +
 			"without escapes.",
-		Code: []string{attachREST, "internal/testkit/apigateway/builtin/rest.yaml", mappings},
-		Worse: "The body cannot be read as JSON. The status and the headers say what a client needs. The problem's " +
-			"text has no character that would need an escape.",
-		How:   "`doctor` makes calls with a key until one is refused. Its body must be a problem of Sluice.",
 		Do:    "have clients read the headers instead of the body, and report it as an issue of Sluice",
 		check: denialBody,
 	}, {
-		ID:   "absent-values",
-		Says: "A header that is mapped from a value which the authorizer's context does not have is left out.",
-		Code: []string{attachREST, attachHTTP, mappings},
-		Worse: "The header keeps the value that the client sent, or an empty header is sent. Therefore one value, " +
-			"`caller`, is always set, and the middleware trusts no other value without it.",
-		How: "`doctor` searches all answers for empty headers, and for headers that contain the name of a " +
-			"variable. Only a refusal without a wait or without a limit, such as that of a suspended tenant, shows " +
-			"that the assumption holds.",
+		ID:    "absent-values",
+		Says:  "A header that is mapped from a value which the authorizer's context does not have is left out.",
 		Do:    "have clients ignore the empty header; behind a proxy of yours, remove it",
 		check: absentValues,
 	}, {
 		ID: "cache-off",
 		Says: "With a result TTL of 0 and no identity source, the authorizer is asked for each call and none of its " +
 			"answers is used for another one.",
-		Code: []string{attachREST, attachHTTP, encoder},
-		Worse: "The authorizer's policy names only the call that it was asked about, as far as a policy can. A " +
-			"cached policy therefore lets no other call pass, with one exception: a path with `*` (`/product/*`) " +
-			"covers every path that its wildcard matches, and a path so long that its ARN has more than 512 " +
-			"characters covers all paths with the same beginning.",
-		How: "`doctor` makes two calls with a key. Their remaining units must differ, or, if both are refused, " +
-			"their `instance`. `doctor` cannot tell if the limit refills faster than calls are made.",
 		Do:    "set the authorizer's result TTL to 0 and deploy the API; until then limits do not hold on it",
 		check: cacheOff,
 	}, {
 		ID: "foreign-denials",
 		Says: "If API Gateway itself denies a call (ACCESS_DENIED, for example by a resource policy), the body says " +
 			"so, although the authorizer has set no body.",
-		Code: []string{attachREST, "internal/testkit/apigateway/builtin/rest.yaml"},
-		Worse: "The body is not JSON: it is API Gateway's `message`, followed by the name of a variable. The status " +
-			"is 429 in any case, because an API has one status for ACCESS_DENIED, whoever denies. The answer has no " +
-			"`Retry-After`.",
-		How: "`doctor` sees this only if a policy of the API denies it. " +
-			"Run it from an address that the policy denies.",
 		Do:    "tell those whom the policy denies to look for `X-Amzn-Errortype`, and report it as an issue of Sluice",
 		check: foreignDenials,
 	}, {
-		ID:   "clocks",
-		Says: "The clocks of API Gateway, of Lambda's environments and of DynamoDB differ by less than 5 s.",
-		Code: []string{"internal/plan/shares/state.go"},
-		Worse: "They differ by 5 s. If the clock of a cell is further off, the cell may count in another window than " +
-			"other cells do. More than a limit may then be admitted while shares move.",
-		How: "`doctor` compares the `Date` of the answers of the API and of the operators' API with this machine's " +
-			"clock. A `Date` has whole seconds. The clock of a Lambda environment cannot be seen from outside.",
+		ID:    "clocks",
+		Says:  "The clocks of API Gateway, of Lambda's environments and of DynamoDB differ by less than 5 s.",
 		Do:    "see first whether the clock of this machine is right (`timedatectl`); if it is, report it to AWS",
 		check: clocks,
 	}}
@@ -141,26 +98,25 @@ func denialHeaders(_ context.Context, t *Target) Finding {
 		seen++
 		for name, want := range map[string]int64{"X-RateLimit-Limit": *p.Limit, "X-RateLimit-Remaining": *p.Remaining} {
 			if got := r.Header.Get(name); got != strconv.FormatInt(want, 10) {
-				return violated("a refusal has %s: %.40q, and %d in its body", name, got, want)
+				return violated("a refusal has %s: %q, and %d in its body", name, clip(got, 40), want)
 			}
 		}
 		for _, name := range []string{"RateLimit", "RateLimit-Policy"} {
 			if _, err := httpsfv.UnmarshalList(r.Header.Values(name)); err != nil || r.Header.Get(name) == "" {
-				return violated("a refusal has %s: %.40q", name, r.Header.Get(name))
+				return violated("a refusal has %s: %q", name, clip(r.Header.Get(name), 40))
 			}
 		}
 		if wait, err := strconv.ParseInt(r.Header.Get("Retry-After"), 10, 64); p.RetryAfterMs != nil &&
 			(err != nil || wait*1000 < *p.RetryAfterMs) {
-			return violated("a refusal has Retry-After: %.40q, and a wait of %d ms in its body",
-				r.Header.Get("Retry-After"),
-				*p.RetryAfterMs)
+			return violated("a refusal has Retry-After: %q, and a wait of %d ms in its body",
+				clip(r.Header.Get("Retry-After"), 40), *p.RetryAfterMs)
 		}
 	}
 	if seen == 0 {
 		return unknown(giveKey, "no refusal by a limit with a body that can be read was seen")
 	}
-	return confirmed("the headers of a refusal say the same as its body: RateLimit: %.80s",
-		refusals[0].Header.Get("RateLimit"))
+	return confirmed("the headers of a refusal say the same as its body: RateLimit: %s",
+		clip(refusals[0].Header.Get("RateLimit"), 80))
 }
 
 func denialBody(_ context.Context, t *Target) Finding {
@@ -172,10 +128,10 @@ func denialBody(_ context.Context, t *Target) Finding {
 	for _, r := range refusals {
 		var ok bool
 		if p, ok = r.problem(); !ok {
-			return violated("the body of a refusal is no problem of ours: %.80q", r.Body)
+			return violated("the body of a refusal is no problem of ours: %q", clip(string(r.Body), 80))
 		}
 		if kind := r.Header.Get("Content-Type"); !strings.HasPrefix(kind, answer.ContentType) {
-			return violated("a refusal has Content-Type: %.80q", kind)
+			return violated("a refusal has Content-Type: %q", clip(kind, 80))
 		}
 	}
 	return confirmed("the body of a refusal is a problem: %q", p.Title)
@@ -223,12 +179,12 @@ func cacheOff(_ context.Context, t *Target) Finding {
 	for i := 1; i < len(c.Keyed); i++ {
 		same, differs := compare(&c.Keyed[i-1], &c.Keyed[i])
 		if differs != "" {
-			return confirmed("two calls in a row differ: %.100s", differs)
+			return confirmed("two calls in a row differ: %s", clip(differs, 100))
 		}
 		cached = cmp.Or(cached, same)
 	}
 	if cached != "" {
-		return violated("two calls in a row have the same %.100s", cached)
+		return violated("two calls in a row have the same %s", clip(cached, 100))
 	}
 	return unknown("give a key whose plan has a quota, or a limit that --charge reaches; calls that pass, and all "+
 		"calls of an HTTP API, tell what is left where the backend has the middleware",
@@ -290,10 +246,11 @@ func foreignDenials(_ context.Context, t *Target) Finding {
 		}
 		var body map[string]any
 		if err := json.Unmarshal(a.Body, &body); err != nil || len(body) == 0 {
-			return violated("a call that API Gateway itself denied was answered %d with the body %.80q", a.Status,
-				a.Body)
+			return violated("a call that API Gateway itself denied was answered %d with the body %q", a.Status,
+				clip(string(a.Body), 80))
 		}
-		return confirmed("a call that API Gateway itself denied was answered %d with the body %.120s", a.Status, a.Body)
+		return confirmed("a call that API Gateway itself denied was answered %d with the body %s", a.Status,
+			clip(string(a.Body), 120))
 	}
 	return unknown("run it from an address that a resource policy of the API denies",
 		"no call was denied by API Gateway itself")

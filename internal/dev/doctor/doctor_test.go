@@ -1,7 +1,6 @@
 package doctor_test
 
 import (
-	"flag"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -12,8 +11,6 @@ import (
 
 	"github.com/sluicelimits/sluice/internal/dev/doctor"
 )
-
-var update = flag.Bool("update", false, "rewrite docs/assumptions.md; then read the diff")
 
 const root = "../../../"
 
@@ -69,57 +66,89 @@ func TestAssumptions(t *testing.T) {
 	}
 }
 
-// Guarantees that docs/assumptions.md describes each assumption as the code does.
-func TestPage(t *testing.T) {
-	file := filepath.Join(root, "docs/assumptions.md")
-	text, err := os.ReadFile(file)
+// Guarantees that what was seen is never cut within a word, unless it has no blank, and that it shows that it was cut.
+func TestClip(t *testing.T) {
+	for _, c := range [][2]string{
+		{"short", "short"}, {"twelve chars", "twelve chars"}, {"twelve chars and more", "twelve chars …"},
+		{"a word too long", "a word too …"}, {"ä ö ü ä ö ü ä", "ä ö ü ä ö ü …"}, {"without-a-blank", "without-a-bl …"},
+	} {
+		if got := doctor.Clip(c[0], 12); got != c[1] {
+			t.Errorf("%q becomes %q, want %q", c[0], got, c[1])
+		}
+	}
+}
+
+// section is what docs/assumptions.md says of an assumption.
+type section struct {
+	id, says string
+	rows     map[string]string // by what stands before them
+}
+
+// sections reads the sections of docs/assumptions.md that are about an assumption.
+func sections(t *testing.T) (all []section) {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(root, "docs/assumptions.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := doctor.Page()
-	first, last, _ := strings.Cut(strings.TrimSuffix(want, "\n"), "\n")
-	last = last[strings.LastIndex(last, "\n")+1:]
-	begins, ends := strings.Index(string(text), first), strings.Index(string(text), last)
-	if begins < 0 || ends < begins {
-		t.Fatalf("%s has no lines %q and %q", file, first, last)
-	}
-	ends += len(last) + 1
-	if *update {
-		text = []byte(string(text[:begins]) + want + string(text[ends:]))
-		if err := os.WriteFile(file, text, 0o644); err != nil {
-			t.Fatal(err)
+	for _, part := range strings.Split(string(text), "\n## `")[1:] {
+		part, _, _ = strings.Cut(part, "\n## ")
+		id, rest, _ := strings.Cut(part, "`\n")
+		says, table, _ := strings.Cut(rest, "\n| | |\n|---|---|\n")
+		s := section{id: id, says: strings.Join(strings.Fields(says), " "), rows: map[string]string{}}
+		for line := range strings.Lines(table) {
+			if cells := strings.SplitN(strings.Trim(line, "| \n"), " | ", 2); len(cells) == 2 {
+				s.rows[cells[0]] = cells[1]
+			}
 		}
-		return
+		all = append(all, s)
 	}
-	if got := string(text[begins:ends]); got != want {
-		t.Errorf("%s is not what internal/dev/doctor says (-update rewrites it)\ngot\n%s\nwant\n%s", file, got, want)
+	return all
+}
+
+// Guarantees that docs/assumptions.md has all assumptions, in their order, and says what doctor prints of each.
+func TestPage(t *testing.T) {
+	page, list := sections(t), doctor.Assumptions()
+	if len(page) != len(list) {
+		t.Fatalf("the page has %d assumptions, want %d", len(page), len(list))
+	}
+	for i, a := range list {
+		s := page[i]
+		if s.id != a.ID || s.says != a.Says || s.rows["what to do if it does not hold"] != a.Do {
+			t.Errorf("assumption %d: the page has\n%+v\nand doctor says\n%+v", i, s, a)
+		}
+		for _, row := range []string{"relied on by", "the worse case, for which the code is made",
+			"how `doctor` checks it"} {
+			if s.rows[row] == "" {
+				t.Errorf("%s: the page does not say: %s", a.ID, row)
+			}
+		}
 	}
 }
 
 var (
 	idForm  = regexp.MustCompile(`^[a-z]+(-[a-z]+)*$`)
 	comment = regexp.MustCompile(`Assumption: ([a-z-]*[a-z])`)
+	link    = regexp.MustCompile(`\]\(\.\./([^)]+)\)`)
 )
 
-// Guarantees that each file that an assumption names has a comment that names the assumption, and that each such
-// comment names an assumption that exists and that names the file.
+// Guarantees that each file that relies on an assumption, by docs/assumptions.md, has a comment that names the
+// assumption, and that each such comment names an assumption that exists and whose section names the file.
 func TestCodeNamesAssumptions(t *testing.T) {
 	files := map[string][]string{} // by the id of the assumption that names them
-	for _, a := range doctor.Assumptions() {
-		if !idForm.MatchString(a.ID) || files[a.ID] != nil || len(a.Code) == 0 {
-			t.Errorf("assumption %q has no valid id, the id of another one, or no files", a.ID)
+	for _, s := range sections(t) {
+		if !idForm.MatchString(s.id) || files[s.id] != nil {
+			t.Errorf("assumption %q has no valid id, or the id of another one", s.id)
 		}
-		for field, text := range map[string]string{"Says": a.Says, "Worse": a.Worse, "How": a.How, "Do": a.Do} {
-			if text == "" || strings.ContainsAny(text, "\n|") {
-				t.Errorf("%s: %s is empty, or breaks the page's table: %q", a.ID, field, text)
+		for _, m := range link.FindAllStringSubmatch(s.rows["relied on by"], -1) {
+			files[s.id] = append(files[s.id], m[1])
+			if text, err := os.ReadFile(filepath.Join(root, m[1])); err != nil ||
+				!strings.Contains(string(text), "Assumption: "+s.id) {
+				t.Errorf("%s does not name the assumption %s (%v)", m[1], s.id, err)
 			}
 		}
-		files[a.ID] = a.Code
-		for _, name := range a.Code {
-			if text, err := os.ReadFile(filepath.Join(root, name)); err != nil ||
-				!strings.Contains(string(text), "Assumption: "+a.ID) {
-				t.Errorf("%s does not name the assumption %s (%v)", name, a.ID, err)
-			}
+		if len(files[s.id]) == 0 {
+			t.Errorf("assumption %q has no files", s.id)
 		}
 	}
 	named := 0

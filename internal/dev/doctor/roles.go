@@ -25,7 +25,7 @@ func leadingKeys(ctx context.Context, t *Target) Finding {
 	}
 	role := strings.Split(aws.ToString(f.Role), ":") // arn:aws:iam::ACCOUNT:role/NAME
 	if len(role) < 6 {
-		return unknown("", "%s has the role %.80q", balancer, aws.ToString(f.Role))
+		return unknown("", "%s has the role %q", balancer, clip(aws.ToString(f.Role), 80))
 	}
 	table := "arn:" + role[1] + ":dynamodb:" + a.Region + ":" + role[4] + ":table/" + a.function("", "cells")
 	for _, c := range []struct {

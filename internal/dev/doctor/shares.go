@@ -17,10 +17,10 @@ func sharesAcknowledged(ctx context.Context, t *Target) Finding {
 	switch {
 	case err != nil:
 		return unknown("see that --endpoint is right and that you may call `cell list`",
-			"the operators' API did not answer: %.200v", err)
+			"the operators' API did not answer: %s", clip(err.Error(), 200))
 	case len(out.Unreadable) > 0:
-		return violated("an item of the cells table cannot be read: %s %.200s", out.Unreadable[0].Key,
-			out.Unreadable[0].Error)
+		return violated("an item of the cells table cannot be read: %s %s", out.Unreadable[0].Key,
+			clip(out.Unreadable[0].Error, 200))
 	case out.Alone != "":
 		return unknown("", "the cell %s runs alone, and has no shares to acknowledge", out.Alone)
 	}

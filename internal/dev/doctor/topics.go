@@ -114,7 +114,7 @@ func (s Services) actionsFailed(ctx context.Context, prefix string, now time.Tim
 		for _, item := range page.AlarmHistoryItems {
 			if strings.HasPrefix(aws.ToString(item.AlarmName), prefix) &&
 				strings.HasPrefix(aws.ToString(item.HistorySummary), "Failed") {
-				return ptr(violated("%s: %.200s", aws.ToString(item.AlarmName), aws.ToString(item.HistorySummary)))
+				return ptr(violated("%s: %s", aws.ToString(item.AlarmName), clip(aws.ToString(item.HistorySummary), 200)))
 			}
 		}
 	}
