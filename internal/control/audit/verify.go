@@ -37,7 +37,7 @@ const (
 // Notices about an archive.
 const (
 	Delayed    control.BreakKind = "archived with a delay" // put later than usual: the archiver was unavailable
-	NoPutTimes control.BreakKind = "put times not known"   // times of files are unreliable, since anybody can set them
+	NoPutTimes control.BreakKind = "put times not known"   // without locks: replaced objects have other times
 	LockUnread control.BreakKind = "locks not compared"    // the caller may not read how the archive locks
 )
 
@@ -196,7 +196,8 @@ func Verify(ctx context.Context, c VerifyConfig) (*Report, error) {
 	}
 	if !v.report.Locks && v.report.Objects > 0 {
 		v.find(control.Break{Kind: NoPutTimes,
-			Detail: "whoever may write this archive may set the times of its files, so they are not compared"}, "")
+			Detail: "the archive does not lock its objects: whoever may write it may replace them, which changes their " +
+				"times. Therefore times are not compared"}, "")
 	}
 	v.report.Findings, v.report.Notices = v.of(Kinds()), v.of(NoticeKinds())
 	return &v.report, nil

@@ -469,8 +469,14 @@ func TestVerifyFolder(t *testing.T) {
 	}
 	w.archive = a
 	w.archiveRandom(rand.New(rand.NewPCG(1, 1)), 40)
-	if r := w.verify(); !r.OK() || r.Locks || r.Items != int64(len(w.live)) {
+	r := w.verify()
+	if !r.OK() || r.Locks || r.Items != int64(len(w.live)) {
 		t.Errorf("got %+v, want no finding, and no locks", r)
+	}
+	i := slices.IndexFunc(r.Notices, func(f audit.Finding) bool { return f.Kind == audit.NoPutTimes })
+	// The same holds for a bucket without Object Lock, whose times only S3 sets.
+	if i < 0 || !strings.Contains(r.Notices[i].Detail, "does not lock its objects") {
+		t.Errorf("notices %+v, want one that says why times are not compared", r.Notices)
 	}
 }
 
