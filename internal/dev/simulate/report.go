@@ -22,10 +22,10 @@ type Report struct {
 	Incomplete   []string         `json:"incomplete"` // for each log that could not be read to its end: where and why
 	Notes        []string         `json:"notes"`
 
-	// What the caller of Run knows of this report, and sets.
-	Plans   []string  `json:"plans,omitempty"`   // names of the plans files
-	Command string    `json:"command,omitempty"` // the command line that made it
-	Made    time.Time `json:"made,omitzero"`
+	// What the caller of Run knows of this report, and sets for the HTML page.
+	Plans   []string  `json:"-"` // names of the plans files
+	Command string    `json:"-"` // the command line that made it
+	Made    time.Time `json:"-"`
 
 	From *time.Time `json:"from"` // time of the first request; null if there is none
 	To   *time.Time `json:"to"`   // time of the last request
