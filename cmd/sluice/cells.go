@@ -168,7 +168,7 @@ func newConfigCommand() *cobra.Command {
 		Long: `Compares each cell's copy of plans, tenants and keys with the control tables. It shows
 which changes have not arrived, and for how long, and which documents of a cell differ from
 everything that was ever written (drift). It reads every document on both sides. The exit status is
-1 if a cell did not answer or has drifted.`,
+1 if a cell did not answer or has drifted, or if an item of a control table cannot be read.`,
 		Example: "  sluice config status\n  sluice config status eu-1 --json | jq '.cells[0].lag_s'",
 		Args:    wantArgs(0, 1),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -180,7 +180,9 @@ everything that was ever written (drift). It reads every document on both sides.
 			if err != nil {
 				return err
 			}
+			var damaged []string
 			err = operateAt(c, &r, to, "config/status", request, writeStatus, func(a *admin.StatusResponse) {
+				damaged = a.Damaged
 				for _, k := range a.Cells {
 					if k.Error != "" || k.Drifted > 0 {
 						bad++
@@ -189,6 +191,9 @@ everything that was ever written (drift). It reads every document on both sides.
 			})
 			if err == nil && bad > 0 {
 				err = fmt.Errorf("%s drifted or did not answer", count(bad, "cell"))
+			}
+			if err == nil && len(damaged) > 0 {
+				err = errDamaged
 			}
 			return err
 		},
@@ -226,7 +231,7 @@ func writeStatus(w io.Writer, a *admin.StatusResponse) error {
 	for _, n := range notes {
 		fmt.Fprintln(w, shown(n))
 	}
-	return nil
+	return writeDamaged(w, a.Damaged)
 }
 
 func newShadowCommand() *cobra.Command {

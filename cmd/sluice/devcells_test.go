@@ -608,3 +608,33 @@ func TestDevCellsFlag(t *testing.T) {
 		t.Errorf("--cells with --redis: exit %d, want %d", r.code, exitUsage)
 	}
 }
+
+// Guarantees that a start that is refused until it is confirmed says first what will stop it then: here a tenant of an
+// operator has a plan that the other file does not have.
+func TestDevSaysFirstWhatStopsAStart(t *testing.T) {
+	folder := t.TempDir()
+	for name, text := range map[string]string{"a.yaml": "free", "b.yaml": "gold"} {
+		write(t, filepath.Join(folder, name), "plans: [ { id: "+text+", limits: [ { id: burst, algorithm: token_bucket, "+
+			"rate: 5, period: 1s } ] } ]\ntenants: [ { id: "+text+"-1, plan: "+text+" } ]\n")
+	}
+	data, tokens := filepath.Join(folder, "data"), filepath.Join(folder, "token")
+	start := []string{"--data", data, "--token-file", tokens, "--plans"}
+	dev := startDev(t, append(start, filepath.Join(folder, "a.yaml"))...)
+	if got := sluice(t, "", "tenant", "set", "zed", "--create", "--plan", "free", "--reason", "x", "--endpoint",
+		dev.base+"/_sluice/admin", "--token-file", tokens); got.code != 0 {
+		t.Fatalf("exit %d: %s", got.code, got.stderr)
+	}
+	if err := dev.finish(t); err != nil {
+		t.Fatal(err)
+	}
+	start = append([]string{"dev", "--listen", "127.0.0.1:0"}, append(start, filepath.Join(folder, "b.yaml"))...)
+	got := sluice(t, "", start...)
+	const stops = `plan "free": tenant "zed" uses it`
+	if got.code != 5 || strings.Index(got.stderr, stops) < 0 ||
+		strings.Index(got.stderr, stops) > strings.Index(got.stderr, "removes ") {
+		t.Errorf("exit %d, want 5 and first %s:\n%s", got.code, stops, got.stderr)
+	}
+	if got = sluice(t, "", append(start, "--yes")...); got.code != 1 || !strings.Contains(got.stderr, stops) {
+		t.Errorf("with --yes: exit %d, want 1 and %s:\n%s", got.code, stops, got.stderr)
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -449,6 +450,37 @@ func TestSigning(t *testing.T) {
 		if !strings.HasPrefix(got, "AWS4-HMAC-SHA256 Credential=AKIAEXAMPLE/") ||
 			!strings.Contains(got, "/"+want[1]+"/execute-api/aws4_request") || strings.Contains(got, "example-secret") {
 			t.Errorf("the call to %s has the signature %q, want region %s", url, got, want[1])
+		}
+	}
+}
+
+// Guarantees that what cannot be read in a control table hides nothing else: lists and the status print all the rest,
+// then a line for each damaged item, and the error says how to write the item anew.
+func TestDamagedItemsHideNothing(t *testing.T) {
+	answers := map[string]string{
+		"/documents/list": `{"items":[{"key":"acme","body":{"plan":"pro"},"version":3,"actor":"ann"}],` +
+			`"damaged":["tenants/\"bad\": layout is 2\ntenants/\"worse\": version is missing"]}`,
+		"/config/status": `{"documents":4,"cells":[{"cell":"eu-1","documents":4}],` +
+			`"damaged":["tenants/\"bad\": layout is 2","tenants/\"worse\": version is missing"]}`,
+	}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.WriteString(w, answers[r.URL.Path]) // the client is this test
+	}))
+	t.Cleanup(server.Close)
+	t.Setenv("SLUICE_ENDPOINT", server.URL)
+	for _, args := range [][]string{{"tenant", "list"}, {"tenant", "list", "--json"},
+		{"config", "status"}, {"config", "status", "--json"}} {
+		got := sluice(t, "", args...)
+		for _, want := range []string{"acme", "layout is 2", "version is missing"} {
+			if args[0] == "config" && want == "acme" {
+				want = "eu-1"
+			}
+			if !strings.Contains(got.stdout, want) {
+				t.Errorf("%q prints no %q:\n%s", args, want, got.stdout)
+			}
+		}
+		if got.code != 1 || !strings.Contains(got.stderr, "forged_cell_documents.md") {
+			t.Errorf("%q: exit %d, %s", args, got.code, got.stderr)
 		}
 	}
 }

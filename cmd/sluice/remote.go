@@ -206,23 +206,24 @@ func printWritten(what string) func(io.Writer, *call.Item) error {
 }
 
 // listAll reads all items of a table that are not deleted.
-func listAll(ctx context.Context, to *client.Client, t control.Table) ([]*call.Item, error) {
-	items := []*call.Item{}
+func listAll(
+	ctx context.Context, to *client.Client, t control.Table,
+) (items []*call.Item, damaged []string, err error) {
 	for after := ""; ; {
 		page, err := to.List(ctx, &admin.ListRequest{Table: t, After: after})
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		for _, i := range page.Items {
 			if !i.Deleted {
 				items = append(items, i)
 			}
 		}
-		for _, d := range page.Damaged {
-			return nil, errors.New(d)
+		for _, lines := range page.Damaged {
+			damaged = append(damaged, strings.Split(lines, "\n")...)
 		}
 		if after = page.Next; after == "" {
-			return items, nil
+			return items, damaged, nil
 		}
 	}
 }
@@ -233,7 +234,7 @@ func listing(c *cobra.Command, r *remote, t control.Table, head string, row func
 	if err != nil {
 		return err
 	}
-	all, err := listAll(c.Context(), to, t)
+	all, damaged, err := listAll(c.Context(), to, t)
 	if err != nil {
 		return r.failed(c, err)
 	}
@@ -244,9 +245,30 @@ func listing(c *cobra.Command, r *remote, t control.Table, head string, row func
 		}
 	}
 	if r.json {
-		return writeJSON(c.OutOrStdout(), map[string]any{"items": items})
+		out := map[string]any{"items": items}
+		if len(damaged) > 0 {
+			out["damaged"] = damaged
+		}
+		err = writeJSON(c.OutOrStdout(), out)
+	} else {
+		err = errors.Join(table(c.OutOrStdout(), head, rows), writeDamaged(c.OutOrStdout(), damaged))
 	}
-	return table(c.OutOrStdout(), head, rows)
+	if err == nil && len(damaged) > 0 {
+		err = errDamaged
+	}
+	return err
+}
+
+// errDamaged ends a command that has printed everything but what cannot be read.
+var errDamaged = errors.New("something in a control table was not written by Sluice and cannot be read: " +
+	"docs/runbooks/forged_cell_documents.md says how to write it anew")
+
+// writeDamaged prints a line for each item that cannot be read.
+func writeDamaged(w io.Writer, damaged []string) (err error) {
+	for _, line := range damaged {
+		_, err = fmt.Fprintf(w, "? %s\n", shown(line))
+	}
+	return err
 }
 
 // table prints rows below a head. The columns of head are separated by spaces.

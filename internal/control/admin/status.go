@@ -48,6 +48,7 @@ type CellStatus struct {
 type StatusResponse struct {
 	Documents int          `json:"documents"` // in the control tables, tombstones not included
 	Cells     []CellStatus `json:"cells"`
+	Damaged   []string     `json:"damaged,omitempty"` // items that cannot be read, one sentence each
 }
 
 // ConfigStatus compares the whole copy of each cell with the control tables: it reads every document of both.
@@ -64,19 +65,25 @@ func (s *Service) ConfigStatus(ctx context.Context, _ string, r *StatusRequest) 
 	if _, ok := s.c.CellTables[r.Cell]; r.Cell != "" && !ok {
 		return nil, call.Refuse(call.NotFound, "the table of cell %q cannot be read from here", r.Cell)
 	}
-	want, out := map[cellconfig.Ref]control.Item{}, &StatusResponse{Cells: []CellStatus{}}
+	want, out := map[cellconfig.Ref]*control.Item{}, &StatusResponse{Cells: []CellStatus{}}
 	for _, t := range Tables() {
 		for item, err := range control.All(ctx, s.c.Tables, t) {
-			if items, whole := control.BadItems(err); err != nil && whole && !slices.ContainsFunc(items, isCompared) {
+			if items, whole := control.BadItems(err); err != nil && whole {
 				s.c.Log.ErrorContext(ctx, "items of a control table cannot be read and are left out", "table", t,
 					"error", err)
+				for _, bad := range items {
+					if d, ok := DocumentOf(bad.Table, bad.Key, nil); ok {
+						want[cellconfig.Ref{Kind: d.Kind, ID: d.ID}] = nil
+						out.Damaged = append(out.Damaged, bad.Error())
+					}
+				}
 				continue
 			}
 			if err != nil {
 				return nil, s.tableError(ctx, "list "+string(t), err)
 			}
 			if d, ok := DocumentOf(item.Table, item.Key, nil); ok {
-				want[cellconfig.Ref{Kind: d.Kind, ID: d.ID}] = item
+				want[cellconfig.Ref{Kind: d.Kind, ID: d.ID}] = &item
 				if !item.Deleted {
 					out.Documents++
 				}
@@ -91,13 +98,8 @@ func (s *Service) ConfigStatus(ctx context.Context, _ string, r *StatusRequest) 
 	return out, nil
 }
 
-// isCompared reports whether the status of a cell covers the item.
-func isCompared(i *control.BadItemError) bool {
-	_, ok := DocumentOf(i.Table, i.Key, nil)
-	return ok
-}
-
-func (s *Service) cellStatus(ctx context.Context, cell string, want map[cellconfig.Ref]control.Item) CellStatus {
+// cellStatus compares a cell with the items that it should have; nil stands for an item that cannot be read.
+func (s *Service) cellStatus(ctx context.Context, cell string, want map[cellconfig.Ref]*control.Item) CellStatus {
 	st, table := CellStatus{Cell: cell}, s.c.CellTables[cell]
 	failed := func(err error) CellStatus {
 		s.c.Log.WarnContext(ctx, "the config table of a cell cannot be read", "cell", cell, "error", err)
@@ -151,7 +153,7 @@ func (s *Service) cellStatus(ctx context.Context, cell string, want map[cellconf
 }
 
 // compareDocument compares a document of the cell with its item.
-func (st *CellStatus) compareDocument(want map[cellconfig.Ref]control.Item, d *cellconfig.Document) {
+func (st *CellStatus) compareDocument(want map[cellconfig.Ref]*control.Item, d *cellconfig.Document) {
 	if !d.Deleted {
 		st.Documents++
 	}
@@ -159,6 +161,7 @@ func (st *CellStatus) compareDocument(want map[cellconfig.Ref]control.Item, d *c
 	switch name := nameOf(d.Ref); {
 	case !known:
 		st.addDrift("%s is in no control table", name)
+	case item == nil: // nothing can be said of the document
 	case d.Version > item.Version:
 		st.addDrift("%s has version %d, the control table %d", name, d.Version, item.Version)
 	case d.Version == item.Version && (d.Deleted != item.Deleted || !bytes.Equal(d.Body, item.Body)):
@@ -233,17 +236,19 @@ func (st *CellStatus) addDrift(format string, args ...any) {
 }
 
 // countBehind counts the documents whose newest version has not arrived, and finds the oldest of these versions.
-func (st *CellStatus) countBehind(want map[cellconfig.Ref]control.Item, have map[cellconfig.Ref]int64, now time.Time) {
+func (st *CellStatus) countBehind(
+	want map[cellconfig.Ref]*control.Item, have map[cellconfig.Ref]int64, now time.Time,
+) {
 	var oldest *control.Item
 	for ref, item := range want {
 		version, there := have[ref]
-		if version >= item.Version || !there && item.Deleted {
+		if item == nil || version >= item.Version || !there && item.Deleted {
 			continue
 		}
 		st.Behind++
 		if oldest == nil || item.ChangedAt.Before(oldest.ChangedAt) || item.ChangedAt.Equal(oldest.ChangedAt) &&
 			item.Key < oldest.Key {
-			oldest = &item
+			oldest = item
 		}
 	}
 	if oldest != nil {

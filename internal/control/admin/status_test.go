@@ -136,9 +136,33 @@ shares "shares" has the number of log entry 99, but the last entry is 7, so no r
 	if got := strings.Join(out.Cells[2].Drift, "\n"); got != want || out.Cells[2].Drifted != 8 {
 		t.Errorf("got %d\n%s\nwant\n%s", out.Cells[2].Drifted, got, want)
 	}
+}
+
+// Guarantees that an item that cannot be read is named in the status, and hides nothing else: neither drift of other
+// documents nor changes that have not arrived. Of the item itself nothing is claimed.
+func TestConfigStatusOfDamagedItem(t *testing.T) {
+	w := newWorld(t)
+	w.seed(plans)
+	cell := w.copied()
+	for i := range cell.documents {
+		if d := &cell.documents[i]; d.ID == "acme" {
+			d.Body = []byte(`{}`)
+		}
+	}
+	w.config.CellTables = map[string]admin.CellTable{"a": cell}
 	w.tables.damaged = "pro"
-	if _, err := w.ConfigStatus(t.Context(), ann, &admin.StatusRequest{}); err == nil {
-		t.Error("a plan that cannot be read: got no error, want one")
+	w.remake()
+	out, err := w.ConfigStatus(t.Context(), ann, &admin.StatusRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(out.Damaged) != 1 || !strings.Contains(out.Damaged[0], "pro") ||
+		!strings.Contains(out.Damaged[0], "layout is 2") {
+		t.Errorf("the damaged items are %q, want the plan pro with the reason", out.Damaged)
+	}
+	if c := out.Cells[0]; c.Drifted != 1 || !strings.Contains(c.Drift[0], "acme") || c.Behind != 0 {
+		t.Errorf("the cell drifted %d times, %q, and %d are behind; want the tenant acme only", c.Drifted, c.Drift,
+			c.Behind)
 	}
 }
 

@@ -77,8 +77,9 @@ func (p *Plane) ApplyFiles(ctx context.Context, name string, sources []plan.Sour
 
 // Displaced lists what [Plane.ApplyFiles] would remove, weaken or replace at a start although other plans files or an
 // operator wrote it: one line for each loss, and one for each operator's change that is replaced without a loss.
-// Differences from what files of the same name wrote are not listed: these files have been edited. A problem in the
-// files is left to ApplyFiles.
+// Differences from what files of the same name wrote are not listed: these files have been edited. If there is any such
+// line, the first lines say what makes ApplyFiles fail although the operator agrees. A problem in the files themselves
+// is left to ApplyFiles.
 func (p *Plane) Displaced(ctx context.Context, name string, sources []plan.Source) ([]string, error) {
 	documents, err := plan.Split(p.c.Now(), sources...)
 	if err != nil {
@@ -98,6 +99,10 @@ func (p *Plane) Displaced(ctx context.Context, name string, sources []plan.Sourc
 	bodies := map[control.Ref][]byte{} // the new bodies of the items that change
 	for i := range changes {
 		bodies[control.Ref{Table: changes[i].Table, Key: changes[i].Key}] = changes[i].Body
+	}
+	stops, err := p.refusal(ctx, name, changes)
+	if err != nil {
+		return nil, err
 	}
 	was := func(id string) (*plan.Plan, error) { return p.keptPlan(ctx, id, nil) }
 	will := func(id string) (*plan.Plan, error) { return p.keptPlan(ctx, id, bodies) }
@@ -127,6 +132,31 @@ func (p *Plane) Displaced(ctx context.Context, name string, sources []plan.Sourc
 		if len(effects.Losses) == 0 && have.Actor != FileActor {
 			lines = append(lines, "replaces "+d.Name()+author)
 		}
+	}
+	if len(lines) == 0 {
+		return nil, nil
+	}
+	return append(stops, lines...), nil
+}
+
+// refusal returns why changes will be refused, one line for each reason. It looks at no more changes than one call
+// writes: of more, the last ones may only be valid after the first ones.
+func (p *Plane) refusal(ctx context.Context, name string, changes []admin.Change) (lines []string, err error) {
+	if len(changes) == 0 || len(changes) > admin.MaxChanges {
+		return nil, nil
+	}
+	service, err := p.service(nil)
+	if err != nil {
+		return nil, err
+	}
+	_, err = service.Apply(ctx, FileActor, &admin.ApplyRequest{Reason: reason(name), Changes: changes, DryRun: true,
+		Yes: true, AcceptLosses: true})
+	var refused *call.Error
+	if !errors.As(err, &refused) {
+		return nil, err
+	}
+	for _, text := range refused.Problems {
+		lines = append(lines, "not possible, with --yes either: "+text)
 	}
 	return lines, nil
 }
