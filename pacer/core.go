@@ -61,7 +61,6 @@ func (c *core) serve(now time.Duration, out []outcome) (n int) {
 			break
 		}
 		out[n] = outcome{waker: t.waker, permit: permit}
-		c.queue.grantedTicket(t, now)
 		c.queue.serve(i)
 		n++
 	}

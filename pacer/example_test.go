@@ -150,25 +150,6 @@ func ExampleTransport() {
 	log.Print(resp.Status, resp.Body.Close())
 }
 
-// A program prints once a minute who waits, and for how long.
-func ExamplePacer_Stats() {
-	p, err := pacer.New(pacer.Config{Limit: pacer.PerSecond(100)})
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer p.Close()
-	before := p.Stats() // the first call begins to count
-	for range time.Tick(time.Minute) {
-		s := p.Stats()
-		waits := s.Waits.Since(&before.Waits)
-		fmt.Println(s.Waiting, "wait;", s.Granted-before.Granted, "granted; 99 % waited at most", waits.Quantile(0.99))
-		for _, k := range s.Keys {
-			fmt.Println(k.Key, k.Waiting, k.Granted)
-		}
-		before = s
-	}
-}
-
 // One of 96 instances that divide a limit among themselves, with a plan in a file.
 func ExamplePacer_FollowPlan() {
 	ctx := context.Background()

@@ -17,7 +17,7 @@ const (
 	MinPeriod = time.Millisecond
 	MaxPeriod = 366 * 24 * time.Hour
 
-	// DefaultMaxWaiting is the number of requests that may wait if Config.MaxWaiting is 0. They take 288 MiB.
+	// DefaultMaxWaiting is the number of requests that may wait if Config.MaxWaiting is 0. They take 256 MiB.
 	DefaultMaxWaiting = 1 << 22
 )
 

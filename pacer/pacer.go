@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/limiter/clock"
@@ -24,7 +23,7 @@ type Config struct {
 	Part *Part
 
 	// MaxWaiting is the number of requests that may wait at once, 1..2^31; 0 means DefaultMaxWaiting. Further requests
-	// fail with ErrFull. A waiting ticket takes 72 bytes, and each key some 150 more.
+	// fail with ErrFull. A waiting ticket takes 64 bytes, and each key some 150 more.
 	MaxWaiting int
 }
 
@@ -94,7 +93,6 @@ type Status struct {
 type Pacer struct {
 	origin     time.Time // monotonic times are counted from here
 	maxWaiting int
-	waiters    sync.Pool // *waiter; one pool per pacer, because testing/synctest does not let tests share channels
 
 	mu   gate
 	core core
@@ -159,51 +157,21 @@ func New(c Config) (*Pacer, error) {
 // deadline that lies before the earliest possible time of the grant, Acquire fails at once with a [*LateError]. Other
 // errors wrap ErrCost, ErrNever, ErrFull, ErrClosed, or the cause of the context's end.
 func (p *Pacer) Acquire(ctx context.Context, key string, cost int64) (Permit, error) {
-	var serial uint64
-	var useBy time.Duration
-	var total int64
-	err := ctx.Err()
-	if err == nil {
-		serial, useBy, total = p.grantByGate(cost)
-	}
-	if total == 0 {
-		if serial, useBy, total, err = p.acquireOrWait(ctx, key, cost); err != nil {
-			p, cost = nil, 0
-		}
-	}
-	return Permit{p, cost, serial, useBy, total}, err
-}
-
-// acquireOrWait is Acquire for a request that the gate does not grant. It returns the fields of the permit.
-func (p *Pacer) acquireOrWait(ctx context.Context, key string, cost int64) (
-	serial uint64, useBy time.Duration, total int64, err error) {
 	if ctx.Err() != nil {
-		return 0, 0, 0, context.Cause(ctx)
+		return Permit{}, context.Cause(ctx)
 	}
-	if serial, useBy, total = p.grantOrLock(cost); total != 0 {
-		return serial, useBy, total, nil
+	if serial, useBy, total := p.grantByGate(cost); total != 0 {
+		return Permit{p, cost, serial, useBy, total}, nil
 	}
-	now, w := p.now(), p.newWaiter()
-	if err = p.enqueueWaiter(ctx, key, cost, now, w); err != nil {
-		return 0, 0, 0, err
+	if permit, ok := p.grantOrLock(cost); ok {
+		return permit, nil
 	}
-	p.serveAndUnlock(now)
-	if !w.wait(ctx) && p.leave(w) {
-		return 0, 0, 0, endedError(ctx, key, cost)
-	}
-	return p.outcomeOf(w)
+	return p.waitAndUnlock(ctx, key, cost)
 }
 
-// A goroutine that is blocked in Acquire has a stack of 2 KiB only if none of its earlier calls needed more than about
-// 1 KiB, because the runtime does not shrink a stack below that. The compiler keeps each Permit in the stack frame, and
-// functions that build errors or that are seldom called have large frames. So the functions below which a goroutine
-// blocks pass the fields of a permit, and the others are not inlined into them.
-
-// grantOrLock grants cost units if no request waits and the units are free. It returns the fields of the permit.
-// Otherwise it returns zeros, with the lock held.
-//
-//go:noinline
-func (p *Pacer) grantOrLock(cost int64) (serial uint64, useBy time.Duration, total int64) {
+// grantOrLock grants cost units if no request waits and the units are free. Otherwise it returns false, with the lock
+// held.
+func (p *Pacer) grantOrLock(cost int64) (Permit, bool) {
 	p.mu.Lock()
 	if now := p.now(); p.core.queue.waiting == 0 && cost > 0 && !p.closed {
 		p.core.supply.pass(now, false)
@@ -212,110 +180,56 @@ func (p *Pacer) grantOrLock(cost int64) (serial uint64, useBy time.Duration, tot
 			p.core.counts.AtOnce++
 			p.openGate()
 			p.mu.Unlock()
-			return permit.serial, permit.useBy, permit.total
+			permit.pacer = p
+			return permit, true
 		}
 	}
-	return 0, 0, 0
+	return Permit{}, false
+}
+
+// waitAndUnlock takes a place in the queue, releases the lock, and waits for the grant or the end of ctx.
+func (p *Pacer) waitAndUnlock(ctx context.Context, key string, cost int64) (Permit, error) {
+	now, latest := p.now(), never
+	if deadline, ok := ctx.Deadline(); ok {
+		latest = after(now, time.Until(deadline))
+	}
+	done := make(chan outcome, 1)
+	_, err := p.enqueue(key, cost, latest, never, now, WakerFunc(func(permit Permit, err error) {
+		done <- outcome{permit: permit, err: err}
+	}))
+	if err != nil {
+		p.mu.Unlock()
+		return Permit{}, err
+	}
+	place := p.core.queue.latest
+	p.serveAndUnlock(now)
+	select {
+	case o := <-done:
+		return o.permit, o.err
+	case <-ctx.Done():
+	}
+	if p.cancel(place) {
+		return Permit{}, fmt.Errorf("pacer: wait for %d units for key %q: %w", cost, key, context.Cause(ctx))
+	}
+	o := <-done // the grant came first, and must not be lost
+	return o.permit, o.err
 }
 
 // TryAcquire grants cost units if no request waits and the units are free. It never waits. If the limit is shared, the
 // pacer leases units of the next window for calls that fail. It does not know whether these are attempts of one
 // request, so what it leases for them at most doubles from window to window.
 func (p *Pacer) TryAcquire(cost int64) (Permit, bool) {
-	serial, useBy, total := p.grantByGate(cost)
-	if total == 0 {
-		serial, useBy, total = p.grantOrLock(cost)
+	if serial, useBy, total := p.grantByGate(cost); total != 0 {
+		return Permit{p, cost, serial, useBy, total}, true
 	}
-	if total == 0 {
+	permit, ok := p.grantOrLock(cost)
+	if !ok {
 		if p.share != nil {
 			p.share.observeTry(&p.core, cost)
 		}
 		p.mu.Unlock()
-		return Permit{}, false
 	}
-	return Permit{p, cost, serial, useBy, total}, true
-}
-
-// enqueueWaiter takes a place in the queue for a goroutine. It is called with the lock held, and releases it if it
-// returns an error.
-//
-//go:noinline
-func (p *Pacer) enqueueWaiter(ctx context.Context, key string, cost int64, now time.Duration, w *waiter) error {
-	latest := never
-	if deadline, ok := ctx.Deadline(); ok {
-		latest = after(now, time.Until(deadline))
-	}
-	_, err := p.enqueue(key, cost, latest, never, now, w)
-	if err != nil {
-		p.mu.Unlock()
-		p.waiters.Put(w)
-		return err
-	}
-	w.place = p.core.queue.latest
-	return nil
-}
-
-//go:noinline
-func (p *Pacer) newWaiter() *waiter {
-	if w, ok := p.waiters.Get().(*waiter); ok {
-		return w
-	}
-	return &waiter{done: make(chan struct{}, 1)}
-}
-
-// wait waits for the turn of a goroutine. It returns false if ctx has ended before.
-//
-//go:noinline
-func (w *waiter) wait(ctx context.Context) bool {
-	select {
-	case <-w.done:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}
-
-// leave gives up a place in the queue. If the grant came first, it waits for the outcome, which must not be lost, and
-// returns false.
-//
-//go:noinline
-func (p *Pacer) leave(w *waiter) bool {
-	if p.cancel(w.place) {
-		p.waiters.Put(w)
-		return true
-	}
-	<-w.done // the grant came first
-	return false
-}
-
-// outcomeOf returns what a waiter was woken with, and keeps the waiter for the next request.
-//
-//go:noinline
-func (p *Pacer) outcomeOf(w *waiter) (serial uint64, useBy time.Duration, total int64, err error) {
-	serial, useBy, total, err = w.serial, w.useBy, w.total, w.err
-	*w = waiter{done: w.done}
-	p.waiters.Put(w)
-	return serial, useBy, total, err
-}
-
-//go:noinline
-func endedError(ctx context.Context, key string, cost int64) error {
-	return fmt.Errorf("pacer: wait for %d units for key %q: %w", cost, key, context.Cause(ctx))
-}
-
-// waiter is the waker of a goroutine in Acquire.
-type waiter struct {
-	done   chan struct{}
-	place  place  // of its ticket
-	serial uint64 // these are fields of the permit
-	useBy  time.Duration
-	total  int64
-	err    error
-}
-
-func (w *waiter) Wake(p Permit, err error) {
-	w.serial, w.useBy, w.total, w.err = p.serial, p.useBy, p.total, err
-	w.done <- struct{}{}
+	return permit, ok
 }
 
 // Enqueue is Acquire without a goroutine: it returns at once, and w is woken later. maxWait is the longest wait, 0 or
@@ -349,14 +263,11 @@ func (p *Pacer) enqueue(key string, cost int64, latest, expires, now time.Durati
 		return 0, p.lateError(key, cost, earliest, latest)
 	}
 	p.core.queue.push(key, cost, expires, w)
-	p.core.queue.stamp(now)
 	p.core.counts.Asked += cost
 	return earliest, nil
 }
 
 // refusal returns the reason why a ticket with the given cost was not accepted.
-//
-//go:noinline
 func (p *Pacer) refusal(cost int64) error {
 	switch {
 	case p.closed:
@@ -369,7 +280,6 @@ func (p *Pacer) refusal(cost int64) error {
 	return fmt.Errorf("%w: %d", ErrFull, p.core.queue.waiting)
 }
 
-//go:noinline
 func (p *Pacer) lateError(key string, cost int64, earliest, latest time.Duration) error {
 	p.core.counts.Refused++
 	return &LateError{Key: key, Cost: cost, Earliest: p.timeOf(earliest), Late: earliest - latest}
@@ -389,14 +299,9 @@ func (p *Pacer) cancel(t place) bool {
 		return false
 	}
 	p.core.counts.Canceled++
-	if !q.isFirst(i) {
-		q.cancel(i)
-		p.mu.Unlock()
-		return true
-	}
-	cost := q.at(i).cost
+	first, cost := q.isFirst(i), q.at(i).cost
 	q.remove(i)
-	if next := q.next(); next != 0 && q.at(next).cost < cost {
+	if next := q.next(); first && next != 0 && q.at(next).cost < cost {
 		p.serveAndUnlock(p.now()) // the units that are left may be enough for the next ticket
 	} else {
 		p.mu.Unlock()
@@ -448,7 +353,6 @@ func (p *Pacer) Status() Status {
 func (p *Pacer) status() Status {
 	p.now()
 	q, s := p.core.queue, &p.core.supply
-	q.settle()
 	return Status{
 		Counts: p.core.counts, Limit: s.limit,
 		Waiting: q.waiting, WaitingUnits: q.units, WaitingKeys: len(q.busy.items),
@@ -483,7 +387,6 @@ func (p *Pacer) now() time.Duration {
 // more, because the goroutine may have been suspended between the readings of the two.
 func (p *Pacer) readBoth() clock.Instant {
 	s := &p.core.supply
-	p.core.queue.settle() // the sharer reads the counts of the queue afterwards
 	now := p.instant()
 	if step(s.read, now) > clockStep {
 		now = p.instant()

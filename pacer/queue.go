@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// ticket is one waiting request. It takes 64 bytes, which is a line of the processor's cache.
+// ticket is one waiting request. It takes 64 bytes.
 type ticket struct {
 	waker    Waker
 	key      *keyQueue
@@ -15,7 +15,6 @@ type ticket struct {
 	next     uint32        // the ticket behind this one, of the same key; in a free node, the next free one; 0: none
 	prev     uint32        // the ticket before this one; 0: none
 	expiry   uint32        // 1 + the position in the heap of deadlines; 0: not in it
-	since    uint32        // when the ticket was made, see sinceOf
 }
 
 const never = time.Duration(math.MaxInt64)
@@ -32,10 +31,8 @@ type keyQueue struct {
 	oldest   uint64 // serial of the first ticket; of keys with the same start tag, the smallest serial is served first
 	head     uint32 // the first ticket; 0: none
 	tail     uint32
-	units    int64     // cost of all tickets
-	tickets  int       // number of tickets
-	stats    *keyStats // where grants are counted; nil: nobody has called Stats
-	position int       // in queue.busy if the key has tickets, or else in queue.idle
+	units    int64 // cost of all tickets
+	position int   // in queue.busy if the key has tickets, or else in queue.idle
 }
 
 // tagBits is the number of bits of a tag that are a fraction of unit/weight. The largest cost, 2^40, then advances a
@@ -46,19 +43,10 @@ const tagBits = 20
 // before reports whether tag a comes before tag b. Tags may overflow.
 func before(a, b int64) bool { return a-b < 0 }
 
-const slabSize = 1024 // tickets: 72 KiB
+const slabSize = 1024 // tickets: 64 KiB
 
-// slab holds nodes for tickets. A ticket that is canceled is found by its serial number. The last 32 bits of these
-// numbers are here once more, so that those of a million tickets fit into the processor's cache.
-type slab struct {
-	tickets [slabSize]ticket
-	marks   [slabSize]uint32 // the last 32 bits of the ticket's serial; 0: nobody waits in the node
-}
-
-// cancelBatch is the number of canceled tickets that are taken out of the queue together. A ticket that is canceled at
-// random is in no cache, and neither are its neighbors. If several are taken out in a row, the processor fetches them
-// at the same time.
-const cancelBatch = 64
+// slab holds nodes for tickets.
+type slab [slabSize]ticket
 
 // queue holds all waiting tickets. It does no locking, and reads no clock.
 type queue struct {
@@ -69,21 +57,12 @@ type queue struct {
 	virtual int64                  // the virtual time: start tag of the ticket that was served last
 	spare   *keyQueue              // reused for the next key; saves an allocation if only one request waits at a time
 
-	slabs     []*slab             // node i is slabs[i/slabSize].tickets[i%slabSize]
+	slabs     []*slab             // node i is slabs[i/slabSize][i%slabSize]
 	free      uint32              // first free node; 0: none
-	waiting   int                 // number of tickets, without those in canceled
-	units     int64               // cost of all waiting tickets, and of those in canceled
+	waiting   int                 // number of tickets
+	units     int64               // cost of all waiting tickets
 	latest    place               // of the ticket that was pushed last
 	deadlines indexedHeap[uint32] // nodes of tickets that can expire; the first expires next
-
-	// canceled holds the nodes of tickets that were canceled and are still in the queue of their key. They are neither
-	// counted nor found any more, and settle takes them out before anything else is done with the queue. The ticket
-	// that is served next is never among them.
-	canceled      [cancelBatch]uint32
-	canceledCount int
-	fetched       uint64 // has no meaning: the compiler must not leave out what settle reads ahead
-
-	stats *waitStats // nil: nobody has called Stats
 }
 
 func newQueue() *queue {
@@ -102,9 +81,7 @@ func newQueue() *queue {
 	return q
 }
 
-func (q *queue) at(i uint32) *ticket { return &q.slabs[i/slabSize].tickets[i%slabSize] }
-
-func (q *queue) mark(i uint32) *uint32 { return &q.slabs[i/slabSize].marks[i%slabSize] }
+func (q *queue) at(i uint32) *ticket { return &q.slabs[i/slabSize][i%slabSize] }
 
 // place names the node of a ticket. The serial tells whether the ticket is still in that node.
 type place struct {
@@ -112,13 +89,9 @@ type place struct {
 	serial uint64
 }
 
-// find returns the node of a ticket that still waits, or 0. If the node's mark is that of the ticket, the node holds
-// the ticket itself, or one that was made 2^32 tickets later.
+// find returns the node of a ticket that still waits, or 0.
 func (q *queue) find(t place) uint32 {
-	if t.serial == 0 || int(t.node/slabSize) >= len(q.slabs) || *q.mark(t.node) != uint32(t.serial) {
-		return 0
-	}
-	if q.latest.serial-t.serial >= 1<<32 && q.at(t.node).serial != t.serial {
+	if t.serial == 0 || int(t.node/slabSize) >= len(q.slabs) || q.at(t.node).serial != t.serial {
 		return 0
 	}
 	return t.node
@@ -126,13 +99,8 @@ func (q *queue) find(t place) uint32 {
 
 // push appends a ticket to the queue of its key.
 func (q *queue) push(key string, cost int64, deadline time.Duration, w Waker) {
-	q.settle()
 	i := q.allocate()
 	q.latest = place{i, q.latest.serial + 1}
-	if uint32(q.latest.serial) == 0 {
-		q.latest.serial++ // its mark would say that nobody waits
-	}
-	*q.mark(i) = uint32(q.latest.serial)
 	k := q.keys[key]
 	t := q.at(i)
 	t.waker, t.cost, t.deadline, t.serial = w, cost, deadline, q.latest.serial
@@ -149,7 +117,6 @@ func (q *queue) push(key string, cost int64, deadline time.Duration, w Waker) {
 	}
 	t.key, k.tail = k, i
 	k.units += cost
-	k.tickets++
 	q.units += cost
 	q.waiting++
 	if deadline != never {
@@ -158,8 +125,6 @@ func (q *queue) push(key string, cost int64, deadline time.Duration, w Waker) {
 }
 
 // addKey remembers a key with its first ticket.
-//
-//go:noinline
 func (q *queue) addKey(key string, first uint32) *keyQueue {
 	k := q.spare
 	if q.spare = nil; k == nil {
@@ -179,7 +144,6 @@ func (q *queue) next() uint32 {
 	if q.waiting == 0 {
 		return 0
 	}
-	q.settle()
 	return q.busy.items[0].head
 }
 
@@ -202,59 +166,13 @@ func (q *queue) serve(i uint32) {
 // isFirst reports whether a ticket is the one that is served next.
 func (q *queue) isFirst(i uint32) bool { return i == q.busy.items[0].head }
 
-// cancel takes a ticket out that is not the first. The tickets behind it move up.
-func (q *queue) cancel(i uint32) {
-	*q.mark(i) = 0
-	q.waiting--
-	q.canceled[q.canceledCount] = i
-	if q.canceledCount++; q.canceledCount == cancelBatch {
-		q.settle()
-	}
-}
-
-// settle takes canceled tickets out of the queues of their keys.
-func (q *queue) settle() {
-	if q.canceledCount == 0 {
-		return
-	}
-	batch := q.canceled[:q.canceledCount]
-	q.canceledCount = 0
-	// The processor fetches these tickets at the same time, and then their neighbors.
-	for _, i := range batch {
-		q.discount(i)
-	}
-	var fetched uint64
-	for _, i := range batch {
-		t := q.at(i)
-		fetched += q.at(t.prev).serial + q.at(t.next).serial
-	}
-	q.fetched = fetched
-	for _, i := range batch {
-		q.unlink(i)
-	}
-}
-
-// remove takes a ticket out. The tickets behind it move up.
+// remove takes a ticket out, and frees its node. The tickets behind it move up.
 func (q *queue) remove(i uint32) {
-	q.settle()
-	*q.mark(i) = 0
 	q.waiting--
-	q.discount(i)
-	q.unlink(i)
-}
-
-// discount takes a ticket out of the counts.
-func (q *queue) discount(i uint32) {
-	t := q.at(i)
-	t.key.units -= t.cost
-	t.key.tickets--
-	q.units -= t.cost
-}
-
-// unlink takes a ticket out of the queue of its key and frees its node.
-func (q *queue) unlink(i uint32) {
 	t := q.at(i)
 	k := t.key
+	k.units -= t.cost
+	q.units -= t.cost
 	if t.expiry != 0 {
 		q.deadlines.remove(int(t.expiry - 1))
 	}
@@ -304,7 +222,6 @@ func (q *queue) reset(last *keyQueue) {
 
 // expired returns a ticket whose deadline has passed, or 0.
 func (q *queue) expired(now time.Duration) uint32 {
-	q.settle()
 	if len(q.deadlines.items) > 0 && q.at(q.deadlines.items[0]).deadline < now {
 		return q.deadlines.items[0]
 	}
@@ -313,7 +230,6 @@ func (q *queue) expired(now time.Duration) uint32 {
 
 // nextDeadline returns the earliest deadline, or never.
 func (q *queue) nextDeadline() time.Duration {
-	q.settle()
 	if len(q.deadlines.items) == 0 {
 		return never
 	}
@@ -322,7 +238,6 @@ func (q *queue) nextDeadline() time.Duration {
 
 // unitsBefore returns the cost of all tickets ahead of a new ticket of a key.
 func (q *queue) unitsBefore(key string) int64 {
-	q.settle()
 	if k := q.keys[key]; k != nil {
 		return k.units
 	}
@@ -352,15 +267,13 @@ func (q *queue) allocate() uint32 {
 }
 
 // addSlab makes new nodes. None may be free.
-//
-//go:noinline
 func (q *queue) addSlab() {
 	base := uint32(len(q.slabs) * slabSize)
 	s := new(slab)
-	for i := range s.tickets {
-		s.tickets[i].next = base + uint32(i) + 1
+	for i := range s {
+		s[i].next = base + uint32(i) + 1
 	}
-	s.tickets[slabSize-1].next = 0
+	s[slabSize-1].next = 0
 	q.slabs = append(q.slabs, s)
 	q.free = base
 	if base == 0 {

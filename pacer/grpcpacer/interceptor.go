@@ -7,7 +7,6 @@ import (
 	"io"
 	"net/http"
 	"strconv"
-	"sync"
 	"time"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
@@ -34,11 +33,8 @@ type Interceptor struct {
 	// Key returns the key of a call. If nil, all calls have the key "".
 	Key func(ctx context.Context, method string) string
 
-	// Cost returns the cost of a call in units, or with PerMessage that of each message. If nil, each costs 1.
+	// Cost returns the cost of a call in units. If nil, each costs 1.
 	Cost func(ctx context.Context, method string) int64
-
-	// PerMessage makes each message that is sent on a stream wait. Otherwise a stream waits once, before it opens.
-	PerMessage bool
 }
 
 // Unary returns the interceptor of calls with one request and one reply. Its errors are those of [pacer.Pacer.Acquire]
@@ -59,24 +55,22 @@ func (i *Interceptor) Unary() grpc.UnaryClientInterceptor {
 	}
 }
 
-// Stream returns the interceptor of streams. Its errors are those of [pacer.Pacer.Acquire] and of the stream.
+// Stream returns the interceptor of streams. A stream waits once, before it opens. Its errors are those of
+// [pacer.Pacer.Acquire] and of the stream.
 func (i *Interceptor) Stream() grpc.StreamClientInterceptor {
 	return func(ctx context.Context, description *grpc.StreamDesc, conn *grpc.ClientConn, method string,
 		open grpc.Streamer, options ...grpc.CallOption,
 	) (grpc.ClientStream, error) {
-		s := &stream{of: i, method: method}
-		if !i.PerMessage {
-			var err error
-			if s.permit, err = i.acquire(ctx, method); err != nil {
-				return nil, err
-			}
-		}
-		var err error
-		if s.ClientStream, err = open(ctx, description, conn, method, options...); err != nil {
-			i.observe(err, s.permit)
+		permit, err := i.acquire(ctx, method)
+		if err != nil {
 			return nil, err
 		}
-		return s, nil
+		opened, err := open(ctx, description, conn, method, options...)
+		if err != nil {
+			i.observe(err, permit)
+			return nil, err
+		}
+		return &stream{ClientStream: opened, of: i, permit: permit}, nil
 	}
 }
 
@@ -133,29 +127,12 @@ func retryDelay(s *status.Status) (time.Duration, bool) {
 	return 0, false
 }
 
-// stream is a stream whose messages may have to wait, and whose end is shown to the pacer.
+// stream is a stream whose end is shown to the pacer.
 type stream struct {
 	grpc.ClientStream
-	of     *Interceptor
-	method string
-
-	mu       sync.Mutex   // held to use the fields below: a stream may be sent to and received from at once
-	permit   pacer.Permit // of the stream, or of its latest message
-	observed bool
-}
-
-// SendMsg waits until the message may be sent if PerMessage is set, and sends it.
-func (s *stream) SendMsg(message any) error {
-	if s.of.PerMessage {
-		permit, err := s.of.acquire(s.Context(), s.method)
-		if err != nil {
-			return err
-		}
-		s.mu.Lock()
-		s.permit = permit
-		s.mu.Unlock()
-	}
-	return s.ClientStream.SendMsg(message)
+	of       *Interceptor
+	permit   pacer.Permit
+	observed bool // one goroutine at a time may receive, so no lock is needed
 }
 
 // RecvMsg receives a message. The error that ends a stream is shown to the pacer.
@@ -164,8 +141,6 @@ func (s *stream) RecvMsg(message any) error {
 	if err == nil {
 		return nil
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	if !s.observed {
 		s.observed = true
 		header, _ := s.Header() // the stream has ended, so there is nothing to wait for

@@ -135,42 +135,36 @@ func streamer(f *fakeStream, err error) grpc.Streamer {
 	}
 }
 
-// A stream waits once, or with PerMessage for each message. Its end is learned from, once.
+// A stream waits once. Its end is shown to the pacer, once.
 func TestStream(t *testing.T) {
-	for _, perMessage := range []bool{false, true} {
-		synctest.Test(t, func(t *testing.T) {
-			p := open(t, pacer.Config{Limit: pacer.PerSecond(1)})
-			i := (&grpcpacer.Interceptor{Pacer: p, PerMessage: perMessage}).Stream()
-			f := &fakeStream{ctx: t.Context(), end: io.EOF}
-			began := time.Now()
-			s, err := i(t.Context(), nil, nil, "/a.B/C", streamer(f, nil))
-			if err != nil {
+	synctest.Test(t, func(t *testing.T) {
+		p := open(t, pacer.Config{Limit: pacer.PerSecond(1)})
+		i := (&grpcpacer.Interceptor{Pacer: p}).Stream()
+		f := &fakeStream{ctx: t.Context(), end: io.EOF}
+		began := time.Now()
+		s, err := i(t.Context(), nil, nil, "/a.B/C", streamer(f, nil))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 3 {
+			if err := s.SendMsg(nil); err != nil {
 				t.Fatal(err)
 			}
-			for range 3 {
-				if err := s.SendMsg(nil); err != nil {
-					t.Fatal(err)
-				}
+		}
+		if took := time.Since(began).Truncate(time.Second); took != 0 || f.sent != 3 {
+			t.Errorf("%d messages took %s, want 3 at once", f.sent, took)
+		}
+		for range 2 {
+			if err := s.RecvMsg(nil); !errors.Is(err, io.EOF) {
+				t.Errorf("the end of the stream gives %v, want io.EOF", err)
 			}
-			took, want := time.Since(began).Truncate(time.Second), time.Duration(0)
-			if perMessage {
-				want = 2 * time.Second
-			}
-			if took != want || f.sent != 3 {
-				t.Errorf("perMessage %t: %d messages took %s, want %s", perMessage, f.sent, took, want)
-			}
-			for range 2 {
-				if err := s.RecvMsg(nil); !errors.Is(err, io.EOF) {
-					t.Errorf("the end of the stream gives %v, want io.EOF", err)
-				}
-			}
-			ended := time.Now()
-			if _, err := p.Acquire(t.Context(), "", 1); err != nil || time.Since(ended) < 4*time.Second {
-				t.Errorf("%s passed after the end of the stream, want the 4 s of its trailer; %v",
-					time.Since(ended), err)
-			}
-		})
-	}
+		}
+		ended := time.Now()
+		if _, err := p.Acquire(t.Context(), "", 1); err != nil || time.Since(ended) < 4*time.Second {
+			t.Errorf("%s passed after the end of the stream, want the 4 s of its trailer; %v",
+				time.Since(ended), err)
+		}
+	})
 }
 
 // A stream that cannot be opened, or whose context ends while it waits, is an error.
