@@ -17,7 +17,6 @@ import (
 
 	"github.com/aws/aws-sdk-go-v2/service/lambda"
 
-	"github.com/sluicelimits/sluice/internal/dev/gateway/front"
 	"github.com/sluicelimits/sluice/internal/testkit/apigateway"
 	"github.com/sluicelimits/sluice/internal/testkit/apigateway/template"
 )
@@ -114,7 +113,7 @@ func (s *Stand) gateway(g *gateways, n int, region, folder, stack string) (strin
 	if at, ok := l.Addr().(*net.TCPAddr); ok {
 		s.ports[stack] = at.Port
 	}
-	server := front.NewServer(served, 0, slog.New(slog.DiscardHandler))
+	server := &http.Server{Handler: served, ReadHeaderTimeout: time.Minute}
 	g.servers = append(g.servers, server)
 	go func() {
 		if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {

@@ -1,14 +1,14 @@
 package apigateway
 
 import (
+	"bytes"
 	"cmp"
 	"embed"
 	"fmt"
 	"maps"
-	"net/http"
-	"regexp"
 	"slices"
-	"strings"
+
+	"go.yaml.in/yaml/v3"
 )
 
 // Kind is the kind of an API.
@@ -44,8 +44,7 @@ type Authorizer struct {
 	Type           string   `yaml:"type"`
 	IdentitySource []string `yaml:"identitySource"`
 	// TTLSeconds is required and must be 0. API Gateway's default on REST APIs is to cache answers for 300 s.
-	TTLSeconds    *int `yaml:"resultTtlInSeconds"`
-	TimeoutMillis int  `yaml:"timeoutInMillis"` // bounds a call of the function; 0 selects 29 s, on an HTTP API 10 s
+	TTLSeconds *int `yaml:"resultTtlInSeconds"`
 }
 
 // Route says what happens to the requests that match its key.
@@ -59,26 +58,27 @@ type Route struct {
 	Integration   Integration `yaml:"integration"`
 }
 
+// AWSIAM is the Authorization of a route that takes signed calls only.
+const AWSIAM = "AWS_IAM"
+
 // The types of integrations. ECHO is not a type of API Gateway: it answers with the request that an HTTP_PROXY would
 // have made.
 const (
 	HTTPProxy = "HTTP_PROXY"
 	AWSProxy  = "AWS_PROXY"
-	Mock      = "MOCK" // REST and WebSocket APIs only: answers with a status and no body
+	Mock      = "MOCK" // answers with a status and no body
 	Echo      = "ECHO"
 )
 
 // Integration describes the backend of a route.
 type Integration struct {
 	Type string `yaml:"type"`
-	// URL is the URL of an HTTP_PROXY, and optional for an ECHO. It may contain {name} for a path parameter.
-	URL string `yaml:"url"`
-	// Method is the method of the request to an HTTP_PROXY or ECHO. "" selects the client's method.
-	Method        string `yaml:"httpMethod"`
-	StatusCode    string `yaml:"statusCode"`           // only MOCK on a REST API: its status; default "200"
-	Function      string `yaml:"function"`             // only AWS_PROXY: a name in Config.Functions
-	Payload       string `yaml:"payloadFormatVersion"` // only AWS_PROXY of an HTTP API: "1.0" or "2.0"; required
-	TimeoutMillis int    `yaml:"timeoutInMillis"`      // 0 selects 29 s, on an HTTP API 30 s
+	URL  string `yaml:"url"` // of an HTTP_PROXY. It may contain {name} for a path parameter
+	// Method is the method of the request to an HTTP_PROXY. "" selects the client's method.
+	Method     string `yaml:"httpMethod"`
+	StatusCode string `yaml:"statusCode"`           // only MOCK: its status; default "200"
+	Function   string `yaml:"function"`             // only AWS_PROXY: a name in Config.Functions
+	Payload    string `yaml:"payloadFormatVersion"` // only AWS_PROXY of an HTTP API: "1.0" or "2.0"; required
 
 	// RequestParameters maps the request to the backend. A key says what is set, and its value what it is set to. On a
 	// REST API, a key is "integration.request.header.X" or "integration.request.path.X", and a value is, for example,
@@ -97,11 +97,9 @@ type GatewayResponse struct {
 	StatusCode string `yaml:"statusCode"`
 	// Parameters maps "gatewayresponse.header.X" to a value such as "context.authorizer.NAME" or "'literal'".
 	Parameters map[string]string `yaml:"responseParameters"`
-	Templates  map[string]string `yaml:"responseTemplates"` // by content type; only $context.NAME is replaced in them
+	// Templates has the body by content type, of which only application/json is used. Only $context.NAME is replaced.
+	Templates map[string]string `yaml:"responseTemplates"`
 }
-
-// AWSIAM is the Authorization of a route that takes signed calls only.
-const AWSIAM = "AWS_IAM"
 
 //go:embed builtin/*.yaml
 var builtin embed.FS
@@ -112,10 +110,26 @@ func ReadBuiltin(name string) ([]byte, bool) {
 	return data, err == nil
 }
 
+// Parse reads a description, YAML or JSON. An unknown key is an error, since a test with a setting that is ignored
+// would prove nothing. name is the name of the file, for the error.
+func Parse(name string, data []byte) (*Description, error) {
+	in := yaml.NewDecoder(bytes.NewReader(data))
+	in.KnownFields(true)
+	d := new(Description)
+	err := in.Decode(d)
+	if err == nil {
+		err = d.Check()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	return d, nil
+}
+
 // Functions returns the names of the functions of authorizers and of integrations.
 func (d *Description) Functions() (authorizers, integrations []string) {
-	for _, name := range slices.Sorted(maps.Keys(d.Authorizers)) {
-		authorizers = append(authorizers, d.Authorizers[name].Function)
+	for _, a := range d.Authorizers {
+		authorizers = append(authorizers, a.Function)
 	}
 	for i := range d.Routes {
 		if f := d.Routes[i].Integration.Function; f != "" {
@@ -127,6 +141,8 @@ func (d *Description) Functions() (authorizers, integrations []string) {
 	return slices.Compact(authorizers), slices.Compact(integrations)
 }
 
+const defaultStage = "$default"
+
 // Prefix returns what the paths of all requests begin with: "/stage", or "" for the stage $default.
 func (d *Description) Prefix() string {
 	if d.Stage == defaultStage {
@@ -135,64 +151,30 @@ func (d *Description) Prefix() string {
 	return "/" + d.Stage
 }
 
-const defaultStage = "$default"
-
 // Check fills in defaults. It refuses an authorizer whose answers would be cached, or which does not see every request.
 // [New] calls it, too.
 func (d *Description) Check() error {
-	d.API, d.Region = cmp.Or(d.API, "local"), cmp.Or(d.Region, "us-east-1")
-	d.Account = cmp.Or(d.Account, "000000000000")
-	if d.Stage == "" {
-		d.Stage = map[bool]string{true: defaultStage, false: "dev"}[d.Kind == HTTP]
-	}
 	if d.Kind != REST && d.Kind != HTTP && d.Kind != WebSocket {
 		return fmt.Errorf("kind %q is not REST, HTTP or WebSocket", d.Kind)
 	}
-	for name, a := range d.Authorizers {
-		if a.TTLSeconds == nil || *a.TTLSeconds != 0 || cmp.Or(a.Type, "REQUEST") != "REQUEST" ||
-			len(a.IdentitySource) > 0 {
+	stage := "dev"
+	if d.Kind == HTTP {
+		stage = defaultStage
+	}
+	d.API, d.Stage = cmp.Or(d.API, "local"), cmp.Or(d.Stage, stage)
+	d.Region, d.Account = cmp.Or(d.Region, "us-east-1"), cmp.Or(d.Account, "000000000000")
+	for _, name := range slices.Sorted(maps.Keys(d.Authorizers)) {
+		if a := d.Authorizers[name]; a.TTLSeconds == nil || *a.TTLSeconds != 0 ||
+			cmp.Or(a.Type, "REQUEST") != "REQUEST" || len(a.IdentitySource) > 0 {
 			return fmt.Errorf("authorizer %s: want a resultTtlInSeconds of 0, the type REQUEST and no identitySource, "+
 				"so that it is asked about every request", name)
 		}
-		a.TimeoutMillis = cmp.Or(a.TimeoutMillis, map[bool]int{true: 10_000, false: 29_000}[d.Kind == HTTP])
-		d.Authorizers[name] = a
 	}
 	for i := range d.Routes {
 		r := &d.Routes[i]
-		r.Integration.TimeoutMillis = cmp.Or(r.Integration.TimeoutMillis,
-			map[bool]int{true: 30_000, false: 29_000}[d.Kind == HTTP])
-		if r.Integration.Type == Mock {
-			r.Integration.StatusCode = cmp.Or(r.Integration.StatusCode, "200")
-		}
 		if _, ok := d.Authorizers[r.Authorizer]; r.Authorizer != "" && !ok {
 			return fmt.Errorf("route %s: there is no authorizer %q", r.Key, r.Authorizer)
 		}
 	}
 	return nil
-}
-
-var placeholder = regexp.MustCompile(`\{([A-Za-z0-9._-]+)\}`)
-
-// headerName returns the name of a header in canonical form; false if it is not a valid name.
-func headerName(s string) (string, bool) {
-	if s == "" || len(s) > 128 {
-		return "", false
-	}
-	for i := range len(s) {
-		c := s[i]
-		if c <= ' ' || c >= 0x7f || strings.IndexByte(`()<>@,;:\"/[]?={}`, c) >= 0 {
-			return "", false
-		}
-	}
-	return http.CanonicalHeaderKey(s), true
-}
-
-// sendable reports whether a value may be sent in a header: whether it has no line end and no other control character.
-func sendable(s string) bool {
-	for i := range len(s) {
-		if c := s[i]; c < ' ' && c != '\t' || c == 0x7f {
-			return false
-		}
-	}
-	return true
 }

@@ -2,14 +2,143 @@ package apigateway
 
 import (
 	"bytes"
+	"crypto/rand"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
-	"maps"
+	"net/http"
+	"net/netip"
+	"net/url"
 	"slices"
 	"strings"
+	"time"
 	"unicode/utf8"
 )
+
+// maxHeaderBytes is API Gateway's bound of the request line and all header values together.
+const maxHeaderBytes = 10240
+
+// call is one request as API Gateway sees it.
+type call struct {
+	s      *Stage
+	r      *http.Request
+	now    time.Time
+	id     string
+	peer   string      // the address of the client's end of the connection, without port
+	header http.Header // the client's headers and those that API Gateway adds, with Host
+	query  []pair      // decoded, in the order in which they were sent
+
+	// fullPath is the path with the stage, and path is the path without it. On a REST API both are as the client sent
+	// them. An HTTP API decodes them, and cuts them at an encoded question mark. This behaviour was observed; it is not
+	// documented.
+	fullPath, path string
+
+	route      *route
+	parameters map[string]string
+	granted    grant
+	accessKey  string  // the id of the key with which the request is signed, in place of the user's unique id
+	userARN    string  // the user who signed the request; "" if the route has no AWS_IAM
+	failure    failure // what the gateway answers itself
+}
+
+// pair is one parameter of the query.
+type pair struct{ name, value string }
+
+// newCall reads the request. It returns false if the path is not below the path of the stage. It adds the headers that
+// API Gateway adds: the client's address at the end of X-Forwarded-For, the port and scheme that every API has, and a
+// trace id.
+func (s *Stage) newCall(r *http.Request) (*call, bool) {
+	c := &call{s: s, r: r, now: time.Now().UTC(), id: newID(), fullPath: r.URL.EscapedPath(),
+		header: r.Header.Clone()}
+	if peer, err := netip.ParseAddrPort(r.RemoteAddr); err == nil {
+		c.peer = peer.Addr().Unmap().WithZone("").String()
+	}
+	for parameter := range strings.FieldsFuncSeq(r.URL.RawQuery, func(c rune) bool { return c == '&' }) {
+		name, value, _ := strings.Cut(parameter, "=")
+		c.query = append(c.query, pair{unquery(name), unquery(value)})
+	}
+	separator := map[bool]string{true: ",", false: ", "}[s.d.Kind == HTTP]
+	c.header["Host"] = []string{r.Host}
+	c.header["X-Forwarded-For"] = []string{strings.Join(append(slices.Clone(c.header["X-Forwarded-For"]), c.peer),
+		separator)}
+	c.header["X-Forwarded-Port"], c.header["X-Forwarded-Proto"] = []string{"443"}, []string{"https"}
+	c.header["X-Amzn-Trace-Id"] = []string{fmt.Sprintf("Root=1-%08x-%x", c.now.Unix(), rand.Text()[:12])}
+	rest, ok := strings.CutPrefix(c.fullPath, s.d.Prefix())
+	if c.path = rest; rest == "" {
+		c.path = "/"
+	}
+	if s.d.Kind == HTTP {
+		c.fullPath, c.path = decoded(c.fullPath), decoded(c.path)
+	}
+	return c, ok && c.path[0] == '/'
+}
+
+// newID returns an id in the form of a UUID.
+func newID() string {
+	b := fmt.Sprintf("%x", rand.Text())
+	return b[:8] + "-" + b[8:12] + "-" + b[12:16] + "-" + b[16:20] + "-" + b[20:32]
+}
+
+// decoded returns a path as an HTTP API decodes it: see call.fullPath.
+func decoded(path string) string {
+	path, _, _ = strings.Cut(unescape(path), "?")
+	return path
+}
+
+// unescape and unquery leave a text as it is that cannot be decoded.
+func unescape(s string) string {
+	if out, err := url.PathUnescape(s); err == nil {
+		return out
+	}
+	return s
+}
+
+func unquery(s string) string {
+	if out, err := url.QueryUnescape(s); err == nil {
+		return out
+	}
+	return s
+}
+
+// headerBytes returns the length of the request line and of the values of the client's headers.
+func (c *call) headerBytes() int {
+	n := len(c.r.Method) + len(c.r.RequestURI) + len(c.r.Proto) + len(c.r.Host)
+	for _, lines := range c.r.Header {
+		n += len(strings.Join(lines, ""))
+	}
+	return n
+}
+
+// requestHeader returns a header as requestContext has it. If it has several lines, a REST API uses the last line, and
+// an HTTP API joins all of them.
+func (c *call) requestHeader(name string) string {
+	lines := c.header[name]
+	if c.s.d.Kind == HTTP || len(lines) == 0 {
+		return strings.Join(lines, ",")
+	}
+	return lines[len(lines)-1]
+}
+
+func (c *call) requestTime() string { return c.now.Format("02/Jan/2006:15:04:05 -0700") }
+
+// resource returns the path of the route, with its parameters in braces. For the catch-all route of an HTTP API, which
+// has no path, it returns the key of the route.
+func (c *call) resource() string {
+	if c.route.resource == "" {
+		return c.route.Key
+	}
+	return c.route.resource
+}
+
+// arn returns the ARN of the request. An authorizer gets it, and its policy must name it.
+func (c *call) arn() string {
+	tail := c.r.Method + c.path
+	if c.s.d.Kind == WebSocket {
+		tail = connectRoute
+	}
+	d := c.s.d
+	return "arn:aws:execute-api:" + d.Region + ":" + d.Account + ":" + d.API + "/" + d.Stage + "/" + tail
+}
 
 // object is a JSON object. Its keys are written in order, so that two events of the same request are the same bytes.
 type object map[string]any
@@ -25,7 +154,7 @@ func (o object) bytes() []byte {
 }
 
 // authorizerEvent returns the event with which an authorizer's function is called.
-func (c *call) authorizerEvent(a *authorizer) object {
+func (c *call) authorizerEvent(a *Authorizer) object {
 	switch {
 	case c.s.d.Kind == HTTP && a.Payload == "2.0":
 		o := c.http2()
@@ -47,7 +176,7 @@ func (c *call) authorizerEvent(a *authorizer) object {
 	o["type"], o["methodArn"] = "REQUEST", c.arn()
 	// These are {} if they are empty.
 	o["queryStringParameters"], o["multiValueQueryStringParameters"] = c.lastQuery(), c.multiQuery()
-	o["pathParameters"], o["stageVariables"] = present(c.parameters), object{}
+	o["pathParameters"], o["stageVariables"] = c.parameters, object{}
 	return o
 }
 
@@ -63,49 +192,40 @@ func (c *call) restEvent() object {
 }
 
 func (c *call) restContext() object {
-	agent, _ := c.requestHeader("User-Agent")
-	o := object{
-		"accountId": c.s.d.Account, "apiId": c.s.d.API, "stage": c.s.d.Stage, "domainName": c.domainName(),
-		"domainPrefix":      c.domainPrefix(),
-		"extendedRequestId": c.extendedID, "requestId": c.id, "httpMethod": c.r.Method, "path": c.fullPath,
-		"protocol":    c.r.Proto,
-		"requestTime": c.requestTime(), "requestTimeEpoch": c.now.UnixMilli(), "resourceId": c.route.id,
-		"resourcePath": c.resource(),
-		"identity": object{"sourceIp": c.peer, "userAgent": agent,
-			"cognitoAuthenticationProvider": nil, "cognitoAuthenticationType": nil, "cognitoIdentityId": nil,
-			"cognitoIdentityPoolId": nil, "principalOrgId": nil, "apiKey": c.apiKey(), "apiKeyId": nil,
-			"accountId": orAbsent(c.userAccount()), "caller": orAbsent(c.accessKey), "userArn": orAbsent(c.userARN)},
+	identity := object{"sourceIp": c.peer, "userAgent": c.requestHeader("User-Agent"),
+		"cognitoAuthenticationProvider": nil, "cognitoAuthenticationType": nil, "cognitoIdentityId": nil,
+		"cognitoIdentityPoolId": nil, "principalOrgId": nil, "apiKey": nil, "apiKeyId": nil,
+		"accountId": nil, "caller": nil, "userArn": nil}
+	if c.userARN != "" {
+		identity["accountId"], identity["caller"], identity["userArn"] = c.s.d.Account, c.accessKey, c.userARN
 	}
+	id := c.route.id
 	if c.s.d.Kind == HTTP {
-		o["resourceId"] = c.route.Key
+		id = c.route.Key
+	} else if key := c.requestHeader("X-Api-Key"); key != "" {
+		identity["apiKey"] = key
 	}
-	return o
-}
-
-// userAccount returns the account in the ARN of the user who signed the request.
-func (c *call) userAccount() string {
-	if parts := strings.Split(c.userARN, ":"); len(parts) > 4 {
-		return parts[4]
-	}
-	return ""
-}
-
-func (c *call) apiKey() any {
-	if v, ok := c.requestHeader("X-Api-Key"); ok && c.s.d.Kind == REST {
-		return v
-	}
-	return nil
+	return c.withCommon(object{"extendedRequestId": c.id, "httpMethod": c.r.Method, "path": c.fullPath,
+		"protocol": c.r.Proto, "requestTime": c.requestTime(), "requestTimeEpoch": c.now.UnixMilli(), "resourceId": id,
+		"resourcePath": c.resource(), "identity": identity})
 }
 
 func (c *call) socketContext() object {
-	agent, _ := c.requestHeader("User-Agent")
-	return object{
-		"routeKey": connectRoute, "eventType": "CONNECT", "messageDirection": "IN", "stage": c.s.d.Stage,
-		"apiId":      c.s.d.API,
-		"domainName": c.domainName(), "extendedRequestId": c.extendedID, "requestId": c.id, "connectionId": c.id,
-		"connectedAt": c.now.UnixMilli(), "requestTime": c.requestTime(), "requestTimeEpoch": c.now.UnixMilli(),
-		"identity": object{"sourceIp": c.peer, "userAgent": agent},
-	}
+	o := c.withCommon(object{"routeKey": connectRoute, "eventType": "CONNECT", "messageDirection": "IN",
+		"extendedRequestId": c.id, "connectionId": c.id, "connectedAt": c.now.UnixMilli(),
+		"requestTime": c.requestTime(), "requestTimeEpoch": c.now.UnixMilli(),
+		"identity": object{"sourceIp": c.peer, "userAgent": c.requestHeader("User-Agent")}})
+	delete(o, "accountId")
+	delete(o, "domainPrefix")
+	return o
+}
+
+// withCommon adds the members that requestContext has in events of every kind.
+func (c *call) withCommon(o object) object {
+	o["accountId"], o["apiId"], o["stage"], o["requestId"] = c.s.d.Account, c.s.d.API, c.s.d.Stage, c.id
+	// The host of the API does not depend on the name by which a client reaches this process.
+	o["domainPrefix"], o["domainName"] = c.s.d.API, c.s.d.API+".execute-api."+c.s.d.Region+".amazonaws.com"
+	return o
 }
 
 // http1 returns the event of an HTTP API with payload 1.0. It is like that of a REST API, with names of headers in
@@ -123,7 +243,6 @@ func (c *call) http1() object {
 
 // http2 returns the event of an HTTP API with payload 2.0.
 func (c *call) http2() object {
-	agent, _ := c.requestHeader("User-Agent")
 	headers, joined := make(map[string]string), make(map[string]string)
 	for name, lines := range c.header {
 		headers[strings.ToLower(name)] = strings.Join(lines, ",")
@@ -134,18 +253,12 @@ func (c *call) http2() object {
 		}
 		joined[p.name] = p.value
 	}
-	path := c.rawPath()
-	o := object{
-		"version": "2.0", "routeKey": c.routeKey(), "rawPath": path, "rawQueryString": c.r.URL.RawQuery,
+	path := c.s.d.Prefix() + c.path
+	o := object{"version": "2.0", "routeKey": c.route.Key, "rawPath": path, "rawQueryString": c.r.URL.RawQuery,
 		"headers": headers,
-		"requestContext": object{
-			"accountId": c.s.d.Account, "apiId": c.s.d.API, "domainName": c.domainName(),
-			"domainPrefix": c.domainPrefix(),
-			"http": object{"method": c.r.Method, "path": path, "protocol": c.r.Proto, "sourceIp": c.peer,
-				"userAgent": agent},
-			"requestId": c.id, "routeKey": c.routeKey(), "stage": c.s.d.Stage, "time": c.requestTime(),
-			"timeEpoch": c.now.UnixMilli(),
-		},
+		"requestContext": c.withCommon(object{"routeKey": c.route.Key, "time": c.requestTime(),
+			"timeEpoch": c.now.UnixMilli(), "http": object{"method": c.r.Method, "path": path, "protocol": c.r.Proto,
+				"sourceIp": c.peer, "userAgent": c.requestHeader("User-Agent")}}),
 	}
 	if lines := c.header["Cookie"]; len(lines) > 0 {
 		delete(headers, "cookie")
@@ -166,64 +279,34 @@ func (c *call) http2() object {
 	return o
 }
 
-// rawPath returns the path with the stage, unless the stage is $default.
-func (c *call) rawPath() string {
-	if c.s.d.Stage == defaultStage {
-		return c.path
-	}
-	return "/" + c.s.d.Stage + c.path
-}
-
 // proxyEvent returns the event with which the Lambda function behind a route is called.
 func (c *call) proxyEvent(payload string, body []byte) object {
-	var o object
+	o, typed, texts := c.http2, make(object), make(object)
+	for name, v := range c.granted.context {
+		typed[name], texts[name] = v.json, v.text
+	}
+	if c.granted.principal != "" {
+		typed["principalId"], texts["principalId"] = c.granted.principal, c.granted.principal
+	}
+	decision := object{"lambda": typed}
 	switch {
-	case c.s.d.Kind == HTTP && payload == "2.0":
-		o = c.http2()
-		if c.granted.context != nil {
-			o["requestContext"].(object)["authorizer"] = object{"lambda": c.granted.values()}
-		}
-	case c.s.d.Kind == HTTP:
-		o = c.http1()
-		if c.granted.context != nil {
-			o["requestContext"].(object)["authorizer"] = c.granted.withPrincipal(c.granted.values())
-		}
-		o["body"] = nil
-	default:
-		o = c.restEvent()
-		if c.granted.context != nil {
-			texts := make(object, len(c.granted.context)+2)
-			for name, v := range c.granted.context {
-				texts[name] = v.text
-			}
-			texts["integrationLatency"] = c.granted.took.Milliseconds()
-			o["requestContext"].(object)["authorizer"] = c.granted.withPrincipal(texts)
-		}
-		o["body"] = nil
+	case c.s.d.Kind == REST:
+		o, decision = c.restEvent, texts
+	case payload == "1.0":
+		o, decision = c.http1, typed
 	}
-	o["isBase64Encoded"] = false
-	if len(body) > 0 {
-		o["body"], o["isBase64Encoded"] = string(body), false
-		if !textual(c, body) {
-			o["body"], o["isBase64Encoded"] = base64.StdEncoding.EncodeToString(body), true
-		}
+	event := o()
+	if c.granted.context != nil {
+		event["requestContext"].(object)["authorizer"] = decision
 	}
-	return o
-}
-
-// textual reports whether a body is put into an event as text; otherwise it is encoded in base64. An HTTP API decides
-// by the content type. A REST API without binary media types treats every body as text. A body that is not UTF-8 cannot
-// be text in JSON.
-func textual(c *call, body []byte) bool {
-	if !utf8.Valid(body) {
-		return false
+	event["body"], event["isBase64Encoded"] = nil, !utf8.Valid(body) // other bytes cannot be text in JSON
+	switch {
+	case !utf8.Valid(body):
+		event["body"] = base64.StdEncoding.EncodeToString(body)
+	case len(body) > 0:
+		event["body"] = string(body)
 	}
-	kind, _ := c.requestHeader("Content-Type")
-	kind, _, _ = strings.Cut(strings.ToLower(kind), ";")
-	kind = strings.TrimSpace(kind)
-	return c.s.d.Kind != HTTP || kind == "" || strings.HasPrefix(kind, "text/") ||
-		slices.ContainsFunc([]string{"json", "xml", "javascript", "x-www-form-urlencoded"},
-			func(s string) bool { return strings.HasSuffix(kind, s) })
+	return event
 }
 
 // last returns the last line of each header, as events of a REST API have it in headers.
@@ -253,20 +336,4 @@ func orNull[V any](m map[string]V) any {
 		return nil
 	}
 	return m
-}
-
-// orAbsent returns the text, or nil if it is empty.
-func orAbsent(s string) any {
-	if s == "" {
-		return nil
-	}
-	return s
-}
-
-// present returns the map, or an empty map if it is nil: events of authorizers have {} then.
-func present(m map[string]string) map[string]string {
-	if m == nil {
-		return map[string]string{}
-	}
-	return maps.Clone(m)
 }

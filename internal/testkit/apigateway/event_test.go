@@ -2,7 +2,7 @@ package apigateway_test
 
 import (
 	"encoding/json"
-	"net/http"
+	"errors"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -11,7 +11,6 @@ import (
 	"testing"
 
 	"github.com/sluicelimits/sluice/internal/request/apigw"
-	"github.com/sluicelimits/sluice/internal/testkit/apigateway"
 )
 
 // shapes are the requests that lead to the golden events of package apigw. Those events are as AWS documents them.
@@ -95,8 +94,8 @@ func leafValues(t *testing.T, v any) map[string]any {
 // encoder of package apigw, so a misreading of the documentation on one side shows as a difference.
 func TestEventsAreTheDocumentedOnes(t *testing.T) {
 	for _, c := range shapes {
-		f := &answers{err: lambdaFailure{}}
-		base, _ := serve(t, describe(t, c.api), f, nil, nil)
+		f := &answers{err: errors.New("not answered")}
+		base, _ := serve(t, describe(t, c.api), f, nil)
 		send(t, c.method, base+c.path, c.body, c.header...)
 		got := leafValues(t, f.onlyEvent(t))
 		data, err := os.ReadFile(filepath.Join("..", "..", "request", "apigw", "testdata", c.name+".event.json"))
@@ -151,16 +150,12 @@ func TestEventsAreTheDocumentedOnes(t *testing.T) {
 	}
 }
 
-type lambdaFailure struct{}
-
-func (lambdaFailure) Error() string { return "not answered" }
-
 // Guarantees that the authorizer's decoder reads each event correctly, from the client's path and address to the
 // headers.
 func TestEventsAreReadable(t *testing.T) {
 	for _, c := range shapes {
-		f := &answers{err: lambdaFailure{}}
-		base, _ := serve(t, describe(t, c.api), f, nil, nil)
+		f := &answers{err: errors.New("not answered")}
+		base, _ := serve(t, describe(t, c.api), f, nil)
 		send(t, c.method, base+c.path, c.body, c.header...)
 		f.onlyEvent(t)
 		e, err := apigw.Parse(f.events[0])
@@ -209,8 +204,8 @@ func TestPathsInEvents(t *testing.T) {
 		{http2, "", "/a%3Fb=c", "rawPath", "/a", "/a", "/a", "/a"},
 		{http2, "stage: live,", "/live/a", "rawPath", "/live/a", "/live/a", "/a", "/a"},
 	} {
-		f := &answers{err: lambdaFailure{}}
-		base, _ := serve(t, describe(t, strings.Replace(c.api, "%s", c.settings, 1)), f, nil, nil)
+		f := &answers{err: errors.New("not answered")}
+		base, _ := serve(t, describe(t, strings.Replace(c.api, "%s", c.settings, 1)), f, nil)
 		send(t, "GET", base+c.sent, "")
 		event := f.onlyEvent(t)
 		context := event["requestContext"].(map[string]any)
@@ -230,166 +225,3 @@ func TestPathsInEvents(t *testing.T) {
 		}
 	}
 }
-
-// Guarantees that the address and the trace id that the gateway adds come last, whatever the client sent in these
-// headers.
-func TestForgedHeaders(t *testing.T) {
-	for name, want := range map[string]string{"rest": "203.0.113.1, 10.0.0.1, 127.0.0.1",
-		"http": "203.0.113.1,10.0.0.1,127.0.0.1"} {
-		f := &answers{err: lambdaFailure{}}
-		d := builtin(t, name)
-		base, _ := serve(t, d, f, nil, nil)
-		separator := strings.Replace(strings.TrimSuffix(want, "127.0.0.1"), "203.0.113.1", "", 1)[:1]
-		sent := "203.0.113.1" + separator + " 10.0.0.1"
-		if name == "http" {
-			sent = "203.0.113.1,10.0.0.1"
-		}
-		send(t, "GET", base+d.Prefix()+"/a", "", "X-Forwarded-For", sent, "X-Forwarded-Proto", "gopher",
-			"X-Amzn-Trace-Id", "Root=1-67891233-abcdef012345678912345678;Sampled=1")
-		event := leafValues(t, f.onlyEvent(t))
-		get := func(header string) string {
-			if v, ok := event["headers."+header].(string); ok {
-				return v
-			}
-			v, _ := event["headers."+strings.ToLower(header)].(string)
-			return v
-		}
-		if v := get("X-Forwarded-For"); v != want {
-			t.Errorf("%s: X-Forwarded-For %q, want %q", name, v, want)
-		}
-		if get("X-Forwarded-Proto") != "https" {
-			t.Errorf("%s: X-Forwarded-Proto %q", name, get("X-Forwarded-Proto"))
-		}
-		if v := get("X-Amzn-Trace-Id"); !strings.HasPrefix(v, "Self=1-") ||
-			!strings.HasSuffix(v, ";Root=1-67891233-abcdef012345678912345678;Sampled=1") {
-			t.Errorf("%s: X-Amzn-Trace-Id %q", name, v)
-		}
-	}
-}
-
-// Guarantees that the function behind a route gets the caller's identity as API Gateway passes it, and that package
-// apigw can read it. The middleware has no other source for it.
-func TestProxyEvents(t *testing.T) {
-	const context = `{"decision":"limited","httpStatus":429,"tenant":"acme","retryAfter":"2"}`
-	for _, c := range []struct {
-		name, api, answer string
-		status            any // the status in the context, in the type that this kind of API passes on
-		principal         bool
-	}{
-		{"REST", `{kind: REST, authorizers: {a: {function: authorizer, resultTtlInSeconds: 0}}, routes: [{route: ` +
-			`"ANY /{proxy+}", authorizer: a, integration: {type: AWS_PROXY, function: backend}}]}`,
-			policy("Allow", all, context), "429", true},
-		{"HTTP 1.0", `{kind: HTTP, stage: dev, authorizers: {a: {function: authorizer, payloadFormatVersion: "1.0",
-		  resultTtlInSeconds: 0}},
-			routes: [{route: $default, authorizer: a, integration: {type: AWS_PROXY, function: backend,
-			  payloadFormatVersion: "1.0"}}]}`, policy("Allow", all, context), 429.0, true},
-		{"HTTP 2.0", `{kind: HTTP, stage: dev, authorizers: {a: {function: authorizer, payloadFormatVersion: "2.0",
-		  enableSimpleResponses: true, resultTtlInSeconds: 0}},
-			routes: [{route: $default, authorizer: a, integration: {type: AWS_PROXY, function: backend,
-			  payloadFormatVersion: "2.0"}}]}`, `{"isAuthorized":true,"context":` + context + `}`, 429.0, false},
-	} {
-		backend := &answers{out: `{"statusCode":200,"body":"ok"}`}
-		base, log := serve(t, describe(t, c.api), &answers{out: c.answer}, backend, nil)
-		if got := send(t, "POST", base+"/dev/a?x=1&x=2", `{"a":1}`, "Content-Type",
-			"application/json"); got.status != 200 || got.body != "ok" {
-			t.Fatalf("%s: status %d, body %s\n%s", c.name, got.status, got.body, log)
-		}
-		event := backend.onlyEvent(t)
-		found := event["requestContext"].(map[string]any)["authorizer"].(map[string]any)
-		raw, _ := json.Marshal(found)
-		read, err := apigw.ReadContext(raw)
-		if err != nil || read.Tenant != "acme" || read.Header.RetryAfter != "2" {
-			t.Errorf("%s: package apigw reads %+v, %v from %s", c.name, read, err, raw)
-		}
-		if inner, ok := found["lambda"].(map[string]any); ok {
-			found = inner
-		}
-		if found["httpStatus"] != c.status || (found["principalId"] == "acme/ci") != c.principal {
-			t.Errorf("%s: the event's authorizer is %s", c.name, raw)
-		}
-		if event["body"] != `{"a":1}` || event["isBase64Encoded"] != false {
-			t.Errorf("%s: body %v, base64 %v", c.name, event["body"], event["isBase64Encoded"])
-		}
-		if c.name == "REST" && !reflect.DeepEqual(event["multiValueQueryStringParameters"],
-			map[string]any{"x": []any{"1", "2"}}) {
-			t.Errorf("%s: multiValueQueryStringParameters are %v", c.name, event["multiValueQueryStringParameters"])
-		}
-		if c.name == "HTTP 2.0" && !reflect.DeepEqual(event["queryStringParameters"], map[string]any{"x": "1,2"}) {
-			t.Errorf("%s: queryStringParameters are %v", c.name, event["queryStringParameters"])
-		}
-		if got := send(t, "POST", base+"/dev/a", "\xff\x00", "Content-Type",
-			"application/octet-stream"); got.status != 200 {
-			t.Errorf("%s: a binary body is answered with status %d", c.name, got.status)
-		}
-		var second map[string]any
-		if err := json.Unmarshal(backend.events[1], &second); err != nil || second["body"] != "/wA=" ||
-			second["isBase64Encoded"] != true {
-			t.Errorf("%s: binary body %v, base64 %v, %v", c.name, second["body"], second["isBase64Encoded"], err)
-		}
-	}
-}
-
-// Guarantees that the answers of a Lambda function reach the client as API Gateway documents, and that an invalid
-// answer becomes the 5xx of this kind of API.
-func TestProxyReplies(t *testing.T) {
-	const (
-		rest  = `{kind: REST, routes: [{route: "ANY /a", integration: {type: AWS_PROXY, function: backend}}]}`
-		http1 = `{kind: HTTP, stage: dev, routes: [{route: "ANY /a", integration: {type: AWS_PROXY, function: ` +
-			`backend, payloadFormatVersion: "1.0"}}]}`
-		http2 = `{kind: HTTP, stage: dev, routes: [{route: "ANY /a", integration: {type: AWS_PROXY, function: ` +
-			`backend, payloadFormatVersion: "2.0"}}]}`
-	)
-	for _, c := range []struct {
-		name, api, out string
-		status         int
-		body           string
-		header         http.Header
-	}{
-		{"all of it", rest, `{"statusCode":429,"headers":{"Retry-After":"2","X-N":3},` +
-			`"multiValueHeaders":{"X-M":["a","b"]},"body":"no"}`, 429, "no",
-			http.Header{"Retry-After": {"2"}, "X-N": {"3"}, "X-M": {"a", "b"}, "Content-Type": {"application/json"}}},
-		{"both forms of a header", rest, `{"statusCode":200,"headers":{"x-m":"b"},"multiValueHeaders":{"X-M":["a",` +
-			`"b"]}}`, 200, "", http.Header{"X-M": {"a", "b"}}},
-		{"base64", rest, `{"statusCode":200,"isBase64Encoded":true,"body":"aGk="}`, 200, "hi", nil},
-		{"a challenge is renamed on REST APIs", rest, `{"statusCode":401,"headers":{"WWW-Authenticate":"Bearer"}}`,
-			401, "",
-			http.Header{"X-Amzn-Remapped-Www-Authenticate": {"Bearer"}, "Www-Authenticate": nil}},
-		{"and not on HTTP APIs", http2, `{"statusCode":401,"headers":{"WWW-Authenticate":"Bearer"}}`, 401, "",
-			http.Header{"Www-Authenticate": {"Bearer"}}},
-		{"cookies", http2, `{"statusCode":200,"cookies":["a=1","b=2"]}`, 200, "",
-			http.Header{"Set-Cookie": {"a=1", "b=2"}}},
-		{"no status in 2.0", http2, `{"hello":"there"}`, 200, `{"hello":"there"}`,
-			http.Header{"Content-Type": {"application/json"}}},
-		{"a text in 2.0", http2, `"hello"`, 200, `"hello"`, nil},
-		{"no status in 1.0", http1, `{"hello":"there"}`, 500, `{"message":"Internal Server Error"}`, nil},
-		{"no status", rest, `{"body":"x"}`, 502, `{"message":"Internal server error"}`, nil},
-		{"no JSON", rest, `hello`, 502, "", nil},
-		{"a status that is none", rest, `{"statusCode":99}`, 502, "", nil},
-		{"a header that ends a line", rest, `{"statusCode":200,"headers":{"X-A":"a\r\nX-Evil: 1"}}`, 502, "",
-			http.Header{"X-Evil": nil}},
-		{"a header's name that is none", rest, `{"statusCode":200,"headers":{"X A":"a"}}`, 502, "", nil},
-		{"a header of no text", rest, `{"statusCode":200,"headers":{"X-A":{}}}`, 502, "", nil},
-		{"framing is the server's", rest, `{"statusCode":200,"headers":{"Content-Length":"99",` +
-			`"Transfer-Encoding":"chunked"},"body":"four"}`, 200, "four", http.Header{"Content-Length": {"4"}}},
-		{"no content", rest, `{"statusCode":204,"body":"x"}`, 204, "", nil},
-	} {
-		base, log := serve(t, describe(t, c.api), nil, &answers{out: c.out}, nil)
-		got := send(t, "GET", base+"/dev/a", "")
-		if got.status != c.status || c.body != "" && got.body != c.body {
-			t.Errorf("%s: %d %q, want %d %q\n%s", c.name, got.status, got.body, c.status, c.body, log)
-		}
-		for name, want := range c.header {
-			if !slices.Equal(got.header[name], want) {
-				t.Errorf("%s: header %s is %q, want %q", c.name, name, got.header[name], want)
-			}
-		}
-	}
-	for api, want := range map[string]int{rest: 502, http1: 500, http2: 500} {
-		base, _ := serve(t, describe(t, api), nil, &answers{err: lambdaFailure{}}, nil)
-		if got := send(t, "GET", base+"/dev/a", ""); got.status != want {
-			t.Errorf("a function that fails: %d, want %d", got.status, want)
-		}
-	}
-}
-
-var _ apigateway.Function = (*answers)(nil)

@@ -1,28 +1,32 @@
 // Package apigateway serves one stage of an API as API Gateway would, for tests: routes, the events of three kinds of
 // APIs, authorizers, gateway responses and mapped headers.
 //
-// A [Description] says what to serve; package template reads one from a CloudFormation template. Unlike other
-// emulators, this package answers an authorizer's Deny with the gateway response that is configured for it, with
-// status, headers and body from the authorizer's context.
+// A [Description] says what to serve; package template reads one from a CloudFormation template. The model answers an
+// authorizer's Deny with the gateway response that is configured for it, with status, headers and body from the
+// authorizer's context.
 //
 // The package follows AWS's documentation, and otherwise what others have observed. It has not been compared with API
-// Gateway itself. It differs from it in what no test here needs: IAM policies and signatures are not checked (see
-// [Config.Callers]), preflights and usage plans are not known, answers are never cached, and of a WebSocket API only
-// $connect is served: an authorized connection gets its 101, and is then closed.
+// Gateway itself. It differs from it in what no test here needs: signatures are not checked (see [Config.Callers]), of
+// policies only the effect, the action and the resource are read, preflights and usage plans are not known, answers are
+// never cached, headers of backends are not renamed, and of a WebSocket API only $connect is served.
 package apigateway
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
+	"regexp"
+	"slices"
 	"strconv"
 	"strings"
-	"time"
-
-	"github.com/sluicelimits/sluice/internal/dev/gateway/front"
-	"github.com/sluicelimits/sluice/internal/request/answer"
 )
+
+// Function is a Lambda function, such as a *lambdahost.Host, or an authorizer.Handler in this process.
+type Function interface {
+	Invoke(ctx context.Context, payload []byte) ([]byte, error)
+}
 
 // Config sets up a [Stage].
 type Config struct {
@@ -31,21 +35,14 @@ type Config struct {
 	// Callers maps the ids of access keys to the ARNs of their users. A request to a route with AWS_IAM is taken for
 	// one of the user whose access key it names; its signature is not checked. Other requests are refused.
 	Callers map[string]string
-	Now     func() time.Time // default time.Now
-	Log     *slog.Logger     // default slog.Default()
+	Log     *slog.Logger // default slog.Default()
 }
 
 // Stage is an http.Handler. It is safe for concurrent use. Make it with [New].
 type Stage struct {
-	*front.Front
-	serving
-}
-
-// serving is the front.Handler of a stage: it answers the requests that are not for reserved pages.
-type serving struct {
 	c         Config
 	d         *Description
-	routes    []*route
+	routes    []*route                    // the most specific first
 	responses map[string]*gatewayResponse // by type
 }
 
@@ -53,17 +50,17 @@ type serving struct {
 type route struct {
 	Route
 	id              string
-	target          *target
-	authorizer      *authorizer // nil if there is none
-	function        Function    // only for AWS_PROXY
-	backend         http.Handler
-	mockStatus      int
+	method          string // "" for ANY, and for $default and $connect
+	resource        string // the path of the key; "" for $default and $connect
+	rank            string // orders routes: the more specific one comes first
+	pattern         *regexp.Regexp
+	parameters      []string // the names of the pattern's groups
+	status          int      // of a MOCK
 	requestChanges  []change
 	responseChanges map[int][]change // by status
 }
 
-// New makes a stage. The error is an *[Error] about the description, or names another field of the configuration that
-// is missing or not valid.
+// New makes a stage. The error is about the description, or names another field of the configuration that is missing.
 func New(c Config) (*Stage, error) {
 	if c.Description == nil {
 		return nil, errors.New("apigateway: Description is missing")
@@ -71,139 +68,152 @@ func New(c Config) (*Stage, error) {
 	if err := c.Description.Check(); err != nil {
 		return nil, err
 	}
-	if c.Now == nil {
-		c.Now = time.Now
-	}
 	if c.Log == nil {
 		c.Log = slog.Default()
 	}
-	s := &Stage{serving: serving{c: c, d: c.Description}}
-	if err := s.prepare(); err != nil {
-		return nil, err
-	}
-	s.Front = front.New(front.Config{Handler: &s.serving, Methods: []string{}, Log: c.Log}) // routes name the methods
-	return s, nil
-}
-
-func (s *serving) prepare() error {
-	authorizers := make(map[string]*authorizer, len(s.d.Authorizers))
-	for name, from := range s.d.Authorizers {
-		a := &authorizer{Authorizer: from, function: s.c.Functions[from.Function]}
-		if a.function == nil {
-			return fmt.Errorf("apigateway: there is no function %q, which authorizer %s names", from.Function, name)
+	s := &Stage{c: c, d: c.Description}
+	authorizers, integrations := s.d.Functions()
+	for _, name := range append(authorizers, integrations...) {
+		if c.Functions[name] == nil {
+			return nil, fmt.Errorf("apigateway: there is no function %q", name)
 		}
-		authorizers[name] = a
 	}
 	for i := range s.d.Routes {
-		r := &route{Route: s.d.Routes[i], id: fmt.Sprintf("r%05d", i+1),
-			authorizer: authorizers[s.d.Routes[i].Authorizer]}
-		var err error
-		if r.target, err = parseKey(r.Key); err != nil {
-			return err
+		r, err := s.d.route(&s.d.Routes[i])
+		if err != nil {
+			return nil, fmt.Errorf("route %s: %w", s.d.Routes[i].Key, err)
 		}
-		if r.requestChanges, err = s.d.requestMappings(&r.Integration); err != nil {
-			return err
-		}
-		if r.responseChanges, err = s.d.responseMappings(&r.Integration); err != nil {
-			return err
-		}
-		switch r.Integration.Type {
-		case Mock:
-			if r.mockStatus, err = strconv.Atoi(r.Integration.StatusCode); err != nil {
-				return err
-			}
-		case AWSProxy:
-			if r.function = s.c.Functions[r.Integration.Function]; r.function == nil {
-				return fmt.Errorf("apigateway: there is no function %q, which route %q names",
-					r.Integration.Function, r.Key)
-			}
-		case HTTPProxy, Echo:
-			s.prepareProxy(r)
-		}
+		r.id = fmt.Sprintf("r%05d", i+1)
 		s.routes = append(s.routes, r)
 	}
-	return s.prepareResponses()
+	slices.SortFunc(s.routes, func(a, b *route) int { return strings.Compare(a.rank, b.rank) })
+	var err error
+	s.responses, err = s.d.responses()
+	return s, err
 }
 
-// Serve implements [front.Handler].
-func (s *serving) Serve(w *front.Response, r *http.Request) {
+// route parses the key and the mappings of a route.
+func (d *Description) route(from *Route) (r *route, err error) {
+	r = &route{Route: *from}
+	if err = r.parseKey(); err != nil {
+		return nil, err
+	}
+	g := &r.Integration
+	if g.Type == Mock {
+		if r.status, err = statusOf(g.StatusCode, http.StatusOK); err != nil {
+			return nil, err
+		}
+	}
+	header := map[bool]string{true: "overwrite:header.", false: "integration.request.header."}[d.Kind == HTTP]
+	if r.requestChanges, err = d.changes(g.RequestParameters, header, "integration.request.path."); err != nil {
+		return nil, err
+	}
+	header = map[bool]string{true: "overwrite:header.", false: "method.response.header."}[d.Kind == HTTP]
+	r.responseChanges = make(map[int][]change)
+	for text, parameters := range g.ResponseParameters {
+		status, err := statusOf(text, 0)
+		if err == nil {
+			r.responseChanges[status], err = d.changes(parameters, header, "")
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return r, nil
+}
+
+// statusOf reads a status of a description; usual if it is "".
+func statusOf(text string, usual int) (int, error) {
+	if text == "" {
+		return usual, nil
+	}
+	return strconv.Atoi(text)
+}
+
+var placeholder = regexp.MustCompile(`\{([A-Za-z0-9._-]+)(\+?)\}`)
+
+// parseKey parses the key of a route: "METHOD /path", or "$default" or "$connect". Segments are compared from the left:
+// a literal is more specific than {name}, which is more specific than {name+}. $default comes last. Of the same
+// resource, ANY comes after all methods.
+func (r *route) parseKey() error {
+	if r.Key == connectRoute || r.Key == defaultStage { // the catch-all route and the default stage have the same name
+		r.rank, r.pattern = "4", regexp.MustCompile("")
+		return nil
+	}
+	var ok bool
+	if r.method, r.resource, ok = strings.Cut(r.Key, " "); !ok || !strings.HasPrefix(r.resource, "/") {
+		return errors.New(`the key is not "METHOD /path"`)
+	}
+	if r.method == "ANY" {
+		r.method = ""
+	}
+	expression := ""
+	for part := range strings.SplitSeq(r.resource[1:], "/") {
+		kind, one := "1", regexp.QuoteMeta(part)
+		if m := placeholder.FindStringSubmatch(part); m != nil {
+			r.parameters = append(r.parameters, m[1])
+			if kind, one = "2", "([^/]+)"; m[2] != "" {
+				kind, one = "3", "(.+)"
+			}
+		}
+		r.rank += kind
+		expression += "/" + one
+	}
+	if r.rank += "0"; r.method == "" {
+		r.rank += "0"
+	}
+	var err error
+	r.pattern, err = regexp.Compile("^" + expression + "$")
+	return err
+}
+
+// find returns the route of a request and the path parameters, which are not decoded; nil if there is none. A REST API
+// selects the most specific resource first, and then the method of this resource: other resources that have the method
+// are not considered. An HTTP API considers only routes that have the method.
+func (s *Stage) find(method, path string) (*route, map[string]string) {
+	var resource *route
+	for _, r := range s.routes {
+		m := r.pattern.FindStringSubmatch(path)
+		if m == nil {
+			continue
+		}
+		if s.d.Kind == REST && resource != nil && r.resource != resource.resource {
+			break
+		}
+		if resource = r; r.method == "" || r.method == method {
+			parameters := make(map[string]string, len(r.parameters))
+			for i, name := range r.parameters {
+				parameters[name] = m[i+1]
+			}
+			return r, parameters
+		}
+	}
+	return nil, nil
+}
+
+const connectRoute = "$connect"
+
+// ServeHTTP implements http.Handler.
+func (s *Stage) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c, below := s.newCall(r)
 	switch {
-	case c.tooLarge():
-		f := failureOf(badRequest)
-		f.name, f.status, f.message = "", http.StatusRequestHeaderFieldsTooLarge, "Request Header Fields Too Large"
-		f.httpStatus, f.httpMessage = f.status, f.message
-		c.fail(w, f)
+	case c.headerBytes() > maxHeaderBytes:
+		c.fail(w, tooLarge)
 		return
-	case !below:
-		c.outside(w)
+	case below:
+		c.route, c.parameters = s.find(r.Method, c.path)
+	}
+	if c.route == nil {
+		c.fail(w, missingToken)
 		return
 	}
-	method := r.Method
-	if s.d.Kind == WebSocket {
-		if !upgrades(r) {
-			f := failureOf(badRequest)
-			f.httpStatus, f.httpMessage = http.StatusUpgradeRequired, "Upgrade Required"
-			c.fail(w, f)
-			return
+	if refused, err := c.authorize(); refused != nil {
+		if err != nil {
+			s.c.Log.Warn("the authorizer failed", "failure", refused.name, "authorizer", c.route.Authorizer,
+				"request", c.id, "error", err)
 		}
-		method = ""
-	}
-	c.route, c.parameters = s.find(method, c.path)
-	switch {
-	case c.route == nil:
-		c.fail(w, failureOf(missingToken))
-		return
-	case !c.authorized(w):
-		return
-	}
-	if s.d.Kind == WebSocket {
-		c.connect(w)
+		c.fail(w, *refused)
 		return
 	}
 	c.integrate(w)
-}
-
-// outside answers a request whose path is not below the stage. API Gateway has no stage for such a path. It answers
-// 403, except on an HTTP API, where the request belongs to the stage $default, which has no route for it: 404.
-func (c *call) outside(w *front.Response) {
-	w.Header()["X-Amzn-Errortype"] = []string{"ForbiddenException"}
-	w.Header()["Content-Type"] = []string{"application/json"}
-	if c.s.d.Kind == HTTP {
-		c.send(w, http.StatusNotFound, []byte(`{"message":"Not Found"}`))
-		return
-	}
-	c.send(w, http.StatusForbidden, []byte(`{"message":"Forbidden"}`))
-}
-
-// authorized reports whether the request may pass. If it may not, authorized has answered the request.
-func (c *call) authorized(w *front.Response) bool {
-	refused := c.authorize(c.r.Context())
-	if refused == nil {
-		return true
-	}
-	if refused.cause != nil {
-		c.s.c.Log.Warn("the authorizer failed", "failure", refused.failure.name, "authorizer", c.route.Authorizer,
-			"request", c.id, "error", refused.cause)
-	}
-	c.fail(w, refused.failure)
-	return false
-}
-
-// Refuse implements [front.Handler].
-func (s *serving) Refuse(w *front.Response, r *http.Request, kind answer.Kind, _ string) {
-	c := callOf(r.Context())
-	if c == nil {
-		c, _ = s.newCall(r)
-	}
-	c.fail(w, failureFor(kind))
-}
-
-func hasToken(lines []string, token string) bool {
-	for one := range strings.SplitSeq(strings.Join(lines, ","), ",") {
-		if strings.EqualFold(strings.TrimSpace(one), token) {
-			return true
-		}
-	}
-	return false
 }

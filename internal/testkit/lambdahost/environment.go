@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -14,8 +13,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -28,127 +25,82 @@ type invocation struct {
 	id       string
 	payload  []byte
 	deadline time.Time
-	response []byte // response and err may be read when done is closed
+	done     chan outcome // has room for the only outcome
+}
+
+// outcome is how a call ended.
+type outcome struct {
+	response []byte
 	err      error
-	once     sync.Once
-	done     chan struct{}
 }
 
-func newInvocation(payload []byte) *invocation {
-	return &invocation{id: newID(), payload: payload, done: make(chan struct{})}
+func failed(kind Kind, typ, format string, more ...any) outcome {
+	return outcome{err: &Error{kind, typ, fmt.Sprintf(format, more...)}}
 }
 
-// newID returns a random UUID.
+// newID returns an id in the form of a UUID.
 func newID() string {
-	var b [16]byte
-	_, _ = rand.Read(b[:]) // never fails
-	return fmt.Sprintf("%x-%x-4%03x-8%03x-%x", b[:4], b[4:6], b[6], b[8], b[10:])
-}
-
-func (i *invocation) finish(response []byte, err error) {
-	i.once.Do(func() {
-		i.response, i.err = response, err
-		close(i.done)
-	})
+	b := fmt.Sprintf("%x", rand.Text())
+	return b[:8] + "-" + b[8:12] + "-" + b[12:16] + "-" + b[16:20] + "-" + b[20:32]
 }
 
 // environment is one process of the function, and the Runtime API that the host serves to it.
 type environment struct {
-	h      *Host
-	secret string           // the first segment of the paths of its Runtime API
-	work   chan *invocation // passes a call to the poll of the function
-	ready  chan struct{}    // closed at the first poll
-	gone   chan struct{}    // closed when the process has ended
+	h     *Host
+	work  chan *invocation // passes a call to the poll of the function
+	ready chan struct{}    // closed at the first poll
+	gone  chan struct{}    // closed when the process has ended
 
 	init       atomic.Int64 // nanoseconds from the start of the binary to the first poll; 0 before that
 	wantTerm   atomic.Bool  // the function registered an extension, so it gets SIGTERM
 	terminated atomic.Bool  // the host asked the process to end
-	timedOut   atomic.Bool  // the host killed the process because it took too long
+	killed     atomic.Bool  // the host killed the process because it took too long
 
 	mu       sync.Mutex
 	cmd      *exec.Cmd // nil unless the process runs
 	began    time.Time
 	current  *invocation // the call that the function has not answered yet
 	reported *Error      // the error of its init, as the function reported it
-	exit     string      // how the process ended
+	exit     error       // how the process ended
 }
 
-func newEnvironment(h *Host) *environment {
-	return &environment{h: h, secret: rand.Text(), work: make(chan *invocation), ready: make(chan struct{}),
-		gone: make(chan struct{})}
-}
-
-func (e *environment) wasReady() bool { return e.init.Load() > 0 }
-
-func (e *environment) hasEnded() bool {
-	select {
-	case <-e.gone:
-		return true
-	default:
-		return false
-	}
-}
-
-// serve gives the call to the process, and waits until the call has ended. It reports whether the environment can serve
-// another one.
-func (e *environment) serve(i *invocation) bool {
+// serve gives the call to the process, and waits until the call has ended.
+func (e *environment) serve(i *invocation) outcome {
 	select {
 	case <-e.ready:
 	case <-e.gone:
-		i.finish(nil, e.failedInit())
-		return false
+		if e.reported != nil {
+			return outcome{err: e.reported}
+		}
+		return failed(InitFailed, "Runtime.ExitError", "Runtime exited: %v", e.exit)
 	case <-time.After(e.h.c.InitTimeout):
 		e.kill()
-		i.finish(nil, &Error{InitFailed, "Sandbox.Timedout", fmt.Sprintf("Init timed out after %s",
-			e.h.c.InitTimeout)})
-		return false
+		return failed(InitFailed, "Sandbox.Timedout", "Init timed out after %s", e.h.c.InitTimeout)
 	}
 	i.deadline = time.Now().Add(e.h.c.Timeout)
 	late := time.After(e.h.c.Timeout)
-	select {
-	case e.work <- i:
-	case <-e.gone:
-		i.finish(nil, &Error{Exited, "Runtime.ExitError", e.exit})
-		return false
-	case <-late:
-		e.kill()
-		i.finish(nil, &Error{TimedOut, "Sandbox.Timedout", "The function did not poll for its next call"})
-		return false
+	for work := e.work; ; {
+		select {
+		case work <- i:
+			work = nil
+		case o := <-i.done:
+			return o
+		case <-e.gone:
+			return failed(Ended, "Runtime.ExitError", "Runtime exited: %v", e.exit)
+		case <-late:
+			e.kill()
+			return failed(Ended, "Sandbox.Timedout", "Task timed out after %s", e.h.c.Timeout)
+		}
 	}
-	select {
-	case <-i.done:
-		return true
-	case <-e.gone:
-		i.finish(nil, &Error{Exited, "Runtime.ExitError", e.exit})
-	case <-late:
-		e.kill()
-		i.finish(nil, &Error{TimedOut, "Sandbox.Timedout", fmt.Sprintf("Task timed out after %s", e.h.c.Timeout)})
-	}
-	return false
-}
-
-// failedInit returns why the process ended before its first poll: what the function reported, or how it ended.
-func (e *environment) failedInit() *Error {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.reported != nil {
-		return e.reported
-	}
-	return &Error{InitFailed, "Runtime.ExitError", e.exit}
 }
 
 // run serves the Runtime API of the environment and runs its process to its end.
 func (e *environment) run() {
-	runtime.LockOSThread() // see dieWithParent
-	defer runtime.UnlockOSThread()
 	err := e.execute()
 	e.mu.Lock()
-	e.cmd = nil
-	if e.exit = "Runtime exited without providing a reason"; err != nil {
-		e.exit = "Runtime exited with error: " + err.Error()
-	}
+	e.cmd, e.exit = nil, err
 	e.mu.Unlock()
-	e.h.ended(e, e.timedOut.Load())
+	e.h.ended(e)
 	close(e.gone)
 }
 
@@ -168,8 +120,7 @@ func (e *environment) execute() error {
 	}
 	defer func() { _ = output.Close() }()
 	cmd := exec.Command(c.Binary) //nolint:gosec // running the configured binary is what this package does
-	cmd.Dir = filepath.Dir(c.Binary)
-	cmd.Env = append(slices.Clone(e.h.env), "AWS_LAMBDA_RUNTIME_API="+listener.Addr().String()+"/"+e.secret)
+	cmd.Dir, cmd.Env = filepath.Dir(c.Binary), c.environ(listener.Addr().String())
 	cmd.Stdout, cmd.Stderr = write, write
 	setGroup(cmd)
 	e.mu.Lock()
@@ -213,7 +164,7 @@ func (e *environment) send(signal func(*exec.Cmd)) {
 
 // kill ends a process that took too long.
 func (e *environment) kill() {
-	e.timedOut.Store(true)
+	e.killed.Store(true)
 	e.send(signalKill)
 }
 
@@ -235,24 +186,30 @@ func (e *environment) terminate() {
 func (e *environment) api() http.Handler {
 	const runtimeAPI, extensionAPI = "/2018-06-01/runtime", "/2020-01-01/extension"
 	mux := http.NewServeMux()
-	for pattern, serve := range map[string]http.HandlerFunc{
-		"GET " + runtimeAPI + "/invocation/next":           e.next,
-		"POST " + runtimeAPI + "/invocation/{id}/response": e.answer,
-		"POST " + runtimeAPI + "/invocation/{id}/error":    e.answer,
-		"POST " + runtimeAPI + "/init/error":               e.initError,
-		"POST " + extensionAPI + "/register":               e.register,
-		// There are no events: the request waits until the process ends.
-		"GET " + extensionAPI + "/event/next": func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() },
-	} {
-		mux.HandleFunc(pattern, serve)
-	}
-	return http.StripPrefix("/"+e.secret, mux)
+	mux.HandleFunc("GET "+runtimeAPI+"/invocation/next", e.next)
+	mux.HandleFunc("POST "+runtimeAPI+"/invocation/{id}/{kind}", e.answer)
+	mux.HandleFunc("POST "+runtimeAPI+"/init/error", func(w http.ResponseWriter, r *http.Request) {
+		e.mu.Lock()
+		e.reported = reported(InitFailed, r) // the call gets it when the process has ended
+		e.mu.Unlock()
+		w.WriteHeader(http.StatusAccepted)
+	})
+	mux.HandleFunc("POST "+extensionAPI+"/register", func(w http.ResponseWriter, _ *http.Request) {
+		e.wantTerm.Store(true)
+		w.Header().Set("Lambda-Extension-Identifier", newID())
+		_ = json.NewEncoder(w).Encode(map[string]string{"functionName": e.h.c.Name, "functionVersion": "$LATEST"})
+	})
+	// There are no events: the request waits until the process ends.
+	mux.HandleFunc("GET "+extensionAPI+"/event/next", func(_ http.ResponseWriter, r *http.Request) {
+		<-r.Context().Done()
+	})
+	return mux
 }
 
 // next serves a poll: it waits for a call, and while it waits the process is stopped if the host freezes processes.
 func (e *environment) next(w http.ResponseWriter, r *http.Request) {
 	e.mu.Lock()
-	if !e.wasReady() {
+	if e.init.Load() == 0 {
 		e.init.Store(max(1, int64(time.Since(e.began))))
 		close(e.ready)
 	}
@@ -277,80 +234,40 @@ func (e *environment) next(w http.ResponseWriter, r *http.Request) {
 	e.mu.Lock()
 	e.current = i
 	e.mu.Unlock()
-	for name, value := range map[string]string{
-		"Content-Type":                        "application/json",
-		"Lambda-Runtime-Aws-Request-Id":       i.id,
-		"Lambda-Runtime-Deadline-Ms":          strconv.FormatInt(i.deadline.UnixMilli(), 10),
-		"Lambda-Runtime-Invoked-Function-Arn": "arn:aws:lambda:us-east-1:000000000000:function:" + e.h.c.Name,
-		"Lambda-Runtime-Trace-Id": fmt.Sprintf("Root=1-%08x-%.24s;Parent=%.16s;Sampled=0",
-			uint32(time.Now().Unix()), strings.ReplaceAll(i.id, "-", ""), strings.ReplaceAll(newID(), "-", "")),
-	} {
-		w.Header().Set(name, value)
-	}
+	h := w.Header()
+	h.Set("Lambda-Runtime-Aws-Request-Id", i.id)
+	h.Set("Lambda-Runtime-Deadline-Ms", strconv.FormatInt(i.deadline.UnixMilli(), 10))
+	h.Set("Lambda-Runtime-Invoked-Function-Arn", "arn:aws:lambda:us-east-1:000000000000:function:"+e.h.c.Name)
+	h.Set("Lambda-Runtime-Trace-Id", fmt.Sprintf("Root=1-%08x-%.12x;Sampled=0", time.Now().Unix(), i.id))
 	_, _ = w.Write(i.payload) // a function that does not get all of it cannot answer, and is killed at the deadline
 }
 
 // answer serves the response to a call, or the error that the function reports for it.
 func (e *environment) answer(w http.ResponseWriter, r *http.Request) {
-	body, err := io.ReadAll(r.Body)
 	e.mu.Lock()
 	i := e.current
-	known := i != nil && i.id == r.PathValue("id") && err == nil
-	if known {
-		e.current = nil
-	}
-	e.mu.Unlock()
-	switch {
-	case !known:
+	if i == nil || i.id != r.PathValue("id") {
+		e.mu.Unlock()
 		http.Error(w, `{"errorType":"InvalidRequestID","errorMessage":"Invalid request ID"}`, http.StatusBadRequest)
 		return
-	case strings.HasSuffix(r.URL.Path, "/error"):
-		i.finish(nil, reported(Reported, body, r))
-	case r.Trailer.Get(errorType) != "":
-		i.finish(nil, &Error{Reported, r.Trailer.Get(errorType), "the function failed while it answered"})
-	default:
-		i.finish(body, nil)
 	}
+	e.current = nil
+	e.mu.Unlock()
+	var o outcome
+	if r.PathValue("kind") == "error" {
+		o.err = reported(Reported, r)
+	} else {
+		o.response, o.err = io.ReadAll(r.Body)
+	}
+	i.done <- o
 	w.WriteHeader(http.StatusAccepted)
 }
 
-// errorType is a header of an error that a function reports, and a trailer of a response that failed.
-const errorType = "Lambda-Runtime-Function-Error-Type"
-
-// reported returns the error that a function reported: its type is in the document, or else in the header.
-func reported(kind Kind, document []byte, r *http.Request) *Error {
-	e := &Error{Kind: kind, Type: r.Header.Get(errorType)}
+// reported returns the error that a function reports.
+func reported(kind Kind, r *http.Request) *Error {
 	var d struct{ ErrorType, ErrorMessage string }
-	if err := json.Unmarshal(document, &d); err != nil {
-		e.Message = "the function's error is not a JSON document of errorType and errorMessage"
-		return e
+	if err := json.NewDecoder(r.Body).Decode(&d); err != nil {
+		d.ErrorMessage = "the function's error is not a JSON document of errorType and errorMessage"
 	}
-	if e.Message = d.ErrorMessage; d.ErrorType != "" {
-		e.Type = d.ErrorType
-	}
-	return e
-}
-
-// initError serves the error that the function reports for its init. The call gets it when the process has ended.
-func (e *environment) initError(w http.ResponseWriter, r *http.Request) {
-	body, err := io.ReadAll(r.Body)
-	if err == nil {
-		e.mu.Lock()
-		e.reported = reported(InitFailed, body, r)
-		e.mu.Unlock()
-	}
-	w.WriteHeader(http.StatusAccepted)
-}
-
-// register serves the registration of an extension, by which a function asks for SIGTERM.
-func (e *environment) register(w http.ResponseWriter, r *http.Request) {
-	var request struct{ Events []string }
-	if err := json.NewDecoder(r.Body).Decode(&request); err != nil && !errors.Is(err, io.EOF) ||
-		len(request.Events) > 0 {
-		http.Error(w, "this host sends no events to extensions", http.StatusForbidden)
-		return
-	}
-	e.wantTerm.Store(true)
-	w.Header().Set("Lambda-Extension-Identifier", newID())
-	_ = json.NewEncoder(w).Encode(map[string]string{"functionName": e.h.c.Name, "functionVersion": "$LATEST"})
+	return &Error{kind, d.ErrorType, d.ErrorMessage}
 }

@@ -10,17 +10,14 @@
 //     replaced when another call needs it. A caller that stops waiting does not stop the function.
 //   - An environment gets none of this process's environment variables, and runs in the folder of its binary.
 //   - Functions that register an extension get SIGTERM (lambda.WithEnableSIGTERM registers one). Others get SIGKILL.
-//
-// The path of each Runtime API begins with a secret, which only the environment's own process knows: another user of
-// this machine can neither take its calls, with the credentials in them, nor answer them.
 package lambdahost
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -54,18 +51,15 @@ type Line struct{ Text string }
 // Host starts, calls and ends the environments of one function. It is safe for concurrent use. Make it with [Start].
 type Host struct {
 	c         Config
-	env       []string
 	slots     chan struct{} // has one element for each environment that is busy
 	stopWatch func() bool   // ends the waiting for the end of Start's ctx
-
-	busy      sync.WaitGroup // calls that a function serves, also those whose caller has left
-	processes sync.WaitGroup
+	running   sync.WaitGroup
 
 	mu     sync.Mutex
 	closed bool
 	live   []*environment // whose process has not ended, the oldest first
 	idle   []*environment // the one that was used last is the last
-	stats  Stats
+	lost   int
 }
 
 // ErrClosed is the error of a call to a host that was closed.
@@ -81,59 +75,38 @@ func Start(ctx context.Context, c Config) (*Host, error) {
 	if err != nil {
 		return nil, fmt.Errorf("lambdahost: Binary: %w", err)
 	}
-	if c.Freeze && !canFreeze {
-		return nil, errors.New("lambdahost: Freeze: this operating system cannot stop and continue a process: unset it")
-	}
-	if c.Name == "" {
-		c.Name = filepath.Base(c.Binary)
-	}
 	if c.Log == nil {
 		c.Log = slog.Default()
 	}
 	if c.Output == nil {
 		c.Output = func(Line) {}
 	}
-	c.MemoryMB, c.Environments = max(c.MemoryMB, 128), max(c.Environments, 1)
-	orDefault := func(field *time.Duration, value time.Duration) {
-		if *field == 0 {
-			*field = value
-		}
-	}
-	orDefault(&c.InitTimeout, 10*time.Second)
-	orDefault(&c.Timeout, 3*time.Second)
-	orDefault(&c.Grace, 2*time.Second)
-	h := &Host{c: c, env: c.environ(), slots: make(chan struct{}, c.Environments)}
+	c.Name, c.MemoryMB = cmp.Or(c.Name, filepath.Base(c.Binary)), cmp.Or(c.MemoryMB, 128)
+	c.Environments, c.InitTimeout = cmp.Or(c.Environments, 1), cmp.Or(c.InitTimeout, 10*time.Second)
+	c.Timeout, c.Grace = cmp.Or(c.Timeout, 3*time.Second), cmp.Or(c.Grace, 2*time.Second)
+	h := &Host{c: c, slots: make(chan struct{}, c.Environments)}
 	h.stopWatch = context.AfterFunc(ctx, func() { _ = h.Close(ctx) })
 	return h, nil
 }
 
-// environ returns the environment variables of all processes of the function. The address of the Runtime API differs
-// between processes: environment.run adds it.
-func (c *Config) environ() []string {
-	region := c.Env["AWS_REGION"]
-	if region == "" {
-		region = "us-east-1"
-	}
-	root := filepath.Dir(c.Binary)
+// environ returns the environment variables of a process of the function, whose Runtime API has the given address.
+func (c *Config) environ(api string) []string {
+	region := cmp.Or(c.Env["AWS_REGION"], "us-east-1")
 	env := []string{
+		"AWS_LAMBDA_RUNTIME_API=" + api,
 		"AWS_LAMBDA_FUNCTION_NAME=" + c.Name,
 		"AWS_LAMBDA_FUNCTION_VERSION=$LATEST",
 		fmt.Sprintf("AWS_LAMBDA_FUNCTION_MEMORY_SIZE=%d", c.MemoryMB),
-		"AWS_LAMBDA_INITIALIZATION_TYPE=on-demand",
-		"AWS_LAMBDA_LOG_GROUP_NAME=/aws/lambda/" + c.Name,
-		"AWS_LAMBDA_LOG_STREAM_NAME=[$LATEST]",
 		"AWS_REGION=" + region,
 		"AWS_DEFAULT_REGION=" + region,
-		"LAMBDA_TASK_ROOT=" + root,
-		"LAMBDA_RUNTIME_DIR=" + root,
+		"LAMBDA_TASK_ROOT=" + filepath.Dir(c.Binary),
 		"_HANDLER=" + filepath.Base(c.Binary),
-		"LANG=en_US.UTF-8",
 		"TZ=:UTC",
 		"PATH=/usr/local/bin:/usr/bin:/bin:/opt/bin",
 		"TMPDIR=" + os.TempDir(),
 	}
-	for _, name := range slices.Sorted(maps.Keys(c.Env)) {
-		env = append(env, name+"="+c.Env[name]) // exec uses the last value of a name
+	for name, value := range c.Env {
+		env = append(env, name+"="+value) // exec uses the last value of a name
 	}
 	return env
 }
@@ -141,9 +114,6 @@ func (c *Config) environ() []string {
 // Invoke calls the function and returns its answer, whether that is JSON or not. An error is [ErrClosed], or wraps an
 // [*Error] or ctx's error: then Invoke no longer waits, and a function that has begun the call goes on with it.
 func (h *Host) Invoke(ctx context.Context, payload []byte) ([]byte, error) {
-	if err := ctx.Err(); err != nil {
-		return nil, fmt.Errorf("invoke %s: %w", h.c.Name, err)
-	}
 	select {
 	case h.slots <- struct{}{}:
 	case <-ctx.Done():
@@ -154,59 +124,59 @@ func (h *Host) Invoke(ctx context.Context, payload []byte) ([]byte, error) {
 		<-h.slots
 		return nil, err
 	}
-	i, ended := newInvocation(slices.Clone(payload)), make(chan struct{})
+	i := &invocation{id: newID(), payload: slices.Clone(payload), done: make(chan outcome, 1)}
+	ended := make(chan outcome, 1)
 	go func() {
-		defer h.busy.Done()
-		defer close(ended) // after the environment is idle, so that the caller's next call gets it
-		served := e.serve(i)
+		defer h.running.Done()
+		o := e.serve(i)
 		h.mu.Lock()
-		if served && !h.closed {
-			h.idle = append(h.idle, e)
-		} else if served {
+		if h.closed {
 			e.terminate()
+		} else if !e.killed.Load() {
+			h.idle = append(h.idle, e)
 		}
 		h.mu.Unlock()
 		<-h.slots
+		ended <- o // when the environment is idle, so that the caller's next call gets it
 	}()
 	select {
-	case <-ended:
-		return i.response, i.err
+	case o := <-ended:
+		return o.response, o.err
 	case <-ctx.Done():
 		return nil, fmt.Errorf("invoke %s: %w", h.c.Name, ctx.Err())
 	}
 }
 
-// take returns an environment for one call, which ends with h.busy.Done.
+// take returns an environment for one call, which ends with h.running.Done.
 func (h *Host) take() (*environment, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.closed {
 		return nil, ErrClosed
 	}
-	h.busy.Add(1)
+	h.running.Add(1)
 	for len(h.idle) > 0 {
 		e := h.idle[len(h.idle)-1]
 		h.idle = h.idle[:len(h.idle)-1]
-		if !e.hasEnded() {
+		select {
+		case <-e.gone: // it ended while it was idle
+		default:
 			return e, nil
 		}
 	}
-	e := newEnvironment(h)
+	e := &environment{h: h, work: make(chan *invocation), ready: make(chan struct{}), gone: make(chan struct{})}
 	h.live = append(h.live, e)
-	h.processes.Go(e.run)
+	h.running.Go(e.run)
 	return e, nil
 }
 
-// ended removes an environment whose process has ended. It counts the end unless the host asked for it.
-func (h *Host) ended(e *environment, timedOut bool) {
+// ended removes an environment whose process has ended.
+func (h *Host) ended(e *environment) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.live = slices.DeleteFunc(h.live, func(x *environment) bool { return x == e })
-	switch {
-	case timedOut:
-		h.stats.Timeouts++
-	case e.wasReady() && !e.terminated.Load():
-		h.stats.Exits++
+	if e.init.Load() > 0 && !e.terminated.Load() {
+		h.lost++
 	}
 }
 
@@ -225,8 +195,7 @@ func (h *Host) Close(ctx context.Context) error {
 	all := make(chan struct{})
 	go func() {
 		defer close(all)
-		h.busy.Wait()
-		h.processes.Wait()
+		h.running.Wait()
 	}()
 	select {
 	case <-all:
@@ -234,24 +203,22 @@ func (h *Host) Close(ctx context.Context) error {
 	case <-ctx.Done():
 	}
 	h.mu.Lock()
-	cut := len(h.live)
 	for _, e := range h.live {
 		e.terminated.Store(true)
 		e.send(signalKill)
 	}
 	h.mu.Unlock()
 	<-all
-	if cut == 0 {
-		return nil
-	}
-	return fmt.Errorf("close %s: killed %d environments: %w", h.c.Name, cut, ctx.Err())
+	return fmt.Errorf("close %s: its environments were killed: %w", h.c.Name, ctx.Err())
 }
 
-// Stats describes the environments of a host, and counts what happened since Start.
+// Stats describes the environments of a host.
 type Stats struct {
 	Environments []Environment // those that have not ended, the oldest first
-	Exits        int           // environments that ended by themselves after their init
-	Timeouts     int           // environments that were killed because their init or a call took too long
+
+	// Lost is the number of environments that ended by themselves after their init, or were killed because a call took
+	// too long.
+	Lost int
 }
 
 // Environment is one process.
@@ -263,7 +230,7 @@ type Environment struct {
 func (h *Host) Stats() Stats {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	s := h.stats
+	s := Stats{Lost: h.lost}
 	for _, e := range h.live {
 		s.Environments = append(s.Environments, Environment{Init: time.Duration(e.init.Load())})
 	}
@@ -277,8 +244,7 @@ type Kind int
 const (
 	Reported   Kind = iota + 1 // the function reported an error, and may go on serving
 	InitFailed                 // the environment that was started for the call failed, or took too long
-	Exited                     // the process ended during the call
-	TimedOut                   // the call took too long, and its environment was killed
+	Ended                      // the process ended during the call, or was killed because the call took too long
 )
 
 // Error is a call that failed in the function.

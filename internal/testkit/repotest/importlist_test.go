@@ -211,7 +211,7 @@ var only = map[string][]string{
 	"internal/telemetry": {"std", "internal/request/answer"},
 	"internal/testkit":   {},
 	"internal/testkit/apigateway": {
-		"std", "internal/dev/gateway/front", "internal/request/answer", "internal/testkit/lambdahost",
+		"std", "internal/testkit/lambdahost", "github.com/aws/aws-lambda-go/events",
 		"go.yaml.in/yaml/v3",
 	},
 	"internal/testkit/apigateway/template": {"std", "internal/testkit/apigateway"},
@@ -231,7 +231,7 @@ var only = map[string][]string{
 	"internal/testkit/tokentest":      {"std", "github.com/go-jose/go-jose/v4"},
 	"localstack":                      {},
 	"localstack/stand": {
-		"std", "internal/control/client", "internal/dev/gateway/front", "internal/testkit/apigateway",
+		"std", "internal/control/client", "internal/testkit/apigateway",
 		"internal/testkit/apigateway/template", "internal/testkit/lambdahost", "github.com/aws/aws-sdk-go-v2/...",
 		"github.com/redis/go-redis/v9", "go.yaml.in/yaml/v3",
 	},

@@ -21,7 +21,7 @@ import (
 
 const (
 	dialTimeout = 5 * time.Second
-	slowAfter   = time.Minute // default of Proxy.Timeout
+	slowAfter   = time.Minute // for the headers of the upstream's answer
 )
 
 // CheckUpstream returns an error if u is not the base URL of an upstream.
@@ -42,27 +42,21 @@ func CheckUpstream(u *url.URL) error {
 // Proxy sets up [NewProxy].
 type Proxy struct {
 	Rewrite func(*httputil.ProxyRequest)
-	Modify  func(*http.Response) error // changes the upstream's answer; nil changes nothing
 	// Refuse answers a request that the upstream did not answer, as [Handler.Refuse] does.
-	Refuse  func(w *Response, r *http.Request, kind answer.Kind, instance string)
-	Timeout time.Duration // how long to wait for the headers of the upstream's answer; 0 selects a minute
-	Log     *slog.Logger
-	Hint    string // says what to do if the upstream does not answer, for the log; may be empty
+	Refuse func(w *Response, r *http.Request, kind answer.Kind, instance string)
+	Log    *slog.Logger
+	Hint   string // says what to do if the upstream does not answer, for the log; may be empty
 }
 
 // NewProxy returns a handler that passes requests to an upstream. It streams bodies in both directions, and passes
 // upgrades to WebSocket.
 func NewProxy(p Proxy) http.Handler {
-	if p.Timeout == 0 {
-		p.Timeout = slowAfter
-	}
 	failures := &proxyFailures{Proxy: p}
 	return &httputil.ReverseProxy{
-		Rewrite:        p.Rewrite,
-		ModifyResponse: p.Modify,
+		Rewrite: p.Rewrite,
 		Transport: &http.Transport{
 			DialContext:           (&net.Dialer{Timeout: dialTimeout}).DialContext,
-			ResponseHeaderTimeout: p.Timeout,
+			ResponseHeaderTimeout: slowAfter,
 			MaxIdleConnsPerHost:   256,
 			IdleConnTimeout:       90 * time.Second,
 			ForceAttemptHTTP2:     true,
@@ -73,9 +67,9 @@ func NewProxy(p Proxy) http.Handler {
 	}
 }
 
-// BodyKind returns the kind of answer to a request whose body cannot be read. known is false for an error that is
+// bodyKind returns the kind of answer to a request whose body cannot be read. known is false for an error that is
 // neither about the size of the body nor about its time.
-func BodyKind(err error) (kind answer.Kind, known bool) {
+func bodyKind(err error) (kind answer.Kind, known bool) {
 	var tooLarge *http.MaxBytesError
 	switch {
 	case errors.As(err, &tooLarge):
@@ -98,7 +92,7 @@ func (p *proxyFailures) answer(w http.ResponseWriter, r *http.Request, err error
 	if errors.Is(err, context.Canceled) && cameTooLate(r.Context()) {
 		err = ErrSlowBody
 	}
-	body, ofBody := BodyKind(err)
+	body, ofBody := bodyKind(err)
 	switch {
 	case ofBody:
 		kind = body
@@ -141,21 +135,15 @@ const TenantHeader = "X-Sluice-Tenant"
 type Echo struct {
 	Message string
 	Refuse  func(w *Response, r *http.Request, kind answer.Kind, instance string) // as [Handler.Refuse] does
-	// Tenant returns the tenant that a backend would read from the headers; default: the value of TenantHeader.
-	Tenant func(http.Header) string
 }
 
 // ServeHTTP reads the body to its end.
 func (e *Echo) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	n, err := io.Copy(io.Discard, r.Body)
 	if err != nil {
-		kind, _ := BodyKind(err)
+		kind, _ := bodyKind(err)
 		e.Refuse(ResponseOf(w), r, kind, answer.NewInstance())
 		return
-	}
-	tenant := e.Tenant
-	if tenant == nil {
-		tenant = func(h http.Header) string { return h.Get(TenantHeader) }
 	}
 	body, err := json.MarshalIndent(struct {
 		Message   string      `json:"message"`
@@ -165,7 +153,7 @@ func (e *Echo) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		Tenant    string      `json:"tenant"`
 		BodyBytes int64       `json:"bodyBytes"`
 		Headers   http.Header `json:"headers"`
-	}{e.Message, r.Method, r.URL.EscapedPath(), r.URL.RawQuery, tenant(r.Header), n, r.Header}, "", "  ")
+	}{e.Message, r.Method, r.URL.EscapedPath(), r.URL.RawQuery, r.Header.Get(TenantHeader), n, r.Header}, "", "  ")
 	if err != nil { // not reached: strings and numbers always marshal
 		panic(fmt.Sprintf("echo: %v", err))
 	}

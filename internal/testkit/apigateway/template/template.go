@@ -23,8 +23,8 @@ type Options struct {
 	// Region and Account are the values of AWS::Region and AWS::AccountId. The defaults are those of the template's
 	// ARNs, or else "us-east-1" and "000000000000".
 	Region, Account string
-	// Targets maps the beginning of the URL of an integration to the URL to call instead; the longest beginning that
-	// matches applies. A URL without a match is not called: the route is an ECHO of the request.
+	// Targets maps the beginning of the URL of an integration to the URL to call instead. A URL without a match is not
+	// called: the route is an ECHO of the request.
 	Targets map[string]string
 }
 
@@ -42,8 +42,7 @@ type resource struct {
 // the API is its logical id.
 func Parse(name string, data []byte, o Options) (*apigateway.Description, error) {
 	var in struct {
-		Parameters map[string]struct{ Default any }
-		Resources  map[string]struct {
+		Resources map[string]struct {
 			Type       string
 			Properties object
 		}
@@ -53,16 +52,13 @@ func Parse(name string, data []byte, o Options) (*apigateway.Description, error)
 	}
 	r := &reader{o: o, all: map[string]*resource{}, d: &apigateway.Description{
 		Authorizers: map[string]apigateway.Authorizer{}, Responses: map[string]apigateway.GatewayResponse{}}}
-	r.parameters = map[string]any{"AWS::Partition": "aws", "AWS::URLSuffix": "amazonaws.com", "AWS::StackName": "stack"}
-	for id, p := range in.Parameters {
-		r.parameters[id] = p.Default
-	}
 	for id, found := range in.Resources {
 		r.all[id] = &resource{id, found.Type, found.Properties}
 	}
 	region, account := home(data)
 	r.d.Region, r.d.Account = cmp.Or(o.Region, region, "us-east-1"), cmp.Or(o.Account, account, "000000000000")
-	r.parameters["AWS::Region"], r.parameters["AWS::AccountId"] = r.d.Region, r.d.Account
+	r.parameters = map[string]string{"AWS::Partition": "aws", "AWS::URLSuffix": "amazonaws.com",
+		"AWS::StackName": "stack", "AWS::Region": r.d.Region, "AWS::AccountId": r.d.Account}
 	r.api()
 	if err := cmp.Or(errors.Join(r.problems...), r.d.Check()); err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
@@ -86,7 +82,7 @@ type reader struct {
 	o          Options
 	d          *apigateway.Description
 	all        map[string]*resource
-	parameters map[string]any
+	parameters map[string]string // pseudo parameters, by name
 	problems   []error
 }
 
@@ -152,8 +148,8 @@ func (r *reader) authorizer(res *resource) {
 		Payload: r.text(p["AuthorizerPayloadFormatVersion"]), Simple: p["EnableSimpleResponses"] == true,
 		Function: r.function(p["AuthorizerUri"])}
 	if ttl, ok := p["AuthorizerResultTtlInSeconds"].(float64); ok {
-		a.TTLSeconds = new(int)
-		*a.TTLSeconds = int(ttl)
+		seconds := int(ttl)
+		a.TTLSeconds = &seconds
 	} else if r.d.Kind == apigateway.WebSocket {
 		a.TTLSeconds = new(int) // API Gateway does not cache authorizers' answers of a WebSocket API
 	}
@@ -245,11 +241,9 @@ func (r *reader) integration(p object, typ, uri, method string) (g apigateway.In
 			g.Method = ""
 		}
 		g.Type, g.URL = apigateway.Echo, r.text(p[uri])
-		longest := ""
 		for from, to := range r.o.Targets {
-			rest, ok := strings.CutPrefix(r.text(p[uri]), strings.TrimSuffix(from, "/"))
-			if ok && (rest == "" || rest[0] == '/') && len(from) >= len(longest) {
-				longest, g.Type, g.URL = from, apigateway.HTTPProxy, strings.TrimSuffix(to, "/")+rest
+			if rest, ok := strings.CutPrefix(g.URL, from); ok {
+				g.Type, g.URL = apigateway.HTTPProxy, to+rest
 			}
 		}
 	}
@@ -257,7 +251,7 @@ func (r *reader) integration(p object, typ, uri, method string) (g apigateway.In
 }
 
 // invocation matches the name of the function in the URI with which API Gateway invokes it.
-var invocation = regexp.MustCompile(`:function:([^:/]+)(?::[^:/]+)?(?:/invocations)?$`)
+var invocation = regexp.MustCompile(`:function:([^:/]+)(?:/invocations)?$`)
 
 func (r *reader) function(uri any) string {
 	m := invocation.FindStringSubmatch(r.text(uri))
@@ -324,18 +318,10 @@ func (r *reader) ref(id string) string {
 	switch res := r.all[id]; {
 	case id == "AWS::NoValue":
 		return ""
-	case res == nil && r.parameters[id] != nil:
-		return r.text(r.parameters[id])
 	case res != nil && res.typ == "AWS::Lambda::Function":
 		return cmp.Or(r.text(res.properties["FunctionName"]), id)
-	case res != nil && (res.typ == "AWS::Lambda::Alias" || res.typ == "AWS::Lambda::Version"):
-		function := r.text(res.properties["FunctionName"])
-		if !strings.HasPrefix(function, "arn:") {
-			function = r.functionARN(function)
-		}
-		return function + ":" + cmp.Or(r.text(res.properties["Name"]), "1")
 	}
-	return id
+	return cmp.Or(r.parameters[id], id)
 }
 
 // attribute returns an attribute of a resource: the ARN of a function, the root of a REST API, which is no resource of
@@ -346,13 +332,9 @@ func (r *reader) attribute(id, name string) string {
 		err := fmt.Errorf("Fn::GetAtt: there is no resource %q", id) //nolint:staticcheck // its name
 		r.problems = append(r.problems, err)
 	case res.typ == "AWS::Lambda::Function":
-		return r.functionARN(r.ref(id))
+		return "arn:aws:lambda:" + r.d.Region + ":" + r.d.Account + ":function:" + r.ref(id)
 	case name == "RootResourceId":
 		return ""
 	}
 	return r.ref(id)
-}
-
-func (r *reader) functionARN(name string) string {
-	return "arn:aws:lambda:" + r.d.Region + ":" + r.d.Account + ":function:" + name
 }
