@@ -9,7 +9,9 @@ import (
 	"testing"
 
 	"github.com/sluicelimits/sluice/infra/config"
-	"github.com/sluicelimits/sluice/internal/control/operations"
+	"github.com/sluicelimits/sluice/internal/control/admin"
+	"github.com/sluicelimits/sluice/internal/control/call"
+	"github.com/sluicelimits/sluice/internal/control/ops"
 )
 
 const operatorARN = "arn:aws:iam::123456789012:role/operators"
@@ -53,8 +55,8 @@ func operatorsAPIOf(one *template) *operatorsAPI {
 // as the page about permissions says. If all operations had one path, a flood of one of them would use up the rate of
 // the others.
 func TestOperatorsAPIs(t *testing.T) {
-	for stack, all := range map[string][]operations.Operation{
-		"sluice-control": operations.Control(), "sluice-cell-us-1": operations.Cell(),
+	for stack, all := range map[string][]call.Operation{
+		"sluice-control": admin.Operations(), "sluice-cell-us-1": ops.Operations(),
 	} {
 		methods, throttles := map[string]string{}, map[string]throttle{}
 		for _, o := range all {

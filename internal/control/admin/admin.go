@@ -1,30 +1,8 @@
 // Package admin contains the operations with which operators change the control tables. Each operation is a
 // conditional write with an actor, a reason, and the version that the operator saw.
 //
-// # Operations
-//
-// Each operation is a POST of a JSON object to a path of its own. Package call defines the form of calls, and who the
-// actor is. In Go, each operation is a method of [Service].
-//
-//	path                  method           does
-//	/documents/get        Get              returns one item
-//	/documents/list       List             returns a page of a table
-//	/apply                Apply            changes plans, settings, tenants and keys. The changes of a call are
-//	                                       checked together. A call that removes or weakens a protection is
-//	                                       refused unless it says that it accepts this
-//	/tenants/set          SetTenant        sets plan, cells and overrides of one tenant
-//	/tenants/suspend      Suspend          refuses all calls of a tenant; see also /tenants/resume
-//	/boosts/add           AddBoost         raises a limit of a tenant for a while; see also /boosts/remove
-//	/limits/promote       Promote          makes a shadow limit of a plan enforce
-//	/keys/create          CreateKey        creates a key; only the answer holds its text
-//	/keys/revoke          RevokeKey        refuses a key for good
-//	/cells/add            AddCell          asks the balancer to let a cell serve; see also /cells/drain,
-//	                                       /cells/remove
-//	/cells/list           Cells            lists the cells, the newest request about each, and its state
-//	/config/status        ConfigStatus     compares each cell's copy with the control tables
-//	/shadow/report        ShadowReport     says what shadow limits would have denied
-//	/pace/set             SetPacePlan      sets how pacers share a provider's limit; see also /pace/get,
-//	                                       /pace/remove
+// Each operation is a POST of a JSON object to a path of its own, and a method of [Service]: [Operations] lists them.
+// Package call defines the form of calls, and who the actor is.
 //
 // # Cells
 //
@@ -106,29 +84,47 @@ func New(c Config) (*Service, error) {
 }
 
 // NewMux returns the operations of a service by their paths, for call.Lambda and call.Local.
-func NewMux(s *Service) *call.Mux {
-	m := call.NewMux(s.c.Log)
-	call.Register(m, "/documents/get", s.Get)
-	call.Register(m, "/documents/list", s.List)
-	call.Register(m, "/apply", s.Apply)
-	call.Register(m, "/tenants/set", s.SetTenant)
-	call.Register(m, "/tenants/suspend", s.Suspend)
-	call.Register(m, "/tenants/resume", s.Resume)
-	call.Register(m, "/boosts/add", s.AddBoost)
-	call.Register(m, "/boosts/remove", s.RemoveBoost)
-	call.Register(m, "/limits/promote", s.Promote)
-	call.Register(m, "/keys/create", s.CreateKey)
-	call.Register(m, "/keys/revoke", s.RevokeKey)
-	call.Register(m, "/cells/add", s.AddCell)
-	call.Register(m, "/cells/drain", s.DrainCell)
-	call.Register(m, "/cells/remove", s.RemoveCell)
-	call.Register(m, "/cells/list", s.Cells)
-	call.Register(m, "/config/status", s.ConfigStatus)
-	call.Register(m, "/shadow/report", s.ShadowReport)
-	call.Register(m, "/pace/set", s.SetPacePlan)
-	call.Register(m, "/pace/get", s.PacePlan)
-	call.Register(m, "/pace/remove", s.RemovePacePlan)
-	return m
+func NewMux(s *Service) *call.Mux { return call.NewMux(s.c.Log, s.operations()...) }
+
+// Operations returns the operations of the control plane's API, in the order in which they are documented.
+func Operations() []call.Operation { return new(Service).operations() }
+
+func (s *Service) operations() []call.Operation {
+	return []call.Operation{
+		call.Often("/documents/get", s.Get, false,
+			"returns one document: a plan, a tenant, a key or the settings", "plan get", "tenant get"),
+		call.Often("/documents/list", s.List, false,
+			"returns a page of documents of one kind", "plan list", "plan diff", "plan apply", "tenant list",
+			"key list", "pace-plan list"),
+		call.Often("/apply", s.Apply, true,
+			"writes plans, settings, tenants and keys, and removes them", "plan apply"),
+		call.Single("/tenants/set", s.SetTenant, true,
+			"sets the plan, the cells and the overrides of a tenant", "tenant set"),
+		call.Single("/tenants/suspend", s.Suspend, true, "refuses every call of a tenant", "tenant suspend"),
+		call.Single("/tenants/resume", s.Resume, true, "ends a suspension", "tenant resume"),
+		call.Single("/boosts/add", s.AddBoost, true, "raises a limit of a tenant for a while", "boost add"),
+		call.Single("/boosts/remove", s.RemoveBoost, true, "ends a boost before its time", "boost remove"),
+		call.Single("/limits/promote", s.Promote, true, "makes a shadow limit of a plan enforce", "shadow promote"),
+		call.Single("/keys/create", s.CreateKey, true,
+			"makes an API key for a tenant; **the answer is the key**", "key create"),
+		call.Single("/keys/revoke", s.RevokeKey, true, "revokes an API key for ever", "key revoke"),
+		call.Rare("/cells/add", s.AddCell, true, "gives a cell a share of every limit", "cell add"),
+		call.Rare("/cells/drain", s.DrainCell, true, "gives a cell's share to the other cells", "cell drain"),
+		call.Rare("/cells/remove", s.RemoveCell, true, "removes a cell", "cell remove"),
+		call.Often("/cells/list", s.Cells, false,
+			"returns the cells, and the URLs of their APIs", "cell list", "peek", "reset", "refund"),
+		call.Rare("/config/status", s.ConfigStatus, false,
+			"compares each cell's copy with the control tables", "config status"),
+		call.Rare("/shadow/report", s.ShadowReport, false,
+			"returns what shadow limits would have denied", "shadow report"),
+		call.Single("/pace/set", s.SetPacePlan, true,
+			"sets how many units of a provider's limit pacers may use, and how many pacers divide it",
+			"pace-plan set"),
+		call.Often("/pace/get", s.PacePlan, false,
+			"returns a pace plan; each pacer calls it every 10 s", "pace-plan get", "pace", "work"),
+		call.Single("/pace/remove", s.RemovePacePlan, true,
+			"removes a pace plan: the pacers that follow it wait", "pace-plan remove"),
+	}
 }
 
 // Write holds the parameters that every operation that writes has.

@@ -16,7 +16,6 @@ import (
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/control/admin"
 	"github.com/sluicelimits/sluice/internal/control/call"
-	"github.com/sluicelimits/sluice/internal/control/operations"
 	"github.com/sluicelimits/sluice/internal/plan/shares"
 )
 
@@ -217,19 +216,6 @@ keys: [ { id: k0, tenant: acme, hash: "` + strings.Repeat("cd", 32) + `", pepper
 	}
 	w.tables.puts = 0
 	return w, call.Local(admin.NewMux(w.Service), "ann@local")
-}
-
-// Guarantees that the list of operations, from which the API's resources and the page about permissions are made, has
-// each operation under its path.
-func TestOperationsAreListed(t *testing.T) {
-	var listed []string
-	for _, o := range operations.Control() {
-		listed = append(listed, o.Path)
-	}
-	slices.Sort(listed)
-	if paths := admin.NewMux(newWorld(t).Service).Paths(); !slices.Equal(paths, listed) {
-		t.Errorf("got the operations %v, want those of the list, %v", paths, listed)
-	}
 }
 
 // Guarantees that every member of every operation's call is refused if it has another type, is absent although

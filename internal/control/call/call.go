@@ -11,6 +11,7 @@ package call
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -146,39 +147,22 @@ func Refuse(code Code, format string, args ...any) *Error {
 	return &Error{Code: code, Message: fmt.Sprintf(format, args...)}
 }
 
-// operation is one entry of a Mux.
-type operation func(ctx context.Context, actor string, body []byte) (any, error)
-
-// Mux knows operations by their paths. Register all before the first call; then it is safe for concurrent use.
+// Mux knows operations by their paths. It is safe for concurrent use.
 type Mux struct {
-	operations map[string]operation
+	operations map[string]Operation
 	log        *slog.Logger
 }
 
-// NewMux makes a Mux without operations. If log is nil, it uses slog.Default().
-func NewMux(log *slog.Logger) *Mux {
-	if log == nil {
-		log = slog.Default()
-	}
-	return &Mux{map[string]operation{}, log}
-}
-
-// Register adds an operation. Request must be a struct. A call is refused if it has members that Request does not
-// have, names in another case, names that occur twice, or text that is not UTF-8. The path begins with a slash, as in
-// "/keys/create".
-func Register[Request, Response any](
-	m *Mux, path string, do func(ctx context.Context, actor string, r *Request) (Response, error),
-) {
-	if _, there := m.operations[path]; there {
-		panic("call: " + path + " is registered twice") // a programming error
-	}
-	m.operations[path] = func(ctx context.Context, actor string, body []byte) (any, error) {
-		var r Request
-		if err := decode(body, &r); err != nil {
-			return nil, err
+// NewMux makes a Mux of operations. If log is nil, it uses slog.Default().
+func NewMux(log *slog.Logger, operations ...Operation) *Mux {
+	m := &Mux{map[string]Operation{}, cmp.Or(log, slog.Default())}
+	for _, o := range operations {
+		if _, there := m.operations[o.Path]; there {
+			panic("call: " + o.Path + " is listed twice") // a programming error
 		}
-		return do(ctx, actor, &r)
+		m.operations[o.Path] = o
 	}
+	return m
 }
 
 // Paths returns the paths of all operations, sorted.
@@ -260,7 +244,7 @@ func (m *Mux) call(ctx context.Context, in *input) (out any, err error) {
 	case len(in.body) > MaxBodyBytes:
 		return nil, Refuse(TooLarge, "the call has %d bytes, want at most %d", len(in.body), MaxBodyBytes)
 	}
-	return operation(ctx, in.actor, in.body)
+	return operation.do(ctx, in.actor, in.body)
 }
 
 // decode reads a JSON object into a struct, strictly.

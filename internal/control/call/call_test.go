@@ -36,12 +36,10 @@ var spellings = map[string]bool{
 
 // countingMux returns a mux with one operation, which counts its calls.
 func countingMux(ran *int) *call.Mux {
-	m := call.NewMux(slog.New(slog.DiscardHandler))
-	call.Register(m, "/keys/create", func(context.Context, string, *struct{}) (string, error) {
+	return call.NewMux(slog.New(slog.DiscardHandler), call.Rare("/keys/create", func(context.Context, string, *struct{}) (string, error) {
 		*ran++
 		return "made", nil
-	})
-	return m
+	}, true, ""))
 }
 
 func wantOneCall(t *testing.T, what, spelling string, status, ran int) {
@@ -58,10 +56,9 @@ func wantOneCall(t *testing.T, what, spelling string, status, ran int) {
 // Guarantees that the body of an item is in an answer as the table has it. Clients compare bodies with their own.
 func TestAnswersKeepBodies(t *testing.T) {
 	const body = `{"id":"a<b>&c"}`
-	m := call.NewMux(slog.New(slog.DiscardHandler))
-	call.Register(m, "/get", func(context.Context, string, *struct{}) (*call.Item, error) {
+	m := call.NewMux(slog.New(slog.DiscardHandler), call.Rare("/get", func(context.Context, string, *struct{}) (*call.Item, error) {
 		return &call.Item{Body: json.RawMessage(body)}, nil
-	})
+	}, false, ""))
 	server := httptest.NewServer(call.Local(m, "ann@local"))
 	defer server.Close()
 	answer, err := http.Post(server.URL+"/get", "application/json", strings.NewReader("{}"))

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/control"
@@ -84,7 +83,7 @@ func (d *Diff) write(
 		r.Changes, r.AcceptLosses = nil, false
 		for _, e := range batch {
 			r.Changes = append(r.Changes, e.change)
-			// An older endpoint does not know accept_losses and refuses it, so it is sent only if needed.
+			// An operator accepts only losses that the comparison has shown. Those of a later change are refused.
 			r.AcceptLosses = r.AcceptLosses || r.Yes && len(e.Losses) > 0
 		}
 		answer, err := remote.Apply(ctx, r)
@@ -104,11 +103,6 @@ func (d *Diff) write(
 			if errors.As(err, &refused) {
 				out.Written += max(seen, refused.Written)
 				refused.Written = out.Written
-				if refused.Code == call.Invalid && strings.HasPrefix(refused.Message, "accept_losses: ") {
-					refused.Message = "the admin endpoint is older than this command and does not know " +
-						"accept_losses, by which a call accepts what it removes and weakens: deploy the endpoint " +
-						"first; this call wrote nothing"
-				}
 				return out, err
 			}
 			out.Written += seen

@@ -2,7 +2,6 @@ package client_test
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -475,26 +474,21 @@ func TestAnApplyThatIsBrokenOff(t *testing.T) {
 	}
 }
 
-// Guarantees that an older endpoint, which does not know accept_losses, is not sent that member unless something is
-// lost, and that its refusal is then explained.
-func TestAnOlderEndpoint(t *testing.T) {
+// Guarantees that a call accepts losses only if the comparison has shown some, and the operator has agreed to them.
+func TestLossesAreAccepted(t *testing.T) {
 	w := newWorld(t)
 	w.apply(small)
-	older := disturbed{w.client, func(ctx context.Context, r *admin.ApplyRequest) (*admin.ApplyResponse, error) {
+	accepts := disturbed{w.client, func(ctx context.Context, r *admin.ApplyRequest) (*admin.ApplyResponse, error) {
 		if r.AcceptLosses {
-			return nil, call.Refuse(call.Invalid, "accept_losses: there is no such member")
+			t.Error("nothing is lost: got a call that accepts losses, want one that does not")
 		}
 		return w.client.Apply(ctx, r)
 	}}
 	d := w.compare(strings.ReplaceAll(small, "rate: 100", "rate: 90"), false)
-	if r, err := d.Apply(t.Context(), older, "stricter", true, nil); err != nil || r.Written != 1 {
-		t.Errorf("an older endpoint, and nothing is lost: got %+v, error %v; want 1 written", r, err)
+	if r, err := d.Apply(t.Context(), accepts, "stricter", true, nil); err != nil || r.Written != 1 {
+		t.Errorf("nothing is lost: got %+v, error %v; want 1 written", r, err)
 	}
 	d = w.compare(small, false)
-	if _, err := d.Apply(t.Context(), older, "looser", true, nil); codeOf(err) != call.Invalid ||
-		!strings.Contains(err.Error(), "deploy the endpoint first") {
-		t.Errorf("an older endpoint, and something is lost: got the error %v, want Invalid with advice", err)
-	}
 	if _, err := d.Apply(t.Context(), w.client, "looser", false, nil); codeOf(err) != call.Confirm {
 		t.Errorf("a loss without agreement: got the error %v, want Confirm", err)
 	}
@@ -503,36 +497,13 @@ func TestAnOlderEndpoint(t *testing.T) {
 	}
 }
 
-// escaping is an endpoint that escapes characters which have a meaning in HTML, as json.Marshal does.
-type escaping struct{ client.Remote }
-
-func (e escaping) List(ctx context.Context, r *admin.ListRequest) (*admin.ListResponse, error) {
-	page, err := e.Remote.List(ctx, r)
-	if err != nil {
-		return nil, err
-	}
-	for _, item := range page.Items {
-		if item.Body, err = json.Marshal(item.Body); err != nil {
-			return nil, err
-		}
-	}
-	return page, nil
-}
-
-// Guarantees that a document in the files is found unchanged whatever characters it has, also by an older endpoint,
-// which escapes some of them.
+// Guarantees that a document in the files is found unchanged whatever characters it has.
 func TestUnchangedWhateverIsEscaped(t *testing.T) {
 	w := newWorld(t)
 	const files = "plans: [ { id: pro, limits: [] } ]\ntenants: [ { id: 'a<b>&c', plan: pro } ]\n"
 	w.apply(files)
-	draft, err := plan.ReadDraft(time.Now(), configyaml.Source("plans.yaml", []byte(files)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, remote := range map[string]client.Remote{"this endpoint": w.client, "an older one": escaping{w.client}} {
-		if d, err := client.Compare(t.Context(), remote, draft); err != nil || len(d.Edits) > 0 || d.Unchanged != 2 {
-			t.Errorf("%s: got %+v, error %v; want 2 documents unchanged", name, d, err)
-		}
+	if d := w.compare(files, false); len(d.Edits) > 0 || d.Unchanged != 2 {
+		t.Errorf("got %+v; want 2 documents unchanged", d)
 	}
 }
 

@@ -239,11 +239,6 @@ func load(
 				damaged = append(damaged, strings.Split(lines, "\n")...)
 			}
 			for _, item := range page.Items {
-				if bytes.Contains(item.Body, []byte(`\u`)) { // an older endpoint writes < as \u003c
-					if item.Body, err = canonical.Object(item.Body); err != nil {
-						return nil, nil, fmt.Errorf("%s/%q: %w", item.Table, item.Key, err)
-					}
-				}
 				stored[item.Ref()] = item
 			}
 			if after = page.Next; after == "" {

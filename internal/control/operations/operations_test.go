@@ -7,7 +7,9 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/sluicelimits/sluice/internal/control/admin"
 	"github.com/sluicelimits/sluice/internal/control/operations"
+	"github.com/sluicelimits/sluice/internal/control/ops"
 )
 
 var update = flag.Bool("update", false, "rewrite docs/permissions.md; then read the diff")
@@ -35,7 +37,7 @@ func TestPage(t *testing.T) {
 func TestOperations(t *testing.T) {
 	form := regexp.MustCompile(`^(/[a-z]+){1,2}$`)
 	var paths []string
-	for _, o := range slices.Concat(operations.Control(), operations.Cell()) {
+	for _, o := range slices.Concat(admin.Operations(), ops.Operations()) {
 		if !form.MatchString(o.Path) || slices.Contains(paths, o.Path) {
 			t.Errorf("got the path %q, want one of an operation, and each once", o.Path)
 		}

@@ -1,3 +1,4 @@
+// Package operations makes docs/permissions.md of the operations that operators may call.
 package operations
 
 import (
@@ -5,6 +6,10 @@ import (
 	"slices"
 	"strings"
 	"text/template"
+
+	"github.com/sluicelimits/sluice/internal/control/admin"
+	"github.com/sluicelimits/sluice/internal/control/call"
+	"github.com/sluicelimits/sluice/internal/control/ops"
 )
 
 //go:embed permissions.md.tmpl
@@ -16,9 +21,9 @@ var page = template.Must(template.New("permissions.md").Parse(pageText))
 func Page() string {
 	var b strings.Builder
 	if err := page.Execute(&b, struct {
-		Control, Cell []Operation
+		Control, Cell []call.Operation
 		Looking       []string
-	}{Control(), Cell(), readPaths()}); err != nil {
+	}{admin.Operations(), ops.Operations(), readPaths()}); err != nil {
 		panic(err) // a mistake in the template, which TestPage would show
 	}
 	return b.String()
@@ -27,7 +32,7 @@ func Page() string {
 // readPaths returns the paths of the operations that change nothing.
 func readPaths() []string {
 	var paths []string
-	for _, o := range slices.Concat(Control(), Cell()) {
+	for _, o := range slices.Concat(admin.Operations(), ops.Operations()) {
 		if !o.Writes {
 			paths = append(paths, o.Path)
 		}

@@ -1,13 +1,6 @@
 // Package ops contains the operations of operators on the counters of one cell: peek, reset and refund.
 //
-// # Operations
-//
 // Each operation is a POST of a JSON object, see package call.
-//
-//	path              method   does
-//	/counters/peek    Peek     says what is used and what remains; changes nothing
-//	/counters/reset   Reset    sets counters to the state of unused ones
-//	/counters/refund  Refund   gives units back in the present windows
 //
 // Each call of an operation is recorded as an item in the table operations. Version 1 says who asks for what and why,
 // and is written before anything is done; version 2 holds the outcome. If there is only version 1, the operation was
@@ -104,12 +97,18 @@ func New(c Config) (*Service, error) {
 }
 
 // NewMux returns the operations of a service by their paths, for call.Lambda and call.Local.
-func NewMux(s *Service) *call.Mux {
-	m := call.NewMux(s.c.Log)
-	call.Register(m, "/counters/peek", s.Peek)
-	call.Register(m, "/counters/reset", s.Reset)
-	call.Register(m, "/counters/refund", s.Refund)
-	return m
+func NewMux(s *Service) *call.Mux { return call.NewMux(s.c.Log, s.operations()...) }
+
+// Operations returns the operations of a cell's API, in the order in which they are documented.
+func Operations() []call.Operation { return new(Service).operations() }
+
+func (s *Service) operations() []call.Operation {
+	return []call.Operation{
+		call.Single("/counters/peek", s.Peek, false,
+			"returns how much a tenant or an address has used of its limits", "peek"),
+		call.Rare("/counters/reset", s.Reset, true, "empties counters", "reset"),
+		call.Single("/counters/refund", s.Refund, true, "gives units back", "refund"),
+	}
 }
 
 // Counters names counters of a tenant. Without a path these are the counters of the limits per tenant, whatever their

@@ -3,37 +3,18 @@ package ops_test
 import (
 	"context"
 	"errors"
-	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/control/call"
-	"github.com/sluicelimits/sluice/internal/control/operations"
 	"github.com/sluicelimits/sluice/internal/control/ops"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
 )
 
 const actor = "arn:aws:iam::123456789012:user/ann"
-
-// Guarantees that the list of operations, from which the cell's API and the page about permissions are made, has each
-// operation under its path.
-func TestOperationsAreListed(t *testing.T) {
-	store, err := memory.New(memory.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	var listed []string
-	for _, o := range operations.Cell() {
-		listed = append(listed, o.Path)
-	}
-	slices.Sort(listed)
-	if paths := ops.NewMux(newWorld(t, store).s).Paths(); !slices.Equal(paths, listed) {
-		t.Errorf("got the operations %v, want those of the list, %v", paths, listed)
-	}
-}
 
 // Guarantees that a reset puts a counter into the state of an unused one, on every store and for each algorithm, and
 // changes no other counter: an operator who helps one tenant must not affect another.

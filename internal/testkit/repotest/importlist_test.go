@@ -127,7 +127,9 @@ var only = map[string][]string{
 		"github.com/aws/aws-sdk-go-v2/service/dynamodb/...",
 	},
 	"internal/control/embedded":   {"std", "events", "internal/control", "go.etcd.io/bbolt/..."},
-	"internal/control/operations": {"std"},
+	"internal/control/operations": {
+		"std", "internal/control/admin", "internal/control/call", "internal/control/ops",
+	},
 	"internal/control/ops": {
 		"std", "events", "events/canonical", "internal/control", "internal/control/call", "internal/limiter/limit",
 		"internal/plan", "internal/plan/route", "internal/request/identity",
