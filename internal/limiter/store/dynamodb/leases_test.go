@@ -193,8 +193,8 @@ func leasesAgreeWithMemory(t *testing.T, client *sdk.Client, seed uint64) {
 }
 
 // Guarantees that units of a token bucket that come back after their slot are no more than in the memory store, also if
-// the process that gives them back has an old copy of the bucket. A return that does not notice what others have
-// charged or given back since would fill the bucket twice.
+// the process that gives them back has an old copy of the bucket, or gives them back twice. A return that does not
+// notice what others have charged or given back since would fill the bucket twice.
 func TestLateReturnsByOldCopies(t *testing.T) {
 	t.Parallel()
 	client := server(t)
@@ -222,18 +222,23 @@ func lateReturnsByOldCopies(t *testing.T, client *sdk.Client, seed uint64) (late
 	l := must(t, limit.Limit{ID: "l", MaxCost: burst, Tiers: []limit.Tier{{
 		Algorithm: limit.TokenBucket, Threshold: burst, Burst: burst, Period: 4 * time.Second}}})
 	var held []limit.Lease
-	trace, now := "", noon
+	type pair struct{ ours, theirs *limit.Receipt }
+	var receipts []pair
+	lost := false // fewer units remained than in the memory store
+	trace, now, mostLeased, longest := "", noon, 1+r.Int64N(burst), 1+r.Int64N(int64(3*time.Second))
 	for range 40 {
-		now = now.Add(time.Duration(r.Int64N(int64(500 * time.Millisecond))).Truncate(time.Microsecond))
+		now = now.Add(time.Duration(r.Int64N(longest)).Truncate(time.Microsecond))
 		a := limit.LeaseRequest{Need: r.Int64N(3), Share: limit.ShareOne}
 		if r.IntN(4) > 0 {
-			a.Least = r.Int64N(9)
+			a.Least = r.Int64N(mostLeased)
 			a.Ramp = a.Least > 0 && r.IntN(4) == 0
 		}
 		if len(held) > 0 && r.IntN(2) == 0 {
 			i := r.IntN(len(held))
 			a.Correction, a.CorrectionAt = -held[i].Units, held[i].At
-			held = slices.Delete(held, i, i+1)
+			if r.IntN(3) > 0 {
+				held = slices.Delete(held, i, i+1)
+			}
 			if a.CorrectionAt <= now.UnixMicro() {
 				late++
 			}
@@ -252,6 +257,22 @@ func lateReturnsByOldCopies(t *testing.T, client *sdk.Client, seed uint64) (late
 		if g := got.Lease(0); g.Units > 0 {
 			held = append(held, g)
 		}
+		if got.Allowed && a.Need > 0 {
+			receipts = append(receipts, pair{got.Receipt(), want.Receipt()})
+		}
+		// A refund gives more back if the store has lost late units before, which it may.
+		if i := r.IntN(4 * (len(receipts) + 1)); i < len(receipts) && !lost {
+			ours, err := stores[r.IntN(3)].Refund(t.Context(), receipts[i].ours, 2, now)
+			theirs, err2 := model.Refund(t.Context(), receipts[i].theirs, 2, now)
+			if err := errors.Join(err, err2); err != nil {
+				t.Fatal(err)
+			}
+			trace += fmt.Sprintf("\nrefund %v, want %v", ours, theirs)
+			if !slices.Equal(ours.Units, theirs.Units) {
+				t.Fatalf("seed %d: a refund of %v, want %v; script of a bucket of %d in 4 s:%s", seed, ours, theirs,
+					burst, trace)
+			}
+		}
 		peek := &limit.Request{Owner: acme, Charges: req.Charges}
 		if err := errors.Join(open(t, c).Peek(t.Context(), peek, now, &got),
 			model.Peek(t.Context(), peek, now, &want)); err != nil {
@@ -260,6 +281,8 @@ func lateReturnsByOldCopies(t *testing.T, client *sdk.Client, seed uint64) (late
 		if got, want := got.Results[0].Remaining(), want.Results[0].Remaining(); got > want {
 			t.Fatalf("seed %d: %d units remain, want at most %d; script of a bucket of %d in 4 s:%s", seed, got, want,
 				burst, trace)
+		} else if got < want {
+			lost = true
 		}
 	}
 	return late
