@@ -1,15 +1,19 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/sluicelimits/sluice/internal/control/admin"
+	"github.com/sluicelimits/sluice/internal/control/client"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
+	"github.com/sluicelimits/sluice/internal/plan/shares"
 )
 
 func newCellCommand() *cobra.Command {
@@ -116,8 +120,59 @@ it must be a URL of this machine. If the cell has another URL already, the new o
 	return c
 }
 
+// waitsFor adds the flag --wait to a command that asks for a state of a cell.
+func waitsFor(c *cobra.Command, wait *time.Duration, state string) {
+	c.Flags().DurationVar(wait, "wait", 0, "wait until the cell is "+state+" and no shares are changing, for at most "+
+		"`DURATION` (--wait alone: 30m)")
+	c.Flags().Lookup("wait").NoOptDefVal = "30m"
+}
+
+// awaitCell waits until the list of cells says that a cell has a state and that no shares are changing, if wait is
+// above 0. It prints each step on standard error.
+func awaitCell(c *cobra.Command, r *remote, cell, state string, wait time.Duration) error {
+	if wait <= 0 {
+		return nil
+	}
+	to, err := r.connect(c)
+	if err != nil {
+		return err
+	}
+	ctx, stop := context.WithTimeout(c.Context(), wait)
+	defer stop()
+	for last := ""; ; {
+		cells, err := client.Do[admin.CellsResponse](ctx, to, "cells/list", admin.CellsRequest{})
+		switch {
+		case ctx.Err() != nil && c.Context().Err() == nil:
+			return fmt.Errorf("cell %s is not %s after %s: %s; 'sluice cell list' shows what the balancer awaits",
+				shown(cell), state, wait, last)
+		case err != nil:
+			return r.failed(c, err)
+		}
+		at := slices.IndexFunc(cells.Cells, func(k admin.CellRow) bool { return k.Cell == cell })
+		if at >= 0 && cells.Cells[at].State == state && cells.Phase == shares.Steady {
+			return nil
+		}
+		now := "it is not in the list"
+		if at >= 0 {
+			now = fmt.Sprintf("state %s, phase %s %s", cells.Cells[at].State, cells.Phase, shown(cells.Note))
+		}
+		if now != last {
+			fmt.Fprintf(c.ErrOrStderr(), "waiting for cell %s: %s\n", shown(cell), now)
+			last = now
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(askCellsEvery):
+		}
+	}
+}
+
+// askCellsEvery is how often awaitCell asks. A step of the balancer takes seconds.
+const askCellsEvery = time.Second
+
 func newCellDrainCommand() *cobra.Command {
 	var r remote
+	var wait time.Duration
 	c := &cobra.Command{
 		Use: "drain CELL", Short: "Ask for a cell's share to move to the other cells",
 		Long: "Asks for a cell to stop serving, and for its share of every limit to move to the other cells." +
@@ -128,17 +183,23 @@ func newCellDrainCommand() *cobra.Command {
 			if err := r.why(c); err != nil {
 				return err
 			}
-			return operate(c, &r, "cells/drain", admin.CellRequest{Cell: args[0], Reason: r.reason},
+			err := operate(c, &r, "cells/drain", admin.CellRequest{Cell: args[0], Reason: r.reason},
 				printWritten("cell "+shown(args[0])+": asked to drain"))
+			if err == nil {
+				err = awaitCell(c, &r, args[0], string(shares.Drained), wait)
+			}
+			return err
 		},
 	}
 	r.writes(c)
+	waitsFor(c, &wait, "drained")
 	return c
 }
 
 func newCellRemoveCommand() *cobra.Command {
 	var r remote
 	var force bool
+	var wait time.Duration
 	c := &cobra.Command{
 		Use: "remove CELL", Short: "Ask for a drained cell to be removed",
 		Long: `Asks for a drained cell to be removed. --force removes a cell that has stopped for
@@ -151,11 +212,16 @@ requests from its last share, in addition to the limits.` + cellHelp,
 			if err := r.why(c); err != nil {
 				return err
 			}
-			return operate(c, &r, "cells/remove", admin.CellRequest{Cell: args[0], Force: force, Reason: r.reason},
+			err := operate(c, &r, "cells/remove", admin.CellRequest{Cell: args[0], Force: force, Reason: r.reason},
 				printWritten("cell "+shown(args[0])+": asked to be removed"))
+			if err == nil {
+				err = awaitCell(c, &r, args[0], "removed", wait)
+			}
+			return err
 		},
 	}
 	r.writes(c)
+	waitsFor(c, &wait, "removed")
 	c.Flags().BoolVar(&force, "force", false, "do not wait for the cell's acknowledgement")
 	return c
 }

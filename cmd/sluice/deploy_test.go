@@ -34,7 +34,7 @@ func TestDeployPage(t *testing.T) {
 	}
 	commands := script.String()
 	for _, want := range []string{"sluice cell add ", "sluice plan apply ", "sluice config status",
-		"sluice key create "} {
+		"sluice key create ", "sluice cell remove "} {
 		if !strings.Contains(commands, want) {
 			t.Errorf("the page does not contain %s", want)
 		}
@@ -50,7 +50,7 @@ func TestDeployPage(t *testing.T) {
 		}
 	}
 	none := plansFile(t, "{}\n") // without the example plan, because the page's first plans would weaken it
-	r := startDev(t, "--data", filepath.Join(dir, "data"), "--cells", "first", "--plans", none)
+	r := startDev(t, "--data", filepath.Join(dir, "data"), "--cells", "first,us-1", "--plans", none)
 	here := regexp.MustCompile(`(?m)^(\s*export SLUICE_ENDPOINT)=.*$`)
 	if n := len(here.FindAllString(commands, -1)); n != 1 {
 		t.Fatalf("the page names the control plane %d times, want once", n)

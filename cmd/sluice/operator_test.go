@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/spf13/cobra"
@@ -482,5 +483,41 @@ func TestDamagedItemsHideNothing(t *testing.T) {
 		if got.code != 1 || !strings.Contains(got.stderr, "forged_cell_documents.md") {
 			t.Errorf("%q: exit %d, %s", args, got.code, got.stderr)
 		}
+	}
+}
+
+// Guarantees that --wait returns only when the balancer has done what was asked and no shares are changing, and that it
+// says after its time what it waited for.
+func TestCellCommandsWait(t *testing.T) {
+	list := func(state, phase string) string {
+		return `{"cells":[{"cell":"eu-1","state":"` + state + `"}],"epoch":3,"phase":"` + phase + `"}`
+	}
+	for _, c := range []struct {
+		args     []string
+		lists    []string
+		code     int
+		progress string
+	}{
+		{[]string{"drain", "--wait"}, []string{list("drained", "grow"), list("drained", "steady")}, 0,
+			"state drained, phase grow"},
+		{[]string{"remove", "--wait"}, []string{list("drained", "shrink"), list("removed", "steady")}, 0,
+			"state drained, phase shrink"},
+		{[]string{"remove", "--wait=10ms"}, []string{list("drained", "steady")}, 1, "is not removed after 10ms"},
+		{[]string{"drain"}, []string{list("active", "steady")}, 0, ""},
+	} {
+		var asked atomic.Int64
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			answer := `{"key":"eu-1","version":2,"actor":"ann"}`
+			if r.URL.Path == "/cells/list" {
+				answer = c.lists[min(int(asked.Add(1)), len(c.lists))-1]
+			}
+			_, _ = io.WriteString(w, answer) // the client is this test
+		}))
+		t.Setenv("SLUICE_ENDPOINT", server.URL)
+		got := sluice(t, "", append([]string{"cell", c.args[0], "eu-1", "--reason", "x"}, c.args[1:]...)...)
+		if got.code != c.code || !strings.Contains(got.stderr, c.progress) {
+			t.Errorf("%q: exit %d, want %d and %q: %s", c.args, got.code, c.code, c.progress, got.stderr)
+		}
+		server.Close()
 	}
 }
