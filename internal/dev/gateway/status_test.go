@@ -164,7 +164,7 @@ func (s *shared) data() livepage.Data {
 	return d
 }
 
-func meter(t *testing.T, d livepage.Data, tenant, id string) livepage.Meter {
+func meter(t *testing.T, d livepage.Data, tenant, id string) livepage.LimitStatus {
 	t.Helper()
 	for _, row := range d.Tenants {
 		for _, m := range row.Limits {
@@ -174,7 +174,7 @@ func meter(t *testing.T, d livepage.Data, tenant, id string) livepage.Meter {
 		}
 	}
 	t.Fatalf("the page shows no meter for tenant %s, limit %s", tenant, id)
-	return livepage.Meter{}
+	return livepage.LimitStatus{}
 }
 
 // Guarantees what the live page shows while a shared store works, fails, and works again: the state of its circuit

@@ -152,31 +152,13 @@ type Counts struct {
 
 // TenantRow holds the counts of a tenant, and its limits if the tenant is configured.
 type TenantRow struct {
-	Kind       Kind     `json:"kind"` // tenant, anonymous, nobody or others
-	ID         string   `json:"id"`   // id of the tenant; "" for the other kinds
-	Configured bool     `json:"configured"`
-	Plan       string   `json:"plan"`
-	Suspended  bool     `json:"suspended"`
-	Counts     []Counts `json:"counts"`
-	Limits     []Meter  `json:"limits"`
-}
-
-// Meter is how much of one tier of a limit is used.
-type Meter struct {
-	ID        string `json:"id"`
-	Tier      string `json:"tier"`
-	Algorithm string `json:"algorithm"`
-	Mode      string `json:"mode"`
-	Per       string `json:"per"`
-	Applies   string `json:"applies"`
-	Period    string `json:"period"`
-	Capacity  int64  `json:"capacity"` // units
-	// Used is in units. It is -1 if each value of Per has a counter of its own, or if the use is not known.
-	Used    int64    `json:"used"`
-	ResetMs int64    `json:"reset_ms"` // from now until the counter is as if it had never been used
-	Counted Counting `json:"counted"`  // what Used and Capacity refer to: store, here, open, closed or unknown
-	// Leased is how many units this gateway has leased and not spent. The store has counted them in addition to Used.
-	Leased int64 `json:"leased"`
+	Kind       Kind          `json:"kind"` // tenant, anonymous, nobody or others
+	ID         string        `json:"id"`   // id of the tenant; "" for the other kinds
+	Configured bool          `json:"configured"`
+	Plan       string        `json:"plan"`
+	Suspended  bool          `json:"suspended"`
+	Counts     []Counts      `json:"counts"`
+	Limits     []LimitStatus `json:"limits"`
 }
 
 // LimitRow counts what a limit did, over all tenants. An admitted request counts for each limit that applied to it. A
@@ -232,7 +214,7 @@ func (r *Recorder) count(now time.Time) counts {
 	}
 	c.denials = make([]Denial, 0, min(r.denied, MaxDenials))
 	for n := r.denied - 1; n >= 0 && n >= r.denied-MaxDenials; n-- {
-		c.denials = append(c.denials, r.denials[n%MaxDenials].data())
+		c.denials = append(c.denials, r.denials[n%MaxDenials])
 	}
 	return c
 }
@@ -273,22 +255,6 @@ func (t *table) totals(second int64) map[name][windowCount][lanes]uint64 {
 		sums[name{KindOthers, ""}] = t.rest.totals(second)
 	}
 	return sums
-}
-
-func (d *denial) data() Denial {
-	out := Denial{
-		AtMs: d.at.UnixMilli(), Kind: d.who.kind, Tenant: d.who.text, Method: d.method, Path: d.path,
-		Limit: d.limit, Tier: d.tier, Reason: d.reason, By: "plan",
-		WaitMs:   (d.wait + time.Millisecond - 1).Milliseconds(),
-		Degraded: d.degraded,
-	}
-	if d.byAddress {
-		out.By = "ip_limits"
-	}
-	if d.never {
-		out.WaitMs = -1
-	}
-	return out
 }
 
 // data combines the counts with the status.
@@ -343,7 +309,8 @@ func tenantRows(s *Status, sums map[name][windowCount][lanes]uint64) (_ []Tenant
 		n := name{KindTenant, t.ID}
 		rows = append(rows, tenantRow(n, sums[n]))
 		row := &rows[len(rows)-1]
-		row.Configured, row.Plan, row.Suspended, row.Limits = true, t.Plan, t.Suspended, meters(t.Limits)
+		row.Configured, row.Plan, row.Suspended = true, t.Plan, t.Suspended
+		row.Limits = append(row.Limits, t.Limits...)
 		delete(sums, n)
 	}
 	for n, sum := range sums {
@@ -362,7 +329,7 @@ func tenantRows(s *Status, sums map[name][windowCount][lanes]uint64) (_ []Tenant
 }
 
 func tenantRow(n name, sum [windowCount][lanes]uint64) TenantRow {
-	row := TenantRow{Kind: n.kind, ID: n.text, Limits: []Meter{}}
+	row := TenantRow{Kind: n.kind, ID: n.text, Limits: []LimitStatus{}}
 	for i := range sum {
 		row.Counts = append(row.Counts, countsOf(sum[i]))
 	}
@@ -382,19 +349,6 @@ func compareTenants(a, b TenantRow) int {
 
 func rank(k Kind) int {
 	return slices.Index([]Kind{KindTenant, KindAnonymous, KindNobody, KindOthers}, k)
-}
-
-func meters(limits []LimitStatus) []Meter {
-	out := make([]Meter, 0, len(limits))
-	for i := range limits {
-		l := &limits[i]
-		out = append(out, Meter{
-			ID: l.ID, Tier: l.Tier, Algorithm: l.Algorithm, Mode: l.Mode, Per: l.Per, Applies: l.Applies,
-			Period: l.Period, Capacity: l.Capacity, Used: l.Used, ResetMs: max(0, l.ResetMs),
-			Counted: cmp.Or(l.Counted, CountedInStore), Leased: max(0, l.Leased),
-		})
-	}
-	return out
 }
 
 // limitRows lists every limit that is configured or has counts.

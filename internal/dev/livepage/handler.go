@@ -6,7 +6,6 @@ import (
 	"embed"
 	"encoding/hex"
 	"encoding/json"
-	"io/fs"
 	"net/http"
 	"net/url"
 	"path"
@@ -27,25 +26,17 @@ type asset struct {
 	body             []byte
 }
 
-// sharedFiles are the files of package livepage that all pages have.
-var sharedFiles = []string{"page.css", "common.js", "icon.svg"}
-
-// load reads the files of a page: index.html and page.js of the folder page, and the shared ones.
-func load(own fs.FS) map[string]asset {
+// load reads the files of the page, by their names below its address.
+func load() map[string]asset {
 	assets := make(map[string]asset)
-	add := func(from fs.FS, file string) {
-		body, err := fs.ReadFile(from, "page/"+file)
+	for _, file := range []string{"index.html", "page.js", "page.css", "common.js", "icon.svg"} {
+		body, err := files.ReadFile("page/" + file)
 		if err != nil {
 			panic(err) // the files are embedded in the program
 		}
 		sum := sha256.Sum256(body)
 		assets[strings.TrimPrefix(file, "index.html")] = asset{contentTypes[path.Ext(file)],
 			`"` + hex.EncodeToString(sum[:12]) + `"`, body}
-	}
-	add(own, "index.html")
-	add(own, "page.js")
-	for _, file := range sharedFiles {
-		add(files, file)
 	}
 	return assets
 }
@@ -59,18 +50,7 @@ var contentTypes = map[string]string{
 // from requests. It answers GET and HEAD. status is called once for each request of data.json, and must be safe for
 // concurrent use.
 func Handler(r *Recorder, status func() Status) http.Handler {
-	return PageHandler(files, func() any {
-		s := status()
-		return r.data(&s)
-	})
-}
-
-// PageHandler serves a page like the live page, with the live page's style sheet, icon and common.js, and with its
-// security headers. The files page/index.html and page/page.js of own are the rest of the page. data returns what
-// data.json has; it is called once for each request of it, and must be safe for concurrent use. Like Handler, it may be
-// mounted at any path.
-func PageHandler(own fs.FS, data func() any) http.Handler {
-	assets := load(own)
+	assets := load()
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		h := w.Header()
 		h.Set("Content-Security-Policy", contentPolicy)
@@ -85,7 +65,8 @@ func PageHandler(own fs.FS, data func() any) http.Handler {
 		file := strings.TrimPrefix(req.URL.Path, "/")
 		switch a, ok := assets[file]; {
 		case file == "data.json":
-			writeData(w, data())
+			status := status()
+			writeData(w, r.data(&status))
 		case !ok:
 			h.Set("Cache-Control", "no-store")
 			http.Error(w, "there is no such page", http.StatusNotFound)
@@ -111,7 +92,7 @@ func withSlash(req *http.Request) string {
 	return "./" + url.PathEscape(path.Base(u.Path)) + "/"
 }
 
-func writeData(w http.ResponseWriter, data any) {
+func writeData(w http.ResponseWriter, data Data) {
 	body, err := json.Marshal(data) // escapes <, > and &: harmless even if a browser is made to read it as markup
 	if err != nil {
 		http.Error(w, "the data cannot be encoded", http.StatusInternalServerError)

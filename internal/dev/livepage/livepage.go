@@ -82,17 +82,23 @@ type TenantStatus struct {
 	Limits    []LimitStatus
 }
 
-// LimitStatus is one tier of a limit.
+// LimitStatus is how much of one tier of a limit is used.
 type LimitStatus struct {
-	ID, Tier, Algorithm, Mode, Per, Applies string // Applies: "PUT /product/*" or "every route"
-	Capacity, Used                          int64  // units; Used is -1 if each value has a counter of its own
-	ResetMs                                 int64
-	Period                                  string
-
-	Counted Counting // what Used and Capacity refer to; "" means CountedInStore
+	ID        string `json:"id"`
+	Tier      string `json:"tier"`
+	Algorithm string `json:"algorithm"`
+	Mode      string `json:"mode"`
+	Per       string `json:"per"`
+	Applies   string `json:"applies"` // "PUT /product/*" or "every route"
+	Period    string `json:"period"`
+	Capacity  int64  `json:"capacity"` // units
+	// Used is in units. It is -1 if each value of Per has a counter of its own, or if the use is not known.
+	Used    int64    `json:"used"`
+	ResetMs int64    `json:"reset_ms"` // until the counter is as if it had never been used
+	Counted Counting `json:"counted"`  // what Used and Capacity refer to
 	// Leased is how many units this gateway has leased and not spent, of all values together. The store has counted
 	// these units in addition to Used.
-	Leased int64
+	Leased int64 `json:"leased"`
 }
 
 // Counting says where the use of a limit is counted at present, as far as it is known.
@@ -117,7 +123,7 @@ func StatusOf(t *limit.Tier, peeked *limit.Result, now time.Time, applies string
 	s := LimitStatus{
 		ID: l.ID, Tier: TierName(t), Algorithm: t.Algorithm.String(), Mode: l.Mode.String(), Per: l.Per,
 		Applies:  applies,
-		Capacity: t.Capacity(), Used: -1, Period: TierName(t),
+		Capacity: t.Capacity(), Used: -1, Period: TierName(t), Counted: CountedInStore,
 	}
 	if peeked != nil && !t.Valued() {
 		s.Used = peeked.Used()

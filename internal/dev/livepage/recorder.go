@@ -1,6 +1,7 @@
 package livepage
 
 import (
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -61,23 +62,11 @@ type Recorder struct {
 	totals  [outcomes]int64 // requests by outcome, since the start
 	tenants table
 	limits  table
-	denials [MaxDenials]denial
+	denials [MaxDenials]Denial
 	denied  int64 // denials since the start; the newest is at (denied-1) % MaxDenials
 	newest  int64 // second of the newest observation, with shift added
 	shift   int64 // seconds added to the clock's time, so that recorded time never goes back
 	started bool
-}
-
-type denial struct {
-	at           time.Time
-	who          name
-	method, path string
-	limit, tier  string
-	reason       string
-	byAddress    bool
-	never        bool
-	degraded     bool
-	wait         time.Duration
 }
 
 // NewRecorder makes an empty recorder.
@@ -115,9 +104,9 @@ func (r *Recorder) Totals() map[Outcome]int64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	out := map[Outcome]int64{}
-	for _, o := range []Outcome{Allowed, Limited, IPLimited, Unauthorized, Forbidden, NotFound, StoreFailed} {
-		if n := r.totals[laneOf(o)]; n > 0 {
-			out[o] = n
+	for lane, n := range r.totals {
+		if n > 0 {
+			out[lanesOf[lane]] = n
 		}
 	}
 	return out
@@ -129,24 +118,15 @@ func degraded(o *Observation, lane int) bool {
 		o.IPDecision.Degraded
 }
 
+// lanesOf are the outcomes, each at the index of its counter.
+var lanesOf = [outcomes]Outcome{Allowed, Limited, IPLimited, Unauthorized, Forbidden, NotFound, StoreFailed}
+
 // laneOf returns the index of the counter for an outcome.
 func laneOf(o Outcome) int {
-	switch o {
-	case Allowed:
-		return laneAllowed
-	case Limited:
-		return laneLimited
-	case IPLimited:
-		return laneIPLimited
-	case Unauthorized:
-		return laneUnauthorized
-	case Forbidden:
-		return laneForbidden
-	case NotFound:
-		return laneNotFound
-	default:
-		return laneStoreFailed
+	if lane := slices.Index(lanesOf[:], o); lane >= 0 {
+		return lane
 	}
+	return laneStoreFailed
 }
 
 // whose returns the row to which a request belongs.
@@ -208,38 +188,41 @@ func limitName(d *limit.Decision, l *limit.Limit) name {
 }
 
 func (r *Recorder) deny(o *Observation, who name) {
-	d := &r.denials[r.denied%MaxDenials]
+	d := Denial{
+		AtMs: o.At.UnixMilli(), Kind: who.kind, Tenant: cut(who.text, maxNameBytes), Method: cut(o.Method, maxMethodBytes),
+		Path: cut(o.Path, maxPathBytes), Limit: cut(o.Denied.Limit, maxNameBytes), Tier: cut(o.Denied.Tier, maxNameBytes),
+		Reason: o.Denied.Reason, By: "plan",
+	}
+	if o.Outcome == IPLimited {
+		d.By = "ip_limits"
+	}
+	never, wait := o.Denied.Never, o.Denied.Wait
+	if o.Decision != nil {
+		d.Degraded = o.Decision.Degraded
+		if d.Reason == "" {
+			never, wait = o.Decision.Never, o.Decision.RetryAfter()
+		}
+		if b := o.Decision.Binding(); b != nil {
+			d.Limit, d.Tier = b.Limit().ID, TierName(b.Tier)
+		}
+	}
+	if d.WaitMs = (wait + time.Millisecond - 1).Milliseconds(); never {
+		d.WaitMs = -1
+	}
+	r.denials[r.denied%MaxDenials] = d
 	r.denied++
-	*d = denial{
-		at: o.At, who: name{who.kind, cut(who.text, maxNameBytes)}, byAddress: o.Outcome == IPLimited,
-		method: cut(o.Method, maxMethodBytes), path: cut(o.Path, maxPathBytes),
-	}
-	d.limit, d.tier, d.reason = cut(o.Denied.Limit, maxNameBytes), cut(o.Denied.Tier, maxNameBytes), o.Denied.Reason
-	d.never, d.wait = o.Denied.Never, o.Denied.Wait
-	if o.Decision == nil {
-		return
-	}
-	d.degraded = o.Decision.Degraded
-	if d.reason == "" {
-		d.never, d.wait = o.Decision.Never, o.Decision.RetryAfter()
-	}
-	if b := o.Decision.Binding(); b != nil {
-		d.limit, d.tier = b.Limit().ID, TierName(b.Tier)
-	}
 }
 
 // cut shortens a text to at most n bytes, at the beginning of a character. The result is a copy, so that a longer text
 // is not kept in memory.
 func cut(s string, n int) string {
 	if len(s) <= n {
-		return clone(s)
+		return strings.Clone(s)
 	}
 	for n -= len("…"); n > 0 && !utf8.RuneStart(s[n]); n-- {
 	}
 	return s[:n] + "…"
 }
-
-func clone(s string) string { return strings.Clone(s) }
 
 // TierName returns the window of a tier in the form that people write: "1s", "10m", "24h", "month".
 func TierName(t *limit.Tier) string {

@@ -1,5 +1,7 @@
 package livepage
 
+import "strings"
+
 // The page shows two windows: the last minute in steps of a second, and the last ten minutes in steps of ten seconds.
 // Each is a ring of cells, one for each step. A window consists of the present cell and the 59 before it, so the longer
 // window covers 590 to 600 s.
@@ -121,7 +123,7 @@ func (t *table) at(n name, second int64) *series {
 		return &t.rest
 	}
 	s := new(series)
-	t.rows[name{n.kind, clone(n.text)}] = s
+	t.rows[name{n.kind, strings.Clone(n.text)}] = s
 	return s
 }
 
