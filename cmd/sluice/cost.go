@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -16,6 +15,9 @@ import (
 const costLong = `Calculate the monthly cost of a deployment, line by line, from AWS's list prices
 and from measurements of Sluice. Nothing is sent anywhere, and no AWS account is looked at.
 
+--deployment FILE takes from a deployment file (infra/deployment.yaml) what a bill depends on. Other
+flags replace what it says.
+
 The prices come with this program. Each has a date, and the bill says how old they are. The file of
 --price-file replaces some of them, or adds a region; --print-prices shows the form of such a file.
 Assumptions are printed with each line and below the table. The cost of the API without Sluice is
@@ -23,12 +25,14 @@ shown separately.`
 
 const costExample = `  sluice cost --rps 50 --tenants 20
   sluice cost --rps 0                          # a deployment that nobody uses
+  sluice cost --rps 50 --deployment infra/deployment.yaml
   sluice cost --rps 2000 --tenants 500 --cells 2 --profile full --region eu-west-1 --json`
 
 // costFlags is the command line of cost.
 type costFlags struct {
 	rps, denied, peak       string
 	profile, api, priceFile string
+	deployment              string
 	json, printPrices       bool
 	w                       cost.Workload
 	now                     func() time.Time
@@ -71,11 +75,14 @@ func newCostCommand(now func() time.Time) *cobra.Command {
 		"the audit trail has signed anchors (control.audit.anchors of the deployment file)")
 	flags.BoolVar(&w.PlatformLogs, "platform-logs", w.PlatformLogs, "Lambda's own log lines for each call are kept")
 	flags.BoolVar(&w.FreeTier, "free-tier", false, "subtract AWS's monthly free tier that has no end date")
+	flags.StringVar(&f.deployment, "deployment", "", "deployment `FILE` with the cells to pay for")
 	flags.StringVar(&f.priceFile, "price-file", "", "`FILE` with prices that replace those of this program")
 	flags.BoolVar(&f.printPrices, "print-prices", false, "only print the prices of this program, in the form of "+
 		"--price-file")
 	flags.BoolVar(&f.json, "json", false, "print JSON")
-	_ = c.MarkFlagFilename("price-file", "yaml", "yml", "json") // fails only for a flag that does not exist
+	for _, name := range []string{"price-file", "deployment"} {
+		_ = c.MarkFlagFilename(name, "yaml", "yml", "json") // fails only for a flag that does not exist
+	}
 	_ = c.RegisterFlagCompletionFunc("profile", cobra.FixedCompletions([]string{"small", "full"},
 		cobra.ShellCompDirectiveNoFileComp))
 	_ = c.RegisterFlagCompletionFunc("api", cobra.FixedCompletions([]string{"rest", "http", "websocket"},
@@ -86,6 +93,9 @@ func newCostCommand(now func() time.Time) *cobra.Command {
 func (f *costFlags) run(c *cobra.Command) error {
 	if f.printPrices {
 		_, err := io.WriteString(c.OutOrStdout(), cost.ListedPrices())
+		return err
+	}
+	if err := f.readDeployment(c); err != nil {
 		return err
 	}
 	if err := f.numbers(); err != nil {
@@ -133,14 +143,44 @@ func (f *costFlags) prices() (*cost.Prices, error) {
 	if err != nil || f.priceFile == "" {
 		return listed, err
 	}
-	file, err := os.Open(f.priceFile)
+	text, err := readCostFile("--price-file", f.priceFile)
 	if err != nil {
-		return nil, fmt.Errorf("--price-file: %w", err)
+		return nil, err
+	}
+	return cost.ReadPrices(listed, f.priceFile, text)
+}
+
+// readDeployment sets the flags that are not given, by the deployment file.
+func (f *costFlags) readDeployment(c *cobra.Command) error {
+	if f.deployment == "" {
+		return nil
+	}
+	text, err := readCostFile("--deployment", f.deployment)
+	if err != nil {
+		return err
+	}
+	values, err := cost.ReadDeployment(f.deployment, text, c.Flags().Changed)
+	if err != nil {
+		return err
+	}
+	for name, v := range values {
+		if err := c.Flags().Set(name, v); err != nil {
+			return fmt.Errorf("--deployment %s: --%s: %w", f.deployment, name, err)
+		}
+	}
+	return nil
+}
+
+// readCostFile reads a file that a flag names, up to a byte more than a file may have.
+func readCostFile(flag, name string) ([]byte, error) {
+	file, err := os.Open(name)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", flag, err)
 	}
 	defer func() { _ = file.Close() }() // the file was only read
-	var text strings.Builder
-	if _, err := io.Copy(&text, io.LimitReader(file, cost.MaxFileBytes+1)); err != nil {
-		return nil, fmt.Errorf("--price-file: %w", err)
+	text, err := io.ReadAll(io.LimitReader(file, cost.MaxFileBytes+1))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", flag, err)
 	}
-	return cost.ReadPrices(listed, f.priceFile, []byte(text.String()))
+	return text, nil
 }

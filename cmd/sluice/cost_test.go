@@ -208,3 +208,68 @@ func TestCostPriceFile(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 }
+
+// Guarantees that a bill of a deployment file is the bill of the flags that describe the same, that a flag replaces
+// what the file says, and that a bill for cells of several kinds is refused, with the flag that chooses one.
+func TestCostOfDeploymentFile(t *testing.T) {
+	const two = `
+control: { region: eu-west-1, audit: { anchors: true }, platformLogs: false, canaryMinutes: 15 }
+dashboards: true
+cells:
+  - { id: eu-1, region: eu-west-1, profile: full, leases: false, waf: { rate: 2000 },
+      cache: { node: cache.m7g.large }, network: { egress: nat, zones: 3 }, attach: [ { http: a }, { http: b } ] }
+  - { id: eu-2, region: eu-west-1, profile: full, leases: false, waf: { rate: 1000 },
+      cache: { node: cache.m7g.large }, network: { egress: nat, zones: 3 } }
+`
+	const mixed = `
+control: { region: eu-west-1 }
+cells:
+  - { id: eu-1, region: eu-west-1, attach: [ { rest: a }, { webSocket: b } ] }
+  - { id: us-1, region: us-east-1, profile: full }
+`
+	file := func(text string) string {
+		name := filepath.Join(t.TempDir(), "deployment.yaml")
+		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return name
+	}
+	for name, c := range map[string]struct{ with, as []string }{
+		"the file of the repository": {[]string{"--deployment", "../../infra/deployment.yaml"},
+			[]string{"--region", "eu-west-1", "--anchors"}},
+		"every key": {[]string{"--deployment", file(two)}, []string{"--cells", "2", "--region", "eu-west-1",
+			"--profile", "full", "--leases=false", "--waf", "--node", "cache.m7g.large", "--nat", "3", "--api", "http", "--anchors",
+			"--platform-logs=false", "--canary", "15m", "--dashboard"}},
+		"a flag beside it": {[]string{"--deployment", file(two), "--cells", "1", "--nat", "0"}, []string{"--region",
+			"eu-west-1", "--profile", "full", "--leases=false", "--waf", "--node", "cache.m7g.large", "--api", "http",
+			"--anchors", "--platform-logs=false", "--canary", "15m", "--dashboard"}},
+		"cells that differ, with the flags that choose": {[]string{"--deployment", file(mixed), "--region", "us-east-1",
+			"--profile", "small", "--api", "rest"}, []string{"--cells", "2"}},
+	} {
+		got := costToday(t, append([]string{"cost", "--rps", "50"}, c.with...)...)
+		want := costToday(t, append([]string{"cost", "--rps", "50"}, c.as...)...)
+		if got.code != 0 || want.code != 0 || got.stdout != want.stdout {
+			t.Errorf("%s: exit code %d, %s, the bill\n%s\nwant %s\n%s", name, got.code, got.stderr, got.stdout,
+				want.stderr, want.stdout)
+		}
+	}
+	for name, c := range map[string]struct {
+		text string
+		says []string
+	}{
+		"cells that differ": {mixed, []string{"deployment.yaml:5:5: cells[1]: profile is full, and small in a cell " +
+			"before", "so give --profile", "so give --region"}},
+		"several kinds of APIs": {"cells: [ { region: eu-west-1, attach: [ { rest: a }, { http: b } ] } ]",
+			[]string{"rest", "http", "give --api"}},
+		"no cells":     {"control: { region: eu-west-1 }", []string{"cells is missing"}},
+		"not a region": {"cells: [ { region: [] } ]", []string{"cells[0].region"}},
+		"no file":      {"", []string{"it needs control and cells"}},
+	} {
+		got := costToday(t, "cost", "--rps", "50", "--deployment", file(c.text))
+		for _, says := range c.says {
+			if got.code != exitFailed || !strings.Contains(got.stderr, says) {
+				t.Errorf("%s: exit code %d, %q, want %q", name, got.code, got.stderr, says)
+			}
+		}
+	}
+}

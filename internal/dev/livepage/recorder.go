@@ -189,8 +189,9 @@ func limitName(d *limit.Decision, l *limit.Limit) name {
 
 func (r *Recorder) deny(o *Observation, who name) {
 	d := Denial{
-		AtMs: o.At.UnixMilli(), Kind: who.kind, Tenant: cut(who.text, maxNameBytes), Method: cut(o.Method, maxMethodBytes),
-		Path: cut(o.Path, maxPathBytes), Limit: cut(o.Denied.Limit, maxNameBytes), Tier: cut(o.Denied.Tier, maxNameBytes),
+		AtMs: o.At.UnixMilli(), Kind: who.kind, Tenant: cut(who.text, maxNameBytes),
+		Method: cut(o.Method, maxMethodBytes), Path: cut(o.Path, maxPathBytes),
+		Limit: cut(o.Denied.Limit, maxNameBytes), Tier: cut(o.Denied.Tier, maxNameBytes),
 		Reason: o.Denied.Reason, By: "plan",
 	}
 	if o.Outcome == IPLimited {

@@ -1,0 +1,134 @@
+package cost
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/sluicelimits/sluice/internal/configfile"
+	"github.com/sluicelimits/sluice/internal/configfile/configyaml"
+)
+
+// ReadDeployment reads in a deployment file what a bill depends on, and returns it as values of the command's flags, by
+// their names. It skips flags that are given. A bill is for cells of one kind: if the cells differ in a value whose
+// flag is not given, that is a problem. All other checks of the file are those of `make synth`.
+func ReadDeployment(name string, data []byte, given func(flag string) bool) (map[string]string, error) {
+	r := &deploymentReader{Reader: configfile.Reader{MaxBytes: MaxFileBytes}, given: given}
+	document := r.Open(configyaml.Source(name, data), "it needs control and cells")
+	if document.Root == nil {
+		return nil, r.Err()
+	}
+	root, _ := r.Object(value{Doc: document, Node: document.Root}, deploymentSchema)
+	control := r.object(root, "control")
+	flags := map[string]string{
+		"anchors":       r.boolean(r.object(control, "audit"), "anchors", false),
+		"platform-logs": r.boolean(control, "platformLogs", true),
+		"dashboard":     r.boolean(root, "dashboards", false),
+	}
+	if v, ok := control.Get("canaryMinutes"); ok {
+		minutes, _ := r.Integer(v, 1, 24*60)
+		flags["canary"] = strconv.FormatInt(minutes, 10) + "m"
+	}
+	var cells []value
+	if v, ok := r.Required(root, "cells", "the cells to pay for"); ok {
+		cells, _ = r.List(v, "cells")
+	}
+	flags["cells"] = strconv.Itoa(len(cells))
+	for i, v := range cells {
+		cell := r.cell(v)
+		for _, flag := range slices.Sorted(maps.Keys(cell)) {
+			if before, ok := flags[flag]; i > 0 && ok && before != cell[flag] && !given(flag) {
+				r.Problem(v, "%s is %s, and %s in a cell before: a bill is for cells of one kind, so give --%s", flag,
+					cell[flag], before, flag)
+			}
+		}
+		maps.Copy(flags, cell)
+	}
+	maps.DeleteFunc(flags, func(flag, _ string) bool { return given(flag) })
+	return flags, r.Err()
+}
+
+type deploymentReader struct {
+	configfile.Reader
+	given func(flag string) bool
+}
+
+// deploymentSchema allows any keys: most of them do not change the bill.
+var deploymentSchema = &configfile.Schema{What: "a part of a deployment file"}
+
+// object returns the object at a key; without keys if there is none.
+func (r *deploymentReader) object(o configfile.Object, key string) (inner configfile.Object) {
+	if v, ok := o.Get(key); ok {
+		inner, _ = r.Object(v, deploymentSchema)
+	}
+	return inner
+}
+
+func (r *deploymentReader) boolean(o configfile.Object, key string, otherwise bool) string {
+	if v, ok := o.Get(key); ok {
+		otherwise, _ = r.Boolean(v)
+	}
+	return strconv.FormatBool(otherwise)
+}
+
+func (r *deploymentReader) text(o configfile.Object, key, otherwise string) string {
+	if v, ok := o.Get(key); ok {
+		otherwise, _ = r.Text(v)
+	}
+	return otherwise
+}
+
+// cell returns the flags that describe a cell.
+func (r *deploymentReader) cell(v value) map[string]string {
+	o, _ := r.Object(v, deploymentSchema)
+	_, waf := o.Get("waf")
+	flags := map[string]string{
+		"profile": r.text(o, "profile", string(Small)), "leases": r.boolean(o, "leases", true),
+		"waf": strconv.FormatBool(waf), "nat": "0",
+	}
+	if region, ok := r.Required(o, "region", "whose prices hold"); ok {
+		flags["region"], _ = r.Text(region)
+	}
+	if flags["profile"] == string(Full) {
+		flags["node"] = r.text(r.object(o, "cache"), "node", NewWorkload(0).Node)
+		network := r.object(o, "network")
+		if r.text(network, "egress", "") == "nat" {
+			zones := int64(endpointZones)
+			if n, ok := network.Get("zones"); ok {
+				zones, _ = r.Integer(n, 1, MaxNAT)
+			}
+			flags["nat"] = fmt.Sprint(zones) // one in each zone
+		}
+	}
+	if api := r.attached(o); api != "" {
+		flags["api"] = api
+	}
+	return flags
+}
+
+// attached returns the kind of the APIs that a cell is attached to; "" if there are none.
+func (r *deploymentReader) attached(cell configfile.Object) string {
+	v, ok := cell.Get("attach")
+	if !ok {
+		return ""
+	}
+	apis, _ := r.List(v, "APIs")
+	kind := ""
+	for _, api := range apis {
+		o, _ := r.Object(api, deploymentSchema)
+		for _, e := range o.Entries {
+			of := strings.ToLower(e.Key) // "webSocket" there
+			if !slices.Contains(APIs(), API(of)) {
+				continue
+			}
+			if kind != "" && kind != of && !r.given("api") {
+				r.Problem(api, "this is a %s API, and a %s API is before it: a bill is for APIs of one kind, so give "+
+					"--api", of, kind)
+			}
+			kind = of
+		}
+	}
+	return kind
+}
