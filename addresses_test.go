@@ -92,7 +92,7 @@ func TestProcessesShareAddresses(t *testing.T) {
 			return "redis " + server.Addr
 		},
 		"DynamoDB": func(t *testing.T) string {
-			url := dynamoDB(t)
+			url := dynamodbtest.Need(t)
 			client, done := dynamodbtest.Connect(url)
 			defer done()
 			if err := dynamodbstore.Create(t.Context(), client, addressTable); err != nil {

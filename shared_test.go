@@ -3,8 +3,6 @@ package sluice_test
 import (
 	"context"
 	"fmt"
-	"os"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -66,23 +64,9 @@ func TestSharedRedis(t *testing.T) {
 	checkTwoLimiters(t, 64, 0, func() sluice.Store { return openRedis(t, addr) })
 }
 
-// dynamoDB returns the URL of a DynamoDB Local. Without one it skips the test, or fails it if CI requires one.
-func dynamoDB(t *testing.T) string {
-	t.Helper()
-	url := os.Getenv("SLUICE_DYNAMODB")
-	if url == "" {
-		const message = "no DynamoDB: set SLUICE_DYNAMODB=$(scripts/dynamodb-local.sh)"
-		if slices.Contains(strings.Split(os.Getenv("REQUIRE_STORES"), ","), "dynamodb") {
-			t.Fatal(message)
-		}
-		t.Skip(message)
-	}
-	return url
-}
-
 // Guarantees that two processes with one table keep one limit together.
 func TestSharedDynamoDB(t *testing.T) {
-	client, done := dynamodbtest.Connect(dynamoDB(t))
+	client, done := dynamodbtest.Connect(dynamodbtest.Need(t))
 	t.Cleanup(done)
 	if err := dynamodbstore.Create(t.Context(), client, addressTable); err != nil {
 		t.Fatal(err)

@@ -6,7 +6,6 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -351,14 +350,7 @@ func TestAuditUsage(t *testing.T) {
 // An archive is compared with deployed tables: it passes if they have the same versions, and fails if the tables have
 // another version.
 func TestAuditDynamoDB(t *testing.T) {
-	endpoint := os.Getenv("SLUICE_DYNAMODB")
-	if endpoint == "" {
-		const message = "no DynamoDB: set SLUICE_DYNAMODB=$(scripts/dynamodb-local.sh)"
-		if slices.Contains(strings.Split(os.Getenv("REQUIRE_STORES"), ","), "dynamodb") {
-			t.Fatal(message)
-		}
-		t.Skip(message)
-	}
+	endpoint := dynamodbtest.Need(t)
 	t.Setenv("AWS_CONFIG_FILE", filepath.Join(t.TempDir(), "none"))
 	for _, name := range []string{"AWS_ACCESS_KEY_ID", "AWS_PROFILE"} {
 		t.Setenv(name, "")

@@ -20,6 +20,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/control/admin"
 	"github.com/sluicelimits/sluice/internal/control/call"
 	"github.com/sluicelimits/sluice/internal/control/embedded"
+	"github.com/sluicelimits/sluice/internal/testkit/logtest"
 	"github.com/sluicelimits/sluice/pacer"
 )
 
@@ -28,7 +29,7 @@ type planned struct {
 	t       *testing.T
 	control http.Handler
 	away    atomic.Bool // the control plane does not answer
-	said    lockedOutput
+	said    logtest.Buffer
 
 	mu      sync.Mutex
 	granted map[int64]int64 // by second
@@ -213,24 +214,6 @@ func TestPacePlanNeverOver(t *testing.T) {
 	})
 }
 
-// lockedOutput keeps what several goroutines write.
-type lockedOutput struct {
-	mu   sync.Mutex
-	text strings.Builder
-}
-
-func (o *lockedOutput) Write(text []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.text.Write(text)
-}
-
-func (o *lockedOutput) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.text.String()
-}
-
 // Guarantees that a process without a part of the plan says at once why it waits, and until when. It does not repeat
 // itself, and says nothing while it has a part.
 func TestPacePlanSaysWhyItWaits(t *testing.T) {
@@ -273,7 +256,7 @@ func TestPacePlanSaysWhyItWaits(t *testing.T) {
 		}
 		defer p.Close()
 		answer.From = time.Now()
-		var said lockedOutput
+		var said logtest.Buffer
 		stop := plan.start(t.Context(), p, pacer.PerSecond(100), &said)
 		synctest.Wait()
 		want := "sluice: " + plan.noPart(&answer.PacePart, time.Now()) + "\n"

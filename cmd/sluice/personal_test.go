@@ -27,7 +27,7 @@ func TestStoresHoldNoAddress(t *testing.T) {
 	plans := written(t, "plans.yaml", addressPlans+"keys: [ { id: k1, tenant: acme, pepper: dev, hash: "+
 		identity.HashKey(identity.DevPepper(), key)+" } ]\n")
 	redis := redistest.Start(t)
-	endpoint, table := dynamoDB(t), tableName(t)
+	endpoint, table := dynamodbtest.Need(t), tableName(t)
 	limits := written(t, "limits.yaml", `
 domain: envoy
 descriptors:

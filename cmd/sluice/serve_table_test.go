@@ -68,7 +68,7 @@ func writePlan(t *testing.T, documents *configtable.Table, version int64, units 
 // Guarantees that the service decides by the config table of a cell, that a change of the table is in force without a
 // restart and without a request, that counters survive the change, and that a cell without a share grants nothing.
 func TestServeConfigTable(t *testing.T) {
-	endpoint := dynamoDB(t)
+	endpoint := dynamodbtest.Need(t)
 	documents, name, file := configTableOf(t, endpoint, 0)
 	flags := []string{"--config", file, "--dynamodb", endpoint, "--dynamodb-table", tableName(t), "--dynamodb-deadline",
 		"10s", "--config-table", name}
@@ -118,7 +118,7 @@ func TestServeConfigTable(t *testing.T) {
 // home's counters table, which --home names, and without that flag grants nothing.
 func TestServeHomes(t *testing.T) {
 	const units = 6
-	endpoint := dynamoDB(t)
+	endpoint := dynamodbtest.Need(t)
 	documents, name, file := configTableOf(t, endpoint, 0)
 	writeDocument(t, documents, 1, plan.KindPlan, "p", fmt.Sprintf(
 		`{"id":"p","limits":[{"id":"all","quota":{"units":%d,"every":"year"}}]}`, units))
@@ -162,7 +162,7 @@ func TestServeHomes(t *testing.T) {
 
 // Guarantees that the service continues with its copy of the configuration while the table does not answer.
 func TestServeConfigTableAway(t *testing.T) {
-	endpoint := dynamoDB(t)
+	endpoint := dynamodbtest.Need(t)
 	target, err := url.Parse(endpoint)
 	if err != nil {
 		t.Fatal(err)

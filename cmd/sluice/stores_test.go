@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/request/identity"
+	"github.com/sluicelimits/sluice/internal/testkit/dynamodbtest"
 	"github.com/sluicelimits/sluice/internal/testkit/redistest"
 )
 
@@ -76,13 +77,13 @@ func TestDevSharesAStore(t *testing.T) {
 	}{
 		{"redis", func(t *testing.T) []string { return []string{"--redis", redisAddr(t)} }, 20, 1000, 20},
 		{"dynamodb", func(t *testing.T) []string {
-			return []string{"--dynamodb", dynamoDB(t), "--dynamodb-table", tableName(t)}
+			return []string{"--dynamodb", dynamodbtest.Need(t), "--dynamodb-table", tableName(t)}
 		}, 20, 1000, 20},
 		{"rates in redis, quotas in dynamodb", func(t *testing.T) []string {
-			return []string{"--redis", redisAddr(t), "--dynamodb", dynamoDB(t), "--dynamodb-table", tableName(t)}
+			return []string{"--redis", redisAddr(t), "--dynamodb", dynamodbtest.Need(t), "--dynamodb-table", tableName(t)}
 		}, 20, 1000, 20},
 		{"at the edge of the quota", func(t *testing.T) []string {
-			return []string{"--redis", redisAddr(t), "--dynamodb", dynamoDB(t), "--dynamodb-table", tableName(t)}
+			return []string{"--redis", redisAddr(t), "--dynamodb", dynamodbtest.Need(t), "--dynamodb-table", tableName(t)}
 		}, 1000, 15, 15},
 	} {
 		for _, leases := range []bool{false, true} {
@@ -108,21 +109,6 @@ func TestDevSharesAStore(t *testing.T) {
 			})
 		}
 	}
-}
-
-// dynamoDB returns the endpoint of a DynamoDB Local. Without one, the test is skipped, or fails if REQUIRE_STORES names
-// dynamodb.
-func dynamoDB(t *testing.T) string {
-	t.Helper()
-	endpoint := os.Getenv("SLUICE_DYNAMODB")
-	switch {
-	case endpoint != "":
-	case strings.Contains(os.Getenv("REQUIRE_STORES"), "dynamodb"):
-		t.Fatal("REQUIRE_STORES names dynamodb, and SLUICE_DYNAMODB names no endpoint")
-	default:
-		t.Skip("SLUICE_DYNAMODB names no endpoint; scripts/dynamodb-local.sh starts one")
-	}
-	return endpoint
 }
 
 func tableName(t *testing.T) string {
@@ -203,7 +189,7 @@ func TestDevRedisFlags(t *testing.T) {
 func TestDevRefusesLimitsOfTheStore(t *testing.T) {
 	t.Parallel()
 	plans := sharedPlans(t, 5, 5, "      - { id: log, algorithm: sliding_log, threshold: 5, period: 1m }")
-	got := sluice(t, "", "dev", "--listen", "127.0.0.1:0", "--dynamodb", dynamoDB(t), "--dynamodb-table", tableName(t),
+	got := sluice(t, "", "dev", "--listen", "127.0.0.1:0", "--dynamodb", dynamodbtest.Need(t), "--dynamodb-table", tableName(t),
 		"--plans", plans)
 	for _, want := range []string{"plan shared", "limit log", "sliding_log"} {
 		if got.code != exitFailed || !strings.Contains(got.stderr, want) {

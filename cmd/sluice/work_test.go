@@ -1,35 +1,16 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
+	"github.com/sluicelimits/sluice/internal/testkit/logtest"
 	"github.com/sluicelimits/sluice/internal/testkit/sqstest"
 )
-
-// lockedText collects text that several goroutines write.
-type lockedText struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (l *lockedText) Write(text []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(text)
-}
-
-func (l *lockedText) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
-}
 
 // working runs sluice work until done reports true, and then interrupts it as SIGTERM does.
 func working(t *testing.T, q *sqstest.Queue, done func() bool, args ...string) (stdout, stderr string) {
@@ -38,7 +19,7 @@ func working(t *testing.T, q *sqstest.Queue, done func() bool, args ...string) (
 		"AWS_ACCESS_KEY_ID": "AKIDEXAMPLE", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_EC2_METADATA_DISABLED": "true"} {
 		t.Setenv(name, value)
 	}
-	var out, errs lockedText
+	var out, errs logtest.Buffer
 	root := newRootCommand()
 	root.SetArgs(append([]string{"work", "--queue", q.URL}, args...))
 	root.SetOut(&out)

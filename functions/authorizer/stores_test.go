@@ -8,7 +8,6 @@ import (
 	"crypto/rand"
 	"fmt"
 	"net/http/httptest"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -52,14 +51,7 @@ func (w *world) withRedis(options ...string) *redistest.Server {
 // withDynamoDB makes a small cell, which counts in a table of its own. It returns the endpoint.
 func (w *world) withDynamoDB() string {
 	w.t.Helper()
-	url := os.Getenv("SLUICE_DYNAMODB")
-	if url == "" {
-		const message = "no DynamoDB: set SLUICE_DYNAMODB=$(scripts/dynamodb-local.sh)"
-		if slices.Contains(strings.Split(os.Getenv("REQUIRE_STORES"), ","), "dynamodb") {
-			w.t.Fatal(message)
-		}
-		w.t.Skip(message)
-	}
+	url := dynamodbtest.Need(w.t)
 	client, done := dynamodbtest.Connect(url)
 	w.t.Cleanup(done)
 	w.env["SLUICE_COUNTERS_TABLE"] = "authorizer-" + strings.ToLower(rand.Text())

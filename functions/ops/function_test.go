@@ -11,7 +11,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -106,14 +105,7 @@ const (
 // Guarantees that the two operators' functions work over DynamoDB as they are deployed: a plan and a key are written in
 // the name of the signed caller, and a counter of the cell is shown and reset, with a record of it.
 func TestOperatorsFunctions(t *testing.T) {
-	url := os.Getenv("SLUICE_DYNAMODB")
-	if url == "" {
-		const message = "no DynamoDB: set SLUICE_DYNAMODB=$(scripts/dynamodb-local.sh)"
-		if slices.Contains(strings.Split(os.Getenv("REQUIRE_STORES"), ","), "dynamodb") {
-			t.Fatal(message)
-		}
-		t.Skip(message)
-	}
+	url := dynamodbtest.Need(t)
 	client, done := dynamodbtest.Connect(url)
 	t.Cleanup(done)
 	prefix := fmt.Sprintf("operators-%d-%d-", os.Getpid(), time.Now().UnixNano())

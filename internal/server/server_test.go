@@ -42,6 +42,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/server"
 	"github.com/sluicelimits/sluice/internal/server/envoyconfig"
 	"github.com/sluicelimits/sluice/internal/server/rls"
+	"github.com/sluicelimits/sluice/internal/testkit/logtest"
 )
 
 const file = "domain: d\ndescriptors:\n  - {key: a, rate_limit: {unit: year, requests_per_unit: 2}}\n"
@@ -402,7 +403,7 @@ func (panicking) Decide(context.Context, *limit.Request, time.Time, *limit.Decis
 // Guarantees that a request that makes the server panic is answered with an error over gRPC and HTTP, is logged and
 // counted, and that the server goes on.
 func TestPanic(t *testing.T) {
-	log := new(lockedBuffer)
+	log := new(logtest.Buffer)
 	r := start(t, server.Config{RateLimits: service(t, panicking{}), Log: slog.New(slog.NewTextHandler(log, nil))})
 	const body = `{"domain": "d", "descriptors": [{"entries": [{"key": "a", "value": "x"}]}]}`
 	if code, text := r.http(t, "HTTP", "POST", "/json", body); code != http.StatusInternalServerError ||
@@ -460,24 +461,6 @@ func TestInvalidMessages(t *testing.T) {
 			t.Errorf("%s: %v, want %s", c.name, err, c.want)
 		}
 	}
-}
-
-// lockedBuffer is a buffer that several goroutines may use.
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (b *lockedBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.Write(p)
-}
-
-func (b *lockedBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.String()
 }
 
 // Guarantees that Listen fails if an address is in use, with an error that names it, or if there is no address, and

@@ -6,8 +6,6 @@ import (
 	"log/slog"
 	"math"
 	"os"
-	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -56,14 +54,7 @@ func (d direct) Apply(ctx context.Context, r *admin.ApplyRequest) (*admin.ApplyR
 // Guarantees the cost of an apply of many tenants in DynamoDB: one write unit for each, one more for each that has an
 // override, once, and none when the apply is repeated.
 func TestWriteUnitsOfAnApply(t *testing.T) {
-	url := os.Getenv("SLUICE_DYNAMODB")
-	if url == "" {
-		const message = "no DynamoDB: set SLUICE_DYNAMODB=$(scripts/dynamodb-local.sh)"
-		if slices.Contains(strings.Split(os.Getenv("REQUIRE_STORES"), ","), "dynamodb") {
-			t.Fatal(message)
-		}
-		t.Skip(message)
-	}
+	url := dynamodbtest.Need(t)
 	connection, done := dynamodbtest.Connect(url)
 	t.Cleanup(done)
 	names := dynamo.Names(fmt.Sprintf("apply-%d-%d-", os.Getpid(), time.Now().UnixNano()))

@@ -49,24 +49,9 @@ var (
 	prefixes atomic.Int64
 )
 
-// endpoint returns the DynamoDB to test against: SLUICE_DYNAMODB, as scripts/dynamodb-local.sh prints it.
-func endpoint(tb testing.TB) string {
-	tb.Helper()
-	url := os.Getenv("SLUICE_DYNAMODB")
-	if url != "" {
-		return url
-	}
-	const message = "no DynamoDB: set SLUICE_DYNAMODB=$(scripts/dynamodb-local.sh)"
-	if slices.Contains(strings.Split(os.Getenv("REQUIRE_STORES"), ","), "dynamodb") {
-		tb.Fatal(message)
-	}
-	tb.Skip(message)
-	return ""
-}
-
 func connect(tb testing.TB) *sdk.Client {
 	tb.Helper()
-	c, done := dynamodbtest.Connect(endpoint(tb))
+	c, done := dynamodbtest.Connect(dynamodbtest.Need(tb))
 	tb.Cleanup(done)
 	return c
 }
@@ -112,14 +97,14 @@ func openWithPrefix(tb testing.TB, c *sdk.Client, prefix string) *named {
 	}
 	client := c.Options().HTTPClient
 	streams := dynamodbstreams.New(dynamodbstreams.Options{
-		Region: "eu-west-1", BaseEndpoint: aws.String(endpoint(tb)), HTTPClient: client,
+		Region: "eu-west-1", BaseEndpoint: aws.String(dynamodbtest.Need(tb)), HTTPClient: client,
 		Credentials: credentials.NewStaticCredentialsProvider("local", "local", ""),
 	})
 	return &named{tables, prefix, streams, decoder}
 }
 
 func TestContract(t *testing.T) {
-	endpoint(t)
+	dynamodbtest.Need(t)
 	controltest.Run(t, controltest.Config{
 		New: func(tb testing.TB) control.Tables { return openFresh(tb) },
 		Peer: func(tb testing.TB, tables control.Tables) control.Tables {

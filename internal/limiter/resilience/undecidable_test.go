@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"net"
 	"os"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -37,14 +36,7 @@ type undecidable struct {
 // onDynamoDB opens a store on a namespace of its own. item changes the tenant's shared item.
 func onDynamoDB(t *testing.T, item func(map[string]types.AttributeValue)) undecidable {
 	t.Helper()
-	url := os.Getenv("SLUICE_DYNAMODB")
-	if url == "" {
-		const message = "no DynamoDB: set SLUICE_DYNAMODB=$(scripts/dynamodb-local.sh)"
-		if slices.Contains(strings.Split(os.Getenv("REQUIRE_STORES"), ","), "dynamodb") {
-			t.Fatal(message)
-		}
-		t.Skip(message)
-	}
+	url := dynamodbtest.Need(t)
 	const table = "counters"
 	c, done := dynamodbtest.Connect(url)
 	t.Cleanup(done)

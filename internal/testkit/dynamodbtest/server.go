@@ -7,12 +7,29 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
+	"testing"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/credentials"
 	sdk "github.com/aws/aws-sdk-go-v2/service/dynamodb"
 )
+
+// Need returns the address of the DynamoDB in SLUICE_DYNAMODB; scripts/dynamodb-local.sh prints it. If the variable is
+// not set, the test is skipped, or fails if REQUIRE_STORES names dynamodb.
+func Need(tb testing.TB) string {
+	tb.Helper()
+	url := os.Getenv("SLUICE_DYNAMODB")
+	if url == "" {
+		const message = "no DynamoDB: set SLUICE_DYNAMODB=$(scripts/dynamodb-local.sh)"
+		if slices.Contains(strings.Split(os.Getenv("REQUIRE_STORES"), ","), "dynamodb") {
+			tb.Fatal(message)
+		}
+		tb.Skip(message)
+	}
+	return url
+}
 
 // Endpoint returns the address of a DynamoDB on this machine: SLUICE_DYNAMODB, or the one that
 // scripts/dynamodb-local.sh starts or finds running.

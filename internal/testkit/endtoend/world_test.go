@@ -144,14 +144,7 @@ func (w *world) redis() *redistest.Server {
 // dynamodb makes the cell count in a new table. It returns the endpoint.
 func (w *world) dynamodb() string {
 	w.t.Helper()
-	endpoint := os.Getenv("SLUICE_DYNAMODB")
-	if endpoint == "" {
-		const message = "no DynamoDB: set SLUICE_DYNAMODB=$(scripts/dynamodb-local.sh)"
-		if slices.Contains(strings.Split(os.Getenv("REQUIRE_STORES"), ","), "dynamodb") {
-			w.t.Fatal(message)
-		}
-		w.t.Skip(message)
-	}
+	endpoint := dynamodbtest.Need(w.t)
 	c, done := dynamodbtest.Connect(endpoint)
 	w.t.Cleanup(done)
 	w.env["SLUICE_COUNTERS_TABLE"] = "endtoend-" + strings.ToLower(rand.Text())

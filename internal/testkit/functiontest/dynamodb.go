@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -30,14 +28,7 @@ type Stores struct {
 // If the variable is not set, the test is skipped, or fails if REQUIRE_STORES names dynamodb.
 func NewStores(t testing.TB) *Stores {
 	t.Helper()
-	url := os.Getenv("SLUICE_DYNAMODB")
-	if url == "" {
-		const message = "no DynamoDB: set SLUICE_DYNAMODB=$(scripts/dynamodb-local.sh)"
-		if slices.Contains(strings.Split(os.Getenv("REQUIRE_STORES"), ","), "dynamodb") {
-			t.Fatal(message)
-		}
-		t.Skip(message)
-	}
+	url := dynamodbtest.Need(t)
 	c, done := dynamodbtest.Connect(url)
 	t.Cleanup(done)
 	prefix := fmt.Sprintf("function-%d-%d-", os.Getpid(), time.Now().UnixNano())

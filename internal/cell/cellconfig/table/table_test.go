@@ -8,7 +8,6 @@ import (
 	"maps"
 	"os"
 	"os/exec"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -37,24 +36,10 @@ func TestMain(m *testing.M) {
 
 var tables atomic.Int64
 
-// endpoint returns the DynamoDB to test against: SLUICE_DYNAMODB, as scripts/dynamodb-local.sh prints it.
-func endpoint(tb testing.TB) string {
-	tb.Helper()
-	if url := os.Getenv("SLUICE_DYNAMODB"); url != "" {
-		return url
-	}
-	const message = "no DynamoDB: set SLUICE_DYNAMODB=$(scripts/dynamodb-local.sh)"
-	if slices.Contains(strings.Split(os.Getenv("REQUIRE_STORES"), ","), "dynamodb") {
-		tb.Fatal(message)
-	}
-	tb.Skip(message)
-	return ""
-}
-
 // newTable makes a new table, and returns its name and a client.
 func newTable(tb testing.TB) (*dynamodb.Client, string) {
 	tb.Helper()
-	c, done := dynamodbtest.Connect(endpoint(tb))
+	c, done := dynamodbtest.Connect(dynamodbtest.Need(tb))
 	name := fmt.Sprintf("cellconfig-%d-%d-%d", os.Getpid(), time.Now().UnixNano(), tables.Add(1))
 	if err := table.Create(tb.Context(), c, name); err != nil {
 		tb.Fatal(err)
@@ -79,7 +64,7 @@ func open(tb testing.TB, c table.Config) *table.Table {
 
 // Guarantees that the table in DynamoDB fulfils the contract of tables.
 func TestContract(t *testing.T) {
-	endpoint(t)
+	dynamodbtest.Need(t)
 	cellconfigtest.Run(t, func(t *testing.T, handles int) []cellconfig.Store {
 		c, name := newTable(t)
 		out := make([]cellconfig.Store, handles)
@@ -126,7 +111,7 @@ func TestProcesses(t *testing.T) {
 	for p := range processes {
 		wg.Go(func() {
 			cmd := exec.Command(self)
-			cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%s %d", childEnv, name, p), "SLUICE_DYNAMODB="+endpoint(t))
+			cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%s %d", childEnv, name, p), "SLUICE_DYNAMODB="+dynamodbtest.Need(t))
 			if out, err := cmd.CombinedOutput(); err != nil {
 				t.Errorf("process %d: %v\n%s", p, err, out)
 			}

@@ -19,12 +19,13 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
 
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
+	"github.com/sluicelimits/sluice/internal/testkit/dynamodbtest"
 )
 
 // startProxy is a proxy in front of the DynamoDB under test. fault decides what happens to a call, and returns true if
 // it has answered the call itself.
 func startProxy(t *testing.T, fault func(w http.ResponseWriter, r *http.Request, forward http.Handler) bool) string {
-	target, err := url.Parse(endpoint(t))
+	target, err := url.Parse(dynamodbtest.Need(t))
 	if err != nil {
 		t.Fatal(err)
 	}

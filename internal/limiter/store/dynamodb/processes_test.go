@@ -14,6 +14,7 @@ import (
 
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/limiter/store/dynamodb"
+	"github.com/sluicelimits/sluice/internal/testkit/dynamodbtest"
 )
 
 // childEnv is the environment variable that makes the test binary a process that charges a counter. Its value is the
@@ -97,7 +98,7 @@ func TestProcesses(t *testing.T) {
 	for range processes {
 		wg.Go(func() {
 			cmd := exec.CommandContext(t.Context(), os.Args[0])
-			cmd.Env = append(os.Environ(), childEnv+"="+c.Namespace, "SLUICE_DYNAMODB="+endpoint(t))
+			cmd.Env = append(os.Environ(), childEnv+"="+c.Namespace, "SLUICE_DYNAMODB="+dynamodbtest.Need(t))
 			var stderr bytes.Buffer
 			cmd.Stderr = &stderr
 			out, err := cmd.Output()

@@ -5,8 +5,6 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -39,21 +37,6 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// endpoint returns the address of the DynamoDB under test: SLUICE_DYNAMODB, as scripts/dynamodb-local.sh prints it.
-func endpoint(tb testing.TB) string {
-	tb.Helper()
-	url := os.Getenv("SLUICE_DYNAMODB")
-	if url != "" {
-		return url
-	}
-	const message = "no DynamoDB: set SLUICE_DYNAMODB=$(scripts/dynamodb-local.sh)"
-	if slices.Contains(strings.Split(os.Getenv("REQUIRE_STORES"), ","), "dynamodb") {
-		tb.Fatal(message)
-	}
-	tb.Skip(message)
-	return ""
-}
-
 // connect returns a client of the endpoint with connections of its own.
 func connect(tb testing.TB, url string) *sdk.Client {
 	c, done := dynamodbtest.Connect(url)
@@ -66,7 +49,7 @@ func connect(tb testing.TB, url string) *sdk.Client {
 // server returns a client of the DynamoDB under test, in which the table exists.
 func server(tb testing.TB) *sdk.Client {
 	tb.Helper()
-	c := connect(tb, endpoint(tb))
+	c := connect(tb, dynamodbtest.Need(tb))
 	create.Do(func() { createErr = dynamodb.Create(context.Background(), c, table) })
 	if createErr != nil {
 		tb.Fatal(createErr)
