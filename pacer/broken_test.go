@@ -38,7 +38,7 @@ var broken = []struct {
 	{"the gate ignores what the provider says is left", "gate.go", " && len(s.budgets) == 0", ""},
 	{"the gate ignores Spread", "gate.go", "s.smoothing == FrontLoaded && ", ""},
 	{"a new key starts at tag 0", "queue.go", "start: q.virtual", "start: 0"},
-	{"a key that runs empty is forgotten at once", "queue.go", "q.idle.push(k)", "delete(q.keys, k.name)"},
+	{"a key that runs empty is forgotten at once", "queue.go", "heap.Push(&q.idle, k)", "delete(q.keys, k.name)"},
 	{"weights are ignored", "queue.go", "total/k.weight, total%k.weight", "total, 0"},
 	{"the last of a key is served first", "queue.go",
 		"return q.busy.items[0].head\n",

@@ -1,6 +1,7 @@
 package pacer
 
 import (
+	"container/heap"
 	"math"
 	"time"
 )
@@ -108,9 +109,9 @@ func (q *queue) push(key string, cost int64, deadline time.Duration, w Waker) {
 	if k == nil {
 		k = q.addKey(key, i)
 	} else if k.head == 0 {
-		q.idle.remove(k.position)
+		heap.Remove(&q.idle, k.position)
 		k.head, k.oldest = i, t.serial
-		q.busy.push(k)
+		heap.Push(&q.busy, k)
 	} else {
 		t.prev = k.tail
 		q.at(k.tail).next = i
@@ -120,7 +121,7 @@ func (q *queue) push(key string, cost int64, deadline time.Duration, w Waker) {
 	q.units += cost
 	q.waiting++
 	if deadline != never {
-		q.deadlines.push(i)
+		heap.Push(&q.deadlines, i)
 	}
 }
 
@@ -135,7 +136,7 @@ func (q *queue) addKey(key string, first uint32) *keyQueue {
 		k.weight = weight
 	}
 	q.keys[key] = k
-	q.busy.push(k)
+	heap.Push(&q.busy, k)
 	return k
 }
 
@@ -158,7 +159,7 @@ func (q *queue) serve(i uint32) {
 	q.remove(i)
 	for len(q.idle.items) > 0 && !before(q.virtual, q.idle.items[0].start) {
 		reached := q.idle.items[0]
-		q.idle.remove(0)
+		heap.Remove(&q.idle, 0)
 		delete(q.keys, reached.name)
 	}
 }
@@ -174,7 +175,7 @@ func (q *queue) remove(i uint32) {
 	k.units -= t.cost
 	q.units -= t.cost
 	if t.expiry != 0 {
-		q.deadlines.remove(int(t.expiry - 1))
+		heap.Remove(&q.deadlines, int(t.expiry-1))
 	}
 	first := t.prev == 0
 	if first {
@@ -193,15 +194,15 @@ func (q *queue) remove(i uint32) {
 	case q.waiting == 0:
 		q.reset(k)
 	case k.head == 0:
-		q.busy.remove(k.position)
+		heap.Remove(&q.busy, k.position)
 		if before(q.virtual, k.start) {
-			q.idle.push(k)
+			heap.Push(&q.idle, k)
 		} else {
 			delete(q.keys, k.name)
 		}
 	case first:
 		k.oldest = q.at(k.head).serial
-		q.busy.fix(k.position)
+		heap.Fix(&q.busy, k.position)
 	}
 }
 
