@@ -271,11 +271,8 @@ func (s *Service) put(ctx context.Context, c control.Change) (*control.Item, err
 	case err == nil:
 		return &item, nil
 	case errors.Is(err, control.ErrConflict):
-		clash := call.Clash{Table: c.Table, Key: c.Key, Expect: c.Expect}
-		if have, err := s.item(ctx, c.Table, c.Key); err == nil && have != nil {
-			clash.Have = call.ItemOf(have)
-		}
-		return nil, conflict(clash)
+		have, _ := s.item(ctx, c.Table, c.Key) // if it cannot be read, the refusal says only what was expected
+		return nil, conflict(clashOf(c.Table, c.Key, c.Expect, have))
 	case errors.Is(err, control.ErrInvalid):
 		return nil, call.Refuse(call.Invalid, "%v", err)
 	case errors.Is(err, control.ErrTooLarge):
@@ -284,6 +281,23 @@ func (s *Service) put(ctx context.Context, c control.Change) (*control.Item, err
 		return nil, call.Refuse(call.NotFound, "%v", err)
 	}
 	return nil, s.tableError(ctx, fmt.Sprintf("put %s/%q", c.Table, c.Key), err)
+}
+
+// clashOf returns the clash of an item that is not at the version that the operator saw. have is nil if there is none.
+func clashOf(t control.Table, key string, expect int64, have *control.Item) call.Clash {
+	clash := call.Clash{Table: t, Key: key, Expect: expect}
+	if have != nil {
+		clash.Have = call.ItemOf(have)
+	}
+	return clash
+}
+
+// versionOf returns the version of an item; 0 if there is none.
+func versionOf(item *control.Item) int64 {
+	if item == nil {
+		return 0
+	}
+	return item.Version
 }
 
 func conflict(clashes ...call.Clash) *call.Error {
@@ -314,18 +328,10 @@ func checkReason(reason string) error {
 
 // checkVersion refuses an item that is not at the version that the operator saw.
 func checkVersion(t control.Table, key string, have *control.Item, expect *int64) error {
-	version := int64(0)
-	if have != nil {
-		version = have.Version
-	}
-	if expect == nil || *expect == version {
+	if expect == nil || *expect == versionOf(have) {
 		return nil
 	}
-	clash := call.Clash{Table: t, Key: key, Expect: *expect}
-	if have != nil {
-		clash.Have = call.ItemOf(have)
-	}
-	return conflict(clash)
+	return conflict(clashOf(t, key, *expect, have))
 }
 
 // eachLive calls f for each item of a table that is not deleted. If skipDamaged is set, items that cannot be read are

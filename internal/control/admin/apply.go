@@ -96,10 +96,7 @@ func (s *Service) apply(ctx context.Context, actor string, r *ApplyRequest, ownH
 	var toWrite []*edit // the edits that change their item
 	out := &ApplyResponse{Results: make([]Applied, len(edits))}
 	for i, e := range edits {
-		out.Results[i] = Applied{Table: e.Table, Key: e.Key}
-		if e.have != nil {
-			out.Results[i].Version = e.have.Version
-		}
+		out.Results[i] = Applied{Table: e.Table, Key: e.Key, Version: versionOf(e.have)}
 		if e.changesNothing() {
 			out.Results[i].Unchanged = true
 			continue
@@ -237,18 +234,9 @@ func (e *edit) changesNothing() bool {
 func checkVersions(edits []*edit) error {
 	var clashes []call.Clash
 	for _, e := range edits {
-		version := int64(0)
-		if e.have != nil {
-			version = e.have.Version
+		if versionOf(e.have) != e.Expect {
+			clashes = append(clashes, clashOf(e.Table, e.Key, e.Expect, e.have))
 		}
-		if version == e.Expect {
-			continue
-		}
-		clash := call.Clash{Table: e.Table, Key: e.Key, Expect: e.Expect}
-		if e.have != nil {
-			clash.Have = call.ItemOf(e.have)
-		}
-		clashes = append(clashes, clash)
 	}
 	if len(clashes) > 0 {
 		return conflict(clashes...)

@@ -44,12 +44,17 @@ func PinKey(tenant string) string {
 // balancer uses the Request, as an element of shares.Input.
 func ReadCell(body []byte) (*CellDocument, error) {
 	var c CellDocument
-	decoder := json.NewDecoder(strings.NewReader(string(body)))
-	decoder.DisallowUnknownFields()
-	if err := decoder.Decode(&c); err != nil {
+	if err := decodeKnown(body, &c); err != nil {
 		return nil, fmt.Errorf("not a valid document of a cell: %w", err)
 	}
 	return &c, nil
+}
+
+// decodeKnown decodes a stored object, and refuses members that into does not have.
+func decodeKnown(body []byte, into any) error {
+	decoder := json.NewDecoder(bytes.NewReader(body))
+	decoder.DisallowUnknownFields()
+	return decoder.Decode(into)
 }
 
 // AddCellRequest asks for a cell to serve, or for a new weight.
@@ -184,19 +189,16 @@ func (s *Service) writeDesiredState(
 		return nil, err
 	}
 	var have *CellDocument
-	version := int64(0)
-	if item != nil {
-		if version = item.Version; !item.Deleted {
-			if have, err = ReadCell(item.Body); err != nil {
-				return nil, call.Refuse(call.Internal, "cell %q: %v", cell, err)
-			}
+	if item != nil && !item.Deleted {
+		if have, err = ReadCell(item.Body); err != nil {
+			return nil, call.Refuse(call.Internal, "cell %q: %v", cell, err)
 		}
 	}
 	doc, err := next(have)
 	if err != nil {
 		return nil, err
 	}
-	return s.writeRequest(ctx, actor, reason, cell, version, doc)
+	return s.writeRequest(ctx, actor, reason, cell, versionOf(item), doc)
 }
 
 // writeRequest writes a document to the table cells.
@@ -318,16 +320,14 @@ func (s *Service) pin(ctx context.Context, actor, reason, tenant string, p *plac
 	if err != nil {
 		return err
 	}
-	version := int64(0)
 	if item != nil {
-		version = item.Version
 		if have, err := ReadCell(item.Body); err == nil && have.samePlacement(doc) {
 			return nil
 		}
 	} else if !p.isSpecial() {
 		return nil
 	}
-	_, err = s.writeRequest(ctx, actor, reason, key, version, doc)
+	_, err = s.writeRequest(ctx, actor, reason, key, versionOf(item), doc)
 	return err
 }
 

@@ -1,7 +1,6 @@
 package admin
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -192,9 +191,7 @@ func (b *boostMembers) String() string {
 }
 
 func membersOf(body []byte) (t tenantMembers, err error) {
-	decoder := json.NewDecoder(bytes.NewReader(body))
-	decoder.UseNumber()
-	err = decoder.Decode(&t)
+	err = decodeTree(body, &t)
 	return t, err
 }
 

@@ -1,9 +1,7 @@
 package admin
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
 	"time"
 
@@ -62,9 +60,7 @@ type PaceDocument struct {
 // ReadPace decodes the body of a pace plan.
 func ReadPace(body []byte) (*PaceDocument, error) {
 	var d PaceDocument
-	decoder := json.NewDecoder(bytes.NewReader(body))
-	decoder.DisallowUnknownFields()
-	if err := decoder.Decode(&d); err != nil {
+	if err := decodeKnown(body, &d); err != nil {
 		return nil, fmt.Errorf("not a valid pace plan: %w", err)
 	}
 	if d.Version != paceVersion {
@@ -134,10 +130,9 @@ func (s *Service) SetPacePlan(ctx context.Context, actor string, r *PacePlanRequ
 	}
 	doc := &PaceDocument{ID: key, Version: paceVersion, Period: limit.DurationText(period),
 		PacePart: PacePart{Total: r.Total, Instances: r.Instances}}
-	version, now := int64(0), s.c.Now()
+	now := s.c.Now()
 	earliest := windowStart(now, period)
 	if item != nil {
-		version = item.Version
 		earliest = windowStart(now.Add(paceNotice), period).Add(paceWindowsLead * period)
 		if !item.Deleted {
 			have, err := ReadPace(item.Body)
@@ -162,7 +157,7 @@ func (s *Service) SetPacePlan(ctx context.Context, actor string, r *PacePlanRequ
 	if err != nil {
 		return nil, call.Refuse(call.Invalid, "%v", err)
 	}
-	written, err := s.put(ctx, control.Change{Table: control.Cells, Key: key, Expect: version, Body: body,
+	written, err := s.put(ctx, control.Change{Table: control.Cells, Key: key, Expect: versionOf(item), Body: body,
 		Actor: actor, Reason: r.Reason})
 	if err != nil {
 		return nil, err

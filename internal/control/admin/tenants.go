@@ -1,12 +1,12 @@
 package admin
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/sluicelimits/sluice/events/canonical"
@@ -16,6 +16,13 @@ import (
 
 // tree is a stored document that is being edited. Numbers are kept as they are written.
 type tree = map[string]any
+
+// decodeTree decodes a JSON object, and keeps numbers as they are written.
+func decodeTree(text []byte, into any) error {
+	decoder := json.NewDecoder(bytes.NewReader(text))
+	decoder.UseNumber()
+	return decoder.Decode(into)
+}
 
 // change is one edit of one stored document.
 type change struct {
@@ -40,10 +47,8 @@ func (s *Service) change(ctx context.Context, actor string, c change) (*call.Ite
 	if err := checkVersion(c.table, c.key, have, c.expect); err != nil {
 		return nil, err
 	}
-	decoder := json.NewDecoder(strings.NewReader(string(have.Body)))
-	decoder.UseNumber()
 	var body tree
-	if err := decoder.Decode(&body); err != nil {
+	if err := decodeTree(have.Body, &body); err != nil {
 		return nil, call.Refuse(call.Internal, "%s cannot be read", name(c.table, c.key))
 	}
 	if err := c.edit(body); err != nil {
@@ -136,10 +141,7 @@ func (s *Service) createTenant(ctx context.Context, actor string, r *SetTenantRe
 	if err != nil {
 		return nil, call.Refuse(call.Invalid, "tenant: %v", err)
 	}
-	c := Change{Table: control.Tenants, Key: r.Tenant, Body: text}
-	if have != nil {
-		c.Expect = have.Version
-	}
+	c := Change{Table: control.Tenants, Key: r.Tenant, Expect: versionOf(have), Body: text}
 	if _, err := s.Apply(ctx, actor, &ApplyRequest{Reason: r.Reason, Changes: []Change{c}}); err != nil {
 		return nil, err
 	}
@@ -167,10 +169,8 @@ func (r *SetTenantRequest) applyTo(body tree) error {
 		list = slices.Delete(list, i, i+1)
 	}
 	for i, raw := range r.Overrides {
-		decoder := json.NewDecoder(strings.NewReader(string(raw)))
-		decoder.UseNumber()
 		var settings tree
-		if err := decoder.Decode(&settings); err != nil || settings == nil {
+		if err := decodeTree(raw, &settings); err != nil || settings == nil {
 			return call.Refuse(call.Invalid, "overrides[%d]: want an object", i)
 		}
 		id, _ := settings["id"].(string)

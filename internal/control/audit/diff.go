@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -102,20 +103,15 @@ func (v *values) add(path string, tree any) {
 
 // ordered returns the names of an object's members, id first.
 func ordered(o map[string]any) []string {
-	names := make([]string, 0, len(o))
-	for name := range o {
-		names = append(names, name)
-	}
-	slices.SortFunc(names, func(x, y string) int {
-		if (x == "id") != (y == "id") {
-			if x == "id" {
-				return -1
-			}
+	return slices.SortedFunc(maps.Keys(o), func(x, y string) int {
+		switch "id" {
+		case x:
+			return -1
+		case y:
 			return 1
 		}
 		return strings.Compare(x, y)
 	})
-	return names
 }
 
 func idOf(e any) string {
