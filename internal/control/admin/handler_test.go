@@ -351,7 +351,7 @@ func FuzzInvoke(f *testing.F) {
 				Identity     struct{ Caller, UserArn string }
 			}
 		}
-		m := call.NewMux(discard, call.Rare("/whoami", func(_ context.Context, actor string, _ *struct{}) (string, error) {
+		whoAmI := func(_ context.Context, actor string, _ *struct{}) (string, error) {
 			if err := json.Unmarshal(payload, &said); err != nil {
 				t.Errorf("%q was carried out, want that a payload that is not JSON is refused", payload)
 			}
@@ -362,7 +362,8 @@ func FuzzInvoke(f *testing.F) {
 				t.Errorf("%q was carried out, want that only calls to the API %s are", payload, api)
 			}
 			return actor, nil
-		}, false, ""))
+		}
+		m := call.NewMux(discard, call.Rare("/whoami", whoAmI, false, ""))
 		_, _ = call.Lambda(m, api).Invoke(t.Context(), payload)
 	})
 }

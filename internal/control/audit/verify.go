@@ -137,8 +137,8 @@ func NoticeKinds() []control.BreakKind {
 }
 
 // Verify checks every version of every object and every item of the tables. It holds in memory a bounded number of
-// objects, and a hash of 8 bytes for each item. Changes may be made at the same time; Verify ignores changes to the part of the archive that it has already
-// read.
+// objects, and a hash of 8 bytes for each item. Changes may be made at the same time; Verify ignores changes to the
+// part of the archive that it has already read.
 //
 // If the archive locks its objects, Verify compares the time at which an object was put, by the archive's clock, with
 // the time that its record states. The object must not have been put more than MostSkew before its change, nor more
@@ -196,8 +196,8 @@ func Verify(ctx context.Context, c VerifyConfig) (*Report, error) {
 	}
 	if !v.report.Locks && v.report.Objects > 0 {
 		v.find(control.Break{Kind: NoPutTimes,
-			Detail: "the archive does not lock its objects: whoever may write it may replace them, which changes their " +
-				"times. Therefore times are not compared"}, "")
+			Detail: "the archive does not lock its objects: whoever may write it may replace them, which changes " +
+				"their times. Therefore times are not compared"}, "")
 	}
 	v.report.Findings, v.report.Notices = v.of(Kinds()), v.of(NoticeKinds())
 	return &v.report, nil
@@ -241,8 +241,8 @@ type verifier struct {
 
 	archiveLock Lock // lock of new objects; zero if unknown
 
-	// met holds the hashes of the items that have an object. Two items with one hash are so unlikely that a missing
-	// object is overlooked less often than a bit of the archive is lost.
+	// met holds the hashes of the items that have an object. Among a million items, the chance that any two have the
+	// same hash, so that a missing object may be overlooked, is 1 in 37 million (n²/2 of 2⁶⁴).
 	met  map[uint64]struct{}
 	seed maphash.Seed
 }

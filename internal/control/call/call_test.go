@@ -36,10 +36,11 @@ var spellings = map[string]bool{
 
 // countingMux returns a mux with one operation, which counts its calls.
 func countingMux(ran *int) *call.Mux {
-	return call.NewMux(slog.New(slog.DiscardHandler), call.Rare("/keys/create", func(context.Context, string, *struct{}) (string, error) {
+	create := func(context.Context, string, *struct{}) (string, error) {
 		*ran++
 		return "made", nil
-	}, true, ""))
+	}
+	return call.NewMux(slog.New(slog.DiscardHandler), call.Rare("/keys/create", create, true, ""))
 }
 
 func wantOneCall(t *testing.T, what, spelling string, status, ran int) {
@@ -56,9 +57,10 @@ func wantOneCall(t *testing.T, what, spelling string, status, ran int) {
 // Guarantees that the body of an item is in an answer as the table has it. Clients compare bodies with their own.
 func TestAnswersKeepBodies(t *testing.T) {
 	const body = `{"id":"a<b>&c"}`
-	m := call.NewMux(slog.New(slog.DiscardHandler), call.Rare("/get", func(context.Context, string, *struct{}) (*call.Item, error) {
+	get := func(context.Context, string, *struct{}) (*call.Item, error) {
 		return &call.Item{Body: json.RawMessage(body)}, nil
-	}, false, ""))
+	}
+	m := call.NewMux(slog.New(slog.DiscardHandler), call.Rare("/get", get, false, ""))
 	server := httptest.NewServer(call.Local(m, "ann@local"))
 	defer server.Close()
 	answer, err := http.Post(server.URL+"/get", "application/json", strings.NewReader("{}"))
