@@ -39,6 +39,10 @@ synth: ## Make the CDK templates of DEPLOYMENT (infra/deployment.yaml) in infra/
 deploy: ## Build the Lambdas, deploy DEPLOYMENT to the account of AWS_PROFILE, stack by stack (CDKFLAGS=...)
 	@scripts/cdk --lambdas all deploy --all --concurrency 1 $(CDKFLAGS)
 
+.PHONY: dry-run
+dry-run: ## Have AWS validate each policy and prepare a change set of each stack of DEPLOYMENT, and execute none
+	@scripts/dry-run
+
 .PHONY: test-infra
 test-infra: ## Test infra and its templates, which stay in dist/templates (needs Node.js)
 	rm -rf dist/templates && mkdir -p dist/templates
