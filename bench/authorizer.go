@@ -11,7 +11,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"time"
 
@@ -153,6 +152,15 @@ func (c *caller) narrowAdmitted(event []byte) (n int, err error) {
 	return n, nil
 }
 
+// warmFunctions builds the authorizer, and the same function with a limiter that admits everything.
+func (d *deployment) warmFunctions() (both [2]*function, err error) {
+	if both[0], err = d.function("authorizer", ".", "./functions/authorizer"); err == nil {
+		both[0].env = d.with("SLUICE_REDIS_DEADLINE", busyDeadline)
+		both[1], err = d.function("allowing", "bench", "./allowing")
+	}
+	return both, err
+}
+
 // warmFigure measures the time of a call through the Runtime API, by leases, as a multiple of that of the same function
 // with a limiter that admits everything.
 func warmFigure(short bool) (r Result, err error) {
@@ -165,12 +173,7 @@ func warmFigure(short bool) (r Result, err error) {
 		return r, err
 	}
 	defer d.close()
-	limiting, err := d.function("authorizer", ".", "./functions/authorizer")
-	if err != nil {
-		return r, err
-	}
-	limiting.env = d.with("SLUICE_REDIS_DEADLINE", busyDeadline)
-	allowing, err := d.function("allowing", "bench", "./allowing")
+	functions, err := d.warmFunctions()
 	if err != nil {
 		return r, err
 	}
@@ -183,7 +186,7 @@ func warmFigure(short bool) (r Result, err error) {
 		return r, err
 	}
 	var pair [2]*caller
-	for i, f := range []*function{limiting, allowing} {
+	for i, f := range functions {
 		h, err := f.start()
 		if err != nil {
 			return r, err
@@ -215,123 +218,13 @@ func warmFigure(short bool) (r Result, err error) {
 	if err := errors.Join(stop(pair[0].Host), stop(pair[1].Host)); err != nil { // gives back all leases
 		return r, err
 	}
-	if spent, err := d.countSpentUnits("wide", warmTenants); err != nil || spent != int64(pair[0].calls) {
-		return r, fmt.Errorf("redis has counted %d units of %d calls that were admitted, error %w", spent,
-			pair[0].calls, err)
+	if err := d.wantSpentUnits("wide", warmTenants, int64(pair[0].calls)); err != nil {
+		return r, err
 	}
 	r.Value = median(times[0]) / median(times[1])
 	r.note("%.0f µs against %.0f µs: medians of %d calls each, in turn; one at a time, JWTs already seen, "+
 		"%d tenants with %d limits", median(times[0]), median(times[1]), rounds*warmBlock, warmTenants, functionLimits)
 	return r, nil
-}
-
-// jwtLoad makes calls of one tenant with a JWT. All of them are admitted.
-type jwtLoad struct {
-	d     *deployment
-	f     *inProcess
-	event []byte
-	calls int
-}
-
-func newJWTLoad() (*jwtLoad, error) {
-	d, err := deploy(tokentest.NewRSA("one"), 1, 1)
-	if err != nil {
-		return nil, err
-	}
-	l := &jwtLoad{d: d}
-	if l.event, err = d.call("wide-0"); err == nil {
-		l.f, err = d.here("SLUICE_REDIS_DEADLINE", busyDeadline)
-	}
-	if err == nil {
-		_, err = l.run(2000) // verifies the JWT, and gets leases
-	}
-	if err != nil {
-		l.close()
-		return nil, err
-	}
-	return l, nil
-}
-
-func (l *jwtLoad) close() {
-	if l.f != nil {
-		_ = l.f.close()
-	}
-	l.d.close()
-}
-
-// run makes n calls, and returns the processor time of a call in µs. It is the time of this process, which contains the
-// function and its client of Redis, but not the server.
-func (l *jwtLoad) run(n int) (float64, error) {
-	var answer []byte
-	began := processorTime()
-	for range n {
-		var err error
-		if answer, err = l.f.Invoke(context.Background(), l.event); err != nil {
-			return 0, err
-		}
-	}
-	took := processorTime() - began
-	l.calls += n
-	return took.Seconds() * 1e6 / float64(n), admitted(answer, "wide-0")
-}
-
-// verify checks that each call was admitted and counted, and that the limiter denies calls above a limit.
-func (l *jwtLoad) verify() error {
-	narrow, err := l.d.call("narrow-0")
-	if err != nil {
-		return err
-	}
-	const beyond = 3
-	for range narrowUnits + beyond {
-		if _, err := l.f.Invoke(context.Background(), narrow); err != nil {
-			return err
-		}
-	}
-	if err := l.f.close(); err != nil {
-		return err
-	}
-	told, err := l.f.metrics.since(0)
-	if err != nil {
-		return err
-	}
-	spent, err := l.d.countSpentUnits("wide", 1)
-	switch {
-	case err != nil:
-		return err
-	case told.Decisions != int64(l.calls+narrowUnits+beyond) || told.Denied != beyond || told.Backstop != 0:
-		return fmt.Errorf("%d decisions, %d denied, %d by the backstop; want %d, %d, 0",
-			told.Decisions, told.Denied, told.Backstop, l.calls+narrowUnits+beyond, beyond)
-	case spent != int64(l.calls):
-		return fmt.Errorf("redis has counted %d units of %d calls", spent, l.calls)
-	}
-	return nil
-}
-
-// jwtFigure measures the processor time of a whole call with a JWT that was verified before. The least of some runs is
-// the figure.
-func jwtFigure(short bool) (r Result, err error) {
-	l, err := newJWTLoad()
-	if err != nil {
-		return r, err
-	}
-	defer l.close()
-	runs, each := 101, 5_000 // of many short runs, some are not disturbed by other programs
-	if short {
-		runs = 5
-	}
-	var times []float64
-	for range runs {
-		runtime.GC()
-		took, err := l.run(each)
-		if err != nil {
-			return r, err
-		}
-		times = append(times, took)
-	}
-	r.Value = slices.Min(times)
-	r.note("event of %d bytes to answer, JWT by RS256 seen before, 3 limits by leases of Redis: the least of %d runs "+
-		"of %d calls, processor time; median %.1f µs", len(l.event), runs, each, median(times))
-	return r, l.verify()
 }
 
 // zipFigure measures the size of the authorizer's bundle for arm64, as `make lambdas` builds it.

@@ -201,16 +201,8 @@ func (c *crowd) verify() error {
 		return fmt.Errorf("%d calls of %d tenants with %d units each were admitted", c.narrowAllowed, narrowTenants,
 			narrowUnits)
 	}
-	for word, of := range map[string]struct {
-		tenants int
-		calls   int64
-	}{"wide": {manyTenants, wide - c.wideDenied}, "narrow": {narrowTenants, c.narrowAllowed}} {
-		if spent, err := c.d.countSpentUnits(word, of.tenants); err != nil || spent != of.calls {
-			return fmt.Errorf("redis has counted %d units of %d admitted calls of %s tenants, error %w", spent,
-				of.calls, word, err)
-		}
-	}
-	return nil
+	return errors.Join(c.d.wantSpentUnits("wide", manyTenants, wide-c.wideDenied),
+		c.d.wantSpentUnits("narrow", narrowTenants, c.narrowAllowed))
 }
 
 // concurrentFigure measures the 99th percentile of the time of the limiter's step while many callers call concurrently,

@@ -87,7 +87,7 @@ func deploy(signer *tokentest.Signer, wide, narrow int) (d *deployment, err erro
 	}
 	d.stops = append(d.stops, func() { _ = os.RemoveAll(d.dir) })
 	var text strings.Builder
-	fmt.Fprintf(&text, "plans:\n"+functionPlan+functionPlan+"tenants:\n", "wide", plenty, "narrow", narrowUnits)
+	fmt.Fprintf(&text, "plans:\n"+functionPlan+functionPlan+"tenants:\n", "wide", 1_000_000_000, "narrow", narrowUnits)
 	for i := range wide {
 		fmt.Fprintf(&text, "  - { id: wide-%d, plan: wide }\n", i)
 	}
@@ -195,6 +195,15 @@ func (d *deployment) calls(word string, tenants int) ([][]byte, error) {
 		}
 	}
 	return events, nil
+}
+
+// wantSpentUnits returns an error if Redis has counted other than the wanted units of the tenants: see countSpentUnits.
+func (d *deployment) wantSpentUnits(word string, tenants int, want int64) error {
+	spent, err := d.countSpentUnits(word, tenants)
+	if err == nil && spent != want {
+		err = fmt.Errorf("redis has counted %d units of %d admitted calls of %s tenants", spent, want, word)
+	}
+	return err
 }
 
 // countSpentUnits returns the units that Redis has counted in the year's windows of the tenants word-0, word-1 and so
@@ -323,7 +332,7 @@ func stop(h *lambdahost.Host) error {
 // Runtime API and of other processes.
 type inProcess struct {
 	*cell.Function
-	metrics metrics
+	metrics metricLines
 	close   func() error
 }
 
@@ -360,8 +369,8 @@ func (d *deployment) here(pairs ...string) (*inProcess, error) {
 	return p, nil
 }
 
-// metrics collects the lines of metrics that a function writes.
-type metrics struct {
+// metricLines collects the lines of metrics that a function writes.
+type metricLines struct {
 	mu      sync.Mutex
 	lines   []line
 	refused error
@@ -392,7 +401,7 @@ func (d *distribution) all() (values []float64) {
 }
 
 // Write implements [io.Writer].
-func (m *metrics) Write(text []byte) (int, error) {
+func (m *metricLines) Write(text []byte) (int, error) {
 	var l line
 	err := json.NewDecoder(bytes.NewReader(text)).Decode(&l)
 	m.mu.Lock()
@@ -405,7 +414,7 @@ func (m *metrics) Write(text []byte) (int, error) {
 }
 
 // since adds up the lines from the given second on. The error names a line that could not be read.
-func (m *metrics) since(second int64) (sum line, err error) {
+func (m *metricLines) since(second int64) (sum line, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for i := range m.lines {
