@@ -11,8 +11,8 @@ import (
 	cwtypes "github.com/aws/aws-sdk-go-v2/service/cloudwatch/types"
 )
 
-// killSwitch checks the assumption kill-switch in each cell. It looks at the last deployment of a mode and its state. If
-// no mode was ever deployed, it looks at how the authorizer asks for one. It also looks at the alarms that AppConfig
+// killSwitch checks the assumption kill-switch in each cell. It looks at the last deployment of a mode and its state.
+// If no mode was ever deployed, it looks at how the authorizer asks for one. It also looks at the alarms that AppConfig
 // watches, because AppConfig rolls a deployment back while one of them rings or has no data.
 func killSwitch(ctx context.Context, t *Target) Finding {
 	a := t.Account

@@ -114,7 +114,8 @@ func (s Services) actionsFailed(ctx context.Context, prefix string, now time.Tim
 		for _, item := range page.AlarmHistoryItems {
 			if strings.HasPrefix(aws.ToString(item.AlarmName), prefix) &&
 				strings.HasPrefix(aws.ToString(item.HistorySummary), "Failed") {
-				return ptr(violated("%s: %s", aws.ToString(item.AlarmName), clip(aws.ToString(item.HistorySummary), 200)))
+				return ptr(violated("%s: %s", aws.ToString(item.AlarmName),
+					clip(aws.ToString(item.HistorySummary), 200)))
 			}
 		}
 	}
