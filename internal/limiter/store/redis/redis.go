@@ -116,6 +116,7 @@ type Store struct {
 	client        goredis.UniversalClient
 	batches       *batcher // nil in cluster mode
 	leased        leasedOwners
+	seen          seenPacks
 	deadline      time.Duration
 	boot          uint64 // random; with serial it makes receipt ids unique
 	serial        atomic.Uint64

@@ -56,11 +56,14 @@ type noRetryCmd struct{ *goredis.Cmd }
 func (noRetryCmd) NoRetry() bool { return true }
 
 // runDecision runs the generated script for requests of this shape. If there is none, or if the script declines, it
-// runs decide.lua. It runs decide.lua at once for requests that lease, and for owners whose token buckets have leased
-// units, because generated scripts cannot handle them. general reports whether decide.lua has replied.
+// runs decide.lua. It runs decide.lua at once for requests that lease, for owners whose token buckets have leased
+// units, and for packs that it has not used before, because generated scripts cannot handle them. general reports
+// whether decide.lua has replied.
 func (s *Store) runDecision(ctx *timeoutContext, q *query) (reply string, general bool, err error) {
 	if !s.generalOnly && len(q.req.Leases) == 0 && !s.leased.mayHaveLeases(q) && q.encodeShape() {
-		if sh := q.scriptOfShape(); sh != nil {
+		if !s.seen.has(q.keys) {
+			s.seen.add(q.keys)
+		} else if sh := q.scriptOfShape(); sh != nil {
 			reply, err = s.runScript(ctx, sh, q.shapeScriptArgs())
 			if err != nil || reply != "" {
 				s.notifyAnswer(false)

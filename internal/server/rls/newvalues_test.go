@@ -1,0 +1,45 @@
+package rls_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/sluicelimits/sluice/internal/server/rls"
+	"github.com/sluicelimits/sluice/internal/testkit/redistest"
+)
+
+// Guarantees that a value that was never seen costs one round trip to Redis, with leases and without. Limits per address
+// consist of such values.
+func TestNewValuesTakeOneRoundTrip(t *testing.T) {
+	const values = 200
+	for _, unit := range []string{"second", "minute", "hour", "day"} {
+		for _, leases := range []bool{true, false} {
+			server := redistest.Start(t)
+			w := newWorld(t, rls.Config{Store: onRedis(t, server, leases)}, "domain: d\ndescriptors:\n"+
+				"  - {key: a, rate_limit: {unit: "+unit+", requests_per_unit: 30}}\n")
+			w.want("ok: ok 29", descriptor("a=first"))
+			c := server.Client(t)
+			if err := c.ConfigResetStat(t.Context()).Err(); err != nil {
+				t.Fatal(err)
+			}
+			for i := range values {
+				w.want("ok: ok 29", descriptor(fmt.Sprint("a=", i)))
+			}
+			info, err := c.Info(t.Context(), "commandstats").Result()
+			if err != nil {
+				t.Fatal(err)
+			}
+			calls := 0
+			_, text, _ := strings.Cut(info, "cmdstat_evalsha:calls=")
+			if _, err := fmt.Sscanf(text, "%d,", &calls); err != nil {
+				t.Fatalf("%v: %s", err, info)
+			}
+			// A script that counts the instances may run, too. Two values may share a bit of what the store remembers.
+			if calls < values || calls > values+values/50 {
+				t.Errorf("limits per %s, leases %t: %d scripts for %d new values, want one for each", unit, leases, calls,
+					values)
+			}
+		}
+	}
+}
