@@ -207,6 +207,69 @@ func TestLateReturnsByOldCopies(t *testing.T) {
 	}
 }
 
+// Guarantees the same in the cases in which the bound depends on what another process has done since the copy was made.
+func TestLateReturnsThatOthersCutShort(t *testing.T) {
+	t.Parallel()
+	client := server(t)
+	const second, first = 1, 0
+	type step struct {
+		process           int
+		need, lease, back int64         // units
+		after             time.Duration // the slot of the lease of 10 units ends; below 0: before that
+	}
+	for name, steps := range map[string][]step{
+		"given back by two": {{second, 29, 0, 0, -time.Second}, {first, 0, 10, 0, -time.Second},
+			{second, 0, 1, 0, 10 * time.Millisecond}, {first, 0, 1, 0, 11 * time.Millisecond},
+			{second, 0, 0, 10, 12 * time.Millisecond}, {first, 0, 0, 10, 13 * time.Millisecond}},
+		"given back in the slot, too": {{second, 29, 0, 0, -time.Second}, {first, 0, 10, 0, -time.Second},
+			{second, 0, 0, 10, -500 * time.Millisecond}, {first, 0, 1, 10, 10 * time.Millisecond}},
+		"given back twice, after a charge": {{second, 29, 0, 0, -time.Second}, {first, 0, 10, 0, -time.Second},
+			{second, 0, 1, 0, 10 * time.Millisecond}, {second, 5, 0, 0, 11 * time.Millisecond},
+			{second, 0, 0, 10, 12 * time.Millisecond}, {second, 0, 0, 10, 13 * time.Millisecond}},
+		"no room for both": {{first, 0, 10, 0, -time.Second}, {second, 0, 1, 0, 200 * time.Millisecond},
+			{first, 0, 1, 0, 201 * time.Millisecond}, {second, 0, 0, 5, 202 * time.Millisecond},
+			{first, 0, 0, 5, 203 * time.Millisecond}},
+		"no room before a charge": {{first, 0, 10, 0, -time.Second}, {second, 0, 1, 0, 200 * time.Millisecond},
+			{first, 0, 1, 0, 201 * time.Millisecond}, {second, 6, 0, 0, 202 * time.Millisecond},
+			{first, 0, 0, 10, 203 * time.Millisecond}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := config(client)
+			stores := []*dynamodb.Store{open(t, c), open(t, c)}
+			model, err := memory.New(memory.Config{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			l := must(t, limit.Limit{ID: "l", MaxCost: 40, Tiers: []limit.Tier{{
+				Algorithm: limit.TokenBucket, Threshold: 40, Burst: 40, Period: 4 * time.Second}}})
+			end := l.Tiers[0].LeaseEnd(acme.Name, noon.UnixMicro()+l.Tiers[0].Leasing().Longest)
+			for i, step := range steps {
+				now := time.UnixMicro(end).Add(step.after)
+				req := &limit.Request{Owner: acme, Charges: []limit.Charge{{Limit: l, Cost: max(step.need, 1)}},
+					Leases: []limit.LeaseRequest{{Need: step.need, Least: step.lease, Correction: -step.back,
+						CorrectionAt: end}}}
+				var got, want limit.Decision
+				if err := errors.Join(stores[step.process].Decide(t.Context(), req, now, &got),
+					model.Decide(t.Context(), req, now, &want)); err != nil {
+					t.Fatal(err)
+				}
+				if got.Allowed != want.Allowed || got.Lease(0) != want.Lease(0) {
+					t.Fatalf("step %d: allowed %t, leased %+v; want %t, %+v", i, got.Allowed, got.Lease(0),
+						want.Allowed, want.Lease(0))
+				}
+				req.Leases = nil
+				if err := errors.Join(open(t, c).Peek(t.Context(), req, now, &got),
+					model.Peek(t.Context(), req, now, &want)); err != nil {
+					t.Fatal(err)
+				}
+				if got, want := got.Results[0].Remaining(), want.Results[0].Remaining(); got > want {
+					t.Fatalf("step %d: %d units remain, want at most %d", i, got, want)
+				}
+			}
+		})
+	}
+}
+
 // lateReturnsByOldCopies has three processes take turns at a bucket, until one of them decides otherwise than the
 // memory store because its copy is old. It returns how many decisions gave units back late.
 func lateReturnsByOldCopies(t *testing.T, client *sdk.Client, seed uint64) (late int) {
