@@ -489,8 +489,8 @@ type head struct {
 }
 
 // stepsAtOnce is the number of steps whose reads are made before they are checked: enough that the wait for the last
-// read of them takes little of the time.
-const stepsAtOnce = 512
+// read of them takes little of the time, and few enough for memory, where they may have up to MaxAuditBytes each.
+const stepsAtOnce = 256
 
 // walk checks the archive. It reads objects concurrently and checks them in order. Each item's head is read after the
 // item's last name was listed.
