@@ -287,8 +287,8 @@ func (l *life) counters(c stand.Cell, does string, args ...string) (counter ops.
 	l.Helper()
 	reason := does + " in " + c.ID
 	var r ops.Response
-	out := sluice(l.T, l.stand, append([]string{does, l.tenant, "few", "--path", "/product/1", "--ops-endpoint",
-		l.stand.Ops(c.ID), "--region", c.Region,
+	out := sluice(l.T, l.stand, append([]string{"counter", does, l.tenant, "few", "--path", "/product/1",
+		"--ops-endpoint", l.stand.Ops(c.ID), "--region", c.Region,
 		"--reason", reason, "--json"}, args...)...)
 	l.must(json.Unmarshal([]byte(out), &r))
 	if r.Cell != c.ID || r.Tenant != l.tenant || len(r.Counters) != 1 || r.Operation == "" {

@@ -35,20 +35,12 @@ const (
 
 const auditHelp = `
 
-Where to find the audit trail: --data names the data folder of a 'sluice dev'. That process may be
-running; the command then asks it for the live tables. --archive s3://BUCKET names the audit trail
-of a deployment, which is read with the AWS credentials of the environment or profile.
-
-The trail records who changed what, when and why, with the whole item before and after the change.
-It contains no secrets: API keys are recorded as keyed hashes.`
+--data names the data folder of a 'sluice dev', which may be running. --archive s3://BUCKET names the
+audit trail of a deployment, which is read with the AWS credentials of the environment or profile. See
+docs/audit.md.`
 
 func newAuditCommand() *cobra.Command {
-	c := &cobra.Command{
-		Use:   "audit",
-		Short: "Show who changed what and when, and check that nobody has rewritten it",
-		Args:  usageArgs(cobra.NoArgs),
-		RunE:  func(c *cobra.Command, _ []string) error { return c.Help() },
-	}
+	c := group("audit", "Show who changed what and when, and check that nobody has rewritten it")
 	c.AddCommand(newAuditShowCommand(), newAuditVerifyCommand())
 	return c
 }

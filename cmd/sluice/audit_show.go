@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strconv"
 	"strings"
 	"time"
 
@@ -16,21 +15,17 @@ import (
 )
 
 const showLong = `Show who changed what, when and why, oldest first, with each field that changed.
-
-TABLE is plans, tenants, keys, cells or operations. The key of one item follows after a slash.
-Without an argument, all tables are shown. Times come from the clocks of the writers. A note below a
-record says if the record was hidden, covered or altered later. 'sluice audit verify' finds out
-whether records are missing.
-
-The canary measures how long a change takes to arrive, with changes that set nothing. These are left
-out, and the command prints how many there were. --canary or plans/` + events.CanaryKey + ` shows them.`
+TABLE is plans, tenants, keys, cells or operations; the key of one item follows after a slash. Times
+come from the clocks of the writers. A note below a record says if the record was hidden, covered or
+altered later; 'sluice audit verify' finds out whether records are missing. Changes of the canary,
+which set nothing, are left out unless --canary or plans/` + events.CanaryKey + ` asks for them.`
 
 // showFlags is the command line of show.
 type showFlags struct {
 	auditSource
-	version               int64
-	from, to, since, with string
-	json, canary          bool
+	audit.Filter
+	since        time.Duration
+	json, canary bool
 }
 
 func newAuditShowCommand() *cobra.Command {
@@ -41,82 +36,48 @@ func newAuditShowCommand() *cobra.Command {
 		Short:      "Show who changed what, when and why, field by field",
 		Long:       showLong,
 		Example: "  sluice audit show tenants/acme --data ./sluice-data\n" +
-			"  sluice audit show plans/pro --version 7 --archive s3://acme-sluice-audit\n" +
 			"  sluice audit show --since 24h --actor alice --archive s3://acme-sluice-audit --json",
-		Args: wantArgs(0, 1),
 		RunE: func(c *cobra.Command, args []string) error { return f.run(c, args, time.Now()) },
 	}
 	flags := c.Flags()
 	f.flags(c, flags)
-	flags.Int64Var(&f.version, "version", 0, "show version `N` only")
-	flags.StringVar(&f.from, "from", "", "show changes at or after `TIME`, such as 2026-12-24T00:00:00Z")
-	flags.StringVar(&f.to, "to", "", "show changes before `TIME`")
-	flags.StringVar(&f.since, "since", "", "show changes of the last `TIME`, such as 90m, 24h or 7d")
-	flags.StringVar(&f.with, "actor", "", "show changes by actors whose names contain `TEXT`")
+	flags.Int64Var(&f.Version, "version", 0, "show version `N` only")
+	timeFlag(flags, &f.From, "from", "show changes at or after `TIME`, such as 2026-12-24T00:00:00Z")
+	timeFlag(flags, &f.To, "to", "show changes before `TIME`")
+	durationFlag(flags, &f.since, "since", 0, "show changes of the last `TIME`, such as 90m, 24h or 7d")
+	flags.StringVar(&f.Actor, "actor", "", "show changes by actors whose names contain `TEXT`")
 	flags.BoolVar(&f.canary, "canary", false, "show changes of the canary, too")
 	flags.BoolVar(&f.json, "json", false, "print each change as one JSON object on one line")
 	return c
 }
 
-// filter reads the command line.
-func (f *showFlags) filter(args []string, version bool, now time.Time) (audit.Filter, error) {
-	filter := audit.Filter{Version: f.version, Actor: f.with}
+// read completes the filter from the command line.
+func (f *showFlags) read(args []string, changed func(flag string) bool, now time.Time) error {
 	if len(args) > 0 {
 		table, key, slash := strings.Cut(args[0], "/")
-		filter.Table, filter.Key = events.Table(table), key
+		f.Table, f.Key = events.Table(table), key
 		if slash && key == "" {
-			return filter, fmt.Errorf("%q names no item: want TABLE or TABLE/KEY", args[0])
+			return fmt.Errorf("%q names no item: want TABLE or TABLE/KEY", args[0])
 		}
 	}
-	if version && f.version < 1 {
-		return filter, fmt.Errorf("--version %d is below 1", f.version)
+	switch {
+	case changed("version") && f.Version < 1:
+		return fmt.Errorf("--version %d is below 1", f.Version)
+	case changed("since") && (changed("from") || changed("to")):
+		return errors.New("--since cannot be combined with --from or --to")
+	case changed("since") && f.since <= 0:
+		return fmt.Errorf("--since %s is not above 0s", f.since)
+	case changed("since"):
+		f.From = now.Add(-f.since)
 	}
-	if f.since != "" && (f.from != "" || f.to != "") {
-		return filter, errors.New("--since cannot be combined with --from or --to")
-	}
-	for _, bound := range []struct {
-		flag, text string
-		to         *time.Time
-	}{{"--from", f.from, &filter.From}, {"--to", f.to, &filter.To}} {
-		if bound.text == "" {
-			continue
-		}
-		t, err := time.Parse(time.RFC3339, bound.text)
-		if err != nil {
-			return filter, fmt.Errorf("%s %q: want a time such as 2026-12-24T00:00:00Z", bound.flag, bound.text)
-		}
-		*bound.to = t
-	}
-	if f.since != "" {
-		d, err := parseSince(f.since)
-		if err != nil {
-			return filter, err
-		}
-		filter.From = now.Add(-d)
-	}
-	return filter, filter.Check()
-}
-
-// parseSince parses a duration, in whole days ("7d") or as time.ParseDuration does.
-func parseSince(text string) (time.Duration, error) {
-	const maxDays = 36500 // a hundred years; time.Duration ends at 292
-	if days, ok := strings.CutSuffix(text, "d"); ok {
-		if n, err := strconv.Atoi(days); err == nil && n > 0 && n <= maxDays {
-			return time.Duration(n) * 24 * time.Hour, nil
-		}
-	}
-	if d, err := time.ParseDuration(text); err == nil && d > 0 {
-		return d, nil
-	}
-	return 0, fmt.Errorf("--since %q: want a duration such as 90m, 24h or 7d", text)
+	return f.Filter.Check()
 }
 
 func (f *showFlags) run(c *cobra.Command, args []string, now time.Time) error {
 	if err := f.check(c, false); err != nil {
 		return err
 	}
-	filter, err := f.filter(args, c.Flags().Changed("version"), now)
-	if err != nil {
+	if err := f.read(args, c.Flags().Changed, now); err != nil {
 		return &usageError{c.CommandPath(), err}
 	}
 	archive, err := f.openArchive(c.Context())
@@ -125,8 +86,8 @@ func (f *showFlags) run(c *cobra.Command, args []string, now time.Time) error {
 	}
 	var wrote error
 	n, skipped := 0, 0
-	if !f.canary && filter.Key != events.CanaryKey {
-		filter.Skip = func(table events.Table, key string) bool {
+	if !f.canary && f.Key != events.CanaryKey {
+		f.Skip = func(table events.Table, key string) bool {
 			canary := table == events.Plans && key == events.CanaryKey
 			if canary {
 				skipped++
@@ -134,7 +95,7 @@ func (f *showFlags) run(c *cobra.Command, args []string, now time.Time) error {
 			return canary
 		}
 	}
-	err = audit.Show(c.Context(), archive, filter, func(s audit.Shown) bool {
+	err = audit.Show(c.Context(), archive, f.Filter, func(s audit.Shown) bool {
 		n++
 		if f.json {
 			wrote = printShownJSON(c.OutOrStdout(), &s)

@@ -18,15 +18,8 @@ import (
 
 const verifyLong = `Check the audit trail: every version of every object in the archive, the hash
 chain of every item, and the live tables against both. For each kind of break, the command prints
-how many there are and where the first one is. docs/audit.md says what each kind means and what to
-do, and how to keep the key and the newest hash of the anchors.
-
-Notices are not breaks: they say what could not be checked, and which objects the archiver put more
-than an hour after their change. The tables may be changed while the command runs: it waits for a
-missing version that is younger than --grace.
-
-The exit status is 0 if there is no break, 1 if there is one or a check could not be made, and 2 for
-a wrong command line.`
+how many there are and where the first one is, and the exit status is 1. Notices are not breaks: they
+say what could not be checked. The tables may be changed while the command runs.`
 
 func newAuditVerifyCommand() *cobra.Command {
 	var s auditSource
@@ -40,9 +33,7 @@ func newAuditVerifyCommand() *cobra.Command {
 		Short: "Check that no record of a change was altered, removed, replaced or hidden",
 		Long:  verifyLong,
 		Example: "  sluice audit verify --data ./sluice-data\n" +
-			"  sluice audit verify --archive s3://acme-sluice-audit --tables sluice-\n" +
-			"  sluice audit verify --archive s3://audit --tables dev- --aws-endpoint http://127.0.0.1:4566 --json",
-		Args: usageArgs(cobra.NoArgs),
+			"  sluice audit verify --archive s3://acme-sluice-audit --tables sluice-",
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := s.check(c, true); err != nil {
 				return err
@@ -86,8 +77,8 @@ func newAuditVerifyCommand() *cobra.Command {
 	s.flags(c, f)
 	s.tableFlags(f)
 	anchors.flags(f)
-	f.DurationVar(&grace, "grace", 30*time.Second, "longest `TIME` between a write and its record in the archive")
-	f.DurationVar(&late, "late", audit.MostDelay, "longest `TIME` after a change for the archiver to put its object")
+	durationFlag(f, &grace, "grace", 30*time.Second, "longest `TIME` between a write and its record in the archive")
+	durationFlag(f, &late, "late", audit.MostDelay, "longest `TIME` after a change for the archiver to put its object")
 	f.StringArrayVar(&locks, "earlier-lock", nil,
 		"the bucket's default lock until the end of a day, `DAY=MODE:DAYS`; may be repeated")
 	f.IntVar(&parallel, "parallel", 32, "read `N` objects at once")
@@ -191,8 +182,8 @@ func timeText(t time.Time) string {
 
 func printReport(out io.Writer, r *audit.Report) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(w, "checked\t%s of %s, %s\n", counted(r.Objects, "version"), counted(r.Items, "item"),
-		counted(r.Bytes, "byte"))
+	fmt.Fprintf(w, "checked\t%s of %s, %s\n", count(r.Objects, "version"), count(r.Items, "item"),
+		count(r.Bytes, "byte"))
 	if !r.From.IsZero() {
 		fmt.Fprintf(w, "changes\t%s to %s\n", timeText(r.From), timeText(r.To))
 	}
@@ -207,11 +198,11 @@ func printReport(out io.Writer, r *audit.Report) error {
 		fmt.Fprintf(w, "anchors\t%d, newest valid one: %s\n", r.Anchors, knownAnchor(r))
 	}
 	if r.Repeated > 0 {
-		fmt.Fprintf(w, "repeated\t%s put twice with equal content\n", counted(r.Repeated, "object"))
+		fmt.Fprintf(w, "repeated\t%s put twice with equal content\n", count(r.Repeated, "object"))
 	}
 	if r.Rejected > 0 {
 		fmt.Fprintf(w, "rejected\t%s that could not be archived: see %s in the archive\n",
-			counted(r.Rejected, "record"), audit.RejectedPrefix)
+			count(r.Rejected, "record"), audit.RejectedPrefix)
 	}
 	if r.OK() {
 		fmt.Fprintf(w, "breaks\tnone\n")
@@ -243,13 +234,6 @@ func printFindings(w *tabwriter.Writer, heading string, all []audit.Finding) err
 		fmt.Fprintf(w, "%s\t%d\t%s\t%s\n", f.Kind, f.Count, place, plainText(f.Detail))
 	}
 	return w.Flush()
-}
-
-func counted(n int64, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
 }
 
 // plainText returns a text from the archive, quoted if it contains characters that could control a terminal.

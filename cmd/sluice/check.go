@@ -22,29 +22,21 @@ import (
 	"github.com/sluicelimits/sluice/internal/request/identity"
 )
 
-const checkLong = `Check plans files. All files together are one configuration: one file may hold the
-plans, another one the tenants. "-" is standard input. A file for "sluice serve --config", which has
-the key domain, is checked as that command does.
+const checkLong = `Check plans files. All files together are one configuration; "-" is standard
+input. A file for "sluice serve --config", which has the key domain, is checked as that command does.
 
 Problems are printed on standard error, one per line, as file:line:column: path: message, and the
-exit status is then 1. Warnings have the same form, and fail the check only with --strict, which is
-for files that go to production and also warns of the keys of the example plans and of plans without
-ipLimits. A plan is refused if it has more limits than DynamoDB can decide in one transaction, unless
---dynamodb says otherwise.
+exit status is then 1. Warnings fail the check only with --strict, which is for files that go to
+production. See docs/plans.md.`
 
---effective prints the limits of each tenant, and where each value comes from. See docs/plans.md.`
-
-const checkExample = `  sluice check plans.yaml
-  sluice check plans.yaml tenants.yaml
-  sluice check --effective --tenant acme plans.yaml
-  sluice check --effective --at 2026-12-24T00:00:00Z plans.yaml
-  sluice check --json plans.yaml | jq -r '.problems[].message'
-  generate-plans | sluice check -`
+const checkExample = `  sluice check plans.yaml tenants.yaml
+  sluice check --effective --tenant acme --at 2026-12-24T00:00:00Z plans.yaml`
 
 // checkFlags is the command line of check.
 type checkFlags struct {
 	effective, json, quiet, strict bool
-	tenant, at, dynamodb           string
+	tenant, dynamodb               string
+	at                             time.Time
 }
 
 // planExtensions are the file extensions that shell completion offers for plans files.
@@ -57,7 +49,6 @@ func newCheckCommand() *cobra.Command {
 		Short:   "Check plans files, and show each tenant's limits",
 		Long:    checkLong,
 		Example: checkExample,
-		Args:    wantArgs(1, 0),
 		RunE:    func(c *cobra.Command, files []string) error { return f.run(c, files) },
 		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 			return planExtensions, cobra.ShellCompDirectiveFilterFileExt
@@ -67,7 +58,7 @@ func newCheckCommand() *cobra.Command {
 	flags.BoolVar(&f.effective, "effective", false, "print the effective limits of all tenants, and where each "+
 		"value comes from")
 	flags.StringVar(&f.tenant, "tenant", "", "with --effective: show only the tenant `ID`")
-	flags.StringVar(&f.at, "at", "", "with --effective: use the boosts that are active at `TIME`, such as "+
+	timeFlag(flags, &f.at, "at", "with --effective: use the boosts that are active at `TIME`, such as "+
 		"2026-12-24T00:00:00Z (default: now)")
 	flags.BoolVar(&f.json, "json", false, "print problems, warnings and limits as one JSON document on standard output")
 	flags.StringVar(&f.dynamodb, "dynamodb", dynamodbAll, "counters that DynamoDB keeps: `all`, quotas or none")
@@ -129,16 +120,13 @@ func (f *checkFlags) run(c *cobra.Command, files []string) error {
 	if areLimitsFiles(files) {
 		return f.checkLimits(c, files)
 	}
-	at, err := atFlag(c, f.at)
-	if err != nil {
-		return err
-	}
-	if !f.effective && (f.tenant != "" || f.at != "") {
+	if !f.effective && (f.tenant != "" || !f.at.IsZero()) {
 		return &usageError{c.CommandPath(), errors.New("--tenant and --at need --effective")}
 	}
 	if !slices.Contains([]string{dynamodbAll, dynamodbQuotas, dynamodbNone}, f.dynamodb) {
 		return &usageError{c.CommandPath(), fmt.Errorf("--dynamodb %q is not all, quotas or none", f.dynamodb)}
 	}
+	at := timeOrNow(f.at)
 	config, err := loadPlans(c, files)
 	if err == nil {
 		err = f.decidable(config, at)
@@ -324,11 +312,12 @@ func contents(f *plan.File) string {
 	return strings.Join(parts, ", ")
 }
 
-func count(n int, what string) string {
+// count returns a number of things, such as "1 limit" or "2 limits".
+func count[N int | int64](n N, what string) string {
 	if n == 1 {
 		return "1 " + what
 	}
-	return strconv.Itoa(n) + " " + what + "s"
+	return fmt.Sprintf("%d %ss", n, what)
 }
 
 // effectiveOf lists the limits of every owner, or of one tenant if tenant is not "".
@@ -409,18 +398,6 @@ func shown(s string) string {
 		return strconv.Quote(s)
 	}
 	return s
-}
-
-// atFlag parses the value of --at; "" means now.
-func atFlag(c *cobra.Command, text string) (time.Time, error) {
-	if text == "" {
-		return time.Now(), nil
-	}
-	at, err := time.Parse(time.RFC3339, text)
-	if err != nil {
-		return at, &usageError{c.CommandPath(), fmt.Errorf("--at %q is not a time such as 2026-12-24T00:00:00Z", text)}
-	}
-	return at, nil
 }
 
 func writeJSON(w io.Writer, v any) error {

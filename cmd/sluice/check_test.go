@@ -79,7 +79,7 @@ func TestCheckGood(t *testing.T) {
 		{"directory", "", []string{"testdata"}, ran{exitFailed, "", "testdata: cannot be read: is a " +
 			"directory: give the names of its files\nsluice: 1 problem\n"}},
 		{"no file", "", nil, ran{exitUsage, "", "sluice: want FILE..., got 0 arguments; for example: sluice " +
-			"check plans.yaml\n"}},
+			"check plans.yaml tenants.yaml\n"}},
 		{"misspelt flag", "", []string{"--strikt", goodPlans}, ran{exitUsage, "", "sluice: unknown flag: --strikt: " +
 			"did you mean --strict?\n"}},
 		{"unknown flag", "", []string{"--frobnicate"}, ran{exitUsage, "", "sluice: unknown flag: --frobnicate\n"}},
@@ -92,7 +92,8 @@ func TestCheckGood(t *testing.T) {
 		{"tenant without effective", "", []string{"--tenant", "acme", goodPlans},
 			ran{exitUsage, "", "sluice: --tenant and --at need --effective\n"}},
 		{"bad time", "", []string{"--effective", "--at", "now", goodPlans},
-			ran{exitUsage, "", "sluice: --at \"now\" is not a time such as 2026-12-24T00:00:00Z\n"}},
+			ran{exitUsage, "", "sluice: invalid argument \"now\" for \"--at\" flag: it is not a time such " +
+				"as 2026-12-24T00:00:00Z\n"}},
 		{"unknown tenant", "", []string{"--effective", "--tenant", "acne", goodPlans},
 			ran{exitFailed, "", "sluice: there is no tenant \"acne\" (did you mean \"acme\"?)\n"}},
 		{"warning", "", []string{warned}, ran{0, warned + ": ok: 1 plan, 1 limit\n", says}},

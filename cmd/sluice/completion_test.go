@@ -18,7 +18,7 @@ func TestCompletionOffersFilesForFilesAlone(t *testing.T) {
 		"simulate --log":    "0",
 		"audit verify --db": "0", "dev --pepper": "0",
 		"dev --address-key": "0", "serve --address-key": "0",
-		"key create --pepper": "0", "key hash --pepper": "0", "audit show --archive": "0",
+		"key create --pepper": "0", "key rotate --pepper": "0", "key hash --pepper": "0", "audit show --archive": "0",
 		"audit verify --archive": "0",
 		// the value is optional and follows a "=": what comes next is a file
 		"plan apply --prune": "8", "plan diff --prune": "8",

@@ -13,19 +13,11 @@ import (
 )
 
 const costLong = `Calculate the monthly cost of a deployment, line by line, from AWS's list prices
-and from measurements of Sluice. Nothing is sent anywhere, and no AWS account is looked at.
+and from measurements of Sluice. Nothing is sent anywhere, and no AWS account is looked at. The prices
+come with this program. --deployment FILE takes from a deployment file what a bill depends on; other
+flags replace what it says. See docs/cost.md.`
 
---deployment FILE takes from a deployment file (infra/deployment.yaml) what a bill depends on. Other
-flags replace what it says.
-
-The prices come with this program. Each has a date, and the bill says how old they are. The file of
---price-file replaces some of them, or adds a region; --print-prices shows the form of such a file.
-Assumptions are printed with each line and below the table. The cost of the API without Sluice is
-shown separately.`
-
-const costExample = `  sluice cost --rps 50 --tenants 20
-  sluice cost --rps 0                          # a deployment that nobody uses
-  sluice cost --rps 50 --deployment infra/deployment.yaml
+const costExample = `  sluice cost --rps 50 --deployment infra/deployment.yaml
   sluice cost --rps 2000 --tenants 500 --cells 2 --profile full --region eu-west-1 --json`
 
 // costFlags is the command line of cost.
@@ -42,11 +34,10 @@ type costFlags struct {
 func newCostCommand(now func() time.Time) *cobra.Command {
 	f := costFlags{w: cost.NewWorkload(0), now: now}
 	c := &cobra.Command{
-		Use:     "cost --rps N",
+		Use:     "cost",
 		Short:   "Calculate the monthly cost of a deployment",
 		Long:    costLong,
 		Example: costExample,
-		Args:    usageArgs(cobra.NoArgs),
 		RunE:    func(c *cobra.Command, _ []string) error { return f.run(c) },
 	}
 	w, flags := &f.w, c.Flags()
@@ -61,10 +52,10 @@ func newCostCommand(now func() time.Time) *cobra.Command {
 	flags.BoolVar(&w.Leases, "leases", w.Leases, "decide from leased units; false: a call to a store for each decision")
 	flags.StringVar(&f.denied, "denied-share", "0", "`SHARE` of the requests that are denied, 0 to 1")
 	flags.StringVar(&f.peak, "peak", "2", "`RATIO` of the requests per second at the busiest time to the average")
-	flags.DurationVar(&w.Duration, "duration", 0, "average billed time of the authorizer per request, such as 5ms "+
+	durationFlag(flags, &w.Duration, "duration", 0, "average billed time of the authorizer per request, such as 5ms "+
 		"(default: calculated from its calls to stores)")
 	flags.Int64Var(&w.Changes, "changes", w.Changes, "`N` changes of plans, tenants and keys a day")
-	flags.DurationVar(&w.Canary, "canary", w.Canary, "time between two runs of the canary; 0: no canary")
+	durationFlag(flags, &w.Canary, "canary", w.Canary, "time between two runs of the canary; 0: no canary")
 	flags.StringVar(&w.Node, "node", w.Node, "`TYPE` of the cache nodes in a full cell")
 	flags.BoolVar(&w.Quotas, "quotas", false, "requests also charge a quota, in a full cell")
 	flags.Int64Var(&w.NAT, "nat", 0, "`N` NAT gateways in each full cell")

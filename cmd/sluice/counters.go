@@ -22,18 +22,10 @@ import (
 
 const countersHelp = `
 
-The command works on the counters of one cell: the cell of --cell, or the only cell that serves. If
-several cells serve, the tenant's home cell counts its quotas, and each cell counts its own share of
-every other limit.
-
-Without --path, the command works on the counters of limits that count per tenant. With --path, it
-works on the counters that a request to that path would be charged to; --method, --subject, --key-id
-and --ip describe the request further. With --ip-limits and --ip, it works on the counters of
-ipLimits, which belong to an address and not to a tenant.
-
-Each use is recorded in the table operations, and therefore in the audit trail, which holds only a
-keyed hash of an address. The last line of the output names the record: 'sluice audit show' prints it
-by that name.`
+The counters are those of one cell: of --cell, or of the only cell that serves. If several serve, the
+tenant's home cell counts its quotas, and each cell counts its own share of every other limit. Without
+--path, they are those of limits that count per tenant; with --path, those that a request to that path
+would be charged to. Each use is in the audit trail, which holds only a keyed hash of an address.`
 
 // countersFlags name the counters that a command works on.
 type countersFlags struct {
@@ -43,18 +35,48 @@ type countersFlags struct {
 	counters  ops.Counters
 }
 
-func (f *countersFlags) flags(c *cobra.Command, changes bool) {
-	c.Long += countersHelp
-	if changes {
-		f.writes(c)
-	} else {
-		f.remote.flags(c)
-		c.Flags().StringVar(&f.reason, "reason", "", "`WHY` you look, for the audit trail (default: peek)")
-	}
+func newCounterCommand() *cobra.Command {
+	c := group("counter", "Show how much of a tenant's limits is used, empty a counter, give units back")
+	c.SuggestFor = []string{"peek", "reset", "refund"}
+	c.AddCommand(newCountersCommand(&cobra.Command{
+		Use: "peek TENANT [LIMIT]", Short: "Show how much of a tenant's limits is used in a cell, and change nothing",
+		Example: "  sluice counter peek acme put-product --method PUT --path /product/1 --cell eu-1\n" +
+			"  sluice counter peek --ip-limits --ip 192.0.2.1",
+	}), newCountersCommand(&cobra.Command{
+		Use: "reset TENANT LIMIT", Short: "Empty a counter of a tenant in a cell",
+		Long: `Sets a counter back to unused. Instances may still hold leased units of the counter.
+Until these leases end, within 10 seconds, such units may be spent in addition to the limit, or be
+given back and so lower what is counted after the reset. For a token_bucket, leased units stay used
+until their leases end.`,
+		Example: "  sluice counter reset acme burst --reason 'their loop is fixed'\n" +
+			"  sluice counter reset acme monthly --cell eu-1 --reason 'our test used it up'",
+	}), newCountersCommand(&cobra.Command{
+		Use: "refund TENANT LIMIT", Short: "Give units back to a tenant in a cell",
+		Long: `Gives units back to the open windows of a limit. A counter does not go below zero. A
+sliding_log or sliding_buckets gets its newest units back first; the next free time of a
+leaky_bucket moves nearer. A token_bucket cannot be refunded: it refills by itself, and can be reset
+or boosted instead.`,
+		Example: "  sluice counter refund acme monthly --units 5000 --cell eu-1 --reason 'retries of our outage'",
+	}))
+	return c
+}
+
+// newCountersCommand makes c a command for the counters of a cell. Its name is the operation: peek, reset or refund.
+func newCountersCommand(c *cobra.Command) *cobra.Command {
+	f := new(countersFlags)
+	peeks := c.Name() == "peek"
+	c.Long = cmp.Or(c.Long, c.Short+".") + countersHelp
 	flags := c.Flags()
 	cellDefault := "the only cell that serves; required if there are several"
-	if !changes {
+	if peeks {
+		f.remote.flags(c)
+		flags.StringVar(&f.reason, "reason", "", "`WHY` you look, for the audit trail (default: peek)")
 		cellDefault = "the only cell that serves, or else the tenant's home cell"
+	} else {
+		f.writes(c)
+	}
+	if c.Name() == "refund" {
+		flags.Int64Var(&f.counters.Units, "units", 0, "give `UNITS` back to each window of the limit (required)")
 	}
 	flags.StringVar(&f.cell, "cell", "", "`CELL` whose counters are meant (default: "+cellDefault+")")
 	flags.StringVar(&f.ops, "ops-endpoint", "", "`URL` of the cell's operators' API, which may be a custom "+
@@ -63,51 +85,44 @@ func (f *countersFlags) flags(c *cobra.Command, changes bool) {
 	flags.StringVar(&f.counters.Path, "path", "", "`PATH` of the request")
 	flags.StringVar(&f.counters.Subject, "subject", "", "`SUBJECT` of the request")
 	flags.StringVar(&f.counters.APIKey, "key-id", "", "`ID` of the request's API key")
-	flags.StringVar(&f.counters.Address, "ip", "", "source `ADDRESS` of the request; the audit trail gets its keyed "+
-		"hash")
-	flags.BoolVar(&f.ipLimits, "ip-limits", false, "work on the counters of ipLimits for --ip; give no TENANT then")
-}
-
-// checkArgs checks the arguments: a tenant and a limit, or with --ip-limits only a limit. named says whether the limit
-// is required.
-func (f *countersFlags) checkArgs(named bool) cobra.PositionalArgs {
-	return usageArgs(func(_ *cobra.Command, args []string) error {
-		most, form := 2, "TENANT [LIMIT]"
-		if f.ipLimits {
-			most, form = 1, "[LIMIT]"
-			if f.counters.Address == "" {
-				return errors.New("--ip-limits needs --ip")
+	flags.StringVar(&f.counters.Address, "ip", "", "source `ADDRESS` of the request")
+	flags.BoolVar(&f.ipLimits, "ip-limits", false, "the counters of ipLimits for --ip; give no TENANT then")
+	c.Args = f.checkArgs
+	c.RunE = func(c *cobra.Command, args []string) error {
+		if c.Name() == "refund" && f.counters.Units < 1 {
+			return &usageError{c.CommandPath(), fmt.Errorf("--units %d is below 1", f.counters.Units)}
+		}
+		if !peeks {
+			if err := f.why(c); err != nil {
+				return err
 			}
 		}
-		least := most - 1
-		if named {
-			least, form = most, strings.NewReplacer("[", "", "]", "").Replace(form)
+		if !f.ipLimits {
+			f.counters.Tenant, args = args[0], args[1:]
 		}
-		if len(args) < least || len(args) > most {
-			return fmt.Errorf("want %s, got %s", form, count(len(args), "argument"))
+		if len(args) > 0 {
+			f.counters.Limit = args[0]
 		}
-		return nil
-	})
+		to, err := f.connectOps(c, peeks)
+		if err != nil {
+			return err
+		}
+		f.counters.Reason = f.reason
+		return operate(c, &f.remote, to, "counters/"+c.Name(), &f.counters, writeCounters)
+	}
+	return c
 }
 
-// name sets the tenant and the limit from the arguments, which takes has checked.
-func (f *countersFlags) name(args []string) {
+// checkArgs checks the arguments, which with --ip-limits are without the tenant.
+func (f *countersFlags) checkArgs(c *cobra.Command, args []string) error {
 	if !f.ipLimits {
-		f.counters.Tenant, args = args[0], args[1:]
+		return wantArgs(c, args)
 	}
-	if len(args) > 0 {
-		f.counters.Limit = args[0]
+	if f.counters.Address == "" {
+		return &usageError{c.CommandPath(), errors.New("--ip-limits needs --ip")}
 	}
-}
-
-// run calls an operation of the cell's ops function: peek, reset or refund.
-func (f *countersFlags) run(c *cobra.Command, operation string) error {
-	to, err := f.connectOps(c, operation == "peek")
-	if err != nil {
-		return err
-	}
-	f.counters.Reason = f.reason
-	return operateAt(c, &f.remote, to, "counters/"+operation, &f.counters, writeCounters)
+	without := &cobra.Command{Use: strings.Replace(c.Use, " TENANT", "", 1), Example: c.Example}
+	return wantArgs(without, args)
 }
 
 // connectOps returns a client of the cell's ops function. The function has a URL of its own, or else a path below the
@@ -217,71 +232,4 @@ func writeCounters(w io.Writer, r *ops.Response) error {
 	}
 	_, err := fmt.Fprintf(w, "recorded in the audit trail as operations/%s\n", r.Operation)
 	return err
-}
-
-func newPeekCommand() *cobra.Command {
-	var f countersFlags
-	c := &cobra.Command{
-		Use: "peek TENANT [LIMIT]", Short: "Show how much of a tenant's limits is used in a cell",
-		Long: "Shows counters, and changes none.",
-		Example: "  sluice peek acme\n" +
-			"  sluice peek acme put-product --method PUT --path /product/1 --cell eu-1\n" +
-			"  sluice peek --ip-limits --ip 192.0.2.1",
-		Args: f.checkArgs(false),
-		RunE: func(c *cobra.Command, args []string) error {
-			f.name(args)
-			return f.run(c, "peek")
-		},
-	}
-	f.flags(c, false)
-	return c
-}
-
-func newResetCommand() *cobra.Command {
-	var f countersFlags
-	c := &cobra.Command{
-		Use: "reset TENANT LIMIT", Short: "Empty a counter of a tenant in a cell",
-		Long: `Sets a counter back to unused. Instances may still hold leased units of the counter.
-Until these leases end, within 10 seconds, such units may be spent in addition to the limit, or be
-given back and so lower what is counted after the reset. For a token_bucket, leased units stay used
-until their leases end.`,
-		Example: "  sluice reset acme burst --reason 'their loop is fixed'\n" +
-			"  sluice reset acme monthly --cell eu-1 --reason 'our test used it up'",
-		Args: f.checkArgs(true),
-		RunE: func(c *cobra.Command, args []string) error {
-			if err := f.why(c); err != nil {
-				return err
-			}
-			f.name(args)
-			return f.run(c, "reset")
-		},
-	}
-	f.flags(c, true)
-	return c
-}
-
-func newRefundCommand() *cobra.Command {
-	var f countersFlags
-	c := &cobra.Command{
-		Use: "refund TENANT LIMIT", Short: "Give units back to a tenant in a cell",
-		Long: `Gives units back to the open windows of a limit. A counter does not go below zero. A
-sliding_log or sliding_buckets gets its newest units back first; the next free time of a
-leaky_bucket moves nearer. A token_bucket cannot be refunded: it refills by itself, and can be reset
-or boosted instead.`,
-		Example: "  sluice refund acme monthly --units 5000 --cell eu-1 --reason 'retries of our outage'",
-		Args:    f.checkArgs(true),
-		RunE: func(c *cobra.Command, args []string) error {
-			if f.counters.Units < 1 {
-				return &usageError{c.CommandPath(), fmt.Errorf("--units %d is below 1", f.counters.Units)}
-			}
-			if err := f.why(c); err != nil {
-				return err
-			}
-			f.name(args)
-			return f.run(c, "refund")
-		},
-	}
-	f.flags(c, true)
-	c.Flags().Int64Var(&f.counters.Units, "units", 0, "give `UNITS` back to each window of the limit (required)")
-	return c
 }

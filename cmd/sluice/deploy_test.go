@@ -33,7 +33,7 @@ func TestDeployPage(t *testing.T) {
 		}
 	}
 	commands := script.String()
-	for _, want := range []string{"sluice cell add ", "sluice plan apply ", "sluice config status",
+	for _, want := range []string{"sluice cell add ", "sluice plan apply ", "sluice cell status",
 		"sluice key create ", "sluice cell remove "} {
 		if !strings.Contains(commands, want) {
 			t.Errorf("the page does not contain %s", want)

@@ -61,26 +61,15 @@ func newDevCommand() *cobra.Command {
 		SuggestFor: []string{"start", "run", "up"},
 		Long: `Runs an HTTP gateway that checks every request against its tenant's plan, and the
 control plane of a deployment, in one process. Without flags, it starts with example plans, answers
-requests with an echo, and prints commands to try.
-
-Plans files are watched, and read again on SIGHUP. Operators' commands of the same user find the
-process without flags; their changes stay until the entry of a plans file for that item changes.
-With --data, everything but counters is kept after the process ends. A start that would remove,
-weaken or replace what operators or other plans files wrote there is refused without --yes.
-
-With --cells, several cells share each tenant's limits, each with a port and counters of its own,
-and 'sluice cell add', 'drain' and 'remove' change the shares while they run.
+requests with an echo, and prints commands to try. Plans files are watched. Operators' commands of the
+same user find the process without flags; their changes stay until the entry of a plans file for that
+item changes.
 
 An API key identifies the caller (X-API-Key, or Authorization: Bearer); see 'sluice key'. So does a
-JWT of --issuers. Your service gets the headers X-Sluice-Tenant, X-Sluice-Subject, X-Sluice-Plan and
-X-Sluice-Key-Id, percent-encoded. Without API keys and issuers, credentials are not looked at.
-
-docs/try.md shows it in use, and docs/operate.md says where the token for operators' calls is.`,
-		Example: "  sluice dev\n" +
-			"  sluice dev --plans plans.yaml --upstream http://localhost:3000\n" +
-			"  sluice dev --listen :0\n" +
+JWT of --issuers. Without API keys and issuers, credentials are not looked at. See docs/try.md, and docs/operate.md for the
+token of operators' calls.`,
+		Example: "  sluice dev --plans plans.yaml --upstream http://localhost:3000\n" +
 			"  sluice dev --data ./sluice-data --cells 3",
-		Args: usageArgs(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error {
 			run, peppers, err := o.parse(c.ErrOrStderr())
 			if err != nil {
@@ -115,7 +104,7 @@ docs/try.md shows it in use, and docs/operate.md says where the token for operat
 	f.Int64Var(&o.maxBody, "max-body", front.DefaultMaxBodyBytes, "largest request body, in `BYTES`; 0: no limit")
 	f.StringSliceVar(&o.methods, "methods", route.UsualMethods(), "serve only the methods of `LIST`, and answer "+
 		"others with 400; any: every method")
-	f.DurationVar(&o.bodyTimeout, "body-timeout", front.DefaultBodyTimeout,
+	durationFlag(f, &o.bodyTimeout, "body-timeout", front.DefaultBodyTimeout,
 		"longest time that the gateway waits for a request body, `DURATION`; "+
 			"each KiB that arrives adds a second; 0: no limit")
 	f.Int64Var(&o.storeMB, "store-mb", memory.DefaultMaxBytes>>20, "most memory for counters, in `MiB`")

@@ -556,7 +556,7 @@ func TestDevCellsFromBefore(t *testing.T) {
 		if got := r.stderr.String(); !strings.Contains(got, tt.says) || tt.says == "" && strings.Contains(got, "WARN") {
 			t.Errorf("--cells %q: want the output to contain %q, got\n%s", tt.cells, tt.says, got)
 		}
-		peek := sluice(t, "", "peek", "globex", "--cell", "gone", "--endpoint", r.base+"/_sluice/admin")
+		peek := sluice(t, "", "counter", "peek", "globex", "--cell", "gone", "--endpoint", r.base+"/_sluice/admin")
 		if want := `no cell "gone" runs in this 'sluice dev'; name one of ` + tt.run +
 			" with --cell"; peek.code != exitFailed ||
 			!strings.Contains(peek.stderr, want) {

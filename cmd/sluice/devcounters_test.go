@@ -76,11 +76,11 @@ func TestDevCounters(t *testing.T) {
 		if got := admitted(l.id); got != l.admits {
 			t.Fatalf("%s admits %d calls, want %d", l.id, got, l.admits)
 		}
-		if got := operate(append([]string{"peek"}, which...)...); got.Counters[0].Used != l.used ||
+		if got := operate(append([]string{"counter", "peek"}, which...)...); got.Counters[0].Used != l.used ||
 			got.Counters[0].Remaining != 0 {
 			t.Errorf("peek of %s gives %+v", l.id, got)
 		}
-		refund := append(append([]string{"refund"}, which...), "--units", "2", "--reason", "our fault")
+		refund := append(append([]string{"counter", "refund"}, which...), "--units", "2", "--reason", "our fault")
 		if l.refunded < 0 {
 			if got := sluice(t, "", append(refund, "--endpoint", r.base+"/_sluice/admin")...); got.code == 0 ||
 				!strings.Contains(got.stderr, "without a receipt") {
@@ -89,7 +89,7 @@ func TestDevCounters(t *testing.T) {
 		} else if operate(refund...); admitted(l.id) != l.refunded {
 			t.Errorf("a refund of 2 to %s does not let %d calls through", l.id, l.refunded)
 		}
-		got := operate(append(append([]string{"reset"}, which...), "--reason", "their loop is fixed")...)
+		got := operate(append(append([]string{"counter", "reset"}, which...), "--reason", "their loop is fixed")...)
 		if got.Counters[0].Used != 0 || admitted(l.id) != l.admits {
 			t.Errorf("a reset of %s gives %+v, and does not let %d calls through", l.id, got, l.admits)
 		}
@@ -109,11 +109,11 @@ func TestDevCounters(t *testing.T) {
 			t.Errorf("explain of /%s names %v and %+v as the limits that apply", l.id, applies, x.IPLimits)
 		}
 	}
-	if got := operate("peek", "--ip-limits", "--ip", "127.0.0.1"); got.Counters[0].Limit != "per-address" ||
+	if got := operate("counter", "peek", "--ip-limits", "--ip", "127.0.0.1"); got.Counters[0].Limit != "per-address" ||
 		got.Counters[0].Used != int64(calls) {
 		t.Errorf("after %d calls the ipLimits show %+v", calls, got)
 	}
-	if got := operate("reset", "per-address", "--ip-limits", "--ip", "127.0.0.1", "--reason",
+	if got := operate("counter", "reset", "per-address", "--ip-limits", "--ip", "127.0.0.1", "--reason",
 		"an office"); got.Counters[0].Used != 0 {
 		t.Errorf("reset of ipLimits gives %+v", got)
 	}

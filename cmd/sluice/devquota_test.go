@@ -82,7 +82,7 @@ func TestDevCellsQuota(t *testing.T) {
 	peek := func(cell string) int64 {
 		t.Helper()
 		var out ops.Response
-		if err := json.Unmarshal([]byte(operateOn(t, r.base, "peek", "acme", "--cell", cell, "--json")),
+		if err := json.Unmarshal([]byte(operateOn(t, r.base, "counter", "peek", "acme", "--cell", cell, "--json")),
 			&out); err != nil {
 			t.Fatal(err)
 		}
@@ -127,7 +127,7 @@ func TestDevCellsQuota(t *testing.T) {
 			t.Errorf("cell %s shows %d units as used, want %d", cell, used, units)
 		}
 	}
-	operateOn(t, r.base, "refund", "acme", "y", "--units", "7", "--cell", "cell-4", "--reason", "a test")
+	operateOn(t, r.base, "counter", "refund", "acme", "y", "--units", "7", "--cell", "cell-4", "--reason", "a test")
 	waitUntil(t, "what was given back is granted", func() bool { sum += ask(units); return sum >= units+7 })
 	if sum += ask(units); sum != units+7 {
 		t.Errorf("%d units granted, want %d and the 7 that were given back", sum, units)

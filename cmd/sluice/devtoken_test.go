@@ -460,7 +460,7 @@ func TestCommandsWithoutAToken(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, args := range [][]string{
-			{"tenant", "list"}, {"tenant", "suspend", "acme", "--reason", "x"}, {"peek", "acme"},
+			{"tenant", "list"}, {"tenant", "suspend", "acme", "--reason", "x"}, {"counter", "peek", "acme"},
 			{"plan", "diff", "example.yaml"}, {"tenant", "list", "--json"},
 		} {
 			got := sluice(t, "", append(args, "--endpoint", r.base+dev.AdminPath)...)

@@ -31,10 +31,9 @@ import (
 	"github.com/sluicelimits/sluice/internal/request/loopback"
 )
 
-const doctorLong = `Check what Sluice assumes about AWS and AWS's documentation leaves open
-(docs/assumptions.md). For each assumption, the command prints whether it holds, what it saw, and
-what to do. If an argument is not given, or a call is not permitted, the checks that need it are
-skipped. The command changes nothing.
+const doctorLong = `Check what Sluice assumes about AWS and AWS's documentation leaves open. For each
+assumption, the command prints whether it holds, what it saw, and what to do. It changes nothing, and
+skips what needs an argument that is not given, or a permission. See docs/assumptions.md.
 
 URL is a route of the API behind the authorizer (wss://… for a WebSocket API). It gets one GET without
 a credential. With --key-file and --charge N, up to N GETs carry the key, until two are denied, and
@@ -43,8 +42,7 @@ each is charged to the key's tenant: use a test tenant with a small limit.
 The exit status is 1 if an assumption does not hold, 2 for a wrong command line, and 6 if no
 assumption could be checked.`
 
-const doctorExample = `  sluice doctor https://abc.execute-api.eu-west-1.amazonaws.com/v1/orders
-  sluice doctor https://abc.execute-api.eu-west-1.amazonaws.com/v1/orders --key-file key.txt --charge 20
+const doctorExample = `  sluice doctor https://abc.execute-api.eu-west-1.amazonaws.com/v1/orders --key-file key.txt --charge 20
   sluice doctor --prefix sluice --region eu-west-1 --cell eu-1 --cell us-1=us-east-1 --json`
 
 // keyVariable is the environment variable with the API key if --key-file is not given.
@@ -63,7 +61,7 @@ func newDoctorCommand() *cobra.Command {
 	var f doctorFlags
 	c := &cobra.Command{
 		Use: "doctor [URL]", Short: "Check Sluice's assumptions about AWS against an account and a deployment",
-		Long: doctorLong, Example: doctorExample, Args: wantArgs(0, 1),
+		Long: doctorLong, Example: doctorExample,
 		RunE: func(c *cobra.Command, args []string) error { return f.run(c, args) },
 	}
 	flags := c.Flags()

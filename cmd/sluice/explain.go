@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -14,6 +15,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sluicelimits/sluice/internal/configfile"
+	"github.com/sluicelimits/sluice/internal/configfile/configyaml"
+	"github.com/sluicelimits/sluice/internal/control"
+	"github.com/sluicelimits/sluice/internal/control/admin"
+	"github.com/sluicelimits/sluice/internal/control/call"
+	"github.com/sluicelimits/sluice/internal/control/client"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/plan/route"
@@ -21,53 +27,50 @@ import (
 
 const explainLong = `Explain what a request is charged: which limits apply, and to which counter each
 charges how many units; which limits do not apply, and why; where each value of a limit comes from.
-Nothing is counted.
+Nothing is counted. With --plans, the configuration is that of the files; otherwise it is the one that
+is stored at the admin endpoint, with the overrides and boosts of the tenant.
 
-A limit either applies (it is charged and may deny), reports (a shadow limit), does not match, is
-displaced (a more specific limit of its group applies), or is off. If servers may read the path in
-several ways, all are shown. Without --tenant the request has no credential, and gets the
-anonymousPlan. See docs/plans.md.`
+Without --tenant the request has no credential, and gets the anonymousPlan. docs/plans.md says what
+the states of limits mean.`
 
-const explainExample = "" +
-	`  sluice explain --plans plans.yaml --tenant acme --method PUT --path /v1/organizations/7/product/1
-  sluice explain --plans plans.yaml --tenant acme --path '/product/%31' --subject ci --header 'x-query-cost: 25'
-  sluice explain --plans plans.yaml --path /product/1 --ip 203.0.113.9
-  sluice explain --plans plans.yaml --tenant acme --path / --at 2026-12-24T00:00:00Z --json`
+const explainExample = `  sluice explain --tenant acme --method PUT --path /v1/organizations/7/product/1
+  sluice explain --plans plans.yaml --tenant acme --path '/product/%31' --subject ci --header 'x-query-cost: 25'`
 
 // explainFlags is the command line of explain.
 type explainFlags struct {
+	remote
 	plans                     []string
-	tenant, method, path, at  string
+	tenant, method, path      string
+	at                        time.Time
 	defaultPlan               string
 	subject, apiKey, ip       string
 	claims, headers           []string
-	json                      bool
 	claimsByName, headersHere map[string]string
 }
 
 func newExplainCommand() *cobra.Command {
 	var f explainFlags
 	c := &cobra.Command{
-		Use:     "explain --plans FILE [--tenant ID] --path PATH",
+		Use:     "explain",
 		Short:   "Show which limits apply to a request, why, and where each value comes from",
 		Long:    explainLong,
 		Example: explainExample,
-		Args:    usageArgs(cobra.NoArgs),
 		RunE:    func(c *cobra.Command, _ []string) error { return f.run(c) },
 	}
+	f.flags(c)
 	flags := c.Flags()
-	flags.StringArrayVar(&f.plans, "plans", nil, "plans `FILE`, or - for standard input; may be repeated")
+	flags.StringArrayVar(&f.plans, "plans", nil, "plans `FILE`, or - for standard input; may be repeated (default: "+
+		"what is stored at the admin endpoint)")
 	flags.StringVar(&f.tenant, "tenant", "", "`ID` of the tenant (default: the request has no credential)")
 	flags.StringVar(&f.defaultPlan, "default-plan", "", "`PLAN` of the tenant if the plans file does not name it")
 	flags.StringVar(&f.method, "method", "GET", "HTTP `METHOD`")
 	flags.StringVar(&f.path, "path", "", "request `PATH`, as it is sent")
-	flags.StringVar(&f.at, "at", "", "`TIME` of the request, such as 2026-12-24T00:00:00Z (default: now)")
+	timeFlag(flags, &f.at, "at", "`TIME` of the request, such as 2026-12-24T00:00:00Z (default: now)")
 	flags.StringVar(&f.subject, "subject", "", "`SUBJECT` that acts inside the tenant: a user, a machine")
 	flags.StringVar(&f.apiKey, "api-key", "", "`ID` of the API key, not the key itself")
 	flags.StringVar(&f.ip, "ip", "", "source `ADDRESS` of the request")
 	flags.StringArrayVar(&f.claims, "claim", nil, "claim of the token, `NAME=VALUE`; may be repeated")
 	flags.StringArrayVar(&f.headers, "header", nil, "header of the request, `NAME:VALUE`; may be repeated")
-	flags.BoolVar(&f.json, "json", false, "print one JSON document")
 	if err := c.MarkFlagFilename("plans", planExtensions...); err != nil {
 		panic(err) // the flag is not defined: a mistake in this package
 	}
@@ -101,15 +104,21 @@ type verdictJSON struct {
 }
 
 func (f *explainFlags) run(c *cobra.Command) error {
-	at, err := f.check(c)
+	if err := f.check(c); err != nil {
+		return err
+	}
+	var config *plan.Config
+	var err error
+	if len(f.plans) > 0 {
+		config, err = loadPlans(c, f.plans)
+		err = inFilesOf("--plans", err)
+	} else if config, err = f.stored(c); err != nil {
+		err = f.failed(c, err)
+	}
 	if err != nil {
 		return err
 	}
-	config, err := loadPlans(c, f.plans)
-	if err != nil {
-		return inFilesOf("--plans", err)
-	}
-	x, err := f.explain(config, at)
+	x, err := f.explain(config, timeOrNow(f.at))
 	if err != nil {
 		return err
 	}
@@ -119,18 +128,56 @@ func (f *explainFlags) run(c *cobra.Command) error {
 	return x.write(c.OutOrStdout())
 }
 
-// check reads the command line.
-func (f *explainFlags) check(c *cobra.Command) (time.Time, error) {
-	at, err := atFlag(c, f.at)
+// stored reads the configuration that is stored at the admin endpoint: all plans and settings, and the tenant.
+func (f *explainFlags) stored(c *cobra.Command) (*plan.Config, error) {
+	to, err := f.connect(c)
 	if err != nil {
-		return at, err
+		return nil, err
 	}
-	usage := func(format string, args ...any) (time.Time, error) {
-		return at, &usageError{c.CommandPath(), fmt.Errorf(format, args...)}
+	items, _, err := listAll(c.Context(), to, control.Plans)
+	if err != nil {
+		return nil, fmt.Errorf("%w; --plans names files to explain by instead", err)
+	}
+	if f.tenant != "" {
+		tenant, err := client.Do[call.Item](c.Context(), to, "documents/get",
+			admin.GetRequest{Table: control.Tenants, Key: f.tenant})
+		var refused *call.Error
+		switch {
+		case err == nil && !tenant.Deleted:
+			items = append(items, tenant)
+		case err != nil && !(errors.As(err, &refused) && refused.Code == call.NotFound && f.defaultPlan != ""):
+			return nil, err
+		}
+	}
+	file := map[string]any{}
+	var plans, tenants []json.RawMessage
+	for _, i := range items {
+		switch d, _ := admin.DocumentOf(i.Table, i.Key, nil); d.Kind {
+		case plan.KindPlan:
+			plans = append(plans, i.Body)
+		case plan.KindTenant:
+			tenants = append(tenants, i.Body)
+		case plan.KindSettings:
+			if err := json.Unmarshal(i.Body, &file); err != nil {
+				return nil, fmt.Errorf("the stored settings: %w", err)
+			}
+			delete(file, "id")
+		}
+	}
+	file["plans"], file["tenants"] = plans, tenants
+	text, err := json.Marshal(file)
+	if err != nil {
+		return nil, err
+	}
+	return plan.Parse(configyaml.Source("stored configuration", text))
+}
+
+// check reads the command line.
+func (f *explainFlags) check(c *cobra.Command) error {
+	usage := func(format string, args ...any) error {
+		return &usageError{c.CommandPath(), fmt.Errorf(format, args...)}
 	}
 	switch {
-	case len(f.plans) == 0:
-		return usage("--plans is missing: name the plans file")
 	case f.path == "":
 		return usage("--path is missing: give the path of the request, such as /product/1")
 	case f.tenant == "" && f.defaultPlan != "":
@@ -158,7 +205,7 @@ func (f *explainFlags) check(c *cobra.Command) (time.Time, error) {
 		}
 		f.headersHere[textproto.CanonicalMIMEHeaderKey(strings.TrimSpace(name))] = strings.TrimSpace(v)
 	}
-	return at, nil
+	return nil
 }
 
 func (f *explainFlags) explain(config *plan.Config, at time.Time) (*explanation, error) {

@@ -2,8 +2,10 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
 	"strings"
 	"testing"
+	"time"
 )
 
 // Guarantees what explain prints.
@@ -74,7 +76,8 @@ func TestExplainUsage(t *testing.T) {
 		code int
 		want string // part of standard error
 	}{
-		{"no plans", []string{"explain", "--path", "/"}, exitUsage, "--plans is missing"},
+		{"no plans", []string{"explain", "--path", "/", "--endpoint", "http://127.0.0.1:1/"}, exitFailed,
+			"--plans names files"},
 		{"no path", []string{"explain", "--plans", goodPlans}, exitUsage, "--path is missing"},
 		{"argument", append(base, "x"), exitUsage, "unknown command"},
 		{"method", append(base, "--method", "GET /"), exitUsage, "is not an HTTP method"},
@@ -94,5 +97,47 @@ func TestExplainUsage(t *testing.T) {
 		if got.code != c.code || !strings.Contains(got.stderr, c.want) || got.stdout != "" {
 			t.Errorf("%s: %q gives %+v, want status %d and %q", c.name, c.args, got, c.code, c.want)
 		}
+	}
+}
+
+// Guarantees that without --plans, explain is by what is stored: with the tenant's overrides and the boosts that are
+// active at the time, and with the settings.
+func TestExplainStored(t *testing.T) {
+	operated(t)
+	boosted := time.Now().Add(time.Hour).UTC().Format(time.RFC3339)
+	for _, args := range [][]string{
+		{"plan", "apply", "testdata/operator/plans.yaml", "--reason", "x"},
+		{"tenant", "set", "acme", "--override", "{ id: burst, rate: 300, burst: 700 }", "--reason", "x"},
+		{"boost", "add", "acme", "burst", "--factor", "3", "--for", "2d", "--from", boosted, "--reason", "x"},
+	} {
+		if r := sluice(t, "", args...); r.code != 0 {
+			t.Fatalf("%q: %s", args, r.stderr)
+		}
+	}
+	settings := func(args ...string) map[string]string {
+		r := sluice(t, "", append([]string{"explain", "--tenant", "acme", "--path", "/product/1", "--json"}, args...)...)
+		var x explanation
+		if err := json.Unmarshal([]byte(r.stdout), &x); err != nil || r.code != 0 {
+			t.Fatalf("%q: %+v", args, r)
+		}
+		out := map[string]string{}
+		for _, v := range x.Limits {
+			for _, s := range v.Settings {
+				out[v.ID+" "+s.Name] = s.Text + " from " + fmt.Sprint(s.Origin)
+			}
+		}
+		return out
+	}
+	now, later := settings(), settings("--at", time.Now().Add(26*time.Hour).UTC().Format(time.RFC3339))
+	for name, want := range map[string][2]string{"burst rate": {"300", "900"}, "burst burst": {"700", "2100"}} {
+		if !strings.HasPrefix(now[name], want[0]+" ") || !strings.Contains(now[name], "override") ||
+			!strings.HasPrefix(later[name], want[1]+" ") || !strings.Contains(later[name], "boost") {
+			t.Errorf("%s is %q, and %q while the boost is active; want %s by the override, and %s by the boost", name,
+				now[name], later[name], want[0], want[1])
+		}
+	}
+	if r := sluice(t, "", "explain", "--tenant", "acne", "--path", "/"); r.code != exitFailed ||
+		!strings.Contains(r.stderr, `there is no tenant "acne"`) {
+		t.Errorf("an unknown tenant: %+v", r)
 	}
 }

@@ -145,7 +145,7 @@ func TestForgedDocumentRunbook(t *testing.T) {
 	}
 	says(1, "backdoor", "free", "DRIFTED")
 	const invoke = "aws lambda invoke --function-name sluice-eu-1-reconcile"
-	if before, _, found := strings.Cut(text, invoke); !found || strings.Contains(before, "sluice config status") {
+	if before, _, found := strings.Cut(text, invoke); !found || strings.Contains(before, "sluice cell status") {
 		t.Fatalf("the runbook does not begin with %q", invoke)
 	}
 	r, err := reconcile.New(reconcile.Config{
@@ -229,7 +229,7 @@ func TestForgedDocumentsOfAnEmptyTable(t *testing.T) {
 				t.Fatal(err)
 			}
 			run(20)
-			if r := sluice(t, "", "config", "status"); r.code != 0 {
+			if r := sluice(t, "", "cell", "status"); r.code != 0 {
 				t.Errorf("after the repair the command prints %s%s", r.stdout, r.stderr)
 			}
 		})

@@ -12,107 +12,105 @@ import (
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/sluicelimits/sluice/internal/control/admin"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/request/identity"
 )
 
-const pepperHelp = `A key is stored as HMAC-SHA256(pepper, key). The pepper is a secret of 16 bytes
-or more, in a file that is kept apart from the plans. Without --pepper, the built-in pepper "dev" is
-used. That pepper is public, so only 'sluice dev' on your own machine should accept keys under it.`
+const pepperUsage = "pepper to hash with, as `ID=FILE` (default: the built-in, public pepper dev)"
 
 func newKeyCommand() *cobra.Command {
-	c := &cobra.Command{
-		Use:   "key",
-		Short: "Create, list and revoke API keys, and hash them for a plans file",
-		Args:  usageArgs(cobra.NoArgs),
-		RunE:  func(c *cobra.Command, _ []string) error { return c.Help() },
-	}
-	c.AddCommand(newKeyCreateCommand(), newKeyHashCommand(), newKeyListCommand(), newKeyRevokeCommand())
+	c := group("key", "Create, list, replace and revoke API keys, and hash them for a plans file")
+	c.AddCommand(newKeyCreateCommand(), newKeyRotateCommand(), newKeyHashCommand(), newKeyListCommand(),
+		newKeyRevokeCommand())
 	return c
 }
 
+// keyFlags say which key is created.
+type keyFlags struct {
+	remote
+	request admin.CreateKeyRequest
+	expires time.Time
+	pepper  string
+}
+
 func newKeyCreateCommand() *cobra.Command {
-	var tenant, subject, id, pepper, expires string
+	var k keyFlags
 	var offline bool
-	var r remote
 	c := &cobra.Command{
-		Use:   "create --tenant TENANT [--subject SUBJECT]",
-		Short: "Create an API key, and store it, or print its entry for a plans file",
-		Long: `Creates a new API key, stores it for all cells, and prints it. It cannot be shown a
-second time. The server creates the key and hashes it with its own pepper. With --pepper, this
-command does that, and sends only the hash.
-
-With --offline, nothing is stored. The key is printed together with an entry for the section "keys"
-of a plans file. The entry contains only the hash of the key.
-
-` + pepperHelp,
+		Use: "create", Short: "Create an API key, and store it, or print its entry for a plans file",
+		Long: `Creates a new API key, stores its hash for all cells, and prints the key. It cannot be
+shown a second time. The server creates the key and hashes it with its own pepper, a secret. With
+--pepper, this command does that, and sends only the hash. With --offline, nothing is stored: the key
+is printed together with an entry for the section "keys" of a plans file. See docs/plans.md.`,
 		Example: "  sluice key create --tenant acme --subject ci --reason 'for their pipeline'\n" +
-			"  sluice key create --offline --tenant acme --subject ci\n" +
-			"  (umask 077; head -c 32 /dev/urandom | base64 > prod.pepper)\n" +
 			"  sluice key create --offline --tenant acme --pepper prod=prod.pepper --expires 2027-01-01T00:00:00Z",
-		Args: usageArgs(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error {
 			usage := func(err error) error { return &usageError{c.CommandPath(), err} }
-			if err := checkName("--tenant", tenant, true); err != nil {
+			if err := checkName("--tenant", k.request.Tenant, true); err != nil {
 				return usage(err)
 			}
-			if err := checkName("--subject", subject, false); err != nil {
+			if err := checkName("--subject", k.request.Subject, false); err != nil {
 				return usage(err)
 			}
-			if id != "" && !limit.ValidID(id) {
+			if id := k.request.ID; id != "" && !limit.ValidID(id) {
 				return usage(fmt.Errorf("--id %q: want 1 to 64 characters A-Z a-z 0-9 . _ -", id))
 			}
-			if expires != "" {
-				if _, err := time.Parse(time.RFC3339, expires); err != nil {
-					return usage(fmt.Errorf("--expires %q: want a time such as 2027-01-01T00:00:00Z", expires))
-				}
-			}
 			if !offline {
-				return storeKey(c, &r, &admin.CreateKeyRequest{Tenant: tenant, Subject: subject, ID: id}, expires,
-					pepper)
+				return k.store(c)
 			}
 			for _, flag := range []string{"reason", "json", "endpoint", "token-file", "region", "sign"} {
 				if c.Flags().Changed(flag) {
 					return usage(fmt.Errorf("--offline cannot be combined with --%s: it stores the key nowhere", flag))
 				}
 			}
-			pepperID, secret, err := choosePepper(c, pepper)
-			if err != nil {
-				return err
-			}
-			key := identity.NewKey()
-			if id == "" {
-				id = "key-" + identity.NewKey()[4:12] // random characters of another key, which is not used
-			}
-			_, err = c.OutOrStdout().Write(keyEntry(key, id, tenant, subject, pepperID, expires, secret))
-			return err
+			return k.print(c)
 		},
 	}
-	r.writes(c)
+	k.writes(c)
 	f := c.Flags()
 	f.BoolVar(&offline, "offline", false, "store nothing; print the key and its entry for a plans file")
-	f.StringVar(&tenant, "tenant", "", "id of the tenant that calls with the key belong to (required)")
-	f.StringVar(&subject, "subject", "", "user or machine that acts inside the tenant")
-	f.StringVar(&id, "id", "", "id of the key (default: a random one)")
-	f.StringVar(&expires, "expires", "", "time from which on the key is refused, such as 2027-01-01T00:00:00Z "+
-		"(default: never)")
-	f.StringVar(&pepper, "pepper", "", "pepper to hash with, as `ID=FILE` (default: the built-in, public pepper dev)")
+	f.StringVar(&k.request.Tenant, "tenant", "", "id of the `TENANT` that calls with the key belong to (required)")
+	f.StringVar(&k.request.Subject, "subject", "", "user or machine that acts inside the tenant")
+	f.StringVar(&k.request.ID, "id", "", "id of the key (default: a random one)")
+	k.ofKey(f)
 	return c
 }
 
-// keyEntry returns the key and its entry for a plans file. It writes texts as JSON strings, which are valid YAML.
-func keyEntry(key, id, tenant, subject, pepperID, expires string, pepper []byte) []byte {
+// ofKey adds the flags for what a key has of its own.
+func (k *keyFlags) ofKey(f *pflag.FlagSet) {
+	timeFlag(f, &k.expires, "expires", "`TIME` from which on the key is refused, such as 2027-01-01T00:00:00Z "+
+		"(default: never)")
+	f.StringVar(&k.pepper, "pepper", "", pepperUsage)
+}
+
+// print makes a key and prints it, with its entry for a plans file.
+func (k *keyFlags) print(c *cobra.Command) error {
+	pepperID, secret, err := choosePepper(c, k.pepper)
+	if err != nil {
+		return err
+	}
+	key := identity.NewKey()
+	if k.request.ID == "" {
+		k.request.ID = "key-" + identity.NewKey()[4:12] // random characters of another key, which is not used
+	}
+	_, err = c.OutOrStdout().Write(k.entry(key, pepperID, secret))
+	return err
+}
+
+// entry returns the key and its entry for a plans file. It writes texts as JSON strings, which are valid YAML.
+func (k *keyFlags) entry(key, pepperID string, pepper []byte) []byte {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "%s\n\n# The key is shown once. Its entry for the plans file:\nkeys:\n", key)
-	fmt.Fprintf(&b, "  - id: %s\n    tenant: %s\n", quoted(id), quoted(tenant))
-	if subject != "" {
-		fmt.Fprintf(&b, "    subject: %s\n", quoted(subject))
+	fmt.Fprintf(&b, "  - id: %s\n    tenant: %s\n", quoted(k.request.ID), quoted(k.request.Tenant))
+	if k.request.Subject != "" {
+		fmt.Fprintf(&b, "    subject: %s\n", quoted(k.request.Subject))
 	}
 	fmt.Fprintf(&b, "    hash: %s\n    pepper: %s\n", quoted(identity.HashKey(pepper, key)), quoted(pepperID))
-	if expires != "" {
-		fmt.Fprintf(&b, "    expires: %s\n", expires)
+	if !k.expires.IsZero() {
+		fmt.Fprintf(&b, "    expires: %s\n", k.expires.Format(time.RFC3339Nano))
 	}
 	return b.Bytes()
 }
@@ -161,11 +159,8 @@ func newKeyHashCommand() *cobra.Command {
 		Use:   "hash",
 		Short: "Read an API key from standard input and print its hash",
 		Long: `Reads an API key from standard input, so that the key does not get into the shell's
-history, and prints the hash to put into a plans file.
-
-` + pepperHelp,
+history, and prints the hash to put into a plans file. See docs/plans.md.`,
 		Example: "  sluice key hash --pepper prod=prod.pepper < key.txt",
-		Args:    usageArgs(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error {
 			_, secret, err := choosePepper(c, pepper)
 			if err != nil {
@@ -186,7 +181,6 @@ history, and prints the hash to put into a plans file.
 			return err
 		},
 	}
-	c.Flags().StringVar(&pepper, "pepper", "", "pepper to hash with, as `ID=FILE` (default: the built-in, public "+
-		"pepper dev)")
+	c.Flags().StringVar(&pepper, "pepper", "", pepperUsage)
 	return c
 }

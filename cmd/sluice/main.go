@@ -122,7 +122,6 @@ func newRootCommand() *cobra.Command {
 		Version:       ownVersion(),
 		SilenceUsage:  true,
 		SilenceErrors: true,
-		Args:          usageArgs(cobra.NoArgs),
 		RunE:          func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
@@ -134,10 +133,9 @@ func newRootCommand() *cobra.Command {
 		return &usageError{c.CommandPath(), err}
 	})
 	root.AddCommand(newDevCommand(), newServeCommand(), newCheckCommand(), newExplainCommand(), newSimulateCommand(),
-		newPaceCommand(), newPacePlanCommand(), newWorkCommand(), newKeyCommand())
-	root.AddCommand(newPlanCommand(), newTenantCommand(), newBoostCommand(), newPeekCommand(), newResetCommand(),
-		newRefundCommand(), newShadowCommand(), newCellCommand(), newConfigCommand(), newAuditCommand(),
-		newCostCommand(time.Now), newDoctorCommand())
+		newPaceCommand(), newPacePlanCommand(), newKeyCommand())
+	root.AddCommand(newPlanCommand(), newTenantCommand(), newBoostCommand(), newCounterCommand(), newCellCommand(),
+		newAuditCommand(), newCostCommand(time.Now), newDoctorCommand())
 	root.InitDefaultCompletionCmd()
 	root.InitDefaultHelpCmd()
 	refuseUnknown(root)
@@ -190,7 +188,8 @@ func wrapParagraphs(text string) string {
 	return strings.Join(lines, "\n")
 }
 
-// refuseUnknown makes an unknown subcommand of c, or of a command below c, a usage error that suggests similar names.
+// refuseUnknown makes an unknown subcommand of c, or of a command below c, a usage error that suggests similar names. A
+// command that does not check its arguments accepts those that its Use names.
 func refuseUnknown(c *cobra.Command) {
 	switch {
 	case c.HasSubCommands():
@@ -206,6 +205,8 @@ func refuseUnknown(c *cobra.Command) {
 			}
 			return nil
 		}
+	case c.Args == nil:
+		c.Args = wantArgs
 	}
 	for _, sub := range c.Commands() {
 		refuseUnknown(sub)
@@ -297,15 +298,18 @@ func usageArgs(check cobra.PositionalArgs) cobra.PositionalArgs {
 	}
 }
 
-// wantArgs accepts least to most arguments; if most is 0, any number from least on. The error names the arguments that
-// the command takes, and an example.
-func wantArgs(least, most int) cobra.PositionalArgs {
-	return usageArgs(func(c *cobra.Command, args []string) error {
-		if len(args) >= least && (most == 0 || len(args) <= most) {
-			return nil
-		}
-		_, takes, _ := strings.Cut(c.Use, " ")
-		example, _, _ := strings.Cut(strings.TrimSpace(c.Example), "\n")
-		return fmt.Errorf("want %s, got %s; for example: %s", takes, count(len(args), "argument"), example)
-	})
+// wantArgs accepts the arguments that the Use of a command names. The error names them, too, and an example.
+func wantArgs(c *cobra.Command, args []string) error {
+	_, takes, _ := strings.Cut(c.Use, " ")
+	if takes == "" {
+		return usageArgs(cobra.NoArgs)(c, args)
+	}
+	words := strings.Fields(takes)
+	least := len(words) - strings.Count(takes, " [") - strings.Count(takes[:1], "[")
+	if len(args) >= least && (len(args) <= len(words) || strings.HasSuffix(takes, "...")) {
+		return nil
+	}
+	example, _, _ := strings.Cut(strings.TrimSpace(c.Example), "\n")
+	return &usageError{c.CommandPath(), fmt.Errorf("want %s, got %s; for example: %s", takes,
+		count(len(args), "argument"), example)}
 }

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -124,14 +125,14 @@ func TestOperatorCommands(t *testing.T) {
 		{"pace-plan", "remove", "provider", "--yes", "--reason", "again"},
 		{"pace-plan", "get", "provider"},
 		{"pace-plan", "list"},
-		{"shadow", "report"},
-		{"shadow", "promote", "pro", "writes", "--reason", "a quiet week"},
-		{"config", "status"},
-		{"peek", "acme"},
-		{"reset", "acme", "burst", "--reason", "their loop is fixed"},
-		{"refund", "acme", "monthly", "--units", "5", "--reason", "our outage"},
-		{"refund", "acme", "burst", "--units", "5", "--reason", "our outage"},
-		{"peek", "nobody", "--json"},
+		{"plan", "shadows"},
+		{"plan", "promote", "pro", "writes", "--reason", "a quiet week"},
+		{"cell", "status"},
+		{"counter", "peek", "acme"},
+		{"counter", "reset", "acme", "burst", "--reason", "their loop is fixed"},
+		{"counter", "refund", "acme", "monthly", "--units", "5", "--reason", "our outage"},
+		{"counter", "refund", "acme", "burst", "--units", "5", "--reason", "our outage"},
+		{"counter", "peek", "nobody", "--json"},
 	} {
 		r := sluice(t, "", line...)
 		all.WriteString("$ sluice " + strings.Join(line, " ") + "\n" + r.stdout + r.stderr)
@@ -212,6 +213,59 @@ func TestStoredKeys(t *testing.T) {
 	}
 }
 
+// Guarantees that a rotation makes a key of the same tenant and subject, and that the old key is accepted until the
+// overlap has passed; without an overlap, it is revoked.
+func TestKeyRotate(t *testing.T) {
+	operated(t)
+	for _, args := range [][]string{
+		{"plan", "apply", filepath.Join("testdata", "operator", "plans.yaml"), "--reason", "x"},
+		{"key", "create", "--tenant", "acme", "--subject", "ci", "--id", "old", "--reason", "x"},
+		{"key", "create", "--tenant", "acme", "--id", "soon", "--expires",
+			time.Now().Add(time.Hour).UTC().Format(time.RFC3339), "--reason", "x"},
+	} {
+		if r := sluice(t, "", args...); r.code != 0 {
+			t.Fatalf("%q: %s", args, r.stderr)
+		}
+	}
+	rotate := func(id string, args ...string) (old, made keyBody, key string) {
+		t.Helper()
+		r := sluice(t, "", append([]string{"key", "rotate", id, "--reason", "once a year", "--json"}, args...)...)
+		var out rotated
+		if err := json.Unmarshal([]byte(r.stdout), &out); err != nil || r.code != 0 || out.Replaced == nil {
+			t.Fatalf("key rotate %s: %+v", id, r)
+		}
+		if strings.Count(r.stdout+r.stderr, out.Key) != 1 || identity.CheckKey(out.Key) != nil {
+			t.Errorf("key rotate %s: %+v", id, r)
+		}
+		_, old = stateOfKey(out.Replaced, time.Now())
+		_, made = stateOfKey(out.Item, time.Now())
+		return old, made, out.Key
+	}
+	old, made, _ := rotate("old", "--overlap", "7d")
+	if in := time.Until(old.Expires); old.Revoked || in < 167*time.Hour || in > 168*time.Hour ||
+		made.Tenant != "acme" || made.Subject != "ci" || !made.Expires.IsZero() {
+		t.Errorf("the old key is %+v, the new one %+v; want an overlap of 7 days", old, made)
+	}
+	if old, _, _ := rotate("soon", "--overlap", "2d"); time.Until(old.Expires) > time.Hour {
+		t.Errorf("a rotation extends a key to %s", old.Expires)
+	}
+	if old, _, _ := rotate("old", "--overlap", "0s"); !old.Revoked {
+		t.Errorf("without an overlap the old key is %+v", old)
+	}
+	r := sluice(t, "", "key", "rotate", "old", "--reason", "again")
+	if r.code != exitFailed || !strings.Contains(r.stderr, "key old is revoked: nothing was written") {
+		t.Errorf("a revoked key: %+v", r)
+	}
+	if r := sluice(t, "", "key", "rotate", "none", "--reason", "x"); r.code != exitFailed || r.stdout != "" {
+		t.Errorf("a key that does not exist: %+v", r)
+	}
+	r = sluice(t, "", "key", "rotate", "soon", "--overlap", "1h", "--reason", "x")
+	if key := strings.TrimSpace(r.stdout); r.code != 0 || identity.CheckKey(key) != nil ||
+		!strings.Contains(r.stderr, "the old key soon is accepted until 20") || strings.Contains(r.stderr, key) {
+		t.Errorf("key rotate: %+v", r)
+	}
+}
+
 // A wrong command line has another exit status than a refusal by the server, and changes nothing.
 func TestOperatorUsage(t *testing.T) {
 	t.Setenv("SLUICE_ENDPOINT", "http://127.0.0.1:1/") // nobody listens there
@@ -227,17 +281,17 @@ func TestOperatorUsage(t *testing.T) {
 		{"boost", "add", "acme", "burst", "--reason", "x", "--for", "1h", "--until", "2027-01-01T00:00:00Z"},
 		{"boost", "add", "acme", "burst", "--reason", "x", "--for", "1h", "--factor", "twice"},
 		{"boost", "add", "acme", "burst", "--reason", "x", "--until", "tomorrow"},
-		{"refund", "acme", "burst", "--reason", "x"},
-		{"peek"},
-		{"peek", "--ip-limits"},
-		{"peek", "acme", "burst", "--ip-limits", "--ip", "192.0.2.1"},
-		{"reset", "acme", "--reason", "x"},
-		{"reset", "--ip-limits", "--ip", "192.0.2.1", "--reason", "x"},
+		{"counter", "refund", "acme", "burst", "--reason", "x"},
+		{"counter", "peek"},
+		{"counter", "peek", "--ip-limits"},
+		{"counter", "peek", "acme", "burst", "--ip-limits", "--ip", "192.0.2.1"},
+		{"counter", "reset", "acme", "--reason", "x"},
+		{"counter", "reset", "--ip-limits", "--ip", "192.0.2.1", "--reason", "x"},
 		{"cell", "add", "c", "--weight", "0", "--reason", "x"},
 		{"plan", "list", "--endpoint", "http://example.com"},
 		{"plan", "list", "--endpoint", "nowhere"},
 		{"key", "create", "--tenant", "acme", "--json"},
-		{"shadow", "promote", "pro"},
+		{"plan", "promote", "pro"},
 		{"pace-plan", "set", "a", "--instances", "2", "--reason", "x"},
 		{"pace-plan", "set", "a", "--total", "fast", "--instances", "2", "--reason", "x"},
 		{"pace-plan", "set", "a", "--total", "0/s", "--instances", "2", "--reason", "x"},
@@ -252,10 +306,10 @@ func TestOperatorUsage(t *testing.T) {
 		}
 	}
 	for want, args := range map[string][]string{
-		"want TENANT LIMIT, got 1 argument":    {"reset", "acme", "--reason", "x"},
-		"want TENANT [LIMIT], got 0 arguments": {"peek"},
-		"want [LIMIT], got 2 arguments":        {"peek", "acme", "burst", "--ip-limits", "--ip", "192.0.2.1"},
-		"want LIMIT, got 0 arguments":          {"reset", "--ip-limits", "--ip", "192.0.2.1", "--reason", "x"},
+		"want TENANT LIMIT, got 1 argument":    {"counter", "reset", "acme", "--reason", "x"},
+		"want TENANT [LIMIT], got 0 arguments": {"counter", "peek"},
+		"want [LIMIT], got 2 arguments":        {"counter", "peek", "acme", "burst", "--ip-limits", "--ip", "192.0.2.1"},
+		"want LIMIT, got 0 arguments":          {"counter", "reset", "--ip-limits", "--ip", "192.0.2.1", "--reason", "x"},
 		`(did you mean "rate"?)`: {"tenant", "set", "acme", "--reason", "x", "--override",
 			"{ id: burst, rats: 5 }"},
 	} {
@@ -277,17 +331,47 @@ func TestOperatorUsage(t *testing.T) {
 	}
 }
 
-// Guarantees that each operators' command has a help text with an example, and that the help does not change unnoticed.
+// Guarantees that the help of each command says what it does, has one example or two and names a page that exists, and
+// that there are few commands.
+func TestHelp(t *testing.T) {
+	page := regexp.MustCompile(`docs/[a-z-]+\.md`)
+	var walk func(c *cobra.Command)
+	walk = func(c *cobra.Command) {
+		for _, inner := range c.Commands() {
+			walk(inner)
+		}
+		if c.HasSubCommands() || c.Name() == "help" || c.HasParent() && c.Parent().Name() == "completion" {
+			return
+		}
+		text := sluice(t, "", append(strings.Fields(c.CommandPath())[1:], "--help")...).stdout
+		name := page.FindString(c.Long)
+		if _, err := os.Stat(filepath.Join("..", "..", name)); name == "" || err != nil {
+			t.Errorf("the help of %s names no page: %q, %v", c.CommandPath(), name, err)
+		}
+		if n := strings.Count("\n"+c.Example, "\n  sluice "); n < 1 || n > 2 {
+			t.Errorf("%s has %d examples, want one or two", c.CommandPath(), n)
+		}
+		if about, _, _ := strings.Cut(text, "\nUsage:"); strings.Count(about, "\n") > 24 {
+			t.Errorf("the help of %s begins with a text of %d lines, want at most 24", c.CommandPath(),
+				strings.Count(about, "\n"))
+		}
+	}
+	root := newRootCommand()
+	walk(root)
+	help := sluice(t, "", "--help").stdout
+	_, commands, _ := strings.Cut(help, "Available Commands:\n")
+	commands, _, _ = strings.Cut(commands, "\n\n")
+	if n := strings.Count(commands, "\n") + 1; n > 18 {
+		t.Errorf("sluice --help names %d commands, want at most 18:\n%s", n, commands)
+	}
+}
+
+// Guarantees that the help of the operators' commands does not change unnoticed.
 func TestOperatorHelp(t *testing.T) {
 	t.Setenv("SLUICE_ENDPOINT", "")
 	var all strings.Builder
 	var walk func(c *cobra.Command)
 	walk = func(c *cobra.Command) {
-		if !c.HasSubCommands() {
-			if c.Example == "" || c.Long == "" {
-				t.Errorf("%s has no example or no long text", c.CommandPath())
-			}
-		}
 		path := strings.Fields(c.CommandPath())[1:]
 		all.WriteString("$ sluice " + strings.Join(path, " ") + " --help\n" +
 			sluice(t, "", append(path, "--help")...).stdout + "\n")
@@ -297,7 +381,7 @@ func TestOperatorHelp(t *testing.T) {
 	}
 	for _, c := range newRootCommand().Commands() {
 		switch c.Name() {
-		case "plan", "tenant", "boost", "peek", "reset", "refund", "shadow", "cell", "config", "key", "pace-plan":
+		case "plan", "tenant", "boost", "counter", "cell", "key", "pace-plan":
 			walk(c)
 		}
 	}
@@ -326,8 +410,8 @@ func TestSignHere(t *testing.T) {
 		{"", []string{"cell", "list", "--sign"}, true},
 		{"true", []string{"cell", "list"}, true},
 		{"true", []string{"cell", "list", "--sign=false"}, false},
-		{"true", []string{"peek", "acme", "--ops-endpoint", server.URL}, true},
-		{"", []string{"peek", "acme", "--ops-endpoint", server.URL}, false},
+		{"true", []string{"counter", "peek", "acme", "--ops-endpoint", server.URL}, true},
+		{"", []string{"counter", "peek", "acme", "--ops-endpoint", server.URL}, false},
 	} {
 		t.Setenv("SLUICE_SIGN", tt.variable)
 		got = ""
@@ -381,7 +465,7 @@ func TestStoredOpsURLs(t *testing.T) {
 		{good, "", false, "is not a URL of this machine"},
 	} {
 		row.Ops, row.Region, got = tt.url, tt.region, nil
-		r := sluice(t, "", "reset", "acme", "burst", "--reason", "x", "--endpoint", control.URL,
+		r := sluice(t, "", "counter", "reset", "acme", "burst", "--reason", "x", "--endpoint", control.URL,
 			fmt.Sprintf("--sign=%t", tt.signed))
 		if tt.says == "" {
 			if r.code != 0 || len(got) != 1 || got[0] != "" {
@@ -470,10 +554,10 @@ func TestDamagedItemsHideNothing(t *testing.T) {
 	t.Cleanup(server.Close)
 	t.Setenv("SLUICE_ENDPOINT", server.URL)
 	for _, args := range [][]string{{"tenant", "list"}, {"tenant", "list", "--json"},
-		{"config", "status"}, {"config", "status", "--json"}} {
+		{"cell", "status"}, {"cell", "status", "--json"}} {
 		got := sluice(t, "", args...)
 		for _, want := range []string{"acme", "layout is 2", "version is missing"} {
-			if args[0] == "config" && want == "acme" {
+			if args[0] == "cell" && want == "acme" {
 				want = "eu-1"
 			}
 			if !strings.Contains(got.stdout, want) {

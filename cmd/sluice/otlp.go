@@ -25,7 +25,7 @@ type otlpOptions struct {
 func (o *otlpOptions) flags(f *pflag.FlagSet) {
 	f.StringVar(&o.endpoint, "otlp", "", "send metrics to the OpenTelemetry collector at `URL`, by OTLP over HTTP, "+
 		"such as http://127.0.0.1:4318 (default: "+otlpVariable+")")
-	f.DurationVar(&o.every, "otlp-every", metrics.DefaultEvery, "send metrics to --otlp every `TIME`")
+	durationFlag(f, &o.every, "otlp-every", metrics.DefaultEvery, "send metrics to --otlp every `TIME`")
 }
 
 func (o *otlpOptions) check() error {

@@ -2,14 +2,17 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"os/exec"
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -21,28 +24,26 @@ import (
 
 const paceLong = `Pass on lines of standard input no faster than a limit, or run a command for each
 of them. The line becomes the command's last argument, or replaces each argument that is {}. A line
-that begins with - is only used after an argument --, since the command would take it for an option.
+that begins with - is only used after an argument --. With --queue, run the command for each message
+of an SQS queue: its standard input is the body, and it has the variables SLUICE_MESSAGE_ID and
+SLUICE_RECEIVE_COUNT.
 
-A limit is a number of lines and a period: 100/s, 5000/m, 1/h, 2/d, 10/500ms. It holds in every window
-of that length by this machine's clock. It also holds for a provider that counts by its own clock, if
-that differs by --clock-error at most and a request arrives at most --max-delay after its line.
+A limit is a number of units and a period: 100/s, 5000/m, 1/h, 2/d, 10/500ms. With --redis, all
+processes that give the same --name share it. With --pace-plan, processes divide a limit that
+'sluice pace-plan set' keeps, each by its own --index. See docs/consumer.md.
 
-With --redis, all processes that give the same --name share the limit, and lines wait while Redis does
-not answer. With --pace-plan, processes divide a limit that 'sluice pace-plan set' keeps in the
-control plane, each by its own --index. See docs/consumer.md.
+The exit status is 1 if the command failed for a line.`
 
-The exit code is 1 if a command failed. The command is still run for all lines.`
-
-const paceExample = `  sluice pace --limit 100/s < urls.txt | xargs -n 1 curl -sO
-  sluice pace --limit 5/s --parallel 10 -- curl -sO < urls.txt
-  sluice pace --limit 50/s --redis 127.0.0.1:6379 --name provider -- ./send --id {} < ids.txt
-  sluice pace --pace-plan provider --index 17 -- ./send --id {} < ids.txt`
+const paceExample = `  sluice pace --limit 5/s --parallel 10 -- curl -sO < urls.txt
+  sluice pace --limit 100/s --queue https://sqs.eu-west-1.amazonaws.com/123456789012/jobs -- ./send`
 
 // paceFlags is the command line of pace.
 type paceFlags struct {
 	pacedLimit
 
-	parallel int
+	parallel          int
+	queue             string // URL; "": lines of standard input
+	visibility, drain time.Duration
 }
 
 // pacedLimit is a limit of a provider, as flags give it.
@@ -57,14 +58,14 @@ type pacedLimit struct {
 	remote remote // where the plan is
 }
 
-// flags adds the flags. do says what the limit is for.
-func (l *pacedLimit) flags(flags *pflag.FlagSet, do string) {
-	flags.StringVar(&l.limit, "limit", "", do+" no faster than `LIMIT`, such as 100/s (required without "+
-		"--pace-plan)")
-	flags.BoolVar(&l.spread, "spread", false, do+" evenly over each window")
-	flags.DurationVar(&l.guard.ClockError, "clock-error", 0,
+// flags adds the flags.
+func (l *pacedLimit) flags(flags *pflag.FlagSet) {
+	flags.StringVar(&l.limit, "limit", "", "pass on lines or messages no faster than `LIMIT`, such as 100/s (required "+
+		"without --pace-plan)")
+	flags.BoolVar(&l.spread, "spread", false, "pass them on evenly over each window")
+	durationFlag(flags, &l.guard.ClockError, "clock-error", 0,
 		"allow for clocks that differ by `TIME` from the provider's, in either direction")
-	flags.DurationVar(&l.guard.MaxDelay, "max-delay", 0,
+	durationFlag(flags, &l.guard.MaxDelay, "max-delay", 0,
 		"allow for requests that arrive up to `TIME` after their turn")
 	flags.StringVar(&l.redis, "redis", "", "share the limit through the Redis at `HOST:PORT`")
 	flags.StringVar(&l.name, "name", "", "share the limit with all processes that give the same `NAME`")
@@ -164,20 +165,24 @@ func newPaceCommand() *cobra.Command {
 	var f paceFlags
 	c := &cobra.Command{
 		Use:     "pace {--limit LIMIT | --pace-plan NAME --index N} [-- COMMAND [ARGUMENT...]]",
-		Short:   "Pass on lines, or run a command for each, no faster than a limit",
+		Short:   "Pass on lines, or run a command for each line or message of SQS, no faster than a limit",
 		Long:    paceLong,
 		Example: paceExample,
 		Args:    cobra.ArbitraryArgs,
 		RunE:    func(c *cobra.Command, command []string) error { return f.run(c, command) },
 	}
 	flags := c.Flags()
-	f.flags(flags, "pass on lines")
-	flags.IntVar(&f.parallel, "parallel", 1, "run up to `N` commands at the same time")
+	f.flags(flags)
+	flags.IntVar(&f.parallel, "parallel", 0, "run up to `N` commands at the same time (default 1, with --queue 10)")
+	flags.StringVar(&f.queue, "queue", "", "receive messages of the SQS queue at `URL`")
+	durationFlag(flags, &f.visibility, "visibility", 30*time.Second,
+		"hide received messages for `TIME`; a command that takes longer is ended")
+	durationFlag(flags, &f.drain, "drain", 20*time.Second, "with --queue, let commands go on for `TIME` after SIGTERM")
 	return c
 }
 
 func (f *paceFlags) run(c *cobra.Command, command []string) error {
-	if err := f.check(command); err != nil {
+	if err := f.check(c, command); err != nil {
 		return &usageError{c.CommandPath(), err}
 	}
 	p, closePacer, err := f.pacer(c)
@@ -185,17 +190,31 @@ func (f *paceFlags) run(c *cobra.Command, command []string) error {
 		return err
 	}
 	defer closePacer()
-	l := &pacedLines{p: p, in: c.InOrStdin(), out: c.OutOrStdout(), errs: c.ErrOrStderr(), command: command,
-		slots: make(chan struct{}, f.parallel)}
+	runs := &commandRuns{command: command, out: c.OutOrStdout(), errs: c.ErrOrStderr()}
+	if f.queue != "" {
+		return f.work(c.Context(), p, runs)
+	}
+	l := &pacedLines{p: p, in: c.InOrStdin(), commandRuns: runs, slots: make(chan struct{}, f.parallel)}
 	return l.run(c.Context())
 }
 
-func (f *paceFlags) check(command []string) error {
+func (f *paceFlags) check(c *cobra.Command, command []string) error {
+	if !c.Flags().Changed("parallel") {
+		f.parallel = 1
+		if f.queue != "" {
+			f.parallel = 10
+		}
+	}
 	switch {
 	case f.parallel < 1 || f.parallel > 10_000:
 		return fmt.Errorf("--parallel %d is outside 1..10000", f.parallel)
-	case f.parallel > 1 && len(command) == 0:
+	case f.parallel > 1 && len(command) == 0 && f.queue == "":
 		return errors.New("--parallel has no use without a command")
+	}
+	if c.Flags().Changed("queue") {
+		if err := f.checkQueue(command); err != nil {
+			return err
+		}
 	}
 	if len(command) > 0 {
 		if err := checkCommand(command[0]); err != nil {
@@ -220,15 +239,13 @@ func checkCommand(program string) error {
 
 // pacedLines passes on lines at the pace of a limit.
 type pacedLines struct {
-	p         *pacer.Pacer
-	in        io.Reader
-	out, errs io.Writer
-	command   []string      // with its arguments; empty if lines are written to out
-	slots     chan struct{} // holds one element for each command that runs
+	*commandRuns // without a command, lines are written to out
 
-	mu     sync.Mutex // held while writing to out and errs
-	ran    int
-	failed int
+	p     *pacer.Pacer
+	in    io.Reader
+	slots chan struct{} // holds one element for each command that runs
+
+	ran, failed int // guarded by mu
 }
 
 // run passes on all lines, or until ctx ends. It waits for commands that run.
@@ -270,7 +287,7 @@ func (l *pacedLines) pass(ctx context.Context, line string, running *sync.WaitGr
 	args, err := argumentsFor(l.command, line)
 	if err != nil {
 		<-l.slots
-		l.ended(line, "", "", err)
+		l.ended(line, err)
 		return nil
 	}
 	var permit pacer.Permit
@@ -290,28 +307,16 @@ func (l *pacedLines) pass(ctx context.Context, line string, running *sync.WaitGr
 	}
 	running.Go(func() {
 		defer func() { <-l.slots }()
-		l.start(ctx, line, args)
+		l.ended(line, l.commandRuns.run(ctx, "", args))
 	})
 	return nil
 }
 
-// start runs the command for a line. It prints the command's output after the command has ended, so that the outputs of
-// commands do not mix.
-func (l *pacedLines) start(ctx context.Context, line string, args []string) {
-	var out, errs strings.Builder
-	c := exec.CommandContext(ctx, l.command[0], args...) //nolint:gosec // to run the user's command is its purpose
-	c.Stdout, c.Stderr = &out, &errs
-	err := c.Run()
-	l.ended(line, out.String(), errs.String(), err)
-}
-
-// ended counts a command, and prints what it wrote and why it failed.
-func (l *pacedLines) ended(line, out, errs string, err error) {
+// ended counts a command, and prints why it failed.
+func (l *pacedLines) ended(line string, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.ran++
-	fmt.Fprint(l.out, out)
-	fmt.Fprint(l.errs, errs)
 	if err != nil {
 		l.failed++
 		fmt.Fprintf(l.errs, "sluice: %s for %q: %v\n", l.command[0], line, err)
@@ -339,4 +344,40 @@ func argumentsFor(command []string, line string) ([]string, error) {
 			`If the command takes --, give it before the place of the line`)
 	}
 	return args, nil
+}
+
+// commandRuns runs a command many times.
+type commandRuns struct {
+	command   []string   // with its arguments
+	mu        sync.Mutex // held while writing to out and errs
+	out, errs io.Writer
+}
+
+// commandEnd is how long a command may take to end after SIGTERM, before it is killed.
+const commandEnd = 5 * time.Second
+
+// run runs the command with the arguments. It prints the command's output after the command has ended, so that the
+// outputs of commands do not mix.
+func (r *commandRuns) run(ctx context.Context, stdin string, args []string, variables ...string) error {
+	var out, errs bytes.Buffer
+	c := exec.CommandContext(ctx, r.command[0], args...) //nolint:gosec // to run the user's command is its purpose
+	c.Stdin, c.Stdout, c.Stderr = strings.NewReader(stdin), &out, &errs
+	c.Cancel, c.WaitDelay = func() error { return c.Process.Signal(syscall.SIGTERM) }, commandEnd
+	c.Env = append(os.Environ(), variables...)
+	err := c.Run()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	_, lost := r.out.Write(out.Bytes())
+	_, _ = r.errs.Write(errs.Bytes())
+	if err == nil && lost != nil {
+		err = fmt.Errorf("write the command's output: %w", lost)
+	}
+	return err
+}
+
+// Write implements [io.Writer] for logs, which take turns with the output of commands.
+func (r *commandRuns) Write(text []byte) (int, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.errs.Write(text)
 }

@@ -23,69 +23,54 @@ import (
 
 func newPacePlanCommand() *cobra.Command {
 	c := group("pace-plan", "Set how processes divide a provider's limit among them")
-	c.AddCommand(newPacePlanSetCommand(), newPacePlanGetCommand(), newPacePlanListCommand(),
-		newPacePlanRemoveCommand())
+	r := new(admin.PaceNameRequest)
+	c.AddCommand(newPacePlanSetCommand(), newOperation(&cobra.Command{
+		Use: "get NAME", SuggestFor: []string{"show"}, Short: "Print the plan that holds, and those that begin later",
+		Example: "  sluice pace-plan get provider",
+	}, &operation{path: "pace/get", request: r, args: []*string{&r.Name}},
+		func(w io.Writer, p *admin.PacePlanResponse) error {
+			return table(w, pacePlanHead+" VERSION CHANGED BY WHY", pacePlanRows(p))
+		}), newPacePlanListCommand(), newPacePlanRemoveCommand())
 	return c
 }
 
 func newPacePlanSetCommand() *cobra.Command {
-	var r remote
-	var total, from string
-	var instances, expect int64
-	c := &cobra.Command{
+	var total string
+	var from time.Time
+	r := new(admin.PacePlanRequest)
+	c := newOperation(&cobra.Command{
 		Use: "set NAME", Short: "Set the total and the number of instances from a time on",
 		Long: `Sets a plan: how many units of a provider's limit all instances may use together, and
-how many instances divide them. 'sluice pace --pace-plan NAME' and 'sluice work --pace-plan NAME'
-follow it, and so do programs with package pacer. Each instance uses total / instances of a window.
-
-The first plan of a name holds at once. A later one holds from --from on. By default that is as early
-as all instances can have read the plan, which they do every 10 s: from the second window on after
-the one in which 30 s have passed. The plan before it holds until then. A plan replaces those that
-would begin later. The period of a plan cannot change.
-
-If the total falls or instances are added, change the plan first, and the provider's limit or the
-instances after the plan has begun. If the total rises or instances are removed, change the
-provider's limit or the instances first, and the plan afterwards.`,
+how many instances divide them. 'sluice pace --pace-plan NAME' follows it, and so do programs with
+package pacer. The first plan of a name holds at once. A later one holds from --from on, by default as
+early as all instances can have read it; docs/consumer.md says what to change first.`,
 		Example: "  sluice pace-plan set provider --total 500/s --instances 96 --reason 'contract 4711'\n" +
 			"  sluice pace-plan set provider --total 250/s --instances 96 --from 2027-01-01T00:00:00Z \\\n" +
 			"    --reason 'they halve our limit in January'",
-		Args: wantArgs(1, 1),
-		RunE: func(c *cobra.Command, args []string) error {
-			request := admin.PacePlanRequest{Name: args[0], Instances: instances}
-			if err := readPacePlan(&request, total, from); err != nil {
-				return &usageError{c.CommandPath(), err}
-			}
-			if c.Flags().Changed("expect") {
-				request.Expect = &expect
-			}
-			if err := r.why(c); err != nil {
-				return err
-			}
-			request.Reason = r.reason
-			return operate(c, &r, "pace/set", &request, func(w io.Writer, i *call.Item) error {
-				doc, err := admin.ReadPace(i.Body)
-				if err != nil {
-					return err
-				}
-				_, err = fmt.Fprintf(w, "pace plan %s: %d per %s for %s from %s on: version %d, by %s\n",
-					shown(args[0]), doc.Total, shown(doc.Period), count(int(doc.Instances), "instance"),
-					doc.From.Format(time.RFC3339Nano), i.Version, shown(i.Actor))
-				return err
-			})
-		},
-	}
-	r.writes(c)
+	}, &operation{path: "pace/set", request: r, args: []*string{&r.Name}, reason: &r.Reason, check: func() error {
+		r.From = given(&from)
+		return readPacePlan(r, total)
+	}}, func(w io.Writer, i *call.Item) error {
+		doc, err := admin.ReadPace(i.Body)
+		if err != nil {
+			return err
+		}
+		_, err = fmt.Fprintf(w, "pace plan %s: %d per %s for %s from %s on: version %d, by %s\n", shown(r.Name),
+			doc.Total, shown(doc.Period), count(int(doc.Instances), "instance"), doc.From.Format(time.RFC3339Nano),
+			i.Version, shown(i.Actor))
+		return err
+	})
 	flags := c.Flags()
 	flags.StringVar(&total, "total", "", "`LIMIT` of all instances together, such as 500/s (required)")
-	flags.Int64Var(&instances, "instances", 0, "`N` instances divide the total (required)")
-	flags.StringVar(&from, "from", "", "`TIME` from which on the plan holds, such as 2027-01-01T00:00:00Z (default: "+
+	flags.Int64Var(&r.Instances, "instances", 0, "`N` instances divide the total (required)")
+	timeFlag(flags, &from, "from", "`TIME` from which on the plan holds, such as 2027-01-01T00:00:00Z (default: "+
 		"as early as possible)")
-	flags.Int64Var(&expect, "expect", 0, "`VERSION` that the plan must be at; 0: there is none (default: any)")
+	expectFlag(flags, &r.Expect)
 	return c
 }
 
-// readPacePlan adds flags to a request, and checks what the server cannot say in the words of the flags.
-func readPacePlan(r *admin.PacePlanRequest, total, from string) error {
+// readPacePlan adds the total to a request, and checks what the server cannot say in the words of the flags.
+func readPacePlan(r *admin.PacePlanRequest, total string) error {
 	switch {
 	case total == "":
 		return errors.New("--total is missing: give one such as --total 500/s")
@@ -99,115 +84,62 @@ func readPacePlan(r *admin.PacePlanRequest, total, from string) error {
 		return fmt.Errorf("--total: %s", strings.TrimPrefix(err.Error(), pacer.ErrConfig.Error()+": "))
 	}
 	r.Total, r.Period = l.Units, limit.DurationText(l.Period)
-	if from == "" {
-		return nil
-	}
-	at, err := time.Parse(time.RFC3339, from)
-	if err != nil {
-		return fmt.Errorf("--from %.40q is not a time such as 2027-01-01T00:00:00Z", from)
-	}
-	r.From = &at
 	return nil
 }
 
-const pacePlanHead = "PLAN TOTAL PERIOD INSTANCES FROM VERSION CHANGED BY"
+const pacePlanHead = "PLAN TOTAL PERIOD INSTANCES FROM"
 
-// pacePlanRows returns a row for each plan of a chain, that which holds first.
+// pacePlanRow returns the first columns of a plan.
+func pacePlanRow(name, period string, at *admin.PacePart) []string {
+	return []string{name, strconv.FormatInt(at.Total, 10), period, strconv.FormatInt(at.Instances, 10),
+		at.From.UTC().Format(time.RFC3339Nano)}
+}
+
+// pacePlanRows returns a row for each plan of a chain, that which holds first. The last one says who set it.
 func pacePlanRows(p *admin.PacePlanResponse) (rows [][]string) {
+	author := []string{strconv.FormatInt(p.Version, 10), day(p.ChangedAt), p.Actor, p.Reason}
 	for at := &p.PacePart; at != nil; at = at.Before {
-		row := []string{p.Name, strconv.FormatInt(at.Total, 10), p.Period, strconv.FormatInt(at.Instances, 10),
-			at.From.UTC().Format(time.RFC3339Nano), "", "", ""}
-		if at == &p.PacePart {
-			row[5], row[6], row[7] = strconv.FormatInt(p.Version, 10), day(p.ChangedAt), p.Actor
-		}
-		rows = append([][]string{row}, rows...)
+		rows = append([][]string{append(pacePlanRow(p.Name, p.Period, at), author...)}, rows...)
+		author = make([]string, len(author))
 	}
 	return rows
 }
 
-func newPacePlanGetCommand() *cobra.Command {
-	var r remote
-	c := &cobra.Command{
-		Use: "get NAME", SuggestFor: []string{"show"}, Short: "Print a plan, and the one that holds until it begins",
-		Long: "Prints a plan as instances read it: the plan that holds, and those that begin later. The last one has " +
-			"who set it.",
-		Example: "  sluice pace-plan get provider",
-		Args:    wantArgs(1, 1),
-		RunE: func(c *cobra.Command, args []string) error {
-			return operate(c, &r, "pace/get", admin.PaceNameRequest{Name: args[0]},
-				func(w io.Writer, p *admin.PacePlanResponse) error { return table(w, pacePlanHead, pacePlanRows(p)) })
-		},
-	}
-	r.flags(c)
-	return c
-}
-
 func newPacePlanListCommand() *cobra.Command {
-	var r remote
-	c := &cobra.Command{
-		Use: "list", Short: "List the newest plan of each name",
-		Long:    "Lists the plans, of each name the one that was set last, with who set it.",
-		Example: "  sluice pace-plan list",
-		Args:    usageArgs(cobra.NoArgs),
-		RunE: func(c *cobra.Command, _ []string) error {
-			return listing(c, &r, control.Cells, pacePlanHead, func(i *call.Item) []string {
-				name, ok := strings.CutPrefix(i.Key, shares.PacePrefix)
-				if !ok {
-					return nil
-				}
-				version := strconv.FormatInt(i.Version, 10)
-				row := []string{name, "unreadable", "", "", "", version, day(i.ChangedAt), i.Actor}
-				if doc, err := admin.ReadPace(i.Body); err == nil {
-					row[1], row[2], row[3], row[4] = strconv.FormatInt(doc.Total, 10), doc.Period,
-						strconv.FormatInt(doc.Instances, 10), doc.From.Format(time.RFC3339Nano)
-				}
-				return row
-			})
-		},
-	}
-	r.flags(c)
-	return c
+	return newListCommand(&cobra.Command{
+		Use: "list", Short: "List the newest plan of each name", Example: "  sluice pace-plan list",
+	}, control.Cells, pacePlanHead, func(i *call.Item) []string {
+		name, ok := strings.CutPrefix(i.Key, shares.PacePrefix)
+		if !ok {
+			return nil
+		}
+		doc, err := admin.ReadPace(i.Body)
+		if err != nil {
+			return []string{name, "unreadable", "", "", ""}
+		}
+		return pacePlanRow(name, doc.Period, &doc.PacePart)
+	})
 }
 
 func newPacePlanRemoveCommand() *cobra.Command {
-	var r remote
-	var expect int64
-	c := &cobra.Command{
+	r := new(admin.RemovePacePlanRequest)
+	o := &operation{path: "pace/remove", request: r, args: []*string{&r.Name}, reason: &r.Reason}
+	c := newOperation(&cobra.Command{
 		Use: "remove NAME", Short: "Remove a plan, so that processes that follow it wait",
-		Long: `Removes a plan. Processes that follow it read that within 10 s. They then get no units
-from it: their lines and messages wait, and they say so. A process that is started without the plan
-fails. While a process cannot reach the control plane, it keeps its part.
-
-If a plan of the same name is set later, the processes that wait go on with it from its time on, at
-the earliest 30 s later. If it has another period, they must be started again.
-
-On a terminal the command asks before it removes the plan. Elsewhere it needs --yes; without --yes
-nothing is removed and the exit status is 5.`,
+		Long: `Removes a plan. Processes that follow it read that within 10 s, get no units from it,
+and wait; a process that is started without the plan fails. On a terminal the command asks before it
+removes the plan; elsewhere it needs --yes.`,
 		Example: "  sluice pace-plan remove provider --yes --reason 'contract 4711 has ended'",
-		Args:    wantArgs(1, 1),
-		RunE: func(c *cobra.Command, args []string) error {
-			request := admin.RemovePacePlanRequest{Name: args[0]}
-			if c.Flags().Changed("expect") {
-				request.Expect = &expect
-			}
-			if err := r.why(c); err != nil {
-				return err
-			}
-			if !r.yes && isTerminal(c.InOrStdin()) {
-				if err := askToConfirm(c, "Remove pace plan "+shown(args[0])+"? Processes that follow it then "+
-					"wait. [y/N] "); err != nil {
-					return err
-				}
-				r.yes = true
-			}
-			request.Yes, request.Reason = r.yes, r.reason
-			return operate(c, &r, "pace/remove", &request, printWritten("pace plan "+shown(args[0])+" is removed"))
-		},
+	}, o, printWritten("pace plan %s is removed", &r.Name))
+	o.confirm = func(c *cobra.Command) error {
+		if r.Yes || !isTerminal(c.InOrStdin()) {
+			return nil
+		}
+		r.Yes = true
+		return askToConfirm(c, "Remove pace plan "+shown(r.Name)+"? Processes that follow it then wait. [y/N] ")
 	}
-	r.writes(c)
-	flags := c.Flags()
-	flags.BoolVarP(&r.yes, "yes", "y", false, "do not ask: remove the plan")
-	flags.Int64Var(&expect, "expect", 0, "`VERSION` that the plan must be at (default: any)")
+	c.Flags().BoolVarP(&r.Yes, "yes", "y", false, "do not ask: remove the plan")
+	expectFlag(c.Flags(), &r.Expect)
 	return c
 }
 

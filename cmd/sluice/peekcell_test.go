@@ -36,7 +36,7 @@ func TestCountersFindTheirCell(t *testing.T) {
 	on := func(args ...string) ran { return sluice(t, "", append(args, "--endpoint", r.base+"/_sluice/admin")...) }
 	for _, c := range []struct{ tenant, home string }{{"acme", "cell-[123]"}, {"pinned", "cell-3"},
 		{"narrow", "cell-2"}} {
-		got := on("peek", c.tenant)
+		got := on("counter", "peek", c.tenant)
 		said := regexp.MustCompile(`^sluice: these are the counters of cell (` + c.home +
 			`), the home cell of tenant "` + c.tenant +
 			`": it counts the quotas, and its own share of other limits; ` +
@@ -45,17 +45,17 @@ func TestCountersFindTheirCell(t *testing.T) {
 			said[2] != "cell-1, cell-2, cell-3" {
 			t.Fatalf("peek %s: exit code %d\n%s%s", c.tenant, got.code, got.stdout, got.stderr)
 		}
-		if explicit := on("peek", c.tenant, "--cell", said[1]); explicit.code != 0 || explicit.stderr != "" {
+		if explicit := on("counter", "peek", c.tenant, "--cell", said[1]); explicit.code != 0 || explicit.stderr != "" {
 			t.Errorf("peek %s --cell %s: exit code %d: %s", c.tenant, said[1], explicit.code, explicit.stderr)
 		}
 	}
-	if got := on("peek", "pinned", "--json"); got.code != 0 || !strings.HasPrefix(got.stdout, "{") ||
+	if got := on("counter", "peek", "pinned", "--json"); got.code != 0 || !strings.HasPrefix(got.stdout, "{") ||
 		!strings.Contains(got.stderr, "cell-3") {
 		t.Errorf("peek --json: exit status %d\n%s%s", got.code, got.stdout, got.stderr)
 	}
 	for _, args := range [][]string{
-		{"reset", "pinned", "burst", "--reason", "x"}, {"refund", "pinned", "monthly", "--units", "1", "--reason", "x"},
-		{"peek", "--ip-limits", "--ip", "192.0.2.1"}, {"reset", "--ip-limits", "--ip", "192.0.2.1", "per-address",
+		{"counter", "reset", "pinned", "burst", "--reason", "x"}, {"counter", "refund", "pinned", "monthly", "--units", "1", "--reason", "x"},
+		{"counter", "peek", "--ip-limits", "--ip", "192.0.2.1"}, {"counter", "reset", "--ip-limits", "--ip", "192.0.2.1", "per-address",
 			"--reason", "x"},
 	} {
 		got := on(args...)
@@ -68,7 +68,7 @@ func TestCountersFindTheirCell(t *testing.T) {
 			t.Errorf("sluice %q: exit code %d: %s, want %q", args, got.code, got.stderr, want)
 		}
 	}
-	if got := on("reset", "pinned", "burst", "--cell", "cell-3", "--reason", "x"); got.code != 0 {
+	if got := on("counter", "reset", "pinned", "burst", "--cell", "cell-3", "--reason", "x"); got.code != 0 {
 		t.Errorf("reset --cell cell-3 fails: %s", got.stderr)
 	}
 	operateOn(t, r.base, "cell", "drain", "cell-1", "--reason", "a test")
@@ -83,7 +83,7 @@ func TestCountersFindTheirCell(t *testing.T) {
 		}
 		return n == 1
 	})
-	if got := on("reset", "pinned", "burst", "--reason", "x"); got.code != 0 || got.stderr != "" {
+	if got := on("counter", "reset", "pinned", "burst", "--reason", "x"); got.code != 0 || got.stderr != "" {
 		t.Errorf("with one cell that serves: exit status %d: %s", got.code, got.stderr)
 	}
 	if err := r.finish(t); err != nil {
@@ -91,7 +91,7 @@ func TestCountersFindTheirCell(t *testing.T) {
 	}
 
 	r = startDev(t, "--data", dir) // one cell only
-	for _, args := range [][]string{{"peek", "acme"}, {"reset", "acme", "burst", "--reason", "x"}} {
+	for _, args := range [][]string{{"counter", "peek", "acme"}, {"counter", "reset", "acme", "burst", "--reason", "x"}} {
 		if got := on(args...); got.code != 0 || got.stderr != "" || !strings.Contains(got.stdout, "burst") {
 			t.Errorf("on a dev with a single cell: sluice %q: exit code %d\n%s%s", args, got.code, got.stdout,
 				got.stderr)

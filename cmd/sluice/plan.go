@@ -25,38 +25,37 @@ import (
 
 func newPlanCommand() *cobra.Command {
 	c := group("plan", "Apply plans files to the cells, and show the stored plans")
-	c.AddCommand(newPlanApplyCommand(false), newPlanApplyCommand(true), newPlanListCommand(), newPlanGetCommand())
+	c.AddCommand(newPlanApplyCommand(false), newPlanApplyCommand(true), newPlanListCommand(), newGetCommand(
+		&cobra.Command{
+			Use: "get PLAN", Short: "Print a plan in the form of a plans file",
+			Long: "Prints a plan in the form of a plans file. With the id " + events.SettingsKey +
+				" it prints ipLimits, ipv6Prefix, anonymousPlan and routes.",
+			Example: "  sluice plan get pro\n  sluice plan get " + events.SettingsKey,
+		}, control.Plans), newShadowsCommand(), newPromoteCommand())
 	return c
 }
 
 // group returns a command that only has subcommands.
 func group(use, short string) *cobra.Command {
-	return &cobra.Command{Use: use, Short: short, Args: usageArgs(cobra.NoArgs),
-		RunE: func(c *cobra.Command, _ []string) error { return c.Help() }}
+	return &cobra.Command{Use: use, Short: short}
 }
 
 const mergeLong = `Everything that the files do not name stays as it is on the server, also the settings
-that the entry of a tenant or a key does not have. A setting that an entry has is replaced as a whole:
-'overrides: []' removes all overrides. A plan in a file replaces all limits of that plan.
-
---prune removes from the server what the files do not have: in every section, or in those of
---prune=SECTION,… It never removes API keys (see 'sluice key revoke').`
+that the entry of a tenant or a key does not have; --prune removes it. A setting that an entry has is
+replaced as a whole: 'overrides: []' removes all overrides.`
 
 const applyLong = `Makes the cells enforce the plans, settings, tenants and keys of the files. All
-files together are one configuration; "-" is standard input. The command first checks the files as
-'sluice check' does, and prints the differences from the server. On a terminal it asks before it
-writes.
+files together are one configuration; "-" is standard input. The command prints the differences from
+the server. On a terminal it asks before it writes.
 
 ` + mergeLong + `
 
 Lines that begin with "!" say what is removed or weakened, or which counters start again from zero.
-Such changes need --yes, or a yes on the terminal; without either, nothing is written and the exit
-status is 5. A document that another operator has changed in the meantime is not overwritten: run the
-same command again to write the rest. See docs/operate.md.`
+Such changes need --yes, or a yes on the terminal.`
 
 const diffLong = `Compares plans files with the server, and writes nothing. The exit status is 1 if
 an apply would be refused even with --yes. With --exit-code, it is 4 if the files differ from the
-server, and 0 if they do not.
+server.
 
 ` + mergeLong
 
@@ -72,10 +71,7 @@ func newPlanApplyCommand(onlyDiff bool) *cobra.Command {
 	c := &cobra.Command{
 		Use: "apply FILE...", Short: "Make the cells enforce plans files", Long: applyLong,
 		Example: "  sluice plan apply plans.yaml --reason 'pro gets 200 a second'\n" +
-			"  sluice plan apply --dry-run plans.yaml tenants.yaml\n" +
-			"  sluice plan apply --prune=plans --yes plans.yaml --reason 'the plan basic ends'\n" +
-			"  generate-tenants | sluice plan apply - --reason nightly",
-		Args: wantArgs(1, 0),
+			"  sluice plan apply --prune=plans --yes plans.yaml --reason 'the plan basic ends'",
 		RunE: func(c *cobra.Command, files []string) error { return f.run(c, files) },
 		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 			return planExtensions, cobra.ShellCompDirectiveFilterFileExt
@@ -84,7 +80,6 @@ func newPlanApplyCommand(onlyDiff bool) *cobra.Command {
 	if onlyDiff {
 		c.Use, c.Short, c.Long = "diff FILE...", "Show what an apply of plans files would change", diffLong
 		c.Example = "  sluice plan diff plans.yaml\n" +
-			"  sluice plan diff --exit-code plans.yaml || echo 'somebody has to look'\n" +
 			"  sluice plan diff --json plans.yaml | jq -r '.diff.changes[].losses[]?.text'"
 		f.flags(c)
 		c.Flags().BoolVar(&f.exitCode, "exit-code", false, "exit with 4 if the files differ from the server")
@@ -475,42 +470,48 @@ func orNone(value string) string {
 }
 
 func newPlanListCommand() *cobra.Command {
-	var r remote
-	c := &cobra.Command{
+	return newListCommand(&cobra.Command{
 		Use: "list", Short: "List the plans",
-		Long:    "Lists the stored plans, with who last changed each of them, and why.",
 		Example: "  sluice plan list\n  sluice plan list --json | jq -r '.items[].key'",
-		Args:    usageArgs(cobra.NoArgs),
-		RunE: func(c *cobra.Command, _ []string) error {
-			return listing(c, &r, control.Plans, "PLAN LIMITS VERSION CHANGED BY WHY", func(i *call.Item) []string {
-				if d, _ := admin.DocumentOf(i.Table, i.Key, nil); d.Kind != plan.KindPlan {
-					return nil
-				}
-				var p struct{ Limits []json.RawMessage }
-				_ = json.Unmarshal(i.Body, &p) // a plan that cannot be read is shown with 0 limits
-				return []string{i.Key, strconv.Itoa(len(p.Limits)), strconv.FormatInt(i.Version, 10), day(i.ChangedAt),
-					i.Actor, i.Reason}
-			})
-		},
-	}
-	r.flags(c)
-	return c
+	}, control.Plans, "PLAN LIMITS", func(i *call.Item) []string {
+		if d, _ := admin.DocumentOf(i.Table, i.Key, nil); d.Kind != plan.KindPlan {
+			return nil
+		}
+		var p struct{ Limits []json.RawMessage }
+		_ = json.Unmarshal(i.Body, &p) // a plan that cannot be read is shown with 0 limits
+		return []string{i.Key, strconv.Itoa(len(p.Limits))}
+	})
 }
 
-func newPlanGetCommand() *cobra.Command {
-	var r remote
-	c := &cobra.Command{
-		Use: "get PLAN", SuggestFor: []string{"show"}, Short: "Print a plan as it is stored",
-		Long: "Prints a plan in the form of a plans file. With the id " + events.SettingsKey +
-			" it prints ipLimits, ipv6Prefix, anonymousPlan and routes.",
-		Example: "  sluice plan get pro\n  sluice plan get " + events.SettingsKey,
-		Args:    wantArgs(1, 1),
-		RunE: func(c *cobra.Command, args []string) error {
-			return operate(c, &r, "documents/get", admin.GetRequest{Table: control.Plans, Key: args[0]}, writeItem)
-		},
-	}
-	r.flags(c)
-	return c
+func newShadowsCommand() *cobra.Command {
+	r := new(admin.ShadowReportRequest)
+	return newOperation(&cobra.Command{
+		Use: "shadows", Short: "Show what shadow limits would have denied",
+		Long: `Shows what shadow limits would have denied, as 'sluice dev' counted it. A deployment
+counts it in the metric shadow_denied, which this command does not read.`,
+		Example: "  sluice plan shadows",
+	}, &operation{path: "shadow/report", request: r}, func(w io.Writer, a *admin.ShadowReport) error {
+		rows := make([][]string, len(a.Limits))
+		for i, l := range a.Limits {
+			rows[i] = []string{l.Limit, strconv.FormatUint(l.Admitted, 10), strconv.FormatUint(l.Denied, 10)}
+		}
+		if err := table(w, "LIMIT ADMITTED WOULD-DENY", rows); err != nil {
+			return err
+		}
+		_, err := fmt.Fprintln(w, shown(a.Window))
+		return err
+	})
+}
+
+func newPromoteCommand() *cobra.Command {
+	r := new(admin.PromoteRequest)
+	return newOperation(&cobra.Command{
+		Use: "promote PLAN LIMIT", Short: "Make a shadow limit of a plan enforce",
+		Long: `Changes the mode of a shadow limit to enforce, for every tenant of the plan whose
+overrides do not set a mode. The limit begins with empty counters.`,
+		Example: "  sluice plan promote pro writes --reason 'a week without a false alarm'",
+	}, &operation{path: "limits/promote", request: r, args: []*string{&r.Plan, &r.Limit}, reason: &r.Reason},
+		printWritten("plan %s: %s enforces", &r.Plan, &r.Limit))
 }
 
 // writeItem prints a stored document as YAML, after a line that says who wrote it.

@@ -25,24 +25,15 @@ import (
 
 	"github.com/sluicelimits/sluice/events"
 	"github.com/sluicelimits/sluice/internal/aws/executeapi"
-	"github.com/sluicelimits/sluice/internal/control"
-	"github.com/sluicelimits/sluice/internal/control/admin"
 	"github.com/sluicelimits/sluice/internal/control/call"
 	"github.com/sluicelimits/sluice/internal/control/client"
 	"github.com/sluicelimits/sluice/internal/dev"
 )
 
+// remoteHelp ends the help of every operators' command.
 const remoteHelp = `
 
-The command calls the admin endpoint of --endpoint or SLUICE_ENDPOINT, or of the 'sluice dev' on
-this machine. A 'sluice dev' needs its token. The command finds the token without flags if the same
-user started both; otherwise --token-file names the file with the token. Calls to a deployed
-endpoint are signed with the AWS credentials of the environment or profile, and the audit trail
-names their identity as the actor. --sign signs calls to this machine, too, for a deployment on
-LocalStack. With --json, the output is one JSON document; if the command fails, it is {"error": …}.
-
-The exit status is 1 if the command failed or was refused, 2 for a wrong command line, and 3 if
-another operator changed the same thing first.`
+docs/operate.md says how the command finds the admin endpoint, and what exit statuses mean.`
 
 // remote holds the flags with which a command calls the admin endpoint.
 type remote struct {
@@ -54,7 +45,7 @@ type remote struct {
 func (r *remote) flags(c *cobra.Command) {
 	r.connection(c.Flags())
 	c.Flags().BoolVar(&r.json, "json", false, "print one JSON document")
-	c.Long += remoteHelp
+	c.Long = cmp.Or(c.Long, c.Short+".") + remoteHelp
 }
 
 // connection adds the flags that say how the admin endpoint is called.
@@ -147,36 +138,6 @@ func askToConfirm(c *cobra.Command, question string) error {
 	return err
 }
 
-// operate calls an operation of the admin endpoint, passes its answer to each function of look, and prints it: with
-// show, or as JSON.
-func operate[Response any](
-	c *cobra.Command, r *remote, path string, request any, show func(io.Writer, *Response) error,
-	look ...func(*Response),
-) error {
-	to, err := r.connect(c)
-	if err != nil {
-		return err
-	}
-	return operateAt(c, r, to, path, request, show, look...)
-}
-
-func operateAt[Response any](
-	c *cobra.Command, r *remote, to *client.Client, path string, request any, show func(io.Writer, *Response) error,
-	look ...func(*Response),
-) error {
-	out, err := client.Do[Response](c.Context(), to, path, request)
-	if err != nil {
-		return r.failed(c, err)
-	}
-	for _, f := range look {
-		f(out)
-	}
-	if r.json {
-		return writeJSON(c.OutOrStdout(), out)
-	}
-	return show(c.OutOrStdout(), out)
-}
-
 // failed returns err. With --json it also prints err as JSON.
 func (r *remote) failed(c *cobra.Command, err error) error {
 	if !r.json {
@@ -195,68 +156,6 @@ func jsonError(err error) *call.Error {
 		return refused
 	}
 	return &call.Error{Code: "failed", Message: err.Error()}
-}
-
-// printWritten returns a function that prints the version and the actor of a written item, after the text what.
-func printWritten(what string) func(io.Writer, *call.Item) error {
-	return func(w io.Writer, i *call.Item) error {
-		_, err := fmt.Fprintf(w, "%s: version %d, by %s\n", what, i.Version, shown(i.Actor))
-		return err
-	}
-}
-
-// listAll reads all items of a table that are not deleted.
-func listAll(
-	ctx context.Context, to *client.Client, t control.Table,
-) (items []*call.Item, damaged []string, err error) {
-	for after := ""; ; {
-		page, err := to.List(ctx, &admin.ListRequest{Table: t, After: after})
-		if err != nil {
-			return nil, nil, err
-		}
-		for _, i := range page.Items {
-			if !i.Deleted {
-				items = append(items, i)
-			}
-		}
-		for _, lines := range page.Damaged {
-			damaged = append(damaged, strings.Split(lines, "\n")...)
-		}
-		if after = page.Next; after == "" {
-			return items, damaged, nil
-		}
-	}
-}
-
-// listing reads a control table and prints it. row returns the columns of an item; nil leaves the item out.
-func listing(c *cobra.Command, r *remote, t control.Table, head string, row func(*call.Item) []string) error {
-	to, err := r.connect(c)
-	if err != nil {
-		return err
-	}
-	all, damaged, err := listAll(c.Context(), to, t)
-	if err != nil {
-		return r.failed(c, err)
-	}
-	rows, items := [][]string{}, []*call.Item{}
-	for _, i := range all {
-		if cells := row(i); cells != nil {
-			rows, items = append(rows, cells), append(items, i)
-		}
-	}
-	if r.json {
-		out := map[string]any{"items": items}
-		if len(damaged) > 0 {
-			out["damaged"] = damaged
-		}
-		err = writeJSON(c.OutOrStdout(), out)
-	} else {
-		err = errors.Join(table(c.OutOrStdout(), head, rows), writeDamaged(c.OutOrStdout(), damaged))
-	}
-	if err == nil && len(damaged) > 0 {
-		err = errDamaged
-	}
-	return err
 }
 
 // errDamaged ends a command that has printed everything but what cannot be read.

@@ -62,7 +62,7 @@ func TestRunbookCommands(t *testing.T) {
 	waitUntil(t, "both cells serve, and have what they are to have", func() bool {
 		cells := dataOf(t, dev.base).Cells
 		return len(cells) == 2 && cells[0].State == "active" && cells[1].State == "active" &&
-			cells[0].Phase == "steady" && sluice(t, "", "config", "status").code == 0
+			cells[0].Phase == "steady" && sluice(t, "", "cell", "status").code == 0
 	})
 	pages, err := filepath.Glob(filepath.Join("..", "..", "docs", "runbooks", "*.md"))
 	if err != nil {
@@ -112,8 +112,8 @@ func TestRunbookCommands(t *testing.T) {
 		t.Error(err)
 	}
 
-	for _, page := range []string{"```sh\nsluice cell lst\n```", "```sh\nsluice peek\n```", "```sh\nsluice cell\n```",
-		"```sh\nsluice config status --all 'a b'\n```"} {
+	for _, page := range []string{"```sh\nsluice cell lst\n```", "```sh\nsluice counter peek\n```", "```sh\nsluice cell\n```",
+		"```sh\nsluice cell status --all 'a b'\n```"} {
 		if all := commandsOf(page); len(all) != 1 || problemOf(all[0]) == "" {
 			t.Errorf("understood does not detect that %q is invalid: %v", page, all)
 		}

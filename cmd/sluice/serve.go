@@ -78,20 +78,13 @@ func newServeCommand() *cobra.Command {
 		Long: `Runs a rate limit service that replaces envoyproxy/ratelimit: Envoy asks it over gRPC
 whether a request may pass. It reads the configuration files of envoyproxy/ratelimit without
 changes. With --plans or --config-table, the plan of a request's tenant can decide, and Sluice's own
-API is served, too, as JSON over HTTP. Counters are in memory, in Redis or in DynamoDB.
-
-Configuration files are checked for changes every second, and on SIGHUP. If a file has a problem,
-the problem is logged and the last good configuration stays in force. Certificates are read again
-every minute, and on SIGHUP.
+API is served, too, as JSON over HTTP. Counters are in memory, in Redis or in DynamoDB. Files are read
+again when they change, and on SIGHUP.
 
 Without TLS, anybody who can connect to the ports can spend the units of any descriptor. Therefore the
-service listens by default on this machine's loopback address only.
-
-docs/envoy.md says how to move from envoyproxy/ratelimit, and what is decided otherwise.`,
+service listens by default on this machine's loopback address only. See docs/envoy.md.`,
 		Example: "  sluice serve --config limits.yaml\n" +
-			"  sluice serve --config /etc/sluice/limits --grpc :8081 --http :8080 --redis redis.internal:6379\n" +
-			"  sluice serve --config limits.yaml --grpc :8081 --tls-cert s.pem --tls-key s.key " +
-			"--tls-client-ca clients.pem",
+			"  sluice serve --config /etc/sluice/limits --grpc :8081 --http :8080 --redis redis.internal:6379",
 		Args: usageArgs(flagsOnly),
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := o.check(); err != nil {
@@ -136,7 +129,7 @@ func (o *serveOptions) flags(f *pflag.FlagSet) {
 		"--cell is the only one: admit the whole limit as long as the table has no shares")
 	f.StringArrayVar(&o.homes, "home", nil, "counters table of another cell, as `CELL=TABLE` (name or ARN): limits "+
 		"that it keeps are leased from there; may be repeated")
-	f.DurationVar(&o.homeDeadline, "home-deadline", 500*time.Millisecond,
+	durationFlag(f, &o.homeDeadline, "home-deadline", 500*time.Millisecond,
 		"time limit for a call of --home: three times the way there and back, for a new connection")
 	f.StringVar(&o.killSwitch, "kill-switch", "", "follow the kill switch of a cell, whose `IDS` in AWS AppConfig are "+
 		"APPLICATION/ENVIRONMENT/PROFILE: it says whether plans deny; other descriptors ignore it")
@@ -177,12 +170,12 @@ func (o *serveOptions) flags(f *pflag.FlagSet) {
 		"accept at most `N` connections for each server")
 	f.IntVar(&o.maxMessage, "max-message", server.DefaultMaxMessage,
 		"refuse requests of more than `BYTES`; a /v1/check-batch of many calls needs more")
-	f.DurationVar(&o.maxAge, "max-connection-age", 0,
+	durationFlag(f, &o.maxAge, "max-connection-age", 0,
 		"end a connection after `TIME`, so that clients find new servers; 0: never, or after "+
 			server.MutualTLSMaxAge.String()+" with --tls-client-ca")
-	f.DurationVar(&o.drain, "drain", 0, "at the end, answer health checks with unhealthy for `TIME` before service "+
+	durationFlag(f, &o.drain, "drain", 0, "at the end, answer health checks with unhealthy for `TIME` before service "+
 		"stops")
-	f.DurationVar(&o.grace, "grace", server.DefaultGrace, "at the end, wait up to `TIME` for requests in flight")
+	durationFlag(f, &o.grace, "grace", server.DefaultGrace, "at the end, wait up to `TIME` for requests in flight")
 	o.otlp.flags(f)
 	f.Int64Var(&o.storeMB, "store-mb", memory.DefaultMaxBytes>>20,
 		"most memory for counters that are kept in memory, in `MiB`")

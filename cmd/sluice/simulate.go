@@ -20,11 +20,8 @@ import (
 
 const simulateLong = `Replay access logs through the limits of a plans file, by the times in the
 logs, and report what would have been allowed and denied: by limit, by tenant, by address, and over
-time. Nothing is sent anywhere, and no counter of a deployment is charged.
-
-Logs are in the Common or Combined Log Format, plain or gzip; "-" is standard input. Lines that
-cannot be replayed are counted, and the first of them are shown. Up to some 300,000 lines may be in
-any order; a line of a longer log that comes later than that ends the simulation.
+time. Nothing is sent anywhere. Logs are in the Common or Combined Log Format, plain or gzip; "-" is
+standard input.
 
 --tenant-from says where the tenant of a line is found:
 
@@ -38,20 +35,13 @@ any order; a line of a longer log that comes later than that ends the simulation
   fixed:NAME     one tenant for all requests
   none           no line has a tenant
 
-Without --tenant-from, it is user if the plans file has tenants, and none otherwise.
+Without --tenant-from, it is user if the plans file has tenants, and none otherwise. A denial is
+counted for the limit that bound. ALLOWED counts requests that all limits admitted; APPLIED also counts
+those that were denied or refused for another reason. Up to some 300,000 lines may be in any order. See
+docs/try.md.`
 
-A line without a tenant is a call without a credential. A tenant that the plans file does not
-name gets the plan of --default-plan; without that flag, its requests are counted separately. A log
-has no API keys and no claims, so limits for these share one counter of their tenant.
-
-A denial is counted for the limit that bound. ALLOWED counts requests that all limits admitted;
-APPLIED also counts those that were denied or refused for another reason. docs/try.md has an example.`
-
-const simulateExample = `  sluice simulate --plans plans.yaml --log access.log
-  sluice simulate --plans plans.yaml --log access.log.1.gz --log access.log --html report.html
-  sluice simulate --plans plans.yaml --log access.log --tenant-from 'path:^/orgs/([^/]+)/' --default-plan free
-  sluice simulate --plans plans.yaml --log access.log --tenant-from address --default-plan public --json
-  zcat logs/*.gz | sluice simulate --plans plans.yaml --log -`
+const simulateExample = `  sluice simulate --plans plans.yaml --log access.log.1.gz --log access.log --html report.html
+  sluice simulate --plans plans.yaml --log access.log --tenant-from 'path:^/orgs/([^/]+)/' --default-plan free`
 
 // simulateFlags is the command line of simulate.
 type simulateFlags struct {

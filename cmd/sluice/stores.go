@@ -46,10 +46,10 @@ func (o *storeOptions) flags(f *pflag.FlagSet, redisDeadline time.Duration) {
 		"limit")
 	f.StringVar(&o.redisNamespace, "redis-namespace", "",
 		"`TEXT` that begins the names of the counters, so that several programs can use one Redis")
-	f.DurationVar(&o.redisDeadline, "redis-deadline", redisDeadline,
+	durationFlag(f, &o.redisDeadline, "redis-deadline", redisDeadline,
 		"longest `TIME` that a decision waits for Redis")
 	f.StringVar(&o.dynamodb, "dynamodb", "", "keep counters in DynamoDB Local at `URL`; beside --redis: quotas only")
-	f.DurationVar(&o.dynamodbDeadline, "dynamodb-deadline", time.Second,
+	durationFlag(f, &o.dynamodbDeadline, "dynamodb-deadline", time.Second,
 		"longest `TIME` that a decision waits for DynamoDB (in a deployment: "+dynamodb.DefaultTimeout.String()+")")
 	f.StringVar(&o.table, "dynamodb-table", "sluice-dev", "`TABLE` for --dynamodb, which is created if it does not "+
 		"exist")

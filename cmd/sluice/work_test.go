@@ -12,7 +12,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/testkit/sqstest"
 )
 
-// working runs sluice work until done reports true, and then interrupts it as SIGTERM does.
+// working runs sluice pace --queue until done reports true, and then interrupts it as SIGTERM does.
 func working(t *testing.T, q *sqstest.Queue, done func() bool, args ...string) (stdout, stderr string) {
 	t.Helper()
 	for name, value := range map[string]string{"AWS_ENDPOINT_URL_SQS": q.Endpoint, "AWS_REGION": "eu-west-1",
@@ -21,7 +21,7 @@ func working(t *testing.T, q *sqstest.Queue, done func() bool, args ...string) (
 	}
 	var out, errs logtest.Buffer
 	root := newRootCommand()
-	root.SetArgs(append([]string{"work", "--queue", q.URL}, args...))
+	root.SetArgs(append([]string{"pace", "--queue", q.URL}, args...))
 	root.SetOut(&out)
 	root.SetErr(&errs)
 	ctx, interrupt := context.WithCancel(t.Context())
@@ -74,7 +74,7 @@ func TestWork(t *testing.T) {
 	}
 }
 
-// Guarantees that when sluice work is interrupted, the commands that run are finished, and their messages deleted.
+// Guarantees that when sluice pace --queue is interrupted, the commands that run are finished, and their messages deleted.
 func TestWorkDrains(t *testing.T) {
 	q := sqstest.Start(t)
 	q.Send("long")
@@ -89,7 +89,6 @@ func TestWorkDrains(t *testing.T) {
 func TestWorkRefuses(t *testing.T) {
 	const queue = "https://sqs.eu-west-1.amazonaws.com/1/jobs"
 	for want, args := range map[string][]string{
-		"--queue is missing":     {"--limit", "1/s", "--", "true"},
 		"is not the URL":         {"--queue", "jobs", "--limit", "1/s", "--", "true"},
 		"the command is missing": {"--queue", queue, "--limit", "1/s"},
 		"cannot be run":          {"--queue", queue, "--limit", "1/s", "--", "no-such-command"},
@@ -100,7 +99,7 @@ func TestWorkRefuses(t *testing.T) {
 		"--drain 0s":             {"--queue", queue, "--limit", "1/s", "--drain", "0s", "--", "true"},
 		"need each other":        {"--queue", queue, "--limit", "1/s", "--name", "a", "--", "true"},
 	} {
-		if got := sluice(t, "", append([]string{"work"}, args...)...); got.code != exitUsage ||
+		if got := sluice(t, "", append([]string{"pace"}, args...)...); got.code != exitUsage ||
 			!strings.Contains(got.stderr, want) {
 			t.Errorf("%q: exit code %d, %q; want %d and %q", args, got.code, got.stderr, exitUsage, want)
 		}

@@ -94,12 +94,26 @@ type KeyRequest struct {
 	ID     string `json:"id"`
 	Reason string `json:"reason"`
 	Expect *int64 `json:"expect,omitempty"`
+
+	// After is when the key is refused from; zero: at once, and for good.
+	After time.Time `json:"after,omitzero"`
 }
 
-// RevokeKey refuses the key for good. A revoked key cannot be restored: create another.
+// RevokeKey refuses the key, at once or from a time on that is in the future. A revoked key cannot be restored: create
+// another. A key that ends earlier by itself keeps its end.
 func (s *Service) RevokeKey(ctx context.Context, actor string, r *KeyRequest) (*call.Item, error) {
+	if !r.After.IsZero() && !r.After.After(s.c.Now()) {
+		return nil, call.Refuse(call.Invalid, "after: %s is in the past", r.After.UTC().Format(time.RFC3339))
+	}
 	return s.change(ctx, actor, change{control.Keys, r.ID, "key", r.Reason, r.Expect, false, func(body tree) error {
-		body["revoked"] = true
+		if r.After.IsZero() {
+			body["revoked"] = true
+			return nil
+		}
+		text, _ := body["expires"].(string)
+		if ends, err := time.Parse(time.RFC3339, text); err != nil || ends.After(r.After) {
+			body["expires"] = r.After.UTC().Format(time.RFC3339Nano)
+		}
 		return nil
 	}})
 }

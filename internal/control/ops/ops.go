@@ -105,9 +105,9 @@ func Operations() []call.Operation { return new(Service).operations() }
 func (s *Service) operations() []call.Operation {
 	return []call.Operation{
 		call.Single("/counters/peek", s.Peek, false,
-			"returns how much a tenant or an address has used of its limits", "peek"),
-		call.Rare("/counters/reset", s.Reset, true, "empties counters", "reset"),
-		call.Single("/counters/refund", s.Refund, true, "gives units back", "refund"),
+			"returns how much a tenant or an address has used of its limits", "counter peek"),
+		call.Rare("/counters/reset", s.Reset, true, "empties counters", "counter reset"),
+		call.Single("/counters/refund", s.Refund, true, "gives units back", "counter refund"),
 	}
 }
 
