@@ -270,7 +270,13 @@ const (
 // flag has a similar name, it returns "".
 func nearestFlag(c *cobra.Command, err error) string {
 	var unknown *pflag.NotExistError
-	if !errors.As(err, &unknown) || len(unknown.GetSpecifiedShortnames()) > 0 {
+	if !errors.As(err, &unknown) {
+		return ""
+	}
+	if name := unknown.GetSpecifiedName(); (name == "o" || name == "output") && c.Flags().Lookup("json") != nil {
+		return "--json" // as other programs have -o json
+	}
+	if len(unknown.GetSpecifiedShortnames()) > 0 {
 		return ""
 	}
 	if other := otherFlags[c.Name()][unknown.GetSpecifiedName()]; other != "" {

@@ -85,6 +85,10 @@ func TestNamesOfOtherPrograms(t *testing.T) {
 		{"dev --port 9000", "unknown flag: --port: did you mean --listen, such as --listen 127.0.0.1:9000?"},
 		{"serve --port 9000", "unknown flag: --port: did you mean --grpc and --http, such as --grpc 127.0.0.1:9001 " +
 			"--http 127.0.0.1:9000?"},
+		{"tenant list -o json", "unknown shorthand flag: 'o' in -o: did you mean --json?"},
+		{"tenant list -ojson", "unknown shorthand flag: 'o' in -ojson: did you mean --json?"},
+		{"cost --rps 1 --output=json", "unknown flag: --output: did you mean --json?"},
+		{"peek acme", `unknown command "peek" for "sluice": did you mean "counter"?`},
 		{"serve --listen :9000", "unknown flag: --listen: did you mean --grpc and --http"},
 	} {
 		got := sluice(t, "", strings.Fields(tt.args)...)

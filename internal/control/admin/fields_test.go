@@ -151,7 +151,9 @@ func fieldCases() map[string]fieldCase {
 			},
 			map[string]string{"id": "key"},
 		},
-		"/keys/revoke": {admin.KeyRequest{}, `{"id":"k0","reason":"x","expect":1}`, map[string][]string{
+		"/keys/revoke": {admin.KeyRequest{}, `{"id":"k0","reason":"x","expect":1,` +
+			`"after":"2027-01-01T00:00:00Z"}`, map[string][]string{
+			"after": append(slices.Clone(notTime), `"2026-11-21T12:00:00Z"`),
 			"id": slices.Concat(notText, []string{absent, `null`, `""`, `"none"`, `"a b"`}), "reason": badReason,
 			"expect": badExpected,
 		}, map[string]string{"id": "key", "expect": "version"}},
