@@ -154,7 +154,7 @@ func fieldCases() map[string]fieldCase {
 		"/keys/revoke": {admin.KeyRequest{}, `{"id":"k0","reason":"x","expect":1,` +
 			`"after":"2027-01-01T00:00:00Z"}`, map[string][]string{
 			"after": append(slices.Clone(notTime), `"2026-11-21T12:00:00Z"`),
-			"id": slices.Concat(notText, []string{absent, `null`, `""`, `"none"`, `"a b"`}), "reason": badReason,
+			"id":    slices.Concat(notText, []string{absent, `null`, `""`, `"none"`, `"a b"`}), "reason": badReason,
 			"expect": badExpected,
 		}, map[string]string{"id": "key", "expect": "version"}},
 		"/cells/add": {admin.AddCellRequest{}, `{"cell":"eu-1","weight":2,"ops":"` + opsURL +
