@@ -575,7 +575,7 @@ func TestReplaces(t *testing.T) {
 }
 
 // Guarantees that a descriptor can set a limit itself, which shares its counter with the configured limit of the same
-// unit, and that a limit without a unit is an error.
+// unit, but not with other values that share the configured threshold, and that a limit without a unit is an error.
 func TestOverride(t *testing.T) {
 	w := newWorld(t, rls.Config{}, file)
 	own := func(entries string, n uint32, unit typev3.RateLimitUnit) *ratelimitv3.RateLimitDescriptor {
@@ -589,6 +589,8 @@ func TestOverride(t *testing.T) {
 	w.want("ok: ok 0", descriptor("a=x"))
 	w.want("ok: ok 6", own("unknown=x", 7, typev3.RateLimitUnit_DAY))
 	w.want("over: over 0", own("unknown=x", 0, typev3.RateLimitUnit_DAY))
+	w.want("ok: ok 2", own("part=x1", 3, typev3.RateLimitUnit_MINUTE))
+	w.want("ok: ok 2", own("part=x2", 3, typev3.RateLimitUnit_MINUTE))
 	_, err := w.ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{Domain: "d",
 		Descriptors: []*ratelimitv3.RateLimitDescriptor{own("a=x", 1, 0)}})
 	if err == nil || !strings.Contains(err.Error(), "invalid rate limit unit 'UNKNOWN'") {
