@@ -13,7 +13,8 @@ func TestCompletionOffersFilesForFilesAlone(t *testing.T) {
 	t.Parallel()
 	files := map[string]string{ // what is completed → the directive: 0 any file, 8 files by extension, 16 folders
 		"check": "8", "plan apply": "8", "plan diff": "8", "simulate": "0",
-		"doctor --key-file": "0", "explain --plans": "8", "dev --issuers": "8", "dev --plans": "8", "simulate --plans": "8",
+		"doctor --key-file": "0", "explain --plans": "8", "dev --issuers": "8", "dev --plans": "8",
+		"simulate --plans":  "8",
 		"cost --price-file": "8", "cost --deployment": "8", "simulate --html": "8",
 		"simulate --log":    "0",
 		"audit verify --db": "0", "dev --pepper": "0",

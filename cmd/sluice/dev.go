@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	_ "embed"
 	"errors"
@@ -93,7 +94,8 @@ token of operators' calls.`,
 		"right, because N proxies of yours are in front; 0 takes the address of the connection")
 	f.StringArrayVar(&o.pepperFiles, "pepper", nil, "pepper of API keys, as `ID=FILE`; may be repeated (\"dev\" is "+
 		"built in)")
-	f.StringVar(&o.issuers, "issuers", "", "accept JWTs of the issuers in `FILE`, a JSON array as in docs/authorizer.md")
+	f.StringVar(&o.issuers, "issuers", "", "accept JWTs of the issuers in `FILE`, a JSON array as in "+
+		"docs/authorizer.md")
 	f.StringSliceVar(&o.claims, "claims", nil, "`LIST` of the claims of JWTs that limits name in per: claim:NAME")
 	f.StringVar(&o.livePage, "live-page", "loopback", "who may see the live page at /_sluice/: `WHO` is loopback, all "+
 		"or off")
@@ -144,7 +146,7 @@ func (o *devOptions) parse(stderr io.Writer) (run dev.Options, peppers []pepperF
 	if err := server.CheckAddress("--listen", o.listen, server.EveryAddress); err != nil {
 		return run, nil, err
 	}
-	if err := o.checkNumbers(); err != nil {
+	if err := cmp.Or(o.checkNumbers(), o.checkClaims()); err != nil {
 		return run, nil, err
 	}
 	if run.MaxBodyBytes == 0 {
@@ -161,10 +163,6 @@ func (o *devOptions) parse(stderr io.Writer) (run dev.Options, peppers []pepperF
 	}
 	if err := o.stores.check(); err != nil {
 		return run, nil, err
-	}
-	if len(o.claims) > 0 && o.issuers == "" || slices.Contains(o.claims, "") {
-		return run, nil, fmt.Errorf("--claims %q: want names of claims, separated by commas, together with --issuers",
-			strings.Join(o.claims, ","))
 	}
 	for _, p := range o.plans {
 		if p == "" || p == "-" {
@@ -273,6 +271,15 @@ func (o *devOptions) checkNumbers() error {
 		return fmt.Errorf("--store-mb %d is outside 1..%d", o.storeMB, 1<<20)
 	}
 	return o.otlp.check()
+}
+
+// checkClaims returns an error if --claims has an empty name, or no issuers whose tokens have claims.
+func (o *devOptions) checkClaims() error {
+	if len(o.claims) > 0 && o.issuers == "" || slices.Contains(o.claims, "") {
+		return fmt.Errorf("--claims %q: want names of claims, separated by commas, together with --issuers",
+			strings.Join(o.claims, ","))
+	}
+	return nil
 }
 
 // parseCells parses --cells, and returns the names of the cells: none if --cells is not given.

@@ -614,8 +614,8 @@ func TestDevCellsFlag(t *testing.T) {
 func TestDevSaysFirstWhatStopsAStart(t *testing.T) {
 	folder := t.TempDir()
 	for name, text := range map[string]string{"a.yaml": "free", "b.yaml": "gold"} {
-		write(t, filepath.Join(folder, name), "plans: [ { id: "+text+", limits: [ { id: burst, algorithm: token_bucket, "+
-			"rate: 5, period: 1s } ] } ]\ntenants: [ { id: "+text+"-1, plan: "+text+" } ]\n")
+		write(t, filepath.Join(folder, name), "plans: [ { id: "+text+", limits: [ { id: burst, algorithm: "+
+			"token_bucket, rate: 5, period: 1s } ] } ]\ntenants: [ { id: "+text+"-1, plan: "+text+" } ]\n")
 	}
 	data, tokens := filepath.Join(folder, "data"), filepath.Join(folder, "token")
 	start := []string{"--data", data, "--token-file", tokens, "--plans"}

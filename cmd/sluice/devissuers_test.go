@@ -25,8 +25,8 @@ func TestDevChecksTokens(t *testing.T) {
 	write(t, issuers, fmt.Sprintf(`[{"issuer":%q,"audiences":[%q],"jwksUrl":%q,"tenants":["acme"]}]`,
 		tokentest.Issuer, tokentest.Audience, keys.URL))
 	const limits = "plans: [ { id: free, limits: [ { id: region, per: \"claim:region\", " +
-		"algorithm: fixed_window, tiers: [ { period: 1h, threshold: 2 } ] } ] } ]\ntenants: [ { id: acme, plan: free }, " +
-		"{ id: globex, plan: free } ]\n"
+		"algorithm: fixed_window, tiers: [ { period: 1h, threshold: 2 } ] } ] } ]\n" +
+		"tenants: [ { id: acme, plan: free }, { id: globex, plan: free } ]\n"
 	now := time.Now()
 	token := func(s *tokentest.Signer, pairs ...any) []string {
 		return []string{"Authorization", "Bearer " + s.Sign(tokentest.Claims(now, tokentest.With(pairs...)))}

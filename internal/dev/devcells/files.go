@@ -100,10 +100,7 @@ func (p *Plane) Displaced(ctx context.Context, name string, sources []plan.Sourc
 	for i := range changes {
 		bodies[control.Ref{Table: changes[i].Table, Key: changes[i].Key}] = changes[i].Body
 	}
-	stops, err := p.refusal(ctx, name, changes)
-	if err != nil {
-		return nil, err
-	}
+	written := changes
 	was := func(id string) (*plan.Plan, error) { return p.keptPlan(ctx, id, nil) }
 	will := func(id string) (*plan.Plan, error) { return p.keptPlan(ctx, id, bodies) }
 	for _, c := range revokes {
@@ -133,17 +130,16 @@ func (p *Plane) Displaced(ctx context.Context, name string, sources []plan.Sourc
 			lines = append(lines, "replaces "+d.Name()+author)
 		}
 	}
-	if len(lines) == 0 {
-		return nil, nil
-	}
-	return append(stops, lines...), nil
+	return p.beginWithRefusal(ctx, name, written, lines)
 }
 
-// refusal returns why changes will be refused, one line for each reason. It looks at no more changes than one call
-// writes: of more, the last ones may only be valid after the first ones.
-func (p *Plane) refusal(ctx context.Context, name string, changes []admin.Change) (lines []string, err error) {
-	if len(changes) == 0 || len(changes) > admin.MaxChanges {
-		return nil, nil
+// beginWithRefusal puts before the lines why changes will be refused, one line for each reason. It looks at no more
+// changes than one call writes: of more, the last ones may only be valid after the first ones.
+func (p *Plane) beginWithRefusal(
+	ctx context.Context, name string, changes []admin.Change, lines []string,
+) ([]string, error) {
+	if len(lines) == 0 || len(changes) == 0 || len(changes) > admin.MaxChanges {
+		return lines, nil
 	}
 	service, err := p.service(nil)
 	if err != nil {
@@ -153,12 +149,13 @@ func (p *Plane) refusal(ctx context.Context, name string, changes []admin.Change
 		Yes: true, AcceptLosses: true})
 	var refused *call.Error
 	if !errors.As(err, &refused) {
-		return nil, err
+		return lines, err
 	}
+	var first []string
 	for _, text := range refused.Problems {
-		lines = append(lines, "not possible, with --yes either: "+text)
+		first = append(first, "not possible, with --yes either: "+text)
 	}
-	return lines, nil
+	return append(first, lines...), nil
 }
 
 // keptPlan returns the plan that is in force after the change: from bodies if it changes, or else as it is stored. It

@@ -25,7 +25,8 @@ case "$1 $2" in
     echo '[{"findingType":"SUGGESTION","issueCode":"EMPTY","findingDetails":"say less"}]'
   fi ;;
 "cloudformation describe-change-set") echo "stack CREATE_COMPLETE None 40" ;;
-"cloudformation describe-stacks") if [[ $FAKE == exists ]]; then echo UPDATE_COMPLETE; else echo REVIEW_IN_PROGRESS; fi ;;
+"cloudformation describe-stacks")
+  if [[ $FAKE == exists ]]; then echo UPDATE_COMPLETE; else echo REVIEW_IN_PROGRESS; fi ;;
 esac
 `
 
