@@ -33,7 +33,9 @@ type Deployment struct {
 	Architecture string // of the functions: ARM64 (default) or X8664
 
 	Control Control
-	Cells   []Cell // 1 to 50, each id once; they are deployed in this order
+	// 1 to 50, each id once; they are deployed in this order. Long names, and cells in other regions than a function's,
+	// leave room for fewer: making the templates fails if the variables of a function have more than 4,096 bytes.
+	Cells []Cell
 
 	// Retired lists removed cells whose counters tables still exist. Such a table keeps the counters of quotas whose
 	// home was the cell, until the periods end that were open when the cell was removed. Remove an entry and delete the
