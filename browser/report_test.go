@@ -88,9 +88,9 @@ type report struct {
 }
 
 // runProgram builds the program in a folder, runs it, and returns what it prints.
-func runProgram(t *testing.T, dir string, args ...string) []byte {
+func runProgram(t *testing.T, dir, module, pkg string, args ...string) []byte {
 	t.Helper()
-	program := filepath.Join(dir, "sluice")
+	program := filepath.Join(dir, "program")
 	run := func(name string, args ...string) []byte {
 		var out, problems bytes.Buffer
 		c := exec.CommandContext(t.Context(), name, args...)
@@ -100,7 +100,7 @@ func runProgram(t *testing.T, dir string, args ...string) []byte {
 		}
 		return out.Bytes()
 	}
-	run("go", "build", "-C", "..", "-o", program, "./cmd/sluice")
+	run("go", "build", "-C", module, "-o", program, pkg)
 	return run(program, args...)
 }
 
@@ -116,7 +116,7 @@ func simulated(t *testing.T) (report, string) {
 		return file
 	}
 	page := filepath.Join(dir, "report.html")
-	out := runProgram(t, dir, "simulate", "--plans", write("plans.yaml", reportPlans), "--log",
+	out := runProgram(t, dir, "..", "./cmd/sluice", "simulate", "--plans", write("plans.yaml", reportPlans), "--log",
 		write("access.log", reportLog()),
 		"--json", "--html", page)
 	var r report
@@ -190,7 +190,7 @@ func TestFleetReport(t *testing.T) {
 	findChromium(t)
 	dir := t.TempDir()
 	file := filepath.Join(dir, "fleet.html")
-	out := runProgram(t, dir, "fleet", "--scenario", "failover-and-storm", "--json", "--html", file)
+	out := runProgram(t, dir, "../bench", "./fleet", "--scenario", "failover-and-storm", "--json", "--html", file)
 	var r struct {
 		Decisions, Denied, Over int64
 		Faults                  []struct{ At float64 }
