@@ -19,6 +19,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"syscall"
 	"time"
 
 	"github.com/sluicelimits/sluice/events"
@@ -318,6 +319,10 @@ func (s *Service) tableError(ctx context.Context, what string, err error) error 
 	s.c.Log.ErrorContext(ctx, "a control table failed", "operation", what, "error", err)
 	if errors.Is(err, control.ErrBadItem) {
 		return call.Refuse(call.Damaged, "%s: what is stored was not written by Sluice: %v", what, err)
+	}
+	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
+		return call.Refuse(call.Unavailable, "%s: the disk of the control tables is full: make room there, and try again",
+			what)
 	}
 	return call.Refuse(call.Unavailable, "%s: the control table did not answer; try again", what)
 }
