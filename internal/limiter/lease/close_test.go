@@ -53,3 +53,36 @@ func TestCloseIsBrief(t *testing.T) {
 		t.Errorf("%d units are counted as lost, want %d", n, 9*owners)
 	}
 }
+
+// denyingLater is a store that denies every request once the test says so.
+type denyingLater struct {
+	limit.Store
+	denies bool
+}
+
+func (s *denyingLater) Decide(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
+	if s.denies {
+		*d = limit.Decision{}
+		return nil
+	}
+	return s.Store.Decide(ctx, req, now, d)
+}
+
+// Guarantees that units that the store does not take back, because it denies the call, count as lost. The metric of lost
+// units would otherwise miss them.
+func TestDeniedReturnsAreLost(t *testing.T) {
+	below := &denyingLater{Store: newMemory(t)}
+	s, err := lease.New(lease.Config{Store: below, GiveBackEvery: -1, Clock: func() time.Time { return noon },
+		Rule: greedy{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	decide(t, s, request(window(t, "a", time.Hour, 10)), noon)
+	below.denies = true
+	if err := s.Close(t.Context()); err == nil {
+		t.Error("Close returned nothing, want an error: the store has denied its call")
+	}
+	if stats := s.Stats(); stats.Lost != 9 || stats.Returned != 0 {
+		t.Errorf("%d units are lost and %d returned, want 9 and 0", stats.Lost, stats.Returned)
+	}
+}
