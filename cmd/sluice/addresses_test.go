@@ -41,7 +41,8 @@ func TestProcessesShareAddresses(t *testing.T) {
 		return []string{"--redis", redistest.Start(t).Addr, "--redis-deadline", "10s"}
 	}
 	dynamo := func(t *testing.T) []string {
-		return []string{"--dynamodb", dynamodbtest.Need(t), "--dynamodb-table", tableName(t), "--dynamodb-deadline", "10s"}
+		return []string{"--dynamodb", dynamodbtest.Need(t), "--dynamodb-table", tableName(t),
+			"--dynamodb-deadline", "10s"}
 	}
 	key := func(t *testing.T) []string {
 		return append(redis(t), "--address-key", written(t, "key", strings.Repeat("k", 32)+"\n"))

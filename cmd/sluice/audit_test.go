@@ -195,7 +195,8 @@ func TestAuditVerify(t *testing.T) {
 		!strings.Contains(out, "2026-11-20T09:00:00Z to 2026-11-21T10:00:00Z") ||
 		!strings.Contains(out, "locks    none") || !strings.Contains(out, "breaks   none\n") ||
 		!regexp.MustCompile(
-			`\nNOTICE +COUNT .*\nput times not known +1 +- +the archive does not lock its objects: .*\nno anchors +1 +- +`).MatchString(out) {
+			`\nNOTICE +COUNT .*\nput times not known +1 +- +the archive does not lock its objects: .*\n`+
+				`no anchors +1 +- +`).MatchString(out) {
 		t.Errorf("a correct trail: %v\n%s", err, out)
 	}
 	if err := os.Remove(filepath.Join(dir, dataArchive,

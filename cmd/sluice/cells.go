@@ -125,8 +125,9 @@ func newCellWaitCommand(c *cobra.Command, o *operation, cell *string, state, don
 	wait := new(time.Duration)
 	o.then = func(c *cobra.Command) error { return awaitCell(c, &o.remote, *cell, state, *wait) }
 	c = newOperation(c, o, printWritten(done, cell))
-	durationFlag(c.Flags(), wait, "wait", 0, "wait until the cell is "+state+" and no shares are changing, for at most "+
-		"`DURATION` (--wait alone: 30m)")
+	durationFlag(c.Flags(), wait, "wait", 0,
+		"wait until the cell is "+state+" and no shares are changing, for at most "+
+			"`DURATION` (--wait alone: 30m)")
 	c.Flags().Lookup("wait").NoOptDefVal = "30m"
 	return c
 }

@@ -67,8 +67,8 @@ same user find the process without flags; their changes stay until the entry of 
 item changes.
 
 An API key identifies the caller (X-API-Key, or Authorization: Bearer); see 'sluice key'. So does a
-JWT of --issuers. Without API keys and issuers, credentials are not looked at. See docs/try.md, and docs/operate.md for the
-token of operators' calls.`,
+JWT of --issuers. Without API keys and issuers, credentials are not looked at. See docs/try.md, and
+docs/operate.md for the token of operators' calls.`,
 		Example: "  sluice dev --plans plans.yaml --upstream http://localhost:3000\n" +
 			"  sluice dev --data ./sluice-data --cells 3",
 		RunE: func(c *cobra.Command, _ []string) error {

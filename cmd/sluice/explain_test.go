@@ -115,7 +115,8 @@ func TestExplainStored(t *testing.T) {
 		}
 	}
 	settings := func(args ...string) map[string]string {
-		r := sluice(t, "", append([]string{"explain", "--tenant", "acme", "--path", "/product/1", "--json"}, args...)...)
+		r := sluice(t, "",
+			append([]string{"explain", "--tenant", "acme", "--path", "/product/1", "--json"}, args...)...)
 		var x explanation
 		if err := json.Unmarshal([]byte(r.stdout), &x); err != nil || r.code != 0 {
 			t.Fatalf("%q: %+v", args, r)

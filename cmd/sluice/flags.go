@@ -58,13 +58,14 @@ func durationFlag(f *pflag.FlagSet, to *time.Duration, name string, standard tim
 
 // expectFlag adds a flag for the version that an item must be at.
 func expectFlag(f *pflag.FlagSet, to **int64) {
-	f.Func("expect", "`VERSION` that it must be at, or else nothing is written (default: any)", func(text string) error {
-		n, err := strconv.ParseInt(text, 10, 64)
-		if *to = &n; err != nil {
-			err = errors.New("it is not the number of a version")
-		}
-		return err
-	})
+	f.Func("expect", "`VERSION` that it must be at, or else nothing is written (default: any)",
+		func(text string) error {
+			n, err := strconv.ParseInt(text, 10, 64)
+			if *to = &n; err != nil {
+				err = errors.New("it is not the number of a version")
+			}
+			return err
+		})
 }
 
 // timeFlag adds a flag for a time of RFC 3339.

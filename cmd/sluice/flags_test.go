@@ -12,13 +12,15 @@ import (
 // Guarantees that durations are read in one syntax: days, and what Go writes.
 func TestDuration(t *testing.T) {
 	for text, want := range map[string]time.Duration{"7d": 168 * time.Hour, "0d": 0, "1d12h": 36 * time.Hour,
-		"90m": 90 * time.Minute, "500ms": 500 * time.Millisecond, "0s": 0, "-1h": -time.Hour, "36500d": 876000 * time.Hour} {
+		"90m": 90 * time.Minute, "500ms": 500 * time.Millisecond, "0s": 0, "-1h": -time.Hour,
+		"36500d": 876000 * time.Hour} {
 		var d duration
 		if err := d.Set(text); err != nil || time.Duration(d) != want {
 			t.Errorf("%q is %s, %v; want %s", text, time.Duration(d), err, want)
 		}
 	}
-	for _, text := range []string{"", "d", "7", "7 d", "-7d", "+7d", "7d-1h", "7d+1h", "1.5d", "1d2d", "36501d", "x", "7days"} {
+	for _, text := range []string{"", "d", "7", "7 d", "-7d", "+7d", "7d-1h", "7d+1h", "1.5d", "1d2d",
+		"36501d", "x", "7days"} {
 		var d duration
 		if err := d.Set(text); err == nil {
 			t.Errorf("%q is read as %s", text, time.Duration(d))

@@ -92,8 +92,8 @@ func operate[Response any](
 	return errors.Join(show(c.OutOrStdout(), out), found)
 }
 
-// printWritten returns a function that prints the version and the actor of a written item, after what was done. In format,
-// each %s stands for one of names, which the arguments of the command have set by then.
+// printWritten returns a function that prints the version and the actor of a written item, after what was done. In
+// format, each %s stands for one of names, which the arguments of the command have set by then.
 func printWritten(format string, names ...*string) func(io.Writer, *call.Item) error {
 	return func(w io.Writer, i *call.Item) error {
 		texts := make([]any, len(names))
@@ -131,7 +131,8 @@ func newListCommand(
 		rows, items := [][]string{}, []*call.Item{}
 		for _, i := range all {
 			if cells := row(i); cells != nil {
-				rows = append(rows, append(cells, strconv.FormatInt(i.Version, 10), day(i.ChangedAt), i.Actor, i.Reason))
+				rows = append(rows,
+					append(cells, strconv.FormatInt(i.Version, 10), day(i.ChangedAt), i.Actor, i.Reason))
 				items = append(items, i)
 			}
 		}

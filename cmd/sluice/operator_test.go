@@ -308,8 +308,10 @@ func TestOperatorUsage(t *testing.T) {
 	for want, args := range map[string][]string{
 		"want TENANT LIMIT, got 1 argument":    {"counter", "reset", "acme", "--reason", "x"},
 		"want TENANT [LIMIT], got 0 arguments": {"counter", "peek"},
-		"want [LIMIT], got 2 arguments":        {"counter", "peek", "acme", "burst", "--ip-limits", "--ip", "192.0.2.1"},
-		"want LIMIT, got 0 arguments":          {"counter", "reset", "--ip-limits", "--ip", "192.0.2.1", "--reason", "x"},
+		"want [LIMIT], got 2 arguments": {"counter", "peek", "acme", "burst", "--ip-limits", "--ip",
+			"192.0.2.1"},
+		"want LIMIT, got 0 arguments": {"counter", "reset", "--ip-limits", "--ip", "192.0.2.1",
+			"--reason", "x"},
 		`(did you mean "rate"?)`: {"tenant", "set", "acme", "--reason", "x", "--override",
 			"{ id: burst, rats: 5 }"},
 	} {

@@ -54,8 +54,10 @@ func TestCountersFindTheirCell(t *testing.T) {
 		t.Errorf("peek --json: exit status %d\n%s%s", got.code, got.stdout, got.stderr)
 	}
 	for _, args := range [][]string{
-		{"counter", "reset", "pinned", "burst", "--reason", "x"}, {"counter", "refund", "pinned", "monthly", "--units", "1", "--reason", "x"},
-		{"counter", "peek", "--ip-limits", "--ip", "192.0.2.1"}, {"counter", "reset", "--ip-limits", "--ip", "192.0.2.1", "per-address",
+		{"counter", "reset", "pinned", "burst", "--reason", "x"},
+		{"counter", "refund", "pinned", "monthly", "--units", "1", "--reason", "x"},
+		{"counter", "peek", "--ip-limits", "--ip", "192.0.2.1"},
+		{"counter", "reset", "--ip-limits", "--ip", "192.0.2.1", "per-address",
 			"--reason", "x"},
 	} {
 		got := on(args...)
@@ -91,7 +93,8 @@ func TestCountersFindTheirCell(t *testing.T) {
 	}
 
 	r = startDev(t, "--data", dir) // one cell only
-	for _, args := range [][]string{{"counter", "peek", "acme"}, {"counter", "reset", "acme", "burst", "--reason", "x"}} {
+	for _, args := range [][]string{{"counter", "peek", "acme"},
+		{"counter", "reset", "acme", "burst", "--reason", "x"}} {
 		if got := on(args...); got.code != 0 || got.stderr != "" || !strings.Contains(got.stdout, "burst") {
 			t.Errorf("on a dev with a single cell: sluice %q: exit code %d\n%s%s", args, got.code, got.stdout,
 				got.stderr)

@@ -112,7 +112,8 @@ func TestRunbookCommands(t *testing.T) {
 		t.Error(err)
 	}
 
-	for _, page := range []string{"```sh\nsluice cell lst\n```", "```sh\nsluice counter peek\n```", "```sh\nsluice cell\n```",
+	for _, page := range []string{"```sh\nsluice cell lst\n```", "```sh\nsluice counter peek\n```",
+		"```sh\nsluice cell\n```",
 		"```sh\nsluice cell status --all 'a b'\n```"} {
 		if all := commandsOf(page); len(all) != 1 || problemOf(all[0]) == "" {
 			t.Errorf("understood does not detect that %q is invalid: %v", page, all)

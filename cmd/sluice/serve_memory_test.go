@@ -368,7 +368,7 @@ func (v *victim) flood(t *testing.T, f struct {
 		others.Go(func() {
 			tick := time.NewTicker(10 * time.Millisecond)
 			defer tick.Stop()
-			for ctx.Err() == nil {
+			for first := true; first || ctx.Err() == nil; first = false {
 				began := time.Now()
 				err := call()
 				took := time.Since(began)

@@ -43,7 +43,8 @@ func TestServeStores(t *testing.T) {
 				"--redis-password-file", password, "--redis-namespace", "test", "--redis-deadline", "10s"}
 		}},
 		{"DynamoDB", func(t *testing.T) []string {
-			return []string{"--dynamodb", dynamodbtest.Need(t), "--dynamodb-table", tableName(t), "--dynamodb-deadline", "10s"}
+			return []string{"--dynamodb", dynamodbtest.Need(t), "--dynamodb-table", tableName(t),
+				"--dynamodb-deadline", "10s"}
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -80,7 +81,8 @@ func TestServeStoreRefuses(t *testing.T) {
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	got := sluice(t, "", "serve", "--config", file, "--dynamodb", dynamodbtest.Need(t), "--dynamodb-table", tableName(t))
+	got := sluice(t, "", "serve", "--config", file, "--dynamodb", dynamodbtest.Need(t), "--dynamodb-table",
+		tableName(t))
 	if got.code != exitFailed || !strings.Contains(got.stderr, file+": api.tenant: ") {
 		t.Errorf("a limit that the store cannot keep: exit %d, %s", got.code, got.stderr)
 	}

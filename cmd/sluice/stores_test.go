@@ -80,10 +80,12 @@ func TestDevSharesAStore(t *testing.T) {
 			return []string{"--dynamodb", dynamodbtest.Need(t), "--dynamodb-table", tableName(t)}
 		}, 20, 1000, 20},
 		{"rates in redis, quotas in dynamodb", func(t *testing.T) []string {
-			return []string{"--redis", redisAddr(t), "--dynamodb", dynamodbtest.Need(t), "--dynamodb-table", tableName(t)}
+			return []string{"--redis", redisAddr(t), "--dynamodb", dynamodbtest.Need(t), "--dynamodb-table",
+				tableName(t)}
 		}, 20, 1000, 20},
 		{"at the edge of the quota", func(t *testing.T) []string {
-			return []string{"--redis", redisAddr(t), "--dynamodb", dynamodbtest.Need(t), "--dynamodb-table", tableName(t)}
+			return []string{"--redis", redisAddr(t), "--dynamodb", dynamodbtest.Need(t), "--dynamodb-table",
+				tableName(t)}
 		}, 1000, 15, 15},
 	} {
 		for _, leases := range []bool{false, true} {
@@ -189,7 +191,8 @@ func TestDevRedisFlags(t *testing.T) {
 func TestDevRefusesLimitsOfTheStore(t *testing.T) {
 	t.Parallel()
 	plans := sharedPlans(t, 5, 5, "      - { id: log, algorithm: sliding_log, threshold: 5, period: 1m }")
-	got := sluice(t, "", "dev", "--listen", "127.0.0.1:0", "--dynamodb", dynamodbtest.Need(t), "--dynamodb-table", tableName(t),
+	got := sluice(t, "", "dev", "--listen", "127.0.0.1:0", "--dynamodb", dynamodbtest.Need(t), "--dynamodb-table",
+		tableName(t),
 		"--plans", plans)
 	for _, want := range []string{"plan shared", "limit log", "sliding_log"} {
 		if got.code != exitFailed || !strings.Contains(got.stderr, want) {

@@ -74,7 +74,8 @@ func TestWork(t *testing.T) {
 	}
 }
 
-// Guarantees that when sluice pace --queue is interrupted, the commands that run are finished, and their messages deleted.
+// Guarantees that when sluice pace --queue is interrupted, the commands that run are finished, and their messages
+// deleted.
 func TestWorkDrains(t *testing.T) {
 	q := sqstest.Start(t)
 	q.Send("long")

@@ -66,7 +66,8 @@ func TestFunction(t *testing.T) {
 		t.Fatal(err)
 	}
 	record := &control.Record{Sequence: "1", New: item}
-	event := []byte(`{"Records":[` + functiontest.RecordOf(t, 1, "t-operations", control.Delivery{Record: record}) + `]}`)
+	event := []byte(`{"Records":[` + functiontest.RecordOf(t, 1, "t-operations",
+		control.Delivery{Record: record}) + `]}`)
 	for range 2 {
 		if got, err := host.Invoke(ctx, event); err != nil || string(got) != `{"batchItemFailures":[]}` {
 			t.Errorf("%s, %v", got, err)

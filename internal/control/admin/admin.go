@@ -321,7 +321,8 @@ func (s *Service) tableError(ctx context.Context, what string, err error) error 
 		return call.Refuse(call.Damaged, "%s: what is stored was not written by Sluice: %v", what, err)
 	}
 	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
-		return call.Refuse(call.Unavailable, "%s: the disk of the control tables is full: make room there, and try again",
+		return call.Refuse(call.Unavailable,
+			"%s: the disk of the control tables is full: make room there, and try again",
 			what)
 	}
 	return call.Refuse(call.Unavailable, "%s: the control table did not answer; try again", what)

@@ -21,13 +21,15 @@ type fullTables struct {
 }
 
 func (f fullTables) Get(context.Context, control.Table, string) (control.Item, error) {
-	return control.Item{}, fmt.Errorf("control tables: %w", &fs.PathError{Op: "write", Path: "control.db", Err: f.cause})
+	return control.Item{}, fmt.Errorf("control tables: %w",
+		&fs.PathError{Op: "write", Path: "control.db", Err: f.cause})
 }
 
 // Guarantees that a full disk is named as the cause, and no other failure is.
 func TestFullDiskIsNamed(t *testing.T) {
-	for cause, want := range map[error]string{syscall.ENOSPC: "is full: make room", syscall.EDQUOT: "is full: make room",
-		syscall.EIO: "did not answer; try again"} {
+	for cause, want := range map[error]string{syscall.ENOSPC: "is full: make room",
+		syscall.EDQUOT: "is full: make room",
+		syscall.EIO:    "did not answer; try again"} {
 		s, err := admin.New(admin.Config{Tables: fullTables{cause: cause}, Log: slog.New(slog.DiscardHandler)})
 		if err != nil {
 			t.Fatal(err)

@@ -68,8 +68,8 @@ func (s *denyingLater) Decide(ctx context.Context, req *limit.Request, now time.
 	return s.Store.Decide(ctx, req, now, d)
 }
 
-// Guarantees that units that the store does not take back, because it denies the call, count as lost. The metric of lost
-// units would otherwise miss them.
+// Guarantees that units that the store does not take back, because it denies the call, count as lost. The metric of
+// lost units would otherwise miss them.
 func TestDeniedReturnsAreLost(t *testing.T) {
 	below := &denyingLater{Store: newMemory(t)}
 	s, err := lease.New(lease.Config{Store: below, GiveBackEvery: -1, Clock: func() time.Time { return noon },

@@ -9,8 +9,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/testkit/redistest"
 )
 
-// Guarantees that a value that was never seen costs one round trip to Redis, with leases and without. Limits per address
-// consist of such values.
+// Guarantees that a value that was never seen costs one round trip to Redis, with leases and without. Limits per
+// address consist of such values.
 func TestNewValuesTakeOneRoundTrip(t *testing.T) {
 	const values = 200
 	for _, unit := range []string{"second", "minute", "hour", "day"} {
@@ -37,7 +37,8 @@ func TestNewValuesTakeOneRoundTrip(t *testing.T) {
 			}
 			// A script that counts the instances may run, too. Two values may share a bit of what the store remembers.
 			if calls < values || calls > values+values/50 {
-				t.Errorf("limits per %s, leases %t: %d scripts for %d new values, want one for each", unit, leases, calls,
+				t.Errorf("limits per %s, leases %t: %d scripts for %d new values, want one for each", unit, leases,
+					calls,
 					values)
 			}
 		}

@@ -126,7 +126,7 @@ var only = map[string][]string{
 		"std", "events", "internal/control", "internal/control/row", "github.com/aws/aws-sdk-go-v2/aws",
 		"github.com/aws/aws-sdk-go-v2/service/dynamodb/...",
 	},
-	"internal/control/embedded":   {"std", "events", "internal/control", "go.etcd.io/bbolt/..."},
+	"internal/control/embedded": {"std", "events", "internal/control", "go.etcd.io/bbolt/..."},
 	"internal/control/operations": {
 		"std", "internal/control/admin", "internal/control/call", "internal/control/ops",
 	},

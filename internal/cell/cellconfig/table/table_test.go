@@ -111,7 +111,8 @@ func TestProcesses(t *testing.T) {
 	for p := range processes {
 		wg.Go(func() {
 			cmd := exec.Command(self)
-			cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%s %d", childEnv, name, p), "SLUICE_DYNAMODB="+dynamodbtest.Need(t))
+			cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%s %d", childEnv, name, p),
+				"SLUICE_DYNAMODB="+dynamodbtest.Need(t))
 			if out, err := cmd.CombinedOutput(); err != nil {
 				t.Errorf("process %d: %v\n%s", p, err, out)
 			}

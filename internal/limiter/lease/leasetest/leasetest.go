@@ -303,8 +303,8 @@ type worst struct {
 // Run plays the grid on a store, and fails the test if a row admits less than docs/accuracy.md promises or names a wait
 // that is too short. open returns a store that uses the times that it is given; all of them share their counters.
 //
-// For a store that is slow, only so many rows are played, which are spread over the grid, but all of them if SLUICE_SOAK
-// is 2 or more.
+// For a store that is slow, only so many rows are played, which are spread over the grid, but all of them if
+// SLUICE_SOAK is 2 or more.
 func Run(t *testing.T, open func() limit.Store, most int) {
 	t.Helper()
 	all := map[limit.Algorithm]*worst{}

@@ -184,20 +184,11 @@ func (l *leasedBucketCharge) hasRoom(totalEmptyTime *big.Int) bool {
 	return e.Add(e, new(big.Int).Sub(totalEmptyTime, l.totalEmptyTime)).Cmp(largest) <= 0
 }
 
-// addConditions adds the conditions.
-func (l *leasedBucketCharge) addConditions() {
+// addTotalConditions adds the conditions on the total of the slot, and returns the total for which the condition on the
+// level must hold.
+func (l *leasedBucketCharge) addTotalConditions() (totalEmptyTime *big.Int) {
 	u, p := l.update, &l.params
-	u.requireEqual(fieldRate, l.stored[fieldRate])
-	u.require(u.compare(fieldChargedAt, "<=", big.NewInt(l.latest)))
-	if l.before.AsOf > l.now {
-		u.require(u.compare(fieldChargedAt, ">=", big.NewInt(l.before.AsOf)))
-	}
-	if l.hasSlot {
-		u.requireEqual(fieldSlotEnd, l.stored[fieldSlotEnd])
-	} else {
-		u.require(u.fieldIsAbsent(fieldSlotEnd))
-	}
-	totalEmptyTime := new(big.Int).Add(l.totalEmptyTime, l.totalRaise)
+	totalEmptyTime = new(big.Int).Add(l.totalEmptyTime, l.totalRaise)
 	switch {
 	case l.hasSlot && (!l.isInSlot || l.pinsTotal):
 		u.requireEqual(fieldTotalEmptyTime, l.stored[fieldTotalEmptyTime])
@@ -217,6 +208,23 @@ func (l *leasedBucketCharge) addConditions() {
 		}
 		u.require(u.compare(fieldTotalEmptyTime, ">=", least))
 	}
+	return totalEmptyTime
+}
+
+// addConditions adds the conditions.
+func (l *leasedBucketCharge) addConditions() {
+	u, p := l.update, &l.params
+	u.requireEqual(fieldRate, l.stored[fieldRate])
+	u.require(u.compare(fieldChargedAt, "<=", big.NewInt(l.latest)))
+	if l.before.AsOf > l.now {
+		u.require(u.compare(fieldChargedAt, ">=", big.NewInt(l.before.AsOf)))
+	}
+	if l.hasSlot {
+		u.requireEqual(fieldSlotEnd, l.stored[fieldSlotEnd])
+	} else {
+		u.require(u.fieldIsAbsent(fieldSlotEnd))
+	}
+	totalEmptyTime := l.addTotalConditions()
 	if !l.isInSlot && l.pinsTotal { // any e below newTotalEmptyTime is raised to it
 		u.require(u.compare(fieldEmptyTime, "<=", new(big.Int).Sub(l.newTotalEmptyTime, l.overflow)))
 		return

@@ -15,8 +15,8 @@ import (
 // A generated script handles the usual case only. It returns 0, having done nothing, in all others: the first use of a
 // limit or a value, a changed rate, a clock that leapt ahead, a token bucket of which units are leased or (if no tier
 // is in front) were refunded, an expiry that must be set while the pack has records, and sliding_log and
-// sliding_buckets. decide.lua is then run instead. Requests that lease, and the first use of a pack by this process, run
-// decide.lua at once.
+// sliding_buckets. decide.lua is then run instead. Requests that lease, and the first use of a pack by this process,
+// run decide.lua at once.
 const (
 	maxShapeScripts = 256 // scripts kept; requests of further shapes run decide.lua
 	maxShapeTiers   = 10  // a Lua function has at most 200 local variables
