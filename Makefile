@@ -147,9 +147,9 @@ bench: ## Run every benchmark ten times into bench.txt, to compare commits with 
 	cd bench && go test -run='^$$' -bench=. -benchmem -count=10 ./... | tee -a ../bench.txt
 
 .PHONY: bench-smoke
-bench-smoke: ## Run every benchmark once, to check that each still works
+bench-smoke: ## Run every benchmark once, briefly, to check that each still works
 	go test -run='^$$' -bench=. -benchtime=1x $(BENCHED)
-	cd bench && go test -bench=. -benchtime=1x ./...
+	cd bench && go test -short -bench=. -benchtime=1x ./...
 
 .PHONY: plots
 plots: ## Write the plots of docs/consumer.md anew
