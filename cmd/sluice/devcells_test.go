@@ -630,7 +630,7 @@ func TestDevSaysFirstWhatStopsAStart(t *testing.T) {
 	start = append([]string{"dev", "--listen", "127.0.0.1:0"}, append(start, filepath.Join(folder, "b.yaml"))...)
 	got := sluice(t, "", start...)
 	const stops = `plan "free": tenant "zed" uses it`
-	if got.code != 5 || strings.Index(got.stderr, stops) < 0 ||
+	if got.code != 5 || !strings.Contains(got.stderr, stops) ||
 		strings.Index(got.stderr, stops) > strings.Index(got.stderr, "removes ") {
 		t.Errorf("exit %d, want 5 and first %s:\n%s", got.code, stops, got.stderr)
 	}

@@ -208,7 +208,6 @@ func (s *Server) addGRPC() error {
 		grpc.StaticStreamWindowSize(windowBytes),
 		grpc.StaticConnWindowSize(windowBytes),
 		grpc.ReadBufferSize(readBuffer),
-		grpc.SharedWriteBuffer(true),
 		grpc.StatsHandler(s.budget),
 		grpc.InTapHandle(s.budget.open),
 		grpc.MaxHeaderListSize(maxHeaderBytes),

@@ -94,7 +94,7 @@ func (d *decision) readLikelyStale(ctx context.Context) (bool, error) {
 		return false, nil
 	}
 	return d.readItems(ctx, func(it *item) bool {
-		return d.replies[it.key] == nil && it.known != nil && time.Now().Sub(it.known.readAt) > justReadWithin &&
+		return d.replies[it.key] == nil && it.known != nil && time.Since(it.known.readAt) > justReadWithin &&
 			slices.ContainsFunc(d.counters, func(t resultCounter) bool {
 				return t.likelyStale &&
 					d.items[t.item] == it

@@ -205,7 +205,7 @@ func (d *decision) backOff(ctx context.Context, failed int) error {
 // this decision. If Config.CallerClock is set, the time stays as the caller gave it.
 func (d *decision) updateTime() {
 	if d.clock != nil {
-		d.now = d.firstNow + time.Now().Sub(d.startedAt).Microseconds()
+		d.now = d.firstNow + time.Since(d.startedAt).Microseconds()
 	}
 }
 

@@ -168,5 +168,5 @@ func (s *Store) isRecent(v *itemCopy, now int64) bool {
 		return false
 	}
 	age := time.Duration(now-v.decidedAt) * time.Microsecond
-	return age >= 0 && age <= s.denyFor && time.Now().Sub(v.readAt) <= s.denyFor
+	return age >= 0 && age <= s.denyFor && time.Since(v.readAt) <= s.denyFor
 }
