@@ -74,8 +74,8 @@ quick: ## The short tests of every package and module, without the race detector
 # The packages whose tests take longest, these first: go test begins packages in the order of its arguments, and one of
 # these at the end would leave a processor idle.
 LONGEST = ./cmd/sluice ./internal/limiter/store/dynamodb ./internal/testkit/endtoend ./internal/limiter/lease \
-	./internal/limiter/store/redis ./pacer ./internal/limiter/resilience ./internal/limiter/store/memory ./internal/limiter/limit ./internal/plan/shares \
-	./internal/server ./internal/testkit/standin ./streams/balancer
+	./internal/limiter/store/redis ./pacer ./internal/limiter/resilience ./internal/limiter/store/memory \
+	./internal/limiter/limit ./internal/plan/shares ./internal/server ./internal/testkit/standin ./streams/balancer
 SHORTENED = $(shell scripts/shortened packages)
 
 # `make lint` runs go vet. At the end of each process the race detector waits a second for late races: two minutes for
