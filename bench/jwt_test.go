@@ -81,9 +81,10 @@ func (l *jwtLoad) verify() error {
 	return l.d.wantSpentUnits("wide", 1, int64(l.calls))
 }
 
-// BenchmarkAuthorizerJWT measures a whole call, from the event to the answer, with a JWT by RS256 that was verified
-// before, and three limits by leases of Redis. The processor time is that of this process, which contains the function
-// and its client of Redis, but not the server.
+// BenchmarkAuthorizerJWT measures a whole call, from the event to the answer. The call has a JWT, signed with RS256,
+// that an earlier call had verified, and is charged to three limits that the function leases from Redis. The benchmark
+// reports the processor time of its own process, which runs the function and the client of Redis. The time of the Redis
+// server is not in it.
 func BenchmarkAuthorizerJWT(b *testing.B) {
 	l := made[*jwtLoad](b)(newJWTLoad())
 	defer l.close()

@@ -34,20 +34,20 @@ import (
 	"github.com/sluicelimits/sluice/streams/streamstest"
 )
 
-// The load of the figure.
+// The load of propagationFigure.
 const (
 	burstCells     = 3
 	burstOperators = 10                    // operators that write at the same time
-	burstRequests  = 20 * time.Millisecond // between two requests of a cell; a request also polls the config table
-	burstRate      = 77                    // the tenants' limit after the burst, which no tenant has before it
+	requestPause   = 20 * time.Millisecond // after a cell's requests for all tenants whose change is not in force yet
+	burstThreshold = 77                    // the limit that the burst gives to tenants, and that none has before
 )
 
 // The assumed times of Lambda, SNS and DynamoDB in the same region.
 const (
-	streamPolls = 250 * time.Millisecond // how often Lambda polls a stream: four times a second, by its documentation
-	snsAway     = 20 * time.Millisecond  // how long a publish takes
-	readDelay   = 5 * time.Millisecond
-	writeDelay  = 25 * time.Millisecond // every write is a transaction
+	streamPolls  = 250 * time.Millisecond // how often Lambda polls a stream: four times a second, by its documentation
+	publishDelay = 20 * time.Millisecond  // how long a publish takes
+	readDelay    = 5 * time.Millisecond
+	writeDelay   = 25 * time.Millisecond // every write is a transaction
 )
 
 // plane is a control plane in this process: the control tables, an admin service, and cells. It brings changes to the
@@ -55,14 +55,14 @@ const (
 // polls a stream and calls the publisher. The publisher publishes to a topic, which has a queue for each cell. Lambda
 // calls the applier of a cell with the messages of its queue.
 type plane struct {
-	tables    *embedded.Tables
-	operator  *client.Client
-	publisher *publisher.Publisher
-	stream    grants.Streams
-	queue     grants.Queue
-	cells     []*burstCell
-	meter     streamstest.Meter
-	setAside  streamstest.Keeper
+	tables      *embedded.Tables
+	operator    *client.Client
+	publisher   *publisher.Publisher
+	stream      grants.Streams
+	queue       grants.Queue
+	cells       []*burstCell
+	meter       streamstest.Meter
+	deadLetters streamstest.Keeper
 
 	mu       sync.Mutex
 	messages int
@@ -75,10 +75,10 @@ func tenantName(i int) string { return fmt.Sprintf("tenant-%05d", i) }
 
 // newPlane returns a control plane with the given number of tenants, and with cells that have their configuration.
 func newPlane(dir string, tenants int) (p *plane, err error) {
-	publishes, ok := grants.Of("publisher")
-	applies, and := grants.Of("applier")
-	if !ok || !and || publishes.Streams == nil || applies.Queue == nil {
-		return nil, errors.New("package grants does not say how the publisher and the applier are deployed")
+	publishes, hasPublisher := grants.Of("publisher")
+	applies, hasApplier := grants.Of("applier")
+	if !hasPublisher || !hasApplier || publishes.Streams == nil || applies.Queue == nil {
+		return nil, errors.New("package grants has no stream for the publisher, or no queue for the applier")
 	}
 	p = &plane{stream: *publishes.Streams, queue: *applies.Queue}
 	if p.tables, err = embedded.Open(filepath.Join(dir, "control")); err != nil {
@@ -89,7 +89,7 @@ func newPlane(dir string, tenants int) (p *plane, err error) {
 		err = p.fill(tenants)
 	}
 	if err == nil {
-		p.publisher, err = publisher.New(publisher.Config{Topic: p, Keep: &p.setAside, Meter: &p.meter, Log: quiet})
+		p.publisher, err = publisher.New(publisher.Config{Topic: p, Keep: &p.deadLetters, Meter: &p.meter, Log: quiet})
 	}
 	for i := 0; i < burstCells && err == nil; i++ {
 		err = p.add(fmt.Sprintf("cell-%d", i+1))
@@ -148,10 +148,13 @@ func (p *plane) add(id string) error {
 	if err != nil {
 		return err
 	}
-	if result, err := r.Run(context.Background()); err != nil || !result.Finished {
-		return fmt.Errorf("bring up %s: %+v, %w", id, result, err)
+	switch result, err := r.Run(context.Background()); {
+	case err != nil:
+		return fmt.Errorf("copy the control tables to %s: %w", id, err)
+	case !result.Finished:
+		return fmt.Errorf("copy the control tables to %s: the run did not finish: %+v", id, result)
 	}
-	c.applier, err = applier.New(applier.Config{Cell: id, Tables: p.tables, Store: c.table, Keep: &p.setAside,
+	c.applier, err = applier.New(applier.Config{Cell: id, Tables: p.tables, Store: c.table, Keep: &p.deadLetters,
 		Meter: &p.meter, Log: quiet})
 	return err
 }
@@ -165,7 +168,7 @@ func (p *plane) close() (err error) {
 
 // Publish implements [publisher.Topic].
 func (p *plane) Publish(_ context.Context, messages []publisher.Message) []error {
-	<-time.After(snsAway)
+	<-time.After(publishDelay)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, m := range messages {
@@ -216,7 +219,7 @@ func (p *plane) end(ctx context.Context) (after string, err error) {
 	}
 }
 
-// slowTable is a cell's table whose calls take about as long as DynamoDB's in the same region, or a little longer.
+// slowTable is a cell's table whose calls take the times that are assumed for DynamoDB.
 type slowTable struct{ cellconfig.Store }
 
 // Head implements [cellconfig.Table].
@@ -289,18 +292,22 @@ func (c *burstCell) apply(ctx context.Context, queue *grants.Queue) {
 	}
 }
 
-// enforces reports whether the tenant's only limit is that of the burst.
+// enforces reports whether a cell's configuration has the change that the burst made to a tenant: one limit, with the
+// threshold burstThreshold.
 func enforces(c authorizer.Configuration, tenant string) (bool, error) {
 	t, err := c.Tenant(context.Background(), tenant)
-	if err != nil || t == nil {
-		return false, fmt.Errorf("tenant %s is %v: %w", tenant, t, err)
+	if err != nil {
+		return false, fmt.Errorf("read tenant %s in its cell: %w", tenant, err)
+	}
+	if t == nil {
+		return false, fmt.Errorf("tenant %s is not in the configuration of its cell", tenant)
 	}
 	limits := t.Limits(time.Now()).Limits
-	return len(limits) == 1 && limits[0].Limit.Tiers[0].Threshold == burstRate, nil
+	return len(limits) == 1 && limits[0].Limit.Tiers[0].Threshold == burstThreshold, nil
 }
 
-// follow makes requests like a function of the cell until the given number of changes is in force. It says ready when
-// it has read the tenants. After that, only the reader's polls find the changes.
+// follow makes requests as a function of the cell does, until the given number of changes is in force. It calls ready
+// when it has read all tenants. From then on the reader has them in memory, and finds changes only by its polls.
 func (c *burstCell) follow(ctx context.Context, changes int, ready func()) error {
 	r, err := cellconfig.New(cellconfig.Config{
 		// long timeouts, because a slow answer only means that the machine is busy
@@ -316,25 +323,29 @@ func (c *burstCell) follow(ctx context.Context, changes int, ready func()) error
 	for i := range changes {
 		tenants = append(tenants, tenantName(i))
 	}
-	if in, err := c.requests(r, tenants); err != nil || len(in) > 0 {
-		return fmt.Errorf("%d changes are in force before the burst: %w", len(in), err)
+	inForce, err := c.requests(r, tenants)
+	if err == nil && len(inForce) > 0 {
+		err = fmt.Errorf("%d changes are in force before the burst", len(inForce))
+	}
+	if err != nil {
+		return err
 	}
 	ready()
 	for len(c.took) < changes {
 		select {
 		case <-ctx.Done():
 			return fmt.Errorf("%d of %d changes are in force: %w", len(c.took), changes, ctx.Err())
-		case <-time.After(burstRequests):
+		case <-time.After(requestPause):
 		}
 		c.mu.Lock()
 		pending := slices.Collect(maps.Keys(c.pending))
 		c.mu.Unlock()
-		in, err := c.requests(r, pending)
+		inForce, err := c.requests(r, pending)
 		if err != nil {
 			return err
 		}
 		c.mu.Lock()
-		for tenant, at := range in {
+		for tenant, at := range inForce {
 			c.took = append(c.took, at.Sub(c.pending[tenant]).Seconds())
 			delete(c.pending, tenant)
 		}
@@ -343,30 +354,30 @@ func (c *burstCell) follow(ctx context.Context, changes int, ready func()) error
 	return nil
 }
 
-// requests makes a request of each tenant, all concurrently. It returns when each change that is in force was found to
-// be.
-func (c *burstCell) requests(r *cellconfig.Reader, tenants []string) (in map[string]time.Time, failed error) {
+// requests makes a request of each tenant, all concurrently. For each tenant whose change is in force, it returns the
+// time at which the request found this.
+func (c *burstCell) requests(r *cellconfig.Reader, tenants []string) (inForce map[string]time.Time, err error) {
 	view, join := r.Begin(context.Background(), time.Now())
-	in = map[string]time.Time{}
+	inForce = map[string]time.Time{}
 	var mu sync.Mutex
 	var all sync.WaitGroup
 	for _, tenant := range tenants {
 		all.Go(func() {
-			changed, err := enforces(view, tenant)
+			changed, failed := enforces(view, tenant)
 			mu.Lock()
 			defer mu.Unlock()
-			if err != nil {
-				failed = err
+			if failed != nil {
+				err = failed
 			} else if changed {
-				in[tenant] = time.Now()
+				inForce[tenant] = time.Now()
 			}
 		})
 	}
 	all.Wait()
-	if join != nil {
+	if join != nil { // the reader's poll, which the request has begun
 		join()
 	}
-	return in, failed
+	return inForce, err
 }
 
 // change changes a tenant, as an operator does.
@@ -380,13 +391,13 @@ func (p *plane) change(ctx context.Context, tenant string) error {
 	_, err := client.Do[call.Item](ctx, p.operator, "tenants/set", &admin.SetTenantRequest{
 		Tenant: tenant, Reason: "measured",
 		Overrides: []json.RawMessage{fmt.Appendf(nil,
-			`{"id":"all","tiers":[{"period":"1s","threshold":%d}]}`, burstRate)},
+			`{"id":"all","tiers":[{"period":"1s","threshold":%d}]}`, burstThreshold)},
 	})
 	return err
 }
 
-// burst changes tenants, and waits until all changes are in force. It returns the time of each change in each cell,
-// from before the change is written until a request is decided by it, in s.
+// burst changes tenants, and waits until all changes are in force. It returns how long each change took in each cell,
+// from before it is written until a request is decided by it, in s.
 func (p *plane) burst(changes int) (took []float64, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 4*patient)
 	defer cancel()
@@ -433,15 +444,15 @@ func (p *plane) burst(changes int) (took []float64, err error) {
 	for _, c := range p.cells {
 		took = append(took, c.took...)
 	}
-	if items := p.setAside.Items(); err == nil && (len(items) > 0 || p.messages != changes ||
+	if dead := len(p.deadLetters.Items()); err == nil && (dead > 0 || p.messages != changes ||
 		len(took) != changes*len(p.cells)) {
-		err = fmt.Errorf("%d records were set aside, and %d messages were published, and %d changes in force, of %d "+
-			"changes in %d cells", len(items), p.messages, len(took), changes, len(p.cells))
+		err = fmt.Errorf("%d changes gave %d messages, want one for each; %d dead letters, want none; and came into "+
+			"force %d times in %d cells", changes, p.messages, dead, len(took), len(p.cells))
 	}
 	return took, err
 }
 
-// propagationFigure measures how long the changes of a burst take to be in force.
+// propagationFigure measures how long the changes of a burst take to be in force: of these times, the p99.
 func propagationFigure(short bool) (r Result, err error) {
 	tenants, changes := 10_000, 500
 	if short {
@@ -461,9 +472,9 @@ func propagationFigure(short bool) (r Result, err error) {
 		return r, err
 	}
 	r.Value = quantile(took, 0.99)
-	r.note("as deployed, by event sources with the batches and windows of the functions, a poll of the stream each "+
-		"%s, a publish of %s, and DynamoDB's reads of %s and transactions of %s: %d changes of tenants in force after "+
-		"%.2f s at p50, %.2f s at most; %d publishes, each to every cell", streamPolls, snsAway, readDelay, writeDelay,
+	r.note("in one process, with the deployed batches and windows, and assumed times: a poll of the stream each %s, a "+
+		"publish of %s, DynamoDB's reads of %s and transactions of %s: %d changes of tenants in force after %.2f s at "+
+		"p50, %.2f s at most; %d publishes, each to every cell", streamPolls, publishDelay, readDelay, writeDelay,
 		changes, median(took), slices.Max(took), p.meter.Of("publish_calls"))
 	return r, nil
 }

@@ -28,7 +28,7 @@ func newCellCommand() *cobra.Command {
 		Long: "Asks for a cell to stop serving, and for its share of every limit to move to the other cells." +
 			cellHelp,
 		Example: "  sluice cell drain us-1 --reason 'moves to us-2'",
-	}, &operation{path: "cells/drain", request: drain, args: []*string{&drain.Cell}, reason: &drain.Reason},
+	}, &operation{path: "cells/drain", request: drain, args: []*string{&drain.Cell}, requestReason: &drain.Reason},
 		&drain.Cell, string(shares.Drained), "cell %s: asked to drain")
 	removing := newCellWaitCommand(&cobra.Command{
 		Use: "remove CELL", Short: "Ask for a drained cell to be removed",
@@ -37,7 +37,7 @@ good and cannot acknowledge that it is drained. If such a cell still runs, it go
 requests from its last share, in addition to the limits.` + cellHelp,
 		Example: "  sluice cell remove us-1 --reason 'moved'\n" +
 			"  sluice cell remove us-1 --force --reason 'the region is gone'",
-	}, &operation{path: "cells/remove", request: remove, args: []*string{&remove.Cell}, reason: &remove.Reason},
+	}, &operation{path: "cells/remove", request: remove, args: []*string{&remove.Cell}, requestReason: &remove.Reason},
 		&remove.Cell, "removed", "cell %s: asked to be removed")
 	removing.Flags().BoolVar(&remove.Force, "force", false, "do not wait for the cell's acknowledgement")
 	c.AddCommand(newCellListCommand(), newCellStatusCommand(), newCellAddCommand(), draining, removing)
@@ -107,12 +107,13 @@ gave the cell's operators' API, or for a cell of 'sluice dev', one of this machi
 URL, add --yes.`,
 		Example: "  sluice cell add eu-1 --ops https://abc.execute-api.eu-west-1.amazonaws.com/v1 --reason 'first " +
 			"cell'\n" + "  sluice cell add us-1 --weight 3 --reason 'three quarters of the traffic'",
-	}, &operation{path: "cells/add", request: r, args: []*string{&r.Cell}, reason: &r.Reason, check: func() error {
-		if r.Weight < 1 {
-			return fmt.Errorf("--weight %d is below 1", r.Weight)
-		}
-		return nil
-	}}, printWritten("cell %s: asked for", &r.Cell))
+	}, &operation{path: "cells/add", request: r, args: []*string{&r.Cell}, requestReason: &r.Reason,
+		check: func() error {
+			if r.Weight < 1 {
+				return fmt.Errorf("--weight %d is below 1", r.Weight)
+			}
+			return nil
+		}}, printWritten("cell %s: asked for", &r.Cell))
 	c.Flags().Int64Var(&r.Weight, "weight", 1, "`WEIGHT` of the cell's share, relative to the other cells' weights")
 	c.Flags().StringVar(&r.Ops, "ops", "",
 		"`URL` of the cell's operators' API: the output Ops of its stack (default: keep the present URL)")

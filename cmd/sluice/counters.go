@@ -22,10 +22,10 @@ import (
 
 const countersHelp = `
 
-The counters are those of one cell: of --cell, or of the only cell that serves. If several serve, the
-tenant's home cell counts its quotas, and each cell counts its own share of every other limit. Without
---path, they are those of limits that count per tenant; with --path, those that a request to that path
-would be charged to. Each use is in the audit trail, which holds only a keyed hash of an address.`
+The command looks at one cell: --cell, or the only cell that serves. If several serve, the tenant's
+home cell counts its quotas, and each cell counts its own share of every other limit. Without --path,
+the command looks at the limits that count per tenant. With --path, it looks at the counters that a
+request to that path would be charged to. Each use is in the audit trail, which holds only a keyed hash of an address.`
 
 // countersFlags name the counters that a command works on.
 type countersFlags struct {

@@ -27,8 +27,8 @@ import (
 
 const explainLong = `Explain what a request is charged: which limits apply, and to which counter each
 charges how many units; which limits do not apply, and why; where each value of a limit comes from.
-Nothing is counted. With --plans, the configuration is that of the files; otherwise it is the one that
-is stored at the admin endpoint, with the overrides and boosts of the tenant.
+Nothing is counted. The command reads the configuration from the files of --plans. Without --plans, it
+reads what is stored at the admin endpoint, with the overrides and boosts of the tenant.
 
 Without --tenant the request has no credential, and gets the anonymousPlan. docs/plans.md says what
 the states of limits mean.`
@@ -134,7 +134,10 @@ func (f *explainFlags) stored(c *cobra.Command) (*plan.Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	items, _, err := listAll(c.Context(), to, control.Plans)
+	items, damaged, err := listAll(c.Context(), to, control.Plans)
+	if err == nil {
+		err = writeDamaged(c.ErrOrStderr(), damaged)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("%w; --plans names files to explain by instead", err)
 	}

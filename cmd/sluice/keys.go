@@ -198,7 +198,7 @@ func newKeyRevokeCommand() *cobra.Command {
 		Use: "revoke KEY-ID", Short: "Refuse an API key from now on, for ever",
 		Long:    "Revokes a key by its id, which 'sluice key list' shows. A revoked key stays revoked.",
 		Example: "  sluice key revoke key-7hq2mzw4bd --reason 'it was in a log'",
-	}, &operation{path: "keys/revoke", request: r, args: []*string{&r.ID}, reason: &r.Reason,
+	}, &operation{path: "keys/revoke", request: r, args: []*string{&r.ID}, requestReason: &r.Reason,
 		check: func() error { return checkKeyID(r.ID) }}, printWritten("key %s is revoked", &r.ID))
 }
 

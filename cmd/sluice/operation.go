@@ -16,25 +16,29 @@ import (
 	"github.com/sluicelimits/sluice/internal/control/client"
 )
 
-// operation is a command that makes one call to an API for operators, and prints the answer.
+// operation is a command that makes one call to the admin API or to a cell's API for operators, and prints the answer.
 type operation struct {
 	remote
 
-	path    string                     // of the call, below the endpoint
-	request any                        // points to the request, which the arguments, the flags and check complete
-	args    []*string                  // what the command's arguments set
-	reason  *string                    // of the request, if the operation changes something
-	check   func() error               // checks and completes the request; its errors are usage errors
+	path    string       // of the call, relative to the endpoint, such as tenants/set
+	request any          // points to the request, which the arguments, the flags and check complete
+	args    []*string    // args[i] gets the i-th argument; the command's Use names as many
+	check   func() error // checks and completes the request; its errors are usage errors
+
+	// requestReason points to the reason in the request. It is nil if the operation only reads, and then the command
+	// has no flag --reason.
+	requestReason *string
+
 	confirm func(*cobra.Command) error // asks whether to go on
-	then    func(*cobra.Command) error // what is done after the call has succeeded
+	then    func(*cobra.Command) error // runs if the call succeeded, its answer was printed, and no check of it failed
 }
 
-// newOperation makes c, whose Use names the arguments, a command for o. show prints the answer, unless --json asks for
-// JSON. The functions of look are as in operate.
+// newOperation completes c, which has its names, arguments and texts, as the command of o, and returns c. show prints
+// the answer, unless --json asks for JSON. judge finds what is wrong with an answer, as in operate.
 func newOperation[Response any](
-	c *cobra.Command, o *operation, show func(io.Writer, *Response) error, look ...func(*Response) error,
+	c *cobra.Command, o *operation, show func(io.Writer, *Response) error, judge ...func(*Response) error,
 ) *cobra.Command {
-	if o.reason != nil {
+	if o.requestReason != nil {
 		o.writes(c)
 	} else {
 		o.flags(c)
@@ -48,11 +52,11 @@ func newOperation[Response any](
 				return &usageError{c.CommandPath(), err}
 			}
 		}
-		if o.reason != nil {
+		if o.requestReason != nil {
 			if err := o.why(c); err != nil {
 				return err
 			}
-			*o.reason = o.remote.reason
+			*o.requestReason = o.reason
 		}
 		if o.confirm != nil {
 			if err := o.confirm(c); err != nil {
@@ -63,7 +67,7 @@ func newOperation[Response any](
 		if err != nil {
 			return err
 		}
-		err = operate(c, &o.remote, to, o.path, o.request, show, look...)
+		err = operate(c, &o.remote, to, o.path, o.request, show, judge...)
 		if err == nil && o.then != nil {
 			err = o.then(c)
 		}
@@ -72,18 +76,18 @@ func newOperation[Response any](
 	return c
 }
 
-// operate calls an operation, passes its answer to each function of look, and prints it: with show, or as JSON. After
-// that it returns the errors of look.
+// operate makes a call and prints its answer: with show, or as JSON. Before that it passes the answer to each function
+// of judge. It prints the answer also if these find something wrong, and returns their errors.
 func operate[Response any](
 	c *cobra.Command, r *remote, to *client.Client, path string, request any, show func(io.Writer, *Response) error,
-	look ...func(*Response) error,
+	judge ...func(*Response) error,
 ) error {
 	out, err := client.Do[Response](c.Context(), to, path, request)
 	if err != nil {
 		return r.failed(c, err)
 	}
 	var found error
-	for _, f := range look {
+	for _, f := range judge {
 		found = errors.Join(found, f(out))
 	}
 	if r.json {
@@ -92,8 +96,9 @@ func operate[Response any](
 	return errors.Join(show(c.OutOrStdout(), out), found)
 }
 
-// printWritten returns a function that prints the version and the actor of a written item, after what was done. In
-// format, each %s stands for one of names, which the arguments of the command have set by then.
+// printWritten returns a function that prints what a command did, and the new version and the actor of the item. format
+// says what was done, and has a %s for each of names. These are pointers, because the command's arguments set the names
+// after this call.
 func printWritten(format string, names ...*string) func(io.Writer, *call.Item) error {
 	return func(w io.Writer, i *call.Item) error {
 		texts := make([]any, len(names))
@@ -113,7 +118,8 @@ func newGetCommand(c *cobra.Command, t control.Table) *cobra.Command {
 }
 
 // newListCommand makes c a command that prints the items of a control table that are not deleted, with who changed them
-// last, and why. row returns the other columns, whose names head has; nil leaves an item out.
+// last, and why. head has the names of the first columns, separated by spaces, and row returns their texts. If row
+// returns nil, the item is left out, also of the JSON. Items that cannot be read are printed, and are an error.
 func newListCommand(
 	c *cobra.Command, t control.Table, head string, row func(*call.Item) []string,
 ) *cobra.Command {
@@ -146,15 +152,16 @@ func newListCommand(
 			err = errors.Join(table(c.OutOrStdout(), head+" VERSION CHANGED BY WHY", rows),
 				writeDamaged(c.OutOrStdout(), damaged))
 		}
-		if err == nil && len(damaged) > 0 {
-			err = errDamaged
+		if len(damaged) > 0 {
+			err = errors.Join(err, errDamaged)
 		}
 		return err
 	}
 	return c
 }
 
-// listAll reads all items of a table that are not deleted, and a line for each item that cannot be read.
+// listAll reads all items of a table that are not deleted. damaged says of each item that cannot be read what is wrong
+// with it, in one or several lines.
 func listAll(
 	ctx context.Context, to *client.Client, t control.Table,
 ) (items []*call.Item, damaged []string, err error) {

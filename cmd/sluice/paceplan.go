@@ -47,10 +47,11 @@ early as all instances can have read it; docs/consumer.md says what to change fi
 		Example: "  sluice pace-plan set provider --total 500/s --instances 96 --reason 'contract 4711'\n" +
 			"  sluice pace-plan set provider --total 250/s --instances 96 --from 2027-01-01T00:00:00Z \\\n" +
 			"    --reason 'they halve our limit in January'",
-	}, &operation{path: "pace/set", request: r, args: []*string{&r.Name}, reason: &r.Reason, check: func() error {
-		r.From = given(&from)
-		return readPacePlan(r, total)
-	}}, func(w io.Writer, i *call.Item) error {
+	}, &operation{path: "pace/set", request: r, args: []*string{&r.Name}, requestReason: &r.Reason,
+		check: func() error {
+			r.From = given(&from)
+			return readPacePlan(r, total)
+		}}, func(w io.Writer, i *call.Item) error {
 		doc, err := admin.ReadPace(i.Body)
 		if err != nil {
 			return err
@@ -123,7 +124,7 @@ func newPacePlanListCommand() *cobra.Command {
 
 func newPacePlanRemoveCommand() *cobra.Command {
 	r := new(admin.RemovePacePlanRequest)
-	o := &operation{path: "pace/remove", request: r, args: []*string{&r.Name}, reason: &r.Reason}
+	o := &operation{path: "pace/remove", request: r, args: []*string{&r.Name}, requestReason: &r.Reason}
 	c := newOperation(&cobra.Command{
 		Use: "remove NAME", Short: "Remove a plan, so that processes that follow it wait",
 		Long: `Removes a plan. Processes that follow it read that within 10 s, get no units from it,

@@ -510,7 +510,7 @@ func newPromoteCommand() *cobra.Command {
 		Long: `Changes the mode of a shadow limit to enforce, for every tenant of the plan whose
 overrides do not set a mode. The limit begins with empty counters.`,
 		Example: "  sluice plan promote pro writes --reason 'a week without a false alarm'",
-	}, &operation{path: "limits/promote", request: r, args: []*string{&r.Plan, &r.Limit}, reason: &r.Reason},
+	}, &operation{path: "limits/promote", request: r, args: []*string{&r.Plan, &r.Limit}, requestReason: &r.Reason},
 		printWritten("plan %s: %s enforces", &r.Plan, &r.Limit))
 }
 

@@ -29,7 +29,7 @@ func newTenantCommand() *cobra.Command {
 		r := new(admin.TenantRequest)
 		c.AddCommand(newOperation(&cobra.Command{
 			Use: verb + " TENANT", Short: short, Example: "  sluice tenant " + verb + " acme --reason 'invoice 4711'",
-		}, &operation{path: "tenants/" + verb, request: r, args: []*string{&r.Tenant}, reason: &r.Reason},
+		}, &operation{path: "tenants/" + verb, request: r, args: []*string{&r.Tenant}, requestReason: &r.Reason},
 			printWritten("tenant %s", &r.Tenant)))
 	}
 	return c
@@ -84,30 +84,31 @@ are. An override is written as in a plans file; settings of the limit that it do
 change that would reset counters needs --yes.`,
 		Example: "  sluice tenant set acme --override '{ id: burst, rate: 500 }' --reason 'their launch'\n" +
 			"  sluice tenant set newcomer --create --plan pro --cells eu-1,us-1 --reason 'signed up'",
-	}, &operation{path: "tenants/set", request: r, args: []*string{&r.Tenant}, reason: &r.Reason, check: func() error {
-		if tenantPlan != "" {
-			r.Plan = &tenantPlan
-		}
-		switch {
-		case allCells && cells != nil:
-			return errors.New("--cells and --all-cells cannot be combined")
-		case allCells:
-			r.Cells = &[]string{}
-		case cells != nil:
-			r.Cells = &cells
-		}
-		for _, text := range overrides {
-			override, err := plan.ReadOverride(configyaml.Source("--override", []byte(text)))
-			if err != nil {
-				return err
+	}, &operation{path: "tenants/set", request: r, args: []*string{&r.Tenant}, requestReason: &r.Reason,
+		check: func() error {
+			if tenantPlan != "" {
+				r.Plan = &tenantPlan
 			}
-			r.Overrides = append(r.Overrides, override)
-		}
-		if r.Plan == nil && r.Cells == nil && len(r.Overrides) == 0 && len(r.Drop) == 0 {
-			return errors.New("nothing to set: give --plan, --cells, --all-cells, --override or --drop")
-		}
-		return nil
-	}}, printWritten("tenant %s", &r.Tenant))
+			switch {
+			case allCells && cells != nil:
+				return errors.New("--cells and --all-cells cannot be combined")
+			case allCells:
+				r.Cells = &[]string{}
+			case cells != nil:
+				r.Cells = &cells
+			}
+			for _, text := range overrides {
+				override, err := plan.ReadOverride(configyaml.Source("--override", []byte(text)))
+				if err != nil {
+					return err
+				}
+				r.Overrides = append(r.Overrides, override)
+			}
+			if r.Plan == nil && r.Cells == nil && len(r.Overrides) == 0 && len(r.Drop) == 0 {
+				return errors.New("nothing to set: give --plan, --cells, --all-cells, --override or --drop")
+			}
+			return nil
+		}}, printWritten("tenant %s", &r.Tenant))
 	flags := c.Flags()
 	flags.StringVar(&tenantPlan, "plan", "", "id of the `PLAN`")
 	flags.StringSliceVar(&cells, "cells", nil, "pin the tenant to `CELLS`, the home cell first, such as eu-1,us-1")
@@ -127,7 +128,7 @@ func newBoostCommand() *cobra.Command {
 	c.AddCommand(newBoostAddCommand(), newOperation(&cobra.Command{
 		Use: "remove TENANT LIMIT", Short: "Remove a boost before it ends",
 		Example: "  sluice boost remove acme burst --reason 'called off'",
-	}, &operation{path: "boosts/remove", request: r, args: []*string{&r.Tenant, &r.Limit}, reason: &r.Reason},
+	}, &operation{path: "boosts/remove", request: r, args: []*string{&r.Tenant, &r.Limit}, requestReason: &r.Reason},
 		printWritten("tenant %s", &r.Tenant)))
 	return c
 }
@@ -142,7 +143,7 @@ func newBoostAddCommand() *cobra.Command {
 		Example: "  sluice boost add acme burst --factor 2 --for 2d --reason 'their launch'\n" +
 			"  sluice boost add acme burst --factor 1.5 --from 2026-11-27T00:00:00Z \\\n" +
 			"    --until 2026-11-30T00:00:00Z --reason 'black friday'",
-	}, &operation{path: "boosts/add", request: r, args: []*string{&r.Tenant, &r.Limit}, reason: &r.Reason,
+	}, &operation{path: "boosts/add", request: r, args: []*string{&r.Tenant, &r.Limit}, requestReason: &r.Reason,
 		check: func() error {
 			if _, err := strconv.ParseFloat(factor, 64); err != nil {
 				return fmt.Errorf("--factor %q is not a number such as 1.5", factor)

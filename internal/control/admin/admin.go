@@ -287,7 +287,8 @@ func (s *Service) put(ctx context.Context, c control.Change) (*control.Item, err
 	return nil, s.tableError(ctx, fmt.Sprintf("put %s/%q", c.Table, c.Key), err)
 }
 
-// clashOf returns the clash of an item that is not at the version that the operator saw. have is nil if there is none.
+// clashOf describes an item whose version is not the one that the operator expects. have is the stored item; nil if no
+// item is stored.
 func clashOf(t control.Table, key string, expect int64, have *control.Item) call.Clash {
 	clash := call.Clash{Table: t, Key: key, Expect: expect}
 	if have != nil {
@@ -296,7 +297,7 @@ func clashOf(t control.Table, key string, expect int64, have *control.Item) call
 	return clash
 }
 
-// versionOf returns the version of an item; 0 if there is none.
+// versionOf returns the version of an item; 0 if item is nil, because no item is stored.
 func versionOf(item *control.Item) int64 {
 	if item == nil {
 		return 0

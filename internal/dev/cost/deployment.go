@@ -11,9 +11,10 @@ import (
 	"github.com/sluicelimits/sluice/internal/configfile/configyaml"
 )
 
-// ReadDeployment reads in a deployment file what a bill depends on, and returns it as values of the command's flags, by
-// their names. It skips flags that are given. A bill is for cells of one kind: if the cells differ in a value whose
-// flag is not given, that is a problem. All other checks of the file are those of `make synth`.
+// ReadDeployment reads the settings of a deployment file that change the bill. It returns them as values of the
+// command's flags, by the names of the flags, and leaves out the flags that are given on the command line. A bill is
+// for cells of one kind: cells that differ in a setting whose flag is not given are an error. ReadDeployment checks
+// only what it reads; `make synth` checks the rest of the file.
 func ReadDeployment(name string, data []byte, given func(flag string) bool) (map[string]string, error) {
 	r := &deploymentReader{Reader: configfile.Reader{MaxBytes: MaxFileBytes}, given: given}
 	document := r.Open(configyaml.Source(name, data), "it needs control and cells")

@@ -10,20 +10,24 @@ import (
 	"time"
 )
 
-// A server writes a line when the answer is complete, so a line is late by the duration of its request: seconds, seldom
-// minutes. Few lines therefore need to be held back. These bounds put a smaller log, of some 300,000 lines, in order
-// whatever the order of its lines.
+// A server writes a line when the answer is complete, but the line often has the time at which the request began. Such
+// a line comes too late by the duration of its request: seconds, seldom minutes. Few lines therefore need to be held
+// back. A single log of up to some 300,000 lines is held back as a whole, so its lines may be in any order.
 const (
-	windowBytes      = 64 << 20 // memory for the lines that are held back, of all logs together
-	leastWindowBytes = 4 << 20  // the same of each log, however many logs there are: some 20,000 lines
-	recordBytes      = 128      // memory of a record beside its text
+	windowBytes      = 64 << 20 // memory for the lines that are held back, divided among the logs
+	leastWindowBytes = 4 << 20  // for each log at least, also if all then take more than windowBytes: some 20,000 lines
+	recordBytes      = 128      // memory of a record beside its text, rounded up
+
+	// Emptied buckets are kept for reuse, at most so many, each with room for at most so many records: 27 MB.
+	maxSpareBuckets = 64
+	maxSpareRecords = 4096
 )
 
 // record holds the parts of a line that a replay needs.
 type record struct {
 	time                             int64 // µs since 1970
 	line                             int64 // number in its log, from 1
-	file                             int   // index of its log
+	file                             int   // index of its log in order.logs
 	host, user, method, path, tenant string
 }
 
@@ -32,20 +36,21 @@ func (r *record) bytes() int {
 	return recordBytes + len(r.host) + len(r.user) + len(r.method) + len(r.path) + len(r.tenant)
 }
 
-// order returns the records of all logs in the order of time, and those with equal times in the order of logs and
-// lines. It reads ahead in each log, within a bounded memory. Logs count time in seconds, so records are kept by their
-// second: only the records of one second are compared with each other.
+// order returns the records of all logs in the order of time. It reads ahead in each log, within a bounded memory.
+// Records with equal times come in the order of logs and lines, unless the memory does not hold all lines of a second.
+// Most logs give times in whole seconds. Records are therefore kept in a bucket for each second, and sorted only within
+// their bucket.
 type order struct {
 	logs     []*lines
 	maxBytes int // memory for the records of each log
 
 	buckets  map[int64]*bucket
-	oldest   bucketHeap // the same buckets
-	recent   *bucket    // the bucket to which a record was last added
-	current  *bucket    // the bucket whose records are being returned
-	ready    []record   // those that are left of it
-	spare    []*bucket
-	replayed int64 // time of the record that was last returned
+	oldest   bucketHeap // the buckets of the map, the oldest one first
+	recent   *bucket    // the bucket to which a record was last added; spares a look into the map for most lines
+	current  *bucket    // the bucket whose records are being returned; nil: none
+	ready    []record   // the records of the current bucket that are still to be returned
+	spare    []*bucket  // emptied buckets, for reuse
+	replayed int64      // time of the record that was last returned
 }
 
 // bucket holds the records of one second.
@@ -55,11 +60,11 @@ type bucket struct {
 }
 
 func newOrder(logs []*lines, maxBytes int) *order {
-	return &order{logs: logs, maxBytes: maxBytes, buckets: make(map[int64]*bucket), current: new(bucket)}
+	return &order{logs: logs, maxBytes: maxBytes, buckets: make(map[int64]*bucket)}
 }
 
-// next returns the next record, which is valid until the next call. It returns io.EOF after the last one. A line that
-// comes too late is an error.
+// next returns the next record, which is valid until the next call. It returns io.EOF after the last one, and an error
+// if a line is older than the record that was last returned.
 func (o *order) next() (*record, error) {
 	if len(o.ready) == 0 {
 		o.recycle()
@@ -76,7 +81,8 @@ func (o *order) next() (*record, error) {
 	return r, nil
 }
 
-// fill reads each log until as much as possible of it is held back, or it ends.
+// fill reads each log until its records that are held back take maxBytes, or until the log ends. A log that has ended
+// returns io.EOF again when it is read again.
 func (o *order) fill() error {
 	var r record
 	for _, l := range o.logs {
@@ -89,9 +95,10 @@ func (o *order) fill() error {
 				return err
 			}
 			if r.time < o.replayed {
-				return fmt.Errorf("%s, line %d: the line is %v older than a line that has been replayed already, and "+
-					"only a log of some 300,000 lines may be in any order: sort it by time, or give each of its parts "+
-					"a --log of its own", l.name, r.line, time.Duration(o.replayed-r.time)*time.Microsecond)
+				return fmt.Errorf("%s, line %d: the line is %v older than a line that was replayed before it. Only "+
+					"one log of some 300,000 lines may be in any order, and less of each of several logs: sort the "+
+					"log by time, or give each of its parts a --log of its own", l.name, r.line,
+					time.Duration(o.replayed-r.time)*time.Microsecond)
 			}
 			l.held += r.bytes()
 			o.add(&r)
@@ -105,9 +112,10 @@ func (o *order) add(r *record) {
 	b := o.recent
 	if b == nil || b.second != second {
 		if b = o.buckets[second]; b == nil {
-			b = new(bucket)
 			if n := len(o.spare); n > 0 {
 				b, o.spare = o.spare[n-1], o.spare[:n-1]
+			} else {
+				b = new(bucket)
 			}
 			b.second = second
 			o.buckets[second] = b
@@ -134,15 +142,15 @@ func (o *order) openOldest() {
 	o.current, o.ready = b, b.records
 }
 
-// recycle keeps the memory of the current bucket for reuse, unless it is much larger than usual.
+// recycle keeps the memory of the current bucket for reuse, within the bounds above.
 func (o *order) recycle() {
 	b := o.current
+	if o.current = nil; b == nil || cap(b.records) > maxSpareRecords || len(o.spare) >= maxSpareBuckets {
+		return
+	}
 	clear(b.records)
 	b.records = b.records[:0]
-	if n := cap(b.records); n > 0 && n <= 4096 && len(o.spare) < 64 {
-		o.spare = append(o.spare, b)
-	}
-	o.current = new(bucket)
+	o.spare = append(o.spare, b)
 }
 
 type bucketHeap []*bucket
@@ -156,7 +164,9 @@ func (h *bucketHeap) Push(b any) { *h = append(*h, b.(*bucket)) }
 
 // Pop implements heap.Interface.
 func (h *bucketHeap) Pop() any {
-	b := (*h)[len(*h)-1]
-	*h = (*h)[:len(*h)-1]
+	last := len(*h) - 1
+	b := (*h)[last]
+	(*h)[last] = nil // so that the memory of a bucket which is not reused is free
+	*h = (*h)[:last]
 	return b
 }

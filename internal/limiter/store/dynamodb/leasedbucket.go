@@ -2,31 +2,34 @@ package dynamodb
 
 import "math/big"
 
-// leasedBucketCharge charges a token bucket of which units are leased, or are to be leased. Leased units stay out of
-// the bucket, and nothing refills in their place, until their slot ends.
+// leasedBucketCharge charges a token bucket of which units are leased, or are to be leased. A lease belongs to a slot,
+// which is a period of params.SlotLength. Leased units are out of the bucket, and nothing refills in their place, until
+// their slot ends.
 //
-// The "total" is the level and the leased units together. It refills and runs over as the level of a bucket without
-// leases does, and a lease leaves it unchanged. The field q (fieldTotalEmptyTime) is the time at which the total was
-// zero, as e (fieldEmptyTime) is for the level; e − q is what is leased. Processes that lease change e alone, so they
-// do not disturb each other.
+// The "level" is what is in the bucket. The "total" is the level and the leased units together. The total refills and
+// overflows as the level of a bucket without leases does, and a lease leaves it unchanged. The counter keeps each as
+// the time at which it was zero, in 1/Num µs: e (fieldEmptyTime) for the level and q (fieldTotalEmptyTime) for the
+// total. A later time therefore means fewer units, and e − q is what is leased. A lease changes e alone, so that
+// concurrent leases do not fail each other's conditions on q.
 //
-// When a new slot begins, the q of the last one becomes l (fieldLateEmptyTime): the time at which the total would have
-// been zero if all leased units had come back. Late units come back up to q − l, and while the total does not run over
-// by them. Units that are leased change neither q nor l; a charge that lowers the total removes l.
+// Units that are given back after the end of their slot are "late". When a new slot begins, the field late
+// (fieldLateEmptyTime) keeps the q of the slot before: the q that the total would have now if all units that were
+// leased then had been given back. Late units are accepted up to q − late, and only while the total does not overflow
+// by them. A lease changes neither q nor late. A charge that lowers the total removes late.
 type leasedBucketCharge struct {
 	*bucketCharge
 	update counterUpdate
 
-	decideAt       int64    // the time decided by, µs: now, or the counter's own time if that is later
+	decideAt       int64    // the time for which the charge is decided, µs: now, or the counter's own time if later
 	hasSlot        bool     // the counter has a slot, which may have ended
 	isInSlot       bool     // the slot has not ended
 	returned       int64    // leased units that the request gives back
 	isLate         bool     // the slot of the returned units has ended
-	overflow       *big.Int // by how much e must rise because the total ran over before the slot ended
-	totalEmptyTime *big.Int // the stored q, or its first value in a new slot
-	// by how much e and q must rise because the total has run over since, or soon will
+	overflow       *big.Int // what is added to e because the total overflowed before the slot ended
+	totalEmptyTime *big.Int // the stored q while the slot lasts, otherwise the e that remains after overflow
+	// totalRaise is added to e and q because the total has overflowed since, or soon will. Its units are lost.
 	totalRaise        *big.Int
-	latest            int64 // the total does not run over before this time, µs
+	latest            int64 // the latest time of another charge at which the conditions still hold, µs
 	pinsTotal         bool  // the condition admits only the stored q, which is raised to newTotalEmptyTime
 	newTotalEmptyTime *big.Int
 }
@@ -42,11 +45,7 @@ func (b *bucketCharge) addLeased(u counterUpdate) {
 		bucketCharge: b, update: u, decideAt: max(b.now, b.before.AsOf), hasSlot: b.stored[fieldSlotEnd] != nil,
 	}
 	l.isInSlot = l.hasSlot && b.stored[fieldSlotEnd].Cmp(big.NewInt(l.decideAt)) > 0
-	if !l.findReturned() {
-		b.compareWhole(u)
-		return
-	}
-	if !l.findTotal() {
+	if !l.findReturned() || !l.findTotal() {
 		b.compareWhole(u)
 		return
 	}
@@ -54,9 +53,15 @@ func (b *bucketCharge) addLeased(u counterUpdate) {
 	l.addAssignments()
 }
 
+// fullAt returns the q of a bucket whose total is full at a time, in µs.
+func (l *leasedBucketCharge) fullAt(at int64) *big.Int {
+	return multiplyAdd(at, l.params.Num, -l.params.Full)
+}
+
 // findReturned sets returned and isLate. It reports false for the rare charges that need a comparison of the whole
-// counter: a correction that adds units, more returned units than may come back, a lease of another slot, a bucket that
-// leases more than its burst is at present, and a total of refunds that is about to begin at 0.
+// counter: a correction that adds units; more returned units than may come back; units of the slot before the last one
+// if no slot is running; a lease of another slot; a bucket that leases more than its burst is at present; and a sum of
+// refunds that is so large that it must begin at 0 again.
 func (l *leasedBucketCharge) findReturned() bool {
 	leased := l.before.Leased.Units
 	if leased > l.params.Capacity {
@@ -75,7 +80,7 @@ func (l *leasedBucketCharge) findReturned() bool {
 		l.returned = units
 		return units <= leased
 	case !isOfSlot && at != l.before.Late.Ended, l.decideAt >= at+l.params.SlotLength:
-		return true // nothing comes back
+		return true // the slot is unknown or ended long ago, so the units are lost
 	case !isOfSlot && !l.isInSlot:
 		return false
 	case !isOfSlot:
@@ -85,43 +90,43 @@ func (l *leasedBucketCharge) findReturned() bool {
 	return units <= leased && l.before.Refunds.Total < maxRefunded
 }
 
-// findTotal determines totalEmptyTime, and by how much it must be raised. It reports false if units come back late to a
-// bucket that may run over by them: the whole counter must then be compared.
+// findTotal determines the fields from overflow to newTotalEmptyTime, and likelyStale. It reports false if late units
+// come back to a bucket that may overflow by them: the whole counter must then be compared.
 func (l *leasedBucketCharge) findTotal() bool {
 	p := &l.params
 	l.overflow, l.totalRaise = new(big.Int), new(big.Int)
-	full := multiplyAdd(l.decideAt, p.Num, -p.Full) // the total empty time of a bucket that is full now
+	full := l.fullAt(l.decideAt)
 	if l.isInSlot {
 		l.totalEmptyTime = l.stored[fieldTotalEmptyTime]
 	} else {
 		if l.hasSlot {
-			fullAtSlotEnd := multiplyAdd(l.stored[fieldSlotEnd].Int64(), p.Num, -p.Full)
-			if total := l.stored[fieldTotalEmptyTime]; fullAtSlotEnd.Cmp(total) > 0 {
-				l.overflow.Sub(fullAtSlotEnd, total)
+			fullAtSlotEnd := l.fullAt(l.stored[fieldSlotEnd].Int64())
+			if q := l.stored[fieldTotalEmptyTime]; fullAtSlotEnd.Cmp(q) > 0 {
+				l.overflow.Sub(fullAtSlotEnd, q)
 			}
 		}
 		l.totalEmptyTime = new(big.Int).Add(l.stored[fieldEmptyTime], l.overflow)
 	}
 	spread := l.clockSpread()
 	l.latest = l.decideAt + spread
-	untilOverflow := new(big.Int).Sub(l.totalEmptyTime, full) // until the total runs over, in 1/num µs
+	untilOverflow := new(big.Int).Sub(l.totalEmptyTime, full) // until the total overflows, in 1/Num µs
 	if l.isLate {
 		l.likelyStale = !l.isInSlot
-		return untilOverflow.Sub(untilOverflow, l.inLevelUnits(l.returned)).Cmp(multiplyAdd(spread, p.Num, 0)) >= 0
+		return untilOverflow.Sub(untilOverflow, l.refillTime(l.returned)).Cmp(multiplyAdd(spread, p.Num, 0)) >= 0
 	}
 	if l.contended && p.Capacity >= minSlackBurst && untilOverflow.Cmp(multiplyAdd(l.drawTime(spread), p.Num, 0)) < 0 {
-		// One process lowers the total, so that it does not run over for a while; see lowerNearlyFull.
+		// Many processes charge the bucket, and its total is nearly full. This one gives units of the total up, so that
+		// the total does not overflow for a while; see lowerNearlyFull.
 		nearlyFull := new(big.Int).Add(full, big.NewInt(p.Full/slackDivisor))
 		if nearlyFull.Cmp(l.totalEmptyTime) > 0 && l.hasRoom(nearlyFull) {
 			l.pinsTotal, l.newTotalEmptyTime = true, nearlyFull
 		}
 	}
-	switch {
-	case l.pinsTotal:
-	case untilOverflow.Sign() < 0:
-		l.pinsTotal, l.newTotalEmptyTime, l.latest = true, full, l.decideAt
-	case untilOverflow.Cmp(multiplyAdd(spread, p.Num, 0)) < 0:
+	if !l.pinsTotal && untilOverflow.Cmp(multiplyAdd(spread, p.Num, 0)) < 0 {
 		l.latest = l.decideAt
+		if untilOverflow.Sign() < 0 {
+			l.pinsTotal, l.newTotalEmptyTime = true, full
+		}
 	}
 	if l.pinsTotal {
 		l.totalRaise.Sub(l.newTotalEmptyTime, l.totalEmptyTime)
@@ -130,21 +135,21 @@ func (l *leasedBucketCharge) findTotal() bool {
 	return true
 }
 
-// lateReturned returns the returned units whose slot has ended, in the measure of e and q.
+// lateReturned returns the returned units whose slot has ended, as a time in 1/Num µs.
 func (l *leasedBucketCharge) lateReturned() *big.Int {
 	if !l.isLate {
 		return new(big.Int)
 	}
-	return l.inLevelUnits(l.returned)
+	return l.refillTime(l.returned)
 }
 
-// inLevelUnits returns n units in the measure of e and q, 1/num µs.
-func (l *leasedBucketCharge) inLevelUnits(n int64) *big.Int {
+// refillTime returns how long n units take to refill, in 1/Num µs, the unit of e and q.
+func (l *leasedBucketCharge) refillTime(n int64) *big.Int {
 	return new(big.Int).Mul(big.NewInt(n), big.NewInt(l.params.Den))
 }
 
-// maxEmptyTime returns the largest e for which the charge fits into a bucket with this total empty time. e counts as
-// raised, and without the returned units. The result is nil if nothing is charged.
+// maxEmptyTime returns the largest e for which the charge fits into a bucket with this q; nil if nothing is charged. It
+// is a bound of the stored e with overflow and totalRaise added, and without the returned units.
 func (l *leasedBucketCharge) maxEmptyTime(totalEmptyTime *big.Int) *big.Int {
 	if l.chargedUnits() == 0 {
 		return nil
@@ -152,7 +157,7 @@ func (l *leasedBucketCharge) maxEmptyTime(totalEmptyTime *big.Int) *big.Int {
 	var largest *big.Int
 	for _, demand := range l.demands() {
 		free := multiplyAdd(max(demand.at, l.decideAt), l.params.Num, 0)
-		if free.Sub(free, l.inLevelUnits(demand.units)); largest == nil || free.Cmp(largest) < 0 {
+		if free.Sub(free, l.refillTime(demand.units)); largest == nil || free.Cmp(largest) < 0 {
 			largest = free
 		}
 	}
@@ -166,35 +171,34 @@ func (l *leasedBucketCharge) maxEmptyTime(totalEmptyTime *big.Int) *big.Int {
 	}
 	for _, bound := range bounds {
 		bound = new(big.Int).Add(bound, big.NewInt(l.params.Full))
-		if bound.Sub(bound, l.inLevelUnits(l.chargedUnits())); largest == nil || bound.Cmp(largest) < 0 {
+		if bound.Sub(bound, l.refillTime(l.chargedUnits())); largest == nil || bound.Cmp(largest) < 0 {
 			largest = bound
 		}
 	}
 	return largest
 }
 
-// hasRoom reports whether the charge fits into the stored bucket if its total empty time is raised to this one.
+// hasRoom reports whether the charge fits into the stored bucket if q is raised to totalEmptyTime.
 func (l *leasedBucketCharge) hasRoom(totalEmptyTime *big.Int) bool {
 	largest := l.maxEmptyTime(totalEmptyTime)
 	if largest == nil {
 		return true
 	}
 	e := new(big.Int).Add(l.stored[fieldEmptyTime], l.overflow)
-	e.Sub(e, l.inLevelUnits(l.returned))
+	e.Sub(e, l.refillTime(l.returned))
 	return e.Add(e, new(big.Int).Sub(totalEmptyTime, l.totalEmptyTime)).Cmp(largest) <= 0
 }
 
-// addTotalConditions adds the conditions on the total of the slot, and returns the total for which the condition on the
-// level must hold.
+// addTotalConditions adds the conditions on q, and returns the q for which the condition on e must hold.
 func (l *leasedBucketCharge) addTotalConditions() (totalEmptyTime *big.Int) {
-	u, p := l.update, &l.params
+	u := l.update
 	totalEmptyTime = new(big.Int).Add(l.totalEmptyTime, l.totalRaise)
 	switch {
 	case l.hasSlot && (!l.isInSlot || l.pinsTotal):
 		u.requireEqual(fieldTotalEmptyTime, l.stored[fieldTotalEmptyTime])
 	case l.isInSlot:
-		least := multiplyAdd(l.latest, p.Num, -p.Full)
-		if l.isLate { // so many units may come back, and the total does not run over by them
+		least := l.fullAt(l.latest)
+		if l.isLate { // so many units are still out, and the total has room for them
 			u.requireEqual(fieldLateEmptyTime, l.stored[fieldLateEmptyTime])
 			if late := l.stored[fieldLateEmptyTime]; late.Cmp(least) > 0 {
 				least = late
@@ -202,7 +206,8 @@ func (l *leasedBucketCharge) addTotalConditions() (totalEmptyTime *big.Int) {
 			least = new(big.Int).Add(least, l.lateReturned())
 		}
 		if l.hasRamp() {
-			if totalEmptyTime = l.leastOfRamp(); totalEmptyTime.Cmp(least) > 0 {
+			totalEmptyTime = l.leastOfRamp()
+			if totalEmptyTime.Cmp(least) > 0 {
 				least = totalEmptyTime
 			}
 		}
@@ -211,7 +216,6 @@ func (l *leasedBucketCharge) addTotalConditions() (totalEmptyTime *big.Int) {
 	return totalEmptyTime
 }
 
-// addConditions adds the conditions.
 func (l *leasedBucketCharge) addConditions() {
 	u, p := l.update, &l.params
 	u.requireEqual(fieldRate, l.stored[fieldRate])
@@ -225,62 +229,63 @@ func (l *leasedBucketCharge) addConditions() {
 		u.require(u.fieldIsAbsent(fieldSlotEnd))
 	}
 	totalEmptyTime := l.addTotalConditions()
-	if !l.isInSlot && l.pinsTotal { // any e below newTotalEmptyTime is raised to it
+	if !l.isInSlot && l.pinsTotal { // addAssignments sets e, so any e counts that is not above newTotalEmptyTime
 		u.require(u.compare(fieldEmptyTime, "<=", new(big.Int).Sub(l.newTotalEmptyTime, l.overflow)))
 		return
 	}
 	if !l.isInSlot {
-		least := multiplyAdd(l.latest, p.Num, -p.Full)
+		least := l.fullAt(l.latest)
 		least.Sub(least, l.overflow)
-		if total := l.stored[fieldTotalEmptyTime]; l.isLate && total.Cmp(least) > 0 {
-			least = total // the returned units are leased
+		if q := l.stored[fieldTotalEmptyTime]; l.isLate && q.Cmp(least) > 0 {
+			least = q // with the condition below: at least the returned units are leased, e − q ≥ returned
 		}
 		u.require(u.compare(fieldEmptyTime, ">=", new(big.Int).Add(least, l.lateReturned())))
 	}
 	if largest := l.maxEmptyTime(totalEmptyTime); largest != nil {
-		largest = new(big.Int).Add(largest, l.inLevelUnits(l.returned))
+		largest.Add(largest, l.refillTime(l.returned))
 		largest.Sub(largest.Sub(largest, l.overflow), l.totalRaise)
 		u.require(u.compare(fieldEmptyTime, "<=", largest))
-		// Other processes may have charged what was refilled since the last charge.
-		refilled := multiplyAdd(l.decideAt-l.stored[fieldChargedAt].Int64(), p.Num, l.chargedUnits()*p.Den)
-		l.likelyStale = l.likelyStale || refilled.Add(refilled, l.stored[fieldEmptyTime]).Cmp(largest) > 0
-		l.scarce = new(big.Int).Add(l.stored[fieldEmptyTime], l.inLevelUnits(l.chargedUnits())).Cmp(largest) > 0
+		// Other processes may have charged what was refilled since the last charge. Then the charge may not fit.
+		worst := multiplyAdd(l.decideAt-l.stored[fieldChargedAt].Int64(), p.Num, l.chargedUnits()*p.Den)
+		l.likelyStale = l.likelyStale || worst.Add(worst, l.stored[fieldEmptyTime]).Cmp(largest) > 0
+		// A second charge of the same size would not fit.
+		l.scarce = new(big.Int).Add(l.stored[fieldEmptyTime], l.refillTime(l.chargedUnits())).Cmp(largest) > 0
 	}
 	// At least the returned units must be leased: e − q ≥ returned. A condition cannot subtract, so both fields are
-	// compared with a value between them. Other processes may change either field as long as it stays on its side.
+	// compared with a boundary: q stays below it, and e stays at least the returned units above it.
 	if l.returned > 0 && !l.isLate {
-		totalEmptyTime := l.stored[fieldTotalEmptyTime]
+		boundary := l.stored[fieldTotalEmptyTime]
 		if !l.pinsTotal {
-			spare := new(big.Int).Sub(l.stored[fieldEmptyTime], l.stored[fieldTotalEmptyTime])
-			spare.Sub(spare, l.inLevelUnits(l.returned))
-			totalEmptyTime = new(big.Int).Add(totalEmptyTime, spare.Rsh(spare, 1))
-			u.require(u.compare(fieldTotalEmptyTime, "<=", totalEmptyTime))
+			spare := new(big.Int).Sub(l.stored[fieldEmptyTime], boundary)
+			spare.Sub(spare, l.refillTime(l.returned))
+			boundary = new(big.Int).Add(boundary, spare.Rsh(spare, 1))
+			u.require(u.compare(fieldTotalEmptyTime, "<=", boundary))
 		}
-		u.require(u.compare(fieldEmptyTime, ">=", new(big.Int).Add(totalEmptyTime, l.inLevelUnits(l.returned))))
+		u.require(u.compare(fieldEmptyTime, ">=", new(big.Int).Add(boundary, l.refillTime(l.returned))))
 	}
 }
 
-// leastOfRamp returns the least q with which the ramp is granted. How many units a ramp may lease depends on the total,
-// which other processes lower when they give back late units. The condition leaves them half of the room that there is.
+// leastOfRamp returns the least q with which the condition grants the ramp. How many units a ramp may lease depends on
+// the total, and other processes lower q when they give back late units. The condition leaves half of the free room to
+// such processes, and the other half to those that lease at the same time.
 func (l *leasedBucketCharge) leastOfRamp() *big.Int {
 	q := l.stored[fieldTotalEmptyTime]
 	room := new(big.Int).Add(q, big.NewInt(l.params.Full))
-	room.Sub(room, l.inLevelUnits(l.chargedUnits()))
+	room.Sub(room, l.refillTime(l.chargedUnits()))
 	if room.Sub(room, l.stored[fieldEmptyTime]).Sign() < 0 {
 		return q
 	}
 	return new(big.Int).Sub(q, room.Rsh(room, 1))
 }
 
-// addAssignments adds the assignments.
 func (l *leasedBucketCharge) addAssignments() {
 	u := l.update
 	raise := new(big.Int).Add(l.overflow, l.totalRaise)
-	change := l.inLevelUnits(l.chargedUnits() - l.returned)
+	change := l.refillTime(l.chargedUnits() - l.returned)
 	// Units that are spent leave the total, and late units come back to it; units that are leased stay in it.
-	ofTotal := new(big.Int).Neg(l.lateReturned())
+	changeOfTotal := new(big.Int).Neg(l.lateReturned())
 	if !l.isLease() {
-		ofTotal.Add(ofTotal, l.inLevelUnits(l.chargedUnits()))
+		changeOfTotal.Add(changeOfTotal, l.refillTime(l.chargedUnits()))
 	}
 	l.assignLate()
 	if !l.isInSlot && l.pinsTotal {
@@ -290,10 +295,10 @@ func (l *leasedBucketCharge) addAssignments() {
 	}
 	switch {
 	case l.isInSlot && l.pinsTotal:
-		u.setField(fieldTotalEmptyTime, ofTotal.Add(ofTotal, l.newTotalEmptyTime))
-	case l.isInSlot && ofTotal.Sign() != 0:
-		u.addToField(fieldTotalEmptyTime, ofTotal)
-	case l.isInSlot:
+		u.setField(fieldTotalEmptyTime, changeOfTotal.Add(changeOfTotal, l.newTotalEmptyTime))
+	case l.isInSlot && changeOfTotal.Sign() != 0:
+		u.addToField(fieldTotalEmptyTime, changeOfTotal)
+	case l.isInSlot: // the charge does not change the total
 	case l.isLease() && l.pinsTotal:
 		u.setField(fieldTotalEmptyTime, l.newTotalEmptyTime)
 		u.setField(fieldSlotEnd, big.NewInt(l.lease.At))
@@ -305,7 +310,7 @@ func (l *leasedBucketCharge) addAssignments() {
 		u.removeField(fieldSlotEnd)
 	}
 	if l.decideAt > l.now {
-		return
+		return // the stored time of the last charge is later
 	}
 	if !l.contended || l.now-l.stored[fieldChargedAt].Int64() > l.drawTime(minStampSpreads*l.clockSpread()) {
 		u.setField(fieldChargedAt, big.NewInt(l.now))
@@ -315,18 +320,17 @@ func (l *leasedBucketCharge) addAssignments() {
 // assignLate adds the assignments that say what may still come back of the slot that ended last.
 func (l *leasedBucketCharge) assignLate() {
 	u := l.update
-	if l.isLate && l.returned > 0 { // refunds of other charges must not count on the same headroom
+	if l.isLate { // refunds of other charges must not count on the same headroom
 		u.addOrCreate(fieldRefunded, l.lateReturned())
 		u.setField(fieldRefundedAt, big.NewInt(l.decideAt))
 	}
-	endsSlot := l.hasSlot && !l.isInSlot
+	endsSlot, lowersTotal := l.hasSlot && !l.isInSlot, !l.isLease() && l.chargedUnits() > 0
 	if endsSlot && l.isLease() && !l.pinsTotal {
 		u.setField(fieldLateEmptyTime, new(big.Int).Add(l.stored[fieldTotalEmptyTime], l.overflow))
 		u.setField(fieldLateSlotEnd, l.stored[fieldSlotEnd])
 		return
 	}
-	if lowersTotal := !l.isLease() && l.chargedUnits() > 0; l.stored[fieldLateEmptyTime] != nil &&
-		(endsSlot || l.pinsTotal || lowersTotal) {
+	if l.stored[fieldLateEmptyTime] != nil && (endsSlot || l.pinsTotal || lowersTotal) {
 		u.removeField(fieldLateEmptyTime)
 		u.removeField(fieldLateSlotEnd)
 	}
