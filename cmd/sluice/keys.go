@@ -144,7 +144,8 @@ func (k *keyFlags) rotate(c *cobra.Command, id string, overlap time.Duration) er
 	case err != nil:
 		return err
 	case overlap > 0:
-		fmt.Fprintf(c.ErrOrStderr(), "sluice: the old key %s is accepted until %s\n", shown(id), day(end.After))
+		_, replaced := stateOfKey(out.Replaced, time.Now()) // a key that would have ended earlier still does
+		fmt.Fprintf(c.ErrOrStderr(), "sluice: the old key %s is accepted until %s\n", shown(id), day(replaced.Expires))
 	default:
 		fmt.Fprintf(c.ErrOrStderr(), "sluice: the old key %s is revoked\n", shown(id))
 	}

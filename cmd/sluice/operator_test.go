@@ -264,6 +264,40 @@ func TestKeyRotate(t *testing.T) {
 		!strings.Contains(r.stderr, "the old key soon is accepted until 20") || strings.Contains(r.stderr, key) {
 		t.Errorf("key rotate: %+v", r)
 	}
+	end := regexp.MustCompile(`accepted until .*`).FindString(r.stderr)
+	r = sluice(t, "", "key", "rotate", "soon", "--overlap", "7d", "--reason", "x")
+	if end == "" || !strings.Contains(r.stderr, end) {
+		t.Errorf("key rotate says %q, want the end that the key had before: %q", r.stderr, end)
+	}
+}
+
+// Guarantees that a rotation ends the old key only as it was read: not if another operator has changed it meanwhile.
+func TestKeyRotateExpectsWhatItRead(t *testing.T) {
+	revoked := make(chan admin.KeyRequest, 1)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		old := `{"table":"keys","key":"old","version":3,"body":{"tenant":"acme"}}`
+		switch r.URL.Path {
+		case "/documents/get":
+			_, _ = io.WriteString(w, old)
+		case "/keys/create":
+			_, _ = io.WriteString(w, `{"key":"slk_x","item":`+old+`}`)
+		case "/keys/revoke":
+			var request admin.KeyRequest
+			if err := json.NewDecoder(r.Body).Decode(&request); err != nil {
+				t.Error(err)
+			}
+			revoked <- request
+			_, _ = io.WriteString(w, old)
+		}
+	}))
+	t.Cleanup(server.Close)
+	t.Setenv("SLUICE_ENDPOINT", server.URL)
+	if r := sluice(t, "", "key", "rotate", "old", "--reason", "x"); r.code != 0 {
+		t.Fatalf("key rotate: %+v", r)
+	}
+	if r := <-revoked; r.ID != "old" || r.Expect == nil || *r.Expect != 3 {
+		t.Errorf("the old key is ended by %+v, want it only at version 3", r)
+	}
 }
 
 // A wrong command line has another exit status than a refusal by the server, and changes nothing.
@@ -568,6 +602,12 @@ func TestDamagedItemsHideNothing(t *testing.T) {
 		}
 		if got.code != 1 || !strings.Contains(got.stderr, "forged_cell_documents.md") {
 			t.Errorf("%q: exit %d, %s", args, got.code, got.stderr)
+		}
+	}
+	got := sluice(t, "", "explain", "--path", "/product/1")
+	for _, want := range []string{"? tenants/", "layout is 2", "version is missing"} {
+		if !strings.Contains(got.stderr, want) {
+			t.Errorf("explain says no %q:\n%s", want, got.stderr)
 		}
 	}
 }
