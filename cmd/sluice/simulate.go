@@ -236,11 +236,13 @@ func showProgress(o *simulate.Options, logs []string, out io.Writer) (done func(
 }
 
 // newProgressBar draws a bar for so many bytes; -1 if their number is not known. The bar is drawn when it is made: its
-// rate, which it measures from then on, would otherwise begin with terabytes per second.
+// rate, which it measures from then on, would otherwise begin with terabytes per second. It is drawn only by calls: with
+// an interval for its spinner, a goroutine would draw it too, and write to out after the last call.
 func newProgressBar(out io.Writer, total int64) *progressbar.ProgressBar {
 	return progressbar.NewOptions64(total,
 		progressbar.OptionSetWriter(out), progressbar.OptionSetDescription("replaying"),
 		progressbar.OptionShowBytes(true), progressbar.OptionThrottle(100*time.Millisecond),
+		progressbar.OptionSetSpinnerChangeInterval(0),
 		progressbar.OptionClearOnFinish(), progressbar.OptionFullWidth(), progressbar.OptionSetRenderBlankState(true))
 }
 

@@ -8,6 +8,7 @@ import (
 	"html"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -128,9 +129,13 @@ func TestSimulatePageNamesItsOrigin(t *testing.T) {
 func TestSimulateProgressBeginsWithoutRate(t *testing.T) {
 	for _, total := range []int64{1 << 30, -1} {
 		var out bytes.Buffer
+		before := runtime.NumGoroutine()
 		bar := newProgressBar(&out, total)
 		if err := bar.Add64(64 << 20); err != nil {
 			t.Fatal(err)
+		}
+		if n := runtime.NumGoroutine() - before; n > 0 {
+			t.Errorf("with %d bytes to read the bar runs %d goroutines, which write to its output at any time", total, n)
 		}
 		if shown := out.String(); !strings.Contains(shown, "replaying") || strings.Contains(shown, "B/s") {
 			t.Errorf("with %d bytes to read the bar begins with %q, want it without a rate", total, shown)
