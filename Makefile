@@ -81,7 +81,7 @@ SHORTENED = $(shell scripts/shortened packages)
 # `make lint` runs go vet. At the end of each process the race detector waits a second for late races: two minutes for
 # all packages. Programs without debugging information (-s -w) take two thirds of the time to link; what a panic and a
 # race report show does not depend on it. Garbage is collected less often than usual (GOGC=100), as in `make quick`.
-TESTFLAGS = -vet=off -p $(PACKAGES) -ldflags='-s -w' -shuffle=on
+TESTFLAGS = -vet=off -p $(PACKAGES) -ldflags='-s -w' -shuffle=on -timeout=30m
 test: export GORACE := $(GORACE) atexit_sleep_ms=50
 test: export GOGC := $(or $(GOGC),400)
 
@@ -93,7 +93,7 @@ test: export GOGC := $(or $(GOGC),400)
 test: ## Run the tests in random order with the race detector, some once more in full without it (SOAK=1: see soak)
 	$(if $(RACE),,@echo 'make test: no C compiler, so the tests run without the race detector' >&2)
 	go test $(TESTFLAGS) $(if $(RACE),-race -short) $(LONGEST) ./...
-	$(if $(RACE),$(if $(SOAK),SLUICE_SOAK=$(SOAK)) go test $(TESTFLAGS) -timeout=30m \
+	$(if $(RACE),$(if $(SOAK),SLUICE_SOAK=$(SOAK)) go test $(TESTFLAGS) \
 	-run '$(shell scripts/shortened tests)' \
 	$(filter-out ./cmd/sluice,$(foreach p,$(LONGEST),$(filter $(p),$(SHORTENED))) $(SHORTENED)))
 	$(if $(RACE),go test $(TESTFLAGS) -run '^TestServeMemoryIsBounded$$' ./cmd/sluice)
