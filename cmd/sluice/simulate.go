@@ -236,8 +236,8 @@ func showProgress(o *simulate.Options, logs []string, out io.Writer) (done func(
 }
 
 // newProgressBar draws a bar for so many bytes; -1 if their number is not known. The bar is drawn when it is made: its
-// rate, which it measures from then on, would otherwise begin with terabytes per second. It is drawn only by calls: with
-// an interval for its spinner, a goroutine would draw it too, and write to out after the last call.
+// rate, which it measures from then on, would otherwise begin with terabytes per second. Only calls draw it: with an
+// interval for its spinner, a goroutine would draw it too, and write to out after the last call.
 func newProgressBar(out io.Writer, total int64) *progressbar.ProgressBar {
 	return progressbar.NewOptions64(total,
 		progressbar.OptionSetWriter(out), progressbar.OptionSetDescription("replaying"),

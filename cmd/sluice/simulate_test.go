@@ -135,7 +135,7 @@ func TestSimulateProgressBeginsWithoutRate(t *testing.T) {
 			t.Fatal(err)
 		}
 		if n := runtime.NumGoroutine() - before; n > 0 {
-			t.Errorf("with %d bytes to read the bar runs %d goroutines, which write to its output at any time", total, n)
+			t.Errorf("with %d bytes to read the bar runs %d goroutines, which write at any time", total, n)
 		}
 		if shown := out.String(); !strings.Contains(shown, "replaying") || strings.Contains(shown, "B/s") {
 			t.Errorf("with %d bytes to read the bar begins with %q, want it without a rate", total, shown)
