@@ -94,8 +94,8 @@ func strategy(scope constructs.Construct, p *place, name string, minutes, percen
 
 // rollbackAlarms returns the ARNs of the alarms that take back a mode: those that ring if the limiter fails or is slow,
 // which can happen when it is switched on, and those that the deployment file names. The former count missing data as
-// good, so that a quiet cell does not take a mode back. The latter are not known here, and `sluice doctor` looks at
-// them.
+// good, so that a quiet cell does not take a mode back. The latter are not known here: docs/operate.md says how
+// they have to treat missing data.
 func (p *place) rollbackAlarms() []string {
 	var all []string
 	for _, name := range []string{alarm.LimiterErrors, alarm.LimiterP99} {

@@ -2,8 +2,6 @@ package doctor
 
 import (
 	"cmp"
-	"context"
-	"encoding/json"
 	"net/http"
 	"strconv"
 	"strings"
@@ -11,12 +9,11 @@ import (
 
 	"github.com/dunglas/httpsfv"
 
-	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/request/answer"
 )
 
-// ofTheAPI returns the assumptions that are checked with an API's answers.
-func ofTheAPI() []Assumption {
+// Assumptions returns the assumptions that are checked, in the order of docs/assumptions.md.
+func Assumptions() []Assumption {
 	return []Assumption{{
 		ID: "missing-credential",
 		Says: "A call without a credential is answered with 401 by REST and WebSocket APIs, whose authorizer " +
@@ -46,36 +43,25 @@ func ofTheAPI() []Assumption {
 			"answers is used for another one.",
 		Do:    "set the authorizer's result TTL to 0 and deploy the API; until then limits do not hold on it",
 		check: cacheOff,
-	}, {
-		ID: "foreign-denials",
-		Says: "If API Gateway itself denies a call (ACCESS_DENIED, for example by a resource policy), the body says " +
-			"so, although the authorizer has set no body.",
-		Do:    "tell those whom the policy denies to look for `X-Amzn-Errortype`, and report it as an issue of Sluice",
-		check: foreignDenials,
-	}, {
-		ID:    "clocks",
-		Says:  "The clocks of API Gateway, of Lambda's environments and of DynamoDB differ by less than 5 s.",
-		Do:    "see first whether the clock of this machine is right (`timedatectl`); if it is, report it to AWS",
-		check: clocks,
 	}}
 }
 
-func missingCredential(_ context.Context, t *Target) Finding {
-	if f := t.whyUnchecked(); f != nil {
+func missingCredential(c *Calls) Finding {
+	if f := c.whyUnchecked(); f != nil {
 		return *f
 	}
-	status, passed := t.Calls.Anonymous.Status, false
-	for _, a := range t.Calls.Keyed {
+	status, passed := c.Anonymous.Status, false
+	for _, a := range c.Keyed {
 		passed = passed || a.Status < http.StatusMultipleChoices
 	}
 	switch {
-	case status == http.StatusUnauthorized, status == http.StatusForbidden && t.Calls.kind() == httpAPI:
-		return confirmed("%s answered %d to a call without a credential", t.Calls.kind(), status)
+	case status == http.StatusUnauthorized, status == http.StatusForbidden && c.kind() == httpAPI:
+		return confirmed("%s answered %d to a call without a credential", c.kind(), status)
 	case status == http.StatusTooManyRequests:
 		return unknown("wait a minute and run it again",
 			"the call without a credential was answered 429: ipLimits were used up, or a policy denies it")
 	case status >= http.StatusInternalServerError, passed && status >= http.StatusBadRequest:
-		return violated("%s answered %d to a call without a credential", t.Calls.kind(), status)
+		return violated("%s answered %d to a call without a credential", c.kind(), status)
 	case status < http.StatusBadRequest:
 		return unknown(giveURL,
 			"a call without a credential was answered %d: the plans let it pass, or the route has no authorizer",
@@ -84,8 +70,8 @@ func missingCredential(_ context.Context, t *Target) Finding {
 	return unknown(giveURL, "a call without a credential was answered %d, as where there is no such route", status)
 }
 
-func denialHeaders(_ context.Context, t *Target) Finding {
-	refusals, f := t.refusals()
+func denialHeaders(c *Calls) Finding {
+	refusals, f := c.refusals()
 	if f != nil {
 		return *f
 	}
@@ -119,8 +105,8 @@ func denialHeaders(_ context.Context, t *Target) Finding {
 		clip(refusals[0].Header.Get("RateLimit"), 80))
 }
 
-func denialBody(_ context.Context, t *Target) Finding {
-	refusals, f := t.refusals()
+func denialBody(c *Calls) Finding {
+	refusals, f := c.refusals()
 	if f != nil {
 		return *f
 	}
@@ -137,11 +123,11 @@ func denialBody(_ context.Context, t *Target) Finding {
 	return confirmed("the body of a refusal is a problem: %q", p.Title)
 }
 
-func absentValues(_ context.Context, t *Target) Finding {
-	if f := t.whyUnchecked(); f != nil {
+func absentValues(c *Calls) Finding {
+	if f := c.whyUnchecked(); f != nil {
 		return *f
 	}
-	for _, a := range t.Calls.all() {
+	for _, a := range c.all() {
 		for _, name := range answer.Names {
 			for _, v := range a.Header.Values(name) {
 				if v == "" || v == "null" || strings.Contains(v, "context.") {
@@ -150,7 +136,7 @@ func absentValues(_ context.Context, t *Target) Finding {
 			}
 		}
 	}
-	refusals, f := t.refusals()
+	refusals, f := c.refusals()
 	if f != nil {
 		return *f
 	}
@@ -162,11 +148,10 @@ func absentValues(_ context.Context, t *Target) Finding {
 	return unknown("give the key of a suspended tenant", "every refusal had all values")
 }
 
-func cacheOff(_ context.Context, t *Target) Finding {
-	if f := t.whyUnchecked(); f != nil {
+func cacheOff(c *Calls) Finding {
+	if f := c.whyUnchecked(); f != nil {
 		return *f
 	}
-	c := t.Calls
 	switch {
 	case !c.HasKey || c.Charge < 2:
 		return unknown(giveKey+", at least 2", "it takes two calls with a key")
@@ -234,59 +219,4 @@ func slow(a *Answer, d time.Duration) bool {
 		}
 	}
 	return false
-}
-
-func foreignDenials(_ context.Context, t *Target) Finding {
-	if f := t.whyUnchecked(); f != nil {
-		return *f
-	}
-	for _, a := range t.Calls.all() {
-		if !a.denied() || a.isSluices() {
-			continue
-		}
-		var body map[string]any
-		if err := json.Unmarshal(a.Body, &body); err != nil || len(body) == 0 {
-			return violated("a call that API Gateway itself denied was answered %d with the body %q", a.Status,
-				clip(string(a.Body), 80))
-		}
-		return confirmed("a call that API Gateway itself denied was answered %d with the body %s", a.Status,
-			clip(string(a.Body), 120))
-	}
-	return unknown("run it from an address that a resource policy of the API denies",
-		"no call was denied by API Gateway itself")
-}
-
-// maxSkew is the clock skew that stores correct, and that changes of shares allow for.
-const maxSkew = limit.MaxSkew
-
-func clocks(_ context.Context, t *Target) Finding {
-	seen := map[string]*Answer{}
-	if t.Calls != nil && t.Calls.Anonymous != nil {
-		seen["the API"] = t.Calls.Anonymous
-	}
-	if t.Operators != nil && t.Operators.Dated != nil {
-		seen["the operators' API"] = t.Operators.Dated
-	}
-	worst := time.Duration(-1)
-	for who, a := range seen {
-		date, err := http.ParseTime(a.Header.Get("Date"))
-		if err != nil {
-			continue
-		}
-		// The answer's second, which began at date, overlaps the call. Of all offsets that explain it, these are the
-		// ends.
-		low, high := date.Sub(a.Got), date.Add(time.Second).Sub(a.Sent)
-		switch {
-		case low > maxSkew || high < -maxSkew:
-			return violated("the clock of %s is %s off this machine's", who, low.Round(time.Second))
-		case low < -maxSkew || high > maxSkew:
-			return unknown("run it again over a faster connection", "%s took %s to answer, which hides an offset", who,
-				a.Got.Sub(a.Sent).Round(time.Millisecond))
-		}
-		worst = max(worst, low.Abs(), high.Abs())
-	}
-	if worst < 0 {
-		return unknown(giveURL, "no answer with a Date was seen")
-	}
-	return confirmed("at most %s off this machine's clock", worst.Round(100*time.Millisecond))
 }

@@ -5,13 +5,9 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
-	"slices"
 	"strings"
 	"testing"
 	"time"
-
-	actypes "github.com/aws/aws-sdk-go-v2/service/appconfig/types"
-	cwtypes "github.com/aws/aws-sdk-go-v2/service/cloudwatch/types"
 
 	"github.com/sluicelimits/sluice/internal/dev/doctor"
 	"github.com/sluicelimits/sluice/internal/request/identity"
@@ -69,14 +65,6 @@ func suspended(r *reply) {
 	}
 }
 
-// denyByPolicy lets a resource policy deny all calls, with the given body.
-func denyByPolicy(body string) func(*reply) {
-	return func(r *reply) {
-		r.header = http.Header{"X-Amz-Apigw-Id": {"id"}, "X-Amzn-Errortype": {"AccessDeniedException"}}
-		r.status, r.body = http.StatusTooManyRequests, body
-	}
-}
-
 // refused applies a change to the denials only.
 func refused(change func(*reply)) func(*reply) {
 	return func(r *reply) {
@@ -96,8 +84,8 @@ func set(name, value string) func(*reply) {
 }
 
 // api makes calls to a good API that has the given changes. Up to charge of the calls have a key.
-func api(charge int, changes ...func(*reply)) func(*testing.T) *doctor.Target {
-	return func(t *testing.T) *doctor.Target {
+func api(charge int, changes ...func(*reply)) func(*testing.T) *doctor.Calls {
+	return func(t *testing.T) *doctor.Calls {
 		calls := 0
 		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 			r := &reply{n: -1, status: http.StatusOK, header: http.Header{}}
@@ -127,7 +115,7 @@ func api(charge int, changes ...func(*reply)) func(*testing.T) *doctor.Target {
 		if got.Err != nil {
 			t.Fatal(got.Err)
 		}
-		return &doctor.Target{Calls: got, Now: now}
+		return got
 	}
 }
 
@@ -163,11 +151,7 @@ func cached(n int) func(*reply) {
 	}
 }
 
-func delayAnswer(by time.Duration) func(*reply) {
-	return func(r *reply) { r.header.Set("Date", time.Now().Add(by).UTC().Format(http.TimeFormat)) }
-}
-
-type targets = map[string]func(*testing.T) *doctor.Target
+type targets = map[string]func(*testing.T) *doctor.Calls
 
 // all holds the stand-ins of each assumption, by its id.
 var all = map[string]standIns{
@@ -227,85 +211,6 @@ var all = map[string]standIns{
 					`"burst";q=100000;w=1`)
 			})},
 	},
-	"foreign-denials": {
-		holds: api(0, denyByPolicy(`{"message":"User is not authorized"}`)),
-		violates: targets{"empty": api(0, denyByPolicy("")), "no JSON": api(0,
-			denyByPolicy(`{"message":"m"$context.authorizer.problemMembers}`))},
-		untold: targets{"none": api(9)},
-	},
-	"clocks": {
-		holds:    api(0),
-		violates: targets{"ahead": api(0, delayAnswer(time.Minute)), "behind": api(0, delayAnswer(-time.Minute))},
-		untold:   targets{"no Date": api(0, func(r *reply) { r.header["Date"] = nil })},
-	},
-	"emf-metrics": {
-		holds:    newAccount(nil),
-		violates: targets{"no metric": newAccount(func(a *fake) { delete(a.metrics, "active_cell_count") })},
-		untold:   targets{"not permitted": newAccount(denied), "not deployed": newAccount(removeFunction)},
-	},
-	"leading-keys": {
-		holds: newAccount(nil),
-		violates: targets{"it may all": newAccount(func(a *fake) { a.mayPut = []string{"@shares", "a-cell"} }),
-			"it may nothing": newAccount(func(a *fake) { a.mayPut = nil })},
-		untold: targets{"not permitted": newAccount(denied), "not deployed": newAccount(removeFunction),
-			"no role":                               newAccount(func(a *fake) { a.role = "" }),
-			"it has done what the simulator denies": published(newAccount(func(a *fake) { a.mayPut = nil }))},
-	},
-	"alarm-topics": {
-		holds: newAccount(nil),
-		violates: targets{"AWS's key": newAccount(func(a *fake) { a.topicKey = "alias/aws/sns" }),
-			"a key's policy without Decrypt": newAccount(func(a *fake) {
-				a.keyPolicy = strings.Replace(a.keyPolicy, `"kms:Decrypt",`, "", 1)
-			}),
-			"the key's policy": newAccount(func(a *fake) {
-				a.keyPolicy = `{"Principal":{"AWS":"1"},"Action":"kms:*"}`
-			}),
-			"an action failed": newAccount(func(a *fake) { a.history = "Failed to execute action arn:aws:sns:a" })},
-		untold: targets{"not permitted": newAccount(denied), "no topic": newAccount(func(a *fake) { a.topics = nil }),
-			"the key not permitted": newAccount(func(a *fake) { a.keyError = refusal })},
-	},
-	"stream-age": {
-		holds:    newAccount(nil),
-		violates: targets{"no metric": newAccount(func(a *fake) { delete(a.metrics, "IteratorAge") })},
-		untold:   targets{"not permitted": newAccount(denied)},
-	},
-	"shares-acknowledged": {
-		holds: operators(cell{state: "active"}),
-		violates: targets{"awaited": operators(cell{state: "active", awaited: true, ago: time.Hour}),
-			"waiting":    operators(cell{state: "waiting", ago: time.Hour}),
-			"unreadable": operators(cell{state: "active", unreadable: true})},
-		untold: targets{"changing": operators(cell{state: "active", awaited: true, ago: time.Second}),
-			"none serves":   operators(cell{state: "drained"}),
-			"it runs alone": operators(cell{alone: true}), "no answer": operators(cell{down: true})},
-	},
-	"kill-switch": {
-		holds: newAccount(nil),
-		too: targets{"nothing deployed": newAccount(func(a *fake) {
-			a.deployments, a.metrics["decisions"] = nil, 5
-		})},
-		violates: targets{
-			"rolled back":             newAccount(func(a *fake) { slices.Reverse(a.deployments) }),
-			"no data":                 newAccount(func(a *fake) { a.alarm = cwtypes.StateValueInsufficientData }),
-			"no data at night":        newAccount(func(a *fake) { a.missingData = "missing" }),
-			"missing data by default": newAccount(func(a *fake) { a.missingData = "" }),
-			"nothing deployed is an error": newAccount(func(a *fake) {
-				a.deployments, a.metrics["decisions"], a.metrics["kill_switch_unheard"] = nil, 5, 1
-			})},
-		untold: targets{"not permitted": newAccount(denied),
-			"no cell":        newAccount(func(a *fake) { a.applications = nil }),
-			"an alarm rings": newAccount(func(a *fake) { a.alarm = cwtypes.StateValueAlarm }),
-			"baking":         newAccount(func(a *fake) { a.deployments[1] = actypes.DeploymentStateBaking }),
-			"nobody called":  newAccount(func(a *fake) { a.deployments = nil })},
-	},
-	"quotas": {
-		holds: newAccount(nil),
-		violates: targets{"executions": newAccount(func(a *fake) { a.executions = 238 }),
-			"a new account": newAccount(func(a *fake) { removeFunction(a); a.executions = 10 }),
-			"VPCs":          newAccount(func(a *fake) { moveIntoVPC(a); a.quotas["L-F678F1CE"] = 0 }),
-			"addresses":     newAccount(func(a *fake) { moveIntoVPC(a); a.quotas["L-0263D0A3"] = 1 })},
-		untold: targets{"not permitted": newAccount(denied),
-			"quotas not permitted": newAccount(func(a *fake) { moveIntoVPC(a); a.quotaError = refusal })},
-	},
 }
 
 // Guarantees that no call carries the key unless calls may be charged, and that not more calls are made than the user
@@ -313,7 +218,7 @@ var all = map[string]standIns{
 func TestCallsAreCounted(t *testing.T) {
 	// two calls are admitted, two are denied
 	for _, c := range []struct{ charge, want int }{{0, 0}, {1, 1}, {3, 3}, {100, 4}} {
-		if got := api(c.charge)(t).Calls; len(got.Keyed) != c.want {
+		if got := api(c.charge)(t); len(got.Keyed) != c.want {
 			t.Errorf("--charge %d made %d calls with the key, want %d", c.charge, len(got.Keyed), c.want)
 		}
 	}
@@ -338,9 +243,9 @@ func TestNoAnswer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	target := &doctor.Target{Calls: doctor.Call(t.Context(), http.DefaultClient, to, "key", 9), Now: now}
+	calls := doctor.Call(t.Context(), http.DefaultClient, to, "key", 9)
 	for _, a := range doctor.Assumptions() {
-		if got := a.Check(t.Context(), target); got.Result != doctor.CouldNotTell {
+		if got := a.Check(calls); got.Result != doctor.CouldNotTell {
 			t.Errorf("%s, of an API that does not answer: got %+v", a.ID, got)
 		}
 	}

@@ -42,11 +42,11 @@ const maxBodyBytes = 64 << 10
 // the first was cached.
 func Call(ctx context.Context, client *http.Client, to *url.URL, key string, charge int) *Calls {
 	c := &Calls{Socket: to.Scheme == "ws" || to.Scheme == "wss", HasKey: key != "", Charge: charge}
-	if c.Anonymous, c.Err = Get(ctx, client, to, ""); c.Err != nil || key == "" {
+	if c.Anonymous, c.Err = get(ctx, client, to, ""); c.Err != nil || key == "" {
 		return c
 	}
 	for refused := 0; refused < 2 && len(c.Keyed) < charge; {
-		a, err := Get(ctx, client, to, key)
+		a, err := get(ctx, client, to, key)
 		if err != nil {
 			c.Err = err
 			return c
@@ -59,9 +59,9 @@ func Call(ctx context.Context, client *http.Client, to *url.URL, key string, cha
 	return c
 }
 
-// Get makes one call. If the scheme of the URL is ws or wss, the call is the handshake of a WebSocket connection, which
+// get makes one call. If the scheme of the URL is ws or wss, the call is the handshake of a WebSocket connection, which
 // is closed after the answer.
-func Get(ctx context.Context, client *http.Client, to *url.URL, key string) (*Answer, error) {
+func get(ctx context.Context, client *http.Client, to *url.URL, key string) (*Answer, error) {
 	at := *to
 	at.Scheme = strings.Replace(to.Scheme, "ws", "http", 1)
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, at.String(), http.NoBody)
@@ -133,11 +133,9 @@ const (
 )
 
 // whyUnchecked returns a finding if the API's answers cannot be checked; nil if they can.
-func (t *Target) whyUnchecked() *Finding {
+func (c *Calls) whyUnchecked() *Finding {
 	var f Finding
-	switch c := t.Calls; {
-	case c == nil:
-		f = unknown(giveURL, "no URL was given")
+	switch {
 	case c.Anonymous == nil:
 		f = unknown("see that the URL is right and can be reached from here", "the API did not answer: %v", c.Err)
 	case c.kind() == noGateway:
@@ -159,11 +157,10 @@ func (c *Calls) all() []*Answer {
 
 // refusals returns the authorizer's denials that a REST API answered with its gateway response ACCESS_DENIED. If there
 // are none, the finding says why.
-func (t *Target) refusals() ([]*Answer, *Finding) {
-	if f := t.whyUnchecked(); f != nil {
+func (c *Calls) refusals() (all []*Answer, _ *Finding) {
+	if f := c.whyUnchecked(); f != nil {
 		return nil, f
 	}
-	c, all := t.Calls, []*Answer(nil)
 	if k := c.kind(); k != rest {
 		f := unknown("", "%s has no gateway responses, so nothing relies on this there", k)
 		return nil, &f

@@ -1,15 +1,13 @@
-// Package doctor checks Sluice's assumptions about AWS that AWS's documentation does not settle.
+// Package doctor checks what Sluice assumes about API Gateway and AWS's documentation does not settle.
 //
-// [Assumptions] is the list of them, which docs/assumptions.md describes. Each file that relies on an assumption names
-// it in a comment, "Assumption: ID". A check only reads. It looks at a [Target]. If a part of the target that the
-// check needs is missing, or a call is not permitted, the result of the check is [CouldNotTell].
+// docs/assumptions.md lists all assumptions about AWS. [Assumptions] are those of them that calls to an API show. Each
+// file that relies on an assumption names it in a comment, "Assumption: ID". A check looks at the answers to the calls.
+// If they do not tell, its result is [CouldNotTell].
 package doctor
 
 import (
-	"context"
 	"fmt"
 	"strings"
-	"time"
 )
 
 // Result is the result of a check.
@@ -29,36 +27,23 @@ type Finding struct {
 	Do     string `json:"do,omitempty"` // what to do, in one line; "" if there is nothing to do
 }
 
-// Assumption is a sentence about AWS that Sluice relies on. docs/assumptions.md also has which files rely on it, the
-// worse case, for which they are written, and how the check looks.
+// Assumption is a sentence about API Gateway that Sluice relies on. docs/assumptions.md also has which files rely on it,
+// the worse case, for which they are written, and how the check looks.
 type Assumption struct {
 	ID   string
 	Says string // the sentence
 	Do   string // what to do if the sentence is not true
 
-	check func(context.Context, *Target) Finding
+	check func(*Calls) Finding
 }
 
-// Target is what checks look at. A part is nil if the user did not name it.
-type Target struct {
-	Calls     *Calls     // the answers of an API
-	Operators *Operators // the operators' API
-	Account   *Account   // the account, by the AWS SDK
-	Now       time.Time
-}
-
-// Check checks the assumption against the target.
-func (a *Assumption) Check(ctx context.Context, t *Target) Finding {
-	f := a.check(ctx, t)
+// Check checks the assumption with the answers of an API.
+func (a *Assumption) Check(c *Calls) Finding {
+	f := a.check(c)
 	if f.Result == DoesNotHold {
 		f.Do = a.Do
 	}
 	return f
-}
-
-// Assumptions returns all assumptions, in the order of docs/assumptions.md.
-func Assumptions() []Assumption {
-	return append(ofTheAPI(), ofTheAccount()...)
 }
 
 func confirmed(format string, args ...any) Finding {

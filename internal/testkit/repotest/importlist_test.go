@@ -147,9 +147,7 @@ var only = map[string][]string{
 	"internal/dev/cost":      {"std", "internal/aws/grants", "internal/configfile/...", "internal/telemetry"},
 	"internal/dev/devtoken":  {"std"},
 	"internal/dev/doctor": {
-		"std", "events", "internal/aws/grants", "internal/control/admin", "internal/limiter/limit",
-		"internal/request/answer", "internal/request/identity", "github.com/aws/aws-sdk-go-v2/aws",
-		"github.com/aws/aws-sdk-go-v2/service/...", "github.com/aws/smithy-go", "github.com/dunglas/httpsfv",
+		"std", "internal/request/answer", "internal/request/identity", "github.com/dunglas/httpsfv",
 	},
 	"internal/dev/gateway/front": {
 		"std", "internal/plan/route", "internal/request/answer", "internal/request/loopback", "internal/request/redact",
