@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -22,17 +21,13 @@ const costExample = `  sluice cost --rps 50 --deployment infra/deployment.yaml
 
 // costFlags is the command line of cost.
 type costFlags struct {
-	rps, denied, peak       string
-	profile, api, priceFile string
-	deployment              string
-	json, printPrices       bool
-	w                       cost.Workload
-	now                     func() time.Time
+	profile, priceFile, deployment string
+	json, printPrices              bool
+	w                              cost.Workload
 }
 
-// newCostCommand returns the cost command. It calls now to calculate the ages of prices.
-func newCostCommand(now func() time.Time) *cobra.Command {
-	f := costFlags{w: cost.NewWorkload(0), now: now}
+func newCostCommand() *cobra.Command {
+	f := costFlags{w: cost.NewWorkload(0)}
 	c := &cobra.Command{
 		Use:     "cost",
 		Short:   "Calculate the monthly cost of a deployment",
@@ -41,17 +36,15 @@ func newCostCommand(now func() time.Time) *cobra.Command {
 		RunE:    func(c *cobra.Command, _ []string) error { return f.run(c) },
 	}
 	w, flags := &f.w, c.Flags()
-	flags.StringVar(&f.rps, "rps", "", "`N` requests per second, on average over the month and over all cells; 0: an "+
+	flags.Float64Var(&w.RPS, "rps", 0, "`N` requests per second, on average over the month and over all cells; 0: an "+
 		"idle deployment (required)")
 	flags.Int64Var(&w.Tenants, "tenants", w.Tenants, "`N` active tenants")
 	flags.Int64Var(&w.Cells, "cells", w.Cells, "`N` cells")
 	flags.StringVar(&f.profile, "profile", string(w.Profile), "profile of the cells: small or full")
-	flags.StringVar(&f.api, "api", string(w.API), "kind of the API in front: rest, http or websocket; a request to a "+
-		"websocket API is a new connection")
 	flags.StringVar(&w.Region, "region", w.Region, "AWS `REGION` whose prices are used")
 	flags.BoolVar(&w.Leases, "leases", w.Leases, "decide from leased units; false: a call to a store for each decision")
-	flags.StringVar(&f.denied, "denied-share", "0", "`SHARE` of the requests that are denied, 0 to 1")
-	flags.StringVar(&f.peak, "peak", "2", "`RATIO` of the requests per second at the busiest time to the average")
+	flags.Float64Var(&w.DeniedShare, "denied-share", 0, "`SHARE` of the requests that are denied, 0 to 1")
+	flags.Float64Var(&w.Peak, "peak", w.Peak, "`RATIO` of the requests per second at the busiest time to the average")
 	durationFlag(flags, &w.Duration, "duration", 0, "average billed time of the authorizer per request, such as 5ms "+
 		"(default: calculated from its calls to stores)")
 	flags.Int64Var(&w.Changes, "changes", w.Changes, "`N` changes of plans, tenants and keys a day")
@@ -59,13 +52,11 @@ func newCostCommand(now func() time.Time) *cobra.Command {
 	flags.StringVar(&w.Node, "node", w.Node, "`TYPE` of the cache nodes in a full cell")
 	flags.BoolVar(&w.Quotas, "quotas", false, "requests also charge a quota, in a full cell")
 	flags.Int64Var(&w.NAT, "nat", 0, "`N` NAT gateways in each full cell")
-	flags.BoolVar(&w.WAF, "waf", false, "the API has a web ACL with a rate rule")
 	flags.BoolVar(&w.Dashboard, "dashboard", false, "there is a dashboard in CloudWatch")
 	flags.BoolVar(&w.CustomerKeys, "customer-keys", false, "data is encrypted with customer managed KMS keys")
 	flags.BoolVar(&w.Anchors, "anchors", w.Anchors,
 		"the audit trail has signed anchors (control.audit.anchors of the deployment file)")
 	flags.BoolVar(&w.PlatformLogs, "platform-logs", w.PlatformLogs, "Lambda's own log lines for each call are kept")
-	flags.BoolVar(&w.FreeTier, "free-tier", false, "subtract AWS's monthly free tier that has no end date")
 	flags.StringVar(&f.deployment, "deployment", "", "deployment `FILE` with the cells to pay for")
 	flags.StringVar(&f.priceFile, "price-file", "", "`FILE` with prices that replace those of this program")
 	flags.BoolVar(&f.printPrices, "print-prices", false, "only print the prices of this program, in the form of "+
@@ -75,8 +66,6 @@ func newCostCommand(now func() time.Time) *cobra.Command {
 		_ = c.MarkFlagFilename(name, "yaml", "yml", "json") // fails only for a flag that does not exist
 	}
 	_ = c.RegisterFlagCompletionFunc("profile", cobra.FixedCompletions([]string{"small", "full"},
-		cobra.ShellCompDirectiveNoFileComp))
-	_ = c.RegisterFlagCompletionFunc("api", cobra.FixedCompletions([]string{"rest", "http", "websocket"},
 		cobra.ShellCompDirectiveNoFileComp))
 	return c
 }
@@ -89,9 +78,11 @@ func (f *costFlags) run(c *cobra.Command) error {
 	if err := f.readDeployment(c); err != nil {
 		return err
 	}
-	if err := f.numbers(); err != nil {
-		return &usageError{c.CommandPath(), err}
+	if !c.Flags().Changed("rps") {
+		return &usageError{c.CommandPath(), errors.New("--rps is missing: give the requests per second, or 0 for an " +
+			"idle deployment")}
 	}
+	f.w.Profile = cost.Profile(f.profile)
 	prices, err := f.prices()
 	if err != nil {
 		return err
@@ -105,27 +96,9 @@ func (f *costFlags) run(c *cobra.Command) error {
 		return err
 	}
 	if f.json {
-		return bill.WriteJSON(c.OutOrStdout(), f.now())
+		return bill.WriteJSON(c.OutOrStdout())
 	}
-	return bill.WriteText(c.OutOrStdout(), f.now())
-}
-
-// numbers parses the flags that are decimal numbers.
-func (f *costFlags) numbers() (err error) {
-	if f.rps == "" {
-		return errors.New("--rps is missing: give the requests per second, or 0 for an idle deployment")
-	}
-	if f.w.RPS, err = cost.ParseNumber(f.rps); err != nil {
-		return fmt.Errorf("--rps: %w", err)
-	}
-	if f.w.DeniedShare, err = cost.ParseNumber(f.denied); err != nil {
-		return fmt.Errorf("--denied-share: %w", err)
-	}
-	if f.w.Peak, err = cost.ParseNumber(f.peak); err != nil {
-		return fmt.Errorf("--peak: %w", err)
-	}
-	f.w.Profile, f.w.API = cost.Profile(f.profile), cost.API(f.api)
-	return nil
+	return bill.WriteText(c.OutOrStdout())
 }
 
 // prices returns the prices of the program, in which those of --price-file replace others.

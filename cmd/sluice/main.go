@@ -12,7 +12,6 @@ import (
 	"strings"
 	"sync"
 	"syscall"
-	"time"
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
@@ -135,7 +134,7 @@ func newRootCommand() *cobra.Command {
 	root.AddCommand(newDevCommand(), newServeCommand(), newCheckCommand(), newExplainCommand(), newSimulateCommand(),
 		newPaceCommand(), newPacePlanCommand(), newKeyCommand())
 	root.AddCommand(newPlanCommand(), newTenantCommand(), newBoostCommand(), newCounterCommand(), newCellCommand(),
-		newAuditCommand(), newCostCommand(time.Now), newDoctorCommand())
+		newAuditCommand(), newCostCommand(), newDoctorCommand())
 	root.InitDefaultCompletionCmd()
 	root.InitDefaultHelpCmd()
 	refuseUnknown(root)

@@ -31,13 +31,9 @@ const (
 	batchBytes = 726 // the same for a function of the control plane
 )
 
-// Seconds between the calls that an environment of the authorizer makes in the background. A test compares these with
-// the packages that make the calls.
-const (
-	appConfigEvery = 15  // package killswitch
-	secretEvery    = 300 // package secrets
-	keysEvery      = 900 // package token, for each issuer
-)
+// appConfigEvery is how many seconds lie between two polls of AppConfig by an environment. A test compares it with package
+// killswitch.
+const appConfigEvery = 15
 
 // Assumptions. None of them has been measured on AWS.
 const (
@@ -77,21 +73,10 @@ const (
 	sharesItems   = 1   // items of the table cells that do not belong to a cell
 	cellItems     = 2   // items of the table cells per cell: the cell and its acknowledgement
 	trailPuts     = 12  // log files of CloudTrail per hour
-	retention     = 1   // months that logs are kept
 	platformBytes = 400 // bytes of Lambda's own lines for each call (START, END, REPORT)
-	wafRules      = 1
-	endpoints     = 2 // interface endpoints of a full cell: Secrets Manager, AppConfig
+	endpoints     = 2   // interface endpoints of a full cell: Secrets Manager, AppConfig
 	endpointZones = 2
-	endpointBytes = 8192  // sent and received in a call through an interface endpoint; TLS is some 5 KB of it
-	issuers       = 1     // issuers of JWTs whose keys are read through NAT gateways
-	issuerBytes   = 16384 // sent and received to read an issuer's keys, TLS included
-	messagesEach  = 10    // messages of a WebSocket connection
-	minutesEach   = 10    // minutes that a WebSocket connection is open
 )
-
-// compressed is the share of a log's bytes whose storage CloudWatch bills, since it compresses logs. AWS's Pricing
-// Calculator uses the same share ("0.15 Storage compression factor").
-const compressed = 0.15
 
 // callMs returns the billed milliseconds of a call of a function of the control plane.
 func callMs(function string) int64 {

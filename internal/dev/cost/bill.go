@@ -2,20 +2,22 @@ package cost
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/sluicelimits/sluice/internal/aws/grants"
 )
 
 // Line is a line of the bill: one thing that AWS charges for.
 type Line struct {
-	Service  string `json:"service"`
-	What     string `json:"what"`
-	Quantity string `json:"quantity"` // the quantity of a month, rounded
-	Unit     string `json:"unit"`
-	Price    string `json:"price"`
-	Amount   Micros `json:"usd"`
-	Anyway   bool   `json:"paidWithoutSluice"` // the API costs this also without Sluice
-	How      string `json:"how"`               // how the quantity is calculated
+	Service   string `json:"service"`
+	What      string `json:"what"`
+	Quantity  string `json:"quantity"` // the quantity of a month, rounded
+	Unit      string `json:"unit"`
+	Price     string `json:"price"`
+	Amount    Micros `json:"usd"`
+	How       string `json:"how"`       // how the quantity is calculated
+	Published string `json:"priceFrom"` // where AWS has the price
+	AsOf      string `json:"priceAsOf"` // the day on which that was the price
 
 	exact float64
 	id    string // id of the price
@@ -29,8 +31,7 @@ type Bill struct {
 	Workload Workload
 	Usage    *Usage
 	Lines    []Line
-	Total    Micros // sum of the lines that are paid for Sluice
-	Anyway   Micros // sum of the lines that are paid for the API also without Sluice
+	Total    Micros // sum of the lines
 	Prices   *Prices
 }
 
@@ -40,17 +41,15 @@ func New(w *Workload, p *Prices) (*Bill, error) {
 		return nil, err
 	}
 	b := &Bill{Workload: *w, Usage: usage(w), Prices: p}
-	b.gateway()
 	b.lambda()
 	b.dynamo()
 	if w.Profile == Full {
 		b.fullCell()
 	}
-	b.messages()
-	b.objects()
+	b.changes()
 	b.keys()
 	b.cloudWatch()
-	b.otherServices()
+	b.appConfig()
 	if err := b.calculateAmounts(); err != nil {
 		return nil, err
 	}
@@ -67,7 +66,7 @@ func (b *Bill) add(service, what, id string, quantity float64, how string, args 
 }
 
 // calculateAmounts calculates the amounts of the lines. Lines with the same price are billed together, since price
-// steps and free units apply to their sum: each line costs what it adds to the lines before it.
+// steps apply to their sum: each line costs what it adds to the lines before it.
 func (b *Bill) calculateAmounts() error {
 	before := map[string]float64{}
 	for i := range b.Lines {
@@ -76,18 +75,15 @@ func (b *Bill) calculateAmounts() error {
 		had := before[l.id]
 		all := had + l.exact
 		before[l.id] = all
-		region, free := b.Workload.Region, b.Workload.FreeTier
-		dollars := p.amount(region, all, free) - p.amount(region, had, free)
+		region := b.Workload.Region
+		dollars := p.amount(region, all) - p.amount(region, had)
 		if dollars > mostDollars {
 			return fmt.Errorf("%s, %s: costs more than %s dollars", l.Service, l.What, grouped(mostDollars))
 		}
 		l.Amount = micros(dollars)
-		l.Quantity, l.Unit, l.Price = decimal(l.exact, 3), p.unit, p.shown(region)
-		if l.Anyway {
-			b.Anyway += l.Amount
-		} else {
-			b.Total += l.Amount
-		}
+		l.Quantity, l.Unit, l.Price = plainDecimal(l.exact, 6), p.unit, p.shown(region)
+		l.Published, l.AsOf = p.published, p.asOf[region].Format(time.DateOnly)
+		b.Total += l.Amount
 	}
 	return nil
 }
@@ -95,31 +91,6 @@ func (b *Bill) calculateAmounts() error {
 // month returns the monthly total over all cells of a rate per second and cell.
 func (b *Bill) month(rate float64) float64 {
 	return rate * float64(b.Workload.Cells) * seconds
-}
-
-// gateway adds the lines of the API itself. API Gateway does not bill requests that the authorizer denies.
-func (b *Bill) gateway() {
-	w, u := &b.Workload, b.Usage
-	from := len(b.Lines)
-	admitted := b.month(u.admitted)
-	switch w.API {
-	case REST, HTTP:
-		b.add("API Gateway", "requests ("+string(w.API)+")", "apigateway."+string(w.API), admitted,
-			"admitted requests: %s/s x %s s", decimal(u.admitted*float64(w.Cells), 3), grouped(seconds))
-	case WebSocket:
-		b.add("API Gateway", "messages", "apigateway.websocket.messages", admitted*messagesEach,
-			"%d for each connection, of which each is a request here", messagesEach)
-		b.add("API Gateway", "connection minutes", "apigateway.websocket.minutes", admitted*minutesEach,
-			"%d for each connection", minutesEach)
-	}
-	for i := from; i < len(b.Lines); i++ {
-		b.Lines[i].Anyway = true
-	}
-	if w.WAF {
-		b.add("WAF", "web ACLs", "waf.acl", float64(w.Cells), "one for each cell")
-		b.add("WAF", "rules", "waf.rules", float64(w.Cells*wafRules), "a rate rule each")
-		b.add("WAF", "requests", "waf.requests", b.month(u.perCell), "all requests")
-	}
 }
 
 // lambda adds the lines of the authorizer and of the functions of the control plane.
@@ -163,30 +134,17 @@ func (b *Bill) callsOf(f *grants.Function) float64 {
 	return n
 }
 
-// Lines of DynamoDB, by Line.What.
-const (
-	CounterWrites = "counters, writes"
-	CounterReads  = "counters, reads"
-	Announcements = "instances that tell that they run, writes"
-)
-
 func (b *Bill) dynamo() {
 	w, u := &b.Workload, b.Usage
 	cells := float64(w.Cells)
 	if w.Profile == Small {
-		b.add("DynamoDB", CounterWrites, "dynamodb.writes", b.month(u.calls), "%s", b.explainCalls("write units"))
-		if w.StoreReads > 0 {
-			b.add("DynamoDB", CounterReads, "dynamodb.reads", w.StoreReads*seconds,
-				"%s read units per second, as they were counted", decimal(w.StoreReads, 0))
-		}
-		b.add("DynamoDB", Announcements, "dynamodb.writes", b.month(u.beats),
-			"%d environments in each cell, every %s s", u.Environments, decimal(beatEvery, 2))
+		b.add("DynamoDB", "counters, writes", "dynamodb.writes", b.month(u.calls), "%s", b.explainCalls("write units"))
 	} else {
 		b.add("DynamoDB", "quotas, writes", "dynamodb.writes", b.month(u.quotas),
 			"leases of a quota end after 10 s at most")
-		b.add("DynamoDB", Announcements, "dynamodb.writes", b.month(u.beats),
-			"%d environments in each cell, every %s s", u.Environments, decimal(beatEvery, 2))
 	}
+	b.add("DynamoDB", "instances that tell that they run, writes", "dynamodb.writes", b.month(u.beats),
+		"%d environments in each cell, every %s s", u.Environments, decimal(beatEvery, 2))
 	b.add("DynamoDB", "config polls, reads", "dynamodb.reads", b.month(u.polls),
 		"the log's head, once a second and environment")
 	reads := float64(hours)/environmentAge + float64(hours*60)/renewEvery
@@ -213,19 +171,11 @@ func (b *Bill) dynamo() {
 	b.add("DynamoDB", "balancer, reads", "dynamodb.reads",
 		every(balancer.Schedule)*(1+float64((plans+sharesItems+cellItems*w.Cells)*itemBytes)/4096),
 		"the shares, and all plans, cells and acknowledgements, 4 KB a unit, every %s", balancer.Schedule)
-	stored := (float64(items*itemBytes) + cells*float64((items+w.Tenants)*itemBytes)) / (1 << 30)
-	b.add("DynamoDB", "storage", "dynamodb.storage", stored,
-		"items of 1 KB: %s in control tables, and in each cell as many and a counter for each tenant", grouped(items))
-	b.add("DynamoDB", "point-in-time recovery", "dynamodb.backup", stored,
-		"of all tables; streams are read by Lambda, which is free")
 }
 
 // explainCalls describes how the calls to the store of rates are calculated.
 func (b *Bill) explainCalls(what string) string {
 	w, u := &b.Workload, b.Usage
-	if w.StoreCalls > 0 {
-		return fmt.Sprintf("%s %s per second, as they were counted", decimal(w.StoreCalls, 0), what)
-	}
 	if !w.Leases {
 		return what + " of exact decisions"
 	}
@@ -244,12 +194,9 @@ func (b *Bill) requestsPerEnvironment() float64 {
 
 func (b *Bill) fullCell() {
 	w, u := &b.Workload, b.Usage
-	perShard := grouped(callsPerShard) + " calls/s a shard at peak"
-	if w.Shards > 0 {
-		perShard = "as many shards as they need"
-	}
 	b.add("ElastiCache", w.Node, nodePrice+w.Node, float64(u.Nodes*hours),
-		"%d shards in each cell, each a primary and a replica: %s; %s", u.Shards, b.explainCalls("calls"), perShard)
+		"%d shards in each cell, each a primary and a replica: %s; %s calls/s a shard at peak", u.Shards, b.explainCalls("calls"),
+		grouped(callsPerShard))
 	b.add("Network", "between zones", "transfer.zones",
 		b.month(u.calls)*callBytes*otherZone/(zones<<30),
 		"%d bytes a call, %d of %d to another zone; billed at the function's side", callBytes, otherZone, zones)
@@ -258,50 +205,24 @@ func (b *Bill) fullCell() {
 	gateways := float64(w.NAT * hours * w.Cells)
 	b.add("Network", "NAT gateways", "vpc.nat.hours", gateways, "%d in each cell, for issuers of JWTs outside", w.NAT)
 	b.add("Network", "public IPv4 addresses", "vpc.ipv4.hours", gateways, "one for each NAT gateway")
-	b.vpcData()
 }
 
-// vpcData adds the lines of data through interface endpoints and NAT gateways, which are billed in every zone. Log
-// lines do not pass them: Lambda sends those through its own network.
-func (b *Bill) vpcData() {
+// changes adds the lines of queues and of the audit trail.
+func (b *Bill) changes() {
 	w, u := &b.Workload, b.Usage
-	gigabytes := func(calls float64, bytes int64) float64 {
-		return b.month(calls) * float64(bytes) / (1 << 30)
-	}
-	asked := u.asking(appConfigEvery) + u.asking(secretEvery)
-	b.add("Network", "interface endpoints, data", "vpc.endpoint.data", gigabytes(asked, endpointBytes),
-		"%d bytes a call: each environment asks AppConfig every %d s, and Secrets Manager every %d s",
-		endpointBytes, appConfigEvery, secretEvery)
-	if w.NAT > 0 {
-		b.add("Network", "NAT gateways, data", "vpc.nat.data", gigabytes(u.asking(keysEvery), issuers*issuerBytes),
-			"%d bytes each time that an environment reads the keys of %d issuer, every %d s", issuerBytes, issuers,
-			keysEvery)
-	}
-}
-
-func (b *Bill) messages() {
-	w, u := &b.Workload, b.Usage
-	cells := float64(w.Cells)
-	b.add("SNS", "publishes", "sns.publishes", u.Changes, "one for each change, %s of them the canary's",
-		decimal(u.runs, 0))
 	polls := float64(longPolls * 60 * hours * w.Cells)
-	b.add("SQS", "requests", "sqs.requests", polls+u.Changes*cells*queueCalls,
+	b.add("SQS", "requests", "sqs.requests", polls+u.Changes*float64(w.Cells*queueCalls),
 		"%d long polls a minute and cell by Lambda, %d for each message", longPolls, queueCalls)
-}
-
-func (b *Bill) objects() {
-	u := b.Usage
-	b.add("S3", "audit, objects", "s3.puts", u.Changes, "one for each change, those of the canary included")
+	b.add("S3", "audit, objects", "s3.puts", u.Changes, "one for each change, %s of them the canary's",
+		decimal(u.runs, 0))
 	b.add("S3", "CloudTrail, log files", "s3.puts", trailPuts*hours, "%d an hour", trailPuts)
-	b.add("S3", "audit, storage", "s3.storage", u.Changes*12*itemBytes/(1<<30),
-		"after a year, of 1 KB each; grows as long as objects are locked")
+	b.add("CloudTrail", "data events", "cloudtrail.data", u.Changes*float64(2+w.Cells),
+		"writes of control tables, config tables and audit records; not the authorizer's calls, nor counters")
 }
 
 func (b *Bill) keys() {
 	w, u := &b.Workload, b.Usage
 	b.add("Secrets Manager", "secrets", "secretsmanager.secrets", float64(w.Cells), "one in each cell")
-	b.add("Secrets Manager", "calls", "secretsmanager.calls", b.month(u.asking(secretEvery)),
-		"each environment, every %d s", secretEvery)
 	if w.CustomerKeys {
 		b.add("KMS", "keys", "kms.keys", float64(w.Cells+1), "one beside the control tables, one in each cell")
 	}
@@ -341,18 +262,14 @@ func (b *Bill) cloudWatch() {
 	batches := calls * (batchBytes + platformBytes)
 	b.add("CloudWatch", "logs of the control plane", "cloudwatch.logs", batches/(1<<30),
 		"%s bytes a call, Lambda's own lines included", grouped(batchBytes+platformBytes))
-	kept := (lines + batches) * retention * compressed
-	b.add("CloudWatch", "logs, storage", "cloudwatch.archive", kept/(1<<30),
-		"kept %d month, compressed to %s %%", retention, decimal(compressed*100, 0))
 }
 
-func (b *Bill) otherServices() {
+// appConfig adds the polls of the kill switch. An environment runs only while it serves a request, so there are at most as
+// many polls as requests.
+func (b *Bill) appConfig() {
 	w, u := &b.Workload, b.Usage
-	cells := float64(w.Cells)
-	b.add("AppConfig", "polls", "appconfig.requests", b.month(u.asking(appConfigEvery)),
+	b.add("AppConfig", "polls", "appconfig.requests", b.month(min(float64(u.Environments)/appConfigEvery, u.perCell)),
 		"each environment, every %d s", appConfigEvery)
 	b.add("AppConfig", "configurations", "appconfig.received", float64(u.Environments*w.Cells*hours/environmentAge),
 		"one for each environment, which lives %d h", environmentAge)
-	b.add("CloudTrail", "data events", "cloudtrail.data", u.Changes*(2+cells),
-		"writes of control tables, config tables and audit records; not the authorizer's calls, nor counters")
 }

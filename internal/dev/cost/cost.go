@@ -13,8 +13,6 @@ package cost
 import (
 	"fmt"
 	"math"
-	"strconv"
-	"strings"
 )
 
 // Micros is an amount of money in millionths of a US dollar.
@@ -45,23 +43,6 @@ func grouped(n int64) string {
 		s = s[:i] + "," + s[i:]
 	}
 	return s
-}
-
-// maxDigits is the most digits of a number on each side of the point.
-const maxDigits = 18
-
-// ParseNumber reads a decimal number of 0 or more, such as 50, 0.25 or 1_000_000. The error shows what was read.
-func ParseNumber(s string) (float64, error) {
-	whole, part, point := strings.Cut(s, ".")
-	plain := strings.ReplaceAll(whole, "_", "")
-	digits := func(s string) bool {
-		return s != "" && len(s) <= maxDigits &&
-			strings.IndexFunc(s, func(c rune) bool { return c < '0' || c > '9' }) < 0
-	}
-	if !digits(plain) || whole[0] == '_' || (point && !digits(part)) {
-		return 0, fmt.Errorf("%q is not a number of 0 or more: write one such as 50, 0.25 or 1_000_000", clip(s))
-	}
-	return strconv.ParseFloat(plain+"."+part, 64)
 }
 
 const clipped = 40 // most characters of the user's text in a message

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
-	"math/big"
 	"math/rand/v2"
 	"os"
 	"slices"
@@ -15,8 +14,6 @@ import (
 
 	"github.com/sluicelimits/sluice/internal/aws/grants"
 	"github.com/sluicelimits/sluice/internal/cell/killswitch"
-	"github.com/sluicelimits/sluice/internal/cell/secrets"
-	"github.com/sluicelimits/sluice/internal/request/identity/token"
 	"github.com/sluicelimits/sluice/internal/telemetry"
 )
 
@@ -30,15 +27,6 @@ func listPrices(t testing.TB) *Prices {
 }
 
 var pricesOnce = sync.OnceValues(ListPrices)
-
-func number(t testing.TB, s string) float64 {
-	t.Helper()
-	n, err := ParseNumber(s)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return n
-}
 
 // same reports whether two numbers differ in rounding errors of float64 at most.
 func same(a, b float64) bool { return math.Abs(a-b) <= 1e-15*max(a, b) }
@@ -76,33 +64,22 @@ func wantAmounts(t *testing.T, b *Bill, want map[string]string) {
 func TestSteps(t *testing.T) {
 	prices := listPrices(t)
 	tests := []struct {
-		id, quantity string
-		free         bool
-		want         string // exact dollars
+		id             string
+		quantity, want float64 // in exact dollars
 	}{
-		{"apigateway.rest", "0", false, "0"},
-		{"apigateway.rest", "1", false, "0.0000035"},
-		{"apigateway.rest", "333_000_000", false, "1165.5"},
-		{"apigateway.rest", "333_000_001", false, "1165.5000028"},
-		{"apigateway.rest", "1_000_000_000", false, "3033.1"}, // + 667 M x 2.80
-		{"apigateway.rest", "1_000_000_001", false, "3033.10000238"},
-		{"apigateway.rest", "20_000_000_000", false, "48253.1"}, // + 19,000 M x 2.38
-		{"apigateway.rest", "21_000_000_000", false, "49763.1"}, // + 1,000 M x 1.51
-		{"apigateway.http", "300_000_000", false, "300"},
-		{"apigateway.http", "400_000_000", false, "390"},
-		{"lambda.duration", "7_500_000_000", false, "100000.5"},
-		{"lambda.duration", "7_500_000_001", false, "100000.5000120001"},
-		{"lambda.requests", "1_000_000", true, "0"},
-		{"lambda.requests", "1_500_000", true, "0.1"},
-		{"cloudwatch.logs", "10_240", false, "5120"},
-		{"cloudwatch.logs", "10_245", true, "5120"},   // 5 of them are free, before the steps
-		{"cloudwatch.logs", "60_000", false, "12728"}, // 5,120 + 20,480 x 0.25 + 20,480 x 0.10 + 8,800 x 0.05
+		{"lambda.requests", 0, 0},
+		{"lambda.requests", 1, 0.0000002},
+		{"lambda.duration", 7_500_000_000, 100000.5},
+		{"lambda.duration", 7_500_000_001, 100000.5000120001},
+		{"lambda.duration", 18_750_000_000, 235001.625}, // + 11,250 M x 0.0000120001
+		{"lambda.duration", 18_750_000_001, 235001.6250106667},
+		{"lambda.duration", 28_750_000_000, 341668.625}, // + 10,000 M x 0.0000106667
+		{"cloudwatch.logs", 10_240, 5120},
+		{"cloudwatch.logs", 60_000, 12728}, // 5,120 + 20,480 x 0.25 + 20,480 x 0.10 + 8,800 x 0.05
 	}
 	for _, tt := range tests {
-		want := number(t, tt.want)
-		got := prices.prices[tt.id].amount("us-east-1", number(t, tt.quantity), tt.free)
-		if !same(got, want) {
-			t.Errorf("%s of %s (free tier %t) cost %.10f, want %s", tt.quantity, tt.id, tt.free, got, tt.want)
+		if got := prices.prices[tt.id].amount("us-east-1", tt.quantity); !same(got, tt.want) {
+			t.Errorf("%.0f of %s cost %.10f, want %.10f", tt.quantity, tt.id, got, tt.want)
 		}
 	}
 }
@@ -110,18 +87,16 @@ func TestSteps(t *testing.T) {
 // Guarantees the steps of the prices in eu-west-1, which differ from those in us-east-1. The expected values were
 // calculated by hand.
 func TestStepsInIreland(t *testing.T) {
-	for _, tt := range []struct{ id, quantity, want string }{
-		{"apigateway.rest", "333_000_000", "1165.5"},
-		{"apigateway.rest", "1_000_000_000", "3293.23"},   // + 667 M x 3.19
-		{"apigateway.rest", "20_000_000_000", "54783.23"}, // + 19,000 M x 2.71
-		{"apigateway.rest", "21_000_000_000", "56503.23"}, // + 1,000 M x 1.72
-		{"cloudwatch.logs", "10_240", "5836.8"},
-		{"cloudwatch.logs", "60_000", "14509.92"}, // 5,836.8 + 20,480 x 0.285 + 20,480 x 0.114 + 8,800 x 0.057
-		{"dynamodb.reads", "1_000_000", "0.1415"},
+	for _, tt := range []struct {
+		id             string
+		quantity, want float64
+	}{
+		{"cloudwatch.logs", 10_240, 5836.8},
+		{"cloudwatch.logs", 60_000, 14509.92}, // 5,836.8 + 20,480 x 0.285 + 20,480 x 0.114 + 8,800 x 0.057
+		{"dynamodb.reads", 1_000_000, 0.1415},
 	} {
-		got := listPrices(t).prices[tt.id].amount("eu-west-1", number(t, tt.quantity), false)
-		if want := number(t, tt.want); !same(got, want) {
-			t.Errorf("%s of %s cost %.10f, want %s", tt.quantity, tt.id, got, tt.want)
+		if got := listPrices(t).prices[tt.id].amount("eu-west-1", tt.quantity); !same(got, tt.want) {
+			t.Errorf("%.0f of %s cost %.10f, want %.10f", tt.quantity, tt.id, got, tt.want)
 		}
 	}
 }
@@ -135,7 +110,6 @@ func TestIdleByHand(t *testing.T) {
 		"Secrets Manager: secrets":   "0.400000",
 		"S3: audit, objects":         "0.045321", // 9,064.1667 x 0.005 / 1,000
 		"S3: CloudTrail, log files":  "0.043800", // 12 x 730
-		"SNS: publishes":             "0.004532", // 9,064.1667 x 0.50 / 1,000,000
 		"SQS: requests":              "0.270051", // (15 x 60 x 730 + 2 x 9,064.1667) x 0.40 / 1,000,000
 		"DynamoDB: changes, writes":  "0.039656", // 7 x 9,064.1667 x 0.625 / 1,000,000
 		"DynamoDB: canary, reads":    "0.043800", // 40 x 8,760 x 0.125 / 1,000,000
@@ -145,8 +119,8 @@ func TestIdleByHand(t *testing.T) {
 		"CloudTrail: data events":    "0.027193", // 3 x 9,064.1667 x 0.10 / 100,000
 		"CloudWatch: metrics":        "0.900000", // active_cell_count, drift, propagation_seconds
 	})
-	if b.Anyway != 0 || b.Usage.Environments != 0 {
-		t.Errorf("an idle API costs %s, in %d environments; want nothing", b.Anyway, b.Usage.Environments)
+	if b.Usage.Environments != 0 {
+		t.Errorf("an idle authorizer has %d environments; want none", b.Usage.Environments)
 	}
 	for _, l := range b.Lines {
 		if strings.Contains(l.What, "authorizer") {
@@ -154,16 +128,16 @@ func TestIdleByHand(t *testing.T) {
 		}
 	}
 	with := NewWorkload(0)
-	with.Dashboard, with.CustomerKeys, with.WAF = true, true, true
+	with.Dashboard, with.CustomerKeys = true, true
 	// Two alarms, one metric and one key; and 730 scheduled calls of 100 ms and 512 MB, each with its log line.
 	anchored := NewWorkload(0)
 	anchored.Anchors = true
 	if got := bill(t, anchored).Total - b.Total; got < 1_500_000 || got > 1_510_000 {
 		t.Errorf("anchors add %s, want a little more than 1.50", got.Dollars())
 	}
-	// 3.00 for the dashboard; two keys; an ACL and a rule.
-	if got, want := bill(t, with).Total-b.Total, Micros(3_000_000+2_000_000+6_000_000); got != want {
-		t.Errorf("dashboard, keys and WAF add %s, want %s", got.Dollars(), want.Dollars())
+	// 3.00 for the dashboard; two keys.
+	if got, want := bill(t, with).Total-b.Total, Micros(3_000_000+2_000_000); got != want {
+		t.Errorf("dashboard and keys add %s, want %s", got.Dollars(), want.Dollars())
 	}
 }
 
@@ -220,16 +194,13 @@ func TestRequestsByHand(t *testing.T) {
 			b.Usage.CallShare, b.Usage.MeanMs)
 	}
 	wantAmounts(t, b, map[string]string{
-		"API Gateway: requests (rest)":  "459.900000", // 131.4 x 3.50
-		"Lambda: authorizer, requests":  "26.280000",  // 131.4 x 0.20
-		"Lambda: authorizer, duration":  "7.008035",   // 131,400,000 x 8 ms x 512 MB = 525,600 GB-s x 0.0000133334
-		"DynamoDB: counters, writes":    "85.245750",  // 131.4 x 1.038 x 0.625
-		"DynamoDB: config polls, reads": "1.314000",   // 4/s x 2,628,000 s x 0.125 / 1,000,000
+		"Lambda: authorizer, requests":  "26.280000", // 131.4 x 0.20
+		"Lambda: authorizer, duration":  "7.008035",  // 131,400,000 x 8 ms x 512 MB = 525,600 GB-s x 0.0000133334
+		"DynamoDB: counters, writes":    "85.245750", // 131.4 x 1.038 x 0.625
+		"DynamoDB: config polls, reads": "1.314000",  // 4/s x 2,628,000 s x 0.125 / 1,000,000
 		// 4/s x 2,628,000 s x 1,864 bytes = 18.248677 GB, 131.4 M x 400 bytes = 48.950315 GB; x 0.50
 		"CloudWatch: logs of the authorizer": "33.599496",
 		"AppConfig: polls":                   "0.140160", // 4 / 15 a second x 2,628,000 s x 0.20 / 1,000,000
-		"Secrets Manager: calls":             "0.175200", // 4 / 300 a second x 2,628,000 s x 0.05 / 10,000
-		"CloudWatch: logs, storage":          "0.302786", // these and 0.086697 GB of the control plane; x 0.15 x 0.03
 		"AppConfig: configurations":          "1.168000", // 4 x 730 / 2 x 0.0008
 	})
 
@@ -242,12 +213,11 @@ func TestRequestsByHand(t *testing.T) {
 	wantAmounts(t, bill(t, w), map[string]string{
 		"DynamoDB: counters, writes": "1704.915000", // 2,628 x 1.038 x 0.625
 	})
-	w.DeniedShare = number(t, "0.5")
+	w.DeniedShare = 0.5
 	b = bill(t, w)
 	wantAmounts(t, b, map[string]string{
-		"API Gateway: requests (rest)": "3780.420000", // of 1,314 M: 3,033.10 for 1,000 M, and 314 M x 2.38
-		"Lambda: authorizer, requests": "525.600000",  // denied ones, too
-		"DynamoDB: counters, writes":   "852.654600",  // half of it, and 1,314 M x 0.00024 x 0.625 = 0.1971
+		"Lambda: authorizer, requests": "525.600000", // denied ones, too
+		"DynamoDB: counters, writes":   "852.654600", // half of it, and 1,314 M x 0.00024 x 0.625 = 0.1971
 	})
 }
 
@@ -264,43 +234,17 @@ func TestFullCellByHand(t *testing.T) {
 	wantAmounts(t, b, map[string]string{
 		"ElastiCache: cache.r7g.large": "5115.840000", // 40 x 730 x 0.1752
 		"Network: interface endpoints": "29.200000",   // 2 x 2 x 730 x 0.01
-		// 3,165 environments x (1/15 + 1/300) a second x 2,628,000 s x 8 KB: 4,442.088318 GB x 0.01
-		"Network: interface endpoints, data": "44.420883",
-		"Network: NAT gateways, data":        "", // there is none
-		"Lambda: authorizer, requests":       "525600.000000",
-		"Network: between zones":             "16708.374023", // 2,628,000 M x 1 KB x 2/3, in GB of 2^30, x 0.01
+		"Lambda: authorizer, requests": "525600.000000",
+		"Network: between zones":       "16708.374023", // 2,628,000 M x 1 KB x 2/3, in GB of 2^30, x 0.01
 	})
 	w.NAT, w.Cells = 2, 3
 	wantAmounts(t, bill(t, w), map[string]string{
 		"Network: NAT gateways":          "197.100000", // 6 x 730 x 0.045
 		"Network: public IPv4 addresses": "21.900000",  // 6 x 730 x 0.005
-		// 3 x 1,095 environments / 900 s x 2,628,000 s x 16 KB: 146.365356 GB x 0.045
-		"Network: NAT gateways, data": "6.586441",
 	})
 	w.Quotas, w.NAT, w.Cells = true, 0, 1
 	// 0.03/s is below a lease's 0.1/s
 	wantAmounts(t, bill(t, w), map[string]string{"DynamoDB: quotas, writes": "1704915.000000"})
-}
-
-// Guarantees that every table is billed for point-in-time recovery. Calculated by hand: with 3 cells and 10,000 tenants
-// there are 30,020 KB in control tables and 40,020 KB in the tables of each cell: 150,080 KB, 0.143127 GB.
-func TestRecoveryByHand(t *testing.T) {
-	w := NewWorkload(0)
-	w.Tenants, w.Cells = 10_000, 3
-	wantAmounts(t, bill(t, w), map[string]string{
-		"DynamoDB: storage":                "0.035782", // x 0.25
-		"DynamoDB: point-in-time recovery": "0.028625", // x 0.20
-	})
-}
-
-// Guarantees that WebSocket connections are billed by messages and minutes, separately from the cost of Sluice.
-func TestWebSocket(t *testing.T) {
-	w := NewWorkload(10) // 26.28 M connections
-	w.API = WebSocket
-	wantAmounts(t, bill(t, w), map[string]string{
-		"API Gateway: messages":           "262.800000", // 262.8 M x 1.00
-		"API Gateway: connection minutes": "65.700000",  // 262.8 M x 0.25
-	})
 }
 
 // random returns a random workload that New accepts.
@@ -308,8 +252,8 @@ func random(r *rand.Rand) Workload {
 	w := NewWorkload(float64(r.Int64N(1_000_000)+1) / []float64{1, 10, 1000}[r.IntN(3)])
 	w.Tenants, w.Cells = r.Int64N(5000)+1, r.Int64N(5)+1
 	w.Region = []string{"us-east-1", "eu-west-1"}[r.IntN(2)]
-	w.Profile, w.API = Profiles()[r.IntN(2)], APIs()[r.IntN(3)]
-	w.Leases, w.WAF, w.PlatformLogs, w.FreeTier = r.IntN(2) == 0, r.IntN(2) == 0, r.IntN(2) == 0, r.IntN(2) == 0
+	w.Profile = Profiles()[r.IntN(2)]
+	w.Leases, w.PlatformLogs = r.IntN(2) == 0, r.IntN(2) == 0
 	w.DeniedShare = float64(r.Int64N(10)) / 10
 	w.Peak = float64(r.Int64N(90)+10) / 10
 	if r.IntN(2) == 0 {
@@ -346,7 +290,7 @@ func TestMoreCostsMore(t *testing.T) {
 				w := base
 				more(&w, times)
 				b := bill(t, w)
-				total := b.Total + b.Anyway
+				total := b.Total
 				for _, l := range b.Lines {
 					if name == "cells" && l.Service == "ElastiCache" {
 						total -= l.Amount
@@ -368,7 +312,7 @@ func TestFalls(t *testing.T) {
 	}
 }
 
-// Guarantees that the totals are the sums of the lines, and that lines which share one price cost together what the sum
+// Guarantees that the total is the sum of the lines, and that lines which share one price cost together what the sum
 // of their quantities costs. Each line is at most half a millionth of a dollar from its exact amount.
 func TestSums(t *testing.T) {
 	r := rand.New(rand.NewPCG(8, 6))
@@ -385,11 +329,11 @@ func TestSums(t *testing.T) {
 			lines[l.id]++
 			paid[l.id] += l.Amount
 		}
-		if total != b.Total+b.Anyway {
-			t.Errorf("the sum of the lines is %d, the totals are %d + %d", total, b.Total, b.Anyway)
+		if total != b.Total {
+			t.Errorf("the sum of the lines is %d, the total is %d", total, b.Total)
 		}
 		for id, q := range quantities {
-			whole := b.Prices.prices[id].amount(w.Region, q, w.FreeTier) * 1_000_000
+			whole := b.Prices.prices[id].amount(w.Region, q) * 1_000_000
 			const digits = 1e-14 // of a sum of float64
 			if off := math.Abs(whole - float64(paid[id])); off > float64(lines[id])/2+whole*digits {
 				t.Errorf("%d lines of %s cost %d, their sum %.2f", lines[id], id, paid[id], whole)
@@ -401,13 +345,11 @@ func TestSums(t *testing.T) {
 // Guarantees that each listed price is used by some bill. An unused price would be a cost that was forgotten.
 func TestEveryPriceIsUsed(t *testing.T) {
 	used := map[string]bool{}
-	for _, api := range APIs() {
-		for _, node := range listPrices(t).Nodes() {
-			w := NewWorkload(100)
-			w.API, w.Profile, w.Node, w.WAF, w.Dashboard, w.CustomerKeys, w.NAT = api, Full, node, true, true, true, 1
-			for _, l := range bill(t, w).Lines {
-				used[l.id] = true
-			}
+	for _, node := range listPrices(t).Nodes() {
+		w := NewWorkload(100)
+		w.Profile, w.Node, w.Dashboard, w.CustomerKeys, w.NAT = Full, node, true, true, 1
+		for _, l := range bill(t, w).Lines {
+			used[l.id] = true
 		}
 	}
 	for id := range listPrices(t).prices {
@@ -434,20 +376,10 @@ func TestLineOfMetrics(t *testing.T) {
 	}
 }
 
-// Guarantees that the requests of environments to other services are billed as often as environments make them.
+// Guarantees that polls of the kill switch are billed as often as environments make them.
 func TestHowOftenEnvironmentsAsk(t *testing.T) {
-	for _, tt := range []struct {
-		what   string
-		billed int64
-		asks   time.Duration
-	}{
-		{"AppConfig", appConfigEvery, killswitch.Every},
-		{"the secret", secretEvery, secrets.DefaultRefresh},
-		{"an issuer's keys", keysEvery, token.DefaultRefresh},
-	} {
-		if billed := time.Duration(tt.billed) * time.Second; billed != tt.asks {
-			t.Errorf("%s is requested every %s and billed as every %s", tt.what, tt.asks, billed)
-		}
+	if billed := appConfigEvery * time.Second; billed != killswitch.Every {
+		t.Errorf("AppConfig is requested every %s and billed as every %s", killswitch.Every, billed)
 	}
 }
 
@@ -459,6 +391,7 @@ func TestRefused(t *testing.T) {
 	}{
 		{func(w *Workload) { w.RPS = -1 }, "rps is outside 0..1000000000"},
 		{func(w *Workload) { w.RPS = MaxRPS + 1 }, "rps is outside"},
+		{func(w *Workload) { w.RPS = math.NaN() }, "rps is outside"},
 		{func(w *Workload) { w.Tenants = 0 }, "tenants is outside 1..10000000"},
 		{func(w *Workload) { w.Cells = 0 }, "cells is outside 1..1000"},
 		{func(w *Workload) { w.Cells = -3 }, "cells is outside 1..1000"},
@@ -467,7 +400,6 @@ func TestRefused(t *testing.T) {
 		{func(w *Workload) { w.Region = "mars-north-1" },
 			`region "mars-north-1" has no prices; there are eu-west-1, us-east-1`},
 		{func(w *Workload) { w.Profile = "huge" }, `profile "huge" is neither`},
-		{func(w *Workload) { w.API = "soap" }, `api "soap" is none of`},
 		{func(w *Workload) { w.Duration = time.Microsecond }, "duration 1µs is outside 1ms..10s"},
 		{func(w *Workload) { w.Canary = time.Second }, "canary 1s is outside 1m..24h"},
 		{func(w *Workload) { w.Profile, w.Node = Full, "cache.z9.huge" },
@@ -500,43 +432,9 @@ func TestMicros(t *testing.T) {
 	if string(text) != `"1.000001"` || err != nil {
 		t.Errorf("as JSON %s, %v", text, err)
 	}
-	for dollars, want := range map[string]Micros{"0.0000005": 1, "0.00000049": 0, "2.5": 2_500_000} {
-		if got := micros(number(t, dollars)); got != want {
-			t.Errorf("%s dollars are %d, want %d", dollars, got, want)
-		}
-	}
-}
-
-// FuzzParseNumber checks that a number is read as the decimal text says, or refused.
-func FuzzParseNumber(f *testing.F) {
-	for _, s := range []string{"0", "50", "0.5", "1_000_000", "007", "", "-1", "NaN", "Inf", "1e6", "1/3", ".5", "5.",
-		"0x10", "1.2.3", "_1", "９", "1e999999999", strings.Repeat("9", 40)} {
-		f.Add(s)
-	}
-	f.Fuzz(func(t *testing.T, s string) {
-		n, err := ParseNumber(s)
-		if err != nil {
-			if n != 0 || strings.ContainsRune(fmt.Sprint(err), '\n') {
-				t.Fatalf("ParseNumber(%q) = %v, %v", s, n, err)
-			}
-			return
-		}
-		want, ok := new(big.Rat).SetString(strings.ReplaceAll(s, "_", ""))
-		if !ok || strings.ContainsAny(s, "-+eEx/NI") {
-			t.Fatalf("ParseNumber(%q) = %v", s, n)
-		}
-		if nearest, _ := want.Float64(); nearest != n {
-			t.Fatalf("ParseNumber(%q) = %v, want %v", s, n, nearest)
-		}
-	})
-}
-
-// Guarantees that text which is not a number is refused, even if other parsers accept it.
-func TestNoNumbers(t *testing.T) {
-	for _, s := range []string{"", "-1", "+1", "NaN", "Inf", "1e6", "1/3", ".5", "5.", "0x10", "1.2.3", "_1", "1,000",
-		" 1", strings.Repeat("9", 19)} {
-		if n, err := ParseNumber(s); err == nil {
-			t.Errorf("ParseNumber(%q) = %v, want an error", s, n)
+	for dollars, want := range map[float64]Micros{0.0000005: 1, 0.00000049: 0, 2.5: 2_500_000} {
+		if got := micros(dollars); got != want {
+			t.Errorf("%g dollars are %d, want %d", dollars, got, want)
 		}
 	}
 }
@@ -621,24 +519,6 @@ func TestPageOfIdle(t *testing.T) {
 			if row := fmt.Sprintf(n, l.Amount); !strings.Contains(string(page), row) {
 				t.Errorf("docs/cost.md does not have %q", row)
 			}
-		}
-	}
-}
-
-// Guarantees that measured numbers of calls and shards are used instead of calculated ones.
-func TestCounted(t *testing.T) {
-	w := NewWorkload(1_000_000)
-	w.Profile, w.Cells, w.StoreCalls, w.Shards = Full, 2, 800_000, 9
-	bill, err := New(&w, listPrices(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if bill.Usage.Nodes != 36 || !same(bill.Usage.CallShare, 0.8) {
-		t.Errorf("%d nodes, %g of the requests call, want 36 and 4/5", bill.Usage.Nodes, bill.Usage.CallShare)
-	}
-	for _, l := range bill.Lines {
-		if l.Service == "ElastiCache" && !strings.Contains(l.How, "800,000 calls per second, as they were counted") {
-			t.Errorf("the explanation of the nodes is %q", l.How)
 		}
 	}
 }

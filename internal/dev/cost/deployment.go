@@ -5,7 +5,6 @@ import (
 	"maps"
 	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/sluicelimits/sluice/internal/configfile"
 	"github.com/sluicelimits/sluice/internal/configfile/configyaml"
@@ -16,7 +15,7 @@ import (
 // for cells of one kind: cells that differ in a setting whose flag is not given are an error. ReadDeployment checks
 // only what it reads; `make synth` checks the rest of the file.
 func ReadDeployment(name string, data []byte, given func(flag string) bool) (map[string]string, error) {
-	r := &deploymentReader{Reader: configfile.Reader{MaxBytes: MaxFileBytes}, given: given}
+	r := &deploymentReader{configfile.Reader{MaxBytes: MaxFileBytes}}
 	document := r.Open(configyaml.Source(name, data), "it needs control and cells")
 	if document.Root == nil {
 		return nil, r.Err()
@@ -51,10 +50,7 @@ func ReadDeployment(name string, data []byte, given func(flag string) bool) (map
 	return flags, r.Err()
 }
 
-type deploymentReader struct {
-	configfile.Reader
-	given func(flag string) bool
-}
+type deploymentReader struct{ configfile.Reader }
 
 // deploymentSchema allows any keys: most of them do not change the bill.
 var deploymentSchema = &configfile.Schema{What: "a part of a deployment file"}
@@ -84,10 +80,9 @@ func (r *deploymentReader) text(o configfile.Object, key, otherwise string) stri
 // cell returns the flags that describe a cell.
 func (r *deploymentReader) cell(v value) map[string]string {
 	o, _ := r.Object(v, deploymentSchema)
-	_, waf := o.Get("waf")
 	flags := map[string]string{
 		"profile": r.text(o, "profile", string(Small)), "leases": r.boolean(o, "leases", true),
-		"waf": strconv.FormatBool(waf), "nat": "0",
+		"nat": "0",
 	}
 	if region, ok := r.Required(o, "region", "whose prices hold"); ok {
 		flags["region"], _ = r.Text(region)
@@ -103,33 +98,5 @@ func (r *deploymentReader) cell(v value) map[string]string {
 			flags["nat"] = fmt.Sprint(zones) // one in each zone
 		}
 	}
-	if api := r.attached(o); api != "" {
-		flags["api"] = api
-	}
 	return flags
-}
-
-// attached returns the kind of the APIs that a cell is attached to; "" if there are none.
-func (r *deploymentReader) attached(cell configfile.Object) string {
-	v, ok := cell.Get("attach")
-	if !ok {
-		return ""
-	}
-	apis, _ := r.List(v, "APIs")
-	kind := ""
-	for _, api := range apis {
-		o, _ := r.Object(api, deploymentSchema)
-		for _, e := range o.Entries {
-			of := strings.ToLower(e.Key) // "webSocket" there
-			if !slices.Contains(APIs(), API(of)) {
-				continue
-			}
-			if kind != "" && kind != of && !r.given("api") {
-				r.Problem(api, "this is a %s API, and a %s API is before it: a bill is for APIs of one kind, so give "+
-					"--api", of, kind)
-			}
-			kind = of
-		}
-	}
-	return kind
 }

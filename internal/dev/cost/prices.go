@@ -15,23 +15,16 @@ var listed []byte
 
 // Prices are AWS's prices, by region. The zero Prices has none.
 type Prices struct {
-	From []Replacement // the files that replaced some of the prices, in the order in which they were read
+	From []string // the files that replaced some of the prices, in the order in which they were read
 
 	prices  map[string]*price
 	regions []string // regions that have all prices; sorted
-}
-
-// Replacement is a price file that replaced some of the prices.
-type Replacement struct {
-	File string
-	Date time.Time // the day of its prices that have no day of their own
 }
 
 // price is the price of one kind of unit.
 type price struct {
 	id, unit, published string
 	per                 float64              // number of units that usd is for
-	free                float64              // units that are free every month, without an end date
 	usd                 map[string][]step    // by region
 	asOf                map[string]time.Time // the day on which that was the price, by region
 }
@@ -47,9 +40,6 @@ func ListPrices() (*Prices, error) { return ReadPrices(nil, "prices.yaml", liste
 
 // ListedPrices returns the text that [ListPrices] parses. Users can take it as the form of their own price file.
 func ListedPrices() string { return string(listed) }
-
-// Regions returns the regions that have every price.
-func (p *Prices) Regions() []string { return slices.Clone(p.regions) }
 
 // Nodes returns the types of cache nodes that have a price, sorted.
 func (p *Prices) Nodes() []string {
@@ -72,33 +62,23 @@ const nodePrice = "elasticache." // begins the id of the price of a node; the ty
 // knownPrices returns the ids of the prices that lines of a bill use, except for those of nodes.
 func knownPrices() []string {
 	return []string{
-		"apigateway.rest", "apigateway.http", "apigateway.websocket.messages", "apigateway.websocket.minutes",
-		"lambda.requests", "lambda.duration", "dynamodb.writes", "dynamodb.reads", "dynamodb.storage",
-		"dynamodb.backup",
-		"transfer.zones", "vpc.endpoint.hours", "vpc.endpoint.data", "vpc.nat.hours", "vpc.nat.data", "vpc.ipv4.hours",
-		"sns.publishes", "sqs.requests", "s3.puts", "s3.storage",
-		"secretsmanager.secrets", "secretsmanager.calls", "kms.keys", "kms.requests", "cloudwatch.metrics",
-		"cloudwatch.alarms",
-		"cloudwatch.dashboards", "cloudwatch.logs", "cloudwatch.archive", "appconfig.requests", "appconfig.received",
-		"cloudtrail.data", "waf.acl", "waf.rules", "waf.requests",
+		"lambda.requests", "lambda.duration", "dynamodb.writes", "dynamodb.reads", "transfer.zones",
+		"vpc.endpoint.hours", "vpc.nat.hours", "vpc.ipv4.hours", "sqs.requests", "s3.puts", "secretsmanager.secrets",
+		"kms.keys", "kms.requests", "cloudwatch.metrics", "cloudwatch.alarms", "cloudwatch.dashboards",
+		"cloudwatch.logs", "appconfig.requests", "appconfig.received", "cloudtrail.data",
 	}
 }
 
-// amount returns the cost of a monthly quantity in a region, in dollars. Free units come first; steps count the units
-// after them.
-func (p *price) amount(region string, quantity float64, freeTier bool) float64 {
-	paid := quantity
-	if freeTier {
-		paid = quantity - min(quantity, p.free)
-	}
+// amount returns the cost of a monthly quantity in a region, in dollars.
+func (p *price) amount(region string, quantity float64) float64 {
 	total, from := 0.0, 0.0
 	for _, s := range p.usd[region] {
-		if paid <= from {
+		if quantity <= from {
 			break
 		}
-		to := paid
+		to := quantity
 		if s.upTo > 0 {
-			to = min(paid, s.upTo)
+			to = min(quantity, s.upTo)
 		}
 		total += (to - from) * s.usd / p.per
 		from = to
@@ -132,7 +112,7 @@ func decimal(a float64, digits int) string {
 		s = strings.TrimRight(strings.TrimRight(s, "0"), ".")
 	}
 	whole, part, point := strings.Cut(s, ".")
-	if len(whole) > 3 && len(whole) <= maxDigits {
+	if len(whole) > 3 && len(whole) <= 18 {
 		var n int64
 		if _, err := fmt.Sscan(whole, &n); err == nil {
 			whole = grouped(n)

@@ -6,41 +6,19 @@ import (
 	"io"
 	"strconv"
 	"strings"
-	"text/tabwriter"
-	"time"
 	"unicode/utf8"
 )
 
-// PricesOf returns the days of the oldest and of the newest price that the bill uses.
-func (b *Bill) PricesOf() (oldest, newest time.Time) {
-	for i, l := range b.Lines {
-		asOf := b.Prices.prices[l.id].asOf[b.Workload.Region]
-		if i == 0 || asOf.Before(oldest) {
-			oldest = asOf
-		}
-		if i == 0 || asOf.After(newest) {
-			newest = asOf
+// pricesOf returns the days of the oldest and of the newest price that the bill uses.
+func (b *Bill) pricesOf() (oldest, newest string) {
+	for i := range b.Lines {
+		if day := b.Lines[i].AsOf; i == 0 {
+			oldest, newest = day, day
+		} else {
+			oldest, newest = min(oldest, day), max(newest, day)
 		}
 	}
 	return oldest, newest
-}
-
-// daysOld returns the number of days from day to now; below 0 if day is in the future.
-func daysOld(day, now time.Time) int64 {
-	return int64(now.UTC().Truncate(24*time.Hour).Sub(day) / (24 * time.Hour))
-}
-
-// aged formats a day with its age: in days up to two months, and in whole months after that.
-func aged(day, now time.Time) string {
-	text, days := day.Format(time.DateOnly), daysOld(day, now)
-	switch {
-	case days < 0:
-		return text + " (in the future)"
-	case days < 62:
-		return fmt.Sprintf("%s (%s old)", text, plural(days, "day"))
-	default:
-		return fmt.Sprintf("%s (%s old)", text, plural(days*12/365, "month"))
-	}
 }
 
 // plural returns the number n with the noun what, in the singular or in the plural.
@@ -51,26 +29,18 @@ func plural(n int64, what string) string {
 	return grouped(n) + " " + what + "s"
 }
 
-// Notes returns the assumptions behind the bill, and hints. It calculates the ages of prices as of now.
-func (b *Bill) Notes(now time.Time) []string {
+// Notes returns the assumptions behind the bill, and hints.
+func (b *Bill) Notes() []string {
 	w, u := &b.Workload, b.Usage
-	free := "no free tier"
-	if w.FreeTier {
-		free = "with AWS's monthly free tier that has no end date, as if nothing else in the account used it"
-	}
-	oldest, newest := b.PricesOf()
-	asOf := aged(oldest, now)
-	if newest.After(oldest) {
-		asOf += " to " + aged(newest, now)
-	}
+	oldest, newest := b.pricesOf()
 	notes := []string{
-		fmt.Sprintf("List prices of %s as of %s, not checked against AWS today; without tax, discounts and savings "+
-			"plans; %s.", w.Region, asOf, free),
+		fmt.Sprintf("List prices of %s as of %s to %s, not checked against AWS today; without tax, discounts, savings "+
+			"plans and free tier, and without what the API itself costs.", w.Region, oldest, newest),
 		fmt.Sprintf("A month of %d hours. All cells are in one region and account, and each tenant calls each of "+
 			"them. Nothing of this has been measured on AWS.", hours),
 	}
-	for _, f := range b.Prices.From {
-		notes = append(notes, fmt.Sprintf("Prices from %s, as of %s.", f.File, f.Date.Format(time.DateOnly)))
+	for _, file := range b.Prices.From {
+		notes = append(notes, fmt.Sprintf("Some prices are from %s.", file))
 	}
 	if w.RPS == 0 {
 		return notes
@@ -90,27 +60,12 @@ func (b *Bill) Notes(now time.Time) []string {
 		notes = append(notes, "API Gateway does not bill requests that an authorizer denies. Without Sluice they "+
 			"would be billed, and reach the backend.")
 	}
-	requests := b.month(u.perCell)
-	if w.PlatformLogs {
-		b := *b
-		b.Workload.PlatformLogs = false
-		if without, err := New(&b.Workload, b.Prices); err == nil {
-			notes = append(notes, fmt.Sprintf("Lambda's own log lines are kept; without them (LoggingConfig: JSON, "+
-				"SystemLogLevel WARN; --platform-logs=false) the bill is $%s lower.", b.Total-without.Total))
-		}
-	}
-	trail := b.Prices.prices["cloudtrail.data"].amount(w.Region, requests, w.FreeTier)
-	notes = append(notes, fmt.Sprintf("CloudTrail is assumed not to record invocations of the authorizer. Recording "+
-		"them would cost $%s more.", micros(trail)))
 	return append(notes, b.quotas()...)
 }
 
 // quotas returns notes about quotas of AWS that the workload exceeds.
 func (b *Bill) quotas() (notes []string) {
 	w, u := &b.Workload, b.Usage
-	if w.RPS*w.Peak > 10_000 {
-		notes = append(notes, "Exceeds a default quota: API Gateway admits 10,000 requests/s in a region and account.")
-	}
 	if u.Environments*w.Cells > 1000 {
 		notes = append(notes, "Exceeds a default quota: Lambda runs 1,000 environments at once in a region and "+
 			"account.")
@@ -125,83 +80,31 @@ func (b *Bill) quotas() (notes []string) {
 // Title describes the workload of the bill in one line.
 func (b *Bill) Title() string {
 	w := &b.Workload
-	return fmt.Sprintf("A month of %s requests/s by %s, in %s, %s API, %s", decimal(w.RPS, 3),
-		plural(w.Tenants, "tenant"),
-		plural(w.Cells, string(w.Profile)+" cell"), map[API]string{REST: "REST", HTTP: "HTTP",
-			WebSocket: "WebSocket"}[w.API], w.Region)
+	return fmt.Sprintf("A month of %s requests/s by %s, in %s, %s", decimal(w.RPS, 3), plural(w.Tenants, "tenant"),
+		plural(w.Cells, string(w.Profile)+" cell"), w.Region)
 }
 
-const (
-	textWidth    = 120 // most characters in a line of WriteText, unless one word is longer
-	detailIndent = 18  // blanks before the details of a row
-)
+const textWidth = 120 // most characters in a line of WriteText, unless one word is longer
 
-// WriteText writes the bill as a table. It calculates the ages of prices as of now.
-func (b *Bill) WriteText(out io.Writer, now time.Time) error {
+// WriteText writes the bill as a table. Below each line stand its price and how its quantity is calculated.
+func (b *Bill) WriteText(out io.Writer) error {
 	var text strings.Builder
+	row := func(usd, service, what, quantity string) {
+		fmt.Fprintf(&text, "%14s  %-15s  %-41s  %s\n", usd, service, what, quantity)
+	}
 	fmt.Fprintf(&text, "%s\n\n", b.Title())
-	t := newDetailedTable("USD\tSERVICE\tLINE\tQUANTITY")
+	row("USD", "SERVICE", "LINE", "QUANTITY")
 	for i := range b.Lines {
-		if !b.Lines[i].Anyway {
-			t.billLine(&b.Lines[i])
-		}
+		l := &b.Lines[i]
+		row(l.Amount.String(), l.Service, l.What, decimal(l.exact, 3)+" "+l.Unit)
+		writeIndented(&text, strings.Repeat(" ", 18), l.Price+": "+l.How)
 	}
-	t.row(fmt.Sprintf("%14s\tpaid for Sluice\t\t", b.Total), "")
-	if b.Anyway > 0 {
-		for i := range b.Lines {
-			if b.Lines[i].Anyway {
-				t.billLine(&b.Lines[i])
-			}
-		}
-		t.row(fmt.Sprintf("%14s\tAPI Gateway\tpaid for the API anyway, without Sluice\t", b.Anyway), "")
-	}
-	if err := t.write(&text); err != nil {
-		return fmt.Errorf("write the bill: %w", err)
-	}
-	fmt.Fprintln(&text)
-	for _, n := range b.Notes(now) {
+	fmt.Fprintf(&text, "%14s  paid for Sluice\n\n", b.Total)
+	for _, n := range b.Notes() {
 		writeIndented(&text, "- ", n)
 	}
 	if _, err := io.WriteString(out, text.String()); err != nil {
 		return fmt.Errorf("write the bill: %w", err)
-	}
-	return nil
-}
-
-// detailedTable is a table whose rows have details, which are price below each row, so that lines stay short.
-type detailedTable struct {
-	cells   strings.Builder
-	writer  *tabwriter.Writer
-	details []string // of each row, the head first
-}
-
-func newDetailedTable(head string) *detailedTable {
-	t := &detailedTable{}
-	t.writer = tabwriter.NewWriter(&t.cells, 0, 0, 2, ' ', 0)
-	t.row(head, "")
-	return t
-}
-
-// row adds a row, whose cells are separated by tabs.
-func (t *detailedTable) row(cells, details string) {
-	fmt.Fprintln(t.writer, cells)
-	t.details = append(t.details, details)
-}
-
-func (t *detailedTable) billLine(l *Line) {
-	t.row(fmt.Sprintf("%14s\t%s\t%s\t%s %s", l.Amount, l.Service, l.What, l.Quantity, l.Unit), l.Price+": "+l.How)
-}
-
-func (t *detailedTable) write(out *strings.Builder) error {
-	if err := t.writer.Flush(); err != nil {
-		return err
-	}
-	lines := strings.Split(strings.TrimSuffix(t.cells.String(), "\n"), "\n")
-	for i, line := range lines {
-		fmt.Fprintln(out, strings.TrimRight(line, " "))
-		if t.details[i] != "" {
-			writeIndented(out, strings.Repeat(" ", detailIndent), t.details[i])
-		}
 	}
 	return nil
 }
@@ -225,51 +128,28 @@ func writeIndented(out *strings.Builder, label, text string) {
 
 // report is the bill as JSON. Amounts are strings, in dollars with six digits after the point.
 type report struct {
-	Title        string       `json:"title"`
-	Region       string       `json:"region"`
-	PricesOf     string       `json:"pricesOf"` // the day of the oldest price
-	PricesTo     string       `json:"pricesTo"` // the day of the newest price
-	OldestDays   int64        `json:"oldestPriceDays"`
-	RPS          string       `json:"requestsPerSecond"`
-	Tenants      int64        `json:"tenants"`
-	Cells        int64        `json:"cells"`
-	Profile      Profile      `json:"profile"`
-	API          API          `json:"api"`
-	Environments int64        `json:"environmentsPerCell"`
-	MeanMs       string       `json:"billedMilliseconds"`
-	Lines        []reportLine `json:"lines"`
-	Total        Micros       `json:"usd"`
-	Anyway       Micros       `json:"usdWithoutSluice"`
-	Notes        []string     `json:"notes"`
+	Title        string   `json:"title"`
+	Region       string   `json:"region"`
+	PricesOf     string   `json:"pricesOf"` // the day of the oldest price
+	PricesTo     string   `json:"pricesTo"` // the day of the newest price
+	Environments int64    `json:"environmentsPerCell"`
+	MeanMs       string   `json:"billedMilliseconds"`
+	Lines        []Line   `json:"lines"`
+	Total        Micros   `json:"usd"`
+	Notes        []string `json:"notes"`
 }
 
-type reportLine struct {
-	Line
-	Published string `json:"priceFrom"`
-	AsOf      string `json:"priceAsOf"` // the day
-}
-
-// WriteJSON writes the bill as one JSON value. It calculates the ages of prices as of now.
-func (b *Bill) WriteJSON(out io.Writer, now time.Time) error {
-	w, u := &b.Workload, b.Usage
-	oldest, newest := b.PricesOf()
-	r := report{
-		Title: b.Title(), Region: w.Region, RPS: plainDecimal(w.RPS, 6),
-		PricesOf: oldest.Format(time.DateOnly), PricesTo: newest.Format(time.DateOnly), OldestDays: daysOld(oldest,
-			now),
-		Tenants: w.Tenants, Cells: w.Cells, Profile: w.Profile, API: w.API, Environments: u.Environments,
-		MeanMs: plainDecimal(u.MeanMs, 3), Total: b.Total, Anyway: b.Anyway, Notes: b.Notes(now),
-	}
-	for _, l := range b.Lines {
-		line := l
-		line.Quantity = plainDecimal(l.exact, 6)
-		p := b.Prices.prices[l.id]
-		r.Lines = append(r.Lines, reportLine{line, p.published, p.asOf[w.Region].Format(time.DateOnly)})
-	}
+// WriteJSON writes the bill as one JSON value.
+func (b *Bill) WriteJSON(out io.Writer) error {
+	oldest, newest := b.pricesOf()
 	e := json.NewEncoder(out)
 	e.SetIndent("", "  ")
 	e.SetEscapeHTML(false)
-	if err := e.Encode(r); err != nil {
+	if err := e.Encode(report{
+		Title: b.Title(), Region: b.Workload.Region, PricesOf: oldest, PricesTo: newest,
+		Environments: b.Usage.Environments, MeanMs: plainDecimal(b.Usage.MeanMs, 3), Lines: b.Lines, Total: b.Total,
+		Notes: b.Notes(),
+	}); err != nil {
 		return fmt.Errorf("write the bill: %w", err)
 	}
 	return nil

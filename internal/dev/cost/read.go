@@ -6,6 +6,7 @@ import (
 	"math"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -16,7 +17,10 @@ import (
 // MaxFileBytes is the largest size of a price file.
 const MaxFileBytes = 1 << 20
 
-const maxSteps = 20
+const (
+	maxSteps  = 20
+	maxNumber = 1e18 // largest number of a price file
+)
 
 // PriceError holds all problems of a price file.
 type PriceError = configfile.Error
@@ -45,7 +49,7 @@ func ReadPrices(base *Prices, name string, data []byte) (*Prices, error) {
 		return nil, err
 	}
 	if base != nil {
-		r.next.From = append(slices.Clone(base.From), Replacement{name, r.date})
+		r.next.From = append(slices.Clone(base.From), name)
 	}
 	return r.next, nil
 }
@@ -62,12 +66,10 @@ type reader struct {
 
 // The keys of each mapping of a price file.
 var (
-	fileSchema  = &configfile.Schema{What: "a price file", Keys: []string{"date", "prices"}}
-	priceSchema = &configfile.Schema{What: "a price", Keys: []string{"id", "per", "unit", "free", "published", "asOf",
-		"usd"}}
+	fileSchema   = &configfile.Schema{What: "a price file", Keys: []string{"date", "prices"}}
+	priceSchema  = &configfile.Schema{What: "a price", Keys: []string{"id", "per", "unit", "published", "asOf", "usd"}}
 	stepSchema   = &configfile.Schema{What: "a step", Keys: []string{"upTo", "usd"}}
 	regionSchema = &configfile.Schema{What: "prices by region"}
-	daySchema    = &configfile.Schema{What: "a day, or days by region"}
 )
 
 // text reads a string that is not empty.
@@ -85,10 +87,10 @@ func (r *reader) number(v value, positive bool) float64 {
 		r.Problem(v, "want a number, got %s", configfile.Describe(v.Node))
 		return 0
 	}
-	n, err := ParseNumber(v.Node.Text)
+	n, err := strconv.ParseFloat(v.Node.Text, 64)
 	switch {
-	case err != nil:
-		r.Problem(v, "%s", err)
+	case err != nil || math.IsNaN(n) || n < 0 || n > maxNumber:
+		r.Problem(v, "%q is not a number of 0 to %.0e: write one such as 50 or 0.25", clip(v.Node.Text), maxNumber)
 		return 0
 	case positive && n == 0:
 		r.Problem(v, "want a number above 0")
@@ -158,35 +160,16 @@ func (r *reader) price(entry value, seen map[string]bool) {
 		return
 	}
 	regions, _ := r.Object(usd, regionSchema)
+	date := r.date
+	if v, ok := o.Get("asOf"); ok {
+		date = r.day(v)
+	}
 	for _, region := range regions.Entries {
 		if !regionName.MatchString(region.Key) {
 			r.ProblemAt(region.KeyAt, "%s is not the name of a region", configfile.Quote(region.Key))
 			continue
 		}
-		p.usd[region.Key] = r.steps(region.Value)
-		p.asOf[region.Key] = r.date
-	}
-	if v, ok := o.Get("asOf"); ok {
-		r.asOf(v, p, regions)
-	}
-}
-
-// asOf reads the day of a price: one day for all regions of the entry, or days for some regions.
-func (r *reader) asOf(v value, p *price, regions configfile.Object) {
-	if v.Node.IsScalar() {
-		date := r.day(v)
-		for _, region := range regions.Entries {
-			p.asOf[region.Key] = date
-		}
-		return
-	}
-	named, _ := r.Object(v, daySchema)
-	for _, region := range named.Entries {
-		if _, ok := regions.Get(region.Key); !ok {
-			r.ProblemAt(region.KeyAt, "the entry has no price for %s", configfile.Quote(region.Key))
-			continue
-		}
-		p.asOf[region.Key] = r.day(region.Value)
+		p.usd[region.Key], p.asOf[region.Key] = r.steps(region.Value), date
 	}
 }
 
@@ -205,9 +188,6 @@ func (r *reader) described(o configfile.Object, id string) *price {
 		if p.per = r.number(v, true); p.per != math.Trunc(p.per) {
 			r.Problem(v, "want a whole number")
 		}
-	}
-	if v, ok := o.Get("free"); ok {
-		p.free = r.number(v, false)
 	}
 	if v, ok := o.Get("unit"); ok {
 		p.unit = r.text(v)

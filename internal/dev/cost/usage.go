@@ -49,9 +49,6 @@ func usage(w *Workload) *Usage {
 	}
 	u.Environments = environments(u.perCell * (most / 1000) * w.Peak)
 	u.calls, u.quotas = storeCalls(w, u)
-	if w.StoreCalls > 0 {
-		u.calls = w.StoreCalls / cells
-	}
 	if u.admitted > 0 {
 		u.CallShare = min(1, u.calls/u.perCell)
 	}
@@ -68,9 +65,6 @@ func usage(w *Workload) *Usage {
 	}
 	if w.Profile == Full {
 		u.Shards = max(1, up(u.calls*w.Peak/callsPerShard))
-		if w.Shards > 0 {
-			u.Shards = w.Shards
-		}
 		u.Nodes = 2 * u.Shards * w.Cells // each with a replica in another zone
 	}
 	u.AlarmMetrics = alarmMetrics(w, u.Shards)
@@ -80,12 +74,6 @@ func usage(w *Workload) *Usage {
 	u.Changes = u.runs + float64(w.Changes*hours)/24
 	u.Metrics = metrics(w, u)
 	return u
-}
-
-// asking returns the calls per second of a cell if each environment makes one call in so many seconds. An environment
-// runs only while it serves a request, so there are at most as many calls as requests.
-func (u *Usage) asking(seconds int64) float64 {
-	return min(float64(u.Environments)/float64(seconds), u.perCell)
 }
 
 // environments returns how many environments a load needs. load is the mean number of concurrent requests; the result
