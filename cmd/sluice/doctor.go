@@ -28,7 +28,7 @@ each is charged to the key's tenant: use a test tenant with a small limit.
 The exit status is 1 if an assumption does not hold, 2 for a wrong command line, and 6 if no
 assumption could be checked.`
 
-const doctorExample = `  sluice doctor https://abc.execute-api.eu-west-1.amazonaws.com/v1/orders --key-file key.txt --charge 10
+const doctorExample = `  sluice doctor https://abc.execute-api.eu-west-1.amazonaws.com/v1 --key-file key.txt --charge 10
   sluice doctor wss://def.execute-api.eu-west-1.amazonaws.com/v1 --json`
 
 // keyVariable is the environment variable with the API key if --key-file is not given.

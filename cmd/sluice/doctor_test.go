@@ -159,8 +159,8 @@ func TestDoctorDoesNotHold(t *testing.T) {
 	}
 }
 
-// If no API Gateway answers, the exit status says that nothing was checked: neither that all is well, nor that something
-// is wrong.
+// If no API Gateway answers, the exit status says that nothing was checked: neither that all is well, nor that
+// something is wrong.
 func TestDoctorChecksNothing(t *testing.T) {
 	s := httptest.NewServer(http.NotFoundHandler())
 	defer s.Close()

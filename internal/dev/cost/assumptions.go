@@ -31,8 +31,8 @@ const (
 	batchBytes = 726 // the same for a function of the control plane
 )
 
-// appConfigEvery is how many seconds lie between two polls of AppConfig by an environment. A test compares it with package
-// killswitch.
+// appConfigEvery is how many seconds lie between two polls of AppConfig by an environment. A test compares it with
+// package killswitch.
 const appConfigEvery = 15
 
 // Assumptions. None of them has been measured on AWS.

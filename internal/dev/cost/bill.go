@@ -195,8 +195,8 @@ func (b *Bill) requestsPerEnvironment() float64 {
 func (b *Bill) fullCell() {
 	w, u := &b.Workload, b.Usage
 	b.add("ElastiCache", w.Node, nodePrice+w.Node, float64(u.Nodes*hours),
-		"%d shards in each cell, each a primary and a replica: %s; %s calls/s a shard at peak", u.Shards, b.explainCalls("calls"),
-		grouped(callsPerShard))
+		"%d shards in each cell, each a primary and a replica: %s; %s calls/s a shard at peak", u.Shards,
+		b.explainCalls("calls"), grouped(callsPerShard))
 	b.add("Network", "between zones", "transfer.zones",
 		b.month(u.calls)*callBytes*otherZone/(zones<<30),
 		"%d bytes a call, %d of %d to another zone; billed at the function's side", callBytes, otherZone, zones)
@@ -264,8 +264,8 @@ func (b *Bill) cloudWatch() {
 		"%s bytes a call, Lambda's own lines included", grouped(batchBytes+platformBytes))
 }
 
-// appConfig adds the polls of the kill switch. An environment runs only while it serves a request, so there are at most as
-// many polls as requests.
+// appConfig adds the polls of the kill switch. An environment runs only while it serves a request, so there are at most
+// as many polls as requests.
 func (b *Bill) appConfig() {
 	w, u := &b.Workload, b.Usage
 	b.add("AppConfig", "polls", "appconfig.requests", b.month(min(float64(u.Environments)/appConfigEvery, u.perCell)),

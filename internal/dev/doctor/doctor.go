@@ -27,8 +27,8 @@ type Finding struct {
 	Do     string `json:"do,omitempty"` // what to do, in one line; "" if there is nothing to do
 }
 
-// Assumption is a sentence about API Gateway that Sluice relies on. docs/assumptions.md also has which files rely on it,
-// the worse case, for which they are written, and how the check looks.
+// Assumption is a sentence about API Gateway that Sluice relies on. docs/assumptions.md also has which files rely on
+// it, the worse case, for which they are written, and how the check looks.
 type Assumption struct {
 	ID   string
 	Says string // the sentence
