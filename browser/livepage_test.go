@@ -94,39 +94,9 @@ func TestLivePageNumbers(t *testing.T) {
 				}
 			}
 		}
-		p.compareBars(s, window)
 	}
 	p.compareLimits(s)
 	p.compareDenials(s)
-}
-
-// compareBars compares the heights of the plot's bars, and the numbers in the table below it, with the tally.
-func (p *tab) compareBars(s *scene, window string) {
-	p.t.Helper()
-	eval[bool](p, "document.getElementById('as-table').open = true")
-	p.until("document.querySelectorAll('#cells tr').length === 60")
-	sum := 0
-	for _, text := range p.texts("#cells td:nth-child(3)") {
-		n, err := strconv.Atoi(text)
-		if err != nil {
-			p.t.Fatalf("a cell of the plot's table shows %q", text)
-		}
-		sum += n
-	}
-	if want := s.count(window, hasOutcome(livepage.Limited, livepage.IPLimited)); sum != want {
-		p.t.Errorf("limited requests in the plot's table of the %s sum up to %d, want %d", window, sum, want)
-	}
-	// The heights of the bars have the same ratio as the counts.
-	drawn := eval[struct{ Allowed, Denied, Other float64 }](p, `(() => {
-		const sum = (s) => [...document.querySelectorAll('.bar-' + s)]
-			.reduce((n, b) => n + Number(b.getAttribute('height')), 0);
-		return { Allowed: sum('allowed'), Denied: sum('denied'), Other: sum('other') };
-	})()`)
-	allowed, denied := s.count(window, hasOutcome(livepage.Allowed)), s.count(window,
-		hasOutcome(livepage.Limited, livepage.IPLimited))
-	if got, want := drawn.Denied/drawn.Allowed, float64(denied)/float64(allowed); got < want*.999 || got > want*1.001 {
-		p.t.Errorf("bars of the %s: denied to allowed is %.4f, want %.4f", window, got, want)
-	}
 }
 
 func (p *tab) compareLimits(s *scene) {

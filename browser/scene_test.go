@@ -16,8 +16,7 @@ import (
 // hostile is a tenant's name that runs a script in a page that inserts it as markup.
 const hostile = `</script><img src=x onerror="console.error('taken over')">`
 
-// sceneNow is the time at which the page is read. It is not at a boundary between two bars of the plot, in either
-// window.
+// sceneNow is the time at which the page is read. It is not at a boundary between two steps of a window.
 var sceneNow = time.Date(2026, 7, 14, 10, 32, 47, 300e6, time.UTC)
 
 // scene is a limiter without HTTP: it decides with a real memory store. It keeps a tally of its own, which is

@@ -124,16 +124,10 @@ type Gateway struct {
 	TryCommands []string `json:"try"`
 }
 
-// Window counts all requests within one of the two windows of the page, in total and for each of its steps.
+// Window counts all requests within one of the two windows of the page.
 type Window struct {
-	ID       string   `json:"id"`      // "minute" or "ten_minutes"
-	StepMs   int64    `json:"step_ms"` // length of a step
-	FromMs   int64    `json:"from_ms"` // start of the first step; the last step is not over yet
-	Totals   Counts   `json:"totals"`
-	Allowed  []uint32 `json:"allowed"`  // requests in each step, oldest first
-	Denied   []uint32 `json:"denied"`   // denied by a limit, of a plan or before authentication
-	Other    []uint32 `json:"other"`    // every other outcome
-	Degraded []uint32 `json:"degraded"` // requests of any outcome that were decided without the store
+	ID     string `json:"id"` // "minute" or "ten_minutes"
+	Totals Counts `json:"totals"`
 }
 
 // Counts are requests by outcome. Their sum is Requests; Degraded is not part of the sum, since it counts requests that
@@ -209,37 +203,14 @@ func (r *Recorder) count(now time.Time) counts {
 	second := max(now.Unix()+r.shift, r.newest)
 	c := counts{windows: make([]Window, windowCount), tenants: r.tenants.totals(second),
 		limits: r.limits.totals(second)}
-	for i := range c.windows {
-		c.windows[i] = r.window(i, second)
+	for i, sum := range r.all.totals(second) {
+		c.windows[i] = Window{windowIDs[i], countsOf(sum)}
 	}
 	c.denials = make([]Denial, 0, min(r.denied, MaxDenials))
 	for n := r.denied - 1; n >= 0 && n >= r.denied-MaxDenials; n-- {
 		c.denials = append(c.denials, r.denials[n%MaxDenials])
 	}
 	return c
-}
-
-func (r *Recorder) window(i int, second int64) Window {
-	last := floorDiv(second, stepSeconds[i])
-	first := last - cellCount + 1
-	w := Window{
-		ID:       windowIDs[i],
-		StepMs:   stepSeconds[i] * 1000,
-		FromMs:   (first*stepSeconds[i] - r.shift) * 1000,
-		Totals:   countsOf(r.all[i].total(last)),
-		Allowed:  make([]uint32, 0, cellCount),
-		Denied:   make([]uint32, 0, cellCount),
-		Other:    make([]uint32, 0, cellCount),
-		Degraded: make([]uint32, 0, cellCount),
-	}
-	for step := first; step <= last; step++ {
-		c := r.all[i].at(step)
-		w.Allowed = append(w.Allowed, c[laneAllowed])
-		w.Denied = append(w.Denied, c[laneLimited]+c[laneIPLimited])
-		w.Other = append(w.Other, c[laneUnauthorized]+c[laneForbidden]+c[laneNotFound]+c[laneStoreFailed])
-		w.Degraded = append(w.Degraded, c[laneDegraded])
-	}
-	return w
 }
 
 // totals sums up the windows of every name that has counts. Names that did not fit in the table are counted together,

@@ -284,10 +284,6 @@ func golden(t *testing.T, name string, got []byte) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The 60 numbers of a window are written on one line, so that the golden file can be read.
-	got = regexp.MustCompile(`\[[\s\d,]+\]`).ReplaceAllFunc(got, func(list []byte) []byte {
-		return []byte(strings.Join(strings.Fields(string(list)), ""))
-	})
 	got = append(got, '\n')
 	file := filepath.Join("testdata", name)
 	if *update {

@@ -48,14 +48,6 @@ func (r *ring) advance(step int64) {
 	r.newest = step
 }
 
-// at returns the cell of a step. It is empty if the ring does not hold the step.
-func (r *ring) at(step int64) cell {
-	if step > r.newest || step <= r.newest-cellCount {
-		return cell{}
-	}
-	return r.cells[index(step)]
-}
-
 // total sums up the window that ends with step.
 func (r *ring) total(step int64) (sum [lanes]uint64) {
 	for s := max(step, r.newest) - cellCount + 1; s <= min(step, r.newest); s++ {

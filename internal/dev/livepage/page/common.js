@@ -13,8 +13,7 @@ if (theme === 'light' || theme === 'dark') root.dataset.theme = theme; // before
 const $ = (id) => document.getElementById(id);
 const whole = new Intl.NumberFormat('en');
 const short = new Intl.NumberFormat('en', { notation: 'compact', maximumFractionDigits: 1 });
-const clock = (ms, seconds = true) => new Date(ms).toLocaleTimeString('en-GB',
-  seconds ? {} : { hour: '2-digit', minute: '2-digit' });
+const clock = (ms) => new Date(ms).toLocaleTimeString('en-GB');
 
 function text(node, value) {
   value = String(value);
@@ -62,76 +61,6 @@ function sync(parent, items, key, make) {
   for (const row of had.values()) row.node.remove();
 }
 const keyOf = (...parts) => JSON.stringify(parts);
-
-// The chart of stacked bars
-
-// roundUp is the next of 1, 2, 4, 6, 8 or 10 times a power of ten: an axis whose half is a round number, too.
-function roundUp(n) {
-  let unit = 1;
-  while (unit * 10 < n) unit *= 10;
-  return [1, 2, 4, 6, 8, 10].map((m) => m * unit).find((v) => v >= n);
-}
-// chart stacks parts, from the bottom up, in each column. say gives the text for the column that is pointed at, or -1.
-function chart(parts, say) {
-  const bars = [];
-  let pointed = -1;
-  const point = () => {
-    bars.forEach((bar, i) => bar.band.classList.toggle('on', i === pointed));
-    $('readout').classList.toggle('on', pointed >= 0);
-    if (bars.length) text($('readout'), say(pointed));
-  };
-  const grow = (n) => {
-    const width = 600 / n, svg = (name) => {
-      const node = document.createElementNS('http://www.w3.org/2000/svg', 'rect');
-      node.setAttribute('class', name);
-      $('bars').append(node);
-      return node;
-    };
-    while (bars.length < n) {
-      const bar = { band: svg('band') }, i = bars.length;
-      for (const s of parts) bar[s] = svg('bar-' + s);
-      for (const [part, node] of Object.entries(bar)) {
-        node.setAttribute('x', i * width + (part === 'band' ? 0 : width * .1));
-        node.setAttribute('width', part === 'band' ? width : width * .8);
-      }
-      bar.band.setAttribute('height', 100);
-      bar.away = svg('bar-away');
-      for (const [k, v] of [['x', i * width], ['width', width], ['y', 101.5]]) bar.away.setAttribute(k, v);
-      bars.push(bar);
-    }
-  };
-  $('plot').addEventListener('pointermove', (e) => {
-    const box = $('plot').getBoundingClientRect();
-    pointed = Math.min(bars.length - 1, Math.max(0, Math.floor((e.clientX - box.left) / box.width * bars.length)));
-    point();
-  });
-  $('plot').addEventListener('pointerleave', () => {
-    pointed = -1;
-    point();
-  });
-  // values has a list for each part. The axis ends at most or above. peak is the highest column.
-  return function draw(values, marked, most = 0) {
-    const n = values[parts[0]].length, sum = (i) => parts.reduce((all, s) => all + values[s][i], 0);
-    grow(n);
-    let peak = 0;
-    for (let i = 1; i < n; i++) if (sum(i) > sum(peak)) peak = i;
-    const top = roundUp(Math.max(sum(peak), most));
-    for (let i = 0; i < n; i++) {
-      let y = 100;
-      for (const s of parts) {
-        const h = 100 * values[s][i] / top;
-        bars[i][s].setAttribute('y', y -= h);
-        bars[i][s].setAttribute('height', h);
-      }
-      bars[i].away.setAttribute('height', marked(i) ? 3 : 0);
-    }
-    const any = sum(peak) || most;
-    text($('y-top'), any ? short.format(top) : '');
-    text($('y-mid'), any && top > 1 ? short.format(top / 2) : '');
-    point();
-    return { top, peak, highest: sum(peak) };
-  };
-}
 
 // Polling
 

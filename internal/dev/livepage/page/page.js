@@ -16,53 +16,15 @@ function tiles(w) {
     number(document.querySelector('.tiles [data-total="' + name + '"]'), n, name === 'limited');
     text($('sub-' + name), sub);
   };
-  const each = t.requests * 1000 / (w.step_ms * w.allowed.length);
+  const each = t.requests / (shown === 0 ? 60 : 600);
   put('requests', t.requests, each >= 10 ? Math.round(each) + ' per second' : each > 0 ? each.toFixed(each < 1 ? 2 : 1) + ' per second' : 'none yet');
   put('allowed', t.allowed, percent(t.allowed, t.requests));
   put('limited', limited, t.ip_limited ? whole.format(t.ip_limited) + ' by address' : percent(limited, t.requests));
   put('unauthorized', t.unauthorized, percent(t.unauthorized, t.requests));
   const parts = [[t.not_found, 'no route'], [t.forbidden, 'forbidden'], [t.store_failed, 'store away']];
   put('other', other, parts.filter((p) => p[0]).map((p) => whole.format(p[0]) + ' ' + p[1]).join(', ') || '\u00a0');
-}
-
-const series = ['allowed', 'other', 'denied']; // from the bottom up
-const alone = (w, i) => list(w.degraded)[i] || 0; // decided without the store
-let plot = null;
-
-function drawPlot(w) {
-  const t = w.totals, { peak, highest } = plot(w, (i) => alone(w, i));
   $('away-key').hidden = !t.degraded;
   text($('away-count'), amount(t.degraded) + ' decided without the store');
-  text($('x-from'), clock(w.from_ms));
-  text($('x-to'), 'now');
-  const step = w.step_ms === 1000 ? 'second' : w.step_ms / 1000 + ' seconds';
-  text($('plot-desc'), t.requests === 0 ? 'No requests in the ' + label() + '.'
-    : 'In the ' + label() + ': ' + whole.format(t.allowed) + ' allowed, ' + whole.format(t.limited + t.ip_limited) +
-      ' limited, of ' + whole.format(t.requests) + '. Most in one ' + step + ': ' + highest + ', at ' + clock(w.from_ms + peak * w.step_ms) + '.' +
-      (t.degraded ? ' ' + amount(t.degraded) + ' were decided without the store.' : ''));
-  if ($('as-table').open) table(w);
-}
-const label = () => shown === 0 ? 'last minute' : 'last 10 minutes';
-
-function readout(i) {
-  const w = data.windows[shown];
-  return i < 0 ? clock(w.from_ms + w.step_ms * w.allowed.length / 2) :
-    clock(w.from_ms + i * w.step_ms) + ': ' + whole.format(w.allowed[i]) + ' allowed, ' +
-    whole.format(w.denied[i]) + ' limited' + (w.other[i] ? ', ' + whole.format(w.other[i]) + ' other' : '') +
-    (alone(w, i) ? '; ' + whole.format(alone(w, i)) + ' without the store' : '');
-}
-function table(w) {
-  sync($('cells'), w.allowed.map((_, i) => i).reverse(), (i) => w.from_ms + i * w.step_ms, (i) => {
-    const node = el('tr');
-    el('th', '', clock(w.from_ms + i * w.step_ms), node).scope = 'row';
-    const cells = ['allowed', 'denied', 'other'].map((s) => [s, el('td', 'num', '', node)]);
-    const away = el('td', 'num', '', node);
-    return { node, update(i) {
-      const w = data.windows[shown];
-      cells.forEach(([s, td]) => number(td, w[s][i], s === 'denied'));
-      number(away, alone(w, i));
-    } };
-  });
 }
 
 // Tenants
@@ -344,7 +306,6 @@ function show() {
   store(data);
   fleet(data);
   tiles(w);
-  drawPlot(w);
   tenants(data);
   limits(data);
   denials(data);
@@ -353,7 +314,6 @@ function show() {
 }
 
 start(show, () => {
-  plot = chart(series, readout);
   for (const input of document.querySelectorAll('input[name="window"]')) {
     input.checked = input.value === ['minute', 'ten_minutes'][shown];
     input.addEventListener('change', () => {
@@ -362,5 +322,4 @@ start(show, () => {
       show();
     });
   }
-  $('as-table').addEventListener('toggle', show);
 });
