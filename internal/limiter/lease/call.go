@@ -130,6 +130,7 @@ func (c *call) decideByOneCall(
 	t := c.owner.shard.clock.At(after.instant)
 	if err != nil {
 		c.putBackReserved(t)
+		c.noteLost(err, at.instant)
 		if c.flight != nil {
 			c.completeFlight(sharedError(ctx, err))
 		}
@@ -231,10 +232,11 @@ func (c *call) reserveUnits(at requestTime) (sent int64) {
 		tc.need = ask.Need
 		isPlain = isPlain && *ask == (limit.LeaseRequest{Need: tc.cost})
 	}
-	if isPlain { // a request without leases is what stores decide fastest
-		c.storeRequest.Leases = c.storeRequest.Leases[:0]
-	} else {
+	switch {
+	case !isPlain:
 		c.beginFlight(at.instant)
+	case !c.mayBeLost(): // a request without leases is what stores decide fastest
+		c.storeRequest.Leases = c.storeRequest.Leases[:0]
 	}
 	return t - c.owner.shard.clock.Behind(at.instant)
 }

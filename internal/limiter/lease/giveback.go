@@ -39,16 +39,21 @@ func (r *returnCall) accepts(c *counter) bool {
 
 // addUnits takes units off the counter's lease and adds them to the call. Units that are not free yet go first.
 func (r *returnCall) addUnits(c *counter, t, units int64) {
-	l := c.tier.Limit()
-	first := r.firstLease(l, c.value)
-	for j := range l.Tiers {
-		if &l.Tiers[j] == c.tier {
-			ask := &r.request.Leases[first+j]
-			ask.Correction, ask.CorrectionAt = -units, c.lease.At
-		}
-	}
+	r.add(c.tier, c.value, units, c.lease.At)
 	c.ramp.removeLocked(units, t)
 	c.lease.GiveBack(units)
+}
+
+// add adds units of a lease to the call. leaseAt is the lease's At.
+func (r *returnCall) add(t *limit.Tier, v limit.Value, units, leaseAt int64) {
+	l := t.Limit()
+	first := r.firstLease(l, v)
+	for j := range l.Tiers {
+		if &l.Tiers[j] == t {
+			ask := &r.request.Leases[first+j]
+			ask.Correction, ask.CorrectionAt = -units, leaseAt
+		}
+	}
 	r.units += units
 }
 
@@ -136,9 +141,11 @@ func (s *Store) giveBackRegularly(ctx context.Context) {
 	}
 }
 
-// GiveBackSpare gives back, once, the units that will probably not be spent. The store does so by itself every
+// GiveBackSpare gives back, once, the units that will probably not be spent, and those that calls without a reply have
+// charged. The store does so by itself every
 // [Config.GiveBackEvery]; a process that may be frozen between requests calls it beside a request instead.
 func (s *Store) GiveBackSpare(ctx context.Context, now time.Time) {
+	_ = s.giveBackLost(ctx, now) // the store is asked again later
 	for i := range s.shards {
 		sh := &s.shards[i]
 		if !sh.hasScarce(now) {
@@ -240,6 +247,8 @@ func (s *Store) giveBackAll(ctx context.Context) error {
 	failed := 0
 	free := make(chan struct{}, returnsAtOnce)
 	now := s.config.Clock()
+	errs = append(errs, s.giveBackLost(ctx, now))
+	s.lost.forget()
 	for i := range s.shards {
 		sh := &s.shards[i]
 		for _, r := range sh.collectAll(now) {

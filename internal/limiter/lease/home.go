@@ -3,6 +3,7 @@ package lease
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync/atomic"
 
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
@@ -26,6 +27,12 @@ func (s *Store) lifeOf(c *counter) int64 {
 
 // leasingSuspended reports whether the last call to the store that keeps the counter has failed.
 func (s *Store) leasingSuspended(c *counter) bool { return s.callFailed(c.tier.Limit().Home).Load() }
+
+// mayBeLost reports whether the last call to a store that keeps one of the call's counters has failed. The store may
+// then keep its reply to this call, which it does only for requests with leases.
+func (c *call) mayBeLost() bool {
+	return slices.ContainsFunc(c.tiers, func(tc tierCall) bool { return c.store.leasingSuspended(tc.counter) })
+}
 
 // callFailed returns the flag of a home cell, or of the cell's own store if home is empty.
 func (s *Store) callFailed(home string) *atomic.Bool {

@@ -94,12 +94,14 @@ func (c *call) runPrefetch(at requestTime, sent int64) {
 	defer c.release()
 	ctx, cancel := c.store.config.Runtime.WithTimeout(c.store.prefetching, prefetchDeadline)
 	defer cancel()
+	began := at.instant
 	at, err := c.callStore(ctx, at)
 	c.owner.shard.mu.Lock()
 	defer c.owner.shard.mu.Unlock()
 	c.noteOutcome(ctx, err)
 	if t := c.owner.shard.clock.At(at.instant); err != nil {
 		c.putBackReserved(t)
+		c.noteLost(err, began)
 	} else {
 		c.storeReply(sent, t)
 	}

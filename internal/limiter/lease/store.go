@@ -39,8 +39,10 @@
 // # What happens when the store fails
 //
 // An error of the store is returned to the caller, and the units that were reserved for the request return to the
-// leases. What the failed call may have leased is lost. Until a call succeeds, calls ask for no lease, because a grant
-// whose reply is lost would waste more units. The cell's own store and each home cell are considered apart.
+// leases. Until a call succeeds, calls ask for no lease, because a grant whose reply is lost would waste more units. The
+// cell's own store and each home cell are considered apart. The failed call may have been carried out. If the store can
+// tell ([limit.LostReply]), what the call has charged is given back when the store answers again (lostreply.go).
+// Otherwise it is lost.
 //
 // # What is never leased
 //
@@ -111,9 +113,10 @@ type Store struct {
 	homeLife     int64  // µs
 	counterCount atomic.Int64
 
-	lastCallFailed atomic.Bool // suspends leasing until a call succeeds: a grant whose reply is lost would waste units
+	lastCallFailed atomic.Bool // suspends leasing until a call succeeds: a grant whose reply is lost lies idle
 	homeCallFailed sync.Map    // the same per home cell: cell name → *atomic.Bool
 
+	lost   lostCalls
 	shards [shardCount]shard
 	calls  sync.Pool // of *call
 
@@ -189,7 +192,7 @@ func (s *Store) AcceptsPlan(all []*limit.Limit, together ...[]*limit.Limit) erro
 }
 
 // Decide charges all limits of the request or none, from leases if they suffice. See [limit.Store]. If the wrapped
-// store returns an error, what the call may have leased is lost, and later calls ask for no lease until one succeeds.
+// store returns an error, later calls ask for no lease until one succeeds.
 // An error by which the store answered ([limit.Answered]) counts as success there.
 //
 // A request that has a LeaseRequest for each of its tiers is passed on to the wrapped store as it is.
@@ -279,7 +282,7 @@ type Stats struct {
 	Waited   int64 // decisions that waited for the call of another request
 	Returns  int64 // calls that only gave units back
 	Returned int64 // units given back, also those returned with the call for a request
-	Lost     int64 // units that were neither spent nor given back
+	Lost     int64 // units that were neither spent nor given back; of a call without a reply the most that it can be
 	Counters int64 // counters held at present
 	Units    int64 // units leased and not spent at present
 }

@@ -37,6 +37,7 @@ type world struct {
 	spends   map[counterName][]*spend
 	largest  map[string]limit.Tier // each number is the largest that the tier had, by identity
 	receipts []paid
+	late     []*sentCall // questions that were sent, and may arrive
 	wrong    []string
 
 	sum tally
@@ -197,10 +198,19 @@ func (w *world) run(steps int) []string {
 	return w.overBound()
 }
 
-// step lets time pass and an event happen.
+// step lets time pass and an event happen, and sometimes a late question arrive.
 func (w *world) step() {
 	w.advanceTo(w.someTime())
 	w.act()
+	if n := len(w.late); n > 0 && w.IntN(8) == 0 {
+		i := w.IntN(n)
+		c := w.late[i]
+		w.late = slices.Delete(w.late, i, i+1)
+		w.logf("a question arrives late")
+		if err := c.arrive(); err != nil {
+			w.wrong = append(w.wrong, err.Error())
+		}
+	}
 }
 
 // period returns one of the periods of the plan.
@@ -532,10 +542,25 @@ func (x *wire) Decide(_ context.Context, req *limit.Request, now time.Time, d *l
 	}
 	w.logf("%d asks for %s, leases %+v", x.in.id, describe(req), req.Leases)
 	w.meanwhile()
-	if w.IntN(50) == 0 {
-		w.logf("the question is lost")
+	if w.IntN(25) == 0 {
+		if onlyGivesBack(req) {
+			w.logf("the question is lost")
+			d.Clear(now.UnixMicro())
+			return errLost
+		}
+		c := send(req, func() bool { return !x.in.closing && w.IntN(3) == 0 }, w.decideBelow)
 		d.Clear(now.UnixMicro())
-		return errLost
+		if w.IntN(2) == 0 {
+			w.logf("the question is lost, or late")
+			w.late = append(w.late, c)
+			return c.lost()
+		}
+		if err := c.arrive(); err != nil {
+			return err
+		}
+		w.meanwhile()
+		w.logf("the answer is lost: allowed %t", c.decision.Allowed)
+		return c.lost()
 	}
 	if err := w.decideBelow(req, d); err != nil {
 		return err

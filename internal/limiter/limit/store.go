@@ -54,6 +54,26 @@ var errAnswered = errors.New("the store answered")
 // circuit breaker must not count it.
 func Answered(err error) bool { return errors.Is(err, errAnswered) }
 
+// LostReply is the error of a [Store] that a request was sent to and that did not reply in time: the store may have
+// charged the request, or may still do so. A store returns it only for a request with leases, of which a lost reply
+// burns more units than the request costs.
+type LostReply struct {
+	Cause   error         // why there is no reply
+	Request *Request      // what was sent; nobody else changes it
+	KeptFor time.Duration // Find tells what became of the request for as long after it was sent
+
+	// Find asks the store whether it has charged the request. If it has, Find writes the decision that the lost reply
+	// had told to d. If it has not, it never will: should it get the request later, it refuses it. Find may be called
+	// again; it does not give the units back. If nil, the store cannot tell.
+	Find func(ctx context.Context, d *Decision) (charged bool, err error)
+}
+
+// Error returns the text of the cause.
+func (l *LostReply) Error() string { return l.Cause.Error() }
+
+// Unwrap returns the cause.
+func (l *LostReply) Unwrap() error { return l.Cause }
+
 // Store keeps counters and decides on them atomically. Implementations are safe for concurrent use. Whatever error a
 // method returns, it has charged nothing, unless the implementation says otherwise.
 type Store interface {

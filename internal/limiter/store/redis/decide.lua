@@ -10,8 +10,8 @@
 -- KEYS are the keys of packs and sorted sets. ARGV[1] holds doubles, ARGV[2] the format by which a chunk of them is
 -- unpacked, ARGV[3] the heads of the tiers (25 bytes each). The doubles, in the table A:
 --
---   A[1..3]            the time, µs (below zero: use the server's clock); 1 to charge, plus 2 if leases are asked for;
---                      the number of packs
+--   A[1..3]            the time, µs (below zero: use the server's clock); 1 to charge, plus 2 if leases are asked for,
+--                      plus 4 if the last key is to keep the reply; the number of packs
 --   A[base + 1..6]     of each pack, base = 3, 9, …: the number of its key; of its tiers; 1 if it is the pack of a
 --                      value. For a value: the numbers of the keys of the pack that all further values share and of the
 --                      set of values; the most values. Else the last is the number of the first old key (see below)
@@ -39,6 +39,11 @@ for p = 8 * chunk, #ARGV[1] - 1, 8 * chunk do
 end
 local ids = ARGV[3]
 local now, charge, pack_count = A[1], A[2], A[3]
+local reply_key = charge >= 4 and KEYS[#KEYS] -- see lostreply.go
+if reply_key then
+  charge = charge - 4
+  if call('EXISTS', reply_key) == 1 then return 0 end -- the caller has stopped waiting, and was told that nothing is charged
+end
 local with_leases, STRIDE = charge >= 2, 10 -- numbers of a tier
 if with_leases then charge, STRIDE = charge - 2, 20 end
 if now < 0 then
@@ -742,4 +747,6 @@ if charge == 1 and (all_admit or has_repairs and not full_key) then
     end
   end
 end
-return pack('<dd', now, all_admit and 1 or 0) .. table.concat(before) .. table.concat(summary)
+local reply = pack('<dd', now, all_admit and 1 or 0) .. table.concat(before) .. table.concat(summary)
+if reply_key and all_admit then call('SET', reply_key, reply, 'PX', 30000) end
+return reply

@@ -23,6 +23,9 @@ func (s *Store) SetSpace(space string) { s.namespacePart = space }
 // Space returns what SetSpace set.
 func (s *Store) Space() string { return s.namespacePart }
 
+// RepeatID makes the next decision have the id of the last one, so that it is as if that had arrived a second time.
+func (s *Store) RepeatID() { s.serial.Add(^uint64(0)) }
+
 // HasShapes reports whether generated scripts count by the algorithm.
 func HasShapes(a limit.Algorithm) bool { return !algorithms[a].inSet }
 

@@ -16,6 +16,8 @@ type query struct {
 	callerNow int64 // the caller's clock, µs; it selects the calendar periods of quotas
 	serverNow int64 // a time in place of the server's clock, µs; −1 to use that clock
 	charges   bool  // false for a Peek
+	// under which decide.lua keeps its reply for Store.findLost; zero: it does not
+	id limit.ReceiptID
 
 	order       []int // the charges in the order in which their tiers are sent and answered: pack by pack
 	packs       []int // of each charge: the number of its pack, from 0
@@ -46,7 +48,7 @@ func (b *byteArg) MarshalBinary() ([]byte, error) { return *b, nil }
 
 // begin makes q the query for a request.
 func (q *query) begin(s *Store, req *limit.Request, now int64, charge bool) {
-	q.req, q.callerNow, q.serverNow, q.charges = req, now, -1, charge
+	q.req, q.callerNow, q.serverNow, q.charges, q.id = req, now, -1, charge, limit.ReceiptID{}
 	if s.callerClock {
 		q.serverNow = now
 	}
@@ -149,7 +151,8 @@ func (q *query) resetArgs() {
 // encodeGeneral writes the request for decide.lua. The comment at the head of decide.lua lists the numbers.
 func (q *query) encodeGeneral() {
 	q.resetArgs()
-	q.addNumbers(q.serverNow, boolToInt(q.charges)+2*boolToInt(len(q.req.Leases) > 0), int64(q.packCount))
+	flags := boolToInt(q.charges) + 2*boolToInt(len(q.req.Leases) > 0) + 4*boolToInt(q.keepsReply())
+	q.addNumbers(q.serverNow, flags, int64(q.packCount))
 	// a request without limits has a key, too: it tells a cluster's client which server to ask
 	if q.sharedTiers > 0 || q.packCount == 0 {
 		q.keys = append(q.keys, q.prefix...)
@@ -179,7 +182,14 @@ func (q *query) encodeGeneral() {
 			q.addLease(&c.Limit.Tiers[j], a)
 		}
 	}
+	if q.keepsReply() { // the last key
+		q.keys = appendReplyKey(q.keys, q.prefix, q.id)
+		q.endKey()
+	}
 }
+
+// keepsReply reports whether decide.lua keeps its reply.
+func (q *query) keepsReply() bool { return q.id != limit.ReceiptID{} }
 
 // addValuePack writes the pack of a charge whose limit has values.
 func (q *query) addValuePack(c *limit.Charge) {

@@ -30,6 +30,8 @@
 //	….stamps<16 bytes>                        sorted set "time:units", by time: entries of a sliding_log, or
 //	                                          sliding_buckets
 //	{rl:t4:acme,}refunded:<32 hex>            exists if the receipt was refunded
+//	{rl:t4:acme,}reply:<32 hex>               the reply to a call that leased, for half a minute; empty if the call is
+//	                                          refused, see lostreply.go
 //	{rl:s10:addresskey,}                      a value that the server keeps for all processes, see Store.Keep
 //
 // A pack is a string that holds several counters. Its numbers are doubles that hold integers, times are µs since 1970,
@@ -91,7 +93,8 @@
 // connection is made. It also refuses each script by itself, those of [Store.Peek] included, because its data is old.
 //
 // A charge is never sent twice: the client's retries are off. If the reply does not arrive, the charge may have been
-// made. Its units are then lost; they are never granted twice. If a server comes back empty, or a replica is promoted
+// made. If the request leased, the store can find out later ([limit.LostReply]); otherwise its units are lost. They are
+// never granted twice. If a server comes back empty, or a replica is promoted
 // before it has received the last charges, what is forgotten is at most what was admitted in the present windows.
 package redis
 
@@ -216,10 +219,13 @@ func (s *Store) Decide(ctx context.Context, req *limit.Request, now time.Time, d
 		return err
 	}
 	if d.Allowed {
-		d.ID = limit.ReceiptID{Hi: s.boot, Lo: s.serial.Add(1)}
+		d.ID = s.newID()
 	}
 	return nil
 }
+
+// newID returns an id that no other decision has, of any process.
+func (s *Store) newID() limit.ReceiptID { return limit.ReceiptID{Hi: s.boot, Lo: s.serial.Add(1)} }
 
 // Peek evaluates the request as Decide does, and charges nothing. See [limit.Store].
 func (s *Store) Peek(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
@@ -251,7 +257,13 @@ func (s *Store) sendDecision(
 	q := queries.Get().(*query)
 	defer q.release()
 	q.begin(s, req, now.UnixMicro(), charge)
+	if charge && asksForUnits(req.Leases) {
+		q.id = s.newID()
+	}
 	reply, general, err := s.runDecision(ctx, q)
+	if err != nil && q.keepsReply() {
+		err = s.lostReply(q, now, err)
+	}
 	if err == nil {
 		err = q.decode(reply, general, d)
 		switch {
