@@ -145,7 +145,7 @@ func (s *Store) giveBackRegularly(ctx context.Context) {
 // charged. The store does so by itself every
 // [Config.GiveBackEvery]; a process that may be frozen between requests calls it beside a request instead.
 func (s *Store) GiveBackSpare(ctx context.Context, now time.Time) {
-	_ = s.giveBackLost(ctx, now) // the store is asked again later
+	_ = s.giveBackLost(ctx, s.lost.take(clock.At(now)), now) // a store that did not tell is asked again later
 	for i := range s.shards {
 		sh := &s.shards[i]
 		if !sh.hasScarce(now) {
@@ -247,8 +247,10 @@ func (s *Store) giveBackAll(ctx context.Context) error {
 	failed := 0
 	free := make(chan struct{}, returnsAtOnce)
 	now := s.config.Clock()
-	errs = append(errs, s.giveBackLost(ctx, now))
-	s.lost.forget()
+	errs = append(errs, s.giveBackLost(ctx, s.lost.takeAll(), now))
+	for _, lost := range s.lost.takeAll() {
+		lost.countAsLost()
+	}
 	for i := range s.shards {
 		sh := &s.shards[i]
 		for _, r := range sh.collectAll(now) {

@@ -22,9 +22,10 @@ const (
 type lostCalls struct {
 	mu     sync.Mutex
 	calls  []lostCall
-	failed clock.Instant // when the store did not tell; zero: it has not been asked since it last told
+	failed clock.Instant // when a store did not tell; zero: each store that was asked has told
 }
 
+// lostCall is a call whose reply is lost.
 type lostCall struct {
 	*limit.LostReply
 	shard    *shard
@@ -57,17 +58,17 @@ func (c *call) noteLost(err error, sent clock.Instant) {
 	}
 }
 
-func (l *lostCalls) add(calls ...lostCall) bool {
+func (l *lostCalls) add(c lostCall) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if len(l.calls)+len(calls) > maxLostCalls {
+	if len(l.calls) >= maxLostCalls {
 		return false
 	}
-	l.calls = append(l.calls, calls...)
+	l.calls = append(l.calls, c)
 	return true
 }
 
-// take returns all calls and forgets them. It returns none if the store did not tell when it was last asked, a moment
+// take returns all calls and forgets them. It returns none if a store did not tell when it was last asked, a moment
 // ago.
 func (l *lostCalls) take(now clock.Instant) []lostCall {
 	l.mu.Lock()
@@ -75,6 +76,17 @@ func (l *lostCalls) take(now clock.Instant) []lostCall {
 	if !now.Due(l.failed, findLostEvery) {
 		return nil
 	}
+	return l.takeLocked()
+}
+
+// takeAll returns all calls and forgets them.
+func (l *lostCalls) takeAll() []lostCall {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.takeLocked()
+}
+
+func (l *lostCalls) takeLocked() []lostCall {
 	calls := l.calls
 	l.calls = nil
 	return calls
@@ -90,28 +102,16 @@ func (l *lostCalls) putBack(calls []lostCall, now clock.Instant) {
 	l.failed, l.calls = now, append(l.calls, calls...)
 }
 
-// forget counts as lost what the store has not told about until Close.
-func (l *lostCalls) forget() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for i := range l.calls {
-		lost := &l.calls[i]
-		lost.count(&lost.shard.stats.Lost, lost.mayHave+lost.returned)
-	}
-	l.calls = nil
-}
-
 // giveBackLost asks the stores about the calls whose replies are lost, and gives back what they have charged. Of calls
 // to a store that does not answer, it asks again later. The error is that of one such store.
-func (s *Store) giveBackLost(ctx context.Context, now time.Time) (failed error) {
+func (s *Store) giveBackLost(ctx context.Context, calls []lostCall, now time.Time) (failed error) {
 	instant := clock.At(now)
-	calls := s.lost.take(instant)
 	var later []lostCall
 	away := map[string]bool{} // by home cell: its store does not answer
 	for i := range calls {
 		l, home := &calls[i], calls[i].Request.Charges[0].Limit.Home
 		if !instant.Before(l.until) {
-			l.count(&l.shard.stats.Lost, l.mayHave+l.returned)
+			l.countAsLost()
 			continue
 		}
 		var err error
@@ -189,6 +189,9 @@ func (s *Store) refundLost(ctx context.Context, l *lostCall, receipt *limit.Rece
 	l.count(&l.shard.stats.Returned, returned)
 	l.count(&l.shard.stats.Lost, charged-returned)
 }
+
+// countAsLost counts the most that the call can have charged, and the units that it was to give back.
+func (l *lostCall) countAsLost() { l.count(&l.shard.stats.Lost, l.mayHave+l.returned) }
 
 // count adds units to one of the shard's stats.
 func (l *lostCall) count(sum *int64, units int64) {

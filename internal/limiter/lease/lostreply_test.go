@@ -111,8 +111,8 @@ func onlyGivesBack(req *limit.Request) bool {
 	return len(req.Leases) > 0
 }
 
-// Guarantees that what calls without a reply have charged is given back, whether they arrive in time, late, or after the
-// store was asked about them: at the end the store counts the admitted units, and at most those besides that the
+// Guarantees that what calls without a reply have charged is given back, whether they arrive in time, late, or after
+// the store was asked about them: at the end the store counts the admitted units, and at most those besides that the
 // metric counts as lost. It never counts less than was admitted and is leased.
 func TestLostRepliesAreUndone(t *testing.T) {
 	soak.SkipUnderRace(t)
@@ -199,8 +199,8 @@ func (s *away) Peek(ctx context.Context, req *limit.Request, now time.Time, d *l
 }
 
 // Guarantees that what a call without a reply has charged is given back once the store can be reached, and not before:
-// a return that a circuit breaker refuses would be lost. If the store is asked too late, or cannot tell, or has not told
-// until Close, the most that the call can have charged counts as lost.
+// a return that a circuit breaker refuses would be lost. If the store is asked too late, or cannot tell, or has not
+// told until Close, the most that the call can have charged counts as lost.
 func TestWhenLostRepliesAreUndone(t *testing.T) {
 	for _, tt := range []struct {
 		name          string
@@ -218,7 +218,8 @@ func TestWhenLostRepliesAreUndone(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			now := noon
 			memory := newMemory(t)
-			lossy := &losesReplies{Store: memory, Rand: rand.New(rand.NewPCG(1, 1)), parts: 1, cannotTell: tt.cannotTell}
+			lossy := &losesReplies{Store: memory, Rand: rand.New(rand.NewPCG(1, 1)), parts: 1,
+				cannotTell: tt.cannotTell}
 			breaker := &away{Store: lossy}
 			s, err := lease.New(lease.Config{Store: breaker, GiveBackEvery: -1,
 				Clock: func() time.Time { return now }, Rule: greedy{}})

@@ -39,9 +39,9 @@
 // # What happens when the store fails
 //
 // An error of the store is returned to the caller, and the units that were reserved for the request return to the
-// leases. Until a call succeeds, calls ask for no lease, because a grant whose reply is lost would waste more units. The
-// cell's own store and each home cell are considered apart. The failed call may have been carried out. If the store can
-// tell ([limit.LostReply]), what the call has charged is given back when the store answers again (lostreply.go).
+// leases. Until a call succeeds, calls ask for no lease, because a grant whose reply is lost would waste more units.
+// The cell's own store and each home cell are considered apart. The failed call may have been carried out. If the store
+// can tell ([limit.LostReply]), what the call has charged is given back when the store answers again (lostreply.go).
 // Otherwise it is lost.
 //
 // # What is never leased

@@ -42,7 +42,8 @@ func newStalled(tb testing.TB, below limit.Store, l *limit.Limit) *stalled {
 	tb.Helper()
 	p := &stalled{limit: l, now: noon}
 	var err error
-	p.leases, err = leasing.New(leasing.Config{Store: below, GiveBackEvery: -1, Clock: func() time.Time { return p.now }})
+	clock := func() time.Time { return p.now }
+	p.leases, err = leasing.New(leasing.Config{Store: below, GiveBackEvery: -1, Clock: clock})
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -118,9 +119,9 @@ func TestStallBurnsNothing(t *testing.T) {
 	}
 }
 
-// Guarantees that a store whose reply is lost tells what the call has charged, as often as it is asked. If it tells that
-// the call has charged nothing, the call charges nothing however late it arrives, and if the call has charged, it does
-// not do so a second time.
+// Guarantees that a store whose reply is lost tells what the call has charged, as often as it is asked. If it tells
+// that the call has charged nothing, the call charges nothing however late it arrives, and if the call has charged, it
+// does not do so a second time.
 func TestLostReplyIsFound(t *testing.T) {
 	server := redistest.Start(t)
 	question := redistest.StartProxy(t, server.Addr)
@@ -171,7 +172,8 @@ func TestLostReplyIsFound(t *testing.T) {
 					}
 					s.RepeatID()
 					if err := s.Decide(t.Context(), req, noon, &d); err == nil || d.Allowed {
-						t.Errorf("a call that arrives once more, or late: %v, allowed %t; want an error", err, d.Allowed)
+						t.Errorf("a call that arrives once more, or late: %v, allowed %t; want an error", err,
+							d.Allowed)
 					}
 				}
 				if err := s.Peek(t.Context(), &limit.Request{Owner: acme, Charges: charges}, noon, &d); err != nil {
