@@ -28,9 +28,9 @@ import (
 	"github.com/sluicelimits/sluice/internal/control/embedded"
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/streams/applier"
+	"github.com/sluicelimits/sluice/streams/delivery"
 	"github.com/sluicelimits/sluice/streams/publisher"
 	"github.com/sluicelimits/sluice/streams/reconcile"
-	"github.com/sluicelimits/sluice/streams/sqsevent"
 	"github.com/sluicelimits/sluice/streams/streamstest"
 )
 
@@ -141,7 +141,7 @@ func (p *plane) add(id string) error {
 	if err != nil {
 		return err
 	}
-	c := &burstCell{table: slowTable{table}, messages: make(chan sqsevent.Message, 10_000),
+	c := &burstCell{table: slowTable{table}, messages: make(chan delivery.Message, 10_000),
 		pending: map[string]time.Time{}}
 	p.cells = append(p.cells, c)
 	r, err := reconcile.New(reconcile.Config{Tables: p.tables, Store: c.table, Meter: &p.meter, Log: quiet})
@@ -174,7 +174,7 @@ func (p *plane) Publish(_ context.Context, messages []publisher.Message) []error
 	for _, m := range messages {
 		p.messages++
 		for _, c := range p.cells {
-			c.messages <- sqsevent.Message{ID: strconv.Itoa(p.messages), Body: m.Body}
+			c.messages <- delivery.Message{ID: strconv.Itoa(p.messages), Body: m.Body}
 		}
 	}
 	return nil
@@ -251,7 +251,7 @@ func (s slowTable) Commit(ctx context.Context, step cellconfig.Step) error {
 type burstCell struct {
 	table    slowTable
 	applier  *applier.Applier
-	messages chan sqsevent.Message
+	messages chan delivery.Message
 
 	mu      sync.Mutex
 	pending map[string]time.Time // when each change began
@@ -264,7 +264,7 @@ func (c *burstCell) apply(ctx context.Context, queue *grants.Queue) {
 	defer calls.Wait()
 	slots := make(chan struct{}, queue.MaxConcurrent)
 	for {
-		var batch []sqsevent.Message
+		var batch []delivery.Message
 		select {
 		case <-ctx.Done():
 			return

@@ -36,7 +36,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/control/row"
 	"github.com/sluicelimits/sluice/localstack/stand"
 	"github.com/sluicelimits/sluice/streams/balancer"
-	"github.com/sluicelimits/sluice/streams/deadletter"
+	"github.com/sluicelimits/sluice/streams/delivery"
 )
 
 // retention is the one in localstack/deployment.yaml.
@@ -623,7 +623,7 @@ func (c *tampering) run(a *trail, tenant string) {
 	tidy()
 	if c.rows > 0 { // they reach no cell and no archive, and are kept for people to look at
 		takeDeadLetters(a.T, a.stand, "publisher", a.stand.Region(), a.stand.ControlTable("kept"), c.rows,
-			func(i *deadletter.Item) bool { return i.Key == tenant })
+			func(i *delivery.DeadLetter) bool { return i.Key == tenant })
 		a.rejected(c.rows, tenant)
 	}
 }

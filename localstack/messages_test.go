@@ -22,7 +22,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/control/celldoc"
 	"github.com/sluicelimits/sluice/internal/control/row"
 	"github.com/sluicelimits/sluice/localstack/stand"
-	"github.com/sluicelimits/sluice/streams/deadletter"
+	"github.com/sluicelimits/sluice/streams/delivery"
 )
 
 // publish publishes a message on the topic of changes, to all cells.
@@ -112,7 +112,7 @@ func TestPoisonRecords(t *testing.T) {
 		waitUntilKeyIsKnown(t, s, c.ID, after)
 	}
 	rows := poisonRows(t, a.row(name), name)
-	ours := func(i *deadletter.Item) bool {
+	ours := func(i *delivery.DeadLetter) bool {
 		return i.Key != name && i.Key != name+"-after" && strings.HasPrefix(i.Key, name+"-")
 	}
 	t.Cleanup(func() { // in any case, because other tests need a trail without breaks
@@ -197,9 +197,9 @@ func TestPoisonMessages(t *testing.T) {
 	}
 	for _, c := range s.Cells() {
 		all := takeDeadLetters(t, s, "applier", c.Region, c.Table("kept"), len(bodies)+1,
-			func(i *deadletter.Item) bool { return bytes.Contains(i.Data, []byte(name)) })
+			func(i *delivery.DeadLetter) bool { return bytes.Contains(i.Data, []byte(name)) })
 		for _, body := range append(slices.Clone(bodies), bodies[0]+" past the topic") {
-			if !slices.ContainsFunc(all, func(i deadletter.Item) bool {
+			if !slices.ContainsFunc(all, func(i delivery.DeadLetter) bool {
 				return i.Cell == c.ID &&
 					equalOrSameJSON(string(i.Data), body)
 			}) {
@@ -333,7 +333,7 @@ func TestRedelivery(t *testing.T) {
 	publish(t, s, fence)
 	for _, c := range s.Cells() {
 		takeDeadLetters(t, s, "applier", c.Region, c.Table("kept"), 1,
-			func(i *deadletter.Item) bool { return string(i.Data) == fence })
+			func(i *delivery.DeadLetter) bool { return string(i.Data) == fence })
 	}
 	waitForEmptyQueues(t, s)
 	for _, c := range s.Cells() {

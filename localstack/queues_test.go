@@ -8,21 +8,21 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
 
 	"github.com/sluicelimits/sluice/localstack/stand"
-	"github.com/sluicelimits/sluice/streams/deadletter"
+	"github.com/sluicelimits/sluice/streams/delivery"
 )
 
 // takeDeadLetters waits until a queue of dead letters has n different items that are ours, removes them from it, and
 // returns them. Other items stay.
 func takeDeadLetters(
-	t *testing.T, s *stand.Stand, by, region, queue string, n int, ours func(*deadletter.Item) bool,
-) []deadletter.Item {
+	t *testing.T, s *stand.Stand, by, region, queue string, n int, ours func(*delivery.DeadLetter) bool,
+) []delivery.DeadLetter {
 	t.Helper()
 	url, err := s.Queue(t.Context(), region, queue)
 	if err != nil {
 		t.Fatal(err)
 	}
 	client := sqs.NewFromConfig(s.AWS(region))
-	found := map[string]deadletter.Item{}
+	found := map[string]delivery.DeadLetter{}
 	waitFor(t, func(ctx context.Context) error {
 		out, err := client.ReceiveMessage(ctx, &sqs.ReceiveMessageInput{QueueUrl: &url, MaxNumberOfMessages: 10,
 			VisibilityTimeout: 2})
@@ -30,7 +30,7 @@ func takeDeadLetters(
 			return err
 		}
 		for _, m := range out.Messages {
-			i, _, err := deadletter.Decode([]byte(*m.Body))
+			i, _, err := delivery.DecodeDeadLetter([]byte(*m.Body))
 			if err != nil {
 				return fmt.Errorf("%s: %w: %.200q", queue, err, *m.Body)
 			}
@@ -51,7 +51,7 @@ func takeDeadLetters(
 		}
 		return nil
 	})
-	all := make([]deadletter.Item, 0, n)
+	all := make([]delivery.DeadLetter, 0, n)
 	for _, i := range found {
 		all = append(all, i)
 	}

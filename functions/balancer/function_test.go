@@ -12,7 +12,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/plan/shares"
 	"github.com/sluicelimits/sluice/internal/testkit/functiontest"
 	"github.com/sluicelimits/sluice/streams/balancer"
-	"github.com/sluicelimits/sluice/streams/deadletter"
+	"github.com/sluicelimits/sluice/streams/delivery"
 )
 
 func env() map[string]string {
@@ -73,7 +73,7 @@ func TestFunction(t *testing.T) {
 	}
 	if all := aws.Kept(); len(all) != 2 {
 		t.Errorf("kept %q", all)
-	} else if i, _, err := deadletter.Decode([]byte(all[0])); err != nil || i.ID != "2" {
+	} else if i, _, err := delivery.DecodeDeadLetter([]byte(all[0])); err != nil || i.ID != "2" {
 		t.Errorf("kept %+v, %v", i, err)
 	}
 

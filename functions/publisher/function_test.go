@@ -10,7 +10,7 @@ import (
 	"github.com/sluicelimits/sluice/events"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/testkit/functiontest"
-	"github.com/sluicelimits/sluice/streams/deadletter"
+	"github.com/sluicelimits/sluice/streams/delivery"
 	"github.com/sluicelimits/sluice/streams/streamstest"
 )
 
@@ -48,7 +48,7 @@ func TestFunction(t *testing.T) {
 	}
 	if all := aws.Kept(); len(all) != 1 {
 		t.Errorf("kept %q", all)
-	} else if i, _, err := deadletter.Decode([]byte(all[0])); err != nil || i.ID != "2" {
+	} else if i, _, err := delivery.DecodeDeadLetter([]byte(all[0])); err != nil || i.ID != "2" {
 		t.Errorf("kept %+v, %v", i, err)
 	}
 	for name, want := range map[string]float64{"records_read": 3, "events_published": 2, "records_kept": 1,

@@ -8,7 +8,7 @@
 //   - The changes of one call are written in as few transactions as possible, each with its entry of the change log. A
 //     message is finished when its transaction is.
 //   - An event of an unknown type or version, and a message that is not an event or not a document, become dead letters
-//     ([deadletter.Keeper]). They are counted and finished, and other messages do not wait for them. If storing a dead
+//     ([delivery.Keeper]). They are counted and finished, and other messages do not wait for them. If storing a dead
 //     letter fails, its message is delivered again.
 //   - Shares and placements that this version cannot read become dead letters, too. They never replace documents that
 //     it can read, so the shares that the cell knows stay in force. Reconcile writes the newer ones to the cell once
@@ -59,8 +59,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/control/celldoc"
 	"github.com/sluicelimits/sluice/streams/acknowledge"
-	"github.com/sluicelimits/sluice/streams/deadletter"
-	"github.com/sluicelimits/sluice/streams/sqsevent"
+	"github.com/sluicelimits/sluice/streams/delivery"
 )
 
 // Meter counts. *telemetry.Meter implements it.
@@ -85,7 +84,7 @@ type Config struct {
 	Cell   string // id of the cell, for dead letters
 	Tables Tables // the control tables
 	Store  cellconfig.Store
-	Keep   deadletter.Keeper
+	Keep   delivery.Keeper
 	Meter  Meter
 
 	Acknowledger Acknowledger // called by Invoke; if nil, Invoke does not acknowledge shares
@@ -131,14 +130,14 @@ func New(c Config) (*Applier, error) {
 
 // report is a message that reports the change of an item.
 type report struct {
-	message *sqsevent.Message
+	message *delivery.Message
 	event   *events.Changed
 	item    control.Ref
 }
 
 // change is the document that a message names, as the control tables have it.
 type change struct {
-	message  *sqsevent.Message
+	message  *delivery.Message
 	key      string // of the item
 	document cellconfig.Document
 	written  time.Time // when the item was written
@@ -160,7 +159,7 @@ type unreadable struct {
 
 // Handle applies the changes that messages report. It returns the ids of the messages that must be delivered again, and
 // the error says why. It is nil if there are none.
-func (a *Applier) Handle(ctx context.Context, messages []sqsevent.Message) (failed []string, err error) {
+func (a *Applier) Handle(ctx context.Context, messages []delivery.Message) (failed []string, err error) {
 	ctx, cancel := a.inTime(ctx)
 	defer cancel()
 	return a.handle(ctx, messages)
@@ -175,7 +174,7 @@ func (a *Applier) inTime(ctx context.Context) (context.Context, context.CancelFu
 }
 
 // handle implements Handle. The caller bounds its time.
-func (a *Applier) handle(ctx context.Context, messages []sqsevent.Message) (failed []string, err error) {
+func (a *Applier) handle(ctx context.Context, messages []delivery.Message) (failed []string, err error) {
 	r := run{Applier: a}
 	a.c.Meter.Count("messages_read", int64(len(messages)))
 	a.c.Meter.Count("events_unknown", 0)
@@ -209,7 +208,7 @@ func (a *Applier) handle(ctx context.Context, messages []sqsevent.Message) (fail
 }
 
 // read decodes a message. It returns false if the message reports no change of an item that the cell has.
-func (r *run) read(ctx context.Context, m *sqsevent.Message) (report, bool) {
+func (r *run) read(ctx context.Context, m *delivery.Message) (report, bool) {
 	e, err := events.Decode(m.Body)
 	if err != nil {
 		r.deadLetter(ctx, m, "", err)
@@ -339,8 +338,8 @@ func (r *run) rejectUnreadable(ctx context.Context, u *unreadable) {
 }
 
 // deadLetter makes a dead letter of a message. If it cannot be stored, the message must be delivered again.
-func (r *run) deadLetter(ctx context.Context, m *sqsevent.Message, key string, why error) {
-	err := r.c.Keep.Keep(ctx, deadletter.Item{
+func (r *run) deadLetter(ctx context.Context, m *delivery.Message, key string, why error) {
+	err := r.c.Keep.Keep(ctx, delivery.DeadLetter{
 		By: "applier", Cell: r.c.Cell, ID: m.ID, Key: key, Reason: why.Error(), At: r.c.Now(), Data: m.Body,
 	})
 	if err != nil {
@@ -352,7 +351,7 @@ func (r *run) deadLetter(ctx context.Context, m *sqsevent.Message, key string, w
 }
 
 // redeliver notes that a message must be delivered again, and why.
-func (r *run) redeliver(m *sqsevent.Message, why error) {
+func (r *run) redeliver(m *delivery.Message, why error) {
 	r.failed = append(r.failed, m.ID)
 	r.cause = why
 }
@@ -440,7 +439,7 @@ func (r *recorder) Commit(ctx context.Context, step cellconfig.Step) error {
 // sets when the messages that must be delivered again become visible ([RetryAfter]). It returns an error if the event
 // is not one of a queue, or if all messages must be delivered again because of the shares.
 func (a *Applier) Invoke(ctx context.Context, event []byte) ([]byte, error) {
-	messages, err := sqsevent.Parse(event)
+	messages, err := delivery.ParseMessages(event)
 	if err != nil {
 		return nil, fmt.Errorf("applier: %w", err)
 	}
@@ -449,13 +448,13 @@ func (a *Applier) Invoke(ctx context.Context, event []byte) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return sqsevent.Answer(failed)
+	return delivery.Answer(failed)
 }
 
 // applyAndAcknowledge handles messages, and returns the ids of those that must be delivered again. After an error these
 // are all. shares says that the messages may bring shares or placements.
 func (a *Applier) applyAndAcknowledge(
-	ctx context.Context, messages []sqsevent.Message, shares bool,
+	ctx context.Context, messages []delivery.Message, shares bool,
 ) (failed []string, err error) {
 	ctx, cancel := a.inTime(ctx)
 	defer cancel()
@@ -478,7 +477,7 @@ func (a *Applier) applyAndAcknowledge(
 	return failed, nil
 }
 
-func ids(messages []sqsevent.Message) []string {
+func ids(messages []delivery.Message) []string {
 	all := make([]string, len(messages))
 	for i := range messages {
 		all[i] = messages[i].ID

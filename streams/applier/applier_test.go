@@ -20,7 +20,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/plan/shares"
 	"github.com/sluicelimits/sluice/streams/applier"
-	"github.com/sluicelimits/sluice/streams/sqsevent"
+	"github.com/sluicelimits/sluice/streams/delivery"
 	"github.com/sluicelimits/sluice/streams/streamstest"
 )
 
@@ -111,9 +111,9 @@ func (w *world) storeItem(d control.Delivery) {
 }
 
 // messages returns the messages of records, each with an id of its own, and adds the items to the control tables.
-func (w *world) messages(deliveries ...control.Delivery) []sqsevent.Message {
+func (w *world) messages(deliveries ...control.Delivery) []delivery.Message {
 	w.t.Helper()
-	var out []sqsevent.Message
+	var out []delivery.Message
 	for _, d := range deliveries {
 		w.storeItem(d)
 		body, err := events.Encode(d.Record.Event())
@@ -125,13 +125,13 @@ func (w *world) messages(deliveries ...control.Delivery) []sqsevent.Message {
 	return out
 }
 
-func (w *world) message(body string) sqsevent.Message {
+func (w *world) message(body string) delivery.Message {
 	w.ids++
-	return sqsevent.Message{ID: fmt.Sprintf("m%d", w.ids), Body: []byte(body)}
+	return delivery.Message{ID: fmt.Sprintf("m%d", w.ids), Body: []byte(body)}
 }
 
 // handle fails unless exactly these messages have to be delivered again.
-func (w *world) handle(messages []sqsevent.Message, again ...string) {
+func (w *world) handle(messages []delivery.Message, again ...string) {
 	w.t.Helper()
 	failed, err := w.applier.Handle(w.t.Context(), messages)
 	if !slices.Equal(failed, again) || (err == nil) != (len(again) == 0) {
@@ -243,8 +243,8 @@ func TestRecordOfAnUnknownVersion(t *testing.T) {
 	const next = `{"type":"tenant.changed","version":2,"id":"tenants/a/1","time":"2026-11-21T18:00:00.000000Z",` +
 		`"what":"ever"}`
 	const odd = `{"type":"moon.changed","version":1,"id":"x","time":"2026-11-21T18:00:00.000000Z"}`
-	w.handle(slices.Concat([]sqsevent.Message{w.message(next)}, w.messages(tenant(t, "b", 1)...),
-		[]sqsevent.Message{w.message(odd)}))
+	w.handle(slices.Concat([]delivery.Message{w.message(next)}, w.messages(tenant(t, "b", 1)...),
+		[]delivery.Message{w.message(odd)}))
 	w.at(plan.KindTenant, "b", 1)
 	w.meter.Want(t, map[string]int64{"events_unknown": 2, "messages_kept": 2, "documents_applied": 1,
 		"messages_again": 0})
@@ -264,7 +264,7 @@ func TestPoisonMessages(t *testing.T) {
 		ChangedAt: streamstest.Written, Body: []byte(`{"id":"k1","tenant":"acme"}`)}
 	noHash.Hash = noHash.ComputeHash()
 	bad := w.messages(control.Delivery{Record: &control.Record{New: noHash}})
-	none := []sqsevent.Message{w.message("not JSON"), w.message(wrapped)}
+	none := []delivery.Message{w.message("not JSON"), w.message(wrapped)}
 	w.handle(slices.Concat(w.messages(tenant(t, "b", 1)...), none, bad))
 	w.at(plan.KindTenant, "b", 1)
 	w.at(plan.KindKey, "k1", 0)
@@ -341,7 +341,7 @@ func TestPoisonThatCannotBeKept(t *testing.T) {
 	w.handle(append(w.messages(tenant(t, "b", 1)...), bad), bad.ID)
 	w.at(plan.KindTenant, "b", 1)
 	w.keep.Away(nil)
-	w.handle([]sqsevent.Message{bad})
+	w.handle([]delivery.Message{bad})
 }
 
 // Guarantees that a document that is refused only in its transaction, here the second of two keys with one hash, is
@@ -374,7 +374,7 @@ func TestOtherEvents(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.handle([]sqsevent.Message{w.message(string(body))})
+	w.handle([]delivery.Message{w.message(string(body))})
 	w.meter.Want(t, map[string]int64{"messages_other": 1, "messages_kept": 0})
 }
 
@@ -456,7 +456,7 @@ func TestApplierDiesInMidTransaction(t *testing.T) {
 func TestTwoAppliersAtOnce(t *testing.T) {
 	w := newWorld(t)
 	const tenants, versions = 8, 6
-	batches := make([][]sqsevent.Message, 0, 2*versions)
+	batches := make([][]delivery.Message, 0, 2*versions)
 	for v := range versions {
 		var batch []control.Delivery
 		for i := range tenants {
@@ -552,7 +552,7 @@ func TestInvoke(t *testing.T) {
 	if out, err := w.applier.Invoke(t.Context(), event); err != nil || string(out) != `{"batchItemFailures":[]}` {
 		t.Errorf("%s, %v", out, err)
 	}
-	if out, err := w.applier.Invoke(t.Context(), []byte(`{}`)); !errors.Is(err, sqsevent.ErrMalformed) {
+	if out, err := w.applier.Invoke(t.Context(), []byte(`{}`)); !errors.Is(err, delivery.ErrMalformed) {
 		t.Errorf("%s, %v", out, err)
 	}
 }
@@ -570,7 +570,7 @@ func FuzzHandle(f *testing.F) {
 	f.Add([]byte(`{"type":"a","version":9}`))
 	f.Fuzz(func(t *testing.T, body []byte) {
 		w := newWorld(t)
-		w.handle([]sqsevent.Message{{ID: "m", Body: body}})
+		w.handle([]delivery.Message{{ID: "m", Body: body}})
 		if n := w.meter.Of("documents_applied") + w.meter.Of("messages_other") + w.meter.Of("messages_kept"); n != 1 {
 			t.Fatalf("the message has %d outcomes, want 1: %q", n, body)
 		}

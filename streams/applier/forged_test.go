@@ -13,12 +13,12 @@ import (
 	"github.com/sluicelimits/sluice/events"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/plan"
-	"github.com/sluicelimits/sluice/streams/sqsevent"
+	"github.com/sluicelimits/sluice/streams/delivery"
 	"github.com/sluicelimits/sluice/streams/streamstest"
 )
 
 // forged returns a message that the publisher has not published.
-func (w *world) forged(typ, table, key, body string, version int64) sqsevent.Message {
+func (w *world) forged(typ, table, key, body string, version int64) delivery.Message {
 	return w.message(
 		fmt.Sprintf(`{"type":%q,"version":1,"id":"%s/%s/%d","time":"2026-11-21T12:00:00.000000Z","key":%q,`+
 			`"item_version":%d,"deleted":%t,"hash":%q,"body":%s}`,
@@ -34,7 +34,7 @@ func TestForgedMessages(t *testing.T) {
 	w.handle(w.messages(free[0]))
 	const none = `{"id":"free","limits":[]}`
 	backdoor := fmt.Sprintf(`{"hash":%q,"id":"backdoor","pepper":"p1","tenant":"acme"}`, strings.Repeat("b", 64))
-	all := []sqsevent.Message{
+	all := []delivery.Message{
 		w.forged("key.changed", "keys", "backdoor", backdoor, 1),
 		w.forged("plan.changed", "plans", "free", none, events.MaxVersion),
 		w.forged("plan.changed", "plans", "free", none, 2),
@@ -91,7 +91,7 @@ func TestForgedPartsOfAMessage(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		w.handle([]sqsevent.Message{w.message(string(body))})
+		w.handle([]delivery.Message{w.message(string(body))})
 		if items := w.keep.Items(); len(items) == 0 {
 			t.Errorf("a message with another %s is not kept", field)
 		} else if why := items[len(items)-1].Reason; !strings.Contains(why, "another content") {
@@ -100,9 +100,9 @@ func TestForgedPartsOfAMessage(t *testing.T) {
 	}
 	deleted := w.forged("tenant.changed", "tenants", "acme", "null", 1)
 	deleted.Body = []byte(strings.Replace(string(deleted.Body), strings.Repeat("a", 64), h[0].Record.New.Hash, 1))
-	w.handle([]sqsevent.Message{deleted})
+	w.handle([]delivery.Message{deleted})
 	w.meter.Want(t, map[string]int64{"events_forged": 3, "messages_kept": 3, "documents_applied": 0})
-	w.handle([]sqsevent.Message{genuine})
+	w.handle([]delivery.Message{genuine})
 	w.at(plan.KindTenant, "acme", 1)
 }
 
@@ -116,7 +116,7 @@ func TestMessageSpelledAnew(t *testing.T) {
 		t.Fatal(err)
 	}
 	genuine.Body = anew.Bytes()
-	w.handle([]sqsevent.Message{genuine})
+	w.handle([]delivery.Message{genuine})
 	if d := w.at(plan.KindTenant, "acme", 1); bytes.ContainsAny(d.Body, " \n") {
 		t.Errorf("the tenant is %s, want the bytes of the item", d.Body)
 	}
@@ -147,7 +147,7 @@ func TestMessagesOfEarlierVersions(t *testing.T) {
 		t.Errorf("the tenant is %s", d.Body)
 	}
 	w.handle(slices.Concat(first, w.messages(h[1], h[2]),
-		[]sqsevent.Message{w.forged("tenant.changed", "tenants", "acme", `{"id":"acme","plan":"gold"}`, 2)}))
+		[]delivery.Message{w.forged("tenant.changed", "tenants", "acme", `{"id":"acme","plan":"gold"}`, 2)}))
 	if d := w.at(plan.KindTenant, "acme", 3); string(d.Body) != `{"id":"acme","plan":"p3"}` || w.head() != 1 {
 		t.Errorf("the tenant is %s after %d transactions", d.Body, w.head())
 	}

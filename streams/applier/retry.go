@@ -5,13 +5,13 @@ import (
 	"slices"
 	"time"
 
-	"github.com/sluicelimits/sluice/streams/sqsevent"
+	"github.com/sluicelimits/sluice/streams/delivery"
 )
 
 // Delayer is the queue from which the messages come. *awsio.Delayer implements it.
 type Delayer interface {
 	// Delay sets when messages become visible again.
-	Delay(ctx context.Context, delays []sqsevent.Delay) error
+	Delay(ctx context.Context, delays []delivery.Delay) error
 }
 
 // The times of RetryAfter. The most likely cause of a first failure is a table that does not answer for a moment. The
@@ -42,7 +42,7 @@ func RetryAfter(receives int, random float64) time.Duration {
 // delay sets when each failed message becomes visible again, by RetryAfter. All get the same random number, so that
 // they arrive in one batch. A message becomes visible after the queue's visibility timeout if delay fails for it, or if
 // the event did not have its receipt or its number of receives.
-func (a *Applier) delay(ctx context.Context, messages []sqsevent.Message, failed []string) {
+func (a *Applier) delay(ctx context.Context, messages []delivery.Message, failed []string) {
 	if a.c.Delayer == nil || len(failed) == 0 {
 		return
 	}
@@ -52,11 +52,11 @@ func (a *Applier) delay(ctx context.Context, messages []sqsevent.Message, failed
 		defer cancel()
 	}
 	random := a.c.Random()
-	delays := make([]sqsevent.Delay, 0, len(failed))
+	delays := make([]delivery.Delay, 0, len(failed))
 	for i := range messages {
 		m := &messages[i]
 		if m.Receipt != "" && m.Receives > 0 && slices.Contains(failed, m.ID) {
-			delays = append(delays, sqsevent.Delay{Receipt: m.Receipt, After: RetryAfter(m.Receives, random)})
+			delays = append(delays, delivery.Delay{Receipt: m.Receipt, After: RetryAfter(m.Receives, random)})
 		}
 	}
 	if len(delays) == 0 {

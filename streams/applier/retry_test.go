@@ -16,18 +16,18 @@ import (
 	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/streams/applier"
-	"github.com/sluicelimits/sluice/streams/sqsevent"
+	"github.com/sluicelimits/sluice/streams/delivery"
 	"github.com/sluicelimits/sluice/streams/streamstest"
 )
 
 // queue is the queue from which the messages come.
 type queue struct {
-	delays []sqsevent.Delay
+	delays []delivery.Delay
 	err    error
 	late   bool // the call came when the time of the function's call was over
 }
 
-func (q *queue) Delay(ctx context.Context, delays []sqsevent.Delay) error {
+func (q *queue) Delay(ctx context.Context, delays []delivery.Delay) error {
 	q.delays = append(q.delays, delays...)
 	q.late = q.late || ctx.Err() != nil
 	return q.err
@@ -49,7 +49,7 @@ func (w *world) withQueue(q *queue, acknowledger applier.Acknowledger) *strings.
 
 // received returns the event of messages that were received for the n-th, n+1-th, ... time. The receipt of a message is
 // its id in upper case.
-func received(t *testing.T, n int, messages []sqsevent.Message) []byte {
+func received(t *testing.T, n int, messages []delivery.Message) []byte {
 	t.Helper()
 	records := make([]map[string]any, len(messages))
 	for i, m := range messages {

@@ -31,7 +31,7 @@ import (
 	"github.com/sluicelimits/sluice/events"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/control/audit"
-	"github.com/sluicelimits/sluice/streams/streamevent"
+	"github.com/sluicelimits/sluice/streams/delivery"
 )
 
 // Meter counts. *telemetry.Meter implements it.
@@ -219,7 +219,7 @@ func (a *Archiver) rejectUnreadable(ctx context.Context, d *control.Delivery, wh
 	return nil
 }
 
-// Invoke handles the event of a DynamoDB stream and answers in JSON; see [streamevent.Invoke].
-func (a *Archiver) Invoke(ctx context.Context, d streamevent.Decoder, event []byte) ([]byte, error) {
-	return streamevent.Invoke(ctx, "archiver", d, event, a.Handle)
+// Invoke handles the event of a DynamoDB stream and answers in JSON; see [delivery.InvokeStream].
+func (a *Archiver) Invoke(ctx context.Context, d delivery.Decoder, event []byte) ([]byte, error) {
+	return delivery.InvokeStream(ctx, "archiver", d, event, a.Handle)
 }

@@ -18,14 +18,13 @@ import (
 	"github.com/aws/smithy-go"
 
 	"github.com/sluicelimits/sluice/internal/aws/awsenv"
-	"github.com/sluicelimits/sluice/streams/deadletter"
+	"github.com/sluicelimits/sluice/streams/delivery"
 	"github.com/sluicelimits/sluice/streams/publisher"
-	"github.com/sluicelimits/sluice/streams/sqsevent"
 )
 
 var (
-	_ publisher.Topic   = (*Topic)(nil)
-	_ deadletter.Keeper = (*Queue)(nil)
+	_ publisher.Topic = (*Topic)(nil)
+	_ delivery.Keeper = (*Queue)(nil)
 )
 
 // Region returns the region of an ARN, or "" for a name.
@@ -163,8 +162,8 @@ type Queue struct {
 // NewQueue makes a queue with an *sqs.Client.
 func NewQueue(client sendClient, url string) *Queue { return &Queue{client, url} }
 
-// Keep implements [deadletter.Keeper].
-func (q *Queue) Keep(ctx context.Context, i deadletter.Item) error {
+// Keep implements [delivery.Keeper].
+func (q *Queue) Keep(ctx context.Context, i delivery.DeadLetter) error {
 	body, err := i.Encode()
 	if err != nil {
 		return err
@@ -197,7 +196,7 @@ const delaysAtOnce = 10
 
 // Delay sets when messages become visible again. The error says for how many of them it failed, and why for one of
 // them.
-func (d *Delayer) Delay(ctx context.Context, delays []sqsevent.Delay) error {
+func (d *Delayer) Delay(ctx context.Context, delays []delivery.Delay) error {
 	failed, cause := 0, error(nil)
 	for batch := range slices.Chunk(delays, delaysAtOnce) {
 		in := &sqs.ChangeMessageVisibilityBatchInput{QueueUrl: &d.url,

@@ -18,9 +18,8 @@ import (
 
 	"github.com/sluicelimits/sluice/events"
 	"github.com/sluicelimits/sluice/streams/awsio"
-	"github.com/sluicelimits/sluice/streams/deadletter"
+	"github.com/sluicelimits/sluice/streams/delivery"
 	"github.com/sluicelimits/sluice/streams/publisher"
-	"github.com/sluicelimits/sluice/streams/sqsevent"
 )
 
 // topic is a stand-in for the used part of SNS, which refuses what SNS refuses.
@@ -181,12 +180,12 @@ func (q *queue) SendMessage(_ context.Context, in *sqs.SendMessageInput,
 func TestKeep(t *testing.T) {
 	q := &queue{}
 	k := awsio.NewQueue(q, "https://q")
-	i := deadletter.Item{By: "applier", ID: "m1", Reason: "why", At: time.Unix(0, 0), Data: bytes.Repeat([]byte("x"),
-		1<<20)}
+	i := delivery.DeadLetter{By: "applier", ID: "m1", Reason: "why", At: time.Unix(0, 0),
+		Data: bytes.Repeat([]byte("x"), 1<<20)}
 	if err := k.Keep(t.Context(), i); err != nil {
 		t.Fatal(err)
 	}
-	got, omitted, err := deadletter.Decode([]byte(q.bodies[0]))
+	got, omitted, err := delivery.DecodeDeadLetter([]byte(q.bodies[0]))
 	if err != nil || omitted || !bytes.Equal(got.Data, i.Data) || !json.Valid([]byte(q.bodies[0])) {
 		t.Errorf("%v, omitted %t", err, omitted)
 	}
@@ -242,9 +241,9 @@ func (r *received) ChangeMessageVisibilityBatch(_ context.Context, in *sqs.Chang
 // Guarantees that each message becomes visible when it is to, also if there are more than SQS takes at once, if a batch
 // fails, and if SQS refuses a single receipt; and that the error says for how many it failed.
 func TestDelay(t *testing.T) {
-	delays := make([]sqsevent.Delay, 25)
+	delays := make([]delivery.Delay, 25)
 	for i := range delays {
-		delays[i] = sqsevent.Delay{Receipt: fmt.Sprint("r", i), After: time.Duration(i) * time.Second}
+		delays[i] = delivery.Delay{Receipt: fmt.Sprint("r", i), After: time.Duration(i) * time.Second}
 	}
 	r := &received{t: t, after: map[string]int32{}, err: errors.New("refused by the test")}
 	if err := awsio.NewDelayer(r, "https://q").Delay(t.Context(), delays); err != nil || len(r.after) != 25 ||

@@ -22,10 +22,9 @@ import (
 	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/streams/applier"
-	"github.com/sluicelimits/sluice/streams/deadletter"
+	"github.com/sluicelimits/sluice/streams/delivery"
 	"github.com/sluicelimits/sluice/streams/publisher"
 	"github.com/sluicelimits/sluice/streams/reconcile"
-	"github.com/sluicelimits/sluice/streams/sqsevent"
 )
 
 // Consumer is the publisher's name at the feed.
@@ -52,7 +51,7 @@ type Config struct {
 	Feed   control.Feed
 	Tables reconcile.Tables // the same tables
 
-	Keep  deadletter.Keeper     // default: log lines
+	Keep  delivery.Keeper       // default: log lines
 	Meter Meter                 // of the publisher; default: nothing is counted
 	Cells func(id string) Meter // of a cell's applier; default: Meter
 	Log   *slog.Logger          // default slog.Default()
@@ -91,7 +90,7 @@ func New(c Config) (*Pump, error) {
 		c.Log = slog.Default()
 	}
 	if c.Keep == nil {
-		c.Keep = deadletter.Log{Log: c.Log}
+		c.Keep = delivery.LogKeeper{Log: c.Log}
 	}
 	if c.Meter == nil {
 		c.Meter = noMeter{}
@@ -121,7 +120,7 @@ type cell struct {
 
 // message is a message in a cell's queue.
 type message struct {
-	sqsevent.Message
+	delivery.Message
 	group *group
 }
 
@@ -218,7 +217,7 @@ func (p *Pump) Publish(_ context.Context, messages []publisher.Message) []error 
 		id := strconv.FormatInt(p.messages, 10)
 		for _, c := range p.cells {
 			p.group.open.Add(1)
-			c.put(message{sqsevent.Message{ID: id, Body: m.Body}, p.group})
+			c.put(message{delivery.Message{ID: id, Body: m.Body}, p.group})
 		}
 	}
 	return nil
@@ -276,7 +275,7 @@ func (c *cell) work(ctx context.Context) {
 		if len(got) == 0 {
 			return
 		}
-		messages := make([]sqsevent.Message, len(got))
+		messages := make([]delivery.Message, len(got))
 		for i := range got {
 			messages[i] = got[i].Message
 		}

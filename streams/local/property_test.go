@@ -21,9 +21,9 @@ import (
 	"github.com/sluicelimits/sluice/internal/control/embedded"
 	"github.com/sluicelimits/sluice/internal/testkit/soak"
 	"github.com/sluicelimits/sluice/streams/applier"
+	"github.com/sluicelimits/sluice/streams/delivery"
 	"github.com/sluicelimits/sluice/streams/publisher"
 	"github.com/sluicelimits/sluice/streams/reconcile"
-	"github.com/sluicelimits/sluice/streams/sqsevent"
 	"github.com/sluicelimits/sluice/streams/streamstest"
 )
 
@@ -48,7 +48,7 @@ type chaosCell struct {
 	world    *chaos
 	appliers []*applier.Applier
 	reader   *cellconfig.Reader
-	queue    []sqsevent.Message
+	queue    []delivery.Message
 }
 
 func newChaos(t *testing.T, seed uint64, loses bool) *chaos {
@@ -111,7 +111,7 @@ func (w *chaos) Publish(_ context.Context, messages []publisher.Message) []error
 			for range times {
 				w.ids++
 				at := w.r.IntN(len(c.queue) + 1)
-				c.queue = slices.Insert(c.queue, at, sqsevent.Message{ID: fmt.Sprint(w.ids), Body: m.Body})
+				c.queue = slices.Insert(c.queue, at, delivery.Message{ID: fmt.Sprint(w.ids), Body: m.Body})
 			}
 		}
 	}

@@ -13,7 +13,7 @@
 //   - Events that a call did not publish are sent again, with growing waits, until the end of the time. The other
 //     events do not wait for an event that the topic refuses.
 //   - A record that cannot be read, and an event that the topic will never accept, become dead letters
-//     ([deadletter.Keeper]). They are counted, and later records do not wait for them. If storing a dead letter fails,
+//     ([delivery.Keeper]). They are counted, and later records do not wait for them. If storing a dead letter fails,
 //     its record is delivered again.
 //   - At the end of the time, the batch is delivered again from the first unfinished record on. Later records that are
 //     already published are then published twice, which is harmless.
@@ -33,8 +33,7 @@ import (
 
 	"github.com/sluicelimits/sluice/events"
 	"github.com/sluicelimits/sluice/internal/control"
-	"github.com/sluicelimits/sluice/streams/deadletter"
-	"github.com/sluicelimits/sluice/streams/streamevent"
+	"github.com/sluicelimits/sluice/streams/delivery"
 )
 
 // ErrRefused is wrapped by the error of a message that a topic will never accept.
@@ -64,7 +63,7 @@ type Meter interface {
 // Config sets up a Publisher. All fields but the last three are required.
 type Config struct {
 	Topic Topic
-	Keep  deadletter.Keeper // stores dead letters
+	Keep  delivery.Keeper // stores dead letters
 	Meter Meter
 
 	Log   *slog.Logger     // default slog.Default()
@@ -183,7 +182,7 @@ func (r *run) prepare(ctx context.Context, i int) *waiting {
 
 // deadLetter makes a dead letter of a record. If it cannot be stored, the record must be delivered again.
 func (r *run) deadLetter(ctx context.Context, at int, why error, data []byte) {
-	k := deadletter.Item{By: "publisher", ID: r.deliveries[at].Sequence, At: r.c.Now(), Data: data,
+	k := delivery.DeadLetter{By: "publisher", ID: r.deliveries[at].Sequence, At: r.c.Now(), Data: data,
 		Reason: "no reason is known"}
 	if why != nil {
 		k.Reason = why.Error()
@@ -305,8 +304,8 @@ func unsent(queue []*waiting) []*waiting {
 	return left
 }
 
-// Invoke handles the event of a DynamoDB stream and answers in JSON; see [streamevent.Invoke]. The decoder is not in
+// Invoke handles the event of a DynamoDB stream and answers in JSON; see [delivery.InvokeStream]. The decoder is not in
 // Config, because a program that has decoded records calls Handle and needs none.
-func (p *Publisher) Invoke(ctx context.Context, d streamevent.Decoder, event []byte) ([]byte, error) {
-	return streamevent.Invoke(ctx, "publisher", d, event, p.Handle)
+func (p *Publisher) Invoke(ctx context.Context, d delivery.Decoder, event []byte) ([]byte, error) {
+	return delivery.InvokeStream(ctx, "publisher", d, event, p.Handle)
 }

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/control"
-	"github.com/sluicelimits/sluice/streams/deadletter"
+	"github.com/sluicelimits/sluice/streams/delivery"
 )
 
 // Meter keeps what was counted. Its zero value is ready to use.
@@ -69,11 +69,11 @@ func (m *Meter) Want(t testing.TB, want map[string]int64) {
 type Keeper struct {
 	mu    sync.Mutex
 	err   error
-	items []deadletter.Item
+	items []delivery.DeadLetter
 }
 
-// Keep implements [deadletter.Keeper].
-func (k *Keeper) Keep(_ context.Context, i deadletter.Item) error {
+// Keep implements [delivery.Keeper].
+func (k *Keeper) Keep(_ context.Context, i delivery.DeadLetter) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.err == nil {
@@ -90,7 +90,7 @@ func (k *Keeper) Away(err error) {
 }
 
 // Items returns the dead letters.
-func (k *Keeper) Items() []deadletter.Item {
+func (k *Keeper) Items() []delivery.DeadLetter {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return slices.Clone(k.items)

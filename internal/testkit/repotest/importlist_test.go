@@ -255,21 +255,19 @@ var only = map[string][]string{
 	"streams/anchor":    {"std", "events", "internal/control", "internal/control/audit"},
 	"streams/applier": {
 		"std", "events", "events/canonical", "internal/cell/cellconfig", "internal/control", "internal/control/celldoc",
-		"streams/acknowledge", "streams/deadletter", "streams/sqsevent",
+		"streams/acknowledge", "streams/delivery",
 	},
-	"streams/archiver": {"std", "events", "internal/control", "internal/control/audit", "streams/streamevent"},
+	"streams/archiver": {"std", "events", "internal/control", "internal/control/audit", "streams/delivery"},
 	"streams/balancer": {
 		"std", "events", "internal/control", "internal/limiter/limit", "internal/plan", "internal/plan/shares",
 	},
 	"streams/canary": {
 		"std", "events", "internal/cell/cellconfig", "internal/control", "internal/control/celldoc",
 	},
-	"streams/deadletter":  {"std"},
-	"streams/publisher":   {"std", "events", "internal/control", "streams/deadletter", "streams/streamevent"},
+	"streams/delivery":    {"std", "internal/control"},
+	"streams/publisher":   {"std", "events", "internal/control", "streams/delivery"},
 	"streams/reconcile":   {"std", "internal/cell/cellconfig", "internal/control", "internal/control/celldoc"},
-	"streams/sqsevent":    {"std"},
-	"streams/streamevent": {"std", "internal/control"},
-	"streams/streamstest": {"std", "internal/control", "streams/deadletter"},
+	"streams/streamstest": {"std", "internal/control", "streams/delivery"},
 }
 
 // ban says what packages must not import, directly or through other packages of the repository.

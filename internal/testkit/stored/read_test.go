@@ -37,7 +37,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/testkit/dynamodbtest"
 	"github.com/sluicelimits/sluice/streams/applier"
 	"github.com/sluicelimits/sluice/streams/balancer"
-	"github.com/sluicelimits/sluice/streams/sqsevent"
+	"github.com/sluicelimits/sluice/streams/delivery"
 	"github.com/sluicelimits/sluice/streams/streamstest"
 )
 
@@ -397,14 +397,14 @@ func TestMessages(t *testing.T) {
 	var texts []string
 	read(t, "messages.json", &texts)
 	types := map[events.Type]int{}
-	var messages []sqsevent.Message
+	var messages []delivery.Message
 	for i, text := range texts {
 		e, err := events.Decode([]byte(text))
 		if err != nil {
 			t.Fatal(err)
 		}
 		types[e.Header().Type]++
-		messages = append(messages, sqsevent.Message{ID: strconv.Itoa(i), Body: []byte(text)})
+		messages = append(messages, delivery.Message{ID: strconv.Itoa(i), Body: []byte(text)})
 	}
 	want := map[events.Type]int{events.PlanChanged: 2, events.SettingsChanged: 1, events.TenantChanged: 7,
 		events.KeyChanged: 3, events.SharesChanged: 11, events.Canary: 1}

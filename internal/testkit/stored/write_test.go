@@ -37,8 +37,8 @@ import (
 	"github.com/sluicelimits/sluice/streams/applier"
 	"github.com/sluicelimits/sluice/streams/archiver"
 	"github.com/sluicelimits/sluice/streams/balancer"
+	"github.com/sluicelimits/sluice/streams/delivery"
 	"github.com/sluicelimits/sluice/streams/publisher"
-	"github.com/sluicelimits/sluice/streams/sqsevent"
 	"github.com/sluicelimits/sluice/streams/streamstest"
 )
 
@@ -113,7 +113,7 @@ func (w *writer) Publish(ctx context.Context, messages []publisher.Message) []er
 	for i := range messages {
 		w.messages = append(w.messages, string(messages[i].Body))
 		for _, cell := range w.cells {
-			if _, err := cell.Handle(ctx, []sqsevent.Message{{ID: "1", Body: messages[i].Body}}); err != nil {
+			if _, err := cell.Handle(ctx, []delivery.Message{{ID: "1", Body: messages[i].Body}}); err != nil {
 				w.t.Fatal(err)
 			}
 		}

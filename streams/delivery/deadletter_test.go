@@ -1,4 +1,4 @@
-package deadletter_test
+package delivery_test
 
 import (
 	"bytes"
@@ -10,7 +10,7 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/sluicelimits/sluice/streams/deadletter"
+	"github.com/sluicelimits/sluice/streams/delivery"
 )
 
 // FuzzEncode guarantees that every dead letter can be read unchanged, or is marked as too large, and always fits into a
@@ -24,14 +24,14 @@ func FuzzEncode(f *testing.F) {
 				return
 			}
 		}
-		i := deadletter.Item{By: by, Cell: "eu-1", ID: id, Table: table, Key: key, Reason: reason,
+		i := delivery.DeadLetter{By: by, Cell: "eu-1", ID: id, Table: table, Key: key, Reason: reason,
 			At:   time.Unix(1, 0).UTC(),
 			Data: data}
 		out, err := i.Encode()
-		if err != nil || len(out) > deadletter.MaxBytes {
+		if err != nil || len(out) > delivery.MaxDeadLetterBytes {
 			t.Fatalf("%d bytes, %v", len(out), err)
 		}
-		got, omitted, err := deadletter.Decode(out)
+		got, omitted, err := delivery.DecodeDeadLetter(out)
 		if err != nil || omitted {
 			t.Fatalf("%v, omitted %t", err, omitted)
 		}
@@ -47,7 +47,7 @@ func FuzzEncode(f *testing.F) {
 
 // FuzzDecode guarantees that invalid data makes the reader neither panic nor use more memory than the data claims.
 func FuzzDecode(f *testing.F) {
-	i := deadletter.Item{By: "applier", Reason: "r", Data: []byte("x")}
+	i := delivery.DeadLetter{By: "applier", Reason: "r", Data: []byte("x")}
 	out, err := i.Encode()
 	if err != nil {
 		f.Fatal(err)
@@ -55,7 +55,8 @@ func FuzzDecode(f *testing.F) {
 	f.Add(out)
 	f.Add([]byte(`{"kept":1,"data":"AAAA","bytes":-5}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		if got, omitted, err := deadletter.Decode(data); err == nil && !omitted && len(got.Data) > 100*len(data)+1<<20 {
+		got, omitted, err := delivery.DecodeDeadLetter(data)
+		if err == nil && !omitted && len(got.Data) > 100*len(data)+1<<20 {
 			t.Fatalf("%d bytes of %d", len(got.Data), len(data))
 		}
 	})
@@ -65,13 +66,13 @@ func FuzzDecode(f *testing.F) {
 func TestTooLarge(t *testing.T) {
 	data := make([]byte, 1<<20)
 	_, _ = rand.Read(data)
-	i := deadletter.Item{By: "publisher", ID: "5", Key: strings.Repeat("k", 5000), Reason: strings.Repeat("\xff", 5000),
-		Data: data}
+	i := delivery.DeadLetter{By: "publisher", ID: "5", Key: strings.Repeat("k", 5000),
+		Reason: strings.Repeat("\xff", 5000), Data: data}
 	out, err := i.Encode()
-	if err != nil || len(out) > deadletter.MaxBytes {
+	if err != nil || len(out) > delivery.MaxDeadLetterBytes {
 		t.Fatalf("%d bytes, %v", len(out), err)
 	}
-	got, omitted, err := deadletter.Decode(out)
+	got, omitted, err := delivery.DecodeDeadLetter(out)
 	if err != nil || !omitted || got.ID != "5" || got.Data != nil ||
 		!strings.Contains(string(out), `"bytes":1048576,"sha256":"`) {
 		t.Errorf("%+v, %t, %v", got, omitted, err)
@@ -80,7 +81,7 @@ func TestTooLarge(t *testing.T) {
 
 // Guarantees that altered data and other formats are refused.
 func TestDecodeRefuses(t *testing.T) {
-	i := deadletter.Item{By: "applier", Data: []byte("one")}
+	i := delivery.DeadLetter{By: "applier", Data: []byte("one")}
 	out, err := i.Encode()
 	if err != nil {
 		t.Fatal(err)
@@ -90,8 +91,8 @@ func TestDecodeRefuses(t *testing.T) {
 		strings.Replace(string(out), `"sha256":"`, `"sha256":"0`, 1),
 		strings.Replace(string(out), `"bytes":3`, `"bytes":1`, 1),
 	} {
-		if _, _, err := deadletter.Decode([]byte(bad)); err == nil {
-			t.Errorf("Decode(%s) gives no error", bad)
+		if _, _, err := delivery.DecodeDeadLetter([]byte(bad)); err == nil {
+			t.Errorf("DecodeDeadLetter(%s) gives no error", bad)
 		}
 	}
 }
@@ -99,8 +100,8 @@ func TestDecodeRefuses(t *testing.T) {
 // Guarantees that the log names the records that cannot be processed, without their content.
 func TestLog(t *testing.T) {
 	var out bytes.Buffer
-	l := deadletter.Log{Log: slog.New(slog.NewJSONHandler(&out, nil))}
-	if err := l.Keep(t.Context(), deadletter.Item{By: "applier", Cell: "eu-1", Table: "keys", Key: "k\x1b1",
+	l := delivery.LogKeeper{Log: slog.New(slog.NewJSONHandler(&out, nil))}
+	if err := l.Keep(t.Context(), delivery.DeadLetter{By: "applier", Cell: "eu-1", Table: "keys", Key: "k\x1b1",
 		Reason: "why",
 		Data:   []byte("not-to-be-seen")}); err != nil {
 		t.Fatal(err)

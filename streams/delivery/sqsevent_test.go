@@ -1,4 +1,4 @@
-package sqsevent_test
+package delivery_test
 
 import (
 	"encoding/json"
@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluicelimits/sluice/streams/sqsevent"
+	"github.com/sluicelimits/sluice/streams/delivery"
 )
 
 // documented is an event as AWS documents it.
@@ -25,7 +25,7 @@ const documented = `{"Records":[{"messageId":"059f36b4-87a3-44ab-83d2-661975830a
 
 // Guarantees that the documented event is read, and that the answer names failed messages by their ids, or none.
 func TestParse(t *testing.T) {
-	got, err := sqsevent.Parse([]byte(documented))
+	got, err := delivery.ParseMessages([]byte(documented))
 	if err != nil || len(got) != 2 || got[0].ID != "059f36b4-87a3-44ab-83d2-661975830a7d" ||
 		string(got[0].Body) != `{"type":"canary"}` || string(got[1].Body) != "two" {
 		t.Fatalf("%+v, %v", got, err)
@@ -43,7 +43,7 @@ func TestParse(t *testing.T) {
 		{nil, `{"batchItemFailures":[]}`},
 		{[]string{"a", "b"}, `{"batchItemFailures":[{"itemIdentifier":"a"},{"itemIdentifier":"b"}]}`},
 	} {
-		if got, err := sqsevent.Answer(tt.failed); err != nil || string(got) != tt.want {
+		if got, err := delivery.Answer(tt.failed); err != nil || string(got) != tt.want {
 			t.Errorf("Answer(%q) = %s, %v; want %s", tt.failed, got, err, tt.want)
 		}
 	}
@@ -51,7 +51,7 @@ func TestParse(t *testing.T) {
 
 // Guarantees that an invalid event is an error that says where, and that no message of it is returned.
 func TestParseRefuses(t *testing.T) {
-	many := `{"Records":[` + strings.Repeat(`{},`, sqsevent.MaxMessages) + `{}]}`
+	many := `{"Records":[` + strings.Repeat(`{},`, delivery.MaxMessages) + `{}]}`
 	for _, tt := range []struct{ event, want string }{
 		{"", "JSON"},
 		{"{}", "no Records"},
@@ -65,9 +65,9 @@ func TestParseRefuses(t *testing.T) {
 		{`{"Records":[{"messageId":"a","body":"","eventSource":"aws:sqs"},{"messageId":"a","body":"",` +
 			`"eventSource":"aws:sqs"}]}`, "message 1 has the id of another"},
 	} {
-		if got, err := sqsevent.Parse([]byte(tt.event)); !errors.Is(err, sqsevent.ErrMalformed) ||
+		if got, err := delivery.ParseMessages([]byte(tt.event)); !errors.Is(err, delivery.ErrMalformed) ||
 			!strings.Contains(fmt.Sprint(err), tt.want) {
-			t.Errorf("Parse(%.80s) = %v, %v; want an error with %q", tt.event, got, err, tt.want)
+			t.Errorf("ParseMessages(%.80s) = %v, %v; want an error with %q", tt.event, got, err, tt.want)
 		}
 	}
 }
@@ -77,7 +77,7 @@ func FuzzParse(f *testing.F) {
 	f.Add([]byte(documented))
 	f.Add([]byte(`{"Records":[{"messageId":"a","body":"\ud800","eventSource":"aws:sqs"}]}`))
 	f.Fuzz(func(t *testing.T, event []byte) {
-		messages, err := sqsevent.Parse(event)
+		messages, err := delivery.ParseMessages(event)
 		if err != nil {
 			return
 		}
@@ -88,7 +88,7 @@ func FuzzParse(f *testing.F) {
 			}
 			ids = append(ids, m.ID)
 		}
-		out, err := sqsevent.Answer(ids)
+		out, err := delivery.Answer(ids)
 		if err != nil || !json.Valid(out) {
 			t.Fatalf("%s, %v", out, err)
 		}

@@ -1,6 +1,4 @@
-// Package sqsevent reads the event with which SQS calls a Lambda function, and writes which of its messages must be
-// delivered again.
-package sqsevent
+package delivery
 
 import (
 	"encoding/json"
@@ -15,7 +13,7 @@ const MaxMessages = 10_000
 
 const maxIDBytes = 100 // of a message's id, as the documentation of SQS says
 
-// ErrMalformed is wrapped by the error of Parse.
+// ErrMalformed is wrapped by the error of ParseMessages.
 var ErrMalformed = errors.New("malformed SQS event")
 
 // Message is a message of the queue. The subscription must use raw delivery, so that the body is what was published.
@@ -33,8 +31,9 @@ type Delay struct {
 	After   time.Duration // in whole seconds, 0 to 12 h
 }
 
-// Parse reads an event and ignores fields that it does not need. The error names the message by its index, from 0.
-func Parse(event []byte) ([]Message, error) {
+// ParseMessages reads an event and ignores fields that it does not need. The error names the message by its index, from
+// 0.
+func ParseMessages(event []byte) ([]Message, error) {
 	var batch struct {
 		Records []struct {
 			MessageID   string  `json:"messageId"`
@@ -79,8 +78,8 @@ func Parse(event []byte) ([]Message, error) {
 	return messages, nil
 }
 
-// Answer returns the answer of a function whose batches may fail in part. SQS delivers the messages with these ids
-// again.
+// Answer returns the answer of a function whose batches may fail in part. Lambda delivers what has these ids again:
+// messages of a queue, or the record of a stream with this sequence number and all later ones of its shard.
 func Answer(failed []string) ([]byte, error) {
 	type failure struct {
 		ID string `json:"itemIdentifier"`

@@ -1,4 +1,4 @@
-package streamevent_test
+package delivery_test
 
 import (
 	"context"
@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/sluicelimits/sluice/internal/control"
-	"github.com/sluicelimits/sluice/streams/streamevent"
+	"github.com/sluicelimits/sluice/streams/delivery"
 )
 
 // decoded is a decoder with a fixed answer.
@@ -35,7 +35,7 @@ func TestInvoke(t *testing.T) {
 		{decoded{deliveries: batch}, 2, gone, "", "name: a record without a sequence number: gone"},
 		{decoded{err: gone}, 0, nil, "", "name: gone"},
 	} {
-		got, err := streamevent.Invoke(context.Background(), "name", c.decoder, nil,
+		got, err := delivery.InvokeStream(context.Background(), "name", c.decoder, nil,
 			func(_ context.Context, d []control.Delivery) (int, error) {
 				if c.decoder.err != nil || len(d) != len(batch) {
 					t.Errorf("%d records are handled after %v", len(d), c.decoder.err)
