@@ -19,7 +19,6 @@ import (
 	"github.com/sluicelimits/sluice/authorizer"
 	"github.com/sluicelimits/sluice/internal/aws/grants"
 	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
-	"github.com/sluicelimits/sluice/internal/cell/cellconfig/memtable"
 	"github.com/sluicelimits/sluice/internal/configfile/configyaml"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/control/admin"
@@ -137,10 +136,7 @@ func (p *plane) fill(tenants int) error {
 
 // add adds a cell with a table in memory that is as slow as DynamoDB, and copies the control tables there.
 func (p *plane) add(id string) error {
-	table, err := memtable.New(0)
-	if err != nil {
-		return err
-	}
+	table := cellconfig.NewMemory(0)
 	c := &burstCell{table: slowTable{table}, messages: make(chan delivery.Message, 10_000),
 		pending: map[string]time.Time{}}
 	p.cells = append(p.cells, c)

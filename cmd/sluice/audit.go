@@ -21,7 +21,6 @@ import (
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/control/audit"
 	"github.com/sluicelimits/sluice/internal/control/audit/bucket"
-	"github.com/sluicelimits/sluice/internal/control/audit/folder"
 	"github.com/sluicelimits/sluice/internal/control/dynamo"
 	"github.com/sluicelimits/sluice/internal/control/embedded"
 	"github.com/sluicelimits/sluice/internal/dev/devcells"
@@ -131,7 +130,7 @@ func (s *auditSource) openArchive(ctx context.Context) (audit.Archive, error) {
 	if info, err := os.Stat(dir); err != nil || !info.IsDir() {
 		return nil, fmt.Errorf("there is no archive: %s is not a folder; check --data or --archive", dir)
 	}
-	return folder.New(dir)
+	return audit.NewFolder(dir)
 }
 
 // liveTables returns the control tables of the running 'sluice dev' that uses a data folder. It returns an error if

@@ -19,7 +19,6 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/control/audit"
-	"github.com/sluicelimits/sluice/internal/control/audit/folder"
 	"github.com/sluicelimits/sluice/internal/control/embedded"
 )
 
@@ -43,7 +42,7 @@ func anchoredTrail(t *testing.T) (dir, public string, der []byte) {
 		t.Fatal(err)
 	}
 	defer tables.Close()
-	archive, err := folder.New(filepath.Join(dir, dataArchive))
+	archive, err := audit.NewFolder(filepath.Join(dir, dataArchive))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,7 +16,6 @@ import (
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/control/audit"
 	"github.com/sluicelimits/sluice/internal/control/audit/bucket"
-	"github.com/sluicelimits/sluice/internal/control/audit/folder"
 	"github.com/sluicelimits/sluice/internal/control/dynamo"
 	"github.com/sluicelimits/sluice/internal/control/embedded"
 	"github.com/sluicelimits/sluice/internal/testkit/dynamodbtest"
@@ -34,7 +33,7 @@ func trail(t *testing.T, to ...audit.Archive) (dir string) {
 	}
 	tables.Unsynced()
 	defer tables.Close()
-	own, err := folder.New(filepath.Join(dir, dataArchive))
+	own, err := audit.NewFolder(filepath.Join(dir, dataArchive))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -131,7 +130,7 @@ func TestAuditShowWithoutTheCanary(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	own, err := folder.New(filepath.Join(dir, dataArchive))
+	own, err := audit.NewFolder(filepath.Join(dir, dataArchive))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -375,7 +374,7 @@ func TestAuditDynamoDB(t *testing.T) {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	archive, err := folder.New(dir)
+	archive, err := audit.NewFolder(dir)
 	if err != nil {
 		t.Fatal(err)
 	}

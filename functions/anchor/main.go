@@ -11,10 +11,10 @@ import (
 	"github.com/sluicelimits/sluice/internal/aws/environ"
 	"github.com/sluicelimits/sluice/internal/aws/function"
 	"github.com/sluicelimits/sluice/internal/control"
+	"github.com/sluicelimits/sluice/internal/control/audit"
 	"github.com/sluicelimits/sluice/internal/control/audit/bucket"
 	"github.com/sluicelimits/sluice/internal/control/audit/kmskey"
 	"github.com/sluicelimits/sluice/internal/control/dynamo"
-	"github.com/sluicelimits/sluice/streams/anchor"
 	"github.com/sluicelimits/sluice/streams/awsio"
 )
 
@@ -41,11 +41,8 @@ func start(process *function.Process, s *environ.Anchor) (function.Handler, erro
 		o.BaseEndpoint = process.Endpoint("KMS")
 		o.EndpointOptions.UseFIPSEndpoint, o.EndpointOptions.UseDualStackEndpoint = process.FIPS(), process.DualStack()
 	})
-	a, err := anchor.New(anchor.Config{
-		Archive: archive, Tables: tables, Signer: kmskey.NewSigner(keys, s.Key), Meter: meter, Log: process.Log,
-	})
-	if err != nil {
-		return nil, err
-	}
+	a := audit.Anchorer{Meter: meter, Log: process.Log, AnchorConfig: audit.AnchorConfig{
+		Archive: archive, Tables: tables, Signer: kmskey.NewSigner(keys, s.Key),
+	}}
 	return function.Scheduled(a.Run), nil
 }

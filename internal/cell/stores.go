@@ -7,7 +7,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/sluicelimits/sluice/internal/aws/elasticache"
 	"github.com/sluicelimits/sluice/internal/aws/environ"
 	"github.com/sluicelimits/sluice/internal/cell/secrets"
 	"github.com/sluicelimits/sluice/internal/limiter/lease"
@@ -103,7 +102,7 @@ func newRedis(r *environ.Redis, a *awsClients, secret *secrets.Cache, log *slog.
 		}
 		c.Credentials = secret.RedisCredentials
 	case environ.AuthIAM:
-		signer, err := elasticache.New(elasticache.Config{
+		signer, err := NewCacheSigner(CacheSignerConfig{
 			Cache: r.Cache, Serverless: r.Serverless, User: r.User, Region: a.Config("").Region,
 			Credentials: a.Config("").Credentials,
 		})

@@ -14,7 +14,6 @@ import (
 
 	"github.com/sluicelimits/sluice/events"
 	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
-	"github.com/sluicelimits/sluice/internal/cell/cellconfig/memtable"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/control/celldoc"
 	"github.com/sluicelimits/sluice/internal/control/embedded"
@@ -73,7 +72,7 @@ func (c *clocked) Decide(ctx context.Context, req *limit.Request, _ time.Time, d
 type cell struct {
 	id    string
 	skew  time.Duration
-	table *memtable.Table
+	table *cellconfig.Memory
 	heard *acknowledge.Acknowledger
 	kept  *clocked // the store that other cells call
 	envs  []*environment
@@ -187,11 +186,9 @@ func (w *world) cell(id string, weight int64) *cell {
 // empty makes a cell with an empty table, which gets no messages.
 func (w *world) empty(id string) *cell {
 	w.t.Helper()
-	table, err := memtable.New(0)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	table := cellconfig.NewMemory(0)
 	c := &cell{id: id, table: table, skew: time.Duration(w.r.IntN(1000)-500) * time.Millisecond}
+	var err error
 	if c.heard, err = acknowledge.New(acknowledge.Config{Cell: id, Tables: w.tables, Store: table,
 		Now: func() time.Time { return w.now.Add(c.skew) }}); err != nil {
 		w.t.Fatal(err)

@@ -14,7 +14,6 @@ import (
 
 	"github.com/sluicelimits/sluice/events"
 	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
-	"github.com/sluicelimits/sluice/internal/cell/cellconfig/memtable"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/control/celldoc"
 	"github.com/sluicelimits/sluice/internal/plan"
@@ -28,7 +27,7 @@ var errAway = errors.New("the table is unavailable")
 
 // world is an applier with a table that can fail.
 type world struct {
-	*memtable.Table
+	*cellconfig.Memory
 	t       *testing.T
 	applier *applier.Applier
 	meter   streamstest.Meter
@@ -53,7 +52,7 @@ func (w *world) Commit(ctx context.Context, step cellconfig.Step) error {
 			return err
 		}
 	}
-	err := w.Table.Commit(ctx, step)
+	err := w.Memory.Commit(ctx, step)
 	if err == nil && after != nil {
 		err = after(&step)
 	}
@@ -62,11 +61,8 @@ func (w *world) Commit(ctx context.Context, step cellconfig.Step) error {
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	table, err := memtable.New(0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	w := &world{Table: table, t: t, now: streamstest.Written.Add(2 * time.Second), items: map[string]control.Item{}}
+	table := cellconfig.NewMemory(0)
+	w := &world{Memory: table, t: t, now: streamstest.Written.Add(2 * time.Second), items: map[string]control.Item{}}
 	w.applier = w.newApplier()
 	return w
 }

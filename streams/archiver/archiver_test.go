@@ -22,7 +22,6 @@ import (
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/control/audit"
 	"github.com/sluicelimits/sluice/internal/control/audit/bucket"
-	"github.com/sluicelimits/sluice/internal/control/audit/folder"
 	"github.com/sluicelimits/sluice/internal/control/embedded"
 	"github.com/sluicelimits/sluice/internal/control/row"
 	"github.com/sluicelimits/sluice/internal/testkit/functiontest"
@@ -495,7 +494,7 @@ func TestFollow(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer tables.Close()
-	archive, err := folder.New(dir)
+	archive, err := audit.NewFolder(dir)
 	if err != nil {
 		t.Fatal(err)
 	}

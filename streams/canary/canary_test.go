@@ -13,7 +13,6 @@ import (
 
 	"github.com/sluicelimits/sluice/events"
 	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
-	"github.com/sluicelimits/sluice/internal/cell/cellconfig/memtable"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/control/celldoc"
 	"github.com/sluicelimits/sluice/internal/control/embedded"
@@ -60,7 +59,7 @@ func (s *tables) Put(_ context.Context, c control.Change) (control.Item, error) 
 
 // away is a cell's table that can fail.
 type away struct {
-	*memtable.Table
+	*cellconfig.Memory
 	err error
 }
 
@@ -68,14 +67,14 @@ func (a *away) Head(ctx context.Context) (cellconfig.Head, error) {
 	if a.err != nil {
 		return cellconfig.Head{}, a.err
 	}
-	return a.Table.Head(ctx)
+	return a.Memory.Head(ctx)
 }
 
 func (a *away) Get(ctx context.Context, refs ...cellconfig.Ref) ([]cellconfig.Document, error) {
 	if a.err != nil {
 		return nil, a.err
 	}
-	return a.Table.Get(ctx, refs...)
+	return a.Memory.Get(ctx, refs...)
 }
 
 type world struct {
@@ -103,11 +102,8 @@ func newWorld(t *testing.T, delay map[string]time.Duration) *world {
 		if _, ok := delay[id]; !ok {
 			continue
 		}
-		table, err := memtable.New(0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		w.cells[id], w.meters[id] = &away{Table: table}, &streamstest.Meter{}
+		table := cellconfig.NewMemory(0)
+		w.cells[id], w.meters[id] = &away{Memory: table}, &streamstest.Meter{}
 		config.Cells = append(config.Cells, canary.Cell{ID: id, Table: w.cells[id], Meter: w.meters[id]})
 	}
 	var err error
@@ -280,10 +276,7 @@ func TestRealTables(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer file.Close()
-	table, err := memtable.New(0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	table := cellconfig.NewMemory(0)
 	m := &streamstest.Meter{}
 	put := putter{file, func(i control.Item) {
 		if _, err := table.Apply(t.Context(), []cellconfig.Document{celldoc.Of(i.Event())}); err != nil {
@@ -321,10 +314,7 @@ func (p putter) Put(ctx context.Context, c control.Change) (control.Item, error)
 
 // Guarantees that errors name the invalid settings.
 func TestNewRefuses(t *testing.T) {
-	table, err := memtable.New(0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	table := cellconfig.NewMemory(0)
 	one := canary.Cell{ID: "c", Table: table, Meter: &streamstest.Meter{}}
 	for want, c := range map[string]canary.Config{
 		"Tables":   {Cells: []canary.Cell{one}, Actor: "a"},

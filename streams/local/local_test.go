@@ -17,7 +17,6 @@ import (
 
 	"github.com/sluicelimits/sluice/events"
 	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
-	"github.com/sluicelimits/sluice/internal/cell/cellconfig/memtable"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/control/celldoc"
 	"github.com/sluicelimits/sluice/internal/control/embedded"
@@ -111,12 +110,9 @@ func planOf(id string, threshold int) string {
 
 func tenantOf(id, plan string) string { return fmt.Sprintf(`{"id":%q,"plan":%q}`, id, plan) }
 
-func newCell(t testing.TB) *memtable.Table {
+func newCell(t testing.TB) *cellconfig.Memory {
 	t.Helper()
-	table, err := memtable.New(0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	table := cellconfig.NewMemory(0)
 	return table
 }
 
@@ -228,7 +224,7 @@ func TestRestart(t *testing.T) {
 
 // failing is a cell whose table fails.
 type failing struct {
-	*memtable.Table
+	*cellconfig.Memory
 	mu  sync.Mutex
 	err error
 }
@@ -246,14 +242,14 @@ func (f *failing) Commit(ctx context.Context, s cellconfig.Step) error {
 	if err != nil {
 		return err
 	}
-	return f.Table.Commit(ctx, s)
+	return f.Memory.Commit(ctx, s)
 }
 
 // Guarantees that a cell that fails delays no other, that the cursor waits for it, and that it gets everything when it
 // works again.
 func TestCellIsAway(t *testing.T) {
 	w := newWorld(t)
-	good, bad := newCell(t), &failing{Table: newCell(t)}
+	good, bad := newCell(t), &failing{Memory: newCell(t)}
 	w.add("good", good)
 	w.add("bad", bad)
 	w.start()
@@ -279,7 +275,7 @@ func TestCellIsAway(t *testing.T) {
 func TestFailures(t *testing.T) {
 	w := newWorld(t)
 	w.put(control.Plans, "pro", planOf("pro", 5))
-	bad := &failing{Table: newCell(t), err: errAway}
+	bad := &failing{Memory: newCell(t), err: errAway}
 	if err := w.pump.Add(t.Context(), "bad", bad); !errors.Is(err, errAway) || len(w.pump.Cells()) != 0 {
 		t.Errorf("adding a cell that cannot be filled: %v, cells %q", err, w.pump.Cells())
 	}
@@ -304,22 +300,22 @@ func (broken) Commit(context.Context, string, string) error { return errAway }
 
 // slow is a cell's table with the latencies of DynamoDB.
 type slow struct {
-	*memtable.Table
+	*cellconfig.Memory
 }
 
 func (s slow) Head(ctx context.Context) (cellconfig.Head, error) {
 	<-time.After(5 * time.Millisecond)
-	return s.Table.Head(ctx)
+	return s.Memory.Head(ctx)
 }
 
 func (s slow) Get(ctx context.Context, refs ...cellconfig.Ref) ([]cellconfig.Document, error) {
 	<-time.After(5 * time.Millisecond)
-	return s.Table.Get(ctx, refs...)
+	return s.Memory.Get(ctx, refs...)
 }
 
 func (s slow) Commit(ctx context.Context, step cellconfig.Step) error {
 	<-time.After(25 * time.Millisecond)
-	return s.Table.Commit(ctx, step)
+	return s.Memory.Commit(ctx, step)
 }
 
 // Guarantees the figures of a burst, with a simulated clock and calls as slow as those of AWS: readers in each of 3
@@ -424,7 +420,7 @@ func TestPlanOfManyTenants(t *testing.T) {
 		})
 	}
 	writers.Wait()
-	cells := []*memtable.Table{newCell(t), newCell(t)}
+	cells := []*cellconfig.Memory{newCell(t), newCell(t)}
 	w.add("one", cells[0])
 	w.add("two", cells[1])
 	w.start()

@@ -16,7 +16,6 @@ import (
 	"github.com/sluicelimits/sluice/authorizer"
 	"github.com/sluicelimits/sluice/events"
 	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
-	"github.com/sluicelimits/sluice/internal/cell/cellconfig/memtable"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/control/embedded"
 	"github.com/sluicelimits/sluice/internal/testkit/soak"
@@ -44,7 +43,7 @@ type chaos struct {
 }
 
 type chaosCell struct {
-	*memtable.Table
+	*cellconfig.Memory
 	world    *chaos
 	appliers []*applier.Applier
 	reader   *cellconfig.Reader
@@ -70,7 +69,7 @@ func newChaos(t *testing.T, seed uint64, loses bool) *chaos {
 		t.Fatal(err)
 	}
 	for range 2 {
-		c := &chaosCell{Table: newCell(t), world: w}
+		c := &chaosCell{Memory: newCell(t), world: w}
 		for range 2 {
 			a, err := applier.New(applier.Config{Cell: "c", Tables: tables, Store: c, Keep: keep, Meter: meter,
 				Log: quiet})
@@ -79,7 +78,7 @@ func newChaos(t *testing.T, seed uint64, loses bool) *chaos {
 			}
 			c.appliers = append(c.appliers, a)
 		}
-		if c.reader, err = cellconfig.New(cellconfig.Config{Table: c.Table, Log: quiet, Timeout: 10 * time.Second,
+		if c.reader, err = cellconfig.New(cellconfig.Config{Table: c.Memory, Log: quiet, Timeout: 10 * time.Second,
 			FirstTimeout: 10 * time.Second}); err != nil {
 			t.Fatal(err)
 		}
@@ -126,7 +125,7 @@ func (c *chaosCell) Commit(ctx context.Context, step cellconfig.Step) error {
 	case c.world.happens(8): // another writer was faster, or seems to have been
 		return cellconfig.ErrConflict
 	}
-	err := c.Table.Commit(ctx, step)
+	err := c.Memory.Commit(ctx, step)
 	if err == nil && c.world.happens(8) {
 		return errAway // the write was made, and the applier died
 	}
@@ -333,7 +332,7 @@ func TestChangeBetweenDocumentAndLog(t *testing.T) {
 	w := newChaos(t, 1, false)
 	w.calm = true
 	c := w.cells[0]
-	between := &interrupting{Table: c.Table}
+	between := &interrupting{Memory: c.Memory}
 	reader, err := cellconfig.New(cellconfig.Config{Table: between, Log: slog.New(slog.DiscardHandler),
 		Timeout: 10 * time.Second, FirstTimeout: 10 * time.Second})
 	if err != nil {
@@ -368,7 +367,7 @@ func TestChangeBetweenDocumentAndLog(t *testing.T) {
 
 // interrupting is a table that runs a function before or after a read of documents.
 type interrupting struct {
-	*memtable.Table
+	*cellconfig.Memory
 	mu        sync.Mutex
 	once      func()
 	beforeGet bool
@@ -381,7 +380,7 @@ func (i *interrupting) Get(ctx context.Context, refs ...cellconfig.Ref) ([]cellc
 	if once != nil && before {
 		once()
 	}
-	d, err := i.Table.Get(ctx, refs...)
+	d, err := i.Memory.Get(ctx, refs...)
 	if once != nil && !before {
 		once()
 	}
@@ -394,12 +393,9 @@ func (i *interrupting) Get(ctx context.Context, refs ...cellconfig.Ref) ([]cellc
 func TestCellAwayForADay(t *testing.T) {
 	w := newChaos(t, 1, false)
 	w.calm = true
-	short, err := memtable.New(3)
-	if err != nil {
-		t.Fatal(err)
-	}
+	short := cellconfig.NewMemory(3)
 	c := w.cells[0]
-	c.Table = short
+	c.Memory = short
 	thawed, err := cellconfig.New(cellconfig.Config{Table: short, Log: slog.New(slog.DiscardHandler),
 		Timeout: 10 * time.Second, FirstTimeout: 10 * time.Second})
 	if err != nil {

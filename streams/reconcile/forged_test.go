@@ -24,7 +24,7 @@ import (
 // forge writes documents to the cell that have no item.
 func (w *world) forge(documents ...cellconfig.Document) {
 	w.t.Helper()
-	if n, err := w.Table.Apply(w.t.Context(), documents); err != nil || n != len(documents) {
+	if n, err := w.Memory.Apply(w.t.Context(), documents); err != nil || n != len(documents) {
 		w.t.Fatalf("the cell stored %d forged documents of %d, error %v", n, len(documents), err)
 	}
 }
@@ -44,7 +44,7 @@ func (w *world) alterDocument(d cellconfig.Document) {
 		w.t.Fatal(err)
 	}
 	d.Seq = h.Seq + 1
-	err = w.Table.Commit(w.t.Context(), cellconfig.Step{
+	err = w.Memory.Commit(w.t.Context(), cellconfig.Step{
 		Incarnation: h.Incarnation, Documents: []cellconfig.Document{d},
 		Entry: cellconfig.Entry{Seq: d.Seq, Changes: []cellconfig.Change{{Ref: d.Ref, Version: d.Version}}},
 	})
@@ -59,7 +59,7 @@ func (w *world) wantOnlyControlled() {
 	w.wantRepaired()
 	for _, t := range events.AllTables() {
 		for _, kind := range celldoc.Kinds(t) {
-			for d, err := range w.Table.List(w.t.Context(), kind) {
+			for d, err := range w.Memory.List(w.t.Context(), kind) {
 				if err != nil {
 					w.t.Fatal(err)
 				}
@@ -115,7 +115,7 @@ func TestForgedDocuments(t *testing.T) {
 	)
 	w.alterDocument(document(plan.KindTenant, "kept", 1, `{"id":"kept"}`))
 	r, err := cellconfig.New(cellconfig.Config{
-		Table: w.Table, Log: slog.New(slog.DiscardHandler), Timeout: 10 * time.Second, FirstTimeout: 10 * time.Second,
+		Table: w.Memory, Log: slog.New(slog.DiscardHandler), Timeout: 10 * time.Second, FirstTimeout: 10 * time.Second,
 		Hashes: func(_ context.Context, _ time.Time, presented string) ([]identity.KeyHash, error) {
 			p, err := identity.NewPeppers(map[string][]byte{"p1": pepper})
 			if err != nil {
@@ -193,7 +193,7 @@ func TestForgedHashes(t *testing.T) {
 		t.Errorf("got %d repaired documents, want 4, and no hash of a key in the log\n%s", result.Repaired,
 			w.log.String())
 	}
-	got, err := w.Table.Get(t.Context(), of("a"), of("b"), of("c"), of("d"), of("e"))
+	got, err := w.Memory.Get(t.Context(), of("a"), of("b"), of("c"), of("d"), of("e"))
 	if err != nil || got[3].Version != 0 || string(got[1].Body) != string(revoked.Body) ||
 		got[0].Deleted || got[2].Deleted || got[4].Version == 0 {
 		t.Errorf("under the hashes of a to e: got %+v, error %v; want a, the revoked b, c and e, and nothing under d",
@@ -221,7 +221,7 @@ func TestForgedHashesWithACover(t *testing.T) {
 	forged := cellconfig.Ref{Kind: cellconfig.KindKeyHash, ID: other}
 	w.alterDocument(cellconfig.Document{Ref: forged, Version: 1, Body: []byte(keyBody("y", other))})
 	w.wantDrift(drift{reconcile.Unknown: 2})
-	if got, err := w.Table.Get(t.Context(), forged); err != nil || got[0].Version != 0 {
+	if got, err := w.Memory.Get(t.Context(), forged); err != nil || got[0].Version != 0 {
 		t.Errorf("under the hash of the forged key: got %+v, error %v; want nothing", got, err)
 	}
 	w.wantOnlyControlled()
@@ -263,7 +263,7 @@ func TestRowsThatAreNoDocuments(t *testing.T) {
 func TestNumberOneAboveTheHead(t *testing.T) {
 	w := newWorld(t)
 	w.putEverywhere(control.Plans, events.SettingsKey, `{"routes":[]}`)
-	got, err := w.Table.Get(t.Context(), cellconfig.Ref{Kind: plan.KindSettings, ID: plan.SettingsID})
+	got, err := w.Memory.Get(t.Context(), cellconfig.Ref{Kind: plan.KindSettings, ID: plan.SettingsID})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -273,7 +273,7 @@ func TestNumberOneAboveTheHead(t *testing.T) {
 	}
 	got[0].Seq = h.Seq + 2
 	step := cellconfig.Step{Incarnation: h.Incarnation, Documents: got, Entry: cellconfig.Entry{Seq: h.Seq + 1}}
-	if err := w.Table.Commit(t.Context(), step); err != nil {
+	if err := w.Memory.Commit(t.Context(), step); err != nil {
 		t.Fatal(err)
 	}
 	w.wantDrift(drift{reconcile.Altered: 1})
@@ -299,7 +299,7 @@ func TestNumbersAboveTheHead(t *testing.T) {
 	for i := range 1100 {
 		refs = append(refs, cellconfig.Ref{Kind: plan.KindTenant, ID: fmt.Sprintf("t%06d", i)})
 	}
-	got, err := w.Table.Get(t.Context(), refs...)
+	got, err := w.Memory.Get(t.Context(), refs...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -312,11 +312,11 @@ func TestNumbersAboveTheHead(t *testing.T) {
 		got[i].Seq = math.MaxInt64
 	}
 	step := cellconfig.Step{Incarnation: h.Incarnation, Documents: got, Entry: cellconfig.Entry{Seq: h.Seq + 1}}
-	if err := w.Table.Commit(t.Context(), step); err != nil {
+	if err := w.Memory.Commit(t.Context(), step); err != nil {
 		t.Fatal(err)
 	}
 	load := func() error {
-		r, err := cellconfig.New(cellconfig.Config{Table: w.Table, Log: slog.New(slog.DiscardHandler),
+		r, err := cellconfig.New(cellconfig.Config{Table: w.Memory, Log: slog.New(slog.DiscardHandler),
 			Timeout: 10 * time.Second, FirstTimeout: 10 * time.Second})
 		if err != nil {
 			t.Fatal(err)
@@ -414,7 +414,7 @@ func TestRowAlteredWhileRepaired(t *testing.T) {
 		w.items[name{control.Tenants, "t000001"}] = altered
 	}
 	w.wantDrift(drift{reconcile.Ahead: 1})
-	got, err := w.Table.Get(t.Context(), cellconfig.Ref{Kind: plan.KindTenant, ID: "t000001"})
+	got, err := w.Memory.Get(t.Context(), cellconfig.Ref{Kind: plan.KindTenant, ID: "t000001"})
 	if err != nil || got[0].Version != 1 || string(got[0].Body) != tenantBody("t000001", 1) {
 		t.Errorf("the cell has version %d, %s, error %v; want version 1", got[0].Version, got[0].Body, err)
 	}
@@ -441,7 +441,7 @@ func TestRepairIsOvertaken(t *testing.T) {
 	if err != nil || result.Repaired != 0 {
 		t.Fatalf("got %+v, error %v; want no repaired document", result, err)
 	}
-	got, err := w.Table.Get(t.Context(), cellconfig.Ref{Kind: plan.KindTenant, ID: "t000001"})
+	got, err := w.Memory.Get(t.Context(), cellconfig.Ref{Kind: plan.KindTenant, ID: "t000001"})
 	if err != nil || got[0].Version != 3 {
 		t.Errorf("got version %d in the cell, error %v; want 3", got[0].Version, err)
 	}

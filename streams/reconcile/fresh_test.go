@@ -248,7 +248,7 @@ func TestUnreadableSharesAreLeft(t *testing.T) {
 			for range 2 {
 				o.runToEnd(time.Hour)
 				for ref, version := range had {
-					got, err := o.Table.Get(t.Context(), ref)
+					got, err := o.Memory.Get(t.Context(), ref)
 					if err != nil || got[0].Version != version || got[0].Deleted {
 						t.Fatalf("%+v: got %+v, error %v; want version %d", ref, got, err, version)
 					}
@@ -278,7 +278,7 @@ func TestFirstSharesWithAnUnreadablePlacement(t *testing.T) {
 				o.put(control.Cells, bad, `{"version":2,"tenant":"t000003"}`)
 				if hadShares { // a tombstone: an earlier version could not be read
 					o.put(control.Cells, events.SharesKey, `{"version":1,"done":["x"]}`)
-					if _, err := o.Table.Apply(t.Context(),
+					if _, err := o.Memory.Apply(t.Context(),
 						[]cellconfig.Document{{Ref: cellconfig.Ref{Kind: cellconfig.KindShares,
 							ID: cellconfig.SharesID},
 							Version: 1, Deleted: true}}); err != nil {
@@ -290,7 +290,7 @@ func TestFirstSharesWithAnUnreadablePlacement(t *testing.T) {
 					t.Fatalf("got %d placements, %d shares, %d tenants, written in the wrong order: %q; want %d, 1, "+
 						"3 and none\n%s", o.placed, o.shares, o.tenants, o.tooEarly, placements, o.log.String())
 				}
-				got, err := o.Table.Get(t.Context(), cellconfig.Ref{Kind: cellconfig.KindPlacement, ID: bad})
+				got, err := o.Memory.Get(t.Context(), cellconfig.Ref{Kind: cellconfig.KindPlacement, ID: bad})
 				if err != nil || got[0].Version != 2 || !got[0].Deleted {
 					t.Errorf("the placement in the cell: got %+v, error %v; want a tombstone of version 2", got, err)
 				}

@@ -18,7 +18,6 @@ import (
 
 	"github.com/sluicelimits/sluice/events"
 	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
-	"github.com/sluicelimits/sluice/internal/cell/cellconfig/memtable"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/control/celldoc"
 	"github.com/sluicelimits/sluice/internal/plan"
@@ -37,7 +36,7 @@ type name struct {
 
 // world has control tables in memory, which list their items in random order, and a cell that is reconciled with them.
 type world struct {
-	*memtable.Table
+	*cellconfig.Memory
 	t            testing.TB
 	meter        streamstest.Meter
 	log          bytes.Buffer
@@ -59,11 +58,8 @@ type world struct {
 
 func newWorld(t testing.TB) *world {
 	t.Helper()
-	table, err := memtable.New(0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return &world{Table: table, t: t, now: streamstest.Written.Add(time.Hour), grace: time.Minute,
+	table := cellconfig.NewMemory(0)
+	return &world{Memory: table, t: t, now: streamstest.Written.Add(time.Hour), grace: time.Minute,
 		items: map[name]control.Item{},
 		order: map[control.Table][]string{}, unreadable: map[name]bool{}}
 }
@@ -106,7 +102,7 @@ func (w *world) apply(items ...control.Item) {
 	for _, i := range items {
 		documents = append(documents, celldoc.Of(i.Event()))
 	}
-	if _, err := w.Table.Apply(w.t.Context(), documents); err != nil {
+	if _, err := w.Memory.Apply(w.t.Context(), documents); err != nil {
 		w.t.Fatal(err)
 	}
 }
@@ -142,7 +138,7 @@ func (w *world) Get(ctx context.Context, refs ...cellconfig.Ref) ([]cellconfig.D
 		}
 	}
 	w.cellReads += len(refs)
-	return w.Table.Get(ctx, refs...)
+	return w.Memory.Get(ctx, refs...)
 }
 
 func (w *world) List(ctx context.Context, kind cellconfig.Kind) iter.Seq2[cellconfig.Document, error] {
@@ -152,7 +148,7 @@ func (w *world) List(ctx context.Context, kind cellconfig.Kind) iter.Seq2[cellco
 				return
 			}
 		}
-		for d, err := range w.Table.List(ctx, kind) {
+		for d, err := range w.Memory.List(ctx, kind) {
 			if slices.ContainsFunc(w.badRows, func(row cellconfig.BadRow) bool { return row.Ref == d.Ref }) {
 				continue // the row has taken its place
 			}
@@ -174,7 +170,7 @@ func (w *world) Commit(ctx context.Context, step cellconfig.Step) error {
 			step.Documents = append(step.Documents, cellconfig.Document{Ref: step.Rows[i].Ref})
 		}
 	}
-	err := w.Table.Commit(ctx, step)
+	err := w.Memory.Commit(ctx, step)
 	if err == nil && len(step.Rows) > 0 {
 		w.badRows = slices.DeleteFunc(w.badRows, func(row cellconfig.BadRow) bool {
 			return slices.ContainsFunc(step.Rows, func(gone cellconfig.BadRow) bool { return gone.Key == row.Key })
@@ -284,7 +280,7 @@ func (w *world) wantRepaired() {
 		if !ok {
 			continue
 		}
-		got, err := w.Table.Get(w.t.Context(), ref)
+		got, err := w.Memory.Get(w.t.Context(), ref)
 		if err != nil || got[0].Version != i.Version || got[0].Deleted != i.Deleted ||
 			string(got[0].Body) != string(i.Body) {
 			w.t.Fatalf("%s/%q: got version %d in the cell, deleted %t, error %v; want version %d, deleted %t, and "+
@@ -341,7 +337,7 @@ func TestRepairs(t *testing.T) {
 		t.Errorf("got %d repaired documents, want 303", result.Repaired)
 	}
 	w.wantRepaired()
-	got, err := w.Table.Get(t.Context(), cellconfig.Ref{Kind: cellconfig.KindKeyHash, ID: strings.Repeat("a", 64)})
+	got, err := w.Memory.Get(t.Context(), cellconfig.Ref{Kind: cellconfig.KindKeyHash, ID: strings.Repeat("a", 64)})
 	if err != nil || got[0].Version == 0 {
 		t.Errorf("the document under the key's hash: got %+v, error %v; want one", got, err)
 	}
@@ -381,7 +377,7 @@ func TestUnreadableItems(t *testing.T) {
 	w.items[name{control.Tenants, "t000003"}] = i
 	w.unreadable[name{control.Tenants, "t000004"}] = true
 	w.wantDrift(drift{reconcile.Unreadable: 2})
-	got, err := w.Table.Get(t.Context(), cellconfig.Ref{Kind: plan.KindTenant, ID: "t000003"})
+	got, err := w.Memory.Get(t.Context(), cellconfig.Ref{Kind: plan.KindTenant, ID: "t000003"})
 	if err != nil || got[0].Version != 1 {
 		t.Errorf("got version %d in the cell, error %v; want 1", got[0].Version, err)
 	}
@@ -569,7 +565,7 @@ func TestTwoRunsAtOnce(t *testing.T) {
 	var all sync.WaitGroup
 	for range 2 {
 		all.Go(func() {
-			r, err := reconcile.New(reconcile.Config{Tables: readOnly{w.items, w.order}, Store: w.Table,
+			r, err := reconcile.New(reconcile.Config{Tables: readOnly{w.items, w.order}, Store: w.Memory,
 				Meter: &w.meter, Log: slog.New(slog.DiscardHandler)})
 			if err == nil {
 				_, err = r.Run(t.Context())

@@ -15,7 +15,6 @@ import (
 	"github.com/sluicelimits/sluice/authorizer"
 	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
 	"github.com/sluicelimits/sluice/internal/cell/cellconfig/cellconfigtest"
-	"github.com/sluicelimits/sluice/internal/cell/cellconfig/memtable"
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/request/identity"
 )
@@ -28,7 +27,7 @@ var (
 // world is a table that tests can tamper with, and a reader of it.
 type world struct {
 	t     testing.TB
-	table *memtable.Table
+	table *cellconfig.Memory
 	r     *cellconfig.Reader
 	log   bytes.Buffer
 	logMu sync.Mutex
@@ -58,10 +57,7 @@ func (w *world) logged() string {
 
 func newWorld(t testing.TB, change ...func(*cellconfig.Config)) *world {
 	t.Helper()
-	table, err := memtable.New(0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	table := cellconfig.NewMemory(0)
 	w := &world{t: t, table: table}
 	w.r = w.reader(change...)
 	return w
@@ -295,11 +291,9 @@ func settings(version int64, text string) cellconfig.Document {
 	return body(plan.KindSettings, plan.SettingsID, version, text)
 }
 
-func memtableOf(t testing.TB, documents ...cellconfig.Document) (*memtable.Table, error) {
+func memtableOf(t testing.TB, documents ...cellconfig.Document) (*cellconfig.Memory, error) {
 	t.Helper()
-	table, err := memtable.New(0)
-	if err == nil {
-		_, err = table.Apply(context.Background(), documents)
-	}
+	table := cellconfig.NewMemory(0)
+	_, err := table.Apply(context.Background(), documents)
 	return table, err
 }

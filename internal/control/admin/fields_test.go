@@ -12,7 +12,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluicelimits/sluice/internal/cell/cellconfig/memtable"
+	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/control/admin"
 	"github.com/sluicelimits/sluice/internal/control/call"
@@ -199,10 +199,7 @@ func fieldCases() map[string]fieldCase {
 // fieldWorld returns the tables that the calls of fieldCases refer to.
 func fieldWorld(t *testing.T) (*world, http.Handler) {
 	w := newWorld(t)
-	table, err := memtable.New(0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	table := cellconfig.NewMemory(0)
 	w.config.CellTables = map[string]admin.CellTable{"eu-1": table}
 	w.config.Shadow = func(context.Context) (*admin.ShadowReport, error) { return &admin.ShadowReport{}, nil }
 	w.remake()

@@ -20,7 +20,6 @@ import (
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/control/audit"
 	"github.com/sluicelimits/sluice/internal/control/audit/bucket"
-	"github.com/sluicelimits/sluice/internal/control/audit/folder"
 	"github.com/sluicelimits/sluice/internal/testkit/s3test"
 	"github.com/sluicelimits/sluice/internal/testkit/soak"
 )
@@ -463,7 +462,7 @@ func TestReport(t *testing.T) {
 // Guarantees that a folder is verified, although nothing locks its files.
 func TestVerifyFolder(t *testing.T) {
 	w := newWorld(t)
-	a, err := folder.New(t.TempDir())
+	a, err := audit.NewFolder(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -494,7 +493,7 @@ func (l *late) List(ctx context.Context, prefix, after string) iter.Seq2[audit.E
 
 // archiveInFolder sets up an archive without a network, for tests with virtual time.
 func archiveInFolder(t *testing.T, w *world) {
-	a, err := folder.New(t.TempDir())
+	a, err := audit.NewFolder(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -818,7 +817,7 @@ func BenchmarkVerify(b *testing.B) {
 // Guarantees that a file that has taken the name of a rejected record does not stop later records: a folder has no
 // versions.
 func TestRejectIntoAFolder(t *testing.T) {
-	a, err := folder.New(t.TempDir())
+	a, err := audit.NewFolder(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,7 +8,6 @@ import (
 
 	"github.com/sluicelimits/sluice/authorizer"
 	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
-	"github.com/sluicelimits/sluice/internal/cell/cellconfig/memtable"
 	"github.com/sluicelimits/sluice/internal/request/identity"
 	"github.com/sluicelimits/sluice/streams/acknowledge"
 )
@@ -25,7 +24,7 @@ type Cell struct {
 	Name   string
 	Reader *cellconfig.Reader // an [authorizer.Source]
 
-	table   *memtable.Table
+	table   *cellconfig.Memory
 	store   *signallingTable          // the table, which signals each write
 	shares  *acknowledge.Acknowledger // acknowledges shares; nil if the cell is the only one
 	applied chan struct{}             // holds at most one signal that the table changed
@@ -41,13 +40,11 @@ var _ authorizer.Source = (*cellconfig.Reader)(nil)
 // AddCell makes a cell, copies the control tables to it, and sends it every change from then on. Its reader sees a
 // change as soon as the change is applied, before its next poll.
 func (p *Plane) AddCell(ctx context.Context, name string) (*Cell, error) {
-	table, err := memtable.New(0)
-	if err != nil {
-		return nil, err
-	}
+	table := cellconfig.NewMemory(0)
 	c := &Cell{Name: name, table: table, applied: make(chan struct{}, 1)}
 	c.store = &signallingTable{table, c.applied}
 	sharedAs := ""
+	var err error
 	if p.c.Several {
 		sharedAs = name
 		c.shares, err = acknowledge.New(acknowledge.Config{Cell: name, Tables: p.tables, Store: c.store, Now: p.c.Now})
@@ -122,13 +119,13 @@ func (p *Plane) loadChanges(ctx context.Context, c *Cell) error {
 
 // signallingTable is a table that signals each write to it.
 type signallingTable struct {
-	*memtable.Table
+	*cellconfig.Memory
 	applied chan<- struct{}
 }
 
 // Commit implements [cellconfig.Store].
 func (t *signallingTable) Commit(ctx context.Context, step cellconfig.Step) error {
-	err := t.Table.Commit(ctx, step)
+	err := t.Memory.Commit(ctx, step)
 	t.signal()
 	return err
 }

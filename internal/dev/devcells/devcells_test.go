@@ -17,7 +17,6 @@ import (
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/control/admin"
 	"github.com/sluicelimits/sluice/internal/control/audit"
-	"github.com/sluicelimits/sluice/internal/control/audit/folder"
 	"github.com/sluicelimits/sluice/internal/control/embedded"
 	"github.com/sluicelimits/sluice/internal/dev/devcells"
 	"github.com/sluicelimits/sluice/internal/plan"
@@ -184,7 +183,7 @@ func TestManyTenants(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer tables.Close()
-	archive, err := folder.New(filepath.Join(dir, "audit"))
+	archive, err := audit.NewFolder(filepath.Join(dir, "audit"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,7 +4,7 @@
 // A folder holds everything that is kept after the process ends:
 //
 //	control.db     the control tables (package control/embedded)
-//	audit/         the archive of every version (package audit/folder)
+//	audit/         the archive of every version (audit.Folder)
 //	endpoint.json  where operators' calls are answered, while a process has the folder
 //
 // A write is on the disk when it is acknowledged. Everything else is derived from the control tables: each start fills
@@ -31,7 +31,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/control/admin"
-	"github.com/sluicelimits/sluice/internal/control/audit/folder"
+	"github.com/sluicelimits/sluice/internal/control/audit"
 	"github.com/sluicelimits/sluice/internal/control/call"
 	"github.com/sluicelimits/sluice/internal/control/embedded"
 	"github.com/sluicelimits/sluice/internal/dev/devtoken"
@@ -87,7 +87,7 @@ type Plane struct {
 	peppers      *identity.Peppers
 	board        *telemetry.Board
 	tables       *embedded.Tables
-	archive      *folder.Archive
+	archive      *audit.Folder
 	pump         *local.Pump
 	balancer     *balancer.Balancer
 	cellsChanged chan struct{} // holds at most one signal that the table of cells may have changed
@@ -144,7 +144,7 @@ func (p *Plane) open() (err error) {
 	if err := checkOwners(p.folder); err != nil {
 		return err
 	}
-	if p.archive, err = folder.New(filepath.Join(p.folder, auditFolder)); err != nil {
+	if p.archive, err = audit.NewFolder(filepath.Join(p.folder, auditFolder)); err != nil {
 		return err
 	}
 	if p.tables, err = embedded.Open(filepath.Join(p.folder, tablesFile)); err != nil {

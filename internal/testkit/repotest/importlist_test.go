@@ -75,17 +75,15 @@ var only = map[string][]string{
 		"std", "github.com/aws/aws-sdk-go-v2/aws", "github.com/aws/aws-sdk-go-v2/aws/transport/http",
 		"github.com/aws/aws-sdk-go-v2/service/dynamodb", "internal/limiter/store/plainbody",
 	},
-	"internal/aws/elasticache": {"std", "github.com/aws/aws-sdk-go-v2/aws/..."},
-	"internal/aws/environ":     {"std", "internal/request/identity", "internal/request/identity/token"},
-	"internal/aws/executeapi":  {"std"},
-	"internal/aws/grants":      {"std", "events", "internal/plan/shares"},
+	"internal/aws/environ":    {"std", "internal/request/identity", "internal/request/identity/token"},
+	"internal/aws/executeapi": {"std"},
+	"internal/aws/grants":     {"std", "events", "internal/plan/shares"},
 	"internal/cell/cellconfig": {
 		"std", "authorizer", "internal/limiter/clock", "internal/limiter/limit", "internal/limiter/resilience",
 		"internal/limiter/singleflight", "internal/plan", "internal/plan/route", "internal/plan/shares",
 		"internal/request/identity", "github.com/hashicorp/golang-lru/v2/...",
 	},
 	"internal/cell/cellconfig/cellconfigtest": {"std", "internal/cell/cellconfig", "internal/plan"},
-	"internal/cell/cellconfig/memtable":       {"std", "internal/cell/cellconfig"},
 	"internal/cell/cellconfig/table": {
 		"std", "internal/cell/cellconfig", "github.com/aws/aws-sdk-go-v2/aws/...",
 		"github.com/aws/aws-sdk-go-v2/service/dynamodb/...",
@@ -109,7 +107,6 @@ var only = map[string][]string{
 		"std", "internal/aws/awsenv", "internal/control/audit", "github.com/aws/aws-sdk-go-v2/...",
 		"github.com/aws/smithy-go",
 	},
-	"internal/control/audit/folder": {"std", "internal/control/audit"},
 	"internal/control/audit/kmskey": {"std", "internal/control/audit", "github.com/aws/aws-sdk-go-v2/..."},
 	"internal/control/call": {
 		"std", "events", "events/canonical", "internal/control", "internal/request/loopback",
@@ -252,7 +249,6 @@ var only = map[string][]string{
 	},
 	"scripts/bundle":    {"std"},
 	"scripts/plansjson": {"std", "internal/configfile/configyaml", "internal/plan"},
-	"streams/anchor":    {"std", "events", "internal/control", "internal/control/audit"},
 	"streams/applier": {
 		"std", "events", "events/canonical", "internal/cell/cellconfig", "internal/control", "internal/control/celldoc",
 		"streams/acknowledge", "streams/delivery",

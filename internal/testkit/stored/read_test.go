@@ -24,12 +24,10 @@ import (
 	"github.com/sluicelimits/sluice/authorizer"
 	"github.com/sluicelimits/sluice/events"
 	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
-	"github.com/sluicelimits/sluice/internal/cell/cellconfig/memtable"
 	"github.com/sluicelimits/sluice/internal/cell/cellconfig/table"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/control/admin"
 	"github.com/sluicelimits/sluice/internal/control/audit"
-	"github.com/sluicelimits/sluice/internal/control/audit/folder"
 	"github.com/sluicelimits/sluice/internal/control/celldoc"
 	"github.com/sluicelimits/sluice/internal/control/dynamo"
 	"github.com/sluicelimits/sluice/internal/plan/shares"
@@ -412,10 +410,7 @@ func TestMessages(t *testing.T) {
 		t.Errorf("the messages are %v, want %v", types, want)
 	}
 	rand.Shuffle(len(messages), func(i, j int) { messages[i], messages[j] = messages[j], messages[i] })
-	store, err := memtable.New(0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	store := cellconfig.NewMemory(0)
 	keeper := &streamstest.Keeper{}
 	a, err := applier.New(applier.Config{
 		Cell: "eu-1", Tables: open(t).tables(t), Store: store, Keep: keeper, Meter: &streamstest.Meter{},
@@ -452,7 +447,7 @@ func TestMessages(t *testing.T) {
 
 // Guarantees that the audit trail of an earlier commit still holds by its own live tables, and is shown.
 func TestAudit(t *testing.T) {
-	archive, err := folder.New(filepath.Join("testdata", commit))
+	archive, err := audit.NewFolder(filepath.Join("testdata", commit))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,12 +19,11 @@ import (
 
 	"github.com/sluicelimits/sluice/events"
 	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
-	"github.com/sluicelimits/sluice/internal/cell/cellconfig/memtable"
 	"github.com/sluicelimits/sluice/internal/cell/cellconfig/table"
 	"github.com/sluicelimits/sluice/internal/configfile/configyaml"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/control/admin"
-	"github.com/sluicelimits/sluice/internal/control/audit/folder"
+	"github.com/sluicelimits/sluice/internal/control/audit"
 	"github.com/sluicelimits/sluice/internal/control/dynamo"
 	"github.com/sluicelimits/sluice/internal/control/ops"
 	"github.com/sluicelimits/sluice/internal/limiter/limit/limittest"
@@ -148,7 +147,7 @@ func TestWrite(t *testing.T) {
 	var err error
 	w.Tables, err = dynamo.New(client, dynamo.Names(prefix))
 	must(err)
-	archive, err := folder.New(dir)
+	archive, err := audit.NewFolder(dir)
 	must(err)
 	w.archiver, err = archiver.New(archiver.Config{Archive: archive, Meter: meter, Log: quiet, Now: now})
 	must(err)
@@ -156,8 +155,7 @@ func TestWrite(t *testing.T) {
 	must(err)
 	eu, err := table.New(table.Config{Client: client, Table: prefix + "cell"})
 	must(err)
-	us, err := memtable.New(0)
-	must(err)
+	us := cellconfig.NewMemory(0)
 	for cell, store := range map[string]cellconfig.Store{"eu-1": eu, "us-1": us} {
 		a, err := applier.New(applier.Config{
 			Cell: cell, Tables: w, Store: store, Keep: keeper, Meter: meter, Log: quiet, Now: now,

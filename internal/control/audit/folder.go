@@ -1,13 +1,4 @@
-// Package folder implements the archive of the audit trail as a folder on disk, for a program that runs everything in
-// one process.
-//
-// Its files have the names of the objects and are read-only. A file is written under a temporary name, synced, and
-// then linked to its name, which fails if the name exists: a crash leaves no partial record. Nothing is locked.
-// Whoever may write the folder may rewrite it, and a removed file leaves no trace except a gap in its item's versions.
-// The hash chain and the live tables still reveal alterations.
-//
-// Names differ by case; on a file system that ignores case, the second of two such items is refused as unequal.
-package folder
+package audit
 
 import (
 	"bytes"
@@ -24,14 +15,20 @@ import (
 	"slices"
 	"strings"
 	"syscall"
-
-	"github.com/sluicelimits/sluice/internal/control/audit"
 )
 
-var _ audit.Archive = (*Archive)(nil)
+var _ Archive = (*Folder)(nil)
 
-// Archive is a folder. It is safe for concurrent use, also by several processes.
-type Archive struct{ dir string }
+// Folder is the archive of the audit trail as a folder on disk, for a program that runs everything in one process. It
+// is safe for concurrent use, also by several processes. Make it with [NewFolder].
+//
+// Its files have the names of the objects and are read-only. A file is written under a temporary name, synced, and
+// then linked to its name, which fails if the name exists: a crash leaves no partial record. Nothing is locked.
+// Whoever may write the folder may rewrite it, and a removed file leaves no trace except a gap in its item's versions.
+// The hash chain and the live tables still reveal alterations.
+//
+// Names differ by case; on a file system that ignores case, the second of two such items is refused as unequal.
+type Folder struct{ dir string }
 
 const (
 	fileMode = 0o400
@@ -39,16 +36,16 @@ const (
 	begun    = ".begun-" // prefix of files that are being written; no object's name has it
 )
 
-// New returns the archive in a folder, which is created with the first object.
-func New(dir string) (*Archive, error) {
+// NewFolder returns the archive in a folder, which is created with the first object.
+func NewFolder(dir string) (*Folder, error) {
 	if dir == "" {
 		return nil, errors.New("audit folder: the folder is missing")
 	}
-	return &Archive{dir}, nil
+	return &Folder{dir}, nil
 }
 
 // file returns the path of an object's file.
-func (a *Archive) file(name string) (string, error) {
+func (a *Folder) file(name string) (string, error) {
 	if !fs.ValidPath(name) || name == "." || strings.ContainsAny(name, "\\\x00") || strings.HasPrefix(path.Base(name),
 		begun) {
 		return "", fmt.Errorf("%.200q is not a valid file name", name)
@@ -56,9 +53,9 @@ func (a *Archive) file(name string) (string, error) {
 	return filepath.Join(a.dir, filepath.FromSlash(name)), nil
 }
 
-// Put implements [audit.Archive].
-func (a *Archive) Put(ctx context.Context, name string, data []byte) (made bool, err error) {
-	if err := audit.CheckPut(name, data); err != nil {
+// Put implements [Archive].
+func (a *Folder) Put(ctx context.Context, name string, data []byte) (made bool, err error) {
+	if err := CheckPut(name, data); err != nil {
 		return false, err
 	}
 	file, err := a.file(name)
@@ -72,7 +69,7 @@ func (a *Archive) Put(ctx context.Context, name string, data []byte) (made bool,
 	case err == nil && is:
 		return false, nil
 	case err == nil:
-		return false, fmt.Errorf("put %s: %w", name, audit.ErrUnequal)
+		return false, fmt.Errorf("put %s: %w", name, ErrUnequal)
 	case !errors.Is(err, fs.ErrNotExist):
 		return false, fmt.Errorf("put %s: %w", name, err)
 	}
@@ -84,7 +81,7 @@ func (a *Archive) Put(ctx context.Context, name string, data []byte) (made bool,
 		if is, failed := same(file, data); failed != nil || is {
 			return false, failed
 		}
-		err = audit.ErrUnequal
+		err = ErrUnequal
 	}
 	if err != nil {
 		return false, fmt.Errorf("put %s: %w", name, err)
@@ -92,15 +89,15 @@ func (a *Archive) Put(ctx context.Context, name string, data []byte) (made bool,
 	return true, nil
 }
 
-// Cover implements [audit.Archive]. It is not supported: a folder has one file of each name.
-func (*Archive) Cover(_ context.Context, name string, _ []byte) error {
+// Cover implements [Archive]. It is not supported: a folder has one file of each name.
+func (*Folder) Cover(_ context.Context, name string, _ []byte) error {
 	return fmt.Errorf("put a version over %s in a folder: %w", name, errors.ErrUnsupported)
 }
 
 // same reports whether the file has this content.
 func same(file string, data []byte) (bool, error) {
 	got, err := read(file)
-	if errors.Is(err, audit.ErrTooLarge) {
+	if errors.Is(err, ErrTooLarge) {
 		return false, nil
 	}
 	return err == nil && bytes.Equal(got, data), err
@@ -115,19 +112,19 @@ func read(file string) ([]byte, error) {
 	if about, statErr := f.Stat(); statErr != nil || !about.Mode().IsRegular() {
 		err = cmp.Or(statErr, fmt.Errorf("%s is not a regular file: remove it from the archive", file))
 	} else {
-		data, err = io.ReadAll(io.LimitReader(f, audit.MaxBytes+1))
+		data, err = io.ReadAll(io.LimitReader(f, MaxBytes+1))
 	}
 	if err := errors.Join(err, f.Close()); err != nil {
 		return nil, err
 	}
-	if len(data) > audit.MaxBytes {
-		return nil, fmt.Errorf("%w: more than %d bytes", audit.ErrTooLarge, audit.MaxBytes)
+	if len(data) > MaxBytes {
+		return nil, fmt.Errorf("%w: more than %d bytes", ErrTooLarge, MaxBytes)
 	}
 	return data, nil
 }
 
 // makeFolder creates a folder and its parents, and makes each durable in its parent.
-func (a *Archive) makeFolder(dir string) error {
+func (a *Folder) makeFolder(dir string) error {
 	if _, err := os.Stat(dir); err == nil || !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
@@ -170,8 +167,8 @@ func sync(dir string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// Get implements [audit.Archive].
-func (a *Archive) Get(ctx context.Context, e audit.Entry) (audit.Object, error) {
+// Get implements [Archive].
+func (a *Folder) Get(ctx context.Context, e Entry) (Object, error) {
 	file, err := a.file(e.Name)
 	if err == nil {
 		err = ctx.Err()
@@ -181,20 +178,20 @@ func (a *Archive) Get(ctx context.Context, e audit.Entry) (audit.Object, error) 
 		data, err = read(file)
 	}
 	if errors.Is(err, fs.ErrNotExist) {
-		err = fmt.Errorf("%w: %w", audit.ErrNotFound, err)
+		err = fmt.Errorf("%w: %w", ErrNotFound, err)
 	}
 	if err != nil {
-		return audit.Object{}, fmt.Errorf("get %.200q: %w", e.Name, err)
+		return Object{}, fmt.Errorf("get %.200q: %w", e.Name, err)
 	}
-	return audit.Object{Data: data}, nil
+	return Object{Data: data}, nil
 }
 
-// List implements [audit.Archive]. It holds in memory only the names of the folders on the path to one file.
-func (a *Archive) List(ctx context.Context, prefix, after string) iter.Seq2[audit.Entry, error] {
-	return func(yield func(audit.Entry, error) bool) {
+// List implements [Archive]. It holds in memory only the names of the folders on the path to one file.
+func (a *Folder) List(ctx context.Context, prefix, after string) iter.Seq2[Entry, error] {
+	return func(yield func(Entry, error) bool) {
 		w := &walk{ctx, a, prefix, after, yield}
 		if _, err := os.Stat(a.dir); err != nil {
-			yield(audit.Entry{}, fmt.Errorf("list %s: %w", prefix, err))
+			yield(Entry{}, fmt.Errorf("list %s: %w", prefix, err))
 			return
 		}
 		w.folder("")
@@ -203,9 +200,9 @@ func (a *Archive) List(ctx context.Context, prefix, after string) iter.Seq2[audi
 
 type walk struct {
 	ctx           context.Context
-	a             *Archive
+	a             *Folder
 	prefix, after string
-	yield         func(audit.Entry, error) bool
+	yield         func(Entry, error) bool
 }
 
 // folder lists everything below a name, which is empty or ends in a slash. It reports whether to continue.
@@ -218,7 +215,7 @@ func (w *walk) folder(name string) bool {
 		err = w.ctx.Err()
 	}
 	if err != nil {
-		w.yield(audit.Entry{}, fmt.Errorf("list %s: %w", w.prefix, err))
+		w.yield(Entry{}, fmt.Errorf("list %s: %w", w.prefix, err))
 		return false
 	}
 	full := func(d fs.DirEntry) string {
@@ -252,11 +249,11 @@ func (w *walk) one(full string, d fs.DirEntry) bool {
 	case errors.Is(err, fs.ErrNotExist):
 		return true
 	case err != nil:
-		w.yield(audit.Entry{}, fmt.Errorf("list %s: %w", w.prefix, err))
+		w.yield(Entry{}, fmt.Errorf("list %s: %w", w.prefix, err))
 		return false
 	}
-	return w.yield(audit.Entry{Name: full, SizeBytes: info.Size(), PutAt: info.ModTime().UTC()}, nil)
+	return w.yield(Entry{Name: full, SizeBytes: info.Size(), PutAt: info.ModTime().UTC()}, nil)
 }
 
-// Lock implements [audit.Archive]. A folder locks nothing.
-func (*Archive) Lock(context.Context) (audit.Lock, error) { return audit.Lock{}, nil }
+// Lock implements [Archive]. A folder locks nothing.
+func (*Folder) Lock(context.Context) (Lock, error) { return Lock{}, nil }

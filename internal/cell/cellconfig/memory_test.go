@@ -1,20 +1,16 @@
-package memtable_test
+package cellconfig_test
 
 import (
 	"testing"
 
 	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
 	"github.com/sluicelimits/sluice/internal/cell/cellconfig/cellconfigtest"
-	"github.com/sluicelimits/sluice/internal/cell/cellconfig/memtable"
 )
 
 // Guarantees that the table in memory fulfils the contract of tables.
 func TestContract(t *testing.T) {
 	cellconfigtest.Run(t, func(t *testing.T, handles int) []cellconfig.Store {
-		one, err := memtable.New(0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		one := cellconfig.NewMemory(0)
 		out := make([]cellconfig.Store, handles)
 		for i := range out {
 			out[i] = one
@@ -25,10 +21,7 @@ func TestContract(t *testing.T) {
 
 // Guarantees that the log is bounded and that the rest has no gap and at least the requested number of entries.
 func TestLogIsBounded(t *testing.T) {
-	table, err := memtable.New(4)
-	if err != nil {
-		t.Fatal(err)
-	}
+	table := cellconfig.NewMemory(4)
 	for v := range int64(50) {
 		if _, err := table.Apply(t.Context(), []cellconfig.Document{cellconfigtest.Tenant("t", "p", v+1)}); err != nil {
 			t.Fatal(err)
@@ -42,8 +35,5 @@ func TestLogIsBounded(t *testing.T) {
 				t.Fatalf("entry %d is number %d, want %d", i, log[i].Seq, want)
 			}
 		}
-	}
-	if _, err := memtable.New(-1); err == nil {
-		t.Error("New accepts a log of -1 entries, want an error")
 	}
 }

@@ -1,4 +1,4 @@
-package elasticache_test
+package cell_test
 
 import (
 	"context"
@@ -10,7 +10,7 @@ import (
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 
-	"github.com/sluicelimits/sluice/internal/aws/elasticache"
+	"github.com/sluicelimits/sluice/internal/cell"
 )
 
 var noon = time.Date(2026, time.March, 2, 12, 0, 0, 0, time.UTC)
@@ -63,7 +63,8 @@ func TestToken(t *testing.T) {
 				"X-Amz-Signature=bd812aafcd6a9fc4d9d8f4e4130be19777f32bcf38e8bb0ea7a8e4197c4ba147"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			s, err := elasticache.New(elasticache.Config{Cache: tt.cache, Serverless: tt.serverless, User: "sluice",
+			s, err := cell.NewCacheSigner(cell.CacheSignerConfig{Cache: tt.cache, Serverless: tt.serverless,
+				User: "sluice",
 				Region:      "eu-west-1",
 				Credentials: example(tt.session), Now: func() time.Time { return noon }})
 			if err != nil {
@@ -96,7 +97,7 @@ func parts(t *testing.T, token string) string {
 func TestRenewal(t *testing.T) {
 	now := noon
 	r := example("")
-	s, err := elasticache.New(elasticache.Config{Cache: "c", User: "u", Region: "eu-west-1", Credentials: r,
+	s, err := cell.NewCacheSigner(cell.CacheSignerConfig{Cache: "c", User: "u", Region: "eu-west-1", Credentials: r,
 		Now: func() time.Time { return now }})
 	if err != nil {
 		t.Fatal(err)
@@ -134,7 +135,7 @@ func TestRenewal(t *testing.T) {
 }
 
 func TestConfig(t *testing.T) {
-	_, err := elasticache.New(elasticache.Config{Region: "eu-west-1"})
+	_, err := cell.NewCacheSigner(cell.CacheSignerConfig{Region: "eu-west-1"})
 	if err == nil || !strings.Contains(err.Error(), "Cache, User, Credentials missing") {
 		t.Errorf("New: %v, want an error that names Cache, User and Credentials", err)
 	}

@@ -1,7 +1,4 @@
-// Package elasticache makes the passwords with which an IAM role connects to ElastiCache. A password is a token that is
-// signed locally, without a call, and is valid for 15 minutes. A connection stays open after its token expires. The
-// service itself ends connections after 12 hours.
-package elasticache
+package cell
 
 import (
 	"context"
@@ -18,18 +15,18 @@ import (
 )
 
 const (
-	// Life is how long the service accepts a token.
-	Life = 15 * time.Minute
+	// tokenLife is how long ElastiCache accepts a token.
+	tokenLife = 15 * time.Minute
 
-	// renew is how long before its end a token is replaced, because a connection uses a token some time after it was
-	// made.
-	renew = 3 * time.Minute
+	// renewToken is how long before its end a token is replaced, because a connection uses a token some time after it
+	// was made.
+	renewToken = 3 * time.Minute
 
 	emptySHA256 = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 )
 
-// Config says who connects to what.
-type Config struct {
+// CacheSignerConfig says who connects to which cache of ElastiCache.
+type CacheSignerConfig struct {
 	Cache       string                  // id of the replication group, or name of the serverless cache; required
 	Serverless  bool                    // Cache is a serverless cache
 	User        string                  // the ElastiCache user, whose id must equal its name; required
@@ -38,9 +35,11 @@ type Config struct {
 	Now         func() time.Time        // default time.Now
 }
 
-// Signer makes tokens. It is safe for concurrent use.
-type Signer struct {
-	config Config
+// CacheSigner makes the passwords with which an IAM role connects to ElastiCache. A password is a token that is signed
+// locally, without a call, and is valid for 15 minutes. A connection stays open after its token expires. The service
+// itself ends connections after 12 hours. It is safe for concurrent use.
+type CacheSigner struct {
+	config CacheSignerConfig
 	signer *v4.Signer
 
 	mu    sync.Mutex
@@ -48,8 +47,8 @@ type Signer struct {
 	until time.Time // when the token must be replaced
 }
 
-// New checks the configuration. It makes no call.
-func New(c Config) (*Signer, error) {
+// NewCacheSigner checks the configuration. It makes no call.
+func NewCacheSigner(c CacheSignerConfig) (*CacheSigner, error) {
 	var missing []string
 	for _, f := range []struct {
 		name    string
@@ -69,12 +68,12 @@ func New(c Config) (*Signer, error) {
 		c.Now = time.Now
 	}
 	c.Cache = strings.ToLower(c.Cache) // the service signs the name in lower case
-	return &Signer{config: c, signer: v4.NewSigner()}, nil
+	return &CacheSigner{config: c, signer: v4.NewSigner()}, nil
 }
 
 // Credentials returns the user, and a token that is still valid for some minutes. The Redis store takes a function of
 // this form.
-func (s *Signer) Credentials(ctx context.Context) (user, password string, err error) {
+func (s *CacheSigner) Credentials(ctx context.Context) (user, password string, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := s.config.Now()
@@ -90,22 +89,22 @@ func (s *Signer) Credentials(ctx context.Context) (user, password string, err er
 
 // sign makes a token, and returns when it must be replaced: before it expires, and before the credentials expire with
 // which it was signed.
-func (s *Signer) sign(ctx context.Context, now time.Time) (token string, until time.Time, err error) {
+func (s *CacheSigner) sign(ctx context.Context, now time.Time) (token string, until time.Time, err error) {
 	credentials, err := s.config.Credentials.Retrieve(ctx)
 	if err != nil {
 		return "", time.Time{}, fmt.Errorf("read the credentials: %w", err)
 	}
-	until = now.Add(Life - renew)
+	until = now.Add(tokenLife - renewToken)
 	if credentials.CanExpire {
 		if !now.Before(credentials.Expires) {
 			return "", time.Time{}, errors.New("the credentials have expired")
 		}
-		if end := credentials.Expires.Add(-renew); end.Before(until) {
+		if end := credentials.Expires.Add(-renewToken); end.Before(until) {
 			until = end
 		}
 	}
 	query := url.Values{"Action": {"connect"}, "User": {s.config.User},
-		"X-Amz-Expires": {fmt.Sprint(int(Life.Seconds()))}}
+		"X-Amz-Expires": {fmt.Sprint(int(tokenLife.Seconds()))}}
 	if s.config.Serverless {
 		query.Set("ResourceType", "ServerlessCache")
 	}

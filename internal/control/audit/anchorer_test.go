@@ -1,4 +1,4 @@
-package anchor_test
+package audit_test
 
 import (
 	"bytes"
@@ -17,31 +17,29 @@ import (
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/control/audit"
 	"github.com/sluicelimits/sluice/internal/control/audit/bucket"
-	"github.com/sluicelimits/sluice/internal/control/audit/folder"
 	"github.com/sluicelimits/sluice/internal/testkit/s3test"
-	"github.com/sluicelimits/sluice/streams/anchor"
 	"github.com/sluicelimits/sluice/streams/streamstest"
 )
 
 // world is a key, and tables with one tenant, or with one item that cannot be read.
-type world struct {
+type anchoredWorld struct {
 	*ecdsa.PrivateKey
 	away error // error of the key
 	bad  bool
 }
 
-func (w *world) Sign(_ context.Context, digest [sha256.Size]byte) ([]byte, error) {
+func (w *anchoredWorld) Sign(_ context.Context, digest [sha256.Size]byte) ([]byte, error) {
 	if w.away != nil {
 		return nil, w.away
 	}
 	return ecdsa.SignASN1(rand.Reader, w.PrivateKey, digest[:])
 }
 
-func (*world) Get(context.Context, control.Table, string) (control.Item, error) {
+func (*anchoredWorld) Get(context.Context, control.Table, string) (control.Item, error) {
 	return control.Item{}, control.ErrNotFound
 }
 
-func (w *world) List(_ context.Context, t control.Table, _ string, _ int) ([]control.Item, string, error) {
+func (w *anchoredWorld) List(_ context.Context, t control.Table, _ string, _ int) ([]control.Item, string, error) {
 	switch {
 	case t != control.Tenants:
 		return nil, "", nil
@@ -58,21 +56,17 @@ func TestRun(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &world{PrivateKey: key, away: errors.New("KMS is unavailable")}
-	archive, err := folder.New(t.TempDir())
+	w := &anchoredWorld{PrivateKey: key, away: errors.New("KMS is unavailable")}
+	archive, err := audit.NewFolder(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
 	meter, log := &streamstest.Meter{}, &bytes.Buffer{}
 	now := time.Now().UTC().Truncate(24 * time.Hour).Add(-time.Hour) // files are of today, by this machine's clock
 	yesterday, today := now.Format(time.DateOnly), now.AddDate(0, 0, 1).Format(time.DateOnly)
-	a, err := anchor.New(anchor.Config{
-		Archive: archive, Tables: w, Signer: w, Meter: meter, Log: slog.New(slog.NewTextHandler(log, nil)),
-		Now: func() time.Time { return now },
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	a := audit.Anchorer{Meter: meter, Log: slog.New(slog.NewTextHandler(log, nil)), AnchorConfig: audit.AnchorConfig{
+		Archive: archive, Tables: w, Signer: w, Now: func() time.Time { return now },
+	}}
 	if _, err := a.Run(t.Context()); !errors.Is(err, w.away) {
 		t.Errorf("a run while the key does not answer: %v", err)
 	}
@@ -97,7 +91,7 @@ func TestRun(t *testing.T) {
 	if done, err := a.Run(t.Context()); err != nil || !done.Made || !strings.Contains(log.String(), "9999-12-31.json") {
 		t.Errorf("with an object of a later day: %+v, %v; the log is %q", done, err, log)
 	}
-	if _, err := anchor.New(anchor.Config{}); err == nil {
+	if _, err := (&audit.Anchorer{Meter: meter}).Run(t.Context()); err == nil {
 		t.Error("an anchor is made of empty tables")
 	}
 }
@@ -109,7 +103,7 @@ func TestRunSaysWhatTookAName(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &world{PrivateKey: key}
+	w := &anchoredWorld{PrivateKey: key}
 	now := time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 	b := s3test.New(t, s3test.Config{Lock: true, Mode: "GOVERNANCE", Days: 1, Now: func() time.Time { return now }})
 	archive, err := bucket.New(bucket.Config{Client: b.Client(), Bucket: s3test.Name})
@@ -117,13 +111,9 @@ func TestRunSaysWhatTookAName(t *testing.T) {
 		t.Fatal(err)
 	}
 	meter, log := &streamstest.Meter{}, &bytes.Buffer{}
-	a, err := anchor.New(anchor.Config{
-		Archive: archive, Tables: w, Signer: w, Meter: meter, Log: slog.New(slog.NewTextHandler(log, nil)),
-		Now: func() time.Time { return now },
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	a := audit.Anchorer{Meter: meter, Log: slog.New(slog.NewTextHandler(log, nil)), AnchorConfig: audit.AnchorConfig{
+		Archive: archive, Tables: w, Signer: w, Now: func() time.Time { return now },
+	}}
 	const name = "anchors/2026-11-22.json"
 	b.Overwrite(name, []byte("{}"))
 	if done, err := a.Run(t.Context()); err != nil || !done.Made || done.Bad != name {

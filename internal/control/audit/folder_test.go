@@ -1,4 +1,4 @@
-package folder_test
+package audit_test
 
 import (
 	"os"
@@ -10,12 +10,11 @@ import (
 
 	"github.com/sluicelimits/sluice/internal/control/audit"
 	"github.com/sluicelimits/sluice/internal/control/audit/audittest"
-	"github.com/sluicelimits/sluice/internal/control/audit/folder"
 )
 
 func open(t *testing.T, dir string) audit.Archive {
 	t.Helper()
-	a, err := folder.New(dir)
+	a, err := audit.NewFolder(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -98,7 +97,7 @@ func TestFiles(t *testing.T) {
 
 // Guarantees that an absent folder is an error and not an empty archive, so that a wrong path is noticed.
 func TestNoFolder(t *testing.T) {
-	if _, err := folder.New(""); err == nil {
+	if _, err := audit.NewFolder(""); err == nil {
 		t.Error("a folder without a name: got no error, want one")
 	}
 	a := open(t, filepath.Join(t.TempDir(), "none"))
