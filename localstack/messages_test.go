@@ -19,7 +19,6 @@ import (
 	"github.com/sluicelimits/sluice/events"
 	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
 	"github.com/sluicelimits/sluice/internal/control"
-	"github.com/sluicelimits/sluice/internal/control/celldoc"
 	"github.com/sluicelimits/sluice/internal/control/row"
 	"github.com/sluicelimits/sluice/localstack/stand"
 	"github.com/sluicelimits/sluice/streams/delivery"
@@ -255,7 +254,7 @@ func documentOf(t *testing.T, s *stand.Stand, items ...string) map[string][]cell
 		var refs []cellconfig.Ref
 		for _, item := range items {
 			tableName, key, _ := strings.Cut(item, "/")
-			ref, ok := celldoc.Ref(events.Table(tableName), key)
+			ref, ok := cellconfig.RefOf(events.Table(tableName), key)
 			if !ok {
 				t.Fatalf("cells have nothing of %s", item)
 			}

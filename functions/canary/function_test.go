@@ -12,7 +12,6 @@ import (
 	"github.com/sluicelimits/sluice/events"
 	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
 	"github.com/sluicelimits/sluice/internal/control"
-	"github.com/sluicelimits/sluice/internal/control/celldoc"
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/testkit/functiontest"
 	"github.com/sluicelimits/sluice/streams/canary"
@@ -35,7 +34,7 @@ func TestFunction(t *testing.T) {
 	go func() { // brings changes to the cell
 		for ctx.Err() == nil {
 			if i, err := stores.Control.Get(ctx, control.Plans, events.CanaryKey); err == nil {
-				_, _ = stores.Cell.Apply(ctx, []cellconfig.Document{celldoc.Of(i.Event())}) // it is tried again
+				_, _ = stores.Cell.Apply(ctx, []cellconfig.Document{cellconfig.DocumentOf(i.Event())}) // it is tried again
 			}
 			<-time.After(20 * time.Millisecond)
 		}

@@ -64,7 +64,7 @@ func TestToken(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			s, err := cell.NewCacheSigner(cell.CacheSignerConfig{Cache: tt.cache, Serverless: tt.serverless,
-				User: "sluice",
+				User:        "sluice",
 				Region:      "eu-west-1",
 				Credentials: example(tt.session), Now: func() time.Time { return noon }})
 			if err != nil {

@@ -36,7 +36,6 @@ import (
 	"github.com/sluicelimits/sluice/events"
 	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
 	"github.com/sluicelimits/sluice/internal/control"
-	"github.com/sluicelimits/sluice/internal/control/celldoc"
 	"github.com/sluicelimits/sluice/internal/plan/shares"
 	"github.com/sluicelimits/sluice/streams/balancer"
 )
@@ -252,9 +251,9 @@ func (a *Acknowledger) fetch(ctx context.Context, key string) error {
 
 // document returns the document of an item. The error wraps control.ErrBadItem if the item cannot be read.
 func document(item *control.Item) (d cellconfig.Document, err error) {
-	d = celldoc.Of(item.Event())
+	d = cellconfig.DocumentOf(item.Event())
 	if err = item.Verify(); err == nil {
-		if err = celldoc.Readable(&d); err != nil {
+		if err = cellconfig.Readable(&d); err != nil {
 			err = fmt.Errorf("%s/%.140q: %w: version %d: %w", item.Table, item.Key, control.ErrBadItem, item.Version,
 				err)
 		}
@@ -282,7 +281,7 @@ func (a *Acknowledger) fetchAll(ctx context.Context) error {
 		}
 		d, err := document(&item)
 		if err != nil {
-			d = celldoc.Unknown(d)
+			d = cellconfig.Unknown(d)
 		}
 		if page = append(page, d); len(page) == fetchPage {
 			if err := a.apply(ctx, page); err != nil {

@@ -12,7 +12,6 @@ import (
 	"github.com/sluicelimits/sluice/events"
 	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
 	"github.com/sluicelimits/sluice/internal/control"
-	"github.com/sluicelimits/sluice/internal/control/celldoc"
 	"github.com/sluicelimits/sluice/internal/plan/shares"
 	"github.com/sluicelimits/sluice/streams/acknowledge"
 	"github.com/sluicelimits/sluice/streams/balancer"
@@ -36,7 +35,7 @@ func (w *world) balance(cells ...*cell) *shares.State {
 		w.t.Fatal(err)
 	}
 	for _, c := range cells {
-		if _, err := cellconfig.Apply(w.t.Context(), c.table, []cellconfig.Document{celldoc.Of(item.Event())},
+		if _, err := cellconfig.Apply(w.t.Context(), c.table, []cellconfig.Document{cellconfig.DocumentOf(item.Event())},
 			time.Now); err != nil {
 			w.t.Fatal(err)
 		}
@@ -170,7 +169,7 @@ func TestForgedSharesAreNotAcknowledged(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ref := cellconfig.Ref{Kind: celldoc.KindShares, ID: celldoc.SharesID}
+	ref := cellconfig.Ref{Kind: cellconfig.KindShares, ID: cellconfig.SharesID}
 	d := cellconfig.Document{Ref: ref, Version: events.MaxVersion, Body: body}
 	if _, err := cellconfig.Apply(t.Context(), us.table, []cellconfig.Document{d}, time.Now); err != nil {
 		t.Fatal(err)
@@ -187,7 +186,7 @@ func TestForgedSharesAreNotAcknowledged(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	repair := []cellconfig.Replacement{{Found: got[0], Want: celldoc.Of(item.Event())}}
+	repair := []cellconfig.Replacement{{Found: got[0], Want: cellconfig.DocumentOf(item.Event())}}
 	if n, err := cellconfig.Repair(t.Context(), us.table, repair, time.Now); n != 1 || err != nil {
 		t.Fatal(n, err)
 	}
@@ -256,7 +255,7 @@ func TestLostTable(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			docs = append(docs, celldoc.Of(item.Event()))
+			docs = append(docs, cellconfig.DocumentOf(item.Event()))
 		}
 		return docs
 	}
@@ -380,7 +379,7 @@ func TestUnreadablePlacementIsFetchedAgain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := celldoc.Of(item.Event())
+	d := cellconfig.DocumentOf(item.Event())
 	if _, err := cellconfig.Apply(t.Context(), eu.table, []cellconfig.Document{d},
 		time.Now); err != nil { // as an older applier did
 		t.Fatal(err)
@@ -402,7 +401,7 @@ func TestUnreadablePlacementIsFetchedAgain(t *testing.T) {
 		t.Error("a growth whose placement can be had is not acknowledged")
 	}
 	got, err := eu.table.Get(t.Context(), d.Ref)
-	if err != nil || celldoc.Readable(&got[0]) != nil {
+	if err != nil || cellconfig.Readable(&got[0]) != nil {
 		t.Errorf("the cell has %s, %v", got[0].Body, err)
 	}
 }

@@ -15,7 +15,6 @@ import (
 	"github.com/sluicelimits/sluice/events"
 	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
 	"github.com/sluicelimits/sluice/internal/control"
-	"github.com/sluicelimits/sluice/internal/control/celldoc"
 	"github.com/sluicelimits/sluice/internal/control/embedded"
 	"github.com/sluicelimits/sluice/internal/limiter/lease"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
@@ -248,7 +247,7 @@ func (w *world) reconcile(c *cell) {
 				w.t.Fatal(err)
 			}
 			if e := item.Event(); e != nil {
-				docs = append(docs, celldoc.Of(e))
+				docs = append(docs, cellconfig.DocumentOf(e))
 			}
 		}
 	}
@@ -258,7 +257,7 @@ func (w *world) reconcile(c *cell) {
 // apply stores documents as an applier does: an unreadable document replaces nothing.
 func (w *world) apply(c *cell, docs []cellconfig.Document) {
 	docs = slices.DeleteFunc(slices.Clone(docs),
-		func(d cellconfig.Document) bool { return celldoc.Readable(&d) != nil })
+		func(d cellconfig.Document) bool { return cellconfig.Readable(&d) != nil })
 	if _, err := cellconfig.Apply(w.t.Context(), c.table, docs, func() time.Time { return w.now }); err != nil {
 		w.t.Fatal(err)
 	}
@@ -320,7 +319,7 @@ func (w *world) publish() (changed bool) {
 		for _, c := range w.cells {
 			for n := 1 + w.r.IntN(2); n > 0 && w.r.IntN(100) >= w.loss; n-- {
 				at := w.now.Add(time.Duration(w.r.IntN(2000)) * time.Millisecond)
-				w.net = append(w.net, message{at, c, []cellconfig.Document{celldoc.Of(again.(*events.Changed))}})
+				w.net = append(w.net, message{at, c, []cellconfig.Document{cellconfig.DocumentOf(again.(*events.Changed))}})
 			}
 		}
 	}

@@ -57,7 +57,6 @@ import (
 	"github.com/sluicelimits/sluice/events/canonical"
 	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
 	"github.com/sluicelimits/sluice/internal/control"
-	"github.com/sluicelimits/sluice/internal/control/celldoc"
 	"github.com/sluicelimits/sluice/streams/acknowledge"
 	"github.com/sluicelimits/sluice/streams/delivery"
 )
@@ -216,8 +215,8 @@ func (r *run) read(ctx context.Context, m *delivery.Message) (report, bool) {
 	}
 	switch e := e.(type) {
 	case *events.Changed:
-		d := celldoc.Of(e)
-		table, key, ok := celldoc.Item(d.Ref)
+		d := cellconfig.DocumentOf(e)
+		table, key, ok := cellconfig.ItemOf(d.Ref)
 		if !ok {
 			r.deadLetter(ctx, m, e.Key, fmt.Errorf("no control table has documents of kind %s", d.Kind))
 			return report{}, false
@@ -285,8 +284,8 @@ func (r *run) documentFor(ctx context.Context, t *report, f *found) (change, boo
 		r.deadLetter(ctx, t.message, t.event.Key, err)
 		return change{}, false
 	}
-	c := change{t.message, t.event.Key, celldoc.Of(f.Event()), f.ChangedAt}
-	if err := celldoc.Readable(&c.document); err != nil {
+	c := change{t.message, t.event.Key, cellconfig.DocumentOf(f.Event()), f.ChangedAt}
+	if err := cellconfig.Readable(&c.document); err != nil {
 		r.unreadable = append(r.unreadable, unreadable{c, err})
 		return change{}, false
 	}
@@ -324,10 +323,10 @@ func sameBody(message, item []byte) bool {
 // document unchanged. A cell without any shares gets a tombstone, which says that shares exist that the cell cannot
 // read. Otherwise the cell might take itself for the only one.
 func (r *run) rejectUnreadable(ctx context.Context, u *unreadable) {
-	if u.document.Kind == celldoc.KindShares {
+	if u.document.Kind == cellconfig.KindShares {
 		got, err := r.c.Store.Get(ctx, u.document.Ref)
 		if err == nil && len(got) == 1 && got[0].Version == 0 {
-			_, err = cellconfig.Apply(ctx, r.c.Store, []cellconfig.Document{celldoc.Unknown(u.document)}, r.c.Now)
+			_, err = cellconfig.Apply(ctx, r.c.Store, []cellconfig.Document{cellconfig.Unknown(u.document)}, r.c.Now)
 		}
 		if err != nil {
 			r.redeliver(u.message, err)

@@ -15,7 +15,6 @@ import (
 	"github.com/sluicelimits/sluice/events"
 	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
 	"github.com/sluicelimits/sluice/internal/control"
-	"github.com/sluicelimits/sluice/internal/control/celldoc"
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/plan/shares"
 	"github.com/sluicelimits/sluice/streams/applier"
@@ -288,7 +287,7 @@ func TestUnreadableShares(t *testing.T) {
 		{"a placement that was deleted", placement, first, "", second},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			ref, _ := celldoc.Ref(control.Cells, tt.key)
+			ref, _ := cellconfig.RefOf(control.Cells, tt.key)
 			history := streamstest.History(t, control.Cells, tt.key, tt.good, tt.bad, tt.again)
 			w := newWorld(t)
 			w.handle(w.messages(history[0]))

@@ -10,9 +10,9 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/events"
+	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/control/admin"
-	"github.com/sluicelimits/sluice/internal/control/celldoc"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/plan/shares"
 	"github.com/sluicelimits/sluice/internal/testkit/soak"
@@ -60,8 +60,8 @@ func (f *fleet) storeAndAcknowledge(cell string) {
 	c := f.cells[cell]
 	c.doc = f.state().Document()
 	if item, err := f.tables.Tables.Get(f.t.Context(), control.Cells, shares.PlacementKey(f.tenant)); err == nil {
-		d := celldoc.Of(item.Event())
-		if celldoc.Readable(&d) == nil {
+		d := cellconfig.DocumentOf(item.Event())
+		if cellconfig.Readable(&d) == nil {
 			if c.placed, err = shares.DecodePlacement(d.Body); err != nil {
 				f.t.Fatal(err)
 			}

@@ -25,7 +25,6 @@ import (
 	"github.com/sluicelimits/sluice/events"
 	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
 	"github.com/sluicelimits/sluice/internal/control"
-	"github.com/sluicelimits/sluice/internal/control/celldoc"
 )
 
 // Goal is the time within which 99 % of changes must be enforced.
@@ -236,7 +235,7 @@ func (w *watcher) look(ctx context.Context, version int64) (bool, error) {
 		join()
 	}
 	if w.entry == 0 {
-		d, err := w.cell.Table.Get(ctx, cellconfig.Ref{Kind: celldoc.KindCanary, ID: celldoc.CanaryID})
+		d, err := w.cell.Table.Get(ctx, cellconfig.Ref{Kind: cellconfig.KindCanary, ID: cellconfig.CanaryID})
 		if err != nil {
 			return false, err
 		}

@@ -14,7 +14,6 @@ import (
 	"github.com/sluicelimits/sluice/events"
 	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
 	"github.com/sluicelimits/sluice/internal/control"
-	"github.com/sluicelimits/sluice/internal/control/celldoc"
 	"github.com/sluicelimits/sluice/internal/control/embedded"
 	"github.com/sluicelimits/sluice/streams/canary"
 	"github.com/sluicelimits/sluice/streams/streamstest"
@@ -92,7 +91,7 @@ func newWorld(t *testing.T, delay map[string]time.Duration) *world {
 	w.tables = &tables{arrive: func(i control.Item) {
 		for id, d := range w.delay {
 			if d >= 0 {
-				time.AfterFunc(d, func() { w.apply(id, celldoc.Of(i.Event())) })
+				time.AfterFunc(d, func() { w.apply(id, cellconfig.DocumentOf(i.Event())) })
 			}
 		}
 	}}
@@ -239,7 +238,7 @@ func TestOlderCanary(t *testing.T) {
 		w.run()
 		old := *w.tables.item
 		w.delay["eu-1"] = 4 * time.Second
-		time.AfterFunc(time.Second, func() { w.apply("eu-1", celldoc.Of(old.Event())) })
+		time.AfterFunc(time.Second, func() { w.apply("eu-1", cellconfig.DocumentOf(old.Event())) })
 		seen := w.run()["eu-1"]
 		wantBetween(t, "enforced", seen.Enforced, 4*time.Second, 5200*time.Millisecond)
 	})
@@ -279,7 +278,7 @@ func TestRealTables(t *testing.T) {
 	table := cellconfig.NewMemory(0)
 	m := &streamstest.Meter{}
 	put := putter{file, func(i control.Item) {
-		if _, err := table.Apply(t.Context(), []cellconfig.Document{celldoc.Of(i.Event())}); err != nil {
+		if _, err := table.Apply(t.Context(), []cellconfig.Document{cellconfig.DocumentOf(i.Event())}); err != nil {
 			t.Error(err)
 		}
 	}}

@@ -18,7 +18,6 @@ import (
 	"github.com/sluicelimits/sluice/events"
 	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
 	"github.com/sluicelimits/sluice/internal/control"
-	"github.com/sluicelimits/sluice/internal/control/celldoc"
 	"github.com/sluicelimits/sluice/internal/control/embedded"
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/streams/local"
@@ -140,7 +139,7 @@ func (w *world) wantSame(cell cellconfig.Table) {
 			if err != nil {
 				w.t.Fatal(err)
 			}
-			ref, ok := celldoc.Ref(table, i.Key)
+			ref, ok := cellconfig.RefOf(table, i.Key)
 			if !ok {
 				continue
 			}

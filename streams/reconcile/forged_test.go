@@ -14,7 +14,6 @@ import (
 	"github.com/sluicelimits/sluice/events"
 	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
 	"github.com/sluicelimits/sluice/internal/control"
-	"github.com/sluicelimits/sluice/internal/control/celldoc"
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/plan/shares"
 	"github.com/sluicelimits/sluice/internal/request/identity"
@@ -58,12 +57,12 @@ func (w *world) wantOnlyControlled() {
 	w.t.Helper()
 	w.wantRepaired()
 	for _, t := range events.AllTables() {
-		for _, kind := range celldoc.Kinds(t) {
+		for _, kind := range cellconfig.KindsOf(t) {
 			for d, err := range w.Memory.List(w.t.Context(), kind) {
 				if err != nil {
 					w.t.Fatal(err)
 				}
-				table, key, _ := celldoc.Item(d.Ref)
+				table, key, _ := cellconfig.ItemOf(d.Ref)
 				if _, ok := w.items[name{table, key}]; !ok {
 					w.t.Fatalf("the cell still has the %s %.20q of version %d, which no control table has", kind, d.ID,
 						d.Version)
@@ -110,8 +109,8 @@ func TestForgedDocuments(t *testing.T) {
 		document(plan.KindTenant, "other", events.MaxVersion, ""),
 		document(plan.KindTenant, strings.Repeat("x", 500), 1, `{}`),
 		document(plan.KindKey, "good", 7, keyBody("good", strings.Repeat("b", 64))),
-		document(celldoc.KindShares, celldoc.SharesID, 9, `{"version":1,"epoch":9}`),
-		document(celldoc.KindPlacement, shares.PlacementKey("acme"), 3, placementBody("acme")),
+		document(cellconfig.KindShares, cellconfig.SharesID, 9, `{"version":1,"epoch":9}`),
+		document(cellconfig.KindPlacement, shares.PlacementKey("acme"), 3, placementBody("acme")),
 	)
 	w.alterDocument(document(plan.KindTenant, "kept", 1, `{"id":"kept"}`))
 	r, err := cellconfig.New(cellconfig.Config{
@@ -293,7 +292,7 @@ func TestNumbersAboveTheHead(t *testing.T) {
 	w.putEverywhere(control.Keys, "a", keyBody("a", hash("a").ID))
 	w.putEverywhere(control.Keys, "b", keyBody("b", hash("b").ID))
 	refs := []cellconfig.Ref{
-		{Kind: plan.KindSettings, ID: plan.SettingsID}, {Kind: celldoc.KindShares, ID: celldoc.SharesID},
+		{Kind: plan.KindSettings, ID: plan.SettingsID}, {Kind: cellconfig.KindShares, ID: cellconfig.SharesID},
 		{Kind: plan.KindKey, ID: "a"}, hash("b"),
 	}
 	for i := range 1100 {
@@ -484,7 +483,7 @@ func TestTableOfOtherItems(t *testing.T) {
 	w.put(control.Cells, "eu-1", `{"id":"eu-1"}`)
 	for i := range 20 {
 		id := fmt.Sprintf("t%d", i)
-		w.forge(document(celldoc.KindPlacement, shares.PlacementKey(id), 1, placementBody(id)))
+		w.forge(document(cellconfig.KindPlacement, shares.PlacementKey(id), 1, placementBody(id)))
 	}
 	if result, err := w.runOnce(t.Context()); err != nil || result.Repaired != 20 {
 		t.Errorf("got %+v, error %v; want 20 repaired documents", result, err)
@@ -502,7 +501,7 @@ func TestForgedItemReplacesNothing(t *testing.T) {
 	w.put(control.Cells, events.SharesKey, `{"version":99}`)
 	w.forge(
 		document(plan.KindTenant, "t000004", 5, `{}`),
-		document(celldoc.KindShares, celldoc.SharesID, 7, `{"version":1}`),
+		document(cellconfig.KindShares, cellconfig.SharesID, 7, `{"version":1}`),
 	)
 	w.unreadable[name{control.Tenants, "t000004"}] = true
 	if result := w.wantDrift(drift{reconcile.Unreadable: 3}); result.Repaired != 0 {

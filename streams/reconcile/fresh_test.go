@@ -13,7 +13,6 @@ import (
 	"github.com/sluicelimits/sluice/events"
 	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
 	"github.com/sluicelimits/sluice/internal/control"
-	"github.com/sluicelimits/sluice/internal/control/celldoc"
 	"github.com/sluicelimits/sluice/internal/plan/shares"
 	"github.com/sluicelimits/sluice/internal/testkit/soak"
 	"github.com/sluicelimits/sluice/streams/reconcile"
@@ -236,7 +235,7 @@ func TestUnreadableSharesAreLeft(t *testing.T) {
 			for i, bad := range []string{`{"version":2}`, `{"version":2,"tenant":"t000001"}`, placementBody("t000001"),
 				`{"version":2,"tenant":"none"}`} {
 				o.put(control.Cells, keys[i], bad)
-				ref, _ := celldoc.Ref(control.Cells, keys[i])
+				ref, _ := cellconfig.RefOf(control.Cells, keys[i])
 				if had[ref] = 1; i == 3 {
 					had[ref] = 0
 				}

@@ -7,7 +7,6 @@ import (
 	"hash/maphash"
 
 	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
-	"github.com/sluicelimits/sluice/internal/control/celldoc"
 )
 
 // keyOfHash is the key of the cell that has a hash.
@@ -20,7 +19,7 @@ type keyOfHash struct {
 // repairHashes repairs the cell's documents under key hashes: one for each key, and no others.
 func (r *run) repairHashes(ctx context.Context) error {
 	seed, keys := maphash.MakeSeed(), map[string]*keyOfHash{}
-	for d, err := range r.store.List(ctx, celldoc.KindKey) {
+	for d, err := range r.store.List(ctx, cellconfig.KindKey) {
 		if err != nil {
 			return fmt.Errorf("list each key of the cell: %w", err)
 		}
@@ -69,7 +68,7 @@ func (r *run) repairHashes(ctx context.Context) error {
 func (r *run) replacement(ctx context.Context, hash, id string) (one cellconfig.Replacement, differs bool, err error) {
 	refs := []cellconfig.Ref{{Kind: cellconfig.KindKeyHash, ID: hash}}
 	if id != "" {
-		refs = append(refs, cellconfig.Ref{Kind: celldoc.KindKey, ID: id})
+		refs = append(refs, cellconfig.Ref{Kind: cellconfig.KindKey, ID: id})
 	}
 	got, err := r.store.Get(ctx, refs...)
 	if err = errors.Join(err, wrongCount(len(got), len(refs))); err != nil {

@@ -54,8 +54,8 @@
 // shares alone the cell would grant units to a tenant that is pinned to other cells. The shares are therefore not
 // written if an item of that table cannot be read or was refused, because it may be a placement, or if a placement is
 // taken to be on its way. If an item can be read but not its body, such a cell stores that it does not know this
-// placement (celldoc.Unknown), and serves all other tenants. A cell that has shares keeps its shares and placements
-// until newer ones can be read.
+// placement ([cellconfig.Unknown]), and serves all other tenants. A cell that has shares keeps its shares and
+// placements until newer ones can be read.
 //
 // # Keys
 //
@@ -86,7 +86,6 @@ import (
 
 	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
 	"github.com/sluicelimits/sluice/internal/control"
-	"github.com/sluicelimits/sluice/internal/control/celldoc"
 )
 
 // Tables is the part of [control.Tables] that reconcile uses.
@@ -374,7 +373,7 @@ type foundDocument struct {
 
 // kinds returns the kinds of the cell's documents that belong to the table.
 func (r *run) kinds() []cellconfig.Kind {
-	kinds := celldoc.Kinds(r.table)
+	kinds := cellconfig.KindsOf(r.table)
 	if r.table == control.Keys {
 		kinds = append(kinds, cellconfig.KindKeyHash)
 	}
@@ -400,7 +399,7 @@ func (r *run) documents(ctx context.Context) (*foundDocuments, error) {
 			}
 			switch {
 			case d.Deleted:
-			case kind == celldoc.KindKey && d.KeyHash() != "":
+			case kind == cellconfig.KindKey && d.KeyHash() != "":
 				found.keys[d.KeyHash()] = body
 			case kind == cellconfig.KindKeyHash:
 				found.hashes[d.ID] = body
@@ -493,8 +492,8 @@ func (r *run) compareItems(ctx context.Context, found *foundDocuments) (d differ
 			return d, fmt.Errorf("list %s: %w", r.table, err)
 		}
 		for i := range all {
-			ref, ok := celldoc.Ref(r.table, all[i].Key)
-			if ref.Kind != celldoc.KindCanary {
+			ref, ok := cellconfig.RefOf(r.table, all[i].Key)
+			if ref.Kind != cellconfig.KindCanary {
 				items++
 			}
 			if !ok {
@@ -546,7 +545,7 @@ func (r *run) badItems(ctx context.Context, err error) {
 		return
 	}
 	for _, item := range items {
-		if ref, ok := celldoc.Ref(r.table, item.Key); ok {
+		if ref, ok := cellconfig.RefOf(r.table, item.Key); ok {
 			r.report(ctx, Unreadable, ref, item)
 		} else {
 			r.unreadable(ctx, cellconfig.Ref{}, item)
@@ -621,7 +620,7 @@ func firstShares(ref cellconfig.Ref, have *cellconfig.Document) bool {
 
 // item returns the item of a document, or nil if there is none.
 func (r *run) item(ctx context.Context, ref cellconfig.Ref) (*control.Item, error) {
-	t, key, ok := celldoc.Item(ref)
+	t, key, ok := cellconfig.ItemOf(ref)
 	if !ok {
 		return nil, nil //nolint:nilnil // no item is an answer
 	}
@@ -642,7 +641,7 @@ func (r *run) wanted(ctx context.Context, item *control.Item, have *cellconfig.D
 	if item == nil {
 		return r.unknown(ctx, have)
 	}
-	want := celldoc.Of(item.Event())
+	want := cellconfig.DocumentOf(item.Event())
 	switch {
 	case have.Version >= want.Version:
 		return want, r.mustReplace(ctx, item, &want, have)
@@ -655,7 +654,7 @@ func (r *run) wanted(ctx context.Context, item *control.Item, have *cellconfig.D
 		r.report(ctx, Unreadable, want.Ref, err)
 		return want, false
 	}
-	if err := celldoc.Readable(&want); err != nil {
+	if err := cellconfig.Readable(&want); err != nil {
 		return r.keepReadable(ctx, want, have, err)
 	}
 	switch have.Version {
@@ -691,7 +690,7 @@ func (r *run) unknown(ctx context.Context, have *cellconfig.Document) (none cell
 // mustReplace handles a document whose version is the item's or newer. It returns true if the item must replace the
 // document.
 func (r *run) mustReplace(ctx context.Context, item *control.Item, want, have *cellconfig.Document) bool {
-	if err := celldoc.Readable(want); err != nil {
+	if err := cellconfig.Readable(want); err != nil {
 		r.unreadable(ctx, want.Ref, err)
 		return false
 	}
@@ -727,7 +726,7 @@ func (r *run) keepReadable(
 ) (cellconfig.Document, bool) {
 	if want.Kind == cellconfig.KindShares {
 		r.unreadable(ctx, want.Ref, why)
-		return celldoc.Unknown(want), have.Version == 0
+		return cellconfig.Unknown(want), have.Version == 0
 	}
 	shares := cellconfig.Ref{Kind: cellconfig.KindShares, ID: cellconfig.SharesID}
 	got, err := r.store.Get(ctx, shares)
@@ -736,7 +735,7 @@ func (r *run) keepReadable(
 		return want, false
 	}
 	r.unreadable(ctx, want.Ref, why)
-	return celldoc.Unknown(want), firstShares(shares, &got[0])
+	return cellconfig.Unknown(want), firstShares(shares, &got[0])
 }
 
 // page is how many items are requested at a time.
@@ -825,7 +824,7 @@ func (r *run) applyNewer(ctx context.Context, all []cellconfig.Replacement) erro
 		if item == nil || item.Version <= all[i].Want.Version || item.Verify() != nil {
 			continue
 		}
-		if d := celldoc.Of(item.Event()); celldoc.Readable(&d) == nil {
+		if d := cellconfig.DocumentOf(item.Event()); cellconfig.Readable(&d) == nil {
 			newer = append(newer, d)
 		}
 	}
@@ -840,7 +839,7 @@ func (r *run) comparePage(ctx context.Context, items []control.Item) error {
 	}
 	refs := make([]cellconfig.Ref, len(items))
 	for i := range items {
-		refs[i], _ = celldoc.Ref(r.table, items[i].Key)
+		refs[i], _ = cellconfig.RefOf(r.table, items[i].Key)
 	}
 	got, err := r.store.Get(ctx, refs...)
 	if err = errors.Join(err, wrongCount(len(got), len(refs))); err != nil {

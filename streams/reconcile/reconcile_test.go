@@ -19,7 +19,6 @@ import (
 	"github.com/sluicelimits/sluice/events"
 	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
 	"github.com/sluicelimits/sluice/internal/control"
-	"github.com/sluicelimits/sluice/internal/control/celldoc"
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/testkit/soak"
 	"github.com/sluicelimits/sluice/streams/reconcile"
@@ -100,7 +99,7 @@ func (w *world) apply(items ...control.Item) {
 	w.t.Helper()
 	var documents []cellconfig.Document
 	for _, i := range items {
-		documents = append(documents, celldoc.Of(i.Event()))
+		documents = append(documents, cellconfig.DocumentOf(i.Event()))
 	}
 	if _, err := w.Memory.Apply(w.t.Context(), documents); err != nil {
 		w.t.Fatal(err)
@@ -276,7 +275,7 @@ func (w *world) wantDrift(want map[reconcile.Drift]int64) reconcile.Result {
 func (w *world) wantRepaired() {
 	w.t.Helper()
 	for n, i := range w.items {
-		ref, ok := celldoc.Ref(n.table, n.key)
+		ref, ok := cellconfig.RefOf(n.table, n.key)
 		if !ok {
 			continue
 		}

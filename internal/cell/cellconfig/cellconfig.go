@@ -84,6 +84,9 @@ import (
 // Kind is the kind of a document. This package reads the kinds of package plan.
 type Kind = plan.Kind
 
+// KindKey is the kind of API keys, under their ids.
+const KindKey = plan.KindKey
+
 // KindKeyHash is the kind of an API key stored under its hash: the id is 64 hex digits in lower case. Such a document
 // is never given to Apply.
 const KindKeyHash Kind = "keyhash"
@@ -94,6 +97,12 @@ const (
 	KindShares    Kind = "shares"
 	SharesID           = "shares"
 	KindPlacement Kind = "placement"
+)
+
+// The kind and the id of the canary, which is not in a plans file.
+const (
+	KindCanary Kind   = "canary"
+	CanaryID   string = "canary"
 )
 
 // Bounds of documents.

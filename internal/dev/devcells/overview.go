@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
-	"github.com/sluicelimits/sluice/internal/control/celldoc"
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/plan/shares"
 )
@@ -50,7 +49,7 @@ func (c *Cell) Overview(ctx context.Context, now time.Time, most int) Overview {
 		}
 	}
 	got, err := c.table.Get(ctx, cellconfig.Ref{Kind: plan.KindSettings, ID: plan.SettingsID},
-		cellconfig.Ref{Kind: celldoc.KindShares, ID: celldoc.SharesID})
+		cellconfig.Ref{Kind: cellconfig.KindShares, ID: cellconfig.SharesID})
 	if err != nil {
 		return out
 	}

@@ -45,7 +45,7 @@ var groups = []group{
 			"plan", "limiter", "configfile", "caller"}},
 	{"pacer", []string{"pacer/..."}, []string{"request", "plan", "limiter", "caller"}},
 	{"cell", []string{"internal/cell/..."}, []string{"authorizer", "aws", "telemetry", "request", "plan", "limiter",
-		"configfile"}},
+		"configfile", "events"}},
 	{"authorizer", []string{"authorizer"}, []string{"telemetry", "request", "plan", "limiter"}},
 	{"aws", []string{"internal/aws/..."}, []string{"telemetry", "request", "plan", "limiter", "events"}},
 	{"telemetry", []string{"internal/telemetry"}, []string{"request", "limiter"}},
@@ -79,8 +79,8 @@ var only = map[string][]string{
 	"internal/aws/executeapi": {"std"},
 	"internal/aws/grants":     {"std", "events", "internal/plan/shares"},
 	"internal/cell/cellconfig": {
-		"std", "authorizer", "internal/limiter/clock", "internal/limiter/limit", "internal/limiter/resilience",
-		"internal/limiter/singleflight", "internal/plan", "internal/plan/route", "internal/plan/shares",
+		"std", "authorizer", "events", "internal/limiter/clock", "internal/limiter/limit",
+		"internal/limiter/resilience", "internal/limiter/singleflight", "internal/plan", "internal/plan/route", "internal/plan/shares",
 		"internal/request/identity", "github.com/hashicorp/golang-lru/v2/...",
 	},
 	"internal/cell/cellconfig/cellconfigtest": {"std", "internal/cell/cellconfig", "internal/plan"},
@@ -110,9 +110,6 @@ var only = map[string][]string{
 	"internal/control/audit/kmskey": {"std", "internal/control/audit", "github.com/aws/aws-sdk-go-v2/..."},
 	"internal/control/call": {
 		"std", "events", "events/canonical", "internal/control", "internal/request/loopback",
-	},
-	"internal/control/celldoc": {
-		"std", "events", "internal/cell/cellconfig", "internal/plan", "internal/plan/shares",
 	},
 	"internal/control/client": {
 		"std", "events/canonical", "internal/control", "internal/control/admin", "internal/control/call",
@@ -250,7 +247,7 @@ var only = map[string][]string{
 	"scripts/bundle":    {"std"},
 	"scripts/plansjson": {"std", "internal/configfile/configyaml", "internal/plan"},
 	"streams/applier": {
-		"std", "events", "events/canonical", "internal/cell/cellconfig", "internal/control", "internal/control/celldoc",
+		"std", "events", "events/canonical", "internal/cell/cellconfig", "internal/control",
 		"streams/acknowledge", "streams/delivery",
 	},
 	"streams/archiver": {"std", "events", "internal/control", "internal/control/audit", "streams/delivery"},
@@ -258,11 +255,11 @@ var only = map[string][]string{
 		"std", "events", "internal/control", "internal/limiter/limit", "internal/plan", "internal/plan/shares",
 	},
 	"streams/canary": {
-		"std", "events", "internal/cell/cellconfig", "internal/control", "internal/control/celldoc",
+		"std", "events", "internal/cell/cellconfig", "internal/control",
 	},
 	"streams/delivery":    {"std", "internal/control"},
 	"streams/publisher":   {"std", "events", "internal/control", "streams/delivery"},
-	"streams/reconcile":   {"std", "internal/cell/cellconfig", "internal/control", "internal/control/celldoc"},
+	"streams/reconcile":   {"std", "internal/cell/cellconfig", "internal/control"},
 	"streams/streamstest": {"std", "internal/control", "streams/delivery"},
 }
 

@@ -28,7 +28,6 @@ import (
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/control/admin"
 	"github.com/sluicelimits/sluice/internal/control/audit"
-	"github.com/sluicelimits/sluice/internal/control/celldoc"
 	"github.com/sluicelimits/sluice/internal/control/dynamo"
 	"github.com/sluicelimits/sluice/internal/plan/shares"
 	"github.com/sluicelimits/sluice/internal/request/identity"
@@ -426,7 +425,7 @@ func TestMessages(t *testing.T) {
 	}
 	cell, documents := open(t).cell(t), 0
 	for _, table := range []control.Table{control.Plans, control.Tenants, control.Keys, control.Cells} {
-		for _, kind := range celldoc.Kinds(table) {
+		for _, kind := range cellconfig.KindsOf(table) {
 			for d, err := range cell.List(t.Context(), kind) {
 				if err != nil {
 					t.Fatal(err)
