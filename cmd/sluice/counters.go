@@ -12,7 +12,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/sluicelimits/sluice/internal/aws/executeapi"
 	"github.com/sluicelimits/sluice/internal/control/admin"
 	"github.com/sluicelimits/sluice/internal/control/client"
 	"github.com/sluicelimits/sluice/internal/control/ops"
@@ -163,8 +162,8 @@ func (f *countersFlags) connectOps(c *cobra.Command, readOnly bool) (*client.Cli
 func checkStoredOps(row *admin.CellRow, signed bool) error {
 	err := fmt.Errorf("%.80q is not a URL of this machine, and the admin endpoint is on this machine", row.Ops)
 	if signed {
-		var stage executeapi.Stage
-		stage, err = executeapi.ParseStage(row.Ops)
+		var stage admin.Stage
+		stage, err = admin.ParseStage(row.Ops)
 		if err == nil && row.Region != "" && row.Region != stage.Region {
 			err = fmt.Errorf("%s is in %s, and the cell is in %s", row.Ops, stage.Region, row.Region)
 		}

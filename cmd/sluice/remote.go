@@ -24,7 +24,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/sluicelimits/sluice/events"
-	"github.com/sluicelimits/sluice/internal/aws/executeapi"
+	"github.com/sluicelimits/sluice/internal/control/admin"
 	"github.com/sluicelimits/sluice/internal/control/call"
 	"github.com/sluicelimits/sluice/internal/control/client"
 	"github.com/sluicelimits/sluice/internal/dev"
@@ -226,7 +226,7 @@ func (s *signer) regionFor(u *url.URL) (string, error) {
 	if s.region != "" {
 		return s.region, nil
 	}
-	if region := executeapi.Region(u.Hostname()); region != "" {
+	if region := admin.StageRegion(u.Hostname()); region != "" {
 		return region, nil
 	}
 	if s.config.Region != "" {

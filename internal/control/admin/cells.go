@@ -15,7 +15,6 @@ import (
 
 	"github.com/sluicelimits/sluice/events"
 	"github.com/sluicelimits/sluice/events/canonical"
-	"github.com/sluicelimits/sluice/internal/aws/executeapi"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/control/call"
 	"github.com/sluicelimits/sluice/internal/plan/shares"
@@ -107,7 +106,7 @@ func (s *Service) checkOps(cell, text string) error {
 	if text == "" || s.c.Local && isLocalURL(text) {
 		return nil
 	}
-	stage, err := executeapi.ParseStage(text)
+	stage, err := ParseStage(text)
 	if err != nil && s.c.Local {
 		return call.Refuse(call.Invalid, "ops: %v, nor a URL on this machine such as http://127.0.0.1:8080/ops", err)
 	} else if err != nil {

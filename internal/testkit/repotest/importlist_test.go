@@ -70,14 +70,12 @@ var only = map[string][]string{
 		"std", "infra", "infra/config", "github.com/aws/aws-cdk-go/...", "github.com/aws/constructs-go/...",
 		"github.com/aws/jsii-runtime-go",
 	},
-	"internal/aws": {},
 	"internal/aws/awsenv": {
 		"std", "github.com/aws/aws-sdk-go-v2/aws", "github.com/aws/aws-sdk-go-v2/aws/transport/http",
 		"github.com/aws/aws-sdk-go-v2/service/dynamodb", "internal/limiter/store/plainbody",
 	},
-	"internal/aws/environ":    {"std", "internal/request/identity", "internal/request/identity/token"},
-	"internal/aws/executeapi": {"std"},
-	"internal/aws/grants":     {"std", "events", "internal/plan/shares"},
+	"internal/aws/environ": {"std", "internal/request/identity", "internal/request/identity/token"},
+	"internal/aws/grants":  {"std", "events", "internal/plan/shares"},
 	"internal/cell/cellconfig": {
 		"std", "authorizer", "events", "internal/limiter/clock", "internal/limiter/limit",
 		"internal/limiter/resilience", "internal/limiter/singleflight", "internal/plan", "internal/plan/route", "internal/plan/shares",
@@ -97,7 +95,7 @@ var only = map[string][]string{
 	"internal/configfile/configyaml": {"std", "internal/configfile", "go.yaml.in/yaml/v3"},
 	"internal/control":               {"std", "events", "events/canonical"},
 	"internal/control/admin": {
-		"std", "events", "events/canonical", "internal/aws/executeapi", "internal/cell/cellconfig",
+		"std", "events", "events/canonical", "internal/cell/cellconfig",
 		"internal/control", "internal/control/call", "internal/limiter/limit", "internal/plan",
 		"internal/plan/shares", "internal/request/identity", "internal/request/loopback",
 	},

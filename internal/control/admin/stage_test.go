@@ -1,15 +1,15 @@
-package executeapi_test
+package admin_test
 
 import (
 	"strings"
 	"testing"
 
-	"github.com/sluicelimits/sluice/internal/aws/executeapi"
+	"github.com/sluicelimits/sluice/internal/control/admin"
 )
 
 // Guarantees that nothing but a URL of API Gateway's own is taken for one: signed calls go there.
 func TestParseStage(t *testing.T) {
-	for text, want := range map[string]executeapi.Stage{
+	for text, want := range map[string]admin.Stage{
 		"https://abc.execute-api.eu-west-1.amazonaws.com/v1":  {API: "abc", Region: "eu-west-1", Name: "v1"},
 		"https://abc.execute-api.eu-west-1.amazonaws.com/v1/": {API: "abc", Region: "eu-west-1", Name: "v1"},
 		"https://0.execute-api.ap-southeast-2.amazonaws.com/my_S-2": {API: "0", Region: "ap-southeast-2",
@@ -63,7 +63,7 @@ func TestParseStage(t *testing.T) {
 		"":                                                                                {},
 		"https://" + strings.Repeat("a", 600) + ".execute-api.eu-west-1.amazonaws.com/v1": {},
 	} {
-		got, err := executeapi.ParseStage(text)
+		got, err := admin.ParseStage(text)
 		if got != want || (err == nil) != (want.API != "") {
 			t.Errorf("ParseStage(%.120q) = %+v, %v; want %+v", text, got, err, want)
 		}
@@ -79,7 +79,7 @@ func TestRegion(t *testing.T) {
 		"abc.execute-api.eu-west-1.amazonaws.com.example.com": "",
 		"api.example.com": "", "": "", "execute-api.eu-west-1.amazonaws.com": "",
 	} {
-		if got := executeapi.Region(host); got != want {
+		if got := admin.StageRegion(host); got != want {
 			t.Errorf("Region(%q) = %q, want %q", host, got, want)
 		}
 	}

@@ -1,6 +1,4 @@
-// Package executeapi reads the URLs that API Gateway gives to the stages of APIs, such as
-// https://abc123.execute-api.eu-west-1.amazonaws.com/v1.
-package executeapi
+package admin
 
 import (
 	"fmt"
@@ -9,21 +7,22 @@ import (
 	"strings"
 )
 
-// Stage is a stage of an API.
+// Stage is a stage of an API. Its URL is the one that API Gateway gives it, such as
+// https://abc123.execute-api.eu-west-1.amazonaws.com/v1.
 type Stage struct {
 	API    string // the API's id
 	Region string // of AWS
 	Name   string
 }
 
-// service is the part of a host name between the API's id and the region.
-const service = ".execute-api."
+// executeAPI is the part of a host name between the API's id and the region.
+const executeAPI = ".execute-api."
 
 // maxURLBytes bounds the URL of a stage. The longest valid URL is far shorter.
 const maxURLBytes = 512
 
-// form holds the patterns of ids, regions and names of stages.
-var form = struct{ api, region, stage *regexp.Regexp }{
+// stageForm holds the patterns of ids, regions and names of stages.
+var stageForm = struct{ api, region, stage *regexp.Regexp }{
 	api:    regexp.MustCompile(`^[a-z0-9]{1,63}$`),
 	region: regexp.MustCompile(`^[a-z]+(-[a-z]+)+-[0-9]{1,3}$`),
 	stage:  regexp.MustCompile(`^[A-Za-z0-9_-]{1,128}$`),
@@ -46,28 +45,27 @@ var partitions = []struct{ regions, domain string }{
 func ParseStage(text string) (Stage, error) {
 	u, err := url.Parse(text)
 	if err != nil || len(text) > maxURLBytes || u.Scheme != "https" || u.User != nil || u.RawQuery != "" ||
-		u.ForceQuery ||
-		strings.Contains(text, "#") {
-		return Stage{}, wrong(text)
+		u.ForceQuery || strings.Contains(text, "#") {
+		return Stage{}, wrongStage(text)
 	}
-	s := Stage{Region: Region(u.Host), Name: strings.TrimSuffix(strings.TrimPrefix(u.EscapedPath(), "/"), "/")}
-	s.API, _, _ = strings.Cut(u.Host, service)
-	if s.Region == "" || !form.api.MatchString(s.API) || !form.stage.MatchString(s.Name) {
-		return Stage{}, wrong(text)
+	s := Stage{Region: StageRegion(u.Host), Name: strings.TrimSuffix(strings.TrimPrefix(u.EscapedPath(), "/"), "/")}
+	s.API, _, _ = strings.Cut(u.Host, executeAPI)
+	if s.Region == "" || !stageForm.api.MatchString(s.API) || !stageForm.stage.MatchString(s.Name) {
+		return Stage{}, wrongStage(text)
 	}
 	return s, nil
 }
 
-func wrong(text string) error {
-	const example = "https://abc123" + service + "eu-west-1.amazonaws.com/v1"
+func wrongStage(text string) error {
+	const example = "https://abc123" + executeAPI + "eu-west-1.amazonaws.com/v1"
 	return fmt.Errorf("%.80q is not the URL of an API Gateway stage, such as %s", text, example)
 }
 
-// Region returns the region in the host name that API Gateway gives an API, or "" for any other host name.
-func Region(host string) string {
-	_, rest, _ := strings.Cut(host, service)
+// StageRegion returns the region in the host name that API Gateway gives an API, or "" for any other host name.
+func StageRegion(host string) string {
+	_, rest, _ := strings.Cut(host, executeAPI)
 	region, domain, _ := strings.Cut(rest, ".")
-	if !form.region.MatchString(region) {
+	if !stageForm.region.MatchString(region) {
 		return ""
 	}
 	for _, p := range partitions {
