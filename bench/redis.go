@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strconv"
 	"strings"
 	"time"
 
@@ -66,3 +67,21 @@ func redisCommands(client *goredis.Client, counts func(name string) bool) (sum f
 
 // exceptInfo counts every command but the one that asks for the counts.
 func exceptInfo(name string) bool { return name != "info" }
+
+// redisInfo returns the sum of some fields of a section of INFO.
+func redisInfo(client *goredis.Client, section string, fields ...string) (sum float64, err error) {
+	info, err := client.InfoMap(context.Background(), section).Result()
+	if err != nil {
+		return 0, err
+	}
+	for _, values := range info {
+		for _, field := range fields {
+			value, err := strconv.ParseFloat(values[field], 64)
+			if err != nil {
+				return 0, fmt.Errorf("INFO %s: %s: %w", section, field, err)
+			}
+			sum += value
+		}
+	}
+	return sum, nil
+}

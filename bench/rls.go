@@ -141,6 +141,14 @@ func (n rlsNumbers) median(kind string, number int) float64 {
 	return median(n[kind][number])
 }
 
+func (n rlsNumbers) mean(kind string, number int) float64 {
+	sum := 0.0
+	for _, value := range n[kind][number] {
+		sum += value
+	}
+	return sum / float64(len(n[kind][number]))
+}
+
 // measureRLS measures each kind of server in turn, in the given number of rounds. All of them share one Redis.
 func measureRLS(
 	rounds int, measure func(s *rlsServer, redis *goredis.Client, round int) ([]float64, error),
@@ -440,69 +448,159 @@ func rlsOverFigure(short bool) (r Result, err error) {
 	return r, nil
 }
 
-// rlsBytesFigure measures how many bytes each of many descriptors takes, in the server and in Redis together.
-func rlsBytesFigure(short bool) (r Result, err error) {
-	const perRequest = 1000 // as many as rls.MaxDescriptors allows
-	requests := 1000
-	if short {
-		requests = 32
-	}
-	requests = (requests + rlsConnections - 1) / rlsConnections // on each connection
-	descriptors := requests * rlsConnections * perRequest
-	for _, kind := range []string{rlsOurs, rlsPeer, rlsPeerDefault} {
-		heap, inRedis, err := rlsBytes(kind, requests, perRequest)
-		if err != nil {
-			return r, fmt.Errorf("%s: %w", kind, err)
-		}
-		heap, inRedis = heap/float64(descriptors), inRedis/float64(descriptors)
-		if kind == rlsOurs {
-			r.Value = heap + inRedis
-		}
-		r.note("%s: %.0f bytes of the server's heap and %.0f of Redis's used_memory for each descriptor", kind, heap,
-			inRedis)
-	}
-	r.note("%d descriptors of one entry with a value of up to 7 digits and one limit, one hit each; the numbers are "+
-		"by how much both grow; ours leases units of at most %d of them", descriptors, lease.DefaultMaxCounters)
-	return r, nil
-}
+// newValuesPerRequest is how many values each request of rls_5m_descriptors has: as many as our server charges at the
+// same time.
+const newValuesPerRequest = 64
 
-// rlsBytes returns by how much the server's heap and Redis's memory grow with many new descriptors, in bytes.
-func rlsBytes(kind string, requests, perRequest int) (heap, inRedis float64, err error) {
-	store, end, err := launchRedis()
-	if err != nil {
-		return 0, 0, err
+// rlsNewValues and rlsManyValues measure what values cost that nobody has asked for before: one in each request, and
+// many.
+var (
+	rlsNewValues = measuredOnce(func(short bool) (rlsNumbers, error) {
+		if short {
+			return measureNewValues(1, 20, 1)
+		}
+		return measureNewValues(21, 400, 1)
+	})
+	rlsManyValues = measuredOnce(func(short bool) (rlsNumbers, error) {
+		if short {
+			return measureNewValues(1, 16, newValuesPerRequest)
+		}
+		return measureNewValues(10, 5_000_000/10/newValuesPerRequest/rlsConnections+1, newValuesPerRequest)
+	})
+)
+
+// The numbers of measureNewValues, for each new value.
+const (
+	newRedisTime  = iota // processor time of Redis, ns
+	newProcessor         // processor time of the server, ns
+	newCommands          // commands that Redis carries out, those of scripts included
+	newRedisBytes        // by how much Redis's used_memory grows
+	newHeapBytes         // by how much the server's heap grows
+)
+
+// measureNewValues measures our server and the tuned peer, each with a Redis of its own, in the given number of rounds.
+// In each round each connection sends so many requests, each for perRequest values that nobody has asked for before.
+func measureNewValues(rounds, requests, perRequest int) (rlsNumbers, error) {
+	all := rlsNumbers{}
+	var sides []*rlsSide
+	for _, kind := range []string{rlsOurs, rlsPeer} {
+		side, err := startSide(kind)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", kind, err)
+		}
+		defer side.end()
+		sides = append(sides, side)
+		all[kind] = make([][]float64, newHeapBytes+1)
 	}
-	defer end()
-	s, err := startRLS(kind, store.Addr)
-	if err != nil {
-		return 0, 0, err
-	}
-	defer s.close()
-	if err := s.load(1, wideRequest); err != nil { // makes the connections before the first reading
-		return 0, 0, err
-	}
-	client := redisClient(store.Addr)
-	defer func() { _ = client.Close() }()
-	var heaps, memory [2]float64
-	for i := range heaps {
-		if i == 1 {
-			err := s.load(requests, func(i int) *rlsv3.RateLimitRequest {
-				return rlsRequest("wide", rlsValues+i*perRequest, perRequest, 1)
-			})
-			if err != nil {
-				return 0, 0, err
+	for round := range rounds {
+		for _, side := range sides {
+			var readings [2][]float64
+			var err error
+			for i := range readings {
+				if i == 1 {
+					err = side.load(requests, func(i int) *rlsv3.RateLimitRequest {
+						first := rlsValues + (round*requests*rlsConnections+i)*perRequest
+						return rlsRequest("wide", first, perRequest, 1)
+					})
+				}
+				if err == nil {
+					readings[i], err = side.read()
+				}
+				if err != nil {
+					return nil, fmt.Errorf("%s: %w", side.kind, err)
+				}
+			}
+			for i := range readings[0] {
+				used := (readings[1][i] - readings[0][i]) / float64(requests*rlsConnections*perRequest)
+				all[side.kind][i] = append(all[side.kind][i], used)
 			}
 		}
-		if heaps[i], err = s.ask("heap"); err != nil {
-			return 0, 0, err
-		}
-		info, err := client.InfoMap(context.Background(), "memory").Result()
-		if err != nil {
-			return 0, 0, err
-		}
-		if memory[i], err = strconv.ParseFloat(info["Memory"]["used_memory"], 64); err != nil {
-			return 0, 0, err
-		}
 	}
-	return heaps[1] - heaps[0], memory[1] - memory[0], nil
+	return all, nil
+}
+
+// rlsSide is a server with a Redis of its own.
+type rlsSide struct {
+	*rlsServer
+	kind  string
+	redis *goredis.Client
+	end   func()
+}
+
+func startSide(kind string) (*rlsSide, error) {
+	store, end, err := launchRedis()
+	if err != nil {
+		return nil, err
+	}
+	s, err := startRLS(kind, store.Addr)
+	if err != nil {
+		end()
+		return nil, err
+	}
+	client := redisClient(store.Addr)
+	side := &rlsSide{s, kind, client, func() {
+		s.close()
+		_ = client.Close() // nothing is under way
+		end()
+	}}
+	if err := s.load(1, wideRequest); err != nil { // makes the connections before the first reading
+		side.end()
+		return nil, err
+	}
+	return side, nil
+}
+
+// read returns the readings of which the differences are the numbers of measureNewValues.
+func (s *rlsSide) read() (readings []float64, err error) {
+	heap, err := s.ask("heap") // the garbage collection that it needs belongs to the round before
+	if err != nil {
+		return nil, err
+	}
+	processor, err := s.ask("processor")
+	if err != nil {
+		return nil, err
+	}
+	commands, err := redisCommands(s.redis, exceptInfo)
+	if err != nil {
+		return nil, err
+	}
+	seconds, err := redisInfo(s.redis, "cpu", "used_cpu_user", "used_cpu_sys")
+	if err != nil {
+		return nil, err
+	}
+	bytes, err := redisInfo(s.redis, "memory", "used_memory")
+	return []float64{seconds * 1e9, processor, commands, bytes, heap}, err
+}
+
+// rlsNewValuesFigure measures the processor time of Redis for a new value of ours, divided by that of the tuned peer.
+func rlsNewValuesFigure(measure func(short bool) (rlsNumbers, error), perRequest int) func(bool) (Result, error) {
+	return func(short bool) (r Result, err error) {
+		numbers, err := measure(short)
+		if err != nil {
+			return r, err
+		}
+		r.Value = numbers.ratio(rlsOurs, rlsPeer, newRedisTime)
+		for _, kind := range []string{rlsOurs, rlsPeer} {
+			r.note("%s: for each value %.1f µs of Redis, %.2f commands, %.1f µs of the server; %.0f bytes of Redis's "+
+				"used_memory and %.0f of the server's heap", kind, numbers.median(kind, newRedisTime)/1e3,
+				numbers.median(kind, newCommands), numbers.median(kind, newProcessor)/1e3,
+				numbers.mean(kind, newRedisBytes), numbers.mean(kind, newHeapBytes))
+		}
+		rounds := len(numbers[rlsOurs][0])
+		r.note("%d rounds; %d connections, %d values in each request; each value is asked for once", rounds,
+			rlsConnections, perRequest)
+		return r, nil
+	}
+}
+
+// rlsBytesFigure returns how many bytes each of many descriptors takes, in the server's heap and in Redis together.
+func rlsBytesFigure(short bool) (r Result, err error) {
+	numbers, err := rlsManyValues(short)
+	if err != nil {
+		return r, err
+	}
+	r.Value = numbers.mean(rlsOurs, newRedisBytes) + numbers.mean(rlsOurs, newHeapBytes)
+	r.note("measured together with rls_5m_descriptors, whose note has the numbers; ours leases units of at most %d of "+
+		"the descriptors", lease.DefaultMaxCounters)
+	return r, nil
 }

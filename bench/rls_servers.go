@@ -107,7 +107,8 @@ func listenOurs(addr string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	service, err := rls.New(rls.Config{Store: chain.Fallback, Headers: rls.Headers{Exact: true}, Log: quiet})
+	service, err := rls.New(rls.Config{Store: chain.Fallback, Together: true, Headers: rls.Headers{Exact: true},
+		Log: quiet})
 	if err != nil {
 		return "", err
 	}
