@@ -79,7 +79,8 @@ func (s *Store) decideByStore(
 	at, began := requestTime{now, clock.At(now)}, s.config.Clock()
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	if len(req.Charges) > 0 && len(req.Leases) == 0 {
+	if len(req.Charges) > 0 && len(req.Leases) == 0 && (!isChosenByCallers(req) || sh.seenBefore(hash) ||
+		sh.owners.find(hash, req.Owner) != nil) {
 		c.owner = s.findOrAddOwner(sh, hash, req, at.instant)
 	}
 	if c.owner == nil {

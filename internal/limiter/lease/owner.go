@@ -17,11 +17,12 @@ type shard struct {
 	store       *Store
 	clock       clock.Timeline
 	owners      ownerTable
-	receipts    uint64   // ids of receipts that were given out
-	stats       Stats    // without Counters and Units
-	sweepOwner  int      // index in the slots of owners, where the sweep goes on
-	scarceUntil int64    // when the last lease of a scarce counter ends, see noteScarcity
-	_           [64]byte // keeps the mutexes of two shards off one cache line
+	receipts    uint64      // ids of receipts that were given out
+	stats       Stats       // without Counters and Units
+	sweepOwner  int         // index in the slots of owners, where the sweep goes on
+	scarceUntil int64       // when the last lease of a scarce counter ends, see noteScarcity
+	marks       [256]uint32 // of owners that were asked for, see seenBefore
+	_           [64]byte    // keeps the mutexes of two shards off one cache line
 }
 
 // unlocked calls f without the lock, which the caller holds.
@@ -115,6 +116,21 @@ func (o *ownerLeases) addCounter(t *limit.Tier, v limit.Value) *counter {
 		}
 	}
 	return c
+}
+
+// isChosenByCallers reports whether callers choose how many owners such as this one there are, such as addresses. Most
+// of these are asked for once, and a lease for them would only cost memory, and time of the store.
+func isChosenByCallers(req *limit.Request) bool {
+	return req.Owner.Kind == limit.Address || req.Charges[0].Limit.Scope != ""
+}
+
+// seenBefore reports whether the owner with this hash was asked for a short while ago, and remembers it. All shards
+// together remember up to 65,536 owners; newer ones take the places of older ones.
+func (sh *shard) seenBefore(hash uint64) bool {
+	mark, last := uint32(hash>>32), &sh.marks[hash/shardCount%uint64(len(sh.marks))]
+	seen := *last == mark
+	*last = mark
+	return seen
 }
 
 // findOrAddOwner returns the owner's leases, and adds them if there are none. It reserves room for those of the

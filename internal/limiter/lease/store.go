@@ -47,9 +47,10 @@
 // # What is never leased
 //
 // Limits with [limit.Limit.Exact] and leaky buckets are never leased, so a request for such a limit always calls the
-// store. The units that the request needs of its other limits are still reserved from leases, and return to them if the
-// store denies. The counter that all values beyond a limit's bound share is not leased once the store has named it as
-// such. Shadow limits are leased like others.
+// store. The units that the request needs of its other limits are still reserved from leases, and return to them if
+// the store denies. The first request of an owner of which callers choose how many there are, such as an address, is
+// passed on, and nothing is held for it (shard.seenBefore). The counter that all values beyond a limit's bound share
+// is not leased once the store has named it as such. Shadow limits are leased like others.
 package lease
 
 import (
