@@ -22,7 +22,8 @@ const maxBatch = 64
 // other command is in progress, the caller does not even let other goroutines go first.
 //
 // A command of a batch is sent once, and has a reply or an error of its own. If the connection breaks, each command
-// whose reply has not come fails.
+// whose reply has not come fails. Commands that run the same generated script for one key are sent as one command,
+// which runs the script for each key (mergeCommands).
 //
 // In cluster mode there are no batches: callers would wait for the slowest of the nodes that their commands go to.
 type batcher struct {
@@ -72,10 +73,73 @@ func (b *batcher) process(ctx *timeoutContext, cmd goredis.Cmder) error {
 	}
 	defer close(batch.done) // also after a panic, which net/http recovers from: others must not wait forever
 	ctx.at = batch.deadline
+	commands, merged := mergeCommands(ctx, batch.commands)
 	pipeline := b.client.Pipeline()
-	_ = pipeline.BatchProcess(ctx, batch.commands...) // only stores them
-	_, _ = pipeline.Exec(ctx)                         // each command has its own error
+	_ = pipeline.BatchProcess(ctx, commands...) // only stores them
+	_, _ = pipeline.Exec(ctx)                   // each command has its own error
+	for _, m := range merged {
+		m.distribute(ctx, b.client)
+	}
 	return cmd.Err()
+}
+
+// mergedCommand stands for several commands that run the same script.
+type mergedCommand struct {
+	noRetryCmd
+	parts []goredis.Cmder
+}
+
+// mergeCommands returns the commands to send in place of those of a batch, and those among them that stand for several.
+func mergeCommands(ctx *timeoutContext, commands []goredis.Cmder) (send []goredis.Cmder, merged []*mergedCommand) {
+	parts := map[*script][]goredis.Cmder{}
+	for _, cmd := range commands {
+		if c, ok := cmd.(noRetryCmd); ok && c.script != nil && c.script.many != nil {
+			parts[c.script] = append(parts[c.script], cmd)
+		} else {
+			send = append(send, cmd)
+		}
+	}
+	for sc, of := range parts {
+		if len(of) == 1 {
+			send = append(send, of[0])
+			continue
+		}
+		const before = 3 // arguments before the key: the command, the hash and the number of keys
+		args := append(make([]any, 0, before+3*len(of)), "evalsha", sc.many.hash, len(of))
+		for _, cmd := range of {
+			args = append(args, cmd.Args()[before])
+		}
+		for _, cmd := range of {
+			args = append(args, cmd.Args()[before+1:]...)
+		}
+		m := &mergedCommand{noRetryCmd{goredis.NewCmd(ctx, args...), sc.many}, of}
+		send, merged = append(send, m), append(merged, m)
+	}
+	return send, merged
+}
+
+// distribute gives each of the commands its part of the reply. If the server does not know the script, it has done
+// nothing, and distribute sends the source first.
+func (m *mergedCommand) distribute(ctx *timeoutContext, client goredis.UniversalClient) {
+	if err := m.Err(); err != nil && goredis.HasErrorPrefix(err, "NOSCRIPT") {
+		args := m.Args()
+		args[0], args[1] = "eval", m.script.source
+		m.noRetryCmd = noRetryCmd{goredis.NewCmd(ctx, args...), nil}
+		_ = client.Process(ctx, m) // the command has the error
+	}
+	replies, err := m.Slice()
+	if err == nil && len(replies) != len(m.parts) {
+		err = errMalformedReply
+	}
+	for i, part := range m.parts {
+		if err != nil {
+			part.SetErr(err)
+		} else if failed, ok := replies[i].(error); ok {
+			part.SetErr(failed)
+		} else {
+			part.(noRetryCmd).SetVal(replies[i])
+		}
+	}
 }
 
 // join adds a command to the open batch, or to a new one that the caller leads. It returns nil if the caller's deadline

@@ -2,11 +2,15 @@ package redis
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"math"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/testkit/redistest"
@@ -77,5 +81,47 @@ func TestScriptsNameUnknownAlgorithms(t *testing.T) {
 	_, err = s.runScript(ctx, newScript(table+refundSource), args)
 	if want := "refund.lua has no branch for algorithm 99"; err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("a refund: %v, want %q", err, want)
+	}
+}
+
+// Guarantees that commands which run the same script for one key each are sent as one command, also if the server does
+// not know the script, that each gets its own reply, and that what fails for one key is the error of that command
+// alone.
+func TestMergedCommands(t *testing.T) {
+	server := redistest.Start(t)
+	client := server.Client(t)
+	if err := client.RPush(t.Context(), "list", 1).Err(); err != nil {
+		t.Fatal(err)
+	}
+	const source = "if KEYS[1] == 'bad' then error('no such thing') end\n" +
+		"return call('APPEND', KEYS[1], ARGV[1] .. ARGV[2]) .. ''\n"
+	sc := newScript(shapeScriptNames + source)
+	sc.many = newScript(runsMany(sc.source[len("#!lua\n"):]))
+	for round := 1; round <= 2; round++ {
+		ctx := withTimeout(t.Context(), 20*time.Second)
+		var commands []goredis.Cmder
+		for i, key := range []string{"a", "list", "bad", "b"} {
+			cmd := goredis.NewCmd(ctx, "evalsha", sc.hash, 1, key, strings.Repeat("x", i+1), "y")
+			commands = append(commands, noRetryCmd{cmd, sc})
+		}
+		send, merged := mergeCommands(ctx, commands)
+		if len(send) != 1 || len(merged) != 1 {
+			t.Fatalf("%d commands are sent, and %d of them stand for several; want one", len(send), len(merged))
+		}
+		_ = client.Process(ctx, send[0]) // the command has the error
+		merged[0].distribute(ctx, client)
+		ctx.release()
+		for i, want := range []string{strconv.Itoa(2 * round), "", "", strconv.Itoa(5 * round)} {
+			cmd := commands[i].(noRetryCmd)
+			if got, err := cmd.Text(); (err == nil) != (want != "") || got != want {
+				t.Errorf("round %d, command %d: %q, %v; want %q", round, i, got, err, want)
+			}
+		}
+		for i, want := range map[int]string{1: "WRONGTYPE", 2: "no such thing"} {
+			if err := explainServerError(commands[i].Err()); !errors.Is(err, limit.ErrUnreadable) ||
+				!strings.Contains(err.Error(), want) {
+				t.Errorf("round %d, command %d: %v, want ErrUnreadable because of %s", round, i, err, want)
+			}
+		}
 	}
 }

@@ -14,7 +14,7 @@
 --                      plus 4 if the last key is to keep the reply; the number of packs
 --   A[base + 1..6]     of each pack, base = 3, 9, …: the number of its key; of its tiers; 1 if it is the pack of a
 --                      value. For a value: the numbers of the keys of the pack that all further values share and of the
---                      set of values; the most values. Else the last is the number of the first old key (see below)
+--                      set of values; the most values. Else the last is the number of the first old key (see below), or 0
 --   A[P + 1..10]       of each tier, P = 3 + 6 × packs, …: the algorithm; 1 for a shadow limit, plus 2 if the cost
 --                      never fits; the number of the limit; and seven numbers that the algorithm's branch names in its
 --                      comment
@@ -267,7 +267,7 @@ for i = 1, pack_count do
   -- Versions 1 and 2 kept the counters of a limit that only some requests count in a pack of its own. A[base + 6] is
   -- the number of the first such key; those of the other limits follow. The first use of a limit looks for such a pack,
   -- which is an error.
-  if A[base + 3] == 0 and (missing or not value) then
+  if A[base + 3] == 0 and A[base + 6] > 0 and (missing or not value) then
     local old_key, group, looked = A[base + 6] - 1, nil, nil
     for j = 1, n do
       local of = A[P + (j - 1) * STRIDE + 3]

@@ -23,6 +23,7 @@ type query struct {
 	packs       []int // of each charge: the number of its pack, from 0
 	firstResult []int // of each charge: the number of the result of its first tier
 	sharedTiers int   // how many tiers are in the pack of the limits that are per tenant, which comes first
+	ownKeys     bool  // earlier versions may have kept one of these limits in a pack of its own
 	packCount   int   // number of packs
 
 	prefix  []byte // common to all keys of the owner
@@ -119,9 +120,11 @@ func (q *query) endKey() int64 {
 func (q *query) orderCharges() {
 	req := q.req
 	q.order, q.packs, q.firstResult, q.sharedTiers, q.packCount = q.order[:0], q.packs[:0], q.firstResult[:0], 0, 0
+	q.ownKeys = false
 	for i := range req.Charges {
 		if c := &req.Charges[i]; c.Value.Kind == limit.NoValue {
 			q.sharedTiers += len(c.Limit.Tiers)
+			q.ownKeys = q.ownKeys || c.Limit.Scope == "" // those versions knew no limits that have a Scope
 			q.order = append(q.order, i)
 		}
 	}
@@ -142,6 +145,9 @@ func (q *query) orderCharges() {
 	}
 }
 
+// hasValues reports whether a limit of the request has values.
+func (q *query) hasValues() bool { return q.packCount > 1 || q.sharedTiers == 0 }
+
 // resetArgs empties what encodeGeneral and encodeShape write.
 func (q *query) resetArgs() {
 	q.numbers, q.heads, q.headEnds = q.numbers[:0], q.heads[:0], q.headEnds[:0]
@@ -159,15 +165,16 @@ func (q *query) encodeGeneral() {
 		q.endKey()
 	}
 	if q.sharedTiers > 0 {
-		q.addNumbers(1, int64(q.sharedTiers), 0, 0, 0, 2)
+		q.addNumbers(1, int64(q.sharedTiers), 0, 0, 0, 2*boolToInt(q.ownKeys))
 	}
 	for _, i := range q.order {
-		// the key at which an earlier version may have kept the counters of the limit
-		if c := &q.req.Charges[i]; c.Value.Kind == limit.NoValue {
+		c := &q.req.Charges[i]
+		switch {
+		case c.Value.Kind != limit.NoValue:
+			q.addValuePack(c)
+		case q.ownKeys:
 			q.keys = c.Limit.AppendKey(append(q.keys, q.prefix...))
 			q.endKey()
-		} else {
-			q.addValuePack(c)
 		}
 	}
 	for _, i := range q.order {

@@ -24,7 +24,8 @@ var decideScript = sync.OnceValue(func() *script { return newScript(widthTable()
 // that a replica refuses it even if it would only read: a replica's data is old. Redis 7 and Valkey know that line.
 type script struct {
 	source string
-	hash   any // a string, converted to any once
+	hash   any     // a string, converted to any once
+	many   *script // runs this script for several keys, see runsMany; nil if there is no such script
 }
 
 // newScript returns a script with this source.
@@ -50,18 +51,21 @@ func widthTable() string {
 
 // noRetryCmd is a command that the client never sends a second time, because the first time it may have been carried
 // out.
-type noRetryCmd struct{ *goredis.Cmd }
+type noRetryCmd struct {
+	*goredis.Cmd
+	script *script // that the command runs by its hash; nil if the command has the source
+}
 
 // NoRetry is called by the client.
 func (noRetryCmd) NoRetry() bool { return true }
 
 // runDecision runs the generated script for requests of this shape. If there is none, or if the script declines, it
 // runs decide.lua. It runs decide.lua at once for requests that lease, for owners whose token buckets have leased
-// units, and for packs that it has not used before, because generated scripts cannot handle them. general reports
-// whether decide.lua has replied.
+// units, and for packs that it has not used before and that a generated script does not make, because generated scripts
+// cannot handle them. general reports whether decide.lua has replied.
 func (s *Store) runDecision(ctx *timeoutContext, q *query) (reply string, general bool, err error) {
 	if !s.generalOnly && len(q.req.Leases) == 0 && !s.leased.mayHaveLeases(q) && q.encodeShape() {
-		if !s.seen.has(q.keys) {
+		if (q.ownKeys || q.hasValues()) && !s.seen.has(q.keys) {
 			s.seen.add(q.keys)
 		} else if sh := q.scriptOfShape(); sh != nil {
 			reply, err = s.runScript(ctx, sh, q.shapeScriptArgs())
@@ -101,11 +105,11 @@ func (s *Store) notifyAnswer(general bool) {
 // by replying 0; runScript then returns "".
 func (s *Store) runScript(ctx *timeoutContext, sc *script, args []any) (string, error) {
 	args[0], args[1] = "evalsha", sc.hash
-	cmd := noRetryCmd{goredis.NewCmd(ctx, args...)}
+	cmd := noRetryCmd{goredis.NewCmd(ctx, args...), sc}
 	err := s.process(ctx, cmd)
 	if err != nil && goredis.HasErrorPrefix(err, "NOSCRIPT") { // HasErrorPrefix allocates also if there is no error
 		args[0], args[1] = "eval", sc.source
-		cmd = noRetryCmd{goredis.NewCmd(ctx, args...)}
+		cmd = noRetryCmd{goredis.NewCmd(ctx, args...), nil}
 		err = s.process(ctx, cmd)
 	}
 	if err != nil {

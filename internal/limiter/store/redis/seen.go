@@ -5,10 +5,10 @@ import (
 	"sync/atomic"
 )
 
-// seenPacks remembers which packs decisions of this process have used, without their keys. The first use of a pack is
-// decided by decide.lua at once: a generated script would decline it, which takes a second round trip and more of the
-// server's time. Two packs may share a bit; then the first decision about the second pack takes both scripts. The zero
-// value is empty.
+// seenPacks remembers which packs decisions of this process have used, without their keys. The first use of a pack
+// that generated scripts do not make is decided by decide.lua at once: a generated script would decline it, which
+// takes a second round trip and more of the server's time. Two packs may share a bit; then the first decision about
+// the second pack takes both scripts. The zero value is empty.
 type seenPacks struct {
 	words [1 << 14]atomic.Uint64 // a bit for each pack: 128 KB
 	count atomic.Int64           // bits that are set

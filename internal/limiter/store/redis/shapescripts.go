@@ -12,11 +12,11 @@ import (
 // scriptOfShape generates one script for each shape that occurs. The script has a local variable for each number and no
 // table, closure or loop, because these are most of what a script costs: decide.lua takes three times as long.
 //
-// A generated script handles the usual case only. It returns 0, having done nothing, in all others: the first use of a
-// limit or a value, a changed rate, a clock that leapt ahead, a token bucket of which units are leased or (if no tier
-// is in front) were refunded, an expiry that must be set while the pack has records, and sliding_log and
-// sliding_buckets. decide.lua is then run instead. Requests that lease, and the first use of a pack by this process,
-// run decide.lua at once.
+// A generated script handles the usual case only. It returns 0, having done nothing, in all others: the first use of
+// a value, or of a limit in a pack that exists or may have an old key (query.ownKeys), a changed rate, a clock that
+// leapt ahead, a token bucket of which units are leased or (if no tier is in front) were refunded, an expiry that
+// must be set while the pack has records, and sliding_log and sliding_buckets. decide.lua is then run instead.
+// Requests that lease, and the first use of a pack by this process, run decide.lua at once.
 const (
 	maxShapeScripts = 256 // scripts kept; requests of further shapes run decide.lua
 	maxShapeTiers   = 10  // a Lua function has at most 200 local variables
@@ -45,7 +45,10 @@ func (q *query) scriptOfShape() *script {
 		return s
 	}
 	key := string(q.shape)
-	s = newScript(generateShapeScript(key))
+	source := generateShapeScript(key)
+	if s = newScript(source); q.packCount == 1 {
+		s.many = newScript(runsMany(source))
+	}
 	shapeScripts.Lock()
 	defer shapeScripts.Unlock()
 	if shapeScripts.byKey == nil {
@@ -55,9 +58,10 @@ func (q *query) scriptOfShape() *script {
 	return s
 }
 
-// encodeShape writes the request for the script of its shape, and the shape to q.shape. A shape has for each pack "|"
-// and, if its limit has values, "="; and for each limit of the pack "," and the algorithms of its tiers as digits, with
-// "s" at the end if it is a shadow limit. encodeShape reports false if there is no script for the request.
+// encodeShape writes the request for the script of its shape, and the shape to q.shape. A shape has for each pack
+// "|" and, if its limit has values, "=", or "+" if the script may make the pack; and for each limit of the pack ","
+// and the algorithms of its tiers as digits, with "s" at the end if it is a shadow limit. encodeShape reports false
+// if there is no script for the request.
 func (q *query) encodeShape() bool {
 	q.resetArgs()
 	q.shape = q.shape[:0]
@@ -104,6 +108,8 @@ func (q *query) beginPack(c *limit.Charge, l *limit.Limit) {
 	q.shape = append(q.shape, '|')
 	if c.Value.Kind != limit.NoValue {
 		q.shape = append(q.shape, '=')
+	} else if !q.ownKeys {
+		q.shape = append(q.shape, '+')
 	}
 	q.keys = appendPackKey(q.keys, q.prefix, l, c.Value)
 	q.endKey()
@@ -144,7 +150,7 @@ func generateShapeScript(key string) string {
 	for p, pack := range strings.Split(key[1:], "|") {
 		valued := strings.HasPrefix(pack, "=")
 		first := tier + 1
-		for g, l := range strings.Split(strings.TrimPrefix(pack, "=")[1:], ",") {
+		for g, l := range strings.Split(strings.TrimLeft(pack, "=+")[1:], ",") {
 			shadow := strings.HasSuffix(l, "s")
 			var oks []string
 			for _, digit := range strings.ReplaceAll(l, "s", "") {
@@ -170,7 +176,7 @@ func generateShapeScript(key string) string {
 			}
 			shadows.WriteString("end\n")
 		}
-		generatePackAccess(&head, &ends, &save, p+1, first, tier, kinds, valued)
+		generatePackAccess(&head, &ends, &save, p+1, first, tier, kinds, valued, strings.HasPrefix(pack, "+"))
 		lengths = append(lengths, fmt.Sprintf(", #p%d", p+1))
 		packs = append(packs, fmt.Sprintf("p%d", p+1))
 	}
@@ -178,11 +184,10 @@ func generateShapeScript(key string) string {
 	for _, a := range kinds {
 		numbers += len(a.shapeParams)
 	}
-	return "local unpack, pack, fmod, call = struct.unpack, struct.pack, math.fmod, redis.call\n" +
-		"local sub, find = string.sub, string.find\n" +
+	return shapeScriptNames +
 		"local o -- if no tier is in front: o[1] is the pack, o[i] the position of a record in it\n" +
 		"local " + names.String() + " = unpack('" + unpackFormat(numbers) + "', ARGV[1])\n" +
-		"if now < 0 then\n  local t = call('TIME')\n  now = t[1] * 1000000 + t[2]\nend\n" +
+		"if now < 0 then\n  time = time or call('TIME')\n  now = time[1] * 1000000 + time[2]\nend\n" +
 		"local far = now + 5000000\n" + head.String() + eval.String() +
 		"local ok = true" + check.String() + "\n" + "if ok and charge == 1 then\n" + shadows.String() + ends.String() +
 		save.String() + "end\n" + "return pack('" + unpackFormat(len(packs)) + "', 2 * now + (ok and 1 or 0)" +
@@ -190,9 +195,32 @@ func generateShapeScript(key string) string {
 		strings.Join(packs, " .. ") + "\n"
 }
 
-// generatePackAccess generates the code that reads and writes pack p, which has the tiers first to last. The script
-// declines if the pack does not exist: only decide.lua knows what the first use of a limit or of a value requires.
-func generatePackAccess(head, ends, save *strings.Builder, p, first, last int, kinds []*algorithm, valued bool) {
+// shapeScriptNames begins each generated script.
+const shapeScriptNames = "local unpack, pack, fmod, call = struct.unpack, struct.pack, math.fmod, redis.call\n" +
+	"local sub, find = string.sub, string.find\n" +
+	"local time -- the server's, once it was asked for\n"
+
+// runsMany returns a script that runs a generated script of one pack for each of its keys. It gets the arguments of the
+// first key, then those of the second key, and so on, and replies with an array. What fails for one key is an error in
+// its place.
+func runsMany(source string) string {
+	return shapeScriptNames + "local function one(KEYS, ARGV)\n" + strings.TrimPrefix(source, shapeScriptNames) + `end
+local replies = {}
+for i = 1, #KEYS do
+  local ok, reply = pcall(one, {KEYS[i]}, {ARGV[2 * i - 1], ARGV[2 * i]})
+  if not ok and type(reply) ~= 'table' then reply = redis.error_reply('ERR user_script: ' .. tostring(reply)) end
+  replies[i] = reply
+end
+return replies
+`
+}
+
+// generatePackAccess generates the code that reads and writes pack p, which has the tiers first to last. If the pack
+// does not exist, the script makes it if makes is set. Otherwise it declines: only decide.lua looks for old keys, and
+// counts the values of a limit.
+func generatePackAccess(
+	head, ends, save *strings.Builder, p, first, last int, kinds []*algorithm, valued, makes bool,
+) {
 	n := last - first + 1
 	size := 6 + headBytes*n
 	var states, after []string
@@ -214,7 +242,13 @@ func generatePackAccess(head, ends, save *strings.Builder, p, first, last int, k
 		most = maxScatteredPackBytes
 	}
 	fmt.Fprintf(head, "local p%d, e%d, armed%d, %s = redis.pcall('GET', KEYS[%d])\n", p, p, p, all, p)
-	fmt.Fprintf(head, "if not p%d or #p%d < 14 or #p%d > %d then return 0 end\n", p, p, p, most)
+	if makes {
+		fmt.Fprintf(head, "if not p%d then\n  p%d, e%d, armed%d, %s = '', ARGV[%d], 0%s\n", p, p, p, p, all, p+1,
+			strings.Repeat(", 0", doubles))
+		fmt.Fprintf(head, "elseif #p%d < 14 or #p%d > %d then\n  return 0\nend\n", p, p, most)
+	} else {
+		fmt.Fprintf(head, "if not p%d or #p%d < 14 or #p%d > %d then return 0 end\n", p, p, p, most)
+	}
 	fmt.Fprintf(head, "if #p%d >= %d then e%d, armed%d, %s = unpack('%s', p%d) end\n", p, least, p, p, all, layout, p)
 	fmt.Fprintf(ends, "e%d = f%d\n", p, first)
 	for i := first + 1; i <= last; i++ {
