@@ -53,7 +53,7 @@ func newForgeableWith(t *testing.T, several bool, plans string) (*devcells.Plane
 	p, err := devcells.Open(devcells.Config{
 		Peppers: map[string][]byte{identity.DevPepperID: identity.DevPepper()}, NewKeys: identity.DevPepperID,
 		Several: several,
-		Log:     slog.New(slog.DiscardHandler), ReconcileEvery: time.Hour, CanaryEvery: time.Hour,
+		Log:     slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		t.Fatal(err)

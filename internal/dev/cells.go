@@ -3,7 +3,6 @@ package dev
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -313,7 +312,6 @@ func (f *process) status(here *servedCell) []livepage.CellStatus {
 			o := c.Overview(ctx, now, 1)
 			s.URL, s.Epoch, s.Phase = c.url(), o.Epoch, string(o.Phase)
 			s.Head, s.Behind, s.AgeMs = o.Head, max(o.Head-o.InForce, 0), o.Age.Milliseconds()
-			measured(&s, &o.Checked)
 			if busiest == "" && len(o.Tenants) > 0 {
 				busiest = o.Tenants[0].ID
 			}
@@ -324,21 +322,7 @@ func (f *process) status(here *servedCell) []livepage.CellStatus {
 	return out
 }
 
-// measured adds to s what the canary and the reconcile function measured of a cell.
-func measured(s *livepage.CellStatus, c *devcells.Checked) {
-	if !c.CanaryAt.IsZero() {
-		s.CanaryMs, s.Missed = c.CanaryAt.UnixMilli(), c.Missed
-		s.AppliedMs, s.EnforcedMs = wholeMs(c.Applied), wholeMs(c.Enforced)
-	}
-	if !c.ReconciledAt.IsZero() {
-		s.ReconciledMs, s.Drift, s.Repaired = c.ReconciledAt.UnixMilli(), c.Drift, c.Repaired
-	}
-}
-
-// wholeMs returns milliseconds, rounded up: 0 means that nothing was measured.
-func wholeMs(d time.Duration) int64 { return (d + time.Millisecond - 1).Milliseconds() }
-
-// metrics answers with the sums of the metrics that the functions of this process have written since its start.
+// metrics answers with the metrics of the gateways of this process since its start.
 func (f *process) metrics(w http.ResponseWriter, r *http.Request) {
 	h := w.Header()
 	h.Set("Cache-Control", "no-store")
@@ -348,16 +332,8 @@ func (f *process) metrics(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "only GET and HEAD are answered here", http.StatusMethodNotAllowed)
 		return
 	}
-	h.Set("Vary", "Accept")
-	if metrics.WantsText(r.Header.Get("Accept")) {
-		h.Set("Content-Type", metrics.TextType)
-		_ = metrics.WriteText(w, f.gather()) // it fails if the client is gone
-		return
-	}
-	h.Set("Content-Type", "application/json")
-	e := json.NewEncoder(w)
-	e.SetIndent("", "  ")
-	_ = e.Encode(map[string]any{"version": 1, "metrics": f.plane.Metrics()}) // fails only if the client has gone
+	h.Set("Content-Type", metrics.TextType)
+	_ = metrics.WriteText(w, f.gather()) // it fails if the client is gone
 }
 
 // granted lists how much a cell may grant of each of a tenant's limits.

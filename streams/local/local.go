@@ -51,11 +51,10 @@ type Config struct {
 	Feed   control.Feed
 	Tables reconcile.Tables // the same tables
 
-	Keep  delivery.Keeper       // default: log lines
-	Meter Meter                 // of the publisher; default: nothing is counted
-	Cells func(id string) Meter // of a cell's applier; default: Meter
-	Log   *slog.Logger          // default slog.Default()
-	Now   func() time.Time      // default time.Now
+	Keep  delivery.Keeper  // default: log lines
+	Meter Meter            // default: nothing is counted
+	Log   *slog.Logger     // default slog.Default()
+	Now   func() time.Time // default time.Now
 }
 
 // Pump carries changes from the control tables to cells. It is safe for concurrent use. Make it with New, and call Run.
@@ -72,11 +71,14 @@ type Pump struct {
 	moved    chan struct{} // closed when position changes
 }
 
-// noMeter is a Meter that counts nothing.
-type noMeter struct{}
+// NoMeter is a Meter that counts nothing.
+type NoMeter struct{}
 
-func (noMeter) Count(string, int64)        {}
-func (noMeter) Took(string, time.Duration) {}
+// Count implements [Meter].
+func (NoMeter) Count(string, int64) {}
+
+// Took implements [Meter].
+func (NoMeter) Took(string, time.Duration) {}
 
 // New makes a pump without cells. The error names the field.
 func New(c Config) (*Pump, error) {
@@ -93,10 +95,7 @@ func New(c Config) (*Pump, error) {
 		c.Keep = delivery.LogKeeper{Log: c.Log}
 	}
 	if c.Meter == nil {
-		c.Meter = noMeter{}
-	}
-	if c.Cells == nil {
-		c.Cells = func(string) Meter { return c.Meter }
+		c.Meter = NoMeter{}
 	}
 	if c.Now == nil {
 		c.Now = time.Now
@@ -148,7 +147,7 @@ func (g *group) done() {
 // is a cell with this id, or if the reconciliation failed. The cell is then not added.
 func (p *Pump) Add(ctx context.Context, id string, store cellconfig.Store) error {
 	a, err := applier.New(applier.Config{
-		Cell: id, Tables: p.c.Tables, Store: store, Keep: p.c.Keep, Meter: p.c.Cells(id), Log: p.c.Log, Now: p.c.Now,
+		Cell: id, Tables: p.c.Tables, Store: store, Keep: p.c.Keep, Meter: p.c.Meter, Log: p.c.Log, Now: p.c.Now,
 	})
 	if err != nil {
 		return err
@@ -161,7 +160,7 @@ func (p *Pump) Add(ctx context.Context, id string, store cellconfig.Store) error
 	}
 	p.cells[id] = c // later messages wait in its queue
 	p.mu.Unlock()
-	r, err := reconcile.New(reconcile.Config{Tables: p.c.Tables, Store: store, Meter: noMeter{},
+	r, err := reconcile.New(reconcile.Config{Tables: p.c.Tables, Store: store, Meter: NoMeter{},
 		Log: slog.New(slog.DiscardHandler), Now: p.c.Now})
 	if err == nil {
 		var result reconcile.Result

@@ -30,9 +30,6 @@ type Cell struct {
 	applied chan struct{}             // holds at most one signal that the table changed
 	stop    context.CancelFunc
 	running sync.WaitGroup
-
-	mu      sync.Mutex
-	checked Checked
 }
 
 var _ authorizer.Source = (*cellconfig.Reader)(nil)
@@ -56,9 +53,6 @@ func (p *Plane) AddCell(ctx context.Context, name string) (*Cell, error) {
 		Table: table, Cell: sharedAs, Accepts: p.c.Accepts, Reaches: p.c.Reaches, Log: p.c.Log, Timeout: readTimeout,
 		FirstTimeout: 10 * readTimeout,
 		Holds:        table.Holds, MaxDocuments: keptDocuments, MaxBytes: keptBytes,
-		OnApply: func(e cellconfig.Entry, now time.Time) {
-			p.board.Meter("authorizer", name).Took("propagation_seconds", now.Sub(e.At))
-		},
 		Hashes: func(_ context.Context, _ time.Time, presented string) ([]identity.KeyHash, error) {
 			return p.peppers.Hashes(presented)
 		},
@@ -77,7 +71,6 @@ func (p *Plane) AddCell(ctx context.Context, name string) (*Cell, error) {
 	c.running.Go(func() { p.followTable(run, c) })
 	p.mu.Lock()
 	p.cells[name] = c
-	p.added++
 	p.mu.Unlock()
 	if err := p.serveOperators(); err != nil {
 		return nil, fmt.Errorf("cell %s: %w", name, err)

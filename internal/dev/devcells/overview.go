@@ -24,7 +24,6 @@ type Overview struct {
 	Routes    int          // number of declared routes
 	Epoch     int64        // epoch of the shares that the cell knows; 0 if it knows none
 	Phase     shares.Phase // phase of these shares
-	Checked   Checked
 }
 
 // Overview describes the cell. most bounds the number of tenants in it.
@@ -34,7 +33,7 @@ func (c *Cell) Overview(ctx context.Context, now time.Time, most int) Overview {
 		defer join()
 	}
 	stats := c.Reader.Stats(now)
-	out := Overview{InForce: stats.Seq, Age: stats.Age, IPLimits: view.IPLimits(), Checked: c.lastChecked()}
+	out := Overview{InForce: stats.Seq, Age: stats.Age, IPLimits: view.IPLimits()}
 	if head, err := c.table.Head(ctx); err == nil {
 		out.Head = head.Seq
 		if last, err := c.table.Log(ctx, head.Seq-1, head.Seq); err == nil && len(last) == 1 {

@@ -28,7 +28,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/control/admin"
 	"github.com/sluicelimits/sluice/internal/control/audit"
@@ -37,7 +36,6 @@ import (
 	"github.com/sluicelimits/sluice/internal/dev/devtoken"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/request/identity"
-	"github.com/sluicelimits/sluice/internal/telemetry"
 	"github.com/sluicelimits/sluice/streams/archiver"
 	"github.com/sluicelimits/sluice/streams/balancer"
 	"github.com/sluicelimits/sluice/streams/local"
@@ -67,10 +65,6 @@ type Config struct {
 	Reaches   func(home string) bool // whether other cells can lease quotas whose home is this cell; nil: none can
 	Operators string                 // the caller of Operate in the audit trail; default: the user of this process
 
-	// If there are several cells, ReconcileEvery is how often each is compared with the control tables, and CanaryEvery
-	// is how often the canary sends a change through all of them. 0 selects 15 minutes and a minute, as in AWS.
-	ReconcileEvery, CanaryEvery time.Duration
-
 	// Shadow reports what shadow limits did; nil if nothing counts that.
 	Shadow func(ctx context.Context) (*admin.ShadowReport, error)
 
@@ -85,7 +79,6 @@ type Plane struct {
 	of           string // an id of the open folder: see Endpoint.Of
 	temporary    bool
 	peppers      *identity.Peppers
-	board        *telemetry.Board
 	tables       *embedded.Tables
 	archive      *audit.Folder
 	pump         *local.Pump
@@ -96,9 +89,8 @@ type Plane struct {
 	stop    context.CancelFunc
 	running sync.WaitGroup
 
-	mu    sync.Mutex // guards cells and added
+	mu    sync.Mutex // guards cells
 	cells map[string]*Cell
-	added int // how many cells have been added since Open
 
 	writing sync.Mutex              // held while plans files are applied
 	written map[control.Ref]version // what plans files wrote last; nil until the history was read
@@ -114,7 +106,7 @@ func Open(c Config) (*Plane, error) {
 	if c.Peppers[c.NewKeys] == nil {
 		return nil, fmt.Errorf("devcells: there is no pepper %q for new keys", c.NewKeys)
 	}
-	p := &Plane{c: c, folder: c.Folder, of: rand.Text(), board: telemetry.NewBoard(), cells: map[string]*Cell{},
+	p := &Plane{c: c, folder: c.Folder, of: rand.Text(), cells: map[string]*Cell{},
 		cellsChanged: make(chan struct{}, 1)}
 	var err error
 	if p.peppers, err = identity.NewPeppers(c.Peppers); err != nil {
@@ -189,19 +181,16 @@ func checkOwners(folder string) error {
 // start starts the background tasks that send changes to cells and to the archive.
 func (p *Plane) start(ctx context.Context) error {
 	var err error
-	if p.pump, err = local.New(local.Config{
-		Feed: p.tables, Tables: p.tables, Log: p.c.Log, Now: p.c.Now, Meter: p.board.Meter("publisher", ""),
-		Cells: func(id string) local.Meter { return p.board.Meter("applier", id) },
-	}); err != nil {
+	if p.pump, err = local.New(local.Config{Feed: p.tables, Tables: p.tables, Log: p.c.Log,
+		Now: p.c.Now}); err != nil {
 		return err
 	}
-	keep, err := archiver.New(archiver.Config{Archive: p.archive, Meter: p.board.Meter("archiver", ""), Log: p.c.Log,
-		Now: p.c.Now})
+	keep, err := archiver.New(archiver.Config{Archive: p.archive, Meter: local.NoMeter{}, Log: p.c.Log, Now: p.c.Now})
 	if err != nil {
 		return err
 	}
-	p.balancer, err = balancer.New(balancer.Config{Tables: p.tables, Meter: p.board.Meter("balancer", ""),
-		Settings: grace(), Log: p.c.Log, Now: p.c.Now})
+	p.balancer, err = balancer.New(balancer.Config{Tables: p.tables, Meter: local.NoMeter{}, Settings: grace(),
+		Log: p.c.Log, Now: p.c.Now})
 	if err != nil {
 		return err
 	}
@@ -213,10 +202,6 @@ func (p *Plane) start(ctx context.Context) error {
 			p.c.Log.Error("changes no longer reach the cells: restart", "error", err)
 		}
 	})
-	if p.c.Several {
-		p.running.Go(func() { p.every(ctx, cmp.Or(p.c.CanaryEvery, canaryEvery), p.canary) })
-		p.running.Go(func() { p.every(ctx, cmp.Or(p.c.ReconcileEvery, reconcileEvery), p.reconcile) })
-	}
 	if p.temporary { // the archive would be deleted with the folder
 		return nil
 	}
@@ -293,28 +278,11 @@ func (p *Plane) Operate() http.Handler {
 // Tables returns the control tables.
 func (p *Plane) Tables() control.Tables { return p.tables }
 
-// Metrics returns the metrics of all functions of this process since its start, and what each cell grants now.
-func (p *Plane) Metrics() []telemetry.MetricValue {
-	now := p.c.Now()
-	for _, c := range p.all() {
-		if part, ok := cellconfig.Part(c.Reader.Grants(now)); ok {
-			p.board.Meter("authorizer", c.Name).SetLevel("per_cell_limit_effective", float64(part)/100)
-		}
-	}
-	return p.board.All()
-}
-
 // all returns the cells, sorted by name.
 func (p *Plane) all() []*Cell {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return slices.SortedFunc(maps.Values(p.cells), func(a, b *Cell) int { return cmp.Compare(a.Name, b.Name) })
-}
-
-func (p *Plane) addedCells() int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.added
 }
 
 // Folder returns the data folder.

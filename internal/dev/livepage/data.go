@@ -43,17 +43,6 @@ type CellStatus struct {
 	Behind int64  `json:"behind"`  // changes that exist and that the cell does not enforce yet
 	AgeMs  int64  `json:"age_ms"`  // age of the configuration in force: time since the cell last looked for changes
 
-	// The latest measurements of how changes reach the cell, and whether it has all of them. A time of 0 means that
-	// there is no measurement yet.
-	CanaryMs int64 `json:"canary_ms"` // when a change of the canary was sent
-	// AppliedMs is how long it took until that change was in the cell's table, at least 1; 0 if this is not known.
-	AppliedMs    int64 `json:"applied_ms"`
-	EnforcedMs   int64 `json:"enforced_ms"`   // the time until an authorizer that looks once per second enforces it
-	Missed       bool  `json:"missed"`        // whether the change was not enforced in time
-	ReconciledMs int64 `json:"reconciled_ms"` // when the cell was last compared with the control tables
-	Drift        int64 `json:"drift"`         // differences that this comparison found
-	Repaired     int64 `json:"repaired"`      // how many of these were repaired
-
 	// Limits says what this cell may grant of each limit of the configured tenant with the most requests.
 	Limits []CellLimit `json:"limits"`
 }

@@ -15,24 +15,6 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/metrics"
 )
 
-// Guarantees which clients get Prometheus's text format, and that all others get JSON.
-func TestWantsText(t *testing.T) {
-	const scraper = "application/openmetrics-text;version=1.0.0;q=0.5," +
-		"application/openmetrics-text;version=0.0.1;q=0.4," +
-		"text/plain;version=0.0.4;q=0.3,*/*;q=0.1"
-	for accept, want := range map[string]bool{
-		scraper: true, "text/plain": true, "TEXT/PLAIN; q=0.1": true, "text/*": true,
-		"application/openmetrics-text": true, "text/plain, application/json;q=0.9": true, "*/*;q=0.5, text/plain": true,
-		"": false, "*/*": false, "application/json": false, "text/html, application/xhtml+xml, */*;q=0.8": false,
-		"text/plain;q=0": false, "text/plain;q=x": false, "application/json, text/plain": false,
-		"text/plain;q=0.4, application/json;q=0.5": false, ";;,,q=": false, "text/*;q=0.2, application/*": false,
-	} {
-		if got := metrics.WantsText(accept); got != want {
-			t.Errorf("WantsText with Accept %q = %v, want %v", accept, got, want)
-		}
-	}
-}
-
 // Guarantees the lines of each kind of metric, and that a bucket counts observations of exactly its bound.
 func TestWriteText(t *testing.T) {
 	var table metrics.Table[string]

@@ -64,31 +64,3 @@ func writeSample(b *bufio.Writer, name string, labels []Label, value float64) {
 	}
 	_, _ = b.WriteString(" " + number(value) + "\n")
 }
-
-// WantsText reports whether a client whose Accept header is accept prefers Prometheus's text format to JSON. A client
-// that takes both alike, or neither, gets JSON.
-func WantsText(accept string) bool {
-	text := max(quality(accept, "text", "plain"), quality(accept, "application", "openmetrics-text"))
-	return text > quality(accept, "application", "json")
-}
-
-// quality returns what RFC 9110 calls the quality of a media type, 0..1: of the most specific range of accept that the
-// type is in.
-func quality(accept, kind, subtype string) (q float64) {
-	best := 0
-	for _, part := range strings.Split(accept, ",") {
-		name, params, _ := strings.Cut(part, ";")
-		rank := map[string]int{"*/*": 1, kind + "/*": 2,
-			kind + "/" + subtype: 3}[strings.ToLower(strings.TrimSpace(name))]
-		if rank <= best {
-			continue
-		}
-		best, q = rank, 1
-		for _, p := range strings.Split(params, ";") {
-			if value, ok := strings.CutPrefix(strings.ToLower(strings.TrimSpace(p)), "q="); ok {
-				q, _ = strconv.ParseFloat(value, 64) // what is no number counts as 0
-			}
-		}
-	}
-	return q
-}

@@ -155,7 +155,7 @@ function fleetRow() {
   const node = el('tr'), name = el('th', '', '', node);
   name.scope = 'row';
   const link = el('a', '', '', name), here = el('span', 'tag', 'this one', name);
-  const [state, weight, epoch, head, behind, arrive, grants] = ['', 'num', '', 'num', 'num', '', ''].map((c) => el('td', c, '', node));
+  const [state, weight, epoch, head, behind, grants] = ['', 'num', '', 'num', 'num', ''].map((c) => el('td', c, '', node));
   return { node, update(c) {
     node.dataset.cell = c.name;
     text(link, c.name);
@@ -167,15 +167,8 @@ function fleetRow() {
     text(epoch, c.epoch ? 'epoch ' + c.epoch + ', ' + c.phase : 'none yet');
     number(head, c.head);
     number(behind, c.behind, true);
-    text(arrive, arrival(c));
     text(grants, list(c.limits).map((l) => l.id + ' ' + l.tier + ': ' + amount(l.share) + ' of ' + amount(l.capacity)).join(' · ') || '–');
   } };
-}
-function arrival(c) {
-  const said = [];
-  if (c.canary_ms) said.push(c.missed ? 'not in time' : 'within ' + amount(c.enforced_ms) + ' ms');
-  if (c.drift) said.push(amount(c.drift) + ' drifted, ' + amount(c.repaired) + ' repaired');
-  return said.join(' · ') || '–';
 }
 function fleet(d) {
   const cells = list(d.cells).filter(Boolean);
