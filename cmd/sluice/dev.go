@@ -203,12 +203,11 @@ func (o *devOptions) run(ctx context.Context, run dev.Options, peppers []pepperF
 		}
 	}
 	run.Counters = func(ctx context.Context) (*dev.Counters, error) {
-		c, err := o.stores.open(ctx, run.StoreBytes, run.Log)
+		c, err := o.stores.open(ctx, &storeUse{maxBytes: run.StoreBytes, mustAnswer: true}, run.Log)
 		if err != nil {
 			return nil, err
 		}
-		return &dev.Counters{Tenants: c.tenants, Addresses: c.addresses, Base: c.base, Chain: c.chain, Calls: &c.calls,
-			Names: c.names, Bytes: c.bytes, Close: func() { c.close(run.Log) }}, nil
+		return &c.Counters, nil
 	}
 	run.Exporter = func(gather func() []metrics.Metric) (*metrics.Exporter, error) {
 		return o.otlp.open(gather, run.Log)

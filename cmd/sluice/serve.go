@@ -20,18 +20,12 @@ import (
 	"github.com/sluicelimits/sluice/authorizer"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/limiter/metrics"
-	"github.com/sluicelimits/sluice/internal/limiter/resilience"
-	"github.com/sluicelimits/sluice/internal/limiter/store"
-	"github.com/sluicelimits/sluice/internal/limiter/store/dynamodb"
 	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
 	"github.com/sluicelimits/sluice/internal/request/loopback"
 	"github.com/sluicelimits/sluice/internal/server"
 	"github.com/sluicelimits/sluice/internal/server/envoyconfig"
 	"github.com/sluicelimits/sluice/internal/server/rls"
 )
-
-// realDynamoDB is the value of --dynamodb that selects AWS's service instead of DynamoDB Local.
-const realDynamoDB = "aws"
 
 // certificatesEvery is how often certificate files are read again. A minute is short enough, since certificates are
 // usually renewed days before they expire.
@@ -64,8 +58,8 @@ type serveOptions struct {
 	otlp                 otlpOptions
 	storeMB              int64
 	logLevel, logFormat  string
-	redisOptions
-	stores storeOptions
+	startWithoutStore    bool
+	stores               storeOptions
 }
 
 func newServeCommand() *cobra.Command {
@@ -182,11 +176,9 @@ func (o *serveOptions) flags(f *pflag.FlagSet) {
 	f.StringVar(&o.logLevel, "log-level", "info", "`LEVEL` is debug, info, warn or error")
 	f.StringVar(&o.logFormat, "log-format", "text", "`FORMAT` is text or json")
 	o.stores.flags(f, serveRedisDeadline)
-	f.Lookup("redis").Usage = "keep counters in Redis at `HOST:PORT` or redis[s]://USER:PASSWORD@HOST:PORT/DATABASE; " +
-		"with --redis-cluster several of them, separated by commas"
-	f.Lookup("dynamodb").Usage = "keep counters in DynamoDB: `aws`, or the URL of DynamoDB Local; " +
-		"beside --redis: quotas only"
-	o.redisOptions.flags(f)
+	o.stores.serveFlags(f)
+	f.BoolVar(&o.startWithoutStore, "start-without-store", false, "decide before the store has answered for the first "+
+		"time: each instance then admits 1/--max-instances of a limit")
 }
 
 // check checks the flags without opening anything. Its errors are usage errors.
@@ -212,8 +204,10 @@ func (o *serveOptions) check() error {
 		return errors.New("--tls-client-san needs --tls-client-ca: no client shows a certificate otherwise")
 	case o.grpc == "" && o.http == "":
 		return errors.New("--grpc and --http are both empty: give at least one an address")
+	case o.startWithoutStore && o.stores.redis == "" && o.stores.dynamodb == "":
+		return errors.New("--start-without-store has no use without --redis or --dynamodb")
 	}
-	return errors.Join(o.checkAddresses(), o.checkHeaders(), o.checkNumbers(), o.checkFiles(), o.checkStores())
+	return errors.Join(o.checkAddresses(), o.checkHeaders(), o.checkNumbers(), o.checkFiles(), o.stores.check())
 }
 
 // checkHeaders checks the names of headers, which Envoy passes on to clients.
@@ -325,10 +319,15 @@ func (o *serveOptions) run(ctx context.Context, stderr io.Writer) error {
 	told := new(server.Metrics)
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
-	counters, err := o.openCounters(ctx, told, log)
+	homes, err := o.openHomes(ctx)
 	if err != nil {
 		return err
 	}
+	counters, err := o.stores.open(ctx, &storeUse{maxBytes: o.storeMB << 20, cell: o.cell, homes: homes}, log)
+	if err != nil {
+		return err
+	}
+	told.Calls = counters.Calls
 	defer counters.close(log)
 	plans, err := o.openPlans(ctx, counters, log)
 	if err != nil {
@@ -342,16 +341,16 @@ func (o *serveOptions) run(ctx context.Context, stderr io.Writer) error {
 			told.KillSwitch = plans.kill
 		}
 	}
-	service, err := rls.New(rls.Config{Store: counters.tenants, Plans: byPlan, Addresses: counters.names,
+	service, err := rls.New(rls.Config{Store: counters.Tenants, Plans: byPlan, Addresses: counters.Names,
 		IPv6Prefix: o.ipv6Prefix, CountDenied: o.countDenied,
 		ShadowMode: o.shadow, QuotaMode: o.quota, DynamicMetadata: o.metadata, Headers: o.names,
-		PeekAfterDenial: counters.chain == nil, Together: counters.chain != nil, NearLimitRatio: o.nearLimit,
+		PeekAfterDenial: counters.Chain == nil, Together: counters.Chain != nil, NearLimitRatio: o.nearLimit,
 		MaxStats: o.maxStats, Log: log})
 	if err != nil {
 		return err
 	}
 	files, err := server.OpenFiles(server.FilesConfig{Paths: o.configs, Apply: service.SetConfig, Log: log,
-		Options: envoyconfig.Options{MergeDomains: o.merge, Mapping: plans != nil, Accepts: accepts(counters.tenants)},
+		Options: envoyconfig.Options{MergeDomains: o.merge, Mapping: plans != nil, Accepts: accepts(counters.Tenants)},
 		Failed:  func(error) { service.NoteConfigError() }})
 	if err != nil {
 		return err
@@ -360,14 +359,14 @@ func (o *serveOptions) run(ctx context.Context, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	exporter, err := o.otlp.open(func() []metrics.Metric { return told.Gather(service, counters.chain) }, log)
+	exporter, err := o.otlp.open(func() []metrics.Metric { return told.Gather(service, counters.Chain) }, log)
 	if err != nil {
 		return err
 	}
-	config := server.Config{RateLimits: service, Limits: own, Metrics: told, Chain: counters.chain, GRPC: o.grpc,
+	config := server.Config{RateLimits: service, Limits: own, Metrics: told, Chain: counters.Chain, GRPC: o.grpc,
 		HTTP: o.http, Debug: o.debug, Pprof: o.pprof, MaxConnections: o.maxConnections, MaxMessage: o.maxMessage,
 		MaxAge: o.connectionAge(), DrainFor: o.drain, Grace: o.grace, Log: log}
-	if counters.chain != nil {
+	if counters.Chain != nil {
 		if config.Ready, err = o.awaitStores(ctx, counters, end, log); err != nil {
 			return err
 		}
@@ -464,72 +463,4 @@ func secondSignal(ctx, over context.Context) <-chan struct{} {
 		}
 	}()
 	return came
-}
-
-// openCounters opens the stores. Without --redis and --dynamodb, counters are in memory. With both, quotas are in
-// DynamoDB and rates in Redis.
-func (o *serveOptions) openCounters(ctx context.Context, m *server.Metrics, log *slog.Logger) (*counters, error) {
-	c := new(counters)
-	if o.stores.redis == "" && o.stores.dynamodb == "" {
-		own, err := memory.New(memory.Config{MaxBytes: o.storeMB << 20, Log: log})
-		if err != nil {
-			return nil, err
-		}
-		fallback, err := resilience.NewFallback(resilience.FallbackConfig{Store: own, Log: log})
-		if err != nil {
-			return nil, err
-		}
-		c.tenants, c.closers = fallback, append(c.closers, fallback.Close)
-		return c, o.stores.setNames(c, nil, log)
-	}
-	shared := resilience.ChainConfig{NoLeases: !o.stores.leases, MaxInstances: o.stores.maxInstances, Cell: o.cell,
-		Observe: m.ObserveCall, Log: log}
-	var keeper store.Keeper
-	if o.stores.dynamodb != "" {
-		s, err := o.openDynamoDB(ctx)
-		if err != nil {
-			return nil, err
-		}
-		c.flags = append(c.flags, storeFlag{"--dynamodb", o.stores.dynamodb, s})
-		shared.Rates, keeper = resilience.NamedStore{Name: "DynamoDB", Store: s}, s
-	}
-	if o.stores.redis != "" {
-		rates, err := o.openRedis(ctx, log)
-		if err != nil {
-			return nil, err
-		}
-		c.closers = append(c.closers, func(context.Context) error { return rates.Close() })
-		c.flags = append(c.flags, storeFlag{"--redis", strings.Join(o.redisAddrs, ","), rates})
-		shared.Quotas, shared.Rates = shared.Rates, resilience.NamedStore{Name: "Redis", Store: rates}
-		if keeper == nil { // DynamoDB keeps the key if it counts the quotas: it keeps counters for longer
-			keeper = rates
-		}
-	}
-	var err error
-	if shared.Homes, err = o.openHomes(ctx); err != nil {
-		c.close(log)
-		return nil, err
-	}
-	if c.chain, err = resilience.NewChain(shared); err != nil {
-		c.close(log)
-		return nil, err
-	}
-	c.closers = append([]func(context.Context) error{c.chain.Close}, c.closers...)
-	c.tenants = c.chain.Fallback
-	if err := o.stores.setNames(c, keeper, log); err != nil {
-		c.close(log)
-		return nil, err
-	}
-	return c, nil
-}
-
-func (o *serveOptions) openDynamoDB(ctx context.Context) (*dynamodb.Store, error) {
-	if o.stores.dynamodb != realDynamoDB {
-		return o.stores.openDynamoDB(ctx)
-	}
-	client, err := o.dynamoDBClient(ctx, "")
-	if err != nil {
-		return nil, err
-	}
-	return dynamodb.New(dynamodb.Config{Client: client, Table: o.stores.table, Timeout: o.stores.dynamodbDeadline})
 }

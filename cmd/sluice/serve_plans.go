@@ -11,7 +11,6 @@ import (
 
 	awsconfig "github.com/aws/aws-sdk-go-v2/config"
 	"github.com/aws/aws-sdk-go-v2/service/appconfigdata"
-	awsdynamodb "github.com/aws/aws-sdk-go-v2/service/dynamodb"
 
 	"github.com/sluicelimits/sluice/authorizer"
 	"github.com/sluicelimits/sluice/internal/aws/awsenv"
@@ -67,7 +66,7 @@ func (o *serveOptions) openPlans(ctx context.Context, c *counters, log *slog.Log
 	default:
 		return nil, nil //nolint:nilnil // no mapping may be in the configuration then
 	}
-	config := authorizer.Config{Source: source, Store: c.tenants, Sources: c.names, Log: log}
+	config := authorizer.Config{Source: source, Store: c.Tenants, Sources: c.Names, Log: log}
 	var err error
 	if o.killSwitch != "" {
 		if out.kill, err = o.openKillSwitch(ctx, log); err != nil {
@@ -116,7 +115,7 @@ func (o *serveOptions) openHomes(ctx context.Context) (map[string]resilience.Nam
 		if cell == o.cell {
 			continue
 		}
-		client, err := o.dynamoDBClient(ctx, awsenv.Region(table))
+		client, err := o.stores.dynamoDBClient(ctx, awsenv.Region(table))
 		if err != nil {
 			return nil, err
 		}
@@ -192,10 +191,10 @@ func (o *serveOptions) openPlansFiles(c *counters, log *slog.Logger) (*planfile.
 			return nil, err
 		}
 	}
-	return planfile.Open(planfile.Config{Files: o.plans, Peppers: peppers, Accepts: c.tenants.Accepts,
+	return planfile.Open(planfile.Config{Files: o.plans, Peppers: peppers, Accepts: c.Tenants.Accepts,
 		Log: log,
 		AcceptsPlan: func(all []*limit.Limit, together ...[]*limit.Limit) error {
-			return limit.AcceptsPlan(c.tenants, all, together...)
+			return limit.AcceptsPlan(c.Tenants, all, together...)
 		}})
 }
 
@@ -204,7 +203,7 @@ func (o *serveOptions) openPlansFiles(c *counters, log *slog.Logger) (*planfile.
 func (o *serveOptions) openConfigTable(
 	ctx context.Context, c *counters, log *slog.Logger,
 ) (*cellconfig.Reader, error) {
-	client, err := o.dynamoDBClient(ctx, "")
+	client, err := o.stores.dynamoDBClient(ctx, "")
 	if err != nil {
 		return nil, err
 	}
@@ -213,7 +212,7 @@ func (o *serveOptions) openConfigTable(
 		return nil, fmt.Errorf("--config-table: %w", err)
 	}
 	reader, err := cellconfig.New(cellconfig.Config{Table: documents, Cell: o.cell, Alone: o.alone,
-		Accepts: c.tenants.Accepts, Reaches: o.reachesHome, Timeout: o.stores.dynamodbDeadline, Log: log})
+		Accepts: c.Tenants.Accepts, Reaches: o.reachesHome, Timeout: o.stores.dynamodbDeadline, Log: log})
 	if err != nil {
 		return nil, fmt.Errorf("--config-table: %w", err)
 	}
@@ -221,22 +220,6 @@ func (o *serveOptions) openConfigTable(
 		return nil, fmt.Errorf("--config-table %s: %w", o.configTable, err)
 	}
 	return reader, nil
-}
-
-// dynamoDBClient makes a client of the DynamoDB that --dynamodb names, or of AWS's without the flag. On AWS it is in
-// the given region, or in the usual one if that is "".
-func (o *serveOptions) dynamoDBClient(ctx context.Context, region string) (*awsdynamodb.Client, error) {
-	if o.stores.dynamodb != "" && o.stores.dynamodb != realDynamoDB {
-		return o.stores.dynamoDBLocal()
-	}
-	config, err := awsconfig.LoadDefaultConfig(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("--dynamodb %s: %w", realDynamoDB, err)
-	}
-	if region != "" {
-		config.Region = region
-	}
-	return awsdynamodb.NewFromConfig(config), nil
 }
 
 // background is a source that no request waits for after its decision: a server goes on without requests.
@@ -276,5 +259,5 @@ func openLimits(c *counters, plans *tenantPlans) (*limits.Service, error) {
 	if plans == nil {
 		return nil, nil
 	}
-	return limits.New(limits.Config{Plans: plans.Authorizer, Store: c.tenants})
+	return limits.New(limits.Config{Plans: plans.Authorizer, Store: c.Tenants})
 }

@@ -75,7 +75,7 @@ func TestDevSharesAStore(t *testing.T) {
 		rate, quota int
 		want        int64
 	}{
-		{"redis", func(t *testing.T) []string { return []string{"--redis", redisAddr(t)} }, 20, 1000, 20},
+		{"redis", func(t *testing.T) []string { return []string{"--redis", "redis://" + redisAddr(t) + "/1"} }, 20, 1000, 20},
 		{"dynamodb", func(t *testing.T) []string {
 			return []string{"--dynamodb", dynamodbtest.Need(t), "--dynamodb-table", tableName(t)}
 		}, 20, 1000, 20},
@@ -165,7 +165,7 @@ func TestDevRedisFlags(t *testing.T) {
 		args []string
 		want string
 	}{
-		{"a URL with a password", []string{"--redis", "redis://:hunter2@127.0.0.1:6379"}, "--redis is not HOST:PORT"},
+		{"a URL with a password, and no port", []string{"--redis", "redis://:hunter2@127.0.0.1:x"}, "--redis is not HOST:PORT"},
 		{"a password", []string{"--redis", ":hunter2@127.0.0.1:6379"}, "without a password"},
 		{"a user and a password", []string{"--redis", "ann:hunter2@127.0.0.1:6379"}, "--redis is not HOST:PORT"},
 		{"a password and no port", []string{"--redis", "hunter2@127.0.0.1"}, "--redis is not HOST:PORT"},

@@ -23,25 +23,21 @@ import (
 // labels are methods, codes, names of stores, and the names of statistics, whose number package rls bounds. The zero
 // Metrics is ready for use. It is safe for concurrent use.
 type Metrics struct {
-	// KillSwitch is the kill switch that plans follow, or nil. Set it before the Metrics are used.
+	// KillSwitch is the kill switch that plans follow, or nil. Set it, and Calls, before the Metrics are used.
 	KillSwitch interface {
 		Mode() limit.Mode
 		Failures() int64
 	}
 
+	Calls *metrics.StoreCalls // of the stores of counters; nil if there are none
+
 	requests metrics.Table[requestLabels]
-	calls    metrics.StoreCalls
 }
 
 // overLimit is the code of a request whose decision denies.
 const overLimit = "OVER_LIMIT"
 
 type requestLabels struct{ method, code string }
-
-// ObserveCall records a call to a store. It is meant for resilience.ChainConfig.Observe.
-func (m *Metrics) ObserveCall(store string, took time.Duration, failed bool) {
-	m.calls.Observe(store, took, failed)
-}
 
 // intercept records the requests of the gRPC server.
 func (m *Metrics) intercept(
@@ -122,7 +118,10 @@ func (m *Metrics) Gather(service *rls.Service, chain *resilience.Chain) []metric
 		"Requests by method and code; OVER_LIMIT is a decision that denies.", func(l requestLabels) []metrics.Label {
 			return []metrics.Label{{Name: "method", Value: l.method}, {Name: "code", Value: l.code}}
 		})
-	all = appendStats(m.calls.Append(all), service.Stats())
+	if m.Calls != nil {
+		all = m.Calls.Append(all)
+	}
+	all = appendStats(all, service.Stats())
 	if chain != nil {
 		all = metrics.AppendChain(all, chain)
 	}
