@@ -209,9 +209,9 @@ func TestAuditVerify(t *testing.T) {
 	}
 	out, _, err = execute(t, "", "audit", "verify", "--data", dir, "--json")
 	var got verified
-	if err == nil || json.Unmarshal([]byte(out), &got) != nil || got.OK || got.Objects != 2 || len(got.Breaks) != 1 ||
-		got.Breaks[0].Kind != "missing version" ||
-		got.Breaks[0].Object != control.ObjectName(control.Plans, "pro", 2) || got.Breaks[0].Count != 1 ||
+	if err == nil || json.Unmarshal([]byte(out), &got) != nil || got.OK || got.Objects != 2 || len(got.Findings) != 1 ||
+		got.Findings[0].Kind != "missing version" ||
+		got.Findings[0].Object != control.ObjectName(control.Plans, "pro", 2) || got.Findings[0].Count != 1 ||
 		len(got.Notices) != 2 || got.Notices[0].Kind != "put times not known" {
 		t.Errorf("%v\n%s", err, out)
 	}

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -61,9 +60,7 @@ func newAuditVerifyCommand() *cobra.Command {
 			}
 			out := c.OutOrStdout()
 			if asJSON {
-				e := json.NewEncoder(out)
-				e.SetIndent("", "  ")
-				err = e.Encode(reportJSON(report))
+				err = writeJSON(out, verified{report.OK(), knownAnchor(report), report})
 			} else {
 				err = printReport(out, report)
 			}
@@ -127,50 +124,9 @@ func (s *auditSource) verify(c *cobra.Command, config audit.VerifyConfig) (*audi
 
 // verified is the output of --json.
 type verified struct {
-	OK          bool        `json:"ok"`
-	Objects     int64       `json:"objects"`
-	Items       int64       `json:"items"`
-	Bytes       int64       `json:"bytes"`
-	From        string      `json:"from,omitempty"`
-	To          string      `json:"to,omitempty"`
-	Anchors     int64       `json:"anchors"`
-	LastAnchor  string      `json:"last_anchor,omitempty"` // DAY=HASH, for --known-anchor
-	Locks       bool        `json:"object_lock"`
-	Modes       []string    `json:"lock_modes"`
-	LockedUntil string      `json:"locked_until,omitempty"`
-	Repeated    int64       `json:"repeated"`
-	Rejected    int64       `json:"rejected"`
-	Breaks      []breakJSON `json:"breaks"`
-	Notices     []breakJSON `json:"notices"`
-}
-
-type breakJSON struct {
-	Kind    string `json:"kind"`
-	Table   string `json:"table,omitempty"`
-	Key     string `json:"key,omitempty"`
-	Version int64  `json:"version,omitempty"`
-	Object  string `json:"object,omitempty"`
-	Detail  string `json:"detail"`
-	Count   int64  `json:"count"`
-}
-
-func reportJSON(r *audit.Report) verified {
-	v := verified{
-		OK: r.OK(), Objects: r.Objects, Items: r.Items, Bytes: r.Bytes, From: timeText(r.From), To: timeText(r.To),
-		Anchors: r.Anchors, LastAnchor: knownAnchor(r),
-		Locks: r.Locks, Modes: append([]string{}, r.Modes...), LockedUntil: timeText(r.LockedUntil),
-		Repeated: r.Repeated, Rejected: r.Rejected,
-		Breaks: findingsJSON(r.Findings), Notices: findingsJSON(r.Notices),
-	}
-	return v
-}
-
-func findingsJSON(findings []audit.Finding) []breakJSON {
-	all := []breakJSON{}
-	for _, f := range findings {
-		all = append(all, breakJSON{string(f.Kind), string(f.Table), f.Key, f.Version, f.Object, f.Detail, f.Count})
-	}
-	return all
+	OK         bool   `json:"ok"`
+	LastAnchor string `json:"last_anchor,omitempty"` // DAY=HASH, for --known-anchor
+	*audit.Report
 }
 
 func timeText(t time.Time) string {

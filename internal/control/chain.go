@@ -26,11 +26,11 @@ const (
 
 // Break is a place at which a chain is not intact.
 type Break struct {
-	Kind    BreakKind
-	Table   Table
-	Key     string
-	Version int64  // of several missing versions, the first
-	Detail  string // for people
+	Kind    BreakKind `json:"kind"`
+	Table   Table     `json:"table,omitempty"`
+	Key     string    `json:"key,omitempty"`
+	Version int64     `json:"version,omitempty"` // of several missing versions, the first
+	Detail  string    `json:"detail"`            // for people
 }
 
 func (b Break) Error() string {

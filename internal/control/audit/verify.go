@@ -94,28 +94,30 @@ type EarlierLock struct {
 // Finding is one kind of finding: its first place, in the order of object names, and how often it occurs.
 type Finding struct {
 	control.Break
-	Object string // the name that it is about; empty if it is about no object
-	Count  int64
+	Object string `json:"object,omitempty"` // the name that it is about; empty if it is about no object
+	Count  int64  `json:"count"`
 }
 
 // Report says what was checked and what was found.
 type Report struct {
-	Objects  int64 // versions of items, each counted once
-	Items    int64 // items with at least one object
-	Bytes    int64
-	From, To time.Time // the oldest and the newest change, by their writers' clocks; zero if there is none
+	Objects int64     `json:"objects"` // versions of items, each counted once
+	Items   int64     `json:"items"`   // items with at least one object
+	Bytes   int64     `json:"bytes"`
+	From    time.Time `json:"from,omitzero"` // the oldest change, by its writer's clock; zero if there is none
+	To      time.Time `json:"to,omitzero"`   // likewise the newest
 
-	Locks          bool      // the archive locks its objects
-	Modes          []string  // of the locks that were found, sorted
-	LockedUntil    time.Time // the earliest end of a retention; zero if there is none
-	Repeated       int64     // versions of objects with the same content as the record
-	Rejected       int64     // records that could not be archived and were rejected
-	Anchors        int64
-	FirstAnchor    time.Time // when the first anchor was made; zero if there is none
-	LastAnchor     string    // the day of the last valid anchor; empty if there is none
-	LastAnchorHash string    // the SHA-256 of its object, for [VerifyConfig].Known
-	Findings       []Finding // one of each kind, in the order of kinds
-	Notices        []Finding // notices, in the same form
+	Locks       bool      `json:"object_lock"`           // the archive locks its objects
+	Modes       []string  `json:"lock_modes"`            // of the locks that were found, sorted
+	LockedUntil time.Time `json:"locked_until,omitzero"` // the earliest end of a retention; zero if there is none
+	Repeated    int64     `json:"repeated"`              // versions of objects with the same content as the record
+	Rejected    int64     `json:"rejected"`              // records that could not be archived and were rejected
+	Anchors     int64     `json:"anchors"`
+	FirstAnchor time.Time `json:"first_anchor,omitzero"`     // when it was made; zero if there is none
+	LastAnchor  string    `json:"last_anchor_day,omitempty"` // the day of the last valid anchor; empty if there is none
+	// LastAnchorHash is the SHA-256 of that anchor's object, for [VerifyConfig].Known.
+	LastAnchorHash string    `json:"last_anchor_hash,omitempty"`
+	Findings       []Finding `json:"breaks"`  // one of each kind, in the order of kinds
+	Notices        []Finding `json:"notices"` // notices, in the same form
 }
 
 // OK reports whether there are no findings: the archive holds everything that was written, unaltered.
@@ -170,7 +172,7 @@ func Verify(ctx context.Context, c VerifyConfig) (*Report, error) {
 	}
 	v := &verifier{
 		VerifyConfig: c, found: make(map[control.BreakKind]*Finding), seed: maphash.MakeSeed(),
-		met: make(map[uint64]struct{}),
+		met: make(map[uint64]struct{}), report: Report{Modes: []string{}},
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -222,7 +224,8 @@ func (v *verifier) readLock(ctx context.Context) (err error) {
 }
 
 // of returns the findings of these kinds.
-func (v *verifier) of(kinds []control.BreakKind) (all []Finding) {
+func (v *verifier) of(kinds []control.BreakKind) []Finding {
+	all := []Finding{} // in JSON a list, also if it is empty
 	for _, k := range kinds {
 		if f := v.found[k]; f != nil {
 			all = append(all, *f)
