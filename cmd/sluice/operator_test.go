@@ -40,10 +40,6 @@ func operated(t *testing.T) (endpoint string) {
 	s, err := admin.New(admin.Config{Tables: tables, Log: log,
 		Hash: func(_ context.Context, key string) (string, string, error) {
 			return identity.DevPepperID, identity.HashKey(identity.DevPepper(), key), nil
-		},
-		Shadow: func(context.Context) (*admin.ShadowReport, error) {
-			return &admin.ShadowReport{Window: "the last ten minutes",
-				Limits: []admin.ShadowLimit{{Limit: "writes", Admitted: 40, Denied: 2}}}, nil
 		}})
 	if err != nil {
 		t.Fatal(err)
@@ -125,7 +121,6 @@ func TestOperatorCommands(t *testing.T) {
 		{"pace-plan", "remove", "provider", "--yes", "--reason", "again"},
 		{"pace-plan", "get", "provider"},
 		{"pace-plan", "list"},
-		{"plan", "shadows"},
 		{"plan", "promote", "pro", "writes", "--reason", "a quiet week"},
 		{"cell", "status"},
 		{"counter", "peek", "acme"},

@@ -31,7 +31,7 @@ func newPlanCommand() *cobra.Command {
 			Long: "Prints a plan in the form of a plans file. With the id " + events.SettingsKey +
 				" it prints ipLimits, ipv6Prefix, anonymousPlan and routes.",
 			Example: "  sluice plan get pro\n  sluice plan get " + events.SettingsKey,
-		}, control.Plans), newShadowsCommand(), newPromoteCommand())
+		}, control.Plans), newPromoteCommand())
 	return c
 }
 
@@ -480,26 +480,6 @@ func newPlanListCommand() *cobra.Command {
 		var p struct{ Limits []json.RawMessage }
 		_ = json.Unmarshal(i.Body, &p) // a plan that cannot be read is shown with 0 limits
 		return []string{i.Key, strconv.Itoa(len(p.Limits))}
-	})
-}
-
-func newShadowsCommand() *cobra.Command {
-	r := new(admin.ShadowReportRequest)
-	return newOperation(&cobra.Command{
-		Use: "shadows", Short: "Show what shadow limits would have denied",
-		Long: `Shows what shadow limits would have denied, as 'sluice dev' counted it. A deployment
-counts it in the metric shadow_denied, which this command does not read.`,
-		Example: "  sluice plan shadows",
-	}, &operation{path: "shadow/report", request: r}, func(w io.Writer, a *admin.ShadowReport) error {
-		rows := make([][]string, len(a.Limits))
-		for i, l := range a.Limits {
-			rows[i] = []string{l.Limit, strconv.FormatUint(l.Admitted, 10), strconv.FormatUint(l.Denied, 10)}
-		}
-		if err := table(w, "LIMIT ADMITTED WOULD-DENY", rows); err != nil {
-			return err
-		}
-		_, err := fmt.Fprintln(w, shown(a.Window))
-		return err
 	})
 }
 

@@ -18,7 +18,6 @@ import (
 
 	"github.com/sluicelimits/sluice/authorizer"
 	"github.com/sluicelimits/sluice/internal/cell/planfile"
-	"github.com/sluicelimits/sluice/internal/control/admin"
 	"github.com/sluicelimits/sluice/internal/control/call"
 	"github.com/sluicelimits/sluice/internal/control/ops"
 	"github.com/sluicelimits/sluice/internal/dev/devcells"
@@ -26,7 +25,6 @@ import (
 	"github.com/sluicelimits/sluice/internal/dev/livepage"
 	"github.com/sluicelimits/sluice/internal/limiter/clock"
 	"github.com/sluicelimits/sluice/internal/limiter/lease"
-	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/limiter/metrics"
 	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
 	"github.com/sluicelimits/sluice/internal/limiter/store/router"
@@ -361,27 +359,6 @@ func granted(ctx context.Context, c *servedCell, tenant string, now time.Time) [
 		}
 	}
 	return out
-}
-
-// shadows counts what shadow limits admitted and would have denied in the last ten minutes, over all cells.
-func (f *process) shadows(context.Context) (*admin.ShadowReport, error) {
-	sums := map[string]admin.ShadowLimit{}
-	for _, c := range f.all() {
-		now := c.status()
-		for _, row := range c.recorder.Limits(&now) {
-			if row.Kind == livepage.KindLimit && slices.Contains(row.Modes, limit.Shadow.String()) {
-				n, sum := row.Counts[len(row.Counts)-1], sums[row.ID]
-				sums[row.ID] = admin.ShadowLimit{Limit: row.ID, Admitted: sum.Admitted + n.Allowed,
-					Denied: sum.Denied + n.ShadowDenied}
-			}
-		}
-	}
-	out := &admin.ShadowReport{Window: "the last 10 minutes", Limits: []admin.ShadowLimit{}}
-	for _, sum := range sums {
-		out.Limits = append(out.Limits, sum)
-	}
-	slices.SortFunc(out.Limits, func(a, b admin.ShadowLimit) int { return cmp.Compare(a.Limit, b.Limit) })
-	return out, nil
 }
 
 // memoryCounters returns the stores of one of several cells: counters of its own, and leases from the counters of other

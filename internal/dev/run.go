@@ -159,7 +159,7 @@ func (f *process) openPlane(ctx context.Context, store limit.Store) error {
 	var err error
 	f.plane, err = devcells.Open(devcells.Config{Folder: f.Data, Peppers: f.Peppers, NewKeys: f.NewKeys,
 		Several: f.several(), Accepts: store.Accepts, AcceptsPlan: planAccepter(store), Reaches: f.reaches,
-		Shadow: f.shadows, Log: f.log, Now: f.clock.Now})
+		Log: f.log, Now: f.clock.Now})
 	if errors.Is(err, devcells.ErrInUse) {
 		return fmt.Errorf("--data %s: another sluice dev uses it: %w", f.Data, err)
 	}

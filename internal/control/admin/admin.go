@@ -62,9 +62,6 @@ type Config struct {
 	// mistake. "" refuses every call that names tables.
 	Of string
 
-	// Shadow counts the outcomes of shadow limits. If nil, ShadowReport says where to find the counts instead.
-	Shadow func(ctx context.Context) (*ShadowReport, error)
-
 	Now func() time.Time // default time.Now
 	Log *slog.Logger     // default slog.Default()
 }
@@ -119,8 +116,6 @@ func (s *Service) operations() []call.Operation {
 			"counter refund"),
 		call.Rare("/config/status", s.ConfigStatus, false,
 			"compares each cell's copy with the control tables", "cell status"),
-		call.Rare("/shadow/report", s.ShadowReport, false,
-			"returns what shadow limits would have denied", "plan shadows"),
 		call.Single("/pace/set", s.SetPacePlan, true,
 			"sets how many units of a provider's limit pacers may use, and how many pacers divide it",
 			"pace-plan set"),

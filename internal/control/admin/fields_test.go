@@ -1,7 +1,6 @@
 package admin_test
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -171,7 +170,6 @@ func fieldCases() map[string]fieldCase {
 			map[string][]string{"tenant": slices.Concat(notText, []string{`"a\u0000"`, longName})}, nil},
 		"/config/status": {admin.StatusRequest{}, `{"cell":"eu-1"}`,
 			map[string][]string{"cell": append(slices.Clone(notText), `"us-1"`, longName)}, nil},
-		"/shadow/report": {admin.ShadowReportRequest{}, `{}`, nil, nil},
 		"/pace/set": {
 			admin.PacePlanRequest{}, `{"name":"provider","total":500,"period":"1s","instances":96,` +
 				`"from":"2026-11-21T13:00:00Z","reason":"x","expect":1}`,
@@ -201,7 +199,6 @@ func fieldWorld(t *testing.T) (*world, http.Handler) {
 	w := newWorld(t)
 	table := cellconfig.NewMemory(0)
 	w.config.CellTables = map[string]admin.CellTable{"eu-1": table}
-	w.config.Shadow = func(context.Context) (*admin.ShadowReport, error) { return &admin.ShadowReport{}, nil }
 	w.remake()
 	w.seed(plans + `  - { id: raised, plan: pro, boosts: [ { id: burst, factor: 2, until: 2026-12-01T00:00:00Z } ] }
 keys: [ { id: k0, tenant: acme, hash: "` + strings.Repeat("cd", 32) + `", pepper: p1 } ]

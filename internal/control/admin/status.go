@@ -256,33 +256,3 @@ func (st *CellStatus) countBehind(
 		st.Oldest = name(oldest.Table, oldest.Key)
 	}
 }
-
-// ShadowLimit holds the counts of one shadow limit over all tenants.
-type ShadowLimit struct {
-	Limit    string `json:"limit"`
-	Admitted uint64 `json:"admitted"` // requests that it would have admitted too
-	Denied   uint64 `json:"denied"`   // requests that were admitted, and that it would have denied
-}
-
-// ShadowReport holds the counts of all shadow limits.
-type ShadowReport struct {
-	Window string        `json:"window"` // the time that the counts cover, in words
-	Limits []ShadowLimit `json:"limits"` // sorted by id
-}
-
-// ShadowReportRequest asks for all shadow limits.
-type ShadowReportRequest struct{}
-
-// ShadowReport says what shadow limits would have denied, if this process has served the requests itself. In AWS the
-// counts are metrics, and this function does not read CloudWatch.
-func (s *Service) ShadowReport(ctx context.Context, _ string, _ *ShadowReportRequest) (*ShadowReport, error) {
-	if s.c.Shadow == nil {
-		return nil, call.Refuse(call.Unsupported, "what shadow limits would have denied is not counted here: in AWS, "+
-			"see the metric shadow_denied of each cell, and its log lines for each limit")
-	}
-	r, err := s.c.Shadow(ctx)
-	if err != nil {
-		return nil, s.tableError(ctx, "count the outcomes of shadow limits", err)
-	}
-	return r, nil
-}

@@ -220,18 +220,3 @@ e-away head 0 has 0, 0 behind for 0s (), drift [] the table did not answer`
 		t.Errorf("of an unknown cell: got the error %v, want NotFound", err)
 	}
 }
-
-// Guarantees that counts that are not available are refused with an explanation of where they are.
-func TestShadowReport(t *testing.T) {
-	w := newWorld(t)
-	_, err := w.ShadowReport(t.Context(), ann, &admin.ShadowReportRequest{})
-	w.refused(err, call.Unsupported, "shadow_denied")
-	w.config.Shadow = func(context.Context) (*admin.ShadowReport, error) {
-		return &admin.ShadowReport{Window: "ten minutes",
-			Limits: []admin.ShadowLimit{{Limit: "writes", Admitted: 5, Denied: 2}}}, nil
-	}
-	w.remake()
-	if r, err := w.ShadowReport(t.Context(), ann, &admin.ShadowReportRequest{}); err != nil || r.Limits[0].Denied != 2 {
-		t.Errorf("got %+v, error %v; want 2 denied", r, err)
-	}
-}

@@ -65,9 +65,6 @@ type Config struct {
 	Reaches   func(home string) bool // whether other cells can lease quotas whose home is this cell; nil: none can
 	Operators string                 // the caller of Operate in the audit trail; default: the user of this process
 
-	// Shadow reports what shadow limits did; nil if nothing counts that.
-	Shadow func(ctx context.Context) (*admin.ShadowReport, error)
-
 	Log *slog.Logger     // default slog.Default()
 	Now func() time.Time // default time.Now
 }
@@ -258,7 +255,6 @@ func (p *Plane) service(cells map[string]admin.CellTable) (*admin.Service, error
 	return admin.New(admin.Config{
 		Alone: alone, Local: true, Of: p.of, Tables: p.tables, Accepts: p.c.Accepts, AcceptsPlan: p.c.AcceptsPlan,
 		CellTables: cells,
-		Shadow:     p.c.Shadow,
 		Now:        p.c.Now, Log: p.c.Log,
 		Hash: func(_ context.Context, key string) (pepper, hash string, err error) {
 			return p.c.NewKeys, identity.HashKey(p.c.Peppers[p.c.NewKeys], key), nil
