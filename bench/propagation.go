@@ -127,7 +127,7 @@ func (p *plane) fill(tenants int) error {
 	if err != nil {
 		return err
 	}
-	r, err := diff.Apply(context.Background(), p.operator, "measured", true, nil)
+	r, err := diff.Apply(context.Background(), p.operator, "measured", true)
 	if err == nil && r.Written != tenants+1 {
 		err = fmt.Errorf("applying the plans file wrote %d documents, want %d: %q", r.Written, tenants+1, diff.Problems)
 	}

@@ -23,7 +23,6 @@ import (
 	"github.com/sluicelimits/sluice/internal/configfile/configyaml"
 	"github.com/sluicelimits/sluice/internal/dev"
 	"github.com/sluicelimits/sluice/internal/dev/gateway/front"
-	"github.com/sluicelimits/sluice/internal/limiter/metrics"
 	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
 	"github.com/sluicelimits/sluice/internal/limiter/store/redis"
 	"github.com/sluicelimits/sluice/internal/plan"
@@ -49,7 +48,6 @@ type devOptions struct {
 	hops, jitter                        int
 	maxBody, storeMB                    int64
 	bodyTimeout                         time.Duration
-	otlp                                otlpOptions
 	stores                              storeOptions
 }
 
@@ -110,7 +108,6 @@ docs/operate.md for the token of operators' calls.`,
 		"longest time that the gateway waits for a request body, `DURATION`; "+
 			"each KiB that arrives adds a second; 0: no limit")
 	f.Int64Var(&o.storeMB, "store-mb", memory.DefaultMaxBytes>>20, "most memory for counters, in `MiB`")
-	o.otlp.flags(f)
 	o.stores.flags(f, redis.DefaultDeadline)
 	f.StringVar(&o.logging, "log-level", "info", "`LEVEL` is debug (logs each denial), info, warn or error")
 	_ = c.MarkFlagFilename("plans", planExtensions...) // fails only for a flag that does not exist
@@ -209,9 +206,6 @@ func (o *devOptions) run(ctx context.Context, run dev.Options, peppers []pepperF
 		}
 		return &c.Counters, nil
 	}
-	run.Exporter = func(gather func() []metrics.Metric) (*metrics.Exporter, error) {
-		return o.otlp.open(gather, run.Log)
-	}
 	err = dev.Run(ctx, run)
 	if bad := new(plan.Error); errors.As(err, &bad) {
 		return inFilesOf("--plans", err)
@@ -269,7 +263,7 @@ func (o *devOptions) checkNumbers() error {
 	case o.storeMB < 1 || o.storeMB > 1<<20:
 		return fmt.Errorf("--store-mb %d is outside 1..%d", o.storeMB, 1<<20)
 	}
-	return o.otlp.check()
+	return nil
 }
 
 // checkClaims returns an error if --claims has an empty name, or no issuers whose tokens have claims.

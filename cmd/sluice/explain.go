@@ -358,30 +358,21 @@ func (x *explanation) write(w io.Writer) error {
 
 // writeVerdicts prints what each limit does. Then it prints the settings of the limits that are charged.
 func writeVerdicts(w io.Writer, title string, all []verdictJSON) error {
-	fmt.Fprintf(w, "\n%s\n", title)
-	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "  LIMIT\tSTATUS\tCOST\tCOUNTER\tWHY")
-	for _, v := range all {
-		cost, counter := "-", "-"
-		if v.Cost > 0 {
-			cost, counter = strconv.FormatInt(v.Cost, 10), v.Counter
-		}
-		fmt.Fprintf(table, "  %s\t%s\t%s\t%s\t%s\n", v.ID, v.Status, cost, counter, shown(v.Why))
-	}
-	if err := table.Flush(); err != nil {
-		return err
-	}
-	table = tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	header := "\n  LIMIT\tSETTING\tVALUE\tFROM\n"
+	var rows, settings [][]string
 	for _, v := range all {
 		if v.Cost == 0 {
+			rows = append(rows, []string{v.ID, string(v.Status), "", "", v.Why})
 			continue
 		}
-		fmt.Fprint(table, header)
-		header = ""
+		rows = append(rows, []string{v.ID, string(v.Status), strconv.FormatInt(v.Cost, 10), v.Counter, v.Why})
 		for _, s := range v.Settings {
-			fmt.Fprintf(table, "  %s\t%s\t%s\t%s\n", v.ID, s.Name, shown(s.Text), s.Origin)
+			settings = append(settings, []string{v.ID, s.Name, s.Text, s.Origin.String()})
 		}
 	}
-	return table.Flush()
+	fmt.Fprintf(w, "\n%s\n", title)
+	if err := table(w, "LIMIT STATUS COST COUNTER WHY", rows); err != nil || len(settings) == 0 {
+		return err
+	}
+	fmt.Fprintln(w)
+	return table(w, "LIMIT SETTING VALUE FROM", settings)
 }

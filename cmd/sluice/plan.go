@@ -10,7 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/schollz/progressbar/v3"
 	"github.com/spf13/cobra"
 	"go.yaml.in/yaml/v3"
 
@@ -185,7 +184,7 @@ func (f *applyFlags) run(c *cobra.Command, files []string) error {
 	if err := f.confirm(c, diff); err != nil {
 		return err
 	}
-	result, err := f.write(c, to, diff)
+	result, err := diff.Apply(c.Context(), to, f.reason, f.yes)
 	if out.Result = &result; err != nil {
 		return f.cut(c, &out, err)
 	}
@@ -261,25 +260,6 @@ func lossesText(diff *client.Diff) string {
 		return "the apply would " + parts[0]
 	}
 	return "the apply would " + strings.Join(parts[:last], ", ") + " and " + parts[last]
-}
-
-func (f *applyFlags) write(c *cobra.Command, to *client.Client, diff *client.Diff) (client.Result, error) {
-	var bar *progressbar.ProgressBar
-	if out := c.ErrOrStderr(); isTerminal(out) && !f.json {
-		bar = progressbar.NewOptions(len(diff.Edits), progressbar.OptionSetWriter(out),
-			progressbar.OptionSetDescription("applying"), progressbar.OptionShowCount(), progressbar.OptionShowIts(),
-			progressbar.OptionSetItsString("documents"), progressbar.OptionClearOnFinish(),
-			progressbar.OptionFullWidth())
-	}
-	result, err := diff.Apply(c.Context(), to, f.reason, f.yes, func(n int) {
-		if bar != nil {
-			_ = bar.Add(n) // a bar that cannot be drawn does no harm
-		}
-	})
-	if bar != nil {
-		_ = bar.Finish() // a bar that cannot be drawn does no harm
-	}
-	return result, err
 }
 
 // cut reports what an apply has written before it ended with err, and returns err.

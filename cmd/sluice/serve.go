@@ -390,7 +390,9 @@ func (o *serveOptions) run(ctx context.Context, stderr io.Writer) error {
 		go plans.follow(beside)
 	}
 	if certificates != nil {
-		go renew(beside, certificates, hangups(beside))
+		go every(beside, certificatesEvery, hangups(beside), func(time.Time) {
+			_ = certificates.Reload() // it logs its errors
+		})
 	}
 	over, finish := context.WithCancel(context.WithoutCancel(ctx))
 	defer finish()
@@ -431,19 +433,19 @@ func hangups(ctx context.Context) <-chan os.Signal {
 	return received
 }
 
-// renew reads the certificate files again every certificatesEvery, and at each value received from now, until the
-// context ends.
-func renew(ctx context.Context, certificates *server.Certificates, now <-chan os.Signal) {
-	tick := time.NewTicker(certificatesEvery)
+// every calls do at each tick, and with the present at each value received from now, until the context ends.
+func every(ctx context.Context, interval time.Duration, now <-chan os.Signal, do func(now time.Time)) {
+	tick := time.NewTicker(interval)
 	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-now:
-		case <-tick.C:
+			do(time.Now())
+		case at := <-tick.C:
+			do(at)
 		}
-		_ = certificates.Reload() // it logs its errors
 	}
 }
 

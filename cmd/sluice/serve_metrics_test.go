@@ -148,48 +148,9 @@ func TestServeOTLP(t *testing.T) {
 	if !strings.Contains(bodies[0], `"value":{"stringValue":"OVER_LIMIT"}`) {
 		t.Errorf("the last request is missing in %s", bodies[0])
 	}
-	for _, of := range [][]string{{"serve", "--config", limitsFile(t, 1)}, {"dev", "--listen", "127.0.0.1:0"}} {
-		if got := sluice(t, "", append(of, "--otlp", "nowhere")...); got.code == 0 ||
-			!strings.Contains(got.stderr, `--otlp "nowhere": the endpoint is not a URL`) {
-			t.Errorf("sluice %s with a wrong --otlp: exit %d, %s", of[0], got.code, got.stderr)
-		}
-	}
-}
-
-// Guarantees that sluice dev that ends sends all its metrics to the OpenTelemetry collector that
-// OTEL_EXPORTER_OTLP_ENDPOINT names, with the same names as in /_sluice/metrics, and that --otlp goes before the
-// variable.
-func TestDevOTLP(t *testing.T) {
-	url, got := startCollector(t)
-	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", url)
-	r := startDev(t, "--otlp-every", "1h")
-	get(t, r.base+"/product/1", "")
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, r.base+"/_sluice/metrics", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	req.Header.Set("Accept", "text/plain")
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = resp.Body.Close() }()
-	exposed, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := r.finish(t); err != nil {
-		t.Fatal(err)
-	}
-	checkExported(t, got(), string(exposed))
-
-	other, gotOther := startCollector(t)
-	if err := startDev(t, "--otlp", other).finish(t); err != nil {
-		t.Fatal(err)
-	}
-	if len(got()) != 1 || len(gotOther()) != 1 {
-		t.Errorf("with --otlp, its collector got %d requests, and that of the variable got %d more; want 1 and 0",
-			len(gotOther()), len(got())-1)
+	if got := sluice(t, "", "serve", "--config", limitsFile(t, 1), "--otlp", "nowhere"); got.code == 0 ||
+		!strings.Contains(got.stderr, `--otlp "nowhere": the endpoint is not a URL`) {
+		t.Errorf("a wrong --otlp: exit %d, %s", got.code, got.stderr)
 	}
 }
 

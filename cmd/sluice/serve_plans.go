@@ -55,7 +55,13 @@ func (o *serveOptions) openPlans(ctx context.Context, c *counters, log *slog.Log
 		if err != nil {
 			return nil, err
 		}
-		source, out.follow = background{reader}, func(ctx context.Context) { followTable(ctx, reader) }
+		source, out.follow = background{reader}, func(ctx context.Context) {
+			every(ctx, followEvery, nil, func(now time.Time) {
+				if _, join := reader.Begin(ctx, now); join != nil {
+					join()
+				}
+			})
+		}
 	case len(o.plans) > 0:
 		plans, err := o.openPlansFiles(c, log)
 		if err != nil {
@@ -75,7 +81,8 @@ func (o *serveOptions) openPlans(ctx context.Context, c *counters, log *slog.Log
 		config.Mode = out.kill.Mode
 		followSource := out.follow
 		out.follow = func(ctx context.Context) {
-			go followKillSwitch(ctx, out.kill)
+			// AppConfig is polled every killswitch.Every. This only asks whether a poll is due.
+			go every(ctx, time.Second, nil, func(now time.Time) { out.kill.Poll(ctx, now) })
 			followSource(ctx)
 		}
 	}
@@ -165,21 +172,6 @@ func (o *serveOptions) openKillSwitch(ctx context.Context, log *slog.Logger) (*k
 	return kill, nil
 }
 
-// followKillSwitch asks every second whether a poll of the kill switch is due, until the context ends. AppConfig is
-// polled every killswitch.Every.
-func followKillSwitch(ctx context.Context, kill *killswitch.Switch) {
-	tick := time.NewTicker(time.Second)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case now := <-tick.C:
-			kill.Poll(ctx, now)
-		}
-	}
-}
-
 func (o *serveOptions) openPlansFiles(c *counters, log *slog.Logger) (*planfile.Plans, error) {
 	peppers := map[string][]byte{identity.DevPepperID: identity.DevPepper()}
 	for _, text := range o.pepperFiles {
@@ -229,22 +221,6 @@ type background struct{ *cellconfig.Reader }
 func (b background) Begin(ctx context.Context, now time.Time) (authorizer.Configuration, func()) {
 	configuration, _ := b.Reader.Begin(ctx, now)
 	return configuration, nil
-}
-
-// followTable keeps the copy of a config table up to date until the context ends.
-func followTable(ctx context.Context, reader *cellconfig.Reader) {
-	tick := time.NewTicker(followEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case now := <-tick.C:
-			if _, join := reader.Begin(ctx, now); join != nil {
-				join()
-			}
-		}
-	}
 }
 
 // watchPlans reloads the plans when they change, and on SIGHUP, until the context ends.

@@ -76,8 +76,7 @@ type Options struct {
 
 	StoreBytes int64                                    // most memory of the counters of each cell in Cells
 	Counters   func(context.Context) (*Counters, error) // opens the stores of AloneCell
-	Exporter   func(gather func() []metrics.Metric) (*metrics.Exporter, error)
-	Hangups    func(context.Context) <-chan os.Signal // receives a signal when the plans are to be read again
+	Hangups    func(context.Context) <-chan os.Signal   // receives a signal when the plans are to be read again
 
 	Out io.Writer // gets what is printed at the start
 	Log *slog.Logger
@@ -102,10 +101,6 @@ func Run(ctx context.Context, o Options) error {
 	}
 	f := &process{Options: o, pageOff: pageOff, log: o.Log, homes: map[string]*memory.Store{},
 		away: map[string]*router.Store{}, cells: map[string]*servedCell{}, failed: make(chan error, 1)}
-	exporter, err := o.Exporter(f.gather)
-	if err != nil {
-		return err
-	}
 	listener, err := f.open() // before anything else begins, which would log that it is interrupted
 	if err != nil {
 		return err
@@ -125,9 +120,7 @@ func Run(ctx context.Context, o Options) error {
 		counters.Close()
 		return err
 	}
-	endExport := exporter.Start(ctx)
 	err = f.run(ctx, counters)
-	endExport()
 	return errors.Join(err, f.plane.Close())
 }
 

@@ -50,16 +50,16 @@ const (
 // recheckTimeout bounds reading the tables after a call whose answer was lost.
 const recheckTimeout = 10 * time.Second
 
-// Apply writes a diff, in as many calls as necessary. It reports the number of finished documents to progress, which
-// may be nil. Each document is written on the condition that it is still at the version that was compared. yes says
+// Apply writes a diff, in as many calls as necessary. Each
+// document is written on the condition that it is still at the version that was compared. yes says
 // that the operator accepts everything that the diff removes and weakens, and that counters start afresh. If Apply
 // returns an error, what it has written stays, and the result says which documents that are. To write the rest, compare
 // and apply again.
 func (d *Diff) Apply(
-	ctx context.Context, remote Remote, reason string, yes bool, progress func(done int),
+	ctx context.Context, remote Remote, reason string, yes bool,
 ) (Result, error) {
 	states := make(map[*Edit]State, len(d.Edits))
-	out, err := d.write(ctx, remote, &admin.ApplyRequest{Reason: reason, Yes: yes}, states, progress)
+	out, err := d.write(ctx, remote, &admin.ApplyRequest{Reason: reason, Yes: yes}, states)
 	for i := range d.Edits {
 		e := &d.Edits[i]
 		state, tried := states[e]
@@ -73,7 +73,7 @@ func (d *Diff) Apply(
 
 // write implements Apply. It stores the state of each edit that it has tried.
 func (d *Diff) write(
-	ctx context.Context, remote Remote, r *admin.ApplyRequest, states map[*Edit]State, progress func(done int),
+	ctx context.Context, remote Remote, r *admin.ApplyRequest, states map[*Edit]State,
 ) (out Result, err error) {
 	batches, err := d.batches()
 	if err != nil {
@@ -115,9 +115,6 @@ func (d *Diff) write(
 		}
 		out.Written += answer.Written
 		out.Unchanged += len(answer.Results) - answer.Written
-		if progress != nil {
-			progress(len(batch))
-		}
 	}
 	return out, nil
 }

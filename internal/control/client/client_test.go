@@ -134,7 +134,7 @@ func (w *world) apply(text string) client.Result {
 	if len(d.Problems) > 0 {
 		w.Fatal(d.Problems)
 	}
-	r, err := d.Apply(w.Context(), w.client, "why", true, nil)
+	r, err := d.Apply(w.Context(), w.client, "why", true)
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -197,7 +197,7 @@ tenants: [ { id: acme, plan: pro }%s ]
 		t.Errorf("a deletion of the plan: got the error %v, want one that names the damaged tenant", err)
 	}
 	d = w.compare(fmt.Sprintf(file, 200, ", { id: bad-2, plan: pro, suspended: true }"), false)
-	if _, err := d.Apply(t.Context(), w.client, "why", true, nil); err == nil ||
+	if _, err := d.Apply(t.Context(), w.client, "why", true); err == nil ||
 		!strings.Contains(err.Error(), "bad-2") {
 		t.Errorf("a file that names a damaged tenant: got the error %v, want one that names it", err)
 	}
@@ -210,7 +210,7 @@ func TestApplyOfTenThousandTenants(t *testing.T) {
 	const n, half = manyTenants, manyTenants / 2
 	w.cut.Store(1 + half/250) // the plan, and half of the tenants
 	d := w.compare(many(n, 100), false)
-	result, err := d.Apply(t.Context(), w.client, "first", false, nil)
+	result, err := d.Apply(t.Context(), w.client, "first", false)
 	if err == nil || result.Written != 1+half || w.tables.puts != 1+half+pins(half) {
 		t.Fatalf("interrupted in the middle: got %+v, %d writes, error %v; want half of the tenants written", result,
 			w.tables.puts, err)
@@ -223,14 +223,14 @@ func TestApplyOfTenThousandTenants(t *testing.T) {
 		t.Errorf("after the interruption: got %d edits and %d unchanged, want the other half as edits", len(d.Edits),
 			d.Unchanged)
 	}
-	progress, began := 0, time.Now()
-	if result, err = d.Apply(t.Context(), w.client, "second", false, func(done int) { progress += done }); err != nil {
+	began := time.Now()
+	if result, err = d.Apply(t.Context(), w.client, "second", false); err != nil {
 		t.Fatal(err)
 	}
 	took := time.Since(began)
-	if result.Written != half || w.tables.puts != half+pins(half) || w.calls.Load() != half/250 || progress != half {
-		t.Errorf("applied again: got %+v, %d writes in %d calls, progress %d; want the other half", result,
-			w.tables.puts, w.calls.Load(), progress)
+	if result.Written != half || w.tables.puts != half+pins(half) || w.calls.Load() != half/250 {
+		t.Errorf("applied again: got %+v, %d writes in %d calls; want the other half", result, w.tables.puts,
+			w.calls.Load())
 	}
 	t.Logf("%d tenants in %s: %.0f/s", half, took.Round(time.Millisecond), half/took.Seconds())
 	w.tables.puts = 0
@@ -299,7 +299,7 @@ func TestPrune(t *testing.T) {
 		t.Fatalf("got the edits %+v and the problems %q, want three deletions, the plan last, and no problem", d.Edits,
 			d.Problems)
 	}
-	if r, err := d.Apply(t.Context(), w.client, "gone", true, nil); err != nil || r.Written != 3 {
+	if r, err := d.Apply(t.Context(), w.client, "gone", true); err != nil || r.Written != 3 {
 		t.Fatalf("got %+v, error %v; want 3 written", r, err)
 	}
 	if d := w.compare(small, false); len(d.Edits) != 3 || d.Edits[0].Action != client.Create ||
@@ -320,7 +320,7 @@ func TestPlanAndOverride(t *testing.T) {
 		!strings.Contains(d.Problems[0], "acme") {
 		t.Errorf("got the problems %q, want that the plan has no limit burst for acme", d.Problems)
 	}
-	if _, err := d.Apply(t.Context(), w.client, "x", true, nil); codeOf(err) != call.Invalid {
+	if _, err := d.Apply(t.Context(), w.client, "x", true); codeOf(err) != call.Invalid {
 		t.Errorf("apply in spite of a problem: got the error %v, want Invalid", err)
 	}
 	w.calls.Store(0)
@@ -339,7 +339,7 @@ func TestChangedMeanwhile(t *testing.T) {
 		Reason: "mine"}); err != nil {
 		t.Fatal(err)
 	}
-	_, err := d.Apply(t.Context(), w.client, "x", false, nil)
+	_, err := d.Apply(t.Context(), w.client, "x", false)
 	if codeOf(err) != call.Conflict || !strings.Contains(err.Error(), "by ann@local") ||
 		!strings.Contains(err.Error(), "mine") {
 		t.Errorf("got the error %v, want a conflict that names who wrote, and why", err)
@@ -459,7 +459,7 @@ func TestAnApplyThatIsBrokenOff(t *testing.T) {
 				return nil, err
 			}
 			return w.client.Apply(ctx, r) // repeated: nothing is left to write
-		}}, "x", false, nil)
+		}}, "x", false)
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("got the error %v, want context.Canceled", err)
 	}
@@ -485,14 +485,14 @@ func TestLossesAreAccepted(t *testing.T) {
 		return w.client.Apply(ctx, r)
 	}}
 	d := w.compare(strings.ReplaceAll(small, "rate: 100", "rate: 90"), false)
-	if r, err := d.Apply(t.Context(), accepts, "stricter", true, nil); err != nil || r.Written != 1 {
+	if r, err := d.Apply(t.Context(), accepts, "stricter", true); err != nil || r.Written != 1 {
 		t.Errorf("nothing is lost: got %+v, error %v; want 1 written", r, err)
 	}
 	d = w.compare(small, false)
-	if _, err := d.Apply(t.Context(), w.client, "looser", false, nil); codeOf(err) != call.Confirm {
+	if _, err := d.Apply(t.Context(), w.client, "looser", false); codeOf(err) != call.Confirm {
 		t.Errorf("a loss without agreement: got the error %v, want Confirm", err)
 	}
-	if r, err := d.Apply(t.Context(), w.client, "looser", true, nil); err != nil || r.Written != 1 {
+	if r, err := d.Apply(t.Context(), w.client, "looser", true); err != nil || r.Written != 1 {
 		t.Errorf("a loss with agreement: got %+v, error %v; want 1 written", r, err)
 	}
 }

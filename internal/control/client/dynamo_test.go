@@ -82,7 +82,7 @@ func TestWriteUnitsOfAnApply(t *testing.T) {
 			t.Fatal(err)
 		}
 		began := time.Now()
-		r, err := d.Apply(t.Context(), direct{s}, "why", true, nil)
+		r, err := d.Apply(t.Context(), direct{s}, "why", true)
 		if err != nil || r.Written != want || metered.calls != all || metered.units != float64(all) {
 			t.Fatalf("apply %d: got %+v, error %v; %d writes of %g units; want one write of one unit for each item",
 				i+1, r, err, metered.calls, metered.units)
