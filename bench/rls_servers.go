@@ -23,6 +23,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
+	limitermetrics "github.com/sluicelimits/sluice/internal/limiter/metrics"
 	"github.com/sluicelimits/sluice/internal/limiter/resilience"
 	"github.com/sluicelimits/sluice/internal/limiter/store/redis"
 	"github.com/sluicelimits/sluice/internal/server"
@@ -101,9 +102,9 @@ func listenOurs(addr string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	metrics := new(server.Metrics)
+	told := &server.Metrics{Calls: new(limitermetrics.StoreCalls)}
 	chain, err := resilience.NewChain(resilience.ChainConfig{Rates: resilience.NamedStore{Name: "Redis", Store: store},
-		Observe: metrics.ObserveCall, Log: quiet})
+		Observe: told.Calls.Observe, Log: quiet})
 	if err != nil {
 		return "", err
 	}
@@ -117,7 +118,7 @@ func listenOurs(addr string) (string, error) {
 		return "", err
 	}
 	service.SetConfig(config)
-	s, err := server.Listen(server.Config{RateLimits: service, Metrics: metrics, Chain: chain, GRPC: "127.0.0.1:0",
+	s, err := server.Listen(server.Config{RateLimits: service, Metrics: told, Chain: chain, GRPC: "127.0.0.1:0",
 		Log: quiet})
 	if err != nil {
 		return "", err

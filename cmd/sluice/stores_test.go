@@ -165,7 +165,8 @@ func TestDevRedisFlags(t *testing.T) {
 		args []string
 		want string
 	}{
-		{"a URL with a password, and no port", []string{"--redis", "redis://:hunter2@127.0.0.1:x"}, "--redis is not HOST:PORT"},
+		{"a URL with a password, and no port", []string{"--redis", "redis://:hunter2@127.0.0.1:x"},
+			"--redis is not HOST:PORT"},
 		{"a password", []string{"--redis", ":hunter2@127.0.0.1:6379"}, "without a password"},
 		{"a user and a password", []string{"--redis", "ann:hunter2@127.0.0.1:6379"}, "--redis is not HOST:PORT"},
 		{"a password and no port", []string{"--redis", "hunter2@127.0.0.1"}, "--redis is not HOST:PORT"},
