@@ -75,7 +75,9 @@ func TestDevSharesAStore(t *testing.T) {
 		rate, quota int
 		want        int64
 	}{
-		{"redis", func(t *testing.T) []string { return []string{"--redis", "redis://" + redisAddr(t) + "/1"} }, 20, 1000, 20},
+		{"redis", func(t *testing.T) []string {
+			return []string{"--redis", "redis://" + redisAddr(t) + "/1"}
+		}, 20, 1000, 20},
 		{"dynamodb", func(t *testing.T) []string {
 			return []string{"--dynamodb", dynamodbtest.Need(t), "--dynamodb-table", tableName(t)}
 		}, 20, 1000, 20},
