@@ -54,7 +54,8 @@ func TestRepeatedNames(t *testing.T) {
 		t.Errorf("placements begin with %q in package events, and with %q in package shares; want the same",
 			events.PlacementPrefix, shares.PlacementPrefix)
 	}
-	named := append([]cellconfig.Kind{cellconfig.KindCanary, cellconfig.KindShares, cellconfig.KindPlacement}, plan.Kinds...)
+	named := append([]cellconfig.Kind{cellconfig.KindCanary, cellconfig.KindShares, cellconfig.KindPlacement},
+		plan.Kinds...)
 	var kinds []cellconfig.Kind
 	for _, table := range events.AllTables() {
 		kinds = append(kinds, cellconfig.KindsOf(table)...)

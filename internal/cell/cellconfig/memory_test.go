@@ -9,7 +9,7 @@ import (
 
 // Guarantees that the table in memory fulfils the contract of tables.
 func TestContract(t *testing.T) {
-	cellconfigtest.Run(t, func(t *testing.T, handles int) []cellconfig.Store {
+	cellconfigtest.Run(t, func(_ *testing.T, handles int) []cellconfig.Store {
 		one := cellconfig.NewMemory(0)
 		out := make([]cellconfig.Store, handles)
 		for i := range out {
