@@ -35,8 +35,8 @@ func (w *world) balance(cells ...*cell) *shares.State {
 		w.t.Fatal(err)
 	}
 	for _, c := range cells {
-		if _, err := cellconfig.Apply(w.t.Context(), c.table, []cellconfig.Document{cellconfig.DocumentOf(item.Event())},
-			time.Now); err != nil {
+		changed := []cellconfig.Document{cellconfig.DocumentOf(item.Event())}
+		if _, err := cellconfig.Apply(w.t.Context(), c.table, changed, time.Now); err != nil {
 			w.t.Fatal(err)
 		}
 	}

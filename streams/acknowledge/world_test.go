@@ -319,7 +319,8 @@ func (w *world) publish() (changed bool) {
 		for _, c := range w.cells {
 			for n := 1 + w.r.IntN(2); n > 0 && w.r.IntN(100) >= w.loss; n-- {
 				at := w.now.Add(time.Duration(w.r.IntN(2000)) * time.Millisecond)
-				w.net = append(w.net, message{at, c, []cellconfig.Document{cellconfig.DocumentOf(again.(*events.Changed))}})
+				sent := []cellconfig.Document{cellconfig.DocumentOf(again.(*events.Changed))}
+				w.net = append(w.net, message{at, c, sent})
 			}
 		}
 	}

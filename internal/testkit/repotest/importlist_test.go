@@ -78,8 +78,8 @@ var only = map[string][]string{
 	"internal/aws/grants":  {"std", "events", "internal/plan/shares"},
 	"internal/cell/cellconfig": {
 		"std", "authorizer", "events", "internal/limiter/clock", "internal/limiter/limit",
-		"internal/limiter/resilience", "internal/limiter/singleflight", "internal/plan", "internal/plan/route", "internal/plan/shares",
-		"internal/request/identity", "github.com/hashicorp/golang-lru/v2/...",
+		"internal/limiter/resilience", "internal/limiter/singleflight", "internal/plan", "internal/plan/route",
+		"internal/plan/shares", "internal/request/identity", "github.com/hashicorp/golang-lru/v2/...",
 	},
 	"internal/cell/cellconfig/cellconfigtest": {"std", "internal/cell/cellconfig", "internal/plan"},
 	"internal/cell/cellconfig/table": {
