@@ -182,9 +182,26 @@ func (w *watched) Peek(ctx context.Context, req *limit.Request, now time.Time, d
 }
 
 func (w *watched) Decide(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
-	if err := w.count(func() error { return w.Store.Decide(ctx, req, now, d) }); err != nil {
-		return err
+	err := w.count(func() error { return w.Store.Decide(ctx, req, now, d) })
+	var lost *limit.LostReply
+	switch {
+	case err == nil:
+		w.grant(req, d)
+	case errors.As(err, &lost) && lost.Find != nil: // what is found to be granted is given back
+		find := lost.Find
+		lost.Find = func(ctx context.Context, d *limit.Decision) (bool, error) {
+			charged, err := find(ctx, d)
+			if charged {
+				w.grant(lost.Request, d)
+			}
+			return charged, err
+		}
 	}
+	return err
+}
+
+// grant counts what a decision grants.
+func (w *watched) grant(req *limit.Request, d *limit.Decision) {
 	for i := range d.Results {
 		if d.Results[i].Tier != w.first[req.Owner.Name] || !d.Charges(i) {
 			continue
@@ -197,7 +214,6 @@ func (w *watched) Decide(ctx context.Context, req *limit.Request, now time.Time,
 		w.granted[req.Owner.Name] += units
 		w.mu.Unlock()
 	}
-	return nil
 }
 
 // instance is one process of the limiter.
