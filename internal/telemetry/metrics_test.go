@@ -216,10 +216,10 @@ func unquote(l *ast.BasicLit) string {
 	return text
 }
 
-// packages lists the packages that count for a function.
+// packages lists the packages that count for a function, by their paths in the folder streams.
 var packages = map[string][]string{
 	"publisher": {"publisher"}, "balancer": {"balancer", "publisher"}, "applier": {"applier"},
-	"archiver": {"archiver"}, "anchor": {"anchor"},
+	"archiver": {"archiver"}, "anchor": {"../internal/control/audit"},
 	"reconcile": {"reconcile"}, "canary": {"canary"},
 }
 
