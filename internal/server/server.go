@@ -431,9 +431,11 @@ func (s *Server) setServing(serving bool) {
 
 // Serve serves until the context ends. Then health checks report that the server is not healthy, but it takes requests
 // for Config.DrainFor. After that it ends the streams of health checks, and waits for the requests in flight, for
-// Config.Grace at most. A value on again ends
-// both waits: Serve then closes all connections and returns.
+// Config.Grace at most. A value on again ends both waits: Serve then closes all connections and returns.
 func (s *Server) Serve(ctx context.Context, again <-chan struct{}) error {
+	if s.c.Ready == nil { // before the first request can arrive
+		s.becomeReady()
+	}
 	failed := make(chan error, len(s.parts))
 	var running sync.WaitGroup
 	for _, p := range s.parts {
@@ -462,9 +464,6 @@ func (s *Server) Serve(ctx context.Context, again <-chan struct{}) error {
 // whose error it returns.
 func (s *Server) untilStopped(ctx context.Context, failed <-chan error) error {
 	ready := s.c.Ready
-	if ready == nil {
-		s.becomeReady()
-	}
 	for {
 		select {
 		case <-ready:
@@ -486,8 +485,7 @@ func (s *Server) becomeReady() {
 // drain stops the servers as described at Serve.
 func (s *Server) drain(again <-chan struct{}) error {
 	s.c.Log.Info("stopping: health checks fail from now on, and requests in flight may finish", "drain", s.c.DrainFor,
-		"grace",
-		s.c.Grace)
+		"grace", s.c.Grace)
 	if s.c.DrainFor > 0 {
 		wait := time.NewTimer(s.c.DrainFor)
 		defer wait.Stop()

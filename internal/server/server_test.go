@@ -428,6 +428,49 @@ func TestPanic(t *testing.T) {
 	}
 }
 
+// atDebug calls a function when the server says that its last part listens, while the others serve already.
+type atDebug struct {
+	slog.Handler
+	call func()
+}
+
+func (h *atDebug) Handle(_ context.Context, r slog.Record) error {
+	r.Attrs(func(a slog.Attr) bool {
+		if r.Message == "listening" && a.Value.String() == "debug" {
+			h.call()
+		}
+		return true
+	})
+	return nil
+}
+
+// Guarantees that a server that waits for no store decides its first request, however early that is.
+func TestReadyAtOnce(t *testing.T) {
+	var s *server.Server
+	asked := make(chan int, 1)
+	early := &atDebug{Handler: slog.NewTextHandler(io.Discard, nil), call: func() {
+		r := &running{Server: s}
+		const body = `{"domain": "d", "descriptors": [{"entries": [{"key": "a", "value": "x"}]}]}`
+		code, _ := r.http(t, "HTTP", "POST", "/json", body)
+		asked <- code
+	}}
+	s, err := server.Listen(server.Config{RateLimits: service(t, nil), Log: slog.New(early), GRPC: "127.0.0.1:0",
+		HTTP: "127.0.0.1:0", Debug: "127.0.0.1:0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- s.Serve(ctx, nil) }()
+	if code := <-asked; code != http.StatusOK {
+		t.Errorf("a request before the server has said where it listens: status %d", code)
+	}
+	stop()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
 // rawCodec sends bytes as they are, in place of a message.
 type rawCodec struct{}
 
