@@ -96,12 +96,14 @@ func (o *storeOptions) serveFlags(f *pflag.FlagSet) {
 
 const maxNamespaceBytes = 64 // the store refuses longer ones, too
 
-// check checks the flags, and reads --redis. Its errors never contain the value of --redis, which may have a password
-// in it.
+// check checks the flags, and sets the fields that --redis says. Call it before open. Its errors never contain the
+// values of --redis and --dynamodb, which may have a password in them.
 func (o *storeOptions) check() error {
 	switch n := len(o.redisNamespace); {
 	case o.maxInstances < 1:
 		return fmt.Errorf("--max-instances %d is below 1", o.maxInstances)
+	case strings.Contains(o.dynamodb, "@"):
+		return errors.New("--dynamodb takes no user and no password: give aws, or a URL such as http://127.0.0.1:8000")
 	case o.redisNamespace != "" && o.redis == "":
 		return errors.New("--redis-namespace has no use without --redis")
 	case n > maxNamespaceBytes:
@@ -129,20 +131,24 @@ func (o *storeOptions) readRedis() error {
 		parts = strings.Split(o.redis, ",")
 	}
 	o.redisAddrs = nil
+	var firstTLS bool // of the first URL
 	for i, address := range parts {
 		if strings.Contains(address, "://") {
 			to, err := parseRedisURL(address)
 			if err != nil {
 				return err
 			}
-			if i > 0 && (to.Username != o.redisURLUser || to.Password != o.redisPassword || to.DB != o.redisDB ||
-				(to.TLSConfig != nil) != o.redisTLS) {
+			withTLS := to.TLSConfig != nil
+			if i == 0 {
+				firstTLS = withTLS
+			} else if to.Username != o.redisURLUser || to.Password != o.redisPassword || to.DB != o.redisDB ||
+				withTLS != firstTLS {
 				return errors.New("the URLs of --redis differ in more than HOST:PORT: the nodes of a cluster have " +
 					"one user, and all or none have TLS")
 			}
 			address = to.Addr
 			o.redisURLUser, o.redisPassword, o.redisDB = to.Username, to.Password, to.DB
-			o.redisTLS = o.redisTLS || to.TLSConfig != nil
+			o.redisTLS = o.redisTLS || withTLS
 		}
 		if err := checkRedis(address); err != nil {
 			return err
@@ -152,7 +158,7 @@ func (o *storeOptions) readRedis() error {
 	return nil
 }
 
-// addresses returns the addresses of --redis without a password.
+// addresses returns HOST:PORT of each address in --redis, without a user and a password.
 func (o *storeOptions) addresses() string { return strings.Join(o.redisAddrs, ",") }
 
 // checkRedisConnection checks the flags about TLS and about a cluster.
@@ -172,7 +178,8 @@ func (o *storeOptions) checkRedisConnection() error {
 	return nil
 }
 
-// checkRedisLogin checks that the user and the password are given once, and that no password travels in plain text.
+// checkRedisLogin checks that the user and the password are given once, and that no password of a file travels in plain
+// text. Of one in a URL, openRedis warns.
 func (o *storeOptions) checkRedisLogin() error {
 	switch {
 	case o.redisPasswordFile != "" && o.redisPassword != "":
@@ -181,6 +188,8 @@ func (o *storeOptions) checkRedisLogin() error {
 		return errors.New("--redis-user and the URL of --redis both have a user: leave one out")
 	case o.redisUser != "" && o.redisPasswordFile == "" && o.redisPassword == "":
 		return errors.New("--redis-user needs --redis-password-file")
+	case o.redisURLUser != "" && o.redisPasswordFile == "" && o.redisPassword == "":
+		return errors.New("the user in the URL of --redis needs a password: the client would connect without a login")
 	case o.redisPasswordFile != "" && !o.redisTLS && !o.redisOnThisMachine():
 		return errors.New("--redis-password-file needs --redis-tls: the password would travel in plain text")
 	}
@@ -190,8 +199,9 @@ func (o *storeOptions) checkRedisLogin() error {
 // checkRedis checks an address of --redis. The error does not contain the address, which may have a password in it.
 func checkRedis(address string) error {
 	host, port, err := net.SplitHostPort(address)
+	_, notIP := netip.ParseAddr(host)
 	if n, bad := strconv.ParseUint(port, 10, 16); err != nil || bad != nil || n == 0 ||
-		strings.ContainsAny(host, "@/") {
+		notIP != nil && strings.ContainsAny(host, ":@/,% ") {
 		return errors.New("--redis is not HOST:PORT, such as 127.0.0.1:6379: want an address without a scheme, and " +
 			"without a password")
 	}
@@ -202,8 +212,8 @@ func checkRedis(address string) error {
 func parseRedisURL(text string) (*goredis.Options, error) {
 	u, err := url.Parse(text)
 	if err == nil && (u.RawQuery != "" || u.Fragment != "") {
-		return nil, errors.New("--redis: a URL has options after ? or #, which sluice serve does not take from " +
-			"there: use flags, such as --redis-deadline")
+		return nil, errors.New("--redis: a URL has options after ? or #, which are not read: " +
+			"use flags, such as --redis-deadline")
 	}
 	to, parseErr := goredis.ParseURL(text)
 	if err != nil || parseErr != nil || to.Network != "tcp" {
@@ -373,10 +383,11 @@ func (o *storeOptions) openRedis(ctx context.Context, mustAnswer bool, log *slog
 		if _, _, err := c.Credentials(ctx); err != nil {
 			return nil, fmt.Errorf("--redis-password-file: %w", err)
 		}
-	case o.redisPassword != "" || user != "":
+	case o.redisPassword != "":
 		c.Credentials = func(context.Context) (string, string, error) { return user, o.redisPassword, nil }
 		if !o.redisTLS && !o.redisOnThisMachine() {
-			log.Warn("the password of the URL in --redis travels in plain text: use rediss:// if Redis has TLS")
+			log.Warn("the password of the URL in --redis travels in plain text: use rediss:// if Redis has TLS",
+				"redis", o.addresses())
 		}
 	}
 	s, err := redis.New(ctx, c)
