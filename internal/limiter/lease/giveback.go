@@ -142,8 +142,8 @@ func (s *Store) giveBackRegularly(ctx context.Context) {
 }
 
 // GiveBackSpare gives back, once, the units that will probably not be spent, and those that calls without a reply have
-// charged. The store does so by itself every
-// [Config.GiveBackEvery]; a process that may be frozen between requests calls it beside a request instead.
+// charged. The store does so by itself every [Config.GiveBackEvery]; a process that may be frozen between requests
+// calls it beside a request instead.
 func (s *Store) GiveBackSpare(ctx context.Context, now time.Time) {
 	_ = s.giveBackLost(ctx, s.lost.take(clock.At(now)), now) // a store that did not tell is asked again later
 	for i := range s.shards {

@@ -1,6 +1,7 @@
 package lease
 
-// This file is about calls whose replies are lost: it asks the store what they have charged, and gives that back.
+// This file handles calls whose replies were lost. It asks the store which units such a call has charged, and gives
+// those units back.
 
 import (
 	"context"
@@ -14,47 +15,51 @@ import (
 )
 
 const (
-	maxLostCalls  = 10_000      // calls that are remembered; of further ones the units are lost
-	findLostEvery = time.Second // how often a store that does not answer is asked
+	maxLostCalls  = 10_000      // calls that are remembered; the units of further ones count as lost
+	findLostEvery = time.Second // how long no store is asked after one of them did not answer
 )
 
-// lostCalls holds the calls whose replies are lost, until the store has told what they have charged.
+// lostCalls holds the calls whose replies were lost. A call stays here until its store has said what it charged, or
+// until the store may have forgotten the call.
 type lostCalls struct {
 	mu     sync.Mutex
 	calls  []lostCall
-	failed clock.Instant // when a store did not tell; zero: each store that was asked has told
+	failed clock.Instant // when the last round began in which a store did not answer; zero if there was none
 }
 
-// lostCall is a call whose reply is lost.
+// lostCall is a call whose reply was lost.
 type lostCall struct {
 	*limit.LostReply
-	shard    *shard
-	until    clock.Instant // the store may have forgotten the call after that
-	mayHave  int64         // units that the call has charged at most
-	returned int64         // units of ended leases that it gave back, if it has charged anything
+	shard      *shard
+	until      clock.Instant // from then on the store may have forgotten the call
+	maxCharged int64         // the most units that the call can have charged, the sum over all tiers
+	toReturn   int64         // units of ended leases that come back to the store if it carries out the call
 }
 
-// noteLost is called after a call that failed and that was sent at the time sent. If the store can find out what the
-// call has charged, it is asked later. Otherwise the most that it can be counts as lost.
+// noteLost is called after a call that was sent at the time sent has failed. If its reply was lost, and the store can
+// say later what the call has charged, the call is remembered. Otherwise the most units that the call can have charged
+// count as lost. The caller holds the lock of the shard.
 func (c *call) noteLost(err error, sent clock.Instant) {
 	l := lostCall{shard: c.owner.shard}
 	if !errors.As(err, &l.LostReply) {
 		return // nothing was sent, or the store has answered
 	}
 	l.until = sent.Add(l.KeptFor)
-	i := 0
+	i := 0 // Leases has an element for each tier of each charge, in this order
 	for _, charge := range l.Request.Charges {
 		for j := range charge.Limit.Tiers {
 			ask := &l.Request.Leases[i]
-			l.mayHave += min(ask.Need+ask.Largest(), charge.Limit.Tiers[j].Capacity())
-			l.returned -= min(ask.Correction, 0)
+			l.maxCharged += min(ask.Need+ask.Largest(), charge.Limit.Tiers[j].Capacity())
+			l.toReturn -= min(ask.Correction, 0)
 			i++
 		}
 	}
 	if l.Find != nil && c.store.lost.add(l) {
-		l.shard.stats.Lost -= l.returned // of what putBackReserved has counted
+		// putBackReserved has just counted these units as lost, but the store may have them. They count once that is
+		// known. Nobody sees the sum in between, because the lock is held.
+		l.shard.stats.Lost -= l.toReturn
 	} else {
-		l.shard.stats.Lost += l.mayHave
+		l.shard.stats.Lost += l.maxCharged
 	}
 }
 
@@ -68,8 +73,8 @@ func (l *lostCalls) add(c lostCall) bool {
 	return true
 }
 
-// take returns all calls and forgets them. It returns none if a store did not tell when it was last asked, a moment
-// ago.
+// take removes all calls from the list and returns them. It returns none if less than findLostEvery has passed since a
+// store did not answer.
 func (l *lostCalls) take(now clock.Instant) []lostCall {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -79,7 +84,7 @@ func (l *lostCalls) take(now clock.Instant) []lostCall {
 	return l.takeLocked()
 }
 
-// takeAll returns all calls and forgets them.
+// takeAll removes all calls from the list and returns them, also if a store did not answer a moment ago.
 func (l *lostCalls) takeAll() []lostCall {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -92,22 +97,26 @@ func (l *lostCalls) takeLocked() []lostCall {
 	return calls
 }
 
-// putBack remembers calls that the store has not told about at the time now.
-func (l *lostCalls) putBack(calls []lostCall, now clock.Instant) {
+// putBack adds calls to the list again whose stores did not answer in the round that began at the time began. It
+// returns those for which there is no room.
+func (l *lostCalls) putBack(calls []lostCall, began clock.Instant) (tooMany []lostCall) {
 	if len(calls) == 0 {
-		return
+		return nil
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.failed, l.calls = now, append(l.calls, calls...)
+	room := min(max(maxLostCalls-len(l.calls), 0), len(calls))
+	l.failed, l.calls = began, append(l.calls, calls[:room]...)
+	return calls[room:]
 }
 
-// giveBackLost asks the stores about the calls whose replies are lost, and gives back what they have charged. Of calls
-// to a store that does not answer, it asks again later. The error is that of one such store.
+// giveBackLost asks the stores what the calls have charged, and gives that back. Calls that a store may have forgotten
+// count as lost. If a store does not answer, its calls go back into the list, and giveBackLost returns the last such
+// error.
 func (s *Store) giveBackLost(ctx context.Context, calls []lostCall, now time.Time) (failed error) {
 	instant := clock.At(now)
 	var later []lostCall
-	away := map[string]bool{} // by home cell: its store does not answer
+	away := map[string]bool{} // the home cells whose store has not answered in this round, and is not asked again in it
 	for i := range calls {
 		l, home := &calls[i], calls[i].Request.Charges[0].Limit.Home
 		if !instant.Before(l.until) {
@@ -118,22 +127,26 @@ func (s *Store) giveBackLost(ctx context.Context, calls []lostCall, now time.Tim
 		if !away[home] {
 			err = s.giveBackOne(ctx, l, now)
 		}
-		if away[home] || err != nil {
-			later, away[home] = append(later, calls[i]), true
-		}
 		if err != nil {
-			failed = fmt.Errorf("lease store: a call has no reply: %w", err)
+			away[home] = true
+			failed = fmt.Errorf("lease store: what an earlier call without a reply has charged is not known yet: %w", err)
+		}
+		if away[home] {
+			later = append(later, calls[i])
 		}
 	}
-	s.lost.putBack(later, instant)
+	for _, l := range s.lost.putBack(later, instant) {
+		l.countAsLost()
+	}
 	return failed
 }
 
-// giveBackOne gives back what one call has charged. An error means that this is not known yet.
+// giveBackOne finds out what one call has charged, and gives it back. After an error this is still unknown, and nothing
+// was given back.
 func (s *Store) giveBackOne(ctx context.Context, l *lostCall, now time.Time) error {
 	var d limit.Decision
-	// Find asks the store itself. What is found can only be given back if the circuit breaker lets calls through, which
-	// this call finds out.
+	// Find does not pass the circuit breaker, but giving units back does. Peek passes it, too, so its error shows that
+	// nothing could be given back now. Find replaces the decision that Peek has written.
 	if err := s.config.Store.Peek(ctx, &limit.Request{Owner: l.Request.Owner, Charges: l.Request.Charges}, now,
 		&d); err != nil {
 		return err
@@ -143,23 +156,25 @@ func (s *Store) giveBackOne(ctx context.Context, l *lostCall, now time.Time) err
 		return err
 	case charged:
 		s.undo(ctx, l, &d, now)
-	default: // the call is refused from now on, so units of ended leases that it was to give back stay charged
-		l.count(&l.shard.stats.Lost, l.returned)
+	default:
+		// Find has also made the store refuse the call if it arrives later, so what it was to return stays charged.
+		l.count(&l.shard.stats.Lost, l.toReturn)
 	}
 	return nil
 }
 
-// undo gives back what a call has charged: like a lease if the call leased the tier, and otherwise by a refund.
+// undo gives back what a call has charged. Units of a tier of which the call leased some are given back as leased units
+// are, and those of other tiers are refunded.
 func (s *Store) undo(ctx context.Context, l *lostCall, d *limit.Decision, now time.Time) {
-	l.count(&l.shard.stats.Returned, l.returned)
+	l.count(&l.shard.stats.Returned, l.toReturn)
 	back := &returnCall{request: limit.Request{Owner: d.Owner}}
 	for i := range d.Results {
 		r := &d.Results[i]
 		if d.Charges(i) && l.Request.Leases[i].Largest() > 0 {
-			d.Revise().KeepLease(i)
+			d.Revise().KeepLease(i) // moves what the receipt has of this tier into the lease
 		}
 		switch grant := d.Lease(i); {
-		case grant.Units == 0:
+		case grant.Units == 0: // the receipt has the units of this tier, if there are any
 		case r.Other: // see returnLease
 			l.count(&l.shard.stats.Lost, grant.Units)
 		default:
@@ -174,26 +189,26 @@ func (s *Store) undo(ctx context.Context, l *lostCall, d *limit.Decision, now ti
 	}
 }
 
-// refundLost gives back units that a call charged without a lease.
+// refundLost refunds units that a call charged without a lease. Units that are not refunded count as lost.
 func (s *Store) refundLost(ctx context.Context, l *lostCall, receipt *limit.Receipt, now time.Time) {
-	charged, returned := int64(0), int64(0)
+	charged, refunded := int64(0), int64(0)
 	for _, e := range receipt.Entries() {
 		charged += e.Units
 	}
 	refund, err := s.config.Store.Refund(ctx, receipt, 0, now)
 	if err == nil {
 		for _, units := range refund.Units {
-			returned += units
+			refunded += units
 		}
 	}
-	l.count(&l.shard.stats.Returned, returned)
-	l.count(&l.shard.stats.Lost, charged-returned)
+	l.count(&l.shard.stats.Returned, refunded)
+	l.count(&l.shard.stats.Lost, charged-refunded)
 }
 
-// countAsLost counts the most that the call can have charged, and the units that it was to give back.
-func (l *lostCall) countAsLost() { l.count(&l.shard.stats.Lost, l.mayHave+l.returned) }
+// countAsLost counts as lost the most that the call can have charged, and the units that it was to give back.
+func (l *lostCall) countAsLost() { l.count(&l.shard.stats.Lost, l.maxCharged+l.toReturn) }
 
-// count adds units to one of the shard's stats.
+// count adds units to one of the stats of the call's shard, under the shard's lock.
 func (l *lostCall) count(sum *int64, units int64) {
 	l.shard.mu.Lock()
 	defer l.shard.mu.Unlock()

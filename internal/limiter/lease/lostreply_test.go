@@ -181,7 +181,13 @@ func TestLostRepliesAreUndone(t *testing.T) {
 // away is a store behind a circuit breaker, which is open while isAway is set.
 type away struct {
 	limit.Store
-	isAway bool
+	isAway  bool
+	refunds int // calls of Refund
+}
+
+func (s *away) Refund(ctx context.Context, r *limit.Receipt, units int64, now time.Time) (limit.Refund, error) {
+	s.refunds++
+	return s.Store.Refund(ctx, r, units, now)
 }
 
 func (s *away) Decide(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
@@ -250,6 +256,36 @@ func TestWhenLostRepliesAreUndone(t *testing.T) {
 			if lost := s.Stats().Lost; lost != tt.lost {
 				t.Errorf("%d units count as lost, want %d", lost, tt.lost)
 			}
+			if breaker.refunds != 0 {
+				t.Errorf("%d refunds: what a call leased comes back as a lease does, with what it charged", breaker.refunds)
+			}
 		})
+	}
+}
+
+// Guarantees that units of an ended lease are not lost if they came back to the store with a call whose reply was lost.
+func TestReturnsOfALostReply(t *testing.T) {
+	now := noon
+	memory := newMemory(t)
+	lossy := &losesReplies{Store: memory, Rand: rand.New(rand.NewPCG(1, 1))}
+	s := open(t, lease.Config{Store: lossy, GiveBackEvery: -1, Clock: func() time.Time { return now }, Rule: greedy{}})
+	l := daily(t, "a", limit.FixedWindow, 10)
+	var d limit.Decision
+	if err := s.Decide(t.Context(), request(l), now, &d); err != nil || leasedUnits(s, l) == 0 {
+		t.Fatalf("Decide = %v, and %d units are leased, want some", err, leasedUnits(s, l))
+	}
+	now = now.Add(time.Hour) // the lease has ended
+	lossy.parts = 1
+	if err := s.Decide(t.Context(), request(l), now, &d); !errors.Is(err, errLost) {
+		t.Fatalf("Decide = %v, want an error without a reply", err)
+	}
+	lossy.parts = 0
+	sent := lossy.late[0].request.Leases[0]
+	if err := lossy.arriveLate(1); err != nil || sent.Correction >= 0 {
+		t.Fatalf("the call arrives with %v, and has the correction %d, want the leased units", err, sent.Correction)
+	}
+	s.GiveBackSpare(t.Context(), now.Add(time.Second))
+	if used, lost := usedUnits(t, memory, l, now), s.Stats().Lost; used != 1 || lost != 0 {
+		t.Errorf("the store counts %d units, want the one that was admitted; %d count as lost, want none", used, lost)
 	}
 }

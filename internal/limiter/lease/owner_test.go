@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluicelimits/sluice/internal/limiter/clock"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
@@ -38,5 +39,39 @@ func BenchmarkFindCounter(b *testing.B) {
 		}
 		b.Run("scan/"+strconv.Itoa(n), find(scanned))
 		b.Run("map/"+strconv.Itoa(n), find(mapped))
+	}
+}
+
+// Guarantees that at most maxLostCalls calls are remembered, however many come while the others are asked about, and
+// that a store that did not answer is left alone for findLostEvery.
+func TestLostCallsAreBounded(t *testing.T) {
+	var l lostCalls
+	for i := range maxLostCalls {
+		if !l.add(lostCall{maxCharged: int64(i)}) {
+			t.Fatalf("call %d is refused, want %d calls remembered", i, maxLostCalls)
+		}
+	}
+	if l.add(lostCall{}) {
+		t.Errorf("more than %d calls are remembered", maxLostCalls)
+	}
+	start := clock.At(time.Unix(1_000_000, 0))
+	asked := l.take(start)
+	if len(asked) != maxLostCalls {
+		t.Fatalf("%d calls are asked about, want all %d", len(asked), maxLostCalls)
+	}
+	const meanwhile = 5
+	for range meanwhile {
+		l.add(lostCall{})
+	}
+	tooMany := l.putBack(asked, start)
+	if len(tooMany) != meanwhile || tooMany[0].maxCharged != maxLostCalls-meanwhile || len(l.calls) != maxLostCalls {
+		t.Errorf("%d calls are remembered and %d have no room, want %d and the last %d of those put back", len(l.calls),
+			len(tooMany), maxLostCalls, meanwhile)
+	}
+	if early := l.take(start.Add(findLostEvery / 2)); early != nil {
+		t.Errorf("the store is asked about %d calls again at once", len(early))
+	}
+	if later := l.take(start.Add(findLostEvery)); len(later) != maxLostCalls {
+		t.Errorf("later the store is asked about %d calls, want all", len(later))
 	}
 }

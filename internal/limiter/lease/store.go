@@ -193,8 +193,8 @@ func (s *Store) AcceptsPlan(all []*limit.Limit, together ...[]*limit.Limit) erro
 }
 
 // Decide charges all limits of the request or none, from leases if they suffice. See [limit.Store]. If the wrapped
-// store returns an error, later calls ask for no lease until one succeeds.
-// An error by which the store answered ([limit.Answered]) counts as success there.
+// store returns an error, later calls ask for no lease until one succeeds. An error by which the store answered
+// ([limit.Answered]) counts as success there.
 //
 // A request that has a LeaseRequest for each of its tiers is passed on to the wrapped store as it is.
 func (s *Store) Decide(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
