@@ -61,7 +61,7 @@ func TestScriptsNameUnknownAlgorithms(t *testing.T) {
 	const numbersBefore = 3 + 6 // numbers of the request and its pack
 	binary.LittleEndian.PutUint64(q.numbers[8*numbersBefore:], math.Float64bits(unknown))
 	q.heads[0] = unknown
-	_, err = s.runScript(ctx, newScript(table+decideSource), q.generalScriptArgs())
+	_, err = s.runScript(ctx, newScript(table+replyTime+decideSource), q.generalScriptArgs())
 	if want := "decide.lua has no branch for algorithm 99"; err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("a decision: %v, want %q", err, want)
 	}

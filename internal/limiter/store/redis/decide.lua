@@ -14,7 +14,8 @@
 --                      plus 4 if the last key is to keep the reply; the number of packs
 --   A[base + 1..6]     of each pack, base = 3, 9, …: the number of its key; of its tiers; 1 if it is the pack of a
 --                      value. For a value: the numbers of the keys of the pack that all further values share and of the
---                      set of values; the most values. Else the last is the number of the first old key (see below), or 0
+--                      set of values; the most values. Else the last is the number of the first old key (see below), and 0
+--                      if the pack cannot have old keys
 --   A[P + 1..10]       of each tier, P = 3 + 6 × packs, …: the algorithm; 1 for a shadow limit, plus 2 if the cost
 --                      never fits; the number of the limit; and seven numbers that the algorithm's branch names in its
 --                      comment
@@ -42,7 +43,8 @@ local now, charge, pack_count = A[1], A[2], A[3]
 local reply_key = charge >= 4 and KEYS[#KEYS] -- see lostreply.go
 if reply_key then
   charge = charge - 4
-  if call('EXISTS', reply_key) == 1 then return 0 end -- the caller has stopped waiting, and was told that nothing is charged
+  -- Whoever made the call has stopped waiting for it, and was told that nothing is charged.
+  if call('EXISTS', reply_key) == 1 then return 0 end
 end
 local with_leases, STRIDE = charge >= 2, 10 -- numbers of a tier
 if with_leases then charge, STRIDE = charge - 2, 20 end
@@ -748,5 +750,5 @@ if charge == 1 and (all_admit or has_repairs and not full_key) then
   end
 end
 local reply = pack('<dd', now, all_admit and 1 or 0) .. table.concat(before) .. table.concat(summary)
-if reply_key and all_admit then call('SET', reply_key, reply, 'PX', 30000) end
+if reply_key and all_admit then call('SET', reply_key, reply, 'PX', REPLY_KEPT_FOR) end
 return reply

@@ -19,15 +19,19 @@ import (
 // writes an empty one, which makes decide.lua refuse the call if it arrives later. So whatever findScript has told
 // stays true.
 
-// replyKeptFor is how long the server keeps a reply or a refusal, also in decide.lua and findScript. A circuit breaker
-// lets a call through some seconds after the server has come back, and the reply is asked for with it.
+// replyKeptFor is how long the server keeps a reply or a refusal. A circuit breaker lets a call through some seconds
+// after the server has come back, and the reply is asked for with it.
 const replyKeptFor = 30 * time.Second
 
-// findScript returns the reply that is kept under KEYS[1], or 0 if there is none.
+// replyTime is the Lua line with replyKeptFor in ms, for decide.lua and findScript.
+var replyTime = fmt.Sprintf("local REPLY_KEPT_FOR = %d\n", replyKeptFor.Milliseconds())
+
+// findScript returns the reply that the server keeps under KEYS[1]. If it keeps no reply, the script writes an empty
+// one, which refuses the call, and returns 0.
 var findScript = sync.OnceValue(func() *script {
-	return newScript(`local reply = redis.call('GET', KEYS[1])
+	return newScript(replyTime + `local reply = redis.call('GET', KEYS[1])
 if reply and reply ~= '' then return reply end
-redis.call('SET', KEYS[1], '', 'PX', 30000)
+redis.call('SET', KEYS[1], '', 'PX', REPLY_KEPT_FOR)
 return 0
 `)
 })

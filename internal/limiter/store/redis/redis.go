@@ -94,8 +94,8 @@
 //
 // A charge is never sent twice: the client's retries are off. If the reply does not arrive, the charge may have been
 // made. If the request leased, the store can find out later ([limit.LostReply]); otherwise its units are lost. They are
-// never granted twice. If a server comes back empty, or a replica is promoted
-// before it has received the last charges, what is forgotten is at most what was admitted in the present windows.
+// never granted twice. If a server comes back empty, or a replica is promoted before it has received the last charges,
+// what is forgotten is at most what was admitted in the present windows.
 package redis
 
 import (

@@ -18,7 +18,7 @@ var decideSource string
 // decideScript handles every request. The generated scripts of shapes handle only the usual ones, and are faster. Like
 // refundScript, it is made when it is first needed, because making the two scripts would add 0.15 ms to the start of a
 // Lambda function.
-var decideScript = sync.OnceValue(func() *script { return newScript(widthTable() + decideSource) })
+var decideScript = sync.OnceValue(func() *script { return newScript(widthTable() + replyTime + decideSource) })
 
 // script is a Lua script. Its first line, "#!lua" without the flag no-writes, declares it as a script that writes, so
 // that a replica refuses it even if it would only read: a replica's data is old. Redis 7 and Valkey know that line.
