@@ -581,8 +581,8 @@ func rlsNewValuesFigure(measure func(short bool) (rlsNumbers, error), perRequest
 		}
 		r.Value = numbers.ratio(rlsOurs, rlsPeer, newRedisTime)
 		for _, kind := range []string{rlsOurs, rlsPeer} {
-			r.note("%s: for each value %.1f µs of Redis, %.2f commands, %.1f µs of the server; %.0f bytes of Redis's "+
-				"used_memory and %.0f of the server's heap", kind, numbers.median(kind, newRedisTime)/1e3,
+			r.note("%s: for each value %.1f µs of Redis, %.2f commands, %.1f µs of the server; %.0f bytes of "+
+				"Redis's used_memory and %.0f of the server's heap", kind, numbers.median(kind, newRedisTime)/1e3,
 				numbers.median(kind, newCommands), numbers.median(kind, newProcessor)/1e3,
 				numbers.mean(kind, newRedisBytes), numbers.mean(kind, newHeapBytes))
 		}

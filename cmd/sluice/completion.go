@@ -37,11 +37,6 @@ func (r *remote) complete(c *cobra.Command, args []string, _ string) ([]string, 
 	}
 	var offers []string
 	switch name := strings.Trim(names[len(args)], "[]"); name {
-	case "TENANT", "PLAN", "KEY-ID":
-		items, _, _ := listAll(ctx, to, tablesOfArguments[name]) // after an error there are no items
-		for _, i := range items {
-			offers = append(offers, i.Key)
-		}
 	case "CELL": // their table has other items, too
 		if all, err := client.Do[admin.CellsResponse](ctx, to, "cells/list", &admin.CellsRequest{}); err == nil {
 			for _, k := range all.Cells {
@@ -50,6 +45,13 @@ func (r *remote) complete(c *cobra.Command, args []string, _ string) ([]string, 
 		}
 	case "LIMIT":
 		offers = limitIDs(ctx, to, tablesOfArguments[names[0]], args[0])
+	default:
+		if t, known := tablesOfArguments[name]; known {
+			items, _, _ := listAll(ctx, to, t) // after an error there are no items
+			for _, i := range items {
+				offers = append(offers, i.Key)
+			}
+		}
 	}
 	return offers, cobra.ShellCompDirectiveNoFileComp
 }

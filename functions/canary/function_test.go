@@ -34,7 +34,8 @@ func TestFunction(t *testing.T) {
 	go func() { // brings changes to the cell
 		for ctx.Err() == nil {
 			if i, err := stores.Control.Get(ctx, control.Plans, events.CanaryKey); err == nil {
-				_, _ = stores.Cell.Apply(ctx, []cellconfig.Document{cellconfig.DocumentOf(i.Event())}) // it is tried again
+				changed := []cellconfig.Document{cellconfig.DocumentOf(i.Event())}
+				_, _ = stores.Cell.Apply(ctx, changed) // it is tried again
 			}
 			<-time.After(20 * time.Millisecond)
 		}

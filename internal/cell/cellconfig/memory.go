@@ -90,7 +90,7 @@ func (t *Memory) Get(ctx context.Context, refs ...Ref) ([]Document, error) {
 	return out, nil
 }
 
-// List implements [cellconfig.Lister].
+// List implements [Lister].
 func (t *Memory) List(ctx context.Context, kind Kind) iter.Seq2[Document, error] {
 	return func(yield func(Document, error) bool) {
 		t.mu.RLock()

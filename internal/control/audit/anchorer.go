@@ -24,7 +24,7 @@ type Anchorer struct {
 	Log   *slog.Logger
 }
 
-// Run makes the anchor of today, if there is none. After an error, the next run tries again.
+// Run makes the anchor of today unless it exists already. If Run fails, the next run tries again.
 func (a *Anchorer) Run(ctx context.Context) (Anchored, error) {
 	done, err := WriteAnchor(ctx, a.AnchorConfig)
 	if err != nil {

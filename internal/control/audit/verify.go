@@ -103,17 +103,17 @@ type Report struct {
 	Objects int64     `json:"objects"` // versions of items, each counted once
 	Items   int64     `json:"items"`   // items with at least one object
 	Bytes   int64     `json:"bytes"`
-	From    time.Time `json:"from,omitzero"` // the oldest change, by its writer's clock; zero if there is none
-	To      time.Time `json:"to,omitzero"`   // likewise the newest
+	From    time.Time `json:"from,omitzero"` // when the oldest change was made, by its writer's clock; zero without items
+	To      time.Time `json:"to,omitzero"`   // when the newest change was made, likewise
 
 	Locks       bool      `json:"object_lock"`           // the archive locks its objects
 	Modes       []string  `json:"lock_modes"`            // of the locks that were found, sorted
-	LockedUntil time.Time `json:"locked_until,omitzero"` // the earliest end of a retention; zero if there is none
+	LockedUntil time.Time `json:"locked_until,omitzero"` // when the first retention ends; zero if nothing is locked
 	Repeated    int64     `json:"repeated"`              // versions of objects with the same content as the record
 	Rejected    int64     `json:"rejected"`              // records that could not be archived and were rejected
 	Anchors     int64     `json:"anchors"`
-	FirstAnchor time.Time `json:"first_anchor,omitzero"`     // when it was made; zero if there is none
-	LastAnchor  string    `json:"last_anchor_day,omitempty"` // the day of the last valid anchor; empty if there is none
+	FirstAnchor time.Time `json:"first_anchor,omitzero"`     // when the oldest valid anchor was made; zero without anchors
+	LastAnchor  string    `json:"last_anchor_day,omitempty"` // the day of the newest valid anchor; "" without anchors
 	// LastAnchorHash is the SHA-256 of that anchor's object, for [VerifyConfig].Known.
 	LastAnchorHash string    `json:"last_anchor_hash,omitempty"`
 	Findings       []Finding `json:"breaks"`  // one of each kind, in the order of kinds

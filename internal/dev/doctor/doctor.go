@@ -1,8 +1,8 @@
 // Package doctor checks what Sluice assumes about API Gateway and AWS's documentation does not settle.
 //
-// docs/assumptions.md lists all assumptions about AWS. [Assumptions] are those of them that calls to an API show. Each
-// file that relies on an assumption names it in a comment, "Assumption: ID". A check looks at the answers to the calls.
-// If they do not tell, its result is [CouldNotTell].
+// docs/assumptions.md lists all assumptions about AWS. [Assumptions] has those that can be checked by calling an API.
+// Each file that relies on an assumption names it in a comment, "Assumption: ID". A check looks at the answers to the
+// calls. If they do not tell, its result is [CouldNotTell].
 package doctor
 
 import (
