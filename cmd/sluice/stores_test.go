@@ -209,8 +209,8 @@ func TestDevRefusesLimitsOfTheStore(t *testing.T) {
 	}
 }
 
-// Guarantees that URLs of a cluster's nodes are alike if they have the same user, password and TLS, whatever other flags
-// say, and are refused if they differ.
+// Guarantees that URLs of a cluster's nodes are accepted if they have the same user, password and TLS, whatever other
+// flags say, and are refused if they differ.
 func TestRedisURLsOfACluster(t *testing.T) {
 	t.Parallel()
 	for urls, alike := range map[string]bool{

@@ -103,7 +103,7 @@ type Report struct {
 	Objects int64     `json:"objects"` // versions of items, each counted once
 	Items   int64     `json:"items"`   // items with at least one object
 	Bytes   int64     `json:"bytes"`
-	From    time.Time `json:"from,omitzero"` // when the oldest change was made, by its writer's clock; zero without items
+	From    time.Time `json:"from,omitzero"` // when the oldest change was made, by its writer's clock, or zero
 	To      time.Time `json:"to,omitzero"`   // when the newest change was made, likewise
 
 	Locks       bool      `json:"object_lock"`           // the archive locks its objects
@@ -112,8 +112,8 @@ type Report struct {
 	Repeated    int64     `json:"repeated"`              // versions of objects with the same content as the record
 	Rejected    int64     `json:"rejected"`              // records that could not be archived and were rejected
 	Anchors     int64     `json:"anchors"`
-	FirstAnchor time.Time `json:"first_anchor,omitzero"`     // when the oldest valid anchor was made; zero without anchors
-	LastAnchor  string    `json:"last_anchor_day,omitempty"` // the day of the newest valid anchor; "" without anchors
+	FirstAnchor time.Time `json:"first_anchor,omitzero"`     // when the oldest valid anchor was made, or zero
+	LastAnchor  string    `json:"last_anchor_day,omitempty"` // the day of the newest valid anchor, or ""
 	// LastAnchorHash is the SHA-256 of that anchor's object, for [VerifyConfig].Known.
 	LastAnchorHash string    `json:"last_anchor_hash,omitempty"`
 	Findings       []Finding `json:"breaks"`  // one of each kind, in the order of kinds

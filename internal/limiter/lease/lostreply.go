@@ -129,7 +129,7 @@ func (s *Store) giveBackLost(ctx context.Context, calls []lostCall, now time.Tim
 		}
 		if err != nil {
 			away[home] = true
-			failed = fmt.Errorf("lease store: what an earlier call without a reply has charged is not known yet: %w", err)
+			failed = fmt.Errorf("lease store: what an earlier call without a reply charged is not known yet: %w", err)
 		}
 		if away[home] {
 			later = append(later, calls[i])

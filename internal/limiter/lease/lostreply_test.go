@@ -257,7 +257,7 @@ func TestWhenLostRepliesAreUndone(t *testing.T) {
 				t.Errorf("%d units count as lost, want %d", lost, tt.lost)
 			}
 			if breaker.refunds != 0 {
-				t.Errorf("%d refunds: what a call leased comes back as a lease does, with what it charged", breaker.refunds)
+				t.Errorf("%d refunds, want none: what a call leased comes back as leases do", breaker.refunds)
 			}
 		})
 	}
