@@ -186,7 +186,7 @@ func (f *process) greetOperators(w io.Writer, first *servedCell) {
 	if f.operators.file != "" {
 		flags += " --token-file " + f.operators.file
 	}
-	fmt.Fprintf(w, "  operate    %s plan, tenant, key, boost, cell, config …%s\n",
+	fmt.Fprintf(w, "  operate    %s plan, tenant, key, boost, cell …%s\n",
 		programName(os.Args[0], exec.LookPath), flags)
 	fmt.Fprintf(w, "  token      in the first line of %s, for curl\n", f.operators.fileFor(first.listener.Addr()))
 }
