@@ -15,13 +15,13 @@ import (
 const (
 	keptSortKey = "k"
 	attrKept    = "kept"
-	keepTimeout = 2 * time.Second // of one call of Keep, unless its context ends before
+	keepTimeout = 2 * time.Second // of one call of Keep, unless its context ends before, or Config.Timeout is longer
 )
 
 // Keep implements [store.Keeper]. It stores the value by a conditional write, so that all processes get the same value.
 // The item never expires. place names the item and the table.
 func (s *Store) Keep(ctx context.Context, name string, value []byte) (kept []byte, place string, err error) {
-	ctx, cancel := context.WithTimeout(ctx, keepTimeout)
+	ctx, cancel := context.WithTimeout(ctx, max(keepTimeout, s.timeout))
 	defer cancel()
 	key := itemKey{string(limit.AppendNetstring([]byte(s.namespace+"s"), name)), keptSortKey}
 	place = fmt.Sprintf("the item %q %q of the table %s", key.partition, key.sort, *s.tableName)

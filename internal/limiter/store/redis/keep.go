@@ -25,7 +25,7 @@ func (s *Store) Keep(ctx context.Context, name string, value []byte) (kept []byt
 		return nil, "", err
 	}
 	key := string(limit.AppendNetstring(append(append([]byte("{rl:"), s.namespacePart...), 's'), hashable(name))) + "}"
-	within := withTimeout(ctx, dialTimeout)
+	within := withTimeout(ctx, max(s.deadline, dialTimeout))
 	defer within.release()
 	text, err := s.runScript(within, keepScript(), []any{nil, nil, 1, key, string(value)})
 	if err != nil {
