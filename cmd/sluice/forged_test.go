@@ -187,7 +187,7 @@ func TestForgedDocumentsOfAnEmptyTable(t *testing.T) {
 		{"Forged placements, and an empty table of cells", tenants, false, func(i int) cellconfig.Document {
 			id := fmt.Sprintf("forged%d", i)
 			return cellconfig.Document{Ref: cellconfig.Ref{Kind: cellconfig.KindPlacement, ID: shares.PlacementKey(id)},
-				Body: fmt.Appendf(nil, `{"version":1,"tenant":%q}`, id)}
+				Body: fmt.Appendf(nil, `{"version":2,"tenant":%q}`, id)}
 		}},
 	} {
 		t.Run(c.heading, func(t *testing.T) {

@@ -124,7 +124,7 @@ func TestServeHomes(t *testing.T) {
 		`{"id":"p","limits":[{"id":"all","quota":{"units":%d,"every":"year"}}]}`, units))
 	writeDocument(t, documents, 1, plan.KindTenant, "acme", `{"id":"acme","plan":"p"}`)
 	writeDocument(t, documents, 1, cellconfig.KindShares, cellconfig.SharesID,
-		`{"version":1,"epoch":1,"phase":"steady","skew_us":0,"members":[{"cell":"eu-1","state":"active","weight":1},`+
+		`{"version":2,"epoch":1,"phase":"steady","skew_us":0,"members":[{"cell":"eu-1","state":"active","weight":1},`+
 			`{"cell":"us-1","state":"active","weight":1}],"generations":[{"epoch":1,"from":1,"cells":[`+
 			`{"cell":"eu-1","weight":1},{"cell":"us-1","weight":1}]}]}`)
 	tables := map[string]string{"eu-1": tableName(t) + "-eu", "us-1": tableName(t) + "-us"}

@@ -30,7 +30,7 @@ func TestCellsShareAQuota(t *testing.T) {
 	config.apply(1, plans(yearly, eu.key),
 		cellconfig.Document{Ref: cellconfig.Ref{Kind: cellconfig.KindShares, ID: cellconfig.SharesID}, Version: 1,
 			Body: []byte(
-				`{"version":1,"epoch":1,"phase":"steady","skew_us":0,"members":[{"cell":"eu-1","state":"active",` +
+				`{"version":2,"epoch":1,"phase":"steady","skew_us":0,"members":[{"cell":"eu-1","state":"active",` +
 					`"weight":1},` +
 					`{"cell":"us-1","state":"active","weight":1}],` +
 					`"generations":[{"epoch":1,"from":1,"cells":[{"cell":"eu-1","weight":1},{"cell":"us-1",` +
@@ -53,6 +53,10 @@ func TestCellsShareAQuota(t *testing.T) {
 			both.Go(func() {
 				for range most {
 					o, err := w.call("x-api-key", w.key)
+					for end := time.Now().Add(patient); err == nil && o.Context["decision"] == "unidentified" &&
+						time.Now().Before(end); { // a busy machine could not read the configuration in time
+						o, err = w.call("x-api-key", w.key)
+					}
 					if err != nil || o.effect() != "Allow" && o.Context["decision"] != "limited" ||
 						o.Context["storeFailed"] != nil {
 						t.Errorf("%s answers %+v, %v\n%s", w.env["SLUICE_CELL"], o, err, strings.Join(w.output(), "\n"))
@@ -130,11 +134,11 @@ func TestCellsShareASmallLimit(t *testing.T) {
 		config.apply(1, plans(tiny, eu.key),
 			cellconfig.Document{Ref: cellconfig.Ref{Kind: cellconfig.KindShares, ID: cellconfig.SharesID}, Version: 1,
 				Body: []byte(
-					`{"version":1,"epoch":1,"phase":"steady","skew_us":0,"members":[{"cell":"eu-1","state":"active",` +
+					`{"version":2,"epoch":1,"phase":"steady","skew_us":0,"members":[{"cell":"eu-1","state":"active",` +
 						`"weight":1},{"cell":"us-1","state":"active","weight":1}],` +
 						`"generations":[{"epoch":1,"from":1,"cells":[{"cell":"eu-1","weight":1},{"cell":"us-1",` +
 						`"weight":1}],` +
-						`"homed":[{"plan":"pro","limit":"tiny"}],"kept":true}]}`)})
+						`"homed":[{"plan":"pro","limit":"tiny"}]}]}`)})
 		homes := "eu-1=" + eu.env["SLUICE_COUNTERS_TABLE"] + ",us-1=" + us.env["SLUICE_COUNTERS_TABLE"]
 		for name, w := range map[string]*world{"eu-1": eu, "us-1": us} {
 			if withRedis {

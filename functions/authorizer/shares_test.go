@@ -24,7 +24,7 @@ func TestConfigTableWithoutShares(t *testing.T) {
 	}
 	config.put(cellconfig.Document{Ref: cellconfig.Ref{Kind: cellconfig.KindShares, ID: cellconfig.SharesID},
 		Version: 1, Body: []byte(
-			`{"version":1,"epoch":1,"phase":"steady","skew_us":0,"members":[{"cell":"eu-1","state":"active",` +
+			`{"version":2,"epoch":1,"phase":"steady","skew_us":0,"members":[{"cell":"eu-1","state":"active",` +
 				`"weight":1}],` +
 				`"generations":[{"epoch":1,"from":1,"cells":[{"cell":"eu-1","weight":1}]}]}`)})
 	for end := time.Now().Add(patient); ; <-time.After(100 * time.Millisecond) {

@@ -9,9 +9,7 @@
 //     first.
 //   - a growth once the placements of its transition are stored, too, because the shares that follow no longer contain
 //     them.
-//   - nothing if the stored document does not await the cell, with one exception: if software that could not ask other
-//     cells for limits too small to be divided wrote the last acknowledgement, the cell writes it once more and says
-//     that its software can (balancer.Ack.Asks).
+//   - nothing if the stored document does not await the cell.
 //   - nothing that the control tables do not have: such shares were forged, and an acknowledgement of a high epoch
 //     would be newer than all later ones.
 //
@@ -85,7 +83,7 @@ func (a *Acknowledger) Run(ctx context.Context) (wrote bool, err error) {
 	if err != nil {
 		return false, fmt.Errorf("acknowledge: %w", err)
 	}
-	if state == nil || !a.awaited(state) && !a.mustTellAsks(state) {
+	if state == nil || !a.awaited(state) {
 		return false, nil
 	}
 	newest, err := a.newest(ctx)
@@ -116,16 +114,6 @@ func (a *Acknowledger) Run(ctx context.Context) (wrote bool, err error) {
 // awaited reports whether the present transition waits for the cell's acknowledgement.
 func (a *Acknowledger) awaited(s *shares.State) bool {
 	return s.Transition != nil && slices.Contains(s.Transition.Awaiting, a.c.Cell)
-}
-
-// mustTellAsks reports whether the cell must tell the balancer that its software can ask other cells, because the
-// balancer may be waiting for that: see balancer.Ack.Asks.
-func (a *Acknowledger) mustTellAsks(s *shares.State) bool {
-	if s.Phase != shares.Steady {
-		return false
-	}
-	last := s.Generations[len(s.Generations)-1]
-	return !last.Kept && slices.ContainsFunc(last.Cells, func(w shares.Weight) bool { return w.Cell == a.c.Cell })
 }
 
 // Prepare stores the placement of every tenant if the cell has no shares yet. It must be called before [Concerned]
@@ -309,13 +297,12 @@ func (a *Acknowledger) write(ctx context.Context, s *shares.State) (bool, error)
 	if err == nil && !item.Deleted && item.Verify() == nil &&
 		json.Unmarshal(item.Body, &have) == nil { // an acknowledgement that cannot be read is replaced
 		then := shares.Document{Epoch: have.Epoch, Phase: have.Phase}
-		if now := s.Document().Revision(); then.Revision() > now || then.Revision() == now && have.Asks {
+		if now := s.Document().Revision(); then.Revision() >= now {
 			return false, nil
 		}
 	}
 	now := a.c.Now()
-	body, err := json.Marshal(balancer.Ack{Cell: a.c.Cell, Epoch: s.Epoch, Phase: s.Phase, AtUS: now.UnixMicro(),
-		Asks: true})
+	body, err := json.Marshal(balancer.Ack{Cell: a.c.Cell, Epoch: s.Epoch, Phase: s.Phase, AtUS: now.UnixMicro()})
 	if err != nil {
 		return false, err
 	}

@@ -174,7 +174,7 @@ func TestApply(t *testing.T) {
 		streamstest.History(t, control.Plans, "p1", `{"id":"p1"}`),
 		streamstest.History(t, control.Plans, events.SettingsKey, `{"routes":[]}`),
 		streamstest.History(t, control.Plans, events.CanaryKey, `{"at":"now"}`),
-		streamstest.History(t, control.Cells, events.SharesKey, `{"version":1}`),
+		streamstest.History(t, control.Cells, events.SharesKey, `{"version":2}`),
 		tenant(t, "acme", 2), key(t, "k1", "a"),
 	)...))
 	w.at(plan.KindPlan, "p1", 1)
@@ -270,18 +270,18 @@ func TestPoisonMessages(t *testing.T) {
 // and never replace those of the cell, which stay in force, after a restart, too. Later messages are applied.
 func TestUnreadableShares(t *testing.T) {
 	placement := shares.PlacementKey("acme")
-	const first, second = `{"version":1,"tenant":"acme","generations":[{"epoch":0,"from":1}]}`,
-		`{"version":1,"tenant":"acme","generations":[{"epoch":3,"from":7}]}`
+	const first, second = `{"version":2,"tenant":"acme","generations":[{"epoch":0,"from":1}]}`,
+		`{"version":2,"tenant":"acme","generations":[{"epoch":3,"from":7}]}`
 	for _, tt := range []struct {
 		name             string
 		key              string
 		good, bad, again string
 	}{
-		{"shares of a newer layout", events.SharesKey, `{"version":1}`, `{"version":2,"epoch":9}`,
-			`{"version":1,"done":["x"]}`},
-		{"shares of no layout", events.SharesKey, `{"version":1}`, `{}`, `{"version":1,"done":["x"]}`},
-		{"shares that were deleted", events.SharesKey, `{"version":1}`, "", `{"version":1,"done":["x"]}`},
-		{"a placement of a newer layout", placement, first, `{"version":2,"tenant":"acme"}`, second},
+		{"shares of a newer layout", events.SharesKey, `{"version":2}`, `{"version":3,"epoch":9}`,
+			`{"version":2,"done":["x"]}`},
+		{"shares of no layout", events.SharesKey, `{"version":2}`, `{}`, `{"version":2,"done":["x"]}`},
+		{"shares that were deleted", events.SharesKey, `{"version":2}`, "", `{"version":2,"done":["x"]}`},
+		{"a placement of a newer layout", placement, first, `{"version":3,"tenant":"acme"}`, second},
 		{"a placement of no layout", placement, first, `{"anything":1}`, second},
 		{"a placement of another tenant", placement, first, strings.Replace(second, "acme", "other", 1), second},
 		{"a placement that was deleted", placement, first, "", second},
@@ -320,7 +320,7 @@ func TestUnreadableShares(t *testing.T) {
 // Guarantees that unreadable shares are delivered again if the cell's table does not say whether it has shares.
 func TestUnreadableSharesComeAgain(t *testing.T) {
 	w := newWorld(t)
-	bad := w.messages(streamstest.History(t, control.Cells, events.SharesKey, `{"version":2}`)...)
+	bad := w.messages(streamstest.History(t, control.Cells, events.SharesKey, `{"version":3}`)...)
 	w.before = func(*cellconfig.Step) error { return errAway }
 	w.handle(bad, bad[0].ID)
 	w.before = nil

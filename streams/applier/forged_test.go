@@ -41,9 +41,9 @@ func TestForgedMessages(t *testing.T) {
 		w.forged("plan.changed", "plans", "free", none, 1),
 		w.forged("plan.changed", "plans", "free", "null", 2),
 		w.forged("settings.changed", "plans", events.SettingsKey, `{}`, 1),
-		w.forged("shares.changed", "cells", events.SharesKey, `{"version":1,"epoch":9007199254740991}`, 7),
+		w.forged("shares.changed", "cells", events.SharesKey, `{"version":2,"epoch":9007199254740991}`, 7),
 		w.forged("shares.changed", "cells", events.SharesKey, "null", 1),
-		w.forged("shares.changed", "cells", "placed.x", `{"version":1}`, 1),
+		w.forged("shares.changed", "cells", "placed.x", `{"version":2}`, 1),
 		w.forged("canary", "plans", events.CanaryKey, `{}`, 3),
 	}
 	w.handle(all)

@@ -106,7 +106,7 @@ func TestUnacknowledgedSharesComeSoon(t *testing.T) {
 			w, q := newWorld(t), &queue{}
 			w.withQueue(q, tt.failing)
 			batch := w.messages(tenant(t, "a", 1)[0],
-				streamstest.History(t, control.Cells, events.SharesKey, `{"version":1}`)[0])
+				streamstest.History(t, control.Cells, events.SharesKey, `{"version":2}`)[0])
 			out, err := w.applier.Invoke(t.Context(), received(t, 3, batch))
 			if (err != nil) != (tt.again > 0) || len(q.delays) != tt.again {
 				t.Errorf("%s, %v; %v are delayed, want %d", out, err, q.delays, tt.again)

@@ -39,11 +39,10 @@
 //
 // Some limits cannot be divided between the cells, because they are too small ([shares.NeedsHome]). Such a limit is
 // homed: the tenant's home cell counts it, and every cell asks that cell. Limits of plans are homed by the transition
-// that makes them too small, once every serving cell has acknowledged something with software that can ask
-// ([Ack].Asks). Limits of one tenant, because of an override or because few cells serve the tenant, are homed by its
-// placement. Each run determines them for the cells that serve and for the cells that are asked for, so that a join and
-// the limits that it makes too small are one transition, for up to [shares.MaxPlaced] tenants. Further tenants follow
-// in the next transitions. Until then, no limit is exceeded, but costs above a cell's share are denied. For a limit
+// that makes them too small. Limits of one tenant, because of an override or because few cells serve the tenant, are
+// homed by its placement. Each run determines them for the cells that serve and for the cells that are asked for, so
+// that a join and the limits that it makes too small are one transition, for up to [shares.MaxPlaced] tenants. Further
+// tenants follow in the next transitions. Until then, no limit is exceeded, but costs above a cell's share are denied. For a limit
 // with a boost, the lower of the amounts with and without the boost decides, so that the end of the boost changes
 // nothing. If the plan or override of a limit cannot be read, the limit stays where it is.
 //
@@ -97,10 +96,6 @@ type Ack struct {
 	Epoch int64        `json:"epoch"`
 	Phase shares.Phase `json:"phase"`
 	AtUS  int64        `json:"at_us"` // by the cell's clock, µs since 1970
-
-	// Asks says that the cell's software can ask another cell for limits too small to be divided: see
-	// shares.Generation.Kept.
-	Asks bool `json:"asks,omitempty"`
 }
 
 // Wish is the part of the body of a cell, or of a tenant's pin, that the balancer reads.
@@ -205,7 +200,7 @@ func (b *Balancer) attempt(ctx context.Context) (Result, error) {
 	if growthWaits {
 		return resultOf(state, t), nil
 	}
-	in := shares.Input{Acks: t.acks, Able: t.canAsk}
+	in := shares.Input{Acks: t.acks}
 	if state.Phase != shares.Shrink { // no transition can begin in a shrink, so pins wait
 		plans, whole, err := b.plans(ctx)
 		if err != nil {

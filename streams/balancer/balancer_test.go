@@ -511,8 +511,8 @@ func TestBadItems(t *testing.T) {
 	if r.Unread != 5 || !slices.Equal(r.Awaited, []string{"eu-1", "us-1"}) {
 		t.Fatalf("%+v\n%s", r, w.log.String())
 	}
-	for _, a := range []balancer.Ack{{"eu-1", 1, shares.Shrink, 0, false}, {"eu-1", 2, shares.Grow, 0, false},
-		{"eu-1", 3, shares.Shrink, 0, false}, {"nobody", 2, shares.Shrink, 0, false}} {
+	for _, a := range []balancer.Ack{{"eu-1", 1, shares.Shrink, 0}, {"eu-1", 2, shares.Grow, 0},
+		{"eu-1", 3, shares.Shrink, 0}, {"nobody", 2, shares.Shrink, 0}} {
 		body, err := json.Marshal(a)
 		if err != nil {
 			t.Fatal(err)

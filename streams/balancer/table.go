@@ -20,8 +20,7 @@ type table struct {
 	pins       []wish // by key
 	placements map[string]storedPlacement
 	acks       []shares.Ack
-	canAsk     []string // cells whose software can ask other cells for limits too small to be divided
-	unread     int      // number of errors about items that cannot be read or are not valid
+	unread     int // number of errors about items that cannot be read or are not valid
 
 	// keys of placements that cannot be read, with the versions of their items; 0 if unknown
 	unreadable      map[string]int64
@@ -174,12 +173,9 @@ func readPlacement(i *control.Item) (*shares.Placement, error) {
 	return shares.ReadPlacement(i.Key, i.Body)
 }
 
-// addAck records what a cell has acknowledged, and whether its software can ask other cells.
+// addAck records what a cell has acknowledged.
 func (t *table) addAck(a *Ack) {
 	t.acks = append(t.acks, shares.Ack{Cell: a.Cell, Epoch: a.Epoch, Phase: a.Phase, At: time.UnixMicro(a.AtUS)})
-	if a.Asks {
-		t.canAsk = append(t.canAsk, a.Cell)
-	}
 }
 
 func readWish(i *control.Item) (wish, error) {

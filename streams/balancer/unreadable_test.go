@@ -287,14 +287,14 @@ func TestStaleLookLeavesUnreadablePlacements(t *testing.T) {
 			}
 			f.now = f.now.Add(10 * time.Second)
 		}
-		f.put(control.Cells, shares.PlacementKey("acme"), `{"version":2,"tenant":"acme"}`)
+		f.put(control.Cells, shares.PlacementKey("acme"), `{"version":3,"tenant":"acme"}`)
 		return nil
 	}
 	f.bench.run()
 	if s := f.state(); !once || s.Phase != shares.Steady {
 		t.Fatalf("phase %s, %t: nothing was tried", s.Phase, once)
 	}
-	if body := string(f.newest().Body); !strings.Contains(body, `"version":2`) {
+	if body := string(f.newest().Body); !strings.Contains(body, `"version":3`) {
 		t.Errorf("the newer placement was written over: %s", body)
 	}
 }
@@ -308,7 +308,7 @@ func TestManyUnreadablePlacements(t *testing.T) {
 	w.settle()
 	for i := range 2 * shares.MaxPlaced {
 		tenant := fmt.Sprintf("bad %03d", i)
-		w.put(control.Cells, shares.PlacementKey(tenant), `{"version":2}`)
+		w.put(control.Cells, shares.PlacementKey(tenant), `{"version":3}`)
 		w.putRequest(shares.Request{Kind: shares.Place, Tenant: tenant, Cells: []string{"a"}})
 	}
 	for i := range 10 {

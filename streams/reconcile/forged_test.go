@@ -101,7 +101,7 @@ func TestForgedDocuments(t *testing.T) {
 	w.putEverywhere(control.Tenants, "other", `{"id":"other","plan":"free"}`)
 	w.putEverywhere(control.Tenants, "kept", `{"id":"kept","plan":"free"}`)
 	w.putEverywhere(control.Keys, "good", keyBody("good", strings.Repeat("a", 64)))
-	w.putEverywhere(control.Cells, events.SharesKey, `{"version":1}`)
+	w.putEverywhere(control.Cells, events.SharesKey, `{"version":2}`)
 	pepper, stolen := []byte("the pepper of the deployment"), identity.NewKey()
 	w.forge(
 		document(plan.KindKey, "backdoor", 1, keyBody("backdoor", identity.HashKey(pepper, stolen))),
@@ -109,7 +109,7 @@ func TestForgedDocuments(t *testing.T) {
 		document(plan.KindTenant, "other", events.MaxVersion, ""),
 		document(plan.KindTenant, strings.Repeat("x", 500), 1, `{}`),
 		document(plan.KindKey, "good", 7, keyBody("good", strings.Repeat("b", 64))),
-		document(cellconfig.KindShares, cellconfig.SharesID, 9, `{"version":1,"epoch":9}`),
+		document(cellconfig.KindShares, cellconfig.SharesID, 9, `{"version":2,"epoch":9}`),
 		document(cellconfig.KindPlacement, shares.PlacementKey("acme"), 3, placementBody("acme")),
 	)
 	w.alterDocument(document(plan.KindTenant, "kept", 1, `{"id":"kept"}`))
@@ -288,7 +288,7 @@ func TestNumbersAboveTheHead(t *testing.T) {
 	}
 	w.putTenants(1100)
 	w.putEverywhere(control.Plans, events.SettingsKey, `{"routes":[]}`)
-	w.putEverywhere(control.Cells, events.SharesKey, `{"version":1}`)
+	w.putEverywhere(control.Cells, events.SharesKey, `{"version":2}`)
 	w.putEverywhere(control.Keys, "a", keyBody("a", hash("a").ID))
 	w.putEverywhere(control.Keys, "b", keyBody("b", hash("b").ID))
 	refs := []cellconfig.Ref{
@@ -497,11 +497,11 @@ func TestForgedItemReplacesNothing(t *testing.T) {
 	i := w.items[name{control.Tenants, "t000003"}]
 	i.Body = []byte(`{"id":"t000003","plan":"gold"}`) // by hand: the hash is that of another body
 	w.items[name{control.Tenants, "t000003"}] = i
-	w.putEverywhere(control.Cells, events.SharesKey, `{"version":1}`)
+	w.putEverywhere(control.Cells, events.SharesKey, `{"version":2}`)
 	w.put(control.Cells, events.SharesKey, `{"version":99}`)
 	w.forge(
 		document(plan.KindTenant, "t000004", 5, `{}`),
-		document(cellconfig.KindShares, cellconfig.SharesID, 7, `{"version":1}`),
+		document(cellconfig.KindShares, cellconfig.SharesID, 7, `{"version":2}`),
 	)
 	w.unreadable[name{control.Tenants, "t000004"}] = true
 	if result := w.wantDrift(drift{reconcile.Unreadable: 3}); result.Repaired != 0 {

@@ -51,7 +51,7 @@ func (o *orderedCell) Commit(ctx context.Context, step cellconfig.Step) error {
 
 // placementBody returns the placement of a tenant that every cell serves.
 func placementBody(tenant string) string {
-	return fmt.Sprintf(`{"generations":[{"epoch":0,"from":1}],"tenant":%q,"version":1}`, tenant)
+	return fmt.Sprintf(`{"generations":[{"epoch":0,"from":1}],"tenant":%q,"version":2}`, tenant)
 }
 
 // newEmptyCell returns a world with shares, placements and tenants, and an empty cell.
@@ -61,7 +61,7 @@ func newEmptyCell(t *testing.T, placements, tenants int) *orderedCell {
 		tenant := fmt.Sprintf("t%06d", i)
 		w.put(control.Cells, shares.PlacementKey(tenant), placementBody(tenant))
 		if i == placements/2 {
-			w.put(control.Cells, events.SharesKey, `{"version":1}`)
+			w.put(control.Cells, events.SharesKey, `{"version":2}`)
 		}
 	}
 	w.put(control.Cells, "eu-1", `{"id":"eu-1"}`) // cells do not need it
@@ -155,7 +155,7 @@ func TestFirstSharesWaitForEveryPlacement(t *testing.T) {
 			if o.shares != 1 {
 				t.Fatalf("the shares were written %d times, want once", o.shares)
 			}
-			o.put(control.Cells, events.SharesKey, `{"version":1,"done":["x"]}`)
+			o.put(control.Cells, events.SharesKey, `{"version":2,"done":["x"]}`)
 			o.unreadable[name{control.Cells, missing}] = true
 			o.runToEnd(time.Hour)
 			if o.shares != 2 {
@@ -232,7 +232,7 @@ func TestUnreadableSharesAreLeft(t *testing.T) {
 			had := map[cellconfig.Ref]int64{} // the versions that the cell must keep; 0 for none
 			keys := []string{events.SharesKey, shares.PlacementKey("t000001"), shares.PlacementKey("t000002"),
 				shares.PlacementKey("none")}
-			for i, bad := range []string{`{"version":2}`, `{"version":2,"tenant":"t000001"}`, placementBody("t000001"),
+			for i, bad := range []string{`{"version":3}`, `{"version":3,"tenant":"t000001"}`, placementBody("t000001"),
 				`{"version":2,"tenant":"none"}`} {
 				o.put(control.Cells, keys[i], bad)
 				ref, _ := cellconfig.RefOf(control.Cells, keys[i])
@@ -256,7 +256,7 @@ func TestUnreadableSharesAreLeft(t *testing.T) {
 			if n := o.meter.Of("drift_unreadable"); n != 8 {
 				t.Errorf("got drift_unreadable %d after two runs, want 8: 4 in each", n)
 			}
-			for i, good := range []string{`{"version":1,"done":["x"]}`, placementBody("t000001"),
+			for i, good := range []string{`{"version":2,"done":["x"]}`, placementBody("t000001"),
 				placementBody("t000002"), placementBody("none")} {
 				o.put(control.Cells, keys[i], good)
 			}
@@ -276,7 +276,7 @@ func TestFirstSharesWithAnUnreadablePlacement(t *testing.T) {
 				bad := shares.PlacementKey("t000003")
 				o.put(control.Cells, bad, `{"version":2,"tenant":"t000003"}`)
 				if hadShares { // a tombstone: an earlier version could not be read
-					o.put(control.Cells, events.SharesKey, `{"version":1,"done":["x"]}`)
+					o.put(control.Cells, events.SharesKey, `{"version":2,"done":["x"]}`)
 					if _, err := o.Memory.Apply(t.Context(),
 						[]cellconfig.Document{{Ref: cellconfig.Ref{Kind: cellconfig.KindShares,
 							ID: cellconfig.SharesID},

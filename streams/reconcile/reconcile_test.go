@@ -296,7 +296,7 @@ func TestNothingDrifted(t *testing.T) {
 	w := newWorld(t)
 	w.putEverywhere(control.Plans, "p1", `{"id":"p1"}`)
 	w.putEverywhere(control.Plans, events.SettingsKey, `{"routes":[]}`)
-	w.putEverywhere(control.Cells, events.SharesKey, `{"version":1}`)
+	w.putEverywhere(control.Cells, events.SharesKey, `{"version":2}`)
 	w.put(control.Cells, "eu-1", `{"weight":1}`) // which no cell has
 	w.putEverywhere(control.Keys, "k1",
 		`{"hash":"`+strings.Repeat("a", 64)+`","id":"k1","pepper":"p","tenant":"t000001"}`)

@@ -94,13 +94,13 @@ func TestReadable(t *testing.T) {
 		body string // "": deleted
 		want bool
 	}{
-		{cellconfig.Ref{Kind: cellconfig.KindShares, ID: cellconfig.SharesID}, `{"version":1}`, true},
-		{cellconfig.Ref{Kind: cellconfig.KindShares, ID: cellconfig.SharesID}, `{"version":2}`, false},
+		{cellconfig.Ref{Kind: cellconfig.KindShares, ID: cellconfig.SharesID}, `{"version":2}`, true},
+		{cellconfig.Ref{Kind: cellconfig.KindShares, ID: cellconfig.SharesID}, `{"version":3}`, false},
 		{cellconfig.Ref{Kind: cellconfig.KindShares, ID: cellconfig.SharesID}, ``, false},
 		{cellconfig.Ref{Kind: cellconfig.KindPlacement, ID: placement},
-			`{"version":1,"tenant":"acme","generations":[{"epoch":0,"from":1}]}`, true},
+			`{"version":2,"tenant":"acme","generations":[{"epoch":0,"from":1}]}`, true},
 		{cellconfig.Ref{Kind: cellconfig.KindPlacement, ID: placement},
-			`{"version":1,"tenant":"other","generations":[{"epoch":0,"from":1}]}`, false},
+			`{"version":2,"tenant":"other","generations":[{"epoch":0,"from":1}]}`, false},
 		{cellconfig.Ref{Kind: cellconfig.KindPlacement, ID: placement}, `{"version":2,"tenant":"acme"}`, false},
 		{cellconfig.Ref{Kind: cellconfig.KindPlacement, ID: placement}, ``, false},
 		{cellconfig.Ref{Kind: plan.KindTenant, ID: "acme"}, ``, true},

@@ -154,7 +154,7 @@ func TestBeforeShares(t *testing.T) {
 	two := newBalanced(t, "eu-1", "us-1").document(1)
 	gone := cellconfig.Document{Ref: two.Ref, Version: 2, Deleted: true}
 	none := body(cellconfig.KindShares, cellconfig.SharesID, 1,
-		`{"version":1,"epoch":0,"phase":"","skew_us":0,"members":null,"generations":null}`)
+		`{"version":2,"epoch":0,"phase":"","skew_us":0,"members":null,"generations":null}`)
 	for _, tt := range []struct {
 		name   string
 		cell   string
@@ -292,7 +292,7 @@ func TestPlacements(t *testing.T) {
 	w.away(true)
 	w.want(noon.Add(6*time.Second), "t", "10")
 	w.away(false)
-	w.apply(body(cellconfig.KindPlacement, shares.PlacementKey("t"), 2, `{"version":1,"tenant":"other"}`))
+	w.apply(body(cellconfig.KindPlacement, shares.PlacementKey("t"), 2, `{"version":2,"tenant":"other"}`))
 	w.want(noon.Add(60*time.Second), "t", "10") // an unreadable placement does not replace a readable one
 	r := w.reader(inCell("us-1"))
 	c, _ := r.Begin(t.Context(), noon)

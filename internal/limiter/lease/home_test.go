@@ -451,7 +451,7 @@ func TestKeptLimitsAreUsed(t *testing.T) {
 	doc := &shares.Document{Version: shares.Layout, Epoch: 1, Phase: shares.Steady, Members: cells,
 		Generations: []shares.Generation{{
 			Epoch: 1, From: 1, Cells: []shares.Weight{{Cell: "a", Weight: 1}, {Cell: "b", Weight: 1},
-				{Cell: "c", Weight: 1}}, Kept: true,
+				{Cell: "c", Weight: 1}},
 			Homed: []shares.PlanLimit{{Plan: "p", Limit: "x"}}}}}
 	for _, tt := range []struct {
 		perSecond int64

@@ -30,7 +30,7 @@ func seeds(f *testing.F) {
 	d.now = d.out.Wake
 	d.step(Input{})
 	add()
-	f.Add([]byte(`{"version":1,"epoch":1,"phase":"steady","skew_us":0,"members":[],"generations":[]}`))
+	f.Add([]byte(`{"version":2,"epoch":1,"phase":"steady","skew_us":0,"members":[],"generations":[]}`))
 }
 
 // FuzzDocument guarantees that every document that is read is written unchanged, and that no view of it panics or

@@ -89,8 +89,8 @@ func sized(l *limit.Limit, amounts []amount) *limit.Limit {
 // KeptIn returns the cell whose counters keep the limit of a plan for all cells that serve the tenant, after the
 // present transition has taken effect. This is the tenant's home cell. Every cell, including the home cell, asks for
 // the limit in the home cell's DynamoDB. KeptIn returns "" if each cell grants from its own counters: for a limit that
-// is divided, a tenant that only one cell serves, a quota (see [View.QuotaHome]), a sliding_log, which DynamoDB cannot
-// keep, and generations that are not [Generation.Kept].
+// is divided, a tenant that only one cell serves, a quota (see [View.QuotaHome]), and a sliding_log, which DynamoDB
+// cannot keep.
 func (v *View) KeptIn(plan string, l *limit.Limit) string {
 	if v == nil {
 		return ""
@@ -99,7 +99,7 @@ func (v *View) KeptIn(plan string, l *limit.Limit) string {
 }
 
 func (e *era) keptIn(plan string, l *limit.Limit) string {
-	if !e.kept || len(e.cells) < 2 {
+	if len(e.cells) < 2 {
 		return ""
 	}
 	homed := e.isListed(plan, l.ID)

@@ -13,8 +13,7 @@
 // is not pinned it is the cell with the highest hash of cell and tenant. A leaky bucket is always homed, since n cells
 // could each grant its largest cost at once. A quota is never divided: see [View.QuotaHome].
 //
-// Two kinds of homed limits are granted only by the home cell: those of a generation that is not [Generation.Kept],
-// and a sliding_log, which the counters that other cells can reach cannot store.
+// A homed sliding_log is granted only by the home cell, since the counters that other cells can reach cannot store it.
 //
 // The shares list the limits that are homed, by plan and limit (in a tenant's placement by limit). The list does not
 // depend on the present numbers of the limits: a changed plan or tenant never moves a limit, only a transition does.
@@ -84,7 +83,7 @@ import (
 )
 
 // Layout is the version of the JSON of documents, placements and states.
-const Layout = 1
+const Layout = 2
 
 // Bounds. A state is stored as one item of the control tables, whose body may have 200 KB (204,800 bytes), and is sent
 // in one event. Of MaxStateBytes, MaxDocumentBytes are for what cells must know; the rest is for the queue, the ids of
@@ -152,10 +151,6 @@ type Generation struct {
 	From  int64       `json:"from"`            // µs since 1970; 0: not set yet, shares only shrink; 1: no predecessor
 	Cells []Weight    `json:"cells"`           // the cells that serve, sorted by id
 	Homed []PlanLimit `json:"homed,omitempty"` // limits that are not divided, sorted by plan and limit
-
-	// Kept says that every cell that serves a tenant asks the tenant's home cell for its homed limits. If false, only
-	// the home cell grants them: this is so in generations made before the software of every cell could ask.
-	Kept bool `json:"kept,omitempty"`
 
 	// HomeFrom is set in the oldest generation. It is the time since which tenants without a placement have had the
 	// same home cells as in this generation: older generations that were dropped had the same cells. 0 stands for
@@ -229,7 +224,6 @@ type era struct {
 	homed    []PlanLimit
 	homedBy  []string
 	home     string
-	kept     bool // every cell asks the home cell for homed limits
 }
 
 // View returns what cell may grant to tenant. stored is the placement that the cell has stored for the tenant, or nil.
@@ -278,8 +272,7 @@ func (d *Document) View(cell, tenant string, stored *Placement) *View {
 
 func (v *View) era(g *Generation, p *Placed) era {
 	e := era{from: laterFrom(g.From, p.From), homeFrom: laterFrom(g.homeFrom(), p.homeFrom()), cells: g.Cells,
-		pinned: p.Cells, homed: g.Homed, homedBy: p.Homed,
-		kept: g.Kept}
+		pinned: p.Cells, homed: g.Homed, homedBy: p.Homed}
 	if len(p.Cells) > 0 {
 		e.cells = make([]Weight, 0, len(p.Cells))
 		for _, w := range g.Cells {

@@ -37,10 +37,6 @@ type Input struct {
 	// transition homes the limits that need it in the cells as they will be after the transition.
 	Limits []Limited
 
-	// Able are the cells that have declared that their software can ask another cell for homed limits: see
-	// [Generation.Kept].
-	Able []string
-
 	// Placements are the stored placements of tenants; a nil entry says that the tenant has none. See [Output.Load].
 	Placements map[string]*Placement
 }
@@ -284,7 +280,7 @@ func (b *balancer) settle() {
 
 // target returns the generation that results from the members.
 func (b *balancer) target() Generation {
-	g := Generation{Cells: []Weight{}, Kept: b.nextKept()}
+	g := Generation{Cells: []Weight{}}
 	for _, m := range b.s.Members {
 		if m.Weight > 0 && !m.Forced {
 			g.Cells = append(g.Cells, Weight{m.Cell, m.Weight})
@@ -311,22 +307,6 @@ func (b *balancer) target() Generation {
 	return g
 }
 
-// nextKept returns the next generation's Kept. Before the first generation no cell has granted anything, so no cell
-// needs to be able to ask. After that, every cell that serves must have declared that it can ask: a cell that cannot
-// would go on with the previous generation, and a transition would wait for it. Kept never becomes false again.
-func (b *balancer) nextKept() bool {
-	n := len(b.s.Generations)
-	if n == 0 || b.s.Generations[n-1].Kept {
-		return true
-	}
-	for _, w := range b.s.Generations[n-1].Cells {
-		if i, ok := b.s.member(w.Cell); ok && !b.s.Members[i].Forced && !slices.Contains(b.in.Able, w.Cell) {
-			return false
-		}
-	}
-	return true
-}
-
 func comparePlanLimits(a, b PlanLimit) int {
 	if c := compare(a.Plan, b.Plan); c != 0 {
 		return c
@@ -335,7 +315,7 @@ func comparePlanLimits(a, b PlanLimit) int {
 }
 
 func sameShares(a, b *Generation) bool {
-	return slices.Equal(a.Cells, b.Cells) && slices.Equal(a.Homed, b.Homed) && a.Kept == b.Kept
+	return slices.Equal(a.Cells, b.Cells) && slices.Equal(a.Homed, b.Homed)
 }
 
 // prune drops the oldest generations if there are too many, or the document is too large.

@@ -457,7 +457,7 @@ func TestStrict(t *testing.T) {
 		{Kind: Place, Tenant: "acme", Cells: []string{"a"}}}})
 	good := string(mustJSON(t, d.state.Document()))
 	for _, tc := range []struct{ old, by, want string }{
-		{`"version":1,"epoch"`, `"version":2,"epoch"`, "unknown layout 2"},
+		{`"version":2,"epoch"`, `"version":3,"epoch"`, "unknown layout 3"},
 		{`"epoch":2,"phase"`, `"epoch":1,"phase"`, "from: 0"},
 		{`"phase":"shrink"`, `"phase":"steady"`, "from: 0"},
 		{`"phase":"shrink"`, `"phase":"odd"`, "phase"},
@@ -488,65 +488,11 @@ func TestStrict(t *testing.T) {
 	}
 }
 
-// Guarantees that every cell asks for homed limits only once every cell that serves has declared that its software can
-// ask, through a transition and permanently, and that a state of earlier releases is read unchanged. A cell that
-// cannot ask would grant the whole limit from its own counters.
-func TestEveryCellAsksOnceAllCan(t *testing.T) {
-	l := mustLimit(t, limit.Limit{ID: "tiny", Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Period: time.Second,
-		Threshold: 1}}})
-	const before = `{"version":1,"epoch":4,"phase":"steady","skew_us":5000000,"members":[` +
-		`{"cell":"a","state":"active","weight":1},{"cell":"b","state":"active","weight":1}],"generations":[` +
-		`{"epoch":1,"from":1,"cells":[{"cell":"a","weight":1}]},` +
-		`{"epoch":4,"from":1790000000000000,"cells":[{"cell":"a","weight":1},{"cell":"b","weight":1}],` +
-		`"homed":[{"plan":"pro","limit":"tiny"}]}]}`
-	s, err := DecodeState([]byte(before))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if again := string(mustJSON(t, s)); again != before {
-		t.Fatalf("the state that was read is written as %s, want it unchanged", again)
-	}
-	d := &desk{t: t, state: *s, now: noon}
-	limits := []Limited{{"pro", l}}
-	at := func(cell string) []Span { return d.state.Document().View(cell, "acme", nil).Limit("pro", l, "acme") }
-	granted := func() (text string) {
-		for _, cell := range []string{"a", "b"} {
-			if in, _ := At(at(cell), d.now.UnixMicro()); in.Limit != nil {
-				text += fmt.Sprintf("%s: %d of %q; ", cell, in.Limit.Tiers[0].Threshold, in.Limit.Home)
-			}
-		}
-		return text
-	}
-	home := d.state.Document().View("a", "acme", nil).Home()
-	alone := fmt.Sprintf("%s: 1 of \"\"; ", home)
-	for _, able := range [][]string{nil, {"a"}, {"b", "c"}} {
-		d.step(Input{Limits: limits, Able: able})
-		if d.want(Steady, 4); granted() != alone {
-			t.Fatalf("%v can ask: %s, want %s", able, granted(), alone)
-		}
-	}
-	d.step(Input{Limits: limits, Able: []string{"a", "b"}})
-	if d.want(Shrink, 5, "a", "b"); granted() != "" {
-		t.Errorf("during the phase shrink, %s is granted, want nothing", granted())
-	}
-	d.finishTransition()
-	d.now = d.now.Add(time.Minute)
-	if want := fmt.Sprintf("a: 1 of %q; b: 1 of %q; ", home, home); granted() != want {
-		t.Errorf("after it grew: %s, want %s", granted(), want)
-	}
-	d.step(Input{Limits: limits}) // no cell declares anything any more
-	d.want(Steady, 5)
-	d.step(Input{Limits: limits, Requests: []Request{{Kind: Join, Cell: "c", Weight: 1}}})
-	if g := d.out.Publish.Generations; !g[len(g)-1].Kept {
-		t.Errorf("a later generation is not marked as kept: %+v", g[len(g)-1])
-	}
-}
-
 // Guarantees which limits cells ask their home for: homed limits, except for a sliding_log, which DynamoDB cannot
 // keep, a quota, which has spans of its own, and limits of a tenant that one cell serves alone.
 func TestKeptIn(t *testing.T) {
 	doc := &Document{Version: Layout, Epoch: 1, Phase: Steady, Members: []string{"a", "b"}, Generations: []Generation{{
-		Epoch: 1, From: always, Cells: []Weight{{"a", 1}, {"b", 1}}, Homed: []PlanLimit{{"pro", "x"}}, Kept: true}}}
+		Epoch: 1, From: always, Cells: []Weight{{"a", 1}, {"b", 1}}, Homed: []PlanLimit{{"pro", "x"}}}}}
 	pinned := &Placement{Version: Layout, Tenant: "acme", Generations: []Placed{{From: always, Cells: []string{"b"}}}}
 	home := doc.View("a", "acme", nil).Home()
 	for _, a := range limit.Algorithms() {
