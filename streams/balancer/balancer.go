@@ -42,9 +42,9 @@
 // that makes them too small. Limits of one tenant, because of an override or because few cells serve the tenant, are
 // homed by its placement. Each run determines them for the cells that serve and for the cells that are asked for, so
 // that a join and the limits that it makes too small are one transition, for up to [shares.MaxPlaced] tenants. Further
-// tenants follow in the next transitions. Until then, no limit is exceeded, but costs above a cell's share are denied. For a limit
-// with a boost, the lower of the amounts with and without the boost decides, so that the end of the boost changes
-// nothing. If the plan or override of a limit cannot be read, the limit stays where it is.
+// tenants follow in the next transitions. Until then, no limit is exceeded, but costs above a cell's share are denied.
+// For a limit with a boost, the lower of the amounts with and without the boost decides, so that the end of the boost
+// changes nothing. If the plan or override of a limit cannot be read, the limit stays where it is.
 //
 // # Items that cannot be read
 //
