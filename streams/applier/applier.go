@@ -61,12 +61,6 @@ import (
 	"github.com/sluicelimits/sluice/streams/delivery"
 )
 
-// Meter counts. *telemetry.Meter implements it.
-type Meter interface {
-	Count(name string, n int64)
-	Took(name string, d time.Duration)
-}
-
 // Tables is the part of [control.Tables] that the applier uses.
 type Tables interface {
 	Get(ctx context.Context, t control.Table, key string) (control.Item, error)
@@ -84,7 +78,7 @@ type Config struct {
 	Tables Tables // the control tables
 	Store  cellconfig.Store
 	Keep   delivery.Keeper
-	Meter  Meter
+	Meter  delivery.Meter
 
 	Acknowledger Acknowledger // called by Invoke; if nil, Invoke does not acknowledge shares
 	Delayer      Delayer      // called by Invoke; if nil, failed messages come after the queue's visibility timeout

@@ -34,16 +34,10 @@ import (
 	"github.com/sluicelimits/sluice/streams/delivery"
 )
 
-// Meter counts. *telemetry.Meter implements it.
-type Meter interface {
-	Count(name string, n int64)
-	Took(name string, d time.Duration)
-}
-
 // Config sets up an Archiver. Archive and Meter are required.
 type Config struct {
 	Archive audit.Archive
-	Meter   Meter
+	Meter   delivery.Meter
 
 	Log      *slog.Logger     // default slog.Default()
 	Now      func() time.Time // default time.Now

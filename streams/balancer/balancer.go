@@ -82,6 +82,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/plan/shares"
+	"github.com/sluicelimits/sluice/streams/delivery"
 )
 
 // Actor is the actor of the state and the placements in the audit trail.
@@ -107,16 +108,10 @@ type Wish struct {
 	Tenant json.RawMessage `json:"tenant,omitempty"`
 }
 
-// Meter counts. *telemetry.Meter implements it.
-type Meter interface {
-	Count(name string, n int64)
-	Took(name string, d time.Duration)
-}
-
 // Config sets up a Balancer. Tables and Meter are required.
 type Config struct {
 	Tables   control.Tables
-	Meter    Meter
+	Meter    delivery.Meter
 	Settings shares.Settings // determines the grace
 
 	// Publish publishes a batch of the stream to the cells, and returns the answer for Lambda. It is the Invoke method

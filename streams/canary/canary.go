@@ -25,6 +25,7 @@ import (
 	"github.com/sluicelimits/sluice/events"
 	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
 	"github.com/sluicelimits/sluice/internal/control"
+	"github.com/sluicelimits/sluice/streams/delivery"
 )
 
 // Goal is the time within which 99 % of changes must be enforced.
@@ -42,17 +43,11 @@ type Tables interface {
 	Put(ctx context.Context, c control.Change) (control.Item, error)
 }
 
-// Meter counts. *telemetry.Meter implements it.
-type Meter interface {
-	Count(name string, n int64)
-	Took(name string, d time.Duration)
-}
-
 // Cell is a cell that is watched.
 type Cell struct {
 	ID    string
 	Table cellconfig.Table
-	Meter Meter // of this cell
+	Meter delivery.Meter // of this cell
 }
 
 // Config sets up a Canary. All fields but the last three are required.

@@ -1,10 +1,12 @@
 // Package local carries changes from the control tables to cells within one process, as `sluice dev` does, in place of
-// DynamoDB's streams, SNS, SQS and Lambda. It connects the feed of changes, the publisher, a topic, and for each cell a
-// queue and an applier. The publisher and the appliers are those that are deployed.
+// DynamoDB's streams, SNS, SQS and Lambda. It passes the feed of changes to the publisher, and what the publisher
+// publishes to an applier for each cell. The publisher and the appliers are those that are deployed.
 //
-// A change is applied in each cell at least once. The feed's cursor moves when every cell has applied everything before
-// it, so the next process repeats the changes that were unfinished when this one ended. A cell that is added is first
-// reconciled with the control tables, because it may be empty: a cell in memory is empty after each start.
+// The feed is carried in groups: the next group is read when every cell has applied the one before it, and the feed's
+// cursor has moved. A change is therefore applied in each cell at least once, and the next process repeats the group
+// that was unfinished when this one ended. The cells of a process are tables in its memory, so that one of them does
+// not fail while the others work. A cell that is added is first reconciled with the control tables, because it is
+// empty.
 package local
 
 import (
@@ -16,7 +18,6 @@ import (
 	"slices"
 	"strconv"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
@@ -31,20 +32,10 @@ import (
 const Consumer = "publisher"
 
 const (
-	readAtOnce    = 100 // records of the feed
-	applyAtOnce   = 10  // messages, as in a batch of SQS
-	maxUnfinished = 16  // groups, so that a cell that does not answer cannot fill the memory with messages
-
-	// The first and the longest wait before messages that failed are applied again.
-	firstWait = 10 * time.Millisecond
-	lastWait  = time.Second
+	groupSize   = 100         // records of the feed
+	applyAtOnce = 10          // messages, as in a batch of SQS
+	retryEvery  = time.Second // the wait before messages that failed are applied again
 )
-
-// Meter counts. *telemetry.Meter implements it.
-type Meter interface {
-	Count(name string, n int64)
-	Took(name string, d time.Duration)
-}
 
 // Config sets up a Pump. The first two fields are required.
 type Config struct {
@@ -52,7 +43,7 @@ type Config struct {
 	Tables reconcile.Tables // the same tables
 
 	Keep  delivery.Keeper  // default: log lines
-	Meter Meter            // default: nothing is counted
+	Meter delivery.Meter   // default: nothing is counted
 	Log   *slog.Logger     // default slog.Default()
 	Now   func() time.Time // default time.Now
 }
@@ -62,32 +53,25 @@ type Pump struct {
 	c         Config
 	publisher *publisher.Publisher
 
+	turn      sync.Mutex         // held while a group is carried, and while a cell is added
+	published []delivery.Message // of the group
+	messages  int64              // how many messages were made, for their ids
+
 	mu       sync.Mutex
 	cells    map[string]*cell
-	workers  func(*cell)   // starts the goroutines of a cell; nil unless Run is running
-	group    *group        // the group that is being published
-	messages int64         // how many messages were made, for their ids
 	position string        // up to which every cell has applied the feed
 	moved    chan struct{} // closed when position changes
 }
 
-// NoMeter is a Meter that counts nothing.
-type NoMeter struct{}
+// cell is a cell that receives changes.
+type cell struct {
+	*applier.Applier
+	removed context.Context
+	remove  context.CancelFunc
+}
 
-// Count implements [Meter].
-func (NoMeter) Count(string, int64) {}
-
-// Took implements [Meter].
-func (NoMeter) Took(string, time.Duration) {}
-
-// New makes a pump without cells. The error names the field.
+// New makes a pump without cells.
 func New(c Config) (*Pump, error) {
-	switch {
-	case c.Feed == nil:
-		return nil, errors.New("local: Feed is missing")
-	case c.Tables == nil:
-		return nil, errors.New("local: Tables is missing")
-	}
 	if c.Log == nil {
 		c.Log = slog.Default()
 	}
@@ -95,7 +79,7 @@ func New(c Config) (*Pump, error) {
 		c.Keep = delivery.LogKeeper{Log: c.Log}
 	}
 	if c.Meter == nil {
-		c.Meter = NoMeter{}
+		c.Meter = delivery.NoMeter{}
 	}
 	if c.Now == nil {
 		c.Now = time.Now
@@ -106,45 +90,8 @@ func New(c Config) (*Pump, error) {
 	return p, err
 }
 
-// cell is a cell that receives changes.
-type cell struct {
-	id      string
-	applier *applier.Applier
-
-	mu      sync.Mutex
-	queue   []message
-	removed bool
-	wake    chan struct{} // has a buffer of one: the queue has messages, or the cell was removed
-}
-
-// message is a message in a cell's queue.
-type message struct {
-	delivery.Message
-	group *group
-}
-
-// group holds the changes of one read of the feed. It ends when they were published and every cell has applied them.
-type group struct {
-	position string        // of its last record
-	open     atomic.Int64  // messages in queues, plus 1 while the group is being published
-	over     chan struct{} // closed when open is 0
-}
-
-func newGroup() *group {
-	g := &group{over: make(chan struct{})}
-	g.open.Store(1)
-	return g
-}
-
-// done says that a cell has applied a message of the group, or that the group was published.
-func (g *group) done() {
-	if g.open.Add(-1) == 0 {
-		close(g.over)
-	}
-}
-
-// Add adds a cell, reconciles it with the control tables, and sends it all later changes. It returns an error if there
-// is a cell with this id, or if the reconciliation failed. The cell is then not added.
+// Add reconciles a cell with the control tables, and sends it all later changes. It returns an error if there is a cell
+// with this id, or if the reconciliation failed. The cell is then not added.
 func (p *Pump) Add(ctx context.Context, id string, store cellconfig.Store) error {
 	a, err := applier.New(applier.Config{
 		Cell: id, Tables: p.c.Tables, Store: store, Keep: p.c.Keep, Meter: p.c.Meter, Log: p.c.Log, Now: p.c.Now,
@@ -152,52 +99,39 @@ func (p *Pump) Add(ctx context.Context, id string, store cellconfig.Store) error
 	if err != nil {
 		return err
 	}
-	c := &cell{id: id, applier: a, wake: make(chan struct{}, 1)}
-	p.mu.Lock()
-	if p.cells[id] != nil {
-		p.mu.Unlock()
+	r, err := reconcile.New(reconcile.Config{Tables: p.c.Tables, Store: store, Meter: delivery.NoMeter{},
+		Log: slog.New(slog.DiscardHandler), Now: p.c.Now})
+	if err != nil {
+		return err
+	}
+	p.turn.Lock() // until the cell is added, so that it misses no change
+	defer p.turn.Unlock()
+	if slices.Contains(p.Cells(), id) {
 		return fmt.Errorf("local: cell %q was added before", id)
 	}
-	p.cells[id] = c // later messages wait in its queue
-	p.mu.Unlock()
-	r, err := reconcile.New(reconcile.Config{Tables: p.c.Tables, Store: store, Meter: NoMeter{},
-		Log: slog.New(slog.DiscardHandler), Now: p.c.Now})
-	if err == nil {
-		var result reconcile.Result
-		if result, err = r.Run(ctx); err == nil && !result.Finished {
-			err = errors.New("its first reconciliation did not finish in time")
-		}
+	result, err := r.Run(ctx)
+	if err == nil && !result.Finished {
+		err = errors.New("its first reconciliation did not finish in time")
 	}
 	if err != nil {
-		p.Remove(id)
 		return fmt.Errorf("local: cell %q: %w", id, err)
 	}
+	c := &cell{Applier: a}
+	c.removed, c.remove = context.WithCancel(context.Background())
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.workers != nil {
-		p.workers(c)
-	}
+	p.cells[id] = c
 	return nil
 }
 
-// Remove stops sending changes to a cell, and drops its queue.
+// Remove stops sending changes to a cell.
 func (p *Pump) Remove(id string) {
 	p.mu.Lock()
-	c := p.cells[id]
-	delete(p.cells, id)
-	p.mu.Unlock()
-	if c == nil {
-		return
+	defer p.mu.Unlock()
+	if c := p.cells[id]; c != nil {
+		c.remove()
+		delete(p.cells, id)
 	}
-	c.mu.Lock()
-	c.removed = true
-	left := c.queue
-	c.queue = nil
-	c.mu.Unlock()
-	for _, m := range left {
-		m.group.done()
-	}
-	c.signal()
 }
 
 // Cells returns the ids of all cells, sorted.
@@ -207,191 +141,82 @@ func (p *Pump) Cells() []string {
 	return slices.Sorted(maps.Keys(p.cells))
 }
 
-// Publish implements [publisher.Topic]. It puts each message into each cell's queue.
+// Publish implements [publisher.Topic]. It adds the messages to the group.
 func (p *Pump) Publish(_ context.Context, messages []publisher.Message) []error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
 	for _, m := range messages {
 		p.messages++
-		id := strconv.FormatInt(p.messages, 10)
-		for _, c := range p.cells {
-			p.group.open.Add(1)
-			c.put(message{delivery.Message{ID: id, Body: m.Body}, p.group})
-		}
+		p.published = append(p.published, delivery.Message{ID: strconv.FormatInt(p.messages, 10), Body: m.Body})
 	}
 	return nil
-}
-
-// put appends messages to the queue.
-func (c *cell) put(messages ...message) {
-	c.mu.Lock()
-	removed := c.removed
-	if !removed {
-		c.queue = append(c.queue, messages...)
-	}
-	c.mu.Unlock()
-	if removed {
-		for _, m := range messages {
-			m.group.done()
-		}
-		return
-	}
-	c.signal()
-}
-
-func (c *cell) signal() {
-	select {
-	case c.wake <- struct{}{}:
-	default:
-	}
-}
-
-// take waits for messages. It returns none if ctx ends or the cell was removed.
-func (c *cell) take(ctx context.Context) []message {
-	for {
-		c.mu.Lock()
-		n := min(len(c.queue), applyAtOnce)
-		got := slices.Clone(c.queue[:n])
-		c.queue = c.queue[n:]
-		removed := c.removed
-		c.mu.Unlock()
-		if n > 0 || removed {
-			return got
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-c.wake:
-		}
-	}
-}
-
-// work applies messages until ctx ends or the cell is removed.
-func (c *cell) work(ctx context.Context) {
-	wait := firstWait
-	for {
-		got := c.take(ctx)
-		if len(got) == 0 {
-			return
-		}
-		messages := make([]delivery.Message, len(got))
-		for i := range got {
-			messages[i] = got[i].Message
-		}
-		failed, _ := c.applier.Handle(ctx, messages) // Handle logs the error
-		var again []message
-		for _, m := range got {
-			if slices.Contains(failed, m.ID) {
-				again = append(again, m)
-			} else {
-				m.group.done()
-			}
-		}
-		if len(again) == 0 {
-			wait = firstWait
-			continue
-		}
-		c.put(again...)
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(wait):
-			wait = min(2*wait, lastWait)
-		}
-	}
 }
 
 // Run carries changes until ctx ends or the feed fails. It returns nil if ctx ends. Call it once.
 func (p *Pump) Run(ctx context.Context) error {
 	position, err := p.c.Feed.Cursor(ctx, Consumer)
-	if err != nil {
-		return fmt.Errorf("local: %w", err)
-	}
-	ctx, stop := context.WithCancelCause(ctx)
-	var all sync.WaitGroup
-	defer all.Wait()
-	defer stop(nil)
-	p.mu.Lock()
-	p.move(position)
-	p.workers = func(c *cell) { all.Go(func() { c.work(ctx) }) }
-	for _, c := range p.cells {
-		p.workers(c)
-	}
-	p.mu.Unlock()
-	defer func() {
-		p.mu.Lock()
-		p.workers = nil
-		p.mu.Unlock()
-	}()
-	groups := make(chan *group, maxUnfinished)
-	defer close(groups)
-	all.Go(func() {
-		for g := range groups {
-			if err := p.finish(ctx, g); err != nil {
-				stop(err)
-			}
+	for err == nil {
+		p.move(position)
+		if err = p.c.Feed.Wait(ctx, position); err == nil {
+			position, err = p.step(ctx, position)
 		}
-	})
-	for {
-		next, err := p.step(ctx, position, groups)
-		if err != nil {
-			if cause := context.Cause(ctx); cause != nil {
-				err = cause
-			}
-			if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
-				return nil
-			}
-			return fmt.Errorf("local: %w", err)
-		}
-		position = next
 	}
+	if ctx.Err() != nil {
+		return nil //nolint:nilerr // err says that ctx has ended
+	}
+	return fmt.Errorf("local: %w", err)
 }
 
-// step publishes the changes after a position, and returns the next position.
-func (p *Pump) step(ctx context.Context, position string, groups chan<- *group) (string, error) {
-	if err := p.c.Feed.Wait(ctx, position); err != nil {
-		return "", err
-	}
-	records, err := p.c.Feed.Read(ctx, position, readAtOnce)
+// step carries the group after a position to every cell, moves the cursor, and returns the next position.
+func (p *Pump) step(ctx context.Context, position string) (string, error) {
+	p.turn.Lock()
+	defer p.turn.Unlock()
+	records, err := p.c.Feed.Read(ctx, position, groupSize)
 	if err != nil || len(records) == 0 {
 		return position, err
 	}
-	g := newGroup()
-	p.mu.Lock()
-	p.group = g
-	p.mu.Unlock()
+	p.published = nil
 	done, err := p.publisher.Handle(ctx, records)
-	g.done()
 	if done == 0 {
-		return "", err
+		return position, err
 	}
-	g.position = records[done-1].Sequence
-	select {
-	case groups <- g:
-		return g.position, nil
-	case <-ctx.Done():
-		return "", ctx.Err()
+	p.mu.Lock()
+	cells := slices.Collect(maps.Values(p.cells))
+	p.mu.Unlock()
+	var all sync.WaitGroup
+	for _, c := range cells {
+		all.Go(func() { p.apply(ctx, c) })
+	}
+	all.Wait()
+	if ctx.Err() != nil {
+		return position, ctx.Err()
+	}
+	position = records[done-1].Sequence
+	return position, p.c.Feed.Commit(ctx, Consumer, position)
+}
+
+// apply applies the group in a cell, until all of it is applied, ctx ends or the cell is removed.
+func (p *Pump) apply(ctx context.Context, c *cell) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(c.removed, cancel)()
+	for messages := range slices.Chunk(p.published, applyAtOnce) {
+		for {
+			failed, _ := c.Handle(ctx, messages) // Handle logs the error
+			if len(failed) == 0 {
+				break
+			}
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(retryEvery):
+			}
+		}
 	}
 }
 
-// finish waits until every cell has applied a group, and moves the cursor.
-func (p *Pump) finish(ctx context.Context, g *group) error {
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-g.over:
-	}
-	if err := p.c.Feed.Commit(ctx, Consumer, g.position); err != nil {
-		return err
-	}
+// move sets the position and wakes the callers of Settle.
+func (p *Pump) move(to string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.move(g.position)
-	return nil
-}
-
-// move sets the position and wakes the callers of Settle. The caller holds p.mu.
-func (p *Pump) move(to string) {
 	p.position = to
 	close(p.moved)
 	p.moved = make(chan struct{})

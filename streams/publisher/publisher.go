@@ -54,17 +54,11 @@ type Topic interface {
 	Publish(ctx context.Context, messages []Message) []error
 }
 
-// Meter counts. *telemetry.Meter implements it.
-type Meter interface {
-	Count(name string, n int64)
-	Took(name string, d time.Duration)
-}
-
 // Config sets up a Publisher. All fields but the last three are required.
 type Config struct {
 	Topic Topic
 	Keep  delivery.Keeper // stores dead letters
-	Meter Meter
+	Meter delivery.Meter
 
 	Log   *slog.Logger     // default slog.Default()
 	Now   func() time.Time // default time.Now

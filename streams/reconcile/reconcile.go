@@ -86,6 +86,7 @@ import (
 
 	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
 	"github.com/sluicelimits/sluice/internal/control"
+	"github.com/sluicelimits/sluice/streams/delivery"
 )
 
 // Tables is the part of [control.Tables] that reconcile uses.
@@ -94,16 +95,11 @@ type Tables interface {
 	List(ctx context.Context, t control.Table, after string, most int) (items []control.Item, next string, err error)
 }
 
-// Meter counts. *telemetry.Meter implements it.
-type Meter interface {
-	Count(name string, n int64)
-}
-
 // Config sets up a Reconciler. All fields but the last four are required.
 type Config struct {
 	Tables Tables
 	Store  cellconfig.Store // of the cell
-	Meter  Meter
+	Meter  delivery.Meter
 
 	Log *slog.Logger     // default slog.Default()
 	Now func() time.Time // default time.Now

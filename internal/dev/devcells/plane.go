@@ -38,6 +38,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/request/identity"
 	"github.com/sluicelimits/sluice/streams/archiver"
 	"github.com/sluicelimits/sluice/streams/balancer"
+	"github.com/sluicelimits/sluice/streams/delivery"
 	"github.com/sluicelimits/sluice/streams/local"
 )
 
@@ -182,11 +183,12 @@ func (p *Plane) start(ctx context.Context) error {
 		Now: p.c.Now}); err != nil {
 		return err
 	}
-	keep, err := archiver.New(archiver.Config{Archive: p.archive, Meter: local.NoMeter{}, Log: p.c.Log, Now: p.c.Now})
+	keep, err := archiver.New(archiver.Config{Archive: p.archive, Meter: delivery.NoMeter{}, Log: p.c.Log,
+		Now: p.c.Now})
 	if err != nil {
 		return err
 	}
-	p.balancer, err = balancer.New(balancer.Config{Tables: p.tables, Meter: local.NoMeter{}, Settings: grace(),
+	p.balancer, err = balancer.New(balancer.Config{Tables: p.tables, Meter: delivery.NoMeter{}, Settings: grace(),
 		Log: p.c.Log, Now: p.c.Now})
 	if err != nil {
 		return err
