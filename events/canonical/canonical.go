@@ -12,7 +12,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
+	"strconv"
+	"strings"
 	"unicode/utf16"
 	"unicode/utf8"
 )
@@ -32,18 +35,22 @@ func Object(data []byte) ([]byte, error) {
 	if !utf8.Valid(data) {
 		return nil, fmt.Errorf("%w: not valid UTF-8", ErrInvalid)
 	}
-	w := writer{in: data, out: make([]byte, 0, len(data))}
-	w.space()
-	if w.at >= len(data) || data[w.at] != '{' {
-		return nil, w.errorf("want an object")
+	w := writer{in: json.NewDecoder(bytes.NewReader(data)), out: make([]byte, 0, len(data))}
+	w.in.UseNumber()
+	t, err := w.token()
+	if err == nil && t != json.Delim('{') {
+		err = w.errorf("want an object")
 	}
-	if err := w.value(0); err != nil {
+	if err == nil {
+		err = w.value(t, 0)
+	}
+	if err != nil {
 		return nil, err
 	}
-	if w.space(); w.at < len(data) {
+	if _, err := w.in.Token(); !errors.Is(err, io.EOF) {
 		return nil, w.errorf("something follows the object")
 	}
-	return w.out, nil
+	return w.out, checkSurrogates(data)
 }
 
 // Check returns an error unless data is a JSON object in canonical form.
@@ -68,28 +75,48 @@ func Marshal(v any) ([]byte, error) {
 
 // String reads a JSON string, which must be all of data. It returns an error for bytes that are not UTF-8 and for lone
 // surrogates, where encoding/json puts U+FFFD.
-func String(data []byte) (string, error) {
-	if !utf8.Valid(data) {
+func String(data []byte) (s string, err error) {
+	switch {
+	case !utf8.Valid(data):
 		return "", fmt.Errorf("%w: not valid UTF-8", ErrInvalid)
+	case len(data) < 2 || data[0] != '"' || data[len(data)-1] != '"':
+		return "", fmt.Errorf("%w: want a string", ErrInvalid)
 	}
-	w := writer{in: data}
-	if len(data) == 0 || data[0] != '"' {
-		return "", w.errorf("want a string")
+	if err := json.Unmarshal(data, &s); err != nil {
+		return "", fmt.Errorf("%w: %w", ErrInvalid, err)
 	}
-	s, err := w.text()
-	if err == nil && w.at < len(data) {
-		err = w.errorf("something follows the string")
+	return s, checkSurrogates(data)
+}
+
+// checkSurrogates returns an error if a string of valid JSON has half of a surrogate pair, where encoding/json puts
+// U+FFFD.
+func checkSurrogates(data []byte) error {
+	unit := func(at int) rune { // the code unit of an escape \uXXXX; 0 for anything else
+		if at+6 > len(data) || data[at] != '\\' || data[at+1] != 'u' {
+			return 0
+		}
+		n, _ := strconv.ParseUint(string(data[at+2:at+6]), 16, 16) // JSON has four hex digits here
+		return rune(n)
 	}
-	return string(s), err
+	for at := bytes.IndexByte(data, '\\'); at >= 0 && at < len(data); at++ {
+		switch r := unit(at); {
+		case data[at] != '\\':
+		case !utf16.IsSurrogate(r):
+			at++ // what is escaped may be a backslash
+		case utf16.DecodeRune(r, unit(at+6)) == utf8.RuneError:
+			return fmt.Errorf("%w: byte %d: half of a surrogate pair", ErrInvalid, at+1)
+		default:
+			at += 6
+		}
+	}
+	return nil
 }
 
 // AppendString appends s, which is valid UTF-8, as a JSON string to dst.
-func AppendString(dst []byte, s string) []byte { return appendString(dst, []byte(s)) }
-
-func appendString(dst, s []byte) []byte {
+func AppendString(dst []byte, s string) []byte {
 	const hex = "0123456789abcdef"
 	dst = append(dst, '"')
-	for _, c := range s {
+	for _, c := range []byte(s) {
 		switch {
 		case c == '"' || c == '\\':
 			dst = append(dst, '\\', c)
@@ -112,119 +139,92 @@ func appendString(dst, s []byte) []byte {
 	return append(dst, '"')
 }
 
-// writer reads in from position at, and appends the canonical form to out.
+// writer appends the canonical form of what it reads to out.
 type writer struct {
-	in  []byte
-	at  int
+	in  *json.Decoder
 	out []byte
 }
 
 func (w *writer) errorf(format string, args ...any) error {
-	return fmt.Errorf("%w: byte %d: %s", ErrInvalid, w.at+1, fmt.Sprintf(format, args...))
+	return fmt.Errorf("%w: byte %d: %s", ErrInvalid, w.in.InputOffset(), fmt.Sprintf(format, args...))
 }
 
-func (w *writer) space() {
-	for w.at < len(w.in) {
-		switch w.in[w.at] {
-		case ' ', '\t', '\n', '\r':
-			w.at++
-		default:
-			return
-		}
+func (w *writer) token() (json.Token, error) {
+	t, err := w.in.Token()
+	switch {
+	case errors.Is(err, io.EOF):
+		return nil, w.errorf("the object has no end")
+	case err != nil:
+		return nil, w.errorf("%v", err)
 	}
+	return t, nil
 }
 
-// next skips white space and returns the byte after it, or 0 at the end.
-func (w *writer) next() byte {
-	if w.space(); w.at < len(w.in) {
-		return w.in[w.at]
-	}
-	return 0
-}
-
-func (w *writer) value(depth int) error {
+// value reads the value that begins with a token.
+func (w *writer) value(t json.Token, depth int) error {
 	if depth >= MaxDepth {
 		return w.errorf("more than %d levels deep", MaxDepth)
 	}
-	switch c := w.next(); {
-	case c == '{':
-		return w.object(depth)
-	case c == '[':
+	switch t := t.(type) {
+	case json.Delim:
+		if t == '{' {
+			return w.object(depth)
+		}
 		return w.list(depth)
-	case c == '"':
-		s, err := w.text()
-		if err == nil {
-			w.out = appendString(w.out, s)
-		}
-		return err
-	case c == '-' || '0' <= c && c <= '9':
-		return w.number()
+	case string:
+		w.out = AppendString(w.out, t)
+	case json.Number:
+		return w.number(string(t))
+	case bool:
+		w.out = strconv.AppendBool(w.out, t)
+	default:
+		w.out = append(w.out, "null"...)
 	}
-	for _, word := range []string{"true", "false", "null"} {
-		if bytes.HasPrefix(w.in[w.at:], []byte(word)) {
-			w.at += len(word)
-			w.out = append(w.out, word...)
-			return nil
-		}
-	}
-	return w.errorf("want a value")
+	return nil
 }
 
 // member is a member of an object. Its canonical form is out[from:to].
 type member struct {
-	name     []byte
+	name     string
 	from, to int
 }
 
 func (w *writer) object(depth int) error {
-	w.at++
 	w.out = append(w.out, '{')
 	start := len(w.out)
 	var members []member
-	for c := w.next(); c != '}'; c = w.next() {
-		if len(members) > 0 {
-			if c != ',' {
-				return w.errorf("want , or }")
-			}
-			w.at++
-			w.next()
-		}
-		m, err := w.member(depth)
+	for w.in.More() {
+		t, err := w.token()
 		if err != nil {
 			return err
 		}
+		name, _ := t.(string) // the decoder returns nothing else here
+		m := member{name: name, from: len(w.out)}
+		w.out = append(AppendString(w.out, name), ':')
+		if t, err = w.token(); err == nil {
+			err = w.value(t, depth+1)
+		}
+		if err != nil {
+			return err
+		}
+		m.to = len(w.out)
 		members = append(members, m)
 		w.out = append(w.out, ',')
-	}
-	w.at++
-	if len(members) > 0 {
-		w.out = w.out[:len(w.out)-1]
 	}
 	if err := w.sort(start, members); err != nil {
 		return err
 	}
-	w.out = append(w.out, '}')
-	return nil
+	return w.end('}', len(members) > 0)
 }
 
-func (w *writer) member(depth int) (member, error) {
-	if w.at >= len(w.in) || w.in[w.at] != '"' {
-		return member{}, w.errorf("want a name")
+// end reads the end of an object or a list. comma says that out ends in a comma.
+func (w *writer) end(mark byte, comma bool) error {
+	if comma {
+		w.out = w.out[:len(w.out)-1]
 	}
-	name, err := w.text()
-	if err != nil {
-		return member{}, err
-	}
-	m := member{name: name, from: len(w.out)}
-	w.out = appendString(w.out, name)
-	if w.next() != ':' {
-		return member{}, w.errorf("want :")
-	}
-	w.at++
-	w.out = append(w.out, ':')
-	err = w.value(depth + 1)
-	m.to = len(w.out)
-	return m, err
+	w.out = append(w.out, mark)
+	_, err := w.token()
+	return err
 }
 
 // sort sorts the members of out[start:]. Most objects that are read were written by this package, and are sorted
@@ -243,7 +243,7 @@ func (w *writer) sort(start int, members []member) error {
 		copy(w.out[start:], sorted)
 	}
 	for i := 1; i < len(members); i++ {
-		if bytes.Equal(members[i].name, members[i-1].name) {
+		if members[i].name == members[i-1].name {
 			return w.errorf("the object before has the name %.64q twice", members[i].name)
 		}
 	}
@@ -251,157 +251,41 @@ func (w *writer) sort(start int, members []member) error {
 }
 
 func (w *writer) list(depth int) error {
-	w.at++
 	w.out = append(w.out, '[')
-	for first := true; w.next() != ']'; first = false {
-		if !first {
-			if w.next() != ',' {
-				return w.errorf("want , or ]")
-			}
-			w.at++
-			w.out = append(w.out, ',')
+	start := len(w.out)
+	for w.in.More() {
+		t, err := w.token()
+		if err == nil {
+			err = w.value(t, depth+1)
 		}
-		if err := w.value(depth + 1); err != nil {
+		if err != nil {
 			return err
 		}
+		w.out = append(w.out, ',')
 	}
-	w.at++
-	w.out = append(w.out, ']')
-	return nil
+	return w.end(']', len(w.out) > start)
 }
 
-func (w *writer) digits() (n int) {
-	for w.at < len(w.in) && '0' <= w.in[w.at] && w.in[w.at] <= '9' {
-		w.at++
-		n++
-	}
-	return n
-}
-
-// number reads a JSON number without an exponent.
-func (w *writer) number() error {
-	start := w.at
-	if w.in[w.at] == '-' {
-		w.at++
-	}
-	whole := w.at
-	if n := w.digits(); n == 0 || n > 1 && w.in[whole] == '0' {
-		return w.errorf("want a number")
-	}
-	if w.at < len(w.in) && w.in[w.at] == '.' {
-		w.at++
-		if w.digits() == 0 {
-			return w.errorf("want a digit")
-		}
-	}
-	text := w.in[start:w.at]
+// number writes a number as it is written.
+func (w *writer) number(text string) error {
 	switch {
-	case w.at < len(w.in) && (w.in[w.at] == 'e' || w.in[w.at] == 'E'):
+	case strings.ContainsAny(text, "eE"):
 		return w.errorf("a number with an exponent: write it out")
 	case len(text) > MaxNumberBytes:
 		return w.errorf("a number of more than %d characters", MaxNumberBytes)
-	case text[0] == '-' && len(bytes.Trim(text, "-0.")) == 0:
+	case text[0] == '-' && strings.Trim(text, "-0.") == "":
 		return w.errorf("a negative zero")
 	}
 	w.out = append(w.out, text...)
 	return nil
 }
 
-// text reads a string. The result may share memory with in.
-func (w *writer) text() ([]byte, error) {
-	w.at++
-	start := w.at
-	var s []byte // what was read up to the last escape; nil if there was none
-	for w.at < len(w.in) {
-		switch c := w.in[w.at]; {
-		case c == '"':
-			s = append(s[:len(s):len(s)], w.in[start:w.at]...)
-			w.at++
-			return s, nil
-		case c < ' ':
-			return nil, w.errorf("a control character in a string")
-		case c == '\\':
-			s = append(s, w.in[start:w.at]...)
-			r, err := w.escape()
-			if err != nil {
-				return nil, err
-			}
-			s = utf8.AppendRune(s, r)
-			start = w.at
-		default:
-			w.at++
-		}
-	}
-	return nil, w.errorf("a string without an end")
-}
-
-func (w *writer) escape() (rune, error) {
-	if w.at++; w.at >= len(w.in) {
-		return 0, w.errorf("a string without an end")
-	}
-	c := w.in[w.at]
-	w.at++
-	switch c {
-	case '"', '\\', '/':
-		return rune(c), nil
-	case 'b':
-		return '\b', nil
-	case 'f':
-		return '\f', nil
-	case 'n':
-		return '\n', nil
-	case 'r':
-		return '\r', nil
-	case 't':
-		return '\t', nil
-	case 'u':
-		r, ok := w.hex()
-		if !ok {
-			return 0, w.errorf("want four hex digits")
-		}
-		if !utf16.IsSurrogate(r) {
-			return r, nil
-		}
-		if bytes.HasPrefix(w.in[w.at:], []byte(`\u`)) {
-			w.at += 2
-			if low, ok := w.hex(); ok {
-				if both := utf16.DecodeRune(r, low); both != utf8.RuneError {
-					return both, nil
-				}
-			}
-		}
-		return 0, w.errorf("half of a surrogate pair")
-	}
-	return 0, w.errorf("an unknown escape")
-}
-
-func (w *writer) hex() (r rune, ok bool) {
-	if w.at+4 > len(w.in) {
-		return 0, false
-	}
-	for _, c := range w.in[w.at : w.at+4] {
-		switch {
-		case '0' <= c && c <= '9':
-			c -= '0'
-		case 'a' <= c && c <= 'f':
-			c -= 'a' - 10
-		case 'A' <= c && c <= 'F':
-			c -= 'A' - 10
-		default:
-			return 0, false
-		}
-		r = r<<4 | rune(c)
-	}
-	w.at += 4
-	return r, true
-}
-
 // compare orders names by their UTF-16 code units. A rune that takes two code units comes before the runes from U+E000
 // on that take one.
-func compare(a, b []byte) int {
+func compare(a, b string) int {
 	for len(a) > 0 && len(b) > 0 {
-		ra, na := utf8.DecodeRune(a)
-		rb, nb := utf8.DecodeRune(b)
+		ra, na := utf8.DecodeRuneInString(a)
+		rb, nb := utf8.DecodeRuneInString(b)
 		if ra != rb {
 			return cmp.Or(cmp.Compare(unit(ra), unit(rb)), cmp.Compare(ra, rb))
 		}
