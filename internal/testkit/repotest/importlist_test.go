@@ -251,13 +251,14 @@ var only = map[string][]string{
 	"streams/archiver": {"std", "events", "internal/control", "internal/control/audit", "streams/delivery"},
 	"streams/balancer": {
 		"std", "events", "internal/control", "internal/limiter/limit", "internal/plan", "internal/plan/shares",
+		"streams/delivery",
 	},
 	"streams/canary": {
-		"std", "events", "internal/cell/cellconfig", "internal/control",
+		"std", "events", "internal/cell/cellconfig", "internal/control", "streams/delivery",
 	},
 	"streams/delivery":    {"std", "internal/control"},
 	"streams/publisher":   {"std", "events", "internal/control", "streams/delivery"},
-	"streams/reconcile":   {"std", "internal/cell/cellconfig", "internal/control"},
+	"streams/reconcile":   {"std", "internal/cell/cellconfig", "internal/control", "streams/delivery"},
 	"streams/streamstest": {"std", "internal/control", "streams/delivery"},
 }
 
