@@ -43,12 +43,16 @@ func (b Break) Error() string {
 type Chain struct {
 	table  Table
 	key    string
-	last   *Item  // nil: no version yet
+	at     int64  // the newest version that exists; 0: none yet
+	last   Item   // the newest version that can be read; of version 0: none yet
 	actual string // the hash computed from the fields of last
 }
 
 // NewChain returns a chain that expects version 1 of the item next.
 func NewChain(t Table, key string) *Chain { return &Chain{table: t, key: key} }
+
+// At returns the newest version that the chain has; 0: none yet.
+func (c *Chain) At() int64 { return c.at }
 
 func (c *Chain) broken(kind BreakKind, version int64, format string, args ...any) Break {
 	return Break{kind, c.table, c.key, version, fmt.Sprintf(format, args...)}
@@ -60,42 +64,50 @@ func (c *Chain) Add(i Item) []Break {
 	if i.Table != c.table || i.Key != c.key {
 		return []Break{c.broken(OutOfOrder, i.Version, "this is a version of %s/%q", i.Table, i.Key)}
 	}
-	at := int64(0)
-	if c.last != nil {
-		at = c.last.Version
+	if i.Version <= c.at {
+		return []Break{c.broken(OutOfOrder, i.Version, "this version comes after version %d", c.at)}
 	}
-	if i.Version <= at {
-		return []Break{c.broken(OutOfOrder, i.Version, "this version comes after version %d", at)}
-	}
-	var breaks []Break
-	if i.Version > at+1 {
-		breaks = append(c.checkLast(""), c.broken(MissingVersion, at+1, "versions %d to %d are missing", at+1,
-			i.Version-1))
-	} else {
-		breaks = c.checkLink(i.PrevHash, i.Version)
-	}
-	c.last, c.actual = &i, i.ComputeHash()
+	breaks := append(c.follows(i.Version, i.PrevHash), c.Skip(i.Version)...)
+	c.last, c.actual = i, i.ComputeHash()
 	return breaks
+}
+
+// Skip takes a version that exists and cannot be read, so that nothing can be compared with it. It returns the versions
+// that are missing before it.
+func (c *Chain) Skip(version int64) (missing []Break) {
+	if version > c.at+1 {
+		missing = []Break{c.broken(MissingVersion, c.at+1, "versions %d to %d are missing", c.at+1, version-1)}
+	}
+	c.at = version
+	return missing
 }
 
 // AddRecord is Add for an archived record. It also compares the body that the record says it replaced.
 func (c *Chain) AddRecord(r *events.AuditRecord) []Break {
 	last, actual := c.last, c.actual
 	breaks := c.Add(FromAudit(r))
-	if last != nil && r.ItemVersion == last.Version+1 && last.Hash == actual && !bytes.Equal(r.Before, last.Body) {
+	if last.Version > 0 && r.ItemVersion == last.Version+1 && last.Hash == actual && !bytes.Equal(r.Before, last.Body) {
 		breaks = append(breaks, c.broken(Altered, r.ItemVersion, "its member before is not the body of version %d",
 			last.Version))
 	}
 	return breaks
 }
 
+// follows compares the last version that can be read with a later one, which names its predecessor by the hash prev.
+func (c *Chain) follows(version int64, prev string) []Break {
+	if version != c.last.Version+1 {
+		return c.checkLast("")
+	}
+	return c.checkLink(prev, version)
+}
+
 // checkLink compares the hash by which a version names its predecessor with the predecessor.
 func (c *Chain) checkLink(prev string, version int64) []Break {
 	breaks := c.checkLast(prev)
 	switch {
-	case c.last == nil && prev != "":
+	case c.last.Version == 0 && prev != "":
 		breaks = append(breaks, c.broken(BrokenLink, version, "the first version names a predecessor, %s", prev))
-	case c.last != nil && prev != c.last.Hash && prev != c.actual:
+	case c.last.Version > 0 && prev != c.last.Hash && prev != c.actual:
 		breaks = append(breaks, c.broken(BrokenLink, version, "it names %s as the previous version, whose hash is %s",
 			prev, c.last.Hash))
 	}
@@ -106,7 +118,7 @@ func (c *Chain) checkLink(prev string, version int64) []Break {
 // knows it; empty if neither does.
 func (c *Chain) checkLast(next string) []Break {
 	switch {
-	case c.last == nil || c.last.Hash == c.actual:
+	case c.last.Hash == c.actual:
 		return nil
 	case next == c.actual:
 		return []Break{c.broken(WrongHash, c.last.Version, "the stored hash is %s, but the hash of the fields is %s",
@@ -120,21 +132,20 @@ func (c *Chain) checkLast(next string) []Break {
 // what is wrong from the last version on.
 func (c *Chain) End(head *Item) []Break {
 	switch {
-	case c.last == nil && head == nil:
+	case c.at == 0 && head == nil:
 		return nil
-	case c.last == nil:
+	case c.at == 0:
 		return []Break{c.broken(MissingTail, 1, "no version was archived, but the table is at version %d",
 			head.Version)}
 	case head == nil:
-		return append(c.checkLast(""), c.broken(Unknown, c.last.Version, "the table has no such item"))
-	case head.Version > c.last.Version+1:
-		return append(c.checkLast(""), c.broken(MissingTail, c.last.Version+1,
-			"versions %d to %d of the table were not archived", c.last.Version+1, head.Version))
-	case head.Version == c.last.Version+1:
-		return append(c.checkLink(head.PrevHash, head.Version), c.broken(MissingTail, head.Version,
-			"this version of the table was not archived"))
-	case head.Version < c.last.Version:
+		return append(c.checkLast(""), c.broken(Unknown, c.at, "the table has no such item"))
+	case head.Version > c.at:
+		return append(c.follows(head.Version, head.PrevHash), c.broken(MissingTail, c.at+1,
+			"versions %d to %d of the table were not archived", c.at+1, head.Version))
+	case head.Version < c.at:
 		return append(c.checkLast(""), c.broken(Unknown, head.Version+1, "the table is at version %d", head.Version))
+	case head.Version > c.last.Version:
+		return c.follows(head.Version, head.PrevHash)
 	}
 	breaks := c.checkLast(head.Hash)
 	if actual := head.ComputeHash(); head.Hash != c.last.Hash && head.Hash != c.actual {

@@ -722,7 +722,7 @@ func (v *verifier) without(ctx context.Context, items []control.Item) error {
 		}
 		c := newChain(v, i.Table, i.Key)
 		if v.Now().Sub(i.ChangedAt) >= v.Grace {
-			c.close(i)
+			v.breaks(c.of.End(i))
 		} else if err := c.end(ctx, &head{item: i}); err != nil {
 			return err
 		}

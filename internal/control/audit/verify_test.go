@@ -282,7 +282,8 @@ func TestVerifyNamesATailBehindASpoiltVersion(t *testing.T) {
 		}
 		tail, altered := got[control.MissingTail], got[control.Altered]
 		if len(got) != 2 || altered.Object != nameOf(all[4-spoilt]) || altered.Count != int64(spoilt) ||
-			tail.Object != nameOf(all[4]) || tail.Count != 1 || tail.Detail != "versions 5 to 6 are missing" {
+			tail.Object != nameOf(all[4]) || tail.Count != 1 ||
+			tail.Detail != "versions 5 to 6 of the table were not archived" {
 			t.Errorf("%d of the versions are unreadable, and 5 and 6 are missing: got the findings %+v, want "+
 				"exactly these", spoilt, got)
 		}
