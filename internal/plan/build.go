@@ -43,14 +43,11 @@ func (r *reader) build(s *spec, shape *shape, layer *place) *Effective {
 
 // sound reports whether all settings of the limit itself, apart from its tiers, could be read.
 func (s *spec) sound() bool {
-	for _, bad := range []bool{
-		s.id.bad, s.per.bad, s.mode.bad, s.onFailure.bad, s.cost.bad, s.maxValues.bad, s.align.bad, s.exact.bad,
-	} {
-		if bad {
-			return false
-		}
+	bad := s.id.bad || s.per.bad
+	for i := range policies {
+		bad = bad || policies[i].mark(s).bad
 	}
-	return true
+	return !bad
 }
 
 // tier returns the tier for limit.New, with zero values for settings that could not be read. sound: all could be read.
@@ -127,14 +124,11 @@ func (s *spec) fieldNamed(name string) mark {
 		return markOf(&s.id)
 	case "per":
 		return markOf(&s.per)
-	case "mode":
-		return markOf(&s.mode)
-	case "onStoreFailure":
-		return markOf(&s.onFailure)
-	case "cost":
-		return markOf(&s.cost)
-	case "maxValues":
-		return markOf(&s.maxValues)
+	}
+	for i := range policies {
+		if policies[i].key == name {
+			return policies[i].mark(s)
+		}
 	}
 	return mark{set: true, from: s.tiersAt}
 }

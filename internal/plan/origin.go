@@ -51,17 +51,10 @@ func (e *Effective) Values() []Value {
 	if s.algorithm.v.HasBuckets() {
 		l.add("buckets", strconv.Itoa(e.Limit.Tiers[0].Buckets), markOf(&s.buckets))
 	}
-	if s.align.set {
-		l.add("align", map[bool]string{true: "tenant", false: "clock"}[s.align.v], markOf(&s.align))
-	}
-	l.add("mode", e.Limit.Mode.String(), markOf(&s.mode))
-	l.add("onStoreFailure", e.Limit.OnStoreFailure.String(), markOf(&s.onFailure))
-	l.add("cost", e.Cost.String(), markOf(&s.cost))
-	if s.exact.set {
-		l.add("exact", strconv.FormatBool(s.exact.v), markOf(&s.exact))
-	}
-	if e.Limit.Per != limit.PerTenant {
-		l.add("maxValues", strconv.Itoa(e.Limit.MaxValues), markOf(&s.maxValues))
+	for i := range policies {
+		if text := policies[i].text(e); text != "" {
+			l.add(policies[i].key, text, policies[i].mark(s))
+		}
 	}
 	return l.values
 }

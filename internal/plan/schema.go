@@ -1,6 +1,10 @@
 package plan
 
-import "github.com/sluicelimits/sluice/internal/configfile"
+import (
+	"slices"
+
+	"github.com/sluicelimits/sluice/internal/configfile"
+)
 
 // The keys of each mapping of a plans file. docs/plans.md describes them; a test compares the two.
 var (
@@ -13,8 +17,8 @@ var (
 	planSchema  = &schema{What: "a plan", Keys: []string{"id", "caseInsensitive", "impliesHead", "limits"}}
 	limitSchema = &schema{
 		What: "a limit",
-		Keys: []string{"id", "per", "match", "group", "algorithm", "rate", "threshold", "period", "burst", "buckets",
-			"tiers", "quota", "align", "mode", "onStoreFailure", "cost", "exact", "maxValues"},
+		Keys: append([]string{"id", "per", "match", "group", "algorithm", "rate", "threshold", "period", "burst",
+			"buckets", "tiers", "quota"}, policyKeys(func(*policy) bool { return true })...),
 		Refused: map[string]string{
 			"methods":     "write it inside match: {methods: […]}",
 			"pathPattern": "write it inside match: {pathPattern: …}",
@@ -28,10 +32,11 @@ var (
 			"enabled":  "a limit has mode: enforce, shadow or off",
 		},
 	}
+	valueKeys     = append([]string{"per"}, policyKeys(func(p *policy) bool { return p.perValue })...)
 	ipLimitSchema = &schema{
 		What:    "a limit of ipLimits",
-		Keys:    withoutKeys(limitSchema.Keys, "per", "maxValues"),
-		Refused: map[string]string{"per": ipOnly, "maxValues": ipOnly},
+		Keys:    withoutKeys(limitSchema.Keys, valueKeys...),
+		Refused: refused(ipOnly, valueKeys...),
 	}
 	slaSchema   = &schema{What: "an SLA", Keys: []string{"id", "enabled", "match", "tiers"}}
 	matchSchema = &schema{
@@ -48,22 +53,14 @@ var (
 	}
 	overrideSchema = &schema{
 		What: "an override",
-		Keys: []string{"id", "rate", "threshold", "burst", "tiers", "quota", "mode", "onStoreFailure", "cost",
-			"maxValues"},
-		Refused: map[string]string{
-			"per": changesIdentity, "match": changesIdentity, "group": changesIdentity, "algorithm": changesIdentity,
-			"period":  changesIdentity,
-			"buckets": changesIdentity, "align": changesIdentity, "exact": changesIdentity,
-			"units": "write it inside quota: {units}",
-		},
+		Keys: append([]string{"id", "rate", "threshold", "burst", "tiers", "quota"},
+			policyKeys(func(p *policy) bool { return p.overridable })...),
+		Refused: refusedInOverride(),
 	}
 	quotaOverrideSchema = &schema{
-		What: "an override's quota",
-		Keys: []string{"units"},
-		Refused: map[string]string{
-			"every": changesIdentity, "timezone": changesIdentity, "anchorDay": changesIdentity,
-			"anchorMonth": changesIdentity,
-		},
+		What:    "an override's quota",
+		Keys:    []string{"units"},
+		Refused: refused(changesIdentity, "every", "timezone", "anchorDay", "anchorMonth"),
 	}
 	boostSchema = &schema{What: "a boost", Keys: []string{"id", "factor", "from", "until"}}
 	keySchema   = &schema{
@@ -81,16 +78,24 @@ const (
 )
 
 func withoutKeys(keys []string, not ...string) []string {
-	var out []string
-next:
+	return slices.DeleteFunc(slices.Clone(keys), func(k string) bool { return slices.Contains(not, k) })
+}
+
+// refused gives keys the same answer.
+func refused(why string, keys ...string) map[string]string {
+	out := make(map[string]string, len(keys))
 	for _, k := range keys {
-		for _, n := range not {
-			if k == n {
-				continue next
-			}
-		}
-		out = append(out, k)
+		out[k] = why
 	}
+	return out
+}
+
+func refusedInOverride() map[string]string {
+	out := refused(changesIdentity, "per", "match", "group", "algorithm", "period", "buckets")
+	for _, key := range policyKeys(func(p *policy) bool { return !p.overridable }) {
+		out[key] = changesIdentity
+	}
+	out["units"] = "write it inside quota: {units}"
 	return out
 }
 

@@ -104,12 +104,9 @@ func (r *reader) limit(v value, k kind, layer string, options routeOptions) *spe
 	})
 	s.group = take(o, "group", layer, r.id)
 	r.formOf(o, s, layer)
-	r.policies(o, s, layer)
-	s.align = take(o, "align", layer, func(v value) (bool, bool) {
-		parse := func(w string) (bool, bool) { return w == "tenant", w == "tenant" || w == "clock" }
-		return choice(r, v, parse, []string{"tenant", "clock"})
-	})
-	s.exact = take(o, "exact", layer, r.Boolean)
+	for i := range policies {
+		policies[i].read(r, o, s, layer)
+	}
 	return s
 }
 
@@ -129,19 +126,4 @@ func (r *reader) sla(o object, s *spec, layer string) {
 	if v, ok := r.Required(o, "tiers", "a list of {period, threshold}"); ok {
 		s.tiers, s.tiersAt = r.tiers(v, layer), placeOf(v, layer)
 	}
-}
-
-// policies reads the settings that an override may change, apart from the amounts.
-func (r *reader) policies(o object, s *spec, layer string) {
-	s.mode = take(o, "mode", layer, func(v value) (limit.Mode, bool) {
-		return choice(r, v, limit.ParseMode, []string{"enforce", "shadow", "off"})
-	})
-	s.onFailure = take(o, "onStoreFailure", layer, func(v value) (limit.FailurePolicy, bool) {
-		return choice(r, v, limit.ParseFailurePolicy, []string{"backstop", "open", "closed"})
-	})
-	s.cost = take(o, "cost", layer, r.cost)
-	s.maxValues = take(o, "maxValues", layer, func(v value) (int, bool) {
-		n, ok := r.Integer(v, 1, 1_000_000)
-		return int(n), ok
-	})
 }

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/configfile"
-	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
 // Bounds of tenants.
@@ -29,10 +28,7 @@ type override struct {
 	burst     field[int64]
 	tiers     field[[]tierSpec]
 	quota     field[field[int64]] // units
-	mode      field[limit.Mode]
-	onFailure field[limit.FailurePolicy]
-	cost      field[CostRule]
-	maxValues field[int]
+	policies  spec                // only policies that are overridable are set
 }
 
 // boost temporarily raises a limit of a tenant.
@@ -146,10 +142,9 @@ func (r *reader) override(v value, layer string) (*override, bool) {
 		units := need(r, q, "units", layer, "units per calendar period", r.units)
 		return units, !units.bad
 	})
-	var policies spec
-	r.policies(o, &policies, layer)
-	out.mode, out.onFailure, out.cost, out.maxValues = policies.mode, policies.onFailure, policies.cost,
-		policies.maxValues
+	for i := range policies {
+		policies[i].read(r, o, &out.policies, layer) // the schema leaves those that may not be overridden out
+	}
 	if len(v.Node.Content) == 2 && !out.id.bad {
 		r.Problem(v, "the override changes nothing")
 	}
@@ -164,10 +159,9 @@ func (r *reader) merge(base *spec, o *override) (*spec, bool) {
 	}
 	s := *base
 	s.tiers = slices.Clone(base.tiers)
-	replace(&s.mode, o.mode)
-	replace(&s.onFailure, o.onFailure)
-	replace(&s.cost, o.cost)
-	replace(&s.maxValues, o.maxValues)
+	for i := range policies {
+		policies[i].replace(&s, &o.policies)
+	}
 	switch {
 	case o.tiers.set:
 		s.tiers, s.tiersAt = o.tiers.v, o.tiers.from

@@ -1,0 +1,81 @@
+package plan
+
+import (
+	"strconv"
+
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
+)
+
+// policy is a key of a limit that says neither which requests the limit counts nor in which form: it stands by itself.
+// Each is declared once, in policies. A new one needs an entry there, a field of [spec] and of [limit.Limit], and its
+// row in docs/plans.md.
+type policy struct {
+	key         string
+	overridable bool // a tenant may change it
+	perValue    bool // only limits with several values of per have it
+
+	read    func(r *reader, o object, s *spec, layer string)
+	replace func(s, by *spec) // takes the setting of by if it has one
+	mark    func(s *spec) mark
+	text    func(e *Effective) string // as explain shows it; "": it says nothing about this limit
+}
+
+// policies are in the order in which problems and explain name them.
+var policies = []policy{
+	policyOf(policy{key: "align", text: func(e *Effective) string {
+		if !e.spec.align.set {
+			return ""
+		}
+		return map[bool]string{true: "tenant", false: "clock"}[e.spec.align.v]
+	}}, func(s *spec) *field[bool] { return &s.align }, func(r *reader, v value) (bool, bool) {
+		parse := func(w string) (bool, bool) { return w == "tenant", w == "tenant" || w == "clock" }
+		return choice(r, v, parse, []string{"tenant", "clock"})
+	}),
+	policyOf(policy{key: "mode", overridable: true, text: func(e *Effective) string { return e.Limit.Mode.String() }},
+		func(s *spec) *field[limit.Mode] { return &s.mode }, func(r *reader, v value) (limit.Mode, bool) {
+			return choice(r, v, limit.ParseMode, []string{"enforce", "shadow", "off"})
+		}),
+	policyOf(policy{key: "onStoreFailure", overridable: true,
+		text: func(e *Effective) string { return e.Limit.OnStoreFailure.String() }},
+		func(s *spec) *field[limit.FailurePolicy] { return &s.onFailure },
+		func(r *reader, v value) (limit.FailurePolicy, bool) {
+			return choice(r, v, limit.ParseFailurePolicy, []string{"backstop", "open", "closed"})
+		}),
+	policyOf(policy{key: "cost", overridable: true, text: func(e *Effective) string { return e.Cost.String() }},
+		func(s *spec) *field[CostRule] { return &s.cost }, (*reader).cost),
+	policyOf(policy{key: "exact", text: func(e *Effective) string {
+		if !e.spec.exact.set {
+			return ""
+		}
+		return strconv.FormatBool(e.spec.exact.v)
+	}}, func(s *spec) *field[bool] { return &s.exact }, func(r *reader, v value) (bool, bool) { return r.Boolean(v) }),
+	policyOf(policy{key: "maxValues", overridable: true, perValue: true, text: func(e *Effective) string {
+		if e.Limit.Per == limit.PerTenant {
+			return ""
+		}
+		return strconv.Itoa(e.Limit.MaxValues)
+	}}, func(s *spec) *field[int] { return &s.maxValues }, func(r *reader, v value) (int, bool) {
+		n, ok := r.Integer(v, 1, 1_000_000)
+		return int(n), ok
+	}),
+}
+
+// policyOf completes a policy whose setting is the field of a spec.
+func policyOf[T any](p policy, of func(*spec) *field[T], read func(*reader, value) (T, bool)) policy {
+	p.read = func(r *reader, o object, s *spec, layer string) {
+		*of(s) = take(o, p.key, layer, func(v value) (T, bool) { return read(r, v) })
+	}
+	p.replace = func(s, by *spec) { replace(of(s), *of(by)) }
+	p.mark = func(s *spec) mark { return markOf(of(s)) }
+	return p
+}
+
+// policyKeys returns the keys of the policies for which is returns true.
+func policyKeys(is func(*policy) bool) (keys []string) {
+	for i := range policies {
+		if is(&policies[i]) {
+			keys = append(keys, policies[i].key)
+		}
+	}
+	return keys
+}
