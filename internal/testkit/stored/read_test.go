@@ -38,7 +38,7 @@ import (
 	"github.com/sluicelimits/sluice/streams/streamstest"
 )
 
-const commit = "71d6d5d"
+const commit = "3cbabb4"
 
 // read reads a file of testdata.
 func read(tb testing.TB, name string, into any) {
@@ -234,7 +234,7 @@ func TestControlItems(t *testing.T) {
 		t.Errorf("the placement is %+v", placed)
 	}
 	cell := body(t, tables, control.Cells, "eu-1", admin.ReadCell)
-	if cell.ID != "eu-1" || cell.Ops != "https://ops.eu-1.example.com/" || cell.Request.Kind != shares.Join ||
+	if cell.ID != "eu-1" || cell.Ops != "https://abc123.execute-api.eu-west-1.amazonaws.com/v1/" || cell.Request.Kind != shares.Join ||
 		cell.Request.Weight != 2 {
 		t.Errorf("the cell is %+v", cell)
 	}

@@ -195,7 +195,7 @@ func TestWrite(t *testing.T) {
 	balance()
 	documents, err := plan.Split(noon, configyaml.Source("plans.yaml", []byte(plans)))
 	must(err)
-	seed := &admin.ApplyRequest{Reason: "launch"}
+	seed := &admin.ApplyRequest{Reason: "launch", AcceptLosses: true}
 	for _, d := range documents {
 		t, key := admin.Place(d)
 		seed.Changes = append(seed.Changes, admin.Change{Table: t, Key: key, Body: d.Body})
@@ -219,8 +219,8 @@ func TestWrite(t *testing.T) {
 	must(err)
 	_, err = s.Suspend(ctx, bob, &admin.TenantRequest{Tenant: "b & <c>", Reason: "unpaid"})
 	must(err)
-	_, err = s.Apply(ctx, ann, &admin.ApplyRequest{Reason: "they left", Changes: []admin.Change{{Table: control.Tenants,
-		Key: "gone", Expect: 1, Delete: true}}})
+	_, err = s.Apply(ctx, ann, &admin.ApplyRequest{Reason: "they left", AcceptLosses: true,
+		Changes: []admin.Change{{Table: control.Tenants, Key: "gone", Expect: 1, Delete: true}}})
 	must(err)
 	_, err = w.Put(ctx, control.Change{Table: control.Plans, Key: events.CanaryKey,
 		Body:  []byte(`{"at":"2026-11-21T12:00:00.000000Z"}`),
