@@ -14,3 +14,9 @@ func TestLeasesGiveTheLimit(t *testing.T) {
 	store := newMemory(t)
 	leasetest.Run(t, func() limit.Store { return store }, 250)
 }
+
+// Guarantees that a limit that is raised admits more at once, also where the lease layer has just denied it.
+func TestRaiseIsFeltAtOnce(t *testing.T) {
+	store := newMemory(t)
+	leasetest.Raise(t, func() limit.Store { return store })
+}

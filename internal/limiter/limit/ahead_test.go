@@ -423,8 +423,9 @@ func TestRampOfABucket(t *testing.T) {
 	k.lease(start+second/5, limit.LeaseRequest{Need: 2, Most: 99, Ramp: true}, limit.Lease{Units: 11, Upfront: 3,
 		Until: end, At: end})
 	k.wantRemaining(start+second/5, 0)
-	if want := -8 * k.l.Tiers[0].Params(k.owner).Den; k.state.TokenBucket().Level != want {
-		t.Errorf("the level of the bucket is %d, want %d", k.state.TokenBucket().Level, want)
+	p := k.l.Tiers[0].Params(k.owner)
+	if level := p.Full - k.state.TokenBucket().Missing; level != -8*p.Den {
+		t.Errorf("the level of the bucket is %d, want %d", level, -8*p.Den)
 	}
 	k.lease(start+second/2, limit.LeaseRequest{Most: 99, Ramp: true}, limit.Lease{Until: end, At: end})
 	if d := k.decide(start+second/2, 1, true); d.Allowed || d.RetryAt != end+second/10 {
@@ -735,7 +736,8 @@ func TestRampsEndTogetherThroughAChange(t *testing.T) {
 	k.spend(start, 10)
 	k.lease(start, limit.LeaseRequest{Most: 3, Ramp: true}, limit.Lease{Units: 3, Until: end, At: end})
 	k.change(10, 60) // slots of two seconds
-	k.lease(start+second/10, limit.LeaseRequest{Most: 99, Ramp: true}, limit.Lease{Units: 2, Until: end, At: end})
+	k.lease(start+second/10, limit.LeaseRequest{Most: 99, Ramp: true}, limit.Lease{Units: 52, Upfront: 48, Until: end,
+		At: end}) // 10 spent and 3 leased units less what was refilled are missing
 	k.lease(end, limit.LeaseRequest{Most: 1}, limit.Lease{Until: k.l.Tiers[0].LeaseEnd("acme", end),
 		At: k.l.Tiers[0].LeaseEnd("acme", end)})
 	k = newLeaseHolder(t, bucket)
@@ -754,16 +756,17 @@ func TestBurstShrinksBelowWhatIsHeld(t *testing.T) {
 	k.lease(start, limit.LeaseRequest{Most: 15}, limit.Lease{Units: 15, Upfront: 15, Until: end, At: end})
 	k.change(10, 5)
 	k.wantRemaining(end-1, 0)
-	k.wantRemaining(end+second/2, 5)
-	if d := k.decide(start, 5, true); d.Allowed || d.RetryAt != end+second/2 {
+	k.wantRemaining(end+second, 0) // 10 units more than the burst were missing
+	k.wantRemaining(end+second*3/2, 5)
+	if d := k.decide(start, 5, true); d.Allowed || d.RetryAt != end+second*3/2 {
 		t.Errorf("a cost of 5, the whole burst: allowed %t, retry %d µs after the slot; want a denial, and a retry "+
-			"after 500000", d.Allowed, d.RetryAt-end)
+			"after 1500000", d.Allowed, d.RetryAt-end)
 	}
 	k.correct(start, -13, end) // at the same rate, so they come back: 2 units are held
 	k.wantRemaining(start, 3)
 	k.change(20, 20) // at another rate, so they do not
 	k.correct(start, -2, end)
-	k.wantRemaining(start, 3)
+	k.wantRemaining(start, 18)
 }
 
 // Guarantees that units which were leased while the clock was far ahead are held for at most one slot, once the clock
@@ -803,8 +806,8 @@ func TestRefundAfterTheClockLeapt(t *testing.T) {
 	k.wantRemaining(noon, 13)
 }
 
-// Guarantees that the level stays the same when the rate changes, also below zero. TestLevelBelowZeroAtAnotherRate
-// tests the numbers.
+// Guarantees that a level below zero stays the same when the rate is raised. If the rate is lowered, the bucket refills
+// up to zero at the old rate. TestMissingAtAnotherRate tests the numbers.
 func TestRateChangesUnderARamp(t *testing.T) {
 	k := newLeaseHolder(t, bucket)
 	start, end := slotOf(k)
@@ -816,9 +819,9 @@ func TestRateChangesUnderARamp(t *testing.T) {
 			"retry after 550000", d.Allowed, d.RetryAt-start)
 	}
 	k.change(7, 20)
-	if d := k.decide(start, 1, true); d.Allowed || d.RetryAt != start+(11*second+6)/7 {
+	if d := k.decide(start, 1, true); d.Allowed || d.RetryAt != start+second+(second+6)/7 {
 		t.Errorf("at a level of -10, and 7 units a second: allowed %t, retry after %d µs; want a denial, and a "+
-			"retry after 1571429", d.Allowed, d.RetryAt-start)
+			"retry after 1142858", d.Allowed, d.RetryAt-start)
 	}
 }
 

@@ -89,13 +89,13 @@ func TestRepairedBucket(t *testing.T) {
 		return states[0].TokenBucket()
 	}
 	const second, hour = int64(1_000_000), int64(3_600_000_000)
-	ahead := limit.TokenBucketState{Rate: 1, AsOf: noon + hour, Level: 0, Refunds: limit.Refunds{Total: 1,
+	ahead := limit.TokenBucketState{Rate: 1, AsOf: noon + hour, Missing: 10_000_000, Refunds: limit.Refunds{Total: 1,
 		Last: noon + hour}}
 	if got := look(ahead); got.AsOf != noon || got.Refunds.Last != noon {
 		t.Errorf("written by a clock an hour ahead: AsOf is noon%+d µs, the last refund noon%+d µs; want noon for "+
 			"both", got.AsOf-noon, got.Refunds.Last-noon)
 	}
-	sound := limit.TokenBucketState{Rate: 1, AsOf: noon, Level: 0, Leased: limit.Leased{Units: 5, Until: noon +
+	sound := limit.TokenBucketState{Rate: 1, AsOf: noon, Missing: 10_000_000, Leased: limit.Leased{Units: 5, Until: noon +
 		6*second}}
 	if got := look(sound); got != sound {
 		t.Errorf("a slot of 2 s, written by a clock 4 s ahead, is changed to %+v, want no change", got)
@@ -109,7 +109,7 @@ func TestTotalOfRefundsIsBounded(t *testing.T) {
 		rates[i] = mustNew(t, limit.Limit{ID: "l", MaxCost: 10, Tiers: []limit.Tier{{Algorithm: limit.TokenBucket,
 			Threshold: int64(1 + i), Burst: 10_000, Period: time.Second}}})
 	}
-	states := []limit.State{limit.TokenBucketState{Rate: 1, AsOf: noon, Level: 9_000_000_000,
+	states := []limit.State{limit.TokenBucketState{Rate: 1, AsOf: noon, Missing: 1_000_000_000,
 		Refunds: limit.Refunds{Total: 7, Last: noon}}.State()}
 	for i := range 3000 {
 		decideOn(&limit.Request{Charges: []limit.Charge{{Limit: rates[(i+1)%2], Cost: 1}}}, noon+int64(i), states)

@@ -69,9 +69,9 @@ func TestLeasesAtTheBounds(t *testing.T) {
 			if tier.Algorithm == TokenBucket && d.Allowed && a.Correction == 0 {
 				if want := levelAfter(tier, &before, now,
 					a.Need+g.Units); before.TokenBucket().Rate == tier.Threshold &&
-					want.Cmp(big.NewInt(s.TokenBucket().Level)) != 0 {
+					want.Cmp(levelOf(tier, &s)) != 0 {
 					t.Fatalf("tier %+v, state %+v: a lease of %d units (need %d) at %d leaves a level of %d, want %s",
-						in, before, g.Units, a.Need, now, s.TokenBucket().Level, want)
+						in, before, g.Units, a.Need, now, levelOf(tier, &s), want)
 				}
 				if g.Upfront < g.Units {
 					ramped++
@@ -112,7 +112,7 @@ func mostOf(a Algorithm) int64 { return kinds[a].largest }
 // held units while units are held, and up to the burst after that.
 func levelAfter(t *Tier, s *State, now, units int64) *big.Int {
 	b, st := t.Params(Owner{}), s.TokenBucket()
-	level := big.NewInt(st.Level)
+	level := levelOf(t, s)
 	refill := func(from, to, full int64) {
 		if to > from {
 			level.Add(level, new(big.Int).Mul(big.NewInt(to-from), big.NewInt(b.Num)))
@@ -123,13 +123,18 @@ func levelAfter(t *Tier, s *State, now, units int64) *big.Int {
 	}
 	held, until, at := st.Leased.Units, st.Leased.Until, st.AsOf
 	if held > 0 && at < until {
-		refill(at, min(until, now), b.Full-min(held, t.capacity)*b.Den)
+		refill(at, min(until, now), b.Full-held*b.Den)
 		at = min(until, now)
 	}
 	if held == 0 || now >= until {
 		refill(at, now, b.Full)
 	}
 	return level.Sub(level, new(big.Int).Mul(big.NewInt(units), big.NewInt(b.Den)))
+}
+
+// levelOf returns the level of a bucket as of the time of its state, in 1/den units.
+func levelOf(t *Tier, s *State) *big.Int {
+	return new(big.Int).Sub(big.NewInt(t.Params(Owner{}).Full), big.NewInt(s.TokenBucket().Missing))
 }
 
 // Guarantees that a minute of leases, with the smallest and the largest slots, never holds more than the burst.
@@ -152,7 +157,7 @@ func TestHeldNeverPassesTheBurst(t *testing.T) {
 			decideOnState(t, tier, &s, now, 1, LeaseRequest{Need: r.Int64N(2), Ample: MaxUnits,
 				Share: r.Int64N(ShareOne + 1),
 				Ramp:  r.IntN(2) == 0})
-			held, level := s.TokenBucket().Leased.Units, s.TokenBucket().Level
+			held, level := s.TokenBucket().Leased.Units, b.Full-s.TokenBucket().Missing
 			if held > tier.capacity || level+held*b.Den > b.Full || level < -b.Full {
 				t.Fatalf("burst %d: %d units are held at a level of %d/%d units; want at most the burst in all, and "+
 					"a level of at least -burst", tier.Burst, held, level, b.Den)

@@ -90,8 +90,6 @@ type leaseWorld struct {
 	greedy bool // all units are leased, and spent as soon as possible
 
 	debtDropped bool // more than a burst was admitted without the store, which the core does not remember
-	// Levels below zero that were cut to a smaller burst when the rate changed during a ramp.
-	cutLevels []spent
 
 	leases   []*heldLease
 	spends   []*spent
@@ -285,9 +283,7 @@ func (w *leaseWorld) ask() {
 	}
 	req := &limit.Request{Owner: w.owner, Charges: []limit.Charge{{Limit: w.l, Cost: cost}}}
 	if w.IntN(4) == 0 {
-		was := w.state
-		d := w.decide(req)
-		if w.noteCutLevel(was); d.Allowed {
+		if d := w.decide(req); d.Allowed {
 			w.log("plain request for %d", cost)
 			w.receipts = append(w.receipts, receipt{d.Receipt(), w.spend(w.now, cost), false})
 		}
@@ -296,9 +292,7 @@ func (w *leaseWorld) ask() {
 	a := w.randomAhead(cost)
 	back, owed := w.randomCorrection(&a)
 	req.Leases = []limit.LeaseRequest{a}
-	was := w.state
 	d := w.decide(req)
-	w.noteCutLevel(was)
 	g := w.grantOf(d)
 	if w.fault == noLeaseFault && (g.Units < 0 || g.Upfront < 0 || g.Upfront > g.Units ||
 		(g.Units > 0 && g.Until < w.now) || g.Units > a.Largest() ||
@@ -326,7 +320,7 @@ func (w *leaseWorld) ask() {
 		w.spends = append(w.spends, owed)
 		w.owedUnits += owed.units
 		w.debtDropped = w.debtDropped || (t.Algorithm == limit.TokenBucket &&
-			w.state.TokenBucket().Level <= -t.Params(w.owner).Full)
+			w.state.TokenBucket().Missing >= 2*t.Params(w.owner).Full)
 	}
 	if charged := d.Results[0].Charged; charged > 0 {
 		s := w.spend(w.now, charged)
@@ -342,25 +336,6 @@ func (w *leaseWorld) ask() {
 		}
 		w.leases = append(w.leases, &heldLease{Lease: g, from: w.now, lease: lease, slope: g.Units - g.Upfront,
 			habit: w.randomHabit()})
-	}
-}
-
-// noteCutLevel records by how much the level of a bucket was raised, because it was further below zero than the new
-// burst allows. The units that its leases may still spend then exceed the bound by that much.
-func (w *leaseWorld) noteCutLevel(before limit.State) {
-	t, was := w.tier(), before.TokenBucket()
-	if t.Algorithm != limit.TokenBucket || was.Rate == w.state.TokenBucket().Rate || was.Level >= 0 {
-		return
-	}
-	for _, l := range w.limits {
-		if old := &l.Tiers[0]; old.Threshold == was.Rate {
-			den := old.Params(w.owner).Den
-			if cut := (-was.Level+den-1)/den - t.Burst; cut > 0 {
-				w.log("a debt of %d/%d was cut by %d", -was.Level, den, cut)
-				w.cutLevels = append(w.cutLevels, spent{at: w.now, units: cut})
-			}
-			return
-		}
 	}
 }
 
@@ -385,7 +360,7 @@ func (w *leaseWorld) giveBack(h *heldLease, units int64) {
 	}
 	if w.fault == backLate && w.tier().Algorithm == limit.TokenBucket && w.now >= h.Until {
 		st := w.state.TokenBucket()
-		st.Level += units * w.tier().Params(w.owner).Den
+		st.Missing -= units * w.tier().Params(w.owner).Den
 		w.state = st.State()
 	}
 }
@@ -534,7 +509,7 @@ func (w *leaseWorld) overBound() []string {
 	case limit.SlidingLog, limit.SlidingBuckets:
 		return overLog(own, threshold, w.period())
 	default:
-		return overBucket(own, w.cutLevels, burst, threshold, w.period())
+		return overBucket(own, burst, threshold, w.period())
 	}
 }
 
@@ -589,20 +564,14 @@ func overLog(all []*spent, threshold, period int64) []string {
 	return nil
 }
 
-// overBucket checks that in each interval [a, b] at most burst + rate·(b−a) units were spent. Units by which a level
-// below zero was raised in the interval (see noteCutLevel) are added to the bound. It counts exactly, in parts of a
-// period.
-func overBucket(all []*spent, cutLevels []spent, burst, threshold, period int64) []string {
+// overBucket checks that in each interval [a, b] at most burst + rate·(b−a) units were spent. It counts exactly, in
+// parts of a period.
+func overBucket(all []*spent, burst, threshold, period int64) []string {
 	for i := range all {
 		sum := int64(0)
 		for j := i; j < len(all); j++ {
 			sum += all[j].units*period - all[j].parts
 			bound := burst*period + threshold*(all[j].at-all[i].at)
-			for _, p := range cutLevels {
-				if all[i].at <= p.at && p.at <= all[j].at {
-					bound += p.units * period
-				}
-			}
 			if sum > bound {
 				return []string{fmt.Sprintf("%.3f units within [%d, %d] of %d µs, bound %.3f",
 					float64(sum)/float64(period),

@@ -142,7 +142,7 @@ func (w *leaseWorld) falsifyState(d *limit.Decision) {
 	case debtForgiven:
 		if t.Algorithm == limit.TokenBucket {
 			st := s.TokenBucket()
-			st.Level = max(st.Level, 0)
+			st.Missing = min(st.Missing, p.Full)
 			*s = st.State()
 		}
 	}
@@ -157,7 +157,7 @@ func (w *leaseWorld) charge(units, at int64) {
 	switch w.tier().Algorithm {
 	case limit.TokenBucket:
 		st := s.TokenBucket()
-		st.Level -= units * w.tier().Params(w.owner).Den
+		st.Missing += units * w.tier().Params(w.owner).Den
 		if st.Leased.Units > 0 && st.Leased.Until == at {
 			st.Leased.Units += units
 		}
@@ -217,7 +217,7 @@ func (w *leaseWorld) apply(e *limit.ReceiptEntry, r receipt, units int64) int64 
 			back = r.of.units
 		}
 		st := w.state.TokenBucket()
-		st.Level += back * e.Tier.Params(w.owner).Den
+		st.Missing -= back * e.Tier.Params(w.owner).Den
 		w.state = st.State()
 	}
 	return back

@@ -21,8 +21,9 @@ func tokenTier(tb testing.TB, rate, burst int64, period time.Duration) *Tier {
 	return &l.Tiers[0]
 }
 
-// Guarantees that a change of the rate keeps a level below zero, rounded down to the new fraction of a unit.
-func TestLevelBelowZeroAtAnotherRate(t *testing.T) {
+// Guarantees that after a change of the rate and the burst, what is missing of the new burst is the same number of units,
+// and what is missing beyond refills at the faster rate; both are rounded up to the new fraction of a unit.
+func TestMissingAtAnotherRate(t *testing.T) {
 	soak.SkipUnderRace(t)
 	r := rand.New(rand.NewPCG(1, 2))
 	below := 0
@@ -37,26 +38,30 @@ func TestLevelBelowZeroAtAnotherRate(t *testing.T) {
 			continue
 		}
 		from, to := was.Tiers[0].counts.(*tokenBucket), is.Tiers[0].counts.(*tokenBucket)
-		level := r.Int64N(2*from.full+1) - from.full
-		product := new(big.Int).Mul(big.NewInt(level), big.NewInt(to.den))
-		product.Div(product, big.NewInt(from.den)) // Euclidean division, so that it rounds down
-		want := big.NewInt(to.full)
-		if product.Cmp(want) < 0 {
-			want = product
-		}
-		if least := big.NewInt(-to.full); want.Cmp(least) < 0 {
-			want = least
-		}
-		if got := to.rescaled(level, from.rate); !want.IsInt64() || got != want.Int64() {
-			t.Fatalf("a level of %d/%d units is %d/%d units at the new rate, want the numerator %s", level, from.den,
-				got, to.den, want)
-		}
-		if level < 0 {
+		missing := r.Int64N(2*from.full + 1)
+		units := big.NewRat(missing, from.den)
+		beyond := new(big.Rat).Sub(units, big.NewRat(to.burst, 1))
+		if beyond.Sign() > 0 {
 			below++
+			units.SetInt64(to.burst)
+			if to.rate < from.rate {
+				beyond.Mul(beyond, big.NewRat(to.rate, from.rate))
+			}
+			if most := big.NewRat(maxExact, to.den); beyond.Cmp(most) > 0 {
+				beyond = most
+			}
+			units.Add(units, beyond)
+		}
+		units.Mul(units, big.NewRat(to.den, 1))
+		want := new(big.Int).Neg(units.Num())
+		want.Neg(want.Div(want, units.Denom())) // Euclidean division, so that it rounds up
+		if got := to.missing(bucketMissing{grains: missing, rate: from.rate}); !want.IsInt64() || got != want.Int64() {
+			t.Fatalf("of %d missing grains of 1/%d unit, %d of 1/%d are missing at the new rate, want %s", missing,
+				from.den, got, to.den, want)
 		}
 	}
 	if below < 1000 {
-		t.Errorf("only %d levels were below zero: the test shows little", below)
+		t.Errorf("only %d were below zero: the test shows little", below)
 	}
 }
 
@@ -101,17 +106,17 @@ func TestLevelStaysAboveMinusBurst(t *testing.T) {
 	p := tier.Params(Owner{})
 	s := State{}
 	decideOnState(t, tier, &s, now, 1, LeaseRequest{Correction: MaxUnits, CorrectionAt: now})
-	if s.b != -p.Full {
-		t.Fatalf("the level is %d, want %d", s.b, -p.Full)
+	if s.b != 2*p.Full {
+		t.Fatalf("%d grains are missing, want %d", s.b, 2*p.Full)
 	}
 	d := decideOnState(t, tier, &s, now, 1, LeaseRequest{Least: 5, Ramp: true})
-	if g := d.Lease(0); !d.Allowed || g.Units != 0 || s.b != -p.Full {
-		t.Errorf("a ramp at a level of -burst: allowed %t, lease %+v, level %d; want nothing leased", d.Allowed, g, s.b)
+	if g := d.Lease(0); !d.Allowed || g.Units != 0 || s.b != 2*p.Full {
+		t.Errorf("a ramp at a level of -burst: allowed %t, lease %+v, %d missing; want nothing leased", d.Allowed, g, s.b)
 	}
-	s = TokenBucketState{AsOf: now, Level: -100 * p.Den, Rate: tier.Threshold}.State() // the burst was larger before
+	s = TokenBucketState{AsOf: now, Missing: 105 * p.Den, Rate: tier.Threshold}.State() // the burst was larger before
 	decideOnState(t, tier, &s, now, 1, LeaseRequest{Correction: 1, CorrectionAt: now})
-	if s.b != -100*p.Den {
-		t.Errorf("the level of -100 units is %d/%d units after a charge, want it unchanged", s.b, p.Den)
+	if s.b != 105*p.Den {
+		t.Errorf("of 105 missing units %d/%d are missing after a charge, want no change", s.b, p.Den)
 	}
 }
 

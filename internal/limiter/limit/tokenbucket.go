@@ -10,6 +10,10 @@ import "math/bits"
 // in each µs, where num/den is rate/period in lowest terms. With a rate of 3 units in 2 s, a unit is 2,000,000 grains,
 // and 3 grains flow in each µs.
 //
+// The state says how much the bucket misses until it is full, not how much it holds: what was consumed stays consumed
+// when the burst changes. If 5 of a burst of 5 are missing and the burst becomes 50, the bucket holds 45. If 50 of a
+// burst of 50 are missing and the burst becomes 5, the level is -45, and rises to 0 before anything is admitted.
+//
 // A bucket may lease units, which a process spends later without asking. Units that are leased and not yet spent must
 // not make room for refill, or burst + rate·t would not hold. So the bucket counts what is leased apart from its level,
 // and keeps level + leased ≤ burst, until the slot of the lease ends. The bucket does not know which leased units have
@@ -33,9 +37,12 @@ type tokenBucket struct {
 
 // TokenBucketState is the state of a token bucket.
 type TokenBucketState struct {
-	Rate  int64 // units per period, the rate whose grains Level is in; 0: the bucket was never used
-	AsOf  int64 // the time of Level, µs since 1970
-	Level int64 // grains, -full..full. Below 0 after a ramp was leased, or after a replay
+	Rate int64 // units per period, the rate whose grains Missing is in; 0: the bucket was never used
+	AsOf int64 // the time of Missing, µs since 1970
+
+	// Missing is what the bucket misses until it is full, in grains, 0..2^53. It is above full after a ramp was leased,
+	// after a replay, and if the burst was larger before.
+	Missing int64
 
 	Refunds Refunds
 	Leased  Leased
@@ -82,7 +89,7 @@ func (r Refunds) plus(grains, at int64) Refunds {
 
 // TokenBucket is the state as one of a token bucket.
 func (s *State) TokenBucket() TokenBucketState {
-	st := TokenBucketState{Rate: s.c, AsOf: s.a, Level: s.b}
+	st := TokenBucketState{Rate: s.c, AsOf: s.a, Missing: s.b}
 	if x := s.extra; x != nil {
 		st.Refunds, st.Leased, st.Late = x.refunds, x.leased, x.late
 	}
@@ -96,15 +103,36 @@ func (st TokenBucketState) State() State {
 	return s
 }
 
-// bucketLevel is what every used bucket has: the three numbers of its State.
-type bucketLevel struct{ asOf, grains, rate int64 }
+// bucketMissing is what every used bucket has: the three numbers of its State.
+type bucketMissing struct{ asOf, grains, rate int64 }
 
-func (s *State) bucketLevel() bucketLevel { return bucketLevel{asOf: s.a, grains: s.b, rate: s.c} }
+func (s *State) bucketMissing() bucketMissing {
+	return bucketMissing{asOf: s.a, grains: s.b, rate: s.c}
+}
 
-func (l bucketLevel) write(s *State) { s.a, s.b, s.c = l.asOf, l.grains, l.rate }
+func (m bucketMissing) write(s *State) { s.a, s.b, s.c = m.asOf, m.grains, m.rate }
+
+// setLevel writes the level of a time. If the state misses more than the present burst by a faster rate, and still does,
+// it keeps that rate (see missing).
+//
+// If the rate of the state changes, receipts from before give nothing back from now on. A bucket to which nothing was
+// ever refunded has no total that could say so: its receipts are refused while another rate applies, and are valid again
+// if the old rate comes back.
+func (b *tokenBucket) setLevel(s *State, asOf, level int64) {
+	was, is := s.bucketMissing(), bucketMissing{asOf, b.full - level, b.rate}
+	if level < 0 && was.rate > b.rate {
+		if num, den := lowestTerms(was.rate, b.period); was.grains/den >= b.burst {
+			is.grains, is.rate = b.burst*den+scaledUp(-level, num, b.num), was.rate
+		}
+	}
+	is.write(s)
+	if x := s.extra; x != nil && x.refunds.Total > 0 && is.rate != was.rate {
+		x.refunds = x.refunds.plus(refundEra, asOf)
+	}
+}
 
 func (st *TokenBucketState) write(s *State) {
-	bucketLevel{st.AsOf, st.Level, st.Rate}.write(s)
+	bucketMissing{st.AsOf, st.Missing, st.Rate}.write(s)
 	if s.extra != nil || st.Refunds != (Refunds{}) || st.Leased != (Leased{}) || st.Late != (Late{}) {
 		x := s.ensureExtra()
 		x.refunds, x.leased, x.late = st.Refunds, st.Leased, st.Late
@@ -156,13 +184,13 @@ func newTokenBucket(t *Tier, _ *Limit, bad report) algorithm {
 }
 
 func (b *tokenBucket) evaluate(s *State, now int64, r *Result) bool {
-	l := s.bucketLevel()
-	if l.asOf-maxSkew > now {
+	m := s.bucketMissing()
+	if m.asOf-maxSkew > now {
 		return false
 	}
 	var seen bucketSeen
-	if s.extra == nil && l.rate == b.rate { // what seenAt comes to for most buckets
-		seen.asOf, seen.level = b.refilled(b.full, l.asOf, l.grains, now)
+	if s.extra == nil && m.rate == b.rate { // what seenAt comes to for most buckets
+		seen.asOf, seen.level = b.refilled(b.full, m.asOf, b.full-m.grains, now)
 	} else {
 		// No slot is longer than maxSlot, whatever the burst was then.
 		if x := s.extra; x != nil && x.leased.Until-maxSlot-maxSkew > now {
@@ -185,20 +213,17 @@ func (b *tokenBucket) evaluate(s *State, now int64, r *Result) bool {
 // seenAt is the bucket as of now, or as of the time of its state if that is later. If the rate was changed, the bucket
 // refills by the present rate from the time of its state on, since nobody knows when the change was.
 func (b *tokenBucket) seenAt(s *State, now int64) bucketSeen {
-	l := s.bucketLevel()
-	if l.rate == 0 { // never used
+	m := s.bucketMissing()
+	if m.rate == 0 { // never used
 		return bucketSeen{asOf: now, level: b.full}
 	}
-	at, level := l.asOf, l.grains
-	if l.rate != b.rate {
-		level = b.rescaled(level, l.rate)
-	}
+	at, level := m.asOf, b.full-b.missing(m)
 	if s.extra == nil {
 		at, level = b.refilled(b.full, at, level, now)
 		return bucketSeen{asOf: at, level: level}
 	}
-	if units := min(s.extra.leased.Units, b.burst); units > 0 { // more is leased than the burst if that was lowered
-		leased, until := units*b.den, s.extra.leased.Until
+	if leased := b.leasedGrains(s); leased > 0 {
+		until := s.extra.leased.Until
 		if max(now, at) < until {
 			at, level = b.refilled(b.full-leased, at, level, now)
 			return bucketSeen{asOf: at, level: level, leased: leased, leasedUntil: until}
@@ -249,36 +274,56 @@ func (b *tokenBucket) reaches(seen bucketSeen, grains int64) int64 {
 	return at + ceilDiv(grains-level, b.num)
 }
 
-// rescaled converts a level in grains of another rate to grains of the present one. It is rounded down, and kept within
-// -full..full. The period is the same for both rates, because it is part of the counter's identity. Products may exceed
-// 64 bits, so they are computed in 128.
-func (b *tokenBucket) rescaled(level, rate int64) int64 {
-	_, from := lowestTerms(rate, b.period)
-	grains := uint64(max(level, -level))
-	if int64(grains)/from >= b.burst {
-		if level < 0 {
-			return -b.full
-		}
-		return b.full
+// missing returns the grains that the bucket misses as of the time of its state.
+//
+// If the rate was changed, what is missing of the present burst stays missing, in units. What is missing beyond that,
+// because the burst was lowered, refills at the faster of the two rates. So no wait is longer than the bucket of before
+// takes to fill, and then the present one. And while processes with the old and with the new limit charge in turn, they
+// together admit no more than the larger limit does.
+//
+// The period is the same for both rates, because it is part of the counter's identity.
+func (b *tokenBucket) missing(m bucketMissing) int64 {
+	if m.rate == b.rate {
+		return m.grains
 	}
-	hi, lo := bits.Mul64(grains, uint64(b.den))
-	q, rest := bits.Div64(hi, lo, uint64(from)) // the quotient is below full, so hi < from
-	if level >= 0 {
-		return int64(q)
+	num, den := lowestTerms(m.rate, b.period)
+	if m.grains/den < b.burst {
+		return scaledUp(m.grains, b.den, den)
 	}
+	beyond := m.grains - b.burst*den
+	if m.rate > b.rate {
+		return b.full + scaledUp(beyond, b.num, num)
+	}
+	return b.full + scaledUp(beyond, b.den, den)
+}
+
+// scaledUp returns v·a/by, rounded up, at most maxExact. v must be at least 0, the others above 0. The product may
+// exceed 64 bits, so it is computed in 128.
+func scaledUp(v, a, by int64) int64 {
+	hi, lo := bits.Mul64(uint64(v), uint64(a))
+	if hi >= uint64(by) {
+		return maxExact
+	}
+	q, rest := bits.Div64(hi, lo, uint64(by))
 	if rest > 0 {
 		q++
 	}
-	return -int64(q)
+	return int64(min(q, maxExact))
 }
 
-// repair keeps the level and the leased units, and moves those times that no correct clock could have set: a level's
-// time after now, a slot's end more than a slot's length after now. It drops what might still be returned of an earlier
-// slot, because nobody can tell when that ended.
+// leasedGrains returns what is leased in the slot of the state, which may be over. If the burst was lowered, this may be
+// more than the bucket holds when it is full, but it is never more than what is missing.
+func (b *tokenBucket) leasedGrains(s *State) int64 {
+	return min(s.leased().Units, b.missing(s.bucketMissing())/b.den) * b.den
+}
+
+// repair keeps what is missing and the leased units, and moves those times that no correct clock could have set: the
+// time of the state after now, a slot's end more than a slot's length after now. It drops what might still be returned
+// of an earlier slot, because nobody can tell when that ended.
 func (b *tokenBucket) repair(s *State, now int64, _ *Result) {
-	l := s.bucketLevel()
-	l.asOf = min(l.asOf, now)
-	l.write(s)
+	m := s.bucketMissing()
+	m.asOf = min(m.asOf, now)
+	m.write(s)
 	if x := s.extra; x != nil {
 		if x.leased.Until > now+b.slotLength {
 			s.setLeased(Leased{x.leased.Units, now + b.slotLength})
@@ -290,21 +335,17 @@ func (b *tokenBucket) repair(s *State, now int64, _ *Result) {
 
 func (b *tokenBucket) charge(s *State, _ int64, r *Result) {
 	seen := r.bucket()
-	if s.extra != nil {
-		b.closeSlotAndEra(s, seen)
-		r.setRefunded(s.extra.refunds.Total)
-	}
-	bucketLevel{seen.asOf, seen.level - r.need*b.den, b.rate}.write(s)
+	b.closeSlot(s, seen)
+	b.setLevel(s, seen.asOf, seen.level-r.need*b.den)
+	r.setRefunded(s.refunds().Total)
 }
 
-// closeSlotAndEra brings the extra of a bucket up to the time of seen. It is called before a level is written. If the
-// slot of the leases has ended, they become late. If the rate was changed, receipts from before give nothing back from
-// now on. A bucket to which nothing was ever refunded has no total that could say so: its receipts are refused while
-// another rate applies, and are valid again if the old rate comes back.
-func (b *tokenBucket) closeSlotAndEra(s *State, seen bucketSeen) {
+// closeSlot brings the extra of a bucket up to the time of seen. It is called before a level is written. If the slot of
+// the leases has ended, they become late.
+func (b *tokenBucket) closeSlot(s *State, seen bucketSeen) {
 	x := s.extra
-	if x.refunds.Total > 0 && s.bucketLevel().rate != b.rate {
-		x.refunds = x.refunds.plus(refundEra, seen.asOf)
+	if x == nil {
+		return
 	}
 	x.late = b.lateAt(s, seen)
 	if x.leased.Until <= seen.asOf {
@@ -322,15 +363,15 @@ func (b *tokenBucket) closeSlotAndEra(s *State, seen bucketSeen) {
 // would hold 5. It holds 4, so 1 unit may come back, for which there was room above the 9.
 //
 // The level only rises, by refill or by a refund, until something lowers it. Whatever lowers it calls lateAt before
-// that, by closeSlotAndEra, and so no room is missed. The bucket does not know which units were spent, so it begins
+// that, by closeSlot, and so no room is missed. The bucket does not know which units were spent, so it begins
 // with all leased ones; whoever gives back names how many were not.
 func (b *tokenBucket) lateAt(s *State, seen bucketSeen) Late {
-	if s.extra == nil || s.bucketLevel().rate != b.rate {
+	if s.extra == nil || s.bucketMissing().rate != b.rate {
 		return Late{}
 	}
 	late := s.extra.late
 	if l := s.extra.leased; l.Units > 0 && l.Until <= seen.asOf {
-		late = Late{Level: min(l.Units, b.burst) * b.den, Ended: l.Until}
+		late = Late{Level: b.leasedGrains(s), Ended: l.Until}
 	}
 	if late.Ended > seen.asOf || seen.asOf >= late.Ended+b.slotLength {
 		return Late{}
@@ -343,22 +384,16 @@ func (b *tokenBucket) lateAt(s *State, seen bucketSeen) Late {
 }
 
 func (b *tokenBucket) freshAt(s *State) int64 {
-	l := s.bucketLevel()
-	if l.rate == 0 {
+	m := s.bucketMissing()
+	if m.rate == 0 {
 		return longAgo
 	}
-	at, level := l.asOf, l.grains
-	if l.rate != b.rate {
-		level = b.rescaled(level, l.rate)
-	}
-	if level < b.full {
-		at += ceilDiv(b.full-level, b.num)
-	}
+	at := m.asOf + ceilDiv(b.missing(m), b.num)
 	if x := s.extra; x != nil {
 		// receipts are valid for fullIn, and those from before must find the refund
 		at = max(at, x.refunds.Last+b.fullIn)
 		if x.leased.Units > 0 { // what is leased begins to refill at the end of its slot
-			at = max(at, x.leased.Until+ceilDiv(min(x.leased.Units, b.burst)*b.den, b.num))
+			at = max(at, x.leased.Until+ceilDiv(b.leasedGrains(s), b.num))
 		}
 	}
 	return at
@@ -427,10 +462,10 @@ func (b *tokenBucket) refund(s *State, e *ReceiptEntry, units, now int64) int64 
 	if e.slotEnd != 0 {
 		return b.release(s, units, e.slotEnd, now)
 	}
-	seen := b.seenAt(s, max(now, s.bucketLevel().asOf))
+	seen := b.seenAt(s, max(now, s.bucketMissing().asOf))
 	elapsed, others := seen.asOf-e.at, s.refunds().Total-e.refundedBefore
 	// another rate; the clock stepped back; the counter or the total is new
-	if s.bucketLevel().rate != b.rate || elapsed < 0 || others < 0 {
+	if s.bucketMissing().rate != b.rate || elapsed < 0 || others < 0 {
 		return 0
 	}
 	gained := b.full
@@ -441,7 +476,7 @@ func (b *tokenBucket) refund(s *State, e *ReceiptEntry, units, now int64) int64 
 	if grains <= 0 {
 		return 0
 	}
-	bucketLevel{seen.asOf, seen.level + grains, b.rate}.write(s)
+	b.setLevel(s, seen.asOf, seen.level+grains)
 	x := s.ensureExtra()
 	x.refunds = x.refunds.plus(grains, seen.asOf)
 	return grains / b.den
@@ -491,9 +526,8 @@ func (b *tokenBucket) chargeLease(s *State, r *Result, granted *Lease) {
 	if open := s.leased(); open.Until > r.bucket().asOf {
 		units += open.Units
 	}
-	l := s.bucketLevel()
-	l.grains -= granted.Units * b.den
-	l.write(s)
+	seen := r.bucket()
+	b.setLevel(s, seen.asOf, seen.level-(r.need+granted.Units)*b.den)
 	s.setLeased(Leased{units, granted.At})
 	r.addUsed(granted.Units)
 }
@@ -521,13 +555,13 @@ func (b *tokenBucket) release(s *State, units, until, now int64) int64 {
 	if s.extra == nil {
 		return 0
 	}
-	l, leased := s.bucketLevel(), s.leased()
-	if l.rate != b.rate || leased.Until != until || max(now, l.asOf) >= leased.Until {
+	m, leased := s.bucketMissing(), s.leased()
+	if m.rate != b.rate || leased.Until != until || max(now, m.asOf) >= leased.Until {
 		return 0
 	}
 	units = min(units, leased.Units)
-	l.grains += units * b.den
-	l.write(s)
+	m.grains -= units * b.den
+	m.write(s)
 	s.setLeased(Leased{leased.Units - units, leased.Until})
 	return units
 }
@@ -545,7 +579,7 @@ func (b *tokenBucket) releaseLate(s *State, units, until, now int64) {
 	if x.leased.Until <= seen.asOf {
 		x.leased = Leased{}
 	}
-	bucketLevel{seen.asOf, seen.level + grains, b.rate}.write(s)
+	b.setLevel(s, seen.asOf, seen.level+grains)
 	if late.Level -= grains; late.Level == 0 {
 		late = Late{}
 	}
@@ -561,12 +595,10 @@ func (b *tokenBucket) replay(s *State, units, at, now int64, _ span) {
 		return
 	}
 	seen := b.seenAt(s, now)
-	if s.extra != nil {
-		b.closeSlotAndEra(s, seen)
-	}
+	b.closeSlot(s, seen)
 	units = min(units, 2*b.burst) // takes a full bucket to -full
 	level := max(seen.level-units*b.den, min(seen.level, -b.full))
-	bucketLevel{seen.asOf, level, b.rate}.write(s)
+	b.setLevel(s, seen.asOf, level)
 }
 
 func (b *tokenBucket) params(owner string) Params {

@@ -290,6 +290,62 @@ func (r *row) mostExtra(k *wait) time.Duration {
 	return most
 }
 
+// useUp asks one process until it denies, and returns how many units were admitted.
+func (w *world) useUp() (admitted int64) {
+	w.Helper()
+	for w.ask(0).Allowed {
+		admitted++
+	}
+	return admitted
+}
+
+// change gives the limit another amount.
+func (w *world) change(units int64) {
+	w.Helper()
+	t := w.tier
+	t.Threshold = units
+	l, err := limit.New(limit.Limit{ID: "l", Tiers: []limit.Tier{t}})
+	if err != nil {
+		w.Fatal(err)
+	}
+	w.limit, w.request.Charges = l, []limit.Charge{{Limit: l, Cost: 1}}
+}
+
+// Raise uses limits up and raises them tenfold. It fails the test unless the difference is admitted at once, or if
+// anything is admitted after the limits are lowered again. open is that of Run.
+func Raise(t *testing.T, open func() limit.Store) {
+	t.Helper()
+	for i, a := range limit.Algorithms() {
+		if a == limit.LeakyBucket {
+			continue // it counts no units
+		}
+		for j, tier := range []limit.Tier{{Threshold: 5, Period: 24 * time.Hour}, {Threshold: 100, Period: time.Second}} {
+			if tier.Algorithm = a; a.HasCalendar() {
+				tier.Period, tier.Calendar = 0, &limit.Calendar{Every: limit.Day, Location: time.UTC}
+			}
+			if l, err := limit.New(limit.Limit{ID: "l", Tiers: []limit.Tier{tier}}); err != nil || open().Accepts(l) != nil {
+				continue
+			}
+			r := row{tier, 1}
+			w := newWorld(t, open, r, uint64(1_000_000+10*i+j))
+			if got := w.useUp(); got != tier.Threshold {
+				t.Errorf("%s: %d units are admitted, want %d", &r, got, tier.Threshold)
+			}
+			w.ask(0) // may be denied without a call
+			w.change(10 * tier.Threshold)
+			want := 9 * tier.Threshold
+			if got := w.useUp(); float64(got) < (1-MostShort)*float64(want) {
+				t.Errorf("%s, used up and raised to %d: %d units are admitted at once, want %d", &r, 10*tier.Threshold, got,
+					want)
+			}
+			w.change(tier.Threshold)
+			if w.ask(0).Allowed || w.ask(0).Allowed {
+				t.Errorf("%s: lowered again after ten times as much was used, the limit admits", &r)
+			}
+		}
+	}
+}
+
 // worst is the worst row of an algorithm.
 type worst struct {
 	short, obeying float64

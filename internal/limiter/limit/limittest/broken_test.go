@@ -411,7 +411,7 @@ func (n *naive) uncharge(t *limit.Tier, s *limit.State, parts int64) {
 	switch t.Algorithm {
 	case limit.TokenBucket:
 		st := s.TokenBucket()
-		st.Level += parts
+		st.Missing -= parts
 		*s = st.State()
 	case limit.SlidingLog, limit.SlidingBuckets:
 		st := s.Log()

@@ -11,8 +11,9 @@ import (
 
 var changeCases = []testCase{
 	{"a changed number keeps the used units", testChangedNumber},
-	{"a changed burst cuts the level", testChangedBurst},
-	{"a changed rate keeps the level", testChangedRate},
+	{"a changed burst keeps the used units", testChangedBurst},
+	{"a changed rate keeps the used units", testChangedRate},
+	{"what is missing beyond a lowered burst refills at the faster rate", testLoweredBurst},
 	{"a rate that changes back and forth after a refund", testAlternatingRate},
 	{"a changed identity begins with an unused counter", testChangedIdentity},
 	{"a changed align keeps the used units", testChangedAlign},
@@ -22,8 +23,8 @@ var changeCases = []testCase{
 // A plan change must neither add units nor take any away.
 func testChangedNumber(tb testing.TB, c Config) {
 	each(tb, c, func(s *subject, k sample) {
-		if k.algorithm == limit.TokenBucket || k.oneAtATime() {
-			return // the cases below test these algorithms
+		if k.oneAtATime() {
+			return // the cases below test this algorithm
 		}
 		five, eight, two := k.limit(tb, "l", 5), k.limit(tb, "l", 8), k.limit(tb, "l", 2)
 		s.allowed(Start, charge(five, 4))
@@ -33,6 +34,9 @@ func testChangedNumber(tb testing.TB, c Config) {
 		}
 		if d := s.decide(Start, charge(two, 3)); !d.Never {
 			s.Errorf("threshold lowered from 5 to 2: a cost of 3 may be admitted later, want never")
+		}
+		if left := s.remaining(Start, eight); left != 4 {
+			s.Errorf("threshold raised from 5 to 8 with 4 units used: %d remain, want 4", left)
 		}
 		s.allowed(Start, charge(eight, 4))
 		s.denied(Start, charge(eight, 1))
@@ -54,17 +58,56 @@ func testChangedBurst(tb testing.TB, c Config) {
 		return
 	}
 	s := newSubject(tb, c)
-	s.allowed(Start, charge(bucketOf(tb, 10, 10), 2)) // holds 8
-	if left := s.remaining(Start, bucketOf(tb, 10, 20)); left != 8 {
-		s.Errorf("burst raised from 10 to 20 with 8 in the bucket: %d remain, want 8", left)
+	s.allowed(Start, charge(bucketOf(tb, 10, 10), 2))
+	for _, b := range []struct{ burst, left int64 }{{20, 18}, {5, 3}, {2, 0}, {1, 0}, {100_000, 99_998}} {
+		if left := s.remaining(Start, bucketOf(tb, 10, b.burst)); left != b.left {
+			s.Errorf("burst changed from 10 to %d with 2 units used: %d remain, want %d", b.burst, left, b.left)
+		}
 	}
-	if left := s.remaining(Start, bucketOf(tb, 10, 5)); left != 5 {
-		s.Errorf("burst lowered from 10 to 5 with 8 in the bucket: %d remain, want 5", left)
-	}
-	s.allowed(Start, charge(bucketOf(tb, 10, 5), 5)) // cut to 5, then taken
+	s.allowed(Start, charge(bucketOf(tb, 10, 5), 3))
+	s.denied(Start, charge(bucketOf(tb, 10, 5), 1))
+	s.allowed(Start, charge(bucketOf(tb, 10, 10), 5)) // all 10 are used
 	s.denied(Start, charge(bucketOf(tb, 10, 10), 1))
+	if left := s.remaining(Start, bucketOf(tb, 10, 50)); left != 40 {
+		s.Errorf("burst raised to 50 with 10 units used: %d remain, want 40", left)
+	}
 	if left := s.remaining(Start.Add(time.Minute), bucketOf(tb, 10, 20)); left != 20 {
 		s.Errorf("a minute later %d units remain of the raised burst, want 20", left)
+	}
+}
+
+// A lowered limit must neither give units to processes that still have the larger one, nor make anybody wait for longer
+// than the larger bucket would have taken to fill, and then the smaller one.
+func testLoweredBurst(tb testing.TB, c Config) {
+	if !c.accepts(limit.TokenBucket) {
+		return
+	}
+	large := bucketOf(tb, 50, 50)
+	for _, lowered := range []struct {
+		rate, burst int64
+		wait        time.Duration
+	}{
+		{5, 5, 9*time.Second + 2*time.Second},                  // 45 units at 50 in 10 s, and one at 5 in 10 s
+		{50, 5, 9*time.Second + 200*time.Millisecond},          // the rate stays
+		{100, 5, 4500*time.Millisecond + 100*time.Millisecond}, // the new rate is the faster one
+		{5, 50, 2 * time.Second},
+		{1, 1, 9800*time.Millisecond + 10*time.Second},
+	} {
+		s := newSubject(named{tb, fmt.Sprintf("%d/%d", lowered.rate, lowered.burst)}, c)
+		small := bucketOf(tb, lowered.rate, lowered.burst)
+		s.allowed(Start, charge(large, 50))
+		d := s.denied(Start, charge(small, 1))
+		if d.RetryAfter() != lowered.wait {
+			s.Errorf("lowered from 50 to a rate of %d and a burst of %d: the wait is %s, want %s", lowered.rate,
+				lowered.burst, d.RetryAfter(), lowered.wait)
+		}
+		s.denied(Start, charge(large, 1)) // the denial has not changed what is used
+		s.denied(time.UnixMicro(d.RetryAt-1), charge(small, 1))
+		s.allowed(time.UnixMicro(d.RetryAt), charge(small, 1))
+		s.denied(time.UnixMicro(d.RetryAt), charge(small, 1))
+		if left := s.remaining(time.UnixMicro(d.RetryAt), large); left != 50-lowered.burst {
+			s.Errorf("raised again with %d units used: %d remain, want %d", lowered.burst, left, 50-lowered.burst)
+		}
 	}
 }
 

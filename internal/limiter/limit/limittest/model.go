@@ -33,13 +33,13 @@ type counterName struct {
 
 // counter holds the history of one tier for one value.
 type counter struct {
-	tb       testing.TB
-	tier     limit.Tier // as at the last charge; period and calendar never change
-	spends   []*spend   // in ascending order of time
-	level    *big.Rat   // token_bucket: the level at levelAt
-	levelAt  int64
-	refunded *big.Rat // token_bucket: all units that were ever given back
-	nextFree *big.Rat // leaky_bucket: when the next charge is admitted; nil: at once
+	tb        testing.TB
+	tier      limit.Tier // as at the last charge; period and calendar never change
+	spends    []*spend   // in ascending order of time
+	missing   *big.Rat   // token_bucket: the units that are missing at missingAt from a full bucket; nil: none
+	missingAt int64
+	refunded  *big.Rat // token_bucket: all units that were ever given back
+	nextFree  *big.Rat // leaky_bucket: when the next charge is admitted; nil: at once
 }
 
 // spend is one admitted charge.
@@ -162,11 +162,11 @@ func (m *Model) mayBeForgotten(owner limit.Owner, ch limit.Charge, now int64) bo
 	for i := range ch.Limit.Tiers {
 		t := &ch.Limit.Tiers[i]
 		c := m.counter(owner, ch, t)
-		if t.Algorithm != limit.TokenBucket || c.level == nil || (c.tier.Threshold == t.Threshold &&
+		if t.Algorithm != limit.TokenBucket || c.missing == nil || (c.tier.Threshold == t.Threshold &&
 			c.tier.Burst == t.Burst) {
 			continue
 		}
-		if now >= c.resetAt(&c.tier, c.levelAt)+limit.MaxSkew.Microseconds() {
+		if now >= c.resetAt(&c.tier, c.missingAt)+limit.MaxSkew.Microseconds() {
 			return true
 		}
 	}
@@ -251,17 +251,25 @@ func (c *counter) sum(counts func(at int64) bool) int64 {
 
 // levelOf returns the level of the bucket at now, under the tier's rate and burst.
 func (c *counter) levelOf(t *limit.Tier, now int64) *big.Rat {
-	if c.level == nil {
+	if c.missing == nil {
 		return rat(t.Burst)
 	}
-	level := new(big.Rat).Set(c.level)
+	level := new(big.Rat).Sub(rat(t.Burst), c.missing)
 	if c.tier.Threshold != t.Threshold {
-		// When the rate changes, the level stays, rounded down to what the new rate can count: the largest fraction of
-		// a unit with which the refill in each µs is a whole number.
+		// What is missing beyond the present burst refills at the faster rate.
+		if level.Sign() < 0 && t.Threshold < c.tier.Threshold {
+			level.Mul(level, big.NewRat(t.Threshold, c.tier.Threshold))
+		}
+		// The level is rounded down to what the new rate can count: the largest fraction of a unit with which the refill
+		// in each µs is a whole number. At most 2^52 of these fractions are missing beyond the burst.
 		den := new(big.Rat).SetInt(new(big.Rat).Quo(rat(t.Threshold), rat(t.Period.Microseconds())).Denom())
-		level.Quo(new(big.Rat).SetInt(floor(level.Mul(level, den))), den)
+		level.SetInt(floor(level.Mul(level, den)))
+		if lowest := rat(-1 << 52); level.Cmp(lowest) < 0 {
+			level = lowest
+		}
+		level.Quo(level, den)
 	}
-	level.Add(level, new(big.Rat).Mul(rate(t), rat(now-c.levelAt)))
+	level.Add(level, new(big.Rat).Mul(rate(t), rat(now-c.missingAt)))
 	return least(level, rat(t.Burst))
 }
 
@@ -271,7 +279,8 @@ func (c *counter) fits(t *limit.Tier, now, cost int64) int64 {
 	horizon := 2*t.Period.Microseconds() + 1
 	switch t.Algorithm {
 	case limit.TokenBucket:
-		horizon = ceil(new(big.Rat).Quo(rat(t.Burst), rate(t))) + 1
+		missing := new(big.Rat).Sub(rat(t.Burst), c.levelOf(t, now))
+		horizon = ceil(missing.Quo(missing, rate(t))) + 1
 	case limit.LeakyBucket:
 		horizon = ceil(c.nextFree) - now
 	case limit.SlidingBuckets:
@@ -288,9 +297,9 @@ func (c *counter) charge(t *limit.Tier, now, cost int64) *spend {
 	s := &spend{at: now, units: cost, tier: *t}
 	switch t.Algorithm {
 	case limit.TokenBucket:
-		level := c.levelOf(t, now)
-		s.kept, s.headroom, s.refunded = rat(cost), new(big.Rat).Sub(rat(t.Burst), level), new(big.Rat).Set(c.refunded)
-		c.level, c.levelAt = level.Sub(level, rat(cost)), now
+		missing := new(big.Rat).Sub(rat(t.Burst), c.levelOf(t, now))
+		s.kept, s.headroom, s.refunded = rat(cost), missing, new(big.Rat).Set(c.refunded)
+		c.missing, c.missingAt = new(big.Rat).Add(missing, rat(cost)), now
 	case limit.LeakyBucket:
 		c.nextFree = c.nextFreeAfter(s, cost)
 	}
@@ -445,7 +454,7 @@ func (e entry) refundBucket(units, now int64) int64 {
 	if give.Sign() <= 0 {
 		return 0
 	}
-	c.level, c.levelAt = level.Add(level, give), now
+	c.missing, c.missingAt = new(big.Rat).Sub(rat(t.Burst), level.Add(level, give)), now
 	c.refunded.Add(c.refunded, give)
 	s.kept.Sub(s.kept, give)
 	return floor(give).Int64()

@@ -17,7 +17,7 @@
 //	                                              Store.Keep
 //
 //	attribute       type   meaning
-//	v               N      layout version of the item, 2. An item of another version is an error. Its counters are not
+//	v               N      layout version of the item, 3. An item of another version is an error. Its counters are not
 //	                       taken for empty ones, and nothing in the item is changed
 //	ttl             N      when DynamoDB may delete the item, seconds since 1970. It is at least a day later than the
 //	                       time until which any counter in the item matters. It is only ever raised, and at most once
@@ -39,17 +39,17 @@
 //	sliding_buckets  w newest bucket, s sum of all buckets, x number of charges to buckets more than a period before
 //	                 the newest, and a field for each bucket: its name is b0 and the bucket's number in base 36, its
 //	                 value the units
-//	token_bucket     e "empty time": the time at which the level was zero, in 1/num µs, where num/den is the rate in
-//	                 units per µs
+//	token_bucket     f "full time": the time at which the bucket is full if nothing is charged, in 1/num µs, where
+//	                 num/den is the rate in units per µs
 //	                 r rate, units per period
 //	                 t time of the last charge, or a little earlier (see addContended)
 //	                 b total of all refunds, in 1/den units; u time of the last refund
 //	                 z end of the slot in which units are leased
-//	                 q "total empty time": the time at which the level and the leased units together were zero, in
-//	                 1/num µs. z and q exist only while units are leased, and until the first charge after the slot
+//	                 q "total full time": the time at which the level and the leased units together are a full bucket,
+//	                 in 1/num µs. z and q exist only while units are leased, and until the first charge after the slot
 //	                 y end of the slot before z
-//	                 l "late empty time": the time at which the total would have been zero if all units that were
-//	                 leased in the slot before z had come back, in 1/num µs. y and l exist only beside z and q
+//	                 l "late full time": the time at which the total would be full if all units that were leased in
+//	                 the slot before z had come back, in 1/num µs. y and l exist only beside z and q
 //	leaky_bucket     s the next free slot, in 1/r µs; r numerator of the rate in units per µs
 //
 // Times are µs since 1970. A bucket's number is its start divided by the width of a bucket.

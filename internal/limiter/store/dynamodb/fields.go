@@ -31,15 +31,15 @@ const (
 	fieldLateCharges = "x"
 
 	// token_bucket; leaky_bucket has fieldRate as well
-	fieldRate           = "r"
-	fieldEmptyTime      = "e"
-	fieldChargedAt      = "t"
-	fieldRefunded       = "b"
-	fieldRefundedAt     = "u"
-	fieldSlotEnd        = "z"
-	fieldTotalEmptyTime = "q"
-	fieldLateEmptyTime  = "l"
-	fieldLateSlotEnd    = "y"
+	fieldRate          = "r"
+	fieldFullTime      = "f"
+	fieldChargedAt     = "t"
+	fieldRefunded      = "b"
+	fieldRefundedAt    = "u"
+	fieldSlotEnd       = "z"
+	fieldTotalFullTime = "q"
+	fieldLateFullTime  = "l"
+	fieldLateSlotEnd   = "y"
 
 	// leaky_bucket
 	fieldSlot = "s"
@@ -131,8 +131,6 @@ func (f fields) intIn(name string, least, most int64) (int64, error) {
 const (
 	maxTime   = 1 << 60 // µs before or after 1970
 	maxAmount = 1 << 53 // units, or grains of a bucket
-	// how far below zero a level may be, in bursts: the limit's burst may have been cut since
-	maxDebtBursts = 64
 )
 
 // stateOf decodes a counter into the state that the core evaluates. If f is nil, the counter was never used.

@@ -76,9 +76,9 @@ func TestForeignItems(t *testing.T) {
 		change map[string]types.AttributeValue // nil: the attribute is removed
 		want   string
 	}{
-		"a newer layout": {map[string]types.AttributeValue{"v": num(3)},
-			"layout version is 3, and this version of Sluice reads and writes 2: delete the item"},
-		"an older layout":         {map[string]types.AttributeValue{"v": num(1)}, "layout version is 1, and"},
+		"a newer layout": {map[string]types.AttributeValue{"v": num(4)},
+			"layout version is 4, and this version of Sluice reads and writes 3: delete the item"},
+		"an older layout":         {map[string]types.AttributeValue{"v": num(2)}, "layout version is 2, and"},
 		"no layout":               {map[string]types.AttributeValue{"v": nil}, "no layout version"},
 		"a layout in words":       {map[string]types.AttributeValue{"v": str}, `attribute "v"`},
 		"a text for a counter":    {map[string]types.AttributeValue{"five/f10000": str}, "five/f10000"},

@@ -21,7 +21,7 @@ const (
 	attrTTL     = "ttl"
 	attrFull    = "full"
 
-	layoutVersion   = 2
+	layoutVersion   = 3
 	perEndpoint     = "endpoint"
 	maxSortKeyBytes = 1024 // DynamoDB's bound on a sort key, bytes
 	maxInlineValue  = 24   // bytes; a longer endpoint is replaced by a digest in the name of a counter

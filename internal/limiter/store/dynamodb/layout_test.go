@@ -16,7 +16,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/testkit/soak"
 )
 
-// storeOldLayout changes every item of the namespace whose sort key begins with prefix to the previous layout version,
+// storeOldLayout changes every item of the namespace whose sort key begins with prefix to layout version 1,
 // in which a fixed_window had no count of the previous window.
 func storeOldLayout(tb testing.TB, c *sdk.Client, namespace, prefix string) {
 	tb.Helper()

@@ -8,30 +8,30 @@ import "math/big"
 //
 // The "level" is what is in the bucket. The "total" is the level and the leased units together. The total refills and
 // overflows as the level of a bucket without leases does, and a lease leaves it unchanged. The counter keeps each as
-// the time at which it was zero, in 1/Num µs: e (fieldEmptyTime) for the level and q (fieldTotalEmptyTime) for the
-// total. A later time therefore means fewer units, and e − q is what is leased. A lease changes e alone, so that
+// the time at which it would be full, in 1/Num µs: f (fieldFullTime) for the level and q (fieldTotalFullTime) for the
+// total. A later time therefore means fewer units, and f − q is what is leased. A lease changes f alone, so that
 // concurrent leases do not fail each other's conditions on q.
 //
 // Units that are given back after the end of their slot are "late". When a new slot begins, the field late
-// (fieldLateEmptyTime) keeps the q of the slot before: the q that the total would have now if all units that were
+// (fieldLateFullTime) keeps the q of the slot before: the q that the total would have now if all units that were
 // leased then had been given back. Late units are accepted up to q − late, and only while the total does not overflow
 // by them. A lease changes neither q nor late. A charge that lowers the total removes late.
 type leasedBucketCharge struct {
 	*bucketCharge
 	update counterUpdate
 
-	decideAt       int64    // the time for which the charge is decided, µs: now, or the counter's own time if later
-	hasSlot        bool     // the counter has a slot, which may have ended
-	isInSlot       bool     // the slot has not ended
-	returned       int64    // leased units that the request gives back
-	isLate         bool     // the slot of the returned units has ended
-	overflow       *big.Int // what is added to e because the total overflowed before the slot ended
-	totalEmptyTime *big.Int // the stored q while the slot lasts, otherwise the e that remains after overflow
-	// totalRaise is added to e and q because the total has overflowed since, or soon will. Its units are lost.
-	totalRaise        *big.Int
-	latest            int64 // the latest time of another charge at which the conditions still hold, µs
-	pinsTotal         bool  // the condition admits only the stored q, which is raised to newTotalEmptyTime
-	newTotalEmptyTime *big.Int
+	decideAt      int64    // the time for which the charge is decided, µs: now, or the counter's own time if later
+	hasSlot       bool     // the counter has a slot, which may have ended
+	isInSlot      bool     // the slot has not ended
+	returned      int64    // leased units that the request gives back
+	isLate        bool     // the slot of the returned units has ended
+	overflow      *big.Int // what is added to f because the total overflowed before the slot ended
+	totalFullTime *big.Int // the stored q while the slot lasts, otherwise the f that remains after overflow
+	// totalRaise is added to f and q because the total has overflowed since, or soon will. Its units are lost.
+	totalRaise       *big.Int
+	latest           int64 // the latest time of another charge at which the conditions still hold, µs
+	pinsTotal        bool  // the condition admits only the stored q, which is raised to newTotalFullTime
+	newTotalFullTime *big.Int
 }
 
 // addLeased adds the charge of a bucket with leases to the update.
@@ -55,7 +55,7 @@ func (b *bucketCharge) addLeased(u counterUpdate) {
 
 // fullAt returns the q of a bucket whose total is full at a time, in µs.
 func (l *leasedBucketCharge) fullAt(at int64) *big.Int {
-	return multiplyAdd(at, l.params.Num, -l.params.Full)
+	return multiplyAdd(at, l.params.Num, 0)
 }
 
 // findReturned sets returned and isLate. It reports false for the rare charges that need a comparison of the whole
@@ -90,26 +90,26 @@ func (l *leasedBucketCharge) findReturned() bool {
 	return units <= leased && l.before.Refunds.Total < maxRefunded
 }
 
-// findTotal determines the fields from overflow to newTotalEmptyTime, and likelyStale. It reports false if late units
+// findTotal determines the fields from overflow to newTotalFullTime, and likelyStale. It reports false if late units
 // come back to a bucket that may overflow by them: the whole counter must then be compared.
 func (l *leasedBucketCharge) findTotal() bool {
 	p := &l.params
 	l.overflow, l.totalRaise = new(big.Int), new(big.Int)
 	full := l.fullAt(l.decideAt)
 	if l.isInSlot {
-		l.totalEmptyTime = l.stored[fieldTotalEmptyTime]
+		l.totalFullTime = l.stored[fieldTotalFullTime]
 	} else {
 		if l.hasSlot {
 			fullAtSlotEnd := l.fullAt(l.stored[fieldSlotEnd].Int64())
-			if q := l.stored[fieldTotalEmptyTime]; fullAtSlotEnd.Cmp(q) > 0 {
+			if q := l.stored[fieldTotalFullTime]; fullAtSlotEnd.Cmp(q) > 0 {
 				l.overflow.Sub(fullAtSlotEnd, q)
 			}
 		}
-		l.totalEmptyTime = new(big.Int).Add(l.stored[fieldEmptyTime], l.overflow)
+		l.totalFullTime = new(big.Int).Add(l.stored[fieldFullTime], l.overflow)
 	}
 	spread := l.clockSpread()
 	l.latest = l.decideAt + spread
-	untilOverflow := new(big.Int).Sub(l.totalEmptyTime, full) // until the total overflows, in 1/Num µs
+	untilOverflow := new(big.Int).Sub(l.totalFullTime, full) // until the total overflows, in 1/Num µs
 	if l.isLate {
 		l.likelyStale = !l.isInSlot
 		return untilOverflow.Sub(untilOverflow, l.refillTime(l.returned)).Cmp(multiplyAdd(spread, p.Num, 0)) >= 0
@@ -118,18 +118,18 @@ func (l *leasedBucketCharge) findTotal() bool {
 		// Many processes charge the bucket, and its total is nearly full. This one gives units of the total up, so that
 		// the total does not overflow for a while; see lowerNearlyFull.
 		nearlyFull := new(big.Int).Add(full, big.NewInt(p.Full/slackDivisor))
-		if nearlyFull.Cmp(l.totalEmptyTime) > 0 && l.hasRoom(nearlyFull) {
-			l.pinsTotal, l.newTotalEmptyTime = true, nearlyFull
+		if nearlyFull.Cmp(l.totalFullTime) > 0 && l.hasRoom(nearlyFull) {
+			l.pinsTotal, l.newTotalFullTime = true, nearlyFull
 		}
 	}
 	if !l.pinsTotal && untilOverflow.Cmp(multiplyAdd(spread, p.Num, 0)) < 0 {
 		l.latest = l.decideAt
 		if untilOverflow.Sign() < 0 {
-			l.pinsTotal, l.newTotalEmptyTime = true, full
+			l.pinsTotal, l.newTotalFullTime = true, full
 		}
 	}
 	if l.pinsTotal {
-		l.totalRaise.Sub(l.newTotalEmptyTime, l.totalEmptyTime)
+		l.totalRaise.Sub(l.newTotalFullTime, l.totalFullTime)
 	}
 	l.likelyStale = l.pinsTotal || !l.isInSlot
 	return true
@@ -143,20 +143,20 @@ func (l *leasedBucketCharge) lateReturned() *big.Int {
 	return l.refillTime(l.returned)
 }
 
-// refillTime returns how long n units take to refill, in 1/Num µs, the unit of e and q.
+// refillTime returns how long n units take to refill, in 1/Num µs, the unit of f and q.
 func (l *leasedBucketCharge) refillTime(n int64) *big.Int {
 	return new(big.Int).Mul(big.NewInt(n), big.NewInt(l.params.Den))
 }
 
-// maxEmptyTime returns the largest e for which the charge fits into a bucket with this q; nil if nothing is charged. It
-// is a bound of the stored e with overflow and totalRaise added, and without the returned units.
-func (l *leasedBucketCharge) maxEmptyTime(totalEmptyTime *big.Int) *big.Int {
+// maxFullTime returns the largest f for which the charge fits into a bucket with this q; nil if nothing is charged. It
+// is a bound of the stored f with overflow and totalRaise added, and without the returned units.
+func (l *leasedBucketCharge) maxFullTime(totalFullTime *big.Int) *big.Int {
 	if l.chargedUnits() == 0 {
 		return nil
 	}
 	var largest *big.Int
 	for _, demand := range l.demands() {
-		free := multiplyAdd(max(demand.at, l.decideAt), l.params.Num, 0)
+		free := multiplyAdd(max(demand.at, l.decideAt), l.params.Num, l.params.Full)
 		if free.Sub(free, l.refillTime(demand.units)); largest == nil || free.Cmp(largest) < 0 {
 			largest = free
 		}
@@ -164,10 +164,10 @@ func (l *leasedBucketCharge) maxEmptyTime(totalEmptyTime *big.Int) *big.Int {
 	if !l.hasRamp() {
 		return largest
 	}
-	bounds := []*big.Int{multiplyAdd(l.decideAt, l.params.Num, 0)} // the level must not go below −burst
+	bounds := []*big.Int{multiplyAdd(l.decideAt, l.params.Num, l.params.Full)} // the level must not go below −burst
 	if l.isInSlot {
 		// The leased units must stay within the burst. Late units come back to the total, too.
-		bounds = append(bounds, new(big.Int).Sub(totalEmptyTime, l.lateReturned()))
+		bounds = append(bounds, new(big.Int).Sub(totalFullTime, l.lateReturned()))
 	}
 	for _, bound := range bounds {
 		bound = new(big.Int).Add(bound, big.NewInt(l.params.Full))
@@ -178,42 +178,42 @@ func (l *leasedBucketCharge) maxEmptyTime(totalEmptyTime *big.Int) *big.Int {
 	return largest
 }
 
-// hasRoom reports whether the charge fits into the stored bucket if q is raised to totalEmptyTime.
-func (l *leasedBucketCharge) hasRoom(totalEmptyTime *big.Int) bool {
-	largest := l.maxEmptyTime(totalEmptyTime)
+// hasRoom reports whether the charge fits into the stored bucket if q is raised to totalFullTime.
+func (l *leasedBucketCharge) hasRoom(totalFullTime *big.Int) bool {
+	largest := l.maxFullTime(totalFullTime)
 	if largest == nil {
 		return true
 	}
-	e := new(big.Int).Add(l.stored[fieldEmptyTime], l.overflow)
+	e := new(big.Int).Add(l.stored[fieldFullTime], l.overflow)
 	e.Sub(e, l.refillTime(l.returned))
-	return e.Add(e, new(big.Int).Sub(totalEmptyTime, l.totalEmptyTime)).Cmp(largest) <= 0
+	return e.Add(e, new(big.Int).Sub(totalFullTime, l.totalFullTime)).Cmp(largest) <= 0
 }
 
-// addTotalConditions adds the conditions on q, and returns the q for which the condition on e must hold.
-func (l *leasedBucketCharge) addTotalConditions() (totalEmptyTime *big.Int) {
+// addTotalConditions adds the conditions on q, and returns the q for which the condition on f must hold.
+func (l *leasedBucketCharge) addTotalConditions() (totalFullTime *big.Int) {
 	u := l.update
-	totalEmptyTime = new(big.Int).Add(l.totalEmptyTime, l.totalRaise)
+	totalFullTime = new(big.Int).Add(l.totalFullTime, l.totalRaise)
 	switch {
 	case l.hasSlot && (!l.isInSlot || l.pinsTotal):
-		u.requireEqual(fieldTotalEmptyTime, l.stored[fieldTotalEmptyTime])
+		u.requireEqual(fieldTotalFullTime, l.stored[fieldTotalFullTime])
 	case l.isInSlot:
 		least := l.fullAt(l.latest)
 		if l.isLate { // so many units are still out, and the total has room for them
-			u.requireEqual(fieldLateEmptyTime, l.stored[fieldLateEmptyTime])
-			if late := l.stored[fieldLateEmptyTime]; late.Cmp(least) > 0 {
+			u.requireEqual(fieldLateFullTime, l.stored[fieldLateFullTime])
+			if late := l.stored[fieldLateFullTime]; late.Cmp(least) > 0 {
 				least = late
 			}
 			least = new(big.Int).Add(least, l.lateReturned())
 		}
 		if l.hasRamp() {
-			totalEmptyTime = l.leastOfRamp()
-			if totalEmptyTime.Cmp(least) > 0 {
-				least = totalEmptyTime
+			totalFullTime = l.leastOfRamp()
+			if totalFullTime.Cmp(least) > 0 {
+				least = totalFullTime
 			}
 		}
-		u.require(u.compare(fieldTotalEmptyTime, ">=", least))
+		u.require(u.compare(fieldTotalFullTime, ">=", least))
 	}
-	return totalEmptyTime
+	return totalFullTime
 }
 
 func (l *leasedBucketCharge) addConditions() {
@@ -228,40 +228,40 @@ func (l *leasedBucketCharge) addConditions() {
 	} else {
 		u.require(u.fieldIsAbsent(fieldSlotEnd))
 	}
-	totalEmptyTime := l.addTotalConditions()
-	if !l.isInSlot && l.pinsTotal { // addAssignments sets e, so any e counts that is not above newTotalEmptyTime
-		u.require(u.compare(fieldEmptyTime, "<=", new(big.Int).Sub(l.newTotalEmptyTime, l.overflow)))
+	totalFullTime := l.addTotalConditions()
+	if !l.isInSlot && l.pinsTotal { // addAssignments sets f, so any f counts that is not above newTotalFullTime
+		u.require(u.compare(fieldFullTime, "<=", new(big.Int).Sub(l.newTotalFullTime, l.overflow)))
 		return
 	}
 	if !l.isInSlot {
 		least := l.fullAt(l.latest)
 		least.Sub(least, l.overflow)
-		if q := l.stored[fieldTotalEmptyTime]; l.isLate && q.Cmp(least) > 0 {
-			least = q // with the condition below: at least the returned units are leased, e − q ≥ returned
+		if q := l.stored[fieldTotalFullTime]; l.isLate && q.Cmp(least) > 0 {
+			least = q // with the condition below: at least the returned units are leased, f − q ≥ returned
 		}
-		u.require(u.compare(fieldEmptyTime, ">=", new(big.Int).Add(least, l.lateReturned())))
+		u.require(u.compare(fieldFullTime, ">=", new(big.Int).Add(least, l.lateReturned())))
 	}
-	if largest := l.maxEmptyTime(totalEmptyTime); largest != nil {
+	if largest := l.maxFullTime(totalFullTime); largest != nil {
 		largest.Add(largest, l.refillTime(l.returned))
 		largest.Sub(largest.Sub(largest, l.overflow), l.totalRaise)
-		u.require(u.compare(fieldEmptyTime, "<=", largest))
+		u.require(u.compare(fieldFullTime, "<=", largest))
 		// Other processes may have charged what was refilled since the last charge. Then the charge may not fit.
 		worst := multiplyAdd(l.decideAt-l.stored[fieldChargedAt].Int64(), p.Num, l.chargedUnits()*p.Den)
-		l.likelyStale = l.likelyStale || worst.Add(worst, l.stored[fieldEmptyTime]).Cmp(largest) > 0
+		l.likelyStale = l.likelyStale || worst.Add(worst, l.stored[fieldFullTime]).Cmp(largest) > 0
 		// A second charge of the same size would not fit.
-		l.scarce = new(big.Int).Add(l.stored[fieldEmptyTime], l.refillTime(l.chargedUnits())).Cmp(largest) > 0
+		l.scarce = new(big.Int).Add(l.stored[fieldFullTime], l.refillTime(l.chargedUnits())).Cmp(largest) > 0
 	}
-	// At least the returned units must be leased: e − q ≥ returned. A condition cannot subtract, so both fields are
-	// compared with a boundary: q stays below it, and e stays at least the returned units above it.
+	// At least the returned units must be leased: f − q ≥ returned. A condition cannot subtract, so both fields are
+	// compared with a boundary: q stays below it, and f stays at least the returned units above it.
 	if l.returned > 0 && !l.isLate {
-		boundary := l.stored[fieldTotalEmptyTime]
+		boundary := l.stored[fieldTotalFullTime]
 		if !l.pinsTotal {
-			spare := new(big.Int).Sub(l.stored[fieldEmptyTime], boundary)
+			spare := new(big.Int).Sub(l.stored[fieldFullTime], boundary)
 			spare.Sub(spare, l.refillTime(l.returned))
 			boundary = new(big.Int).Add(boundary, spare.Rsh(spare, 1))
-			u.require(u.compare(fieldTotalEmptyTime, "<=", boundary))
+			u.require(u.compare(fieldTotalFullTime, "<=", boundary))
 		}
-		u.require(u.compare(fieldEmptyTime, ">=", new(big.Int).Add(boundary, l.refillTime(l.returned))))
+		u.require(u.compare(fieldFullTime, ">=", new(big.Int).Add(boundary, l.refillTime(l.returned))))
 	}
 }
 
@@ -269,10 +269,10 @@ func (l *leasedBucketCharge) addConditions() {
 // the total, and other processes lower q when they give back late units. The condition leaves half of the free room to
 // such processes, and the other half to those that lease at the same time.
 func (l *leasedBucketCharge) leastOfRamp() *big.Int {
-	q := l.stored[fieldTotalEmptyTime]
+	q := l.stored[fieldTotalFullTime]
 	room := new(big.Int).Add(q, big.NewInt(l.params.Full))
 	room.Sub(room, l.refillTime(l.chargedUnits()))
-	if room.Sub(room, l.stored[fieldEmptyTime]).Sign() < 0 {
+	if room.Sub(room, l.stored[fieldFullTime]).Sign() < 0 {
 		return q
 	}
 	return new(big.Int).Sub(q, room.Rsh(room, 1))
@@ -289,24 +289,24 @@ func (l *leasedBucketCharge) addAssignments() {
 	}
 	l.assignLate()
 	if !l.isInSlot && l.pinsTotal {
-		u.setField(fieldEmptyTime, new(big.Int).Add(l.newTotalEmptyTime, change))
+		u.setField(fieldFullTime, new(big.Int).Add(l.newTotalFullTime, change))
 	} else {
-		u.addToField(fieldEmptyTime, change.Add(change, raise))
+		u.addToField(fieldFullTime, change.Add(change, raise))
 	}
 	switch {
 	case l.isInSlot && l.pinsTotal:
-		u.setField(fieldTotalEmptyTime, changeOfTotal.Add(changeOfTotal, l.newTotalEmptyTime))
+		u.setField(fieldTotalFullTime, changeOfTotal.Add(changeOfTotal, l.newTotalFullTime))
 	case l.isInSlot && changeOfTotal.Sign() != 0:
-		u.addToField(fieldTotalEmptyTime, changeOfTotal)
+		u.addToField(fieldTotalFullTime, changeOfTotal)
 	case l.isInSlot: // the charge does not change the total
 	case l.isLease() && l.pinsTotal:
-		u.setField(fieldTotalEmptyTime, l.newTotalEmptyTime)
+		u.setField(fieldTotalFullTime, l.newTotalFullTime)
 		u.setField(fieldSlotEnd, big.NewInt(l.lease.At))
 	case l.isLease():
-		u.copyField(fieldTotalEmptyTime, fieldEmptyTime, raise.Sub(raise, l.lateReturned()))
+		u.copyField(fieldTotalFullTime, fieldFullTime, raise.Sub(raise, l.lateReturned()))
 		u.setField(fieldSlotEnd, big.NewInt(l.lease.At))
 	case l.hasSlot:
-		u.removeField(fieldTotalEmptyTime)
+		u.removeField(fieldTotalFullTime)
 		u.removeField(fieldSlotEnd)
 	}
 	if l.decideAt > l.now {
@@ -326,12 +326,12 @@ func (l *leasedBucketCharge) assignLate() {
 	}
 	endsSlot, lowersTotal := l.hasSlot && !l.isInSlot, !l.isLease() && l.chargedUnits() > 0
 	if endsSlot && l.isLease() && !l.pinsTotal {
-		u.setField(fieldLateEmptyTime, new(big.Int).Add(l.stored[fieldTotalEmptyTime], l.overflow))
+		u.setField(fieldLateFullTime, new(big.Int).Add(l.stored[fieldTotalFullTime], l.overflow))
 		u.setField(fieldLateSlotEnd, l.stored[fieldSlotEnd])
 		return
 	}
-	if l.stored[fieldLateEmptyTime] != nil && (endsSlot || l.pinsTotal || lowersTotal) {
-		u.removeField(fieldLateEmptyTime)
+	if l.stored[fieldLateFullTime] != nil && (endsSlot || l.pinsTotal || lowersTotal) {
+		u.removeField(fieldLateFullTime)
 		u.removeField(fieldLateSlotEnd)
 	}
 }

@@ -401,3 +401,10 @@ func TestLeasesGiveTheLimit(t *testing.T) {
 	c := config(server(t))
 	leasetest.Run(t, func() limit.Store { return open(t, c) }, 12)
 }
+
+// Guarantees that a limit that is raised admits more at once.
+func TestRaiseIsFeltAtOnce(t *testing.T) {
+	t.Parallel()
+	c := config(server(t))
+	leasetest.Raise(t, func() limit.Store { return open(t, c) })
+}

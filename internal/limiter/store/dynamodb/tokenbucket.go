@@ -8,10 +8,10 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
-// tokenBucket implements the algorithm token_bucket. Its main field is e, the "empty time": the time at which the level
-// was zero, in 1/num µs. The level at a time is min(full, time·num − e), so time refills the bucket without a write,
-// and a charge adds to e. The package comment lists the other fields; leasedbucket.go charges buckets of which units
-// are leased.
+// tokenBucket implements the algorithm token_bucket. Its main field is f, the "full time": the time at which the bucket
+// is full if nothing is charged, in 1/num µs. What is missing at a time is max(0, f − time·num), so time refills the
+// bucket without a write, a charge adds to f, and a change of the burst leaves f as it is. The package comment lists the
+// other fields; leasedbucket.go charges buckets of which units are leased.
 type tokenBucket struct{}
 
 func (tokenBucket) decode(_ *limit.Tier, p *limit.Params, f fields) (limit.State, error) {
@@ -19,9 +19,9 @@ func (tokenBucket) decode(_ *limit.Tier, p *limit.Params, f fields) (limit.State
 	return st.State(), err
 }
 
-// decodeTokenBucket returns the level as of the last charge. A level further below zero than this package ever writes
-// is the work of a clock that leapt ahead. It is returned as a level of zero at the empty time, which lies in the
-// future: the core repairs that.
+// decodeTokenBucket returns what was missing as of the last charge. If that is more than this package ever writes, it is
+// the work of a clock that leapt ahead. It is returned as nothing missing at the full time, which lies in the future:
+// the core repairs that.
 func decodeTokenBucket(p *limit.Params, f fields) (st limit.TokenBucketState, err error) {
 	if st.Rate, err = f.intIn(fieldRate, 1, maxAmount); err != nil {
 		return st, err
@@ -29,27 +29,25 @@ func decodeTokenBucket(p *limit.Params, f fields) (st limit.TokenBucketState, er
 	if st.AsOf, err = f.intIn(fieldChargedAt, -maxTime, maxTime); err != nil {
 		return st, err
 	}
-	e, ok := f[fieldEmptyTime]
+	full, ok := f[fieldFullTime]
 	if !ok {
-		return st, fmt.Errorf("field %q is missing", fieldEmptyTime)
+		return st, fmt.Errorf("field %q is missing", fieldFullTime)
 	}
 	num := rateNumerator(st.Rate, p)
-	level := multiplyAdd(st.AsOf, num, 0)
-	level.Sub(level, e)
-	lowest := new(big.Int).Mul(big.NewInt(-maxDebtBursts*p.Capacity), big.NewInt(rateDenominator(st.Rate, p)))
-	if level.Cmp(lowest) < 0 {
-		empty := ceilQuotient(e, big.NewInt(num))
-		if !empty.IsInt64() || empty.Int64() > maxTime {
-			return st, fmt.Errorf("field %q is %s, which is no time", fieldEmptyTime, e)
+	missing := multiplyAdd(st.AsOf, -num, 0)
+	missing.Add(missing, full)
+	if missing.Cmp(big.NewInt(maxAmount)) > 0 {
+		at := ceilQuotient(full, big.NewInt(num))
+		if !at.IsInt64() || at.Int64() > maxTime {
+			return st, fmt.Errorf("field %q is %s, which is no time", fieldFullTime, full)
 		}
-		st.AsOf = empty.Int64()
-		level = multiplyAdd(st.AsOf, num, 0)
-		level.Sub(level, e)
+		st.AsOf = at.Int64()
+		missing.Add(multiplyAdd(st.AsOf, -num, 0), full)
 	}
-	if !level.IsInt64() || level.Int64() > maxAmount || level.Int64() < -maxAmount {
-		return st, fmt.Errorf("fields %q and %q make a level of %s", fieldEmptyTime, fieldChargedAt, level)
+	if !missing.IsInt64() || missing.Int64() < -maxAmount {
+		return st, fmt.Errorf("by the fields %q and %q, %s are missing", fieldFullTime, fieldChargedAt, missing)
 	}
-	st.Level = level.Int64()
+	st.Missing = missing.Int64()
 	if f[fieldRefunded] != nil {
 		if st.Refunds.Total, err = f.intIn(fieldRefunded, 0, 1<<62); err != nil {
 			return st, err
@@ -63,33 +61,33 @@ func decodeTokenBucket(p *limit.Params, f fields) (st limit.TokenBucketState, er
 
 // decodeLeased sets what is leased in a bucket's state.
 func decodeLeased(p *limit.Params, f fields, st *limit.TokenBucketState) error {
-	if f[fieldSlotEnd] == nil && f[fieldTotalEmptyTime] == nil {
+	if f[fieldSlotEnd] == nil && f[fieldTotalFullTime] == nil {
 		return nil
 	}
 	until, err := f.intIn(fieldSlotEnd, -maxTime, maxTime)
 	if err != nil {
 		return err
 	}
-	q, ok := f[fieldTotalEmptyTime]
+	q, ok := f[fieldTotalFullTime]
 	if !ok {
-		return fmt.Errorf("field %q is missing", fieldTotalEmptyTime)
+		return fmt.Errorf("field %q is missing", fieldTotalFullTime)
 	}
-	leased, rest := new(big.Int).Sub(f[fieldEmptyTime], q), new(big.Int)
+	leased, rest := new(big.Int).Sub(f[fieldFullTime], q), new(big.Int)
 	leased.QuoRem(leased, big.NewInt(rateDenominator(st.Rate, p)), rest)
 	if rest.Sign() != 0 || leased.Sign() < 0 || !leased.IsInt64() || leased.Int64() > maxAmount {
 		return fmt.Errorf("fields %q and %q hold %s units, and a rest of %s",
-			fieldEmptyTime, fieldTotalEmptyTime, leased, rest)
+			fieldFullTime, fieldTotalFullTime, leased, rest)
 	}
 	if leased.Sign() > 0 {
 		st.Leased = limit.Leased{Units: leased.Int64(), Until: until}
 	}
-	late, ok := f[fieldLateEmptyTime]
+	late, ok := f[fieldLateFullTime]
 	if !ok {
 		return nil
 	}
 	level := new(big.Int).Sub(q, late)
 	if level.Sign() < 0 || !level.IsInt64() || level.Int64() > maxAmount {
-		return fmt.Errorf("fields %q and %q leave %s for late returns", fieldTotalEmptyTime, fieldLateEmptyTime, level)
+		return fmt.Errorf("fields %q and %q leave %s for late returns", fieldTotalFullTime, fieldLateFullTime, level)
 	}
 	ended, err := f.intIn(fieldLateSlotEnd, -maxTime, maxTime)
 	if level.Sign() > 0 {
@@ -115,7 +113,7 @@ func rateDenominator(rate int64, p *limit.Params) int64 {
 
 func (tokenBucket) encode(p *limit.Params, state *limit.State, now int64) fields {
 	st := state.TokenBucket()
-	f := fields{fieldEmptyTime: emptyTime(p, &st), fieldChargedAt: big.NewInt(st.AsOf), fieldRate: big.NewInt(st.Rate)}
+	f := fields{fieldFullTime: fullTime(p, &st), fieldChargedAt: big.NewInt(st.AsOf), fieldRate: big.NewInt(st.Rate)}
 	if st.Refunds != (limit.Refunds{}) {
 		f[fieldRefunded], f[fieldRefundedAt] = big.NewInt(st.Refunds.Total), big.NewInt(st.Refunds.Last)
 	}
@@ -124,32 +122,33 @@ func (tokenBucket) encode(p *limit.Params, state *limit.State, now int64) fields
 			slot := max(now, st.AsOf) - p.SlotOffset
 			st.Leased.Until = slot - slot%p.SlotLength + p.SlotLength + p.SlotOffset
 		}
-		f[fieldTotalEmptyTime] = multiplyAdd(st.Leased.Units, -rateDenominator(st.Rate, p), 0)
-		f[fieldTotalEmptyTime].Add(f[fieldTotalEmptyTime], f[fieldEmptyTime])
+		f[fieldTotalFullTime] = multiplyAdd(st.Leased.Units, -rateDenominator(st.Rate, p), 0)
+		f[fieldTotalFullTime].Add(f[fieldTotalFullTime], f[fieldFullTime])
 		f[fieldSlotEnd] = big.NewInt(st.Leased.Until)
 	}
 	if st.Late != (limit.Late{}) {
-		f[fieldLateEmptyTime] = new(big.Int).Sub(f[fieldTotalEmptyTime], big.NewInt(st.Late.Level))
+		f[fieldLateFullTime] = new(big.Int).Sub(f[fieldTotalFullTime], big.NewInt(st.Late.Level))
 		f[fieldLateSlotEnd] = big.NewInt(st.Late.Ended)
 	}
 	return f
 }
 
-// emptyTime returns the field e of a state.
-func emptyTime(p *limit.Params, st *limit.TokenBucketState) *big.Int {
-	return multiplyAdd(st.AsOf, rateNumerator(st.Rate, p), -st.Level)
+// fullTime returns the field f of a state.
+func fullTime(p *limit.Params, st *limit.TokenBucketState) *big.Int {
+	return multiplyAdd(st.AsOf, rateNumerator(st.Rate, p), st.Missing)
 }
 
 // relevantFor includes the slot: leased units make room only when their slot ends.
 func (tokenBucket) relevantFor(_ *limit.Tier, p *limit.Params, st *limit.State, now int64) int64 {
-	return max(st.TokenBucket().AsOf-now, 0) + 2*p.FullIn + p.SlotLength
+	bucket := st.TokenBucket()
+	return max(bucket.AsOf-now, 0) + max(2*p.FullIn, bucket.Missing/rateNumerator(bucket.Rate, p)) + p.SlotLength
 }
 
 func (tokenBucket) largestFields(*limit.Tier) fields {
 	at, count, long := big.NewInt(-maxTime), big.NewInt(maxAmount), longestNumber()
 	return fields{
-		fieldEmptyTime: long, fieldRate: count, fieldChargedAt: at, fieldRefunded: at, fieldRefundedAt: at,
-		fieldTotalEmptyTime: long, fieldSlotEnd: at, fieldLateEmptyTime: long, fieldLateSlotEnd: at,
+		fieldFullTime: long, fieldRate: count, fieldChargedAt: at, fieldRefunded: at, fieldRefundedAt: at,
+		fieldTotalFullTime: long, fieldSlotEnd: at, fieldLateFullTime: long, fieldLateSlotEnd: at,
 	}
 }
 
@@ -192,7 +191,7 @@ func (b *bucketCharge) drawTime(least int64) int64 {
 	return int64((1 + rand.ExpFloat64()) * float64(least))
 }
 
-// addTo adds the charge to the update. If the bucket has run over since the last charge, e is raised before the charge.
+// addTo adds the charge to the update. If the bucket has run over since the last charge, f is raised before the charge.
 func (b *bucketCharge) addTo(u counterUpdate) {
 	p := &b.params
 	spent := new(big.Int).Mul(big.NewInt(b.need), big.NewInt(p.Den))
@@ -209,20 +208,20 @@ func (b *bucketCharge) addTo(u counterUpdate) {
 	if b.contended && b.stored != nil && b.addContended(u, spent) {
 		return
 	}
-	full := multiplyAdd(b.now, p.Num, -p.Full) // the empty time of a bucket that is full now
-	if b.stored == nil || b.stored[fieldEmptyTime].Cmp(full) <= 0 && b.before.AsOf <= b.now {
+	full := multiplyAdd(b.now, p.Num, 0) // the full time of a bucket that is full now
+	if b.stored == nil || b.stored[fieldFullTime].Cmp(full) <= 0 && b.before.AsOf <= b.now {
 		b.addFull(u, full, new(big.Int).Add(full, spent))
 		return
 	}
 	at := max(b.now, b.before.AsOf) // a process whose clock is behind decides by the counter's time
-	if b.stored[fieldEmptyTime].Cmp(multiplyAdd(at, p.Num, -p.Full)) < 0 {
+	if b.stored[fieldFullTime].Cmp(multiplyAdd(at, p.Num, 0)) < 0 {
 		b.compareWhole(u)
 		return
 	}
 	u.requireEqual(fieldRate, b.stored[fieldRate])
-	u.require(u.compare(fieldEmptyTime, ">=", multiplyAdd(at, p.Num, -p.Full)))
-	u.require(u.compare(fieldEmptyTime, "<=", new(big.Int).Sub(multiplyAdd(at, p.Num, 0), spent)))
-	u.addToField(fieldEmptyTime, spent)
+	u.require(u.compare(fieldFullTime, ">=", multiplyAdd(at, p.Num, 0)))
+	u.require(u.compare(fieldFullTime, "<=", new(big.Int).Sub(multiplyAdd(at, p.Num, p.Full), spent)))
+	u.addToField(fieldFullTime, spent)
 	if at > b.now {
 		b.requireTime(u)
 		return
@@ -243,8 +242,8 @@ func (b *bucketCharge) addContended(u counterUpdate, spent *big.Int) bool {
 	}
 	seen := b.stored[fieldChargedAt].Int64() - spread
 	at := max(b.now, seen)
-	full := multiplyAdd(at, p.Num, -p.Full)
-	ahead := new(big.Int).Sub(b.stored[fieldEmptyTime], full)
+	full := multiplyAdd(at, p.Num, 0)
+	ahead := new(big.Int).Sub(b.stored[fieldFullTime], full)
 	ahead.Quo(ahead, big.NewInt(p.Num))                   // µs until the bucket is full
 	latest, slack := at+spread, p.Full/slackDivisor/p.Num // µs in which the slack refills
 	canLower := p.Capacity >= minSlackBurst && b.need < p.Capacity-p.Capacity/slackDivisor
@@ -258,9 +257,9 @@ func (b *bucketCharge) addContended(u counterUpdate, spent *big.Int) bool {
 		if ahead.IsInt64() {
 			latest = at + max(spread, ahead.Int64()/4*3)
 		}
-		u.require(u.compare(fieldEmptyTime, ">=", multiplyAdd(latest, p.Num, -p.Full)))
-		u.require(u.compare(fieldEmptyTime, "<=", new(big.Int).Sub(multiplyAdd(at, p.Num, 0), spent)))
-		u.addToField(fieldEmptyTime, spent)
+		u.require(u.compare(fieldFullTime, ">=", multiplyAdd(latest, p.Num, 0)))
+		u.require(u.compare(fieldFullTime, "<=", new(big.Int).Sub(multiplyAdd(at, p.Num, p.Full), spent)))
+		u.addToField(fieldFullTime, spent)
 	}
 	u.requireEqual(fieldRate, b.stored[fieldRate])
 	if seen > b.now {
@@ -281,33 +280,33 @@ func (b *bucketCharge) addContended(u counterUpdate, spent *big.Int) bool {
 // admitted.
 func (b *bucketCharge) lowerNearlyFull(u counterUpdate, full, spent *big.Int) {
 	level := new(big.Int).Add(full, big.NewInt(b.params.Full/slackDivisor))
-	u.require(u.compare(fieldEmptyTime, "<=", level))
-	u.setField(fieldEmptyTime, level.Add(level, spent))
+	u.require(u.compare(fieldFullTime, "<=", level))
+	u.setField(fieldFullTime, level.Add(level, spent))
 }
 
-// addFull charges a bucket that is full now, or that was never used. e is the empty time after the charge. A stored
-// empty time of at most full also means that nobody has charged at a time after now.
-func (b *bucketCharge) addFull(u counterUpdate, full, e *big.Int) {
+// addFull charges a bucket that is full now, or that was never used. after is the full time after the charge. A stored
+// full time of at most full also means that nobody has charged at a time after now.
+func (b *bucketCharge) addFull(u counterUpdate, full, after *big.Int) {
 	rate, stamp := big.NewInt(b.tier.Threshold), big.NewInt(b.now)
-	isFull := u.compare(fieldRate, "=", rate) + " AND " + u.compare(fieldEmptyTime, "<=", full) +
+	isFull := u.compare(fieldRate, "=", rate) + " AND " + u.compare(fieldFullTime, "<=", full) +
 		" AND " + u.compare(fieldChargedAt, "<=", big.NewInt(b.now))
 	if b.stored != nil { // the fields of refunds stay as they are
 		u.require(isFull)
-		u.setField(fieldEmptyTime, e)
+		u.setField(fieldFullTime, after)
 		u.setField(fieldChargedAt, stamp)
 		return
 	}
 	isPlain := u.fieldIsAbsent(fieldRefunded) + " AND " + u.fieldIsAbsent(fieldSlotEnd)
 	u.require("(" + u.isAbsent() + " OR (" + isFull + " AND " + isPlain + "))")
-	u.replace(fields{fieldEmptyTime: e, fieldChargedAt: stamp, fieldRate: rate})
+	u.replace(fields{fieldFullTime: after, fieldChargedAt: stamp, fieldRate: rate})
 }
 
-// requireTime requires that the counter's time is still the stored one. If decodeTokenBucket took that time from e
-// instead of t, e must be unchanged, too.
+// requireTime requires that the counter's time is still the stored one. If decodeTokenBucket took that time from f
+// instead of t, f must be unchanged, too.
 func (b *bucketCharge) requireTime(u counterUpdate) {
 	u.requireEqual(fieldChargedAt, b.stored[fieldChargedAt])
 	if b.stored[fieldChargedAt].Cmp(big.NewInt(b.before.AsOf)) < 0 {
-		u.requireEqual(fieldEmptyTime, b.stored[fieldEmptyTime])
+		u.requireEqual(fieldFullTime, b.stored[fieldFullTime])
 	}
 }
 
@@ -321,12 +320,12 @@ type bucketRefund struct {
 	before, after limit.TokenBucketState
 }
 
-// addTo lowers the empty time, which raises the level, and requires that the bucket does not run over by it. How much
+// addTo lowers the full time, which raises the level, and requires that the bucket does not run over by it. How much
 // is refunded depends on the earlier refunds, so these must be unchanged. If units are leased, the total must not run
 // over (see leasedBucketCharge).
 func (b *bucketRefund) addTo(u counterUpdate) {
 	p := &b.params
-	give := new(big.Int).Sub(emptyTime(p, &b.before), emptyTime(p, &b.after))
+	give := new(big.Int).Sub(fullTime(p, &b.before), fullTime(p, &b.after))
 	hasSlot := b.stored[fieldSlotEnd] != nil
 	switch {
 	case give.Sign() <= 0, hasSlot && b.stored[fieldSlotEnd].Cmp(big.NewInt(max(b.now, b.after.AsOf))) <= 0:
@@ -339,15 +338,15 @@ func (b *bucketRefund) addTo(u counterUpdate) {
 	at := big.NewInt(b.after.AsOf)
 	u.requireEqual(fieldRate, b.stored[fieldRate])
 	u.require(u.compare(fieldChargedAt, "<=", at))
-	least := multiplyAdd(b.after.AsOf, p.Num, -p.Full)
-	lowered := fieldEmptyTime
+	least := multiplyAdd(b.after.AsOf, p.Num, 0)
+	lowered := fieldFullTime
 	if hasSlot {
-		lowered = fieldTotalEmptyTime
+		lowered = fieldTotalFullTime
 		u.requireEqual(fieldSlotEnd, b.stored[fieldSlotEnd])
-		u.addToField(fieldTotalEmptyTime, new(big.Int).Neg(give))
-		if late := b.stored[fieldLateEmptyTime]; late != nil {
-			u.requireEqual(fieldLateEmptyTime, late)
-			u.addToField(fieldLateEmptyTime, new(big.Int).Neg(give))
+		u.addToField(fieldTotalFullTime, new(big.Int).Neg(give))
+		if late := b.stored[fieldLateFullTime]; late != nil {
+			u.requireEqual(fieldLateFullTime, late)
+			u.addToField(fieldLateFullTime, new(big.Int).Neg(give))
 		}
 	} else {
 		u.require(u.fieldIsAbsent(fieldSlotEnd))
@@ -358,21 +357,21 @@ func (b *bucketRefund) addTo(u counterUpdate) {
 	} else {
 		u.require(u.fieldIsAbsent(fieldRefunded))
 	}
-	u.addToField(fieldEmptyTime, new(big.Int).Neg(give))
+	u.addToField(fieldFullTime, new(big.Int).Neg(give))
 	u.setField(fieldChargedAt, at)
 	u.setField(fieldRefunded, big.NewInt(b.after.Refunds.Total))
 	u.setField(fieldRefundedAt, big.NewInt(b.after.Refunds.Last))
 }
 
-// addRelease gives back units that are leased. The bucket leases at least so many if e − q is at least as large. A
+// addRelease gives back units that are leased. The bucket leases at least so many if f − q is at least as large. A
 // condition cannot subtract, so both fields are compared with a value between them.
 func (b *bucketRefund) addRelease(u counterUpdate, give *big.Int) {
-	spare := new(big.Int).Sub(b.stored[fieldEmptyTime], b.stored[fieldTotalEmptyTime])
+	spare := new(big.Int).Sub(b.stored[fieldFullTime], b.stored[fieldTotalFullTime])
 	spare.Rsh(spare.Sub(spare, give), 1)
-	sum := new(big.Int).Add(b.stored[fieldTotalEmptyTime], spare)
+	sum := new(big.Int).Add(b.stored[fieldTotalFullTime], spare)
 	u.requireEqual(fieldRate, b.stored[fieldRate])
 	u.requireEqual(fieldSlotEnd, b.stored[fieldSlotEnd])
-	u.require(u.compare(fieldTotalEmptyTime, "<=", sum))
-	u.require(u.compare(fieldEmptyTime, ">=", sum.Add(sum, give)))
-	u.addToField(fieldEmptyTime, new(big.Int).Neg(give))
+	u.require(u.compare(fieldTotalFullTime, "<=", sum))
+	u.require(u.compare(fieldFullTime, ">=", sum.Add(sum, give)))
+	u.addToField(fieldFullTime, new(big.Int).Neg(give))
 }

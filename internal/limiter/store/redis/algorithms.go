@@ -66,15 +66,14 @@ var algorithms = [...]algorithm{
 if a# > far then return 0 end
 local b#, v# = a#, u#
 if now > b# then
-  v# = v# + (now - b#) * num# -- exact below full; a larger level is cut to full
+  v# = v# - (now - b#) * num# -- exact above 0; what is less than 0 is cut to 0
   b# = now
 end
-if v# > full# or a# == 0 then v# = full# end
-local ok# = v# >= need#
-v# = v# - need#
-local f# = b# + (full# - v#) / num#
+if v# < 0 or a# == 0 then v# = 0 end
+v# = v# + need#
+local ok#, f# = v# <= full#, b# + v# / num#
 `,
-		toState: func(a, b, c int64) limit.State { return limit.TokenBucketState{AsOf: a, Level: b, Rate: c}.State() },
+		toState: func(a, b, c int64) limit.State { return limit.TokenBucketState{AsOf: a, Missing: b, Rate: c}.State() },
 		refundNumbers: func(t limit.Params, _ *limit.ReceiptEntry, p limit.EntryParams) [8]int64 {
 			return [8]int64{
 				t.Num, t.Den, t.Full, t.FullIn, p.Headroom, p.Refunded % refundEra, p.Refunded / refundEra, p.SlotEnd,

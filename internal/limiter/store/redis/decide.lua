@@ -31,6 +31,7 @@
 local sunpack, pack, sub, byte, fmod, call = struct.unpack, struct.pack, string.sub, string.byte, math.fmod, redis.call
 local SKEW = 5000000 -- µs; a stored time that is further ahead was written by a clock that leapt ahead
 local AT_DECISION = 9007199254740992 -- limit.AtDecision: the correction counts where a charge would count
+local MOST_GRAINS = 4503599627370496 -- 2^52; a full bucket has fewer
 local LATEST = 9007199254740992 -- 2^53 µs, in the year 2255; an expiry may be set for later, but a pack says no later
 local MAX_RECORDS = 16384 -- of tiers that the request does not name, in one pack; see package redis
 local A, chunk = {sunpack(ARGV[2], ARGV[1])}, #ARGV[2] - 1
@@ -126,7 +127,7 @@ local function load(value, wanted, n, st, refund_marks, lease_marks, late_marks)
     local after = q + 33 + 8 * WIDTH[alg]
     local bucket = alg > 128 and '\5' .. sub(id, 2) or id
     local unchanged = false -- the record stays as it is
-    if alg > 192 and magic == 'SLU3' then assert(not fronts[bucket]) end -- the generated scripts do not know leases
+    if alg > 192 and magic == 'SLU5' then assert(not fronts[bucket]) end -- the generated scripts do not know leases
     if want[bucket] then
       assert(not where[id])
       where[id], rates[id] = q + 33, q + 17
@@ -159,7 +160,7 @@ local function load(value, wanted, n, st, refund_marks, lease_marks, late_marks)
       elseif a ~= 0 then
         m = sunpack('<d', value, rates[id])
       end
-      assert(alg == 5 or (u >= 0 and m >= 0)) -- only the level of a token_bucket may be below zero
+      assert(u >= 0 and m >= 0)
       st[3 * j - 2], st[3 * j - 1], st[3 * j] = number(a), number(u), number(m)
     else
       missing = missing or {}
@@ -218,6 +219,26 @@ local function start_of(time, period, offset)
   return time - r
 end
 
+-- scaled_up returns v·a/by, rounded up, at most MOST_GRAINS, by long division: the product passes 2^53.
+local function scaled_up(v, a, by)
+  local rem = fmod(v, by)
+  local whole = (v - rem) / by
+  if whole >= MOST_GRAINS / a then return MOST_GRAINS end
+  local q, r, bit = 0, 0, MOST_GRAINS
+  v = whole * a
+  while bit >= 1 do
+    q, r = q * 2, r * 2
+    if r >= by then q, r = q + 1, r - by end
+    if a >= bit then
+      a, r = a - bit, r + rem
+      if r >= by then q, r = q + 1, r - by end
+    end
+    bit = bit / 2
+  end
+  v = v + q + (r > 0 and 1 or 0)
+  return v < MOST_GRAINS and v or MOST_GRAINS
+end
+
 -- weighted returns how much of the previous window's count still counts at a time, in a sliding_window.
 local function weighted(prev, start, time, period, tick, ticks)
   local left = between(0, start + period - time, period)
@@ -257,7 +278,7 @@ for i = 1, pack_count do
   for j = 1, 3 * n do st[j] = 0 end
   if value then
     local magic, fine = sub(value, 1, 4), nil
-    if magic ~= 'SLU3' and magic ~= 'SLU4' then
+    if magic ~= 'SLU5' and magic ~= 'SLU6' then
       if sub(magic, 1, 3) == 'SLU' then return foreign(key, value) end
       return unreadable(key, 'is not a pack')
     end
@@ -304,7 +325,7 @@ for i = 1, pack_count do
     --   st[x], st[y],     only to repair a state that a clock that leapt ahead wrote, with dirty = true. The reply holds
     --   st[z]             st, and package limit applies the correction and the charge to it a second time
     --
-    -- load refuses a record whose second or third number is below zero, unless it is that of a token_bucket.
+    -- load refuses a record whose second or third number is below zero.
     if alg == 5 then -- token_bucket: need, num, den, full, slot, rate, period
       local num, den, full = A[P + 5], A[P + 6], A[P + 7]
       local slot, leased, ends = A[P + 8], 0, 0
@@ -318,43 +339,38 @@ for i = 1, pack_count do
         end
       end
       local same = m == A[P + 9]
+      local most = 0 -- the units that are missing: more cannot be leased
+      local old_num, old_den, was_over -- of a record with another rate; whether it misses more than the burst
       if m == 0 then
         at, units = now, full
       else
         if at > now + SKEW then
           at, st[x], late_marks[j], late, dirty = now, now, nil, 0, true
         end
-        if not same then
-          -- The level in 1/den units, rounded down, by long division: the product passes 2^53.
-          local owes = units < 0
-          if owes then units = -units end
-          local from, g = m, A[P + 10]
-          while g ~= 0 do from, g = g, fmod(from, g) end
-          m = A[P + 10] / from
-          local whole = (units - fmod(units, m)) / m
-          if whole >= full / den then
-            units = full
+        -- The record says what is missing until the bucket is full, and units is the level from here on.
+        if same then
+          units = full - units
+        else
+          local g, rest = m, A[P + 10]
+          while rest ~= 0 do g, rest = rest, fmod(g, rest) end
+          old_num, old_den = m / g, A[P + 10] / g
+          was_over = (units - fmod(units, old_den)) / old_den >= full / den
+          if not was_over then
+            units = full - scaled_up(units, den, old_den)
+          elseif m > A[P + 9] then -- what is missing beyond the burst refills at the faster rate
+            units = -scaled_up(units - full / den * old_den, num, old_num)
           else
-            local rem, q, r, bit, d = units - whole * m, 0, 0, 4503599627370496, den
-            while bit >= 1 do
-              q, r = q * 2, r * 2
-              if r >= m then q, r = q + 1, r - m end
-              if d >= bit then
-                d, r = d - bit, r + rem
-                if r >= m then q, r = q + 1, r - m end
-              end
-              bit = bit / 2
-            end
-            units = whole * den + q + (owes and r > 0 and 1 or 0)
+            units = -scaled_up(units - full / den * old_den, den, old_den)
           end
-          if owes then units = -units end
-        elseif adjust < 0 and leased > 0 and ends == A[P + 19] and now < ends and at < ends then
+        end
+        if same and adjust < 0 and leased > 0 and ends == A[P + 19] and now < ends and at < ends then
           local back = -adjust < leased and -adjust or leased
           units, leased, adjust = units + back * den, leased - back, 0
           if leased == 0 then ends = 0 end
         end
+        most = (full - units - fmod(full - units, den)) / den
         if leased > 0 and at < ends then -- until the slot ends, nothing refills in place of leased units
-          local cap, to = full - (leased < full / den and leased * den or full), now < ends and now or ends
+          local cap, to = full - between(0, leased, most) * den, now < ends and now or ends
           if to > at then
             units = units + (to - at) * num
             at = to
@@ -370,7 +386,7 @@ for i = 1, pack_count do
       -- late is how much may still come back from the slot that ended last: the least room above the level since then.
       local cap = full
       if leased > 0 then
-        local of = leased < full / den and leased * den or full
+        local of = between(0, leased, most) * den
         if ends <= at then late, ended, leased, ends = of, ends, 0, 0 else cap = full - of end
       end
       if not same or ended > at or at >= ended + slot then late = 0 end
@@ -389,6 +405,7 @@ for i = 1, pack_count do
       admits = flags < 2 and (need == 0 or units >= need)
       if admits then
         units = units - need
+        local still_over = was_over and units < 0 and m > A[P + 9]
         if leases(P) then
           if ends == 0 then ends = start_of(at, slot, A[P + 20]) + slot end
           local left, room = units, full / den - leased - need / den
@@ -401,7 +418,10 @@ for i = 1, pack_count do
           left = offer(P, left < room and left or room)
           units, leased = units - left * den, leased + need / den + left
         end
-        new_a[tier], new_b[tier], new_c[tier], new_fresh_at[tier] = at, units, A[P + 9], at + (full - units) / num
+        new_a[tier], new_b[tier], new_c[tier], new_fresh_at[tier] = at, full - units, A[P + 9], at + (full - units) / num
+        if still_over then -- the record keeps its rate
+          new_b[tier], new_c[tier] = full / den * old_den + scaled_up(-units, old_num, num), m
+        end
         if late > 0 then new_late[tier] = {ended, late} end
         if returned > 0 then -- counts as refunded for receipts of earlier charges
           new_returned[tier] = returned
@@ -409,7 +429,7 @@ for i = 1, pack_count do
         end
         if leased > 0 then
           new_leased[tier] = {ends, leased}
-          local later = ends + (leased < full / den and leased * den or full) / num
+          local later = ends + between(0, leased, most) * den / num
           if later > new_fresh_at[tier] then new_fresh_at[tier] = later end
         end
       end
@@ -685,7 +705,9 @@ if charge == 1 and (all_admit or has_repairs and not full_key) then
         end
         if new_fresh_at[tier] + SKEW > until_ then until_ = new_fresh_at[tier] + SKEW end
         -- the state was not charged, so it keeps its old rate
-        if A[P + 1] == 6 and new_c[tier] ~= A[P + 5] then pk[9][j] = true end
+        if A[P + 1] == 6 and new_c[tier] ~= A[P + 5] or A[P + 1] == 5 and new_c[tier] ~= A[P + 9] then
+          pk[9][j] = true
+        end
       else
         pk[9][j] = true
       end
@@ -698,7 +720,7 @@ if charge == 1 and (all_admit or has_repairs and not full_key) then
         armed = between(0, math.floor(now + 2 * (until_ - now)) + 60000000, LATEST)
         ttl = math.ceil((armed - now) / 1000)
       end
-      local stamp, magic, asis = pack('<d', armed), 'SLU3', nil
+      local stamp, magic, asis = pack('<d', armed), 'SLU5', nil
       local parts = {'', pk[3], stamp}
       local scattered = pk[10] -- no tier is in front: requests name different limits, and search for each record
       for j = 1, n do
@@ -731,7 +753,7 @@ if charge == 1 and (all_admit or has_repairs and not full_key) then
       for j, r in pairs(pk[6]) do mark('\133', j, r) end
       for j, h in pairs(pk[7]) do mark('\197', j, h) end
       for j, l in pairs(pk[8]) do mark('\229', j, l) end
-      if not scattered and (next(pk[7]) or next(pk[8])) then magic = 'SLU4' end
+      if not scattered and (next(pk[7]) or next(pk[8])) then magic = 'SLU6' end
       parts[1] = pack('<c4H', magic, scattered and 0 or n)
       parts[#parts + 1] = pk[4]
       local value = table.concat(parts)

@@ -46,18 +46,18 @@ func TestBadLeases(t *testing.T) {
 		magic        string
 		fails        bool
 	}{
-		{"less than nothing", float64(noonUs + 1e6), -1000, "SLU4", true},
-		{"more than can be", float64(noonUs + 1e6), 1 << 50, "SLU4", true},
-		{"endless", float64(noonUs + 1e6), math.Inf(1), "SLU4", true},
-		{"no number", float64(noonUs + 1e6), math.NaN(), "SLU4", true},
-		{"half a unit", float64(noonUs + 1e6), 0.5, "SLU4", true},
-		{"until no time", math.NaN(), 5, "SLU4", true},
-		{"until half a µs", float64(noonUs) + 0.5, 5, "SLU4", true},
-		{"more than the bucket", float64(noonUs + 1e6), 1 << 40, "SLU4", false},
-		{"nothing", float64(noonUs + 1e6), 0, "SLU4", false},
-		{"for a hundred years", float64(noonUs + 1e15), 5, "SLU4", false},
-		{"until long ago", -1e15, 5, "SLU4", false},
-		{"under the layout that has none", float64(noonUs + 1e15), 10, "SLU3", true},
+		{"less than nothing", float64(noonUs + 1e6), -1000, "SLU6", true},
+		{"more than can be", float64(noonUs + 1e6), 1 << 50, "SLU6", true},
+		{"endless", float64(noonUs + 1e6), math.Inf(1), "SLU6", true},
+		{"no number", float64(noonUs + 1e6), math.NaN(), "SLU6", true},
+		{"half a unit", float64(noonUs + 1e6), 0.5, "SLU6", true},
+		{"until no time", math.NaN(), 5, "SLU6", true},
+		{"until half a µs", float64(noonUs) + 0.5, 5, "SLU6", true},
+		{"more than the bucket", float64(noonUs + 1e6), 1 << 40, "SLU6", false},
+		{"nothing", float64(noonUs + 1e6), 0, "SLU6", false},
+		{"for a hundred years", float64(noonUs + 1e15), 5, "SLU6", false},
+		{"until long ago", -1e15, 5, "SLU6", false},
+		{"under the layout that has none", float64(noonUs + 1e15), 10, "SLU5", true},
 	} {
 		for _, general := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, general %t", tt.name, general), func(t *testing.T) {
@@ -72,7 +72,7 @@ func TestBadLeases(t *testing.T) {
 				}
 				key := "{rl:" + s.Space() + "t4:acme,}"
 				pack, err := admin.Get(t.Context(), key).Bytes()
-				if err != nil || string(pack[:4]) != "SLU4" {
+				if err != nil || string(pack[:4]) != "SLU6" {
 					t.Fatalf("the pack is %.4q, %v; want it to say that units are leased", pack, err)
 				}
 				copy(pack, tt.magic)
@@ -321,4 +321,11 @@ func TestLeasesGiveTheLimit(t *testing.T) {
 	server := redistest.Start(t)
 	s := openAt(t, redis.Config{Addrs: []string{server.Addr}})
 	leasetest.Run(t, func() limit.Store { return s }, 30)
+}
+
+// Guarantees that a limit that is raised admits more at once.
+func TestRaiseIsFeltAtOnce(t *testing.T) {
+	server := redistest.Start(t)
+	s := openAt(t, redis.Config{Addrs: []string{server.Addr}})
+	leasetest.Raise(t, func() limit.Store { return s })
 }

@@ -22,8 +22,8 @@ const lateMark = 224 + byte(limit.TokenBucket)
 // The versions of packs that this package reads and writes. A pack has versionLeased while one of the tiers in front
 // has a lease mark or a late mark. The generated scripts know only version, so they decline such a pack.
 const (
-	version       = "SLU3"
-	versionLeased = "SLU4"
+	version       = "SLU5"
+	versionLeased = "SLU6"
 )
 
 // refundEra is added to the total of a bucket's refunds if the bucket's rate changes after a refund, so that receipts

@@ -37,7 +37,7 @@
 // A pack is a string that holds several counters. Its numbers are doubles that hold integers, times are µs since 1970,
 // and everything is little-endian:
 //
-//	4 bytes      version: "SLU3", or "SLU4" while units of a token bucket in front are leased
+//	4 bytes      version: "SLU5", or "SLU6" while units of a token bucket in front are leased
 //	16 bits      n, the number of tiers "in front": all tiers of the last request that charged, in its order, so that
 //	             a request over the same limits finds its counters at fixed positions. 0 if requests of the owner name
 //	             different limits
@@ -70,7 +70,7 @@
 // A pack of another version is refused with [limit.ErrUnreadable], which names key and version. It is neither taken for
 // an empty pack nor changed: it expires, or an operator deletes it. Versions 1 and 2 ("SLU1", "SLU2") kept a limit that
 // only some requests count in a pack of its own, at the key of the limit. The first use of a limit therefore looks for
-// a pack there.
+// a pack there. Versions 3 and 4 kept how much a token bucket holds, and not how much it misses.
 //
 // A value that is no pack at all is refused with [limit.ErrUnreadable] as well, and expires within a minute, so that no
 // owner is locked out for good.
@@ -78,10 +78,10 @@
 // # Leases
 //
 // decide.lua grants leases (see [limit.LeaseRequest]). The generated scripts (see shapescripts.go) do not know leases.
-// While units of a bucket in front are leased, the pack is a "SLU4", which a generated script declines: it would let
+// While units of a bucket in front are leased, the pack is a "SLU6", which a generated script declines: it would let
 // the bucket refill in place of the leased units. The store remembers until when an owner has such leases, and runs
-// decide.lua at once (leasedOwners). The first charge after the slot makes the pack a "SLU3" again. In
-// either version the level of a bucket may be below zero. Leased units of a sliding_log or of sliding_buckets are
+// decide.lua at once (leasedOwners). The first charge after the slot makes the pack a "SLU5" again. In
+// either version a bucket may miss more than its burst. Leased units of a sliding_log or of sliding_buckets are
 // entries of the sorted set at the end of the lease. Leased units of windows and quotas are counted like others.
 // Corrections are written with the charge, so a denial changes nothing.
 //

@@ -77,7 +77,7 @@ local function open(k)
     return false
   end
   local version = sub(value, 1, 4)
-  if version ~= 'SLU3' and version ~= 'SLU4' then
+  if version ~= 'SLU5' and version ~= 'SLU6' then
     if sub(version, 1, 3) == 'SLU' then return foreign(KEYS[k], value) end
     return unreadable(KEYS[k], 'is not a pack')
   end
@@ -111,17 +111,19 @@ end
 
 -- bucket refunds the entry of a token_bucket, as package limit does, and returns the units.
 local function bucket(p, record, digest, units, stamp, num, den, full, full_in, headroom, sum_before, eras_before, rate)
-  local at, level = get(p, record[2], 2)
+  local at, missing = get(p, record[2], 2)
+  local level = full - missing
   local mark, held, ends = p.where['\197' .. digest], 0, 0
   if mark then ends, held = get(p, mark[2], 2) end
+  local most = (missing - math.fmod(missing, den)) / den
+  if held > most then held = most end
   local to, leased = now > at and now or at, 0
   if held > 0 then
     if to < ends then
-      leased = held < full / den and held * den or full
+      leased = held * den
       at, level = refilled(full - leased, num, at, level, to)
     elseif at < ends then
-      local of = held < full / den and held * den or full
-      at, level = refilled(full - of, num, at, level, ends)
+      at, level = refilled(full - held * den, num, at, level, ends)
     end
   end
   if leased == 0 then at, level = refilled(full, num, at, level, to) end
@@ -135,7 +137,7 @@ local function bucket(p, record, digest, units, stamp, num, den, full, full_in, 
   local give = units * den - (gained > headroom and gained - headroom or 0)
   if give > full - leased - level then give = full - leased - level end
   if give <= 0 then return 0 end
-  put(p, record[2], at, level + give)
+  put(p, record[2], at, full - level - give)
   sum = sum + give
   if sum >= ERA then sum, eras = sum - ERA, (eras + 1) % 256 end
   if refunds then
@@ -150,13 +152,13 @@ end
 
 -- release refunds units that were spent from a lease of a token_bucket, and returns how many.
 local function release(p, record, digest, units, slot, den)
-  local at, level = get(p, record[2], 2)
+  local at, missing = get(p, record[2], 2)
   local mark, held, ends = p.where['\197' .. digest], 0, 0
   if mark then ends, held = get(p, mark[2], 2) end
   if ends ~= slot or (now > at and now or at) >= ends then return 0 end
   if units > held then units = held end
   if units <= 0 then return 0 end
-  put(p, record[2], at, level + units * den)
+  put(p, record[2], at, missing - units * den)
   put(p, mark[2], ends, held - units)
   return units
 end

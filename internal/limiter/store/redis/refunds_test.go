@@ -491,7 +491,7 @@ func FuzzPack(f *testing.F) {
 	}
 	decide(f, []limit.Charge{other}, nil) // moves the others from the front of the pack
 	f.Add(pack(f), int64(0))
-	f.Add("SLU3\xff\xff", int64(0))
+	f.Add("SLU5\xff\xff", int64(0))
 	f.Add("", int64(3))
 	f.Fuzz(func(t *testing.T, pack string, units int64) {
 		if units < 0 || units > limit.MaxUnits {
