@@ -391,7 +391,7 @@ func (a amount) inProportion(before amount) amount {
 func holdTime(held, next amount, period int64) int64 {
 	wait := mulDivUp(next.burst, period, next.threshold)
 	if more := next.threshold - held.threshold; more > 0 {
-		wait = max(wait, mulDivUp(next.burst-held.burst, period, more))
+		wait = addSat(wait, mulDivUp(next.burst-held.burst, period, more))
 	}
 	return wait
 }

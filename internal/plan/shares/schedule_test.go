@@ -63,7 +63,7 @@ func TestWhenGrowthCounts(t *testing.T) {
 			}}
 		// The bucket fills within 2 s. Only 25 per second are held back for 50 more units, which takes 2 s too.
 		if tc.tier.Algorithm == limit.TokenBucket {
-			tc.grows = "-: 25/50; 6.5: 50/100; "
+			tc.grows = "-: 25/50; 8.5: 50/100; "
 		}
 		name := tc.tier.Algorithm
 		home := homeOf("globex", doc.Generations[0].Cells, nil)

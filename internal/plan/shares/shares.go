@@ -49,9 +49,10 @@
 // the cell has left at that time, and has the new rate and the new burst. The rates and bursts of all ideal buckets
 // sum to the limit's, so what they admit together is within the limit. The real bucket must not be ahead of the ideal
 // one. But a real bucket is refilled only when it is next used: at a higher rate it would be refilled also for the
-// time before the raise, and a bucket whose state was deleted because it was full counts as full at any burst. Rate
-// and burst are therefore raised together, and late: when the ideal bucket of a cell that was empty at From is full,
-// and is ahead of the real one by the growth of the burst. This is after max(burst/rate, Δburst/Δrate). If only the
+// time before the raise, and it misses no more at a larger burst than before. Rate and burst are therefore raised
+// together, and late: after Δburst/Δrate + burst/rate. A real bucket that is used after the first of these times is
+// behind the ideal one by the growth of the burst. One that was last used before it is refilled as of then, and by the
+// end of the second time the ideal one is full. If only the
 // burst grows, the rate is one unit lower in the meantime; if the rate shrinks, the burst shrinks in proportion until
 // then. The bucket of a cell that joins starts empty: it stays closed for the time that it takes to fill.
 //
