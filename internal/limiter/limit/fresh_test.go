@@ -95,8 +95,8 @@ func TestRepairedBucket(t *testing.T) {
 		t.Errorf("written by a clock an hour ahead: AsOf is noon%+d µs, the last refund noon%+d µs; want noon for "+
 			"both", got.AsOf-noon, got.Refunds.Last-noon)
 	}
-	sound := limit.TokenBucketState{Rate: 1, AsOf: noon, Missing: 10_000_000, Leased: limit.Leased{Units: 5, Until: noon +
-		6*second}}
+	sound := limit.TokenBucketState{Rate: 1, AsOf: noon, Missing: 10_000_000,
+		Leased: limit.Leased{Units: 5, Until: noon + 6*second}}
 	if got := look(sound); got != sound {
 		t.Errorf("a slot of 2 s, written by a clock 4 s ahead, is changed to %+v, want no change", got)
 	}

@@ -21,8 +21,8 @@ func tokenTier(tb testing.TB, rate, burst int64, period time.Duration) *Tier {
 	return &l.Tiers[0]
 }
 
-// Guarantees that after a change of the rate and the burst, what is missing of the new burst is the same number of units,
-// and what is missing beyond refills at the faster rate; both are rounded up to the new fraction of a unit.
+// Guarantees that after a change of the rate and the burst, what is missing of the new burst is the same number of
+// units, and what is missing beyond refills at the faster rate; both are rounded up to the new fraction of a unit.
 func TestMissingAtAnotherRate(t *testing.T) {
 	soak.SkipUnderRace(t)
 	r := rand.New(rand.NewPCG(1, 2))
@@ -111,7 +111,8 @@ func TestLevelStaysAboveMinusBurst(t *testing.T) {
 	}
 	d := decideOnState(t, tier, &s, now, 1, LeaseRequest{Least: 5, Ramp: true})
 	if g := d.Lease(0); !d.Allowed || g.Units != 0 || s.b != 2*p.Full {
-		t.Errorf("a ramp at a level of -burst: allowed %t, lease %+v, %d missing; want nothing leased", d.Allowed, g, s.b)
+		t.Errorf("a ramp at a level of -burst: allowed %t, lease %+v, %d missing; want nothing leased", d.Allowed, g,
+			s.b)
 	}
 	s = TokenBucketState{AsOf: now, Missing: 105 * p.Den, Rate: tier.Threshold}.State() // the burst was larger before
 	decideOnState(t, tier, &s, now, 1, LeaseRequest{Correction: 1, CorrectionAt: now})

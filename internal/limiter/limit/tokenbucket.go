@@ -112,12 +112,12 @@ func (s *State) bucketMissing() bucketMissing {
 
 func (m bucketMissing) write(s *State) { s.a, s.b, s.c = m.asOf, m.grains, m.rate }
 
-// setLevel writes the level of a time. If the state misses more than the present burst by a faster rate, and still does,
-// it keeps that rate (see missing).
+// setLevel writes the level of a time. If the state misses more than the present burst by a faster rate, and still
+// does, it keeps that rate (see missing).
 //
 // If the rate of the state changes, receipts from before give nothing back from now on. A bucket to which nothing was
-// ever refunded has no total that could say so: its receipts are refused while another rate applies, and are valid again
-// if the old rate comes back.
+// ever refunded has no total that could say so: its receipts are refused while another rate applies, and are valid
+// again if the old rate comes back.
 func (b *tokenBucket) setLevel(s *State, asOf, level int64) {
 	was, is := s.bucketMissing(), bucketMissing{asOf, b.full - level, b.rate}
 	if level < 0 && was.rate > b.rate {
@@ -311,8 +311,8 @@ func scaledUp(v, a, by int64) int64 {
 	return int64(min(q, maxExact))
 }
 
-// leasedGrains returns what is leased in the slot of the state, which may be over. If the burst was lowered, this may be
-// more than the bucket holds when it is full, but it is never more than what is missing.
+// leasedGrains returns what is leased in the slot of the state, which may be over. If the burst was lowered, this may
+// be more than the bucket holds when it is full, but it is never more than what is missing.
 func (b *tokenBucket) leasedGrains(s *State) int64 {
 	return min(s.leased().Units, b.missing(s.bucketMissing())/b.den) * b.den
 }

@@ -319,11 +319,13 @@ func Raise(t *testing.T, open func() limit.Store) {
 		if a == limit.LeakyBucket {
 			continue // it counts no units
 		}
-		for j, tier := range []limit.Tier{{Threshold: 5, Period: 24 * time.Hour}, {Threshold: 100, Period: time.Second}} {
+		tiers := []limit.Tier{{Threshold: 5, Period: 24 * time.Hour}, {Threshold: 100, Period: time.Second}}
+		for j, tier := range tiers {
 			if tier.Algorithm = a; a.HasCalendar() {
 				tier.Period, tier.Calendar = 0, &limit.Calendar{Every: limit.Day, Location: time.UTC}
 			}
-			if l, err := limit.New(limit.Limit{ID: "l", Tiers: []limit.Tier{tier}}); err != nil || open().Accepts(l) != nil {
+			l, err := limit.New(limit.Limit{ID: "l", Tiers: []limit.Tier{tier}})
+			if err != nil || open().Accepts(l) != nil {
 				continue
 			}
 			r := row{tier, 1}
@@ -335,8 +337,8 @@ func Raise(t *testing.T, open func() limit.Store) {
 			w.change(10 * tier.Threshold)
 			want := 9 * tier.Threshold
 			if got := w.useUp(); float64(got) < (1-MostShort)*float64(want) {
-				t.Errorf("%s, used up and raised to %d: %d units are admitted at once, want %d", &r, 10*tier.Threshold, got,
-					want)
+				t.Errorf("%s, used up and raised to %d: %d units are admitted at once, want %d", &r, 10*tier.Threshold,
+					got, want)
 			}
 			w.change(tier.Threshold)
 			if w.ask(0).Allowed || w.ask(0).Allowed {

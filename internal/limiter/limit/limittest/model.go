@@ -260,8 +260,8 @@ func (c *counter) levelOf(t *limit.Tier, now int64) *big.Rat {
 		if level.Sign() < 0 && t.Threshold < c.tier.Threshold {
 			level.Mul(level, big.NewRat(t.Threshold, c.tier.Threshold))
 		}
-		// The level is rounded down to what the new rate can count: the largest fraction of a unit with which the refill
-		// in each µs is a whole number. At most 2^52 of these fractions are missing beyond the burst.
+		// The level is rounded down to what the new rate can count: the largest fraction of a unit with which the
+		// refill in each µs is a whole number. At most 2^52 of these fractions are missing beyond the burst.
 		den := new(big.Rat).SetInt(new(big.Rat).Quo(rat(t.Threshold), rat(t.Period.Microseconds())).Denom())
 		level.SetInt(floor(level.Mul(level, den)))
 		if lowest := rat(-1 << 52); level.Cmp(lowest) < 0 {

@@ -10,8 +10,8 @@ import (
 
 // tokenBucket implements the algorithm token_bucket. Its main field is f, the "full time": the time at which the bucket
 // is full if nothing is charged, in 1/num µs. What is missing at a time is max(0, f − time·num), so time refills the
-// bucket without a write, a charge adds to f, and a change of the burst leaves f as it is. The package comment lists the
-// other fields; leasedbucket.go charges buckets of which units are leased.
+// bucket without a write, a charge adds to f, and a change of the burst leaves f as it is. The package comment lists
+// the other fields; leasedbucket.go charges buckets of which units are leased.
 type tokenBucket struct{}
 
 func (tokenBucket) decode(_ *limit.Tier, p *limit.Params, f fields) (limit.State, error) {
@@ -19,9 +19,9 @@ func (tokenBucket) decode(_ *limit.Tier, p *limit.Params, f fields) (limit.State
 	return st.State(), err
 }
 
-// decodeTokenBucket returns what was missing as of the last charge. If that is more than this package ever writes, it is
-// the work of a clock that leapt ahead. It is returned as nothing missing at the full time, which lies in the future:
-// the core repairs that.
+// decodeTokenBucket returns what was missing as of the last charge. If that is more than this package ever writes, it
+// is the work of a clock that leapt ahead. It is returned as nothing missing at the full time, which lies in the
+// future: the core repairs that.
 func decodeTokenBucket(p *limit.Params, f fields) (st limit.TokenBucketState, err error) {
 	if st.Rate, err = f.intIn(fieldRate, 1, maxAmount); err != nil {
 		return st, err

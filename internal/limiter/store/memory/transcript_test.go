@@ -25,8 +25,9 @@ var (
 const digests = "testdata/decisions-71d6d5d.txt"
 
 // Guarantees that decisions are the same as those of commit 71d6d5d: what the store remembers, how it counts, and what
-// it answers. The numbers of token buckets do not change. The code of that commit has written the digests. To find a difference, copy this file into
-// internal/store/memory of that commit, change the import paths, and run the test there and here with -transcript.
+// it answers. The numbers of token buckets do not change: such a change counts by another rule. The digests are those
+// of that code. To find a difference, copy this file into internal/store/memory of that commit, change the import
+// paths, and run the test there and here with -transcript.
 func TestDecisionsAsOfCommit71d6d5d(t *testing.T) {
 	soak.SkipUnderRace(t)
 	const scripts, steps = 300, 400

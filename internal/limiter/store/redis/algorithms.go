@@ -73,7 +73,9 @@ if v# < 0 or a# == 0 then v# = 0 end
 v# = v# + need#
 local ok#, f# = v# <= full#, b# + v# / num#
 `,
-		toState: func(a, b, c int64) limit.State { return limit.TokenBucketState{AsOf: a, Missing: b, Rate: c}.State() },
+		toState: func(a, b, c int64) limit.State {
+			return limit.TokenBucketState{AsOf: a, Missing: b, Rate: c}.State()
+		},
 		refundNumbers: func(t limit.Params, _ *limit.ReceiptEntry, p limit.EntryParams) [8]int64 {
 			return [8]int64{
 				t.Num, t.Den, t.Full, t.FullIn, p.Headroom, p.Refunded % refundEra, p.Refunded / refundEra, p.SlotEnd,
