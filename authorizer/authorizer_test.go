@@ -314,6 +314,7 @@ func TestReloadKeepsCounters(t *testing.T) {
 		f.ask(t, request("acme"), answer.Allowed)
 	}
 	f.snap = newFixture(t, strings.Replace(plans, "burst: 5", "burst: 6", 1), nil, 0).snap
+	f.ask(t, request("acme"), answer.Allowed) // 5 of the 6 are used
 	f.ask(t, request("acme"), answer.Limited)
 	f.now = noon.Add(6 * time.Second)
 	if h := f.ask(t, request("acme"), answer.Allowed); h.Limit != "6" || h.Remaining != "5" {

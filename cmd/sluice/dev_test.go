@@ -281,16 +281,24 @@ func TestDevReloads(t *testing.T) {
 	defer tick.Stop()
 	for end := time.After(10 * time.Second); ; {
 		code, h, _ := get(t, r.base, key)
-		if code != 429 {
-			t.Fatalf("an empty bucket whose burst was raised gives status %d, want 429", code)
-		}
 		if h.Get("X-RateLimit-Limit") == "7" {
+			if code != 200 {
+				t.Errorf("5 of 5 were used, and the burst was raised to 7: status %d, want 200", code)
+			}
 			break
+		}
+		if code != 429 {
+			t.Fatalf("an empty bucket gives status %d, want 429", code)
 		}
 		select {
 		case <-tick.C:
 		case <-end:
 			t.Fatalf("the change is not in force after 10 s\n%s", r.stderr)
+		}
+	}
+	for _, want := range []int{200, 429} {
+		if code, _, _ := get(t, r.base, key); code != want {
+			t.Errorf("after 5 of 5 and 1 of the raised burst of 7: status %d, want %d", code, want)
 		}
 	}
 	if err := r.finish(t); err != nil {
