@@ -232,6 +232,11 @@ func TestLateReturnsThatOthersCutShort(t *testing.T) {
 		"no room before a charge": {{first, 0, 10, 0, -time.Second}, {second, 0, 1, 0, 200 * time.Millisecond},
 			{first, 0, 1, 0, 201 * time.Millisecond}, {second, 6, 0, 0, 202 * time.Millisecond},
 			{first, 0, 0, 10, 203 * time.Millisecond}},
+		// Both have seen that they charge the bucket at the same time, so they move its time only now and then.
+		"given back by a clock at which the slot has not ended": {{first, 10, 0, 0, -7 * time.Millisecond},
+			{second, 10, 0, 0, -6 * time.Millisecond}, {first, 0, 10, 0, -5 * time.Millisecond},
+			{second, 0, 1, 0, time.Millisecond}, {first, 0, 1, 0, -4 * time.Millisecond},
+			{second, 0, 8, 0, 2 * time.Millisecond}, {first, 5, 0, 10, -3 * time.Millisecond}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := config(client)
