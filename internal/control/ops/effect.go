@@ -38,7 +38,7 @@ func (k *counters) correct(
 // request of a leaky bucket free at once. It empties sliding_log and sliding_buckets one stamp at a time, and fills
 // token buckets.
 func (k *counters) reset(ctx context.Context, now int64) error {
-	var refill limit.Request // charges the token buckets that are to be filled
+	var refill limit.Request // names the token buckets that are to be filled
 	refill.Owner = k.req.Owner
 	windows := 0 // the largest number of windows that a tier counts
 	for _, c := range k.req.Charges {
@@ -73,25 +73,26 @@ func (k *counters) reset(ctx context.Context, now int64) error {
 	return k.fill(ctx, &refill)
 }
 
-// fill fills token buckets by charging them as if their plan had changed: see refillingLimit. The charge takes the one
-// unit by which the changed bucket is larger, so the next request, under the real limit, finds a full bucket. All tiers
-// of a plan's limit have the same algorithm, so fill charges no other counters.
+// fill fills token buckets by evaluating them as if their plan had changed: see refillingLimit. It needs no units and
+// gives units of a slot back that ended long ago, so the stores write the filled bucket and change nothing else. All
+// tiers of a plan's limit have the same algorithm, so fill writes no other counters.
 func (k *counters) fill(ctx context.Context, refill *limit.Request) error {
 	if len(refill.Charges) == 0 {
 		return nil
+	}
+	for _, c := range refill.Charges {
+		for range c.Limit.Tiers {
+			refill.Leases = append(refill.Leases, limit.LeaseRequest{Correction: -1})
+		}
 	}
 	var d limit.Decision
 	if err := k.store.Decide(ctx, refill, k.c.Now(), &d); err != nil {
 		return k.failed(ctx, err)
 	}
-	if !d.Allowed {
-		return call.Refuse(call.Conflict, "the counters were used up again during the reset: repeat it")
-	}
 	return nil
 }
 
-// refillingLimit returns a limit with the same counters, whose token buckets hold one unit more and refill completely
-// within a millisecond.
+// refillingLimit returns a limit with the same counters, whose token buckets refill completely within a millisecond.
 func refillingLimit(l *limit.Limit) (*limit.Limit, error) {
 	fast := limit.Limit{ID: l.ID, Per: l.Per, Mode: l.Mode, OnStoreFailure: l.OnStoreFailure, Home: l.Home,
 		Exact: l.Exact, AlignOwner: l.AlignOwner, MaxCost: l.MaxCost, MaxValues: l.MaxValues,
@@ -104,8 +105,8 @@ func refillingLimit(l *limit.Limit) (*limit.Limit, error) {
 				Burst: t.Burst, Buckets: t.Buckets, Calendar: t.Calendar}
 			if t.Algorithm.HasBurst() {
 				rate := t.Period.Microseconds() / divisor // units per period for each unit of burst
-				fits = fits && t.Capacity() < limit.MaxUnits/rate
-				fast.Tiers[i].Burst, fast.Tiers[i].Threshold = t.Capacity()+1, max((t.Capacity()+1)*rate, t.Threshold)
+				fits = fits && t.Capacity() <= limit.MaxUnits/rate
+				fast.Tiers[i].Threshold = max(t.Capacity()*rate, t.Threshold)
 			}
 		}
 		if made, err := limit.New(fast); fits && err == nil {
