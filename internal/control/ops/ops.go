@@ -158,8 +158,20 @@ func (s *Service) Peek(ctx context.Context, actor string, r *Counters) (*Respons
 	}
 	asked := *r
 	asked.Reason = cmp.Or(r.Reason, "peek")
-	return s.audited(ctx, actor, "peek", &asked, (*counters).report)
+	return s.audited(ctx, actor, "peek", &asked, func(k *counters, ctx context.Context) (*Response, error) {
+		out, err := k.report(ctx)
+		if err == nil && slices.ContainsFunc(out.Counters, func(c Counter) bool { return c.Used > 0 }) {
+			out.Notes = append(out.Notes, leasesAreUsed)
+		}
+		return out, err
+	})
 }
+
+// leasesAreUsed is part of the answer to a peek at counters that are used. A counter does not tell which of its units
+// are leased.
+const leasesAreUsed = "used may include units that instances have leased and not spent. Leases end within 10 s, those " +
+	"of another cell's quota within 60 s. What an instance did not spend it gives back with its next call for the " +
+	"counter; without one within a minute, it stays used until it expires or refills"
 
 // notReached is part of every answer to a reset or a refund.
 var notReached = []string{

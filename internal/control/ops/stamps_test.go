@@ -3,6 +3,7 @@ package ops_test
 import (
 	"context"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -148,7 +149,7 @@ func TestOthersChargeMeanwhile(t *testing.T) {
 
 // Guarantees the documented effect of a reset on units that are leased: those of a token bucket count as used until
 // the lease ends; those of other algorithms may be spent in addition, or be given back once from what was counted
-// later, and no more than their number.
+// later, and no more than their number. A peek says that what is used may be leased and not spent.
 func TestResetWithLeasesOut(t *testing.T) {
 	for _, id := range []string{"fixed", "sliding", "buckets", "log", "long", "bucket"} {
 		w, now := newClockedWorld(t)
@@ -160,7 +161,20 @@ func TestResetWithLeasesOut(t *testing.T) {
 			ahead.Life = (10 * time.Second).Microseconds()
 		}
 		g := w.decide(owner, set, id, ahead, 600).Lease(0)
-		r, err := w.s.Reset(t.Context(), actor, &ops.Counters{Tenant: "acme", Limit: id, Reason: "x"})
+		said := func(r *ops.Response) bool {
+			return slices.ContainsFunc(r.Notes, func(n string) bool {
+				return strings.Contains(n, "leased and not spent")
+			})
+		}
+		r, err := w.s.Peek(t.Context(), actor, &ops.Counters{Tenant: "acme", Limit: id})
+		if err != nil || r.Counters[0].Used != 700 || !said(r) {
+			t.Fatalf("%s: with %d leased, a peek gives %+v, %v; want 700 used, and that some may be leased", id, g.Units,
+				r, err)
+		}
+		if r, err := w.s.Peek(t.Context(), actor, &ops.Counters{Tenant: "other", Limit: id}); err != nil || said(r) {
+			t.Fatalf("%s: with nothing used, a peek gives %+v, %v; want no word about leases", id, r, err)
+		}
+		r, err = w.s.Reset(t.Context(), actor, &ops.Counters{Tenant: "acme", Limit: id, Reason: "x"})
 		used := int64(0)
 		if id == "bucket" {
 			used = 100 + 600 // the units that a leasing decision needs are held too

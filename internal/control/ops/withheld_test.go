@@ -50,7 +50,8 @@ func TestLimitsOfOtherCells(t *testing.T) {
 	}
 	for _, path := range []string{"", "/x"} {
 		r, err := s.Peek(t.Context(), actor, &ops.Counters{Tenant: "acme", Path: path})
-		if err != nil || len(r.Notes) != 1 || !strings.HasSuffix(r.Notes[0], ": long") {
+		if err != nil || len(r.Notes) != 2 || !strings.HasSuffix(r.Notes[0], ": long") ||
+			!strings.Contains(r.Notes[1], "leased") {
 			t.Fatalf("peek of all: %+v, %v; want a note about what is left out", r, err)
 		}
 		used := map[string]int64{}

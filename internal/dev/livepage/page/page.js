@@ -123,7 +123,7 @@ function tenants(d) {
   $('tenants-empty').hidden = rows.length > 0;
   text($('tenants-note'), d.tenants_not_listed > 0
     ? whole.format(d.gateway.tenants) + ' configured; ' + whole.format(d.tenants_not_listed) + ' quieter ones are not listed'
-    : 'bars: use now' + (d.store && d.store.leases ? ', striped: leased here, not used yet' : '') + '; and the time to reset');
+    : 'bars: use now' + (d.store && d.store.leases ? ', with what other processes have leased; striped: leased here, not used yet' : '') + '; and the time to reset');
 }
 
 // Limits and denials
