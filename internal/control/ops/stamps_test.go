@@ -168,8 +168,8 @@ func TestResetWithLeasesOut(t *testing.T) {
 		}
 		r, err := w.s.Peek(t.Context(), actor, &ops.Counters{Tenant: "acme", Limit: id})
 		if err != nil || r.Counters[0].Used != 700 || !said(r) {
-			t.Fatalf("%s: with %d leased, a peek gives %+v, %v; want 700 used, and that some may be leased", id, g.Units,
-				r, err)
+			t.Fatalf("%s: with %d leased, a peek gives %+v, %v; want 700 used, and a word about leases", id,
+				g.Units, r, err)
 		}
 		if r, err := w.s.Peek(t.Context(), actor, &ops.Counters{Tenant: "other", Limit: id}); err != nil || said(r) {
 			t.Fatalf("%s: with nothing used, a peek gives %+v, %v; want no word about leases", id, r, err)

@@ -312,8 +312,8 @@ func (l *leasedBucketCharge) addAssignments() {
 	if l.decideAt > l.now {
 		return // the stored time of the last charge is later
 	}
-	// Whoever ends a slot moves the time past its end. Otherwise a process whose clock is behind would decide as of a time
-	// before that end, and give units of the slot back as late units, which the core refuses until the slot has ended.
+	// Whoever ends a slot moves the time past its end. Otherwise a process whose clock is behind would decide as of a
+	// time before that end, and give units of the slot back as late units, which the core refuses until then.
 	endsSlot := l.hasSlot && !l.isInSlot
 	if endsSlot || !l.contended ||
 		l.now-l.stored[fieldChargedAt].Int64() > l.drawTime(minStampSpreads*l.clockSpread()) {
