@@ -165,21 +165,56 @@ func (w *world) ask(process int) *limit.Decision {
 		if !spent.Allowed {
 			w.Errorf("%s: a unit is admitted beyond the limit after %s", &w.row, w.now.Sub(w.start))
 		}
-		w.checkRemaining(d, spent)
+		w.check(d, spent)
+		return d
 	}
+	spent := new(limit.Decision)
+	if err := w.spent.Peek(w.Context(), &w.request, w.now, spent); err != nil {
+		w.Fatal(err)
+	}
+	w.check(d, spent)
 	return d
 }
 
-// checkRemaining compares what a decision says of the counter with the counter without leases that got what was
-// admitted. Of several processes, none knows what the others have spent. Leased units of token buckets, logs and
-// buckets of time count until the slot or the lease ends, so that less may remain.
-func (w *world) checkRemaining(d, spent *limit.Decision) {
+// check compares every field of a decision with what the counter without leases says that got what was admitted. Of
+// several processes, none knows what the others have spent, so only a process that is alone is checked. Leased units
+// that were not spent are used in the store until the lease ends: less may remain, and times may be later, within
+// bounds. No field ever promises more than there is. What is admitted from the lease of a window is exact.
+func (w *world) check(d, spent *limit.Decision) {
 	w.Helper()
-	got, want := d.Results[0].Remaining(), spent.Results[0].Remaining()
-	l := w.limit.Tiers[0].Leasing()
-	countLonger := l.Refills || !l.Ends && !l.None
-	if w.row.processes == 1 && (got > want || got < want && !countLonger) {
-		w.Errorf("%s: after %s %d remain, want %d", &w.row, w.now.Sub(w.start), got, want)
+	if w.row.processes > 1 {
+		return
+	}
+	t, got, want := &w.limit.Tiers[0], &d.Results[0], &spent.Results[0]
+	l, longer := t.Leasing(), w.row.mostExtra(&waits[0])
+	if !l.Ends && !l.None { // a log or buckets of time: the units of a lease expire up to its life later
+		longer = t.Period / 20
+		if t.Algorithm.HasBuckets() {
+			longer += t.Period / time.Duration(t.Buckets)
+		}
+	}
+	exact := d.Allowed && !l.Refills && (l.Ends || l.None)
+	differ := func(field string, got, want any) {
+		w.Helper()
+		w.Errorf("%s: after %s, allowed %t: %s is %v, want %v", &w.row, w.now.Sub(w.start), d.Allowed, field, got, want)
+	}
+	if got, want := got.Remaining(), want.Remaining(); got > want || exact && got < want {
+		differ("Remaining", got, want)
+	}
+	if got, want := got.Used(), want.Used(); got < want || exact && got > want {
+		differ("Used", got, want)
+	}
+	if got, want := d.Binding() != nil, spent.Binding() != nil; got != want {
+		differ("whether a result binds", got, want)
+	}
+	if late := time.Duration(got.ResetAt()-want.ResetAt()) * time.Microsecond; late < 0 || late > longer ||
+		exact && late > 0 {
+		differ("how late ResetAt is", late, fmt.Sprint("0 to ", longer))
+	}
+	// If less remains than there is, MoreAt is when one more than that remains, which may be at once.
+	late := time.Duration(got.MoreAt()-want.MoreAt()) * time.Microsecond
+	if got.Remaining() == want.Remaining() && (late < 0 || late > longer) {
+		differ("how late MoreAt is", late, fmt.Sprint("0 to ", longer))
 	}
 }
 
