@@ -172,14 +172,14 @@ func TestForgedDocuments(t *testing.T) {
 }
 
 // Guarantees that documents under the hash of a key are repaired: a key that exists only there is removed, a revocation
-// that was undone there is in force again, and a key that was removed there comes back. Requests find keys by their
-// hash alone.
+// that was undone there is in force again, and a key that was removed there comes back. A key whose own document was
+// given another hash stays under its hash. Requests find keys by their hash alone.
 func TestForgedHashes(t *testing.T) {
 	w := newWorld(t)
 	of := func(digit string) cellconfig.Ref {
 		return cellconfig.Ref{Kind: cellconfig.KindKeyHash, ID: strings.Repeat(digit, 64)}
 	}
-	for _, digit := range []string{"a", "b", "c"} {
+	for _, digit := range []string{"a", "b", "c", "f"} {
 		w.putEverywhere(control.Keys, digit, keyBody(digit, of(digit).ID))
 	}
 	revoked := w.putEverywhere(control.Keys, "b", strings.Replace(keyBody("b", of("b").ID), "{", `{"revoked":true,`, 1))
@@ -187,15 +187,16 @@ func TestForgedHashes(t *testing.T) {
 	w.alterDocument(cellconfig.Document{Ref: of("d"), Version: 1, Body: []byte(keyBody("nobody", of("d").ID))})
 	w.alterDocument(cellconfig.Document{Ref: of("b"), Version: 1, Body: []byte(keyBody("b", of("b").ID))})
 	w.alterDocument(cellconfig.Document{Ref: of("c"), Version: 1, Deleted: true})
-	result := w.wantDrift(drift{reconcile.Unknown: 1, reconcile.Altered: 1, reconcile.Missing: 2})
-	if result.Repaired != 4 || strings.Contains(w.log.String(), of("d").ID) {
-		t.Errorf("got %d repaired documents, want 4, and no hash of a key in the log\n%s", result.Repaired,
+	w.alterDocument(document(plan.KindKey, "f", 1, keyBody("f", of("7").ID)))
+	result := w.wantDrift(drift{reconcile.Unknown: 1, reconcile.Altered: 2, reconcile.Missing: 2})
+	if result.Repaired != 5 || strings.Contains(w.log.String(), of("d").ID) {
+		t.Errorf("got %d repaired documents, want 5, and no hash of a key in the log\n%s", result.Repaired,
 			w.log.String())
 	}
-	got, err := w.Memory.Get(t.Context(), of("a"), of("b"), of("c"), of("d"), of("e"))
+	got, err := w.Memory.Get(t.Context(), of("a"), of("b"), of("c"), of("d"), of("e"), of("f"))
 	if err != nil || got[3].Version != 0 || string(got[1].Body) != string(revoked.Body) ||
-		got[0].Deleted || got[2].Deleted || got[4].Version == 0 {
-		t.Errorf("under the hashes of a to e: got %+v, error %v; want a, the revoked b, c and e, and nothing under d",
+		got[0].Deleted || got[2].Deleted || got[4].Version == 0 || got[5].Version == 0 || got[5].Deleted {
+		t.Errorf("under the hashes of a to f: got %+v, error %v; want a, the revoked b, c, e and f, and nothing under d",
 			got, err)
 	}
 	w.wantOnlyControlled()

@@ -189,7 +189,8 @@ type run struct {
 	// lacking says that the cell may lack something of the table, because an item cannot be read, was refused, or is a
 	// placement on its way. It delays the cell's first shares.
 	lacking bool
-	lost    bool // the table has no items, but the cell has many documents of it: they are not removed
+	lost    bool  // the table has no items, but the cell has many documents of it: they are not removed
+	last    int64 // the number of the last log entry, when the head was last read
 }
 
 // maxRemovedOfEmpty is the largest number of a cell's documents that a run removes because their control table is
@@ -336,35 +337,34 @@ func (r *run) compare(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := r.repairAll(ctx, differ); err != nil {
-		return err
-	}
-	if !maps.Equal(found.keys, found.hashes) {
-		if err := r.repairHashes(ctx); err != nil {
-			return err
+	// Wrong documents are first, because a key may need the hash of a forged key.
+	for _, refs := range [][]cellconfig.Ref{differ.wrong, differ.missing, differ.shares} {
+		for some := range slices.Chunk(refs, page) {
+			if err := r.repair(ctx, some, differ.items); err != nil {
+				return err
+			}
 		}
 	}
-	if found.above {
-		return r.renumber(ctx)
-	}
-	return nil
+	return r.repairHashes(ctx, found)
 }
 
 // foundDocuments are the documents of a cell that belong to a table, as a run finds them.
 type foundDocuments struct {
-	seed maphash.Seed
-	all  map[cellconfig.Ref]foundDocument
-
-	// keys has a hash of each key's body by the key's own hash, and hashes that of each document under a key's hash.
-	// They are equal unless documents are missing or were forged.
-	keys, hashes map[string]uint64
-	above        bool // a document has a number above that of the last log entry
+	seed   maphash.Seed
+	all    map[cellconfig.Ref]foundDocument // except those under the hashes of keys
+	keys   map[string]foundKey              // by their hashes
+	hashes map[string]foundDocument         // the documents under the hashes of keys
 }
 
 type foundDocument struct {
-	version int64
-	deleted bool
-	body    uint64 // a hash
+	version, seq int64
+	deleted      bool
+	body         uint64 // a hash
+}
+
+type foundKey struct {
+	id   string
+	body uint64 // a hash
 }
 
 // kinds returns the kinds of the cell's documents that belong to the table.
@@ -380,103 +380,61 @@ func (r *run) kinds() []cellconfig.Kind {
 // meanwhile is not above it.
 func (r *run) documents(ctx context.Context) (*foundDocuments, error) {
 	found := &foundDocuments{seed: maphash.MakeSeed(), all: map[cellconfig.Ref]foundDocument{},
-		keys: map[string]uint64{}, hashes: map[string]uint64{}}
-	last := int64(0)
+		keys: map[string]foundKey{}, hashes: map[string]foundDocument{}}
 	for _, kind := range r.kinds() {
 		for d, err := range r.store.List(ctx, kind) {
 			if err != nil {
 				return nil, fmt.Errorf("list each %s of the cell: %w", kind, err)
 			}
 			r.result.Documents++
-			last = max(last, d.Seq)
-			body := maphash.Bytes(found.seed, d.Body)
-			if kind != cellconfig.KindKeyHash {
-				found.all[d.Ref] = foundDocument{d.Version, d.Deleted, body}
+			f := foundDocument{d.Version, d.Seq, d.Deleted, maphash.Bytes(found.seed, d.Body)}
+			if kind == cellconfig.KindKeyHash {
+				found.hashes[d.ID] = f
+				continue
 			}
-			switch {
-			case d.Deleted:
-			case kind == cellconfig.KindKey && d.KeyHash() != "":
-				found.keys[d.KeyHash()] = body
-			case kind == cellconfig.KindKeyHash:
-				found.hashes[d.ID] = body
+			found.all[d.Ref] = f
+			if hash := d.KeyHash(); hash != "" && !d.Deleted {
+				found.keys[hash] = foundKey{d.ID, f.body}
 			}
 		}
 	}
-	head, err := r.head(ctx)
-	found.above = last > head.Seq
-	return found, err
+	return found, r.readHead(ctx)
 }
 
-// head returns the cell's head, or the zero head if nothing was ever written.
-func (r *run) head(ctx context.Context) (cellconfig.Head, error) {
+// readHead reads the number of the last log entry.
+func (r *run) readHead(ctx context.Context) error {
 	head, err := r.store.Head(ctx)
 	if err != nil && !errors.Is(err, cellconfig.ErrEmpty) {
-		return head, fmt.Errorf("read the head of the cell: %w", err)
+		return fmt.Errorf("read the head of the cell: %w", err)
 	}
-	return head, nil
-}
-
-// renumber writes the documents whose number is above that of the last log entry once more, so that they get the number
-// of a new entry. Their content has been compared.
-func (r *run) renumber(ctx context.Context) error {
-	for _, kind := range r.kinds() {
-		head, err := r.head(ctx)
-		if err != nil {
-			return err
-		}
-		var all []cellconfig.Replacement
-		for d, err := range r.store.List(ctx, kind) {
-			if err != nil {
-				return fmt.Errorf("list each %s of the cell: %w", kind, err)
-			}
-			if d.Seq <= head.Seq {
-				continue
-			}
-			want := d
-			if d.Deleted && kind == cellconfig.KindKeyHash {
-				// It is removed: such a tombstone is not needed, and a repair writes none of version 0.
-				want = cellconfig.Document{Ref: d.Ref}
-			}
-			if all = append(all, cellconfig.Replacement{Found: d, Want: want}); len(all) < page {
-				continue
-			}
-			if err := r.writeAgain(ctx, all); err != nil {
-				return err
-			}
-			all = nil
-		}
-		if err := r.writeAgain(ctx, all); err != nil {
-			return err
-		}
-	}
+	r.last = head.Seq
 	return nil
 }
 
-// writeAgain writes documents again, except those whose log entry has been written since they were listed.
-func (r *run) writeAgain(ctx context.Context, all []cellconfig.Replacement) error {
-	head, err := r.head(ctx)
-	if err != nil {
-		return err
+// isAboveHead returns why a document must be written again with the number of a new log entry: its number is above that
+// of the last one. It returns nil for all other documents. The head is read after the document.
+func (r *run) isAboveHead(ctx context.Context, d *cellconfig.Document) (forged, err error) {
+	if d.Seq > r.last {
+		err = r.readHead(ctx)
 	}
-	all = slices.DeleteFunc(all, func(one cellconfig.Replacement) bool { return one.Found.Seq <= head.Seq })
-	for i := range all {
-		r.report(ctx, Altered, shown(all[i].Found.Ref),
-			fmt.Errorf(
-				"its sequence number is %d, and that of the last log entry is %d: it was forged, and is written again",
-				all[i].Found.Seq, head.Seq))
+	if err != nil || d.Seq <= r.last {
+		return nil, err
 	}
-	return r.replace(ctx, all)
+	return fmt.Errorf("its sequence number is %d, and that of the last log entry is %d: it was forged, and is written "+
+		"again", d.Seq, r.last), nil
 }
 
 // differences are those between a control table and the cell's documents.
 type differences struct {
-	missing []control.Item   // items that the cell lacks, or has an older version of
-	wrong   []cellconfig.Ref // the other documents that differ, and those without an item
-	shares  []cellconfig.Ref // the shares, which are written last: a cell must know all placements before them
+	missing []cellconfig.Ref                 // documents that the cell lacks, or has an older version of
+	items   map[cellconfig.Ref]*control.Item // the items of missing
+	wrong   []cellconfig.Ref                 // the other documents that differ, and those without an item
+	shares  []cellconfig.Ref                 // the shares, written last: a cell must know all placements before them
 }
 
 // compareItems reads the items of the control table that cells receive, and compares them with the cell's documents.
 func (r *run) compareItems(ctx context.Context, found *foundDocuments) (d differences, err error) {
+	d.items = map[cellconfig.Ref]*control.Item{}
 	inCell, items := len(found.all), 0 // items without the canary's mark
 	for after := ""; ; {
 		all, next, err := r.c.Tables.List(ctx, r.table, after, page)
@@ -497,13 +455,14 @@ func (r *run) compareItems(ctx context.Context, found *foundDocuments) (d differ
 			}
 			r.result.Items++
 			r.result.ControlReads++
-			want := foundDocument{all[i].Version, all[i].Deleted, maphash.Bytes(found.seed, all[i].Body)}
-			switch have := found.all[ref]; {
-			case have != want && ref.Kind == cellconfig.KindShares:
+			have := found.all[ref]
+			want := foundDocument{all[i].Version, have.seq, all[i].Deleted, maphash.Bytes(found.seed, all[i].Body)}
+			switch differs := have != want || have.seq > r.last; {
+			case differs && ref.Kind == cellconfig.KindShares:
 				d.shares = append(d.shares, ref)
 			case have.version < want.version:
-				d.missing = append(d.missing, all[i])
-			case have != want:
+				d.missing, d.items[ref] = append(d.missing, ref), &all[i]
+			case differs:
 				d.wrong = append(d.wrong, ref)
 			}
 			delete(found.all, ref)
@@ -515,21 +474,6 @@ func (r *run) compareItems(ctx context.Context, found *foundDocuments) (d differ
 	r.lost = items == 0 && inCell > maxRemovedOfEmpty
 	d.wrong = slices.AppendSeq(d.wrong, maps.Keys(found.all))
 	return d, nil
-}
-
-// repairAll repairs differences. Wrong documents are first, because a key may need the hash of a forged key.
-func (r *run) repairAll(ctx context.Context, d differences) error {
-	for refs := range slices.Chunk(d.wrong, page) {
-		if err := r.repair(ctx, refs); err != nil {
-			return err
-		}
-	}
-	for items := range slices.Chunk(d.missing, page) {
-		if err := r.comparePage(ctx, items); err != nil {
-			return err
-		}
-	}
-	return r.repair(ctx, d.shares)
 }
 
 // badItems reports items of the control table that cannot be read, by their keys. An item that cells never receive,
@@ -569,31 +513,43 @@ func (r *run) write(ctx context.Context, m *repairs) error {
 	return errors.Join(r.replace(ctx, m.replaced), r.apply(ctx, m.newer))
 }
 
-// repair reads each of the documents and its item again, because the difference may be gone, and repairs what still
-// differs.
-func (r *run) repair(ctx context.Context, refs []cellconfig.Ref) error {
+// repair reads the documents and their items again, because the differences may be gone, and repairs what still
+// differs. Items that were listed are not read again for documents that are older than they are.
+func (r *run) repair(ctx context.Context, refs []cellconfig.Ref, listed map[cellconfig.Ref]*control.Item) error {
+	// The cell is read first: whatever it has then, the control tables have when they are read, unless it is forged.
+	got, err := r.store.Get(ctx, refs...)
+	if err = errors.Join(err, wrongCount(len(got), len(refs))); err != nil {
+		return fmt.Errorf("read %d documents of the cell: %w", len(refs), err)
+	}
 	var all, shares repairs // shares holds the cell's first shares, which are written separately
-	for _, ref := range refs {
-		// The cell is read first: whatever it has then, the control tables have when they are read, unless it is
-		// forged.
-		got, err := r.store.Get(ctx, ref)
-		if err = errors.Join(err, wrongCount(len(got), 1)); err != nil {
-			return fmt.Errorf("read a %s of the cell: %w", ref.Kind, err)
+	for i, ref := range refs {
+		have, item, err := &got[i], listed[ref], error(nil)
+		if item == nil || have.Version >= item.Version {
+			item, err = r.item(ctx, ref)
 		}
-		item, err := r.item(ctx, ref)
-		if errors.Is(err, control.ErrBadItem) {
-			continue // it has been reported
+		if err != nil && !errors.Is(err, control.ErrBadItem) {
+			return err
 		}
+		var want cellconfig.Document
+		differs := false
+		if err == nil { // an item that cannot be read has been reported
+			want, differs = r.wanted(ctx, item, have)
+		}
+		forged, err := r.isAboveHead(ctx, have)
 		if err != nil {
 			return err
 		}
-		d, ok := r.wanted(ctx, item, &got[0])
 		switch {
-		case !ok:
-		case firstShares(ref, &got[0]):
-			shares.add(d, &got[0])
-		default:
-			all.add(d, &got[0])
+		case forged != nil && !differs:
+			r.report(ctx, Altered, ref, forged)
+			want = *have
+		case !differs:
+			continue
+		}
+		if firstShares(ref, have) {
+			shares.add(want, have)
+		} else {
+			all.add(want, have)
 		}
 	}
 	if err := r.write(ctx, &all); err != nil {
@@ -825,37 +781,6 @@ func (r *run) applyNewer(ctx context.Context, all []cellconfig.Replacement) erro
 		}
 	}
 	return r.apply(ctx, newer)
-}
-
-// comparePage compares items that the cell lacked with its documents, which are read again, and writes those that it
-// lacks still.
-func (r *run) comparePage(ctx context.Context, items []control.Item) error {
-	if len(items) == 0 {
-		return nil
-	}
-	refs := make([]cellconfig.Ref, len(items))
-	for i := range items {
-		refs[i], _ = cellconfig.RefOf(r.table, items[i].Key)
-	}
-	got, err := r.store.Get(ctx, refs...)
-	if err = errors.Join(err, wrongCount(len(got), len(refs))); err != nil {
-		return fmt.Errorf("read %d documents of the cell: %w", len(refs), err)
-	}
-	var missing repairs
-	var notOlder []cellconfig.Ref
-	for i := range items {
-		switch {
-		case got[i].Version >= items[i].Version: // a higher version may have been written after the page was read
-			if got[i].Version > items[i].Version || !sameContent(&items[i], &got[i]) {
-				notOlder = append(notOlder, refs[i])
-			}
-		default:
-			if d, ok := r.wanted(ctx, &items[i], &got[i]); ok {
-				missing.add(d, &got[i])
-			}
-		}
-	}
-	return errors.Join(r.write(ctx, &missing), r.repair(ctx, notOlder))
 }
 
 // sameContent reports whether a document has the content of its item.
