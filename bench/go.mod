@@ -53,7 +53,6 @@ require (
 	github.com/lyft/goruntime v0.3.0 // indirect
 	github.com/mediocregopher/radix/v4 v4.1.4 // indirect
 	github.com/planetscale/vtprotobuf v0.6.1-0.20240319094008-0393e58bdf10 // indirect
-	github.com/sony/gobreaker/v2 v2.4.0 // indirect
 	github.com/tilinna/clock v1.0.2 // indirect
 	go.etcd.io/bbolt v1.5.0 // indirect
 	go.opentelemetry.io/auto/sdk v1.2.1 // indirect

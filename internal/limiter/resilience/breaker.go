@@ -5,12 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math"
 	"sync"
-	"sync/atomic"
 	"time"
-
-	"github.com/sony/gobreaker/v2"
 
 	"github.com/sluicelimits/sluice/internal/limiter/clock"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
@@ -18,9 +14,6 @@ import (
 
 // ErrBreakerOpen is in the error of a call that a [Breaker] did not make. Nothing was sent to the store.
 var ErrBreakerOpen = errors.New("not called, because it keeps failing")
-
-// errNoFailure tells gobreaker that a call ended with an error that says nothing about the store.
-var errNoFailure = errors.New("the error concerns the caller only")
 
 // BreakerConfig sets up a [Breaker].
 type BreakerConfig struct {
@@ -46,9 +39,7 @@ type BreakerConfig struct {
 	// waits for Observe. Nil observes nothing.
 	Observe func(took time.Duration, failed bool)
 
-	// Runtime is the machine's if it is nil. gobreaker reads the machine's clock alone. With another Runtime, the end
-	// of a cooldown is found as after a freeze, and Window is not a sliding one: counting begins anew once it is over.
-	Runtime *clock.Runtime
+	Runtime *clock.Runtime // if nil, the machine's
 
 	Log *slog.Logger // gets a line when the breaker opens and when it closes; default slog.Default()
 }
@@ -60,38 +51,30 @@ type BreakerConfig struct {
 // An error by which the store answered ([limit.Answered]) is no failure, and neither is a call that its caller gave up.
 // So one tenant's request, or one tenant's stored data, cannot open the breaker for other tenants.
 type Breaker struct {
-	config    BreakerConfig
-	refusal   error
-	current   atomic.Pointer[generation]
-	openUntil atomic.Pointer[clock.Instant] // no call is made before this; nil: no cooldown goes on
-	now       func() clock.Instant          // clock.Read, except in tests
-	state     atomic.Uint32
-	unlogged  atomic.Bool // the state has changed, and the log has no line about it yet
+	config  BreakerConfig
+	refusal error
+	now     func() clock.Instant // Runtime.Read, except in tests
 
-	// A failed round is one or more calls that failed together: each began before the first of them had failed.
-	failedRounds, failedRoundsInRow atomic.Int64 // all, and those since the last call that succeeded
-	failedRoundsAtClose             atomic.Int64 // failedRounds at the time when the breaker closed
+	mu        sync.Mutex
+	stats     BreakerStats
+	period    int64         // counts the changes of the state; the outcome of a call of an earlier period says nothing
+	openUntil clock.Instant // while the breaker is open
+	rounds    int64         // how many failed rounds there were
 
-	mu           sync.Mutex
 	failedProbes int // in a row
-
-	opened, probes, refused atomic.Int64
+	tallies      [windowParts]tally
+	newest       int // index in tallies
 }
 
-// generation is one gobreaker. A Breaker replaces its gobreaker if a freeze of the process outlasted the cooldown.
-// gobreaker knows the monotonic clock alone, which may stand still in a process that is frozen between requests: there,
-// the cooldown would go on for many requests after its time.
-type generation struct {
-	// gobreaker ignores the outcome of a call that began before the state changed. failsafe-go would take that outcome
-	// for the probe's, and allow a second probe. gobreaker has no jitter, which Breaker.openUntil adds.
-	*gobreaker.CircuitBreaker[struct{}]
+// windowParts is into how many parts Window is divided. What is older than Window is forgotten one part at a time.
+const windowParts = 10
 
-	// probing says that this generation replaced one that was open, and that no call has succeeded since. The first
-	// failure opens the generation, and the first success ends probing. Until then all calls are made, not one at a
-	// time; a process that has just been frozen seldom has more than one.
-	probing atomic.Bool
-
-	began clock.Instant // when the generation was made
+// tally counts the calls that began in a tenth of Window, or in a longer time if calls are rarer. A failed round is one
+// or more calls that failed together: each began before the first of them had failed.
+type tally struct {
+	began                    clock.Instant
+	calls, failures, rounds  int
+	failuresInRow, rowRounds int // those since the last success
 }
 
 // Name returns the store's name, which the live page shows.
@@ -156,102 +139,42 @@ func NewBreaker(config BreakerConfig) (*Breaker, error) {
 		return nil, fmt.Errorf("breaker of %s: Cooldown %s..%s, want at least 1ms and no more than MaxCooldown",
 			config.Name, config.Cooldown, config.MaxCooldown)
 	}
-	b := &Breaker{config: config, refusal: fmt.Errorf("%s: %w", config.Name, ErrBreakerOpen), now: config.Runtime.Read}
-	b.current.Store(b.newGeneration(false))
-	return b, nil
-}
-
-func (b *Breaker) newGeneration(probing bool) *generation {
-	g := &generation{began: b.now()}
-	g.probing.Store(probing)
-	window, timeout := b.config.Window, b.config.Cooldown
-	if b.config.Runtime != nil { // gobreaker shall not look at the machine's clock
-		window, timeout = 0, math.MaxInt64
-	}
-	g.CircuitBreaker = gobreaker.NewCircuitBreaker[struct{}](gobreaker.Settings{
-		Name: b.config.Name, MaxRequests: 1,
-		Interval: window, BucketPeriod: window / 10, Timeout: timeout,
-		ReadyToTrip:   func(n gobreaker.Counts) bool { return g.probing.Load() || b.opensAfter(n) },
-		OnStateChange: func(_ string, from, to gobreaker.State) { b.noteChange(g, from, to) },
-		IsExcluded:    func(err error) bool { return errors.Is(err, errNoFailure) },
-	})
-	return g
-}
-
-// replaceAfterFreeze replaces a generation whose cooldown is over by the wall clock, and not by gobreaker's clock. If
-// another goroutine has replaced it already, replaceAfterFreeze returns the current generation.
-func (b *Breaker) replaceAfterFreeze(old *generation) *generation {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if current := b.current.Load(); current != old {
-		return current
-	}
-	g := b.newGeneration(true)
-	b.current.Store(g)
-	b.openUntil.Store(nil)
-	b.state.Store(uint32(StateProbing))
-	b.probes.Add(1)
-	return g
-}
-
-// cooldownGoesOn reports whether a cooldown that is over still goes on by gobreaker's clock.
-func (b *Breaker) cooldownGoesOn(now, until clock.Instant) bool {
-	return now.Mono < until.Mono || b.config.Runtime != nil
-}
-
-// replaceAfterWindow replaces a generation of a Breaker with a Runtime of its own, if its window is over.
-func (b *Breaker) replaceAfterWindow(old *generation) *generation {
-	if b.now().Since(old.began) < b.config.Window {
-		return old
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if current := b.current.Load(); current != old || b.openUntil.Load() != nil {
-		return current
-	}
-	g := b.newGeneration(old.probing.Load())
-	b.current.Store(g)
-	return g
+	return &Breaker{config: config, refusal: fmt.Errorf("%s: %w", config.Name, ErrBreakerOpen),
+		now: config.Runtime.Read}, nil
 }
 
 // minFailedRounds is how many rounds must have failed for the breaker to open: two, because the calls of one round may
 // all have met one pause of a store that is well.
 const minFailedRounds = 2
 
-// opensAfter reports whether the breaker opens after these calls. See BreakerConfig.Failures.
-func (b *Breaker) opensAfter(n gobreaker.Counts) bool {
-	least := min(int64(b.config.Failures), minFailedRounds)
-	return int(n.ConsecutiveFailures) >= b.config.Failures && b.failedRoundsInRow.Load() >= least ||
-		int(n.TotalSuccesses+n.TotalFailures) >= 4*b.config.Failures && n.TotalFailures >= n.TotalSuccesses &&
-			b.failedRounds.Load()-b.failedRoundsAtClose.Load() >= least
+// opens reports whether the breaker opens after the calls of the last Window. See BreakerConfig.Failures. b.mu is held.
+func (b *Breaker) opens(now clock.Instant) bool {
+	var sum tally
+	for i := range b.tallies {
+		if s := &b.tallies[i]; now.Since(s.began) < b.config.Window {
+			sum.calls += s.calls
+			sum.failures += s.failures
+			sum.rounds += s.rounds
+			sum.failuresInRow += s.failuresInRow
+			sum.rowRounds += s.rowRounds
+		}
+	}
+	least := min(b.config.Failures, minFailedRounds)
+	return sum.failuresInRow >= b.config.Failures && sum.rowRounds >= least ||
+		sum.calls >= 4*b.config.Failures && 2*sum.failures >= sum.calls && sum.rounds >= least
 }
 
-// noteChange keeps what follows from a state change of gobreaker. It is called under gobreaker's lock, so it logs
-// nothing; Do logs the change afterwards. A change of an earlier generation has no effect.
-func (b *Breaker) noteChange(g *generation, from, to gobreaker.State) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.current.Load() != g {
-		return
-	}
-	switch to {
-	case gobreaker.StateOpen:
-		if from == gobreaker.StateClosed && !g.probing.Load() {
-			b.opened.Add(1)
-			b.failedProbes = 0
-			b.unlogged.Store(true)
-		} else {
-			b.failedProbes++
-		}
-		until := b.now().Add(b.cooldown())
-		b.openUntil.Store(&until)
-		b.state.Store(uint32(StateOpen))
-	case gobreaker.StateHalfOpen:
-		b.probes.Add(1)
-		b.state.Store(uint32(StateProbing))
-	case gobreaker.StateClosed:
-		b.noteClosed()
-	}
+// change changes the state. b.mu is held.
+func (b *Breaker) change(to BreakerState) {
+	b.stats.State = to
+	b.period++
+	b.tallies = [windowParts]tally{}
+}
+
+// open begins a cooldown. b.mu is held.
+func (b *Breaker) open(now clock.Instant) {
+	b.change(StateOpen)
+	b.openUntil = now.Add(b.cooldown())
 }
 
 // cooldown returns the next cooldown: Cooldown doubled for each failed probe, up to MaxCooldown, and lengthened at
@@ -267,83 +190,132 @@ func (b *Breaker) cooldown() time.Duration {
 	return cooldown + b.config.Runtime.RandomUpTo(cooldown/5+1)
 }
 
-// noteClosed keeps what follows from closing the breaker. b.mu is held.
-func (b *Breaker) noteClosed() {
-	b.failedRoundsAtClose.Store(b.failedRounds.Load())
-	b.failedRoundsInRow.Store(0)
-	b.openUntil.Store(nil)
-	b.state.Store(uint32(StateClosed))
-	b.unlogged.Store(true)
-}
-
 // Reset closes the breaker and forgets all failures. It is for a caller who knows that earlier failures say nothing
 // about the store's present state, as after a freeze.
 func (b *Breaker) Reset() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.current.Store(b.newGeneration(false))
-	b.noteClosed()
-	b.unlogged.Store(false) // do not log "the store answers again", which is not known
+	b.change(StateClosed)
 }
 
-// endProbing closes the breaker after the first success of a generation that was made by replaceAfterFreeze.
-func (b *Breaker) endProbing(g *generation) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if g.probing.Swap(false) && b.current.Load() == g {
-		b.failedProbes = 0
-		b.noteClosed()
-	}
+// outcome is what a call says about the store.
+type outcome uint8
+
+const (
+	failed    outcome = iota // also if the call panics
+	succeeded                // or the store answered that it is full
+	saysNothing
+)
+
+// ticket is the permission to make one call.
+type ticket struct {
+	began          clock.Instant
+	period, rounds int64 // those of the breaker when the call began
 }
 
 // Do makes the call unless the breaker is open, and returns the call's error. If the call was not made, the error wraps
 // [ErrBreakerOpen], or is ctx.Err() if ctx has ended.
-func (b *Breaker) Do(ctx context.Context, call func() error) error {
+func (b *Breaker) Do(ctx context.Context, call func() error) (err error) {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	g := b.current.Load()
-	if until := b.openUntil.Load(); until != nil {
-		switch now := b.now(); {
-		case now.Before(*until):
-			b.refused.Add(1)
-			return b.refusal
-		case b.cooldownGoesOn(now, *until):
-			g = b.replaceAfterFreeze(g)
-		}
-	} else if b.config.Runtime != nil {
-		g = b.replaceAfterWindow(g)
-	}
-	var err error
-	called := false
-	// The error of Execute is err, or says that the call was not made, as called does.
-	_, _ = g.Execute(func() (struct{}, error) {
-		called = true
-		round := b.failedRounds.Load()
-		err = b.callAndObserve(ctx, call)
-		switch {
-		case err == nil || errors.Is(err, limit.ErrFull):
-			b.failedRoundsInRow.Store(0)
-			return struct{}{}, nil
-		case limit.Answered(err) || concernsCallerOnly(ctx, err):
-			return struct{}{}, errNoFailure
-		}
-		if b.failedRounds.CompareAndSwap(round, round+1) {
-			b.failedRoundsInRow.Add(1)
-		}
-		return struct{}{}, err
-	})
-	if !called {
-		b.refused.Add(1)
+	t := ticket{began: b.now()}
+	if !b.admit(&t) {
 		return b.refusal
 	}
-	if g.probing.Load() && (err == nil || errors.Is(err, limit.ErrFull)) {
-		b.endProbing(g)
-	}
-	if b.unlogged.Load() && b.unlogged.Swap(false) {
-		b.logChange(err)
+	result := failed
+	defer func() {
+		before, after := b.settle(&t, result)
+		switch {
+		case before == StateClosed && after == StateOpen:
+			b.config.Log.Warn("the store keeps failing and is not called for a while", "store", b.config.Name,
+				"error", err)
+		case before == StateProbing && after == StateClosed:
+			b.config.Log.Info("the store answers again", "store", b.config.Name)
+		}
+	}()
+	err = b.callAndObserve(ctx, call)
+	switch {
+	case err == nil || errors.Is(err, limit.ErrFull):
+		result = succeeded
+	case limit.Answered(err) || concernsCallerOnly(ctx, err):
+		result = saysNothing
 	}
 	return err
+}
+
+// admit fills in the ticket and reports whether the call may be made. The first call after a cooldown is a probe.
+func (b *Breaker) admit(t *ticket) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch b.stats.State {
+	case StateOpen:
+		if !t.began.Before(b.openUntil) {
+			b.change(StateProbing)
+			b.stats.Probes++
+			break
+		}
+		fallthrough
+	case StateProbing:
+		b.stats.Refused++
+		return false
+	case StateClosed:
+	}
+	t.period, t.rounds = b.period, b.rounds
+	return true
+}
+
+// settle counts the outcome of a call, and returns the state before and after that.
+func (b *Breaker) settle(t *ticket, result outcome) (before, after BreakerState) {
+	ended := t.began
+	if result == failed {
+		ended = b.now()
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	before = b.stats.State
+	switch {
+	case t.period != b.period:
+	case before == StateProbing && result == failed:
+		b.failedProbes++
+		b.open(ended)
+	case before == StateProbing && result == succeeded:
+		b.change(StateClosed)
+	case before == StateProbing: // the next call is the probe
+		b.change(StateOpen)
+	case result != saysNothing:
+		b.count(t, result)
+		if result == failed && b.opens(ended) {
+			b.stats.Opened++
+			b.failedProbes = 0
+			b.open(ended)
+		}
+	}
+	return before, b.stats.State
+}
+
+// count counts a call in the newest tally. b.mu is held.
+func (b *Breaker) count(t *ticket, result outcome) {
+	s := &b.tallies[b.newest]
+	if t.began.Since(s.began) >= b.config.Window/windowParts {
+		b.newest = (b.newest + 1) % windowParts
+		s = &b.tallies[b.newest]
+		*s = tally{began: t.began}
+	}
+	s.calls++
+	if result == succeeded {
+		for i := range b.tallies {
+			b.tallies[i].failuresInRow, b.tallies[i].rowRounds = 0, 0
+		}
+		return
+	}
+	s.failures++
+	s.failuresInRow++
+	if t.rounds == b.rounds {
+		b.rounds++
+		s.rounds++
+		s.rowRounds++
+	}
 }
 
 // callAndObserve makes the call and passes its duration and outcome to Observe.
@@ -364,20 +336,12 @@ func concernsCallerOnly(ctx context.Context, err error) bool {
 		errors.Is(err, limit.ErrDuplicateCounter) || errors.Is(ctx.Err(), context.Canceled)
 }
 
-// logChange logs the present state. cause is the error of the call after which the state changed.
-func (b *Breaker) logChange(cause error) {
-	if b.State() == StateClosed {
-		b.config.Log.Info("the store answers again", "store", b.config.Name)
-		return
-	}
-	b.config.Log.Warn("the store keeps failing and is not called for a while", "store", b.config.Name, "error",
-		cause)
-}
-
 // State returns the present state.
-func (b *Breaker) State() BreakerState { return BreakerState(b.state.Load()) }
+func (b *Breaker) State() BreakerState { return b.Stats().State }
 
 // Stats returns the present state and the counts since the start.
 func (b *Breaker) Stats() BreakerStats {
-	return BreakerStats{State: b.State(), Opened: b.opened.Load(), Probes: b.probes.Load(), Refused: b.refused.Load()}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.stats
 }

@@ -138,3 +138,57 @@ func TestBreakerThawsForTwo(t *testing.T) {
 			"and it open with one probe", err, asked, n)
 	}
 }
+
+// Guarantees that failures count as long as Window, and no longer.
+func TestBreakerForgets(t *testing.T) {
+	for every, want := range map[time.Duration]BreakerState{2400 * time.Millisecond: StateOpen,
+		2600 * time.Millisecond: StateClosed} {
+		b, err := NewBreaker(BreakerConfig{Name: "Redis", Log: slog.New(slog.DiscardHandler)}) // 5 within 10 s
+		if err != nil {
+			t.Fatal(err)
+		}
+		now := clock.Instant{Mono: time.Second, Wall: time.Second}
+		b.now = func() clock.Instant { return now }
+		for range 30 {
+			now = now.Add(every)
+			_ = b.Do(t.Context(), func() error { return errRefused })
+			if b.State() == StateOpen {
+				break
+			}
+		}
+		if b.State() != want {
+			t.Errorf("with a failure every %s, the breaker is %s, want it %s", every, b.State(), want)
+		}
+	}
+}
+
+// Guarantees that a probe that its caller gives up, and one that panics, do not keep the store from being probed.
+func TestBreakerProbesAgain(t *testing.T) {
+	b, err := NewBreaker(BreakerConfig{Name: "Redis", Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := clock.Instant{Mono: time.Second, Wall: time.Second}
+	b.now = func() clock.Instant { return now }
+	openFully(t, b)
+	now = now.Add(2 * time.Second)
+	ctx, giveUp := context.WithCancel(t.Context())
+	if err := b.Do(ctx, func() error { giveUp(); return ctx.Err() }); !errors.Is(err, context.Canceled) {
+		t.Fatalf("a probe that was given up: %v", err)
+	}
+	func() {
+		defer func() {
+			if recover() == nil {
+				t.Error("the panic of a call is lost")
+			}
+		}()
+		_ = b.Do(t.Context(), func() error { panic("a defect") }) // at once: the first probe said nothing
+	}()
+	if err := b.Do(t.Context(), func() error { return nil }); !errors.Is(err, ErrBreakerOpen) {
+		t.Errorf("after a probe that failed: %v, want ErrBreakerOpen", err)
+	}
+	now = now.Add(3 * time.Second)
+	if err := b.Do(t.Context(), func() error { return nil }); err != nil || b.State() != StateClosed {
+		t.Errorf("the next probe: %v, and the breaker is %s; want it closed", err, b.State())
+	}
+}

@@ -165,7 +165,7 @@ var only = map[string][]string{
 	"internal/limiter/refresh":           {"std", "internal/limiter/clock", "internal/limiter/singleflight"},
 	"internal/limiter/resilience": {
 		"std", "internal/limiter/clock", "internal/limiter/lease", "internal/limiter/limit",
-		"internal/limiter/store/memory", "internal/limiter/store/router", "github.com/sony/gobreaker/v2",
+		"internal/limiter/store/memory", "internal/limiter/store/router",
 	},
 	"internal/limiter/singleflight": {"std", "internal/limiter/clock"},
 	"internal/limiter/store":        {"std", "internal/limiter/limit"},
@@ -397,8 +397,6 @@ var bans = []ban{
 // everywhere are bans on direct imports, test files included.
 var everywhere = []ban{
 	{except: []string{"infra/..."}, never: cdk, why: "CDK brings Node and a runtime of its own: it belongs to infra"},
-	{except: []string{"internal/limiter/resilience"}, never: []string{"github.com/sony/gobreaker/..."},
-		why: "resilience.Breaker is the one circuit breaker: it knows of freezes"},
 	// envoyconfig reads the files of another project with that project's leniency; the test of limits reads OpenAPI,
 	// and apigateway the descriptions of tests.
 	{except: []string{"internal/configfile/configyaml", "cmd/sluice", "localstack/stand", "internal/server/envoyconfig",
