@@ -88,7 +88,7 @@ func newPlane(dir string, tenants int) (p *plane, err error) {
 		err = p.fill(tenants)
 	}
 	if err == nil {
-		p.publisher, err = publisher.New(publisher.Config{Topic: p, Keep: &p.deadLetters, Meter: &p.meter, Log: quiet})
+		p.publisher = publisher.New(publisher.Config{Topic: p, Keep: &p.deadLetters, Meter: &p.meter, Log: quiet})
 	}
 	for i := 0; i < burstCells && err == nil; i++ {
 		err = p.add(fmt.Sprintf("cell-%d", i+1))
@@ -100,11 +100,8 @@ func newPlane(dir string, tenants int) (p *plane, err error) {
 }
 
 // serve starts the admin service and makes its client.
-func (p *plane) serve() error {
-	s, err := admin.New(admin.Config{Tables: p.tables, Log: quiet})
-	if err != nil {
-		return err
-	}
+func (p *plane) serve() (err error) {
+	s := admin.New(admin.Config{Tables: p.tables, Log: quiet})
 	server := httptest.NewServer(call.Local(admin.NewMux(s), "ann@local"))
 	p.stops = append(p.stops, func() error { server.Close(); return nil })
 	p.operator, err = client.New(server.URL, nil)
@@ -140,19 +137,16 @@ func (p *plane) add(id string) error {
 	c := &burstCell{table: slowTable{table}, messages: make(chan delivery.Message, 10_000),
 		pending: map[string]time.Time{}}
 	p.cells = append(p.cells, c)
-	r, err := reconcile.New(reconcile.Config{Tables: p.tables, Store: c.table, Meter: &p.meter, Log: quiet})
-	if err != nil {
-		return err
-	}
+	r := reconcile.New(reconcile.Config{Tables: p.tables, Store: c.table, Meter: &p.meter, Log: quiet})
 	switch result, err := r.Run(context.Background()); {
 	case err != nil:
 		return fmt.Errorf("copy the control tables to %s: %w", id, err)
 	case !result.Finished:
 		return fmt.Errorf("copy the control tables to %s: the run did not finish: %+v", id, result)
 	}
-	c.applier, err = applier.New(applier.Config{Cell: id, Tables: p.tables, Store: c.table, Keep: &p.deadLetters,
+	c.applier = applier.New(applier.Config{Cell: id, Tables: p.tables, Store: c.table, Keep: &p.deadLetters,
 		Meter: &p.meter, Log: quiet})
-	return err
+	return nil
 }
 
 func (p *plane) close() (err error) {

@@ -148,13 +148,10 @@ func TestForgedDocumentRunbook(t *testing.T) {
 	if before, _, found := strings.Cut(text, invoke); !found || strings.Contains(before, "sluice cell status") {
 		t.Fatalf("the runbook does not begin with %q", invoke)
 	}
-	r, err := reconcile.New(reconcile.Config{
+	r := reconcile.New(reconcile.Config{
 		Tables: p.Tables(), Store: cell.Store(), Meter: new(streamstest.Meter), Log: slog.New(slog.DiscardHandler),
 		Grace: 2 * time.Minute,
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	if result, err := r.Run(t.Context()); err != nil || !result.Finished || result.Repaired != 2 {
 		t.Fatalf("reconcile: %+v, %v", result, err)
 	}
@@ -203,13 +200,10 @@ func TestForgedDocumentsOfAnEmptyTable(t *testing.T) {
 			}
 			run := func(want int64) {
 				t.Helper()
-				r, err := reconcile.New(reconcile.Config{
+				r := reconcile.New(reconcile.Config{
 					Tables: p.Tables(), Store: cell.Store(), Meter: new(streamstest.Meter),
 					Log: slog.New(slog.DiscardHandler),
 				})
-				if err != nil {
-					t.Fatal(err)
-				}
 				result, err := r.Run(t.Context())
 				if err != nil || result.Drift[reconcile.Unknown] != 20 || result.Repaired != want {
 					t.Fatalf("%+v, %v; want 20 forged documents, of which %d are removed", result, err, want)

@@ -37,13 +37,10 @@ func operated(t *testing.T) (endpoint string) {
 	tables.Unsynced()
 	t.Cleanup(func() { _ = tables.Close() })
 	log := slog.New(slog.DiscardHandler)
-	s, err := admin.New(admin.Config{Tables: tables, Log: log,
+	s := admin.New(admin.Config{Tables: tables, Log: log,
 		Hash: func(_ context.Context, key string) (string, string, error) {
 			return identity.DevPepperID, identity.HashKey(identity.DevPepper(), key), nil
 		}})
-	if err != nil {
-		t.Fatal(err)
-	}
 	store, err := memory.New(memory.Config{})
 	if err != nil {
 		t.Fatal(err)
@@ -52,14 +49,11 @@ func operated(t *testing.T) (endpoint string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o, err := ops.New(ops.Config{Cell: "local", Store: store, Tables: tables, Log: log, Tenant: func(_ context.Context,
+	o := ops.New(ops.Config{Cell: "local", Store: store, Tables: tables, Log: log, Tenant: func(_ context.Context,
 		id string) (*plan.Tenant, error) {
 		tenant, _ := config.Tenant(id)
 		return tenant, nil
 	}})
-	if err != nil {
-		t.Fatal(err)
-	}
 	mux := http.NewServeMux()
 	mux.Handle("/_sluice/admin/ops/local/", http.StripPrefix("/_sluice/admin/ops/local",
 		call.Local(ops.NewMux(o), "ann@local")))

@@ -140,10 +140,7 @@ func TestPacePlanNeverOver(t *testing.T) {
 		}
 		defer func() { _ = tables.Close() }()
 		tables.Unsynced()
-		s, err := admin.New(admin.Config{Tables: tables, Log: slog.New(slog.DiscardHandler)})
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := admin.New(admin.Config{Tables: tables, Log: slog.New(slog.DiscardHandler)})
 		p := &planned{t: t, control: call.Local(admin.NewMux(s), "ann@local"), granted: map[int64]int64{}}
 		totals := map[int64]int64{} // from a second on
 		totalAt := func(second int64) (total int64) {

@@ -52,10 +52,7 @@ func start(process *function.Process, s *environ.Admin) (function.Handler, error
 			return nil, err
 		}
 	}
-	service, err := admin.New(c)
-	if err != nil {
-		return nil, err
-	}
+	service := admin.New(c)
 	return call.Lambda(admin.NewMux(service), s.API).Invoke, nil
 }
 

@@ -115,10 +115,7 @@ func TestFunction(t *testing.T) {
 func TestAcknowledges(t *testing.T) {
 	stores := functiontest.NewStores(t)
 	f := functiontest.Start(t, functiontest.StartAWS(t).URL, envOf(stores))
-	b, err := balancer.New(balancer.Config{Tables: stores.Control, Meter: new(streamstest.Meter)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := balancer.New(balancer.Config{Tables: stores.Control, Meter: new(streamstest.Meter)})
 	// the second cell takes a part of the first one's share, and both must acknowledge it
 	for i, cell := range []string{"us-1", "eu-1"} {
 		stores.Put(t, control.Cells, cell, `{"id":"`+cell+`","request":{"id":"","kind":"join","cell":"`+cell+

@@ -34,17 +34,11 @@ func start(process *function.Process, s *environ.Applier) (function.Handler, err
 	if err != nil {
 		return nil, err
 	}
-	heard, err := acknowledge.New(acknowledge.Config{Cell: s.Cell, Tables: tables, Store: store})
-	if err != nil {
-		return nil, err
-	}
+	heard := acknowledge.New(acknowledge.Config{Cell: s.Cell, Tables: tables, Store: store})
 	queues := awsio.SQS(process.Env)
-	a, err := applier.New(applier.Config{
+	a := applier.New(applier.Config{
 		Cell: s.Cell, Tables: tables, Store: store, Keep: awsio.NewQueue(queues, s.KeptQueue),
 		Acknowledger: heard, Delayer: awsio.NewDelayer(queues, s.Queue), Meter: meter, Log: process.Log,
 	})
-	if err != nil {
-		return nil, err
-	}
 	return a.Invoke, nil
 }

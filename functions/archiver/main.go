@@ -36,9 +36,6 @@ func start(process *function.Process, s *environ.Archiver) (function.Handler, er
 	if err != nil {
 		return nil, err
 	}
-	a, err := archiver.New(archiver.Config{Archive: archive, Meter: meter, Log: process.Log})
-	if err != nil {
-		return nil, err
-	}
+	a := archiver.New(archiver.Config{Archive: archive, Meter: meter, Log: process.Log})
 	return func(ctx context.Context, event []byte) ([]byte, error) { return a.Invoke(ctx, decoder, event) }, nil
 }

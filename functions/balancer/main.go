@@ -30,26 +30,20 @@ func start(process *function.Process, s *environ.Balancer) (function.Handler, er
 	if err != nil {
 		return nil, err
 	}
-	p, err := publisher.New(publisher.Config{
+	p := publisher.New(publisher.Config{
 		Topic: awsio.NewTopic(awsio.SNS(process.Env, awsio.Region(s.Topic)), s.Topic),
 		Keep:  awsio.NewQueue(awsio.SQS(process.Env), s.KeptQueue),
 		Meter: meter, Log: process.Log,
 	})
-	if err != nil {
-		return nil, err
-	}
 	tables, err := dynamo.New(process.DynamoDB(awsio.Region(s.Tables.Plans)), map[control.Table]string{
 		control.Cells: s.Tables.Cells, control.Plans: s.Tables.Plans,
 	})
 	if err != nil {
 		return nil, err
 	}
-	b, err := balancer.New(balancer.Config{
+	b := balancer.New(balancer.Config{
 		Tables: tables, Meter: meter, Log: process.Log,
 		Publish: func(ctx context.Context, event []byte) ([]byte, error) { return p.Invoke(ctx, decoder, event) },
 	})
-	if err != nil {
-		return nil, err
-	}
 	return b.Invoke, nil
 }

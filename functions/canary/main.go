@@ -33,12 +33,9 @@ func start(process *function.Process, s *environ.Canary) (function.Handler, erro
 			return nil, err
 		}
 	}
-	c, err := canary.New(canary.Config{
+	c := canary.New(canary.Config{
 		Tables: tables, Cells: cells, Actor: "function:" + os.Getenv("AWS_LAMBDA_FUNCTION_NAME"), Log: process.Log,
 		Wait: s.Wait,
 	})
-	if err != nil {
-		return nil, err
-	}
 	return function.Scheduled(c.Run), nil
 }

@@ -46,9 +46,6 @@ func start(process *function.Process, s *environ.Ops) (function.Handler, error) 
 	if s.Redis != nil { // otherwise instances count addresses in their own memory
 		c.IPLimits, c.Addresses = counters.IPLimits, counters.Store
 	}
-	service, err := ops.New(c)
-	if err != nil {
-		return nil, err
-	}
+	service := ops.New(c)
 	return call.Lambda(ops.NewMux(service), s.API).Invoke, nil
 }

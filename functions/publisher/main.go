@@ -35,13 +35,10 @@ func start(process *function.Process, s *environ.Publisher) (function.Handler, e
 	if err != nil {
 		return nil, err
 	}
-	p, err := publisher.New(publisher.Config{
+	p := publisher.New(publisher.Config{
 		Topic: awsio.NewTopic(awsio.SNS(process.Env, awsio.Region(s.Topic)), s.Topic),
 		Keep:  awsio.NewQueue(awsio.SQS(process.Env), s.KeptQueue), // in the function's own region
 		Meter: meter, Log: process.Log,
 	})
-	if err != nil {
-		return nil, err
-	}
 	return func(ctx context.Context, event []byte) ([]byte, error) { return p.Invoke(ctx, decoder, event) }, nil
 }

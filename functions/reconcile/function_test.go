@@ -39,10 +39,7 @@ func TestFunction(t *testing.T) {
 	stores.Put(t, control.Tenants, "acme", `{"id":"acme","plan":"pro"}`)
 	stores.Put(t, control.Tenants, "other", `{"id":"other","plan":"pro"}`)
 	stores.Put(t, control.Keys, "k1", `{"hash":"`+strings.Repeat("ab", 32)+`","id":"k1","pepper":"p1","tenant":"acme"}`)
-	b, err := balancer.New(balancer.Config{Tables: stores.Control, Meter: new(streamstest.Meter)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := balancer.New(balancer.Config{Tables: stores.Control, Meter: new(streamstest.Meter)})
 	// the second cell takes a part of the first one's share, and both must acknowledge it
 	for i, cell := range []string{"us-1", "eu-1"} {
 		stores.Put(t, control.Cells, cell, `{"id":"`+cell+`","request":{"id":"","kind":"join","cell":"`+cell+

@@ -33,15 +33,9 @@ func start(process *function.Process, s *environ.Reconcile) (function.Handler, e
 	if err != nil {
 		return nil, err
 	}
-	r, err := reconcile.New(reconcile.Config{Tables: tables, Store: store, Meter: meter, Log: process.Log,
+	r := reconcile.New(reconcile.Config{Tables: tables, Store: store, Meter: meter, Log: process.Log,
 		Grace: s.Grace})
-	if err != nil {
-		return nil, err
-	}
-	heard, err := acknowledge.New(acknowledge.Config{Cell: s.Cell, Tables: tables, Store: store})
-	if err != nil {
-		return nil, err
-	}
+	heard := acknowledge.New(acknowledge.Config{Cell: s.Cell, Tables: tables, Store: store})
 	return function.Scheduled(func(ctx context.Context) (reconcile.Result, error) {
 		result, err := r.Run(ctx)
 		if err == nil {

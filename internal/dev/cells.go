@@ -168,7 +168,7 @@ func (f *process) reserved(c *servedCell, names authorizer.Sources, page http.Ha
 	if addresses == c.counters.Tenants {
 		addresses = c.counters.Base
 	}
-	service, err := ops.New(ops.Config{Cell: c.Name, Store: c.counters.Base, Tables: f.plane.Tables(),
+	service := ops.New(ops.Config{Cell: c.Name, Store: c.counters.Base, Tables: f.plane.Tables(),
 		Now: f.clock.Now, Log: f.log, Addresses: addresses,
 		Tenant: func(ctx context.Context, id string) (*plan.Tenant, error) {
 			return c.Tenant(ctx, id, f.clock.Now())
@@ -180,9 +180,6 @@ func (f *process) reserved(c *servedCell, names authorizer.Sources, page http.Ha
 		IPLimits: func(ctx context.Context) (*plan.Set, error) {
 			return c.configuration(ctx, f.clock.Now()).IPLimits(), nil
 		}})
-	if err != nil {
-		return nil, err
-	}
 	c.operate = call.Local(ops.NewMux(service), call.LocalActor())
 	operators := f.operators.guard(f.admin())
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -454,9 +451,7 @@ func (f *process) follow(ctx context.Context, names []string) {
 	f.mu.Unlock()
 	for _, c := range over {
 		c.stop()
-		if err := f.plane.RemoveCell(c.Name); err != nil {
-			f.log.Warn("a removed cell did not close properly", "cell", c.Name, "error", err)
-		}
+		f.plane.RemoveCell(c.Name)
 		f.log.Info("a cell was removed", "cell", c.Name)
 	}
 }

@@ -55,20 +55,12 @@ type Config struct {
 // Acknowledger acknowledges for one cell. It is safe for concurrent use. Make it with New.
 type Acknowledger struct{ c Config }
 
-// New makes an acknowledger. The error names the field that is missing.
-func New(c Config) (*Acknowledger, error) {
-	switch {
-	case c.Cell == "":
-		return nil, errors.New("acknowledge: Cell is missing")
-	case c.Tables == nil:
-		return nil, errors.New("acknowledge: Tables is missing")
-	case c.Store == nil:
-		return nil, errors.New("acknowledge: Store is missing")
-	}
+// New makes an acknowledger.
+func New(c Config) *Acknowledger {
 	if c.Now == nil {
 		c.Now = time.Now
 	}
-	return &Acknowledger{c}, nil
+	return &Acknowledger{c}
 }
 
 // Concerned reports whether one of the messages is about the shares or a placement. Run must then be called, even if

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -190,11 +189,8 @@ func TestPlacementsComeFirst(t *testing.T) {
 	empty := *ap
 	fresh := newWorld(t, 2).cell("ap-1", 1).table // a cell that has received the shares and nothing else
 	empty.table = fresh
-	var err error
-	if empty.heard, err = acknowledge.New(acknowledge.Config{Cell: "ap-1", Tables: w.tables,
-		Store: fresh}); err != nil {
-		t.Fatal(err)
-	}
+	empty.heard = acknowledge.New(acknowledge.Config{Cell: "ap-1", Tables: w.tables,
+		Store: fresh})
 	w.balance(&empty)
 	if w.has(&empty, "acme") || !w.pollOnce(&empty) || !w.has(&empty, "acme") {
 		t.Fatal("a cell that joins acknowledges without the placements from before")
@@ -262,11 +258,8 @@ func TestPrepare(t *testing.T) {
 		cell *cell
 		want error
 	}{{"a cell that has shares", eu, nil}, {"a cell that has none", w.empty("eu-1"), away}} {
-		a, err := acknowledge.New(acknowledge.Config{Cell: "eu-1", Tables: unread{w.tables, away},
+		a := acknowledge.New(acknowledge.Config{Cell: "eu-1", Tables: unread{w.tables, away},
 			Store: tt.cell.table})
-		if err != nil {
-			t.Fatal(err)
-		}
 		if err := a.Prepare(t.Context()); !errors.Is(err, tt.want) {
 			t.Errorf("%s, with tables that do not answer: %v, want %v", tt.name, err, tt.want)
 		}
@@ -409,10 +402,7 @@ func TestSpoiltAcknowledgement(t *testing.T) {
 	w.run(60*time.Second, false)
 	for key, stored := range map[string]bool{shares.AckKey("us-1"): true, shares.PlacementKey("acme"): false} {
 		lost := w.empty("eu-1")
-		a, err := acknowledge.New(acknowledge.Config{Cell: "eu-1", Tables: spoilt{w.tables, key}, Store: lost.table})
-		if err != nil {
-			t.Fatal(err)
-		}
+		a := acknowledge.New(acknowledge.Config{Cell: "eu-1", Tables: spoilt{w.tables, key}, Store: lost.table})
 		if err := a.Prepare(t.Context()); (err == nil) != stored || w.has(lost, "acme") != stored {
 			t.Errorf("%s cannot be read: %v, and that the placement is stored is %t", key, err, w.has(lost, "acme"))
 		}
@@ -429,16 +419,7 @@ func (u unread) List(context.Context, control.Table, string, int) ([]control.Ite
 	return nil, "", u.err
 }
 
-func TestNewNeeds(t *testing.T) {
-	w := newQuietWorld(t)
-	for missing, c := range map[string]acknowledge.Config{
-		"Cell": {Tables: w.tables, Store: w.cell("a", 1).table}, "Tables": {Cell: "a", Store: w.cell("b", 1).table},
-		"Store": {Cell: "a", Tables: w.tables},
-	} {
-		if _, err := acknowledge.New(c); err == nil || !strings.Contains(err.Error(), missing) {
-			t.Errorf("without %s: %v", missing, err)
-		}
-	}
+func TestConcerned(t *testing.T) {
 	if !acknowledge.Concerned([]byte(`{"Records":[{"body":"{\"type\":\"shares.changed\"}"}]}`)) ||
 		acknowledge.Concerned([]byte(`{"type":"plan.changed"}`)) {
 		t.Error("which messages concern the shares")

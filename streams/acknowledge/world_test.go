@@ -123,12 +123,9 @@ func newWorld(t *testing.T, seed uint64) *world {
 }
 
 func (w *world) balancer() *balancer.Balancer {
-	b, err := balancer.New(balancer.Config{Tables: w.tables, Meter: nothing{}, Settings: grace,
+	b := balancer.New(balancer.Config{Tables: w.tables, Meter: nothing{}, Settings: grace,
 		Log: slog.New(slog.DiscardHandler),
 		Now: func() time.Time { return w.now }})
-	if err != nil {
-		w.t.Fatal(err)
-	}
 	return b
 }
 
@@ -188,10 +185,8 @@ func (w *world) empty(id string) *cell {
 	table := cellconfig.NewMemory(0)
 	c := &cell{id: id, table: table, skew: time.Duration(w.r.IntN(1000)-500) * time.Millisecond}
 	var err error
-	if c.heard, err = acknowledge.New(acknowledge.Config{Cell: id, Tables: w.tables, Store: table,
-		Now: func() time.Time { return w.now.Add(c.skew) }}); err != nil {
-		w.t.Fatal(err)
-	}
+	c.heard = acknowledge.New(acknowledge.Config{Cell: id, Tables: w.tables, Store: table,
+		Now: func() time.Time { return w.now.Add(c.skew) }})
 	rates, err := memory.New(memory.Config{})
 	if err != nil {
 		w.t.Fatal(err)

@@ -92,20 +92,8 @@ type Config struct {
 // Applier applies events to one cell. It is safe for concurrent use. Make it with New.
 type Applier struct{ c Config }
 
-// New makes an applier. The error names the field that is missing.
-func New(c Config) (*Applier, error) {
-	switch {
-	case c.Cell == "":
-		return nil, errors.New("applier: Cell is missing")
-	case c.Tables == nil:
-		return nil, errors.New("applier: Tables is missing")
-	case c.Store == nil:
-		return nil, errors.New("applier: Store is missing")
-	case c.Keep == nil:
-		return nil, errors.New("applier: Keep is missing")
-	case c.Meter == nil:
-		return nil, errors.New("applier: Meter is missing")
-	}
+// New makes an applier.
+func New(c Config) *Applier {
 	if c.Log == nil {
 		c.Log = slog.Default()
 	}
@@ -118,7 +106,7 @@ func New(c Config) (*Applier, error) {
 	if c.Spare == 0 {
 		c.Spare = time.Second
 	}
-	return &Applier{c}, nil
+	return &Applier{c}
 }
 
 // report is a message that reports the change of an item.

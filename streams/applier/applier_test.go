@@ -68,11 +68,8 @@ func newWorld(t *testing.T) *world {
 
 // newApplier returns a further applier of the same cell.
 func (w *world) newApplier() *applier.Applier {
-	a, err := applier.New(applier.Config{Cell: "eu-1", Tables: tables{w}, Store: w, Keep: &w.keep, Meter: &w.meter,
+	a := applier.New(applier.Config{Cell: "eu-1", Tables: tables{w}, Store: w, Keep: &w.keep, Meter: &w.meter,
 		Log: slog.New(slog.DiscardHandler), Now: func() time.Time { return w.now }})
-	if err != nil {
-		w.t.Fatal(err)
-	}
 	return a
 }
 
@@ -570,20 +567,4 @@ func FuzzHandle(f *testing.F) {
 			t.Fatalf("the message has %d outcomes, want 1: %q", n, body)
 		}
 	})
-}
-
-// Guarantees that New refuses a configuration without one of its parts.
-func TestNewRefuses(t *testing.T) {
-	w := newWorld(t)
-	for _, c := range []applier.Config{
-		{Tables: tables{w}, Store: w, Keep: &w.keep, Meter: &w.meter},
-		{Cell: "c", Store: w, Keep: &w.keep, Meter: &w.meter},
-		{Cell: "c", Tables: tables{w}, Keep: &w.keep, Meter: &w.meter},
-		{Cell: "c", Tables: tables{w}, Store: w, Meter: &w.meter},
-		{Cell: "c", Tables: tables{w}, Store: w, Keep: &w.keep},
-	} {
-		if _, err := applier.New(c); err == nil {
-			t.Errorf("New accepts the configuration %+v", c)
-		}
-	}
 }

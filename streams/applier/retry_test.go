@@ -37,12 +37,9 @@ func (q *queue) Delay(ctx context.Context, delays []delivery.Delay) error {
 func (w *world) withQueue(q *queue, acknowledger applier.Acknowledger) *strings.Builder {
 	w.t.Helper()
 	log := &strings.Builder{}
-	a, err := applier.New(applier.Config{Cell: "eu-1", Tables: tables{w}, Store: w, Keep: &w.keep, Meter: &w.meter,
+	a := applier.New(applier.Config{Cell: "eu-1", Tables: tables{w}, Store: w, Keep: &w.keep, Meter: &w.meter,
 		Log: slog.New(slog.NewTextHandler(log, nil)), Delayer: q, Random: func() float64 { return 0 },
 		Acknowledger: acknowledger})
-	if err != nil {
-		w.t.Fatal(err)
-	}
 	w.applier = a
 	return log
 }

@@ -48,16 +48,8 @@ type Config struct {
 // Archiver archives changes. It is safe for concurrent use. Make it with [New].
 type Archiver struct{ c Config }
 
-// New makes an archiver. The error names the field that is missing.
-func New(c Config) (*Archiver, error) {
-	switch {
-	case c.Archive == nil:
-		return nil, errors.New("archiver: Archive is missing")
-	case c.Meter == nil:
-		return nil, errors.New("archiver: Meter is missing")
-	case c.Parallel < 0 || c.Spare < 0:
-		return nil, errors.New("archiver: Parallel or Spare is negative")
-	}
+// New makes an archiver.
+func New(c Config) *Archiver {
 	if c.Log == nil {
 		c.Log = slog.Default()
 	}
@@ -70,7 +62,7 @@ func New(c Config) (*Archiver, error) {
 	if c.Spare == 0 {
 		c.Spare = time.Second
 	}
-	return &Archiver{c}, nil
+	return &Archiver{c}
 }
 
 // Handle archives a batch of records. It returns how many records, from the first on, are finished. All later ones must

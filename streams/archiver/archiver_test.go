@@ -77,11 +77,8 @@ func newWorld(t *testing.T, c s3test.Config) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.Archiver, err = archiver.New(archiver.Config{Archive: archive, Meter: w.counts,
+	w.Archiver = archiver.New(archiver.Config{Archive: archive, Meter: w.counts,
 		Log: slog.New(slog.NewJSONHandler(w.log, nil))})
-	if err != nil {
-		t.Fatal(err)
-	}
 	return w
 }
 
@@ -427,11 +424,8 @@ func (s stuck) Put(ctx context.Context, _ string, _ []byte) (bool, error) {
 func TestStuck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, panics := range []bool{false, true} {
-			a, err := archiver.New(archiver.Config{Archive: stuck{panics: panics}, Meter: &counts{},
+			a := archiver.New(archiver.Config{Archive: stuck{panics: panics}, Meter: &counts{},
 				Log: slog.New(slog.DiscardHandler)})
-			if err != nil {
-				t.Fatal(err)
-			}
 			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 			began := time.Now()
 			done, err := a.Handle(ctx, history(t, "acme", 30))
@@ -510,10 +504,7 @@ func TestFollow(t *testing.T) {
 	}
 	for n := range 3 {
 		write(n)
-		a, err := archiver.New(archiver.Config{Archive: fragile, Meter: &counts{}, Log: slog.New(slog.DiscardHandler)})
-		if err != nil {
-			t.Fatal(err)
-		}
+		a := archiver.New(archiver.Config{Archive: fragile, Meter: &counts{}, Log: slog.New(slog.DiscardHandler)})
 		ctx, stop := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() { ended <- a.Follow(ctx, tables) }()
@@ -544,14 +535,4 @@ func (f *fragile) Put(ctx context.Context, name string, data []byte) (bool, erro
 		return false, errors.New("the disk is full")
 	}
 	return f.Archive.Put(ctx, name, data)
-}
-
-// Guarantees that New refuses a configuration without an archive or without a meter.
-func TestConfig(t *testing.T) {
-	for _, c := range []archiver.Config{{}, {Archive: stuck{}}, {Meter: &counts{}},
-		{Archive: stuck{}, Meter: &counts{}, Parallel: -1}} {
-		if _, err := archiver.New(c); err == nil {
-			t.Errorf("New accepts the configuration %+v", c)
-		}
-	}
 }

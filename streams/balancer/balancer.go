@@ -127,14 +127,8 @@ type Config struct {
 // Balancer changes the shares. It is safe for concurrent use, by any number of processes. Make it with New.
 type Balancer struct{ c Config }
 
-// New makes a balancer. The error names the field that is missing.
-func New(c Config) (*Balancer, error) {
-	switch {
-	case c.Tables == nil:
-		return nil, errors.New("balancer: Tables is missing")
-	case c.Meter == nil:
-		return nil, errors.New("balancer: Meter is missing")
-	}
+// New makes a balancer.
+func New(c Config) *Balancer {
 	if c.Log == nil {
 		c.Log = slog.Default()
 	}
@@ -144,7 +138,7 @@ func New(c Config) (*Balancer, error) {
 	if c.Spare == 0 {
 		c.Spare = 2 * time.Second
 	}
-	return &Balancer{c}, nil
+	return &Balancer{c}
 }
 
 // Result says what a run found and did.

@@ -137,11 +137,8 @@ func newBench(t *testing.T) *bench {
 
 func (w *bench) balancer(now func() time.Time) *balancer.Balancer {
 	w.t.Helper()
-	b, err := balancer.New(balancer.Config{Tables: w.tables, Meter: nothing{}, Now: now,
+	b := balancer.New(balancer.Config{Tables: w.tables, Meter: nothing{}, Now: now,
 		Log: slog.New(slog.NewTextHandler(&w.log, nil))})
-	if err != nil {
-		w.t.Fatal(err)
-	}
 	return b
 }
 
@@ -589,16 +586,13 @@ func TestInvoke(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newBench(t)
 		published := 0
-		b, err := balancer.New(balancer.Config{Tables: w.tables, Meter: nothing{}, Log: slog.New(slog.DiscardHandler),
+		b := balancer.New(balancer.Config{Tables: w.tables, Meter: nothing{}, Log: slog.New(slog.DiscardHandler),
 			Publish: func(context.Context, []byte) ([]byte, error) {
 				if published++; published == 2 {
 					return nil, errors.New("the topic is away")
 				}
 				return []byte(`{"batchItemFailures":[{"itemIdentifier":"7"}]}`), nil
 			}})
-		if err != nil {
-			t.Fatal(err)
-		}
 		w.putRequest(shares.Request{Kind: shares.Join, Cell: "eu-1", Weight: 1})
 		answer, err := b.Invoke(t.Context(), []byte(`{"Records":[{"poison":true}]}`))
 		if err != nil || string(answer) != `{"batchItemFailures":[{"itemIdentifier":"7"}]}` || w.state().Epoch != 1 {
@@ -623,15 +617,4 @@ func TestInvoke(t *testing.T) {
 			t.Fatalf("with the time: %v, %s", err, w.state().Phase)
 		}
 	})
-}
-
-func TestNewNeeds(t *testing.T) {
-	if _, err := balancer.New(balancer.Config{Meter: nothing{}}); err == nil ||
-		!strings.Contains(err.Error(), "Tables") {
-		t.Errorf("without tables: %v", err)
-	}
-	if _, err := balancer.New(balancer.Config{Tables: &tables{}}); err == nil ||
-		!strings.Contains(err.Error(), "Meter") {
-		t.Errorf("without a meter: %v", err)
-	}
 }

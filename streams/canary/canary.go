@@ -18,7 +18,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
 	"sync"
 	"time"
 
@@ -74,26 +73,10 @@ type Seen struct {
 // Canary measures propagation. Make it with New.
 type Canary struct{ c Config }
 
-// New makes a canary. The error names the field.
-func New(c Config) (*Canary, error) {
+// New makes a canary.
+func New(c Config) *Canary {
 	if c.Wait == 0 {
 		c.Wait = 30 * time.Second
-	}
-	switch {
-	case c.Tables == nil:
-		return nil, errors.New("canary: Tables is missing")
-	case len(c.Cells) == 0:
-		return nil, errors.New("canary: Cells is missing")
-	case events.CheckText(c.Actor) != nil:
-		return nil, fmt.Errorf("canary: Actor: %w", events.CheckText(c.Actor))
-	case c.Wait < time.Second:
-		return nil, fmt.Errorf("canary: Wait %s is below 1s", c.Wait)
-	}
-	for i, cell := range c.Cells {
-		if cell.ID == "" || cell.Table == nil || cell.Meter == nil ||
-			slices.ContainsFunc(c.Cells[:i], func(o Cell) bool { return o.ID == cell.ID }) {
-			return nil, fmt.Errorf("canary: Cells[%d] has no unique id, no Table or no Meter", i)
-		}
 	}
 	if c.Log == nil {
 		c.Log = slog.Default()
@@ -101,7 +84,7 @@ func New(c Config) (*Canary, error) {
 	if c.Now == nil {
 		c.Now = time.Now
 	}
-	return &Canary{c}, nil
+	return &Canary{c}
 }
 
 // Run writes a change, watches it, and returns how it arrived in each cell, in the order of Config.Cells. It returns an

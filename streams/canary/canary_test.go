@@ -3,10 +3,8 @@ package canary_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"path/filepath"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -105,10 +103,7 @@ func newWorld(t *testing.T, delay map[string]time.Duration) *world {
 		w.cells[id], w.meters[id] = &away{Memory: table}, &streamstest.Meter{}
 		config.Cells = append(config.Cells, canary.Cell{ID: id, Table: w.cells[id], Meter: w.meters[id]})
 	}
-	var err error
-	if w.c, err = canary.New(config); err != nil {
-		t.Fatal(err)
-	}
+	w.c = canary.New(config)
 	return w
 }
 
@@ -282,11 +277,8 @@ func TestRealTables(t *testing.T) {
 			t.Error(err)
 		}
 	}}
-	c, err := canary.New(canary.Config{Tables: put, Cells: []canary.Cell{{ID: "c", Table: table, Meter: m}},
+	c := canary.New(canary.Config{Tables: put, Cells: []canary.Cell{{ID: "c", Table: table, Meter: m}},
 		Actor: "me"})
-	if err != nil {
-		t.Fatal(err)
-	}
 	for version := range int64(2) {
 		if seen, err := c.Run(t.Context()); err != nil || seen[0].Missed {
 			t.Fatalf("%+v, %v", seen, err)
@@ -309,22 +301,4 @@ func (p putter) Put(ctx context.Context, c control.Change) (control.Item, error)
 		p.then(i)
 	}
 	return i, err
-}
-
-// Guarantees that errors name the invalid settings.
-func TestNewRefuses(t *testing.T) {
-	table := cellconfig.NewMemory(0)
-	one := canary.Cell{ID: "c", Table: table, Meter: &streamstest.Meter{}}
-	for want, c := range map[string]canary.Config{
-		"Tables":   {Cells: []canary.Cell{one}, Actor: "a"},
-		"Cells is": {Tables: &tables{}, Actor: "a"},
-		"Actor":    {Tables: &tables{}, Cells: []canary.Cell{one}},
-		"Wait":     {Tables: &tables{}, Cells: []canary.Cell{one}, Actor: "a", Wait: time.Millisecond},
-		"Cells[1]": {Tables: &tables{}, Cells: []canary.Cell{one, one}, Actor: "a"},
-		"Cells[0]": {Tables: &tables{}, Cells: []canary.Cell{{ID: "c"}}, Actor: "a"},
-	} {
-		if _, err := canary.New(c); err == nil || !strings.Contains(fmt.Sprint(err), want) {
-			t.Errorf("New gives the error %v, want one that names %s", err, want)
-		}
-	}
 }

@@ -71,7 +71,7 @@ type cell struct {
 }
 
 // New makes a pump without cells.
-func New(c Config) (*Pump, error) {
+func New(c Config) *Pump {
 	if c.Log == nil {
 		c.Log = slog.Default()
 	}
@@ -85,25 +85,18 @@ func New(c Config) (*Pump, error) {
 		c.Now = time.Now
 	}
 	p := &Pump{c: c, cells: map[string]*cell{}, moved: make(chan struct{})}
-	var err error
-	p.publisher, err = publisher.New(publisher.Config{Topic: p, Keep: c.Keep, Meter: c.Meter, Log: c.Log, Now: c.Now})
-	return p, err
+	p.publisher = publisher.New(publisher.Config{Topic: p, Keep: c.Keep, Meter: c.Meter, Log: c.Log, Now: c.Now})
+	return p
 }
 
 // Add reconciles a cell with the control tables, and sends it all later changes. It returns an error if there is a cell
 // with this id, or if the reconciliation failed. The cell is then not added.
 func (p *Pump) Add(ctx context.Context, id string, store cellconfig.Store) error {
-	a, err := applier.New(applier.Config{
+	a := applier.New(applier.Config{
 		Cell: id, Tables: p.c.Tables, Store: store, Keep: p.c.Keep, Meter: p.c.Meter, Log: p.c.Log, Now: p.c.Now,
 	})
-	if err != nil {
-		return err
-	}
-	r, err := reconcile.New(reconcile.Config{Tables: p.c.Tables, Store: store, Meter: delivery.NoMeter{},
+	r := reconcile.New(reconcile.Config{Tables: p.c.Tables, Store: store, Meter: delivery.NoMeter{},
 		Log: slog.New(slog.DiscardHandler), Now: p.c.Now})
-	if err != nil {
-		return err
-	}
 	p.turn.Lock() // until the cell is added, so that it misses no change
 	defer p.turn.Unlock()
 	if slices.Contains(p.Cells(), id) {

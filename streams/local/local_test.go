@@ -55,11 +55,8 @@ func (w *world) open() {
 		w.t.Fatal(err)
 	}
 	w.meter, w.keep = &streamstest.Meter{}, &streamstest.Keeper{}
-	w.pump, err = local.New(local.Config{Feed: w.tables, Tables: w.tables, Keep: w.keep, Meter: w.meter,
+	w.pump = local.New(local.Config{Feed: w.tables, Tables: w.tables, Keep: w.keep, Meter: w.meter,
 		Log: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		w.t.Fatal(err)
-	}
 }
 
 func (w *world) start() {
@@ -285,10 +282,7 @@ func TestFailures(t *testing.T) {
 	if err := w.pump.Add(t.Context(), "bad", bad); !errors.Is(err, errAway) || len(w.pump.Cells()) != 0 {
 		t.Errorf("adding a cell that cannot be filled: %v, cells %q", err, w.pump.Cells())
 	}
-	p, err := local.New(local.Config{Feed: broken{w.tables}, Tables: w.tables, Log: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := local.New(local.Config{Feed: broken{w.tables}, Tables: w.tables, Log: slog.New(slog.DiscardHandler)})
 	if err := p.Run(t.Context()); !errors.Is(err, errAway) {
 		t.Errorf("a pump whose feed fails ends with %v, want %v", err, errAway)
 	}

@@ -65,17 +65,12 @@ func newChaos(t *testing.T, seed uint64, loses bool) *chaos {
 			t.Errorf("kept %+v", items)
 		}
 	})
-	if w.publisher, err = publisher.New(publisher.Config{Topic: w, Keep: keep, Meter: meter, Log: quiet}); err != nil {
-		t.Fatal(err)
-	}
+	w.publisher = publisher.New(publisher.Config{Topic: w, Keep: keep, Meter: meter, Log: quiet})
 	for range 2 {
 		c := &chaosCell{Memory: newCell(t), world: w}
 		for range 2 {
-			a, err := applier.New(applier.Config{Cell: "c", Tables: tables, Store: c, Keep: keep, Meter: meter,
+			a := applier.New(applier.Config{Cell: "c", Tables: tables, Store: c, Keep: keep, Meter: meter,
 				Log: quiet})
-			if err != nil {
-				t.Fatal(err)
-			}
 			c.appliers = append(c.appliers, a)
 		}
 		if c.reader, err = cellconfig.New(cellconfig.Config{Table: c.Memory, Log: quiet, Timeout: 10 * time.Second,
@@ -294,11 +289,8 @@ func TestRandomHistories(t *testing.T) {
 			check := world{t: t, tables: w.tables}
 			lost := int64(0)
 			for _, c := range w.cells {
-				r, err := reconcile.New(reconcile.Config{Tables: w.tables, Store: c, Meter: &streamstest.Meter{},
+				r := reconcile.New(reconcile.Config{Tables: w.tables, Store: c, Meter: &streamstest.Meter{},
 					Log: slog.New(slog.DiscardHandler)})
-				if err != nil {
-					t.Fatal(err)
-				}
 				if !loses {
 					check.wantSame(c)
 				}
@@ -419,11 +411,8 @@ func TestCellAwayForADay(t *testing.T) {
 		c.queue = c.queue[:len(c.queue)*3/4]
 	}
 	w.drain()
-	r, err := reconcile.New(reconcile.Config{Tables: w.tables, Store: c, Meter: &streamstest.Meter{},
+	r := reconcile.New(reconcile.Config{Tables: w.tables, Store: c, Meter: &streamstest.Meter{},
 		Log: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
 	if _, err := r.Run(t.Context()); err != nil {
 		t.Fatal(err)
 	}

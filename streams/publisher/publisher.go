@@ -74,16 +74,8 @@ const (
 // Publisher publishes changes. It is safe for concurrent use. Make it with New.
 type Publisher struct{ c Config }
 
-// New makes a publisher. The error names the field that is missing.
-func New(c Config) (*Publisher, error) {
-	switch {
-	case c.Topic == nil:
-		return nil, errors.New("publisher: Topic is missing")
-	case c.Keep == nil:
-		return nil, errors.New("publisher: Keep is missing")
-	case c.Meter == nil:
-		return nil, errors.New("publisher: Meter is missing")
-	}
+// New makes a publisher.
+func New(c Config) *Publisher {
 	if c.Log == nil {
 		c.Log = slog.Default()
 	}
@@ -93,7 +85,7 @@ func New(c Config) (*Publisher, error) {
 	if c.Spare == 0 {
 		c.Spare = time.Second
 	}
-	return &Publisher{c}, nil
+	return &Publisher{c}
 }
 
 // waiting is an event that is still to be published.

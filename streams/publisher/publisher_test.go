@@ -40,14 +40,10 @@ type world struct {
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	w := &world{t: t}
-	var err error
-	w.p, err = publisher.New(publisher.Config{
+	w.p = publisher.New(publisher.Config{
 		Topic: w, Keep: &w.keep, Meter: &w.meter, Log: slog.New(slog.DiscardHandler),
 		Now: func() time.Time { return streamstest.Written.Add(time.Second) },
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	return w
 }
 
@@ -344,11 +340,8 @@ func TestShortAnswer(t *testing.T) {
 			}
 			return w.Publish(ctx, m)
 		})
-		p, err := publisher.New(publisher.Config{Topic: short, Keep: &w.keep, Meter: &w.meter,
+		p := publisher.New(publisher.Config{Topic: short, Keep: &w.keep, Meter: &w.meter,
 			Log: slog.New(slog.DiscardHandler)})
-		if err != nil {
-			t.Fatal(err)
-		}
 		if done, err := p.Handle(t.Context(), slices.Concat(tenant(t, "a", 1), tenant(t, "b", 1))); done != 2 ||
 			err != nil {
 			t.Fatal(done, err)
@@ -408,16 +401,5 @@ func TestForeignRecords(t *testing.T) {
 	}
 	if out, err := w.p.Invoke(t.Context(), d, []byte(`{"detail":"a schedule"}`)); err == nil {
 		t.Errorf("the answer to an event that is not a batch is %s", out)
-	}
-}
-
-// Guarantees that New refuses a configuration without one of its parts.
-func TestNewRefuses(t *testing.T) {
-	w := newWorld(t)
-	for _, c := range []publisher.Config{{Keep: &w.keep, Meter: &w.meter}, {Topic: w, Meter: &w.meter},
-		{Topic: w, Keep: &w.keep}} {
-		if _, err := publisher.New(c); err == nil {
-			t.Errorf("New accepts the configuration %+v", c)
-		}
 	}
 }

@@ -196,7 +196,7 @@ func TestForgedHashes(t *testing.T) {
 	got, err := w.Memory.Get(t.Context(), of("a"), of("b"), of("c"), of("d"), of("e"), of("f"))
 	if err != nil || got[3].Version != 0 || string(got[1].Body) != string(revoked.Body) ||
 		got[0].Deleted || got[2].Deleted || got[4].Version == 0 || got[5].Version == 0 || got[5].Deleted {
-		t.Errorf("under the hashes of a to f: got %+v, error %v; want a, the revoked b, c, e and f, and nothing under d",
+		t.Errorf("under the hashes of a to f: got %+v, error %v; want a, the revoked b, c, e, f, and nothing under d",
 			got, err)
 	}
 	w.wantOnlyControlled()

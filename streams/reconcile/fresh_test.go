@@ -77,12 +77,9 @@ func (o *orderedCell) runToEnd(d time.Duration) (runs int) {
 	o.t.Helper()
 	for runs = 1; ; runs++ {
 		ctx, cancel := context.WithTimeout(o.t.Context(), d)
-		r, err := reconcile.New(reconcile.Config{Tables: tables{o.world}, Store: o, Meter: &o.meter,
+		r := reconcile.New(reconcile.Config{Tables: tables{o.world}, Store: o, Meter: &o.meter,
 			Log: slog.New(slog.NewTextHandler(&o.log, nil)),
 			Now: func() time.Time { return o.now }, Grace: o.grace})
-		if err != nil {
-			o.t.Fatal(err)
-		}
 		result, err := r.Run(ctx)
 		cancel()
 		switch {
@@ -313,12 +310,9 @@ func TestCellsAreAway(t *testing.T) {
 		}
 		return nil
 	}
-	r, err := reconcile.New(reconcile.Config{Tables: tables{o.world}, Store: o, Meter: &o.meter,
+	r := reconcile.New(reconcile.Config{Tables: tables{o.world}, Store: o, Meter: &o.meter,
 		Log: slog.New(slog.NewTextHandler(&o.log, nil)),
 		Now: func() time.Time { return o.now }})
-	if err != nil {
-		t.Fatal(err)
-	}
 	if _, err := r.Run(t.Context()); !errors.Is(err, errAway) || !strings.Contains(err.Error(), "cells") {
 		t.Errorf("got the error %v, want errAway and the name of the table cells", err)
 	}

@@ -149,18 +149,8 @@ func (r *Result) ReadsPerItem() float64 {
 // Reconciler reconciles one cell. Make it with New.
 type Reconciler struct{ c Config }
 
-// New makes a reconciler. The error names the field.
-func New(c Config) (*Reconciler, error) {
-	switch {
-	case c.Tables == nil:
-		return nil, errors.New("reconcile: Tables is missing")
-	case c.Store == nil:
-		return nil, errors.New("reconcile: Store is missing")
-	case c.Meter == nil:
-		return nil, errors.New("reconcile: Meter is missing")
-	case c.Grace < 0:
-		return nil, fmt.Errorf("reconcile: Grace %s is below 0", c.Grace)
-	}
+// New makes a reconciler.
+func New(c Config) *Reconciler {
 	if c.Log == nil {
 		c.Log = slog.Default()
 	}
@@ -170,7 +160,7 @@ func New(c Config) (*Reconciler, error) {
 	if c.Spare == 0 {
 		c.Spare = 5 * time.Second
 	}
-	return &Reconciler{c}, nil
+	return &Reconciler{c}
 }
 
 // order returns the control tables in the order in which they are compared: a table comes before the tables that refer

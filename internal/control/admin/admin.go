@@ -69,16 +69,13 @@ type Config struct {
 // Service carries out operations. It is safe for concurrent use. Make it with New.
 type Service struct{ c Config }
 
-// New makes a service. It does not read or write anything. The error names the field of c that is wrong.
-func New(c Config) (*Service, error) {
-	if c.Tables == nil {
-		return nil, errors.New("admin: Tables is missing")
-	}
+// New makes a service. It does not read or write anything.
+func New(c Config) *Service {
 	if c.Now == nil {
 		c.Now = time.Now
 	}
 	c.Log = cmp.Or(c.Log, slog.Default())
-	return &Service{c}, nil
+	return &Service{c}
 }
 
 // NewMux returns the operations of a service by their paths, for call.Lambda and call.Local.

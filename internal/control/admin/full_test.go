@@ -30,11 +30,8 @@ func TestFullDiskIsNamed(t *testing.T) {
 	for cause, want := range map[error]string{syscall.ENOSPC: "is full: make room",
 		syscall.EDQUOT: "is full: make room",
 		syscall.EIO:    "did not answer; try again"} {
-		s, err := admin.New(admin.Config{Tables: fullTables{cause: cause}, Log: slog.New(slog.DiscardHandler)})
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, err = s.RevokeKey(t.Context(), "ann", &admin.KeyRequest{ID: "k", Reason: "x"})
+		s := admin.New(admin.Config{Tables: fullTables{cause: cause}, Log: slog.New(slog.DiscardHandler)})
+		_, err := s.RevokeKey(t.Context(), "ann", &admin.KeyRequest{ID: "k", Reason: "x"})
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v: %v, want %q", cause, err, want)
 		}

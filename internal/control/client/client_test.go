@@ -88,10 +88,7 @@ func newWorld(t *testing.T) *world {
 	t.Cleanup(func() { _ = file.Close() })
 	w := &world{T: t, tables: &tables{Tables: file, w: make(chan struct{}, 1)}}
 	w.tables.w <- struct{}{}
-	s, err := admin.New(admin.Config{Tables: w.tables, Log: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := admin.New(admin.Config{Tables: w.tables, Log: slog.New(slog.DiscardHandler)})
 	h := call.Local(admin.NewMux(s), "ann@local")
 	server := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {

@@ -66,10 +66,7 @@ func TestWriteUnitsOfAnApply(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := admin.New(admin.Config{Tables: tables, Log: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := admin.New(admin.Config{Tables: tables, Log: slog.New(slog.DiscardHandler)})
 	const n = 200
 	all := 1 + n + int(pins(n))
 	draft, err := plan.ReadDraft(time.Now(), configyaml.Source("plans.yaml", []byte(many(n, 100))))

@@ -23,10 +23,7 @@ import (
 // serveTables returns a client of a server with the tables "these". The client asks for the tables of the given name.
 func serveTables(t *testing.T, tables *embedded.Tables, of string) *client.Tables {
 	t.Helper()
-	service, err := admin.New(admin.Config{Tables: tables, Of: "these", Log: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	service := admin.New(admin.Config{Tables: tables, Of: "these", Log: slog.New(slog.DiscardHandler)})
 	s := httptest.NewServer(call.Local(admin.NewMux(service), "tester@local"))
 	t.Cleanup(s.Close)
 	c, err := client.New(s.URL, nil)

@@ -119,11 +119,8 @@ func TestAddressesThatAreRefused(t *testing.T) {
 			"in the memory of each of its instances"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s, err := ops.New(c.settings)
-			if err != nil {
-				t.Fatal(err)
-			}
-			_, err = s.Peek(t.Context(), actor, &c.r)
+			s := ops.New(c.settings)
+			_, err := s.Peek(t.Context(), actor, &c.r)
 			if codeOf(err) != c.code || !strings.Contains(err.Error(), c.says) ||
 				strings.Contains(err.Error(), secret) {
 				t.Errorf("%v, want %s with %q", err, c.code, c.says)
@@ -149,10 +146,7 @@ func TestCountersOfANetwork(t *testing.T) {
 		}
 		c := w.settings(store, w.tables)
 		c.IPv6Prefix = func(context.Context) (int, error) { return 48, nil }
-		s, err := ops.New(c)
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := ops.New(c)
 		for address, used := range map[string]int64{"2001:db8:1:2::3": 60, "2001:db8:2::1": 0} {
 			r, err := s.Peek(t.Context(), actor, &ops.Counters{Address: address})
 			if err != nil || len(r.Counters) != 1 || r.Counters[0].Used != used {
@@ -160,9 +154,7 @@ func TestCountersOfANetwork(t *testing.T) {
 			}
 		}
 		c.IPv6Prefix = func(context.Context) (int, error) { return 0, errors.New("the table is away") }
-		if s, err = ops.New(c); err != nil {
-			t.Fatal(err)
-		}
+		s = ops.New(c)
 		if r, err := s.Peek(t.Context(), actor, &ops.Counters{Address: "2001:db8:1::1"}); err == nil {
 			t.Errorf("without the configuration: %+v; want a refusal", r)
 		}

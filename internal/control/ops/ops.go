@@ -32,8 +32,6 @@ package ops
 import (
 	"cmp"
 	"context"
-	"errors"
-	"fmt"
 	"log/slog"
 	"net/netip"
 	"slices"
@@ -77,23 +75,13 @@ type Config struct {
 // Service carries out operations. It is safe for concurrent use. Make it with New.
 type Service struct{ c Config }
 
-// New makes a service. It does not read or write anything. The error names the field of c that is wrong.
-func New(c Config) (*Service, error) {
-	switch {
-	case !limit.ValidID(c.Cell):
-		return nil, fmt.Errorf("ops: Cell %q is not 1 to 64 of A-Z a-z 0-9 . _ -", c.Cell)
-	case c.Store == nil:
-		return nil, errors.New("ops: Store is missing")
-	case c.Tables == nil:
-		return nil, errors.New("ops: Tables is missing")
-	case c.Tenant == nil:
-		return nil, errors.New("ops: Tenant is missing")
-	}
+// New makes a service. It does not read or write anything.
+func New(c Config) *Service {
 	if c.Now == nil {
 		c.Now = time.Now
 	}
 	c.Log = cmp.Or(c.Log, slog.Default())
-	return &Service{c}, nil
+	return &Service{c}
 }
 
 // NewMux returns the operations of a service by their paths, for call.Lambda and call.Local.

@@ -29,10 +29,7 @@ func TestLimitsOfOtherCells(t *testing.T) {
 			})}}
 		}), nil
 	}
-	s, err := ops.New(c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := ops.New(c)
 	of := ops.Counters{Tenant: "acme", Limit: "long", Reason: "our fault"}
 	back := of
 	back.Units = 10

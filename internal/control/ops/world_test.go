@@ -83,10 +83,7 @@ func newWorld(t *testing.T, store limit.Store) *world {
 }
 
 func (w *world) service(store limit.Store, tables control.Tables) *ops.Service {
-	s, err := ops.New(w.settings(store, tables))
-	if err != nil {
-		w.Fatal(err)
-	}
+	s := ops.New(w.settings(store, tables))
 	return s
 }
 

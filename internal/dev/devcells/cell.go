@@ -44,10 +44,7 @@ func (p *Plane) AddCell(ctx context.Context, name string) (*Cell, error) {
 	var err error
 	if p.c.Several {
 		sharedAs = name
-		c.shares, err = acknowledge.New(acknowledge.Config{Cell: name, Tables: p.tables, Store: c.store, Now: p.c.Now})
-		if err != nil {
-			return nil, err
-		}
+		c.shares = acknowledge.New(acknowledge.Config{Cell: name, Tables: p.tables, Store: c.store, Now: p.c.Now})
 	}
 	c.Reader, err = cellconfig.New(cellconfig.Config{
 		Table: table, Cell: sharedAs, Accepts: p.c.Accepts, Reaches: p.c.Reaches, Log: p.c.Log, Timeout: readTimeout,
@@ -72,9 +69,7 @@ func (p *Plane) AddCell(ctx context.Context, name string) (*Cell, error) {
 	p.mu.Lock()
 	p.cells[name] = c
 	p.mu.Unlock()
-	if err := p.serveOperators(); err != nil {
-		return nil, fmt.Errorf("cell %s: %w", name, err)
-	}
+	p.serveOperators()
 	return c, nil
 }
 
@@ -131,17 +126,17 @@ func (t *signallingTable) signal() {
 }
 
 // RemoveCell ends a cell. It gets no more changes.
-func (p *Plane) RemoveCell(name string) error {
+func (p *Plane) RemoveCell(name string) {
 	p.mu.Lock()
 	c := p.cells[name]
 	delete(p.cells, name)
 	p.mu.Unlock()
 	if c == nil {
-		return nil
+		return
 	}
 	p.pump.Remove(name)
 	c.close()
-	return p.serveOperators()
+	p.serveOperators()
 }
 
 // Store returns the cell's config table.

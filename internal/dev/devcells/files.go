@@ -141,11 +141,8 @@ func (p *Plane) beginWithRefusal(
 	if len(lines) == 0 || len(changes) == 0 || len(changes) > admin.MaxChanges {
 		return lines, nil
 	}
-	service, err := p.service(nil)
-	if err != nil {
-		return nil, err
-	}
-	_, err = service.Apply(ctx, FileActor, &admin.ApplyRequest{Reason: reason(name), Changes: changes, DryRun: true,
+	service := p.service(nil)
+	_, err := service.Apply(ctx, FileActor, &admin.ApplyRequest{Reason: reason(name), Changes: changes, DryRun: true,
 		Yes: true, AcceptLosses: true})
 	var refused *call.Error
 	if !errors.As(err, &refused) {
@@ -246,10 +243,7 @@ func (p *Plane) applyFiles(ctx context.Context, name string, documents []plan.Do
 	if err != nil {
 		return 0, err
 	}
-	service, err := p.service(nil)
-	if err != nil {
-		return 0, err
-	}
+	service := p.service(nil)
 	written := 0
 	for part := range slices.Chunk(changes, admin.MaxChanges) {
 		done, err := service.Apply(ctx, FileActor, &admin.ApplyRequest{Reason: reason(name), Changes: part, Yes: true,

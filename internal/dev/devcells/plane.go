@@ -115,10 +115,7 @@ func Open(c Config) (*Plane, error) {
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	p.stop = stop
-	if err := p.start(ctx); err != nil {
-		stop()
-		return nil, errors.Join(err, p.tables.Close(), p.remove())
-	}
+	p.start(ctx)
 	return p, nil
 }
 
@@ -177,39 +174,27 @@ func checkOwners(folder string) error {
 }
 
 // start starts the background tasks that send changes to cells and to the archive.
-func (p *Plane) start(ctx context.Context) error {
-	var err error
-	if p.pump, err = local.New(local.Config{Feed: p.tables, Tables: p.tables, Log: p.c.Log,
-		Now: p.c.Now}); err != nil {
-		return err
-	}
-	keep, err := archiver.New(archiver.Config{Archive: p.archive, Meter: delivery.NoMeter{}, Log: p.c.Log,
+func (p *Plane) start(ctx context.Context) {
+	p.pump = local.New(local.Config{Feed: p.tables, Tables: p.tables, Log: p.c.Log,
 		Now: p.c.Now})
-	if err != nil {
-		return err
-	}
-	p.balancer, err = balancer.New(balancer.Config{Tables: p.tables, Meter: delivery.NoMeter{}, Settings: grace(),
+	keep := archiver.New(archiver.Config{Archive: p.archive, Meter: delivery.NoMeter{}, Log: p.c.Log,
+		Now: p.c.Now})
+	p.balancer = balancer.New(balancer.Config{Tables: p.tables, Meter: delivery.NoMeter{}, Settings: grace(),
 		Log: p.c.Log, Now: p.c.Now})
-	if err != nil {
-		return err
-	}
-	if err := p.serveOperators(); err != nil {
-		return err
-	}
+	p.serveOperators()
 	p.running.Go(func() {
 		if err := p.pump.Run(ctx); err != nil && ctx.Err() == nil {
 			p.c.Log.Error("changes no longer reach the cells: restart", "error", err)
 		}
 	})
 	if p.temporary { // the archive would be deleted with the folder
-		return nil
+		return
 	}
 	p.running.Go(func() {
 		if err := keep.Follow(ctx, p.tables); err != nil && ctx.Err() == nil {
 			p.c.Log.Error("changes are no longer archived; the next start archives them", "error", err)
 		}
 	})
-	return nil
 }
 
 // drain waits up to archiveFor until everything is archived. The next start archives the rest.
@@ -231,23 +216,19 @@ func (p *Plane) drain() {
 }
 
 // serveOperators makes the handler of operators' calls for the present cells.
-func (p *Plane) serveOperators() error {
+func (p *Plane) serveOperators() {
 	tables := map[string]admin.CellTable{}
 	p.mu.Lock()
 	for name, c := range p.cells {
 		tables[name] = c.table
 	}
 	p.mu.Unlock()
-	service, err := p.service(tables)
-	if err != nil {
-		return err
-	}
+	service := p.service(tables)
 	h := call.Local(admin.NewMux(service), p.c.Operators)
 	p.operate.Store(&h)
-	return nil
 }
 
-func (p *Plane) service(cells map[string]admin.CellTable) (*admin.Service, error) {
+func (p *Plane) service(cells map[string]admin.CellTable) *admin.Service {
 	alone := ""
 	for name := range cells {
 		if !p.c.Several {

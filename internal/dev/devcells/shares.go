@@ -36,10 +36,7 @@ func (p *Plane) Join(ctx context.Context, names []string) ([]string, error) {
 	if err != nil || len(running) > 0 {
 		return running, err
 	}
-	service, err := p.service(nil)
-	if err != nil {
-		return nil, err
-	}
+	service := p.service(nil)
 	for _, name := range names {
 		if _, err := service.AddCell(ctx, FileActor, &admin.AddCellRequest{Cell: name,
 			Reason: "cells of sluice dev"}); err != nil {
@@ -73,10 +70,7 @@ func (p *Plane) wanted(ctx context.Context) ([]string, error) {
 
 // Shares returns the cells and the progress of the balancer.
 func (p *Plane) Shares(ctx context.Context) (*admin.CellsResponse, error) {
-	service, err := p.service(nil)
-	if err != nil {
-		return nil, err
-	}
+	service := p.service(nil)
 	return service.Cells(ctx, FileActor, &admin.CellsRequest{})
 }
 

@@ -411,12 +411,9 @@ func TestMessages(t *testing.T) {
 	rand.Shuffle(len(messages), func(i, j int) { messages[i], messages[j] = messages[j], messages[i] })
 	store := cellconfig.NewMemory(0)
 	keeper := &streamstest.Keeper{}
-	a, err := applier.New(applier.Config{
+	a := applier.New(applier.Config{
 		Cell: "eu-1", Tables: open(t).tables(t), Store: store, Keep: keeper, Meter: &streamstest.Meter{},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	if failed, err := a.Handle(t.Context(), messages); err != nil || len(failed) > 0 {
 		t.Fatalf("%d messages failed: %v", len(failed), err)
 	}

@@ -149,29 +149,23 @@ func TestWrite(t *testing.T) {
 	must(err)
 	archive, err := audit.NewFolder(dir)
 	must(err)
-	w.archiver, err = archiver.New(archiver.Config{Archive: archive, Meter: meter, Log: quiet, Now: now})
-	must(err)
-	w.publisher, err = publisher.New(publisher.Config{Topic: w, Keep: keeper, Meter: meter, Log: quiet, Now: now})
-	must(err)
+	w.archiver = archiver.New(archiver.Config{Archive: archive, Meter: meter, Log: quiet, Now: now})
+	w.publisher = publisher.New(publisher.Config{Topic: w, Keep: keeper, Meter: meter, Log: quiet, Now: now})
 	eu, err := table.New(table.Config{Client: client, Table: prefix + "cell"})
 	must(err)
 	us := cellconfig.NewMemory(0)
 	for cell, store := range map[string]cellconfig.Store{"eu-1": eu, "us-1": us} {
-		a, err := applier.New(applier.Config{
+		a := applier.New(applier.Config{
 			Cell: cell, Tables: w, Store: store, Keep: keeper, Meter: meter, Log: quiet, Now: now,
 		})
-		must(err)
-		k, err := acknowledge.New(acknowledge.Config{Cell: cell, Tables: w, Store: store, Now: now})
-		must(err)
+		k := acknowledge.New(acknowledge.Config{Cell: cell, Tables: w, Store: store, Now: now})
 		w.cells, w.acks = append(w.cells, a), append(w.acks, k)
 	}
-	b, err := balancer.New(balancer.Config{Tables: w, Meter: meter, Log: quiet, Now: now})
-	must(err)
-	s, err := admin.New(admin.Config{Tables: w, Log: quiet, Now: now, Hash: func(_ context.Context, key string) (string,
+	b := balancer.New(balancer.Config{Tables: w, Meter: meter, Log: quiet, Now: now})
+	s := admin.New(admin.Config{Tables: w, Log: quiet, Now: now, Hash: func(_ context.Context, key string) (string,
 		string, error) {
 		return "p1", identity.HashKey([]byte("a pepper of 16 bytes"), key), nil
 	}})
-	must(err)
 	balance := func() {
 		t.Helper()
 		for range 100 {
@@ -230,12 +224,11 @@ func TestWrite(t *testing.T) {
 	must(err)
 	set, err := plan.Parse(configyaml.Source("plans.yaml", []byte(plans)))
 	must(err)
-	o, err := ops.New(ops.Config{Cell: "eu-1", Store: memories, Tables: w, Log: quiet, Now: now,
+	o := ops.New(ops.Config{Cell: "eu-1", Store: memories, Tables: w, Log: quiet, Now: now,
 		Tenant: func(_ context.Context, id string) (*plan.Tenant, error) {
 			tenant, _ := set.Tenant(id)
 			return tenant, nil
 		}})
-	must(err)
 	_, err = o.Reset(ctx, ann, &ops.Counters{Tenant: "acme", Limit: "monthly", Reason: "their loop is mended"})
 	must(err)
 	_, err = s.SetTenant(ctx, ann, &admin.SetTenantRequest{Tenant: "acme", Cells: &[]string{"us-1"},
