@@ -1,7 +1,6 @@
 package audit
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -54,15 +53,13 @@ type anchorWalk struct {
 	listed   []HeadsOf
 	known    map[string]string // the entries of VerifyConfig.Known that were not found yet
 
-	// bad holds the days since the last anchor that have objects but no anchor, with the hash of the first object, or
-	// "" if it cannot be read. They have been reported. Earlier releases of Sluice named such an object as the
-	// previous anchor, so its hash may be part of a signed anchor.
-	bad map[string]string
+	// bad holds the days since the last anchor that have objects but no anchor. They have been reported.
+	bad map[string]bool
 }
 
 // anchors checks the anchors and compares the archive with them.
 func (v *verifier) anchors(ctx context.Context) error {
-	w := &anchorWalk{v: v, known: make(map[string]string), bad: make(map[string]string)}
+	w := &anchorWalk{v: v, known: make(map[string]string), bad: make(map[string]bool)}
 	for day, sum := range v.Known {
 		w.known[day] = sum
 	}
@@ -120,18 +117,6 @@ func (n *name) readAnchor(ctx context.Context, a Archive, day string) (c *conten
 	return c, s, err
 }
 
-// firstSum returns the hash of a name's first version; "" if it cannot be read.
-func (n *name) firstSum(ctx context.Context, a Archive) (string, error) {
-	o, err := getAtMost(ctx, a, *cmp.Or(n.early, n.oldest()), MaxBytes)
-	switch {
-	case err == nil:
-		return sumOf(o.Data), nil
-	case errors.Is(err, ErrTooLarge), errors.Is(err, ErrUnreadable), errors.Is(err, ErrNotFound):
-		return "", nil
-	}
-	return "", err
-}
-
 // next checks the next day. A day without an anchor has only lists, or is the zero day.
 func (w *anchorWalk) next(ctx context.Context, d *anchorDay) error {
 	if d.anchor == nil {
@@ -156,8 +141,8 @@ func (w *anchorWalk) next(ctx context.Context, d *anchorDay) error {
 	}
 	v.report.Anchors++
 	if s == nil {
-		w.bad[d.day], err = d.anchor.firstSum(ctx, v.Archive)
-		return err
+		w.bad[d.day] = true
+		return nil
 	}
 	w.noteKnown(d.day, s.sum)
 	if v.report.Locks {
@@ -208,12 +193,8 @@ func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
 // follows compares an anchor with the previous one.
 func (w *anchorWalk) follows(s *sealed, tell func(control.BreakKind, string, ...any)) {
-	sum, bad := w.bad[s.PreviousDay]
 	switch {
-	case bad && sum != "" && sum == s.Previous && w.day == "":
-	case bad && sum != "" && sum == s.Previous:
-		w.missed(w.day, s.Day)
-	case s.PreviousDay > w.day && !bad:
+	case s.PreviousDay > w.day && !w.bad[s.PreviousDay]:
 		w.reporter(anchorName(s.PreviousDay))(MissingAnchor, "the anchor of %s names the anchor of %s as the previous "+
 			"one, which is missing", s.Day, s.PreviousDay)
 	case s.PreviousDay != w.day:
@@ -231,7 +212,7 @@ func (w *anchorWalk) follows(s *sealed, tell func(control.BreakKind, string, ...
 // names the earlier one, so none was made in between, or all of them were removed before the later one was made.
 func (w *anchorWalk) missed(from, to string) {
 	for day := nextDay(from); day < to; day = nextDay(day) {
-		if _, bad := w.bad[day]; !bad && !slices.Contains(w.v.Explained, day) {
+		if !w.bad[day] && !slices.Contains(w.v.Explained, day) {
 			w.reporter(anchorName(day))(MissedDays, "there is no anchor of %s: the anchor of %s follows that of %s",
 				day,
 				to, from)
