@@ -3,8 +3,9 @@ package apigw
 import (
 	"encoding/json"
 	"math"
-	"strconv"
 	"strings"
+
+	"github.com/tidwall/gjson"
 
 	"github.com/sluicelimits/sluice/internal/request/answer"
 )
@@ -15,10 +16,14 @@ import (
 //
 // Values is empty. Problem is nil if the denial came without a body; see [Answer.Body].
 func ReadContext(data []byte) (*Answer, error) {
-	object, ok := parse(data, MaxEventBytes)
-	if !ok {
-		return nil, distrust("too large, too deep, or not JSON")
+	object, err := parse(data, MaxEventBytes)
+	if err != nil {
+		return nil, err
 	}
+	return readContext(object)
+}
+
+func readContext(object gjson.Result) (*Answer, error) {
 	r := contextReader{}
 	if inner, found := r.fields(object)["lambda"]; r.err == nil && found {
 		object = inner
@@ -52,10 +57,14 @@ func ReadContext(data []byte) (*Answer, error) {
 
 // ReadRequestContext is ReadContext for the member "authorizer" of a requestContext. The error wraps ErrContext.
 func ReadRequestContext(data []byte) (*Answer, error) {
-	object, ok := parse(data, MaxEventBytes)
-	if !ok {
-		return nil, distrust("too large, too deep, or not JSON")
+	object, err := parse(data, MaxEventBytes)
+	if err != nil {
+		return nil, err
 	}
+	return readRequestContext(object)
+}
+
+func readRequestContext(object gjson.Result) (*Answer, error) {
 	r := contextReader{}
 	context, found := r.fields(object)["authorizer"]
 	switch {
@@ -64,43 +73,39 @@ func ReadRequestContext(data []byte) (*Answer, error) {
 	case !found:
 		return nil, distrust("there is none")
 	}
-	return ReadContext([]byte(context.raw))
+	return readContext(context)
 }
 
 // ReadProxyEvent is ReadContext for an event that API Gateway sends to a Lambda function behind it, which may be as
 // large as Lambda accepts. It also returns the version of the event's format: "2.0", "1.0", or "" for REST and
 // WebSocket APIs. The error wraps ErrContext.
 func ReadProxyEvent(data []byte) (a *Answer, version string, err error) {
-	root, ok := parse(data, math.MaxInt)
-	if !ok {
-		return nil, "", distrust("the event is nested too deep, or not JSON")
+	root, err := parse(data, math.MaxInt)
+	if err != nil {
+		return nil, "", err
 	}
-	if root.first() != '{' {
-		return nil, "", distrust("the event is not an object")
-	}
-	var r contextReader
-	var context value
-	seen := 0
-	root.members(func(name string, v value) {
-		switch name {
-		case "requestContext":
-			context = v
-			seen++
-		case "version":
-			if v.first() != '"' || version != "" {
-				r.fail("version is not one string")
-			}
-			version = v.text()
-		}
-	})
+	r := contextReader{}
+	f := r.fields(root)
+	v, versioned := f["version"]
+	context, found := f["requestContext"]
 	switch {
 	case r.err != nil:
 		return nil, "", r.err
-	case seen != 1:
-		return nil, version, distrust("the event has not one requestContext")
+	case versioned && v.Type != gjson.String:
+		return nil, "", distrust("version is not a string")
+	case !found:
+		return nil, text(v), distrust("the event has no requestContext")
 	}
-	a, err = ReadRequestContext([]byte(context.raw))
-	return a, version, err
+	a, err = readRequestContext(context)
+	return a, text(v), err
+}
+
+// parse reads a text of at most that many bytes.
+func parse(data []byte, most int) (gjson.Result, error) {
+	if len(data) > most || tooDeep(data) || !gjson.ValidBytes(data) {
+		return gjson.Result{}, distrust("too large, too deep, or not JSON")
+	}
+	return gjson.ParseBytes(data), nil
 }
 
 // contextReader keeps the first error.
@@ -108,17 +113,18 @@ type contextReader struct{ err error }
 
 // fields returns the members of an object. It refuses a member that occurs twice, because programs differ in which one
 // they read.
-func (r *contextReader) fields(object value) map[string]value {
-	f := make(map[string]value)
-	if object.first() != '{' {
+func (r *contextReader) fields(object gjson.Result) map[string]gjson.Result {
+	f := make(map[string]gjson.Result)
+	if !object.IsObject() {
 		r.fail("not an object")
 		return f
 	}
-	object.members(func(name string, v value) {
-		if _, twice := f[name]; twice {
+	object.ForEach(func(name, v gjson.Result) bool {
+		if _, twice := f[text(name)]; twice {
 			r.fail("a value that is there twice")
 		}
-		f[name] = v
+		f[text(name)] = v
+		return true
 	})
 	return f
 }
@@ -130,19 +136,14 @@ func (r *contextReader) fail(what string) {
 }
 
 // text returns a scalar in the form in which REST APIs pass it on.
-func (r *contextReader) text(f map[string]value, name string) string {
-	switch v := f[name]; v.first() {
-	case 0, 'n': // absent, or null
+func (r *contextReader) text(f map[string]gjson.Result, name string) string {
+	switch v := f[name]; {
+	case v.Type == gjson.Null: // or absent
 		return ""
-	case '"':
-		return v.text()
-	case 't', 'f':
-		return v.raw
-	case '{', '[':
-	default:
-		if n, _ := strconv.ParseFloat(v.raw, 64); n == math.Trunc(n) {
-			return v.raw
-		}
+	case v.Type == gjson.String:
+		return text(v)
+	case v.IsBool(), v.Type == gjson.Number && v.Num == math.Trunc(v.Num):
+		return v.Raw
 	}
 	r.fail(name + " is no scalar")
 	return ""
@@ -150,7 +151,7 @@ func (r *contextReader) text(f map[string]value, name string) string {
 
 // line returns a text of printable ASCII. The encoder writes nothing else, and other bytes could end the line of a
 // header.
-func (r *contextReader) line(f map[string]value, name string) string {
+func (r *contextReader) line(f map[string]gjson.Result, name string) string {
 	s := r.text(f, name)
 	if strings.IndexFunc(s, func(c rune) bool { return c < ' ' || c > '~' }) >= 0 {
 		r.fail(name + " is not printable ASCII")
@@ -159,7 +160,7 @@ func (r *contextReader) line(f map[string]value, name string) string {
 	return s
 }
 
-func (r *contextReader) name(f map[string]value, name string) string {
+func (r *contextReader) name(f map[string]gjson.Result, name string) string {
 	s, err := readName(r.text(f, name))
 	if err != nil {
 		r.fail(name + " is not percent-encoded as the authorizer does it")
@@ -167,7 +168,7 @@ func (r *contextReader) name(f map[string]value, name string) string {
 	return s
 }
 
-func (r *contextReader) flag(f map[string]value, name string) bool {
+func (r *contextReader) flag(f map[string]gjson.Result, name string) bool {
 	switch r.text(f, name) {
 	case "true":
 		return true
@@ -189,51 +190,4 @@ func (a *Answer) Body() []byte {
 		body = p.Append(nil)
 	}
 	return body
-}
-
-// value is the text of a JSON value, without white space around it.
-type value struct{ raw string }
-
-// parse returns the value that data holds. It returns false if data has more than most bytes, is not JSON, or is nested
-// deeper than [tooDeep] allows.
-func parse(data []byte, most int) (value, bool) {
-	if len(data) > most || tooDeep(data) {
-		return value{}, false
-	}
-	r := reader{s: string(data), maxDepth: maxBrackets}
-	r.space()
-	v, ok := r.value()
-	return v, ok && r.i == len(r.s)
-}
-
-// value reads a value.
-func (r *reader) value() (value, bool) {
-	from := r.i
-	ok := r.skip()
-	return value{strings.TrimRight(r.s[from:r.i], " \t\r\n")}, ok
-}
-
-// first returns the first byte, which tells the type; 0 if the value is absent.
-func (v value) first() byte {
-	if v.raw == "" {
-		return 0
-	}
-	return v.raw[0]
-}
-
-// text returns the text of a string.
-func (v value) text() string {
-	r := reader{s: v.raw}
-	raw, escaped, _ := r.quoted()
-	return text(raw, escaped)
-}
-
-// members calls f for each member of an object.
-func (v value) members(f func(name string, v value)) {
-	r := reader{s: v.raw, maxDepth: maxBrackets}
-	r.object(func(name string, escaped bool) bool {
-		member, ok := r.value()
-		f(text(name, escaped), member)
-		return ok
-	})
 }

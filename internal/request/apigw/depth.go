@@ -8,8 +8,8 @@ const maxDepth = 32
 // maxBrackets is how many opening brackets a text may have without a check of its depth.
 const maxBrackets = 1000
 
-// tooDeep reports whether a text is nested too deeply. The validator is recursive, and its stack might not fit into a
-// small function's memory. Few events have enough brackets to be dangerous, so few are checked.
+// tooDeep reports whether a text is nested too deeply. The validator of gjson is recursive, and its stack might not fit
+// into a small function's memory. Few events have enough brackets to be dangerous, so few are checked.
 func tooDeep(data []byte) bool {
 	if bytes.Count(data, []byte("["))+bytes.Count(data, []byte("{")) <= maxBrackets {
 		return false

@@ -1,10 +1,15 @@
 package apigw
 
 import (
+	"cmp"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/textproto"
+	"slices"
 	"strings"
+
+	"github.com/tidwall/gjson"
 )
 
 // MaxEventBytes bounds an event. API Gateway accepts 10,240 bytes of headers, and as many of path and query. An event
@@ -21,29 +26,28 @@ func refuse(format string, args ...any) error {
 
 // Parse reads an event. It keeps no reference to data. It ignores unknown fields, because API Gateway adds fields from
 // time to time.
+//
+// It does not use encoding/json and the types of package events of aws-lambda-go, because each call of a client brings
+// an event: reading one of 2.6 KB into them takes eight times as long (BenchmarkBaseline), which would be most of an
+// authorizer's time. They would also hide a field that occurs twice.
 func Parse(data []byte) (*Event, error) {
 	if len(data) > MaxEventBytes {
 		return nil, refuse("%d bytes, at most %d are read", len(data), MaxEventBytes)
 	}
-	r := reader{s: string(data), maxDepth: maxDepth}
-	var event raw
-	r.space()
-	object := r.next() == '{'
-	var ok bool
-	if object {
-		ok = event.readRoot(&r)
-	} else {
-		ok = r.skip()
-	}
-	switch {
-	case r.deep:
+	if tooDeep(data) {
 		return nil, refuse("nested more than %d deep", maxDepth)
-	case !ok || r.i < len(r.s):
+	}
+	text := string(data)
+	if !gjson.Valid(text) {
 		return nil, refuse("not valid JSON")
-	case !object:
+	}
+	root := gjson.Parse(text)
+	if !root.IsObject() {
 		return nil, refuse("not a JSON object")
-	case event.err != nil:
-		return nil, event.err
+	}
+	event := raw{}
+	if err := event.read("", root); err != nil {
+		return nil, err
 	}
 	shape, err := event.shape()
 	if err != nil {
@@ -52,263 +56,148 @@ func Parse(data []byte) (*Event, error) {
 	return event.event(shape)
 }
 
-// field is a string of the event, or absent. null counts as absent, because the gateway's test console sends it.
-type field struct {
-	value string
-	set   bool
-}
+// raw holds the fields of an event that matter, by their paths, before its shape is known. null counts as absent,
+// because the gateway's test console sends it.
+type raw map[string]gjson.Result
 
-// part is the place of an object or a list that is read later, when the shape of the event is known. The zero part is
-// absent.
-type part struct {
-	first   byte // of its text
-	text    string
-	members int // of an object
-}
+// The paths of the fields that matter: those of strings, those of objects whose members matter, and those that are read
+// when the shape is known.
+var (
+	stringFields = strings.Fields(`type version methodArn routeArn authorizationToken resource path httpMethod rawPath
+		routeKey requestContext.apiId requestContext.stage requestContext.requestId requestContext.eventType
+		requestContext.routeKey requestContext.identity.sourceIp requestContext.http.method
+		requestContext.http.sourceIp`)
+	objectFields = []string{"requestContext", "requestContext.identity", "requestContext.http"}
+	laterFields  = []string{"headers", "multiValueHeaders", "cookies"}
+)
 
-func (p *part) set() bool { return p.first != 0 }
+// fieldsOf holds the paths of the fields that matter, by the path of their object and by their name.
+var fieldsOf = func() map[string]map[string]string {
+	all := map[string]map[string]string{"": {}}
+	for _, path := range objectFields {
+		all[path] = map[string]string{}
+	}
+	for _, path := range slices.Concat(stringFields, objectFields, laterFields) {
+		dot := strings.LastIndexByte(path, '.')
+		all[path[:max(dot, 0)]][path[dot+1:]] = path
+	}
+	return all
+}()
 
-// raw holds the fields of an event that matter, before its shape is known.
-type raw struct {
-	typ, version                        field
-	methodARN, routeARN, token          field
-	resource, path, httpMethod, rawPath field
-	routeKey                            field
-	headers, cookies                    part
-	multi                               lines // of multiValueHeaders
-
-	context, identity, http                        bool // the event has such an object
-	api, stage, requestID, eventType, contextRoute field
-	identityIP, httpIP, contextMethod              field
-
-	err error // the first wrong field
-}
-
-// readRoot reads the fields that matter, checks the rest, and reports whether the text is JSON.
-func (p *raw) readRoot(r *reader) bool {
-	return r.object(func(name string, escaped bool) bool {
-		switch text(name, escaped) {
-		case "type":
-			return p.readField(r, "type", &p.typ)
-		case "version":
-			return p.readField(r, "version", &p.version)
-		case "methodArn":
-			return p.readField(r, "methodArn", &p.methodARN)
-		case "routeArn":
-			return p.readField(r, "routeArn", &p.routeARN)
-		case "authorizationToken":
-			return p.readField(r, "authorizationToken", &p.token)
-		case "resource":
-			return p.readField(r, "resource", &p.resource)
-		case "path":
-			return p.readField(r, "path", &p.path)
-		case "httpMethod":
-			return p.readField(r, "httpMethod", &p.httpMethod)
-		case "rawPath":
-			return p.readField(r, "rawPath", &p.rawPath)
-		case "routeKey":
-			return p.readField(r, "routeKey", &p.routeKey)
-		case "headers":
-			return p.readPart(r, "headers", &p.headers)
-		case "multiValueHeaders":
-			return p.readMulti(r)
-		case "cookies":
-			return p.readPart(r, "cookies", &p.cookies)
-		case "requestContext":
-			return p.readObject(r, "requestContext", &p.context, p.readContext)
+// read reads the members of an object that matter. It refuses one that occurs twice, because programs differ in which
+// one they read, and one that has the wrong type.
+func (p raw) read(of string, object gjson.Result) (err error) {
+	fields := fieldsOf[of]
+	object.ForEach(func(name, value gjson.Result) bool {
+		path, matters := fields[text(name)]
+		if !matters || value.Type == gjson.Null {
+			return true
 		}
-		return r.skip()
+		_, inner := fieldsOf[path]
+		switch {
+		case p.has(path):
+			err = refuse("%s stands there twice", path)
+		case inner && !value.IsObject():
+			err = refuse("%s is not an object", path)
+		case inner:
+			p[path] = value
+			err = p.read(path, value)
+		case value.Type != gjson.String && !slices.Contains(laterFields, path):
+			err = refuse("%s is not a string", path)
+		default:
+			p[path] = value
+		}
+		return err == nil
 	})
+	return err
 }
 
-func (p *raw) readContext(r *reader, name string) bool {
-	switch name {
-	case "apiId":
-		return p.readField(r, "requestContext.apiId", &p.api)
-	case "stage":
-		return p.readField(r, "requestContext.stage", &p.stage)
-	case "requestId":
-		return p.readField(r, "requestContext.requestId", &p.requestID)
-	case "eventType":
-		return p.readField(r, "requestContext.eventType", &p.eventType)
-	case "routeKey":
-		return p.readField(r, "requestContext.routeKey", &p.contextRoute)
-	case "identity":
-		return p.readObject(r, "requestContext.identity", &p.identity, p.readIdentity)
-	case "http":
-		return p.readObject(r, "requestContext.http", &p.http, p.readHTTP)
-	}
-	return r.skip()
-}
+func (p raw) has(path string) bool { _, there := p[path]; return there }
 
-func (p *raw) readIdentity(r *reader, name string) bool {
-	if name == "sourceIp" {
-		return p.readField(r, "requestContext.identity.sourceIp", &p.identityIP)
-	}
-	return r.skip()
-}
+// text returns the string at the path, or "" if there is none.
+func (p raw) text(path string) string { return text(p[path]) }
 
-func (p *raw) readHTTP(r *reader, name string) bool {
-	switch name {
-	case "method":
-		return p.readField(r, "requestContext.http.method", &p.contextMethod)
-	case "sourceIp":
-		return p.readField(r, "requestContext.http.sourceIp", &p.httpIP)
-	}
-	return r.skip()
-}
-
-// wrong keeps the first wrong field. Reading goes on, to find out whether the text is JSON.
-func (p *raw) wrong(format string, args ...any) {
-	if p.err == nil {
-		p.err = refuse(format, args...)
-	}
-}
-
-// readField reads a string. It refuses a field that occurs twice, as the functions below do, because programs differ in
-// which one they read.
-func (p *raw) readField(r *reader, name string, to *field) bool {
-	switch r.next() {
-	case '"':
-		raw, escaped, ok := r.quoted()
-		if to.set {
-			p.wrong("%s stands there twice", name)
+// text returns the text of a string. Half a surrogate pair, which gjson would take together with the character after
+// it, becomes U+FFFD.
+func text(v gjson.Result) string {
+	if strings.Contains(v.Raw, `\u`) {
+		var s string
+		if json.Unmarshal([]byte(v.Raw), &s) == nil {
+			return s
 		}
-		if ok {
-			*to = field{text(raw, escaped), true}
-		}
-		return ok
-	case 'n':
-	default:
-		p.wrong("%s is not a string", name)
 	}
-	return r.skip()
-}
-
-// readPart keeps the place of a value, for later.
-func (p *raw) readPart(r *reader, name string, to *part) bool {
-	first, from := r.next(), r.i
-	members, ok := 0, false
-	if first == '{' {
-		members, ok = r.skipObject()
-	} else {
-		ok = r.skip()
-	}
-	switch {
-	case first == 'n' || !ok:
-	case to.set():
-		p.wrong("%s stands there twice", name)
-	default:
-		*to = part{first, r.s[from:r.i], members}
-	}
-	return ok
-}
-
-// readMulti reads multiValueHeaders at once, because all shapes that have this object take their headers from it.
-func (p *raw) readMulti(r *reader) bool {
-	const name = "multiValueHeaders"
-	first := r.next()
-	switch {
-	case first == 'n':
-		return r.skip()
-	case p.multi.set:
-		p.wrong("%s stands there twice", name)
-		return r.skip()
-	}
-	p.multi.set = true
-	if first != '{' {
-		p.multi.wrong("%s is not an object", name)
-		return r.skip()
-	}
-	return p.multi.read(r, name, '[', p.headers.members) // headers comes first in the event and has the same names
-}
-
-// readObject reads an object. It calls a function for the value of each member.
-func (p *raw) readObject(r *reader, name string, there *bool, member func(*reader, string) bool) bool {
-	switch r.next() {
-	case '{':
-		if *there {
-			p.wrong("%s stands there twice", name)
-		}
-		*there = true
-		return r.object(func(name string, escaped bool) bool { return member(r, text(name, escaped)) })
-	case 'n':
-	default:
-		p.wrong("%s is not an object", name)
-	}
-	return r.skip()
+	return v.Str
 }
 
 // shape returns the shape of the event. It refuses an event that has fields of two shapes.
-func (p *raw) shape() (Shape, error) {
+func (p raw) shape() (Shape, error) {
 	switch {
-	case !p.typ.set:
+	case !p.has("type"):
 		return 0, p.notOurs()
-	case p.typ.value == "TOKEN":
-		return RESTToken, p.without("type is TOKEN", names{
-			{"version", p.version.set}, {"routeArn", p.routeARN.set}, {"requestContext", p.context},
-			{"headers", p.headers.set()}, {"multiValueHeaders", p.multi.set}, {"httpMethod", p.httpMethod.set},
-			{"path", p.path.set}, {"rawPath", p.rawPath.set}})
-	case p.typ.value != "REQUEST":
+	case p.text("type") == "TOKEN":
+		return RESTToken, p.without("type is TOKEN", "version", "routeArn", "requestContext", "headers",
+			"multiValueHeaders", "httpMethod", "path", "rawPath")
+	case p.text("type") != "REQUEST":
 		return 0, refuse("type is neither TOKEN nor REQUEST")
-	case !p.context:
+	case !p.has("requestContext"):
 		return 0, refuse("type is REQUEST, but requestContext is missing")
-	case p.version.set:
+	case p.has("version"):
 		return p.httpShape()
-	case p.eventType.set || p.contextRoute.set:
+	case p.has("requestContext.eventType") || p.has("requestContext.routeKey"):
 		return p.socketShape()
 	}
-	return RESTRequest, p.without("type is REQUEST without version, as of a REST API", names{
-		{"routeArn", p.routeARN.set}, {"rawPath", p.rawPath.set}, {"requestContext.http", p.http}})
+	return RESTRequest, p.without("type is REQUEST without version, as of a REST API", "routeArn", "rawPath",
+		"requestContext.http")
 }
 
-func (p *raw) httpShape() (Shape, error) {
-	switch p.version.value {
+func (p raw) httpShape() (Shape, error) {
+	switch p.text("version") {
 	case "1.0":
-		return HTTP1, p.without("version is 1.0", names{
-			{"routeArn", p.routeARN.set}, {"rawPath", p.rawPath.set}, {"requestContext.eventType", p.eventType.set},
-			{"requestContext.http", p.http}})
+		return HTTP1, p.without("version is 1.0", "routeArn", "rawPath", "requestContext.eventType",
+			"requestContext.http")
 	case "2.0":
-		return HTTP2, p.without("version is 2.0", names{
-			{"methodArn", p.methodARN.set}, {"path", p.path.set}, {"httpMethod", p.httpMethod.set},
-			{"requestContext.eventType", p.eventType.set}, {"requestContext.identity.sourceIp", p.identityIP.set}})
+		return HTTP2, p.without("version is 2.0", "methodArn", "path", "httpMethod", "requestContext.eventType",
+			"requestContext.identity.sourceIp")
 	}
 	return 0, refuse("version is neither 1.0 nor 2.0")
 }
 
-func (p *raw) socketShape() (Shape, error) {
-	if p.eventType.value != "CONNECT" || p.contextRoute.value != "$connect" {
+func (p raw) socketShape() (Shape, error) {
+	if p.text("requestContext.eventType") != "CONNECT" || p.text("requestContext.routeKey") != "$connect" {
 		return 0, refuse("a WebSocket event that is not of $connect, the only route that is authorized")
 	}
-	return WebSocket, p.without("requestContext.eventType is CONNECT", names{
-		{"routeArn", p.routeARN.set}, {"path", p.path.set}, {"httpMethod", p.httpMethod.set},
-		{"rawPath", p.rawPath.set},
-		{"requestContext.http", p.http}})
+	return WebSocket, p.without("requestContext.eventType is CONNECT", "routeArn", "path", "httpMethod", "rawPath",
+		"requestContext.http")
 }
 
 // notOurs returns an error that says what an event without a type may be instead: the function may be attached to the
 // wrong source.
-func (p *raw) notOurs() error {
+func (p raw) notOurs() error {
 	switch {
-	case p.context && (p.httpMethod.set || p.rawPath.set || p.eventType.set):
+	case p.has("requestContext") && (p.has("httpMethod") || p.has("rawPath") || p.has("requestContext.eventType")):
 		return refuse(
 			"type is missing: it looks like the event of an integration or a function URL, not of an authorizer")
-	case p.methodARN.set || p.routeARN.set:
+	case p.has("methodArn") || p.has("routeArn"):
 		return refuse("type is missing")
 	}
 	return refuse("type, methodArn and routeArn are missing")
 }
 
-type names []struct {
-	name string
-	set  bool
+// without refuses an event that has one of the fields.
+func (p raw) without(because string, paths ...string) error {
+	for _, path := range paths {
+		if p.has(path) {
+			return refuse("%s, but there is %s", because, path)
+		}
+	}
+	return nil
 }
 
-// without refuses an event that has one of the fields.
-func (p *raw) without(because string, fields names) error {
-	for _, f := range fields {
-		if f.set {
-			return refuse("%s, but there is %s", because, f.name)
+// with refuses an event that has not all of the fields.
+func (p raw) with(paths ...string) error {
+	for _, path := range paths {
+		if !p.has(path) {
+			return refuse("%s is missing", path)
 		}
 	}
 	return nil
@@ -333,37 +222,35 @@ func ownRequestID(id string) string {
 func madeOf(text, alphabet string) bool { return strings.Trim(text, alphabet) == "" }
 
 // event makes the event of a known shape.
-func (p *raw) event(shape Shape) (*Event, error) {
-	e := &Event{Shape: shape, API: p.api.value, Stage: p.stage.value, RequestID: ownRequestID(p.requestID.value),
-		HasContext: shape != RESTToken}
-	arnField, given := "methodArn", p.methodARN
+func (p raw) event(shape Shape) (*Event, error) {
+	e := &Event{Shape: shape, API: p.text("requestContext.apiId"), Stage: p.text("requestContext.stage"),
+		RequestID: ownRequestID(p.text("requestContext.requestId")), HasContext: shape != RESTToken}
+	arnField := "methodArn"
 	if shape == HTTP2 {
-		arnField, given = "routeArn", p.routeARN
+		arnField = "routeArn"
 	}
-	if !given.set {
-		return nil, refuse("%s is missing", arnField)
+	if err := p.with(arnField); err != nil {
+		return nil, err
 	}
-	e.ARN = given.value
+	e.ARN = p.text(arnField)
 	a, ok := splitARN(e.ARN, shape)
 	if !ok {
 		return nil, refuse("%s is not the ARN of a method or route", arnField)
 	}
-	if e.API == "" {
-		e.API = a.api
-	}
-	if e.Stage == "" {
-		e.Stage = a.stage
-	}
+	e.API, e.Stage = cmp.Or(e.API, a.api), cmp.Or(e.Stage, a.stage)
 	var err error
 	switch shape {
 	case RESTToken:
 		err = p.fromToken(e, a)
 	case HTTP2:
-		err = p.fromHTTP2(e, a)
+		err = p.fromRequest(e, a, "requestContext.http.method", "rawPath", "requestContext.http.sourceIp", "routeKey")
+		if err == nil {
+			err = p.readCookies(e)
+		}
 	case WebSocket:
 		err = p.fromSocket(e)
 	default:
-		err = p.fromRequest(e, a)
+		err = p.fromRequest(e, a, "httpMethod", "path", "requestContext.identity.sourceIp", "resource")
 	}
 	if err != nil {
 		return nil, err
@@ -372,11 +259,11 @@ func (p *raw) event(shape Shape) (*Event, error) {
 	return e, nil
 }
 
-func (p *raw) fromToken(e *Event, a arn) error {
-	if !p.token.set {
+func (p raw) fromToken(e *Event, a arn) error {
+	if !p.has("authorizationToken") {
 		return refuse("type is TOKEN, but authorizationToken is missing")
 	}
-	token := p.token.value
+	token := p.text("authorizationToken")
 	if t := textproto.TrimString(token); t != "" && !strings.ContainsAny(t, " \t") {
 		token = "Bearer " + t
 	}
@@ -385,121 +272,82 @@ func (p *raw) fromToken(e *Event, a arn) error {
 	return nil
 }
 
-// fromRequest reads the two shapes with httpMethod and path.
-func (p *raw) fromRequest(e *Event, a arn) error {
-	if err := require(names{{"httpMethod", p.httpMethod.value != ""}, {"path", p.path.set},
-		{"requestContext.identity.sourceIp", p.identityIP.set}}); err != nil {
+// fromRequest reads the shapes with a method and a path, from the fields at these paths.
+func (p raw) fromRequest(e *Event, a arn, method, path, peer, route string) error {
+	if err := p.with(method, path, peer); err != nil {
 		return err
 	}
-	e.Method, e.Peer, e.Route = p.httpMethod.value, p.identityIP.value, p.resource.value
-	e.Path = requestPath(e, p.path.value, a)
+	e.Method, e.Peer, e.Route = p.text(method), p.text(peer), p.text(route)
+	if e.Method == "" {
+		return refuse("%s is missing", method)
+	}
+	e.Path = requestPath(e, p.text(path), a)
 	return p.readHeaders(e)
 }
 
-func (p *raw) fromHTTP2(e *Event, a arn) error {
-	if err := require(names{{"rawPath", p.rawPath.set}, {"requestContext.http.method", p.contextMethod.value != ""},
-		{"requestContext.http.sourceIp", p.httpIP.set}}); err != nil {
+func (p raw) fromSocket(e *Event) error {
+	const peer = "requestContext.identity.sourceIp"
+	if err := p.with(peer); err != nil {
 		return err
 	}
-	e.Method, e.Peer, e.Route = p.contextMethod.value, p.httpIP.value, p.routeKey.value
-	e.Path = requestPath(e, p.rawPath.value, a)
-	if err := p.readHeaders(e); err != nil {
-		return err
-	}
-	return p.readCookies(e)
-}
-
-func (p *raw) fromSocket(e *Event) error {
-	if err := require(names{{"requestContext.identity.sourceIp", p.identityIP.set}}); err != nil {
-		return err
-	}
-	e.Method, e.Path, e.Peer, e.Route = "GET", "/$connect", p.identityIP.value, p.contextRoute.value
+	e.Method, e.Path, e.Peer, e.Route = "GET", "/$connect", p.text(peer), p.text("requestContext.routeKey")
 	return p.readHeaders(e)
-}
-
-// require refuses an event that has not all of the fields.
-func require(fields names) error {
-	for _, f := range fields {
-		if !f.set {
-			return refuse("%s is missing", f.name)
-		}
-	}
-	return nil
-}
-
-// lines are the values of an object of headers. The zero value is absent.
-type lines struct {
-	set     bool
-	members int                 // of the object
-	header  map[string][]string // by canonical name
-	err     error               // the first wrong member; it matters only if the shape has headers
-}
-
-func (l *lines) wrong(format string, args ...any) {
-	if l.err == nil {
-		l.err = refuse(format, args...)
-	}
-}
-
-// read reads an object of headers whose values begin with the byte first: a string, or a list of strings. about is an
-// estimate of the number of members, for allocation. It reports whether the text is JSON.
-func (l *lines) read(r *reader, name string, first byte, about int) bool {
-	l.header = make(map[string][]string, about)
-	all := make([]string, 0, about+4) // the one allocation for all values, as long as few names have several
-	return r.object(func(raw string, escaped bool) bool {
-		l.members++
-		key := canonical(text(raw, escaped))
-		before := len(all)
-		var ok, good bool
-		switch {
-		case r.next() != first:
-			l.wrong("%s holds a value of the wrong type", name)
-			ok = r.skip()
-		case first == '[':
-			if all, good, ok = appendStrings(all, r); !good {
-				l.wrong("%s holds a value that is not a list of strings", name)
-			}
-		default:
-			raw, escaped, ok = r.quoted()
-			all = append(all, text(raw, escaped))
-		}
-		if had := l.header[key]; had != nil {
-			l.header[key] = append(had, all[before:]...)
-		} else if len(all) > before {
-			l.header[key] = all[before:len(all):len(all)]
-		}
-		return ok
-	})
 }
 
 // readHeaders takes the headers from multiValueHeaders if there are any, because headers has only the last line of each
 // name.
-func (p *raw) readHeaders(e *Event) error {
-	from := &p.multi
-	if !from.set || from.err == nil && from.members == 0 {
-		from = &lines{}
-		switch p.headers.first {
-		case 0:
-			from.header = map[string][]string{}
-		case '{':
-			from.read(&reader{s: p.headers.text, maxDepth: maxDepth}, "headers", '"', p.headers.members)
-		default:
-			from.wrong("headers is not an object")
-		}
+func (p raw) readHeaders(e *Event) (err error) {
+	const lists = "multiValueHeaders"
+	from, object := lists, p[lists]
+	if !object.Exists() || object.IsObject() && isEmpty(object) {
+		from = "headers"
+		object = p[from]
 	}
-	e.Header = from.header
-	return from.err
-}
-
-func (p *raw) readCookies(e *Event) error {
-	if !p.cookies.set() {
+	const usualHeaders = 32 // of a browser; more headers take a little longer
+	e.Header = make(map[string][]string, usualHeaders)
+	if !object.Exists() {
 		return nil
 	}
-	good := p.cookies.first == '['
-	if good {
-		e.Cookies, good, _ = appendStrings(nil, &reader{s: p.cookies.text, maxDepth: maxDepth})
+	if !object.IsObject() {
+		return refuse("%s is not an object", from)
 	}
-	if !good {
+	all := make([]string, 0, usualHeaders) // the one allocation for all values, as long as few names have several
+	object.ForEach(func(name, value gjson.Result) bool {
+		before := len(all)
+		switch {
+		case from != lists && value.Type == gjson.String:
+			all = append(all, text(value))
+		case from != lists || !value.IsArray():
+			err = refuse("%s holds a value of the wrong type", from)
+		default:
+			var good bool
+			if all, good = appendStrings(all, value); !good {
+				err = refuse("%s holds a value that is not a list of strings", from)
+			}
+		}
+		key := canonical(text(name))
+		if had := e.Header[key]; had != nil {
+			e.Header[key] = append(had, all[before:]...)
+		} else if len(all) > before {
+			e.Header[key] = all[before:len(all):len(all)]
+		}
+		return err == nil
+	})
+	return err
+}
+
+func isEmpty(object gjson.Result) bool {
+	empty := true
+	object.ForEach(func(_, _ gjson.Result) bool { empty = false; return false })
+	return empty
+}
+
+func (p raw) readCookies(e *Event) error {
+	list, good := p["cookies"], true
+	if !list.Exists() {
+		return nil
+	}
+	if e.Cookies, good = appendStrings(nil, list); !good || !list.IsArray() {
 		return refuse("cookies is not a list of strings")
 	}
 	if len(e.Cookies) > 0 && e.Header["Cookie"] == nil {
@@ -508,20 +356,15 @@ func (p *raw) readCookies(e *Event) error {
 	return nil
 }
 
-// appendStrings reads a list of strings. good is false if the list has other values, which are ignored. ok says whether
-// the text is JSON.
-func appendStrings(to []string, r *reader) (_ []string, good, ok bool) {
+// appendStrings appends the strings of a list. good is false if the list has a value that is not a string.
+func appendStrings(to []string, list gjson.Result) (_ []string, good bool) {
 	good = true
-	ok = r.array(func() bool {
-		if r.next() != '"' {
-			good = false
-			return r.skip()
-		}
-		raw, escaped, ok := r.quoted()
-		to = append(to, text(raw, escaped))
-		return ok
+	list.ForEach(func(_, value gjson.Result) bool {
+		good = value.Type == gjson.String
+		to = append(to, text(value))
+		return good
 	})
-	return to, good, ok
+	return to, good
 }
 
 // usual holds the names that most events have, in two spellings: as the client or API Gateway writes them, and in lower

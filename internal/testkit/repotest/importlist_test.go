@@ -189,7 +189,7 @@ var only = map[string][]string{
 	"internal/plan/shares":     {"std", "internal/limiter/limit"},
 	"internal/request":         {},
 	"internal/request/answer":  {"std", "internal/limiter/limit"},
-	"internal/request/apigw":   {"std", "internal/request/answer"},
+	"internal/request/apigw":   {"std", "internal/request/answer", "github.com/tidwall/gjson"},
 	"internal/request/forward": {"std", "caller", "internal/request/apigw"},
 	"internal/request/identity/token": {
 		"std", "internal/limiter/refresh", "github.com/go-jose/go-jose/v4/...", "github.com/hashicorp/golang-lru/v2",
