@@ -87,8 +87,8 @@ func (h *Handler) logLine(ctx context.Context, level slog.Level, message string,
 		attrs = append(attrs, slog.String("route", event.Route[:min(len(event.Route), maxRouteBytes)]))
 	}
 	if lines := event.Header["Traceparent"]; len(lines) == 1 {
-		if t, err := telemetry.ParseTraceparent(lines[0]); err == nil {
-			attrs = append(attrs, slog.String("traceparent_id", t.ID))
+		if id := telemetry.TraceparentTrace(lines[0]); id != "" {
+			attrs = append(attrs, slog.String("traceparent_id", id))
 		}
 	}
 	h.config.Log.LogAttrs(ctx, level, message, h.appendInvocationID(ctx, attrs)...)
@@ -102,18 +102,17 @@ func (h *Handler) appendInvocationID(ctx context.Context, attrs []slog.Attr) []s
 	return append(attrs, slog.String("lambda_request_id", h.config.InvocationID(ctx)))
 }
 
-// traceOf returns the X-Ray trace that the event names, or else the trace that Lambda names. aws-lambda-go puts the
+// traceOf returns the id of the X-Ray trace that the event names, or else of the trace that Lambda names. aws-lambda-go puts the
 // latter into the context. It is also in the environment variable, unless the process answers several calls at once.
-func traceOf(ctx context.Context, eventTrace string) telemetry.Trace {
-	if t, err := telemetry.ParseXRay(eventTrace); err == nil {
-		return t
+func traceOf(ctx context.Context, eventTrace string) string {
+	if id := telemetry.XRayTrace(eventTrace); id != "" {
+		return id
 	}
 	lambdaTrace, _ := ctx.Value("x-amzn-trace-id").(string) //nolint:staticcheck // the key is aws-lambda-go's
 	if lambdaTrace == "" {
 		lambdaTrace = os.Getenv("_X_AMZN_TRACE_ID")
 	}
-	t, _ := telemetry.ParseXRay(lambdaTrace) // a malformed trace counts as none
-	return t
+	return telemetry.XRayTrace(lambdaTrace)
 }
 
 // reportBadEvent logs and counts an event that is not an authorizer's. The error names the field that is wrong.

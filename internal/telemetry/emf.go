@@ -1,8 +1,7 @@
 package telemetry
 
 import (
-	"math"
-	"strconv"
+	"encoding/json"
 
 	"github.com/sluicelimits/sluice/internal/request/answer"
 )
@@ -16,51 +15,58 @@ const (
 	unitNone    = "None"
 )
 
-// headOf returns what all lines have in common: the namespace and the names of the dimensions for the directive, and
-// the dimensions as members. The configuration was checked, so no text needs escapes.
-func headOf(c *Config) (head, members string) {
-	names := ""
+// dimensionsOf returns the dimensions of all lines of a configuration, and their names in the order of the directive.
+func dimensionsOf(c *Config) (names []string, values map[string]string) {
+	names, values = []string{}, map[string]string{}
 	for _, d := range []struct{ name, value string }{{"cell", c.Cell}, {"function", c.Function}} {
-		if d.value == "" {
-			continue
+		if d.value != "" {
+			names = append(names, d.name)
+			values[d.name] = d.value
 		}
-		if names != "" {
-			names += ","
-		}
-		names += `"` + d.name + `"`
-		members += `"` + d.name + `":"` + d.value + `",`
 	}
-	return `"Namespace":"` + c.Namespace + `","Dimensions":[[` + names + `]]`, members
+	return names, values
 }
 
-// lineBuilder builds the line of a bucket: an EMF document and a line end. It reuses its slices for the next line.
-type lineBuilder struct {
-	line        []byte
-	definitions []byte // the definitions of the metrics
-	numbers     []byte // members with a number
-	// Members with values and counts. They come last, so that a reader of a truncated line still sees the numbers.
-	arrays []byte
+// line is an EMF document: a directive that names its metrics, and their values and other members. encoding/json writes
+// it, which is fast enough for one line a second.
+type line struct {
+	members     map[string]any
+	definitions []definition // of the metrics
 }
 
-// build returns the line. It is valid until the next call. A metric that is in each line is there so that an alarm can
-// tell 0 from missing data.
-func (l *lineBuilder) build(r *Recorder, b *bucket, grown Totals, stand Gauges, lost int64) []byte {
-	l.definitions, l.numbers, l.arrays = l.definitions[:0], l.numbers[:0], l.arrays[:0]
+// definition names a metric in the directive.
+type definition struct {
+	Name string
+	Unit string
+}
+
+// distribution is a metric with the number of times that each value occurred.
+type distribution struct {
+	Values []json.Number
+	Counts []int64
+}
+
+func newLine() *line { return &line{members: map[string]any{}} }
+
+// secondLine returns the line of a bucket. A metric that is in each line is there so that an alarm can tell 0 from
+// missing data.
+func secondLine(b *bucket, grown Totals, stand Gauges, lost int64) *line {
+	l := newLine()
 	l.decisions(b)
-	l.number("requests_served_by_backstop", unitCount, grown.Backstop)
-	stale := int64(0)
+	l.metric("requests_served_by_backstop", unitCount, grown.Backstop)
+	stale := 0
 	if b.configStale {
 		stale = 1
 	}
-	l.number("config_stale", unitNone, stale)
+	l.metric("config_stale", unitNone, stale)
 	if stand.LimitEffective >= 0 {
-		l.decimal("per_cell_limit_effective", unitPercent, stand.LimitEffective, 2)
+		l.metric("per_cell_limit_effective", unitPercent, float64(stand.LimitEffective)/100)
 	}
 	if over := max(b.fullest, stand.FullestReplayed); over > 0 {
-		l.decimal("over_admission_ratio", unitNone, over, 3)
+		l.metric("over_admission_ratio", unitNone, float64(over)/1000)
 	}
 	if b.mode != 0 {
-		l.number("kill_switch", unitNone, int64(b.mode))
+		l.metric("kill_switch", unitNone, b.mode)
 	}
 	l.some("kill_switch_spared", b.spared)
 	l.some("kill_switch_unheard", grown.KillSwitchFailures)
@@ -71,44 +77,39 @@ func (l *lineBuilder) build(r *Recorder, b *bucket, grown Totals, stand Gauges, 
 	l.some("panics", b.panics)
 	l.some("telemetry_lines_lost", lost)
 	l.hitRate(grown.LeaseLocal, grown.LeaseCalls)
-	l.latency("limiter_latency", &b.limiter)
+	l.distribution("limiter_latency", unitMicros, stepValues[:], b.limiter[:])
 	l.distribution("propagation_seconds", unitSeconds, stepSeconds[:], b.propagation[:])
 	for s := range storeCount {
 		l.some("store_errors_"+s.String(), b.stores[s].errors)
-		l.latency("store_latency_"+s.String(), &b.stores[s].took)
+		l.distribution("store_latency_"+s.String(), unitMicros, stepValues[:], b.stores[s].took[:])
 	}
 	l.limits(b)
-
-	out := append(l.line[:0], `{"_aws":{"Timestamp":`...)
-	out = strconv.AppendInt(out, b.second*1000, 10)
-	l.line = l.finish(out, r.head, r.dims)
-	return l.line
+	return l
 }
 
-// finish appends everything that follows the time stamp.
-func (l *lineBuilder) finish(out []byte, head, members string) []byte {
-	return l.members(l.directive(out, head), members)
+// encode returns the document and a line end. A line without metrics is plain JSON, because an empty directive is not
+// valid.
+func (l *line) encode(c *Config, second int64) ([]byte, error) {
+	names, values := dimensionsOf(c)
+	for name, value := range values {
+		l.members[name] = value
+	}
+	if len(l.definitions) > 0 {
+		type directive struct {
+			Namespace  string
+			Dimensions [][]string
+			Metrics    []definition
+		}
+		l.members["_aws"] = struct {
+			Timestamp         int64
+			CloudWatchMetrics []directive
+		}{second * 1000, []directive{{c.Namespace, [][]string{names}, l.definitions}}}
+	}
+	out, err := json.Marshal(l.members)
+	return append(out, '\n'), err
 }
 
-// directive appends the rest of the EMF directive, which names all metrics.
-func (l *lineBuilder) directive(out []byte, head string) []byte {
-	out = append(out, `,"CloudWatchMetrics":[{`...)
-	out = append(out, head...)
-	out = append(out, `,"Metrics":[`...)
-	out = append(out, l.definitions[:len(l.definitions)-1]...)
-	return append(out, `]}]},`...)
-}
-
-// members appends the dimensions and all numbers, and ends the line.
-func (l *lineBuilder) members(out []byte, dimensions string) []byte {
-	out = append(out, dimensions...)
-	out = append(out, l.numbers...)
-	out = append(out, l.arrays...)
-	out[len(out)-1] = '}'
-	return append(out, '\n')
-}
-
-func (l *lineBuilder) decisions(b *bucket) {
+func (l *line) decisions(b *bucket) {
 	all, denied := int64(0), int64(0)
 	for k, n := range b.kinds {
 		all += n
@@ -118,135 +119,71 @@ func (l *lineBuilder) decisions(b *bucket) {
 		default: // not denied by a limit
 		}
 	}
-	l.number("decisions", unitCount, all)
+	l.metric("decisions", unitCount, all)
 	for k, n := range b.kinds {
 		l.some("decisions_"+answer.Kind(k).String(), n)
 	}
-	l.number("enforce_denied", unitCount, denied)
-	l.number("shadow_denied", unitCount, b.shadowDenied)
+	l.metric("enforce_denied", unitCount, denied)
+	l.metric("shadow_denied", unitCount, b.shadowDenied)
 }
 
-// define appends the definition of a metric.
-func (l *lineBuilder) define(name, unit string) {
-	l.definitions = append(l.definitions, `{"Name":"`...)
-	l.definitions = append(l.definitions, name...)
-	l.definitions = append(l.definitions, `","Unit":"`...)
-	l.definitions = append(l.definitions, unit...)
-	l.definitions = append(l.definitions, `"},`...)
+func (l *line) metric(name, unit string, value any) {
+	l.definitions = append(l.definitions, definition{name, unit})
+	l.members[name] = value
 }
 
-// member appends the name of a member of the document.
-func member(to []byte, name string) []byte {
-	to = append(to, '"')
-	to = append(to, name...)
-	return append(to, '"', ':')
+// some adds a count if it is not 0.
+func (l *line) some(name string, n int64) {
+	if n != 0 {
+		l.metric(name, unitCount, n)
+	}
 }
 
-// member appends a number that is not a metric.
-func (l *lineBuilder) member(name string, n int64) {
-	l.numbers = append(strconv.AppendInt(member(l.numbers, name), n, 10), ',')
-}
-
-// longest appends the longest of the times, in seconds, as a member that is not a metric. It appends nothing if there
-// is no time.
-func (l *lineBuilder) longest(name string, h *histogram) {
+// longest adds the longest of the times, in seconds, as a member that is not a metric. It adds nothing if there is no
+// time.
+func (l *line) longest(name string, h *histogram) {
 	for i := len(h) - 1; i >= 0; i-- {
 		if h[i] > 0 {
-			l.numbers = append(append(member(l.numbers, name), stepSeconds[i]...), ',')
+			l.members[name] = stepSeconds[i]
 			return
 		}
 	}
 }
 
-func (l *lineBuilder) number(name, unit string, n int64) {
-	l.define(name, unit)
-	l.numbers = append(strconv.AppendInt(member(l.numbers, name), n, 10), ',')
+// hitRate adds 100 % for each decision from a lease and 0 % for each call. The average over any time and any number of
+// instances is then the true rate, and not an average of rates.
+func (l *line) hitRate(local, calls int64) {
+	l.distribution("lease_hit_rate", unitPercent, []json.Number{"0", "100"}, []int64{max(calls, 0), max(local, 0)})
 }
 
-// decimal appends a metric whose value is n/10^digits. n is 0 or more.
-func (l *lineBuilder) decimal(name, unit string, n int64, digits int) {
-	l.define(name, unit)
-	l.numbers = strconv.AppendFloat(member(l.numbers, name), float64(n)/math.Pow10(digits), 'f', -1, 64)
-	l.numbers = append(l.numbers, ',')
-}
-
-// some appends a count if it is not 0.
-func (l *lineBuilder) some(name string, n int64) {
-	if n != 0 {
-		l.number(name, unitCount, n)
-	}
-}
-
-// hitRate writes 100 % for each decision from a lease and 0 % for each call. The average over any time and any number
-// of instances is then the true rate, and not an average of rates.
-func (l *lineBuilder) hitRate(local, calls int64) {
-	values, counts := make([]string, 0, 2), make([]int64, 0, 2)
-	if calls > 0 {
-		values, counts = append(values, "0"), append(counts, calls)
-	}
-	if local > 0 {
-		values, counts = append(values, "100"), append(counts, local)
-	}
-	l.distribution("lease_hit_rate", unitPercent, values, counts)
-}
-
-func (l *lineBuilder) latency(name string, h *histogram) {
-	l.distribution(name, unitMicros, stepValues[:], h[:])
-}
-
-// distribution appends a metric with the number of times that each value occurred. It leaves out values that never
-// occurred. It appends nothing if no value occurred.
-func (l *lineBuilder) distribution(name, unit string, values []string, counts []int64) {
-	begun := false
+// distribution adds a metric with the number of times that each value occurred. It leaves out values that never
+// occurred. It adds nothing if no value occurred.
+func (l *line) distribution(name, unit string, values []json.Number, counts []int64) {
+	var d distribution
 	for i, n := range counts {
-		if n == 0 {
-			continue
-		}
-		if !begun {
-			begun = true
-			l.arrays = append(member(l.arrays, name), `{"Values":[`...)
-		}
-		l.arrays = append(append(l.arrays, values[i]...), ',')
-	}
-	if !begun {
-		return
-	}
-	l.define(name, unit)
-	l.arrays[len(l.arrays)-1] = ']'
-	l.arrays = append(l.arrays, `,"Counts":[`...)
-	for _, n := range counts {
 		if n != 0 {
-			l.arrays = append(strconv.AppendInt(l.arrays, n, 10), ',')
+			d.Values, d.Counts = append(d.Values, values[i]), append(d.Counts, n)
 		}
 	}
-	l.arrays[len(l.arrays)-1] = ']'
-	l.arrays = append(l.arrays, '}', ',')
+	if d.Counts != nil {
+		l.metric(name, unit, d)
+	}
 }
 
-// limits appends which limits denied, as a member. It is not a metric, because the ids in plans would cause too many
+// limits adds which limits denied, as a member. It is not a metric, because the ids in plans would cause too many
 // metrics.
-func (l *lineBuilder) limits(b *bucket) {
-	if b.limitCount == 0 && b.otherLimits == (limitBucket{}) {
-		return
-	}
-	l.arrays = append(member(l.arrays, "limits"), '{')
-	for i := range b.limitCount {
-		l.limit(&b.limits[i], b.limits[i].id)
+func (l *line) limits(b *bucket) {
+	all := map[string]limitBucket{}
+	for _, limit := range b.limits[:b.limitCount] {
+		all[limit.id] = limit
 	}
 	if b.otherLimits != (limitBucket{}) {
-		l.limit(&b.otherLimits, otherLimits)
+		all[otherLimits] = b.otherLimits
 	}
-	l.arrays[len(l.arrays)-1] = '}'
-	l.arrays = append(l.arrays, ',')
+	if len(all) > 0 {
+		l.members["limits"] = all
+	}
 }
 
 // otherLimits cannot be the id of a limit, because ids have no brackets.
 const otherLimits = "(other)"
-
-func (l *lineBuilder) limit(counted *limitBucket, id string) {
-	l.arrays = append(member(l.arrays, id), `{"denied":`...)
-	l.arrays = strconv.AppendInt(l.arrays, counted.denied, 10)
-	l.arrays = append(l.arrays, `,"shadow_denied":`...)
-	l.arrays = strconv.AppendInt(l.arrays, counted.shadow, 10)
-	l.arrays = append(l.arrays, '}', ',')
-}

@@ -1,6 +1,7 @@
 package telemetry
 
 import (
+	"encoding/json"
 	"math/bits"
 	"strconv"
 	"time"
@@ -20,8 +21,8 @@ type histogram [steps]int64
 
 var (
 	stepEnds    [steps]time.Duration // the longest latency of each step
-	stepValues  [steps]string        // the value that is reported for it, µs
-	stepSeconds [steps]string        // the same, s
+	stepValues  [steps]json.Number   // the value that is reported for it, µs
+	stepSeconds [steps]json.Number   // the same, s
 	firstSteps  [65]uint8            // index: bits of a latency in ns; value: the first step to look at
 )
 
@@ -45,9 +46,9 @@ func init() {
 }
 
 // fourDigits writes a positive number with four significant digits.
-func fourDigits(v float64) string {
+func fourDigits(v float64) json.Number {
 	rounded, _ := strconv.ParseFloat(strconv.FormatFloat(v, 'e', 3, 64), 64) // FormatFloat writes valid numbers
-	return strconv.FormatFloat(rounded, 'f', -1, 64)
+	return json.Number(strconv.FormatFloat(rounded, 'f', -1, 64))
 }
 
 // add counts a latency. A negative latency, which occurs after a clock was set back, counts as the shortest.

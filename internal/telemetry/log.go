@@ -10,7 +10,7 @@ import (
 // Origin says which request log lines belong to.
 type Origin struct {
 	RequestID string // of Lambda or of the gateway; log lines have its first 128 bytes
-	Trace     Trace
+	Trace     string // id of the trace, as [XRayTrace] returns it; "" if there is none
 }
 
 const maxRequestID = 128
@@ -25,8 +25,8 @@ func WithOrigin(ctx context.Context, o Origin) context.Context {
 	}
 	var attrs []slog.Attr
 	for _, a := range []slog.Attr{
-		slog.String("request_id", o.RequestID), slog.String("trace_id", o.Trace.ID),
-		slog.String("xray_trace_id", o.Trace.XRay()),
+		slog.String("request_id", o.RequestID), slog.String("trace_id", o.Trace),
+		slog.String("xray_trace_id", xrayForm(o.Trace)),
 	} {
 		if a.Value.String() != "" {
 			attrs = append(attrs, a)

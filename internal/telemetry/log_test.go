@@ -17,7 +17,7 @@ import (
 )
 
 // origin returns the ids that a request brings.
-var origin = telemetry.Origin{RequestID: "c6af9ac6-7b61-11e6-9a41-93e8deadbeef", Trace: telemetry.Trace{ID: traceID}}
+var origin = telemetry.Origin{RequestID: "c6af9ac6-7b61-11e6-9a41-93e8deadbeef", Trace: traceID}
 
 func newLogger(level slog.Leveler) (*slog.Logger, *bytes.Buffer) {
 	var out bytes.Buffer

@@ -1,10 +1,9 @@
 package telemetry
 
 import (
-	"errors"
 	"fmt"
+	"maps"
 	"slices"
-	"strconv"
 	"sync"
 	"time"
 )
@@ -17,36 +16,21 @@ const maxMeters = 64
 // of metrics are constants of the program, never input. A nil Meter counts nothing. A zero Meter must not be used. It
 // is safe for concurrent use.
 type Meter struct {
-	c    Config
-	head string
-	dims string
+	c Config
 
 	mu     sync.Mutex
-	counts []meterCount
-	times  []meterTimes
+	counts map[string]int64
+	times  map[string]*histogram
 	lost   int64 // metrics whose names are not valid, or that are too many
 }
 
-type meterCount struct {
-	name string
-	n    int64
-}
-
-type meterTimes struct {
-	name string
-	took histogram
-}
-
-// NewMeter checks the configuration and makes a meter. Totals and Gauges must be nil. The error names the field.
+// NewMeter checks the configuration and makes a meter, which does not use Totals and Gauges. The error names the field.
 func NewMeter(c Config) (*Meter, error) {
-	if c.Totals != nil || c.Gauges != nil {
-		return nil, errors.New("telemetry: a Meter takes no Totals and Gauges; they are for a Recorder")
-	}
 	r, err := New(c)
 	if err != nil {
 		return nil, err
 	}
-	return &Meter{c: r.c, head: r.head, dims: r.dims}, nil
+	return &Meter{c: r.c, counts: map[string]int64{}, times: map[string]*histogram{}}, nil
 }
 
 // metered returns the metrics that a Meter writes, by name. Metrics of one name are the same in each function.
@@ -68,12 +52,8 @@ func (m *Meter) Count(name string, n int64) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	i := slices.IndexFunc(m.counts, func(c meterCount) bool { return c.name == name })
-	switch {
-	case i >= 0:
-		m.counts[i].n += n
-	case m.room(name):
-		m.counts = append(m.counts, meterCount{name, n})
+	if _, counted := m.counts[name]; counted || m.room(name) {
+		m.counts[name] += n
 	}
 }
 
@@ -85,13 +65,11 @@ func (m *Meter) Took(name string, d time.Duration) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	i := slices.IndexFunc(m.times, func(t meterTimes) bool { return t.name == name })
-	if i < 0 && m.room(name) {
-		i = len(m.times)
-		m.times = append(m.times, meterTimes{name: name})
+	if m.times[name] == nil && m.room(name) {
+		m.times[name] = new(histogram)
 	}
-	if i >= 0 {
-		m.times[i].took.add(d)
+	if h := m.times[name]; h != nil {
+		h.add(d)
 	}
 }
 
@@ -113,34 +91,31 @@ func (m *Meter) Flush(now time.Time) error {
 	}
 	m.mu.Lock()
 	counts, times, lost := m.counts, m.times, m.lost
-	m.counts, m.times, m.lost = nil, nil, 0
+	m.counts, m.times, m.lost = map[string]int64{}, map[string]*histogram{}, 0
 	m.mu.Unlock()
-	var l lineBuilder
-	for _, c := range counts {
-		if is := metered()[c.name]; is.LineOnly || c.n == 0 && !is.Always {
-			l.member(c.name, c.n)
+	l := newLine()
+	for _, name := range slices.Sorted(maps.Keys(counts)) {
+		if is := metered()[name]; is.LineOnly || counts[name] == 0 && !is.Always {
+			l.members[name] = counts[name]
 		} else {
-			l.number(c.name, unitCount, c.n)
+			l.metric(name, unitCount, counts[name])
 		}
 	}
 	l.some("telemetry_names_lost", lost)
-	for i := range times {
-		if metered()[times[i].name].LineOnly {
-			l.longest(times[i].name, &times[i].took)
+	for _, name := range slices.Sorted(maps.Keys(times)) {
+		if metered()[name].LineOnly {
+			l.longest(name, times[name])
 		} else {
-			l.distribution(times[i].name, unitSeconds, stepSeconds[:], times[i].took[:])
+			l.distribution(name, unitSeconds, stepSeconds[:], times[name][:])
 		}
 	}
-	if len(l.numbers)+len(l.arrays) == 0 {
+	if len(l.members) == 0 {
 		return nil
 	}
-	out := []byte{'{'}
-	if len(l.definitions) > 0 {
-		out = append(out, `"_aws":{"Timestamp":`...)
-		out = strconv.AppendInt(out, clampedSecond(now)*1000, 10)
-		out = l.directive(out, m.head)
+	out, err := l.encode(&m.c, clampedSecond(now))
+	if err != nil {
+		return fmt.Errorf("telemetry: make a line: %w", err)
 	}
-	out = l.members(out, m.dims)
 	if _, err := m.c.Writer.Write(out); err != nil {
 		return fmt.Errorf("telemetry: write a line: %w", err)
 	}

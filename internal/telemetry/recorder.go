@@ -119,9 +119,7 @@ const (
 // A goroutine of its own writes the lines. On Lambda, it may write a line only after the environment thaws. The time in
 // the line is that of the line's second all the same.
 type Recorder struct {
-	c    Config
-	head string // of the directive: namespace and dimensions
-	dims string // the dimensions as members
+	c Config
 
 	mu    sync.Mutex
 	open  *bucket       // of the current second; nil if nothing was recorded in it
@@ -133,7 +131,6 @@ type Recorder struct {
 	cause error         // why the last lost line was lost
 
 	// Only the writing goroutine uses these fields. There is one such goroutine at a time.
-	line    lineBuilder
 	told    int64 // how many of the lost lines were reported
 	before  Totals
 	partial bool // the last write ended within a line
@@ -169,8 +166,9 @@ type storeBucket struct {
 }
 
 type limitBucket struct {
-	id             string
-	denied, shadow int64
+	id     string
+	Denied int64 `json:"denied"`
+	Shadow int64 `json:"shadow_denied"`
 }
 
 // kindCount is the number of kinds of answers.
@@ -200,9 +198,7 @@ func New(c Config) (*Recorder, error) {
 			return nil, fmt.Errorf("telemetry: %s is an IP address, which must not occur in metrics", d.field)
 		}
 	}
-	r := &Recorder{c: c}
-	r.head, r.dims = headOf(&c)
-	return r, nil
+	return &Recorder{c: c}, nil
 }
 
 // isName reports whether s is 1..most characters, each a letter, a digit, or a character of also.
@@ -236,9 +232,9 @@ func (r *Recorder) Decision(now time.Time, d Decision) {
 	switch {
 	case d.Limit == "":
 	case spared:
-		b.limit(d.Limit).shadow++
+		b.limit(d.Limit).Shadow++
 	default:
-		b.limit(d.Limit).denied++
+		b.limit(d.Limit).Denied++
 	}
 	r.mu.Unlock()
 }
@@ -248,7 +244,7 @@ func (r *Recorder) ShadowDenied(now time.Time, limit string) {
 	r.mu.Lock()
 	b := r.at(now)
 	b.shadowDenied++
-	b.limit(limit).shadow++
+	b.limit(limit).Shadow++
 	r.mu.Unlock()
 }
 
@@ -294,13 +290,6 @@ func (r *Recorder) Panic(now time.Time) {
 	r.mu.Unlock()
 }
 
-// Lost returns how many lines were not written, because the writer failed or was too slow.
-func (r *Recorder) Lost() int64 {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.lost
-}
-
 // Flush ends the current second and waits until all lines are written, or until ctx ends. It returns an error if ctx
 // ended first, or if lines were lost meanwhile. Recording goes on in either case. Call it on SIGTERM: otherwise, what
 // was recorded since the last line is lost.
@@ -323,25 +312,6 @@ func (r *Recorder) Flush(ctx context.Context) error {
 		return fmt.Errorf("telemetry: flush: %d lines lost: %w", r.lost-lost, r.cause)
 	}
 	return nil
-}
-
-// Run ends each second when it is over, even if nothing more is recorded, until ctx ends. Call Flush then. A Lambda
-// function cannot call Run, because it does not run between two requests, and does not need it.
-func (r *Recorder) Run(ctx context.Context) {
-	ticker := time.NewTicker(time.Second)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case now := <-ticker.C:
-			r.mu.Lock()
-			if r.open != nil && !r.open.covers(clampedSecond(now)) {
-				r.end()
-			}
-			r.mu.Unlock()
-		}
-	}
 }
 
 // at returns the bucket for a record. The caller holds r.mu.
@@ -467,7 +437,10 @@ func (r *Recorder) writeLine(b *bucket, lost int64) error {
 	if r.c.Gauges != nil {
 		stand = r.c.Gauges(time.Unix(b.second, 0))
 	}
-	out := r.line.build(r, b, grown, stand, lost-r.told)
+	out, err := secondLine(b, grown, stand, lost-r.told).encode(&r.c, b.second)
+	if err != nil {
+		return err
+	}
 	if r.partial {
 		out = append([]byte{'\n'}, out...)
 	}
