@@ -102,8 +102,9 @@ func (h *Handler) appendInvocationID(ctx context.Context, attrs []slog.Attr) []s
 	return append(attrs, slog.String("lambda_request_id", h.config.InvocationID(ctx)))
 }
 
-// traceOf returns the id of the X-Ray trace that the event names, or else of the trace that Lambda names. aws-lambda-go puts the
-// latter into the context. It is also in the environment variable, unless the process answers several calls at once.
+// traceOf returns the id of the X-Ray trace that the event names, or else of the trace that Lambda names. aws-lambda-go
+// puts the latter into the context. It is also in the environment variable, unless the process answers several calls at
+// once.
 func traceOf(ctx context.Context, eventTrace string) string {
 	if id := telemetry.XRayTrace(eventTrace); id != "" {
 		return id

@@ -3,7 +3,6 @@ package infra
 import (
 	"encoding/json"
 	"fmt"
-	"io/fs"
 	"maps"
 	"slices"
 	"strconv"
@@ -32,8 +31,6 @@ func (p *place) environment(function string) (map[string]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	control := &p.deployment.Control
-	variables["SLUICE_METRICS_NAMESPACE"], variables["SLUICE_LOG_LEVEL"] = control.MetricsNamespace, control.LogLevel
 	tokens := []string{p.names.Partition, "aws", p.names.Account, "123456789012", p.names.Suffix, "amazonaws.com"}
 	if p.api != "" {
 		tokens = append(tokens, p.api, "abc1234/"+operatorsStage)
@@ -58,115 +55,44 @@ func (p *place) environment(function string) (map[string]string, error) {
 			"configure fewer issuers or cells",
 			function, size, maxEnvironment)
 	}
-	if err := readEnvironment(function, given); err != nil {
+	if err := environ.Check(function, given); err != nil {
 		return nil, fmt.Errorf("%s: %w", function, err)
 	}
 	return variables, nil
 }
 
-// readEnvironment reads variables as the function does when it starts.
-func readEnvironment(function string, variables []string) (err error) {
-	var bundle fs.FS // the zip contains no plans and no issuers
-	switch function {
-	case config.Publisher:
-		_, err = environ.ParsePublisher(variables)
-	case config.Archiver:
-		_, err = environ.ParseArchiver(variables)
-	case config.Anchor:
-		_, err = environ.ParseAnchor(variables)
-	case config.Balancer:
-		_, err = environ.ParseBalancer(variables)
-	case config.Admin:
-		_, err = environ.ParseAdmin(variables)
-	case config.Canary:
-		_, err = environ.ParseCanary(variables)
-	case config.Authorizer:
-		_, err = environ.Parse(variables, bundle)
-	case config.Applier:
-		_, err = environ.ParseApplier(variables)
-	case config.Reconcile:
-		_, err = environ.ParseReconcile(variables)
-	case config.Ops:
-		_, err = environ.ParseOps(variables, bundle)
-	default:
-		err = fmt.Errorf("the function is unknown")
-	}
-	return err
-}
-
-// variables returns the variables that differ between functions.
+// variables returns the values of those variables that the function reads.
 func (p *place) variables(function string) (map[string]string, error) {
 	n, control := p.names, &p.deployment.Control
-	switch function {
-	case config.Publisher:
-		return map[string]string{
-			"SLUICE_PLANS_TABLE": n.Control(config.Plans), "SLUICE_TENANTS_TABLE": n.Control(config.Tenants),
-			"SLUICE_KEYS_TABLE": n.Control(config.Keys), "SLUICE_TOPIC": n.TopicARN(control.Region),
-			"SLUICE_KEPT_QUEUE": p.keptQueueURL(),
-		}, nil
-	case config.Archiver:
-		return map[string]string{
-			"SLUICE_PLANS_TABLE": n.Control(config.Plans), "SLUICE_TENANTS_TABLE": n.Control(config.Tenants),
-			"SLUICE_KEYS_TABLE": n.Control(config.Keys), "SLUICE_CELLS_TABLE": n.Control(config.Cells),
-			"SLUICE_OPERATIONS_TABLE": n.Control(config.Operations),
-			"SLUICE_AUDIT_BUCKET":     n.AuditBucket(control.Region),
-		}, nil
-	case config.Anchor:
-		return map[string]string{
-			"SLUICE_PLANS_TABLE": n.Control(config.Plans), "SLUICE_TENANTS_TABLE": n.Control(config.Tenants),
-			"SLUICE_KEYS_TABLE": n.Control(config.Keys), "SLUICE_CELLS_TABLE": n.Control(config.Cells),
-			"SLUICE_OPERATIONS_TABLE": n.Control(config.Operations),
-			"SLUICE_AUDIT_BUCKET":     n.AuditBucket(control.Region),
-			"SLUICE_ANCHOR_KEY":       p.anchorKey,
-		}, nil
-	case config.Balancer:
-		return map[string]string{
-			"SLUICE_PLANS_TABLE": n.Control(config.Plans), "SLUICE_CELLS_TABLE": n.Control(config.Cells),
-			"SLUICE_TOPIC": n.TopicARN(control.Region), "SLUICE_KEPT_QUEUE": p.keptQueueURL(),
-		}, nil
-	case config.Admin:
-		return map[string]string{
-			"SLUICE_API":         p.api,
-			"SLUICE_PLANS_TABLE": n.Control(config.Plans), "SLUICE_TENANTS_TABLE": n.Control(config.Tenants),
-			"SLUICE_KEYS_TABLE": n.Control(config.Keys), "SLUICE_CELLS_TABLE": n.Control(config.Cells),
-			"SLUICE_STATUS_CELLS": p.configTables(), "SLUICE_SECRET": n.Control(config.Secret),
-			"SLUICE_KEY_PEPPER": control.Pepper,
-		}, nil
-	case config.Canary:
-		return map[string]string{"SLUICE_PLANS_TABLE": n.Control(config.Plans),
-			"SLUICE_CANARY_CELLS": p.configTables()}, nil
+	all := map[string]string{
+		"SLUICE_METRICS_NAMESPACE": control.MetricsNamespace, "SLUICE_LOG_LEVEL": control.LogLevel,
+		"SLUICE_TOPIC": n.TopicARN(control.Region), "SLUICE_KEPT_QUEUE": p.keptQueueURL(),
+		"SLUICE_AUDIT_BUCKET": n.AuditBucket(control.Region), "SLUICE_ANCHOR_KEY": p.anchorKey, "SLUICE_API": p.api,
+		"SLUICE_STATUS_CELLS": p.configTables(), "SLUICE_CANARY_CELLS": p.configTables(),
+		"SLUICE_SECRET": n.Control(config.Secret), "SLUICE_KEY_PEPPER": control.Pepper,
 	}
-	if p.cell == nil {
-		return nil, fmt.Errorf("%s is not a function of the control plane", function)
-	}
-	own := map[string]string{"SLUICE_CELL": p.cell.ID, "SLUICE_CONFIG_TABLE": p.name(config.Config)}
-	switch function {
-	case config.Authorizer:
-		if p.kill != nil {
-			own["SLUICE_KILL_SWITCH"] = p.kill.setting()
-		}
-		return own, p.addDecisionVariables(own)
-	case config.Ops:
-		own["SLUICE_API"], own["SLUICE_OPERATIONS_TABLE"] = p.api, p.controlTable(config.Operations)
-		return own, p.addDecisionVariables(own)
-	case config.Applier:
-		own["SLUICE_KEPT_QUEUE"] = p.keptQueueURL()
-		own["SLUICE_CHANGES_QUEUE"] = n.QueueURL(p.cell.Region, p.name(config.Changes))
-		p.addControlTables(own)
-	case config.Reconcile:
-		p.addControlTables(own)
-	}
-	return own, nil
-}
-
-// addControlTables adds the variables of functions that compare the cell with the control tables.
-func (p *place) addControlTables(to map[string]string) {
-	for name, table := range map[string]string{
+	for variable, table := range map[string]string{
 		"SLUICE_PLANS_TABLE": config.Plans, "SLUICE_TENANTS_TABLE": config.Tenants, "SLUICE_KEYS_TABLE": config.Keys,
-		"SLUICE_CELLS_TABLE": config.Cells,
+		"SLUICE_CELLS_TABLE": config.Cells, "SLUICE_OPERATIONS_TABLE": config.Operations,
 	} {
-		to[name] = p.controlTable(table)
+		all[variable] = n.Control(table)
+		if p.cell != nil { // the table may be in another region
+			all[variable] = n.ControlTableARN(control.Region, table)
+		}
 	}
+	if p.cell != nil {
+		all["SLUICE_CELL"], all["SLUICE_CONFIG_TABLE"] = p.cell.ID, p.name(config.Config)
+		all["SLUICE_CHANGES_QUEUE"] = n.QueueURL(p.cell.Region, p.name(config.Changes))
+		if p.kill != nil && function == config.Authorizer {
+			all["SLUICE_KILL_SWITCH"] = p.kill.setting()
+		}
+		if err := p.addDecisionVariables(all); err != nil {
+			return nil, err
+		}
+	}
+	read := environ.Names(function)
+	maps.DeleteFunc(all, func(name, value string) bool { return value == "" || !slices.Contains(read, name) })
+	return all, nil
 }
 
 // addDecisionVariables adds the variables of functions that count requests: the authorizer, and ops, which must find
@@ -176,7 +102,7 @@ func (p *place) addDecisionVariables(to map[string]string) error {
 	if homes := p.homes(); len(homes) > 1 {
 		to["SLUICE_HOMES"] = formatHomes(homes)
 	}
-	to["SLUICE_COUNTERS_TABLE"], to["SLUICE_SECRET"] = p.name(config.Counters), p.names.Control(config.Secret)
+	to["SLUICE_COUNTERS_TABLE"] = p.name(config.Counters)
 	to["SLUICE_MAX_INSTANCES"] = strconv.Itoa(c.MaxInstances)
 	to["SLUICE_TRUSTED_HOPS"], to["SLUICE_RETRY_JITTER"] = strconv.Itoa(c.TrustedHops), strconv.Itoa(c.RetryJitter)
 	to["SLUICE_LEASES"] = strconv.FormatBool(!c.NoLeases)
@@ -209,12 +135,6 @@ func (p *place) addDecisionVariables(to map[string]string) error {
 
 // keptQueueURL returns the URL of the queue for messages and records that a function cannot use.
 func (p *place) keptQueueURL() string { return p.names.QueueURL(p.region(), p.name(config.Kept)) }
-
-// controlTable returns how a cell's function names a control table: by its ARN, because the table may be in another
-// region.
-func (p *place) controlTable(table string) string {
-	return p.names.ControlTableARN(p.deployment.Control.Region, table)
-}
 
 // configTables returns the config tables of all cells, in the form of SLUICE_STATUS_CELLS.
 func (p *place) configTables() string {

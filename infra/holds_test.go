@@ -978,25 +978,11 @@ var expected = map[grants.Resource]map[string]int{
 	grants.Switch:  {"appconfig:application/APPLICATION/environment/ENVIRONMENT/configuration/PROFILE": 1},
 }
 
-// parsers read the variables of each function as it does when it starts.
-var parsers = map[string]func([]string) error{
-	config.Publisher:  func(e []string) error { _, err := environ.ParsePublisher(e); return err },
-	config.Archiver:   func(e []string) error { _, err := environ.ParseArchiver(e); return err },
-	config.Anchor:     func(e []string) error { _, err := environ.ParseAnchor(e); return err },
-	config.Balancer:   func(e []string) error { _, err := environ.ParseBalancer(e); return err },
-	config.Admin:      func(e []string) error { _, err := environ.ParseAdmin(e); return err },
-	config.Canary:     func(e []string) error { _, err := environ.ParseCanary(e); return err },
-	config.Authorizer: func(e []string) error { _, err := environ.Parse(e, nil); return err },
-	config.Applier:    func(e []string) error { _, err := environ.ParseApplier(e); return err },
-	config.Reconcile:  func(e []string) error { _, err := environ.ParseReconcile(e); return err },
-	config.Ops:        func(e []string) error { _, err := environ.ParseOps(e, nil); return err },
-}
-
 func functionHolds(one *template, _ string, r *resource, wrong func(string, ...any)) {
 	name := one.text(r.get("FunctionName"))
 	kind := name[strings.LastIndex(name, "-")+1:]
 	of, ok := grants.Of(kind)
-	if !ok || parsers[kind] == nil {
+	if !ok || environ.Names(kind) == nil {
 		wrong("there is no function %s", kind)
 		return
 	}
@@ -1014,7 +1000,7 @@ func functionHolds(one *template, _ string, r *resource, wrong func(string, ...a
 			wrong("it answers the API %v, which is not its own", variables["SLUICE_API"])
 		}
 	}
-	if err := parsers[kind](given); err != nil {
+	if err := environ.Check(kind, given); err != nil {
 		wrong("it would not start: %v", err)
 	}
 	reserved, memory := float64(of.Reserved), float64(of.MemoryMB)

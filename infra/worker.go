@@ -145,7 +145,7 @@ func (p *WorkerProps) variables() (map[string]string, error) {
 	for _, name := range slices.Sorted(maps.Keys(example)) {
 		given = append(given, name+"="+example[name])
 	}
-	if _, err := environ.ParseWorker(given); err != nil {
+	if _, err := environ.Read[environ.Worker](given); err != nil {
 		return nil, errors.New(strings.ReplaceAll(err.Error(), "\n", " "))
 	}
 	return variables, nil

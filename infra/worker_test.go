@@ -201,7 +201,7 @@ func workerHolds(one *template) (wrong []string) {
 		}
 		environment = append(environment, name+"="+text)
 	}
-	if s, err := environ.ParseWorker(environment); err != nil || s.Target != target || s.Limit != "100/s" {
+	if s, err := environ.Read[environ.Worker](environment); err != nil || s.Target != target || s.Limit != "100/s" {
 		bad("it would not start: %v", err)
 	}
 	for id, a := range one.ofType("AWS::CloudWatch::Alarm") {

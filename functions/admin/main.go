@@ -25,7 +25,7 @@ import (
 	"github.com/sluicelimits/sluice/streams/awsio"
 )
 
-func main() { function.Main(environ.ParseAdmin, start) }
+func main() { function.Main(environ.Read[environ.Admin], start) }
 
 func start(process *function.Process, s *environ.Admin) (function.Handler, error) {
 	tables, err := dynamo.New(process.DynamoDB(awsio.Region(s.Tables.Plans)), map[control.Table]string{

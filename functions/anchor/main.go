@@ -18,7 +18,7 @@ import (
 	"github.com/sluicelimits/sluice/streams/awsio"
 )
 
-func main() { function.Main(environ.ParseAnchor, start) }
+func main() { function.Main(environ.Read[environ.Anchor], start) }
 
 func start(process *function.Process, s *environ.Anchor) (function.Handler, error) {
 	meter, err := process.Meter("")

@@ -16,7 +16,7 @@ import (
 	"github.com/sluicelimits/sluice/streams/awsio"
 )
 
-func main() { function.Main(environ.ParseApplier, start) }
+func main() { function.Main(environ.Read[environ.Applier], start) }
 
 func start(process *function.Process, s *environ.Applier) (function.Handler, error) {
 	meter, err := process.Meter(s.Cell)

@@ -17,7 +17,7 @@ import (
 	"github.com/sluicelimits/sluice/streams/archiver"
 )
 
-func main() { function.Main(environ.ParseArchiver, start) }
+func main() { function.Main(environ.Read[environ.Archiver], start) }
 
 func start(process *function.Process, s *environ.Archiver) (function.Handler, error) {
 	meter, err := process.Meter("")

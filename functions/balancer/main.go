@@ -19,7 +19,7 @@ import (
 	"github.com/sluicelimits/sluice/streams/publisher"
 )
 
-func main() { function.Main(environ.ParseBalancer, start) }
+func main() { function.Main(environ.Read[environ.Balancer], start) }
 
 func start(process *function.Process, s *environ.Balancer) (function.Handler, error) {
 	meter, err := process.Meter("")

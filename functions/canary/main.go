@@ -14,7 +14,7 @@ import (
 	"github.com/sluicelimits/sluice/streams/canary"
 )
 
-func main() { function.Main(environ.ParseCanary, start) }
+func main() { function.Main(environ.Read[environ.Canary], start) }
 
 func start(process *function.Process, s *environ.Canary) (function.Handler, error) {
 	tables, err := dynamo.New(process.DynamoDB(awsio.Region(s.Plans)), map[control.Table]string{control.Plans: s.Plans})

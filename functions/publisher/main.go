@@ -22,7 +22,7 @@ import (
 	"github.com/sluicelimits/sluice/streams/publisher"
 )
 
-func main() { function.Main(environ.ParsePublisher, start) }
+func main() { function.Main(environ.Read[environ.Publisher], start) }
 
 func start(process *function.Process, s *environ.Publisher) (function.Handler, error) {
 	meter, err := process.Meter("") // the publisher belongs to no cell

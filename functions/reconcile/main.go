@@ -15,7 +15,7 @@ import (
 	"github.com/sluicelimits/sluice/streams/reconcile"
 )
 
-func main() { function.Main(environ.ParseReconcile, start) }
+func main() { function.Main(environ.Read[environ.Reconcile], start) }
 
 func start(process *function.Process, s *environ.Reconcile) (function.Handler, error) {
 	meter, err := process.Meter(s.Cell)

@@ -23,7 +23,7 @@ import (
 	"github.com/sluicelimits/sluice/streams/awsio"
 )
 
-func main() { function.Main(environ.ParseWorker, start) }
+func main() { function.Main(environ.Read[environ.Worker], start) }
 
 // maxPeriod is the longest period of the limit. A new environment waits for the next window before it receives
 // anything, because it does not know what an earlier environment spent in the present one.

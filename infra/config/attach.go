@@ -30,20 +30,6 @@ const maxAttached = 40
 // ID returns the API's id.
 func (a *Attachment) ID() string { return a.REST + a.HTTP + a.WebSocket }
 
-func (r *reader) attach(to *[]Attachment) func(value) {
-	return func(v value) {
-		r.list(v, "APIs", func(v value) {
-			*to = append(*to, Attachment{})
-			a := &(*to)[len(*to)-1]
-			r.mapping(v, "an API", keys{
-				"rest": r.text(&a.REST), "http": r.text(&a.HTTP), "webSocket": r.text(&a.WebSocket),
-				"allowOrigin":      r.text(&a.AllowOrigin),
-				"defaultResponses": r.negated(&a.NoDefaultResponses),
-			})
-		})
-	}
-}
-
 // checkAttachments checks the APIs of all cells. An API may be attached only once, because it has one authorizer of
 // Sluice and therefore belongs to one cell.
 func (d *Deployment) checkAttachments(c *checks) {

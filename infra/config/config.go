@@ -12,8 +12,8 @@
 //	  - { id: us-1, region: us-east-1, maxInstances: 200 }
 //	retired: [ { id: us-0, region: us-east-1 } ]
 //
-// The fields of [Deployment] describe all keys. A key is the field's name, beginning in lower case. A field that begins
-// with "No" stands for a key without "no" whose default is true, such as killSwitch or leases.
+// The fields of [Deployment] describe all keys. A key is the field's name, beginning in lower case, or the field's tag
+// "key". A field that begins with "No" stands for a key without "no" whose default is true, such as killSwitch or leases.
 package config
 
 import (
@@ -161,8 +161,8 @@ type Cell struct {
 
 	MaxInstances int  // the authorizer's reserved concurrency, 1 to 10000; default 100
 	MemoryMB     int  // the authorizer's memory, 128 to 10240; default 512
-	TrustedHops  int  // how many proxies in front of API Gateway are trusted, 0 to 16; see docs/authorizer.md
-	RetryJitter  int  // percent by which Retry-After is randomly increased, 0 to 100
+	TrustedHops  int  `key:"may be 0"` // how many proxies in front of API Gateway are trusted, 0 to 16; see docs/authorizer.md
+	RetryJitter  int  `key:"may be 0"` // percent by which Retry-After is randomly increased, 0 to 100
 	NoLeases     bool // make each decision in the store, without leases
 
 	Issuers     []Issuer // whose JWTs are accepted; if empty, no JWT is accepted
@@ -192,7 +192,7 @@ type Cell struct {
 // If 0, the default in docs/authorizer.md is used.
 type Deadlines struct {
 	Redis    time.Duration // for full cells only
-	DynamoDB time.Duration
+	DynamoDB time.Duration `key:"dynamodb"`
 	Home     time.Duration // for calls of the counters tables of other cells
 }
 
@@ -212,7 +212,7 @@ const (
 type Issuer struct {
 	Issuer        string   `json:"issuer"`
 	Audiences     []string `json:"audiences"`
-	JWKSURL       string   `json:"jwksUrl"`
+	JWKSURL       string   `json:"jwksUrl" key:"jwksUrl"`
 	Algorithms    []string `json:"algorithms,omitempty"`
 	AudienceClaim string   `json:"audienceClaim,omitempty"`
 	TenantClaim   string   `json:"tenantClaim,omitempty"`

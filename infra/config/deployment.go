@@ -1,149 +1,139 @@
 package config
 
 import (
+	"math"
+	"reflect"
+	"slices"
+	"strings"
 	"time"
+	"unicode"
 
 	"github.com/sluicelimits/sluice/internal/configfile"
 )
 
-// deployment reads the content of a file. [Deployment.Complete] checks it afterwards.
-func (r *reader) deployment(root value) *Deployment {
-	d := &Deployment{}
-	r.mapping(root, "a deployment", keys{
-		"prefix":  r.text(&d.Prefix),
-		"account": r.text(&d.Account), "architecture": r.text(&d.Architecture),
-		"control": func(v value) { r.control(v, &d.Control) },
-		"cells": func(v value) {
-			r.list(v, "cells", func(v value) {
-				d.Cells = append(d.Cells, Cell{})
-				r.cell(v, &d.Cells[len(d.Cells)-1])
-			})
-		},
-		"retired": func(v value) {
-			r.list(v, "cells", func(v value) {
-				d.Retired = append(d.Retired, Retired{})
-				gone := &d.Retired[len(d.Retired)-1]
-				r.mapping(v, "a cell that is gone", keys{"id": r.text(&gone.ID), "region": r.text(&gone.Region)})
-			})
-		},
-		"alarms": func(v value) {
-			r.mapping(v, "the alarms", keys{"set": r.text(&d.Alarms.Set), "email": r.text(&d.Alarms.Email),
-				"topics": r.texts(&d.Alarms.Topics)})
-		},
-		"operators": func(v value) {
-			let := &d.Operators
-			r.mapping(v, "the operators", keys{
-				"principals": r.texts(&let.Principals), "addresses": r.texts(&let.Addresses),
-				"accessLogs": r.boolean(&let.AccessLogs),
-			})
-		},
-		"dashboards": r.boolean(&d.Dashboards),
-	})
-	return d
+// what names the types of mappings in problems, and lists the types of lists.
+var what = map[reflect.Type]struct{ one, several string }{
+	reflect.TypeFor[Deployment](): {one: "a deployment"},
+	reflect.TypeFor[Control]():    {one: "the control plane"},
+	reflect.TypeFor[Audit]():      {one: "the audit trail"},
+	reflect.TypeFor[Cell]():       {"a cell", "cells"},
+	reflect.TypeFor[Retired]():    {"a cell that is gone", "cells"},
+	reflect.TypeFor[Alarms]():     {one: "the alarms"},
+	reflect.TypeFor[Callers]():    {one: "the operators"},
+	reflect.TypeFor[Deadlines]():  {one: "the deadlines"},
+	reflect.TypeFor[WAF]():        {one: "a firewall"},
+	reflect.TypeFor[Issuer]():     {"an issuer", "issuers"},
+	reflect.TypeFor[Valkey]():     {one: "a cache"},
+	reflect.TypeFor[Network]():    {one: "a network"},
+	reflect.TypeFor[Attachment](): {"an API", "APIs"},
+	reflect.TypeFor[string]():     {several: "strings"},
 }
 
-func (r *reader) control(v value, c *Control) {
-	r.mapping(v, "the control plane", keys{
-		"region": r.text(&c.Region),
-		"audit": func(v value) {
-			r.mapping(v, "the audit trail", keys{
-				"mode": r.text(&c.Audit.Mode), "retentionDays": r.number(&c.Audit.RetentionDays),
-				"confirm": r.text(&c.Audit.Confirm),
-				"anchors": r.boolean(&c.Audit.Anchors), "breakGlass": r.text(&c.Audit.BreakGlass),
-			})
-		},
-		"trail": r.negated(&c.NoTrail), "pepper": r.text(&c.Pepper),
-		"metricsNamespace": r.text(&c.MetricsNamespace), "logLevel": r.text(&c.LogLevel),
-		"logDays":       r.number(&c.LogDays),
-		"canaryMinutes": r.number(&c.CanaryMinutes), "platformLogs": r.negated(&c.NoPlatformLogs),
-	})
+// keyOf returns the key of a field: its name, beginning in lower case, or the tag key. negated says that the field
+// means the opposite of the key: its name begins with "No", or the tag with "no ". zero says that 0 is not the default.
+func keyOf(f reflect.StructField) (key string, negated, zero bool) {
+	key = f.Name
+	if name, cut := strings.CutPrefix(key, "No"); cut && unicode.IsUpper(rune(name[0])) {
+		key, negated = name, true
+	}
+	initials := len(key) - len(strings.TrimLeftFunc(key, unicode.IsUpper))
+	if initials > 1 && initials < len(key) { // the last one begins the next word
+		initials--
+	}
+	key = strings.ToLower(key[:initials]) + key[initials:]
+	switch tag := f.Tag.Get("key"); {
+	case tag == "may be 0":
+		zero = true
+	case strings.HasPrefix(tag, "no "):
+		key, negated = tag[len("no "):], true
+	case tag != "":
+		key = tag
+	}
+	return key, negated, zero
 }
 
-func (r *reader) cell(v value, c *Cell) {
-	r.mapping(v, "a cell", keys{
-		"id": r.text(&c.ID), "region": r.text(&c.Region), "profile": r.text(&c.Profile),
-		"maxInstances": r.number(&c.MaxInstances), "memoryMB": r.number(&c.MemoryMB),
-		"trustedHops": r.numberOrZero(&c.TrustedHops), "retryJitter": r.numberOrZero(&c.RetryJitter),
-		"leases": r.negated(&c.NoLeases),
-		"issuers": func(v value) {
-			r.list(v, "issuers", func(v value) {
-				c.Issuers = append(c.Issuers, Issuer{})
-				r.issuer(v, &c.Issuers[len(c.Issuers)-1])
-			})
-		},
-		"claims": r.texts(&c.Claims), "passDenials": r.texts(&c.PassDenials),
-		"deadlines": func(v value) {
-			r.mapping(v, "the deadlines", keys{
-				"redis": r.duration(&c.Deadlines.Redis), "dynamodb": r.duration(&c.Deadlines.DynamoDB),
-				"home": r.duration(&c.Deadlines.Home),
-			})
-		},
-		"cache": r.cache(&c.Cache), "network": r.network(&c.Network), "attach": r.attach(&c.Attach),
-		"killSwitch": r.negated(&c.NoKillSwitch), "rollbackAlarms": r.texts(&c.RollbackAlarms),
-		"waf": func(v value) {
-			c.WAF = &WAF{}
-			r.mapping(v, "a firewall", keys{"rate": r.number(&c.WAF.Rate), "stages": r.texts(&c.WAF.Stages)})
-		},
-	})
+// fill reads a value of the file into a value of a type. [Deployment.Complete] checks it afterwards.
+func (r *reader) fill(v value, to reflect.Value, zero bool) {
+	switch to := to.Addr().Interface().(type) {
+	case *string:
+		r.text(v, to)
+		return
+	case *bool:
+		*to, _ = r.Boolean(v)
+		return
+	case *int:
+		r.number(v, to, zero)
+		return
+	case *time.Duration:
+		r.duration(v, to)
+		return
+	}
+	switch to.Kind() {
+	case reflect.Pointer:
+		to.Set(reflect.New(to.Type().Elem()))
+		r.fill(v, to.Elem(), false)
+	case reflect.Slice:
+		items, _ := r.List(v, what[to.Type().Elem()].several)
+		for _, item := range items {
+			r.places[item.Path] = item
+			to.Set(reflect.Append(to, reflect.Zero(to.Type().Elem())))
+			r.fill(item, to.Index(to.Len()-1), false)
+		}
+	default:
+		r.mapping(v, to)
+	}
 }
 
-func (r *reader) issuer(v value, i *Issuer) {
-	r.mapping(v, "an issuer", keys{
-		"issuer": r.text(&i.Issuer), "audiences": r.texts(&i.Audiences), "jwksUrl": r.text(&i.JWKSURL),
-		"algorithms":    r.texts(&i.Algorithms),
-		"audienceClaim": r.text(&i.AudienceClaim), "tenantClaim": r.text(&i.TenantClaim),
-		"subjectClaim": r.text(&i.SubjectClaim),
-		"tenants":      r.texts(&i.Tenants), "allTenants": r.boolean(&i.AllTenants),
-	})
+// mapping reads a mapping into a struct and reports unknown keys.
+func (r *reader) mapping(v value, to reflect.Value) {
+	r.places[v.Path] = v
+	fields := map[string]reflect.StructField{}
+	var keys []string
+	for i := range to.NumField() {
+		key, _, _ := keyOf(to.Type().Field(i))
+		fields[key], keys = to.Type().Field(i), append(keys, key)
+	}
+	slices.Sort(keys)
+	o, _ := r.Object(v, &configfile.Schema{What: what[to.Type()].one, Keys: keys})
+	for _, e := range o.Entries {
+		r.places[e.Path] = e.Value
+		field := fields[e.Key]
+		_, negated, zero := keyOf(field)
+		if negated {
+			is, ok := r.Boolean(e.Value)
+			to.FieldByIndex(field.Index).SetBool(ok && !is)
+			continue
+		}
+		r.fill(e.Value, to.FieldByIndex(field.Index), zero)
+	}
 }
 
 // text reads a string that is not empty.
-func (r *reader) text(to *string) func(value) {
-	return func(v value) {
-		switch text, ok := r.Text(v); {
-		case ok && text == "":
-			r.Problem(v, "is empty: leave it out for the default")
-		case ok:
-			*to = text
-		}
+func (r *reader) text(v value, to *string) {
+	switch text, ok := r.Text(v); {
+	case ok && text == "":
+		r.Problem(v, "is empty: leave it out for the default")
+	case ok:
+		*to = text
 	}
 }
 
-func (r *reader) texts(to *[]string) func(value) {
-	return func(v value) {
-		r.list(v, "strings", func(v value) {
-			var one string
-			r.text(&one)(v)
-			*to = append(*to, one)
-		})
+// number reads a decimal integer. It refuses 0, which would be taken for "use the default", unless zero is set.
+func (r *reader) number(v value, to *int, zero bool) {
+	if n, ok := r.Integer(v, math.MinInt32, math.MaxInt32); ok {
+		*to = int(n)
 	}
-}
-
-func (r *reader) boolean(to *bool) func(value) {
-	return func(v value) {
-		if on, ok := r.Boolean(v); ok {
-			*to = on
-		}
+	if !zero && v.Node.Text == "0" {
+		r.Problem(v, "must not be 0")
 	}
 }
 
 // duration reads a time with its unit, and refuses 0, which would be taken for "use the default".
-func (r *reader) duration(to *time.Duration) func(value) {
-	return func(v value) {
-		d, err := time.ParseDuration(v.Node.Text)
-		if err != nil || d == 0 {
-			r.Problem(v, "want a time such as 8ms or 2s, got %s", configfile.Describe(v.Node))
-			return
-		}
-		*to = d
+func (r *reader) duration(v value, to *time.Duration) {
+	d, err := time.ParseDuration(v.Node.Text)
+	if err != nil || d == 0 {
+		r.Problem(v, "want a time such as 8ms or 2s, got %s", configfile.Describe(v.Node))
+		return
 	}
-}
-
-// negated reads a key whose default is true into a field that means the opposite.
-func (r *reader) negated(to *bool) func(value) {
-	return func(v value) {
-		is := true
-		r.boolean(&is)(v)
-		*to = !is
-	}
+	*to = d
 }

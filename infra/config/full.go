@@ -32,7 +32,7 @@ type Valkey struct {
 	// checks these two.
 	Endpoint string
 
-	PlainText bool // existing caches only: use no TLS. Not allowed with a password or IAM, except on a loopback address
+	PlainText bool `key:"no tls"` // existing caches only: use no TLS. Not allowed with a password or IAM, except on a loopback address
 	// existing caches with AuthIAM only: the ids of the ElastiCache replication group and of the user, whose user
 	// name must equal its id
 	Name, User string
@@ -105,33 +105,6 @@ var (
 	userIDs  = regexp.MustCompile(`^[A-Za-z]([A-Za-z0-9-]{0,38}[A-Za-z0-9])?$`) // ids of ElastiCache's users
 	secrets  = regexp.MustCompile(`^[A-Za-z0-9/_+=.@-]{1,512}$`)
 )
-
-func (r *reader) cache(to **Valkey) func(value) {
-	return func(v value) {
-		c := &Valkey{}
-		*to = c
-		r.mapping(v, "a cache", keys{
-			"node": r.text(&c.Node), "cluster": r.boolean(&c.Cluster), "shards": r.number(&c.Shards),
-			"auth":         r.text(&c.Auth),
-			"snapshotDays": r.number(&c.SnapshotDays),
-			"endpoint":     r.text(&c.Endpoint), "tls": r.negated(&c.PlainText), "name": r.text(&c.Name),
-			"user":   r.text(&c.User),
-			"secret": r.text(&c.Secret), "securityGroup": r.text(&c.SecurityGroup),
-		})
-	}
-}
-
-func (r *reader) network(to **Network) func(value) {
-	return func(v value) {
-		n := &Network{}
-		*to = n
-		r.mapping(v, "a network", keys{
-			"zones": r.number(&n.Zones), "cidr": r.text(&n.CIDR), "egress": r.text(&n.Egress), "vpc": r.text(&n.VPC),
-			"subnets":  r.texts(&n.Subnets),
-			"flowLogs": r.boolean(&n.FlowLogs),
-		})
-	}
-}
 
 // checkFullCells fills in and checks the settings that only full cells have.
 func (d *Deployment) checkFullCells(c *checks) {

@@ -2,9 +2,7 @@ package config
 
 import (
 	"errors"
-	"maps"
-	"math"
-	"slices"
+	"reflect"
 	"strings"
 
 	"github.com/sluicelimits/sluice/internal/configfile"
@@ -21,7 +19,8 @@ func Read(name string, data []byte) (*Deployment, error) {
 	document := r.Open(configyaml.Source(name, data), "it needs control and cells")
 	var d *Deployment
 	if document.Root != nil {
-		d = r.deployment(value{Doc: document, Node: document.Root})
+		d = &Deployment{}
+		r.fill(value{Doc: document, Node: document.Root}, reflect.ValueOf(d).Elem(), false)
 		r.addCheckProblems(d.Complete(), document)
 	}
 	if err := r.Err(); err != nil {
@@ -66,45 +65,6 @@ func (r *reader) addCheckProblems(err error, document *configfile.Document) {
 		}
 		if !follows {
 			r.ProblemAt(place, "%s", p.Message)
-		}
-	}
-}
-
-// keys maps the keys of a mapping to the functions that read their values.
-type keys map[string]func(value)
-
-// mapping reads a mapping and reports unknown keys.
-func (r *reader) mapping(v value, what string, known keys) {
-	r.places[v.Path] = v
-	o, _ := r.Object(v, &configfile.Schema{What: what, Keys: slices.Sorted(maps.Keys(known))})
-	for _, e := range o.Entries {
-		r.places[e.Path] = e.Value
-		known[e.Key](e.Value)
-	}
-}
-
-// list reads each item of a list.
-func (r *reader) list(v value, what string, item func(value)) {
-	items, _ := r.List(v, what)
-	for _, one := range items {
-		r.places[one.Path] = one
-		item(one)
-	}
-}
-
-// number reads a decimal integer and refuses 0, which would be taken for "use the default".
-func (r *reader) number(to *int) func(value) {
-	return func(v value) {
-		if r.numberOrZero(to)(v); v.Node.Text == "0" {
-			r.Problem(v, "must not be 0")
-		}
-	}
-}
-
-func (r *reader) numberOrZero(to *int) func(value) {
-	return func(v value) {
-		if n, ok := r.Integer(v, math.MinInt32, math.MaxInt32); ok {
-			*to = int(n)
 		}
 	}
 }

@@ -43,7 +43,8 @@ func TraceparentTrace(header string) (id string) {
 	return trace
 }
 
-// xrayForm returns the id of a trace in the form of X-Ray, "1-5759e988-bd862e3fe1be46a994272793", or "" for what is no id.
+// xrayForm returns the id of a trace in the form of X-Ray, "1-5759e988-bd862e3fe1be46a994272793", or "" for what is no
+// id.
 func xrayForm(id string) string {
 	if len(id) != 32 {
 		return ""

@@ -23,19 +23,19 @@ func TestArchiver(t *testing.T) {
 		Bucket: "audit.example-1",
 		Tables: environ.ControlTables{Plans: "plans", Tenants: "tenants", Keys: "keys", Cells: "cells"},
 	}
-	if got, err := environ.ParseArchiver(archived); err != nil || !reflect.DeepEqual(got, want) {
+	if got, err := environ.Read[environ.Archiver](archived); err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, %v; want %+v", got, err, want)
 	}
 	want.LogLevel = slog.LevelDebug
 	set := append([]string{"SLUICE_LOG_LEVEL=debug"}, archived...)
-	if got, err := environ.ParseArchiver(set); err != nil || !reflect.DeepEqual(got, want) {
+	if got, err := environ.Read[environ.Archiver](set); err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, %v; want %+v", got, err, want)
 	}
 }
 
 // Guarantees that each wrong setting is named, all in one go, without its value.
 func TestArchiverRefuses(t *testing.T) {
-	_, err := environ.ParseArchiver([]string{
+	_, err := environ.Read[environ.Archiver]([]string{
 		"SLUICE_AUDIT_BUCKET=s3://" + marker, "SLUICE_PLANS_TABLE=arn:" + marker, "SLUICE_CELL=" + marker,
 	})
 	var e *environ.Error

@@ -276,8 +276,8 @@ func TestDocumentation(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !strings.Contains(string(text), "\n\n"+environ.Table()+"\n") {
-		t.Errorf("%s does not have this table:\n\n%s", file, environ.Table())
+	if !strings.Contains(string(text), "\n\n"+environ.FunctionTable("authorizer")+"\n") {
+		t.Errorf("%s does not have this table:\n\n%s", file, environ.FunctionTable("authorizer"))
 	}
 }
 

@@ -29,21 +29,21 @@ var functions = map[string]struct {
 	want  any
 }{
 	"publisher": {
-		func(e []string) (any, error) { return environ.ParsePublisher(e) },
+		func(e []string) (any, error) { return environ.Read[environ.Publisher](e) },
 		[]string{"SLUICE_PLANS_TABLE=plans", "SLUICE_TENANTS_TABLE=tenants", "SLUICE_KEYS_TABLE=keys",
 			"SLUICE_TOPIC=" + topic, "SLUICE_KEPT_QUEUE=" + queue},
 		&environ.Publisher{Common: common, Tables: environ.ControlTables{Plans: "plans", Tenants: "tenants",
 			Keys: "keys"}, Topic: topic, KeptQueue: queue},
 	},
 	"balancer": {
-		func(e []string) (any, error) { return environ.ParseBalancer(e) },
+		func(e []string) (any, error) { return environ.Read[environ.Balancer](e) },
 		[]string{"SLUICE_CELLS_TABLE=cells", "SLUICE_PLANS_TABLE=plans", "SLUICE_TOPIC=" + topic,
 			"SLUICE_KEPT_QUEUE=" + queue},
 		&environ.Balancer{Common: common, Tables: environ.ControlTables{Plans: "plans", Cells: "cells"}, Topic: topic,
 			KeptQueue: queue},
 	},
 	"applier": {
-		func(e []string) (any, error) { return environ.ParseApplier(e) },
+		func(e []string) (any, error) { return environ.Read[environ.Applier](e) },
 		[]string{
 			"SLUICE_CELL=eu-1", "SLUICE_CONFIG_TABLE=config", "SLUICE_KEPT_QUEUE=" + queue,
 			"SLUICE_CHANGES_QUEUE=" + queue + "-changes",
@@ -55,7 +55,7 @@ var functions = map[string]struct {
 			Tables: environ.ControlTables{Plans: "plans", Tenants: "tenants", Keys: "keys", Cells: "cells"}},
 	},
 	"reconcile": {
-		func(e []string) (any, error) { return environ.ParseReconcile(e) },
+		func(e []string) (any, error) { return environ.Read[environ.Reconcile](e) },
 		[]string{"SLUICE_CELL=eu-1", "SLUICE_CONFIG_TABLE=config", "SLUICE_PLANS_TABLE=plans",
 			"SLUICE_TENANTS_TABLE=tenants", "SLUICE_KEYS_TABLE=keys", "SLUICE_CELLS_TABLE=cells"},
 		&environ.Reconcile{Common: common, Cell: "eu-1", ConfigTable: "config",
@@ -63,7 +63,7 @@ var functions = map[string]struct {
 			Grace:  2 * time.Minute},
 	},
 	"canary": {
-		func(e []string) (any, error) { return environ.ParseCanary(e) },
+		func(e []string) (any, error) { return environ.Read[environ.Canary](e) },
 		[]string{"SLUICE_PLANS_TABLE=plans",
 			"SLUICE_CANARY_CELLS=eu-1=config, us-1=arn:aws:dynamodb:us-east-1:123456789012:table/config"},
 		&environ.Canary{Common: common, Plans: "plans", Wait: 30 * time.Second,
@@ -71,13 +71,13 @@ var functions = map[string]struct {
 				{Cell: "us-1", Table: "arn:aws:dynamodb:us-east-1:123456789012:table/config"}}},
 	},
 	"worker": {
-		func(e []string) (any, error) { return environ.ParseWorker(e) },
+		func(e []string) (any, error) { return environ.Read[environ.Worker](e) },
 		[]string{"SLUICE_QUEUE=" + queue, "SLUICE_TARGET=sender", "SLUICE_LIMIT=100/s"},
 		&environ.Worker{Common: common, Queue: queue, Target: "sender", Limit: "100/s", Parallel: 10,
 			Visibility: 30 * time.Second},
 	},
 	"anchor": {
-		func(e []string) (any, error) { return environ.ParseAnchor(e) },
+		func(e []string) (any, error) { return environ.Read[environ.Anchor](e) },
 		[]string{"SLUICE_PLANS_TABLE=plans", "SLUICE_TENANTS_TABLE=tenants", "SLUICE_KEYS_TABLE=keys",
 			"SLUICE_CELLS_TABLE=cells",
 			"SLUICE_OPERATIONS_TABLE=operations", "SLUICE_AUDIT_BUCKET=audit",

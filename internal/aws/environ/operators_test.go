@@ -15,17 +15,17 @@ func TestParseAdmin(t *testing.T) {
 	tables := []string{"PATH=/bin", "SLUICE_API=a1b2c3/v1", "SLUICE_PLANS_TABLE=plans",
 		"SLUICE_TENANTS_TABLE=tenants", "SLUICE_KEYS_TABLE=keys",
 		"SLUICE_CELLS_TABLE=arn:aws:dynamodb:eu-west-1:123456789012:table/cells"}
-	s, err := environ.ParseAdmin(tables)
+	s, err := environ.Read[environ.Admin](tables)
 	if err != nil || s.API != "a1b2c3/v1" || s.Tables.Plans != "plans" || len(s.CellTable) != 0 || s.Secret != "" {
 		t.Fatalf("got %+v, %v", s, err)
 	}
-	s, err = environ.ParseAdmin(slices.Concat(tables,
+	s, err = environ.Read[environ.Admin](slices.Concat(tables,
 		[]string{"SLUICE_STATUS_CELLS=eu-1=config-eu,us-1=config-us", "SLUICE_SECRET=sluice", "SLUICE_KEY_PEPPER=p1"}))
 	if err != nil || len(s.CellTable) != 2 || s.CellTable[1].Table != "config-us" || s.Pepper != "p1" {
 		t.Fatalf("got %+v, %v", s, err)
 	}
 	for _, api := range []string{"hush", "/v1", "a1b2c3/", "a1b2c3/v1/POST", "a1/v1,a2/v1"} {
-		_, err := environ.ParseAdmin(append(slices.Clone(tables[2:]), "SLUICE_API="+api))
+		_, err := environ.Read[environ.Admin](append(slices.Clone(tables[2:]), "SLUICE_API="+api))
 		if err == nil || !strings.Contains(err.Error(), "SLUICE_API") || strings.Contains(err.Error(), "hush") {
 			t.Errorf("SLUICE_API=%s: %v", api, err)
 		}
@@ -37,7 +37,7 @@ func TestParseAdmin(t *testing.T) {
 		"SLUICE_STATUS_CELLS": slices.Concat(tables, []string{"SLUICE_STATUS_CELLS=hush"}),
 		"SLUICE_CELL ":        slices.Concat(tables, []string{"SLUICE_CELL=hush"}),
 	} {
-		if _, err := environ.ParseAdmin(variables); err == nil || !strings.Contains(err.Error(), says) ||
+		if _, err := environ.Read[environ.Admin](variables); err == nil || !strings.Contains(err.Error(), says) ||
 			strings.Contains(err.Error(), "hush") {
 			t.Errorf("%s: %v", says, err)
 		}

@@ -186,9 +186,6 @@ func (p *parser) variables() []variable {
 	}
 }
 
-// Table returns the variables of the authorizer as a Markdown table for the documentation.
-func Table() string { return markdown(new(parser).variables()) }
-
 func markdown(variables []variable) string {
 	var b strings.Builder
 	b.WriteString("| variable | default | |\n|---|---|---|\n")

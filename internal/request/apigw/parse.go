@@ -343,13 +343,15 @@ func isEmpty(object gjson.Result) bool {
 }
 
 func (p raw) readCookies(e *Event) error {
-	list, good := p["cookies"], true
+	list := p["cookies"]
 	if !list.Exists() {
 		return nil
 	}
-	if e.Cookies, good = appendStrings(nil, list); !good || !list.IsArray() {
+	cookies, good := appendStrings(nil, list)
+	if !good || !list.IsArray() {
 		return refuse("cookies is not a list of strings")
 	}
+	e.Cookies = cookies
 	if len(e.Cookies) > 0 && e.Header["Cookie"] == nil {
 		e.Header["Cookie"] = []string{strings.Join(e.Cookies, "; ")}
 	}
