@@ -152,11 +152,7 @@ func (l *Limiter) begin(tokens authorizer.Tokens, addresses limit.Store) error {
 	var ctx context.Context
 	ctx, l.stop = context.WithCancel(context.Background())
 	if len(l.c.Plans) > 0 {
-		l.running.Go(func() {
-			if err := l.plans.Watch(ctx, nil, nil); err != nil {
-				l.c.Log.Warn("changes of the plans are not seen; Reload loads them", "error", err)
-			}
-		})
+		l.running.Go(func() { l.plans.Watch(ctx, nil) })
 	}
 	return nil
 }

@@ -68,7 +68,7 @@ func (o *serveOptions) openPlans(ctx context.Context, c *counters, log *slog.Log
 			return nil, err
 		}
 		source = authorizer.Current(plans.Current)
-		out.follow = func(ctx context.Context) { watchPlans(ctx, plans, log) }
+		out.follow = func(ctx context.Context) { plans.Watch(ctx, hangups(ctx)) }
 	default:
 		return nil, nil //nolint:nilnil // no mapping may be in the configuration then
 	}
@@ -221,13 +221,6 @@ type background struct{ *cellconfig.Reader }
 func (b background) Begin(ctx context.Context, now time.Time) (authorizer.Configuration, func()) {
 	configuration, _ := b.Reader.Begin(ctx, now)
 	return configuration, nil
-}
-
-// watchPlans reloads the plans when they change, and on SIGHUP, until the context ends.
-func watchPlans(ctx context.Context, plans *planfile.Plans, log *slog.Logger) {
-	if err := plans.Watch(ctx, hangups(ctx), nil); err != nil {
-		log.Warn("changes of the plans are not seen; restart to load them", "error", err)
-	}
 }
 
 // openLimits makes Sluice's own API, if there are plans.

@@ -12,8 +12,9 @@
 //	  - { id: us-1, region: us-east-1, maxInstances: 200 }
 //	retired: [ { id: us-0, region: us-east-1 } ]
 //
-// The fields of [Deployment] describe all keys. A key is the field's name, beginning in lower case, or the field's tag
-// "key". A field that begins with "No" stands for a key without "no" whose default is true, such as killSwitch or leases.
+// The fields of [Deployment] describe all keys. A key is the field's name, beginning in lower case, or the tag "key" of
+// the field. A field that begins with "No" stands for a key without "no" whose default is true, such as killSwitch or
+// leases.
 package config
 
 import (

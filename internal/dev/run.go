@@ -304,12 +304,7 @@ func (f *process) begin(ctx context.Context, counters *Counters) error {
 
 // watch reloads the plans when they change or on SIGHUP, in a goroutine that ends with the context.
 func (f *process) watch(ctx context.Context) {
-	hangup := f.Hangups(ctx)
-	go func() {
-		if err := f.plans.Watch(ctx, hangup, nil); err != nil {
-			f.log.Warn("plans files are no longer watched: restart to load changes", "error", err)
-		}
-	}()
+	go f.plans.Watch(ctx, f.Hangups(ctx))
 }
 
 // stop waits until the requests in flight are done, for at most grace. A second signal ends the wait.

@@ -5,11 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"log/slog"
 	"os"
-	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -26,8 +23,8 @@ const CheckEvery = time.Second
 type Files struct {
 	c FilesConfig
 
-	mu   sync.Mutex  // held during a reload
-	seen []fileState // the files when they were last read
+	mu   sync.Mutex             // held during a reload
+	seen []configfile.FileState // the files when they were last read
 }
 
 // FilesConfig sets up [Files].
@@ -40,19 +37,6 @@ type FilesConfig struct {
 	Apply  func(*envoyconfig.Config) // puts a configuration in force; required
 	Failed func(error)               // is called when a configuration is refused; may be nil
 	Log    *slog.Logger              // if nil, slog.Default()
-}
-
-// fileState is compared to find out whether a file has changed. If info is nil, the file cannot be examined.
-type fileState struct {
-	name     string
-	size     int64
-	modified time.Time
-	info     os.FileInfo
-}
-
-func (f fileState) same(o fileState) bool {
-	return f.name == o.name && f.size == o.size && f.modified.Equal(o.modified) && (f.info == nil) == (o.info == nil) &&
-		(f.info == nil || os.SameFile(f.info, o.info))
 }
 
 // OpenFiles reads the files for the first time. An error names the file and says what is wrong with it.
@@ -91,27 +75,15 @@ func (f *Files) report(message string, c *envoyconfig.Config) {
 }
 
 // Watch reloads when a file has changed, and at each value received from now, until the context ends. It compares the
-// files at the interval every, because a mounted volume, such as that of a ConfigMap, sends no events when it is
-// replaced.
+// files at the interval every.
 func (f *Files) Watch(ctx context.Context, every time.Duration, now <-chan os.Signal) {
-	tick := time.NewTicker(every)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-now:
-			_ = f.Reload() // Reload logs its error
-		case <-tick.C:
-			_ = f.Check() // so does Check
-		}
-	}
+	configfile.Watch(ctx, every, now, f.Check, f.Reload)
 }
 
 // Check reloads if a file has changed since the last reload.
 func (f *Files) Check() error {
 	f.mu.Lock()
-	changed := !slices.EqualFunc(f.seen, f.states(), fileState.same)
+	changed := !configfile.SameStates(f.seen, configfile.States(f.c.Paths...))
 	f.mu.Unlock()
 	if !changed {
 		return nil
@@ -120,14 +92,14 @@ func (f *Files) Check() error {
 }
 
 func (f *Files) load() (*envoyconfig.Config, error) {
-	f.seen = f.states() // before the files are read, so that the next Check finds a change made in between
+	f.seen = configfile.States(f.c.Paths...) // before the files are read, so that the next Check finds a change made in between
 	files := make([]envoyconfig.File, 0, len(f.seen))
 	for _, state := range f.seen {
-		data, err := readFile(state.name)
+		data, err := readFile(state.Name)
 		if err != nil {
 			return nil, err
 		}
-		files = append(files, envoyconfig.File{Name: state.name, Data: data})
+		files = append(files, envoyconfig.File{Name: state.Name, Data: data})
 	}
 	if len(files) == 0 {
 		return nil, fmt.Errorf("no file in %s", strings.Join(f.c.Paths, ", "))
@@ -148,40 +120,6 @@ func (f *Files) load() (*envoyconfig.Config, error) {
 	}
 	f.c.Apply(c)
 	return c, nil
-}
-
-// states returns the present states of the files. A path that cannot be examined counts as a file, so that reading it
-// fails.
-func (f *Files) states() []fileState {
-	var states []fileState
-	for _, path := range f.c.Paths {
-		info, err := os.Stat(path)
-		if err != nil || !info.IsDir() {
-			states = append(states, stateOf(path))
-			continue
-		}
-		// A link to a folder is not followed: reading it fails, so that it is not left out in silence.
-		_ = filepath.WalkDir(path, func(name string, e fs.DirEntry, err error) error {
-			switch hidden := name != path && strings.HasPrefix(filepath.Base(name), "."); {
-			case err != nil:
-				states = append(states, fileState{name: name}) // load reads it, and returns the error of that
-			case hidden && e.IsDir():
-				return fs.SkipDir
-			case !hidden && !e.IsDir():
-				states = append(states, stateOf(name))
-			}
-			return nil
-		})
-	}
-	return states
-}
-
-func stateOf(path string) fileState {
-	info, err := os.Stat(path)
-	if err != nil {
-		return fileState{name: path}
-	}
-	return fileState{path, info.Size(), info.ModTime(), info}
 }
 
 // readFile reads at most one byte more than a file may have, so that an endless device cannot fill the memory.

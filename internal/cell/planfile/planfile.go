@@ -8,24 +8,22 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/fsnotify/fsnotify"
-
 	"github.com/sluicelimits/sluice/authorizer"
+	"github.com/sluicelimits/sluice/internal/configfile"
 	"github.com/sluicelimits/sluice/internal/configfile/configyaml"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/request/identity"
 )
 
-// settle is the time between a change of a file and its read, since an editor writes in several steps.
-const settle = 100 * time.Millisecond
+// checkEvery is the interval at which [Plans.Watch] looks for changes. A changed file is read when it has not changed
+// any more for one interval, since an editor writes in several steps.
+const checkEvery = 250 * time.Millisecond
 
 // Plans holds the configuration in force, and replaces it when its files change. A configuration with errors never
 // replaces a valid one. It is safe for concurrent use. Make it with [Open].
@@ -33,10 +31,11 @@ type Plans struct {
 	c       Config
 	current atomic.Pointer[authorizer.Snapshot]
 
-	mu         sync.Mutex // held during a reload
-	loadedAt   time.Time
-	lastErr    error
-	lastStates []fileState
+	mu       sync.Mutex // held during a reload
+	loadedAt time.Time
+	lastErr  error
+	loaded   []configfile.FileState // the files when they were last read
+	checked  []configfile.FileState // the files when they were last looked at
 }
 
 // Config sets up [Plans]. Set either Files or Source.
@@ -55,13 +54,6 @@ type Config struct {
 
 	Now func() time.Time // default time.Now
 	Log *slog.Logger     // default slog.Default()
-}
-
-// fileState is used to see whether a file has changed. The zero fileState stands for a file that cannot be read.
-type fileState struct {
-	size     int64
-	modified time.Time
-	inode    os.FileInfo
 }
 
 // Open loads the configuration for the first time. The error is a *plan.Error, or names the file or key that is wrong.
@@ -90,7 +82,7 @@ func (p *Plans) Status() (loadedAt time.Time, lastErr error) {
 }
 
 func (p *Plans) load() error {
-	p.lastStates = p.fileStates() // stored before reading, so that a change during the read is noticed next time
+	p.loaded = configfile.States(p.c.Files...) // stored before reading, so that a change during the read is noticed next time
 	sources, err := p.read()
 	if err != nil {
 		return err
@@ -194,88 +186,20 @@ func (p *Plans) Reload() error {
 	return p.lastErr
 }
 
-// Watch reloads the files when one changes, until the context ends; a value on now causes an immediate reload. It
-// watches the folders of the files, since an editor replaces a file and a mounted volume replaces a link. ready, if
-// not nil, is closed once Watch is watching. The error says why watching is impossible. Without files, Watch only
-// waits.
-func (p *Plans) Watch(ctx context.Context, now <-chan os.Signal, ready chan<- struct{}) error {
-	w, err := fsnotify.NewWatcher()
-	if err != nil {
-		return fmt.Errorf("watch %s: %w", p.Name(), err)
-	}
-	defer func() { _ = w.Close() }() // an error does not matter, since watching has ended
-	if err := p.watchFolders(w); err != nil {
-		return err
-	}
-	if ready != nil {
-		close(ready)
-	}
-	settled := p.recheck(nil) // for changes before the watch began
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-now:
-			_ = p.Reload() // logged there
-		case <-w.Events: // events are about all files in the folders, so the states of the files decide
-			settled = p.recheck(settled)
-		case err := <-w.Errors:
-			p.c.Log.Warn("cannot watch the plans files", "file", p.Name(), "error", err)
-			settled = p.recheck(settled) // events may be lost
-		case <-settled:
-			settled = nil
-			if !p.changed() {
-				break
-			}
-			// A link may have turned to another folder. That folder is watched before its files are read, so that a
-			// change after the reading is seen.
-			if err := p.watchFolders(w); err != nil {
-				p.c.Log.Warn("cannot watch the plans files", "file", p.Name(), "error", err)
-			}
-			_ = p.Reload() // logged there
-		}
-	}
+// Watch reloads the files when one changes, until the context ends; a value on now causes an immediate reload.
+func (p *Plans) Watch(ctx context.Context, now <-chan os.Signal) {
+	configfile.Watch(ctx, checkEvery, now, p.check, p.Reload)
 }
 
-// recheck returns a channel that fires when the files should be checked. It keeps a running timer, so that constant
-// changes in a folder cannot postpone the check for ever.
-func (p *Plans) recheck(running <-chan time.Time) <-chan time.Time {
-	if running != nil || len(p.c.Files) == 0 {
-		return running
-	}
-	return time.After(settle)
-}
-
-func (p *Plans) watchFolders(w *fsnotify.Watcher) error {
-	for _, f := range p.c.Files {
-		names := []string{f}
-		if target, err := filepath.EvalSymlinks(f); err == nil {
-			names = append(names, target)
-		}
-		for _, name := range names {
-			if err := w.Add(filepath.Dir(name)); err != nil {
-				return fmt.Errorf("watch %s: %w", name, err)
-			}
-		}
-	}
-	return nil
-}
-
-func (p *Plans) changed() bool {
+// check reloads the files if they have changed since they were read, and not since the last check.
+func (p *Plans) check() error {
 	p.mu.Lock()
-	defer p.mu.Unlock()
-	return !slices.EqualFunc(p.lastStates, p.fileStates(), func(a, b fileState) bool {
-		return a.size == b.size && a.modified.Equal(b.modified) && (a.inode == nil) == (b.inode == nil) &&
-			(a.inode == nil || os.SameFile(a.inode, b.inode))
-	})
-}
-
-func (p *Plans) fileStates() []fileState {
-	states := make([]fileState, len(p.c.Files))
-	for i, f := range p.c.Files {
-		if info, err := os.Stat(f); err == nil {
-			states[i] = fileState{info.Size(), info.ModTime(), info}
-		}
+	now := configfile.States(p.c.Files...)
+	due := !configfile.SameStates(p.loaded, now) && configfile.SameStates(p.checked, now)
+	p.checked = now
+	p.mu.Unlock()
+	if !due {
+		return nil
 	}
-	return states
+	return p.Reload()
 }
