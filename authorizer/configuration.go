@@ -3,8 +3,10 @@ package authorizer
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/plan/route"
 	"github.com/sluicelimits/sluice/internal/request/identity"
@@ -98,6 +100,37 @@ func (s *Snapshot) HasPlans() bool { return len(s.Config.Plans()) > 0 || len(s.C
 
 // Stale implements [Configuration].
 func (s *Snapshot) Stale() bool { return false }
+
+// Accepted asks a store about every limit of each plan and tenant, and about those of each plan together. It returns an
+// error for each limit that the store cannot keep. Each of the two functions may be nil.
+func Accepted(c *plan.Config, now time.Time, accepts func(*limit.Limit) error,
+	acceptsPlan func(all []*limit.Limit, together ...[]*limit.Limit) error) error {
+	var errs []error
+	refused := make(map[string]bool)
+	check := func(where string, set *plan.Set) {
+		refuse := func(err error) {
+			if err != nil && !refused[err.Error()] {
+				refused[err.Error()] = true // report a plan's limit once, not for each of its tenants
+				errs = append(errs, fmt.Errorf("%s: %w", where, err))
+			}
+		}
+		if accepts != nil {
+			for _, e := range set.Limits {
+				refuse(accepts(e.Limit))
+			}
+		}
+		if acceptsPlan != nil {
+			refuse(set.AcceptedBy(acceptsPlan))
+		}
+	}
+	for _, p := range c.Plans() {
+		check("plan "+p.ID, p.Set())
+	}
+	for _, t := range c.Tenants() {
+		check(fmt.Sprintf("tenant %q", t.ID), t.Limits(now))
+	}
+	return errors.Join(errs...)
+}
 
 // Current is a [Source] made of a function that returns the snapshot in force. It is called once for each request.
 type Current func() *Snapshot

@@ -478,11 +478,7 @@ tenants: [ { id: %s, plan: authorizer-killed }, { id: %s-after, plan: authorizer
 // configuration returns the config table of a cell.
 func configuration(t *testing.T, s *stand.Stand, c stand.Cell) *table.Table {
 	t.Helper()
-	made, err := table.New(table.Config{Client: dynamodb.NewFromConfig(s.AWS(c.Region)), Table: c.Table("config")})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return made
+	return table.New(table.Config{Client: dynamodb.NewFromConfig(s.AWS(c.Region)), Table: c.Table("config")})
 }
 
 // position is the position of a cell's change log.

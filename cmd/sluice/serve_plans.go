@@ -199,10 +199,7 @@ func (o *serveOptions) openConfigTable(
 	if err != nil {
 		return nil, err
 	}
-	documents, err := configtable.New(configtable.Config{Client: client, Table: o.configTable})
-	if err != nil {
-		return nil, fmt.Errorf("--config-table: %w", err)
-	}
+	documents := configtable.New(configtable.Config{Client: client, Table: o.configTable})
 	reader, err := cellconfig.New(cellconfig.Config{Table: documents, Cell: o.cell, Alone: o.alone,
 		Accepts: c.Tenants.Accepts, Reaches: o.reachesHome, Timeout: o.stores.dynamodbDeadline, Log: log})
 	if err != nil {

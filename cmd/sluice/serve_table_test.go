@@ -34,10 +34,7 @@ func configTableOf(t *testing.T, endpoint string, units int) (documents *configt
 	if err := configtable.Create(t.Context(), client, name); err != nil {
 		t.Fatal(err)
 	}
-	documents, err := configtable.New(configtable.Config{Client: client, Table: name})
-	if err != nil {
-		t.Fatal(err)
-	}
+	documents = configtable.New(configtable.Config{Client: client, Table: name})
 	file = filepath.Join(t.TempDir(), "limits.yaml")
 	if err := os.WriteFile(file, []byte("domain: api\nsluice: {mapping: {tenant: tenant}}\n"), 0o600); err != nil {
 		t.Fatal(err)

@@ -76,10 +76,7 @@ func newConfigTable(t *testing.T, client *awsdynamodb.Client) *configTable {
 	if err := table.Create(t.Context(), client, c.name); err != nil {
 		t.Fatal(err)
 	}
-	var err error
-	if c.documents, err = table.New(table.Config{Client: client, Table: c.name}); err != nil {
-		t.Fatal(err)
-	}
+	c.documents = table.New(table.Config{Client: client, Table: c.name})
 	return c
 }
 

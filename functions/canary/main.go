@@ -27,11 +27,7 @@ func start(process *function.Process, s *environ.Canary) (function.Handler, erro
 		if cells[i].Meter, err = process.Meter(c.Cell); err != nil {
 			return nil, err
 		}
-		if cells[i].Table, err = table.New(table.Config{
-			Client: process.DynamoDB(awsio.Region(c.Table)), Table: c.Table,
-		}); err != nil {
-			return nil, err
-		}
+		cells[i].Table = table.New(table.Config{Client: process.DynamoDB(awsio.Region(c.Table)), Table: c.Table})
 	}
 	c := canary.New(canary.Config{
 		Tables: tables, Cells: cells, Actor: "function:" + os.Getenv("AWS_LAMBDA_FUNCTION_NAME"), Log: process.Log,

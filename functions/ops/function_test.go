@@ -172,10 +172,7 @@ func TestOperatorsFunctions(t *testing.T) {
 		t.Errorf("the status is %+v, want 3 documents behind", status)
 	}
 
-	config, err := table.New(table.Config{Client: client, Table: prefix + "config"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	config := table.New(table.Config{Client: client, Table: prefix + "config"})
 	if _, err := config.Apply(t.Context(), []cellconfig.Document{
 		{Ref: cellconfig.Ref{Kind: plan.KindPlan, ID: "pro"}, Version: 1, Body: []byte(pro)},
 		{Ref: cellconfig.Ref{Kind: plan.KindTenant, ID: "acme"}, Version: 1, Body: []byte(acme)},

@@ -29,10 +29,7 @@ func start(process *function.Process, s *environ.Reconcile) (function.Handler, e
 	if err != nil {
 		return nil, err
 	}
-	store, err := table.New(table.Config{Client: process.DynamoDB(awsio.Region(s.ConfigTable)), Table: s.ConfigTable})
-	if err != nil {
-		return nil, err
-	}
+	store := table.New(table.Config{Client: process.DynamoDB(awsio.Region(s.ConfigTable)), Table: s.ConfigTable})
 	r := reconcile.New(reconcile.Config{Tables: tables, Store: store, Meter: meter, Log: process.Log,
 		Grace: s.Grace})
 	heard := acknowledge.New(acknowledge.Config{Cell: s.Cell, Tables: tables, Store: store})

@@ -128,10 +128,7 @@ func (f *Function) source(
 		}
 		return s, s.prepare, nil
 	}
-	documents, err := table.New(table.Config{Client: a.dynamodb(), Table: c.Settings.ConfigTable})
-	if err != nil {
-		return nil, nil, err
-	}
+	documents := table.New(table.Config{Client: a.dynamodb(), Table: c.Settings.ConfigTable})
 	reader, err := cellconfig.New(cellconfig.Config{
 		Table: documents, Cell: c.Settings.Cell, Alone: c.Settings.Alone, Accepts: accepts, MaxBytes: m.documents,
 		Log:     c.Log,

@@ -58,10 +58,7 @@ func NewCounters(c Config) (*Counters, error) {
 	if err != nil {
 		return nil, err
 	}
-	documents, err := table.New(table.Config{Client: a.dynamodb(), Table: c.Settings.ConfigTable})
-	if err != nil {
-		return nil, err
-	}
+	documents := table.New(table.Config{Client: a.dynamodb(), Table: c.Settings.ConfigTable})
 	reader, err := cellconfig.New(cellconfig.Config{
 		// Operators may see limits even if there are no shares, since nothing is granted here.
 		Table: documents, Cell: c.Settings.Cell, Alone: true,

@@ -47,28 +47,13 @@ type CacheSigner struct {
 	until time.Time // when the token must be replaced
 }
 
-// NewCacheSigner checks the configuration. It makes no call.
-func NewCacheSigner(c CacheSignerConfig) (*CacheSigner, error) {
-	var missing []string
-	for _, f := range []struct {
-		name    string
-		present bool
-	}{
-		{"Cache", c.Cache != ""}, {"User", c.User != ""}, {"Region", c.Region != ""},
-		{"Credentials", c.Credentials != nil},
-	} {
-		if !f.present {
-			missing = append(missing, f.name)
-		}
-	}
-	if len(missing) > 0 {
-		return nil, fmt.Errorf("elasticache signer: %s missing", strings.Join(missing, ", "))
-	}
+// NewCacheSigner makes a signer. It makes no call.
+func NewCacheSigner(c CacheSignerConfig) *CacheSigner {
 	if c.Now == nil {
 		c.Now = time.Now
 	}
 	c.Cache = strings.ToLower(c.Cache) // the service signs the name in lower case
-	return &CacheSigner{config: c, signer: v4.NewSigner()}, nil
+	return &CacheSigner{config: c, signer: v4.NewSigner()}
 }
 
 // Credentials returns the user, and a token that is still valid for some minutes. The Redis store takes a function of

@@ -54,7 +54,7 @@ func readFile(
 	}
 	f := &file{keys: make(map[identity.KeyHash]*identity.Key), secret: secret, log: log}
 	f.Config = c
-	errs := refused(c, accepts)
+	errs := []error{authorizer.Accepted(c, time.Now(), accepts, nil)}
 	peppers := make(map[string]bool)
 	for _, k := range c.Keys() {
 		at := identity.KeyHash{Pepper: k.Pepper}
@@ -75,26 +75,6 @@ func readFile(
 		log.Warn("a setting cannot do what it seems to", "setting", w.String())
 	}
 	return f, errors.Join(errs...)
-}
-
-// refused returns one error for each limit that the store cannot keep.
-func refused(c *plan.Config, accepts func(*limit.Limit) error) (errs []error) {
-	seen := make(map[string]bool)
-	check := func(where string, set *plan.Set) {
-		for _, e := range set.Limits {
-			if err := accepts(e.Limit); err != nil && !seen[err.Error()] {
-				seen[err.Error()] = true // report a plan's limit once, not for each of its tenants
-				errs = append(errs, fmt.Errorf("%s: %w", where, err))
-			}
-		}
-	}
-	for _, p := range c.Plans() {
-		check("plan "+p.ID, p.Set())
-	}
-	for _, t := range c.Tenants() {
-		check(fmt.Sprintf("tenant %q", t.ID), t.Limits(time.Now()))
-	}
-	return errs
 }
 
 // Begin implements [authorizer.Source].

@@ -102,14 +102,10 @@ func newRedis(r *environ.Redis, a *awsClients, secret *secrets.Cache, log *slog.
 		}
 		c.Credentials = secret.RedisCredentials
 	case environ.AuthIAM:
-		signer, err := NewCacheSigner(CacheSignerConfig{
+		c.Credentials = NewCacheSigner(CacheSignerConfig{
 			Cache: r.Cache, Serverless: r.Serverless, User: r.User, Region: a.Config("").Region,
 			Credentials: a.Config("").Credentials,
-		})
-		if err != nil {
-			return nil, err
-		}
-		c.Credentials = signer.Credentials
+		}).Credentials
 	}
 	// New would connect to the server to check it, for which there is no time while the function starts. With a context
 	// that has ended, New only makes the client. Each connection is checked when it is made: see warm.

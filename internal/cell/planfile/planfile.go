@@ -101,7 +101,7 @@ func (p *Plans) load() error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", p.Name(), err)
 	}
-	if err := p.accepted(cfg); err != nil {
+	if err := authorizer.Accepted(cfg, p.c.Now(), p.c.Accepts, p.c.AcceptsPlan); err != nil {
 		return fmt.Errorf("%s: %w", p.Name(), err)
 	}
 	if p.c.Apply != nil {
@@ -115,36 +115,6 @@ func (p *Plans) load() error {
 		p.c.Log.Warn(w.String())
 	}
 	return nil
-}
-
-// accepted asks the store about every limit of each plan and tenant.
-func (p *Plans) accepted(cfg *plan.Config) error {
-	var errs []error
-	refused := make(map[string]bool)
-	check := func(where string, set *plan.Set) {
-		refuse := func(err error) {
-			if err != nil && !refused[err.Error()] {
-				refused[err.Error()] = true // report a plan's limit once, not for each of its tenants
-				errs = append(errs, fmt.Errorf("%s: %w", where, err))
-			}
-		}
-		if p.c.Accepts != nil {
-			for _, e := range set.Limits {
-				refuse(p.c.Accepts(e.Limit))
-			}
-		}
-		if p.c.AcceptsPlan != nil {
-			refuse(set.AcceptedBy(p.c.AcceptsPlan))
-		}
-	}
-	for _, pl := range cfg.Plans() {
-		check("plan "+pl.ID, pl.Set())
-	}
-	now := p.c.Now()
-	for _, t := range cfg.Tenants() {
-		check(fmt.Sprintf("tenant %q", t.ID), t.Limits(now))
-	}
-	return errors.Join(errs...)
 }
 
 func (p *Plans) read() ([]plan.Source, error) {

@@ -224,9 +224,6 @@ func (c *Config) Domains() []string {
 	return names
 }
 
-// HasDomain reports whether a file configures the domain.
-func (c *Config) HasDomain(domain string) bool { return c.domains[domain] != nil }
-
 // Rules returns the number of rules.
 func (c *Config) Rules() int { return c.rules }
 

@@ -38,10 +38,7 @@ func newConfigured(t *testing.T, plans string, tenants ...string) *configured {
 	if err := table.Create(t.Context(), client, name); err != nil {
 		t.Fatal(err)
 	}
-	var err error
-	if c.documents, err = table.New(table.Config{Client: client, Table: name}); err != nil {
-		t.Fatal(err)
-	}
+	c.documents = table.New(table.Config{Client: client, Table: name})
 	c.write(plans)
 	return c
 }

@@ -47,9 +47,7 @@ func NewStores(t testing.TB) *Stores {
 	if err == nil {
 		s.Control, err = dynamo.New(c, s.Names)
 	}
-	if err == nil {
-		s.Cell, err = table.New(table.Config{Client: c, Table: s.Config})
-	}
+	s.Cell = table.New(table.Config{Client: c, Table: s.Config})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -149,11 +149,7 @@ func (f frozen) tables(tb testing.TB) *dynamo.Tables {
 
 func (f frozen) cell(tb testing.TB) *table.Table {
 	tb.Helper()
-	t, err := table.New(table.Config{Client: f, Table: "cell"})
-	if err != nil {
-		tb.Fatal(err)
-	}
-	return t
+	return table.New(table.Config{Client: f, Table: "cell"})
 }
 
 // body reads the stored body of an item of the control tables.

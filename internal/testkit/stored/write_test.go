@@ -151,8 +151,7 @@ func TestWrite(t *testing.T) {
 	must(err)
 	w.archiver = archiver.New(archiver.Config{Archive: archive, Meter: meter, Log: quiet, Now: now})
 	w.publisher = publisher.New(publisher.Config{Topic: w, Keep: keeper, Meter: meter, Log: quiet, Now: now})
-	eu, err := table.New(table.Config{Client: client, Table: prefix + "cell"})
-	must(err)
+	eu := table.New(table.Config{Client: client, Table: prefix + "cell"})
 	us := cellconfig.NewMemory(0)
 	for cell, store := range map[string]cellconfig.Store{"eu-1": eu, "us-1": us} {
 		a := applier.New(applier.Config{

@@ -26,6 +26,7 @@ package table
 
 import (
 	"bytes"
+	"cmp"
 	"compress/gzip"
 	"context"
 	"crypto/rand"
@@ -78,20 +79,10 @@ type Config struct {
 // Table is a cell config table in DynamoDB. It is safe for concurrent use. Make it with [New].
 type Table struct{ c Config }
 
-// New makes a Table. It makes no calls. The error names the field of c that is wrong.
-func New(c Config) (*Table, error) {
-	if c.Retention == 0 {
-		c.Retention = DefaultRetention
-	}
-	switch {
-	case c.Client == nil:
-		return nil, errors.New("cell config table: Client is missing")
-	case c.Table == "":
-		return nil, errors.New("cell config table: Table is missing")
-	case c.Retention < time.Minute:
-		return nil, fmt.Errorf("cell config table: Retention %s is below 1m", c.Retention)
-	}
-	return &Table{c}, nil
+// New makes a Table. It makes no calls.
+func New(c Config) *Table {
+	c.Retention = cmp.Or(c.Retention, DefaultRetention)
+	return &Table{c}
 }
 
 // Apply writes the documents that are newer than the stored ones; see [cellconfig.Apply].
