@@ -92,7 +92,8 @@ func (f *Files) Check() error {
 }
 
 func (f *Files) load() (*envoyconfig.Config, error) {
-	f.seen = configfile.States(f.c.Paths...) // before the files are read, so that the next Check finds a change made in between
+	// Before the files are read, so that the next Check finds a change that is made in between.
+	f.seen = configfile.States(f.c.Paths...)
 	files := make([]envoyconfig.File, 0, len(f.seen))
 	for _, state := range f.seen {
 		data, err := readFile(state.Name)

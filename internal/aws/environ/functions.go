@@ -103,7 +103,7 @@ type (
 		Tables    ControlTables `env:"PLANS TENANTS KEYS CELLS"`
 		CellTable []CellTable   `env:"STATUS_CELLS"` // for the status of the cells' configuration; if empty, no status
 		Secret    string        `env:"SECRET"`       // holds the peppers of new keys; if "", callers make their keys
-		Pepper    string        `env:"KEY_PEPPER"`   // id of the pepper with which new keys are hashed, if Secret is set
+		Pepper    string        `env:"KEY_PEPPER"`   // id of the pepper that hashes new keys, if Secret is set
 		Common
 	}
 
@@ -277,8 +277,10 @@ func controlTable(tag string) (name string, s setting) {
 	if alone {
 		of, what = nameAlone, "name"
 	}
-	return table + "_TABLE", setting{required: true, text: "The control table of " + strings.ToLower(table) + ", " + what +
-		".", read: text(of, "a table's "+what)}
+	return table + "_TABLE", setting{
+		required: true, text: "The control table of " + strings.ToLower(table) + ", " + what + ".",
+		read: text(of, "a table's "+what),
+	}
 }
 
 // variablesOf returns the variables of the fields of a struct with the tag env, in the order of the fields.

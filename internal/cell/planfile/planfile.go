@@ -82,7 +82,7 @@ func (p *Plans) Status() (loadedAt time.Time, lastErr error) {
 }
 
 func (p *Plans) load() error {
-	p.loaded = configfile.States(p.c.Files...) // stored before reading, so that a change during the read is noticed next time
+	p.loaded = configfile.States(p.c.Files...) // before reading, so that a change during the read is noticed next time
 	sources, err := p.read()
 	if err != nil {
 		return err
