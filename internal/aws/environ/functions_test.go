@@ -76,6 +76,13 @@ var functions = map[string]struct {
 		&environ.Worker{Common: common, Queue: queue, Target: "sender", Limit: "100/s", Parallel: 10,
 			Visibility: 30 * time.Second},
 	},
+	"archiver": {
+		func(e []string) (any, error) { return environ.Read[environ.Archiver](e) },
+		[]string{"SLUICE_PLANS_TABLE=plans", "SLUICE_TENANTS_TABLE=tenants", "SLUICE_KEYS_TABLE=keys",
+			"SLUICE_CELLS_TABLE=cells", "SLUICE_OPERATIONS_TABLE=operations", "SLUICE_AUDIT_BUCKET=audit.example-1"},
+		&environ.Archiver{Common: common, Operations: "operations", Bucket: "audit.example-1",
+			Tables: environ.ControlTables{Plans: "plans", Tenants: "tenants", Keys: "keys", Cells: "cells"}},
+	},
 	"anchor": {
 		func(e []string) (any, error) { return environ.Read[environ.Anchor](e) },
 		[]string{"SLUICE_PLANS_TABLE=plans", "SLUICE_TENANTS_TABLE=tenants", "SLUICE_KEYS_TABLE=keys",
@@ -112,9 +119,10 @@ func TestFunctionSettings(t *testing.T) {
 				!strings.Contains(err.Error(), "SLUICE_SECRET is not a variable of the "+name) {
 				t.Errorf("another function's variable: %v", err)
 			}
-			if _, err := f.parse(append([]string{"SLUICE_LOG_LEVEL=debug", "SLUICE_METRICS_NAMESPACE=My/Own"},
-				f.least...)); err != nil {
-				t.Error(err)
+			got, err = f.parse(append([]string{"SLUICE_LOG_LEVEL=debug", "SLUICE_METRICS_NAMESPACE=My/Own"}, f.least...))
+			set := environ.Common{LogLevel: slog.LevelDebug, MetricsNamespace: "My/Own"}
+			if s, ok := got.(interface{ Shared() environ.Common }); err != nil || !ok || s.Shared() != set {
+				t.Errorf("got %+v, %v; want %+v", got, err, set)
 			}
 		})
 	}
@@ -125,6 +133,8 @@ func TestFunctionProblems(t *testing.T) {
 	for _, tt := range []struct{ function, change, want string }{
 		{"publisher", "SLUICE_PLANS_TABLE=arn:aws:dynamodb:eu-west-1:1:table/" + marker,
 			"SLUICE_PLANS_TABLE must be a table's name"},
+		{"archiver", "SLUICE_PLANS_TABLE=arn:" + marker, "SLUICE_PLANS_TABLE must be a table's name"},
+		{"archiver", "SLUICE_AUDIT_BUCKET=s3://" + marker, "SLUICE_AUDIT_BUCKET must be a bucket's name"},
 		{"publisher", "SLUICE_TOPIC=" + marker, "SLUICE_TOPIC must be the ARN"},
 		{"publisher", "SLUICE_TOPIC=" + topic + marker + ".fifo", "SLUICE_TOPIC must be the ARN of a standard topic"},
 		{"publisher", "SLUICE_TOPIC=arn:" + marker, "SLUICE_TOPIC must be"},
@@ -161,7 +171,7 @@ func TestFunctionsDocumentation(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range append(slices.Collect(maps.Keys(functions)), "archiver", "admin", "ops") {
+	for _, name := range append(slices.Collect(maps.Keys(functions)), "admin", "ops") {
 		if table := environ.FunctionTable(name); table == "" || !strings.Contains(string(text), "\n\n"+table) {
 			t.Errorf("%s does not have this table of the %s:\n\n%s", file, name, table)
 		}
