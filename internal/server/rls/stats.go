@@ -36,13 +36,8 @@ type Stats struct {
 	values map[string]*Counts // by a name that holds values of requests, at most max
 	plans  map[string]*Counts // by a domain with a plan, or with why there is no plan, at most max
 
-	unknownDomains map[string]*unknownDomain // at most max
-}
-
-// unknownDomain counts the requests for a domain that is not in the configuration.
-type unknownDomain struct {
-	name     string // as it is written in statistics
-	requests atomic.Int64
+	// By a domain that is not in the configuration, at most max. TotalHits is the number of requests.
+	unknownDomains map[string]*Counts
 }
 
 // Counts holds the statistics of one rule or of one descriptor: numbers of hits.
@@ -74,7 +69,7 @@ func newStats(maxNames int) *Stats {
 		maxNames = defaultMaxStats
 	}
 	return &Stats{max: maxNames, rules: map[string]*Counts{}, values: map[string]*Counts{},
-		plans: map[string]*Counts{}, unknownDomains: map[string]*unknownDomain{}}
+		plans: map[string]*Counts{}, unknownDomains: map[string]*Counts{}}
 }
 
 // setRules returns the counts of each rule of a configuration. A rule whose path was in the previous configuration
@@ -126,28 +121,11 @@ func (s *Stats) named(all map[string]*Counts, name string, full *Counts) *Counts
 	return cmp.Or(counts, full)
 }
 
-// domainNotFound counts a request for a domain that is not in the configuration.
+// domainNotFound counts a request for a domain that is not in the configuration, if there is room for it.
 func (s *Stats) domainNotFound(domain string) {
-	if len(domain) > maxStatsKeyBytes {
-		return
+	if c := s.named(s.unknownDomains, domain, nil); c != nil {
+		c.TotalHits.Add(1)
 	}
-	s.mu.RLock()
-	n := s.unknownDomains[domain]
-	s.mu.RUnlock()
-	if n == nil {
-		s.mu.Lock()
-		if n = s.unknownDomains[domain]; n == nil {
-			if len(s.unknownDomains) >= s.max {
-				s.mu.Unlock()
-				return
-			}
-			domain = strings.Clone(domain)
-			n = &unknownDomain{name: cleanName(domain)}
-			s.unknownDomains[domain] = n
-		}
-		s.mu.Unlock()
-	}
-	n.requests.Add(1)
 }
 
 // counts returns the counts of all rules and descriptors. It holds the lock, which requests wait for, only to copy
@@ -185,7 +163,7 @@ func (s *Stats) Each(f func(name string, n int64)) {
 	unknown := slices.Collect(maps.Values(s.unknownDomains))
 	s.mu.RUnlock()
 	for _, d := range unknown {
-		all[rulesScope+d.name+".domain_not_found"] += d.requests.Load()
+		all[rulesScope+d.name+".domain_not_found"] += d.TotalHits.Load()
 	}
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		f(name, all[name])
