@@ -158,24 +158,17 @@ type (
 		Name string `json:"name"`
 	}
 	otlpMetric struct {
-		Name        string         `json:"name"`
-		Description string         `json:"description"`
-		Unit        string         `json:"unit,omitempty"`
-		Sum         *otlpSum       `json:"sum,omitempty"`
-		Gauge       *otlpGauge     `json:"gauge,omitempty"`
-		Histogram   *otlpHistogram `json:"histogram,omitempty"`
+		Name        string    `json:"name"`
+		Description string    `json:"description"`
+		Unit        string    `json:"unit,omitempty"`
+		Sum         *otlpData `json:"sum,omitempty"`
+		Gauge       *otlpData `json:"gauge,omitempty"`
+		Histogram   *otlpData `json:"histogram,omitempty"`
 	}
-	otlpSum struct {
+	otlpData struct { // a gauge has the points alone
 		DataPoints             []otlpPoint `json:"dataPoints"`
-		AggregationTemporality int         `json:"aggregationTemporality"`
-		IsMonotonic            bool        `json:"isMonotonic"`
-	}
-	otlpGauge struct {
-		DataPoints []otlpPoint `json:"dataPoints"`
-	}
-	otlpHistogram struct {
-		DataPoints             []otlpPoint `json:"dataPoints"`
-		AggregationTemporality int         `json:"aggregationTemporality"`
+		AggregationTemporality int         `json:"aggregationTemporality,omitempty"`
+		IsMonotonic            bool        `json:"isMonotonic,omitempty"` // of a sum
 	}
 	otlpPoint struct {
 		Attributes        []otlpAttribute `json:"attributes,omitempty"`
@@ -206,24 +199,18 @@ func (e *Exporter) request(all []Metric, now time.Time) otlpRequest {
 		resource.Attributes = append(resource.Attributes, otlpAttribute{k, otlpValue{v}})
 	}
 	var out []otlpMetric
+	var data *otlpData // of the last metric
 	for _, m := range all {
 		if len(out) == 0 || out[len(out)-1].Name != m.Name {
-			out = append(out, newOTLP(&m))
+			data = new(otlpData)
+			out = append(out, newOTLP(&m, data))
 		}
-		of, point := &out[len(out)-1], e.point(&m, now)
-		switch m.Kind {
-		case Gauge:
-			of.Gauge.DataPoints = append(of.Gauge.DataPoints, point)
-		case Histogram:
-			of.Histogram.DataPoints = append(of.Histogram.DataPoints, point)
-		case Counter:
-			of.Sum.DataPoints = append(of.Sum.DataPoints, point)
-		}
+		data.DataPoints = append(data.DataPoints, e.point(&m, now))
 	}
 	return otlpRequest{[]otlpResourceMetrics{{resource, []otlpScopeMetrics{{otlpScope{"sluice"}, out}}}}}
 }
 
-func newOTLP(m *Metric) otlpMetric {
+func newOTLP(m *Metric, data *otlpData) otlpMetric {
 	out := otlpMetric{Name: m.Name, Description: m.Help}
 	switch {
 	case strings.HasSuffix(m.Name, "_seconds"):
@@ -233,11 +220,11 @@ func newOTLP(m *Metric) otlpMetric {
 	}
 	switch m.Kind {
 	case Gauge:
-		out.Gauge = new(otlpGauge)
+		out.Gauge = data
 	case Histogram:
-		out.Histogram = &otlpHistogram{AggregationTemporality: cumulative}
+		out.Histogram, data.AggregationTemporality = data, cumulative
 	case Counter:
-		out.Sum = &otlpSum{AggregationTemporality: cumulative, IsMonotonic: true}
+		out.Sum, data.AggregationTemporality, data.IsMonotonic = data, cumulative, true
 	}
 	return out
 }
