@@ -158,8 +158,8 @@ func (s *Service) Peek(ctx context.Context, actor string, r *Counters) (*Respons
 // leasesAreUsed is part of the answer to a peek at counters that are used. A counter does not tell which of its units
 // are leased.
 const leasesAreUsed = "used may include units that instances have leased and not spent. Leases end within 10 s, " +
-	"those of another cell's quota within 60 s. What an instance did not spend it gives back with its next call for the " +
-	"counter; without one within a minute, it stays used until it expires or refills"
+	"those of another cell's quota within 60 s. What an instance did not spend it gives back with its next call for " +
+	"the counter; without one within a minute, it stays used until it expires or refills"
 
 // notReached is part of every answer to a reset or a refund.
 var notReached = []string{

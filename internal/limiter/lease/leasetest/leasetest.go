@@ -176,6 +176,19 @@ func (w *world) ask(process int) *limit.Decision {
 	return d
 }
 
+// mostLate returns how much later than needed a time of a decision may be, by docs/accuracy.md.
+func (w *world) mostLate() time.Duration {
+	t := &w.limit.Tiers[0]
+	if l := t.Leasing(); l.Ends || l.None {
+		return w.row.mostExtra(&waits[0])
+	}
+	late := t.Period / 20 // the units of a lease expire up to its life later
+	if t.Algorithm.HasBuckets() {
+		late += t.Period / time.Duration(t.Buckets)
+	}
+	return late
+}
+
 // check compares every field of a decision with what the counter without leases says that got what was admitted. Of
 // several processes, none knows what the others have spent, so only a process that is alone is checked. Leased units
 // that were not spent are used in the store until the lease ends: less may remain, and times may be later, within
@@ -185,14 +198,7 @@ func (w *world) check(d, spent *limit.Decision) {
 	if w.row.processes > 1 {
 		return
 	}
-	t, got, want := &w.limit.Tiers[0], &d.Results[0], &spent.Results[0]
-	l, longer := t.Leasing(), w.row.mostExtra(&waits[0])
-	if !l.Ends && !l.None { // a log or buckets of time: the units of a lease expire up to its life later
-		longer = t.Period / 20
-		if t.Algorithm.HasBuckets() {
-			longer += t.Period / time.Duration(t.Buckets)
-		}
-	}
+	l, got, want := w.limit.Tiers[0].Leasing(), &d.Results[0], &spent.Results[0]
 	exact := d.Allowed && !l.Refills && (l.Ends || l.None)
 	differ := func(field string, got, want any) {
 		w.Helper()
@@ -207,15 +213,20 @@ func (w *world) check(d, spent *limit.Decision) {
 	if got, want := d.Binding() != nil, spent.Binding() != nil; got != want {
 		differ("whether a result binds", got, want)
 	}
-	if late := time.Duration(got.ResetAt()-want.ResetAt()) * time.Microsecond; late < 0 || late > longer ||
-		exact && late > 0 {
-		differ("how late ResetAt is", late, fmt.Sprint("0 to ", longer))
+	late := func(field string, got, want int64, most time.Duration) {
+		w.Helper()
+		if late := time.Duration(got-want) * time.Microsecond; late < 0 || late > most {
+			differ("how late "+field+" is", late, fmt.Sprint("0 to ", most))
+		}
 	}
-	// If less remains than there is, MoreAt is when one more than that remains, which may be at once.
-	late := time.Duration(got.MoreAt()-want.MoreAt()) * time.Microsecond
-	if got.Remaining() == want.Remaining() && (late < 0 || late > longer) {
-		differ("how late MoreAt is", late, fmt.Sprint("0 to ", longer))
+	most := w.mostLate()
+	if got.Remaining() == want.Remaining() { // otherwise MoreAt is when one more than less than there is remains
+		late("MoreAt", got.MoreAt(), want.MoreAt(), most)
 	}
+	if exact {
+		most = 0
+	}
+	late("ResetAt", got.ResetAt(), want.ResetAt(), most)
 }
 
 func (w *world) decide(s limit.Store) *limit.Decision {
