@@ -194,3 +194,33 @@ func TestNextFreeTimeAtAnotherRate(t *testing.T) {
 		t.Error("denied after 333,334 µs, want it admitted")
 	}
 }
+
+// Guarantees that a process which has spent its lease waits for as long as the store would say, also for a cost that
+// does not fit before the slot of the leased units ends.
+func TestFitsAtIsWhatTheStoreSays(t *testing.T) {
+	const now = 1_772_452_800_000_000
+	for _, in := range []Tier{
+		{Algorithm: TokenBucket, Threshold: 10, Period: time.Second, Burst: 20},
+		{Algorithm: SlidingWindow, Threshold: 20, Period: time.Second},
+	} {
+		l, err := New(Limit{ID: "l", MaxCost: 20, Tiers: []Tier{in}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		tier := &l.Tiers[0]
+		for leased := int64(0); leased <= 18; leased++ {
+			var s State
+			d := decideOnState(t, tier, &s, now, 2, LeaseRequest{Need: 2, Least: leased, Share: ShareOne})
+			lease := d.Leftover(0)
+			for cost := 19 - leased; cost <= 20; cost++ {
+				var store Decision
+				e := store.BeginChecked(&Request{Owner: d.Owner, Charges: []Charge{{Limit: l, Cost: cost}}}, now)
+				e.Evaluate(0, &s, false)
+				if got, want := lease.FitsAt(cost), store.Results[0].RetryAt; got != want || e.Settle() {
+					t.Errorf("%s with %d units leased: %d fit %d µs from now, and in the store %d µs", in.Algorithm,
+						leased, cost, got-now, want-now)
+				}
+			}
+		}
+	}
+}
