@@ -48,3 +48,53 @@ func TestExpiredUnitsMakeRoom(t *testing.T) {
 		}
 	}
 }
+
+// Guarantees that expired units make room also when the clock has stepped back since the last search for them.
+// Otherwise all further units would be dropped until the clock is where it was.
+func TestExpiredUnitsMakeRoomAfterAStepBack(t *testing.T) {
+	l, err := limit.New(limit.Limit{ID: "l", Tiers: []limit.Tier{
+		{Algorithm: limit.FixedWindow, Threshold: 10, Period: time.Second},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const noon, hour = 1_772_452_800_000_000, 3_600_000_000
+	p := pendingCharges{byOwner: make(map[limit.Owner]*ownerPending), bound: 1 << 40}
+	add := func(name string, at int64, dropped int64) {
+		t.Helper()
+		p.add(limit.Owner{Kind: limit.Tenant, Name: name}, &limit.Charge{Limit: l, Cost: 1}, make([]tierPart, 1), at)
+		if got := p.dropped.Load(); got != dropped {
+			t.Fatalf("after a unit of owner %s: %d units are dropped, want %d", name, got, dropped)
+		}
+	}
+	add("a", noon, 0)
+	add("b", noon, 0)
+	p.bound = p.size()
+	add("c", noon, 1) // searches, and finds nothing that has expired
+	p.takeNext()
+	p.done()
+	add("c", noon-hour, 1)
+	add("d", noon-hour+5_000_000, 1) // the unit of c has expired
+}
+
+// Guarantees that the memory is counted once if units are put back beside units that became pending meanwhile.
+// Otherwise each replay that fails would take room from units that come later.
+func TestUnitsPutBackAreCountedOnce(t *testing.T) {
+	l, err := limit.New(limit.Limit{ID: "l", Tiers: []limit.Tier{
+		{Algorithm: limit.FixedWindow, Threshold: 10, Period: time.Second},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := pendingCharges{byOwner: make(map[limit.Owner]*ownerPending), bound: 1 << 40}
+	owner, charge := limit.Owner{Kind: limit.Tenant, Name: "a"}, &limit.Charge{Limit: l, Cost: 1}
+	p.add(owner, charge, make([]tierPart, 1), 1_772_452_800_000_000)
+	for range 3 {
+		_, o := p.takeNext()
+		p.add(owner, charge, make([]tierPart, 1), 1_772_452_800_000_000)
+		p.putBack(owner, o)
+		if got, want := p.size(), p.byOwner[owner].size(owner); got != want {
+			t.Fatalf("%d bytes are counted, and the units take %d", got, want)
+		}
+	}
+}
