@@ -39,6 +39,9 @@ func TestMissingAtAnotherRate(t *testing.T) {
 		}
 		from, to := was.Tiers[0].counts.(*tokenBucket), is.Tiers[0].counts.(*tokenBucket)
 		missing := r.Int64N(2*from.full + 1)
+		if r.IntN(4) == 0 && productFits(to.burst+1, from.den) { // less than a unit beyond the new burst
+			missing = to.burst*from.den + r.Int64N(from.den)
+		}
 		units := big.NewRat(missing, from.den)
 		beyond := new(big.Rat).Sub(units, big.NewRat(to.burst, 1))
 		if beyond.Sign() > 0 {
