@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"os/exec"
 	"slices"
 	"strings"
@@ -24,9 +23,7 @@ import (
 
 const paceLong = `Pass on lines of standard input no faster than a limit, or run a command for each
 of them. The line becomes the command's last argument, or replaces each argument that is {}. A line
-that begins with - is only used after an argument --. With --queue, run the command for each message
-of an SQS queue: its standard input is the body, and it has the variables SLUICE_MESSAGE_ID and
-SLUICE_RECEIVE_COUNT.
+that begins with - is only used after an argument --.
 
 A limit is a number of units and a period: 100/s, 5000/m, 1/h, 2/d, 10/500ms. With --redis, all
 processes that give the same --name share it. With --pace-plan, processes divide a limit that
@@ -35,15 +32,13 @@ processes that give the same --name share it. With --pace-plan, processes divide
 The exit status is 1 if the command failed for a line.`
 
 const paceExample = `  sluice pace --limit 5/s --parallel 10 -- curl -sO < urls.txt
-  sluice pace --limit 100/s --queue https://sqs.eu-west-1.amazonaws.com/123456789012/jobs -- ./send`
+  sluice pace --limit 100/s --redis 127.0.0.1:6379 --name provider -- ./send --id {} < ids.txt`
 
 // paceFlags is the command line of pace.
 type paceFlags struct {
 	pacedLimit
 
-	parallel          int
-	queue             string // URL; "": lines of standard input
-	visibility, drain time.Duration
+	parallel int
 }
 
 // pacedLimit is a limit of a provider, as flags give it.
@@ -60,7 +55,7 @@ type pacedLimit struct {
 
 // flags adds the flags.
 func (l *pacedLimit) flags(flags *pflag.FlagSet) {
-	flags.StringVar(&l.limit, "limit", "", "pass on lines or messages no faster than `LIMIT`, such as 100/s (required "+
+	flags.StringVar(&l.limit, "limit", "", "pass on lines no faster than `LIMIT`, such as 100/s (required "+
 		"without --pace-plan)")
 	flags.BoolVar(&l.spread, "spread", false, "pass them on evenly over each window")
 	durationFlag(flags, &l.guard.ClockError, "clock-error", 0,
@@ -165,7 +160,7 @@ func newPaceCommand() *cobra.Command {
 	var f paceFlags
 	c := &cobra.Command{
 		Use:     "pace {--limit LIMIT | --pace-plan NAME --index N} [-- COMMAND [ARGUMENT...]]",
-		Short:   "Pass on lines, or run a command for each line or message of SQS, no faster than a limit",
+		Short:   "Pass on lines, or run a command for each line, no faster than a limit",
 		Long:    paceLong,
 		Example: paceExample,
 		Args:    cobra.ArbitraryArgs,
@@ -173,16 +168,12 @@ func newPaceCommand() *cobra.Command {
 	}
 	flags := c.Flags()
 	f.flags(flags)
-	flags.IntVar(&f.parallel, "parallel", 0, "run up to `N` commands at the same time (default 1, with --queue 10)")
-	flags.StringVar(&f.queue, "queue", "", "receive messages of the SQS queue at `URL`")
-	durationFlag(flags, &f.visibility, "visibility", 30*time.Second,
-		"hide received messages for `TIME`; a command that takes longer is ended")
-	durationFlag(flags, &f.drain, "drain", 20*time.Second, "with --queue, let commands go on for `TIME` after SIGTERM")
+	flags.IntVar(&f.parallel, "parallel", 1, "run up to `N` commands at the same time")
 	return c
 }
 
 func (f *paceFlags) run(c *cobra.Command, command []string) error {
-	if err := f.check(c, command); err != nil {
+	if err := f.check(command); err != nil {
 		return &usageError{c.CommandPath(), err}
 	}
 	p, closePacer, err := f.pacer(c)
@@ -190,31 +181,17 @@ func (f *paceFlags) run(c *cobra.Command, command []string) error {
 		return err
 	}
 	defer closePacer()
-	runs := &commandRuns{command: command, out: c.OutOrStdout(), errs: c.ErrOrStderr()}
-	if f.queue != "" {
-		return f.work(c.Context(), p, runs)
-	}
-	l := &pacedLines{p: p, in: c.InOrStdin(), commandRuns: runs, slots: make(chan struct{}, f.parallel)}
+	l := &pacedLines{p: p, in: c.InOrStdin(), command: command, out: c.OutOrStdout(), errs: c.ErrOrStderr(),
+		slots: make(chan struct{}, f.parallel)}
 	return l.run(c.Context())
 }
 
-func (f *paceFlags) check(c *cobra.Command, command []string) error {
-	if !c.Flags().Changed("parallel") {
-		f.parallel = 1
-		if f.queue != "" {
-			f.parallel = 10
-		}
-	}
+func (f *paceFlags) check(command []string) error {
 	switch {
 	case f.parallel < 1 || f.parallel > 10_000:
 		return fmt.Errorf("--parallel %d is outside 1..10000", f.parallel)
-	case f.parallel > 1 && len(command) == 0 && f.queue == "":
+	case f.parallel > 1 && len(command) == 0:
 		return errors.New("--parallel has no use without a command")
-	}
-	if c.Flags().Changed("queue") {
-		if err := f.checkQueue(command); err != nil {
-			return err
-		}
 	}
 	if len(command) > 0 {
 		if err := checkCommand(command[0]); err != nil {
@@ -239,12 +216,13 @@ func checkCommand(program string) error {
 
 // pacedLines passes on lines at the pace of a limit.
 type pacedLines struct {
-	*commandRuns // without a command, lines are written to out
+	p       *pacer.Pacer
+	in      io.Reader
+	command []string      // with its arguments; without a command, lines are written to out
+	slots   chan struct{} // holds one element for each command that runs
 
-	p     *pacer.Pacer
-	in    io.Reader
-	slots chan struct{} // holds one element for each command that runs
-
+	mu          sync.Mutex // held while writing to out and errs
+	out, errs   io.Writer
 	ran, failed int // guarded by mu
 }
 
@@ -307,7 +285,7 @@ func (l *pacedLines) pass(ctx context.Context, line string, running *sync.WaitGr
 	}
 	running.Go(func() {
 		defer func() { <-l.slots }()
-		l.ended(line, l.commandRuns.run(ctx, "", args))
+		l.ended(line, l.runCommand(ctx, args))
 	})
 	return nil
 }
@@ -346,38 +324,23 @@ func argumentsFor(command []string, line string) ([]string, error) {
 	return args, nil
 }
 
-// commandRuns runs a command many times.
-type commandRuns struct {
-	command   []string   // with its arguments
-	mu        sync.Mutex // held while writing to out and errs
-	out, errs io.Writer
-}
-
 // commandEnd is how long a command may take to end after SIGTERM, before it is killed.
 const commandEnd = 5 * time.Second
 
-// run runs the command with the arguments. It prints the command's output after the command has ended, so that the
-// outputs of commands do not mix.
-func (r *commandRuns) run(ctx context.Context, stdin string, args []string, variables ...string) error {
+// runCommand runs the command with the arguments. It prints the command's output after the command has ended, so that
+// the outputs of commands do not mix.
+func (l *pacedLines) runCommand(ctx context.Context, args []string) error {
 	var out, errs bytes.Buffer
-	c := exec.CommandContext(ctx, r.command[0], args...) //nolint:gosec // to run the user's command is its purpose
-	c.Stdin, c.Stdout, c.Stderr = strings.NewReader(stdin), &out, &errs
+	c := exec.CommandContext(ctx, l.command[0], args...) //nolint:gosec // to run the user's command is its purpose
+	c.Stdout, c.Stderr = &out, &errs
 	c.Cancel, c.WaitDelay = func() error { return c.Process.Signal(syscall.SIGTERM) }, commandEnd
-	c.Env = append(os.Environ(), variables...)
 	err := c.Run()
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	_, lost := r.out.Write(out.Bytes())
-	_, _ = r.errs.Write(errs.Bytes())
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	_, lost := l.out.Write(out.Bytes())
+	_, _ = l.errs.Write(errs.Bytes())
 	if err == nil && lost != nil {
 		err = fmt.Errorf("write the command's output: %w", lost)
 	}
 	return err
-}
-
-// Write implements [io.Writer] for logs, which take turns with the output of commands.
-func (r *commandRuns) Write(text []byte) (int, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.errs.Write(text)
 }
