@@ -10,9 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/chromedp/cdproto/page"
-	"github.com/chromedp/chromedp"
-
 	"github.com/sluicelimits/sluice/internal/dev/livepage"
 )
 
@@ -122,41 +119,4 @@ func TestLivePageSaysWhy(t *testing.T) {
 		t.Errorf("the page says %q, want %q", got, want)
 	}
 	p.wantNoComplaints()
-}
-
-// A theme that the user chooses overrides the system's, also after a reload. If the browser refuses to store it, the
-// page works nevertheless.
-func TestLivePageTheme(t *testing.T) {
-	background := "getComputedStyle(document.body).backgroundColor"
-	s := newScene(t)
-	p := openTab(t, s.serve().URL+"/_sluice/", views[0])
-	defer p.wantNoComplaints()
-	light := eval[string](p, background)
-	eval[chromedp.Void](p, "document.getElementById('theme').click()")
-	dark := eval[string](p, background)
-	if light == dark {
-		t.Errorf("the background is %s in both themes", light)
-	}
-	p.must("reload", chromedp.Do(p.ctx, chromedp.Reload()))
-	if got := eval[string](p, background); got != dark {
-		t.Errorf("after a reload the background is %s, want the chosen theme's %s", got, dark)
-	}
-	if got := eval[string](p, "document.getElementById('theme').getAttribute('aria-pressed')"); got != "true" {
-		t.Errorf("after a reload the theme's button has aria-pressed=%q, want true", got)
-	}
-
-	const refuse = `Object.defineProperty(window, 'localStorage', { get() { throw new DOMException('no', ` +
-		`'SecurityError'); } })`
-	_, err := chromedp.Call(p.ctx, page.AddScriptToEvaluateOnNewDocument,
-		page.AddScriptToEvaluateOnNewDocumentParams{Source: refuse})
-	p.must("refuse storage", err)
-	p.must("reload", chromedp.Do(p.ctx, chromedp.Reload()))
-	p.until("document.documentElement.dataset.now !== undefined")
-	if got := eval[string](p, background); got != light {
-		t.Errorf("without storage the background is %s, want the system's theme %s", got, light)
-	}
-	eval[chromedp.Void](p, "document.getElementById('theme').click()")
-	if got := eval[string](p, background); got != dark {
-		t.Errorf("without storage the button changes the background to %s, want %s", got, dark)
-	}
 }

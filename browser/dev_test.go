@@ -139,15 +139,14 @@ func TestLivePageOfDev(t *testing.T) {
 	}
 }
 
-// The Redis of a real gateway is killed, and starts again without data. The page says that Redis is unavailable, shows
-// what the backstop does, and then that Redis is in use again. Meanwhile no request is answered with an error.
+// The Redis of a real gateway is killed, and starts again without data. The page says that Redis is unavailable, and no
+// longer says so afterwards. Meanwhile no request is answered with an error.
 func TestLivePageOfDevWithRedis(t *testing.T) {
 	findChromium(t)
 	redis := redistest.Start(t)
 	d := startDev(t, "--redis", redis.Addr)
 	p := openTab(t, d.base+"/_sluice/", views[0])
 	defer p.wantNoComplaints()
-	p.until("document.querySelector('[data-breaker=Redis] td')?.textContent === 'closed: in use'")
 	calls := func(n int) {
 		for range n {
 			if status := d.call(t, d.keys["acme"]); status != http.StatusOK && status != http.StatusTooManyRequests {
@@ -157,24 +156,12 @@ func TestLivePageOfDevWithRedis(t *testing.T) {
 	}
 	calls(30)
 	p.until("document.querySelector('[data-total=requests]').textContent === '30'")
-	if got := p.number("[data-count=local] dd"); got == 0 {
-		t.Error("none of 30 requests was decided from a lease")
-	}
-	if shown := eval[bool](p, "document.getElementById('away').checkVisibility()"); shown {
+	const banner = "document.getElementById('away').checkVisibility()"
+	if eval[bool](p, banner) {
 		t.Error("the banner is shown while Redis answers")
 	}
-	pictures := func(state string) {
-		for _, v := range views {
-			p.setView(v)
-			p.inspect(state + " " + v.String())
-			p.picture("redis " + state + " " + v.String())
-		}
-		p.setView(views[0])
-	}
-	pictures("up")
 
 	redis.Kill()
-	const banner = "document.getElementById('away').checkVisibility()"
 	for range 100 { // until the breaker opens, which takes a while because some requests are decided from leases
 		if calls(5); eval[bool](p, banner) {
 			break
@@ -184,32 +171,14 @@ func TestLivePageOfDevWithRedis(t *testing.T) {
 	}
 	p.until(banner)
 	calls(10)
-	p.until("document.querySelector('[data-count=backstop] dd').textContent !== '0'")
 	p.until("document.getElementById('away-key').checkVisibility()")
-	if got := p.texts("[data-tenant=globex] .what .tag.away"); len(got) == 0 {
-		t.Error("no limit is marked as counted in this process")
-	}
-	pictures("killed")
+	p.inspect("Redis was killed")
+	p.picture("redis killed")
 
 	if err := redis.Start(); err != nil {
 		t.Fatal(err)
 	}
 	p.until("!" + banner)
-	p.until("document.querySelector('[data-breaker=Redis] td').textContent === 'closed: in use'")
-	const chargedBack = "document.querySelector('[data-count=waiting] dd').textContent === '0'"
-	for range 20 { // a request starts charging back; if that fails because it was too early, a later one tries again
-		if calls(1); eval[bool](p, chargedBack) {
-			break
-		}
-		p.until("document.documentElement.dataset.now !== window.seen && (window.seen = " +
-			"document.documentElement.dataset.now)")
-	}
-	p.until(chargedBack)
-	p.until("document.querySelectorAll('.what .tag.away').length === 0")
-	if got := p.number("[data-breaker=Redis] td:nth-child(3)"); got != 1 {
-		t.Errorf("the breaker opened %d times, want once", got)
-	}
-	pictures("back")
 }
 
 // call sends one request and returns the status of its answer.

@@ -9,8 +9,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/chromedp/chromedp"
-
 	"github.com/sluicelimits/sluice/internal/dev/livepage"
 )
 
@@ -23,13 +21,6 @@ func (p *tab) inspect(where string) {
 	for _, f := range eval[[]string](p, inspect) {
 		p.t.Errorf("%s: %s", where, f)
 	}
-}
-
-// choose makes the page show the counts of a window: "minute" or "ten_minutes".
-func (p *tab) choose(window string) {
-	p.t.Helper()
-	eval[chromedp.Void](p, fmt.Sprintf("document.querySelector('input[value=%s]').click()", window))
-	p.until(fmt.Sprintf("document.documentElement.dataset.shown === %q", window))
 }
 
 // number returns the count that the page shows in an element.
@@ -73,25 +64,22 @@ func TestLivePageNumbers(t *testing.T) {
 		"unauthorized": hasOutcome(livepage.Unauthorized),
 		"other":        hasOutcome(livepage.Forbidden, livepage.NotFound, livepage.StoreFailed),
 	}
-	for window := range windows {
-		p.choose(window)
-		for total, matches := range totals {
-			want := s.count(window, matches)
-			if want == 0 {
-				t.Errorf("the scene has no %s in the %s, so nothing is compared", total, window)
-			}
-			if got := p.number(fmt.Sprintf("[data-total=%q]", total)); got != want {
-				t.Errorf("%s of the %s: page shows %d, want %d", total, window, got, want)
-			}
+	for total, matches := range totals {
+		want := s.count(matches)
+		if want == 0 {
+			t.Errorf("the scene has no %s, so nothing is compared", total)
 		}
-		for _, tenant := range s.tenants {
-			for column, matches := range map[string]func(event) bool{"Allowed": hasOutcome(livepage.Allowed),
-				"Limited": hasOutcome(livepage.Limited)} {
-				want := s.count(window, func(e event) bool { return e.tenant == tenant.id && matches(e) })
-				selector := fmt.Sprintf("[data-tenant=%q] [data-label=%s]", tenant.id, column)
-				if got := p.number(selector); got != want {
-					t.Errorf("%s of tenant %q in the %s: page shows %d, want %d", column, tenant.id, window, got, want)
-				}
+		if got := p.number(fmt.Sprintf("[data-total=%q]", total)); got != want {
+			t.Errorf("%s: page shows %d, want %d", total, got, want)
+		}
+	}
+	for _, tenant := range s.tenants {
+		for column, matches := range map[string]func(event) bool{"Allowed": hasOutcome(livepage.Allowed),
+			"Limited": hasOutcome(livepage.Limited)} {
+			want := s.count(func(e event) bool { return e.tenant == tenant.id && matches(e) })
+			selector := fmt.Sprintf("[data-tenant=%q] [data-label=%s]", tenant.id, column)
+			if got := p.number(selector); got != want {
+				t.Errorf("%s of tenant %q: page shows %d, want %d", column, tenant.id, got, want)
 			}
 		}
 	}
@@ -101,7 +89,6 @@ func TestLivePageNumbers(t *testing.T) {
 
 func (p *tab) compareLimits(s *scene) {
 	p.t.Helper()
-	p.choose("ten_minutes")
 	for kind, outcome := range map[string]livepage.Outcome{"limit": livepage.Limited, "ip_limit": livepage.IPLimited} {
 		page := 0
 		for _, text := range p.texts(fmt.Sprintf("#limit-rows [data-kind=%s] td:nth-child(3)", kind)) {
@@ -111,7 +98,7 @@ func (p *tab) compareLimits(s *scene) {
 			}
 			page += n
 		}
-		if want := s.count("ten_minutes", hasOutcome(outcome)); page != want || want == 0 {
+		if want := s.count(hasOutcome(outcome)); page != want || want == 0 {
 			p.t.Errorf("denied over every %s: page shows %d, want %d and more than none", kind, page, want)
 		}
 	}

@@ -16,7 +16,7 @@ import (
 // hostile is a tenant's name that runs a script in a page that inserts it as markup.
 const hostile = `</script><img src=x onerror="console.error('taken over')">`
 
-// sceneNow is the time at which the page is read. It is not at a boundary between two steps of a window.
+// sceneNow is the time at which the page is read. It is not at a boundary between two steps of the ten minutes.
 var sceneNow = time.Date(2026, 7, 14, 10, 32, 47, 300e6, time.UTC)
 
 // scene is a limiter without HTTP: it decides with a real memory store. It keeps a tally of its own, which is
@@ -29,8 +29,8 @@ type scene struct {
 	paths    [2]string // the paths that the last two tenants request
 	ip       *limit.Limit
 	events   []event
-	failure  string                // the error of the last reload, or ""
-	shared   *livepage.StoreStatus // nil if all counters are in the process
+	failure  string // the error of the last reload, or ""
+	away     []string
 }
 
 type sceneTenant struct {
@@ -163,8 +163,8 @@ func (s *scene) charges(t *sceneTenant, method string) []limit.Charge {
 	return out
 }
 
-// runTraffic makes the requests of the eleven minutes before sceneNow. That is a minute longer than the longest window,
-// so some of them are in no window.
+// runTraffic makes the requests of the eleven minutes before sceneNow. That is a minute longer than the page counts,
+// so some of them are not counted.
 func (s *scene) runTraffic() {
 	s.t.Helper()
 	start := sceneNow.Add(-11 * time.Minute)
@@ -207,24 +207,26 @@ func (s *scene) runTraffic() {
 // status returns the state of the scene, with every counter of every tenant, as the gateway does.
 func (s *scene) status() livepage.Status {
 	out := livepage.Status{
-		PlansFile: "/srv/sluice/plans.yaml", LoadedAt: sceneNow.Add(-47 * time.Minute), LastError: s.failure,
-		Now:    sceneNow,
-		Listen: "127.0.0.1:8080", Upstream: "http://127.0.0.1:9000", StoreBytes: s.store.Bytes(), RoutesCount: 12,
-		Try: []string{
-			`for i in $(seq 30); do curl -s -o /dev/null -w '%{http_code} ' -H 'X-API-Key: sk_acme_demo' ` +
-				`http://127.0.0.1:8080/product/1; done`,
-			`curl -i -H 'X-API-Key: sk_globex_demo' http://127.0.0.1:8080/product/1`,
+		Now: sceneNow, Away: s.away,
+		Gateway: livepage.Gateway{
+			PlansFile: "/srv/sluice/plans.yaml", LoadedMs: sceneNow.Add(-47 * time.Minute).UnixMilli(),
+			LastError: s.failure, Listen: "127.0.0.1:8080", Upstream: "http://127.0.0.1:9000",
+			StoreBytes: s.store.Bytes(), Routes: 12,
+			TryCommands: []string{
+				`for i in $(seq 30); do curl -s -o /dev/null -w '%{http_code} ' -H 'X-API-Key: sk_acme_demo' ` +
+					`http://127.0.0.1:8080/product/1; done`,
+				`curl -i -H 'X-API-Key: sk_globex_demo' http://127.0.0.1:8080/product/1`,
+			},
 		},
 		IPLimits: []livepage.LimitStatus{livepage.StatusOf(&s.ip.Tiers[0], nil, sceneNow, "every route")},
 	}
 	for _, t := range s.tenants {
-		row := livepage.TenantStatus{ID: t.id, Plan: t.plan, Suspended: t.suspended}
+		row := livepage.TenantRow{ID: t.id, Plan: t.plan, Suspended: t.suspended}
 		for _, l := range t.limits {
 			row.Limits = append(row.Limits, s.peek(t, l)...)
 		}
 		out.Tenants = append(out.Tenants, row)
 	}
-	s.addLeases(&out)
 	return out
 }
 
@@ -263,19 +265,11 @@ func (s *scene) serve() *httptest.Server {
 	return server
 }
 
-// windows are the two windows of time that the page shows. Each function reports whether a time is in the window.
-var windows = map[string]func(at time.Time) bool{
-	"minute": func(at time.Time) bool { return at.Unix() > sceneNow.Unix()-60 },
-	"ten_minutes": func(at time.Time) bool {
-		return at.Unix()/10 > sceneNow.Unix()/10-60
-	},
-}
-
-// count returns how many events of the window satisfy the condition.
-func (s *scene) count(window string, matches func(e event) bool) int {
+// count returns how many events of the ten minutes that the page shows satisfy the condition.
+func (s *scene) count(matches func(e event) bool) int {
 	n := 0
 	for _, e := range s.events {
-		if windows[window](e.at) && matches(e) {
+		if e.at.Unix()/10 > sceneNow.Unix()/10-60 && matches(e) {
 			n++
 		}
 	}

@@ -295,10 +295,7 @@ func (f *process) status(here *servedCell) []livepage.CellStatus {
 		f.log.Warn("the live page shows no cells: their shares cannot be read", "error", err)
 		return nil
 	}
-	var busiest string
-	if ids := here.recorder.Busiest(now, 1); len(ids) > 0 {
-		busiest = ids[0]
-	}
+	busiest := here.recorder.Busiest(now)
 	out := make([]livepage.CellStatus, 0, len(balanced.Cells))
 	for _, row := range balanced.Cells {
 		s := livepage.CellStatus{Name: row.Cell, Here: row.Cell == here.Name, State: row.State, Weight: row.Share,
@@ -306,7 +303,7 @@ func (f *process) status(here *servedCell) []livepage.CellStatus {
 		if c := f.find(row.Cell); c != nil {
 			o := c.Overview(ctx, now, 1)
 			s.URL, s.Epoch, s.Phase = c.url(), o.Epoch, string(o.Phase)
-			s.Head, s.Behind, s.AgeMs = o.Head, max(o.Head-o.InForce, 0), o.Age.Milliseconds()
+			s.Head, s.Behind = o.Head, max(o.Head-o.InForce, 0)
 			if busiest == "" && len(o.Tenants) > 0 {
 				busiest = o.Tenants[0].ID
 			}

@@ -17,7 +17,6 @@ type Overview struct {
 	ChangedAt time.Time      // when the last change arrived
 	Head      int64          // number of that change
 	InForce   int64          // number of the last change that decisions follow
-	Age       time.Duration  // time since the cell last looked for changes
 	Tenants   []*plan.Tenant // the first ones by id, with the limits that this cell grants
 	Total     int            // number of all tenants
 	IPLimits  *plan.Set
@@ -33,7 +32,7 @@ func (c *Cell) Overview(ctx context.Context, now time.Time, most int) Overview {
 		defer join()
 	}
 	stats := c.Reader.Stats(now)
-	out := Overview{InForce: stats.Seq, Age: stats.Age, IPLimits: view.IPLimits()}
+	out := Overview{InForce: stats.Seq, IPLimits: view.IPLimits()}
 	if head, err := c.table.Head(ctx); err == nil {
 		out.Head = head.Seq
 		if last, err := c.table.Log(ctx, head.Seq-1, head.Seq); err == nil && len(last) == 1 {

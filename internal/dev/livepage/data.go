@@ -9,19 +9,19 @@ import (
 // MaxTenantRows is how many tenants data.json lists. They are ordered by denials, then by requests, then by id.
 const MaxTenantRows = 100
 
-// Data is the content of data.json, which the page shows. Times are milliseconds since 1970. Counts are given for each
-// window, in the order of Windows. Slices are never null.
+// Data is the content of data.json, which the page shows. Times are milliseconds since 1970. Counts are those of the last
+// ten minutes. Slices are never null.
 type Data struct {
-	Version int         `json:"version"` // version of this format: 1
+	Version int         `json:"version"` // version of this format: 2
 	NowMs   int64       `json:"now_ms"`
 	Gateway Gateway     `json:"gateway"`
-	Windows []Window    `json:"windows"`
+	Totals  Counts      `json:"totals"`
 	Tenants []TenantRow `json:"tenants"`
 	// TenantsNotListed is the number of tenants with requests or a configuration that Tenants does not list.
-	TenantsNotListed int          `json:"tenants_not_listed"`
-	Limits           []LimitRow   `json:"limits"`  // by id; the ipLimits, which apply before authentication, first
-	Denials          []Denial     `json:"denials"` // newest first, at most MaxDenials
-	Store            *StoreStatus `json:"store"`   // null if all counters are in the gateway's process
+	TenantsNotListed int        `json:"tenants_not_listed"`
+	Limits           []LimitRow `json:"limits"`  // by id; the ipLimits, which apply before authentication, first
+	Denials          []Denial   `json:"denials"` // newest first, at most MaxDenials
+	Away             []string   `json:"away"`    // names of the shared stores that are not called, as they do not answer
 	// Cells lists all cells that share the limits, by name. It is empty if there is only one cell.
 	Cells []CellStatus `json:"cells"`
 }
@@ -41,7 +41,6 @@ type CellStatus struct {
 	Await  bool   `json:"awaited"` // whether a change of shares waits for the cell's acknowledgement
 	Head   int64  `json:"head"`    // number of the last change of its configuration
 	Behind int64  `json:"behind"`  // changes that exist and that the cell does not enforce yet
-	AgeMs  int64  `json:"age_ms"`  // age of the configuration in force: time since the cell last looked for changes
 
 	// Limits says what this cell may grant of each limit of the configured tenant with the most requests.
 	Limits []CellLimit `json:"limits"`
@@ -56,50 +55,6 @@ type CellLimit struct {
 	Share    int64  `json:"share"`    // units that this cell may grant
 }
 
-// StoreStatus describes the store chain between the gateway and the stores that it shares with others. Counts are since
-// the start of the gateway.
-type StoreStatus struct {
-	Instances int             `json:"instances"` // processes that share the stores, by the latest count
-	Breakers  []BreakerStatus `json:"breakers"`  // one for each store
-	Leases    *LeaseStatus    `json:"leases"`    // null if every decision asks the store
-	Outage    OutageStatus    `json:"outage"`
-}
-
-// BreakerStatus is the state of a circuit breaker, which stops calls to a store that keeps failing.
-type BreakerStatus struct {
-	Name string `json:"name"` // name of the store
-	// State is closed (the store is called), open (it is not called) or probing (one call is made to test it).
-	State   string `json:"state"`
-	Opened  int64  `json:"opened"`  // how often the breaker opened, not counting failed probes
-	Probes  int64  `json:"probes"`  // calls made to find out whether the store answers again
-	Refused int64  `json:"refused"` // calls that were not made
-}
-
-// LeaseStatus describes the units that are charged ahead, and the decisions that are made from them.
-type LeaseStatus struct {
-	Counters int64 `json:"counters"` // counters that the lease layer holds now
-	Units    int64 `json:"units"`    // leased units that are not spent, now
-	Local    int64 `json:"local"`    // decisions without a call
-	Denied   int64 `json:"denied"`   // those of Local that denied
-	// Early counts those of Denied for which the store had units before the wait was over.
-	Early    int64 `json:"early"`
-	Calls    int64 `json:"calls"`    // decisions that called the store, whether or not it answered
-	Waited   int64 `json:"waited"`   // decisions that waited for the call of another decision
-	Returned int64 `json:"returned"` // units given back
-	Lost     int64 `json:"lost"`     // units that expired unspent, or could not be given back
-}
-
-// OutageStatus counts the decisions for which the store gave no answer.
-type OutageStatus struct {
-	Failures    int64 `json:"failures"`     // decisions for which the store gave no answer
-	Backstop    int64 `json:"backstop"`     // those of Failures that counted in the memory of the process
-	Open        int64 `json:"open"`         // those of Failures that admitted because of onStoreFailure: open
-	Closed      int64 `json:"closed"`       // those of Failures that denied because of onStoreFailure: closed
-	ChargedBack int64 `json:"charged_back"` // units that were replayed: charged in the store afterwards
-	Dropped     int64 `json:"dropped"`      // units that should have been replayed, and were not
-	Waiting     int64 `json:"waiting"`      // owners with pending units, which are still to be replayed
-}
-
 // Gateway describes the gateway that runs, and its configuration.
 type Gateway struct {
 	PlansFile   string   `json:"plans_file"`
@@ -111,12 +66,6 @@ type Gateway struct {
 	Routes      int      `json:"routes"` // number of declared routes; 0: every path is forwarded
 	StoreBytes  int64    `json:"store_bytes"`
 	TryCommands []string `json:"try"`
-}
-
-// Window counts all requests within one of the two windows of the page.
-type Window struct {
-	ID     string `json:"id"` // "minute" or "ten_minutes"
-	Totals Counts `json:"totals"`
 }
 
 // Counts are requests by outcome. Their sum is Requests; Degraded is not part of the sum, since it counts requests that
@@ -133,24 +82,25 @@ type Counts struct {
 	Degraded     uint64 `json:"degraded"` // those of Requests that were decided without the store
 }
 
-// TenantRow holds the counts of a tenant, and its limits if the tenant is configured.
+// TenantRow holds the counts of a tenant, and its limits if the tenant is configured, with a peek at the counters that it
+// has for the tenant as a whole.
 type TenantRow struct {
 	Kind       Kind          `json:"kind"` // tenant, anonymous, nobody or others
 	ID         string        `json:"id"`   // id of the tenant; "" for the other kinds
 	Configured bool          `json:"configured"`
 	Plan       string        `json:"plan"`
 	Suspended  bool          `json:"suspended"`
-	Counts     []Counts      `json:"counts"`
+	Counts     Counts        `json:"counts"`
 	Limits     []LimitStatus `json:"limits"`
 }
 
 // LimitRow counts what a limit did, over all tenants. An admitted request counts for each limit that applied to it. A
 // denied request counts for the binding limit only, as in the report of a simulation.
 type LimitRow struct {
-	Kind   Kind          `json:"kind"` // limit, ip_limit or others
-	ID     string        `json:"id"`
-	Modes  []string      `json:"modes"` // as configured, sorted; several if plans differ
-	Counts []LimitCounts `json:"counts"`
+	Kind   Kind        `json:"kind"` // limit, ip_limit or others
+	ID     string      `json:"id"`
+	Modes  []string    `json:"modes"` // as configured, sorted; several if plans differ
+	Counts LimitCounts `json:"counts"`
 }
 
 // LimitCounts counts the requests that a limit applied to.
@@ -163,92 +113,36 @@ type LimitCounts struct {
 
 // Denial is one request that a limit denied.
 type Denial struct {
-	AtMs     int64  `json:"at_ms"`
-	Kind     Kind   `json:"kind"` // whose request: tenant, anonymous or nobody
-	Tenant   string `json:"tenant"`
-	Method   string `json:"method"`
-	Path     string `json:"path"`
-	Limit    string `json:"limit"` // the binding limit; "" if it is not known: see Reason then
-	Tier     string `json:"tier"`
-	Reason   string `json:"reason"`   // the reason in words; "" if the limit is used up
-	By       string `json:"by"`       // "plan" or "ip_limits"
-	WaitMs   int64  `json:"wait_ms"`  // until the same request would be admitted, rounded up; -1: never; 0: not known
-	Degraded bool   `json:"degraded"` // decided without the store
+	AtMs   int64  `json:"at_ms"`
+	Kind   Kind   `json:"kind"` // whose request: tenant, anonymous or nobody
+	Tenant string `json:"tenant"`
+	Method string `json:"method"`
+	Path   string `json:"path"`
+	Limit  string `json:"limit"` // the binding limit; "" if it is not known: see Reason then
+	Tier   string `json:"tier"`
+	Reason string `json:"reason"`  // the reason in words; "" if the limit is used up
+	By     string `json:"by"`      // "plan" or "ip_limits"
+	WaitMs int64  `json:"wait_ms"` // until the same request would be admitted, rounded up; -1: never; 0: not known
 }
 
-// counts is a consistent copy of the counts of a Recorder, taken under its lock.
-type counts struct {
-	windows []Window
-	tenants map[name][windowCount][lanes]uint64
-	limits  map[name][windowCount][lanes]uint64
-	denials []Denial
-}
-
-// count copies the windows that end at now. If now is before the newest observation, the windows end with the second of
-// that observation.
-func (r *Recorder) count(now time.Time) counts {
+// data combines the counts with the status. If the time of the status is before the newest observation, the ten minutes
+// end with that observation.
+func (r *Recorder) data(s *Status) Data {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	second := max(now.Unix()+r.shift, r.newest)
-	c := counts{windows: make([]Window, windowCount), tenants: r.tenants.totals(second),
-		limits: r.limits.totals(second)}
-	for i, sum := range r.all.totals(second) {
-		c.windows[i] = Window{windowIDs[i], countsOf(sum)}
-	}
-	c.denials = make([]Denial, 0, min(r.denied, MaxDenials))
-	for n := r.denied - 1; n >= 0 && n >= r.denied-MaxDenials; n-- {
-		c.denials = append(c.denials, r.denials[n%MaxDenials])
-	}
-	return c
-}
-
-// totals sums up the windows of every name that has counts. Names that did not fit in the table are counted together,
-// as KindOthers.
-func (t *table) totals(second int64) map[name][windowCount][lanes]uint64 {
-	sums := make(map[name][windowCount][lanes]uint64, len(t.rows))
-	for n, s := range t.rows {
-		if !s.idle(second) {
-			sums[n] = s.totals(second)
-		}
-	}
-	if !t.rest.idle(second) {
-		sums[name{KindOthers, ""}] = t.rest.totals(second)
-	}
-	return sums
-}
-
-// data combines the counts with the status.
-func (r *Recorder) data(s *Status) Data {
-	c := r.count(s.Now)
+	second := max(s.Now.Unix()+r.shift, r.newest)
 	d := Data{
-		Version: 1,
-		NowMs:   s.Now.UnixMilli(),
-		Gateway: Gateway{
-			PlansFile: s.PlansFile, LastError: s.LastError, Listen: s.Listen, Upstream: s.Upstream,
-			Tenants: max(s.TenantsTotal, len(s.Tenants)), Routes: s.RoutesCount, StoreBytes: s.StoreBytes,
-			TryCommands: append([]string{}, s.Try...),
-		},
-		Windows: c.windows,
-		Limits:  limitRows(s, c.limits),
-		Denials: c.denials,
-		Store:   storeOf(s.Store),
-		Cells:   cellsOf(s.Cells),
+		Version: 2, NowMs: s.Now.UnixMilli(), Gateway: s.Gateway, Totals: countsOf(r.all.total(second)),
+		Limits: limitRows(s, r.limits.totals(second)), Denials: make([]Denial, 0, min(r.denied, MaxDenials)),
+		Away: append([]string{}, s.Away...), Cells: cellsOf(s.Cells),
 	}
-	if !s.LoadedAt.IsZero() {
-		d.Gateway.LoadedMs = s.LoadedAt.UnixMilli()
+	d.Gateway.Tenants = max(d.Gateway.Tenants, len(s.Tenants))
+	d.Gateway.TryCommands = append([]string{}, s.Gateway.TryCommands...)
+	d.Tenants, d.TenantsNotListed = tenantRows(s, r.tenants.totals(second))
+	for n := r.denied - 1; n >= 0 && n >= r.denied-MaxDenials; n-- {
+		d.Denials = append(d.Denials, r.denials[n%MaxDenials])
 	}
-	d.Tenants, d.TenantsNotListed = tenantRows(s, c.tenants)
 	return d
-}
-
-// storeOf returns a copy in which no list is nil, so that none is null in data.json.
-func storeOf(s *StoreStatus) *StoreStatus {
-	if s == nil {
-		return nil
-	}
-	out := *s
-	out.Breakers = append([]BreakerStatus{}, s.Breakers...)
-	return &out
 }
 
 // cellsOf returns a copy in which no list is nil, so that none is null in data.json.
@@ -262,22 +156,20 @@ func cellsOf(cells []CellStatus) []CellStatus {
 
 // tenantRows lists the tenants with most denials, of those that are configured or made requests, and then the rows that
 // are not about a tenant.
-func tenantRows(s *Status, sums map[name][windowCount][lanes]uint64) (_ []TenantRow, notListed int) {
+func tenantRows(s *Status, sums map[name][lanes]uint64) (_ []TenantRow, notListed int) {
 	rows := make([]TenantRow, 0, len(s.Tenants)+4)
-	for i := range s.Tenants {
-		t := &s.Tenants[i]
-		n := name{KindTenant, t.ID}
-		rows = append(rows, tenantRow(n, sums[n]))
-		row := &rows[len(rows)-1]
-		row.Configured, row.Plan, row.Suspended = true, t.Plan, t.Suspended
-		row.Limits = append(row.Limits, t.Limits...)
+	for _, row := range s.Tenants {
+		n := name{KindTenant, row.ID}
+		row.Kind, row.Configured, row.Counts = KindTenant, true, countsOf(sums[n])
+		row.Limits = append([]LimitStatus{}, row.Limits...)
+		rows = append(rows, row)
 		delete(sums, n)
 	}
 	for n, sum := range sums {
-		row := tenantRow(n, sum)
 		// If the status holds only some of the tenants, this tenant is one of the others.
-		row.Configured = n.kind == KindTenant && s.TenantsTotal > len(s.Tenants)
-		rows = append(rows, row)
+		configured := n.kind == KindTenant && s.Gateway.Tenants > len(s.Tenants)
+		rows = append(rows, TenantRow{Kind: n.kind, ID: n.text, Configured: configured, Counts: countsOf(sum),
+			Limits: []LimitStatus{}})
 	}
 	slices.SortFunc(rows, compareTenants)
 	tenants := len(rows)
@@ -285,21 +177,12 @@ func tenantRows(s *Status, sums map[name][windowCount][lanes]uint64) (_ []Tenant
 		tenants--
 	}
 	listed := min(tenants, MaxTenantRows)
-	return slices.Delete(rows, listed, tenants), max(tenants, s.TenantsTotal) - listed
+	return slices.Delete(rows, listed, tenants), max(tenants, s.Gateway.Tenants) - listed
 }
 
-func tenantRow(n name, sum [windowCount][lanes]uint64) TenantRow {
-	row := TenantRow{Kind: n.kind, ID: n.text, Limits: []LimitStatus{}}
-	for i := range sum {
-		row.Counts = append(row.Counts, countsOf(sum[i]))
-	}
-	return row
-}
-
-// compareTenants orders tenants before other rows, and tenants by their denials in the longest window, most first.
+// compareTenants orders tenants before other rows, and tenants by their denials, most first.
 func compareTenants(a, b TenantRow) int {
-	last := windowCount - 1
-	x, y := a.Counts[last], b.Counts[last]
+	x, y := a.Counts, b.Counts
 	return cmp.Or(
 		cmp.Compare(rank(a.Kind), rank(b.Kind)),
 		cmp.Compare(y.Limited+y.IPLimited, x.Limited+x.IPLimited),
@@ -312,7 +195,7 @@ func rank(k Kind) int {
 }
 
 // limitRows lists every limit that is configured or has counts.
-func limitRows(s *Status, sums map[name][windowCount][lanes]uint64) []LimitRow {
+func limitRows(s *Status, sums map[name][lanes]uint64) []LimitRow {
 	modes := make(map[name][]string)
 	note := func(kind Kind, limits []LimitStatus) {
 		for i := range limits {
@@ -337,13 +220,10 @@ func limitRows(s *Status, sums map[name][windowCount][lanes]uint64) []LimitRow {
 	rows := make([]LimitRow, 0, len(modes))
 	for n, m := range modes {
 		slices.Sort(m)
-		row := LimitRow{Kind: n.kind, ID: n.text, Modes: m}
-		for _, sum := range sums[n] {
-			row.Counts = append(row.Counts, LimitCounts{
-				Allowed: sum[laneAllowed], Denied: sum[laneDenied], ShadowDenied: sum[laneShadowDenied],
-			})
-		}
-		rows = append(rows, row)
+		sum := sums[n]
+		rows = append(rows, LimitRow{Kind: n.kind, ID: n.text, Modes: m, Counts: LimitCounts{
+			Allowed: sum[laneAllowed], Denied: sum[laneDenied], ShadowDenied: sum[laneShadowDenied],
+		}})
 	}
 	slices.SortFunc(rows, func(a, b LimitRow) int {
 		return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.ID, b.ID)) // "ip_limit", "limit", "others"
@@ -363,18 +243,10 @@ func countsOf(sum [lanes]uint64) Counts {
 	return c
 }
 
-// Limits returns what each limit did, as in Data. The status says which limits are configured.
-func (r *Recorder) Limits(s *Status) []LimitRow { return limitRows(s, r.count(s.Now).limits) }
-
-// Busiest returns the ids of up to n tenants (at most MaxTenantRows), in the order of the page. If there are too many
-// tenants to peek at all their counters, these are the ones to peek at.
-func (r *Recorder) Busiest(now time.Time, n int) []string {
-	rows, _ := tenantRows(&Status{}, r.count(now).tenants)
-	ids := make([]string, 0, min(n, len(rows)))
-	for i := range rows {
-		if rows[i].Kind == KindTenant && len(ids) < n {
-			ids = append(ids, rows[i].ID)
-		}
+// Busiest returns the id of the tenant that the page lists first, or "" if no tenant has made a request.
+func (r *Recorder) Busiest(now time.Time) string {
+	if rows := r.data(&Status{Now: now}).Tenants; len(rows) > 0 {
+		return rows[0].ID // "" if it is not about a tenant
 	}
-	return ids
+	return ""
 }

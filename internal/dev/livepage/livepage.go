@@ -58,28 +58,12 @@ const (
 
 // Status is what the page shows beside the counts.
 type Status struct {
-	PlansFile    string
-	LoadedAt     time.Time
-	LastError    string // the error of the last reload; "" if it succeeded
-	Upstream     string
-	Tenants      []TenantStatus
-	TenantsTotal int // tenants in the plans file, if Tenants holds only some of them; 0 means len(Tenants)
-	Now          time.Time
-	StoreBytes   int64
-	Listen       string
-	IPLimits     []LimitStatus
-	RoutesCount  int
-	// Try holds commands that make requests, a curl line for each tenant. They are shown until there are requests.
-	Try   []string
-	Store *StoreStatus // nil if all counters are in this process
-	Cells []CellStatus // all cells that share the limits, by name; empty if this is the only cell
-}
-
-// TenantStatus describes a configured tenant, with a peek at the counters that it has for the tenant as a whole.
-type TenantStatus struct {
-	ID, Plan  string
-	Suspended bool
-	Limits    []LimitStatus
+	Now      time.Time
+	Gateway  Gateway       // its Tenants is the number of all tenants, of which Status.Tenants may hold only some
+	Tenants  []TenantRow   // configured tenants, without Kind, Configured and Counts
+	IPLimits []LimitStatus // without their use, since each address has a counter of its own
+	Away     []string      // as in Data
+	Cells    []CellStatus  // as in Data
 }
 
 // LimitStatus is how much of one tier of a limit is used.
@@ -89,31 +73,15 @@ type LimitStatus struct {
 	Algorithm string `json:"algorithm"`
 	Mode      string `json:"mode"`
 	Per       string `json:"per"`
-	Applies   string `json:"applies"` // "PUT /product/*" or "every route"
-	Period    string `json:"period"`
+	Applies   string `json:"applies"`  // "PUT /product/*" or "every route"
 	Capacity  int64  `json:"capacity"` // units
 	// Used is in units. It is -1 if each value of Per has a counter of its own, or if the use is not known.
-	Used    int64    `json:"used"`
-	ResetMs int64    `json:"reset_ms"` // until the counter is as if it had never been used
-	Counted Counting `json:"counted"`  // what Used and Capacity refer to
+	Used    int64 `json:"used"`
+	ResetMs int64 `json:"reset_ms"` // until the counter is as if it had never been used
 	// Leased is how many units this gateway has leased and not spent, of all values together. The store has counted
 	// these units in addition to Used.
 	Leased int64 `json:"leased"`
 }
-
-// Counting says where the use of a limit is counted at present, as far as it is known.
-type Counting string
-
-// The ways to count.
-const (
-	CountedInStore Counting = "store"
-	// CountedHere means that the store does not answer, and this gateway's backstop counts. Capacity is the instance's
-	// part.
-	CountedHere    Counting = "here"
-	CountedOpen    Counting = "open"    // the store does not answer, and the limit admits all requests; Used is -1
-	CountedClosed  Counting = "closed"  // the store does not answer, and the limit denies all requests; Used is -1
-	CountedUnknown Counting = "unknown" // the store could not be called; Used is -1
-)
 
 // StatusOf describes a tier. peeked is the tier's result in a peek at the tenant's counters at the time now; it is nil
 // if there is none, as for a tier whose counters are per value. applies says to which requests the limit applies: "PUT
@@ -122,8 +90,7 @@ func StatusOf(t *limit.Tier, peeked *limit.Result, now time.Time, applies string
 	l := t.Limit()
 	s := LimitStatus{
 		ID: l.ID, Tier: TierName(t), Algorithm: t.Algorithm.String(), Mode: l.Mode.String(), Per: l.Per,
-		Applies:  applies,
-		Capacity: t.Capacity(), Used: -1, Period: TierName(t), Counted: CountedInStore,
+		Applies: applies, Capacity: t.Capacity(), Used: -1,
 	}
 	if peeked != nil && !t.Valued() {
 		s.Used = peeked.Used()

@@ -10,7 +10,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
-// Bounds on what a Recorder keeps. The tables need at most about 2 MB together.
+// Bounds on what a Recorder keeps. The tables need at most about 1 MB together.
 const (
 	MaxTenants = 256 // tenants with counts of their own; the others are counted together
 	MaxLimits  = 256 // limits with counts of their own, by id; the others are counted together
@@ -58,7 +58,7 @@ const (
 // Recorder keeps counts of the last ten minutes, in bounded memory. It is safe for concurrent use.
 type Recorder struct {
 	mu      sync.Mutex
-	all     series
+	all     ring
 	totals  [outcomes]int64 // requests by outcome, since the start
 	tenants table
 	limits  table
@@ -72,8 +72,8 @@ type Recorder struct {
 // NewRecorder makes an empty recorder.
 func NewRecorder() *Recorder {
 	return &Recorder{
-		tenants: table{rows: make(map[name]*series), most: MaxTenants},
-		limits:  table{rows: make(map[name]*series), most: MaxLimits},
+		tenants: table{rows: make(map[name]*ring), most: MaxTenants},
+		limits:  table{rows: make(map[name]*ring), most: MaxLimits},
 	}
 }
 
@@ -199,7 +199,6 @@ func (r *Recorder) deny(o *Observation, who name) {
 	}
 	never, wait := o.Denied.Never, o.Denied.Wait
 	if o.Decision != nil {
-		d.Degraded = o.Decision.Degraded
 		if d.Reason == "" {
 			never, wait = o.Decision.Never, o.Decision.RetryAfter()
 		}

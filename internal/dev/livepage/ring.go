@@ -2,18 +2,12 @@ package livepage
 
 import "strings"
 
-// The page shows two windows: the last minute in steps of a second, and the last ten minutes in steps of ten seconds.
-// Each is a ring of cells, one for each step. A window consists of the present cell and the 59 before it, so the longer
-// window covers 590 to 600 s.
+// The page counts the last ten minutes, in a ring of cells, one for each step of ten seconds. The present cell and the 59
+// before it are counted, so the ten minutes are 590 to 600 s.
 const (
-	windowCount = 2
+	stepSeconds = 10
 	cellCount   = 60
 	lanes       = 8 // number of counters in a cell: see laneAllowed and the others
-)
-
-var (
-	windowIDs   = [windowCount]string{"minute", "ten_minutes"}
-	stepSeconds = [windowCount]int64{1, 10}
 )
 
 // cell holds the counters of one step.
@@ -25,9 +19,10 @@ type ring struct {
 	cells  [cellCount]cell
 }
 
-// add adds 1 to a counter of the cell of a step. A step older than the ring is ignored; a newer step becomes the newest
-// one of the ring.
-func (r *ring) add(step int64, lane int) {
+// add adds 1 to a counter of the cell of a second. A second older than the ring is ignored; a newer step becomes the
+// newest one of the ring.
+func (r *ring) add(second int64, lane int) {
+	step := second / stepSeconds
 	if step > r.newest {
 		r.advance(step)
 	}
@@ -48,8 +43,9 @@ func (r *ring) advance(step int64) {
 	r.newest = step
 }
 
-// total sums up the window that ends with step.
-func (r *ring) total(step int64) (sum [lanes]uint64) {
+// total sums up the ten minutes that end with second.
+func (r *ring) total(second int64) (sum [lanes]uint64) {
+	step := second / stepSeconds
 	for s := max(step, r.newest) - cellCount + 1; s <= min(step, r.newest); s++ {
 		for lane, n := range r.cells[index(s)] {
 			sum[lane] += uint64(n)
@@ -58,39 +54,11 @@ func (r *ring) total(step int64) (sum [lanes]uint64) {
 	return sum
 }
 
-func index(step int64) int64 { return floorMod(step, cellCount) }
+// idle reports whether no cell of the ten minutes that end at second, or later, holds a count.
+func (r *ring) idle(second int64) bool { return r.newest <= second/stepSeconds-cellCount }
 
-// series counts the same requests in two rings, one for each window.
-type series [windowCount]ring
-
-func (s *series) add(second int64, lane int) {
-	for i := range s {
-		s[i].add(floorDiv(second, stepSeconds[i]), lane)
-	}
-}
-
-// idle reports whether no window that ends at second, or later, holds a count.
-func (s *series) idle(second int64) bool {
-	last := len(s) - 1
-	return s[last].newest <= floorDiv(second, stepSeconds[last])-cellCount
-}
-
-func (s *series) totals(second int64) (sums [windowCount][lanes]uint64) {
-	for i := range s {
-		sums[i] = s[i].total(floorDiv(second, stepSeconds[i]))
-	}
-	return sums
-}
-
-func floorDiv(a, b int64) int64 { return (a - floorMod(a, b)) / b }
-
-func floorMod(a, b int64) int64 {
-	m := a % b
-	if m < 0 {
-		m += b
-	}
-	return m
-}
+// index returns the index of a step's cell. The steps of an empty ring are below 0.
+func index(step int64) int64 { return (step%cellCount + cellCount) % cellCount }
 
 // name identifies what is counted. Its kind tells apart a tenant called "others" and the row of all other tenants.
 type name struct {
@@ -98,28 +66,28 @@ type name struct {
 	text string
 }
 
-// table keeps a series for each of a bounded number of names. Names that do not fit are counted together, in rest.
+// table keeps a ring for each of a bounded number of names. Names that do not fit are counted together, in rest.
 type table struct {
-	rows  map[name]*series
-	rest  series
+	rows  map[name]*ring
+	rest  ring
 	most  int
 	swept int64 // the second in which sweep last ran
 }
 
-// at returns the series in which to count n.
-func (t *table) at(n name, second int64) *series {
+// at returns the ring in which to count n.
+func (t *table) at(n name, second int64) *ring {
 	if s, ok := t.rows[n]; ok {
 		return s
 	}
 	if len(n.text) > maxNameBytes || (len(t.rows) >= t.most && !t.sweep(second)) {
 		return &t.rest
 	}
-	s := new(series)
+	s := new(ring)
 	t.rows[name{n.kind, strings.Clone(n.text)}] = s
 	return s
 }
 
-// sweep removes names without a count in any window, at most once a second, and reports whether there is room in the
+// sweep removes names without a count in the last ten minutes, at most once a second, and reports whether there is room in the
 // table.
 func (t *table) sweep(second int64) bool {
 	if second == t.swept {
@@ -132,4 +100,19 @@ func (t *table) sweep(second int64) bool {
 		}
 	}
 	return len(t.rows) < t.most
+}
+
+// totals sums up the counts of every name that has some. Names that did not fit in the table are counted together, as
+// KindOthers.
+func (t *table) totals(second int64) map[name][lanes]uint64 {
+	sums := make(map[name][lanes]uint64, len(t.rows))
+	for n, s := range t.rows {
+		if !s.idle(second) {
+			sums[n] = s.total(second)
+		}
+	}
+	if !t.rest.idle(second) {
+		sums[name{KindOthers, ""}] = t.rest.total(second)
+	}
+	return sums
 }

@@ -2,14 +2,7 @@
 // tenant's name, a path), so it only ever becomes the text of a node.
 'use strict';
 
-const memory = { // a browser may refuse storage; the page works without
-  get(key) { try { return localStorage.getItem(key); } catch { return null; } },
-  set(key, value) { try { localStorage.setItem(key, value); } catch { /* the choice lasts until the page is left */ } },
-};
 const root = document.documentElement;
-const theme = memory.get('sluice.theme');
-if (theme === 'light' || theme === 'dark') root.dataset.theme = theme; // before anything is painted
-
 const $ = (id) => document.getElementById(id);
 const whole = new Intl.NumberFormat('en');
 const short = new Intl.NumberFormat('en', { notation: 'compact', maximumFractionDigits: 1 });
@@ -77,7 +70,7 @@ async function ask() {
     const answer = await fetch('data.json', { cache: 'no-store', signal: asking.signal });
     if (!answer.ok) return 'The data was refused with status ' + answer.status;
     const got = await answer.json();
-    if (got.version !== 1) return 'Another version of Sluice runs now: reload this page';
+    if (got.version !== 2) return 'Another version of Sluice runs now: reload this page';
     data = got;
     return '';
   } catch {
@@ -97,20 +90,9 @@ async function poll(show) {
   if (!trouble) show(); // last, and not caught: a fault in showing is one to hear of
 }
 
-// start calls begin when the page is there, and show each time that data is new.
-function start(show, begin) {
+// start calls show each time that data is new, as soon as the page is there.
+function start(show) {
   document.addEventListener('DOMContentLoaded', () => {
-    const dark = matchMedia('(prefers-color-scheme: dark)');
-    const isDark = () => (root.dataset.theme || (dark.matches ? 'dark' : 'light')) === 'dark';
-    const press = () => $('theme').setAttribute('aria-pressed', isDark());
-    $('theme').addEventListener('click', () => {
-      root.dataset.theme = isDark() ? 'light' : 'dark';
-      memory.set('sluice.theme', root.dataset.theme);
-      press();
-    });
-    dark.addEventListener('change', press);
-    press();
-    begin();
     document.addEventListener('visibilitychange', () => poll(show));
     poll(show);
   });

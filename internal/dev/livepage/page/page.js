@@ -8,15 +8,13 @@ const percent = (n, of) => {
 
 // Traffic
 
-let shown = memory.get('sluice.window') === 'minute' ? 0 : 1;
-
-function tiles(w) {
-  const t = w.totals, limited = t.limited + t.ip_limited, other = t.forbidden + t.not_found + t.store_failed;
+function tiles(t) {
+  const limited = t.limited + t.ip_limited, other = t.forbidden + t.not_found + t.store_failed;
   const put = (name, n, sub) => {
     number(document.querySelector('.tiles [data-total="' + name + '"]'), n, name === 'limited');
     text($('sub-' + name), sub);
   };
-  const each = t.requests / (shown === 0 ? 60 : 600);
+  const each = t.requests / 600;
   put('requests', t.requests, each >= 10 ? Math.round(each) + ' per second' : each > 0 ? each.toFixed(each < 1 ? 2 : 1) + ' per second' : 'none yet');
   put('allowed', t.allowed, percent(t.allowed, t.requests));
   put('limited', limited, t.ip_limited ? whole.format(t.ip_limited) + ' by address' : percent(limited, t.requests));
@@ -53,32 +51,28 @@ function tenantRow(t) {
     node.dataset.kind = t.kind;
     el('span', 'special', names[t.kind][0], who);
   }
-  const plan = el('small', '', '', who), off = el('span', 'tag', 'suspended', who), lone = el('small', 'lone', '', who);
+  const plan = el('small', '', '', who), off = el('span', 'tag', 'suspended', who);
   const allowed = cell('num', 'Allowed'), denied = cell('num', 'Limited'), other = cell('num', 'Other');
   const meters = cell('meters', 'Use of limits');
   return { node, update(t) {
-    const c = t.counts[shown];
+    const c = t.counts;
     text(plan, t.kind !== 'tenant' ? names[t.kind][1] : t.configured ? t.plan || '\u00a0' : 'no longer configured');
     off.hidden = !t.suspended;
-    lone.hidden = !c.degraded;
-    text(lone, amount(c.degraded) + ' without the store');
     number(allowed, c.allowed);
     number(denied, limited(c), true);
     number(other, c.requests - c.allowed - limited(c));
     const limit = (m) => m && keyOf(m.id, m.mode, m.per, m.applies);
     const tiers = t.limits.map((m, i) => ({ ...m,
       first: limit(m) !== limit(t.limits[i - 1]), last: limit(m) !== limit(t.limits[i + 1]) }));
-    sync(meters, tiers, (m) => keyOf(limit(m), m.tier, m.algorithm, m.first, m.last, m.used < 0, m.counted), meterRow);
+    sync(meters, tiers, (m) => keyOf(limit(m), m.tier, m.algorithm, m.first, m.last, m.used < 0), meterRow);
   } };
 }
 
 // The tiers of a limit stand together: its name at the first, which requests it is for below the last.
-const uncounted = { open: ': all admitted', closed: ': all denied', unknown: ': use not known' };
 function meterRow(m) {
   const node = el('div', 'meter-row'), what = el('div', 'what', '', node);
   el('span', m.first ? '' : 'hide', m.id, what);
   if (m.first && m.mode && m.mode !== 'enforce') el('span', 'tag', m.mode, what);
-  if (m.first && m.counted === 'here') el('span', 'tag away', 'backstop', what);
   el('div', 'tier', m.tier, node);
   const where = () => {
     if (m.last && m.applies && m.applies !== 'every route') el('bdi', 'applies mono', m.applies, el('div', 'where', undefined, node));
@@ -86,8 +80,8 @@ function meterRow(m) {
   if (m.used < 0) {
     const apart = el('div', 'apart', '', node);
     where();
-    return { node, update: (m) => text(apart, whole.format(m.capacity) + (uncounted[m.counted] ||
-      (m.per === 'tenant' ? ': not counted' : ' for each ' + m.per.replaceAll('_', ' '))) +
+    return { node, update: (m) => text(apart, whole.format(m.capacity) +
+      (m.per !== 'tenant' ? ' for each ' + m.per.replaceAll('_', ' ') : m.mode === 'off' ? ': not counted' : ': use not known') +
       (m.leased > 0 ? ', ' + compact(m.leased) + ' leased' : '')) };
   }
   const track = el('div', 'track', undefined, node), fill = el('i', '', undefined, track), held = el('i', 'held', undefined, track);
@@ -117,13 +111,14 @@ function meterRow(m) {
 const compact = (n) => n < 100000 ? whole.format(n) : short.format(n);
 
 function tenants(d) {
-  const rows = d.tenants.filter((t) => t.kind === 'tenant' || t.counts[shown].requests > 0);
+  const rows = d.tenants.filter((t) => t.kind === 'tenant' || t.counts.requests > 0);
   sync($('tenant-rows'), rows, (t) => keyOf(t.kind, t.id), tenantRow);
   $('tenants').hidden = rows.length === 0;
   $('tenants-empty').hidden = rows.length > 0;
+  const leased = rows.some((t) => t.limits.some((m) => m.leased > 0));
   text($('tenants-note'), d.tenants_not_listed > 0
     ? whole.format(d.gateway.tenants) + ' configured; ' + whole.format(d.tenants_not_listed) + ' quieter ones are not listed'
-    : 'bars: use now' + (d.store && d.store.leases ? ', with what other processes have leased; striped: leased here, not used yet' : '') + '; and the time to reset');
+    : 'bars: use now' + (leased ? ', with what other processes have leased; striped: leased here, not used yet' : '') + '; and the time to reset');
 }
 
 // Limits and denials
@@ -141,7 +136,7 @@ function limitRow(l) {
   if (l.kind === 'ip_limit') el('span', 'tag', 'by address', head);
   for (const mode of l.modes) if (mode !== 'enforce') el('span', 'tag', mode, head);
   const cells = ['allowed', 'denied', 'shadow_denied'].map((k) => [k, el('td', 'num', '', node)]);
-  return { node, update: (l) => cells.forEach(([k, td]) => number(td, l.counts[shown][k], k === 'denied')) };
+  return { node, update: (l) => cells.forEach(([k, td]) => number(td, l.counts[k], k === 'denied')) };
 }
 function limits(d) {
   sync($('limit-rows'), d.limits, (l) => keyOf(l.kind, l.id, l.modes), limitRow);
@@ -179,65 +174,19 @@ function fleet(d) {
   sync($('fleet-rows'), cells, (c) => keyOf(c.name), fleetRow);
 }
 
-// The shared store
+// Shared stores that do not answer
 
-const states = { // what a breaker does
-  closed: 'in use', open: 'not asked', probing: 'being tried',
-};
-function breakerRow(b) {
-  const node = el('tr');
-  node.dataset.breaker = b.name;
-  el('th', '', b.name, node).scope = 'row';
-  const state = el('td', '', '', node);
-  const cells = ['opened', 'probes', 'refused'].map((k) => [k, el('td', 'num', '', node)]);
-  return { node, update(b) {
-    text(state, (b.state || 'not known') + (Object.hasOwn(states, b.state) ? ': ' + states[b.state] : ''));
-    state.classList.toggle('off', b.state !== 'closed');
-    cells.forEach(([k, td]) => number(td, b[k]));
-  } };
-}
-function pairs(parent, of, rows) {
-  sync(parent, rows.map(([name, label, say]) => ({ name, label, say: say || amount(of[name]) })), (r) => r.name, (r) => {
-    const node = el('div');
-    el('dt', '', r.label, node);
-    const value = el('dd', '', '', node);
-    node.dataset.count = r.name;
-    return { node, update(r) {
-      text(value, r.say);
-      value.classList.toggle('zero', r.say === '0');
-    } };
-  });
-}
-function store(d) {
-  const s = d.store, breakers = list(s && s.breakers).filter(Boolean);
-  const away = breakers.filter((b) => b.state === 'open' || b.state === 'probing').map((b) => b.name);
-  $('away').hidden = away.length === 0;
-  text($('away-h'), away.join(' and ') + (away.length > 1 ? ' do' : ' does') + ' not answer: limits are counted in this process');
-  $('store').hidden = !s;
-  if (!s) return;
-  text($('store-note'), (s.instances === 1 ? '1 gateway' : amount(s.instances) + ' gateways') + ' on it; decisions since this one started, up to two for a request');
-  sync($('breaker-rows'), breakers, (b) => keyOf(b.name), breakerRow);
-  const l = s.leases, o = s.outage || {};
-  $('leases').hidden = !l;
-  $('leases-empty').hidden = Boolean(l);
-  if (l) pairs($('leases'), l, [
-    ['local', 'Decided here'], ['calls', 'Calls to the store'],
-    ['share', 'Share decided here', percent(l.local, l.local + l.calls)], ['waited', 'Waited for a call'],
-    ['denied', 'Denied here'], ['early', 'Denied early'],
-    ['units', 'Units in hand'], ['counters', 'Counters known'],
-    ['returned', 'Units returned'], ['lost', 'Units lost'],
-  ]);
-  pairs($('outage'), o, [
-    ['failures', 'Decisions'], ['backstop', 'By the backstop'], ['open', 'By open limits'], ['closed', 'By closed limits'],
-    ['charged_back', 'Units charged back'], ['waiting', 'Owners waiting'], ['dropped', 'Units dropped'],
-  ]);
+function away(d) {
+  const names = list(d.away);
+  $('away').hidden = names.length === 0;
+  text($('away-h'), names.join(' and ') + (names.length > 1 ? ' do' : ' does') + ' not answer: limits are counted in this process');
 }
 
 // Equal denials are one line with their number, so that a client which hammers does not push the others out of sight.
 function denials(d) {
   const groups = new Map();
   for (const x of d.denials) {
-    const key = keyOf(x.kind, x.tenant, x.method, x.path, x.limit, x.tier, x.reason, x.by, x.wait_ms < 0, x.degraded);
+    const key = keyOf(x.kind, x.tenant, x.method, x.path, x.limit, x.tier, x.reason, x.by, x.wait_ms < 0);
     const g = groups.get(key);
     if (g) g.count++;
     else groups.set(key, { key, count: 1, last: x });
@@ -261,10 +210,8 @@ function denialRow({ last: x }) {
   why.append((x.tier ? ' ' + x.tier : '') + (x.limit && x.reason ? ' · ' + x.reason : '') + ' · ');
   if (x.kind === 'tenant') el('bdi', '', x.tenant, why);
   else why.append(x.by === 'ip_limits' ? 'by address' : names[x.kind][0].toLowerCase());
-  if (x.degraded) el('span', 'tag away', 'backstop', why);
   const count = el('span', '', '', times), wait = el('small', '', '', times);
   node.dataset.limit = x.limit;
-  node.dataset.degraded = Boolean(x.degraded);
   return { node, update(g) {
     text(time, clock(g.last.at_ms));
     time.dateTime = new Date(g.last.at_ms).toISOString();
@@ -286,33 +233,21 @@ function header(d) {
   $('trouble').hidden = !g.last_reload_error;
   text($('trouble-error'), g.last_reload_error);
   text($('trouble-text'), g.loaded_ms ? 'The plans loaded at ' + clock(g.loaded_ms) + ' stay in force. Correct the file; it is read again when you save it.' : 'Correct the file; it is read again when you save it.');
-  const first = d.windows.every((w) => w.totals.requests === 0) && d.denials.length === 0;
+  const first = d.totals.requests === 0 && d.denials.length === 0;
   $('try').hidden = !first;
   const origin = 'http://' + (g.listen || location.host) + '/';
   sync($('commands'), g.try.length ? g.try : ['curl -i ' + origin], keyOf, (c) => ({ node: el('pre', '', c), update() {} }));
 }
 
 function show() {
-  if (!data) return;
-  const w = data.windows[shown];
   header(data);
-  store(data);
+  away(data);
   fleet(data);
-  tiles(w);
+  tiles(data.totals);
   tenants(data);
   limits(data);
   denials(data);
-  root.dataset.shown = w.id; // also what a test waits for
-  root.dataset.now = data.now_ms;
+  root.dataset.now = data.now_ms; // what a test waits for
 }
 
-start(show, () => {
-  for (const input of document.querySelectorAll('input[name="window"]')) {
-    input.checked = input.value === ['minute', 'ten_minutes'][shown];
-    input.addEventListener('change', () => {
-      shown = input.value === 'minute' ? 0 : 1;
-      memory.set('sluice.window', input.value);
-      show();
-    });
-  }
-});
+start(show);
