@@ -5,13 +5,10 @@ import (
 	"compress/gzip"
 	"encoding/json"
 	"errors"
-	"html"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"testing"
-	"time"
 )
 
 const simulatePlans = "ipLimits: [ { id: per-address, tiers: [ { period: 1m, threshold: 2 } ] } ]\n"
@@ -57,12 +54,10 @@ func simulateOutput(t *testing.T, args ...string) (stdout, stderr string, err er
 	return out.String(), errs.String(), err
 }
 
-// Guarantees what scripts rely on: only JSON on standard output, nothing on standard error if it is not a terminal, and
-// the page in the file that was named.
+// Guarantees what scripts rely on: only JSON on standard output, and nothing on standard error.
 func TestSimulate(t *testing.T) {
 	plans, log, _ := simulateFiles(t)
-	page := filepath.Join(t.TempDir(), "report.html")
-	stdout, stderr, err := simulateOutput(t, "--plans", plans, "--log", log, "--json", "--html", page)
+	stdout, stderr, err := simulateOutput(t, "--plans", plans, "--log", log, "--json")
 	if err != nil || stderr != "" {
 		t.Fatalf("simulate gives error %v and prints %q", err, stderr)
 	}
@@ -86,60 +81,10 @@ func TestSimulate(t *testing.T) {
 		report.Limits[0].ID != "per-address" || report.Limits[0].Allowed != 2 || report.Limits[0].Denied != 1 {
 		t.Errorf("the report is %+v; want 3 requests, 2 allowed, 1 denied by per-address, 1 line skipped", report)
 	}
-	if about, err := os.Stat(page); err != nil || about.Mode() != 0o600 {
-		t.Errorf("the report names tenants and paths, and its mode is not 0600: %v, %v", about, err)
-	}
-	text, err := os.ReadFile(page)
-	if err != nil || !bytes.Contains(text, []byte(`data-total="denied" data-value="1"`)) {
-		t.Errorf("the page lacks the denial: %v", err)
-	}
 	stdout, _, err = simulateOutput(t, "--plans", plans, log)
 	if err != nil || !strings.Contains(stdout, "per-address") || !strings.Contains(stdout, "access.log:3: bad_time") {
 		t.Errorf("the tables, with the log as an argument, are %v:\n%s\nwant the limit, and the odd line with its "+
 			"place", err, stdout)
-	}
-}
-
-// Guarantees that the page says what it is a report of: the plans file, the command, as a shell reads it, and the day.
-func TestSimulatePageNamesItsOrigin(t *testing.T) {
-	plans, log, _ := simulateFiles(t)
-	page := filepath.Join(t.TempDir(), "it's a report.html")
-	_, _, err := simulateOutput(t, "--plans", plans, "--tenant-from", `path:^/(a|b)$`, "--html", page, log)
-	if err != nil {
-		t.Fatal(err)
-	}
-	text, err := os.ReadFile(page)
-	if err != nil {
-		t.Fatal(err)
-	}
-	visible, _, _ := strings.Cut(html.UnescapeString(string(text)), "</header>")
-	for _, want := range []string{
-		"Against the plans in " + plans + ".",
-		"<code>sluice simulate '--html=" + strings.ReplaceAll(page, "'", `'\''`) + "' --plans=" + plans +
-			" '--tenant-from=path:^/(a|b)$' " + log + "</code>",
-		"Made on " + time.Now().UTC().Format(time.DateOnly),
-	} {
-		if !strings.Contains(visible, want) {
-			t.Errorf("the head of the page lacks %q:\n%s", want, visible[strings.Index(visible, "<header>"):])
-		}
-	}
-}
-
-// Guarantees that the progress bar shows no rate before it has measured one: the first bytes come at once.
-func TestSimulateProgressBeginsWithoutRate(t *testing.T) {
-	for _, total := range []int64{1 << 30, -1} {
-		var out bytes.Buffer
-		before := runtime.NumGoroutine()
-		bar := newProgressBar(&out, total)
-		if err := bar.Add64(64 << 20); err != nil {
-			t.Fatal(err)
-		}
-		if n := runtime.NumGoroutine() - before; n > 0 {
-			t.Errorf("with %d bytes to read the bar runs %d goroutines, which write at any time", total, n)
-		}
-		if shown := out.String(); !strings.Contains(shown, "replaying") || strings.Contains(shown, "B/s") {
-			t.Errorf("with %d bytes to read the bar begins with %q, want it without a rate", total, shown)
-		}
 	}
 }
 
@@ -165,8 +110,6 @@ func TestSimulateErrors(t *testing.T) {
 		{"a log for plans", []string{"--plans", log, "--log", log}, false, "access.log"},
 		{"missing log", []string{"--plans", plans, "--log", "missing.log"}, false,
 			"missing.log: no such file or directory: correct the name"},
-		{"page nowhere", []string{"--plans", plans, "--log", log, "--html", filepath.Join(plans, "x")}, false,
-			"write the report"},
 		{"cut log", []string{"--plans", plans, "--log", cut}, false, "cut.log.gz, line "},
 	}
 	for _, c := range cases {
@@ -200,7 +143,6 @@ func TestSimulateWithoutUsableLines(t *testing.T) {
 	other := file("other.log", strings.Repeat("{\"status\":200}\n",
 		40)+"192.0.2.1 - - [yesterday] \"GET / HTTP/1.1\" 200 1\n")
 	empty := file("empty.log", "")
-	page := filepath.Join(dir, "report.html")
 	for _, c := range []struct {
 		name string
 		logs []string
@@ -211,8 +153,7 @@ func TestSimulateWithoutUsableLines(t *testing.T) {
 			"other.log:5:", "Common or Combined Log Format", "gzip", "[02/Mar/2026:12:00:00 +0000]"}},
 		{"an empty file", []string{"--log", empty}, []string{"there is no line in", "empty.log",
 			"Common or Combined Log Format"}},
-		{"both, as JSON and as a page", []string{"--log", empty, "--log", other, "--json", "--html", page},
-			[]string{"empty.log", "other.log:1:"}},
+		{"both, as JSON", []string{"--log", empty, "--log", other, "--json"}, []string{"empty.log", "other.log:1:"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			stdout, _, err := simulateOutput(t, append([]string{"--plans", plans}, c.logs...)...)
@@ -228,9 +169,6 @@ func TestSimulateWithoutUsableLines(t *testing.T) {
 				t.Errorf("the error has %d lines", lines)
 			}
 		})
-	}
-	if _, err := os.Stat(page); err == nil {
-		t.Error("a page without any request was written")
 	}
 	if _, _, err := simulateOutput(t, "--plans", plans, "--log", empty, "--log", log); err != nil {
 		t.Errorf("an empty log beside a good one: %v", err)
@@ -268,33 +206,6 @@ func TestSimulateKnowsTheClient(t *testing.T) {
 		if err != nil || json.Unmarshal([]byte(stdout), &got) != nil || got.Requests != c.requests ||
 			got.Denied != c.denied || got.Skipped["bad_address"] != c.skipped {
 			t.Errorf("%s: %v, %+v; want %+v", name, err, got, c)
-		}
-	}
-}
-
-// Guarantees that --html does not overwrite the log or the plans file, which may be the operator's only copy.
-func TestSimulateKeepsItsInputs(t *testing.T) {
-	dir := t.TempDir()
-	plans, log := filepath.Join(dir, "plans.yaml"), filepath.Join(dir, "access.log")
-	for file, text := range map[string]string{plans: string(examplePlans),
-		log: "192.0.2.1 - - [02/Mar/2026:12:00:00 +0000] \"GET / HTTP/1.1\" 200 1\n"} {
-		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for _, report := range []string{plans, log, filepath.Join(dir, ".", "access.log")} {
-		before, err := os.ReadFile(report)
-		if err != nil {
-			t.Fatal(err)
-		}
-		got := sluice(t, "", "simulate", "--plans", plans, "--log", log, "--html", report)
-		after, err := os.ReadFile(report)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got.code != exitUsage || !bytes.Equal(before, after) {
-			t.Errorf("--html %s: exit code %d, want %d; changed %t; %s", report, got.code, exitUsage,
-				!bytes.Equal(before, after), got.stderr)
 		}
 	}
 }

@@ -7,7 +7,7 @@ import (
 	"io"
 	"time"
 
-	"github.com/sluicelimits/sluice/internal/dev/reportpage"
+	"github.com/sluicelimits/sluice/bench/fleet/reportpage"
 )
 
 var (
@@ -38,14 +38,12 @@ type strip struct {
 type plot struct {
 	Timeline plotTimeline `json:"timeline"`
 	Limits   []strip      `json:"limits"`
-	Marks    []struct{}   `json:"worst_minutes"`
 	Bands    []band       `json:"bands"`
 	Denied   int64        `json:"denied"`
 }
 
 type plotTimeline struct {
 	StepSeconds int64       `json:"step_seconds"`
-	Elapsed     bool        `json:"elapsed"`
 	Points      []plotPoint `json:"points"`
 }
 
@@ -53,7 +51,6 @@ type plotPoint struct {
 	At      time.Time `json:"at"` // counted from 1970, as if the run had begun then
 	Allowed int64     `json:"allowed"`
 	Denied  int64     `json:"denied"`
-	Shadow  int64     `json:"shadow_denied"`
 	Other   int64     `json:"other"`
 }
 
@@ -65,8 +62,8 @@ type band struct {
 // WriteHTML writes the report as one HTML page that loads nothing from elsewhere.
 func (r *Report) WriteHTML(w io.Writer) error {
 	strips := r.strips()
-	data := plot{Limits: strips, Marks: []struct{}{}, Bands: []band{}, Denied: r.Denied,
-		Timeline: plotTimeline{StepSeconds: r.Timeline.StepSeconds, Elapsed: true}}
+	data := plot{Limits: strips, Bands: []band{}, Denied: r.Denied,
+		Timeline: plotTimeline{StepSeconds: r.Timeline.StepSeconds}}
 	for i := range r.Timeline.Points {
 		p := &r.Timeline.Points[i]
 		data.Timeline.Points = append(data.Timeline.Points, plotPoint{Allowed: p.Allowed, Denied: p.Denied,

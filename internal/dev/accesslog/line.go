@@ -11,14 +11,12 @@ import "bytes"
 // Line is one parsed line. The slices point into the text that was parsed and are valid as long as it is. Text in
 // quotes is as logged, with its escapes; see [Unescape].
 type Line struct {
-	Host    []byte // address or name of the client; letters, digits and . - _ : %. After a prefix: an address
-	User    []byte // the authenticated user; nil if it is "-"
-	Time    int64  // µs since 1970
-	Method  []byte // a token of RFC 9110
-	Target  []byte // the request target, with its query
-	Path    []byte // the part of Target without query, scheme and authority; begins with "/"
-	Referer []byte // nil if it is absent or "-"
-	Agent   []byte // nil if it is absent or "-"; incomplete if the line ends inside it
+	Host   []byte // address or name of the client; letters, digits and . - _ : %. After a prefix: an address
+	User   []byte // the authenticated user; nil if it is "-"
+	Time   int64  // µs since 1970
+	Method []byte // a token of RFC 9110
+	Target []byte // the request target, with its query
+	Path   []byte // the part of Target without query, scheme and authority; begins with "/"
 }
 
 // Reason says why a line cannot be used; OK says that it can.
@@ -61,7 +59,7 @@ type Parser struct {
 	us    int64
 }
 
-// Parse reads one line, without its line end, into out. Fields after the user agent are ignored. If the
+// Parse reads one line, without its line end, into out. Fields after the request are ignored. If the
 // reason is not OK, the content of out is undefined.
 func (p *Parser) Parse(text []byte, out *Line) Reason {
 	*out = Line{}
@@ -72,12 +70,7 @@ func (p *Parser) Parse(text []byte, out *Line) Reason {
 	if why != OK {
 		return why
 	}
-	request, rest := quoted(rest)
-	if why := splitRequest(request, out); why != OK {
-		return why
-	}
-	parseTail(rest, out)
-	return OK
+	return splitRequest(quoted(rest), out)
 }
 
 // head reads host, ident, user and time, and returns what follows the request's opening quote.
@@ -203,28 +196,14 @@ func pathOf(target []byte) []byte {
 
 var rootPath = []byte("/")
 
-// parseTail reads referer and user agent, which may be missing at the end of the line, after status and size.
-func parseTail(rest []byte, out *Line) {
-	_, rest = word(rest)
-	_, rest = word(rest)
-	for _, text := range [...]*[]byte{&out.Referer, &out.Agent} {
-		rest = bytes.TrimLeft(rest, " ")
-		if len(rest) == 0 || rest[0] != '"' {
-			return
-		}
-		*text, rest = quoted(rest[1:])
-		*text = field(*text)
-	}
-}
-
-// quoted returns the text up to the closing quote, and what follows the quote. If there is no closing quote, it drops
-// an incomplete escape at the end of the text.
-func quoted(text []byte) (inside, rest []byte) {
+// quoted returns the text up to the closing quote. If there is no closing quote, it drops an incomplete escape at the end
+// of the text.
+func quoted(text []byte) []byte {
 	end := closing(text)
 	if end < 0 {
-		return text[:len(text)-slashesBefore(text, len(text))%2], nil
+		end = len(text) - slashesBefore(text, len(text))%2
 	}
-	return text[:end], text[end+1:]
+	return text[:end]
 }
 
 // closing returns the index of the first quote that is not escaped by a backslash, or -1.

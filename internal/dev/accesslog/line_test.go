@@ -21,52 +21,52 @@ func TestParse(t *testing.T) {
 	long := strings.Repeat("a", 300)
 	cases := []struct {
 		name, text string
-		want       string // host|user|method|target|path|referer|agent
+		want       string // host|user|method|target|path
 	}{
 		{"combined", `198.51.100.7 - ann ` + stamp + ` "GET /a/b?c=d HTTP/1.1" 200 512 "https://x.example/" "curl/8"`,
-			"198.51.100.7|ann|GET|/a/b?c=d|/a/b|https://x.example/|curl/8"},
+			"198.51.100.7|ann|GET|/a/b?c=d|/a/b"},
 		{"common", `h.example id - ` + stamp + ` "HEAD / HTTP/2.0" 304 -`,
-			"h.example||HEAD|/|/||"},
+			"h.example||HEAD|/|/"},
 		{"IPv6", `2001:db8::1 - - ` + stamp + ` "GET / HTTP/1.1" 200 0 "-" "-"`,
-			"2001:db8::1||GET|/|/||"},
+			"2001:db8::1||GET|/|/"},
 		{"IPv6 with zone", `fe80::1%eth0 - - ` + stamp + ` "GET / HTTP/1.1" 200 0`,
-			"fe80::1%eth0||GET|/|/||"},
-		{"no protocol", `1.2.3.4 - - ` + stamp + ` "GET /old" 200 1`, "1.2.3.4||GET|/old|/old||"},
+			"fe80::1%eth0||GET|/|/"},
+		{"no protocol", `1.2.3.4 - - ` + stamp + ` "GET /old" 200 1`, "1.2.3.4||GET|/old|/old"},
 		{"spaces in the target", `1.2.3.4 - - ` + stamp + ` "GET /a b  c HTTP/1.0" 200 1`,
-			"1.2.3.4||GET|/a b  c|/a b  c||"},
+			"1.2.3.4||GET|/a b  c|/a b  c"},
 		{"absolute form", `1.2.3.4 - - ` + stamp + ` "GET HTTP://h:80/p?q HTTP/1.1" 200 1`,
-			"1.2.3.4||GET|HTTP://h:80/p?q|/p||"},
+			"1.2.3.4||GET|HTTP://h:80/p?q|/p"},
 		{"absolute form, no path", `1.2.3.4 - - ` + stamp + ` "GET http://h HTTP/1.1" 200 1`,
-			"1.2.3.4||GET|http://h|/||"},
+			"1.2.3.4||GET|http://h|/"},
 		{"user with spaces", `1.2.3.4 - ann of york ` + stamp + ` "GET / HTTP/1.1" 200 1`,
-			"1.2.3.4|ann of york|GET|/|/||"},
+			"1.2.3.4|ann of york|GET|/|/"},
 		{"user who looks like a time", `1.2.3.4 - x [01/Jan/2000:00:00:00 +0000] y ` + stamp +
 			` "GET / HTTP/1.1" 200 1`,
-			"1.2.3.4|x [01/Jan/2000:00:00:00 +0000] y|GET|/|/||"},
+			"1.2.3.4|x [01/Jan/2000:00:00:00 +0000] y|GET|/|/"},
 		{"user with an escaped quote", `1.2.3.4 - a\"[01/Jan/2000:00:00:00 +0000] \"GET ` + stamp +
 			` "GET / HTTP/1.1" 200 1`,
-			`1.2.3.4|a\"[01/Jan/2000:00:00:00 +0000] \"GET|GET|/|/||`},
+			`1.2.3.4|a\"[01/Jan/2000:00:00:00 +0000] \"GET|GET|/|/`},
 		{"escaped quotes", `1.2.3.4 - - ` + stamp + ` "GET /\"x\\" 200 1 "r\"r" "a\\"`,
-			`1.2.3.4||GET|/\"x\\|/\"x\\|r\"r|a\\`},
+			`1.2.3.4||GET|/\"x\\|/\"x\\`},
 		{"agent cut", `1.2.3.4 - - ` + stamp + ` "GET / HTTP/1.1" 200 1 "-" "Mozilla/5.0 (Maci`,
-			"1.2.3.4||GET|/|/||Mozilla/5.0 (Maci"},
+			"1.2.3.4||GET|/|/"},
 		{"cut after the request", `1.2.3.4 - - ` + stamp + ` "GET / HTTP/1.1"`,
-			"1.2.3.4||GET|/|/||"},
-		{"cut in the request", `1.2.3.4 - - ` + stamp + ` "GET /abc`, "1.2.3.4||GET|/abc|/abc||"},
+			"1.2.3.4||GET|/|/"},
+		{"cut in the request", `1.2.3.4 - - ` + stamp + ` "GET /abc`, "1.2.3.4||GET|/abc|/abc"},
 		{"no space after the time", `1.2.3.4 - - ` + stamp + `"GET /a HTTP/1.1" 200 255 c6af9ac6-7b61-11e6 JKJa=`,
-			"1.2.3.4||GET|/a|/a||"},
+			"1.2.3.4||GET|/a|/a"},
 		{"route key", `1.2.3.4 - - ` + stamp + ` "GET GET /items/{id} HTTP/1.1" 200 5 JKJa=`,
-			"1.2.3.4||GET|/items/{id}|/items/{id}||"},
+			"1.2.3.4||GET|/items/{id}|/items/{id}"},
 		{"route key for any method", `1.2.3.4 - - ` + stamp + `"POST ANY /{proxy+} HTTP/1.1" 200 5`,
-			"1.2.3.4||POST|/{proxy+}|/{proxy+}||"},
+			"1.2.3.4||POST|/{proxy+}|/{proxy+}"},
 		{"only an address before the time", `1.2.3.4 ` + stamp + ` "GET / HTTP/1.1" 200 1`,
-			"1.2.3.4||GET|/|/||"},
+			"1.2.3.4||GET|/|/"},
 		{"more fields", `1.2.3.4 - - ` + stamp + ` "GET / HTTP/1.1" 200 1 "r" "a" "203.0.113.9" 0.004 -`,
-			"1.2.3.4||GET|/|/|r|a"},
+			"1.2.3.4||GET|/|/"},
 		{"odd numbers", `1.2.3.4 - - ` + stamp + ` "GET / HTTP/1.1" 20x 99999999999999999999 "r" "a"`,
-			"1.2.3.4||GET|/|/|r|a"},
+			"1.2.3.4||GET|/|/"},
 		{"long target", `1.2.3.4 - - ` + stamp + ` "GET /` + long + ` HTTP/1.1" 200 1`, "1.2.3.4||GET|/" + long +
-			"|/" + long + "||"},
+			"|/" + long},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
@@ -75,7 +75,7 @@ func TestParse(t *testing.T) {
 			if why := p.Parse([]byte(c.text), &l); why != accesslog.OK {
 				t.Fatalf("Parse(%q) = %s, want ok", c.text, why)
 			}
-			got := fmt.Sprintf("%s|%s|%s|%s|%s|%s|%s", l.Host, l.User, l.Method, l.Target, l.Path, l.Referer, l.Agent)
+			got := fmt.Sprintf("%s|%s|%s|%s|%s", l.Host, l.User, l.Method, l.Target, l.Path)
 			if got != c.want {
 				t.Errorf("Parse(%q)\n got %s\nwant %s", c.text, got, c.want)
 			}
@@ -190,7 +190,7 @@ func TestParsePrefixes(t *testing.T) {
 		why := p.Parse([]byte(c.prefix+client+rest), &l)
 		read := why == accesslog.OK
 		if read != (c.host != "") || (read && (string(l.Host) != c.host || l.User != nil ||
-			string(l.Path) != "/items/1" || string(l.Agent) != "curl/8")) {
+			string(l.Path) != "/items/1")) {
 			t.Errorf("after %q: %s, and the line %+v, want the client %q", c.prefix, why, l, c.host)
 		}
 	}
@@ -331,7 +331,6 @@ func format(l *accesslog.Line) []byte {
 		return text
 	}
 	at := time.UnixMicro(l.Time).UTC().Format("02/Jan/2006:15:04:05.000000 -0700")
-	fmt.Fprintf(&b, `%s - %s [%s] "%s %s HTTP/1.1" 200 1 "%s" "%s"`, l.Host, dash(l.User), at, l.Method, l.Target,
-		dash(l.Referer), dash(l.Agent))
+	fmt.Fprintf(&b, `%s - %s [%s] "%s %s HTTP/1.1" 200 1 "-" "-"`, l.Host, dash(l.User), at, l.Method, l.Target)
 	return b.Bytes()
 }

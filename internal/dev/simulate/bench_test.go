@@ -14,10 +14,11 @@ import (
 // generator is a log that is generated while it is read, so that its length needs no memory. It is sorted, with ten
 // lines a second. Every other line is of one busy address; the rest is divided among 1,000 addresses.
 type generator struct {
-	lines int // lines to generate
-	made  int
-	rest  []byte
-	buf   []byte
+	lines  int             // lines to generate
+	onRead func(bytes int) // may be nil
+	made   int
+	rest   []byte
+	buf    []byte
 }
 
 const busy = "198.51.100.200"
@@ -36,6 +37,9 @@ func (g *generator) Read(p []byte) (int, error) {
 	}
 	n := copy(p, g.rest)
 	g.rest = g.rest[n:]
+	if g.onRead != nil {
+		g.onRead(n)
+	}
 	return n, nil
 }
 

@@ -46,19 +46,6 @@ func FileLog(name string) Log {
 	}}
 }
 
-// counted reports how many bytes are read.
-type counted struct {
-	io.ReadCloser
-	onRead func(n int)
-}
-
-// Read is that of io.Reader.
-func (c *counted) Read(p []byte) (int, error) {
-	n, err := c.ReadCloser.Read(p)
-	c.onRead(n)
-	return n, err
-}
-
 // lines reads the usable lines of one log, and counts the skipped ones.
 type lines struct {
 	name   string
@@ -79,13 +66,10 @@ type lines struct {
 
 // openLines begins to read a log. A log that cannot be read at all, such as one with a broken gzip header, has no lines
 // and a failure.
-func openLines(log *Log, file int, from *TenantFrom, onRead func(int)) (*lines, error) {
+func openLines(log *Log, file int, from *TenantFrom) (*lines, error) {
 	in, err := log.Open()
 	if err != nil {
 		return nil, err
-	}
-	if onRead != nil {
-		in = &counted{in, onRead}
 	}
 	l := &lines{name: log.Name, file: file, from: from, closer: in, skipped: make(map[accesslog.Reason]int64)}
 	l.reader, l.failure = accesslog.NewReader(log.Name, in)

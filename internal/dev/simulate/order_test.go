@@ -11,8 +11,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/sluicelimits/sluice/internal/plan"
 )
 
 // entry is a line to sort. Its number is in its path.
@@ -128,47 +126,6 @@ func compareOrder(t *testing.T, got, want []entry) {
 		if got[i] != want[i] {
 			t.Fatalf("record %d is %+v, want %+v", i, got[i], want[i])
 		}
-	}
-}
-
-// Guarantees that the number of points of a timeline is bounded for a log of any length, and that no request is lost
-// when points are joined.
-func TestTimelineWidens(t *testing.T) {
-	limits := make([]*limitTally, 4)
-	tl := newTally(new(plan.Config))
-	for i := range limits {
-		limits[i] = new(limitTally)
-	}
-	tl.limits = limits
-	const n, denials = 200_000, (200_000 + 1) / 3
-	for i := range int64(n) {
-		tl.begin(time.Unix((27_000_000+i*7)*60, 0)) // nearly three years
-		tl.outcome(outcome(i%3%2), i%5 == 0)
-		if i%3 == 1 {
-			limits[i%4].Denied++
-			tl.note(limits[i%4])
-		}
-	}
-	r := tl.end()
-	var all, denied, byLimit int64
-	var last time.Time
-	for i, p := range r.Timeline.Points {
-		if !p.At.After(last) {
-			t.Fatalf("the point at %v comes after %v", p.At, last)
-		}
-		last = p.At
-		all += p.Allowed + p.Denied + p.Other
-		denied += p.Denied
-		for _, l := range r.Limits {
-			byLimit += l.Timeline[i]
-		}
-	}
-	if len(r.Timeline.Points) > maxPoints || all != n || denied != denials || byLimit != denials {
-		t.Errorf("%d points of %d s hold %d requests, %d denials, %d by limit; want at most %d points, %d, %d, %d",
-			len(r.Timeline.Points), r.Timeline.StepSeconds, all, denied, byLimit, maxPoints, n, denials, denials)
-	}
-	if r.Timeline.StepSeconds%86400 != 0 {
-		t.Errorf("points are %d s wide, want whole days", r.Timeline.StepSeconds)
 	}
 }
 

@@ -22,11 +22,6 @@ type Report struct {
 	Incomplete   []string         `json:"incomplete"` // for each log that could not be read to its end: where and why
 	Notes        []string         `json:"notes"`
 
-	// What the caller of Run knows of this report, and sets for the HTML page.
-	Plans   []string  `json:"-"` // names of the plans files
-	Command string    `json:"-"` // the command line that made it
-	Made    time.Time `json:"-"`
-
 	From *time.Time `json:"from"` // time of the first request; null if there is none
 	To   *time.Time `json:"to"`   // time of the last request
 
@@ -35,8 +30,7 @@ type Report struct {
 	Addresses    Ranking       `json:"addresses"`
 	WorstMinutes []Minute      `json:"worst_minutes"` // most denials first
 	// null if nothing was denied, or if every denied request costs more than its limit can hold
-	LongestWait *Wait    `json:"longest_wait"`
-	Timeline    Timeline `json:"timeline"`
+	LongestWait *Wait `json:"longest_wait"`
 }
 
 // OddLine is a line that was skipped.
@@ -65,8 +59,6 @@ type LimitReport struct {
 	LongestWaitMS int64     `json:"longest_wait_ms"`
 	FirstDenied   time.Time `json:"first_denied,omitzero"`
 	LastDenied    time.Time `json:"last_denied,omitzero"`
-	// denials for each point of the timeline; absent if all are 0
-	Timeline []int64 `json:"timeline,omitempty"`
 }
 
 // Ranking lists tenants or addresses, those with most denials first.
@@ -134,19 +126,4 @@ type Wait struct {
 	Plan    string    `json:"plan,omitempty"`
 	Tenant  string    `json:"tenant,omitempty"`
 	Address string    `json:"address"`
-}
-
-// Timeline shows the outcomes over time. Times without requests have no point.
-type Timeline struct {
-	StepSeconds int64   `json:"step_seconds"` // length of each point
-	Points      []Point `json:"points"`
-}
-
-// Point is one step of the timeline.
-type Point struct {
-	At           time.Time `json:"at"` // when the point begins
-	Allowed      int64     `json:"allowed"`
-	Denied       int64     `json:"denied"`
-	ShadowDenied int64     `json:"shadow_denied"`
-	Other        int64     `json:"other"` // unknown or suspended tenants, or no route
 }

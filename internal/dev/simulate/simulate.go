@@ -39,10 +39,6 @@ type Options struct {
 	Top        int   // tenants and addresses listed individually; 0 means 20
 	StoreBytes int64 // bound on the memory of the counters; 0 means DefaultStoreBytes
 
-	// OnRead is called with the number of bytes read, before decompression, even for a moment after Run has returned
-	// because ctx ended; may be nil.
-	OnRead func(bytes int)
-
 	windowBytes int // of each log, for tests; 0 selects windowBytes and leastWindowBytes
 }
 
@@ -173,7 +169,7 @@ func (r *replay) run(ctx context.Context) (err error) {
 // records begins to read all logs at the same time.
 func (r *replay) records() (*order, error) {
 	for i := range r.Logs {
-		l, err := openLines(&r.Logs[i], i, &r.from, r.OnRead)
+		l, err := openLines(&r.Logs[i], i, &r.from)
 		if err != nil {
 			return nil, err
 		}

@@ -5,8 +5,6 @@ import (
 	"compress/gzip"
 	"context"
 	"crypto/rand"
-	"crypto/sha256"
-	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -175,8 +173,6 @@ tenants: [ { id: ann, plan: one }, { id: r1, plan: one }, { id: x1, plan: one },
 		{"path:^/orgs/([^/]+)/", "", 2, 1, 3},
 		{"path:^/(orgs)/(?P<tenant>[^/]+)/", "two", 4, 2, 0},
 		{"target:[?&]t=(\\w+)", "", 5, 1, 0},
-		{"referer:/(r\\d)$", "", 1, 5, 0},
-		{"agent:/(x\\d)$", "", 1, 5, 0},
 		{"fixed:ann", "", 1, 5, 0},
 		{"fixed:anyone", "two", 2, 4, 0},
 		{"none", "", 6, 0, 0},
@@ -255,8 +251,7 @@ tenants: [ { id: ann, plan: one }, { id: r1, plan: one }, { id: x1, plan: one },
 }
 
 func TestParseTenantFrom(t *testing.T) {
-	for _, bad := range []string{"", "users", "user:x", "path:", "path:[", "path:no group", "header:cookie:(x)",
-		"header:referer", "fixed:", "none:"} {
+	for _, bad := range []string{"", "users", "user:x", "path:", "path:[", "path:no group", "agent:(x)", "fixed:", "none:"} {
 		if _, err := simulate.ParseTenantFrom(bad); !errors.Is(err, simulate.ErrTenantFrom) ||
 			!strings.Contains(err.Error(), fmt.Sprintf("%q", bad)) {
 			t.Errorf("ParseTenantFrom(%q) = %v, want an error that quotes it", bad, err)
@@ -316,10 +311,6 @@ routes: [ { pathPattern: "/a/*" } ]
 	if m := r.WorstMinutes; len(m) != 1 || m[0].Denied != 4 || m[0].Limit != "ip" || m[0].LimitDenied != 2 ||
 		m[0].TenantDenied != 4 {
 		t.Errorf("worst minutes %+v, want one with 4 denials, 2 of them by ip, 4 for ann", m)
-	}
-	if p := r.Timeline.Points; len(p) != 1 || p[0].Allowed != 3 || p[0].Denied != 4 || p[0].Other != 1 ||
-		p[0].ShadowDenied != 1 {
-		t.Errorf("timeline %+v, want 3 allowed, 4 denied, 1 other, 1 shadow", p)
 	}
 }
 
@@ -397,9 +388,8 @@ func TestGarbage(t *testing.T) {
 				!strings.Contains(got, tc.incomplete) {
 				t.Errorf("Incomplete is %q, want %q", got, tc.incomplete)
 			}
-			var page, table bytes.Buffer
-			if err := errors.Join(r.WriteHTML(&page), r.WriteText(&table)); err != nil || page.Len() == 0 ||
-				table.Len() == 0 {
+			var table bytes.Buffer
+			if err := r.WriteText(&table); err != nil || table.Len() == 0 {
 				t.Errorf("writing the report: %v", err)
 			}
 			for _, c := range table.String() {
@@ -509,56 +499,6 @@ func golden(t *testing.T, name, got string) {
 	}
 }
 
-// Guarantees that text in a log cannot put markup or a script into the page. An attacker chooses addresses, users,
-// paths and skipped lines.
-func TestHTMLEscapes(t *testing.T) {
-	const evil = `</script><script>alert(1)</script><img src=x onerror=alert(2)>'"&`
-	log := line("192.0.2.1", strings.ReplaceAll(evil, `"`, `\"`), "10:00:00", "GET /"+evil+" HTTP/1.1") + evil + "\n" +
-		line("192.0.2.1", strings.ReplaceAll(evil, `"`, `\"`), "10:00:01", "GET / HTTP/1.1")
-	user, _ := simulate.ParseTenantFrom("user")
-	c := config(t, `plans: [ { id: p, limits: [ { id: l, quota: { units: 1, every: day } } ] } ]`)
-	r := run(t, simulate.Options{Config: c, Logs: []simulate.Log{text(evil+".log", log)}, TenantFrom: &user})
-	if len(r.Tenants.Top) != 1 || r.Tenants.Top[0].Name != evil || r.Denied != 1 || len(r.OddLines) != 1 {
-		t.Fatalf("the report does not contain the attack: %s", asJSON(t, r))
-	}
-	var page bytes.Buffer
-	if err := r.WriteHTML(&page); err != nil {
-		t.Fatal(err)
-	}
-	html := page.String()
-	if n := strings.Count(strings.ToLower(html), "<script"); n != 2 {
-		t.Errorf("the page has %d script elements, want its own 2", n)
-	}
-	if strings.Contains(html, "<img") || strings.Contains(html, "alert(1)</script") {
-		t.Errorf("the page contains markup from the log")
-	}
-	data := html[strings.Index(html, `<script id="data" type="application/json">`)+len(`<script id="data" `+
-		`type="application/json">`):]
-	var back simulate.Report
-	if err := json.Unmarshal([]byte(data[:strings.Index(data, "</script>")]), &back); err != nil ||
-		asJSON(t, &back) != asJSON(t, r) {
-		t.Errorf("the page's data is not the report: %v", err)
-	}
-	for _, element := range []string{"style", "script"} {
-		inside := html[strings.LastIndex(html, "<"+element+">")+len(element)+2:]
-		sum := sha256.Sum256([]byte(inside[:strings.Index(inside, "</"+element+">")]))
-		allowed := element + "-src 'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'"
-		if policy := strings.NewReplacer("&#43;", "+", "&#39;", "'").Replace(html[:2000]); !strings.Contains(policy,
-			allowed) {
-			t.Errorf("the page's policy does not allow %s, so the page's own %s does not work", allowed, element)
-		}
-	}
-	if !strings.Contains(html, "default-src &#39;none&#39;") {
-		t.Errorf("the page's policy allows other sources")
-	}
-	for _, outside := range []string{"http://", "https://", "src=", "@import", "url("} {
-		if i := strings.Index(strings.ReplaceAll(html, "http://www.w3.org/2000/svg", ""), outside); i >= 0 &&
-			!strings.Contains(evil, outside) {
-			t.Errorf("the page refers to something outside: %q", outside)
-		}
-	}
-}
-
 // Guarantees that memory does not grow with the length of a sorted log: ten times the lines need the same heap.
 func TestMemoryIsFlat(t *testing.T) {
 	if testing.Short() {
@@ -568,15 +508,19 @@ func TestMemoryIsFlat(t *testing.T) {
 	heap := func(lines int) uint64 {
 		var most uint64
 		read, next := 0, 0
-		o := simulate.Options{Config: c, Logs: []simulate.Log{generatedLog(lines)}, OnRead: func(n int) {
-			if read += n; read >= next {
-				next += 4 << 20
-				runtime.GC()
-				var m runtime.MemStats
-				runtime.ReadMemStats(&m)
-				most = max(most, m.HeapAlloc)
-			}
-		}}
+		log := generatedLog(lines)
+		log.Open = func() (io.ReadCloser, error) {
+			return &generator{lines: lines, onRead: func(n int) {
+				if read += n; read >= next {
+					next += 4 << 20
+					runtime.GC()
+					var m runtime.MemStats
+					runtime.ReadMemStats(&m)
+					most = max(most, m.HeapAlloc)
+				}
+			}}, nil
+		}
+		o := simulate.Options{Config: c, Logs: []simulate.Log{log}}
 		r := run(t, simulate.Bounded(o, 4<<20)) // less than the shorter log has
 		if r.Requests != int64(lines) || r.Denied != int64(lines)/10*3 {
 			t.Fatalf("%d requests, %d denied; want %d, %d", r.Requests, r.Denied, lines, lines/10*3)

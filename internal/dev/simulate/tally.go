@@ -11,13 +11,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/plan"
 )
 
-const (
-	worstKept = 10   // number of worst minutes that are kept
-	maxPoints = 1440 // of the timeline: a day in points of a minute. For longer logs, the points are wider
-)
-
-// widths are the possible widths of a point, in minutes, up to a day; above that, each is twice the one before.
-var widths = []int64{1, 5, 10, 30, 60, 180, 360, 720, 1440}
+const worstKept = 10 // number of worst minutes that are kept
 
 // The parts of the plans file that a limit can be from.
 const (
@@ -42,7 +36,6 @@ type tally struct {
 	limits []*limitTally
 	byName map[limitName]*limitTally
 
-	width   int64 // of the points of the timeline, in minutes
 	minute  int64 // of now, since 1970
 	open    Minute
 	longest time.Duration
@@ -62,9 +55,8 @@ func (c *minuteCount) add(minute int64) int64 {
 // newTally returns a tally with a row for every limit of the file, so that a limit that never applies is in the report,
 // too.
 func newTally(config *plan.Config) *tally {
-	t := &tally{byName: make(map[limitName]*limitTally), width: 1, minute: -1, report: &Report{
-		Limits: []LimitReport{}, WorstMinutes: []Minute{}, Timeline: Timeline{Points: []Point{}},
-	}}
+	t := &tally{byName: make(map[limitName]*limitTally), minute: -1,
+		report: &Report{Limits: []LimitReport{}, WorstMinutes: []Minute{}}}
 	add := func(set *plan.Set, from, planID string) {
 		if set == nil {
 			return
@@ -108,59 +100,6 @@ func (t *tally) begin(now time.Time) {
 		t.report.From = &first
 	}
 	t.minute, t.open = minute, Minute{At: time.Unix(minute*60, 0).UTC()}
-	for !t.openPoint() {
-		t.widen()
-	}
-}
-
-// begins returns when the point of a minute begins.
-func (t *tally) begins(minute int64) time.Time { return time.Unix((minute-minute%t.width)*60, 0).UTC() }
-
-// openPoint makes the point of the present minute the last one of the timeline. It returns false if there are too many.
-func (t *tally) openPoint() bool {
-	points, at := t.report.Timeline.Points, t.begins(t.minute)
-	n := len(points)
-	switch {
-	case n > 0 && points[n-1].At.Equal(at):
-	case n >= maxPoints:
-		return false
-	default:
-		t.report.Timeline.Points = append(points, Point{At: at})
-	}
-	return true
-}
-
-// widen makes the points wider. The new width is a multiple of the old one, so that each new point consists of whole
-// old points.
-func (t *tally) widen() {
-	if i := slices.Index(widths, t.width); i >= 0 && i+1 < len(widths) {
-		t.width = widths[i+1]
-	} else {
-		t.width *= 2
-	}
-	old := t.report.Timeline.Points
-	var points []Point
-	into := make([]int, len(old))
-	for i, p := range old {
-		at := t.begins(p.At.Unix() / 60)
-		if n := len(points); n == 0 || !points[n-1].At.Equal(at) {
-			points = append(points, Point{At: at})
-		}
-		into[i] = len(points) - 1
-		sum := &points[into[i]]
-		sum.Allowed += p.Allowed
-		sum.Denied += p.Denied
-		sum.ShadowDenied += p.ShadowDenied
-		sum.Other += p.Other
-	}
-	t.report.Timeline.Points = points
-	for _, l := range t.limits {
-		sums := make([]int64, len(points))
-		for i, n := range l.Timeline {
-			sums[into[i]] += n
-		}
-		l.Timeline = sums
-	}
 }
 
 // step counts the result of a decision for each of its limits. It reports whether a shadow limit would have denied a
@@ -197,33 +136,22 @@ func (t *tally) note(l *limitTally) {
 		l.FirstDenied = t.now
 	}
 	l.LastDenied = t.now
-	points := len(t.report.Timeline.Points)
-	for len(l.Timeline) < points {
-		l.Timeline = append(l.Timeline, 0)
-	}
-	l.Timeline[points-1]++
 }
 
 func (t *tally) outcome(what outcome, shadowed bool) {
 	r := t.report
-	point := &r.Timeline.Points[len(r.Timeline.Points)-1]
 	r.Requests++
 	t.open.Requests++
 	switch what {
 	case allowed:
 		r.Allowed++
 		t.open.Allowed++
-		point.Allowed++
 		if shadowed {
 			r.ShadowDenied++
-			point.ShadowDenied++
 		}
-		return
 	case denied:
 		r.Denied++
 		t.open.Denied++
-		point.Denied++
-		return
 	case unknownTenant:
 		r.UnknownTenant++
 	case suspended:
@@ -231,7 +159,6 @@ func (t *tally) outcome(what outcome, shadowed bool) {
 	case noRoute:
 		r.NoRoute++
 	}
-	point.Other++
 }
 
 // denial counts a denial for the binding limit, and returns the time to wait.
@@ -287,14 +214,7 @@ func (t *tally) end() *Report {
 	if r.From != nil {
 		r.To = &t.now
 	}
-	r.Timeline.StepSeconds = t.width * 60
 	for _, l := range t.limits {
-		if l.Denied+l.ShadowDenied == 0 {
-			l.Timeline = nil
-		}
-		for l.Timeline != nil && len(l.Timeline) < len(r.Timeline.Points) {
-			l.Timeline = append(l.Timeline, 0)
-		}
 		r.Limits = append(r.Limits, l.LimitReport)
 	}
 	return r

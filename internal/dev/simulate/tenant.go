@@ -23,28 +23,20 @@ const (
 	fromAddress   = "address" // each address is a tenant
 	fromUser      = "user"    // the user that the server authenticated
 	alwaysTheSame = "fixed"   // a fixed name
+	fromPath      = "path"    // what an expression matches of the path
+	fromTarget    = "target"  // what an expression matches of path and query
 )
-
-// texts are the kinds that find the tenant by an expression, each with the text that the expression is matched with.
-var texts = map[string]func(l *accesslog.Line) []byte{
-	"path":    nil, // the path of the record
-	"target":  func(l *accesslog.Line) []byte { return l.Target },
-	"referer": func(l *accesslog.Line) []byte { return l.Referer },
-	"agent":   func(l *accesslog.Line) []byte { return l.Agent },
-}
 
 // ErrTenantFrom is the error of [ParseTenantFrom].
 var ErrTenantFrom = errors.New("not a way to find the tenant")
 
-// ParseTenantFrom parses the value of the command line: "none", "address", "user", "path:REGEX", "target:REGEX",
-// "referer:REGEX", "agent:REGEX" or "fixed:NAME". The tenant is what the group named tenant matches, or else the first
-// group.
+// ParseTenantFrom parses the value of the command line: "none", "address", "user", "path:REGEX", "target:REGEX"
+// or "fixed:NAME". The tenant is what the group named tenant matches, or else the first group.
 func ParseTenantFrom(text string) (TenantFrom, error) {
 	wrong := func(format string, args ...any) (TenantFrom, error) {
 		return TenantFrom{}, fmt.Errorf("%w: %q: %w", ErrTenantFrom, text, fmt.Errorf(format, args...))
 	}
 	kind, rest, _ := strings.Cut(text, ":")
-	_, byExpression := texts[kind]
 	switch {
 	case kind == noTenant, kind == fromAddress, kind == fromUser:
 		if text != kind {
@@ -53,8 +45,8 @@ func ParseTenantFrom(text string) (TenantFrom, error) {
 		return TenantFrom{kind: kind}, nil
 	case kind == alwaysTheSame && rest != "":
 		return TenantFrom{kind: kind, name: rest}, nil
-	case !byExpression:
-		return wrong("want address, user, path:REGEX, target:REGEX, referer:REGEX, agent:REGEX, fixed:NAME or none")
+	case kind != fromPath && kind != fromTarget:
+		return wrong("want address, user, path:REGEX, target:REGEX, fixed:NAME or none")
 	}
 	re, err := regexp.Compile(rest)
 	if err != nil {
@@ -75,8 +67,8 @@ func (f *TenantFrom) appendTenant(dst []byte, l *accesslog.Line, user, path []by
 		return dst
 	}
 	text := path
-	if of := texts[f.kind]; of != nil {
-		text = accesslog.Unescape(nil, of(l))
+	if f.kind == fromTarget {
+		text = accesslog.Unescape(nil, l.Target)
 	}
 	at := f.re.FindSubmatchIndex(text)
 	if at == nil || at[2*f.group] < 0 {

@@ -8,12 +8,12 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"text/tabwriter"
 	"time"
 	"unicode"
 	"unicode/utf8"
 
 	"github.com/sluicelimits/sluice/internal/dev/accesslog"
-	"github.com/sluicelimits/sluice/internal/dev/reportpage"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
@@ -39,11 +39,20 @@ func (r *Report) textTotals(b *strings.Builder) {
 		fmt.Fprintf(b, ", %s to %s", clock(*r.From), clock(*r.To))
 	}
 	b.WriteString("\n\n")
-	t := newTable("<>>")
-	for _, row := range r.totals() {
-		t.add(row.Label, grouped(row.N), reportpage.Share(row.N, row.All))
+	var rows [][]string
+	for i, t := range []struct {
+		label string
+		n     int64
+	}{
+		{"Allowed", r.Allowed}, {"Denied", r.Denied},
+		{"Allowed, but a shadow limit would deny", r.ShadowDenied}, {"Refused: unknown tenant", r.UnknownTenant},
+		{"Refused: tenant suspended", r.Suspended}, {"Not routed", r.NoRoute},
+	} {
+		if i < 2 || t.n > 0 {
+			rows = append(rows, []string{t.label, grouped(t.n), share(t.n, r.Requests)})
+		}
 	}
-	t.write(b)
+	writeTable(b, rows)
 	if l := r.LongestWait; l != nil {
 		fmt.Fprintf(b, "\nLongest wait: %s by limit %s, for %s at %s.\n", duration(l.MS), l.Limit,
 			visible(cmp.Or(l.Tenant, l.Address)), clock(l.At))
@@ -57,97 +66,62 @@ func logNames(logs []string) string {
 	return visible(strings.Join(logs, ", "))
 }
 
-// total is a row of the totals. Key identifies it on the HTML page.
-type total struct {
-	Key, Label string
-	N, All     int64 // All is what N is shown as a share of; 0 for none
-}
-
-// totals returns the rows to show: always the first two, and the others if their numbers are not 0.
-func (r *Report) totals() []total {
-	rows := []total{
-		{"allowed", "Allowed", r.Allowed, r.Requests}, {"denied", "Denied", r.Denied, r.Requests},
-		{"shadow_denied", "Allowed, but a shadow limit would deny", r.ShadowDenied, r.Requests},
-		{"unknown_tenant", "Refused: unknown tenant", r.UnknownTenant, r.Requests},
-		{"suspended", "Refused: tenant suspended", r.Suspended, r.Requests},
-		{"no_route", "Not routed", r.NoRoute, r.Requests},
-	}
-	return append(rows[:2:2], slices.DeleteFunc(rows[2:], func(t total) bool { return t.N == 0 })...)
-}
-
 func (r *Report) textLimits(b *strings.Builder) {
-	t := newTable("<<>>>>><")
+	rows := [][]string{{"LIMIT", "FROM", "APPLIED", "ALLOWED", "DENIED", "SHADOW", "LONGEST WAIT", "RULE"}}
 	otherReasons := false
-	t.add("LIMIT", "FROM", "APPLIED", "ALLOWED", "DENIED", "SHADOW", "LONGEST WAIT", "RULE")
 	for i := range r.Limits {
 		l := &r.Limits[i]
 		rule := l.Rule
 		if l.Mode != "enforce" {
 			rule += " (" + l.Mode + ")"
 		}
-		t.add(l.ID, l.From(), grouped(l.Applied), grouped(l.Allowed), grouped(l.Denied), grouped(l.ShadowDenied),
-			duration(l.LongestWaitMS), rule)
+		rows = append(rows, []string{l.ID, strings.TrimSpace(l.Origin + " " + l.Plan), grouped(l.Applied),
+			grouped(l.Allowed), grouped(l.Denied), grouped(l.ShadowDenied), duration(l.LongestWaitMS), rule})
 		otherReasons = otherReasons || l.Applied > l.Allowed+l.Denied+l.ShadowDenied
 	}
-	t.writeSection(b)
+	writeSection(b, rows)
 	if otherReasons {
 		b.WriteString("APPLIED also counts requests that were denied or refused for another reason.\n")
 	}
 }
 
-// From says where in the plans file the limit is defined.
-func (l *LimitReport) From() string { return strings.TrimSpace(l.Origin + " " + l.Plan) }
-
 func textRanking(b *strings.Builder, title string, r *Ranking) {
-	t := newTable("<>>>>><")
-	t.add(title, "REQUESTS", "ALLOWED", "DENIED", "SHADOW", "LONGEST WAIT", "FIRST DENIED")
+	rows := [][]string{{title, "REQUESTS", "ALLOWED", "DENIED", "SHADOW", "LONGEST WAIT", "FIRST DENIED"}}
 	for i := range r.Top {
 		p := &r.Top[i]
-		t.add(p.Name+p.Note(), grouped(p.Requests), grouped(p.Allowed), grouped(p.Denied), grouped(p.ShadowDenied),
-			duration(p.LongestWaitMS), clock(p.FirstDenied))
+		name := p.Name
+		switch {
+		case p.Status != "":
+			name += " (" + p.Status + ")"
+		case p.Plan != "":
+			name += " (plan " + p.Plan + ")"
+		}
+		rows = append(rows, []string{name, grouped(p.Requests), grouped(p.Allowed), grouped(p.Denied),
+			grouped(p.ShadowDenied), duration(p.LongestWaitMS), clock(p.FirstDenied)})
 	}
 	if o := r.Others; o.Count > 0 {
-		t.add(r.OthersName(), grouped(o.Requests), grouped(o.Allowed), grouped(o.Denied), grouped(o.ShadowDenied), "",
-			"")
+		name := "others"
+		if r.Exact {
+			name = grouped(o.Count) + " others"
+		}
+		rows = append(rows, []string{name, grouped(o.Requests), grouped(o.Allowed), grouped(o.Denied),
+			grouped(o.ShadowDenied), "", ""})
 	}
-	t.writeSection(b)
-}
-
-// Note says what is special about a tenant.
-func (p *Person) Note() string {
-	switch {
-	case p.Status != "":
-		return " (" + p.Status + ")"
-	case p.Plan != "":
-		return " (plan " + p.Plan + ")"
-	}
-	return ""
-}
-
-// OthersName returns the name of the row for all that are not listed.
-func (r *Ranking) OthersName() string {
-	if r.Exact {
-		return grouped(r.Others.Count) + " others"
-	}
-	return "others"
+	writeSection(b, rows)
 }
 
 func (r *Report) textMinutes(b *strings.Builder) {
-	t := newTable("<>><<")
-	t.add("WORST MINUTES", "REQUESTS", "DENIED", "MOST BY LIMIT", "MOST FOR")
+	rows := [][]string{{"WORST MINUTES", "REQUESTS", "DENIED", "MOST BY LIMIT", "MOST FOR"}}
 	for i := range r.WorstMinutes {
 		m := &r.WorstMinutes[i]
-		t.add(clock(m.At), grouped(m.Requests), grouped(m.Denied), m.Limit+" ("+grouped(m.LimitDenied)+")", m.Most())
+		most := m.Address + " (" + grouped(m.AddressDenied) + ")"
+		if m.Tenant != "" {
+			most = m.Tenant + " (" + grouped(m.TenantDenied) + ")"
+		}
+		rows = append(rows, []string{clock(m.At), grouped(m.Requests), grouped(m.Denied),
+			m.Limit + " (" + grouped(m.LimitDenied) + ")", most})
 	}
-	t.writeSection(b)
-}
-
-// Most returns who was denied most in the minute, with the number.
-func (m *Minute) Most() string {
-	if m.Tenant != "" {
-		return m.Tenant + " (" + grouped(m.TenantDenied) + ")"
-	}
-	return m.Address + " (" + grouped(m.AddressDenied) + ")"
+	writeSection(b, rows)
 }
 
 func (r *Report) textLines(b *strings.Builder) {
@@ -201,47 +175,23 @@ func (r *Report) Unusable() error {
 	return errors.New(b.String())
 }
 
-// table aligns its columns.
-type table struct {
-	align string // "<" or ">" for each column
-	rows  [][]string
-}
-
-func newTable(align string) *table { return &table{align: align} }
-
-func (t *table) add(cells ...string) {
-	for i, c := range cells {
-		cells[i] = visible(c)
-	}
-	t.rows = append(t.rows, cells)
-}
-
-// writeSection writes a table with a heading, unless the table has no other row.
-func (t *table) writeSection(b *strings.Builder) {
-	if len(t.rows) > 1 {
+// writeSection writes a table with a heading, unless it has no other row.
+func writeSection(b *strings.Builder, rows [][]string) {
+	if len(rows) > 1 {
 		b.WriteByte('\n')
-		t.write(b)
+		writeTable(b, rows)
 	}
 }
 
-func (t *table) write(b *strings.Builder) {
-	widths := make([]int, len(t.align))
-	for _, row := range t.rows {
-		for i, c := range row {
-			widths[i] = max(widths[i], utf8.RuneCountInString(c))
+func writeTable(b *strings.Builder, rows [][]string) {
+	tabs := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
+	for _, cells := range rows {
+		for i := range cells {
+			cells[i] = visible(cells[i])
 		}
+		fmt.Fprintln(tabs, strings.TrimRight(strings.Join(cells, "\t"), "\t"))
 	}
-	for _, row := range t.rows {
-		line := ""
-		for i, c := range row {
-			if t.align[i] == '>' {
-				line += fmt.Sprintf("%*s  ", widths[i], c)
-			} else {
-				line += fmt.Sprintf("%-*s  ", widths[i], c)
-			}
-		}
-		b.WriteString(strings.TrimRight(line, " ") + "\n")
-	}
+	_ = tabs.Flush() // a strings.Builder returns no error
 }
 
 // visible removes from a text what could control a terminal, and cuts it to the width of a column.
@@ -264,7 +214,22 @@ func sanitized(text string) string {
 	}, text)
 }
 
-func grouped(n int64) string { return reportpage.Grouped(n) }
+// grouped returns the number with its thousands separated.
+func grouped(n int64) string {
+	digits := strconv.FormatInt(n, 10)
+	for i := len(digits) - 3; i > 0; i -= 3 {
+		digits = digits[:i] + "," + digits[i:]
+	}
+	return digits
+}
+
+// share returns n in percent of all, with one decimal.
+func share(n, all int64) string {
+	if all == 0 {
+		return "–"
+	}
+	return fmt.Sprintf("%.1f %%", 100*float64(n)/float64(all))
+}
 
 // clock formats a time; the zero time is "".
 func clock(t time.Time) string {

@@ -144,10 +144,9 @@ var only = map[string][]string{
 	"internal/dev/gateway/front": {
 		"std", "internal/plan/route", "internal/request/answer", "internal/request/loopback", "internal/request/redact",
 	},
-	"internal/dev/livepage":   {"std", "internal/limiter/limit"},
-	"internal/dev/reportpage": {"std"},
+	"internal/dev/livepage": {"std", "internal/limiter/limit"},
 	"internal/dev/simulate": {
-		"std", "internal/dev/accesslog", "internal/dev/reportpage", "internal/limiter/limit",
+		"std", "internal/dev/accesslog", "internal/limiter/limit",
 		"internal/limiter/store/memory", "internal/plan", "internal/plan/route", "internal/request/identity",
 	},
 	"internal/limiter":       {},

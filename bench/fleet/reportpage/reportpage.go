@@ -1,6 +1,5 @@
-// Package reportpage writes the report of a simulation as one HTML page that loads nothing from elsewhere. It contains
-// what such pages share: the frame, the style, the plot over time, and a Content-Security-Policy that lets no other
-// script run.
+// Package reportpage writes the report of a simulation as one HTML page that loads nothing from elsewhere: the frame, the
+// style, the plot over time, and a Content-Security-Policy that lets no other script run.
 //
 // A page is a template made by [New], with its own sections. It begins with {{template "frame-begin" .}}, whose dot has
 // the methods of [Page] and a method Title, and ends with {{template "frame-end" .}}. The script draws the element with
@@ -37,10 +36,10 @@ type Page struct {
 	Data   template.JS // the data that the script reads
 }
 
-// New returns the template of a page. Its text may use the templates of the frame, and the functions grouped, share and
-// bar beside the given ones.
+// New returns the template of a page. Its text may use the templates of the frame, and the functions grouped and
+// share beside the given ones.
 func New(name, text string, functions template.FuncMap) *template.Template {
-	all := template.FuncMap{"grouped": Grouped, "share": Share, "bar": newBar}
+	all := template.FuncMap{"grouped": Grouped, "share": Share}
 	maps.Copy(all, functions)
 	return template.Must(template.Must(template.New(name).Funcs(all).Parse(frameHTML)).Parse(text))
 }
@@ -91,26 +90,4 @@ func Share(n, all int64) string {
 		return "–"
 	}
 	return fmt.Sprintf("%.1f %%", 100*float64(n)/float64(all))
-}
-
-// bar holds the parts of a bar that is at most 100 wide.
-type bar struct {
-	Denied, Shadow, Allowed, Rest float64 // widths
-	ShadowAt, AllowedAt, RestAt   float64 // where the parts begin
-}
-
-// newBar scales the parts of all so that most is 100 wide.
-func newBar(denied, shadow, allowed, all, most int64) bar {
-	scale := func(n int64) float64 {
-		if most < 1 {
-			return 0
-		}
-		return float64(n*10000/most) / 100
-	}
-	b := bar{Denied: scale(denied), Shadow: scale(shadow), Allowed: scale(allowed)}
-	b.ShadowAt = b.Denied
-	b.AllowedAt = b.ShadowAt + b.Shadow
-	b.RestAt = b.AllowedAt + b.Allowed
-	b.Rest = max(0, scale(all)-b.RestAt)
-	return b
 }

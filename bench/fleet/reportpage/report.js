@@ -1,12 +1,10 @@
 "use strict";
 // Draws the plots from the data element. Text only ever goes through textContent, so nothing from a log becomes markup.
 // It reads of the data:
-//   timeline       step_seconds; points, each with at, allowed, denied, shadow_denied and other; elapsed: times are shown
-//                  as what has passed since 1970, and not as a day and its hour
-//   limits         those with a timeline have a strip: id, and one number for each point
-//   worst_minutes  marks of the strips: at, and limit, origin and plan of the strip
-//   bands          spans of time to show behind the plot: from, until
-//   denied         whether there is anything to switch to
+//   timeline  step_seconds; points, each with at, allowed, denied and other. Times are shown as what has passed since 1970
+//   limits    strips below the plot: id, and one number for each point
+//   bands     spans of time to show behind the plot: from, until
+//   denied    whether there is anything to switch to
 (() => {
   const report = JSON.parse(document.getElementById("data").textContent);
   const svg = document.getElementById("timeline");
@@ -15,7 +13,7 @@
 
   const step = report.timeline.step_seconds;
   const points = report.timeline.points.map((p) => ({ ...p, at: Date.parse(p.at) / 1000 }));
-  const strips = report.limits.filter((l) => l.timeline);
+  const strips = report.limits;
   const first = points[0].at, end = points[points.length - 1].at + step;
   const figure = document.getElementById("plots"), readout = document.getElementById("readout");
   const left = 44, top = 8, bottom = 22;
@@ -29,11 +27,7 @@
   };
   const number = (n) => n.toLocaleString("en");
   const two = (n) => String(n).padStart(2, "0");
-  const months = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
-  const day = (s) => { const d = new Date(s * 1000); return d.getUTCDate() + " " + months[d.getUTCMonth()]; };
-  const elapsed = report.timeline.elapsed, second = (s) => s < 60 ? s + " s" : Math.floor(s / 60) + ":" + two(s % 60);
-  const hour = (s) => { const d = new Date(s * 1000); return elapsed ? second(s) : two(d.getUTCHours()) + ":" + two(d.getUTCMinutes()); };
-  const year = (s) => new Date(s * 1000).getUTCFullYear();
+  const time = (s) => s < 60 ? s + " s" : Math.floor(s / 60) + ":" + two(s % 60);
   const span = (s) => {
     for (const [unit, length] of [["day", 86400], ["hour", 3600], ["minute", 60]]) {
       if (s % length === 0) return s === length ? unit : s / length + " " + unit + "s";
@@ -49,10 +43,10 @@
     const length = lengths.find(fits) || step * Math.max(1, Math.ceil((end - first) / step / room));
     start = Math.floor(first / length) * length;
     bins = Array.from({ length: Math.ceil((end - start) / length) }, (_, i) =>
-      ({ at: start + i * length, allowed: 0, denied: 0, shadow: 0, other: 0, limits: strips.map(() => 0) }));
+      ({ at: start + i * length, allowed: 0, denied: 0, other: 0, limits: strips.map(() => 0) }));
     points.forEach((p, i) => {
       const b = bins[Math.floor((p.at - start) / length)];
-      b.allowed += p.allowed; b.denied += p.denied; b.shadow += p.shadow_denied; b.other += p.other;
+      b.allowed += p.allowed; b.denied += p.denied; b.other += p.other;
       strips.forEach((l, j) => { b.limits[j] += l.timeline[i]; });
     });
     document.getElementById("per").textContent = "per " + span(length);
@@ -73,7 +67,7 @@
     const height = svg.clientHeight, floor = height - bottom;
     svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
     svg.replaceChildren();
-    const zero = () => 0, denied = (b) => b.denied, shadow = (b) => denied(b) + (series === "all" ? b.shadow : 0);
+    const zero = () => 0, denied = (b) => b.denied;
     const all = (b) => series === "all" ? b.denied + b.allowed : b.denied;
     const most = Math.max(1, ...bins.map(all)), line = nice(most);
     const scale = (n) => floor - (floor - top) * n / most;
@@ -87,21 +81,18 @@
     }
     drawTimes(floor, height, length);
     make("path", { class: "denied", d: columns(zero, denied, scale) }, svg);
-    make("path", { class: "shadow", d: columns(denied, shadow, scale) }, svg);
-    make("path", { class: "allowed", d: columns(shadow, all, scale) }, svg);
+    make("path", { class: "allowed", d: columns(denied, all, scale) }, svg);
     for (const key of ["allowed", "denied"]) svg.dataset[key] = bins.reduce((sum, b) => sum + b[key], 0);
     return make("path", { class: "cursor", d: `M0 ${top}V${floor}`, visibility: "hidden" }, svg);
   };
   const drawTimes = (floor, height, length) => {
     const total = bins.length * length, room = Math.max(2, Math.floor((width - left) / 90));
-    const every = [1, 2, 5, 10, 30, 60, 300, 600, 900, 1800, 3600, 10800, 21600, 43200, 86400, 172800, 604800, 1209600, 2592000, 7776000, 31536000]
-      .find((s) => s >= Math.min(step, 60) && total / s <= room) || Math.ceil(total / room / 31536000) * 31536000;
+    const every = [1, 2, 5, 10, 30, 60, 300, 600, 900, 1800, 3600].find((s) => total / s <= room) || Math.ceil(total / room);
     for (let t = Math.ceil(start / every) * every; t < start + total; t += every) {
       const at = left + (width - left) * (t - start) / total;
       if (at > width - 24) break;
       make("path", { class: "grid", d: `M${at} ${floor}v4` }, svg);
-      const text = every >= 7776000 ? months[new Date(t * 1000).getUTCMonth()] + " " + year(t) : t % 86400 === 0 && !elapsed ? day(t) : hour(t);
-      make("text", { x: at, y: height - 4, "text-anchor": at < left + 24 ? "start" : "middle" }, svg, text);
+      make("text", { x: at, y: height - 4, "text-anchor": at < left + 24 ? "start" : "middle" }, svg, time(t));
     }
   };
   const drawStrip = (element, j, length) => {
@@ -117,11 +108,6 @@
       levels[level] += `M${x(i).toFixed(2)} 6V${height - 2}H${Math.max(x(i + 1), x(i) + 1.5).toFixed(2)}V6Z`;
     });
     levels.forEach((d, level) => { if (d) make("path", { class: "h" + level, d }, strip); });
-    for (const m of report.worst_minutes) {
-      if (m.limit !== strips[j].id || m.origin !== strips[j].origin || (m.plan || "") !== (strips[j].plan || "")) continue;
-      const at = x((Date.parse(m.at) / 1000 - start) / length + Math.min(0.5, 30 / length));
-      make("path", { class: "mark", d: `M${at - 4} 0h8l-4 5z` }, strip);
-    }
     strip.dataset.denied = bins.reduce((sum, b) => sum + b.limits[j], 0);
     return make("path", { class: "cursor", d: `M0 4V${height}`, visibility: "hidden" }, strip);
   };
@@ -134,15 +120,13 @@
       c.setAttribute("transform", `translate(${middle} 0)`);
       c.setAttribute("visibility", "visible");
     }
-    const parts = [elapsed ? `${hour(b.at)} to ${hour(until)}` : `${day(b.at)} ${year(b.at)} ${hour(b.at)} to ${day(until) === day(b.at) ? "" : day(until) + " "}${hour(until)}`,
-      number(b.allowed) + " allowed", number(b.denied) + " denied"];
-    if (b.shadow) parts.push(number(b.shadow) + " a shadow would deny");
+    const parts = [`${time(b.at)} to ${time(until)}`, number(b.allowed) + " allowed", number(b.denied) + " denied"];
     if (b.other) parts.push(number(b.other) + " refused or not routed");
     strips.forEach((l, j) => { if (b.limits[j]) parts.push(`${l.id}: ${number(b.limits[j])}`); });
     readout.textContent = parts.join(" · ");
   };
   let length = step;
-  let reading = report.worst_minutes.length ? Date.parse(report.worst_minutes[0].at) / 1000 : first; // the time read out
+  let reading = first; // the time read out
   const draw = () => {
     width = svg.clientWidth;
     if (!width) return;
