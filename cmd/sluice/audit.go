@@ -18,12 +18,10 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/control/audit"
 	"github.com/sluicelimits/sluice/internal/control/audit/bucket"
 	"github.com/sluicelimits/sluice/internal/control/dynamo"
 	"github.com/sluicelimits/sluice/internal/control/embedded"
-	"github.com/sluicelimits/sluice/internal/dev/devcells"
 )
 
 // Names in the data folder of `sluice dev`, which package devcells writes.
@@ -34,9 +32,8 @@ const (
 
 const auditHelp = `
 
---data names the data folder of a 'sluice dev', which may be running. --archive s3://BUCKET names the
-audit trail of a deployment, which is read with the AWS credentials of the environment or profile. See
-docs/audit.md.`
+--data names the data folder of a 'sluice dev'. --archive s3://BUCKET names the audit trail of a
+deployment, which is read with the AWS credentials of the environment or profile. See docs/audit.md.`
 
 func newAuditCommand() *cobra.Command {
 	c := group("audit", "Show who changed what and when, and check that nobody has rewritten it")
@@ -60,7 +57,7 @@ func (s *auditSource) flags(c *cobra.Command, f *pflag.FlagSet) {
 
 func (s *auditSource) tableFlags(f *pflag.FlagSet) {
 	f.StringVar(&s.tables, "tables", "", "`PREFIX` of the names of the control tables in DynamoDB")
-	f.StringVar(&s.db, "db", "", "`FILE` with the control tables of a 'sluice dev', which may be running")
+	f.StringVar(&s.db, "db", "", "`FILE` with the control tables of a 'sluice dev' that has ended")
 }
 
 // check returns an error unless the flags name exactly one archive and, if needsTables, exactly one source of tables.
@@ -133,28 +130,6 @@ func (s *auditSource) openArchive(ctx context.Context) (audit.Archive, error) {
 	return audit.NewFolder(dir)
 }
 
-// liveTables returns the control tables of the running 'sluice dev' that uses a data folder. It returns an error if
-// none answers.
-func liveTables(ctx context.Context, folder string) (audit.Tables, error) {
-	at, err := devcells.FindEndpoint(folder)
-	if err != nil {
-		return nil, err
-	}
-	u, err := url.Parse(at.URL)
-	if err != nil {
-		return nil, err
-	}
-	to, err := localClient(u, at.TokenFile)
-	if err != nil {
-		return nil, err
-	}
-	live := to.Tables(at.Of)
-	if _, _, err := live.List(ctx, control.Plans, "", 1); err != nil && !errors.Is(err, control.ErrBadItem) {
-		return nil, err
-	}
-	return live, nil
-}
-
 // openTables opens the live tables to read them.
 func (s *auditSource) openTables(ctx context.Context) (tables audit.Tables, done func() error, err error) {
 	file := s.db
@@ -172,13 +147,9 @@ func (s *auditSource) openTables(ctx context.Context) (tables audit.Tables, done
 	if _, err := os.Stat(file); errors.Is(err, fs.ErrNotExist) { // embedded.Open would create the file
 		return nil, nil, fmt.Errorf("there are no control tables: the file %s does not exist", file)
 	}
-	live, asked := liveTables(ctx, filepath.Dir(file))
-	if asked == nil {
-		return live, func() error { return nil }, nil
-	}
 	t, err := embedded.Open(file)
 	if errors.Is(err, embedded.ErrInUse) {
-		return nil, nil, fmt.Errorf("%w, and that process did not answer: %w", err, asked)
+		return nil, nil, fmt.Errorf("%w: end the 'sluice dev' that runs, and verify its audit trail then", err)
 	}
 	if err != nil {
 		return nil, nil, err

@@ -295,7 +295,7 @@ func TestAuditPlaces(t *testing.T) {
 		args []string
 		want string
 	}{
-		{[]string{"audit", "verify", "--data", dir}, "the folder names no process that answers operators' calls"},
+		{[]string{"audit", "verify", "--data", dir}, "in use by another process: end the 'sluice dev' that runs"},
 		{[]string{"audit", "verify", "--data", filepath.Join(dir, "none")}, "is not a folder"},
 		{[]string{"audit", "verify", "--archive", dir, "--db", filepath.Join(dir, "none")},
 			"there are no control tables"},

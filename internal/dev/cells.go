@@ -501,17 +501,6 @@ func (f *process) listenNext() (net.Listener, error) {
 		f.Listen)
 }
 
-// sayWhereItAnswers writes the URL of the operators' API, if there is one, to the data folder, where commands that read
-// the audit trail look for it.
-func (f *process) sayWhereItAnswers() error {
-	for _, c := range f.all() {
-		if c.first && f.operators.refuses() == "" {
-			return f.plane.AnswersAt(c.url()+AdminPath, f.operators.fileFor(c.listener.Addr()))
-		}
-	}
-	return nil
-}
-
 // serve serves a cell until it is stopped or ctx ends.
 func (f *process) serve(ctx context.Context, c *servedCell) {
 	ctx, c.stop = context.WithCancel(ctx)

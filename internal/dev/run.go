@@ -251,9 +251,6 @@ func (f *process) run(ctx context.Context, counters *Counters) error {
 	if f.plans != nil {
 		f.watch(ctx)
 	}
-	if err := f.sayWhereItAnswers(); err != nil {
-		f.log.Warn("'sluice audit verify' cannot read this data folder until this process has ended", "error", err)
-	}
 	f.greet(f.Out)
 	select {
 	case <-ctx.Done():

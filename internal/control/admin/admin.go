@@ -58,10 +58,6 @@ type Config struct {
 	// Alone is the id of the only cell, which grants the whole of each limit; "" if cells share limits.
 	Alone string
 
-	// Of is an id of these tables. Get and List refuse a call that names other tables: it has reached this process by
-	// mistake. "" refuses every call that names tables.
-	Of string
-
 	Now func() time.Time // default time.Now
 	Log *slog.Logger     // default slog.Default()
 }
@@ -133,14 +129,10 @@ type Write struct {
 type GetRequest struct {
 	Table control.Table `json:"table"`
 	Key   string        `json:"key"`
-	Of    string        `json:"of,omitempty"` // if set, the id of the tables: see Config.Of
 }
 
 // Get returns an item, which may be a tombstone.
 func (s *Service) Get(ctx context.Context, _ string, r *GetRequest) (*call.Item, error) {
-	if err := s.checkOf(r.Of); err != nil {
-		return nil, err
-	}
 	if err := control.CheckGet(r.Table, r.Key); err != nil {
 		return nil, call.Refuse(call.Invalid, "%v", err)
 	}
@@ -154,19 +146,11 @@ func (s *Service) Get(ctx context.Context, _ string, r *GetRequest) (*call.Item,
 	return call.ItemOf(item), nil
 }
 
-func (s *Service) checkOf(of string) error {
-	if of != "" && of != s.c.Of {
-		return call.Refuse(call.Invalid, "of: this process does not have the requested tables")
-	}
-	return nil
-}
-
 // ListRequest asks for a page of a table.
 type ListRequest struct {
 	Table control.Table `json:"table"`
 	After string        `json:"after,omitempty"` // Next of the previous page; "" for the first page
 	Most  int           `json:"most,omitempty"`  // largest number of items, 1..1000; 0 selects 500
-	Of    string        `json:"of,omitempty"`    // if set, the id of the tables: see Config.Of
 }
 
 // ListResponse is a page of a table.
@@ -181,9 +165,6 @@ const maxPageBytes = 2 << 20
 
 // List returns a page of a table, tombstones included, in the table's own order.
 func (s *Service) List(ctx context.Context, _ string, r *ListRequest) (*ListResponse, error) {
-	if err := s.checkOf(r.Of); err != nil {
-		return nil, err
-	}
 	most := cmp.Or(r.Most, 500)
 	if err := control.CheckList(r.Table, most); err != nil {
 		return nil, call.Refuse(call.Invalid, "%v", err)

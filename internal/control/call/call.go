@@ -86,12 +86,6 @@ func ItemOf(i *control.Item) *Item {
 		i.Body}
 }
 
-// Stored returns the item as it is stored.
-func (i *Item) Stored() control.Item {
-	return control.Item{Table: i.Table, Key: i.Key, Version: i.Version, Deleted: i.Deleted, Actor: i.Actor,
-		Reason: i.Reason, ChangedAt: i.ChangedAt, PrevHash: i.PrevHash, Hash: i.Hash, Body: i.Body}
-}
-
 // Clash is an item that another operator has changed.
 type Clash struct {
 	Table  control.Table `json:"table"`

@@ -241,14 +241,9 @@ func TestFoldersOfOthers(t *testing.T) {
 		"tables that others may read":     {"control.db", mode(0o640)},
 		"an archive of another user":      {"audit", own},
 		"an archive that others may read": {"audit", mode(0o755)},
-		"an endpoint of another user":     {"endpoint.json", own},
 	} {
 		dir := t.TempDir()
 		closed(t, opened(t, dir))
-		endpoint := filepath.Join(dir, "endpoint.json")
-		if err := os.WriteFile(endpoint, []byte(`{"url":"http://127.0.0.1:1","of":"x"}`), 0o600); err != nil {
-			t.Fatal(err)
-		}
 		if err := os.MkdirAll(filepath.Join(dir, "audit"), 0o700); err != nil {
 			t.Fatal(err)
 		}
@@ -262,12 +257,6 @@ func TestFoldersOfOthers(t *testing.T) {
 			t.Errorf("%s is used, want it refused", name)
 		} else if !strings.Contains(err.Error(), filepath.Join(dir, c.of)+": ") {
 			t.Errorf("%s: the error does not name it: %v", name, err)
-		}
-		if _, err := os.Stat(endpoint); err != nil {
-			t.Errorf("%s: a file in it is changed: %v", name, err)
-		}
-		if at, err := devcells.FindEndpoint(dir); err == nil {
-			t.Errorf("%s: a command would call %s, want the folder refused", name, at.URL)
 		}
 	}
 }

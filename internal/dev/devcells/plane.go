@@ -3,9 +3,8 @@
 //
 // A folder holds everything that is kept after the process ends:
 //
-//	control.db     the control tables (package control/embedded)
-//	audit/         the archive of every version (audit.Folder)
-//	endpoint.json  where operators' calls are answered, while a process has the folder
+//	control.db  the control tables (package control/embedded)
+//	audit/      the archive of every version (audit.Folder)
 //
 // A write is on the disk when it is acknowledged. Everything else is derived from the control tables: each start fills
 // the cells from them, and archives what an earlier process did not archive.
@@ -14,7 +13,6 @@ package devcells
 import (
 	"cmp"
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -74,7 +72,6 @@ type Config struct {
 type Plane struct {
 	c            Config
 	folder       string
-	of           string // an id of the open folder: see Endpoint.Of
 	temporary    bool
 	peppers      *identity.Peppers
 	tables       *embedded.Tables
@@ -104,7 +101,7 @@ func Open(c Config) (*Plane, error) {
 	if c.Peppers[c.NewKeys] == nil {
 		return nil, fmt.Errorf("devcells: there is no pepper %q for new keys", c.NewKeys)
 	}
-	p := &Plane{c: c, folder: c.Folder, of: rand.Text(), cells: map[string]*Cell{},
+	p := &Plane{c: c, folder: c.Folder, cells: map[string]*Cell{},
 		cellsChanged: make(chan struct{}, 1)}
 	var err error
 	if p.peppers, err = identity.NewPeppers(c.Peppers); err != nil {
@@ -143,20 +140,17 @@ func (p *Plane) open() (err error) {
 		// Close removes the file.
 		_ = p.remove()
 	}
-	if err := p.removeEndpoint(); err != nil {
-		return errors.Join(err, p.tables.Close())
-	}
 	return nil
 }
 
-// checkOwners returns an error if another user can have written what is in a data folder, such as a key or an endpoint,
-// or can read the tables or the archive. The folder itself may be listed by others. If only this user may write to the
+// checkOwners returns an error if another user can have written what is in a data folder, such as a key, or can read the
+// tables or the archive. The folder itself may be listed by others. If only this user may write to the
 // folder, nobody replaces what has been checked.
 func checkOwners(folder string) error {
 	for _, of := range []struct {
 		name   string
 		denied fs.FileMode // to other users
-	}{{".", 0o022}, {tablesFile, 0o077}, {auditFolder, 0o077}, {endpointFile, 0o077}} {
+	}{{".", 0o022}, {tablesFile, 0o077}, {auditFolder, 0o077}} {
 		name := filepath.Join(folder, of.name)
 		info, err := os.Stat(name)
 		if errors.Is(err, fs.ErrNotExist) {
@@ -236,7 +230,7 @@ func (p *Plane) service(cells map[string]admin.CellTable) *admin.Service {
 		}
 	}
 	return admin.New(admin.Config{
-		Alone: alone, Local: true, Of: p.of, Tables: p.tables, Accepts: p.c.Accepts, AcceptsPlan: p.c.AcceptsPlan,
+		Alone: alone, Local: true, Tables: p.tables, Accepts: p.c.Accepts, AcceptsPlan: p.c.AcceptsPlan,
 		CellTables: cells,
 		Now:        p.c.Now, Log: p.c.Log,
 		Hash: func(_ context.Context, key string) (pepper, hash string, err error) {
@@ -281,7 +275,7 @@ func (p *Plane) Close() error {
 	for _, c := range cells {
 		c.close()
 	}
-	return errors.Join(p.removeEndpoint(), p.tables.Close(), p.remove())
+	return errors.Join(p.tables.Close(), p.remove())
 }
 
 func (p *Plane) remove() error {
