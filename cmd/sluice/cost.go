@@ -22,7 +22,7 @@ const costExample = `  sluice cost --rps 50 --deployment infra/deployment.yaml
 // costFlags is the command line of cost.
 type costFlags struct {
 	profile, priceFile, deployment string
-	json, printPrices              bool
+	json                           bool
 	w                              cost.Workload
 }
 
@@ -58,23 +58,16 @@ func newCostCommand() *cobra.Command {
 		"the audit trail has signed anchors (control.audit.anchors of the deployment file)")
 	flags.BoolVar(&w.PlatformLogs, "platform-logs", w.PlatformLogs, "Lambda's own log lines for each call are kept")
 	flags.StringVar(&f.deployment, "deployment", "", "deployment `FILE` with the cells to pay for")
-	flags.StringVar(&f.priceFile, "price-file", "", "`FILE` with prices that replace those of this program")
-	flags.BoolVar(&f.printPrices, "print-prices", false, "only print the prices of this program, in the form of "+
-		"--price-file")
+	flags.StringVar(&f.priceFile, "price-file", "", "JSON `FILE` with prices that replace those of this program")
 	flags.BoolVar(&f.json, "json", false, "print JSON")
-	for _, name := range []string{"price-file", "deployment"} {
-		_ = c.MarkFlagFilename(name, "yaml", "yml", "json") // fails only for a flag that does not exist
-	}
+	_ = c.MarkFlagFilename("price-file", "json") // fails only for a flag that does not exist
+	_ = c.MarkFlagFilename("deployment", "yaml", "yml", "json")
 	_ = c.RegisterFlagCompletionFunc("profile", cobra.FixedCompletions([]string{"small", "full"},
 		cobra.ShellCompDirectiveNoFileComp))
 	return c
 }
 
 func (f *costFlags) run(c *cobra.Command) error {
-	if f.printPrices {
-		_, err := io.WriteString(c.OutOrStdout(), cost.ListedPrices())
-		return err
-	}
 	if err := f.readDeployment(c); err != nil {
 		return err
 	}

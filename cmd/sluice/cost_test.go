@@ -8,8 +8,6 @@ import (
 	"regexp"
 	"strings"
 	"testing"
-
-	"github.com/sluicelimits/sluice/internal/dev/cost"
 )
 
 // The deployments whose bills the documentation quotes.
@@ -86,9 +84,9 @@ func TestCostIsQuoted(t *testing.T) {
 		if file != "docs/cost.md" {
 			continue
 		}
-		_, form, _ := strings.Cut(string(page), "```yaml\n")
+		_, form, _ := strings.Cut(string(page), "```json\n")
 		form, _, _ = strings.Cut(form, "```")
-		path := filepath.Join(t.TempDir(), "page.yaml")
+		path := filepath.Join(t.TempDir(), "page.json")
 		if err := os.WriteFile(path, []byte(form), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -159,37 +157,25 @@ func TestCostRefuses(t *testing.T) {
 	}
 }
 
-// Guarantees that the prices in a file replace the built-in ones, that the printed form is such a file, and that a file
-// with an error is refused with the place of the error.
+// Guarantees that the prices in a file replace the built-in ones, and that a file with an error is refused with the place
+// of the error.
 func TestCostPriceFile(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "prices.yaml")
-	write := func(text string) {
-		t.Helper()
+	file := filepath.Join(t.TempDir(), "prices.json")
+	for text, want := range map[string]string{
+		`{"prices":[{"id":"lambda.requests","asOf":"2026-10-01","usd":{"us-east-1":0}}]}`: "",
+		`{"prices":[{"id":"lambda.requests","asOf":"2026-10-01","usd":{"us-east-1":-1}}]}`: file +
+			`: price "lambda.requests": in us-east-1: usd is -1`,
+	} {
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
+		got := sluice(t, "", "cost", "--rps", "50", "--price-file", file)
+		if (got.code == 0) != (want == "") || !strings.Contains(got.stderr, want) ||
+			(want == "") != strings.Contains(got.stdout, "to 2026-10-01") {
+			t.Errorf("the price file %s gives %+v, want %q", text, got, want)
+		}
 	}
-	form := sluice(t, "", "cost", "--print-prices")
-	if form.code != 0 || form.stdout != cost.ListedPrices() {
-		t.Fatalf("printing the prices gives %+v", form)
-	}
-	write(form.stdout)
-	before := costTotal(t, "cost", "--rps", "50")
-	if same := costTotal(t, "cost", "--rps", "50", "--price-file", file); same != before {
-		t.Errorf("the total with the printed prices is %s, with the built-in ones %s", same, before)
-	}
-	write("date: 2026-10-01\nprices: [ { id: lambda.requests, usd: { us-east-1: 0 } } ]\n")
-	got := sluice(t, "", "cost", "--rps", "50", "--price-file", file)
-	if got.code != 0 || !strings.Contains(got.stdout, "to 2026-10-01") || strings.Contains(got.stdout, before) {
-		t.Errorf("a file with one price gives %+v", got)
-	}
-	write("date: 2026-10-01\nprices:\n  - { id: lambda.requests, usd: { us-east-1: cheap } }\n")
-	got = sluice(t, "", "cost", "--rps", "50", "--price-file", file)
-	if want := file + `:3:46: prices[0].usd.us-east-1: "cheap" is not a number`; got.code != exitFailed ||
-		got.stdout != "" || !strings.Contains(got.stderr, want) {
-		t.Errorf("a price file with an error gives %+v, want %s", got, want)
-	}
-	got = sluice(t, "", "cost", "--rps", "50", "--price-file", file+".none")
+	got := sluice(t, "", "cost", "--rps", "50", "--price-file", file+".none")
 	if got.code != exitFailed || !strings.Contains(got.stderr, "--price-file: open ") {
 		t.Errorf("%+v", got)
 	}

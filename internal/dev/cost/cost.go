@@ -1,7 +1,7 @@
 // Package cost calculates what a deployment of Sluice costs in a month, line by line, from AWS's list prices and from
 // measurements of Sluice.
 //
-// It does no I/O: it makes a [Bill] from a [Workload] and [Prices]. The prices are in prices.yaml, and a file can
+// It does no I/O: it makes a [Bill] from a [Workload] and [Prices]. The prices are in prices.json, and a file can
 // replace some of them; see [ReadPrices]. Each line is rounded half up to a millionth of a dollar, and the total is the
 // sum of these integers.
 //

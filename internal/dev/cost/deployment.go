@@ -10,6 +10,9 @@ import (
 	"github.com/sluicelimits/sluice/internal/configfile/configyaml"
 )
 
+// MaxFileBytes is the largest size of a price file and of a deployment file.
+const MaxFileBytes = 1 << 20
+
 // ReadDeployment reads the settings of a deployment file that change the bill. It returns them as values of the
 // command's flags, by the names of the flags, and leaves out the flags that are given on the command line. A bill is
 // for cells of one kind: cells that differ in a setting whose flag is not given are an error. ReadDeployment checks
@@ -51,6 +54,9 @@ func ReadDeployment(name string, data []byte, given func(flag string) bool) (map
 }
 
 type deploymentReader struct{ configfile.Reader }
+
+// value is a node with its path in the file.
+type value = configfile.Value
 
 // deploymentSchema allows any keys: most of them do not change the bill.
 var deploymentSchema = &configfile.Schema{What: "a part of a deployment file"}

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-//go:embed prices.yaml
+//go:embed prices.json
 var listed []byte
 
 // Prices are AWS's prices, by region. The zero Prices has none.
@@ -31,15 +31,12 @@ type price struct {
 
 // step is the price of the units of a month up to an amount.
 type step struct {
-	upTo float64 // 0 in the last step, which has no upper bound
-	usd  float64
+	UpTo float64 `json:"upTo"` // 0 in the last step, which has no upper bound
+	USD  float64 `json:"usd"`
 }
 
 // ListPrices returns the prices that come with the program.
-func ListPrices() (*Prices, error) { return ReadPrices(nil, "prices.yaml", listed) }
-
-// ListedPrices returns the text that [ListPrices] parses. Users can take it as the form of their own price file.
-func ListedPrices() string { return string(listed) }
+func ListPrices() (*Prices, error) { return ReadPrices(nil, "prices.json", listed) }
 
 // Nodes returns the types of cache nodes that have a price, sorted.
 func (p *Prices) Nodes() []string {
@@ -77,10 +74,10 @@ func (p *price) amount(region string, quantity float64) float64 {
 			break
 		}
 		to := quantity
-		if s.upTo > 0 {
-			to = min(quantity, s.upTo)
+		if s.UpTo > 0 {
+			to = min(quantity, s.UpTo)
 		}
-		total += (to - from) * s.usd / p.per
+		total += (to - from) * s.USD / p.per
 		from = to
 	}
 	return total
@@ -88,10 +85,10 @@ func (p *price) amount(region string, quantity float64) float64 {
 
 // shown formats the price for a bill. A price with steps is shown as that of the first step and of the last.
 func (p *price) shown(region string) string {
-	steps := p.usd[region]
-	text := "$" + cents(steps[0].usd)
-	if len(steps) > 1 {
-		text += " to $" + cents(steps[len(steps)-1].usd)
+	all := p.usd[region]
+	text := "$" + cents(all[0].USD)
+	if len(all) > 1 {
+		text += " to $" + cents(all[len(all)-1].USD)
 	}
 	return text + " for " + decimal(p.per, 0)
 }

@@ -6,7 +6,6 @@ import (
 	"io"
 	"strconv"
 	"strings"
-	"unicode/utf8"
 )
 
 // pricesOf returns the days of the oldest and of the newest price that the bill uses.
@@ -84,8 +83,6 @@ func (b *Bill) Title() string {
 		plural(w.Cells, string(w.Profile)+" cell"), w.Region)
 }
 
-const textWidth = 120 // most characters in a line of WriteText, unless one word is longer
-
 // WriteText writes the bill as a table. Below each line stand its price and how its quantity is calculated.
 func (b *Bill) WriteText(out io.Writer) error {
 	var text strings.Builder
@@ -97,33 +94,16 @@ func (b *Bill) WriteText(out io.Writer) error {
 	for i := range b.Lines {
 		l := &b.Lines[i]
 		row(l.Amount.String(), l.Service, l.What, decimal(l.exact, 3)+" "+l.Unit)
-		writeIndented(&text, strings.Repeat(" ", 18), l.Price+": "+l.How)
+		fmt.Fprintf(&text, "%18s%s: %s\n", "", l.Price, l.How)
 	}
 	fmt.Fprintf(&text, "%14s  paid for Sluice\n\n", b.Total)
 	for _, n := range b.Notes() {
-		writeIndented(&text, "- ", n)
+		fmt.Fprintf(&text, "- %s\n", n)
 	}
 	if _, err := io.WriteString(out, text.String()); err != nil {
 		return fmt.Errorf("write the bill: %w", err)
 	}
 	return nil
-}
-
-// writeIndented writes a text in lines of at most textWidth characters. The first line begins with label, and the
-// others with as many blanks.
-func writeIndented(out *strings.Builder, label, text string) {
-	line, empty := label, true
-	for word := range strings.FieldsSeq(text) {
-		if !empty && utf8.RuneCountInString(line)+1+utf8.RuneCountInString(word) > textWidth {
-			fmt.Fprintln(out, line)
-			line, empty = strings.Repeat(" ", len(label)), true
-		}
-		if !empty {
-			line += " "
-		}
-		line, empty = line+word, false
-	}
-	fmt.Fprintln(out, line)
 }
 
 // report is the bill as JSON. Amounts are strings, in dollars with six digits after the point.
