@@ -128,7 +128,7 @@ func (f *countersFlags) checkArgs(c *cobra.Command, args []string) error {
 // admin endpoint. readOnly says that the operation changes no counter.
 func (f *countersFlags) connectOps(c *cobra.Command, readOnly bool) (*client.Client, error) {
 	if endpoint := cmp.Or(f.ops, os.Getenv("SLUICE_OPS_ENDPOINT")); endpoint != "" {
-		return f.at(c, endpoint, cmp.Or(f.tokenFile, os.Getenv(dev.TokenFileVariable)))
+		return f.at(c, endpoint)
 	}
 	to, err := f.connect(c)
 	if err != nil {
@@ -149,7 +149,7 @@ func (f *countersFlags) connectOps(c *cobra.Command, readOnly bool) (*client.Cli
 			if err := checkStoredOps(row, to.Signs()); err != nil {
 				return nil, err
 			}
-			return f.at(c, row.Ops, "") // --token-file is for --endpoint, not for this URL
+			return f.at(c, row.Ops)
 		}
 	}
 	return to.At("ops", f.cell), nil

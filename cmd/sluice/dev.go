@@ -43,7 +43,7 @@ type devOptions struct {
 	plans, pepperFiles                  []string
 	listen, upstream, livePage, logging string
 	methods, claims                     []string
-	data, cells, tokenFile, issuers     string
+	data, cells, issuers                string
 	admin, yes                          bool
 	hops, jitter                        int
 	maxBody, storeMB                    int64
@@ -98,8 +98,6 @@ docs/operate.md for the token of operators' calls.`,
 	f.StringVar(&o.livePage, "live-page", "loopback", "who may see the live page at /_sluice/: `WHO` is loopback, all "+
 		"or off")
 	f.BoolVar(&o.admin, "admin", true, "answer operators' commands at "+dev.AdminPath+"/")
-	f.StringVar(&o.tokenFile, "token-file", "", "keep the token for operators' calls in `FILE` (default: "+
-		dev.TokenFileVariable+", or a file that commands find)")
 	f.IntVar(&o.jitter, "retry-jitter", 0, "lengthen Retry-After by a random share of up to `PERCENT`, 0..100")
 	f.Int64Var(&o.maxBody, "max-body", front.DefaultMaxBodyBytes, "largest request body, in `BYTES`; 0: no limit")
 	f.StringSliceVar(&o.methods, "methods", route.UsualMethods(), "serve only the methods of `LIST`, and answer "+
@@ -126,8 +124,7 @@ docs/operate.md for the token of operators' calls.`,
 func (o *devOptions) parse(stderr io.Writer) (run dev.Options, peppers []pepperFlag, err error) {
 	run = dev.Options{Plans: o.plans, Example: configyaml.Source(exampleName, examplePlans), Data: o.data,
 		Confirmed: o.yes, Listen: o.listen, TrustedHops: o.hops, Jitter: o.jitter, MaxBodyBytes: o.maxBody,
-		BodyTimeout: o.bodyTimeout, StoreBytes: o.storeMB << 20, Admin: o.admin, TokenFile: o.tokenFile,
-		Hangups: hangups}
+		BodyTimeout: o.bodyTimeout, StoreBytes: o.storeMB << 20, Admin: o.admin, Hangups: hangups}
 	var level slog.Level
 	if err := level.UnmarshalText([]byte(o.logging)); err != nil {
 		return run, nil, fmt.Errorf("--log-level %q is not debug, info, warn or error", o.logging)
@@ -135,10 +132,6 @@ func (o *devOptions) parse(stderr io.Writer) (run dev.Options, peppers []pepperF
 	run.Log = slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: level}))
 	if run.Audience, err = front.ParseAudience(o.livePage); err != nil {
 		return run, nil, fmt.Errorf("--live-page %w", err)
-	}
-	if !o.admin && o.tokenFile != "" {
-		return run, nil, errors.New("--token-file cannot be combined with --admin=false: without the operators' API " +
-			"there is no token")
 	}
 	if err := server.CheckAddress("--listen", o.listen, server.EveryAddress); err != nil {
 		return run, nil, err

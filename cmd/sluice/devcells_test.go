@@ -279,7 +279,7 @@ func TestDevKilled(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	to, err := localClient(u, "")
+	to, err := localClient(u)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -617,11 +617,10 @@ func TestDevSaysFirstWhatStopsAStart(t *testing.T) {
 		write(t, filepath.Join(folder, name), "plans: [ { id: "+text+", limits: [ { id: burst, algorithm: "+
 			"token_bucket, rate: 5, period: 1s } ] } ]\ntenants: [ { id: "+text+"-1, plan: "+text+" } ]\n")
 	}
-	data, tokens := filepath.Join(folder, "data"), filepath.Join(folder, "token")
-	start := []string{"--data", data, "--token-file", tokens, "--plans"}
+	start := []string{"--data", filepath.Join(folder, "data"), "--plans"}
 	dev := startDev(t, append(start, filepath.Join(folder, "a.yaml"))...)
 	if got := sluice(t, "", "tenant", "set", "zed", "--create", "--plan", "free", "--reason", "x", "--endpoint",
-		dev.base+"/_sluice/admin", "--token-file", tokens); got.code != 0 {
+		dev.base+"/_sluice/admin"); got.code != 0 {
 		t.Fatalf("exit %d: %s", got.code, got.stderr)
 	}
 	if err := dev.finish(t); err != nil {

@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
-	"net/netip"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -142,7 +141,7 @@ func tokensIn(t *testing.T, folder string) map[string]string {
 		if err != nil {
 			t.Fatal(err)
 		}
-		tokens[file] = token.Secret
+		tokens[file] = token
 	}
 	return tokens
 }
@@ -203,31 +202,21 @@ func TestDevToken(t *testing.T) {
 	}
 }
 
-// The address of each cell answers operators, with one file for each cell or one file for all. No file stays when the
-// cells end.
+// The address of each cell answers operators, with a file for each cell. No file stays when the cells end.
 func TestDevTokenOfCells(t *testing.T) {
 	folder := stateOfItsOwn(t)
-	named := filepath.Join(t.TempDir(), "token")
-	for _, c := range []struct {
-		args  []string
-		files int
-	}{{nil, 2}, {[]string{"--token-file", named}, 0}} {
-		r := startDev(t, append([]string{"--cells", "2"}, c.args...)...)
-		for _, cell := range dataOf(t, r.base).Cells {
-			operateOn(t, cell.URL, append([]string{"cell", "list"}, c.args...)...)
-		}
-		if tokens := tokensIn(t, folder); len(tokens) != c.files {
-			t.Errorf("%q: %d token files for 2 cells", c.args, len(tokens))
-		}
-		if err := r.finish(t); err != nil {
-			t.Error(err)
-		}
-		if left := tokensIn(t, folder); len(left) > 0 {
-			t.Errorf("%q: token files that still exist after the end: %v", c.args, left)
-		}
-		if _, err := os.Stat(named); !os.IsNotExist(err) {
-			t.Errorf("%q: the token file after the end: %v", c.args, err)
-		}
+	r := startDev(t, "--cells", "2")
+	for _, cell := range dataOf(t, r.base).Cells {
+		operateOn(t, cell.URL, "cell", "list")
+	}
+	if tokens := tokensIn(t, folder); len(tokens) != 2 {
+		t.Errorf("%d token files for 2 cells", len(tokens))
+	}
+	if err := r.finish(t); err != nil {
+		t.Error(err)
+	}
+	if left := tokensIn(t, folder); len(left) > 0 {
+		t.Errorf("token files that still exist after the end: %v", left)
 	}
 }
 
@@ -259,46 +248,6 @@ func TestDevTokenOfAKilledProcess(t *testing.T) {
 	}
 }
 
-// Guarantees that a token file which the command line or the environment names can be used by those who do not share
-// the user's folder, and that an audit of a data folder finds the file by itself.
-func TestDevTokenFile(t *testing.T) {
-	folder := stateOfItsOwn(t)
-	file, data := filepath.Join(t.TempDir(), "token"), t.TempDir()
-	r := startDev(t, "--token-file", file, "--data", data)
-	if info, err := os.Stat(file); err != nil || info.Mode() != 0o600 {
-		t.Errorf("the named token file: %v, %v", info, err)
-	}
-	if tokens := tokensIn(t, folder); len(tokens) > 0 {
-		t.Errorf("the token is also in the user's folder: %v", tokens)
-	}
-	if !strings.Contains(r.stdout.String(), " --token-file "+file) {
-		t.Errorf("the output does not name the token file:\n%s", r.stdout)
-	}
-	lost := sluice(t, "", "tenant", "list", "--endpoint", r.base+dev.AdminPath)
-	wantError(t, "without the file", lost, exitFailed, folder, "--token-file")
-	operateOn(t, r.base, "tenant", "list", "--token-file", file)
-	elsewhere := sluice(t, "", "tenant", "list", "--endpoint", startDev(t).base+dev.AdminPath, "--token-file", file)
-	wantError(t, "at another process", elsewhere, exitUsage, file+": the token is not sent to ",
-		": it is for "+strings.TrimPrefix(r.base, "http://"))
-	if v := sluice(t, "", "audit", "verify", "--data", data); v.code != 0 {
-		t.Errorf("audit verify: exit status %d: %s%s", v.code, v.stdout, v.stderr)
-	}
-	t.Setenv(dev.TokenFileVariable, file)
-	operateOn(t, r.base, "tenant", "list")
-	if err := r.finish(t); err != nil {
-		t.Error(err)
-	}
-	if _, err := os.Stat(file); !os.IsNotExist(err) {
-		t.Errorf("the token file after the end: %v", err)
-	}
-	operateOn(t, startDev(t).base, "tenant", "list") // the variable names the file on both sides
-
-	for _, wrong := range []string{filepath.Join(t.TempDir(), "no", "such", "folder"), t.TempDir()} {
-		got := sluice(t, "", "dev", "--listen", "127.0.0.1:0", "--token-file", wrong)
-		wantError(t, "a file that cannot be", got, exitFailed, "--token-file "+wrong)
-	}
-}
-
 // Guarantees that the operators' API can be turned off while requests and the live page are still served.
 func TestDevWithoutOperators(t *testing.T) {
 	folder := stateOfItsOwn(t)
@@ -312,7 +261,7 @@ func TestDevWithoutOperators(t *testing.T) {
 		says  string
 	}{
 		"by the flag":       {folder, []string{"--admin=false"}, "--admin=false"},
-		"without a folder":  {nowhere, nil, "--token-file"}, // that could be made
+		"without a folder":  {nowhere, nil, "XDG_STATE_HOME"}, // that could be made
 		"with several data": {folder, []string{"--admin=false", "--data", t.TempDir()}, "--admin=false"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -337,13 +286,7 @@ func TestDevWithoutOperators(t *testing.T) {
 			}
 		})
 	}
-	got := sluice(t, "", "dev", "--admin=false", "--token-file", "x")
-	wantError(t, "a file for no token", got, exitUsage, "--token-file")
 }
-
-// hasBoot says whether the time of this system's start is known. Without it, a file from before the start cannot be
-// recognised.
-var hasBoot = func() bool { _, err := os.Stat("/proc/sys/kernel/random/boot_id"); return err == nil }()
 
 // Guarantees that a command sends a token only to the process that the token belongs to: not to another address, not to
 // a path that a gateway forwards together with its credentials, and not in a signed call.
@@ -374,16 +317,7 @@ func TestWhereTheTokenGoes(t *testing.T) {
 		t.Fatal(err)
 	}
 	own := devtoken.File(folder, at.AddrPort())
-	if err := devtoken.Write(own, token, at.AddrPort()); err != nil {
-		t.Fatal(err)
-	}
-	junk := filepath.Join(t.TempDir(), "junk")
-	if err := os.WriteFile(junk, []byte("precious\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	before := filepath.Join(t.TempDir(), "before") // written before the machine was started, or on another machine
-	text := token + "\naddress " + at.String() + "\nboot 00000000-0000-0000-0000-000000000000\n"
-	if err := os.WriteFile(before, []byte(text), 0o600); err != nil {
+	if err := devtoken.Write(own, token); err != nil {
 		t.Fatal(err)
 	}
 	local := strings.Replace(theirs.URL, "127.0.0.1", "localhost", 1)
@@ -401,20 +335,14 @@ func TestWhereTheTokenGoes(t *testing.T) {
 		{theirs.URL + dev.AdminPath + "istrators", nil, false},
 		{theirs.URL + dev.AdminPath + "/../../api", nil, false},
 		{theirs.URL + dev.AdminPath, []string{"--sign"}, false},
-		{theirs.URL + dev.AdminPath, []string{"--token-file", own}, true},
-		{local + dev.AdminPath, []string{"--token-file", own}, true},
-		{other.URL + dev.AdminPath, []string{"--token-file", own}, false},
-		{theirs.URL + dev.AdminPath, []string{"--token-file", before}, !hasBoot},
-		{other.URL + "/api", []string{"--token-file", own}, false},
-		{theirs.URL + dev.AdminPath, []string{"--token-file", junk}, false},
 	} {
 		got = ""
 		r := sluice(t, "", append([]string{"cell", "list", "--endpoint", c.endpoint}, c.args...)...)
-		if r.code == 0 || strings.Contains(r.stderr, token) || strings.Contains(r.stderr, "precious") {
+		if r.code == 0 || strings.Contains(r.stderr, token) {
 			t.Errorf("%s %q: exit status %d, %s", c.endpoint, c.args, r.code, r.stderr)
 		}
 		sent := got == "Bearer "+token
-		if sent != c.sent || !sent && strings.Contains(got, token) || strings.Contains(got, "precious") {
+		if sent != c.sent || !sent && strings.Contains(got, token) {
 			t.Errorf("%s %q: the command sent %q, want the token: %t", c.endpoint, c.args, got, c.sent)
 		}
 	}
@@ -422,10 +350,10 @@ func TestWhereTheTokenGoes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if sent, _, to, err := tokenFor(u, ""); sent != token || "http://"+to.Host != theirs.URL || err != nil {
+	if sent, _, to := tokenFor(u); sent != token || "http://"+to.Host != theirs.URL {
 		t.Errorf("the token for %s goes to %s, want the address at which its process listens: %s", u, to, theirs.URL)
 	}
-	far := sluice(t, "", "cell", "list", "--endpoint", "http://192.0.2.1/_sluice/admin", "--token-file", own)
+	far := sluice(t, "", "cell", "list", "--endpoint", "http://192.0.2.1/_sluice/admin")
 	wantError(t, "another machine", far, exitUsage, "https")
 }
 
@@ -436,7 +364,6 @@ func TestCommandsWithoutAToken(t *testing.T) {
 	var file string
 	for file = range tokensIn(t, folder) {
 	}
-	at := netip.MustParseAddrPort(strings.TrimPrefix(r.base, "http://"))
 	for name, c := range map[string]struct {
 		do   func() error
 		says string
@@ -444,13 +371,10 @@ func TestCommandsWithoutAToken(t *testing.T) {
 		"no file": {func() error { return nil }, "there is no file " + file},
 		"no token in it": {func() error { return os.WriteFile(file, []byte("x"), 0o600) },
 			file + ": it holds no token"},
-		"a file of another address": {func() error {
-			return devtoken.Write(file, devtoken.New(), netip.MustParseAddrPort("127.0.0.1:1"))
-		}, "it is for 127.0.0.1:1"},
 		"a file that others can read": {func() error {
-			return errors.Join(devtoken.Write(file, devtoken.New(), at), os.Chmod(file, 0o644))
+			return errors.Join(devtoken.Write(file, devtoken.New()), os.Chmod(file, 0o644))
 		}, file + ": other users may read or write it (mode 0644)"},
-		"another token": {func() error { return devtoken.Write(file, devtoken.New(), at) },
+		"another token": {func() error { return devtoken.Write(file, devtoken.New()) },
 			"the process at " + strings.TrimPrefix(r.base, "http://") + " does not accept the token in " + file},
 	} {
 		if err := os.RemoveAll(file); err != nil {
@@ -464,8 +388,7 @@ func TestCommandsWithoutAToken(t *testing.T) {
 			{"plan", "diff", "example.yaml"}, {"tenant", "list", "--json"},
 		} {
 			got := sluice(t, "", append(args, "--endpoint", r.base+dev.AdminPath)...)
-			wantError(t, name+": "+strings.Join(args, " "), got, exitFailed, c.says,
-				"--token-file or SLUICE_TOKEN_FILE")
+			wantError(t, name+": "+strings.Join(args, " "), got, exitFailed, c.says, "XDG_STATE_HOME")
 			if args[len(args)-1] == "--json" && !strings.Contains(got.stdout, `"code": "unauthorized"`) {
 				t.Errorf("%s: the error as JSON is %s", name, got.stdout)
 			}

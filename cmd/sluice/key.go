@@ -61,7 +61,7 @@ is printed together with an entry for the section "keys" of a plans file. See do
 			if !offline {
 				return k.store(c)
 			}
-			for _, flag := range []string{"reason", "json", "endpoint", "token-file", "region", "sign"} {
+			for _, flag := range []string{"reason", "json", "endpoint", "region", "sign"} {
 				if c.Flags().Changed(flag) {
 					return usage(fmt.Errorf("--offline cannot be combined with --%s: it stores the key nowhere", flag))
 				}

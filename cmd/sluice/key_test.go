@@ -105,9 +105,9 @@ func TestKeyCreateNeedsReason(t *testing.T) {
 		t.Setenv("SLUICE_ENDPOINT", endpoint)
 		for want, flags := range map[string][][]string{
 			"--reason is missing": {nil, {"--json"}, {"--endpoint", "http://127.0.0.1:1"}, {"--pepper", "p=none"},
-				{"--reason", ""}, {"--token-file", "none"}},
+				{"--reason", ""}},
 			"--offline": {{"--offline", "--reason", "x"}, {"--offline", "--json"}, {"--offline", "--sign"},
-				{"--offline", "--endpoint", "http://127.0.0.1:1"}, {"--offline", "--token-file", "none"},
+				{"--offline", "--endpoint", "http://127.0.0.1:1"},
 				{"--offline", "--region", "eu-west-1"}},
 		} {
 			for _, f := range flags {

@@ -37,8 +37,8 @@ docs/operate.md says how the command finds the admin endpoint, and what exit sta
 
 // remote holds the flags with which a command calls the admin endpoint.
 type remote struct {
-	endpoint, region, reason, tokenFile string
-	json, yes, signs                    bool
+	endpoint, region, reason string
+	json, yes, signs         bool
 }
 
 // flags adds the flags of every operators' command, and the completion of its arguments.
@@ -55,8 +55,6 @@ func (r *remote) flags(c *cobra.Command) {
 func (r *remote) connection(f *pflag.FlagSet) {
 	f.StringVar(&r.endpoint, "endpoint", "", "`URL` of the admin endpoint (default: SLUICE_ENDPOINT, or "+
 		dev.DefaultEndpoint+")")
-	f.StringVar(&r.tokenFile, "token-file", "",
-		"`FILE` with the token of 'sluice dev' (default: "+dev.TokenFileVariable+", or the file for the endpoint)")
 	f.StringVar(&r.region, "region", "", "AWS `REGION` of the endpoint (default: the region in its name, or that of "+
 		"the environment)")
 	f.BoolVar(&r.signs, "sign", false, "sign calls to this machine, too (default: SLUICE_SIGN)")
@@ -71,14 +69,12 @@ func (r *remote) writes(c *cobra.Command) {
 
 // connect returns a client of the admin endpoint.
 func (r *remote) connect(c *cobra.Command) (*client.Client, error) {
-	to := cmp.Or(r.endpoint, os.Getenv("SLUICE_ENDPOINT"), dev.DefaultEndpoint)
-	return r.at(c, to, cmp.Or(r.tokenFile, os.Getenv(dev.TokenFileVariable)))
+	return r.at(c, cmp.Or(r.endpoint, os.Getenv("SLUICE_ENDPOINT"), dev.DefaultEndpoint))
 }
 
-// at returns a client of an endpoint. Calls to this machine carry the token in tokenFile, or, if tokenFile is "", the
-// token that a 'sluice dev' left for its user. Other calls are signed with AWS credentials; so are calls to this
-// machine with --sign.
-func (r *remote) at(c *cobra.Command, endpoint, tokenFile string) (*client.Client, error) {
+// at returns a client of an endpoint. Calls to this machine carry the token that a 'sluice dev' left for its user. Other
+// calls are signed with AWS credentials; so are calls to this machine with --sign.
+func (r *remote) at(c *cobra.Command, endpoint string) (*client.Client, error) {
 	signs := r.signs
 	if text := os.Getenv("SLUICE_SIGN"); text != "" && !c.Flags().Changed("sign") {
 		var err error
@@ -89,7 +85,7 @@ func (r *remote) at(c *cobra.Command, endpoint, tokenFile string) (*client.Clien
 	var made *client.Client
 	var err error
 	if u, bad := url.Parse(endpoint); bad == nil && client.Local(u) && !signs {
-		made, err = localClient(u, tokenFile)
+		made, err = localClient(u)
 	} else {
 		made, err = client.New(endpoint, (&signer{region: r.region}).sign)
 	}

@@ -86,12 +86,10 @@ func (f *process) add(
 	base := c.url()
 	now := time.Now()
 	c.lines = f.try(ctx, c, now, base, func(*plan.Tenant) string { return base })
-	if c.handler, err = f.handler(c); err == nil {
-		err = f.operators.writeToken(listener.Addr())
-	}
-	if err != nil {
+	if c.handler, err = f.handler(c); err != nil {
 		return nil, errors.Join(err, listener.Close())
 	}
+	f.operators.writeToken(listener.Addr())
 	f.mu.Lock()
 	c.first = len(f.cells) == 0
 	f.cells[name] = c

@@ -151,13 +151,9 @@ func (f *process) firstKey(first *servedCell) string {
 		tenant = all[0].ID
 	}
 	base := first.url()
-	flags := endpointFlag(base)
-	if f.operators.file != "" {
-		flags += " --token-file " + f.operators.file
-	}
 	return "Create one, and call with it; it reaches the cells within about a second:\n\n" +
 		"  KEY=$(" + programName(os.Args[0], exec.LookPath) + " key create --tenant " + printable(tenant) +
-		" --reason 'first key'" + flags + ")\n" +
+		" --reason 'first key'" + endpointFlag(base) + ")\n" +
 		`  curl -i -H "X-API-Key: $KEY" ` + base + "/product/1\n"
 }
 
@@ -182,12 +178,8 @@ func (f *process) greetOperators(w io.Writer, first *servedCell) {
 		fmt.Fprintf(w, "  operate    off: %s\n", why)
 		return
 	}
-	flags := endpointFlag(first.url())
-	if f.operators.file != "" {
-		flags += " --token-file " + f.operators.file
-	}
 	fmt.Fprintf(w, "  operate    %s plan, tenant, key, boost, cell …%s\n",
-		programName(os.Args[0], exec.LookPath), flags)
+		programName(os.Args[0], exec.LookPath), endpointFlag(first.url()))
 	fmt.Fprintf(w, "  token      in the first line of %s, for curl\n", f.operators.fileFor(first.listener.Addr()))
 }
 

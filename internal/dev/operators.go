@@ -1,16 +1,11 @@
 package dev
 
 import (
-	"cmp"
 	"fmt"
 	"log/slog"
-	"maps"
 	"net"
 	"net/http"
 	"net/netip"
-	"os"
-	"path/filepath"
-	"slices"
 	"sync"
 
 	"github.com/sluicelimits/sluice/internal/control/call"
@@ -20,7 +15,6 @@ import (
 // operators guards the operators' API of this process: callers need the token, which files pass on to commands.
 type operators struct {
 	token string
-	file  string // of --token-file; "" if each listener has a file of its own in the user's folder
 	log   *slog.Logger
 
 	mu    sync.Mutex
@@ -29,60 +23,50 @@ type operators struct {
 }
 
 // newOperators makes the token of this process. It writes no file yet.
-func newOperators(admin bool, tokenFile string, log *slog.Logger) (*operators, error) {
+func newOperators(admin bool, log *slog.Logger) *operators {
 	o := &operators{token: devtoken.New(), log: log, files: map[netip.AddrPort]string{}}
 	if !admin {
 		o.off = "--admin=false"
-		return o, nil
 	}
-	if file := cmp.Or(tokenFile, os.Getenv(TokenFileVariable)); file != "" {
-		var err error
-		if o.file, err = filepath.Abs(file); err != nil {
-			return nil, fmt.Errorf("--token-file %s: %w", file, err)
-		}
-	}
-	return o, nil
+	return o
 }
 
-// writeToken writes the token for a listener into the file where operators' commands look for it. It returns an error
-// if it cannot write the file of --token-file. If it cannot write to the user's folder, it turns the operators' API
-// off, and the gateway serves without it.
-func (o *operators) writeToken(at net.Addr) error {
+// writeToken writes the token for a listener into the file where operators' commands look for it. If it cannot write the
+// file, it turns the operators' API off, and the gateway serves without it.
+func (o *operators) writeToken(at net.Addr) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.off != "" {
-		return nil
+		return
 	}
 	if !reachesLoopback(at) {
 		if len(o.files) == 0 {
 			o.off = fmt.Sprintf("operators' calls are only answered at a loopback address, and %s is not one: "+
 				"listen on 127.0.0.1, or on all addresses (--listen :8080)", at)
 		}
-		return nil
+		return
 	}
 	addr, err := netip.ParseAddrPort(at.String())
-	file := o.file
-	if err == nil && file == "" {
-		file, err = makeTokenFile(addr)
+	var folder string
+	if err == nil {
+		folder, err = devtoken.Folder()
+	}
+	if err == nil {
+		err = devtoken.MakeFolder(folder)
+	}
+	file := devtoken.File(folder, addr)
+	if err == nil {
+		err = devtoken.Write(file, o.token)
 	}
 	if err == nil {
 		o.files[addr] = file
-		if err = o.write(file); err != nil {
-			delete(o.files, addr)
-		}
+		return
 	}
-	switch {
-	case err == nil:
-	case o.file != "":
-		return fmt.Errorf("--token-file %s: %w", o.file, err)
-	default:
-		if len(o.files) == 0 {
-			o.off = "the file of its token cannot be written; name another file with --token-file"
-		}
-		o.log.Warn("operators' commands cannot find this process, since the file of its token cannot be written: "+
-			"name another file with --token-file", "listen", at, "error", err)
+	if len(o.files) == 0 {
+		o.off = "the file of its token cannot be written; set XDG_STATE_HOME to a folder of yours"
 	}
-	return nil
+	o.log.Warn("operators' commands cannot find this process, since the file of its token cannot be written: set "+
+		"XDG_STATE_HOME to a folder of yours", "listen", at, "error", err)
 }
 
 // reachesLoopback reports whether a listener accepts calls to a loopback address of this machine.
@@ -91,63 +75,31 @@ func reachesLoopback(at net.Addr) bool {
 	return err != nil || addr.Addr().Unmap().IsLoopback() || addr.Addr().IsUnspecified()
 }
 
-// write writes the token and the addresses of all listeners of the file. The caller holds o.mu.
-func (o *operators) write(file string) error {
-	var addresses []netip.AddrPort
-	for at, of := range o.files {
-		if of == file {
-			addresses = append(addresses, at)
-		}
-	}
-	slices.SortFunc(addresses, netip.AddrPort.Compare)
-	return devtoken.Write(file, o.token, addresses...)
-}
-
-// rewrite writes the file, unless another process has replaced it. The caller holds o.mu.
-func (o *operators) rewrite(file string) error {
-	if have, err := devtoken.Read(file); err != nil || have.Secret != o.token {
-		return nil //nolint:nilerr // the file belongs to another process
-	}
-	return o.write(file)
-}
-
-// makeTokenFile returns the name of a listener's file in the user's folder. It creates the folder, not the file.
-func makeTokenFile(at netip.AddrPort) (string, error) {
-	folder, err := devtoken.Folder()
-	if err != nil {
-		return "", err
-	}
-	return devtoken.File(folder, at), devtoken.MakeFolder(folder)
-}
-
-// forget removes a listener that has closed from its file, since another program can listen at its address from then
-// on. If the file has no other listener, forget deletes the file.
+// forget deletes the file of a listener that has closed, since another program can listen at its address from then on.
 func (o *operators) forget(at net.Addr) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	addr, err := netip.ParseAddrPort(at.String())
-	if file, ok := o.files[addr]; err == nil && ok {
-		o.remove(addr, file)
-	}
+	addr, _ := netip.ParseAddrPort(at.String()) // the zero value has no file
+	o.remove(addr)
 }
 
 // forgetAll deletes all files that hold the token.
 func (o *operators) forgetAll() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	for at, file := range o.files {
-		o.remove(at, file)
+	for at := range o.files {
+		o.remove(at)
 	}
 }
 
-// remove removes an address from its file, and deletes the file if it was the last address. The caller holds o.mu.
-func (o *operators) remove(at netip.AddrPort, file string) {
+// remove deletes the file of an address, if there is one. The caller holds o.mu.
+func (o *operators) remove(at netip.AddrPort) {
+	file := o.files[at]
 	delete(o.files, at)
-	remove := func() error { return devtoken.Remove(file, o.token) }
-	if slices.Contains(slices.Collect(maps.Values(o.files)), file) {
-		remove = func() error { return o.rewrite(file) }
+	if file == "" {
+		return
 	}
-	if err := remove(); err != nil {
+	if err := devtoken.Remove(file, o.token); err != nil {
 		o.log.Warn("the file of the operators' token cannot be removed; the token is useless after this process ends",
 			"error", err)
 	}

@@ -4,36 +4,33 @@ import (
 	"log/slog"
 	"net"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/sluicelimits/sluice/internal/dev/devtoken"
 )
 
-// When a cell ends, its address is removed from a file for several cells, since another program can listen at that
-// address.
+// When a cell ends, its file is removed, since another program can listen at its address.
 func TestDevTokenOfAnEndedCell(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "token")
-	o, err := newOperators(true, file, slog.New(slog.DiscardHandler))
+	t.Setenv("XDG_STATE_HOME", t.TempDir())
+	o := newOperators(true, slog.New(slog.DiscardHandler))
+	cells := []*net.TCPAddr{{IP: net.IPv4(127, 0, 0, 1), Port: 9001}, {IP: net.IPv4(127, 0, 0, 1), Port: 9002}}
+	for _, at := range cells {
+		o.writeToken(at)
+	}
+	folder, err := devtoken.Folder()
 	if err != nil {
 		t.Fatal(err)
 	}
-	cells := []*net.TCPAddr{{IP: net.IPv4(127, 0, 0, 1), Port: 9001}, {IP: net.IPv4(127, 0, 0, 1), Port: 9002}}
-	for _, at := range cells {
-		if err := o.writeToken(at); err != nil {
-			t.Fatal(err)
-		}
-	}
 	o.forget(cells[1])
 	for i, want := range []string{o.token, ""} {
-		if found := devtoken.Open(file, "localhost", uint16(cells[i].Port)); found.Token != want {
+		if found := devtoken.Find(folder, "localhost", uint16(cells[i].Port)); found.Token != want {
 			t.Errorf("port %d: the token was found: %t, %v", cells[i].Port, found.Token != "", found.Err)
 		}
 	}
 	o.forgetAll()
-	if _, err := os.Stat(file); !os.IsNotExist(err) {
-		t.Errorf("the token file after the end: %v", err)
+	if left, err := os.ReadDir(folder); err != nil || len(left) > 0 {
+		t.Errorf("token files after the end: %v, %v", left, err)
 	}
 }
 
@@ -42,14 +39,8 @@ func TestDevTokenOfAnEndedCell(t *testing.T) {
 func TestDevOnTheNetwork(t *testing.T) {
 	folder := t.TempDir()
 	t.Setenv("XDG_STATE_HOME", folder)
-	t.Setenv(TokenFileVariable, "")
-	o, err := newOperators(true, "", slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := o.writeToken(&net.TCPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 8080}); err != nil {
-		t.Fatal(err)
-	}
+	o := newOperators(true, slog.New(slog.DiscardHandler))
+	o.writeToken(&net.TCPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 8080})
 	var out strings.Builder
 	(&process{operators: o}).greetOperators(&out, nil)
 	if text := out.String(); !strings.Contains(text, "operate    off") ||

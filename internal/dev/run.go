@@ -40,9 +40,6 @@ const (
 	// DefaultEndpoint is the operators' API of a process that listens at the default address.
 	DefaultEndpoint = "http://127.0.0.1:8080" + AdminPath
 
-	// TokenFileVariable is the environment variable that names the file of the token if no flag does.
-	TokenFileVariable = "SLUICE_TOKEN_FILE"
-
 	// AloneCell is the name of the only cell if Options.Cells is empty.
 	AloneCell = "local"
 )
@@ -71,8 +68,7 @@ type Options struct {
 	MaxBodyBytes int64         // below 0: no bound
 	BodyTimeout  time.Duration // below 0: no bound
 	Audience     front.Audience
-	Admin        bool   // operators' calls are answered
-	TokenFile    string // "": TokenFileVariable, or a file in the user's folder
+	Admin        bool // operators' calls are answered
 
 	StoreBytes int64                                    // most memory of the counters of each cell in Cells
 	Counters   func(context.Context) (*Counters, error) // opens the stores of AloneCell
@@ -110,10 +106,7 @@ func Run(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
-	if f.operators, err = newOperators(o.Admin, o.TokenFile, o.Log); err != nil {
-		counters.Close()
-		return err
-	}
+	f.operators = newOperators(o.Admin, o.Log)
 	defer f.operators.forgetAll()
 	f.first, f.addressNames = listener, counters.Names
 	if err := f.openPlane(ctx, counters.Tenants); err != nil {

@@ -2,15 +2,14 @@
 // token there.
 //
 // Each process makes its own token when it starts, so that the file of a process which was killed gives access to
-// nothing. The name of a file contains the address at which its process listens, as in "dev-127.0.0.1-8080.token". The
-// file holds the token, and says where the token may be sent:
+// nothing. The name of a file contains the address at which its process listens, as in "dev-127.0.0.1-8080.token": its
+// token is sent to that address only. The file holds two lines:
 //
-//	sldev2_wqT0…                               the token
-//	address 127.0.0.1:8080                     where its process listens; one line for each address
+//	sldev3_wqT0…                               the token
 //	boot 6d3f0f8e-5c6a-4f0e-9f5e-1d5f6d1c2b3a  the boot ID of the machine, if it has one
 //
-// A token is sent only to the addresses in its file. Therefore somebody who renames files in the folder, or makes a
-// command read another file, cannot choose where a token is sent.
+// The second line keeps the token of a process on another machine, whose user has the same home directory, from being
+// sent to whoever listens at that address of this machine.
 package devtoken
 
 import (
@@ -30,16 +29,13 @@ import (
 
 // prefix begins each token, and therefore each file. The digit is the version of the file format. The rest of a token
 // is tokenBytes random bytes in base64url.
-const prefix = "sldev2_"
+const prefix = "sldev3_"
 
 const (
 	tokenBytes   = 32
-	maxFileBytes = 16 << 10 // far more than one address line for each cell of a process
+	maxFileBytes = 1 << 10 // more than a token and a boot ID have
 	bootFile     = "/proc/sys/kernel/random/boot_id"
 )
-
-// ErrElsewhere means that the token must not be sent to the address. Errors of [Token.For] wrap it.
-var ErrElsewhere = errors.New("the token is not sent")
 
 // New returns a new random token.
 func New() string {
@@ -48,55 +44,22 @@ func New() string {
 	return prefix + base64.RawURLEncoding.EncodeToString(secret)
 }
 
-// Token is the content of a token file.
-type Token struct {
-	Secret    string           // the text that calls must carry
-	addresses []netip.AddrPort // where its process listens
-	boot      string           // boot ID of the machine on which it listens; "" if not known
-}
-
 // parse parses the content of a token file. It refuses a text that Write cannot have written. Its errors do not contain
 // the text.
-func parse(text string) (Token, error) {
-	unknown := errors.New("it holds no token that this version of sluice can read: start 'sluice dev' again")
-	lines := strings.Split(strings.TrimSpace(text), "\n")
-	t := Token{Secret: strings.TrimSpace(lines[0])}
-	secret, err := base64.RawURLEncoding.DecodeString(strings.TrimPrefix(t.Secret, prefix))
-	if !strings.HasPrefix(t.Secret, prefix) || err != nil || len(secret) != tokenBytes {
-		return Token{}, unknown
+func parse(text string) (token string, err error) {
+	token, rest, _ := strings.Cut(strings.TrimSpace(text), "\n")
+	token = strings.TrimSpace(token)
+	secret, err := base64.RawURLEncoding.DecodeString(strings.TrimPrefix(token, prefix))
+	written, isBoot := strings.CutPrefix(rest, "boot ")
+	switch {
+	case !strings.HasPrefix(token, prefix) || err != nil || len(secret) != tokenBytes || rest != "" && !isBoot ||
+		strings.Contains(written, "\n"):
+		return "", errors.New("it holds no token that this version of sluice can read: start 'sluice dev' again")
+	case isBoot && boot() != "" && written != boot():
+		return "", errors.New("it was written on another machine, or before this machine was last started, so its " +
+			"token is not sent")
 	}
-	for _, line := range lines[1:] {
-		name, value, _ := strings.Cut(strings.TrimSpace(line), " ")
-		address, err := netip.ParseAddrPort(value)
-		switch {
-		case name == "address" && err == nil:
-			t.addresses = append(t.addresses, address)
-		case name == "boot" && value != "" && t.boot == "":
-			t.boot = value
-		default:
-			return Token{}, unknown
-		}
-	}
-	if len(t.addresses) == 0 {
-		return Token{}, unknown
-	}
-	return t, nil
-}
-
-// For returns nil if the token may be sent to the address: if the process that made the token listens there, and this
-// machine has not been restarted since. The restart is checked only if both boot IDs are known. The error wraps
-// [ErrElsewhere].
-func (t *Token) For(at netip.AddrPort) error {
-	if here := boot(); t.boot != "" && here != "" && t.boot != here {
-		return fmt.Errorf("%w to %s: its file was written on another machine, or before this machine was last started",
-			ErrElsewhere, at)
-	}
-	for _, a := range t.addresses {
-		if a == at || a.Addr().IsUnspecified() && a.Port() == at.Port() {
-			return nil
-		}
-	}
-	return fmt.Errorf("%w to %s: it is for %s", ErrElsewhere, at, t.addresses[0])
+	return token, nil
 }
 
 // boot returns the boot ID of this machine, or "" if the system has none.
@@ -155,14 +118,10 @@ func File(folder string, addr netip.AddrPort) string {
 	return filepath.Join(folder, fmt.Sprintf("dev-%s-%d.token", host, addr.Port()))
 }
 
-// Write writes a token, with the addresses at which its process listens, to a file that only this user may read (mode
-// 0600). It replaces a regular file atomically, and refuses anything else of that name, such as a symbolic link. The
+// Write writes a token to a file that only this user may read (mode 0600). It replaces a regular file atomically, and refuses anything else of that name, such as a symbolic link. The
 // folder of the file must exist.
-func Write(file, token string, addresses ...netip.AddrPort) error {
+func Write(file, token string) error {
 	text := token + "\n"
-	for _, a := range addresses {
-		text += fmt.Sprintf("address %s\n", netip.AddrPortFrom(a.Addr().Unmap(), a.Port()))
-	}
 	if here := boot(); here != "" {
 		text += "boot " + here + "\n"
 	}
@@ -192,35 +151,31 @@ func Write(file, token string, addresses ...netip.AddrPort) error {
 
 // Read returns the token in a file. Its error names the file, and wraps [fs.ErrNotExist] if the file does not exist. As
 // ssh does with its files, Read refuses a file that another user can have written or can read.
-func Read(file string) (Token, error) {
-	info, err := os.Stat(file)
+func Read(file string) (token string, err error) {
+	info, err := os.Lstat(file)
 	if err != nil {
-		return Token{}, err
+		return "", err
 	}
 	if !info.Mode().IsRegular() {
-		return Token{}, fmt.Errorf("%s: it is not a regular file", file)
+		return "", fmt.Errorf("%s: it is not a regular file", file)
 	}
 	f, err := os.Open(file)
 	if err != nil {
-		return Token{}, err
+		return "", err
 	}
 	defer func() { _ = f.Close() }() // the file was only read
 	if info, err = f.Stat(); err != nil {
-		return Token{}, err
+		return "", err
 	}
 	if err := CheckOwner(info, 0o077); err != nil {
-		return Token{}, fmt.Errorf("%s: %w: start 'sluice dev' again, which writes it anew", file, err)
+		return "", fmt.Errorf("%s: %w: start 'sluice dev' again, which writes it anew", file, err)
 	}
-	text, err := io.ReadAll(io.LimitReader(f, maxFileBytes+1))
+	text, err := io.ReadAll(io.LimitReader(f, maxFileBytes))
 	if err != nil {
-		return Token{}, err
+		return "", err
 	}
-	if len(text) > maxFileBytes {
-		text = nil // a file that is too long is not valid: the cut could turn an address into another one
-	}
-	token, err := parse(string(text))
-	if err != nil {
-		return Token{}, fmt.Errorf("%s: %w", file, err)
+	if token, err = parse(string(text)); err != nil {
+		return "", fmt.Errorf("%s: %w", file, err)
 	}
 	return token, nil
 }
@@ -248,7 +203,7 @@ func checkOwner(uid, self int, mode, denied fs.FileMode) error {
 // Remove deletes a file if it still holds the token. If another process has replaced the file, the file stays.
 func Remove(file, token string) error {
 	have, err := Read(file)
-	if err != nil || have.Secret != token {
+	if err != nil || have != token {
 		return nil //nolint:nilerr // this process has no file to remove
 	}
 	return os.Remove(file)
@@ -262,32 +217,12 @@ func addressesOf(host string) []netip.Addr {
 	return []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()}
 }
 
-// Found is the result of [Find] or [Open].
+// Found is the result of [Find].
 type Found struct {
 	Token string     // "" if there is none
 	Host  netip.Addr // where calls with the token must go
 	File  string     // the file that holds the token or, if there is none, that should hold it
 	Err   error      // why there is no token
-}
-
-// Open looks in a file for the token of the process that listens on a port of this machine. The host is "localhost" or
-// a loopback address.
-func Open(file, host string, port uint16) Found {
-	addresses := addressesOf(host)
-	found := Found{Host: addresses[0], File: file}
-	token, err := Read(file)
-	if err != nil {
-		found.Err = err
-		return found
-	}
-	for _, at := range addresses {
-		if err := token.For(netip.AddrPortFrom(at, port)); err == nil {
-			return Found{Token: token.Secret, Host: at, File: file}
-		} else if found.Err == nil {
-			found.Err = fmt.Errorf("%s: %w", file, err)
-		}
-	}
-	return found
 }
 
 // Find looks in folder for the token of the process that listens on a port of this machine. The host is "localhost" or
@@ -306,14 +241,10 @@ func Find(folder, host string, port uint16) Found {
 			at = addresses[0]
 		}
 		found = Found{Host: at, File: file, Err: err}
-		switch {
-		case err != nil: // for example because the folder belongs to another user
+		if err != nil { // for example because the folder belongs to another user
 			return found
-		case !info.Mode().IsRegular():
-			found.Err = fmt.Errorf("%s: it is not a regular file", file)
-		default:
-			found = Open(file, at.String(), port)
 		}
+		found.Token, found.Err = Read(file)
 		newest = info.ModTime()
 	}
 	return found
