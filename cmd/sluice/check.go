@@ -15,9 +15,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sluicelimits/sluice/internal/configfile/configyaml"
-	"github.com/sluicelimits/sluice/internal/limiter/limit"
-	"github.com/sluicelimits/sluice/internal/limiter/store/dynamodb"
-	"github.com/sluicelimits/sluice/internal/limiter/store/router"
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/request/identity"
 )
@@ -35,7 +32,7 @@ const checkExample = `  sluice check plans.yaml tenants.yaml
 // checkFlags is the command line of check.
 type checkFlags struct {
 	effective, json, quiet, strict bool
-	tenant, dynamodb               string
+	tenant                         string
 	at                             time.Time
 }
 
@@ -61,7 +58,6 @@ func newCheckCommand() *cobra.Command {
 	timeFlag(flags, &f.at, "at", "with --effective: use the boosts that are active at `TIME`, such as "+
 		"2026-12-24T00:00:00Z (default: now)")
 	flags.BoolVar(&f.json, "json", false, "print problems, warnings and limits as one JSON document on standard output")
-	flags.StringVar(&f.dynamodb, "dynamodb", dynamodbAll, "counters that DynamoDB keeps: `all`, quotas or none")
 	flags.BoolVarP(&f.quiet, "quiet", "q", false, "print nothing but problems")
 	flags.BoolVar(&f.strict, "strict", false, "fail on warnings, and also warn of example keys and missing ipLimits")
 	completeTenants(c, func() []string { return c.Flags().Args() })
@@ -123,14 +119,8 @@ func (f *checkFlags) run(c *cobra.Command, files []string) error {
 	if !f.effective && (f.tenant != "" || !f.at.IsZero()) {
 		return &usageError{c.CommandPath(), errors.New("--tenant and --at need --effective")}
 	}
-	if !slices.Contains([]string{dynamodbAll, dynamodbQuotas, dynamodbNone}, f.dynamodb) {
-		return &usageError{c.CommandPath(), fmt.Errorf("--dynamodb %q is not all, quotas or none", f.dynamodb)}
-	}
 	at := timeOrNow(f.at)
 	config, err := loadPlans(c, files)
-	if err == nil {
-		err = f.decidable(config, at)
-	}
 	if err != nil {
 		return f.refuse(c, err)
 	}
@@ -151,41 +141,6 @@ func (f *checkFlags) run(c *cobra.Command, files []string) error {
 		return fmt.Errorf("%s, which --strict makes fail the check", count(len(report.Warnings), "warning"))
 	}
 	return nil
-}
-
-// Values of --dynamodb: the counters that DynamoDB keeps.
-const (
-	dynamodbAll    = "all"
-	dynamodbQuotas = "quotas"
-	dynamodbNone   = "none"
-)
-
-// decidable returns a *plan.Error that names each plan and tenant with more limits than DynamoDB can decide at once.
-func (f *checkFlags) decidable(config *plan.Config, at time.Time) error {
-	var problems []plan.Problem
-	seen := map[*plan.Set]bool{}
-	look := func(kind, id string, set *plan.Set) {
-		if seen[set] {
-			return
-		}
-		seen[set] = true
-		if err := set.AcceptedBy(f.acceptsPlan); err != nil {
-			problems = append(problems, plan.Problem{Path: kind + "." + id, Message: err.Error()})
-		}
-	}
-	for _, p := range config.Plans() {
-		look("plans", p.ID, p.Set())
-	}
-	for _, t := range config.Tenants() {
-		look("tenants", t.ID, t.Limits(at))
-	}
-	if len(problems) == 0 {
-		return nil
-	}
-	for i := range problems {
-		problems[i].File = fileNames(config)
-	}
-	return &plan.Error{Problems: problems}
 }
 
 // fileNames joins the names of all files of a configuration, for a problem that no single file causes.
@@ -223,23 +178,6 @@ func notForProduction(config *plan.Config) []plan.Problem {
 			"burst: 100 }")
 	}
 	return out
-}
-
-func (f *checkFlags) acceptsPlan(all []*limit.Limit, together ...[]*limit.Limit) error {
-	switch f.dynamodb {
-	case dynamodbNone:
-		return nil
-	case dynamodbAll:
-		return dynamodb.AcceptsPlan(all, together...)
-	}
-	quotas := func(limits []*limit.Limit) []*limit.Limit {
-		return slices.DeleteFunc(slices.Clone(limits), func(l *limit.Limit) bool { return !router.IsQuota(l) })
-	}
-	lists := make([][]*limit.Limit, len(together))
-	for i := range together {
-		lists[i] = quotas(together[i])
-	}
-	return dynamodb.AcceptsPlan(quotas(all), lists...)
 }
 
 // loadPlans reads files as one configuration; "-" is the command's standard input.

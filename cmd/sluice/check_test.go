@@ -221,65 +221,6 @@ func TestCompletion(t *testing.T) {
 	}
 }
 
-// Guarantees that a plan is refused, by name and with what to do, if a request can meet more limits than one decision
-// on DynamoDB can charge. A plan with many limits of which a request meets few is accepted.
-func TestCheckDecidable(t *testing.T) {
-	t.Parallel()
-	limits := func(n int, each string) string {
-		var b strings.Builder
-		for i := range n {
-			fmt.Fprintf(&b, "      - "+each+"\n", i)
-		}
-		return b.String()
-	}
-	const (
-		everywhere = "{id: l%[1]d, algorithm: token_bucket, rate: 5, period: 1s}"
-		person     = "{id: l%[1]d, per: subject, tiers: [{period: 1s, threshold: 5}]}"
-		routes     = "{id: l%[1]d, per: endpoint, match: {methods: [GET], pathPattern: /v1/r%[1]d/*}, tiers: " +
-			"[{period: 1s, threshold: 5}]}"
-		methods = "{id: l%[1]d, match: {pathPattern: '/v1/{x}/r%[1]d'}, tiers: [{period: 1s, threshold: 5}]}"
-		group   = "{id: l%[1]d, group: g, match: {pathPattern: '/v1/r%[1]d/**'}, tiers: [{period: 1s, threshold: " +
-			"5}]}"
-		quotas = "{id: l%[1]d, quota: {units: 5, every: day, timezone: UTC}}"
-	)
-	for name, c := range map[string]struct {
-		limits, want string
-		args         []string
-	}{
-		"as many as there may be": {limits: limits(99, everywhere)},
-		"one more": {limits(100, everywhere),
-			"plans.wide: too many counters for one decision of this store: the counters may lie in 100 items", nil},
-		"one more, on Redis": {limits(100, everywhere), "", []string{"--dynamodb=quotas"}},
-		"many quotas": {limits(100, quotas),
-			"100 limits can apply to one request (l0, l1, l2, l3, l4 and 95 more): use fewer",
-			[]string{"--dynamodb=quotas"}},
-		"many quotas, not on DynamoDB": {limits(100, quotas), "", []string{"--dynamodb=none"}},
-		"per subject":                  {limits: limits(130, person)},
-		"too many per subject": {limits(140, person), "bytes in a condition, and DynamoDB takes at most 4096",
-			nil},
-		"a route each": {limits: limits(300, routes)},
-		"a route each, and a few more": {limits: limits(300, routes) +
-			limits(20, strings.ReplaceAll(everywhere, "id: l", "id: m"))},
-		"a route each, and many more": {limits(300, routes) + limits(99, strings.ReplaceAll(everywhere, "id: l",
-			"id: m")), "may lie in 100 items", nil},
-		"a tail each":  {limits: limits(300, methods)},
-		"alternatives": {limits: limits(300, group)},
-		"what DynamoDB keeps, in words": {limits(1, person), "is not all, quotas or none",
-			[]string{"--dynamodb=some"}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			got := sluice(t, "plans:\n  - id: wide\n    limits:\n"+c.limits, append([]string{"check", "-q", "-"},
-				c.args...)...)
-			switch {
-			case c.want == "" && (got.code != 0 || got.stderr != ""):
-				t.Errorf("check exits with %d: %.500s", got.code, got.stderr)
-			case c.want != "" && (got.code == 0 || !strings.Contains(got.stderr, c.want)):
-				t.Errorf("check exits with %d and says %.500q, want an error with %q", got.code, got.stderr, c.want)
-			}
-		})
-	}
-}
-
 // check warns of a sliding_log that may be too small to be divided between cells, since then only one cell grants it.
 func TestCheckWarnsOfSmallLogs(t *testing.T) {
 	for threshold, warns := range map[int]bool{9: true, 10: false} {

@@ -157,8 +157,8 @@ func TestCostRefuses(t *testing.T) {
 	}
 }
 
-// Guarantees that the prices in a file replace the built-in ones, and that a file with an error is refused with the place
-// of the error.
+// Guarantees that the prices in a file replace the built-in ones, and that a file with an error is refused with the
+// place of the error.
 func TestCostPriceFile(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "prices.json")
 	for text, want := range map[string]string{

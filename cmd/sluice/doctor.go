@@ -96,30 +96,14 @@ var errUnchecked = errors.New("no assumption could be checked: the line do: of e
 func writeDiagnoses(w io.Writer, all []diagnosis, found map[doctor.Result]int) error {
 	for _, d := range all {
 		fmt.Fprintf(w, "%-15s %s\n", d.Result, d.ID)
-		writeWrapped(w, "", d.Assumption)
-		writeWrapped(w, "saw: ", shown(d.Saw))
+		fmt.Fprintf(w, "%16s%s\n%16ssaw: %s\n", "", d.Assumption, "", shown(d.Saw))
 		if d.Do != "" {
-			writeWrapped(w, "do:  ", shown(d.Do))
+			fmt.Fprintf(w, "%16sdo:  %s\n", "", shown(d.Do))
 		}
 	}
 	_, err := fmt.Fprintf(w, "%d assumptions: %d hold, %d do not hold, %d could not be checked\n",
 		len(all), found[doctor.Holds], found[doctor.DoesNotHold], found[doctor.CouldNotTell])
 	return err
-}
-
-// writeWrapped writes a text, indented, in lines of at most 110 characters unless one word is longer.
-func writeWrapped(w io.Writer, label, text string) {
-	const indent, width = 16, 110
-	line := strings.Repeat(" ", indent) + label
-	rest := strings.Repeat(" ", len(line))
-	for word := range strings.FieldsSeq(text) {
-		if len(line)+len(word) > width && strings.TrimSpace(line) != "" {
-			fmt.Fprintln(w, strings.TrimRight(line, " "))
-			line = rest
-		}
-		line += word + " "
-	}
-	fmt.Fprintln(w, strings.TrimRight(line, " "))
 }
 
 // call calls the API.

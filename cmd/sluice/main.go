@@ -12,7 +12,6 @@ import (
 	"strings"
 	"sync"
 	"syscall"
-	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -138,7 +137,8 @@ func newRootCommand() *cobra.Command {
 	root.InitDefaultCompletionCmd()
 	root.InitDefaultHelpCmd()
 	refuseUnknown(root)
-	wrapHelp(root)
+	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), "FlagUsages |",
+		fmt.Sprintf("FlagUsagesWrapped %d |", helpWidth)))
 	root.PersistentPreRun = func(c *cobra.Command, _ []string) {
 		if c.Name() == cobra.ShellCompRequestCmd {
 			completeFilesAlone(root) // cobra would keep the completion of each flag until the process ends
@@ -150,42 +150,8 @@ func newRootCommand() *cobra.Command {
 // ownVersion returns the version of this program.
 var ownVersion = sync.OnceValue(func() string { return version(debug.ReadBuildInfo) })
 
-// helpWidth is the most characters in a line of help, unless one word is longer.
+// helpWidth is the most characters in a line about a flag, unless one word is longer.
 const helpWidth = 100
-
-// wrapHelp makes root and its subcommands break the lines of the help texts that they print. Lines that begin with a
-// space stay as they are.
-func wrapHelp(root *cobra.Command) {
-	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), "FlagUsages |",
-		fmt.Sprintf("FlagUsagesWrapped %d |", helpWidth)))
-	help := root.HelpFunc()
-	root.SetHelpFunc(func(c *cobra.Command, args []string) {
-		c.Long = wrapParagraphs(c.Long)
-		help(c, args)
-	})
-}
-
-// wrapParagraphs joins the lines of each paragraph of text, and breaks them again at helpWidth characters.
-func wrapParagraphs(text string) string {
-	var lines []string
-	open := false // the last line belongs to a paragraph, which the next word continues
-	for line := range strings.Lines(text) {
-		line = strings.TrimSuffix(line, "\n")
-		if line == "" || strings.HasPrefix(line, " ") {
-			lines, open = append(lines, line), false
-			continue
-		}
-		for word := range strings.FieldsSeq(line) {
-			last := len(lines) - 1
-			if open && utf8.RuneCountInString(lines[last])+1+utf8.RuneCountInString(word) <= helpWidth {
-				lines[last] += " " + word
-			} else {
-				lines, open = append(lines, word), true
-			}
-		}
-	}
-	return strings.Join(lines, "\n")
-}
 
 // refuseUnknown makes an unknown subcommand of c, or of a command below c, a usage error that suggests similar names. A
 // command that does not check its arguments accepts those that its Use names.

@@ -229,37 +229,12 @@ func (f *applyFlags) confirm(c *cobra.Command, diff *client.Diff) error {
 	if len(lines) == 0 {
 		return nil
 	}
-	refused := call.Refuse(call.Confirm, "%s: add --yes to confirm; nothing was written", lossesText(diff))
+	refused := call.Refuse(call.Confirm, "the apply would remove or weaken something, or reset "+
+		"counters: add --yes to confirm; nothing was written")
 	if refused.Problems = lines; len(lines) > mostShown {
 		refused.Problems = append(lines[:mostShown:mostShown], fmt.Sprintf("and %d more", len(lines)-mostShown))
 	}
 	return f.failed(c, refused)
-}
-
-// lossesText counts the things that a diff removes and weakens, and the counters that it resets.
-func lossesText(diff *client.Diff) string {
-	counts := map[admin.LossKind]int{}
-	for _, l := range diff.Losses() {
-		counts[l.Kind]++
-	}
-	var parts []string
-	for _, part := range []struct {
-		n    int
-		text string
-	}{
-		{counts[admin.Removes], "remove " + count(counts[admin.Removes], "thing")},
-		{counts[admin.Weakens], "weaken " + count(counts[admin.Weakens], "setting")},
-		{len(diff.Afresh), "reset the counters of " + count(len(diff.Afresh), "limit")},
-	} {
-		if part.n > 0 {
-			parts = append(parts, part.text)
-		}
-	}
-	last := len(parts) - 1
-	if last == 0 {
-		return "the apply would " + parts[0]
-	}
-	return "the apply would " + strings.Join(parts[:last], ", ") + " and " + parts[last]
 }
 
 // cut reports what an apply has written before it ended with err, and returns err.

@@ -72,8 +72,8 @@ func (r *remote) connect(c *cobra.Command) (*client.Client, error) {
 	return r.at(c, cmp.Or(r.endpoint, os.Getenv("SLUICE_ENDPOINT"), dev.DefaultEndpoint))
 }
 
-// at returns a client of an endpoint. Calls to this machine carry the token that a 'sluice dev' left for its user. Other
-// calls are signed with AWS credentials; so are calls to this machine with --sign.
+// at returns a client of an endpoint. Calls to this machine carry the token that a 'sluice dev' left for its user.
+// Other calls are signed with AWS credentials; so are calls to this machine with --sign.
 func (r *remote) at(c *cobra.Command, endpoint string) (*client.Client, error) {
 	signs := r.signs
 	if text := os.Getenv("SLUICE_SIGN"); text != "" && !c.Flags().Changed("sign") {

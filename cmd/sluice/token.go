@@ -50,7 +50,8 @@ func tokenFor(u *url.URL) (token, hint string, at *url.URL) {
 	found := devtoken.Find(folder, u.Hostname(), uint16(port))
 	switch {
 	case errors.Is(found.Err, fs.ErrNotExist):
-		hint = fmt.Sprintf("this call needs the token of 'sluice dev', and there is no file %s. %s", found.File, ownFile)
+		hint = fmt.Sprintf("this call needs the token of 'sluice dev', and there is no file %s. %s", found.File,
+			ownFile)
 	case found.Err != nil:
 		hint = fmt.Sprintf("this call needs the token of 'sluice dev', and no token can be sent: %v. %s", found.Err,
 			ownFile)

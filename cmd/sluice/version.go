@@ -5,24 +5,12 @@ import (
 	"runtime/debug"
 )
 
-// version returns the text of --version: the module's version, or the commit that the program was built from. The go
-// command records both in the program.
+// version returns the text of --version: the module's version, which the go command records in the program. Of a
+// program that was built from a commit, it contains the commit, and says whether files had been changed.
 func version(read func() (*debug.BuildInfo, bool)) string {
 	info, ok := read()
 	if !ok {
 		return "unknown: built without module support"
 	}
-	if v := info.Main.Version; v != "" && v != "(devel)" {
-		return v + ", " + info.GoVersion
-	}
-	commit, changed := "", ""
-	for _, s := range info.Settings {
-		switch {
-		case s.Key == "vcs.revision":
-			commit = s.Value
-		case s.Key == "vcs.modified" && s.Value == "true":
-			changed = ", with changes"
-		}
-	}
-	return cmp.Or(commit, "of an unknown commit") + changed + ", " + info.GoVersion
+	return cmp.Or(info.Main.Version, "(devel)") + ", " + info.GoVersion
 }

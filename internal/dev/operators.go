@@ -31,8 +31,8 @@ func newOperators(admin bool, log *slog.Logger) *operators {
 	return o
 }
 
-// writeToken writes the token for a listener into the file where operators' commands look for it. If it cannot write the
-// file, it turns the operators' API off, and the gateway serves without it.
+// writeToken writes the token for a listener into the file where operators' commands look for it. If it cannot write
+// the file, it turns the operators' API off, and the gateway serves without it.
 func (o *operators) writeToken(at net.Addr) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

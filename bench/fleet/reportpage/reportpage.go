@@ -1,5 +1,5 @@
-// Package reportpage writes the report of a simulation as one HTML page that loads nothing from elsewhere: the frame, the
-// style, the plot over time, and a Content-Security-Policy that lets no other script run.
+// Package reportpage writes the report of a simulation as one HTML page that loads nothing from elsewhere: the frame,
+// the style, the plot over time, and a Content-Security-Policy that lets no other script run.
 //
 // A page is a template made by [New], with its own sections. It begins with {{template "frame-begin" .}}, whose dot has
 // the methods of [Page] and a method Title, and ends with {{template "frame-end" .}}. The script draws the element with

@@ -196,8 +196,8 @@ func pathOf(target []byte) []byte {
 
 var rootPath = []byte("/")
 
-// quoted returns the text up to the closing quote. If there is no closing quote, it drops an incomplete escape at the end
-// of the text.
+// quoted returns the text up to the closing quote. If there is no closing quote, it drops an incomplete escape at the
+// end of the text.
 func quoted(text []byte) []byte {
 	end := closing(text)
 	if end < 0 {

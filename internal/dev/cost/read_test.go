@@ -32,8 +32,8 @@ func TestListPrices(t *testing.T) {
 	}
 }
 
-// Guarantees that a price file replaces the prices that it names and no others, each with its day, and that the list it is
-// applied to is unchanged.
+// Guarantees that a price file replaces the prices that it names and no others, each with its day, and that the list it
+// is applied to is unchanged.
 func TestReplace(t *testing.T) {
 	base := listPrices(t)
 	p, err := ReadPrices(base, "mine.json", []byte(`{ "prices": [
@@ -118,8 +118,8 @@ func TestNewRegion(t *testing.T) {
 	}
 }
 
-// Guarantees that a mistake in a price file is an error that names the file, and its line or the price, and that no price
-// of such a file is used.
+// Guarantees that a mistake in a price file is an error that names the file, and its line or the price, and that no
+// price of such a file is used.
 func TestPriceProblems(t *testing.T) {
 	one := func(entry string) string {
 		return `{"prices":[{"id":"sqs.requests","asOf":"2026-01-01",` + entry + `}]}`
@@ -173,7 +173,8 @@ func TestPriceProblems(t *testing.T) {
 // FuzzReadPrices checks that no text makes ReadPrices panic, and that accepted prices give a bill.
 func FuzzReadPrices(f *testing.F) {
 	f.Add(listed)
-	f.Add([]byte(`{"prices":[{"id":"sqs.requests","asOf":"2026-01-01","usd":{"us-east-1":[{"upTo":5,"usd":1},{"usd":0}]}}]}`))
+	f.Add([]byte(`{"prices":[{"id":"sqs.requests","asOf":"2026-01-01","usd":{"us-east-1":[{"upTo":5,"usd":1},` +
+		`{"usd":0}]}}]}`))
 	f.Add([]byte(`{"prices":[null,{}]}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		p, err := ReadPrices(listPrices(t), "f.json", data)

@@ -143,9 +143,9 @@ func (p *Plane) open() (err error) {
 	return nil
 }
 
-// checkOwners returns an error if another user can have written what is in a data folder, such as a key, or can read the
-// tables or the archive. The folder itself may be listed by others. If only this user may write to the
-// folder, nobody replaces what has been checked.
+// checkOwners returns an error if another user can have written what is in a data folder, such as a key, or can read
+// the tables or the archive. The folder itself may be listed by others. If only this user may write to the folder,
+// nobody replaces what has been checked.
 func checkOwners(folder string) error {
 	for _, of := range []struct {
 		name   string

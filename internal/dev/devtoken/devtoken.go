@@ -118,8 +118,8 @@ func File(folder string, addr netip.AddrPort) string {
 	return filepath.Join(folder, fmt.Sprintf("dev-%s-%d.token", host, addr.Port()))
 }
 
-// Write writes a token to a file that only this user may read (mode 0600). It replaces a regular file atomically, and refuses anything else of that name, such as a symbolic link. The
-// folder of the file must exist.
+// Write writes a token to a file that only this user may read (mode 0600). It replaces a regular file atomically, and
+// refuses anything else of that name, such as a symbolic link. The folder of the file must exist.
 func Write(file, token string) error {
 	text := token + "\n"
 	if here := boot(); here != "" {

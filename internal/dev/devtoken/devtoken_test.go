@@ -165,8 +165,8 @@ func TestANewFileCountsMore(t *testing.T) {
 	}
 }
 
-// Guarantees that a file which is not a token of this machine since its start is refused, so that its content is neither
-// sent nor shown.
+// Guarantees that a file which is not a token of this machine since its start is refused, so that its content is
+// neither sent nor shown.
 func TestWhatIsNoToken(t *testing.T) {
 	name := file(folder(t), "127.0.0.1:8080")
 	token := devtoken.New()

@@ -178,8 +178,8 @@ func meter(t *testing.T, d livepage.Data, tenant, id string) livepage.LimitStatu
 	return livepage.LimitStatus{}
 }
 
-// Guarantees what the live page shows while a shared store works, fails, and works again: whether it is away, that no use
-// of limits is shown meanwhile, and that requests which the backstop admits count as allowed.
+// Guarantees what the live page shows while a shared store works, fails, and works again: whether it is away, that no
+// use of limits is shown meanwhile, and that requests which the backstop admits count as allowed.
 func TestStatusThroughAnOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newFlaky(t)
@@ -270,8 +270,8 @@ func TestStatusAsksAFailingStoreOnce(t *testing.T) {
 	})
 }
 
-// Guarantees that a slow store delays the page once, and not once for each tenant. The use of limits of tenants that were
-// not reached is not known.
+// Guarantees that a slow store delays the page once, and not once for each tenant. The use of limits of tenants that
+// were not reached is not known.
 func TestStatusOfASlowStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		text := "plans: [ { id: p, limits: [ { id: window, tiers: [ { period: 1h, threshold: 50 } ] } ] } ]\ntenants:\n"

@@ -9,8 +9,8 @@ import (
 // MaxTenantRows is how many tenants data.json lists. They are ordered by denials, then by requests, then by id.
 const MaxTenantRows = 100
 
-// Data is the content of data.json, which the page shows. Times are milliseconds since 1970. Counts are those of the last
-// ten minutes. Slices are never null.
+// Data is the content of data.json, which the page shows. Times are milliseconds since 1970. Counts are those of the
+// last ten minutes. Slices are never null.
 type Data struct {
 	Version int         `json:"version"` // version of this format: 2
 	NowMs   int64       `json:"now_ms"`
@@ -21,7 +21,7 @@ type Data struct {
 	TenantsNotListed int        `json:"tenants_not_listed"`
 	Limits           []LimitRow `json:"limits"`  // by id; the ipLimits, which apply before authentication, first
 	Denials          []Denial   `json:"denials"` // newest first, at most MaxDenials
-	Away             []string   `json:"away"`    // names of the shared stores that are not called, as they do not answer
+	Away             []string   `json:"away"`    // names of the shared stores that do not answer
 	// Cells lists all cells that share the limits, by name. It is empty if there is only one cell.
 	Cells []CellStatus `json:"cells"`
 }
@@ -82,8 +82,8 @@ type Counts struct {
 	Degraded     uint64 `json:"degraded"` // those of Requests that were decided without the store
 }
 
-// TenantRow holds the counts of a tenant, and its limits if the tenant is configured, with a peek at the counters that it
-// has for the tenant as a whole.
+// TenantRow holds the counts of a tenant, and its limits if the tenant is configured, with a peek at the counters that
+// it has for the tenant as a whole.
 type TenantRow struct {
 	Kind       Kind          `json:"kind"` // tenant, anonymous, nobody or others
 	ID         string        `json:"id"`   // id of the tenant; "" for the other kinds

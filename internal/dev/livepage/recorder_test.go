@@ -27,8 +27,8 @@ func allow(at time.Time, tenant string) *livepage.Observation {
 	return &livepage.Observation{At: at, Outcome: livepage.Allowed, Tenant: tenant, Method: "GET", Path: "/"}
 }
 
-// Guarantees that a request is counted for ten minutes, and no longer. If the ring did not empty a cell before reuse, the
-// page would show old requests as new ones.
+// Guarantees that a request is counted for ten minutes, and no longer. If the ring did not empty a cell before reuse,
+// the page would show old requests as new ones.
 func TestTenMinutes(t *testing.T) {
 	tests := []struct {
 		name     string

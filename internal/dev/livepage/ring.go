@@ -2,8 +2,8 @@ package livepage
 
 import "strings"
 
-// The page counts the last ten minutes, in a ring of cells, one for each step of ten seconds. The present cell and the 59
-// before it are counted, so the ten minutes are 590 to 600 s.
+// The page counts the last ten minutes, in a ring of cells, one for each step of ten seconds. The present cell and the
+// 59 before it are counted, so the ten minutes are 590 to 600 s.
 const (
 	stepSeconds = 10
 	cellCount   = 60
@@ -87,8 +87,8 @@ func (t *table) at(n name, second int64) *ring {
 	return s
 }
 
-// sweep removes names without a count in the last ten minutes, at most once a second, and reports whether there is room in the
-// table.
+// sweep removes names without a count in the last ten minutes, at most once a second, and reports whether there is room
+// in the table.
 func (t *table) sweep(second int64) bool {
 	if second == t.swept {
 		return false

@@ -17,10 +17,6 @@ const (
 	windowBytes      = 64 << 20 // memory for the lines that are held back, divided among the logs
 	leastWindowBytes = 4 << 20  // for each log at least, also if all then take more than windowBytes: some 20,000 lines
 	recordBytes      = 128      // memory of a record beside its text, rounded up
-
-	// Emptied buckets are kept for reuse, at most so many, each with room for at most so many records: 27 MB.
-	maxSpareBuckets = 64
-	maxSpareRecords = 4096
 )
 
 // record holds the parts of a line that a replay needs.
@@ -47,9 +43,7 @@ type order struct {
 	buckets  map[int64]*bucket
 	oldest   bucketHeap // the buckets of the map, the oldest one first
 	recent   *bucket    // the bucket to which a record was last added; spares a look into the map for most lines
-	current  *bucket    // the bucket whose records are being returned; nil: none
-	ready    []record   // the records of the current bucket that are still to be returned
-	spare    []*bucket  // emptied buckets, for reuse
+	ready    []record   // the records of the oldest second that are still to be returned
 	replayed int64      // time of the record that was last returned
 }
 
@@ -67,7 +61,6 @@ func newOrder(logs []*lines, maxBytes int) *order {
 // if a line is older than the record that was last returned.
 func (o *order) next() (*record, error) {
 	if len(o.ready) == 0 {
-		o.recycle()
 		if err := o.fill(); err != nil {
 			return nil, err
 		}
@@ -112,12 +105,7 @@ func (o *order) add(r *record) {
 	b := o.recent
 	if b == nil || b.second != second {
 		if b = o.buckets[second]; b == nil {
-			if n := len(o.spare); n > 0 {
-				b, o.spare = o.spare[n-1], o.spare[:n-1]
-			} else {
-				b = new(bucket)
-			}
-			b.second = second
+			b = &bucket{second: second}
 			o.buckets[second] = b
 			heap.Push(&o.oldest, b)
 		}
@@ -139,18 +127,7 @@ func (o *order) openOldest() {
 	slices.SortFunc(b.records, func(a, b record) int {
 		return cmp.Or(cmp.Compare(a.time, b.time), cmp.Compare(a.file, b.file), cmp.Compare(a.line, b.line))
 	})
-	o.current, o.ready = b, b.records
-}
-
-// recycle keeps the memory of the current bucket for reuse, within the bounds above.
-func (o *order) recycle() {
-	b := o.current
-	if o.current = nil; b == nil || cap(b.records) > maxSpareRecords || len(o.spare) >= maxSpareBuckets {
-		return
-	}
-	clear(b.records)
-	b.records = b.records[:0]
-	o.spare = append(o.spare, b)
+	o.ready = b.records
 }
 
 type bucketHeap []*bucket
@@ -166,7 +143,7 @@ func (h *bucketHeap) Push(b any) { *h = append(*h, b.(*bucket)) }
 func (h *bucketHeap) Pop() any {
 	last := len(*h) - 1
 	b := (*h)[last]
-	(*h)[last] = nil // so that the memory of a bucket which is not reused is free
+	(*h)[last] = nil // so that the memory of the bucket is free
 	*h = (*h)[:last]
 	return b
 }

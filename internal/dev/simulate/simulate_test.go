@@ -251,7 +251,8 @@ tenants: [ { id: ann, plan: one }, { id: r1, plan: one }, { id: x1, plan: one },
 }
 
 func TestParseTenantFrom(t *testing.T) {
-	for _, bad := range []string{"", "users", "user:x", "path:", "path:[", "path:no group", "agent:(x)", "fixed:", "none:"} {
+	for _, bad := range []string{"", "users", "user:x", "path:", "path:[", "path:no group", "agent:(x)", "fixed:",
+		"none:"} {
 		if _, err := simulate.ParseTenantFrom(bad); !errors.Is(err, simulate.ErrTenantFrom) ||
 			!strings.Contains(err.Error(), fmt.Sprintf("%q", bad)) {
 			t.Errorf("ParseTenantFrom(%q) = %v, want an error that quotes it", bad, err)
