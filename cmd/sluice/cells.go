@@ -17,8 +17,9 @@ import (
 )
 
 // cellHelp ends the help of the commands that ask the balancer for a change.
-const cellHelp = ` The balancer carries out one request after the other; 'sluice cell list' shows its
-progress.`
+const cellHelp = `
+
+The balancer carries out one request after the other; 'sluice cell list' shows its progress.`
 
 func newCellCommand() *cobra.Command {
 	c := group("cell", "Add, drain and remove cells, and compare what they have")

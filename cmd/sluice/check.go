@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
 	"unicode"
 
@@ -308,26 +307,25 @@ func findTenant(config *plan.Config, id string) (*plan.Tenant, error) {
 }
 
 func writeEffective(w io.Writer, all []effectiveJSON) error {
-	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "OWNER\tLIMIT\tSETTING\tVALUE\tFROM")
+	var rows [][]string
 	for _, e := range all {
 		owner := e.Owner
 		switch {
 		case e.Suspended:
 			owner = shown(e.Tenant) + " (suspended)"
 		case e.Tenant != "":
-			owner = shown(e.Tenant)
+			owner = e.Tenant
 		}
 		if len(e.Limits) == 0 {
-			fmt.Fprintf(table, "%s\t-\t-\tno limits\tplan %s\n", owner, e.Plan)
+			rows = append(rows, []string{owner, "", "", "no limits", "plan " + e.Plan})
 		}
 		for _, l := range e.Limits {
 			for _, v := range l.Settings {
-				fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\n", owner, l.ID, v.Name, shown(v.Text), v.Origin)
+				rows = append(rows, []string{owner, l.ID, v.Name, v.Text, v.Origin.String()})
 			}
 		}
 	}
-	return table.Flush()
+	return table(w, "OWNER LIMIT SETTING VALUE FROM", rows)
 }
 
 // shown returns a text that is safe to print on a terminal: quoted if it contains a character that is not graphic.

@@ -24,7 +24,8 @@ const countersHelp = `
 The command looks at one cell: --cell, or the only cell that serves. If several serve, the tenant's
 home cell counts its quotas, and each cell counts its own share of every other limit. Without --path,
 the command looks at the limits that count per tenant. With --path, it looks at the counters that a
-request to that path would be charged to. Each use is in the audit trail, which holds only a keyed hash of an address.`
+request to that path would be charged to. Each use is in the audit trail, which holds only a keyed
+hash of an address.`
 
 // countersFlags name the counters that a command works on.
 type countersFlags struct {

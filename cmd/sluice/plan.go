@@ -28,7 +28,7 @@ func newPlanCommand() *cobra.Command {
 		&cobra.Command{
 			Use: "get PLAN", Short: "Print a plan in the form of a plans file",
 			Long: "Prints a plan in the form of a plans file. With the id " + events.SettingsKey +
-				" it prints ipLimits, ipv6Prefix, anonymousPlan and routes.",
+				" it prints\nipLimits, ipv6Prefix, anonymousPlan and routes.",
 			Example: "  sluice plan get pro\n  sluice plan get " + events.SettingsKey,
 		}, control.Plans), newPromoteCommand())
 	return c

@@ -11,9 +11,9 @@ import (
 )
 
 const simulateLong = `Replay access logs through the limits of a plans file, by the times in the
-logs, and report what would have been allowed and denied: by limit, by tenant, by address, and over
-time. Nothing is sent anywhere. Logs are in the Common or Combined Log Format, plain or gzip; "-" is
-standard input.
+logs, and report what would have been allowed and denied: by limit, by tenant, by address, and in the
+worst minutes. Nothing is sent anywhere. Logs are in the Common or Combined Log Format, plain or gzip;
+"-" is standard input.
 
 --tenant-from says where the tenant of a line is found:
 
