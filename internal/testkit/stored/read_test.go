@@ -38,7 +38,7 @@ import (
 	"github.com/sluicelimits/sluice/streams/streamstest"
 )
 
-const commit = "3cbabb4"
+const commit = "5d6f231"
 
 // read reads a file of testdata.
 func read(tb testing.TB, name string, into any) {
