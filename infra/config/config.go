@@ -160,11 +160,12 @@ type Cell struct {
 	Region  string // required; a region may have several cells
 	Profile string // Small (default) or Full
 
-	MaxInstances int  // the authorizer's reserved concurrency, 1 to 10000; default 100
-	MemoryMB     int  // the authorizer's memory, 128 to 10240; default 512
-	TrustedHops  int  `key:"may be 0"` // how many proxies in front of API Gateway are trusted, 0 to 16; see docs/authorizer.md
-	RetryJitter  int  `key:"may be 0"` // percent by which Retry-After is randomly increased, 0 to 100
-	NoLeases     bool // make each decision in the store, without leases
+	MaxInstances int // the authorizer's reserved concurrency, 1 to 10000; default 100
+	MemoryMB     int // the authorizer's memory, 128 to 10240; default 512
+	// how many proxies in front of API Gateway are trusted, 0 to 16; see docs/authorizer.md
+	TrustedHops int  `key:"may be 0"`
+	RetryJitter int  `key:"may be 0"` // percent by which Retry-After is randomly increased, 0 to 100
+	NoLeases    bool // make each decision in the store, without leases
 
 	Issuers     []Issuer // whose JWTs are accepted; if empty, no JWT is accepted
 	Claims      []string // the JWT claims that limits use in "per: claim:…"

@@ -32,7 +32,8 @@ type Valkey struct {
 	// checks these two.
 	Endpoint string
 
-	PlainText bool `key:"no tls"` // existing caches only: use no TLS. Not allowed with a password or IAM, except on a loopback address
+	// existing caches only: use no TLS. Not allowed with a password or IAM, except on a loopback address
+	PlainText bool `key:"no tls"`
 	// existing caches with AuthIAM only: the ids of the ElastiCache replication group and of the user, whose user
 	// name must equal its id
 	Name, User string

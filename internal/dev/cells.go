@@ -148,10 +148,7 @@ func (f *process) handler(c *servedCell) (http.Handler, error) {
 		status.Cells = func() []livepage.CellStatus { return f.status(c) }
 	}
 	c.status = status.Status
-	page, err := f.reserved(c, names, livepage.Handler(c.recorder, c.status))
-	if err != nil {
-		return nil, err
-	}
+	page := f.reserved(c, names, livepage.Handler(c.recorder, c.status))
 	return gateway.New(gateway.Config{Authorizer: z, Upstream: f.Upstream, TrustedHops: f.TrustedHops,
 		Recorder: c.recorder,
 		Decided:  func(reason string, took time.Duration) { c.decided.At(reason).Observe(took) },
@@ -161,7 +158,7 @@ func (f *process) handler(c *servedCell) (http.Handler, error) {
 // reserved returns the handler of all paths below /_sluice/. Below admin is the operators' API, which needs the token,
 // and below admin/ops/CELL the API of the cell's counters. The other paths are the metrics of the control plane's
 // functions and the live page.
-func (f *process) reserved(c *servedCell, names authorizer.Sources, page http.Handler) (http.Handler, error) {
+func (f *process) reserved(c *servedCell, names authorizer.Sources, page http.Handler) http.Handler {
 	addresses := c.counters.Addresses
 	if addresses == c.counters.Tenants {
 		addresses = c.counters.Base
@@ -192,7 +189,7 @@ func (f *process) reserved(c *servedCell, names authorizer.Sources, page http.Ha
 		default:
 			page.ServeHTTP(w, r)
 		}
-	}), nil
+	})
 }
 
 // admin returns the handler of the operators' API.

@@ -119,7 +119,8 @@ func TestFunctionSettings(t *testing.T) {
 				!strings.Contains(err.Error(), "SLUICE_SECRET is not a variable of the "+name) {
 				t.Errorf("another function's variable: %v", err)
 			}
-			got, err = f.parse(append([]string{"SLUICE_LOG_LEVEL=debug", "SLUICE_METRICS_NAMESPACE=My/Own"}, f.least...))
+			own := []string{"SLUICE_LOG_LEVEL=debug", "SLUICE_METRICS_NAMESPACE=My/Own"}
+			got, err = f.parse(append(own, f.least...))
 			set := environ.Common{LogLevel: slog.LevelDebug, MetricsNamespace: "My/Own"}
 			if s, ok := got.(interface{ Shared() environ.Common }); err != nil || !ok || s.Shared() != set {
 				t.Errorf("got %+v, %v; want %+v", got, err, set)

@@ -230,8 +230,8 @@ func TestControlItems(t *testing.T) {
 		t.Errorf("the placement is %+v", placed)
 	}
 	cell := body(t, tables, control.Cells, "eu-1", admin.ReadCell)
-	if cell.ID != "eu-1" || cell.Ops != "https://abc123.execute-api.eu-west-1.amazonaws.com/v1/" || cell.Request.Kind != shares.Join ||
-		cell.Request.Weight != 2 {
+	if cell.ID != "eu-1" || cell.Ops != "https://abc123.execute-api.eu-west-1.amazonaws.com/v1/" ||
+		cell.Request.Kind != shares.Join || cell.Request.Weight != 2 {
 		t.Errorf("the cell is %+v", cell)
 	}
 	pin := body(t, tables, control.Cells, admin.PinKey("acme"), admin.ReadCell)
