@@ -312,9 +312,15 @@ func scaledUp(v, a, by int64) int64 {
 }
 
 // leasedGrains returns what is leased in the slot of the state, which may be over. If the burst was lowered, this may
-// be more than the bucket holds when it is full, but it is never more than what is missing.
+// be more than the bucket holds when it is full, but it is never more than what is missing. If the rate was lowered,
+// too, what is missing beyond the burst counts for less (see missing). Then all that is missing is leased, also the
+// part of a unit: otherwise that part would refill before the slot ends.
 func (b *tokenBucket) leasedGrains(s *State) int64 {
-	return min(s.leased().Units, b.missing(s.bucketMissing())/b.den) * b.den
+	missing := b.missing(s.bucketMissing())
+	if units := s.leased().Units; units <= missing/b.den {
+		return units * b.den
+	}
+	return missing
 }
 
 // repair keeps what is missing and the leased units, and moves those times that no correct clock could have set: the

@@ -179,6 +179,10 @@ func (w *world) ask(process int) *limit.Decision {
 // mostLate returns how much later than needed a time of a decision may be, by docs/accuracy.md.
 func (w *world) mostLate() time.Duration {
 	t := &w.limit.Tiers[0]
+	if t.Algorithm.HasBurst() { // its leased units refill once their slot has ended
+		fills := float64(t.Burst) / w.perSecond()
+		return time.Duration(fills*1e9) + w.row.mostExtra(&waits[0])
+	}
 	if l := t.Leasing(); l.Ends || l.None {
 		return w.row.mostExtra(&waits[0])
 	}

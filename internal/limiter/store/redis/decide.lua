@@ -239,6 +239,11 @@ local function scaled_up(v, a, by)
   return v < MOST_GRAINS and v or MOST_GRAINS
 end
 
+-- leased_grains returns how many grains of a bucket are leased: no more than what is missing, as in package limit.
+local function leased_grains(units, den, missing)
+  return units > (missing - fmod(missing, den)) / den and missing or units * den
+end
+
 -- weighted returns how much of the previous window's count still counts at a time, in a sliding_window.
 local function weighted(prev, start, time, period, tick, ticks)
   local left = between(0, start + period - time, period)
@@ -339,7 +344,7 @@ for i = 1, pack_count do
         end
       end
       local same = m == A[P + 9]
-      local most = 0 -- the units that are missing: more cannot be leased
+      local missing = 0 -- no more than this can be leased
       local old_num, old_den, was_over -- of a record with another rate; whether it misses more than the burst
       if m == 0 then
         at, units = now, full
@@ -368,9 +373,9 @@ for i = 1, pack_count do
           units, leased, adjust = units + back * den, leased - back, 0
           if leased == 0 then ends = 0 end
         end
-        most = (full - units - fmod(full - units, den)) / den
+        missing = full - units
         if leased > 0 and at < ends then -- until the slot ends, nothing refills in place of leased units
-          local cap, to = full - between(0, leased, most) * den, now < ends and now or ends
+          local cap, to = full - leased_grains(leased, den, missing), now < ends and now or ends
           if to > at then
             units = units + (to - at) * num
             at = to
@@ -386,7 +391,7 @@ for i = 1, pack_count do
       -- late is how much may still come back from the slot that ended last: the least room above the level since then.
       local cap = full
       if leased > 0 then
-        local of = between(0, leased, most) * den
+        local of = leased_grains(leased, den, missing)
         if ends <= at then late, ended, leased, ends = of, ends, 0, 0 else cap = full - of end
       end
       if not same or ended > at or at >= ended + slot then late = 0 end
@@ -429,7 +434,7 @@ for i = 1, pack_count do
         end
         if leased > 0 then
           new_leased[tier] = {ends, leased}
-          local later = ends + between(0, leased, most) * den / num
+          local later = ends + leased_grains(leased, den, missing) / num
           if later > new_fresh_at[tier] then new_fresh_at[tier] = later end
         end
       end

@@ -109,21 +109,25 @@ local function refilled(full, num, at, level, to)
   return at, level < full and level or full
 end
 
+-- leased_grains returns how many grains of a bucket are leased: no more than what is missing, as in package limit.
+local function leased_grains(units, den, missing)
+  return units > (missing - math.fmod(missing, den)) / den and missing or units * den
+end
+
 -- bucket refunds the entry of a token_bucket, as package limit does, and returns the units.
 local function bucket(p, record, digest, units, stamp, num, den, full, full_in, headroom, sum_before, eras_before, rate)
   local at, missing = get(p, record[2], 2)
   local level = full - missing
   local mark, held, ends = p.where['\197' .. digest], 0, 0
   if mark then ends, held = get(p, mark[2], 2) end
-  local most = (missing - math.fmod(missing, den)) / den
-  if held > most then held = most end
+  held = leased_grains(held, den, missing)
   local to, leased = now > at and now or at, 0
   if held > 0 then
     if to < ends then
-      leased = held * den
+      leased = held
       at, level = refilled(full - leased, num, at, level, to)
     elseif at < ends then
-      at, level = refilled(full - held * den, num, at, level, ends)
+      at, level = refilled(full - held, num, at, level, ends)
     end
   end
   if leased == 0 then at, level = refilled(full, num, at, level, to) end
