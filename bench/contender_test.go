@@ -271,9 +271,11 @@ func leasing(b *testing.B, store limit.Store, keys int, with ...limit.Tier) (*co
 	return c, beneath
 }
 
-// leased fails the benchmark if the decisions were not made from leases: then every decision was a call.
+// leased fails the benchmark if the decisions were not made from leases: then every decision was a call. The first
+// leases of a key are small, so fewer than 100 decisions of each key say nothing.
 func (a *callCounter) leased(b *testing.B, c *contender) {
-	if calls := a.calls.Load(); calls < int64(c.keys) || calls > int64(c.total)/2 {
+	tooFew := c.total < 100*c.keys
+	if calls := a.calls.Load(); calls < int64(c.keys) || calls > int64(c.total)/2 && !tooFew {
 		b.Fatalf("%d calls for leases of %d keys in %d decisions: the decisions were not made from leases", calls,
 			c.keys, c.total)
 	}

@@ -17,7 +17,8 @@ const dynamoWriters = 8
 
 // run lets each writer make the given number of decisions. The n-th decision of all is made at the time now(n). One
 // decision in 100 may fail because it is undecided after three tries, as can happen when eight writers start at the
-// same time. Its units are counted.
+// same time. Its units are counted. A short run is little more than that start, and its figure is not compared: there
+// one decision in four may fail.
 func (w *dynamoWorkload) run(each int, now func(n int) time.Time) (allowed, denied int, err error) {
 	var mu sync.Mutex
 	var wg sync.WaitGroup
@@ -53,7 +54,11 @@ func (w *dynamoWorkload) run(each int, now func(n int) time.Time) (allowed, deni
 		})
 	}
 	wg.Wait()
-	if undecided > 1+each*dynamoWriters/100 {
+	most := 1 + each*dynamoWriters/100
+	if testing.Short() {
+		most = each * dynamoWriters / 4
+	}
+	if undecided > most {
 		failed = errors.Join(failed, fmt.Errorf("%d of %d decisions were not made in three tries", undecided,
 			each*dynamoWriters))
 	}
