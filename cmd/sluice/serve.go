@@ -18,6 +18,7 @@ import (
 	"golang.org/x/net/http/httpguts"
 
 	"github.com/sluicelimits/sluice/authorizer"
+	"github.com/sluicelimits/sluice/internal/configfile"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/limiter/metrics"
 	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
@@ -390,9 +391,8 @@ func (o *serveOptions) run(ctx context.Context, stderr io.Writer) error {
 		go plans.follow(beside)
 	}
 	if certificates != nil {
-		go every(beside, certificatesEvery, hangups(beside), func(time.Time) {
-			_ = certificates.Reload() // it logs its errors
-		})
+		reload := certificates.Reload
+		go configfile.Watch(beside, certificatesEvery, hangups(beside), reload, reload)
 	}
 	over, finish := context.WithCancel(context.WithoutCancel(ctx))
 	defer finish()
@@ -433,16 +433,14 @@ func hangups(ctx context.Context) <-chan os.Signal {
 	return received
 }
 
-// every calls do at each tick, and with the present at each value received from now, until the context ends.
-func every(ctx context.Context, interval time.Duration, now <-chan os.Signal, do func(now time.Time)) {
+// every calls do once in each interval, until the context ends.
+func every(ctx context.Context, interval time.Duration, do func(now time.Time)) {
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-now:
-			do(time.Now())
 		case at := <-tick.C:
 			do(at)
 		}

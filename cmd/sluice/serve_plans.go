@@ -56,7 +56,7 @@ func (o *serveOptions) openPlans(ctx context.Context, c *counters, log *slog.Log
 			return nil, err
 		}
 		source, out.follow = background{reader}, func(ctx context.Context) {
-			every(ctx, followEvery, nil, func(now time.Time) {
+			every(ctx, followEvery, func(now time.Time) {
 				if _, join := reader.Begin(ctx, now); join != nil {
 					join()
 				}
@@ -82,7 +82,7 @@ func (o *serveOptions) openPlans(ctx context.Context, c *counters, log *slog.Log
 		followSource := out.follow
 		out.follow = func(ctx context.Context) {
 			// AppConfig is polled every killswitch.Every. This only asks whether a poll is due.
-			go every(ctx, time.Second, nil, func(now time.Time) { out.kill.Poll(ctx, now) })
+			go every(ctx, time.Second, func(now time.Time) { out.kill.Poll(ctx, now) })
 			followSource(ctx)
 		}
 	}

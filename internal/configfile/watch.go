@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// FileState is what is compared to find out whether a file has changed.
+// FileState is the state of a file at one time. Two of them are compared to find out whether the file has changed.
 type FileState struct {
 	Name string
 
@@ -24,9 +24,9 @@ func (f FileState) same(o FileState) bool {
 		(f.info == nil || os.SameFile(f.info, o.info))
 }
 
-// States returns the present states of files, and of the files in folders and in their sub-folders, in the order of
-// their names. Names in a folder that begin with a dot are left out. A path that cannot be examined counts as a file,
-// so that reading it fails.
+// States returns the present states of the files, in the order of paths. In place of a folder it returns those of the
+// files in it and in its sub-folders, in the order of their names, and leaves out names that begin with a dot. A path
+// that cannot be examined is returned as a file, so that whoever reads it gets the error.
 func States(paths ...string) []FileState {
 	var states []FileState
 	for _, path := range paths {
@@ -35,7 +35,8 @@ func States(paths ...string) []FileState {
 			states = append(states, stateOf(path))
 			continue
 		}
-		// A link to a folder is not followed: reading it fails, so that it is not left out in silence.
+		// A link to a folder inside the folder is not followed. It is returned as a file, so that whoever reads it gets
+		// an error: otherwise nobody would notice that its files are missing.
 		_ = filepath.WalkDir(path, func(name string, e fs.DirEntry, err error) error {
 			switch hidden := name != path && strings.HasPrefix(filepath.Base(name), "."); {
 			case err != nil:
@@ -62,20 +63,20 @@ func stateOf(path string) FileState {
 // SameStates reports whether no file has changed between two calls of [States].
 func SameStates(a, b []FileState) bool { return slices.EqualFunc(a, b, FileState.same) }
 
-// Watch calls check at the interval every, and reload at each value received from now, until the context ends. Files
-// are looked at again and again, because a mounted volume, such as that of a ConfigMap, sends no events when it is
-// replaced.
-func Watch(ctx context.Context, every time.Duration, now <-chan os.Signal, check, reload func() error) {
-	tick := time.NewTicker(every)
+// Watch calls check once in each interval, and reload for each signal, until the context ends. It asks again and again
+// in place of waiting for events of files, because a watched file of a mounted volume, such as that of a ConfigMap, has
+// no event when the volume is replaced.
+func Watch(ctx context.Context, interval time.Duration, signals <-chan os.Signal, check, reload func() error) {
+	tick := time.NewTicker(interval)
 	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-now:
-			_ = reload() // it logs its error
+		case <-signals:
+			_ = reload() // has logged its error
 		case <-tick.C:
-			_ = check() // so does check
+			_ = check() // has logged its error
 		}
 	}
 }
