@@ -3,13 +3,13 @@ package reconcile
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 
 	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
 )
 
-// repairHashes repairs the cell's documents under key hashes: one for each key, and no others.
+// repairHashes repairs the documents that the cell has under hashes of keys. Each key of the cell must have one, which
+// equals the key's own document. All others are removed.
 func (r *run) repairHashes(ctx context.Context, found *foundDocuments) error {
 	var all []cellconfig.Replacement
 	repair := func(hash, id string) error {
@@ -38,8 +38,9 @@ func (r *run) repairHashes(ctx context.Context, found *foundDocuments) error {
 	return r.replace(ctx, all)
 }
 
-// replacement reads the document under a hash again and returns its replacement. id is that of the key that had this
-// hash when the keys were listed, or "" if there was none. replacement returns false if the document is right.
+// replacement reads the document under the hash once more, since it may have changed after it was listed, and returns
+// what has to take its place. id is the id of the key that had the hash when the keys were listed, or "" if no key had
+// it. differs is false if the document is right.
 func (r *run) replacement(ctx context.Context, hash, id string) (one cellconfig.Replacement, differs bool, err error) {
 	found, err := r.get(ctx, cellconfig.Ref{Kind: cellconfig.KindKeyHash, ID: hash})
 	if err != nil {
@@ -47,7 +48,9 @@ func (r *run) replacement(ctx context.Context, hash, id string) (one cellconfig.
 	}
 	want := cellconfig.Document{Ref: found.Ref}
 	var body struct{ ID string }
-	_ = json.Unmarshal(found.Body, &body) // a body that is not a key's names no key
+	_ = json.Unmarshal(found.Body, &body) // body.ID stays empty if this is not the document of a key
+	// The key that has the hash now is the listed one, or the one that the document names. If neither has it, the
+	// version of want stays 0: there must be no document.
 	for _, named := range []string{id, body.ID} {
 		if named == "" || want.Version > 0 {
 			continue
@@ -83,8 +86,8 @@ func (r *run) replacement(ctx context.Context, hash, id string) (one cellconfig.
 
 // get reads a document of the cell.
 func (r *run) get(ctx context.Context, ref cellconfig.Ref) (*cellconfig.Document, error) {
-	got, err := r.store.Get(ctx, ref)
-	if err = errors.Join(err, wrongCount(len(got), 1)); err != nil {
+	got, err := r.read(ctx, ref)
+	if err != nil {
 		return nil, fmt.Errorf("read a %s of the cell: %w", ref.Kind, err)
 	}
 	return &got[0], nil

@@ -310,11 +310,13 @@ func (r *Reconciler) count(result *Result, err error) {
 	m.Count("reconcile_unfinished", unfinished)
 }
 
-func wrongCount(have, want int) error {
-	if have != want {
-		return fmt.Errorf("the store returned %d documents for %d names", have, want)
+// read reads documents of the cell.
+func (r *run) read(ctx context.Context, refs ...cellconfig.Ref) ([]cellconfig.Document, error) {
+	got, err := r.store.Get(ctx, refs...)
+	if err == nil && len(got) != len(refs) {
+		err = fmt.Errorf("the store returned %d documents for %d names", len(got), len(refs))
 	}
-	return nil
+	return got, err
 }
 
 // compare compares the table with the cell's documents, and repairs what differs.
@@ -507,8 +509,8 @@ func (r *run) write(ctx context.Context, m *repairs) error {
 // differs. Items that were listed are not read again for documents that are older than they are.
 func (r *run) repair(ctx context.Context, refs []cellconfig.Ref, listed map[cellconfig.Ref]*control.Item) error {
 	// The cell is read first: whatever it has then, the control tables have when they are read, unless it is forged.
-	got, err := r.store.Get(ctx, refs...)
-	if err = errors.Join(err, wrongCount(len(got), len(refs))); err != nil {
+	got, err := r.read(ctx, refs...)
+	if err != nil {
 		return fmt.Errorf("read %d documents of the cell: %w", len(refs), err)
 	}
 	var all, shares repairs // shares holds the cell's first shares, which are written separately
@@ -671,8 +673,8 @@ func (r *run) keepReadable(
 		return cellconfig.Unknown(want), have.Version == 0
 	}
 	shares := cellconfig.Ref{Kind: cellconfig.KindShares, ID: cellconfig.SharesID}
-	got, err := r.store.Get(ctx, shares)
-	if err = errors.Join(err, wrongCount(len(got), 1)); err != nil {
+	got, err := r.read(ctx, shares)
+	if err != nil {
 		r.report(ctx, Unreadable, want.Ref, errors.Join(why, err))
 		return want, false
 	}
