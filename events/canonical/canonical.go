@@ -1,9 +1,10 @@
 // Package canonical writes a JSON object in the one form that is hashed, stored and compared.
 //
 // The form is a subset of RFC 8785: members sorted by the UTF-16 code units of their names, no white space, the
-// shortest escapes, no repeated name, no lone surrogate. Numbers differ. RFC 8785 reads them as doubles, which rounds
-// numbers that a double cannot hold. Here numbers stay as they are written, and a number that could be spelled in two
-// ways is refused: one with an exponent, and a negative zero. Integers up to 2^53 are written as RFC 8785 writes them.
+// shortest escapes, no repeated name, no lone surrogate. It differs from RFC 8785 in its numbers. RFC 8785 reads them as
+// doubles, and so rounds those that a double cannot hold. Here a number stays as it is written, so 1 and 1.0 are two
+// canonical numbers that are not equal. A number with an exponent and a negative zero are refused. Integers up to 2^53
+// are written as RFC 8785 writes them.
 package canonical
 
 import (
@@ -73,8 +74,8 @@ func Marshal(v any) ([]byte, error) {
 	return Object(b.Bytes())
 }
 
-// String reads a JSON string, which must be all of data. It returns an error for bytes that are not UTF-8 and for lone
-// surrogates, where encoding/json puts U+FFFD.
+// String reads a JSON string, which must be all of data. It returns an error for bytes that are not UTF-8 and for half
+// of a surrogate pair. encoding/json would replace both by U+FFFD.
 func String(data []byte) (s string, err error) {
 	switch {
 	case !utf8.Valid(data):
@@ -88,8 +89,8 @@ func String(data []byte) (s string, err error) {
 	return s, checkSurrogates(data)
 }
 
-// checkSurrogates returns an error if a string of valid JSON has half of a surrogate pair, where encoding/json puts
-// U+FFFD.
+// checkSurrogates returns an error if a string of valid JSON has an escape for half of a surrogate pair alone, which
+// encoding/json would replace by U+FFFD.
 func checkSurrogates(data []byte) error {
 	unit := func(at int) rune { // the code unit of an escape \uXXXX; 0 for anything else
 		if at+6 > len(data) || data[at] != '\\' || data[at+1] != 'u' {
@@ -102,7 +103,7 @@ func checkSurrogates(data []byte) error {
 		switch r := unit(at); {
 		case data[at] != '\\':
 		case !utf16.IsSurrogate(r):
-			at++ // what is escaped may be a backslash
+			at++ // passes the escaped character: it may be a backslash, which begins no escape
 		case utf16.DecodeRune(r, unit(at+6)) == utf8.RuneError:
 			return fmt.Errorf("%w: byte %d: half of a surrogate pair", ErrInvalid, at+1)
 		default:
@@ -139,7 +140,7 @@ func AppendString(dst []byte, s string) []byte {
 	return append(dst, '"')
 }
 
-// writer appends the canonical form of what it reads to out.
+// writer reads JSON from in, and appends its canonical form to out.
 type writer struct {
 	in  *json.Decoder
 	out []byte
@@ -266,7 +267,7 @@ func (w *writer) list(depth int) error {
 	return w.end(']', len(w.out) > start)
 }
 
-// number writes a number as it is written.
+// number appends a number as the input spells it, or refuses it.
 func (w *writer) number(text string) error {
 	switch {
 	case strings.ContainsAny(text, "eE"):
@@ -280,8 +281,8 @@ func (w *writer) number(text string) error {
 	return nil
 }
 
-// compare orders names by their UTF-16 code units. A rune that takes two code units comes before the runes from U+E000
-// on that take one.
+// compare orders names by their UTF-16 code units. This is the order of their runes, but for one thing: the runes above
+// U+FFFF, which take two code units, come before those from U+E000 to U+FFFF.
 func compare(a, b string) int {
 	for len(a) > 0 && len(b) > 0 {
 		ra, na := utf8.DecodeRuneInString(a)

@@ -6,18 +6,18 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
-// policy is a key of a limit that says neither which requests the limit counts nor in which form: it stands by itself.
-// Each is declared once, in policies. A new one needs an entry there, a field of [spec] and of [limit.Limit], and its
-// row in docs/plans.md.
+// policy is a key of a limit whose value is read, replaced and shown without looking at the other keys of the limit,
+// such as mode or cost. Each policy is declared once, in policies. A new one needs an entry there, a field of [spec] and
+// of [limit.Limit], and its row in docs/plans.md.
 type policy struct {
 	key         string
 	overridable bool // a tenant may change it
-	perValue    bool // only limits with several values of per have it
+	perValue    bool // limits of ipLimits do not have the key, because they have one counter for each address
 
-	read    func(r *reader, o object, s *spec, layer string)
-	replace func(s, by *spec) // takes the setting of by if it has one
-	mark    func(s *spec) mark
-	text    func(e *Effective) string // as explain shows it; "": it says nothing about this limit
+	read    func(r *reader, o object, s *spec, layer string) // stores in s what o has under the key
+	replace func(s, by *spec)                                // stores in s what by has, if by has the key
+	mark    func(s *spec) mark                               // where the value of s was written
+	text    func(e *Effective) string                        // what explain shows; "" if it shows no line
 }
 
 // policies are in the order in which problems and explain name them.
@@ -60,7 +60,8 @@ var policies = []policy{
 	}),
 }
 
-// policyOf completes a policy whose setting is the field of a spec.
+// policyOf fills in read, replace and mark of a policy. of returns the field of a spec that holds the value, and read
+// reads the value.
 func policyOf[T any](p policy, of func(*spec) *field[T], read func(*reader, value) (T, bool)) policy {
 	p.read = func(r *reader, o object, s *spec, layer string) {
 		*of(s) = take(o, p.key, layer, func(v value) (T, bool) { return read(r, v) })
@@ -70,10 +71,10 @@ func policyOf[T any](p policy, of func(*spec) *field[T], read func(*reader, valu
 	return p
 }
 
-// policyKeys returns the keys of the policies for which is returns true.
-func policyKeys(is func(*policy) bool) (keys []string) {
+// policyKeys returns the keys of the policies that match.
+func policyKeys(matches func(*policy) bool) (keys []string) {
 	for i := range policies {
-		if is(&policies[i]) {
+		if matches(&policies[i]) {
 			keys = append(keys, policies[i].key)
 		}
 	}

@@ -19,24 +19,27 @@ var ErrBreakerOpen = errors.New("not called, because it keeps failing")
 type BreakerConfig struct {
 	Name string // of the store, for errors and the log; required
 
-	// Failures is how many calls must fail, with no success between them and all within Window, for the breaker to
-	// open. It also opens if at least 4 × Failures calls were made within Window and at least half of them failed. In
-	// either case, at least one of the failed calls must have begun after another one had failed, because calls that
-	// fail together may have met one pause of some milliseconds of a store that is well. 0 means 5: a lost packet or a
-	// reconnect does not open the breaker, and a store that is gone makes five calls wait for their deadline.
+	// Failures says when the breaker opens. It opens when, within Window, one of these has happened:
+	//   - Failures calls have failed, and none has succeeded between them
+	//   - at least 4 × Failures calls have ended, and at least half of them have failed
+	// In either case, unless Failures is 1, one of the failed calls must have begun after another one had failed:
+	// calls that were under way together may all have failed in one pause of some milliseconds of a healthy store.
+	//
+	// 0 means 5. Then a lost packet or a reconnect does not open the breaker, and five calls wait for their deadlines
+	// before the breaker of a store that is gone opens.
 	Failures int
 
 	// Window is at least 1 s. 0 means 10 s, in which an instance that makes one call a second reaches Failures, too.
 	Window time.Duration
 
-	// Cooldown is how long the store is not called once the breaker is open. Each cooldown is lengthened at random, by
-	// up to a fifth, so that instances which lost a store together do not return to it together. Each probe that fails
-	// doubles the cooldown, up to MaxCooldown. 0 means 1 s and 4 s.
+	// Cooldown is how long the store is not called once the breaker is open; 0 means 1 s. Each probe that fails doubles
+	// it, up to MaxCooldown; 0 means 4 s, or Cooldown if that is longer. Then up to a fifth is added at random, so that
+	// instances which lost a store together do not return to it together.
 	Cooldown, MaxCooldown time.Duration
 
-	// Observe is called after each call that is made, with how long the call took and whether the store failed. An
-	// error by which the store answered, and a call that its caller gave up, are no failures of the store. A decision
-	// waits for Observe. Nil observes nothing.
+	// Observe is called after each call that is made, with how long the call took and whether the store failed. A store
+	// that answers with an error has not failed, nor has one whose caller gave the call up. The decision waits until
+	// Observe returns. If it is nil, nothing is observed.
 	Observe func(took time.Duration, failed bool)
 
 	Runtime *clock.Runtime // if nil, the machine's
@@ -57,9 +60,9 @@ type Breaker struct {
 
 	mu        sync.Mutex
 	stats     BreakerStats
-	period    int64         // counts the changes of the state; the outcome of a call of an earlier period says nothing
+	changes   int64         // of the state; the outcome of a call that began before the last one is not counted
 	openUntil clock.Instant // while the breaker is open
-	rounds    int64         // how many failed rounds there were
+	rounds    int64         // failed rounds since the start: see tally
 
 	failedProbes int // in a row
 	tallies      [windowParts]tally
@@ -69,12 +72,13 @@ type Breaker struct {
 // windowParts is into how many parts Window is divided. What is older than Window is forgotten one part at a time.
 const windowParts = 10
 
-// tally counts the calls that began in a tenth of Window, or in a longer time if calls are rarer. A failed round is one
-// or more calls that failed together: each began before the first of them had failed.
+// tally counts calls that began within one tenth of Window. A slow call is counted in the newest tally when it ends,
+// although it began earlier. A failed round is one or more calls that failed together: each of them began before the
+// first of them had failed.
 type tally struct {
-	began                    clock.Instant
-	calls, failures, rounds  int
-	failuresInRow, rowRounds int // those since the last success
+	began                      clock.Instant
+	calls, failures, rounds    int
+	failuresInRow, roundsInRow int // failures and failed rounds since the last call that succeeded
 }
 
 // Name returns the store's name, which the live page shows.
@@ -156,18 +160,18 @@ func (b *Breaker) opens(now clock.Instant) bool {
 			sum.failures += s.failures
 			sum.rounds += s.rounds
 			sum.failuresInRow += s.failuresInRow
-			sum.rowRounds += s.rowRounds
+			sum.roundsInRow += s.roundsInRow
 		}
 	}
 	least := min(b.config.Failures, minFailedRounds)
-	return sum.failuresInRow >= b.config.Failures && sum.rowRounds >= least ||
+	return sum.failuresInRow >= b.config.Failures && sum.roundsInRow >= least ||
 		sum.calls >= 4*b.config.Failures && 2*sum.failures >= sum.calls && sum.rounds >= least
 }
 
 // change changes the state. b.mu is held.
 func (b *Breaker) change(to BreakerState) {
 	b.stats.State = to
-	b.period++
+	b.changes++
 	b.tallies = [windowParts]tally{}
 }
 
@@ -209,8 +213,8 @@ const (
 
 // ticket is the permission to make one call.
 type ticket struct {
-	began          clock.Instant
-	period, rounds int64 // those of the breaker when the call began
+	began           clock.Instant
+	changes, rounds int64 // those of the breaker when the call began
 }
 
 // Do makes the call unless the breaker is open, and returns the call's error. If the call was not made, the error wraps
@@ -261,7 +265,7 @@ func (b *Breaker) admit(t *ticket) bool {
 		return false
 	case StateClosed:
 	}
-	t.period, t.rounds = b.period, b.rounds
+	t.changes, t.rounds = b.changes, b.rounds
 	return true
 }
 
@@ -275,13 +279,13 @@ func (b *Breaker) settle(t *ticket, result outcome) (before, after BreakerState)
 	defer b.mu.Unlock()
 	before = b.stats.State
 	switch {
-	case t.period != b.period:
+	case t.changes != b.changes:
 	case before == StateProbing && result == failed:
 		b.failedProbes++
 		b.open(ended)
 	case before == StateProbing && result == succeeded:
 		b.change(StateClosed)
-	case before == StateProbing: // the next call is the probe
+	case before == StateProbing: // nothing is known yet, and the cooldown is over: the next call is the next probe
 		b.change(StateOpen)
 	case result != saysNothing:
 		b.count(t, result)
@@ -305,7 +309,7 @@ func (b *Breaker) count(t *ticket, result outcome) {
 	s.calls++
 	if result == succeeded {
 		for i := range b.tallies {
-			b.tallies[i].failuresInRow, b.tallies[i].rowRounds = 0, 0
+			b.tallies[i].failuresInRow, b.tallies[i].roundsInRow = 0, 0
 		}
 		return
 	}
@@ -314,7 +318,7 @@ func (b *Breaker) count(t *ticket, result outcome) {
 	if t.rounds == b.rounds {
 		b.rounds++
 		s.rounds++
-		s.rowRounds++
+		s.roundsInRow++
 	}
 }
 

@@ -27,9 +27,9 @@ func refuse(format string, args ...any) error {
 // Parse reads an event. It keeps no reference to data. It ignores unknown fields, because API Gateway adds fields from
 // time to time.
 //
-// It does not use encoding/json and the types of package events of aws-lambda-go, because each call of a client brings
-// an event: reading one of 2.6 KB into them takes eight times as long (BenchmarkBaseline), which would be most of an
-// authorizer's time. They would also hide a field that occurs twice.
+// It does not use encoding/json with the types of package events of aws-lambda-go. Reading an event of 2.6 KB with them
+// takes eight times as long (BenchmarkBaseline). That would be most of an authorizer's time, since every request of a
+// client causes an event. They would also hide that a field occurs twice.
 func Parse(data []byte) (*Event, error) {
 	if len(data) > MaxEventBytes {
 		return nil, refuse("%d bytes, at most %d are read", len(data), MaxEventBytes)
@@ -60,8 +60,8 @@ func Parse(data []byte) (*Event, error) {
 // because the gateway's test console sends it.
 type raw map[string]gjson.Result
 
-// The paths of the fields that matter: those of strings, those of objects whose members matter, and those that are read
-// when the shape is known.
+// The paths of the fields that matter. stringFields must be strings. objectFields must be objects, and some of their
+// members matter. laterFields may have several types, and are read once the shape is known.
 var (
 	stringFields = strings.Fields(`type version methodArn routeArn authorizationToken resource path httpMethod rawPath
 		routeKey requestContext.apiId requestContext.stage requestContext.requestId requestContext.eventType
@@ -71,7 +71,8 @@ var (
 	laterFields  = []string{"headers", "multiValueHeaders", "cookies"}
 )
 
-// fieldsOf holds the paths of the fields that matter, by the path of their object and by their name.
+// fieldsOf holds the paths of the fields that matter: first by the path of the object that they are in, which is "" for
+// the event itself, and then by their name in it.
 var fieldsOf = func() map[string]map[string]string {
 	all := map[string]map[string]string{"": {}}
 	for _, path := range objectFields {
@@ -84,8 +85,8 @@ var fieldsOf = func() map[string]map[string]string {
 	return all
 }()
 
-// read reads the members of an object that matter. It refuses one that occurs twice, because programs differ in which
-// one they read, and one that has the wrong type.
+// read stores the members that matter of the object at the path of. It refuses an event in which such a member occurs
+// twice, because programs differ in which of the two they use, and an event in which it has the wrong type.
 func (p raw) read(of string, object gjson.Result) (err error) {
 	fields := fieldsOf[of]
 	object.ForEach(func(name, value gjson.Result) bool {
@@ -114,7 +115,7 @@ func (p raw) read(of string, object gjson.Result) (err error) {
 
 func (p raw) has(path string) bool { _, there := p[path]; return there }
 
-// text returns the string at the path, or "" if there is none.
+// text returns the string at the path, or "" if the event has no string there.
 func (p raw) text(path string) string { return text(p[path]) }
 
 // text returns the text of a string. Half a surrogate pair, which gjson would take together with the character after
@@ -311,7 +312,7 @@ func (p raw) readHeaders(e *Event) (err error) {
 	if !object.IsObject() {
 		return refuse("%s is not an object", from)
 	}
-	all := make([]string, 0, usualHeaders) // the one allocation for all values, as long as few names have several
+	all := make([]string, 0, usualHeaders) // of the values; grows only if many names have several
 	object.ForEach(func(name, value gjson.Result) bool {
 		before := len(all)
 		switch {
