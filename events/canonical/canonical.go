@@ -1,8 +1,8 @@
 // Package canonical writes a JSON object in the one form that is hashed, stored and compared.
 //
 // The form is a subset of RFC 8785: members sorted by the UTF-16 code units of their names, no white space, the
-// shortest escapes, no repeated name, no lone surrogate. It differs from RFC 8785 in its numbers. RFC 8785 reads them as
-// doubles, and so rounds those that a double cannot hold. Here a number stays as it is written, so 1 and 1.0 are two
+// shortest escapes, no repeated name, no lone surrogate. It differs from RFC 8785 in its numbers. RFC 8785 reads them
+// as doubles, and so rounds those that a double cannot hold. Here a number stays as it is written, so 1 and 1.0 are two
 // canonical numbers that are not equal. A number with an exponent and a negative zero are refused. Integers up to 2^53
 // are written as RFC 8785 writes them.
 package canonical

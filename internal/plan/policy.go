@@ -7,8 +7,8 @@ import (
 )
 
 // policy is a key of a limit whose value is read, replaced and shown without looking at the other keys of the limit,
-// such as mode or cost. Each policy is declared once, in policies. A new one needs an entry there, a field of [spec] and
-// of [limit.Limit], and its row in docs/plans.md.
+// such as mode or cost. Each policy is declared once, in policies. A new one needs an entry there, a field of [spec]
+// and of [limit.Limit], and its row in docs/plans.md.
 type policy struct {
 	key         string
 	overridable bool // a tenant may change it

@@ -68,6 +68,34 @@ func TestMissingAtAnotherRate(t *testing.T) {
 	}
 }
 
+// Guarantees that nothing refills in place of leased units before their slot ends, not even a part of a unit, if rate
+// and burst are lower than when they were leased: after a raise, that part would come on top of burst and refill.
+func TestLeasedUnitsMakeNoRoomAfterALowering(t *testing.T) {
+	const at, slot, period = int64(1_800_000_000_000_000), int64(36_000), 333 * time.Millisecond
+	made := func(rate, burst int64) *tokenBucket {
+		tier := Tier{Algorithm: TokenBucket, Period: period, Threshold: rate, Burst: burst}
+		l, err := New(Limit{ID: "l", Tiers: []Tier{tier}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return l.Tiers[0].counts.(*tokenBucket)
+	}
+	was, is := made(40, 56), made(22, 26) // 42.5 units of the present bucket are missing, and 56 are leased
+	leased := Leased{Units: 56, Until: at + slot}
+	s := TokenBucketState{Rate: was.rate, AsOf: at, Missing: was.full, Leased: leased}.State()
+	seen := is.seenAt(&s, at+slot-1)
+	if before := is.seenAt(&s, at); seen.level != before.level {
+		t.Errorf("before the slot ends, the level goes from %d to %d", before.level, seen.level)
+	}
+	is.setLevel(&s, seen.asOf, seen.level)
+	if m := s.bucketMissing(); m.rate != was.rate || m.grains < was.full {
+		t.Errorf("%+v is missing, want all %d of the rate %d", m, was.full, was.rate)
+	}
+	if end := is.seenAt(&s, at+slot+1_000); end.level <= seen.level {
+		t.Errorf("after the slot, the level stays at %d", end.level)
+	}
+}
+
 // Guarantees that a level below zero is refilled at the rate, however low it is: a smaller burst does not raise it.
 func TestRefillFromBelowZero(t *testing.T) {
 	tier := tokenTier(t, 10, 10, time.Second).counts.(*tokenBucket) // a grain is 1/100,000 of a unit
