@@ -31,8 +31,8 @@ type price struct {
 
 // step is the price of the units of a month up to an amount.
 type step struct {
-	UpTo float64 `json:"upTo"` // 0 in the last step, which has no upper bound
-	USD  float64 `json:"usd"`
+	UpTo float64 // 0 in the last step, which has no upper bound
+	USD  float64
 }
 
 // ListPrices returns the prices that come with the program.

@@ -33,41 +33,73 @@ type steps []step
 
 // UnmarshalJSON implements [json.Unmarshaler].
 func (s *steps) UnmarshalJSON(text []byte) error {
-	if string(text) == "null" || bytes.HasPrefix(text, []byte("[")) {
-		return decode(text, (*[]step)(s)) // null has no steps, which is an error
+	if !bytes.HasPrefix(text, []byte("[")) && string(text) != "null" { // null has no steps, which is an error
+		*s = steps{{}}
+		return json.Unmarshal(text, &(*s)[0].USD)
 	}
-	*s = steps{{}}
-	return json.Unmarshal(text, &(*s)[0].USD)
+	var written []struct {
+		UpTo float64
+		USD  *float64
+	}
+	if err := decode(text, &written); err != nil {
+		return err
+	}
+	for i, w := range written {
+		if w.USD == nil {
+			return fmt.Errorf("step %d has no usd", i+1)
+		}
+		*s = append(*s, step{w.UpTo, *w.USD})
+	}
+	return nil
 }
 
-// decode reads one JSON value without unknown fields.
+// decode reads a JSON value without unknown fields. The text must be one valid value.
 func decode(text []byte, to any) error {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.DisallowUnknownFields()
-	err := d.Decode(to)
-	if err == nil && d.More() {
-		err = errors.New("something follows after the end of the JSON document")
+	return d.Decode(to)
+}
+
+// readEntries reads the entries of a price file. The error names the file, and the line or the entry.
+func readEntries(name string, data []byte) ([]entry, error) {
+	if len(data) > MaxFileBytes {
+		return nil, fmt.Errorf("%s: the file is larger than %d MiB", name, MaxFileBytes>>20)
 	}
-	return err
+	var file map[string]json.RawMessage
+	if err := json.Unmarshal(data, &file); err != nil {
+		at := int64(0)
+		if syntax := new(json.SyntaxError); errors.As(err, &syntax) {
+			at = syntax.Offset
+		}
+		return nil, fmt.Errorf("%s:%d: not a price file in JSON: %w", name, 1+bytes.Count(data[:at], []byte("\n")), err)
+	}
+	for key := range file {
+		if key != "prices" {
+			return nil, fmt.Errorf("%s: unknown field %q; the only one is prices", name, clip(key))
+		}
+	}
+	var texts []json.RawMessage
+	if list, ok := file["prices"]; ok {
+		if err := json.Unmarshal(list, &texts); err != nil {
+			return nil, fmt.Errorf("%s: prices: %w", name, err)
+		}
+	}
+	entries := make([]entry, len(texts))
+	for i, text := range texts {
+		if err := decode(text, &entries[i]); err != nil {
+			return nil, fmt.Errorf("%s: prices[%d] %q: %w", name, i, clip(entries[i].ID), err)
+		}
+	}
+	return entries, nil
 }
 
 // ReadPrices reads a price file, JSON of the form of prices.json, and returns a copy of base in which the file's prices
 // replace others. If base is nil, the file must have every price. If the file adds a region, it must have every price
 // for it. The error names the file, and the line or the price.
 func ReadPrices(base *Prices, name string, data []byte) (*Prices, error) {
-	var file struct {
-		Prices []entry `json:"prices"`
-	}
-	if err := decode(data, &file); err != nil {
-		var syntax *json.SyntaxError
-		var kind *json.UnmarshalTypeError
-		at := int64(0)
-		if errors.As(err, &syntax) {
-			at = syntax.Offset
-		} else if errors.As(err, &kind) {
-			at = kind.Offset
-		}
-		return nil, fmt.Errorf("%s:%d: not a price file in JSON: %w", name, 1+bytes.Count(data[:at], []byte("\n")), err)
+	entries, err := readEntries(name, data)
+	if err != nil {
+		return nil, err
 	}
 	next := &Prices{prices: map[string]*price{}}
 	if base != nil {
@@ -79,8 +111,8 @@ func ReadPrices(base *Prices, name string, data []byte) (*Prices, error) {
 		}
 	}
 	seen := map[string]bool{}
-	for i := range file.Prices {
-		e := &file.Prices[i]
+	for i := range entries {
+		e := &entries[i]
 		err := next.replace(e)
 		if seen[e.ID] {
 			err = errors.New("the file has this price twice")
@@ -126,6 +158,9 @@ func (p *Prices) replace(e *entry) error {
 		if to.per = *e.Per; !(to.per > 0 && to.per <= maxNumber) || to.per != math.Trunc(to.per) {
 			return fmt.Errorf("per is %v; want a whole number above 0", to.per)
 		}
+	}
+	if len(e.USD) == 0 {
+		return errors.New("usd is missing: the price in each region")
 	}
 	if e.Unit != "" {
 		to.unit = e.Unit
