@@ -42,10 +42,12 @@ func TestAcceptedBy(t *testing.T) {
 		"alternatives":                 {limits(300, group), ""},
 		"alternatives for one path, of which one applies": {limits(98, everywhere) +
 			"      - {id: wide, group: g, match: {pathPattern: '/v1/**'}, tiers: [{period: 1s, threshold: 5}]}\n" +
-			"      - {id: narrow, group: g, match: {pathPattern: '/v1/a/**'}, tiers: [{period: 1s, threshold: 5}]}\n", ""},
+			"      - {id: narrow, group: g, match: {pathPattern: '/v1/a/**'}, tiers: [{period: 1s, threshold: 5}]}\n",
+			""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			config, err := plan.Parse(configyaml.Source("plans.yaml", []byte("plans:\n  - id: wide\n    limits:\n"+c.limits)))
+			text := "plans:\n  - id: wide\n    limits:\n" + c.limits
+			config, err := plan.Parse(configyaml.Source("plans.yaml", []byte(text)))
 			if err != nil {
 				t.Fatal(err)
 			}

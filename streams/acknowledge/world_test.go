@@ -25,6 +25,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/plan/shares"
 	"github.com/sluicelimits/sluice/streams/acknowledge"
 	"github.com/sluicelimits/sluice/streams/balancer"
+	"github.com/sluicelimits/sluice/streams/delivery"
 )
 
 // The world of these tests consists of the real parts, in virtual time: control tables, balancer, cells with their
@@ -46,11 +47,6 @@ const pro = `{"id":"pro","limits":[
 	{"id":"tiny","match":{"pathPattern":"/tiny"},"algorithm":"fixed_window","threshold":2,"period":"10s"}]}`
 
 var paths = []string{"/window", "/bucket", "/tiny"}
-
-type nothing struct{}
-
-func (nothing) Count(string, int64)        {}
-func (nothing) Took(string, time.Duration) {}
 
 type environment struct {
 	reader *cellconfig.Reader
@@ -123,7 +119,7 @@ func newWorld(t *testing.T, seed uint64) *world {
 }
 
 func (w *world) balancer() *balancer.Balancer {
-	b := balancer.New(balancer.Config{Tables: w.tables, Meter: nothing{}, Settings: grace,
+	b := balancer.New(balancer.Config{Tables: w.tables, Meter: delivery.NoMeter{}, Settings: grace,
 		Log: slog.New(slog.DiscardHandler),
 		Now: func() time.Time { return w.now }})
 	return b

@@ -20,14 +20,10 @@ import (
 	"github.com/sluicelimits/sluice/internal/control/embedded"
 	"github.com/sluicelimits/sluice/internal/plan/shares"
 	"github.com/sluicelimits/sluice/streams/balancer"
+	"github.com/sluicelimits/sluice/streams/delivery"
 )
 
 var noon = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
-
-type nothing struct{}
-
-func (nothing) Count(string, int64)        {}
-func (nothing) Took(string, time.Duration) {}
 
 // tables is control tables that may fail, and that can run a function before and after each call.
 type tables struct {
@@ -137,7 +133,7 @@ func newBench(t *testing.T) *bench {
 
 func (w *bench) balancer(now func() time.Time) *balancer.Balancer {
 	w.t.Helper()
-	b := balancer.New(balancer.Config{Tables: w.tables, Meter: nothing{}, Now: now,
+	b := balancer.New(balancer.Config{Tables: w.tables, Meter: delivery.NoMeter{}, Now: now,
 		Log: slog.New(slog.NewTextHandler(&w.log, nil))})
 	return b
 }
@@ -586,7 +582,8 @@ func TestInvoke(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newBench(t)
 		published := 0
-		b := balancer.New(balancer.Config{Tables: w.tables, Meter: nothing{}, Log: slog.New(slog.DiscardHandler),
+		b := balancer.New(balancer.Config{Tables: w.tables, Meter: delivery.NoMeter{},
+			Log: slog.New(slog.DiscardHandler),
 			Publish: func(context.Context, []byte) ([]byte, error) {
 				if published++; published == 2 {
 					return nil, errors.New("the topic is away")

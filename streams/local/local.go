@@ -66,8 +66,7 @@ type Pump struct {
 // cell is a cell that receives changes.
 type cell struct {
 	*applier.Applier
-	removed context.Context
-	remove  context.CancelFunc
+	removed chan struct{} // closed by Remove
 }
 
 // New makes a pump without cells.
@@ -109,11 +108,9 @@ func (p *Pump) Add(ctx context.Context, id string, store cellconfig.Store) error
 	if err != nil {
 		return fmt.Errorf("local: cell %q: %w", id, err)
 	}
-	c := &cell{Applier: a}
-	c.removed, c.remove = context.WithCancel(context.Background())
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.cells[id] = c
+	p.cells[id] = &cell{a, make(chan struct{})}
 	return nil
 }
 
@@ -122,7 +119,7 @@ func (p *Pump) Remove(id string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if c := p.cells[id]; c != nil {
-		c.remove()
+		close(c.removed)
 		delete(p.cells, id)
 	}
 }
@@ -188,17 +185,20 @@ func (p *Pump) step(ctx context.Context, position string) (string, error) {
 
 // apply applies the group in a cell, until all of it is applied, ctx ends or the cell is removed.
 func (p *Pump) apply(ctx context.Context, c *cell) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	defer context.AfterFunc(c.removed, cancel)()
 	for messages := range slices.Chunk(p.published, applyAtOnce) {
 		for {
 			failed, _ := c.Handle(ctx, messages) // Handle logs the error
 			if len(failed) == 0 {
 				break
 			}
+			// Only what failed is sent again. The group itself belongs to all cells.
+			messages = slices.DeleteFunc(slices.Clone(messages), func(m delivery.Message) bool {
+				return !slices.Contains(failed, m.ID)
+			})
 			select {
 			case <-ctx.Done():
+				return
+			case <-c.removed:
 				return
 			case <-time.After(retryEvery):
 			}

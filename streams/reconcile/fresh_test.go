@@ -230,7 +230,7 @@ func TestUnreadableSharesAreLeft(t *testing.T) {
 			keys := []string{events.SharesKey, shares.PlacementKey("t000001"), shares.PlacementKey("t000002"),
 				shares.PlacementKey("none")}
 			for i, bad := range []string{`{"version":3}`, `{"version":3,"tenant":"t000001"}`, placementBody("t000001"),
-				`{"version":2,"tenant":"none"}`} {
+				`{"version":3,"tenant":"none"}`} {
 				o.put(control.Cells, keys[i], bad)
 				ref, _ := cellconfig.RefOf(control.Cells, keys[i])
 				if had[ref] = 1; i == 3 {
@@ -271,7 +271,7 @@ func TestFirstSharesWithAnUnreadablePlacement(t *testing.T) {
 			t.Run(fmt.Sprintf("%s, unreadable shares before %t", size, hadShares), func(t *testing.T) {
 				o := newEmptyCell(t, placements, 3)
 				bad := shares.PlacementKey("t000003")
-				o.put(control.Cells, bad, `{"version":2,"tenant":"t000003"}`)
+				o.put(control.Cells, bad, `{"version":3,"tenant":"t000003"}`)
 				if hadShares { // a tombstone: an earlier version could not be read
 					o.put(control.Cells, events.SharesKey, `{"version":2,"done":["x"]}`)
 					if _, err := o.Memory.Apply(t.Context(),

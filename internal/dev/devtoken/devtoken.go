@@ -51,13 +51,14 @@ func parse(text string) (token string, err error) {
 	token = strings.TrimSpace(token)
 	secret, err := base64.RawURLEncoding.DecodeString(strings.TrimPrefix(token, prefix))
 	written, isBoot := strings.CutPrefix(rest, "boot ")
+	present := boot()
 	switch {
 	case !strings.HasPrefix(token, prefix) || err != nil || len(secret) != tokenBytes || rest != "" && !isBoot ||
 		strings.Contains(written, "\n"):
 		return "", errors.New("it holds no token that this version of sluice can read: start 'sluice dev' again")
-	case isBoot && boot() != "" && written != boot():
+	case isBoot && present != "" && written != present:
 		return "", errors.New("it was written on another machine, or before this machine was last started, so its " +
-			"token is not sent")
+			"token is not sent: start 'sluice dev' again")
 	}
 	return token, nil
 }

@@ -61,7 +61,7 @@ type Gateway struct {
 	LoadedMs    int64    `json:"loaded_ms"`         // 0 if nothing has been loaded yet
 	LastError   string   `json:"last_reload_error"` // "" if the last reload succeeded
 	Listen      string   `json:"listen"`
-	Upstream    string   `json:"upstream"` // "" if the built-in echo answers
+	Upstream    string   `json:"upstream"` // its URL, or that the built-in echo answers
 	Tenants     int      `json:"tenants"`
 	Routes      int      `json:"routes"` // number of declared routes; 0: every path is forwarded
 	StoreBytes  int64    `json:"store_bytes"`
@@ -128,20 +128,21 @@ type Denial struct {
 // data combines the counts with the status. If the time of the status is before the newest observation, the ten minutes
 // end with that observation.
 func (r *Recorder) data(s *Status) Data {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	second := max(s.Now.Unix()+r.shift, r.newest)
 	d := Data{
-		Version: 2, NowMs: s.Now.UnixMilli(), Gateway: s.Gateway, Totals: countsOf(r.all.total(second)),
-		Limits: limitRows(s, r.limits.totals(second)), Denials: make([]Denial, 0, min(r.denied, MaxDenials)),
+		Version: 2, NowMs: s.Now.UnixMilli(), Gateway: s.Gateway, Denials: []Denial{},
 		Away: append([]string{}, s.Away...), Cells: cellsOf(s.Cells),
 	}
 	d.Gateway.Tenants = max(d.Gateway.Tenants, len(s.Tenants))
 	d.Gateway.TryCommands = append([]string{}, s.Gateway.TryCommands...)
-	d.Tenants, d.TenantsNotListed = tenantRows(s, r.tenants.totals(second))
+	r.mu.Lock() // requests wait for it, so the rows are made after it
+	second := max(s.Now.Unix()+r.shift, r.newest)
+	total, limits, tenants := r.all.total(second), r.limits.totals(second), r.tenants.totals(second)
 	for n := r.denied - 1; n >= 0 && n >= r.denied-MaxDenials; n-- {
 		d.Denials = append(d.Denials, r.denials[n%MaxDenials])
 	}
+	r.mu.Unlock()
+	d.Totals, d.Limits = countsOf(total), limitRows(s, limits)
+	d.Tenants, d.TenantsNotListed = tenantRows(s, tenants)
 	return d
 }
 

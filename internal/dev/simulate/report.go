@@ -4,7 +4,7 @@ import (
 	"time"
 )
 
-// Report is the result of a replay. Programs read its JSON form, in which fields are only ever added.
+// Report is the result of a replay. Programs read its JSON form.
 type Report struct {
 	Requests      int64 `json:"requests"`       // lines replayed; the sum of the next five without ShadowDenied
 	Allowed       int64 `json:"allowed"`        // requests that every limit admitted

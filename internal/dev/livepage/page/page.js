@@ -227,7 +227,7 @@ function header(d) {
   const g = d.gateway;
   text($('plans'), g.plans_file || 'built in');
   text($('loaded'), g.loaded_ms ? clock(g.loaded_ms) : 'not yet');
-  text($('gateway'), (g.listen || location.host) + ' → ' + (g.upstream || 'built-in echo'));
+  text($('gateway'), (g.listen || location.host) + ' → ' + g.upstream);
   text($('bytes'), g.store_bytes < 1024 ? g.store_bytes + ' B' : g.store_bytes < 1048576
     ? (g.store_bytes / 1024).toFixed(0) + ' KB' : (g.store_bytes / 1048576).toFixed(1) + ' MB');
   $('trouble').hidden = !g.last_reload_error;
