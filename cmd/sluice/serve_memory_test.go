@@ -105,7 +105,7 @@ var floods = []struct {
 	{"connections with one message each", false, 300, func(c net.Conn) error {
 		return holdStreams(c, unfinished(64 << 10)[:1], 16<<10, nil)
 	}},
-	{"requests without messages", false, 500, func(c net.Conn) error {
+	{"requests without messages", false, 200, func(c net.Conn) error {
 		return holdStreams(c, slices.Repeat([][]byte{unfinished(64 << 10)[0][:5]}, 250), 16<<10, nil)
 	}},
 	{"answers that are not let through", false, 16, func(c net.Conn) error {

@@ -41,6 +41,11 @@ const (
 	// its client has yet to complete or to read also counts in full.
 	processedDivisor = 64
 
+	// A connection that holds less than one part of littleDivisor of what a connection holds on average is not chosen,
+	// because closing it would free little. On a busy machine a client with one short request may have waited for
+	// longer than those that have just sent many.
+	littleDivisor = 16
+
 	// usualBegun is how many bytes of gRPC requests without a complete message a connection may hold, with streamBytes
 	// of each, and still open requests while connections that were cut take much memory.
 	usualBegun = 8 << 10
@@ -63,7 +68,7 @@ const (
 // The connection that is closed first has the largest product of bytes and time. The bytes are those of requests that
 // its client has not finished sending, and of responses that the client has not read. The time is how long it has held
 // anything without a request that ended. A client that sends whole requests and reads the responses keeps both small,
-// also if it has many requests in flight.
+// also if it has many requests in flight. A connection that holds little beside the others is not closed.
 //
 // If a server has as many connections as it may have, a new one takes the place of one that has sent nothing, else of
 // one on which nothing was answered, else of any other; and of those, of the one that was quiet for the longest time.
@@ -290,8 +295,14 @@ func (b *budget) change(c *heldConn, in, out int64) {
 // worst returns the connection that is cut first if all hold too much. The caller holds the lock.
 func (b *budget) worst() (worst *heldConn) {
 	now, most := time.Now(), 0.0
+	var open, held int64
 	for c := range b.conns {
-		if c.cut {
+		if !c.cut {
+			open, held = open+1, held+c.in+c.out
+		}
+	}
+	for c := range b.conns {
+		if c.cut || (c.in+c.out)*open < held/littleDivisor {
 			continue
 		}
 		awaited := c.out + c.begun + c.in/processedDivisor

@@ -213,6 +213,8 @@ func TestWorstConnection(t *testing.T) {
 			&heldConn{in: 1100, reading: true, since: began}},
 		"for a longer time": {&heldConn{in: 1100, reading: true, since: began.Add(-time.Second)},
 			&heldConn{in: 1200, reading: true, since: began}},
+		"many bytes of a moment, not one short request": {&heldConn{in: 20_000, since: time.Now()},
+			&heldConn{in: streamBytes, begun: 750, since: began}},
 		"of requests, the most bytes": {busy, &heldConn{in: 100, arrived: 100, reading: true, since: began}},
 	} {
 		b := newBudget(1024, slog.New(slog.DiscardHandler))
