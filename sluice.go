@@ -128,17 +128,11 @@ func (l *Limiter) names() authorizer.Sources {
 	return l.shared
 }
 
-func acceptsPlan(s limit.Store) func(all []*limit.Limit, together ...[]*limit.Limit) error {
-	return func(all []*limit.Limit, together ...[]*limit.Limit) error {
-		return limit.AcceptsPlan(s, all, together...)
-	}
-}
-
 // begin loads the plans, and watches the plans files if there are any.
 func (l *Limiter) begin(tokens authorizer.Tokens, addresses limit.Store) error {
 	var err error
 	l.plans, err = planfile.Open(planfile.Config{Files: l.c.Plans, Source: configyaml.Source("plans", l.c.PlansData),
-		Peppers: l.c.Peppers, Accepts: l.store.Accepts, AcceptsPlan: acceptsPlan(l.store), Now: l.c.Now, Log: l.c.Log})
+		Peppers: l.c.Peppers, Store: l.store, Now: l.c.Now, Log: l.c.Log})
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrPlans, err)
 	}

@@ -102,9 +102,11 @@ func (s *Snapshot) HasPlans() bool { return len(s.Config.Plans()) > 0 || len(s.C
 func (s *Snapshot) Stale() bool { return false }
 
 // Accepted asks a store about every limit of each plan and tenant, and about those of each plan together. It returns an
-// error for each limit that the store cannot keep. Each of the two functions may be nil.
-func Accepted(c *plan.Config, now time.Time, accepts func(*limit.Limit) error,
-	acceptsPlan func(all []*limit.Limit, together ...[]*limit.Limit) error) error {
+// error for each limit that the store cannot keep, and for each plan that it cannot decide.
+func Accepted(c *plan.Config, now time.Time, store limit.Store) error {
+	acceptsPlan := func(all []*limit.Limit, together ...[]*limit.Limit) error {
+		return limit.AcceptsPlan(store, all, together...)
+	}
 	var errs []error
 	refused := make(map[string]bool)
 	check := func(where string, set *plan.Set) {
@@ -114,14 +116,10 @@ func Accepted(c *plan.Config, now time.Time, accepts func(*limit.Limit) error,
 				errs = append(errs, fmt.Errorf("%s: %w", where, err))
 			}
 		}
-		if accepts != nil {
-			for _, e := range set.Limits {
-				refuse(accepts(e.Limit))
-			}
+		for _, e := range set.Limits {
+			refuse(store.Accepts(e.Limit))
 		}
-		if acceptsPlan != nil {
-			refuse(set.AcceptedBy(acceptsPlan))
-		}
+		refuse(set.AcceptedBy(acceptsPlan))
 	}
 	for _, p := range c.Plans() {
 		check("plan "+p.ID, p.Set())

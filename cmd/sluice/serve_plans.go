@@ -18,7 +18,6 @@ import (
 	configtable "github.com/sluicelimits/sluice/internal/cell/cellconfig/table"
 	"github.com/sluicelimits/sluice/internal/cell/killswitch"
 	"github.com/sluicelimits/sluice/internal/cell/planfile"
-	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/limiter/refresh"
 	"github.com/sluicelimits/sluice/internal/limiter/resilience"
 	"github.com/sluicelimits/sluice/internal/limiter/store/dynamodb"
@@ -183,11 +182,7 @@ func (o *serveOptions) openPlansFiles(c *counters, log *slog.Logger) (*planfile.
 			return nil, err
 		}
 	}
-	return planfile.Open(planfile.Config{Files: o.plans, Peppers: peppers, Accepts: c.Tenants.Accepts,
-		Log: log,
-		AcceptsPlan: func(all []*limit.Limit, together ...[]*limit.Limit) error {
-			return limit.AcceptsPlan(c.Tenants, all, together...)
-		}})
+	return planfile.Open(planfile.Config{Files: o.plans, Peppers: peppers, Store: c.Tenants, Log: log})
 }
 
 // openConfigTable reads the settings of a cell's config table. Plans and tenants are read when requests need them. API

@@ -120,9 +120,8 @@ const (
 func (f *Function) source(
 	c *Config, m memory, a *awsClients,
 ) (_ authorizer.Source, prepare func(context.Context), err error) {
-	accepts := f.stores.chain.Accepts
 	if name := c.Settings.ConfigFile; name != "" {
-		s, err := readFile(c.Bundle, name, accepts, f.secret, c.Log)
+		s, err := readFile(c.Bundle, name, f.stores.chain, f.secret, c.Log)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -130,7 +129,7 @@ func (f *Function) source(
 	}
 	documents := table.New(table.Config{Client: a.dynamodb(), Table: c.Settings.ConfigTable})
 	reader, err := cellconfig.New(cellconfig.Config{
-		Table: documents, Cell: c.Settings.Cell, Alone: c.Settings.Alone, Accepts: accepts, MaxBytes: m.documents,
+		Table: documents, Cell: c.Settings.Cell, Alone: c.Settings.Alone, Accepts: f.stores.chain.Accepts, MaxBytes: m.documents,
 		Log:     c.Log,
 		Reaches: reaches(c.Settings.Homes), Timeout: min(max(c.Settings.DynamoDBDeadline, leastRead), mostRead),
 		Hashes: func(ctx context.Context, now time.Time, presented string) ([]identity.KeyHash, error) {

@@ -157,7 +157,16 @@ func secret(t *testing.T, cooldown time.Duration, peppers ...string) (*secrets.C
 	return c, set
 }
 
-func acceptAny(*limit.Limit) error { return nil }
+// keeps is a store that is only asked what it can keep. It has two errors to answer with.
+type keeps struct {
+	limit.Store
+	limit, plan error
+}
+
+func (k keeps) Accepts(*limit.Limit) error                          { return k.limit }
+func (k keeps) AcceptsPlan([]*limit.Limit, ...[]*limit.Limit) error { return k.plan }
+
+var acceptAny = keeps{}
 
 // withKeys returns a plans file with these keys, each in YAML.
 func withKeys(t *testing.T, keys ...string) fstest.MapFS {
@@ -263,12 +272,11 @@ func TestKeyWithoutSecret(t *testing.T) {
 func TestFile(t *testing.T) {
 	cache, _ := secret(t, 0, "p1", one)
 	same := identity.NewKey()
-	picky := func(l *limit.Limit) error { return fmt.Errorf("limit %s cannot be kept", l.ID) }
 	for _, tt := range []struct {
-		name    string
-		bundle  fstest.MapFS
-		accepts func(*limit.Limit) error
-		want    []string
+		name   string
+		bundle fstest.MapFS
+		store  limit.Store
+		want   []string
 	}{
 		{"no file", fstest.MapFS{}, acceptAny, []string{"plans.json", "not exist"}},
 		{"too large", fstest.MapFS{"plans.json": {Data: make([]byte, plan.MaxFileBytes+1)}}, acceptAny,
@@ -279,12 +287,15 @@ func TestFile(t *testing.T) {
 			[]string{"plans.json", "make lambdas PLANS="}},
 		{"YAML in braces", fstest.MapFS{"plans.json": {Data: []byte("{plans: []}\n")}}, acceptAny,
 			[]string{"make lambdas PLANS="}},
-		{"a limit that the store cannot keep", withKeys(t), picky, []string{"plan pro", "limit l cannot be kept"}},
+		{"a limit that the store cannot keep", withKeys(t), keeps{limit: errors.New("limit l cannot be kept")},
+			[]string{"plan pro", "limit l cannot be kept"}},
+		{"a plan that the store cannot decide", withKeys(t), keeps{plan: errors.New("too many limits")},
+			[]string{"plan pro", "too many limits"}},
 		{"one key twice", withKeys(t, key("a", "p1", one, same), key("b", "p1", one, same)), acceptAny,
 			[]string{"keys[1].hash", `"a"`}},
 		{"the dev pepper", withKeys(t, key("a", "dev", one, same)), acceptAny, []string{`"a"`, "which is public"}},
 	} {
-		_, err := readFile(tt.bundle, "plans.json", tt.accepts, cache, slog.New(slog.DiscardHandler))
+		_, err := readFile(tt.bundle, "plans.json", tt.store, cache, slog.New(slog.DiscardHandler))
 		for _, want := range tt.want {
 			if !strings.Contains(fmt.Sprint(err), want) {
 				t.Errorf("%s: %v, want an error with %q", tt.name, err, want)

@@ -32,7 +32,7 @@ type file struct {
 
 // readFile reads and compiles a plans file of the bundle, which must be JSON. The error names every problem.
 func readFile(
-	bundle fs.FS, name string, accepts func(*limit.Limit) error, secret *secrets.Cache, log *slog.Logger,
+	bundle fs.FS, name string, store limit.Store, secret *secrets.Cache, log *slog.Logger,
 ) (*file, error) {
 	in, err := bundle.Open(name)
 	if err != nil {
@@ -54,7 +54,7 @@ func readFile(
 	}
 	f := &file{keys: make(map[identity.KeyHash]*identity.Key), secret: secret, log: log}
 	f.Config = c
-	errs := []error{authorizer.Accepted(c, time.Now(), accepts, nil)}
+	errs := []error{authorizer.Accepted(c, time.Now(), store)}
 	peppers := make(map[string]bool)
 	for _, k := range c.Keys() {
 		at := identity.KeyHash{Pepper: k.Pepper}

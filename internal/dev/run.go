@@ -144,8 +144,7 @@ func (f *process) serveGateway(
 func (f *process) openPlane(ctx context.Context, store limit.Store) error {
 	var err error
 	f.plane, err = devcells.Open(devcells.Config{Folder: f.Data, Peppers: f.Peppers, NewKeys: f.NewKeys,
-		Several: f.several(), Accepts: store.Accepts, AcceptsPlan: planAccepter(store), Reaches: f.reaches,
-		Log: f.log, Now: f.clock.Now})
+		Several: f.several(), Store: store, Reaches: f.reaches, Log: f.log, Now: f.clock.Now})
 	if errors.Is(err, devcells.ErrInUse) {
 		return fmt.Errorf("--data %s: another sluice dev uses it: %w", f.Data, err)
 	}
@@ -156,12 +155,6 @@ func (f *process) openPlane(ctx context.Context, store limit.Store) error {
 		return errors.Join(err, f.plane.Close())
 	}
 	return nil
-}
-
-func planAccepter(s limit.Store) func(all []*limit.Limit, together ...[]*limit.Limit) error {
-	return func(all []*limit.Limit, together ...[]*limit.Limit) error {
-		return limit.AcceptsPlan(s, all, together...)
-	}
 }
 
 // openPlans reads the plans files. If there are none, it reads the example plans, unless the data folder has plans.
@@ -181,7 +174,7 @@ func (f *process) openPlans(ctx context.Context, store limit.Store) error {
 	confirmed := f.Confirmed // after the start, changes of the files need no confirmation
 	var err error
 	f.plans, err = planfile.Open(planfile.Config{Files: f.Plans, Source: f.Example, Peppers: f.Peppers,
-		Accepts: store.Accepts, AcceptsPlan: planAccepter(store), Log: f.log, Now: f.clock.Now,
+		Store: store, Log: f.log, Now: f.clock.Now,
 		Apply: func(sources []plan.Source) error {
 			ctx := context.WithoutCancel(ctx)
 			if !confirmed {

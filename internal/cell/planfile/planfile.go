@@ -40,13 +40,10 @@ type Plans struct {
 
 // Config sets up [Plans]. Set either Files or Source.
 type Config struct {
-	Files   []string                 // these files are watched
-	Source  plan.Source              // used if there are no Files
-	Peppers map[string][]byte        // by id
-	Accepts func(*limit.Limit) error // returns an error if the store cannot keep a limit; default: accepts any
-
-	// AcceptsPlan is the [limit.PlanAccepter] of the store. By default every plan is accepted.
-	AcceptsPlan func(all []*limit.Limit, together ...[]*limit.Limit) error
+	Files   []string          // these files are watched
+	Source  plan.Source       // used if there are no Files
+	Peppers map[string][]byte // by id
+	Store   limit.Store       // plans that it cannot keep are refused; nil: none are
 
 	// Apply is called with the sources of each valid configuration before it is put into force. If it returns an
 	// error, the configuration is refused. It may be nil.
@@ -101,8 +98,10 @@ func (p *Plans) load() error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", p.Name(), err)
 	}
-	if err := authorizer.Accepted(cfg, p.c.Now(), p.c.Accepts, p.c.AcceptsPlan); err != nil {
-		return fmt.Errorf("%s: %w", p.Name(), err)
+	if p.c.Store != nil {
+		if err := authorizer.Accepted(cfg, p.c.Now(), p.c.Store); err != nil {
+			return fmt.Errorf("%s: %w", p.Name(), err)
+		}
 	}
 	if p.c.Apply != nil {
 		if err := p.c.Apply(sources); err != nil {

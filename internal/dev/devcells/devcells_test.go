@@ -19,14 +19,26 @@ import (
 	"github.com/sluicelimits/sluice/internal/control/audit"
 	"github.com/sluicelimits/sluice/internal/control/embedded"
 	"github.com/sluicelimits/sluice/internal/dev/devcells"
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/request/identity"
 )
 
+// anyStore returns a store of the cells, which accepts every limit of these tests.
+func anyStore(t *testing.T) limit.Store {
+	t.Helper()
+	store, err := memory.New(memory.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return store
+}
+
 // opened returns a plane with one cell, or with several cells that share limits.
 func opened(t *testing.T, dir string, cells ...string) *devcells.Plane {
 	t.Helper()
-	p, err := devcells.Open(devcells.Config{Folder: dir,
+	p, err := devcells.Open(devcells.Config{Store: anyStore(t), Folder: dir,
 		Peppers: map[string][]byte{identity.DevPepperID: identity.DevPepper()},
 		NewKeys: identity.DevPepperID, Several: len(cells) > 0, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
@@ -198,7 +210,7 @@ func TestManyTenants(t *testing.T) {
 func TestFolders(t *testing.T) {
 	dir := t.TempDir()
 	p := opened(t, dir)
-	_, err := devcells.Open(devcells.Config{Folder: dir, Peppers: map[string][]byte{"dev": identity.DevPepper()},
+	_, err := devcells.Open(devcells.Config{Store: anyStore(t), Folder: dir, Peppers: map[string][]byte{"dev": identity.DevPepper()},
 		NewKeys: "dev"})
 	if !errors.Is(err, devcells.ErrInUse) {
 		t.Errorf("a second plane on a folder: %v, want %v", err, devcells.ErrInUse)
@@ -210,7 +222,7 @@ func TestFolders(t *testing.T) {
 	if left, _ := filepath.Glob(temporary); len(left) > 0 {
 		t.Errorf("the temporary folder %s still exists after Close", temporary)
 	}
-	if _, err := devcells.Open(devcells.Config{Peppers: map[string][]byte{"dev": identity.DevPepper()},
+	if _, err := devcells.Open(devcells.Config{Store: anyStore(t), Peppers: map[string][]byte{"dev": identity.DevPepper()},
 		NewKeys: "prod"}); err == nil {
 		t.Error("a new key with a pepper that does not exist gives no error")
 	}
@@ -250,7 +262,7 @@ func TestFoldersOfOthers(t *testing.T) {
 		if err := c.change(filepath.Join(dir, c.of)); err != nil {
 			t.Fatal(err)
 		}
-		p, err := devcells.Open(devcells.Config{Folder: dir, NewKeys: identity.DevPepperID,
+		p, err := devcells.Open(devcells.Config{Store: anyStore(t), Folder: dir, NewKeys: identity.DevPepperID,
 			Peppers: map[string][]byte{identity.DevPepperID: identity.DevPepper()}})
 		if err == nil {
 			closed(t, p)

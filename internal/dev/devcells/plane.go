@@ -54,12 +54,10 @@ const (
 type Config struct {
 	// Folder is created if it does not exist. If it is "", a temporary folder without an archive is used until Close.
 	Folder  string
-	Peppers map[string][]byte        // of API keys, by id; required
-	NewKeys string                   // id of the pepper for new keys; required
-	Several bool                     // several cells share the limits; if false, one cell has all limits
-	Accepts func(*limit.Limit) error // checks that the cells' stores can keep a limit; nil accepts every limit
-	// AcceptsPlan is the [limit.PlanAccepter] of the cells' stores; nil accepts every plan.
-	AcceptsPlan func(all []*limit.Limit, together ...[]*limit.Limit) error
+	Peppers map[string][]byte // of API keys, by id; required
+	NewKeys string            // id of the pepper for new keys; required
+	Several bool              // several cells share the limits; if false, one cell has all limits
+	Store   limit.Store       // of all cells; required: what it cannot keep is refused
 
 	Reaches   func(home string) bool // whether other cells can lease quotas whose home is this cell; nil: none can
 	Operators string                 // the caller of Operate in the audit trail; default: the user of this process
@@ -230,9 +228,11 @@ func (p *Plane) service(cells map[string]admin.CellTable) *admin.Service {
 		}
 	}
 	return admin.New(admin.Config{
-		Alone: alone, Local: true, Tables: p.tables, Accepts: p.c.Accepts, AcceptsPlan: p.c.AcceptsPlan,
-		CellTables: cells,
-		Now:        p.c.Now, Log: p.c.Log,
+		Alone: alone, Local: true, Tables: p.tables, CellTables: cells, Now: p.c.Now, Log: p.c.Log,
+		Accepts: p.c.Store.Accepts,
+		AcceptsPlan: func(all []*limit.Limit, together ...[]*limit.Limit) error {
+			return limit.AcceptsPlan(p.c.Store, all, together...)
+		},
 		Hash: func(_ context.Context, key string) (pepper, hash string, err error) {
 			return p.c.NewKeys, identity.HashKey(p.c.Peppers[p.c.NewKeys], key), nil
 		},
