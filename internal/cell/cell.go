@@ -129,8 +129,8 @@ func (f *Function) source(
 	}
 	documents := table.New(table.Config{Client: a.dynamodb(), Table: c.Settings.ConfigTable})
 	reader, err := cellconfig.New(cellconfig.Config{
-		Table: documents, Cell: c.Settings.Cell, Alone: c.Settings.Alone, Accepts: f.stores.chain.Accepts, MaxBytes: m.documents,
-		Log:     c.Log,
+		Table: documents, Cell: c.Settings.Cell, Alone: c.Settings.Alone,
+		Accepts: f.stores.chain.Accepts, MaxBytes: m.documents, Log: c.Log,
 		Reaches: reaches(c.Settings.Homes), Timeout: min(max(c.Settings.DynamoDBDeadline, leastRead), mostRead),
 		Hashes: func(ctx context.Context, now time.Time, presented string) ([]identity.KeyHash, error) {
 			return hashes(ctx, f.secret, now, presented)

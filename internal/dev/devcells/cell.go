@@ -47,9 +47,9 @@ func (p *Plane) AddCell(ctx context.Context, name string) (*Cell, error) {
 		c.shares = acknowledge.New(acknowledge.Config{Cell: name, Tables: p.tables, Store: c.store, Now: p.c.Now})
 	}
 	c.Reader, err = cellconfig.New(cellconfig.Config{
-		Table: table, Cell: sharedAs, Accepts: p.c.Store.Accepts, Reaches: p.c.Reaches, Log: p.c.Log, Timeout: readTimeout,
-		FirstTimeout: 10 * readTimeout,
-		Holds:        table.Holds, MaxDocuments: keptDocuments, MaxBytes: keptBytes,
+		Table: table, Cell: sharedAs, Accepts: p.c.Store.Accepts, Reaches: p.c.Reaches, Log: p.c.Log,
+		Timeout: readTimeout, FirstTimeout: 10 * readTimeout,
+		Holds: table.Holds, MaxDocuments: keptDocuments, MaxBytes: keptBytes,
 		Hashes: func(_ context.Context, _ time.Time, presented string) ([]identity.KeyHash, error) {
 			return p.peppers.Hashes(presented)
 		},

@@ -210,8 +210,8 @@ func TestManyTenants(t *testing.T) {
 func TestFolders(t *testing.T) {
 	dir := t.TempDir()
 	p := opened(t, dir)
-	_, err := devcells.Open(devcells.Config{Store: anyStore(t), Folder: dir, Peppers: map[string][]byte{"dev": identity.DevPepper()},
-		NewKeys: "dev"})
+	_, err := devcells.Open(devcells.Config{Store: anyStore(t), Folder: dir,
+		Peppers: map[string][]byte{"dev": identity.DevPepper()}, NewKeys: "dev"})
 	if !errors.Is(err, devcells.ErrInUse) {
 		t.Errorf("a second plane on a folder: %v, want %v", err, devcells.ErrInUse)
 	}
@@ -222,8 +222,8 @@ func TestFolders(t *testing.T) {
 	if left, _ := filepath.Glob(temporary); len(left) > 0 {
 		t.Errorf("the temporary folder %s still exists after Close", temporary)
 	}
-	if _, err := devcells.Open(devcells.Config{Store: anyStore(t), Peppers: map[string][]byte{"dev": identity.DevPepper()},
-		NewKeys: "prod"}); err == nil {
+	if _, err := devcells.Open(devcells.Config{Store: anyStore(t),
+		Peppers: map[string][]byte{"dev": identity.DevPepper()}, NewKeys: "prod"}); err == nil {
 		t.Error("a new key with a pepper that does not exist gives no error")
 	}
 }
