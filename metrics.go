@@ -37,6 +37,7 @@ type measured struct {
 //	sluice_lease_decisions_total{how}       decisions from leases, and those that called a store
 //	sluice_lease_units_lost_total           units that were leased, and neither spent nor given back
 //	sluice_fallback_decisions_total{policy} decisions that a store did not make, by what applied instead
+//	sluice_fallback_units_lost_total        units of such decisions that were never charged to the store
 //	sluice_breaker_open{store}              1 while the circuit breaker of a store makes no calls, or only probes
 //	sluice_instances                        processes that share the Store, as far as is known
 //

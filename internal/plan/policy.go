@@ -48,7 +48,7 @@ var policies = []policy{
 			return ""
 		}
 		return strconv.FormatBool(e.spec.exact.v)
-	}}, func(s *spec) *field[bool] { return &s.exact }, func(r *reader, v value) (bool, bool) { return r.Boolean(v) }),
+	}}, func(s *spec) *field[bool] { return &s.exact }, (*reader).Boolean),
 	policyOf(policy{key: "maxValues", overridable: true, perValue: true, text: func(e *Effective) string {
 		if e.Limit.Per == limit.PerTenant {
 			return ""

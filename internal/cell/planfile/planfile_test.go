@@ -61,7 +61,7 @@ func newFile(t *testing.T) string {
 	return file
 }
 
-// eventually polls until the condition holds, since nothing else signals the end of file events.
+// eventually polls until the condition holds, since nothing else signals that a change was seen.
 func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)

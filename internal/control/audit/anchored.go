@@ -1,6 +1,7 @@
 package audit
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -199,7 +200,7 @@ func (w *anchorWalk) follows(s *sealed, tell func(control.BreakKind, string, ...
 			"one, which is missing", s.Day, s.PreviousDay)
 	case s.PreviousDay != w.day:
 		tell(BrokenAnchors, "the anchor of %s names %q as the day of the previous anchor, which is of %s", s.Day,
-			s.PreviousDay, w.day)
+			s.PreviousDay, cmp.Or(w.day, "no day: nothing readable comes before"))
 	case s.Previous != w.sum:
 		tell(BrokenAnchors, "the anchor of %s is not the one that the anchor of %s names: it was replaced", w.day,
 			s.Day)

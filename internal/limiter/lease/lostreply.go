@@ -105,7 +105,7 @@ func (l *lostCalls) putBack(calls []lostCall, began clock.Instant) (tooMany []lo
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	room := min(max(maxLostCalls-len(l.calls), 0), len(calls))
+	room := min(maxLostCalls-len(l.calls), len(calls))
 	l.failed, l.calls = began, append(l.calls, calls[:room]...)
 	return calls[room:]
 }

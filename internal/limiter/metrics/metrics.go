@@ -169,6 +169,8 @@ func AppendChain(to []Metric, c *resilience.Chain) []Metric {
 	to = family(to, Counter, "sluice_fallback_decisions_total",
 		"Decisions that the store did not make, by what applied instead.", "policy",
 		value{"backstop", float64(f.Backstop)}, value{"open", float64(f.Open)}, value{"closed", float64(f.Closed)})
+	to = append(to, Metric{Name: "sluice_fallback_units_lost_total", Kind: Counter, Value: float64(f.Dropped),
+		Help: "Units that were admitted while the store did not answer, and never charged to it afterwards."})
 	for _, b := range c.Breakers {
 		open := 0.0
 		if b.State() != resilience.StateClosed {

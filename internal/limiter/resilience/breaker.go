@@ -81,7 +81,7 @@ type tally struct {
 	failuresInRow, roundsInRow int // failures and failed rounds since the last call that succeeded
 }
 
-// Name returns the store's name, which the live page shows.
+// Name returns the store's name, which the metrics show.
 func (b *Breaker) Name() string { return b.config.Name }
 
 // BreakerState is what a breaker does with a call.
@@ -94,7 +94,7 @@ const (
 	StateProbing                     // a call is made to find out whether the store answers
 )
 
-// String returns the state's name, which the live page shows.
+// String returns the state's name.
 func (s BreakerState) String() string {
 	switch s {
 	case StateClosed:

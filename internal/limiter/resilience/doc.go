@@ -14,7 +14,7 @@
 //
 // [Fallback.Decide] passes the request down. If the store's call fails, this happens:
 //
-//  1. [Breaker.Do], around the call, counts the failure. After too many (opensAfter) the breaker opens (noteChange).
+//  1. [Breaker.Do], around the call, counts the failure. After too many (opens) the breaker opens (settle).
 //     While it is open, Do makes no call and returns [ErrBreakerOpen] at once. After the cooldown, one call at a time
 //     is made as a probe. A success closes the breaker.
 //  2. The error comes back through the router and the lease layer to Fallback.Decide. If it concerns the caller only,

@@ -53,11 +53,6 @@ func newTable(tb testing.TB) (*dynamodb.Client, string) {
 	return c, name
 }
 
-func open(tb testing.TB, c table.Config) *table.Table {
-	tb.Helper()
-	return table.New(c)
-}
-
 // Guarantees that the table in DynamoDB fulfils the contract of tables.
 func TestContract(t *testing.T) {
 	dynamodbtest.Need(t)
@@ -65,7 +60,7 @@ func TestContract(t *testing.T) {
 		c, name := newTable(t)
 		out := make([]cellconfig.Store, handles)
 		for i := range out {
-			out[i] = open(t, table.Config{Client: c, Table: name})
+			out[i] = table.New(table.Config{Client: c, Table: name})
 		}
 		return out
 	})
@@ -116,7 +111,7 @@ func TestProcesses(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	store := open(t, table.Config{Client: c, Table: name})
+	store := table.New(table.Config{Client: c, Table: name})
 	head, err := store.Head(t.Context())
 	if err != nil || head.Seq != processes*writes || head.Retention != table.DefaultRetention {
 		t.Fatalf("head %+v, %v; want %d entries kept for %s", head, err, processes*writes, table.DefaultRetention)
@@ -148,7 +143,7 @@ func TestProcesses(t *testing.T) {
 // retention.
 func TestRetention(t *testing.T) {
 	c, name := newTable(t)
-	store := open(t, table.Config{Client: c, Table: name, Retention: 90 * time.Minute})
+	store := table.New(table.Config{Client: c, Table: name, Retention: 90 * time.Minute})
 	if _, err := store.Apply(t.Context(), []cellconfig.Document{cellconfigtest.Plan("p", 1, 1)}); err != nil {
 		t.Fatal(err)
 	}
@@ -199,7 +194,7 @@ func TestForeignItems(t *testing.T) {
 		"changes unnamed": {"pk": s("log"), "sk": s("1"), "v": n("1"), "n": n("1"), "at": n("1"),
 			"changes": &types.AttributeValueMemberL{Value: []types.AttributeValue{&types.AttributeValueMemberM{}}}},
 	} {
-		store := open(t, table.Config{Client: sameItem{attributes}, Table: "x"})
+		store := table.New(table.Config{Client: sameItem{attributes}, Table: "x"})
 		ref := cellconfig.Ref{Kind: "tenant", ID: "t"}
 		for what, call := range map[string]func() error{
 			"Get":  func() error { _, err := store.Get(t.Context(), ref); return err },
@@ -245,7 +240,7 @@ func raw(tb testing.TB, c *dynamodb.Client, name, pk, sk, body string) {
 // whoever writes such items could hide other documents from comparisons.
 func TestRowsThatAreNoDocuments(t *testing.T) {
 	c, name := newTable(t)
-	store := open(t, table.Config{Client: c, Table: name})
+	store := table.New(table.Config{Client: c, Table: name})
 	var documents []cellconfig.Document
 	want := map[cellconfig.Ref]string{}
 	for i := range 40 {
@@ -398,7 +393,7 @@ func (g *oneAtATime) TransactWriteItems(
 func TestUnprocessed(t *testing.T) {
 	c, name := newTable(t)
 	g := &oneAtATime{Client: c}
-	store := open(t, table.Config{Client: g, Table: name})
+	store := table.New(table.Config{Client: g, Table: name})
 	documents := []cellconfig.Document{cellconfigtest.Plan("p", 1, 1), cellconfigtest.Tenant("a", "p", 1),
 		cellconfigtest.Tenant("b", "p", 1)}
 	if n, err := store.Apply(t.Context(), documents); n != 3 || err != nil {

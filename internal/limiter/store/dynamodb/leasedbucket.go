@@ -184,9 +184,9 @@ func (l *leasedBucketCharge) hasRoom(totalFullTime *big.Int) bool {
 	if largest == nil {
 		return true
 	}
-	e := new(big.Int).Add(l.stored[fieldFullTime], l.overflow)
-	e.Sub(e, l.refillTime(l.returned))
-	return e.Add(e, new(big.Int).Sub(totalFullTime, l.totalFullTime)).Cmp(largest) <= 0
+	fullTime := new(big.Int).Add(l.stored[fieldFullTime], l.overflow)
+	fullTime.Sub(fullTime, l.refillTime(l.returned))
+	return fullTime.Add(fullTime, new(big.Int).Sub(totalFullTime, l.totalFullTime)).Cmp(largest) <= 0
 }
 
 // addTotalConditions adds the conditions on q, and returns the q for which the condition on f must hold.

@@ -9,8 +9,8 @@ import (
 )
 
 // tokenBucket implements the algorithm token_bucket. Its main field is f, the "full time": the time at which the bucket
-// is full if nothing is charged, in 1/num µs. What is missing at a time is max(0, f − time·num), so time refills the
-// bucket without a write, a charge adds to f, and a change of the burst leaves f as it is. The package comment lists
+// is full if nothing is charged, in 1/num µs. What is missing at a time is max(0, f − time·num), so time refills
+// the bucket without a write, a charge adds to f, and a change of the burst leaves f as it is. The package comment lists
 // the other fields; leasedbucket.go charges buckets of which units are leased.
 type tokenBucket struct{}
 
@@ -279,9 +279,9 @@ func (b *bucketCharge) addContended(u counterUpdate, spent *big.Int) bool {
 // is a plain addition for every process. The limit loses at most that part of its burst, and nothing too much is
 // admitted.
 func (b *bucketCharge) lowerNearlyFull(u counterUpdate, full, spent *big.Int) {
-	level := new(big.Int).Add(full, big.NewInt(b.params.Full/slackDivisor))
-	u.require(u.compare(fieldFullTime, "<=", level))
-	u.setField(fieldFullTime, level.Add(level, spent))
+	lowered := new(big.Int).Add(full, big.NewInt(b.params.Full/slackDivisor))
+	u.require(u.compare(fieldFullTime, "<=", lowered))
+	u.setField(fieldFullTime, lowered.Add(lowered, spent))
 }
 
 // addFull charges a bucket that is full now, or that was never used. after is the full time after the charge. A stored
