@@ -14,8 +14,7 @@
 --                      plus 4 if the last key is to keep the reply; the number of packs
 --   A[base + 1..6]     of each pack, base = 3, 9, …: the number of its key; of its tiers; 1 if it is the pack of a
 --                      value. For a value: the numbers of the keys of the pack that all further values share and of the
---                      set of values; the most values. Else the last is the number of the first old key (see below), and 0
---                      if the pack cannot have old keys
+--                      set of values; the most values
 --   A[P + 1..10]       of each tier, P = 3 + 6 × packs, …: the algorithm; 1 for a shadow limit, plus 2 if the cost
 --                      never fits; the number of the limit; and seven numbers that the algorithm's branch names in its
 --                      comment
@@ -96,8 +95,7 @@ end
 
 -- load reads from a pack what it holds of the n tiers whose heads are in wanted: their states, to st, and the marks of
 -- buckets, to refund_marks, lease_marks and late_marks. It returns the time until which the pack's expiry is set, the
--- records of all other tiers as the next pack has them, the number of these records, and which wanted tiers the pack
--- does not hold. It leaves out records whose time has passed: they can influence no decision.
+-- records of all other tiers as the next pack has them, and the number of these records. It leaves out records whose time has passed: they can influence no decision.
 local function load(value, wanted, n, st, refund_marks, lease_marks, late_marks)
   local magic, total = sunpack('<c4H', value)
   local q = 7 + 25 * total
@@ -147,7 +145,6 @@ local function load(value, wanted, n, st, refund_marks, lease_marks, late_marks)
   end
   assert(q == #value + 1)
   if run then kept_records[#kept_records + 1] = sub(value, run) end
-  local missing
   for j = 1, n do
     local id = sub(wanted, 25 * j - 24, 25 * j - 8)
     local p, alg, a, u, m = where[id], byte(id), 0, 0, 0
@@ -162,9 +159,6 @@ local function load(value, wanted, n, st, refund_marks, lease_marks, late_marks)
       end
       assert(u >= 0 and m >= 0)
       st[3 * j - 2], st[3 * j - 1], st[3 * j] = number(a), number(u), number(m)
-    else
-      missing = missing or {}
-      missing[j] = true
     end
     if alg == 5 then
       local rest = sub(id, 2)
@@ -176,7 +170,7 @@ local function load(value, wanted, n, st, refund_marks, lease_marks, late_marks)
       if late and late[2] > 0 then late_marks[j] = late end
     end
   end
-  return armed, table.concat(kept_records), kept_count, missing
+  return armed, table.concat(kept_records), kept_count
 end
 
 -- units_of returns the units of an entry of a sorted set. An entry of another form counts 0.
@@ -278,7 +272,7 @@ for i = 1, pack_count do
   end
   if type(value) == 'table' then return unreadable(key, 'is not a string') end
   before[1] = before[1] .. pack('<d', redirected and 1 or 0)
-  local wanted, armed, kept_records, kept_count, missing = sub(ids, 25 * tier + 1, 25 * (tier + n)), 0, '', 0, nil
+  local wanted, armed, kept_records, kept_count = sub(ids, 25 * tier + 1, 25 * (tier + n)), 0, '', 0
   local st, refund_marks, lease_marks, late_marks = {}, {}, {}, {}
   for j = 1, 3 * n do st[j] = 0 end
   if value then
@@ -287,27 +281,10 @@ for i = 1, pack_count do
       if sub(magic, 1, 3) == 'SLU' then return foreign(key, value) end
       return unreadable(key, 'is not a pack')
     end
-    fine, armed, kept_records, kept_count, missing =
+    fine, armed, kept_records, kept_count =
       pcall(load, value, wanted, n, st, refund_marks, lease_marks, late_marks)
     if not fine then return unreadable(key, 'is not a pack that can be read') end
     if kept_count > MAX_RECORDS then full_key = key end
-  end
-  -- Versions 1 and 2 kept the counters of a limit that only some requests count in a pack of its own. A[base + 6] is
-  -- the number of the first such key; those of the other limits follow. The first use of a limit looks for such a pack,
-  -- which is an error.
-  if A[base + 3] == 0 and A[base + 6] > 0 and (missing or not value) then
-    local old_key, group, looked = A[base + 6] - 1, nil, nil
-    for j = 1, n do
-      local of = A[P + (j - 1) * STRIDE + 3]
-      if of ~= group then group, old_key = of, old_key + 1 end
-      if looked ~= old_key and (not missing or missing[j]) then
-        looked = old_key
-        local old = redis.pcall('GET', KEYS[old_key])
-        if type(old) == 'table' then return unreadable(KEYS[old_key], 'is not a string') end
-        if old and sub(old, 1, 3) == 'SLU' then return foreign(KEYS[old_key], old) end
-        if old then return unreadable(KEYS[old_key], 'is not a pack') end
-      end
-    end
   end
 
   local dirty = false

@@ -23,7 +23,6 @@ type query struct {
 	packs       []int // of each charge: the number of its pack, from 0
 	firstResult []int // of each charge: the number of the result of its first tier
 	sharedTiers int   // how many tiers are in the pack of the limits that are per tenant, which comes first
-	ownKeys     bool  // earlier versions may have kept one of these limits in a pack of its own
 	packCount   int   // number of packs
 
 	prefix  []byte // common to all keys of the owner
@@ -120,11 +119,9 @@ func (q *query) endKey() int64 {
 func (q *query) orderCharges() {
 	req := q.req
 	q.order, q.packs, q.firstResult, q.sharedTiers, q.packCount = q.order[:0], q.packs[:0], q.firstResult[:0], 0, 0
-	q.ownKeys = false
 	for i := range req.Charges {
 		if c := &req.Charges[i]; c.Value.Kind == limit.NoValue {
 			q.sharedTiers += len(c.Limit.Tiers)
-			q.ownKeys = q.ownKeys || c.Limit.Scope == "" // those versions knew no limits that have a Scope
 			q.order = append(q.order, i)
 		}
 	}
@@ -165,16 +162,11 @@ func (q *query) encodeGeneral() {
 		q.endKey()
 	}
 	if q.sharedTiers > 0 {
-		q.addNumbers(1, int64(q.sharedTiers), 0, 0, 0, 2*boolToInt(q.ownKeys))
+		q.addNumbers(1, int64(q.sharedTiers), 0, 0, 0, 0)
 	}
 	for _, i := range q.order {
-		c := &q.req.Charges[i]
-		switch {
-		case c.Value.Kind != limit.NoValue:
+		if c := &q.req.Charges[i]; c.Value.Kind != limit.NoValue {
 			q.addValuePack(c)
-		case q.ownKeys:
-			q.keys = c.Limit.AppendKey(append(q.keys, q.prefix...))
-			q.endKey()
 		}
 	}
 	for _, i := range q.order {

@@ -68,9 +68,7 @@
 // # Versions
 //
 // A pack of another version is refused with [limit.ErrUnreadable], which names key and version. It is neither taken for
-// an empty pack nor changed: it expires, or an operator deletes it. Versions 1 and 2 ("SLU1", "SLU2") kept a limit that
-// only some requests count in a pack of its own, at the key of the limit. The first use of a limit therefore looks for
-// a pack there. Versions 3 and 4 kept how much a token bucket holds, and not how much it misses.
+// an empty pack nor changed: it expires, or an operator deletes it.
 //
 // A value that is no pack at all is refused with [limit.ErrUnreadable] as well, and expires within a minute, so that no
 // owner is locked out for good.

@@ -65,7 +65,7 @@ func (noRetryCmd) NoRetry() bool { return true }
 // cannot handle them. general reports whether decide.lua has replied.
 func (s *Store) runDecision(ctx *timeoutContext, q *query) (reply string, general bool, err error) {
 	if !s.generalOnly && len(q.req.Leases) == 0 && !s.leased.mayHaveLeases(q) && q.encodeShape() {
-		if (q.ownKeys || q.hasValues()) && !s.seen.has(q.keys) {
+		if q.hasValues() && !s.seen.has(q.keys) {
 			s.seen.add(q.keys)
 		} else if sh := q.scriptOfShape(); sh != nil {
 			reply, err = s.runScript(ctx, sh, q.shapeScriptArgs())

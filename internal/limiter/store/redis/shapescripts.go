@@ -13,7 +13,7 @@ import (
 // table, closure or loop, because these are most of what a script costs: decide.lua takes three times as long.
 //
 // A generated script handles the usual case only. It returns 0, having done nothing, in all others: the first use of
-// a value, or of a limit in a pack that exists or may have an old key (query.ownKeys), a changed rate, a clock that
+// a value, or of a limit in a pack that exists, a changed rate, a clock that
 // leapt ahead, a token bucket of which units are leased or (if no tier is in front) were refunded, an expiry that
 // must be set while the pack has records, and sliding_log and sliding_buckets. decide.lua is then run instead.
 // Requests that lease, and the first use of a pack by this process, run decide.lua at once.
@@ -108,7 +108,7 @@ func (q *query) beginPack(c *limit.Charge, l *limit.Limit) {
 	q.shape = append(q.shape, '|')
 	if c.Value.Kind != limit.NoValue {
 		q.shape = append(q.shape, '=')
-	} else if !q.ownKeys {
+	} else {
 		q.shape = append(q.shape, '+')
 	}
 	q.keys = appendPackKey(q.keys, q.prefix, l, c.Value)
@@ -216,8 +216,8 @@ return replies
 }
 
 // generatePackAccess generates the code that reads and writes pack p, which has the tiers first to last. If the pack
-// does not exist, the script makes it if makes is set. Otherwise it declines: only decide.lua looks for old keys, and
-// counts the values of a limit.
+// does not exist, the script makes it if makes is set. Otherwise it declines: only decide.lua counts the values of a
+// limit.
 func generatePackAccess(
 	head, ends, save *strings.Builder, p, first, last int, kinds []*algorithm, valued, makes bool,
 ) {
