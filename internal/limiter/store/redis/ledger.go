@@ -19,8 +19,8 @@ var ledgerSource string
 
 var ledgerScript = sync.OnceValue(func() *script { return newScript(ledgerSource) })
 
-// ledgerDeadline is the time limit of a call to a ledger, unless its context ends before. It is much longer than that
-// of a decision: one call leases units for many requests, and the units of a call whose reply comes too late are lost.
+// ledgerDeadline is the time limit of a call to a ledger, unless Config.Deadline is longer or its context ends before.
+// It is much longer than that of a decision: one call leases units for many requests, and the units of a call whose reply comes too late are lost.
 const ledgerDeadline = 250 * time.Millisecond
 
 // Ledger is a [ledger.Ledger] on the server or cluster of a store. Each call is one round trip, in which the script
@@ -85,7 +85,7 @@ func (l *Ledger) call(ctx context.Context, key, operation string, more ...any) (
 	name := append(limit.AppendNetstring(append(append([]byte("{rl:"), l.store.namespacePart...), 'l'), hashable(key)),
 		'}')
 	args := append([]any{nil, nil, 1, string(name), operation}, more...)
-	within := withTimeout(ctx, ledgerDeadline)
+	within := withTimeout(ctx, max(l.store.deadline, ledgerDeadline))
 	defer within.release()
 	return l.store.runScript(within, ledgerScript(), args)
 }
