@@ -3,6 +3,7 @@ package apigw_test
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"reflect"
 	"strings"
 	"testing"
@@ -42,9 +43,9 @@ func TestContextRoundTrip(t *testing.T) {
 			"as an HTTP API's":           `{"lambda":` + context.Raw + `}`,
 			"with what API Gateway adds": `{"integrationLatency":12,"principalId":"x",` + context.Raw[1:],
 		} {
-			got, err := apigw.ReadContext([]byte(text))
+			got, err := apigw.ReadRequestContext([]byte(`{"authorizer":` + text + `}`))
 			if err != nil || !reflect.DeepEqual(got, passed(a)) {
-				t.Errorf("%s: ReadContext(%s)\ngot  %+v, %v\nwant %+v", form, text, got, err, passed(a))
+				t.Errorf("%s: ReadRequestContext(%s)\ngot  %+v, %v\nwant %+v", form, text, got, err, passed(a))
 			}
 		}
 		got, err := apigw.ReadCaller(context.Get(apigw.ContextCaller).Str)
@@ -71,8 +72,8 @@ func TestContextsThatAreRefused(t *testing.T) {
 		`{"lambda":{},"decision":"allowed","tenant":"a"}`, `{"lambda":null,"decision":"allowed","tenant":"a"}`,
 		`{"lambda":{"lambda":{"decision":"allowed","tenant":"a"}}}`, `{"decision":"new_kind","tenant":"a"}`,
 	} {
-		if got, err := apigw.ReadContext([]byte(text)); !errors.Is(err, apigw.ErrContext) {
-			t.Errorf("ReadContext(%s) = %+v, %v; want ErrContext", text, got, err)
+		if got, err := apigw.ReadRequestContext([]byte(`{"authorizer":` + text + `}`)); !errors.Is(err, apigw.ErrContext) {
+			t.Errorf("ReadRequestContext(%s) = %+v, %v; want ErrContext", text, got, err)
 		}
 	}
 	for _, text := range []string{
@@ -122,26 +123,26 @@ func FuzzReadCaller(f *testing.F) {
 
 // Guarantees that no context is read as an allowed call without a caller, puts a line break into a header, or makes the
 // reader panic.
-func FuzzReadContext(f *testing.F) {
+func FuzzReadRequestContext(f *testing.F) {
 	f.Add([]byte(`{"decision":"allowed","httpStatus":200,"tenant":"acme","rateLimit":"\"b\";r=1;t=1"}`))
 	f.Add([]byte(`{"lambda":{"decision":"limited","retryAfter":"1","problem":"{}"}}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		a, err := apigw.ReadContext(data)
+		a, err := apigw.ReadRequestContext(fmt.Appendf(nil, `{"authorizer":%s}`, data))
 		if err != nil {
 			if a != nil || !errors.Is(err, apigw.ErrContext) {
-				t.Errorf("ReadContext(%q) = %v, %v", data, a, err)
+				t.Errorf("ReadRequestContext(%q) = %v, %v", data, a, err)
 			}
 			return
 		}
 		if !json.Valid(a.Body()) {
-			t.Errorf("ReadContext(%q).Body() = %q", data, a.Body())
+			t.Errorf("ReadRequestContext(%q).Body() = %q", data, a.Body())
 		}
 		if a.Kind == answer.Allowed && a.Tenant == "" && !a.Anonymous {
-			t.Errorf("ReadContext(%q) is allowed, but names no tenant and is not anonymous", data)
+			t.Errorf("ReadRequestContext(%q) is allowed, but names no tenant and is not anonymous", data)
 		}
 		a.Header.Each(func(name, value string) {
 			if strings.ContainsAny(value, "\r\n\x00") {
-				t.Errorf("ReadContext(%q): %s is %q", data, name, value)
+				t.Errorf("ReadRequestContext(%q): %s is %q", data, name, value)
 			}
 		})
 	})

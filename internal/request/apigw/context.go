@@ -10,25 +10,14 @@ import (
 	"github.com/sluicelimits/sluice/internal/request/answer"
 )
 
-// ReadContext reads the context of an authorizer's answer as a backend receives it: the JSON object
-// requestContext.authorizer, or its member "lambda" if there is one (payload 2.0). REST APIs turn numbers and booleans
-// into strings. Unknown members are ignored, because API Gateway adds some. The error wraps ErrContext.
-//
-// Values is empty. Problem is nil if the denial came without a body; see [Answer.Body].
-func ReadContext(data []byte) (*Answer, error) {
-	object, err := parse(data, MaxEventBytes)
-	if err != nil {
-		return nil, err
-	}
-	return readContext(object)
-}
-
+// readContext reads the context of an authorizer's answer: the member "lambda" of the object if there is one (payload
+// 2.0), and otherwise the object.
 func readContext(object gjson.Result) (*Answer, error) {
 	r := contextReader{}
-	if inner, found := r.fields(object)["lambda"]; r.err == nil && found {
-		object = inner
-	}
 	f := r.fields(object)
+	if inner, found := f["lambda"]; found {
+		f = r.fields(inner)
+	}
 	a := &Answer{
 		Tenant: r.name(f, ContextTenant), Subject: r.name(f, ContextSubject), Plan: r.name(f, ContextPlan),
 		KeyID:     r.name(f, ContextKeyID),
@@ -55,7 +44,11 @@ func readContext(object gjson.Result) (*Answer, error) {
 	return a, nil
 }
 
-// ReadRequestContext is ReadContext for the member "authorizer" of a requestContext. The error wraps ErrContext.
+// ReadRequestContext reads the context of an authorizer's answer as a backend receives it, in the member "authorizer" of
+// a requestContext. REST APIs turn numbers and booleans into strings. Unknown members are ignored, because API Gateway
+// adds some. The error wraps ErrContext.
+//
+// Values is empty. Problem is nil if the denial came without a body; see [Answer.Body].
 func ReadRequestContext(data []byte) (*Answer, error) {
 	object, err := parse(data, MaxEventBytes)
 	if err != nil {
@@ -76,7 +69,7 @@ func readRequestContext(object gjson.Result) (*Answer, error) {
 	return readContext(context)
 }
 
-// ReadProxyEvent is ReadContext for an event that API Gateway sends to a Lambda function behind it, which may be as
+// ReadProxyEvent is ReadRequestContext for an event that API Gateway sends to a Lambda function behind it, which may be as
 // large as Lambda accepts. It also returns the version of the event's format: "2.0", "1.0", or "" for REST and
 // WebSocket APIs. The error wraps ErrContext.
 func ReadProxyEvent(data []byte) (a *Answer, version string, err error) {

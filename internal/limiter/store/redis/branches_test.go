@@ -19,14 +19,14 @@ import (
 // Guarantees that each algorithm has an entry in the table of algorithms.go, from which the scripts know how long its
 // records are.
 func TestAlgorithmsHaveEntries(t *testing.T) {
-	widths := strings.Split(strings.TrimPrefix(widthTable(), "local WIDTH = {"), ", ")
+	widths := strings.Split(strings.TrimPrefix(commonLua(), "local WIDTH = {"), ", ")
 	for _, a := range limit.Algorithms() {
 		if int(a) >= len(algorithms) || algorithms[a].width == 0 {
 			t.Errorf("the table in algorithms.go has no entry for %s", a)
 			continue
 		}
 		if want := fmt.Sprint(algorithms[a].width); widths[a-1] != want {
-			t.Errorf("the scripts' table %q has the width %s for %s, want %s", widthTable(), widths[a-1], a, want)
+			t.Errorf("the scripts' table %q has the width %s for %s, want %s", commonLua(), widths[a-1], a, want)
 		}
 	}
 }
@@ -51,7 +51,7 @@ func TestScriptsNameUnknownAlgorithms(t *testing.T) {
 	if err := s.Decide(t.Context(), req, time.Now(), d); err != nil {
 		t.Fatal(err)
 	}
-	table := strings.Replace(widthTable(), "{", fmt.Sprintf("{[%d] = 3, ", unknown), 1)
+	common := strings.Replace(commonLua(), "{", fmt.Sprintf("{[%d] = 3, ", unknown), 1)
 
 	ctx := withTimeout(t.Context(), s.deadline)
 	defer ctx.release()
@@ -61,7 +61,7 @@ func TestScriptsNameUnknownAlgorithms(t *testing.T) {
 	const numbersBefore = 3 + 6 // numbers of the request and its pack
 	binary.LittleEndian.PutUint64(q.numbers[8*numbersBefore:], math.Float64bits(unknown))
 	q.heads[0] = unknown
-	_, err = s.runScript(ctx, newScript(table+replyTime+decideSource), q.generalScriptArgs())
+	_, err = s.runScript(ctx, newScript(common+replyTime+decideSource), q.generalScriptArgs())
 	if want := "decide.lua has no branch for algorithm 99"; err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("a decision: %v, want %q", err, want)
 	}
@@ -78,7 +78,7 @@ func TestScriptsNameUnknownAlgorithms(t *testing.T) {
 	args := s.refundArgs(d.Receipt(), 1, time.Now())
 	ids := args[len(args)-1].(string)
 	args[len(args)-1] = string(rune(unknown)) + ids[1:]
-	_, err = s.runScript(ctx, newScript(table+refundSource), args)
+	_, err = s.runScript(ctx, newScript(common+refundSource), args)
 	if want := "refund.lua has no branch for algorithm 99"; err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("a refund: %v, want %q", err, want)
 	}

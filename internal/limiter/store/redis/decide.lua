@@ -233,11 +233,6 @@ local function scaled_up(v, a, by)
   return v < MOST_GRAINS and v or MOST_GRAINS
 end
 
--- leased_grains returns how many grains of a bucket are leased: no more than what is missing, as in package limit.
-local function leased_grains(units, den, missing)
-  return units > (missing - fmod(missing, den)) / den and missing or units * den
-end
-
 -- weighted returns how much of the previous window's count still counts at a time, in a sliding_window.
 local function weighted(prev, start, time, period, tick, ticks)
   local left = between(0, start + period - time, period)

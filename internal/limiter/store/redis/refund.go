@@ -14,7 +14,7 @@ import (
 //go:embed refund.lua
 var refundSource string
 
-var refundScript = sync.OnceValue(func() *script { return newScript(widthTable() + refundSource) })
+var refundScript = sync.OnceValue(func() *script { return newScript(commonLua() + refundSource) })
 
 // The results that refund.lua reports.
 const (

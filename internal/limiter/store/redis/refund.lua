@@ -109,11 +109,6 @@ local function refilled(full, num, at, level, to)
   return at, level < full and level or full
 end
 
--- leased_grains returns how many grains of a bucket are leased: no more than what is missing, as in package limit.
-local function leased_grains(units, den, missing)
-  return units > (missing - math.fmod(missing, den)) / den and missing or units * den
-end
-
 -- bucket refunds the entry of a token_bucket, as package limit does, and returns the units.
 local function bucket(p, record, digest, units, stamp, num, den, full, full_in, headroom, sum_before, eras_before, rate)
   local at, missing = get(p, record[2], 2)

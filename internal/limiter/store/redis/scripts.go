@@ -18,7 +18,7 @@ var decideSource string
 // decideScript handles every request. The generated scripts of shapes handle only the usual ones, and are faster. Like
 // refundScript, it is made when it is first needed, because making the two scripts would add 0.15 ms to the start of a
 // Lambda function.
-var decideScript = sync.OnceValue(func() *script { return newScript(widthTable() + replyTime + decideSource) })
+var decideScript = sync.OnceValue(func() *script { return newScript(commonLua() + replyTime + decideSource) })
 
 // script is a Lua script. Its first line, "#!lua" without the flag no-writes, declares it as a script that writes, so
 // that a replica refuses it even if it would only read: a replica's data is old. Redis 7 and Valkey know that line.
@@ -34,9 +34,17 @@ func newScript(source string) *script {
 	return &script{source: source, hash: goredis.NewScript(source).Hash()}
 }
 
-// widthTable returns the line that goes before decide.lua and refund.lua: the Lua table WIDTH, which says for each kind
-// of record how many doubles its state has.
-func widthTable() string {
+// leasedGrains is a Lua function that decide.lua and refund.lua have in common.
+const leasedGrains = `
+-- leased_grains returns how many grains of a bucket are leased: no more than what is missing, as in package limit.
+local function leased_grains(units, den, missing)
+  return units > (missing - math.fmod(missing, den)) / den and missing or units * den
+end
+`
+
+// commonLua returns what goes before decide.lua and refund.lua: the Lua table WIDTH, which says for each kind of record
+// how many doubles its state has, and leasedGrains.
+func commonLua() string {
 	var table strings.Builder
 	table.WriteString("local WIDTH = {")
 	for _, a := range algorithms[1:] { // algorithm 0 is invalid; without indexes Lua makes an array, which is faster
@@ -46,7 +54,7 @@ func widthTable() string {
 		fmt.Fprintf(&table, "[%d] = %d, ", mark, markWidth)
 	}
 	table.WriteString("}\n")
-	return table.String()
+	return table.String() + leasedGrains
 }
 
 // noRetryCmd is a command that the client never sends a second time, because the first time it may have been carried
