@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -59,34 +58,7 @@ func newCheckCommand() *cobra.Command {
 	flags.BoolVar(&f.json, "json", false, "print problems, warnings and limits as one JSON document on standard output")
 	flags.BoolVarP(&f.quiet, "quiet", "q", false, "print nothing but problems")
 	flags.BoolVar(&f.strict, "strict", false, "fail on warnings, and also warn of example keys and missing ipLimits")
-	completeTenants(c, func() []string { return c.Flags().Args() })
 	return c
-}
-
-// completeTenants completes --tenant with the tenants of the files.
-func completeTenants(c *cobra.Command, files func() []string) {
-	complete := func(_ *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
-		names := slices.Clone(files())
-		if len(names) == 0 {
-			names = slices.Clone(args)
-		}
-		slices.Sort(names)
-		names = slices.Compact(names) // cobra parses the flags twice for a completion, so each file is there twice
-		config, err := loadPlans(c, names)
-		if err != nil {
-			return nil, cobra.ShellCompDirectiveNoFileComp
-		}
-		var ids []string
-		for _, t := range config.Tenants() {
-			if strings.HasPrefix(t.ID, prefix) {
-				ids = append(ids, t.ID)
-			}
-		}
-		return ids, cobra.ShellCompDirectiveNoFileComp
-	}
-	if err := c.RegisterFlagCompletionFunc("tenant", complete); err != nil {
-		panic(err) // the flag is not defined: a mistake in this package
-	}
 }
 
 // checked is the output of --json.

@@ -205,22 +205,6 @@ func TestCheckEffective(t *testing.T) {
 	}
 }
 
-// Guarantees the completions of check.
-func TestCompletion(t *testing.T) {
-	for _, c := range []struct {
-		args []string
-		want string
-	}{
-		{[]string{"__complete", "check", ""}, "yaml\nyml\njson\n:8\n"},
-		{[]string{"__complete", "explain", "--plans", goodPlans, "--tenant", "a"}, "acme\n:4\n"},
-		{[]string{"__complete", "check", goodPlans, "--effective", "--tenant", ""}, "acme\ngone\n:4\n"},
-	} {
-		if got := sluice(t, "", c.args...); got.stdout != c.want {
-			t.Errorf("%q gives %q, want %q", c.args, got.stdout, c.want)
-		}
-	}
-}
-
 // check warns of a sliding_log that may be too small to be divided between cells, since then only one cell grants it.
 func TestCheckWarnsOfSmallLogs(t *testing.T) {
 	for threshold, warns := range map[int]bool{9: true, 10: false} {

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -76,9 +75,10 @@ func TestCompletionOffersFilesForFilesAlone(t *testing.T) {
 	}
 }
 
-// Shell completion offers the words of a flag that takes one of a few words.
+// Shell completion offers the words of a flag that takes one of a few words, and plans files by their extensions.
 func TestCompletionOfWords(t *testing.T) {
 	for _, c := range []struct{ args, want string }{
+		{"check", "yaml\nyml\njson\n:8\n"},
 		{"dev --live-page", "loopback\nall\noff\n:4\n"},
 		{"dev --log-level", "debug\ninfo\nwarn\nerror\n:4\n"},
 	} {
@@ -86,38 +86,5 @@ func TestCompletionOfWords(t *testing.T) {
 			"")...); got.stdout != c.want {
 			t.Errorf("%s: %q, want %q", c.args, got.stdout, c.want)
 		}
-	}
-}
-
-// Shell completion offers the names that the server knows, and nothing if there is no server.
-func TestCompletionOfNames(t *testing.T) {
-	operated(t)
-	plans := filepath.Join("testdata", "operator", "plans.yaml")
-	if r := sluice(t, "", "plan", "apply", plans, "--reason", "x"); r.code != 0 {
-		t.Fatal(r.stderr)
-	}
-	if r := sluice(t, "", "cell", "add", "eu-1", "--reason", "x"); r.code != 0 {
-		t.Fatal(r.stderr)
-	}
-	cases := map[string]string{
-		"tenant get":           "acme\nb & <c>\n",
-		"counter peek acme":    "burst\nwrites\nmonthly\n",
-		"counter peek nobody":  "",
-		"boost add acme":       "burst\nwrites\nmonthly\n",
-		"plan promote pro":     "burst\nwrites\nmonthly\n",
-		"plan get":             "free\npro\n",
-		"key revoke":           "",
-		"cell drain":           "eu-1\n",
-		"tenant get acme more": "",
-	}
-	for args, want := range cases {
-		line := append(append([]string{"__complete"}, strings.Fields(args)...), "")
-		if got := sluice(t, "", line...); got.stdout != want+":4\n" {
-			t.Errorf("%s: %q, want %q", args, got.stdout, want)
-		}
-	}
-	t.Setenv("SLUICE_ENDPOINT", "http://127.0.0.1:1/") // nobody listens there
-	if got := sluice(t, "", "__complete", "tenant", "get", ""); got.stdout != ":4\n" {
-		t.Errorf("without a server: %q", got.stdout)
 	}
 }

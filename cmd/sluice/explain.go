@@ -74,7 +74,6 @@ func newExplainCommand() *cobra.Command {
 	if err := c.MarkFlagFilename("plans", planExtensions...); err != nil {
 		panic(err) // the flag is not defined: a mistake in this package
 	}
-	completeTenants(c, func() []string { return f.plans })
 	return c
 }
 

@@ -41,11 +41,8 @@ type remote struct {
 	json, yes, signs         bool
 }
 
-// flags adds the flags of every operators' command, and the completion of its arguments.
+// flags adds the flags of every operators' command.
 func (r *remote) flags(c *cobra.Command) {
-	if c.ValidArgsFunction == nil {
-		c.ValidArgsFunction = r.complete
-	}
 	r.connection(c.Flags())
 	c.Flags().BoolVar(&r.json, "json", false, "print one JSON document")
 	c.Long = cmp.Or(c.Long, c.Short+".") + remoteHelp

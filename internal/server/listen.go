@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"strconv"
 	"strings"
 	"syscall"
 )
@@ -25,12 +24,13 @@ func CheckAddress(flag, address, example string) error {
 	return nil
 }
 
-// ListenTCP listens at the address that a flag gives. If the port is in use, the error names a free one.
+// ListenTCP listens at the address that a flag gives.
 func ListenTCP(flag, address string) (net.Listener, error) {
 	listener, err := net.Listen("tcp", address)
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
-		return nil, &inUseError{flags: []string{flag}, addresses: []string{address}}
+		return nil, fmt.Errorf("listen on %s: another program uses that port, perhaps a 'sluice dev' or 'sluice serve' "+
+			"that still runs. End it, or choose another port with %s", address, flag)
 	case err != nil:
 		return nil, fmt.Errorf("%s %s: %w", flag, address, err)
 	}
@@ -52,59 +52,4 @@ func listenAt(flag, address string) (net.Listener, error) {
 		return nil, fmt.Errorf("%s %s: %w", flag, address, err)
 	}
 	return listener, nil
-}
-
-// inUseError says that other programs listen at addresses, which flags give.
-type inUseError struct{ flags, addresses []string }
-
-func (e *inUseError) Error() string {
-	free := freeAddresses(e.addresses)
-	for i := range free {
-		free[i] = e.flags[i] + " " + free[i]
-	}
-	who, what := "another program uses that port", "End it, or choose another port"
-	if len(free) > 1 {
-		who, what = "other programs use these ports", "End them, or choose other ports"
-	}
-	return fmt.Sprintf("listen on %s: %s, perhaps a 'sluice dev' or 'sluice serve' that still runs. %s, such as %s",
-		strings.Join(e.addresses, ", "), who, what, strings.Join(free, " "))
-}
-
-// freeAddresses returns for each address another one, on the same host, at a free port above its own.
-func freeAddresses(addresses []string) []string {
-	const most = 1000 // ports that are tried for each address
-	free := make([]string, len(addresses))
-	for i, address := range addresses {
-		host, port, _ := net.SplitHostPort(address) // somebody listens there, so the address can be read
-		n, _ := net.LookupPort("tcp", port)
-		free[i] = net.JoinHostPort(host, "0") // stands for any free port
-		for next := n + 1; next <= min(n+most, 1<<16-1); next++ {
-			candidate := net.JoinHostPort(host, strconv.Itoa(next))
-			if listener, err := net.Listen("tcp", candidate); err == nil {
-				defer func() { _ = listener.Close() }() // until all are found, so that they differ
-				free[i] = candidate
-				break
-			}
-		}
-	}
-	return free
-}
-
-// joinInUse joins errors as errors.Join does, with one line for all addresses that are in use.
-func joinInUse(errs ...error) error {
-	var others []error
-	all := new(inUseError)
-	for _, err := range errs {
-		var inUse *inUseError
-		if errors.As(err, &inUse) {
-			all.flags = append(all.flags, inUse.flags...)
-			all.addresses = append(all.addresses, inUse.addresses...)
-		} else {
-			others = append(others, err)
-		}
-	}
-	if len(all.flags) > 0 {
-		others = append(others, all)
-	}
-	return errors.Join(others...)
 }

@@ -155,7 +155,7 @@ func Listen(c Config) (*Server, error) {
 	s := &Server{c: c, health: health.NewServer(), budget: newBudget(c.MaxMessage, c.Log)}
 	s.stopping, s.stop = context.WithCancel(context.Background())
 	s.setServing(false)
-	err := joinInUse(s.addGRPC(), s.addHTTP("HTTP", c.HTTP, s.clientHandler(), c.TLS),
+	err := errors.Join(s.addGRPC(), s.addHTTP("HTTP", c.HTTP, s.clientHandler(), c.TLS),
 		s.addHTTP("debug", c.Debug, s.debugHandler(), nil), s.addHTTP("pprof", c.Pprof, s.profiles(), nil))
 	if err == nil && len(s.parts) == 0 {
 		err = errors.New("server: no address to listen on")
