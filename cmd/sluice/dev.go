@@ -22,7 +22,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/configfile"
 	"github.com/sluicelimits/sluice/internal/configfile/configyaml"
 	"github.com/sluicelimits/sluice/internal/dev"
-	"github.com/sluicelimits/sluice/internal/dev/gateway/front"
+	"github.com/sluicelimits/sluice/internal/dev/gateway"
 	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
 	"github.com/sluicelimits/sluice/internal/limiter/store/redis"
 	"github.com/sluicelimits/sluice/internal/plan"
@@ -99,10 +99,10 @@ docs/operate.md for the token of operators' calls.`,
 		"or off")
 	f.BoolVar(&o.admin, "admin", true, "answer operators' commands at "+dev.AdminPath+"/")
 	f.IntVar(&o.jitter, "retry-jitter", 0, "lengthen Retry-After by a random share of up to `PERCENT`, 0..100")
-	f.Int64Var(&o.maxBody, "max-body", front.DefaultMaxBodyBytes, "largest request body, in `BYTES`; 0: no limit")
+	f.Int64Var(&o.maxBody, "max-body", gateway.DefaultMaxBodyBytes, "largest request body, in `BYTES`; 0: no limit")
 	f.StringSliceVar(&o.methods, "methods", route.UsualMethods(), "serve only the methods of `LIST`, and answer "+
 		"others with 400; any: every method")
-	durationFlag(f, &o.bodyTimeout, "body-timeout", front.DefaultBodyTimeout,
+	durationFlag(f, &o.bodyTimeout, "body-timeout", gateway.DefaultBodyTimeout,
 		"longest time that the gateway waits for a request body, `DURATION`; "+
 			"each KiB that arrives adds a second; 0: no limit")
 	f.Int64Var(&o.storeMB, "store-mb", memory.DefaultMaxBytes>>20, "most memory for counters, in `MiB`")
@@ -130,7 +130,7 @@ func (o *devOptions) parse(stderr io.Writer) (run dev.Options, peppers []pepperF
 		return run, nil, fmt.Errorf("--log-level %q is not debug, info, warn or error", o.logging)
 	}
 	run.Log = slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: level}))
-	if run.Audience, err = front.ParseAudience(o.livePage); err != nil {
+	if run.Audience, err = gateway.ParseAudience(o.livePage); err != nil {
 		return run, nil, fmt.Errorf("--live-page %w", err)
 	}
 	if err := server.CheckAddress("--listen", o.listen, server.EveryAddress); err != nil {
@@ -311,5 +311,5 @@ func (o *devOptions) parseUpstream() (*url.URL, error) {
 	if err != nil {
 		return nil, fmt.Errorf("--upstream: %w", err)
 	}
-	return u, front.CheckUpstream(u)
+	return u, gateway.CheckUpstream(u)
 }

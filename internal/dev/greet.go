@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/dev/devcells"
-	"github.com/sluicelimits/sluice/internal/dev/gateway/front"
+	"github.com/sluicelimits/sluice/internal/dev/gateway"
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/request/identity"
 )
@@ -113,7 +113,7 @@ func (f *process) greet(w io.Writer) {
 	fmt.Fprintf(&b, "  plans      %s\n  data       %s\n  upstream   %s\n", f.plansFrom(), f.dataIn(), to)
 	switch {
 	case f.pageOff:
-	case f.Audience == front.Loopback && !reachesLoopback(first.listener.Addr()):
+	case f.Audience == gateway.Loopback && !reachesLoopback(first.listener.Addr()):
 		b.WriteString("  live page  off: it is only shown at a loopback address (--live-page all: at any address)\n")
 	default:
 		fmt.Fprintf(&b, "  live page  %s/_sluice/\n", base)

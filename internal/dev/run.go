@@ -23,7 +23,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/control/call"
 	"github.com/sluicelimits/sluice/internal/dev/devcells"
-	"github.com/sluicelimits/sluice/internal/dev/gateway/front"
+	"github.com/sluicelimits/sluice/internal/dev/gateway"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/limiter/metrics"
 	"github.com/sluicelimits/sluice/internal/limiter/resilience"
@@ -67,7 +67,7 @@ type Options struct {
 	Jitter       int           // percent that are added at random to Retry-After, at most
 	MaxBodyBytes int64         // below 0: no bound
 	BodyTimeout  time.Duration // below 0: no bound
-	Audience     front.Audience
+	Audience     gateway.Audience
 	Admin        bool // operators' calls are answered
 
 	StoreBytes int64                                    // most memory of the counters of each cell in Cells
@@ -91,9 +91,9 @@ type Counters struct {
 
 // Run serves until the context ends and the requests in flight are done.
 func Run(ctx context.Context, o Options) error {
-	pageOff := o.Audience == front.Off
+	pageOff := o.Audience == gateway.Off
 	if pageOff { // operators' calls from this machine are still answered
-		o.Audience = front.Loopback
+		o.Audience = gateway.Loopback
 	}
 	f := &process{Options: o, pageOff: pageOff, log: o.Log, homes: map[string]*memory.Store{},
 		away: map[string]*router.Store{}, cells: map[string]*servedCell{}, failed: make(chan error, 1)}
@@ -129,7 +129,7 @@ func (f *process) open() (net.Listener, error) {
 func (f *process) serveGateway(
 	ctx context.Context, listener net.Listener, handler http.Handler, log *slog.Logger,
 ) error {
-	serving := front.NewServer(handler, f.BodyTimeout, log)
+	serving := gateway.NewServer(handler, f.BodyTimeout, log)
 	failed := make(chan error, 1)
 	go func() { failed <- serving.Serve(listener) }()
 	select {

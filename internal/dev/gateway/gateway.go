@@ -8,10 +8,11 @@ import (
 	"net/http"
 	"net/http/httputil"
 	"net/url"
+	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/sluicelimits/sluice/authorizer"
-	"github.com/sluicelimits/sluice/internal/dev/gateway/front"
 	"github.com/sluicelimits/sluice/internal/dev/livepage"
 	"github.com/sluicelimits/sluice/internal/plan/route"
 	"github.com/sluicelimits/sluice/internal/request/answer"
@@ -27,23 +28,21 @@ type Config struct {
 	Recorder    *livepage.Recorder // nil records nothing
 	// Decided is called after each decision with its reason and its duration; nil calls nothing.
 	Decided      func(reason string, took time.Duration)
-	LivePage     http.Handler   // gets requests below /_sluice/, with that prefix removed; nil: no live page
-	Audience     front.Audience // who may see the live page; default Loopback
-	MaxBodyBytes int64          // of a request; 0 selects front.DefaultMaxBodyBytes, below 0 there is no bound
-	Methods      []string       // that are served; nil selects route.UsualMethods, empty: every method
-	Log          *slog.Logger   // default slog.Default()
+	LivePage     http.Handler // gets requests below /_sluice/, with that prefix removed; nil: no live page
+	Audience     Audience     // who may see the live page; default Loopback
+	MaxBodyBytes int64        // of a request; 0 selects DefaultMaxBodyBytes, below 0 there is no bound
+	Methods      []string     // that are served; nil selects route.UsualMethods, empty: every method
+	Log          *slog.Logger // default slog.Default()
 }
 
 // Gateway is the http.Handler of the local gateway. It is safe for concurrent use. Make it with [New].
 type Gateway struct {
-	*front.Front
-	serving
-}
-
-// serving is the gateway's [front.Handler].
-type serving struct {
 	c       Config
 	backend http.Handler
+	panics  atomic.Int64
+
+	warned  atomic.Int64 // when the last failure of the upstream was logged, in seconds since 1970
+	skipped atomic.Int64 // failures since then
 }
 
 // New makes a gateway.
@@ -51,26 +50,34 @@ func New(c Config) (*Gateway, error) {
 	if c.Authorizer == nil {
 		return nil, errors.New("gateway: Authorizer is missing")
 	}
+	if c.MaxBodyBytes == 0 {
+		c.MaxBodyBytes = DefaultMaxBodyBytes
+	}
 	if c.Log == nil {
 		c.Log = slog.Default()
 	}
-	g := &Gateway{serving: serving{c: c}}
-	g.backend = &front.Echo{Message: "Allowed. There is no upstream (--upstream), so this is the request that it " +
-		"would have got.", Refuse: g.Refuse}
+	if c.Methods == nil {
+		c.Methods = route.UsualMethods()
+	}
+	if c.LivePage != nil {
+		c.LivePage = http.StripPrefix(strings.TrimSuffix(reservedPrefix, "/"), c.LivePage)
+	}
+	g := &Gateway{c: c}
+	g.backend = http.HandlerFunc(g.echo)
 	if c.Upstream != nil {
-		if err := front.CheckUpstream(c.Upstream); err != nil {
+		if err := CheckUpstream(c.Upstream); err != nil {
 			return nil, err
 		}
-		g.backend = front.NewProxy(front.Proxy{Rewrite: g.rewrite, Refuse: g.Refuse, Log: c.Log,
-			Hint: ": start the service of --upstream, or correct its URL"})
+		g.backend = g.proxy()
 	}
-	g.Front = front.New(front.Config{Handler: &g.serving, LivePage: c.LivePage, Audience: c.Audience,
-		MaxBodyBytes: c.MaxBodyBytes, Methods: c.Methods, Log: c.Log})
 	return g, nil
 }
 
+// Panics returns how many requests ended in a panic that was caught.
+func (g *Gateway) Panics() int64 { return g.panics.Load() }
+
 // rewrite makes the request to the upstream from an admitted request.
-func (g *serving) rewrite(p *httputil.ProxyRequest) {
+func (g *Gateway) rewrite(p *httputil.ProxyRequest) {
 	p.SetURL(g.c.Upstream)
 	for _, name := range []string{"X-Original-Url", "X-Rewrite-Url"} { // some backends serve their path instead
 		delete(p.Out.Header, name)
@@ -86,12 +93,12 @@ func (g *serving) rewrite(p *httputil.ProxyRequest) {
 	p.SetXForwarded()
 }
 
-// Serve implements [front.Handler]: it asks the authorizer, and passes the request on or denies it. It refuses a path
-// that leads above the root, without asking.
-func (g *serving) Serve(w *front.Response, r *http.Request) {
+// serve asks the authorizer about a request that is not for a reserved page, and passes it on or denies it. It refuses a
+// path that leads above the root, without asking.
+func (g *Gateway) serve(w *response, r *http.Request) {
 	path := r.URL.EscapedPath()
 	if clean := route.Clean(path); clean.Climbs() { // such a path could lead out of the path of Upstream
-		g.Refuse(w, r, answer.BadRequest, answer.NewInstance())
+		g.refuse(w, answer.BadRequest, answer.NewInstance())
 		return
 	}
 	req := authorizer.Request{Method: r.Method, Path: path, Header: r.Header, Peer: r.RemoteAddr}
@@ -102,7 +109,7 @@ func (g *serving) Serve(w *front.Response, r *http.Request) {
 		g.c.Decided(a.Kind.String(), time.Since(began))
 	}
 	g.observe(a, r)
-	w.Last = &a.Header
+	w.last = &a.Header
 	a.Header.Set(w.Header())
 	if !a.Allowed() {
 		g.logDenied(a, r)
@@ -114,22 +121,23 @@ func (g *serving) Serve(w *front.Response, r *http.Request) {
 	g.backend.ServeHTTP(w, r)
 }
 
-// Refuse implements [front.Handler]: it answers with a problem, and with the RateLimit headers if there was a decision.
-func (g *serving) Refuse(w *front.Response, _ *http.Request, k answer.Kind, instance string) {
-	if w.Last == nil {
-		w.Last = new(answer.Header)
+// refuse answers a request that cannot be served with a problem, and with the RateLimit headers if there was a decision.
+// instance is the URI of this occurrence; a line in the log may name it, too.
+func (g *Gateway) refuse(w *response, k answer.Kind, instance string) {
+	if w.last == nil {
+		w.last = new(answer.Header)
 	}
 	p := answer.Problem{Kind: k, Instance: instance}
 	answer.Write(w, k, p.Append(nil))
 }
 
-func (g *serving) logDenied(a *authorizer.Answer, r *http.Request) {
+func (g *Gateway) logDenied(a *authorizer.Answer, r *http.Request) {
 	g.c.Log.DebugContext(r.Context(), "denied", "outcome", a.Kind.String(), "tenant", a.Tenant, "method", r.Method,
-		"path", front.Bounded(a.Path()), "source", a.Source, "instance", a.Instance)
+		"path", bounded(a.Path()), "source", a.Source, "instance", a.Instance)
 }
 
 // observe passes a decision to the live page.
-func (g *serving) observe(a *authorizer.Answer, r *http.Request) {
+func (g *Gateway) observe(a *authorizer.Answer, r *http.Request) {
 	if g.c.Recorder == nil {
 		return
 	}

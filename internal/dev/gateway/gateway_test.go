@@ -24,7 +24,6 @@ import (
 	"github.com/sluicelimits/sluice/internal/cell/planfile"
 	"github.com/sluicelimits/sluice/internal/configfile/configyaml"
 	"github.com/sluicelimits/sluice/internal/dev/gateway"
-	"github.com/sluicelimits/sluice/internal/dev/gateway/front"
 	"github.com/sluicelimits/sluice/internal/dev/livepage"
 	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
 	"github.com/sluicelimits/sluice/internal/request/identity"
@@ -125,7 +124,7 @@ func (f *fixture) serve(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := front.NewServer(f.Gateway, 0, f.log)
+	s := gateway.NewServer(f.Gateway, 0, f.log)
 	go func() { _ = s.Serve(ln) }() // until Close
 	t.Cleanup(func() { _ = s.Close() })
 	return "http://" + ln.Addr().String()
@@ -357,22 +356,22 @@ func upstreamThatReads(t *testing.T) *url.URL {
 func TestLivePageAudience(t *testing.T) {
 	for _, c := range []struct {
 		name     string
-		audience front.Audience
+		audience gateway.Audience
 		peer     string
 		host     string
 		header   http.Header
 		want     int
 	}{
-		{"this machine", front.Loopback, "127.0.0.1:5", "localhost:8080", nil, 200},
-		{"this machine, IPv6", front.Loopback, "[::1]:5", "[::1]:8080", nil, 200},
-		{"another machine", front.Loopback, "198.51.100.9:5", "localhost:8080", nil, 403},
-		{"another machine behind a proxy on this one", front.Loopback, "127.0.0.1:5", "localhost",
+		{"this machine", gateway.Loopback, "127.0.0.1:5", "localhost:8080", nil, 200},
+		{"this machine, IPv6", gateway.Loopback, "[::1]:5", "[::1]:8080", nil, 200},
+		{"another machine", gateway.Loopback, "198.51.100.9:5", "localhost:8080", nil, 403},
+		{"another machine behind a proxy on this one", gateway.Loopback, "127.0.0.1:5", "localhost",
 			http.Header{"X-Forwarded-For": {"198.51.100.9"}}, 403},
-		{"another machine behind a proxy that tells its address", front.Loopback, "127.0.0.1:5", "localhost",
+		{"another machine behind a proxy that tells its address", gateway.Loopback, "127.0.0.1:5", "localhost",
 			http.Header{"X-Real-Ip": {"198.51.100.9"}}, 403},
-		{"a name that was pointed at this machine", front.Loopback, "127.0.0.1:5", "evil.example:8080", nil, 403},
-		{"all", front.All, "198.51.100.9:5", "api.example", nil, 200},
-		{"off", front.Off, "127.0.0.1:5", "localhost", nil, 404},
+		{"a name that was pointed at this machine", gateway.Loopback, "127.0.0.1:5", "evil.example:8080", nil, 403},
+		{"all", gateway.All, "198.51.100.9:5", "api.example", nil, 200},
+		{"off", gateway.Off, "127.0.0.1:5", "localhost", nil, 404},
 	} {
 		f := newFixture(t, plansText(""), func(g *gateway.Config) { g.Audience = c.audience })
 		for _, path := range []string{"/_sluice/", "/_sluice/data.json"} {
@@ -426,7 +425,7 @@ func TestLogsHoldNoAddressAndNoKey(t *testing.T) {
 	}()
 	f := newFixture(t, plansText(""), func(c *gateway.Config) {
 		c.Upstream, c.TrustedHops = &url.URL{Scheme: "http", Host: ln.Addr().String()}, 1
-		c.LivePage, c.Audience = http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("x") }), front.All
+		c.LivePage, c.Audience = http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("x") }), gateway.All
 	})
 	base := f.serve(t)
 	strange := identity.NewKey()
@@ -446,7 +445,7 @@ func TestLogsHoldNoAddressAndNoKey(t *testing.T) {
 	fmt.Fprint(conn, "GARBAGE\r\n\r\n")
 	_, _ = bufio.NewReader(conn).ReadString('\n')
 	conn.Close()
-	front.NewServer(f.Gateway, 0, f.log).ErrorLog.Printf("http: TLS handshake error from 203.0.113.7:1234 and " +
+	gateway.NewServer(f.Gateway, 0, f.log).ErrorLog.Printf("http: TLS handshake error from 203.0.113.7:1234 and " +
 		"[2001:db8:aa::1]:5: EOF")
 
 	text := f.logs.String()

@@ -18,7 +18,6 @@ import (
 	"github.com/sluicelimits/sluice/internal/cell/planfile"
 	"github.com/sluicelimits/sluice/internal/configfile/configyaml"
 	"github.com/sluicelimits/sluice/internal/dev/gateway"
-	"github.com/sluicelimits/sluice/internal/dev/gateway/front"
 	"github.com/sluicelimits/sluice/internal/dev/livepage"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/limiter/resilience"
@@ -135,7 +134,7 @@ func newShared(t *testing.T, c resilience.ChainConfig) *shared {
 	}
 	recorder := livepage.NewRecorder()
 	s := &shared{t, nil, l, p, &gateway.StatusSource{Overview: overview(p), Chain: l, Now: time.Now}}
-	s.gateway, err = gateway.New(gateway.Config{Authorizer: z, Recorder: recorder, Log: silent, Audience: front.All,
+	s.gateway, err = gateway.New(gateway.Config{Authorizer: z, Recorder: recorder, Log: silent, Audience: gateway.All,
 		LivePage: livepage.Handler(recorder, s.status.Status)})
 	if err != nil {
 		t.Fatal(err)

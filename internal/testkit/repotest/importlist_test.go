@@ -132,17 +132,14 @@ var only = map[string][]string{
 	"internal/dev": {
 		"std", "authorizer", "internal/cell/planfile", "internal/control", "internal/control/admin",
 		"internal/control/call", "internal/control/ops", "internal/dev/devcells", "internal/dev/devtoken",
-		"internal/dev/gateway", "internal/dev/gateway/front", "internal/dev/livepage", "internal/limiter/...",
-		"internal/plan", "internal/request/identity", "internal/server", "internal/telemetry",
+		"internal/dev/gateway", "internal/dev/livepage", "internal/limiter/...", "internal/plan",
+		"internal/request/identity", "internal/server", "internal/telemetry",
 	},
 	"internal/dev/accesslog": {"std"},
 	"internal/dev/cost":      {"std", "internal/aws/grants", "internal/configfile/...", "internal/telemetry"},
 	"internal/dev/devtoken":  {"std"},
 	"internal/dev/doctor": {
 		"std", "internal/request/answer", "internal/request/identity", "github.com/dunglas/httpsfv",
-	},
-	"internal/dev/gateway/front": {
-		"std", "internal/plan/route", "internal/request/answer", "internal/request/loopback", "internal/request/redact",
 	},
 	"internal/dev/livepage": {"std", "internal/limiter/limit"},
 	"internal/dev/simulate": {

@@ -1,4 +1,4 @@
-package front
+package gateway
 
 import (
 	"context"
@@ -6,16 +6,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log"
 	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httputil"
 	"net/url"
-	"sync/atomic"
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/request/answer"
+	"github.com/sluicelimits/sluice/internal/request/forward"
 	"github.com/sluicelimits/sluice/internal/request/redact"
 )
 
@@ -39,21 +38,11 @@ func CheckUpstream(u *url.URL) error {
 	return nil
 }
 
-// Proxy sets up [NewProxy].
-type Proxy struct {
-	Rewrite func(*httputil.ProxyRequest)
-	// Refuse answers a request that the upstream did not answer, as [Handler.Refuse] does.
-	Refuse func(w *Response, r *http.Request, kind answer.Kind, instance string)
-	Log    *slog.Logger
-	Hint   string // says what to do if the upstream does not answer, for the log; may be empty
-}
-
-// NewProxy returns a handler that passes requests to an upstream. It streams bodies in both directions, and passes
+// proxy returns a handler that passes requests to the upstream. It streams bodies in both directions, and passes
 // upgrades to WebSocket.
-func NewProxy(p Proxy) http.Handler {
-	failures := &proxyFailures{Proxy: p}
+func (g *Gateway) proxy() http.Handler {
 	return &httputil.ReverseProxy{
-		Rewrite: p.Rewrite,
+		Rewrite: g.rewrite,
 		Transport: &http.Transport{
 			DialContext:           (&net.Dialer{Timeout: dialTimeout}).DialContext,
 			ResponseHeaderTimeout: slowAfter,
@@ -62,8 +51,8 @@ func NewProxy(p Proxy) http.Handler {
 			ForceAttemptHTTP2:     true,
 			DisableCompression:    true, // the client gets the encoding that the upstream sent
 		},
-		ErrorHandler: failures.answer,
-		ErrorLog:     log.New(proxyLog{p.Log}, "", 0),
+		ErrorHandler: g.upstreamFailed,
+		ErrorLog:     slog.NewLogLogger(redact.Handler{Handler: g.c.Log.Handler()}, slog.LevelWarn),
 	}
 }
 
@@ -80,14 +69,8 @@ func bodyKind(err error) (kind answer.Kind, known bool) {
 	return answer.BadRequest, false
 }
 
-// proxyFailures answers requests that the upstream did not answer.
-type proxyFailures struct {
-	Proxy
-	warned  atomic.Int64 // when the last warning was logged, in seconds since 1970
-	skipped atomic.Int64 // failures since then
-}
-
-func (p *proxyFailures) answer(w http.ResponseWriter, r *http.Request, err error) {
+// upstreamFailed answers a request that the upstream did not answer.
+func (g *Gateway) upstreamFailed(w http.ResponseWriter, r *http.Request, err error) {
 	kind, timeout := answer.UpstreamDown, net.Error(nil)
 	if errors.Is(err, context.Canceled) && cameTooLate(r.Context()) {
 		err = ErrSlowBody
@@ -103,46 +86,30 @@ func (p *proxyFailures) answer(w http.ResponseWriter, r *http.Request, err error
 	}
 	instance := answer.NewInstance()
 	if !ofBody {
-		p.warn(instance, err)
+		g.warn(instance, err)
 	}
-	p.Refuse(ResponseOf(w), r, kind, instance)
+	g.refuse(responseOf(w), kind, instance)
 }
 
 // warn logs a failure once a second at most: while the upstream is away, every request fails. A path can name a
 // tenant's things, so it is not logged.
-func (p *proxyFailures) warn(instance string, err error) {
-	now, last := time.Now().Unix(), p.warned.Load()
-	if now == last || !p.warned.CompareAndSwap(last, now) {
-		p.skipped.Add(1)
+func (g *Gateway) warn(instance string, err error) {
+	now, last := time.Now().Unix(), g.warned.Load()
+	if now == last || !g.warned.CompareAndSwap(last, now) {
+		g.skipped.Add(1)
 		return
 	}
-	p.Log.Warn("the upstream did not answer"+p.Hint, "instance", instance, "error", redact.Text(err.Error()),
-		"not_logged", p.skipped.Swap(0))
+	g.c.Log.Warn("the upstream did not answer: start the service of --upstream, or correct its URL", "instance", instance,
+		"error", redact.Text(err.Error()), "not_logged", g.skipped.Swap(0))
 }
 
-// proxyLog logs the lines that httputil.ReverseProxy writes by itself.
-type proxyLog struct{ log *slog.Logger }
-
-func (l proxyLog) Write(b []byte) (int, error) {
-	l.log.Warn("proxy", "message", redact.Text(string(b)))
-	return len(b), nil
-}
-
-// TenantHeader is the header in which a backend gets the tenant, percent-encoded.
-const TenantHeader = "X-Sluice-Tenant"
-
-// Echo takes the place of an upstream: it answers with the request that an upstream would have got.
-type Echo struct {
-	Message string
-	Refuse  func(w *Response, r *http.Request, kind answer.Kind, instance string) // as [Handler.Refuse] does
-}
-
-// ServeHTTP reads the body to its end.
-func (e *Echo) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+// echo takes the place of an upstream: it answers with the request that an upstream would have got. It reads the body to
+// its end.
+func (g *Gateway) echo(w http.ResponseWriter, r *http.Request) {
 	n, err := io.Copy(io.Discard, r.Body)
 	if err != nil {
 		kind, _ := bodyKind(err)
-		e.Refuse(ResponseOf(w), r, kind, answer.NewInstance())
+		g.refuse(responseOf(w), kind, answer.NewInstance())
 		return
 	}
 	body, err := json.MarshalIndent(struct {
@@ -153,7 +120,8 @@ func (e *Echo) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		Tenant    string      `json:"tenant"`
 		BodyBytes int64       `json:"bodyBytes"`
 		Headers   http.Header `json:"headers"`
-	}{e.Message, r.Method, r.URL.EscapedPath(), r.URL.RawQuery, r.Header.Get(TenantHeader), n, r.Header}, "", "  ")
+	}{"Allowed. There is no upstream (--upstream), so this is the request that it would have got.", r.Method,
+		r.URL.EscapedPath(), r.URL.RawQuery, r.Header.Get(forward.Tenant), n, r.Header}, "", "  ")
 	if err != nil { // not reached: strings and numbers always marshal
 		panic(fmt.Sprintf("echo: %v", err))
 	}

@@ -1,4 +1,4 @@
-package front
+package gateway
 
 import (
 	"fmt"
@@ -40,26 +40,26 @@ func reserved(path string) bool {
 	return strings.HasPrefix(path, reservedPrefix) || path == strings.TrimSuffix(reservedPrefix, "/")
 }
 
-func (f *Front) serveReserved(w *Response, r *http.Request) {
+func (g *Gateway) serveReserved(w *response, r *http.Request) {
 	switch {
 	case r.URL.Path == reservedPrefix+"healthz":
 		w.Header().Set("Content-Type", "application/json")
 		w.Header().Set("Cache-Control", "no-store")
 		_, _ = w.Write([]byte("{\"status\":\"ok\"}\n")) // fails only if the client has gone
-	case f.c.LivePage == nil || f.c.Audience == Off:
+	case g.c.LivePage == nil || g.c.Audience == Off:
 		reservedProblem(w, answer.NoRoute)
-	case f.c.Audience == Loopback && !loopback.Direct(r):
+	case g.c.Audience == Loopback && !loopback.Direct(r):
 		reservedProblem(w, answer.LocalOnly)
 	case !strings.HasPrefix(r.URL.Path, reservedPrefix):
 		http.Redirect(w, r, reservedPrefix, http.StatusMovedPermanently)
 	default:
-		f.c.LivePage.ServeHTTP(w, r)
+		g.c.LivePage.ServeHTTP(w, r)
 	}
 }
 
-// reservedProblem answers a request for a reserved page with a problem. It does not use the gateway's Refuse, since
+// reservedProblem answers a request for a reserved page with a problem. It does not use refuse, since
 // reserved pages are no part of the API that the gateway serves.
-func reservedProblem(w *Response, k answer.Kind) {
+func reservedProblem(w *response, k answer.Kind) {
 	var none answer.Header
 	none.Set(w.Header()) // also an answer without limits lists the headers that scripts may read
 	p := answer.Problem{Kind: k, Instance: answer.NewInstance()}

@@ -1,4 +1,4 @@
-package front
+package gateway
 
 import (
 	"context"

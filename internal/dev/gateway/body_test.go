@@ -1,4 +1,4 @@
-package front_test
+package gateway
 
 import (
 	"bufio"
@@ -14,9 +14,6 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"github.com/sluicelimits/sluice/internal/dev/gateway/front"
-	"github.com/sluicelimits/sluice/internal/request/answer"
 )
 
 // pipes is a listener whose connections are pipes. With it, a server and its clients can run in the simulated time of
@@ -47,7 +44,7 @@ func (p *pipes) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)
 func dial(t *testing.T, bodyTimeout time.Duration, h http.Handler) (net.Conn, *bufio.Reader) {
 	t.Helper()
 	l := &pipes{conns: make(chan net.Conn), ended: make(chan struct{})}
-	server := front.NewServer(h, bodyTimeout, slog.New(slog.DiscardHandler))
+	server := NewServer(h, bodyTimeout, slog.New(slog.DiscardHandler))
 	go func() { _ = server.Serve(l) }()
 	client, conn := net.Pipe()
 	t.Cleanup(func() { _ = errors.Join(client.Close(), server.Close()) })
@@ -75,17 +72,11 @@ func send(conn net.Conn, header string, n, part int, pause time.Duration) {
 	}
 }
 
-// refuse answers a refused request in the way of a gateway.
-func refuse(w *front.Response, _ *http.Request, kind answer.Kind, instance string) {
-	p := answer.Problem{Kind: kind, Instance: instance}
-	answer.Write(w, kind, p.Append(nil))
-}
-
 // Guarantees that a client cannot keep a connection by sending a body slowly or not at all, whether or not the handler
 // reads the body. A body that arrives steadily, or that waits for a slow upstream, may take any time.
 func TestSlowBodies(t *testing.T) {
 	const limit, soon = 30 * time.Second, 31 * time.Second
-	echo := &front.Echo{Refuse: refuse}
+	echo := http.HandlerFunc(new(Gateway).echo)
 	denies := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(429) })
 	slow := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { // an upstream that takes a KiB in a minute
 		for b := make([]byte, 1<<10); ; <-time.After(time.Minute) {

@@ -1,0 +1,120 @@
+package gateway
+
+import (
+	"cmp"
+	"log/slog"
+	"net/http"
+	"runtime/debug"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/plan/route"
+	"github.com/sluicelimits/sluice/internal/request/answer"
+	"github.com/sluicelimits/sluice/internal/request/redact"
+)
+
+// DefaultMaxBodyBytes is API Gateway's bound of a request body, too.
+const DefaultMaxBodyBytes = 10 << 20
+
+// ServeHTTP implements http.Handler. It catches and logs a panic, and answers the request
+// nevertheless.
+func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	out := &response{ResponseWriter: w}
+	defer g.recover(out, r)
+	switch limited := g.c.MaxBodyBytes > 0; {
+	case reserved(r.URL.Path):
+		g.serveReserved(out, r)
+	// Neither a CONNECT nor an opaque URL has a path that limits could match.
+	case r.Method == http.MethodConnect || r.URL.Opaque != "",
+		len(g.c.Methods) > 0 && !route.IsOneOf(g.c.Methods, r.Method):
+		g.refuse(out, answer.BadRequest, answer.NewInstance())
+	case limited && r.ContentLength > g.c.MaxBodyBytes:
+		g.refuse(out, answer.TooLarge, answer.NewInstance())
+	default:
+		if limited && r.Body != nil && r.ContentLength != 0 {
+			r.Body = http.MaxBytesReader(w, r.Body, g.c.MaxBodyBytes)
+		}
+		g.serve(out, r)
+	}
+}
+
+// recover logs a panic. If the answer has not begun, it answers with 500; otherwise it cuts the connection.
+func (g *Gateway) recover(w *response, r *http.Request) {
+	p := recover()
+	if p == nil {
+		return
+	}
+	if p == http.ErrAbortHandler { //nolint:errorlint // net/http compares the same value: a handler asks to be cut off
+		panic(p)
+	}
+	g.panics.Add(1)
+	instance := answer.NewInstance()
+	g.c.Log.Error("the gateway panicked while it served a request", "instance", instance, "method", r.Method,
+		"path", bounded(r.URL.Path), "panic", p, "stack", redact.Text(string(debug.Stack())))
+	if w.status != 0 {
+		panic(http.ErrAbortHandler) // part of the answer was sent: only a cut connection tells the client of the error
+	}
+	g.refuse(w, answer.Internal, instance)
+}
+
+// response sets headers right before an answer is sent, so that they replace those of a backend. It remembers the
+// status.
+type response struct {
+	http.ResponseWriter
+	last   *answer.Header // written to the final answer before it is sent; nil changes nothing
+	status int            // 0 while nothing was sent
+}
+
+// responseOf returns w if it is a response already, and otherwise a new response around it.
+func responseOf(w http.ResponseWriter) *response {
+	if out, ok := w.(*response); ok {
+		return out
+	}
+	return &response{ResponseWriter: w}
+}
+
+// Unwrap lets http.ResponseController use the methods of the server's writer.
+func (w *response) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+// WriteHeader adds the headers to the final answer. An interim one (1xx) passes as it is.
+func (w *response) WriteHeader(status int) {
+	if status >= 200 && w.status == 0 {
+		w.status = status
+		if w.last != nil {
+			w.last.Set(w.Header())
+		}
+	}
+	w.ResponseWriter.WriteHeader(status)
+}
+
+func (w *response) Write(b []byte) (int, error) {
+	if w.status == 0 {
+		w.WriteHeader(http.StatusOK)
+	}
+	return w.ResponseWriter.Write(b)
+}
+
+// bounded cuts a text of a client for logs and pages, to 200 bytes.
+func bounded(s string) string {
+	const most = 200 // long enough for most paths, short enough for a line of a log
+	if len(s) <= most {
+		return s
+	}
+	return s[:most] + "…"
+}
+
+// NewServer returns a server for h that slow clients cannot hold up. bodyTimeout is how long the server waits for the
+// body of a request; each KiB that arrives adds a second, up to bodyTimeout. 0 selects DefaultBodyTimeout; below 0
+// there is no bound. After that time, reading the body fails with ErrSlowBody, and the connection is closed after the
+// answer. There is no bound for an answer, for an upstream that accepts a body slowly, and for an upgraded connection.
+func NewServer(h http.Handler, bodyTimeout time.Duration, log *slog.Logger) *http.Server {
+	if bodyTimeout >= 0 {
+		h = limitWaiting(h, cmp.Or(bodyTimeout, DefaultBodyTimeout))
+	}
+	return &http.Server{
+		Handler:           h,
+		ReadHeaderTimeout: 10 * time.Second,
+		IdleTimeout:       2 * time.Minute,
+		MaxHeaderBytes:    64 << 10,
+		ErrorLog:          slog.NewLogLogger(redact.Handler{Handler: log.Handler()}, slog.LevelWarn),
+	}
+}
