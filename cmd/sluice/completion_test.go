@@ -15,7 +15,7 @@ func TestCompletionOffersFilesForFilesAlone(t *testing.T) {
 		"check": "8", "plan apply": "8", "plan diff": "8", "simulate": "0",
 		"doctor --key-file": "0", "explain --plans": "8", "dev --issuers": "8", "dev --plans": "8",
 		"simulate --plans":  "8",
-		"cost --price-file": "8", "cost --deployment": "8",
+		"cost --deployment": "8",
 		"simulate --log":    "0",
 		"audit verify --db": "0", "dev --pepper": "0",
 		"dev --address-key": "0", "serve --address-key": "0",

@@ -21,9 +21,9 @@ const costExample = `  sluice cost --rps 50 --deployment infra/deployment.yaml
 
 // costFlags is the command line of cost.
 type costFlags struct {
-	profile, priceFile, deployment string
-	json                           bool
-	w                              cost.Workload
+	profile, deployment string
+	json                bool
+	w                   cost.Workload
 }
 
 func newCostCommand() *cobra.Command {
@@ -58,10 +58,8 @@ func newCostCommand() *cobra.Command {
 		"the audit trail has signed anchors (control.audit.anchors of the deployment file)")
 	flags.BoolVar(&w.PlatformLogs, "platform-logs", w.PlatformLogs, "Lambda's own log lines for each call are kept")
 	flags.StringVar(&f.deployment, "deployment", "", "deployment `FILE` with the cells to pay for")
-	flags.StringVar(&f.priceFile, "price-file", "", "JSON `FILE` with prices that replace those of this program")
 	flags.BoolVar(&f.json, "json", false, "print JSON")
-	_ = c.MarkFlagFilename("price-file", "json") // fails only for a flag that does not exist
-	_ = c.MarkFlagFilename("deployment", "yaml", "yml", "json")
+	_ = c.MarkFlagFilename("deployment", "yaml", "yml", "json") // fails only for a flag that does not exist
 	_ = c.RegisterFlagCompletionFunc("profile", cobra.FixedCompletions([]string{"small", "full"},
 		cobra.ShellCompDirectiveNoFileComp))
 	return c
@@ -76,7 +74,7 @@ func (f *costFlags) run(c *cobra.Command) error {
 			"idle deployment")}
 	}
 	f.w.Profile = cost.Profile(f.profile)
-	prices, err := f.prices()
+	prices, err := cost.ListPrices()
 	if err != nil {
 		return err
 	}
@@ -94,27 +92,19 @@ func (f *costFlags) run(c *cobra.Command) error {
 	return bill.WriteText(c.OutOrStdout())
 }
 
-// prices returns the prices of the program, in which those of --price-file replace others.
-func (f *costFlags) prices() (*cost.Prices, error) {
-	listed, err := cost.ListPrices()
-	if err != nil || f.priceFile == "" {
-		return listed, err
-	}
-	text, err := readCostFile("--price-file", f.priceFile)
-	if err != nil {
-		return nil, err
-	}
-	return cost.ReadPrices(listed, f.priceFile, text)
-}
-
 // readDeployment sets the flags that are not given, by the deployment file.
 func (f *costFlags) readDeployment(c *cobra.Command) error {
 	if f.deployment == "" {
 		return nil
 	}
-	text, err := readCostFile("--deployment", f.deployment)
+	file, err := os.Open(f.deployment)
 	if err != nil {
-		return err
+		return fmt.Errorf("--deployment: %w", err)
+	}
+	defer func() { _ = file.Close() }() // the file was only read
+	text, err := io.ReadAll(io.LimitReader(file, cost.MaxFileBytes+1))
+	if err != nil {
+		return fmt.Errorf("--deployment: %w", err)
 	}
 	values, err := cost.ReadDeployment(f.deployment, text, c.Flags().Changed)
 	if err != nil {
@@ -126,18 +116,4 @@ func (f *costFlags) readDeployment(c *cobra.Command) error {
 		}
 	}
 	return nil
-}
-
-// readCostFile reads a file that a flag names, up to a byte more than a file may have.
-func readCostFile(flag, name string) ([]byte, error) {
-	file, err := os.Open(name)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", flag, err)
-	}
-	defer func() { _ = file.Close() }() // the file was only read
-	text, err := io.ReadAll(io.LimitReader(file, cost.MaxFileBytes+1))
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", flag, err)
-	}
-	return text, nil
 }

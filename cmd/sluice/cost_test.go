@@ -65,8 +65,7 @@ func misquoted(t *testing.T, page string) (wrong []string, quoted int) {
 	return wrong, quoted
 }
 
-// Guarantees that the bills in README.md and docs/cost.md are those that the command prints, and that the price file in
-// docs/cost.md is valid.
+// Guarantees that the bills in README.md and docs/cost.md are those that the command prints.
 func TestCostIsQuoted(t *testing.T) {
 	t.Parallel()
 	for file, least := range map[string]int{"README.md": 3, "docs/cost.md": 13} {
@@ -80,19 +79,6 @@ func TestCostIsQuoted(t *testing.T) {
 		}
 		if quoted < least {
 			t.Errorf("%s quotes %d bills, want %d", file, quoted, least)
-		}
-		if file != "docs/cost.md" {
-			continue
-		}
-		_, form, _ := strings.Cut(string(page), "```json\n")
-		form, _, _ = strings.Cut(form, "```")
-		path := filepath.Join(t.TempDir(), "page.json")
-		if err := os.WriteFile(path, []byte(form), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if got := sluice(t, "", "cost", "--rps", "50", "--price-file", path); got.code != 0 || !strings.Contains(
-			got.stdout, "$0.18 for 1,000,000") {
-			t.Errorf("the command with the price file of %s gives %+v", file, got)
 		}
 	}
 }
@@ -136,8 +122,8 @@ func TestCostRefuses(t *testing.T) {
 		{"--rps 50 --cells 0", "--cells is outside 1..1000"},
 		{"--rps 50 --cells -1", "--cells is outside 1..1000"},
 		{"--rps 50 --cells two", `invalid argument "two" for "--cells" flag`},
-		{"--rps 50 --region nowhere-1", `--region "nowhere-1" has no prices; there are eu-west-1, us-east-1, and ` +
-			`--price-file adds others`},
+		{"--rps 50 --region nowhere-1", `--region "nowhere-1" has no prices; there are eu-west-1, us-east-1. ` +
+			`--json has the quantities, for prices of your own`},
 		{"--rps 50 --profile medium", `--profile "medium" is neither small nor full`},
 		{"--rps 50 --denied-share 2", "--denied-share is outside 0..1"},
 		{"--rps 50 --denied-share x", `invalid argument "x" for "--denied-share" flag`},
@@ -154,30 +140,6 @@ func TestCostRefuses(t *testing.T) {
 			strings.Count(got.stderr, "\n") != 1 {
 			t.Errorf("cost %s gives %+v; want exit %d and one line with %q", tt.args, got, exitUsage, tt.want)
 		}
-	}
-}
-
-// Guarantees that the prices in a file replace the built-in ones, and that a file with an error is refused with the
-// place of the error.
-func TestCostPriceFile(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "prices.json")
-	for text, want := range map[string]string{
-		`{"prices":[{"id":"lambda.requests","asOf":"2026-10-01","usd":{"us-east-1":0}}]}`: "",
-		`{"prices":[{"id":"lambda.requests","asOf":"2026-10-01","usd":{"us-east-1":-1}}]}`: file +
-			`: price "lambda.requests": in us-east-1: usd is -1`,
-	} {
-		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		got := sluice(t, "", "cost", "--rps", "50", "--price-file", file)
-		if (got.code == 0) != (want == "") || !strings.Contains(got.stderr, want) ||
-			(want == "") != strings.Contains(got.stdout, "to 2026-10-01") {
-			t.Errorf("the price file %s gives %+v, want %q", text, got, want)
-		}
-	}
-	got := sluice(t, "", "cost", "--rps", "50", "--price-file", file+".none")
-	if got.code != exitFailed || !strings.Contains(got.stderr, "--price-file: open ") {
-		t.Errorf("%+v", got)
 	}
 }
 

@@ -2,7 +2,6 @@ package cost
 
 import (
 	"fmt"
-	"time"
 
 	"github.com/sluicelimits/sluice/internal/aws/grants"
 )
@@ -81,8 +80,8 @@ func (b *Bill) calculateAmounts() error {
 			return fmt.Errorf("%s, %s: costs more than %s dollars", l.Service, l.What, grouped(mostDollars))
 		}
 		l.Amount = micros(dollars)
-		l.Quantity, l.Unit, l.Price = plainDecimal(l.exact, 6), p.unit, p.shown(region)
-		l.Published, l.AsOf = p.published, p.asOf[region].Format(time.DateOnly)
+		l.Quantity, l.Unit, l.Price = plainDecimal(l.exact, 6), p.Unit, p.shown(region)
+		l.Published, l.AsOf = p.Published, p.AsOf
 		b.Total += l.Amount
 	}
 	return nil

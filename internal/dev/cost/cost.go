@@ -1,9 +1,8 @@
 // Package cost calculates what a deployment of Sluice costs in a month, line by line, from AWS's list prices and from
 // measurements of Sluice.
 //
-// It does no I/O: it makes a [Bill] from a [Workload] and [Prices]. The prices are in prices.json, and a file can
-// replace some of them; see [ReadPrices]. Each line is rounded half up to a millionth of a dollar, and the total is the
-// sum of these integers.
+// It does no I/O: it makes a [Bill] from a [Workload] and [Prices], which are in prices.json. Each line is rounded half
+// up to a millionth of a dollar, and the total is the sum of these integers.
 //
 // Memory sizes, schedules and alarms come from package grants, with which functions are deployed; metrics come from
 // package telemetry, with which functions write them. All other assumptions are in assumptions.go, each with its

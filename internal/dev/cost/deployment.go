@@ -10,7 +10,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/configfile/configyaml"
 )
 
-// MaxFileBytes is the largest size of a price file and of a deployment file.
+// MaxFileBytes is the largest size of a deployment file.
 const MaxFileBytes = 1 << 20
 
 // ReadDeployment reads the settings of a deployment file that change the bill. It returns them as values of the

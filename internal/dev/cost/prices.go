@@ -2,32 +2,34 @@ package cost
 
 import (
 	_ "embed"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 )
 
 //go:embed prices.json
 var listed []byte
 
-// Prices are AWS's prices, by region. The zero Prices has none.
+// Prices are AWS's prices, by region.
 type Prices struct {
-	From []string // the files that replaced some of the prices, in the order in which they were read
-
-	prices  map[string]*price
-	regions []string // regions that have all prices; sorted
+	prices  map[string]*price // by id
+	regions []string          // that have prices; sorted
 }
 
 // price is the price of one kind of unit.
 type price struct {
-	id, unit, published string
-	per                 float64              // number of units that usd is for
-	usd                 map[string][]step    // by region
-	asOf                map[string]time.Time // the day on which that was the price, by region
+	ID, Unit  string
+	Published string           // where AWS has the price
+	AsOf      string           // a day on which it was the price in each region
+	Per       float64          // number of units that USD is for
+	USD       map[string]steps // by region
 }
+
+// steps are the prices of the units of a month up to certain amounts. In the list, one step may be a number.
+type steps []step
 
 // step is the price of the units of a month up to an amount.
 type step struct {
@@ -35,8 +37,28 @@ type step struct {
 	USD  float64
 }
 
+// UnmarshalJSON implements [json.Unmarshaler].
+func (s *steps) UnmarshalJSON(text []byte) error {
+	if text[0] == '[' {
+		return json.Unmarshal(text, (*[]step)(s))
+	}
+	*s = steps{{}}
+	return json.Unmarshal(text, &(*s)[0].USD)
+}
+
 // ListPrices returns the prices that come with the program.
-func ListPrices() (*Prices, error) { return ReadPrices(nil, "prices.json", listed) }
+func ListPrices() (*Prices, error) {
+	var file struct{ Prices []*price }
+	if err := json.Unmarshal(listed, &file); err != nil {
+		return nil, fmt.Errorf("prices.json: %w", err)
+	}
+	p := &Prices{prices: map[string]*price{}}
+	for _, one := range file.Prices {
+		p.prices[one.ID] = one
+		p.regions = slices.Sorted(maps.Keys(one.USD)) // every price is for the same regions
+	}
+	return p, nil
+}
 
 // Nodes returns the types of cache nodes that have a price, sorted.
 func (p *Prices) Nodes() []string {
@@ -51,25 +73,15 @@ func (p *Prices) Nodes() []string {
 
 func (p *Prices) hasNode(node, region string) bool {
 	of := p.prices[nodePrice+node]
-	return of != nil && of.usd[region] != nil
+	return of != nil && of.USD[region] != nil
 }
 
 const nodePrice = "elasticache." // begins the id of the price of a node; the type of the node follows
 
-// knownPrices returns the ids of the prices that lines of a bill use, except for those of nodes.
-func knownPrices() []string {
-	return []string{
-		"lambda.requests", "lambda.duration", "dynamodb.writes", "dynamodb.reads", "transfer.zones",
-		"vpc.endpoint.hours", "vpc.nat.hours", "vpc.ipv4.hours", "sqs.requests", "s3.puts", "secretsmanager.secrets",
-		"kms.keys", "kms.requests", "cloudwatch.metrics", "cloudwatch.alarms", "cloudwatch.dashboards",
-		"cloudwatch.logs", "appconfig.requests", "appconfig.received", "cloudtrail.data",
-	}
-}
-
 // amount returns the cost of a monthly quantity in a region, in dollars.
 func (p *price) amount(region string, quantity float64) float64 {
 	total, from := 0.0, 0.0
-	for _, s := range p.usd[region] {
+	for _, s := range p.USD[region] {
 		if quantity <= from {
 			break
 		}
@@ -77,7 +89,7 @@ func (p *price) amount(region string, quantity float64) float64 {
 		if s.UpTo > 0 {
 			to = min(quantity, s.UpTo)
 		}
-		total += (to - from) * s.USD / p.per
+		total += (to - from) * s.USD / p.Per
 		from = to
 	}
 	return total
@@ -85,12 +97,12 @@ func (p *price) amount(region string, quantity float64) float64 {
 
 // shown formats the price for a bill. A price with steps is shown as that of the first step and of the last.
 func (p *price) shown(region string) string {
-	all := p.usd[region]
+	all := p.USD[region]
 	text := "$" + cents(all[0].USD)
 	if len(all) > 1 {
 		text += " to $" + cents(all[len(all)-1].USD)
 	}
-	return text + " for " + decimal(p.per, 0)
+	return text + " for " + decimal(p.Per, 0)
 }
 
 // cents formats a with at least two digits after the point, and as many as it has.

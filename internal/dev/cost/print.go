@@ -38,9 +38,6 @@ func (b *Bill) Notes() []string {
 		fmt.Sprintf("A month of %d hours. All cells are in one region and account, and each tenant calls each of "+
 			"them. Nothing of this has been measured on AWS.", hours),
 	}
-	for _, file := range b.Prices.From {
-		notes = append(notes, fmt.Sprintf("Some prices are from %s.", file))
-	}
 	if w.RPS == 0 {
 		return notes
 	}

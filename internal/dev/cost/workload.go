@@ -103,8 +103,8 @@ func (w *Workload) checkDeployment(p *Prices) error {
 	bad := func(format string, args ...any) error { return &WorkloadError{fmt.Sprintf(format, args...)} }
 	switch {
 	case !slices.Contains(p.regions, w.Region):
-		return bad("region %q has no prices; there are %s, and --price-file adds others", clip(w.Region),
-			strings.Join(p.regions, ", "))
+		return bad("region %q has no prices; there are %s. --json has the quantities, for prices of your own",
+			clip(w.Region), strings.Join(p.regions, ", "))
 	case !slices.Contains(Profiles(), w.Profile):
 		return bad("profile %q is neither small nor full", clip(string(w.Profile)))
 	case w.Duration != 0 && (w.Duration < time.Millisecond || w.Duration > 10*time.Second):
@@ -112,7 +112,7 @@ func (w *Workload) checkDeployment(p *Prices) error {
 	case w.Canary != 0 && (w.Canary < time.Minute || w.Canary > 24*time.Hour):
 		return bad("canary %s is outside 1m..24h; 0 is none", w.Canary)
 	case w.Profile == Full && !p.hasNode(w.Node, w.Region):
-		return bad("node %q has no price in %s; there are %s, and --price-file adds others", clip(w.Node), w.Region,
+		return bad("node %q has no price in %s; there are %s", clip(w.Node), w.Region,
 			strings.Join(p.Nodes(), ", "))
 	case w.Profile == Small && (w.Quotas || w.NAT > 0):
 		return bad("quotas and nat are for --profile full: a small cell has its quotas with the rest, and no VPC")
