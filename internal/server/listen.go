@@ -29,8 +29,8 @@ func ListenTCP(flag, address string) (net.Listener, error) {
 	listener, err := net.Listen("tcp", address)
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
-		return nil, fmt.Errorf("listen on %s: another program uses that port, perhaps a 'sluice dev' or 'sluice serve' "+
-			"that still runs. End it, or choose another port with %s", address, flag)
+		return nil, fmt.Errorf("listen on %s: another program uses that port, perhaps a 'sluice dev' or 'sluice "+
+			"serve' that still runs. End it, or choose another port with %s", address, flag)
 	case err != nil:
 		return nil, fmt.Errorf("%s %s: %w", flag, address, err)
 	}

@@ -93,8 +93,8 @@ func (g *Gateway) rewrite(p *httputil.ProxyRequest) {
 	p.SetXForwarded()
 }
 
-// serve asks the authorizer about a request that is not for a reserved page, and passes it on or denies it. It refuses a
-// path that leads above the root, without asking.
+// serve asks the authorizer about a request that is not for a reserved page, and passes it on or denies it. A path that
+// leads above the root is refused without asking.
 func (g *Gateway) serve(w *response, r *http.Request) {
 	path := r.URL.EscapedPath()
 	if clean := route.Clean(path); clean.Climbs() { // such a path could lead out of the path of Upstream
@@ -121,8 +121,8 @@ func (g *Gateway) serve(w *response, r *http.Request) {
 	g.backend.ServeHTTP(w, r)
 }
 
-// refuse answers a request that cannot be served with a problem, and with the RateLimit headers if there was a decision.
-// instance is the URI of this occurrence; a line in the log may name it, too.
+// refuse answers with a problem, and with the RateLimit headers if there was a decision. instance is the URI of this
+// occurrence; a line in the log may name it, too.
 func (g *Gateway) refuse(w *response, k answer.Kind, instance string) {
 	if w.last == nil {
 		w.last = new(answer.Header)

@@ -99,12 +99,11 @@ func (g *Gateway) warn(instance string, err error) {
 		g.skipped.Add(1)
 		return
 	}
-	g.c.Log.Warn("the upstream did not answer: start the service of --upstream, or correct its URL", "instance", instance,
-		"error", redact.Text(err.Error()), "not_logged", g.skipped.Swap(0))
+	g.c.Log.Warn("the upstream did not answer: start the service of --upstream, or correct its URL", "instance",
+		instance, "error", redact.Text(err.Error()), "not_logged", g.skipped.Swap(0))
 }
 
-// echo takes the place of an upstream: it answers with the request that an upstream would have got. It reads the body to
-// its end.
+// echo takes the place of an upstream: it reads the body, and answers with the request that an upstream would have got.
 func (g *Gateway) echo(w http.ResponseWriter, r *http.Request) {
 	n, err := io.Copy(io.Discard, r.Body)
 	if err != nil {

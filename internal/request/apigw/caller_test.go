@@ -72,7 +72,8 @@ func TestContextsThatAreRefused(t *testing.T) {
 		`{"lambda":{},"decision":"allowed","tenant":"a"}`, `{"lambda":null,"decision":"allowed","tenant":"a"}`,
 		`{"lambda":{"lambda":{"decision":"allowed","tenant":"a"}}}`, `{"decision":"new_kind","tenant":"a"}`,
 	} {
-		if got, err := apigw.ReadRequestContext([]byte(`{"authorizer":` + text + `}`)); !errors.Is(err, apigw.ErrContext) {
+		got, err := apigw.ReadRequestContext([]byte(`{"authorizer":` + text + `}`))
+		if !errors.Is(err, apigw.ErrContext) {
 			t.Errorf("ReadRequestContext(%s) = %+v, %v; want ErrContext", text, got, err)
 		}
 	}

@@ -44,9 +44,9 @@ func readContext(object gjson.Result) (*Answer, error) {
 	return a, nil
 }
 
-// ReadRequestContext reads the context of an authorizer's answer as a backend receives it, in the member "authorizer" of
-// a requestContext. REST APIs turn numbers and booleans into strings. Unknown members are ignored, because API Gateway
-// adds some. The error wraps ErrContext.
+// ReadRequestContext reads the context of an authorizer's answer as a backend receives it, in the member "authorizer"
+// of a requestContext. REST APIs turn numbers and booleans into strings. Unknown members are ignored, because API
+// Gateway adds some. The error wraps ErrContext.
 //
 // Values is empty. Problem is nil if the denial came without a body; see [Answer.Body].
 func ReadRequestContext(data []byte) (*Answer, error) {
@@ -69,8 +69,8 @@ func readRequestContext(object gjson.Result) (*Answer, error) {
 	return readContext(context)
 }
 
-// ReadProxyEvent is ReadRequestContext for an event that API Gateway sends to a Lambda function behind it, which may be as
-// large as Lambda accepts. It also returns the version of the event's format: "2.0", "1.0", or "" for REST and
+// ReadProxyEvent is ReadRequestContext for an event that API Gateway sends to a Lambda function behind it, which may be
+// as large as Lambda accepts. It also returns the version of the event's format: "2.0", "1.0", or "" for REST and
 // WebSocket APIs. The error wraps ErrContext.
 func ReadProxyEvent(data []byte) (a *Answer, version string, err error) {
 	root, err := parse(data, math.MaxInt)
