@@ -21,7 +21,6 @@
 //	ratelimit.go    RateLimitService: the rate limit service for Envoy on Fargate, behind a network load balancer
 //	worker.go       Worker: a function that has a queue's messages handled under a provider's limit
 //	waf.go          a firewall in front of REST APIs; it works without any store
-//	usageplans.go   API Gateway usage plans for a REST API; they work without any store
 //	attach*.go      AttachREST, AttachHTTP, AttachWebSocket: the authorizer in front of an API
 //	parts.go        tables, queues and the operators' API
 //	pepper          a program that adds a pepper to the secret

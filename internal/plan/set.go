@@ -92,12 +92,6 @@ func (e *Effective) Methods() []string { return e.spec.rule.Methods }
 // Pattern returns the path pattern of the limit's match; "/**" if the limit is for any path.
 func (e *Effective) Pattern() string { return patternText(e.spec.rule) }
 
-// CountsAll reports whether every request counts against the limit: the limit has no match, and no group in which
-// another limit could apply instead.
-func (e *Effective) CountsAll() bool {
-	return e.spec.rule.Any && len(e.spec.rule.Methods) == 0 && e.Group == ""
-}
-
 // Attributes are the parts of a request that decide which counters it is charged to and what it costs. The functions
 // may be nil.
 type Attributes struct {
