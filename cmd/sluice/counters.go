@@ -52,10 +52,9 @@ until their leases end.`,
 			"  sluice counter reset acme monthly --cell eu-1 --reason 'our test used it up'",
 	}), newCountersCommand(&cobra.Command{
 		Use: "refund TENANT LIMIT", Short: "Give units back to a tenant in a cell",
-		Long: `Gives units back to the open windows of a limit. A counter does not go below zero. A
-sliding_log or sliding_buckets gets its newest units back first; the next free time of a
-leaky_bucket moves nearer. A token_bucket cannot be refunded: it refills by itself, and can be reset
-or boosted instead.`,
+		Long: `Gives units back to the open windows of a limit. A counter does not go below zero. The next
+free time of a leaky_bucket moves nearer. A token_bucket, a sliding_log and sliding_buckets cannot
+be refunded: they can be reset or boosted instead.`,
 		Example: "  sluice counter refund acme monthly --units 5000 --cell eu-1 --reason 'retries of our outage'",
 	}))
 	return c

@@ -23,10 +23,10 @@
 //   - ipLimits of a small cell, which each instance counts in its own memory;
 //   - counters per claim.
 //
-// Reset works on every algorithm. Refund works on all but token_bucket: what the bucket has refilled since the units
-// were charged has already made up for them, and without a receipt nobody knows how much that is. In counters with
-// stamps (sliding_log, sliding_buckets) the newest units are given back first; a leaky_bucket's next free time becomes
-// earlier, at the earliest the present.
+// Reset works on every algorithm. Refund works on counters of windows and quotas, and on leaky_bucket, whose next free
+// time becomes earlier, at the earliest the present. It does not work on token_bucket: what the bucket has refilled
+// since the units were charged has already made up for them, and without a receipt nobody knows how much that is. Nor
+// does it work on sliding_log and sliding_buckets, where each unit belongs to the time at which it was charged.
 package ops
 
 import (

@@ -60,106 +60,21 @@ func (k *counters) emptyStamped(ctx context.Context) error {
 func (k *counters) refund(ctx context.Context, units, now int64) error {
 	for _, c := range k.req.Charges {
 		for i := range c.Limit.Tiers {
-			if t := &c.Limit.Tiers[i]; t.Leasing().Refills {
+			t := &c.Limit.Tiers[i]
+			switch {
+			case t.Leasing().Refills:
 				return call.Refuse(call.Unsupported, "limit %s: a %s cannot be refunded without a receipt: what it "+
 					"has refilled since the units were charged has already made up for them, and nobody knows how "+
 					"much that is. Reset it, or boost the limit; nothing was changed", c.Limit.ID, t.Algorithm)
+			case stamped(t):
+				return call.Refuse(call.Unsupported, "limit %s: a %s cannot be refunded without a receipt: each of "+
+					"its units belongs to the time at which it was charged, and nobody knows which these were. Reset "+
+					"it, or boost the limit; nothing was changed", c.Limit.ID, t.Algorithm)
 			}
 		}
 	}
-	_, err := k.correct(ctx, func(_ int, t *limit.Tier) limit.LeaseRequest {
-		if stamped(t) {
-			return limit.LeaseRequest{}
-		}
+	_, err := k.correct(ctx, func(_ int, _ *limit.Tier) limit.LeaseRequest {
 		return limit.LeaseRequest{Correction: -units, CorrectionAt: now}
 	})
-	if err != nil || !k.anyStamped() {
-		return err
-	}
-	d, err := k.peek(ctx, k.req)
-	if err != nil {
-		return err
-	}
-	for i := range d.Results {
-		if stamped(d.Results[i].Tier) {
-			if err := k.refundStamps(ctx, i, units, &d.Results[i]); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-// refundStamps gives units back to the tier of result i, the newest first. Each step gives back at most as many units
-// as the newest stamp is known to have, so that exactly these units are given back even if the counter is charged
-// meanwhile.
-func (k *counters) refundStamps(ctx context.Context, i int, units int64, r *limit.Result) error {
-	for range mostStamps {
-		if units == 0 || r.Used() <= 0 {
-			return nil
-		}
-		back, at, err := k.inNewest(ctx, i, units, r)
-		if err != nil {
-			return err
-		}
-		d, err := k.correct(ctx, func(j int, _ *limit.Tier) limit.LeaseRequest {
-			if j == i {
-				return limit.LeaseRequest{Correction: -back, CorrectionAt: at}
-			}
-			return limit.LeaseRequest{}
-		})
-		if err != nil {
-			return err
-		}
-		r, units = &d.Results[i], units-back
-	}
-	return call.Refuse(call.Conflict, "the counter changes too fast: %d of the units were not given back", units)
-}
-
-// inNewest returns how many of the wanted units the newest stamp has, at least 1, and that stamp.
-func (k *counters) inNewest(ctx context.Context, i int, want int64, r *limit.Result) (units, at int64, err error) {
-	at = newest(r)
-	if r.Tier.Counting().EachCharge { // each charge has a stamp of its own, and most charges have one unit
-		return 1, at, nil
-	}
-	has := func(units int64) (bool, error) {
-		there, stamp, err := k.newestHas(ctx, i, units)
-		return there && stamp == at, err
-	}
-	least, most := int64(1), min(want, r.Used(), r.Tier.Threshold) // bounds of the binary search
-	if all, err := has(most); all || err != nil {
-		return most, at, err
-	}
-	for most--; least < most; {
-		middle := (least + most + 1) / 2
-		if more, err := has(middle); err != nil {
-			return 0, 0, err
-		} else if more {
-			least = middle
-		} else {
-			most = middle - 1
-		}
-	}
-	return least, at, nil
-}
-
-// newestHas reports whether the newest stamp has at least this many units, 1..threshold, and returns that stamp. It
-// peeks a cost of threshold − units + 1. Such a cost fits only when fewer than units are left in the counter. If the
-// newest stamp has that many units, this is the case only after that stamp has left.
-func (k *counters) newestHas(ctx context.Context, i int, units int64) (has bool, at int64, err error) {
-	asked := limit.Request{Owner: k.req.Owner, Charges: slices.Clone(k.req.Charges)}
-	for c, first := 0, 0; c < len(asked.Charges); c++ {
-		tiers := asked.Charges[c].Limit.Tiers
-		if i < first+len(tiers) {
-			asked.Charges[c].Cost = tiers[i-first].Threshold - units + 1
-			break
-		}
-		first += len(tiers)
-	}
-	d, err := k.peek(ctx, &asked)
-	if err != nil {
-		return false, 0, err
-	}
-	r := &d.Results[i]
-	return r.Used() >= units && !r.Admits && r.RetryAt == r.ResetAt(), newest(r), nil
+	return err
 }
