@@ -17,29 +17,31 @@ import (
 // Guarantees that what is wrong with a JSON text is told with its place. The mark ▸ stands before it.
 func TestParseJSONProblems(t *testing.T) {
 	for _, tt := range []struct{ text, want string }{
-		{"{\"é\": ▸}", "want a value, got '}'"},
-		{"{\n  ▸a: 1}", "want a key in quotes, got 'a'"},
-		{"{\"a\" ▸1}", "want a colon after the key, got '1'"},
-		{"[1 ▸2]", `want a comma or ']', got '2'`},
-		{"[1, ▸]", "want a value, got ']'"},
-		{"[1▸", `want a comma or ']', got the end`},
+		{"{\"é\": ▸}", "invalid character '}' looking for beginning of value"},
+		{"{\n  ▸a: 1}", "invalid character 'a' looking for beginning of object key string"},
+		{"{\"a\" ▸1}", "invalid character '1' after object key"},
+		{"[1 ▸2]", "invalid character '2' after array element"},
+		{"[1, ▸]", "invalid character ']' looking for beginning of value"},
+		{"[1▸", "unexpected end of JSON input"},
 		{"plans:▸", ""},
-		{"{} ▸{}", "more text follows the value"},
-		{"[-▸]", "want a digit, got ']'"},
-		{"[0▸1]", "want a comma"},
-		{"[1.▸e5]", "want a digit"},
-		{"[\"a▸\nb\"]", "the control character 0x0a in a string"},
+		{"{} ▸{}", "invalid character '{' after top-level value"},
+		{"[-▸]", "invalid character ']' in numeric literal"},
+		{"[0▸1]", "invalid character '1' after array element"},
+		{"[1.▸e5]", "invalid character 'e' after decimal point"},
+		{"[\"a▸\nb\"]", `invalid character '\n' in string literal`},
 		{"[\"▸\xff\"]", "byte 0xff is not UTF-8 text"},
-		{"[▸\xff]", "got the byte 0xff"},
-		{`["▸\x"]`, `the escape \x is not known`},
-		{`["▸\u12"]`, "hexadecimal digits"},
-		{`["\ud800▸"]`, "hexadecimal digits"},
-		{`["a▸`, "a string does not end"},
-		{strings.Repeat("[", 1001) + "▸[", "values nest deeper than 1000"},
+		{"[▸\xff]", "byte 0xff is not UTF-8 text"},
+		{`["\▸x"]`, "invalid character 'x' in string escape code"},
+		{`["\u12▸"]`, `invalid character '"' in \u hexadecimal character escape`},
+		{`["▸\ud800"]`, "half of a surrogate pair is not a character"},
+		{`["é\n▸\udc00\ud800"]`, "half of a surrogate pair is not a character"},
+		{`["\ud83d\ude00▸\ud83d\\ude00"]`, "half of a surrogate pair is not a character"},
+		{`["a▸`, "unexpected end of JSON input"},
+		{strings.Repeat("[", 1001) + "▸" + "[" + strings.Repeat("]", 1002), "values nest deeper than 1000"},
 	} {
 		before, after, _ := strings.Cut(tt.text, "▸")
 		if tt.want == "" { // the first character is the problem
-			before, after, tt.want = "", before+after, "want a value, got 'p'"
+			before, after, tt.want = "", before+after, "invalid character 'p' looking for beginning of value"
 		}
 		line := strings.Count(before, "\n") + 1
 		column := utf8.RuneCountInString(before[strings.LastIndex(before, "\n")+1:]) + 1
