@@ -2,7 +2,6 @@ package main
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"io"
 	"net/url"
@@ -24,14 +23,13 @@ const countersHelp = `
 The command looks at one cell: --cell, or the only cell that serves. If several serve, the tenant's
 home cell counts its quotas, and each cell counts its own share of every other limit. Without --path,
 the command looks at the limits that count per tenant. With --path, it looks at the counters that a
-request to that path would be charged to. Each use is in the audit trail, which holds only a keyed
-hash of an address.`
+request to that path would be charged to. Counters per address cannot be reached. Each use is in the
+audit trail.`
 
 // countersFlags name the counters that a command works on.
 type countersFlags struct {
 	remote
 	cell, ops string
-	ipLimits  bool
 	counters  ops.Counters
 }
 
@@ -40,8 +38,8 @@ func newCounterCommand() *cobra.Command {
 	c.SuggestFor = []string{"peek", "reset", "refund"}
 	c.AddCommand(newCountersCommand(&cobra.Command{
 		Use: "peek TENANT [LIMIT]", Short: "Show how much of a tenant's limits is used in a cell, and change nothing",
-		Example: "  sluice counter peek acme put-product --method PUT --path /product/1 --cell eu-1\n" +
-			"  sluice counter peek --ip-limits --ip 192.0.2.1",
+		Example: "  sluice counter peek acme\n" +
+			"  sluice counter peek acme put-product --method PUT --path /product/1 --cell eu-1",
 	}), newCountersCommand(&cobra.Command{
 		Use: "reset TENANT LIMIT", Short: "Empty a counter of a tenant in a cell",
 		Long: `Sets a counter back to unused. Instances may still hold leased units of the counter.
@@ -84,9 +82,7 @@ func newCountersCommand(c *cobra.Command) *cobra.Command {
 	flags.StringVar(&f.counters.Path, "path", "", "`PATH` of the request")
 	flags.StringVar(&f.counters.Subject, "subject", "", "`SUBJECT` of the request")
 	flags.StringVar(&f.counters.APIKey, "key-id", "", "`ID` of the request's API key")
-	flags.StringVar(&f.counters.Address, "ip", "", "source `ADDRESS` of the request")
-	flags.BoolVar(&f.ipLimits, "ip-limits", false, "the counters of ipLimits for --ip; give no TENANT then")
-	c.Args = f.checkArgs
+	c.Args = wantArgs
 	c.RunE = func(c *cobra.Command, args []string) error {
 		if c.Name() == "refund" && f.counters.Units < 1 {
 			return &usageError{c.CommandPath(), fmt.Errorf("--units %d is below 1", f.counters.Units)}
@@ -96,11 +92,9 @@ func newCountersCommand(c *cobra.Command) *cobra.Command {
 				return err
 			}
 		}
-		if !f.ipLimits {
-			f.counters.Tenant, args = args[0], args[1:]
-		}
-		if len(args) > 0 {
-			f.counters.Limit = args[0]
+		f.counters.Tenant = args[0]
+		if len(args) > 1 {
+			f.counters.Limit = args[1]
 		}
 		to, err := f.connectOps(c, peeks)
 		if err != nil {
@@ -110,18 +104,6 @@ func newCountersCommand(c *cobra.Command) *cobra.Command {
 		return operate(c, &f.remote, to, "counters/"+c.Name(), &f.counters, writeCounters)
 	}
 	return c
-}
-
-// checkArgs checks the arguments, which with --ip-limits are without the tenant.
-func (f *countersFlags) checkArgs(c *cobra.Command, args []string) error {
-	if !f.ipLimits {
-		return wantArgs(c, args)
-	}
-	if f.counters.Address == "" {
-		return &usageError{c.CommandPath(), errors.New("--ip-limits needs --ip")}
-	}
-	without := &cobra.Command{Use: strings.Replace(c.Use, " TENANT", "", 1), Example: c.Example}
-	return wantArgs(without, args)
 }
 
 // connectOps returns a client of the cell's ops function. The function has a URL of its own, or else a path below the

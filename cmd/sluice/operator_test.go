@@ -306,10 +306,7 @@ func TestOperatorUsage(t *testing.T) {
 		{"boost", "add", "acme", "burst", "--reason", "x", "--until", "tomorrow"},
 		{"counter", "refund", "acme", "burst", "--reason", "x"},
 		{"counter", "peek"},
-		{"counter", "peek", "--ip-limits"},
-		{"counter", "peek", "acme", "burst", "--ip-limits", "--ip", "192.0.2.1"},
 		{"counter", "reset", "acme", "--reason", "x"},
-		{"counter", "reset", "--ip-limits", "--ip", "192.0.2.1", "--reason", "x"},
 		{"cell", "add", "c", "--weight", "0", "--reason", "x"},
 		{"plan", "list", "--endpoint", "http://example.com"},
 		{"plan", "list", "--endpoint", "nowhere"},
@@ -331,10 +328,6 @@ func TestOperatorUsage(t *testing.T) {
 	for want, args := range map[string][]string{
 		"want TENANT LIMIT, got 1 argument":    {"counter", "reset", "acme", "--reason", "x"},
 		"want TENANT [LIMIT], got 0 arguments": {"counter", "peek"},
-		"want [LIMIT], got 2 arguments": {"counter", "peek", "acme", "burst", "--ip-limits", "--ip",
-			"192.0.2.1"},
-		"want LIMIT, got 0 arguments": {"counter", "reset", "--ip-limits", "--ip", "192.0.2.1",
-			"--reason", "x"},
 		`(did you mean "rate"?)`: {"tenant", "set", "acme", "--reason", "x", "--override",
 			"{ id: burst, rats: 5 }"},
 	} {

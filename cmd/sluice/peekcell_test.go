@@ -56,9 +56,6 @@ func TestCountersFindTheirCell(t *testing.T) {
 	for _, args := range [][]string{
 		{"counter", "reset", "pinned", "burst", "--reason", "x"},
 		{"counter", "refund", "pinned", "monthly", "--units", "1", "--reason", "x"},
-		{"counter", "peek", "--ip-limits", "--ip", "192.0.2.1"},
-		{"counter", "reset", "--ip-limits", "--ip", "192.0.2.1", "per-address",
-			"--reason", "x"},
 	} {
 		got := on(args...)
 		home := ""

@@ -8,7 +8,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -48,8 +47,7 @@ func deploy(t *testing.T, name string, env map[string]string) *deployed {
 	host, err := lambdahost.Start(t.Context(),
 		lambdahost.Config{Binary: binary, Name: name, Env: env, InitTimeout: patient, Timeout: patient,
 			Output: func(l lambdahost.Line) {
-				if strings.Contains(l.Text, "not-to-be-seen") || strings.Contains(l.Text, "slk_") ||
-					strings.Contains(l.Text, address) {
+				if strings.Contains(l.Text, "not-to-be-seen") || strings.Contains(l.Text, "slk_") {
 					t.Errorf("%s wrote a secret: %s", name, l.Text)
 				}
 			}})
@@ -97,10 +95,7 @@ func (f *deployed) post(path, body string, status int, into any) {
 	}
 }
 
-const (
-	ann     = "arn:aws:iam::123456789012:user/ann"
-	address = "203.0.113.77"
-)
+const ann = "arn:aws:iam::123456789012:user/ann"
 
 // Guarantees that the two operators' functions work over DynamoDB as they are deployed: a plan and a key are written in
 // the name of the signed caller, and a counter of the cell is shown and reset, with a record of it.
@@ -125,9 +120,7 @@ func TestOperatorsFunctions(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = stop() })
 	pepper := []byte("not-to-be-seen-pepper")
-	addressKey := []byte("not-to-be-seen-key-of-addresses-of-this-cell")
-	manager.Set("sluice", `{"peppers":{"p1":"`+base64.StdEncoding.EncodeToString(pepper)+`"},"addressKey":"`+
-		base64.StdEncoding.EncodeToString(addressKey)+`"}`)
+	manager.Set("sluice", `{"peppers":{"p1":"`+base64.StdEncoding.EncodeToString(pepper)+`"}}`)
 	roles := map[string]*functiontest.Role{}
 	env := func(name string, more map[string]string) map[string]string {
 		all := map[string]string{"AWS_ACCESS_KEY_ID": "AKIDEXAMPLE", "AWS_SECRET_ACCESS_KEY": "not-to-be-seen-key",
@@ -179,11 +172,7 @@ func TestOperatorsFunctions(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	addresses, err := identity.NewAnonymiserFrom(addressKey)
-	if err != nil {
-		t.Fatal(err)
-	}
-	spend(t, url, prefix+"counters", pro, limit.ValueOf(addresses.Anonymise(netip.MustParseAddr(address))))
+	spend(t, url, prefix+"counters", pro)
 	var counters struct {
 		Operation string
 		Counters  []struct{ Capacity, Used, Remaining int64 }
@@ -206,19 +195,10 @@ func TestOperatorsFunctions(t *testing.T) {
 		t.Errorf("the record is %+v, %v", item, err)
 	}
 
-	const ofClient = `"tenant":"acme","limit":"client","path":"/","address":"` + address + `"`
-	ops.post("/counters/peek", `{`+ofClient+`}`, 200, &counters)
-	if counters.Counters[0].Used != 100 {
-		t.Errorf("the slot of an address is %+v, want one that is not free", counters)
-	}
-	ops.post("/counters/reset", `{`+ofClient+`,"reason":"an office"}`, 200, &counters)
-	if counters.Counters[0].Used != 0 {
-		t.Errorf("after the reset the slot of an address is %+v", counters)
-	}
-	item, err = tables.Get(t.Context(), control.Operations, counters.Operation)
-	if err != nil || !strings.Contains(string(item.Body), addresses.Anonymise(netip.MustParseAddr(address))) ||
-		strings.Contains(string(item.Body), address) {
-		t.Errorf("the record is %s, %v", item.Body, err)
+	var refused struct{ Error struct{ Message string } }
+	ops.post("/counters/peek", `{"tenant":"acme","limit":"client","path":"/"}`, 400, &refused)
+	if !strings.Contains(refused.Error.Message, "is per address") {
+		t.Errorf("a peek at a limit per address: %+v", refused)
 	}
 	if _, err := config.Apply(t.Context(),
 		[]cellconfig.Document{{Ref: cellconfig.Ref{Kind: plan.KindPlan, ID: "pro"}, Version: 2,
@@ -240,11 +220,6 @@ func TestOperatorsFunctions(t *testing.T) {
 	if admin.post("/cells/list", `{}`, 200, &cells); len(cells.Cells) != 1 {
 		t.Errorf("the cells are %+v", cells)
 	}
-	var refused struct{ Error struct{ Message string } }
-	ops.post("/counters/peek", `{"address":"`+address+`"}`, 501, &refused)
-	if !strings.Contains(refused.Error.Message, "in the memory of each of its instances") {
-		t.Errorf("ipLimits of a small cell: %+v", refused)
-	}
 	for name, role := range roles {
 		if unused := role.Unused(); len(unused) > 0 {
 			t.Errorf("granted to %s, but not needed: %q", name, unused)
@@ -252,8 +227,8 @@ func TestOperatorsFunctions(t *testing.T) {
 	}
 }
 
-// spend uses 70 units of the limit, and one of the address, as the cell's authorizer would.
-func spend(t *testing.T, url, counters, pro string, client limit.Value) {
+// spend uses 70 units of the limit, as the cell's authorizer would.
+func spend(t *testing.T, url, counters, pro string) {
 	t.Helper()
 	c, done := dynamodbtest.Connect(url)
 	t.Cleanup(done)
@@ -267,9 +242,7 @@ func spend(t *testing.T, url, counters, pro string, client limit.Value) {
 	}
 	var d limit.Decision
 	if err := store.Decide(t.Context(), &limit.Request{Owner: limit.Owner{Kind: limit.Tenant, Name: "acme"},
-		Charges: []limit.Charge{
-			{Limit: p.Set().Limits[0].Limit, Cost: 70}, {Limit: p.Set().Limits[1].Limit, Value: client, Cost: 1},
-		}}, time.Now(), &d); err != nil || !d.Allowed {
+		Charges: []limit.Charge{{Limit: p.Set().Limits[0].Limit, Cost: 70}}}, time.Now(), &d); err != nil || !d.Allowed {
 		t.Fatalf("spend: %v, allowed %v", err, d.Allowed)
 	}
 }

@@ -26,12 +26,7 @@ func main() {
 }
 
 func start(process *function.Process, s *environ.Ops) (function.Handler, error) {
-	of := cell.Config{Settings: s.Settings, Env: os.Getenv, Log: slog.Default()}
-	counters, err := cell.NewCounters(of)
-	if err != nil {
-		return nil, err
-	}
-	names, err := cell.NewAddressNames(of)
+	counters, err := cell.NewCounters(cell.Config{Settings: s.Settings, Env: os.Getenv, Log: slog.Default()})
 	if err != nil {
 		return nil, err
 	}
@@ -40,12 +35,7 @@ func start(process *function.Process, s *environ.Ops) (function.Handler, error) 
 	if err != nil {
 		return nil, err
 	}
-	c := ops.Config{Cell: s.Cell, Store: counters.Store, Tables: tables, Tenant: counters.Tenant,
-		NameAddress: names.Name,
-		IPv6Prefix:  counters.IPv6Prefix, Log: process.Log}
-	if s.Redis != nil { // otherwise instances count addresses in their own memory
-		c.IPLimits, c.Addresses = counters.IPLimits, counters.Store
-	}
-	service := ops.New(c)
+	service := ops.New(ops.Config{Cell: s.Cell, Store: counters.Store, Tables: tables, Tenant: counters.Tenant,
+		Log: process.Log})
 	return call.Lambda(ops.NewMux(service), s.API).Invoke, nil
 }

@@ -9,7 +9,6 @@ import (
 	"maps"
 	"net"
 	"net/http"
-	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -159,21 +158,10 @@ func (f *process) handler(c *servedCell) (http.Handler, error) {
 // and below admin/ops/CELL the API of the cell's counters. The other paths are the metrics of the control plane's
 // functions and the live page.
 func (f *process) reserved(c *servedCell, names authorizer.Sources, page http.Handler) http.Handler {
-	addresses := c.counters.Addresses
-	if addresses == c.counters.Tenants {
-		addresses = c.counters.Base
-	}
 	service := ops.New(ops.Config{Cell: c.Name, Store: c.counters.Base, Tables: f.plane.Tables(),
-		Now: f.clock.Now, Log: f.log, Addresses: addresses,
+		Now: f.clock.Now, Log: f.log,
 		Tenant: func(ctx context.Context, id string) (*plan.Tenant, error) {
 			return c.Tenant(ctx, id, f.clock.Now())
-		},
-		NameAddress: func(_ context.Context, a netip.Addr) (string, error) { return names.Anonymise(a), nil },
-		IPv6Prefix: func(ctx context.Context) (int, error) {
-			return c.configuration(ctx, f.clock.Now()).IPv6Prefix(), nil
-		},
-		IPLimits: func(ctx context.Context) (*plan.Set, error) {
-			return c.configuration(ctx, f.clock.Now()).IPLimits(), nil
 		}})
 	c.operate = call.Local(ops.NewMux(service), call.LocalActor())
 	operators := f.operators.guard(f.admin())

@@ -212,7 +212,7 @@ func ops() Function {
 			{On: Operations, Actions: append(append([]string{}, readItem...), writeItem...)},
 			{On: Counters, Actions: counting},
 			{On: Config, Actions: follow},
-			{On: Secret, Actions: secret},
+			{On: Secret, Actions: secret, With: "SLUICE_REDIS_AUTH=secret"},
 			{On: Login, Actions: secret, With: "SLUICE_REDIS_SECRET"},
 			{On: Cache, Actions: connect, With: "SLUICE_REDIS_AUTH=iam"},
 			network, logs,

@@ -24,7 +24,7 @@ type record struct {
 	ID       string    `json:"id"`
 	Cell     string    `json:"cell"`
 	Does     string    `json:"operation"` // "peek", "reset" or "refund"
-	Counters Counters  `json:"counters"`  // the request, with the name of the address in place of the address
+	Counters Counters  `json:"counters"`  // the request
 	State    string    `json:"state"`
 	Found    []Counter `json:"found,omitempty"` // if State is done
 	Error    string    `json:"error,omitempty"` // if State is refused
@@ -38,16 +38,11 @@ func (s *Service) audited(
 	if err := r.check(); err != nil {
 		return nil, err
 	}
-	asked := *r
-	var err error
-	if asked.Address, err = s.nameOf(ctx, r); err != nil { // only the name of the address is used from here on
-		return nil, err
-	}
-	k, err := s.find(ctx, &asked, asked.Address)
+	k, err := s.find(ctx, r)
 	if err != nil {
 		return nil, err
 	}
-	rec := record{ID: operationID(s.c.Now()), Cell: s.c.Cell, Does: does, Counters: asked, State: begun}
+	rec := record{ID: operationID(s.c.Now()), Cell: s.c.Cell, Does: does, Counters: *r, State: begun}
 	if err := s.write(ctx, actor, &rec, 0); err != nil {
 		return nil, err
 	}

@@ -10,7 +10,7 @@ import (
 // peek reads the counters of a request.
 func (k *counters) peek(ctx context.Context, req *limit.Request) (*limit.Decision, error) {
 	d := new(limit.Decision)
-	if err := k.store.Peek(ctx, req, k.c.Now(), d); err != nil {
+	if err := k.c.Store.Peek(ctx, req, k.c.Now(), d); err != nil {
 		return nil, k.failed(ctx, err)
 	}
 	return d, nil
@@ -28,7 +28,7 @@ func (k *counters) correct(
 		}
 	}
 	d := new(limit.Decision)
-	if err := k.store.Decide(ctx, &asked, k.c.Now(), d); err != nil {
+	if err := k.c.Store.Decide(ctx, &asked, k.c.Now(), d); err != nil {
 		return nil, k.failed(ctx, err)
 	}
 	return d, nil
@@ -86,7 +86,7 @@ func (k *counters) fill(ctx context.Context, refill *limit.Request) error {
 		}
 	}
 	var d limit.Decision
-	if err := k.store.Decide(ctx, refill, k.c.Now(), &d); err != nil {
+	if err := k.c.Store.Decide(ctx, refill, k.c.Now(), &d); err != nil {
 		return k.failed(ctx, err)
 	}
 	return nil

@@ -8,8 +8,7 @@
 //
 // # What the operations reach
 //
-// An operation reaches the counters in the cell's store, including those per address. An address is named as the cell's
-// authorizer names it, by a keyed hash, and appears in no record, log or error. An operation does not reach
+// An operation reaches the counters of tenants in the cell's store. It does not reach
 //
 //   - units that instances have leased. Leased units of a token_bucket count as used until their slot ends. Those of
 //     other algorithms stay with the instance that leased them. The instance may spend them in addition to what the
@@ -20,7 +19,7 @@
 //   - other cells, which have counters of their own. Only a quota is counted in the tenant's home cell, which the
 //     operation reaches from every cell that has access to it. Limits of which the cell grants nothing are left out; an
 //     operation on such a limit is refused;
-//   - ipLimits of a small cell, which each instance counts in its own memory;
+//   - counters per address, so that no operator's call has an address of a client: ipLimits, and limits per ip;
 //   - counters per claim.
 //
 // Reset works on every algorithm. Refund works on counters of windows and quotas, and on leaky_bucket, whose next free
@@ -33,7 +32,6 @@ import (
 	"cmp"
 	"context"
 	"log/slog"
-	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -54,19 +52,6 @@ type Config struct {
 
 	// Tenant returns a tenant with the limits that the cell enforces; nil if there is none. Required.
 	Tenant func(ctx context.Context, id string) (*plan.Tenant, error)
-
-	// NameAddress returns the name under which the cell counts an address, which is in the form of
-	// [identity.Canonical]; "" if the cell has no key for that. If nil, counters per address are not reached.
-	NameAddress func(ctx context.Context, a netip.Addr) (string, error)
-
-	// IPv6Prefix returns the length of the prefix, in bits, by which the cell counts IPv6 addresses. If nil, it is
-	// plan.DefaultIPv6Prefix.
-	IPv6Prefix func(ctx context.Context) (int, error)
-
-	// IPLimits returns the limits that are checked before authentication, and Addresses is the store that counts them.
-	// If either is nil, these limits are not reached.
-	IPLimits  func(ctx context.Context) (*plan.Set, error)
-	Addresses limit.Store
 
 	Now func() time.Time // default time.Now
 	Log *slog.Logger     // default slog.Default()
@@ -93,26 +78,23 @@ func Operations() []call.Operation { return new(Service).operations() }
 func (s *Service) operations() []call.Operation {
 	return []call.Operation{
 		call.Single("/counters/peek", s.Peek, false,
-			"returns how much a tenant or an address has used of its limits", "counter peek"),
+			"returns how much a tenant has used of its limits", "counter peek"),
 		call.Rare("/counters/reset", s.Reset, true, "empties counters", "counter reset"),
 		call.Single("/counters/refund", s.Refund, true, "gives units back", "counter refund"),
 	}
 }
 
 // Counters names counters of a tenant. Without a path these are the counters of the limits per tenant, whatever their
-// match. With a path these are the counters that such a request would be charged to. With an address and without a
-// tenant these are the counters of ipLimits.
+// match. With a path these are the counters that such a request would be charged to.
 type Counters struct {
-	Tenant  string `json:"tenant,omitempty"`
+	Tenant  string `json:"tenant"`
 	Limit   string `json:"limit,omitempty"` // empty: all limits; required for a reset and a refund
 	Method  string `json:"method,omitempty"`
 	Path    string `json:"path,omitempty"`
 	Subject string `json:"subject,omitempty"`
 	APIKey  string `json:"api_key,omitempty"` // the id of a key, never the key itself
-	// of a client, IPv4 or IPv6; in the table operations: the name of the address
-	Address string `json:"address,omitempty"`
-	Reason  string `json:"reason,omitempty"` // required for a reset and a refund
-	Units   int64  `json:"units,omitempty"`  // of a refund: for each tier, 1..limit.MaxUnits
+	Reason  string `json:"reason,omitempty"`  // required for a reset and a refund
+	Units   int64  `json:"units,omitempty"`   // of a refund: for each tier, 1..limit.MaxUnits
 }
 
 // Counter is the counter of one tier of a limit.
@@ -133,7 +115,7 @@ type Counter struct {
 type Response struct {
 	Operation string    `json:"operation"` // key in the table operations
 	Cell      string    `json:"cell"`
-	Tenant    string    `json:"tenant,omitempty"`
+	Tenant    string    `json:"tenant"`
 	At        time.Time `json:"at"` // by the store's clock
 	Counters  []Counter `json:"counters"`
 	Notes     []string  `json:"notes,omitempty"` // what the operation did not reach
@@ -209,46 +191,34 @@ func (r *Counters) checkChange() error {
 	return nil
 }
 
-// counters are the counters that an operation is about: a request that would charge one unit to each, and the store of
-// the request.
+// counters are the counters that an operation is about: a request of a tenant that would charge one unit to each.
 type counters struct {
 	*Service
-	tenant string // "": the counters are those of an address
-	store  limit.Store
+	tenant string
 	req    *limit.Request
 	notes  []string // for Response.Notes
 }
 
-// find finds the counters that r names. address is the name of r.Address.
-func (s *Service) find(ctx context.Context, r *Counters, address string) (*counters, error) {
-	k := &counters{Service: s, tenant: r.Tenant, store: s.c.Store,
+// find finds the counters that r names.
+func (s *Service) find(ctx context.Context, r *Counters) (*counters, error) {
+	k := &counters{Service: s, tenant: r.Tenant,
 		req: &limit.Request{Owner: limit.Owner{Kind: limit.Tenant, Name: r.Tenant}}}
-	var set *plan.Set
-	var err error
-	if r.Tenant == "" {
-		k.store, k.req.Owner = s.c.Addresses, limit.Owner{Kind: limit.Address, Name: address}
-		set, err = s.ipLimits(ctx)
-	} else {
-		set, err = s.ofTenant(ctx, r.Tenant)
-	}
+	set, err := s.ofTenant(ctx, r.Tenant)
 	if err != nil {
 		return nil, err
 	}
 	if r.Limit != "" && !slices.ContainsFunc(set.Limits,
 		func(e *plan.Effective) bool { return e.Limit.ID == r.Limit }) {
-		if r.Tenant == "" {
-			return nil, call.Refuse(call.NotFound, "ipLimits have no limit %.64q", r.Limit)
-		}
 		return nil, call.Refuse(call.NotFound, "tenant %q has no limit %.64q", r.Tenant, r.Limit)
 	}
 	if r.Path == "" {
-		k.req.Charges = r.perOwner(set)
+		k.req.Charges = r.perTenant(set)
 	} else {
-		k.req.Charges = r.ofRequest(set, address)
+		k.req.Charges = r.ofRequest(set)
 	}
 	if r.Limit != "" && len(k.req.Charges) == 0 {
 		return nil, call.Refuse(call.Invalid, "limit %q has no such counter: it is off, does not apply to the "+
-			"request, or is not per tenant and needs a path", r.Limit)
+			"request, is per address, or is not per tenant and needs a path", r.Limit)
 	}
 	return k, k.removeUnreachable(set, r.Limit)
 }
@@ -294,23 +264,9 @@ func (s *Service) ofTenant(ctx context.Context, id string) (*plan.Set, error) {
 	return tenant.Limits(s.c.Now()), nil
 }
 
-func (s *Service) ipLimits(ctx context.Context) (*plan.Set, error) {
-	if s.c.IPLimits == nil || s.c.Addresses == nil {
-		return nil, call.Refuse(call.Unsupported,
-			"cell %s counts ipLimits in the memory of each of its instances, where operations cannot reach them: they "+
-				"are lost when the instance ends", s.c.Cell)
-	}
-	set, err := s.c.IPLimits(ctx)
-	if err != nil {
-		s.c.Log.ErrorContext(ctx, "ipLimits of the cell's configuration cannot be read", "error", err)
-		return nil, call.Refuse(call.Unavailable, "the cell's configuration did not answer; try again")
-	}
-	return set, nil
-}
-
 // check refuses values that no counter can have.
 func (r *Counters) check() error {
-	if err := events.CheckKey(control.Tenants, r.Tenant); err != nil && (r.Tenant != "" || r.Address == "") {
+	if err := events.CheckKey(control.Tenants, r.Tenant); err != nil {
 		return call.Refuse(call.Invalid, "tenant: %v", err)
 	}
 	switch {
@@ -324,23 +280,15 @@ func (r *Counters) check() error {
 		return call.Refuse(call.Invalid, "path: want a path such as /v1/products of at most 4096 bytes, and a "+
 			"method of at most 32 bytes")
 	}
-	return r.checkTogether()
-}
-
-// checkTogether refuses combinations that name no counter.
-func (r *Counters) checkTogether() error {
-	switch {
-	case r.Tenant == "" && (r.Subject != "" || r.APIKey != ""):
-		return call.Refuse(call.Invalid, "tenant is missing: ipLimits are counted before the caller is known")
-	case r.Path == "" && (r.Method != "" || r.Subject != "" || r.APIKey != "" || r.Tenant != "" && r.Address != ""):
-		return call.Refuse(call.Invalid, "path is missing: a method, a subject, an API key and an address select the "+
-			"counters of a request, which needs a path")
+	if r.Path == "" && (r.Method != "" || r.Subject != "" || r.APIKey != "") {
+		return call.Refuse(call.Invalid, "path is missing: a method, a subject and an API key select the counters of "+
+			"a request, which needs a path")
 	}
 	return nil
 }
 
-// perOwner returns the charges of the limits that have one counter for the tenant, or for the address.
-func (r *Counters) perOwner(set *plan.Set) (out []limit.Charge) {
+// perTenant returns the charges of the limits that have one counter for the tenant.
+func (r *Counters) perTenant(set *plan.Set) (out []limit.Charge) {
 	for _, e := range set.Limits {
 		if e.Limit.Per == limit.PerTenant && e.Limit.Mode != limit.Off && (r.Limit == "" || r.Limit == e.Limit.ID) {
 			out = append(out, limit.Charge{Limit: e.Limit, Cost: 1})
@@ -349,12 +297,13 @@ func (r *Counters) perOwner(set *plan.Set) (out []limit.Charge) {
 	return out
 }
 
-// ofRequest returns the charges of a request.
-func (r *Counters) ofRequest(set *plan.Set, address string) (out []limit.Charge) {
+// ofRequest returns the charges of a request, but for those to counters per address.
+func (r *Counters) ofRequest(set *plan.Set) (out []limit.Charge) {
 	path := route.Clean(r.Path)
 	for _, c := range set.AppendCharges(nil, &plan.Attributes{Method: cmp.Or(r.Method, "GET"), Path: &path,
-		Subject: r.Subject, APIKey: r.APIKey, IP: address}) {
-		if r.Limit == "" || c.Limit.ID == r.Limit {
+		Subject: r.Subject, APIKey: r.APIKey}) {
+		perAddress := slices.Contains(strings.Split(c.Limit.Per, "+"), "ip")
+		if !perAddress && (r.Limit == "" || c.Limit.ID == r.Limit) {
 			c.Cost = 1
 			out = append(out, c)
 		}

@@ -182,12 +182,12 @@ func TestCountersOfARequest(t *testing.T) {
 		}
 	}
 	r, err := w.s.Peek(t.Context(), actor, &ops.Counters{Tenant: "acme", Method: "PUT", Path: "/things/1"})
-	if err != nil || len(r.Counters) != 11 {
-		t.Errorf("peek of a PUT shows %d counters, %v; want 11", len(r.Counters), err)
+	if err != nil || len(r.Counters) != 10 { // without the limit per address
+		t.Errorf("peek of a PUT shows %d counters, %v; want 10", len(r.Counters), err)
 	}
 	if r, err = w.s.Peek(t.Context(), actor, &ops.Counters{Tenant: "acme", Path: "/"}); err != nil ||
-		len(r.Counters) != 10 {
-		t.Errorf("peek of a GET of / shows %d counters, %v; want 10", len(r.Counters), err)
+		len(r.Counters) != 9 {
+		t.Errorf("peek of a GET of / shows %d counters, %v; want 9", len(r.Counters), err)
 	}
 }
 
@@ -229,12 +229,10 @@ func TestRefusals(t *testing.T) {
 			call.Unsupported, "sliding_log cannot be refunded without a receipt"},
 		"buckets": {w.s.Refund, ops.Counters{Tenant: "acme", Limit: "buckets", Reason: "x", Units: 1},
 			call.Unsupported, "sliding_buckets cannot be refunded without a receipt"},
-		"address only": {w.s.Peek, ops.Counters{Tenant: "acme", Address: "203.0.113.77"}, call.Invalid,
-			"path is missing"},
-		"whose subject": {w.s.Peek, ops.Counters{Address: "203.0.113.77", Path: "/", Subject: "ann"}, call.Invalid,
-			"tenant is missing"},
-		"no limit of ip": {w.s.Reset, ops.Counters{Address: "203.0.113.77", Limit: "fixed", Reason: "x"},
-			call.NotFound, "ipLimits have no limit"},
+		"per address": {w.s.Peek, ops.Counters{Tenant: "acme", Limit: "client", Path: "/"}, call.Invalid,
+			"is per address"},
+		"ipLimits": {w.s.Peek, ops.Counters{Tenant: "acme", Limit: "per-address", Path: "/"}, call.NotFound,
+			"no limit"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := c.do(t.Context(), actor, &c.r)

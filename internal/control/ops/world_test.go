@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -24,7 +23,6 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
 	"github.com/sluicelimits/sluice/internal/limiter/store/redis"
 	"github.com/sluicelimits/sluice/internal/plan"
-	"github.com/sluicelimits/sluice/internal/request/identity"
 	"github.com/sluicelimits/sluice/internal/testkit/dynamodbtest"
 	"github.com/sluicelimits/sluice/internal/testkit/redistest"
 )
@@ -57,7 +55,6 @@ type world struct {
 	config *plan.Config
 	now    func() time.Time
 	s      *ops.Service
-	names  *identity.Anonymiser
 	logged *bytes.Buffer
 }
 
@@ -72,11 +69,7 @@ func newWorld(t *testing.T, store limit.Store) *world {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = tables.Close() })
-	names, err := identity.NewAnonymiserFrom(bytes.Repeat([]byte{7}, identity.MinAddressKeyBytes))
-	if err != nil {
-		t.Fatal(err)
-	}
-	w := &world{T: t, store: store, tables: tables, config: config, now: time.Now, names: names,
+	w := &world{T: t, store: store, tables: tables, config: config, now: time.Now,
 		logged: new(bytes.Buffer)}
 	w.s = w.service(store, tables)
 	return w
@@ -94,8 +87,6 @@ func (w *world) settings(store limit.Store, tables control.Tables) ops.Config {
 			t, _ := w.config.Tenant(id)
 			return t, nil
 		},
-		NameAddress: func(_ context.Context, a netip.Addr) (string, error) { return w.names.Anonymise(a), nil },
-		IPLimits:    func(context.Context) (*plan.Set, error) { return w.config.IPLimits(), nil }, Addresses: store,
 	}
 }
 
@@ -119,7 +110,7 @@ func (w *world) decide(o limit.Owner, set *plan.Set, id string, a limit.LeaseReq
 		case "person":
 			charge.Value = limit.ValueOf("ann")
 		case "client":
-			charge.Value = limit.ValueOf(w.names.Anonymise(client))
+			charge.Value = limit.ValueOf("an address")
 		}
 		req := &limit.Request{Owner: o, Charges: []limit.Charge{charge}}
 		if a != (limit.LeaseRequest{Need: units}) {
@@ -134,9 +125,6 @@ func (w *world) decide(o limit.Owner, set *plan.Set, id string, a limit.LeaseReq
 	w.Fatalf("no limit %s", id)
 	return nil
 }
-
-// client is the actor of calls.
-var client = netip.MustParseAddr("203.0.113.77")
 
 // accepted returns those of the limits that the store accepts.
 func (w *world) accepted(ids ...string) []string {
