@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluicelimits/sluice/internal/control/audit"
 	"github.com/sluicelimits/sluice/internal/control/client"
 	"github.com/sluicelimits/sluice/internal/plan"
 )
@@ -674,7 +675,7 @@ func TestDiffOfARemovedLimit(t *testing.T) {
 	const after = `{"limits":[{"id":"burst","rate":5}]}`
 	var b strings.Builder
 	writeEdit(&b, &client.Edit{Action: client.Change, Kind: plan.KindPlan, ID: "pro",
-		Fields: client.Fields([]byte(before), []byte(after))})
+		Fields: audit.Diff([]byte(before), []byte(after))})
 	const want = "~ plan pro\n    limits[burst].rate: 1 → 5\n    limits[burst].tiers[0].period: 1 → none\n" +
 		"    limits[reads] is removed\n"
 	if b.String() != want {

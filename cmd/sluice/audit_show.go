@@ -143,7 +143,7 @@ func printShownJSON(out io.Writer, s *audit.Shown) error {
 		j.Table, j.Key, j.Version, j.Time, j.Actor, j.Reason = string(r.Table), r.Key, r.ItemVersion, timeText(r.Time),
 			r.Actor, r.Reason
 		j.Deleted, j.Before, j.After, j.Hash = r.Deleted, r.Before, r.After, r.Hash
-		j.Changes = append(j.Changes, audit.Diff(r)...)
+		j.Changes = append(j.Changes, audit.Diff(r.Before, r.After)...)
 	}
 	if s.Err != nil {
 		j.Error = s.Err.Error()
@@ -188,7 +188,7 @@ func printShown(out io.Writer, s *audit.Shown) error {
 		}
 	}
 	if r != nil {
-		for _, f := range audit.Diff(r) {
+		for _, f := range audit.Diff(r.Before, r.After) {
 			b.WriteString("    " + fieldText(f) + "\n")
 		}
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/configfile/configyaml"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/control/admin"
+	"github.com/sluicelimits/sluice/internal/control/audit"
 	"github.com/sluicelimits/sluice/internal/control/call"
 	"github.com/sluicelimits/sluice/internal/control/client"
 	"github.com/sluicelimits/sluice/internal/plan"
@@ -383,7 +384,7 @@ func writeEdit(b *strings.Builder, e *client.Edit) {
 
 // removedLimits returns which limits an edit removes as a whole, by the beginnings of their fields' paths, such as
 // "limits[burst". writeEdit prints one line for such a limit instead of one for each of its fields.
-func removedLimits(fields []client.Field) map[string]bool {
+func removedLimits(fields []audit.Field) map[string]bool {
 	removed := map[string]bool{}
 	for _, f := range fields {
 		limit, isID := strings.CutSuffix(f.Path, "].id")

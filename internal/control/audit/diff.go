@@ -7,8 +7,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-
-	"github.com/sluicelimits/sluice/events"
 )
 
 // Field is a difference between two bodies: a value that is new, removed, or changed.
@@ -18,11 +16,11 @@ type Field struct {
 	After  string `json:"after,omitempty"`  // JSON; empty if there is no value
 }
 
-// Diff lists what a change did to the body, field by field: first the paths of the old body, then those that only the
-// new one has. Elements of a list with ids are compared by id, so that moving one is not a change; others are compared
+// Diff lists the differences between two bodies, field by field: first the paths of the old body, then those that only
+// the new one has. A body may be empty. Elements of a list with ids are compared by id, so that moving one is not a change; others are compared
 // by index.
-func Diff(r *events.AuditRecord) []Field {
-	before, after := flat(r.Before), flat(r.After)
+func Diff(old, now json.RawMessage) []Field {
+	before, after := flat(old), flat(now)
 	var all []Field
 	for _, path := range before.paths {
 		if b, a := before.values[path], after.values[path]; a != b {
@@ -69,7 +67,7 @@ func (v *values) put(path, value string) {
 func (v *values) add(path string, tree any) {
 	switch tree := tree.(type) {
 	case map[string]any:
-		if len(tree) == 0 {
+		if len(tree) == 0 && path != "" { // a body without members has no fields
 			v.put(path, "{}")
 		}
 		for _, name := range ordered(tree) {

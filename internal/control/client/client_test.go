@@ -275,7 +275,7 @@ func TestDiff(t *testing.T) {
 	got = append(got, d.Afresh...)
 	const want = `change plan pro [{limits[day].quota.every "day" "week"}]
 create plan new []
-change tenant acme [{overrides[burst].burst  700} {overrides[burst].rate 500 600}]
+change tenant acme [{overrides[burst].rate 500 600} {overrides[burst].burst  700}]
 change tenant <b> & ` + "\u2028" + `c [{plan "free" "new"}]
 plan "pro": limit day starts afresh: it was a quota of day UTC per tenant, and is a quota of week UTC per tenant`
 	if all := strings.Join(got, "\n"); all != want || d.Elsewhere != 1 || len(d.Problems) != 0 {

@@ -8,13 +8,13 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/sluicelimits/sluice/events/canonical"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/control/admin"
+	"github.com/sluicelimits/sluice/internal/control/audit"
 	"github.com/sluicelimits/sluice/internal/control/call"
 	"github.com/sluicelimits/sluice/internal/plan"
 )
@@ -35,13 +35,6 @@ const (
 	Delete Action = "delete"
 )
 
-// Field is one value that an edit changes.
-type Field struct {
-	Path   string `json:"path"`             // as in "limits[burst].rate"
-	Before string `json:"before,omitempty"` // JSON; empty: absent
-	After  string `json:"after,omitempty"`  // JSON; empty: absent
-}
-
 // Author is who wrote a version, when, and why.
 type Author struct {
 	Version   int64     `json:"version"`
@@ -54,12 +47,12 @@ func authorOf(i *call.Item) *Author { return &Author{i.Version, i.Actor, i.Reaso
 
 // Edit is one document that differs.
 type Edit struct {
-	Action  Action       `json:"action"`
-	Kind    plan.Kind    `json:"kind"`
-	ID      string       `json:"id"`
-	Version int64        `json:"version"`          // the stored version; 0: none
-	Fields  []Field      `json:"fields,omitempty"` // of a change
-	Losses  []admin.Loss `json:"losses,omitempty"` // what the edit removes and weakens
+	Action  Action        `json:"action"`
+	Kind    plan.Kind     `json:"kind"`
+	ID      string        `json:"id"`
+	Version int64         `json:"version"`          // the stored version; 0: none
+	Fields  []audit.Field `json:"fields,omitempty"` // of a change
+	Losses  []admin.Loss  `json:"losses,omitempty"` // what the edit removes and weakens
 
 	Was *Author `json:"was,omitempty"` // of a change and a deletion: who wrote the stored version
 	// Own says who last changed the plan, the cells, the overrides or the boosts of a tenant. It is set if the edit
@@ -269,7 +262,7 @@ func (d *Diff) compare(doc plan.Document) error {
 			}
 			return nil
 		}
-		edit.Action, edit.before, edit.Fields, edit.Was = Change, have.Body, Fields(have.Body, body), authorOf(have)
+		edit.Action, edit.before, edit.Fields, edit.Was = Change, have.Body, audit.Diff(have.Body, body), authorOf(have)
 	} else if !asks {
 		return nil // neither the files nor the tables have settings
 	}
@@ -414,7 +407,7 @@ func (d *Diff) authors(ctx context.Context, remote Remote) error {
 	var about []*Edit
 	for i := range d.Edits {
 		e := &d.Edits[i]
-		touched := slices.ContainsFunc(e.Fields, func(f Field) bool {
+		touched := slices.ContainsFunc(e.Fields, func(f audit.Field) bool {
 			name, _, _ := strings.Cut(f.Path, "[")
 			return name == "overrides" || name == "boosts" || name == "cells" || name == "plan"
 		})
@@ -545,45 +538,4 @@ func fits(doc plan.Document, plans map[string]*plan.Plan) error {
 	}
 	_, err = t.Compile(plans[t.PlanID()])
 	return err
-}
-
-// Fields lists the differences between two bodies, sorted by path.
-func Fields(before, after []byte) []Field {
-	was, is := map[string]string{}, map[string]string{}
-	flatten(was, "", before)
-	flatten(is, "", after)
-	paths := slices.Concat(slices.Collect(maps.Keys(was)), slices.Collect(maps.Keys(is)))
-	slices.Sort(paths)
-	var out []Field
-	for _, p := range slices.Compact(paths) {
-		if was[p] != is[p] {
-			out = append(out, Field{p, was[p], is[p]})
-		}
-	}
-	return out
-}
-
-// flatten adds the values in a JSON text to a map, by their paths. An object in a list is named by its id, or by its
-// index if it has none.
-func flatten(into map[string]string, path string, raw json.RawMessage) {
-	var object map[string]json.RawMessage
-	if json.Unmarshal(raw, &object) == nil && object != nil {
-		for name, value := range object {
-			flatten(into, strings.TrimPrefix(path+"."+name, "."), value)
-		}
-		return
-	}
-	var list []json.RawMessage
-	if json.Unmarshal(raw, &list) == nil && len(list) > 0 && list[0] != nil && list[0][0] == '{' {
-		for i, one := range list {
-			var named struct{ ID string }
-			label := strconv.Itoa(i)
-			if json.Unmarshal(one, &named) == nil && named.ID != "" {
-				label = named.ID
-			}
-			flatten(into, path+"["+label+"]", one)
-		}
-		return
-	}
-	into[path] = string(raw)
 }

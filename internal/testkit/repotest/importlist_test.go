@@ -110,8 +110,8 @@ var only = map[string][]string{
 		"std", "events", "events/canonical", "internal/control", "internal/request/loopback",
 	},
 	"internal/control/client": {
-		"std", "events/canonical", "internal/control", "internal/control/admin", "internal/control/call",
-		"internal/plan", "internal/request/loopback",
+		"std", "events/canonical", "internal/control", "internal/control/admin", "internal/control/audit",
+		"internal/control/call", "internal/plan", "internal/request/loopback",
 	},
 	"internal/control/controltest": {"std", "events", "internal/control"},
 	"internal/control/dynamo": {
