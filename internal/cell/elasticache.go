@@ -27,8 +27,7 @@ const (
 
 // CacheSignerConfig says who connects to which cache of ElastiCache.
 type CacheSignerConfig struct {
-	Cache       string                  // id of the replication group, or name of the serverless cache; required
-	Serverless  bool                    // Cache is a serverless cache
+	Cache       string                  // id of the replication group; required
 	User        string                  // the ElastiCache user, whose id must equal its name; required
 	Region      string                  // required
 	Credentials aws.CredentialsProvider // of the role; required
@@ -90,9 +89,6 @@ func (s *CacheSigner) sign(ctx context.Context, now time.Time) (token string, un
 	}
 	query := url.Values{"Action": {"connect"}, "User": {s.config.User},
 		"X-Amz-Expires": {fmt.Sprint(int(tokenLife.Seconds()))}}
-	if s.config.Serverless {
-		query.Set("ResourceType", "ServerlessCache")
-	}
 	target := url.URL{Scheme: "http", Host: s.config.Cache, Path: "/", RawQuery: query.Encode()}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, target.String(), nil)
 	if err != nil {

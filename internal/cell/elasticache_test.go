@@ -37,35 +37,32 @@ func example(session string) *role {
 // apart, by the rules of Signature Version 4 alone.
 func TestToken(t *testing.T) {
 	for _, tt := range []struct {
-		name       string
-		cache      string
-		serverless bool
-		session    string
-		want       string
+		name    string
+		cache   string
+		session string
+		want    string
 	}{
-		{"a replication group", "counters-eu", false, "",
+		{"a replication group", "counters-eu", "",
 			"counters-eu/?Action=connect&User=sluice&X-Amz-Algorithm=AWS4-HMAC-SHA256&" +
 				"X-Amz-Credential=AKIDEXAMPLE%2F20260302%2Feu-west-1%2Felasticache%2Faws4_request&" +
 				"X-Amz-Date=20260302T120000Z&" +
 				"X-Amz-Expires=900&X-Amz-SignedHeaders=host&" +
 				"X-Amz-Signature=5c36d38c04b1449149d6cb506e978e2812d9478c8eb3969939dd0bf781d4f3d3"},
-		{"a name in capitals", "Counters-EU", false, "",
+		{"a name in capitals", "Counters-EU", "",
 			"counters-eu/?Action=connect&User=sluice&X-Amz-Algorithm=AWS4-HMAC-SHA256&" +
 				"X-Amz-Credential=AKIDEXAMPLE%2F20260302%2Feu-west-1%2Felasticache%2Faws4_request&" +
 				"X-Amz-Date=20260302T120000Z&" +
 				"X-Amz-Expires=900&X-Amz-SignedHeaders=host&" +
 				"X-Amz-Signature=5c36d38c04b1449149d6cb506e978e2812d9478c8eb3969939dd0bf781d4f3d3"},
-		{"a serverless cache, from a session", "counters-eu", true, "session/token+=",
-			"counters-eu/?Action=connect&ResourceType=ServerlessCache&User=sluice&X-Amz-Algorithm=AWS4-HMAC-SHA256&" +
+		{"from a session", "counters-eu", "session/token+=",
+			"counters-eu/?Action=connect&User=sluice&X-Amz-Algorithm=AWS4-HMAC-SHA256&" +
 				"X-Amz-Credential=AKIDEXAMPLE%2F20260302%2Feu-west-1%2Felasticache%2Faws4_request&" +
 				"X-Amz-Date=20260302T120000Z&" +
 				"X-Amz-Expires=900&X-Amz-Security-Token=session%2Ftoken%2B%3D&X-Amz-SignedHeaders=host&" +
-				"X-Amz-Signature=bd812aafcd6a9fc4d9d8f4e4130be19777f32bcf38e8bb0ea7a8e4197c4ba147"},
+				"X-Amz-Signature=c980510206d000074fae0cf2fd8b5b3ec49efae7b46bcf8a06e0f656d54ae87b"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			s := cell.NewCacheSigner(cell.CacheSignerConfig{Cache: tt.cache, Serverless: tt.serverless,
-				User:        "sluice",
-				Region:      "eu-west-1",
+			s := cell.NewCacheSigner(cell.CacheSignerConfig{Cache: tt.cache, User: "sluice", Region: "eu-west-1",
 				Credentials: example(tt.session), Now: func() time.Time { return noon }})
 			user, token, err := s.Credentials(t.Context())
 			if err != nil || user != "sluice" {

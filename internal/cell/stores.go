@@ -103,7 +103,7 @@ func newRedis(r *environ.Redis, a *awsClients, secret *secrets.Cache, log *slog.
 		c.Credentials = secret.RedisCredentials
 	case environ.AuthIAM:
 		c.Credentials = NewCacheSigner(CacheSignerConfig{
-			Cache: r.Cache, Serverless: r.Serverless, User: r.User, Region: a.Config("").Region,
+			Cache: r.Cache, User: r.User, Region: a.Config("").Region,
 			Credentials: a.Config("").Credentials,
 		}).Credentials
 	}

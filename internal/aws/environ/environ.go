@@ -67,10 +67,9 @@ type Redis struct {
 	Auth Auth
 	// Secret is, with AuthSecret, the name or ARN of the secret with user and password; if "", they are in
 	// Settings.Secret.
-	Secret     string
-	Cache      string // with AuthIAM: the id of the replication group, or the name of the serverless cache
-	User       string // with AuthIAM
-	Serverless bool   // with AuthIAM: Cache is a serverless cache
+	Secret string
+	Cache  string // with AuthIAM: the id of the replication group
+	User   string // with AuthIAM
 }
 
 // Auth says how to authenticate to Redis.
@@ -258,7 +257,7 @@ func (p *parser) aboutRedis() {
 			p.wrong(name, "is missing, which SLUICE_REDIS_AUTH=iam needs")
 		}
 	}
-	for _, name := range append(iam, "SLUICE_REDIS_IAM_SERVERLESS") {
+	for _, name := range iam {
 		if r.Auth != AuthIAM && p.given[name] != "" && !p.bad("SLUICE_REDIS_AUTH") {
 			p.wrong(name, "has no use without SLUICE_REDIS_AUTH=iam")
 		}

@@ -69,7 +69,7 @@ func TestEverySetting(t *testing.T) {
 		"SLUICE_SECRET=arn:aws:secretsmanager:eu-west-1:123456789012:secret:sluice-AbCdEf",
 		"SLUICE_REDIS=a.example:6379, [::1]:6380", "SLUICE_REDIS_CLUSTER=true", "SLUICE_REDIS_TLS=true",
 		"SLUICE_REDIS_AUTH=iam",
-		"SLUICE_REDIS_IAM_CACHE=cache-1", "SLUICE_REDIS_IAM_USER=sluice", "SLUICE_REDIS_IAM_SERVERLESS=true",
+		"SLUICE_REDIS_IAM_CACHE=cache-1", "SLUICE_REDIS_IAM_USER=sluice",
 		"SLUICE_REDIS_DEADLINE=20ms",
 		"SLUICE_ISSUERS=[" + issuer +
 			`,{"issuer":"two","audiences":["a","b"],"jwksUrl":"https://two.example/keys","algorithms":["ES256"],` +
@@ -88,7 +88,7 @@ func TestEverySetting(t *testing.T) {
 		Secret: "arn:aws:secretsmanager:eu-west-1:123456789012:secret:sluice-AbCdEf",
 		Redis: &environ.Redis{Addrs: []string{"a.example:6379", "[::1]:6380"}, Cluster: true, TLS: true,
 			Deadline: 20 * time.Millisecond,
-			Auth:     environ.AuthIAM, Cache: "cache-1", User: "sluice", Serverless: true},
+			Auth:     environ.AuthIAM, Cache: "cache-1", User: "sluice"},
 		Issuers: []token.Issuer{
 			{Issuer: "https://id.example", Audiences: []string{"api"}, JWKSURL: "https://id.example/keys",
 				AllTenants: true},
@@ -175,7 +175,6 @@ func TestProblems(t *testing.T) {
 			"SLUICE_REDIS_SECRET must be a secret's name or ARN"},
 		{[]string{"SLUICE_REDIS=a:1", "SLUICE_REDIS_IAM_USER=u"},
 			"SLUICE_REDIS_IAM_USER has no use without SLUICE_REDIS_AUTH=iam"},
-		{[]string{"SLUICE_REDIS=a:1", "SLUICE_REDIS_IAM_SERVERLESS=true"}, "SLUICE_REDIS_IAM_SERVERLESS has no use"},
 		{[]string{"SLUICE_REDIS=a:1", "SLUICE_REDIS_DEADLINE=1us"}, "SLUICE_REDIS_DEADLINE must be a time"},
 		{[]string{"SLUICE_ISSUERS=" + marker}, "SLUICE_ISSUERS must be a JSON array of issuers: invalid"},
 		{[]string{"SLUICE_ISSUERS=[" + issuer}, "SLUICE_ISSUERS must be a JSON array of issuers: unexpected"},

@@ -130,16 +130,14 @@ func (p *parser) variables() []variable {
 			"With `secret`: the name or ARN of the secret with Redis's user and password. If it is not set, " +
 				"they are in `SLUICE_SECRET`.",
 			func(v string) string { return match(&p.redis.Secret, v, secretName, "a secret's name or ARN") }},
-		{"SLUICE_REDIS_IAM_CACHE", "", false, "With `iam`: the replication group's id, or the serverless cache's name.",
+		{"SLUICE_REDIS_IAM_CACHE", "", false, "With `iam`: the replication group's id.",
 			func(v string) string {
-				return match(&p.redis.Cache, v, cacheName, "a replication group's id or a serverless cache's name")
+				return match(&p.redis.Cache, v, cacheName, "a replication group's id")
 			}},
 		{"SLUICE_REDIS_IAM_USER", "", false, "With `iam`: the ElastiCache user.",
 			func(v string) string {
 				return match(&p.redis.User, v, cacheName, "the id of an ElastiCache user")
 			}},
-		{"SLUICE_REDIS_IAM_SERVERLESS", "false", false, "With `iam`: `true` for a serverless cache.",
-			func(v string) string { return boolean(&p.redis.Serverless, v) }},
 		{"SLUICE_REDIS_DEADLINE", "8ms", false, "How long a decision waits for Redis.",
 			func(v string) string { return deadline(&p.redis.Deadline, v) }},
 		{"SLUICE_ISSUERS", "", false,

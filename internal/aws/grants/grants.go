@@ -98,7 +98,7 @@ const (
 	Signing Resource = "the anchors' key"
 	Secret  Resource = "the secret"         // of SLUICE_SECRET, with the random end of its ARN
 	Login   Resource = "the cache's secret" // of SLUICE_REDIS_SECRET, with the random end of its ARN
-	// of the replication group (or the serverless cache), and of the user
+	// of the replication group, and of the user
 	Cache Resource = "the cache and its user"
 	// of the configuration in SLUICE_KILL_SWITCH: application/APPLICATION/environment/ENVIRONMENT/configuration/PROFILE
 	Switch Resource = "the kill switch"
