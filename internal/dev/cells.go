@@ -122,15 +122,6 @@ func anonymousPlan(ctx context.Context, c *devcells.Cell, now time.Time) string 
 	return id
 }
 
-// configuration returns what the cell enforces at a time.
-func (c *servedCell) configuration(ctx context.Context, now time.Time) authorizer.Configuration {
-	configuration, join := c.Reader.Begin(ctx, now)
-	if join != nil {
-		defer join()
-	}
-	return configuration
-}
-
 // handler connects the parts of a cell: counters, authorizer, gateway, live page and operators' API.
 func (f *process) handler(c *servedCell) (http.Handler, error) {
 	names := c.counters.Names
@@ -147,7 +138,7 @@ func (f *process) handler(c *servedCell) (http.Handler, error) {
 		status.Cells = func() []livepage.CellStatus { return f.status(c) }
 	}
 	c.status = status.Status
-	page := f.reserved(c, names, livepage.Handler(c.recorder, c.status))
+	page := f.reserved(c, livepage.Handler(c.recorder, c.status))
 	return gateway.New(gateway.Config{Authorizer: z, Upstream: f.Upstream, TrustedHops: f.TrustedHops,
 		Recorder: c.recorder,
 		Decided:  func(reason string, took time.Duration) { c.decided.At(reason).Observe(took) },
@@ -157,7 +148,7 @@ func (f *process) handler(c *servedCell) (http.Handler, error) {
 // reserved returns the handler of all paths below /_sluice/. Below admin is the operators' API, which needs the token,
 // and below admin/ops/CELL the API of the cell's counters. The other paths are the metrics of the control plane's
 // functions and the live page.
-func (f *process) reserved(c *servedCell, names authorizer.Sources, page http.Handler) http.Handler {
+func (f *process) reserved(c *servedCell, page http.Handler) http.Handler {
 	service := ops.New(ops.Config{Cell: c.Name, Store: c.counters.Base, Tables: f.plane.Tables(),
 		Now: f.clock.Now, Log: f.log,
 		Tenant: func(ctx context.Context, id string) (*plan.Tenant, error) {
