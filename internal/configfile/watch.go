@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -60,8 +61,49 @@ func stateOf(path string) FileState {
 	return FileState{path, info.Size(), info.ModTime(), info}
 }
 
-// SameStates reports whether no file has changed between two calls of [States].
-func SameStates(a, b []FileState) bool { return slices.EqualFunc(a, b, FileState.same) }
+func sameStates(a, b []FileState) bool { return slices.EqualFunc(a, b, FileState.same) }
+
+// Reloader reads files again when they have changed. It is safe for concurrent use.
+type Reloader struct {
+	Paths []string                      // files and folders, as for States
+	Read  func(files []FileState) error // reads the files; two calls never overlap
+
+	mu      sync.Mutex
+	read    []FileState // the files when they were last read
+	checked []FileState // the files when they were last looked at
+}
+
+// Reload reads the files now, whether or not they have changed.
+func (r *Reloader) Reload() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.reload()
+}
+
+// reload reads the files. The caller holds the lock.
+func (r *Reloader) reload() error {
+	r.read = States(r.Paths...) // before they are read, so that the next Check finds a change that is made in between
+	return r.Read(r.read)
+}
+
+// Check reads the files if they have changed since they were read, and not since the last Check: an editor writes in
+// several steps, and the first part of a file may be valid.
+func (r *Reloader) Check() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := States(r.Paths...)
+	due := !sameStates(r.read, now) && sameStates(r.checked, now)
+	r.checked = now
+	if !due {
+		return nil
+	}
+	return r.reload()
+}
+
+// Watch calls Check once in each interval, and Reload for each signal, until the context ends.
+func (r *Reloader) Watch(ctx context.Context, interval time.Duration, signals <-chan os.Signal) {
+	Watch(ctx, interval, signals, r.Check, r.Reload)
+}
 
 // Watch calls check once in each interval, and reload for each signal, until the context ends. It asks again and again
 // in place of waiting for events of files, because a watched file of a mounted volume, such as that of a ConfigMap, has

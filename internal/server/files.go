@@ -1,14 +1,12 @@
 package server
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"os"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/configfile"
@@ -21,10 +19,10 @@ const CheckEvery = time.Second
 // Files reads a configuration from files, and reads it again when they change. An invalid configuration never replaces
 // a valid one. It is safe for concurrent use. Create it with [OpenFiles].
 type Files struct {
-	c FilesConfig
+	configfile.Reloader
 
-	mu   sync.Mutex             // held during a reload
-	seen []configfile.FileState // the files when they were last read
+	c      FilesConfig
+	loaded bool // the files were read for the first time
 }
 
 // FilesConfig sets up [Files].
@@ -45,57 +43,38 @@ func OpenFiles(c FilesConfig) (*Files, error) {
 		c.Log = slog.Default()
 	}
 	f := &Files{c: c}
-	loaded, err := f.load()
-	if err != nil {
+	f.Paths, f.Read = c.Paths, f.read
+	if err := f.Reload(); err != nil {
 		return nil, err
 	}
-	f.report("configuration loaded", loaded)
+	f.loaded = true
 	return f, nil
 }
 
-// Reload reads the files again. If one of them is invalid, the configuration in force stays, and the error is logged.
-func (f *Files) Reload() error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	loaded, err := f.load()
-	if err != nil {
+// read reads the files. If one of them is invalid, the configuration in force stays, and the error is logged, unless
+// OpenFiles returns it. Otherwise read logs what is in force, so that an operator sees a misspelled domain: Envoy's
+// calls for it are admitted.
+func (f *Files) read(files []configfile.FileState) error {
+	c, err := f.load(files)
+	switch {
+	case err == nil:
+		message := "configuration loaded"
+		if f.loaded {
+			message = "configuration reloaded"
+		}
+		f.c.Log.Info(message, "files", len(files), "domains", c.Domains(), "limits", c.Rules())
+	case f.loaded:
 		f.c.Log.Error("configuration not reloaded, the last good one stays in force", "error", err)
 		if f.c.Failed != nil {
 			f.c.Failed(err)
 		}
-		return err
 	}
-	f.report("configuration reloaded", loaded)
-	return nil
+	return err
 }
 
-// report logs what is in force, so that an operator sees a misspelled domain: Envoy's calls for it are admitted.
-func (f *Files) report(message string, c *envoyconfig.Config) {
-	f.c.Log.Info(message, "files", len(f.seen), "domains", c.Domains(), "limits", c.Rules())
-}
-
-// Watch reloads when a file has changed, and at each value received from now, until the context ends. It compares the
-// files at the interval every.
-func (f *Files) Watch(ctx context.Context, every time.Duration, now <-chan os.Signal) {
-	configfile.Watch(ctx, every, now, f.Check, f.Reload)
-}
-
-// Check reloads if a file has changed since the last reload.
-func (f *Files) Check() error {
-	f.mu.Lock()
-	changed := !configfile.SameStates(f.seen, configfile.States(f.c.Paths...))
-	f.mu.Unlock()
-	if !changed {
-		return nil
-	}
-	return f.Reload()
-}
-
-func (f *Files) load() (*envoyconfig.Config, error) {
-	// Before the files are read, so that the next Check finds a change that is made in between.
-	f.seen = configfile.States(f.c.Paths...)
-	files := make([]envoyconfig.File, 0, len(f.seen))
-	for _, state := range f.seen {
+func (f *Files) load(found []configfile.FileState) (*envoyconfig.Config, error) {
+	files := make([]envoyconfig.File, 0, len(found))
+	for _, state := range found {
 		data, err := readFile(state.Name)
 		if err != nil {
 			return nil, err

@@ -37,7 +37,7 @@ func TestCheckWaitsForTheEndOfAChange(t *testing.T) {
 		if step.write != "" {
 			write(step.write)
 		}
-		if err := p.check(); err != nil || len(p.Current().Config.Plans()) != step.plans {
+		if err := p.files.Check(); err != nil || len(p.Current().Config.Plans()) != step.plans {
 			t.Errorf("check %d: %v, and %d plans are in force, want %d", i+1, err, len(p.Current().Config.Plans()),
 				step.plans)
 		}

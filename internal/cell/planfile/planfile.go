@@ -31,11 +31,10 @@ type Plans struct {
 	c       Config
 	current atomic.Pointer[authorizer.Snapshot]
 
-	mu       sync.Mutex // held during a reload
+	files    configfile.Reloader
+	mu       sync.Mutex // guards the fields below
 	loadedAt time.Time
 	lastErr  error
-	loaded   []configfile.FileState // the files when they were last read
-	checked  []configfile.FileState // the files when they were last looked at
 }
 
 // Config sets up [Plans]. Set either Files or Source.
@@ -62,9 +61,11 @@ func Open(c Config) (*Plans, error) {
 		c.Log = slog.Default()
 	}
 	p := &Plans{c: c}
-	if err := p.load(); err != nil {
+	p.files = configfile.Reloader{Paths: c.Files, Read: func([]configfile.FileState) error { return p.load() }}
+	if err := p.files.Reload(); err != nil {
 		return nil, err
 	}
+	p.files.Read = func([]configfile.FileState) error { return p.reload() }
 	return p, nil
 }
 
@@ -79,7 +80,6 @@ func (p *Plans) Status() (loadedAt time.Time, lastErr error) {
 }
 
 func (p *Plans) load() error {
-	p.loaded = configfile.States(p.c.Files...) // before reading, so that a change during the read is noticed next time
 	sources, err := p.read()
 	if err != nil {
 		return err
@@ -109,7 +109,9 @@ func (p *Plans) load() error {
 		}
 	}
 	p.current.Store(&authorizer.Snapshot{Config: cfg, Keys: found})
+	p.mu.Lock()
 	p.loadedAt = p.c.Now()
+	p.mu.Unlock()
 	for _, w := range cfg.Warnings() {
 		p.c.Log.Warn(w.String())
 	}
@@ -133,42 +135,31 @@ func (p *Plans) Name() string {
 
 // Reload reads the files again immediately. If anything is wrong, the configuration in force stays, and the problems
 // are logged.
-func (p *Plans) Reload() error {
+func (p *Plans) Reload() error { return p.files.Reload() }
+
+func (p *Plans) reload() error {
+	err := p.load()
 	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.lastErr = p.load()
-	if p.lastErr == nil {
+	p.lastErr = err
+	p.mu.Unlock()
+	if err == nil {
 		p.c.Log.Info("plans reloaded", "file", p.Name())
 		return nil
 	}
 	var bad *plan.Error
-	if !errors.As(p.lastErr, &bad) {
-		p.c.Log.Error("the plans were not reloaded; the last valid ones stay in force", "file", p.Name(), "error",
-			p.lastErr)
-		return p.lastErr
+	if !errors.As(err, &bad) {
+		p.c.Log.Error("the plans were not reloaded; the last valid ones stay in force", "file", p.Name(), "error", err)
+		return err
 	}
 	p.c.Log.Error("the plans were not reloaded; the last valid ones stay in force", "file", p.Name(), "problems",
 		len(bad.Problems))
 	for _, problem := range bad.Problems {
 		p.c.Log.Error(problem.String())
 	}
-	return p.lastErr
+	return err
 }
 
 // Watch reloads the files when one changes, until the context ends; a value on now causes an immediate reload.
 func (p *Plans) Watch(ctx context.Context, now <-chan os.Signal) {
-	configfile.Watch(ctx, checkEvery, now, p.check, p.Reload)
-}
-
-// check reloads the files if they have changed since they were read, and not since the last check.
-func (p *Plans) check() error {
-	p.mu.Lock()
-	now := configfile.States(p.c.Files...)
-	due := !configfile.SameStates(p.loaded, now) && configfile.SameStates(p.checked, now)
-	p.checked = now
-	p.mu.Unlock()
-	if !due {
-		return nil
-	}
-	return p.Reload()
+	p.files.Watch(ctx, checkEvery, now)
 }
