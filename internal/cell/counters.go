@@ -37,7 +37,7 @@ func NewCounters(c Config) (*Counters, error) {
 	if err != nil {
 		return nil, err
 	}
-	to := router.Config{Cell: c.Settings.Cell, Rates: router.Backend{Store: items}, KeepUnspentFor: -1}
+	to := router.Config{Cell: c.Settings.Cell, Rates: router.Backend{Store: items}}
 	if c.Settings.Redis != nil {
 		to.Quotas = to.Rates
 		if to.Rates.Store, err = newRates(c, a); err != nil {

@@ -364,7 +364,7 @@ func (f *process) memoryCounters(name string) (*Counters, error) {
 		Names: f.addressNames, Close: func() {
 			ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 			defer cancel()
-			if err := errors.Join(leases.Close(ctx), all.Close(ctx)); err != nil {
+			if err := leases.Close(ctx); err != nil {
 				f.log.Warn("a store did not close properly", "error", err)
 			}
 		}}, nil

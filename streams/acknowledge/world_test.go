@@ -216,7 +216,7 @@ func (w *world) empty(id string) *cell {
 			}
 		}
 		if e.homes, err = router.New(router.Config{Cell: id, Rates: router.Backend{Store: rates},
-			Quotas: router.Backend{Store: c.kept}, Homes: others, KeepUnspentFor: -1}); err != nil {
+			Quotas: router.Backend{Store: c.kept}, Homes: others}); err != nil {
 			w.t.Fatal(err)
 		}
 		if e.leases, err = lease.New(lease.Config{Store: e.homes, Instances: func() int { return 2 }, Life: grace.Lease,

@@ -44,7 +44,7 @@ func newRouter(tb testing.TB, own limit.Store, others map[string]limit.Store) *r
 	for cell, store := range others {
 		backends[cell] = router.Backend{Store: store}
 	}
-	h, err := router.New(router.Config{Rates: router.Backend{Store: own}, Homes: backends, KeepUnspentFor: -1})
+	h, err := router.New(router.Config{Rates: router.Backend{Store: own}, Homes: backends})
 	if err != nil {
 		tb.Fatal(err)
 	}

@@ -217,5 +217,5 @@ func (c *Chain) Close(ctx context.Context) error {
 	if c.Leases != nil {
 		errs = append(errs, c.Leases.Close(ctx))
 	}
-	return errors.Join(append(errs, c.router.Close(ctx))...)
+	return errors.Join(errs...)
 }

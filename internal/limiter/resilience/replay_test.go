@@ -238,9 +238,6 @@ func TestChargedBackToTwoStores(t *testing.T) {
 		if r, q := usedUnits(t, rates, requestOf(rate)), usedUnits(t, quotas, requestOf(quota)); r != 7 || q != 7 {
 			t.Errorf("%d and %d used, want 7 and 7", r, q)
 		}
-		if err := both.Close(t.Context()); err != nil {
-			t.Fatal(err)
-		}
 	})
 }
 
@@ -254,7 +251,7 @@ func TestOneOfTwoStoresIsAway(t *testing.T) {
 			own, inner := newMemory(t), newMemory(t)
 			home := newFlaky(t, inner)
 			homes, err := router.New(router.Config{Rates: router.Backend{Store: own},
-				Homes: map[string]router.Backend{"us": {Store: home}}, KeepUnspentFor: -1})
+				Homes: map[string]router.Backend{"us": {Store: home}}})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -293,9 +290,6 @@ func TestOneOfTwoStoresIsAway(t *testing.T) {
 			if a, b := of("ann", inner, quota), of("bob", inner, quota); a != 7 || b != 7 {
 				t.Errorf("%d and %d used in the home, want 7 and 7", a, b)
 			}
-			if err := homes.Close(t.Context()); err != nil {
-				t.Fatal(err)
-			}
 		})
 	}
 }
@@ -306,7 +300,7 @@ func TestEachOwnerHasItsTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		own, home := newMemory(t), newFlaky(t, nil)
 		homes, err := router.New(router.Config{Rates: router.Backend{Store: own},
-			Homes: map[string]router.Backend{"us": {Store: home}}, KeepUnspentFor: -1})
+			Homes: map[string]router.Backend{"us": {Store: home}}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -329,9 +323,6 @@ func TestEachOwnerHasItsTurn(t *testing.T) {
 			if n := usedUnits(t, own, req); n != 7 {
 				t.Errorf("%d units of %s are charged in the store that answers, want 7", n, name)
 			}
-		}
-		if err := homes.Close(t.Context()); err != nil {
-			t.Fatal(err)
 		}
 	})
 }

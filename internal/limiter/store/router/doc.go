@@ -12,68 +12,39 @@
 //
 // # One decision
 //
-// The stores are asked one after the other: first the home cells, in reverse order of their addition ([New] adds them
-// in such an order that they are asked by name), then the store of the cell's quotas, and last the store of its rates.
-// A [pair] joins two of these steps: its first part is one store, its second part is everything that is asked after it.
-// [Store.Decide] calls in this order:
+// The stores have an order: that of the rates, that of the cell's quotas, those of the home cells. If one store counts
+// all limits of a request, [Store.Decide] only calls that store. Otherwise it does this:
 //
-//  1. targetOf finds the topmost pair that the request concerns. If the cell has one store only, it is called directly.
-//  2. pair.decide passes the request on if only one of its parts is concerned (partsOf). Otherwise it splits the
-//     request (split). A request that only corrects counts goes to both parts at once (correctBoth).
-//  3. probeSecond makes sure that the second part answers, if it did not answer the last decision and the request
-//     leases from the first.
-//  4. decideFirst charges the first part: from an unspent charge (see below), or by a call of its store. If it denies,
-//     completeFirstDenial completes the decision.
-//  5. The second part decides: the next pair, or the store of the rates. If it admits, join makes one decision of both,
-//     and the core settles it.
-//  6. If the second part denies or fails, nothing may stay charged in the first part. The charge becomes an unspent
-//     charge, or a compensation undoes it: compensateDenial after a denial, returnUnits after an error.
+//  1. It makes a part of the request for each store (split). A part of which nothing is asked, because the caller has
+//     leased all units that it needs, needs no call: its results are as if its counters had never been used, and are
+//     marked [limit.Result.Unasked]. So leases of a store that is away can be spent.
+//  2. It charges the parts in the order of their stores (splitRequest.decide). Nearly all denials are by rates, so a
+//     request that is denied has nearly always charged nothing yet.
+//  3. If a part denies or fails, the parts that were charged before it are undone (part.undo): leased units are
+//     returned, other units are refunded by their receipt. The decision waits for that. Meanwhile a request of the same
+//     owner may be denied for lack of these units. If they cannot be taken back, or if the process dies before, they are
+//     lost, and never spent twice.
+//  4. The parts that were not called are read, because the wait that a denial names is that of all limits (refuse). If
+//     any part denies, the decision is a denial, also if others fail: after an error, a fallback limiter might admit the
+//     request.
+//  5. If all parts admit the request, one decision is made of theirs (join).
 //
-// # Unspent charges
+// An undone charge must leave no trace. In a token bucket it would: older receipts of the bucket give back less
+// afterwards. And corrections that a request makes ([limit.LeaseRequest.Correction]), such as leased units that it gives
+// back, cannot be undone, since others may have been admitted for these units. If a part other than the last one has
+// either (part.leavesTrace), all parts but the first are read before step 2, and a request that one of them denies
+// charges nothing. If a part denies all the same, because others have charged it in between, a bucket is refunded; after
+// a correction, the decision is an error.
 //
-// If a second part denies or fails, the quotas that the first part was charged are not given back over the network.
-// They are kept in memory as an unspent charge, and the next request for the same units spends it. A client that
-// hammers against a rate therefore costs the store of the quotas nothing. An unspent charge is refunded after
-// [Config.KeepUnspentFor], and at [Store.Close]. When its period ends it is dropped. A process that dies loses its
-// unspent charges: too little is admitted, never too much.
+// # Requests that only correct
 //
-// While a charge is unspent, decisions may report less of the quota as remaining than there is, by the same amount.
-// Nothing is admitted or denied wrongly: before a quota denies, the unspent charges of its owner are refunded.
+// A request that needs and leases nothing corrects what is counted. It is the exception to all or nothing: every store
+// corrects its part, whatever the others answer (correct). By errors.Is, the error of such a request is only what is
+// true of each part: for example, an error that says that nothing was sent is true of all parts. After any other error,
+// each part may or may not have been corrected.
 //
-// Charges of a rate are never kept: if they were spent later than they were charged, they would come on top of what the
-// rate allows then. They are refunded. An older receipt of a token bucket takes such a refund for a refund of its own
-// charge, and then gives back less.
+// # Clocks
 //
-// # Requests that lease
-//
-// A request that leases (limit.Request.Leases) is decided in the same order, and each store leases its own part. If the
-// second part then denies:
-//
-//   - The caller keeps as a lease what was charged to a limit of the first part that the request leases.
-//     [limit.Decision.Lease] says so.
-//   - What was charged to another limit of the first part, such as an exact quota, is kept as an unspent charge if the
-//     request leases nothing of the first part. Otherwise it is refunded after the decision.
-//   - Units that the request returned to the first part are charged again, because a denial changes nothing: out of
-//     what the request was charged, and for the rest by a second call. If others have been admitted for these units
-//     meanwhile, the whole decision is an error, and the units count as returned.
-//
-// If the second part fails, everything is returned after the decision. Until the second part answers again, it is asked
-// before the first part is charged. Units that cannot be returned are lost, and never spent twice.
-//
-// A store of which nothing is asked, because the caller has leased all units that it needs, need not answer. So leases
-// of a store that is away can be spent. The results of such a store are as if its counters had never been used. Another
-// cell may be far away: if nothing is asked of its store, it is not called at all, and its results are marked
-// [limit.Result.Unasked].
-//
-// # Corrections
-//
-// A request that needs and leases nothing corrects what is counted ([limit.LeaseRequest.Correction]). It is the
-// exception to all or nothing: every store corrects its part, whatever the others answer. By errors.Is, the error of
-// such a request is only what is true of each part: for example, an error that says that nothing was sent is true of
-// all parts. After any other error, each part may or may not have been corrected. Units that a correction adds in a
-// request that needs something as well are subtracted again if the second part denies, except in buckets. They stay
-// counted if the second part fails.
-//
-// Each store decides by its own clock. A decision over several stores has the time of the last one, which is that of
-// the rates if they are concerned, and its leases end by that clock.
+// Each store decides by its own clock. A decision over several stores has the time of the first of them that was asked,
+// and its leases end by that clock.
 package router

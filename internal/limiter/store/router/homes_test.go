@@ -3,7 +3,6 @@ package router_test
 import (
 	"errors"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
@@ -18,12 +17,12 @@ type cells struct {
 	own, a, b *unavailable
 }
 
-func newCells(tb testing.TB, holdFor time.Duration) *cells {
+func newCells(tb testing.TB) *cells {
 	tb.Helper()
 	c := &cells{own: newMemory(tb), a: newMemory(tb), b: newMemory(tb)}
 	var err error
 	c.Store, err = router.New(router.Config{Cell: "here", Rates: router.Backend{Store: c.own},
-		Homes: map[string]router.Backend{"a": {Store: c.a}, "b": {Store: c.b}}, KeepUnspentFor: holdFor})
+		Homes: map[string]router.Backend{"a": {Store: c.a}, "b": {Store: c.b}}})
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -36,25 +35,18 @@ func TestContractOfHomes(t *testing.T) {
 	for _, home := range []string{"a", "b"} {
 		t.Run(home, func(t *testing.T) {
 			limittest.RunStoreContract(t, limittest.Config{
-				New:    func(tb testing.TB) limit.Store { return newCells(tb, -1) },
+				New:    func(tb testing.TB) limit.Store { return newCells(tb) },
 				Leases: true, KeepsAhead: true, Home: home, Scripts: soak.Times(60), Goroutines: 16,
 			})
 		})
 	}
 	for name, homed := range map[string]func(*limit.Limit) bool{
 		"everything": func(*limit.Limit) bool { return true },
-		// A denial by another store may make it impossible to charge returned units of sliding_buckets again, so the
-		// limits with shares lease none. Units that come back to a bucket after a denial enlarge what earlier receipts
-		// may refund, and the model's scripts refund.
-		"some": func(l *limit.Limit) bool {
-			a := l.Tiers[0].Algorithm
-			return a != limit.SlidingBuckets && a != limit.SlidingLog && a != limit.TokenBucket &&
-				l.ID[len(l.ID)-1]%2 == 0
-		},
+		"some":       func(l *limit.Limit) bool { return l.ID[len(l.ID)-1]%2 == 0 },
 	} {
 		t.Run(name, func(t *testing.T) {
 			limittest.RunStoreContract(t, limittest.Config{
-				New:    func(tb testing.TB) limit.Store { return newCells(tb, -1) },
+				New:    func(tb testing.TB) limit.Store { return newCells(tb) },
 				Leases: true, KeepsAhead: true, Home: "a", Homed: homed, Scripts: soak.Times(60), Goroutines: 16,
 			})
 		})
@@ -64,46 +56,37 @@ func TestContractOfHomes(t *testing.T) {
 // Guarantees that a limit which the deciding cell keeps for all cells is counted in the store of its quotas, which
 // other cells call, and not with its other rates. Counted in two places, its units would be granted twice.
 func TestKeptHere(t *testing.T) {
-	for name, holdFor := range map[string]time.Duration{"holding": 0, "not holding": -1} {
-		t.Run(name, func(t *testing.T) {
-			own, other := newPairHolding(t, holdFor), newMemory(t)
-			all, err := router.New(router.Config{Cell: "here", Rates: router.Backend{Store: own.rates},
-				Quotas: router.Backend{Store: own.quotas},
-				Homes:  map[string]router.Backend{"there": {Store: other}}, KeepUnspentFor: holdFor})
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer func() {
-				if err := errors.Join(all.Close(t.Context()), own.Close(t.Context())); err != nil {
-					t.Error(err)
-				}
-			}()
-			r, l := rate(t, 9), newLimit(t, "tiny", limit.Tier{Algorithm: limit.TokenBucket, Threshold: 2,
-				Period: time.Second})
-			here := l.KeptIn("here")
-			for _, req := range []*limit.Request{requestOf(here), requestOf(here, r)} {
-				var d limit.Decision
-				if err := all.Decide(t.Context(), req, start, &d); err != nil || !d.Allowed {
-					t.Fatalf("allowed %t, %v", d.Allowed, err)
-				}
-			}
-			used := func(s limit.Store, l *limit.Limit) int64 {
-				var d limit.Decision
-				if err := s.Peek(t.Context(), requestOf(l), start, &d); err != nil {
-					t.Fatal(err)
-				}
-				return d.Results[0].Used()
-			}
-			if got := used(own.quotas.Store, l); got != 2 {
-				t.Errorf("%d charged beside the quotas, want 2", got)
-			}
-			if got := used(own.rates.Store, l) + used(other.Store, l); got != 0 {
-				t.Errorf("%d units are charged in the store of the rates, or in another cell, want none", got)
-			}
-			if err := all.Accepts(here); err != nil {
-				t.Error(err)
-			}
-		})
+	own, other := newPair(t), newMemory(t)
+	all, err := router.New(router.Config{Cell: "here", Rates: router.Backend{Store: own.rates},
+		Quotas: router.Backend{Store: own.quotas},
+		Homes:  map[string]router.Backend{"there": {Store: other}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, l := rate(t, 9), newLimit(t, "tiny", limit.Tier{Algorithm: limit.TokenBucket, Threshold: 2,
+		Period: time.Second})
+	here := l.KeptIn("here")
+	for _, req := range []*limit.Request{requestOf(here), requestOf(here, r)} {
+		var d limit.Decision
+		if err := all.Decide(t.Context(), req, start, &d); err != nil || !d.Allowed {
+			t.Fatalf("allowed %t, %v", d.Allowed, err)
+		}
+	}
+	used := func(s limit.Store, l *limit.Limit) int64 {
+		var d limit.Decision
+		if err := s.Peek(t.Context(), requestOf(l), start, &d); err != nil {
+			t.Fatal(err)
+		}
+		return d.Results[0].Used()
+	}
+	if got := used(own.quotas.Store, l); got != 2 {
+		t.Errorf("%d charged beside the quotas, want 2", got)
+	}
+	if got := used(own.rates.Store, l) + used(other.Store, l); got != 0 {
+		t.Errorf("%d units are charged in the store of the rates, or in another cell, want none", got)
+	}
+	if err := all.Accepts(here); err != nil {
+		t.Error(err)
 	}
 }
 
@@ -124,48 +107,38 @@ func TestHomesAreNotLookedAt(t *testing.T) {
 	}
 }
 
-// Guarantees that units of a rate that another cell keeps are given back at once if another limit denies. If they were
-// kept as an unspent charge, like those of a quota, they would be spent in addition to what the bucket has refilled
-// since: more than burst and rate allow.
-func TestRatesOfAHomeAreNotHeld(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := newCells(t, 0)
-		defer func() {
-			if err := c.Close(t.Context()); err != nil {
-				t.Error(err)
-			}
-		}()
-		r, tiny := rate(t, 1), newLimit(t, "tiny", limit.Tier{Algorithm: limit.TokenBucket, Threshold: 5,
-			Period: time.Second}).KeptIn("a")
-		var d limit.Decision
-		for range 5 {
-			if err := c.Decide(t.Context(), requestOf(r, tiny), start, &d); err != nil {
-				t.Fatal(err)
-			}
-			synctest.Wait() // if two units come back at the same time, the older one is lost if it arrives second
+// Guarantees that a denial by another limit leaves a rate that another cell keeps as it was.
+func TestDenialLeavesARateOfAHome(t *testing.T) {
+	c := newCells(t)
+	r, tiny := rate(t, 1), newLimit(t, "tiny", limit.Tier{Algorithm: limit.TokenBucket, Threshold: 5,
+		Period: time.Second}).KeptIn("a")
+	var d limit.Decision
+	for range 5 {
+		if err := c.Decide(t.Context(), requestOf(r, tiny), start, &d); err != nil {
+			t.Fatal(err)
 		}
-		if got := c.used(t, c.a, tiny); got != 1 {
-			t.Errorf("%d units of the bucket are charged, want 1, for the one request that was admitted", got)
+	}
+	if got := c.used(t, c.a, tiny); got != 1 {
+		t.Errorf("%d units of the bucket are charged, want 1, for the one request that was admitted", got)
+	}
+	admitted := 0
+	for range 20 {
+		if err := c.Decide(t.Context(), requestOf(tiny), start.Add(2*time.Second), &d); err != nil {
+			t.Fatal(err)
+		} else if d.Allowed {
+			admitted++
 		}
-		admitted := 0
-		for range 20 {
-			if err := c.Decide(t.Context(), requestOf(tiny), start.Add(2*time.Second), &d); err != nil {
-				t.Fatal(err)
-			} else if d.Allowed {
-				admitted++
-			}
+	}
+	for range 20 {
+		if err := c.Decide(t.Context(), requestOf(rate(t, 100), tiny), start.Add(2*time.Second), &d); err != nil {
+			t.Fatal(err)
+		} else if d.Allowed {
+			admitted++
 		}
-		for range 20 {
-			if err := c.Decide(t.Context(), requestOf(rate(t, 100), tiny), start.Add(2*time.Second), &d); err != nil {
-				t.Fatal(err)
-			} else if d.Allowed {
-				admitted++
-			}
-		}
-		if admitted != 5 {
-			t.Errorf("a bucket of 5 admits %d units at once, want at most 5", admitted)
-		}
-	})
+	}
+	if admitted != 5 {
+		t.Errorf("a bucket of 5 admits %d units at once, want at most 5", admitted)
+	}
 }
 
 // quotaOfOtherCell returns a daily quota that another cell keeps.
@@ -219,7 +192,7 @@ func TestHomesAllOrNothing(t *testing.T) {
 		{"b fails", 9, 9, 9, "b", ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			c := newCells(t, -1)
+			c := newCells(t)
 			r, qa, qb := rate(t, tt.r), quotaOfOtherCell(t, "qa", "a", tt.qa), quotaOfOtherCell(t, "qb", "b", tt.qb)
 			req := requestOf(qb, r, qa)
 			var d limit.Decision
@@ -260,7 +233,7 @@ func TestHomesAllOrNothing(t *testing.T) {
 // Guarantees that a decision that asks nothing of a home cell does not call its store, whatever its state, and marks
 // its results as not asked. Otherwise each renewal of a lease of a rate would wait for another region.
 func TestHomesAreAskedForWhatIsLacking(t *testing.T) {
-	c := newCells(t, -1)
+	c := newCells(t)
 	r, qa := rate(t, 9), quotaOfOtherCell(t, "qa", "a", 100)
 	ask := func(rates, quotas limit.LeaseRequest) *limit.Decision {
 		t.Helper()
@@ -292,10 +265,35 @@ func TestHomesAreAskedForWhatIsLacking(t *testing.T) {
 	c.want(t, "at last", r, qa, quotaOfOtherCell(t, "qb", "b", 1), 7-2, 11, 0)
 }
 
+// Guarantees that a request that another store denies only reads the store of a home, which may be far away, and that a
+// request that is admitted calls it once. It calls it twice if what the other store was charged could not be undone
+// without a trace.
+func TestCallsOfAHome(t *testing.T) {
+	c := newCells(t)
+	bucket := newLimit(t, "bucket", limit.Tier{Algorithm: limit.TokenBucket, Period: time.Hour, Threshold: 1})
+	qa := quotaOfOtherCell(t, "qa", "a", 100)
+	for _, tt := range []struct {
+		r             *limit.Limit
+		allowed       bool
+		decided, read int64
+	}{{rate(t, 1), true, 1, 0}, {rate(t, 1), false, 0, 1}, {bucket, true, 1, 1}, {bucket, false, 0, 1}} {
+		c.a.decided.Store(0)
+		c.a.peeked.Store(0)
+		var d limit.Decision
+		if err := c.Decide(t.Context(), requestOf(tt.r, qa), start, &d); err != nil || d.Allowed != tt.allowed {
+			t.Fatalf("%s: allowed %t, %v; want %t", tt.r.ID, d.Allowed, err, tt.allowed)
+		}
+		if decided, read := c.a.decided.Load(), c.a.peeked.Load(); decided != tt.decided || read != tt.read {
+			t.Errorf("%s, allowed %t: the store of the home was charged %d times and read %d times, want %d and %d",
+				tt.r.ID, tt.allowed, decided, read, tt.decided, tt.read)
+		}
+	}
+}
+
 // Guarantees that a home which is not known is an error that charges nothing, also before it was added, and that a
 // rate which is kept elsewhere is counted only there.
 func TestUnknownHome(t *testing.T) {
-	c := newCells(t, -1)
+	c := newCells(t)
 	r, q := rate(t, 9), quotaOfOtherCell(t, "q", "c", 5)
 	var d limit.Decision
 	for name, call := range map[string]func() error{

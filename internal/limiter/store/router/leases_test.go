@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
-	"github.com/sluicelimits/sluice/internal/limiter/store/router"
 )
 
 // leaseOf requests a need and a lease of so many units more.
@@ -42,13 +41,6 @@ func (p *pair) counts(what string, now time.Time, l *limit.Limit, want int64) {
 	}
 }
 
-func (p *pair) close() {
-	p.tb.Helper()
-	if err := p.Close(context.Background()); err != nil {
-		p.tb.Fatal(err)
-	}
-}
-
 // Guarantees that a request may lease from both stores. A lease that is dropped would cost both stores a call for each
 // request.
 func TestLeasesOfBothParts(t *testing.T) {
@@ -71,51 +63,94 @@ func TestLeasesOfBothParts(t *testing.T) {
 	p.counts("a peek", start, q, 21)
 }
 
-// Guarantees that after a denial by the rate the caller keeps the charge of the quota as a lease, and spends it with
-// the next request. A client that retries without a pause against the rate therefore causes no calls and loses no
-// units.
-func TestRateDenialLeavesTheQuotasLease(t *testing.T) {
+// Guarantees that a denial by the rate charges and leases nothing of a quota.
+func TestRateDenialLeasesNoQuota(t *testing.T) {
 	p := newPair(t)
 	r, q := rate(t, 1), quota(t, 100)
 	limits := []*limit.Limit{r, q}
 	p.leases(start, limits, limit.LeaseRequest{Need: 1}, leaseOf(1, 0))
 	d := p.leases(start, limits, limit.LeaseRequest{Need: 1}, leaseOf(1, 20))
-	if g := d.Lease(1); d.Allowed || g.Units != 21 || g.Upfront != 21 ||
-		g.Until != start.Add(12*time.Hour).UnixMicro() || d.Results[1].Charged != 0 {
-		t.Errorf("allowed %t, leases %+v, charged %d; want a denial with a lease of 21 until midnight", d.Allowed, g,
-			d.Results[1].Charged)
+	if d.Allowed || d.Lease(1) != (limit.Lease{}) || d.Results[1].Charged != 0 || d.Results[1].Used() != 1 {
+		t.Errorf("allowed %t, leases %+v, charged %d, quota at %d; want a denial without a lease, and 1", d.Allowed,
+			d.Lease(1), d.Results[1].Charged, d.Results[1].Used())
 	}
-	if d.Binding().Limit() != r || d.Lease(0).Units != 0 || d.ID != (limit.ReceiptID{}) || d.Results[1].Used() != 22 {
-		t.Errorf("%s denies, %d of it leased, receipt %v, quota at %d; want the rate, nothing, none and 22",
-			d.Binding().Limit().ID, d.Lease(0).Units, d.ID, d.Results[1].Used())
+	if d.Binding().Limit() != r || d.Lease(0).Units != 0 || d.ID != (limit.ReceiptID{}) {
+		t.Errorf("%s denies, %d of it leased, receipt %v; want the rate, nothing, none", d.Binding().Limit().ID,
+			d.Lease(0).Units, d.ID)
 	}
-	p.close()
-	p.counts("after Close", start, q, 22)
-	p.counts("after Close", start, r, 1)
+	p.counts("a denial", start, q, 1)
+	p.counts("a denial", start, r, 1)
 }
 
-// Guarantees that after a denial by the rate a quota of which the request leases nothing is refunded, if the request
-// leases from another quota.
-func TestRateDenialRefundsWhatIsNotLeased(t *testing.T) {
-	p := newPair(t)
-	r, leased := rate(t, 1), quota(t, 100)
-	exact := newLimit(t, "exact", limit.Tier{Algorithm: limit.Quota, Threshold: 100,
-		Calendar: &limit.Calendar{Every: limit.Month, Location: time.UTC}})
-	p.decide(start, r)
-	limits := []*limit.Limit{exact, r, leased}
-	d := p.leases(start, limits, limit.LeaseRequest{Need: 1}, limit.LeaseRequest{Need: 1}, leaseOf(1, 5))
-	if d.Allowed || d.Lease(0).Units != 0 || d.Results[0].Charged != 0 || d.Results[0].Used() != 0 ||
-		d.Lease(2).Units != 6 {
-		t.Errorf("allowed %t, leases %+v and %+v; want a denial, nothing and 6", d.Allowed, d.Lease(0), d.Lease(2))
-	}
-	p.close()
-	p.counts("after Close", start, exact, 0)
-	p.counts("after Close", start, leased, 6)
+// overtaken returns a pair whose quotas lose a unit of q to somebody else just before the second request is charged
+// there: after it was charged to the rates.
+func overtaken(tb testing.TB, q *limit.Limit) *pair {
+	tb.Helper()
+	p, calls := &pair{rates: newMemory(tb), quotas: newMemory(tb), tb: tb}, 0
+	p.Store = newStore(tb, p.rates, &between{Store: p.quotas, do: func() {
+		if calls++; calls != 2 {
+			return
+		}
+		var d limit.Decision
+		if err := p.quotas.Store.Decide(context.Background(), requestOf(q), start, &d); err != nil || !d.Allowed {
+			tb.Fatal(err, d.Allowed)
+		}
+	}})
+	return p
 }
 
-// Guarantees that a client that retries without a pause against a rate beside an exact quota causes one call of the
+// Guarantees that a request that a quota denies after the rates were charged leaves the rates as they were, whatever
+// their algorithm, whether it leases from them or not, and that the denial names no charge and no lease.
+func TestOvertakenRequestIsUndone(t *testing.T) {
+	q := quota(t, 2)
+	window := rate(t, 100)
+	for _, a := range limit.Algorithms() {
+		if a == limit.Quota || a == limit.LeakyBucket {
+			continue
+		}
+		tier := limit.Tier{Algorithm: a, Period: time.Minute, Threshold: 100}
+		if a == limit.SlidingBuckets {
+			tier.Buckets = 6
+		}
+		other := newLimit(t, "other", tier)
+		limits := []*limit.Limit{other, q, window}
+		for name, leases := range map[string][]limit.LeaseRequest{
+			"without leases":          nil,
+			"a lease of the quota":    {{Need: 1}, leaseOf(1, 3), {Need: 1}},
+			"a lease of one rate":     {{Need: 1}, {Need: 1}, leaseOf(1, 5)},
+			"a lease of two rates":    {leaseOf(1, 9), {Need: 1}, leaseOf(0, 5)},
+			"one rate is leased":      {leaseOf(1, 9), {Need: 1}, {}},
+			"the rate needs no units": {leaseOf(0, 9), {Need: 1}, {}},
+		} {
+			t.Run(a.String()+"/"+name, func(t *testing.T) {
+				p := overtaken(t, q)
+				p.decide(start, limits...)
+				p.rates.decided.Store(0)
+				d := p.leases(start, limits, leases...)
+				if d.Allowed || d.Binding().Limit() != q {
+					t.Errorf("allowed %t, want a denial by the quota", d.Allowed)
+				}
+				for i := range d.Results {
+					r := &d.Results[i]
+					if r.Charged != 0 || d.Lease(i) != (limit.Lease{}) || r.Used() > 1 && r.Limit() != q {
+						t.Errorf("%s: charged %d, leased %+v, %d used; want nothing, and at most 1 used", r.Limit().ID,
+							r.Charged, d.Lease(i), r.Used())
+					}
+				}
+				if p.rates.decided.Load() == 0 {
+					t.Error("the rates were not charged before the denial, so this shows nothing")
+				}
+				p.counts(name, start, other, 1)
+				p.counts(name, start, window, 1)
+				p.counts(name, start, q, 2)
+			})
+		}
+	}
+}
+
+// Guarantees that a client that retries without a pause against a rate beside an exact quota causes no write to the
 // quotas' store.
-func TestRateDenialHoldsAnExactQuota(t *testing.T) {
+func TestRateDenialKeepsAnExactQuota(t *testing.T) {
 	p := newPair(t)
 	r, exact := rate(t, 2), quota(t, 100)
 	limits := []*limit.Limit{r, exact}
@@ -127,68 +162,48 @@ func TestRateDenialHoldsAnExactQuota(t *testing.T) {
 			t.Fatalf("allowed %t, leases %+v", d.Allowed, d.Lease(1))
 		}
 	}
-	if n := p.quotas.decided.Load(); n != 1 || p.Unspent() != 1 {
-		t.Errorf("the quotas' store was asked %d times, %d held; want 1 and 1", n, p.Unspent())
+	if n := p.quotas.decided.Load(); n != 0 {
+		t.Errorf("the quotas' store was charged %d times, want never", n)
 	}
 	if d := p.leases(start.Add(time.Second), limits, leaseOf(1, 5), limit.LeaseRequest{Need: 1}); !d.Allowed ||
-		d.Lease(0).Units != 1 || p.Unspent() != 0 {
-		t.Errorf("the next second: allowed %t, leases %+v, %d held", d.Allowed, d.Lease(0), p.Unspent())
+		d.Lease(0).Units != 1 {
+		t.Errorf("the next second: allowed %t, leases %+v", d.Allowed, d.Lease(0))
 	}
-	p.close()
 	p.counts("one admitted", start, exact, 1)
 }
 
-// Guarantees that units that a denied request returned are charged as before, because the caller assumes that a denial
-// changes nothing.
-func TestRateDenialRechargesReturnedUnits(t *testing.T) {
-	for _, tt := range []struct {
-		name  string
-		ask   limit.LeaseRequest
-		calls int64
-	}{
-		{"more than was charged", leaseOf(1, 2), 2},
-		{"as much as was charged", leaseOf(1, 9), 1},
-		{"less than was charged", leaseOf(1, 30), 1},
-		{"and nothing is leased", limit.LeaseRequest{Need: 1}, 2},
-		{"and nothing is needed", leaseOf(0, 0), 2},
+// Guarantees that units that a denied request returned stay charged, because the caller assumes that a denial changes
+// nothing.
+func TestDenialTakesNoReturnedUnits(t *testing.T) {
+	for name, ask := range map[string]limit.LeaseRequest{
+		"more than is asked for":    leaseOf(1, 2),
+		"as much as is asked for":   leaseOf(1, 9),
+		"less than is asked for":    leaseOf(1, 30),
+		"and nothing is leased":     {Need: 1},
+		"and nothing is needed":     leaseOf(0, 0),
+		"and nothing but the lease": leaseOf(0, 4),
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			p := newPairHolding(t, -1)
-			r, q := rate(t, 1), quota(t, 100)
-			limits := []*limit.Limit{r, q}
-			held := p.leases(start, limits, limit.LeaseRequest{Need: 1}, leaseOf(1, 10)).Lease(1)
-			p.counts("one and 10 leased", start, q, 11)
-			p.quotas.decided.Store(0)
-			tt.ask.Correction, tt.ask.CorrectionAt = -10, held.At
-			d := p.leases(start, limits, limit.LeaseRequest{Need: 1}, tt.ask)
-			if d.Allowed || d.Lease(1) != (limit.Lease{}) {
-				t.Errorf("allowed %t, leases %+v; want a denial that leases nothing", d.Allowed, d.Lease(1))
+		for _, rateDenies := range []bool{true, false} {
+			p := newPair(t)
+			r, q, full := rate(t, 100), quota(t, 100), rate(t, 1)
+			if !rateDenies {
+				full = newLimit(t, "full", limit.Tier{Algorithm: limit.Quota, Threshold: 1,
+					Calendar: &limit.Calendar{Every: limit.Month, Location: time.UTC}})
 			}
-			p.counts("a denial", start, q, 11)
-			if tt.name == "less than was charged" { // another call returns the rest of the charge
-				tt.calls++
+			held, limits := q, []*limit.Limit{q, full}
+			if !rateDenies {
+				held, limits = r, []*limit.Limit{r, full}
 			}
-			if n := p.quotas.decided.Load(); n != tt.calls {
-				t.Errorf("the quotas' store was asked %d times, want %d", n, tt.calls)
+			lease := p.leases(start, limits, leaseOf(1, 10), limit.LeaseRequest{Need: 1}).Lease(0)
+			p.counts("one and 10 leased", start, held, 11)
+			ask.Correction, ask.CorrectionAt = -10, lease.At
+			d := p.leases(start, limits, ask, limit.LeaseRequest{Need: 1})
+			if d.Allowed || d.Lease(0) != (limit.Lease{}) || d.Binding().Limit() != full {
+				t.Errorf("%s: allowed %t, leases %+v; want a denial that leases nothing", name, d.Allowed, d.Lease(0))
 			}
-		})
+			p.counts(name, start, held, 11)
+		}
 	}
-}
-
-// Guarantees that returned units of a period that has ended are lost, and are not charged to the next period.
-func TestUnitsReturnedTooLateAreNotChargedAgain(t *testing.T) {
-	p := newPairHolding(t, -1)
-	r, q := rate(t, 1), quota(t, 100)
-	limits := []*limit.Limit{r, q}
-	held := p.leases(start, limits, limit.LeaseRequest{Need: 1}, leaseOf(1, 10)).Lease(1)
-	morning := start.Add(24 * time.Hour)
-	p.decide(morning, r)
-	late := leaseOf(1, 3)
-	late.Correction, late.CorrectionAt = -10, held.At
-	if d := p.leases(morning, limits, limit.LeaseRequest{Need: 1}, late); d.Allowed || d.Lease(1).Units != 4 {
-		t.Errorf("allowed %t, leases %+v; want a denial and 4 of the new day", d.Allowed, d.Lease(1))
-	}
-	p.counts("the new day", morning, q, 4)
 }
 
 // between is a store that runs a function before each decision.
@@ -202,125 +217,83 @@ func (b *between) Decide(ctx context.Context, req *limit.Request, now time.Time,
 	return b.Store.Decide(ctx, req, now, d)
 }
 
-// Guarantees that a denied request is an error if others were admitted for the units that it returned. The caller must
-// not assume that it still has them, and charging them all the same would exceed the quota.
-func TestReturnedUnitsThatOthersSpent(t *testing.T) {
+// Guarantees that a request that a quota denies after the rates were charged is an error if the rates have taken units
+// back for it. The caller must not assume that it still has them, and charging them again could exceed the rate. Nothing
+// else stays charged, if it can be given back.
+func TestOvertakenRequestThatReturnsUnits(t *testing.T) {
 	for _, away := range []bool{false, true} {
-		quotas, rates := newMemory(t), newMemory(t)
-		r, q := rate(t, 1), quota(t, 11)
-		stolen := false
-		thief := &between{Store: rates, do: func() {
-			if stolen {
-				quotas.failing.Store(away)
-				if !away {
-					var d limit.Decision
-					if err := quotas.Store.Decide(context.Background(), requestOf(q), start, &d); err != nil ||
-						!d.Allowed {
-						t.Fatal(err, d.Allowed)
-					}
-				}
-			}
-		}}
-		s, err := router.New(router.Config{Rates: router.Backend{Store: thief}, Quotas: router.Backend{Store: quotas},
-			KeepUnspentFor: -1})
-		if err != nil {
-			t.Fatal(err)
-		}
-		p := &pair{Store: s, rates: rates, quotas: quotas, tb: t}
-		week := newLimit(t, "week", limit.Tier{Algorithm: limit.Quota, Threshold: 9,
-			Calendar: &limit.Calendar{Every: limit.Week, Location: time.UTC}})
-		held := p.leases(start, []*limit.Limit{r, q}, limit.LeaseRequest{Need: 1}, leaseOf(1, 10)).Lease(1)
-		stolen = true
-		back := leaseOf(0, 0)
+		q, r := quota(t, 2), rate(t, 11)
+		minute := newLimit(t, "minute", limit.Tier{Algorithm: limit.FixedWindow, Period: time.Minute, Threshold: 9})
+		p := overtaken(t, q)
+		held := p.leases(start, []*limit.Limit{r, q}, leaseOf(1, 10), limit.LeaseRequest{Need: 1}).Lease(0)
+		p.counts("one and 10 leased", start, r, 11)
+		back, lost := leaseOf(0, 0), int64(0)
 		back.Correction, back.CorrectionAt = -10, held.At
-		d, err := p.ask(start, []*limit.Limit{r, q, week}, limit.LeaseRequest{Need: 1}, back, leaseOf(1, 4))
-		if err == nil || d.Allowed || len(d.Results) != 0 || away != errors.Is(err, errUnavailable) {
-			t.Errorf("away %t: Decide = %v, allowed %t with %d results; want an error and none", away, err, d.Allowed,
+		if away { // before the rates can be undone
+			lost = 5
+			p.rates.Store = &lastCall{Store: p.rates.Store, left: 1}
+		}
+		d, err := p.ask(start, []*limit.Limit{r, q, minute}, back, limit.LeaseRequest{Need: 1}, leaseOf(1, 4))
+		if !errors.Is(err, limit.ErrContended) || d.Allowed || len(d.Results) != 0 {
+			t.Errorf("away %t: Decide = %v, allowed %t with %d results; want ErrContended and none", away, err, d.Allowed,
 				len(d.Results))
 		}
-		quotas.failing.Store(false)
-		want, lost := int64(2), int64(0) // the unit that was admitted first, and the one that was admitted meanwhile
-		if away {
-			want, lost = 1, 5
-		}
-		p.counts("after what came back was spent", start, q, want)
-		p.counts("an error leases nothing, if that can be given back", start, week, lost)
+		p.counts("units that came back", start, r, 1)
+		p.counts("an error leases nothing, if that can be given back", start, minute, lost)
 	}
 }
 
-// Guarantees that returned units which must be charged again after a denial are charged in the window from which they
-// came. If that window has ended meanwhile, the decision is an error, and nothing is charged in the next window: its
-// units belong to other requests.
-func TestReturnedUnitsAreNotChargedInTheNextWindow(t *testing.T) {
-	quotas, rates := &skewed{Store: newMemory(t)}, newMemory(t)
-	r, q := rate(t, 1), quota(t, 100)
-	isOver := false
-	midnight := &between{Store: rates, do: func() {
-		if isOver {
-			quotas.by = 24 * time.Hour
-		}
-	}}
-	s, err := router.New(router.Config{
-		Rates: router.Backend{Store: midnight}, Quotas: router.Backend{Store: quotas}, KeepUnspentFor: -1,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := &pair{Store: s, rates: rates, quotas: &unavailable{Store: quotas}, tb: t}
-	limits := []*limit.Limit{r, q}
-	leased := p.leases(start, limits, limit.LeaseRequest{Need: 1}, leaseOf(1, 10)).Lease(1)
-	isOver = true
-	request := leaseOf(0, 0)
-	request.Correction, request.CorrectionAt = -10, leased.At
-	if d, err := p.ask(start, limits, limit.LeaseRequest{Need: 1}, request); err == nil {
-		t.Errorf("Decide = allowed %t, leases %+v; want an error", d.Allowed, d.Lease(1))
-	}
-	p.counts("the next day", start.Add(24*time.Hour), q, 0)
+// lastCall is a store that does not answer after a number of decisions.
+type lastCall struct {
+	limit.Store
+	left int
 }
 
-// Guarantees that after an error of the rates everything that the quotas were charged and leased is returned, and that
-// the quotas' store is not called until the rates answer again.
+func (l *lastCall) Decide(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
+	if l.left--; l.left < 0 {
+		return errUnavailable
+	}
+	return l.Store.Decide(ctx, req, now, d)
+}
+
+// Guarantees that the quotas are not charged while the rates do not answer.
 func TestRatesFailUnderLeases(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := newPair(t)
-		r, q := rate(t, 10), quota(t, 100)
-		limits := []*limit.Limit{r, q}
-		p.rates.failing.Store(true)
-		for range 50 {
-			d, err := p.ask(start, limits, leaseOf(1, 3), leaseOf(1, 20))
-			if !errors.Is(err, errUnavailable) || d.Allowed || d.Lease(1).Units != 0 {
-				t.Fatalf("Decide = allowed %t, %v; want the error", d.Allowed, err)
-			}
+	p := newPair(t)
+	r, q := rate(t, 10), quota(t, 100)
+	limits := []*limit.Limit{r, q}
+	p.rates.failing.Store(true)
+	for range 50 {
+		d, err := p.ask(start, limits, leaseOf(1, 3), leaseOf(1, 20))
+		if !errors.Is(err, errUnavailable) || d.Allowed || d.Lease(1).Units != 0 {
+			t.Fatalf("Decide = allowed %t, %v; want the error", d.Allowed, err)
 		}
-		synctest.Wait()
-		p.counts("beside the decisions", start, q, 0)
-		if n := p.quotas.decided.Load(); n != 2 {
-			t.Errorf("the quotas' store was asked %d times, want 2: a lease and its return", n)
+	}
+	if n := p.quotas.decided.Load(); n != 0 {
+		t.Errorf("the quotas' store was charged %d times, want never", n)
+	}
+	p.counts("errors", start, q, 0)
+	p.rates.failing.Store(false)
+	for range 2 {
+		if d := p.leases(start, limits, leaseOf(1, 3), leaseOf(1, 20)); !d.Allowed {
+			t.Error("a request is denied after the rates answer again, want it allowed")
 		}
-		p.rates.failing.Store(false)
-		for range 2 {
-			if d := p.leases(start, limits, leaseOf(1, 3), leaseOf(1, 20)); !d.Allowed {
-				t.Error("a request is denied after the rates answer again, want it allowed")
-			}
-		}
-		p.close()
-		p.counts("two of 21", start, q, 42)
-		p.counts("two of 4", start, r, 8)
-	})
+	}
+	p.counts("two of 21", start, q, 42)
+	p.counts("two of 4", start, r, 8)
 }
 
-// Guarantees that units of the counter that all values beyond MaxValues share are lost after an error. When they came
-// back, the value might have a counter of its own, from which they would be subtracted.
+// Guarantees that units of the counter that all values beyond MaxValues share are lost if another store denies. When
+// they came back, the value might have a counter of its own, from which they would be subtracted.
 func TestSharedCounterIsNotGivenBack(t *testing.T) {
-	p := newPairHolding(t, -1)
+	q := quota(t, 2)
+	p := overtaken(t, q)
 	values, err := limit.New(limit.Limit{ID: "values", Per: "subject", MaxValues: 1, MaxCost: 100,
-		Tiers: []limit.Tier{{Algorithm: limit.Quota,
-			Threshold: 100, Calendar: &limit.Calendar{Every: limit.Day, Location: time.UTC}}}})
+		Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Threshold: 100, Period: time.Minute}}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	ask := func(subject string) (limit.Decision, error) {
-		req := requestOf(rate(t, 10), values)
+		req := requestOf(q, values)
 		req.Charges[1].Value = limit.Value{Kind: limit.ValueIs, Text: subject}
 		req.Leases = []limit.LeaseRequest{{Need: 1}, leaseOf(1, 4)}
 		var d limit.Decision
@@ -329,9 +302,8 @@ func TestSharedCounterIsNotGivenBack(t *testing.T) {
 	if _, err := ask("one"); err != nil {
 		t.Fatal(err)
 	}
-	p.rates.failing.Store(true)
-	if _, err := ask("two"); !errors.Is(err, errUnavailable) {
-		t.Fatal(err)
+	if d, err := ask("two"); err != nil || d.Allowed {
+		t.Fatalf("allowed %t, %v; want a denial", d.Allowed, err)
 	}
 	req, d := requestOf(values), new(limit.Decision)
 	req.Charges[0].Value = limit.Value{Kind: limit.ValueIs, Text: "two"}
@@ -373,40 +345,25 @@ func TestLeasesOfAStoreThatIsAwayCanBeSpent(t *testing.T) {
 		}
 		tt.away.failing.Store(false)
 	}
-	p.close()
 	p.counts("two leases of 3", start, r, 6)
 	p.counts("two leases of 3", start, q, 6)
 }
 
-// Guarantees that nobody waits for a return to a quotas' store that hangs, except Close, which waits until its context
-// ends.
-func TestCloseIsBounded(t *testing.T) {
+// Guarantees that a decision waits for at most two seconds until a store of rates that hangs has taken units back.
+func TestUndoIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		quotas, rates := newMemory(t), newMemory(t)
 		var hangs atomic.Bool
-		slow := &hanging{Store: quotas, hangs: &hangs}
-		s, err := router.New(router.Config{Rates: router.Backend{Store: &between{Store: rates,
-			do: func() { hangs.Store(true) }}}, Quotas: router.Backend{Store: slow}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		quotas.failing.Store(true)
+		s := newStore(t, &hanging{Store: rates, hangs: &hangs}, &between{Store: quotas, do: func() { hangs.Store(true) }})
 		p := &pair{Store: s, rates: rates, quotas: quotas, tb: t}
-		rates.failing.Store(true)
 		began := time.Now()
 		if _, err := p.ask(start, []*limit.Limit{rate(t, 10), quota(t, 100)}, leaseOf(1, 3),
 			leaseOf(1, 20)); !errors.Is(err, errUnavailable) {
 			t.Fatal(err)
 		}
-		if took := time.Since(began); took != 0 {
-			t.Errorf("the decision waited %s for units to be given back, want no wait", took)
-		}
-		ctx, cancel := context.WithTimeout(context.Background(), 300*time.Millisecond)
-		defer cancel()
-		if err := s.Close(ctx); !errors.Is(err, context.Canceled) {
-			t.Errorf("Close = %v, want an error, for what is lost", err)
-		}
-		if took := time.Since(began); took != 300*time.Millisecond {
-			t.Errorf("Close took %s, want 300ms", took)
+		if took := time.Since(began); took != 2*time.Second {
+			t.Errorf("the decision took %s, want the 2s for which it waits", took)
 		}
 	})
 }
@@ -441,11 +398,7 @@ func TestCorrectionsReachBothParts(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			quotas, rates := newMemory(t), newMemory(t)
-			s, err := router.New(router.Config{Rates: router.Backend{Store: &failing{rates, tt.rates}},
-				Quotas: router.Backend{Store: &failing{quotas, tt.quotas}}})
-			if err != nil {
-				t.Fatal(err)
-			}
+			s := newStore(t, &failing{rates, tt.rates}, &failing{quotas, tt.quotas})
 			p := &pair{Store: s, rates: rates, quotas: quotas, tb: t}
 			r, q := rate(t, 10), quota(t, 10)
 			at := start.UnixMicro()
@@ -467,7 +420,6 @@ func TestCorrectionsReachBothParts(t *testing.T) {
 				}
 				p.counts(tt.name, start, half.l, half.want)
 			}
-			p.close()
 		})
 	}
 }
@@ -524,16 +476,11 @@ func (k *keeping) Decide(ctx context.Context, req *limit.Request, now time.Time,
 // asked a second time.
 func TestQuotasThatKeepWhatTheyLeased(t *testing.T) {
 	quotas, rates := newMemory(t), newMemory(t)
-	s, err := router.New(router.Config{Rates: router.Backend{Store: rates},
-		Quotas: router.Backend{Store: &keeping{quotas}}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := newStore(t, rates, &keeping{quotas})
 	p := &pair{Store: s, rates: rates, quotas: quotas, tb: t}
-	r, q := rate(t, 2), quota(t, 3)
+	r, q := rate(t, 9), quota(t, 3)
 	p.decide(start, r, q)
 	p.decide(start, r, q)
-	p.decide(start, r, q) // denied by the rate: the last unit of the quota is an unspent charge
 	quotas.decided.Store(0)
 	req := requestOf(q, r)
 	req.Charges[0].Cost = 2
@@ -544,7 +491,6 @@ func TestQuotasThatKeepWhatTheyLeased(t *testing.T) {
 		t.Errorf("Decide = %v, allowed %t, leases %+v after %d calls; want a denial with 3 after one", err, d.Allowed,
 			d.Lease(0), quotas.decided.Load())
 	}
-	p.close()
 }
 
 // skewed is a store whose clock differs from the caller's.
@@ -562,23 +508,22 @@ func (s *skewed) Decide(ctx context.Context, req *limit.Request, now time.Time, 
 func TestLeasesEndByTheirOwnClock(t *testing.T) {
 	for _, by := range []time.Duration{-3 * time.Second, 3 * time.Second} {
 		for _, allowed := range []bool{true, false} {
-			s, err := router.New(router.Config{Rates: router.Backend{Store: newMemory(t)},
-				Quotas: router.Backend{Store: &skewed{newMemory(t), by}}})
-			if err != nil {
+			r, q, want := rate(t, 9), quota(t, 100), 12*time.Hour-by
+			p := &pair{Store: newStore(t, newMemory(t), &skewed{&keeping{newMemory(t)}, by}), tb: t}
+			need := int64(1)
+			if !allowed { // the store leases for 5 µs in spite of its denial
+				need, want = 100, 5*time.Microsecond
+				p.decide(start, r, q)
+			}
+			req, d := requestOf(r, q), new(limit.Decision)
+			req.Charges[1].Cost = need
+			req.Leases = []limit.LeaseRequest{{Need: 1}, leaseOf(need, 10)}
+			if err := p.Decide(t.Context(), req, start, d); err != nil {
 				t.Fatal(err)
 			}
-			p := &pair{Store: s, tb: t}
-			r, q := rate(t, 1), quota(t, 100)
-			if !allowed {
-				p.decide(start, r)
+			if left := time.Duration(d.Lease(1).Until-d.Now) * time.Microsecond; d.Allowed != allowed || left != want {
+				t.Errorf("quotas' clock off by %s, allowed %t: the lease lasts %s, want %s", by, d.Allowed, left, want)
 			}
-			d := p.leases(start, []*limit.Limit{r, q}, limit.LeaseRequest{Need: 1}, leaseOf(1, 10))
-			if left := time.Duration(d.Lease(1).Until-d.Now) * time.Microsecond; d.Allowed != allowed ||
-				left != 12*time.Hour-by {
-				t.Errorf("quotas' clock off by %s, allowed %t: the lease lasts %s, want %s", by, d.Allowed, left,
-					12*time.Hour-by)
-			}
-			p.close()
 		}
 	}
 }

@@ -55,7 +55,6 @@ func TestLeaseStoreOverBoth(t *testing.T) {
 				Calendar: &limit.Calendar{Every: limit.Week, Location: time.UTC}})
 			a := admissions{of: map[*limit.Tier]map[int64]int64{}}
 			var leases []*lease.Store
-			var halves []*router.Store
 			var all sync.WaitGroup
 			var decided, failed atomic.Int64
 			for i := range uint64(3) {
@@ -68,7 +67,7 @@ func TestLeaseStoreOverBoth(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				leases, halves = append(leases, l), append(halves, s)
+				leases = append(leases, l)
 				for g := range uint64(4) {
 					r := rand.New(rand.NewPCG(seed, 8*i+g))
 					all.Go(func() {
@@ -99,9 +98,6 @@ func TestLeaseStoreOverBoth(t *testing.T) {
 					t.Errorf("Close: %v", err)
 				}
 				lost += leases[i].Stats().Lost
-				if err := halves[i].Close(context.Background()); err != nil {
-					t.Errorf("Close: %v", err)
-				}
 			}
 			for _, l := range []*limit.Limit{window, day, exact, wide} {
 				tier := &l.Tiers[0]

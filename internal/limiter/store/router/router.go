@@ -19,15 +19,12 @@ var _ limit.Store = (*Store)(nil)
 // for. No store was asked.
 var ErrNoHome = errors.New("no way to the counters of its home cell")
 
-// DefaultKeepUnspentFor is how long an unspent charge is kept for a request that needs it. It is a few seconds: long
-// enough for the next attempt of a client that a rate denied, and short enough that a quota does not lack for long the
-// units that nobody spends.
-const DefaultKeepUnspentFor = 5 * time.Second
-
 // Backend is one store of counters and its guard.
 type Backend struct {
 	Store limit.Store
 	Guard Guard // If nil, the store is called directly.
+
+	name string // what the store counts, for errors
 }
 
 // Guard makes the calls of one store, or refuses to make them. It returns the store's error, or one of its own. After
@@ -75,9 +72,6 @@ type Config struct {
 	// Homes are the stores of other cells, by the cell's name. If nil, all limits with a home are counted with the
 	// quotas of this cell. If not nil, a limit whose home is neither Cell nor in Homes is refused with [ErrNoHome].
 	Homes map[string]Backend
-
-	// how long an unspent charge is kept; 0 means DefaultKeepUnspentFor, below 0 means not at all
-	KeepUnspentFor time.Duration
 }
 
 // Store is a [limit.Store] that sends each limit to the store that counts it. With one backend it only calls that store
@@ -85,35 +79,32 @@ type Config struct {
 type Store struct {
 	cell           string // Config.Cell; "" if no limit names this cell
 	separatesHomes bool   // Config.Homes was not nil
-	holdFor        time.Duration
-	ownCell        target // decides over the limits that this cell counts
+	quotas         int    // the position of the cell's quotas in backends
 	addMutex       sync.Mutex
-	homes          atomic.Pointer[homeCells]
+	known          atomic.Pointer[backends]
+	pool           sync.Pool // of *splitRequest
 }
 
-// homeCells are the home cells that are known. A homeCells is never changed, only replaced.
-type homeCells struct {
-	positions map[string]int // of each cell, by name: its position in pairs
-	// each decides over the limits of its home cell and over everything that is asked after it; the last one is asked
-	// first
-	pairs []*pair
+// backends are the stores, in the order of the package comment. A backends is never changed, only replaced.
+type backends struct {
+	all   []Backend
+	homes map[string]int // the positions of the home cells in all, by name
 }
 
-// New returns a router. Close it when done; closing it does not close the stores.
+// New returns a router.
 func New(c Config) (*Store, error) {
 	if c.Rates.Store == nil {
 		return nil, errors.New("router: needs a store for rates")
 	}
-	if c.KeepUnspentFor == 0 {
-		c.KeepUnspentFor = DefaultKeepUnspentFor
-	}
-	s := &Store{cell: c.Cell, separatesHomes: c.Homes != nil, holdFor: c.KeepUnspentFor,
-		ownCell: target{backend: c.Rates}}
+	s := &Store{cell: c.Cell, separatesHomes: c.Homes != nil}
+	s.pool.New = func() any { return new(splitRequest) }
+	c.Rates.name, c.Quotas.name = "rates", "quotas"
+	own := []Backend{c.Rates}
 	if c.Quotas.Store != nil {
-		s.ownCell = target{pair: newPair("", c.Quotas, s.ownCell, c.KeepUnspentFor)}
+		own, s.quotas = append(own, c.Quotas), 1
 	}
-	s.homes.Store(&homeCells{})
-	for _, name := range slices.Backward(slices.Sorted(maps.Keys(c.Homes))) { // the pair added last is asked first
+	s.known.Store(&backends{all: own})
+	for _, name := range slices.Sorted(maps.Keys(c.Homes)) {
 		if err := s.Add(name, c.Homes[name]); err != nil {
 			return nil, err
 		}
@@ -121,27 +112,24 @@ func New(c Config) (*Store, error) {
 	return s, nil
 }
 
-// Add makes one more home cell known. It is asked before the others.
+// Add makes one more home cell known.
 func (s *Store) Add(name string, home Backend) error {
 	s.addMutex.Lock()
 	defer s.addMutex.Unlock()
-	before, below := s.homes.Load(), s.ownCell
-	if _, twice := before.positions[name]; name == "" || home.Store == nil || twice {
+	before := s.known.Load()
+	if _, twice := before.homes[name]; name == "" || home.Store == nil || twice {
 		return fmt.Errorf("router: home %q needs a name of its own and a store", name)
 	}
 	if name == s.cell {
 		return fmt.Errorf("router: home %q is the cell itself", name)
 	}
-	if n := len(before.pairs); n > 0 {
-		below = target{pair: before.pairs[n-1]}
+	home.name = "limits kept in cell " + name
+	after := &backends{all: append(slices.Clip(before.all), home), homes: maps.Clone(before.homes)}
+	if after.homes == nil {
+		after.homes = make(map[string]int)
 	}
-	top := newPair(name, home, below, s.holdFor)
-	after := &homeCells{positions: maps.Clone(before.positions), pairs: append(slices.Clip(before.pairs), top)}
-	if after.positions == nil {
-		after.positions = make(map[string]int)
-	}
-	after.positions[name] = len(before.pairs)
-	s.homes.Store(after)
+	after.homes[name] = len(before.all)
+	s.known.Store(after)
 	return nil
 }
 
@@ -150,123 +138,93 @@ func IsQuota(l *limit.Limit) bool {
 	return len(l.Tiers) > 0 && l.Tiers[0].Calendar != nil
 }
 
-// homePosition returns the position in known.pairs of the home cell that keeps the limit, or −1 if this cell keeps it.
-func (s *Store) homePosition(known *homeCells, l *limit.Limit) (int, error) {
-	if !s.separatesHomes || l == nil || l.Home == "" || l.Home == s.cell {
-		return -1, nil
-	}
-	n, ok := known.positions[l.Home]
-	if !ok {
-		return 0, fmt.Errorf("limit %s of cell %s: %w", l.ID, l.Home, ErrNoHome)
-	}
-	return n, nil
-}
-
-// targetAt returns what decides over limits of which the topmost one has this position. It reaches all pairs below.
-func (s *Store) targetAt(known *homeCells, place int) target {
-	if place < 0 {
-		return s.ownCell
-	}
-	return target{pair: known.pairs[place]}
-}
-
-// targetOf returns what decides over the request.
-func (s *Store) targetOf(req *limit.Request) (target, error) {
-	top, known := -1, s.homes.Load()
-	for i := range req.Charges {
-		n, err := s.homePosition(known, req.Charges[i].Limit)
-		if err != nil {
-			return target{}, err
+// position returns the position in known.all of the store that counts the limit.
+func (s *Store) position(known *backends, l *limit.Limit) (int, error) {
+	switch {
+	case l == nil: // any store refuses it
+		return 0, nil
+	case s.separatesHomes && l.Home != "" && l.Home != s.cell:
+		n, ok := known.homes[l.Home]
+		if !ok {
+			return 0, fmt.Errorf("limit %s of cell %s: %w", l.ID, l.Home, ErrNoHome)
 		}
-		top = max(top, n)
+		return n, nil
+	case IsQuota(l) || l.Home != "":
+		return s.quotas, nil
 	}
-	return s.targetAt(known, top), nil
-}
-
-// Decide charges all limits of the request or none. See [limit.Store].
-func (s *Store) Decide(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
-	to, err := s.targetOf(req)
-	if err != nil {
-		d.Clear(now.UnixMicro())
-		return err
-	}
-	return to.decide(ctx, req, now, d)
-}
-
-// Peek evaluates the request as Decide does, and charges nothing. See [limit.Store].
-func (s *Store) Peek(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
-	to, err := s.targetOf(req)
-	if err != nil {
-		d.Clear(now.UnixMicro())
-		return err
-	}
-	return to.peek(ctx, req, now, d)
+	return 0, nil
 }
 
 // Refund gives back what a receipt names, in each store. If one store fails, or remembers too many refunds
 // ([limit.ErrRefundsFull]), others may have given back their parts. Calling Refund again refunds what is still missing.
 // See [limit.Store].
 func (s *Store) Refund(ctx context.Context, r *limit.Receipt, units int64, now time.Time) (limit.Refund, error) {
-	top, known := -1, s.homes.Load()
-	if s.separatesHomes {
-		if err := limit.CheckRefund(r, units); err != nil {
+	if err := limit.CheckRefund(r, units); err != nil {
+		return limit.Refund{}, err
+	}
+	known, entries := s.known.Load(), r.Entries()
+	if len(known.all) == 1 {
+		return known.all[0].refund(ctx, r, units, now)
+	}
+	of := make([]int, len(entries)) // the position of the store that counts each entry
+	for i := range entries {
+		var err error
+		if of[i], err = s.position(known, entries[i].Tier.Limit()); err != nil {
 			return limit.Refund{}, err
 		}
-		for _, e := range r.Entries() {
-			n, err := s.homePosition(known, e.Tier.Limit())
-			if err != nil {
-				return limit.Refund{}, err
-			}
-			top = max(top, n)
-		}
 	}
-	to := s.targetAt(known, top)
-	return to.refund(ctx, r, units, now)
+	out := limit.Refund{Units: make([]int64, len(entries))}
+	given := int64(0)
+	for n := range known.all {
+		if !slices.Contains(of, n) {
+			continue
+		}
+		next := -1
+		part := r.Part(func(*limit.ReceiptEntry) bool { next++; return of[next] == n })
+		back, err := known.all[n].refund(ctx, part, units, now)
+		if err != nil {
+			return limit.Refund{}, err
+		}
+		for i := range entries {
+			if of[i] == n {
+				out.Units[i], back.Units = back.Units[0], back.Units[1:]
+				given += out.Units[i]
+			}
+		}
+		out.Repeated, out.Expired = out.Repeated || back.Repeated, out.Expired || back.Expired
+	}
+	// A part that has forgotten the receipt, or that failed the first time, must not hide what another one says.
+	out.Repeated, out.Expired = out.Repeated && given == 0, out.Expired && given == 0
+	return out, nil
 }
 
 // Accepts returns what the store that would count the limit answers.
 func (s *Store) Accepts(l *limit.Limit) error {
-	known := s.homes.Load()
-	n, err := s.homePosition(known, l)
+	known := s.known.Load()
+	n, err := s.position(known, l)
 	if err != nil {
 		return err
 	}
-	to := s.targetAt(known, n)
-	return to.accepts(l)
+	return known.all[n].Store.Accepts(l)
 }
 
 // AcceptsPlan asks every store about the limits that it would keep. See [limit.PlanAccepter].
 func (s *Store) AcceptsPlan(all []*limit.Limit, together ...[]*limit.Limit) error {
-	if pairs := s.homes.Load().pairs; len(pairs) > 0 {
-		return pairs[len(pairs)-1].acceptsPlan(all, together...)
+	known := s.known.Load()
+	for n := range known.all {
+		keptHere := func(limits []*limit.Limit) []*limit.Limit {
+			return slices.DeleteFunc(slices.Clone(limits), func(l *limit.Limit) bool {
+				at, err := s.position(known, l)
+				return err != nil || at != n
+			})
+		}
+		lists := make([][]*limit.Limit, len(together))
+		for i := range together {
+			lists[i] = keptHere(together[i])
+		}
+		if err := limit.AcceptsPlan(known.all[n].Store, keptHere(all), lists...); err != nil {
+			return err
+		}
 	}
-	return s.ownCell.acceptsPlan(all, together...)
-}
-
-// pairs returns the pairs of all home cells and the one of the cell's own quotas.
-func (s *Store) pairs() []*pair {
-	all := slices.Clone(s.homes.Load().pairs)
-	if s.ownCell.pair != nil {
-		all = append(all, s.ownCell.pair)
-	}
-	return all
-}
-
-// Close refunds the unspent charges, and waits until returns that are under way are done or ctx ends. Call it when no
-// decision is under way.
-func (s *Store) Close(ctx context.Context) error {
-	var errs []error
-	for _, pair := range s.pairs() {
-		errs = append(errs, pair.close(ctx))
-	}
-	return errors.Join(errs...)
-}
-
-// Unspent returns how many unspent charges are kept.
-func (s *Store) Unspent() int {
-	count := 0
-	for _, pair := range s.pairs() {
-		count += pair.unspent.len()
-	}
-	return count
+	return nil
 }

@@ -152,13 +152,12 @@ func usedIn(tb testing.TB, s limit.Store, now time.Time, t *limit.Tier) int64 {
 	return 0
 }
 
-// Guarantees that two stores together admit, lease and count the same as one store, whatever the algorithms. The one
-// difference: a lease that the caller keeps after a denial by the rates is made in the one store by a call of its own.
+// Guarantees that two stores together admit, lease and count the same as one store, whatever the algorithms.
 func TestScriptsAgreeWithOneStore(t *testing.T) {
 	soak.SkipUnderRace(t)
-	kept, denials, both := 0, 0, 0
+	denials, both := 0, 0
 	for seed := range max(soak.Times(uint64(60)), 30) { // fewer show too little
-		p, one, m := newPairHolding(t, -1), newMemory(t), newMixture(t)
+		p, one, m := newPair(t), newMemory(t), newMixture(t)
 		k := newLedger(m, seed)
 		now := start.Add(12*time.Hour - 10*time.Second) // shortly before the end of the day
 		var receipts [][2]*limit.Receipt
@@ -186,27 +185,10 @@ func TestScriptsAgreeWithOneStore(t *testing.T) {
 			}
 			for i := range got.Results {
 				r, g := &got.Results[i], got.Lease(i)
-				if r.Charged != want.Results[i].Charged || got.Allowed && g != want.Lease(i) {
+				if r.Charged != want.Results[i].Charged || g != want.Lease(i) {
 					t.Fatalf("seed %d, step %d: %+v\nresult %d is charged %d and leases %+v; one store says %d, %+v",
 						seed, step, req, i,
 						r.Charged, g, want.Results[i].Charged, want.Lease(i))
-				}
-				if got.Allowed || g.Units == 0 {
-					continue
-				}
-				kept++
-				if !router.IsQuota(r.Limit()) || req.Leases[i].Largest() == 0 ||
-					g.Units > req.Leases[i].Need+req.Leases[i].Largest() {
-					t.Fatalf("seed %d, step %d: a denial left %+v of %s, asked for was %+v", seed, step, g,
-						r.Limit().ID, req.Leases[i])
-				}
-				lease := requestOf(r.Limit())
-				lease.Leases = []limit.LeaseRequest{{Least: g.Units}}
-				var d limit.Decision
-				if err := one.Decide(context.Background(), lease, now, &d); err != nil ||
-					d.Lease(0).Units != g.Units || d.Lease(0).At != g.At {
-					t.Fatalf("seed %d, step %d: a denial left %+v of %s, and there is %+v (%v)", seed, step, g,
-						r.Limit().ID, d.Lease(0), err)
 				}
 			}
 			k.settle(req, &got, nil)
@@ -232,8 +214,8 @@ func TestScriptsAgreeWithOneStore(t *testing.T) {
 			}
 		}
 	}
-	if kept < 100 || denials < 1000 || both < 1000 {
-		t.Errorf("%d leases left by denials, %d denials, %d leased: too few to show anything", kept, denials, both)
+	if denials < 1000 || both < 1000 {
+		t.Errorf("%d denials, %d leased: too few to show anything", denials, both)
 	}
 }
 
@@ -294,20 +276,21 @@ func (s *shaky) Refund(
 }
 
 // Guarantees that the stores never count less than what was admitted and is leased, and never more than a limit, with
-// many concurrent callers that lease and return units, over stores that fail. If nothing fails, or only the rates
-// before their calls have an effect, nothing else is counted except units that were returned with failed calls.
+// many concurrent callers that lease and return units, over stores that fail. A store counts nothing else, except units
+// that were returned with failed calls, if it does not fail, or if it fails before its calls have an effect and no other
+// store is charged after it.
 func TestFaultsNeverUndercount(t *testing.T) {
 	for _, tt := range []struct {
 		name                                  string
 		rates, ratesAfter, quotas, quotaAfter int
-		exact                                 bool
+		ratesExact, quotasExact               bool
 	}{
-		{"nothing fails", 0, 0, 0, 0, true},
-		{"the rates fail", 20, 0, 0, 0, true},
-		{"the rates fail after they were charged", 0, 20, 0, 0, false},
-		{"the quotas fail", 0, 0, 20, 0, false},
-		{"the quotas fail after they were charged", 0, 0, 0, 20, false},
-		{"all at once", 10, 10, 10, 10, false},
+		{"nothing fails", 0, 0, 0, 0, true, true},
+		{"the rates fail", 20, 0, 0, 0, false, true},
+		{"the rates fail after they were charged", 0, 20, 0, 0, false, true},
+		{"the quotas fail", 0, 0, 20, 0, true, true},
+		{"the quotas fail after they were charged", 0, 0, 0, 20, true, false},
+		{"all at once", 10, 10, 10, 10, false, false},
 	} {
 		for seed := range uint64(4) {
 			t.Run(tt.name, func(t *testing.T) {
@@ -345,13 +328,10 @@ func TestFaultsNeverUndercount(t *testing.T) {
 				all.Wait()
 				rates.rest()
 				quotas.rest()
-				if err := s.Close(context.Background()); err != nil {
-					t.Error(err)
-				}
 				for _, l := range m.limits {
-					below := quotas.Store
+					below, exact := quotas.Store, tt.quotasExact
 					if l == window {
-						below = rates.Store
+						below, exact = rates.Store, tt.ratesExact
 					}
 					tier := &l.Tiers[0]
 					admitted, inHand, lost := int64(0), int64(0), int64(0)
@@ -359,7 +339,7 @@ func TestFaultsNeverUndercount(t *testing.T) {
 						admitted, inHand, lost = admitted+k.spent[tier], inHand+k.leasedUnits(tier), lost+k.lost[tier]
 					}
 					used := usedIn(t, below, start, tier)
-					if admitted == 0 || admitted+inHand > used || used > tier.Threshold || tt.exact &&
+					if admitted == 0 || admitted+inHand > used || used > tier.Threshold || exact &&
 						used > admitted+inHand+lost {
 						t.Errorf("seed %d: %d of %d of %s are counted, %d admitted, %d in hand, %d lost", seed, used,
 							tier.Threshold, l.ID, admitted,

@@ -1,132 +1,162 @@
 package router
 
 import (
+	"slices"
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
-// splitRequest is a request that a pair has split in two, and the decisions of the two parts.
-type splitRequest struct{ first, second requestPart }
-
-// requestPart is one part of a request, and the decision over it.
-type requestPart struct {
-	request  limit.Request
-	decision limit.Decision
+// splitRequest is a request over several stores, with a part for each store. It is reused.
+type splitRequest struct {
+	request *limit.Request
+	all     []*part  // one for each store, in the order of backends
+	parts   []*part  // those that have limits of the request
+	asked   []*part  // those of parts that are asked for anything
+	results []result // those of the request, in their order
 }
 
-// clear empties the part of a request of the owner, and keeps its memory.
-func (p *requestPart) clear(owner limit.Owner) {
-	p.request.Owner = owner
-	p.request.Charges, p.request.Leases = p.request.Charges[:0], p.request.Leases[:0]
+// result says where a result of the request comes from.
+type result struct {
+	part  *part
+	index int // in the results of the part's decision
 }
 
-// hasOnlyQuotas reports whether all charges of the request may become unspent charges. Those of a rate may not: if they
-// were spent later than they were charged, they would come on top of what the rate allows then.
-func hasOnlyQuotas(req *limit.Request) bool {
+// split returns the parts of the request or, if one store counts all of its limits, that store. It returns an error if
+// the request is invalid, or if a limit has no store.
+func (s *Store) split(req *limit.Request, now time.Time) (split *splitRequest, only *Backend, err error) {
+	known, first, several := s.known.Load(), 0, false
 	for i := range req.Charges {
-		if !IsQuota(req.Charges[i].Limit) {
-			return false
+		n, err := s.position(known, req.Charges[i].Limit)
+		if err != nil {
+			return nil, nil, err
 		}
-	}
-	return true
-}
-
-// leasesAny reports whether a decision has leased units, even if it is a denial.
-func leasesAny(d *limit.Decision) bool {
-	for i := range d.Results {
-		if d.Lease(i).Units > 0 {
-			return true
+		if i == 0 {
+			first = n
 		}
+		several = several || n != first
 	}
-	return false
-}
-
-// parts says which parts of a pair a request concerns.
-type parts uint8
-
-const (
-	bothParts parts = iota
-	onlyFirst
-	onlySecond // also if the request has no limits
-)
-
-// partsOf returns which parts the request concerns. It returns an error if the request is invalid.
-func (p *pair) partsOf(req *limit.Request) (parts, error) {
+	if !several {
+		return nil, &known.all[first], nil
+	}
 	if err := req.Check(); err != nil {
-		return bothParts, err
+		return nil, nil, err
 	}
-	inFirst := 0
-	for i := range req.Charges {
-		if p.isFirst(req.Charges[i].Limit) {
-			inFirst++
-		}
-	}
-	switch inFirst {
-	case 0:
-		return onlySecond, nil
-	case len(req.Charges):
-		return onlyFirst, nil
-	}
-	return bothParts, nil
-}
-
-// split returns the two parts of the request.
-func (p *pair) split(req *limit.Request) *splitRequest {
-	split := p.pool.Get().(*splitRequest)
-	split.first.clear(req.Owner)
-	split.second.clear(req.Owner)
+	split = s.pool.Get().(*splitRequest)
+	split.begin(req, known)
 	start := 0 // of the charge's entries in req.Leases
 	for i := range req.Charges {
-		part, end := &split.second.request, start+len(req.Charges[i].Limit.Tiers)
-		if p.isFirst(req.Charges[i].Limit) {
-			part = &split.first.request
-		}
-		part.Charges = append(part.Charges, req.Charges[i])
-		if len(req.Leases) > 0 {
-			part.Leases = append(part.Leases, req.Leases[start:end]...)
-		}
-		start = end
+		n, _ := s.position(known, req.Charges[i].Limit)
+		start = split.add(split.all[n], i, start)
 	}
-	return split
+	split.collect(now)
+	return split, nil, nil
 }
 
-// join writes the results and leases of both parts to d, in the order of the request.
-func (p *pair) join(d *limit.Decision, req *limit.Request, first, second *limit.Decision) {
-	d.BeginChecked(req, second.Now)
-	f, s := 0, 0
-	for i := range d.Results {
-		if p.isFirst(d.Results[i].Limit()) {
-			d.Revise().Adopt(i, &first.Results[f])
-			d.Revise().AdoptLease(i, convertClock(first.Lease(f), first, d))
-			f++
-		} else {
-			d.Revise().Adopt(i, &second.Results[s])
-			d.Revise().AdoptLease(i, second.Lease(s))
-			s++
+// begin empties the split request, and keeps its memory.
+func (s *splitRequest) begin(req *limit.Request, known *backends) {
+	s.request, s.parts, s.asked, s.results = req, s.parts[:0], s.asked[:0], s.results[:0]
+	for len(s.all) < len(known.all) {
+		s.all = append(s.all, new(part))
+	}
+	for i, p := range s.all {
+		p.request.Owner, p.tiers, p.err, p.isKnown = req.Owner, 0, nil, false
+		p.request.Charges, p.request.Leases = p.request.Charges[:0], p.request.Leases[:0]
+		if i < len(known.all) {
+			p.backend = &known.all[i]
 		}
 	}
 }
 
-// unchargeAll makes d say that the request was charged nothing: its units are an unspent charge, or are returned.
-func unchargeAll(d *limit.Decision) {
-	for i := range d.Results {
-		d.Results[i].Uncharge()
+// add adds charge i of the request to a part. The charge's entries in the request's Leases begin at start; add returns
+// where they end.
+func (s *splitRequest) add(p *part, i, start int) (end int) {
+	charge := &s.request.Charges[i]
+	end = start + len(charge.Limit.Tiers)
+	p.request.Charges = append(p.request.Charges, *charge)
+	if len(s.request.Leases) > 0 {
+		p.request.Leases = append(p.request.Leases, s.request.Leases[start:end]...)
+	}
+	for range charge.Limit.Tiers {
+		s.results = append(s.results, result{p, p.tiers})
+		p.tiers++
+	}
+	return end
+}
+
+// collect finds the parts that have limits, and those that are asked for anything. The decisions of the others are as
+// if their counters had never been used.
+func (s *splitRequest) collect(now time.Time) {
+	for _, p := range s.all {
+		switch {
+		case p.tiers == 0:
+			continue
+		case asksForNothing(&p.request):
+			p.fillAsUnused(now)
+		default:
+			s.asked = append(s.asked, p)
+		}
+		s.parts = append(s.parts, p)
 	}
 }
 
-// asksForItsCostOnly reports whether the request asks for just what it costs: it leases and corrects nothing.
-func asksForItsCostOnly(req *limit.Request) bool {
-	i := 0
-	for c := range req.Charges {
-		for range req.Charges[c].Limit.Tiers {
-			if i < len(req.Leases) && req.Leases[i] != (limit.LeaseRequest{Need: req.Charges[c].Cost}) {
-				return false
+// leaveOutFailed leaves the parts whose stores did not answer out of the decision. A caller that leases needs a result
+// of each tier: it gets results of unused counters.
+func (s *splitRequest) leaveOutFailed(now time.Time) {
+	if len(s.request.Leases) > 0 {
+		for _, p := range s.parts {
+			if p.err != nil {
+				p.fillAsUnused(now)
 			}
-			i++
+		}
+		return
+	}
+	answered := &limit.Request{Owner: s.request.Owner}
+	next := 0 // the first result of the charge
+	for i := range s.request.Charges {
+		charge := &s.request.Charges[i]
+		if s.results[next].part.err == nil {
+			answered.Charges = append(answered.Charges, *charge)
+		}
+		next += len(charge.Limit.Tiers)
+	}
+	s.request = answered
+	s.results = slices.DeleteFunc(s.results, func(r result) bool { return r.part.err != nil })
+}
+
+// join makes one decision of the decisions of the parts. It has the time and the receipt of the first part that was
+// asked and has answered.
+func (s *splitRequest) join(d *limit.Decision, now time.Time) {
+	at, id := now.UnixMicro(), limit.ReceiptID{}
+	if i := slices.IndexFunc(s.asked, func(p *part) bool { return p.err == nil }); i >= 0 {
+		at, id = s.asked[i].decision.Now, s.asked[i].decision.ID
+	}
+	d.BeginChecked(s.request, at)
+	e := d.Revise()
+	for i, r := range s.results {
+		e.Adopt(i, &r.part.decision.Results[r.index])
+		e.AdoptLease(i, r.lease(d))
+	}
+	if e.Settle() {
+		d.ID = id
+		return
+	}
+	for i, r := range s.results {
+		if d.Results[i].Uncharge(); !r.part.decision.Allowed { // its store may have leased some in spite of its denial
+			e.AdoptLease(i, r.lease(d))
 		}
 	}
-	return true
+}
+
+// lease returns the lease of the result by the clock of d: its end is as far from the time of d as it was from that of
+// the part's decision.
+func (r *result) lease(d *limit.Decision) limit.Lease {
+	from := &r.part.decision
+	lease := from.Lease(r.index)
+	if lease.At != 0 {
+		lease.Until += d.Now - from.Now
+	}
+	return lease
 }
 
 // onlyCorrects reports whether the request needs nothing and leases nothing: it corrects what is counted, or does
@@ -148,34 +178,4 @@ func asksForNothing(req *limit.Request) bool {
 		}
 	}
 	return onlyCorrects(req)
-}
-
-// dropErrorIfUnasked returns the error of the part's decision if anything was asked. If nothing was asked, it fills the
-// decision as if the counters had never been used, and returns nil.
-func (p *requestPart) dropErrorIfUnasked(err error, now time.Time) error {
-	if err != nil && asksForNothing(&p.request) {
-		p.fillAsUnused(now.UnixMicro())
-		return nil
-	}
-	return err
-}
-
-// fillAsUnused fills the decision as if the counters had never been used, and marks its results as not asked.
-func (p *requestPart) fillAsUnused(now int64) {
-	d := &p.decision
-	d.BeginChecked(&p.request, now)
-	for i := range d.Results {
-		d.Revise().Evaluate(i, &limit.State{}, false)
-		d.Results[i].Unasked = true
-	}
-	d.Revise().Settle()
-}
-
-// convertClock returns a lease of one decision by the clock of another decision: its end is as far from the other
-// decision's time as it was from the time of its own.
-func convertClock(lease limit.Lease, from, d *limit.Decision) limit.Lease {
-	if lease.At != 0 {
-		lease.Until += d.Now - from.Now
-	}
-	return lease
 }
