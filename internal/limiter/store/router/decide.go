@@ -53,8 +53,8 @@ func (s *Store) Peek(ctx context.Context, req *limit.Request, now time.Time, d *
 	return nil
 }
 
-// decide charges the parts in their order. If one of them denies or fails, those before it are undone. If undoing a part
-// would leave a trace, all parts after the first are read before anything is charged.
+// decide charges the parts in their order. If one of them denies or fails, those before it are undone. If undoing a
+// part would leave a trace, all parts after the first are read before anything is charged.
 func (s *splitRequest) decide(ctx context.Context, now time.Time, d *limit.Decision) error {
 	last := max(len(s.asked)-1, 0)
 	if slices.ContainsFunc(s.asked[:last], (*part).leavesTrace) {

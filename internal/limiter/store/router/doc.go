@@ -22,19 +22,19 @@
 //     request that is denied has nearly always charged nothing yet.
 //  3. If a part denies or fails, the parts that were charged before it are undone (part.undo): leased units are
 //     returned, other units are refunded by their receipt. The decision waits for that. Meanwhile a request of the same
-//     owner may be denied for lack of these units. If they cannot be taken back, or if the process dies before, they are
-//     lost, and never spent twice.
+//     owner may be denied for lack of these units. If they cannot be taken back, or if the process dies before, they
+//     are lost, and never spent twice.
 //  4. The parts that were not called are read, because the wait that a denial names is that of all limits (refuse). If
-//     any part denies, the decision is a denial, also if others fail: after an error, a fallback limiter might admit the
-//     request.
+//     any part denies, the decision is a denial, also if others fail: after an error, a fallback limiter might admit
+//     the request.
 //  5. If all parts admit the request, one decision is made of theirs (join).
 //
 // An undone charge must leave no trace. In a token bucket it would: older receipts of the bucket give back less
-// afterwards. And corrections that a request makes ([limit.LeaseRequest.Correction]), such as leased units that it gives
-// back, cannot be undone, since others may have been admitted for these units. If a part other than the last one has
-// either (part.leavesTrace), all parts but the first are read before step 2, and a request that one of them denies
-// charges nothing. If a part denies all the same, because others have charged it in between, a bucket is refunded; after
-// a correction, the decision is an error.
+// afterwards. And corrections that a request makes ([limit.LeaseRequest.Correction]), such as leased units that it
+// gives back, cannot be undone, since others may have been admitted for these units. If a part other than the last one
+// has either (part.leavesTrace), all parts but the first are read before step 2, and a request that one of them denies
+// charges nothing. If a part denies all the same, because others have charged it in between, a bucket is refunded, and
+// after a correction the decision is an error.
 //
 // # Requests that only correct
 //

@@ -218,8 +218,8 @@ func (b *between) Decide(ctx context.Context, req *limit.Request, now time.Time,
 }
 
 // Guarantees that a request that a quota denies after the rates were charged is an error if the rates have taken units
-// back for it. The caller must not assume that it still has them, and charging them again could exceed the rate. Nothing
-// else stays charged, if it can be given back.
+// back for it. The caller must not assume that it still has them, and charging them again could exceed the rate.
+// Nothing else stays charged, if it can be given back.
 func TestOvertakenRequestThatReturnsUnits(t *testing.T) {
 	for _, away := range []bool{false, true} {
 		q, r := quota(t, 2), rate(t, 11)
@@ -235,8 +235,8 @@ func TestOvertakenRequestThatReturnsUnits(t *testing.T) {
 		}
 		d, err := p.ask(start, []*limit.Limit{r, q, minute}, back, limit.LeaseRequest{Need: 1}, leaseOf(1, 4))
 		if !errors.Is(err, limit.ErrContended) || d.Allowed || len(d.Results) != 0 {
-			t.Errorf("away %t: Decide = %v, allowed %t with %d results; want ErrContended and none", away, err, d.Allowed,
-				len(d.Results))
+			t.Errorf("away %t: Decide = %v, allowed %t with %d results; want ErrContended and none", away, err,
+				d.Allowed, len(d.Results))
 		}
 		p.counts("units that came back", start, r, 1)
 		p.counts("an error leases nothing, if that can be given back", start, minute, lost)
@@ -355,7 +355,8 @@ func TestUndoIsBounded(t *testing.T) {
 		quotas, rates := newMemory(t), newMemory(t)
 		var hangs atomic.Bool
 		quotas.failing.Store(true)
-		s := newStore(t, &hanging{Store: rates, hangs: &hangs}, &between{Store: quotas, do: func() { hangs.Store(true) }})
+		s := newStore(t, &hanging{Store: rates, hangs: &hangs},
+			&between{Store: quotas, do: func() { hangs.Store(true) }})
 		p := &pair{Store: s, rates: rates, quotas: quotas, tb: t}
 		began := time.Now()
 		if _, err := p.ask(start, []*limit.Limit{rate(t, 10), quota(t, 100)}, leaseOf(1, 3),

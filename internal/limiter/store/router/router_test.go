@@ -166,7 +166,8 @@ func TestRateDenialKeepsTheQuota(t *testing.T) {
 		t.Errorf("%d units of the quota are gone, want 3", used)
 	}
 	if d := p.decide(start.Add(time.Second), q, r); !d.Allowed || p.used(start, q) != 4 {
-		t.Errorf("the next request is allowed %t, %d units are gone; want it allowed, and 4", d.Allowed, p.used(start, q))
+		t.Errorf("the next request is allowed %t, %d units are gone; want it allowed, and 4", d.Allowed,
+			p.used(start, q))
 	}
 }
 
@@ -197,6 +198,25 @@ func TestRatesAway(t *testing.T) {
 	}
 	if used := p.used(start, q); used != 0 {
 		t.Errorf("%d units of the quota are gone, want 0", used)
+	}
+}
+
+// Guarantees that units of the rate come back also if the caller gives up after they were charged.
+func TestCallerGivesUpBetweenTwoStores(t *testing.T) {
+	for _, leases := range [][]limit.LeaseRequest{nil, {leaseOf(1, 3), leaseOf(1, 3)}} {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		p := &pair{rates: newMemory(t), quotas: newMemory(t), tb: t}
+		p.Store = newStore(t, p.rates, &between{Store: p.quotas, do: cancel})
+		r, q := rate(t, 10), quota(t, 10)
+		req := requestOf(r, q)
+		req.Leases = leases
+		var d limit.Decision
+		if err := p.Decide(ctx, req, start, &d); !errors.Is(err, context.Canceled) || d.Allowed {
+			t.Errorf("Decide = allowed %t, %v; want that it was cancelled", d.Allowed, err)
+		}
+		p.counts("a request that was given up", start, r, 0)
+		p.counts("a request that was given up", start, q, 0)
 	}
 }
 

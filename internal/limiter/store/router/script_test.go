@@ -277,8 +277,8 @@ func (s *shaky) Refund(
 
 // Guarantees that the stores never count less than what was admitted and is leased, and never more than a limit, with
 // many concurrent callers that lease and return units, over stores that fail. A store counts nothing else, except units
-// that were returned with failed calls, if it does not fail, or if it fails before its calls have an effect and no other
-// store is charged after it.
+// that were returned with failed calls, if it does not fail, or if it fails before its calls have an effect and no
+// other store is charged after it.
 func TestFaultsNeverUndercount(t *testing.T) {
 	for _, tt := range []struct {
 		name                                  string

@@ -102,7 +102,7 @@ func TestUsedUpQuotaTakesNothingFromARate(t *testing.T) {
 			t.Errorf("%d of %d requests were denied early, want at most 4 %%", early, asked)
 		}
 		calls := rates.calls.Load() + quotas.calls.Load() - int64(asked)
-		t.Logf("%d of %d requests of the rate alone were denied early; %d with the quota were denied, with %.2f calls each",
-			early, asked, denied, float64(calls)/float64(denied))
+		t.Logf("%d of %d requests of the rate alone were denied early; %d with the quota were denied, with %.2f calls "+
+			"each", early, asked, denied, float64(calls)/float64(denied))
 	})
 }
