@@ -60,11 +60,17 @@ func (p *part) corrects() bool {
 }
 
 // leavesTrace reports whether the counters can differ from what they were, once the part was charged and undone. Older
-// receipts of a token bucket give back less after a refund, see [limit.Refunds].
+// receipts of a bucket that refills give back less after a refund, see [limit.Refunds].
 func (p *part) leavesTrace() bool {
-	return p.corrects() || slices.ContainsFunc(p.request.Charges, func(c limit.Charge) bool {
-		return slices.ContainsFunc(c.Limit.Tiers, func(t limit.Tier) bool { return t.Algorithm == limit.TokenBucket })
-	})
+	for i := range p.request.Charges {
+		tiers := p.request.Charges[i].Limit.Tiers
+		for j := range tiers {
+			if tiers[j].Leasing().Refills {
+				return true
+			}
+		}
+	}
+	return p.corrects()
 }
 
 // undo takes back what the part was charged, and waits for it. What cannot be taken back is lost, and never spent
