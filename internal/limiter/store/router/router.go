@@ -77,9 +77,9 @@ type Config struct {
 // Store is a [limit.Store] that sends each limit to the store that counts it. With one backend it only calls that store
 // through its guard. Make it with [New]. The package comment describes how it decides.
 type Store struct {
-	cell           string // Config.Cell; "" if no limit names this cell
-	separatesHomes bool   // Config.Homes was not nil
-	quotas         int    // the position of the cell's quotas in backends
+	rates, quotas  Backend // of this cell
+	cell           string  // Config.Cell; "" if no limit names this cell
+	separatesHomes bool    // Config.Homes was not nil
 	addMutex       sync.Mutex
 	known          atomic.Pointer[backends]
 	pool           sync.Pool // of *splitRequest
@@ -96,12 +96,12 @@ func New(c Config) (*Store, error) {
 	if c.Rates.Store == nil {
 		return nil, errors.New("router: needs a store for rates")
 	}
-	s := &Store{cell: c.Cell, separatesHomes: c.Homes != nil}
-	s.pool.New = func() any { return new(splitRequest) }
 	c.Rates.name, c.Quotas.name = "rates", "quotas"
+	s := &Store{rates: c.Rates, quotas: c.Quotas, cell: c.Cell, separatesHomes: c.Homes != nil}
+	s.pool.New = func() any { return new(splitRequest) }
 	own := []Backend{c.Rates}
 	if c.Quotas.Store != nil {
-		own, s.quotas = append(own, c.Quotas), 1
+		own = append(own, c.Quotas)
 	}
 	s.known.Store(&backends{all: own})
 	for _, name := range slices.Sorted(maps.Keys(c.Homes)) {
@@ -138,6 +138,9 @@ func IsQuota(l *limit.Limit) bool {
 	return len(l.Tiers) > 0 && l.Tiers[0].Calendar != nil
 }
 
+// isOneStore reports whether the store of the rates counts everything.
+func (s *Store) isOneStore() bool { return s.quotas.Store == nil && !s.separatesHomes }
+
 // position returns the position in known.all of the store that counts the limit.
 func (s *Store) position(known *backends, l *limit.Limit) (int, error) {
 	switch {
@@ -149,8 +152,8 @@ func (s *Store) position(known *backends, l *limit.Limit) (int, error) {
 			return 0, fmt.Errorf("limit %s of cell %s: %w", l.ID, l.Home, ErrNoHome)
 		}
 		return n, nil
-	case IsQuota(l) || l.Home != "":
-		return s.quotas, nil
+	case s.quotas.Store != nil && (IsQuota(l) || l.Home != ""):
+		return 1, nil
 	}
 	return 0, nil
 }
@@ -162,10 +165,10 @@ func (s *Store) Refund(ctx context.Context, r *limit.Receipt, units int64, now t
 	if err := limit.CheckRefund(r, units); err != nil {
 		return limit.Refund{}, err
 	}
-	known, entries := s.known.Load(), r.Entries()
-	if len(known.all) == 1 {
-		return known.all[0].refund(ctx, r, units, now)
+	if s.isOneStore() {
+		return s.rates.refund(ctx, r, units, now)
 	}
+	known, entries := s.known.Load(), r.Entries()
 	of := make([]int, len(entries)) // the position of the store that counts each entry
 	for i := range entries {
 		var err error

@@ -25,6 +25,9 @@ type result struct {
 // split returns the parts of the request or, if one store counts all of its limits, that store. It returns an error if
 // the request is invalid, or if a limit has no store.
 func (s *Store) split(req *limit.Request, now time.Time) (split *splitRequest, only *Backend, err error) {
+	if s.isOneStore() {
+		return nil, &s.rates, nil
+	}
 	known, first, several := s.known.Load(), 0, false
 	for i := range req.Charges {
 		n, err := s.position(known, req.Charges[i].Limit)
