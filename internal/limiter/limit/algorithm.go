@@ -274,11 +274,6 @@ func (a Algorithm) NeverLooser(than Algorithm) bool {
 
 // Counting says how a tier counts.
 type Counting struct {
-	// AtOnce is the constant in the bound AtOnce + Threshold·t/Period on what the tier admits in any interval of length
-	// t, units. It may be more than can be admitted in one instant. A quota has no Period: it admits at most AtOnce in
-	// an interval that touches no more than two calendar periods.
-	AtOnce int64
-
 	// Lasts is the longest time, µs, for which a counter with a charge differs from one without it. If Entries is set,
 	// each entry counts for that long from its own time on. 0 for a quota, whose periods differ in length. A bucket
 	// whose level a replay has put below zero takes up to twice as long.

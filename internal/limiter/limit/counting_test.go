@@ -12,26 +12,27 @@ import (
 var counted = []struct {
 	tier        limit.Tier
 	want        limit.Counting
+	atOnce      int64 // in the bound atOnce + Threshold·t/Period on what the tier admits in an interval of length t
 	rate        bool
 	indivisible bool
 	neverLooser []limit.Algorithm // algorithms that never admit more than that of the tier
 }{
-	{tier: limit.Tier{Algorithm: limit.FixedWindow}, want: limit.Counting{AtOnce: 20, Lasts: 8 * second, Windows: 1},
+	{tier: limit.Tier{Algorithm: limit.FixedWindow}, atOnce: 20, want: limit.Counting{Lasts: 8 * second, Windows: 1},
 		neverLooser: []limit.Algorithm{limit.SlidingWindow, limit.SlidingBuckets, limit.SlidingLog}},
-	{tier: limit.Tier{Algorithm: limit.SlidingWindow}, want: limit.Counting{AtOnce: 20, Lasts: 12 * second, Windows: 2},
+	{tier: limit.Tier{Algorithm: limit.SlidingWindow}, atOnce: 20, want: limit.Counting{Lasts: 12 * second, Windows: 2},
 		neverLooser: []limit.Algorithm{limit.SlidingBuckets, limit.SlidingLog}},
-	{tier: limit.Tier{Algorithm: limit.SlidingBuckets, Buckets: 8},
-		want: limit.Counting{AtOnce: 10, Lasts: 9 * second / 2, Entries: true}},
-	{tier: limit.Tier{Algorithm: limit.SlidingLog},
-		want:        limit.Counting{AtOnce: 10, Lasts: 4 * second, Entries: true, EachCharge: true},
+	{tier: limit.Tier{Algorithm: limit.SlidingBuckets, Buckets: 8}, atOnce: 10,
+		want: limit.Counting{Lasts: 9 * second / 2, Entries: true}},
+	{tier: limit.Tier{Algorithm: limit.SlidingLog}, atOnce: 10,
+		want:        limit.Counting{Lasts: 4 * second, Entries: true, EachCharge: true},
 		neverLooser: []limit.Algorithm{limit.SlidingBuckets}},
-	{tier: limit.Tier{Algorithm: limit.TokenBucket, Burst: 30}, rate: true,
-		want:        limit.Counting{AtOnce: 30, Lasts: 12 * second},
+	{tier: limit.Tier{Algorithm: limit.TokenBucket, Burst: 30}, atOnce: 30, rate: true,
+		want:        limit.Counting{Lasts: 12 * second},
 		neverLooser: []limit.Algorithm{limit.SlidingBuckets, limit.SlidingLog}},
-	{tier: limit.Tier{Algorithm: limit.LeakyBucket}, rate: true, indivisible: true,
-		want: limit.Counting{AtOnce: 7, Lasts: 4 * second, Windows: 1}},
+	{tier: limit.Tier{Algorithm: limit.LeakyBucket}, atOnce: 7, rate: true, indivisible: true,
+		want: limit.Counting{Lasts: 4 * second, Windows: 1}},
 	{tier: limit.Tier{Algorithm: limit.Quota, Calendar: &limit.Calendar{Every: limit.Day, Location: time.UTC}},
-		want: limit.Counting{AtOnce: 20, Windows: 1}},
+		atOnce: 20, want: limit.Counting{Windows: 1}},
 }
 
 // eachCounted calls f with a limit of every algorithm, whose largest cost is 7.
@@ -92,11 +93,11 @@ func TestForgottenAt(t *testing.T) {
 	})
 }
 
-// Guarantees that no interval admits more than Counting allows, and that no charge counts for longer than Counting
-// says.
+// Guarantees that no interval admits more than the bound of its algorithm, and that no charge counts for longer than
+// Counting says.
 func TestCountingHolds(t *testing.T) {
 	rng := rand.New(rand.NewPCG(19, 5))
-	eachCounted(t, func(t *testing.T, tier *limit.Tier, _ int) {
+	eachCounted(t, func(t *testing.T, tier *limit.Tier, i int) {
 		counting, period := tier.Counting(), tier.Period.Microseconds()
 		if period == 0 {
 			period = 24 * 3600 * second
@@ -114,7 +115,7 @@ func TestCountingHolds(t *testing.T) {
 			}
 			at, sum = append(at, now), append(sum, sum[len(sum)-1]+cost)
 			for j := range at {
-				if most := counting.AtOnce + (10*(now-at[j])+period-1)/period; sum[len(sum)-1]-sum[j] > most {
+				if most := counted[i].atOnce + (10*(now-at[j])+period-1)/period; sum[len(sum)-1]-sum[j] > most {
 					t.Fatalf("%d units in %d µs, want at most %d", sum[len(sum)-1]-sum[j], now-at[j], most)
 				}
 			}

@@ -114,7 +114,7 @@ func (w *fixedWindow) leaseEnd(owner string, now int64) (lease, ramp int64) {
 // counting: an interval that touches two windows can admit the threshold in each. A charge counts for up to two periods
 // after a change of align, see windows.
 func (w *fixedWindow) counting() Counting {
-	return Counting{AtOnce: 2 * w.threshold, Lasts: 2 * w.period, Windows: 1}
+	return Counting{Lasts: 2 * w.period, Windows: 1}
 }
 
 // forgottenAt returns the end of the window that contains the last µs before the time at.

@@ -16,7 +16,6 @@ var leakyBucketKind = kind{
 type leakyBucket struct {
 	rate, period int64 // units, µs
 	num, den     int64 // rate/period in lowest terms: num/den units per µs
-	atOnce       int64 // the limit's MaxCost, units
 }
 
 // LeakyBucketState is the state of a leaky bucket. NextFree + Fraction/Num is the time, in µs since 1970, from which on
@@ -45,9 +44,9 @@ func (r *Result) leakySeen() leakySeen {
 func (v leakySeen) write(r *Result) { r.seen = numbers{a: v.nextFree, c: v.fraction, d: v.now} }
 
 func newLeakyBucket(t *Tier, l *Limit, bad report) algorithm {
-	b := &leakyBucket{rate: t.Threshold, period: t.Period.Microseconds(), atOnce: max(l.MaxCost, 1)}
+	b := &leakyBucket{rate: t.Threshold, period: t.Period.Microseconds()}
 	b.num, b.den = lowestTerms(b.rate, b.period)
-	largest := min(b.rate, b.atOnce)
+	largest := min(b.rate, max(l.MaxCost, 1))
 	if !productFits(largest, b.den) {
 		bad("rate", "%d per %s with a cost of up to %d cannot be counted exactly (%d·%d is not below 2^52): "+
 			"use a rounder rate or a shorter period", b.rate, t.Period, largest, largest, b.den)
@@ -220,7 +219,7 @@ func (b *leakyBucket) leaseEnd(string, int64) (lease, ramp int64) { return 0, 0 
 
 // counting: a cost of the whole rate moves the next free time one period ahead.
 func (b *leakyBucket) counting() Counting {
-	return Counting{AtOnce: b.atOnce, Lasts: b.period, Windows: 1}
+	return Counting{Lasts: b.period, Windows: 1}
 }
 
 func (b *leakyBucket) forgottenAt(_ string, at int64) int64 { return at + b.period }

@@ -162,7 +162,7 @@ func (q *quota) leaseEnd(owner string, now int64) (lease, ramp int64) {
 }
 
 // counting: an interval that touches two calendar periods can admit the quota in each.
-func (q *quota) counting() Counting { return Counting{AtOnce: 2 * q.units, Windows: 1} }
+func (q *quota) counting() Counting { return Counting{Windows: 1} }
 
 // forgottenAt is the end of the period that contains the last µs before the time at.
 func (q *quota) forgottenAt(owner string, at int64) int64 { return q.window(owner, at-1).end }

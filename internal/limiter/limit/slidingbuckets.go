@@ -37,5 +37,5 @@ func (b *slidingBuckets) params(string) Params {
 }
 
 func (b *slidingBuckets) counting() Counting {
-	return Counting{AtOnce: b.threshold, Lasts: b.lasts, Entries: true}
+	return Counting{Lasts: b.lasts, Entries: true}
 }

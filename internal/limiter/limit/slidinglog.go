@@ -23,5 +23,5 @@ func newSlidingLog(t *Tier, _ *Limit, _ report) algorithm {
 func (l *slidingLog) params(string) Params { return Params{Period: l.period} }
 
 func (l *slidingLog) counting() Counting {
-	return Counting{AtOnce: l.threshold, Lasts: l.lasts, Entries: true, EachCharge: true}
+	return Counting{Lasts: l.lasts, Entries: true, EachCharge: true}
 }

@@ -205,7 +205,7 @@ func (w *slidingWindow) leaseEnd(owner string, now int64) (lease, ramp int64) {
 // counting: an interval that touches two windows can admit the threshold in each, at worst. A charge counts for up to
 // two periods, and for up to three after a change of align, see windows.
 func (w *slidingWindow) counting() Counting {
-	return Counting{AtOnce: 2 * w.threshold, Lasts: 3 * w.period, Windows: 2}
+	return Counting{Lasts: 3 * w.period, Windows: 2}
 }
 
 // forgottenAt is one period after the end of the window that contains the last µs before the time at: in the window

@@ -625,7 +625,7 @@ func (b *tokenBucket) leaseEnd(owner string, now int64) (lease, ramp int64) {
 
 // counting says that a bucket has no windows: units that were charged at some time cannot be told from units that have
 // been refilled since.
-func (b *tokenBucket) counting() Counting { return Counting{AtOnce: b.burst, Lasts: b.fullIn} }
+func (b *tokenBucket) counting() Counting { return Counting{Lasts: b.fullIn} }
 
 func (b *tokenBucket) forgottenAt(_ string, at int64) int64 { return at + b.fullIn }
 
