@@ -112,12 +112,8 @@ func (a *Acknowledger) awaited(s *shares.State) bool {
 // messages are applied, because they may bring the cell's first shares. If it returns an error, the messages must not
 // be applied.
 func (a *Acknowledger) Prepare(ctx context.Context) error {
-	got, err := a.c.Store.Get(ctx, cellconfig.Ref{Kind: cellconfig.KindShares, ID: cellconfig.SharesID})
-	switch {
-	case err != nil:
-	case len(got) != 1:
-		err = fmt.Errorf("the store returned %d documents for one name", len(got))
-	case got[0].Version == 0 || got[0].Deleted: // a tombstone says only that shares exist
+	d, err := a.stored(ctx, cellconfig.KindShares, cellconfig.SharesID)
+	if err == nil && d == nil { // also if there is a tombstone, which says only that shares exist
 		err = a.fetchAll(ctx)
 	}
 	if err != nil {
@@ -126,9 +122,9 @@ func (a *Acknowledger) Prepare(ctx context.Context) error {
 	return nil
 }
 
-// state returns the shares that the cell knows, or nil if it knows none.
-func (a *Acknowledger) state(ctx context.Context) (*shares.State, error) {
-	got, err := a.c.Store.Get(ctx, cellconfig.Ref{Kind: cellconfig.KindShares, ID: cellconfig.SharesID})
+// stored returns a document of the cell, or nil if the cell has none or a tombstone.
+func (a *Acknowledger) stored(ctx context.Context, kind cellconfig.Kind, id string) (*cellconfig.Document, error) {
+	got, err := a.c.Store.Get(ctx, cellconfig.Ref{Kind: kind, ID: id})
 	switch {
 	case err != nil:
 		return nil, err
@@ -137,7 +133,16 @@ func (a *Acknowledger) state(ctx context.Context) (*shares.State, error) {
 	case got[0].Version == 0 || got[0].Deleted:
 		return nil, nil
 	}
-	state, err := shares.DecodeState(got[0].Body)
+	return &got[0], nil
+}
+
+// state returns the shares that the cell knows, or nil if it knows none.
+func (a *Acknowledger) state(ctx context.Context) (*shares.State, error) {
+	d, err := a.stored(ctx, cellconfig.KindShares, cellconfig.SharesID)
+	if err != nil || d == nil {
+		return nil, err
+	}
+	state, err := shares.DecodeState(d.Body)
 	if err != nil {
 		return nil, fmt.Errorf("the cell's own copy: %w: %w", control.ErrBadItem, err)
 	}
@@ -196,16 +201,11 @@ func (a *Acknowledger) complete(ctx context.Context, s *shares.State) (bool, err
 
 // hasPlacement reports whether the cell has the placement, or a later one that it can read.
 func (a *Acknowledger) hasPlacement(ctx context.Context, p *shares.Placement) (bool, error) {
-	got, err := a.c.Store.Get(ctx, cellconfig.Ref{Kind: cellconfig.KindPlacement, ID: shares.PlacementKey(p.Tenant)})
-	switch {
-	case err != nil:
+	d, err := a.stored(ctx, cellconfig.KindPlacement, shares.PlacementKey(p.Tenant))
+	if err != nil || d == nil {
 		return false, err
-	case len(got) != 1:
-		return false, fmt.Errorf("the store returned %d documents for one name", len(got))
-	case got[0].Version == 0 || got[0].Deleted:
-		return false, nil
 	}
-	have, err := shares.ReadPlacement(got[0].ID, got[0].Body)
+	have, err := shares.ReadPlacement(d.ID, d.Body)
 	if err != nil {
 		return false, nil //nolint:nilerr // the current placement is fetched
 	}
