@@ -17,8 +17,8 @@ type Field struct {
 }
 
 // Diff lists the differences between two bodies, field by field: first the paths of the old body, then those that only
-// the new one has. A body may be empty. Elements of a list with ids are compared by id, so that moving one is not a change; others are compared
-// by index.
+// the new one has. A body may be empty. Elements of a list with ids are compared by id, so that moving one is not a
+// change; others are compared by index.
 func Diff(old, now json.RawMessage) []Field {
 	before, after := flat(old), flat(now)
 	var all []Field
