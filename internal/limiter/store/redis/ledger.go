@@ -20,7 +20,8 @@ var ledgerSource string
 var ledgerScript = sync.OnceValue(func() *script { return newScript(ledgerSource) })
 
 // ledgerDeadline is the time limit of a call to a ledger, unless Config.Deadline is longer or its context ends before.
-// It is much longer than that of a decision: one call leases units for many requests, and the units of a call whose reply comes too late are lost.
+// It is much longer than that of a decision: one call leases units for many requests, and the units of a call whose
+// reply comes too late are lost.
 const ledgerDeadline = 250 * time.Millisecond
 
 // Ledger is a [ledger.Ledger] on the server or cluster of a store. Each call is one round trip, in which the script
