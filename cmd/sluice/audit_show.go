@@ -157,7 +157,7 @@ func printShown(out io.Writer, s *audit.Shown) error {
 	var b strings.Builder
 	r := s.Record
 	if r == nil {
-		fmt.Fprintf(&b, "%s\n", plainText(s.Name))
+		fmt.Fprintf(&b, "%s\n", shown(s.Name))
 	} else {
 		did := "changed"
 		switch {
@@ -166,9 +166,9 @@ func printShown(out io.Writer, s *audit.Shown) error {
 		case len(r.Before) == 0:
 			did = "created"
 		}
-		fmt.Fprintf(&b, "%s  %s/%s  version %d  %s by %s\n", timeText(r.Time), r.Table, plainText(r.Key),
-			r.ItemVersion, did, plainText(r.Actor))
-		fmt.Fprintf(&b, "    because: %s\n", plainText(r.Reason))
+		fmt.Fprintf(&b, "%s  %s/%s  version %d  %s by %s\n", timeText(r.Time), r.Table, shown(r.Key),
+			r.ItemVersion, did, shown(r.Actor))
+		fmt.Fprintf(&b, "    because: %s\n", shown(r.Reason))
 	}
 	for _, note := range []struct {
 		is   bool
@@ -181,7 +181,7 @@ func printShown(out io.Writer, s *audit.Shown) error {
 		{s.Unread, "a version of the object cannot be read"},
 	} {
 		if note.is && strings.HasSuffix(note.text, ": ") {
-			note.text += plainText(fmt.Sprint(s.Err))
+			note.text += shown(fmt.Sprint(s.Err))
 		}
 		if note.is {
 			fmt.Fprintf(&b, "    ! %s\n", note.text)
@@ -199,9 +199,9 @@ func printShown(out io.Writer, s *audit.Shown) error {
 func fieldText(f audit.Field) string {
 	switch {
 	case f.Before == "":
-		return fmt.Sprintf("+ %s: %s", f.Path, plainText(f.After))
+		return fmt.Sprintf("+ %s: %s", f.Path, shown(f.After))
 	case f.After == "":
-		return fmt.Sprintf("- %s: %s", f.Path, plainText(f.Before))
+		return fmt.Sprintf("- %s: %s", f.Path, shown(f.Before))
 	}
-	return fmt.Sprintf("~ %s: %s → %s", f.Path, plainText(f.Before), plainText(f.After))
+	return fmt.Sprintf("~ %s: %s → %s", f.Path, shown(f.Before), shown(f.After))
 }

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
-	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
@@ -183,19 +182,11 @@ func printFindings(w *tabwriter.Writer, heading string, all []audit.Finding) err
 	}
 	fmt.Fprintf(w, "\n%s\tCOUNT\tFIRST AT\tWHAT\n", heading)
 	for _, f := range all {
-		place := fmt.Sprintf("%s/%s version %d", f.Table, plainText(f.Key), f.Version)
+		place := fmt.Sprintf("%s/%s version %d", f.Table, shown(f.Key), f.Version)
 		if f.Version == 0 {
 			place = "-"
 		}
-		fmt.Fprintf(w, "%s\t%d\t%s\t%s\n", f.Kind, f.Count, place, plainText(f.Detail))
+		fmt.Fprintf(w, "%s\t%d\t%s\t%s\n", f.Kind, f.Count, place, shown(f.Detail))
 	}
 	return w.Flush()
-}
-
-// plainText returns a text from the archive, quoted if it contains characters that could control a terminal.
-func plainText(s string) string {
-	if !utf8.ValidString(s) || strings.ContainsFunc(s, func(r rune) bool { return !strconv.IsPrint(r) }) {
-		return strconv.Quote(s)
-	}
-	return s
 }
