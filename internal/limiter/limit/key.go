@@ -1,8 +1,10 @@
 package limit
 
 import (
+	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 )
 
 // PerTenant is the Per of a limit with one counter per owner.
@@ -181,6 +183,42 @@ func AppendNetstring(b []byte, s string) []byte {
 	return append(b, ',')
 }
 
+// ParseKey is the inverse of [Key.String]. It accepts exactly what String writes.
+func ParseKey(s string) (Key, error) {
+	var k Key
+	bad := func(why string) (Key, error) { return Key{}, fmt.Errorf("counter key %.200q: %s", s, why) }
+	if s == "" {
+		return bad("empty")
+	}
+	switch k.Owner.Kind = OwnerKind(s[0]); k.Owner.Kind {
+	case Tenant, Address, Anonymous, AnyKey:
+	default:
+		return bad("unknown kind of owner")
+	}
+	rest, ok := s[1:], false
+	if k.Owner.Name, rest, ok = readNetstring(rest); !ok {
+		return bad("owner is not a netstring")
+	}
+	if k.Identity, rest, ok = readNetstring(rest); !ok {
+		return bad("identity is not a netstring")
+	}
+	if rest == "" {
+		return k, nil
+	}
+	switch k.Value.Kind = ValueKind(rest[0]); k.Value.Kind {
+	case ValueIs, ValueAbsent, ValueOther:
+	default:
+		return bad("unknown kind of value")
+	}
+	if k.Value.Text, rest, ok = readNetstring(rest[1:]); !ok || rest != "" {
+		return bad("value is not a netstring that ends the key")
+	}
+	if k.Value.Kind != ValueIs && !k.Value.sound() {
+		return bad("a value that is not there has a text")
+	}
+	return k, nil
+}
+
 // identityText returns the Identity of t, a tier of l, as a row of netstrings.
 func (t *Tier) identityText(l *Limit) string {
 	b := AppendNetstring(AppendNetstring(nil, l.ID), t.Algorithm.String())
@@ -200,6 +238,19 @@ func (t *Tier) identityText(l *Limit) string {
 		b = append(b, "shadow"...)
 	}
 	return string(b)
+}
+
+// readNetstring takes one netstring off s. Only the shortest spelling of a length is accepted ("4:", never "04:").
+func readNetstring(s string) (text, rest string, ok bool) {
+	digits, after, found := strings.Cut(s, ":")
+	if !found || digits == "" || (len(digits) > 1 && digits[0] == '0') || digits[0] == '+' || digits[0] == '-' {
+		return "", s, false
+	}
+	n, err := strconv.Atoi(digits)
+	if err != nil || n < 0 || n >= len(after) || after[n] != ',' {
+		return "", s, false
+	}
+	return after[:n], after[n+1:], true
 }
 
 // hashText returns the FNV-1a hash of s, mixed once more. It is the same in each process, and good enough to spread

@@ -3,7 +3,6 @@ package limit_test
 import (
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -32,28 +31,45 @@ func FuzzKeyRoundTrip(f *testing.F) {
 		case 3:
 			want.Value = want.Owner.OtherValue(limit.ValueOf(text))
 		}
-		key := want.String()
-		rest, got := key[1:], limit.Key{Owner: limit.Owner{Kind: limit.OwnerKind(key[0])}}
-		got.Owner.Name, rest = netstring(t, rest)
-		if got.Identity, rest = netstring(t, rest); rest != "" {
-			got.Value.Kind = limit.ValueKind(rest[0])
-			got.Value.Text, rest = netstring(t, rest[1:])
-		}
-		if got != want || rest != "" {
-			t.Fatalf("%q says %+v and %q, want %+v", key, got, rest, want)
+		got, err := limit.ParseKey(want.String())
+		if err != nil || got != want {
+			t.Fatalf("ParseKey(%q) = %+v, %v; want %+v", want.String(), got, err, want)
 		}
 	})
 }
 
-// netstring takes one netstring off s.
-func netstring(t *testing.T, s string) (text, rest string) {
-	t.Helper()
-	digits, after, _ := strings.Cut(s, ":")
-	n, err := strconv.Atoi(digits)
-	if err != nil || n < 0 || n >= len(after) || after[n] != ',' {
-		t.Fatalf("no netstring: %q", s)
+// FuzzParseKey guarantees that ParseKey accepts only what String writes, so that each key has one spelling, and that
+// everything else is an error.
+func FuzzParseKey(f *testing.F) {
+	for _, seed := range []string{
+		"", "t4:acme,8:burst.v1,=3:u-1,", "t4:acme,1:a,", "t04:acme,1:a,", "t+4:acme,1:a,", "t4:acme,1:a,=",
+		"t4:acme,1:a,~0:,", "t4:acme,1:a,~1:x,",
+		"x4:acme,1:a,", "t99999999999999999999:a,", "t4:acme", "t1:a,1:b,=1:c,d", "t-1:a,", "t1:a,1:b,?1:c,",
+	} {
+		f.Add(seed)
 	}
-	return after[:n], after[n+1:]
+	f.Fuzz(func(t *testing.T, s string) {
+		k, err := limit.ParseKey(s)
+		if err == nil && k.String() != s {
+			t.Fatalf("ParseKey(%q) accepts %+v, whose String is %q; want the same text or an error", s, k, k.String())
+		}
+		if err != nil && k != (limit.Key{}) {
+			t.Fatalf("ParseKey(%q) = %+v with error %v, want no key", s, k, err)
+		}
+	})
+}
+
+func TestParseKeyErrors(t *testing.T) {
+	for _, tc := range []struct{ key, want string }{
+		{"", "empty"}, {"x4:acme,1:a,", "unknown kind of owner"}, {"t04:acme,1:a,", "owner is not a netstring"},
+		{"t4:acme,", "identity is not a netstring"}, {"t4:acme,1:a,?1:x,", "unknown kind of value"},
+		{"t4:acme,1:a,=1:x,y", "value is not a netstring that ends the key"}, {"t4:acme,1:a,*1:x,",
+			"a value that is not there has a text"},
+	} {
+		if _, err := limit.ParseKey(tc.key); err == nil || !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("ParseKey(%q): %v, want %q", tc.key, err, tc.want)
+		}
+	}
 }
 
 // FuzzJoinValues guarantees that no two lists of components give the same value. A subject could otherwise choose a
