@@ -241,8 +241,9 @@ func spend(t *testing.T, url, counters, pro string) {
 		t.Fatal(err)
 	}
 	var d limit.Decision
-	if err := store.Decide(t.Context(), &limit.Request{Owner: limit.Owner{Kind: limit.Tenant, Name: "acme"},
-		Charges: []limit.Charge{{Limit: p.Set().Limits[0].Limit, Cost: 70}}}, time.Now(), &d); err != nil || !d.Allowed {
+	spend := &limit.Request{Owner: limit.Owner{Kind: limit.Tenant, Name: "acme"},
+		Charges: []limit.Charge{{Limit: p.Set().Limits[0].Limit, Cost: 70}}}
+	if err := store.Decide(t.Context(), spend, time.Now(), &d); err != nil || !d.Allowed {
 		t.Fatalf("spend: %v, allowed %v", err, d.Allowed)
 	}
 }

@@ -67,8 +67,8 @@ func decode(what string, text []byte, into any, version *int, check func() error
 		return fmt.Errorf("%s: %w", what, err)
 	}
 	if head.Version != Layout {
-		return fmt.Errorf("%s: %w %d, this version knows %d: another version of Sluice wrote it", what, ErrLayout, head.Version,
-			Layout)
+		return fmt.Errorf("%s: %w %d, this version knows %d: another version of Sluice wrote it", what, ErrLayout,
+			head.Version, Layout)
 	}
 	dec := json.NewDecoder(bytes.NewReader(text))
 	dec.DisallowUnknownFields()

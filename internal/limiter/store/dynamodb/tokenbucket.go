@@ -8,10 +8,10 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
-// tokenBucket implements the algorithm token_bucket. Its main field is f, the "full time": the time at which the bucket
-// is full if nothing is charged, in 1/num µs. What is missing at a time is max(0, f − time·num), so time refills
-// the bucket without a write, a charge adds to f, and a change of the burst leaves f as it is. The package comment lists
-// the other fields; leasedbucket.go charges buckets of which units are leased.
+// tokenBucket implements the algorithm token_bucket. Its main field is f, the "full time": the time at which the
+// bucket is full if nothing is charged, in 1/num µs. What is missing at a time is max(0, f − time·num), so time
+// refills the bucket without a write, a charge adds to f, and a change of the burst leaves f as it is. The package
+// comment lists the other fields; leasedbucket.go charges buckets of which units are leased.
 type tokenBucket struct{}
 
 func (tokenBucket) decode(_ *limit.Tier, p *limit.Params, f fields) (limit.State, error) {
