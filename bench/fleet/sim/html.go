@@ -1,29 +1,39 @@
 package sim
 
 import (
-	_ "embed" // the page's sections
+	"bytes"
+	"crypto/sha256"
+	_ "embed" // the page
+	"encoding/base64"
+	"encoding/json"
 	"fmt"
 	"html/template"
 	"io"
-	"time"
-
-	"github.com/sluicelimits/sluice/bench/fleet/reportpage"
+	"strconv"
 )
 
 var (
 	//go:embed report.html
 	pageHTML string
+	//go:embed report.css
+	pageStyle string
+	//go:embed report.js
+	pageScript string
 
-	pageTemplate = reportpage.New("fleet", pageHTML, template.FuncMap{
+	pageTemplate = template.Must(template.New("fleet").Funcs(template.FuncMap{
+		"grouped": grouped,
 		"seconds": func(s float64) string { return fmt.Sprintf("%.4g s", s) },
 		"ms":      func(ms float64) string { return fmt.Sprintf("%.4g ms", ms) },
-	})
+	}).Parse(pageHTML))
 )
 
 // page is the data of the page's template.
 type page struct {
 	*Report
-	reportpage.Page
+	Policy string // Content-Security-Policy, which lets no other script run
+	CSS    template.CSS
+	Script template.JS
+	Data   template.JS // the data that the script reads
 	Strips []strip
 }
 
@@ -34,24 +44,20 @@ type strip struct {
 	Timeline []int64 `json:"timeline"`
 }
 
-// plot is the data of the script that draws the page's plot, see package reportpage.
+// plot is the data of the script that draws the page's plot.
 type plot struct {
-	Timeline plotTimeline `json:"timeline"`
-	Limits   []strip      `json:"limits"`
-	Bands    []band       `json:"bands"`
-	Denied   int64        `json:"denied"`
-}
-
-type plotTimeline struct {
 	StepSeconds int64       `json:"step_seconds"`
 	Points      []plotPoint `json:"points"`
+	Strips      []strip     `json:"strips"`
+	Bands       []band      `json:"bands"`
+	Denied      int64       `json:"denied"`
 }
 
 type plotPoint struct {
-	At      time.Time `json:"at"` // counted from 1970, as if the run had begun then
-	Allowed int64     `json:"allowed"`
-	Denied  int64     `json:"denied"`
-	Other   int64     `json:"other"`
+	At      float64 `json:"at"` // seconds since the beginning of the run
+	Allowed int64   `json:"allowed"`
+	Denied  int64   `json:"denied"`
+	Other   int64   `json:"other"`
 }
 
 type band struct {
@@ -59,24 +65,49 @@ type band struct {
 	Until float64 `json:"until"`
 }
 
-// WriteHTML writes the report as one HTML page that loads nothing from elsewhere.
+// WriteHTML writes the report as one HTML page that loads nothing from elsewhere. If it fails, nothing is written.
 func (r *Report) WriteHTML(w io.Writer) error {
-	strips := r.strips()
-	data := plot{Limits: strips, Bands: []band{}, Denied: r.Denied,
-		Timeline: plotTimeline{StepSeconds: r.Timeline.StepSeconds}}
+	data := plot{Strips: r.strips(), Bands: []band{}, Denied: r.Denied, StepSeconds: r.Timeline.StepSeconds}
 	for i := range r.Timeline.Points {
 		p := &r.Timeline.Points[i]
-		data.Timeline.Points = append(data.Timeline.Points, plotPoint{Allowed: p.Allowed, Denied: p.Denied,
-			Other: p.Unserved, At: time.UnixMilli(int64(p.At * 1000)).UTC()})
+		data.Points = append(data.Points, plotPoint{At: p.At, Allowed: p.Allowed, Denied: p.Denied, Other: p.Unserved})
 	}
 	for i := range r.Faults {
 		data.Bands = append(data.Bands, band{r.Faults[i].At, r.Faults[i].Until})
 	}
-	frame, err := reportpage.PageOf(&data)
+	text, err := json.Marshal(&data) // escapes <, > and &, so the text cannot end its script element
 	if err != nil {
-		return err
+		return fmt.Errorf("write the report: %w", err)
 	}
-	return reportpage.Write(w, pageTemplate, &page{r, frame, strips})
+	var out bytes.Buffer
+	err = pageTemplate.Execute(&out, &page{
+		Report: r, Strips: data.Strips,
+		Policy: fmt.Sprintf("default-src 'none'; style-src '%s'; script-src '%s'; img-src data:; base-uri 'none'; "+
+			"form-action 'none'", sourceHash(pageStyle), sourceHash(pageScript)),
+		CSS:    template.CSS(pageStyle), //nolint:gosec // the program's own text
+		Script: template.JS(pageScript), //nolint:gosec // the program's own text
+		Data:   template.JS(text),       //nolint:gosec // JSON with <, > and & escaped
+	})
+	if err != nil {
+		return fmt.Errorf("write the report: %w", err)
+	}
+	_, err = w.Write(out.Bytes())
+	return err
+}
+
+// sourceHash returns the source expression that allows the text in a Content-Security-Policy.
+func sourceHash(text string) string {
+	sum := sha256.Sum256([]byte(text))
+	return "sha256-" + base64.StdEncoding.EncodeToString(sum[:])
+}
+
+// grouped returns the number with its thousands separated.
+func grouped(n int64) string {
+	digits := strconv.FormatInt(n, 10)
+	for i := len(digits) - 3; i > 0; i -= 3 {
+		digits = digits[:i] + "," + digits[i:]
+	}
+	return digits
 }
 
 // strips returns the strips that have something to show.
@@ -120,7 +151,7 @@ type total struct {
 
 // Totals are the figures at the head of the page.
 func (p *page) Totals() []total {
-	of := func(n int64) string { return reportpage.Share(n, p.Decisions) }
+	of := func(n int64) string { return fmt.Sprintf("%.1f %%", 100*float64(n)/float64(max(p.Decisions, 1))) }
 	return []total{
 		{"decisions", "Decisions", p.Decisions, of(p.Local) + " from leases"},
 		{"allowed", "Allowed", p.Allowed, of(p.Allowed)},

@@ -1,19 +1,13 @@
 "use strict";
-// Draws the plots from the data element. Text only ever goes through textContent, so nothing from a log becomes markup.
-// It reads of the data:
-//   timeline  step_seconds; points, each with at, allowed, denied and other. Times are shown as what has passed since 1970
-//   limits    strips below the plot: id, and one number for each point
-//   bands     spans of time to show behind the plot: from, until
-//   denied    whether there is anything to switch to
+// Draws the plots from the data element, which has the form of the type plot in html.go. Text only ever goes through
+// textContent.
 (() => {
   const report = JSON.parse(document.getElementById("data").textContent);
   const svg = document.getElementById("timeline");
   const ready = () => { document.documentElement.dataset.ready = "true"; };
   if (!svg) return ready();
 
-  const step = report.timeline.step_seconds;
-  const points = report.timeline.points.map((p) => ({ ...p, at: Date.parse(p.at) / 1000 }));
-  const strips = report.limits;
+  const { step_seconds: step, points, strips } = report;
   const first = points[0].at, end = points[points.length - 1].at + step;
   const figure = document.getElementById("plots"), readout = document.getElementById("readout");
   const left = 44, top = 8, bottom = 22;
@@ -56,7 +50,8 @@
   const columns = (from, to, scale) => { // a path of the bins' columns between two heights
     const gap = (width - left) / bins.length > 5 ? 1 : 0;
     return bins.map((b, i) => to(b) > from(b)
-      ? `M${x(i).toFixed(2)} ${scale(from(b)).toFixed(2)}V${scale(to(b)).toFixed(2)}H${(x(i + 1) - gap).toFixed(2)}V${scale(from(b)).toFixed(2)}Z` : "").join("");
+      ? `M${x(i).toFixed(2)} ${scale(from(b)).toFixed(2)}V${scale(to(b)).toFixed(2)}` +
+        `H${(x(i + 1) - gap).toFixed(2)}V${scale(from(b)).toFixed(2)}Z` : "").join("");
   };
   const nice = (most) => { // the distance of the lines of a scale
     const rough = Math.max(1, most / 3), power = 10 ** Math.floor(Math.log10(rough));
@@ -73,11 +68,13 @@
     const scale = (n) => floor - (floor - top) * n / most;
     for (let n = 0; n <= most; n += line) {
       make("path", { class: "grid", d: `M${left} ${scale(n)}H${width}` }, svg);
-      make("text", { x: left - 6, y: scale(n) + 4, "text-anchor": "end" }, svg, n >= 10000 ? number(n / 1000) + "k" : number(n));
+      make("text", { x: left - 6, y: scale(n) + 4, "text-anchor": "end" }, svg,
+        n >= 10000 ? number(n / 1000) + "k" : number(n));
     }
-    for (const b of report.bands || []) {
+    for (const b of report.bands) {
       const at = (t) => left + (width - left) * Math.min(Math.max((t - start) / (bins.length * length), 0), 1);
-      make("rect", { class: "band", x: at(b.from), y: top, width: Math.max(at(b.until) - at(b.from), 2), height: floor - top }, svg);
+      make("rect", { class: "band", x: at(b.from), y: top, width: Math.max(at(b.until) - at(b.from), 2),
+        height: floor - top }, svg);
     }
     drawTimes(floor, height, length);
     make("path", { class: "denied", d: columns(zero, denied, scale) }, svg);
@@ -87,7 +84,7 @@
   };
   const drawTimes = (floor, height, length) => {
     const total = bins.length * length, room = Math.max(2, Math.floor((width - left) / 90));
-    const every = [1, 2, 5, 10, 30, 60, 300, 600, 900, 1800, 3600].find((s) => total / s <= room) || Math.ceil(total / room);
+    const every = lengths.find((s) => total / s <= room) || Math.ceil(total / room);
     for (let t = Math.ceil(start / every) * every; t < start + total; t += every) {
       const at = left + (width - left) * (t - start) / total;
       if (at > width - 24) break;
