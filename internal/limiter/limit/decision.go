@@ -41,8 +41,9 @@ type Result struct {
 	Never   bool  // the cost is above what the tier can ever hold
 	Other   bool  // set by a store: the counter is the one shared by all values beyond the limit's bound
 
-	// Unasked is set by a store, and only for a request with leases. The counter was not read, because the request
-	// neither needs nor wants anything of it. The result is that of an unused counter.
+	// Unasked is set by a store. The counter was not read, because the request has leases, and neither needs nor wants
+	// anything of it; or because its store did not answer, and another store denies. The result is that of an unused
+	// counter.
 	Unasked bool
 
 	shadow      bool  // the limit is a shadow: it only reports

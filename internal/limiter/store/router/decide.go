@@ -82,7 +82,8 @@ func (s *splitRequest) decide(ctx context.Context, now time.Time, d *limit.Decis
 
 // refuse completes a decision of which nothing is charged, because a part denies or has failed. If any part denies, it
 // is a denial, since a fallback limiter might admit the request after an error. Parts that were not called are read,
-// because the wait that a denial names is that of all limits.
+// because the wait that a denial names is that of all limits. After an error, those that were not called make their
+// corrections: the caller cannot know which stores were called, and does not ask for them again.
 func (s *splitRequest) refuse(ctx context.Context, now time.Time, d *limit.Decision) error {
 	var failed error
 	isDenied := false
@@ -97,6 +98,9 @@ func (s *splitRequest) refuse(ctx context.Context, now time.Time, d *limit.Decis
 		}
 	}
 	if !isDenied {
+		for _, p := range s.asked {
+			p.correctAlone(ctx, now)
+		}
 		d.Clear(now.UnixMicro())
 		return failed
 	}

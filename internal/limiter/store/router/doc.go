@@ -26,7 +26,7 @@
 //     are lost, and never spent twice.
 //  4. The parts that were not called are read, because the wait that a denial names is that of all limits (refuse). If
 //     any part denies, the decision is a denial, also if others fail: after an error, a fallback limiter might admit
-//     the request.
+//     the request. After an error, the parts that were not called make their corrections alone.
 //  5. If all parts admit the request, one decision is made of theirs (join).
 //
 // An undone charge must leave no trace. In a token bucket it would: older receipts of the bucket give back less

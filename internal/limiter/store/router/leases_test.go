@@ -282,6 +282,44 @@ func TestRatesFailUnderLeases(t *testing.T) {
 	p.counts("two of 4", start, r, 8)
 }
 
+// Guarantees that units of a quota that a request returns arrive while the rates fail: the caller does not know which
+// stores were called, and counts them as returned.
+func TestReturnsWhileRatesFail(t *testing.T) {
+	p := newPair(t)
+	r, q := rate(t, 10), quota(t, 100)
+	limits := []*limit.Limit{r, q}
+	lease := p.leases(start, limits, leaseOf(1, 3), leaseOf(1, 20)).Lease(1)
+	p.counts("a lease of 20", start, q, 21)
+	p.rates.failing.Store(true)
+	back := leaseOf(1, 5)
+	back.Correction, back.CorrectionAt = -20, lease.At
+	if d, err := p.ask(start, limits, leaseOf(1, 3), back); !errors.Is(err, errUnavailable) {
+		t.Fatalf("Decide = allowed %t, %v; want the error", d.Allowed, err)
+	}
+	p.counts("20 returned", start, q, 1)
+	p.quotas.failing.Store(true)
+	before := p.quotas.decided.Load()
+	if _, err := p.ask(start, limits, leaseOf(1, 3), back); !errors.Is(err, errUnavailable) ||
+		p.quotas.decided.Load() != before {
+		t.Errorf("%v, and %d calls of a store that was found not to answer, want none", err,
+			p.quotas.decided.Load()-before)
+	}
+}
+
+// Guarantees that a denial by a store says how long to wait by that store's clock, however the clocks differ.
+func TestWaitsByTheirOwnClock(t *testing.T) {
+	for _, by := range []time.Duration{-3 * time.Second, 3 * time.Second} {
+		r, q := rate(t, 9), quota(t, 1)
+		p := &pair{Store: newStore(t, newMemory(t), &skewed{newMemory(t), by}), tb: t}
+		p.decide(start, r, q)
+		d, err := p.try(start, r, q)
+		if want := 12*time.Hour - by; err != nil || d.Allowed || d.RetryAfter() != want {
+			t.Errorf("quotas' clock off by %s: allowed %t, %v, wait %s; want a denial, and %s", by, d.Allowed, err,
+				d.RetryAfter(), want)
+		}
+	}
+}
+
 // Guarantees that units of the counter that all values beyond MaxValues share are lost if another store denies. When
 // they came back, the value might have a counter of its own, from which they would be subtracted.
 func TestSharedCounterIsNotGivenBack(t *testing.T) {

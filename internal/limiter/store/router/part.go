@@ -18,6 +18,7 @@ type part struct {
 	request  limit.Request
 	tiers    int // of request
 	isKnown  bool
+	isSent   bool           // the store was asked to charge the part
 	decision limit.Decision // if isKnown: what the store says, or what it would say if it is asked for nothing
 	err      error          // of the decision
 }
@@ -29,6 +30,7 @@ func (p *part) peek(ctx context.Context, now time.Time) {
 
 // decide has the store charge the part.
 func (p *part) decide(ctx context.Context, now time.Time) {
+	p.isSent = true
 	p.note(p.backend.decide(ctx, &p.request, now, &p.decision))
 }
 
@@ -98,12 +100,29 @@ func (p *part) undo(ctx context.Context, now time.Time) {
 	if receipt := d.Receipt(); len(receipt.Entries()) > 0 {
 		_, _ = p.backend.refund(ctx, receipt, 0, now)
 	}
-	if isEmpty {
+	if !isEmpty {
+		p.correct(ctx, back, now)
+	}
+}
+
+// correctAlone has the store make the part's corrections, if it answers and was not asked to charge the part.
+func (p *part) correctAlone(ctx context.Context, now time.Time) {
+	if p.isSent || p.err != nil || !p.corrects() {
 		return
 	}
-	back.Charges = slices.Clone(p.request.Charges)
-	for i := range back.Charges {
-		back.Charges[i].Cost = 1 // the least; nothing of it is charged, because nothing is needed
+	only := limit.Request{Owner: p.request.Owner, Leases: make([]limit.LeaseRequest, len(p.request.Leases))}
+	for i := range only.Leases {
+		a := &p.request.Leases[i]
+		only.Leases[i] = limit.LeaseRequest{Correction: a.Correction, CorrectionAt: a.CorrectionAt}
 	}
-	_ = p.backend.decide(ctx, &back, now, new(limit.Decision))
+	p.correct(ctx, only, now)
+}
+
+// correct has the store make the corrections of a request for the part's limits, which needs nothing.
+func (p *part) correct(ctx context.Context, only limit.Request, now time.Time) {
+	only.Charges = slices.Clone(p.request.Charges)
+	for i := range only.Charges {
+		only.Charges[i].Cost = 1 // the least; nothing of it is charged, because nothing is needed
+	}
+	_ = p.backend.decide(ctx, &only, now, new(limit.Decision))
 }

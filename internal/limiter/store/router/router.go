@@ -178,6 +178,7 @@ func (s *Store) Refund(ctx context.Context, r *limit.Receipt, units int64, now t
 	}
 	out := limit.Refund{Units: make([]int64, len(entries))}
 	given := int64(0)
+	var failed error
 	for n := range known.all {
 		if !slices.Contains(of, n) {
 			continue
@@ -185,8 +186,9 @@ func (s *Store) Refund(ctx context.Context, r *limit.Receipt, units int64, now t
 		next := -1
 		part := r.Part(func(*limit.ReceiptEntry) bool { next++; return of[next] == n })
 		back, err := known.all[n].refund(ctx, part, units, now)
-		if err != nil {
-			return limit.Refund{}, err
+		if err != nil { // what the other stores give back is not lost with it
+			failed = errors.Join(failed, err)
+			continue
 		}
 		for i := range entries {
 			if of[i] == n {
@@ -195,6 +197,9 @@ func (s *Store) Refund(ctx context.Context, r *limit.Receipt, units int64, now t
 			}
 		}
 		out.Repeated, out.Expired = out.Repeated || back.Repeated, out.Expired || back.Expired
+	}
+	if failed != nil {
+		return limit.Refund{}, failed
 	}
 	// A part that has forgotten the receipt, or that failed the first time, must not hide what another one says.
 	out.Repeated, out.Expired = out.Repeated && given == 0, out.Expired && given == 0

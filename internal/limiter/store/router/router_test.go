@@ -40,6 +40,13 @@ func (a *unavailable) Peek(ctx context.Context, req *limit.Request, now time.Tim
 	return a.Store.Peek(ctx, req, now, d)
 }
 
+func (a *unavailable) Refund(ctx context.Context, r *limit.Receipt, units int64, now time.Time) (limit.Refund, error) {
+	if a.failing.Load() {
+		return limit.Refund{}, errUnavailable
+	}
+	return a.Store.Refund(ctx, r, units, now)
+}
+
 func newMemory(tb testing.TB) *unavailable {
 	tb.Helper()
 	s, err := memory.New(memory.Config{})
@@ -227,8 +234,10 @@ func TestQuotaDeniesWhileRatesAreAway(t *testing.T) {
 	r, q := rate(t, 10), quota(t, 1)
 	p.decide(start, q, r)
 	p.rates.failing.Store(true)
-	if d, err := p.try(start, r, q); err != nil || d.Allowed || d.Binding().Limit() != q {
-		t.Errorf("Decide = allowed %t, %v; want a denial by the quota", d.Allowed, err)
+	d, err := p.try(start, r, q)
+	if err != nil || d.Allowed || d.Binding().Limit() != q || len(d.Results) != 2 || d.Results[0].Limit() != r {
+		t.Errorf("Decide = allowed %t with %d results, %v; want a denial by the quota, and a result of each", d.Allowed,
+			len(d.Results), err)
 	}
 }
 
@@ -256,6 +265,26 @@ func TestRefundOverBoth(t *testing.T) {
 	}
 	if p.used(start, q) != 0 || p.used(start, r) != 0 {
 		t.Errorf("quota %d and rate %d used, want 0", p.used(start, q), p.used(start, r))
+	}
+}
+
+// Guarantees that a refund gives back in the store that answers, if another one does not, and says so when it is tried
+// again.
+func TestRefundWhileRatesAreAway(t *testing.T) {
+	p := newPair(t)
+	r, q := rate(t, 5), quota(t, 5)
+	receipt := p.decide(start, q, r).Receipt()
+	p.rates.failing.Store(true)
+	if _, err := p.Refund(t.Context(), receipt, 0, start); !errors.Is(err, errUnavailable) {
+		t.Errorf("Refund = %v, want the error", err)
+	}
+	p.rates.failing.Store(false)
+	if p.used(start, q) != 0 || p.used(start, r) != 1 {
+		t.Errorf("quota %d and rate %d used, want 0 and 1", p.used(start, q), p.used(start, r))
+	}
+	if again, err := p.Refund(t.Context(), receipt, 0, start); err != nil || again.Repeated ||
+		!slices.Equal(slices.Sorted(slices.Values(again.Units)), []int64{0, 1}) {
+		t.Errorf("Refund again = %+v, %v; want the unit of the rate", again, err)
 	}
 }
 

@@ -63,7 +63,7 @@ func (s *splitRequest) begin(req *limit.Request, known *backends) {
 		s.all = append(s.all, new(part))
 	}
 	for i, p := range s.all {
-		p.request.Owner, p.tiers, p.err, p.isKnown = req.Owner, 0, nil, false
+		p.request.Owner, p.tiers, p.err, p.isKnown, p.isSent = req.Owner, 0, nil, false, false
 		p.request.Charges, p.request.Leases = p.request.Charges[:0], p.request.Leases[:0]
 		if i < len(known.all) {
 			p.backend = &known.all[i]
@@ -103,41 +103,31 @@ func (s *splitRequest) collect(now time.Time) {
 	}
 }
 
-// leaveOutFailed leaves the parts whose stores did not answer out of the decision. A caller that leases needs a result
-// of each tier: it gets results of unused counters.
+// leaveOutFailed makes the results of the parts whose stores did not answer those of unused counters. The caller needs
+// a result of each tier.
 func (s *splitRequest) leaveOutFailed(now time.Time) {
-	if len(s.request.Leases) > 0 {
-		for _, p := range s.parts {
-			if p.err != nil {
-				p.fillAsUnused(now)
-			}
+	s.asked = slices.DeleteFunc(s.asked, func(p *part) bool { return p.err != nil })
+	for _, p := range s.parts {
+		if p.err != nil {
+			p.fillAsUnused(now)
 		}
-		return
 	}
-	answered := &limit.Request{Owner: s.request.Owner}
-	next := 0 // the first result of the charge
-	for i := range s.request.Charges {
-		charge := &s.request.Charges[i]
-		if s.results[next].part.err == nil {
-			answered.Charges = append(answered.Charges, *charge)
-		}
-		next += len(charge.Limit.Tiers)
-	}
-	s.request = answered
-	s.results = slices.DeleteFunc(s.results, func(r result) bool { return r.part.err != nil })
 }
 
 // join makes one decision of the decisions of the parts. It has the time and the receipt of the first part that was
 // asked and has answered.
 func (s *splitRequest) join(d *limit.Decision, now time.Time) {
 	at, id := now.UnixMicro(), limit.ReceiptID{}
-	if i := slices.IndexFunc(s.asked, func(p *part) bool { return p.err == nil }); i >= 0 {
-		at, id = s.asked[i].decision.Now, s.asked[i].decision.ID
+	if len(s.asked) > 0 {
+		at, id = s.asked[0].decision.Now, s.asked[0].decision.ID
 	}
 	d.BeginChecked(s.request, at)
 	e := d.Revise()
 	for i, r := range s.results {
 		e.Adopt(i, &r.part.decision.Results[r.index])
+		if one := &e.Results[i]; one.RetryAt != 0 { // the wait is as long as by the clock of its store
+			one.RetryAt += at - r.part.decision.Now
+		}
 		e.AdoptLease(i, r.lease(d))
 	}
 	if e.Settle() {
