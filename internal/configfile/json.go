@@ -124,8 +124,9 @@ func (p *jsonParser) value(depth int) *Node {
 
 var escapes = regexp.MustCompile(`\\(u[0-9a-fA-F]{4}|.)`)
 
-// halfPair returns the offset of the first escape in a JSON string that is half of a surrogate pair alone, which
-// encoding/json would replace by U+FFFD; -1 if there is none.
+// halfPair returns the offset of the first escape in a JSON string that is half of a surrogate pair without the other
+// half, or -1 if there is none. Such an escape stands for no character. encoding/json reads it as U+FFFD, without an
+// error. Package events/canonical has the same check; this package imports only the standard library.
 func halfPair(text []byte) int {
 	unit := func(escape []int) rune { // the code unit of an escape \uXXXX, or 0
 		n, _ := strconv.ParseUint(strings.TrimPrefix(string(text[escape[2]:escape[3]]), "u"), 16, 16)

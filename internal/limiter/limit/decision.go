@@ -41,9 +41,9 @@ type Result struct {
 	Never   bool  // the cost is above what the tier can ever hold
 	Other   bool  // set by a store: the counter is the one shared by all values beyond the limit's bound
 
-	// Unasked is set by a store. The counter was not read, because the request has leases, and neither needs nor wants
-	// anything of it; or because its store did not answer, and another store denies. The result is that of an unused
-	// counter.
+	// Unasked is set by a store if the counter was not read, and the result is that of an unused counter. This is so if
+	// a request with leases neither needs nor wants anything of the counter. It is also so if the counter's store did
+	// not answer while another store has denied the request.
 	Unasked bool
 
 	shadow      bool  // the limit is a shadow: it only reports

@@ -95,7 +95,8 @@ end
 
 -- load reads from a pack what it holds of the n tiers whose heads are in wanted: their states, to st, and the marks of
 -- buckets, to refund_marks, lease_marks and late_marks. It returns the time until which the pack's expiry is set, the
--- records of all other tiers as the next pack has them, and the number of these records. It leaves out records whose time has passed: they can influence no decision.
+-- records of all other tiers as the next pack has them, and the number of these records. It leaves out records whose
+-- time has passed: they can influence no decision.
 local function load(value, wanted, n, st, refund_marks, lease_marks, late_marks)
   local magic, total = sunpack('<c4H', value)
   local q = 7 + 25 * total

@@ -80,10 +80,11 @@ func (s *splitRequest) decide(ctx context.Context, now time.Time, d *limit.Decis
 	return nil
 }
 
-// refuse completes a decision of which nothing is charged, because a part denies or has failed. If any part denies, it
-// is a denial, since a fallback limiter might admit the request after an error. Parts that were not called are read,
-// because the wait that a denial names is that of all limits. After an error, those that were not called make their
-// corrections: the caller cannot know which stores were called, and does not ask for them again.
+// refuse completes a decision that charges nothing, because a part denies or has failed. It first reads the parts that
+// were not called, so that a denial names a wait after which all limits have room. If any part denies, the decision is
+// a denial: after an error, a fallback limiter might admit the request. If it is an error, the stores that were not
+// called still make the corrections of their parts. The caller does not know which stores were called, and counts all
+// corrections as made.
 func (s *splitRequest) refuse(ctx context.Context, now time.Time, d *limit.Decision) error {
 	var failed error
 	isDenied := false
@@ -104,7 +105,7 @@ func (s *splitRequest) refuse(ctx context.Context, now time.Time, d *limit.Decis
 		d.Clear(now.UnixMicro())
 		return failed
 	}
-	s.leaveOutFailed(now)
+	s.fillFailed(now)
 	s.join(d, now)
 	return nil
 }

@@ -24,9 +24,10 @@
 //     returned, other units are refunded by their receipt. The decision waits for that. Meanwhile a request of the same
 //     owner may be denied for lack of these units. If they cannot be taken back, or if the process dies before, they
 //     are lost, and never spent twice.
-//  4. The parts that were not called are read, because the wait that a denial names is that of all limits (refuse). If
-//     any part denies, the decision is a denial, also if others fail: after an error, a fallback limiter might admit
-//     the request. After an error, the parts that were not called make their corrections alone.
+//  4. The parts that were not called are read, so that a denial names a wait after which all limits have room (refuse).
+//     If any part denies, the decision is a denial, also if others fail: after an error, a fallback limiter might admit
+//     the request. If the decision is an error, the stores that were not called still make the corrections of their
+//     parts, and charge nothing.
 //  5. If all parts admit the request, one decision is made of theirs (join).
 //
 // An undone charge must leave no trace. In a token bucket it would: older receipts of the bucket give back less
@@ -45,6 +46,6 @@
 //
 // # Clocks
 //
-// Each store decides by its own clock. A decision over several stores has the time of the first of them that was asked,
-// and its leases end by that clock.
+// Each store decides by its own clock. A decision over several stores has the time of the first of them that was asked
+// and has answered. The ends of its leases and its waits are given by that clock.
 package router

@@ -187,7 +187,7 @@ func (s *Store) Refund(ctx context.Context, r *limit.Receipt, units int64, now t
 		part := r.Part(func(*limit.ReceiptEntry) bool { next++; return of[next] == n })
 		back, err := known.all[n].refund(ctx, part, units, now)
 		if err != nil { // what the other stores give back is not lost with it
-			failed = errors.Join(failed, err)
+			failed = errors.Join(failed, fmt.Errorf("%s: %w", known.all[n].name, err))
 			continue
 		}
 		for i := range entries {

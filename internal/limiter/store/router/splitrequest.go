@@ -103,9 +103,9 @@ func (s *splitRequest) collect(now time.Time) {
 	}
 }
 
-// leaveOutFailed makes the results of the parts whose stores did not answer those of unused counters. The caller needs
-// a result of each tier.
-func (s *splitRequest) leaveOutFailed(now time.Time) {
+// fillFailed gives each part whose store did not answer the results of unused counters, because the caller needs a
+// result of each tier.
+func (s *splitRequest) fillFailed(now time.Time) {
 	s.asked = slices.DeleteFunc(s.asked, func(p *part) bool { return p.err != nil })
 	for _, p := range s.parts {
 		if p.err != nil {
