@@ -12,8 +12,49 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/limiter/metrics"
+	"github.com/sluicelimits/sluice/internal/limiter/resilience"
+	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
 )
+
+// full is a store that has no room for another counter.
+type full struct{ *memory.Store }
+
+func (full) Decide(context.Context, *limit.Request, time.Time, *limit.Decision) error {
+	return limit.ErrFull
+}
+
+// Guarantees that units count as lost if they were admitted without the store and cannot be charged to it later.
+func TestLostUnits(t *testing.T) {
+	below, err := memory.New(memory.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	chain, err := resilience.NewChain(resilience.ChainConfig{Rates: resilience.NamedStore{Name: "full",
+		Store: full{below}}, Frozen: true, NoLeases: true, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := limit.New(limit.Limit{ID: "l", Tiers: []limit.Tier{
+		{Algorithm: limit.FixedWindow, Threshold: 100, Period: time.Hour}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	req := &limit.Request{Owner: limit.Owner{Kind: limit.Tenant, Name: "acme"},
+		Charges: []limit.Charge{{Limit: l, Cost: 7}}}
+	var d limit.Decision
+	if err := chain.Decide(t.Context(), req, time.Now(), &d); err != nil || !d.Allowed {
+		t.Fatalf("allowed %t, %v; want the fallback limiter to admit the request", d.Allowed, err)
+	}
+	var out bytes.Buffer
+	if err := metrics.WriteText(&out, metrics.AppendChain(nil, chain)); err != nil {
+		t.Fatal(err)
+	}
+	if want := "\nsluice_fallback_units_lost_total 7\n"; !strings.Contains(out.String(), want) {
+		t.Errorf("no %q in\n%s", want, &out)
+	}
+}
 
 // Guarantees the lines of each kind of metric, and that a bucket counts observations of exactly its bound.
 func TestWriteText(t *testing.T) {

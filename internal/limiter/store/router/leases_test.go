@@ -306,16 +306,23 @@ func TestReturnsWhileRatesFail(t *testing.T) {
 	}
 }
 
-// Guarantees that a denial by a store says how long to wait by that store's clock, however the clocks differ.
+// Guarantees that a denial by a store says how long to wait by that store's clock, however the clocks differ. While the
+// rates do not answer, the decision has the time of the store that did.
 func TestWaitsByTheirOwnClock(t *testing.T) {
 	for _, by := range []time.Duration{-3 * time.Second, 3 * time.Second} {
 		r, q := rate(t, 9), quota(t, 1)
-		p := &pair{Store: newStore(t, newMemory(t), &skewed{newMemory(t), by}), tb: t}
+		rates := newMemory(t)
+		p := &pair{Store: newStore(t, rates, &skewed{newMemory(t), by}), tb: t}
 		p.decide(start, r, q)
 		d, err := p.try(start, r, q)
 		if want := 12*time.Hour - by; err != nil || d.Allowed || d.RetryAfter() != want {
 			t.Errorf("quotas' clock off by %s: allowed %t, %v, wait %s; want a denial, and %s", by, d.Allowed, err,
 				d.RetryAfter(), want)
+		}
+		rates.failing.Store(true)
+		if d, err := p.try(start, r, q); err != nil || d.Allowed || d.Now != start.Add(by).UnixMicro() {
+			t.Errorf("quotas' clock off by %s, no rates: allowed %t, %v, at %d; want a denial at %d", by, d.Allowed,
+				err, d.Now, start.Add(by).UnixMicro())
 		}
 	}
 }
@@ -540,6 +547,10 @@ type skewed struct {
 
 func (s *skewed) Decide(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
 	return s.Store.Decide(ctx, req, now.Add(s.by), d)
+}
+
+func (s *skewed) Peek(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
+	return s.Store.Peek(ctx, req, now.Add(s.by), d)
 }
 
 // Guarantees that a lease ends with the period of its own store, however the clocks differ. The caller counts from the

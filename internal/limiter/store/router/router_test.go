@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -275,8 +276,9 @@ func TestRefundWhileRatesAreAway(t *testing.T) {
 	r, q := rate(t, 5), quota(t, 5)
 	receipt := p.decide(start, q, r).Receipt()
 	p.rates.failing.Store(true)
-	if _, err := p.Refund(t.Context(), receipt, 0, start); !errors.Is(err, errUnavailable) {
-		t.Errorf("Refund = %v, want the error", err)
+	if _, err := p.Refund(t.Context(), receipt, 0, start); !errors.Is(err, errUnavailable) ||
+		!strings.HasPrefix(err.Error(), "rates: ") {
+		t.Errorf("Refund = %v, want the error of the rates", err)
 	}
 	p.rates.failing.Store(false)
 	if p.used(start, q) != 0 || p.used(start, r) != 1 {
