@@ -65,8 +65,10 @@ func sameStates(a, b []FileState) bool { return slices.EqualFunc(a, b, FileState
 
 // Reloader reads files again when they have changed. It is safe for concurrent use.
 type Reloader struct {
-	Paths []string                      // files and folders, as for States
-	Read  func(files []FileState) error // reads the files; two calls never overlap
+	Paths []string // files and folders, as for States
+
+	// Read reads the files. Two calls never overlap. Watch ignores its error, so that Read must log it.
+	Read func(files []FileState) error
 
 	mu      sync.Mutex
 	read    []FileState // the files when they were last read
@@ -82,12 +84,13 @@ func (r *Reloader) Reload() error {
 
 // reload reads the files. The caller holds the lock.
 func (r *Reloader) reload() error {
-	r.read = States(r.Paths...) // before they are read, so that the next Check finds a change that is made in between
+	// The states are taken before the files are read, so that a later Check finds a change that is made meanwhile.
+	r.read = States(r.Paths...)
 	return r.Read(r.read)
 }
 
-// Check reads the files if they have changed since they were read, and not since the last Check: an editor writes in
-// several steps, and the first part of a file may be valid.
+// Check reads the files if they differ from when they were last read, and none of them has changed since the last
+// Check: an editor may write in several steps, and the first part of a file may be valid.
 func (r *Reloader) Check() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -105,9 +108,9 @@ func (r *Reloader) Watch(ctx context.Context, interval time.Duration, signals <-
 	Watch(ctx, interval, signals, r.Check, r.Reload)
 }
 
-// Watch calls check once in each interval, and reload for each signal, until the context ends. It asks again and again
-// in place of waiting for events of files, because a watched file of a mounted volume, such as that of a ConfigMap, has
-// no event when the volume is replaced.
+// Watch calls check once in each interval, and reload for each signal, until the context ends. Both log their own
+// errors. Watch does not wait for events of files: Kubernetes changes a mounted ConfigMap by switching a link, which is
+// no event of the file.
 func Watch(ctx context.Context, interval time.Duration, signals <-chan os.Signal, check, reload func() error) {
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
@@ -116,9 +119,9 @@ func Watch(ctx context.Context, interval time.Duration, signals <-chan os.Signal
 		case <-ctx.Done():
 			return
 		case <-signals:
-			_ = reload() // has logged its error
+			_ = reload() // logs its error
 		case <-tick.C:
-			_ = check() // has logged its error
+			_ = check() // logs its error
 		}
 	}
 }

@@ -191,10 +191,6 @@ func (p *Pump) apply(ctx context.Context, c *cell) {
 			if len(failed) == 0 {
 				break
 			}
-			// Only what failed is sent again. The group itself belongs to all cells.
-			messages = slices.DeleteFunc(slices.Clone(messages), func(m delivery.Message) bool {
-				return !slices.Contains(failed, m.ID)
-			})
 			select {
 			case <-ctx.Done():
 				return

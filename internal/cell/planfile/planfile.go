@@ -39,10 +39,10 @@ type Plans struct {
 
 // Config sets up [Plans]. Set either Files or Source.
 type Config struct {
-	Files   []string          // these files are watched
+	Files   []string          // files and folders; Watch reads them again when they change
 	Source  plan.Source       // used if there are no Files
-	Peppers map[string][]byte // by id
-	Store   limit.Store       // plans that it cannot keep are refused; nil: none are
+	Peppers map[string][]byte // by the pepper's id
+	Store   limit.Store       // a configuration with limits that it cannot count is refused; nil: this is not checked
 
 	// Apply is called with the sources of each valid configuration before it is put into force. If it returns an
 	// error, the configuration is refused. It may be nil.
@@ -110,7 +110,7 @@ func (p *Plans) load() error {
 	}
 	p.current.Store(&authorizer.Snapshot{Config: cfg, Keys: found})
 	p.mu.Lock()
-	p.loadedAt = p.c.Now()
+	p.loadedAt, p.lastErr = p.c.Now(), nil
 	p.mu.Unlock()
 	for _, w := range cfg.Warnings() {
 		p.c.Log.Warn(w.String())
@@ -139,13 +139,13 @@ func (p *Plans) Reload() error { return p.files.Reload() }
 
 func (p *Plans) reload() error {
 	err := p.load()
-	p.mu.Lock()
-	p.lastErr = err
-	p.mu.Unlock()
 	if err == nil {
 		p.c.Log.Info("plans reloaded", "file", p.Name())
 		return nil
 	}
+	p.mu.Lock()
+	p.lastErr = err
+	p.mu.Unlock()
 	var bad *plan.Error
 	if !errors.As(err, &bad) {
 		p.c.Log.Error("the plans were not reloaded; the last valid ones stay in force", "file", p.Name(), "error", err)
@@ -159,7 +159,7 @@ func (p *Plans) reload() error {
 	return err
 }
 
-// Watch reloads the files when one changes, until the context ends; a value on now causes an immediate reload.
-func (p *Plans) Watch(ctx context.Context, now <-chan os.Signal) {
-	p.files.Watch(ctx, checkEvery, now)
+// Watch reloads the files when one changes, and immediately for each signal, until the context ends.
+func (p *Plans) Watch(ctx context.Context, signals <-chan os.Signal) {
+	p.files.Watch(ctx, checkEvery, signals)
 }
