@@ -17,12 +17,16 @@ func (r *reader) build(s *spec, shape *shape, layer *place) *Effective {
 	}
 	before := r.Found()
 	l := limit.Limit{
-		ID: s.id.v, Per: s.per.v, Mode: s.mode.v, OnStoreFailure: s.onFailure.v, AlignOwner: s.align.v,
+		ID: s.id.v, Per: s.per.v, Unit: s.unit.v, Mode: s.mode.v, OnStoreFailure: s.onFailure.v, AlignOwner: s.align.v,
 		MaxCost: s.cost.v.Max, MaxValues: s.maxValues.v, Exact: s.exact.v,
 	}
 	if s.id.bad {
 		l.ID = "unknown"
 	}
+	if s.unit.bad {
+		l.Unit = limit.Requests
+	}
+	cost := r.checkCost(s)
 	sound := s.sound()
 	for i := range s.tiers {
 		t, ok := s.tiers[i].tier(s)
@@ -33,10 +37,6 @@ func (r *reader) build(s *spec, shape *shape, layer *place) *Effective {
 	r.reportRefused(s, err, layer)
 	if !sound || made == nil || r.Found() > before {
 		return nil
-	}
-	cost := s.cost.v
-	if cost.Max == 0 {
-		cost = CostRule{Max: 1, Default: 1}
 	}
 	return &Effective{Limit: made, Cost: cost, Group: s.group.v, spec: s, shape: shape}
 }

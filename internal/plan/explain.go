@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/sluicelimits/sluice/internal/configfile"
@@ -18,6 +19,7 @@ const (
 	Reports   Status = "reports"   // a shadow limit: counted apart, never denies
 	NoMatch   Status = "no match"  // the limit's match does not match the request
 	Displaced Status = "displaced" // another limit of its group applies
+	Free      Status = "free"      // the request spends 0 of it, so it is not asked
 	// mode off
 	IsOff Status = "off"
 )
@@ -38,6 +40,9 @@ func (s *Set) Explain(a *Attributes) []Verdict {
 		path = &rootPath
 	}
 	charges := s.AppendCharges(nil, a)
+	spending := *a
+	spending.Costs = s.UnitCosts()
+	apply := s.AppendCharges(nil, &spending) // also those of which the request spends 0
 	out := make([]Verdict, len(s.Limits))
 	for i, e := range s.Limits {
 		v := &out[i]
@@ -57,8 +62,10 @@ func (s *Set) Explain(a *Attributes) []Verdict {
 			v.Status, v.Why = NoMatch, e.whyNot(a.Method, path)
 		case e.Limit.Mode == limit.Off:
 			v.Status, v.Why = IsOff, "mode off"
+		case slices.ContainsFunc(apply, func(c limit.Charge) bool { return c.Limit == e.Limit }):
+			v.Status, v.Why = Free, e.whyFree(a)
 		default:
-			v.Status, v.Why = Displaced, s.whyDisplaced(e, charges)
+			v.Status, v.Why = Displaced, s.whyDisplaced(e, apply)
 		}
 	}
 	return out
@@ -96,6 +103,14 @@ func (e *Effective) whyNot(method string, path *route.Path) string {
 		return fmt.Sprintf("method %s is not %s", configfile.Clip(method), strings.Join(rule.Methods, " or "))
 	}
 	return fmt.Sprintf("path %s is not %s", configfile.Clip(path.String()), pathText(rule))
+}
+
+// whyFree says why the request spends 0 of the limit.
+func (e *Effective) whyFree(a *Attributes) string {
+	if _, named := a.Costs[e.Limit.Unit]; named {
+		return "the request costs 0 " + e.Limit.Unit
+	}
+	return "the request names no cost in " + e.Limit.Unit + ", and the plan's cost is " + e.Cost.String()
 }
 
 // whyDisplaced names the limit of the group that applies in place of e.

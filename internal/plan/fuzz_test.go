@@ -2,6 +2,7 @@ package plan_test
 
 import (
 	"errors"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -19,6 +20,7 @@ func FuzzParse(f *testing.F) {
 	f.Add([]byte(boosted), "GET", "/", "")
 	f.Add([]byte(many(3)), "GET", "/v1/r1/%2e%2e/x", "-1")
 	f.Add([]byte(group("match: {pathPattern: /a/**}", "match: {pathPattern: /a/b}")), "get", "/a/b", "0")
+	f.Add([]byte(budgets), "POST", "/chat", "900")
 	for _, c := range problemCases(planWithLimit("tiers: [{period: 1s, threshold: 1}]")) {
 		if len(c.text) > 2000 {
 			continue // mutations of a long input find nothing more than those of a short one
@@ -36,6 +38,12 @@ func FuzzParse(f *testing.F) {
 			Method: method, Path: &path, Subject: raw, APIKey: header, IP: "i",
 			Claim:  func(string) (string, bool) { return header, header != "" },
 			Header: func(string) (string, bool) { return header, true },
+		}
+		if n, err := strconv.ParseInt(header, 10, 64); err == nil {
+			a.Costs = map[string]int64{raw: n, "tokens": n}
+		}
+		if plan.CheckCosts(0, a.Costs) != nil {
+			a.Costs = nil
 		}
 		sets := []*plan.Set{c.IPLimits()}
 		for _, p := range c.Plans() {
@@ -73,7 +81,7 @@ func checkSet(t *testing.T, data []byte, set *plan.Set, a *plan.Attributes) {
 		t.Fatalf("%q: package limit refuses the charges %q: %v", data, charged(charges), err)
 	}
 	for _, c := range charges {
-		if c.Cost > c.Limit.MaxCost {
+		if _, named := a.Costs[c.Limit.Unit]; c.Cost > c.Limit.MaxCost && !named {
 			t.Fatalf("%q: limit %s is charged %d, above its largest cost %d", data, c.Limit.ID, c.Cost, c.Limit.MaxCost)
 		}
 	}

@@ -92,7 +92,12 @@ func (c *comparison) limit(old, now *Effective) {
 		c.weakens("group goes from %s to %s, so a more specific limit of that group takes its place",
 			orNone(old.Group), now.Group)
 	}
-	c.tiers(old, now)
+	if now.Limit.Unit == old.Limit.Unit {
+		c.amounts(old, now)
+	} else {
+		c.weakens("unit goes from %s to %s, so it no longer limits %s, and what it has counted stays counted",
+			old.Limit.Unit, now.Limit.Unit, old.Limit.Unit)
+	}
 	if strictness(now.Limit.OnStoreFailure) < strictness(old.Limit.OnStoreFailure) {
 		c.weakens("onStoreFailure goes from %s to %s", old.Limit.OnStoreFailure, now.Limit.OnStoreFailure)
 	}
@@ -103,8 +108,14 @@ func (c *comparison) limit(old, now *Effective) {
 	if valued && now.Limit.MaxValues > old.Limit.MaxValues {
 		c.weakens("maxValues rises from %d to %d", old.Limit.MaxValues, now.Limit.MaxValues)
 	}
+}
+
+// amounts compares what two limits of one unit admit, and what requests spend of them.
+func (c *comparison) amounts(old, now *Effective) {
+	c.tiers(old, now)
 	if now.Cost.mayBeBelow(old.Cost) {
-		c.weakens("cost goes from %s to %s, so a request may spend less", old.Cost, now.Cost)
+		c.weakens("cost goes from %s to %s%s, so a request may spend less", old.Cost, now.Cost,
+			now.Limit.UnitSuffix())
 	}
 }
 
@@ -123,14 +134,7 @@ func orNone(text string) string {
 // mayBeBelow reports whether some request may spend less by c than by other.
 func (c CostRule) mayBeBelow(other CostRule) bool {
 	otherHeader := c.Header != "" && other.Header != "" && c.Header != other.Header
-	return c.least() < other.least() || c.Default < other.Default || c.Max < other.Max || otherHeader
-}
-
-func (c CostRule) least() int64 {
-	if c.Header == "" {
-		return c.Default
-	}
-	return 1
+	return c.least < other.least || c.Default < other.Default || c.Max < other.Max || otherHeader
 }
 
 // tiers compares the tiers of two limits.
@@ -169,12 +173,12 @@ func (c *comparison) tier(t, o *limit.Tier, burst bool) {
 	higher := o.Capacity() > t.Capacity()
 	switch more := faster(t, o) || higher && !burst; {
 	case more && t.Algorithm == o.Algorithm && periodText(t) == periodText(o):
-		c.weakens("%s %s from %d to %d per %s", name, rises, t.Threshold, o.Threshold, periodText(o))
+		c.weakens("%s %s from %d to %s", name, rises, t.Threshold, amountText(o))
 	case more:
 		c.weakens("%s %s from %s to %s", name, goes, amountText(t), amountText(o))
 	}
 	if higher && burst {
-		c.weakens("burst rises from %d to %d", t.Capacity(), o.Capacity())
+		c.weakens("burst rises from %d to %d%s", t.Capacity(), o.Capacity(), o.Limit().UnitSuffix())
 	}
 }
 
@@ -256,7 +260,9 @@ func (e *Effective) describe() string {
 	return text
 }
 
-func amountText(t *limit.Tier) string { return fmt.Sprintf("%d per %s", t.Threshold, periodText(t)) }
+func amountText(t *limit.Tier) string {
+	return fmt.Sprintf("%d%s per %s", t.Threshold, t.Limit().UnitSuffix(), periodText(t))
+}
 
 func periodText(t *limit.Tier) string {
 	if t.Calendar != nil {

@@ -175,6 +175,26 @@ var lossCases = map[string][]struct{ before, after, want, back string }{
 			"weakens limit a: cost goes from header x-other up to 9, default 1 to header x-cost up to 9, default 1, " +
 				"so a request may spend less"},
 	},
+	"unit": {
+		{"{ id: a, tiers: [ { period: 1s, threshold: 10 } ] }",
+			"{ id: a, unit: tokens, cost: 5, tiers: [ { period: 1s, threshold: 900 } ] }",
+			"weakens limit a: unit goes from requests to tokens, so it no longer limits requests, and what it has " +
+				"counted stays counted",
+			"weakens limit a: unit goes from tokens to requests, so it no longer limits tokens, and what it has " +
+				"counted stays counted"},
+		{"{ id: a, unit: requests, tiers: [ { period: 1s, threshold: 10 } ] }",
+			"{ id: a, tiers: [ { period: 1s, threshold: 10 } ] }", "", ""},
+		{"{ id: a, unit: tokens, cost: 5, tiers: [ { period: 1s, threshold: 10 } ] }",
+			"{ id: a, unit: tokens, cost: 0, tiers: [ { period: 1s, threshold: 20 } ] }",
+			"weakens limit a: threshold rises from 10 to 20 tokens per 1s\n" +
+				"weakens limit a: cost goes from 5 to 0 tokens, so a request may spend less", ""},
+		{"{ id: a, unit: tokens, cost: { trustedHeader: x-t, max: 9, default: 1 }, " +
+			"tiers: [ { period: 1s, threshold: 10 } ] }",
+			"{ id: a, unit: tokens, cost: { trustedHeader: x-t, max: 9, default: 0 }, " +
+				"tiers: [ { period: 1s, threshold: 10 } ] }",
+			"weakens limit a: cost goes from header x-t up to 9, default 1 to header x-t up to 9, default 0 tokens, " +
+				"so a request may spend less", ""},
+	},
 	"exact": {{"{ id: a, exact: true, tiers: [ { period: 1s, threshold: 1 } ] }",
 		"{ id: a, tiers: [ { period: 1s, threshold: 1 } ] }",
 		"weakens limit a: exact goes from true to false, so it may be counted from leases", ""}},

@@ -94,6 +94,16 @@ func (r *reader) id(v value) (string, bool) {
 	return s, ok
 }
 
+// unit reads what a limit counts.
+func (r *reader) unit(v value) (string, bool) {
+	s, ok := r.Text(v)
+	if ok && !limit.ValidUnit(s) {
+		r.Problem(v, "unit %s is not %s, such as tokens or micro-usd", configfile.Quote(s), limit.UnitGrammar)
+		return s, false
+	}
+	return s, ok
+}
+
 func (r *reader) units(v value) (int64, bool) { return r.Integer(v, 1, limit.MaxUnits) }
 
 // duration reads 500ms, 10s, 1m, 24h. A bare integer is a number of seconds.

@@ -153,5 +153,5 @@ func (l *lister) amount(name string, i int, m mark, of func(*limit.Tier) int64) 
 			n = 0
 		}
 	}
-	l.values = append(l.values, Value{name, strconv.FormatInt(n, 10), from})
+	l.values = append(l.values, Value{name, strconv.FormatInt(n, 10) + l.e.Limit.UnitSuffix(), from})
 }

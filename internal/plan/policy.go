@@ -13,6 +13,7 @@ type policy struct {
 	key         string
 	overridable bool // a tenant may change it
 	perValue    bool // limits of ipLimits do not have the key, because they have one counter for each address
+	perPlan     bool // limits of ipLimits do not have the key, because they count requests
 
 	read    func(r *reader, o object, s *spec, layer string) // stores in s what o has under the key
 	replace func(s, by *spec)                                // stores in s what by has, if by has the key
@@ -41,7 +42,14 @@ var policies = []policy{
 		func(r *reader, v value) (limit.FailurePolicy, bool) {
 			return choice(r, v, limit.ParseFailurePolicy, []string{"backstop", "open", "closed"})
 		}),
-	policyOf(policy{key: "cost", overridable: true, text: func(e *Effective) string { return e.Cost.String() }},
+	policyOf(policy{key: "unit", perPlan: true, text: func(e *Effective) string {
+		if !e.spec.unit.set {
+			return ""
+		}
+		return e.Limit.Unit
+	}}, func(s *spec) *field[string] { return &s.unit }, (*reader).unit),
+	policyOf(policy{key: "cost", overridable: true,
+		text: func(e *Effective) string { return e.Cost.String() + e.Limit.UnitSuffix() }},
 		func(s *spec) *field[CostRule] { return &s.cost }, (*reader).cost),
 	policyOf(policy{key: "exact", text: func(e *Effective) string {
 		if !e.spec.exact.set {

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"maps"
 	"slices"
 
 	"github.com/sluicelimits/sluice/internal/configfile"
@@ -32,11 +33,11 @@ var (
 			"enabled":  "a limit has mode: enforce, shadow or off",
 		},
 	}
-	valueKeys     = append([]string{"per"}, policyKeys(func(p *policy) bool { return p.perValue })...)
 	ipLimitSchema = &schema{
-		What:    "a limit of ipLimits",
-		Keys:    withoutKeys(limitSchema.Keys, valueKeys...),
-		Refused: refused(ipOnly, valueKeys...),
+		What: "a limit of ipLimits",
+		Keys: withoutKeys(limitSchema.Keys,
+			append(policyKeys(func(p *policy) bool { return p.perValue || p.perPlan }), "per")...),
+		Refused: refusedInIPLimits(),
 	}
 	slaSchema   = &schema{What: "an SLA", Keys: []string{"id", "enabled", "match", "tiers"}}
 	matchSchema = &schema{
@@ -87,6 +88,13 @@ func refused(why string, keys ...string) map[string]string {
 	for _, k := range keys {
 		out[k] = why
 	}
+	return out
+}
+
+func refusedInIPLimits() map[string]string {
+	out := refused(ipOnly, append(policyKeys(func(p *policy) bool { return p.perValue }), "per")...)
+	maps.Copy(out, refused("ipLimits count requests: write the limit in a plan",
+		policyKeys(func(p *policy) bool { return p.perPlan })...))
 	return out
 }
 

@@ -102,14 +102,20 @@ type Attributes struct {
 	IP      string      // keyed hash of the source address; "": absent
 	Claim   func(name string) (string, bool)
 	Header  func(name string) (string, bool) // name is in canonical form, as in X-Query-Cost
+
+	// Cost is what the request spends of each limit that counts requests; 0: what the limit's plan says. Costs is what
+	// it spends by unit, which may include requests instead. Of a unit that is not named, each limit's plan says it.
+	Cost  int64
+	Costs map[string]int64
 }
 
 var rootPath route.Path
 
 // AppendCharges appends one charge for each limit that applies to the request, and returns the slice. It resolves
-// groups and leaves out limits that are off. If this cell grants nothing of a limit, the cost of its charge is one
-// that no store admits: see [Set.Withheld]. AppendCharges does not allocate if dst has room, at most 64 limits match,
-// the path has one reading, and no limit is per a list of values or per a value longer than limit.MaxNameBytes.
+// groups, and leaves out limits that are off and limits of which the request spends 0. If this cell grants nothing of a
+// limit, the cost of its charge is one that no store admits: see [Set.Withheld]. AppendCharges does not allocate if dst
+// has room, at most 64 limits match, the path has one reading, and no limit is per a list of values or per a value
+// longer than limit.MaxNameBytes.
 //
 // A group is resolved for each reading of the path by itself, and every limit that results from any reading applies. A
 // client therefore cannot exchange a strict limit for a generous one with a path that can be read in two ways. A path
@@ -130,17 +136,30 @@ func (s *Set) AppendCharges(dst []limit.Charge, a *Attributes) []limit.Charge {
 	}
 	for _, h := range hits {
 		e := s.Limits[s.match.order[h]]
+		if e.Limit.Mode == limit.Off {
+			continue
+		}
+		cost := e.costOf(a)
 		switch {
-		case e.Limit.Mode == limit.Off:
+		case cost == 0:
 		case e.share != nil && e.share.Limit == nil:
 			if e.Limit.Mode == limit.Enforce { // a shadow limit has nothing to report here
 				dst = append(dst, limit.Charge{Limit: e.Limit, Value: e.shape.value(a), Cost: withheldCost})
 			}
 		default:
-			dst = append(dst, limit.Charge{Limit: e.Limit, Value: e.shape.value(a), Cost: e.Cost.costOf(a)})
+			dst = append(dst, limit.Charge{Limit: e.Limit, Value: e.shape.value(a), Cost: cost})
 		}
 	}
 	return dst
+}
+
+// UnitCosts returns a cost of 1 in the unit of each limit: with it, a request is charged to every limit that applies.
+func (s *Set) UnitCosts() map[string]int64 {
+	costs := make(map[string]int64, 1)
+	for _, e := range s.Limits {
+		costs[e.Limit.Unit] = 1
+	}
+	return costs
 }
 
 // choose keeps the matches of one reading of the path that apply. Of each group it keeps the most specific limit that

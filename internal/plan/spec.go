@@ -38,6 +38,7 @@ type spec struct {
 	tiers     []tierSpec // exactly one for formSingle and formQuota
 	mode      field[limit.Mode]
 	onFailure field[limit.FailurePolicy]
+	unit      field[string]
 	cost      field[CostRule]
 	align     field[bool] // true: periods begin at a time that depends on the tenant
 	exact     field[bool]

@@ -94,8 +94,8 @@ func (k *counters) fill(ctx context.Context, refill *limit.Request) error {
 
 // refillingLimit returns a limit with the same counters, whose token buckets refill completely within a millisecond.
 func refillingLimit(l *limit.Limit) (*limit.Limit, error) {
-	fast := limit.Limit{ID: l.ID, Per: l.Per, Mode: l.Mode, OnStoreFailure: l.OnStoreFailure, Home: l.Home,
-		Exact: l.Exact, AlignOwner: l.AlignOwner, MaxCost: l.MaxCost, MaxValues: l.MaxValues,
+	fast := limit.Limit{ID: l.ID, Per: l.Per, Unit: l.Unit, Mode: l.Mode, OnStoreFailure: l.OnStoreFailure,
+		Home: l.Home, Exact: l.Exact, AlignOwner: l.AlignOwner, MaxCost: l.MaxCost, MaxValues: l.MaxValues,
 		Tiers: make([]limit.Tier, len(l.Tiers))}
 	for divisor := int64(1); divisor <= 1000; divisor *= 10 { // the fastest refill that does not overflow
 		fits := true

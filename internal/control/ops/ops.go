@@ -301,7 +301,7 @@ func (r *Counters) perTenant(set *plan.Set) (out []limit.Charge) {
 func (r *Counters) ofRequest(set *plan.Set) (out []limit.Charge) {
 	path := route.Clean(r.Path)
 	for _, c := range set.AppendCharges(nil, &plan.Attributes{Method: cmp.Or(r.Method, "GET"), Path: &path,
-		Subject: r.Subject, APIKey: r.APIKey}) {
+		Subject: r.Subject, APIKey: r.APIKey, Costs: set.UnitCosts()}) {
 		perAddress := slices.Contains(strings.Split(c.Limit.Per, "+"), "ip")
 		if !perAddress && (r.Limit == "" || c.Limit.ID == r.Limit) {
 			c.Cost = 1

@@ -149,6 +149,10 @@ type Limit struct {
 	// "ip+subject". "tenant", the default, means that an owner has one counter.
 	Per string
 
+	// Unit is what the limit counts: [a-z][a-z0-9-]{0,31}; "" means Requests. The cost of a [Charge] is in this unit.
+	// It is no part of the counter's identity.
+	Unit string
+
 	Mode           Mode          // default Enforce
 	OnStoreFailure FailurePolicy // default Backstop
 	Tiers          []Tier        // 1..MaxTiers
@@ -206,8 +210,8 @@ type Tier struct {
 type FieldError struct {
 	Tier int // the tier's index, or -1 if the field is one of the limit itself
 
-	// Field is the name that the field has in a plan: id, per, mode, onStoreFailure, maxValues, tiers, cost, algorithm,
-	// period, every, threshold, rate, units, burst or buckets.
+	// Field is the name that the field has in a plan: id, per, unit, mode, onStoreFailure, maxValues, tiers, cost,
+	// algorithm, period, every, threshold, rate, units, burst or buckets.
 	Field  string
 	Reason string
 }
@@ -280,6 +284,12 @@ func (l *Limit) check(bad report) {
 	}
 	if len(l.Per) > MaxNameBytes {
 		bad("per", "longer than %d bytes", MaxNameBytes)
+	}
+	if l.Unit == "" {
+		l.Unit = Requests
+	}
+	if !ValidUnit(l.Unit) {
+		bad("unit", "%q is not %s", l.Unit, UnitGrammar)
 	}
 	if l.Mode > Off {
 		bad("mode", "%s is not a mode", l.Mode)
@@ -381,6 +391,27 @@ func ValidID(id string) bool {
 	return strings.IndexFunc(id, func(r rune) bool {
 		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '.' && r != '_' && r != '-'
 	}) < 0
+}
+
+// Requests is the unit of a limit that names none.
+const Requests = "requests"
+
+// UnitGrammar says, for messages, what ValidUnit accepts.
+const UnitGrammar = "1 to 32 of a-z 0-9 -, beginning with a letter"
+
+// ValidUnit reports whether unit can be the Unit of a limit.
+func ValidUnit(unit string) bool {
+	return unit != "" && len(unit) <= 32 && unit[0] >= 'a' && unit[0] <= 'z' &&
+		strings.Trim(unit, "abcdefghijklmnopqrstuvwxyz0123456789-") == ""
+}
+
+// UnitSuffix returns what follows an amount of the limit in a text: "" if the limit counts requests, otherwise a space
+// and the unit, as in " tokens".
+func (l *Limit) UnitSuffix() string {
+	if l.Unit == Requests {
+		return ""
+	}
+	return " " + l.Unit
 }
 
 // lowestTerms returns a/b as num/den in lowest terms, which keeps products with them small and exact.
