@@ -47,6 +47,7 @@ type Decision struct {
 	// limit was checked. It is named as in the headers: the id of the limit, "id/period" if the limit has several
 	// tiers, and "ip:id" for one of the ipLimits.
 	Limit      string
+	Unit       string        // what Limit counts, as in "requests" or "tokens"; "" if no limit was checked
 	Capacity   int64         // the most units that Limit can hold
 	Remaining  int64         // how many of these units are left
 	ResetAfter time.Duration // until Limit is as if it had never been used, if nobody spends meanwhile
@@ -98,6 +99,7 @@ func decisionOf(a *authorizer.Answer, peek bool) Decision {
 	all := a.Decision()
 	if in, r := answer.Binding(a.IPDecision(), all); r != nil {
 		d.Limit = answer.PolicyName(r.Tier, in.Owner.Kind == limit.Address)
+		d.Unit = r.Limit().Unit
 		d.Capacity, d.Remaining = r.Tier.Capacity(), r.Remaining()
 		d.ResetAfter = time.Duration(max(0, r.ResetAt()-in.Now)) * time.Microsecond
 	}

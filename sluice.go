@@ -18,6 +18,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/resilience"
 	"github.com/sluicelimits/sluice/internal/limiter/store"
 	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
+	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/request/answer"
 	"github.com/sluicelimits/sluice/internal/request/identity"
 	"github.com/sluicelimits/sluice/internal/request/identity/addresskey"
@@ -26,7 +27,7 @@ import (
 // Errors that [Decision.Err] wraps if the reason is Internal.
 var (
 	ErrClosed = errors.New("sluice: the limiter is closed")
-	ErrCost   = errors.New("sluice: a cost is 1..2^40 units")
+	ErrCost   = errors.New("sluice: bad cost")
 )
 
 // Limiter decides. It is safe for concurrent use. Make it with [New].
@@ -201,15 +202,25 @@ type Request struct {
 	// ipLimits. Authorize denies the request if there are ipLimits, because they protect it.
 	Peer string
 
-	// Cost is how many units the request spends of each limit that applies, 1..2^40. 0 means the cost that the plan
-	// says. Never let a client choose it.
+	// Cost is how many units the request spends of each limit that counts requests, which are the limits without a
+	// `unit`, 1..2^40. 0 means the cost that the plan says. Never let a client choose it.
 	Cost int64
+
+	// Costs is what the request spends by unit. Never let a client choose it.
+	Costs Costs
 
 	// Identify finds out who calls, for [Limiter.Authorize]. If nil, API keys and JWTs are read from Header. It is
 	// called once, after ipLimits and routes let the request pass. Its error is ErrNoCredential or ErrUnidentified, or
 	// wraps one of them. Any other error refuses the credential.
 	Identify func(context.Context) (Identity, error)
 }
+
+// Costs is how much a request spends, by unit, as in {"tokens": 1200, "micro-usd": 900}; 0..2^40 of each. Each limit
+// charges the cost in its own unit, or what the plan says if its unit is not named. A limit with the cost 0 is neither
+// charged nor asked. "requests" names the cost in requests, in place of [Request.Cost]. A unit that no limit of the
+// plan has is ignored if its name is valid ([a-z][a-z0-9-]{0,31}), so that a program can name all that it knows. An
+// invalid name, or a cost out of range, is an ErrCost.
+type Costs map[string]int64
 
 // Errors that a [Request.Identify] returns. Any other error refuses the credential.
 var (
@@ -269,7 +280,8 @@ func (l *Limiter) Peek(ctx context.Context, who Identity, r Request) Decision {
 }
 
 func (r *Request) inner() authorizer.Request {
-	return authorizer.Request{Method: r.Method, Path: r.Path, Header: r.Header, Peer: r.Peer, Cost: r.Cost}
+	return authorizer.Request{Method: r.Method, Path: r.Path, Header: r.Header, Peer: r.Peer, Cost: r.Cost,
+		Costs: r.Costs}
 }
 
 func (l *Limiter) known(who Identity, r Request) authorizer.Request {
@@ -299,8 +311,10 @@ func (l *Limiter) decide(ctx context.Context, req *authorizer.Request, peek bool
 	if l.closed.Load() {
 		return refusal(ErrClosed)
 	}
-	if req.Cost < 0 || req.Cost > limit.MaxUnits {
-		return refusal(ErrCost)
+	if err := plan.CheckCosts(req.Cost, req.Costs); err != nil {
+		err = fmt.Errorf("%w: %w", ErrCost, err)
+		l.mistakes.log(l.c.Log, err)
+		return refusal(err)
 	}
 	ask := l.authorizer.Authorize
 	if peek {

@@ -127,7 +127,7 @@ func (a *Answer) AppendProblem(b []byte) []byte {
 // used afterwards.
 func (a *Answer) Release() {
 	pool := &a.authorizer.answers
-	a.request, a.Err, a.claims, a.caller = nil, nil, token.Claims{}, nil
+	a.request, a.Err, a.claims, a.caller, a.attributes.Costs = nil, nil, token.Claims{}, nil, nil
 	pool.Put(a)
 }
 

@@ -45,14 +45,10 @@ func (a *Authorizer) chargePlan(ctx context.Context, out *Answer, owner limit.Ow
 	}
 	request := &out.planCheck.request
 	request.Owner = owner
+	out.attributes.Cost, out.attributes.Costs = out.request.Cost, out.request.Costs
 	request.Charges = limits.AppendCharges(request.Charges[:0], &out.attributes)
 	if e := limits.Withheld(request.Charges); e != nil {
 		return out.denyWithheld(e)
-	}
-	if cost := out.request.Cost; cost != 0 {
-		for i := range request.Charges {
-			request.Charges[i].Cost = cost
-		}
 	}
 	kind := a.charge(ctx, out, a.store, &out.planCheck)
 	switch {
@@ -96,7 +92,7 @@ func (a *Authorizer) charge(ctx context.Context, out *Answer, store *resilience.
 		return answer.Allowed
 	}
 	err := a.askStore(ctx, out, store, c)
-	if errors.Is(err, limit.ErrInvalidCost) { // Request.Cost is more than any counter can count, or negative
+	if errors.Is(err, limit.ErrInvalidCost) { // a cost of the Request is more than any counter can count, or negative
 		out.Err = err
 		return answer.NeverFits
 	}

@@ -42,9 +42,12 @@ type Request struct {
 	// looked up. Any other error means a bad credential, unless ctx has ended.
 	Identify func(context.Context) (Caller, error)
 
-	// Cost is how many units the request spends of each limit of the plan. 0 means the cost that the plan says. It must
-	// not be the client's choice.
-	Cost int64
+	// Cost is how many units the request spends of each limit of the plan that counts requests. 0 means the cost that
+	// the plan says. Costs is what the request spends by unit, such as "tokens", 0..2^40 of each; it may name
+	// "requests" in place of Cost. A limit charges the cost in its own unit, or what the plan says if its unit is not
+	// named. Neither may be the client's choice. [plan.CheckCosts] says what is wrong with them.
+	Cost  int64
+	Costs map[string]int64
 }
 
 // Caller is who calls, as the host's own authentication says.

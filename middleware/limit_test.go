@@ -452,6 +452,39 @@ func TestObserver(t *testing.T) {
 	}
 }
 
+// Guarantees that the costs that a program names are charged to the limits of their units, that a unit that it leaves
+// out costs what the plan says, and that a cost that cannot be charged is not the client's mistake.
+func TestCosts(t *testing.T) {
+	text := strings.Replace(limits, "burst: 5 }", "burst: 5 }, { id: sent, unit: bytes, cost: 40, "+
+		"algorithm: fixed_window, threshold: 100, period: 1h }", 1)
+	h := middleware.Limit(newLimiter(t, text), middleware.WithCosts(func(r *http.Request) sluice.Costs {
+		if r.ContentLength == 0 {
+			return nil
+		}
+		return sluice.Costs{"bytes": r.ContentLength, "unknown": 1}
+	}))(ok)
+	for i, step := range []struct {
+		body   string
+		status int
+		left   string
+	}{{strings.Repeat("x", 60), 200, `"sent";r=40`}, {"", 200, `"sent";r=0`}, {"x", 429, `"sent";r=0`}} {
+		r := request(t, "PUT", "/product/1", key("acme")...)
+		r.Body, r.ContentLength = io.NopCloser(strings.NewReader(step.body)), int64(len(step.body))
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		if w.Code != step.status || !strings.Contains(w.Header().Get("RateLimit"), step.left) ||
+			!strings.Contains(w.Header().Get("RateLimit-Policy"), `qu="content-bytes"`) {
+			t.Errorf("step %d: %d, %v; want %d, %s", i+1, w.Code, w.Header(), step.status, step.left)
+		}
+	}
+	r := request(t, "PUT", "/product/1", key("acme")...)
+	r.ContentLength = -1
+	w := httptest.NewRecorder()
+	if h.ServeHTTP(w, r); w.Code != 500 {
+		t.Errorf("a cost of -1: %d, want 500", w.Code)
+	}
+}
+
 // Guarantees that a request whose target is a URL inside a URL does not reach the handler: it has no path that a limit
 // could count, and a reverse proxy behind the middleware would forward the inner URL.
 func TestOpaqueTargets(t *testing.T) {

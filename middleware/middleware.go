@@ -38,6 +38,7 @@ type Option func(*options)
 
 type options struct {
 	identify func(*http.Request) (sluice.Identity, error)
+	costs    func(*http.Request) sluice.Costs
 	observe  func(*http.Request, *sluice.Decision)
 	methods  []string // that are served; none: every method
 }
@@ -48,6 +49,13 @@ type options struct {
 // in front of Limit has set one.
 func WithIdentity(f func(*http.Request) (sluice.Identity, error)) Option {
 	return func(o *options) { o.identify = f }
+}
+
+// WithCosts sets a function that returns what a request spends, by unit. It is called before the decision. The plan
+// says the cost in a unit that the function does not name, so leave out what is not known, such as a ContentLength of
+// -1. Never let a client choose a cost: a header is the client's, unless your own edge sets it.
+func WithCosts(f func(*http.Request) sluice.Costs) Option {
+	return func(o *options) { o.costs = f }
 }
 
 // WithObserver calls f with each decision, before the request is answered or reaches the handler. It is for logs and
@@ -94,6 +102,9 @@ func Limit(limiter *sluice.Limiter, opts ...Option) func(http.Handler) http.Hand
 				return
 			}
 			req := sluice.RequestOf(r)
+			if o.costs != nil {
+				req.Costs = o.costs(r)
+			}
 			if o.identify != nil {
 				req.Identify = func(context.Context) (sluice.Identity, error) { return o.identify(r) }
 			}

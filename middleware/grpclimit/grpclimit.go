@@ -38,6 +38,7 @@ type Option func(*options)
 type options struct {
 	identify   func(ctx context.Context, method string) (sluice.Identity, error)
 	cost       func(method string, message any) int64
+	costs      func(method string, message any) sluice.Costs
 	exempt     []string
 	perMessage bool
 }
@@ -49,11 +50,16 @@ func WithIdentity(f func(ctx context.Context, method string) (sluice.Identity, e
 	return func(o *options) { o.identify = f }
 }
 
-// WithCost sets a function that returns how many units a call spends of each limit, 1..2^40; 0 means the cost that the
-// plan defines. The message is that of a unary call or, with PerMessage, of a stream. It is nil when a stream begins.
-// Never let a client choose the cost.
+// WithCost sets a function that returns how many units a call spends of each limit that counts requests, 1..2^40; 0
+// means the cost that the plan defines. The message is that of a unary call or, with PerMessage, of a stream. It is nil
+// when a stream begins. Never let a client choose the cost.
 func WithCost(f func(method string, message any) int64) Option {
 	return func(o *options) { o.cost = f }
+}
+
+// WithCosts is WithCost for limits of all units: the function returns what a call spends, by unit.
+func WithCosts(f func(method string, message any) sluice.Costs) Option {
+	return func(o *options) { o.costs = f }
 }
 
 // Exempt lets calls of these methods pass without a check, such as health checks. A name that ends in "/" names a
@@ -171,6 +177,9 @@ func (o *options) decide(ctx context.Context, limiter *sluice.Limiter, method st
 	}
 	if o.cost != nil {
 		req.Cost = o.cost(method, message)
+	}
+	if o.costs != nil {
+		req.Costs = o.costs(method, message)
 	}
 	if o.identify != nil {
 		req.Identify = func(ctx context.Context) (sluice.Identity, error) { return o.identify(ctx, method) }

@@ -211,16 +211,24 @@ func TestOptions(t *testing.T) {
 	cost := func(_ string, message any) int64 {
 		return int64(len(message.(*healthv1.HealthCheckRequest).GetService()))
 	}
-	conn, _ = serve(t, grpclimit.WithIdentity(identity), grpclimit.WithCost(cost))
-	client := healthv1.NewHealthClient(conn)
-	for _, c := range []struct {
-		service string
-		want    codes.Code
-	}{{"xxx", codes.ResourceExhausted}, {"xx", codes.NotFound}, {"",
-		codes.ResourceExhausted}} { // the handler returns NotFound
-		if _, err := client.Check(contextAs(t, "acme"),
-			&healthv1.HealthCheckRequest{Service: c.service}); status.Code(err) != c.want {
-			t.Errorf("%q: %v, want %s", c.service, err, c.want)
+	costs := func(method string, message any) sluice.Costs {
+		if n := cost(method, message); n > 0 {
+			return sluice.Costs{"requests": n, "tokens": 5}
+		}
+		return nil
+	}
+	for _, option := range []grpclimit.Option{grpclimit.WithCost(cost), grpclimit.WithCosts(costs)} {
+		conn, _ = serve(t, grpclimit.WithIdentity(identity), option)
+		client := healthv1.NewHealthClient(conn)
+		for _, c := range []struct {
+			service string
+			want    codes.Code
+		}{{"xxx", codes.ResourceExhausted}, {"xx", codes.NotFound}, {"",
+			codes.ResourceExhausted}} { // the handler returns NotFound
+			if _, err := client.Check(contextAs(t, "acme"),
+				&healthv1.HealthCheckRequest{Service: c.service}); status.Code(err) != c.want {
+				t.Errorf("%q: %v, want %s", c.service, err, c.want)
+			}
 		}
 	}
 	conn, _ = serve(t)
