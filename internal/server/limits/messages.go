@@ -3,6 +3,7 @@ package limits
 import (
 	_ "embed"
 	"encoding/json"
+	"fmt"
 	"strconv"
 	"time"
 )
@@ -21,7 +22,8 @@ type Call struct {
 	Path    string `json:"path"`    // percent-encoded, without the query
 	Address string `json:"address"` // the client's address, for ipLimits; empty: they do not apply
 
-	Cost   int64             `json:"cost"`   // units of each limit, 0..limit.MaxUnits; 0: what the plan says
+	Cost   int64             `json:"cost"`   // of limits that count requests, 0..limit.MaxUnits; 0: what the plan says
+	Costs  Costs             `json:"costs"`  // by unit, as in sluice.Costs
 	Claims map[string]string `json:"claims"` // for limits per claim
 }
 
@@ -65,10 +67,31 @@ type Decision struct {
 // Limit is the state of one limit after the decision.
 type Limit struct {
 	Policy    string   `json:"policy"`    // its name in RateLimit-Policy
+	Unit      string   `json:"unit"`      // what it counts: requests, tokens and so on
 	Capacity  int64    `json:"capacity"`  // the most units that it ever admits at once
 	Remaining int64    `json:"remaining"` // units
 	Admits    bool     `json:"admits"`    // it has room for the call
 	MoreAfter Duration `json:"moreAfter"` // until more remains, if nobody spends
+}
+
+// Costs is what a call spends by unit, 0..limit.MaxUnits of each.
+type Costs map[string]int64
+
+// UnmarshalJSON implements [json.Unmarshaler]. Its errors name the unit.
+func (c *Costs) UnmarshalJSON(text []byte) error {
+	var numbers map[string]json.RawMessage
+	if err := json.Unmarshal(text, &numbers); err != nil {
+		return fmt.Errorf("costs: %w", err)
+	}
+	*c = make(Costs, len(numbers))
+	for unit, number := range numbers {
+		n, err := strconv.ParseInt(string(number), 10, 64)
+		if err != nil {
+			return fmt.Errorf("costs: %.40q: %.40s is not a whole number of 0..2^40", unit, number)
+		}
+		(*c)[unit] = n
+	}
+	return nil
 }
 
 // RefundRequest gives back at most Units of each limit, 0..limit.MaxUnits; 0: all of them.

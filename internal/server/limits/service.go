@@ -15,6 +15,7 @@ import (
 
 	"github.com/sluicelimits/sluice/authorizer"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
+	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/request/answer"
 )
 
@@ -156,14 +157,14 @@ func read(c *Call) (*authorizer.Request, error) {
 	if c == nil {
 		return nil, invalid("the call is missing")
 	}
-	if n := c.Cost; n < 0 || n > limit.MaxUnits {
-		return nil, invalid("the cost %d is outside 0..%d", n, int64(limit.MaxUnits))
+	if err := plan.CheckCosts(c.Cost, c.Costs); err != nil {
+		return nil, invalid("%v", err)
 	}
 	caller := authorizer.Caller{Tenant: c.Tenant, Subject: c.Subject, KeyID: c.KeyID,
 		Claims: c.Claims}
 	return &authorizer.Request{
 		Method: c.Method, Path: c.Path, Peer: c.Address, SkipIPLimits: c.Address == "",
-		Cost: c.Cost,
+		Cost: c.Cost, Costs: c.Costs,
 		Identify: func(context.Context) (authorizer.Caller, error) {
 			if caller.Tenant == "" {
 				return authorizer.Caller{}, authorizer.ErrNoCredential
@@ -218,8 +219,8 @@ func addLimits(out *Decision, a *authorizer.Answer) {
 					continue
 				}
 				out.Limits = append(out.Limits, Limit{
-					Policy: answer.PolicyName(r.Tier, d.Owner.Kind == limit.Address), Capacity: r.Tier.Capacity(),
-					Remaining: r.Remaining(), Admits: r.Admits,
+					Policy: answer.PolicyName(r.Tier, d.Owner.Kind == limit.Address), Unit: r.Limit().Unit,
+					Capacity: r.Tier.Capacity(), Remaining: r.Remaining(), Admits: r.Admits,
 					MoreAfter: Duration(time.Duration(max(0, r.MoreAt()-d.Now)) * time.Microsecond),
 				})
 			}

@@ -44,7 +44,11 @@ plans:
       - { id: quiet, mode: shadow, algorithm: fixed_window, threshold: 1, period: 1m }
   - id: nobody
     limits: [ { id: few, algorithm: fixed_window, threshold: 1, period: 1h } ]
-tenants: [ { id: acme, plan: basic }, { id: gone, plan: basic, suspended: true } ]
+  - id: metered
+    limits:
+      - { id: calls, algorithm: fixed_window, threshold: 9, period: 1h }
+      - { id: tokens, unit: tokens, cost: { default: 10 }, algorithm: fixed_window, threshold: 100, period: 1h }
+tenants: [ { id: llm, plan: metered }, { id: acme, plan: basic }, { id: gone, plan: basic, suspended: true } ]
 `
 
 type world struct {
@@ -301,6 +305,26 @@ func TestHTTP(t *testing.T) {
 	if code, out := post("/v1/peek", `{"call": {"tenant": "acme"}}`); code != 200 ||
 		out["decision"].(map[string]any)["retryAfter"] != "10s" {
 		t.Errorf("peek: %d %v", code, out)
+	}
+	code, out = post("/v1/check", `{"call": {"tenant": "llm", "cost": 2, "costs": {"tokens": 91, "unknown": 1}}}`)
+	if got := fmt.Sprint(out["decision"].(map[string]any)["limits"]); code != 200 ||
+		!strings.Contains(got, "policy:tokens remaining:9 unit:tokens]") ||
+		!strings.Contains(got, "policy:calls remaining:7 unit:requests]") {
+		t.Errorf("check with costs: %d %v", code, out)
+	}
+	code, out = post("/v1/check", `{"call": {"tenant": "llm", "costs": null}}`)
+	if got := fmt.Sprint(out["decision"].(map[string]any)["problem"]); code != 200 ||
+		!strings.Contains(got, "9 left, this request costs 10 tokens") || !strings.Contains(got, `"unit":"tokens"`) {
+		t.Errorf("check above the limit of tokens: %d %v", code, out)
+	}
+	for cost, names := range map[string]string{`{"tokens": -1}`: "tokens", `{"tokens": 1099511627777}`: "tokens",
+		`{"tokens": 1e3}`: "tokens", `{"tokens": 99999999999999999999}`: "tokens", `{"tokens": "5"}`: "tokens",
+		`{"tokens": null}`: "tokens", `{"tokens": 1.5}`: "tokens", `{"tokens": {}}`: "tokens",
+		`{"To ken": 1}`: "To ken", `{"requests": 1}`: "requests", `[1]`: "costs", `7`: "costs"} {
+		code, out := post("/v1/check", `{"call": {"tenant": "llm", "cost": 1, "costs": `+cost+`}}`)
+		if code != 400 || out["code"] != "invalidargument" || !strings.Contains(fmt.Sprint(out["message"]), names) {
+			t.Errorf("costs %s: %d %v", cost, code, out)
+		}
 	}
 	if code, out := post("/v1/refund", fmt.Sprintf(`{"receipt": %q}`, d["receipt"])); code != 200 ||
 		out["units"] != 4.0 {
