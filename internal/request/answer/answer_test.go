@@ -86,6 +86,11 @@ func TestHeader(t *testing.T) {
 	slow := mustLimit(t, limit.Limit{ID: "slow", MaxCost: 10,
 		Tiers: []limit.Tier{{Algorithm: limit.TokenBucket, Threshold: 1, Burst: 5, Period: time.Second}}})
 	perIP := mustLimit(t, bucket("burst", 50, 100, time.Second))
+	inUnit := func(unit string) *limit.Limit {
+		l := bucket(unit, 10, 90, time.Second)
+		l.Unit = unit
+		return mustLimit(t, l)
+	}
 
 	var e answer.Encoder
 	for _, c := range []struct {
@@ -118,6 +123,12 @@ func TestHeader(t *testing.T) {
 				Limit: "100", Remaining: "99", Reset: "1",
 				RateLimit: `"ip:burst";r=99;t=1, "burst";r=199;t=1`,
 				Policy:    `"ip:burst";q=100;w=2, "burst";q=200;w=2`}},
+		{"units", nil, decide(t, newStore(t), acme(), noon, 1, 9, inUnit("requests"), inUnit("tokens"), inUnit("bytes"),
+			inUnit("concurrent-requests")), answer.Wait{}, answer.Header{
+			Limit: "90", Remaining: "81", Reset: "1",
+			RateLimit: `"requests";r=81;t=1, "tokens";r=81;t=1, "bytes";r=81;t=1, "concurrent-requests";r=81;t=1`,
+			Policy: `"requests";q=90;w=9, "tokens";q=90;w=9;sluice-unit="tokens", ` +
+				`"bytes";q=90;w=9;qu="content-bytes", "concurrent-requests";q=90;w=9;qu="concurrent-requests"`}},
 		{"denied", decide(t, newStore(t), address(), noon, 1, 1, perIP), decide(t, newStore(t), acme(), noon, 2, 150,
 			burst), answer.Wait{Micros: 1_000_001, Known: true}, answer.Header{
 			Limit: "200", Remaining: "50", Reset: "2", RetryAfter: "2",
@@ -245,6 +256,7 @@ type body struct {
 	Violated                      []string `json:"violated-policies"`
 	Binding                       string   `json:"binding-policy"`
 	Limit, Remaining              *int64
+	Unit                          string
 	RetryAfterMs                  *int64 `json:"retry-after-ms"`
 }
 
@@ -301,8 +313,17 @@ func TestProblemOfADenial(t *testing.T) {
 		*b.RetryAfterMs != 9999 {
 		t.Errorf("denial: %+v, limit %d, remaining %d, retry-after-ms %d", b, *b.Limit, *b.Remaining, *b.RetryAfterMs)
 	}
-	if want := "Limit 'w' allows 5 per 10s; 0 left, this request costs 1. It fits in 9999 ms."; b.Detail != want {
-		t.Errorf("detail = %q, want %q", b.Detail, want)
+	if want := "Limit 'w' allows 5 per 10s; 0 left, this request costs 1. It fits in 9999 ms."; b.Detail != want ||
+		b.Unit != "" {
+		t.Errorf("detail = %q, want %q; unit %q", b.Detail, want, b.Unit)
+	}
+	spend := mustLimit(t, limit.Limit{ID: "spend", Unit: "micro-usd",
+		Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Threshold: 500, Period: time.Minute}}})
+	b = parse(t, answer.Problem{Kind: answer.Limited, Decision: decide(t, store, acme(), noon, 2, 300, spend),
+		Wait: answer.Wait{Micros: 1000, Known: true}})
+	if want := "Limit 'spend' allows 500 micro-usd per 1m; 200 left, this request costs 300 micro-usd. It fits in " +
+		"1 ms."; b.Detail != want || b.Unit != "micro-usd" || *b.Remaining != 200 {
+		t.Errorf("detail = %q, want %q; unit %q, remaining %d", b.Detail, want, b.Unit, *b.Remaining)
 	}
 	never := decide(t, store, acme(), noon.Add(time.Minute), 1, 6, burst)
 	b = parse(t, answer.Problem{Kind: answer.NeverFits, Decision: never})

@@ -183,13 +183,30 @@ func appendLeft(b []byte, d *limit.Decision, r *limit.Result, ip bool) []byte {
 	return strconv.AppendInt(b, CeilSeconds(Wait{Micros: r.MoreAt() - d.Now}.micros()), 10)
 }
 
-// appendPolicy writes an item of RateLimit-Policy: "burst";q=200;w=2.
+// appendPolicy writes an item of RateLimit-Policy: "burst";q=200;w=2. What q counts follows if it is not requests.
 func appendPolicy(b []byte, d *limit.Decision, r *limit.Result, ip bool) []byte {
 	b = appendQuotedName(b, r.Tier, ip)
 	b = append(b, ";q="...)
 	b = strconv.AppendInt(b, r.Tier.Capacity(), 10)
 	b = append(b, ";w="...)
-	return strconv.AppendInt(b, WindowSeconds(r.Tier, d.Now), 10)
+	b = strconv.AppendInt(b, WindowSeconds(r.Tier, d.Now), 10)
+	if unit := r.Limit().Unit; unit != limit.Requests {
+		b = appendUnit(b, unit)
+	}
+	return b
+}
+
+// appendUnit writes what a policy counts. The draft's parameter qu has only the values of a registry. All other units
+// have a parameter of our own, with a prefix, as the draft wants it. Units need no escapes.
+func appendUnit(b []byte, unit string) []byte {
+	name := ";sluice-unit="
+	switch unit {
+	case "bytes":
+		name, unit = ";qu=", "content-bytes"
+	case "content-bytes", "concurrent-requests":
+		name = ";qu="
+	}
+	return append(append(append(append(b, name...), '"'), unit...), '"')
 }
 
 // appendQuotedName writes the name as a quoted string. Its characters need no escapes.

@@ -124,6 +124,7 @@ func (p *Problem) appendDetail(b []byte) []byte {
 	b = strconv.AppendInt(b, r.Remaining(), 10)
 	b = append(b, " left, this request costs "...)
 	b = strconv.AppendInt(b, r.Cost, 10)
+	b = append(b, r.Limit().UnitSuffix()...)
 	switch {
 	case r.Never:
 		b = append(b, ", which will never fit."...)
@@ -145,6 +146,7 @@ func appendRule(b []byte, t *limit.Tier) []byte {
 		b = append(b, " at once and "...)
 	}
 	b = strconv.AppendInt(b, t.Threshold, 10)
+	b = append(b, t.Limit().UnitSuffix()...)
 	b = append(b, " per "...)
 	b = appendPeriod(b, t)
 	if t.Algorithm.HasBurst() {
@@ -153,8 +155,8 @@ func appendRule(b []byte, t *limit.Tier) []byte {
 	return b
 }
 
-// appendPolicies writes each policy that denied. For the binding policy, it adds what the policy allows and what is
-// left.
+// appendPolicies writes each policy that denied. For the binding policy, it adds what the policy allows, what is left,
+// and what it counts if that is not requests.
 func (p *Problem) appendPolicies(b []byte) []byte {
 	r := p.denier()
 	if r == nil {
@@ -177,7 +179,11 @@ func (p *Problem) appendPolicies(b []byte) []byte {
 	b = append(b, `,"limit":`...)
 	b = strconv.AppendInt(b, r.Tier.Capacity(), 10)
 	b = append(b, `,"remaining":`...)
-	return strconv.AppendInt(b, r.Remaining(), 10)
+	b = strconv.AppendInt(b, r.Remaining(), 10)
+	if unit := r.Limit().Unit; unit != limit.Requests {
+		b = append(append(append(b, `,"unit":"`...), unit...), '"')
+	}
+	return b
 }
 
 // Write sends one of our problems: its body and a line end, with headers that forbid caching. The caller must have set
