@@ -44,8 +44,9 @@ type explainFlags struct {
 	at                        time.Time
 	defaultPlan               string
 	subject, apiKey, ip       string
-	claims, headers           []string
+	claims, headers, costs    []string
 	claimsByName, headersHere map[string]string
+	costsByUnit               map[string]int64
 }
 
 func newExplainCommand() *cobra.Command {
@@ -70,6 +71,8 @@ func newExplainCommand() *cobra.Command {
 	flags.StringVar(&f.apiKey, "api-key", "", "`ID` of the API key, not the key itself")
 	flags.StringVar(&f.ip, "ip", "", "source `ADDRESS` of the request")
 	flags.StringArrayVar(&f.claims, "claim", nil, "claim of the token, `NAME=VALUE`; may be repeated")
+	flags.StringArrayVar(&f.costs, "cost", nil, "cost of the request, `UNIT=N` such as tokens=1200; may be repeated "+
+		"(default: what the plan says)")
 	flags.StringArrayVar(&f.headers, "header", nil, "header of the request, `NAME:VALUE`; may be repeated")
 	if err := c.MarkFlagFilename("plans", planExtensions...); err != nil {
 		panic(err) // the flag is not defined: a mistake in this package
@@ -98,7 +101,8 @@ type verdictJSON struct {
 	Status   plan.Status  `json:"status"`
 	Why      string       `json:"why"`
 	Counter  string       `json:"counter,omitempty"` // if the limit is charged: which of its counters
-	Cost     int64        `json:"cost,omitempty"`    // if the limit is charged: units
+	Cost     int64        `json:"cost,omitempty"`    // if the limit is charged: in its unit
+	Unit     string       `json:"unit,omitempty"`    // if it is not requests
 	Settings []plan.Value `json:"settings"`
 }
 
@@ -201,6 +205,18 @@ func (f *explainFlags) check(c *cobra.Command) error {
 		}
 		f.claimsByName[name] = v
 	}
+	f.costsByUnit = map[string]int64{}
+	for _, text := range f.costs {
+		unit, number, _ := strings.Cut(text, "=")
+		n, err := strconv.ParseInt(number, 10, 64)
+		if err != nil {
+			return usage("--cost %q is not UNIT=N with a whole number N", text)
+		}
+		f.costsByUnit[unit] = n
+	}
+	if err := plan.CheckCosts(0, f.costsByUnit); err != nil {
+		return usage("--cost: %w", err)
+	}
 	for _, text := range f.headers {
 		name, v, ok := strings.Cut(text, ":")
 		if !ok || name == "" {
@@ -227,6 +243,7 @@ func (f *explainFlags) explain(config *plan.Config, at time.Time) (*explanation,
 		return nil, err
 	}
 	x.IPLimits = verdicts(config.IPLimits().Explain(a), "one for the address")
+	a.Costs = f.costsByUnit // ipLimits are charged what they say themselves
 	if set != nil && f.tenant != "" {
 		x.Limits = verdicts(set.Explain(a), "one for the tenant")
 	} else if set != nil {
@@ -303,6 +320,9 @@ func verdicts(all []plan.Verdict, whole string) []verdictJSON {
 	out := make([]verdictJSON, len(all))
 	for i, v := range all {
 		out[i] = verdictJSON{ID: v.Limit.Limit.ID, Status: v.Status, Why: v.Why, Settings: v.Limit.Values()}
+		if unit := v.Limit.Limit.Unit; unit != limit.Requests {
+			out[i].Unit = unit
+		}
 		if v.Charge.Limit != nil {
 			out[i].Counter, out[i].Cost = counterOf(&v.Charge, whole), v.Charge.Cost
 		}
@@ -363,7 +383,8 @@ func writeVerdicts(w io.Writer, title string, all []verdictJSON) error {
 			rows = append(rows, []string{v.ID, string(v.Status), "", "", v.Why})
 			continue
 		}
-		rows = append(rows, []string{v.ID, string(v.Status), strconv.FormatInt(v.Cost, 10), v.Counter, v.Why})
+		cost := strings.TrimSpace(strconv.FormatInt(v.Cost, 10) + " " + v.Unit)
+		rows = append(rows, []string{v.ID, string(v.Status), cost, v.Counter, v.Why})
 		for _, s := range v.Settings {
 			settings = append(settings, []string{v.ID, s.Name, s.Text, s.Origin.String()})
 		}

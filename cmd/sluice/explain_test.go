@@ -142,3 +142,48 @@ func TestExplainStored(t *testing.T) {
 		t.Errorf("an unknown tenant: %+v", r)
 	}
 }
+
+// Guarantees that explain charges each limit the cost in its own unit, names the unit beside the amount, says why a
+// limit is not asked, and refuses costs that cannot be charged.
+func TestExplainCosts(t *testing.T) {
+	const units = `
+plans:
+  - id: p
+    limits:
+      - { id: rpm, algorithm: fixed_window, period: 1m, threshold: 60 }
+      - { id: tpm, unit: tokens, cost: { default: 1000 }, algorithm: fixed_window, period: 1m, threshold: 9000 }
+      - { id: spend, unit: micro-usd, cost: 0, quota: { units: 50, every: month } }
+ipLimits: [ { id: ip, algorithm: fixed_window, period: 1m, threshold: 90 } ]
+tenants: [ { id: acme, plan: p } ]
+`
+	explain := func(args ...string) ran {
+		return sluice(t, units, append([]string{"explain", "--plans", "-", "--tenant", "acme", "--path", "/"},
+			args...)...)
+	}
+	text := strings.Join(strings.Fields(explain().stdout), " ")
+	for _, want := range []string{"tpm applies 1000 tokens one", "rpm applies 1 one", "threshold 9000 tokens plan",
+		"spend free - - the request names no cost in micro-usd, and the plan's cost is 0"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("explain lacks %q:\n%s", want, text)
+		}
+	}
+	var x explanation
+	got := explain("--json", "--cost", "requests=3", "--cost", "tokens=0", "--cost", "micro-usd=5")
+	if err := json.Unmarshal([]byte(got.stdout), &x); err != nil {
+		t.Fatalf("%v in %s%s", err, got.stdout, got.stderr)
+	}
+	var all []string
+	for _, v := range append(x.IPLimits, x.Limits...) {
+		all = append(all, fmt.Sprint(v.ID, " ", v.Status, " ", v.Cost, " ", v.Unit))
+	}
+	if text := strings.Join(all, "; "); text != "ip applies 1 ; rpm applies 3 ; tpm free 0 tokens; "+
+		"spend applies 5 micro-usd" {
+		t.Errorf("with --cost: %s", text)
+	}
+	for _, bad := range []string{"tokens", "tokens=", "tokens=-1", "tokens=1e3", "tokens=1099511627777", "To=1",
+		"tokens=99999999999999999999"} {
+		if got := explain("--cost", bad); got.code != 2 || !strings.Contains(got.stderr, "--cost") {
+			t.Errorf("--cost %s exits with %d: %s", bad, got.code, got.stderr)
+		}
+	}
+}
