@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"crypto/ecdsa"
 	"encoding/hex"
 	"fmt"
@@ -9,7 +10,6 @@ import (
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/service/kms"
-	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"github.com/sluicelimits/sluice/internal/control/audit"
@@ -30,14 +30,11 @@ func (a *anchorFlags) flags(f *pflag.FlagSet) {
 }
 
 // read sets the fields of a configuration that the flags are about.
-func (a *anchorFlags) read(c *cobra.Command, s *auditSource, to *audit.VerifyConfig) error {
-	wrong := func(format string, args ...any) error {
-		return &usageError{c.CommandPath(), fmt.Errorf(format, args...)}
-	}
+func (a *anchorFlags) read(ctx context.Context, to *audit.VerifyConfig) error {
 	for _, known := range a.known {
 		day, sum, _ := strings.Cut(known, "=")
 		if raw, err := hex.DecodeString(sum); err != nil || len(raw) != 32 || !isDay(day) {
-			return wrong("--known-anchor %q: want DAY=HASH, as 'sluice audit verify' prints it", known)
+			return usagef("--known-anchor %q: want DAY=HASH, as 'sluice audit verify' prints it", known)
 		}
 		if to.Known == nil {
 			to.Known = map[string]string{}
@@ -46,12 +43,12 @@ func (a *anchorFlags) read(c *cobra.Command, s *auditSource, to *audit.VerifyCon
 	}
 	for _, day := range a.explained {
 		if !isDay(day) {
-			return wrong("--explained %q: want a day, such as 2026-11-22", day)
+			return usagef("--explained %q: want a day, such as 2026-11-22", day)
 		}
 	}
 	to.Explained = a.explained
 	for _, name := range a.keys {
-		key, err := readAnchorKey(c, s, name)
+		key, err := readAnchorKey(ctx, name)
 		if err != nil {
 			return err
 		}
@@ -66,13 +63,13 @@ func isDay(text string) bool {
 }
 
 // readAnchorKey reads a public key from KMS or from a file.
-func readAnchorKey(c *cobra.Command, s *auditSource, name string) (*ecdsa.PublicKey, error) {
+func readAnchorKey(ctx context.Context, name string) (*ecdsa.PublicKey, error) {
 	if strings.HasPrefix(name, "arn:") || strings.HasPrefix(name, "alias/") {
-		config, err := s.aws(c.Context())
+		config, err := awsConfig(ctx)
 		if err != nil {
 			return nil, err
 		}
-		return kmskey.Public(c.Context(), kms.NewFromConfig(config), name)
+		return kmskey.Public(ctx, kms.NewFromConfig(config), name)
 	}
 	text, err := os.ReadFile(name)
 	if err != nil {

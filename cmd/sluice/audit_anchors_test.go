@@ -118,10 +118,7 @@ func startKMS(t *testing.T, der []byte) {
 		_ = json.NewEncoder(w).Encode(map[string]any{"PublicKey": der})
 	}))
 	t.Cleanup(server.Close)
-	t.Setenv("AWS_ENDPOINT_URL", server.URL)
-	t.Setenv("AWS_REGION", "eu-west-1")
-	t.Setenv("AWS_ACCESS_KEY_ID", "local")
-	t.Setenv("AWS_SECRET_ACCESS_KEY", "local")
+	withAWS(t, server.URL)
 }
 
 // With a key, an archive without any anchor fails the verification. Wrong days in the flags are usage errors.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"strings"
 	"time"
 
@@ -41,10 +42,11 @@ func newAuditShowCommand() *cobra.Command {
 	}
 	flags := c.Flags()
 	f.flags(c, flags)
-	flags.Int64Var(&f.Version, "version", 0, "show version `N` only")
+	numberFlag(flags, &f.Version, "version", 0, 1, math.MaxInt64, "show version `N` only")
 	timeFlag(flags, &f.From, "from", "show changes at or after `TIME`, such as 2026-12-24T00:00:00Z")
 	timeFlag(flags, &f.To, "to", "show changes before `TIME`")
-	durationFlag(flags, &f.since, "since", 0, "show changes of the last `TIME`, such as 90m, 24h or 7d")
+	durationFlag(flags, &f.since, "since", 0, time.Millisecond,
+		"show changes of the last `TIME`, such as 90m, 24h or 7d")
 	flags.StringVar(&f.Actor, "actor", "", "show changes by actors whose names contain `TEXT`")
 	flags.BoolVar(&f.canary, "canary", false, "show changes of the canary, too")
 	flags.BoolVar(&f.json, "json", false, "print each change as one JSON object on one line")
@@ -61,12 +63,8 @@ func (f *showFlags) read(args []string, changed func(flag string) bool, now time
 		}
 	}
 	switch {
-	case changed("version") && f.Version < 1:
-		return fmt.Errorf("--version %d is below 1", f.Version)
 	case changed("since") && (changed("from") || changed("to")):
 		return errors.New("--since cannot be combined with --from or --to")
-	case changed("since") && f.since <= 0:
-		return fmt.Errorf("--since %s is not above 0s", f.since)
 	case changed("since"):
 		f.From = now.Add(-f.since)
 	}
@@ -74,11 +72,11 @@ func (f *showFlags) read(args []string, changed func(flag string) bool, now time
 }
 
 func (f *showFlags) run(c *cobra.Command, args []string, now time.Time) error {
-	if err := f.check(c, false); err != nil {
+	if err := f.check(c); err != nil {
 		return err
 	}
 	if err := f.read(args, c.Flags().Changed, now); err != nil {
-		return &usageError{c.CommandPath(), err}
+		return usage(err)
 	}
 	archive, err := f.openArchive(c.Context())
 	if err != nil {

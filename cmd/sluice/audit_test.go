@@ -202,8 +202,7 @@ func TestAuditVerify(t *testing.T) {
 		filepath.FromSlash(control.ObjectName(control.Plans, "pro", 2)))); err != nil {
 		t.Fatal(err)
 	}
-	out, _, err = execute(t, "", "audit", "verify", "--archive", filepath.Join(dir, dataArchive), "--db",
-		filepath.Join(dir, dataTables))
+	out, _, err = execute(t, "", "audit", "verify", "--archive", filepath.Join(dir, dataArchive), "--data", dir)
 	if err == nil || !regexp.MustCompile(`missing version +1 +plans/pro version 2 +`).MatchString(out) {
 		t.Errorf("a trail that was tampered with: %v\n%s", err, out)
 	}
@@ -219,11 +218,6 @@ func TestAuditVerify(t *testing.T) {
 
 // Guarantees that audit verify of a bucket checks the locks of its objects, and reads versions that newer ones hide.
 func TestAuditBucket(t *testing.T) {
-	t.Setenv("AWS_CONFIG_FILE", filepath.Join(t.TempDir(), "none"))
-	t.Setenv("AWS_SHARED_CREDENTIALS_FILE", filepath.Join(t.TempDir(), "none"))
-	for _, name := range []string{"AWS_ACCESS_KEY_ID", "AWS_PROFILE", "AWS_REGION", "AWS_DEFAULT_REGION"} {
-		t.Setenv(name, "")
-	}
 	now := func() time.Time { return time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC) }
 	b := s3test.New(t, s3test.Config{Lock: true, Mode: "COMPLIANCE", Days: 7, Now: now})
 	a, err := bucket.New(bucket.Config{Client: b.Client(), Bucket: s3test.Name})
@@ -231,8 +225,9 @@ func TestAuditBucket(t *testing.T) {
 		t.Fatal(err)
 	}
 	dir := trail(t, a)
-	where := []string{"--archive", "s3://" + s3test.Name, "--aws-endpoint", b.URL()}
-	verify := append([]string{"audit", "verify", "--db", filepath.Join(dir, dataTables)}, where...)
+	withAWS(t, b.URL())
+	where := []string{"--archive", "s3://" + s3test.Name}
+	verify := append([]string{"audit", "verify", "--data", dir}, where...)
 	out, _, err := execute(t, "", verify...)
 	if err == nil || !regexp.MustCompile(`archived late +1 +plans/pro version 1 +`).MatchString(out) {
 		t.Errorf("an object that was put 27 hours after its change: %v\n%s", err, out)
@@ -297,7 +292,7 @@ func TestAuditPlaces(t *testing.T) {
 	}{
 		{[]string{"audit", "verify", "--data", dir}, "in use by another process: end the 'sluice dev' that runs"},
 		{[]string{"audit", "verify", "--data", filepath.Join(dir, "none")}, "is not a folder"},
-		{[]string{"audit", "verify", "--archive", dir, "--db", filepath.Join(dir, "none")},
+		{[]string{"audit", "verify", "--archive", dir, "--data", filepath.Join(dir, "none")},
 			"there are no control tables"},
 		{[]string{"audit", "show", "--archive", filepath.Join(dir, dataTables)}, "is not a folder"},
 	} {
@@ -317,14 +312,10 @@ func TestAuditPlaces(t *testing.T) {
 // Guarantees that wrong arguments are usage errors.
 func TestAuditUsage(t *testing.T) {
 	for _, args := range [][]string{
-		{"verify"}, {"verify", "--archive", "x"}, {"verify", "--archive", "x", "--db", "y", "--tables", "z"},
-		{"verify", "--data", "x", "--archive", "y"},
-		{"verify", "--data", "x", "--tables", ""}, {"verify", "--data", "x", "--parallel", "0"}, {"verify", "--data",
-			"x", "--grace", "-1s"},
+		{"verify"}, {"verify", "--archive", "x"}, {"verify", "--data", "x", "--tables", ""},
 		{"verify", "--data", "x", "--late", "0s"},
-		{"verify", "--archive", "s3://", "--db", "x"}, {"verify", "--archive", "s3://a/b", "--db", "x"},
+		{"verify", "--archive", "s3://", "--tables", "x"}, {"verify", "--archive", "s3://a/b", "--tables", "x"},
 		{"verify", "more", "--data", "x"},
-		{"verify", "--archive", "s3://a", "--db", "x", "--aws-endpoint", "localhost"},
 		{"show"}, {"show", "nothing", "--data", "x"}, {"show", "plans/", "--data", "x"}, {"show", "plans", "--version",
 			"1", "--data", "x"},
 		{"show", "plans/a", "--version", "0", "--data", "x"}, {"show", "--since", "1h", "--from",
@@ -351,11 +342,7 @@ func TestAuditUsage(t *testing.T) {
 // another version.
 func TestAuditDynamoDB(t *testing.T) {
 	endpoint := dynamodbtest.Need(t)
-	t.Setenv("AWS_CONFIG_FILE", filepath.Join(t.TempDir(), "none"))
-	for _, name := range []string{"AWS_ACCESS_KEY_ID", "AWS_PROFILE"} {
-		t.Setenv(name, "")
-	}
-	t.Setenv("AWS_REGION", "eu-west-1")
+	withAWS(t, endpoint)
 	client, done := dynamodbtest.Connect(endpoint)
 	defer done()
 	prefix := fmt.Sprintf("audit-%d-%d-", os.Getpid(), time.Now().UnixNano())
@@ -397,12 +384,12 @@ func TestAuditDynamoDB(t *testing.T) {
 			data); err != nil {
 			t.Fatal(err)
 		}
-		verify := []string{"audit", "verify", "--archive", dir, "--tables", prefix, "--aws-endpoint", endpoint}
+		verify := []string{"audit", "verify", "--archive", dir, "--tables", prefix}
 		if out, _, err := execute(t, "", verify...); err != nil || !strings.Contains(out, "1 version of 1 item") {
 			t.Errorf("%v\n%s", err, out)
 		}
 	}
-	out, _, err := execute(t, "", "audit", "verify", "--archive", dir, "--tables", prefix, "--aws-endpoint", endpoint)
+	out, _, err := execute(t, "", "audit", "verify", "--archive", dir, "--tables", prefix)
 	if err == nil || !regexp.MustCompile(`missing tail +1 +tenants/acme version 2 +`).MatchString(out) {
 		t.Errorf("%v\n%s", err, out)
 	}

@@ -23,8 +23,7 @@ func newAuditVerifyCommand() *cobra.Command {
 	var s auditSource
 	var anchors anchorFlags
 	var asJSON bool
-	var grace, late time.Duration
-	var parallel int
+	var late time.Duration
 	var locks []string
 	c := &cobra.Command{
 		Use:   "verify",
@@ -33,24 +32,15 @@ func newAuditVerifyCommand() *cobra.Command {
 		Example: "  sluice audit verify --data ./sluice-data\n" +
 			"  sluice audit verify --archive s3://acme-sluice-audit --tables sluice-",
 		RunE: func(c *cobra.Command, _ []string) error {
-			if err := s.check(c, true); err != nil {
+			if err := s.check(c); err != nil {
 				return err
-			}
-			if parallel < 1 || parallel > 1000 || grace < 0 || grace > time.Hour {
-				return &usageError{c.CommandPath(), errors.New("want --parallel in 1..1000 and --grace in 0s..1h")}
-			}
-			if grace == 0 {
-				grace = -1 // VerifyConfig reads 0 as its default, and a negative time as none
-			}
-			if late <= 0 {
-				return &usageError{c.CommandPath(), fmt.Errorf("--late %s is not above 0s", late)}
 			}
 			earlier, err := readEarlierLocks(locks)
 			if err != nil {
-				return &usageError{c.CommandPath(), err}
+				return usage(err)
 			}
-			config := audit.VerifyConfig{Grace: grace, Late: late, Parallel: parallel, EarlierLocks: earlier}
-			if err := anchors.read(c, &s, &config); err != nil {
+			config := audit.VerifyConfig{Late: late, EarlierLocks: earlier}
+			if err := anchors.read(c.Context(), &config); err != nil {
 				return err
 			}
 			report, err := s.verify(c, config)
@@ -71,13 +61,13 @@ func newAuditVerifyCommand() *cobra.Command {
 	}
 	f := c.Flags()
 	s.flags(c, f)
-	s.tableFlags(f)
+	f.StringVar(&s.tables, "tables", "", "`PREFIX` of the names of the control tables in DynamoDB (default: those of "+
+		"--data)")
 	anchors.flags(f)
-	durationFlag(f, &grace, "grace", 30*time.Second, "longest `TIME` between a write and its record in the archive")
-	durationFlag(f, &late, "late", audit.MostDelay, "longest `TIME` after a change for the archiver to put its object")
+	durationFlag(f, &late, "late", audit.MostDelay, time.Millisecond,
+		"longest `TIME` after a change for the archiver to put its object")
 	f.StringArrayVar(&locks, "earlier-lock", nil,
 		"the bucket's default lock until the end of a day, `DAY=MODE:DAYS`; may be repeated")
-	f.IntVar(&parallel, "parallel", 32, "read `N` objects at once")
 	f.BoolVar(&asJSON, "json", false, "print one JSON document")
 	return c
 }

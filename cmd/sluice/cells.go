@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"math"
 	"slices"
 	"strconv"
 	"time"
@@ -108,14 +109,10 @@ gave the cell's operators' API, or for a cell of 'sluice dev', one of this machi
 URL, add --yes.`,
 		Example: "  sluice cell add eu-1 --ops https://abc.execute-api.eu-west-1.amazonaws.com/v1 --reason 'first " +
 			"cell'\n" + "  sluice cell add us-1 --weight 3 --reason 'three quarters of the traffic'",
-	}, &operation{path: "cells/add", request: r, args: []*string{&r.Cell}, requestReason: &r.Reason,
-		check: func() error {
-			if r.Weight < 1 {
-				return fmt.Errorf("--weight %d is below 1", r.Weight)
-			}
-			return nil
-		}}, printWritten("cell %s: asked for", &r.Cell))
-	c.Flags().Int64Var(&r.Weight, "weight", 1, "`WEIGHT` of the cell's share, relative to the other cells' weights")
+	}, &operation{path: "cells/add", request: r, args: []*string{&r.Cell}, requestReason: &r.Reason},
+		printWritten("cell %s: asked for", &r.Cell))
+	numberFlag(c.Flags(), &r.Weight, "weight", 1, 1, math.MaxInt64,
+		"`WEIGHT` of the cell's share, relative to the other cells' weights")
 	c.Flags().StringVar(&r.Ops, "ops", "",
 		"`URL` of the cell's operators' API: the output Ops of its stack (default: keep the present URL)")
 	c.Flags().BoolVarP(&r.Yes, "yes", "y", false, "let --ops replace another URL")
@@ -127,7 +124,7 @@ func newCellWaitCommand(c *cobra.Command, o *operation, cell *string, state, don
 	wait := new(time.Duration)
 	o.then = func(c *cobra.Command) error { return awaitCell(c, &o.remote, *cell, state, *wait) }
 	c = newOperation(c, o, printWritten(done, cell))
-	durationFlag(c.Flags(), wait, "wait", 0,
+	durationFlag(c.Flags(), wait, "wait", 0, 0,
 		"wait until the cell is "+state+" and no shares are changing, for at most "+
 			"`DURATION` (--wait alone: 30m)")
 	c.Flags().Lookup("wait").NoOptDefVal = "30m"

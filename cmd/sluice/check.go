@@ -34,9 +34,6 @@ type checkFlags struct {
 	at                             time.Time
 }
 
-// planExtensions are the file extensions that shell completion offers for plans files.
-var planExtensions = []string{"yaml", "yml", "json"}
-
 func newCheckCommand() *cobra.Command {
 	var f checkFlags
 	c := &cobra.Command{
@@ -45,9 +42,6 @@ func newCheckCommand() *cobra.Command {
 		Long:    checkLong,
 		Example: checkExample,
 		RunE:    func(c *cobra.Command, files []string) error { return f.run(c, files) },
-		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-			return planExtensions, cobra.ShellCompDirectiveFilterFileExt
-		},
 	}
 	flags := c.Flags()
 	flags.BoolVar(&f.effective, "effective", false, "print the effective limits of all tenants, and where each "+
@@ -88,7 +82,7 @@ func (f *checkFlags) run(c *cobra.Command, files []string) error {
 		return f.checkLimits(c, files)
 	}
 	if !f.effective && (f.tenant != "" || !f.at.IsZero()) {
-		return &usageError{c.CommandPath(), errors.New("--tenant and --at need --effective")}
+		return usagef("--tenant and --at need --effective")
 	}
 	at := timeOrNow(f.at)
 	config, err := loadPlans(c, files)

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -33,8 +32,7 @@ func areLimitsFiles(paths []string) bool {
 // checkLimits checks files for sluice serve --config as that command does when it starts.
 func (f *checkFlags) checkLimits(c *cobra.Command, paths []string) error {
 	if f.json || f.effective {
-		return &usageError{c.CommandPath(), errors.New("--json and --effective are for plans files; these are files " +
-			"for sluice serve --config")}
+		return usagef("--json and --effective are for plans files; these are files for sluice serve --config")
 	}
 	var config *envoyconfig.Config
 	_, err := server.OpenFiles(server.FilesConfig{Paths: paths, Log: slog.New(slog.DiscardHandler),

@@ -40,15 +40,16 @@ func newCostCommand() *cobra.Command {
 		"idle deployment (required)")
 	flags.Int64Var(&w.Tenants, "tenants", w.Tenants, "`N` active tenants")
 	flags.Int64Var(&w.Cells, "cells", w.Cells, "`N` cells")
-	flags.StringVar(&f.profile, "profile", string(w.Profile), "profile of the cells: small or full")
+	wordFlag(c, &f.profile, "profile", string(w.Profile), "profile of the cells: small or full", "small", "full")
 	flags.StringVar(&w.Region, "region", w.Region, "AWS `REGION` whose prices are used")
 	flags.BoolVar(&w.Leases, "leases", w.Leases, "decide from leased units; false: a call to a store for each decision")
 	flags.Float64Var(&w.DeniedShare, "denied-share", 0, "`SHARE` of the requests that are denied, 0 to 1")
 	flags.Float64Var(&w.Peak, "peak", w.Peak, "`RATIO` of the requests per second at the busiest time to the average")
-	durationFlag(flags, &w.Duration, "duration", 0, "average billed time of the authorizer per request, such as 5ms "+
-		"(default: calculated from its calls to stores)")
+	durationFlag(flags, &w.Duration, "duration", 0, 0,
+		"average billed time of the authorizer per request, such as 5ms "+
+			"(default: calculated from its calls to stores)")
 	flags.Int64Var(&w.Changes, "changes", w.Changes, "`N` changes of plans, tenants and keys a day")
-	durationFlag(flags, &w.Canary, "canary", w.Canary, "time between two runs of the canary; 0: no canary")
+	durationFlag(flags, &w.Canary, "canary", w.Canary, 0, "time between two runs of the canary; 0: no canary")
 	flags.StringVar(&w.Node, "node", w.Node, "`TYPE` of the cache nodes in a full cell")
 	flags.BoolVar(&w.Quotas, "quotas", false, "requests also charge a quota, in a full cell")
 	flags.Int64Var(&w.NAT, "nat", 0, "`N` NAT gateways in each full cell")
@@ -59,9 +60,6 @@ func newCostCommand() *cobra.Command {
 	flags.BoolVar(&w.PlatformLogs, "platform-logs", w.PlatformLogs, "Lambda's own log lines for each call are kept")
 	flags.StringVar(&f.deployment, "deployment", "", "deployment `FILE` with the cells to pay for")
 	flags.BoolVar(&f.json, "json", false, "print JSON")
-	_ = c.MarkFlagFilename("deployment", "yaml", "yml", "json") // fails only for a flag that does not exist
-	_ = c.RegisterFlagCompletionFunc("profile", cobra.FixedCompletions([]string{"small", "full"},
-		cobra.ShellCompDirectiveNoFileComp))
 	return c
 }
 
@@ -70,8 +68,7 @@ func (f *costFlags) run(c *cobra.Command) error {
 		return err
 	}
 	if !c.Flags().Changed("rps") {
-		return &usageError{c.CommandPath(), errors.New("--rps is missing: give the requests per second, or 0 for an " +
-			"idle deployment")}
+		return usagef("--rps is missing: give the requests per second, or 0 for an idle deployment")
 	}
 	f.w.Profile = cost.Profile(f.profile)
 	prices, err := cost.ListPrices()
@@ -82,7 +79,7 @@ func (f *costFlags) run(c *cobra.Command) error {
 	var wrong *cost.WorkloadError
 	switch {
 	case errors.As(err, &wrong):
-		return &usageError{c.CommandPath(), errors.New("--" + wrong.Error())}
+		return usagef("--%w", wrong)
 	case err != nil:
 		return err
 	}

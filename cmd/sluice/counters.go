@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"math"
 	"net/url"
 	"os"
 	"strconv"
@@ -73,7 +74,8 @@ func newCountersCommand(c *cobra.Command) *cobra.Command {
 		f.writes(c)
 	}
 	if c.Name() == "refund" {
-		flags.Int64Var(&f.counters.Units, "units", 0, "give `UNITS` back to each window of the limit (required)")
+		numberFlag(flags, &f.counters.Units, "units", 0, 1, math.MaxInt64,
+			"give `UNITS` back to each window of the limit (required)")
 	}
 	flags.StringVar(&f.cell, "cell", "", "`CELL` whose counters are meant (default: "+cellDefault+")")
 	flags.StringVar(&f.ops, "ops-endpoint", "", "`URL` of the cell's operators' API, which may be a custom "+
@@ -84,8 +86,8 @@ func newCountersCommand(c *cobra.Command) *cobra.Command {
 	flags.StringVar(&f.counters.APIKey, "key-id", "", "`ID` of the request's API key")
 	c.Args = wantArgs
 	c.RunE = func(c *cobra.Command, args []string) error {
-		if c.Name() == "refund" && f.counters.Units < 1 {
-			return &usageError{c.CommandPath(), fmt.Errorf("--units %d is below 1", f.counters.Units)}
+		if c.Name() == "refund" && f.counters.Units == 0 {
+			return usagef("--units is missing: give the number of units, such as --units 5000")
 		}
 		if !peeks {
 			if err := f.why(c); err != nil {
@@ -190,8 +192,7 @@ func (f *countersFlags) choose(c *cobra.Command, cells *admin.CellsResponse, rea
 	if cells.Home != "" {
 		home = fmt.Sprintf("; %s is the home cell of tenant %q, and counts its quotas", cells.Home, f.counters.Tenant)
 	}
-	err := fmt.Errorf("several cells serve, each with its own counters: select one with --cell: %s%s", names, home)
-	return "", &usageError{c.CommandPath(), err}
+	return "", usagef("several cells serve, each with its own counters: select one with --cell: %s%s", names, home)
 }
 
 func writeCounters(w io.Writer, r *ops.Response) error {

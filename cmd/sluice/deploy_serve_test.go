@@ -19,7 +19,7 @@ func parsesAsServe(t *testing.T, where string, arguments []string) {
 	var o serveOptions
 	c := newServeCommand()
 	c.ResetFlags()
-	o.flags(c.Flags())
+	o.flags(c)
 	if err := c.Flags().Parse(arguments); err != nil {
 		t.Errorf("%s: %v", where, err)
 		return

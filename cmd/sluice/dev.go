@@ -1,20 +1,18 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	_ "embed"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
+	"math"
 	"net"
 	"net/url"
 	"os"
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -23,7 +21,6 @@ import (
 	"github.com/sluicelimits/sluice/internal/configfile/configyaml"
 	"github.com/sluicelimits/sluice/internal/dev"
 	"github.com/sluicelimits/sluice/internal/dev/gateway"
-	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
 	"github.com/sluicelimits/sluice/internal/limiter/store/redis"
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/plan/route"
@@ -40,15 +37,15 @@ var examplePlans []byte
 const exampleName = "example.yaml"
 
 type devOptions struct {
-	plans, pepperFiles                  []string
-	listen, upstream, livePage, logging string
-	methods, claims                     []string
-	data, cells, issuers                string
-	admin, yes                          bool
-	hops, jitter                        int
-	maxBody, storeMB                    int64
-	bodyTimeout                         time.Duration
-	stores                              storeOptions
+	planFlags
+
+	run               dev.Options
+	upstream, logging string
+	livePage          string
+	methods, claims   []string
+	cells, issuers    string
+	storeMB           int64
+	stores            storeOptions
 }
 
 func newDevCommand() *cobra.Command {
@@ -70,74 +67,58 @@ docs/operate.md for the token of operators' calls.`,
 		Example: "  sluice dev --plans plans.yaml --upstream http://localhost:3000\n" +
 			"  sluice dev --data ./sluice-data --cells 3",
 		RunE: func(c *cobra.Command, _ []string) error {
-			run, peppers, err := o.parse(c.ErrOrStderr())
-			if err != nil {
-				return &usageError{c.CommandPath(), err}
+			if err := o.check(); err != nil {
+				return usage(err)
 			}
-			run.Out = c.OutOrStdout()
-			return o.run(c.Context(), run, peppers)
+			o.run.Out = c.OutOrStdout()
+			return o.serve(c.Context(), logger(c.ErrOrStderr(), o.logging, "text"))
 		},
 	}
-	f := c.Flags()
-	f.StringArrayVar(&o.plans, "plans", nil, "plans `FILE`; may be repeated (default: the example plans)")
-	f.StringVar(&o.data, "data", "", "keep plans, tenants, keys, cells and the audit trail in `DIR`, which is created "+
-		"if it does not exist (default: nothing is kept)")
-	f.BoolVarP(&o.yes, "yes", "y", false,
+	f, run := c.Flags(), &o.run
+	o.planFlags.flags(f, "plans `FILE`; may be repeated (default: the example plans)")
+	f.StringVar(&run.Data, "data", "", "keep plans, tenants, keys, cells and the audit trail in `DIR`, which is "+
+		"created if it does not exist (default: nothing is kept)")
+	f.BoolVarP(&run.Confirmed, "yes", "y", false,
 		"remove, weaken and replace what operators or other plans files wrote to the folder of --data")
 	f.StringVar(&o.cells, "cells", "", "run several cells that share the limits: `N`, or their names, such as "+
 		"eu-1,us-1 (default: one cell that has all limits)")
-	f.StringVar(&o.listen, "listen", "127.0.0.1:8080", "`ADDRESS` to listen on; port 0 selects a free port")
+	f.StringVar(&run.Listen, "listen", "127.0.0.1:8080", "`ADDRESS` to listen on; port 0 selects a free port")
 	f.StringVar(&o.upstream, "upstream", "", "`URL` of the service behind the gateway (default: a built-in echo)")
-	f.IntVar(&o.hops, "trusted-hops", 0, "take the client's address from the `N`th X-Forwarded-For entry from the "+
-		"right, because N proxies of yours are in front; 0 takes the address of the connection")
-	f.StringArrayVar(&o.pepperFiles, "pepper", nil, "pepper of API keys, as `ID=FILE`; may be repeated (\"dev\" is "+
-		"built in)")
+	numberFlag(f, &run.TrustedHops, "trusted-hops", 0, 0, identity.MaxHops, "take the client's address from the "+
+		"`N`th X-Forwarded-For entry from the right, because N proxies of yours are in front; 0 takes the address of "+
+		"the connection")
 	f.StringVar(&o.issuers, "issuers", "", "accept JWTs of the issuers in `FILE`, a JSON array as in "+
 		"docs/authorizer.md")
 	f.StringSliceVar(&o.claims, "claims", nil, "`LIST` of the claims of JWTs that limits name in per: claim:NAME")
-	f.StringVar(&o.livePage, "live-page", "loopback", "who may see the live page at /_sluice/: `WHO` is loopback, all "+
-		"or off")
-	f.BoolVar(&o.admin, "admin", true, "answer operators' commands at "+dev.AdminPath+"/")
-	f.IntVar(&o.jitter, "retry-jitter", 0, "lengthen Retry-After by a random share of up to `PERCENT`, 0..100")
-	f.Int64Var(&o.maxBody, "max-body", gateway.DefaultMaxBodyBytes, "largest request body, in `BYTES`; 0: no limit")
+	wordFlag(c, &o.livePage, "live-page", "loopback", "who may see the live page at /_sluice/: `WHO` is loopback, all "+
+		"or off", "loopback", "all", "off")
+	f.BoolVar(&run.Admin, "admin", true, "answer operators' commands at "+dev.AdminPath+"/")
+	numberFlag(f, &run.Jitter, "retry-jitter", 0, 0, 100, "lengthen Retry-After by a random share of up to `PERCENT`")
+	numberFlag(f, &run.MaxBodyBytes, "max-body", gateway.DefaultMaxBodyBytes, 0, math.MaxInt64,
+		"largest request body, in `BYTES`; 0: no limit")
 	f.StringSliceVar(&o.methods, "methods", route.UsualMethods(), "serve only the methods of `LIST`, and answer "+
 		"others with 400; any: every method")
-	durationFlag(f, &o.bodyTimeout, "body-timeout", gateway.DefaultBodyTimeout,
+	durationFlag(f, &run.BodyTimeout, "body-timeout", gateway.DefaultBodyTimeout, 0,
 		"longest time that the gateway waits for a request body, `DURATION`; "+
 			"each KiB that arrives adds a second; 0: no limit")
-	f.Int64Var(&o.storeMB, "store-mb", memory.DefaultMaxBytes>>20, "most memory for counters, in `MiB`")
+	storeSizeFlag(f, &o.storeMB)
 	o.stores.flags(f, redis.DefaultDeadline)
-	f.StringVar(&o.logging, "log-level", "info", "`LEVEL` is debug (logs each denial), info, warn or error")
-	_ = c.MarkFlagFilename("plans", planExtensions...) // fails only for a flag that does not exist
-	_ = c.MarkFlagFilename("issuers", "json")          // likewise
-	for flag, words := range map[string][]string{
-		"live-page": {"loopback", "all", "off"}, "log-level": {"debug", "info", "warn", "error"},
-	} {
-		// fails only for a flag that does not exist
-		_ = c.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp))
-	}
+	logLevelFlag(c, &o.logging)
 	return c
 }
 
-// parse checks the flags without opening anything, and returns what they say of the process, which logs to stderr. Its
-// errors are usage errors.
-func (o *devOptions) parse(stderr io.Writer) (run dev.Options, peppers []pepperFlag, err error) {
-	run = dev.Options{Plans: o.plans, Example: configyaml.Source(exampleName, examplePlans), Data: o.data,
-		Confirmed: o.yes, Listen: o.listen, TrustedHops: o.hops, Jitter: o.jitter, MaxBodyBytes: o.maxBody,
-		BodyTimeout: o.bodyTimeout, StoreBytes: o.storeMB << 20, Admin: o.admin, Hangups: hangups}
-	var level slog.Level
-	if err := level.UnmarshalText([]byte(o.logging)); err != nil {
-		return run, nil, fmt.Errorf("--log-level %q is not debug, info, warn or error", o.logging)
+// check checks the flags together without opening anything, and reads them. Its errors are usage errors.
+func (o *devOptions) check() (err error) {
+	run := &o.run
+	run.Plans, run.StoreBytes, run.Hangups = o.plans, o.storeMB<<20, hangups
+	run.Example = configyaml.Source(exampleName, examplePlans)
+	run.Audience = map[string]gateway.Audience{"all": gateway.All, "off": gateway.Off}[o.livePage]
+	if err := server.CheckAddress("--listen", run.Listen, server.EveryAddress); err != nil {
+		return err
 	}
-	run.Log = slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: level}))
-	if run.Audience, err = gateway.ParseAudience(o.livePage); err != nil {
-		return run, nil, fmt.Errorf("--live-page %w", err)
-	}
-	if err := server.CheckAddress("--listen", o.listen, server.EveryAddress); err != nil {
-		return run, nil, err
-	}
-	if err := cmp.Or(o.checkNumbers(), o.checkClaims()); err != nil {
-		return run, nil, err
+	if len(o.claims) > 0 && o.issuers == "" || slices.Contains(o.claims, "") {
+		return fmt.Errorf("--claims %q: want names of claims, separated by commas, together with --issuers",
+			strings.Join(o.claims, ","))
 	}
 	if run.MaxBodyBytes == 0 {
 		run.MaxBodyBytes = -1
@@ -146,60 +127,43 @@ func (o *devOptions) parse(stderr io.Writer) (run dev.Options, peppers []pepperF
 		run.BodyTimeout = -1
 	}
 	if run.Methods, err = parseMethods(o.methods); err != nil {
-		return run, nil, err
+		return err
 	}
 	if run.Cells, err = o.parseCells(); err != nil {
-		return run, nil, err
+		return err
 	}
-	if err := o.stores.check(); err != nil {
-		return run, nil, err
-	}
-	for _, p := range o.plans {
-		if p == "" || p == "-" {
-			return run, nil, fmt.Errorf("--plans %q: want the name of a file, which is watched for changes", p)
-		}
-	}
-	for _, s := range o.pepperFiles {
-		p, err := parsePepper(s)
-		if err != nil {
-			return run, nil, err
-		}
-		peppers = append(peppers, p)
-	}
-	return run, peppers, nil
+	return o.stores.check()
 }
 
-// run reads the peppers, and runs the process.
-func (o *devOptions) run(ctx context.Context, run dev.Options, peppers []pepperFlag) error {
-	var err error
+// serve opens what the flags name, and runs the process.
+func (o *devOptions) serve(ctx context.Context, log *slog.Logger) (err error) {
+	run := &o.run
+	run.Log = log
 	if run.Upstream, err = o.parseUpstream(); err != nil {
 		return err
 	}
 	if o.issuers != "" {
-		tokens, err := o.openTokens(run.Log)
+		tokens, err := o.openTokens(log)
 		if err != nil {
 			return err
 		}
 		defer tokens.Close()
 		run.Tokens = tokens
 	}
-	run.Peppers, run.NewKeys = map[string][]byte{identity.DevPepperID: identity.DevPepper()}, identity.DevPepperID
-	for i, p := range peppers {
-		if run.Peppers[p.id], err = p.read(); err != nil {
-			return err
-		}
-		if i == 0 {
-			run.NewKeys = p.id
-		}
+	if run.Peppers, err = o.peppers(); err != nil {
+		return err
+	}
+	if run.NewKeys = identity.DevPepperID; len(o.pepperFiles) > 0 {
+		run.NewKeys = o.pepperFiles[0].id
 	}
 	run.Counters = func(ctx context.Context) (*dev.Counters, error) {
-		c, err := o.stores.open(ctx, &storeUse{maxBytes: run.StoreBytes, mustAnswer: true}, run.Log)
+		c, err := o.stores.open(ctx, &storeUse{maxBytes: run.StoreBytes, mustAnswer: true}, log)
 		if err != nil {
 			return nil, err
 		}
 		return &c.Counters, nil
 	}
-	err = dev.Run(ctx, run)
+	err = dev.Run(ctx, *run)
 	if bad := new(plan.Error); errors.As(err, &bad) {
 		return inFilesOf("--plans", err)
 	}
@@ -241,31 +205,6 @@ func parseMethods(list []string) ([]string, error) {
 		return []string{}, nil
 	}
 	return methods, nil
-}
-
-func (o *devOptions) checkNumbers() error {
-	switch {
-	case o.hops < 0 || o.hops > identity.MaxHops:
-		return fmt.Errorf("--trusted-hops %d is outside 0..%d", o.hops, identity.MaxHops)
-	case o.jitter < 0 || o.jitter > 100:
-		return fmt.Errorf("--retry-jitter %d is outside 0..100", o.jitter)
-	case o.maxBody < 0:
-		return fmt.Errorf("--max-body %d is negative", o.maxBody)
-	case o.bodyTimeout < 0:
-		return fmt.Errorf("--body-timeout %s is negative", o.bodyTimeout)
-	case o.storeMB < 1 || o.storeMB > 1<<20:
-		return fmt.Errorf("--store-mb %d is outside 1..%d", o.storeMB, 1<<20)
-	}
-	return nil
-}
-
-// checkClaims returns an error if --claims has an empty name, or no issuers whose tokens have claims.
-func (o *devOptions) checkClaims() error {
-	if len(o.claims) > 0 && o.issuers == "" || slices.Contains(o.claims, "") {
-		return fmt.Errorf("--claims %q: want names of claims, separated by commas, together with --issuers",
-			strings.Join(o.claims, ","))
-	}
-	return nil
 }
 
 // parseCells parses --cells, and returns the names of the cells: none if --cells is not given.

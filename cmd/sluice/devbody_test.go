@@ -59,7 +59,8 @@ func TestDevSlowBody(t *testing.T) {
 		}
 	}
 	negative := sluice(t, "", "dev", "--body-timeout", "-1s")
-	wantError(t, "a negative time", negative, exitUsage, "--body-timeout -1s is negative")
+	wantError(t, "a negative time", negative, exitUsage,
+		`invalid argument "-1s" for "--body-timeout" flag: want 0s or more`)
 }
 
 // The methods of --methods are served, in any case, and no others; a list that names nothing is refused.

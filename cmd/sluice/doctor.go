@@ -51,7 +51,7 @@ func newDoctorCommand() *cobra.Command {
 	flags := c.Flags()
 	flags.StringVar(&f.keyFile, "key-file", "",
 		"`FILE` whose first line is an API key (default: the key in "+keyVariable+")")
-	flags.IntVar(&f.charge, "charge", 0, "make up to `N` calls with the key, charged to its tenant, 0..1000")
+	numberFlag(flags, &f.charge, "charge", 0, 0, 1000, "make up to `N` calls with the key, charged to its tenant")
 	flags.BoolVar(&f.json, "json", false, "print one JSON document")
 	return c
 }
@@ -110,10 +110,7 @@ func writeDiagnoses(w io.Writer, all []diagnosis, found map[doctor.Result]int) e
 func (f *doctorFlags) call(c *cobra.Command, text string) (*doctor.Calls, error) {
 	to, err := apiURL(text)
 	if err != nil {
-		return nil, &usageError{c.CommandPath(), err}
-	}
-	if f.charge < 0 || f.charge > 1000 {
-		return nil, &usageError{c.CommandPath(), fmt.Errorf("--charge %d is outside 0..1000", f.charge)}
+		return nil, usage(err)
 	}
 	key, err := f.key()
 	if err != nil {

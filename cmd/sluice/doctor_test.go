@@ -189,7 +189,7 @@ func TestDoctorCommandLine(t *testing.T) {
 		{exitUsage, "want the URL of a route", []string{"ws://api.example.com/"}},
 		{exitUsage, "want the URL of a route", []string{"https://key@api.example.com/"}},
 		{exitUsage, "want the URL of a route", []string{"api.example.com"}},
-		{exitUsage, "--charge 1001 is outside", []string{good, "--charge", "1001"}},
+		{exitUsage, `"--charge" flag: want a number within 0..1000`, []string{good, "--charge", "1001"}},
 		{exitUsage, "want URL, got 0 arguments", nil},
 		{exitUsage, "want URL, got 2 arguments", []string{"https://a.example.com", "https://b.example.com"}},
 		{exitFailed, "none: there is no such file: correct the name",

@@ -14,7 +14,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/sluicelimits/sluice/internal/configfile"
 	"github.com/sluicelimits/sluice/internal/configfile/configyaml"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/control/admin"
@@ -42,7 +41,6 @@ type explainFlags struct {
 	plans                     []string
 	tenant, method, path      string
 	at                        time.Time
-	defaultPlan               string
 	subject, apiKey, ip       string
 	claims, headers, costs    []string
 	claimsByName, headersHere map[string]string
@@ -63,7 +61,6 @@ func newExplainCommand() *cobra.Command {
 	flags.StringArrayVar(&f.plans, "plans", nil, "plans `FILE`, or - for standard input; may be repeated (default: "+
 		"what is stored at the admin endpoint)")
 	flags.StringVar(&f.tenant, "tenant", "", "`ID` of the tenant (default: the request has no credential)")
-	flags.StringVar(&f.defaultPlan, "default-plan", "", "`PLAN` of the tenant if the plans file does not name it")
 	flags.StringVar(&f.method, "method", "GET", "HTTP `METHOD`")
 	flags.StringVar(&f.path, "path", "", "request `PATH`, as it is sent")
 	timeFlag(flags, &f.at, "at", "`TIME` of the request, such as 2026-12-24T00:00:00Z (default: now)")
@@ -74,9 +71,6 @@ func newExplainCommand() *cobra.Command {
 	flags.StringArrayVar(&f.costs, "cost", nil, "cost of the request, `UNIT=N` such as tokens=1200; may be repeated "+
 		"(default: what the plan says)")
 	flags.StringArrayVar(&f.headers, "header", nil, "header of the request, `NAME:VALUE`; may be repeated")
-	if err := c.MarkFlagFilename("plans", planExtensions...); err != nil {
-		panic(err) // the flag is not defined: a mistake in this package
-	}
 	return c
 }
 
@@ -107,7 +101,7 @@ type verdictJSON struct {
 }
 
 func (f *explainFlags) run(c *cobra.Command) error {
-	if err := f.check(c); err != nil {
+	if err := f.check(); err != nil {
 		return err
 	}
 	var config *plan.Config
@@ -147,12 +141,11 @@ func (f *explainFlags) stored(c *cobra.Command) (*plan.Config, error) {
 	if f.tenant != "" {
 		tenant, err := client.Do[call.Item](c.Context(), to, "documents/get",
 			admin.GetRequest{Table: control.Tenants, Key: f.tenant})
-		var refused *call.Error
-		switch {
-		case err == nil && !tenant.Deleted:
-			items = append(items, tenant)
-		case err != nil && !(errors.As(err, &refused) && refused.Code == call.NotFound && f.defaultPlan != ""):
+		if err != nil {
 			return nil, err
+		}
+		if !tenant.Deleted {
+			items = append(items, tenant)
 		}
 	}
 	file := map[string]any{}
@@ -180,28 +173,23 @@ func (f *explainFlags) stored(c *cobra.Command) (*plan.Config, error) {
 }
 
 // check reads the command line.
-func (f *explainFlags) check(c *cobra.Command) error {
-	usage := func(format string, args ...any) error {
-		return &usageError{c.CommandPath(), fmt.Errorf(format, args...)}
-	}
+func (f *explainFlags) check() error {
 	switch {
 	case f.path == "":
-		return usage("--path is missing: give the path of the request, such as /product/1")
-	case f.tenant == "" && f.defaultPlan != "":
-		return usage("--default-plan is the plan of --tenant, which is missing")
+		return usagef("--path is missing: give the path of the request, such as /product/1")
 	case f.method == "" || strings.ContainsAny(f.method, " \t\r\n/"):
-		return usage("--method %q is not an HTTP method", f.method)
+		return usagef("--method %q is not an HTTP method", f.method)
 	}
 	if f.ip != "" {
 		if _, err := netip.ParseAddr(f.ip); err != nil {
-			return usage("--ip %q is not an IP address", f.ip)
+			return usagef("--ip %q is not an IP address", f.ip)
 		}
 	}
 	f.claimsByName, f.headersHere = map[string]string{}, map[string]string{}
 	for _, text := range f.claims {
 		name, v, ok := strings.Cut(text, "=")
 		if !ok || name == "" {
-			return usage("--claim %q is not NAME=VALUE", text)
+			return usagef("--claim %q is not NAME=VALUE", text)
 		}
 		f.claimsByName[name] = v
 	}
@@ -210,17 +198,17 @@ func (f *explainFlags) check(c *cobra.Command) error {
 		unit, number, _ := strings.Cut(text, "=")
 		n, err := strconv.ParseInt(number, 10, 64)
 		if err != nil {
-			return usage("--cost %q is not UNIT=N with a whole number N", text)
+			return usagef("--cost %q is not UNIT=N with a whole number N", text)
 		}
 		f.costsByUnit[unit] = n
 	}
 	if err := plan.CheckCosts(0, f.costsByUnit); err != nil {
-		return usage("--cost: %w", err)
+		return usagef("--cost: %w", err)
 	}
 	for _, text := range f.headers {
 		name, v, ok := strings.Cut(text, ":")
 		if !ok || name == "" {
-			return usage("--header %q is not NAME:VALUE", text)
+			return usagef("--header %q is not NAME:VALUE", text)
 		}
 		f.headersHere[textproto.CanonicalMIMEHeaderKey(strings.TrimSpace(name))] = strings.TrimSpace(v)
 	}
@@ -259,32 +247,12 @@ func (f *explainFlags) owner(config *plan.Config, x *explanation, at time.Time) 
 		x.Plan = config.AnonymousPlan()
 		return config.Anonymous(), nil
 	}
-	if _, ok := config.Tenant(f.tenant); !ok && f.defaultPlan != "" {
-		x.Plan = f.defaultPlan
-		return findPlan(config, f.defaultPlan)
-	}
 	t, err := findTenant(config, f.tenant)
 	if err != nil {
 		return nil, err
 	}
 	x.Plan, x.Suspended = t.Plan, t.Suspended
 	return t.Limits(at), nil
-}
-
-// findPlan returns the limits of the plan that --default-plan names.
-func findPlan(config *plan.Config, id string) (*plan.Set, error) {
-	var ids []string
-	for _, p := range config.Plans() {
-		if p.ID == id {
-			return p.Set(), nil
-		}
-		ids = append(ids, p.ID)
-	}
-	hint := ""
-	if near := configfile.Nearest(id, ids); near != "" {
-		hint = fmt.Sprintf(" (did you mean %q?)", near)
-	}
-	return nil, fmt.Errorf("--default-plan: there is no plan %q%s", id, hint)
 }
 
 // identifiesNobody reports whether the files have no keys, plans and tenants. Then callers are not identified, and only

@@ -50,23 +50,6 @@ func TestExplainJSON(t *testing.T) {
 	}
 }
 
-// Guarantees that a tenant which the plans file does not name is explained by --default-plan, as simulate counts it,
-// and that a tenant in the file keeps its own plan.
-func TestExplainDefaultPlan(t *testing.T) {
-	for tenant, want := range map[string]string{"new": "public", "acme": "pro"} {
-		got := sluice(t, "", "explain", "--plans", goodPlans, "--tenant", tenant, "--default-plan", "public", "--path",
-			"/product/1", "--json")
-		var x explanation
-		if err := json.Unmarshal([]byte(got.stdout), &x); err != nil {
-			t.Fatalf("tenant %s: decode the output: %v in\n%s%s", tenant, err, got.stdout, got.stderr)
-		}
-		if x.Tenant != tenant || x.Plan != want || len(x.Limits) == 0 {
-			t.Errorf("tenant %s: got tenant %q with plan %q and %d limits, want plan %q and its limits", tenant,
-				x.Tenant, x.Plan, len(x.Limits), want)
-		}
-	}
-}
-
 // Guarantees that wrong arguments are usage errors, and that problems of the plans file are not.
 func TestExplainUsage(t *testing.T) {
 	base := []string{"explain", "--plans", goodPlans, "--path", "/"}
@@ -86,10 +69,6 @@ func TestExplainUsage(t *testing.T) {
 		{"claim", append(base, "--claim", "region"), exitUsage, "is not NAME=VALUE"},
 		{"header", append(base, "--header", "x"), exitUsage, "is not NAME:VALUE"},
 		{"tenant", append(base, "--tenant", "acne"), exitFailed, `did you mean "acme"?`},
-		{"default plan without a tenant", append(base, "--default-plan", "pro"), exitUsage,
-			"--default-plan is the plan of --tenant, which is missing"},
-		{"unknown default plan", append(base, "--tenant", "new", "--default-plan", "prp"), exitFailed,
-			`--default-plan: there is no plan "prp" (did you mean "pro"?)`},
 		{"bad plans", []string{"explain", "--plans", badPlans, "--path", "/"}, exitFailed,
 			badPlans + ":4:5: plans[0]: unknown key"},
 	} {

@@ -14,16 +14,14 @@ func TestDuration(t *testing.T) {
 	for text, want := range map[string]time.Duration{"7d": 168 * time.Hour, "0d": 0, "1d12h": 36 * time.Hour,
 		"90m": 90 * time.Minute, "500ms": 500 * time.Millisecond, "0s": 0, "-1h": -time.Hour,
 		"36500d": 876000 * time.Hour} {
-		var d duration
-		if err := d.Set(text); err != nil || time.Duration(d) != want {
-			t.Errorf("%q is %s, %v; want %s", text, time.Duration(d), err, want)
+		if d, err := readDuration(text); err != nil || d != want {
+			t.Errorf("%q is %s, %v; want %s", text, d, err, want)
 		}
 	}
 	for _, text := range []string{"", "d", "7", "7 d", "-7d", "+7d", "7d-1h", "7d+1h", "1.5d", "1d2d",
 		"36501d", "x", "7days"} {
-		var d duration
-		if err := d.Set(text); err == nil {
-			t.Errorf("%q is read as %s", text, time.Duration(d))
+		if d, err := readDuration(text); err == nil {
+			t.Errorf("%q is read as %s", text, d)
 		}
 	}
 }
@@ -53,5 +51,18 @@ func TestDurationFlags(t *testing.T) {
 	r := sluice(t, "", "boost", "add", "acme", "burst", "--for", "two days", "--reason", "x")
 	if r.code != exitUsage || !strings.Contains(r.stderr, "it is not a duration such as 90m, 24h or 7d") {
 		t.Errorf("a wrong duration: %+v", r)
+	}
+}
+
+// Shell completion offers the words of a flag that takes one of a few words.
+func TestCompletionOfWords(t *testing.T) {
+	for _, c := range []struct{ args, want string }{
+		{"dev --live-page", "loopback\nall\noff\n:4\n"},
+		{"dev --log-level", "debug\ninfo\nwarn\nerror\n:4\n"},
+	} {
+		if got := sluice(t, "", append(append([]string{"__complete"}, strings.Fields(c.args)...),
+			"")...); got.stdout != c.want {
+			t.Errorf("%s: %q, want %q", c.args, got.stdout, c.want)
+		}
 	}
 }

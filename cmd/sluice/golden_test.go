@@ -39,6 +39,18 @@ func golden(t *testing.T, name, got string) {
 	t.Errorf("%s: got %d lines, want %d (-update rewrites the file)", path, len(gotLines), len(wantLines))
 }
 
+// withAWS sets the credentials, the region and the endpoint of AWS for a test; "": the real endpoint.
+func withAWS(t *testing.T, endpoint string) {
+	t.Helper()
+	none := filepath.Join(t.TempDir(), "none")
+	for name, value := range map[string]string{"AWS_ACCESS_KEY_ID": "AKIAEXAMPLE",
+		"AWS_SECRET_ACCESS_KEY": "example-secret",
+		"AWS_REGION":            "eu-west-1", "AWS_PROFILE": "", "AWS_SESSION_TOKEN": "", "AWS_CONFIG_FILE": none,
+		"AWS_SHARED_CREDENTIALS_FILE": none, "AWS_ENDPOINT_URL": endpoint} {
+		t.Setenv(name, value)
+	}
+}
+
 // ran is the result of a command line.
 type ran struct {
 	code           int // the exit status of the process

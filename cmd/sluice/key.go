@@ -33,7 +33,7 @@ type keyFlags struct {
 	remote
 	request admin.CreateKeyRequest
 	expires time.Time
-	pepper  string
+	peppers []pepperFlag // the last one counts
 }
 
 func newKeyCreateCommand() *cobra.Command {
@@ -48,22 +48,19 @@ is printed together with an entry for the section "keys" of a plans file. See do
 		Example: "  sluice key create --tenant acme --subject ci --reason 'for their pipeline'\n" +
 			"  sluice key create --offline --tenant acme --pepper prod=prod.pepper --expires 2027-01-01T00:00:00Z",
 		RunE: func(c *cobra.Command, _ []string) error {
-			usage := func(err error) error { return &usageError{c.CommandPath(), err} }
-			if err := checkName("--tenant", k.request.Tenant, true); err != nil {
-				return usage(err)
-			}
-			if err := checkName("--subject", k.request.Subject, false); err != nil {
+			if err := errors.Join(checkName("--tenant", k.request.Tenant, true),
+				checkName("--subject", k.request.Subject, false)); err != nil {
 				return usage(err)
 			}
 			if id := k.request.ID; id != "" && !limit.ValidID(id) {
-				return usage(fmt.Errorf("--id %q: want 1 to 64 characters A-Z a-z 0-9 . _ -", id))
+				return usagef("--id %q: want 1 to 64 characters A-Z a-z 0-9 . _ -", id)
 			}
 			if !offline {
 				return k.store(c)
 			}
 			for _, flag := range []string{"reason", "json", "endpoint", "region", "sign"} {
 				if c.Flags().Changed(flag) {
-					return usage(fmt.Errorf("--offline cannot be combined with --%s: it stores the key nowhere", flag))
+					return usagef("--offline cannot be combined with --%s: it stores the key nowhere", flag)
 				}
 			}
 			return k.print(c)
@@ -83,12 +80,12 @@ is printed together with an entry for the section "keys" of a plans file. See do
 func (k *keyFlags) ofKey(f *pflag.FlagSet) {
 	timeFlag(f, &k.expires, "expires", "`TIME` from which on the key is refused, such as 2027-01-01T00:00:00Z "+
 		"(default: never)")
-	f.StringVar(&k.pepper, "pepper", "", pepperUsage)
+	pepperFlags(f, &k.peppers, pepperUsage)
 }
 
 // print makes a key and prints it, with its entry for a plans file.
 func (k *keyFlags) print(c *cobra.Command) error {
-	pepperID, secret, err := choosePepper(c, k.pepper)
+	pepperID, secret, err := choosePepper(c, k.peppers)
 	if err != nil {
 		return err
 	}
@@ -139,22 +136,19 @@ func checkName(flag, name string, required bool) error {
 
 // choosePepper returns the pepper of the flag --pepper. Without the flag it returns the built-in pepper, and prints a
 // warning.
-func choosePepper(c *cobra.Command, flag string) (id string, pepper []byte, err error) {
-	if flag == "" {
+func choosePepper(c *cobra.Command, given []pepperFlag) (id string, pepper []byte, err error) {
+	if len(given) == 0 {
 		fmt.Fprintln(c.ErrOrStderr(), "sluice: the built-in pepper \"dev\" is public: use this key on your own "+
 			"machine only; --pepper names another pepper")
 		return identity.DevPepperID, identity.DevPepper(), nil
 	}
-	p, err := parsePepper(flag)
-	if err != nil {
-		return "", nil, &usageError{c.CommandPath(), err}
-	}
+	p := given[len(given)-1]
 	pepper, err = p.read()
 	return p.id, pepper, err
 }
 
 func newKeyHashCommand() *cobra.Command {
-	var pepper string
+	var peppers []pepperFlag
 	c := &cobra.Command{
 		Use:   "hash",
 		Short: "Read an API key from standard input and print its hash",
@@ -162,7 +156,7 @@ func newKeyHashCommand() *cobra.Command {
 history, and prints the hash to put into a plans file. See docs/plans.md.`,
 		Example: "  sluice key hash --pepper prod=prod.pepper < key.txt",
 		RunE: func(c *cobra.Command, _ []string) error {
-			_, secret, err := choosePepper(c, pepper)
+			_, secret, err := choosePepper(c, peppers)
 			if err != nil {
 				return err
 			}
@@ -181,6 +175,6 @@ history, and prints the hash to put into a plans file. See docs/plans.md.`,
 			return err
 		},
 	}
-	c.Flags().StringVar(&pepper, "pepper", "", pepperUsage)
+	pepperFlags(c.Flags(), &peppers, pepperUsage)
 	return c
 }

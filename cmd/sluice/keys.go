@@ -21,8 +21,8 @@ import (
 func (k *keyFlags) create(c *cobra.Command, to *client.Client) (*admin.CreateKeyResponse, error) {
 	k.request.Reason, k.request.Expires = k.reason, given(&k.expires)
 	own := ""
-	if k.pepper != "" {
-		id, secret, err := choosePepper(c, k.pepper)
+	if len(k.peppers) > 0 {
+		id, secret, err := choosePepper(c, k.peppers)
 		if err != nil {
 			return nil, err
 		}
@@ -85,10 +85,7 @@ named by its id, is accepted until --overlap has passed, and refused from then o
 			"  sluice key rotate key-7hq2mzw4bd --overlap 0s --reason 'it was in a log'",
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := checkKeyID(args[0]); err != nil {
-				return &usageError{c.CommandPath(), err}
-			}
-			if overlap < 0 {
-				return &usageError{c.CommandPath(), fmt.Errorf("--overlap %s is negative", overlap)}
+				return usage(err)
 			}
 			if err := k.why(c); err != nil {
 				return err
@@ -98,8 +95,9 @@ named by its id, is accepted until --overlap has passed, and refused from then o
 	}
 	k.writes(c)
 	k.ofKey(c.Flags())
-	durationFlag(c.Flags(), &overlap, "overlap", 24*time.Hour, "accept the old key for `DURATION`, such as 24h or 7d; "+
-		"0s: refuse it at once")
+	durationFlag(c.Flags(), &overlap, "overlap", 24*time.Hour, 0,
+		"accept the old key for `DURATION`, such as 24h or 7d; "+
+			"0s: refuse it at once")
 	return c
 }
 

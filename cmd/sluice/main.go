@@ -40,13 +40,12 @@ func run(args []string) int {
 	defer stop()
 	root := newRootCommand()
 	root.SetArgs(args)
-	err := root.ExecuteContext(ctx)
+	c, err := root.ExecuteContextC(ctx)
 	if err != nil && !errors.Is(err, errDiffers) { // the printed diff already says what differs
 		fmt.Fprint(os.Stderr, message(err))
 	}
-	var u *usageError
-	if errors.As(err, &u) {
-		fmt.Fprintf(os.Stderr, "Run '%s --help' for usage.\n", u.command)
+	if exitCode(err) == exitUsage {
+		fmt.Fprintf(os.Stderr, "Run '%s --help' for usage.\n", c.CommandPath())
 	}
 	return exitCode(err)
 }
@@ -105,13 +104,20 @@ func exitCode(err error) int {
 }
 
 // usageError is a wrong command line.
-type usageError struct {
-	command string
-	err     error
+type usageError struct{ error }
+
+func (e *usageError) Unwrap() error { return e.error }
+
+// usage returns err as the error of a wrong command line, or nil if err is nil.
+func usage(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &usageError{err}
 }
 
-func (e *usageError) Error() string { return e.err.Error() }
-func (e *usageError) Unwrap() error { return e.err }
+// usagef returns the error of a wrong command line.
+func usagef(format string, args ...any) error { return usage(fmt.Errorf(format, args...)) }
 
 func newRootCommand() *cobra.Command {
 	root := &cobra.Command{
@@ -128,7 +134,7 @@ func newRootCommand() *cobra.Command {
 		} else if flag := nearestFlag(c, err); flag != "" {
 			err = fmt.Errorf("%w: did you mean %s?", err, flag)
 		}
-		return &usageError{c.CommandPath(), err}
+		return usage(err)
 	})
 	root.AddCommand(newDevCommand(), newServeCommand(), newCheckCommand(), newExplainCommand(), newSimulateCommand(),
 		newPaceCommand(), newPacePlanCommand(), newKeyCommand())
@@ -139,11 +145,6 @@ func newRootCommand() *cobra.Command {
 	refuseUnknown(root)
 	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), "FlagUsages |",
 		fmt.Sprintf("FlagUsagesWrapped %d |", helpWidth)))
-	root.PersistentPreRun = func(c *cobra.Command, _ []string) {
-		if c.Name() == cobra.ShellCompRequestCmd {
-			completeFilesAlone(root) // cobra would keep the completion of each flag until the process ends
-		}
-	}
 	return root
 }
 
@@ -159,14 +160,14 @@ func refuseUnknown(c *cobra.Command) {
 	switch {
 	case c.HasSubCommands():
 		c.SuggestionsMinimumDistance = 2 // names that differ in at most 2 letters are suggested; cobra's default
-		c.Args = usageArgs(knownCommand)
+		c.Args = knownCommand
 		if !c.Runnable() {
 			c.RunE = func(c *cobra.Command, _ []string) error { return c.Help() }
 		}
 	case c.Name() == "help" && c.Parent() == c.Root():
 		c.Args = func(c *cobra.Command, args []string) error {
 			if found, rest, err := c.Root().Find(args); err == nil && found.HasSubCommands() {
-				return usageArgs(knownCommand)(found, rest)
+				return knownCommand(found, rest)
 			}
 			return nil
 		}
@@ -175,28 +176,6 @@ func refuseUnknown(c *cobra.Command) {
 	}
 	for _, sub := range c.Commands() {
 		refuseUnknown(sub)
-	}
-}
-
-// completeFilesAlone keeps shells from completing file names for arguments and flags of c and its subcommands that
-// take no file: that is cobra's default. Flags whose value's name contains FILE are still completed with files, and
-// those whose value is DIR with folders.
-func completeFilesAlone(c *cobra.Command) {
-	if c.ValidArgsFunction == nil && !c.HasSubCommands() {
-		c.ValidArgsFunction = cobra.NoFileCompletions
-	}
-	c.LocalFlags().VisitAll(func(f *pflag.Flag) {
-		switch name, _ := pflag.UnquoteUsage(f); {
-		case strings.Contains(name, "FILE"), name == "BOOTSTRAP", name == "WHERE":
-		case name == "DIR":
-			_ = c.MarkFlagDirname(f.Name) // fails only for a flag that does not exist
-		default:
-			// This fails if the flag already has a completion, which then stays.
-			_ = c.RegisterFlagCompletionFunc(f.Name, cobra.NoFileCompletions)
-		}
-	})
-	for _, sub := range c.Commands() {
-		completeFilesAlone(sub)
 	}
 }
 
@@ -217,7 +196,7 @@ func knownCommand(c *cobra.Command, args []string) error {
 	if len(like) > 0 {
 		text += ": did you mean " + strings.Join(like, ", ") + "?"
 	}
-	return errors.New(text)
+	return usagef("%s", text)
 }
 
 // otherFlags are flags that a command does not have, and what it has instead.
@@ -259,21 +238,11 @@ func nearestFlag(c *cobra.Command, err error) string {
 	return ""
 }
 
-// usageArgs returns a check like check, whose errors are usage errors.
-func usageArgs(check cobra.PositionalArgs) cobra.PositionalArgs {
-	return func(c *cobra.Command, args []string) error {
-		if err := check(c, args); err != nil {
-			return &usageError{c.CommandPath(), err}
-		}
-		return nil
-	}
-}
-
 // wantArgs accepts the arguments that the Use of a command names. The error names them, too, and an example.
 func wantArgs(c *cobra.Command, args []string) error {
 	_, takes, _ := strings.Cut(c.Use, " ")
 	if takes == "" {
-		return usageArgs(cobra.NoArgs)(c, args)
+		return usage(cobra.NoArgs(c, args))
 	}
 	words := strings.Fields(takes)
 	least := len(words) - strings.Count(takes, " [") - strings.Count(takes[:1], "[")
@@ -281,6 +250,5 @@ func wantArgs(c *cobra.Command, args []string) error {
 		return nil
 	}
 	example, _, _ := strings.Cut(strings.TrimSpace(c.Example), "\n")
-	return &usageError{c.CommandPath(), fmt.Errorf("want %s, got %s; for example: %s", takes,
-		count(len(args), "argument"), example)}
+	return usagef("want %s, got %s; for example: %s", takes, count(len(args), "argument"), example)
 }

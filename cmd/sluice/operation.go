@@ -49,7 +49,7 @@ func newOperation[Response any](
 		}
 		if o.check != nil {
 			if err := o.check(); err != nil {
-				return &usageError{c.CommandPath(), err}
+				return usage(err)
 			}
 		}
 		if o.requestReason != nil {

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/sluicelimits/sluice/internal/control/admin"
 	"github.com/sluicelimits/sluice/internal/control/call"
@@ -361,6 +362,12 @@ func TestHelp(t *testing.T) {
 		if c.HasSubCommands() || c.Name() == "help" || c.HasParent() && c.Parent().Name() == "completion" {
 			return
 		}
+		c.LocalFlags().VisitAll(func(f *pflag.Flag) {
+			if _, usage := pflag.UnquoteUsage(f); strings.Contains(usage, "`") {
+				t.Errorf("%s --%s: more than one name of a value has backticks, and the help prints them: %s",
+					c.CommandPath(), f.Name, usage)
+			}
+		})
 		text := sluice(t, "", append(strings.Fields(c.CommandPath())[1:], "--help")...).stdout
 		name := page.FindString(c.Long)
 		if _, err := os.Stat(filepath.Join("..", "..", name)); name == "" || err != nil {
@@ -408,11 +415,7 @@ func TestOperatorHelp(t *testing.T) {
 
 // Calls to this machine are signed if a flag or a variable asks for it. Without a signature, no credentials are needed.
 func TestSignHere(t *testing.T) {
-	t.Setenv("AWS_ACCESS_KEY_ID", "AKIAEXAMPLE")
-	t.Setenv("AWS_SECRET_ACCESS_KEY", "example-secret")
-	t.Setenv("AWS_REGION", "eu-west-1")
-	t.Setenv("AWS_CONFIG_FILE", filepath.Join(t.TempDir(), "none"))
-	t.Setenv("AWS_SHARED_CREDENTIALS_FILE", filepath.Join(t.TempDir(), "none"))
+	withAWS(t, "")
 	var got string
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		got = r.Header.Get("Authorization")
@@ -450,12 +453,7 @@ func TestSignHere(t *testing.T) {
 // Guarantees that a stored URL of a cell, also one that an older version stored, gets a signed call only if it is an
 // URL of API Gateway in the cell's region. A cell on this machine whose calls need no signature gets none.
 func TestStoredOpsURLs(t *testing.T) {
-	t.Setenv("AWS_ACCESS_KEY_ID", "AKIAEXAMPLE")
-	t.Setenv("AWS_SECRET_ACCESS_KEY", "example-secret")
-	t.Setenv("AWS_REGION", "eu-west-1")
-	t.Setenv("AWS_EC2_METADATA_DISABLED", "true")
-	t.Setenv("AWS_CONFIG_FILE", filepath.Join(t.TempDir(), "none"))
-	t.Setenv("AWS_SHARED_CREDENTIALS_FILE", filepath.Join(t.TempDir(), "none"))
+	withAWS(t, "")
 	var got []string
 	evil := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		got = append(got, r.Header.Get("Authorization"))
@@ -531,12 +529,8 @@ func TestCellAddAsks(t *testing.T) {
 
 // Guarantees that calls to a deployed endpoint are signed for the correct service and region, including the body.
 func TestSigning(t *testing.T) {
-	t.Setenv("AWS_ACCESS_KEY_ID", "AKIAEXAMPLE")
-	t.Setenv("AWS_SECRET_ACCESS_KEY", "example-secret")
-	t.Setenv("AWS_EC2_METADATA_DISABLED", "true")
+	withAWS(t, "")
 	t.Setenv("AWS_REGION", "us-east-2")
-	t.Setenv("AWS_CONFIG_FILE", filepath.Join(t.TempDir(), "none"))
-	t.Setenv("AWS_SHARED_CREDENTIALS_FILE", filepath.Join(t.TempDir(), "none"))
 	for url, want := range map[string][2]string{
 		"https://abc.execute-api.eu-west-1.amazonaws.com/prod/apply": {"", "eu-west-1"},
 		"https://admin.example.com/apply":                            {"", "us-east-2"},

@@ -25,14 +25,7 @@ type otlpOptions struct {
 func (o *otlpOptions) flags(f *pflag.FlagSet) {
 	f.StringVar(&o.endpoint, "otlp", "", "send metrics to the OpenTelemetry collector at `URL`, by OTLP over HTTP, "+
 		"such as http://127.0.0.1:4318 (default: "+otlpVariable+")")
-	durationFlag(f, &o.every, "otlp-every", metrics.DefaultEvery, "send metrics to --otlp every `TIME`")
-}
-
-func (o *otlpOptions) check() error {
-	if o.every < time.Second {
-		return fmt.Errorf("--otlp-every %s is below 1s", o.every)
-	}
-	return nil
+	durationFlag(f, &o.every, "otlp-every", metrics.DefaultEvery, time.Second, "send metrics to --otlp every `TIME`")
 }
 
 // open makes the sender of the metrics that gather returns. If there is no collector, it returns nil.

@@ -36,13 +36,7 @@ const paceExample = `  sluice pace --limit 5/s --parallel 10 -- curl -sO < urls.
 
 // paceFlags is the command line of pace.
 type paceFlags struct {
-	pacedLimit
-
-	parallel int
-}
-
-// pacedLimit is a limit of a provider, as flags give it.
-type pacedLimit struct {
+	parallel    int
 	limit       string
 	spread      bool
 	guard       pacer.Guard
@@ -54,100 +48,100 @@ type pacedLimit struct {
 }
 
 // flags adds the flags.
-func (l *pacedLimit) flags(flags *pflag.FlagSet) {
-	flags.StringVar(&l.limit, "limit", "", "pass on lines no faster than `LIMIT`, such as 100/s (required "+
+func (f *paceFlags) flags(flags *pflag.FlagSet) {
+	flags.StringVar(&f.limit, "limit", "", "pass on lines no faster than `LIMIT`, such as 100/s (required "+
 		"without --pace-plan)")
-	flags.BoolVar(&l.spread, "spread", false, "pass them on evenly over each window")
-	durationFlag(flags, &l.guard.ClockError, "clock-error", 0,
+	flags.BoolVar(&f.spread, "spread", false, "pass them on evenly over each window")
+	durationFlag(flags, &f.guard.ClockError, "clock-error", 0, 0,
 		"allow for clocks that differ by `TIME` from the provider's, in either direction")
-	durationFlag(flags, &l.guard.MaxDelay, "max-delay", 0,
+	durationFlag(flags, &f.guard.MaxDelay, "max-delay", 0, 0,
 		"allow for requests that arrive up to `TIME` after their turn")
-	flags.StringVar(&l.redis, "redis", "", "share the limit through the Redis at `HOST:PORT`")
-	flags.StringVar(&l.name, "name", "", "share the limit with all processes that give the same `NAME`")
-	flags.StringVar(&l.plan, "pace-plan", "", "use a part of the limit of the plan `NAME` in the control plane")
-	flags.Int64Var(&l.index, "index", -1, "`NUMBER` of this process among the instances of the plan, from 0 on")
-	l.remote.connection(flags)
+	flags.StringVar(&f.redis, "redis", "", "share the limit through the Redis at `HOST:PORT`")
+	flags.StringVar(&f.name, "name", "", "share the limit with all processes that give the same `NAME`")
+	flags.StringVar(&f.plan, "pace-plan", "", "use a part of the limit of the plan `NAME` in the control plane")
+	numberFlag(flags, &f.index, "index", -1, 0, pacer.MaxInstances-1,
+		"`NUMBER` of this process among the instances of the plan, from 0 on")
+	f.remote.connection(flags)
 }
 
-func (l *pacedLimit) check() error {
+// checkLimit checks the flags about the limit.
+func (f *paceFlags) checkLimit() error {
 	switch {
-	case l.limit == "" && l.plan == "":
+	case f.limit == "" && f.plan == "":
 		return errors.New("--limit is missing: give one such as --limit 100/s")
-	case l.limit != "" && l.plan != "":
+	case f.limit != "" && f.plan != "":
 		return errors.New("--limit and --pace-plan cannot be combined: the plan has the limit")
-	case (l.plan == "") != (l.index == -1) || l.index < -1 || l.index >= pacer.MaxInstances:
-		return fmt.Errorf("--pace-plan and --index need each other: the plan, and the number of this process, 0..%d",
-			int64(pacer.MaxInstances-1))
-	case l.plan != "" && l.redis != "":
+	case (f.plan == "") != (f.index == -1):
+		return errors.New("--pace-plan and --index need each other: the plan, and the number of this process")
+	case f.plan != "" && f.redis != "":
 		return errors.New("--redis and --pace-plan cannot be combined: processes either share a limit or divide it")
-	case (l.redis == "") != (l.name == ""):
+	case (f.redis == "") != (f.name == ""):
 		return errors.New("--redis and --name need each other: where the limit is shared, and under which name")
 	}
-	if l.redis != "" {
-		if err := checkRedis(l.redis); err != nil {
+	if f.redis != "" {
+		if err := checkRedis(f.redis); err != nil {
 			return err
 		}
 	}
-	if l.plan == "" {
-		limit, err := pacer.ParseLimit(l.limit)
+	if f.plan == "" {
+		limit, err := pacer.ParseLimit(f.limit)
 		if err != nil {
 			return fmt.Errorf("--limit: %s", strings.TrimPrefix(err.Error(), pacer.ErrConfig.Error()+": "))
 		}
-		if err := l.checkGuard(limit.Period); err != nil {
+		if err := f.checkGuard(limit.Period); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (l *pacedLimit) checkGuard(period time.Duration) error {
-	if l.guard.ClockError < 0 || l.guard.MaxDelay < 0 ||
-		l.guard.ClockError >= period || 2*l.guard.ClockError+l.guard.MaxDelay >= period {
+func (f *paceFlags) checkGuard(period time.Duration) error {
+	if f.guard.ClockError >= period || 2*f.guard.ClockError+f.guard.MaxDelay >= period {
 		return fmt.Errorf("--clock-error %s and --max-delay %s leave nothing of a window of %s: twice the first and "+
-			"the second must be less than the window", l.guard.ClockError, l.guard.MaxDelay, period)
+			"the second must be less than the window", f.guard.ClockError, f.guard.MaxDelay, period)
 	}
 	return nil
 }
 
 // pacer makes a pacer of flags that check accepts. The function that it returns closes the pacer and its store.
-func (l *pacedLimit) pacer(c *cobra.Command) (p *pacer.Pacer, closeAll func(), err error) {
-	config := pacer.Config{Guard: l.guard}
+func (f *paceFlags) pacer(c *cobra.Command) (p *pacer.Pacer, closeAll func(), err error) {
+	config := pacer.Config{Guard: f.guard}
 	var plan *pacePlan
-	if l.plan != "" {
-		to, err := l.remote.connect(c)
+	if f.plan != "" {
+		to, err := f.remote.connect(c)
 		if err != nil {
 			return nil, nil, err
 		}
-		plan = pacePlanAt(to, l.plan, l.index)
+		plan = pacePlanAt(to, f.plan, f.index)
 		if config.Limit, err = plan.limit(c.Context()); err != nil {
 			return nil, nil, err
 		}
-		if err := l.checkGuard(config.Limit.Period); err != nil {
-			return nil, nil, &usageError{c.CommandPath(), err}
+		if err := f.checkGuard(config.Limit.Period); err != nil {
+			return nil, nil, usage(err)
 		}
-		config.Part = &pacer.Part{Index: l.index}
-	} else if config.Limit, err = pacer.ParseLimit(l.limit); err != nil {
+		config.Part = &pacer.Part{Index: f.index}
+	} else if config.Limit, err = pacer.ParseLimit(f.limit); err != nil {
 		return nil, nil, err
 	}
-	if l.spread {
+	if f.spread {
 		config.Smoothing = pacer.Spread
 	}
 	closeStore := func() {}
-	if l.redis != "" {
-		store, err := redisstore.New(c.Context(), redisstore.Config{Addrs: []string{l.redis}})
+	if f.redis != "" {
+		store, err := redisstore.New(c.Context(), redisstore.Config{Addrs: []string{f.redis}})
 		if err != nil {
 			return nil, nil, err
 		}
 		closeStore = func() { _ = store.Close() }
 		if err := store.Ping(c.Context()); err != nil {
 			closeStore()
-			return nil, nil, noRedis(l.redis, err)
+			return nil, nil, noRedis(f.redis, err)
 		}
-		config.Shared = &pacer.Shared{Ledger: store.Ledger(), Key: l.name}
+		config.Shared = &pacer.Shared{Ledger: store.Ledger(), Key: f.name}
 	}
 	if p, err = pacer.New(config); err != nil {
 		closeStore()
-		return nil, nil, &usageError{c.CommandPath(), err}
+		return nil, nil, usage(err)
 	}
 	endPlan := func() {}
 	if plan != nil {
@@ -168,13 +162,13 @@ func newPaceCommand() *cobra.Command {
 	}
 	flags := c.Flags()
 	f.flags(flags)
-	flags.IntVar(&f.parallel, "parallel", 1, "run up to `N` commands at the same time")
+	numberFlag(flags, &f.parallel, "parallel", 1, 1, 10_000, "run up to `N` commands at the same time")
 	return c
 }
 
 func (f *paceFlags) run(c *cobra.Command, command []string) error {
 	if err := f.check(command); err != nil {
-		return &usageError{c.CommandPath(), err}
+		return usage(err)
 	}
 	p, closePacer, err := f.pacer(c)
 	if err != nil {
@@ -188,8 +182,6 @@ func (f *paceFlags) run(c *cobra.Command, command []string) error {
 
 func (f *paceFlags) check(command []string) error {
 	switch {
-	case f.parallel < 1 || f.parallel > 10_000:
-		return fmt.Errorf("--parallel %d is outside 1..10000", f.parallel)
 	case f.parallel > 1 && len(command) == 0:
 		return errors.New("--parallel has no use without a command")
 	}
@@ -198,7 +190,7 @@ func (f *paceFlags) check(command []string) error {
 			return err
 		}
 	}
-	return f.pacedLimit.check()
+	return f.checkLimit()
 }
 
 // checkCommand reports that a program does not exist, or may not be run.

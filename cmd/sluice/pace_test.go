@@ -130,9 +130,9 @@ func TestPaceRefuses(t *testing.T) {
 		"--limit is missing":      {},
 		"is not a limit":          {"--limit", "fast"},
 		"0 units":                 {"--limit", "0/s"},
-		"outside 1..10000":        {"--limit", "1/s", "--parallel", "0", "--", "true"},
+		"within 1..10000":         {"--limit", "1/s", "--parallel", "0", "--", "true"},
 		"leave nothing of":        {"--limit", "1/s", "--clock-error", "400ms", "--max-delay", "200ms"},
-		"--clock-error -1s":       {"--limit", "1/s", "--clock-error", "-1s"},
+		"want 0s or more":         {"--limit", "1/s", "--clock-error", "-1s"},
 		"no use without a":        {"--limit", "1/s", "--parallel", "2"},
 		"need each other":         {"--limit", "1/s", "--redis", "127.0.0.1:1"},
 		"is not HOST:PORT":        {"--limit", "1/s", "--redis", "redis://ann:hunter2@127.0.0.1:1", "--name", "a"},
@@ -141,7 +141,7 @@ func TestPaceRefuses(t *testing.T) {
 		"the plan has the limit":  {"--limit", "1/s", "--pace-plan", "a", "--index", "0"},
 		"--pace-plan and --index": {"--pace-plan", "a"},
 		"number of this process":  {"--limit", "1/s", "--index", "3"},
-		"0..1048575":              {"--pace-plan", "a", "--index", "1048576"},
+		"within 0..1048575":       {"--pace-plan", "a", "--index", "1048576"},
 		"share a limit or divide": {"--pace-plan", "a", "--index", "0", "--redis", "127.0.0.1:1", "--name", "a"},
 	} {
 		for i := range args {

@@ -63,7 +63,7 @@ early as all instances can have read it; docs/consumer.md says what to change fi
 	})
 	flags := c.Flags()
 	flags.StringVar(&total, "total", "", "`LIMIT` of all instances together, such as 500/s (required)")
-	flags.Int64Var(&r.Instances, "instances", 0, "`N` instances divide the total (required)")
+	numberFlag(flags, &r.Instances, "instances", 0, 1, pacer.MaxInstances, "`N` instances divide the total (required)")
 	timeFlag(flags, &from, "from", "`TIME` from which on the plan holds, such as 2027-01-01T00:00:00Z (default: "+
 		"as early as possible)")
 	expectFlag(flags, &r.Expect)
@@ -76,9 +76,7 @@ func readPacePlan(r *admin.PacePlanRequest, total string) error {
 	case total == "":
 		return errors.New("--total is missing: give one such as --total 500/s")
 	case r.Instances == 0:
-		return errors.New("--instances is missing or 0: give the number of instances, such as --instances 96")
-	case r.Instances < 1 || r.Instances > pacer.MaxInstances:
-		return fmt.Errorf("--instances is %d; want 1..%d", r.Instances, int64(pacer.MaxInstances))
+		return errors.New("--instances is missing: give the number of instances, such as --instances 96")
 	}
 	l, err := pacer.ParseLimit(total)
 	if err != nil {
@@ -196,31 +194,20 @@ func (p *pacePlan) follow(ctx context.Context, to *pacer.Pacer, limit pacer.Limi
 	to.FollowPlan(ctx, admin.PaceReadEvery, read, failed)
 }
 
-// noPart returns why the process has no part of the plan at a time, and until when. It returns "" if it has a part.
+// noPart returns why the process has no part of the plan at a time. It returns "" if it has a part, or if no plan has
+// begun.
 func (p *pacePlan) noPart(plan *admin.PacePart, now time.Time) string {
-	var later *admin.PacePart // the first plan that begins later and has a part for the process
 	holds := plan
-	for ; holds.From.After(now) && holds.Before != nil; holds = holds.Before {
-		if p.index < holds.Instances {
-			later = holds
-		}
+	for holds.From.After(now) && holds.Before != nil {
+		holds = holds.Before
 	}
-	outside := p.index >= holds.Instances
-	if holds.From.After(now) && !outside {
-		return fmt.Sprintf("pace plan %s begins at %s: this process waits until then", p.name,
-			holds.From.UTC().Format(time.RFC3339Nano))
-	}
-	if !outside {
+	if p.index < holds.Instances {
 		return ""
 	}
-	text := fmt.Sprintf("--index %d lies outside 0..%d, because pace plan %s has %s: this process waits until ",
-		p.index, holds.Instances-1, p.name, count(int(holds.Instances), "instance"))
-	if later != nil {
-		return text + fmt.Sprintf("%s, when a plan with %s begins", later.From.UTC().Format(time.RFC3339Nano),
-			count(int(later.Instances), "instance"))
-	}
-	return text + fmt.Sprintf("the plan has more. Correct --index, or add instances with 'sluice pace-plan set %s'",
-		p.name)
+	return fmt.Sprintf("--index %d lies outside 0..%d, because pace plan %s has %s: this process waits until the plan "+
+		"has more. Correct --index, or add instances with 'sluice pace-plan set %s'", p.index, holds.Instances-1,
+		p.name,
+		count(holds.Instances, "instance"), p.name)
 }
 
 func pacerPlan(p *admin.PacePart) *pacer.Plan {

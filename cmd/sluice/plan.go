@@ -17,7 +17,6 @@ import (
 	"github.com/sluicelimits/sluice/internal/configfile/configyaml"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/control/admin"
-	"github.com/sluicelimits/sluice/internal/control/audit"
 	"github.com/sluicelimits/sluice/internal/control/call"
 	"github.com/sluicelimits/sluice/internal/control/client"
 	"github.com/sluicelimits/sluice/internal/plan"
@@ -73,9 +72,6 @@ func newPlanApplyCommand(onlyDiff bool) *cobra.Command {
 		Example: "  sluice plan apply plans.yaml --reason 'pro gets 200 a second'\n" +
 			"  sluice plan apply --prune=plans --yes plans.yaml --reason 'the plan basic ends'",
 		RunE: func(c *cobra.Command, files []string) error { return f.run(c, files) },
-		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-			return planExtensions, cobra.ShellCompDirectiveFilterFileExt
-		},
 	}
 	if onlyDiff {
 		c.Use, c.Short, c.Long = "diff FILE...", "Show what an apply of plans files would change", diffLong
@@ -91,28 +87,14 @@ func newPlanApplyCommand(onlyDiff bool) *cobra.Command {
 	c.Flags().StringSliceVar(&f.prune, "prune", nil, "remove from the server what the files do not have: in every "+
 		"section, or in `SECTIONS`, such as --prune=plans,tenants")
 	c.Flags().Lookup("prune").NoOptDefVal = pruneAll
-	complete := func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-		return sectionNames(), cobra.ShellCompDirectiveNoFileComp
-	}
-	if err := c.RegisterFlagCompletionFunc("prune", complete); err != nil {
-		panic(err) // the flag is not defined: a mistake in this package
-	}
 	return c
 }
 
 // pruneAll is the value of --prune if no section is given.
 const pruneAll = "all"
 
-func sectionNames() []string {
-	var names []string
-	for _, s := range client.Sections() {
-		names = append(names, string(s))
-	}
-	return names
-}
-
 // sections returns the sections that --prune names.
-func (f *applyFlags) sections(c *cobra.Command) ([]client.Section, error) {
+func (f *applyFlags) sections() ([]client.Section, error) {
 	var out []client.Section
 	for _, name := range f.prune {
 		switch s := client.Section(name); {
@@ -121,9 +103,11 @@ func (f *applyFlags) sections(c *cobra.Command) ([]client.Section, error) {
 		case slices.Contains(client.Sections(), s):
 			out = append(out, s)
 		default:
-			all := strings.Join(sectionNames(), ", ")
-			return nil, &usageError{c.CommandPath(),
-				fmt.Errorf("--prune=%s: want %s, or all; put a space before FILE", name, all)}
+			var all []string
+			for _, s := range client.Sections() {
+				all = append(all, string(s))
+			}
+			return nil, usagef("--prune=%s: want %s, or all; put a space before FILE", name, strings.Join(all, ", "))
 		}
 	}
 	return out, nil
@@ -141,7 +125,7 @@ type applied struct {
 var errDiffers = errors.New("the files differ from the server")
 
 func (f *applyFlags) run(c *cobra.Command, files []string) error {
-	prune, err := f.sections(c)
+	prune, err := f.sections()
 	if err != nil {
 		return err
 	}
@@ -232,9 +216,7 @@ func (f *applyFlags) confirm(c *cobra.Command, diff *client.Diff) error {
 	}
 	refused := call.Refuse(call.Confirm, "the apply would remove or weaken something, or reset "+
 		"counters: add --yes to confirm; nothing was written")
-	if refused.Problems = lines; len(lines) > mostShown {
-		refused.Problems = append(lines[:mostShown:mostShown], fmt.Sprintf("and %d more", len(lines)-mostShown))
-	}
+	refused.Problems = firstOf(lines)
 	return f.failed(c, refused)
 }
 
@@ -275,10 +257,7 @@ func outcomes(result *client.Result, state client.State) string {
 			names = append(names, documentName(d.Kind, d.ID))
 		}
 	}
-	if more := len(names) - mostShown; more > 0 {
-		names = append(names[:mostShown], fmt.Sprintf("and %d more (--json lists all)", more))
-	}
-	return strings.Join(names, ", ")
+	return strings.Join(firstOf(names), ", ")
 }
 
 // end prints the outcome.
@@ -314,6 +293,14 @@ func outcomeText(out *applied) string {
 // mostShown is the most documents, and the most warnings, of a diff that are listed.
 const mostShown = 100
 
+// firstOf returns the first mostShown lines, and then one that counts the others.
+func firstOf(lines []string) []string {
+	if more := len(lines) - mostShown; more > 0 {
+		return append(lines[:mostShown:mostShown], fmt.Sprintf("and %d more (--json lists all)", more))
+	}
+	return lines
+}
+
 // documentName names a document in messages.
 func documentName(kind plan.Kind, id string) string {
 	if kind == plan.KindSettings {
@@ -333,18 +320,10 @@ func writeDiff(w io.Writer, d *client.Diff) error {
 	if more := len(d.Edits) - mostShown; more > 0 {
 		fmt.Fprintf(&b, "… and %d more\n", more)
 	}
-	for i, line := range warnings(d) {
-		if i == mostShown {
-			fmt.Fprintf(&b, "! and %d more\n", len(warnings(d))-mostShown)
-			break
-		}
+	for _, line := range firstOf(warnings(d)) {
 		fmt.Fprintf(&b, "! %s\n", shown(line))
 	}
-	for i, line := range d.Damaged {
-		if i == mostShown {
-			fmt.Fprintf(&b, "? and %d more that cannot be read\n", len(d.Damaged)-mostShown)
-			break
-		}
+	for _, line := range firstOf(d.Damaged) {
 		fmt.Fprintf(&b, "? left alone: %s\n", shown(line))
 	}
 	fmt.Fprintf(&b, "%d to create, %d to change, %d to delete, %d unchanged\n",
@@ -360,15 +339,8 @@ func writeDiff(w io.Writer, d *client.Diff) error {
 func writeEdit(b *strings.Builder, e *client.Edit) {
 	sign := map[client.Action]string{client.Create: "+", client.Change: "~", client.Delete: "-"}
 	fmt.Fprintf(b, "%s %s\n", sign[e.Action], documentName(e.Kind, e.ID))
-	removed := removedLimits(e.Fields)
 	for _, f := range e.Fields {
-		limit, _, _ := strings.Cut(f.Path, "].")
-		switch {
-		case !removed[limit]:
-			fmt.Fprintf(b, "    %s: %s → %s\n", shown(f.Path), orNone(f.Before), orNone(f.After))
-		case f.Path == limit+"].id":
-			fmt.Fprintf(b, "    %s] is removed\n", shown(limit))
-		}
+		b.WriteString("    " + fieldText(f) + "\n")
 	}
 	if e.Was == nil {
 		return
@@ -380,19 +352,6 @@ func writeEdit(b *strings.Builder, e *client.Edit) {
 		e.Was.ChangedAt.Sub(o.ChangedAt) > time.Minute) {
 		fmt.Fprintf(b, "    overrides, boosts, cells and plan were last changed %s\n", authorText(o))
 	}
-}
-
-// removedLimits returns which limits an edit removes as a whole, by the beginnings of their fields' paths, such as
-// "limits[burst". writeEdit prints one line for such a limit instead of one for each of its fields.
-func removedLimits(fields []audit.Field) map[string]bool {
-	removed := map[string]bool{}
-	for _, f := range fields {
-		limit, isID := strings.CutSuffix(f.Path, "].id")
-		if isID && f.After == "" && (strings.HasPrefix(limit, "limits[") || strings.HasPrefix(limit, "ipLimits[")) {
-			removed[limit] = true
-		}
-	}
-	return removed
 }
 
 func authorText(a *client.Author) string {
@@ -416,13 +375,6 @@ func stayText(d *client.Diff) string {
 		parts = append(parts, fmt.Sprintf("%d %s", n, name))
 	}
 	return strings.Join(parts, ", ")
-}
-
-func orNone(value string) string {
-	if value == "" {
-		return "none"
-	}
-	return shown(value)
 }
 
 func newPlanListCommand() *cobra.Command {

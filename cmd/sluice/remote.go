@@ -76,7 +76,7 @@ func (r *remote) at(c *cobra.Command, endpoint string) (*client.Client, error) {
 	if text := os.Getenv("SLUICE_SIGN"); text != "" && !c.Flags().Changed("sign") {
 		var err error
 		if signs, err = strconv.ParseBool(text); err != nil {
-			return nil, &usageError{c.CommandPath(), fmt.Errorf("SLUICE_SIGN is %.20q; want true or false", text)}
+			return nil, usagef("SLUICE_SIGN is %.20q; want true or false", text)
 		}
 	}
 	var made *client.Client
@@ -87,7 +87,7 @@ func (r *remote) at(c *cobra.Command, endpoint string) (*client.Client, error) {
 		made, err = client.New(endpoint, (&signer{region: r.region}).sign)
 	}
 	if err != nil {
-		return nil, &usageError{c.CommandPath(), err}
+		return nil, usage(err)
 	}
 	return made, nil
 }
@@ -102,10 +102,10 @@ func (r *remote) why(c *cobra.Command) error {
 		r.reason = line
 	}
 	if r.reason == "" {
-		return &usageError{c.CommandPath(), errors.New("--reason is missing: say why you make the change")}
+		return usagef("--reason is missing: say why you make the change")
 	}
 	if err := events.CheckText(r.reason); err != nil {
-		return &usageError{c.CommandPath(), fmt.Errorf("--reason: %w", err)}
+		return usagef("--reason: %w", err)
 	}
 	return nil
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
 	"os"
 	"os/signal"
@@ -14,14 +13,12 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 	"golang.org/x/net/http/httpguts"
 
 	"github.com/sluicelimits/sluice/authorizer"
 	"github.com/sluicelimits/sluice/internal/configfile"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/limiter/metrics"
-	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
 	"github.com/sluicelimits/sluice/internal/request/loopback"
 	"github.com/sluicelimits/sluice/internal/server"
 	"github.com/sluicelimits/sluice/internal/server/envoyconfig"
@@ -33,8 +30,9 @@ import (
 const certificatesEvery = time.Minute
 
 type serveOptions struct {
+	planFlags
+
 	configs              []string
-	plans, pepperFiles   []string
 	configTable, cell    string
 	homes                []string
 	homeDeadline         time.Duration
@@ -80,24 +78,15 @@ Without TLS, anybody who can connect to the ports can spend the units of any des
 service listens by default on this machine's loopback address only. See docs/envoy.md.`,
 		Example: "  sluice serve --config limits.yaml\n" +
 			"  sluice serve --config /etc/sluice/limits --grpc :8081 --http :8080 --redis redis.internal:6379",
-		Args: usageArgs(flagsOnly),
+		Args: flagsOnly,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := o.check(); err != nil {
-				return &usageError{c.CommandPath(), err}
+				return usage(err)
 			}
 			return o.run(c.Context(), c.ErrOrStderr())
 		},
 	}
-	o.flags(c.Flags())
-	_ = c.MarkFlagFilename("config", "yaml", "yml") // fails only for a flag that does not exist
-	_ = c.MarkFlagFilename("plans", planExtensions...)
-	for flag, words := range map[string][]string{
-		"log-level": {"debug", "info", "warn", "error"}, "log-format": {"text", "json"},
-		"headers": {"exact", "plain", "both", "none"},
-	} {
-		// fails only for a flag that does not exist
-		_ = c.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp))
-	}
+	o.flags(c)
 	return c
 }
 
@@ -106,16 +95,15 @@ func flagsOnly(_ *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
 	}
-	return fmt.Errorf("%q is not a flag: sluice serve takes flags only. For a configuration file, say --config %s",
-		args[0], args[0])
+	return usagef("%q is not a flag: sluice serve takes flags only. For a configuration file, say --config %[1]s",
+		args[0])
 }
 
-func (o *serveOptions) flags(f *pflag.FlagSet) {
+func (o *serveOptions) flags(c *cobra.Command) {
+	f := c.Flags()
 	f.StringArrayVar(&o.configs, "config", nil,
 		"configuration `FILE`, or a folder, with all files in it and below; may be repeated")
-	f.StringArrayVar(&o.plans, "plans", nil, "plans `FILE`, for configuration files with a mapping; may be repeated")
-	f.StringArrayVar(&o.pepperFiles, "pepper", nil,
-		"pepper of API keys in the plans, as `ID=FILE`; may be repeated (\"dev\" is built in)")
+	o.planFlags.flags(f, "plans `FILE`, for configuration files with a mapping; may be repeated")
 	f.StringVar(&o.configTable, "config-table", "",
 		"instead of --plans: follow the config `TABLE` of a cell, in the DynamoDB of --dynamodb (default: of AWS)")
 	f.StringVar(&o.cell, "cell", "", "admit the share of each limit that cell `NAME` has in --config-table "+
@@ -124,7 +112,7 @@ func (o *serveOptions) flags(f *pflag.FlagSet) {
 		"--cell is the only one: admit the whole limit as long as the table has no shares")
 	f.StringArrayVar(&o.homes, "home", nil, "counters table of another cell, as `CELL=TABLE` (name or ARN): limits "+
 		"that it keeps are leased from there; may be repeated")
-	durationFlag(f, &o.homeDeadline, "home-deadline", 500*time.Millisecond,
+	durationFlag(f, &o.homeDeadline, "home-deadline", 500*time.Millisecond, time.Millisecond,
 		"time limit for a call of --home: three times the way there and back, for a new connection")
 	f.StringVar(&o.killSwitch, "kill-switch", "", "follow the kill switch of a cell, whose `IDS` in AWS AppConfig are "+
 		"APPLICATION/ENVIRONMENT/PROFILE: it says whether plans deny; other descriptors ignore it")
@@ -135,9 +123,9 @@ func (o *serveOptions) flags(f *pflag.FlagSet) {
 	f.BoolVar(&o.shadow, "shadow-mode", false, "deny nothing: the overall code is always OK (SHADOW_MODE)")
 	f.BoolVar(&o.quota, "quota-mode", false, "treat every limit as one with quota_mode (QUOTA_MODE)")
 	f.BoolVar(&o.metadata, "dynamic-metadata", false, "add dynamic metadata to answers (RESPONSE_DYNAMIC_METADATA)")
-	f.StringVar(&o.headers, "headers", "exact",
+	wordFlag(c, &o.headers, "headers", "exact",
 		"response headers, `WHICH` is exact (RateLimit, RateLimit-Policy, Retry-After), "+
-			"plain (LIMIT_RESPONSE_HEADERS_ENABLED), both or none")
+			"plain (LIMIT_RESPONSE_HEADERS_ENABLED), both or none", "exact", "plain", "both", "none")
 	f.StringVar(&o.names.Limit, "header-limit", "RateLimit-Limit",
 		"`NAME` of the plain header with the limit (LIMIT_LIMIT_HEADER)")
 	f.StringVar(&o.names.Remaining, "header-remaining", "RateLimit-Remaining",
@@ -146,9 +134,11 @@ func (o *serveOptions) flags(f *pflag.FlagSet) {
 		"`NAME` of the plain header with the time until the reset (LIMIT_RESET_HEADER)")
 	f.Float32Var(&o.nearLimit, "near-limit-ratio", 0.8,
 		"count a hit as near_limit if more than this `SHARE` of the limit is used (NEAR_LIMIT_RATIO)")
-	f.IntVar(&o.maxStats, "max-stats", 10_000, "keep at most `N` statistics whose names contain values of requests")
-	f.IntVar(&o.ipv6Prefix, "ipv6-prefix", 64, "count the IPv6 addresses of a network of `BITS` as one in "+
-		"remote_address; 128: each by itself, as envoyproxy/ratelimit does. Plans have a setting of their own")
+	numberFlag(f, &o.maxStats, "max-stats", 10_000, 1, 1_000_000,
+		"keep at most `N` statistics whose names contain values of requests")
+	numberFlag(f, &o.ipv6Prefix, "ipv6-prefix", 64, 1, 128,
+		"count the IPv6 addresses of a network of `BITS` as one in "+
+			"remote_address; 128: each by itself, as envoyproxy/ratelimit does. Plans have a setting of their own")
 	f.StringVar(&o.grpc, "grpc", "127.0.0.1:8081", "`ADDRESS` of the gRPC server, or unix:PATH; empty: no gRPC server")
 	f.StringVar(&o.http, "http", "127.0.0.1:8080",
 		"`ADDRESS` of /json, /healthcheck and /v1; empty: no HTTP server")
@@ -161,21 +151,22 @@ func (o *serveOptions) flags(f *pflag.FlagSet) {
 		"of one of them")
 	f.StringVar(&o.clientSAN, "tls-client-san", "", "admit only clients whose certificate has this `NAME`, a DNS name "+
 		"or an IP address, as a subject alternative name")
-	f.IntVar(&o.maxConnections, "max-connections", server.DefaultMaxConnections,
+	numberFlag(f, &o.maxConnections, "max-connections", server.DefaultMaxConnections, 1, 1_000_000,
 		"accept at most `N` connections for each server")
-	f.IntVar(&o.maxMessage, "max-message", server.DefaultMaxMessage,
+	numberFlag(f, &o.maxMessage, "max-message", server.DefaultMaxMessage, 1024, 4<<20,
 		"refuse requests of more than `BYTES`; a /v1/check-batch of many calls needs more")
-	durationFlag(f, &o.maxAge, "max-connection-age", 0,
+	durationFlag(f, &o.maxAge, "max-connection-age", 0, 0,
 		"end a connection after `TIME`, so that clients find new servers; 0: never, or after "+
 			server.MutualTLSMaxAge.String()+" with --tls-client-ca")
-	durationFlag(f, &o.drain, "drain", 0, "at the end, answer health checks with unhealthy for `TIME` before service "+
-		"stops")
-	durationFlag(f, &o.grace, "grace", server.DefaultGrace, "at the end, wait up to `TIME` for requests in flight")
+	durationFlag(f, &o.drain, "drain", 0, 0,
+		"at the end, answer health checks with unhealthy for `TIME` before service "+
+			"stops")
+	durationFlag(f, &o.grace, "grace", server.DefaultGrace, time.Millisecond,
+		"at the end, wait up to `TIME` for requests in flight")
 	o.otlp.flags(f)
-	f.Int64Var(&o.storeMB, "store-mb", memory.DefaultMaxBytes>>20,
-		"most memory for counters that are kept in memory, in `MiB`")
-	f.StringVar(&o.logLevel, "log-level", "info", "`LEVEL` is debug, info, warn or error")
-	f.StringVar(&o.logFormat, "log-format", "text", "`FORMAT` is text or json")
+	storeSizeFlag(f, &o.storeMB)
+	logLevelFlag(c, &o.logLevel)
+	wordFlag(c, &o.logFormat, "log-format", "text", "`FORMAT` is text or json", "text", "json")
 	o.stores.flags(f, serveRedisDeadline)
 	o.stores.serveFlags(f)
 	f.BoolVar(&o.startWithoutStore, "start-without-store", false, "decide before the store has answered for the first "+
@@ -184,19 +175,13 @@ func (o *serveOptions) flags(f *pflag.FlagSet) {
 
 // check checks the flags without opening anything. Its errors are usage errors.
 func (o *serveOptions) check() error {
-	var level slog.Level
-	which := map[string][2]bool{"exact": {true, false}, "plain": {false, true}, "both": {true, true}, "none": {}}
-	exactPlain, known := which[o.headers]
-	o.names.Exact, o.names.Plain = exactPlain[0], exactPlain[1]
+	o.names.Exact = o.headers == "exact" || o.headers == "both"
+	o.names.Plain = o.headers == "plain" || o.headers == "both"
 	switch {
 	case len(o.configs) == 0:
 		return o.noConfig()
-	case !known:
-		return fmt.Errorf("--headers %q is not exact, plain, both or none", o.headers)
-	case level.UnmarshalText([]byte(o.logLevel)) != nil:
-		return fmt.Errorf("--log-level %q is not debug, info, warn or error", o.logLevel)
-	case o.logFormat != "text" && o.logFormat != "json":
-		return fmt.Errorf("--log-format %q is not text or json", o.logFormat)
+	case !(o.nearLimit >= 0 && o.nearLimit <= 1):
+		return fmt.Errorf("--near-limit-ratio %v is outside 0..1", o.nearLimit)
 	case (o.cert == "") != (o.key == ""):
 		return errors.New("--tls-cert and --tls-key need each other")
 	case o.clientCA != "" && o.cert == "":
@@ -208,7 +193,7 @@ func (o *serveOptions) check() error {
 	case o.startWithoutStore && o.stores.redis == "" && o.stores.dynamodb == "":
 		return errors.New("--start-without-store has no use without --redis or --dynamodb")
 	}
-	return errors.Join(o.checkAddresses(), o.checkHeaders(), o.checkNumbers(), o.checkFiles(), o.stores.check())
+	return errors.Join(o.checkAddresses(), o.checkHeaders(), o.checkFiles(), o.stores.check())
 }
 
 // checkHeaders checks the names of headers, which Envoy passes on to clients.
@@ -257,26 +242,6 @@ func (o *serveOptions) checkAddresses() error {
 	return errors.Join(errs...)
 }
 
-func (o *serveOptions) checkNumbers() error {
-	switch {
-	case !(o.nearLimit >= 0 && o.nearLimit <= 1):
-		return fmt.Errorf("--near-limit-ratio %v is outside 0..1", o.nearLimit)
-	case o.ipv6Prefix < 1 || o.ipv6Prefix > 128:
-		return fmt.Errorf("--ipv6-prefix %d is outside 1..128", o.ipv6Prefix)
-	case o.maxStats < 1 || o.maxStats > 1_000_000:
-		return fmt.Errorf("--max-stats %d is outside 1..1000000", o.maxStats)
-	case o.maxConnections < 1:
-		return fmt.Errorf("--max-connections %d is below 1", o.maxConnections)
-	case o.maxMessage < 1024 || o.maxMessage > 4<<20:
-		return fmt.Errorf("--max-message %d is outside 1024..%d", o.maxMessage, 4<<20)
-	case o.maxAge < 0 || o.drain < 0 || o.grace <= 0:
-		return errors.New("want --max-connection-age and --drain at 0 or above, and --grace above 0")
-	case o.storeMB < 1 || o.storeMB > 1<<20:
-		return fmt.Errorf("--store-mb %d is outside 1..%d", o.storeMB, 1<<20)
-	}
-	return o.otlp.check()
-}
-
 func (o *serveOptions) checkFiles() error {
 	switch {
 	case o.configTable != "" && len(o.plans) > 0:
@@ -288,34 +253,12 @@ func (o *serveOptions) checkFiles() error {
 	case o.configTable != "" && len(o.pepperFiles) > 0:
 		return errors.New("--pepper has no use with --config-table: no API keys are read from it")
 	}
-	if err := errors.Join(o.checkHomes(), o.checkKillSwitch()); err != nil {
-		return err
-	}
-	for _, text := range o.pepperFiles {
-		if _, err := parsePepper(text); err != nil {
-			return err
-		}
-	}
-	for _, p := range o.plans {
-		if p == "" || p == "-" {
-			return fmt.Errorf("--plans %q: want the name of a file, which is watched for changes", p)
-		}
-	}
-	return nil
-}
-
-func (o *serveOptions) logger(to io.Writer) *slog.Logger {
-	var level slog.Level
-	_ = level.UnmarshalText([]byte(o.logLevel)) // check has checked the text
-	if o.logFormat == "json" {
-		return slog.New(slog.NewJSONHandler(to, &slog.HandlerOptions{Level: level}))
-	}
-	return slog.New(slog.NewTextHandler(to, &slog.HandlerOptions{Level: level}))
+	return errors.Join(o.checkHomes(), o.checkKillSwitch())
 }
 
 // run serves until the context ends and the requests in flight are done.
 func (o *serveOptions) run(ctx context.Context, stderr io.Writer) error {
-	log := o.logger(stderr)
+	log := logger(stderr, o.logLevel, o.logFormat)
 	o.warnOfPeerVariables(log)
 	told := new(server.Metrics)
 	ctx, end := context.WithCancelCause(ctx)

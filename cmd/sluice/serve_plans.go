@@ -21,7 +21,6 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/refresh"
 	"github.com/sluicelimits/sluice/internal/limiter/resilience"
 	"github.com/sluicelimits/sluice/internal/limiter/store/dynamodb"
-	"github.com/sluicelimits/sluice/internal/request/identity"
 	"github.com/sluicelimits/sluice/internal/server/limits"
 )
 
@@ -107,9 +106,6 @@ func (o *serveOptions) checkHomes() error {
 		}
 		seen[cell] = true
 	}
-	if o.homeDeadline <= 0 {
-		return fmt.Errorf("--home-deadline %s must be above 0", o.homeDeadline)
-	}
 	return nil
 }
 
@@ -172,15 +168,9 @@ func (o *serveOptions) openKillSwitch(ctx context.Context, log *slog.Logger) (*k
 }
 
 func (o *serveOptions) openPlansFiles(c *counters, log *slog.Logger) (*planfile.Plans, error) {
-	peppers := map[string][]byte{identity.DevPepperID: identity.DevPepper()}
-	for _, text := range o.pepperFiles {
-		p, err := parsePepper(text)
-		if err != nil {
-			return nil, err
-		}
-		if peppers[p.id], err = p.read(); err != nil {
-			return nil, err
-		}
+	peppers, err := o.peppers()
+	if err != nil {
+		return nil, err
 	}
 	return planfile.Open(planfile.Config{Files: o.plans, Peppers: peppers, Store: c.Tenants, Log: log})
 }

@@ -203,8 +203,8 @@ func TestServeConfigTableAway(t *testing.T) {
 		"--home us-1=t":                           "--home has no use without --cell",
 		"--config-table t --cell c --home us-1":   "is not CELL=TABLE",
 		"--config-table t --cell c --home us-1=t": "no use without --dynamodb",
-		"--config-table t --cell c --dynamodb aws --home u=t --home u=v":         `names cell "u" twice`,
-		"--config-table t --cell c --dynamodb aws --home u=t --home-deadline 0s": "must be above 0",
+		"--config-table t --cell c --dynamodb aws --home u=t --home u=v": `names cell "u" twice`,
+		"--home-deadline 0s":          `"--home-deadline" flag: want 1ms or more`,
 		"--kill-switch a/b/c":         "--kill-switch has no use without --config-table or --plans",
 		"--plans p --kill-switch a/b": "is not APPLICATION/ENVIRONMENT/PROFILE",
 	} {

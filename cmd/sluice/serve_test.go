@@ -406,7 +406,7 @@ func TestServeCountDeniedRedisAway(t *testing.T) {
 func TestServeUsage(t *testing.T) {
 	for _, c := range []struct{ args, want string }{
 		{"", "--config is missing"},
-		{"--config x --headers all", `--headers "all" is not exact, plain, both or none`},
+		{"--config x --headers all", `invalid argument "all" for "--headers" flag: want exact, plain, both or none`},
 		{"--config x --tls-cert y", "--tls-cert and --tls-key need each other"},
 		{"--config x --tls-client-ca y", "--tls-client-ca needs --tls-cert"},
 		{"--config x --tls-cert y --tls-key z --tls-client-san a", "--tls-client-san needs --tls-client-ca"},
@@ -419,14 +419,15 @@ func TestServeUsage(t *testing.T) {
 		{"--config x --near-limit-ratio NaN", "outside 0..1"},
 		{"--config x --header-limit X-L:", `--header-limit "X-L:" is not the name of a header`},
 		{"--config x --header-reset X(Reset)", `--header-reset "X(Reset)" is not the name of a header`},
-		{"--config x --grace 0s", "and --grace above 0"},
+		{"--config x --grace 0s", `invalid argument "0s" for "--grace" flag: want 1ms or more`},
 		{"--config x --redis-tls", "have no use without --redis"},
 		{"--config x --redis a:1,b:2", "--redis-cluster"},
 		{"--config x --redis a", "--redis is not HOST:PORT"},
 		{"--config x --redis a:1 --redis-password-file y", "would travel in plain text"},
 		{"--config x --redis 127.0.0.1:1 --redis-user y", "--redis-user needs --redis-password-file"},
 		{"--config x --redis a:1 --redis-ca y", "--redis-ca needs --redis-tls"},
-		{"--config x --log-format xml", `--log-format "xml" is not text or json`},
+		{"--config x --log-format xml", `invalid argument "xml" for "--log-format" flag: want text or json`},
+		{"--config x --max-stats 0", `invalid argument "0" for "--max-stats" flag: want a number within 1..1000000`},
 	} {
 		got := sluice(t, "", append([]string{"serve"}, strings.Fields(c.args)...)...)
 		if got.code != exitUsage || !strings.Contains(got.stderr, c.want) {

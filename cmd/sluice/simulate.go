@@ -50,10 +50,7 @@ func newSimulateCommand() *cobra.Command {
 		Long:    simulateLong,
 		Example: simulateExample,
 		Args:    cobra.ArbitraryArgs,
-		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-			return nil, cobra.ShellCompDirectiveDefault // logs may have any extension
-		},
-		RunE: func(c *cobra.Command, more []string) error { return f.run(c, more) },
+		RunE:    func(c *cobra.Command, more []string) error { return f.run(c, more) },
 	}
 	flags := c.Flags()
 	flags.StringArrayVar(&f.plans, "plans", nil, "plans `FILE`; may be repeated: all files are one configuration")
@@ -62,13 +59,9 @@ func newSimulateCommand() *cobra.Command {
 	flags.StringVar(&f.tenantFrom, "tenant-from", "", "where the tenant of a line is found: `HOW` is listed above")
 	flags.StringVar(&f.defaultPlan, "default-plan", "", "`PLAN` of tenants that the plans file does not name")
 	flags.BoolVar(&f.json, "json", false, "write the report to standard output as JSON")
-	flags.IntVar(&f.top, "top", 20, "list up to `N` tenants, and as many addresses")
-	flags.Int64Var(&f.counterMiB, "counter-memory", simulate.DefaultStoreBytes>>20,
+	numberFlag(flags, &f.top, "top", 20, 1, 100_000, "list up to `N` tenants, and as many addresses")
+	numberFlag(flags, &f.counterMiB, "counter-memory", simulate.DefaultStoreBytes>>20, 1, 1<<20,
 		"most memory for counters, in `MIB`")
-	_ = c.MarkFlagFilename("plans", "yaml", "yml", "json") // fails only for a flag that does not exist
-	_ = c.RegisterFlagCompletionFunc("tenant-from", cobra.FixedCompletions(
-		[]string{"user", "address", "path:", "target:", "fixed:", "none"},
-		cobra.ShellCompDirectiveNoFileComp|cobra.ShellCompDirectiveNoSpace))
 	return c
 }
 
@@ -76,7 +69,7 @@ func (f *simulateFlags) run(c *cobra.Command, args []string) error {
 	f.logs = append(f.logs, args...)
 	o, err := f.options()
 	if err != nil {
-		return &usageError{c.CommandPath(), err}
+		return usage(err)
 	}
 	if o.Config, err = loadPlans(c, f.plans); err != nil {
 		return inFilesOf("--plans", err)
@@ -86,7 +79,7 @@ func (f *simulateFlags) run(c *cobra.Command, args []string) error {
 	case c.Context().Err() != nil:
 		return errors.New("interrupted")
 	case errors.Is(err, simulate.ErrUnknownPlan), errors.Is(err, simulate.ErrUnknownTenant):
-		return &usageError{c.CommandPath(), err}
+		return usage(err)
 	case err != nil:
 		return err
 	}
@@ -116,10 +109,6 @@ func (f *simulateFlags) options() (simulate.Options, error) {
 		return o, errors.New("--plans is missing: name the file with the limits to try")
 	case len(f.logs) == 0:
 		return o, errors.New("--log is missing: name the access log to replay")
-	case f.top < 1 || f.top > 100_000:
-		return o, fmt.Errorf("--top %d is outside 1..100000", f.top)
-	case f.counterMiB < 1 || f.counterMiB > 1<<20:
-		return o, fmt.Errorf("--counter-memory %d is outside 1..%d", f.counterMiB, 1<<20)
 	}
 	if f.tenantFrom != "" {
 		from, err := simulate.ParseTenantFrom(f.tenantFrom)

@@ -65,18 +65,19 @@ func (o *storeOptions) flags(f *pflag.FlagSet, redisDeadline time.Duration) {
 		"redis[s]://USER:PASSWORD@HOST:PORT/DATABASE, so that several processes share each limit")
 	f.StringVar(&o.redisNamespace, "redis-namespace", "",
 		"`TEXT` that begins the names of the counters, so that several programs can use one Redis")
-	durationFlag(f, &o.redisDeadline, "redis-deadline", redisDeadline,
+	durationFlag(f, &o.redisDeadline, "redis-deadline", redisDeadline, time.Millisecond,
 		"longest `TIME` that a decision waits for Redis")
 	f.StringVar(&o.dynamodb, "dynamodb", "", "keep counters in DynamoDB: `aws`, or the URL of DynamoDB Local; "+
 		"beside --redis: quotas only")
-	durationFlag(f, &o.dynamodbDeadline, "dynamodb-deadline", time.Second,
+	durationFlag(f, &o.dynamodbDeadline, "dynamodb-deadline", time.Second, time.Millisecond,
 		"longest `TIME` that a decision waits for DynamoDB (in a deployment: "+dynamodb.DefaultTimeout.String()+")")
 	f.StringVar(&o.table, "dynamodb-table", "sluice-dev", "`TABLE` for --dynamodb, which is created in DynamoDB Local "+
 		"if it does not exist")
 	f.BoolVar(&o.leases, "leases", true, "decide from units leased from a shared store, without a call for each "+
 		"request")
-	f.IntVar(&o.maxInstances, "max-instances", 1, "at most `N` processes share the store: while it does not answer "+
-		"and the instance count is not known, each admits 1/N of a limit")
+	numberFlag(f, &o.maxInstances, "max-instances", 1, 1, 1_000_000,
+		"at most `N` processes share the store: while it does not answer "+
+			"and the instance count is not known, each admits 1/N of a limit")
 	f.StringVar(&o.addressKey, "address-key", "", "`FILE` with the key that names addresses where they are counted, "+
 		"32 bytes or more (default: a random key, which a shared store keeps)")
 }
@@ -100,8 +101,6 @@ const maxNamespaceBytes = 64 // the store refuses longer ones, too
 // values of --redis and --dynamodb, which may have a password in them.
 func (o *storeOptions) check() error {
 	switch n := len(o.redisNamespace); {
-	case o.maxInstances < 1:
-		return fmt.Errorf("--max-instances %d is below 1", o.maxInstances)
 	case strings.Contains(o.dynamodb, "@"):
 		return errors.New("--dynamodb takes no user and no password: give aws, or a URL such as http://127.0.0.1:8000")
 	case o.redisNamespace != "" && o.redis == "":

@@ -151,9 +151,6 @@ func newBoostAddCommand() *cobra.Command {
 			if r.Until.IsZero() == (lasts == 0) {
 				return errors.New("give either --for or --until")
 			}
-			if lasts < 0 {
-				return fmt.Errorf("--for %s is negative", lasts)
-			}
 			if lasts > 0 {
 				r.Until = time.Now().Add(lasts).Truncate(time.Second)
 			}
@@ -163,7 +160,7 @@ func newBoostAddCommand() *cobra.Command {
 	flags := c.Flags()
 	flags.StringVar(&factor, "factor", "2", "multiply the limit by `FACTOR`: above 1 and at most 100, with up to "+
 		"three digits after the point")
-	durationFlag(flags, &lasts, "for", 0, "end the boost after `DURATION`, such as 48h or 2d")
+	durationFlag(flags, &lasts, "for", 0, 0, "end the boost after `DURATION`, such as 48h or 2d")
 	timeFlag(flags, &r.Until, "until", "end the boost at `TIME`, such as 2026-12-24T00:00:00Z")
 	timeFlag(flags, &from, "from", "begin the boost at `TIME` (default: now)")
 	return c

@@ -73,8 +73,8 @@ func run(ctx context.Context, out io.Writer) error {
 	}, " "))
 	fmt.Fprintf(out, "    %s tenant set acme --override '{ id: burst, rate: 40, burst: 40 }' --reason 'more for "+
 		"acme'\n", s.Command())
-	fmt.Fprintf(out, "    %s audit verify --archive s3://%s --tables sluice- --aws-endpoint %s\n\nCtrl-C ends it.\n",
-		s.Command(), s.Bucket(), os.Getenv("SLUICE_LOCALSTACK"))
+	fmt.Fprintf(out, "    AWS_ENDPOINT_URL=%s %s audit verify --archive s3://%s --tables sluice-\n\nCtrl-C ends it.\n",
+		os.Getenv("SLUICE_LOCALSTACK"), s.Command(), s.Bucket())
 	<-ctx.Done()
 	return ctx.Err()
 }

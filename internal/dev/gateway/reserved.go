@@ -1,7 +1,6 @@
 package gateway
 
 import (
-	"fmt"
 	"net/http"
 	"strings"
 
@@ -22,19 +21,6 @@ const (
 	All                      // everybody
 	Off                      // nobody
 )
-
-// ParseAudience parses "loopback", "all" or "off".
-func ParseAudience(s string) (Audience, error) {
-	switch s {
-	case "loopback":
-		return Loopback, nil
-	case "all":
-		return All, nil
-	case "off":
-		return Off, nil
-	}
-	return Off, fmt.Errorf("%q is not loopback, all or off", s)
-}
 
 func reserved(path string) bool {
 	return strings.HasPrefix(path, reservedPrefix) || path == strings.TrimSuffix(reservedPrefix, "/")
