@@ -7,10 +7,8 @@ import "github.com/sluicelimits/sluice/internal/limiter/limit"
 // an entry to algorithms and a branch to both scripts. The comments above the branches say what a branch gets and must
 // set.
 type algorithm struct {
-	width int // how many doubles the state of a record has: 2 or 3
-
 	// inSet says that the charged units are entries of a sorted set, and that the record in the pack has only their
-	// sum. A request with such an algorithm has no generated script.
+	// sum.
 	inSet bool
 
 	// hasMarks says that the pack may have marks for the counter: records of what was refunded, what is leased, and
@@ -29,14 +27,6 @@ type algorithm struct {
 	// If nil, these are the correction as requested, and 0.
 	correction func(q *query, t *limit.Tier, ask *limit.LeaseRequest) (correction, offset int64)
 
-	// shapeParams names the numbers that a generated script gets, addShapeNumbers writes them, and shapeLua is the Lua
-	// code that evaluates the counter by them (see generateShapeScript). In shapeLua, # stands for the number of the
-	// tier. a, u and m are the state (m only if it has three numbers), b, v and w the state after the charge, and f is
-	// the time from which that state equals an unused one.
-	shapeParams     []string
-	addShapeNumbers func(q *query, t *limit.Tier, p limit.Params, cost, need int64)
-	shapeLua        string
-
 	// toState returns the core's state for the numbers of a record. The third one is the rate, if the algorithm has one
 	// and the counter was used.
 	toState func(a, b, c int64) limit.State
@@ -50,29 +40,14 @@ type algorithm struct {
 // Redis counts by an algorithm concerns this store and its scripts only.
 var algorithms = [...]algorithm{
 	limit.TokenBucket: {
-		width: 2, hasMarks: true,
-		rateOf: func(t *limit.Tier) int64 { return t.Threshold },
+		hasMarks: true,
+		rateOf:   func(t *limit.Tier) int64 { return t.Threshold },
 		numbers: func(_ *query, _ *limit.Charge, t *limit.Tier, p limit.Params, _, need int64) [7]int64 {
 			return [7]int64{need, p.Num, p.Den, p.Full, p.SlotLength, t.Threshold, p.Period}
 		},
 		correction: func(q *query, t *limit.Tier, ask *limit.LeaseRequest) (int64, int64) {
 			return ask.Correction, t.Params(q.req.Owner).SlotOffset
 		},
-		shapeParams: []string{"need", "num", "full"},
-		addShapeNumbers: func(q *query, _ *limit.Tier, p limit.Params, _, need int64) {
-			q.addNumbers(need, p.Num, p.Full)
-		},
-		shapeLua: `
-if a# > far then return 0 end
-local b#, v# = a#, u#
-if now > b# then
-  v# = v# - (now - b#) * num# -- exact above 0; what is less than 0 is cut to 0
-  b# = now
-end
-if v# < 0 or a# == 0 then v# = 0 end
-v# = v# + need#
-local ok#, f# = v# <= full#, b# + v# / num#
-`,
 		toState: func(a, b, c int64) limit.State {
 			return limit.TokenBucketState{AsOf: a, Missing: b, Rate: c}.State()
 		},
@@ -83,67 +58,19 @@ local ok#, f# = v# <= full#, b# + v# / num#
 		},
 	},
 	limit.FixedWindow: {
-		width: 3, numbers: windowNumbers,
-		shapeParams: []string{"cost", "threshold", "period", "offset"},
-		addShapeNumbers: func(q *query, t *limit.Tier, p limit.Params, cost, _ int64) {
-			q.addNumbers(cost, t.Threshold, p.Period, p.Offset)
-		},
-		shapeLua: `
-if a# > far or u# < 0 or m# < 0 then return 0 end
-local b#, v#, w# = fmod(now - offset#, period#), 0, 0
-if b# < 0 then b# = b# + period# end
-b# = now - b#
-if a# ~= b# and a# > b# - 2 * period# and fmod(b# - a#, period#) ~= 0 then return 0 end -- the limit's align has changed
-if a# >= b# then b#, v#, w# = a#, u#, m# elseif a# >= b# - period# then w# = u# end
-v# = v# + cost#
-local ok#, f# = v# <= threshold#, b# + 2 * period#
-`,
+		numbers: windowNumbers,
 		toState: windowState,
 	},
 	limit.SlidingWindow: {
-		width: 3, numbers: windowNumbers,
-		shapeParams: []string{"cost", "threshold", "period", "offset", "tick", "ticks"},
-		addShapeNumbers: func(q *query, t *limit.Tier, p limit.Params, cost, _ int64) {
-			q.addNumbers(cost, t.Threshold, p.Period, p.Offset, p.Tick, p.Ticks)
-		},
-		shapeLua: `
-if a# > far or u# < 0 or m# < 0 then return 0 end
-local b#, v#, w# = fmod(now - offset#, period#), 0, 0
-if b# < 0 then b# = b# + period# end
-b# = now - b#
-if a# ~= b# and a# > b# - 2 * period# and fmod(b# - a#, period#) ~= 0 then return 0 end -- the limit's align has changed
-if a# >= b# then b#, v#, w# = a#, u#, m# elseif a# >= b# - period# then w# = u# end
-local f# = b# + period# - now
-if f# > period# then f# = period# elseif f# < 0 then f# = 0 end
-local r# = fmod(f#, tick#)
-f# = (f# - r#) / tick# + (r# > 0 and 1 or 0)
-if f# > ticks# then f# = ticks# end
-f# = w# * f#
-r# = fmod(f#, ticks#)
-v# = v# + cost#
-local ok# = (f# - r#) / ticks# + (r# > 0 and 1 or 0) + v# <= threshold#
-f# = b# + 3 * period#
-`,
+		numbers: windowNumbers,
 		toState: windowState,
 	},
 	limit.LeakyBucket: {
-		width:  2,
 		rateOf: func(t *limit.Tier) int64 { return t.Params(limit.Owner{}).Num },
 		numbers: func(_ *query, _ *limit.Charge, _ *limit.Tier, p limit.Params, _, need int64) [7]int64 {
 			return [7]int64{need, p.Num, p.Period}
 		},
-		correction:  leakyCorrection,
-		shapeParams: []string{"need", "num", "period"},
-		addShapeNumbers: func(q *query, _ *limit.Tier, p limit.Params, _, need int64) {
-			q.addNumbers(need, p.Num, p.Period)
-		},
-		shapeLua: `
-if a# > now + period# + 5000000 or need# == 4503599627370496 then return 0 end
-local ok# = a# < now or (a# == now and u# == 0)
-local v# = fmod(need#, num#)
-local b# = now + (need# - v#) / num#
-local f# = b# + 1
-`,
+		correction: leakyCorrection,
 		toState: func(a, b, c int64) limit.State {
 			return limit.LeakyBucketState{NextFree: a, Fraction: b, Num: c}.State()
 		},
@@ -152,32 +79,14 @@ local f# = b# + 1
 		},
 	},
 	limit.Quota: {
-		width: 3,
 		numbers: func(q *query, _ *limit.Charge, t *limit.Tier, _ limit.Params, units, _ int64) [7]int64 {
 			before, start, end, after := calendarEdges(t, q.callerNow)
 			return [7]int64{units, t.Threshold, before, start, end, after}
 		},
-		shapeParams: []string{"cost", "threshold", "before", "start", "stop", "after"},
-		addShapeNumbers: func(q *query, t *limit.Tier, _ limit.Params, cost, _ int64) {
-			before, start, end, after := calendarEdges(t, q.callerNow)
-			q.addNumbers(cost, t.Threshold, before, start, end, after)
-		},
-		shapeLua: `
-if a# > far or u# < 0 or now < before# or now >= after# then return 0 end
-local b#, v#, w# = a#, u#, m#
-if (m# == 0 and u# == 0) or now >= m# then
-  v# = 0
-  if now < start# then b#, w# = before#, start#
-  elseif now < stop# then b#, w# = start#, stop#
-  else b#, w# = stop#, after# end
-end
-v# = v# + cost#
-local ok#, f# = v# <= threshold#, w#
-`,
 		toState: func(a, b, c int64) limit.State { return limit.QuotaState{Start: a, Count: b, End: c}.State() },
 	},
-	limit.SlidingBuckets: {width: 2, inSet: true, numbers: setNumbers},
-	limit.SlidingLog:     {width: 2, inSet: true, numbers: setNumbers},
+	limit.SlidingBuckets: {inSet: true, numbers: setNumbers},
+	limit.SlidingLog:     {inSet: true, numbers: setNumbers},
 }
 
 // algorithmOf returns the entry of a tier's algorithm.

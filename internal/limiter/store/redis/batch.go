@@ -22,8 +22,8 @@ const maxBatch = 64
 // other command is in progress, the caller does not even let other goroutines go first.
 //
 // A command of a batch is sent once, and has a reply or an error of its own. If the connection breaks, each command
-// whose reply has not come fails. Commands that run the same generated script for one key are sent as one command,
-// which runs the script for each key (mergeCommands).
+// whose reply has not come fails. Decisions are sent as one command, which runs decide.lua once for all of them
+// (mergeDecisions).
 //
 // In cluster mode there are no batches: callers would wait for the slowest of the nodes that their commands go to.
 type batcher struct {
@@ -73,49 +73,47 @@ func (b *batcher) process(ctx *timeoutContext, cmd goredis.Cmder) error {
 	}
 	defer close(batch.done) // also after a panic, which net/http recovers from: others must not wait forever
 	ctx.at = batch.deadline
-	commands, merged := mergeCommands(ctx, batch.commands)
+	commands, merged := mergeDecisions(ctx, batch.commands)
 	pipeline := b.client.Pipeline()
 	_ = pipeline.BatchProcess(ctx, commands...) // only stores them
 	_, _ = pipeline.Exec(ctx)                   // each command has its own error
-	for _, m := range merged {
-		m.distribute(ctx, b.client)
+	if merged != nil {
+		merged.distribute(ctx, b.client)
 	}
 	return cmd.Err()
 }
 
-// mergedCommand stands for several commands that run the same script.
+// mergedCommand stands for several commands that run decide.lua.
 type mergedCommand struct {
 	noRetryCmd
 	parts []goredis.Cmder
 }
 
-// mergeCommands returns the commands to send in place of those of a batch, and those among them that stand for several.
-func mergeCommands(ctx *timeoutContext, commands []goredis.Cmder) (send []goredis.Cmder, merged []*mergedCommand) {
-	parts := map[*script][]goredis.Cmder{}
+// mergeDecisions returns the commands to send in place of those of a batch, and the one among them that stands for all
+// decisions, or nil if there are fewer than two.
+func mergeDecisions(ctx *timeoutContext, commands []goredis.Cmder) (send []goredis.Cmder, merged *mergedCommand) {
+	var decisions []goredis.Cmder
 	for _, cmd := range commands {
-		if c, ok := cmd.(noRetryCmd); ok && c.script != nil && c.script.many != nil {
-			parts[c.script] = append(parts[c.script], cmd)
+		if c, ok := cmd.(noRetryCmd); ok && c.script == decideScript() {
+			decisions = append(decisions, cmd)
 		} else {
 			send = append(send, cmd)
 		}
 	}
-	for sc, of := range parts {
-		if len(of) == 1 {
-			send = append(send, of[0])
-			continue
-		}
-		const before = 3 // arguments before the key: the command, the hash and the number of keys
-		args := append(make([]any, 0, before+3*len(of)), "evalsha", sc.many.hash, len(of))
-		for _, cmd := range of {
-			args = append(args, cmd.Args()[before])
-		}
-		for _, cmd := range of {
-			args = append(args, cmd.Args()[before+1:]...)
-		}
-		m := &mergedCommand{noRetryCmd{goredis.NewCmd(ctx, args...), sc.many}, of}
-		send, merged = append(send, m), append(merged, m)
+	if len(decisions) < 2 {
+		return commands, nil
 	}
-	return send, merged
+	const beforeKeys = 3 // the command, the hash and the number of keys
+	args := make([]any, beforeKeys, beforeKeys+3*len(decisions))
+	for _, cmd := range decisions {
+		args = append(args, cmd.Args()[beforeKeys:len(cmd.Args())-1]...)
+	}
+	args[0], args[1], args[2] = "evalsha", decideScript().hash, len(args)-beforeKeys
+	for _, cmd := range decisions {
+		args = append(args, cmd.Args()[len(cmd.Args())-1])
+	}
+	merged = &mergedCommand{noRetryCmd{goredis.NewCmd(ctx, args...), decideScript()}, decisions}
+	return append(send, merged), merged
 }
 
 // distribute gives each of the commands its part of the reply. If the server does not know the script, it has done

@@ -72,7 +72,7 @@ func TestDecisionsShareAWrite(t *testing.T) {
 	const n = 20
 	server := redistest.Start(t)
 	s, admin := open(t, redis.Config{Addrs: []string{server.Addr}, Deadline: longDeadline}), server.Client(t)
-	for round := range int64(3) { // first with counters that do not exist yet, and then with the script of their shape
+	for round := range int64(3) { // first with counters that do not exist yet
 		before := statistic(t, admin, "stats", "total_reads_processed")
 		left, errs := decideInOneBatch(t, s, n)
 		for i := range int64(n) {
@@ -123,7 +123,7 @@ func TestLostRepliesOfABatch(t *testing.T) {
 	direct := open(t, redis.Config{Addrs: []string{server.Addr}, Deadline: longDeadline})
 	decideInOneBatch(t, direct, n) // the server has the counters, and knows the scripts
 	decideInOneBatch(t, direct, n)
-	p.cut.Store(400) // bytes, about two replies: they may arrive, or be lost when the connection is reset
+	p.cut.Store(400) // bytes, about half of the reply
 	left, errs := decideInOneBatch(t, s, n)
 	p.cut.Store(-1)
 	failed := 0

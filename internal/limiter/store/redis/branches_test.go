@@ -1,11 +1,7 @@
 package redis
 
 import (
-	"encoding/binary"
 	"errors"
-	"fmt"
-	"math"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -16,17 +12,11 @@ import (
 	"github.com/sluicelimits/sluice/internal/testkit/redistest"
 )
 
-// Guarantees that each algorithm has an entry in the table of algorithms.go, from which the scripts know how long its
-// records are.
+// Guarantees that each algorithm has an entry in the table of algorithms.go.
 func TestAlgorithmsHaveEntries(t *testing.T) {
-	widths := strings.Split(strings.TrimPrefix(commonLua(), "local WIDTH = {"), ", ")
 	for _, a := range limit.Algorithms() {
-		if int(a) >= len(algorithms) || algorithms[a].width == 0 {
+		if int(a) >= len(algorithms) || algorithms[a].numbers == nil {
 			t.Errorf("the table in algorithms.go has no entry for %s", a)
-			continue
-		}
-		if want := fmt.Sprint(algorithms[a].width); widths[a-1] != want {
-			t.Errorf("the scripts' table %q has the width %s for %s, want %s", commonLua(), widths[a-1], a, want)
 		}
 	}
 }
@@ -51,17 +41,14 @@ func TestScriptsNameUnknownAlgorithms(t *testing.T) {
 	if err := s.Decide(t.Context(), req, time.Now(), d); err != nil {
 		t.Fatal(err)
 	}
-	common := strings.Replace(commonLua(), "{", fmt.Sprintf("{[%d] = 3, ", unknown), 1)
-
 	ctx := withTimeout(t.Context(), s.deadline)
 	defer ctx.release()
 	q := new(query)
 	q.begin(s, req, time.Now().UnixMicro(), true)
-	q.encodeGeneral()
-	const numbersBefore = 3 + 6 // numbers of the request and its pack
-	binary.LittleEndian.PutUint64(q.numbers[8*numbersBefore:], math.Float64bits(unknown))
-	q.heads[0] = unknown
-	_, err = s.runScript(ctx, newScript(common+replyTime+decideSource), q.generalScriptArgs())
+	q.encode()
+	const head = 13 + 10 // after what the text says of the request and of the pack
+	q.text[head], q.text[head+17] = unknown, unknown
+	_, err = s.runScript(ctx, decideScript(), q.scriptArgs())
 	if want := "decide.lua has no branch for algorithm 99"; err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("a decision: %v, want %q", err, want)
 	}
@@ -78,49 +65,71 @@ func TestScriptsNameUnknownAlgorithms(t *testing.T) {
 	args := s.refundArgs(d.Receipt(), 1, time.Now())
 	ids := args[len(args)-1].(string)
 	args[len(args)-1] = string(rune(unknown)) + ids[1:]
-	_, err = s.runScript(ctx, newScript(common+refundSource), args)
+	_, err = s.runScript(ctx, refundScript(), args)
 	if want := "refund.lua has no branch for algorithm 99"; err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("a refund: %v, want %q", err, want)
 	}
 }
 
-// Guarantees that commands which run the same script for one key each are sent as one command, also if the server does
-// not know the script, that each gets its own reply, and that what fails for one key is the error of that command
-// alone.
-func TestMergedCommands(t *testing.T) {
+// Guarantees that decisions which are sent as one command each get their own reply, also if the server does not know
+// the script, and that what fails for one of them is the error of that one alone.
+func TestMergedDecisions(t *testing.T) {
 	server := redistest.Start(t)
 	client := server.Client(t)
-	if err := client.RPush(t.Context(), "list", 1).Err(); err != nil {
+	s, err := New(t.Context(), Config{Addrs: []string{server.Addr}})
+	if err != nil {
 		t.Fatal(err)
 	}
-	const source = "if KEYS[1] == 'bad' then error('no such thing') end\n" +
-		"return call('APPEND', KEYS[1], ARGV[1] .. ARGV[2]) .. ''\n"
-	sc := newScript(shapeScriptNames + source)
-	sc.many = newScript(runsMany(sc.source[len("#!lua\n"):]))
-	for round := 1; round <= 2; round++ {
+	t.Cleanup(func() { _ = s.Close() })
+	l, err := limit.New(limit.Limit{ID: "l", Tiers: []limit.Tier{
+		{Algorithm: limit.FixedWindow, Threshold: 100, Period: limit.MaxPeriod}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	owners := []string{"a", "list", "bad", "b"}
+	if err := client.RPush(t.Context(), "{rl:t4:list,}", 1).Err(); err != nil {
+		t.Fatal(err)
+	}
+	for round := int64(1); round <= 2; round++ {
 		ctx := withTimeout(t.Context(), 20*time.Second)
+		queries := make([]query, len(owners))
 		var commands []goredis.Cmder
-		for i, key := range []string{"a", "list", "bad", "b"} {
-			cmd := goredis.NewCmd(ctx, "evalsha", sc.hash, 1, key, strings.Repeat("x", i+1), "y")
-			commands = append(commands, noRetryCmd{cmd, sc})
-		}
-		send, merged := mergeCommands(ctx, commands)
-		if len(send) != 1 || len(merged) != 1 {
-			t.Fatalf("%d commands are sent, and %d of them stand for several; want one", len(send), len(merged))
-		}
-		_ = client.Process(ctx, send[0]) // the command has the error
-		merged[0].distribute(ctx, client)
-		ctx.release()
-		for i, want := range []string{strconv.Itoa(2 * round), "", "", strconv.Itoa(5 * round)} {
-			cmd := commands[i].(noRetryCmd)
-			if got, err := cmd.Text(); (err == nil) != (want != "") || got != want {
-				t.Errorf("round %d, command %d: %q, %v; want %q", round, i, got, err, want)
+		for i, owner := range owners {
+			q := &queries[i]
+			q.begin(s, &limit.Request{Owner: limit.Owner{Kind: limit.Tenant, Name: owner},
+				Charges: []limit.Charge{{Limit: l, Cost: int64(i + 1)}}}, time.Now().UnixMicro(), true)
+			q.encode()
+			if owner == "bad" {
+				q.text = q.text[:len(q.text)-1]
 			}
+			args := q.scriptArgs()
+			args[0], args[1] = "evalsha", decideScript().hash
+			commands = append(commands, noRetryCmd{goredis.NewCmd(ctx, args...), decideScript()})
 		}
-		for i, want := range map[int]string{1: "WRONGTYPE", 2: "no such thing"} {
-			if err := explainServerError(commands[i].Err()); !errors.Is(err, limit.ErrUnreadable) ||
-				!strings.Contains(err.Error(), want) {
-				t.Errorf("round %d, command %d: %v, want ErrUnreadable because of %s", round, i, err, want)
+		other := goredis.NewCmd(ctx, "ping")
+		send, merged := mergeDecisions(ctx, append(commands, other))
+		if len(send) != 2 || merged == nil || len(merged.parts) != len(owners) {
+			t.Fatalf("%d commands are sent, and %+v stands for several; want two, and one for %d", len(send), merged,
+				len(owners))
+		}
+		_ = client.Process(ctx, merged) // the command has the error
+		merged.distribute(ctx, client)
+		ctx.release()
+		for i, want := range []string{"", "is not a string", "data string too short", ""} {
+			reply, err := commands[i].(noRetryCmd).Text()
+			if want != "" {
+				if err := explainServerError(commands[i].Err()); !errors.Is(err, limit.ErrUnreadable) ||
+					!strings.Contains(err.Error(), want) {
+					t.Errorf("round %d, command %d: %v, want ErrUnreadable because of %s", round, i, err, want)
+				}
+				continue
+			}
+			var d limit.Decision
+			if err == nil {
+				err = queries[i].decode(reply, &d)
+			}
+			if left := 100 - round*int64(i+1); err != nil || d.Results[0].Remaining() != left {
+				t.Errorf("round %d, command %d: %v; want %d left", round, i, err, left)
 			}
 		}
 	}

@@ -26,32 +26,14 @@ func TestLikeMemory(t *testing.T) {
 	soak.SkipUnderRace(t)
 	server := redistest.Start(t)
 	s := openAt(t, redis.Config{Addrs: []string{server.Addr}})
-	var shaped, general int
-	s.OnAnswer(func(g bool) {
-		if g {
-			general++
-		} else {
-			shaped++
-		}
-	})
 	seed := uint64(time.Now().UnixNano())
-	for i := range max(soak.Times(uint64(120)), 24) { // with fewer one sort of script hardly answers
+	for i := range soak.Times(uint64(120)) {
 		s.SetSpace(newSpace())
-		redis.ForgetShapes() // otherwise the shapes of other scripts and tests leave no room
-		algorithms := limit.Algorithms()
-		if i%2 == 0 {
-			algorithms = slices.DeleteFunc(algorithms, func(a limit.Algorithm) bool { return !redis.HasShapes(a) })
-		}
-		p := newPair(t, s, server.Client(t), seed+i, 12, algorithms)
+		p := newPair(t, s, server.Client(t), seed+i, 12, limit.Algorithms())
 		p.run(80)
 		if t.Failed() {
 			t.Fatalf("seed %d:\n%s", seed+i, strings.Join(p.trace, "\n"))
 		}
-	}
-	t.Logf("scripts of shapes answered %d times, decide.lua %d times", shaped, general)
-	if shaped < 100 || general < 100 {
-		t.Errorf("scripts of shapes answered %d times, decide.lua %d times: the test shows too little of one of them",
-			shaped, general)
 	}
 }
 
@@ -62,13 +44,9 @@ func TestLikeMemory(t *testing.T) {
 // forget a bucket that is full, which matters only when its size changes.
 func TestLeasesLikeCore(t *testing.T) {
 	soak.SkipUnderRace(t)
-	redis.ForgetShapes()
 	server := redistest.Start(t)
 	s := openAt(t, redis.Config{Addrs: []string{server.Addr}})
 	seen := map[string]int{}
-	s.OnAnswer(func(g bool) {
-		seen[map[bool]string{false: "answers of scripts of shapes", true: "answers of decide.lua"}[g]]++
-	})
 	seed := uint64(time.Now().UnixNano())
 	algorithms := append(limit.Algorithms(), limit.TokenBucket, limit.TokenBucket, limit.TokenBucket,
 		limit.SlidingWindow)
@@ -85,8 +63,7 @@ func TestLeasesLikeCore(t *testing.T) {
 		}
 	}
 	t.Log(seen)
-	for _, what := range []string{"answers of scripts of shapes", "answers of decide.lua", "leases", "ramps",
-		"given back", "given back late", "slots moved back",
+	for _, what := range []string{"leases", "ramps", "given back", "given back late", "slots moved back",
 		"counted from elsewhere", "needs of nothing", "denied"} {
 		if seen[what] < 20 {
 			t.Errorf("%s: %d, so the test shows too little", what, seen[what])

@@ -3,19 +3,10 @@ package redis
 import (
 	"context"
 	"runtime"
-	"time"
-
-	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
 // UseCallerClock makes the store decide by the time that it is given, and not by the server's clock.
 func (s *Store) UseCallerClock() { s.callerClock = true }
-
-// GeneralOnly makes the store run decide.lua for every request.
-func (s *Store) GeneralOnly() { s.generalOnly = true }
-
-// OnAnswer makes the store call f for each reply that decides, with whether it is from decide.lua.
-func (s *Store) OnAnswer(f func(general bool)) { s.onAnswer = f }
 
 // SetSpace gives the store counters of its own.
 func (s *Store) SetSpace(space string) { s.namespacePart = space }
@@ -25,16 +16,6 @@ func (s *Store) Space() string { return s.namespacePart }
 
 // RepeatID makes the next decision have the id of the last one, so that it is as if that had arrived a second time.
 func (s *Store) RepeatID() { s.serial.Add(^uint64(0)) }
-
-// HasShapes reports whether generated scripts count by the algorithm.
-func HasShapes(a limit.Algorithm) bool { return !algorithms[a].inSet }
-
-// ForgetShapes makes room for the scripts of new shapes.
-func ForgetShapes() {
-	shapeScripts.Lock()
-	defer shapeScripts.Unlock()
-	shapeScripts.byKey = nil
-}
 
 // Gather makes the store send the next n commands of callers that do not shorten the deadline as one batch.
 func (s *Store) Gather(n int) {
@@ -56,11 +37,6 @@ func (s *Store) Gathered() int {
 		return 0
 	}
 	return len(s.batches.open.commands)
-}
-
-// MayHaveLeases reports whether the store assumes that units of the owner's token buckets are leased.
-func (s *Store) MayHaveLeases(o limit.Owner, now time.Time) bool {
-	return s.leased.ofOwner(s.appendPrefix(nil, o)).Load() > now.UnixMicro()
 }
 
 // Run runs a script on one key, as decisions do.

@@ -39,36 +39,31 @@ func fuzzRequest(tb testing.TB, withLog bool) *limit.Request {
 
 // The kinds of requests that a reply belongs to.
 const (
-	fuzzShape byte = iota
-	fuzzGeneral
+	fuzzPlain byte = iota
+	fuzzLog
 	fuzzLeases
 )
 
 // FuzzReply guarantees that no reply makes the decoder panic, hang, or return an inconsistent decision. After an error
 // the decision is empty.
 func FuzzReply(f *testing.F) {
-	var unused []byte
-	for _, v := range []int64{2*1772452800000000 + 1, 0} {
-		unused = appendDouble(unused, v)
-	}
-	f.Add(string(unused), fuzzShape)
 	const now = 1772452800000000
-	// the time and whether it admits; which counters are shared; the states, first that of a bucket; a log
-	general := func(bucket ...int64) string {
-		var b []byte
-		for _, v := range slices.Concat([]int64{now, 1, 0, 0}, bucket, make([]int64, 3*3+4)) {
-			b = appendDouble(b, v)
-		}
-		return string(b)
+	doubles := func(numbers ...int64) string { return string(appendDoubles(nil, numbers...)) }
+	f.Add(doubles(append([]int64{now, 1}, make([]int64, 2+3*3)...)...), fuzzPlain)
+	// The time and whether it admits; the first pack with the states of a bucket, a window and a log, and the bucket's
+	// marks; the second pack with the state of a leaky bucket; the summary of the log.
+	withMarks := func(missing int64, marks ...int64) string {
+		return doubles(slices.Concat([]int64{now, 1, 2, now, missing, 10}, make([]int64, 2*3), marks,
+			make([]int64, 1+3+5))...)
 	}
-	f.Add(general(0, 0, 0, 0, 0, 0, 0), fuzzGeneral)
-	f.Add(general(now, 5_000_000, 10, 0, 0, now+300_000, 4), fuzzGeneral)
+	f.Add(doubles(append([]int64{now, 1}, make([]int64, 2+4*3+5)...)...), fuzzLog)
+	f.Add(withMarks(5_000_000, 0, 0, now+300_000, 4, 0, 0), fuzzLog)
 	for _, held := range []int64{4, -4, 1 << 50} {
-		f.Add(general(now, 5_000_000, 10, 100, 1, now+300_000, held), fuzzLeases)
+		f.Add(withMarks(5_000_000, 100, 1, now+300_000, held, now, 3), fuzzLeases)
 	}
-	f.Add(general(now, -5_000_000, 10, 0, 0, now+1<<50, 4), fuzzLeases)
-	f.Add("", fuzzShape)
-	f.Add(strings.Repeat("\x00", 400), fuzzGeneral)
+	f.Add(withMarks(-5_000_000, 0, 0, now+1<<50, 4, 0, 0), fuzzLeases)
+	f.Add("", fuzzPlain)
+	f.Add(strings.Repeat("\x00", 400), fuzzLog)
 	plain, logged, leased := fuzzRequest(f, false), fuzzRequest(f, true), fuzzRequest(f, true)
 	for range 4 {
 		leased.Leases = append(leased.Leases, limit.LeaseRequest{Need: 1, Least: 3, Most: 8, Share: limit.ShareOne})
@@ -77,10 +72,10 @@ func FuzzReply(f *testing.F) {
 	leased.Leases[2] = limit.LeaseRequest{Need: 1} // of a leaky bucket
 	leased.Leases[3].Correction, leased.Leases[3].CorrectionAt = 1, now
 	f.Fuzz(func(t *testing.T, reply string, kind byte) {
-		req, general := plain, kind != fuzzShape
+		req := plain
 		switch kind {
-		case fuzzShape:
-		case fuzzGeneral:
+		case fuzzPlain:
+		case fuzzLog:
 			req = logged
 		case fuzzLeases:
 			req = leased
@@ -89,13 +84,8 @@ func FuzzReply(f *testing.F) {
 		}
 		var q query
 		q.begin(&Store{}, req, 1772452800000000, true)
-		if general {
-			q.encodeGeneral()
-		} else if !q.encodeShape() {
-			t.Fatal("no shape")
-		}
 		var d limit.Decision
-		if err := q.decode(reply, general, &d); err != nil {
+		if err := q.decode(reply, &d); err != nil {
 			return
 		}
 		for i := range d.Results {
@@ -118,12 +108,9 @@ func FuzzReply(f *testing.F) {
 func TestContradictionIsUnreadable(t *testing.T) {
 	var q query
 	q.begin(&Store{}, fuzzRequest(t, false), 1772452800000000, true)
-	if !q.encodeShape() {
-		t.Fatal("no shape")
-	}
 	var d limit.Decision
-	denied := appendDouble(appendDouble(nil, 2*1772452800000000), 0) // no counter was ever used
-	if err := q.decode(string(denied), false, &d); !errors.Is(err, limit.ErrUnreadable) {
+	denied := appendDoubles(nil, append([]int64{1772452800000000, 0}, make([]int64, 2+3*3)...)...) // none was ever used
+	if err := q.decode(string(denied), &d); !errors.Is(err, limit.ErrUnreadable) {
 		t.Errorf("%v; want limit.ErrUnreadable", err)
 	}
 }

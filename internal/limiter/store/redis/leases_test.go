@@ -1,6 +1,7 @@
 package redis_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"fmt"
@@ -43,89 +44,81 @@ func TestBadLeases(t *testing.T) {
 	for _, tt := range []struct {
 		name         string
 		until, units float64
-		magic        string
 		fails        bool
 	}{
-		{"less than nothing", float64(noonUs + 1e6), -1000, "SLU6", true},
-		{"more than can be", float64(noonUs + 1e6), 1 << 50, "SLU6", true},
-		{"endless", float64(noonUs + 1e6), math.Inf(1), "SLU6", true},
-		{"no number", float64(noonUs + 1e6), math.NaN(), "SLU6", true},
-		{"half a unit", float64(noonUs + 1e6), 0.5, "SLU6", true},
-		{"until no time", math.NaN(), 5, "SLU6", true},
-		{"until half a µs", float64(noonUs) + 0.5, 5, "SLU6", true},
-		{"more than the bucket", float64(noonUs + 1e6), 1 << 40, "SLU6", false},
-		{"nothing", float64(noonUs + 1e6), 0, "SLU6", false},
-		{"for a hundred years", float64(noonUs + 1e15), 5, "SLU6", false},
-		{"until long ago", -1e15, 5, "SLU6", false},
-		{"under the layout that has none", float64(noonUs + 1e15), 10, "SLU5", true},
+		{"less than nothing", float64(noonUs + 1e6), -1000, true},
+		{"more than can be", float64(noonUs + 1e6), 1 << 50, true},
+		{"endless", float64(noonUs + 1e6), math.Inf(1), true},
+		{"no number", float64(noonUs + 1e6), math.NaN(), true},
+		{"half a unit", float64(noonUs + 1e6), 0.5, true},
+		{"until no time", math.NaN(), 5, true},
+		{"until half a µs", float64(noonUs) + 0.5, 5, true},
+		{"more than the bucket", float64(noonUs + 1e6), 1 << 40, false},
+		{"nothing", float64(noonUs + 1e6), 0, false},
+		{"for a hundred years", float64(noonUs + 1e15), 5, false},
+		{"until long ago", -1e15, 5, false},
 	} {
-		for _, general := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s, general %t", tt.name, general), func(t *testing.T) {
-				s := openAt(t, redis.Config{Addrs: []string{server.Addr}})
-				s.SetSpace(newSpace())
-				if general {
-					s.GeneralOnly()
-				}
-				charges := tenUnits(t)
-				if g, err := lease(t, s, charges, 0, 5); err != nil || g.Units != 5 {
-					t.Fatalf("%+v, %v; want 5 units", g, err)
-				}
-				key := "{rl:" + s.Space() + "t4:acme,}"
-				pack, err := admin.Get(t.Context(), key).Bytes()
-				if err != nil || string(pack[:4]) != "SLU6" {
-					t.Fatalf("the pack is %.4q, %v; want it to say that units are leased", pack, err)
-				}
-				copy(pack, tt.magic)
-				binary.LittleEndian.PutUint64(pack[len(pack)-16:], math.Float64bits(tt.until))
-				binary.LittleEndian.PutUint64(pack[len(pack)-8:], math.Float64bits(tt.units))
-				if err := admin.Set(t.Context(), key, pack, 0).Err(); err != nil { // without an expiry
-					t.Fatal(err)
-				}
-				spend := func(after time.Duration) (admitted int, failed error) {
-					for range 20 {
-						var d limit.Decision
-						err := s.Decide(t.Context(), &limit.Request{Owner: acme, Charges: charges}, noon.Add(after), &d)
-						if d.Allowed {
-							admitted++
-						}
-						if err != nil {
-							failed = err
-						}
+		t.Run(tt.name, func(t *testing.T) {
+			s := openAt(t, redis.Config{Addrs: []string{server.Addr}})
+			s.SetSpace(newSpace())
+			charges := tenUnits(t)
+			if g, err := lease(t, s, charges, 0, 5); err != nil || g.Units != 5 {
+				t.Fatalf("%+v, %v; want 5 units", g, err)
+			}
+			key := "{rl:" + s.Space() + "t4:acme,}"
+			pack, err := admin.Get(t.Context(), key).Bytes()
+			digest := charges[0].Limit.Tiers[0].Digest()
+			mark := bytes.Index(pack, append([]byte{197}, digest[:]...))
+			if err != nil || mark < 0 {
+				t.Fatalf("the pack is %q, %v; want it to say that units are leased", pack, err)
+			}
+			const state = 17 + 8 // where the numbers of a record begin
+			binary.LittleEndian.PutUint64(pack[mark+state:], math.Float64bits(tt.until))
+			binary.LittleEndian.PutUint64(pack[mark+state+8:], math.Float64bits(tt.units))
+			if err := admin.Set(t.Context(), key, pack, 0).Err(); err != nil { // without an expiry
+				t.Fatal(err)
+			}
+			spend := func(after time.Duration) (admitted int, failed error) {
+				for range 20 {
+					var d limit.Decision
+					err := s.Decide(t.Context(), &limit.Request{Owner: acme, Charges: charges}, noon.Add(after), &d)
+					if d.Allowed {
+						admitted++
 					}
-					return admitted, failed
-				}
-				n, err := spend(0)
-				if tt.fails != (err != nil) || n > 5 {
-					t.Errorf("%d admitted, %v; want at most the 5 that are left, and an error: %t", n, err, tt.fails)
-				}
-				if tt.fails {
-					if n > 0 {
-						t.Errorf("%d units are admitted between errors, which is more than the bucket has", n)
+					if err != nil {
+						failed = err
 					}
-					if _, err := lease(t, s, charges, 0, 5); err == nil {
-						t.Error("a lease from a damaged pack succeeds, want an error")
-					}
-					if ttl, err := admin.PTTL(t.Context(), key).Result(); err != nil || ttl <= 0 || ttl > time.Minute {
-						t.Errorf("it is there for %s, %v; want a minute at most", ttl, err)
-					}
-					return
 				}
-				if n, err := spend(30 * time.Second); n != 10 || err != nil {
-					t.Errorf("half a minute later %d are admitted, %v; want 10", n, err)
+				return admitted, failed
+			}
+			n, err := spend(0)
+			if tt.fails != (err != nil) || n > 5 {
+				t.Errorf("%d admitted, %v; want at most the 5 that are left, and an error: %t", n, err, tt.fails)
+			}
+			if tt.fails {
+				if n > 0 {
+					t.Errorf("%d units are admitted between errors, which is more than the bucket has", n)
 				}
-			})
-		}
+				if _, err := lease(t, s, charges, 0, 5); err == nil {
+					t.Error("a lease from a damaged pack succeeds, want an error")
+				}
+				if ttl, err := admin.PTTL(t.Context(), key).Result(); err != nil || ttl <= 0 || ttl > time.Minute {
+					t.Errorf("it is there for %s, %v; want a minute at most", ttl, err)
+				}
+				return
+			}
+			if n, err := spend(30 * time.Second); n != 10 || err != nil {
+				t.Errorf("half a minute later %d are admitted, %v; want 10", n, err)
+			}
+		})
 	}
 }
 
-// Guarantees that a bucket does not refill in place of leased units, also for decisions without leases, and that the
-// generated script decides over the bucket when their slot has ended.
+// Guarantees that a bucket does not refill in place of leased units, also for decisions without leases, and that it
+// refills when their slot has ended.
 func TestLeasedUnitsAreHeld(t *testing.T) {
-	redis.ForgetShapes() // otherwise those of other tests may leave no room
 	s := openAt(t, redis.Config{Addrs: []string{address(t)}})
 	s.SetSpace(newSpace())
-	var last string
-	s.OnAnswer(func(general bool) { last = map[bool]string{false: "shape", true: "general"}[general] })
 	charges := tenUnits(t)
 	decide := func(after time.Duration) *limit.Decision {
 		d := new(limit.Decision)
@@ -135,33 +128,27 @@ func TestLeasedUnitsAreHeld(t *testing.T) {
 		return d
 	}
 	decide(0)
-	if decide(0); last != "shape" {
-		t.Errorf("before anything is leased the answer comes from %s, want the generated script", last)
-	}
+	decide(0)
 	g, err := lease(t, s, charges, 0, 8)
 	if err != nil || g.Units != 8 {
 		t.Fatalf("%+v, %v; want the 8 units that are left", g, err)
 	}
 	ends := time.UnixMicro(g.Until).Sub(noon)
-	if d := decide(ends - time.Microsecond); d.Results[0].Remaining() > 1 || last != "general" {
-		t.Errorf("at its end %d remain, says %s; want what is not held and was refilled", d.Results[0].Remaining(),
-			last)
+	if d := decide(ends - time.Microsecond); d.Results[0].Remaining() > 1 {
+		t.Errorf("at its end %d remain; want what is not held and was refilled", d.Results[0].Remaining())
 	}
 	decide(ends + 10*time.Second)
-	if d := decide(ends + 10*time.Second); last != "shape" || d.Results[0].Remaining() != 8 {
-		t.Errorf("after it %d remain, says %s; want 8, says shape", d.Results[0].Remaining(), last)
+	if d := decide(ends + 10*time.Second); d.Results[0].Remaining() != 8 {
+		t.Errorf("after it %d remain; want 8", d.Results[0].Remaining())
 	}
 }
 
-// Guarantees that a decision over a bucket of which units are leased takes one round trip: the generated script of its
-// shape, which would decline it, is not asked first. Another owner's decision still runs that script.
-func TestLeasedUnitsTakeOneRoundTrip(t *testing.T) {
-	redis.ForgetShapes() // otherwise those of other tests may leave no room
+// Guarantees that a decision takes one round trip and runs one script, also over a bucket of which units are leased,
+// and the first one over a value.
+func TestDecisionIsOneCall(t *testing.T) {
 	server := redistest.Start(t)
 	s, admin := open(t, redis.Config{Addrs: []string{server.Addr}, Deadline: longDeadline}), server.Client(t)
 	s.UseCallerClock()
-	var general bool
-	s.OnAnswer(func(g bool) { general = g })
 	charges := tenUnits(t)
 	if g, err := lease(t, s, charges, 0, 5); err != nil || g.Units != 5 {
 		t.Fatalf("%+v, %v; want 5 units", g, err)
@@ -187,51 +174,47 @@ func TestLeasedUnitsTakeOneRoundTrip(t *testing.T) {
 		}
 		return n
 	}
-	if n := calls(acme, acme); n != 2 || !general {
-		t.Errorf("2 decisions over a leased bucket ran %d scripts, want decide.lua twice", n)
+	if n := calls(acme, acme); n != 2 {
+		t.Errorf("2 decisions over a leased bucket ran %d scripts, want 2", n)
 	}
-	var unleased limit.Owner // an owner whose hash does not end like that of acme
-	for i := 0; unleased.Name == ""; i++ {
-		if o := ownerNumber(i); !s.MayHaveLeases(o, noon) {
-			unleased = o
-		}
-	}
-	calls(unleased) // makes the counter
-	if n := calls(unleased, unleased); n != 2 || general {
-		t.Errorf("2 decisions of another owner ran %d scripts, want that of the shape twice", n)
+	value := build(t, limit.Limit{ID: "user", Per: "subject", Tiers: []limit.Tier{
+		{Algorithm: limit.FixedWindow, Threshold: 10, Period: time.Hour}}})
+	charges = append(charges, limit.Charge{Limit: value, Value: limit.ValueOf("u"), Cost: 1})
+	if n := calls(ownerNumber(1), ownerNumber(1)); n != 2 {
+		t.Errorf("the first 2 decisions of another owner ran %d scripts, want 2", n)
 	}
 }
 
 // Guarantees that a bucket does not refill in place of leased units after requests that do not name it, so that its
 // record lies anywhere in the pack.
 func TestLeasedUnitsAreHeldBehind(t *testing.T) {
-	eachWay(t, func(t *testing.T, s *redis.Store) {
-		bucket := tenUnits(t)[0]
-		var all []limit.Charge
-		for i := range 3 {
-			all = append(all, limit.Charge{Cost: 1,
-				Limit: build(t, limit.Limit{ID: fmt.Sprint("other-", i), Tiers: []limit.Tier{
-					{Algorithm: limit.FixedWindow, Threshold: 100, Period: time.Hour}}})})
+	s := openAt(t, redis.Config{Addrs: []string{address(t)}})
+	s.SetSpace(newSpace())
+	bucket := tenUnits(t)[0]
+	var all []limit.Charge
+	for i := range 3 {
+		all = append(all, limit.Charge{Cost: 1,
+			Limit: build(t, limit.Limit{ID: fmt.Sprint("other-", i), Tiers: []limit.Tier{
+				{Algorithm: limit.FixedWindow, Threshold: 100, Period: time.Hour}}})})
+	}
+	g, err := lease(t, s, []limit.Charge{bucket}, 0, 8)
+	if err != nil || g.Units != 8 {
+		t.Fatalf("%+v, %v; want 8 of 10 units", g, err)
+	}
+	ends := time.UnixMicro(g.Until)
+	var d limit.Decision
+	for _, charges := range [][]limit.Charge{all[:2], all[1:], all[:1], {bucket, all[0]}, all[1:],
+		{all[1], bucket}} {
+		err := s.Decide(t.Context(), &limit.Request{Owner: acme, Charges: charges}, ends.Add(-time.Microsecond), &d)
+		if err != nil {
+			t.Fatal(err)
 		}
-		g, err := lease(t, s, []limit.Charge{bucket}, 0, 8)
-		if err != nil || g.Units != 8 {
-			t.Fatalf("%+v, %v; want 8 of 10 units", g, err)
-		}
-		ends := time.UnixMicro(g.Until)
-		var d limit.Decision
-		for _, charges := range [][]limit.Charge{all[:2], all[1:], all[:1], {bucket, all[0]}, all[1:],
-			{all[1], bucket}} {
-			err := s.Decide(t.Context(), &limit.Request{Owner: acme, Charges: charges}, ends.Add(-time.Microsecond), &d)
-			if err != nil {
-				t.Fatal(err)
+		for i := range d.Results {
+			if r := &d.Results[i]; r.Limit() == bucket.Limit && r.Remaining() > 1 {
+				t.Errorf("with 8 units leased and others charged, %d of 10 remain, want at most 1", r.Remaining())
 			}
-			for i := range d.Results {
-				if r := &d.Results[i]; r.Limit() == bucket.Limit && r.Remaining() > 1 {
-					t.Errorf("with 8 units leased and others charged, %d of 10 remain, want at most 1", r.Remaining())
-				}
-			}
 		}
-	})
+	}
 }
 
 // Guarantees that a sorted set that is empty for a moment, because all of its entries have ended, keeps its expiry.
@@ -277,19 +260,14 @@ func TestWeightAtTheStart(t *testing.T) {
 		{Algorithm: limit.SlidingWindow, Threshold: 1 << 20, Period: period}}})}}
 	start := noon.Truncate(time.Microsecond)
 	start = time.UnixMicro(start.UnixMicro() - start.UnixMicro()%period.Microseconds())
-	for _, general := range []bool{false, true} {
-		s.SetSpace(newSpace())
-		if general {
-			s.GeneralOnly()
-		}
-		for i, cost := range []int64{1<<20 - 1, 1} {
-			charges[0].Cost = cost
-			var d limit.Decision
-			err := s.Decide(t.Context(), &limit.Request{Owner: acme, Charges: charges},
-				start.Add(time.Duration(i)*period), &d)
-			if err != nil || !d.Allowed {
-				t.Errorf("general %t: %d units %d windows later: allowed %t, %v", general, cost, i, d.Allowed, err)
-			}
+	s.SetSpace(newSpace())
+	for i, cost := range []int64{1<<20 - 1, 1} {
+		charges[0].Cost = cost
+		var d limit.Decision
+		err := s.Decide(t.Context(), &limit.Request{Owner: acme, Charges: charges},
+			start.Add(time.Duration(i)*period), &d)
+		if err != nil || !d.Allowed {
+			t.Errorf("%d units %d windows later: allowed %t, %v", cost, i, d.Allowed, err)
 		}
 	}
 }

@@ -78,7 +78,7 @@ func (s *Store) findReply(
 	if err != nil || reply == "" {
 		return false, err
 	}
-	if err := q.decode(reply, true, d); err != nil {
+	if err := q.decode(reply, d); err != nil {
 		return false, err
 	}
 	d.ID = id

@@ -13,56 +13,41 @@ import (
 	"github.com/sluicelimits/sluice/internal/testkit/soak"
 )
 
-// eachWay runs a test with the generated scripts, and with decide.lua alone.
-func eachWay(t *testing.T, run func(t *testing.T, s *redis.Store)) {
-	addr := address(t)
-	for _, general := range []bool{false, true} {
-		t.Run(fmt.Sprintf("general=%t", general), func(t *testing.T) {
-			s := openAt(t, redis.Config{Addrs: []string{addr}})
-			s.SetSpace(newSpace())
-			if general {
-				s.GeneralOnly()
-			}
-			run(t, s)
-		})
-	}
-}
-
 // Guarantees that a bucket that was never used is full, also if it takes longer to fill than the time since 1970.
 func TestUnusedBucketIsFull(t *testing.T) {
-	eachWay(t, func(t *testing.T, s *redis.Store) {
-		prepaid := build(t, limit.Limit{ID: "prepaid", MaxCost: 40_000, Tiers: []limit.Tier{
-			{Algorithm: limit.TokenBucket, Threshold: 1, Period: 24 * time.Hour, Burst: 40_000}}})
-		beside := build(t, limit.Limit{ID: "beside", Tiers: []limit.Tier{
-			{Algorithm: limit.FixedWindow, Threshold: 10, Period: time.Hour}}})
-		shadow := build(t, limit.Limit{ID: "shadow", Mode: limit.Shadow, MaxCost: 40_000, Tiers: []limit.Tier{
-			{Algorithm: limit.TokenBucket, Threshold: 1, Period: 24 * time.Hour, Burst: 40_000}}})
-		decide := func(charges ...limit.Charge) *limit.Decision {
-			d := new(limit.Decision)
-			if err := s.Decide(t.Context(), &limit.Request{Owner: acme, Charges: charges}, noon, d); err != nil ||
-				!d.Allowed {
-				t.Fatalf("allowed %t, %v", d.Allowed, err)
-			}
-			return d
+	s := openAt(t, redis.Config{Addrs: []string{address(t)}})
+	s.SetSpace(newSpace())
+	prepaid := build(t, limit.Limit{ID: "prepaid", MaxCost: 40_000, Tiers: []limit.Tier{
+		{Algorithm: limit.TokenBucket, Threshold: 1, Period: 24 * time.Hour, Burst: 40_000}}})
+	beside := build(t, limit.Limit{ID: "beside", Tiers: []limit.Tier{
+		{Algorithm: limit.FixedWindow, Threshold: 10, Period: time.Hour}}})
+	shadow := build(t, limit.Limit{ID: "shadow", Mode: limit.Shadow, MaxCost: 40_000, Tiers: []limit.Tier{
+		{Algorithm: limit.TokenBucket, Threshold: 1, Period: 24 * time.Hour, Burst: 40_000}}})
+	decide := func(charges ...limit.Charge) *limit.Decision {
+		d := new(limit.Decision)
+		if err := s.Decide(t.Context(), &limit.Request{Owner: acme, Charges: charges}, noon, d); err != nil ||
+			!d.Allowed {
+			t.Fatalf("allowed %t, %v", d.Allowed, err)
 		}
-		left := int64(40_000)
-		for _, cost := range []int64{30_000, 1, 9_999} {
-			left -= cost
-			if d := decide(limit.Charge{Limit: prepaid, Cost: cost}); d.Results[0].Remaining() != left {
-				t.Errorf("after a charge of %d there are %d left, want %d", cost, d.Results[0].Remaining(), left)
-			}
+		return d
+	}
+	left := int64(40_000)
+	for _, cost := range []int64{30_000, 1, 9_999} {
+		left -= cost
+		if d := decide(limit.Charge{Limit: prepaid, Cost: cost}); d.Results[0].Remaining() != left {
+			t.Errorf("after a charge of %d there are %d left, want %d", cost, d.Results[0].Remaining(), left)
 		}
-		// The record of a shadow limit that has not admitted is in the pack, and was never used.
-		for _, cost := range []int64{40_001, 39_999, 1} {
-			d := decide(limit.Charge{Limit: beside, Cost: 1}, limit.Charge{Limit: shadow, Cost: cost})
-			if want := cost <= 40_000; d.Results[1].Admits != want {
-				t.Errorf("a shadow that is full admits %d: %t, want %t", cost, d.Results[1].Admits, want)
-			}
-			if left := d.Results[1].Remaining(); cost == 1 && left != 0 {
-				t.Errorf("a shadow limit that is used up has %d units left, want 0", left)
-			}
+	}
+	// The record of a shadow limit that has not admitted is in the pack, and was never used.
+	for _, cost := range []int64{40_001, 39_999, 1} {
+		d := decide(limit.Charge{Limit: beside, Cost: 1}, limit.Charge{Limit: shadow, Cost: cost})
+		if want := cost <= 40_000; d.Results[1].Admits != want {
+			t.Errorf("a shadow that is full admits %d: %t, want %t", cost, d.Results[1].Admits, want)
 		}
-	})
+		if left := d.Results[1].Remaining(); cost == 1 && left != 0 {
+			t.Errorf("a shadow limit that is used up has %d units left, want 0", left)
+		}
+	}
 }
 
 // Guarantees that units leased at the very µs at which the previous slot ends stay leased until the end of their own
@@ -131,7 +116,7 @@ func TestRecordsAreDropped(t *testing.T) {
 		t.Fatal("denied")
 	}
 	other := hour(1000)
-	if !decide(noon, other) || size() < 200*(25+24+25+16) {
+	if !decide(noon, other) || size() < 200*2*(17+24) {
 		t.Fatalf("the pack has %d bytes, too few for the records of 201 limits", size())
 	}
 	for _, at := range []time.Duration{time.Minute, 59 * time.Minute, 119 * time.Minute} {
@@ -150,107 +135,40 @@ func TestRecordsAreDropped(t *testing.T) {
 // Guarantees that a window is remembered for as long as it may overlap the windows of a limit whose align has changed:
 // three periods from its start, however early the expiry of its pack was set.
 func TestWindowsOutliveAChangeOfAlign(t *testing.T) {
-	eachWay(t, func(t *testing.T, s *redis.Store) {
-		l := limit.Limit{ID: "hourly", MaxCost: 10, Tiers: []limit.Tier{
-			{Algorithm: limit.SlidingWindow, Threshold: 10, Period: time.Hour}}}
-		clock := build(t, l)
-		l.AlignOwner = true
-		aligned := build(t, l)
-		var others []*limit.Limit // each of them moves the records of all limits before it
-		for i := range 2 {
-			others = append(others, build(t, limit.Limit{ID: fmt.Sprint("other-", i), Tiers: []limit.Tier{
-				{Algorithm: limit.FixedWindow, Threshold: 10, Period: time.Second}}}))
-		}
-		owner := limit.Owner{Kind: limit.Tenant}
-		for i := 0; ; i++ { // until the windows begin at about half past
-			owner.Name = fmt.Sprint("tenant-", i)
-			if at := aligned.Tiers[0].Params(owner).Offset / time.Minute.Microseconds(); at >= 25 && at < 35 {
-				break
-			}
-		}
-		decide := func(after time.Duration, l *limit.Limit, cost int64) *limit.Result {
-			var d limit.Decision
-			req := &limit.Request{Owner: owner, Charges: []limit.Charge{{Limit: l, Cost: cost}}}
-			if err := s.Decide(t.Context(), req, noon.Add(after), &d); err != nil || !d.Allowed {
-				t.Fatalf("%s after noon: allowed %t, %v", after, d.Allowed, err)
-			}
-			return &d.Results[0]
-		}
-		decide(-10*time.Hour, clock, 1)
-		decide(0, clock, 1) // sets the expiry, by the script of the shape if there is one
-		decide(2*time.Hour+59*time.Minute, clock, 9)
-		decide(3*time.Hour, others[0], 1)
-		decide(4*time.Hour+2*time.Minute, others[1], 1)
-		if used := decide(4*time.Hour+2*time.Minute, aligned, 1).Used(); used < 2 {
-			t.Errorf("63 minutes after 9 units, in the next window on its own grid, the limit has used %d", used)
-		}
-	})
-}
-
-// Guarantees that the generated scripts handle requests that name different limits of a tenant, and the largest shapes:
-// Lua limits the number of local variables.
-func TestShapesServe(t *testing.T) {
 	s := openAt(t, redis.Config{Addrs: []string{address(t)}})
-	redis.ForgetShapes()
-	var shaped, general int
-	s.OnAnswer(func(g bool) {
-		if g {
-			general++
-		} else {
-			shaped++
+	s.SetSpace(newSpace())
+	l := limit.Limit{ID: "hourly", MaxCost: 10, Tiers: []limit.Tier{
+		{Algorithm: limit.SlidingWindow, Threshold: 10, Period: time.Hour}}}
+	clock := build(t, l)
+	l.AlignOwner = true
+	aligned := build(t, l)
+	var others []*limit.Limit // each of them moves the records of all limits before it
+	for i := range 2 {
+		others = append(others, build(t, limit.Limit{ID: fmt.Sprint("other-", i), Tiers: []limit.Tier{
+			{Algorithm: limit.FixedWindow, Threshold: 10, Period: time.Second}}}))
+	}
+	owner := limit.Owner{Kind: limit.Tenant}
+	for i := 0; ; i++ { // until the windows begin at about half past
+		owner.Name = fmt.Sprint("tenant-", i)
+		if at := aligned.Tiers[0].Params(owner).Offset / time.Minute.Microseconds(); at >= 25 && at < 35 {
+			break
 		}
-	})
-	for _, a := range limit.Algorithms() {
-		if !redis.HasShapes(a) {
-			continue
+	}
+	decide := func(after time.Duration, l *limit.Limit, cost int64) *limit.Result {
+		var d limit.Decision
+		req := &limit.Request{Owner: owner, Charges: []limit.Charge{{Limit: l, Cost: cost}}}
+		if err := s.Decide(t.Context(), req, noon.Add(after), &d); err != nil || !d.Allowed {
+			t.Fatalf("%s after noon: allowed %t, %v", after, d.Allowed, err)
 		}
-		// all limits per tenant are in one pack, and each other limit is in a pack of its own
-		for _, packs := range []int{1, 2, 10} {
-			s.SetSpace(newSpace())
-			tier := limit.Tier{Algorithm: a, Threshold: 1000, Period: time.Millisecond}
-			if a == limit.Quota {
-				tier.Period, tier.Calendar = 0, &limit.Calendar{Every: limit.Day, Location: time.UTC}
-			}
-			var all []limit.Charge
-			for i := range 10 {
-				l := limit.Limit{ID: fmt.Sprint("l", i), Tiers: []limit.Tier{tier}}
-				c := limit.Charge{Cost: 1}
-				if i > 10-packs {
-					l.Per, c.Value = "subject", limit.ValueOf("u")
-				}
-				c.Limit = build(t, l)
-				all = append(all, c)
-			}
-			at, requests := noon, [][]limit.Charge{all, all[:2], all[1:], all[:5], all}
-			// the first round makes the counters, and moves records from the front of the packs
-			for round := range 3 {
-				shaped, general = 0, 0
-				for _, charges := range requests {
-					at = at.Add(2 * time.Millisecond)
-					var d limit.Decision
-					if err := s.Decide(t.Context(), &limit.Request{Owner: acme, Charges: charges}, at,
-						&d); err != nil || !d.Allowed {
-						t.Fatalf("%s, %d packs: allowed %t, %v", a, packs, d.Allowed, err)
-					}
-				}
-				if packs < 10 && round > 0 && (shaped != len(requests) || general > 0) {
-					t.Errorf("%s, %d packs: of %d requests over different limits scripts of shapes served %d",
-						a, packs, len(requests), shaped)
-				}
-			}
-			shaped = 0
-			for range 2 {
-				at = at.Add(2 * time.Millisecond)
-				var d limit.Decision
-				if err := s.Decide(t.Context(), &limit.Request{Owner: acme, Charges: all}, at, &d); err != nil ||
-					!d.Allowed {
-					t.Fatalf("%s, %d packs: allowed %t, %v", a, packs, d.Allowed, err)
-				}
-			}
-			if shaped != 2 {
-				t.Errorf("%s, %d packs: the script of the shape served %d of two requests", a, packs, shaped)
-			}
-		}
+		return &d.Results[0]
+	}
+	decide(-10*time.Hour, clock, 1)
+	decide(0, clock, 1) // sets the expiry
+	decide(2*time.Hour+59*time.Minute, clock, 9)
+	decide(3*time.Hour, others[0], 1)
+	decide(4*time.Hour+2*time.Minute, others[1], 1)
+	if used := decide(4*time.Hour+2*time.Minute, aligned, 1).Used(); used < 2 {
+		t.Errorf("63 minutes after 9 units, in the next window on its own grid, the limit has used %d", used)
 	}
 }
 

@@ -3,7 +3,6 @@ package redis
 import (
 	"encoding/binary"
 	"math"
-	"strings"
 	"sync"
 
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
@@ -28,16 +27,12 @@ type query struct {
 	prefix  []byte // common to all keys of the owner
 	keys    []byte // all keys, one after the other
 	keyEnds []int  // of each key in keys: where it ends
-	shape   []byte // the shape of the request, see encodeShape
-	numbers []byte // doubles
-	// for decide.lua the heads of all tiers; for a generated script the beginnings of its packs
-	heads    []byte
-	headEnds []int // for a generated script: where each pack's part of heads ends
+	text    []byte // everything else that decide.lua gets
 
-	args     []any         // of the EVALSHA command
-	keyArgs  []string      // the keys that args points at
-	byteArgs []byteArg     // the other texts that args points at
-	states   []limit.State // of the counters before the charge, by result
+	args    []any         // of the EVALSHA command
+	keyArgs []string      // the keys that args points at
+	textArg byteArg       // the text that args points at
+	states  []limit.State // of the counters before the charge, by result
 }
 
 // byteArg is an argument of a command. A pointer to it is passed without an allocation, in contrast to a slice.
@@ -63,50 +58,25 @@ func (q *query) release() {
 	queries.Put(q)
 }
 
-// beginArgs writes the arguments that every script gets: two places for the command and the script, the keys, and the
-// numbers.
-func (q *query) beginArgs() {
+// scriptArgs returns the arguments for decide.lua after encode: two places for the command and the script, the keys,
+// and the text.
+func (q *query) scriptArgs() []any {
 	all, start := string(q.keys), 0
 	q.keyArgs = q.keyArgs[:0]
 	for _, end := range q.keyEnds {
 		q.keyArgs = append(q.keyArgs, all[start:end])
 		start = end
 	}
-	if most := 2 + len(q.headEnds); len(q.byteArgs) < most {
-		q.byteArgs = make([]byteArg, most+8)
-	}
 	q.args = append(q.args[:0], nil, nil, len(q.keyEnds))
 	for i := range q.keyArgs {
 		q.args = append(q.args, &q.keyArgs[i])
 	}
-	q.addByteArg(0, q.numbers)
-}
-
-// addByteArg adds argument number i of those after the keys.
-func (q *query) addByteArg(i int, b []byte) {
-	q.byteArgs[i] = b
-	q.args = append(q.args, &q.byteArgs[i])
-}
-
-// generalScriptArgs returns the arguments for decide.lua after encodeGeneral.
-func (q *query) generalScriptArgs() []any {
-	n := len(q.numbers) / 8
-	if n > maxUnpack {
-		for ; n%maxUnpack != 0; n++ { // the script unpacks pieces of n numbers
-			q.addNumbers(0)
-		}
-		n = maxUnpack
-	}
-	q.beginArgs()
-	q.args = append(q.args, unpackFormat(n))
-	q.addByteArg(1, q.heads)
+	q.textArg = q.text
+	q.args = append(q.args, &q.textArg)
 	return q.args
 }
 
 var queries = sync.Pool{New: func() any { return new(query) }}
-
-// maxUnpack is how many numbers decide.lua unpacks at once. The stack of Lua holds 8,000.
-const maxUnpack = 4000
 
 // endKey ends the key that was just appended to q.keys, and returns the key's number, from 1.
 func (q *query) endKey() int64 {
@@ -142,77 +112,120 @@ func (q *query) orderCharges() {
 	}
 }
 
-// hasValues reports whether a limit of the request has values.
-func (q *query) hasValues() bool { return q.packCount > 1 || q.sharedTiers == 0 }
+// The flags of a tier in the text for decide.lua.
+const (
+	shadowTier = 1 << iota // the limit is a shadow limit
+	neverFits              // the cost is above what any state can admit
+	lastTier               // the last tier of its limit
+)
 
-// resetArgs empties what encodeGeneral and encodeShape write.
-func (q *query) resetArgs() {
-	q.numbers, q.heads, q.headEnds = q.numbers[:0], q.heads[:0], q.headEnds[:0]
-	q.keys, q.keyEnds = q.keys[:0], q.keyEnds[:0]
-}
-
-// encodeGeneral writes the request for decide.lua. The comment at the head of decide.lua lists the numbers.
-func (q *query) encodeGeneral() {
-	q.resetArgs()
-	flags := boolToInt(q.charges) + 2*boolToInt(len(q.req.Leases) > 0) + 4*boolToInt(q.keepsReply())
-	q.addNumbers(q.serverNow, flags, int64(q.packCount))
+// encode writes the request for decide.lua. The comment at the head of decide.lua says what it gets.
+func (q *query) encode() {
+	q.text, q.keys, q.keyEnds = q.text[:0], q.keys[:0], q.keyEnds[:0]
+	// the keys of packs come before those of sorted sets
 	// a request without limits has a key, too: it tells a cluster's client which server to ask
 	if q.sharedTiers > 0 || q.packCount == 0 {
 		q.keys = append(q.keys, q.prefix...)
 		q.endKey()
 	}
-	if q.sharedTiers > 0 {
-		q.addNumbers(1, int64(q.sharedTiers), 0, 0, 0, 0)
-	}
 	for _, i := range q.order {
 		if c := &q.req.Charges[i]; c.Value.Kind != limit.NoValue {
-			q.addValuePack(c)
+			q.addValueKeys(c)
 		}
 	}
-	for _, i := range q.order {
-		c := &q.req.Charges[i]
-		for j := range c.Limit.Tiers {
-			if len(q.req.Leases) == 0 {
-				q.addTier(c, &c.Limit.Tiers[j], c.Cost, i)
-				continue
-			}
-			a := &q.req.Leases[q.firstResult[i]+j]
-			q.addTier(c, &c.Limit.Tiers[j], a.Need, i)
-			q.addLease(&c.Limit.Tiers[j], a)
+	flags := byte(boolToInt(q.charges) + 2*boolToInt(len(q.req.Leases) > 0) + 4*boolToInt(q.keepsReply()))
+	q.addNumbers(q.serverNow)
+	q.text = append(q.text, flags, 0, 0)
+	q.text = binary.LittleEndian.AppendUint16(q.text, uint16(q.packCount))
+	pack := -1
+	for n, i := range q.order {
+		if q.packs[i] != pack {
+			pack = q.packs[i]
+			q.addPack(q.order[n:])
 		}
+		q.addTiers(i)
 	}
 	if q.keepsReply() { // the last key
 		q.keys = appendReplyKey(q.keys, q.prefix, q.id)
 		q.endKey()
 	}
+	binary.LittleEndian.PutUint16(q.text[keyCountAt:], uint16(len(q.keyEnds)))
 }
+
+// keyCountAt is where the number of keys is in the text for decide.lua.
+const keyCountAt = 9
 
 // keepsReply reports whether decide.lua keeps its reply.
 func (q *query) keepsReply() bool { return q.id != limit.ReceiptID{} }
 
-// addValuePack writes the pack of a charge whose limit has values.
-func (q *query) addValuePack(c *limit.Charge) {
-	tiers := int64(len(c.Limit.Tiers))
+// addValueKeys adds the keys of the pack of a charge whose limit has values.
+func (q *query) addValueKeys(c *limit.Charge) {
 	q.keys = appendPackKey(q.keys, q.prefix, c.Limit, c.Value)
-	key := q.endKey()
+	q.endKey()
 	q.keys = appendPackKey(q.keys, q.prefix, c.Limit, q.req.Owner.OtherValue(c.Value))
-	other := q.endKey()
+	q.endKey()
 	q.keys = append(c.Limit.AppendKey(append(q.keys, q.prefix...)), "values"...)
-	q.addNumbers(key, tiers, 1, other, q.endKey(), int64(c.Limit.MaxValues))
+	q.endKey()
 }
 
-// addTier writes a tier that is charged units. group tells the tiers of different limits apart.
-func (q *query) addTier(c *limit.Charge, t *limit.Tier, units int64, group int) {
-	q.addHead(t)
-	flags := boolToInt(c.Limit.Mode == limit.Shadow)
-	p := t.Params(q.req.Owner)
-	need := units * p.Den
-	if c.Cost > t.Capacity() { // such a cost never fits, and the product might be above 2^53
-		flags, need = flags|2, 0
+// version begins each pack that this package reads and writes.
+const version = "SLU7"
+
+// appendHead appends the head of a tier's state in a pack.
+func appendHead(b []byte, t *limit.Tier) []byte {
+	digest := t.Digest()
+	return append(append(b, byte(t.Algorithm)), digest[:]...)
+}
+
+// addPack writes what comes before the tiers of a pack. The pack holds the first of the charges, or all that are per
+// tenant if the first one is.
+func (q *query) addPack(order []int) {
+	first := &q.req.Charges[order[0]]
+	mostValues, tiers := first.Limit.MaxValues, len(first.Limit.Tiers)
+	if first.Value.Kind == limit.NoValue {
+		mostValues, tiers = 0, q.sharedTiers
 	}
-	q.addNumbers(int64(t.Algorithm), flags, int64(group))
-	numbers := algorithmOf(t).numbers(q, c, t, p, units, need)
-	q.addNumbers(numbers[:]...)
+	q.text = binary.LittleEndian.AppendUint32(q.text, uint32(mostValues))
+	q.text = append(q.text, version...)
+	q.text = binary.LittleEndian.AppendUint16(q.text, uint16(tiers))
+	for _, i := range order {
+		c := &q.req.Charges[i]
+		if q.packs[i] != q.packs[order[0]] {
+			return
+		}
+		for j := range c.Limit.Tiers {
+			q.text = appendHead(q.text, &c.Limit.Tiers[j])
+		}
+	}
+}
+
+// addTiers writes the tiers of a charge, each with the units that it is charged.
+func (q *query) addTiers(charge int) {
+	c := &q.req.Charges[charge]
+	for j := range c.Limit.Tiers {
+		t, units, ask := &c.Limit.Tiers[j], c.Cost, (*limit.LeaseRequest)(nil)
+		if len(q.req.Leases) > 0 {
+			ask = &q.req.Leases[q.firstResult[charge]+j]
+			units = ask.Need
+		}
+		p, flags := t.Params(q.req.Owner), byte(0)
+		need := units * p.Den
+		if c.Limit.Mode == limit.Shadow {
+			flags |= shadowTier
+		}
+		if c.Cost > t.Capacity() { // the product might be above 2^53
+			flags, need = flags|neverFits, 0
+		}
+		if j == len(c.Limit.Tiers)-1 {
+			flags |= lastTier
+		}
+		numbers := algorithmOf(t).numbers(q, c, t, p, units, need)
+		q.text = append(q.text, byte(t.Algorithm), flags)
+		q.addNumbers(numbers[:]...)
+		if ask != nil {
+			q.addLease(t, ask)
+		}
+	}
 }
 
 // addLease writes the lease and the correction that are asked of a tier.
@@ -223,13 +236,6 @@ func (q *query) addLease(t *limit.Tier, a *limit.LeaseRequest) {
 	}
 	q.addNumbers(a.Least, a.Most, a.Ample, a.Plenty, a.Share, a.Life, boolToInt(a.Ramp))
 	q.addNumbers(correction, a.CorrectionAt, offset)
-}
-
-// addHead appends the head of a tier's record.
-func (q *query) addHead(t *limit.Tier) {
-	digest := t.Digest()
-	q.heads = append(append(q.heads, byte(t.Algorithm)), digest[:]...)
-	q.heads = appendDouble(q.heads, rateOf(t))
 }
 
 // addSetKey adds the key of the sorted set of a sliding_log or of sliding_buckets, and returns its number.
@@ -245,23 +251,14 @@ func boolToInt(v bool) int64 {
 	return 0
 }
 
-// addNumbers appends numbers to those that the script gets.
+// addNumbers appends doubles to the text.
 func (q *query) addNumbers(numbers ...int64) {
 	for _, v := range numbers {
-		q.numbers = appendDouble(q.numbers, v)
+		q.text = appendDouble(q.text, v)
 	}
 }
 
 // appendDouble appends a number as a little-endian double.
 func appendDouble(b []byte, v int64) []byte {
 	return binary.LittleEndian.AppendUint64(b, math.Float64bits(float64(v)))
-}
-
-// unpackFormat returns the format by which a script unpacks n doubles.
-func unpackFormat(n int) string {
-	const head = "<dddddddddddddddddddddddddddddddddddddddddddddddddddddddddddddddd"
-	if n < len(head) {
-		return head[:n+1]
-	}
-	return "<" + strings.Repeat("d", n)
 }

@@ -7,10 +7,8 @@
 //
 //  1. sendDecision begins the time limit of the decision (withTimeout) and takes a query from a pool.
 //  2. query.begin orders the charges by the pack that holds their counters (orderCharges).
-//  3. runDecision encodes the request for a script and runs it. If the request has a usual form, encodeShape writes it
-//     for the script that scriptOfShape generates for requests of this form. Otherwise, or if that script declines,
-//     encodeGeneral writes it for decide.lua, which handles every case. Callers that ask at the same moment share one
-//     write (batcher).
+//  3. runDecision encodes the request for decide.lua and runs it. Callers that ask at the same moment share one write
+//     (batcher) and one run of the script (mergeDecisions).
 //  4. The script reads the packs, decides by the server's clock, writes the packs if it admits, and replies with the
 //     states of the counters before the charge.
 //  5. query.decode reads the states and lets the core (package limit) evaluate them a second time, which fills in the
@@ -37,24 +35,22 @@
 // A pack is a string that holds several counters. Its numbers are doubles that hold integers, times are µs since 1970,
 // and everything is little-endian:
 //
-//	4 bytes      version: "SLU5", or "SLU6" while units of a token bucket in front are leased
+//	4 bytes      version: "SLU7"
 //	16 bits      n, the number of tiers "in front": all tiers of the last request that charged, in its order, so that
-//	             a request over the same limits finds its counters at fixed positions. 0 if requests of the owner name
-//	             different limits
-//	n × 25 bytes heads of the tiers in front: 1 byte for the algorithm, half a SHA-256 of the tier's identity (16
-//	             bytes), and the rate by which the state is counted
+//	             a request over the same limits finds its counters at fixed positions
+//	n × 17 bytes heads of the tiers in front: 1 byte for the algorithm, and half a SHA-256 of the tier's identity
 //	8 bytes      the time until which the expiry of the key is set
-//	n states     two or three numbers: At, N and, in windows and quotas, M of [limit.State]. The state of a
-//	             sliding_log or of sliding_buckets is the time until which the expiry of its sorted set is set, and
-//	             the sum of its entries
-//	records      to the end of the pack: each with its head, the time until which it may influence a decision, and its
-//	             state
+//	n × 24 bytes states of the tiers in front, each of three numbers: At, N and M of [limit.State]. M of a bucket is
+//	             the rate by which the state is counted. The state of a sliding_log or of sliding_buckets is 0, the
+//	             sum of its entries, and the time until which the expiry of its sorted set is set
+//	records      to the end of the pack, 49 bytes each: a head, the time until which the record may influence a
+//	             decision, and a state
 //
 // The records hold the tiers that the last request did not name, and up to three marks of each token bucket, in front
-// or not: what was refunded (its head begins with the byte 133), what is leased and until when (197), and what may come
-// back late from the leases of the slot before (229). If a tier leaves the front, its record gets the time until which
-// the pack's expiry is set. A charge drops a record when its time has passed: the counter then equals one that was
-// never used. No other record is ever dropped.
+// or not, whose state is two numbers and 0: what was refunded (the head begins with the byte 133), what is leased and
+// until when (197), and what may come back late from the leases of the slot before (229). If a tier leaves the front,
+// its record gets the time until which the pack's expiry is set. A charge drops a record when its time has passed: the
+// counter then equals one that was never used. No other record is ever dropped.
 //
 // A charge that would keep more than 16,384 records of tiers that it does not name is refused with [limit.ErrFull]. The
 // largest request names as many tiers: 1,024 limits of 16 tiers. Each decision reads the whole pack, so a server spends
@@ -75,13 +71,9 @@
 //
 // # Leases
 //
-// decide.lua grants leases (see [limit.LeaseRequest]). The generated scripts (see shapescripts.go) do not know leases.
-// While units of a bucket in front are leased, the pack is a "SLU6", which a generated script declines: it would let
-// the bucket refill in place of the leased units. The store remembers until when an owner has such leases, and runs
-// decide.lua at once (leasedOwners). The first charge after the slot makes the pack a "SLU5" again. In
-// either version a bucket may miss more than its burst. Leased units of a sliding_log or of sliding_buckets are
-// entries of the sorted set at the end of the lease. Leased units of windows and quotas are counted like others.
-// Corrections are written with the charge, so a denial changes nothing.
+// decide.lua grants leases (see [limit.LeaseRequest]). A bucket may then miss more than its burst. Leased units of a
+// sliding_log or of sliding_buckets are entries of the sorted set at the end of the lease. Leased units of windows and
+// quotas are counted like others. Corrections are written with the charge, so a denial changes nothing.
 //
 // # Servers
 //
@@ -116,16 +108,12 @@ var _ limit.Store = (*Store)(nil)
 type Store struct {
 	client        goredis.UniversalClient
 	batches       *batcher // nil in cluster mode
-	leased        leasedOwners
-	seen          seenPacks
 	deadline      time.Duration
 	boot          uint64 // random; with serial it makes receipt ids unique
 	serial        atomic.Uint64
 	namespacePart string // Config.Namespace in each key, see namespacePart
 
-	callerClock bool               // decide by the caller's clock in place of the server's
-	generalOnly bool               // run decide.lua for every request
-	onAnswer    func(general bool) // called once for each decision, after its last script has replied or failed
+	callerClock bool // decide by the caller's clock in place of the server's
 }
 
 // Config sets up a store.
@@ -258,18 +246,12 @@ func (s *Store) sendDecision(
 	if charge && asksForUnits(req.Leases) {
 		q.id = s.newID()
 	}
-	reply, general, err := s.runDecision(ctx, q)
+	reply, err := s.runDecision(ctx, q)
 	if err != nil && q.keepsReply() {
 		err = s.lostReply(q, now, err)
 	}
 	if err == nil {
-		err = q.decode(reply, general, d)
-		switch {
-		case general && err == nil:
-			s.leased.note(q)
-		case !general && err != nil:
-			err = errors.Join(err, s.expireUnreadable(ctx, q))
-		}
+		err = q.decode(reply, d)
 	}
 	if err != nil {
 		return fmt.Errorf("redis store: %d limits of %s: %w", len(req.Charges), ownerText(req.Owner), err)

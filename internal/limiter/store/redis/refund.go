@@ -14,7 +14,11 @@ import (
 //go:embed refund.lua
 var refundSource string
 
-var refundScript = sync.OnceValue(func() *script { return newScript(commonLua() + refundSource) })
+var refundScript = sync.OnceValue(func() *script { return newScript(leasedGrains + refundSource) })
+
+// refundEra is added to the total of a bucket's refunds if the bucket's rate changes after a refund, so that receipts
+// from before the change give nothing back. The core adds the same. The units of a mark stay below refundEra.
+const refundEra = 1 << 52
 
 // The results that refund.lua reports.
 const (
@@ -69,7 +73,7 @@ func (s *Store) refundArgs(r *limit.Receipt, units int64, now time.Time) []any {
 		clock = now.UnixMicro()
 	}
 	entries := r.Entries()
-	var ids string
+	var ids []byte
 	numbers := appendDoubles(nil, clock, r.Until(), int64(len(entries)))
 	for i := range entries {
 		e := &entries[i]
@@ -85,10 +89,10 @@ func (s *Store) refundArgs(r *limit.Receipt, units int64, now time.Time) []any {
 		p := e.Params()
 		numbers = appendDoubles(numbers, pack, stamps, give, p.End, p.At, rateOf(e.Tier))
 		numbers = appendDoubles(numbers, refundNumbers(e, p)...)
-		ids += markID(byte(e.Tier.Algorithm), e.Tier)
+		ids = appendHead(ids, e.Tier)
 	}
 	args := append([]any{nil, nil, len(keys)}, keys...)
-	return append(args, string(numbers), ids)
+	return append(args, string(numbers), string(ids))
 }
 
 // refundNumbers returns the numbers that refund.lua gets for an entry and that depend on its algorithm. They and the

@@ -12,8 +12,8 @@
 -- refund.go writes the arguments and reads the reply, all doubles: the time, the result (0: made, 1: repeated, 2: too
 -- late) and, if the refund was made, the units that each entry gave back.
 --
--- WIDTH is the number of doubles of a state, by algorithm, and of the marks of a token_bucket: what was refunded (133),
--- what is leased (197), and what may come back late (229). scripts.go writes it before the first line of this file.
+-- The heads of the marks of a token_bucket begin with 133 (what was refunded), 197 (what is leased) or 229 (what may
+-- come back late).
 local sunpack, pack, sub, byte, call = struct.unpack, struct.pack, string.sub, string.byte, redis.call
 local ERA, MOST = 4503599627370496, 9007199254740992
 local MADE, REPEATED, LATE = 0, 1, 2
@@ -32,25 +32,19 @@ local function number(v)
   return v
 end
 
--- index returns a table of the records of a pack, by the first 17 bytes of their heads, with the positions of their
--- rate and of their state; and the time until which the pack's expiry is set.
+-- index returns a table of the positions of the states of a pack, by their heads; and the time until which the pack's
+-- expiry is set.
 local function index(value)
-  local _, total = sunpack('<c4H', value)
-  local where, at = {}, 15 + 25 * total
-  local armed = sunpack('<d', value, at - 8)
-  for j = 0, total - 1 do
-    local head = 7 + 25 * j
-    where[sub(value, head, head + 16)] = {head + 17, at}
-    at = at + 8 * assert(WIDTH[byte(value, head)])
-  end
-  while at <= #value do
-    local id, width = sub(value, at, at + 16), assert(WIDTH[byte(value, at)])
+  local total = sunpack('<H', value, 5)
+  local where, states, records = {}, 15 + 17 * total, 15 + 41 * total
+  assert(records <= #value + 1 and (#value + 1 - records) % 49 == 0)
+  for j = 0, total - 1 do where[sub(value, 7 + 17 * j, 23 + 17 * j)] = states + 24 * j end
+  for at = records, #value, 49 do
+    local id = sub(value, at, at + 16)
     assert(not where[id])
-    where[id] = {at + 17, at + 33}
-    at = at + 33 + 8 * width
+    where[id] = at + 25
   end
-  assert(at == #value + 1)
-  return where, number(armed)
+  return where, number(sunpack('<d', value, states - 8))
 end
 
 -- packs holds the packs of the receipt, by the number of their key; false for a pack that does not exist. bad is the
@@ -64,8 +58,9 @@ local function unreadable(key, why)
 end
 
 local function foreign(key, value)
-  bad = redis.error_reply('SLUICE unreadable: ' .. key .. ' holds a pack of version ' .. string.format('%q', sub(value, 1, 4)) ..
-    ", which this release of Sluice does not read, and so does not take for empty; wait until the key expires, or delete it")
+  bad = redis.error_reply('SLUICE unreadable: ' .. key .. ' holds a pack of version ' ..
+    string.format('%q', sub(value, 1, 4)) .. ', which this release of Sluice does not read, and so does not take for ' ..
+    'empty; wait until the key expires, or delete it')
 end
 
 local function open(k)
@@ -77,7 +72,7 @@ local function open(k)
     return false
   end
   local version = sub(value, 1, 4)
-  if version ~= 'SLU5' and version ~= 'SLU6' then
+  if version ~= 'SLU7' then
     if sub(version, 1, 3) == 'SLU' then return foreign(KEYS[k], value) end
     return unreadable(KEYS[k], 'is not a pack')
   end
@@ -110,11 +105,11 @@ local function refilled(full, num, at, level, to)
 end
 
 -- bucket refunds the entry of a token_bucket, as package limit does, and returns the units.
-local function bucket(p, record, digest, units, stamp, num, den, full, full_in, headroom, sum_before, eras_before, rate)
-  local at, missing = get(p, record[2], 2)
+local function bucket(p, record, digest, units, stamp, num, den, full, full_in, headroom, sum_before, eras_before)
+  local at, missing = get(p, record, 2)
   local level = full - missing
   local mark, held, ends = p.where['\197' .. digest], 0, 0
-  if mark then ends, held = get(p, mark[2], 2) end
+  if mark then ends, held = get(p, mark, 2) end
   held = leased_grains(held, den, missing)
   local to, leased = now > at and now or at, 0
   if held > 0 then
@@ -127,7 +122,7 @@ local function bucket(p, record, digest, units, stamp, num, den, full, full_in, 
   end
   if leased == 0 then at, level = refilled(full, num, at, level, to) end
   local sum, eras, refunds = 0, 0, p.where['\133' .. digest]
-  if refunds then sum, eras = get(p, refunds[2], 2) end
+  if refunds then sum, eras = get(p, refunds, 2) end
   local elapsed, others = at - stamp, MOST -- others: what was refunded of other charges since
   if eras - eras_before < 2 then others = (eras - eras_before) * ERA + (sum - sum_before) end
   if elapsed < 0 or others < 0 then return 0 end -- the clock leapt back, or the counter is a new one
@@ -136,29 +131,29 @@ local function bucket(p, record, digest, units, stamp, num, den, full, full_in, 
   local give = units * den - (gained > headroom and gained - headroom or 0)
   if give > full - leased - level then give = full - leased - level end
   if give <= 0 then return 0 end
-  put(p, record[2], at, full - level - give)
+  put(p, record, at, full - level - give)
   sum = sum + give
   if sum >= ERA then sum, eras = sum - ERA, (eras + 1) % 256 end
   if refunds then
-    put(p, refunds[2], sum, eras)
+    put(p, refunds, sum, eras)
   else
     local id = '\133' .. digest
-    p.where[id] = {#p.value + 18, #p.value + 34}
-    p.value = p.value .. id .. pack('<dddd', rate, p.armed, sum, eras) -- no record matters for longer
+    p.where[id] = #p.value + 26
+    p.value = p.value .. id .. pack('<dddd', p.armed, sum, eras, 0) -- no record matters for longer
   end
   return (give - math.fmod(give, den)) / den
 end
 
 -- release refunds units that were spent from a lease of a token_bucket, and returns how many.
 local function release(p, record, digest, units, slot, den)
-  local at, missing = get(p, record[2], 2)
+  local at, missing = get(p, record, 2)
   local mark, held, ends = p.where['\197' .. digest], 0, 0
-  if mark then ends, held = get(p, mark[2], 2) end
+  if mark then ends, held = get(p, mark, 2) end
   if ends ~= slot or (now > at and now or at) >= ends then return 0 end
   if units > held then units = held end
   if units <= 0 then return 0 end
-  put(p, record[2], at, missing - units * den)
-  put(p, mark[2], ends, held - units)
+  put(p, record, at, missing - units * den)
+  put(p, mark, ends, held - units)
   return units
 end
 
@@ -175,23 +170,23 @@ for i = 1, count do
     -- A branch sets back to the units that it gives back, and changes the numbers of the record by put.
     fine = pcall(function()
       if alg == 5 or alg == 6 then
-        local at, n = get(p, record[2], 2)
+        local at, n, stored_rate = get(p, record, 3)
         -- the counter was never used, or its rate has changed
-        if at == 0 or get(p, record[1], 1) ~= rate then return end
+        if at == 0 or stored_rate ~= rate then return end
         if alg == 6 then -- leaky_bucket: den, charged, slot, fraction. The slot that the charge set moves back.
           if at == a3 and n == a4 then
             local spent = (a2 - units) * a1
             local r = math.fmod(spent, rate)
-            put(p, record[2], stamp + (spent - r) / rate, r)
+            put(p, record, stamp + (spent - r) / rate, r)
             back = units
           end
         elseif a8 ~= 0 then
           back = release(p, record, digest, units, a8, a2)
         else
-          back = bucket(p, record, digest, units, stamp, a1, a2, a3, a4, a5, a6, a7, rate)
+          back = bucket(p, record, digest, units, stamp, a1, a2, a3, a4, a5, a6, a7)
         end
       elseif alg == 3 or alg == 4 then -- sliding_buckets, sliding_log: the entry is in the set, and the sum in the pack
-        local _, sum = get(p, record[2], 2)
+        local _, sum = get(p, record, 2)
         local kind = call('TYPE', KEYS[set]).ok
         if kind ~= 'zset' and kind ~= 'none' then return unreadable(KEYS[set], 'is not a sorted set') end
         local text, there = string.format('%.0f', stamp), 0
@@ -199,15 +194,16 @@ for i = 1, count do
         for _, e in ipairs(old) do there = there + units_of(e) end
         back = there < units and there or units
         if back > 0 then
-          put(p, record[2] + 8, sum - back)
+          put(p, record + 8, sum - back)
           alters[#alters + 1] = {KEYS[set], text, old, there - back}
         end
-      elseif alg < 3 or alg == 7 then -- fixed_window, sliding_window, quota: the count of the window, or a sliding_window's previous count
-        local at, at_count = get(p, record[2], 1), nil
+      elseif alg < 3 or alg == 7 then
+        -- fixed_window, sliding_window, quota: the count of the window, or a sliding_window's previous count
+        local at, at_count = get(p, record, 1), nil
         if at == stamp then
-          at_count = record[2] + 8
+          at_count = record + 8
         elseif alg == 2 and at == stamp + a1 then
-          at_count = record[2] + 16
+          at_count = record + 16
         end
         if at_count then
           local n = get(p, at_count, 1)

@@ -73,8 +73,8 @@ func usedUnits(tb testing.TB, s *redis.Store, charges []limit.Charge, now time.T
 }
 
 // Guarantees that concurrent refunds and charges of one tenant are counted exactly: with 64 callers that refund and 16
-// that charge, no refund fails, each costs one script call, and in the end every counter holds what was charged and not
-// given back.
+// that charge, no refund fails, each costs one script call, a charge costs no more, and in the end every counter holds
+// what was charged and not given back.
 func TestRefundsBesideCharges(t *testing.T) {
 	const refunding, charging, each = 64, 16, 15
 	server := redistest.Start(t)
@@ -128,9 +128,10 @@ func TestRefundsBesideCharges(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if got, want := calls(t, server)-before, refunding*each-1+charging*each; got != want {
-		t.Errorf("%d calls of scripts for %d refunds and %d charges, want one for each", got, refunding*each-1,
-			charging*each)
+	const refunds = refunding*each - 1
+	if got := calls(t, server) - before; got <= refunds || got > refunds+charging*each { // charges may share a call
+		t.Errorf("%d calls of scripts for %d refunds and %d charges, want one for each refund, and at most one for "+
+			"each charge", got, refunds, charging*each)
 	}
 	for i, units := range usedUnits(t, s, charges, noon) {
 		if want := kept[i].Load(); units != want {
@@ -491,7 +492,7 @@ func FuzzPack(f *testing.F) {
 	}
 	decide(f, []limit.Charge{other}, nil) // moves the others from the front of the pack
 	f.Add(pack(f), int64(0))
-	f.Add("SLU5\xff\xff", int64(0))
+	f.Add("SLU7\xff\xff", int64(0))
 	f.Add("", int64(3))
 	f.Fuzz(func(t *testing.T, pack string, units int64) {
 		if units < 0 || units > limit.MaxUnits {

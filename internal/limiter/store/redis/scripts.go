@@ -15,17 +15,15 @@ import (
 //go:embed decide.lua
 var decideSource string
 
-// decideScript handles every request. The generated scripts of shapes handle only the usual ones, and are faster. Like
-// refundScript, it is made when it is first needed, because making the two scripts would add 0.15 ms to the start of a
-// Lambda function.
-var decideScript = sync.OnceValue(func() *script { return newScript(commonLua() + replyTime + decideSource) })
+// decideScript decides. Like refundScript, it is made when it is first needed, because making the two scripts would add
+// 0.15 ms to the start of a Lambda function.
+var decideScript = sync.OnceValue(func() *script { return newScript(leasedGrains + replyTime + decideSource) })
 
 // script is a Lua script. Its first line, "#!lua" without the flag no-writes, declares it as a script that writes, so
 // that a replica refuses it even if it would only read: a replica's data is old. Redis 7 and Valkey know that line.
 type script struct {
 	source string
-	hash   any     // a string, converted to any once
-	many   *script // runs this script for several keys, see runsMany; nil if there is no such script
+	hash   any // a string, converted to any once
 }
 
 // newScript returns a script with this source.
@@ -42,21 +40,6 @@ local function leased_grains(units, den, missing)
 end
 `
 
-// commonLua returns what goes before decide.lua and refund.lua: the Lua table WIDTH, which says for each kind of record
-// how many doubles its state has, and leasedGrains.
-func commonLua() string {
-	var table strings.Builder
-	table.WriteString("local WIDTH = {")
-	for _, a := range algorithms[1:] { // algorithm 0 is invalid; without indexes Lua makes an array, which is faster
-		fmt.Fprintf(&table, "%d, ", a.width)
-	}
-	for _, mark := range []byte{refundMark, leasedMark, lateMark} {
-		fmt.Fprintf(&table, "[%d] = %d, ", mark, markWidth)
-	}
-	table.WriteString("}\n")
-	return table.String() + leasedGrains
-}
-
 // noRetryCmd is a command that the client never sends a second time, because the first time it may have been carried
 // out.
 type noRetryCmd struct {
@@ -67,45 +50,14 @@ type noRetryCmd struct {
 // NoRetry is called by the client.
 func (noRetryCmd) NoRetry() bool { return true }
 
-// runDecision runs the generated script for requests of this shape. If there is none, or if the script declines, it
-// runs decide.lua. It runs decide.lua at once for requests that lease, for owners whose token buckets have leased
-// units, and for packs that it has not used before and that a generated script does not make, because generated scripts
-// cannot handle them. general reports whether decide.lua has replied.
-func (s *Store) runDecision(ctx *timeoutContext, q *query) (reply string, general bool, err error) {
-	if !s.generalOnly && len(q.req.Leases) == 0 && !s.leased.mayHaveLeases(q) && q.encodeShape() {
-		if q.hasValues() && !s.seen.has(q.keys) {
-			s.seen.add(q.keys)
-		} else if sh := q.scriptOfShape(); sh != nil {
-			reply, err = s.runScript(ctx, sh, q.shapeScriptArgs())
-			if err != nil || reply != "" {
-				s.notifyAnswer(false)
-				return reply, false, err
-			}
-		}
-	}
-	q.encodeGeneral()
-	reply, err = s.runScript(ctx, decideScript(), q.generalScriptArgs())
+// runDecision encodes the request for decide.lua, and runs it.
+func (s *Store) runDecision(ctx *timeoutContext, q *query) (reply string, err error) {
+	q.encode()
+	reply, err = s.runScript(ctx, decideScript(), q.scriptArgs())
 	if err == nil && reply == "" {
 		err = fmt.Errorf("%w: decide.lua replied 0", errMalformedReply)
 	}
-	s.notifyAnswer(true)
-	return reply, true, err
-}
-
-// expireUnreadable runs decide.lua on packs that a generated script has returned and that cannot be decoded, so that
-// decide.lua sets them to expire within a minute. With charges false, decide.lua charges nothing.
-func (s *Store) expireUnreadable(ctx *timeoutContext, q *query) error {
-	q.charges = false
-	q.encodeGeneral()
-	_, err := s.runScript(ctx, decideScript(), q.generalScriptArgs())
-	return err
-}
-
-// notifyAnswer calls Store.onAnswer when a decision has its reply, or its error.
-func (s *Store) notifyAnswer(general bool) {
-	if s.onAnswer != nil {
-		s.onAnswer(general)
-	}
+	return reply, err
 }
 
 // runScript runs a script by its hash. If the server does not know the hash, it has done nothing, and runScript sends

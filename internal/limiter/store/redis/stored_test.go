@@ -79,56 +79,51 @@ func dumpStored(tb testing.TB, c *goredis.Client) (all []storedKey) {
 func TestStoredPacksAreRefused(t *testing.T) {
 	server := redistest.Start(t)
 	admin := server.Client(t)
-	for _, general := range []bool{false, true} {
-		s := openAt(t, redis.Config{Addrs: []string{server.Addr}})
-		if general {
-			s.GeneralOnly()
-		}
-		if err := admin.FlushAll(t.Context()).Err(); err != nil {
-			t.Fatal(err)
-		}
-		fillStored(t, admin, s, "SLU1")
-		before := dumpStored(t, admin)
-		for _, stored := range limittest.Stored(t, s.Accepts) {
-			key := "{rl:" + string(stored.Owner.AppendKey(nil)) + "}"
-			for _, charges := range stored.Charges {
-				plain := &limit.Request{Owner: stored.Owner, Charges: charges}
-				leased := &limit.Request{Owner: stored.Owner, Charges: charges}
-				for _, c := range charges {
-					leased.Leases = append(leased.Leases, slices.Repeat([]limit.LeaseRequest{{Need: c.Cost}},
-						len(c.Limit.Tiers))...)
-				}
-				for what, ask := range map[string]func(*limit.Decision) error{
-					"a decision": func(d *limit.Decision) error {
-						return s.Decide(t.Context(), plain,
-							limittest.StoredAt, d)
-					},
-					"a look": func(d *limit.Decision) error {
-						return s.Peek(t.Context(), plain, limittest.StoredAt,
-							d)
-					},
-					"a lease": func(d *limit.Decision) error {
-						return s.Decide(t.Context(), leased,
-							limittest.StoredAt, d)
-					},
-				} {
-					var d limit.Decision
-					err := ask(&d)
-					if !errors.Is(err, limit.ErrUnreadable) || d.Allowed || !contains(err, "SLU") ||
-						!contains(err, key) {
-						t.Errorf("%s, general=%t: %s of %s is %v; want limit.ErrUnreadable with key and version",
-							stored.Name, general, what, charges[0].Limit.ID, err)
-					}
+	s := openAt(t, redis.Config{Addrs: []string{server.Addr}})
+	if err := admin.FlushAll(t.Context()).Err(); err != nil {
+		t.Fatal(err)
+	}
+	fillStored(t, admin, s, "SLU1")
+	before := dumpStored(t, admin)
+	for _, stored := range limittest.Stored(t, s.Accepts) {
+		key := "{rl:" + string(stored.Owner.AppendKey(nil)) + "}"
+		for _, charges := range stored.Charges {
+			plain := &limit.Request{Owner: stored.Owner, Charges: charges}
+			leased := &limit.Request{Owner: stored.Owner, Charges: charges}
+			for _, c := range charges {
+				leased.Leases = append(leased.Leases, slices.Repeat([]limit.LeaseRequest{{Need: c.Cost}},
+					len(c.Limit.Tiers))...)
+			}
+			for what, ask := range map[string]func(*limit.Decision) error{
+				"a decision": func(d *limit.Decision) error {
+					return s.Decide(t.Context(), plain,
+						limittest.StoredAt, d)
+				},
+				"a look": func(d *limit.Decision) error {
+					return s.Peek(t.Context(), plain, limittest.StoredAt,
+						d)
+				},
+				"a lease": func(d *limit.Decision) error {
+					return s.Decide(t.Context(), leased,
+						limittest.StoredAt, d)
+				},
+			} {
+				var d limit.Decision
+				err := ask(&d)
+				if !errors.Is(err, limit.ErrUnreadable) || d.Allowed || !contains(err, "SLU") ||
+					!contains(err, key) {
+					t.Errorf("%s: %s of %s is %v; want limit.ErrUnreadable with key and version",
+						stored.Name, what, charges[0].Limit.ID, err)
 				}
 			}
 		}
-		if after := dumpStored(t, admin); !reflect.DeepEqual(before, after) {
-			t.Errorf("general=%t: the refused call has changed a stored value", general)
-		}
-		for _, k := range before {
-			if ttl, err := admin.PTTL(t.Context(), k.Key).Result(); err != nil || ttl != -1 {
-				t.Errorf("general=%t: %q expires in %s, %v; it had no expiry", general, k.Key, ttl, err)
-			}
+	}
+	if after := dumpStored(t, admin); !reflect.DeepEqual(before, after) {
+		t.Error("the refused call has changed a stored value")
+	}
+	for _, k := range before {
+		if ttl, err := admin.PTTL(t.Context(), k.Key).Result(); err != nil || ttl != -1 {
+			t.Errorf("%q expires in %s, %v; it had no expiry", k.Key, ttl, err)
 		}
 	}
 }
