@@ -40,8 +40,7 @@ import (
 //     limittest and store/memory pass from here on, once the tables of cases that name the algorithm have one.
 //  4. Redis: add an entry to the table in store/redis/algorithms.go, and a branch to decide.lua and to refund.lua. The
 //     comments above the branches say what a branch gets and must set. The branches name an algorithm by its number,
-//     and some by a range of numbers (alg < 3): look at each comparison. The entry's shapeLua is the branch of the
-//     generated scripts.
+//     and some by a range of numbers (alg < 3): look at each comparison.
 //  5. DynamoDB: write its file in store/dynamodb and add an entry to the table in algorithms.go there, nil if DynamoDB
 //     cannot count it. Add the names of its fields to fields.go there. The comment of the interface algorithm says
 //     which names have a meaning outside its own file.

@@ -195,7 +195,7 @@ func newPair(
 	}
 	p := &pair{T: t, ours: s, model: model, admin: admin, most: most, r: rand.New(rand.NewPCG(seed, 1)),
 		now: noon.Add(time.Duration(seed%1e9) * time.Hour % (1e4 * time.Hour))}
-	scope := []string{"", "d"}[p.r.IntN(2)] // with one, generated scripts make packs
+	scope := []string{"", "d"}[p.r.IntN(2)]
 	for i := 0; i < 3+p.r.IntN(4) || len(p.built) == 0; i++ {
 		l := limit.Limit{ID: fmt.Sprint("l", i), MaxCost: 12, MaxValues: 2, Scope: scope}
 		if p.r.IntN(3) == 0 {

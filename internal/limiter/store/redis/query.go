@@ -15,7 +15,7 @@ type query struct {
 	callerNow int64 // the caller's clock, µs; it selects the calendar periods of quotas
 	serverNow int64 // a time in place of the server's clock, µs; −1 to use that clock
 	charges   bool  // false for a Peek
-	// under which decide.lua keeps its reply for Store.findLost; zero: it does not
+	// under which decide.lua keeps its reply for Store.findReply; zero: it does not
 	id limit.ReceiptID
 
 	order       []int // the charges in the order in which their tiers are sent and answered: pack by pack
