@@ -10,7 +10,6 @@ const MaxHostBytes = 253
 
 const (
 	inName  = 1 << iota // letters, digits, . - _
-	inIPv6              // characters of an IPv6 address without its zone
 	inToken             // RFC 9110 §5.6.2
 	inHex               // hexadecimal digits
 )
@@ -24,33 +23,19 @@ var classes = func() (table [256]uint8) {
 	const digits = "0123456789"
 	const letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 	set(letters+digits+".-_", inName)
-	set("abcdefABCDEF"+digits, inHex|inIPv6)
-	set(":.", inIPv6)
+	set("abcdefABCDEF"+digits, inHex)
 	set(letters+digits+"!#$%&'*+-.^_`|~", inToken)
 	return table
 }()
 
-// validHost reports whether a text can be an IPv4 or IPv6 address or a host name, by its characters. A text with a
+// validHost reports whether a text is an IPv4 or IPv6 address, or has only the characters of a host name. A text with a
 // colon must be an IPv6 address, so that "shop.example:443", a virtual host that some formats put first, is not taken
 // for the client.
 func validHost(host []byte) bool {
-	if len(host) > MaxHostBytes || (len(host) == 1 && host[0] == '-') {
+	if len(host) > MaxHostBytes || string(host) == "-" {
 		return false
 	}
-	all, colons := uint8(inName|inIPv6), 0
-	for i, c := range host {
-		if c == '%' && i > 0 && colons >= 2 { // the zone of a link-local address
-			return all&inIPv6 != 0 && i+1 < len(host) && allIn(host[i+1:], inName)
-		}
-		if c == ':' {
-			colons++
-		}
-		all &= classes[c]
-	}
-	if colons > 0 {
-		return all&inIPv6 != 0 && colons >= 2
-	}
-	return all&inName != 0
+	return allIn(host, inName) || isAddress(host)
 }
 
 func validMethod(method []byte) bool { return len(method) <= 64 && allIn(method, inToken) }

@@ -2,8 +2,7 @@
 // them, plain or gzip.
 //
 // A log holds what clients and broken machines wrote, so no line of it is an error: [Parser.Parse] returns a [Reason]
-// for a line that cannot be used, and the caller goes on with the next line. Lines are read and parsed without
-// allocating.
+// for a line that cannot be used, and the caller goes on with the next line.
 package accesslog
 
 import "bytes"
@@ -55,7 +54,7 @@ func (r Reason) Explain() string { return reasonTexts[min(r, reasonsCount-1)] }
 // Parser parses lines. It remembers the last time stamp, so that lines of one second are parsed faster. The zero Parser
 // is ready. It is not safe for concurrent use.
 type Parser struct {
-	stamp [stampBytes]byte
+	stamp string
 	us    int64
 }
 

@@ -2,6 +2,7 @@ package accesslog
 
 import (
 	"bytes"
+	"net/netip"
 	"regexp"
 )
 
@@ -56,23 +57,11 @@ func isName(word []byte) bool {
 
 // isAddress reports whether a word is an IPv4 or IPv6 address.
 func isAddress(word []byte) bool {
-	if bytes.IndexByte(word, ':') >= 0 {
-		return validHost(word)
+	if len(word) < 2 { // most words are "-", and an error of ParseAddr takes memory
+		return false
 	}
-	dots := 0
-	for part := word; ; dots++ {
-		end := bytes.IndexByte(part, '.')
-		if end < 0 {
-			end = len(part)
-		}
-		if n, ok := number(part[:end]); !ok || n > 255 {
-			return false
-		}
-		if end == len(part) {
-			return dots == 3
-		}
-		part = part[end+1:]
-	}
+	_, err := netip.ParseAddr(string(word))
+	return err == nil
 }
 
 // hasAddress reports whether one of the words is an address.

@@ -392,6 +392,13 @@ func TestLivePageAudience(t *testing.T) {
 			t.Errorf("%s: healthz = %d, want 200", c.name, w.Code)
 		}
 	}
+	// The links of the page are relative, so they need the slash.
+	f := newFixture(t, plansText(""), func(g *gateway.Config) { g.Audience = gateway.All })
+	w := httptest.NewRecorder()
+	f.ServeHTTP(w, httptest.NewRequest("GET", "/_sluice", nil))
+	if at := w.Header().Get("Location"); w.Code != http.StatusMovedPermanently || at != "/_sluice/" {
+		t.Errorf("GET /_sluice = %d to %q, want 301 to /_sluice/", w.Code, at)
+	}
 }
 
 // Guarantees that a panic ends one request but not the gateway, and that the answer reveals nothing about it.
