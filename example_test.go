@@ -60,6 +60,32 @@ func ExampleLimiter_Decide_plan() {
 	// false unknown_tenant 403
 }
 
+// A request spends requests, tokens and money, and all of their limits are charged, or none.
+func ExampleLimiter_Decide_units() {
+	limiter, err := sluice.New(sluice.Config{PlansData: []byte(`
+plans:
+  - id: model
+    limits:
+      - { id: rpm, algorithm: fixed_window, period: 1m, threshold: 60 }
+      - { id: tpd, unit: tokens, cost: { default: 1000 }, quota: { units: 2000, every: day } }
+      - { id: spend, unit: micro-usd, cost: { default: 0 }, quota: { units: 50000000, every: month } }
+tenants: [ { id: acme, plan: model } ]
+`)})
+	if err != nil {
+		log.Fatal(err)
+	}
+	ctx, who := context.Background(), sluice.Identity{Tenant: "acme"}
+	defer func() { _ = limiter.Close(ctx) }()
+
+	for range 2 {
+		d := limiter.Decide(ctx, who, sluice.Request{Costs: sluice.Costs{"tokens": 1200, "micro-usd": 900}})
+		fmt.Println(d.Allowed, d.Limit, d.Remaining, d.Unit)
+	}
+	// Output:
+	// true tpd 800 tokens
+	// false tpd 800 tokens
+}
+
 // If a request failed without the caller's fault, its units can be given back.
 func ExampleLimiter_Refund() {
 	limiter, err := sluice.New(sluice.Config{PlansData: []byte(plans),
