@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"net/http"
+	"os"
 	"regexp"
 	"strings"
 	"testing"
@@ -112,13 +113,37 @@ func TestUnits(t *testing.T) {
 	})
 }
 
+// Guarantees that the example plan of a language model limits requests, tokens and money together.
+func TestExampleOfUnits(t *testing.T) {
+	text, err := os.ReadFile("examples/plans/model-tokens.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := open(t, string(text), nil)
+	for i, step := range []struct {
+		costs sluice.Costs
+		limit string // that denies
+	}{
+		{sluice.Costs{"tokens": 60_000, "micro-usd": 49_999_000}, ""},
+		{sluice.Costs{"tokens": 50_000}, "tokens-per-minute"},
+		{sluice.Costs{"tokens": 1, "micro-usd": 1001}, "spend"}, {nil, ""}, {sluice.Costs{"tokens": 39_000}, ""},
+		{nil, "tokens-per-minute"}, {sluice.Costs{"tokens": 0}, ""},
+	} {
+		if d := l.Decide(t.Context(), acme, sluice.Request{Costs: step.costs}); d.Allowed != (step.limit == "") ||
+			!d.Allowed && d.Limit != step.limit {
+			t.Errorf("step %d, %v: %s by %s, want %q", i+1, step.costs, d.Reason, d.Limit, step.limit)
+		}
+	}
+}
+
 // Guarantees that costs that cannot be charged are refused with an error that names the unit, and charge nothing.
 func TestBadCosts(t *testing.T) {
 	l := open(t, budgets, nil)
 	for _, r := range []sluice.Request{
 		{Cost: -1}, {Cost: math.MaxInt64}, {Costs: sluice.Costs{"tokens": -1}},
 		{Costs: sluice.Costs{"tokens": 1<<40 + 1}}, {Costs: sluice.Costs{"tokens": math.MinInt64}},
-		{Costs: sluice.Costs{"Tokens": 1}}, {Costs: sluice.Costs{strings.Repeat("t", 1000): 1}}, {Cost: 1, Costs: sluice.Costs{"requests": 1}},
+		{Costs: sluice.Costs{"Tokens": 1}}, {Costs: sluice.Costs{strings.Repeat("t", 1000): 1}},
+		{Cost: 1, Costs: sluice.Costs{"requests": 1}},
 	} {
 		d := l.Decide(t.Context(), acme, r)
 		if d.Reason != sluice.Internal || !errors.Is(d.Err, sluice.ErrCost) {

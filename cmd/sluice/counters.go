@@ -200,7 +200,8 @@ func writeCounters(w io.Writer, r *ops.Response) error {
 	head := "LIMIT WINDOW ALGORITHM MODE USED OF REMAINING RESETS"
 	for i, k := range r.Counters {
 		rows[i] = []string{k.Limit, k.Tier, k.Algorithm, k.Mode, strconv.FormatInt(k.Used, 10),
-			strconv.FormatInt(k.Capacity, 10), strconv.FormatInt(k.Remaining, 10), day(k.ResetAt)}
+			strings.TrimSpace(strconv.FormatInt(k.Capacity, 10) + " " + k.Unit),
+			strconv.FormatInt(k.Remaining, 10), day(k.ResetAt)}
 		if k.UsedBefore != nil {
 			head = "LIMIT WINDOW ALGORITHM MODE USED OF REMAINING RESETS BEFORE"
 			rows[i] = append(rows[i], strconv.FormatInt(*k.UsedBefore, 10))

@@ -22,6 +22,7 @@ plans:
       - { id: window, match: { pathPattern: /window }, tiers: [ { period: 24h, threshold: 5 } ] }
       - { id: tokens, match: { pathPattern: /tokens }, algorithm: token_bucket, rate: 1, period: 24h, burst: 5 }
       - { id: leaky, match: { pathPattern: /leaky }, algorithm: leaky_bucket, rate: 5, period: 24h, cost: 5 }
+      - { id: sent, unit: bytes, cost: 0, match: { pathPattern: /sent }, tiers: [ { period: 24h, threshold: 5 } ] }
 tenants: [ { id: acme, plan: pro } ]
 ipLimits: [ { id: per-address, algorithm: token_bucket, rate: 1, period: 24h, burst: 100 } ]
 keys: [ { id: k1, tenant: acme, subject: ci, pepper: dev, hash: HASH } ]
@@ -103,6 +104,13 @@ func TestDevCounters(t *testing.T) {
 		if len(applies) != 1 || applies[0] != l.id || len(x.IPLimits) != 1 || x.IPLimits[0].Counter == "" {
 			t.Errorf("explain of /%s names %v and %+v as the limits that apply", l.id, applies, x.IPLimits)
 		}
+	}
+	// a limit of which a call spends 0 has a counter nevertheless
+	if got := operate("counter", "peek", "acme", "sent", "--path", "/sent"); got.Counters[0].Unit != "bytes" {
+		t.Errorf("peek of sent gives %+v", got)
+	}
+	if text := operateOn(t, r.base, "counter", "peek", "acme", "sent"); !strings.Contains(text, "5 bytes") {
+		t.Errorf("the table of sent is %s", text)
 	}
 	if err := r.finish(t); err != nil {
 		t.Error(err)

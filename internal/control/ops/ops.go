@@ -103,8 +103,9 @@ type Counter struct {
 	Tier      string `json:"tier"` // what distinguishes the tier from others, such as its period
 	Algorithm string `json:"algorithm"`
 	Mode      string `json:"mode"`
-	Capacity  int64  `json:"capacity"` // units
-	Used      int64  `json:"used"`     // units, including leased ones
+	Unit      string `json:"unit,omitempty"` // what is counted; "": requests
+	Capacity  int64  `json:"capacity"`       // units
+	Used      int64  `json:"used"`           // units, including leased ones
 	Remaining int64  `json:"remaining"`
 	// when the counter is in the state of an unused one, if nothing more is charged
 	ResetAt    time.Time `json:"reset_at"`
@@ -327,8 +328,8 @@ func (k *counters) report(ctx context.Context) (*Response, error) {
 		l := r.Limit()
 		out.Counters = append(out.Counters, Counter{Limit: l.ID, Tier: tierName(r.Tier),
 			Algorithm: r.Tier.Algorithm.String(), Mode: l.Mode.String(),
-			Capacity: r.Tier.Capacity(), Used: r.Used(), Remaining: r.Remaining(),
-			ResetAt: time.UnixMicro(r.ResetAt()).UTC()})
+			Unit: strings.TrimSpace(l.UnitSuffix()), Capacity: r.Tier.Capacity(), Used: r.Used(),
+			Remaining: r.Remaining(), ResetAt: time.UnixMicro(r.ResetAt()).UTC()})
 	}
 	return out, nil
 }

@@ -51,8 +51,9 @@ type CellLimit struct {
 	Tenant   string `json:"tenant"`
 	ID       string `json:"id"`
 	Tier     string `json:"tier"`
-	Capacity int64  `json:"capacity"` // units that all cells together may grant
-	Share    int64  `json:"share"`    // units that this cell may grant
+	Unit     string `json:"unit,omitempty"` // what is counted; "": requests
+	Capacity int64  `json:"capacity"`       // units that all cells together may grant
+	Share    int64  `json:"share"`          // units that this cell may grant
 }
 
 // Gateway describes the gateway that runs, and its configuration.

@@ -177,7 +177,8 @@ func TestDataGolden(t *testing.T) {
 			{ID: "acme", Plan: "pro", Limits: []livepage.LimitStatus{
 				livepage.StatusOf(&burst.Tiers[0], &peek.Results[0], now, "every route"),
 				livepage.StatusOf(&trial.Tiers[0], &peek.Results[1], now, "GET /product/*"),
-				{ID: "lent", Tier: "1m", Mode: "enforce", Per: "tenant", Capacity: 50, Used: 3, Leased: 20},
+				{ID: "lent", Tier: "1m", Mode: "enforce", Per: "tenant", Unit: "bytes", Capacity: 50, Used: 3,
+					Leased: 20},
 			}},
 			{ID: "globex", Plan: "free", Suspended: true},
 		},

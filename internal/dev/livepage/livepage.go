@@ -7,6 +7,7 @@
 package livepage
 
 import (
+	"strings"
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
@@ -73,8 +74,9 @@ type LimitStatus struct {
 	Algorithm string `json:"algorithm"`
 	Mode      string `json:"mode"`
 	Per       string `json:"per"`
-	Applies   string `json:"applies"`  // "PUT /product/*" or "every route"
-	Capacity  int64  `json:"capacity"` // units
+	Applies   string `json:"applies"`        // "PUT /product/*" or "every route"
+	Unit      string `json:"unit,omitempty"` // what is counted; "": requests
+	Capacity  int64  `json:"capacity"`       // units
 	// Used is in units. It is -1 if each value of Per has a counter of its own, or if the use is not known.
 	Used    int64 `json:"used"`
 	ResetMs int64 `json:"reset_ms"` // until the counter is as if it had never been used
@@ -90,7 +92,7 @@ func StatusOf(t *limit.Tier, peeked *limit.Result, now time.Time, applies string
 	l := t.Limit()
 	s := LimitStatus{
 		ID: l.ID, Tier: TierName(t), Algorithm: t.Algorithm.String(), Mode: l.Mode.String(), Per: l.Per,
-		Applies: applies, Capacity: t.Capacity(), Used: -1,
+		Applies: applies, Unit: strings.TrimSpace(l.UnitSuffix()), Capacity: t.Capacity(), Used: -1,
 	}
 	if peeked != nil && !t.Valued() {
 		s.Used = peeked.Used()

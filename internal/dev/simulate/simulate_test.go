@@ -93,6 +93,7 @@ plans:
       - { id: burst, algorithm: token_bucket, rate: 3, period: 1m, burst: 5 }
       - { id: orders, match: { methods: [GET], pathPattern: "/v1/orders/**" }, tiers: [ { period: 1m, threshold: 2 } ] }
       - { id: hourly, mode: shadow, tiers: [ { period: 1h, threshold: 60 } ] }
+      - { id: sent, unit: bytes, cost: 0, tiers: [ { period: 1h, threshold: 9000 } ] }
 tenants:
   - { id: ann, plan: free }
   - { id: bob, plan: free, suspended: true }

@@ -242,7 +242,7 @@ func describe(l *limit.Limit) string {
 		if t.Calendar != nil {
 			per = fmt.Sprint(t.Calendar)
 		}
-		parts[i] = fmt.Sprintf("%s %d per %s", t.Algorithm, t.Threshold, per)
+		parts[i] = fmt.Sprintf("%s %d%s per %s", t.Algorithm, t.Threshold, l.UnitSuffix(), per)
 		if t.Calendar == nil && t.Burst > 0 && t.Burst != t.Threshold {
 			parts[i] += fmt.Sprintf(", burst %d", t.Burst)
 		}

@@ -80,7 +80,7 @@ function meterRow(m) {
   if (m.used < 0) {
     const apart = el('div', 'apart', '', node);
     where();
-    return { node, update: (m) => text(apart, whole.format(m.capacity) +
+    return { node, update: (m) => text(apart, whole.format(m.capacity) + unitOf(m) +
       (m.per !== 'tenant' ? ' for each ' + m.per.replaceAll('_', ' ') : m.mode === 'off' ? ': not counted' : ': use not known') +
       (m.leased > 0 ? ', ' + compact(m.leased) + ' leased' : '')) };
   }
@@ -94,7 +94,7 @@ function meterRow(m) {
   return { node, update(m) {
     const part = m.capacity > 0 ? Math.min(1, m.used / m.capacity) : 0;
     const full = m.used >= m.capacity && m.mode !== 'shadow', leased = m.leased > 0 ? m.leased : 0;
-    const says = whole.format(m.used) + ' of ' + whole.format(m.capacity) + ' used' + (leased ? ', ' + whole.format(leased) + ' more leased here' : '');
+    const says = whole.format(m.used) + ' of ' + whole.format(m.capacity) + unitOf(m) + ' used' + (leased ? ', ' + whole.format(leased) + ' more leased here' : '');
     track.setAttribute('aria-valuemax', m.capacity);
     track.setAttribute('aria-valuenow', Math.min(m.used, m.capacity));
     track.setAttribute('aria-valuetext', says);
@@ -104,10 +104,11 @@ function meterRow(m) {
     held.style.width = m.capacity > 0 ? Math.min(1 - part, leased / m.capacity) * 100 + '%' : 0;
     text(used, compact(m.used));
     used.classList.toggle('hot', full);
-    text(of, ' / ' + compact(m.capacity));
+    text(of, ' / ' + compact(m.capacity) + unitOf(m));
     text(reset, m.used > 0 && m.reset_ms > 0 ? duration(m.reset_ms) : '');
   } };
 }
+const unitOf = (m) => m.unit ? ' ' + m.unit : '';
 const compact = (n) => n < 100000 ? whole.format(n) : short.format(n);
 
 function tenants(d) {
@@ -162,7 +163,7 @@ function fleetRow() {
     text(epoch, c.epoch ? 'epoch ' + c.epoch + ', ' + c.phase : 'none yet');
     number(head, c.head);
     number(behind, c.behind, true);
-    text(grants, list(c.limits).map((l) => l.id + ' ' + l.tier + ': ' + amount(l.share) + ' of ' + amount(l.capacity)).join(' · ') || '–');
+    text(grants, list(c.limits).map((l) => l.id + ' ' + l.tier + ': ' + amount(l.share) + ' of ' + amount(l.capacity) + unitOf(l)).join(' · ') || '–');
   } };
 }
 function fleet(d) {
