@@ -1,8 +1,10 @@
 package pacer
 
 import (
+	"fmt"
 	"math"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -64,9 +66,15 @@ func (a *Advice) addLeft(name string, units int64, until time.Duration) {
 	}
 }
 
-// addStructured reads the RateLimit and RateLimit-Policy fields, which are structured fields (RFC 9651).
+// addStructured reads the RateLimit and RateLimit-Policy fields, which are structured fields (RFC 9651). It ignores
+// policies that count something else than requests, such as bytes, because their numbers are not in units of a pacer.
 func (a *Advice) addStructured(h http.Header) {
+	others := map[string]bool{} // the names of ignored policies
 	for _, item := range listItems(h.Values("RateLimit-Policy")) {
+		name, _ := item.Value.(string)
+		if others[name] = countsOthers(item); others[name] {
+			continue
+		}
 		units, ok := integerOf(item, "q")
 		if !ok { // until draft 07 the item itself is the number
 			units, ok = item.Value.(int64)
@@ -79,8 +87,9 @@ func (a *Advice) addStructured(h http.Header) {
 	for _, item := range listItems(fields) {
 		units, ok := integerOf(item, "r")
 		if until, hasTime := integerOf(item, "t"); ok && hasTime {
-			name, _ := item.Value.(string)
-			a.addLeft(name, units, inSeconds(until))
+			if name, _ := item.Value.(string); !others[name] {
+				a.addLeft(name, units, inSeconds(until))
+			}
 		}
 	}
 	if dictionary, err := httpsfv.UnmarshalDictionary(fields); err == nil {
@@ -95,6 +104,16 @@ func (a *Advice) addStructured(h http.Header) {
 			a.addLeft("", units, inSeconds(until))
 		}
 	}
+}
+
+// countsOthers reports whether a policy counts something else than requests: by the draft's qu, or Sluice's own word.
+func countsOthers(policy httpsfv.Item) bool {
+	if policy.Params == nil {
+		return false
+	}
+	unit, has := policy.Params.Get("qu") // a string or a token
+	_, own := policy.Params.Get("sluice-unit")
+	return own || has && !slices.Contains([]string{"requests", "request"}, fmt.Sprint(unit))
 }
 
 // listItems returns the items of a structured field that is a list, or nil if the field is something else.

@@ -60,6 +60,11 @@ func TestParseAdvice(t *testing.T) {
 			`"d";q=10, "e";w=1`},
 			pacer.Advice{}},
 		{"a policy in a foreign unit", fields{"RateLimit-Policy": `"a";q=999999999999999;w=1`}, pacer.Advice{}},
+		{"policies of other units", fields{"RateLimit-Policy": `"a";q=9;w=1;qu=requests, ` +
+			`"b";q=8;w=1;qu="content-bytes", "c";q=7;w=1;sluice-unit="tokens"`,
+			"RateLimit": `"b";r=1;t=3, "a";r=2;t=3, "c";r=0;t=3`},
+			pacer.Advice{Limits: []pacer.Limit{{Units: 9, Period: second}},
+				Left: []pacer.Left{{Name: "a", Units: 2, Until: 3 * second}}}},
 		{"no structured field", fields{"RateLimit-Policy": `"a;q=1`, "RateLimit": `;;;`}, pacer.Advice{}},
 		{"negative", fields{"X-RateLimit-Remaining": "-3", "X-RateLimit-Reset": "10"}, pacer.Advice{}},
 	} {
