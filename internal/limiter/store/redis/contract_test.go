@@ -23,7 +23,7 @@ func contract(t *testing.T, c redis.Config) {
 		Peer: func(tb testing.TB, s limit.Store) limit.Store {
 			return connect(tb, s.(*redis.Store).Space())
 		},
-		// the callers' clock is that of the test, whose times are below 2^53 µs
+		// The store decides by the time that the test passes: the test has times of its own, not those of the server.
 		SetClock:   func(limit.Store, time.Time) {},
 		Seed:       uint64(time.Now().UnixNano()),
 		Leases:     true,

@@ -1,10 +1,16 @@
--- decide.lua makes decisions. Each is over all limits of an owner, and charges all of them, or none. The comment of
--- package redis describes the layout of packs, and package limit the algorithms. The script computes the same as package
--- limit, to the unit: it uses integers below 2^53 only, and never rounds. For these the remainder by % is exact, too.
+-- decide.lua makes decisions. A decision looks at all limits of an owner. It charges all of them, or none; a shadow
+-- limit that would refuse is left out. The comment of package redis describes the layout of packs, and package limit
+-- the algorithms. The script comes to the same counts as package limit, to the unit: they are integers below 2^53, for
+-- which the operators are exact, % too. Only the times at which keys expire are rounded.
 --
 -- In order, a decision reads each pack (load), evaluates each of its tiers in the branch of the tier's algorithm, and,
--- if all enforcing limits admit, writes the sorted sets and the packs. query.go writes its arguments, and reply.go
--- reads its reply: the states before the charge, which package limit evaluates a second time.
+-- if all enforcing limits admit, writes the sorted sets and the packs. query.go writes its arguments. shared.lua and a
+-- line with REPLY_KEPT_FOR, a time in ms, go before this file.
+--
+-- The reply has doubles: the time; 1 if the request is admitted, else 0; for each pack one number (1 if the value uses
+-- the pack that further values share, plus 2 if marks follow), the states before the charge, repaired if a clock leapt,
+-- and, if marks follow, the six numbers of each token_bucket's mark; then five numbers for each tier with a sorted set.
+-- reply.go reads it, and package limit makes the same decision once more from the states.
 --
 -- ARGV holds one text for each decision, and KEYS the keys of the first decision, then those of the second, and so on.
 -- If there are several decisions, the script replies with an array. A text is little-endian and has, in this order:
@@ -12,15 +18,16 @@
 --   the request  the time, µs (a double; below zero: use the server's clock); a byte of flags: 1 to charge, plus 2 if
 --                leases are asked for, plus 4 if the last key is to keep the reply; how many keys and how many packs
 --                the decision has (16 bits each)
---   each pack    for the pack of a value the most values, else 0 (32 bits); and how the pack begins if its last
---                charge was over the same tiers: version, number of tiers, heads. Its key is the next one of the
---                decision. The pack of a value has two further keys: of the pack that all further values share, and of
---                the set of values
+--   each pack    how many values may have a pack of their own (32 bits; 0 if the pack is that of no value). Then the
+--                front that the pack has if its last charge was over the same tiers: version, number of tiers, and a
+--                head for each tier, which is its algorithm (a byte) and a digest (16 bytes). The pack's key is the
+--                next one of the decision. The pack of a value has two further keys: of the pack that values without
+--                one of their own share, and of the sorted set of the values that have one
 --   each tier    (after its pack) the algorithm (a byte); flags (a byte): 1 for a shadow limit, plus 2 if the cost
 --                never fits, plus 4 for the last tier of its limit; and seven doubles that the algorithm's branch names
 --   its lease    only if leases are asked for: ten doubles, namely least, most, ample, plenty and share (in 1/1024) of
---                limit.LeaseRequest; the life of the lease, µs; 1 for a ramp; the correction and its time; and the time
---                at which a slot of the owner begins
+--                limit.LeaseRequest; the life of the lease, µs; 1 for a ramp; the correction and its time; and the
+--                time at which a slot of the owner begins
 --
 -- Redis runs the script from its first line for each call, and Lua then makes each function anew. Callers that ask at
 -- the same moment therefore share a call, and functions that the usual decision does not need are made when they are
@@ -34,34 +41,33 @@ local function weighted(prev, start, time, period, tick, ticks)
   if left <= 0 or prev == 0 then return 0 end
   if left > period then left = period end
   local r = left % tick
-  local of = (left - r) / tick + (r > 0 and 1 or 0)
-  if of > ticks then of = ticks end
-  r = prev * of % ticks
-  return (prev * of - r) / ticks + (r > 0 and 1 or 0)
+  local ticks_left = (left - r) / tick + (r > 0 and 1 or 0)
+  if ticks_left > ticks then ticks_left = ticks end
+  r = prev * ticks_left % ticks
+  return (prev * ticks_left - r) / ticks + (r > 0 and 1 or 0)
 end
 
 -- seldom returns the functions that the usual decision does not need. It makes them when it is called first.
 local made
 local function seldom()
   if made then return made end
-  made = {}
-  local byte = string.byte
+  made = shared()
+  local byte, alter = string.byte, made.alter
   local MOST = 9007199254740992 -- 2^53; no stored number is larger
   local MOST_GRAINS = 4503599627370496 -- 2^52; a full bucket has fewer
 
-  -- unreadable returns the error for a key that cannot be read. The key expires within a minute, so that it does not
-  -- lock the owner out for good.
-  function made.unreadable(key, why)
-    call('PEXPIRE', key, 60000, 'LT')
-    return redis.error_reply('SLUICE unreadable: ' .. key .. ' ' .. why .. '; it is dropped in a minute')
-  end
-
   -- load reads a pack that holds more, or others, than the n wanted tiers, whose heads begin at the 7th byte of front.
-  -- It returns the states of these tiers; the time until which the pack's expiry is set; the records of all other tiers
-  -- as the next pack has them, and their number; and the marks of the buckets, by tier. A mark is six numbers: what was
-  -- refunded (two numbers), when the slot ends of which units are leased, how many units, when the slot ended of which
-  -- grains may come back late, and how many grains. load leaves out records whose time has passed: they can influence
-  -- no decision.
+  -- It leaves out records whose time has passed: they can influence no decision. It returns:
+  --
+  --   1. the states of the wanted tiers, as one text
+  --   2. the time until which the pack's expiry is set
+  --   3. the records of all other tiers, as the next pack has them
+  --   4. how many records these are
+  --   5. the marks of the buckets, by tier; nil if there are none
+  --
+  -- A mark is six numbers: what was refunded, and its era; when the slot of leased units ends, and how many are leased;
+  -- when the slot before it ended, and how many of its grains may come back late. A pack has up to three records for
+  -- it, whose heads are that of the bucket with another first byte than 5: 133, 197 and 229.
   function made.load(value, front, n, now)
     local function number(p)
       local v = sunpack('<d', value, p)
@@ -128,22 +134,6 @@ local function seldom()
     return concat(states), number(first_state - 8), concat(kept), kept_count, marks
   end
 
-  -- units_of returns the units of an entry of a sorted set. An entry of another form counts 0.
-  function made.units_of(e) return tonumber(string.match(e, '^%d+:(%d+)$')) or 0 end
-
-  -- alter adds units, which may be below zero, to the entry of a time. It adds the new entry before it removes the old
-  -- one: a set that is empty in between loses its expiry.
-  function made.alter(key, time, units)
-    local text = string.format('%.0f', time)
-    local old = call('ZRANGEBYSCORE', key, text, text)
-    for _, e in ipairs(old) do units = units + made.units_of(e) end
-    local new = string.format('%s:%.0f', text, units)
-    if units > 0 then call('ZADD', key, text, new) end
-    for _, e in ipairs(old) do
-      if e ~= new then call('ZREM', key, e) end
-    end
-  end
-
   -- offer returns how many of the units that are left are leased. See limit.Lease.
   function made.offer(left, least, most, ample, plenty, share)
     if left <= 0 then return 0 end
@@ -178,16 +168,10 @@ local function seldom()
     return v < MOST_GRAINS and v or MOST_GRAINS
   end
 
-  -- is_set reports whether a key can be used as a sorted set.
-  function made.is_set(key)
-    local t = call('TYPE', key).ok
-    return t == 'zset' or t == 'none'
-  end
-
   -- charge_set makes the changes of a sorted set, and returns the text of the counter's state.
   function made.charge_set(c, now)
-    if c.correction then made.alter(c.key, c.correction[1], c.correction[2]) end
-    if c.units > 0 then made.alter(c.key, c.stamp, c.units) end
+    if c.correction then alter(c.key, c.correction[1], c.correction[2]) end
+    if c.units > 0 then alter(c.key, c.stamp, c.units) end
     call('ZREMRANGEBYSCORE', c.key, '-inf', c.oldest)
     local armed = c.armed
     if armed < c.matters_until then
@@ -197,7 +181,8 @@ local function seldom()
     return pack('<ddd', 0, c.sum, armed)
   end
 
-  -- mark_records returns the records of the marks of a pack's buckets: of those that are charged after the charge.
+  -- mark_records returns the records of the marks of a pack's buckets. Of a tier that is charged this is the mark after
+  -- the charge, of any other the mark that was read. charged is false if the decision charges nothing.
   function made.mark_records(front, n, charged, marks, new_marks, armed)
     local records = {}
     for j = 1, n do
@@ -205,9 +190,9 @@ local function seldom()
       if charged and charged[j] then mark = new_marks and new_marks[j] else mark = marks and marks[j] end
       if mark then
         local digest = sub(front, 17 * j - 9, 17 * j + 6)
-        for kind, of in pairs({['\133'] = 1, ['\197'] = 3, ['\229'] = 5}) do
-          if mark[of] ~= 0 or mark[of + 1] ~= 0 then
-            records[#records + 1] = kind .. digest .. pack('<dddd', armed, mark[of], mark[of + 1], 0)
+        for kind, at in pairs({['\133'] = 1, ['\197'] = 3, ['\229'] = 5}) do
+          if mark[at] ~= 0 or mark[at + 1] ~= 0 then
+            records[#records + 1] = kind .. digest .. pack('<dddd', armed, mark[at], mark[at + 1], 0)
           end
         end
       end
@@ -215,8 +200,9 @@ local function seldom()
     return concat(records)
   end
 
-  -- complete makes the changes of sorted sets, and puts the states of uncharged tiers among those after the charge.
-  function made.complete(after, n, states, now)
+  -- finish_states makes a text of each of after: for a tier that is not charged its old state; for a tier with a sorted
+  -- set, which it changes, the state that results.
+  function made.finish_states(after, n, states, now)
     for j = 1, n do
       if not after[j] then
         after[j] = sub(states, 24 * j - 23, 24 * j)
@@ -230,7 +216,8 @@ local function seldom()
 end
 
 -- decide makes one decision. The algorithms are branches of it and not functions, because a call with so many numbers
--- would take longer than the branch. The keys of the decision follow the first ones, which are those of other decisions.
+-- would take longer than the branch, and its constants are its own, because Lua reads a local variable faster than one
+-- of an outer function. The keys of the decision follow the first ones, which are those of other decisions.
 local function decide(text, first)
   local SKEW = 5000000 -- µs; a stored time that is further ahead was written by a clock that leapt ahead
   local AT_DECISION = 9007199254740992 -- limit.AtDecision: the correction counts where a charge would count
@@ -239,7 +226,8 @@ local function decide(text, first)
   local MAX_RECORDS = 16384 -- of tiers that the request does not name, in one pack; see package redis
   local now, flags, key_count, pack_count, P = sunpack('<dBHH', text)
   local reply_key = flags >= 4 and KEYS[first + key_count] -- see lostreply.go
-  -- Whoever made the call has stopped waiting for it, and was told that nothing is charged.
+  -- If the key is there, whoever made the call has stopped waiting for it, has asked for the reply (findScript in
+  -- lostreply.go) and was told that nothing is charged. So nothing may be charged from now on.
   if reply_key and call('EXISTS', reply_key) == 1 then return 0 end
   local charge, with_leases = flags % 2 == 1, flags % 4 >= 2
   if now < 0 then
@@ -251,8 +239,8 @@ local function decide(text, first)
   end
   local all_admit, has_repairs, full_key = true, false, nil
   local packs, before, summary = {false}, {''}, nil
-  -- by the set of values: its size; by key: packs of further values that are in use
-  local value_counts, used_others = nil, nil
+  local value_counts = nil -- by the set's key: how many values have a pack of their own, with those that are new here
+  local used_others = nil -- by the key of a pack that further values share: true if a value of this decision uses it
   local k = first -- the number of the key that was used last
 
   for i = 1, pack_count do
@@ -279,6 +267,7 @@ local function decide(text, first)
       end
     end
     if type(value) == 'table' then return seldom().unreadable(key, 'is not a string') end
+    -- armed is the time until which the pack's expiry is set; the others are as load returns them.
     local states, armed, records, marks = nil, 0, '', nil
     if not value then
       states = string.rep('\0', 24 * n)
@@ -287,13 +276,7 @@ local function decide(text, first)
       states, armed = sub(value, front_size + 9), sunpack('<d', value, front_size + 1)
     else
       local version, fine, kept_count = sub(value, 1, 4), nil, nil
-      if version ~= sub(front, 1, 4) then
-        if sub(version, 1, 3) ~= 'SLU' then return seldom().unreadable(key, 'is not a pack') end
-        -- The pack may hold charges, so it stays unchanged: an operator decides about it.
-        return redis.error_reply('SLUICE unreadable: ' .. key .. ' holds a pack of version ' ..
-          string.format('%q', version) .. ', which this release of Sluice does not read, and so does not take for ' ..
-          'empty; wait until the key expires, or delete it')
-      end
+      if version ~= sub(front, 1, 4) then return seldom().foreign(key, version) end
       fine, states, armed, records, kept_count, marks = pcall(seldom().load, value, front, n, now)
       if not fine then return seldom().unreadable(key, 'is not a pack that can be read') end
       if kept_count > MAX_RECORDS then full_key = key end
@@ -303,10 +286,11 @@ local function decide(text, first)
     end
 
     -- By tier: the text of its state after the charge (for a sorted set what charge_set needs; false if the tier is not
-    -- charged); its marks after the charge; and the text of a state that is repaired. A table of four false has space
-    -- for four at once.
+    -- charged); its mark after the charge; and the text of a state that is repaired. The four values false only reserve
+    -- room, so that the table need not grow.
     local after, new_marks, repairs = {false, false, false, false}, nil, nil
-    local all_text, fresh_at = true, -SKEW -- whether each of after is a text; when all states after equal unused ones
+    local all_text = true -- each of after is a text
+    local fresh_at = -SKEW -- from when each state in after equals an unused one; -SKEW as long as no tier is charged
     local first_of_limit, fresh_before, limit_admits = 1, -SKEW, true
     for j = 1, n do
       local alg, tier_flags, n1, n2, n3, n4, n5, n6, n7
@@ -319,7 +303,7 @@ local function decide(text, first)
         leases = least > 0 or most > 0 or ample > 0
       end
       local at, units, m = sunpack('<ddd', states, 24 * j - 23)
-      if at % 1 + units % 1 + m % 1 ~= 0 or -- for an endless number, or no number, this is no number
+      if at % 1 + units % 1 + m % 1 ~= 0 or -- also true for infinity and NaN, whose remainder is NaN
         at < -MOST or at > MOST or units < 0 or units > MOST or m < 0 or m > MOST then
         return seldom().unreadable(key, 'is not a pack that can be read')
       end
@@ -327,7 +311,17 @@ local function decide(text, first)
       local fits, admits, fresh = tier_flags % 4 < 2, false, nil
 
       -- A branch gets the numbers of its tier (n1 to n7), the stored state (at, units and m, all 0 if the counter was
-      -- never used), and the correction (adjust, in which units were counted at the time adjust_at). It must set:
+      -- never used), and the correction (adjust, in which units were counted at the time adjust_at). at, units and m
+      -- are:
+      --
+      --   fixed_window, sliding_window  the start of the window; its count; the count of the window before it
+      --   sliding_buckets, sliding_log  0; the sum of the set's entries; the time until which the set's expiry is set
+      --   token_bucket                  the time of the state; the grains that the bucket misses until it is full; the
+      --                                 rate
+      --   leaky_bucket                  the next free time; the fraction of a µs that belongs to it; num
+      --   quota                         the start of the period; its count; the end of the period
+      --
+      -- A branch must set:
       --
       --   admits            whether the request may be charged; false unless the cost fits
       --   at, units and m   if it admits: the state after the charge
@@ -350,8 +344,9 @@ local function decide(text, first)
           end
         end
         local same = m == rate
-        local missing = 0 -- no more than this can be leased
-        local old_num, old_den, was_over -- of a record with another rate; whether it misses more than the burst
+        local missing = 0 -- grains until the bucket is full; no more than these are leased
+        local old_num, old_den -- the rate of the stored state, if that is another one
+        local was_over -- whether a state of another rate misses more than the burst
         if m == 0 then
           at, units = now, full
         else
@@ -361,7 +356,7 @@ local function decide(text, first)
             repairs = repairs or {}
             repairs[j] = pack('<ddd', at, units, m)
           end
-          -- The record says what is missing until the bucket is full, and units is the level from here on.
+          -- The state says what is missing until the bucket is full, and units is the level from here on.
           if same then
             units = full - units
           else
@@ -371,7 +366,7 @@ local function decide(text, first)
             was_over = (units - units % old_den) / old_den >= full / den
             if not was_over then
               units = full - seldom().scaled_up(units, den, old_den)
-            elseif m > rate then -- what is missing beyond the burst refills at the faster rate
+            elseif m > rate then -- the old rate is the faster one: what is missing beyond the burst refills by it
               units = -seldom().scaled_up(units - full / den * old_den, num, old_num)
             else
               units = -seldom().scaled_up(units - full / den * old_den, den, old_den)
@@ -384,7 +379,7 @@ local function decide(text, first)
           end
           missing = full - units
           if leased > 0 and at < ends then -- until the slot ends, nothing refills in place of leased units
-            local cap, to = full - leased_grains(leased, den, missing), now < ends and now or ends
+            local cap, to = full - seldom().leased_grains(leased, den, missing), now < ends and now or ends
             if to > at then
               units = units + (to - at) * num
               at = to
@@ -397,12 +392,13 @@ local function decide(text, first)
           end
           if units > full then units = full end
         end
-        -- late is how much may still come back from the slot that ended last: the least room above the level since.
+        -- late is how many grains may still come back from the slot that ended last: at most the least room that was
+        -- above the level since the slot ended.
         if mark then
           local cap = full
           if leased > 0 then
-            local of = leased_grains(leased, den, missing)
-            if ends <= at then late, ended, leased, ends = of, ends, 0, 0 else cap = full - of end
+            local held = seldom().leased_grains(leased, den, missing)
+            if ends <= at then late, ended, leased, ends = held, ends, 0, 0 else cap = full - held end
           end
           if not same or ended > at or at >= ended + slot then late = 0 end
           if late > cap - units then late = cap - units end
@@ -435,19 +431,20 @@ local function decide(text, first)
           end
           fresh = at + (full - units) / num
           if mark or leased > 0 then
-            -- the rate has changed: the next era begins, so that earlier receipts give nothing back
+            -- A receipt holds refunded and its era as of the charge. If the rate has changed, the next era begins, so
+            -- that earlier receipts give nothing back.
             if (refunded ~= 0 or eras ~= 0) and not same and not still_over then eras = (eras + 1) % 256 end
-            if returned > 0 then -- counts as refunded for receipts of earlier charges
+            if returned > 0 then -- what comes back late must not be given back to a receipt as well
               refunded = refunded + returned
               if refunded >= MOST_GRAINS then refunded, eras = refunded - MOST_GRAINS, (eras + 1) % 256 end
               if at + full / num > fresh then fresh = at + full / num end
             end
-            local later = leased > 0 and ends + leased_grains(leased, den, missing) / num
+            local later = leased > 0 and ends + seldom().leased_grains(leased, den, missing) / num
             if later and later > fresh then fresh = later end
             new_marks = new_marks or {}
             new_marks[j] = {refunded, eras, leased > 0 and ends or 0, leased, late > 0 and ended or 0, late}
           end
-          if still_over then -- the record keeps its rate
+          if still_over then -- the state keeps its rate
             units = full / den * old_den + seldom().scaled_up(-units, old_num, num)
           else
             units, m = full - units, rate
@@ -457,7 +454,7 @@ local function decide(text, first)
         local cost, threshold, period, tick, ticks, slot = n1, n2, n3, n5, n6, n7
         if at > now + SKEW then
           local r = (at - now) % period
-          at = at - (at - now - r) - (r > 0 and period or 0)
+          at = now + r - (r > 0 and period or 0)
           repairs = repairs or {}
           repairs[j] = pack('<ddd', at, units, m)
         end
@@ -473,16 +470,18 @@ local function decide(text, first)
           prev = units
         end
         if adjust ~= 0 then
-          local of, largest = adjust_at - start - (adjust_at - start) % period, alg == 1 and 2199023255552 or 4294967296
-          if adjust_at == AT_DECISION then of = 0 end
-          if of == 0 then
+          local ahead = adjust_at - start - (adjust_at - start) % period -- of the present window
+          local largest = alg == 1 and 2199023255552 or 4294967296 -- the highest count: 2^41 or, to be weighted, 2^32
+          if adjust_at == AT_DECISION then ahead = 0 end
+          if ahead == 0 then
             cur = seldom().between(0, cur + adjust, largest)
-          elseif of == -period then
+          elseif ahead == -period then
             prev = seldom().between(0, prev + adjust, largest)
           end
         end
-        local off = start > own_start and (start - own_start) % period ~= 0
-        if off then
+        -- While a window of an earlier align is the present one, the whole count of the window before it counts, too.
+        local off_grid = start > own_start and (start - own_start) % period ~= 0
+        if off_grid then
           weight = prev
         elseif alg == 2 then
           weight = weighted(prev, start, now, period, tick, ticks)
@@ -494,7 +493,7 @@ local function decide(text, first)
             if ramp == 1 then -- units of a ramp must be free when it ends
               local since = now > start and now - start or 0
               local ends = start + seldom().between(0, since - since % slot + slot, period)
-              if not off then weight = weighted(prev, start, ends, period, tick, ticks) end
+              if not off_grid then weight = weighted(prev, start, ends, period, tick, ticks) end
             end
             cur = cur + seldom().offer(threshold - weight - cur, least, most, ample, plenty, share)
           end
@@ -511,7 +510,7 @@ local function decide(text, first)
           repairs = repairs or {}
           repairs[j] = pack('<ddd', at, units, m)
         end
-        if (m == 0 and units == 0) or now >= m then at, units, m = start, 0, ends end
+        if now >= m then at, units, m = start, 0, ends end
         if adjust ~= 0 and (adjust_at == AT_DECISION or adjust_at >= at and adjust_at < m) then
           units = seldom().between(0, units + adjust, 2199023255552)
         end
@@ -577,9 +576,10 @@ local function decide(text, first)
         elseif m == 0 then -- the pack was deleted, and the entries of the set still count
           for _, e in ipairs(call('ZRANGEBYSCORE', zkey, '-inf', '+inf')) do units = units + units_of(e) end
         end
-        local used, latest, more, retry, over = units, 0, 0, 0, 0
+        local used, latest, more_at, retry_at, must_expire = units, 0, 0, 0, 0
         -- Changes that are not in the set yet: units to add, as {time, units} by time, and units removed at a time.
-        local pending, removed, removed_at, last = {}, 0, nil, string.format('%.0f', now + period + SKEW)
+        local pending, removed, removed_at = {}, 0, nil
+        local highest_score = string.format('%.0f', now + period + SKEW)
         local last_time = now -- the latest time that an entry may have
         if units > 0 then
           local far, moved = call('ZRANGEBYSCORE', zkey, string.format('(%.0f', now + period + SKEW), '+inf'), 0
@@ -596,6 +596,8 @@ local function decide(text, first)
         end
         local change = nil
         if adjust ~= 0 then
+          -- Units are added at their time, or taken off at most what is there at that time. After this, adjust is the
+          -- change that is made.
           local time, asked = adjust_at, adjust
           if adjust > 0 and time == AT_DECISION then time = now end
           if width > 0 then time = time - time % width end
@@ -622,25 +624,27 @@ local function decide(text, first)
           for _, u in ipairs(pending) do
             if u[2] > 0 then latest = u[1] end
           end
-          local e = call('ZREVRANGEBYSCORE', zkey, last, '-inf', 'WITHSCORES', 'LIMIT', 0, 2)
+          local e = call('ZREVRANGEBYSCORE', zkey, highest_score, '-inf', 'WITHSCORES', 'LIMIT', 0, 2)
           local time = tonumber(e[2]) or 0
           if time == removed_at and units_of(e[1]) == removed then time = tonumber(e[4]) or 0 end
           if time > latest then latest = time end
           if latest == 0 then latest = stamp end
-          -- more is when one unit more remains than now, and retry when the cost fits: when so many units expire.
+          -- more_at is when so many units have expired that one more remains than now, and retry_at is when must_expire
+          -- units have expired, so that the cost fits. Both are found by a walk over the entries, the oldest first.
           local free, gone, next_pending = used > threshold and used - threshold + 1 or 1, 0, 1
-          if not admits and fits then over = used + cost - threshold end
-          local goal = over > free and over or free
+          if not admits and fits then must_expire = used + cost - threshold end
+          local goal = must_expire > free and must_expire or free
           local function expire(at_time, n)
-            if gone < free then more = at_time end
-            if gone < over then retry = at_time end
+            if gone < free then more_at = at_time end
+            if gone < must_expire then retry_at = at_time end
             gone = gone + n
           end
           local function expire_pending()
             if pending[next_pending][2] > 0 then expire(pending[next_pending][1], pending[next_pending][2]) end
             next_pending = next_pending + 1
           end
-          for _, e in ipairs(call('ZRANGEBYSCORE', zkey, string.format('%.0f', oldest), last, 'LIMIT', 0, goal + 1)) do
+          local lowest_score = string.format('%.0f', oldest)
+          for _, e in ipairs(call('ZRANGEBYSCORE', zkey, lowest_score, highest_score, 'LIMIT', 0, goal + 1)) do
             local time, n = tonumber(string.match(e, '^%d+')) or stamp, units_of(e)
             if time == removed_at then n = n - removed end
             while gone < goal and pending[next_pending] and pending[next_pending][1] <= time do expire_pending() end
@@ -649,12 +653,12 @@ local function decide(text, first)
           end
           while gone < goal and pending[next_pending] do expire_pending() end
         end
-        if used < 0 or used % 1 + latest % 1 + more % 1 + retry % 1 ~= 0 or used > MOST or latest > MOST or
-          more > MOST or retry > MOST then
+        if used < 0 or used % 1 + latest % 1 + more_at % 1 + retry_at % 1 ~= 0 or used > MOST or latest > MOST or
+          more_at > MOST or retry_at > MOST then
           return h.unreadable(zkey, 'has entries of another kind')
         end
         summary = summary or {}
-        summary[#summary + 1] = pack('<ddddd', used, latest, more, retry, over)
+        summary[#summary + 1] = pack('<ddddd', used, latest, more_at, retry_at, must_expire)
         if admits then
           local total = cost
           if leases then
@@ -726,7 +730,7 @@ local function decide(text, first)
     for i = 1, pack_count do
       local key, front, n, states, armed, records, after, all_text, fresh_at, marks, new_marks, repairs, set =
         unpack(packs[i], 1, 13)
-      local matters_until, ttl = all_admit and fresh_at + SKEW or 0, nil -- 0: the pack stays as it is
+      local matters_until, ttl = all_admit and fresh_at + SKEW or 0, nil -- 0: no tier is charged, the pack stays
       if repairs and matters_until < now + 60000000 then matters_until = now + 60000000 end
       if matters_until > 0 then
         -- for twice as long as needed, so that it is set about once per window and not at each charge
@@ -740,7 +744,7 @@ local function decide(text, first)
           records = seldom().mark_records(front, n, all_admit and after, marks, new_marks, armed) .. records
         end
         if all_admit then
-          if not all_text then seldom().complete(after, n, states, now) end
+          if not all_text then seldom().finish_states(after, n, states, now) end
           states = concat(after, '', 1, n)
         end
         local value = front .. pack('<d', armed) .. states .. records
@@ -748,7 +752,7 @@ local function decide(text, first)
           call('SET', key, value, 'KEEPTTL')
         else
           call('SET', key, value, 'PX', ttl)
-          -- if it is no sorted set, the next new value reports that
+          -- A key of another kind is left alone here: the next decision on a value without a pack returns the error.
           if set and seldom().is_set(set) then
             call('ZREMRANGEBYSCORE', set, '-inf', now)
             call('ZADD', set, string.format('%.0f', armed), key)

@@ -122,8 +122,8 @@ const (
 // encode writes the request for decide.lua. The comment at the head of decide.lua says what it gets.
 func (q *query) encode() {
 	q.text, q.keys, q.keyEnds = q.text[:0], q.keys[:0], q.keyEnds[:0]
-	// the keys of packs come before those of sorted sets
-	// a request without limits has a key, too: it tells a cluster's client which server to ask
+	// The keys of packs come before those of sorted sets. A request without limits has a key, too: it tells a cluster's
+	// client which server to ask.
 	if q.sharedTiers > 0 || q.packCount == 0 {
 		q.keys = append(q.keys, q.prefix...)
 		q.endKey()

@@ -14,7 +14,7 @@ import (
 //go:embed refund.lua
 var refundSource string
 
-var refundScript = sync.OnceValue(func() *script { return newScript(leasedGrains + refundSource) })
+var refundScript = sync.OnceValue(func() *script { return newScript(sharedSource + refundSource) })
 
 // refundEra is added to the total of a bucket's refunds if the bucket's rate changes after a refund, so that receipts
 // from before the change give nothing back. The core adds the same. The units of a mark stay below refundEra.

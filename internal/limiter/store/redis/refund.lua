@@ -1,13 +1,13 @@
 -- refund.lua makes one refund: it gives back what all entries of a receipt are due, or nothing. It computes the same as
 -- limit.ReceiptEntry.Apply, to the unit: it uses integers of at most 2^53 only, and never rounds. The package comment
--- of package redis describes the layout of packs.
+-- of package redis describes the layout of packs. shared.lua goes before this file.
 --
 -- KEYS[1] is the key that remembers the receipt; the others are packs and sorted sets. ARGV[1] holds doubles: the time
 -- (below zero: use the server's clock), the time from which the receipt gives nothing back, the number of entries, and
 -- 14 numbers for each entry: the numbers of the keys of its pack and of its sorted set (0: none), the units to give
 -- back, the time from which the entry gives nothing back, the time of the charge, the rate by which the state was
--- counted, and the eight numbers of algorithm.refundNumbers. ARGV[2] holds the heads of the entries' tiers, without the
--- rate (17 bytes each).
+-- counted, and the eight numbers of algorithm.refundNumbers. ARGV[2] holds the heads of the entries' tiers (17 bytes
+-- each).
 --
 -- refund.go writes the arguments and reads the reply, all doubles: the time, the result (0: made, 1: repeated, 2: too
 -- late) and, if the refund was made, the units that each entry gave back.
@@ -17,6 +17,7 @@
 local sunpack, pack, sub, byte, call = struct.unpack, struct.pack, string.sub, string.byte, redis.call
 local ERA, MOST = 4503599627370496, 9007199254740992
 local MADE, REPEATED, LATE = 0, 1, 2
+local common = shared()
 
 local now, till, count = sunpack('<ddd', ARGV[1])
 if now < 0 then
@@ -51,17 +52,8 @@ end
 -- reply if a pack cannot be read.
 local packs, bad = {}, nil
 
--- unreadable and foreign set bad as the functions in decide.lua return it.
-local function unreadable(key, why)
-  call('PEXPIRE', key, 60000, 'LT')
-  bad = redis.error_reply('SLUICE unreadable: ' .. key .. ' ' .. why .. '; it is dropped in a minute')
-end
-
-local function foreign(key, value)
-  bad = redis.error_reply('SLUICE unreadable: ' .. key .. ' holds a pack of version ' ..
-    string.format('%q', sub(value, 1, 4)) .. ', which this release of Sluice does not read, and so does not take for ' ..
-    'empty; wait until the key expires, or delete it')
-end
+-- unreadable sets bad to the error for a key that cannot be read.
+local function unreadable(key, why) bad = common.unreadable(key, why) end
 
 local function open(k)
   if packs[k] ~= nil then return packs[k] end
@@ -73,8 +65,8 @@ local function open(k)
   end
   local version = sub(value, 1, 4)
   if version ~= 'SLU7' then
-    if sub(version, 1, 3) == 'SLU' then return foreign(KEYS[k], value) end
-    return unreadable(KEYS[k], 'is not a pack')
+    bad = common.foreign(KEYS[k], version)
+    return nil
   end
   local fine, where, armed = pcall(index, value)
   if not fine then return unreadable(KEYS[k], 'is not a pack that can be read') end
@@ -94,9 +86,6 @@ local function put(p, at, ...)
   p.value, p.dirty = sub(p.value, 1, at - 1) .. text .. sub(p.value, at + #text), true
 end
 
--- units_of returns the units of an entry of a sorted set. An entry of another form counts 0.
-local function units_of(e) return tonumber(string.match(e, '^%d+:(%d+)$')) or 0 end
-
 -- refilled returns a bucket's level at the time `to`, given its level at the time `at`. A product that is too large to
 -- be exact is above full, and is cut to full.
 local function refilled(full, num, at, level, to)
@@ -110,7 +99,7 @@ local function bucket(p, record, digest, units, stamp, num, den, full, full_in, 
   local level = full - missing
   local mark, held, ends = p.where['\197' .. digest], 0, 0
   if mark then ends, held = get(p, mark, 2) end
-  held = leased_grains(held, den, missing)
+  held = common.leased_grains(held, den, missing)
   local to, leased = now > at and now or at, 0
   if held > 0 then
     if to < ends then
@@ -187,15 +176,13 @@ for i = 1, count do
         end
       elseif alg == 3 or alg == 4 then -- sliding_buckets, sliding_log: the entry is in the set, and the sum in the pack
         local _, sum = get(p, record, 2)
-        local kind = call('TYPE', KEYS[set]).ok
-        if kind ~= 'zset' and kind ~= 'none' then return unreadable(KEYS[set], 'is not a sorted set') end
+        if not common.is_set(KEYS[set]) then return unreadable(KEYS[set], 'is not a sorted set') end
         local text, there = string.format('%.0f', stamp), 0
-        local old = call('ZRANGEBYSCORE', KEYS[set], text, text)
-        for _, e in ipairs(old) do there = there + units_of(e) end
+        for _, e in ipairs(call('ZRANGEBYSCORE', KEYS[set], text, text)) do there = there + common.units_of(e) end
         back = there < units and there or units
         if back > 0 then
           put(p, record + 8, sum - back)
-          alters[#alters + 1] = {KEYS[set], text, old, there - back}
+          alters[#alters + 1] = {KEYS[set], stamp, -back}
         end
       elseif alg < 3 or alg == 7 then
         -- fixed_window, sliding_window, quota: the count of the window, or a sliding_window's previous count
@@ -220,13 +207,7 @@ for i = 1, count do
   given[i] = pack('<d', back)
 end
 
-for _, e in ipairs(alters) do
-  local new = e[2] .. ':' .. string.format('%.0f', e[4])
-  if e[4] > 0 then call('ZADD', e[1], e[2], new) end -- before ZREM: a set that is empty in between loses its expiry
-  for _, was in ipairs(e[3]) do
-    if was ~= new or e[4] <= 0 then call('ZREM', e[1], was) end
-  end
-end
+for _, change in ipairs(alters) do common.alter(unpack(change)) end
 -- A pack keeps its expiry: the charge has set it to a time after which the receipt gives nothing back.
 for k, p in pairs(packs) do
   if p and p.dirty then call('SET', KEYS[k], p.value, 'KEEPTTL') end

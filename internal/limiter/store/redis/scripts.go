@@ -12,12 +12,17 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
-//go:embed decide.lua
-var decideSource string
+var (
+	//go:embed shared.lua
+	sharedSource string
+
+	//go:embed decide.lua
+	decideSource string
+)
 
 // decideScript decides. Like refundScript, it is made when it is first needed, because making the two scripts would add
 // 0.15 ms to the start of a Lambda function.
-var decideScript = sync.OnceValue(func() *script { return newScript(leasedGrains + replyTime + decideSource) })
+var decideScript = sync.OnceValue(func() *script { return newScript(sharedSource + replyTime + decideSource) })
 
 // script is a Lua script. Its first line, "#!lua" without the flag no-writes, declares it as a script that writes, so
 // that a replica refuses it even if it would only read: a replica's data is old. Redis 7 and Valkey know that line.
@@ -31,14 +36,6 @@ func newScript(source string) *script {
 	source = "#!lua\n" + source
 	return &script{source: source, hash: goredis.NewScript(source).Hash()}
 }
-
-// leasedGrains is a Lua function that decide.lua and refund.lua have in common.
-const leasedGrains = `
--- leased_grains returns how many grains of a bucket are leased: no more than what is missing, as in package limit.
-local function leased_grains(units, den, missing)
-  return units > (missing - math.fmod(missing, den)) / den and missing or units * den
-end
-`
 
 // noRetryCmd is a command that the client never sends a second time, because the first time it may have been carried
 // out.
