@@ -288,9 +288,7 @@ func verdicts(all []plan.Verdict, whole string) []verdictJSON {
 	out := make([]verdictJSON, len(all))
 	for i, v := range all {
 		out[i] = verdictJSON{ID: v.Limit.Limit.ID, Status: v.Status, Why: v.Why, Settings: v.Limit.Values()}
-		if unit := v.Limit.Limit.Unit; unit != limit.Requests {
-			out[i].Unit = unit
-		}
+		out[i].Unit = v.Limit.Limit.OtherUnit()
 		if v.Charge.Limit != nil {
 			out[i].Counter, out[i].Cost = counterOf(&v.Charge, whole), v.Charge.Cost
 		}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -81,13 +82,18 @@ func durationFlag(f *pflag.FlagSet, to *time.Duration, name string, standard, le
 	}}, name, usage)
 }
 
-// numberFlag adds a flag for a whole number within least..most, which is set to standard without the flag.
+// numberFlag adds a flag for a whole number within least..most, which is set to standard without the flag. If most is
+// math.MaxInt64, the error about another number does not name it.
 func numberFlag[N int | int64](f *pflag.FlagSet, to *N, name string, standard, least, most N, usage string) {
 	*to = standard
+	want := fmt.Sprintf("want a number within %d..%d", least, most)
+	if int64(most) == math.MaxInt64 {
+		want = fmt.Sprintf("want a number of %d or more", least)
+	}
 	f.Var(&value[N]{to, "int", func(text string) (N, error) {
 		n, err := strconv.ParseInt(text, 10, 64)
 		if err != nil || n < int64(least) || n > int64(most) {
-			return 0, fmt.Errorf("want a number within %d..%d", least, most)
+			return 0, errors.New(want)
 		}
 		return N(n), nil
 	}, func(n N) string { return strconv.FormatInt(int64(n), 10) }}, name, usage)

@@ -319,7 +319,7 @@ func granted(ctx context.Context, c *servedCell, tenant string, now time.Time) [
 				return out
 			}
 			row := livepage.CellLimit{Tenant: tenant, ID: e.Limit.ID, Tier: livepage.TierName(&e.Whole().Tiers[i]),
-				Unit: strings.TrimSpace(e.Limit.UnitSuffix()), Capacity: e.Whole().Tiers[i].Capacity()}
+				Unit: e.Limit.OtherUnit(), Capacity: e.Whole().Tiers[i].Capacity()}
 			if part != nil {
 				row.Share = part.Tiers[i].Capacity()
 			}

@@ -50,9 +50,9 @@ func WithIdentity(f func(ctx context.Context, method string) (sluice.Identity, e
 	return func(o *options) { o.identify = f }
 }
 
-// WithCost sets a function that returns how many units a call spends of each limit that counts requests, 1..2^40; 0
-// means the cost that the plan defines. The message is that of a unary call or, with PerMessage, of a stream. It is nil
-// when a stream begins. Never let a client choose the cost.
+// WithCost sets a function that returns how many units a call spends of each limit that counts requests, 1..2^40. If it
+// returns 0, the call costs what the plan says. The function gets the request of a unary call, nil when a stream
+// begins, and, with PerMessage, each message of a stream. Never let a client choose the cost.
 func WithCost(f func(method string, message any) int64) Option {
 	return func(o *options) { o.cost = f }
 }

@@ -328,7 +328,7 @@ func (k *counters) report(ctx context.Context) (*Response, error) {
 		l := r.Limit()
 		out.Counters = append(out.Counters, Counter{Limit: l.ID, Tier: tierName(r.Tier),
 			Algorithm: r.Tier.Algorithm.String(), Mode: l.Mode.String(),
-			Unit: strings.TrimSpace(l.UnitSuffix()), Capacity: r.Tier.Capacity(), Used: r.Used(),
+			Unit: l.OtherUnit(), Capacity: r.Tier.Capacity(), Used: r.Used(),
 			Remaining: r.Remaining(), ResetAt: time.UnixMicro(r.ResetAt()).UTC()})
 	}
 	return out, nil

@@ -7,7 +7,6 @@
 package livepage
 
 import (
-	"strings"
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
@@ -92,7 +91,7 @@ func StatusOf(t *limit.Tier, peeked *limit.Result, now time.Time, applies string
 	l := t.Limit()
 	s := LimitStatus{
 		ID: l.ID, Tier: TierName(t), Algorithm: t.Algorithm.String(), Mode: l.Mode.String(), Per: l.Per,
-		Applies: applies, Unit: strings.TrimSpace(l.UnitSuffix()), Capacity: t.Capacity(), Used: -1,
+		Applies: applies, Unit: l.OtherUnit(), Capacity: t.Capacity(), Used: -1,
 	}
 	if peeked != nil && !t.Valued() {
 		s.Used = peeked.Used()

@@ -405,13 +405,21 @@ func ValidUnit(unit string) bool {
 		strings.Trim(unit, "abcdefghijklmnopqrstuvwxyz0123456789-") == ""
 }
 
-// UnitSuffix returns what follows an amount of the limit in a text: "" if the limit counts requests, otherwise a space
-// and the unit, as in " tokens".
-func (l *Limit) UnitSuffix() string {
+// OtherUnit returns what the limit counts, or "" if that is requests, which nobody needs to be told.
+func (l *Limit) OtherUnit() string {
 	if l.Unit == Requests {
 		return ""
 	}
-	return " " + l.Unit
+	return l.Unit
+}
+
+// UnitSuffix returns what follows an amount of the limit in a text: "" if the limit counts requests, otherwise a space
+// and the unit, as in " tokens".
+func (l *Limit) UnitSuffix() string {
+	if unit := l.OtherUnit(); unit != "" {
+		return " " + unit
+	}
+	return ""
 }
 
 // lowestTerms returns a/b as num/den in lowest terms, which keeps products with them small and exact.

@@ -190,7 +190,7 @@ func appendPolicy(b []byte, d *limit.Decision, r *limit.Result, ip bool) []byte 
 	b = strconv.AppendInt(b, r.Tier.Capacity(), 10)
 	b = append(b, ";w="...)
 	b = strconv.AppendInt(b, WindowSeconds(r.Tier, d.Now), 10)
-	if unit := r.Limit().Unit; unit != limit.Requests {
+	if unit := r.Limit().OtherUnit(); unit != "" {
 		b = appendUnit(b, unit)
 	}
 	return b

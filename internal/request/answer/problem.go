@@ -180,7 +180,7 @@ func (p *Problem) appendPolicies(b []byte) []byte {
 	b = strconv.AppendInt(b, r.Tier.Capacity(), 10)
 	b = append(b, `,"remaining":`...)
 	b = strconv.AppendInt(b, r.Remaining(), 10)
-	if unit := r.Limit().Unit; unit != limit.Requests {
+	if unit := r.Limit().OtherUnit(); unit != "" {
 		b = append(append(append(b, `,"unit":"`...), unit...), '"')
 	}
 	return b

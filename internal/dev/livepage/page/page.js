@@ -94,7 +94,8 @@ function meterRow(m) {
   return { node, update(m) {
     const part = m.capacity > 0 ? Math.min(1, m.used / m.capacity) : 0;
     const full = m.used >= m.capacity && m.mode !== 'shadow', leased = m.leased > 0 ? m.leased : 0;
-    const says = whole.format(m.used) + ' of ' + whole.format(m.capacity) + unitOf(m) + ' used' + (leased ? ', ' + whole.format(leased) + ' more leased here' : '');
+    const says = whole.format(m.used) + ' of ' + whole.format(m.capacity) + unitOf(m) + ' used' +
+      (leased ? ', ' + whole.format(leased) + ' more leased here' : '');
     track.setAttribute('aria-valuemax', m.capacity);
     track.setAttribute('aria-valuenow', Math.min(m.used, m.capacity));
     track.setAttribute('aria-valuetext', says);
@@ -163,7 +164,9 @@ function fleetRow() {
     text(epoch, c.epoch ? 'epoch ' + c.epoch + ', ' + c.phase : 'none yet');
     number(head, c.head);
     number(behind, c.behind, true);
-    text(grants, list(c.limits).map((l) => l.id + ' ' + l.tier + ': ' + amount(l.share) + ' of ' + amount(l.capacity) + unitOf(l)).join(' · ') || '–');
+    const granted = list(c.limits).map((l) => l.id + ' ' + l.tier + ': ' + amount(l.share) + ' of ' +
+      amount(l.capacity) + unitOf(l));
+    text(grants, granted.join(' · ') || '–');
   } };
 }
 function fleet(d) {
