@@ -127,6 +127,9 @@ func (e *environment) execute() error {
 	e.began = time.Now()
 	if err = cmd.Start(); err == nil {
 		e.cmd = cmd
+		if e.killed.Load() { // kill came before the process did
+			signalKill(cmd)
+		}
 	}
 	e.mu.Unlock()
 	_ = write.Close()
