@@ -136,6 +136,18 @@ func TestExampleOfUnits(t *testing.T) {
 	}
 }
 
+// Guarantees that ipLimits, which count calls, are charged one unit for each call, whatever the calls before it cost.
+func TestAddressesCountCalls(t *testing.T) {
+	l := open(t, budgets+"ipLimits: [ { id: calls, algorithm: fixed_window, period: 24h, threshold: 4 } ]\n", nil)
+	from := sluice.Request{Peer: "192.0.2.1:1", Cost: 2, Costs: sluice.Costs{"tokens": 3}}
+	for i := range 5 {
+		d := l.Decide(t.Context(), acme, from)
+		if denied := d.Reason == sluice.AddressLimited; denied != (i == 4) {
+			t.Errorf("call %d: %s, want ip_limited only for the fifth", i+1, d.Reason)
+		}
+	}
+}
+
 // Guarantees that costs that cannot be charged are refused with an error that names the unit, and charge nothing.
 func TestBadCosts(t *testing.T) {
 	l := open(t, budgets, nil)

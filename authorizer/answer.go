@@ -127,7 +127,8 @@ func (a *Answer) AppendProblem(b []byte) []byte {
 // used afterwards.
 func (a *Answer) Release() {
 	pool := &a.authorizer.answers
-	a.request, a.Err, a.claims, a.caller, a.attributes.Costs = nil, nil, token.Claims{}, nil, nil
+	a.request, a.Err, a.claims, a.caller = nil, nil, token.Claims{}, nil
+	a.attributes.Cost, a.attributes.Costs = 0, nil // ipLimits, which are charged first, have costs of their own
 	pool.Put(a)
 }
 

@@ -257,5 +257,4 @@ func (a *Answer) reset(req *Request, now time.Time) {
 	a.path = route.Clean(req.Path)
 	a.attributes.Method, a.attributes.Path = req.Method, &a.path
 	a.attributes.Subject, a.attributes.APIKey, a.attributes.IP = "", "", ""
-	a.attributes.Cost, a.attributes.Costs = 0, nil
 }

@@ -225,10 +225,14 @@ func TestParseTime(t *testing.T) {
 			}
 		}
 	}
-	text := `1.2.3.4 - - [17/May/2015:10:05:03.250 +0000] "GET / HTTP/1.1" 200 1`
-	want := time.Date(2015, 5, 17, 10, 5, 3, 250e6, time.UTC).UnixMicro()
-	if why := p.Parse([]byte(text), &l); why != accesslog.OK || l.Time != want {
-		t.Errorf("Parse(%q) = %s, time %d; want %d", text, why, l.Time, want)
+	for stamp, want := range map[string]time.Time{
+		"17/May/2015:10:05:03.250 +0000": time.Date(2015, 5, 17, 10, 5, 3, 250e6, time.UTC),
+		"31/Dec/2016:23:59:60 +0000":     time.Date(2017, 1, 1, 0, 0, 0, 0, time.UTC), // a leap second
+	} {
+		text := `1.2.3.4 - - [` + stamp + `] "GET / HTTP/1.1" 200 1`
+		if why := p.Parse([]byte(text), &l); why != accesslog.OK || l.Time != want.UnixMicro() {
+			t.Errorf("Parse(%q) = %s, time %d; want %d", text, why, l.Time, want.UnixMicro())
+		}
 	}
 }
 

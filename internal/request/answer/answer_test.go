@@ -124,11 +124,13 @@ func TestHeader(t *testing.T) {
 				RateLimit: `"ip:burst";r=99;t=1, "burst";r=199;t=1`,
 				Policy:    `"ip:burst";q=100;w=2, "burst";q=200;w=2`}},
 		{"units", nil, decide(t, newStore(t), acme(), noon, 1, 9, inUnit("requests"), inUnit("tokens"), inUnit("bytes"),
-			inUnit("concurrent-requests")), answer.Wait{}, answer.Header{
+			inUnit("content-bytes"), inUnit("concurrent-requests")), answer.Wait{}, answer.Header{
 			Limit: "90", Remaining: "81", Reset: "1",
-			RateLimit: `"requests";r=81;t=1, "tokens";r=81;t=1, "bytes";r=81;t=1, "concurrent-requests";r=81;t=1`,
+			RateLimit: `"requests";r=81;t=1, "tokens";r=81;t=1, "bytes";r=81;t=1, "content-bytes";r=81;t=1, ` +
+				`"concurrent-requests";r=81;t=1`,
 			Policy: `"requests";q=90;w=9, "tokens";q=90;w=9;sluice-unit="tokens", ` +
-				`"bytes";q=90;w=9;qu="content-bytes", "concurrent-requests";q=90;w=9;qu="concurrent-requests"`}},
+				`"bytes";q=90;w=9;qu="content-bytes", "content-bytes";q=90;w=9;qu="content-bytes", ` +
+				`"concurrent-requests";q=90;w=9;qu="concurrent-requests"`}},
 		{"denied", decide(t, newStore(t), address(), noon, 1, 1, perIP), decide(t, newStore(t), acme(), noon, 2, 150,
 			burst), answer.Wait{Micros: 1_000_001, Known: true}, answer.Header{
 			Limit: "200", Remaining: "50", Reset: "2", RetryAfter: "2",

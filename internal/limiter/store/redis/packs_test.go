@@ -277,3 +277,23 @@ func TestLargestRequests(t *testing.T) {
 		})
 	}
 }
+
+// Guarantees that a shadow limit that refuses writes nothing, also if one of its tiers admits: the value of a request
+// that is not counted takes none of the counters that a limit has for its values.
+func TestRefusedShadowWritesNothing(t *testing.T) {
+	server := redistest.Start(t)
+	s := open(t, redis.Config{Addrs: []string{server.Addr}})
+	l := build(t, limit.Limit{ID: "tried", Mode: limit.Shadow, Per: "subject", MaxCost: 5, Tiers: []limit.Tier{
+		{Algorithm: limit.FixedWindow, Threshold: 10, Period: time.Minute},
+		{Algorithm: limit.FixedWindow, Threshold: 4, Period: time.Second},
+	}})
+	d := new(limit.Decision)
+	req := &limit.Request{Owner: limit.Owner{Kind: limit.Tenant, Name: "acme"}, Charges: []limit.Charge{
+		{Limit: l, Value: limit.Value{Kind: limit.ValueIs, Text: "ann"}, Cost: 5}}}
+	if err := s.Decide(t.Context(), req, time.Now(), d); err != nil || !d.Allowed || d.Results[1].Admits {
+		t.Fatalf("allowed %t, %v; want allowed, and the second tier of the shadow limit refuses", d.Allowed, err)
+	}
+	if keys, err := server.Client(t).Keys(t.Context(), "*").Result(); err != nil || len(keys) > 0 {
+		t.Errorf("keys %q, %v; want none", keys, err)
+	}
+}
