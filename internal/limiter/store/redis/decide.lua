@@ -501,7 +501,8 @@ local function decide(text, first)
         end
       elseif alg == 7 then -- quota: cost, threshold, and four consecutive edges of periods around the caller's time
         if now < n3 or now >= n6 then
-          return redis.error_reply('SLUICE clocks differ by more than a period of a quota')
+          return redis.error_reply('SLUICE the clocks of the caller and of Redis differ by more than a period of a ' ..
+            'quota: correct the wrong one')
         end
         local start, ends = n3, n4
         if now >= n5 then start, ends = n5, n6 elseif now >= n4 then start, ends = n4, n5 end
