@@ -231,7 +231,8 @@ func TestFailures(t *testing.T) {
 		{"fails", "", lambdahost.InitFailed, "Sluice.Configuration", "no table", false, nil, 0},
 		{"hangs", "", lambdahost.InitFailed, "Sandbox.Timedout", "Init timed out", false,
 			func(c *lambdahost.Config) { c.InitTimeout = time.Millisecond }, 0},
-		{"hangs", "", lambdahost.InitFailed, "Sandbox.Timedout", "Init timed out", false, // before the process has begun
+		// the time is over before the process has begun
+		{"hangs", "", lambdahost.InitFailed, "Sandbox.Timedout", "Init timed out", false,
 			func(c *lambdahost.Config) { c.InitTimeout = time.Nanosecond }, 0},
 	} {
 		h := start(t, c.mode, c.set)
