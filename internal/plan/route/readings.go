@@ -68,14 +68,12 @@ func readAll(raw string) Path {
 // start sets form 0 and the first readings: the raw path with a leading slash; the same without white space around it,
 // which some servers drop from the request line; and of a whole URL ("absolute form") what follows its scheme.
 func (r *reader) start(raw string) {
-	shown := withSlash(raw)
-	r.add([]byte(shown))
+	shown := r.addStart(raw)
 	raw = trimLatin1(raw)
-	r.add([]byte(withSlash(raw)))
+	r.addStart(raw)
 	scheme, rest, absolute := strings.Cut(raw, ":")
 	if absolute && scheme != "" && !strings.ContainsAny(scheme, "/?#%") {
-		rest = withSlash(rest)
-		r.add([]byte(rest))
+		rest = r.addStart(rest)
 		shown = rest
 		if out, changed := dropAuthority(r.scratch[:0], rest); changed {
 			shown = string(out)
@@ -87,11 +85,36 @@ func (r *reader) start(raw string) {
 	r.path.form = r.normalise(shown)
 }
 
-func withSlash(raw string) string {
+// addStart adds the reading of a path that may lack its leading slash, and returns it. If the path begins with another
+// form of a slash, a server may read that one as the leading slash, and need no other.
+func (r *reader) addStart(raw string) string {
 	if strings.HasPrefix(raw, "/") {
+		r.add([]byte(raw))
 		return raw
 	}
+	r.add([]byte("/" + raw))
+	if rest, ok := afterSlash(raw); ok {
+		r.add([]byte("/" + rest))
+	}
 	return "/" + raw
+}
+
+// afterSlash returns what follows a backslash, or a slash or backslash that is encoded any number of times.
+func afterSlash(raw string) (rest string, ok bool) {
+	if rest, ok = strings.CutPrefix(raw, `\`); ok {
+		return rest, true
+	}
+	if rest, ok = strings.CutPrefix(raw, "%"); !ok {
+		return "", false
+	}
+	for strings.HasPrefix(rest, "25") {
+		rest = rest[2:]
+	}
+	c, ok := escapeAt("%"+rest[:min(len(rest), 2)], 0)
+	if !ok || c != '/' && c != '\\' {
+		return "", false
+	}
+	return rest[2:], true
 }
 
 // trimLatin1 drops what is white space in Latin-1, and control characters, from both ends. Python's servers split the
