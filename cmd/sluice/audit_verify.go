@@ -23,7 +23,7 @@ func newAuditVerifyCommand() *cobra.Command {
 	var s auditSource
 	var anchors anchorFlags
 	var asJSON bool
-	var late time.Duration
+	var grace, late time.Duration
 	var locks []string
 	c := &cobra.Command{
 		Use:   "verify",
@@ -39,7 +39,10 @@ func newAuditVerifyCommand() *cobra.Command {
 			if err != nil {
 				return usage(err)
 			}
-			config := audit.VerifyConfig{Late: late, EarlierLocks: earlier}
+			if grace == 0 {
+				grace = -1 // VerifyConfig reads 0 as its default, and a negative time as none
+			}
+			config := audit.VerifyConfig{Grace: grace, Late: late, EarlierLocks: earlier}
 			if err := anchors.read(c.Context(), &config); err != nil {
 				return err
 			}
@@ -64,6 +67,7 @@ func newAuditVerifyCommand() *cobra.Command {
 	f.StringVar(&s.tables, "tables", "", "`PREFIX` of the names of the control tables in DynamoDB (default: those of "+
 		"--data)")
 	anchors.flags(f)
+	durationFlag(f, &grace, "grace", 30*time.Second, 0, "longest `TIME` between a write and its record in the archive")
 	durationFlag(f, &late, "late", audit.MostDelay, time.Millisecond,
 		"longest `TIME` after a change for the archiver to put its object")
 	f.StringArrayVar(&locks, "earlier-lock", nil,
