@@ -139,7 +139,7 @@ func newRootCommand() *cobra.Command {
 	root.AddCommand(newDevCommand(), newServeCommand(), newCheckCommand(), newExplainCommand(), newSimulateCommand(),
 		newPaceCommand(), newPacePlanCommand(), newKeyCommand())
 	root.AddCommand(newPlanCommand(), newTenantCommand(), newBoostCommand(), newCounterCommand(), newCellCommand(),
-		newAuditCommand(), newCostCommand(), newDoctorCommand())
+		newAuditCommand(), newCostCommand(), newDoctorCommand(), newVersionCommand(), newManCommand())
 	root.InitDefaultCompletionCmd()
 	root.InitDefaultHelpCmd()
 	refuseUnknown(root)
