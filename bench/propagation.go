@@ -21,10 +21,9 @@ import (
 	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
 	"github.com/sluicelimits/sluice/internal/configfile/configyaml"
 	"github.com/sluicelimits/sluice/internal/control"
-	"github.com/sluicelimits/sluice/internal/control/admin"
-	"github.com/sluicelimits/sluice/internal/control/call"
 	"github.com/sluicelimits/sluice/internal/control/client"
 	"github.com/sluicelimits/sluice/internal/control/embedded"
+	"github.com/sluicelimits/sluice/internal/control/operate"
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/streams/applier"
 	"github.com/sluicelimits/sluice/streams/delivery"
@@ -101,8 +100,8 @@ func newPlane(dir string, tenants int) (p *plane, err error) {
 
 // serve starts the admin service and makes its client.
 func (p *plane) serve() (err error) {
-	s := admin.New(admin.Config{Tables: p.tables, Log: quiet})
-	server := httptest.NewServer(call.Local(admin.NewMux(s), "ann@local"))
+	s := operate.NewControl(operate.ControlConfig{Tables: p.tables, Log: quiet})
+	server := httptest.NewServer(operate.Local(s.Mux(), "ann@local"))
 	p.stops = append(p.stops, func() error { server.Close(); return nil })
 	p.operator, err = client.New(server.URL, nil)
 	return err
@@ -378,7 +377,7 @@ func (p *plane) change(ctx context.Context, tenant string) error {
 		c.pending[tenant] = at
 		c.mu.Unlock()
 	}
-	_, err := client.Do[call.Item](ctx, p.operator, "tenants/set", &admin.SetTenantRequest{
+	_, err := client.Do(ctx, p.operator, operate.SetTenant, &operate.SetTenantRequest{
 		Tenant: tenant, Reason: "measured",
 		Overrides: []json.RawMessage{fmt.Appendf(nil,
 			`{"id":"all","tiers":[{"period":"1s","threshold":%d}]}`, burstThreshold)},

@@ -16,7 +16,7 @@ import (
 	"github.com/aws/jsii-runtime-go"
 
 	"github.com/sluicelimits/sluice/infra/config"
-	"github.com/sluicelimits/sluice/internal/control/ops"
+	"github.com/sluicelimits/sluice/internal/control/operate"
 )
 
 // CellProps are the parameters of [NewCell].
@@ -83,7 +83,7 @@ func NewCell(scope constructs.Construct, id string, props *CellProps) (cell *Cel
 		p.cache = newCache(c.Construct, p, vpc)
 		c.Cache, c.FunctionsGroup = p.cache.group, *vpc.function
 	}
-	c.API = newOperatorsAPI(c.Construct, p, ops.Operations())
+	c.API = newOperatorsAPI(c.Construct, p, operate.CellOperations())
 	p.api = operatorsAPI(c.API)
 	made := map[string]*function{}
 	for _, name := range config.CellFunctions() {
@@ -100,7 +100,7 @@ func NewCell(scope constructs.Construct, id string, props *CellProps) (cell *Cel
 	c.updateAuthorizerFirst()
 	createTablesLast([]awsdynamodb.Table{c.Counters, c.Config}, c.Functions)
 	c.queues(p, made[config.Applier])
-	serveOperators(c.API, c.Functions[config.Ops], ops.Operations())
+	serveOperators(c.API, c.Functions[config.Ops], operate.CellOperations())
 	return c, c.attach(p)
 }
 

@@ -19,7 +19,7 @@ import (
 	"github.com/aws/jsii-runtime-go"
 
 	"github.com/sluicelimits/sluice/infra/config"
-	"github.com/sluicelimits/sluice/internal/control/admin"
+	"github.com/sluicelimits/sluice/internal/control/operate"
 )
 
 // ControlPlaneProps are the parameters of [NewControlPlane].
@@ -75,7 +75,7 @@ func NewControlPlane(
 	c.topic(p)
 	c.secret(p)
 	c.audit(p)
-	c.API = newOperatorsAPI(c.Construct, p, admin.Operations())
+	c.API = newOperatorsAPI(c.Construct, p, operate.ControlOperations())
 	p.api = operatorsAPI(c.API)
 	functions := config.ControlFunctions()
 	if d.Control.Audit.Anchors {
@@ -97,7 +97,7 @@ func NewControlPlane(
 	c.topicPolicy(p)
 	c.restrictSigning()
 	c.restrictTrailWriters(p)
-	serveOperators(c.API, c.Functions[config.Admin], admin.Operations())
+	serveOperators(c.API, c.Functions[config.Admin], operate.ControlOperations())
 	if !d.Control.NoTrail {
 		c.trail(p)
 	}

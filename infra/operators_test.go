@@ -9,9 +9,7 @@ import (
 	"testing"
 
 	"github.com/sluicelimits/sluice/infra/config"
-	"github.com/sluicelimits/sluice/internal/control/admin"
-	"github.com/sluicelimits/sluice/internal/control/call"
-	"github.com/sluicelimits/sluice/internal/control/ops"
+	"github.com/sluicelimits/sluice/internal/control/operate"
 )
 
 const operatorARN = "arn:aws:iam::123456789012:role/operators"
@@ -55,8 +53,8 @@ func operatorsAPIOf(one *template) *operatorsAPI {
 // as the page about permissions says. If all operations had one path, a flood of one of them would use up the rate of
 // the others.
 func TestOperatorsAPIs(t *testing.T) {
-	for stack, all := range map[string][]call.Operation{
-		"sluice-control": admin.Operations(), "sluice-cell-us-1": ops.Operations(),
+	for stack, all := range map[string][]operate.Operation{
+		"sluice-control": operate.ControlOperations(), "sluice-cell-us-1": operate.CellOperations(),
 	} {
 		methods, throttles := map[string]string{}, map[string]throttle{}
 		for _, o := range all {

@@ -14,7 +14,7 @@ import (
 	"github.com/aws/jsii-runtime-go"
 
 	"github.com/sluicelimits/sluice/infra/config"
-	"github.com/sluicelimits/sluice/internal/control/call"
+	"github.com/sluicelimits/sluice/internal/control/operate"
 )
 
 // keep makes CloudFormation keep data when it deletes the stack or replaces the resource. Resources of a failed first
@@ -67,7 +67,7 @@ const operatorsStage = "v1"
 // newOperatorsAPI makes a REST API for operators, with a throttle for each operation. IAM decides who may call an
 // operation (execute-api:Invoke). serveOperators adds the function behind the API later, because the function's
 // variables contain the API's id.
-func newOperatorsAPI(scope constructs.Construct, p *place, all []call.Operation) awsapigateway.RestApi {
+func newOperatorsAPI(scope constructs.Construct, p *place, all []operate.Operation) awsapigateway.RestApi {
 	throttles := map[string]*awsapigateway.MethodDeploymentOptions{}
 	for _, o := range all {
 		throttles[o.Path+"/POST"] = &awsapigateway.MethodDeploymentOptions{
@@ -111,7 +111,7 @@ func operatorsAPI(api awsapigateway.RestApi) string { return *api.RestApiId() + 
 
 // serveOperators puts a function behind an operators' API, with one resource for each operation, so that API Gateway
 // refuses every other path.
-func serveOperators(api awsapigateway.RestApi, function awslambda.Function, all []call.Operation) {
+func serveOperators(api awsapigateway.RestApi, function awslambda.Function, all []operate.Operation) {
 	// A LambdaIntegration would make one permission for each method, or one for all stages, including the stage of the
 	// console's tests.
 	function.AddPermission(jsii.String("Gateway"), &awslambda.Permission{

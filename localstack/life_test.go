@@ -15,11 +15,8 @@ import (
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
-
-	"github.com/sluicelimits/sluice/internal/control/admin"
-	admincall "github.com/sluicelimits/sluice/internal/control/call"
 	"github.com/sluicelimits/sluice/internal/control/client"
-	"github.com/sluicelimits/sluice/internal/control/ops"
+	"github.com/sluicelimits/sluice/internal/control/operate"
 	"github.com/sluicelimits/sluice/internal/request/answer"
 	"github.com/sluicelimits/sluice/localstack/stand"
 )
@@ -283,10 +280,10 @@ func (l *life) compareExplain(few int, denials []*stand.Answer) {
 }
 
 // counters runs an operation on the tenant's limit few, and returns its result.
-func (l *life) counters(c stand.Cell, does string, args ...string) (counter ops.Counter, operation string) {
+func (l *life) counters(c stand.Cell, does string, args ...string) (counter operate.Counter, operation string) {
 	l.Helper()
 	reason := does + " in " + c.ID
-	var r ops.Response
+	var r operate.CountersResponse
 	out := sluice(l.T, l.stand, append([]string{"counter", does, l.tenant, "few", "--path", "/product/1",
 		"--ops-endpoint", l.stand.Ops(c.ID), "--region", c.Region,
 		"--reason", reason, "--json"}, args...)...)
@@ -341,12 +338,12 @@ func (l *life) revoked() {
 func (l *life) refused() {
 	l.Helper()
 	version := func() int64 {
-		var i admincall.Item
+		var i operate.Item
 		l.must(json.Unmarshal([]byte(sluice(l.T, l.stand, "tenant", "get", l.tenant, "--json")), &i))
 		return i.Version
 	}
 	was := version()
-	request := admin.TenantRequest{Tenant: l.tenant, Reason: "a call by somebody"}
+	request := &operate.TenantRequest{Tenant: l.tenant, Reason: "a call by somebody"}
 	good := l.stand.Operator.Credentials
 	for who, as := range map[string]aws.Credentials{
 		"nobody":              {},
@@ -354,8 +351,8 @@ func (l *life) refused() {
 	} {
 		to, err := l.stand.Admin(as)
 		l.must(err)
-		var said *admincall.Error
-		if _, err = client.Do[admincall.Item](l.Context(), to, "tenants/suspend", request); err == nil ||
+		var said *operate.Error
+		if _, err = client.Do(l.Context(), to, operate.Suspend, request); err == nil ||
 			errors.As(err, &said) || !strings.Contains(err.Error(), "403") {
 			l.Errorf("a call of the operators' API %s: %v, want the gateway's 403", who, err)
 		}
@@ -366,7 +363,7 @@ func (l *life) refused() {
 	to, err := l.stand.Admin(good) // the same call, signed: so it is not for another reason that those were refused
 	l.must(err)
 	request.Reason = "tenant suspend"
-	if i, err := client.Do[admincall.Item](l.Context(), to, "tenants/suspend", request); err != nil ||
+	if i, err := client.Do(l.Context(), to, operate.Suspend, request); err != nil ||
 		i.Version != was+1 || i.Actor != l.stand.Operator.ARN {
 		l.Errorf("the same call, signed: %+v %v", i, err)
 	}

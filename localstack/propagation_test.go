@@ -5,6 +5,9 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
+	"github.com/sluicelimits/sluice/internal/control/client"
+	"github.com/sluicelimits/sluice/internal/control/operate"
+	"github.com/sluicelimits/sluice/localstack/stand"
 	"net/http"
 	"slices"
 	"strconv"
@@ -12,11 +15,6 @@ import (
 	"sync"
 	"testing"
 	"time"
-
-	"github.com/sluicelimits/sluice/internal/control/admin"
-	admincall "github.com/sluicelimits/sluice/internal/control/call"
-	"github.com/sluicelimits/sluice/internal/control/client"
-	"github.com/sluicelimits/sluice/localstack/stand"
 )
 
 const (
@@ -50,8 +48,8 @@ func TestPropagation(t *testing.T) {
 	}
 	keys := make([]string, changedTenants)
 	for i := range keys {
-		made, err := client.Do[admin.CreateKeyResponse](t.Context(), to, "keys/create",
-			admin.CreateKeyRequest{Tenant: id + "-" + strconv.Itoa(i), Reason: "to watch changes"})
+		made, err := client.Do(t.Context(), to, operate.CreateKey,
+			&operate.CreateKeyRequest{Tenant: id + "-" + strconv.Itoa(i), Reason: "to watch changes"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -71,7 +69,7 @@ func TestPropagation(t *testing.T) {
 			threshold: firstThreshold - 2*(1+n/changedTenants)}
 	}
 	follow(t, s, changes, func(c *change) error {
-		_, err := client.Do[admincall.Item](t.Context(), to, "tenants/set", admin.SetTenantRequest{
+		_, err := client.Do(t.Context(), to, operate.SetTenant, &operate.SetTenantRequest{
 			Tenant: c.tenant, Reason: "how long does it take?",
 			Overrides: []json.RawMessage{fmt.Appendf(nil, `{"id":"few","tiers":[{"period":"%s","threshold":%d}]}`,
 				windows, c.threshold)},

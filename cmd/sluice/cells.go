@@ -9,12 +9,11 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/spf13/cobra"
-
-	"github.com/sluicelimits/sluice/internal/control/admin"
 	"github.com/sluicelimits/sluice/internal/control/client"
+	"github.com/sluicelimits/sluice/internal/control/operate"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/plan/shares"
+	"github.com/spf13/cobra"
 )
 
 // cellHelp ends the help of the commands that ask the balancer for a change.
@@ -24,14 +23,13 @@ The balancer carries out one request after the other; 'sluice cell list' shows i
 
 func newCellCommand() *cobra.Command {
 	c := group("cell", "Add, drain and remove cells, and compare what they have")
-	drain, remove := new(admin.CellRequest), new(admin.CellRequest)
+	drain, remove := new(operate.CellRequest), new(operate.CellRequest)
 	draining := newCellWaitCommand(&cobra.Command{
 		Use: "drain CELL", Short: "Ask for a cell's share to move to the other cells",
 		Long: "Asks for a cell to stop serving, and for its share of every limit to move to the other cells." +
 			cellHelp,
 		Example: "  sluice cell drain us-1 --reason 'moves to us-2'",
-	}, &operation{path: "cells/drain", request: drain, args: []*string{&drain.Cell}, requestReason: &drain.Reason},
-		&drain.Cell, string(shares.Drained), "cell %s: asked to drain")
+	}, operate.DrainCell, drain, string(shares.Drained), "cell %s: asked to drain")
 	removing := newCellWaitCommand(&cobra.Command{
 		Use: "remove CELL", Short: "Ask for a drained cell to be removed",
 		Long: `Asks for a drained cell to be removed. --force removes a cell that has stopped for
@@ -39,15 +37,14 @@ good and cannot acknowledge that it is drained. If such a cell still runs, it go
 requests from its last share, in addition to the limits.` + cellHelp,
 		Example: "  sluice cell remove us-1 --reason 'moved'\n" +
 			"  sluice cell remove us-1 --force --reason 'the region is gone'",
-	}, &operation{path: "cells/remove", request: remove, args: []*string{&remove.Cell}, requestReason: &remove.Reason},
-		&remove.Cell, "removed", "cell %s: asked to be removed")
+	}, operate.RemoveCell, remove, "removed", "cell %s: asked to be removed")
 	removing.Flags().BoolVar(&remove.Force, "force", false, "do not wait for the cell's acknowledgement")
 	c.AddCommand(newCellListCommand(), newCellStatusCommand(), newCellAddCommand(), draining, removing)
 	return c
 }
 
 func newCellListCommand() *cobra.Command {
-	r := new(admin.CellsRequest)
+	r := new(operate.CellsRequest)
 	return newOperation(&cobra.Command{
 		Use: "list", Short: "List the cells: what operators asked for, and what the balancer has done",
 		Long: `Lists the cells. The state "waiting" means that the balancer has not reached the
@@ -55,10 +52,10 @@ request yet, or has refused it. The last line has the epoch, which is the number
 and the phase. In the phase shrink, the balancer waits until each cell has acknowledged a smaller
 share; in the phase grow, others become larger; in the phase steady, no change is under way.`,
 		Example: "  sluice cell list",
-	}, &operation{path: "cells/list", request: r}, writeCells)
+	}, operate.Cells, r, &operation{}, writeCells)
 }
 
-func writeCells(w io.Writer, a *admin.CellsResponse) error {
+func writeCells(w io.Writer, a *operate.CellsResponse) error {
 	rows := make([][]string, len(a.Cells))
 	for i, k := range a.Cells {
 		awaited := ""
@@ -84,7 +81,7 @@ func writeCells(w io.Writer, a *admin.CellsResponse) error {
 }
 
 // unreadable returns a line about an item of the table cells that the balancer cannot read.
-func unreadable(u *admin.UnreadableCell) string {
+func unreadable(u *operate.UnreadableCell) string {
 	what := "cannot be read, so it is not carried out: "
 	if u.Key != "" {
 		what += u.Key + ", version " + strconv.FormatInt(u.Version, 10)
@@ -99,7 +96,7 @@ func unreadable(u *admin.UnreadableCell) string {
 }
 
 func newCellAddCommand() *cobra.Command {
-	r := new(admin.AddCellRequest)
+	r := new(operate.AddCellRequest)
 	c := newOperation(&cobra.Command{
 		Use: "add CELL", Short: "Ask for a cell to serve requests, or change its weight",
 		Long: "Asks for a cell to get a share of every limit, in proportion to its weight." + cellHelp + `
@@ -109,7 +106,7 @@ gave the cell's operators' API, or for a cell of 'sluice dev', one of this machi
 URL, add --yes.`,
 		Example: "  sluice cell add eu-1 --ops https://abc.execute-api.eu-west-1.amazonaws.com/v1 --reason 'first " +
 			"cell'\n" + "  sluice cell add us-1 --weight 3 --reason 'three quarters of the traffic'",
-	}, &operation{path: "cells/add", request: r, args: []*string{&r.Cell}, requestReason: &r.Reason},
+	}, operate.AddCell, r, &operation{args: []*string{&r.Cell}, requestReason: &r.Reason},
 		printWritten("cell %s: asked for", &r.Cell))
 	numberFlag(c.Flags(), &r.Weight, "weight", 1, 1, math.MaxInt64,
 		"`WEIGHT` of the cell's share, relative to the other cells' weights")
@@ -120,10 +117,14 @@ URL, add --yes.`,
 }
 
 // newCellWaitCommand makes c a command that asks for a state of a cell, and waits for it with the flag --wait.
-func newCellWaitCommand(c *cobra.Command, o *operation, cell *string, state, done string) *cobra.Command {
+func newCellWaitCommand(
+	c *cobra.Command, which operate.Typed[operate.CellRequest, operate.Item], r *operate.CellRequest,
+	state, done string,
+) *cobra.Command {
 	wait := new(time.Duration)
-	o.then = func(c *cobra.Command) error { return awaitCell(c, &o.remote, *cell, state, *wait) }
-	c = newOperation(c, o, printWritten(done, cell))
+	o := &operation{args: []*string{&r.Cell}, requestReason: &r.Reason}
+	o.then = func(c *cobra.Command) error { return awaitCell(c, &o.remote, r.Cell, state, *wait) }
+	c = newOperation(c, which, r, o, printWritten(done, &r.Cell))
 	durationFlag(c.Flags(), wait, "wait", 0, 0,
 		"wait until the cell is "+state+" and no shares are changing, for at most "+
 			"`DURATION` (--wait alone: 30m)")
@@ -144,7 +145,7 @@ func awaitCell(c *cobra.Command, r *remote, cell, state string, wait time.Durati
 	ctx, stop := context.WithTimeout(c.Context(), wait)
 	defer stop()
 	for last := ""; ; {
-		cells, err := client.Do[admin.CellsResponse](ctx, to, "cells/list", admin.CellsRequest{})
+		cells, err := client.Do(ctx, to, operate.Cells, &operate.CellsRequest{})
 		switch {
 		case ctx.Err() != nil && c.Context().Err() == nil:
 			return fmt.Errorf("cell %s is not %s after %s: %s; 'sluice cell list' shows what the balancer awaits",
@@ -152,7 +153,7 @@ func awaitCell(c *cobra.Command, r *remote, cell, state string, wait time.Durati
 		case err != nil:
 			return r.failed(c, err)
 		}
-		at := slices.IndexFunc(cells.Cells, func(k admin.CellRow) bool { return k.Cell == cell })
+		at := slices.IndexFunc(cells.Cells, func(k operate.CellRow) bool { return k.Cell == cell })
 		if at >= 0 && cells.Cells[at].State == state && cells.Phase == shares.Steady {
 			return nil
 		}
@@ -175,7 +176,7 @@ func awaitCell(c *cobra.Command, r *remote, cell, state string, wait time.Durati
 const askCellsEvery = time.Second
 
 func newCellStatusCommand() *cobra.Command {
-	r := new(admin.StatusRequest)
+	r := new(operate.StatusRequest)
 	return newOperation(&cobra.Command{
 		Use: "status [CELL]", Short: "Compare each cell's copy of the configuration with the control tables",
 		Long: `Compares each cell's copy of plans, tenants and keys with the control tables: which
@@ -183,8 +184,8 @@ changes have not arrived, and for how long, and which documents of a cell differ
 was ever written (drift). The exit status is 1 if a cell did not answer or has drifted, or if an item
 of a control table cannot be read.`,
 		Example: "  sluice cell status\n  sluice cell status eu-1 --json | jq '.cells[0].lag_s'",
-	}, &operation{path: "config/status", request: r, args: []*string{&r.Cell}}, writeStatus,
-		func(a *admin.StatusResponse) error {
+	}, operate.ConfigStatus, r, &operation{args: []*string{&r.Cell}}, writeStatus,
+		func(a *operate.StatusResponse) error {
 			bad := 0
 			for _, k := range a.Cells {
 				if k.Error != "" || k.Drifted > 0 {
@@ -201,7 +202,7 @@ of a control table cannot be read.`,
 		})
 }
 
-func writeStatus(w io.Writer, a *admin.StatusResponse) error {
+func writeStatus(w io.Writer, a *operate.StatusResponse) error {
 	rows := make([][]string, len(a.Cells))
 	var notes []string
 	for i, k := range a.Cells {

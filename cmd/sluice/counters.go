@@ -10,13 +10,11 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/spf13/cobra"
-
-	"github.com/sluicelimits/sluice/internal/control/admin"
 	"github.com/sluicelimits/sluice/internal/control/client"
-	"github.com/sluicelimits/sluice/internal/control/ops"
+	"github.com/sluicelimits/sluice/internal/control/operate"
 	"github.com/sluicelimits/sluice/internal/dev"
 	"github.com/sluicelimits/sluice/internal/plan/shares"
+	"github.com/spf13/cobra"
 )
 
 const countersHelp = `
@@ -31,7 +29,7 @@ audit trail.`
 type countersFlags struct {
 	remote
 	cell, ops string
-	counters  ops.Counters
+	counters  operate.Counters
 }
 
 func newCounterCommand() *cobra.Command {
@@ -41,7 +39,7 @@ func newCounterCommand() *cobra.Command {
 		Use: "peek TENANT [LIMIT]", Short: "Show how much of a tenant's limits is used in a cell, and change nothing",
 		Example: "  sluice counter peek acme\n" +
 			"  sluice counter peek acme put-product --method PUT --path /product/1 --cell eu-1",
-	}), newCountersCommand(&cobra.Command{
+	}, operate.Peek), newCountersCommand(&cobra.Command{
 		Use: "reset TENANT LIMIT", Short: "Empty a counter of a tenant in a cell",
 		Long: `Sets a counter back to unused. Instances may still hold leased units of the counter.
 Until these leases end, within 10 seconds, such units may be spent in addition to the limit, or be
@@ -49,20 +47,22 @@ given back and so lower what is counted after the reset. For a token_bucket, lea
 until their leases end.`,
 		Example: "  sluice counter reset acme burst --reason 'their loop is fixed'\n" +
 			"  sluice counter reset acme monthly --cell eu-1 --reason 'our test used it up'",
-	}), newCountersCommand(&cobra.Command{
+	}, operate.Reset), newCountersCommand(&cobra.Command{
 		Use: "refund TENANT LIMIT", Short: "Give units back to a tenant in a cell",
 		Long: `Gives units back to the open windows of a limit. A counter does not go below zero. The next
 free time of a leaky_bucket moves nearer. A token_bucket, a sliding_log and sliding_buckets cannot
 be refunded: they can be reset or boosted instead.`,
 		Example: "  sluice counter refund acme monthly --units 5000 --cell eu-1 --reason 'retries of our outage'",
-	}))
+	}, operate.Refund))
 	return c
 }
 
-// newCountersCommand makes c a command for the counters of a cell. Its name is the operation: peek, reset or refund.
-func newCountersCommand(c *cobra.Command) *cobra.Command {
+// newCountersCommand makes c the command that calls an operation on the counters of a cell.
+func newCountersCommand(
+	c *cobra.Command, which operate.Typed[operate.Counters, operate.CountersResponse],
+) *cobra.Command {
 	f := new(countersFlags)
-	peeks := c.Name() == "peek"
+	peeks := !which.Writes
 	c.Long = cmp.Or(c.Long, c.Short+".") + countersHelp
 	flags := c.Flags()
 	cellDefault := "the only cell that serves; required if there are several"
@@ -103,7 +103,7 @@ func newCountersCommand(c *cobra.Command) *cobra.Command {
 			return err
 		}
 		f.counters.Reason = f.reason
-		return operate(c, &f.remote, to, "counters/"+c.Name(), &f.counters, writeCounters)
+		return perform(c, &f.remote, to, which, &f.counters, writeCounters)
 	}
 	return c
 }
@@ -118,10 +118,10 @@ func (f *countersFlags) connectOps(c *cobra.Command, readOnly bool) (*client.Cli
 	if err != nil {
 		return nil, err
 	}
-	request := admin.CellsRequest{Tenant: f.counters.Tenant}
-	cells, err := client.Do[admin.CellsResponse](c.Context(), to, "cells/list", request)
+	request := &operate.CellsRequest{Tenant: f.counters.Tenant}
+	cells, err := client.Do(c.Context(), to, operate.Cells, request)
 	if err != nil {
-		cells = &admin.CellsResponse{} // the call of the operation reports what is wrong
+		cells = &operate.CellsResponse{} // the call of the operation reports what is wrong
 	}
 	if f.cell == "" {
 		if f.cell, err = f.choose(c, cells, readOnly); err != nil {
@@ -143,11 +143,11 @@ func (f *countersFlags) connectOps(c *cobra.Command, readOnly bool) (*client.Cli
 // stored that URL. A signed call is therefore only made to API Gateway in the cell's region. An admin endpoint on this
 // machine, which is called without a signature, may be another user's program, so an unsigned call is only made to
 // this machine. A URL from --ops-endpoint or SLUICE_OPS_ENDPOINT is not checked: it may be a custom domain.
-func checkStoredOps(row *admin.CellRow, signed bool) error {
+func checkStoredOps(row *operate.CellRow, signed bool) error {
 	err := fmt.Errorf("%.80q is not a URL of this machine, and the admin endpoint is on this machine", row.Ops)
 	if signed {
-		var stage admin.Stage
-		stage, err = admin.ParseStage(row.Ops)
+		var stage operate.Stage
+		stage, err = operate.ParseStage(row.Ops)
 		if err == nil && row.Region != "" && row.Region != stage.Region {
 			err = fmt.Errorf("%s is in %s, and the cell is in %s", row.Ops, stage.Region, row.Region)
 		}
@@ -165,7 +165,7 @@ func checkStoredOps(row *admin.CellRow, signed bool) error {
 // choose picks a cell if --cell is not given: the only cell that serves. If several cells serve, it picks the tenant's
 // home cell for an operation that changes nothing, and prints that; it refuses an operation that changes counters,
 // since the operator must know in which cell.
-func (f *countersFlags) choose(c *cobra.Command, cells *admin.CellsResponse, readOnly bool) (string, error) {
+func (f *countersFlags) choose(c *cobra.Command, cells *operate.CellsResponse, readOnly bool) (string, error) {
 	if cells.Alone != "" {
 		return cells.Alone, nil
 	}
@@ -195,7 +195,7 @@ func (f *countersFlags) choose(c *cobra.Command, cells *admin.CellsResponse, rea
 	return "", usagef("several cells serve, each with its own counters: select one with --cell: %s%s", names, home)
 }
 
-func writeCounters(w io.Writer, r *ops.Response) error {
+func writeCounters(w io.Writer, r *operate.CountersResponse) error {
 	rows := make([][]string, len(r.Counters))
 	head := "LIMIT WINDOW ALGORITHM MODE USED OF REMAINING RESETS"
 	for i, k := range r.Counters {

@@ -21,9 +21,8 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/control"
-	"github.com/sluicelimits/sluice/internal/control/admin"
-	"github.com/sluicelimits/sluice/internal/control/call"
 	"github.com/sluicelimits/sluice/internal/control/client"
+	"github.com/sluicelimits/sluice/internal/control/operate"
 	"github.com/sluicelimits/sluice/internal/dev"
 	"github.com/sluicelimits/sluice/internal/dev/livepage"
 	"github.com/sluicelimits/sluice/internal/request/identity"
@@ -295,7 +294,7 @@ func TestDevKilled(t *testing.T) {
 		all.Go(func() {
 			for n := 0; ctx.Err() == nil; n++ {
 				plan, cells := &plan, &[]string{}
-				item, err := client.Do[call.Item](ctx, to, "tenants/set", admin.SetTenantRequest{
+				item, err := client.Do(ctx, to, operate.SetTenant, &operate.SetTenantRequest{
 					Tenant: fmt.Sprintf("t%d", i), Create: true, Plan: plan, Cells: cells,
 					Reason:    fmt.Sprintf("write %d", n),
 					Overrides: []json.RawMessage{fmt.Appendf(nil, `{"id":"burst","burst":%d}`, n+1)},

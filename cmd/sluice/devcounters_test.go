@@ -2,14 +2,13 @@ package main
 
 import (
 	"encoding/json"
+	"github.com/sluicelimits/sluice/internal/control/operate"
+	"github.com/sluicelimits/sluice/internal/request/identity"
 	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
-
-	"github.com/sluicelimits/sluice/internal/control/ops"
-	"github.com/sluicelimits/sluice/internal/request/identity"
 )
 
 // everyCounter has a limit of each algorithm that denies the sixth request, and one before authentication.
@@ -50,7 +49,7 @@ func TestDevCounters(t *testing.T) {
 		}
 		return n
 	}
-	operate := func(args ...string) (out ops.Response) {
+	operate := func(args ...string) (out operate.CountersResponse) {
 		t.Helper()
 		text := operateOn(t, r.base, append(args, "--json")...)
 		if err := json.Unmarshal([]byte(text), &out); err != nil || len(out.Counters) != 1 {

@@ -3,6 +3,10 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"github.com/sluicelimits/sluice/internal/control/operate"
+	"github.com/sluicelimits/sluice/internal/dev/livepage"
+	"github.com/sluicelimits/sluice/internal/request/identity"
+	"github.com/sluicelimits/sluice/internal/testkit/soak"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -10,11 +14,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-
-	"github.com/sluicelimits/sluice/internal/control/ops"
-	"github.com/sluicelimits/sluice/internal/dev/livepage"
-	"github.com/sluicelimits/sluice/internal/request/identity"
-	"github.com/sluicelimits/sluice/internal/testkit/soak"
 )
 
 // Guarantees that every cell grants units of a quota that its home cell counts: all of it and never more, also while
@@ -81,7 +80,7 @@ func TestDevCellsQuota(t *testing.T) {
 	}
 	peek := func(cell string) int64 {
 		t.Helper()
-		var out ops.Response
+		var out operate.CountersResponse
 		if err := json.Unmarshal([]byte(operateOn(t, r.base, "counter", "peek", "acme", "--cell", cell, "--json")),
 			&out); err != nil {
 			t.Fatal(err)

@@ -16,9 +16,8 @@ import (
 
 	"github.com/sluicelimits/sluice/internal/configfile/configyaml"
 	"github.com/sluicelimits/sluice/internal/control"
-	"github.com/sluicelimits/sluice/internal/control/admin"
-	"github.com/sluicelimits/sluice/internal/control/call"
 	"github.com/sluicelimits/sluice/internal/control/client"
+	"github.com/sluicelimits/sluice/internal/control/operate"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/plan/route"
@@ -139,8 +138,8 @@ func (f *explainFlags) stored(c *cobra.Command) (*plan.Config, error) {
 		return nil, fmt.Errorf("%w; --plans names files to explain by instead", err)
 	}
 	if f.tenant != "" {
-		tenant, err := client.Do[call.Item](c.Context(), to, "documents/get",
-			admin.GetRequest{Table: control.Tenants, Key: f.tenant})
+		tenant, err := client.Do(c.Context(), to, operate.Get,
+			&operate.GetRequest{Table: control.Tenants, Key: f.tenant})
 		if err != nil {
 			return nil, err
 		}
@@ -151,7 +150,7 @@ func (f *explainFlags) stored(c *cobra.Command) (*plan.Config, error) {
 	file := map[string]any{}
 	var plans, tenants []json.RawMessage
 	for _, i := range items {
-		switch d, _ := admin.DocumentOf(i.Table, i.Key, nil); d.Kind {
+		switch d, _ := operate.DocumentOf(i.Table, i.Key, nil); d.Kind {
 		case plan.KindPlan:
 			plans = append(plans, i.Body)
 		case plan.KindTenant:

@@ -11,12 +11,11 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
-
-	"github.com/sluicelimits/sluice/internal/control/admin"
+	"github.com/sluicelimits/sluice/internal/control/operate"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/request/identity"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
 const pepperUsage = "pepper to hash with, as `ID=FILE` (default: the built-in, public pepper dev)"
@@ -31,7 +30,7 @@ func newKeyCommand() *cobra.Command {
 // keyFlags say which key is created.
 type keyFlags struct {
 	remote
-	request admin.CreateKeyRequest
+	request operate.CreateKeyRequest
 	expires time.Time
 	peppers []pepperFlag // the last one counts
 }

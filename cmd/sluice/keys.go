@@ -10,15 +10,14 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sluicelimits/sluice/internal/control"
-	"github.com/sluicelimits/sluice/internal/control/admin"
-	"github.com/sluicelimits/sluice/internal/control/call"
 	"github.com/sluicelimits/sluice/internal/control/client"
+	"github.com/sluicelimits/sluice/internal/control/operate"
 	"github.com/sluicelimits/sluice/internal/request/identity"
 )
 
 // create creates a key in the control tables. If there is a pepper, the key is created and hashed here, and only its
 // hash is sent; otherwise the server creates it.
-func (k *keyFlags) create(c *cobra.Command, to *client.Client) (*admin.CreateKeyResponse, error) {
+func (k *keyFlags) create(c *cobra.Command, to *client.Client) (*operate.CreateKeyResponse, error) {
 	k.request.Reason, k.request.Expires = k.reason, given(&k.expires)
 	own := ""
 	if len(k.peppers) > 0 {
@@ -29,7 +28,7 @@ func (k *keyFlags) create(c *cobra.Command, to *client.Client) (*admin.CreateKey
 		own = identity.NewKey()
 		k.request.Hash, k.request.Pepper = identity.HashKey(secret, own), id
 	}
-	made, err := client.Do[admin.CreateKeyResponse](c.Context(), to, "keys/create", &k.request)
+	made, err := client.Do(c.Context(), to, operate.CreateKey, &k.request)
 	if err != nil {
 		return nil, k.failed(c, err)
 	}
@@ -59,7 +58,7 @@ func (k *keyFlags) store(c *cobra.Command) error {
 	return writeKey(c, made)
 }
 
-func writeKey(c *cobra.Command, made *admin.CreateKeyResponse) error {
+func writeKey(c *cobra.Command, made *operate.CreateKeyResponse) error {
 	fmt.Fprintf(c.ErrOrStderr(), "sluice: key %s is stored, version %d; the key itself is shown only now\n",
 		shown(made.Item.Key), made.Item.Version)
 	_, err := fmt.Fprintln(c.OutOrStdout(), made.Key)
@@ -68,10 +67,10 @@ func writeKey(c *cobra.Command, made *admin.CreateKeyResponse) error {
 
 // rotated is the output of 'sluice key rotate --json'.
 type rotated struct {
-	admin.CreateKeyResponse
+	operate.CreateKeyResponse
 
-	Replaced *call.Item  `json:"replaced,omitempty"` // the old key, as it is stored now
-	Error    *call.Error `json:"error,omitempty"`    // why the old key stays as it was
+	Replaced *operate.Item  `json:"replaced,omitempty"` // the old key, as it is stored now
+	Error    *operate.Error `json:"error,omitempty"`    // why the old key stays as it was
 }
 
 func newKeyRotateCommand() *cobra.Command {
@@ -107,7 +106,7 @@ func (k *keyFlags) rotate(c *cobra.Command, id string, overlap time.Duration) er
 	if err != nil {
 		return err
 	}
-	old, err := client.Do[call.Item](c.Context(), to, "documents/get", admin.GetRequest{Table: control.Keys, Key: id})
+	old, err := client.Do(c.Context(), to, operate.Get, &operate.GetRequest{Table: control.Keys, Key: id})
 	if err != nil {
 		return k.failed(c, err)
 	}
@@ -127,11 +126,11 @@ func (k *keyFlags) rotate(c *cobra.Command, id string, overlap time.Duration) er
 			return err
 		}
 	}
-	end := admin.KeyRequest{ID: id, Reason: k.reason, Expect: &old.Version}
+	end := operate.KeyRequest{ID: id, Reason: k.reason, Expect: &old.Version}
 	if overlap > 0 {
 		end.After = time.Now().Add(overlap).UTC().Truncate(time.Second)
 	}
-	out.Replaced, err = client.Do[call.Item](c.Context(), to, "keys/revoke", &end)
+	out.Replaced, err = client.Do(c.Context(), to, operate.RevokeKey, &end)
 	if err != nil {
 		err = fmt.Errorf("the new key is stored, and the old key %s stays as it was: %w", shown(id), err)
 		out.Error = jsonError(err)
@@ -160,7 +159,7 @@ type keyBody struct {
 const keyValid = "valid"
 
 // stateOfKey reads a stored key, and says whether it is valid.
-func stateOfKey(i *call.Item, now time.Time) (state string, k keyBody) {
+func stateOfKey(i *operate.Item, now time.Time) (state string, k keyBody) {
 	switch err := json.Unmarshal(i.Body, &k); {
 	case i.Deleted:
 		return "deleted", k
@@ -180,7 +179,7 @@ func newKeyListCommand() *cobra.Command {
 		Use: "list", Short: "List the stored API keys",
 		Long:    "Lists the ids of the stored API keys. The keys themselves are not stored and cannot be shown.",
 		Example: "  sluice key list --tenant acme",
-	}, control.Keys, "KEY TENANT SUBJECT STATE EXPIRES PEPPER", func(i *call.Item) []string {
+	}, control.Keys, "KEY TENANT SUBJECT STATE EXPIRES PEPPER", func(i *operate.Item) []string {
 		state, k := stateOfKey(i, time.Now())
 		if tenant != "" && k.Tenant != tenant {
 			return nil
@@ -192,12 +191,12 @@ func newKeyListCommand() *cobra.Command {
 }
 
 func newKeyRevokeCommand() *cobra.Command {
-	r := new(admin.KeyRequest)
+	r := new(operate.KeyRequest)
 	return newOperation(&cobra.Command{
 		Use: "revoke KEY-ID", Short: "Refuse an API key from now on, for ever",
 		Long:    "Revokes a key by its id, which 'sluice key list' shows. A revoked key stays revoked.",
 		Example: "  sluice key revoke key-7hq2mzw4bd --reason 'it was in a log'",
-	}, &operation{path: "keys/revoke", request: r, args: []*string{&r.ID}, requestReason: &r.Reason,
+	}, operate.RevokeKey, r, &operation{args: []*string{&r.ID}, requestReason: &r.Reason,
 		check: func() error { return checkKeyID(r.ID) }}, printWritten("key %s is revoked", &r.ID))
 }
 

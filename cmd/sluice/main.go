@@ -17,7 +17,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/sluicelimits/sluice/internal/configfile"
-	"github.com/sluicelimits/sluice/internal/control/call"
+	"github.com/sluicelimits/sluice/internal/control/operate"
 	"github.com/sluicelimits/sluice/internal/plan"
 )
 
@@ -84,7 +84,7 @@ func inFilesOf(flag string, err error) error {
 // exitCode returns the exit code of a process whose command returned err.
 func exitCode(err error) int {
 	var u *usageError
-	var refused *call.Error
+	var refused *operate.Error
 	switch {
 	case err == nil:
 		return 0
@@ -94,9 +94,9 @@ func exitCode(err error) int {
 		return exitDiffers
 	case errors.Is(err, errUnchecked):
 		return exitUnchecked
-	case errors.As(err, &refused) && refused.Code == call.Conflict:
+	case errors.As(err, &refused) && refused.Code == operate.Conflict:
 		return exitConflict
-	case errors.As(err, &refused) && refused.Code == call.Confirm:
+	case errors.As(err, &refused) && refused.Code == operate.Confirm:
 		return exitConfirm
 	default:
 		return exitFailed

@@ -11,19 +11,16 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sluicelimits/sluice/internal/control"
-	"github.com/sluicelimits/sluice/internal/control/admin"
-	"github.com/sluicelimits/sluice/internal/control/call"
 	"github.com/sluicelimits/sluice/internal/control/client"
+	"github.com/sluicelimits/sluice/internal/control/operate"
 )
 
 // operation is a command that makes one call to the admin API or to a cell's API for operators, and prints the answer.
 type operation struct {
 	remote
 
-	path    string       // of the call, relative to the endpoint, such as tenants/set
-	request any          // points to the request, which the arguments, the flags and check complete
-	args    []*string    // args[i] gets the i-th argument; the command's Use names as many
-	check   func() error // checks and completes the request; its errors are usage errors
+	args  []*string    // args[i] gets the i-th argument; the command's Use names as many
+	check func() error // checks and completes the request; its errors are usage errors
 
 	// requestReason points to the reason in the request. It is nil if the operation only reads, and then the command
 	// has no flag --reason.
@@ -33,10 +30,12 @@ type operation struct {
 	then    func(*cobra.Command) error // runs if the call succeeded, its answer was printed, and no check of it failed
 }
 
-// newOperation completes c, which has its names, arguments and texts, as the command of o, and returns c. show prints
-// the answer, unless --json asks for JSON. judge finds what is wrong with an answer, as in operate.
-func newOperation[Response any](
-	c *cobra.Command, o *operation, show func(io.Writer, *Response) error, judge ...func(*Response) error,
+// newOperation completes c, which has its names, arguments and texts, as the command that calls the operation which, and
+// returns c. The arguments, the flags and o.check complete the request. show prints the answer, unless --json asks for
+// JSON. judge finds what is wrong with an answer, as in perform.
+func newOperation[Request, Response any](
+	c *cobra.Command, which operate.Typed[Request, Response], request *Request, o *operation,
+	show func(io.Writer, *Response) error, judge ...func(*Response) error,
 ) *cobra.Command {
 	if o.requestReason != nil {
 		o.writes(c)
@@ -67,7 +66,7 @@ func newOperation[Response any](
 		if err != nil {
 			return err
 		}
-		err = operate(c, &o.remote, to, o.path, o.request, show, judge...)
+		err = perform(c, &o.remote, to, which, request, show, judge...)
 		if err == nil && o.then != nil {
 			err = o.then(c)
 		}
@@ -76,13 +75,13 @@ func newOperation[Response any](
 	return c
 }
 
-// operate makes a call and prints its answer: with show, or as JSON. Before that it passes the answer to each function
+// perform makes a call and prints its answer: with show, or as JSON. Before that it passes the answer to each function
 // of judge. It prints the answer also if these find something wrong, and returns their errors.
-func operate[Response any](
-	c *cobra.Command, r *remote, to *client.Client, path string, request any, show func(io.Writer, *Response) error,
-	judge ...func(*Response) error,
+func perform[Request, Response any](
+	c *cobra.Command, r *remote, to *client.Client, which operate.Typed[Request, Response], request *Request,
+	show func(io.Writer, *Response) error, judge ...func(*Response) error,
 ) error {
-	out, err := client.Do[Response](c.Context(), to, path, request)
+	out, err := client.Do(c.Context(), to, which, request)
 	if err != nil {
 		return r.failed(c, err)
 	}
@@ -99,8 +98,8 @@ func operate[Response any](
 // printWritten returns a function that prints what a command did, and the new version and the actor of the item. format
 // says what was done, and has a %s for each of names. These are pointers, because the command's arguments set the names
 // after this call.
-func printWritten(format string, names ...*string) func(io.Writer, *call.Item) error {
-	return func(w io.Writer, i *call.Item) error {
+func printWritten(format string, names ...*string) func(io.Writer, *operate.Item) error {
+	return func(w io.Writer, i *operate.Item) error {
 		texts := make([]any, len(names))
 		for n := range names {
 			texts[n] = shown(*names[n])
@@ -112,16 +111,16 @@ func printWritten(format string, names ...*string) func(io.Writer, *call.Item) e
 
 // newGetCommand makes c a command that prints a stored document.
 func newGetCommand(c *cobra.Command, t control.Table) *cobra.Command {
-	r := &admin.GetRequest{Table: t}
+	r := &operate.GetRequest{Table: t}
 	c.SuggestFor = []string{"show"}
-	return newOperation(c, &operation{path: "documents/get", request: r, args: []*string{&r.Key}}, writeItem)
+	return newOperation(c, operate.Get, r, &operation{args: []*string{&r.Key}}, writeItem)
 }
 
 // newListCommand makes c a command that prints the items of a control table that are not deleted, with who changed them
 // last, and why. head has the names of the first columns, separated by spaces, and row returns their texts. If row
 // returns nil, the item is left out, also of the JSON. Items that cannot be read are printed, and are an error.
 func newListCommand(
-	c *cobra.Command, t control.Table, head string, row func(*call.Item) []string,
+	c *cobra.Command, t control.Table, head string, row func(*operate.Item) []string,
 ) *cobra.Command {
 	r := new(remote)
 	r.flags(c)
@@ -134,7 +133,7 @@ func newListCommand(
 		if err != nil {
 			return r.failed(c, err)
 		}
-		rows, items := [][]string{}, []*call.Item{}
+		rows, items := [][]string{}, []*operate.Item{}
 		for _, i := range all {
 			if cells := row(i); cells != nil {
 				rows = append(rows,
@@ -164,9 +163,9 @@ func newListCommand(
 // with it, in one or several lines.
 func listAll(
 	ctx context.Context, to *client.Client, t control.Table,
-) (items []*call.Item, damaged []string, err error) {
+) (items []*operate.Item, damaged []string, err error) {
 	for after := ""; ; {
-		page, err := to.List(ctx, &admin.ListRequest{Table: t, After: after})
+		page, err := to.List(ctx, &operate.ListRequest{Table: t, After: after})
 		if err != nil {
 			return nil, nil, err
 		}

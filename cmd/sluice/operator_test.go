@@ -16,16 +16,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
-
-	"github.com/sluicelimits/sluice/internal/control/admin"
-	"github.com/sluicelimits/sluice/internal/control/call"
 	"github.com/sluicelimits/sluice/internal/control/embedded"
-	"github.com/sluicelimits/sluice/internal/control/ops"
+	"github.com/sluicelimits/sluice/internal/control/operate"
 	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/request/identity"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
 // operated starts control tables and a cell for the commands, as `sluice dev` has them, and returns the endpoint.
@@ -38,7 +35,7 @@ func operated(t *testing.T) (endpoint string) {
 	tables.Unsynced()
 	t.Cleanup(func() { _ = tables.Close() })
 	log := slog.New(slog.DiscardHandler)
-	s := admin.New(admin.Config{Tables: tables, Log: log,
+	s := operate.NewControl(operate.ControlConfig{Tables: tables, Log: log,
 		Hash: func(_ context.Context, key string) (string, string, error) {
 			return identity.DevPepperID, identity.HashKey(identity.DevPepper(), key), nil
 		}})
@@ -50,15 +47,15 @@ func operated(t *testing.T) (endpoint string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o := ops.New(ops.Config{Cell: "local", Store: store, Tables: tables, Log: log, Tenant: func(_ context.Context,
+	o := operate.NewCell(operate.CellConfig{Cell: "local", Store: store, Tables: tables, Log: log, Tenant: func(_ context.Context,
 		id string) (*plan.Tenant, error) {
 		tenant, _ := config.Tenant(id)
 		return tenant, nil
 	}})
 	mux := http.NewServeMux()
 	mux.Handle("/_sluice/admin/ops/local/", http.StripPrefix("/_sluice/admin/ops/local",
-		call.Local(ops.NewMux(o), "ann@local")))
-	mux.Handle("/_sluice/admin/", http.StripPrefix("/_sluice/admin", call.Local(admin.NewMux(s), "ann@local")))
+		operate.Local(o.Mux(), "ann@local")))
+	mux.Handle("/_sluice/admin/", http.StripPrefix("/_sluice/admin", operate.Local(s.Mux(), "ann@local")))
 	server := httptest.NewServer(mux)
 	t.Cleanup(server.Close)
 	t.Setenv("SLUICE_ENDPOINT", server.URL+"/_sluice/admin")
@@ -135,7 +132,7 @@ func TestOperatorCommands(t *testing.T) {
 
 // Guarantees that an operator is shown which items of the cells cannot be read, and what they belong to.
 func TestUnreadableCells(t *testing.T) {
-	for want, u := range map[string]admin.UnreadableCell{
+	for want, u := range map[string]operate.UnreadableCell{
 		`cannot be read, so it is not carried out: placed.0a, version 7, the placement of tenant b <c>: ` +
 			`unknown layout 2`: {
 			Key: "placed.0a", Tenant: "b <c>", Version: 7, Error: "unknown layout 2"},
@@ -263,7 +260,7 @@ func TestKeyRotate(t *testing.T) {
 
 // Guarantees that a rotation ends the old key only as it was read: not if another operator has changed it meanwhile.
 func TestKeyRotateExpectsWhatItRead(t *testing.T) {
-	revoked := make(chan admin.KeyRequest, 1)
+	revoked := make(chan operate.KeyRequest, 1)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		old := `{"table":"keys","key":"old","version":3,"body":{"tenant":"acme"}}`
 		switch r.URL.Path {
@@ -272,7 +269,7 @@ func TestKeyRotateExpectsWhatItRead(t *testing.T) {
 		case "/keys/create":
 			_, _ = io.WriteString(w, `{"key":"slk_x","item":`+old+`}`)
 		case "/keys/revoke":
-			var request admin.KeyRequest
+			var request operate.KeyRequest
 			if err := json.NewDecoder(r.Body).Decode(&request); err != nil {
 				t.Error(err)
 			}
@@ -461,9 +458,9 @@ func TestStoredOpsURLs(t *testing.T) {
 	}))
 	defer evil.Close()
 	const good = "https://abc123.execute-api.eu-west-1.amazonaws.com/v1"
-	row := admin.CellRow{Cell: "eu-1", State: "active"}
+	row := operate.CellRow{Cell: "eu-1", State: "active"}
 	control := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		_ = json.NewEncoder(w).Encode(admin.CellsResponse{Cells: []admin.CellRow{row}})
+		_ = json.NewEncoder(w).Encode(operate.CellsResponse{Cells: []operate.CellRow{row}})
 	}))
 	defer control.Close()
 	for _, tt := range []struct {
@@ -496,7 +493,7 @@ func TestStoredOpsURLs(t *testing.T) {
 				r.stderr, tt.says)
 		}
 	}
-	row = admin.CellRow{Cell: "eu-1", Ops: good, Region: "eu-west-1"}
+	row = operate.CellRow{Cell: "eu-1", Ops: good, Region: "eu-west-1"}
 	if err := checkStoredOps(&row, true); err != nil {
 		t.Error(err)
 	}

@@ -13,9 +13,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sluicelimits/sluice/internal/control"
-	"github.com/sluicelimits/sluice/internal/control/admin"
-	"github.com/sluicelimits/sluice/internal/control/call"
 	"github.com/sluicelimits/sluice/internal/control/client"
+	"github.com/sluicelimits/sluice/internal/control/operate"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/plan/shares"
 	"github.com/sluicelimits/sluice/pacer"
@@ -23,12 +22,12 @@ import (
 
 func newPacePlanCommand() *cobra.Command {
 	c := group("pace-plan", "Set how processes divide a provider's limit among them")
-	r := new(admin.PaceNameRequest)
+	r := new(operate.PaceNameRequest)
 	c.AddCommand(newPacePlanSetCommand(), newOperation(&cobra.Command{
 		Use: "get NAME", SuggestFor: []string{"show"}, Short: "Print the plan that holds, and those that begin later",
 		Example: "  sluice pace-plan get provider",
-	}, &operation{path: "pace/get", request: r, args: []*string{&r.Name}},
-		func(w io.Writer, p *admin.PacePlanResponse) error {
+	}, operate.GetPacePlan, r, &operation{args: []*string{&r.Name}},
+		func(w io.Writer, p *operate.PacePlanResponse) error {
 			return table(w, pacePlanHead+" VERSION CHANGED BY WHY", pacePlanRows(p))
 		}), newPacePlanListCommand(), newPacePlanRemoveCommand())
 	return c
@@ -37,7 +36,7 @@ func newPacePlanCommand() *cobra.Command {
 func newPacePlanSetCommand() *cobra.Command {
 	var total string
 	var from time.Time
-	r := new(admin.PacePlanRequest)
+	r := new(operate.PacePlanRequest)
 	c := newOperation(&cobra.Command{
 		Use: "set NAME", Short: "Set the total and the number of instances from a time on",
 		Long: `Sets a plan: how many units of a provider's limit all instances may use together, and
@@ -47,12 +46,12 @@ early as all instances can have read it; docs/consumer.md says what to change fi
 		Example: "  sluice pace-plan set provider --total 500/s --instances 96 --reason 'contract 4711'\n" +
 			"  sluice pace-plan set provider --total 250/s --instances 96 --from 2027-01-01T00:00:00Z \\\n" +
 			"    --reason 'they halve our limit in January'",
-	}, &operation{path: "pace/set", request: r, args: []*string{&r.Name}, requestReason: &r.Reason,
+	}, operate.SetPacePlan, r, &operation{args: []*string{&r.Name}, requestReason: &r.Reason,
 		check: func() error {
 			r.From = given(&from)
 			return readPacePlan(r, total)
-		}}, func(w io.Writer, i *call.Item) error {
-		doc, err := admin.ReadPace(i.Body)
+		}}, func(w io.Writer, i *operate.Item) error {
+		doc, err := operate.ReadPace(i.Body)
 		if err != nil {
 			return err
 		}
@@ -71,7 +70,7 @@ early as all instances can have read it; docs/consumer.md says what to change fi
 }
 
 // readPacePlan adds the total to a request, and checks what the server cannot say in the words of the flags.
-func readPacePlan(r *admin.PacePlanRequest, total string) error {
+func readPacePlan(r *operate.PacePlanRequest, total string) error {
 	switch {
 	case total == "":
 		return errors.New("--total is missing: give one such as --total 500/s")
@@ -89,13 +88,13 @@ func readPacePlan(r *admin.PacePlanRequest, total string) error {
 const pacePlanHead = "PLAN TOTAL PERIOD INSTANCES FROM"
 
 // pacePlanRow returns the first columns of a plan.
-func pacePlanRow(name, period string, at *admin.PacePart) []string {
+func pacePlanRow(name, period string, at *operate.PacePart) []string {
 	return []string{name, strconv.FormatInt(at.Total, 10), period, strconv.FormatInt(at.Instances, 10),
 		at.From.UTC().Format(time.RFC3339Nano)}
 }
 
 // pacePlanRows returns a row for each plan of a chain, that which holds first. The last one says who set it.
-func pacePlanRows(p *admin.PacePlanResponse) (rows [][]string) {
+func pacePlanRows(p *operate.PacePlanResponse) (rows [][]string) {
 	author := []string{strconv.FormatInt(p.Version, 10), day(p.ChangedAt), p.Actor, p.Reason}
 	for at := &p.PacePart; at != nil; at = at.Before {
 		rows = append([][]string{append(pacePlanRow(p.Name, p.Period, at), author...)}, rows...)
@@ -107,12 +106,12 @@ func pacePlanRows(p *admin.PacePlanResponse) (rows [][]string) {
 func newPacePlanListCommand() *cobra.Command {
 	return newListCommand(&cobra.Command{
 		Use: "list", Short: "List the newest plan of each name", Example: "  sluice pace-plan list",
-	}, control.Cells, pacePlanHead, func(i *call.Item) []string {
+	}, control.Cells, pacePlanHead, func(i *operate.Item) []string {
 		name, ok := strings.CutPrefix(i.Key, shares.PacePrefix)
 		if !ok {
 			return nil
 		}
-		doc, err := admin.ReadPace(i.Body)
+		doc, err := operate.ReadPace(i.Body)
 		if err != nil {
 			return []string{name, "unreadable", "", "", ""}
 		}
@@ -121,15 +120,15 @@ func newPacePlanListCommand() *cobra.Command {
 }
 
 func newPacePlanRemoveCommand() *cobra.Command {
-	r := new(admin.RemovePacePlanRequest)
-	o := &operation{path: "pace/remove", request: r, args: []*string{&r.Name}, requestReason: &r.Reason}
+	r := new(operate.RemovePacePlanRequest)
+	o := &operation{args: []*string{&r.Name}, requestReason: &r.Reason}
 	c := newOperation(&cobra.Command{
 		Use: "remove NAME", Short: "Remove a plan, so that processes that follow it wait",
 		Long: `Removes a plan. Processes that follow it read that within 10 s, get no units from it,
 and wait; a process that is started without the plan fails. On a terminal the command asks before it
 removes the plan; elsewhere it needs --yes.`,
 		Example: "  sluice pace-plan remove provider --yes --reason 'contract 4711 has ended'",
-	}, o, printWritten("pace plan %s is removed", &r.Name))
+	}, operate.RemovePacePlan, r, o, printWritten("pace plan %s is removed", &r.Name))
 	o.confirm = func(c *cobra.Command) error {
 		if r.Yes || !isTerminal(c.InOrStdin()) {
 			return nil
@@ -146,13 +145,13 @@ removes the plan; elsewhere it needs --yes.`,
 type pacePlan struct {
 	name  string
 	index int64 // of the process, among the instances of the plan
-	read  func(ctx context.Context) (*admin.PacePlanResponse, error)
+	read  func(ctx context.Context) (*operate.PacePlanResponse, error)
 }
 
 // pacePlanAt returns a plan of a control plane.
 func pacePlanAt(to *client.Client, name string, index int64) *pacePlan {
-	return &pacePlan{name, index, func(ctx context.Context) (*admin.PacePlanResponse, error) {
-		return client.Do[admin.PacePlanResponse](ctx, to, "pace/get", admin.PaceNameRequest{Name: name})
+	return &pacePlan{name, index, func(ctx context.Context) (*operate.PacePlanResponse, error) {
+		return client.Do(ctx, to, operate.GetPacePlan, &operate.PaceNameRequest{Name: name})
 	}}
 }
 
@@ -176,9 +175,9 @@ func (p *pacePlan) follow(ctx context.Context, to *pacer.Pacer, limit pacer.Limi
 ) {
 	read := func(ctx context.Context) (pacer.Plan, error) {
 		response, err := p.read(ctx)
-		var refused *call.Error
+		var refused *operate.Error
 		switch {
-		case errors.As(err, &refused) && refused.Code == call.NotFound:
+		case errors.As(err, &refused) && refused.Code == operate.NotFound:
 			return pacer.Plan{}, fmt.Errorf("%w: %w: this process waits until there is one", pacer.ErrNoPlan, err)
 		case err != nil:
 			return pacer.Plan{}, err
@@ -191,12 +190,12 @@ func (p *pacePlan) follow(ctx context.Context, to *pacer.Pacer, limit pacer.Limi
 		waits(p.noPart(&response.PacePart, time.Now()))
 		return *pacerPlan(&response.PacePart), nil
 	}
-	to.FollowPlan(ctx, admin.PaceReadEvery, read, failed)
+	to.FollowPlan(ctx, operate.PaceReadEvery, read, failed)
 }
 
 // noPart returns why the process has no part of the plan at a time. It returns "" if it has a part, or if no plan has
 // begun.
-func (p *pacePlan) noPart(plan *admin.PacePart, now time.Time) string {
+func (p *pacePlan) noPart(plan *operate.PacePart, now time.Time) string {
 	holds := plan
 	for holds.From.After(now) && holds.Before != nil {
 		holds = holds.Before
@@ -210,7 +209,7 @@ func (p *pacePlan) noPart(plan *admin.PacePart, now time.Time) string {
 		count(holds.Instances, "instance"), p.name)
 }
 
-func pacerPlan(p *admin.PacePart) *pacer.Plan {
+func pacerPlan(p *operate.PacePart) *pacer.Plan {
 	if p == nil {
 		return nil
 	}

@@ -5,6 +5,10 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"github.com/sluicelimits/sluice/internal/control/embedded"
+	"github.com/sluicelimits/sluice/internal/control/operate"
+	"github.com/sluicelimits/sluice/internal/testkit/logtest"
+	"github.com/sluicelimits/sluice/pacer"
 	"io"
 	"log/slog"
 	"net/http"
@@ -16,12 +20,6 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"github.com/sluicelimits/sluice/internal/control/admin"
-	"github.com/sluicelimits/sluice/internal/control/call"
-	"github.com/sluicelimits/sluice/internal/control/embedded"
-	"github.com/sluicelimits/sluice/internal/testkit/logtest"
-	"github.com/sluicelimits/sluice/pacer"
 )
 
 // planned are instances that follow a plan of a control plane, in virtual time, and what all of them granted.
@@ -49,7 +47,7 @@ func (p *planned) do(path string, request, response any) error {
 	r.RemoteAddr, r.Host = "127.0.0.1:1", "127.0.0.1"
 	answer := httptest.NewRecorder()
 	if p.control.ServeHTTP(answer, r); answer.Code != http.StatusOK {
-		var out struct{ Error *call.Error }
+		var out struct{ Error *operate.Error }
 		if err := json.Unmarshal(answer.Body.Bytes(), &out); err != nil || out.Error == nil {
 			return fmt.Errorf("%s: %d %s", path, answer.Code, answer.Body)
 		}
@@ -61,12 +59,12 @@ func (p *planned) do(path string, request, response any) error {
 // set sets the plan as an operator does, and returns from when on it holds.
 func (p *planned) set(total, instances int64, period string) time.Time {
 	p.t.Helper()
-	var item call.Item
-	if err := p.do("/pace/set", admin.PacePlanRequest{Name: "provider", Total: total, Period: period,
+	var item operate.Item
+	if err := p.do("/pace/set", operate.PacePlanRequest{Name: "provider", Total: total, Period: period,
 		Instances: instances, Reason: "x"}, &item); err != nil {
 		p.t.Fatal(err)
 	}
-	doc, err := admin.ReadPace(item.Body)
+	doc, err := operate.ReadPace(item.Body)
 	if err != nil {
 		p.t.Fatal(err)
 	}
@@ -76,17 +74,17 @@ func (p *planned) set(total, instances int64, period string) time.Time {
 // remove removes the plan as an operator does.
 func (p *planned) remove() {
 	p.t.Helper()
-	if err := p.do("/pace/remove", admin.RemovePacePlanRequest{Name: "provider", Yes: true, Reason: "x"},
-		new(call.Item)); err != nil {
+	if err := p.do("/pace/remove", operate.RemovePacePlanRequest{Name: "provider", Yes: true, Reason: "x"},
+		new(operate.Item)); err != nil {
 		p.t.Fatal(err)
 	}
 }
 
 // start starts an instance that always has requests to send. The function that it returns ends it.
 func (p *planned) start(index int64) (stop func()) {
-	plan := &pacePlan{"provider", index, func(context.Context) (*admin.PacePlanResponse, error) {
-		out := new(admin.PacePlanResponse)
-		return out, p.do("/pace/get", admin.PaceNameRequest{Name: "provider"}, out)
+	plan := &pacePlan{"provider", index, func(context.Context) (*operate.PacePlanResponse, error) {
+		out := new(operate.PacePlanResponse)
+		return out, p.do("/pace/get", operate.PaceNameRequest{Name: "provider"}, out)
 	}}
 	ctx, cancel := context.WithCancel(p.t.Context())
 	limit, err := plan.limit(ctx)
@@ -140,8 +138,8 @@ func TestPacePlanNeverOver(t *testing.T) {
 		}
 		defer func() { _ = tables.Close() }()
 		tables.Unsynced()
-		s := admin.New(admin.Config{Tables: tables, Log: slog.New(slog.DiscardHandler)})
-		p := &planned{t: t, control: call.Local(admin.NewMux(s), "ann@local"), granted: map[int64]int64{}}
+		s := operate.NewControl(operate.ControlConfig{Tables: tables, Log: slog.New(slog.DiscardHandler)})
+		p := &planned{t: t, control: operate.Local(s.Mux(), "ann@local"), granted: map[int64]int64{}}
 		totals := map[int64]int64{} // from a second on
 		totalAt := func(second int64) (total int64) {
 			for from := second; total == 0; from-- {
@@ -215,15 +213,15 @@ func TestPacePlanNeverOver(t *testing.T) {
 // itself, and says nothing while it has a part.
 func TestPacePlanSaysWhyItWaits(t *testing.T) {
 	now := time.Date(2026, 11, 27, 12, 0, 0, 0, time.UTC)
-	at := func(instances int64, second int, before *admin.PacePart) *admin.PacePart {
-		return &admin.PacePart{Total: 100, Instances: instances, From: now.Add(time.Duration(second) * time.Second),
+	at := func(instances int64, second int, before *operate.PacePart) *operate.PacePart {
+		return &operate.PacePart{Total: 100, Instances: instances, From: now.Add(time.Duration(second) * time.Second),
 			Before: before}
 	}
 	const waits = "--index 96 lies outside 0..95, because pace plan provider has 96 instances: this process waits " +
 		"until the plan has more. Correct --index, or add instances with 'sluice pace-plan set provider'"
 	for _, tt := range []struct {
 		index int64
-		plan  *admin.PacePart
+		plan  *operate.PacePart
 		want  string
 	}{
 		{0, at(96, -5, nil), ""},
@@ -240,8 +238,8 @@ func TestPacePlanSaysWhyItWaits(t *testing.T) {
 		}
 	}
 	synctest.Test(t, func(t *testing.T) {
-		answer := &admin.PacePlanResponse{Name: "provider", Period: "1s", PacePart: *at(96, 0, nil)}
-		plan := &pacePlan{"provider", 96, func(context.Context) (*admin.PacePlanResponse, error) { return answer, nil }}
+		answer := &operate.PacePlanResponse{Name: "provider", Period: "1s", PacePart: *at(96, 0, nil)}
+		plan := &pacePlan{"provider", 96, func(context.Context) (*operate.PacePlanResponse, error) { return answer, nil }}
 		p, err := pacer.New(pacer.Config{Limit: pacer.PerSecond(100), Part: &pacer.Part{Index: 96}})
 		if err != nil {
 			t.Fatal(err)

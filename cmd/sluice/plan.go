@@ -16,9 +16,8 @@ import (
 	"github.com/sluicelimits/sluice/events"
 	"github.com/sluicelimits/sluice/internal/configfile/configyaml"
 	"github.com/sluicelimits/sluice/internal/control"
-	"github.com/sluicelimits/sluice/internal/control/admin"
-	"github.com/sluicelimits/sluice/internal/control/call"
 	"github.com/sluicelimits/sluice/internal/control/client"
+	"github.com/sluicelimits/sluice/internal/control/operate"
 	"github.com/sluicelimits/sluice/internal/plan"
 )
 
@@ -118,7 +117,7 @@ type applied struct {
 	DryRun bool           `json:"dry_run"`
 	Diff   *client.Diff   `json:"diff"`
 	Result *client.Result `json:"result"`          // null if the command did not begin to write
-	Error  *call.Error    `json:"error,omitempty"` // why the command stopped before it had written everything
+	Error  *operate.Error `json:"error,omitempty"` // why the command stopped before it had written everything
 }
 
 // errDiffers makes a diff with --exit-code end with exitDiffers.
@@ -160,7 +159,7 @@ func (f *applyFlags) run(c *cobra.Command, files []string) error {
 	out := applied{DryRun: f.dryRun, Diff: diff}
 	switch {
 	case len(diff.Problems) > 0:
-		refused := call.Refuse(call.Invalid, "the files contradict what is on the server; nothing was written")
+		refused := operate.Refuse(operate.Invalid, "the files contradict what is on the server; nothing was written")
 		refused.Problems = diff.Problems
 		return f.failed(c, refused)
 	case len(diff.Edits) == 0 || f.dryRun:
@@ -214,7 +213,7 @@ func (f *applyFlags) confirm(c *cobra.Command, diff *client.Diff) error {
 	if len(lines) == 0 {
 		return nil
 	}
-	refused := call.Refuse(call.Confirm, "the apply would remove or weaken something, or reset "+
+	refused := operate.Refuse(operate.Confirm, "the apply would remove or weaken something, or reset "+
 		"counters: add --yes to confirm; nothing was written")
 	refused.Problems = firstOf(lines)
 	return f.failed(c, refused)
@@ -226,7 +225,7 @@ func (f *applyFlags) cut(c *cobra.Command, out *applied, err error) error {
 		out.Error = jsonError(err)
 		return errors.Join(writeJSON(c.OutOrStdout(), out), err)
 	}
-	var refused *call.Error
+	var refused *operate.Error
 	if errors.As(err, &refused) && out.Result.Written == 0 && outcomes(out.Result, client.NotKnown) == "" {
 		return err // its text says that nothing was written
 	}
@@ -381,8 +380,8 @@ func newPlanListCommand() *cobra.Command {
 	return newListCommand(&cobra.Command{
 		Use: "list", Short: "List the plans",
 		Example: "  sluice plan list\n  sluice plan list --json | jq -r '.items[].key'",
-	}, control.Plans, "PLAN LIMITS", func(i *call.Item) []string {
-		if d, _ := admin.DocumentOf(i.Table, i.Key, nil); d.Kind != plan.KindPlan {
+	}, control.Plans, "PLAN LIMITS", func(i *operate.Item) []string {
+		if d, _ := operate.DocumentOf(i.Table, i.Key, nil); d.Kind != plan.KindPlan {
 			return nil
 		}
 		var p struct{ Limits []json.RawMessage }
@@ -392,18 +391,18 @@ func newPlanListCommand() *cobra.Command {
 }
 
 func newPromoteCommand() *cobra.Command {
-	r := new(admin.PromoteRequest)
+	r := new(operate.PromoteRequest)
 	return newOperation(&cobra.Command{
 		Use: "promote PLAN LIMIT", Short: "Make a shadow limit of a plan enforce",
 		Long: `Changes the mode of a shadow limit to enforce, for every tenant of the plan whose
 overrides do not set a mode. The limit begins with empty counters.`,
 		Example: "  sluice plan promote pro writes --reason 'a week without a false alarm'",
-	}, &operation{path: "limits/promote", request: r, args: []*string{&r.Plan, &r.Limit}, requestReason: &r.Reason},
+	}, operate.Promote, r, &operation{args: []*string{&r.Plan, &r.Limit}, requestReason: &r.Reason},
 		printWritten("plan %s: %s enforces", &r.Plan, &r.Limit))
 }
 
 // writeItem prints a stored document as YAML, after a line that says who wrote it.
-func writeItem(w io.Writer, i *call.Item) error {
+func writeItem(w io.Writer, i *operate.Item) error {
 	what := "changed"
 	if i.Deleted {
 		what = "deleted"

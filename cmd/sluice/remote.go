@@ -24,9 +24,8 @@ import (
 	"golang.org/x/term"
 
 	"github.com/sluicelimits/sluice/events"
-	"github.com/sluicelimits/sluice/internal/control/admin"
-	"github.com/sluicelimits/sluice/internal/control/call"
 	"github.com/sluicelimits/sluice/internal/control/client"
+	"github.com/sluicelimits/sluice/internal/control/operate"
 	"github.com/sluicelimits/sluice/internal/dev"
 )
 
@@ -146,12 +145,12 @@ func (r *remote) failed(c *cobra.Command, err error) error {
 }
 
 // jsonError returns an error in the form of --json.
-func jsonError(err error) *call.Error {
-	var refused *call.Error
+func jsonError(err error) *operate.Error {
+	var refused *operate.Error
 	if errors.As(err, &refused) {
 		return refused
 	}
-	return &call.Error{Code: "failed", Message: err.Error()}
+	return &operate.Error{Code: "failed", Message: err.Error()}
 }
 
 // errDamaged ends a command that has printed everything but what cannot be read.
@@ -219,7 +218,7 @@ func (s *signer) regionFor(u *url.URL) (string, error) {
 	if s.region != "" {
 		return s.region, nil
 	}
-	if region := admin.StageRegion(u.Hostname()); region != "" {
+	if region := operate.StageRegion(u.Hostname()); region != "" {
 		return region, nil
 	}
 	if s.config.Region != "" {

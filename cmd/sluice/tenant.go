@@ -12,8 +12,7 @@ import (
 
 	"github.com/sluicelimits/sluice/internal/configfile/configyaml"
 	"github.com/sluicelimits/sluice/internal/control"
-	"github.com/sluicelimits/sluice/internal/control/admin"
-	"github.com/sluicelimits/sluice/internal/control/call"
+	"github.com/sluicelimits/sluice/internal/control/operate"
 	"github.com/sluicelimits/sluice/internal/plan"
 )
 
@@ -22,14 +21,18 @@ func newTenantCommand() *cobra.Command {
 	c.AddCommand(newTenantListCommand(), newGetCommand(&cobra.Command{
 		Use: "get TENANT", Short: "Print a tenant in the form of a plans file", Example: "  sluice tenant get acme",
 	}, control.Tenants), newTenantSetCommand())
-	for verb, short := range map[string]string{
-		"suspend": "Refuse every call of a tenant with 403; its plan, overrides and counters stay",
-		"resume":  "End a tenant's suspension",
+	for _, of := range []struct {
+		verb, short string
+		operate.Typed[operate.TenantRequest, operate.Item]
+	}{
+		{"suspend", "Refuse every call of a tenant with 403; its plan, overrides and counters stay", operate.Suspend},
+		{"resume", "End a tenant's suspension", operate.Resume},
 	} {
-		r := new(admin.TenantRequest)
+		r := new(operate.TenantRequest)
 		c.AddCommand(newOperation(&cobra.Command{
-			Use: verb + " TENANT", Short: short, Example: "  sluice tenant " + verb + " acme --reason 'invoice 4711'",
-		}, &operation{path: "tenants/" + verb, request: r, args: []*string{&r.Tenant}, requestReason: &r.Reason},
+			Use: of.verb + " TENANT", Short: of.short,
+			Example: "  sluice tenant " + of.verb + " acme --reason 'invoice 4711'",
+		}, of.Typed, r, &operation{args: []*string{&r.Tenant}, requestReason: &r.Reason},
 			printWritten("tenant %s", &r.Tenant)))
 	}
 	return c
@@ -53,7 +56,7 @@ func newTenantListCommand() *cobra.Command {
 		Use: "list", Short: "List the tenants",
 		Example: "  sluice tenant list\n  sluice tenant list --json | jq -r '.items[] | select(.body.suspended) | " +
 			".key'",
-	}, control.Tenants, "TENANT PLAN STATE OVERRIDES BOOSTS CELLS", func(i *call.Item) []string {
+	}, control.Tenants, "TENANT PLAN STATE OVERRIDES BOOSTS CELLS", func(i *operate.Item) []string {
 		var t tenantBody
 		state := "active"
 		if err := json.Unmarshal(i.Body, &t); err != nil {
@@ -76,7 +79,7 @@ func newTenantSetCommand() *cobra.Command {
 	var tenantPlan string
 	var cells, overrides []string
 	var allCells bool
-	r := new(admin.SetTenantRequest)
+	r := new(operate.SetTenantRequest)
 	c := newOperation(&cobra.Command{
 		Use: "set TENANT", Short: "Set a tenant's plan, cells and overrides",
 		Long: `Changes the settings of a tenant that the flags name, and leaves the others as they
@@ -84,7 +87,7 @@ are. An override is written as in a plans file; settings of the limit that it do
 change that would reset counters needs --yes.`,
 		Example: "  sluice tenant set acme --override '{ id: burst, rate: 500 }' --reason 'their launch'\n" +
 			"  sluice tenant set newcomer --create --plan pro --cells eu-1,us-1 --reason 'signed up'",
-	}, &operation{path: "tenants/set", request: r, args: []*string{&r.Tenant}, requestReason: &r.Reason,
+	}, operate.SetTenant, r, &operation{args: []*string{&r.Tenant}, requestReason: &r.Reason,
 		check: func() error {
 			if tenantPlan != "" {
 				r.Plan = &tenantPlan
@@ -124,11 +127,11 @@ change that would reset counters needs --yes.`,
 
 func newBoostCommand() *cobra.Command {
 	c := group("boost", "Raise a limit of a tenant for a while")
-	r := new(admin.RemoveBoostRequest)
+	r := new(operate.RemoveBoostRequest)
 	c.AddCommand(newBoostAddCommand(), newOperation(&cobra.Command{
 		Use: "remove TENANT LIMIT", Short: "Remove a boost before it ends",
 		Example: "  sluice boost remove acme burst --reason 'called off'",
-	}, &operation{path: "boosts/remove", request: r, args: []*string{&r.Tenant, &r.Limit}, requestReason: &r.Reason},
+	}, operate.RemoveBoost, r, &operation{args: []*string{&r.Tenant, &r.Limit}, requestReason: &r.Reason},
 		printWritten("tenant %s", &r.Tenant)))
 	return c
 }
@@ -137,13 +140,13 @@ func newBoostAddCommand() *cobra.Command {
 	var factor, until string
 	var from time.Time
 	var lasts time.Duration
-	r := new(admin.BoostRequest)
+	r := new(operate.BoostRequest)
 	c := newOperation(&cobra.Command{
 		Use: "add TENANT LIMIT", Short: "Multiply a tenant's limit until a time, in place of a boost that it has",
 		Example: "  sluice boost add acme burst --factor 2 --for 2d --reason 'their launch'\n" +
 			"  sluice boost add acme burst --factor 1.5 --from 2026-11-27T00:00:00Z \\\n" +
 			"    --until 2026-11-30T00:00:00Z --reason 'black friday'",
-	}, &operation{path: "boosts/add", request: r, args: []*string{&r.Tenant, &r.Limit}, requestReason: &r.Reason,
+	}, operate.AddBoost, r, &operation{args: []*string{&r.Tenant, &r.Limit}, requestReason: &r.Reason,
 		check: func() error {
 			if _, err := strconv.ParseFloat(factor, 64); err != nil {
 				return fmt.Errorf("--factor %q is not a number such as 1.5", factor)

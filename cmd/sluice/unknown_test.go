@@ -5,10 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/sluicelimits/sluice/internal/control/operate"
 	"github.com/spf13/cobra"
-
-	"github.com/sluicelimits/sluice/internal/control/admin"
-	"github.com/sluicelimits/sluice/internal/control/ops"
 )
 
 // groups returns all commands that have subcommands, at every level.
@@ -25,7 +23,7 @@ func groups(c *cobra.Command) (out []*cobra.Command) {
 // Guarantees that the commands which the page about permissions names exist.
 func TestOperationsNameCommands(t *testing.T) {
 	t.Parallel()
-	for _, o := range slices.Concat(admin.Operations(), ops.Operations()) {
+	for _, o := range slices.Concat(operate.ControlOperations(), operate.CellOperations()) {
 		for _, name := range o.Commands {
 			c, rest, err := newRootCommand().Find(strings.Fields(name))
 			if err != nil || len(rest) > 0 || c.CommandPath() != "sluice "+name || c.HasAvailableSubCommands() {

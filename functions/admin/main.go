@@ -18,9 +18,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/cell/cellconfig/table"
 	"github.com/sluicelimits/sluice/internal/cell/secrets"
 	"github.com/sluicelimits/sluice/internal/control"
-	"github.com/sluicelimits/sluice/internal/control/admin"
-	"github.com/sluicelimits/sluice/internal/control/call"
 	"github.com/sluicelimits/sluice/internal/control/dynamo"
+	"github.com/sluicelimits/sluice/internal/control/operate"
 	counters "github.com/sluicelimits/sluice/internal/limiter/store/dynamodb"
 	"github.com/sluicelimits/sluice/streams/awsio"
 )
@@ -36,8 +35,8 @@ func start(process *function.Process, s *environ.Admin) (function.Handler, error
 		return nil, err
 	}
 	// A plan may be used in any cell, and a small cell keeps all counters in DynamoDB.
-	c := admin.Config{Tables: tables, Log: process.Log, AcceptsPlan: counters.AcceptsPlan,
-		CellTables: map[string]admin.CellTable{}, Regions: map[string]string{}}
+	c := operate.ControlConfig{Tables: tables, Log: process.Log, AcceptsPlan: counters.AcceptsPlan,
+		CellTables: map[string]operate.CellTable{}, Regions: map[string]string{}}
 	for _, t := range s.CellTable {
 		// A table that is given by name is in the function's own region.
 		c.Regions[t.Cell] = cmp.Or(awsio.Region(t.Table), process.Config("").Region)
@@ -48,8 +47,8 @@ func start(process *function.Process, s *environ.Admin) (function.Handler, error
 			return nil, err
 		}
 	}
-	service := admin.New(c)
-	return call.Lambda(admin.NewMux(service), s.API).Invoke, nil
+	service := operate.NewControl(c)
+	return operate.Lambda(service.Mux(), s.API).Invoke, nil
 }
 
 // hashes returns a function that hashes new keys with one pepper of a secret.

@@ -13,9 +13,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/aws/function"
 	"github.com/sluicelimits/sluice/internal/cell"
 	"github.com/sluicelimits/sluice/internal/control"
-	"github.com/sluicelimits/sluice/internal/control/call"
 	"github.com/sluicelimits/sluice/internal/control/dynamo"
-	"github.com/sluicelimits/sluice/internal/control/ops"
+	"github.com/sluicelimits/sluice/internal/control/operate"
 	"github.com/sluicelimits/sluice/streams/awsio"
 )
 
@@ -35,7 +34,7 @@ func start(process *function.Process, s *environ.Ops) (function.Handler, error) 
 	if err != nil {
 		return nil, err
 	}
-	service := ops.New(ops.Config{Cell: s.Cell, Store: counters.Store, Tables: tables, Tenant: counters.Tenant,
+	service := operate.NewCell(operate.CellConfig{Cell: s.Cell, Store: counters.Store, Tables: tables, Tenant: counters.Tenant,
 		Log: process.Log})
-	return call.Lambda(ops.NewMux(service), s.API).Invoke, nil
+	return operate.Lambda(service.Mux(), s.API).Invoke, nil
 }

@@ -2,7 +2,7 @@
 // an item is linked to the previous one.
 //
 // The packages below it are the rest of the control plane: the tables in DynamoDB (dynamo, row) and in a file
-// (embedded), operators' calls (admin, ops, call, client, operations), and the audit trail (audit).
+// (embedded), operators' calls (operate, client), and the audit trail (audit).
 //
 // # Items
 //

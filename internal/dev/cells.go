@@ -17,8 +17,7 @@ import (
 
 	"github.com/sluicelimits/sluice/authorizer"
 	"github.com/sluicelimits/sluice/internal/cell/planfile"
-	"github.com/sluicelimits/sluice/internal/control/call"
-	"github.com/sluicelimits/sluice/internal/control/ops"
+	"github.com/sluicelimits/sluice/internal/control/operate"
 	"github.com/sluicelimits/sluice/internal/dev/devcells"
 	"github.com/sluicelimits/sluice/internal/dev/gateway"
 	"github.com/sluicelimits/sluice/internal/dev/livepage"
@@ -149,12 +148,12 @@ func (f *process) handler(c *servedCell) (http.Handler, error) {
 // and below admin/ops/CELL the API of the cell's counters. The other paths are the metrics of the control plane's
 // functions and the live page.
 func (f *process) reserved(c *servedCell, page http.Handler) http.Handler {
-	service := ops.New(ops.Config{Cell: c.Name, Store: c.counters.Base, Tables: f.plane.Tables(),
+	service := operate.NewCell(operate.CellConfig{Cell: c.Name, Store: c.counters.Base, Tables: f.plane.Tables(),
 		Now: f.clock.Now, Log: f.log,
 		Tenant: func(ctx context.Context, id string) (*plan.Tenant, error) {
 			return c.Tenant(ctx, id, f.clock.Now())
 		}})
-	c.operate = call.Local(ops.NewMux(service), call.LocalActor())
+	c.operate = operate.Local(service.Mux(), operate.LocalActor())
 	operators := f.operators.guard(f.admin())
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
@@ -192,7 +191,7 @@ func (f *process) admin() http.Handler {
 
 // refuseCells refuses a change of cells. Without --cells there is no balancer, so the change would never happen.
 func refuseCells(w http.ResponseWriter) {
-	call.Deny(w, call.Refuse(call.Unsupported,
+	operate.Deny(w, operate.Refuse(operate.Unsupported,
 		"this 'sluice dev' has only one cell: start it with --cells to add, drain and remove cells"))
 }
 
@@ -202,7 +201,7 @@ func (f *process) refuseOps(w http.ResponseWriter, name string) {
 	for _, c := range f.all() {
 		names = append(names, c.Name)
 	}
-	call.Deny(w, call.Refuse(call.NotFound,
+	operate.Deny(w, operate.Refuse(operate.NotFound,
 		"no cell %.80q runs in this 'sluice dev'; name one of %s with --cell", name, strings.Join(names, ", ")))
 }
 

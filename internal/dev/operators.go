@@ -2,14 +2,13 @@ package dev
 
 import (
 	"fmt"
+	"github.com/sluicelimits/sluice/internal/control/operate"
+	"github.com/sluicelimits/sluice/internal/dev/devtoken"
 	"log/slog"
 	"net"
 	"net/http"
 	"net/netip"
 	"sync"
-
-	"github.com/sluicelimits/sluice/internal/control/call"
-	"github.com/sluicelimits/sluice/internal/dev/devtoken"
 )
 
 // operators guards the operators' API of this process: callers need the token, which files pass on to commands.
@@ -122,10 +121,10 @@ func (o *operators) refuses() string {
 
 // guard passes calls with the token on to next.
 func (o *operators) guard(next http.Handler) http.Handler {
-	guarded := call.RequireToken(o.token, next)
+	guarded := operate.RequireToken(o.token, next)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if why := o.refuses(); why != "" {
-			call.Deny(w, call.Refuse(call.Unsupported, "the operators' API of this 'sluice dev' is off: %s", why))
+			operate.Deny(w, operate.Refuse(operate.Unsupported, "the operators' API of this 'sluice dev' is off: %s", why))
 			return
 		}
 		guarded.ServeHTTP(w, r)

@@ -21,7 +21,7 @@ import (
 	"github.com/sluicelimits/sluice/authorizer"
 	"github.com/sluicelimits/sluice/internal/cell/planfile"
 	"github.com/sluicelimits/sluice/internal/control"
-	"github.com/sluicelimits/sluice/internal/control/call"
+	"github.com/sluicelimits/sluice/internal/control/operate"
 	"github.com/sluicelimits/sluice/internal/dev/devcells"
 	"github.com/sluicelimits/sluice/internal/dev/gateway"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
@@ -210,7 +210,7 @@ func (f *process) confirmPlans(ctx context.Context, name string, sources []plan.
 	if err != nil || len(lines) == 0 {
 		return err
 	}
-	refused := call.Refuse(call.Confirm, "--data %s: operators or other plans files wrote what this start would "+
+	refused := operate.Refuse(operate.Confirm, "--data %s: operators or other plans files wrote what this start would "+
 		"remove, weaken or replace. Nothing was written. Name another folder with --data, leave out --plans to run "+
 		"what is kept, or confirm with --yes", f.Data)
 	if refused.Problems = lines; len(lines) > maxShown {

@@ -16,8 +16,8 @@ import (
 
 	"github.com/sluicelimits/sluice/events"
 	"github.com/sluicelimits/sluice/internal/control"
-	"github.com/sluicelimits/sluice/internal/control/admin"
 	"github.com/sluicelimits/sluice/internal/control/embedded"
+	"github.com/sluicelimits/sluice/internal/control/operate"
 	"github.com/sluicelimits/sluice/internal/plan/shares"
 	"github.com/sluicelimits/sluice/streams/balancer"
 	"github.com/sluicelimits/sluice/streams/delivery"
@@ -155,10 +155,10 @@ func (w *bench) putRequest(r shares.Request) {
 	w.t.Helper()
 	key := r.Cell
 	if r.Kind == shares.Place {
-		key = admin.PinKey(r.Tenant)
+		key = operate.PinKey(r.Tenant)
 	}
 	r.ID = "any"
-	body, err := json.Marshal(admin.CellDocument{ID: key, Request: r})
+	body, err := json.Marshal(operate.CellDocument{ID: key, Request: r})
 	if err != nil {
 		w.t.Fatal(err)
 	}

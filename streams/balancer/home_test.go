@@ -11,7 +11,7 @@ import (
 	"github.com/sluicelimits/sluice/events"
 	"github.com/sluicelimits/sluice/events/canonical"
 	"github.com/sluicelimits/sluice/internal/control"
-	"github.com/sluicelimits/sluice/internal/control/admin"
+	"github.com/sluicelimits/sluice/internal/control/operate"
 	"github.com/sluicelimits/sluice/internal/plan/shares"
 )
 
@@ -26,7 +26,7 @@ const ofItsOwn = `{"id":"pro","limits":[
 // own.
 func (w *bench) pin(tenant, own string, cells ...string) {
 	w.t.Helper()
-	doc := admin.CellDocument{ID: admin.PinKey(tenant),
+	doc := operate.CellDocument{ID: operate.PinKey(tenant),
 		Request: shares.Request{ID: "any", Kind: shares.Place, Tenant: tenant, Cells: cells}}
 	if own != "" {
 		doc.Tenant = fmt.Appendf(nil, `{"id":%q,"plan":"pro",%s}`, tenant, own)

@@ -12,7 +12,7 @@ import (
 	"github.com/sluicelimits/sluice/events"
 	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
 	"github.com/sluicelimits/sluice/internal/control"
-	"github.com/sluicelimits/sluice/internal/control/admin"
+	"github.com/sluicelimits/sluice/internal/control/operate"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/plan/shares"
 	"github.com/sluicelimits/sluice/internal/testkit/soak"
@@ -379,7 +379,7 @@ func TestAlteredItems(t *testing.T) {
 	w.tables.altered = "c"
 	names("c")
 	w.wantCells("a active 1, b active 1")
-	pin := admin.PinKey("acme")
+	pin := operate.PinKey("acme")
 	w.putRequest(shares.Request{Kind: shares.Place, Tenant: "acme", Cells: []string{"a"}})
 	w.putRequest(shares.Request{Kind: shares.Weigh, Cell: "c", Weight: 0})
 	w.tables.altered = pin

@@ -8,13 +8,12 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/control"
-	"github.com/sluicelimits/sluice/internal/control/admin"
-	"github.com/sluicelimits/sluice/internal/control/call"
+	"github.com/sluicelimits/sluice/internal/control/operate"
 	"github.com/sluicelimits/sluice/internal/plan"
 )
 
 // The largest number of changes that Apply sends in one call, and of their bytes. Both are far below what a call may
-// have (admin.MaxChanges, call.MaxBodyBytes), so that a call ends within the 29 s that API Gateway gives it.
+// have (operate.MaxChanges, operate.MaxBodyBytes), so that a call ends within the 29 s that API Gateway gives it.
 const (
 	callChanges = 250
 	callBytes   = 1 << 20
@@ -59,7 +58,7 @@ func (d *Diff) Apply(
 	ctx context.Context, remote Remote, reason string, yes bool,
 ) (Result, error) {
 	states := make(map[*Edit]State, len(d.Edits))
-	out, err := d.write(ctx, remote, &admin.ApplyRequest{Reason: reason, Yes: yes}, states)
+	out, err := d.write(ctx, remote, &operate.ApplyRequest{Reason: reason, Yes: yes}, states)
 	for i := range d.Edits {
 		e := &d.Edits[i]
 		state, tried := states[e]
@@ -73,7 +72,7 @@ func (d *Diff) Apply(
 
 // write implements Apply. It stores the state of each edit that it has tried.
 func (d *Diff) write(
-	ctx context.Context, remote Remote, r *admin.ApplyRequest, states map[*Edit]State,
+	ctx context.Context, remote Remote, r *operate.ApplyRequest, states map[*Edit]State,
 ) (out Result, err error) {
 	batches, err := d.batches()
 	if err != nil {
@@ -99,7 +98,7 @@ func (d *Diff) write(
 					seen++
 				}
 			}
-			var refused *call.Error
+			var refused *operate.Error
 			if errors.As(err, &refused) {
 				out.Written += max(seen, refused.Written)
 				refused.Written = out.Written
@@ -122,14 +121,14 @@ func (d *Diff) write(
 // findOutcome finds out what a call that returned an error has written: the answer may have been lost, or the call may
 // have been interrupted.
 func (d *Diff) findOutcome(ctx context.Context, remote Remote, batch []*Edit, err error, states map[*Edit]State) {
-	var refused *call.Error
-	certain := errors.As(err, &refused) && refused.Code != call.Unavailable && refused.Code != call.Internal
+	var refused *operate.Error
+	certain := errors.As(err, &refused) && refused.Code != operate.Unavailable && refused.Code != operate.Internal
 	if certain && refused.Written == 0 {
 		return // nothing was written
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recheckTimeout)
 	defer cancel()
-	stored, _, err := load(ctx, remote, admin.Tables()...)
+	stored, _, err := load(ctx, remote, operate.Tables()...)
 	for _, e := range batch {
 		have := stored[control.Ref{Table: e.change.Table, Key: e.change.Key}]
 		switch {
@@ -163,7 +162,7 @@ func (d *Diff) batches() ([][]*Edit, error) {
 	}
 	var out [][]*Edit
 	if len(together) > 0 {
-		if n := len(together); n > admin.MaxChanges || size(together) > call.MaxBodyBytes*3/4 {
+		if n := len(together); n > operate.MaxChanges || size(together) > operate.MaxBodyBytes*3/4 {
 			return nil, fmt.Errorf("%d plans and tenants must be written together and are too many for one call: "+
 				"apply the file in parts", n)
 		}

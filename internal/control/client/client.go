@@ -1,4 +1,4 @@
-// Package client is the operator's side of packages admin and ops: it makes their calls over HTTP, and applies plans
+// Package client is the operator's side of package operate: it makes their calls over HTTP, and applies plans
 // files to the control tables.
 package client
 
@@ -10,16 +10,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"github.com/sluicelimits/sluice/internal/control/operate"
+	"github.com/sluicelimits/sluice/internal/request/loopback"
 	"io"
 	"net/http"
 	"net/url"
 	"strings"
 	"syscall"
 	"time"
-
-	"github.com/sluicelimits/sluice/internal/control/admin"
-	"github.com/sluicelimits/sluice/internal/control/call"
-	"github.com/sluicelimits/sluice/internal/request/loopback"
 )
 
 // Sign signs a request with AWS Signature Version 4. bodyHash is the SHA-256 of the body in hex.
@@ -87,13 +85,15 @@ func (c *Client) At(path ...string) *Client {
 	return &below
 }
 
-// Do calls an operation. The error is a *call.Error if the operation refused the call.
-func Do[Response any](ctx context.Context, c *Client, path string, request any) (*Response, error) {
+// Do calls an operation. The error is a *operate.Error if the operation refused the call.
+func Do[Request, Response any](
+	ctx context.Context, c *Client, o operate.Typed[Request, Response], request *Request,
+) (*Response, error) {
 	body, err := json.Marshal(request)
 	if err != nil {
 		return nil, err
 	}
-	to := c.base.JoinPath(path)
+	to := c.base.JoinPath(o.Path)
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, to.String(), bytes.NewReader(body))
 	if err != nil {
 		return nil, err
@@ -151,12 +151,12 @@ func elsewhere(to *url.URL) string {
 // else listens on this machine may answer with any status.
 func (c *Client) refusal(to *url.URL, status int, answer []byte) error {
 	var said struct {
-		Error   *call.Error
+		Error   *operate.Error
 		Message string
 	}
 	_ = json.Unmarshal(answer, &said) // an answer that is not JSON has no message
 	if said.Error != nil && said.Error.Code != "" {
-		if said.Error.Code == call.Unauthorized && c.hint != "" {
+		if said.Error.Code == operate.Unauthorized && c.hint != "" {
 			said.Error.Message = fmt.Sprintf("call %s: %s", to.Redacted(), c.hint)
 		}
 		return said.Error
@@ -175,11 +175,11 @@ func (c *Client) refusal(to *url.URL, status int, answer []byte) error {
 }
 
 // List implements Remote.
-func (c *Client) List(ctx context.Context, r *admin.ListRequest) (*admin.ListResponse, error) {
-	return Do[admin.ListResponse](ctx, c, "documents/list", r)
+func (c *Client) List(ctx context.Context, r *operate.ListRequest) (*operate.ListResponse, error) {
+	return Do(ctx, c, operate.List, r)
 }
 
 // Apply implements Remote.
-func (c *Client) Apply(ctx context.Context, r *admin.ApplyRequest) (*admin.ApplyResponse, error) {
-	return Do[admin.ApplyResponse](ctx, c, "apply", r)
+func (c *Client) Apply(ctx context.Context, r *operate.ApplyRequest) (*operate.ApplyResponse, error) {
+	return Do(ctx, c, operate.Apply, r)
 }

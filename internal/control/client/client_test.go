@@ -16,10 +16,9 @@ import (
 
 	"github.com/sluicelimits/sluice/internal/configfile/configyaml"
 	"github.com/sluicelimits/sluice/internal/control"
-	"github.com/sluicelimits/sluice/internal/control/admin"
-	"github.com/sluicelimits/sluice/internal/control/call"
 	"github.com/sluicelimits/sluice/internal/control/client"
 	"github.com/sluicelimits/sluice/internal/control/embedded"
+	"github.com/sluicelimits/sluice/internal/control/operate"
 	"github.com/sluicelimits/sluice/internal/plan"
 )
 
@@ -88,8 +87,8 @@ func newWorld(t *testing.T) *world {
 	t.Cleanup(func() { _ = file.Close() })
 	w := &world{T: t, tables: &tables{Tables: file, w: make(chan struct{}, 1)}}
 	w.tables.w <- struct{}{}
-	s := admin.New(admin.Config{Tables: w.tables, Log: slog.New(slog.DiscardHandler)})
-	h := call.Local(admin.NewMux(s), "ann@local")
+	s := operate.NewControl(operate.ControlConfig{Tables: w.tables, Log: slog.New(slog.DiscardHandler)})
+	h := operate.Local(s.Mux(), "ann@local")
 	server := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case "/apply":
@@ -188,8 +187,8 @@ tenants: [ { id: acme, plan: pro }%s ]
 		!strings.Contains(err.Error(), "bad-1") {
 		t.Errorf("a comparison that prunes: got the error %v, want one that names the damaged plan", err)
 	}
-	_, err = w.client.Apply(t.Context(), &admin.ApplyRequest{Reason: "why",
-		Changes: []admin.Change{{Table: control.Plans, Key: "pro", Expect: 2, Delete: true}}})
+	_, err = w.client.Apply(t.Context(), &operate.ApplyRequest{Reason: "why",
+		Changes: []operate.Change{{Table: control.Plans, Key: "pro", Expect: 2, Delete: true}}})
 	if err == nil || !strings.Contains(err.Error(), "bad-1") { // the damaged tenant may use the plan
 		t.Errorf("a deletion of the plan: got the error %v, want one that names the damaged tenant", err)
 	}
@@ -254,14 +253,13 @@ tenants: [ { id: acme, plan: pro, overrides: [ { id: burst, rate: 500 } ] }, { i
 func TestDiff(t *testing.T) {
 	w := newWorld(t)
 	w.apply(small)
-	for path, request := range map[string]any{
-		"tenants/suspend": admin.TenantRequest{Tenant: "acme", Reason: "x"},
-		"boosts/add": admin.BoostRequest{Tenant: "acme", Limit: "burst", Factor: "2",
-			Until: time.Now().Add(time.Hour), Reason: "x"},
-	} {
-		if _, err := client.Do[call.Item](t.Context(), w.client, path, request); err != nil {
-			t.Fatal(err)
-		}
+	_, err := client.Do(t.Context(), w.client, operate.Suspend, &operate.TenantRequest{Tenant: "acme", Reason: "x"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := client.Do(t.Context(), w.client, operate.AddBoost, &operate.BoostRequest{Tenant: "acme",
+		Limit: "burst", Factor: "2", Until: time.Now().Add(time.Hour), Reason: "x"}); err != nil {
+		t.Fatal(err)
 	}
 	if d := w.compare(small, false); len(d.Edits) != 0 || d.Unchanged != 4 {
 		t.Errorf("the same file again: got the edits %+v, want none", d.Edits)
@@ -317,7 +315,7 @@ func TestPlanAndOverride(t *testing.T) {
 		!strings.Contains(d.Problems[0], "acme") {
 		t.Errorf("got the problems %q, want that the plan has no limit burst for acme", d.Problems)
 	}
-	if _, err := d.Apply(t.Context(), w.client, "x", true); codeOf(err) != call.Invalid {
+	if _, err := d.Apply(t.Context(), w.client, "x", true); codeOf(err) != operate.Invalid {
 		t.Errorf("apply in spite of a problem: got the error %v, want Invalid", err)
 	}
 	w.calls.Store(0)
@@ -332,19 +330,19 @@ func TestChangedMeanwhile(t *testing.T) {
 	w := newWorld(t)
 	w.apply(small)
 	d := w.compare(strings.ReplaceAll(small, "rate: 500", "rate: 600"), false)
-	if _, err := client.Do[call.Item](t.Context(), w.client, "tenants/suspend", admin.TenantRequest{Tenant: "acme",
+	if _, err := client.Do(t.Context(), w.client, operate.Suspend, &operate.TenantRequest{Tenant: "acme",
 		Reason: "mine"}); err != nil {
 		t.Fatal(err)
 	}
 	_, err := d.Apply(t.Context(), w.client, "x", false)
-	if codeOf(err) != call.Conflict || !strings.Contains(err.Error(), "by ann@local") ||
+	if codeOf(err) != operate.Conflict || !strings.Contains(err.Error(), "by ann@local") ||
 		!strings.Contains(err.Error(), "mine") {
 		t.Errorf("got the error %v, want a conflict that names who wrote, and why", err)
 	}
 }
 
-func codeOf(err error) call.Code {
-	var e *call.Error
+func codeOf(err error) operate.Code {
+	var e *operate.Error
 	if !errors.As(err, &e) {
 		return ""
 	}
@@ -371,7 +369,7 @@ func TestEndpoints(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.List(t.Context(), &admin.ListRequest{Table: control.Plans}); err == nil ||
+	if _, err := c.List(t.Context(), &operate.ListRequest{Table: control.Plans}); err == nil ||
 		!strings.Contains(err.Error(), "no credentials") {
 		t.Errorf("without credentials: got the error %v, want one that says so", err)
 	}
@@ -416,12 +414,12 @@ func TestEndpoints(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := c.List(t.Context(), &admin.ListRequest{Table: control.Plans}); err == nil ||
+		if _, err := c.List(t.Context(), &operate.ListRequest{Table: control.Plans}); err == nil ||
 			!strings.Contains(err.Error(), name) {
 			t.Errorf("%s: got the error %v, want one that names it", name, err)
 		}
 		server.Close()
-		if _, err := c.List(t.Context(), &admin.ListRequest{Table: control.Plans}); err == nil ||
+		if _, err := c.List(t.Context(), &operate.ListRequest{Table: control.Plans}); err == nil ||
 			!strings.Contains(err.Error(), "is 'sluice dev' running") {
 			t.Errorf("nobody listens: got the error %v, want the advice about 'sluice dev'", err)
 		}
@@ -431,10 +429,10 @@ func TestEndpoints(t *testing.T) {
 // disturbed is a client whose applies fail.
 type disturbed struct {
 	*client.Client
-	apply func(ctx context.Context, r *admin.ApplyRequest) (*admin.ApplyResponse, error)
+	apply func(ctx context.Context, r *operate.ApplyRequest) (*operate.ApplyResponse, error)
 }
 
-func (d disturbed) Apply(ctx context.Context, r *admin.ApplyRequest) (*admin.ApplyResponse, error) {
+func (d disturbed) Apply(ctx context.Context, r *operate.ApplyRequest) (*operate.ApplyResponse, error) {
 	return d.apply(ctx, r)
 }
 
@@ -447,7 +445,7 @@ func TestAnApplyThatIsBrokenOff(t *testing.T) {
 	defer cancel()
 	calls := 0
 	result, err := d.Apply(ctx, disturbed{w.client,
-		func(ctx context.Context, r *admin.ApplyRequest) (*admin.ApplyResponse, error) {
+		func(ctx context.Context, r *operate.ApplyRequest) (*operate.ApplyResponse, error) {
 			if calls++; calls == 2 {
 				cancel()
 				return nil, ctx.Err()
@@ -475,7 +473,7 @@ func TestAnApplyThatIsBrokenOff(t *testing.T) {
 func TestLossesAreAccepted(t *testing.T) {
 	w := newWorld(t)
 	w.apply(small)
-	accepts := disturbed{w.client, func(ctx context.Context, r *admin.ApplyRequest) (*admin.ApplyResponse, error) {
+	accepts := disturbed{w.client, func(ctx context.Context, r *operate.ApplyRequest) (*operate.ApplyResponse, error) {
 		if r.AcceptLosses {
 			t.Error("nothing is lost: got a call that accepts losses, want one that does not")
 		}
@@ -486,7 +484,7 @@ func TestLossesAreAccepted(t *testing.T) {
 		t.Errorf("nothing is lost: got %+v, error %v; want 1 written", r, err)
 	}
 	d = w.compare(small, false)
-	if _, err := d.Apply(t.Context(), w.client, "looser", false); codeOf(err) != call.Confirm {
+	if _, err := d.Apply(t.Context(), w.client, "looser", false); codeOf(err) != operate.Confirm {
 		t.Errorf("a loss without agreement: got the error %v, want Confirm", err)
 	}
 	if r, err := d.Apply(t.Context(), w.client, "looser", true); err != nil || r.Written != 1 {

@@ -13,16 +13,15 @@ import (
 
 	"github.com/sluicelimits/sluice/events/canonical"
 	"github.com/sluicelimits/sluice/internal/control"
-	"github.com/sluicelimits/sluice/internal/control/admin"
 	"github.com/sluicelimits/sluice/internal/control/audit"
-	"github.com/sluicelimits/sluice/internal/control/call"
+	"github.com/sluicelimits/sluice/internal/control/operate"
 	"github.com/sluicelimits/sluice/internal/plan"
 )
 
 // Remote has the calls with which plans files are compared and applied.
 type Remote interface {
-	List(ctx context.Context, r *admin.ListRequest) (*admin.ListResponse, error)
-	Apply(ctx context.Context, r *admin.ApplyRequest) (*admin.ApplyResponse, error)
+	List(ctx context.Context, r *operate.ListRequest) (*operate.ListResponse, error)
+	Apply(ctx context.Context, r *operate.ApplyRequest) (*operate.ApplyResponse, error)
 }
 
 // Action is the kind of an edit.
@@ -43,24 +42,24 @@ type Author struct {
 	ChangedAt time.Time `json:"changed_at"`
 }
 
-func authorOf(i *call.Item) *Author { return &Author{i.Version, i.Actor, i.Reason, i.ChangedAt} }
+func authorOf(i *operate.Item) *Author { return &Author{i.Version, i.Actor, i.Reason, i.ChangedAt} }
 
 // Edit is one document that differs.
 type Edit struct {
-	Action  Action        `json:"action"`
-	Kind    plan.Kind     `json:"kind"`
-	ID      string        `json:"id"`
-	Version int64         `json:"version"`          // the stored version; 0: none
-	Fields  []audit.Field `json:"fields,omitempty"` // of a change
-	Losses  []admin.Loss  `json:"losses,omitempty"` // what the edit removes and weakens
+	Action  Action         `json:"action"`
+	Kind    plan.Kind      `json:"kind"`
+	ID      string         `json:"id"`
+	Version int64          `json:"version"`          // the stored version; 0: none
+	Fields  []audit.Field  `json:"fields,omitempty"` // of a change
+	Losses  []operate.Loss `json:"losses,omitempty"` // what the edit removes and weakens
 
 	Was *Author `json:"was,omitempty"` // of a change and a deletion: who wrote the stored version
 	// Own says who last changed the plan, the cells, the overrides or the boosts of a tenant. It is set if the edit
-	// changes one of these and that author is known: see admin.PinOf. Was may name somebody else, who has changed
+	// changes one of these and that author is known: see operate.PinOf. Was may name somebody else, who has changed
 	// another part of the tenant later.
 	Own *Author `json:"own,omitempty"`
 
-	change admin.Change
+	change operate.Change
 	before []byte // the stored body; nil: none
 }
 
@@ -100,12 +99,12 @@ type Diff struct {
 
 	withPlan map[string]bool       // ids of tenants that must be written together with the plans
 	plans    map[string]*plan.Plan // the stored plans by id; nil: the plan exists and cannot be read
-	stored   map[control.Ref]*call.Item
+	stored   map[control.Ref]*operate.Item
 	prune    []Section
 }
 
 // Losses returns what the edits remove and weaken, in their order.
-func (d *Diff) Losses() (all []admin.Loss) {
+func (d *Diff) Losses() (all []operate.Loss) {
 	for i := range d.Edits {
 		all = append(all, d.Edits[i].Losses...)
 	}
@@ -123,14 +122,14 @@ func Compare(ctx context.Context, remote Remote, draft *plan.Draft, prune ...Sec
 	d := &Diff{prune: prune, Edits: []Edit{}, Stay: map[Section]int{}, Afresh: []string{}, Problems: []string{},
 		withPlan: map[string]bool{}, plans: map[string]*plan.Plan{}}
 	var err error
-	if d.stored, d.Damaged, err = load(ctx, remote, admin.Tables()...); err != nil {
+	if d.stored, d.Damaged, err = load(ctx, remote, operate.Tables()...); err != nil {
 		return nil, err
 	}
 	if len(prune) > 0 && len(d.Damaged) > 0 {
 		return nil, fmt.Errorf("cannot tell what a prune would delete, because an item cannot be read: %s",
 			d.Damaged[0])
 	}
-	d.eachLive(func(_ *call.Item, doc plan.Document) {
+	d.eachLive(func(_ *operate.Item, doc plan.Document) {
 		if doc.Kind == plan.KindPlan {
 			d.plans[doc.ID], _ = plan.CompilePlan(doc)
 		}
@@ -156,18 +155,18 @@ func Compare(ctx context.Context, remote Remote, draft *plan.Draft, prune ...Sec
 
 // refOf names the item that holds a document.
 func refOf(doc plan.Document) control.Ref {
-	table, key := admin.Place(doc)
+	table, key := operate.Place(doc)
 	return control.Ref{Table: table, Key: key}
 }
 
 func (d *Diff) prunes(s Section) bool { return slices.Contains(d.prune, s) }
 
 // eachLive calls f for the stored documents that are not deleted, in the order of their keys.
-func (d *Diff) eachLive(f func(item *call.Item, doc plan.Document)) {
+func (d *Diff) eachLive(f func(item *operate.Item, doc plan.Document)) {
 	order := func(a, b control.Ref) int { return cmp.Or(cmp.Compare(a.Table, b.Table), cmp.Compare(a.Key, b.Key)) }
 	for _, ref := range slices.SortedFunc(maps.Keys(d.stored), order) {
 		item := d.stored[ref]
-		if doc, ok := admin.DocumentOf(item.Table, item.Key, item.Body); ok && !item.Deleted {
+		if doc, ok := operate.DocumentOf(item.Table, item.Key, item.Body); ok && !item.Deleted {
 			f(item, doc)
 		}
 	}
@@ -177,7 +176,7 @@ func (d *Diff) eachLive(f func(item *call.Item, doc plan.Document)) {
 func (d *Diff) base(named map[control.Ref]bool) plan.Base {
 	b := plan.Base{Plans: map[string]*plan.Plan{}, Tenants: map[string]string{}}
 	b.Pruned = d.prunes(Plans) || d.prunes(Tenants)
-	d.eachLive(func(item *call.Item, doc plan.Document) {
+	d.eachLive(func(item *operate.Item, doc plan.Document) {
 		stays := named[item.Ref()]
 		switch {
 		case doc.Kind == plan.KindPlan && (stays || !d.prunes(Plans)):
@@ -197,7 +196,7 @@ func (d *Diff) base(named map[control.Ref]bool) plan.Base {
 // tenants that are not in the files and are not deleted.
 func (d *Diff) deletes(named map[control.Ref]bool) []Edit {
 	var plans, tenants []Edit
-	d.eachLive(func(item *call.Item, doc plan.Document) {
+	d.eachLive(func(item *operate.Item, doc plan.Document) {
 		into, section := &plans, Plans
 		if doc.Kind == plan.KindTenant {
 			into, section = &tenants, Tenants
@@ -210,7 +209,7 @@ func (d *Diff) deletes(named map[control.Ref]bool) []Edit {
 		default:
 			*into = append(*into, Edit{Action: Delete, Kind: doc.Kind, ID: doc.ID, Version: item.Version,
 				Was:    authorOf(item),
-				change: admin.Change{Table: item.Table, Key: item.Key, Expect: item.Version, Delete: true},
+				change: operate.Change{Table: item.Table, Key: item.Key, Expect: item.Version, Delete: true},
 				before: item.Body})
 		}
 	})
@@ -220,11 +219,11 @@ func (d *Diff) deletes(named map[control.Ref]bool) []Edit {
 // load reads whole tables. damaged says what is wrong with items that cannot be read.
 func load(
 	ctx context.Context, remote Remote, tables ...control.Table,
-) (stored map[control.Ref]*call.Item, damaged []string, err error) {
-	stored = map[control.Ref]*call.Item{}
+) (stored map[control.Ref]*operate.Item, damaged []string, err error) {
+	stored = map[control.Ref]*operate.Item{}
 	for _, t := range tables {
 		for after := ""; ; {
-			page, err := remote.List(ctx, &admin.ListRequest{Table: t, After: after, Most: control.MaxPage})
+			page, err := remote.List(ctx, &operate.ListRequest{Table: t, After: after, Most: control.MaxPage})
 			if err != nil {
 				return nil, nil, err
 			}
@@ -266,7 +265,7 @@ func (d *Diff) compare(doc plan.Document) error {
 	} else if !asks {
 		return nil // neither the files nor the tables have settings
 	}
-	edit.change = admin.Change{Table: at.Table, Key: at.Key, Expect: edit.Version, Body: body}
+	edit.change = operate.Change{Table: at.Table, Key: at.Key, Expect: edit.Version, Body: body}
 	d.Edits = append(d.Edits, edit)
 	return nil
 }
@@ -423,8 +422,8 @@ func (d *Diff) authors(ctx context.Context, remote Remote) error {
 		return err
 	}
 	for _, e := range about {
-		pin := pins[control.Ref{Table: control.Cells, Key: admin.PinKey(e.ID)}]
-		if pin != nil && admin.PinOf(pin.Body, e.ID, e.before) {
+		pin := pins[control.Ref{Table: control.Cells, Key: operate.PinKey(e.ID)}]
+		if pin != nil && operate.PinOf(pin.Body, e.ID, e.before) {
 			e.Own = authorOf(pin)
 		}
 	}
@@ -450,7 +449,7 @@ func (d *Diff) checkDependents(draft *plan.Draft) error {
 			will[e.ID] = draft.Plan(e.ID)
 		}
 	}
-	d.eachLive(func(item *call.Item, doc plan.Document) {
+	d.eachLive(func(item *operate.Item, doc plan.Document) {
 		if doc.Kind == plan.KindTenant {
 			d.checkTenant(draft, item, edited[item.Ref()], will, changed)
 		}
@@ -475,13 +474,13 @@ func (d *Diff) checkAnonymous(edited map[control.Ref]*Edit, was, will map[string
 
 // effects finds what the edits remove and weaken, and which counters start afresh.
 func (d *Diff) effects(was, will map[string]*plan.Plan) error {
-	in := func(plans map[string]*plan.Plan) admin.Plans {
+	in := func(plans map[string]*plan.Plan) operate.Plans {
 		return func(id string) (*plan.Plan, error) { return plans[id], nil }
 	}
 	now := time.Now()
 	for i := range d.Edits {
 		e := &d.Edits[i]
-		found, err := admin.EffectsOf(e.document(), e.before, in(was), in(will), now)
+		found, err := operate.EffectsOf(e.document(), e.before, in(was), in(will), now)
 		if err != nil {
 			return err
 		}
@@ -493,7 +492,7 @@ func (d *Diff) effects(was, will map[string]*plan.Plan) error {
 
 // checkTenant checks a stored tenant against the plans after the edits. e is the tenant's edit, or nil.
 func (d *Diff) checkTenant(
-	draft *plan.Draft, item *call.Item, e *Edit, plans map[string]*plan.Plan, changed map[string]bool,
+	draft *plan.Draft, item *operate.Item, e *Edit, plans map[string]*plan.Plan, changed map[string]bool,
 ) {
 	var t struct {
 		Plan              string

@@ -14,9 +14,9 @@ import (
 
 	"github.com/sluicelimits/sluice/internal/configfile/configyaml"
 	"github.com/sluicelimits/sluice/internal/control"
-	"github.com/sluicelimits/sluice/internal/control/admin"
 	"github.com/sluicelimits/sluice/internal/control/client"
 	"github.com/sluicelimits/sluice/internal/control/dynamo"
+	"github.com/sluicelimits/sluice/internal/control/operate"
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/testkit/dynamodbtest"
 )
@@ -41,14 +41,14 @@ func (w *writes) PutItem(
 }
 
 // direct is a service that is called without HTTP.
-type direct struct{ *admin.Service }
+type direct struct{ *operate.Control }
 
-func (d direct) List(ctx context.Context, r *admin.ListRequest) (*admin.ListResponse, error) {
-	return d.Service.List(ctx, "ann", r)
+func (d direct) List(ctx context.Context, r *operate.ListRequest) (*operate.ListResponse, error) {
+	return d.Control.List(ctx, "ann", r)
 }
 
-func (d direct) Apply(ctx context.Context, r *admin.ApplyRequest) (*admin.ApplyResponse, error) {
-	return d.Service.Apply(ctx, "ann", r)
+func (d direct) Apply(ctx context.Context, r *operate.ApplyRequest) (*operate.ApplyResponse, error) {
+	return d.Control.Apply(ctx, "ann", r)
 }
 
 // Guarantees the cost of an apply of many tenants in DynamoDB: one write unit for each, one more for each that has an
@@ -66,7 +66,7 @@ func TestWriteUnitsOfAnApply(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := admin.New(admin.Config{Tables: tables, Log: slog.New(slog.DiscardHandler)})
+	s := operate.NewControl(operate.ControlConfig{Tables: tables, Log: slog.New(slog.DiscardHandler)})
 	const n = 200
 	all := 1 + n + int(pins(n))
 	draft, err := plan.ReadDraft(time.Now(), configyaml.Source("plans.yaml", []byte(many(n, 100))))

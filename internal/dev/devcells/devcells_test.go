@@ -15,9 +15,9 @@ import (
 
 	"github.com/sluicelimits/sluice/internal/configfile/configyaml"
 	"github.com/sluicelimits/sluice/internal/control"
-	"github.com/sluicelimits/sluice/internal/control/admin"
 	"github.com/sluicelimits/sluice/internal/control/audit"
 	"github.com/sluicelimits/sluice/internal/control/embedded"
+	"github.com/sluicelimits/sluice/internal/control/operate"
 	"github.com/sluicelimits/sluice/internal/dev/devcells"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
@@ -174,7 +174,7 @@ func TestManyTenants(t *testing.T) {
 	}
 	var text strings.Builder
 	text.WriteString(base + "tenants:\n")
-	const tenants = admin.MaxChanges + 100
+	const tenants = operate.MaxChanges + 100
 	for i := range tenants {
 		fmt.Fprintf(&text, "  - { id: t%04d, plan: p }\n", i)
 	}

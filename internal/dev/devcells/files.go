@@ -14,8 +14,7 @@ import (
 
 	"github.com/sluicelimits/sluice/events/canonical"
 	"github.com/sluicelimits/sluice/internal/control"
-	"github.com/sluicelimits/sluice/internal/control/admin"
-	"github.com/sluicelimits/sluice/internal/control/call"
+	"github.com/sluicelimits/sluice/internal/control/operate"
 	"github.com/sluicelimits/sluice/internal/plan"
 )
 
@@ -60,7 +59,7 @@ func (p *Plane) ApplyFiles(ctx context.Context, name string, sources []plan.Sour
 	}
 	for try := 1; ; try++ {
 		n, err := p.applyFiles(ctx, name, documents)
-		var refused *call.Error
+		var refused *operate.Error
 		switch {
 		case err == nil:
 			return n, nil
@@ -68,7 +67,7 @@ func (p *Plane) ApplyFiles(ctx context.Context, name string, sources []plan.Sour
 			continue
 		case !errors.As(err, &refused):
 			return n, err
-		case refused.Code == call.Conflict && try < tries: // an operator changed an item meanwhile
+		case refused.Code == operate.Conflict && try < tries: // an operator changed an item meanwhile
 			continue
 		}
 		return n, problems(name, refused)
@@ -104,7 +103,7 @@ func (p *Plane) Displaced(ctx context.Context, name string, sources []plan.Sourc
 	was := func(id string) (*plan.Plan, error) { return p.keptPlan(ctx, id, nil) }
 	will := func(id string) (*plan.Plan, error) { return p.keptPlan(ctx, id, bodies) }
 	for _, c := range revokes {
-		changes = append(changes, admin.Change{Table: c.Table, Key: c.Key, Delete: true})
+		changes = append(changes, operate.Change{Table: c.Table, Key: c.Key, Delete: true})
 	}
 	var lines []string
 	for i := range changes {
@@ -117,8 +116,8 @@ func (p *Plane) Displaced(ctx context.Context, name string, sources []plan.Sourc
 			have.Actor == FileActor && have.Reason == reason(name) {
 			continue
 		}
-		d, _ := admin.DocumentOf(c.Table, c.Key, c.Body) // always true, as all items of plans files are documents
-		effects, err := admin.EffectsOf(d, have.Body, was, will, p.c.Now())
+		d, _ := operate.DocumentOf(c.Table, c.Key, c.Body) // always true, as all items of plans files are documents
+		effects, err := operate.EffectsOf(d, have.Body, was, will, p.c.Now())
 		if err != nil {
 			return nil, err
 		}
@@ -136,15 +135,15 @@ func (p *Plane) Displaced(ctx context.Context, name string, sources []plan.Sourc
 // beginWithRefusal puts before the lines why changes will be refused, one line for each reason. It looks at no more
 // changes than one call writes: of more, the last ones may only be valid after the first ones.
 func (p *Plane) beginWithRefusal(
-	ctx context.Context, name string, changes []admin.Change, lines []string,
+	ctx context.Context, name string, changes []operate.Change, lines []string,
 ) ([]string, error) {
-	if len(lines) == 0 || len(changes) == 0 || len(changes) > admin.MaxChanges {
+	if len(lines) == 0 || len(changes) == 0 || len(changes) > operate.MaxChanges {
 		return lines, nil
 	}
 	service := p.service(nil)
-	_, err := service.Apply(ctx, FileActor, &admin.ApplyRequest{Reason: reason(name), Changes: changes, DryRun: true,
+	_, err := service.Apply(ctx, FileActor, &operate.ApplyRequest{Reason: reason(name), Changes: changes, DryRun: true,
 		Yes: true, AcceptLosses: true})
-	var refused *call.Error
+	var refused *operate.Error
 	if !errors.As(err, &refused) {
 		return lines, err
 	}
@@ -159,7 +158,7 @@ func (p *Plane) beginWithRefusal(
 // returns nil if there is no such plan or if it cannot be read.
 func (p *Plane) keptPlan(ctx context.Context, id string, bodies map[control.Ref][]byte) (*plan.Plan, error) {
 	d := plan.Document{Kind: plan.KindPlan, ID: id}
-	table, key := admin.Place(d)
+	table, key := operate.Place(d)
 	body, changed := bodies[control.Ref{Table: table, Key: key}]
 	if d.Body = body; !changed {
 		have, err := p.current(ctx, control.Ref{Table: table, Key: key})
@@ -181,7 +180,7 @@ func (p *Plane) keptPlan(ctx context.Context, id string, bodies map[control.Ref]
 }
 
 // problems converts a refusal of the changes to an error about the files.
-func problems(name string, refused *call.Error) error {
+func problems(name string, refused *operate.Error) error {
 	out := &plan.Error{}
 	for _, text := range refused.Problems {
 		out.Problems = append(out.Problems, plan.Problem{File: name, Message: text})
@@ -245,8 +244,8 @@ func (p *Plane) applyFiles(ctx context.Context, name string, documents []plan.Do
 	}
 	service := p.service(nil)
 	written := 0
-	for part := range slices.Chunk(changes, admin.MaxChanges) {
-		done, err := service.Apply(ctx, FileActor, &admin.ApplyRequest{Reason: reason(name), Changes: part, Yes: true,
+	for part := range slices.Chunk(changes, operate.MaxChanges) {
+		done, err := service.Apply(ctx, FileActor, &operate.ApplyRequest{Reason: reason(name), Changes: part, Yes: true,
 			AcceptLosses: true})
 		if err != nil {
 			return written, err
@@ -284,11 +283,11 @@ func reason(name string) string {
 // The order is such that no change names an item that a later change creates.
 func (p *Plane) changes(
 	ctx context.Context, documents []plan.Document,
-) (changes []admin.Change, revokes []control.Change, now map[control.Ref]version, err error) {
-	var gone []admin.Change
+) (changes []operate.Change, revokes []control.Change, now map[control.Ref]version, err error) {
+	var gone []operate.Change
 	now = make(map[control.Ref]version, len(documents))
 	for i := range documents {
-		table, key := admin.Place(documents[i])
+		table, key := operate.Place(documents[i])
 		body := documents[i].Body
 		at, v := control.Ref{Table: table, Key: key}, version{body: sha256.Sum256(body)}
 		now[at] = v
@@ -299,7 +298,7 @@ func (p *Plane) changes(
 		if err != nil {
 			return nil, nil, nil, err
 		}
-		changes = append(changes, admin.Change{Table: table, Key: key, Expect: have.Version, Body: body})
+		changes = append(changes, operate.Change{Table: table, Key: key, Expect: have.Version, Body: body})
 	}
 	for at, last := range p.written {
 		if _, named := now[at]; named || last.gone {
@@ -314,7 +313,7 @@ func (p *Plane) changes(
 		switch {
 		case have.Deleted || have.Version == 0:
 		case at.Table != control.Keys:
-			gone = append(gone, admin.Change{Table: at.Table, Key: at.Key, Expect: have.Version, Delete: true})
+			gone = append(gone, operate.Change{Table: at.Table, Key: at.Key, Expect: have.Version, Delete: true})
 		case !revoked(have.Body):
 			body, err := revoke(have.Body)
 			if err != nil {
@@ -347,8 +346,8 @@ func revoke(body []byte) ([]byte, error) {
 }
 
 // order sorts deletions: tenants before the plans that they use, and then by key.
-func order(gone []admin.Change) []admin.Change {
-	slices.SortFunc(gone, func(a, b admin.Change) int {
+func order(gone []operate.Change) []operate.Change {
+	slices.SortFunc(gone, func(a, b operate.Change) int {
 		return cmp.Or(-cmp.Compare(a.Table, b.Table), cmp.Compare(a.Key, b.Key))
 	})
 	return gone

@@ -27,10 +27,9 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/control"
-	"github.com/sluicelimits/sluice/internal/control/admin"
 	"github.com/sluicelimits/sluice/internal/control/audit"
-	"github.com/sluicelimits/sluice/internal/control/call"
 	"github.com/sluicelimits/sluice/internal/control/embedded"
+	"github.com/sluicelimits/sluice/internal/control/operate"
 	"github.com/sluicelimits/sluice/internal/dev/devtoken"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/request/identity"
@@ -92,7 +91,7 @@ type Plane struct {
 // Open opens the folder. From then on, changes are sent to the cells and to the archive. The error names the file; it
 // wraps ErrInUse if another process has the file open.
 func Open(c Config) (*Plane, error) {
-	c.Log, c.Operators = cmp.Or(c.Log, slog.Default()), cmp.Or(c.Operators, call.LocalActor())
+	c.Log, c.Operators = cmp.Or(c.Log, slog.Default()), cmp.Or(c.Operators, operate.LocalActor())
 	if c.Now == nil {
 		c.Now = time.Now
 	}
@@ -209,25 +208,25 @@ func (p *Plane) drain() {
 
 // serveOperators makes the handler of operators' calls for the present cells.
 func (p *Plane) serveOperators() {
-	tables := map[string]admin.CellTable{}
+	tables := map[string]operate.CellTable{}
 	p.mu.Lock()
 	for name, c := range p.cells {
 		tables[name] = c.table
 	}
 	p.mu.Unlock()
 	service := p.service(tables)
-	h := call.Local(admin.NewMux(service), p.c.Operators)
+	h := operate.Local(service.Mux(), p.c.Operators)
 	p.operate.Store(&h)
 }
 
-func (p *Plane) service(cells map[string]admin.CellTable) *admin.Service {
+func (p *Plane) service(cells map[string]operate.CellTable) *operate.Control {
 	alone := ""
 	for name := range cells {
 		if !p.c.Several {
 			alone = name
 		}
 	}
-	return admin.New(admin.Config{
+	return operate.NewControl(operate.ControlConfig{
 		Alone: alone, Local: true, Tables: p.tables, CellTables: cells, Now: p.c.Now, Log: p.c.Log,
 		Accepts: p.c.Store.Accepts,
 		AcceptsPlan: func(all []*limit.Limit, together ...[]*limit.Limit) error {
@@ -239,8 +238,8 @@ func (p *Plane) service(cells map[string]admin.CellTable) *admin.Service {
 	})
 }
 
-// Operate returns the handler of operators' calls (package admin). It expects paths without the prefix that it is
-// mounted at. It does not check who calls: see call.RequireToken.
+// Operate returns the handler of operators' calls (package operate). It expects paths without the prefix that it is
+// mounted at. It does not check who calls: see operate.RequireToken.
 func (p *Plane) Operate() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		(*p.operate.Load()).ServeHTTP(w, r)

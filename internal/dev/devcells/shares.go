@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
-	"github.com/sluicelimits/sluice/internal/control/admin"
+	"github.com/sluicelimits/sluice/internal/control/operate"
 	"github.com/sluicelimits/sluice/internal/plan/shares"
 )
 
@@ -38,7 +38,7 @@ func (p *Plane) Join(ctx context.Context, names []string) ([]string, error) {
 	}
 	service := p.service(nil)
 	for _, name := range names {
-		if _, err := service.AddCell(ctx, FileActor, &admin.AddCellRequest{Cell: name,
+		if _, err := service.AddCell(ctx, FileActor, &operate.AddCellRequest{Cell: name,
 			Reason: "cells of sluice dev"}); err != nil {
 			return nil, fmt.Errorf("cell %s: %w", name, err)
 		}
@@ -69,9 +69,9 @@ func (p *Plane) wanted(ctx context.Context) ([]string, error) {
 }
 
 // Shares returns the cells and the progress of the balancer.
-func (p *Plane) Shares(ctx context.Context) (*admin.CellsResponse, error) {
+func (p *Plane) Shares(ctx context.Context) (*operate.CellsResponse, error) {
 	service := p.service(nil)
-	return service.Cells(ctx, FileActor, &admin.CellsRequest{})
+	return service.Cells(ctx, FileActor, &operate.CellsRequest{})
 }
 
 // Balance changes the shares as operators ask, until ctx ends. It calls each with the names of the cells that should

@@ -91,14 +91,9 @@ var only = map[string][]string{
 		"github.com/aws/aws-sdk-go-v2/aws", "github.com/aws/aws-sdk-go-v2/service/secretsmanager",
 		"github.com/aws/smithy-go",
 	},
-	"internal/configfile":            {"std"},
-	"internal/configfile/configyaml": {"std", "internal/configfile", "go.yaml.in/yaml/v3"},
-	"internal/control":               {"std", "events", "events/canonical"},
-	"internal/control/admin": {
-		"std", "events", "events/canonical", "internal/cell/cellconfig",
-		"internal/control", "internal/control/call", "internal/limiter/limit", "internal/plan",
-		"internal/plan/shares", "internal/request/identity", "internal/request/loopback",
-	},
+	"internal/configfile":              {"std"},
+	"internal/configfile/configyaml":   {"std", "internal/configfile", "go.yaml.in/yaml/v3"},
+	"internal/control":                 {"std", "events", "events/canonical"},
 	"internal/control/audit":           {"std", "events", "internal/control"},
 	"internal/control/audit/audittest": {"std", "internal/control/audit"},
 	"internal/control/audit/bucket": {
@@ -106,12 +101,9 @@ var only = map[string][]string{
 		"github.com/aws/smithy-go",
 	},
 	"internal/control/audit/kmskey": {"std", "internal/control/audit", "github.com/aws/aws-sdk-go-v2/..."},
-	"internal/control/call": {
-		"std", "events", "events/canonical", "internal/control", "internal/request/loopback",
-	},
 	"internal/control/client": {
-		"std", "events/canonical", "internal/control", "internal/control/admin", "internal/control/audit",
-		"internal/control/call", "internal/plan", "internal/request/loopback",
+		"std", "events/canonical", "internal/control", "internal/control/audit", "internal/control/operate",
+		"internal/plan", "internal/request/loopback",
 	},
 	"internal/control/controltest": {"std", "events", "internal/control"},
 	"internal/control/dynamo": {
@@ -119,20 +111,17 @@ var only = map[string][]string{
 		"github.com/aws/aws-sdk-go-v2/service/dynamodb/...",
 	},
 	"internal/control/embedded": {"std", "events", "internal/control", "go.etcd.io/bbolt/..."},
-	"internal/control/operations": {
-		"std", "internal/control/admin", "internal/control/call", "internal/control/ops",
-	},
-	"internal/control/ops": {
-		"std", "events", "events/canonical", "internal/control", "internal/control/call", "internal/limiter/limit",
-		"internal/plan", "internal/plan/route", "internal/request/identity",
+	"internal/control/operate": {
+		"std", "events", "events/canonical", "internal/cell/cellconfig", "internal/control", "internal/limiter/limit",
+		"internal/plan", "internal/plan/route", "internal/plan/shares", "internal/request/identity",
+		"internal/request/loopback",
 	},
 	"internal/control/row": {
 		"std", "internal/control", "github.com/aws/aws-sdk-go-v2/service/dynamodb/types",
 	},
 	"internal/dev": {
-		"std", "authorizer", "internal/cell/planfile", "internal/control", "internal/control/admin",
-		"internal/control/call", "internal/control/ops", "internal/dev/devcells", "internal/dev/devtoken",
-		"internal/dev/gateway", "internal/dev/livepage", "internal/limiter/...", "internal/plan",
+		"std", "authorizer", "internal/cell/planfile", "internal/control", "internal/control/operate",
+		"internal/dev/devcells", "internal/dev/devtoken", "internal/dev/gateway", "internal/dev/livepage", "internal/limiter/...", "internal/plan",
 		"internal/request/identity", "internal/server", "internal/telemetry",
 	},
 	"internal/dev/accesslog": {"std"},
@@ -351,7 +340,7 @@ var bans = []ban{
 		why: "it is what runs without AWS"},
 
 	// The control plane.
-	{packages: []string{"internal/control/admin"}, never: []string{anyAWS},
+	{packages: []string{"internal/control/operate"}, never: []string{anyAWS},
 		why: "the operations run in one process, too"},
 	{packages: []string{"internal/control/client"}, never: []string{awsClient, "internal/control/dynamo/..."},
 		why: "its calls go over HTTP, and a signer is handed to it"},

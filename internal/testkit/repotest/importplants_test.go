@@ -25,7 +25,7 @@ func TestImportRulesCanFail(t *testing.T) {
 			want: []string{"group functions may not import group dev"}},
 		{name: "what only tests use", folder: "internal/cell", imported: "internal/testkit/soak",
 			want: []string{"group cell may not import group testkit"}},
-		{name: "a contract, wherever it is", folder: "internal/control/ops", imported: "internal/control/controltest",
+		{name: "a contract, wherever it is", folder: "internal/control/operate", imported: "internal/control/controltest",
 			want: []string{"group control may not import group testkit"}},
 		{name: "a leaf", folder: "events", imported: "internal/limiter/limit",
 			want: []string{"group events may not import group limiter"}},

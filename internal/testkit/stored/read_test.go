@@ -26,9 +26,9 @@ import (
 	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
 	"github.com/sluicelimits/sluice/internal/cell/cellconfig/table"
 	"github.com/sluicelimits/sluice/internal/control"
-	"github.com/sluicelimits/sluice/internal/control/admin"
 	"github.com/sluicelimits/sluice/internal/control/audit"
 	"github.com/sluicelimits/sluice/internal/control/dynamo"
+	"github.com/sluicelimits/sluice/internal/control/operate"
 	"github.com/sluicelimits/sluice/internal/plan/shares"
 	"github.com/sluicelimits/sluice/internal/request/identity"
 	"github.com/sluicelimits/sluice/internal/testkit/dynamodbtest"
@@ -229,12 +229,12 @@ func TestControlItems(t *testing.T) {
 		placed.Generations[1].Epoch != 3 || placed.Generations[1].From != 1795262490187000 {
 		t.Errorf("the placement is %+v", placed)
 	}
-	cell := body(t, tables, control.Cells, "eu-1", admin.ReadCell)
+	cell := body(t, tables, control.Cells, "eu-1", operate.ReadCell)
 	if cell.ID != "eu-1" || cell.Ops != "https://abc123.execute-api.eu-west-1.amazonaws.com/v1/" ||
 		cell.Request.Kind != shares.Join || cell.Request.Weight != 2 {
 		t.Errorf("the cell is %+v", cell)
 	}
-	pin := body(t, tables, control.Cells, admin.PinKey("acme"), admin.ReadCell)
+	pin := body(t, tables, control.Cells, operate.PinKey("acme"), operate.ReadCell)
 	if pin.Request.Kind != shares.Place || pin.Request.Tenant != "acme" || !slices.Equal(pin.Request.Cells,
 		[]string{"eu-1"}) {
 		t.Errorf("the pin is %+v", pin)

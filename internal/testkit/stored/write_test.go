@@ -22,10 +22,9 @@ import (
 	"github.com/sluicelimits/sluice/internal/cell/cellconfig/table"
 	"github.com/sluicelimits/sluice/internal/configfile/configyaml"
 	"github.com/sluicelimits/sluice/internal/control"
-	"github.com/sluicelimits/sluice/internal/control/admin"
 	"github.com/sluicelimits/sluice/internal/control/audit"
 	"github.com/sluicelimits/sluice/internal/control/dynamo"
-	"github.com/sluicelimits/sluice/internal/control/ops"
+	"github.com/sluicelimits/sluice/internal/control/operate"
 	"github.com/sluicelimits/sluice/internal/limiter/limit/limittest"
 	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
 	"github.com/sluicelimits/sluice/internal/plan"
@@ -161,7 +160,7 @@ func TestWrite(t *testing.T) {
 		w.cells, w.acks = append(w.cells, a), append(w.acks, k)
 	}
 	b := balancer.New(balancer.Config{Tables: w, Meter: meter, Log: quiet, Now: now})
-	s := admin.New(admin.Config{Tables: w, Log: quiet, Now: now, Hash: func(_ context.Context, key string) (string,
+	s := operate.NewControl(operate.ControlConfig{Tables: w, Log: quiet, Now: now, Hash: func(_ context.Context, key string) (string,
 		string, error) {
 		return "p1", identity.HashKey([]byte("a pepper of 16 bytes"), key), nil
 	}})
@@ -182,24 +181,24 @@ func TestWrite(t *testing.T) {
 		t.Fatal("the shares do not settle")
 	}
 
-	_, err = s.AddCell(ctx, ann, &admin.AddCellRequest{Cell: "eu-1", Weight: 2,
+	_, err = s.AddCell(ctx, ann, &operate.AddCellRequest{Cell: "eu-1", Weight: 2,
 		Ops: "https://abc123.execute-api.eu-west-1.amazonaws.com/v1/", Reason: "the first cell"})
 	must(err)
 	balance()
 	documents, err := plan.Split(noon, configyaml.Source("plans.yaml", []byte(plans)))
 	must(err)
-	seed := &admin.ApplyRequest{Reason: "launch", AcceptLosses: true}
+	seed := &operate.ApplyRequest{Reason: "launch", AcceptLosses: true}
 	for _, d := range documents {
-		t, key := admin.Place(d)
-		seed.Changes = append(seed.Changes, admin.Change{Table: t, Key: key, Body: d.Body})
+		t, key := operate.Place(d)
+		seed.Changes = append(seed.Changes, operate.Change{Table: t, Key: key, Body: d.Body})
 	}
 	_, err = s.Apply(ctx, ann, seed)
 	must(err)
-	_, err = s.AddCell(ctx, ann, &admin.AddCellRequest{Cell: "us-1", Reason: "nearer to them"})
+	_, err = s.AddCell(ctx, ann, &operate.AddCellRequest{Cell: "us-1", Reason: "nearer to them"})
 	must(err)
 	balance()
 	expires := noon.AddDate(1, 0, 0)
-	for _, k := range []admin.CreateKeyRequest{
+	for _, k := range []operate.CreateKeyRequest{
 		{ID: "k1", Tenant: "acme", Subject: "ci", Hash: strings.Repeat("1", 64), Pepper: "p1",
 			Reason: "for their pipeline"},
 		{ID: "k2", Tenant: "b & <c>", Hash: strings.Repeat("2", 64), Pepper: "p1", Expires: &expires,
@@ -208,12 +207,12 @@ func TestWrite(t *testing.T) {
 		_, err = s.CreateKey(ctx, bob, &k)
 		must(err)
 	}
-	_, err = s.RevokeKey(ctx, bob, &admin.KeyRequest{ID: "k1", Reason: "it was in a log"})
+	_, err = s.RevokeKey(ctx, bob, &operate.KeyRequest{ID: "k1", Reason: "it was in a log"})
 	must(err)
-	_, err = s.Suspend(ctx, bob, &admin.TenantRequest{Tenant: "b & <c>", Reason: "unpaid"})
+	_, err = s.Suspend(ctx, bob, &operate.TenantRequest{Tenant: "b & <c>", Reason: "unpaid"})
 	must(err)
-	_, err = s.Apply(ctx, ann, &admin.ApplyRequest{Reason: "they left", AcceptLosses: true,
-		Changes: []admin.Change{{Table: control.Tenants, Key: "gone", Expect: 1, Delete: true}}})
+	_, err = s.Apply(ctx, ann, &operate.ApplyRequest{Reason: "they left", AcceptLosses: true,
+		Changes: []operate.Change{{Table: control.Tenants, Key: "gone", Expect: 1, Delete: true}}})
 	must(err)
 	_, err = w.Put(ctx, control.Change{Table: control.Plans, Key: events.CanaryKey,
 		Body:  []byte(`{"at":"2026-11-21T12:00:00.000000Z"}`),
@@ -223,19 +222,19 @@ func TestWrite(t *testing.T) {
 	must(err)
 	set, err := plan.Parse(configyaml.Source("plans.yaml", []byte(plans)))
 	must(err)
-	o := ops.New(ops.Config{Cell: "eu-1", Store: memories, Tables: w, Log: quiet, Now: now,
+	o := operate.NewCell(operate.CellConfig{Cell: "eu-1", Store: memories, Tables: w, Log: quiet, Now: now,
 		Tenant: func(_ context.Context, id string) (*plan.Tenant, error) {
 			tenant, _ := set.Tenant(id)
 			return tenant, nil
 		}})
-	_, err = o.Reset(ctx, ann, &ops.Counters{Tenant: "acme", Limit: "monthly", Reason: "their loop is mended"})
+	_, err = o.Reset(ctx, ann, &operate.Counters{Tenant: "acme", Limit: "monthly", Reason: "their loop is mended"})
 	must(err)
-	_, err = s.SetTenant(ctx, ann, &admin.SetTenantRequest{Tenant: "acme", Cells: &[]string{"us-1"},
+	_, err = s.SetTenant(ctx, ann, &operate.SetTenantRequest{Tenant: "acme", Cells: &[]string{"us-1"},
 		Reason: "they moved", Yes: true})
 	must(err)
 	balance()
 	// The last transition is under way in each of the tables.
-	_, err = s.SetTenant(ctx, ann, &admin.SetTenantRequest{Tenant: "acme", Cells: &[]string{"eu-1"}, Reason: "and back",
+	_, err = s.SetTenant(ctx, ann, &operate.SetTenantRequest{Tenant: "acme", Cells: &[]string{"eu-1"}, Reason: "and back",
 		Yes: true})
 	must(err)
 	r, err := b.Run(ctx)
