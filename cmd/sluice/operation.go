@@ -30,7 +30,7 @@ type operation struct {
 	then    func(*cobra.Command) error // runs if the call succeeded, its answer was printed, and no check of it failed
 }
 
-// newOperation completes c, which has its names, arguments and texts, as the command that calls the operation which, and
+// newOperation completes c, which has its names, arguments and texts, as the command that calls an operation, and
 // returns c. The arguments, the flags and o.check complete the request. show prints the answer, unless --json asks for
 // JSON. judge finds what is wrong with an answer, as in perform.
 func newOperation[Request, Response any](

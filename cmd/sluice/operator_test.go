@@ -47,11 +47,12 @@ func operated(t *testing.T) (endpoint string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o := operate.NewCell(operate.CellConfig{Cell: "local", Store: store, Tables: tables, Log: log, Tenant: func(_ context.Context,
-		id string) (*plan.Tenant, error) {
-		tenant, _ := config.Tenant(id)
-		return tenant, nil
-	}})
+	o := operate.NewCell(operate.CellConfig{Cell: "local", Store: store, Tables: tables, Log: log,
+		Tenant: func(_ context.Context,
+			id string) (*plan.Tenant, error) {
+			tenant, _ := config.Tenant(id)
+			return tenant, nil
+		}})
 	mux := http.NewServeMux()
 	mux.Handle("/_sluice/admin/ops/local/", http.StripPrefix("/_sluice/admin/ops/local",
 		operate.Local(o.Mux(), "ann@local")))

@@ -239,7 +239,9 @@ func TestPacePlanSaysWhyItWaits(t *testing.T) {
 	}
 	synctest.Test(t, func(t *testing.T) {
 		answer := &operate.PacePlanResponse{Name: "provider", Period: "1s", PacePart: *at(96, 0, nil)}
-		plan := &pacePlan{"provider", 96, func(context.Context) (*operate.PacePlanResponse, error) { return answer, nil }}
+		plan := &pacePlan{"provider", 96, func(context.Context) (*operate.PacePlanResponse, error) {
+			return answer, nil
+		}}
 		p, err := pacer.New(pacer.Config{Limit: pacer.PerSecond(100), Part: &pacer.Part{Index: 96}})
 		if err != nil {
 			t.Fatal(err)

@@ -34,7 +34,8 @@ func start(process *function.Process, s *environ.Ops) (function.Handler, error) 
 	if err != nil {
 		return nil, err
 	}
-	service := operate.NewCell(operate.CellConfig{Cell: s.Cell, Store: counters.Store, Tables: tables, Tenant: counters.Tenant,
-		Log: process.Log})
+	service := operate.NewCell(operate.CellConfig{Cell: s.Cell, Store: counters.Store, Tables: tables,
+		Tenant: counters.Tenant,
+		Log:    process.Log})
 	return operate.Lambda(service.Mux(), s.API).Invoke, nil
 }

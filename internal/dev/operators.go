@@ -124,7 +124,8 @@ func (o *operators) guard(next http.Handler) http.Handler {
 	guarded := operate.RequireToken(o.token, next)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if why := o.refuses(); why != "" {
-			operate.Deny(w, operate.Refuse(operate.Unsupported, "the operators' API of this 'sluice dev' is off: %s", why))
+			operate.Deny(w, operate.Refuse(operate.Unsupported, "the operators' API of this 'sluice dev' is off: %s",
+				why))
 			return
 		}
 		guarded.ServeHTTP(w, r)

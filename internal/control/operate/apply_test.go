@@ -60,11 +60,12 @@ func TestAnotherWriterInBetween(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	_, err := w.Apply(t.Context(), ann, &operate.ApplyRequest{Reason: "why", AcceptLosses: true, Changes: []operate.Change{
-		{Table: control.Plans, Key: "more", Body: json.RawMessage(`{"id":"more","limits":[{"id":"l",` +
-			`"tiers":[{"period":"1s","threshold":1}]}]}`)},
-		{Table: control.Tenants, Key: "acme", Expect: 1, Body: json.RawMessage(`{"id":"acme","plan":"more"}`)},
-	}})
+	_, err := w.Apply(t.Context(), ann, &operate.ApplyRequest{Reason: "why", AcceptLosses: true,
+		Changes: []operate.Change{
+			{Table: control.Plans, Key: "more", Body: json.RawMessage(`{"id":"more","limits":[{"id":"l",` +
+				`"tiers":[{"period":"1s","threshold":1}]}]}`)},
+			{Table: control.Tenants, Key: "acme", Expect: 1, Body: json.RawMessage(`{"id":"acme","plan":"more"}`)},
+		}})
 	if codeOf(err) != operate.Conflict || !strings.Contains(err.Error(), "I was faster") ||
 		!strings.HasSuffix(err.Error(), "items written before the error: 1") {
 		t.Errorf("got the error %v, want a conflict that names the other change, and that 1 item was written before",
@@ -104,7 +105,8 @@ func TestDryRunWritesNothing(t *testing.T) {
 		t.Errorf("a dry run wrote %d: %+v, %v; want no write, and version 2", w.tables.puts, out, err)
 	}
 	change.Body = json.RawMessage(`{"id":"acme","plan":"none"}`)
-	_, err = w.Apply(t.Context(), ann, &operate.ApplyRequest{Reason: "x", DryRun: true, Changes: []operate.Change{change}})
+	_, err = w.Apply(t.Context(), ann, &operate.ApplyRequest{Reason: "x", DryRun: true,
+		Changes: []operate.Change{change}})
 	w.refused(err, operate.Invalid, `there is no plan "none"`)
 }
 
@@ -116,7 +118,8 @@ func TestAPlanChangeThatBreaksAnOverride(t *testing.T) {
 	change := operate.Change{Table: control.Plans, Key: "pro", Expect: 1,
 		Body: json.RawMessage(`{"id":"pro","limits":[{"id":"other","algorithm":"token_bucket","rate":100,` +
 			`"period":"1s","burst":200}]}`)}
-	_, err := w.Apply(t.Context(), ann, &operate.ApplyRequest{Reason: "x", Yes: true, Changes: []operate.Change{change}})
+	_, err := w.Apply(t.Context(), ann, &operate.ApplyRequest{Reason: "x", Yes: true,
+		Changes: []operate.Change{change}})
 	w.refused(err, operate.Invalid, `tenant "acme": overrides[0].id: plan pro has no limit "burst"`)
 	_, err = w.Apply(t.Context(), ann, &operate.ApplyRequest{Reason: "x",
 		Changes: []operate.Change{{Table: control.Plans, Key: "pro", Expect: 1, Delete: true}}})
@@ -300,11 +303,12 @@ func TestAPinAfterAConflict(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	_, err := w.Apply(t.Context(), ann, &operate.ApplyRequest{Reason: "why", AcceptLosses: true, Changes: []operate.Change{
-		{Table: control.Plans, Key: "more", Body: json.RawMessage(`{"id":"more","limits":[]}`)},
-		{Table: control.Tenants, Key: "acme", Expect: 1,
-			Body: json.RawMessage(`{"id":"acme","plan":"pro","overrides":[{"id":"burst","rate":900}]}`)},
-	}})
+	_, err := w.Apply(t.Context(), ann, &operate.ApplyRequest{Reason: "why", AcceptLosses: true,
+		Changes: []operate.Change{
+			{Table: control.Plans, Key: "more", Body: json.RawMessage(`{"id":"more","limits":[]}`)},
+			{Table: control.Tenants, Key: "acme", Expect: 1,
+				Body: json.RawMessage(`{"id":"acme","plan":"pro","overrides":[{"id":"burst","rate":900}]}`)},
+		}})
 	if codeOf(err) != operate.Conflict || !strings.Contains(err.Error(), "I was faster") {
 		t.Fatalf("got the error %v, want a conflict that names the other change", err)
 	}

@@ -32,7 +32,8 @@ type record struct {
 // audited records the beginning of an operation, carries it out, and records its outcome. If the beginning cannot be
 // recorded, it does nothing.
 func (s *Cell) audited(
-	ctx context.Context, actor, does string, r *Counters, do func(*counters, context.Context) (*CountersResponse, error),
+	ctx context.Context, actor, does string, r *Counters,
+	do func(*counters, context.Context) (*CountersResponse, error),
 ) (*CountersResponse, error) {
 	if err := r.check(); err != nil {
 		return nil, err

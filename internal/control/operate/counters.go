@@ -273,7 +273,8 @@ func (r *Counters) ofRequest(set *plan.Set) (out []limit.Charge) {
 
 // report reads the counters and returns the answer that lists them.
 func (k *counters) report(ctx context.Context) (*CountersResponse, error) {
-	out := &CountersResponse{Cell: k.c.Cell, Tenant: k.tenant, At: k.c.Now().UTC(), Counters: []Counter{}, Notes: k.notes}
+	out := &CountersResponse{Cell: k.c.Cell, Tenant: k.tenant, At: k.c.Now().UTC(), Counters: []Counter{},
+		Notes: k.notes}
 	if len(k.req.Charges) == 0 {
 		return out, nil
 	}

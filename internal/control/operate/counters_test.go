@@ -130,7 +130,8 @@ func TestAFailureIsRecorded(t *testing.T) {
 		t.Fatal(err)
 	}
 	w := newCellWorld(t, store)
-	_, err = w.service(broken{store}, w.tables).Reset(t.Context(), actor, &operate.Counters{Tenant: "acme", Limit: "fixed",
+	_, err = w.service(broken{store}, w.tables).Reset(t.Context(), actor, &operate.Counters{Tenant: "acme",
+		Limit:  "fixed",
 		Reason: "x"})
 	if codeOf(err) != operate.Unavailable {
 		t.Fatalf("a reset without a store: got the error %v, want Unavailable", err)
@@ -200,9 +201,10 @@ func TestRefusals(t *testing.T) {
 		"unknown limit": {w.s.Peek, operate.Counters{Tenant: "acme", Limit: "x"}, operate.NotFound, "no limit"},
 		"a key": {w.s.Peek, operate.Counters{Tenant: "acme", Path: "/", APIKey: "slk_secret"}, operate.Invalid,
 			"not the key"},
-		"no path":      {w.s.Peek, operate.Counters{Tenant: "acme", Limit: "person"}, operate.Invalid, "needs a path"},
-		"subject only": {w.s.Peek, operate.Counters{Tenant: "acme", Subject: "ann"}, operate.Invalid, "path is missing"},
-		"odd path":     {w.s.Peek, operate.Counters{Tenant: "acme", Path: "x"}, operate.Invalid, "path"},
+		"no path": {w.s.Peek, operate.Counters{Tenant: "acme", Limit: "person"}, operate.Invalid, "needs a path"},
+		"subject only": {w.s.Peek, operate.Counters{Tenant: "acme", Subject: "ann"}, operate.Invalid,
+			"path is missing"},
+		"odd path": {w.s.Peek, operate.Counters{Tenant: "acme", Path: "x"}, operate.Invalid, "path"},
 		"long subject": {w.s.Peek, operate.Counters{Tenant: "acme", Path: "/", Subject: strings.Repeat("s", 200)},
 			operate.Invalid, "subject"},
 		"two line why": {w.s.Peek, operate.Counters{Tenant: "acme", Reason: "a\nb"}, operate.Invalid, "reason"},

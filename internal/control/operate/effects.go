@@ -387,7 +387,8 @@ func (f *effects) afresh(before, after *plan.Set) {
 		}
 		for i := range e.Limit.Tiers {
 			if !known[e.Limit.Tiers[i].Identity()] {
-				f.startsAfresh("limit %s starts afresh: it was a %s, and is a %s", e.Limit.ID, describeCounters(was.Limit),
+				f.startsAfresh("limit %s starts afresh: it was a %s, and is a %s", e.Limit.ID,
+					describeCounters(was.Limit),
 					describeCounters(e.Limit))
 				break
 			}

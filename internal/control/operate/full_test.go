@@ -30,7 +30,8 @@ func TestFullDiskIsNamed(t *testing.T) {
 	for cause, want := range map[error]string{syscall.ENOSPC: "is full: make room",
 		syscall.EDQUOT: "is full: make room",
 		syscall.EIO:    "did not answer; try again"} {
-		s := operate.NewControl(operate.ControlConfig{Tables: fullTables{cause: cause}, Log: slog.New(slog.DiscardHandler)})
+		s := operate.NewControl(operate.ControlConfig{Tables: fullTables{cause: cause},
+			Log: slog.New(slog.DiscardHandler)})
 		_, err := s.RevokeKey(t.Context(), "ann", &operate.KeyRequest{ID: "k", Reason: "x"})
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v: %v, want %q", cause, err, want)

@@ -158,7 +158,8 @@ func TestTheFirstSettings(t *testing.T) {
 	const says = "weakens settings: anonymousPlan goes from none to free, so calls without a credential are admitted"
 	change := operate.Change{Table: control.Plans, Key: events.SettingsKey,
 		Body: json.RawMessage(`{"anonymousPlan":"free"}`)}
-	_, err := w.Apply(t.Context(), ann, &operate.ApplyRequest{Reason: "x", Yes: true, Changes: []operate.Change{change}})
+	_, err := w.Apply(t.Context(), ann, &operate.ApplyRequest{Reason: "x", Yes: true,
+		Changes: []operate.Change{change}})
 	w.refused(err, operate.Confirm, says)
 	change.Body = json.RawMessage(`{"ipLimits":[{"id":"a","algorithm":"token_bucket","rate":1,"period":"1s"}]}`)
 	if _, err := w.Apply(t.Context(), ann, &operate.ApplyRequest{Reason: "x",

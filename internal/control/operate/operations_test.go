@@ -97,10 +97,12 @@ func TestTenantRefusals(t *testing.T) {
 	w.refused(boost(func(r *operate.BoostRequest) { r.Until = time.Time{} }), operate.Invalid, "until is missing")
 	w.refused(boost(func(r *operate.BoostRequest) { r.Until = noon.AddDate(2, 0, 0) }), operate.Invalid, "until")
 	w.refused(boost(func(r *operate.BoostRequest) { r.Limit = "none" }), operate.Invalid, `no limit "none"`)
-	w.refused(boost(func(r *operate.BoostRequest) { r.Tenant = "none" }), operate.NotFound, `no tenant "none"; 'sluice `+
-		"tenant list' shows the tenants")
-	w.refused(boost(func(r *operate.BoostRequest) { r.Tenant = "acm" }), operate.NotFound, `no tenant "acm" (did you mean `+
-		`"acme"?); 'sluice tenant list' shows the tenants, and 'sluice tenant set --create' creates one`)
+	w.refused(boost(func(r *operate.BoostRequest) { r.Tenant = "none" }), operate.NotFound,
+		`no tenant "none"; 'sluice `+
+			"tenant list' shows the tenants")
+	w.refused(boost(func(r *operate.BoostRequest) { r.Tenant = "acm" }), operate.NotFound,
+		`no tenant "acm" (did you mean `+
+			`"acme"?); 'sluice tenant list' shows the tenants, and 'sluice tenant set --create' creates one`)
 	w.refused(boost(func(r *operate.BoostRequest) { r.Reason = "" }), operate.Invalid, "reason")
 	_, err := w.RemoveBoost(ctx, ann, &operate.RemoveBoostRequest{Tenant: "acme", Limit: "burst", Reason: "x"})
 	w.refused(err, operate.NotFound, "no boost")
@@ -187,7 +189,8 @@ func TestKeys(t *testing.T) {
 	w.seed(plans)
 	ctx := t.Context()
 	hash := strings.Repeat("0a", 32)
-	made, err := w.CreateKey(ctx, ann, &operate.CreateKeyRequest{Tenant: "acme", Hash: hash, Pepper: "mine", Reason: "x"})
+	made, err := w.CreateKey(ctx, ann, &operate.CreateKeyRequest{Tenant: "acme", Hash: hash, Pepper: "mine",
+		Reason: "x"})
 	if err != nil || made.Key != "" || !strings.HasPrefix(made.Item.Key, "key-") ||
 		!strings.Contains(string(made.Item.Body), hash) {
 		t.Fatalf("create with a hash: got %+v, error %v; want an item with the hash, and no key", made, err)
@@ -246,7 +249,8 @@ func TestTwoKeysOfOneHash(t *testing.T) {
 			Body: fmt.Appendf(nil, `{"hash":%q,"id":%q,"pepper":"mine","tenant":"b & <c>"}`, hash, id)}
 	}
 	apply := func(dry bool, changes ...operate.Change) error {
-		_, err := w.Apply(ctx, bob, &operate.ApplyRequest{Reason: "x", Changes: changes, DryRun: dry, AcceptLosses: true})
+		_, err := w.Apply(ctx, bob, &operate.ApplyRequest{Reason: "x", Changes: changes, DryRun: dry,
+			AcceptLosses: true})
 		return err
 	}
 	if err := errors.Join(create("first", hash, "mine"), create("old", other, "mine")); err != nil {
@@ -273,7 +277,8 @@ func TestTwoKeysOfOneHash(t *testing.T) {
 	}
 	w.tables.puts = 0
 	w.refused(apply(false, change("second", hash, 1)), operate.Invalid, says)
-	w.refused(apply(false, change("first", strings.Repeat("0d", 32), 1), change("second", hash, 1)), operate.Invalid, says)
+	w.refused(apply(false, change("first", strings.Repeat("0d", 32), 1), change("second", hash, 1)), operate.Invalid,
+		says)
 }
 
 // Guarantees that requests for cells have the form that package shares reads, one request for each version.

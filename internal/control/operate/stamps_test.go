@@ -141,7 +141,8 @@ func TestResetWithLeasesOut(t *testing.T) {
 			t.Fatalf("%s: with %d leased, a peek gives %+v, %v; want 700 used, and a word about leases", id,
 				g.Units, r, err)
 		}
-		if r, err := w.s.Peek(t.Context(), actor, &operate.Counters{Tenant: "other", Limit: id}); err != nil || said(r) {
+		if r, err := w.s.Peek(t.Context(), actor, &operate.Counters{Tenant: "other",
+			Limit: id}); err != nil || said(r) {
 			t.Fatalf("%s: with nothing used, a peek gives %+v, %v; want no word about leases", id, r, err)
 		}
 		r, err = w.s.Reset(t.Context(), actor, &operate.Counters{Tenant: "acme", Limit: id, Reason: "x"})

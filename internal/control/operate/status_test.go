@@ -215,7 +215,8 @@ e-away head 0 has 0, 0 behind for 0s (), drift [] the table did not answer`
 		len(one.Cells) != 1 {
 		t.Errorf("of one cell: got %+v, error %v; want that cell alone", one, err)
 	}
-	if _, err := w.ConfigStatus(t.Context(), ann, &operate.StatusRequest{Cell: "none"}); codeOf(err) != operate.NotFound {
+	if _, err := w.ConfigStatus(t.Context(), ann,
+		&operate.StatusRequest{Cell: "none"}); codeOf(err) != operate.NotFound {
 		t.Errorf("of an unknown cell: got the error %v, want NotFound", err)
 	}
 }

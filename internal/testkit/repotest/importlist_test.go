@@ -121,7 +121,8 @@ var only = map[string][]string{
 	},
 	"internal/dev": {
 		"std", "authorizer", "internal/cell/planfile", "internal/control", "internal/control/operate",
-		"internal/dev/devcells", "internal/dev/devtoken", "internal/dev/gateway", "internal/dev/livepage", "internal/limiter/...", "internal/plan",
+		"internal/dev/devcells", "internal/dev/devtoken", "internal/dev/gateway", "internal/dev/livepage",
+		"internal/limiter/...", "internal/plan",
 		"internal/request/identity", "internal/server", "internal/telemetry",
 	},
 	"internal/dev/accesslog": {"std"},

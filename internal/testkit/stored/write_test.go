@@ -160,7 +160,8 @@ func TestWrite(t *testing.T) {
 		w.cells, w.acks = append(w.cells, a), append(w.acks, k)
 	}
 	b := balancer.New(balancer.Config{Tables: w, Meter: meter, Log: quiet, Now: now})
-	s := operate.NewControl(operate.ControlConfig{Tables: w, Log: quiet, Now: now, Hash: func(_ context.Context, key string) (string,
+	s := operate.NewControl(operate.ControlConfig{Tables: w, Log: quiet, Now: now, Hash: func(_ context.Context,
+		key string) (string,
 		string, error) {
 		return "p1", identity.HashKey([]byte("a pepper of 16 bytes"), key), nil
 	}})
@@ -234,8 +235,9 @@ func TestWrite(t *testing.T) {
 	must(err)
 	balance()
 	// The last transition is under way in each of the tables.
-	_, err = s.SetTenant(ctx, ann, &operate.SetTenantRequest{Tenant: "acme", Cells: &[]string{"eu-1"}, Reason: "and back",
-		Yes: true})
+	_, err = s.SetTenant(ctx, ann, &operate.SetTenantRequest{Tenant: "acme", Cells: &[]string{"eu-1"},
+		Reason: "and back",
+		Yes:    true})
 	must(err)
 	r, err := b.Run(ctx)
 	must(err)
