@@ -104,7 +104,7 @@ func TestReasons(t *testing.T) {
 		sluice.Unavailable, sluice.Unidentified,
 		sluice.NoCredential, sluice.BadCredential, sluice.UnknownTenant, sluice.SuspendedTenant, sluice.NoPlan,
 		sluice.NoRoute, sluice.NotHere, sluice.Internal}
-	gateways := []answer.Kind{answer.TooLarge, answer.SlowBody, answer.BadRequest, answer.LocalOnly,
+	gateways := []answer.Kind{answer.TooLarge, answer.BadRequest, answer.LocalOnly,
 		answer.UpstreamDown,
 		answer.UpstreamTimeout, answer.NoDecision}
 	for _, k := range answer.Kinds() {

@@ -30,7 +30,7 @@ func parsesAsServe(t *testing.T, where string, arguments []string) {
 	if c.Flags().NArg() > 0 {
 		t.Errorf("%s: %q are arguments, not flags", where, c.Flags().Args())
 	}
-	if total := o.drain + o.grace; total <= 0 || total.Seconds() > 55 {
+	if total := o.run.Server.DrainFor + o.run.Server.Grace; total <= 0 || total.Seconds() > 55 {
 		t.Errorf("%s: draining takes up to %s", where, total)
 	}
 }

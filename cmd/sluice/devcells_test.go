@@ -278,7 +278,7 @@ func TestDevKilled(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	to, err := localClient(u)
+	to, err := dev.Client(u)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -580,11 +580,11 @@ func TestDevSaysOnlyWhyItFails(t *testing.T) {
 	none, bad := filepath.Join(dir, "none.yaml"), plansFile(t, "plans: 3\n")
 	for want, args := range map[string][]string{
 		dir + ": cannot be read: is a directory: give the names of its files\n" +
-			"sluice: 1 problem in the files of --plans\n": {"--plans", dir},
+			"sluice: 1 problem\n": {"--plans", dir},
 		none + ": cannot be read: there is no such file: correct the name, or create the file\n" +
-			"sluice: 1 problem in the files of --plans\n": {"--plans", none},
+			"sluice: 1 problem\n": {"--plans", none},
 		bad + ":1:8: plans: want a list of plans, got the integer 3\n" +
-			"sluice: 1 problem in the files of --plans\n": {"--plans", bad},
+			"sluice: 1 problem\n": {"--plans", bad},
 		"sluice: listen on " + port + ": another program uses that port, perhaps a 'sluice dev' or 'sluice serve' " +
 			"that still runs. End it, or choose another port with --listen\n": {"--listen", port},
 	} {

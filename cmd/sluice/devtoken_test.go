@@ -350,7 +350,7 @@ func TestWhereTheTokenGoes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if sent, _, to := tokenFor(u); sent != token || "http://"+to.Host != theirs.URL {
+	if sent, _, to := dev.TokenFor(u); sent != token || "http://"+to.Host != theirs.URL {
 		t.Errorf("the token for %s goes to %s, want the address at which its process listens: %s", u, to, theirs.URL)
 	}
 	far := sluice(t, "", "cell", "list", "--endpoint", "http://192.0.2.1/_sluice/admin")

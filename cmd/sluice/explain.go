@@ -107,7 +107,6 @@ func (f *explainFlags) run(c *cobra.Command) error {
 	var err error
 	if len(f.plans) > 0 {
 		config, err = loadPlans(c, f.plans)
-		err = inFilesOf("--plans", err)
 	} else if config, err = f.stored(c); err != nil {
 		err = f.failed(c, err)
 	}

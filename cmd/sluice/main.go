@@ -10,7 +10,6 @@ import (
 	"runtime/debug"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -57,28 +56,7 @@ func message(err error) string {
 	if !errors.As(err, &bad) || err.Error() != bad.Error() {
 		return fmt.Sprintf("sluice: %v\n", err)
 	}
-	where := ""
-	var named *filesError
-	if errors.As(err, &named) {
-		where = " in the files of " + named.flag
-	}
-	return fmt.Sprintf("%v\nsluice: %s%s\n", bad, count(len(bad.Problems), "problem"), where)
-}
-
-// filesError is an error about the files that a flag names.
-type filesError struct {
-	flag string
-	error
-}
-
-func (e *filesError) Unwrap() error { return e.error }
-
-// inFilesOf returns err, which is about the files that the flag names, or nil if err is nil.
-func inFilesOf(flag string, err error) error {
-	if err == nil {
-		return nil
-	}
-	return &filesError{flag, err}
+	return fmt.Sprintf("%v\nsluice: %s\n", bad, count(len(bad.Problems), "problem"))
 }
 
 // exitCode returns the exit code of a process whose command returned err.
@@ -123,7 +101,7 @@ func newRootCommand() *cobra.Command {
 	root := &cobra.Command{
 		Use:           "sluice",
 		Short:         "Per-tenant rate limits and quotas for APIs",
-		Version:       ownVersion(),
+		Version:       version(debug.ReadBuildInfo),
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		RunE:          func(c *cobra.Command, _ []string) error { return c.Help() },
@@ -147,9 +125,6 @@ func newRootCommand() *cobra.Command {
 		fmt.Sprintf("FlagUsagesWrapped %d |", helpWidth)))
 	return root
 }
-
-// ownVersion returns the version of this program.
-var ownVersion = sync.OnceValue(func() string { return version(debug.ReadBuildInfo) })
 
 // helpWidth is the most characters in a line about a flag, unless one word is longer.
 const helpWidth = 100
@@ -199,32 +174,12 @@ func knownCommand(c *cobra.Command, args []string) error {
 	return usagef("%s", text)
 }
 
-// otherFlags are flags that a command does not have, and what it has instead.
-var otherFlags = map[string]map[string]string{
-	"dev":   {"port": devPort, "address": devPort},
-	"serve": {"port": servePorts, "address": servePorts, "listen": servePorts},
-}
-
-const (
-	devPort    = "--listen, such as --listen 127.0.0.1:9000"
-	servePorts = "--grpc and --http, such as --grpc 127.0.0.1:9001 --http 127.0.0.1:9000"
-)
-
 // nearestFlag returns the flag of c that was probably meant, if err says that a flag is unknown. Otherwise, or if no
 // flag has a similar name, it returns "".
 func nearestFlag(c *cobra.Command, err error) string {
 	var unknown *pflag.NotExistError
 	if !errors.As(err, &unknown) {
 		return ""
-	}
-	if name := unknown.GetSpecifiedName(); (name == "o" || name == "output") && c.Flags().Lookup("json") != nil {
-		return "--json" // as other programs have -o json
-	}
-	if len(unknown.GetSpecifiedShortnames()) > 0 {
-		return ""
-	}
-	if other := otherFlags[c.Name()][unknown.GetSpecifiedName()]; other != "" {
-		return other
 	}
 	var names []string
 	c.Flags().VisitAll(func(f *pflag.Flag) {

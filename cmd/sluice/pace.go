@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/sluicelimits/sluice/internal/stores"
 	"github.com/sluicelimits/sluice/pacer"
 	"github.com/sluicelimits/sluice/redisstore"
 )
@@ -79,7 +80,7 @@ func (f *paceFlags) checkLimit() error {
 		return errors.New("--redis and --name need each other: where the limit is shared, and under which name")
 	}
 	if f.redis != "" {
-		if err := checkRedis(f.redis); err != nil {
+		if err := stores.CheckRedis(f.redis); err != nil {
 			return err
 		}
 	}
@@ -135,7 +136,7 @@ func (f *paceFlags) pacer(c *cobra.Command) (p *pacer.Pacer, closeAll func(), er
 		closeStore = func() { _ = store.Close() }
 		if err := store.Ping(c.Context()); err != nil {
 			closeStore()
-			return nil, nil, noRedis(f.redis, err)
+			return nil, nil, stores.NoRedis(f.redis, err)
 		}
 		config.Shared = &pacer.Shared{Ledger: store.Ledger(), Key: f.name}
 	}

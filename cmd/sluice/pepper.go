@@ -1,11 +1,8 @@
 package main
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
-	"io"
-	"os"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -14,8 +11,6 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/request/identity"
 )
-
-const maxSecretBytes = 4096 // of a pepper or an address key
 
 // pepperFlag is a value "ID=FILE" of --pepper: the id of a pepper, and the file that holds it.
 type pepperFlag struct{ id, file string }
@@ -39,7 +34,7 @@ func pepperFlags(f *pflag.FlagSet, to *[]pepperFlag, usage string) {
 
 // read returns the pepper: the bytes of the file, without line breaks at the end.
 func (p pepperFlag) read() ([]byte, error) {
-	return readSecret("--pepper "+p.id+"="+p.file, p.file, identity.MinPepperBytes)
+	return configfile.ReadSecret("--pepper "+p.id+"="+p.file, p.file, identity.MinPepperBytes)
 }
 
 // planFlags name the plans files that a process watches, and the peppers of the keys in them.
@@ -70,23 +65,4 @@ func (p *planFlags) peppers() (map[string][]byte, error) {
 		}
 	}
 	return all, nil
-}
-
-// readSecret returns the bytes of a file, without line breaks at the end, if there are least or more. flag is what the
-// command line says of the file, for errors.
-func readSecret(flag, file string, least int) ([]byte, error) {
-	f, err := os.Open(file)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", flag, configfile.Advise(err))
-	}
-	defer func() { _ = f.Close() }() // the file was only read
-	b, err := io.ReadAll(io.LimitReader(f, maxSecretBytes+1))
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", flag, err)
-	}
-	b = bytes.TrimRight(b, "\r\n")
-	if len(b) < least || len(b) > maxSecretBytes {
-		return nil, fmt.Errorf("%s: it has %d bytes; want %d..%d", flag, len(b), least, maxSecretBytes)
-	}
-	return b, nil
 }

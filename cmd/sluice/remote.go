@@ -81,7 +81,7 @@ func (r *remote) at(c *cobra.Command, endpoint string) (*client.Client, error) {
 	var made *client.Client
 	var err error
 	if u, bad := url.Parse(endpoint); bad == nil && client.Local(u) && !signs {
-		made, err = localClient(u)
+		made, err = dev.Client(u)
 	} else {
 		made, err = client.New(endpoint, (&signer{region: r.region}).sign)
 	}

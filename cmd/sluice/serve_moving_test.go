@@ -5,6 +5,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/sluicelimits/sluice/internal/serve"
 )
 
 // Guarantees that the log names the settings of envoyproxy/ratelimit that are in the environment, since the service
@@ -28,7 +30,7 @@ func TestServeNamesVariablesOfThePeer(t *testing.T) {
 		t.Fatal(err)
 	}
 	flags := newServeCommand().Flags()
-	for _, name := range peerVariables {
+	for _, name := range serve.PeerVariables {
 		row := regexp.MustCompile("(?m)^- [^:]*`" + name + "`[^:]*:((?:.|\n  )*)").FindSubmatch(page)
 		if row == nil {
 			t.Errorf("docs/envoy.md does not say what takes the place of %s", name)

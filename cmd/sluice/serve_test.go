@@ -25,6 +25,8 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
+	"github.com/sluicelimits/sluice/internal/serve"
+	"github.com/sluicelimits/sluice/internal/server"
 	"github.com/sluicelimits/sluice/internal/server/envoyconfig"
 	"github.com/sluicelimits/sluice/internal/testkit/redistest"
 )
@@ -233,8 +235,9 @@ func TestServeConnectionAge(t *testing.T) {
 		flag     time.Duration
 		want     time.Duration
 	}{{"", 0, 0}, {"", time.Hour, time.Hour}, {"ca.pem", 0, 10 * time.Minute}, {"ca.pem", time.Hour, time.Hour}} {
-		o := serveOptions{clientCA: c.clientCA, maxAge: c.flag}
-		if got := o.connectionAge(); got != c.want {
+		o := serve.Options{ClientCA: c.clientCA, Server: server.Config{MaxAge: c.flag}}
+		_ = o.Check() // other flags are missing
+		if got := o.Server.MaxAge; got != c.want {
 			t.Errorf("--tls-client-ca %q --max-connection-age %s: %s, want %s", c.clientCA, c.flag, got, c.want)
 		}
 	}

@@ -72,7 +72,7 @@ func (f *simulateFlags) run(c *cobra.Command, args []string) error {
 		return usage(err)
 	}
 	if o.Config, err = loadPlans(c, f.plans); err != nil {
-		return inFilesOf("--plans", err)
+		return err
 	}
 	report, err := simulate.Run(c.Context(), o)
 	switch {
@@ -117,15 +117,8 @@ func (f *simulateFlags) options() (simulate.Options, error) {
 		}
 		o.TenantFrom = &from
 	}
-	stdin := 0
 	for _, name := range f.logs {
-		if name == "-" {
-			stdin++
-		}
 		o.Logs = append(o.Logs, simulate.FileLog(name))
-	}
-	if stdin > 1 {
-		return o, errors.New("--log - is given twice, and standard input can only be read once")
 	}
 	return o, nil
 }

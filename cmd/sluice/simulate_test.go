@@ -103,7 +103,6 @@ func TestSimulateErrors(t *testing.T) {
 		{"unknown flag", []string{"--plan", plans}, true, "--plan"},
 		{"bad way to a tenant", []string{"--plans", plans, "--log", log, "--tenant-from", "path:("}, true, "path:("},
 		{"unknown plan", []string{"--plans", plans, "--log", log, "--default-plan", "gold"}, true, "gold"},
-		{"standard input twice", []string{"--plans", plans, "--log", "-", "--log", "-"}, true, "twice"},
 		{"top", []string{"--plans", plans, "--log", log, "--top", "0"}, true,
 			`"--top" flag: want a number within 1..100000`},
 		{"memory", []string{"--plans", plans, "--log", log, "--counter-memory", "-1"}, true, `"--counter-memory" flag`},

@@ -1,6 +1,7 @@
 package configfile
 
 import (
+	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
@@ -84,6 +85,27 @@ func readFile(name string, stdin io.Reader) (Source, error) {
 	}
 	defer func() { _ = f.Close() }() // it was only read
 	return readSource(name, f)
+}
+
+const maxSecretBytes = 4096
+
+// ReadSecret returns the bytes of a file, without line breaks at the end, if there are least or more. flag is what the
+// command line says of the file, for errors.
+func ReadSecret(flag, file string, least int) ([]byte, error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", flag, Advise(err))
+	}
+	defer func() { _ = f.Close() }() // the file was only read
+	b, err := io.ReadAll(io.LimitReader(f, maxSecretBytes+1))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", flag, err)
+	}
+	b = bytes.TrimRight(b, "\r\n")
+	if len(b) < least || len(b) > maxSecretBytes {
+		return nil, fmt.Errorf("%s: it has %d bytes; want %d..%d", flag, len(b), least, maxSecretBytes)
+	}
+	return b, nil
 }
 
 func readSource(name string, from io.Reader) (Source, error) {

@@ -4,10 +4,12 @@ import (
 	"context"
 	"io/fs"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 )
 
@@ -124,4 +126,13 @@ func Watch(ctx context.Context, interval time.Duration, signals <-chan os.Signal
 			_ = check() // logs its error
 		}
 	}
+}
+
+// Hangups returns a channel that gets each SIGHUP until the context ends. A process that nobody has told to receive the
+// signal is ended by it. So call Hangups before anybody can know that the process runs, and not in a goroutine.
+func Hangups(ctx context.Context) <-chan os.Signal {
+	received := make(chan os.Signal, 1)
+	signal.Notify(received, syscall.SIGHUP)
+	context.AfterFunc(ctx, func() { signal.Stop(received) })
+	return received
 }

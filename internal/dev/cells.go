@@ -9,6 +9,7 @@ import (
 	"maps"
 	"net"
 	"net/http"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -27,6 +28,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
 	"github.com/sluicelimits/sluice/internal/limiter/store/router"
 	"github.com/sluicelimits/sluice/internal/plan"
+	"github.com/sluicelimits/sluice/internal/stores"
 )
 
 const (
@@ -38,7 +40,10 @@ const (
 type process struct {
 	Options
 
-	pageOff      bool // nobody may see the live page
+	names        []string          // of Options.Cells
+	upstream     *url.URL          // nil: the echo
+	tokens       authorizer.Tokens // nil: no JWT is accepted
+	pageOff      bool              // nobody may see the live page
 	plane        *devcells.Plane
 	plans        *planfile.Plans // nil if no plans file is read
 	log          *slog.Logger
@@ -58,7 +63,7 @@ type process struct {
 // servedCell is a cell and the gateway in front of it.
 type servedCell struct {
 	*devcells.Cell
-	counters *Counters
+	counters *stores.Counters
 	recorder *livepage.Recorder
 	decided  metrics.Table[string] // decisions by reason
 	listener net.Listener
@@ -74,7 +79,7 @@ func (c *servedCell) url() string { return baseURL(c.listener.Addr()) }
 
 // add makes a cell that will serve on listener. If it fails, it closes the listener.
 func (f *process) add(
-	ctx context.Context, name string, counters *Counters, listener net.Listener,
+	ctx context.Context, name string, counters *stores.Counters, listener net.Listener,
 ) (*servedCell, error) {
 	own, err := f.plane.AddCell(ctx, name)
 	if err != nil {
@@ -99,12 +104,12 @@ func (f *process) add(
 func (f *process) try(
 	ctx context.Context, c *servedCell, now time.Time, base string, at func(*plan.Tenant) string,
 ) attempts {
-	if view, _ := c.Reader.Begin(ctx, now); !view.HasKeys() && !view.HasPlans() && f.Tokens == nil {
+	if view, _ := c.Reader.Begin(ctx, now); !view.HasKeys() && !view.HasPlans() && f.tokens == nil {
 		const about = "no key: there are no plans, tenants and keys, so only ipLimits limit calls"
 		return attempts{{about, "curl -i " + base + "/product/1"}}
 	}
 	lines := tryLines(c.Overview(ctx, now, maxTryTenants*4), c.Keys(ctx), anonymousPlan(ctx, c.Cell, now), base, at)
-	if f.Tokens != nil {
+	if f.tokens != nil {
 		lines = append(attempts{{"a token of one of the issuers (put it into TOKEN)",
 			`curl -i -H "Authorization: Bearer $TOKEN" ` + base + "/product/1"}}, lines...)
 	}
@@ -126,22 +131,22 @@ func (f *process) handler(c *servedCell) (http.Handler, error) {
 	names := c.counters.Names
 	z, err := authorizer.New(authorizer.Config{Source: c.Reader, Store: c.counters.Tenants,
 		Addresses: c.counters.Addresses, Sources: names, Now: f.clock.Now, Log: f.log, TrustedHops: f.TrustedHops,
-		Jitter: f.Jitter, Tokens: f.Tokens})
+		Tokens: f.tokens})
 	if err != nil {
 		return nil, err
 	}
 	status := &gateway.StatusSource{Overview: f.overview(c), Store: c.counters.Tenants, Chain: c.counters.Chain,
-		Bytes: c.counters.Bytes, Upstream: f.Upstream, Listen: c.listener.Addr().String(), Try: c.lines.commands(),
+		Bytes: c.counters.Bytes, Upstream: f.upstream, Listen: c.listener.Addr().String(), Try: c.lines.commands(),
 		Now: f.clock.Now}
 	if f.several() {
 		status.Cells = func() []livepage.CellStatus { return f.status(c) }
 	}
 	c.status = status.Status
 	page := f.reserved(c, livepage.Handler(c.recorder, c.status))
-	return gateway.New(gateway.Config{Authorizer: z, Upstream: f.Upstream, TrustedHops: f.TrustedHops,
+	return gateway.New(gateway.Config{Authorizer: z, Upstream: f.upstream, TrustedHops: f.TrustedHops,
 		Recorder: c.recorder,
 		Decided:  func(reason string, took time.Duration) { c.decided.At(reason).Observe(took) },
-		LivePage: page, Audience: f.Audience, MaxBodyBytes: f.MaxBodyBytes, Methods: f.Methods, Log: f.log})
+		LivePage: page, Audience: f.Audience, Log: f.log})
 }
 
 // reserved returns the handler of all paths below /_sluice/. Below admin is the operators' API, which needs the token,
@@ -330,7 +335,7 @@ func granted(ctx context.Context, c *servedCell, tenant string, now time.Time) [
 
 // memoryCounters returns the stores of one of several cells: counters of its own, and leases from the counters of other
 // cells for the quotas that those keep.
-func (f *process) memoryCounters(name string) (*Counters, error) {
+func (f *process) memoryCounters(name string) (*stores.Counters, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	own, err := f.counts(name)
@@ -359,7 +364,7 @@ func (f *process) memoryCounters(name string) (*Counters, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Counters{Tenants: leases, Base: all, Addresses: own, Calls: new(metrics.StoreCalls), Bytes: own.Bytes,
+	return &stores.Counters{Tenants: leases, Base: all, Addresses: own, Calls: new(metrics.StoreCalls), Bytes: own.Bytes,
 		Names: f.addressNames, Close: func() {
 			ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 			defer cancel()
@@ -375,7 +380,7 @@ func (f *process) counts(name string) (*memory.Store, error) {
 	if own := f.homes[name]; own != nil {
 		return own, nil
 	}
-	own, err := memory.New(memory.Config{MaxBytes: f.StoreBytes, Log: f.log})
+	own, err := memory.New(memory.Config{MaxBytes: f.Stores.MaxBytes, Log: f.log})
 	if err != nil {
 		return nil, err
 	}

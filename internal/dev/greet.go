@@ -100,8 +100,8 @@ func (f *process) greet(w io.Writer) {
 	first := cells[at]
 	base := first.url()
 	to := "a built-in echo (--upstream URL for your service)"
-	if f.Upstream != nil {
-		to = f.Upstream.Redacted()
+	if f.upstream != nil {
+		to = f.upstream.Redacted()
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "Sluice listens on %s\n", base)

@@ -13,24 +13,27 @@ import (
 	"os/signal"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
 	"time"
 
-	"github.com/sluicelimits/sluice/authorizer"
+	"github.com/sluicelimits/sluice/events"
 	"github.com/sluicelimits/sluice/internal/cell/planfile"
+	"github.com/sluicelimits/sluice/internal/configfile"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/control/operate"
 	"github.com/sluicelimits/sluice/internal/dev/devcells"
 	"github.com/sluicelimits/sluice/internal/dev/gateway"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
-	"github.com/sluicelimits/sluice/internal/limiter/metrics"
-	"github.com/sluicelimits/sluice/internal/limiter/resilience"
 	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
 	"github.com/sluicelimits/sluice/internal/limiter/store/router"
 	"github.com/sluicelimits/sluice/internal/plan"
+	"github.com/sluicelimits/sluice/internal/plan/shares"
+	"github.com/sluicelimits/sluice/internal/request/identity/token"
 	"github.com/sluicelimits/sluice/internal/server"
+	"github.com/sluicelimits/sluice/internal/stores"
 )
 
 const (
@@ -55,38 +58,101 @@ type Options struct {
 	Example   plan.Source // the plans that are used if there are no others
 	Data      string      // folder of the control tables and the audit trail; "": nothing is kept
 	Confirmed bool        // plans files may replace at the start what others wrote to Data
-	Cells     []string    // cells that share the limits; none: one cell, AloneCell, has all limits
+	Cells     string      // cells that share the limits, their number or names; "": AloneCell has all limits
 	Peppers   map[string][]byte
-	NewKeys   string            // id of the pepper of new keys
-	Tokens    authorizer.Tokens // nil: no JWT is accepted
+	NewKeys   string   // id of the pepper of new keys
+	Issuers   string   // file with the issuers whose JWTs are accepted
+	Claims    []string // of JWTs that limits name
 
-	Listen       string // address of the first cell
-	Upstream     *url.URL
-	Methods      []string // methods that are served; none: every method
-	TrustedHops  int
-	Jitter       int           // percent that are added at random to Retry-After, at most
-	MaxBodyBytes int64         // below 0: no bound
-	BodyTimeout  time.Duration // below 0: no bound
-	Audience     gateway.Audience
-	Admin        bool // operators' calls are answered
+	Listen      string // address of the first cell
+	Upstream    string // URL; "" selects the echo
+	TrustedHops int
+	Audience    gateway.Audience
+	Admin       bool // operators' calls are answered
 
-	StoreBytes int64                                    // most memory of the counters of each cell in Cells
-	Counters   func(context.Context) (*Counters, error) // opens the stores of AloneCell
-	Hangups    func(context.Context) <-chan os.Signal   // receives a signal when the plans are to be read again
+	Stores stores.Options // of AloneCell
 
 	Out io.Writer // gets what is printed at the start
 	Log *slog.Logger
 }
 
-// Counters are the stores of a gateway.
-type Counters struct {
-	Tenants, Addresses limit.Store
-	Base               limit.Store         // the counters behind Tenants, without lease layer and fallback limiter
-	Chain              *resilience.Chain   // nil if all counters are in memory
-	Calls              *metrics.StoreCalls // calls of the chain
-	Names              authorizer.Sources  // of addresses
-	Bytes              func() int64        // memory that counters take
-	Close              func()              // gives leased units back, and closes the connections
+// Check checks the options without opening anything. Its errors are about the command line. Call it before [Run].
+func (o *Options) Check() error {
+	if err := server.CheckAddress("--listen", o.Listen, server.EveryAddress); err != nil {
+		return err
+	}
+	if len(o.Claims) > 0 && o.Issuers == "" || slices.Contains(o.Claims, "") {
+		return fmt.Errorf("--claims %q: want names of claims, separated by commas, together with --issuers",
+			strings.Join(o.Claims, ","))
+	}
+	if _, err := o.parseCells(); err != nil {
+		return err
+	}
+	return o.Stores.Check()
+}
+
+// parseCells parses --cells, and returns the names of the cells: none if --cells is not given.
+func (o *Options) parseCells() ([]string, error) {
+	text := o.Cells
+	switch {
+	case text == "":
+		return nil, nil
+	case o.Stores.Redis != "" || o.Stores.DynamoDB != "":
+		return nil, errors.New("--cells cannot be combined with --redis or --dynamodb: each cell counts in memory, " +
+			"behind a gateway of its own")
+	}
+	var names []string
+	if n, err := strconv.Atoi(text); err == nil {
+		if n < 1 || n > shares.MaxCells {
+			return nil, fmt.Errorf("--cells %d is outside 1..%d", n, shares.MaxCells)
+		}
+		for i := range n {
+			names = append(names, fmt.Sprintf("cell-%d", i+1))
+		}
+		return names, nil
+	}
+	for name := range strings.SplitSeq(text, ",") {
+		if events.CheckKey(events.Cells, name) != nil || shares.Reserved(name) || slices.Contains(names, name) ||
+			len(names) == shares.MaxCells {
+			return nil, fmt.Errorf("--cells %.80q: want a number, or at most %d different names, each of 1 to 64 "+
+				"characters A-Z a-z 0-9 . _ -", text, shares.MaxCells)
+		}
+		names = append(names, name)
+	}
+	return names, nil
+}
+
+func (o *Options) parseUpstream() (*url.URL, error) {
+	if o.Upstream == "" {
+		return nil, nil //nolint:nilnil // nil selects the echo
+	}
+	u, err := url.Parse(o.Upstream)
+	if _, _, bad := net.SplitHostPort(o.Upstream); bad == nil && !strings.Contains(o.Upstream, "//") {
+		return nil, fmt.Errorf("--upstream %q is not a URL: want http://HOST or https://HOST, such as http://%[1]s",
+			o.Upstream)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("--upstream: %w", err)
+	}
+	return u, gateway.CheckUpstream(u)
+}
+
+// openTokens reads the issuers of --issuers. Their keys are fetched when the first token of each arrives.
+func (o *Options) openTokens() (*token.Verifier, error) {
+	f, err := os.Open(o.Issuers)
+	if err != nil {
+		return nil, fmt.Errorf("--issuers %s: %w", o.Issuers, configfile.Advise(err))
+	}
+	defer func() { _ = f.Close() }() // the file is only read
+	issuers, err := token.ReadIssuers(f)
+	if err != nil {
+		return nil, fmt.Errorf("--issuers %s %w", o.Issuers, err)
+	}
+	tokens, err := token.New(token.Config{Issuers: issuers, Claims: o.Claims, Log: o.Log})
+	if err != nil {
+		return nil, fmt.Errorf("--issuers %s: %w", o.Issuers, err)
+	}
+	return tokens, nil
 }
 
 // Run serves until the context ends and the requests in flight are done.
@@ -95,14 +161,30 @@ func Run(ctx context.Context, o Options) error {
 	if pageOff { // operators' calls from this machine are still answered
 		o.Audience = gateway.Loopback
 	}
-	f := &process{Options: o, pageOff: pageOff, log: o.Log, homes: map[string]*memory.Store{},
+	upstream, err := o.parseUpstream()
+	if err != nil {
+		return err
+	}
+	names, err := o.parseCells()
+	if err != nil {
+		return err
+	}
+	f := &process{Options: o, upstream: upstream, names: names, pageOff: pageOff, log: o.Log, homes: map[string]*memory.Store{},
 		away: map[string]*router.Store{}, cells: map[string]*servedCell{}, failed: make(chan error, 1)}
+	if o.Issuers != "" {
+		tokens, err := o.openTokens()
+		if err != nil {
+			return err
+		}
+		defer tokens.Close()
+		f.tokens = tokens
+	}
 	listener, err := f.open() // before anything else begins, which would log that it is interrupted
 	if err != nil {
 		return err
 	}
 	defer func() { _ = listener.Close() }() // for a start that fails; a second close does nothing
-	counters, err := o.Counters(ctx)
+	counters, err := o.Stores.Open(ctx, o.Log)
 	if err != nil {
 		return err
 	}
@@ -117,8 +199,8 @@ func Run(ctx context.Context, o Options) error {
 	return errors.Join(err, f.plane.Close())
 }
 
-// several reports whether Options.Cells has any, so that cells share the limits.
-func (f *process) several() bool { return len(f.Cells) > 0 }
+// several reports whether Options.Cells names any, so that cells share the limits.
+func (f *process) several() bool { return len(f.names) > 0 }
 
 // open listens at the address of --listen.
 func (f *process) open() (net.Listener, error) {
@@ -129,7 +211,7 @@ func (f *process) open() (net.Listener, error) {
 func (f *process) serveGateway(
 	ctx context.Context, listener net.Listener, handler http.Handler, log *slog.Logger,
 ) error {
-	serving := gateway.NewServer(handler, f.BodyTimeout, log)
+	serving := gateway.NewServer(handler, log)
 	failed := make(chan error, 1)
 	go func() { failed <- serving.Serve(listener) }()
 	select {
@@ -160,7 +242,7 @@ func (f *process) openPlane(ctx context.Context, store limit.Store) error {
 // openPlans reads the plans files. If there are none, it reads the example plans, unless the data folder has plans.
 func (f *process) openPlans(ctx context.Context, store limit.Store) error {
 	if f.several() { // the cells must exist first, since the files may pin tenants to them
-		if _, err := f.plane.Join(ctx, f.Cells); err != nil {
+		if _, err := f.plane.Join(ctx, f.names); err != nil {
 			return err
 		}
 	}
@@ -220,7 +302,7 @@ func (f *process) confirmPlans(ctx context.Context, name string, sources []plan.
 }
 
 // run serves the cells until the context ends and the requests in flight are done.
-func (f *process) run(ctx context.Context, counters *Counters) error {
+func (f *process) run(ctx context.Context, counters *stores.Counters) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	if err := f.begin(ctx, counters); err != nil {
@@ -255,11 +337,11 @@ func (f *process) run(ctx context.Context, counters *Counters) error {
 }
 
 // begin starts the cells.
-func (f *process) begin(ctx context.Context, counters *Counters) error {
+func (f *process) begin(ctx context.Context, counters *stores.Counters) error {
 	if f.several() {
-		names, err := f.plane.Join(ctx, f.Cells)
+		names, err := f.plane.Join(ctx, f.names)
 		if err == nil {
-			if !slices.Equal(names, slices.Sorted(slices.Values(f.Cells))) {
+			if !slices.Equal(names, slices.Sorted(slices.Values(f.names))) {
 				f.log.Warn("the cells of the data folder run, not the cells of --cells", "cells",
 					strings.Join(names, " "))
 			}
@@ -287,7 +369,7 @@ func (f *process) begin(ctx context.Context, counters *Counters) error {
 
 // watch reloads the plans when they change or on SIGHUP, in a goroutine that ends with the context.
 func (f *process) watch(ctx context.Context) {
-	go f.plans.Watch(ctx, f.Hangups(ctx))
+	go f.plans.Watch(ctx, configfile.Hangups(ctx))
 }
 
 // stop waits until the requests in flight are done, for at most grace. A second signal ends the wait.

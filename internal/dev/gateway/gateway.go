@@ -27,12 +27,10 @@ type Config struct {
 	TrustedHops int
 	Recorder    *livepage.Recorder // nil records nothing
 	// Decided is called after each decision with its reason and its duration; nil calls nothing.
-	Decided      func(reason string, took time.Duration)
-	LivePage     http.Handler // gets requests below /_sluice/, with that prefix removed; nil: no live page
-	Audience     Audience     // who may see the live page; default Loopback
-	MaxBodyBytes int64        // of a request; 0 selects DefaultMaxBodyBytes, below 0 there is no bound
-	Methods      []string     // that are served; nil selects route.UsualMethods, empty: every method
-	Log          *slog.Logger // default slog.Default()
+	Decided  func(reason string, took time.Duration)
+	LivePage http.Handler // gets requests below /_sluice/, with that prefix removed; nil: no live page
+	Audience Audience     // who may see the live page; default Loopback
+	Log      *slog.Logger // default slog.Default()
 }
 
 // Gateway is the http.Handler of the local gateway. It is safe for concurrent use. Make it with [New].
@@ -50,14 +48,8 @@ func New(c Config) (*Gateway, error) {
 	if c.Authorizer == nil {
 		return nil, errors.New("gateway: Authorizer is missing")
 	}
-	if c.MaxBodyBytes == 0 {
-		c.MaxBodyBytes = DefaultMaxBodyBytes
-	}
 	if c.Log == nil {
 		c.Log = slog.Default()
-	}
-	if c.Methods == nil {
-		c.Methods = route.UsualMethods()
 	}
 	if c.LivePage != nil {
 		c.LivePage = http.StripPrefix(strings.TrimSuffix(reservedPrefix, "/"), c.LivePage)

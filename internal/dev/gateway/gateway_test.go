@@ -124,7 +124,7 @@ func (f *fixture) serve(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := gateway.NewServer(f.Gateway, 0, f.log)
+	s := gateway.NewServer(f.Gateway, f.log)
 	go func() { _ = s.Serve(ln) }() // until Close
 	t.Cleanup(func() { _ = s.Close() })
 	return "http://" + ln.Addr().String()
@@ -326,13 +326,14 @@ func TestUpstreamDown(t *testing.T) {
 	}
 }
 
-// Guarantees that a body above MaxBodyBytes gets 413, whether or not its length is declared.
+// Guarantees that a body above 10 MiB gets 413, whether or not its length is declared.
 func TestBodyBound(t *testing.T) {
+	body := strings.Repeat("x", 10<<20+1)
 	for name, u := range map[string]*url.URL{"echo": nil, "upstream": upstreamThatReads(t)} {
-		base := newFixture(t, plansText(""), func(c *gateway.Config) { c.MaxBodyBytes, c.Upstream = 1000, u }).serve(t)
-		do(t, "POST", base+"/x", strings.NewReader(strings.Repeat("x", 1000)), "X-Api-Key", key("acme")).want(t, 200)
-		do(t, "POST", base+"/x", strings.NewReader(strings.Repeat("x", 1001)), "X-Api-Key", key("acme")).want(t, 413)
-		chunked := io.MultiReader(strings.NewReader(strings.Repeat("x", 1001))) // without a declared length
+		base := newFixture(t, plansText(""), func(c *gateway.Config) { c.Upstream = u }).serve(t)
+		do(t, "POST", base+"/x", strings.NewReader(body[1:]), "X-Api-Key", key("acme")).want(t, 200)
+		do(t, "POST", base+"/x", strings.NewReader(body), "X-Api-Key", key("acme")).want(t, 413)
+		chunked := io.MultiReader(strings.NewReader(body)) // without a declared length
 		if r := do(t, "POST", base+"/x", chunked, "X-Api-Key", key("acme")); r.StatusCode != 413 {
 			t.Errorf("%s: chunked body beyond the bound: %d, want 413: %s", name, r.StatusCode, r.text)
 		}
@@ -452,7 +453,7 @@ func TestLogsHoldNoAddressAndNoKey(t *testing.T) {
 	fmt.Fprint(conn, "GARBAGE\r\n\r\n")
 	_, _ = bufio.NewReader(conn).ReadString('\n')
 	conn.Close()
-	gateway.NewServer(f.Gateway, 0, f.log).ErrorLog.Printf("http: TLS handshake error from 203.0.113.7:1234 and " +
+	gateway.NewServer(f.Gateway, f.log).ErrorLog.Printf("http: TLS handshake error from 203.0.113.7:1234 and " +
 		"[2001:db8:aa::1]:5: EOF")
 
 	text := f.logs.String()

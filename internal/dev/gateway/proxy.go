@@ -56,29 +56,19 @@ func (g *Gateway) proxy() http.Handler {
 	}
 }
 
-// bodyKind returns the kind of answer to a request whose body cannot be read. known is false for an error that is
-// neither about the size of the body nor about its time.
-func bodyKind(err error) (kind answer.Kind, known bool) {
-	var tooLarge *http.MaxBytesError
-	switch {
-	case errors.As(err, &tooLarge):
-		return answer.TooLarge, true
-	case errors.Is(err, ErrSlowBody):
-		return answer.SlowBody, true
-	}
-	return answer.BadRequest, false
+// tooLarge reports whether an error says that the body of a request is too large.
+func tooLarge(err error) bool {
+	var e *http.MaxBytesError
+	return errors.As(err, &e)
 }
 
 // upstreamFailed answers a request that the upstream did not answer.
 func (g *Gateway) upstreamFailed(w http.ResponseWriter, r *http.Request, err error) {
 	kind, timeout := answer.UpstreamDown, net.Error(nil)
-	if errors.Is(err, context.Canceled) && cameTooLate(r.Context()) {
-		err = ErrSlowBody
-	}
-	body, ofBody := bodyKind(err)
+	ofBody := tooLarge(err)
 	switch {
 	case ofBody:
-		kind = body
+		kind = answer.TooLarge
 	case errors.Is(err, context.Canceled) && r.Context().Err() != nil:
 		panic(http.ErrAbortHandler) // the client has gone: nobody to answer, and the upstream did nothing wrong
 	case errors.As(err, &timeout) && timeout.Timeout():
@@ -107,7 +97,10 @@ func (g *Gateway) warn(instance string, err error) {
 func (g *Gateway) echo(w http.ResponseWriter, r *http.Request) {
 	n, err := io.Copy(io.Discard, r.Body)
 	if err != nil {
-		kind, _ := bodyKind(err)
+		kind := answer.BadRequest
+		if tooLarge(err) {
+			kind = answer.TooLarge
+		}
 		g.refuse(responseOf(w), kind, answer.NewInstance())
 		return
 	}

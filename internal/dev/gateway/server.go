@@ -1,7 +1,6 @@
 package gateway
 
 import (
-	"cmp"
 	"log/slog"
 	"net/http"
 	"runtime/debug"
@@ -12,26 +11,26 @@ import (
 	"github.com/sluicelimits/sluice/internal/request/redact"
 )
 
-// DefaultMaxBodyBytes is API Gateway's bound of a request body, too.
-const DefaultMaxBodyBytes = 10 << 20
+// maxBodyBytes is API Gateway's bound of a request body, too.
+const maxBodyBytes = 10 << 20
 
 // ServeHTTP implements http.Handler. It catches and logs a panic, and answers the request
 // nevertheless.
 func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	out := &response{ResponseWriter: w}
 	defer g.recover(out, r)
-	switch limited := g.c.MaxBodyBytes > 0; {
+	switch {
 	case reserved(r.URL.Path):
 		g.serveReserved(out, r)
 	// Neither a CONNECT nor an opaque URL has a path that limits could match.
 	case r.Method == http.MethodConnect || r.URL.Opaque != "",
-		len(g.c.Methods) > 0 && !route.IsOneOf(g.c.Methods, r.Method):
+		!route.IsOneOf(route.UsualMethods(), r.Method):
 		g.refuse(out, answer.BadRequest, answer.NewInstance())
-	case limited && r.ContentLength > g.c.MaxBodyBytes:
+	case r.ContentLength > maxBodyBytes:
 		g.refuse(out, answer.TooLarge, answer.NewInstance())
 	default:
-		if limited && r.Body != nil && r.ContentLength != 0 {
-			r.Body = http.MaxBytesReader(w, r.Body, g.c.MaxBodyBytes)
+		if r.Body != nil && r.ContentLength != 0 {
+			r.Body = http.MaxBytesReader(w, r.Body, maxBodyBytes)
 		}
 		g.serve(out, r)
 	}
@@ -102,14 +101,9 @@ func bounded(s string) string {
 	return s[:most] + "…"
 }
 
-// NewServer returns a server for h that slow clients cannot hold up. bodyTimeout is how long the server waits for the
-// body of a request; each KiB that arrives adds a second, up to bodyTimeout. 0 selects DefaultBodyTimeout; below 0
-// there is no bound. After that time, reading the body fails with ErrSlowBody, and the connection is closed after the
-// answer. There is no bound for an answer, for an upstream that accepts a body slowly, and for an upgraded connection.
-func NewServer(h http.Handler, bodyTimeout time.Duration, log *slog.Logger) *http.Server {
-	if bodyTimeout >= 0 {
-		h = limitWaiting(h, cmp.Or(bodyTimeout, DefaultBodyTimeout))
-	}
+// NewServer returns a server for h. There is no bound on the time of a body, of an answer, and of an upgraded
+// connection.
+func NewServer(h http.Handler, log *slog.Logger) *http.Server {
 	return &http.Server{
 		Handler:           h,
 		ReadHeaderTimeout: 10 * time.Second,

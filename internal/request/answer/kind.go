@@ -33,7 +33,6 @@ const (
 	Internal             // 500
 	NotHere              // 429, this cell grants nothing of a limit, or less than the cost, and other cells do
 	NoDecision           // 403, a backend received a request without a readable decision of the authorizer
-	SlowBody             // 408, the request body kept the gateway waiting too long
 	kindCount
 )
 
@@ -93,8 +92,6 @@ var kinds = [kindCount]kind{
 			"does, or this one will. Try again later, or where the tenant is served."},
 	NoDecision: {"no_decision", http.StatusForbidden, docs + "no-decision", "Request without a decision",
 		"The request reached this service without a readable decision about its limits, so it is denied."},
-	SlowBody: {"slow_body", http.StatusRequestTimeout, docs + "slow-body", "Request body too slow",
-		"The request body did not arrive in the time for which the gateway waits."},
 }
 
 // Kinds returns all kinds, for tables and tests.

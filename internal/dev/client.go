@@ -1,4 +1,4 @@
-package main
+package dev
 
 import (
 	"errors"
@@ -11,21 +11,20 @@ import (
 	"strings"
 
 	"github.com/sluicelimits/sluice/internal/control/client"
-	"github.com/sluicelimits/sluice/internal/dev"
 	"github.com/sluicelimits/sluice/internal/dev/devtoken"
 )
 
 // ownFile says in error texts what to do if no token is found.
 const ownFile = "Run this command as the user who started 'sluice dev', with the same XDG_STATE_HOME."
 
-// localClient makes a client for an endpoint on this machine. If the endpoint belongs to a 'sluice dev', the client
+// Client makes a client for an endpoint on this machine. If the endpoint belongs to a 'sluice dev', the client
 // sends the token that the process at that address has left for its user. The client calls no other address than that
 // of the process that the token is for.
-func localClient(u *url.URL) (*client.Client, error) {
+func Client(u *url.URL) (*client.Client, error) {
 	token, hint := "", ""
 	// A call to another path must not carry the token: the gateway may pass the call and its headers to its upstream.
-	if p := path.Clean("/" + u.Path); p == dev.AdminPath || strings.HasPrefix(p, dev.AdminPath+"/") {
-		token, hint, u = tokenFor(u)
+	if p := path.Clean("/" + u.Path); p == AdminPath || strings.HasPrefix(p, AdminPath+"/") {
+		token, hint, u = TokenFor(u)
 	}
 	made, err := client.New(u.String(), nil)
 	if err != nil {
@@ -34,10 +33,10 @@ func localClient(u *url.URL) (*client.Client, error) {
 	return made.WithToken(token, hint)
 }
 
-// tokenFor finds the token for an endpoint of a 'sluice dev'. If it finds no token, token is "". The caller adds hint
+// TokenFor finds the token for an endpoint of a 'sluice dev'. If it finds no token, token is "". The caller adds hint
 // to the error of a call that is refused: hint says which file was read, and what to do. The token may only be sent to
 // the URL at.
-func tokenFor(u *url.URL) (token, hint string, at *url.URL) {
+func TokenFor(u *url.URL) (token, hint string, at *url.URL) {
 	port, err := strconv.ParseUint(u.Port(), 10, 16)
 	if err != nil {
 		port = 80

@@ -1,15 +1,14 @@
-package main
+package serve
 
 import (
-	"log/slog"
 	"os"
 	"slices"
 	"strings"
 )
 
-// peerVariables are the settings of envoyproxy/ratelimit, which it reads from the environment. docs/envoy.md says what
+// PeerVariables are the settings of envoyproxy/ratelimit, which it reads from the environment. docs/envoy.md says what
 // takes the place of each in sluice serve.
-var peerVariables = strings.Fields(`
+var PeerVariables = strings.Fields(`
 	SHADOW_MODE QUOTA_MODE REDIS_URL REDIS_AUTH REDIS_TYPE REDIS_TLS REDIS_TLS_CACERT REDIS_TLS_CLIENT_CERT
 	REDIS_TLS_CLIENT_KEY REDIS_TIMEOUT REDIS_SOCKET_TYPE REDIS_PERSECOND REDIS_PERSECOND_URL CACHE_KEY_PREFIX
 	BACKEND_TYPE MEMCACHE_HOST_PORT RUNTIME_ROOT RUNTIME_SUBDIRECTORY RUNTIME_APPDIRECTORY CONFIG_TYPE
@@ -28,13 +27,13 @@ var ordinaryVariables = []string{"HOST", "PORT", "LOG_LEVEL", "LOG_FORMAT", "RED
 // warnOfPeerVariables logs the names of the variables of envoyproxy/ratelimit that are set: the service reads none of
 // them. It does not log their values, some of which are passwords. Variables with ordinary names alone are not logged,
 // except REDIS_URL if --redis is missing.
-func (o *serveOptions) warnOfPeerVariables(log *slog.Logger) {
-	set := slices.DeleteFunc(slices.Clone(peerVariables), func(name string) bool { return os.Getenv(name) == "" })
+func (o *Options) warnOfPeerVariables() {
+	set := slices.DeleteFunc(slices.Clone(PeerVariables), func(name string) bool { return os.Getenv(name) == "" })
 	known := slices.ContainsFunc(set, func(name string) bool {
-		return !slices.Contains(ordinaryVariables, name) || name == "REDIS_URL" && o.stores.redis == ""
+		return !slices.Contains(ordinaryVariables, name) || name == "REDIS_URL" && o.Stores.Redis == ""
 	})
 	if known {
-		log.Warn("variables of envoyproxy/ratelimit are set, and this service does not read them: docs/envoy.md has "+
+		o.Log.Warn("variables of envoyproxy/ratelimit are set, and this service does not read them: docs/envoy.md has "+
 			"the flags that take their place", "variables", set)
 	}
 }

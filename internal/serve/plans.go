@@ -1,10 +1,9 @@
-package main
+package serve
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"slices"
 	"strings"
 	"time"
@@ -18,10 +17,11 @@ import (
 	configtable "github.com/sluicelimits/sluice/internal/cell/cellconfig/table"
 	"github.com/sluicelimits/sluice/internal/cell/killswitch"
 	"github.com/sluicelimits/sluice/internal/cell/planfile"
+	"github.com/sluicelimits/sluice/internal/configfile"
 	"github.com/sluicelimits/sluice/internal/limiter/refresh"
 	"github.com/sluicelimits/sluice/internal/limiter/resilience"
 	"github.com/sluicelimits/sluice/internal/limiter/store/dynamodb"
-	"github.com/sluicelimits/sluice/internal/server/limits"
+	"github.com/sluicelimits/sluice/internal/stores"
 )
 
 // followEvery is how often the service asks whether its copy of a config table is due: twice as often as the copy asks
@@ -44,12 +44,12 @@ func (p *tenantPlans) close() {
 }
 
 // openPlans loads the plans files or the config table. It returns nil if there are neither.
-func (o *serveOptions) openPlans(ctx context.Context, c *counters, log *slog.Logger) (*tenantPlans, error) {
+func (o *Options) openPlans(ctx context.Context, c *stores.Counters) (*tenantPlans, error) {
 	out := new(tenantPlans)
 	var source authorizer.Source
 	switch {
-	case o.configTable != "":
-		reader, err := o.openConfigTable(ctx, c, log)
+	case o.ConfigTable != "":
+		reader, err := o.openConfigTable(ctx, c)
 		if err != nil {
 			return nil, err
 		}
@@ -60,20 +60,20 @@ func (o *serveOptions) openPlans(ctx context.Context, c *counters, log *slog.Log
 				}
 			})
 		}
-	case len(o.plans) > 0:
-		plans, err := o.openPlansFiles(c, log)
+	case len(o.Plans) > 0:
+		plans, err := planfile.Open(planfile.Config{Files: o.Plans, Peppers: o.Peppers, Store: c.Tenants, Log: o.Log})
 		if err != nil {
 			return nil, err
 		}
 		source = authorizer.Current(plans.Current)
-		out.follow = func(ctx context.Context) { plans.Watch(ctx, hangups(ctx)) }
+		out.follow = func(ctx context.Context) { plans.Watch(ctx, configfile.Hangups(ctx)) }
 	default:
 		return nil, nil //nolint:nilnil // no mapping may be in the configuration then
 	}
-	config := authorizer.Config{Source: source, Store: c.Tenants, Sources: c.Names, Log: log}
+	config := authorizer.Config{Source: source, Store: c.Tenants, Sources: c.Names, Log: o.Log}
 	var err error
-	if o.killSwitch != "" {
-		if out.kill, err = o.openKillSwitch(ctx, log); err != nil {
+	if o.KillSwitch != "" {
+		if out.kill, err = o.openKillSwitch(ctx); err != nil {
 			return nil, err
 		}
 		config.Mode = out.kill.Mode
@@ -89,18 +89,18 @@ func (o *serveOptions) openPlans(ctx context.Context, c *counters, log *slog.Log
 }
 
 // checkHomes checks the flags --home.
-func (o *serveOptions) checkHomes() error {
+func (o *Options) checkHomes() error {
 	seen := map[string]bool{}
-	for _, text := range o.homes {
+	for _, text := range o.Homes {
 		cell, table, _ := strings.Cut(text, "=")
 		switch {
 		case cell == "" || table == "":
 			return fmt.Errorf("--home %q is not CELL=TABLE", text)
 		case seen[cell]:
 			return fmt.Errorf("--home names cell %q twice", cell)
-		case o.cell == "":
+		case o.Cell == "":
 			return errors.New("--home has no use without --cell")
-		case o.stores.dynamodb == "":
+		case o.Stores.DynamoDB == "":
 			return errors.New("--home has no use without --dynamodb: the other cells lease what this cell keeps from " +
 				"its counters table")
 		}
@@ -110,18 +110,18 @@ func (o *serveOptions) checkHomes() error {
 }
 
 // openHomes makes the stores of other cells, by cell. This service's own cell may be among the flags, and is left out.
-func (o *serveOptions) openHomes(ctx context.Context) (map[string]resilience.NamedStore, error) {
+func (o *Options) openHomes(ctx context.Context) (map[string]resilience.NamedStore, error) {
 	homes := map[string]resilience.NamedStore{}
-	for _, text := range o.homes {
+	for _, text := range o.Homes {
 		cell, table, _ := strings.Cut(text, "=")
-		if cell == o.cell {
+		if cell == o.Cell {
 			continue
 		}
-		client, err := o.stores.dynamoDBClient(ctx, awsenv.Region(table))
+		client, err := o.Stores.DynamoDBClient(ctx, awsenv.Region(table))
 		if err != nil {
 			return nil, err
 		}
-		store, err := dynamodb.New(dynamodb.Config{Client: client, Table: table, Timeout: o.homeDeadline})
+		store, err := dynamodb.New(dynamodb.Config{Client: client, Table: table, Timeout: o.HomeDeadline})
 		if err != nil {
 			return nil, fmt.Errorf("--home %s: %w", text, err)
 		}
@@ -131,19 +131,19 @@ func (o *serveOptions) openHomes(ctx context.Context) (map[string]resilience.Nam
 }
 
 // reachesHome reports whether the limits that another cell keeps can be leased from it.
-func (o *serveOptions) reachesHome(cell string) bool {
-	return slices.ContainsFunc(o.homes, func(text string) bool { return strings.HasPrefix(text, cell+"=") })
+func (o *Options) reachesHome(cell string) bool {
+	return slices.ContainsFunc(o.Homes, func(text string) bool { return strings.HasPrefix(text, cell+"=") })
 }
 
 // checkKillSwitch checks the flag --kill-switch.
-func (o *serveOptions) checkKillSwitch() error {
-	switch ids := strings.Split(o.killSwitch, "/"); {
-	case o.killSwitch == "":
+func (o *Options) checkKillSwitch() error {
+	switch ids := strings.Split(o.KillSwitch, "/"); {
+	case o.KillSwitch == "":
 		return nil
 	case len(ids) != 3 || slices.Contains(ids, ""):
 		return fmt.Errorf("--kill-switch %q is not APPLICATION/ENVIRONMENT/PROFILE, three ids of AWS AppConfig: the "+
-			"output KillSwitch of the cell's stack has them", o.killSwitch)
-	case o.configTable == "" && len(o.plans) == 0:
+			"output KillSwitch of the cell's stack has them", o.KillSwitch)
+	case o.ConfigTable == "" && len(o.Plans) == 0:
 		return errors.New("--kill-switch has no use without --config-table or --plans: only plans follow it")
 	}
 	return nil
@@ -151,14 +151,14 @@ func (o *serveOptions) checkKillSwitch() error {
 
 // openKillSwitch makes the kill switch, and reads it once. It is no error if AppConfig does not answer: limits are
 // enforced until it does, as in the authorizer.
-func (o *serveOptions) openKillSwitch(ctx context.Context, log *slog.Logger) (*killswitch.Switch, error) {
+func (o *Options) openKillSwitch(ctx context.Context) (*killswitch.Switch, error) {
 	config, err := awsconfig.LoadDefaultConfig(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("--kill-switch: %w", err)
 	}
-	ids := strings.Split(o.killSwitch, "/")
+	ids := strings.Split(o.KillSwitch, "/")
 	kill, err := killswitch.New(killswitch.Config{Application: ids[0], Environment: ids[1], Profile: ids[2],
-		Wait: refresh.ReadTimeout, Log: log,
+		Wait: refresh.ReadTimeout, Log: o.Log,
 		Client: func() killswitch.Client { return appconfigdata.NewFromConfig(config) }})
 	if err != nil {
 		return nil, fmt.Errorf("--kill-switch: %w", err)
@@ -167,31 +167,23 @@ func (o *serveOptions) openKillSwitch(ctx context.Context, log *slog.Logger) (*k
 	return kill, nil
 }
 
-func (o *serveOptions) openPlansFiles(c *counters, log *slog.Logger) (*planfile.Plans, error) {
-	peppers, err := o.peppers()
-	if err != nil {
-		return nil, err
-	}
-	return planfile.Open(planfile.Config{Files: o.plans, Peppers: peppers, Store: c.Tenants, Log: log})
-}
-
 // openConfigTable reads the settings of a cell's config table. Plans and tenants are read when requests need them. API
 // keys are not: Envoy says who calls.
-func (o *serveOptions) openConfigTable(
-	ctx context.Context, c *counters, log *slog.Logger,
+func (o *Options) openConfigTable(
+	ctx context.Context, c *stores.Counters,
 ) (*cellconfig.Reader, error) {
-	client, err := o.stores.dynamoDBClient(ctx, "")
+	client, err := o.Stores.DynamoDBClient(ctx, "")
 	if err != nil {
 		return nil, err
 	}
-	documents := configtable.New(configtable.Config{Client: client, Table: o.configTable})
-	reader, err := cellconfig.New(cellconfig.Config{Table: documents, Cell: o.cell, Alone: o.alone,
-		Accepts: c.Tenants.Accepts, Reaches: o.reachesHome, Timeout: o.stores.dynamodbDeadline, Log: log})
+	documents := configtable.New(configtable.Config{Client: client, Table: o.ConfigTable})
+	reader, err := cellconfig.New(cellconfig.Config{Table: documents, Cell: o.Cell, Alone: o.Alone,
+		Accepts: c.Tenants.Accepts, Reaches: o.reachesHome, Timeout: o.Stores.DynamoDBDeadline, Log: o.Log})
 	if err != nil {
 		return nil, fmt.Errorf("--config-table: %w", err)
 	}
 	if err := reader.Load(ctx, time.Now()); err != nil {
-		return nil, fmt.Errorf("--config-table %s: %w", o.configTable, err)
+		return nil, fmt.Errorf("--config-table %s: %w", o.ConfigTable, err)
 	}
 	return reader, nil
 }
@@ -203,12 +195,4 @@ type background struct{ *cellconfig.Reader }
 func (b background) Begin(ctx context.Context, now time.Time) (authorizer.Configuration, func()) {
 	configuration, _ := b.Reader.Begin(ctx, now)
 	return configuration, nil
-}
-
-// openLimits makes Sluice's own API, if there are plans.
-func openLimits(c *counters, plans *tenantPlans) (*limits.Service, error) {
-	if plans == nil {
-		return nil, nil
-	}
-	return limits.New(limits.Config{Plans: plans.Authorizer, Store: c.Tenants})
 }

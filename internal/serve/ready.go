@@ -1,10 +1,9 @@
-package main
+package serve
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"strconv"
 	"strings"
 	"time"
@@ -12,12 +11,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/limiter/resilience"
 	"github.com/sluicelimits/sluice/internal/limiter/store/redis"
+	"github.com/sluicelimits/sluice/internal/stores"
 )
-
-// serveRedisDeadline is the default of --redis-deadline of sluice serve. It is long enough for a Redis in another zone
-// (2 to 3 ms away; some 15 ms with a new connection), and for a Redis that stalls for 20 ms. It is half of the timeout
-// that docs/envoy.md recommends for Envoy's filter.
-const serveRedisDeadline = 50 * time.Millisecond
 
 const (
 	// readyOwners is how many owners a store is asked about. In a cluster they fall on different nodes: 16 of them on
@@ -47,15 +42,9 @@ func askStore(ctx context.Context, s limit.Store) error {
 	return nil
 }
 
-// storeFlag is a store with the flag that names it and what the flag says, without a password.
-type storeFlag struct {
-	flag, value string
-	store       limit.Store
-}
-
 // ask asks a store whether it answers. The error names the flag.
-func (s *storeFlag) ask(ctx context.Context, chain *resilience.Chain) error {
-	err := askStore(ctx, s.store)
+func ask(ctx context.Context, s *stores.Shared, chain *resilience.Chain) error {
+	err := askStore(ctx, s.Store)
 	if err == nil {
 		select {
 		case <-chain.Instances.Counted(): // a charge has succeeded
@@ -79,7 +68,7 @@ func (s *storeFlag) ask(ctx context.Context, chain *resilience.Chain) error {
 		advice += ". "
 	}
 	return &refusedError{fmt.Errorf("%s %s: %sIt refuses this client: %w. Correct the flags, or give "+
-		"--start-without-store to decide by the fallback limiter meanwhile", s.flag, s.value, advice, err)}
+		"--start-without-store to decide by the fallback limiter meanwhile", s.Flag, s.Value, advice, err)}
 }
 
 // refusedError is the error of a store that refuses this client. Asking again has no use.
@@ -88,23 +77,23 @@ type refusedError struct{ error }
 // awaitStores asks the stores until each of them has answered once, and then closes the channel that it returns. If a
 // store refuses this client, awaitStores returns an error, or ends the service with that error later. The first attempt
 // is over when awaitStores returns.
-func (o *serveOptions) awaitStores(
-	ctx context.Context, c *counters, end context.CancelCauseFunc, log *slog.Logger,
+func (o *Options) awaitStores(
+	ctx context.Context, c *stores.Counters, end context.CancelCauseFunc,
 ) (<-chan struct{}, error) {
 	ready := make(chan struct{})
 	var lastLogged time.Time
 	attempt := func() (done bool, err error) {
-		for _, s := range c.flags {
-			err := s.ask(ctx, c.Chain)
+		for _, s := range c.Shared {
+			err := ask(ctx, &s, c.Chain)
 			if err == nil || ctx.Err() != nil {
 				continue
 			}
-			if refused := new(refusedError); errors.As(err, &refused) && !o.startWithoutStore {
+			if refused := new(refusedError); errors.As(err, &refused) && !o.StartWithoutStore {
 				return true, err
 			}
 			if time.Since(lastLogged) >= unansweredEvery {
 				lastLogged = time.Now()
-				log.Warn(o.unanswered(&s), strings.TrimPrefix(s.flag, "--"), s.value, "error", err)
+				o.Log.Warn(o.unanswered(&s), strings.TrimPrefix(s.Flag, "--"), s.Value, "error", err)
 			}
 			return false, nil
 		}
@@ -114,7 +103,7 @@ func (o *serveOptions) awaitStores(
 	if err != nil {
 		return nil, err
 	}
-	if done || o.startWithoutStore {
+	if done || o.StartWithoutStore {
 		close(ready)
 	}
 	if !done {
@@ -127,8 +116,8 @@ func (o *serveOptions) awaitStores(
 			case err != nil:
 				end(err)
 			case ctx.Err() == nil:
-				log.Info("every store has answered")
-				if !o.startWithoutStore {
+				o.Log.Info("every store has answered")
+				if !o.StartWithoutStore {
 					close(ready)
 				}
 			}
@@ -138,14 +127,14 @@ func (o *serveOptions) awaitStores(
 }
 
 // unanswered is the line of the log about a store that has not answered since the start.
-func (o *serveOptions) unanswered(s *storeFlag) string {
+func (o *Options) unanswered(s *stores.Shared) string {
 	name := "DynamoDB"
-	if s.flag == "--redis" {
+	if s.Flag == "--redis" {
 		name = "Redis"
 	}
 	then := "it answers, this instance is not ready, and decides nothing"
-	if o.startWithoutStore {
+	if o.StartWithoutStore {
 		then = "it answers, limits hold approximately"
 	}
-	return fmt.Sprintf("the %s of %s does not answer: start it, or correct the flag. Until %s", name, s.flag, then)
+	return fmt.Sprintf("the %s of %s does not answer: start it, or correct the flag. Until %s", name, s.Flag, then)
 }
