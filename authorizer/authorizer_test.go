@@ -287,27 +287,6 @@ func TestAddressDenialLeavesThePlanAlone(t *testing.T) {
 	}
 }
 
-// Guarantees that a client cannot choose its counter by forged entries of X-Forwarded-For.
-func TestForgedForwardedFor(t *testing.T) {
-	for hops := range 4 {
-		f := newFixture(t, ipPlans, nil, hops)
-		for i := range 9 {
-			list := fmt.Sprintf("203.0.113.%d", i) // forged, and different each time
-			for h := range hops {
-				list += fmt.Sprintf(", 10.0.0.%d", h)
-			}
-			want := answer.Allowed
-			if i >= 5 {
-				want = answer.Limited
-			}
-			if i >= 8 {
-				want = answer.IPLimited
-			}
-			f.ask(t, request("acme", "X-Forwarded-For", list), want)
-		}
-	}
-}
-
 func TestReloadKeepsCounters(t *testing.T) {
 	f := newFixture(t, plans, nil, 0)
 	for range 5 {

@@ -9,10 +9,8 @@ import (
 	"crypto/rand"
 	"encoding/base64"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -306,8 +304,6 @@ type reply struct {
 	status int
 	header http.Header
 	body   string
-	sent   time.Time
-	took   time.Duration
 }
 
 func (r *reply) String() string { return fmt.Sprintf("%d %v %s", r.status, r.header, r.body) }
@@ -323,17 +319,16 @@ func (a *api) try(method, path string, header ...string) (*reply, error) {
 	for i := 0; i < len(header); i += 2 {
 		r.Header[header[i]] = append(r.Header[header[i]], header[i+1])
 	}
-	began := time.Now()
 	res, err := a.client.RoundTrip(r)
 	if err != nil {
 		return nil, err
 	}
 	defer res.Body.Close()
 	if res.StatusCode == http.StatusSwitchingProtocols {
-		return &reply{res.StatusCode, res.Header, "", began, time.Since(began)}, nil
+		return &reply{res.StatusCode, res.Header, ""}, nil
 	}
 	body, err := io.ReadAll(res.Body)
-	return &reply{res.StatusCode, res.Header, string(body), began, time.Since(began)}, err
+	return &reply{res.StatusCode, res.Header, string(body)}, err
 }
 
 func (a *api) send(method, path string, header ...string) *reply {
@@ -355,18 +350,6 @@ func (a *api) wantStatus(want int, method, path string, header ...string) *reply
 			strings.Join(lines[max(0, len(lines)-5):], "\n"))
 	}
 	return got
-}
-
-// callUntilStatus sends a request until the answer has the status. On a busy machine a slow table can leave a caller
-// unknown for a moment.
-func (a *api) callUntilStatus(want int, method, path string, header ...string) {
-	a.w.t.Helper()
-	mustFinish(a.w.t, func() error {
-		if got := a.send(method, path, header...); got.status != want {
-			return fmt.Errorf("%s %.200s: %s, want %d", method, path, got, want)
-		}
-		return nil
-	})
 }
 
 // seen is what a backend reports about a request.
@@ -433,85 +416,4 @@ func mustFinish(t *testing.T, f func() error) {
 	if err := redistest.Until(ctx, f); err != nil {
 		t.Fatal(err)
 	}
-}
-
-// load sends requests from several clients until it is stopped, and counts the answers.
-type load struct {
-	stop chan struct{}
-	done sync.WaitGroup
-
-	mu      sync.Mutex
-	counts  map[string]int // by the name that observe returns
-	errs    []error
-	longest time.Duration
-}
-
-// begin starts clients. Each sends the requests that next returns, one after the other; observe returns the name under
-// which an answer is counted.
-func (a *api) begin(
-	clients int, next func(client, n int) (path string, header []string), observe func(r *reply) string,
-) *load {
-	l := &load{stop: make(chan struct{}), counts: make(map[string]int)}
-	for c := range clients {
-		l.done.Go(func() {
-			for n := 0; ; n++ {
-				select {
-				case <-l.stop:
-					return
-				default:
-				}
-				path, header := next(c, n)
-				got, err := a.try("GET", path, header...)
-				l.mu.Lock()
-				if err != nil {
-					l.errs = append(l.errs, err)
-				} else {
-					l.counts[observe(got)]++
-					l.longest = max(l.longest, got.took)
-				}
-				l.mu.Unlock()
-			}
-		})
-	}
-	a.w.t.Cleanup(func() { _, _, _ = l.end() })
-	return l
-}
-
-// countsSoFar returns the counts so far.
-func (l *load) countsSoFar() map[string]int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return maps.Clone(l.counts)
-}
-
-// end stops the clients and returns the counts.
-func (l *load) end() (counts map[string]int, longest time.Duration, err error) {
-	select {
-	case <-l.stop:
-	default:
-		close(l.stop)
-	}
-	l.done.Wait()
-	return l.countsSoFar(), l.longest, errors.Join(l.errs...)
-}
-
-// until waits for a condition on the counts.
-func (l *load) until(t *testing.T, what string, ok func(counts map[string]int) bool) map[string]int {
-	t.Helper()
-	var counts map[string]int
-	mustFinish(t, func() error {
-		if counts = l.countsSoFar(); !ok(counts) {
-			return fmt.Errorf("%s: %v", what, counts)
-		}
-		return nil
-	})
-	return counts
-}
-
-// cutLast is strings.Cut at the last separator.
-func cutLast(s, sep string) (before, after string, found bool) {
-	if i := strings.LastIndex(s, sep); i >= 0 {
-		return s[:i], s[i+len(sep):], true
-	}
-	return s, "", false
 }

@@ -124,9 +124,10 @@ var only = map[string][]string{
 	},
 	"internal/dev": {
 		"std", "authorizer", "events", "internal/cell/planfile", "internal/configfile", "internal/control",
-		"internal/control/client", "internal/control/operate", "internal/dev/devcells", "internal/dev/devtoken", "internal/dev/gateway", "internal/dev/livepage",
-		"internal/limiter/...", "internal/plan", "internal/plan/shares", "internal/request/identity",
-		"internal/request/identity/token", "internal/server", "internal/stores", "internal/telemetry",
+		"internal/control/client", "internal/control/operate", "internal/dev/devcells", "internal/dev/devtoken",
+		"internal/dev/gateway", "internal/dev/livepage", "internal/limiter/...", "internal/plan",
+		"internal/plan/shares", "internal/request/identity", "internal/request/identity/token", "internal/server",
+		"internal/stores", "internal/telemetry",
 	},
 	"internal/dev/accesslog": {"std"},
 	"internal/dev/cost":      {"std", "internal/aws/grants", "internal/configfile/...", "internal/telemetry"},
@@ -208,7 +209,6 @@ var only = map[string][]string{
 	"internal/testkit/s3test":         {"std", "github.com/aws/aws-sdk-go-v2/..."},
 	"internal/testkit/secretstest":    {"std"},
 	"internal/testkit/soak":           {"std"},
-	"internal/testkit/stored":         {},
 	"internal/testkit/tokentest":      {"std", "github.com/go-jose/go-jose/v4"},
 	"localstack":                      {},
 	"localstack/stand": {
