@@ -197,8 +197,8 @@ func refusal(t *testing.T, args ...string) string {
 	return strings.Join(lines, "\n")
 }
 
-// Everything that an apply removes or weakens is printed with its old and its new value, and is written only with
-// --yes. Other changes are written without --yes.
+// What an apply removes or weakens is printed with its old and its new value, and is written only with --yes. Other
+// changes are written without --yes. Package plan tests what counts as either.
 func TestApplyAsksForWhatItTakesAway(t *testing.T) {
 	const base = everything + "\n"
 	of := func(pairs ...string) string { // the text of everything, with changes
@@ -211,38 +211,11 @@ func TestApplyAsksForWhatItTakesAway(t *testing.T) {
 	for name, tt := range map[string]struct{ file, want string }{
 		"rate": {of("rate: 100", "rate: 150"),
 			`weakens plan "pro": limit burst: rate rises from 100 to 150 per 1s`},
-		"burst": {of("burst: 200", "burst: 300"), `weakens plan "pro": limit burst: burst rises from 200 to 300`},
-		"threshold": {of("threshold: 60", "threshold: 90"),
-			`weakens plan "pro": limit writes: threshold rises from 60 to 90 per 1m`},
-		"lower":    {of("rate: 100", "rate: 90", "threshold: 60", "threshold: 50"), ""},
-		"stricter": {of("onStoreFailure: closed", "onStoreFailure: closed, exact: true, cost: 2"), ""},
-		"tier": {of("{ period: 1s, threshold: 5 }, ", ""),
-			`removes limit writes: the tier of 5 per 1s from plan "pro"`},
-		"limit": {of(`      - { id: burst, algorithm: token_bucket, rate: 100, period: 1s, burst: 200 }`, ""),
-			`removes limit burst (token_bucket: 100 per 1s, burst 200) from plan "pro"`},
-		"mode": {of("onStoreFailure: closed", "onStoreFailure: closed, mode: off"),
-			`weakens plan "pro": limit writes: mode goes from enforce to off, so it denies nothing`},
-		"the store": {of(", onStoreFailure: closed", ""),
-			`weakens plan "pro": limit writes: onStoreFailure goes from closed to backstop`},
-		"match": {of("match: { methods: [PUT] }", `match: { methods: [PUT], pathPattern: "/product/*" }`),
-			`weakens plan "pro": limit writes: match goes from PUT /** to PUT /product/*, so it leaves out requests ` +
-				`that it counted`},
-		"ip limit": {of("rate: 50", "rate: 80"),
-			`weakens settings: ipLimits: limit per-address: rate rises from 50 to 80 per 1s`},
-		"key": {of("2030-01-01", "2031-01-01"),
-			`weakens key "k1": it expires at 2031-01-01T00:00:00Z instead of at 2030-01-01T00:00:00Z`},
+		"lower": {of("rate: 100", "rate: 90", "threshold: 60", "threshold: 50"), ""},
 		"override": {of("overrides: [ { id: writes, mode: shadow } ]", "overrides: []"),
 			`removes the override of limit writes (mode shadow) from tenant "tiny"`},
 		"cells": {of("cells: [eu-1]", "cells: []"),
 			`removes cells (eu-1) from tenant "acme": every cell serves the tenant`},
-		"own rate": {of("cells: [eu-1]", "overrides: [ { id: burst, rate: 500 } ]"),
-			`weakens tenant "acme": limit burst: rate rises from 100 to 500 per 1s`},
-		"boost": {of("cells: [eu-1]", "boosts: [ { id: burst, factor: 2, from: 2030-01-01T00:00:00Z, until: "+
-			"2030-02-01T00:00:00Z } ]"), `weakens tenant "acme": a boost of limit burst ×2 from ` +
-			`2030-01-01T00:00:00Z until 2030-02-01T00:00:00Z`},
-		"other plan": {of("{ id: acme, plan: pro", "{ id: acme, plan: public"),
-			`removes limit burst (token_bucket: 100 per 1s, burst 200) from tenant "acme": ` +
-				`plan public in place of pro`},
 		"not by name": {strings.Replace(base, "anonymousPlan: public\n", "", 1), ""},
 		"suspends":    {of("{ id: tiny, ", "{ id: tiny, suspended: true, "), ""},
 	} {
@@ -334,11 +307,8 @@ ipLimits: [ { id: per-hour, algorithm: sliding_window, threshold: 9000, period: 
 	for flag, want := range map[string]string{
 		"--prune": strings.Join([]string{anonymous, address, network, routes, tiny, public},
 			"\n"),
-		"--prune=ipv6Prefix":              network,
 		"--prune=ipLimits":                address,
 		"--prune=anonymousPlan,plans":     strings.Join([]string{anonymous, public}, "\n"),
-		"--prune=tenants":                 tiny,
-		"--prune=routes":                  routes,
 		"--prune=routes --prune=ipLimits": strings.Join([]string{address, routes}, "\n"),
 	} {
 		t.Run(flag, func(t *testing.T) {
@@ -633,32 +603,5 @@ func TestApplyAsJSON(t *testing.T) {
 	if want := []string{"plan public: written", "plan basic: written",
 		"tenant new: not written"}; !slices.Equal(states, want) {
 		t.Errorf("the states are %q, want %q", states, want)
-	}
-}
-
-// Guarantees that the commands behave the same against a dev that keeps its control tables.
-func TestDevApply(t *testing.T) {
-	dev := startDev(t, "--data", t.TempDir(), "--plans", plansFile(t, "plans: [ { id: example, limits: [] } ]\n"))
-	t.Setenv("SLUICE_ENDPOINT", dev.base+"/_sluice/admin")
-	applyAll(t, strings.ReplaceAll(everything, "routes:\n  - { methods: [GET, PUT], pathPattern: \"/product/*\" }\n "+
-		" - { pathPattern: \"/health\" }\n", ""))
-	must(t, "tenant", "set", "tiny", "--override", "{ id: burst, rate: 50 }", "--reason", "contract 4711")
-	status := func(want int) {
-		t.Helper()
-		waitUntil(t, "the change is in force", func() bool { code, _, _ := get(t, dev.base, ""); return code == want })
-	}
-	status(http.StatusOK)
-	before := stored(t)
-	must(t, "plan", "apply", plansFile(t, "plans: [ { id: basic, limits: [] } ]\n"), "--reason", "one new plan")
-	sameStored(t, before)
-	status(http.StatusOK)
-	if got := refusal(t, plansFile(t, "tenants: [ { id: tiny, overrides: [] } ]\n")); !strings.Contains(got,
-		`removes the override of limit burst (rate 50) from tenant "tiny"`) {
-		t.Errorf("the output is %s", got)
-	}
-	must(t, "plan", "apply", plansFile(t, "{}\n"), "--prune=anonymousPlan", "--yes", "--reason", "no more")
-	status(http.StatusUnauthorized)
-	if err := dev.finish(t); err != nil {
-		t.Error(err)
 	}
 }

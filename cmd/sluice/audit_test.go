@@ -10,15 +10,11 @@ import (
 	"testing"
 	"time"
 
-	awsdynamodb "github.com/aws/aws-sdk-go-v2/service/dynamodb"
-
 	"github.com/sluicelimits/sluice/events"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/control/audit"
 	"github.com/sluicelimits/sluice/internal/control/audit/bucket"
-	"github.com/sluicelimits/sluice/internal/control/dynamo"
 	"github.com/sluicelimits/sluice/internal/control/embedded"
-	"github.com/sluicelimits/sluice/internal/testkit/dynamodbtest"
 	"github.com/sluicelimits/sluice/internal/testkit/s3test"
 )
 
@@ -335,62 +331,5 @@ func TestAuditUsage(t *testing.T) {
 			"a 'sluice dev' that runs without --data has no archive") {
 			t.Errorf("sluice audit %s without an archive says %q", command, r.stderr)
 		}
-	}
-}
-
-// An archive is compared with deployed tables: it passes if they have the same versions, and fails if the tables have
-// another version.
-func TestAuditDynamoDB(t *testing.T) {
-	endpoint := dynamodbtest.Need(t)
-	withAWS(t, endpoint)
-	client, done := dynamodbtest.Connect(endpoint)
-	defer done()
-	prefix := fmt.Sprintf("audit-%d-%d-", os.Getpid(), time.Now().UnixNano())
-	if err := dynamo.Create(t.Context(), client, dynamo.Names(prefix)); err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		for _, name := range dynamo.Names(prefix) {
-			if _, err := client.DeleteTable(t.Context(), &awsdynamodb.DeleteTableInput{TableName: &name}); err != nil {
-				t.Log(err)
-			}
-		}
-	}()
-	tables, err := dynamo.New(client, dynamo.Names(prefix))
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir := t.TempDir()
-	archive, err := audit.NewFolder(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for version := range int64(2) {
-		item, err := tables.Put(t.Context(), control.Change{
-			Table: control.Tenants, Key: "acme", Expect: version, Body: []byte(`{"plan":"pro"}`), Actor: "alice",
-			Reason: "because", Now: time.Now().Add(-time.Hour),
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if version == 1 {
-			break // not archived
-		}
-		data, err := events.Encode((&control.Record{New: item}).Audit())
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := archive.Put(t.Context(), control.ObjectName(item.Table, item.Key, item.Version),
-			data); err != nil {
-			t.Fatal(err)
-		}
-		verify := []string{"audit", "verify", "--archive", dir, "--tables", prefix}
-		if out, _, err := execute(t, "", verify...); err != nil || !strings.Contains(out, "1 version of 1 item") {
-			t.Errorf("%v\n%s", err, out)
-		}
-	}
-	out, _, err := execute(t, "", "audit", "verify", "--archive", dir, "--tables", prefix)
-	if err == nil || !regexp.MustCompile(`missing tail +1 +tenants/acme version 2 +`).MatchString(out) {
-		t.Errorf("%v\n%s", err, out)
 	}
 }

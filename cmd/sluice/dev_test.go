@@ -169,38 +169,6 @@ func TestDevCellsWithoutFlags(t *testing.T) {
 
 var cellLine = regexp.MustCompile(`(?m)^  cell +\S+ at (\S+)$`)
 
-// A sliding_log that is too small to be divided is granted by one cell. The other cells name the limit in their answers
-// and on their live pages. The printed command calls the cell that grants the limit.
-func TestDevCellsSmallLog(t *testing.T) {
-	t.Parallel()
-	file := filepath.Join(t.TempDir(), "plans.yaml")
-	text := "plans: [ { id: p, limits: [ { id: log, algorithm: sliding_log, threshold: 2, period: 1h } ] } ]\n" +
-		"tenants: [ { id: acme, plan: p } ]\n" + "keys: [ { id: k, tenant: acme, hash: " +
-		identity.HashKey(identity.DevPepper(), identity.ExampleKey("acme")) + ", pepper: dev } ]\n"
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	r := startDev(t, "--cells", "3", "--plans", file)
-	refused := 0
-	for _, c := range cellLine.FindAllStringSubmatch(r.stdout.String(), -1) {
-		code, _, body := get(t, c[1]+"/", identity.ExampleKey("acme"))
-		if code == http.StatusOK {
-			continue
-		}
-		refused++
-		if !strings.Contains(body, "The limit is 'log'") {
-			t.Errorf("a cell that does not grant the limit answers with status %d: %s", code, body)
-		}
-		denials := dataOf(t, c[1]).Denials
-		if len(denials) != 1 || denials[0].Limit != "log" || denials[0].Reason != "not granted in this cell" {
-			t.Errorf("the live page shows the denial in another cell as %+v", denials)
-		}
-	}
-	if refused != 2 {
-		t.Errorf("%d of 3 cells deny what only one cell grants, want 2", refused)
-	}
-}
-
 // Without flags, every printed command gives the answer that is printed beside it.
 func TestDevWithoutFlags(t *testing.T) {
 	r := startDev(t)

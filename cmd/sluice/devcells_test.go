@@ -26,7 +26,6 @@ import (
 	"github.com/sluicelimits/sluice/internal/dev"
 	"github.com/sluicelimits/sluice/internal/dev/livepage"
 	"github.com/sluicelimits/sluice/internal/request/identity"
-	"github.com/sluicelimits/sluice/internal/testkit/soak"
 )
 
 // operateOn runs an operators' command against a dev, and fails the test if the command fails.
@@ -461,80 +460,6 @@ func TestDevCells(t *testing.T) {
 	if most < threshold/2 {
 		t.Errorf("at most %d of %d requests were admitted in a window: the clients send too little to test the limit",
 			most, threshold)
-	}
-	if err := r.finish(t); err != nil {
-		t.Error(err)
-	}
-}
-
-// A limit that is too small to be divided is granted by every cell, and all cells together never admit more than the
-// limit in any window. This also holds while a drain makes the limit divisible, and while another cell makes it too
-// small again. The calls are real requests.
-func TestDevCellsSmall(t *testing.T) {
-	soak.SkipInQuick(t)
-	t.Parallel()
-	const threshold = 2
-	file := filepath.Join(t.TempDir(), "plans.yaml")
-	text := fmt.Sprintf("plans: [ { id: p, limits: [ { id: l, tiers: [ { period: 1s, threshold: %d } ] } ] } "+
-		"]\ntenants: [ { id: acme, plan: p } ]\n"+"keys: [ { id: k, tenant: acme, hash: %s, pepper: dev } ]\n",
-		threshold, identity.HashKey(identity.DevPepper(), identity.ExampleKey("acme")))
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	r := startDev(t, "--cells", "3", "--plans", file)
-	state := func(name string) (s livepage.CellStatus) {
-		for _, c := range dataOf(t, r.base).Cells {
-			if c.Name == name {
-				return c
-			}
-		}
-		return s
-	}
-	g := &greedy{window: time.Second, sums: map[int64]int{}, cells: map[string]int{}}
-	ctx, cancel := context.WithCancel(t.Context())
-	var all sync.WaitGroup
-	defer all.Wait()
-	defer cancel()
-	hammer := func(name string) string {
-		waitUntil(t, name+" serves", func() bool {
-			c := state(name)
-			return c.State == "active" && c.Phase == "steady" &&
-				c.URL != ""
-		})
-		base := state(name).URL
-		all.Go(func() { g.callUntilGone(ctx, base, identity.ExampleKey("acme")) })
-		return base
-	}
-	everyCellGrants := func(when string, bases ...string) {
-		t.Helper()
-		g.mu.Lock()
-		clear(g.cells)
-		g.mu.Unlock()
-		waitUntil(t, when+" every cell grants the limit", func() bool {
-			g.mu.Lock()
-			defer g.mu.Unlock()
-			return !slices.ContainsFunc(bases, func(base string) bool { return g.cells[base] == 0 })
-		})
-	}
-	one, two, three := hammer("cell-1"), hammer("cell-2"), hammer("cell-3")
-	everyCellGrants("with three cells", one, two, three)
-	operateOn(t, r.base, "cell", "drain", "cell-3", "--reason", "a test")
-	waitUntil(t, "cell-3 is drained", func() bool { return state("cell-3").State == "drained" })
-	everyCellGrants("divided between two cells", one, two)
-	operateOn(t, r.base, "cell", "add", "cell-4", "--weight", "2", "--reason", "a test")
-	four := hammer("cell-4")
-	everyCellGrants("with another cell", one, two, four)
-	cancel()
-	all.Wait()
-	most := 0
-	for _, w := range slices.Sorted(maps.Keys(g.sums)) {
-		if most = max(most, g.sums[w]); g.sums[w] > threshold {
-			t.Errorf("window %d: %d requests were admitted by all cells together, and the limit is %d", w, g.sums[w],
-				threshold)
-		}
-	}
-	if most < threshold {
-		t.Errorf("at most %d of %d requests were admitted in a window", most, threshold)
 	}
 	if err := r.finish(t); err != nil {
 		t.Error(err)

@@ -202,28 +202,3 @@ func TestDoctorCommandLine(t *testing.T) {
 		}
 	}
 }
-
-// doctor sees the status of a missing credential for each kind of API. Where no API Gateway answers, it cannot tell.
-func TestDoctorKindsOfAPIs(t *testing.T) {
-	for _, c := range []struct {
-		what, url string
-		code      int
-		want      doctor.Result
-	}{
-		{"an HTTP API", serveAPI(t, "Http") + "/product/1", 0, doctor.Holds},
-		{"a WebSocket API", "ws" + strings.TrimPrefix(serveAPI(t, "Socket"), "http"), 0, doctor.Holds},
-		{"the local gateway", startDev(t).base + "/product/1", exitUnchecked, doctor.CouldNotTell},
-	} {
-		got := sluice(t, "", "doctor", c.url, "--json")
-		var out struct{ Checks []diagnosis }
-		if err := json.Unmarshal([]byte(got.stdout), &out); err != nil || got.code != c.code {
-			t.Fatalf("%s: exit code %d, %v: %s%s", c.what, got.code, err, got.stdout, got.stderr)
-		}
-		if d := out.Checks[0]; d.ID != "missing-credential" || d.Result != c.want {
-			t.Errorf("%s: the finding is %+v", c.what, d)
-		}
-		if d := out.Checks[1]; d.ID != "denial-headers" || d.Result != doctor.CouldNotTell {
-			t.Errorf("%s: the finding is %+v", c.what, d)
-		}
-	}
-}

@@ -145,59 +145,6 @@ func requestStatus(ctx context.Context, base string) int {
 	return code
 }
 
-// Guarantees that a gateway that is killed loses the units that it leased: the other gateway admits less, and both
-// together never admit more than the limit.
-func TestDevKilledWithLeases(t *testing.T) {
-	t.Parallel()
-	const limit = 2000
-	args := []string{"--redis", redistest.Start(t).Addr, "--redis-deadline", "5s", "--log-level", "error",
-		"--plans", sharedPlans(t, 10_000, limit, "")}
-	dies, lives := startProcess(t, args...), startProcess(t, args...)
-	before := countAnswers(t, dies.base, 400)[http.StatusOK] + countAnswers(t, lives.base, 200)[http.StatusOK]
-	if before != 600 {
-		t.Fatalf("%d of 600 requests were admitted under a limit of %d", before, limit)
-	}
-	stop := make(chan struct{})
-	var meanwhile map[int]int
-	var hammering sync.WaitGroup
-	hammering.Go(func() {
-		meanwhile = map[int]int{}
-		for {
-			select {
-			case <-stop:
-				return
-			default:
-				for code, n := range countAnswers(t, dies.base, 40) {
-					meanwhile[code] += n
-				}
-			}
-		}
-	})
-	for range 20 {
-		before += countAnswers(t, lives.base, 20)[http.StatusOK]
-	}
-	dies.kill() // while requests are under way and units are leased
-	close(stop)
-	hammering.Wait()
-	after := 0
-	for denied := 0; denied < 40; {
-		of := countAnswers(t, lives.base, 40)
-		after += of[http.StatusOK]
-		if denied = of[http.StatusTooManyRequests]; of[http.StatusOK]+denied != 40 {
-			t.Fatalf("the answers by status are %v", of)
-		}
-	}
-	admitted := before + meanwhile[http.StatusOK] + after
-	t.Logf("%d of %d admitted, %d of them by the gateway that was then killed", admitted, limit,
-		meanwhile[http.StatusOK])
-	if admitted > limit {
-		t.Errorf("%d requests were admitted, the limit is %d", admitted, limit)
-	}
-	if admitted < limit/2 {
-		t.Errorf("only %d of %d units were admitted: the killed process had leased more than half", admitted, limit)
-	}
-}
-
 // Guarantees that while Redis does not answer, every request is answered, and those of limits with onStoreFailure open
 // and backstop are admitted within their bounds; and that Redis counts again when it is back.
 func TestDevWithoutRedis(t *testing.T) {

@@ -6,11 +6,8 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"regexp"
-	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
@@ -174,63 +171,5 @@ func TestServeRedisURL(t *testing.T) {
 			strings.Contains(got.stderr, "hunter2") {
 			t.Errorf("%s: exit %d, %s", bad, got.code, got.stderr)
 		}
-	}
-}
-
-// Guarantees that a Redis that is 8 ms away, twice as far as another zone, meets the default deadline; that
-// Envoy's filter waits for longer than the service in the page's example; and that health and metrics say how many
-// decisions were made without Redis.
-func TestServeDeadline(t *testing.T) {
-	redis := redistest.Start(t)
-	proxy := redistest.StartProxy(t, redis.Addr)
-	s := startServe(t, "--config", limitsFile(t, 1), "--redis", proxy.Addr, "--leases=false")
-	proxy.Delay(4 * time.Millisecond) // in each direction, and a first value takes two round trips
-	const asked = 60
-	degraded := func() (n int) {
-		_, _, text := get(t, s.debug+"/metrics", "")
-		line := regexp.MustCompile(`(?m)^sluice_fallback_decisions_total\{.*\} (\d+)$`)
-		for _, m := range line.FindAllStringSubmatch(text, -1) {
-			one, err := strconv.Atoi(m[1])
-			if err != nil {
-				t.Fatal(err)
-			}
-			n += one
-		}
-		return n
-	}
-	// A busy machine may take the rest of the deadline. Then the circuit breaker opens, and the next rounds are
-	// degraded, too, until it closes. A deadline that is too short degrades every round.
-	rounds, without := 20, asked
-	for round := 0; without > asked/10 && round < rounds; round++ {
-		before := degraded()
-		for i := range asked {
-			s.ask(t, "tenant", fmt.Sprint(round, i))
-		}
-		if without = degraded() - before; without > asked/10 {
-			<-time.After(500 * time.Millisecond)
-		}
-	}
-	if without > asked/10 {
-		t.Errorf("in each of %d rounds, decisions were made without a Redis that is 8 ms away: %d of %d in the last",
-			rounds, without, asked)
-	}
-	redis.Kill()
-	s.ask(t, "tenant", "acme")
-	n := degraded()
-	if code, _, text := get(t, s.http+"/healthcheck", ""); code != http.StatusOK || n == 0 ||
-		text != fmt.Sprintf("OK\n%d decisions since the start were made without the store", n) {
-		t.Errorf("%d decisions were made without Redis; health: status %d, %s", n, code, text)
-	}
-	page, err := os.ReadFile("../../docs/envoy.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	timeout := regexp.MustCompile(`(?m)^    timeout: (\S+)`).FindSubmatch(page)
-	if timeout == nil {
-		t.Fatal("docs/envoy.md has no timeout of Envoy's filter")
-	}
-	if wait, err := time.ParseDuration(string(timeout[1])); err != nil || wait < 2*serveRedisDeadline {
-		t.Errorf("docs/envoy.md lets Envoy wait for %s (%v), and the service waits for Redis for %s", wait, err,
-			serveRedisDeadline)
 	}
 }

@@ -1,16 +1,10 @@
 package main
 
 import (
-	"errors"
 	"fmt"
-	"net/http"
-	"net/http/httptest"
-	"net/http/httputil"
-	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -21,7 +15,6 @@ import (
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/testkit/dynamodbtest"
 	"github.com/sluicelimits/sluice/internal/testkit/killswitchtest"
-	"github.com/sluicelimits/sluice/internal/testkit/redistest"
 )
 
 // configTableOf makes a config table, and a configuration file that maps to it. If units is above 0, the tenant acme
@@ -154,64 +147,6 @@ func TestServeHomes(t *testing.T) {
 	if lost != 1 {
 		t.Errorf("%d of 2 services without --home named the home that they cannot reach, want the one that is not it",
 			lost)
-	}
-}
-
-// Guarantees that the service continues with its copy of the configuration while the table does not answer.
-func TestServeConfigTableAway(t *testing.T) {
-	endpoint := dynamodbtest.Need(t)
-	target, err := url.Parse(endpoint)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var away atomic.Bool
-	var refused atomic.Int64
-	forward := httputil.NewSingleHostReverseProxy(target)
-	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if away.Load() {
-			refused.Add(1)
-			w.WriteHeader(http.StatusInternalServerError)
-			return
-		}
-		r.Host = target.Host
-		forward.ServeHTTP(w, r)
-	}))
-	defer proxy.Close()
-	_, name, file := configTableOf(t, endpoint, 5)
-	s := startServe(t, "--config", file, "--redis", redistest.Start(t).Addr, "--redis-deadline", "10s", "--dynamodb",
-		proxy.URL, "--dynamodb-table", tableName(t), "--dynamodb-deadline", "10s", "--config-table", name)
-	if got := s.ask(t, "tenant", "acme"); got != rlsv3.RateLimitResponse_OK {
-		t.Errorf("while the table answers, a request gets %s", got)
-	}
-	away.Store(true)
-	waitWithin(t, "the table was asked in vain", func() error {
-		if refused.Load() == 0 {
-			return errors.New("it was not asked")
-		}
-		return nil
-	})
-	for i, want := range []rlsv3.RateLimitResponse_Code{1, 1, 1, 1, 2} {
-		if got := s.ask(t, "tenant", "acme"); got != want {
-			t.Errorf("request %d while the table is away: %s, want %s", i, got, want)
-		}
-	}
-	for flags, want := range map[string]string{
-		"--config-table t --plans p":              "both say what the plans are",
-		"--cell c":                                "--cell has no use without --config-table",
-		"--config-table t --alone":                "--alone has no use without --cell",
-		"--config-table t --pepper a=b":           "--pepper",
-		"--home us-1=t":                           "--home has no use without --cell",
-		"--config-table t --cell c --home us-1":   "is not CELL=TABLE",
-		"--config-table t --cell c --home us-1=t": "no use without --dynamodb",
-		"--config-table t --cell c --dynamodb aws --home u=t --home u=v": `names cell "u" twice`,
-		"--home-deadline 0s":          `"--home-deadline" flag: want 1ms or more`,
-		"--kill-switch a/b/c":         "--kill-switch has no use without --config-table or --plans",
-		"--plans p --kill-switch a/b": "is not APPLICATION/ENVIRONMENT/PROFILE",
-	} {
-		got := sluice(t, "", append([]string{"serve", "--config", "x"}, strings.Fields(flags)...)...)
-		if got.code != exitUsage || !strings.Contains(got.stderr, want) {
-			t.Errorf("%s: exit %d, %s", flags, got.code, got.stderr)
-		}
 	}
 }
 

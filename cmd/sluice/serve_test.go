@@ -354,8 +354,8 @@ func TestServeMetrics(t *testing.T) {
 	}
 }
 
-// Guarantees that limits are still held while Redis does not answer: the instance answers every request, and admits at
-// most its part of the limit in addition.
+// Guarantees that limits are still held while Redis does not answer: the instance answers every request, admits at most
+// its part of the limit in addition, and its health says how many decisions it made alone.
 func TestServeRedisAway(t *testing.T) {
 	redis := redistest.Start(t)
 	s := startServe(t, "--config", limitsFile(t, 10), "--redis", redis.Addr, "--redis-deadline", "2s", "--leases=false")
@@ -373,6 +373,10 @@ func TestServeRedisAway(t *testing.T) {
 	redis.Kill()
 	if n := count(100); n != 10 {
 		t.Errorf("while Redis does not answer, %d of 100 requests are admitted, want 10", n)
+	}
+	made := regexp.MustCompile(`^OK\n[1-9]\d* decisions since the start were made without the store$`)
+	if code, _, text := get(t, s.http+"/healthcheck", ""); code != http.StatusOK || !made.MatchString(text) {
+		t.Errorf("health: status %d, %s", code, text)
 	}
 }
 
