@@ -80,10 +80,7 @@ func (f *doctorFlags) run(c *cobra.Command, args []string) error {
 		err = writeDiagnoses(c.OutOrStdout(), all, found)
 	}
 	if n := found[doctor.DoesNotHold]; err == nil && n > 0 {
-		err = fmt.Errorf("found %s that does not hold", count(n, "assumption"))
-		if n > 1 {
-			err = fmt.Errorf("found %d assumptions that do not hold", n)
-		}
+		err = fmt.Errorf("assumptions that do not hold: %d", n)
 	}
 	if err == nil && found[doctor.CouldNotTell] == len(all) {
 		err = errUnchecked

@@ -154,7 +154,7 @@ func TestDoctorDoesNotHold(t *testing.T) {
 		c.Assumption == "" {
 		t.Errorf("the first finding is %+v", c)
 	}
-	if !strings.Contains(got.stderr, "found 1 assumption that does not hold") {
+	if !strings.Contains(got.stderr, "assumptions that do not hold: 1") {
 		t.Errorf("standard error is %q, want the number of assumptions that do not hold", got.stderr)
 	}
 }

@@ -182,8 +182,7 @@ func (f *paceFlags) run(c *cobra.Command, command []string) error {
 }
 
 func (f *paceFlags) check(command []string) error {
-	switch {
-	case f.parallel > 1 && len(command) == 0:
+	if f.parallel > 1 && len(command) == 0 {
 		return errors.New("--parallel has no use without a command")
 	}
 	if len(command) > 0 {

@@ -84,15 +84,17 @@ func (o *serveOptions) flags(c *cobra.Command) {
 		"that it keeps are leased from there; may be repeated")
 	durationFlag(f, &run.HomeDeadline, "home-deadline", 500*time.Millisecond, time.Millisecond,
 		"time limit for a call of --home: three times the way there and back, for a new connection")
-	f.StringVar(&run.KillSwitch, "kill-switch", "", "follow the kill switch of a cell, whose `IDS` in AWS AppConfig are "+
-		"APPLICATION/ENVIRONMENT/PROFILE: it says whether plans deny; other descriptors ignore it")
+	f.StringVar(&run.KillSwitch, "kill-switch", "", "follow the kill switch of a cell, whose `IDS` in AWS AppConfig "+
+		"are APPLICATION/ENVIRONMENT/PROFILE: it says whether plans deny; other descriptors ignore it")
 	f.BoolVar(&run.MergeDomains, "merge-domains", false, "allow several files for one domain (MERGE_DOMAIN_CONFIG)")
 	f.BoolVar(&run.RateLimits.CountDenied, "count-denied", false,
 		"charge every request, also denied ones, as envoyproxy/ratelimit does; descriptors that a plan decides "+
 			"ignore it")
-	f.BoolVar(&run.RateLimits.ShadowMode, "shadow-mode", false, "deny nothing: the overall code is always OK (SHADOW_MODE)")
+	f.BoolVar(&run.RateLimits.ShadowMode, "shadow-mode", false,
+		"deny nothing: the overall code is always OK (SHADOW_MODE)")
 	f.BoolVar(&run.RateLimits.QuotaMode, "quota-mode", false, "treat every limit as one with quota_mode (QUOTA_MODE)")
-	f.BoolVar(&run.RateLimits.DynamicMetadata, "dynamic-metadata", false, "add dynamic metadata to answers (RESPONSE_DYNAMIC_METADATA)")
+	f.BoolVar(&run.RateLimits.DynamicMetadata, "dynamic-metadata", false,
+		"add dynamic metadata to answers (RESPONSE_DYNAMIC_METADATA)")
 	wordFlag(c, &o.headers, "headers", "exact",
 		"response headers, `WHICH` is exact (RateLimit, RateLimit-Policy, Retry-After), "+
 			"plain (LIMIT_RESPONSE_HEADERS_ENABLED), both or none", "exact", "plain", "both", "none")
@@ -109,7 +111,8 @@ func (o *serveOptions) flags(c *cobra.Command) {
 	numberFlag(f, &run.RateLimits.IPv6Prefix, "ipv6-prefix", 64, 1, 128,
 		"count the IPv6 addresses of a network of `BITS` as one in "+
 			"remote_address; 128: each by itself, as envoyproxy/ratelimit does. Plans have a setting of their own")
-	f.StringVar(&run.Server.GRPC, "grpc", "127.0.0.1:8081", "`ADDRESS` of the gRPC server, or unix:PATH; empty: no gRPC server")
+	f.StringVar(&run.Server.GRPC, "grpc", "127.0.0.1:8081",
+		"`ADDRESS` of the gRPC server, or unix:PATH; empty: no gRPC server")
 	f.StringVar(&run.Server.HTTP, "http", "127.0.0.1:8080",
 		"`ADDRESS` of /json, /healthcheck and /v1; empty: no HTTP server")
 	f.StringVar(&run.Server.Debug, "debug", "127.0.0.1:6070",
@@ -117,10 +120,10 @@ func (o *serveOptions) flags(c *cobra.Command) {
 	f.StringVar(&run.Server.Pprof, "pprof", "", "loopback `ADDRESS` of Go's profiles, at /debug/pprof/ (default: none)")
 	f.StringVar(&run.Cert, "tls-cert", "", "PEM `FILE` with the certificate of the gRPC and HTTP servers")
 	f.StringVar(&run.Key, "tls-key", "", "PEM `FILE` with the key of that certificate")
-	f.StringVar(&run.ClientCA, "tls-client-ca", "", "PEM `FILE` with authorities: admit only clients with a certificate "+
-		"of one of them")
-	f.StringVar(&run.ClientSAN, "tls-client-san", "", "admit only clients whose certificate has this `NAME`, a DNS name "+
-		"or an IP address, as a subject alternative name")
+	f.StringVar(&run.ClientCA, "tls-client-ca", "", "PEM `FILE` with authorities: admit only clients with a "+
+		"certificate of one of them")
+	f.StringVar(&run.ClientSAN, "tls-client-san", "", "admit only clients whose certificate has this `NAME`, a DNS "+
+		"name or an IP address, as a subject alternative name")
 	numberFlag(f, &run.Server.MaxConnections, "max-connections", server.DefaultMaxConnections, 1, 1_000_000,
 		"accept at most `N` connections for each server")
 	numberFlag(f, &run.Server.MaxMessage, "max-message", server.DefaultMaxMessage, 1024, 4<<20,
@@ -142,8 +145,8 @@ func (o *serveOptions) flags(c *cobra.Command) {
 	wordFlag(c, &o.logFormat, "log-format", "text", "`FORMAT` is text or json", "text", "json")
 	storeFlags(f, &run.Stores, serveRedisDeadline)
 	redisFlags(f, &run.Stores)
-	f.BoolVar(&run.StartWithoutStore, "start-without-store", false, "decide before the store has answered for the first "+
-		"time: each instance then admits 1/--max-instances of a limit")
+	f.BoolVar(&run.StartWithoutStore, "start-without-store", false, "decide before the store has answered for the "+
+		"first time: each instance then admits 1/--max-instances of a limit")
 }
 
 // check checks the flags without opening anything. Its errors are usage errors.

@@ -364,8 +364,8 @@ func (f *process) memoryCounters(name string) (*stores.Counters, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &stores.Counters{Tenants: leases, Base: all, Addresses: own, Calls: new(metrics.StoreCalls), Bytes: own.Bytes,
-		Names: f.addressNames, Close: func() {
+	return &stores.Counters{Tenants: leases, Base: all, Addresses: own, Calls: new(metrics.StoreCalls),
+		Bytes: own.Bytes, Names: f.addressNames, Close: func() {
 			ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 			defer cancel()
 			if err := leases.Close(ctx); err != nil {

@@ -169,8 +169,9 @@ func Run(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
-	f := &process{Options: o, upstream: upstream, names: names, pageOff: pageOff, log: o.Log, homes: map[string]*memory.Store{},
-		away: map[string]*router.Store{}, cells: map[string]*servedCell{}, failed: make(chan error, 1)}
+	f := &process{Options: o, upstream: upstream, names: names, pageOff: pageOff, log: o.Log,
+		homes: map[string]*memory.Store{}, away: map[string]*router.Store{},
+		cells: map[string]*servedCell{}, failed: make(chan error, 1)}
 	if o.Issuers != "" {
 		tokens, err := o.openTokens()
 		if err != nil {
