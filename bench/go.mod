@@ -14,7 +14,7 @@ require (
 	github.com/redis/go-redis/v9 v9.23.0
 	github.com/sethvargo/go-limiter v0.7.1
 	github.com/sirupsen/logrus v1.9.3
-	github.com/sluicelimits/sluice v0.0.0-00010101000000-000000000000
+	github.com/sluicelimits/sluice v0.1.0
 	go.opentelemetry.io/proto/otlp v1.11.0
 	golang.org/x/time v0.16.0
 	google.golang.org/grpc v1.85.0

@@ -7,7 +7,7 @@ replace github.com/sluicelimits/sluice => ../
 require (
 	github.com/chromedp/cdproto v0.159.0
 	github.com/chromedp/chromedp v0.22.1
-	github.com/sluicelimits/sluice v0.0.0-00010101000000-000000000000
+	github.com/sluicelimits/sluice v0.1.0
 )
 
 require (

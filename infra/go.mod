@@ -10,7 +10,7 @@ require (
 	github.com/aws/aws-sdk-go-v2/service/secretsmanager v1.49.0
 	github.com/aws/constructs-go/constructs/v10 v10.6.0
 	github.com/aws/jsii-runtime-go v1.139.0
-	github.com/sluicelimits/sluice v0.0.0-00010101000000-000000000000
+	github.com/sluicelimits/sluice v0.1.0
 )
 
 require (
