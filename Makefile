@@ -16,8 +16,8 @@ help: ## Show this list (default)
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z0-9-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: build
-build: ## Build bin/sluice for this machine
-	go build -trimpath -o bin/sluice ./cmd/sluice
+build: ## Build bin/sluice for this machine; what go run has compiled is not compiled again
+	go build -o bin/sluice ./cmd/sluice
 
 .PHONY: build-arm64
 build-arm64: ## Build dist/linux-arm64/sluice, for Graviton
