@@ -31,6 +31,20 @@ lambdas: ## Build the Lambdas for arm64 or ARCH=amd64 into dist/lambdas (PLANS=F
 lambdas-twice: ## Build each Lambda twice, in two folders with two build caches, and compare the bytes
 	@scripts/lambdas --twice
 
+# The version that the next release has is the one of the root's module that the other modules require.
+VERSION ?= $(shell sed -n 's|.*github.com/sluicelimits/sluice \(v[^ ]*\).*|\1|p' infra/go.mod)
+
+.PHONY: release
+release: ## Make the release VERSION of this commit in dist/release, for all platforms (docs/release.md)
+	@VERSION='$(VERSION)' TARGETS='$(TARGETS)' PUBLISH='$(PUBLISH)' scripts/release
+
+.PHONY: release-test
+release-test: export TARGETS = linux_$(shell go env GOARCH)
+release-test: ## Make the release for this machine alone, and test it from outside: archive, package, image, modules
+	@VERSION='$(VERSION)' scripts/release
+	@VERSION='$(VERSION)' SLUICE_RELEASE=$(CURDIR)/dist/release SLUICE_RELEASE_VERSION='$(VERSION)' \
+	go test -count=1 -v ./internal/testkit/releasetest
+
 .PHONY: synth
 synth: ## Make the CDK templates of DEPLOYMENT (infra/deployment.yaml) in infra/cdk.out; build missing Lambdas
 	@scripts/cdk --lambdas missing synth --quiet $(CDKFLAGS)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	_ "golang.org/x/crypto/x509roots/fallback" // for the image, which holds nothing but this program
 
 	"github.com/sluicelimits/sluice/internal/configfile"
 	"github.com/sluicelimits/sluice/internal/control/operate"
