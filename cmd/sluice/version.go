@@ -42,7 +42,7 @@ func newVersionCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:     "version",
 		Short:   "Print the version of this program",
-		Long:    "Prints what --version prints. See docs/try.md.",
+		Long:    "Prints what --version prints. docs/compatibility.md says what stays as it is from version to version.",
 		Example: "  sluice version",
 		Hidden:  true,
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -57,7 +57,7 @@ func newManCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:     "man FOLDER",
 		Short:   "Write a man page of each command into a folder",
-		Long:    "Writes a man page of each command into a folder, as a release has them. See docs/try.md.",
+		Long:    "Writes a man page of each command into a folder, as a release has them. See docs/release.md.",
 		Example: "  sluice man /tmp/man1",
 		Hidden:  true,
 		RunE: func(c *cobra.Command, args []string) error {
