@@ -42,7 +42,7 @@ func newVersionCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:     "version",
 		Short:   "Print the version of this program",
-		Long:    "Prints what --version prints. docs/compatibility.md says what stays as it is from version to version.",
+		Long:    "Prints what --version prints. docs/compatibility.md says what stays as it is between versions.",
 		Example: "  sluice version",
 		Hidden:  true,
 		RunE: func(c *cobra.Command, _ []string) error {

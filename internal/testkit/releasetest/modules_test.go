@@ -92,7 +92,9 @@ func (r *release) testModules(t *testing.T) {
 
 	nested := newModule("nested")
 	for _, m := range []struct{ folder, imports string }{
-		{"bench", path + "/pacer"}, {"examples", path + "/middleware"}, {"infra", "github.com/aws/aws-cdk-go/awscdk/v2"},
+		{"bench", path + "/pacer"},
+		{"examples", path + "/middleware"},
+		{"infra", "github.com/aws/aws-cdk-go/awscdk/v2"},
 	} {
 		in(nested, "get", path+"/"+m.folder+"@"+r.version)
 		found := in(nested, "list", "-deps", path+"/"+m.folder+"/...") // each package must be in some module
