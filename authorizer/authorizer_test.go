@@ -550,31 +550,3 @@ func TestNewRefuses(t *testing.T) {
 		}
 	}
 }
-
-// BenchmarkRequest measures one request, from the parsed HTTP request to the headers of the response: it limits the
-// address, verifies a key, and charges the plan.
-func BenchmarkRequest(b *testing.B) {
-	text := `
-plans:
-  - id: pro
-    limits:
-      - { id: burst, algorithm: token_bucket, rate: 1000000000, period: 1s, burst: 1000000000 }
-      - { id: get, match: { methods: [GET], pathPattern: "/product/*" },
-          tiers: [ { period: 10s, threshold: 1000000000 } ] }
-      - { id: monthly, quota: { units: 1000000000000, every: month, timezone: Europe/Paris, anchorDay: 15 } }
-tenants: [ { id: acme, plan: pro } ]
-ipLimits: [ { id: per-address, algorithm: token_bucket, rate: 1000000000, period: 1s, burst: 1000000000 } ]
-`
-	f := newFixture(b, text, nil, 0)
-	req := request("acme")
-	b.ReportAllocs()
-	for b.Loop() {
-		header := make(http.Header, 8)
-		a := f.Authorize(context.Background(), req)
-		a.Header.Set(header)
-		if !a.Allowed() || len(header) != 6 {
-			b.Fatalf("%s, %d headers", a.Kind, len(header))
-		}
-		a.Release()
-	}
-}

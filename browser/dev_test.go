@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluicelimits/sluice/internal/testkit/redistest"
 )
 
 // devProgram is a running `sluice dev`, with the address and the API keys that it printed.
@@ -137,48 +136,6 @@ func TestLivePageOfDev(t *testing.T) {
 		p.inspect(v.String())
 		p.picture("dev " + v.String())
 	}
-}
-
-// The Redis of a real gateway is killed, and starts again without data. The page says that Redis is unavailable, and no
-// longer says so afterwards. Meanwhile no request is answered with an error.
-func TestLivePageOfDevWithRedis(t *testing.T) {
-	findChromium(t)
-	redis := redistest.Start(t)
-	d := startDev(t, "--redis", redis.Addr)
-	p := openTab(t, d.base+"/_sluice/", views[0])
-	defer p.wantNoComplaints()
-	calls := func(n int) {
-		for range n {
-			if status := d.call(t, d.keys["acme"]); status != http.StatusOK && status != http.StatusTooManyRequests {
-				t.Fatalf("a request was answered with status %d", status)
-			}
-		}
-	}
-	calls(30)
-	p.until("document.querySelector('[data-total=requests]').textContent === '30'")
-	const banner = "document.getElementById('away').checkVisibility()"
-	if eval[bool](p, banner) {
-		t.Error("the banner is shown while Redis answers")
-	}
-
-	redis.Kill()
-	for range 100 { // until the breaker opens, which takes a while because some requests are decided from leases
-		if calls(5); eval[bool](p, banner) {
-			break
-		}
-		p.until("document.documentElement.dataset.now !== window.seen && (window.seen = " +
-			"document.documentElement.dataset.now)")
-	}
-	p.until(banner)
-	calls(10)
-	p.until("document.getElementById('away-key').checkVisibility()")
-	p.inspect("Redis was killed")
-	p.picture("redis killed")
-
-	if err := redis.Start(); err != nil {
-		t.Fatal(err)
-	}
-	p.until("!" + banner)
 }
 
 // call sends one request and returns the status of its answer.

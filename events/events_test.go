@@ -448,22 +448,6 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-// BenchmarkEncodeDecode encodes and decodes one event. For a change of 10,000 tenants, the publisher and the appliers
-// do this 10,000 times.
-func BenchmarkEncodeDecode(b *testing.B) {
-	e := examples()["plan.changed.v1"]
-	b.ReportAllocs()
-	for b.Loop() {
-		data, err := events.Encode(e)
-		if err != nil {
-			b.Fatal(err)
-		}
-		if got, err := events.Decode(data); err != nil || got.Header().Type != events.PlanChanged {
-			b.Fatal(got, err)
-		}
-	}
-}
-
 // Guarantees that a body that is not one JSON object is never written into an event: such a text could end the body and
 // add fields to the event.
 func TestBodyIsOneObject(t *testing.T) {

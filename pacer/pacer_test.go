@@ -16,6 +16,16 @@ import (
 	"github.com/sluicelimits/sluice/pacer"
 )
 
+func open(tb testing.TB, c pacer.Config) *pacer.Pacer {
+	tb.Helper()
+	p, err := pacer.New(c)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(p.Close)
+	return p
+}
+
 func TestNewRefuses(t *testing.T) {
 	good := pacer.PerSecond(10)
 	for _, tt := range []struct {

@@ -171,26 +171,3 @@ func TestOrderOfMembersNeverShows(t *testing.T) {
 		}
 	}
 }
-
-// BenchmarkObject measures the form of a body of 100 limits, about 20 KB. The applier and the archiver check each body.
-func BenchmarkObject(b *testing.B) {
-	var text strings.Builder
-	text.WriteString(`{"limits":[`)
-	for i := range 100 {
-		if i > 0 {
-			text.WriteByte(',')
-		}
-		text.WriteString(`{"id":"put-product","match":{"methods":["PUT"],` +
-			`"pathPattern":"/v1/organizations/{orgId}/product/*"},"tiers":[{"period":"1s","threshold":20},` +
-			`{"period":"10s","threshold":100}]}`)
-	}
-	text.WriteString(`]}`)
-	in := []byte(text.String())
-	b.SetBytes(int64(len(in)))
-	b.ReportAllocs()
-	for b.Loop() {
-		if out, err := canonical.Object(in); err != nil || len(out) != len(in) {
-			b.Fatalf("%d bytes of %d, %v", len(out), len(in), err)
-		}
-	}
-}

@@ -402,16 +402,6 @@ func compileTenant(t testing.TB, p *plan.Plan, id string) (*plan.TenantDocument,
 	return read, tenant
 }
 
-// BenchmarkCompileTenant reads and compiles the document of a tenant, with a plan of 20 limits.
-func BenchmarkCompileTenant(b *testing.B) {
-	p := bigPlan(b)
-	for b.Loop() {
-		if _, tenant := compileTenant(b, p, "acme"); tenant.Limits(noon) != p.Set() {
-			b.Fatal("a tenant without overrides has a set of its own")
-		}
-	}
-}
-
 // FuzzDocument guarantees that no body, of whatever kind, can stop the program that compiles it: each gives a result
 // with limits that the core accepts, or problems under the document's name.
 func FuzzDocument(f *testing.F) {

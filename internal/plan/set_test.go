@@ -410,19 +410,6 @@ func TestAppendChargesDoesNotAllocate(t *testing.T) {
 	}
 }
 
-func BenchmarkAppendCharges500(b *testing.B) {
-	set := parse(b, many(500)).Plans()[0].Set()
-	a := request("GET", "/v1/r77/5/x")
-	dst := make([]limit.Charge, 0, 8)
-	b.ReportAllocs()
-	for b.Loop() {
-		dst = set.AppendCharges(dst[:0], a)
-	}
-	if len(dst) != 2 {
-		b.Fatalf("%d charges, want 2", len(dst))
-	}
-}
-
 // Guarantees that a limit that gets or loses a match or a group keeps what was consumed: only its identity names its
 // counters.
 func TestMatchAndGroupKeepCounters(t *testing.T) {

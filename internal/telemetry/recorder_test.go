@@ -657,59 +657,6 @@ func TestRecordingDoesNotAllocate(t *testing.T) {
 	}
 }
 
-// BenchmarkLock is the baseline of the recorder's benchmarks: one lock, one addition.
-func BenchmarkLock(b *testing.B) {
-	var mu sync.Mutex
-	n := 0
-	for b.Loop() {
-		mu.Lock()
-		n++
-		mu.Unlock()
-	}
-	if n < b.N {
-		b.Fatal(n)
-	}
-}
-
-func BenchmarkDecision(b *testing.B) {
-	var out lines
-	r := newRecorder(b, telemetry.Config{Writer: &out})
-	b.ReportAllocs()
-	n := 0
-	for b.Loop() {
-		r.Decision(noon, telemetry.Decision{Kind: answer.Allowed, Took: time.Duration(n)})
-		n++
-	}
-	counted(b, &out, r, n)
-}
-
-// A denial also searches its limit, among as many as are reported separately.
-func BenchmarkDecisionDenied(b *testing.B) {
-	var out lines
-	r := newRecorder(b, telemetry.Config{Writer: &out})
-	ids := make([]string, 32)
-	for i := range ids {
-		ids[i] = "limit-" + string(rune('a'+i))
-	}
-	n := 0
-	for b.Loop() {
-		r.Decision(noon, telemetry.Decision{Kind: answer.Limited, Took: time.Millisecond, Limit: ids[n%len(ids)]})
-		n++
-	}
-	counted(b, &out, r, n)
-}
-
-func BenchmarkDecisionParallel(b *testing.B) {
-	var out lines
-	r := newRecorder(b, telemetry.Config{Writer: &out})
-	b.RunParallel(func(pb *testing.PB) {
-		for pb.Next() {
-			r.Decision(noon, telemetry.Decision{Kind: answer.Allowed, Took: time.Millisecond})
-		}
-	})
-	counted(b, &out, r, b.N)
-}
-
 // counted fails the benchmark unless the lines count n decisions, so that what was measured is the counting.
 func counted(b *testing.B, out *lines, r *telemetry.Recorder, n int) {
 	b.Helper()
@@ -722,19 +669,5 @@ func counted(b *testing.B, out *lines, r *telemetry.Recorder, n int) {
 	}
 	if sum != int64(n) {
 		b.Errorf("%d decisions counted, %d made", sum, n)
-	}
-}
-
-// BenchmarkLine measures the cost of a second besides its decisions.
-func BenchmarkLine(b *testing.B) {
-	r := newRecorder(b, telemetry.Config{Writer: io.Discard, Cell: "eu-1"})
-	b.ReportAllocs()
-	for b.Loop() {
-		for i := range 50 {
-			r.Decision(noon, telemetry.Decision{Took: time.Duration(i*i) * time.Microsecond})
-		}
-		if err := r.Flush(context.Background()); err != nil {
-			b.Fatal(err)
-		}
 	}
 }

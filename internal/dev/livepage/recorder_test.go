@@ -389,21 +389,3 @@ func TestObserveDoesNotAllocate(t *testing.T) {
 		t.Errorf("%d requests were counted, want 1001", got)
 	}
 }
-
-func BenchmarkObserve(b *testing.B) {
-	r := livepage.NewRecorder()
-	var results []limit.Result
-	for _, id := range []string{"burst", "put-product", "monthly"} {
-		l, err := limit.New(limit.Limit{ID: id, Tiers: []limit.Tier{window(9, time.Second)}})
-		if err != nil {
-			b.Fatal(err)
-		}
-		results = append(results, limit.Result{Tier: &l.Tiers[0], Admits: true})
-	}
-	o := allow(noon, "acme")
-	o.Decision = &limit.Decision{Allowed: true, Owner: limit.Owner{Kind: limit.Tenant, Name: "acme"}, Results: results}
-	b.ReportAllocs()
-	for b.Loop() {
-		r.Observe(o)
-	}
-}

@@ -1,7 +1,6 @@
 package route_test
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -137,25 +136,5 @@ func TestAnyCaseDoesNotAllocate(t *testing.T) {
 	x = route.NewIndex([]route.Rule{{Pattern: caseInsensitive(t, strings.ToLower(long))}})
 	if got := x.Match(nil, "", &path); len(got) != 1 {
 		t.Error("an index in any case does not find a long segment")
-	}
-}
-
-// BenchmarkMatch500AnyCase is BenchmarkMatch500 with rules that all match regardless of case.
-func BenchmarkMatch500AnyCase(b *testing.B) {
-	rules := rules500(b)
-	for i := range rules {
-		rules[i].Pattern = rules[i].Pattern.AnyCase()
-	}
-	x, buffer := route.NewIndex(rules), make([]int32, 0, 64)
-	for _, raw := range []string{"/v1/svc244/42/items/7", "/V1/SVC244/42/ITEMS/7"} {
-		b.Run(fmt.Sprintf("%q", raw), func(b *testing.B) {
-			b.ReportAllocs()
-			path := route.Clean(raw)
-			for b.Loop() {
-				if got := x.Match(buffer[:0], "GET", &path); len(got) != len(matches500) {
-					b.Fatalf("matches %v, want %v", got, matches500)
-				}
-			}
-		})
 	}
 }

@@ -350,23 +350,3 @@ func TestNewInstance(t *testing.T) {
 		seen[i] = true
 	}
 }
-
-func BenchmarkHeader(b *testing.B) {
-	var e answer.Encoder
-	paris, err := time.LoadLocation("Europe/Paris")
-	if err != nil {
-		b.Fatal(err)
-	}
-	d := decide(b, newStore(b), acme(), noon, 1, 1, mustLimit(b, bucket("burst", 100, 200, time.Second)),
-		mustLimit(b, limit.Limit{ID: "put",
-			Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Threshold: 100, Period: 10 * time.Second}}}),
-		mustLimit(b, limit.Limit{ID: "monthly",
-			Tiers: []limit.Tier{{Algorithm: limit.Quota, Threshold: 1000,
-				Calendar: &limit.Calendar{Every: limit.Month, Location: paris}}}}))
-	b.ReportAllocs()
-	for b.Loop() {
-		if h := e.Header(nil, d, answer.Wait{}); h.Limit != "100" {
-			b.Fatalf("%+v", h)
-		}
-	}
-}

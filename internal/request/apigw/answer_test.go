@@ -267,24 +267,6 @@ func FuzzAnswer(f *testing.F) {
 	})
 }
 
-func BenchmarkAnswer(b *testing.B) {
-	for _, s := range shapes {
-		e := parseEvent(b, s)
-		a := limited()
-		n := new(apigw.Encoder)
-		b.Run(s.String(), func(b *testing.B) {
-			b.ReportAllocs()
-			var buf []byte
-			for b.Loop() {
-				var err error
-				if buf, err = n.Append(buf[:0], e, &a); err != nil || len(buf) < 100 {
-					b.Fatal(err)
-				}
-			}
-		})
-	}
-}
-
 // Guarantees that the gateway response of a REST API, which writes the beginning and the end of an object around the
 // members of a denial, is valid JSON that has the whole problem and the members before it; and that other kinds of
 // APIs, which have no gateway responses, do not get these members.

@@ -211,22 +211,6 @@ func TestFindCredentials(t *testing.T) {
 	}
 }
 
-func BenchmarkVerify(b *testing.B) {
-	key := identity.NewKey()
-	keys, err := identity.NewKeys([]identity.Key{{ID: "k", Pepper: "dev",
-		Hash: identity.HashKey(identity.DevPepper(), key)}},
-		map[string][]byte{"dev": identity.DevPepper()})
-	if err != nil {
-		b.Fatal(err)
-	}
-	b.ReportAllocs()
-	for b.Loop() {
-		if k, err := keys.Verify(key, noon); err != nil || k.ID != "k" {
-			b.Fatal(k, err)
-		}
-	}
-}
-
 // Guarantees that a look-up uses the hashes that HashKey stores, with each pepper and in the same order; that a text
 // that cannot be a key is refused before any hash is computed; and that a look-up allocates nothing.
 func TestHashes(t *testing.T) {

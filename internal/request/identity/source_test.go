@@ -169,16 +169,6 @@ func TestAnonymiserFrom(t *testing.T) {
 	}
 }
 
-func BenchmarkAnonymise(b *testing.B) {
-	z, a := identity.NewAnonymiser(), netip.MustParseAddr("203.0.113.7")
-	b.ReportAllocs()
-	for b.Loop() {
-		if len(z.Anonymise(a)) != 32 {
-			b.Fatal("wrong length")
-		}
-	}
-}
-
 // Guarantees that the entry which a gateway itself has added is not treated as a proxy of the operator, however the
 // address is spelled, and that no other entry is removed.
 func TestBeforeGateway(t *testing.T) {

@@ -253,26 +253,3 @@ func TestWebSocket(t *testing.T) {
 	a.wantStatus(403, "GET", "", append(w.key("initech"), handshake...)...)
 	a.wantStatus(401, "GET", "", handshake...)
 }
-
-// Guarantees that a cell without Redis gives the same answers, with DynamoDB as its only store.
-func TestSmallCell(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, ten+"ipLimits: [ { id: address, tiers: [ { period: "+year+", threshold: 40 } ] } ]\n", "acme",
-		"initech")
-	w.dynamodb()
-	w.start(1) // ipLimits are counted in each environment
-	a := w.serve(restLambda, w.function(behind))
-	rest := w.serve(builtin(t, "rest"), nil)
-	for range 10 {
-		wantLimits(t, a.wantStatus(200, "GET", "/product/1", w.key("acme")...))
-	}
-	wantDenial(t, rest.wantStatus(429, "GET", "/product/1", w.key("acme")...))
-	rest.wantStatus(401, "GET", "/product/1")
-	for range 40 - 12 { // every attempt of an address counts, whoever it says it is
-		rest.wantStatus(401, "GET", "/product/1", "X-Api-Key", "slk_bad")
-	}
-	got := rest.wantStatus(429, "GET", "/product/1", w.key("initech")...)
-	if p := got.problem(t); len(p.Violated) != 1 || p.Violated[0] != "ip:address" {
-		t.Errorf("the address's limit: %s", got)
-	}
-}

@@ -2,8 +2,6 @@ package token_test
 
 import (
 	"errors"
-	"fmt"
-	"math"
 	"net/http"
 	"strings"
 	"testing"
@@ -90,73 +88,4 @@ func FuzzKeySet(f *testing.F) {
 			t.Fatalf("Verify = %v", err)
 		}
 	})
-}
-
-// BenchmarkSeen measures the verification of tokens that were verified before. There are many of them, as long as usual
-// access tokens.
-func BenchmarkSeen(b *testing.B) {
-	v := newVerifier(b, config(publishing(good)))
-	tokens := make([]string, 1000)
-	for i := range tokens {
-		tokens[i] = good.Sign(claims(noon, with("jti", fmt.Sprint(i), "scope", strings.Repeat("read write ", 30))))
-		if err := verify(v, tokens[i], noon); err != nil {
-			b.Fatal(err)
-		}
-	}
-	b.ReportAllocs()
-	for i := 0; b.Loop(); i++ {
-		if got, err := v.Verify(b.Context(), tokens[i%len(tokens)], noon); err != nil || got.Tenant != "acme" {
-			b.Fatal(got, err)
-		}
-	}
-	if n := v.Stats().Remembered; n != len(tokens) {
-		b.Fatalf("%d tokens remembered, want %d", n, len(tokens))
-	}
-}
-
-// BenchmarkFirstSight measures the verification of tokens that are not remembered: two tokens alternate, and the memory
-// has room for one.
-func BenchmarkFirstSight(b *testing.B) {
-	for _, key := range []*signer{keyed("k1", "RS256", rsaKey()), good} {
-		b.Run(key.Algorithm, func(b *testing.B) {
-			v := newVerifier(b, config(publishing(key), func(c *token.Config) { c.MaxRemembered = 1 }))
-			var tokens [2]string
-			for i := range tokens {
-				tokens[i] = key.Sign(claims(noon,
-					with("jti", fmt.Sprint(i), "scope", strings.Repeat("read write ", 30))))
-			}
-			b.ReportAllocs()
-			for i := 0; b.Loop(); i++ {
-				if got, err := v.Verify(b.Context(), tokens[i%2], noon); err != nil || got.Tenant != "acme" {
-					b.Fatal(got, err)
-				}
-			}
-		})
-	}
-}
-
-// BenchmarkRefused measures the cost of two forged tokens: one that is refused before it is decoded, and one whose
-// signature has to be checked.
-func BenchmarkRefused(b *testing.B) {
-	v := newVerifier(b, config(publishing(good)))
-	if err := verify(v, good.Sign(claims(noon, nil)), noon); err != nil {
-		b.Fatal(err)
-	}
-	for name, c := range map[string]struct {
-		text string
-		want error
-	}{
-		"large":   {strings.Repeat("a", 1<<20), token.ErrTooLarge},
-		"expired": {good.Sign(claims(noon, with("exp", math.MaxInt32-1e9))), token.ErrExpired},
-		"forged":  {attacker.Sign(claims(noon, nil)), token.ErrSignature},
-	} {
-		b.Run(name, func(b *testing.B) {
-			b.ReportAllocs()
-			for b.Loop() {
-				if err := verify(v, c.text, noon); !errors.Is(err, c.want) {
-					b.Fatal(err)
-				}
-			}
-		})
-	}
 }

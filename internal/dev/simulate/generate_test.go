@@ -1,11 +1,8 @@
 package simulate_test
 
 import (
-	"bytes"
 	"fmt"
 	"io"
-	"runtime"
-	"testing"
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/dev/simulate"
@@ -66,30 +63,4 @@ const generatedPlans = `ipLimits: [ { id: per-address, tiers: [ { period: 1s, th
 
 func generatedLog(lines int) simulate.Log {
 	return simulate.Log{Name: "generated", Open: func() (io.ReadCloser, error) { return &generator{lines: lines}, nil }}
-}
-
-// BenchmarkSimulate measures how many lines a second are read, ordered, decided and counted on one core.
-func BenchmarkSimulate(b *testing.B) {
-	const lines = 400_000
-	var log bytes.Buffer
-	if _, err := io.Copy(&log, &generator{lines: lines}); err != nil {
-		b.Fatal(err)
-	}
-	o := simulate.Options{Config: config(b, generatedPlans), Logs: []simulate.Log{{
-		Name: "generated", Open: func() (io.ReadCloser, error) {
-			return io.NopCloser(bytes.NewReader(log.Bytes())),
-				nil
-		},
-	}}}
-	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
-	b.SetBytes(int64(log.Len()))
-	b.ReportAllocs()
-	for b.Loop() {
-		r := run(b, o)
-		if r.Requests != lines || r.Denied != lines/10*3 || r.Allowed != lines/10*7 || r.SkippedLines != 0 {
-			b.Fatalf("%d requests, %d allowed, %d denied, %d skipped; want %d, %d, %d, 0",
-				r.Requests, r.Allowed, r.Denied, r.SkippedLines, lines, lines/10*7, lines/10*3)
-		}
-	}
-	b.ReportMetric(float64(lines)*float64(b.N)/b.Elapsed().Seconds(), "lines/s")
 }
