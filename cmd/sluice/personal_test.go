@@ -3,6 +3,8 @@ package main
 import (
 	"fmt"
 	"net/http"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -186,4 +188,34 @@ func dumpItem(b *strings.Builder, item map[string]types.AttributeValue) {
 		}
 		b.WriteByte('\n')
 	}
+}
+
+// addressPlans limit an address before authentication to 4 requests, and each address of a tenant to 3.
+const addressPlans = `
+plans:
+  - { id: pro, limits: [ { id: each-ip, per: ip, tiers: [ { period: 24h, threshold: 3 } ] } ] }
+tenants: [ { id: acme, plan: pro }, { id: globex, plan: pro }, { id: umbrella, plan: pro } ]
+ipLimits: [ { id: per-address, tiers: [ { period: 24h, threshold: 4 } ] } ]
+`
+
+const addressMapping = "domain: api\n" +
+	"sluice: {mapping: {tenant: tenant, method: method, path: path, address: remote_address}}\n"
+
+// written writes a file into a folder of the test and returns its name.
+func written(t *testing.T, name, text string) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), name)
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+func passes(t *testing.T, req *http.Request) bool {
+	t.Helper()
+	code, _, body, err := send(req)
+	if err != nil || code != http.StatusOK && code != http.StatusUnauthorized && code != http.StatusTooManyRequests {
+		t.Fatalf("status %d, error %v: %s", code, err, body)
+	}
+	return code != http.StatusTooManyRequests
 }

@@ -2,18 +2,14 @@ package main
 
 import (
 	"fmt"
-	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/request/identity"
 	"github.com/sluicelimits/sluice/internal/testkit/dynamodbtest"
-	"github.com/sluicelimits/sluice/internal/testkit/redistest"
 )
 
 // sharedPlans writes plans with a quota, and with a rate that does not refill while a test runs.
@@ -34,85 +30,6 @@ keys: [ { id: k, tenant: globex, subject: web, hash: %s, pepper: dev } ]
 		t.Fatal(err)
 	}
 	return file
-}
-
-// hammer sends requests to all gateways concurrently and counts the answers. A few requests may stay undecided: if
-// their counters changed at each try, the store has not failed, so the fallback limiter does not decide.
-func hammer(t *testing.T, requests int, gateways ...*running) (allowed, limited int64) {
-	t.Helper()
-	var ok, denied, undecided atomic.Int64
-	var done sync.WaitGroup
-	for i := range 8 {
-		done.Go(func() {
-			for n := range requests / 8 {
-				code, _, body := get(t, gateways[(i+n)%len(gateways)].base+"/x", identity.ExampleKey("globex"))
-				switch code {
-				case http.StatusOK:
-					ok.Add(1)
-				case http.StatusTooManyRequests:
-					denied.Add(1)
-				case http.StatusServiceUnavailable:
-					undecided.Add(1)
-				default:
-					t.Errorf("answer %d: %s", code, body)
-				}
-			}
-		})
-	}
-	done.Wait()
-	if n := undecided.Load(); n > int64(requests)/8 {
-		t.Errorf("%d of %d requests were not decided", n, requests)
-	}
-	return ok.Load(), denied.Load() + undecided.Load()
-}
-
-// Guarantees that two gateways with one store count together. If each counted alone, they would admit twice the limit.
-func TestDevSharesAStore(t *testing.T) {
-	redisAddr := func(t *testing.T) string { return redistest.Start(t).Addr }
-	for _, c := range []struct {
-		name        string
-		args        func(t *testing.T) []string
-		rate, quota int
-		want        int64
-	}{
-		{"redis", func(t *testing.T) []string {
-			return []string{"--redis", "redis://" + redisAddr(t) + "/1"}
-		}, 20, 1000, 20},
-		{"dynamodb", func(t *testing.T) []string {
-			return []string{"--dynamodb", dynamodbtest.Need(t), "--dynamodb-table", tableName(t)}
-		}, 20, 1000, 20},
-		{"rates in redis, quotas in dynamodb", func(t *testing.T) []string {
-			return []string{"--redis", redisAddr(t), "--dynamodb", dynamodbtest.Need(t), "--dynamodb-table",
-				tableName(t)}
-		}, 20, 1000, 20},
-		{"at the edge of the quota", func(t *testing.T) []string {
-			return []string{"--redis", redisAddr(t), "--dynamodb", dynamodbtest.Need(t), "--dynamodb-table",
-				tableName(t)}
-		}, 1000, 15, 15},
-	} {
-		for _, leases := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s, leases %t", c.name, leases), func(t *testing.T) {
-				// The deadline is long, because the test is about counting and the machine may be busy.
-				args := append(c.args(t), fmt.Sprintf("--leases=%t", leases), "--plans",
-					sharedPlans(t, c.rate, c.quota, ""), "--redis-deadline", "5s", "--dynamodb-deadline", "20s")
-				one, other := startDev(t, args...), startDev(t, args...)
-				allowed, limited := hammer(t, 80, one, other)
-				least := c.want
-				if leases { // units that the other gateway has leased at that moment are denied early
-					least = c.want - c.want/4
-				}
-				if allowed < least || allowed > c.want || allowed+limited != 80 {
-					t.Errorf("two gateways together allowed %d and denied %d of 80, want %d to %d allowed\n%s%s",
-						allowed, limited, least, c.want, one.stderr, other.stderr)
-				}
-				for _, r := range []*running{one, other} {
-					if err := r.finish(t); err != nil {
-						t.Errorf("stopping gives %v", err)
-					}
-				}
-			})
-		}
-	}
 }
 
 func tableName(t *testing.T) string {
@@ -138,24 +55,6 @@ func TestDevRefusesStores(t *testing.T) {
 				t.Errorf("exit code %d, want %d; stderr %q, want %q in it", got.code, exitFailed, got.stderr, c.want)
 			}
 		})
-	}
-}
-
-// Guarantees that gateways with different namespaces share no counter of one Redis.
-func TestDevRedisNamespace(t *testing.T) {
-	t.Parallel()
-	addr, plans := redistest.Start(t).Addr, sharedPlans(t, 20, 1000, "")
-	start := func(namespace string) *running {
-		return startDev(t, "--redis", addr, "--redis-namespace", namespace, "--leases=false", "--plans", plans,
-			"--redis-deadline", "5s")
-	}
-	for _, c := range []struct {
-		namespace string
-		want      int64
-	}{{"billing", 20}, {"search", 20}, {"billing", 0}} {
-		if allowed, _ := hammer(t, 32, start(c.namespace)); allowed != c.want {
-			t.Errorf("namespace %s: %d allowed, want %d", c.namespace, allowed, c.want)
-		}
 	}
 }
 
