@@ -11,7 +11,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
 )
 
 // devProgram is a running `sluice dev`, with the address and the API keys that it printed.
