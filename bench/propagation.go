@@ -18,7 +18,8 @@ import (
 
 	"github.com/sluicelimits/sluice/authorizer"
 	"github.com/sluicelimits/sluice/internal/aws/grants"
-	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
+	"github.com/sluicelimits/sluice/internal/cell/config"
+	"github.com/sluicelimits/sluice/internal/cell/table"
 	"github.com/sluicelimits/sluice/internal/configfile/configyaml"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/control/client"
@@ -132,8 +133,8 @@ func (p *plane) fill(tenants int) error {
 
 // add adds a cell with a table in memory that is as slow as DynamoDB, and copies the control tables there.
 func (p *plane) add(id string) error {
-	table := cellconfig.NewMemory(0)
-	c := &burstCell{table: slowTable{table}, messages: make(chan delivery.Message, 10_000),
+	memory := table.NewMemory(0)
+	c := &burstCell{table: slowTable{memory}, messages: make(chan delivery.Message, 10_000),
 		pending: map[string]time.Time{}}
 	p.cells = append(p.cells, c)
 	r := reconcile.New(reconcile.Config{Tables: p.tables, Store: c.table, Meter: &p.meter, Log: quiet})
@@ -209,28 +210,28 @@ func (p *plane) end(ctx context.Context) (after string, err error) {
 }
 
 // slowTable is a cell's table whose calls take the times that are assumed for DynamoDB.
-type slowTable struct{ cellconfig.Store }
+type slowTable struct{ table.Store }
 
-// Head implements [cellconfig.Table].
-func (s slowTable) Head(ctx context.Context) (cellconfig.Head, error) {
+// Head implements [table.Table].
+func (s slowTable) Head(ctx context.Context) (table.Head, error) {
 	<-time.After(readDelay)
 	return s.Store.Head(ctx)
 }
 
-// Log implements [cellconfig.Table].
-func (s slowTable) Log(ctx context.Context, after, upTo int64) ([]cellconfig.Entry, error) {
+// Log implements [table.Table].
+func (s slowTable) Log(ctx context.Context, after, upTo int64) ([]table.Entry, error) {
 	<-time.After(readDelay)
 	return s.Store.Log(ctx, after, upTo)
 }
 
-// Get implements [cellconfig.Table].
-func (s slowTable) Get(ctx context.Context, refs ...cellconfig.Ref) ([]cellconfig.Document, error) {
+// Get implements [table.Table].
+func (s slowTable) Get(ctx context.Context, refs ...table.Ref) ([]table.Document, error) {
 	<-time.After(readDelay)
 	return s.Store.Get(ctx, refs...)
 }
 
-// Commit implements [cellconfig.Store].
-func (s slowTable) Commit(ctx context.Context, step cellconfig.Step) error {
+// Commit implements [table.Store].
+func (s slowTable) Commit(ctx context.Context, step table.Step) error {
 	<-time.After(writeDelay)
 	return s.Store.Commit(ctx, step)
 }
@@ -298,7 +299,7 @@ func enforces(c authorizer.Configuration, tenant string) (bool, error) {
 // follow makes requests as a function of the cell does, until the given number of changes is in force. It calls ready
 // when it has read all tenants. From then on the reader has them in memory, and finds changes only by its polls.
 func (c *burstCell) follow(ctx context.Context, changes int, ready func()) error {
-	r, err := cellconfig.New(cellconfig.Config{
+	r, err := config.New(config.Config{
 		// long timeouts, because a slow answer only means that the machine is busy
 		Table: c.table, Timeout: time.Second, FirstTimeout: patient, Log: quiet,
 	})
@@ -345,7 +346,7 @@ func (c *burstCell) follow(ctx context.Context, changes int, ready func()) error
 
 // requests makes a request of each tenant, all concurrently. For each tenant whose change is in force, it returns the
 // time at which the request found this.
-func (c *burstCell) requests(r *cellconfig.Reader, tenants []string) (inForce map[string]time.Time, err error) {
+func (c *burstCell) requests(r *config.Reader, tenants []string) (inForce map[string]time.Time, err error) {
 	view, join := r.Begin(context.Background(), time.Now())
 	inForce = map[string]time.Time{}
 	var mu sync.Mutex

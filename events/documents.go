@@ -33,11 +33,25 @@ const (
 // a name.
 const PlacementPrefix = "placed."
 
+// Kind is the kind of a document, by its name in a cell's configuration.
+type Kind string
+
+// The kinds of documents.
+const (
+	KindPlan      Kind = "plan"
+	KindSettings  Kind = "settings"
+	KindTenant    Kind = "tenant"
+	KindKey       Kind = "key"
+	KindCanary    Kind = "canary"
+	KindShares    Kind = "shares"
+	KindPlacement Kind = "placement"
+)
+
 // Document is a kind of item in the control tables whose changes are published to cells and subscribers.
 type Document struct {
 	Table Table
-	Kind  string // the kind's name in a cell's configuration
-	Type  Type   // of the event of a change
+	Kind  Kind
+	Type  Type // of the event of a change
 
 	// Key and Prefix select the items of the table that are of this kind: the item with this Key; or, if Key is empty,
 	// the items whose keys begin with Prefix, except those that another kind has as Key.
@@ -48,13 +62,13 @@ type Document struct {
 }
 
 var documents = [...]Document{
-	{Table: Plans, Kind: "plan", Type: PlanChanged},
-	{Table: Plans, Kind: "settings", Type: SettingsChanged, Key: SettingsKey, ID: "settings"},
-	{Table: Plans, Kind: "canary", Type: Canary, Key: CanaryKey, ID: "canary"},
-	{Table: Tenants, Kind: "tenant", Type: TenantChanged},
-	{Table: Keys, Kind: "key", Type: KeyChanged},
-	{Table: Cells, Kind: "shares", Type: SharesChanged, Key: SharesKey, ID: "shares"},
-	{Table: Cells, Kind: "placement", Type: SharesChanged, Prefix: PlacementPrefix},
+	{Table: Plans, Kind: KindPlan, Type: PlanChanged},
+	{Table: Plans, Kind: KindSettings, Type: SettingsChanged, Key: SettingsKey, ID: "settings"},
+	{Table: Plans, Kind: KindCanary, Type: Canary, Key: CanaryKey, ID: "canary"},
+	{Table: Tenants, Kind: KindTenant, Type: TenantChanged},
+	{Table: Keys, Kind: KindKey, Type: KeyChanged},
+	{Table: Cells, Kind: KindShares, Type: SharesChanged, Key: SharesKey, ID: "shares"},
+	{Table: Cells, Kind: KindPlacement, Type: SharesChanged, Prefix: PlacementPrefix},
 }
 
 // DocumentOf returns the kind of an item, and its id in a cell's configuration. It returns false if changes of the item
@@ -74,7 +88,7 @@ func DocumentOf(t Table, key string) (d Document, id string, ok bool) {
 
 // ItemOf is the inverse of [DocumentOf]: it returns the table and key of the item that has this kind and id in a cell's
 // configuration. It does not check the key: see [CheckKey].
-func ItemOf(kind, id string) (t Table, key string, ok bool) {
+func ItemOf(kind Kind, id string) (t Table, key string, ok bool) {
 	for _, one := range documents {
 		switch {
 		case one.Kind != kind:
@@ -88,8 +102,8 @@ func ItemOf(kind, id string) (t Table, key string, ok bool) {
 }
 
 // KindsIn returns the kinds of documents of a table.
-func KindsIn(t Table) []string {
-	var kinds []string
+func KindsIn(t Table) []Kind {
+	var kinds []Kind
 	for _, one := range documents {
 		if one.Table == t {
 			kinds = append(kinds, one.Kind)
@@ -111,7 +125,7 @@ func ChangedType(t Table, key string) (Type, bool) {
 
 // Document returns the kind and the id that the changed document has in a cell's configuration; "" if no item of this
 // type and key is a document.
-func (e *Changed) Document() (kind, id string) {
+func (e *Changed) Document() (kind Kind, id string) {
 	d, id, _ := DocumentOf(e.Type.table(), e.Key)
 	return d.Kind, id
 }

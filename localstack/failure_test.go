@@ -19,8 +19,8 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/lambda"
 	lambdatypes "github.com/aws/aws-sdk-go-v2/service/lambda/types"
 
-	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
-	"github.com/sluicelimits/sluice/internal/cell/cellconfig/table"
+	"github.com/sluicelimits/sluice/internal/cell/dynamotable"
+	"github.com/sluicelimits/sluice/internal/cell/table"
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/request/answer"
 	"github.com/sluicelimits/sluice/localstack/stand"
@@ -476,13 +476,13 @@ tenants: [ { id: %s, plan: authorizer-killed }, { id: %s-after, plan: authorizer
 }
 
 // configuration returns the config table of a cell.
-func configuration(t *testing.T, s *stand.Stand, c stand.Cell) *table.Table {
+func configuration(t *testing.T, s *stand.Stand, c stand.Cell) *dynamotable.Table {
 	t.Helper()
-	return table.New(table.Config{Client: dynamodb.NewFromConfig(s.AWS(c.Region)), Table: c.Table("config")})
+	return dynamotable.New(dynamotable.Config{Client: dynamodb.NewFromConfig(s.AWS(c.Region)), Table: c.Table("config")})
 }
 
 // position is the position of a cell's change log.
-func position(t *testing.T, s *stand.Stand, c stand.Cell) cellconfig.Head {
+func position(t *testing.T, s *stand.Stand, c stand.Cell) table.Head {
 	t.Helper()
 	head, err := configuration(t, s, c).Head(t.Context())
 	if err != nil {
@@ -493,7 +493,7 @@ func position(t *testing.T, s *stand.Stand, c stand.Cell) cellconfig.Head {
 
 // wantNoGaps fails the test unless the change log of a cell has every entry since an earlier position, and each entry
 // brings a newer version of its document.
-func wantNoGaps(t *testing.T, s *stand.Stand, c stand.Cell, since cellconfig.Head) {
+func wantNoGaps(t *testing.T, s *stand.Stand, c stand.Cell, since table.Head) {
 	t.Helper()
 	head := position(t, s, c)
 	entries, err := configuration(t, s, c).Log(t.Context(), since.Seq, head.Seq)
@@ -503,7 +503,7 @@ func wantNoGaps(t *testing.T, s *stand.Stand, c stand.Cell, since cellconfig.Hea
 	if head.Incarnation != since.Incarnation || int64(len(entries)) != head.Seq-since.Seq {
 		t.Errorf("the log of %s has %d entries from %+v to %+v", c.ID, len(entries), since, head)
 	}
-	newest := map[cellconfig.Ref]int64{}
+	newest := map[table.Ref]int64{}
 	for i, e := range entries {
 		if e.Seq != since.Seq+int64(i)+1 {
 			t.Errorf("the log of %s: entry %d comes after %d", c.ID, e.Seq, since.Seq+int64(i))
@@ -597,7 +597,7 @@ tenants:
 		waitUntilKeyIsKnown(t, s, c.ID, after)
 		enforces(t, s, c, k, 100)
 	}
-	before := map[string]cellconfig.Head{failing.ID: position(t, s, failing), other.ID: position(t, s, other)}
+	before := map[string]table.Head{failing.ID: position(t, s, failing), other.ID: position(t, s, other)}
 
 	tidy := context.WithoutCancel(t.Context())
 	const variable = "SLUICE_CONFIG_TABLE"
@@ -657,9 +657,9 @@ tenants:
 	l.wantOnlyAllowed(t, func(a attempt) bool { return admitted(a) || unknown(a) })
 	for _, c := range s.Cells() {
 		wantNoGaps(t, s, c, before[c.ID])
-		refs := []cellconfig.Ref{{Kind: plan.KindPlan, ID: name}}
+		refs := []table.Ref{{Kind: plan.KindPlan, ID: name}}
 		for _, tenant := range tenants {
-			refs = append(refs, cellconfig.Ref{Kind: plan.KindTenant, ID: tenant})
+			refs = append(refs, table.Ref{Kind: plan.KindTenant, ID: tenant})
 		}
 		documents, err := configuration(t, s, c).Get(t.Context(), refs...)
 		if err != nil {

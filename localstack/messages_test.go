@@ -17,7 +17,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
 
 	"github.com/sluicelimits/sluice/events"
-	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
+	"github.com/sluicelimits/sluice/internal/cell/table"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/control/row"
 	"github.com/sluicelimits/sluice/localstack/stand"
@@ -143,7 +143,7 @@ func TestPoisonRecords(t *testing.T) {
 	}
 	for _, c := range s.Cells() { // no poison item reached the cell
 		for _, i := range all {
-			d, err := configuration(t, s, c).Get(t.Context(), cellconfig.Ref{Kind: "tenant", ID: i.Key})
+			d, err := configuration(t, s, c).Get(t.Context(), table.Ref{Kind: "tenant", ID: i.Key})
 			if err != nil || d[0].Version != 0 {
 				t.Errorf("a poison item reached the cell %s: %+v: %v", c.ID, d, err)
 			}
@@ -247,14 +247,14 @@ func history(a *trail, items ...string) []string {
 
 // documentOf returns what each cell has of items of the control tables, with the versions and the log entries of the
 // documents.
-func documentOf(t *testing.T, s *stand.Stand, items ...string) map[string][]cellconfig.Document {
+func documentOf(t *testing.T, s *stand.Stand, items ...string) map[string][]table.Document {
 	t.Helper()
-	all := map[string][]cellconfig.Document{}
+	all := map[string][]table.Document{}
 	for _, c := range s.Cells() {
-		var refs []cellconfig.Ref
+		var refs []table.Ref
 		for _, item := range items {
 			tableName, key, _ := strings.Cut(item, "/")
-			ref, ok := cellconfig.RefOf(events.Table(tableName), key)
+			ref, ok := table.RefOf(events.Table(tableName), key)
 			if !ok {
 				t.Fatalf("cells have nothing of %s", item)
 			}
@@ -315,7 +315,7 @@ func TestRedelivery(t *testing.T) {
 	if len(old) < 10 {
 		t.Fatalf("there are %d events, want more", len(old))
 	}
-	before, heads := documentOf(t, s, items...), map[string]cellconfig.Head{}
+	before, heads := documentOf(t, s, items...), map[string]table.Head{}
 	for _, c := range s.Cells() {
 		heads[c.ID] = position(t, s, c)
 	}

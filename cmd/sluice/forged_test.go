@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/events"
-	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
+	celltable "github.com/sluicelimits/sluice/internal/cell/table"
 	"github.com/sluicelimits/sluice/internal/configfile/configyaml"
 	"github.com/sluicelimits/sluice/internal/dev/devcells"
 	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
@@ -100,14 +100,14 @@ func TestForgedDocumentRunbook(t *testing.T) {
 	p, cell := newForgeable(t)
 	stolen := identity.NewKey()
 	hash := identity.HashKey(identity.DevPepper(), stolen)
-	forged := []cellconfig.Document{
-		{Ref: cellconfig.Ref{Kind: plan.KindKey, ID: "backdoor"}, Version: 1,
+	forged := []celltable.Document{
+		{Ref: celltable.Ref{Kind: plan.KindKey, ID: "backdoor"}, Version: 1,
 			Body: []byte(`{"hash":"` + hash + `","id":"backdoor","pepper":"` + identity.DevPepperID +
 				`","tenant":"acme"}`)},
-		{Ref: cellconfig.Ref{Kind: plan.KindPlan, ID: "free"}, Version: events.MaxVersion,
+		{Ref: celltable.Ref{Kind: plan.KindPlan, ID: "free"}, Version: events.MaxVersion,
 			Body: []byte(`{"id":"free","limits":[]}`)},
 	}
-	if n, err := cellconfig.Apply(t.Context(), cell.Store(), forged, time.Now); n != 2 || err != nil {
+	if n, err := celltable.Apply(t.Context(), cell.Store(), forged, time.Now); n != 2 || err != nil {
 		t.Fatalf("%d documents were forged, %v", n, err)
 	}
 	look := func() (limits int, key error) {
@@ -174,33 +174,33 @@ func TestForgedDocumentsOfAnEmptyTable(t *testing.T) {
 	for _, c := range []struct {
 		heading, plans string
 		several        bool
-		forged         func(i int) cellconfig.Document
+		forged         func(i int) celltable.Document
 	}{
-		{"Forged keys, and an empty table of keys", tenants, true, func(i int) cellconfig.Document {
+		{"Forged keys, and an empty table of keys", tenants, true, func(i int) celltable.Document {
 			id := fmt.Sprintf("forged%d", i)
-			return cellconfig.Document{Ref: cellconfig.Ref{Kind: plan.KindKey, ID: id},
+			return celltable.Document{Ref: celltable.Ref{Kind: plan.KindKey, ID: id},
 				Body: fmt.Appendf(nil, `{"hash":"%064x","id":%q,"pepper":"p1","tenant":"acme"}`, i, id)}
 		}},
-		{"Forged tenants, and an empty table of tenants", freePlan, true, func(i int) cellconfig.Document {
+		{"Forged tenants, and an empty table of tenants", freePlan, true, func(i int) celltable.Document {
 			id := fmt.Sprintf("forged%d", i)
-			return cellconfig.Document{Ref: cellconfig.Ref{Kind: plan.KindTenant, ID: id},
+			return celltable.Document{Ref: celltable.Ref{Kind: plan.KindTenant, ID: id},
 				Body: fmt.Appendf(nil, `{"id":%q}`, id)}
 		}},
-		{"Forged placements, and an empty table of cells", tenants, false, func(i int) cellconfig.Document {
+		{"Forged placements, and an empty table of cells", tenants, false, func(i int) celltable.Document {
 			id := fmt.Sprintf("forged%d", i)
-			return cellconfig.Document{Ref: cellconfig.Ref{Kind: cellconfig.KindPlacement, ID: shares.PlacementKey(id)},
+			return celltable.Document{Ref: celltable.Ref{Kind: celltable.KindPlacement, ID: shares.PlacementKey(id)},
 				Body: fmt.Appendf(nil, `{"version":2,"tenant":%q}`, id)}
 		}},
 	} {
 		t.Run(c.heading, func(t *testing.T) {
 			p, cell := newForgeableWith(t, c.several, c.plans)
-			var forged []cellconfig.Document
+			var forged []celltable.Document
 			for i := range 20 {
 				d := c.forged(i)
 				d.Version = 1
 				forged = append(forged, d)
 			}
-			if n, err := cellconfig.Apply(t.Context(), cell.Store(), forged, time.Now); n != 20 || err != nil {
+			if n, err := celltable.Apply(t.Context(), cell.Store(), forged, time.Now); n != 20 || err != nil {
 				t.Fatalf("%d documents were forged, %v", n, err)
 			}
 			run := func(want int64) {

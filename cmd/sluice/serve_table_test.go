@@ -10,8 +10,8 @@ import (
 
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 
-	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
-	configtable "github.com/sluicelimits/sluice/internal/cell/cellconfig/table"
+	configtable "github.com/sluicelimits/sluice/internal/cell/dynamotable"
+	celltable "github.com/sluicelimits/sluice/internal/cell/table"
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/testkit/dynamodbtest"
 	"github.com/sluicelimits/sluice/internal/testkit/killswitchtest"
@@ -40,11 +40,11 @@ func configTableOf(t *testing.T, endpoint string, units int) (documents *configt
 }
 
 func writeDocument(
-	t *testing.T, documents *configtable.Table, version int64, kind cellconfig.Kind, id, body string,
+	t *testing.T, documents *configtable.Table, version int64, kind celltable.Kind, id, body string,
 ) {
 	t.Helper()
-	if _, err := cellconfig.Apply(t.Context(), documents, []cellconfig.Document{{
-		Ref: cellconfig.Ref{Kind: kind, ID: id}, Version: version, Body: []byte(body)}}, time.Now); err != nil {
+	if _, err := celltable.Apply(t.Context(), documents, []celltable.Document{{
+		Ref: celltable.Ref{Kind: kind, ID: id}, Version: version, Body: []byte(body)}}, time.Now); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -113,7 +113,7 @@ func TestServeHomes(t *testing.T) {
 	writeDocument(t, documents, 1, plan.KindPlan, "p", fmt.Sprintf(
 		`{"id":"p","limits":[{"id":"all","quota":{"units":%d,"every":"year"}}]}`, units))
 	writeDocument(t, documents, 1, plan.KindTenant, "acme", `{"id":"acme","plan":"p"}`)
-	writeDocument(t, documents, 1, cellconfig.KindShares, cellconfig.SharesID,
+	writeDocument(t, documents, 1, celltable.KindShares, celltable.SharesID,
 		`{"version":2,"epoch":1,"phase":"steady","skew_us":0,"members":[{"cell":"eu-1","state":"active","weight":1},`+
 			`{"cell":"us-1","state":"active","weight":1}],"generations":[{"epoch":1,"from":1,"cells":[`+
 			`{"cell":"eu-1","weight":1},{"cell":"us-1","weight":1}]}]}`)

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/sluicelimits/sluice/events"
-	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
+	"github.com/sluicelimits/sluice/internal/cell/table"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/plan/shares"
 	"github.com/sluicelimits/sluice/internal/testkit/functiontest"
@@ -32,8 +32,8 @@ func TestFirstShares(t *testing.T) {
 	if got := f.Call(batch(t, string(body))); got != `{"batchItemFailures":[]}` {
 		t.Errorf("answered %s", got)
 	}
-	got, err := stores.Cell.Get(t.Context(), cellconfig.Ref{Kind: cellconfig.KindPlacement, ID: placement},
-		cellconfig.Ref{Kind: cellconfig.KindShares, ID: cellconfig.SharesID})
+	got, err := stores.Cell.Get(t.Context(), table.Ref{Kind: table.KindPlacement, ID: placement},
+		table.Ref{Kind: table.KindShares, ID: table.SharesID})
 	if err != nil || got[0].Version != 1 || got[1].Version != 1 || got[0].Seq >= got[1].Seq {
 		t.Errorf("%+v, %v: want the placement, and then the shares", got, err)
 	}

@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/sluicelimits/sluice/events"
-	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
+	"github.com/sluicelimits/sluice/internal/cell/table"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/plan/shares"
@@ -85,11 +85,11 @@ func TestFunction(t *testing.T) {
 			t.Errorf("answered %s", got)
 		}
 	}
-	got, err := stores.Cell.Get(t.Context(), cellconfig.Ref{Kind: plan.KindTenant, ID: "acme"})
+	got, err := stores.Cell.Get(t.Context(), table.Ref{Kind: plan.KindTenant, ID: "acme"})
 	if err != nil || got[0].Version != 2 || got[0].Seq != 1 || string(got[0].Body) != `{"id":"acme","plan":"free"}` {
 		t.Errorf("%+v, %v", got, err)
 	}
-	backdoor, err := stores.Cell.Get(t.Context(), cellconfig.Ref{Kind: plan.KindKey, ID: "backdoor"})
+	backdoor, err := stores.Cell.Get(t.Context(), table.Ref{Kind: plan.KindKey, ID: "backdoor"})
 	if err != nil || backdoor[0].Version != 0 {
 		t.Errorf("the cell has a key that was forged: %+v, %v", backdoor, err)
 	}

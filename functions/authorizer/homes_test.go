@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
+	"github.com/sluicelimits/sluice/internal/cell/table"
 	"github.com/sluicelimits/sluice/internal/limiter/store/dynamodb"
 	"github.com/sluicelimits/sluice/internal/testkit/dynamodbtest"
 )
@@ -28,7 +28,7 @@ func TestCellsShareAQuota(t *testing.T) {
 	lost.withDynamoDB()
 	config := newConfigTable(t, client)
 	config.apply(1, plans(yearly, eu.key),
-		cellconfig.Document{Ref: cellconfig.Ref{Kind: cellconfig.KindShares, ID: cellconfig.SharesID}, Version: 1,
+		table.Document{Ref: table.Ref{Kind: table.KindShares, ID: table.SharesID}, Version: 1,
 			Body: []byte(
 				`{"version":2,"epoch":1,"phase":"steady","skew_us":0,"members":[{"cell":"eu-1","state":"active",` +
 					`"weight":1},` +
@@ -132,7 +132,7 @@ func TestCellsShareASmallLimit(t *testing.T) {
 		us.withDynamoDB()
 		config := newConfigTable(t, client)
 		config.apply(1, plans(tiny, eu.key),
-			cellconfig.Document{Ref: cellconfig.Ref{Kind: cellconfig.KindShares, ID: cellconfig.SharesID}, Version: 1,
+			table.Document{Ref: table.Ref{Kind: table.KindShares, ID: table.SharesID}, Version: 1,
 				Body: []byte(
 					`{"version":2,"epoch":1,"phase":"steady","skew_us":0,"members":[{"cell":"eu-1","state":"active",` +
 						`"weight":1},{"cell":"us-1","state":"active","weight":1}],` +

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
+	"github.com/sluicelimits/sluice/internal/cell/table"
 )
 
 // Guarantees that a deployed cell that is one of several denies every tenant until it has its shares, and admits after
@@ -22,7 +22,7 @@ func TestConfigTableWithoutShares(t *testing.T) {
 			t.Fatalf("allowed before there are shares: %v", o.Context)
 		}
 	}
-	config.put(cellconfig.Document{Ref: cellconfig.Ref{Kind: cellconfig.KindShares, ID: cellconfig.SharesID},
+	config.put(table.Document{Ref: table.Ref{Kind: table.KindShares, ID: table.SharesID},
 		Version: 1, Body: []byte(
 			`{"version":2,"epoch":1,"phase":"steady","skew_us":0,"members":[{"cell":"eu-1","state":"active",` +
 				`"weight":1}],` +

@@ -15,8 +15,8 @@ import (
 
 	awsdynamodb "github.com/aws/aws-sdk-go-v2/service/dynamodb"
 
-	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
-	"github.com/sluicelimits/sluice/internal/cell/cellconfig/table"
+	"github.com/sluicelimits/sluice/internal/cell/dynamotable"
+	"github.com/sluicelimits/sluice/internal/cell/table"
 	"github.com/sluicelimits/sluice/internal/configfile/configyaml"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/limiter/store/dynamodb"
@@ -66,17 +66,17 @@ func (w *world) withDynamoDB() string {
 type configTable struct {
 	t         *testing.T
 	name      string
-	documents *table.Table
+	documents *dynamotable.Table
 }
 
 // newConfigTable makes a config table with the client.
 func newConfigTable(t *testing.T, client *awsdynamodb.Client) *configTable {
 	t.Helper()
 	c := &configTable{t: t, name: "config-" + strings.ToLower(rand.Text())}
-	if err := table.Create(t.Context(), client, c.name); err != nil {
+	if err := dynamotable.Create(t.Context(), client, c.name); err != nil {
 		t.Fatal(err)
 	}
-	c.documents = table.New(table.Config{Client: client, Table: c.name})
+	c.documents = dynamotable.New(dynamotable.Config{Client: client, Table: c.name})
 	return c
 }
 
@@ -92,20 +92,20 @@ func (w *world) withConfigTable() *configTable {
 }
 
 // apply stores the content of a plans file, and further documents.
-func (c *configTable) apply(version int64, text string, more ...cellconfig.Document) {
+func (c *configTable) apply(version int64, text string, more ...table.Document) {
 	c.t.Helper()
 	split, err := plan.Split(time.Now(), configyaml.Source("plans.yaml", []byte(text)))
 	if err != nil {
 		c.t.Fatal(err)
 	}
 	for _, d := range split {
-		more = append(more, cellconfig.Document{Ref: cellconfig.Ref{Kind: d.Kind, ID: d.ID}, Version: version,
+		more = append(more, table.Document{Ref: table.Ref{Kind: d.Kind, ID: d.ID}, Version: version,
 			Body: d.Body})
 	}
 	c.put(more...)
 }
 
-func (c *configTable) put(all ...cellconfig.Document) {
+func (c *configTable) put(all ...table.Document) {
 	c.t.Helper()
 	if _, err := c.documents.Apply(c.t.Context(), all); err != nil {
 		c.t.Fatal(err)

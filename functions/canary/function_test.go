@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/events"
-	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
+	"github.com/sluicelimits/sluice/internal/cell/table"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/testkit/functiontest"
@@ -25,7 +25,7 @@ func TestFunction(t *testing.T) {
 		"SLUICE_PLANS_TABLE":        stores.Names[control.Plans], "SLUICE_CANARY_CELLS": "eu-1=" + stores.Config,
 	})
 	if _, err := stores.Cell.Apply(t.Context(),
-		[]cellconfig.Document{{Ref: cellconfig.Ref{Kind: plan.KindPlan, ID: "pro"}, Version: 1,
+		[]table.Document{{Ref: table.Ref{Kind: plan.KindPlan, ID: "pro"}, Version: 1,
 			Body: []byte(`{"id":"pro"}`)}}); err != nil {
 		t.Fatal(err)
 	}
@@ -34,7 +34,7 @@ func TestFunction(t *testing.T) {
 	go func() { // brings changes to the cell
 		for ctx.Err() == nil {
 			if i, err := stores.Control.Get(ctx, control.Plans, events.CanaryKey); err == nil {
-				changed := []cellconfig.Document{cellconfig.DocumentOf(i.Event())}
+				changed := []table.Document{table.DocumentOf(i.Event())}
 				_, _ = stores.Cell.Apply(ctx, changed) // it is tried again
 			}
 			<-time.After(20 * time.Millisecond)

@@ -7,7 +7,7 @@ import (
 
 	"github.com/sluicelimits/sluice/internal/aws/environ"
 	"github.com/sluicelimits/sluice/internal/aws/function"
-	"github.com/sluicelimits/sluice/internal/cell/cellconfig/table"
+	"github.com/sluicelimits/sluice/internal/cell/dynamotable"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/control/dynamo"
 	"github.com/sluicelimits/sluice/streams/awsio"
@@ -27,7 +27,7 @@ func start(process *function.Process, s *environ.Canary) (function.Handler, erro
 		if cells[i].Meter, err = process.Meter(c.Cell); err != nil {
 			return nil, err
 		}
-		cells[i].Table = table.New(table.Config{Client: process.DynamoDB(awsio.Region(c.Table)), Table: c.Table})
+		cells[i].Table = dynamotable.New(dynamotable.Config{Client: process.DynamoDB(awsio.Region(c.Table)), Table: c.Table})
 	}
 	c := canary.New(canary.Config{
 		Tables: tables, Cells: cells, Actor: "function:" + os.Getenv("AWS_LAMBDA_FUNCTION_NAME"), Log: process.Log,

@@ -14,8 +14,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
-	"github.com/sluicelimits/sluice/internal/cell/cellconfig/table"
+	"github.com/sluicelimits/sluice/internal/cell/dynamotable"
+	"github.com/sluicelimits/sluice/internal/cell/table"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/control/dynamo"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
@@ -106,7 +106,7 @@ func TestOperatorsFunctions(t *testing.T) {
 	prefix := fmt.Sprintf("operators-%d-%d-", os.Getpid(), time.Now().UnixNano())
 	names := dynamo.Names(prefix)
 	for _, err := range []error{
-		dynamo.Create(t.Context(), client, names), table.Create(t.Context(), client, prefix+"config"),
+		dynamo.Create(t.Context(), client, names), dynamotable.Create(t.Context(), client, prefix+"config"),
 		dynamodb.Create(t.Context(), client, prefix+"counters"),
 	} {
 		if err != nil {
@@ -165,10 +165,10 @@ func TestOperatorsFunctions(t *testing.T) {
 		t.Errorf("the status is %+v, want 3 documents behind", status)
 	}
 
-	config := table.New(table.Config{Client: client, Table: prefix + "config"})
-	if _, err := config.Apply(t.Context(), []cellconfig.Document{
-		{Ref: cellconfig.Ref{Kind: plan.KindPlan, ID: "pro"}, Version: 1, Body: []byte(pro)},
-		{Ref: cellconfig.Ref{Kind: plan.KindTenant, ID: "acme"}, Version: 1, Body: []byte(acme)},
+	config := dynamotable.New(dynamotable.Config{Client: client, Table: prefix + "config"})
+	if _, err := config.Apply(t.Context(), []table.Document{
+		{Ref: table.Ref{Kind: plan.KindPlan, ID: "pro"}, Version: 1, Body: []byte(pro)},
+		{Ref: table.Ref{Kind: plan.KindTenant, ID: "acme"}, Version: 1, Body: []byte(acme)},
 	}); err != nil {
 		t.Fatal(err)
 	}
@@ -201,7 +201,7 @@ func TestOperatorsFunctions(t *testing.T) {
 		t.Errorf("a peek at a limit per address: %+v", refused)
 	}
 	if _, err := config.Apply(t.Context(),
-		[]cellconfig.Document{{Ref: cellconfig.Ref{Kind: plan.KindPlan, ID: "pro"}, Version: 2,
+		[]table.Document{{Ref: table.Ref{Kind: plan.KindPlan, ID: "pro"}, Version: 2,
 			Body: []byte(strings.Replace(pro, `"burst":100`, `"burst":200`, 1))}}); err != nil {
 		t.Fatal(err)
 	}

@@ -15,7 +15,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
 
 	"github.com/sluicelimits/sluice/events"
-	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
+	"github.com/sluicelimits/sluice/internal/cell/table"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/plan/shares"
@@ -55,18 +55,18 @@ func TestFunction(t *testing.T) {
 			t.Errorf("%+v, %v; want %d repaired", got, err, want)
 		}
 	}
-	d, err := stores.Cell.Get(t.Context(), cellconfig.Ref{Kind: plan.KindTenant, ID: "acme"})
+	d, err := stores.Cell.Get(t.Context(), table.Ref{Kind: plan.KindTenant, ID: "acme"})
 	if err != nil || d[0].Version != 1 {
 		t.Errorf("%+v, %v", d, err)
 	}
-	forged := cellconfig.Document{Ref: cellconfig.Ref{Kind: plan.KindTenant, ID: "forged"}, Version: 1,
+	forged := table.Document{Ref: table.Ref{Kind: plan.KindTenant, ID: "forged"}, Version: 1,
 		Body: []byte(`{"id":"forged"}`)}
-	ahead := cellconfig.Document{Ref: d[0].Ref, Version: events.MaxVersion, Body: []byte(`{"id":"acme"}`)}
-	noPlan := cellconfig.Document{Ref: cellconfig.Ref{Kind: plan.KindPlan, ID: "forged"}, Version: 1,
+	ahead := table.Document{Ref: d[0].Ref, Version: events.MaxVersion, Body: []byte(`{"id":"acme"}`)}
+	noPlan := table.Document{Ref: table.Ref{Kind: plan.KindPlan, ID: "forged"}, Version: 1,
 		Body: []byte(`{"id":"forged","limits":[]}`)}
-	noKey := cellconfig.Document{Ref: cellconfig.Ref{Kind: plan.KindKey, ID: "forged"}, Version: 1,
+	noKey := table.Document{Ref: table.Ref{Kind: plan.KindKey, ID: "forged"}, Version: 1,
 		Body: []byte(`{"hash":"` + strings.Repeat("cd", 32) + `","id":"forged","pepper":"p1","tenant":"acme"}`)}
-	if _, err := stores.Cell.Apply(t.Context(), []cellconfig.Document{forged, ahead, noPlan, noKey}); err != nil {
+	if _, err := stores.Cell.Apply(t.Context(), []table.Document{forged, ahead, noPlan, noKey}); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []int64{4, 0} {
@@ -148,16 +148,16 @@ func TestForgedRows(t *testing.T) {
 	number := func(n string) types.AttributeValue { return &types.AttributeValueMemberN{Value: n} }
 
 	hash := strings.Repeat("cd", 32)
-	stolen := cellconfig.Document{Ref: cellconfig.Ref{Kind: cellconfig.KindKeyHash, ID: hash}, Version: 1, Seq: 1,
+	stolen := table.Document{Ref: table.Ref{Kind: table.KindKeyHash, ID: hash}, Version: 1, Seq: 1,
 		Body: []byte(`{"hash":"` + hash + `","id":"k1","pepper":"p1","tenant":"acme"}`)}
-	alter := func(d cellconfig.Document) {
+	alter := func(d table.Document) {
 		t.Helper()
 		head, err := stores.Cell.Head(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
-		step := cellconfig.Step{Incarnation: head.Incarnation, Documents: []cellconfig.Document{d},
-			Entry: cellconfig.Entry{Seq: head.Seq + 1, At: time.Now()}}
+		step := table.Step{Incarnation: head.Incarnation, Documents: []table.Document{d},
+			Entry: table.Entry{Seq: head.Seq + 1, At: time.Now()}}
 		if err := stores.Cell.Commit(t.Context(), step); err != nil {
 			t.Fatal(err)
 		}
@@ -175,14 +175,14 @@ func TestForgedRows(t *testing.T) {
 	put(tenant, "acme", nil)
 	runs("a row without attributes", map[reconcile.Drift]int64{reconcile.Unknown: 1, reconcile.Missing: 1})
 
-	forged := cellconfig.Document{Ref: cellconfig.Ref{Kind: plan.KindTenant, ID: "forged"}, Version: 1,
+	forged := table.Document{Ref: table.Ref{Kind: plan.KindTenant, ID: "forged"}, Version: 1,
 		Body: []byte(`{"id":"forged"}`)}
-	if _, err := stores.Cell.Apply(t.Context(), []cellconfig.Document{forged}); err != nil {
+	if _, err := stores.Cell.Apply(t.Context(), []table.Document{forged}); err != nil {
 		t.Fatal(err)
 	}
 	runs("a tenant that is in no control table", map[reconcile.Drift]int64{reconcile.Unknown: 1})
 
-	alter(cellconfig.Document{Ref: cellconfig.Ref{Kind: plan.KindTenant, ID: "acme"}, Version: 1, Seq: math.MaxInt64,
+	alter(table.Document{Ref: table.Ref{Kind: plan.KindTenant, ID: "acme"}, Version: 1, Seq: math.MaxInt64,
 		Body: []byte(`{"id":"acme","plan":"pro"}`)})
 	runs("a number above the last entry's", map[reconcile.Drift]int64{reconcile.Altered: 1})
 	runs("all is repaired", map[reconcile.Drift]int64{})

@@ -7,7 +7,7 @@ import (
 
 	"github.com/sluicelimits/sluice/internal/aws/environ"
 	"github.com/sluicelimits/sluice/internal/aws/function"
-	"github.com/sluicelimits/sluice/internal/cell/cellconfig/table"
+	"github.com/sluicelimits/sluice/internal/cell/dynamotable"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/control/dynamo"
 	"github.com/sluicelimits/sluice/streams/acknowledge"
@@ -29,7 +29,7 @@ func start(process *function.Process, s *environ.Reconcile) (function.Handler, e
 	if err != nil {
 		return nil, err
 	}
-	store := table.New(table.Config{Client: process.DynamoDB(awsio.Region(s.ConfigTable)), Table: s.ConfigTable})
+	store := dynamotable.New(dynamotable.Config{Client: process.DynamoDB(awsio.Region(s.ConfigTable)), Table: s.ConfigTable})
 	r := reconcile.New(reconcile.Config{Tables: tables, Store: store, Meter: meter, Log: process.Log,
 		Grace: s.Grace})
 	heard := acknowledge.New(acknowledge.Config{Cell: s.Cell, Tables: tables, Store: store})

@@ -4,7 +4,7 @@
 // Nothing waits for the network while the function starts. Calls begin at the start, and the first request waits for
 // their answers for a bounded time.
 //
-// The packages below it are the parts that a cell reads while it answers requests: its configuration (cellconfig),
+// The packages below it are the parts that a cell reads while it answers requests: its configuration (config),
 // plans files that are watched (planfile), its secrets (secrets), and the kill switch (killswitch).
 package cell
 
@@ -19,10 +19,11 @@ import (
 
 	"github.com/sluicelimits/sluice/authorizer"
 	"github.com/sluicelimits/sluice/internal/aws/environ"
-	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
-	"github.com/sluicelimits/sluice/internal/cell/cellconfig/table"
+	"github.com/sluicelimits/sluice/internal/cell/config"
+	"github.com/sluicelimits/sluice/internal/cell/dynamotable"
 	"github.com/sluicelimits/sluice/internal/cell/killswitch"
 	"github.com/sluicelimits/sluice/internal/cell/secrets"
+	"github.com/sluicelimits/sluice/internal/cell/table"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/request/apigw"
 	"github.com/sluicelimits/sluice/internal/request/identity"
@@ -127,15 +128,15 @@ func (f *Function) source(
 		}
 		return s, s.prepare, nil
 	}
-	documents := table.New(table.Config{Client: a.dynamodb(), Table: c.Settings.ConfigTable})
-	reader, err := cellconfig.New(cellconfig.Config{
+	documents := dynamotable.New(dynamotable.Config{Client: a.dynamodb(), Table: c.Settings.ConfigTable})
+	reader, err := config.New(config.Config{
 		Table: documents, Cell: c.Settings.Cell, Alone: c.Settings.Alone,
 		Accepts: f.stores.chain.Accepts, MaxBytes: m.documents, Log: c.Log,
 		Reaches: reaches(c.Settings.Homes), Timeout: min(max(c.Settings.DynamoDBDeadline, leastRead), mostRead),
 		Hashes: func(ctx context.Context, now time.Time, presented string) ([]identity.KeyHash, error) {
 			return hashes(ctx, f.secret, now, presented)
 		},
-		OnApply: func(e cellconfig.Entry, now time.Time) { f.recorder.Propagated(now, now.Sub(e.At)) },
+		OnApply: func(e table.Entry, now time.Time) { f.recorder.Propagated(now, now.Sub(e.At)) },
 	})
 	if err != nil {
 		return nil, nil, err

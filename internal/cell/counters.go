@@ -4,8 +4,8 @@ import (
 	"context"
 	"time"
 
-	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
-	"github.com/sluicelimits/sluice/internal/cell/cellconfig/table"
+	"github.com/sluicelimits/sluice/internal/cell/config"
+	"github.com/sluicelimits/sluice/internal/cell/dynamotable"
 	"github.com/sluicelimits/sluice/internal/cell/secrets"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/limiter/store/dynamodb"
@@ -18,7 +18,7 @@ import (
 // leases, a fallback limiter or a cache, so that operators see what is stored. Make it with NewCounters.
 type Counters struct {
 	Store  limit.Store
-	reader *cellconfig.Reader
+	reader *config.Reader
 }
 
 // patience is how long an operator's call waits for a store. It is longer than a request may wait, so that a new
@@ -58,8 +58,8 @@ func NewCounters(c Config) (*Counters, error) {
 	if err != nil {
 		return nil, err
 	}
-	documents := table.New(table.Config{Client: a.dynamodb(), Table: c.Settings.ConfigTable})
-	reader, err := cellconfig.New(cellconfig.Config{
+	documents := dynamotable.New(dynamotable.Config{Client: a.dynamodb(), Table: c.Settings.ConfigTable})
+	reader, err := config.New(config.Config{
 		// Operators may see limits even if there are no shares, since nothing is granted here.
 		Table: documents, Cell: c.Settings.Cell, Alone: true,
 		Accepts: all.Accepts, Log: c.Log, Timeout: patience, FirstTimeout: patience, Reaches: reaches(c.Settings.Homes),

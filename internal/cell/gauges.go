@@ -3,7 +3,7 @@ package cell
 import (
 	"time"
 
-	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
+	"github.com/sluicelimits/sluice/internal/cell/config"
 	"github.com/sluicelimits/sluice/internal/telemetry"
 )
 
@@ -13,7 +13,7 @@ const lookEvery = time.Minute
 
 // gauges computes current values for the metrics. Only one goroutine at a time may call it.
 type gauges struct {
-	grants      func(now time.Time) []cellconfig.Grant // nil: the plans are in a file
+	grants      func(now time.Time) []config.Grant // nil: the plans are in a file
 	chargedBack func() int64
 	looked      time.Time // when the granted part was last computed
 }
@@ -24,7 +24,7 @@ func (g *gauges) at(now time.Time) telemetry.Gauges {
 		return out
 	}
 	// Without a part no plan has been read yet, and the next call tries again.
-	if part, ok := cellconfig.Part(g.grants(now)); ok {
+	if part, ok := config.Part(g.grants(now)); ok {
 		out.LimitEffective, g.looked = part, now
 	}
 	return out

@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
+	"github.com/sluicelimits/sluice/internal/cell/config"
 )
 
 // Guarantees that the cell's part is reported once a minute, from when a plan is known, and FullestReplayed at each
@@ -12,11 +12,11 @@ import (
 func TestGaugesOnceAMinute(t *testing.T) {
 	began := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 	back, asked := int64(0), 0
-	g := &gauges{chargedBack: func() int64 { return back }, grants: func(now time.Time) []cellconfig.Grant {
+	g := &gauges{chargedBack: func() int64 { return back }, grants: func(now time.Time) []config.Grant {
 		if asked++; now.Before(began.Add(5 * time.Second)) {
 			return nil
 		}
-		return []cellconfig.Grant{{Whole: 30, Granted: 10}}
+		return []config.Grant{{Whole: 30, Granted: 10}}
 	}}
 	for _, second := range []int{0, 4} {
 		if got := g.at(began.Add(time.Duration(second) * time.Second)); got.LimitEffective != -1 {

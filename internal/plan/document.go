@@ -10,22 +10,23 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sluicelimits/sluice/events"
 	"github.com/sluicelimits/sluice/events/canonical"
 	"github.com/sluicelimits/sluice/internal/configfile"
 	"github.com/sluicelimits/sluice/internal/plan/route"
 )
 
 // Kind says what a [Document] holds.
-type Kind string
+type Kind = events.Kind
 
 // The kinds of documents that a plans file is split into.
 const (
-	KindPlan   Kind = "plan"
-	KindTenant Kind = "tenant"
-	KindKey    Kind = "key"
+	KindPlan   = events.KindPlan
+	KindTenant = events.KindTenant
+	KindKey    = events.KindKey
 	// KindSettings holds ipLimits, ipv6Prefix, anonymousPlan and routes. There is one such document; its id is
 	// SettingsID.
-	KindSettings Kind = "settings"
+	KindSettings = events.KindSettings
 )
 
 // Kinds are all kinds, in the order of [Split]: a document refers only to documents of kinds before its own. Do not

@@ -13,8 +13,8 @@ import (
 
 	"github.com/sluicelimits/sluice/authorizer"
 	"github.com/sluicelimits/sluice/internal/aws/awsenv"
-	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
-	configtable "github.com/sluicelimits/sluice/internal/cell/cellconfig/table"
+	"github.com/sluicelimits/sluice/internal/cell/config"
+	configtable "github.com/sluicelimits/sluice/internal/cell/dynamotable"
 	"github.com/sluicelimits/sluice/internal/cell/killswitch"
 	"github.com/sluicelimits/sluice/internal/cell/planfile"
 	"github.com/sluicelimits/sluice/internal/configfile"
@@ -25,8 +25,8 @@ import (
 )
 
 // followEvery is how often the service asks whether its copy of a config table is due: twice as often as the copy asks
-// the table, so that it never gets older than cellconfig.Fresh, and no request waits for it.
-const followEvery = cellconfig.PollEvery / 2
+// the table, so that it never gets older than config.Fresh, and no request waits for it.
+const followEvery = config.PollEvery / 2
 
 // tenantPlans decide about descriptors of the mapping, and about calls of Sluice's own API.
 type tenantPlans struct {
@@ -171,13 +171,13 @@ func (o *Options) openKillSwitch(ctx context.Context) (*killswitch.Switch, error
 // keys are not: Envoy says who calls.
 func (o *Options) openConfigTable(
 	ctx context.Context, c *stores.Counters,
-) (*cellconfig.Reader, error) {
+) (*config.Reader, error) {
 	client, err := o.Stores.DynamoDBClient(ctx, "")
 	if err != nil {
 		return nil, err
 	}
 	documents := configtable.New(configtable.Config{Client: client, Table: o.ConfigTable})
-	reader, err := cellconfig.New(cellconfig.Config{Table: documents, Cell: o.Cell, Alone: o.Alone,
+	reader, err := config.New(config.Config{Table: documents, Cell: o.Cell, Alone: o.Alone,
 		Accepts: c.Tenants.Accepts, Reaches: o.reachesHome, Timeout: o.Stores.DynamoDBDeadline, Log: o.Log})
 	if err != nil {
 		return nil, fmt.Errorf("--config-table: %w", err)
@@ -189,7 +189,7 @@ func (o *Options) openConfigTable(
 }
 
 // background is a source that no request waits for after its decision: a server goes on without requests.
-type background struct{ *cellconfig.Reader }
+type background struct{ *config.Reader }
 
 // Begin implements [authorizer.Source].
 func (b background) Begin(ctx context.Context, now time.Time) (authorizer.Configuration, func()) {

@@ -32,7 +32,7 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/events"
-	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
+	"github.com/sluicelimits/sluice/internal/cell/table"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/plan/shares"
 	"github.com/sluicelimits/sluice/streams/balancer"
@@ -47,7 +47,7 @@ type Config struct {
 	// Tables are the control tables. Only the table of cells is used, and only the key shares.AckKey of the cell is
 	// written.
 	Tables control.Tables
-	Store  cellconfig.Store // of the cell
+	Store  table.Store // of the cell
 
 	Now func() time.Time // default time.Now
 }
@@ -112,7 +112,7 @@ func (a *Acknowledger) awaited(s *shares.State) bool {
 // messages are applied, because they may bring the cell's first shares. If it returns an error, the messages must not
 // be applied.
 func (a *Acknowledger) Prepare(ctx context.Context) error {
-	d, err := a.stored(ctx, cellconfig.KindShares, cellconfig.SharesID)
+	d, err := a.stored(ctx, table.KindShares, table.SharesID)
 	if err == nil && d == nil { // also if there is a tombstone, which says only that shares exist
 		err = a.fetchAll(ctx)
 	}
@@ -123,8 +123,8 @@ func (a *Acknowledger) Prepare(ctx context.Context) error {
 }
 
 // stored returns a document of the cell, or nil if the cell has none or a tombstone.
-func (a *Acknowledger) stored(ctx context.Context, kind cellconfig.Kind, id string) (*cellconfig.Document, error) {
-	got, err := a.c.Store.Get(ctx, cellconfig.Ref{Kind: kind, ID: id})
+func (a *Acknowledger) stored(ctx context.Context, kind table.Kind, id string) (*table.Document, error) {
+	got, err := a.c.Store.Get(ctx, table.Ref{Kind: kind, ID: id})
 	switch {
 	case err != nil:
 		return nil, err
@@ -138,7 +138,7 @@ func (a *Acknowledger) stored(ctx context.Context, kind cellconfig.Kind, id stri
 
 // state returns the shares that the cell knows, or nil if it knows none.
 func (a *Acknowledger) state(ctx context.Context) (*shares.State, error) {
-	d, err := a.stored(ctx, cellconfig.KindShares, cellconfig.SharesID)
+	d, err := a.stored(ctx, table.KindShares, table.SharesID)
 	if err != nil || d == nil {
 		return nil, err
 	}
@@ -201,7 +201,7 @@ func (a *Acknowledger) complete(ctx context.Context, s *shares.State) (bool, err
 
 // hasPlacement reports whether the cell has the placement, or a later one that it can read.
 func (a *Acknowledger) hasPlacement(ctx context.Context, p *shares.Placement) (bool, error) {
-	d, err := a.stored(ctx, cellconfig.KindPlacement, shares.PlacementKey(p.Tenant))
+	d, err := a.stored(ctx, table.KindPlacement, shares.PlacementKey(p.Tenant))
 	if err != nil || d == nil {
 		return false, err
 	}
@@ -226,14 +226,14 @@ func (a *Acknowledger) fetch(ctx context.Context, key string) error {
 	if err != nil {
 		return err
 	}
-	return a.apply(ctx, []cellconfig.Document{d})
+	return a.apply(ctx, []table.Document{d})
 }
 
 // document returns the document of an item. The error wraps control.ErrBadItem if the item cannot be read.
-func document(item *control.Item) (d cellconfig.Document, err error) {
-	d = cellconfig.DocumentOf(item.Event())
+func document(item *control.Item) (d table.Document, err error) {
+	d = table.DocumentOf(item.Event())
 	if err = item.Verify(); err == nil {
-		if err = cellconfig.Readable(&d); err != nil {
+		if err = table.Readable(&d); err != nil {
 			err = fmt.Errorf("%s/%.140q: %w: version %d: %w", item.Table, item.Key, control.ErrBadItem, item.Version,
 				err)
 		}
@@ -248,7 +248,7 @@ const fetchPage = 200
 // says that the placement is unknown. It does so even if it has an older placement, because it may have missed some in
 // between. The cell then grants nothing to that tenant, and serves all others.
 func (a *Acknowledger) fetchAll(ctx context.Context) error {
-	var page []cellconfig.Document
+	var page []table.Document
 	for item, err := range control.All(ctx, a.c.Tables, control.Cells) {
 		if errors.Is(err, control.ErrBadItem) && !balancer.HidesPlacement(err) {
 			continue // the item is no placement; the balancer logs it, and reconcile reports it
@@ -261,7 +261,7 @@ func (a *Acknowledger) fetchAll(ctx context.Context) error {
 		}
 		d, err := document(&item)
 		if err != nil {
-			d = cellconfig.Unknown(d)
+			d = table.Unknown(d)
 		}
 		if page = append(page, d); len(page) == fetchPage {
 			if err := a.apply(ctx, page); err != nil {
@@ -273,8 +273,8 @@ func (a *Acknowledger) fetchAll(ctx context.Context) error {
 	return a.apply(ctx, page)
 }
 
-func (a *Acknowledger) apply(ctx context.Context, documents []cellconfig.Document) error {
-	_, err := cellconfig.Apply(ctx, a.c.Store, documents, a.c.Now)
+func (a *Acknowledger) apply(ctx context.Context, documents []table.Document) error {
+	_, err := table.Apply(ctx, a.c.Store, documents, a.c.Now)
 	return err
 }
 

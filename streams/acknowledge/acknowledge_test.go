@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/events"
-	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
+	"github.com/sluicelimits/sluice/internal/cell/table"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/plan/shares"
 	"github.com/sluicelimits/sluice/streams/acknowledge"
@@ -34,8 +34,8 @@ func (w *world) balance(cells ...*cell) *shares.State {
 		w.t.Fatal(err)
 	}
 	for _, c := range cells {
-		changed := []cellconfig.Document{cellconfig.DocumentOf(item.Event())}
-		if _, err := cellconfig.Apply(w.t.Context(), c.table, changed, time.Now); err != nil {
+		changed := []table.Document{table.DocumentOf(item.Event())}
+		if _, err := table.Apply(w.t.Context(), c.table, changed, time.Now); err != nil {
 			w.t.Fatal(err)
 		}
 	}
@@ -75,7 +75,7 @@ func (w *world) pollOnce(c *cell) bool {
 func (w *world) has(c *cell, tenant string) bool {
 	w.t.Helper()
 	got, err := c.table.Get(w.t.Context(),
-		cellconfig.Ref{Kind: cellconfig.KindPlacement, ID: shares.PlacementKey(tenant)})
+		table.Ref{Kind: table.KindPlacement, ID: shares.PlacementKey(tenant)})
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -130,9 +130,9 @@ func TestForgedSharesAreNotAcknowledged(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ref := cellconfig.Ref{Kind: cellconfig.KindShares, ID: cellconfig.SharesID}
-	d := cellconfig.Document{Ref: ref, Version: events.MaxVersion, Body: body}
-	if _, err := cellconfig.Apply(t.Context(), us.table, []cellconfig.Document{d}, time.Now); err != nil {
+	ref := table.Ref{Kind: table.KindShares, ID: table.SharesID}
+	d := table.Document{Ref: ref, Version: events.MaxVersion, Body: body}
+	if _, err := table.Apply(t.Context(), us.table, []table.Document{d}, time.Now); err != nil {
 		t.Fatal(err)
 	}
 	if w.pollOnce(us) {
@@ -147,8 +147,8 @@ func TestForgedSharesAreNotAcknowledged(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	repair := []cellconfig.Replacement{{Found: got[0], Want: cellconfig.DocumentOf(item.Event())}}
-	if n, err := cellconfig.Repair(t.Context(), us.table, repair, time.Now); n != 1 || err != nil {
+	repair := []table.Replacement{{Found: got[0], Want: table.DocumentOf(item.Event())}}
+	if n, err := table.Repair(t.Context(), us.table, repair, time.Now); n != 1 || err != nil {
 		t.Fatal(n, err)
 	}
 	if !w.pollOnce(us) {
@@ -207,13 +207,13 @@ func TestLostTable(t *testing.T) {
 	w.run(60*time.Second, false)
 	w.ask(shares.Request{Kind: shares.Place, Tenant: "acme", Cells: []string{"us-1"}})
 	w.run(60*time.Second, false)
-	items := func(table control.Table, keys ...string) (docs []cellconfig.Document) {
+	items := func(of control.Table, keys ...string) (docs []table.Document) {
 		for _, key := range keys {
-			item, err := w.tables.Get(t.Context(), table, key)
+			item, err := w.tables.Get(t.Context(), of, key)
 			if err != nil {
 				t.Fatal(err)
 			}
-			docs = append(docs, cellconfig.DocumentOf(item.Event()))
+			docs = append(docs, table.DocumentOf(item.Event()))
 		}
 		return docs
 	}
@@ -290,10 +290,10 @@ func TestUnreadablePlacementFromBefore(t *testing.T) {
 		return w.total("/window of "+tenant, time.Time{})
 	}
 	joins := w.cell("ap-1", 1)
-	stale := cellconfig.Document{Ref: cellconfig.Ref{Kind: cellconfig.KindPlacement, ID: key}, Version: 1,
+	stale := table.Document{Ref: table.Ref{Kind: table.KindPlacement, ID: key}, Version: 1,
 		Body: []byte(`{"version":2,"tenant":"acme","generations":[{"cells":["ap-1"],"epoch":0,"from":1}]}`)}
 	// it served before, and did not hear of later changes after it had left
-	w.apply(joins, []cellconfig.Document{stale})
+	w.apply(joins, []table.Document{stale})
 	grants(joins, "acme") // and its environment knows the tenant
 	w.run(90*time.Second, false)
 	lost := w.empty("us-1")
@@ -334,8 +334,8 @@ func TestUnreadablePlacementIsFetchedAgain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := cellconfig.DocumentOf(item.Event())
-	if _, err := cellconfig.Apply(t.Context(), eu.table, []cellconfig.Document{d},
+	d := table.DocumentOf(item.Event())
+	if _, err := table.Apply(t.Context(), eu.table, []table.Document{d},
 		time.Now); err != nil { // as an older applier did
 		t.Fatal(err)
 	}
@@ -356,7 +356,7 @@ func TestUnreadablePlacementIsFetchedAgain(t *testing.T) {
 		t.Error("a growth whose placement can be had is not acknowledged")
 	}
 	got, err := eu.table.Get(t.Context(), d.Ref)
-	if err != nil || cellconfig.Readable(&got[0]) != nil {
+	if err != nil || table.Readable(&got[0]) != nil {
 		t.Errorf("the cell has %s, %v", got[0].Body, err)
 	}
 }
@@ -370,9 +370,9 @@ func TestPrepareWithoutReadableShares(t *testing.T) {
 	w.ask(shares.Request{Kind: shares.Place, Tenant: "acme", Cells: []string{"us-1"}})
 	w.run(60*time.Second, false)
 	lost := w.empty("eu-1")
-	shared := cellconfig.Document{Ref: cellconfig.Ref{Kind: cellconfig.KindShares, ID: cellconfig.SharesID}, Version: 1,
+	shared := table.Document{Ref: table.Ref{Kind: table.KindShares, ID: table.SharesID}, Version: 1,
 		Deleted: true}
-	if _, err := cellconfig.Apply(t.Context(), lost.table, []cellconfig.Document{shared}, time.Now); err != nil {
+	if _, err := table.Apply(t.Context(), lost.table, []table.Document{shared}, time.Now); err != nil {
 		t.Fatal(err)
 	}
 	if err := lost.heard.Prepare(t.Context()); err != nil || !w.has(lost, "acme") {

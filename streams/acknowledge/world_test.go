@@ -13,7 +13,8 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/events"
-	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
+	"github.com/sluicelimits/sluice/internal/cell/config"
+	"github.com/sluicelimits/sluice/internal/cell/table"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/control/embedded"
 	"github.com/sluicelimits/sluice/internal/limiter/lease"
@@ -49,7 +50,7 @@ const pro = `{"id":"pro","limits":[
 var paths = []string{"/window", "/bucket", "/tiny"}
 
 type environment struct {
-	reader *cellconfig.Reader
+	reader *config.Reader
 	homes  *router.Store
 	leases *lease.Store
 }
@@ -67,7 +68,7 @@ func (c *clocked) Decide(ctx context.Context, req *limit.Request, _ time.Time, d
 type cell struct {
 	id    string
 	skew  time.Duration
-	table *cellconfig.Memory
+	table *table.Memory
 	heard *acknowledge.Acknowledger
 	kept  *clocked // the store that other cells call
 	envs  []*environment
@@ -77,7 +78,7 @@ type cell struct {
 type message struct {
 	at   time.Time
 	to   *cell
-	docs []cellconfig.Document
+	docs []table.Document
 }
 
 type world struct {
@@ -178,10 +179,10 @@ func (w *world) cell(id string, weight int64) *cell {
 // empty makes a cell with an empty table, which gets no messages.
 func (w *world) empty(id string) *cell {
 	w.t.Helper()
-	table := cellconfig.NewMemory(0)
-	c := &cell{id: id, table: table, skew: time.Duration(w.r.IntN(1000)-500) * time.Millisecond}
+	cellTable := table.NewMemory(0)
+	c := &cell{id: id, table: cellTable, skew: time.Duration(w.r.IntN(1000)-500) * time.Millisecond}
 	var err error
-	c.heard = acknowledge.New(acknowledge.Config{Cell: id, Tables: w.tables, Store: table,
+	c.heard = acknowledge.New(acknowledge.Config{Cell: id, Tables: w.tables, Store: cellTable,
 		Now: func() time.Time { return w.now.Add(c.skew) }})
 	rates, err := memory.New(memory.Config{})
 	if err != nil {
@@ -195,7 +196,7 @@ func (w *world) empty(id string) *cell {
 	began := slices.ContainsFunc(w.cells, func(other *cell) bool { return other.id == id })
 	for range 2 {
 		e := &environment{}
-		if e.reader, err = cellconfig.New(cellconfig.Config{Table: table, Cell: id, Timeout: 10 * time.Second,
+		if e.reader, err = config.New(config.Config{Table: cellTable, Cell: id, Timeout: 10 * time.Second,
 			FirstTimeout: 10 * time.Second,
 			Reaches:      func(string) bool { return true }, Log: slog.New(slog.DiscardHandler)}); err != nil {
 			w.t.Fatal(err)
@@ -231,14 +232,14 @@ func (w *world) empty(id string) *cell {
 
 // reconcile copies everything to a cell, except for old versions.
 func (w *world) reconcile(c *cell) {
-	var docs []cellconfig.Document
-	for _, table := range []control.Table{control.Plans, control.Tenants, control.Cells} {
-		for item, err := range control.All(w.t.Context(), w.tables, table) {
+	var docs []table.Document
+	for _, of := range []control.Table{control.Plans, control.Tenants, control.Cells} {
+		for item, err := range control.All(w.t.Context(), w.tables, of) {
 			if err != nil {
 				w.t.Fatal(err)
 			}
 			if e := item.Event(); e != nil {
-				docs = append(docs, cellconfig.DocumentOf(e))
+				docs = append(docs, table.DocumentOf(e))
 			}
 		}
 	}
@@ -246,10 +247,10 @@ func (w *world) reconcile(c *cell) {
 }
 
 // apply stores documents as an applier does: an unreadable document replaces nothing.
-func (w *world) apply(c *cell, docs []cellconfig.Document) {
+func (w *world) apply(c *cell, docs []table.Document) {
 	docs = slices.DeleteFunc(slices.Clone(docs),
-		func(d cellconfig.Document) bool { return cellconfig.Readable(&d) != nil })
-	if _, err := cellconfig.Apply(w.t.Context(), c.table, docs, func() time.Time { return w.now }); err != nil {
+		func(d table.Document) bool { return table.Readable(&d) != nil })
+	if _, err := table.Apply(w.t.Context(), c.table, docs, func() time.Time { return w.now }); err != nil {
 		w.t.Fatal(err)
 	}
 	if w.r.IntN(100) < w.loss {
@@ -310,7 +311,7 @@ func (w *world) publish() (changed bool) {
 		for _, c := range w.cells {
 			for n := 1 + w.r.IntN(2); n > 0 && w.r.IntN(100) >= w.loss; n-- {
 				at := w.now.Add(time.Duration(w.r.IntN(2000)) * time.Millisecond)
-				sent := []cellconfig.Document{cellconfig.DocumentOf(again.(*events.Changed))}
+				sent := []table.Document{table.DocumentOf(again.(*events.Changed))}
 				w.net = append(w.net, message{at, c, sent})
 			}
 		}

@@ -55,7 +55,7 @@ import (
 
 	"github.com/sluicelimits/sluice/events"
 	"github.com/sluicelimits/sluice/events/canonical"
-	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
+	"github.com/sluicelimits/sluice/internal/cell/table"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/streams/acknowledge"
 	"github.com/sluicelimits/sluice/streams/delivery"
@@ -76,7 +76,7 @@ type Acknowledger interface {
 type Config struct {
 	Cell   string // id of the cell, for dead letters
 	Tables Tables // the control tables
-	Store  cellconfig.Store
+	Store  table.Store
 	Keep   delivery.Keeper
 	Meter  delivery.Meter
 
@@ -120,7 +120,7 @@ type report struct {
 type change struct {
 	message  *delivery.Message
 	key      string // of the item
-	document cellconfig.Document
+	document table.Document
 	written  time.Time // when the item was written
 }
 
@@ -197,13 +197,13 @@ func (r *run) read(ctx context.Context, m *delivery.Message) (report, bool) {
 	}
 	switch e := e.(type) {
 	case *events.Changed:
-		d := cellconfig.DocumentOf(e)
-		table, key, ok := cellconfig.ItemOf(d.Ref)
+		d := table.DocumentOf(e)
+		of, key, ok := table.ItemOf(d.Ref)
 		if !ok {
 			r.deadLetter(ctx, m, e.Key, fmt.Errorf("no control table has documents of kind %s", d.Kind))
 			return report{}, false
 		}
-		return report{m, e, control.Ref{Table: table, Key: key}}, true
+		return report{m, e, control.Ref{Table: of, Key: key}}, true
 	case *events.Raw:
 		r.c.Meter.Count("events_unknown", 1)
 		r.deadLetter(ctx, m, "", fmt.Errorf("an event of an unknown type or version: %s version %d", e.Head.Type,
@@ -266,8 +266,8 @@ func (r *run) documentFor(ctx context.Context, t *report, f *found) (change, boo
 		r.deadLetter(ctx, t.message, t.event.Key, err)
 		return change{}, false
 	}
-	c := change{t.message, t.event.Key, cellconfig.DocumentOf(f.Event()), f.ChangedAt}
-	if err := cellconfig.Readable(&c.document); err != nil {
+	c := change{t.message, t.event.Key, table.DocumentOf(f.Event()), f.ChangedAt}
+	if err := table.Readable(&c.document); err != nil {
 		r.unreadable = append(r.unreadable, unreadable{c, err})
 		return change{}, false
 	}
@@ -305,10 +305,10 @@ func sameBody(message, item []byte) bool {
 // document unchanged. A cell without any shares gets a tombstone, which says that shares exist that the cell cannot
 // read. Otherwise the cell might take itself for the only one.
 func (r *run) rejectUnreadable(ctx context.Context, u *unreadable) {
-	if u.document.Kind == cellconfig.KindShares {
+	if u.document.Kind == table.KindShares {
 		got, err := r.c.Store.Get(ctx, u.document.Ref)
 		if err == nil && len(got) == 1 && got[0].Version == 0 {
-			_, err = cellconfig.Apply(ctx, r.c.Store, []cellconfig.Document{cellconfig.Unknown(u.document)}, r.c.Now)
+			_, err = table.Apply(ctx, r.c.Store, []table.Document{table.Unknown(u.document)}, r.c.Now)
 		}
 		if err != nil {
 			r.redeliver(u.message, err)
@@ -343,12 +343,12 @@ func (r *run) apply(ctx context.Context, changes []change) {
 	if len(changes) == 0 {
 		return
 	}
-	documents := make([]cellconfig.Document, len(changes))
+	documents := make([]table.Document, len(changes))
 	for i := range changes {
 		documents[i] = changes[i].document
 	}
 	seen := &recorder{Store: r.c.Store, committed: map[version]state{}}
-	_, err := cellconfig.Apply(ctx, seen, documents, r.c.Now)
+	_, err := table.Apply(ctx, seen, documents, r.c.Now)
 	now := r.c.Now()
 	r.c.Meter.Count("documents_applied", int64(seen.documents))
 	var left []change
@@ -368,7 +368,7 @@ func (r *run) apply(ctx context.Context, changes []change) {
 	}
 	switch n := len(left); {
 	case err == nil || n == 0:
-	case !errors.Is(err, cellconfig.ErrInvalid):
+	case !errors.Is(err, table.ErrInvalid):
 		for _, c := range left {
 			r.redeliver(c.message, err)
 		}
@@ -382,7 +382,7 @@ func (r *run) apply(ctx context.Context, changes []change) {
 
 // version identifies a version of a document.
 type version struct {
-	ref     cellconfig.Ref
+	ref     table.Ref
 	version int64
 }
 
@@ -396,19 +396,19 @@ const (
 
 // recorder is a store that remembers what was written through it.
 type recorder struct {
-	cellconfig.Store
+	table.Store
 	committed map[version]state
 	documents int
 }
 
-// Commit implements [cellconfig.Store].
-func (r *recorder) Commit(ctx context.Context, step cellconfig.Step) error {
+// Commit implements [table.Store].
+func (r *recorder) Commit(ctx context.Context, step table.Step) error {
 	if err := r.Store.Commit(ctx, step); err != nil {
 		return err
 	}
 	for i := range step.Documents {
 		d := &step.Documents[i]
-		if d.Kind != cellconfig.KindKeyHash {
+		if d.Kind != table.KindKeyHash {
 			r.committed[version{d.Ref, d.Version}] = written
 			r.documents++
 		}

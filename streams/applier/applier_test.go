@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/events"
-	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
+	"github.com/sluicelimits/sluice/internal/cell/table"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/plan/shares"
@@ -26,7 +26,7 @@ var errAway = errors.New("the table is unavailable")
 
 // world is an applier with a table that can fail.
 type world struct {
-	*cellconfig.Memory
+	*table.Memory
 	t       *testing.T
 	applier *applier.Applier
 	meter   streamstest.Meter
@@ -38,11 +38,11 @@ type world struct {
 	items  map[string]control.Item // of the control tables, by table/key
 	away   error                   // of the control tables
 	reads  int
-	before func(step *cellconfig.Step) error // called before a commit
-	after  func(step *cellconfig.Step) error // called after a commit that was made: its answer is lost
+	before func(step *table.Step) error // called before a commit
+	after  func(step *table.Step) error // called after a commit that was made: its answer is lost
 }
 
-func (w *world) Commit(ctx context.Context, step cellconfig.Step) error {
+func (w *world) Commit(ctx context.Context, step table.Step) error {
 	w.mu.Lock()
 	before, after := w.before, w.after
 	w.mu.Unlock()
@@ -60,8 +60,8 @@ func (w *world) Commit(ctx context.Context, step cellconfig.Step) error {
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	table := cellconfig.NewMemory(0)
-	w := &world{Memory: table, t: t, now: streamstest.Written.Add(2 * time.Second), items: map[string]control.Item{}}
+	memory := table.NewMemory(0)
+	w := &world{Memory: memory, t: t, now: streamstest.Written.Add(2 * time.Second), items: map[string]control.Item{}}
 	w.applier = w.newApplier()
 	return w
 }
@@ -132,9 +132,9 @@ func (w *world) handle(messages []delivery.Message, again ...string) {
 }
 
 // at fails unless the document has the given version; 0 means that it does not exist.
-func (w *world) at(kind cellconfig.Kind, id string, version int64) cellconfig.Document {
+func (w *world) at(kind table.Kind, id string, version int64) table.Document {
 	w.t.Helper()
-	d, err := w.Get(w.t.Context(), cellconfig.Ref{Kind: kind, ID: id})
+	d, err := w.Get(w.t.Context(), table.Ref{Kind: kind, ID: id})
 	if err != nil || d[0].Version != version {
 		w.t.Fatalf("%s %q is at version %d, %v; want %d", kind, id, d[0].Version, err, version)
 	}
@@ -144,7 +144,7 @@ func (w *world) at(kind cellconfig.Kind, id string, version int64) cellconfig.Do
 // head returns the number of transactions.
 func (w *world) head() int64 {
 	h, err := w.Head(w.t.Context())
-	if err != nil && !errors.Is(err, cellconfig.ErrEmpty) {
+	if err != nil && !errors.Is(err, table.ErrEmpty) {
 		w.t.Fatal(err)
 	}
 	return h.Seq
@@ -284,7 +284,7 @@ func TestUnreadableShares(t *testing.T) {
 		{"a placement that was deleted", placement, first, "", second},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			ref, _ := cellconfig.RefOf(control.Cells, tt.key)
+			ref, _ := table.RefOf(control.Cells, tt.key)
 			history := streamstest.History(t, control.Cells, tt.key, tt.good, tt.bad, tt.again)
 			w := newWorld(t)
 			w.handle(w.messages(history[0]))
@@ -318,7 +318,7 @@ func TestUnreadableShares(t *testing.T) {
 func TestUnreadableSharesComeAgain(t *testing.T) {
 	w := newWorld(t)
 	bad := w.messages(streamstest.History(t, control.Cells, events.SharesKey, `{"version":3}`)...)
-	w.before = func(*cellconfig.Step) error { return errAway }
+	w.before = func(*table.Step) error { return errAway }
 	w.handle(bad, bad[0].ID)
 	w.before = nil
 	w.handle(bad)
@@ -373,7 +373,7 @@ func TestOtherEvents(t *testing.T) {
 // Guarantees that messages are delivered again while the table is throttled, and are applied after that.
 func TestTableThrottled(t *testing.T) {
 	w := newWorld(t)
-	w.before = func(*cellconfig.Step) error { return errAway }
+	w.before = func(*table.Step) error { return errAway }
 	batch := w.messages(tenant(t, "a", 1)[0], tenant(t, "b", 1)[0])
 	w.handle(batch, batch[0].ID, batch[1].ID)
 	if w.head() != 0 {
@@ -388,7 +388,7 @@ func TestTableThrottled(t *testing.T) {
 // Guarantees that if one of several transactions of a batch fails, only its own messages are delivered again.
 func TestOneOfSeveralTransactionsFails(t *testing.T) {
 	w := newWorld(t)
-	w.before = func(step *cellconfig.Step) error {
+	w.before = func(step *table.Step) error {
 		if step.Entry.Seq == 2 {
 			return errAway
 		}
@@ -414,9 +414,9 @@ func TestApplierDiesInMidTransaction(t *testing.T) {
 		died func(w *world)
 		head int64 // after its death
 	}{
-		{"before it is written", func(w *world) { w.before = func(*cellconfig.Step) error { return context.Canceled } },
+		{"before it is written", func(w *world) { w.before = func(*table.Step) error { return context.Canceled } },
 			0},
-		{"after it is written", func(w *world) { w.after = func(*cellconfig.Step) error { return context.Canceled } },
+		{"after it is written", func(w *world) { w.after = func(*table.Step) error { return context.Canceled } },
 			1},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -435,7 +435,7 @@ func TestApplierDiesInMidTransaction(t *testing.T) {
 			w.at(plan.KindTenant, "a", 1)
 			w.at(plan.KindTenant, "b", 2)
 			w.at(plan.KindKey, "k1", 1)
-			w.at(cellconfig.KindKeyHash, strings.Repeat("a", 64), 1)
+			w.at(table.KindKeyHash, strings.Repeat("a", 64), 1)
 			if w.head() != 1 {
 				t.Errorf("%d transactions, want 1", w.head())
 			}
@@ -479,7 +479,7 @@ func TestTwoAppliersAtOnce(t *testing.T) {
 	if err != nil || int64(len(log)) != w.head() {
 		t.Fatalf("%d entries of %d, %v", len(log), w.head(), err)
 	}
-	last := map[cellconfig.Ref]int64{}
+	last := map[table.Ref]int64{}
 	for _, e := range log {
 		for _, c := range e.Changes {
 			if c.Version <= last[c.Ref] {

@@ -13,7 +13,7 @@ import (
 
 	"github.com/sluicelimits/sluice/events"
 	"github.com/sluicelimits/sluice/internal/aws/grants"
-	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
+	"github.com/sluicelimits/sluice/internal/cell/table"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/streams/applier"
 	"github.com/sluicelimits/sluice/streams/delivery"
@@ -66,7 +66,7 @@ func received(t *testing.T, n int, messages []delivery.Message) []byte {
 func TestFailedMessagesComeSoon(t *testing.T) {
 	w, q := newWorld(t), &queue{}
 	w.withQueue(q, nil)
-	w.before = func(*cellconfig.Step) error { return errAway }
+	w.before = func(*table.Step) error { return errAway }
 	batch := append(w.messages(tenant(t, "a", 1)[0], tenant(t, "b", 1)[0], tenant(t, "c", 1)[0]), w.message("poison"))
 	const answer = `{"batchItemFailures":[{"itemIdentifier":"m1"},{"itemIdentifier":"m2"},{"itemIdentifier":"m3"}]}`
 	if out, err := w.applier.Invoke(t.Context(), received(t, 1, batch)); err != nil || string(out) != answer {
@@ -120,7 +120,7 @@ func TestUnacknowledgedSharesComeSoon(t *testing.T) {
 func TestQueueAway(t *testing.T) {
 	w, q := newWorld(t), &queue{err: errors.New("the queue is away")}
 	log := w.withQueue(q, nil)
-	w.before = func(*cellconfig.Step) error { return errAway }
+	w.before = func(*table.Step) error { return errAway }
 	out, err := w.applier.Invoke(t.Context(), received(t, 1, w.messages(tenant(t, "a", 1)...)))
 	if err != nil || string(out) != `{"batchItemFailures":[{"itemIdentifier":"m1"}]}` {
 		t.Errorf("%s, %v", out, err)
@@ -134,7 +134,7 @@ func TestQueueAway(t *testing.T) {
 func TestUnknownReceipt(t *testing.T) {
 	w, q := newWorld(t), &queue{}
 	w.withQueue(q, nil)
-	w.before = func(*cellconfig.Step) error { return errAway }
+	w.before = func(*table.Step) error { return errAway }
 	batch := w.messages(tenant(t, "a", 1)[0], tenant(t, "b", 1)[0])
 	event := strings.NewReplacer(`"M1"`, `""`, `"ApproximateReceiveCount":"2"`, `"ApproximateReceiveCount":"often"`).
 		Replace(string(received(t, 1, batch)))

@@ -387,7 +387,7 @@ func hidesPlan(err error) bool {
 // isPlan reports whether an item of the table of plans is a plan, and not a document of another kind.
 func isPlan(key string) bool {
 	d, _, _ := events.DocumentOf(control.Plans, key)
-	return d.Kind == string(plan.KindPlan)
+	return d.Kind == plan.KindPlan
 }
 
 // limitsOf returns all limits of the plans. The result is never nil, because nil means that the limits are not known.

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/events"
-	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
+	"github.com/sluicelimits/sluice/internal/cell/table"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/control/operate"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
@@ -60,8 +60,8 @@ func (f *fleet) storeAndAcknowledge(cell string) {
 	c := f.cells[cell]
 	c.doc = f.state().Document()
 	if item, err := f.tables.Tables.Get(f.t.Context(), control.Cells, shares.PlacementKey(f.tenant)); err == nil {
-		d := cellconfig.DocumentOf(item.Event())
-		if cellconfig.Readable(&d) == nil {
+		d := table.DocumentOf(item.Event())
+		if table.Readable(&d) == nil {
 			if c.placed, err = shares.DecodePlacement(d.Body); err != nil {
 				f.t.Fatal(err)
 			}

@@ -22,7 +22,8 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/events"
-	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
+	"github.com/sluicelimits/sluice/internal/cell/config"
+	"github.com/sluicelimits/sluice/internal/cell/table"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/streams/delivery"
 )
@@ -45,7 +46,7 @@ type Tables interface {
 // Cell is a cell that is watched.
 type Cell struct {
 	ID    string
-	Table cellconfig.Table
+	Table table.Table
 	Meter delivery.Meter // of this cell
 }
 
@@ -146,14 +147,14 @@ func (c *Canary) write(ctx context.Context) (version int64, began time.Time, err
 type watcher struct {
 	*Canary
 	cell   *Cell
-	reader *cellconfig.Reader
+	reader *config.Reader
 	entry  int64 // entry of the change log that has the change; 0 if the cell's table does not have the change yet
 }
 
 func (c *Canary) watcher(cell *Cell) (*watcher, error) {
 	w := &watcher{Canary: c, cell: cell}
 	var err error
-	w.reader, err = cellconfig.New(cellconfig.Config{
+	w.reader, err = config.New(config.Config{
 		Table: cell.Table, Log: slog.New(slog.DiscardHandler), Timeout: 2 * time.Second, FirstTimeout: 10 * time.Second,
 		MaxDocuments: 16, MaxAbsent: 16,
 	})
@@ -166,7 +167,7 @@ func (c *Canary) watcher(cell *Cell) (*watcher, error) {
 // load makes the reader read the current end of the log, so that it sees later entries. A failure is only logged,
 // because a later read may succeed.
 func (w *watcher) load(ctx context.Context) {
-	if err := w.reader.Load(ctx, w.c.Now()); err != nil && !errors.Is(err, cellconfig.ErrEmpty) {
+	if err := w.reader.Load(ctx, w.c.Now()); err != nil && !errors.Is(err, table.ErrEmpty) {
 		w.c.Log.WarnContext(ctx, "the canary cannot read the cell at its start", "cell", w.cell.ID, "error", err)
 	}
 }
@@ -213,7 +214,7 @@ func (w *watcher) look(ctx context.Context, version int64) (bool, error) {
 		join()
 	}
 	if w.entry == 0 {
-		d, err := w.cell.Table.Get(ctx, cellconfig.Ref{Kind: cellconfig.KindCanary, ID: cellconfig.CanaryID})
+		d, err := w.cell.Table.Get(ctx, table.Ref{Kind: table.KindCanary, ID: table.CanaryID})
 		if err != nil {
 			return false, err
 		}

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/events"
-	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
+	"github.com/sluicelimits/sluice/internal/cell/table"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/control/embedded"
 	"github.com/sluicelimits/sluice/streams/canary"
@@ -56,18 +56,18 @@ func (s *tables) Put(_ context.Context, c control.Change) (control.Item, error) 
 
 // away is a cell's table that can fail.
 type away struct {
-	*cellconfig.Memory
+	*table.Memory
 	err error
 }
 
-func (a *away) Head(ctx context.Context) (cellconfig.Head, error) {
+func (a *away) Head(ctx context.Context) (table.Head, error) {
 	if a.err != nil {
-		return cellconfig.Head{}, a.err
+		return table.Head{}, a.err
 	}
 	return a.Memory.Head(ctx)
 }
 
-func (a *away) Get(ctx context.Context, refs ...cellconfig.Ref) ([]cellconfig.Document, error) {
+func (a *away) Get(ctx context.Context, refs ...table.Ref) ([]table.Document, error) {
 	if a.err != nil {
 		return nil, a.err
 	}
@@ -89,7 +89,7 @@ func newWorld(t *testing.T, delay map[string]time.Duration) *world {
 	w.tables = &tables{arrive: func(i control.Item) {
 		for id, d := range w.delay {
 			if d >= 0 {
-				time.AfterFunc(d, func() { w.apply(id, cellconfig.DocumentOf(i.Event())) })
+				time.AfterFunc(d, func() { w.apply(id, table.DocumentOf(i.Event())) })
 			}
 		}
 	}}
@@ -99,16 +99,16 @@ func newWorld(t *testing.T, delay map[string]time.Duration) *world {
 		if _, ok := delay[id]; !ok {
 			continue
 		}
-		table := cellconfig.NewMemory(0)
-		w.cells[id], w.meters[id] = &away{Memory: table}, &streamstest.Meter{}
+		memory := table.NewMemory(0)
+		w.cells[id], w.meters[id] = &away{Memory: memory}, &streamstest.Meter{}
 		config.Cells = append(config.Cells, canary.Cell{ID: id, Table: w.cells[id], Meter: w.meters[id]})
 	}
 	w.c = canary.New(config)
 	return w
 }
 
-func (w *world) apply(cell string, d cellconfig.Document) {
-	if _, err := w.cells[cell].Apply(context.Background(), []cellconfig.Document{d}); err != nil {
+func (w *world) apply(cell string, d table.Document) {
+	if _, err := w.cells[cell].Apply(context.Background(), []table.Document{d}); err != nil {
 		w.t.Error(err)
 	}
 }
@@ -116,7 +116,7 @@ func (w *world) apply(cell string, d cellconfig.Document) {
 // seed gives each cell some content, like one that is in use.
 func (w *world) seed() {
 	for id := range w.cells {
-		w.apply(id, cellconfig.Document{Ref: cellconfig.Ref{Kind: "tenant", ID: "acme"}, Version: 1,
+		w.apply(id, table.Document{Ref: table.Ref{Kind: "tenant", ID: "acme"}, Version: 1,
 			Body: []byte(`{"id":"acme"}`)})
 	}
 }
@@ -233,7 +233,7 @@ func TestOlderCanary(t *testing.T) {
 		w.run()
 		old := *w.tables.item
 		w.delay["eu-1"] = 4 * time.Second
-		time.AfterFunc(time.Second, func() { w.apply("eu-1", cellconfig.DocumentOf(old.Event())) })
+		time.AfterFunc(time.Second, func() { w.apply("eu-1", table.DocumentOf(old.Event())) })
 		seen := w.run()["eu-1"]
 		wantBetween(t, "enforced", seen.Enforced, 4*time.Second, 5200*time.Millisecond)
 	})
@@ -270,14 +270,14 @@ func TestRealTables(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer file.Close()
-	table := cellconfig.NewMemory(0)
+	memory := table.NewMemory(0)
 	m := &streamstest.Meter{}
 	put := putter{file, func(i control.Item) {
-		if _, err := table.Apply(t.Context(), []cellconfig.Document{cellconfig.DocumentOf(i.Event())}); err != nil {
+		if _, err := memory.Apply(t.Context(), []table.Document{table.DocumentOf(i.Event())}); err != nil {
 			t.Error(err)
 		}
 	}}
-	c := canary.New(canary.Config{Tables: put, Cells: []canary.Cell{{ID: "c", Table: table, Meter: m}},
+	c := canary.New(canary.Config{Tables: put, Cells: []canary.Cell{{ID: "c", Table: memory, Meter: m}},
 		Actor: "me"})
 	for version := range int64(2) {
 		if seen, err := c.Run(t.Context()); err != nil || seen[0].Missed {

@@ -20,7 +20,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
+	"github.com/sluicelimits/sluice/internal/cell/table"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/streams/applier"
 	"github.com/sluicelimits/sluice/streams/delivery"
@@ -90,7 +90,7 @@ func New(c Config) *Pump {
 
 // Add reconciles a cell with the control tables, and sends it all later changes. It returns an error if there is a cell
 // with this id, or if the reconciliation failed. The cell is then not added.
-func (p *Pump) Add(ctx context.Context, id string, store cellconfig.Store) error {
+func (p *Pump) Add(ctx context.Context, id string, store table.Store) error {
 	a := applier.New(applier.Config{
 		Cell: id, Tables: p.c.Tables, Store: store, Keep: p.c.Keep, Meter: p.c.Meter, Log: p.c.Log, Now: p.c.Now,
 	})

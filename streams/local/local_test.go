@@ -16,7 +16,8 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/sluicelimits/sluice/events"
-	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
+	"github.com/sluicelimits/sluice/internal/cell/config"
+	"github.com/sluicelimits/sluice/internal/cell/table"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/control/embedded"
 	"github.com/sluicelimits/sluice/internal/plan"
@@ -106,13 +107,13 @@ func planOf(id string, threshold int) string {
 
 func tenantOf(id, plan string) string { return fmt.Sprintf(`{"id":%q,"plan":%q}`, id, plan) }
 
-func newCell(t testing.TB) *cellconfig.Memory {
+func newCell(t testing.TB) *table.Memory {
 	t.Helper()
-	table := cellconfig.NewMemory(0)
-	return table
+	memory := table.NewMemory(0)
+	return memory
 }
 
-func (w *world) add(id string, store cellconfig.Store) {
+func (w *world) add(id string, store table.Store) {
 	w.t.Helper()
 	if err := w.pump.Add(w.t.Context(), id, store); err != nil {
 		w.t.Fatal(err)
@@ -129,21 +130,21 @@ func (w *world) settle() {
 }
 
 // wantSame fails unless the cell has what the control tables have.
-func (w *world) wantSame(cell cellconfig.Table) {
+func (w *world) wantSame(cell table.Table) {
 	w.t.Helper()
-	for _, table := range []control.Table{control.Plans, control.Tenants, control.Keys, control.Cells} {
-		for i, err := range control.All(w.t.Context(), w.tables, table) {
+	for _, of := range []control.Table{control.Plans, control.Tenants, control.Keys, control.Cells} {
+		for i, err := range control.All(w.t.Context(), w.tables, of) {
 			if err != nil {
 				w.t.Fatal(err)
 			}
-			ref, ok := cellconfig.RefOf(table, i.Key)
+			ref, ok := table.RefOf(of, i.Key)
 			if !ok {
 				continue
 			}
 			got, err := cell.Get(w.t.Context(), ref)
 			if err != nil || got[0].Version != i.Version || got[0].Deleted != i.Deleted ||
 				string(got[0].Body) != string(i.Body) {
-				w.t.Fatalf("%s/%q is at version %d in the cell, %v; want %d", table, i.Key, got[0].Version, err,
+				w.t.Fatalf("%s/%q is at version %d in the cell, %v; want %d", of, i.Key, got[0].Version, err,
 					i.Version)
 			}
 		}
@@ -177,7 +178,7 @@ func TestCarries(t *testing.T) {
 	w.put(control.Plans, "pro", planOf("pro", 7))
 	w.settle()
 	w.wantSame(second)
-	if d, err := first.Get(t.Context(), cellconfig.Ref{Kind: plan.KindPlan, ID: "pro"}); err != nil ||
+	if d, err := first.Get(t.Context(), table.Ref{Kind: plan.KindPlan, ID: "pro"}); err != nil ||
 		d[0].Version != 1 {
 		t.Errorf("a removed cell has version %d, %v", d[0].Version, err)
 	}
@@ -220,7 +221,7 @@ func TestRestart(t *testing.T) {
 
 // failing is a cell whose table fails.
 type failing struct {
-	*cellconfig.Memory
+	*table.Memory
 	mu  sync.Mutex
 	err error
 }
@@ -231,7 +232,7 @@ func (f *failing) away(err error) {
 	f.err = err
 }
 
-func (f *failing) Commit(ctx context.Context, s cellconfig.Step) error {
+func (f *failing) Commit(ctx context.Context, s table.Step) error {
 	f.mu.Lock()
 	err := f.err
 	f.mu.Unlock()
@@ -295,20 +296,20 @@ func (broken) Commit(context.Context, string, string) error { return errAway }
 
 // slow is a cell's table with the latencies of DynamoDB.
 type slow struct {
-	*cellconfig.Memory
+	*table.Memory
 }
 
-func (s slow) Head(ctx context.Context) (cellconfig.Head, error) {
+func (s slow) Head(ctx context.Context) (table.Head, error) {
 	<-time.After(5 * time.Millisecond)
 	return s.Memory.Head(ctx)
 }
 
-func (s slow) Get(ctx context.Context, refs ...cellconfig.Ref) ([]cellconfig.Document, error) {
+func (s slow) Get(ctx context.Context, refs ...table.Ref) ([]table.Document, error) {
 	<-time.After(5 * time.Millisecond)
 	return s.Memory.Get(ctx, refs...)
 }
 
-func (s slow) Commit(ctx context.Context, step cellconfig.Step) error {
+func (s slow) Commit(ctx context.Context, step table.Step) error {
 	<-time.After(25 * time.Millisecond)
 	return s.Memory.Commit(ctx, step)
 }
@@ -327,10 +328,10 @@ func TestBurst(t *testing.T) {
 		var readers sync.WaitGroup
 		for n := range cells {
 			id := fmt.Sprintf("cell-%d", n)
-			table := slow{newCell(t)}
-			w.add(id, table)
-			r, err := cellconfig.New(cellconfig.Config{Table: table, Log: slog.New(slog.DiscardHandler),
-				OnApply: func(e cellconfig.Entry, now time.Time) {
+			store := slow{newCell(t)}
+			w.add(id, store)
+			r, err := config.New(config.Config{Table: store, Log: slog.New(slog.DiscardHandler),
+				OnApply: func(e table.Entry, now time.Time) {
 					mu.Lock()
 					defer mu.Unlock()
 					for _, c := range e.Changes {
@@ -415,7 +416,7 @@ func TestPlanOfManyTenants(t *testing.T) {
 		})
 	}
 	writers.Wait()
-	cells := []*cellconfig.Memory{newCell(t), newCell(t)}
+	cells := []*table.Memory{newCell(t), newCell(t)}
 	w.add("one", cells[0])
 	w.add("two", cells[1])
 	w.start()

@@ -15,7 +15,8 @@ import (
 
 	"github.com/sluicelimits/sluice/authorizer"
 	"github.com/sluicelimits/sluice/events"
-	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
+	"github.com/sluicelimits/sluice/internal/cell/config"
+	"github.com/sluicelimits/sluice/internal/cell/table"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/control/embedded"
 	"github.com/sluicelimits/sluice/internal/testkit/soak"
@@ -43,10 +44,10 @@ type chaos struct {
 }
 
 type chaosCell struct {
-	*cellconfig.Memory
+	*table.Memory
 	world    *chaos
 	appliers []*applier.Applier
-	reader   *cellconfig.Reader
+	reader   *config.Reader
 	queue    []delivery.Message
 }
 
@@ -73,7 +74,7 @@ func newChaos(t *testing.T, seed uint64, loses bool) *chaos {
 				Log: quiet})
 			c.appliers = append(c.appliers, a)
 		}
-		if c.reader, err = cellconfig.New(cellconfig.Config{Table: c.Memory, Log: quiet, Timeout: 10 * time.Second,
+		if c.reader, err = config.New(config.Config{Table: c.Memory, Log: quiet, Timeout: 10 * time.Second,
 			FirstTimeout: 10 * time.Second}); err != nil {
 			t.Fatal(err)
 		}
@@ -112,13 +113,13 @@ func (w *chaos) Publish(_ context.Context, messages []publisher.Message) []error
 	return errs
 }
 
-// Commit implements [cellconfig.Store].
-func (c *chaosCell) Commit(ctx context.Context, step cellconfig.Step) error {
+// Commit implements [table.Store].
+func (c *chaosCell) Commit(ctx context.Context, step table.Step) error {
 	switch {
 	case c.world.happens(8):
 		return errAway
 	case c.world.happens(8): // another writer was faster, or seems to have been
-		return cellconfig.ErrConflict
+		return table.ErrConflict
 	}
 	err := c.Memory.Commit(ctx, step)
 	if err == nil && c.world.happens(8) {
@@ -230,7 +231,7 @@ func (w *chaos) drain() {
 }
 
 // threshold returns the threshold that applies to a request.
-func threshold(r *cellconfig.Reader, now time.Time, tenant string) string {
+func threshold(r *config.Reader, now time.Time, tenant string) string {
 	c, join := r.Begin(context.Background(), now)
 	if join != nil {
 		defer join()
@@ -325,13 +326,13 @@ func TestChangeBetweenDocumentAndLog(t *testing.T) {
 	w.calm = true
 	c := w.cells[0]
 	between := &interrupting{Memory: c.Memory}
-	reader, err := cellconfig.New(cellconfig.Config{Table: between, Log: slog.New(slog.DiscardHandler),
+	reader, err := config.New(config.Config{Table: between, Log: slog.New(slog.DiscardHandler),
 		Timeout: 10 * time.Second, FirstTimeout: 10 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
-	put := func(table control.Table, key, body string) {
-		(&world{t: t, tables: w.tables}).put(table, key, body)
+	put := func(of control.Table, key, body string) {
+		(&world{t: t, tables: w.tables}).put(of, key, body)
 		w.drain()
 	}
 	put(control.Plans, "p", planOf("p", 1))
@@ -359,13 +360,13 @@ func TestChangeBetweenDocumentAndLog(t *testing.T) {
 
 // interrupting is a table that runs a function before or after a read of documents.
 type interrupting struct {
-	*cellconfig.Memory
+	*table.Memory
 	mu        sync.Mutex
 	once      func()
 	beforeGet bool
 }
 
-func (i *interrupting) Get(ctx context.Context, refs ...cellconfig.Ref) ([]cellconfig.Document, error) {
+func (i *interrupting) Get(ctx context.Context, refs ...table.Ref) ([]table.Document, error) {
 	i.mu.Lock()
 	once, before := i.once, i.beforeGet
 	i.mu.Unlock()
@@ -385,10 +386,10 @@ func (i *interrupting) Get(ctx context.Context, refs ...cellconfig.Ref) ([]cellc
 func TestCellAwayForADay(t *testing.T) {
 	w := newChaos(t, 1, false)
 	w.calm = true
-	short := cellconfig.NewMemory(3)
+	short := table.NewMemory(3)
 	c := w.cells[0]
 	c.Memory = short
-	thawed, err := cellconfig.New(cellconfig.Config{Table: short, Log: slog.New(slog.DiscardHandler),
+	thawed, err := config.New(config.Config{Table: short, Log: slog.New(slog.DiscardHandler),
 		Timeout: 10 * time.Second, FirstTimeout: 10 * time.Second})
 	if err != nil {
 		t.Fatal(err)

@@ -12,7 +12,8 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/events"
-	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
+	"github.com/sluicelimits/sluice/internal/cell/config"
+	"github.com/sluicelimits/sluice/internal/cell/table"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/plan/shares"
@@ -21,31 +22,31 @@ import (
 )
 
 // forge writes documents to the cell that have no item.
-func (w *world) forge(documents ...cellconfig.Document) {
+func (w *world) forge(documents ...table.Document) {
 	w.t.Helper()
 	if n, err := w.Memory.Apply(w.t.Context(), documents); err != nil || n != len(documents) {
 		w.t.Fatalf("the cell stored %d forged documents of %d, error %v", n, len(documents), err)
 	}
 }
 
-func document(kind cellconfig.Kind, id string, version int64, body string) cellconfig.Document {
-	return cellconfig.Document{
-		Ref: cellconfig.Ref{Kind: kind, ID: id}, Version: version, Body: []byte(body), Deleted: body == "",
+func document(kind table.Kind, id string, version int64, body string) table.Document {
+	return table.Document{
+		Ref: table.Ref{Kind: kind, ID: id}, Version: version, Body: []byte(body), Deleted: body == "",
 	}
 }
 
 // alterDocument gives a document of the cell another content of the same version, like somebody with access to its
 // table.
-func (w *world) alterDocument(d cellconfig.Document) {
+func (w *world) alterDocument(d table.Document) {
 	w.t.Helper()
 	h, err := w.Head(w.t.Context())
 	if err != nil {
 		w.t.Fatal(err)
 	}
 	d.Seq = h.Seq + 1
-	err = w.Memory.Commit(w.t.Context(), cellconfig.Step{
-		Incarnation: h.Incarnation, Documents: []cellconfig.Document{d},
-		Entry: cellconfig.Entry{Seq: d.Seq, Changes: []cellconfig.Change{{Ref: d.Ref, Version: d.Version}}},
+	err = w.Memory.Commit(w.t.Context(), table.Step{
+		Incarnation: h.Incarnation, Documents: []table.Document{d},
+		Entry: table.Entry{Seq: d.Seq, Changes: []table.Change{{Ref: d.Ref, Version: d.Version}}},
 	})
 	if err != nil {
 		w.t.Fatal(err)
@@ -57,13 +58,13 @@ func (w *world) wantOnlyControlled() {
 	w.t.Helper()
 	w.wantRepaired()
 	for _, t := range events.AllTables() {
-		for _, kind := range cellconfig.KindsOf(t) {
+		for _, kind := range events.KindsIn(t) {
 			for d, err := range w.Memory.List(w.t.Context(), kind) {
 				if err != nil {
 					w.t.Fatal(err)
 				}
-				table, key, _ := cellconfig.ItemOf(d.Ref)
-				if _, ok := w.items[name{table, key}]; !ok {
+				of, key, _ := table.ItemOf(d.Ref)
+				if _, ok := w.items[name{of, key}]; !ok {
 					w.t.Fatalf("the cell still has the %s %.20q of version %d, which no control table has", kind, d.ID,
 						d.Version)
 				}
@@ -109,11 +110,11 @@ func TestForgedDocuments(t *testing.T) {
 		document(plan.KindTenant, "other", events.MaxVersion, ""),
 		document(plan.KindTenant, strings.Repeat("x", 500), 1, `{}`),
 		document(plan.KindKey, "good", 7, keyBody("good", strings.Repeat("b", 64))),
-		document(cellconfig.KindShares, cellconfig.SharesID, 9, `{"version":2,"epoch":9}`),
-		document(cellconfig.KindPlacement, shares.PlacementKey("acme"), 3, placementBody("acme")),
+		document(table.KindShares, table.SharesID, 9, `{"version":2,"epoch":9}`),
+		document(table.KindPlacement, shares.PlacementKey("acme"), 3, placementBody("acme")),
 	)
 	w.alterDocument(document(plan.KindTenant, "kept", 1, `{"id":"kept"}`))
-	r, err := cellconfig.New(cellconfig.Config{
+	r, err := config.New(config.Config{
 		Table: w.Memory, Log: slog.New(slog.DiscardHandler), Timeout: 10 * time.Second, FirstTimeout: 10 * time.Second,
 		Hashes: func(_ context.Context, _ time.Time, presented string) ([]identity.KeyHash, error) {
 			p, err := identity.NewPeppers(map[string][]byte{"p1": pepper})
@@ -176,17 +177,17 @@ func TestForgedDocuments(t *testing.T) {
 // given another hash stays under its hash. Requests find keys by their hash alone.
 func TestForgedHashes(t *testing.T) {
 	w := newWorld(t)
-	of := func(digit string) cellconfig.Ref {
-		return cellconfig.Ref{Kind: cellconfig.KindKeyHash, ID: strings.Repeat(digit, 64)}
+	of := func(digit string) table.Ref {
+		return table.Ref{Kind: table.KindKeyHash, ID: strings.Repeat(digit, 64)}
 	}
 	for _, digit := range []string{"a", "b", "c", "f"} {
 		w.putEverywhere(control.Keys, digit, keyBody(digit, of(digit).ID))
 	}
 	revoked := w.putEverywhere(control.Keys, "b", strings.Replace(keyBody("b", of("b").ID), "{", `{"revoked":true,`, 1))
 	w.put(control.Keys, "e", keyBody("e", of("e").ID)) // the cell lacks both the key and the document under its hash
-	w.alterDocument(cellconfig.Document{Ref: of("d"), Version: 1, Body: []byte(keyBody("nobody", of("d").ID))})
-	w.alterDocument(cellconfig.Document{Ref: of("b"), Version: 1, Body: []byte(keyBody("b", of("b").ID))})
-	w.alterDocument(cellconfig.Document{Ref: of("c"), Version: 1, Deleted: true})
+	w.alterDocument(table.Document{Ref: of("d"), Version: 1, Body: []byte(keyBody("nobody", of("d").ID))})
+	w.alterDocument(table.Document{Ref: of("b"), Version: 1, Body: []byte(keyBody("b", of("b").ID))})
+	w.alterDocument(table.Document{Ref: of("c"), Version: 1, Deleted: true})
 	w.alterDocument(document(plan.KindKey, "f", 1, keyBody("f", of("7").ID)))
 	result := w.wantDrift(drift{reconcile.Unknown: 1, reconcile.Altered: 2, reconcile.Missing: 2})
 	if result.Repaired != 5 || strings.Contains(w.log.String(), of("d").ID) {
@@ -212,14 +213,14 @@ func TestForgedHashesWithACover(t *testing.T) {
 	w := newWorld(t)
 	hash, other := strings.Repeat("a", 64), strings.Repeat("b", 64)
 	key := w.putEverywhere(control.Keys, "good", keyBody("good", hash))
-	w.alterDocument(cellconfig.Document{Ref: cellconfig.Ref{Kind: cellconfig.KindKeyHash, ID: hash}, Version: 1,
+	w.alterDocument(table.Document{Ref: table.Ref{Kind: table.KindKeyHash, ID: hash}, Version: 1,
 		Deleted: true})
-	w.alterDocument(cellconfig.Document{Ref: cellconfig.Ref{Kind: cellconfig.KindKeyHash, ID: hash[:10]}, Version: 1,
+	w.alterDocument(table.Document{Ref: table.Ref{Kind: table.KindKeyHash, ID: hash[:10]}, Version: 1,
 		Body: []byte(hash[10:] + string(key.Body))})
 	w.wantDrift(drift{reconcile.Unknown: 1, reconcile.Missing: 1})
 	w.alterDocument(document(plan.KindKey, "x", 1, keyBody("y", other)))
-	forged := cellconfig.Ref{Kind: cellconfig.KindKeyHash, ID: other}
-	w.alterDocument(cellconfig.Document{Ref: forged, Version: 1, Body: []byte(keyBody("y", other))})
+	forged := table.Ref{Kind: table.KindKeyHash, ID: other}
+	w.alterDocument(table.Document{Ref: forged, Version: 1, Body: []byte(keyBody("y", other))})
 	w.wantDrift(drift{reconcile.Unknown: 2})
 	if got, err := w.Memory.Get(t.Context(), forged); err != nil || got[0].Version != 0 {
 		t.Errorf("under the hash of the forged key: got %+v, error %v; want nothing", got, err)
@@ -232,15 +233,15 @@ func TestForgedHashesWithACover(t *testing.T) {
 func TestRowsThatAreNoDocuments(t *testing.T) {
 	w := newWorld(t)
 	w.putTenants(20)
-	addRow := func(kind cellconfig.Kind, id string, replaces bool) {
-		one := cellconfig.BadRow{Kind: kind, Key: [2]string{"a shard", id}, Err: errors.New("attribute v is no number")}
+	addRow := func(kind table.Kind, id string, replaces bool) {
+		one := table.BadRow{Kind: kind, Key: [2]string{"a shard", id}, Err: errors.New("attribute v is no number")}
 		if replaces { // the row is in place of a document
-			one.Ref = cellconfig.Ref{Kind: kind, ID: id}
+			one.Ref = table.Ref{Kind: kind, ID: id}
 		}
 		w.badRows = append(w.badRows, one)
 	}
 	hash := strings.Repeat("c", 64)
-	addRow(cellconfig.KindKeyHash, hash, true)
+	addRow(table.KindKeyHash, hash, true)
 	addRow(plan.KindTenant, "t000007", true)
 	addRow(plan.KindTenant, "t000008", false)
 	addRow(plan.KindPlan, "p", true)
@@ -263,7 +264,7 @@ func TestRowsThatAreNoDocuments(t *testing.T) {
 func TestNumberOneAboveTheHead(t *testing.T) {
 	w := newWorld(t)
 	w.putEverywhere(control.Plans, events.SettingsKey, `{"routes":[]}`)
-	got, err := w.Memory.Get(t.Context(), cellconfig.Ref{Kind: plan.KindSettings, ID: plan.SettingsID})
+	got, err := w.Memory.Get(t.Context(), table.Ref{Kind: plan.KindSettings, ID: plan.SettingsID})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -272,7 +273,7 @@ func TestNumberOneAboveTheHead(t *testing.T) {
 		t.Fatal(err)
 	}
 	got[0].Seq = h.Seq + 2
-	step := cellconfig.Step{Incarnation: h.Incarnation, Documents: got, Entry: cellconfig.Entry{Seq: h.Seq + 1}}
+	step := table.Step{Incarnation: h.Incarnation, Documents: got, Entry: table.Entry{Seq: h.Seq + 1}}
 	if err := w.Memory.Commit(t.Context(), step); err != nil {
 		t.Fatal(err)
 	}
@@ -284,26 +285,26 @@ func TestNumberOneAboveTheHead(t *testing.T) {
 // another number.
 func TestNumbersAboveTheHead(t *testing.T) {
 	w := newWorld(t)
-	hash := func(digit string) cellconfig.Ref {
-		return cellconfig.Ref{Kind: cellconfig.KindKeyHash, ID: strings.Repeat(digit, 64)}
+	hash := func(digit string) table.Ref {
+		return table.Ref{Kind: table.KindKeyHash, ID: strings.Repeat(digit, 64)}
 	}
 	w.putTenants(1100)
 	w.putEverywhere(control.Plans, events.SettingsKey, `{"routes":[]}`)
 	w.putEverywhere(control.Cells, events.SharesKey, `{"version":2}`)
 	w.putEverywhere(control.Keys, "a", keyBody("a", hash("a").ID))
 	w.putEverywhere(control.Keys, "b", keyBody("b", hash("b").ID))
-	refs := []cellconfig.Ref{
-		{Kind: plan.KindSettings, ID: plan.SettingsID}, {Kind: cellconfig.KindShares, ID: cellconfig.SharesID},
+	refs := []table.Ref{
+		{Kind: plan.KindSettings, ID: plan.SettingsID}, {Kind: table.KindShares, ID: table.SharesID},
 		{Kind: plan.KindKey, ID: "a"}, hash("b"),
 	}
 	for i := range 1100 {
-		refs = append(refs, cellconfig.Ref{Kind: plan.KindTenant, ID: fmt.Sprintf("t%06d", i)})
+		refs = append(refs, table.Ref{Kind: plan.KindTenant, ID: fmt.Sprintf("t%06d", i)})
 	}
 	got, err := w.Memory.Get(t.Context(), refs...)
 	if err != nil {
 		t.Fatal(err)
 	}
-	got = append(got, cellconfig.Document{Ref: hash("c"), Version: 1, Deleted: true})
+	got = append(got, table.Document{Ref: hash("c"), Version: 1, Deleted: true})
 	h, err := w.Head(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -311,12 +312,12 @@ func TestNumbersAboveTheHead(t *testing.T) {
 	for i := range got {
 		got[i].Seq = math.MaxInt64
 	}
-	step := cellconfig.Step{Incarnation: h.Incarnation, Documents: got, Entry: cellconfig.Entry{Seq: h.Seq + 1}}
+	step := table.Step{Incarnation: h.Incarnation, Documents: got, Entry: table.Entry{Seq: h.Seq + 1}}
 	if err := w.Memory.Commit(t.Context(), step); err != nil {
 		t.Fatal(err)
 	}
 	load := func() error {
-		r, err := cellconfig.New(cellconfig.Config{Table: w.Memory, Log: slog.New(slog.DiscardHandler),
+		r, err := config.New(config.Config{Table: w.Memory, Log: slog.New(slog.DiscardHandler),
 			Timeout: 10 * time.Second, FirstTimeout: 10 * time.Second})
 		if err != nil {
 			t.Fatal(err)
@@ -344,7 +345,7 @@ func TestManyForgedDocuments(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newWorld(t)
 				w.putTenants(2500)
-				var forged []cellconfig.Document
+				var forged []table.Document
 				for i := range 2000 {
 					forged = append(forged,
 						document(plan.KindTenant, fmt.Sprintf("forged%d", i), 1, `{}`),
@@ -352,7 +353,7 @@ func TestManyForgedDocuments(t *testing.T) {
 						document(plan.KindTenant, fmt.Sprintf("t%06d", i), events.MaxVersion, `{}`))
 				}
 				w.forge(forged...)
-				w.onCell = func(refs []cellconfig.Ref) error {
+				w.onCell = func(refs []table.Ref) error {
 					if len(refs) > 1 {
 						<-time.After(time.Second)
 					}
@@ -414,7 +415,7 @@ func TestRowAlteredWhileRepaired(t *testing.T) {
 		w.items[name{control.Tenants, "t000001"}] = altered
 	}
 	w.wantDrift(drift{reconcile.Ahead: 1})
-	got, err := w.Memory.Get(t.Context(), cellconfig.Ref{Kind: plan.KindTenant, ID: "t000001"})
+	got, err := w.Memory.Get(t.Context(), table.Ref{Kind: plan.KindTenant, ID: "t000001"})
 	if err != nil || got[0].Version != 1 || string(got[0].Body) != tenantBody("t000001", 1) {
 		t.Errorf("the cell has version %d, %s, error %v; want version 1", got[0].Version, got[0].Body, err)
 	}
@@ -441,7 +442,7 @@ func TestRepairIsOvertaken(t *testing.T) {
 	if err != nil || result.Repaired != 0 {
 		t.Fatalf("got %+v, error %v; want no repaired document", result, err)
 	}
-	got, err := w.Memory.Get(t.Context(), cellconfig.Ref{Kind: plan.KindTenant, ID: "t000001"})
+	got, err := w.Memory.Get(t.Context(), table.Ref{Kind: plan.KindTenant, ID: "t000001"})
 	if err != nil || got[0].Version != 3 {
 		t.Errorf("got version %d in the cell, error %v; want 3", got[0].Version, err)
 	}
@@ -454,7 +455,7 @@ func TestLostTable(t *testing.T) {
 	for _, plans := range []int{10, 2000} { // a sketch can show the first number of differences, but not the second
 		w := newWorld(t)
 		w.putEverywhere(control.Plans, events.CanaryKey, `{"at":"now"}`)
-		var forged []cellconfig.Document
+		var forged []table.Document
 		for i := range 10 {
 			id := fmt.Sprintf("k%d", i)
 			forged = append(forged, document(plan.KindKey, id, 1, keyBody(id, fmt.Sprintf("%064x", i))))
@@ -484,7 +485,7 @@ func TestTableOfOtherItems(t *testing.T) {
 	w.put(control.Cells, "eu-1", `{"id":"eu-1"}`)
 	for i := range 20 {
 		id := fmt.Sprintf("t%d", i)
-		w.forge(document(cellconfig.KindPlacement, shares.PlacementKey(id), 1, placementBody(id)))
+		w.forge(document(table.KindPlacement, shares.PlacementKey(id), 1, placementBody(id)))
 	}
 	if result, err := w.runOnce(t.Context()); err != nil || result.Repaired != 20 {
 		t.Errorf("got %+v, error %v; want 20 repaired documents", result, err)
@@ -502,7 +503,7 @@ func TestForgedItemReplacesNothing(t *testing.T) {
 	w.put(control.Cells, events.SharesKey, `{"version":99}`)
 	w.forge(
 		document(plan.KindTenant, "t000004", 5, `{}`),
-		document(cellconfig.KindShares, cellconfig.SharesID, 7, `{"version":2}`),
+		document(table.KindShares, table.SharesID, 7, `{"version":2}`),
 	)
 	w.unreadable[name{control.Tenants, "t000004"}] = true
 	if result := w.wantDrift(drift{reconcile.Unreadable: 3}); result.Repaired != 0 {

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/events"
-	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
+	"github.com/sluicelimits/sluice/internal/cell/table"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/plan/shares"
 	"github.com/sluicelimits/sluice/internal/testkit/soak"
@@ -27,18 +27,18 @@ type orderedCell struct {
 	tooEarly                []string
 }
 
-// Commit implements [cellconfig.Store].
-func (o *orderedCell) Commit(ctx context.Context, step cellconfig.Step) error {
+// Commit implements [table.Store].
+func (o *orderedCell) Commit(ctx context.Context, step table.Step) error {
 	if err := o.world.Commit(ctx, step); err != nil {
 		return err
 	}
 	for i := range step.Documents {
 		switch d := &step.Documents[i]; d.Kind {
-		case cellconfig.KindPlacement:
+		case table.KindPlacement:
 			if o.placed++; o.shares > 0 {
 				o.tooEarly = append(o.tooEarly, "a placement after the shares")
 			}
-		case cellconfig.KindShares:
+		case table.KindShares:
 			o.shares++
 		case "tenant":
 			if o.tenants++; o.shares == 0 {
@@ -110,7 +110,7 @@ func TestFreshCell(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				o := newEmptyCell(t, tt.placements, tt.tenants)
-				o.onCell = func(refs []cellconfig.Ref) error {
+				o.onCell = func(refs []table.Ref) error {
 					if len(refs) > 1 {
 						<-time.After(time.Second) // each page takes a second to read and write
 					}
@@ -194,8 +194,8 @@ func TestFirstSharesWaitForPlacementsUnderWay(t *testing.T) {
 				o := newEmptyCell(t, placements, 0)
 				o.grace = 2 * time.Minute
 				o.now = streamstest.Written.Add(o.grace - time.Second)
-				o.onCell = func(refs []cellconfig.Ref) error {
-					if len(refs) == 1 && refs[0].Kind == cellconfig.KindShares {
+				o.onCell = func(refs []table.Ref) error {
+					if len(refs) == 1 && refs[0].Kind == table.KindShares {
 						o.now = o.now.Add(2 * time.Second)
 					}
 					return nil
@@ -226,13 +226,13 @@ func TestUnreadableSharesAreLeft(t *testing.T) {
 		t.Run(size, func(t *testing.T) {
 			o := newEmptyCell(t, 5, 0)
 			o.runToEnd(time.Hour)
-			had := map[cellconfig.Ref]int64{} // the versions that the cell must keep; 0 for none
+			had := map[table.Ref]int64{} // the versions that the cell must keep; 0 for none
 			keys := []string{events.SharesKey, shares.PlacementKey("t000001"), shares.PlacementKey("t000002"),
 				shares.PlacementKey("none")}
 			for i, bad := range []string{`{"version":3}`, `{"version":3,"tenant":"t000001"}`, placementBody("t000001"),
 				`{"version":3,"tenant":"none"}`} {
 				o.put(control.Cells, keys[i], bad)
-				ref, _ := cellconfig.RefOf(control.Cells, keys[i])
+				ref, _ := table.RefOf(control.Cells, keys[i])
 				if had[ref] = 1; i == 3 {
 					had[ref] = 0
 				}
@@ -275,8 +275,8 @@ func TestFirstSharesWithAnUnreadablePlacement(t *testing.T) {
 				if hadShares { // a tombstone: an earlier version could not be read
 					o.put(control.Cells, events.SharesKey, `{"version":2,"done":["x"]}`)
 					if _, err := o.Memory.Apply(t.Context(),
-						[]cellconfig.Document{{Ref: cellconfig.Ref{Kind: cellconfig.KindShares,
-							ID: cellconfig.SharesID},
+						[]table.Document{{Ref: table.Ref{Kind: table.KindShares,
+							ID: table.SharesID},
 							Version: 1, Deleted: true}}); err != nil {
 						t.Fatal(err)
 					}
@@ -286,7 +286,7 @@ func TestFirstSharesWithAnUnreadablePlacement(t *testing.T) {
 					t.Fatalf("got %d placements, %d shares, %d tenants, written in the wrong order: %q; want %d, 1, "+
 						"3 and none\n%s", o.placed, o.shares, o.tenants, o.tooEarly, placements, o.log.String())
 				}
-				got, err := o.Memory.Get(t.Context(), cellconfig.Ref{Kind: cellconfig.KindPlacement, ID: bad})
+				got, err := o.Memory.Get(t.Context(), table.Ref{Kind: table.KindPlacement, ID: bad})
 				if err != nil || got[0].Version != 2 || !got[0].Deleted {
 					t.Errorf("the placement in the cell: got %+v, error %v; want a tombstone of version 2", got, err)
 				}

@@ -5,13 +5,14 @@ import (
 	"encoding/json"
 	"fmt"
 
-	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
+	"github.com/sluicelimits/sluice/events"
+	"github.com/sluicelimits/sluice/internal/cell/table"
 )
 
 // repairHashes repairs the documents that the cell has under hashes of keys. Each key of the cell must have one, which
 // equals the key's own document. All others are removed.
 func (r *run) repairHashes(ctx context.Context, found *foundDocuments) error {
-	var all []cellconfig.Replacement
+	var all []table.Replacement
 	repair := func(hash, id string) error {
 		one, differs, err := r.replacement(ctx, hash, id)
 		if differs {
@@ -41,12 +42,12 @@ func (r *run) repairHashes(ctx context.Context, found *foundDocuments) error {
 // replacement reads the document under the hash once more, since it may have changed after it was listed, and returns
 // what has to take its place. id is the id of the key that had the hash when the keys were listed, or "" if no key had
 // it. differs is false if the document is right.
-func (r *run) replacement(ctx context.Context, hash, id string) (one cellconfig.Replacement, differs bool, err error) {
-	found, err := r.get(ctx, cellconfig.Ref{Kind: cellconfig.KindKeyHash, ID: hash})
+func (r *run) replacement(ctx context.Context, hash, id string) (one table.Replacement, differs bool, err error) {
+	found, err := r.get(ctx, table.Ref{Kind: table.KindKeyHash, ID: hash})
 	if err != nil {
 		return one, false, err
 	}
-	want := cellconfig.Document{Ref: found.Ref}
+	want := table.Document{Ref: found.Ref}
 	var body struct{ ID string }
 	_ = json.Unmarshal(found.Body, &body) // body.ID stays empty if this is not the document of a key
 	// The key that has the hash now is the listed one, or the one that the document names. If neither has it, the
@@ -55,7 +56,7 @@ func (r *run) replacement(ctx context.Context, hash, id string) (one cellconfig.
 		if named == "" || want.Version > 0 {
 			continue
 		}
-		key, err := r.get(ctx, cellconfig.Ref{Kind: cellconfig.KindKey, ID: named})
+		key, err := r.get(ctx, table.Ref{Kind: events.KindKey, ID: named})
 		if err != nil {
 			return one, false, err
 		}
@@ -69,7 +70,7 @@ func (r *run) replacement(ctx context.Context, hash, id string) (one cellconfig.
 	}
 	there := found.Version > 0 && !found.Deleted
 	// The report names the key by its id, because its hash must not be logged.
-	switch of := (cellconfig.Ref{Kind: cellconfig.KindKeyHash, ID: id}); {
+	switch of := (table.Ref{Kind: table.KindKeyHash, ID: id}); {
 	case forged != nil:
 		r.report(ctx, Altered, of, forged)
 	case want.Version == 0 && !there, want.Version > 0 && there && string(want.Body) == string(found.Body):
@@ -81,11 +82,11 @@ func (r *run) replacement(ctx context.Context, hash, id string) (one cellconfig.
 	default:
 		r.report(ctx, Altered, of, nil)
 	}
-	return cellconfig.Replacement{Found: *found, Want: want}, true, nil
+	return table.Replacement{Found: *found, Want: want}, true, nil
 }
 
 // get reads a document of the cell.
-func (r *run) get(ctx context.Context, ref cellconfig.Ref) (*cellconfig.Document, error) {
+func (r *run) get(ctx context.Context, ref table.Ref) (*table.Document, error) {
 	got, err := r.read(ctx, ref)
 	if err != nil {
 		return nil, fmt.Errorf("read a %s of the cell: %w", ref.Kind, err)

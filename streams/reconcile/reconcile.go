@@ -26,7 +26,7 @@
 // # What was forged
 //
 // The control tables decide what is right. A run makes the cell's documents match them, even if the right version is
-// lower ([cellconfig.Repair] says how readers accept a lower version), at once and without a grace. A document that is
+// lower ([table.Repair] says how readers accept a lower version), at once and without a grace. A document that is
 // ahead is never a change on its way: the cell's document is read before the item, with consistent reads, and an event
 // is published only after its item was written. A repair writes only if the document is still the one that was read.
 // The item is read once more after the repair, because an event that arrived in between was compared with the forged
@@ -45,7 +45,7 @@
 // configuration. A run writes it again with the number of a new entry. Such a document is not a change on its way: the
 // head is read after the document.
 //
-// Rows that are not documents ([cellconfig.BadRow]) are deleted when a run reads them, and the run goes on.
+// Rows that are not documents ([table.BadRow]) are deleted when a run reads them, and the run goes on.
 //
 // # Cells and tenants
 //
@@ -54,7 +54,7 @@
 // shares alone the cell would grant units to a tenant that is pinned to other cells. The shares are therefore not
 // written if an item of that table cannot be read or was refused, because it may be a placement, or if a placement is
 // taken to be on its way. If an item can be read but not its body, such a cell stores that it does not know this
-// placement ([cellconfig.Unknown]), and serves all other tenants. A cell that has shares keeps its shares and
+// placement ([table.Unknown]), and serves all other tenants. A cell that has shares keeps its shares and
 // placements until newer ones can be read.
 //
 // # Keys
@@ -84,7 +84,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
+	"github.com/sluicelimits/sluice/events"
+	"github.com/sluicelimits/sluice/internal/cell/table"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/streams/delivery"
 )
@@ -98,7 +99,7 @@ type Tables interface {
 // Config sets up a Reconciler. All fields but the last four are required.
 type Config struct {
 	Tables Tables
-	Store  cellconfig.Store // of the cell
+	Store  table.Store // of the cell
 	Meter  delivery.Meter
 
 	Log *slog.Logger     // default slog.Default()
@@ -173,7 +174,7 @@ func order() []control.Table {
 type run struct {
 	*Reconciler
 	result *Result
-	store  cellconfig.Store
+	store  table.Store
 
 	table control.Table // that is compared; the fields below are about it
 	// lacking says that the cell may lack something of the table, because an item cannot be read, was refused, or is a
@@ -190,31 +191,31 @@ const maxRemovedOfEmpty = 10
 // cell is the cell's store, as a run uses it. It counts reads. It reports and deletes rows that are not documents, so
 // that they do not end the run.
 type cell struct {
-	cellconfig.Store
+	table.Store
 	run *run
 }
 
-// Get implements [cellconfig.Table].
-func (c *cell) Get(ctx context.Context, refs ...cellconfig.Ref) ([]cellconfig.Document, error) {
+// Get implements [table.Table].
+func (c *cell) Get(ctx context.Context, refs ...table.Ref) ([]table.Document, error) {
 	c.run.result.CellReads += int64(len(refs))
 	for {
 		got, err := c.Store.Get(ctx, refs...)
-		var bad *cellconfig.BadRow
+		var bad *table.BadRow
 		if !errors.As(err, &bad) {
 			return got, err
 		}
-		if err := c.run.discard(ctx, []cellconfig.BadRow{*bad}); err != nil {
+		if err := c.run.discard(ctx, []table.BadRow{*bad}); err != nil {
 			return nil, err
 		}
 	}
 }
 
-// List implements [cellconfig.Lister]. When a list was read to its end, all its bad rows are deleted.
-func (c *cell) List(ctx context.Context, kind cellconfig.Kind) iter.Seq2[cellconfig.Document, error] {
-	return func(yield func(cellconfig.Document, error) bool) {
-		var rows []cellconfig.BadRow
+// List implements [table.Lister]. When a list was read to its end, all its bad rows are deleted.
+func (c *cell) List(ctx context.Context, kind table.Kind) iter.Seq2[table.Document, error] {
+	return func(yield func(table.Document, error) bool) {
+		var rows []table.BadRow
 		for d, err := range c.Store.List(ctx, kind) {
-			var bad *cellconfig.BadRow
+			var bad *table.BadRow
 			if !errors.As(err, &bad) {
 				if err == nil {
 					c.run.result.CellReads++
@@ -228,30 +229,30 @@ func (c *cell) List(ctx context.Context, kind cellconfig.Kind) iter.Seq2[cellcon
 				continue
 			}
 			if err := c.run.discard(ctx, rows); err != nil {
-				yield(cellconfig.Document{}, err)
+				yield(table.Document{}, err)
 				return
 			}
 			rows = nil
 		}
 		if err := c.run.discard(ctx, rows); err != nil {
-			yield(cellconfig.Document{}, err)
+			yield(table.Document{}, err)
 		}
 	}
 }
 
 // discard reports and deletes rows of the cell's table that are not documents.
-func (r *run) discard(ctx context.Context, rows []cellconfig.BadRow) error {
+func (r *run) discard(ctx context.Context, rows []table.BadRow) error {
 	for i := range rows {
-		r.report(ctx, Unknown, shown(cellconfig.Ref{Kind: rows[i].Kind, ID: rows[i].Key[1]}), rows[i].Err)
+		r.report(ctx, Unknown, shown(table.Ref{Kind: rows[i].Kind, ID: rows[i].Key[1]}), rows[i].Err)
 	}
-	n, err := cellconfig.DeleteRows(ctx, r.c.Store, rows, r.c.Now)
+	n, err := table.DeleteRows(ctx, r.c.Store, rows, r.c.Now)
 	r.result.Repaired += int64(n)
 	return err
 }
 
 // shown returns a name without the hash of a key, which must not be logged.
-func shown(ref cellconfig.Ref) cellconfig.Ref {
-	if ref.Kind == cellconfig.KindKeyHash {
+func shown(ref table.Ref) table.Ref {
+	if ref.Kind == table.KindKeyHash {
 		ref.ID = ""
 	}
 	return ref
@@ -311,7 +312,7 @@ func (r *Reconciler) count(result *Result, err error) {
 }
 
 // read reads documents of the cell.
-func (r *run) read(ctx context.Context, refs ...cellconfig.Ref) ([]cellconfig.Document, error) {
+func (r *run) read(ctx context.Context, refs ...table.Ref) ([]table.Document, error) {
 	got, err := r.store.Get(ctx, refs...)
 	if err == nil && len(got) != len(refs) {
 		err = fmt.Errorf("the store returned %d documents for %d names", len(got), len(refs))
@@ -330,7 +331,7 @@ func (r *run) compare(ctx context.Context) error {
 		return err
 	}
 	// Wrong documents are first, because a key may need the hash of a forged key.
-	for _, refs := range [][]cellconfig.Ref{differ.wrong, differ.missing, differ.shares} {
+	for _, refs := range [][]table.Ref{differ.wrong, differ.missing, differ.shares} {
 		for some := range slices.Chunk(refs, page) {
 			if err := r.repair(ctx, some, differ.items); err != nil {
 				return err
@@ -343,9 +344,9 @@ func (r *run) compare(ctx context.Context) error {
 // foundDocuments are the documents of a cell that belong to a table, as a run finds them.
 type foundDocuments struct {
 	seed   maphash.Seed
-	all    map[cellconfig.Ref]foundDocument // except those under the hashes of keys
-	keys   map[string]foundKey              // by their hashes
-	hashes map[string]foundDocument         // the documents under the hashes of keys
+	all    map[table.Ref]foundDocument // except those under the hashes of keys
+	keys   map[string]foundKey         // by their hashes
+	hashes map[string]foundDocument    // the documents under the hashes of keys
 }
 
 type foundDocument struct {
@@ -360,10 +361,10 @@ type foundKey struct {
 }
 
 // kinds returns the kinds of the cell's documents that belong to the table.
-func (r *run) kinds() []cellconfig.Kind {
-	kinds := cellconfig.KindsOf(r.table)
+func (r *run) kinds() []table.Kind {
+	kinds := events.KindsIn(r.table)
 	if r.table == control.Keys {
-		kinds = append(kinds, cellconfig.KindKeyHash)
+		kinds = append(kinds, table.KindKeyHash)
 	}
 	return kinds
 }
@@ -371,7 +372,7 @@ func (r *run) kinds() []cellconfig.Kind {
 // documents lists the cell's documents of the table. The head is read last, so that a document that is written
 // meanwhile is not above it.
 func (r *run) documents(ctx context.Context) (*foundDocuments, error) {
-	found := &foundDocuments{seed: maphash.MakeSeed(), all: map[cellconfig.Ref]foundDocument{},
+	found := &foundDocuments{seed: maphash.MakeSeed(), all: map[table.Ref]foundDocument{},
 		keys: map[string]foundKey{}, hashes: map[string]foundDocument{}}
 	for _, kind := range r.kinds() {
 		for d, err := range r.store.List(ctx, kind) {
@@ -380,7 +381,7 @@ func (r *run) documents(ctx context.Context) (*foundDocuments, error) {
 			}
 			r.result.Documents++
 			f := foundDocument{d.Version, d.Seq, d.Deleted, maphash.Bytes(found.seed, d.Body)}
-			if kind == cellconfig.KindKeyHash {
+			if kind == table.KindKeyHash {
 				found.hashes[d.ID] = f
 				continue
 			}
@@ -396,7 +397,7 @@ func (r *run) documents(ctx context.Context) (*foundDocuments, error) {
 // readHead reads the number of the last log entry.
 func (r *run) readHead(ctx context.Context) error {
 	head, err := r.store.Head(ctx)
-	if err != nil && !errors.Is(err, cellconfig.ErrEmpty) {
+	if err != nil && !errors.Is(err, table.ErrEmpty) {
 		return fmt.Errorf("read the head of the cell: %w", err)
 	}
 	r.last = head.Seq
@@ -405,7 +406,7 @@ func (r *run) readHead(ctx context.Context) error {
 
 // isAboveHead returns why a document must be written again with the number of a new log entry: its number is above that
 // of the last one. It returns nil for all other documents. The head is read after the document.
-func (r *run) isAboveHead(ctx context.Context, d *cellconfig.Document) (forged, err error) {
+func (r *run) isAboveHead(ctx context.Context, d *table.Document) (forged, err error) {
 	if d.Seq > r.last {
 		err = r.readHead(ctx)
 	}
@@ -418,15 +419,15 @@ func (r *run) isAboveHead(ctx context.Context, d *cellconfig.Document) (forged, 
 
 // differences are those between a control table and the cell's documents.
 type differences struct {
-	missing []cellconfig.Ref                 // documents that the cell lacks, or has an older version of
-	items   map[cellconfig.Ref]*control.Item // the items of missing
-	wrong   []cellconfig.Ref                 // the other documents that differ, and those without an item
-	shares  []cellconfig.Ref                 // the shares, written last: a cell must know all placements before them
+	missing []table.Ref                 // documents that the cell lacks, or has an older version of
+	items   map[table.Ref]*control.Item // the items of missing
+	wrong   []table.Ref                 // the other documents that differ, and those without an item
+	shares  []table.Ref                 // the shares, written last: a cell must know all placements before them
 }
 
 // compareItems reads the items of the control table that cells receive, and compares them with the cell's documents.
 func (r *run) compareItems(ctx context.Context, found *foundDocuments) (d differences, err error) {
-	d.items = map[cellconfig.Ref]*control.Item{}
+	d.items = map[table.Ref]*control.Item{}
 	inCell, items := len(found.all), 0 // items without the canary's mark
 	for after := ""; ; {
 		all, next, err := r.c.Tables.List(ctx, r.table, after, page)
@@ -438,8 +439,8 @@ func (r *run) compareItems(ctx context.Context, found *foundDocuments) (d differ
 			return d, fmt.Errorf("list %s: %w", r.table, err)
 		}
 		for i := range all {
-			ref, ok := cellconfig.RefOf(r.table, all[i].Key)
-			if ref.Kind != cellconfig.KindCanary {
+			ref, ok := table.RefOf(r.table, all[i].Key)
+			if ref.Kind != table.KindCanary {
 				items++
 			}
 			if !ok {
@@ -450,7 +451,7 @@ func (r *run) compareItems(ctx context.Context, found *foundDocuments) (d differ
 			have := found.all[ref]
 			want := foundDocument{all[i].Version, have.seq, all[i].Deleted, maphash.Bytes(found.seed, all[i].Body)}
 			switch differs := have != want || have.seq > r.last; {
-			case differs && ref.Kind == cellconfig.KindShares:
+			case differs && ref.Kind == table.KindShares:
 				d.shares = append(d.shares, ref)
 			case have.version < want.version:
 				d.missing, d.items[ref] = append(d.missing, ref), &all[i]
@@ -473,31 +474,31 @@ func (r *run) compareItems(ctx context.Context, found *foundDocuments) (d differ
 func (r *run) badItems(ctx context.Context, err error) {
 	items, whole := control.BadItems(err)
 	if !whole {
-		r.report(ctx, Unreadable, cellconfig.Ref{}, err)
+		r.report(ctx, Unreadable, table.Ref{}, err)
 		return
 	}
 	for _, item := range items {
-		if ref, ok := cellconfig.RefOf(r.table, item.Key); ok {
+		if ref, ok := table.RefOf(r.table, item.Key); ok {
 			r.report(ctx, Unreadable, ref, item)
 		} else {
-			r.unreadable(ctx, cellconfig.Ref{}, item)
+			r.unreadable(ctx, table.Ref{}, item)
 		}
 	}
 }
 
 // repairs holds the documents that must be written to the cell.
 type repairs struct {
-	newer    []cellconfig.Document    // documents that are newer than the cell's
-	replaced []cellconfig.Replacement // documents of the cell that are wrong
+	newer    []table.Document    // documents that are newer than the cell's
+	replaced []table.Replacement // documents of the cell that are wrong
 }
 
 // add adds the right document in place of the cell's.
-func (r *repairs) add(want cellconfig.Document, have *cellconfig.Document) {
+func (r *repairs) add(want table.Document, have *table.Document) {
 	if want.Version > have.Version {
 		r.newer = append(r.newer, want)
 		return
 	}
-	r.replaced = append(r.replaced, cellconfig.Replacement{Found: *have, Want: want})
+	r.replaced = append(r.replaced, table.Replacement{Found: *have, Want: want})
 }
 
 // write writes the repairs, and replaces wrong documents first: a key may need the hash of a forged key.
@@ -507,7 +508,7 @@ func (r *run) write(ctx context.Context, m *repairs) error {
 
 // repair reads the documents and their items again, because the differences may be gone, and repairs what still
 // differs. Items that were listed are not read again for documents that are older than they are.
-func (r *run) repair(ctx context.Context, refs []cellconfig.Ref, listed map[cellconfig.Ref]*control.Item) error {
+func (r *run) repair(ctx context.Context, refs []table.Ref, listed map[table.Ref]*control.Item) error {
 	// The cell is read first: whatever it has then, the control tables have when they are read, unless it is forged.
 	got, err := r.read(ctx, refs...)
 	if err != nil {
@@ -522,7 +523,7 @@ func (r *run) repair(ctx context.Context, refs []cellconfig.Ref, listed map[cell
 		if err != nil && !errors.Is(err, control.ErrBadItem) {
 			return err
 		}
-		var want cellconfig.Document
+		var want table.Document
 		differs := false
 		if err == nil { // an item that cannot be read has been reported
 			want, differs = r.wanted(ctx, item, have)
@@ -558,13 +559,13 @@ func (r *run) repair(ctx context.Context, refs []cellconfig.Ref, listed map[cell
 
 // firstShares reports whether ref names the shares, and the cell has never had shares that it could read. A tombstone
 // only says that shares exist.
-func firstShares(ref cellconfig.Ref, have *cellconfig.Document) bool {
-	return ref.Kind == cellconfig.KindShares && (have.Version == 0 || have.Deleted)
+func firstShares(ref table.Ref, have *table.Document) bool {
+	return ref.Kind == table.KindShares && (have.Version == 0 || have.Deleted)
 }
 
 // item returns the item of a document, or nil if there is none.
-func (r *run) item(ctx context.Context, ref cellconfig.Ref) (*control.Item, error) {
-	t, key, ok := cellconfig.ItemOf(ref)
+func (r *run) item(ctx context.Context, ref table.Ref) (*control.Item, error) {
+	t, key, ok := table.ItemOf(ref)
 	if !ok {
 		return nil, nil //nolint:nilnil // no item is an answer
 	}
@@ -581,24 +582,24 @@ func (r *run) item(ctx context.Context, ref cellconfig.Ref) (*control.Item, erro
 
 // wanted compares an item, or its absence (nil), with the cell's document. It returns true if the returned document
 // must replace the cell's. If that document has version 0, the cell's must be removed.
-func (r *run) wanted(ctx context.Context, item *control.Item, have *cellconfig.Document) (cellconfig.Document, bool) {
+func (r *run) wanted(ctx context.Context, item *control.Item, have *table.Document) (table.Document, bool) {
 	if item == nil {
 		return r.unknown(ctx, have)
 	}
-	want := cellconfig.DocumentOf(item.Event())
+	want := table.DocumentOf(item.Event())
 	switch {
 	case have.Version >= want.Version:
 		return want, r.mustReplace(ctx, item, &want, have)
 	case r.c.Now().Sub(item.ChangedAt).Abs() < r.c.Grace:
 		r.result.UnderWay++
-		r.lacking = r.lacking || want.Kind == cellconfig.KindPlacement
+		r.lacking = r.lacking || want.Kind == table.KindPlacement
 		return want, false
 	}
 	if err := item.Verify(); err != nil { // as in the publisher: an item that Sluice did not write reaches no cell
 		r.report(ctx, Unreadable, want.Ref, err)
 		return want, false
 	}
-	if err := cellconfig.Readable(&want); err != nil {
+	if err := table.Readable(&want); err != nil {
 		return r.keepReadable(ctx, want, have, err)
 	}
 	switch have.Version {
@@ -618,7 +619,7 @@ var errLost = errors.New(
 		"runbook about forged cell documents")
 
 // unknown reports a document that has no item. It returns true if the document must be removed.
-func (r *run) unknown(ctx context.Context, have *cellconfig.Document) (none cellconfig.Document, remove bool) {
+func (r *run) unknown(ctx context.Context, have *table.Document) (none table.Document, remove bool) {
 	none.Ref = have.Ref
 	switch {
 	case have.Version == 0:
@@ -633,8 +634,8 @@ func (r *run) unknown(ctx context.Context, have *cellconfig.Document) (none cell
 
 // mustReplace handles a document whose version is the item's or newer. It returns true if the item must replace the
 // document.
-func (r *run) mustReplace(ctx context.Context, item *control.Item, want, have *cellconfig.Document) bool {
-	if err := cellconfig.Readable(want); err != nil {
+func (r *run) mustReplace(ctx context.Context, item *control.Item, want, have *table.Document) bool {
+	if err := table.Readable(want); err != nil {
 		r.unreadable(ctx, want.Ref, err)
 		return false
 	}
@@ -656,7 +657,7 @@ func (r *run) mustReplace(ctx context.Context, item *control.Item, want, have *c
 // unreadable reports an item that cannot be read. It does not set Lacking, because there is nothing better that the
 // cell could receive: shares or a placement that cells of this version cannot read, or an item that cells never
 // receive.
-func (r *run) unreadable(ctx context.Context, ref cellconfig.Ref, why error) {
+func (r *run) unreadable(ctx context.Context, ref table.Ref, why error) {
 	lacking := r.lacking
 	r.report(ctx, Unreadable, ref, why)
 	r.lacking = lacking
@@ -666,20 +667,20 @@ func (r *run) unreadable(ctx context.Context, ref cellconfig.Ref, why error) {
 // has. Only a cell without shares stores a tombstone, which says that the document exists and is unknown. Otherwise the
 // cell could conclude that there are no shares, or that every cell serves the tenant of the placement.
 func (r *run) keepReadable(
-	ctx context.Context, want cellconfig.Document, have *cellconfig.Document, why error,
-) (cellconfig.Document, bool) {
-	if want.Kind == cellconfig.KindShares {
+	ctx context.Context, want table.Document, have *table.Document, why error,
+) (table.Document, bool) {
+	if want.Kind == table.KindShares {
 		r.unreadable(ctx, want.Ref, why)
-		return cellconfig.Unknown(want), have.Version == 0
+		return table.Unknown(want), have.Version == 0
 	}
-	shares := cellconfig.Ref{Kind: cellconfig.KindShares, ID: cellconfig.SharesID}
+	shares := table.Ref{Kind: table.KindShares, ID: table.SharesID}
 	got, err := r.read(ctx, shares)
 	if err != nil {
 		r.report(ctx, Unreadable, want.Ref, errors.Join(why, err))
 		return want, false
 	}
 	r.unreadable(ctx, want.Ref, why)
-	return cellconfig.Unknown(want), firstShares(shares, &got[0])
+	return table.Unknown(want), firstShares(shares, &got[0])
 }
 
 // page is how many items are requested at a time.
@@ -688,7 +689,7 @@ const page = 500
 // logged is how many differences of each kind a run logs; it only counts the others.
 const logged = 20
 
-func (r *run) report(ctx context.Context, d Drift, ref cellconfig.Ref, err error) {
+func (r *run) report(ctx context.Context, d Drift, ref table.Ref, err error) {
 	r.result.Drift[d]++
 	if d == Unreadable || d == Refused {
 		r.lacking = true
@@ -713,16 +714,16 @@ func (r *run) report(ctx context.Context, d Drift, ref cellconfig.Ref, err error
 
 // apply writes documents as an applier does. A document that the store refuses is reported, and the others are written
 // nevertheless.
-func (r *run) apply(ctx context.Context, documents []cellconfig.Document) error {
+func (r *run) apply(ctx context.Context, documents []table.Document) error {
 	if len(documents) == 0 {
 		return nil
 	}
-	n, err := cellconfig.Apply(ctx, r.store, documents, r.c.Now)
+	n, err := table.Apply(ctx, r.store, documents, r.c.Now)
 	r.result.Repaired += int64(n)
 	switch {
 	case err == nil:
 		return nil
-	case !errors.Is(err, cellconfig.ErrInvalid):
+	case !errors.Is(err, table.ErrInvalid):
 		return err
 	case len(documents) == 1:
 		r.report(ctx, Refused, documents[0].Ref, err)
@@ -734,16 +735,16 @@ func (r *run) apply(ctx context.Context, documents []cellconfig.Document) error 
 
 // replace replaces wrong documents of the cell by items. An item that the store refuses is reported, and the others are
 // written nevertheless.
-func (r *run) replace(ctx context.Context, all []cellconfig.Replacement) error {
+func (r *run) replace(ctx context.Context, all []table.Replacement) error {
 	if len(all) == 0 {
 		return nil
 	}
-	n, err := cellconfig.Repair(ctx, r.store, all, r.c.Now)
+	n, err := table.Repair(ctx, r.store, all, r.c.Now)
 	r.result.Repaired += int64(n)
 	switch {
 	case err == nil:
 		return r.applyNewer(ctx, all)
-	case !errors.Is(err, cellconfig.ErrInvalid):
+	case !errors.Is(err, table.ErrInvalid):
 		return err
 	case len(all) == 1:
 		r.report(ctx, Refused, shown(all[0].Want.Ref), err)
@@ -755,8 +756,8 @@ func (r *run) replace(ctx context.Context, all []cellconfig.Replacement) error {
 
 // applyNewer reads the items of repaired documents once more, and applies those that have changed since. The event of
 // such a change may have arrived while the cell still had a forged, higher version, and was then ignored as old.
-func (r *run) applyNewer(ctx context.Context, all []cellconfig.Replacement) error {
-	var newer []cellconfig.Document
+func (r *run) applyNewer(ctx context.Context, all []table.Replacement) error {
+	var newer []table.Document
 	for i := range all {
 		item, err := r.item(ctx, all[i].Want.Ref)
 		if errors.Is(err, control.ErrBadItem) {
@@ -768,7 +769,7 @@ func (r *run) applyNewer(ctx context.Context, all []cellconfig.Replacement) erro
 		if item == nil || item.Version <= all[i].Want.Version || item.Verify() != nil {
 			continue
 		}
-		if d := cellconfig.DocumentOf(item.Event()); cellconfig.Readable(&d) == nil {
+		if d := table.DocumentOf(item.Event()); table.Readable(&d) == nil {
 			newer = append(newer, d)
 		}
 	}
@@ -776,6 +777,6 @@ func (r *run) applyNewer(ctx context.Context, all []cellconfig.Replacement) erro
 }
 
 // sameContent reports whether a document has the content of its item.
-func sameContent(item *control.Item, d *cellconfig.Document) bool {
+func sameContent(item *control.Item, d *table.Document) bool {
 	return item.Deleted == d.Deleted && string(item.Body) == string(d.Body)
 }

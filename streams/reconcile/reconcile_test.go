@@ -17,7 +17,7 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/events"
-	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
+	"github.com/sluicelimits/sluice/internal/cell/table"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/testkit/soak"
@@ -35,7 +35,7 @@ type name struct {
 
 // world has control tables in memory, which list their items in random order, and a cell that is reconciled with them.
 type world struct {
-	*cellconfig.Memory
+	*table.Memory
 	t            testing.TB
 	meter        streamstest.Meter
 	log          bytes.Buffer
@@ -45,10 +45,10 @@ type world struct {
 	items        map[name]control.Item
 	order        map[control.Table][]string // the keys, in the order of lists
 	unreadable   map[name]bool
-	badRows      []cellconfig.BadRow                       // of the cell
+	badRows      []table.BadRow                            // of the cell
 	onList       func(t control.Table, after string) error // called before a page of a control table is read
 	onGet        func(t control.Table, key string)         // called before an item of a control table is read
-	onCell       func(refs []cellconfig.Ref) error         // called before documents of the cell are read
+	onCell       func(refs []table.Ref) error              // called before documents of the cell are read
 	onStep       func()                                    // called before a step is committed to the cell
 	commits      int
 	controlReads int // items that were read from the control tables
@@ -57,8 +57,8 @@ type world struct {
 
 func newWorld(t testing.TB) *world {
 	t.Helper()
-	table := cellconfig.NewMemory(0)
-	return &world{Memory: table, t: t, now: streamstest.Written.Add(time.Hour), grace: time.Minute,
+	memory := table.NewMemory(0)
+	return &world{Memory: memory, t: t, now: streamstest.Written.Add(time.Hour), grace: time.Minute,
 		items: map[name]control.Item{},
 		order: map[control.Table][]string{}, unreadable: map[name]bool{}}
 }
@@ -97,9 +97,9 @@ func (w *world) put(table control.Table, key, body string) control.Item {
 // apply writes items to the cell.
 func (w *world) apply(items ...control.Item) {
 	w.t.Helper()
-	var documents []cellconfig.Document
+	var documents []table.Document
 	for _, i := range items {
-		documents = append(documents, cellconfig.DocumentOf(i.Event()))
+		documents = append(documents, table.DocumentOf(i.Event()))
 	}
 	if _, err := w.Memory.Apply(w.t.Context(), documents); err != nil {
 		w.t.Fatal(err)
@@ -125,7 +125,7 @@ func (w *world) putTenants(n int) {
 	w.apply(all...)
 }
 
-func (w *world) Get(ctx context.Context, refs ...cellconfig.Ref) ([]cellconfig.Document, error) {
+func (w *world) Get(ctx context.Context, refs ...table.Ref) ([]table.Document, error) {
 	if w.onCell != nil {
 		if err := w.onCell(refs); err != nil {
 			return nil, err
@@ -140,15 +140,15 @@ func (w *world) Get(ctx context.Context, refs ...cellconfig.Ref) ([]cellconfig.D
 	return w.Memory.Get(ctx, refs...)
 }
 
-func (w *world) List(ctx context.Context, kind cellconfig.Kind) iter.Seq2[cellconfig.Document, error] {
-	return func(yield func(cellconfig.Document, error) bool) {
+func (w *world) List(ctx context.Context, kind table.Kind) iter.Seq2[table.Document, error] {
+	return func(yield func(table.Document, error) bool) {
 		for _, row := range slices.Clone(w.badRows) {
-			if row.Kind == kind && !yield(cellconfig.Document{}, fmt.Errorf("list: %w", &row)) {
+			if row.Kind == kind && !yield(table.Document{}, fmt.Errorf("list: %w", &row)) {
 				return
 			}
 		}
 		for d, err := range w.Memory.List(ctx, kind) {
-			if slices.ContainsFunc(w.badRows, func(row cellconfig.BadRow) bool { return row.Ref == d.Ref }) {
+			if slices.ContainsFunc(w.badRows, func(row table.BadRow) bool { return row.Ref == d.Ref }) {
 				continue // the row has taken its place
 			}
 			w.cellReads++
@@ -159,20 +159,20 @@ func (w *world) List(ctx context.Context, kind cellconfig.Kind) iter.Seq2[cellco
 	}
 }
 
-func (w *world) Commit(ctx context.Context, step cellconfig.Step) error {
+func (w *world) Commit(ctx context.Context, step table.Step) error {
 	w.commits++
 	if w.onStep != nil {
 		w.onStep()
 	}
 	for i := range step.Rows {
-		if step.Rows[i].Ref != (cellconfig.Ref{}) { // and what was there before the row
-			step.Documents = append(step.Documents, cellconfig.Document{Ref: step.Rows[i].Ref})
+		if step.Rows[i].Ref != (table.Ref{}) { // and what was there before the row
+			step.Documents = append(step.Documents, table.Document{Ref: step.Rows[i].Ref})
 		}
 	}
 	err := w.Memory.Commit(ctx, step)
 	if err == nil && len(step.Rows) > 0 {
-		w.badRows = slices.DeleteFunc(w.badRows, func(row cellconfig.BadRow) bool {
-			return slices.ContainsFunc(step.Rows, func(gone cellconfig.BadRow) bool { return gone.Key == row.Key })
+		w.badRows = slices.DeleteFunc(w.badRows, func(row table.BadRow) bool {
+			return slices.ContainsFunc(step.Rows, func(gone table.BadRow) bool { return gone.Key == row.Key })
 		})
 	}
 	return err
@@ -272,7 +272,7 @@ func (w *world) wantDrift(want map[reconcile.Drift]int64) reconcile.Result {
 func (w *world) wantRepaired() {
 	w.t.Helper()
 	for n, i := range w.items {
-		ref, ok := cellconfig.RefOf(n.table, n.key)
+		ref, ok := table.RefOf(n.table, n.key)
 		if !ok {
 			continue
 		}
@@ -333,7 +333,7 @@ func TestRepairs(t *testing.T) {
 		t.Errorf("got %d repaired documents, want 303", result.Repaired)
 	}
 	w.wantRepaired()
-	got, err := w.Memory.Get(t.Context(), cellconfig.Ref{Kind: cellconfig.KindKeyHash, ID: strings.Repeat("a", 64)})
+	got, err := w.Memory.Get(t.Context(), table.Ref{Kind: table.KindKeyHash, ID: strings.Repeat("a", 64)})
 	if err != nil || got[0].Version == 0 {
 		t.Errorf("the document under the key's hash: got %+v, error %v; want one", got, err)
 	}
@@ -373,7 +373,7 @@ func TestUnreadableItems(t *testing.T) {
 	w.items[name{control.Tenants, "t000003"}] = i
 	w.unreadable[name{control.Tenants, "t000004"}] = true
 	w.wantDrift(drift{reconcile.Unreadable: 2})
-	got, err := w.Memory.Get(t.Context(), cellconfig.Ref{Kind: plan.KindTenant, ID: "t000003"})
+	got, err := w.Memory.Get(t.Context(), table.Ref{Kind: plan.KindTenant, ID: "t000003"})
 	if err != nil || got[0].Version != 1 {
 		t.Errorf("got version %d in the cell, error %v; want 1", got[0].Version, err)
 	}
@@ -456,7 +456,7 @@ func TestChangesMeanwhile(t *testing.T) {
 		id := fmt.Sprintf("t%06d", i)
 		w.put(control.Tenants, id, tenantBody(id, 1))
 	}
-	w.onCell = func(refs []cellconfig.Ref) error {
+	w.onCell = func(refs []table.Ref) error {
 		if len(refs) > 1 && w.items[name{control.Tenants, refs[0].ID}].Version < 3 {
 			w.putEverywhere(control.Tenants, refs[0].ID, tenantBody(refs[0].ID, 3))
 		}
@@ -481,7 +481,7 @@ func TestInterruptedRuns(t *testing.T) {
 			w.put(control.Tenants, id, tenantBody(id, 1))
 		}
 		pages := 0
-		w.onCell = func(refs []cellconfig.Ref) error {
+		w.onCell = func(refs []table.Ref) error {
 			if len(refs) > 1 {
 				pages++
 				<-time.After(4 * time.Second) // each page takes a while to read and write
@@ -525,14 +525,14 @@ func TestInterruptedRuns(t *testing.T) {
 func TestSideIsAway(t *testing.T) {
 	for what, fail := range map[string]func(w *world){
 		"a page of the control table": func(w *world) {
-			w.onList = func(table control.Table, after string) error {
-				if table == control.Tenants && after != "" {
+			w.onList = func(of control.Table, after string) error {
+				if of == control.Tenants && after != "" {
 					return errAway
 				}
 				return nil
 			}
 		},
-		"the cell": func(w *world) { w.onCell = func([]cellconfig.Ref) error { return errAway } },
+		"the cell": func(w *world) { w.onCell = func([]table.Ref) error { return errAway } },
 	} {
 		t.Run(what, func(t *testing.T) {
 			w := newWorld(t)

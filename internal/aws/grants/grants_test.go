@@ -62,7 +62,7 @@ var (
 		{"internal/control/dynamo", "client", control, map[string][]string{
 			"GetItem": {"dynamodb:GetItem"}, "PutItem": {"dynamodb:PutItem"}, "Scan": {"dynamodb:Scan"},
 		}},
-		{"internal/cell/cellconfig/table", "client", []grants.Resource{grants.Config, grants.AllConfig},
+		{"internal/cell/dynamotable", "client", []grants.Resource{grants.Config, grants.AllConfig},
 			map[string][]string{
 				"GetItem": {"dynamodb:GetItem"}, "BatchGetItem": {"dynamodb:BatchGetItem"}, "Query": {"dynamodb:Query"},
 				// IAM looks at its parts

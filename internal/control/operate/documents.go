@@ -28,7 +28,7 @@ func Place(d plan.Document) (control.Table, string) {
 	if d.Kind == plan.KindSettings {
 		d.ID = plan.SettingsID
 	}
-	t, key, _ := events.ItemOf(string(d.Kind), d.ID)
+	t, key, _ := events.ItemOf(d.Kind, d.ID)
 	return t, key
 }
 

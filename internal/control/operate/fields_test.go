@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
+	"github.com/sluicelimits/sluice/internal/cell/table"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/control/operate"
 	"github.com/sluicelimits/sluice/internal/plan/shares"
@@ -193,8 +193,8 @@ func fieldCases() map[string]fieldCase {
 // fieldWorld returns the tables that the calls of fieldCases refer to.
 func fieldWorld(t *testing.T) (*world, http.Handler) {
 	w := newWorld(t)
-	table := cellconfig.NewMemory(0)
-	w.config.CellTables = map[string]operate.CellTable{"eu-1": table}
+	memory := table.NewMemory(0)
+	w.config.CellTables = map[string]operate.CellTable{"eu-1": memory}
 	w.remake()
 	w.seed(plans + `  - { id: raised, plan: pro, boosts: [ { id: burst, factor: 2, until: 2026-12-01T00:00:00Z } ] }
 keys: [ { id: k0, tenant: acme, hash: "` + strings.Repeat("cd", 32) + `", pepper: p1 } ]

@@ -10,16 +10,16 @@ import (
 	"slices"
 	"time"
 
-	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
+	"github.com/sluicelimits/sluice/internal/cell/table"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/plan"
 )
 
-// CellTable is the part of a cell's config table that ConfigStatus reads; a cellconfig.Store implements it.
+// CellTable is the part of a cell's config table that ConfigStatus reads; a table.Store implements it.
 type CellTable interface {
-	Head(ctx context.Context) (cellconfig.Head, error)
-	Log(ctx context.Context, after, upTo int64) ([]cellconfig.Entry, error)
-	List(ctx context.Context, kind cellconfig.Kind) iter.Seq2[cellconfig.Document, error]
+	Head(ctx context.Context) (table.Head, error)
+	Log(ctx context.Context, after, upTo int64) ([]table.Entry, error)
+	List(ctx context.Context, kind table.Kind) iter.Seq2[table.Document, error]
 }
 
 // StatusRequest asks for the status of one cell, or of all if Cell is "".
@@ -64,7 +64,7 @@ func (s *Control) ConfigStatus(ctx context.Context, _ string, r *StatusRequest) 
 	if _, ok := s.c.CellTables[r.Cell]; r.Cell != "" && !ok {
 		return nil, Refuse(NotFound, "the table of cell %q cannot be read from here", r.Cell)
 	}
-	want, out := map[cellconfig.Ref]*control.Item{}, &StatusResponse{Cells: []CellStatus{}}
+	want, out := map[table.Ref]*control.Item{}, &StatusResponse{Cells: []CellStatus{}}
 	for _, t := range Tables() {
 		for item, err := range control.All(ctx, s.c.Tables, t) {
 			if items, whole := control.BadItems(err); err != nil && whole {
@@ -72,7 +72,7 @@ func (s *Control) ConfigStatus(ctx context.Context, _ string, r *StatusRequest) 
 					"error", err)
 				for _, bad := range items {
 					if d, ok := DocumentOf(bad.Table, bad.Key, nil); ok {
-						want[cellconfig.Ref{Kind: d.Kind, ID: d.ID}] = nil
+						want[table.Ref{Kind: d.Kind, ID: d.ID}] = nil
 						out.Damaged = append(out.Damaged, bad.Error())
 					}
 				}
@@ -82,7 +82,7 @@ func (s *Control) ConfigStatus(ctx context.Context, _ string, r *StatusRequest) 
 				return nil, s.tableError(ctx, "list "+string(t), err)
 			}
 			if d, ok := DocumentOf(item.Table, item.Key, nil); ok {
-				want[cellconfig.Ref{Kind: d.Kind, ID: d.ID}] = &item
+				want[table.Ref{Kind: d.Kind, ID: d.ID}] = &item
 				if !item.Deleted {
 					out.Documents++
 				}
@@ -98,19 +98,19 @@ func (s *Control) ConfigStatus(ctx context.Context, _ string, r *StatusRequest) 
 }
 
 // cellStatus compares a cell with the items that it should have; nil stands for an item that cannot be read.
-func (s *Control) cellStatus(ctx context.Context, cell string, want map[cellconfig.Ref]*control.Item) CellStatus {
-	st, table := CellStatus{Cell: cell}, s.c.CellTables[cell]
+func (s *Control) cellStatus(ctx context.Context, cell string, want map[table.Ref]*control.Item) CellStatus {
+	st, store := CellStatus{Cell: cell}, s.c.CellTables[cell]
 	failed := func(err error) CellStatus {
 		s.c.Log.WarnContext(ctx, "the config table of a cell cannot be read", "cell", cell, "error", err)
 		return CellStatus{Cell: cell, Error: "the table did not answer"}
 	}
-	head, err := table.Head(ctx)
-	if err != nil && !errors.Is(err, cellconfig.ErrEmpty) {
+	head, err := store.Head(ctx)
+	if err != nil && !errors.Is(err, table.ErrEmpty) {
 		return failed(err)
 	}
 	st.Head = head.Seq
 	if head.Seq > 0 {
-		entries, err := table.Log(ctx, head.Seq-1, head.Seq)
+		entries, err := store.Log(ctx, head.Seq-1, head.Seq)
 		if err != nil {
 			return failed(err)
 		}
@@ -118,17 +118,17 @@ func (s *Control) cellStatus(ctx context.Context, cell string, want map[cellconf
 			st.ChangedAt = &entries[0].At
 		}
 	}
-	have := make(map[cellconfig.Ref]int64, len(want))
-	found := lookup{head: head.Seq, keys: map[string]*cellconfig.Document{}}
+	have := make(map[table.Ref]int64, len(want))
+	found := lookup{head: head.Seq, keys: map[string]*table.Document{}}
 	// Keys are listed before hashes. A hash without a key is therefore forged, or was written in between.
-	for _, kind := range slices.Concat(plan.Kinds, []cellconfig.Kind{cellconfig.KindKeyHash, cellconfig.KindShares,
-		cellconfig.KindPlacement}) {
-		for d, err := range table.List(ctx, kind) {
-			var row *cellconfig.BadRow
+	for _, kind := range slices.Concat(plan.Kinds, []table.Kind{table.KindKeyHash, table.KindShares,
+		table.KindPlacement}) {
+		for d, err := range store.List(ctx, kind) {
+			var row *table.BadRow
 			switch {
 			case errors.As(err, &row):
 				st.addDrift("%s is a row that is not a document: %v",
-					nameOf(cellconfig.Ref{Kind: row.Kind, ID: row.Key[1]}), row.Err)
+					nameOf(table.Ref{Kind: row.Kind, ID: row.Key[1]}), row.Err)
 				continue
 			case err != nil:
 				return failed(err)
@@ -142,7 +142,7 @@ func (s *Control) cellStatus(ctx context.Context, cell string, want map[cellconf
 	}
 	found.reportUnhashed(&st)
 	if len(found.above) > 0 {
-		if head, err = table.Head(ctx); err != nil && !errors.Is(err, cellconfig.ErrEmpty) {
+		if head, err = store.Head(ctx); err != nil && !errors.Is(err, table.ErrEmpty) {
 			return failed(err)
 		}
 		found.reportBeyondHead(&st, head.Seq)
@@ -152,7 +152,7 @@ func (s *Control) cellStatus(ctx context.Context, cell string, want map[cellconf
 }
 
 // compareDocument compares a document of the cell with its item.
-func (st *CellStatus) compareDocument(want map[cellconfig.Ref]*control.Item, d *cellconfig.Document) {
+func (st *CellStatus) compareDocument(want map[table.Ref]*control.Item, d *table.Document) {
 	if !d.Deleted {
 		st.Documents++
 	}
@@ -169,8 +169,8 @@ func (st *CellStatus) compareDocument(want map[cellconfig.Ref]*control.Item, d *
 }
 
 // nameOf names a document for operators. It leaves out the hash of a key.
-func nameOf(ref cellconfig.Ref) string {
-	if ref.Kind == cellconfig.KindKeyHash {
+func nameOf(ref table.Ref) string {
+	if ref.Kind == table.KindKeyHash {
 		return "a key under its hash"
 	}
 	return plan.Document{Kind: ref.Kind, ID: ref.ID}.Name()
@@ -178,20 +178,20 @@ func nameOf(ref cellconfig.Ref) string {
 
 // lookup finds documents that readers of the cell's table do not load, or load with another content.
 type lookup struct {
-	head  int64                           // number of the last log entry when the listing began
-	keys  map[string]*cellconfig.Document // keys by hash, until a document under the hash is seen
-	above []cellconfig.Document           // documents with a number above head, without their bodies
+	head  int64                      // number of the last log entry when the listing began
+	keys  map[string]*table.Document // keys by hash, until a document under the hash is seen
+	above []table.Document           // documents with a number above head, without their bodies
 }
 
 // add checks a document. Keys must be added before hashes.
-func (l *lookup) add(st *CellStatus, d *cellconfig.Document) {
+func (l *lookup) add(st *CellStatus, d *table.Document) {
 	if d.Seq > l.head {
-		l.above = append(l.above, cellconfig.Document{Ref: d.Ref, Seq: d.Seq})
+		l.above = append(l.above, table.Document{Ref: d.Ref, Seq: d.Seq})
 	}
 	if hash := d.KeyHash(); hash != "" {
 		l.keys[hash] = d
 	}
-	if d.Kind != cellconfig.KindKeyHash || d.Deleted {
+	if d.Kind != table.KindKeyHash || d.Deleted {
 		return
 	}
 	key := l.keys[d.ID]
@@ -236,7 +236,7 @@ func (st *CellStatus) addDrift(format string, args ...any) {
 
 // countBehind counts the documents whose newest version has not arrived, and finds the oldest of these versions.
 func (st *CellStatus) countBehind(
-	want map[cellconfig.Ref]*control.Item, have map[cellconfig.Ref]int64, now time.Time,
+	want map[table.Ref]*control.Item, have map[table.Ref]int64, now time.Time,
 ) {
 	var oldest *control.Item
 	for ref, item := range want {

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/events"
-	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
+	"github.com/sluicelimits/sluice/internal/cell/table"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/control/operate"
 )
@@ -19,31 +19,31 @@ import (
 type cellTable struct {
 	head      int64
 	later     int64 // written during the comparison
-	documents []cellconfig.Document
-	rows      []cellconfig.BadRow
+	documents []table.Document
+	rows      []table.BadRow
 	err       error
 }
 
-func (c *cellTable) Head(context.Context) (cellconfig.Head, error) {
+func (c *cellTable) Head(context.Context) (table.Head, error) {
 	if c.head == 0 && c.err == nil {
-		return cellconfig.Head{}, cellconfig.ErrEmpty
+		return table.Head{}, table.ErrEmpty
 	}
-	head := cellconfig.Head{Incarnation: "i", Seq: c.head}
+	head := table.Head{Incarnation: "i", Seq: c.head}
 	c.head += c.later
 	return head, c.err
 }
 
-func (c *cellTable) Log(_ context.Context, after, upTo int64) ([]cellconfig.Entry, error) {
+func (c *cellTable) Log(_ context.Context, after, upTo int64) ([]table.Entry, error) {
 	if after != upTo-1 {
 		return nil, errors.New("more than the last entry was asked for")
 	}
-	return []cellconfig.Entry{{Seq: upTo, At: noon.Add(-time.Minute)}}, nil
+	return []table.Entry{{Seq: upTo, At: noon.Add(-time.Minute)}}, nil
 }
 
-func (c *cellTable) List(_ context.Context, kind cellconfig.Kind) iter.Seq2[cellconfig.Document, error] {
-	return func(yield func(cellconfig.Document, error) bool) {
+func (c *cellTable) List(_ context.Context, kind table.Kind) iter.Seq2[table.Document, error] {
+	return func(yield func(table.Document, error) bool) {
 		for _, row := range c.rows {
-			if row.Kind == kind && !yield(cellconfig.Document{}, fmt.Errorf("list: %w", &row)) {
+			if row.Kind == kind && !yield(table.Document{}, fmt.Errorf("list: %w", &row)) {
 				return
 			}
 		}
@@ -65,11 +65,11 @@ func (w *world) copied() *cellTable {
 				w.Fatal(err)
 			}
 			d, _ := operate.DocumentOf(t, item.Key, item.Body)
-			c.documents = append(c.documents, cellconfig.Document{Ref: cellconfig.Ref{Kind: d.Kind, ID: d.ID},
+			c.documents = append(c.documents, table.Document{Ref: table.Ref{Kind: d.Kind, ID: d.ID},
 				Version: item.Version, Deleted: item.Deleted, Body: item.Body})
 			if hash := c.documents[len(c.documents)-1].KeyHash(); hash != "" {
-				c.documents = append(c.documents, cellconfig.Document{
-					Ref: cellconfig.Ref{Kind: cellconfig.KindKeyHash, ID: hash}, Version: 7, Seq: 7, Body: item.Body})
+				c.documents = append(c.documents, table.Document{
+					Ref: table.Ref{Kind: table.KindKeyHash, ID: hash}, Version: 7, Seq: 7, Body: item.Body})
 			}
 		}
 	}
@@ -88,11 +88,11 @@ func TestConfigStatusOfForgedRows(t *testing.T) {
   - { id: b, tenant: acme, hash: "` + hash("b") + `", pepper: p1 }
 `)
 	good, busy, forged := w.copied(), w.copied(), w.copied()
-	fresh := cellconfig.Document{Ref: cellconfig.Ref{Kind: cellconfig.KindKeyHash, ID: hash("c")}, Version: 8, Seq: 8,
+	fresh := table.Document{Ref: table.Ref{Kind: table.KindKeyHash, ID: hash("c")}, Version: 8, Seq: 8,
 		Body: []byte(`{"id":"c"}`)}
 	busy.documents, busy.later = append(busy.documents, fresh), 1
-	ahead := func(kind cellconfig.Kind, id string) {
-		d := cellconfig.Document{Ref: cellconfig.Ref{Kind: kind, ID: id}, Version: 1, Seq: 99}
+	ahead := func(kind table.Kind, id string) {
+		d := table.Document{Ref: table.Ref{Kind: kind, ID: id}, Version: 1, Seq: 99}
 		forged.documents = append(forged.documents, d)
 	}
 	for i := range forged.documents {
@@ -105,13 +105,13 @@ func TestConfigStatusOfForgedRows(t *testing.T) {
 			d.Seq = 99
 		}
 	}
-	hidden := cellconfig.Document{Ref: fresh.Ref, Version: 7, Seq: 7, Body: []byte(`{}`)}
+	hidden := table.Document{Ref: fresh.Ref, Version: 7, Seq: 7, Body: []byte(`{}`)}
 	forged.documents = append(forged.documents, hidden)
-	ahead(cellconfig.KindShares, cellconfig.SharesID)
-	ahead(cellconfig.KindKeyHash, hash("d"))
+	ahead(table.KindShares, table.SharesID)
+	ahead(table.KindKeyHash, hash("d"))
 	stray := errors.New("it lies elsewhere")
-	forged.rows = []cellconfig.BadRow{{Kind: "tenant", Key: [2]string{"tenant#0", "acme"}, Err: stray},
-		{Kind: cellconfig.KindKeyHash, Key: [2]string{"keyhash#0", hash("e")}, Err: stray}}
+	forged.rows = []table.BadRow{{Kind: "tenant", Key: [2]string{"tenant#0", "acme"}, Err: stray},
+		{Kind: table.KindKeyHash, Key: [2]string{"keyhash#0", hash("e")}, Err: stray}}
 	w.config.CellTables = map[string]operate.CellTable{"a-good": good, "b-busy": busy, "c-forged": forged}
 	w.tables.damaged = events.CanaryKey
 	w.remake()

@@ -7,7 +7,8 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/authorizer"
-	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
+	"github.com/sluicelimits/sluice/internal/cell/config"
+	"github.com/sluicelimits/sluice/internal/cell/table"
 	"github.com/sluicelimits/sluice/internal/request/identity"
 	"github.com/sluicelimits/sluice/streams/acknowledge"
 )
@@ -22,9 +23,9 @@ const (
 // Cell is the configuration of one cell: its table, the applier that fills it, and a reader for its authorizer.
 type Cell struct {
 	Name   string
-	Reader *cellconfig.Reader // an [authorizer.Source]
+	Reader *config.Reader // an [authorizer.Source]
 
-	table   *cellconfig.Memory
+	table   *table.Memory
 	store   *signallingTable          // the table, which signals each write
 	shares  *acknowledge.Acknowledger // acknowledges shares; nil if the cell is the only one
 	applied chan struct{}             // holds at most one signal that the table changed
@@ -32,24 +33,24 @@ type Cell struct {
 	running sync.WaitGroup
 }
 
-var _ authorizer.Source = (*cellconfig.Reader)(nil)
+var _ authorizer.Source = (*config.Reader)(nil)
 
 // AddCell makes a cell, copies the control tables to it, and sends it every change from then on. Its reader sees a
 // change as soon as the change is applied, before its next poll.
 func (p *Plane) AddCell(ctx context.Context, name string) (*Cell, error) {
-	table := cellconfig.NewMemory(0)
-	c := &Cell{Name: name, table: table, applied: make(chan struct{}, 1)}
-	c.store = &signallingTable{table, c.applied}
+	memory := table.NewMemory(0)
+	c := &Cell{Name: name, table: memory, applied: make(chan struct{}, 1)}
+	c.store = &signallingTable{memory, c.applied}
 	sharedAs := ""
 	var err error
 	if p.c.Several {
 		sharedAs = name
 		c.shares = acknowledge.New(acknowledge.Config{Cell: name, Tables: p.tables, Store: c.store, Now: p.c.Now})
 	}
-	c.Reader, err = cellconfig.New(cellconfig.Config{
-		Table: table, Cell: sharedAs, Accepts: p.c.Store.Accepts, Reaches: p.c.Reaches, Log: p.c.Log,
+	c.Reader, err = config.New(config.Config{
+		Table: memory, Cell: sharedAs, Accepts: p.c.Store.Accepts, Reaches: p.c.Reaches, Log: p.c.Log,
 		Timeout: readTimeout, FirstTimeout: 10 * readTimeout,
-		Holds: table.Holds, MaxDocuments: keptDocuments, MaxBytes: keptBytes,
+		Holds: memory.Holds, MaxDocuments: keptDocuments, MaxBytes: keptBytes,
 		Hashes: func(_ context.Context, _ time.Time, presented string) ([]identity.KeyHash, error) {
 			return p.peppers.Hashes(presented)
 		},
@@ -107,12 +108,12 @@ func (p *Plane) loadChanges(ctx context.Context, c *Cell) error {
 
 // signallingTable is a table that signals each write to it.
 type signallingTable struct {
-	*cellconfig.Memory
+	*table.Memory
 	applied chan<- struct{}
 }
 
-// Commit implements [cellconfig.Store].
-func (t *signallingTable) Commit(ctx context.Context, step cellconfig.Step) error {
+// Commit implements [table.Store].
+func (t *signallingTable) Commit(ctx context.Context, step table.Step) error {
 	err := t.Memory.Commit(ctx, step)
 	t.signal()
 	return err
@@ -140,7 +141,7 @@ func (p *Plane) RemoveCell(name string) {
 }
 
 // Store returns the cell's config table.
-func (c *Cell) Store() cellconfig.Store { return c.store }
+func (c *Cell) Store() table.Store { return c.store }
 
 func (c *Cell) close() {
 	c.stop()

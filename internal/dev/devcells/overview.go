@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
+	"github.com/sluicelimits/sluice/internal/cell/table"
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/plan/shares"
 )
@@ -46,8 +46,8 @@ func (c *Cell) Overview(ctx context.Context, now time.Time, most int) Overview {
 			out.Tenants = append(out.Tenants, t)
 		}
 	}
-	got, err := c.table.Get(ctx, cellconfig.Ref{Kind: plan.KindSettings, ID: plan.SettingsID},
-		cellconfig.Ref{Kind: cellconfig.KindShares, ID: cellconfig.SharesID})
+	got, err := c.table.Get(ctx, table.Ref{Kind: plan.KindSettings, ID: plan.SettingsID},
+		table.Ref{Kind: table.KindShares, ID: table.SharesID})
 	if err != nil {
 		return out
 	}
@@ -62,7 +62,7 @@ func (c *Cell) Overview(ctx context.Context, now time.Time, most int) Overview {
 }
 
 // ids returns the ids of the documents of a kind, sorted.
-func (c *Cell) ids(ctx context.Context, kind cellconfig.Kind) []string {
+func (c *Cell) ids(ctx context.Context, kind table.Kind) []string {
 	var ids []string
 	for d, err := range c.table.List(ctx, kind) {
 		if err == nil && !d.Deleted {

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
+	"github.com/sluicelimits/sluice/internal/cell/config"
 	"github.com/sluicelimits/sluice/internal/control/operate"
 	"github.com/sluicelimits/sluice/internal/plan/shares"
 )
@@ -17,7 +17,7 @@ const lookEvery = time.Second
 // grace returns the balancer's settings for cells in one process. Such cells share one clock, and lease no units of
 // divided limits. Therefore the balancer only has to wait as long as a reader may decide by an old copy.
 func grace() shares.Settings {
-	return shares.Settings{Copy: cellconfig.Fresh, Lease: time.Millisecond, Decision: time.Second,
+	return shares.Settings{Copy: config.Fresh, Lease: time.Millisecond, Decision: time.Second,
 		Skew: time.Millisecond}
 }
 

@@ -9,7 +9,7 @@ import (
 
 	sdk "github.com/aws/aws-sdk-go-v2/service/dynamodb"
 
-	"github.com/sluicelimits/sluice/internal/cell/cellconfig/table"
+	"github.com/sluicelimits/sluice/internal/cell/dynamotable"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/control/dynamo"
 	"github.com/sluicelimits/sluice/internal/testkit/dynamodbtest"
@@ -21,7 +21,7 @@ type Stores struct {
 	Names   map[control.Table]string
 	Control *dynamo.Tables
 	Config  string // name of the cell's config table
-	Cell    *table.Table
+	Cell    *dynamotable.Table
 }
 
 // NewStores makes the tables in the DynamoDB whose endpoint is in SLUICE_DYNAMODB; scripts/dynamodb-local.sh prints it.
@@ -35,7 +35,7 @@ func NewStores(t testing.TB) *Stores {
 	s := &Stores{URL: url, Names: dynamo.Names(prefix), Config: prefix + "config"}
 	err := dynamo.Create(t.Context(), c, s.Names)
 	if err == nil {
-		err = table.Create(t.Context(), c, s.Config)
+		err = dynamotable.Create(t.Context(), c, s.Config)
 	}
 	t.Cleanup(func() {
 		for _, name := range s.Names {
@@ -47,7 +47,7 @@ func NewStores(t testing.TB) *Stores {
 	if err == nil {
 		s.Control, err = dynamo.New(c, s.Names)
 	}
-	s.Cell = table.New(table.Config{Client: c, Table: s.Config})
+	s.Cell = dynamotable.New(dynamotable.Config{Client: c, Table: s.Config})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -80,14 +80,13 @@ var only = map[string][]string{
 	},
 	"internal/aws/environ": {"std", "internal/request/identity", "internal/request/identity/token"},
 	"internal/aws/grants":  {"std", "events", "internal/plan/shares"},
-	"internal/cell/cellconfig": {
-		"std", "authorizer", "events", "internal/limiter/clock", "internal/limiter/limit",
+	"internal/cell/config": {
+		"std", "authorizer", "internal/cell/table", "internal/limiter/clock", "internal/limiter/limit",
 		"internal/limiter/resilience", "internal/limiter/singleflight", "internal/plan", "internal/plan/route",
 		"internal/plan/shares", "internal/request/identity", "github.com/hashicorp/golang-lru/v2/...",
 	},
-	"internal/cell/cellconfig/cellconfigtest": {"std", "internal/cell/cellconfig", "internal/plan"},
-	"internal/cell/cellconfig/table": {
-		"std", "internal/cell/cellconfig", "github.com/aws/aws-sdk-go-v2/aws/...",
+	"internal/cell/dynamotable": {
+		"std", "internal/cell/table", "github.com/aws/aws-sdk-go-v2/aws/...",
 		"github.com/aws/aws-sdk-go-v2/service/dynamodb/...",
 	},
 	"internal/cell/secrets": {
@@ -95,6 +94,8 @@ var only = map[string][]string{
 		"github.com/aws/aws-sdk-go-v2/aws", "github.com/aws/aws-sdk-go-v2/service/secretsmanager",
 		"github.com/aws/smithy-go",
 	},
+	"internal/cell/table":              {"std", "events", "internal/plan/shares"},
+	"internal/cell/table/tabletest":    {"std", "internal/cell/config", "internal/cell/table", "internal/plan"},
 	"internal/configfile":              {"std"},
 	"internal/configfile/configyaml":   {"std", "internal/configfile", "go.yaml.in/yaml/v3"},
 	"internal/control":                 {"std", "events", "events/canonical"},
@@ -116,7 +117,7 @@ var only = map[string][]string{
 	},
 	"internal/control/embedded": {"std", "events", "internal/control", "go.etcd.io/bbolt/..."},
 	"internal/control/operate": {
-		"std", "events", "events/canonical", "internal/cell/cellconfig", "internal/control", "internal/limiter/limit",
+		"std", "events", "events/canonical", "internal/cell/table", "internal/control", "internal/limiter/limit",
 		"internal/plan", "internal/plan/route", "internal/plan/shares", "internal/request/identity",
 		"internal/request/loopback",
 	},
@@ -174,7 +175,7 @@ var only = map[string][]string{
 	"internal/limiter/store/router": {"std", "internal/limiter/limit"},
 	"internal/limiter/metrics":      {"std", "internal/limiter/resilience"},
 	"internal/plan": {
-		"std", "events/canonical", "internal/configfile", "internal/limiter/limit", "internal/plan/route",
+		"std", "events", "events/canonical", "internal/configfile", "internal/limiter/limit", "internal/plan/route",
 	},
 	"internal/plan/route":      {"std"},
 	"internal/plan/shares":     {"std", "internal/limiter/limit"},
@@ -235,7 +236,7 @@ var only = map[string][]string{
 	"scripts/bundle":    {"std"},
 	"scripts/plansjson": {"std", "internal/configfile/configyaml", "internal/plan"},
 	"streams/applier": {
-		"std", "events", "events/canonical", "internal/cell/cellconfig", "internal/control",
+		"std", "events", "events/canonical", "internal/cell/table", "internal/control",
 		"streams/acknowledge", "streams/delivery",
 	},
 	"streams/archiver": {"std", "events", "internal/control", "internal/control/audit", "streams/delivery"},
@@ -244,11 +245,11 @@ var only = map[string][]string{
 		"streams/delivery",
 	},
 	"streams/canary": {
-		"std", "events", "internal/cell/cellconfig", "internal/control", "streams/delivery",
+		"std", "events", "internal/cell/config", "internal/cell/table", "internal/control", "streams/delivery",
 	},
 	"streams/delivery":    {"std", "internal/control"},
 	"streams/publisher":   {"std", "events", "internal/control", "streams/delivery"},
-	"streams/reconcile":   {"std", "internal/cell/cellconfig", "internal/control", "streams/delivery"},
+	"streams/reconcile":   {"std", "events", "internal/cell/table", "internal/control", "streams/delivery"},
 	"streams/streamstest": {"std", "internal/control", "streams/delivery"},
 }
 

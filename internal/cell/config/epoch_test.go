@@ -1,4 +1,4 @@
-package cellconfig_test
+package config_test
 
 import (
 	"fmt"
@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
-	"github.com/sluicelimits/sluice/internal/cell/cellconfig/cellconfigtest"
+	"github.com/sluicelimits/sluice/internal/cell/table"
+	"github.com/sluicelimits/sluice/internal/cell/table/tabletest"
 	"github.com/sluicelimits/sluice/internal/limiter/lease"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
@@ -37,7 +37,7 @@ func newLeasing(t *testing.T, cell, limits string, now *time.Time) *leasing {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l.apply(body(plan.KindPlan, "p", 1, limits), cellconfigtest.Tenant("t", "p", 1))
+	l.apply(body(plan.KindPlan, "p", 1, limits), tabletest.Tenant("t", "p", 1))
 	return l
 }
 
@@ -72,7 +72,7 @@ func (l *leasing) spend(now time.Time, requests int) (admitted int) {
 	return admitted
 }
 
-func (l *leasing) learn(d cellconfig.Document) {
+func (l *leasing) learn(d table.Document) {
 	l.t.Helper()
 	l.apply(d)
 }
@@ -97,7 +97,7 @@ type phases struct {
 }
 
 // step makes requests, or lets all cells acknowledge, and returns the next document.
-func (p *phases) step(requests ...shares.Request) cellconfig.Document {
+func (p *phases) step(requests ...shares.Request) table.Document {
 	p.t.Helper()
 	in := shares.Input{Requests: requests}
 	for i := range in.Requests {
@@ -157,7 +157,7 @@ func TestLeasesThroughEpochs(t *testing.T) {
 			limits := fmt.Sprintf(epochPlan, tt.algorithm, tt.numbers)
 			eu, us := newLeasing(t, "eu-1", limits, &now), newLeasing(t, "us-1", limits, &now)
 			p := &phases{balanced: newBalanced(t), now: &now}
-			tell := func(d cellconfig.Document) { eu.learn(d); us.learn(d) }
+			tell := func(d table.Document) { eu.learn(d); us.learn(d) }
 
 			now = start.Add(-time.Hour)
 			tell(p.step(shares.Request{Kind: shares.Join, Cell: "eu-1", Weight: 1}))

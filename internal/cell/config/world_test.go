@@ -1,4 +1,4 @@
-package cellconfig_test
+package config_test
 
 import (
 	"bytes"
@@ -13,8 +13,9 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/authorizer"
-	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
-	"github.com/sluicelimits/sluice/internal/cell/cellconfig/cellconfigtest"
+	"github.com/sluicelimits/sluice/internal/cell/config"
+	"github.com/sluicelimits/sluice/internal/cell/table"
+	"github.com/sluicelimits/sluice/internal/cell/table/tabletest"
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/request/identity"
 )
@@ -27,8 +28,8 @@ var (
 // world is a table that tests can tamper with, and a reader of it.
 type world struct {
 	t     testing.TB
-	table *cellconfig.Memory
-	r     *cellconfig.Reader
+	table *table.Memory
+	r     *config.Reader
 	log   bytes.Buffer
 	logMu sync.Mutex
 
@@ -37,10 +38,10 @@ type world struct {
 
 	// Each function may change what a call returns, or make the call wait; nil does nothing.
 	mu     sync.Mutex
-	rows   map[cellconfig.Ref]cellconfig.Document // rows written without a log entry; version 0: removed
-	onHead func(ctx context.Context, h *cellconfig.Head) error
-	onLog  func(ctx context.Context, e *[]cellconfig.Entry) error
-	onGet  func(ctx context.Context, d []cellconfig.Document) error
+	rows   map[table.Ref]table.Document // rows written without a log entry; version 0: removed
+	onHead func(ctx context.Context, h *table.Head) error
+	onLog  func(ctx context.Context, e *[]table.Entry) error
+	onGet  func(ctx context.Context, d []table.Document) error
 }
 
 func (w *world) Write(p []byte) (int, error) {
@@ -55,25 +56,25 @@ func (w *world) logged() string {
 	return w.log.String()
 }
 
-func newWorld(t testing.TB, change ...func(*cellconfig.Config)) *world {
+func newWorld(t testing.TB, change ...func(*config.Config)) *world {
 	t.Helper()
-	table := cellconfig.NewMemory(0)
-	w := &world{t: t, table: table}
+	memory := table.NewMemory(0)
+	w := &world{t: t, table: memory}
 	w.r = w.reader(change...)
 	return w
 }
 
 // reader returns another reader of the same table.
-func (w *world) reader(change ...func(*cellconfig.Config)) *cellconfig.Reader {
+func (w *world) reader(change ...func(*config.Config)) *config.Reader {
 	w.t.Helper()
-	c := cellconfig.Config{
+	c := config.Config{
 		Table: w, Log: slog.New(slog.NewTextHandler(w, nil)), Hashes: hashes,
 		Timeout: 10 * time.Second, FirstTimeout: 10 * time.Second, // for slow machines
 	}
 	for _, f := range change {
 		f(&c)
 	}
-	r, err := cellconfig.New(c)
+	r, err := config.New(c)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -101,7 +102,7 @@ func hashes(_ context.Context, _ time.Time, presented string) ([]identity.KeyHas
 	return []identity.KeyHash{old, h}, nil
 }
 
-func (w *world) Head(ctx context.Context) (cellconfig.Head, error) {
+func (w *world) Head(ctx context.Context) (table.Head, error) {
 	w.heads.Add(1)
 	h, err := w.table.Head(ctx)
 	w.mu.Lock()
@@ -113,7 +114,7 @@ func (w *world) Head(ctx context.Context) (cellconfig.Head, error) {
 	return h, err
 }
 
-func (w *world) Log(ctx context.Context, after, upTo int64) ([]cellconfig.Entry, error) {
+func (w *world) Log(ctx context.Context, after, upTo int64) ([]table.Entry, error) {
 	w.logs.Add(1)
 	e, err := w.table.Log(ctx, after, upTo)
 	w.mu.Lock()
@@ -125,7 +126,7 @@ func (w *world) Log(ctx context.Context, after, upTo int64) ([]cellconfig.Entry,
 	return e, err
 }
 
-func (w *world) Get(ctx context.Context, refs ...cellconfig.Ref) ([]cellconfig.Document, error) {
+func (w *world) Get(ctx context.Context, refs ...table.Ref) ([]table.Document, error) {
 	w.gets.Add(1)
 	w.read.Add(int64(len(refs)))
 	d, err := w.table.Get(ctx, refs...)
@@ -149,9 +150,9 @@ func (w *world) away(is bool) {
 	defer w.mu.Unlock()
 	w.onHead, w.onLog, w.onGet = nil, nil, nil
 	if is {
-		w.onHead = func(context.Context, *cellconfig.Head) error { return errAway }
-		w.onLog = func(context.Context, *[]cellconfig.Entry) error { return errAway }
-		w.onGet = func(context.Context, []cellconfig.Document) error { return errAway }
+		w.onHead = func(context.Context, *table.Head) error { return errAway }
+		w.onLog = func(context.Context, *[]table.Entry) error { return errAway }
+		w.onGet = func(context.Context, []table.Document) error { return errAway }
 	}
 }
 
@@ -160,12 +161,12 @@ func (w *world) blockCalls() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	wait := func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
-	w.onHead = func(ctx context.Context, _ *cellconfig.Head) error { return wait(ctx) }
-	w.onLog = func(ctx context.Context, _ *[]cellconfig.Entry) error { return wait(ctx) }
-	w.onGet = func(ctx context.Context, _ []cellconfig.Document) error { return wait(ctx) }
+	w.onHead = func(ctx context.Context, _ *table.Head) error { return wait(ctx) }
+	w.onLog = func(ctx context.Context, _ *[]table.Entry) error { return wait(ctx) }
+	w.onGet = func(ctx context.Context, _ []table.Document) error { return wait(ctx) }
 }
 
-func (w *world) apply(documents ...cellconfig.Document) {
+func (w *world) apply(documents ...table.Document) {
 	w.t.Helper()
 	if n, err := w.table.Apply(context.Background(), documents); err != nil || n != len(documents) {
 		w.t.Fatalf("Apply = %d, %v; want %d", n, err, len(documents))
@@ -173,11 +174,11 @@ func (w *world) apply(documents ...cellconfig.Document) {
 }
 
 // rewrite writes rows without log entries, as somebody with access to the table could.
-func (w *world) rewrite(rows ...cellconfig.Document) {
+func (w *world) rewrite(rows ...table.Document) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.rows == nil {
-		w.rows = map[cellconfig.Ref]cellconfig.Document{}
+		w.rows = map[table.Ref]table.Document{}
 	}
 	for _, d := range rows {
 		w.rows[d.Ref] = d
@@ -185,7 +186,7 @@ func (w *world) rewrite(rows ...cellconfig.Document) {
 }
 
 // rowsOf returns the rows as they are.
-func (w *world) rowsOf(refs ...cellconfig.Ref) []cellconfig.Document {
+func (w *world) rowsOf(refs ...table.Ref) []table.Document {
 	w.t.Helper()
 	got, err := w.table.Get(context.Background(), refs...)
 	if err != nil {
@@ -195,13 +196,13 @@ func (w *world) rowsOf(refs ...cellconfig.Ref) []cellconfig.Document {
 }
 
 // commit writes documents unchanged, whatever their versions, with a log entry that names them unless hidden is set.
-func (w *world) commit(hidden bool, documents ...cellconfig.Document) {
+func (w *world) commit(hidden bool, documents ...table.Document) {
 	w.t.Helper()
 	h, err := w.table.Head(context.Background())
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	step := cellconfig.Step{Incarnation: h.Incarnation, Entry: cellconfig.Entry{Seq: h.Seq + 1, At: noon}}
+	step := table.Step{Incarnation: h.Incarnation, Entry: table.Entry{Seq: h.Seq + 1, At: noon}}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, d := range documents {
@@ -209,7 +210,7 @@ func (w *world) commit(hidden bool, documents ...cellconfig.Document) {
 		d.Seq = step.Entry.Seq
 		step.Documents = append(step.Documents, d)
 		if !hidden {
-			step.Entry.Changes = append(step.Entry.Changes, cellconfig.Change{Ref: d.Ref, Version: d.Version,
+			step.Entry.Changes = append(step.Entry.Changes, table.Change{Ref: d.Ref, Version: d.Version,
 				Deleted: d.Deleted})
 		}
 	}
@@ -221,7 +222,7 @@ func (w *world) commit(hidden bool, documents ...cellconfig.Document) {
 // seed writes a plan with a threshold of 5, its tenant t, and the tenant's key "a".
 func (w *world) seed() {
 	w.t.Helper()
-	w.apply(cellconfigtest.Plan("p", 5, 1), cellconfigtest.Tenant("t", "p", 1), cellconfigtest.Key("k", "t", 'a', 1))
+	w.apply(tabletest.Plan("p", 5, 1), tabletest.Tenant("t", "p", 1), tabletest.Key("k", "t", 'a', 1))
 }
 
 func (w *world) begin(now time.Time) (authorizer.Configuration, func()) {
@@ -277,23 +278,23 @@ func (w *world) keyAt(now time.Time, presented string) string {
 	return key.ID
 }
 
-func revoked(id, tenant string, digit byte, version int64) cellconfig.Document {
-	d := cellconfigtest.Key(id, tenant, digit, version)
+func revoked(id, tenant string, digit byte, version int64) table.Document {
+	d := tabletest.Key(id, tenant, digit, version)
 	d.Body = bytes.Replace(d.Body, []byte("{"), []byte(`{"revoked":true,`), 1)
 	return d
 }
 
-func body(kind cellconfig.Kind, id string, version int64, text string) cellconfig.Document {
-	return cellconfig.Document{Ref: cellconfig.Ref{Kind: kind, ID: id}, Version: version, Body: []byte(text)}
+func body(kind table.Kind, id string, version int64, text string) table.Document {
+	return table.Document{Ref: table.Ref{Kind: kind, ID: id}, Version: version, Body: []byte(text)}
 }
 
-func settings(version int64, text string) cellconfig.Document {
+func settings(version int64, text string) table.Document {
 	return body(plan.KindSettings, plan.SettingsID, version, text)
 }
 
-func memtableOf(t testing.TB, documents ...cellconfig.Document) (*cellconfig.Memory, error) {
+func memtableOf(t testing.TB, documents ...table.Document) (*table.Memory, error) {
 	t.Helper()
-	table := cellconfig.NewMemory(0)
-	_, err := table.Apply(context.Background(), documents)
-	return table, err
+	memory := table.NewMemory(0)
+	_, err := memory.Apply(context.Background(), documents)
+	return memory, err
 }

@@ -1,4 +1,4 @@
-package cellconfig
+package table
 
 import (
 	"context"
@@ -9,7 +9,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/sluicelimits/sluice/internal/plan"
+	"github.com/sluicelimits/sluice/events"
 )
 
 // Bounds of one step, so that it fits a transaction of DynamoDB: 100 items and 4 MB, including the head and the log
@@ -70,7 +70,7 @@ func fits(documents []Document) int {
 	items, bytes := 0, 0
 	for i := range documents {
 		d := &documents[i]
-		if d.Kind == plan.KindKey {
+		if d.Kind == events.KindKey {
 			items, bytes = items+itemsOfKey, bytes+2*len(d.Body)
 		} else {
 			items, bytes = items+1, bytes+len(d.Body)
@@ -155,7 +155,7 @@ func stage(
 			d.Version = min(d.Version, 1) * step.Entry.Seq // the number of its entry, or 0 for a removal
 		}
 		step.add(d)
-		if d.Kind == plan.KindKey {
+		if d.Kind == events.KindKey {
 			keys = append(keys, d)
 		}
 	}
@@ -182,7 +182,7 @@ func bodiesByHash(keys []Document, before map[Ref]*Document) (map[string][]byte,
 			continue
 		}
 		if holder, known := before[Ref{KindKeyHash, old}]; known {
-			if id, _ := keyOf(holder.Body); id != keys[i].ID {
+			if id, _ := KeyOf(holder.Body); id != keys[i].ID {
 				continue // the hash belongs to another key
 			}
 		}
@@ -198,8 +198,8 @@ func bodiesByHash(keys []Document, before map[Ref]*Document) (map[string][]byte,
 		if !staged {
 			holder = before[Ref{KindKeyHash, hash}].Body
 		}
-		if other, _ := keyOf(holder); other != "" && other != d.ID {
-			return nil, fmt.Errorf("%w %s: key %q has the same hash", ErrInvalid, d.name(), other)
+		if other, _ := KeyOf(holder); other != "" && other != d.ID {
+			return nil, fmt.Errorf("%w %s: key %q has the same hash", ErrInvalid, d.Name(), other)
 		}
 		hashes[hash] = d.Body
 	}
@@ -209,10 +209,10 @@ func bodiesByHash(keys []Document, before map[Ref]*Document) (map[string][]byte,
 // KeyHash returns the hash of a key that is not deleted, 64 hex digits; otherwise "". It returns "" if the body
 // belongs to another key, since such a document cannot be applied.
 func (d *Document) KeyHash() string {
-	if d.Kind != plan.KindKey || d.Deleted {
+	if d.Kind != events.KindKey || d.Deleted {
 		return ""
 	}
-	id, hash := keyOf(d.Body)
+	id, hash := KeyOf(d.Body)
 	if id != d.ID {
 		return ""
 	}

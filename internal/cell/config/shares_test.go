@@ -1,4 +1,4 @@
-package cellconfig_test
+package config_test
 
 import (
 	"encoding/json"
@@ -9,8 +9,9 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/authorizer"
-	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
-	"github.com/sluicelimits/sluice/internal/cell/cellconfig/cellconfigtest"
+	"github.com/sluicelimits/sluice/internal/cell/config"
+	"github.com/sluicelimits/sluice/internal/cell/table"
+	"github.com/sluicelimits/sluice/internal/cell/table/tabletest"
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/plan/shares"
 )
@@ -56,20 +57,20 @@ func (b *balanced) step(in shares.Input) {
 	}
 }
 
-func (b *balanced) document(version int64) cellconfig.Document {
+func (b *balanced) document(version int64) table.Document {
 	text, err := json.Marshal(b.state)
 	if err != nil {
 		b.t.Fatal(err)
 	}
-	return body(cellconfig.KindShares, cellconfig.SharesID, version, string(text))
+	return body(table.KindShares, table.SharesID, version, string(text))
 }
 
-func (b *balanced) placement(tenant string, version int64) cellconfig.Document {
+func (b *balanced) placement(tenant string, version int64) table.Document {
 	text, err := json.Marshal(b.stored[tenant])
 	if err != nil {
 		b.t.Fatal(err)
 	}
-	return body(cellconfig.KindPlacement, shares.PlacementKey(tenant), version, string(text))
+	return body(table.KindPlacement, shares.PlacementKey(tenant), version, string(text))
 }
 
 func newBalanced(t *testing.T, cells ...string) *balanced {
@@ -80,15 +81,15 @@ func newBalanced(t *testing.T, cells ...string) *balanced {
 	return b
 }
 
-func inCell(id string) func(*cellconfig.Config) {
-	return func(c *cellconfig.Config) { c.Cell = id }
+func inCell(id string) func(*config.Config) {
+	return func(c *config.Config) { c.Cell = id }
 }
 
 // Guarantees that a tenant has its cell's share of each limit as soon as the cell knows the shares, that it has the
 // whole limit in a cell that is alone and has no shares, and that tenants with equal sets share them.
 func TestShares(t *testing.T) {
 	w := newWorld(t, inCell("eu-1"), setAlone)
-	w.apply(cellconfigtest.Plan("p", 11, 1), cellconfigtest.Tenant("t", "p", 1), cellconfigtest.Tenant("u", "p", 1))
+	w.apply(tabletest.Plan("p", 11, 1), tabletest.Tenant("t", "p", 1), tabletest.Tenant("u", "p", 1))
 	w.want(noon, "t", "11")
 	b := newBalanced(t, "eu-1")
 	w.apply(b.document(1))
@@ -125,11 +126,11 @@ func TestShares(t *testing.T) {
 	if len(grants) != 1 || grants[0].Whole != 11 || grants[0].Granted != 6 || grants[0].Homed {
 		t.Errorf("the grants are %+v, want 6 of 11 units of one limit", grants)
 	}
-	if part, ok := cellconfig.Part(grants); part != 5455 || !ok { // 6 of 11
+	if part, ok := config.Part(grants); part != 5455 || !ok { // 6 of 11
 		t.Errorf("the cell's part is %d, %t, want 5455", part, ok)
 	}
 	grants[0].Homed = true
-	if part, ok := cellconfig.Part(grants); ok {
+	if part, ok := config.Part(grants); ok {
 		t.Errorf("the cell's part of limits with a home is %d, want none", part)
 	}
 	b.do(shares.Request{Kind: shares.Drain, Cell: "eu-1"})
@@ -145,40 +146,40 @@ func TestShares(t *testing.T) {
 	}
 }
 
-func setAlone(c *cellconfig.Config) { c.Alone = true }
+func setAlone(c *config.Config) { c.Alone = true }
 
 // Guarantees that a cell that is one of several grants nothing before it knows its shares, and then no more than they
 // allow: also if tenants came first, if the cell has no share, and if the shares are missing later or the table was
 // replaced. A cell that is alone grants everything until there are shares, and then its share.
 func TestBeforeShares(t *testing.T) {
 	two := newBalanced(t, "eu-1", "us-1").document(1)
-	gone := cellconfig.Document{Ref: two.Ref, Version: 2, Deleted: true}
-	none := body(cellconfig.KindShares, cellconfig.SharesID, 1,
+	gone := table.Document{Ref: two.Ref, Version: 2, Deleted: true}
+	none := body(table.KindShares, table.SharesID, 1,
 		`{"version":2,"epoch":0,"phase":"","skew_us":0,"members":null,"generations":null}`)
 	for _, tt := range []struct {
 		name   string
 		cell   string
 		alone  bool
-		shares []cellconfig.Document // documents that are written one after the other, after the tenant
+		shares []table.Document // documents that are written one after the other, after the tenant
 		want   string
 	}{
 		{"none", "eu-1", false, nil, "not loaded"},
 		{"none, and alone", "eu-1", true, nil, "10"},
 		{"none, and no cell", "", false, nil, "10"},
-		{"shares", "eu-1", false, []cellconfig.Document{two}, "5"},
-		{"shares, and said to be alone", "eu-1", true, []cellconfig.Document{two}, "5"},
-		{"shares, and no cell", "", false, []cellconfig.Document{two}, "10"},
-		{"shares without the cell", "ap-1", false, []cellconfig.Document{two}, "withheld"},
-		{"shares without the cell, and said to be alone", "ap-1", true, []cellconfig.Document{two}, "withheld"},
-		{"shares before there is a cell", "eu-1", false, []cellconfig.Document{none}, "not loaded"},
-		{"shares before there is a cell, and alone", "eu-1", true, []cellconfig.Document{none}, "10"},
-		{"deleted", "eu-1", false, []cellconfig.Document{two, gone}, "5"},
-		{"deleted, and said to be alone", "eu-1", true, []cellconfig.Document{two, gone}, "5"},
-		{"deleted before they were heard", "eu-1", false, []cellconfig.Document{gone}, "not loaded"},
+		{"shares", "eu-1", false, []table.Document{two}, "5"},
+		{"shares, and said to be alone", "eu-1", true, []table.Document{two}, "5"},
+		{"shares, and no cell", "", false, []table.Document{two}, "10"},
+		{"shares without the cell", "ap-1", false, []table.Document{two}, "withheld"},
+		{"shares without the cell, and said to be alone", "ap-1", true, []table.Document{two}, "withheld"},
+		{"shares before there is a cell", "eu-1", false, []table.Document{none}, "not loaded"},
+		{"shares before there is a cell, and alone", "eu-1", true, []table.Document{none}, "10"},
+		{"deleted", "eu-1", false, []table.Document{two, gone}, "5"},
+		{"deleted, and said to be alone", "eu-1", true, []table.Document{two, gone}, "5"},
+		{"deleted before they were heard", "eu-1", false, []table.Document{gone}, "not loaded"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			w := newWorld(t, inCell(tt.cell), func(c *cellconfig.Config) { c.Alone = tt.alone })
-			w.apply(cellconfigtest.Plan("p", 10, 1), cellconfigtest.Tenant("t", "p", 1))
+			w := newWorld(t, inCell(tt.cell), func(c *config.Config) { c.Alone = tt.alone })
+			w.apply(tabletest.Plan("p", 10, 1), tabletest.Tenant("t", "p", 1))
 			now := noon
 			got := w.granted(now, "t")
 			for _, d := range tt.shares {
@@ -219,10 +220,10 @@ func (w *world) granted(now time.Time, tenant string) string {
 // Guarantees that the shares that were last read stay in force if the table is replaced by one without shares.
 func TestSharesOfAnotherTable(t *testing.T) {
 	w := newWorld(t, inCell("eu-1"))
-	w.apply(cellconfigtest.Plan("p", 10, 1), cellconfigtest.Tenant("t", "p", 1),
+	w.apply(tabletest.Plan("p", 10, 1), tabletest.Tenant("t", "p", 1),
 		newBalanced(t, "eu-1", "us-1").document(1))
 	w.want(noon, "t", "5")
-	other, err := memtableOf(t, cellconfigtest.Plan("p", 20, 1), cellconfigtest.Tenant("t", "p", 1))
+	other, err := memtableOf(t, tabletest.Plan("p", 20, 1), tabletest.Tenant("t", "p", 1))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -237,7 +238,7 @@ func TestThawsWithShares(t *testing.T) {
 	for away, want := range map[bool]string{false: "withheld", true: "5"} {
 		w := newWorld(t, inCell("eu-1"))
 		b := newBalanced(t, "eu-1", "us-1")
-		w.apply(cellconfigtest.Plan("p", 10, 1), cellconfigtest.Tenant("t", "p", 1), b.document(1))
+		w.apply(tabletest.Plan("p", 10, 1), tabletest.Tenant("t", "p", 1), b.document(1))
 		w.want(noon, "t", "5")
 		b.do(shares.Request{Kind: shares.Drain, Cell: "eu-1"})
 		w.apply(b.document(2))
@@ -253,10 +254,10 @@ func TestThawsWithShares(t *testing.T) {
 func TestSharedSetsCostNothing(t *testing.T) {
 	w := newWorld(t, inCell("eu-1"))
 	b := newBalanced(t, "eu-1", "us-1")
-	w.apply(cellconfigtest.Plan("p", 11, 1), b.document(1))
+	w.apply(tabletest.Plan("p", 11, 1), b.document(1))
 	sets := map[*plan.Set]int{}
 	for i := range 40 {
-		w.apply(cellconfigtest.Tenant(fmt.Sprint("t", i), "p", 1))
+		w.apply(tabletest.Tenant(fmt.Sprint("t", i), "p", 1))
 	}
 	c, _ := w.begin(noon)
 	for i := range 40 {
@@ -284,7 +285,7 @@ func TestSharedSetsCostNothing(t *testing.T) {
 func TestPlacements(t *testing.T) {
 	w := newWorld(t, inCell("us-1"))
 	b := newBalanced(t, "eu-1", "us-1")
-	w.apply(cellconfigtest.Plan("p", 10, 1), cellconfigtest.Tenant("t", "p", 1), b.document(1))
+	w.apply(tabletest.Plan("p", 10, 1), tabletest.Tenant("t", "p", 1), b.document(1))
 	w.want(noon, "t", "5")
 	b.do(shares.Request{Kind: shares.Place, Tenant: "t", Cells: []string{"us-1"}})
 	w.apply(b.document(2), b.placement("t", 1))
@@ -292,7 +293,7 @@ func TestPlacements(t *testing.T) {
 	w.away(true)
 	w.want(noon.Add(6*time.Second), "t", "10")
 	w.away(false)
-	w.apply(body(cellconfig.KindPlacement, shares.PlacementKey("t"), 2, `{"version":2,"tenant":"other"}`))
+	w.apply(body(table.KindPlacement, shares.PlacementKey("t"), 2, `{"version":2,"tenant":"other"}`))
 	w.want(noon.Add(60*time.Second), "t", "10") // an unreadable placement does not replace a readable one
 	r := w.reader(inCell("us-1"))
 	c, _ := r.Begin(t.Context(), noon)
@@ -306,36 +307,36 @@ func TestPlacements(t *testing.T) {
 // even if it knew an older one, since a cell that joins may have missed later ones.
 func TestTombstonesAreNotAbsent(t *testing.T) {
 	b := newBalanced(t, "eu-1", "us-1")
-	tombstone := func(d cellconfig.Document, version int64) cellconfig.Document {
-		return cellconfig.Document{Ref: d.Ref, Version: version, Deleted: true}
+	tombstone := func(d table.Document, version int64) table.Document {
+		return table.Document{Ref: d.Ref, Version: version, Deleted: true}
 	}
-	decides := func(r *cellconfig.Reader, at time.Time, tenant string) error {
+	decides := func(r *config.Reader, at time.Time, tenant string) error {
 		c, _ := r.Begin(t.Context(), at)
 		_, err := c.Tenant(t.Context(), tenant)
 		return err
 	}
 
 	w := newWorld(t, inCell("eu-1"), setAlone)
-	w.apply(cellconfigtest.Plan("p", 10, 1), cellconfigtest.Tenant("t", "p", 1), tombstone(b.document(1), 1))
+	w.apply(tabletest.Plan("p", 10, 1), tabletest.Tenant("t", "p", 1), tombstone(b.document(1), 1))
 	if err := decides(w.r, noon, "t"); !errors.Is(err, authorizer.ErrNotLoaded) {
 		t.Errorf("alone, with a tombstone of the shares: %v, want ErrNotLoaded", err)
 	}
 
 	w = newWorld(t, inCell("us-1"))
-	w.apply(cellconfigtest.Plan("p", 10, 1), cellconfigtest.Tenant("t", "p", 1), cellconfigtest.Tenant("u", "p", 1),
+	w.apply(tabletest.Plan("p", 10, 1), tabletest.Tenant("t", "p", 1), tabletest.Tenant("u", "p", 1),
 		b.document(1))
 	w.want(noon, "t", "5")
 	b.do(shares.Request{Kind: shares.Place, Tenant: "t", Cells: []string{"us-1"}})
 	placed := b.placement("t", 2)
 	for i, step := range []struct {
-		d    cellconfig.Document
+		d    table.Document
 		want string
 	}{{tombstone(placed, 1), ""}, {placed, "10"}, {tombstone(placed, 3), ""}, {b.placement("t", 4), "10"}} {
 		now := noon.Add(time.Duration(i+1) * 3 * time.Second)
 		if w.apply(step.d); i == 1 {
 			w.apply(b.document(2))
 		}
-		for name, r := range map[string]*cellconfig.Reader{"a reader that knew more": w.r,
+		for name, r := range map[string]*config.Reader{"a reader that knew more": w.r,
 			"a reader that has just begun": w.reader(inCell("us-1"))} {
 			if err := decides(r, now, "t"); errors.Is(err, authorizer.ErrNotLoaded) != (step.want == "") {
 				t.Errorf("step %d, %s: %v, want that it decides %t", i+1, name, err, step.want != "")
@@ -355,9 +356,9 @@ func TestTombstonesAreNotAbsent(t *testing.T) {
 func TestUnreadableShares(t *testing.T) {
 	w := newWorld(t, inCell("eu-1"))
 	b := newBalanced(t, "eu-1", "us-1")
-	w.apply(cellconfigtest.Plan("p", 10, 1), cellconfigtest.Tenant("t", "p", 1), b.document(1))
+	w.apply(tabletest.Plan("p", 10, 1), tabletest.Tenant("t", "p", 1), b.document(1))
 	w.want(noon, "t", "5")
-	w.apply(body(cellconfig.KindShares, cellconfig.SharesID, 2, `{"version":99}`))
+	w.apply(body(table.KindShares, table.SharesID, 2, `{"version":99}`))
 	w.want(noon.Add(3*time.Second), "t", "5")
 	r := w.reader(inCell("eu-1"))
 	c, _ := r.Begin(t.Context(), noon)
@@ -386,7 +387,7 @@ func TestQuotasAndHomedLimits(t *testing.T) {
 		id, here := fmt.Sprint("t", i), map[bool]int{}
 		for _, cell := range []string{"eu-1", "us-1"} {
 			w := newWorld(t, inCell(cell))
-			w.apply(body(plan.KindPlan, "p", 1, text), cellconfigtest.Tenant(id, "p", 1), b.document(1))
+			w.apply(body(plan.KindPlan, "p", 1, text), tabletest.Tenant(id, "p", 1), b.document(1))
 			c, _ := w.begin(noon)
 			got, err := c.Tenant(t.Context(), id)
 			if err != nil {

@@ -1,4 +1,4 @@
-package cellconfig
+package table
 
 import (
 	"context"

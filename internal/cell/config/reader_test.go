@@ -1,4 +1,4 @@
-package cellconfig_test
+package config_test
 
 import (
 	"context"
@@ -14,8 +14,9 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/authorizer"
-	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
-	"github.com/sluicelimits/sluice/internal/cell/cellconfig/cellconfigtest"
+	"github.com/sluicelimits/sluice/internal/cell/config"
+	"github.com/sluicelimits/sluice/internal/cell/table"
+	"github.com/sluicelimits/sluice/internal/cell/table/tabletest"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/plan/route"
@@ -34,13 +35,13 @@ func TestBeforeTheFirstDocument(t *testing.T) {
 			c.Stale())
 	}
 	if _, _, err := c.Anonymous(t.Context()); !errors.Is(err, authorizer.ErrNotLoaded) ||
-		!errors.Is(err, cellconfig.ErrEmpty) {
+		!errors.Is(err, table.ErrEmpty) {
 		t.Errorf("anonymous: %v, want ErrNotLoaded since the table is empty", err)
 	}
 	if _, err := c.Key(t.Context(), "a", noon); !errors.Is(err, authorizer.ErrNotLoaded) {
 		t.Errorf("key: %v, want ErrNotLoaded", err)
 	}
-	if err := w.r.Load(t.Context(), noon); !errors.Is(err, cellconfig.ErrEmpty) {
+	if err := w.r.Load(t.Context(), noon); !errors.Is(err, table.ErrEmpty) {
 		t.Errorf("Load: %v, want ErrEmpty", err)
 	}
 	w.seed()
@@ -55,7 +56,7 @@ func TestLazy(t *testing.T) {
 	w := newWorld(t)
 	w.seed()
 	for i := range 100 {
-		w.apply(cellconfigtest.Tenant(fmt.Sprintf("other%d", i), "p", 1))
+		w.apply(tabletest.Tenant(fmt.Sprintf("other%d", i), "p", 1))
 	}
 	w.want(noon, "t", "5")
 	if n := w.read.Load(); n != 3 {
@@ -82,7 +83,7 @@ func TestPolls(t *testing.T) {
 	w := newWorld(t)
 	w.seed()
 	w.want(noon, "t", "5")
-	w.apply(cellconfigtest.Plan("p", 6, 2))
+	w.apply(tabletest.Plan("p", 6, 2))
 	w.want(noon.Add(999*time.Millisecond), "t", "5")
 	if n := w.heads.Load(); n != 1 {
 		t.Fatalf("%d polls within a second, want 1", n)
@@ -97,13 +98,13 @@ func TestPolls(t *testing.T) {
 		t.Fatalf("%d polls, want 2", n)
 	}
 	w.want(noon.Add(time.Second), "t", "6")
-	w.apply(cellconfigtest.Plan("p", 7, 3))
+	w.apply(tabletest.Plan("p", 7, 3))
 	c, join = w.r.Begin(t.Context(), noon.Add(3001*time.Millisecond))
 	if got := threshold(c, "t", noon); got != "7" || join != nil {
 		t.Errorf("a copy older than 2 s decides %q, join %v; want 7 and nothing to join", got, join != nil)
 	}
 	// Neither an advance of the wall clock alone nor setting it back makes an old copy young.
-	w.apply(cellconfigtest.Plan("p", 8, 4))
+	w.apply(tabletest.Plan("p", 8, 4))
 	w.want(noon.AddDate(0, 0, 1), "t", "8")
 }
 
@@ -122,8 +123,8 @@ func TestShared(t *testing.T) {
 			}
 			return ctx.Err()
 		}
-		w.onHead = func(ctx context.Context, _ *cellconfig.Head) error { return slow(ctx) }
-		w.onGet = func(ctx context.Context, _ []cellconfig.Document) error { return slow(ctx) }
+		w.onHead = func(ctx context.Context, _ *table.Head) error { return slow(ctx) }
+		w.onGet = func(ctx context.Context, _ []table.Document) error { return slow(ctx) }
 		<-time.After(5 * time.Second)
 		heads, gets := w.heads.Load(), w.gets.Load()
 		var wg sync.WaitGroup
@@ -170,7 +171,7 @@ func TestRevokedKeyStops(t *testing.T) {
 			if stopped = got == "revoked API key"; !stopped && got != "k" {
 				t.Fatalf("seed %d: the key is %q, want accepted or revoked", seed, got)
 			}
-			if !stopped && now.Sub(at) > cellconfig.Fresh {
+			if !stopped && now.Sub(at) > config.Fresh {
 				t.Fatalf("seed %d: %s after its revocation the key is still accepted", seed, now.Sub(at))
 			}
 			now = now.Add(pause())
@@ -188,12 +189,12 @@ func TestKeysComeAndGo(t *testing.T) {
 	if got := w.keyAt(noon, "b"); got != "unknown API key" {
 		t.Fatalf("key is %q", got)
 	}
-	w.apply(cellconfigtest.Key("new", "t", 'b', 1), cellconfigtest.Gone(cellconfig.Ref{Kind: plan.KindKey, ID: "k"}, 2))
+	w.apply(tabletest.Key("new", "t", 'b', 1), tabletest.Gone(table.Ref{Kind: plan.KindKey, ID: "k"}, 2))
 	now := noon.Add(3 * time.Second)
 	if a, b := w.keyAt(now, "a"), w.keyAt(now, "b"); a != "unknown API key" || b != "new" {
 		t.Errorf("keys are %q and %q, want unknown and new", a, b)
 	}
-	w.apply(cellconfigtest.Key("new", "t", 'c', 2)) // replaced by another hash
+	w.apply(tabletest.Key("new", "t", 'c', 2)) // replaced by another hash
 	now = now.Add(3 * time.Second)
 	if b, c := w.keyAt(now, "b"), w.keyAt(now, "c"); b != "unknown API key" || c != "new" {
 		t.Errorf("keys are %q and %q, want unknown and new", b, c)
@@ -204,7 +205,7 @@ func TestKeysComeAndGo(t *testing.T) {
 	if got := w.keyAt(now, "peppers away"); got != "not loaded" {
 		t.Errorf("without peppers a key is %q, want not loaded", got)
 	}
-	expired := body(plan.KindKey, "new", 3, strings.Replace(string(cellconfigtest.Key("new", "t", 'c', 3).Body), "{",
+	expired := body(plan.KindKey, "new", 3, strings.Replace(string(tabletest.Key("new", "t", 'c', 3).Body), "{",
 		`{"expires":"2026-06-15T12:00:20Z",`, 1))
 	w.apply(expired)
 	for after, want := range map[time.Duration]string{19 * time.Second: "new", 20 * time.Second: "expired API key"} {
@@ -219,7 +220,7 @@ func TestKeysComeAndGo(t *testing.T) {
 func TestAway(t *testing.T) {
 	w := newWorld(t)
 	w.seed()
-	w.apply(cellconfigtest.Tenant("other", "p", 1))
+	w.apply(tabletest.Tenant("other", "p", 1))
 	w.want(noon, "t", "5")
 	if got := w.keyAt(noon, "a"); got != "k" {
 		t.Fatal(got)
@@ -254,7 +255,7 @@ func TestAway(t *testing.T) {
 // Guarantees that a table that does not answer costs each request a bounded time, and soon almost none.
 func TestHanging(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, func(c *cellconfig.Config) { c.Timeout, c.FirstTimeout = 0, 0 })
+		w := newWorld(t, func(c *config.Config) { c.Timeout, c.FirstTimeout = 0, 0 })
 		w.seed()
 		w.want(time.Now(), "t", "5")
 		<-time.After(2 * time.Second) // the process is no longer new
@@ -298,13 +299,13 @@ func TestAnEmptyTableAnswers(t *testing.T) {
 // take longer then, and only then.
 func TestSlowBeginning(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, func(c *cellconfig.Config) { c.Timeout, c.FirstTimeout = 0, 0 })
+		w := newWorld(t, func(c *config.Config) { c.Timeout, c.FirstTimeout = 0, 0 })
 		w.seed()
 		for i := range 20 {
-			w.apply(cellconfigtest.Tenant(fmt.Sprint(i), "p", 1))
+			w.apply(tabletest.Tenant(fmt.Sprint(i), "p", 1))
 		}
 		w.mu.Lock()
-		w.onGet = func(ctx context.Context, _ []cellconfig.Document) error {
+		w.onGet = func(ctx context.Context, _ []table.Document) error {
 			select {
 			case <-time.After(400 * time.Millisecond):
 				return nil
@@ -344,7 +345,7 @@ func TestThaws(t *testing.T) {
 		t.Fatal("no request is refused by the circuit breaker: each one calls the table that does not answer")
 	}
 	w.away(false)
-	w.apply(cellconfigtest.Plan("p", 9, 2), revoked("k", "t", 'a', 2))
+	w.apply(tabletest.Plan("p", 9, 2), revoked("k", "t", 'a', 2))
 	now := noon.AddDate(0, 0, 1)
 	w.want(now, "t", "9")
 	if got := w.keyAt(now, "a"); got != "revoked API key" {
@@ -360,7 +361,7 @@ func TestThawsInAPoll(t *testing.T) {
 	release := make(chan struct{})
 	var first atomic.Bool
 	w.mu.Lock()
-	w.onHead = func(_ context.Context, h *cellconfig.Head) error {
+	w.onHead = func(_ context.Context, h *table.Head) error {
 		if !first.Swap(true) {
 			old := *h
 			<-release // its connection is lost without an error
@@ -377,7 +378,7 @@ func TestThawsInAPoll(t *testing.T) {
 		default:
 		}
 	}
-	w.apply(cellconfigtest.Plan("p", 9, 2))
+	w.apply(tabletest.Plan("p", 9, 2))
 	w.want(noon.AddDate(0, 0, 1), "t", "9")
 	close(release)
 	join()
@@ -395,20 +396,20 @@ func TestStartsAnew(t *testing.T) {
 		says   string
 	}{
 		"gap": {after: 3 * time.Second, says: "gap", tamper: func(w *world) {
-			w.onLog = func(_ context.Context, e *[]cellconfig.Entry) error { *e = (*e)[1:]; return nil }
+			w.onLog = func(_ context.Context, e *[]table.Entry) error { *e = (*e)[1:]; return nil }
 		}},
 		"hole": {after: 3 * time.Second, says: "gap", tamper: func(w *world) {
-			w.onLog = func(_ context.Context, e *[]cellconfig.Entry) error { (*e)[0].Seq = 7; return nil }
+			w.onLog = func(_ context.Context, e *[]table.Entry) error { (*e)[0].Seq = 7; return nil }
 		}},
 		"another table": {after: 3 * time.Second, says: "repaired or replaced", tamper: func(w *world) {
-			w.onHead = func(_ context.Context, h *cellconfig.Head) error { h.Incarnation = "restored"; return nil }
+			w.onHead = func(_ context.Context, h *table.Head) error { h.Incarnation = "restored"; return nil }
 		}},
 		"older than half the log": {after: 13 * time.Hour, says: "older than half", tamper: func(w *world) {
-			w.onHead = func(_ context.Context, h *cellconfig.Head) error { h.Retention = 24 * time.Hour; return nil }
+			w.onHead = func(_ context.Context, h *table.Head) error { h.Retention = 24 * time.Hour; return nil }
 		}},
 		"far behind": {after: 3 * time.Second, says: "too many log entries behind", tamper: func(w *world) {
 			for v := range int64(600) {
-				w.apply(cellconfigtest.Tenant("busy", "p", v+1))
+				w.apply(tabletest.Tenant("busy", "p", v+1))
 			}
 		}},
 	} {
@@ -417,8 +418,8 @@ func TestStartsAnew(t *testing.T) {
 			w.seed()
 			w.want(noon, "t", "5")
 			w.want(noon, "nobody", "unknown")
-			w.apply(cellconfigtest.Plan("p", 6, 2))
-			w.apply(cellconfigtest.Tenant("nobody", "p", 1), settings(1, `{"anonymousPlan":"p"}`))
+			w.apply(tabletest.Plan("p", 6, 2))
+			w.apply(tabletest.Tenant("nobody", "p", 1), settings(1, `{"anonymousPlan":"p"}`))
 			c.tamper(w)
 			now := noon.Add(c.after)
 			w.want(now, "t", "6")
@@ -435,9 +436,9 @@ func TestStartsAnew(t *testing.T) {
 	t.Run("the head went back", func(t *testing.T) {
 		w := newWorld(t)
 		w.seed()
-		w.apply(cellconfigtest.Plan("p", 6, 2))
+		w.apply(tabletest.Plan("p", 6, 2))
 		w.want(noon, "t", "6")
-		other, err := memtableOf(t, cellconfigtest.Plan("p", 4, 1), cellconfigtest.Tenant("t", "p", 1))
+		other, err := memtableOf(t, tabletest.Plan("p", 4, 1), tabletest.Tenant("t", "p", 1))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -446,7 +447,7 @@ func TestStartsAnew(t *testing.T) {
 			t.Fatal(err)
 		}
 		w.table = other
-		w.onHead = func(_ context.Context, h *cellconfig.Head) error { h.Incarnation = before.Incarnation; return nil }
+		w.onHead = func(_ context.Context, h *table.Head) error { h.Incarnation = before.Incarnation; return nil }
 		w.want(noon.Add(3*time.Second), "t", "4")
 		if !strings.Contains(w.logged(), "went back") {
 			t.Error(w.logged())
@@ -475,14 +476,14 @@ func TestOlderThanItsEntry(t *testing.T) {
 	w := newWorld(t)
 	w.seed()
 	w.want(noon, "t", "5")
-	was, err := w.table.Get(t.Context(), cellconfig.Ref{Kind: plan.KindTenant, ID: "t"})
+	was, err := w.table.Get(t.Context(), table.Ref{Kind: plan.KindTenant, ID: "t"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	w.apply(body(plan.KindTenant, "t", 2, `{"id":"t","plan":"p","suspended":true}`))
 	var left atomic.Int64
 	left.Store(1 << 40)
-	w.onGet = func(_ context.Context, d []cellconfig.Document) error {
+	w.onGet = func(_ context.Context, d []table.Document) error {
 		if d[0].Kind == plan.KindTenant && left.Add(-1) >= 0 {
 			d[0] = was[0]
 		}
@@ -495,12 +496,12 @@ func TestOlderThanItsEntry(t *testing.T) {
 	if got, err := c.Tenant(t.Context(), "t"); err != nil || !got.Suspended {
 		t.Errorf("tenant %+v, %v; want the suspended one", got, err)
 	}
-	plans, err := w.table.Get(t.Context(), cellconfig.Ref{Kind: plan.KindPlan, ID: "p"})
+	plans, err := w.table.Get(t.Context(), table.Ref{Kind: plan.KindPlan, ID: "p"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.apply(cellconfigtest.Plan("p", 6, 2))
-	w.onGet = func(_ context.Context, d []cellconfig.Document) error { copy(d, plans); return nil }
+	w.apply(tabletest.Plan("p", 6, 2))
+	w.onGet = func(_ context.Context, d []table.Document) error { copy(d, plans); return nil }
 	w.want(noon.Add(6*time.Second), "t", "not loaded")
 	w.onGet = nil
 	w.want(noon.Add(6*time.Second), "t", "6")
@@ -515,9 +516,9 @@ func TestChangedAndUnreadable(t *testing.T) {
 	if got := w.keyAt(noon, "a"); got != "k" {
 		t.Fatal(got)
 	}
-	w.apply(revoked("k", "t", 'a', 2), cellconfigtest.Tenant("t", "q", 2), cellconfigtest.Plan("p", 6, 2),
-		cellconfigtest.Plan("q", 7, 1))
-	w.onGet = func(context.Context, []cellconfig.Document) error { return errAway }
+	w.apply(revoked("k", "t", 'a', 2), tabletest.Tenant("t", "q", 2), tabletest.Plan("p", 6, 2),
+		tabletest.Plan("q", 7, 1))
+	w.onGet = func(context.Context, []table.Document) error { return errAway }
 	now := noon.Add(3 * time.Second)
 	if got := w.keyAt(now, "a"); got != "not loaded" {
 		t.Errorf("the key is %q, want not loaded", got)
@@ -551,12 +552,12 @@ func TestIPv6Prefix(t *testing.T) {
 func TestBadDocuments(t *testing.T) {
 	w := newWorld(t)
 	w.seed()
-	w.apply(settings(1, `{"anonymousPlan":"p"}`), cellconfigtest.Plan("q", 8, 1), cellconfigtest.Tenant("u", "q", 1))
+	w.apply(settings(1, `{"anonymousPlan":"p"}`), tabletest.Plan("q", 8, 1), tabletest.Tenant("u", "q", 1))
 	w.want(noon, "t", "5")
 	if got := w.keyAt(noon, "a"); got != "k" {
 		t.Fatal(got)
 	}
-	bad := body(plan.KindKey, "k", 2, strings.Replace(string(cellconfigtest.Key("k", "t", 'a', 2).Body), "{",
+	bad := body(plan.KindKey, "k", 2, strings.Replace(string(tabletest.Key("k", "t", 'a', 2).Body), "{",
 		`{"odd":1,`, 1))
 	w.apply(body(plan.KindPlan, "p", 2, `{"id":"p","limits":[{"id":"all"}]}`),
 		body(plan.KindTenant, "t", 2, `{"id":"t","plan":7}`), bad,
@@ -592,7 +593,7 @@ func TestBadDocuments(t *testing.T) {
 	if got := threshold(c, "u", now); got != "8" {
 		t.Errorf("the other tenant is %q, want 8", got)
 	}
-	w.apply(cellconfigtest.Plan("p", 9, 3), cellconfigtest.Tenant("t", "p", 3), cellconfigtest.Key("k", "t", 'a', 3))
+	w.apply(tabletest.Plan("p", 9, 3), tabletest.Tenant("t", "p", 3), tabletest.Key("k", "t", 'a', 3))
 	w.want(noon.Add(30*time.Second), "t", "9")
 	if got := w.keyAt(noon.Add(30*time.Second), "a"); got != "k" {
 		t.Errorf("the key with a valid document is %q, want accepted", got)
@@ -627,7 +628,7 @@ func TestBadSettingsAtFirst(t *testing.T) {
 func TestTenantAndPlanDisagree(t *testing.T) {
 	w := newWorld(t)
 	w.seed()
-	override := func(version, threshold int64, id string) cellconfig.Document {
+	override := func(version, threshold int64, id string) table.Document {
 		return body(plan.KindTenant, "t", version,
 			fmt.Sprintf(`{"id":"t","plan":"p","overrides":[{"id":%q,"tiers":[{"period":1,"threshold":%d}]}]}`, id,
 				threshold))
@@ -643,19 +644,19 @@ func TestTenantAndPlanDisagree(t *testing.T) {
 	}
 	w.apply(override(3, 60, "renamed"))
 	w.want(noon.Add(10*time.Second), "t", "60")
-	w.apply(cellconfigtest.Gone(cellconfig.Ref{Kind: plan.KindPlan, ID: "p"}, 3))
+	w.apply(tabletest.Gone(table.Ref{Kind: plan.KindPlan, ID: "p"}, 3))
 	w.want(noon.Add(20*time.Second), "t", "60")
 	w.want(noon.Add(21*time.Second), "t", "60")
 	if n := w.r.Stats(noon).BadDocuments; n != 2 {
 		t.Errorf("%d bad documents, want 2", n)
 	}
-	w.apply(cellconfigtest.Tenant("new", "p", 1))
+	w.apply(tabletest.Tenant("new", "p", 1))
 	w.want(noon.Add(30*time.Second), "new", "not loaded")
-	w.apply(cellconfigtest.Plan("p", 3, 4), cellconfigtest.Tenant("t", "p", 4))
+	w.apply(tabletest.Plan("p", 3, 4), tabletest.Tenant("t", "p", 4))
 	w.want(noon.Add(40*time.Second), "new", "3")
 	w.want(noon.Add(40*time.Second), "t", "3")
 	w.apply(body(plan.KindTenant, "t", 5, `{"id":"t"}`),
-		cellconfigtest.Gone(cellconfig.Ref{Kind: plan.KindTenant, ID: "new"}, 2))
+		tabletest.Gone(table.Ref{Kind: plan.KindTenant, ID: "new"}, 2))
 	w.want(noon.Add(50*time.Second), "t", "no limits")
 	w.want(noon.Add(50*time.Second), "new", "unknown")
 }
@@ -668,9 +669,9 @@ func TestAccepts(t *testing.T) {
 		}
 		return nil
 	}
-	w := newWorld(t, func(c *cellconfig.Config) { c.Accepts = refuse })
+	w := newWorld(t, func(c *config.Config) { c.Accepts = refuse })
 	w.seed()
-	w.apply(cellconfigtest.Plan("large", 101, 1), cellconfigtest.Tenant("l", "large", 1),
+	w.apply(tabletest.Plan("large", 101, 1), tabletest.Tenant("l", "large", 1),
 		body(plan.KindTenant, "o", 1, `{"id":"o","plan":"p","overrides":[{"id":"all","tiers":[{"period":1,`+
 			`"threshold":101}]}]}`))
 	w.want(noon, "t", "5")
@@ -688,8 +689,8 @@ func TestAccepts(t *testing.T) {
 // overrides a limit that only that state's plan has.
 func TestOneState(t *testing.T) {
 	w := newWorld(t)
-	state := func(v int64) []cellconfig.Document {
-		return []cellconfig.Document{
+	state := func(v int64) []table.Document {
+		return []table.Document{
 			body(plan.KindPlan, "p", v, fmt.Sprintf(`{"id":"p","limits":[{"id":"l%d","tiers":[{"period":1,`+
 				`"threshold":1}]}]}`, v)),
 			body(plan.KindTenant, "t", v, fmt.Sprintf(`{"id":"t","plan":"p","overrides":[{"id":"l%d",`+
@@ -742,19 +743,19 @@ func TestAheadOfTheHead(t *testing.T) {
 	w := newWorld(t)
 	w.seed()
 	w.want(noon, "t", "5") // the plan is now in the cache
-	w.apply(cellconfigtest.Plan("p", 6, 2), cellconfigtest.Tenant("new", "p", 1))
+	w.apply(tabletest.Plan("p", 6, 2), tabletest.Tenant("new", "p", 1))
 	w.want(noon.Add(time.Millisecond), "new", "6") // not 5, which no state of the table had with this tenant
 	if n := w.heads.Load(); n != 2 {
 		t.Errorf("%d polls, want one more", n)
 	}
-	w.onHead = func(_ context.Context, h *cellconfig.Head) error { h.Seq = 2; return nil } // the head does not change
-	w.apply(cellconfigtest.Tenant("newer", "p", 1))
+	w.onHead = func(_ context.Context, h *table.Head) error { h.Seq = 2; return nil } // the head does not change
+	w.apply(tabletest.Tenant("newer", "p", 1))
 	w.want(noon.Add(2*time.Millisecond), "newer", "not loaded")
 }
 
 // Guarantees that ids and keys that do not exist displace nothing from the cache, however many come.
 func TestFloodOfUnknown(t *testing.T) {
-	w := newWorld(t, func(c *cellconfig.Config) { c.MaxDocuments, c.MaxAbsent = 16, 50 })
+	w := newWorld(t, func(c *config.Config) { c.MaxDocuments, c.MaxAbsent = 16, 50 })
 	w.seed()
 	w.want(noon, "t", "5")
 	if got := w.keyAt(noon, "a"); got != "k" {
@@ -779,10 +780,10 @@ func TestFloodOfUnknown(t *testing.T) {
 
 // Guarantees that the cache is bounded by number and by bytes, and that dropped documents are read again.
 func TestBounds(t *testing.T) {
-	w := newWorld(t, func(c *cellconfig.Config) { c.MaxDocuments, c.MaxBytes = 100, 1<<20 })
+	w := newWorld(t, func(c *config.Config) { c.MaxDocuments, c.MaxBytes = 100, 1<<20 })
 	w.seed()
 	for i := range 300 {
-		w.apply(cellconfigtest.Tenant(fmt.Sprintf("t%d", i), "p", 1))
+		w.apply(tabletest.Tenant(fmt.Sprintf("t%d", i), "p", 1))
 	}
 	for round := range 2 {
 		for i := range 300 {
@@ -800,7 +801,7 @@ func TestBounds(t *testing.T) {
 		}
 		id := fmt.Sprintf("big%d", i)
 		w.apply(body(plan.KindPlan, id, 1, `{"id":"`+id+`","limits":[`+strings.Join(limits, ",")+`]}`),
-			cellconfigtest.Tenant(id, id, 1))
+			tabletest.Tenant(id, id, 1))
 	}
 	for i := range 20 {
 		w.want(noon.Add(10*time.Second), fmt.Sprintf("big%d", i), "5")
@@ -808,7 +809,7 @@ func TestBounds(t *testing.T) {
 			t.Fatalf("stats %+v, want at most 1 MiB and what is in use", s)
 		}
 	}
-	w.apply(cellconfigtest.Gone(cellconfig.Ref{Kind: plan.KindTenant, ID: "t1"}, 2))
+	w.apply(tabletest.Gone(table.Ref{Kind: plan.KindTenant, ID: "t1"}, 2))
 	w.want(noon.Add(20*time.Second), "t1", "unknown")
 }
 
@@ -816,8 +817,8 @@ func TestBounds(t *testing.T) {
 func TestOnApply(t *testing.T) {
 	var mu sync.Mutex
 	var seen []int64
-	w := newWorld(t, func(c *cellconfig.Config) {
-		c.OnApply = func(e cellconfig.Entry, now time.Time) {
+	w := newWorld(t, func(c *config.Config) {
+		c.OnApply = func(e table.Entry, now time.Time) {
 			mu.Lock()
 			defer mu.Unlock()
 			seen = append(seen, e.Seq)
@@ -830,7 +831,7 @@ func TestOnApply(t *testing.T) {
 	w.seed()
 	w.want(noon, "t", "5")
 	for v := range int64(3) {
-		w.apply(cellconfigtest.Plan("p", 6, v+2))
+		w.apply(tabletest.Plan("p", 6, v+2))
 	}
 	w.want(noon.Add(3*time.Second), "t", "6")
 	w.want(noon.Add(6*time.Second), "t", "6")
@@ -866,14 +867,14 @@ func TestPanics(t *testing.T) {
 	w := newWorld(t)
 	w.seed()
 	w.want(noon, "t", "5")
-	w.onHead = func(context.Context, *cellconfig.Head) error { panic("head") }
-	w.onGet = func(context.Context, []cellconfig.Document) error { panic("get") }
+	w.onHead = func(context.Context, *table.Head) error { panic("head") }
+	w.onGet = func(context.Context, []table.Document) error { panic("get") }
 	now := noon.Add(10 * time.Second)
 	w.want(now, "t", "5")
 	w.want(now, "other", "not loaded")
 	w.away(false)
-	w.onGet = func(_ context.Context, d []cellconfig.Document) error { d[0].Body = nil; return nil }
-	w.apply(cellconfigtest.Tenant("other", "p", 1))
+	w.onGet = func(_ context.Context, d []table.Document) error { d[0].Body = nil; return nil }
+	w.apply(tabletest.Tenant("other", "p", 1))
 	w.want(now.Add(10*time.Second), "other", "not loaded")
 }
 
@@ -885,7 +886,7 @@ func TestGivenUp(t *testing.T) {
 		if err := w.r.Load(t.Context(), time.Now()); err != nil {
 			t.Fatal(err)
 		}
-		w.onGet = func(context.Context, []cellconfig.Document) error {
+		w.onGet = func(context.Context, []table.Document) error {
 			<-time.After(50 * time.Millisecond)
 			return nil
 		}
@@ -911,7 +912,7 @@ func TestGivenUp(t *testing.T) {
 // Guarantees that an invalid configuration is refused with the name of the field.
 func TestConfig(t *testing.T) {
 	w := newWorld(t)
-	for want, c := range map[string]cellconfig.Config{
+	for want, c := range map[string]config.Config{
 		"Table":        {},
 		"Timeout":      {Table: w, Timeout: time.Microsecond},
 		"Timeout 11s":  {Table: w, Timeout: 11 * time.Second},
@@ -920,7 +921,7 @@ func TestConfig(t *testing.T) {
 		"MaxAbsent":    {Table: w, MaxAbsent: -1},
 		"MaxBytes":     {Table: w, MaxBytes: 1000},
 	} {
-		if _, err := cellconfig.New(c); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := config.New(c); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("New(%+v): %v, want it to name %s", c, err, want)
 		}
 	}
@@ -937,16 +938,16 @@ func TestChangedWhileRead(t *testing.T) {
 				t.Fatal(err)
 			}
 			var once sync.Once
-			w.onGet = func(ctx context.Context, d []cellconfig.Document) error {
+			w.onGet = func(ctx context.Context, d []table.Document) error {
 				if d[0].Kind != plan.KindTenant {
 					return nil
 				}
 				once.Do(func() { // this read returns the tenant before the change
-					w.apply(cellconfigtest.Plan("q", 8, 1), cellconfigtest.Tenant("t", "q", 2))
+					w.apply(tabletest.Plan("q", 8, 1), tabletest.Tenant("t", "q", 2))
 					if restore {
 						w.mu.Lock()
 						w.onHead = func(_ context.Context,
-							h *cellconfig.Head) error {
+							h *table.Head) error {
 							h.Incarnation = "restored"
 							return nil
 						}
@@ -968,7 +969,7 @@ func TestChangedWhileRead(t *testing.T) {
 
 // Guarantees that a key is found only by the hash under its own pepper.
 func TestPepperOfAnotherKey(t *testing.T) {
-	w := newWorld(t, func(c *cellconfig.Config) {
+	w := newWorld(t, func(c *config.Config) {
 		c.Hashes = func(ctx context.Context, now time.Time, presented string) ([]identity.KeyHash, error) {
 			all, err := hashes(ctx, now, presented)
 			return all[:1], err // the same hash under the pepper "old"
@@ -986,7 +987,7 @@ func TestSettingsOfTheHead(t *testing.T) {
 	w.seed()
 	w.apply(settings(1, `{"anonymousPlan":"p"}`))
 	w.want(noon, "t", "5")
-	was, err := w.table.Get(t.Context(), cellconfig.Ref{Kind: plan.KindSettings, ID: plan.SettingsID})
+	was, err := w.table.Get(t.Context(), table.Ref{Kind: plan.KindSettings, ID: plan.SettingsID})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -999,17 +1000,17 @@ func TestSettingsOfTheHead(t *testing.T) {
 		return id
 	}
 	w.apply(settings(2, `{}`))
-	w.onGet = func(_ context.Context, d []cellconfig.Document) error { copy(d, was); return nil }
+	w.onGet = func(_ context.Context, d []table.Document) error { copy(d, was); return nil }
 	if got := anonymous(noon.Add(3 * time.Second)); got != "p" || w.r.Stats(noon).Failures != 1 {
 		t.Errorf("the table returns settings that are older than their log entry: anonymousPlan %q after %d "+
 			"failures; want the previous p, and one failure", got, w.r.Stats(noon).Failures)
 	}
 	var once sync.Once
-	w.onGet = func(_ context.Context, d []cellconfig.Document) error {
+	w.onGet = func(_ context.Context, d []table.Document) error {
 		var err error
 		once.Do(func() { // the settings change between the reads of the head and of the settings
-			w.apply(cellconfigtest.Plan("q", 8, 1), settings(3, `{"anonymousPlan":"q"}`))
-			var now []cellconfig.Document
+			w.apply(tabletest.Plan("q", 8, 1), settings(3, `{"anonymousPlan":"q"}`))
+			var now []table.Document
 			now, err = w.table.Get(context.Background(), d[0].Ref)
 			copy(d, now)
 		})
@@ -1026,38 +1027,38 @@ func TestSettingsOfTheHead(t *testing.T) {
 // Guarantees that a cell whose table may have a key or a plan says so, and that a table with Holds gives exact
 // answers.
 func TestWhatATableHolds(t *testing.T) {
-	table, err := memtableOf(t, settings(1, `{}`))
+	store, err := memtableOf(t, settings(1, `{}`))
 	if err != nil {
 		t.Fatal(err)
 	}
-	unknowing, err := cellconfig.New(cellconfig.Config{Table: table})
+	unknowing, err := config.New(config.Config{Table: store})
 	if err != nil {
 		t.Fatal(err)
 	}
-	knowing, err := cellconfig.New(cellconfig.Config{Table: table, Holds: table.Holds})
+	knowing, err := config.New(config.Config{Table: store, Holds: store.Holds})
 	if err != nil {
 		t.Fatal(err)
 	}
-	gone := func(d cellconfig.Document) cellconfig.Document {
+	gone := func(d table.Document) table.Document {
 		d.Deleted, d.Body = true, nil
 		return d
 	}
 	for _, step := range []struct {
-		apply       cellconfig.Document
+		apply       table.Document
 		keys, plans bool
 	}{
 		{settings(2, `{}`), false, false},
-		{cellconfigtest.Plan("p", 5, 1), false, true},
-		{cellconfigtest.Plan("p", 6, 2), false, true},
-		{gone(cellconfigtest.Plan("p", 6, 3)), false, false},
-		{cellconfigtest.Tenant("t", "p", 1), false, true},
-		{gone(cellconfigtest.Tenant("t", "p", 2)), false, false},
-		{cellconfigtest.Key("k", "t", 'a', 1), true, false},
+		{tabletest.Plan("p", 5, 1), false, true},
+		{tabletest.Plan("p", 6, 2), false, true},
+		{gone(tabletest.Plan("p", 6, 3)), false, false},
+		{tabletest.Tenant("t", "p", 1), false, true},
+		{gone(tabletest.Tenant("t", "p", 2)), false, false},
+		{tabletest.Key("k", "t", 'a', 1), true, false},
 		{revoked("k", "t", 'a', 2), true, false},
-		{gone(cellconfigtest.Key("k", "t", 'a', 3)), false, false},
-		{gone(cellconfigtest.Key("k", "t", 'a', 4)), false, false},
+		{gone(tabletest.Key("k", "t", 'a', 3)), false, false},
+		{gone(tabletest.Key("k", "t", 'a', 4)), false, false},
 	} {
-		if _, err := table.Apply(t.Context(), []cellconfig.Document{step.apply}); err != nil {
+		if _, err := store.Apply(t.Context(), []table.Document{step.apply}); err != nil {
 			t.Fatal(err)
 		}
 		if c, _ := knowing.Begin(t.Context(), noon); c.HasKeys() != step.keys || c.HasPlans() != step.plans {

@@ -1,4 +1,4 @@
-package cellconfig
+package table
 
 import (
 	"bytes"
@@ -61,16 +61,16 @@ func (r *Replacement) rank() int { return int(min(r.Want.Version, 1)) }
 
 func (r *Replacement) check() error {
 	if r.Want.Ref != r.Found.Ref {
-		return fmt.Errorf("%w %s: it cannot replace %s, which has another name", ErrInvalid, r.Want.name(),
-			r.Found.name())
+		return fmt.Errorf("%w %s: it cannot replace %s, which has another name", ErrInvalid, r.Want.Name(),
+			r.Found.Name())
 	}
 	if r.Want.Version == 0 && !r.Want.Deleted && r.Want.Body == nil {
 		return nil
 	}
 	if r.Want.Kind == KindKeyHash {
-		if _, hash := keyOf(r.Want.Body); hash != r.Want.ID || r.Want.Deleted {
+		if _, hash := KeyOf(r.Want.Body); hash != r.Want.ID || r.Want.Deleted {
 			return fmt.Errorf("%w %s: the key in its body has another hash, or it is marked as deleted", ErrInvalid,
-				r.Want.name())
+				r.Want.Name())
 		}
 		return nil
 	}

@@ -1,4 +1,40 @@
-package cellconfig
+// Package config reads the config table of a cell for the requests that the cell decides. A [Reader] keeps a copy of
+// what they need.
+//
+// A [Reader] loads documents when a request needs them, and learns from the log which of them it must read again. It
+// guarantees:
+//
+//   - The head is read before any document, and reads are consistent. What is read is therefore at least as new as the
+//     head, and later changes are in the log.
+//   - A document with a higher entry number than the known head is used only after the log has been read up to that
+//     entry. Everything in the copy is therefore of one state of the table: a tenant is never resolved against a plan
+//     of another state.
+//   - Documents that a new entry names are read again, and a document that is older than the entry says is refused.
+//   - A document is used for at most [MaxAge] without reading the table again; the same is true of the knowledge that
+//     there is no document. A document in use is read again when it is 10 to 14 minutes old, beside requests; an older
+//     one is read again before the request that needs it. If the table does not have what the copy has, and the log did
+//     not say so, somebody has changed the table without this package: the whole copy is dropped, and what the table
+//     has is loaded, whatever its versions. This cannot happen by a regular change, since reads are consistent and the
+//     log is first read up to the document's entry. If the table cannot be read, the copy stays in use.
+//   - A log that names documents that the table does not have, or that cannot be read, is trusted for at most MaxAge.
+//   - The whole copy is dropped after a gap in the log, if the copy is older than half the log's retention, if the head
+//     went backwards, or if the table was replaced.
+//   - The log is polled at most once per second: beside the decision while the copy is at most 2 s old, and before the
+//     decision if the copy is older. The age is the larger of those by the wall clock and by the monotonic clock, since
+//     the monotonic clock of a process stands still while it is frozen. One poll serves all requests.
+//   - If the table does not answer, the copy is used on, and is stale after 30 s. For what is not in the copy the error
+//     is [authorizer.ErrNotLoaded]. No read is waited for longer than [Config.Timeout], or, after a start,
+//     [Config.FirstTimeout], and a table that keeps failing is not asked for a while.
+//   - A cell that is one of several grants nothing before it has read its shares. It goes on with the shares that it
+//     last read if they are missing later. See [Config.Cell] and [Config.Alone].
+//   - A document that does not compile never replaces one that did. If there is no earlier one, only what needs the
+//     document is not loaded.
+//   - Shares or a placement that cannot be read are not treated as absent. A tombstone of either means that they are
+//     unknown: shares that were read before stay in force, and requests of the placement's tenant cannot be decided.
+//
+// A request keeps the settings that it began with. Its key and its tenant are looked up in the newest state that is
+// known at that time, so a change between the two look-ups may affect only the second.
+package config
 
 import (
 	"context"
@@ -12,6 +48,7 @@ import (
 	"github.com/hashicorp/golang-lru/v2/simplelru"
 
 	"github.com/sluicelimits/sluice/authorizer"
+	"github.com/sluicelimits/sluice/internal/cell/table"
 	"github.com/sluicelimits/sluice/internal/limiter/clock"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/limiter/singleflight"
@@ -34,7 +71,7 @@ const (
 
 // Config sets up a [Reader].
 type Config struct {
-	Table Table // required
+	Table table.Table // required
 
 	// Cell is the id of the cell. Tenants get this cell's share of each limit; see package shares. While the table has
 	// no shares, nothing is loaded, since one of several cells must not grant what others grant. If Cell is "", shares
@@ -57,7 +94,7 @@ type Config struct {
 
 	// Holds reports whether the table has a document of the kind that is not deleted, for a table that knows this
 	// without a read. If nil, the table may have documents of every kind.
-	Holds func(Kind) bool
+	Holds func(table.Kind) bool
 
 	// Accepts returns an error if the store cannot keep a limit; a document with such a limit does not compile. If
 	// nil, every limit is accepted.
@@ -66,7 +103,7 @@ type Config struct {
 	// OnApply is called for each log entry with the time at which it was read, to measure how long changes take to
 	// arrive. It is not called for entries that are skipped because the copy is loaded anew. It may be called by
 	// several goroutines at once.
-	OnApply func(e Entry, now time.Time)
+	OnApply func(e table.Entry, now time.Time)
 
 	Log *slog.Logger // default slog.Default()
 
@@ -101,7 +138,7 @@ type Reader struct {
 	poll      *poll // the poll in progress, or nil
 	loaded    bool
 	doubted   bool // the table was changed without its log: the next poll drops the copy
-	head      Head
+	head      table.Head
 	central             // if its shares are nil, every limit is granted as a whole
 	loggedBad [2]int64  // versions of the settings and shares that were last logged as not valid
 	fresh     *view     // the view with the settings in force
@@ -141,17 +178,17 @@ func New(c Config) (*Reader, error) {
 	}
 	switch {
 	case c.Table == nil:
-		return nil, errors.New("cellconfig: Table is missing")
+		return nil, errors.New("config: Table is missing")
 	case c.Timeout < time.Millisecond || c.Timeout > 10*time.Second:
-		return nil, fmt.Errorf("cellconfig: Timeout %s is outside 1ms..10s", c.Timeout)
+		return nil, fmt.Errorf("config: Timeout %s is outside 1ms..10s", c.Timeout)
 	case c.FirstTimeout < time.Millisecond || c.FirstTimeout > time.Minute:
-		return nil, fmt.Errorf("cellconfig: FirstTimeout %s is outside 1ms..1m", c.FirstTimeout)
+		return nil, fmt.Errorf("config: FirstTimeout %s is outside 1ms..1m", c.FirstTimeout)
 	case c.MaxDocuments < 16:
-		return nil, fmt.Errorf("cellconfig: MaxDocuments %d is below 16", c.MaxDocuments)
+		return nil, fmt.Errorf("config: MaxDocuments %d is below 16", c.MaxDocuments)
 	case c.MaxAbsent < 16:
-		return nil, fmt.Errorf("cellconfig: MaxAbsent %d is below 16", c.MaxAbsent)
+		return nil, fmt.Errorf("config: MaxAbsent %d is below 16", c.MaxAbsent)
 	case c.MaxBytes < 1<<20:
-		return nil, fmt.Errorf("cellconfig: MaxBytes %d is below 1 MiB", c.MaxBytes)
+		return nil, fmt.Errorf("config: MaxBytes %d is below 1 MiB", c.MaxBytes)
 	}
 	c.FirstTimeout = max(c.FirstTimeout, c.Timeout)
 	gate, err := newGate()
@@ -164,17 +201,17 @@ func New(c Config) (*Reader, error) {
 		size *= 2
 	}
 	if r.known, err = simplelru.NewLRU(size, func(_ cacheKey, e *entry) { r.bytes -= e.size }); err != nil {
-		return nil, fmt.Errorf("cellconfig: %w", err)
+		return nil, fmt.Errorf("config: %w", err)
 	}
 	if r.absent, err = simplelru.NewLRU[cacheKey, *age](c.MaxAbsent, nil); err != nil {
-		return nil, fmt.Errorf("cellconfig: %w", err)
+		return nil, fmt.Errorf("config: %w", err)
 	}
 	r.unloaded(errors.New("not read yet"))
 	return r, nil
 }
 
 // mayHold reports whether the table may hold a document of the kind.
-func (r *Reader) mayHold(kind Kind) bool { return r.c.Holds == nil || r.c.Holds(kind) }
+func (r *Reader) mayHold(kind table.Kind) bool { return r.c.Holds == nil || r.c.Holds(kind) }
 
 // Begin implements [authorizer.Source].
 func (r *Reader) Begin(ctx context.Context, now time.Time) (authorizer.Configuration, func()) {
@@ -331,7 +368,7 @@ func (r *Reader) logPoll(err error) {
 type base struct {
 	loaded  bool
 	doubted bool
-	head    Head
+	head    table.Head
 	central
 	synced time.Time
 }
@@ -352,12 +389,12 @@ type centralDocument struct {
 
 // follow reads the log up to the head and puts the new state into force. It returns the new entries. It starts again if
 // the central documents change between its reads.
-func (r *Reader) follow(ctx context.Context, p *poll, timeout time.Duration) ([]Entry, error) {
+func (r *Reader) follow(ctx context.Context, p *poll, timeout time.Duration) ([]table.Entry, error) {
 	for range 3 {
 		r.mu.Lock()
 		from := base{r.loaded, r.doubted, r.head, r.central, r.synced}
 		r.mu.Unlock()
-		var head Head
+		var head table.Head
 		err := r.gate.do(ctx, timeout, func(ctx context.Context) (err error) {
 			head,
 				err = r.c.Table.Head(ctx)
@@ -402,8 +439,8 @@ func (r *Reader) follow(ctx context.Context, p *poll, timeout time.Duration) ([]
 // entries returns the log entries from the known head to the new one. If the copy must be dropped instead, resetWhy is
 // the reason; otherwise it is "".
 func (r *Reader) entries(
-	ctx context.Context, p *poll, timeout time.Duration, from *base, head Head,
-) (entries []Entry, resetWhy string, err error) {
+	ctx context.Context, p *poll, timeout time.Duration, from *base, head table.Head,
+) (entries []table.Entry, resetWhy string, err error) {
 	switch {
 	case !from.loaded:
 		return nil, "this is the first read", nil
@@ -442,10 +479,10 @@ func (r *Reader) entries(
 }
 
 // centralRefs are the documents that are read with the log. The second one is read only if Config.Cell is set.
-var centralRefs = [...]Ref{{plan.KindSettings, plan.SettingsID}, {KindShares, SharesID}}
+var centralRefs = [...]table.Ref{{Kind: plan.KindSettings, ID: plan.SettingsID}, {Kind: table.KindShares, ID: table.SharesID}}
 
 // centralVersions returns the newest versions of the central documents that the entries name.
-func centralVersions(entries []Entry) (need [2]int64, named bool) {
+func centralVersions(entries []table.Entry) (need [2]int64, named bool) {
 	for i := range entries {
 		for _, c := range entries[i].Changes {
 			for j := range centralRefs {
@@ -478,13 +515,13 @@ var errNoShares = errors.New("the table has no shares: this cell is one of sever
 // state than head. If a document does not compile, the last good one stays in force; if there is none, readCentral
 // returns an error.
 func (r *Reader) readCentral(
-	ctx context.Context, timeout time.Duration, head Head, before central, need [2]int64,
+	ctx context.Context, timeout time.Duration, head table.Head, before central, need [2]int64,
 ) (now central, ahead bool, err error) {
 	refs := centralRefs[:]
 	if r.c.Cell == "" {
 		refs = refs[:1]
 	}
-	var got []Document
+	var got []table.Document
 	err = r.gate.do(ctx, timeout, func(ctx context.Context) (err error) {
 		if got, err = r.c.Table.Get(ctx, refs...); err == nil && len(got) != len(refs) {
 			err = fmt.Errorf("%d documents for %d", len(got), len(refs))
@@ -530,7 +567,7 @@ func (r *Reader) readCentral(
 // sharesOf returns the shares of the document, or, if the document has no valid ones, those of before. If there are
 // neither, a cell that is not alone does not know what it may grant, and sharesOf returns an error. A cell that is
 // alone grants the whole of each limit if the table has no shares, or if a repair has removed forged ones.
-func (r *Reader) sharesOf(d *Document, before *sharing) (*sharing, error) {
+func (r *Reader) sharesOf(d *table.Document, before *sharing) (*sharing, error) {
 	s, err := readShares(&r.c, d)
 	if err == nil && (s != nil || r.c.Alone && (before == nil || d.Version == 0)) {
 		return s, nil
@@ -549,7 +586,7 @@ func (r *Reader) sharesOf(d *Document, before *sharing) (*sharing, error) {
 
 // refuseOnce logs a document that is not valid once for each version. Such a document is read with each poll until a
 // valid version replaces it.
-func (r *Reader) refuseOnce(which int, d *Document, err error) {
+func (r *Reader) refuseOnce(which int, d *table.Document, err error) {
 	r.mu.Lock()
 	logged := r.loggedBad[which] == d.Version
 	r.loggedBad[which] = d.Version
@@ -560,7 +597,7 @@ func (r *Reader) refuseOnce(which int, d *Document, err error) {
 }
 
 // advance puts a new state into force. Documents that the log names are read again before they are used.
-func (r *Reader) advance(p *poll, head Head, now central, entries []Entry, resetWhy string) error {
+func (r *Reader) advance(p *poll, head table.Head, now central, entries []table.Entry, resetWhy string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.poll != p {
@@ -600,7 +637,7 @@ func (r *Reader) unloaded(err error) {
 }
 
 // refuse logs a document that does not compile.
-func (r *Reader) refuse(ref Ref, version int64, err error) {
+func (r *Reader) refuse(ref table.Ref, version int64, err error) {
 	r.mu.Lock()
 	r.bad++
 	r.mu.Unlock()
@@ -608,7 +645,7 @@ func (r *Reader) refuse(ref Ref, version int64, err error) {
 	if errors.Is(err, errUnplaced) {
 		what = "a placement is unknown; requests of its tenant cannot be decided"
 	}
-	r.c.Log.Error(what, "document", ref.name(), "version", version, "error", err)
+	r.c.Log.Error(what, "document", ref.Name(), "version", version, "error", err)
 }
 
 // Stats says what a reader holds, and counts what it has done since it was made.

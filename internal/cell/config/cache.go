@@ -1,4 +1,4 @@
-package cellconfig
+package config
 
 import (
 	"context"
@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/sluicelimits/sluice/internal/cell/table"
 	"github.com/sluicelimits/sluice/internal/limiter/clock"
 	"github.com/sluicelimits/sluice/internal/limiter/singleflight"
 	"github.com/sluicelimits/sluice/internal/plan"
@@ -107,8 +108,8 @@ func (r *Reader) find(k cacheKey) (*entry, cacheState) {
 }
 
 // supersede records a change that the log names. r.mu is held.
-func (r *Reader) supersede(c Change) {
-	k, ok := c.cached()
+func (r *Reader) supersede(c table.Change) {
+	k, ok := cached(c.Ref)
 	if !ok {
 		return
 	}
@@ -134,7 +135,7 @@ type form struct {
 }
 
 // compile compiles a document.
-func (r *Reader) compile(k *cacheKey, d *Document) (f form) {
+func (r *Reader) compile(k *cacheKey, d *table.Document) (f form) {
 	defer func() { // a panic over a stored document must not end the process
 		if p := recover(); p != nil {
 			f = form{err: fmt.Errorf("it cannot be compiled: %v", p)}
@@ -150,7 +151,7 @@ func (r *Reader) compile(k *cacheKey, d *Document) (f form) {
 	case cachedPlacement:
 		f.placed, f.err = shares.ReadPlacement(k.id, d.Body)
 	case cachedKey:
-		id, hash := keyOf(d.Body)
+		id, hash := table.KeyOf(d.Body)
 		var key *plan.Key
 		if key, f.err = plan.CompileKey(plan.Document{Kind: plan.KindKey, ID: id, Body: d.Body}); f.err != nil {
 			return f
@@ -165,7 +166,7 @@ func (r *Reader) compile(k *cacheKey, d *Document) (f form) {
 	return f
 }
 
-func (r *Reader) compileSettings(d Document) (s *plan.Settings, err error) {
+func (r *Reader) compileSettings(d table.Document) (s *plan.Settings, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			s, err = nil, fmt.Errorf("they cannot be compiled: %v", p)
@@ -226,7 +227,7 @@ func (r *Reader) weigh(e *entry, p *plan.Plan) {
 
 // store puts a document that was read at a time into the cache. It returns the error to be logged if the document is
 // not valid. r.mu is held.
-func (r *Reader) store(k cacheKey, d *Document, f form, read time.Time) (refused error) {
+func (r *Reader) store(k cacheKey, d *table.Document, f form, read time.Time) (refused error) {
 	if (d.Version == 0 || d.Deleted) && k.kind != cachedPlacement {
 		r.known.Remove(k)
 		// Absence is not renewed beside requests, since there may be many absent documents.
@@ -362,7 +363,7 @@ const slowStart = 2 * time.Second
 func (r *Reader) fetch(ctx context.Context, flights []*flight) {
 	var err error
 	for wait := 2 * time.Millisecond; wait <= 16*time.Millisecond; wait *= 2 {
-		var documents []Document
+		var documents []table.Document
 		if documents, err = r.get(ctx, flights); err != nil {
 			break
 		}
@@ -394,7 +395,7 @@ func (r *Reader) fetch(ctx context.Context, flights []*flight) {
 
 // storeDocuments stores the documents that may be used. It returns the flights that must read again, and why.
 func (r *Reader) storeDocuments(
-	ctx context.Context, flights []*flight, documents []Document, forms []form,
+	ctx context.Context, flights []*flight, documents []table.Document, forms []form,
 ) ([]*flight, error) {
 	newest := int64(0)
 	for i := range documents {
@@ -455,14 +456,14 @@ func (r *Reader) endFlight(f *flight, err error) {
 }
 
 // get reads the documents of the flights.
-func (r *Reader) get(ctx context.Context, flights []*flight) ([]Document, error) {
-	refs := make([]Ref, len(flights))
+func (r *Reader) get(ctx context.Context, flights []*flight) ([]table.Document, error) {
+	refs := make([]table.Ref, len(flights))
 	r.mu.Lock()
 	for i, f := range flights {
 		refs[i], f.read = f.key.ref(), r.begun
 	}
 	r.mu.Unlock()
-	var documents []Document
+	var documents []table.Document
 	// The budget of the flights ends before this timeout.
 	err := r.gate.do(ctx, r.c.FirstTimeout, func(ctx context.Context) (err error) {
 		if documents, err = r.c.Table.Get(ctx, refs...); err == nil && len(documents) != len(refs) {

@@ -1,5 +1,5 @@
-// Package cellconfigtest tests the contract of cellconfig.Store.
-package cellconfigtest
+// Package tabletest tests the contract of table.Store.
+package tabletest
 
 import (
 	"bytes"
@@ -13,13 +13,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
+	"github.com/sluicelimits/sluice/internal/cell/config"
+	"github.com/sluicelimits/sluice/internal/cell/table"
 	"github.com/sluicelimits/sluice/internal/plan"
 )
 
 // Run runs all cases. open is called for each case, and returns several handles of one new, empty table.
-func Run(t *testing.T, open func(t *testing.T, handles int) []cellconfig.Store) {
-	for name, test := range map[string]func(*testing.T, cellconfig.Store){
+func Run(t *testing.T, open func(t *testing.T, handles int) []table.Store) {
+	for name, test := range map[string]func(*testing.T, table.Store){
 		"an empty table is reported as such":            empty,
 		"a document is applied once":                    applied,
 		"tombstones stay and can be followed":           tombstones,
@@ -43,42 +44,42 @@ func Run(t *testing.T, open func(t *testing.T, handles int) []cellconfig.Store) 
 	t.Run("a reader that polls after a write sees it", func(t *testing.T) { readers(t, open(t, 3)) })
 }
 
-func ref(kind cellconfig.Kind, id string) cellconfig.Ref { return cellconfig.Ref{Kind: kind, ID: id} }
+func ref(kind table.Kind, id string) table.Ref { return table.Ref{Kind: kind, ID: id} }
 
 // Tenant returns the document of a tenant with a plan.
-func Tenant(id, planID string, version int64) cellconfig.Document {
-	return cellconfig.Document{Ref: ref(plan.KindTenant, id), Version: version,
+func Tenant(id, planID string, version int64) table.Document {
+	return table.Document{Ref: ref(plan.KindTenant, id), Version: version,
 		Body: fmt.Appendf(nil, `{"id":%q,"plan":%q}`, id, planID)}
 }
 
 // Plan returns the document of a plan with one limit.
-func Plan(id string, threshold, version int64) cellconfig.Document {
-	return cellconfig.Document{Ref: ref(plan.KindPlan, id), Version: version,
+func Plan(id string, threshold, version int64) table.Document {
+	return table.Document{Ref: ref(plan.KindPlan, id), Version: version,
 		Body: fmt.Appendf(nil, `{"id":%q,"limits":[{"id":"all","tiers":[{"period":"1s","threshold":%d}]}]}`, id,
 			threshold)}
 }
 
 // Key returns the document of an API key. Its hash consists of 64 times the same hex digit.
-func Key(id, tenant string, digit byte, version int64) cellconfig.Document {
-	return cellconfig.Document{Ref: ref(plan.KindKey, id), Version: version,
+func Key(id, tenant string, digit byte, version int64) table.Document {
+	return table.Document{Ref: ref(plan.KindKey, id), Version: version,
 		Body: fmt.Appendf(nil, `{"hash":%q,"id":%q,"pepper":"dev","tenant":%q}`, hash(digit), id, tenant)}
 }
 
 // Gone returns the tombstone of a document.
-func Gone(r cellconfig.Ref, version int64) cellconfig.Document {
-	return cellconfig.Document{Ref: r, Version: version, Deleted: true}
+func Gone(r table.Ref, version int64) table.Document {
+	return table.Document{Ref: r, Version: version, Deleted: true}
 }
 
 func hash(digit byte) string { return strings.Repeat(string(digit), 64) }
 
-func apply(t *testing.T, s cellconfig.Store, want int, documents ...cellconfig.Document) {
+func apply(t *testing.T, s table.Store, want int, documents ...table.Document) {
 	t.Helper()
-	if n, err := cellconfig.Apply(t.Context(), s, documents, time.Now); err != nil || n != want {
+	if n, err := table.Apply(t.Context(), s, documents, time.Now); err != nil || n != want {
 		t.Fatalf("Apply(%d documents) = %d, %v; want %d", len(documents), n, err, want)
 	}
 }
 
-func head(t *testing.T, s cellconfig.Store, want int64) cellconfig.Head {
+func head(t *testing.T, s table.Store, want int64) table.Head {
 	t.Helper()
 	h, err := s.Head(t.Context())
 	if err != nil || h.Seq != want || h.Incarnation == "" {
@@ -87,7 +88,7 @@ func head(t *testing.T, s cellconfig.Store, want int64) cellconfig.Head {
 	return h
 }
 
-func get(t *testing.T, s cellconfig.Store, refs ...cellconfig.Ref) []cellconfig.Document {
+func get(t *testing.T, s table.Store, refs ...table.Ref) []table.Document {
 	t.Helper()
 	got, err := s.Get(t.Context(), refs...)
 	if err != nil || len(got) != len(refs) {
@@ -102,7 +103,7 @@ func get(t *testing.T, s cellconfig.Store, refs ...cellconfig.Ref) []cellconfig.
 }
 
 // entries returns the whole log, which must have no gap.
-func entries(t *testing.T, s cellconfig.Store) []cellconfig.Entry {
+func entries(t *testing.T, s table.Store) []table.Entry {
 	t.Helper()
 	h, err := s.Head(t.Context())
 	if err != nil {
@@ -120,8 +121,8 @@ func entries(t *testing.T, s cellconfig.Store) []cellconfig.Entry {
 	return log
 }
 
-func empty(t *testing.T, s cellconfig.Store) {
-	if h, err := s.Head(t.Context()); !errors.Is(err, cellconfig.ErrEmpty) {
+func empty(t *testing.T, s table.Store) {
+	if h, err := s.Head(t.Context()); !errors.Is(err, table.ErrEmpty) {
 		t.Errorf("head = %+v, %v; want ErrEmpty", h, err)
 	}
 	if d := get(t, s, ref(plan.KindPlan, "p"))[0]; d.Version != 0 || d.Body != nil {
@@ -131,12 +132,12 @@ func empty(t *testing.T, s cellconfig.Store) {
 		t.Errorf("log = %v, %v; want none", log, err)
 	}
 	apply(t, s, 0)
-	if _, err := s.Head(t.Context()); !errors.Is(err, cellconfig.ErrEmpty) {
+	if _, err := s.Head(t.Context()); !errors.Is(err, table.ErrEmpty) {
 		t.Errorf("Head after an Apply without documents: %v, want ErrEmpty", err)
 	}
 }
 
-func applied(t *testing.T, s cellconfig.Store) {
+func applied(t *testing.T, s table.Store) {
 	apply(t, s, 2, Plan("p", 5, 3), Tenant("t", "p", 1))
 	first := head(t, s, 1)
 	apply(t, s, 0, Plan("p", 6, 3), Plan("p", 7, 2), Tenant("t", "q", 1))
@@ -156,10 +157,10 @@ func applied(t *testing.T, s cellconfig.Store) {
 		t.Errorf("document %+v, want version 7", d)
 	}
 	log := entries(t, s)
-	want := []cellconfig.Change{{Ref: ref(plan.KindPlan, "p"), Version: 3}, {Ref: ref(plan.KindTenant, "t"),
+	want := []table.Change{{Ref: ref(plan.KindPlan, "p"), Version: 3}, {Ref: ref(plan.KindTenant, "t"),
 		Version: 1}}
 	if !slices.Equal(log[0].Changes, want) || !slices.Equal(log[1].Changes,
-		[]cellconfig.Change{{Ref: ref(plan.KindTenant, "t"), Version: 7}}) {
+		[]table.Change{{Ref: ref(plan.KindTenant, "t"), Version: 7}}) {
 		t.Errorf("the log is %+v, want a second entry with version 7 of the tenant alone", log)
 	}
 	if part, err := s.Log(t.Context(), 1, 2); err != nil || len(part) != 1 || part[0].Seq != 2 {
@@ -167,7 +168,7 @@ func applied(t *testing.T, s cellconfig.Store) {
 	}
 }
 
-func tombstones(t *testing.T, s cellconfig.Store) {
+func tombstones(t *testing.T, s table.Store) {
 	at := ref(plan.KindTenant, "t")
 	apply(t, s, 1, Tenant("t", "p", 1))
 	apply(t, s, 1, Gone(at, 2))
@@ -186,11 +187,11 @@ func tombstones(t *testing.T, s cellconfig.Store) {
 }
 
 // keysByDigit returns the ids of the keys that are stored under each digit's hash; "-" for none.
-func keysByDigit(t *testing.T, s cellconfig.Store, digits string) string {
+func keysByDigit(t *testing.T, s table.Store, digits string) string {
 	t.Helper()
 	var out []string
 	for _, digit := range []byte(digits) {
-		d := get(t, s, ref(cellconfig.KindKeyHash, hash(digit)))[0]
+		d := get(t, s, ref(table.KindKeyHash, hash(digit)))[0]
 		_, id, _ := bytes.Cut(d.Body, []byte(`"id":"`))
 		id, _, _ = bytes.Cut(id, []byte(`"`))
 		if d.Deleted || d.Version == 0 {
@@ -201,7 +202,7 @@ func keysByDigit(t *testing.T, s cellconfig.Store, digits string) string {
 	return strings.Join(out, " ")
 }
 
-func keys(t *testing.T, s cellconfig.Store) {
+func keys(t *testing.T, s table.Store) {
 	check := func(want string) {
 		t.Helper()
 		if got := keysByDigit(t, s, "abc"); got != want {
@@ -220,7 +221,7 @@ func keys(t *testing.T, s cellconfig.Store) {
 	check("- - one")
 	apply(t, s, 1, Key("two", "t", 'b', 4))
 	check("- two one")
-	seen := map[cellconfig.Ref]int64{}
+	seen := map[table.Ref]int64{}
 	for _, e := range entries(t, s) {
 		for _, c := range e.Changes {
 			if c.Version <= seen[c.Ref] {
@@ -229,22 +230,22 @@ func keys(t *testing.T, s cellconfig.Store) {
 			seen[c.Ref] = c.Version
 		}
 	}
-	if d := get(t, s, ref(cellconfig.KindKeyHash, hash('b')))[0]; d.Version != seen[d.Ref] {
+	if d := get(t, s, ref(table.KindKeyHash, hash('b')))[0]; d.Version != seen[d.Ref] {
 		t.Errorf("hash b has version %d, the log says %d", d.Version, seen[d.Ref])
 	}
 }
 
-func sharedHash(t *testing.T, s cellconfig.Store) {
+func sharedHash(t *testing.T, s table.Store) {
 	apply(t, s, 1, Key("one", "t", 'a', 1))
-	for _, documents := range [][]cellconfig.Document{
+	for _, documents := range [][]table.Document{
 		{Key("two", "t", 'a', 1)},
 		{Key("two", "t", 'b', 1), Key("three", "t", 'b', 1)},
 		{Tenant("t", "p", 1), Key("two", "t", 'a', 1)},
 		{Key("two", "u", 'a', 1)},
 		{Key("two", "u", 'b', 1), Key("three", "t", 'b', 1)},
 	} {
-		n, err := cellconfig.Apply(t.Context(), s, documents, time.Now)
-		if !errors.Is(err, cellconfig.ErrInvalid) || n != 0 || strings.Contains(err.Error(), hash('a')) {
+		n, err := table.Apply(t.Context(), s, documents, time.Now)
+		if !errors.Is(err, table.ErrInvalid) || n != 0 || strings.Contains(err.Error(), hash('a')) {
 			t.Errorf("Apply = %d, %v; want a refusal that does not show the hash", n, err)
 		}
 	}
@@ -254,8 +255,8 @@ func sharedHash(t *testing.T, s cellconfig.Store) {
 	}
 }
 
-func large(t *testing.T, s cellconfig.Store) {
-	var documents []cellconfig.Document
+func large(t *testing.T, s table.Store) {
+	var documents []table.Document
 	for i := range 250 {
 		documents = append(documents, Tenant(fmt.Sprintf("t%03d", i), "p", 1))
 	}
@@ -281,7 +282,7 @@ func large(t *testing.T, s cellconfig.Store) {
 	if again := entries(t, s); len(again) != len(log) {
 		t.Errorf("after the same documents were applied again the log has %d entries, want %d", len(again), len(log))
 	}
-	refs := make([]cellconfig.Ref, len(documents))
+	refs := make([]table.Ref, len(documents))
 	for i := range documents {
 		refs[i] = documents[i].Ref
 	}
@@ -292,13 +293,13 @@ func large(t *testing.T, s cellconfig.Store) {
 	}
 }
 
-func testUnusualDocuments(t *testing.T, s cellconfig.Store) {
+func testUnusualDocuments(t *testing.T, s table.Store) {
 	body := []byte(`{"routes":[` + strings.TrimSuffix(strings.Repeat(`{"pathPattern":"/a/long/path/with/{name}/*"},`,
 		30_000), ",") + `]}`)
-	documents := []cellconfig.Document{
+	documents := []table.Document{
 		{Ref: ref(plan.KindSettings, plan.SettingsID), Version: 1, Body: body},
 		Tenant("a#b", "p", 1), Tenant("#", "p", 1), Tenant("é😀 \u2028", "p", 1),
-		Tenant(strings.Repeat("x", cellconfig.MaxIDBytes), "p", 1),
+		Tenant(strings.Repeat("x", table.MaxIDBytes), "p", 1),
 		{Ref: ref("shares", "s"), Version: 1, Body: []byte("7")},
 	}
 	apply(t, s, len(documents), documents...)
@@ -310,20 +311,20 @@ func testUnusualDocuments(t *testing.T, s cellconfig.Store) {
 	}
 }
 
-func conflict(t *testing.T, s cellconfig.Store) {
-	step := func(incarnation string, seq int64) cellconfig.Step {
+func conflict(t *testing.T, s table.Store) {
+	step := func(incarnation string, seq int64) table.Step {
 		d := Tenant("t", "p", seq)
 		d.Seq = seq
-		return cellconfig.Step{Incarnation: incarnation, Documents: []cellconfig.Document{d},
-			Entry: cellconfig.Entry{Seq: seq, At: time.Now(), Changes: []cellconfig.Change{{Ref: d.Ref, Version: seq}}}}
+		return table.Step{Incarnation: incarnation, Documents: []table.Document{d},
+			Entry: table.Entry{Seq: seq, At: time.Now(), Changes: []table.Change{{Ref: d.Ref, Version: seq}}}}
 	}
 	if err := s.Commit(t.Context(), step("", 1)); err != nil {
 		t.Fatal(err)
 	}
 	h := head(t, s, 1)
-	for _, refused := range []cellconfig.Step{step("", 1), step(h.Incarnation, 1), step(h.Incarnation, 3),
+	for _, refused := range []table.Step{step("", 1), step(h.Incarnation, 1), step(h.Incarnation, 3),
 		step("other", 2)} {
-		if err := s.Commit(t.Context(), refused); !errors.Is(err, cellconfig.ErrConflict) {
+		if err := s.Commit(t.Context(), refused); !errors.Is(err, table.ErrConflict) {
 			t.Errorf("step to %d of incarnation %q: %v, want ErrConflict", refused.Entry.Seq, refused.Incarnation, err)
 		}
 	}
@@ -335,15 +336,15 @@ func conflict(t *testing.T, s cellconfig.Store) {
 	}
 }
 
-func invalid(t *testing.T, s cellconfig.Store) {
+func invalid(t *testing.T, s table.Store) {
 	good := Tenant("good", "p", 1)
-	for want, d := range map[string]cellconfig.Document{
+	for want, d := range map[string]table.Document{
 		`tenant "v0": version 0`: Tenant("v0", "p", 0),
 		`tenant "": the id`:      Tenant("", "p", 1),
 		`the id is not 1 to 512`: Tenant(strings.Repeat("x", 513), "p", 1),
 		"\\xff\": the id":        Tenant("\xff", "p", 1),
 		`the kind is not`:        {Ref: ref("Plan", "p"), Version: 1, Body: []byte("{}")},
-		`keyhash: a key is applied`: {Ref: ref(cellconfig.KindKeyHash, hash('a')), Version: 1,
+		`keyhash: a key is applied`: {Ref: ref(table.KindKeyHash, hash('a')), Version: 1,
 			Body: []byte("{}")},
 		`plan "j": the body is not JSON`: {Ref: ref(plan.KindPlan, "j"), Version: 1, Body: []byte("id: j")},
 		`plan "n": the body is not JSON`: {Ref: ref(plan.KindPlan, "n"), Version: 1},
@@ -356,19 +357,19 @@ func invalid(t *testing.T, s cellconfig.Store) {
 		`plan "big": 4194306 bytes, want at m`: {Ref: ref(plan.KindPlan, "big"), Version: 1,
 			Body: []byte(`"` + strings.Repeat("x", 4<<20) + `"`)},
 	} {
-		n, err := cellconfig.Apply(t.Context(), s, []cellconfig.Document{good, d}, time.Now)
-		if n != 0 || !errors.Is(err, cellconfig.ErrInvalid) || !strings.Contains(err.Error(), want) {
+		n, err := table.Apply(t.Context(), s, []table.Document{good, d}, time.Now)
+		if n != 0 || !errors.Is(err, table.ErrInvalid) || !strings.Contains(err.Error(), want) {
 			t.Errorf("Apply = %d, %v; want an invalid document: %s", n, err, want)
 		}
 	}
-	if _, err := s.Head(t.Context()); !errors.Is(err, cellconfig.ErrEmpty) {
+	if _, err := s.Head(t.Context()); !errors.Is(err, table.ErrEmpty) {
 		t.Errorf("Head = %v, want ErrEmpty: an invalid document must not be written", err)
 	}
 }
 
-func listed(t *testing.T, s cellconfig.Store) {
+func listed(t *testing.T, s table.Store) {
 	want := map[string]int64{}
-	var documents []cellconfig.Document
+	var documents []table.Document
 	for i := range 60 {
 		id := fmt.Sprintf("t%d", i)
 		documents = append(documents, Tenant(id, "p", 1))
@@ -407,25 +408,25 @@ func listed(t *testing.T, s cellconfig.Store) {
 }
 
 // replacementsOf returns replacements of the stored documents by the wanted ones.
-func replacementsOf(t *testing.T, s cellconfig.Store, want ...cellconfig.Document) (out []cellconfig.Replacement) {
+func replacementsOf(t *testing.T, s table.Store, want ...table.Document) (out []table.Replacement) {
 	t.Helper()
 	for _, d := range want {
-		out = append(out, cellconfig.Replacement{Found: get(t, s, d.Ref)[0], Want: d})
+		out = append(out, table.Replacement{Found: get(t, s, d.Ref)[0], Want: d})
 	}
 	return out
 }
 
-func repair(t *testing.T, s cellconfig.Store, want int, replacements ...cellconfig.Replacement) {
+func repair(t *testing.T, s table.Store, want int, replacements ...table.Replacement) {
 	t.Helper()
-	if n, err := cellconfig.Repair(t.Context(), s, replacements, time.Now); err != nil || n != want {
+	if n, err := table.Repair(t.Context(), s, replacements, time.Now); err != nil || n != want {
 		t.Fatalf("Repair(%d documents) = %d, %v; want %d", len(replacements), n, err, want)
 	}
 }
 
 // repaired restores a plan to an earlier version, removes a tenant, and corrects the content of another document,
 // while a reader has all of them in its copy.
-func repaired(t *testing.T, s cellconfig.Store) {
-	r, err := cellconfig.New(cellconfig.Config{Table: s, Timeout: 10 * time.Second, FirstTimeout: 10 * time.Second})
+func repaired(t *testing.T, s table.Store) {
+	r, err := config.New(config.Config{Table: s, Timeout: 10 * time.Second, FirstTimeout: 10 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -454,7 +455,7 @@ func repaired(t *testing.T, s cellconfig.Store) {
 	before := head(t, s, 1)
 	reads(" 5 5")
 	gone := ref(plan.KindTenant, "forged")
-	repair(t, s, 2, replacementsOf(t, s, Plan("p", 6, 2), cellconfig.Document{Ref: gone})...)
+	repair(t, s, 2, replacementsOf(t, s, Plan("p", 6, 2), table.Document{Ref: gone})...)
 	if h := head(t, s, 2); h.Incarnation == before.Incarnation {
 		t.Error("a repair keeps the table's incarnation: readers would not see a lower version")
 	}
@@ -471,7 +472,7 @@ func repaired(t *testing.T, s cellconfig.Store) {
 	reads(" 7 none")
 	apply(t, s, 2, Plan("p", 8, 3), Tenant("forged", "p", 1))
 	reads(" 8 8")
-	want := []cellconfig.Change{{Ref: gone, Deleted: true}, {Ref: ref(plan.KindPlan, "p"), Version: 2}}
+	want := []table.Change{{Ref: gone, Deleted: true}, {Ref: ref(plan.KindPlan, "p"), Version: 2}}
 	if log := entries(t, s); !slices.Equal(log[1].Changes, want) {
 		t.Errorf("the log entry of the repair has the changes %+v, which differ from the repaired documents",
 			log[1].Changes)
@@ -479,20 +480,20 @@ func repaired(t *testing.T, s cellconfig.Store) {
 }
 
 // goodRows guarantees that rows are not deleted if they have become documents before they are deleted.
-func goodRows(t *testing.T, s cellconfig.Store) {
+func goodRows(t *testing.T, s table.Store) {
 	apply(t, s, 2, Plan("p", 5, 1), Tenant("t", "p", 1))
 	before := head(t, s, 1)
-	rows := []cellconfig.BadRow{{Kind: plan.KindPlan, Ref: ref(plan.KindPlan, "p")},
+	rows := []table.BadRow{{Kind: plan.KindPlan, Ref: ref(plan.KindPlan, "p")},
 		{Kind: plan.KindPlan, Ref: ref(plan.KindPlan, "none")}}
-	if n, err := cellconfig.DeleteRows(t.Context(), s, rows, time.Now); n != 0 || err != nil {
+	if n, err := table.DeleteRows(t.Context(), s, rows, time.Now); n != 0 || err != nil {
 		t.Errorf("%d rows were deleted, %v; want none", n, err)
 	}
 	if after := head(t, s, 1); after.Incarnation != before.Incarnation {
 		t.Error("the incarnation has changed although nothing was repaired: readers would drop their copies")
 	}
 	// A row that is not in the place of any document.
-	rows = []cellconfig.BadRow{{Kind: plan.KindPlan, Key: [2]string{"plan#none", "p"}}}
-	if n, err := cellconfig.DeleteRows(t.Context(), s, rows, time.Now); n != 1 || err != nil {
+	rows = []table.BadRow{{Kind: plan.KindPlan, Key: [2]string{"plan#none", "p"}}}
+	if n, err := table.DeleteRows(t.Context(), s, rows, time.Now); n != 1 || err != nil {
 		t.Errorf("%d rows were deleted, %v; want one", n, err)
 	}
 	if after := head(t, s, 2); after.Incarnation == before.Incarnation {
@@ -505,15 +506,15 @@ func goodRows(t *testing.T, s cellconfig.Store) {
 }
 
 // badRepairs guarantees that invalid repairs are refused and change nothing.
-func badRepairs(t *testing.T, s cellconfig.Store) {
+func badRepairs(t *testing.T, s table.Store) {
 	apply(t, s, 1, Plan("p", 5, 3))
 	another := replacementsOf(t, s, Plan("p", 9, 3))
 	another[0].Want.Ref = ref(plan.KindTenant, "t")
-	for what, bad := range map[string][]cellconfig.Replacement{
+	for what, bad := range map[string][]table.Replacement{
 		"a document in the place of another": another, "a version below 0": replacementsOf(t, s, Plan("p", 9, -1)),
 	} {
-		if n, err := cellconfig.Repair(t.Context(), s, bad, time.Now); n != 0 ||
-			!errors.Is(err, cellconfig.ErrInvalid) {
+		if n, err := table.Repair(t.Context(), s, bad, time.Now); n != 0 ||
+			!errors.Is(err, table.ErrInvalid) {
 			t.Errorf("Repair, %s: %d, %v; want ErrInvalid, and nothing changed", what, n, err)
 		}
 	}
@@ -521,12 +522,12 @@ func badRepairs(t *testing.T, s cellconfig.Store) {
 }
 
 // repairedKeys removes a key that was given the hash of another key, whose own hash was changed to make that possible.
-func repairedKeys(t *testing.T, s cellconfig.Store) {
+func repairedKeys(t *testing.T, s table.Store) {
 	apply(t, s, 1, Key("good", "t", 'a', 1))
 	apply(t, s, 1, Key("good", "t", 'b', 1<<53-1))
 	apply(t, s, 1, Key("evil", "t", 'a', 1))
 	repair(t, s, 2, replacementsOf(t, s, Key("good", "t", 'a', 1),
-		cellconfig.Document{Ref: ref(plan.KindKey, "evil")})...)
+		table.Document{Ref: ref(plan.KindKey, "evil")})...)
 	if got := keysByDigit(t, s, "ab"); got != "good -" {
 		t.Errorf("the hashes belong to the wrong keys: %q", got)
 	}
@@ -534,15 +535,15 @@ func repairedKeys(t *testing.T, s cellconfig.Store) {
 
 // repairedHashes repairs states that only a writer without this package can make: a hash without its key, a key
 // without its hash, and a key with the hash of another key.
-func repairedHashes(t *testing.T, s cellconfig.Store) {
+func repairedHashes(t *testing.T, s table.Store) {
 	apply(t, s, 3, Key("one", "t", 'a', 1), Key("two", "t", 'b', 1), Key("three", "t", 'c', 1))
 	thief := Key("one", "t", 'b', 1)
 	stolen := Key("nobody", "t", 'd', 1)
-	stolen.Ref = ref(cellconfig.KindKeyHash, hash('d'))
-	lost := cellconfig.Document{Ref: ref(cellconfig.KindKeyHash, hash('c')), Version: 1, Deleted: true}
+	stolen.Ref = ref(table.KindKeyHash, hash('d'))
+	lost := table.Document{Ref: ref(table.KindKeyHash, hash('c')), Version: 1, Deleted: true}
 	h := head(t, s, 1)
-	past := cellconfig.Step{Incarnation: h.Incarnation, Documents: []cellconfig.Document{thief, stolen, lost},
-		Entry: cellconfig.Entry{Seq: 2, At: time.Now(), Changes: []cellconfig.Change{{Ref: thief.Ref, Version: 1}}}}
+	past := table.Step{Incarnation: h.Incarnation, Documents: []table.Document{thief, stolen, lost},
+		Entry: table.Entry{Seq: 2, At: time.Now(), Changes: []table.Change{{Ref: thief.Ref, Version: 1}}}}
 	for i := range past.Documents {
 		past.Documents[i].Seq = 2
 	}
@@ -554,7 +555,7 @@ func repairedHashes(t *testing.T, s cellconfig.Store) {
 	}
 	kept := Key("three", "t", 'c', 1)
 	kept.Ref = lost.Ref
-	repair(t, s, 3, replacementsOf(t, s, Key("one", "t", 'a', 1), cellconfig.Document{Ref: stolen.Ref}, kept)...)
+	repair(t, s, 3, replacementsOf(t, s, Key("one", "t", 'a', 1), table.Document{Ref: stolen.Ref}, kept)...)
 	if got := keysByDigit(t, s, "abcd"); got != "one two three -" {
 		t.Errorf("the hashes belong to the wrong keys: %q", got)
 	}
@@ -563,13 +564,13 @@ func repairedHashes(t *testing.T, s cellconfig.Store) {
 	}
 	wrong := replacementsOf(t, s, kept)
 	wrong[0].Want.Body = Key("three", "t", 'e', 1).Body
-	if n, err := cellconfig.Repair(t.Context(), s, wrong, time.Now); n != 0 || !errors.Is(err, cellconfig.ErrInvalid) {
+	if n, err := table.Repair(t.Context(), s, wrong, time.Now); n != 0 || !errors.Is(err, table.ErrInvalid) {
 		t.Errorf("Repair of a key with a hash that is not its own: %d, %v; want ErrInvalid", n, err)
 	}
 }
 
 // overtaken guarantees that a repair does not overwrite a document that was written after the repair has read it.
-func overtaken(t *testing.T, s cellconfig.Store) {
+func overtaken(t *testing.T, s table.Store) {
 	apply(t, s, 1, Tenant("t", "forged", 5))
 	before := replacementsOf(t, s, Tenant("t", "p", 1))
 	apply(t, s, 1, Tenant("t", "q", 6))
@@ -585,8 +586,8 @@ func overtaken(t *testing.T, s cellconfig.Store) {
 	before = replacementsOf(t, s, Tenant("t", "p", 1))
 	other := Tenant("t", "other", 6)
 	other.Seq = before[0].Found.Seq
-	if err := s.Commit(t.Context(), cellconfig.Step{Incarnation: h.Incarnation, Documents: []cellconfig.Document{other},
-		Entry: cellconfig.Entry{Seq: 3, At: time.Now(), Changes: []cellconfig.Change{{Ref: other.Ref, Version: 6}}},
+	if err := s.Commit(t.Context(), table.Step{Incarnation: h.Incarnation, Documents: []table.Document{other},
+		Entry: table.Entry{Seq: 3, At: time.Now(), Changes: []table.Change{{Ref: other.Ref, Version: 6}}},
 	}); err != nil {
 		t.Fatal(err)
 	}
@@ -596,18 +597,18 @@ func overtaken(t *testing.T, s cellconfig.Store) {
 	}
 }
 
-func writers(t *testing.T, handles []cellconfig.Store) {
+func writers(t *testing.T, handles []table.Store) {
 	const each, shared = 12, 5
 	var wg sync.WaitGroup
 	for w, s := range handles {
 		wg.Go(func() {
 			for i := range each {
-				documents := []cellconfig.Document{
+				documents := []table.Document{
 					Tenant(fmt.Sprintf("own-%d-%d", w, i), "p", 1),
 					// every writer uses the same versions
 					Tenant(fmt.Sprintf("shared-%d", i%shared), fmt.Sprintf("p%d", w), int64(i)+1),
 				}
-				if _, err := cellconfig.Apply(t.Context(), s, documents, time.Now); err != nil {
+				if _, err := table.Apply(t.Context(), s, documents, time.Now); err != nil {
 					t.Errorf("writer %d: %v", w, err)
 				}
 			}
@@ -615,7 +616,7 @@ func writers(t *testing.T, handles []cellconfig.Store) {
 	}
 	wg.Wait()
 	s := handles[0]
-	seen := map[cellconfig.Ref]int64{}
+	seen := map[table.Ref]int64{}
 	for _, e := range entries(t, s) {
 		for _, c := range e.Changes {
 			if c.Version <= seen[c.Ref] {
@@ -636,8 +637,8 @@ func writers(t *testing.T, handles []cellconfig.Store) {
 
 // readers guarantees that a reader which polls after a write sees it. Two writers write, and a reader with all
 // documents in its cache reads after each write.
-func readers(t *testing.T, handles []cellconfig.Store) {
-	r, err := cellconfig.New(cellconfig.Config{Table: handles[2], Timeout: 10 * time.Second,
+func readers(t *testing.T, handles []table.Store) {
+	r, err := config.New(config.Config{Table: handles[2], Timeout: 10 * time.Second,
 		FirstTimeout: 10 * time.Second})
 	if err != nil {
 		t.Fatal(err)
@@ -648,8 +649,8 @@ func readers(t *testing.T, handles []cellconfig.Store) {
 		wg.Go(func() {
 			id := fmt.Sprintf("t%d", w)
 			for v := range int64(15) {
-				documents := []cellconfig.Document{Plan("own-"+id, v+1, v+1), Tenant(id, "own-"+id, v+2)}
-				if _, err := cellconfig.Apply(t.Context(), s, documents, time.Now); err != nil {
+				documents := []table.Document{Plan("own-"+id, v+1, v+1), Tenant(id, "own-"+id, v+2)}
+				if _, err := table.Apply(t.Context(), s, documents, time.Now); err != nil {
 					t.Error(err)
 					return
 				}

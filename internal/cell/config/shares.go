@@ -1,4 +1,4 @@
-package cellconfig
+package config
 
 import (
 	"fmt"
@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sluicelimits/sluice/internal/cell/table"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/plan/shares"
@@ -37,7 +38,7 @@ type setKey struct {
 }
 
 // readShares decodes the document with the state of the shares. A nil sharing grants all of each limit.
-func readShares(c *Config, d *Document) (s *sharing, err error) {
+func readShares(c *Config, d *table.Document) (s *sharing, err error) {
 	if d.Version == 0 {
 		return nil, nil
 	}

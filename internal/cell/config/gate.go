@@ -1,4 +1,4 @@
-package cellconfig
+package config
 
 import (
 	"context"
@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/sluicelimits/sluice/internal/cell/table"
 	"github.com/sluicelimits/sluice/internal/limiter/resilience"
 )
 
@@ -31,7 +32,7 @@ func newGate() (*gate, error) {
 		Log: slog.New(slog.DiscardHandler), // the reader logs when the table cannot be read, and when it can again
 	})
 	if err != nil {
-		return nil, fmt.Errorf("cellconfig: %w", err)
+		return nil, fmt.Errorf("config: %w", err)
 	}
 	return &gate{breaker: b}, nil
 }
@@ -47,7 +48,7 @@ func (g *gate) do(ctx context.Context, timeout time.Duration, call func(context.
 		}()
 		ctx, cancel := context.WithTimeout(ctx, timeout)
 		defer cancel()
-		if err = call(ctx); errors.Is(err, ErrEmpty) {
+		if err = call(ctx); errors.Is(err, table.ErrEmpty) {
 			answered, err = err, nil
 		}
 		return err

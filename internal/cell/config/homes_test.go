@@ -1,4 +1,4 @@
-package cellconfig_test
+package config_test
 
 import (
 	"bytes"
@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
-	"github.com/sluicelimits/sluice/internal/cell/cellconfig/cellconfigtest"
+	"github.com/sluicelimits/sluice/internal/cell/config"
+	"github.com/sluicelimits/sluice/internal/cell/table/tabletest"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/plan/shares"
@@ -25,8 +25,8 @@ func TestQuotasOfOtherCells(t *testing.T) {
 	b.now = noon.AddDate(0, -2, 0)
 	b.do(shares.Request{Kind: shares.Join, Cell: "us-1", Weight: 1})
 	var log bytes.Buffer
-	reaching := func(homes ...string) func(*cellconfig.Config) {
-		return func(c *cellconfig.Config) {
+	reaching := func(homes ...string) func(*config.Config) {
+		return func(c *config.Config) {
 			inCell("eu-1")(c)
 			c.Reaches = func(home string) bool { return slices.Contains(homes, home) }
 			c.Log = slog.New(slog.NewTextHandler(&log, nil))
@@ -40,7 +40,7 @@ func TestQuotasOfOtherCells(t *testing.T) {
 		}
 		away++
 		w := newWorld(t, reaching("us-1"))
-		w.apply(body(plan.KindPlan, "p", 1, text), cellconfigtest.Tenant(id, "p", 1), b.document(1))
+		w.apply(body(plan.KindPlan, "p", 1, text), tabletest.Tenant(id, "p", 1), b.document(1))
 		c, _ := w.begin(noon)
 		got, err := c.Tenant(t.Context(), id)
 		if err != nil {
@@ -63,8 +63,8 @@ func TestQuotasOfOtherCells(t *testing.T) {
 		}
 
 		w = newWorld(t, reaching("ap-1"))
-		w.apply(body(plan.KindPlan, "p", 1, text), cellconfigtest.Tenant(id, "p", 1),
-			cellconfigtest.Tenant("other", "p", 1), b.document(1))
+		w.apply(body(plan.KindPlan, "p", 1, text), tabletest.Tenant(id, "p", 1),
+			tabletest.Tenant("other", "p", 1), b.document(1))
 		c, _ = w.begin(noon)
 		for _, who := range []string{id, "other", id} {
 			if got, err = c.Tenant(t.Context(), who); err != nil {
@@ -101,7 +101,7 @@ func TestDividingHoldsNoLock(t *testing.T) {
 	}
 	var w *world
 	divided := 0
-	w = newWorld(t, inCell(cell), func(c *cellconfig.Config) {
+	w = newWorld(t, inCell(cell), func(c *config.Config) {
 		c.Reaches = func(string) bool {
 			divided++
 			done := make(chan struct{})
@@ -118,7 +118,7 @@ func TestDividingHoldsNoLock(t *testing.T) {
 		}
 	})
 	w.apply(body(plan.KindPlan, "p", 1, `{"id":"p","limits":[{"id":"month","quota":{"units":100,"every":"month"}}]}`),
-		cellconfigtest.Tenant(id, "p", 1), b.document(1), settings(1, `{"anonymousPlan":"p"}`))
+		tabletest.Tenant(id, "p", 1), b.document(1), settings(1, `{"anonymousPlan":"p"}`))
 	c, _ := w.begin(noon)
 	got, err := c.Tenant(t.Context(), id)
 	if err != nil || got.Limits(noon).Limits[0].Limit.Home == "" {
@@ -156,12 +156,12 @@ func TestSmallLimitsOfOtherCells(t *testing.T) {
 	for _, cell := range []string{"eu-1", "us-1"} {
 		for _, reaches := range []bool{true, false} {
 			var log bytes.Buffer
-			w := newWorld(t, func(c *cellconfig.Config) {
+			w := newWorld(t, func(c *config.Config) {
 				inCell(cell)(c)
 				c.Reaches = func(string) bool { return reaches }
 				c.Log = slog.New(slog.NewTextHandler(&log, nil))
 			})
-			w.apply(body(plan.KindPlan, "p", 1, text), cellconfigtest.Tenant("t", "p", 1), b.document(1))
+			w.apply(body(plan.KindPlan, "p", 1, text), tabletest.Tenant("t", "p", 1), b.document(1))
 			c, _ := w.begin(noon)
 			got, err := c.Tenant(t.Context(), "t")
 			if err != nil {

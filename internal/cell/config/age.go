@@ -1,4 +1,4 @@
-package cellconfig
+package config
 
 import (
 	"context"
@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/sluicelimits/sluice/internal/cell/table"
 	"github.com/sluicelimits/sluice/internal/limiter/clock"
 )
 
@@ -108,7 +109,7 @@ func (r *Reader) expected(e *entry) int64 {
 // unnamed reports whether the table has another document than the copy although the log names no change, or although
 // the log has named another version for MaxAge. The copy knows the log up to the document's entry, and d was read later
 // than the copy's document. So somebody has changed the table without the log. r.mu is held.
-func (r *Reader) unnamed(k cacheKey, d *Document) bool {
+func (r *Reader) unnamed(k cacheKey, d *table.Document) bool {
 	if _, ok := r.absent.Peek(k); ok {
 		return d.Version > 0 && !d.Deleted
 	}
@@ -123,14 +124,14 @@ func (r *Reader) unnamed(k cacheKey, d *Document) bool {
 }
 
 // hasVersion reports whether the copy has a document with this version and content. r.mu is held.
-func (r *Reader) hasVersion(k *cacheKey, d *Document) bool {
+func (r *Reader) hasVersion(k *cacheKey, d *table.Document) bool {
 	e, ok := r.known.Peek(*k)
 	return ok && e.version == d.Version && e.sum == r.sum(d)
 }
 
 // confirm sets the age of a document of the copy to that of a read with the same result. It returns false if the copy
 // has another document, or none. r.mu is held.
-func (r *Reader) confirm(k cacheKey, d *Document, read time.Time) bool {
+func (r *Reader) confirm(k cacheKey, d *table.Document, read time.Time) bool {
 	if !r.hasVersion(&k, d) {
 		return false
 	}
@@ -140,7 +141,7 @@ func (r *Reader) confirm(k cacheKey, d *Document, read time.Time) bool {
 }
 
 // sum returns a hash of the content. Its seed is secret, so nobody can construct two contents with equal hashes.
-func (r *Reader) sum(d *Document) uint64 {
+func (r *Reader) sum(d *table.Document) uint64 {
 	sum := maphash.Bytes(r.seed, d.Body)
 	if d.Deleted {
 		sum++

@@ -1,4 +1,4 @@
-package cellconfig_test
+package config_test
 
 import (
 	"context"
@@ -11,8 +11,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
-	"github.com/sluicelimits/sluice/internal/cell/cellconfig/cellconfigtest"
+	"github.com/sluicelimits/sluice/internal/cell/config"
+	"github.com/sluicelimits/sluice/internal/cell/table"
+	"github.com/sluicelimits/sluice/internal/cell/table/tabletest"
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/plan/shares"
 	"github.com/sluicelimits/sluice/internal/testkit/soak"
@@ -22,8 +23,8 @@ import (
 const forgedVersion = 1 << 50
 
 // hashOf returns the document of the key that is presented as a digit.
-func hashOf(digit string) cellconfig.Ref {
-	return cellconfig.Ref{Kind: cellconfig.KindKeyHash, ID: strings.Repeat(digit, 64)}
+func hashOf(digit string) table.Ref {
+	return table.Ref{Kind: table.KindKeyHash, ID: strings.Repeat(digit, 64)}
 }
 
 // decisionAt describes what decides a request at now.
@@ -65,36 +66,36 @@ func TestForgedAndPutBack(t *testing.T) {
 			t.Run(fmt.Sprint(name, ", later changes are hidden: ", hidden), func(t *testing.T) {
 				w := newWorld(t)
 				w.seed()
-				w.apply(cellconfigtest.Plan("q", 7, 1), cellconfigtest.Tenant("u", "q", 1),
+				w.apply(tabletest.Plan("q", 7, 1), tabletest.Tenant("u", "q", 1),
 					settings(1, `{"anonymousPlan":"p"}`),
-					cellconfigtest.Key("l", "t", 'c', 1))
+					tabletest.Key("l", "t", 'c', 1))
 				if got := w.decisionAt(noon); got != honest {
 					t.Fatalf("at first %s\nwant %s", got, honest)
 				}
-				refs := []cellconfig.Ref{
+				refs := []table.Ref{
 					{Kind: plan.KindPlan, ID: "p"}, {Kind: plan.KindTenant, ID: "u"}, {Kind: plan.KindTenant,
 						ID: "none"},
 					{Kind: plan.KindSettings, ID: plan.SettingsID}, hashOf("a"), hashOf("b"), hashOf("c"),
 				}
 				before := w.rowsOf(refs...)
-				w.apply(cellconfigtest.Plan("p", 500, forgedVersion), cellconfigtest.Gone(refs[1], forgedVersion),
-					cellconfigtest.Tenant("none", "p", forgedVersion), settings(forgedVersion, `{"anonymousPlan":"q"}`),
-					revoked("k", "t", 'a', forgedVersion), cellconfigtest.Key("evil", "t", 'b', forgedVersion),
-					cellconfigtest.Gone(cellconfig.Ref{Kind: plan.KindKey, ID: "l"}, forgedVersion))
+				w.apply(tabletest.Plan("p", 500, forgedVersion), tabletest.Gone(refs[1], forgedVersion),
+					tabletest.Tenant("none", "p", forgedVersion), settings(forgedVersion, `{"anonymousPlan":"q"}`),
+					revoked("k", "t", 'a', forgedVersion), tabletest.Key("evil", "t", 'b', forgedVersion),
+					tabletest.Gone(table.Ref{Kind: plan.KindKey, ID: "l"}, forgedVersion))
 				now := noon.Add(time.Minute)
 				if got := w.decisionAt(now); got != forged {
 					t.Fatalf("after the forgery %s\nwant %s", got, forged)
 				}
 				w.rewrite(before...)
 				back := now
-				for now = now.Add(every); now.Sub(back) < cellconfig.MaxAge; now = now.Add(every) {
+				for now = now.Add(every); now.Sub(back) < config.MaxAge; now = now.Add(every) {
 					w.decisionAt(now)
 				}
 				if got := w.decisionAt(now); got != honest {
 					t.Fatalf("%s after the rows were put back %s\nwant %s", now.Sub(back), got, honest)
 				}
-				w.commit(hidden, cellconfigtest.Plan("p", 6, 2), cellconfigtest.Tenant("u", "p", 2)) // by an operator
-				for end := now.Add(cellconfig.MaxAge); now.Before(end); now = now.Add(every) {
+				w.commit(hidden, tabletest.Plan("p", 6, 2), tabletest.Tenant("u", "p", 2)) // by an operator
+				for end := now.Add(config.MaxAge); now.Before(end); now = now.Add(every) {
 					w.decisionAt(now)
 				}
 				if got := w.decisionAt(now); !strings.HasPrefix(got, "t 6, u 6,") {
@@ -115,19 +116,19 @@ func TestForgedSharesArePutBack(t *testing.T) {
 	before := pinned.document(1)
 	pinned.do(shares.Request{Kind: shares.Place, Tenant: "t", Cells: []string{"eu-1"}})
 	for name, c := range map[string]struct {
-		honest cellconfig.Document // the shares
-		forged []cellconfig.Document
+		honest table.Document // the shares
+		forged []table.Document
 	}{
-		"shares":    {before, []cellconfig.Document{newBalanced(t, "eu-1").document(forgedVersion)}},
-		"placement": {pinned.document(1), []cellconfig.Document{pinned.placement("t", forgedVersion)}},
-		"both": {before, []cellconfig.Document{pinned.document(forgedVersion),
+		"shares":    {before, []table.Document{newBalanced(t, "eu-1").document(forgedVersion)}},
+		"placement": {pinned.document(1), []table.Document{pinned.placement("t", forgedVersion)}},
+		"both": {before, []table.Document{pinned.document(forgedVersion),
 			pinned.placement("t", forgedVersion)}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, inCell("eu-1"))
-			w.apply(cellconfigtest.Plan("p", 100, 1), cellconfigtest.Tenant("t", "p", 1), c.honest)
+			w.apply(tabletest.Plan("p", 100, 1), tabletest.Tenant("t", "p", 1), c.honest)
 			first := w.at(noon, "t")
-			var refs []cellconfig.Ref
+			var refs []table.Ref
 			for _, d := range c.forged {
 				refs = append(refs, d.Ref)
 			}
@@ -138,7 +139,7 @@ func TestForgedSharesArePutBack(t *testing.T) {
 				t.Fatalf("the test shows nothing: the forged shares do not change the threshold %s", got)
 			}
 			w.rewrite(rows...)
-			w.want(now.Add(cellconfig.MaxAge), "t", first)
+			w.want(now.Add(config.MaxAge), "t", first)
 		})
 	}
 }
@@ -154,10 +155,10 @@ func TestHiddenChanges(t *testing.T) {
 		t.Fatal(got)
 	}
 	gone := revoked("k", "t", 'a', 2)
-	w.commit(true, gone, cellconfig.Document{Ref: hashOf("a"), Version: 2, Body: gone.Body},
-		cellconfigtest.Plan("p", 6, 2),
-		cellconfigtest.Tenant("later", "p", 1))
-	now := noon.Add(cellconfig.MaxAge)
+	w.commit(true, gone, table.Document{Ref: hashOf("a"), Version: 2, Body: gone.Body},
+		tabletest.Plan("p", 6, 2),
+		tabletest.Tenant("later", "p", 1))
+	now := noon.Add(config.MaxAge)
 	if got := w.keyAt(now, "a"); got != "revoked API key" {
 		t.Errorf("the key is %q", got)
 	}
@@ -173,14 +174,14 @@ func TestEntryOfNothing(t *testing.T) {
 	if got := w.keyAt(noon, "a"); got != "k" {
 		t.Fatal(got)
 	}
-	was := w.rowsOf(cellconfig.Ref{Kind: plan.KindTenant, ID: "t"}, hashOf("a"))
-	w.commit(false, cellconfigtest.Tenant("t", "p", forgedVersion), settings(forgedVersion, `{}`),
-		cellconfig.Document{Ref: was[1].Ref, Version: forgedVersion, Body: was[1].Body})
-	w.rewrite(append(was, cellconfig.Document{Ref: cellconfig.Ref{Kind: plan.KindSettings, ID: plan.SettingsID}})...)
-	for at := range int(cellconfig.MaxAge / time.Second) {
+	was := w.rowsOf(table.Ref{Kind: plan.KindTenant, ID: "t"}, hashOf("a"))
+	w.commit(false, tabletest.Tenant("t", "p", forgedVersion), settings(forgedVersion, `{}`),
+		table.Document{Ref: was[1].Ref, Version: forgedVersion, Body: was[1].Body})
+	w.rewrite(append(was, table.Document{Ref: table.Ref{Kind: plan.KindSettings, ID: plan.SettingsID}})...)
+	for at := range int(config.MaxAge / time.Second) {
 		w.at(noon.Add(time.Duration(at)*time.Second), "t")
 	}
-	now := noon.Add(cellconfig.MaxAge)
+	now := noon.Add(config.MaxAge)
 	w.want(now, "t", "5")
 	if got := w.keyAt(now, "a"); got != "k" {
 		t.Errorf("the key is %q", got)
@@ -205,19 +206,19 @@ func TestAgeWithoutATable(t *testing.T) {
 	check(noon)
 	w.away(true)
 	now := noon
-	for ; now.Sub(noon) < 3*cellconfig.MaxAge; now = now.Add(700 * time.Millisecond) {
+	for ; now.Sub(noon) < 3*config.MaxAge; now = now.Add(700 * time.Millisecond) {
 		check(now)
 	}
 	check(now.Add(24 * time.Hour))
 	w.away(false)
 	w.mu.Lock() // the head can be read, but no document
-	w.onGet = func(context.Context, []cellconfig.Document) error { return errAway }
+	w.onGet = func(context.Context, []table.Document) error { return errAway }
 	w.mu.Unlock()
 	for now = now.Add(25 * time.Hour); now.Sub(noon) < 26*time.Hour; now = now.Add(20 * time.Second) {
 		check(now)
 	}
 	w.away(false)
-	w.apply(cellconfigtest.Plan("p", 6, 2))
+	w.apply(tabletest.Plan("p", 6, 2))
 	w.want(now.Add(10*time.Second), "t", "6")
 	if s := w.r.Stats(now); s.Resets != 0 {
 		t.Errorf("the copy was dropped, want it kept: %+v\n%s", s, w.logged())
@@ -230,49 +231,49 @@ func TestForgedWithoutAHead(t *testing.T) {
 	w := newWorld(t)
 	w.seed()
 	w.want(noon, "t", "5")
-	was := w.rowsOf(cellconfig.Ref{Kind: plan.KindPlan, ID: "p"})
-	w.apply(cellconfigtest.Plan("p", 500, forgedVersion))
+	was := w.rowsOf(table.Ref{Kind: plan.KindPlan, ID: "p"})
+	w.apply(tabletest.Plan("p", 500, forgedVersion))
 	now := noon.Add(time.Minute)
 	w.want(now, "t", "500")
 	w.rewrite(was...)
 	w.mu.Lock()
-	w.onHead = func(context.Context, *cellconfig.Head) error { return errAway }
+	w.onHead = func(context.Context, *table.Head) error { return errAway }
 	w.mu.Unlock()
-	now = now.Add(cellconfig.MaxAge)
+	now = now.Add(config.MaxAge)
 	w.want(now, "t", "not loaded")
 	w.away(false)
-	w.want(now.Add(cellconfig.PollEvery), "t", "5")
+	w.want(now.Add(config.PollEvery), "t", "5")
 }
 
 // Guarantees that a log that cannot be read delays corrections and changes for at most MaxAge.
 func TestUnreadableLog(t *testing.T) {
 	w := newWorld(t)
 	w.seed()
-	w.apply(cellconfigtest.Tenant("u", "p", 1))
+	w.apply(tabletest.Tenant("u", "p", 1))
 	w.want(noon, "t", "5")
-	was := w.rowsOf(cellconfig.Ref{Kind: plan.KindPlan, ID: "p"})
-	w.apply(cellconfigtest.Plan("p", 500, forgedVersion))
+	was := w.rowsOf(table.Ref{Kind: plan.KindPlan, ID: "p"})
+	w.apply(tabletest.Plan("p", 500, forgedVersion))
 	now := noon.Add(time.Minute)
 	w.want(now, "t", "500")
 	w.mu.Lock()
-	w.onLog = func(context.Context, *[]cellconfig.Entry) error { return errors.New("attribute v is no number") }
+	w.onLog = func(context.Context, *[]table.Entry) error { return errors.New("attribute v is no number") }
 	w.mu.Unlock()
 	w.commit(false, was...)
-	for end := now.Add(cellconfig.MaxAge); now.Before(end); now = now.Add(time.Second) {
+	for end := now.Add(config.MaxAge); now.Before(end); now = now.Add(time.Second) {
 		w.at(now, "t")
 	}
 	w.want(now, "t", "5")
-	w.commit(false, cellconfigtest.Plan("p", 6, 2))
-	w.want(now.Add(cellconfig.MaxAge), "t", "6")
+	w.commit(false, tabletest.Plan("p", 6, 2))
+	w.want(now.Add(config.MaxAge), "t", "6")
 }
 
 // Guarantees that a tenant keeps its limits if everything is old, the table cannot be read, and the copy no longer
 // knows that its plan was deleted.
 func TestAgeOfAPlanThatIsGone(t *testing.T) {
-	w := newWorld(t, func(c *cellconfig.Config) { c.MaxAbsent = 16 })
+	w := newWorld(t, func(c *config.Config) { c.MaxAbsent = 16 })
 	w.seed()
 	w.want(noon, "t", "5")
-	w.apply(cellconfigtest.Gone(cellconfig.Ref{Kind: plan.KindPlan, ID: "p"}, 2))
+	w.apply(tabletest.Gone(table.Ref{Kind: plan.KindPlan, ID: "p"}, 2))
 	now := noon.Add(10 * time.Second)
 	w.want(now, "t", "5")
 	for i := range 30 {
@@ -280,20 +281,20 @@ func TestAgeOfAPlanThatIsGone(t *testing.T) {
 	}
 	w.away(true)
 	w.want(now, "t", "5")
-	w.want(now.Add(cellconfig.MaxAge), "t", "5")
+	w.want(now.Add(config.MaxAge), "t", "5")
 }
 
 // Guarantees that a read that returns when nobody waits for it any more does not replace the result of a later one.
 func TestLateReads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, func(c *cellconfig.Config) { c.Timeout, c.FirstTimeout = 0, 100*time.Millisecond })
+		w := newWorld(t, func(c *config.Config) { c.Timeout, c.FirstTimeout = 0, 100*time.Millisecond })
 		w.seed()
 		if err := w.r.Load(t.Context(), time.Now()); err != nil {
 			t.Fatal(err)
 		}
 		var first atomic.Bool
 		w.mu.Lock()
-		w.onGet = func(_ context.Context, d []cellconfig.Document) error {
+		w.onGet = func(_ context.Context, d []table.Document) error {
 			if d[0].Kind == plan.KindTenant && !first.Swap(true) {
 				<-time.After(500 * time.Millisecond)
 			}
@@ -301,7 +302,7 @@ func TestLateReads(t *testing.T) {
 		}
 		w.mu.Unlock()
 		w.want(time.Now(), "t", "not loaded")
-		w.apply(cellconfigtest.Tenant("t", "q", 2), cellconfigtest.Plan("q", 7, 1))
+		w.apply(tabletest.Tenant("t", "q", 2), tabletest.Plan("q", 7, 1))
 		w.want(time.Now(), "t", "7")
 		<-time.After(time.Second)
 		w.want(time.Now(), "t", "7")
@@ -315,12 +316,12 @@ func TestLateReads(t *testing.T) {
 // Guarantees that one row that was changed without a log entry causes the whole copy to be dropped, since others may
 // have been changed too: within 14 minutes if there are requests.
 func TestOneRowPastTheLog(t *testing.T) {
-	for name, change := range map[string]cellconfig.Document{
-		"another plan":       cellconfigtest.Plan("p", 500, 2),
-		"an older plan":      cellconfigtest.Plan("p", 500, 1),
-		"no plan":            {Ref: cellconfig.Ref{Kind: plan.KindPlan, ID: "p"}},
-		"the content":        cellconfigtest.Tenant("t", "q", 2),
-		"a tombstone":        cellconfigtest.Gone(cellconfig.Ref{Kind: plan.KindTenant, ID: "t"}, 2),
+	for name, change := range map[string]table.Document{
+		"another plan":       tabletest.Plan("p", 500, 2),
+		"an older plan":      tabletest.Plan("p", 500, 1),
+		"no plan":            {Ref: table.Ref{Kind: plan.KindPlan, ID: "p"}},
+		"the content":        tabletest.Tenant("t", "q", 2),
+		"a tombstone":        tabletest.Gone(table.Ref{Kind: plan.KindTenant, ID: "t"}, 2),
 		"a key":              {Ref: hashOf("a"), Version: 1, Body: revoked("k", "t", 'a', 1).Body},
 		"no key":             {Ref: hashOf("a")},
 		"settings":           settings(2, `{"anonymousPlan":"p"}`),
@@ -331,7 +332,7 @@ func TestOneRowPastTheLog(t *testing.T) {
 			w := newWorld(t)
 			w.seed()
 			w.decisionAt(noon)
-			w.apply(settings(2, `{}`), cellconfigtest.Plan("p", 5, 2), cellconfigtest.Tenant("t", "p", 2))
+			w.apply(settings(2, `{}`), tabletest.Plan("p", 5, 2), tabletest.Tenant("t", "p", 2))
 			now := noon
 			for ; now.Sub(noon) < 16*time.Minute; now = now.Add(time.Second) {
 				if now == noon.Add(time.Minute) {
@@ -351,20 +352,20 @@ func TestOneRowPastTheLog(t *testing.T) {
 func TestAgeBesideABadRow(t *testing.T) {
 	w := newWorld(t)
 	w.seed()
-	w.apply(cellconfigtest.Plan("q", 7, 1), cellconfigtest.Tenant("u", "q", 1))
-	was := w.rowsOf(cellconfig.Ref{Kind: plan.KindPlan, ID: "p"})
+	w.apply(tabletest.Plan("q", 7, 1), tabletest.Tenant("u", "q", 1))
+	was := w.rowsOf(table.Ref{Kind: plan.KindPlan, ID: "p"})
 	w.decisionAt(noon)
-	w.apply(cellconfigtest.Plan("p", 500, forgedVersion))
+	w.apply(tabletest.Plan("p", 500, forgedVersion))
 	now := noon.Add(time.Minute)
 	if got := w.decisionAt(now); !strings.HasPrefix(got, "t 500, u 7,") {
 		t.Fatal(got)
 	}
 	w.rewrite(was...)
 	w.mu.Lock()
-	w.onGet = func(_ context.Context, d []cellconfig.Document) error {
+	w.onGet = func(_ context.Context, d []table.Document) error {
 		for i := range d {
 			if d[i].ID == "q" {
-				return &cellconfig.BadRow{Kind: plan.KindPlan, Ref: d[i].Ref,
+				return &table.BadRow{Kind: plan.KindPlan, Ref: d[i].Ref,
 					Err: errors.New("attribute v is no number")}
 			}
 		}
@@ -372,7 +373,7 @@ func TestAgeBesideABadRow(t *testing.T) {
 	}
 	w.mu.Unlock()
 	before := w.read.Load()
-	for end := now.Add(cellconfig.MaxAge); now.Before(end); now = now.Add(time.Second) {
+	for end := now.Add(config.MaxAge); now.Before(end); now = now.Add(time.Second) {
 		w.decisionAt(now)
 	}
 	w.want(now, "t", "5")
@@ -386,11 +387,11 @@ func TestAgeBesideABadRow(t *testing.T) {
 // Guarantees that a table that hangs costs requests little time, even if everything that they need is old.
 func TestAgeWithAHangingTable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, func(c *cellconfig.Config) { c.Timeout, c.FirstTimeout = 0, 0 })
+		w := newWorld(t, func(c *config.Config) { c.Timeout, c.FirstTimeout = 0, 0 })
 		w.seed()
 		w.want(time.Now(), "t", "5")
 		w.blockCalls()
-		<-time.After(cellconfig.MaxAge)
+		<-time.After(config.MaxAge)
 		for range 10 { // as after a thaw
 			w.at(time.Now(), "t")
 			<-time.After(time.Second)
@@ -415,7 +416,7 @@ func TestCostOfAge(t *testing.T) {
 	w := newWorld(t)
 	w.seed()
 	for i := range 300 {
-		w.apply(cellconfigtest.Tenant(fmt.Sprint(i), "p", 1))
+		w.apply(tabletest.Tenant(fmt.Sprint(i), "p", 1))
 	}
 	for i := range 300 {
 		w.want(noon, fmt.Sprint(i), "5")
@@ -460,7 +461,7 @@ func TestAgeBesideRequests(t *testing.T) {
 		w.seed()
 		w.want(time.Now(), "t", "5")
 		w.mu.Lock()
-		w.onGet = func(context.Context, []cellconfig.Document) error {
+		w.onGet = func(context.Context, []table.Document) error {
 			<-time.After(80 * time.Millisecond)
 			return nil
 		}
@@ -490,17 +491,17 @@ func TestAgeNeverFlaps(t *testing.T) {
 	for seed := range soak.Times(uint64(200)) {
 		synctest.Test(t, func(t *testing.T) {
 			random := rand.New(rand.NewPCG(seed, 7))
-			w := newWorld(t, func(c *cellconfig.Config) {
+			w := newWorld(t, func(c *config.Config) {
 				c.Timeout, c.FirstTimeout, c.MaxDocuments = 100*time.Millisecond, time.Second, 16
 			})
-			w.apply(cellconfigtest.Plan("p", 1, 1))
+			w.apply(tabletest.Plan("p", 1, 1))
 			const tenants = 20
 			for i := range tenants {
-				w.apply(cellconfigtest.Tenant(fmt.Sprint(i), "p", 1))
+				w.apply(tabletest.Tenant(fmt.Sprint(i), "p", 1))
 			}
 			var slow, failing atomic.Int64
 			w.mu.Lock()
-			w.onGet = func(context.Context, []cellconfig.Document) error {
+			w.onGet = func(context.Context, []table.Document) error {
 				if n := slow.Load(); n > 0 {
 					<-time.After(time.Duration(n)) // the answer arrives late, when nobody waits for it
 				}
@@ -516,9 +517,9 @@ func TestAgeNeverFlaps(t *testing.T) {
 				switch random.IntN(8) {
 				case 0, 1:
 					version++
-					w.apply(cellconfigtest.Plan("p", version, version))
+					w.apply(tabletest.Plan("p", version, version))
 				case 2:
-					w.apply(cellconfigtest.Plan("p", version+1, version+1), settings(version, `{"anonymousPlan":"p"}`))
+					w.apply(tabletest.Plan("p", version+1, version+1), settings(version, `{"anonymousPlan":"p"}`))
 					version++
 				case 3:
 					slow.Store(random.Int64N(int64(200 * time.Millisecond)))
@@ -530,7 +531,7 @@ func TestAgeNeverFlaps(t *testing.T) {
 				}
 				pause := time.Duration(random.Int64N(int64(2 * time.Second)))
 				if random.IntN(3) == 0 {
-					pause = time.Duration(random.Int64N(int64(2 * cellconfig.MaxAge)))
+					pause = time.Duration(random.Int64N(int64(2 * config.MaxAge)))
 				}
 				<-time.After(pause)
 				now := time.Now()

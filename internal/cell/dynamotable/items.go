@@ -1,4 +1,4 @@
-package table
+package dynamotable
 
 import (
 	"bytes"
@@ -12,7 +12,7 @@ import (
 
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
 
-	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
+	"github.com/sluicelimits/sluice/internal/cell/table"
 )
 
 // item reads the attributes of an item; bad is the first error.
@@ -56,19 +56,19 @@ func (i *item) refuse(name, why string) {
 	}
 }
 
-// refOf returns the name of a document by its item's key. The error is a *cellconfig.BadRow if no document can have
+// refOf returns the name of a document by its item's key. The error is a *table.BadRow if no document can have
 // that key. Without this check, an item in another shard than its id's would be mistaken for the document with that
 // id, which Get reads elsewhere.
-func refOf(attributes map[string]types.AttributeValue) (cellconfig.Ref, error) {
+func refOf(attributes map[string]types.AttributeValue) (table.Ref, error) {
 	i := item{attributes, nil}
 	pk, sk := i.text("pk"), i.text("sk")
 	kind, _, _ := strings.Cut(pk, "#")
-	ref := cellconfig.Ref{Kind: cellconfig.Kind(kind), ID: sk}
+	ref := table.Ref{Kind: table.Kind(kind), ID: sk}
 	if i.bad == nil && rowKey(documentKey(ref)) != [2]string{pk, sk} {
 		i.refuse("pk", "not the partition of its sk")
 	}
 	if i.bad != nil {
-		return cellconfig.Ref{}, &cellconfig.BadRow{Kind: ref.Kind, Key: [2]string{pk, sk}, Err: i.bad}
+		return table.Ref{}, &table.BadRow{Kind: ref.Kind, Key: [2]string{pk, sk}, Err: i.bad}
 	}
 	return ref, nil
 }
@@ -80,9 +80,9 @@ func rowKey(attributes map[string]types.AttributeValue) [2]string {
 }
 
 // documentOf returns the document of an item; if there is no item, a document of version 0. The error is a
-// *cellconfig.BadRow.
-func documentOf(ref cellconfig.Ref, attributes map[string]types.AttributeValue) (cellconfig.Document, error) {
-	d := cellconfig.Document{Ref: ref}
+// *table.BadRow.
+func documentOf(ref table.Ref, attributes map[string]types.AttributeValue) (table.Document, error) {
+	d := table.Document{Ref: ref}
 	if len(attributes) == 0 {
 		return d, nil
 	}
@@ -102,8 +102,8 @@ func documentOf(ref cellconfig.Ref, attributes map[string]types.AttributeValue) 
 		i.refuse("v", "no version: it would pass for a document that never was")
 	}
 	if i.bad != nil {
-		bad := &cellconfig.BadRow{Kind: ref.Kind, Ref: ref, Key: rowKey(documentKey(ref)), Err: i.bad}
-		return cellconfig.Document{Ref: ref}, bad
+		bad := &table.BadRow{Kind: ref.Kind, Ref: ref, Key: rowKey(documentKey(ref)), Err: i.bad}
+		return table.Document{Ref: ref}, bad
 	}
 	return d, nil
 }
@@ -116,16 +116,16 @@ func unpack(packed []byte) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	body, err := io.ReadAll(io.LimitReader(r, cellconfig.MaxBodyBytes+1))
-	if err == nil && len(body) > cellconfig.MaxBodyBytes {
+	body, err := io.ReadAll(io.LimitReader(r, table.MaxBodyBytes+1))
+	if err == nil && len(body) > table.MaxBodyBytes {
 		err = errTooLarge
 	}
 	return body, err
 }
 
-func entryOf(attributes map[string]types.AttributeValue) (cellconfig.Entry, error) {
+func entryOf(attributes map[string]types.AttributeValue) (table.Entry, error) {
 	i := item{attributes, nil}
-	var e cellconfig.Entry
+	var e table.Entry
 	var err error
 	if e.Seq, err = strconv.ParseInt(i.text("sk"), 10, 64); err != nil {
 		i.refuse("sk", "no number")
@@ -143,8 +143,8 @@ func entryOf(attributes map[string]types.AttributeValue) (cellconfig.Entry, erro
 			break
 		}
 		c := item{m.Value, nil}
-		e.Changes = append(e.Changes, cellconfig.Change{
-			Ref:     cellconfig.Ref{Kind: cellconfig.Kind(c.text("k")), ID: c.text("i")},
+		e.Changes = append(e.Changes, table.Change{
+			Ref:     table.Ref{Kind: table.Kind(c.text("k")), ID: c.text("i")},
 			Version: c.number("v"), Deleted: c.boolean("d"),
 		})
 		if c.bad != nil && i.bad == nil {

@@ -1,4 +1,4 @@
-// Package table stores a cell's configuration in one DynamoDB table, with its change log.
+// Package dynamotable stores a cell's configuration in one DynamoDB table, with its change log.
 //
 // # Layout
 //
@@ -18,11 +18,11 @@
 // and may delete items of documents; in its log entry a removed document has v 0 and d.
 //
 // An item among the documents that does not have this layout, or is in another shard than its id's, is not a document.
-// List returns it as a *cellconfig.BadRow.
+// List returns it as a *table.BadRow.
 //
 // Each reader's poll reads the head: one read unit per second and process, all on one partition, which supports 3,000
 // per second.
-package table
+package dynamotable
 
 import (
 	"bytes"
@@ -42,10 +42,10 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
 
-	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
+	"github.com/sluicelimits/sluice/internal/cell/table"
 )
 
-var _ cellconfig.Store = (*Table)(nil)
+var _ table.Store = (*Table)(nil)
 
 // DefaultRetention is how long log entries are kept.
 const DefaultRetention = 24 * time.Hour
@@ -85,33 +85,33 @@ func New(c Config) *Table {
 	return &Table{c}
 }
 
-// Apply writes the documents that are newer than the stored ones; see [cellconfig.Apply].
-func (t *Table) Apply(ctx context.Context, documents []cellconfig.Document) (int, error) {
-	return cellconfig.Apply(ctx, t, documents, time.Now)
+// Apply writes the documents that are newer than the stored ones; see [table.Apply].
+func (t *Table) Apply(ctx context.Context, documents []table.Document) (int, error) {
+	return table.Apply(ctx, t, documents, time.Now)
 }
 
-// Head implements [cellconfig.Table].
-func (t *Table) Head(ctx context.Context) (cellconfig.Head, error) {
+// Head implements [table.Table].
+func (t *Table) Head(ctx context.Context) (table.Head, error) {
 	out, err := t.c.Client.GetItem(ctx, &dynamodb.GetItemInput{
 		TableName: &t.c.Table, ConsistentRead: aws.Bool(true), Key: key(headKey, headKey),
 	})
 	if err != nil {
-		return cellconfig.Head{}, fmt.Errorf("head of %s: %w", t.c.Table, err)
+		return table.Head{}, fmt.Errorf("head of %s: %w", t.c.Table, err)
 	}
 	if len(out.Item) == 0 {
-		return cellconfig.Head{}, fmt.Errorf("head of %s: %w", t.c.Table, cellconfig.ErrEmpty)
+		return table.Head{}, fmt.Errorf("head of %s: %w", t.c.Table, table.ErrEmpty)
 	}
 	i := item{out.Item, nil}
-	head := cellconfig.Head{Incarnation: i.text("inc"), Seq: i.number("n"),
+	head := table.Head{Incarnation: i.text("inc"), Seq: i.number("n"),
 		Retention: time.Duration(i.number("ret")) * time.Second}
 	if i.bad != nil {
-		return cellconfig.Head{}, fmt.Errorf("head of %s: %w", t.c.Table, i.bad)
+		return table.Head{}, fmt.Errorf("head of %s: %w", t.c.Table, i.bad)
 	}
 	return head, nil
 }
 
-// Log implements [cellconfig.Table].
-func (t *Table) Log(ctx context.Context, after, upTo int64) ([]cellconfig.Entry, error) {
+// Log implements [table.Table].
+func (t *Table) Log(ctx context.Context, after, upTo int64) ([]table.Entry, error) {
 	if upTo <= after {
 		return nil, nil
 	}
@@ -123,7 +123,7 @@ func (t *Table) Log(ctx context.Context, after, upTo int64) ([]cellconfig.Entry,
 			":p": text(logKey), ":a": text(logNumber(after + 1)), ":b": text(logNumber(upTo)),
 		},
 	})
-	var out []cellconfig.Entry
+	var out []table.Entry
 	for pages.HasMorePages() {
 		page, err := pages.NextPage(ctx)
 		if err != nil {
@@ -140,8 +140,8 @@ func (t *Table) Log(ctx context.Context, after, upTo int64) ([]cellconfig.Entry,
 	return out, nil
 }
 
-// Get implements [cellconfig.Table].
-func (t *Table) Get(ctx context.Context, refs ...cellconfig.Ref) ([]cellconfig.Document, error) {
+// Get implements [table.Table].
+func (t *Table) Get(ctx context.Context, refs ...table.Ref) ([]table.Document, error) {
 	if len(refs) == 1 {
 		out, err := t.c.Client.GetItem(ctx, &dynamodb.GetItemInput{
 			TableName: &t.c.Table, ConsistentRead: aws.Bool(true), Key: documentKey(refs[0]),
@@ -150,13 +150,13 @@ func (t *Table) Get(ctx context.Context, refs ...cellconfig.Ref) ([]cellconfig.D
 			return nil, fmt.Errorf("read a %s of %s: %w", refs[0].Kind, t.c.Table, err)
 		}
 		d, err := documentOf(refs[0], out.Item)
-		return []cellconfig.Document{d}, err
+		return []table.Document{d}, err
 	}
-	found := make(map[cellconfig.Ref]cellconfig.Document, len(refs))
+	found := make(map[table.Ref]table.Document, len(refs))
 	var keys []map[string]types.AttributeValue
 	for _, ref := range refs {
 		if _, twice := found[ref]; !twice { // BatchGetItem refuses duplicate keys
-			found[ref] = cellconfig.Document{Ref: ref}
+			found[ref] = table.Document{Ref: ref}
 			keys = append(keys, documentKey(ref))
 		}
 	}
@@ -189,16 +189,16 @@ func (t *Table) Get(ctx context.Context, refs ...cellconfig.Ref) ([]cellconfig.D
 			}
 		}
 	}
-	out := make([]cellconfig.Document, len(refs))
+	out := make([]table.Document, len(refs))
 	for i, ref := range refs {
 		out[i] = found[ref]
 	}
 	return out, nil
 }
 
-// List implements [cellconfig.Lister].
-func (t *Table) List(ctx context.Context, kind cellconfig.Kind) iter.Seq2[cellconfig.Document, error] {
-	return func(yield func(cellconfig.Document, error) bool) {
+// List implements [table.Lister].
+func (t *Table) List(ctx context.Context, kind table.Kind) iter.Seq2[table.Document, error] {
+	return func(yield func(table.Document, error) bool) {
 		for shard := range uint32(shards) {
 			pages := dynamodb.NewQueryPaginator(t.c.Client, &dynamodb.QueryInput{
 				TableName: &t.c.Table, ConsistentRead: aws.Bool(true), KeyConditionExpression: aws.String("#p = :p"),
@@ -208,12 +208,12 @@ func (t *Table) List(ctx context.Context, kind cellconfig.Kind) iter.Seq2[cellco
 			for pages.HasMorePages() {
 				page, err := pages.NextPage(ctx)
 				if err != nil {
-					yield(cellconfig.Document{}, fmt.Errorf("list each %s of %s: %w", kind, t.c.Table, err))
+					yield(table.Document{}, fmt.Errorf("list each %s of %s: %w", kind, t.c.Table, err))
 					return
 				}
 				for _, attributes := range page.Items {
 					ref, err := refOf(attributes)
-					var d cellconfig.Document
+					var d table.Document
 					if err == nil {
 						d, err = documentOf(ref, attributes)
 					}
@@ -226,8 +226,8 @@ func (t *Table) List(ctx context.Context, kind cellconfig.Kind) iter.Seq2[cellco
 	}
 }
 
-// Commit implements [cellconfig.Store].
-func (t *Table) Commit(ctx context.Context, step cellconfig.Step) error {
+// Commit implements [table.Store].
+func (t *Table) Commit(ctx context.Context, step table.Step) error {
 	items := make([]types.TransactWriteItem, 0, len(step.Documents)+len(step.Rows)+2)
 	for i := range step.Documents {
 		d := &step.Documents[i]
@@ -254,7 +254,7 @@ func (t *Table) Commit(ctx context.Context, step cellconfig.Step) error {
 	if errors.As(err, &canceled) {
 		for _, r := range canceled.CancellationReasons {
 			if code := aws.ToString(r.Code); code == "ConditionalCheckFailed" || code == "TransactionConflict" {
-				return fmt.Errorf("commit entry %d of %s: %w", step.Entry.Seq, t.c.Table, cellconfig.ErrConflict)
+				return fmt.Errorf("commit entry %d of %s: %w", step.Entry.Seq, t.c.Table, table.ErrConflict)
 			}
 		}
 	}
@@ -265,7 +265,7 @@ func (t *Table) Commit(ctx context.Context, step cellconfig.Step) error {
 }
 
 // headStep moves the head, on the condition that it is where the step begins.
-func (t *Table) headStep(step *cellconfig.Step) types.TransactWriteItem {
+func (t *Table) headStep(step *table.Step) types.TransactWriteItem {
 	values := map[string]types.AttributeValue{
 		":n": number(step.Entry.Seq), ":at": number(step.Entry.At.UnixMicro()),
 		":ret": number(int64(t.c.Retention / time.Second)),
@@ -302,17 +302,17 @@ func number(n int64) types.AttributeValue {
 
 func logNumber(seq int64) string { return fmt.Sprintf("%019d", seq) }
 
-func partition(kind cellconfig.Kind, shard uint32) string {
+func partition(kind table.Kind, shard uint32) string {
 	return string(kind) + "#" + strconv.FormatUint(uint64(shard), 16)
 }
 
-func documentKey(ref cellconfig.Ref) map[string]types.AttributeValue {
+func documentKey(ref table.Ref) map[string]types.AttributeValue {
 	h := fnv.New32a()
 	_, _ = io.WriteString(h, ref.ID) // writing to a hash cannot fail
 	return key(partition(ref.Kind, h.Sum32()%shards), ref.ID)
 }
 
-func documentItem(d *cellconfig.Document) (map[string]types.AttributeValue, error) {
+func documentItem(d *table.Document) (map[string]types.AttributeValue, error) {
 	out := documentKey(d.Ref)
 	out["v"], out["n"] = number(d.Version), number(d.Seq)
 	switch {
@@ -333,7 +333,7 @@ func documentItem(d *cellconfig.Document) (map[string]types.AttributeValue, erro
 			return nil, err
 		}
 		if packed.Len() > maxItemBytes {
-			return nil, fmt.Errorf("%w %s %q: %d bytes packed, want at most %d", cellconfig.ErrInvalid, d.Kind, d.ID,
+			return nil, fmt.Errorf("%w %s %q: %d bytes packed, want at most %d", table.ErrInvalid, d.Kind, d.ID,
 				packed.Len(), maxItemBytes)
 		}
 		out["gz"] = &types.AttributeValueMemberB{Value: packed.Bytes()}
@@ -341,7 +341,7 @@ func documentItem(d *cellconfig.Document) (map[string]types.AttributeValue, erro
 	return out, nil
 }
 
-func entryItem(e *cellconfig.Entry, retention time.Duration) map[string]types.AttributeValue {
+func entryItem(e *table.Entry, retention time.Duration) map[string]types.AttributeValue {
 	out := key(logKey, logNumber(e.Seq))
 	out["at"], out["ttl"] = number(e.At.UnixMicro()), number(e.At.Add(retention).Unix())
 	changes := make([]types.AttributeValue, len(e.Changes))

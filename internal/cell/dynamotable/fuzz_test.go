@@ -1,4 +1,4 @@
-package table
+package dynamotable
 
 import (
 	"bytes"
@@ -6,7 +6,7 @@ import (
 
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
 
-	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
+	"github.com/sluicelimits/sluice/internal/cell/table"
 )
 
 // FuzzItem guarantees that every document is read from its item unchanged, and that no item, whatever its attributes,
@@ -22,20 +22,20 @@ func FuzzItem(f *testing.F) {
 			"gz":      &types.AttributeValueMemberB{Value: body},
 			"changes": &types.AttributeValueMemberL{Value: []types.AttributeValue{text(id)}},
 		}
-		if d, err := documentOf(cellconfig.Ref{}, raw); err == nil &&
-			(d.Version != version || len(d.Body) > cellconfig.MaxBodyBytes) {
+		if d, err := documentOf(table.Ref{}, raw); err == nil &&
+			(d.Version != version || len(d.Body) > table.MaxBodyBytes) {
 			t.Fatalf("the item %v is read as %+v, want another version refused, and no body above the bound", raw, d)
 		}
 		if e, err := entryOf(raw); err == nil {
 			t.Fatalf("the item %v is read as the invalid log entry %+v", raw, e)
 		}
-		d := cellconfig.Document{Ref: cellconfig.Ref{Kind: cellconfig.Kind(kind), ID: id}, Version: version, Seq: seq,
+		d := table.Document{Ref: table.Ref{Kind: table.Kind(kind), ID: id}, Version: version, Seq: seq,
 			Deleted: deleted, Body: body}
 		if deleted {
 			d.Body = nil
 		}
 		if version < 1 || seq < 0 || id == "" || bytes.ContainsRune([]byte(kind), '#') ||
-			len(body) > cellconfig.MaxBodyBytes {
+			len(body) > table.MaxBodyBytes {
 			return // Check refuses these
 		}
 		item, err := documentItem(&d)

@@ -1,4 +1,4 @@
-package cellconfig
+package config
 
 import (
 	"context"
@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/authorizer"
+	"github.com/sluicelimits/sluice/internal/cell/table"
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/plan/route"
 	"github.com/sluicelimits/sluice/internal/plan/shares"
@@ -75,7 +76,7 @@ func (v *view) Tenant(ctx context.Context, id string) (*plan.Tenant, error) {
 	if !v.loaded {
 		return nil, v.err
 	}
-	if id == "" || len(id) > MaxIDBytes {
+	if id == "" || len(id) > table.MaxIDBytes {
 		return nil, nil
 	}
 	t, err := v.r.tenant(ctx, id)
@@ -307,32 +308,32 @@ func (r *Reader) key(ctx context.Context, hashes []identity.KeyHash) (*identity.
 }
 
 // cached returns the cache's name of a document; false if documents of this kind are not cached.
-func (r Ref) cached() (cacheKey, bool) {
+func cached(r table.Ref) (cacheKey, bool) {
 	switch r.Kind {
 	case plan.KindPlan:
 		return cacheKey{kind: cachedPlan, id: r.ID}, true
 	case plan.KindTenant:
 		return cacheKey{kind: cachedTenant, id: r.ID}, true
-	case KindPlacement:
+	case table.KindPlacement:
 		return cacheKey{kind: cachedPlacement, id: r.ID}, true
-	case KindKeyHash:
+	case table.KindKeyHash:
 		k := cacheKey{kind: cachedKey}
-		n, err := hex.Decode(k.hash[:], []byte(r.ID[:min(len(r.ID), hashHexBytes)]))
-		return k, err == nil && n == len(k.hash) && len(r.ID) == hashHexBytes
+		n, err := hex.Decode(k.hash[:], []byte(r.ID[:min(len(r.ID), hex.EncodedLen(len(k.hash)))]))
+		return k, err == nil && n == len(k.hash) && len(r.ID) == hex.EncodedLen(len(k.hash))
 	default: // a key under its id, the settings, and kinds that only others read
 		return cacheKey{}, false
 	}
 }
 
-func (k *cacheKey) ref() Ref {
+func (k *cacheKey) ref() table.Ref {
 	switch k.kind {
 	case cachedPlan:
-		return Ref{plan.KindPlan, k.id}
+		return table.Ref{Kind: plan.KindPlan, ID: k.id}
 	case cachedTenant:
-		return Ref{plan.KindTenant, k.id}
+		return table.Ref{Kind: plan.KindTenant, ID: k.id}
 	case cachedPlacement:
-		return Ref{KindPlacement, k.id}
+		return table.Ref{Kind: table.KindPlacement, ID: k.id}
 	default:
-		return Ref{KindKeyHash, hex.EncodeToString(k.hash[:])}
+		return table.Ref{Kind: table.KindKeyHash, ID: hex.EncodeToString(k.hash[:])}
 	}
 }

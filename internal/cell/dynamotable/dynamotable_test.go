@@ -1,4 +1,4 @@
-package table_test
+package dynamotable_test
 
 import (
 	"bytes"
@@ -18,9 +18,9 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
 
-	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
-	"github.com/sluicelimits/sluice/internal/cell/cellconfig/cellconfigtest"
-	"github.com/sluicelimits/sluice/internal/cell/cellconfig/table"
+	"github.com/sluicelimits/sluice/internal/cell/dynamotable"
+	"github.com/sluicelimits/sluice/internal/cell/table"
+	"github.com/sluicelimits/sluice/internal/cell/table/tabletest"
 	"github.com/sluicelimits/sluice/internal/testkit/dynamodbtest"
 )
 
@@ -41,7 +41,7 @@ func newTable(tb testing.TB) (*dynamodb.Client, string) {
 	tb.Helper()
 	c, done := dynamodbtest.Connect(dynamodbtest.Need(tb))
 	name := fmt.Sprintf("cellconfig-%d-%d-%d", os.Getpid(), time.Now().UnixNano(), tables.Add(1))
-	if err := table.Create(tb.Context(), c, name); err != nil {
+	if err := dynamotable.Create(tb.Context(), c, name); err != nil {
 		tb.Fatal(err)
 	}
 	tb.Cleanup(func() {
@@ -56,11 +56,11 @@ func newTable(tb testing.TB) (*dynamodb.Client, string) {
 // Guarantees that the table in DynamoDB fulfils the contract of tables.
 func TestContract(t *testing.T) {
 	dynamodbtest.Need(t)
-	cellconfigtest.Run(t, func(t *testing.T, handles int) []cellconfig.Store {
+	tabletest.Run(t, func(t *testing.T, handles int) []table.Store {
 		c, name := newTable(t)
-		out := make([]cellconfig.Store, handles)
+		out := make([]table.Store, handles)
 		for i := range out {
-			out[i] = table.New(table.Config{Client: c, Table: name})
+			out[i] = dynamotable.New(dynamotable.Config{Client: c, Table: name})
 		}
 		return out
 	})
@@ -76,11 +76,11 @@ func child(spec string) int {
 	name, who, _ := strings.Cut(spec, " ")
 	c, done := dynamodbtest.Connect(os.Getenv("SLUICE_DYNAMODB"))
 	defer done()
-	t := table.New(table.Config{Client: c, Table: name})
+	t := dynamotable.New(dynamotable.Config{Client: c, Table: name})
 	var err error
 	for i := 0; err == nil && i < writes; i++ {
-		_, err = t.Apply(context.Background(), []cellconfig.Document{
-			cellconfigtest.Tenant(fmt.Sprintf("%s-%d", who, i), "p", 1), cellconfigtest.Tenant("all", "p"+who,
+		_, err = t.Apply(context.Background(), []table.Document{
+			tabletest.Tenant(fmt.Sprintf("%s-%d", who, i), "p", 1), tabletest.Tenant("all", "p"+who,
 				int64(i)+1),
 		})
 	}
@@ -111,10 +111,10 @@ func TestProcesses(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	store := table.New(table.Config{Client: c, Table: name})
+	store := dynamotable.New(dynamotable.Config{Client: c, Table: name})
 	head, err := store.Head(t.Context())
-	if err != nil || head.Seq != processes*writes || head.Retention != table.DefaultRetention {
-		t.Fatalf("head %+v, %v; want %d entries kept for %s", head, err, processes*writes, table.DefaultRetention)
+	if err != nil || head.Seq != processes*writes || head.Retention != dynamotable.DefaultRetention {
+		t.Fatalf("head %+v, %v; want %d entries kept for %s", head, err, processes*writes, dynamotable.DefaultRetention)
 	}
 	log, err := store.Log(t.Context(), 0, head.Seq)
 	if err != nil || len(log) != processes*writes {
@@ -143,8 +143,8 @@ func TestProcesses(t *testing.T) {
 // retention.
 func TestRetention(t *testing.T) {
 	c, name := newTable(t)
-	store := table.New(table.Config{Client: c, Table: name, Retention: 90 * time.Minute})
-	if _, err := store.Apply(t.Context(), []cellconfig.Document{cellconfigtest.Plan("p", 1, 1)}); err != nil {
+	store := dynamotable.New(dynamotable.Config{Client: c, Table: name, Retention: 90 * time.Minute})
+	if _, err := store.Apply(t.Context(), []table.Document{tabletest.Plan("p", 1, 1)}); err != nil {
 		t.Fatal(err)
 	}
 	head, err := store.Head(t.Context())
@@ -170,7 +170,7 @@ func TestRetention(t *testing.T) {
 	if err != nil || aws.ToString(described.TimeToLiveDescription.AttributeName) != "ttl" {
 		t.Errorf("time to live of the table: %+v, %v; want by ttl", described, err)
 	}
-	if err := table.Create(t.Context(), c, name); err != nil {
+	if err := dynamotable.Create(t.Context(), c, name); err != nil {
 		t.Errorf("Create of a table that exists: %v, want no error", err)
 	}
 }
@@ -194,15 +194,15 @@ func TestForeignItems(t *testing.T) {
 		"changes unnamed": {"pk": s("log"), "sk": s("1"), "v": n("1"), "n": n("1"), "at": n("1"),
 			"changes": &types.AttributeValueMemberL{Value: []types.AttributeValue{&types.AttributeValueMemberM{}}}},
 	} {
-		store := table.New(table.Config{Client: sameItem{attributes}, Table: "x"})
-		ref := cellconfig.Ref{Kind: "tenant", ID: "t"}
+		store := dynamotable.New(dynamotable.Config{Client: sameItem{attributes}, Table: "x"})
+		ref := table.Ref{Kind: "tenant", ID: "t"}
 		for what, call := range map[string]func() error{
 			"Get":  func() error { _, err := store.Get(t.Context(), ref); return err },
 			"Head": func() error { _, err := store.Head(t.Context()); return err },
 			"Log":  func() error { _, err := store.Log(t.Context(), 0, 1); return err },
 			"Gets": func() error {
 				_, err := store.Get(t.Context(), ref,
-					cellconfig.Ref{Kind: "plan", ID: "p"})
+					table.Ref{Kind: "plan", ID: "p"})
 				return err
 			},
 			"List": func() error {
@@ -240,11 +240,11 @@ func raw(tb testing.TB, c *dynamodb.Client, name, pk, sk, body string) {
 // whoever writes such items could hide other documents from comparisons.
 func TestRowsThatAreNoDocuments(t *testing.T) {
 	c, name := newTable(t)
-	store := table.New(table.Config{Client: c, Table: name})
-	var documents []cellconfig.Document
-	want := map[cellconfig.Ref]string{}
+	store := dynamotable.New(dynamotable.Config{Client: c, Table: name})
+	var documents []table.Document
+	want := map[table.Ref]string{}
 	for i := range 40 {
-		d := cellconfigtest.Tenant(fmt.Sprintf("t%02d", i), "p", 1)
+		d := tabletest.Tenant(fmt.Sprintf("t%02d", i), "p", 1)
 		documents = append(documents, d)
 		want[d.Ref] = string(d.Body)
 	}
@@ -267,11 +267,11 @@ func TestRowsThatAreNoDocuments(t *testing.T) {
 		raw(t, c, name, pk, "t00", "")
 		delete(want, documents[0].Ref)
 	}
-	list := func() (bad []cellconfig.BadRow) {
+	list := func() (bad []table.BadRow) {
 		t.Helper()
-		got := map[cellconfig.Ref]string{}
+		got := map[table.Ref]string{}
 		for d, err := range store.List(t.Context(), "tenant") {
-			var row *cellconfig.BadRow
+			var row *table.BadRow
 			switch {
 			case errors.As(err, &row):
 				bad = append(bad, *row)
@@ -292,18 +292,18 @@ func TestRowsThatAreNoDocuments(t *testing.T) {
 	if len(bad) != 16 || strings.Contains(bad[0].Error(), "t00") {
 		t.Fatalf("%d rows are no documents, want 16: %v", len(bad), bad)
 	}
-	var row *cellconfig.BadRow
+	var row *table.BadRow
 	_, err := store.Get(t.Context(), documents[1].Ref, documents[0].Ref)
 	if !errors.As(err, &row) || row.Ref != documents[0].Ref {
 		t.Errorf("Get of a row that is no document: %v, want an error that names the row", err)
 	}
 	mended := documents[1] // a readable row, which must not be deleted
-	bad = append(bad, cellconfig.BadRow{Kind: "tenant", Ref: mended.Ref, Key: [2]string{"tenant#0", mended.ID}})
+	bad = append(bad, table.BadRow{Kind: "tenant", Ref: mended.Ref, Key: [2]string{"tenant#0", mended.ID}})
 	before, err := store.Head(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if n, err := cellconfig.DeleteRows(t.Context(), store, bad, time.Now); n != 16 || err != nil {
+	if n, err := table.DeleteRows(t.Context(), store, bad, time.Now); n != 16 || err != nil {
 		t.Fatalf("%d rows were deleted, %v; want 16", n, err)
 	}
 	head, err := store.Head(t.Context())
@@ -393,9 +393,9 @@ func (g *oneAtATime) TransactWriteItems(
 func TestUnprocessed(t *testing.T) {
 	c, name := newTable(t)
 	g := &oneAtATime{Client: c}
-	store := table.New(table.Config{Client: g, Table: name})
-	documents := []cellconfig.Document{cellconfigtest.Plan("p", 1, 1), cellconfigtest.Tenant("a", "p", 1),
-		cellconfigtest.Tenant("b", "p", 1)}
+	store := dynamotable.New(dynamotable.Config{Client: g, Table: name})
+	documents := []table.Document{tabletest.Plan("p", 1, 1), tabletest.Tenant("a", "p", 1),
+		tabletest.Tenant("b", "p", 1)}
 	if n, err := store.Apply(t.Context(), documents); n != 3 || err != nil {
 		t.Fatalf("Apply = %d, %v; want 3 documents", n, err)
 	}

@@ -1,4 +1,4 @@
-package cellconfig_test
+package config_test
 
 import (
 	"context"
@@ -8,8 +8,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
-	"github.com/sluicelimits/sluice/internal/cell/cellconfig/cellconfigtest"
+	"github.com/sluicelimits/sluice/internal/cell/config"
+	"github.com/sluicelimits/sluice/internal/cell/table"
+	"github.com/sluicelimits/sluice/internal/cell/table/tabletest"
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/request/identity"
 )
@@ -18,7 +19,7 @@ import (
 func newWarmReader(tb testing.TB) *world {
 	tb.Helper()
 	var known []identity.KeyHash
-	w := newWorld(tb, func(c *cellconfig.Config) {
+	w := newWorld(tb, func(c *config.Config) {
 		c.Hashes = func(context.Context, time.Time, string) ([]identity.KeyHash, error) { return known, nil }
 	})
 	known, _ = hashes(tb.Context(), noon, "a")
@@ -78,9 +79,9 @@ func BenchmarkMiss(b *testing.B) {
 	w.seed()
 	const tenants = 1000
 	for i := range tenants {
-		w.apply(cellconfigtest.Tenant(fmt.Sprintf("t%d", i), "p", 1))
+		w.apply(tabletest.Tenant(fmt.Sprintf("t%d", i), "p", 1))
 	}
-	r := w.reader(func(c *cellconfig.Config) { c.MaxDocuments = 16 })
+	r := w.reader(func(c *config.Config) { c.MaxDocuments = 16 })
 	if err := r.Load(b.Context(), noon); err != nil {
 		b.Fatal(err)
 	}
@@ -100,9 +101,9 @@ func TestMemory(t *testing.T) {
 	w := newWorld(t)
 	w.seed()
 	const tenants = 10_000
-	documents := make([]cellconfig.Document, tenants)
+	documents := make([]table.Document, tenants)
 	for i := range documents {
-		documents[i] = cellconfigtest.Tenant(fmt.Sprintf("tenant-%05d", i), "p", 1)
+		documents[i] = tabletest.Tenant(fmt.Sprintf("tenant-%05d", i), "p", 1)
 	}
 	w.apply(documents...)
 	compareMemory(t, w, "tenants", func() {

@@ -1,17 +1,17 @@
-package cellconfig_test
+package table_test
 
 import (
 	"testing"
 
-	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
-	"github.com/sluicelimits/sluice/internal/cell/cellconfig/cellconfigtest"
+	"github.com/sluicelimits/sluice/internal/cell/table"
+	"github.com/sluicelimits/sluice/internal/cell/table/tabletest"
 )
 
 // Guarantees that the table in memory fulfils the contract of tables.
 func TestContract(t *testing.T) {
-	cellconfigtest.Run(t, func(_ *testing.T, handles int) []cellconfig.Store {
-		one := cellconfig.NewMemory(0)
-		out := make([]cellconfig.Store, handles)
+	tabletest.Run(t, func(_ *testing.T, handles int) []table.Store {
+		one := table.NewMemory(0)
+		out := make([]table.Store, handles)
 		for i := range out {
 			out[i] = one
 		}
@@ -21,12 +21,12 @@ func TestContract(t *testing.T) {
 
 // Guarantees that the log is bounded and that the rest has no gap and at least the requested number of entries.
 func TestLogIsBounded(t *testing.T) {
-	table := cellconfig.NewMemory(4)
+	memory := table.NewMemory(4)
 	for v := range int64(50) {
-		if _, err := table.Apply(t.Context(), []cellconfig.Document{cellconfigtest.Tenant("t", "p", v+1)}); err != nil {
+		if _, err := memory.Apply(t.Context(), []table.Document{tabletest.Tenant("t", "p", v+1)}); err != nil {
 			t.Fatal(err)
 		}
-		log, err := table.Log(t.Context(), 0, v+1)
+		log, err := memory.Log(t.Context(), 0, v+1)
 		if err != nil || int64(len(log)) < min(v+1, 4) || len(log) > 8 {
 			t.Fatalf("%d entries after %d changes, %v; want 4 to 8", len(log), v+1, err)
 		}

@@ -1,4 +1,4 @@
-package cellconfig
+package table
 
 import (
 	"fmt"
@@ -12,7 +12,7 @@ import (
 // cell's configuration.
 func DocumentOf(e *events.Changed) Document {
 	kind, id := e.Document()
-	d := Document{Ref: Ref{Kind: Kind(kind), ID: id}, Version: e.ItemVersion, Deleted: e.Deleted}
+	d := Document{Ref: Ref{Kind: kind, ID: id}, Version: e.ItemVersion, Deleted: e.Deleted}
 	if !e.Deleted {
 		d.Body = e.Body
 	}
@@ -22,7 +22,7 @@ func DocumentOf(e *events.Changed) Document {
 // RefOf names the document of an item; false if cells have no document of it.
 func RefOf(t events.Table, key string) (Ref, bool) {
 	d, id, ok := events.DocumentOf(t, key)
-	return Ref{Kind: Kind(d.Kind), ID: id}, ok
+	return Ref{Kind: d.Kind, ID: id}, ok
 }
 
 // Readable returns an error if this version of the software cannot read a document of the shares, or a placement:
@@ -54,18 +54,9 @@ func Unknown(d Document) Document {
 
 // ItemOf returns the table and key of the item of a document; false if there can be no such item.
 func ItemOf(r Ref) (t events.Table, key string, ok bool) {
-	if t, key, ok = events.ItemOf(string(r.Kind), r.ID); !ok {
+	if t, key, ok = events.ItemOf(r.Kind, r.ID); !ok {
 		return "", "", false
 	}
 	back, there := RefOf(t, key)
 	return t, key, there && back == r && events.CheckKey(t, key) == nil
-}
-
-// KindsOf returns the kinds of documents of a control table.
-func KindsOf(t events.Table) []Kind {
-	var kinds []Kind
-	for _, kind := range events.KindsIn(t) {
-		kinds = append(kinds, Kind(kind))
-	}
-	return kinds
 }

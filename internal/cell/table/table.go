@@ -1,10 +1,9 @@
-// Package cellconfig holds the configuration of one cell: a table of documents with a change log. It defines the
-// table's content and how it is written, and has a [Reader] that keeps a copy of what requests need.
+// Package table defines the config table of a cell, a table of documents with a change log, and how it is written.
+// Package config reads the table for requests, and package dynamotable stores it in DynamoDB.
 //
 // # The table
 //
-// A table holds documents (plans, tenants, API keys, the settings; documents of other kinds are stored, but not read
-// by this package), a change log, and a head. A [Document] has a version, which is counted where the document is
+// A table holds documents (plans, tenants, API keys, the settings; and others), a change log, and a head. A [Document] has a version, which is counted where the document is
 // edited. The log counts the table's states: entry n names every document that the n-th change replaced, with its
 // version; the head is the number of the last entry. The documents, the entry, and the step of the head from n to n+1
 // are written in one transaction, so a table is always in exactly one state. A document stores the number of the entry
@@ -22,51 +21,14 @@
 // control tables do not have, or have in a lower version or with another content: such a document was forged, or the
 // control tables were restored to an earlier time. [Repair] replaces or removes it, in a step that also gives the
 // table another [Head.Incarnation]. Readers treat a repair like the restore of a whole table: they drop their copy and
-// read what they need again, whatever its versions. Readers need no special support for repairs, and stored forms do
-// not change, so even readers of the first release handle them.
+// read what they need again, whatever its versions.
 //
 // A row that is corrected without this package leaves no trace in the head or the log. Readers find such changes
-// because they read documents again when these are old: see below.
+// because they read documents again when these are old.
 //
 // Whoever writes to a table without this package can also make rows that are not documents ([BadRow]). [DeleteRows]
 // deletes them, also in steps with another incarnation.
-//
-// # Reading
-//
-// A [Reader] loads documents when a request needs them, and learns from the log which of them it must read again. It
-// guarantees:
-//
-//   - The head is read before any document, and reads are consistent. What is read is therefore at least as new as the
-//     head, and later changes are in the log.
-//   - A document with a higher entry number than the known head is used only after the log has been read up to that
-//     entry. Everything in the copy is therefore of one state of the table: a tenant is never resolved against a plan
-//     of another state.
-//   - Documents that a new entry names are read again, and a document that is older than the entry says is refused.
-//   - A document is used for at most [MaxAge] without reading the table again; the same is true of the knowledge that
-//     there is no document. A document in use is read again when it is 10 to 14 minutes old, beside requests; an older
-//     one is read again before the request that needs it. If the table does not have what the copy has, and the log did
-//     not say so, somebody has changed the table without this package: the whole copy is dropped, and what the table
-//     has is loaded, whatever its versions. This cannot happen by a regular change, since reads are consistent and the
-//     log is first read up to the document's entry. If the table cannot be read, the copy stays in use.
-//   - A log that names documents that the table does not have, or that cannot be read, is trusted for at most MaxAge.
-//   - The whole copy is dropped after a gap in the log, if the copy is older than half the log's retention, if the head
-//     went backwards, or if the table was replaced.
-//   - The log is polled at most once per second: beside the decision while the copy is at most 2 s old, and before the
-//     decision if the copy is older. The age is the larger of those by the wall clock and by the monotonic clock, since
-//     the monotonic clock of a process stands still while it is frozen. One poll serves all requests.
-//   - If the table does not answer, the copy is used on, and is stale after 30 s. For what is not in the copy the error
-//     is [authorizer.ErrNotLoaded]. No read is waited for longer than [Config.Timeout], or, after a start,
-//     [Config.FirstTimeout], and a table that keeps failing is not asked for a while.
-//   - A cell that is one of several grants nothing before it has read its shares. It goes on with the shares that it
-//     last read if they are missing later. See [Config.Cell] and [Config.Alone].
-//   - A document that does not compile never replaces one that did. If there is no earlier one, only what needs the
-//     document is not loaded.
-//   - Shares or a placement that cannot be read are not treated as absent. A tombstone of either means that they are
-//     unknown: shares that were read before stay in force, and requests of the placement's tenant cannot be decided.
-//
-// A request keeps the settings that it began with. Its key and its tenant are looked up in the newest state that is
-// known at that time, so a change between the two look-ups may affect only the second.
-package cellconfig
+package table
 
 import (
 	"context"
@@ -78,14 +40,11 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/sluicelimits/sluice/internal/plan"
+	"github.com/sluicelimits/sluice/events"
 )
 
-// Kind is the kind of a document. This package reads the kinds of package plan.
-type Kind = plan.Kind
-
-// KindKey is the kind of API keys, under their ids.
-const KindKey = plan.KindKey
+// Kind is the kind of a document.
+type Kind = events.Kind
 
 // KindKeyHash is the kind of an API key stored under its hash: the id is 64 hex digits in lower case. Such a document
 // is never given to Apply.
@@ -94,15 +53,15 @@ const KindKeyHash Kind = "keyhash"
 // Documents about the cells' shares of limits: the [shares.State] of all cells, and, for each tenant that not every
 // cell serves, its placement, under [shares.PlacementKey].
 const (
-	KindShares    Kind = "shares"
-	SharesID           = "shares"
-	KindPlacement Kind = "placement"
+	KindShares    = events.KindShares
+	SharesID      = "shares"
+	KindPlacement = events.KindPlacement
 )
 
 // The kind and the id of the canary, which is not in a plans file.
 const (
-	KindCanary Kind   = "canary"
-	CanaryID   string = "canary"
+	KindCanary = events.KindCanary
+	CanaryID   = "canary"
 )
 
 // Bounds of documents.
@@ -210,7 +169,7 @@ func (d *Document) Check() error {
 		why = d.wrongBody()
 	}
 	if why != "" {
-		return fmt.Errorf("%w %s: %s", ErrInvalid, d.name(), why)
+		return fmt.Errorf("%w %s: %s", ErrInvalid, d.Name(), why)
 	}
 	return nil
 }
@@ -237,25 +196,29 @@ func (d *Document) wrongBody() string {
 		return fmt.Sprintf("%d bytes, want at most %d", len(d.Body), MaxBodyBytes)
 	case !json.Valid(d.Body):
 		return "the body is not JSON"
-	case d.Kind != plan.KindKey:
+	case d.Kind != events.KindKey:
 		return ""
 	}
-	if id, hash := keyOf(d.Body); id != d.ID || len(hash) != hashHexBytes ||
+	if id, hash := KeyOf(d.Body); id != d.ID || len(hash) != hashHexBytes ||
 		strings.Trim(hash, "0123456789abcdef") != "" {
 		return "a key needs its id and a hash of 64 hex digits in lower case"
 	}
 	return ""
 }
 
-func (r Ref) name() string {
+// Name names the document in errors and logs.
+func (r Ref) Name() string {
 	if r.Kind == KindKeyHash {
 		return string(r.Kind) // the hash of a key must not be shown
 	}
-	return plan.Document{Kind: r.Kind, ID: r.ID}.Name()
+	if r.Kind == events.KindSettings {
+		return string(r.Kind) // there is only one
+	}
+	return fmt.Sprintf("%s %.60q", r.Kind, r.ID)
 }
 
-// keyOf returns the id and the hash in the body of a key; both "" if the body is not a key's.
-func keyOf(body []byte) (id, hash string) {
+// KeyOf returns the id and the hash in the body of a key; both "" if the body is not a key's.
+func KeyOf(body []byte) (id, hash string) {
 	var key struct{ ID, Hash string }
 	if json.Unmarshal(body, &key) != nil {
 		return "", ""
