@@ -5,7 +5,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
-	"sync/atomic"
+	"slices"
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/cell/table"
@@ -34,13 +34,12 @@ const (
 
 // entry is a compiled document in the cache. r.mu guards it; what it points to is immutable.
 type entry struct {
-	version int64  // the newest version that was read
-	need    int64  // the newest version that the log names
-	size    int64  // estimated bytes of the entry
-	own     int64  // the part of size that weigh added
-	sum     uint64 // of the version's content: see Reader.sum
-	age     age
-	err     error // why version is not valid; the forms below are then of an earlier version, or nil
+	version int64 // that was read last
+	// generation of the copy in which the document was read. An entry of an earlier generation must be read again before
+	// it is used; 0: because the log has named it since.
+	generation int64
+	size       int64 // estimated bytes of the entry
+	err        error // why version is not valid; the forms below are then of an earlier version, or nil
 
 	plan *plan.Plan
 	key  *identity.Key
@@ -67,16 +66,14 @@ type cacheState uint8
 const (
 	isUnknown cacheState = iota
 	isCurrent
-	isSuperseded // in the cache, but the log names a newer version
-	isAbsent     // the table has no such document
-	isOld        // in the cache, or known to be absent, but too old to be used without reading the table again
+	isOld    // in the cache, but it must be read again; if that fails, it may be used
+	isAbsent // the table has no such document
 )
 
 var (
 	errNoPlan   = errors.New("its plan does not exist")
 	errUnplaced = errors.New("which cells serve the tenant is unknown, because its placement was deleted or cannot " +
 		"be read")
-	errOlder = errors.New("the table has an older version than its log names")
 )
 
 // errIfNoTenant returns err if the entry has no earlier tenant that can be used instead, and otherwise nil.
@@ -90,35 +87,29 @@ func (e *entry) errIfNoTenant(err error) error {
 // find looks up a document. r.mu is held.
 func (r *Reader) find(k cacheKey) (*entry, cacheState) {
 	if e, ok := r.known.Get(k); ok {
-		switch {
-		case e.version < e.need:
-			return e, isSuperseded
-		case r.mustReread(k, &e.age):
+		if e.generation != r.generation {
 			return e, isOld
 		}
 		return e, isCurrent
 	}
-	if a, ok := r.absent.Get(k); ok {
-		if r.mustReread(k, a) {
-			return nil, isOld
-		}
+	if in, ok := r.absent.Get(k); ok && in == r.generation {
 		return nil, isAbsent
 	}
 	return nil, isUnknown
 }
 
-// supersede records a change that the log names. r.mu is held.
-func (r *Reader) supersede(c table.Change) {
-	k, ok := cached(c.Ref)
+// supersede records that the log names a document. r.mu is held.
+func (r *Reader) supersede(ref table.Ref) {
+	k, ok := cached(ref)
 	if !ok {
 		return
 	}
 	if e, ok := r.known.Peek(k); ok {
-		e.need = max(e.need, c.Version)
+		e.generation = 0
 	}
 	r.absent.Remove(k)
 	if f := r.flights[k]; f != nil {
-		f.need = max(f.need, c.Version)
+		f.void = true
 	}
 }
 
@@ -130,8 +121,6 @@ type form struct {
 
 	placed *shares.Placement
 	err    error
-
-	kept bool // the copy already has this document, so it was not compiled again
 }
 
 // compile compiles a document.
@@ -210,28 +199,14 @@ func (r *Reader) accepted(t *plan.Tenant, p *plan.Plan) error {
 const (
 	entryBytes = 1000
 	bodyFactor = 40
-	limitBytes = 8 // for each limit of a set that only one tenant has
 )
 
-// weigh adds to the entry's size the limits that the tenant does not share with its plan. r.mu is held.
-func (r *Reader) weigh(e *entry, p *plan.Plan) {
-	own := int64(0)
-	for _, s := range e.tenant.Sets() {
-		if s != p.Set() {
-			own += int64(len(s.Limits)) * limitBytes
-		}
-	}
-	r.bytes += own - e.own
-	e.size, e.own = e.size+own-e.own, own
-}
-
-// store puts a document that was read at a time into the cache. It returns the error to be logged if the document is
-// not valid. r.mu is held.
-func (r *Reader) store(k cacheKey, d *table.Document, f form, read time.Time) (refused error) {
-	if (d.Version == 0 || d.Deleted) && k.kind != cachedPlacement {
+// store puts a document that was read into the cache. It returns the error to be logged if the document is not valid.
+// r.mu is held.
+func (r *Reader) store(k cacheKey, d *table.Document, f form) (refused error) {
+	if f.err == nil && (d.Version == 0 || d.Deleted) && k.kind != cachedPlacement {
 		r.known.Remove(k)
-		// Absence is not renewed beside requests, since there may be many absent documents.
-		r.absent.Add(k, &age{read: read, renew: tooOld})
+		r.absent.Add(k, r.generation)
 		return nil
 	}
 	r.absent.Remove(k)
@@ -239,7 +214,7 @@ func (r *Reader) store(k cacheKey, d *table.Document, f form, read time.Time) (r
 	if !ok {
 		e = &entry{}
 	}
-	e.version, e.sum, e.age, e.err = d.Version, r.sum(d), newAge(read), f.err
+	e.version, e.generation, e.err = d.Version, r.generation, f.err
 	switch {
 	case d.Deleted: // the tombstone of a placement says that the placement is unknown
 		e.placed, e.err = nil, errUnplaced
@@ -254,7 +229,7 @@ func (r *Reader) store(k cacheKey, d *table.Document, f form, read time.Time) (r
 		e.plan, e.key = f.plan, f.key
 	}
 	r.bytes -= e.size
-	e.size, e.own, e.shared = entryBytes+bodyFactor*int64(len(d.Body)), 0, 0
+	e.size, e.shared = entryBytes+bodyFactor*int64(len(d.Body)), 0
 	e.dividedOf = nil
 	r.bytes += e.size
 	r.known.Add(k, e)
@@ -269,12 +244,7 @@ type flight struct {
 	*singleflight.Call
 
 	key  cacheKey
-	need int64     // the newest version that the log has named since the read began; guarded by r.mu
-	void bool      // the copy was dropped after the read began; guarded by r.mu
-	read time.Time // when its read of the table began; guarded by r.mu
-
-	older   atomic.Bool // the table returned an older version than its log names
-	unnamed atomic.Bool // the table returned another document than the copy has, without a log entry
+	void bool // the log named the document, or the copy was dropped, after the read began; guarded by r.mu
 }
 
 // result returns the flight's error, or an error if it has not ended.
@@ -282,23 +252,10 @@ func (f *flight) result() error {
 	if ended, err := f.Result(); ended {
 		return err
 	}
-	return f.why(context.DeadlineExceeded)
+	return context.DeadlineExceeded
 }
 
-// why returns a more precise error than err, if there is one.
-func (f *flight) why(err error) error {
-	switch {
-	case f.unnamed.Load():
-		return errUnnamed
-	case f.older.Load():
-		return errOlder
-	}
-	return err
-}
-
-// load reads documents into the cache, at most maxLoad of them. It returns when they are there, or with the error. If
-// the table cannot be read and the copy has an answer for each document, however old, load returns nil: the answers
-// are used for another PollEvery before the table is read again.
+// load reads documents into the cache, at most maxLoad of them. It returns when they are there, or with the error.
 func (r *Reader) load(ctx context.Context, keys ...cacheKey) error {
 	var flights [maxLoad]*flight
 	r.mu.Lock()
@@ -309,7 +266,7 @@ func (r *Reader) load(ctx context.Context, keys ...cacheKey) error {
 			return err
 		}
 		if err := f.result(); err != nil { // checked even if the wait ended too, since an answer in time counts
-			return r.extendUse(keys, err)
+			return err
 		}
 	}
 	return nil
@@ -328,9 +285,6 @@ func (r *Reader) flightsFor(flights []*flight, keys []cacheKey) []*flight {
 		f := r.flights[k]
 		if f == nil || f.BudgetEnded() {
 			f = &flight{Call: singleflight.Begin(clock.Read(), budget.Done()), key: k}
-			if e, ok := r.known.Peek(k); ok {
-				f.need = r.expected(e)
-			}
 			r.flights[k] = f
 			begun = append(begun, f)
 		}
@@ -364,21 +318,29 @@ func (r *Reader) fetch(ctx context.Context, flights []*flight) {
 	var err error
 	for wait := 2 * time.Millisecond; wait <= 16*time.Millisecond; wait *= 2 {
 		var documents []table.Document
-		if documents, err = r.get(ctx, flights); err != nil {
+		documents, err = r.get(ctx, flights)
+		forms := make([]form, len(flights))
+		if i := badRow(flights, err); i >= 0 { // the others can be read without it
+			r.storeDocuments(flights[i:i+1], []table.Document{{Ref: flights[i].key.ref()}}, []form{{err: err}})
+			if flights = slices.Delete(flights, i, i+1); len(flights) == 0 {
+				return
+			}
+			continue
+		}
+		if err != nil {
 			break
 		}
-		forms := make([]form, len(flights))
-		r.mu.Lock()
+		newest := int64(0)
 		for i := range flights {
-			forms[i].kept = r.hasVersion(&flights[i].key, &documents[i])
-		}
-		r.mu.Unlock()
-		for i := range flights {
-			if documents[i].Version > 0 && !documents[i].Deleted && !forms[i].kept {
+			newest = max(newest, documents[i].Seq)
+			if documents[i].Version > 0 && !documents[i].Deleted {
 				forms[i] = r.compile(&flights[i].key, &documents[i])
 			}
 		}
-		if flights, err = r.storeDocuments(ctx, flights, documents, forms); len(flights) == 0 {
+		if err = r.catchUp(ctx, newest); err == nil {
+			err = errKeptChanging
+		}
+		if flights = r.storeDocuments(flights, documents, forms); len(flights) == 0 {
 			return
 		}
 		select {
@@ -389,51 +351,41 @@ func (r *Reader) fetch(ctx context.Context, flights []*flight) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, f := range flights {
-		r.endFlight(f, f.why(err))
+		r.endFlight(f, err)
 	}
 }
 
-// storeDocuments stores the documents that may be used. It returns the flights that must read again, and why.
-func (r *Reader) storeDocuments(
-	ctx context.Context, flights []*flight, documents []table.Document, forms []form,
-) ([]*flight, error) {
-	newest := int64(0)
-	for i := range documents {
-		newest = max(newest, documents[i].Seq)
+// badRow returns the flight whose document's row, according to the error, is not a document; -1 if there is none.
+func badRow(flights []*flight, err error) int {
+	bad := new(table.BadRow)
+	if !errors.As(err, &bad) {
+		return -1
 	}
-	why := r.catchUp(ctx, newest)
-	r.mu.Lock()
-	var again, ended []*flight
+	return slices.IndexFunc(flights, func(f *flight) bool { return f.key.ref() == bad.Ref })
+}
+
+// storeDocuments stores the documents that may be used, and ends their flights. It returns the flights that must read
+// again.
+func (r *Reader) storeDocuments(flights []*flight, documents []table.Document, forms []form) (again []*flight) {
+	var ended []*flight
 	var refused []func()
+	r.mu.Lock()
 	for i, f := range flights {
-		d := &documents[i]
-		switch {
+		switch d := &documents[i]; {
 		case f.void:
-			f.void, f.need, why = false, 0, errKeptChanging
-			f.unnamed.Store(false)
+			f.void = false
+			again = append(again, f)
+			continue
+		case d.Seq > r.head.Seq: // the log could not be read up to this entry
+			again = append(again, f)
+			continue
 		case r.flights[f.key] != f: // a later flight has replaced it, and may have found a newer document
-			ended = append(ended, f)
-			continue
-		case d.Version < f.need:
-			f.older.Store(true)
-			why = errOlder
-		case d.Seq > r.head.Seq: // why is the error of catchUp, which did not reach this entry
-		case r.unnamed(f.key, d):
-			f.unnamed.Store(true)
-			r.doubted, why = true, errUnnamed
-		case forms[i].kept && r.confirm(f.key, d, f.read):
-			ended = append(ended, f)
-			continue
-		case forms[i].kept: // dropped from the cache in between
-			why = errKeptChanging
 		default:
-			if err := r.store(f.key, d, forms[i], f.read); err != nil {
+			if err := r.store(f.key, d, forms[i]); err != nil {
 				refused = append(refused, func() { r.refuse(d.Ref, d.Version, err) })
 			}
-			ended = append(ended, f)
-			continue
 		}
-		again = append(again, f)
+		ended = append(ended, f)
 	}
 	r.mu.Unlock()
 	for _, tell := range refused {
@@ -444,7 +396,7 @@ func (r *Reader) storeDocuments(
 	for _, f := range ended {
 		r.endFlight(f, nil)
 	}
-	return again, why
+	return again
 }
 
 // endFlight ends a flight. r.mu is held.
@@ -458,11 +410,9 @@ func (r *Reader) endFlight(f *flight, err error) {
 // get reads the documents of the flights.
 func (r *Reader) get(ctx context.Context, flights []*flight) ([]table.Document, error) {
 	refs := make([]table.Ref, len(flights))
-	r.mu.Lock()
 	for i, f := range flights {
-		refs[i], f.read = f.key.ref(), r.begun
+		refs[i] = f.key.ref()
 	}
-	r.mu.Unlock()
 	var documents []table.Document
 	// The budget of the flights ends before this timeout.
 	err := r.gate.do(ctx, r.c.FirstTimeout, func(ctx context.Context) (err error) {
@@ -480,12 +430,12 @@ func (r *Reader) get(ctx context.Context, flights []*flight) ([]table.Document, 
 }
 
 // catchUp reads the log until it has reached entry seq: a document of a later state than the copy may be used only
-// together with the other changes of that state. It drops a copy that contradicts the table. This is the only poll
-// that may follow another within less than PollEvery.
+// together with the other changes of that state. This is the only poll that may follow another within less than
+// PollEvery.
 func (r *Reader) catchUp(ctx context.Context, seq int64) error {
 	for range 3 {
 		r.mu.Lock()
-		if r.head.Seq >= seq && !r.doubted {
+		if r.head.Seq >= seq {
 			r.mu.Unlock()
 			return nil
 		}

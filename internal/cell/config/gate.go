@@ -37,7 +37,8 @@ func newGate() (*gate, error) {
 	return &gate{breaker: b}, nil
 }
 
-// do calls the table. A panic of the table is returned as an error. ErrEmpty does not count as a failure.
+// do calls the table. A panic of the table is returned as an error. That the table is empty, or has a row that is not a
+// document, does not count as a failure.
 func (g *gate) do(ctx context.Context, timeout time.Duration, call func(context.Context) error) error {
 	var answered error
 	err := g.breaker.Do(ctx, func() (err error) {
@@ -48,7 +49,7 @@ func (g *gate) do(ctx context.Context, timeout time.Duration, call func(context.
 		}()
 		ctx, cancel := context.WithTimeout(ctx, timeout)
 		defer cancel()
-		if err = call(ctx); errors.Is(err, table.ErrEmpty) {
+		if err = call(ctx); errors.Is(err, table.ErrEmpty) || errors.As(err, new(*table.BadRow)) {
 			answered, err = err, nil
 		}
 		return err

@@ -9,16 +9,13 @@
 //   - A document with a higher entry number than the known head is used only after the log has been read up to that
 //     entry. Everything in the copy is therefore of one state of the table: a tenant is never resolved against a plan
 //     of another state.
-//   - Documents that a new entry names are read again, and a document that is older than the entry says is refused.
-//   - A document is used for at most [MaxAge] without reading the table again; the same is true of the knowledge that
-//     there is no document. A document in use is read again when it is 10 to 14 minutes old, beside requests; an older
-//     one is read again before the request that needs it. If the table does not have what the copy has, and the log did
-//     not say so, somebody has changed the table without this package: the whole copy is dropped, and what the table
-//     has is loaded, whatever its versions. This cannot happen by a regular change, since reads are consistent and the
-//     log is first read up to the document's entry. If the table cannot be read, the copy stays in use.
-//   - A log that names documents that the table does not have, or that cannot be read, is trusted for at most MaxAge.
-//   - The whole copy is dropped after a gap in the log, if the copy is older than half the log's retention, if the head
-//     went backwards, or if the table was replaced.
+//   - Documents that a new entry names are read again before they are used.
+//   - The whole copy is dropped after a gap in the log, if the head went backwards, and if the table was repaired or
+//     replaced.
+//   - Every document of the copy, and the knowledge that there is none, is read again after at most [MaxAge], whatever
+//     the log says: somebody may have changed the table without it. A log that cannot be read is trusted for no longer.
+//   - If what must be read again cannot be read, what was last read is used on. The exception is an API key that the log
+//     names, since it may be revoked.
 //   - The log is polled at most once per second: beside the decision while the copy is at most 2 s old, and before the
 //     decision if the copy is older. The age is the larger of those by the wall clock and by the monotonic clock, since
 //     the monotonic clock of a process stands still while it is frozen. One poll serves all requests.
@@ -27,8 +24,8 @@
 //     [Config.FirstTimeout], and a table that keeps failing is not asked for a while.
 //   - A cell that is one of several grants nothing before it has read its shares. It goes on with the shares that it
 //     last read if they are missing later. See [Config.Cell] and [Config.Alone].
-//   - A document that does not compile never replaces one that did. If there is no earlier one, only what needs the
-//     document is not loaded.
+//   - A document that does not compile, and a row that is not a document, never replace a document that compiles. If
+//     there is no earlier one, only what needs the document is not loaded.
 //   - Shares or a placement that cannot be read are not treated as absent. A tombstone of either means that they are
 //     unknown: shares that were read before stay in force, and requests of the placement's tenant cannot be decided.
 //
@@ -40,8 +37,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"hash/maphash"
 	"log/slog"
+	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
@@ -63,10 +61,15 @@ const (
 	PollEvery  = time.Second      // least time between two polls of the log
 	Fresh      = 2 * time.Second  // an older copy is renewed before a decision
 	StaleAfter = 30 * time.Second // decisions with an older copy are marked as stale
-	MaxAge     = 15 * time.Minute // longest use of a document without reading the table again, if the table can be read
+	MaxAge     = 15 * time.Minute // longest use of a document without reading it again, if the table can be read
 
 	thawed    = 5 * time.Second // after this time without a request, the process may have been frozen in between
 	maxBehind = 500             // log entries; a copy that is further behind is dropped
+
+	// A copy is read again after MaxAge less Fresh, since a poll may come that late, and less up to ageSpread, so that
+	// processes that were started together do not read again together. The mean of 12 minutes is in the calculation of
+	// costs (package cost: renewEvery).
+	ageSpread = 6 * time.Minute
 )
 
 // Config sets up a [Reader].
@@ -128,22 +131,16 @@ type Reader struct {
 	c    Config
 	gate *gate
 
-	mu        sync.Mutex
-	known     *simplelru.LRU[cacheKey, *entry]
-	absent    *simplelru.LRU[cacheKey, *age]
-	aging     []cacheKey   // to be read again after the next poll
-	seed      maphash.Seed // of sum
-	bytes     int64        // estimated size of known
-	flights   map[cacheKey]*flight
-	poll      *poll // the poll in progress, or nil
-	loaded    bool
-	doubted   bool // the table was changed without its log: the next poll drops the copy
-	head      table.Head
-	central             // if its shares are nil, every limit is granted as a whole
+	mu      sync.Mutex
+	known   *simplelru.LRU[cacheKey, *entry]
+	absent  *simplelru.LRU[cacheKey, int64] // the generations in which the documents were found to be absent
+	bytes   int64                           // estimated size of known
+	flights map[cacheKey]*flight
+	poll    *poll // the poll in progress, or nil
+	state
 	loggedBad [2]int64  // versions of the settings and shares that were last logged as not valid
 	fresh     *view     // the view with the settings in force
 	stale     *view     // the same view, marked as stale
-	synced    time.Time // when the last successful poll began: the copy reflects everything written before
 	tried     time.Time // when the last poll began
 	begun     time.Time // time of the last request
 	woke      time.Time // time of the first request since the process began or thawed
@@ -195,7 +192,7 @@ func New(c Config) (*Reader, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &Reader{c: c, gate: gate, flights: map[cacheKey]*flight{}, seed: maphash.MakeSeed()}
+	r := &Reader{c: c, gate: gate, flights: map[cacheKey]*flight{}}
 	size := c.MaxDocuments
 	if c.Cell != "" { // for each tenant, a placement or its absence
 		size *= 2
@@ -203,7 +200,7 @@ func New(c Config) (*Reader, error) {
 	if r.known, err = simplelru.NewLRU(size, func(_ cacheKey, e *entry) { r.bytes -= e.size }); err != nil {
 		return nil, fmt.Errorf("config: %w", err)
 	}
-	if r.absent, err = simplelru.NewLRU[cacheKey, *age](c.MaxAbsent, nil); err != nil {
+	if r.absent, err = simplelru.NewLRU[cacheKey, int64](c.MaxAbsent, nil); err != nil {
 		return nil, fmt.Errorf("config: %w", err)
 	}
 	r.unloaded(errors.New("not read yet"))
@@ -221,7 +218,7 @@ func (r *Reader) Begin(ctx context.Context, now time.Time) (authorizer.Configura
 		r.woke = now
 	}
 	r.begun = now
-	front := !r.loaded || r.doubted || clock.Between(r.synced, now) > Fresh
+	front := !r.loaded || clock.Between(r.synced, now) > Fresh
 	p, mine := r.due(now, false)
 	if p != nil && front {
 		r.mu.Unlock()
@@ -233,8 +230,8 @@ func (r *Reader) Begin(ctx context.Context, now time.Time) (authorizer.Configura
 		v = r.stale
 	}
 	r.mu.Unlock()
-	if mine && (!front || len(p.aging) > 0) {
-		return v, func() { p.join(ctx) }
+	if mine && !front {
+		return v, func() { _ = p.wait(ctx) } // so that a freeze of the process does not interrupt the poll
 	}
 	return v, nil
 }
@@ -262,21 +259,6 @@ type poll struct {
 	*singleflight.Call
 
 	began time.Time // by the clock of the request that began it
-
-	aging   []cacheKey    // documents that are read again after the poll
-	renewed chan struct{} // closed when they have been read
-}
-
-// join waits for the poll and the reads after it, so that a freeze of the process does not interrupt them.
-func (p *poll) join(ctx context.Context) {
-	_ = p.wait(ctx)
-	if len(p.aging) == 0 {
-		return
-	}
-	select {
-	case <-p.renewed:
-	case <-ctx.Done():
-	}
 }
 
 // wait waits for the end of the poll and returns its error, or an error if the poll has not ended.
@@ -309,9 +291,8 @@ func (r *Reader) due(now time.Time, force bool) (p *poll, mine bool) {
 // start begins a poll. r.mu is held.
 func (r *Reader) start(now time.Time, timeout time.Duration) *poll {
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
-	p := &poll{Call: singleflight.Begin(clock.At(now), ctx.Done()), began: now, aging: r.aging,
-		renewed: make(chan struct{})}
-	r.poll, r.tried, r.aging = p, now, nil
+	p := &poll{Call: singleflight.Begin(clock.At(now), ctx.Done()), began: now}
+	r.poll, r.tried = p, now
 	r.polls++
 	each := min(r.c.Timeout, timeout)
 	if !r.loaded { // the first read opens connections
@@ -319,12 +300,7 @@ func (r *Reader) start(now time.Time, timeout time.Duration) *poll {
 	}
 	go func() {
 		defer cancel()
-		err := r.sync(ctx, p, each)
-		p.End(err)
-		if err == nil {
-			r.renew(p.aging)
-		}
-		close(p.renewed)
+		p.End(r.sync(ctx, p, each))
 	}()
 	return p
 }
@@ -364,27 +340,21 @@ func (r *Reader) logPoll(err error) {
 	r.c.Log.Info("the cell configuration can be read again")
 }
 
-// base is the state that a poll starts from.
-type base struct {
-	loaded  bool
-	doubted bool
-	head    table.Head
+// state is what the last poll that succeeded found, except for the documents that are read when a request needs them.
+type state struct {
+	loaded     bool
+	head       table.Head
+	synced     time.Time     // when the poll began: the copy reflects everything written before
+	generation int64         // counts the times that everything was read again
+	read       time.Time     // when the generation began
+	life       time.Duration // of the generation
 	central
-	synced time.Time
 }
 
-// central holds the documents that are read together with the log, and again when they get old.
+// central holds the documents that are read together with the log. If shares is nil, every limit is granted as a whole.
 type central struct {
-	settings   *plan.Settings
-	shares     *sharing
-	documents  [len(centralRefs)]centralDocument
-	centralAge age
-}
-
-// centralDocument is the version and content that a document had when it was last read.
-type centralDocument struct {
-	version int64
-	sum     uint64
+	settings *plan.Settings
+	shares   *sharing
 }
 
 // follow reads the log up to the head and puts the new state into force. It returns the new entries. It starts again if
@@ -392,88 +362,70 @@ type centralDocument struct {
 func (r *Reader) follow(ctx context.Context, p *poll, timeout time.Duration) ([]table.Entry, error) {
 	for range 3 {
 		r.mu.Lock()
-		from := base{r.loaded, r.doubted, r.head, r.central, r.synced}
+		next := r.state
 		r.mu.Unlock()
-		var head table.Head
+		before := next.head
 		err := r.gate.do(ctx, timeout, func(ctx context.Context) (err error) {
-			head,
-				err = r.c.Table.Head(ctx)
+			next.head, err = r.c.Table.Head(ctx)
 			return err
 		})
 		if err != nil {
 			return nil, fmt.Errorf("read the head: %w", err)
 		}
-		entries, resetWhy, err := r.entries(ctx, p, timeout, &from, head)
-		if err != nil {
+		old := clock.Between(next.read, p.began) >= next.life
+		entries, dropped, err := r.entries(ctx, timeout, &next, before)
+		if err != nil && !old { // whoever reads everything again does not need the log
 			return nil, err
 		}
-		now := from.central
-		need, named := centralVersions(entries)
-		if resetWhy != "" || named || clock.Between(from.centralAge.read, p.began) >= from.centralAge.renew {
-			least := need
-			// The log has named versions that the table does not have for too long.
-			if clock.Between(from.synced, p.began) >= tooOld {
-				least = [len(need)]int64{}
-			}
+		if old || dropped != "" || namesCentral(entries) {
 			var ahead bool
-			now, ahead, err = r.readCentral(ctx, timeout, head, from.central, least)
-			switch {
-			case err != nil && (resetWhy != "" || named):
+			switch next.central, ahead, err = r.readCentral(ctx, timeout, next.head, next.central); {
+			case err != nil:
 				return nil, err
-			case err != nil: // the state stays, and the next poll reads again
-				now = from.central
 			case ahead:
 				continue
-			default:
-				if resetWhy == "" && from.unnamed(&now, need) {
-					resetWhy = errUnnamed.Error()
-				}
-				now.centralAge = newAge(p.began)
 			}
 		}
-		return entries, r.advance(p, head, now, entries, resetWhy)
+		if old || dropped != "" {
+			next.generation++
+			next.read, next.life = p.began, MaxAge-Fresh-rand.N(ageSpread)
+		}
+		next.loaded, next.synced = true, p.began
+		return entries, r.advance(p, next, entries, dropped)
 	}
 	return nil, errors.New("read the settings: they changed during each of the reads")
 }
 
-// entries returns the log entries from the known head to the new one. If the copy must be dropped instead, resetWhy is
+// entries returns the log entries from the known head to the new one. If the copy must be dropped instead, dropped is
 // the reason; otherwise it is "".
 func (r *Reader) entries(
-	ctx context.Context, p *poll, timeout time.Duration, from *base, head table.Head,
-) (entries []table.Entry, resetWhy string, err error) {
+	ctx context.Context, timeout time.Duration, next *state, before table.Head,
+) (entries []table.Entry, dropped string, err error) {
 	switch {
-	case !from.loaded:
+	case !next.loaded:
 		return nil, "this is the first read", nil
-	case from.doubted:
-		return nil, errUnnamed.Error(), nil
-	case head.Incarnation != from.head.Incarnation:
+	case next.head.Incarnation != before.Incarnation:
 		return nil, "the table was repaired or replaced", nil
-	case head.Seq < from.head.Seq:
+	case next.head.Seq < before.Seq:
 		return nil, "the table's head went backwards", nil
-	case head.Retention > 0 && clock.Between(from.synced, p.began) > head.Retention/2:
-		return nil, "the copy is older than half of the log's retention", nil
-	case head.Seq-from.head.Seq > maxBehind:
+	case next.head.Seq-before.Seq > maxBehind:
 		return nil, "the copy is too many log entries behind", nil
-	case head.Seq == from.head.Seq:
+	case next.head.Seq == before.Seq:
 		return nil, "", nil
 	}
 	err = r.gate.do(ctx, timeout, func(ctx context.Context) (err error) {
-		entries, err = r.c.Table.Log(ctx, from.head.Seq, head.Seq)
+		entries, err = r.c.Table.Log(ctx, before.Seq, next.head.Seq)
 		return err
 	})
-	if err != nil && clock.Between(from.synced, p.began) >= tooOld {
-		return nil, "the table's log cannot be read", nil
-	}
 	if err != nil {
 		return nil, "", fmt.Errorf("read the log: %w", err)
 	}
-	if int64(len(entries)) != head.Seq-from.head.Seq {
-		return nil, "the table's log has a gap", nil
-	}
+	whole := int64(len(entries)) == next.head.Seq-before.Seq
 	for i := range entries {
-		if entries[i].Seq != from.head.Seq+1+int64(i) {
-			return nil, "the table's log has a gap", nil
-		}
+		whole = whole && entries[i].Seq == before.Seq+1+int64(i)
+	}
+	if !whole {
+		return nil, "the table's log has a gap", nil
 	}
 	return entries, "", nil
 }
@@ -481,41 +433,24 @@ func (r *Reader) entries(
 // centralRefs are the documents that are read with the log. The second one is read only if Config.Cell is set.
 var centralRefs = [...]table.Ref{{Kind: plan.KindSettings, ID: plan.SettingsID}, {Kind: table.KindShares, ID: table.SharesID}}
 
-// centralVersions returns the newest versions of the central documents that the entries name.
-func centralVersions(entries []table.Entry) (need [2]int64, named bool) {
-	for i := range entries {
-		for _, c := range entries[i].Changes {
-			for j := range centralRefs {
-				if c.Ref == centralRefs[j] {
-					need[j], named = max(need[j], c.Version), true
-				}
-			}
-		}
-	}
-	return need, named
-}
-
-// unnamed reports whether a document that was read differs from the copy's although the log does not name that change.
-// need are the versions that the log names.
-func (c *central) unnamed(now *central, need [len(centralRefs)]int64) bool {
-	for i := range c.documents {
-		if was, is := c.documents[i], now.documents[i]; was != is &&
-			(is.version != need[i] || is.version <= was.version) {
-			return true
-		}
-	}
-	return false
+// namesCentral reports whether one of the entries names a central document.
+func namesCentral(entries []table.Entry) bool {
+	return slices.ContainsFunc(entries, func(e table.Entry) bool {
+		return slices.ContainsFunc(e.Changes, func(c table.Change) bool {
+			return slices.Contains(centralRefs[:], c.Ref)
+		})
+	})
 }
 
 // errNoShares says that a cell does not know what it may grant.
 var errNoShares = errors.New("the table has no shares: this cell is one of several and does not know what it may " +
 	"grant of each limit")
 
-// readCentral reads the settings and the shares, in at least the versions need. ahead says that they are of a later
-// state than head. If a document does not compile, the last good one stays in force; if there is none, readCentral
-// returns an error.
+// readCentral reads the settings and the shares. ahead says that they are of a later state than head. If a document does
+// not compile, or a row is not a document, the last good one stays in force; if there is none, readCentral returns an
+// error.
 func (r *Reader) readCentral(
-	ctx context.Context, timeout time.Duration, head table.Head, before central, need [2]int64,
+	ctx context.Context, timeout time.Duration, head table.Head, before central,
 ) (now central, ahead bool, err error) {
 	refs := centralRefs[:]
 	if r.c.Cell == "" {
@@ -528,26 +463,17 @@ func (r *Reader) readCentral(
 		}
 		return err
 	})
+	if bad := new(table.BadRow); errors.As(err, &bad) && before.settings != nil {
+		r.refuse(bad.Ref, 0, err)
+		return before, false, nil
+	}
 	if err != nil {
 		return before, false, fmt.Errorf("read the settings: %w", err)
 	}
-	for i := range got {
-		if got[i].Seq > head.Seq {
-			return before, true, nil
-		}
-		if got[i].Version < need[i] {
-			return before, false, fmt.Errorf("read the %s: the table has version %d, but the log names %d",
-				refs[i].Kind,
-				got[i].Version, need[i])
-		}
+	if slices.ContainsFunc(got, func(d table.Document) bool { return d.Seq > head.Seq }) {
+		return before, true, nil
 	}
-	now = central{settings: plan.NoSettings()}
-	for i := range got {
-		now.documents[i] = centralDocument{got[i].Version, r.sum(&got[i])}
-	}
-	if before.settings != nil && now.documents == before.documents {
-		return before, false, nil
-	}
+	now.settings = plan.NoSettings()
 	if d := &got[0]; d.Version > 0 && !d.Deleted {
 		if now.settings, err = r.compileSettings(*d); err != nil {
 			r.refuseOnce(0, d, err)
@@ -597,17 +523,16 @@ func (r *Reader) refuseOnce(which int, d *table.Document, err error) {
 }
 
 // advance puts a new state into force. Documents that the log names are read again before they are used.
-func (r *Reader) advance(p *poll, head table.Head, now central, entries []table.Entry, resetWhy string) error {
+func (r *Reader) advance(p *poll, next state, entries []table.Entry, dropped string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.poll != p {
 		return errors.New("another poll replaced this one")
 	}
-	if resetWhy != "" {
-		r.doubted = false
+	if dropped != "" {
 		if r.loaded {
 			r.resets++
-			r.c.Log.Warn("the copy of the cell configuration is dropped: "+resetWhy, "entry", head.Seq)
+			r.c.Log.Warn("the copy of the cell configuration is dropped: "+dropped, "entry", next.head.Seq)
 		}
 		r.known.Purge()
 		r.absent.Purge()
@@ -615,17 +540,16 @@ func (r *Reader) advance(p *poll, head table.Head, now central, entries []table.
 			f.void = true
 		}
 	}
+	r.state = next
 	for i := range entries {
 		for _, c := range entries[i].Changes {
-			r.supersede(c)
+			r.supersede(c.Ref)
 		}
 	}
-	r.loaded, r.head, r.synced = true, head, p.began
-	if r.fresh.settings != now.settings || !r.fresh.loaded {
-		r.fresh = &view{r: r, settings: now.settings, loaded: true}
-		r.stale = &view{r: r, settings: now.settings, loaded: true, stale: true}
+	if r.fresh.settings != next.settings || !r.fresh.loaded {
+		r.fresh = &view{r: r, settings: next.settings, loaded: true}
+		r.stale = &view{r: r, settings: next.settings, loaded: true, stale: true}
 	}
-	r.central = now
 	return nil
 }
 

@@ -404,9 +404,6 @@ func TestStartsAnew(t *testing.T) {
 		"another table": {after: 3 * time.Second, says: "repaired or replaced", tamper: func(w *world) {
 			w.onHead = func(_ context.Context, h *table.Head) error { h.Incarnation = "restored"; return nil }
 		}},
-		"older than half the log": {after: 13 * time.Hour, says: "older than half", tamper: func(w *world) {
-			w.onHead = func(_ context.Context, h *table.Head) error { h.Retention = 24 * time.Hour; return nil }
-		}},
 		"far behind": {after: 3 * time.Second, says: "too many log entries behind", tamper: func(w *world) {
 			for v := range int64(600) {
 				w.apply(tabletest.Tenant("busy", "p", v+1))
@@ -469,42 +466,6 @@ func TestEmptied(t *testing.T) {
 	if c, _ := w.begin(noon.Add(time.Minute)); !c.Stale() {
 		t.Error("the copy of an emptied table is not marked as stale")
 	}
-}
-
-// Guarantees that a document that is older than its log entry says is not used, and is used once it is current.
-func TestOlderThanItsEntry(t *testing.T) {
-	w := newWorld(t)
-	w.seed()
-	w.want(noon, "t", "5")
-	was, err := w.table.Get(t.Context(), table.Ref{Kind: plan.KindTenant, ID: "t"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	w.apply(body(plan.KindTenant, "t", 2, `{"id":"t","plan":"p","suspended":true}`))
-	var left atomic.Int64
-	left.Store(1 << 40)
-	w.onGet = func(_ context.Context, d []table.Document) error {
-		if d[0].Kind == plan.KindTenant && left.Add(-1) >= 0 {
-			d[0] = was[0]
-		}
-		return nil
-	}
-	now := noon.Add(3 * time.Second)
-	w.want(now, "t", "not loaded")
-	left.Store(2) // tried again in the same request
-	c, _ := w.begin(now)
-	if got, err := c.Tenant(t.Context(), "t"); err != nil || !got.Suspended {
-		t.Errorf("tenant %+v, %v; want the suspended one", got, err)
-	}
-	plans, err := w.table.Get(t.Context(), table.Ref{Kind: plan.KindPlan, ID: "p"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	w.apply(tabletest.Plan("p", 6, 2))
-	w.onGet = func(_ context.Context, d []table.Document) error { copy(d, plans); return nil }
-	w.want(noon.Add(6*time.Second), "t", "not loaded")
-	w.onGet = nil
-	w.want(noon.Add(6*time.Second), "t", "6")
 }
 
 // Guarantees that a key that is known to have changed and cannot be read is refused, while a tenant in this state
@@ -981,16 +942,12 @@ func TestPepperOfAnotherKey(t *testing.T) {
 	}
 }
 
-// Guarantees that the settings are of the same state as the head, and at least as new as the log says.
+// Guarantees that the settings are of the same state as the head.
 func TestSettingsOfTheHead(t *testing.T) {
 	w := newWorld(t)
 	w.seed()
 	w.apply(settings(1, `{"anonymousPlan":"p"}`))
 	w.want(noon, "t", "5")
-	was, err := w.table.Get(t.Context(), table.Ref{Kind: plan.KindSettings, ID: plan.SettingsID})
-	if err != nil {
-		t.Fatal(err)
-	}
 	anonymous := func(now time.Time) string {
 		c, _ := w.begin(now)
 		id, _, err := c.Anonymous(t.Context())
@@ -1000,11 +957,6 @@ func TestSettingsOfTheHead(t *testing.T) {
 		return id
 	}
 	w.apply(settings(2, `{}`))
-	w.onGet = func(_ context.Context, d []table.Document) error { copy(d, was); return nil }
-	if got := anonymous(noon.Add(3 * time.Second)); got != "p" || w.r.Stats(noon).Failures != 1 {
-		t.Errorf("the table returns settings that are older than their log entry: anonymousPlan %q after %d "+
-			"failures; want the previous p, and one failure", got, w.r.Stats(noon).Failures)
-	}
 	var once sync.Once
 	w.onGet = func(_ context.Context, d []table.Document) error {
 		var err error

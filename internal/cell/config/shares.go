@@ -220,24 +220,25 @@ func (s *sharing) logUnreachable(home string) {
 		"in a cell whose counters it cannot reach", "home", home, "cell", s.cell)
 }
 
-// share divides a resolved tenant. missing is the key of its placement if that must be read first. r.mu is held,
-// except while the tenant's limits are divided: the cache may have changed when share returns.
-func (r *Reader) share(e *entry, t *plan.Tenant) (out *plan.Tenant, missing cacheKey, err error) {
+// share divides a resolved tenant. If its placement must be read first, share adds it to m; out is then divided by the
+// placement that was last known, or nil if none is known. r.mu is held, except while the tenant's limits are divided:
+// the cache may have changed when share returns.
+func (r *Reader) share(e *entry, t *plan.Tenant, m *missing) (out *plan.Tenant, err error) {
 	if r.shares == nil || t == nil || t.Plan == "" {
-		return t, missing, nil
+		return t, nil
 	}
 	if e.placedAt.kind == 0 || e.placedOf != t.ID {
 		e.placedAt, e.placedOf = cacheKey{kind: cachedPlacement, id: shares.PlacementKey(t.ID)}, t.ID
 	}
 	p, found := r.find(e.placedAt)
 	if found != isCurrent {
-		missing = e.placedAt
+		m.add(e.placedAt)
 	}
-	if p == nil || (p.placed == nil && p.err != nil) { // which cells serve the tenant is unknown
-		if p != nil {
-			err = p.err
-		}
-		return nil, missing, err
+	if p == nil {
+		return nil, nil
+	}
+	if p.placed == nil && p.err != nil { // which cells serve the tenant is unknown
+		return nil, p.err
 	}
 	if e.divided == nil || e.dividedOf != t || e.dividedBy != r.shares || e.dividedAt != p.placed {
 		by := r.shares
@@ -246,13 +247,13 @@ func (r *Reader) share(e *entry, t *plan.Tenant) (out *plan.Tenant, missing cach
 		r.mu.Lock()
 		// The entry was dropped from the cache in between.
 		if now, ok := r.known.Peek(cacheKey{kind: cachedTenant, id: t.ID}); !ok || now != e {
-			return divided, missing, nil
+			return divided, nil
 		}
 		e.divided, e.dividedOf, e.dividedBy, e.dividedAt = divided, t, by, p.placed
 		r.bytes += int64(own)*sharedLimitBytes - e.shared
 		e.size, e.shared = e.size+int64(own)*sharedLimitBytes-e.shared, int64(own)*sharedLimitBytes
 	}
-	return e.divided, missing, nil
+	return e.divided, nil
 }
 
 // sharedLimitBytes is a rough estimate of the memory of a divided limit that only one tenant has.

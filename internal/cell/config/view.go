@@ -125,20 +125,23 @@ func (r *Reader) plan(ctx context.Context, id string) (*plan.Plan, error) {
 	for range rounds {
 		r.mu.Lock()
 		e, found := r.find(at)
+		var p *plan.Plan
+		var bad error
+		if e != nil {
+			p, bad = e.plan, e.err
+		}
 		r.mu.Unlock()
-		switch found {
-		case isAbsent:
+		switch {
+		case found == isAbsent:
 			return nil, errNoPlan
-		case isCurrent:
-			if e.plan == nil {
-				return nil, e.err
-			}
-			return e.plan, nil
-		case isUnknown, isSuperseded, isOld:
+		case found == isCurrent && p == nil:
+			return nil, bad
+		case found == isCurrent:
+			return p, nil
 		}
 		if err := r.load(ctx, at); err != nil {
-			if lastGood(found, err) && e.plan != nil {
-				return e.plan, nil
+			if p != nil {
+				return p, nil
 			}
 			return nil, err
 		}
@@ -148,39 +151,17 @@ func (r *Reader) plan(ctx context.Context, id string) (*plan.Plan, error) {
 
 // tenant returns a tenant, resolved against its plan; nil if there is none.
 func (r *Reader) tenant(ctx context.Context, id string) (*plan.Tenant, error) {
-	at := cacheKey{kind: cachedTenant, id: id}
 	for range rounds {
 		r.mu.Lock()
-		e, found := r.find(at)
-		if found == isCurrent {
-			t, missing, err := r.asLimited(e)
-			r.mu.Unlock()
-			if missing.kind == 0 || err != nil {
-				return t, err
-			}
-			if err := r.load(ctx, missing); err != nil {
-				if t != nil && !contradicted(err) { // use the plan, or the placement, that was last known
-					return t, nil
-				}
-				return nil, err
-			}
-			continue
-		}
-		var before *plan.Tenant
-		if e != nil {
-			before, _, _ = r.share(e, e.tenant)
-		}
-		keys := r.needed(at, e, found)
+		var m missing
+		t, err := r.lookUp(cacheKey{kind: cachedTenant, id: id}, &m)
 		r.mu.Unlock()
-		if found == isAbsent {
-			return nil, nil
+		if m.n == 0 {
+			return t, err
 		}
-		if err := r.load(ctx, keys...); err != nil {
-			switch {
-			case lastGood(found, err) && before != nil:
-				return before, nil
-			case found == isOld && !contradicted(err): // only the plan or the placement cannot be read
-				continue
+		if err := r.load(ctx, m.keys[:m.n]...); err != nil {
+			if t != nil { // as it was last known
+				return t, nil
 			}
 			return nil, err
 		}
@@ -188,28 +169,45 @@ func (r *Reader) tenant(ctx context.Context, id string) (*plan.Tenant, error) {
 	return nil, errKeptChanging
 }
 
-// needed returns the keys of the documents to read for a tenant that is not current: its own, and those of its
-// placement and its plan if they are likely to be needed, too. r.mu is held.
-func (r *Reader) needed(at cacheKey, e *entry, found cacheState) []cacheKey {
-	keys := []cacheKey{at}
-	if r.shares != nil && (e == nil || found == isOld) {
-		keys = append(keys, cacheKey{kind: cachedPlacement, id: shares.PlacementKey(at.id)})
-	}
-	if found == isOld && e != nil && e.read != nil && e.read.PlanID() != "" {
-		keys = append(keys, cacheKey{kind: cachedPlan, id: e.read.PlanID()})
-	}
-	return keys
+// missing are the keys of documents that must be read before a request is decided.
+type missing struct {
+	keys [maxLoad]cacheKey
+	n    int
 }
 
-// lastGood reports whether a document that is known to have changed may still be used, because the table does not
-// answer. It may not be used if the table answers with something that contradicts its log.
-func lastGood(found cacheState, err error) bool { return found == isSuperseded && !contradicted(err) }
+func (m *missing) add(k cacheKey) {
+	m.keys[m.n] = k
+	m.n++
+}
 
-// resolve returns the tenant with the limits of its plan. missing is the key of a plan that must be read first; t is
-// then the tenant that was last resolved, or nil. r.mu is held.
-func (r *Reader) resolve(e *entry) (t *plan.Tenant, missing cacheKey, err error) {
+// lookUp returns the tenant as the cell limits it, by what is in the cache; nil if there is none, or if it is not
+// known. It adds to m what must be read. r.mu is held.
+func (r *Reader) lookUp(at cacheKey, m *missing) (*plan.Tenant, error) {
+	e, found := r.find(at)
+	if found == isAbsent {
+		return nil, nil
+	}
+	if found != isCurrent {
+		m.add(at)
+	}
+	if e == nil {
+		if r.shares != nil {
+			m.add(cacheKey{kind: cachedPlacement, id: shares.PlacementKey(at.id)})
+		}
+		return nil, nil
+	}
+	t, err := r.resolve(e, m)
+	if err != nil {
+		return nil, err
+	}
+	return r.share(e, t, m)
+}
+
+// resolve returns the tenant with the limits of its plan. If the plan must be read first, it adds the plan to m, and t
+// is the tenant that was last resolved, or nil. r.mu is held.
+func (r *Reader) resolve(e *entry, m *missing) (t *plan.Tenant, err error) {
 	if e.read == nil {
-		return nil, missing, e.err
+		return nil, e.err
 	}
 	id := e.read.PlanID()
 	if id == "" {
@@ -217,19 +215,20 @@ func (r *Reader) resolve(e *entry) (t *plan.Tenant, missing cacheKey, err error)
 			e.tenant, err = e.read.Compile(nil)
 			e.with = planless
 		}
-		return e.tenant, missing, err
+		return e.tenant, err
 	}
 	at := cacheKey{kind: cachedPlan, id: id}
 	p, found := r.find(at)
 	switch {
-	case found == isUnknown || found == isSuperseded || found == isOld:
-		return e.tenant, at, nil
+	case found == isUnknown || found == isOld:
+		m.add(at)
+		return e.tenant, nil
 	case found == isAbsent:
 		if !errors.Is(e.unfit, errNoPlan) {
 			r.unfit(e, nil, errNoPlan)
 		}
 	case p.plan == nil:
-		return e.tenant, missing, e.errIfNoTenant(p.err)
+		return e.tenant, e.errIfNoTenant(p.err)
 	case e.with == p.plan:
 	default:
 		made, err := e.read.Compile(p.plan)
@@ -240,22 +239,9 @@ func (r *Reader) resolve(e *entry) (t *plan.Tenant, missing cacheKey, err error)
 			r.unfit(e, p.plan, err)
 		} else {
 			e.tenant, e.with, e.unfit = made, p.plan, nil
-			r.weigh(e, p.plan)
 		}
 	}
-	return e.tenant, missing, e.errIfNoTenant(e.unfit)
-}
-
-// asLimited returns the tenant as the cell limits it: the result of resolve and share.
-func (r *Reader) asLimited(e *entry) (t *plan.Tenant, missing cacheKey, err error) {
-	t, missing, err = r.resolve(e)
-	t, placed, unplaced := r.share(e, t)
-	if missing.kind == 0 && err == nil {
-		if missing = placed; placed.kind == 0 {
-			err = unplaced
-		}
-	}
-	return t, missing, err
+	return e.tenant, e.errIfNoTenant(e.unfit)
 }
 
 // planless stands for the plan of a tenant without a plan.
@@ -273,38 +259,45 @@ func (r *Reader) unfit(e *entry, p *plan.Plan, err error) {
 // key returns the stored key with one of the hashes; nil if there is none.
 func (r *Reader) key(ctx context.Context, hashes []identity.KeyHash) (*identity.Key, error) {
 	for range rounds {
-		var missing [identity.MaxPeppers]cacheKey
-		n := 0
-		var bad error
 		r.mu.Lock()
-		for i := range hashes {
-			at := cacheKey{kind: cachedKey, hash: hashes[i].Hash}
-			e, found := r.find(at)
-			switch found {
-			case isAbsent:
-			case isCurrent:
-				if e.key != nil && e.key.Pepper == hashes[i].Pepper {
-					r.mu.Unlock()
-					return e.key, nil
-				}
-				if e.key == nil {
-					bad = e.err
-				}
-			case isUnknown, isSuperseded, isOld:
-				missing[n] = at
-				n++
-			}
-		}
+		var m missing
+		key, bad := r.lookUpKey(hashes, &m)
 		r.mu.Unlock()
-		if n == 0 {
-			return nil, bad
+		if m.n == 0 {
+			return key, bad
 		}
-		// A key that the log names is never used without reading it again: it may be revoked.
-		if err := r.load(ctx, missing[:n]...); err != nil {
+		if err := r.load(ctx, m.keys[:m.n]...); err != nil {
+			if key != nil { // as it was last known
+				return key, nil
+			}
 			return nil, err
 		}
 	}
 	return nil, errKeptChanging
+}
+
+// lookUpKey returns the key with one of the hashes, by what is in the cache. It adds to m what must be read first. r.mu
+// is held.
+func (r *Reader) lookUpKey(hashes []identity.KeyHash, m *missing) (key *identity.Key, bad error) {
+	for i := range hashes {
+		at := cacheKey{kind: cachedKey, hash: hashes[i].Hash}
+		e, found := r.find(at)
+		if found == isUnknown || found == isOld {
+			m.add(at)
+		}
+		switch {
+		case e == nil || e.generation == 0: // a key that the log names may be revoked
+		case e.key == nil:
+			bad = e.err
+		case e.key.Pepper == hashes[i].Pepper:
+			key = e.key
+			if found == isCurrent {
+				m.n = 0
+				return key, nil
+			}
+		}
+	}
+	return key, bad
 }
 
 // cached returns the cache's name of a document; false if documents of this kind are not cached.

@@ -3,11 +3,11 @@
 //
 // # The table
 //
-// A table holds documents (plans, tenants, API keys, the settings; and others), a change log, and a head. A [Document] has a version, which is counted where the document is
-// edited. The log counts the table's states: entry n names every document that the n-th change replaced, with its
-// version; the head is the number of the last entry. The documents, the entry, and the step of the head from n to n+1
-// are written in one transaction, so a table is always in exactly one state. A document stores the number of the entry
-// that it was written with ([Document.Seq]).
+// A table holds documents (plans, tenants, API keys, the settings, and others), a change log, and a head. A [Document]
+// has a version, which is counted where the document is edited. The log counts the table's states: entry n names every
+// document that the n-th change replaced, with its version; the head is the number of the last entry. The documents,
+// the entry, and the step of the head from n to n+1 are written in one transaction, so a table is always in exactly one
+// state. A document stores the number of the entry that it was written with ([Document.Seq]).
 //
 // An API key is stored twice: under its id, for management, and under its hash ([KindKeyHash]), which is all that is
 // known of the key of a request. [Apply] makes the second document; its version is the number of its entry.

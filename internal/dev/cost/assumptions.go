@@ -56,8 +56,8 @@ const (
 	itemBytes      = 1024 // size of an item or document, which is one write unit
 	plans          = 20   // number of plans
 	environmentAge = 2    // lifetime of an environment, in hours; then a new one reads all documents
-	// average minutes until an environment reads a document again that it uses: package cell/config reads it after 10 to
-	// 14 minutes
+	// average minutes until an environment reads a document again that it uses: package cell/config reads it after 9 to
+	// 15 minutes
 	renewEvery = 12
 	// read units of a run of the canary in each cell: it reads every 50 ms until it sees its change, for about 2 s
 	canaryReads       = 40
