@@ -478,7 +478,9 @@ tenants: [ { id: %s, plan: authorizer-killed }, { id: %s-after, plan: authorizer
 // configuration returns the config table of a cell.
 func configuration(t *testing.T, s *stand.Stand, c stand.Cell) *dynamotable.Table {
 	t.Helper()
-	return dynamotable.New(dynamotable.Config{Client: dynamodb.NewFromConfig(s.AWS(c.Region)), Table: c.Table("config")})
+	return dynamotable.New(dynamotable.Config{
+		Client: dynamodb.NewFromConfig(s.AWS(c.Region)), Table: c.Table("config"),
+	})
 }
 
 // position is the position of a cell's change log.

@@ -40,7 +40,9 @@ func start(process *function.Process, s *environ.Admin) (function.Handler, error
 	for _, t := range s.CellTable {
 		// A table that is given by name is in the function's own region.
 		c.Regions[t.Cell] = cmp.Or(awsio.Region(t.Table), process.Config("").Region)
-		c.CellTables[t.Cell] = dynamotable.New(dynamotable.Config{Client: process.DynamoDB(awsio.Region(t.Table)), Table: t.Table})
+		c.CellTables[t.Cell] = dynamotable.New(dynamotable.Config{
+			Client: process.DynamoDB(awsio.Region(t.Table)), Table: t.Table,
+		})
 	}
 	if s.Secret != "" {
 		if c.Hash, err = hashes(process, s.Secret, s.Pepper); err != nil {

@@ -23,7 +23,9 @@ func start(process *function.Process, s *environ.Applier) (function.Handler, err
 	if err != nil {
 		return nil, err
 	}
-	store := dynamotable.New(dynamotable.Config{Client: process.DynamoDB(awsio.Region(s.ConfigTable)), Table: s.ConfigTable})
+	store := dynamotable.New(dynamotable.Config{
+		Client: process.DynamoDB(awsio.Region(s.ConfigTable)), Table: s.ConfigTable,
+	})
 	tables, err := dynamo.New(process.DynamoDB(awsio.Region(s.Tables.Plans)), map[control.Table]string{
 		control.Plans: s.Tables.Plans, control.Tenants: s.Tables.Tenants, control.Keys: s.Tables.Keys,
 		control.Cells: s.Tables.Cells,

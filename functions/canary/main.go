@@ -27,7 +27,9 @@ func start(process *function.Process, s *environ.Canary) (function.Handler, erro
 		if cells[i].Meter, err = process.Meter(c.Cell); err != nil {
 			return nil, err
 		}
-		cells[i].Table = dynamotable.New(dynamotable.Config{Client: process.DynamoDB(awsio.Region(c.Table)), Table: c.Table})
+		cells[i].Table = dynamotable.New(dynamotable.Config{
+			Client: process.DynamoDB(awsio.Region(c.Table)), Table: c.Table,
+		})
 	}
 	c := canary.New(canary.Config{
 		Tables: tables, Cells: cells, Actor: "function:" + os.Getenv("AWS_LAMBDA_FUNCTION_NAME"), Log: process.Log,

@@ -29,7 +29,9 @@ func start(process *function.Process, s *environ.Reconcile) (function.Handler, e
 	if err != nil {
 		return nil, err
 	}
-	store := dynamotable.New(dynamotable.Config{Client: process.DynamoDB(awsio.Region(s.ConfigTable)), Table: s.ConfigTable})
+	store := dynamotable.New(dynamotable.Config{
+		Client: process.DynamoDB(awsio.Region(s.ConfigTable)), Table: s.ConfigTable,
+	})
 	r := reconcile.New(reconcile.Config{Tables: tables, Store: store, Meter: meter, Log: process.Log,
 		Grace: s.Grace})
 	heard := acknowledge.New(acknowledge.Config{Cell: s.Cell, Tables: tables, Store: store})

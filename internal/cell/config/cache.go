@@ -35,8 +35,8 @@ const (
 // entry is a compiled document in the cache. r.mu guards it; what it points to is immutable.
 type entry struct {
 	version int64 // that was read last
-	// generation of the copy in which the document was read. An entry of an earlier generation must be read again before
-	// it is used; 0: because the log has named it since.
+	// generation of the copy in which the document was read. An entry of an earlier generation must be read again
+	// before it is used; 0: because the log has named it since.
 	generation int64
 	size       int64 // estimated bytes of the entry
 	err        error // why version is not valid; the forms below are then of an earlier version, or nil

@@ -14,8 +14,8 @@
 //     replaced.
 //   - Every document of the copy, and the knowledge that there is none, is read again after at most [MaxAge], whatever
 //     the log says: somebody may have changed the table without it. A log that cannot be read is trusted for no longer.
-//   - If what must be read again cannot be read, what was last read is used on. The exception is an API key that the log
-//     names, since it may be revoked.
+//   - If what must be read again cannot be read, what was last read is used on. The exception is an API key that the
+//     log names, since it may be revoked.
 //   - The log is polled at most once per second: beside the decision while the copy is at most 2 s old, and before the
 //     decision if the copy is older. The age is the larger of those by the wall clock and by the monotonic clock, since
 //     the monotonic clock of a process stands still while it is frozen. One poll serves all requests.
@@ -431,7 +431,9 @@ func (r *Reader) entries(
 }
 
 // centralRefs are the documents that are read with the log. The second one is read only if Config.Cell is set.
-var centralRefs = [...]table.Ref{{Kind: plan.KindSettings, ID: plan.SettingsID}, {Kind: table.KindShares, ID: table.SharesID}}
+var centralRefs = [...]table.Ref{
+	{Kind: plan.KindSettings, ID: plan.SettingsID}, {Kind: table.KindShares, ID: table.SharesID},
+}
 
 // namesCentral reports whether one of the entries names a central document.
 func namesCentral(entries []table.Entry) bool {
@@ -446,9 +448,9 @@ func namesCentral(entries []table.Entry) bool {
 var errNoShares = errors.New("the table has no shares: this cell is one of several and does not know what it may " +
 	"grant of each limit")
 
-// readCentral reads the settings and the shares. ahead says that they are of a later state than head. If a document does
-// not compile, or a row is not a document, the last good one stays in force; if there is none, readCentral returns an
-// error.
+// readCentral reads the settings and the shares. ahead says that they are of a later state than head. If a document
+// does not compile, or a row is not a document, the last good one stays in force; if there is none, readCentral returns
+// an error.
 func (r *Reader) readCentral(
 	ctx context.Context, timeout time.Duration, head table.Head, before central,
 ) (now central, ahead bool, err error) {
