@@ -46,6 +46,8 @@ const (
 	NotKnown   State = "not known" // the answer was lost, and the tables could not be read to find out
 )
 
+var errMismatch = errors.New("the answer of the admin endpoint does not match the changes of the call")
+
 // recheckTimeout bounds reading the tables after a call whose answer was lost.
 const recheckTimeout = 10 * time.Second
 
@@ -88,7 +90,7 @@ func (d *Diff) write(
 		answer, err := remote.Apply(ctx, r)
 		out.Calls++
 		if err == nil && len(answer.Results) != len(batch) {
-			err = errors.New("the answer of the admin endpoint does not match the changes of the call")
+			err = errMismatch
 		}
 		if err != nil {
 			d.findOutcome(ctx, remote, batch, err, states)
@@ -162,9 +164,8 @@ func (d *Diff) batches() ([][]*Edit, error) {
 	}
 	var out [][]*Edit
 	if len(together) > 0 {
-		if n := len(together); n > operate.MaxChanges || size(together) > operate.MaxBodyBytes*3/4 {
-			return nil, fmt.Errorf("%d plans and tenants must be written together and are too many for one call: "+
-				"apply the file in parts", n)
+		if err := checkSize(together); err != nil {
+			return nil, err
 		}
 		out = append(out, together)
 	}
@@ -172,6 +173,15 @@ func (d *Diff) batches() ([][]*Edit, error) {
 		out = append(out, split(rest)...)
 	}
 	return out, nil
+}
+
+// checkSize returns an error if edits do not fit into one call.
+func checkSize(edits []*Edit) error {
+	if n := len(edits); n > operate.MaxChanges || size(edits) > operate.MaxBodyBytes*3/4 {
+		return fmt.Errorf("%d plans and tenants must be written together and are too many for one call: apply the "+
+			"file in parts", n)
+	}
+	return nil
 }
 
 func size(edits []*Edit) int {

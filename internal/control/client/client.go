@@ -179,6 +179,11 @@ func (c *Client) List(ctx context.Context, r *operate.ListRequest) (*operate.Lis
 	return Do(ctx, c, operate.List, r)
 }
 
+// Preview implements Remote.
+func (c *Client) Preview(ctx context.Context, r *operate.PreviewRequest) (*operate.ApplyResponse, error) {
+	return Do(ctx, c, operate.Preview, r)
+}
+
 // Apply implements Remote.
 func (c *Client) Apply(ctx context.Context, r *operate.ApplyRequest) (*operate.ApplyResponse, error) {
 	return Do(ctx, c, operate.Apply, r)

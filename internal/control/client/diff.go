@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -21,6 +22,7 @@ import (
 // Remote has the calls with which plans files are compared and applied.
 type Remote interface {
 	List(ctx context.Context, r *operate.ListRequest) (*operate.ListResponse, error)
+	Preview(ctx context.Context, r *operate.PreviewRequest) (*operate.ApplyResponse, error)
 	Apply(ctx context.Context, r *operate.ApplyRequest) (*operate.ApplyResponse, error)
 }
 
@@ -60,7 +62,8 @@ type Edit struct {
 	Own *Author `json:"own,omitempty"`
 
 	change operate.Change
-	before []byte // the stored body; nil: none
+	before []byte   // the stored body; nil: none
+	afresh []string // counters that would start afresh
 }
 
 func (e *Edit) document() plan.Document {
@@ -99,6 +102,8 @@ type Diff struct {
 
 	withPlan map[string]bool       // ids of tenants that must be written together with the plans
 	plans    map[string]*plan.Plan // the stored plans by id; nil: the plan exists and cannot be read
+	edited   map[string]*Edit      // by the name of the document
+	leave    map[string][]*Edit    // the edits of tenants by their stored plan
 	stored   map[control.Ref]*operate.Item
 	prune    []Section
 }
@@ -120,7 +125,8 @@ func (d *Diff) Losses() (all []operate.Loss) {
 // refuse an edit of such an item. With a prune, such an item is an error.
 func Compare(ctx context.Context, remote Remote, draft *plan.Draft, prune ...Section) (*Diff, error) {
 	d := &Diff{prune: prune, Edits: []Edit{}, Stay: map[Section]int{}, Afresh: []string{}, Problems: []string{},
-		withPlan: map[string]bool{}, plans: map[string]*plan.Plan{}}
+		withPlan: map[string]bool{}, plans: map[string]*plan.Plan{}, edited: map[string]*Edit{},
+		leave: map[string][]*Edit{}}
 	var err error
 	if d.stored, d.Damaged, err = load(ctx, remote, operate.Tables()...); err != nil {
 		return nil, err
@@ -147,8 +153,10 @@ func Compare(ctx context.Context, remote Remote, draft *plan.Draft, prune ...Sec
 		}
 	}
 	d.Edits = append(d.Edits, d.deletes(named)...)
-	if err := d.checkDependents(draft); err != nil {
-		return nil, err
+	if d.checkTenants(draft); len(d.Problems) == 0 {
+		if err := d.preview(ctx, remote); err != nil {
+			return nil, err
+		}
 	}
 	return d, d.authors(ctx, remote)
 }
@@ -430,103 +438,122 @@ func (d *Diff) authors(ctx context.Context, remote Remote) error {
 	return nil
 }
 
-// checkDependents finds which documents no longer fit, which tenants must be written together with a plan, and what
-// the edits remove, weaken and start afresh.
-func (d *Diff) checkDependents(draft *plan.Draft) error {
-	was := maps.Clone(d.plans)
-	maps.DeleteFunc(was, func(_ string, p *plan.Plan) bool { return p == nil })
-	will := maps.Clone(was) // id → the plan after the edits; absent if it will not exist
-	changed, edited := map[string]bool{}, map[control.Ref]*Edit{}
+// checkTenants finds out which edited tenants do not fit their plans, because of what they keep from the server, and
+// which must be written together with a plan.
+func (d *Diff) checkTenants(draft *plan.Draft) {
+	will := maps.Clone(d.plans) // id → the plan after the edits; nil if it will not exist or cannot be read
+	for i := range d.Edits {
+		if e := &d.Edits[i]; e.Kind == plan.KindPlan {
+			will[e.ID] = draft.Plan(e.ID) // nil for a deletion
+		}
+	}
 	for i := range d.Edits {
 		e := &d.Edits[i]
-		edited[control.Ref{Table: e.change.Table, Key: e.change.Key}] = e
-		if e.Kind != plan.KindPlan {
+		if e.Kind != plan.KindTenant || e.Action != Change || will[namedIn(e.change.Body).Plan] == nil {
+			continue // the admin endpoint reports a plan that will be missing
+		}
+		if err := fits(e.document(), will); err != nil {
+			d.Problems = append(d.Problems, strings.Split(draft.PlaceKeptProblems(e.ID, err).Error(), "\n")...)
 			continue
 		}
-		changed[e.ID] = was[e.ID] != nil
-		delete(will, e.ID)
-		if e.Action != Delete {
-			will[e.ID] = draft.Plan(e.ID)
+		stored := e.document()
+		stored.Body = e.before
+		if will[namedIn(e.before).Plan] != nil && fits(stored, will) != nil {
+			d.withPlan[e.ID] = true // the plan must not be written without the tenant
 		}
-	}
-	d.eachLive(func(item *operate.Item, doc plan.Document) {
-		if doc.Kind == plan.KindTenant {
-			d.checkTenant(draft, item, edited[item.Ref()], will, changed)
-		}
-	})
-	d.checkAnonymous(edited, was, will)
-	return d.effects(was, will)
-}
-
-// checkAnonymous reports a problem if the edits delete the plan of calls without a credential.
-func (d *Diff) checkAnonymous(edited map[control.Ref]*Edit, was, will map[string]*plan.Plan) {
-	at := refOf(plan.Document{Kind: plan.KindSettings})
-	var settings struct{ AnonymousPlan string }
-	if e := edited[at]; e != nil {
-		_ = json.Unmarshal(e.change.Body, &settings) // cannot fail: this package made the body
-	} else if item := d.stored[at]; item != nil && !item.Deleted {
-		_ = json.Unmarshal(item.Body, &settings) // settings that cannot be read name no plan
-	}
-	if id := settings.AnonymousPlan; was[id] != nil && will[id] == nil {
-		d.Problems = append(d.Problems, fmt.Sprintf("settings: anonymousPlan: there will be no plan %q", id))
 	}
 }
 
-// effects finds what the edits remove and weaken, and which counters start afresh.
-func (d *Diff) effects(was, will map[string]*plan.Plan) error {
-	in := func(plans map[string]*plan.Plan) operate.Plans {
-		return func(id string) (*plan.Plan, error) { return plans[id], nil }
-	}
-	now := time.Now()
+// named holds the ids of other documents in a tenant or a key.
+type named struct{ Plan, Tenant string }
+
+// namedIn returns what a tenant or a key names. A document that cannot be read names nothing.
+func namedIn(body []byte) (n named) {
+	_ = json.Unmarshal(body, &n)
+	return n
+}
+
+// preview has the admin endpoint check the edits, and say what each removes, weakens and starts afresh.
+func (d *Diff) preview(ctx context.Context, remote Remote) error {
 	for i := range d.Edits {
 		e := &d.Edits[i]
-		found, err := operate.EffectsOf(e.document(), e.before, in(was), in(will), now)
-		if err != nil {
+		d.edited[e.document().Name()] = e
+		if from := namedIn(e.before).Plan; e.Kind == plan.KindTenant && from != "" {
+			d.leave[from] = append(d.leave[from], e)
+		}
+	}
+	batches, err := d.batches()
+	if err != nil {
+		return err
+	}
+	for _, batch := range batches {
+		// A tenant or key that is created loses nothing. It is sent only together with what depends on it.
+		batch = slices.DeleteFunc(batch, func(e *Edit) bool {
+			return e.Action == Create && (e.Kind == plan.KindTenant || e.Kind == plan.KindKey)
+		})
+		if len(batch) == 0 {
+			continue
+		}
+		all := d.withRelated(batch)
+		if err := checkSize(all); err != nil {
 			return err
 		}
-		e.Losses = found.Losses
-		d.Afresh = append(d.Afresh, found.Afresh...)
+		r := &operate.PreviewRequest{}
+		for _, e := range all {
+			r.Changes = append(r.Changes, e.change)
+		}
+		answer, err := remote.Preview(ctx, r)
+		var refused *operate.Error
+		switch {
+		case errors.As(err, &refused) && refused.Code == operate.Invalid:
+			for _, p := range refused.Problems {
+				if !slices.Contains(d.Problems, p) {
+					d.Problems = append(d.Problems, p)
+				}
+			}
+		case err != nil:
+			return err
+		case len(answer.Results) != len(all):
+			return errMismatch
+		default:
+			for i, e := range batch {
+				e.Losses, e.afresh = answer.Results[i].Losses, answer.Results[i].Afresh
+			}
+		}
+	}
+	for i := range d.Edits {
+		d.Afresh = append(d.Afresh, d.Edits[i].afresh...)
 	}
 	return nil
 }
 
-// checkTenant checks a stored tenant against the plans after the edits. e is the tenant's edit, or nil.
-func (d *Diff) checkTenant(
-	draft *plan.Draft, item *operate.Item, e *Edit, plans map[string]*plan.Plan, changed map[string]bool,
-) {
-	var t struct {
-		Plan              string
-		Overrides, Boosts []json.RawMessage
+// withRelated returns edits, followed by the other edits that decide whether these are valid: of the plan that a tenant
+// gets, of the tenant that a key gets, and of whatever leaves a plan that is deleted.
+func (d *Diff) withRelated(edits []*Edit) []*Edit {
+	all, sent := slices.Clone(edits), map[*Edit]bool{nil: true}
+	for _, e := range edits {
+		sent[e] = true
 	}
-	if json.Unmarshal(item.Body, &t) != nil || e == nil && !changed[t.Plan] || e != nil && e.Action == Delete {
-		return
-	}
-	doc := plan.Document{Kind: plan.KindTenant, ID: item.Key, Body: item.Body}
-	if e == nil {
-		if plans[t.Plan] == nil {
-			d.Problems = append(d.Problems, fmt.Sprintf("plan %q cannot be deleted: tenant %q uses it", t.Plan,
-				item.Key))
-		} else if len(t.Overrides)+len(t.Boosts) > 0 {
-			if err := fits(doc, plans); err != nil {
-				d.Problems = append(d.Problems, err.Error())
+	add := func(related ...*Edit) {
+		for _, e := range related {
+			if !sent[e] {
+				sent[e], all = true, append(all, e)
 			}
 		}
-		return
 	}
-	var to struct{ Plan string }
-	if json.Unmarshal(e.change.Body, &to) != nil || plans[to.Plan] == nil {
-		return // the admin endpoint reports what is wrong
+	for i := 0; i < len(all); i++ { // all grows
+		switch e := all[i]; {
+		case e.Action == Delete && e.Kind == plan.KindPlan:
+			add(d.edited[plan.Document{Kind: plan.KindSettings, ID: plan.SettingsID}.Name()])
+			add(d.leave[e.ID]...)
+		case e.Action == Delete:
+		case e.Kind == plan.KindTenant:
+			add(d.edited[plan.Document{Kind: plan.KindPlan, ID: namedIn(e.change.Body).Plan}.Name()])
+		case e.Kind == plan.KindKey:
+			add(d.edited[plan.Document{Kind: plan.KindTenant, ID: namedIn(e.change.Body).Tenant}.Name()])
+		}
 	}
-	if err := fits(e.document(), plans); err != nil {
-		d.Problems = append(d.Problems, strings.Split(draft.PlaceKeptProblems(item.Key, err).Error(), "\n")...)
-		return
-	}
-	if plans[t.Plan] == nil {
-		return
-	}
-	if err := fits(doc, plans); err != nil {
-		d.withPlan[item.Key] = true // the plan must not be written without the tenant
-	}
+	return all
 }
 
 // fits returns why a tenant does not fit its plan, or nil.

@@ -47,6 +47,10 @@ func (d direct) List(ctx context.Context, r *operate.ListRequest) (*operate.List
 	return d.Control.List(ctx, "ann", r)
 }
 
+func (d direct) Preview(ctx context.Context, r *operate.PreviewRequest) (*operate.ApplyResponse, error) {
+	return d.Control.Preview(ctx, "ann", r)
+}
+
 func (d direct) Apply(ctx context.Context, r *operate.ApplyRequest) (*operate.ApplyResponse, error) {
 	return d.Control.Apply(ctx, "ann", r)
 }

@@ -41,37 +41,40 @@ func (c *Change) ref() control.Ref { return control.Ref{Table: c.Table, Key: c.K
 // ApplyRequest asks for changes that are checked together.
 type ApplyRequest struct {
 	Reason  string   `json:"reason"`
-	Changes []Change `json:"changes"`           // 1..MaxChanges
-	DryRun  bool     `json:"dry_run,omitempty"` // check everything, and write nothing
-	Yes     bool     `json:"yes,omitempty"`     // accept that counters start afresh
+	Changes []Change `json:"changes"`       // 1..MaxChanges
+	Yes     bool     `json:"yes,omitempty"` // accept that counters start afresh
 
-	// AcceptLosses says that the operator has seen what the changes remove and weaken (see [Losses]), and agrees. It
+	// AcceptLosses says that the operator has seen what the changes remove and weaken (see [Effects]), and agrees. It
 	// is separate from Yes because some commands that set Yes do not show the losses.
 	AcceptLosses bool `json:"accept_losses,omitempty"`
+}
+
+// PreviewRequest asks what an Apply of changes would do.
+type PreviewRequest struct {
+	Changes []Change `json:"changes"` // 1..MaxChanges
 }
 
 // Applied is the result of one change.
 type Applied struct {
 	Table control.Table `json:"table"`
 	Key   string        `json:"key"`
-	// the item's version after the call, or after the call that a dry run checks
+	// the item's version after the call, or after the Apply that a preview is about
 	Version   int64 `json:"version"`
 	Unchanged bool  `json:"unchanged,omitempty"` // the item had this content already, and nothing was written
+	Effects
 }
 
 // ApplyResponse holds the results of all changes, in the order of the request.
 type ApplyResponse struct {
 	Results []Applied `json:"results"`
 	Written int       `json:"written"`
-	Afresh  []string  `json:"afresh,omitempty"` // counters that start afresh, one sentence for each limit
-	Losses  []Loss    `json:"losses,omitempty"` // what the changes remove and weaken
 }
 
 // Apply makes the changes. It first checks each change, then all together with the stored documents that depend on
 // them, and then the versions. If anything is wrong, it writes nothing. If an item already has the desired content,
 // Apply does not write it, whatever version was expected. An interrupted Apply can therefore be repeated.
 //
-// It also writes nothing if the changes lose something that the request does not accept: see [Losses].
+// It also writes nothing if the changes lose something that the request does not accept: see [Effects].
 //
 // It then writes the items one by one: plans before tenants before keys, and deletions last. A concurrent write by
 // another operator, a table that does not answer, or the end of the call's time can stop it halfway. The error then
@@ -88,53 +91,12 @@ func (s *Control) apply(ctx context.Context, actor string, r *ApplyRequest, ownH
 	if err := checkReason(r.Reason); err != nil {
 		return nil, err
 	}
-	edits, err := s.edits(ctx, r.Changes)
-	if err != nil {
+	out, toWrite, err := s.prepare(ctx, r.Changes, ownHash)
+	if err != nil || len(toWrite) == 0 {
+		return out, err
+	}
+	if err := checkConsent(r, out); err != nil {
 		return nil, err
-	}
-	var toWrite []*edit // the edits that change their item
-	out := &ApplyResponse{Results: make([]Applied, len(edits))}
-	for i, e := range edits {
-		out.Results[i] = Applied{Table: e.Table, Key: e.Key, Version: versionOf(e.have)}
-		if e.changesNothing() {
-			out.Results[i].Unchanged = true
-			continue
-		}
-		toWrite = append(toWrite, e)
-	}
-	if len(toWrite) == 0 {
-		return out, nil
-	}
-	w := s.preview(toWrite)
-	w.ownHash = ownHash
-	if err := w.check(ctx); err != nil {
-		return nil, err
-	}
-	if len(w.problems) > 0 {
-		e := Refuse(Invalid, "the changes are not valid; this call wrote nothing")
-		e.Problems = firstFew(w.problems)
-		return nil, e
-	}
-	if err := checkVersions(toWrite); err != nil {
-		return nil, err
-	}
-	effects, err := w.effects(ctx)
-	if err != nil {
-		return nil, err
-	}
-	out.Losses, out.Afresh = effects.Losses, effects.Afresh
-	if !r.DryRun {
-		if err := checkConsent(r, out); err != nil {
-			return nil, err
-		}
-	}
-	for i, e := range edits {
-		if !out.Results[i].Unchanged {
-			out.Results[i].Version = e.Expect + 1
-		}
-	}
-	if r.DryRun {
-		return out, nil
 	}
 	if out.Written, err = s.writeAll(ctx, actor, r.Reason, toWrite); err != nil {
 		return nil, err
@@ -142,15 +104,69 @@ func (s *Control) apply(ctx context.Context, actor string, r *ApplyRequest, ownH
 	return out, nil
 }
 
+// Preview checks changes as Apply does, and returns what Apply would return. It writes nothing.
+func (s *Control) Preview(ctx context.Context, _ string, r *PreviewRequest) (*ApplyResponse, error) {
+	out, _, err := s.prepare(ctx, r.Changes, false)
+	return out, err
+}
+
+// prepare checks changes and finds their effects. It returns the results of the changes, and the edits that change
+// their item.
+func (s *Control) prepare(
+	ctx context.Context, changes []Change, ownHash bool,
+) (out *ApplyResponse, toWrite []*edit, err error) {
+	edits, err := s.edits(ctx, changes)
+	if err != nil {
+		return nil, nil, err
+	}
+	out = &ApplyResponse{Results: make([]Applied, len(edits))}
+	for i, e := range edits {
+		e.applied = &out.Results[i]
+		*e.applied = Applied{Table: e.Table, Key: e.Key, Version: versionOf(e.have)}
+		if e.changesNothing() {
+			e.applied.Unchanged = true
+			continue
+		}
+		toWrite = append(toWrite, e)
+	}
+	if len(toWrite) == 0 {
+		return out, nil, nil
+	}
+	w := s.preview(toWrite)
+	w.ownHash = ownHash
+	if err := w.check(ctx); err != nil {
+		return nil, nil, err
+	}
+	if len(w.problems) > 0 {
+		e := Refuse(Invalid, "the changes are not valid; this call wrote nothing")
+		e.Problems = firstFew(w.problems)
+		return nil, nil, e
+	}
+	if err := checkVersions(toWrite); err != nil {
+		return nil, nil, err
+	}
+	for _, e := range toWrite {
+		e.applied.Version = e.Expect + 1
+		if e.applied.Effects, err = w.effects(ctx, e); err != nil {
+			return nil, nil, err
+		}
+	}
+	return out, toWrite, nil
+}
+
 // checkConsent refuses changes that lose something, or with which counters start afresh, unless the request accepts
 // that.
 func checkConsent(r *ApplyRequest, out *ApplyResponse) error {
-	losses, afresh := out.Losses, out.Afresh
-	if r.AcceptLosses {
-		losses = nil
-	}
-	if r.Yes {
-		afresh = nil
+	var losses, afresh []string
+	for i := range out.Results {
+		if !r.AcceptLosses {
+			for _, l := range out.Results[i].Losses {
+				losses = append(losses, l.String())
+			}
+		}
+		if !r.Yes {
+			afresh = append(afresh, out.Results[i].Afresh...)
+		}
 	}
 	if len(losses)+len(afresh) == 0 {
 		return nil
@@ -162,11 +178,7 @@ func checkConsent(r *ApplyRequest, out *ApplyResponse) error {
 			"(accept_losses); nothing was written. A 'sluice' that did not ask about it is older than this "+
 			"endpoint: update it")
 	}
-	var all []string
-	for _, l := range losses {
-		all = append(all, l.String())
-	}
-	e.Problems = firstFew(append(all, afresh...))
+	e.Problems = firstFew(append(losses, afresh...))
 	return e
 }
 

@@ -93,20 +93,18 @@ func TestApplyAgainWritesNothing(t *testing.T) {
 	}
 }
 
-// Guarantees that a dry run makes all checks, returns the versions that would be written, and writes nothing.
-func TestDryRunWritesNothing(t *testing.T) {
+// Guarantees that a preview makes all checks, returns the versions that would be written, and writes nothing.
+func TestPreviewWritesNothing(t *testing.T) {
 	w := newWorld(t)
 	w.seed(plans)
 	change := operate.Change{Table: control.Tenants, Key: "acme", Expect: 1,
 		Body: json.RawMessage(`{"id":"acme","plan":"free","cells":["eu-1"]}`)}
-	out, err := w.Apply(t.Context(), ann, &operate.ApplyRequest{Reason: "x", DryRun: true,
-		Changes: []operate.Change{change}})
+	out, err := w.Preview(t.Context(), ann, &operate.PreviewRequest{Changes: []operate.Change{change}})
 	if err != nil || w.tables.puts != 0 || out.Written != 0 || out.Results[0].Version != 2 {
-		t.Errorf("a dry run wrote %d: %+v, %v; want no write, and version 2", w.tables.puts, out, err)
+		t.Errorf("a preview wrote %d: %+v, %v; want no write, and version 2", w.tables.puts, out, err)
 	}
 	change.Body = json.RawMessage(`{"id":"acme","plan":"none"}`)
-	_, err = w.Apply(t.Context(), ann, &operate.ApplyRequest{Reason: "x", DryRun: true,
-		Changes: []operate.Change{change}})
+	_, err = w.Preview(t.Context(), ann, &operate.PreviewRequest{Changes: []operate.Change{change}})
 	w.refused(err, operate.Invalid, `there is no plan "none"`)
 }
 

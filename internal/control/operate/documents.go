@@ -54,6 +54,8 @@ type edit struct {
 	*Change
 	doc  plan.Document
 	have *control.Item // the stored item; nil: there has never been one
+
+	applied *Applied // the result of the change
 }
 
 func (e *edit) absent() bool { return e.have == nil || e.have.Deleted }
@@ -380,24 +382,15 @@ func (w *preview) checkDependents(ctx context.Context) error {
 	return err
 }
 
-// effects lists the effects of all edits on limits and credentials.
-func (w *preview) effects(ctx context.Context) (Effects, error) {
-	var all Effects
+// effects returns the effects of an edit on limits and credentials.
+func (w *preview) effects(ctx context.Context, e *edit) (Effects, error) {
+	var stored []byte
+	if !e.absent() {
+		stored = e.have.Body
+	}
 	was := func(id string) (*plan.Plan, error) { return w.planBefore(ctx, id) }
 	will := func(id string) (*plan.Plan, error) { return w.plan(ctx, id) }
-	for _, e := range w.edits {
-		var stored []byte
-		if !e.absent() {
-			stored = e.have.Body
-		}
-		one, err := EffectsOf(e.doc, stored, was, will, w.now)
-		if err != nil {
-			return Effects{}, err
-		}
-		all.Losses = append(all.Losses, one.Losses...)
-		all.Afresh = append(all.Afresh, one.Afresh...)
-	}
-	return all, nil
+	return EffectsOf(e.doc, stored, was, will, w.now)
 }
 
 // planBefore returns a plan as it is stored; nil if there is none or it cannot be read.

@@ -39,8 +39,9 @@ type Plans func(id string) (*plan.Plan, error)
 
 // Effects are what a change of a document does to limits and credentials.
 type Effects struct {
-	Losses []Loss
-	Afresh []string // a sentence for each limit whose counters start afresh; it begins with the name of the document
+	Losses []Loss `json:"losses,omitempty"` // what the change removes and weakens
+	// Afresh has a sentence for each limit whose counters start afresh. It begins with the name of the document.
+	Afresh []string `json:"afresh,omitempty"`
 }
 
 // EffectsOf compares a stored document with d, which replaces it. If d has no body, the document is deleted; if stored

@@ -75,9 +75,15 @@ func fieldCases() map[string]fieldCase {
 		}, map[string]string{"most": "items"}},
 		"/apply": {
 			operate.ApplyRequest{}, `{"reason":"x","changes":[{"table":"tenants","key":"new","body":{"id":"new",` +
-				`"plan":"pro"}}],"dry_run":false,"yes":false,"accept_losses":false}`,
+				`"plan":"pro"}}],"yes":false,"accept_losses":false}`,
 			map[string][]string{
-				"reason": badReason, "dry_run": notBool, "yes": notBool, "accept_losses": notBool,
+				"reason": badReason, "yes": notBool, "accept_losses": notBool,
+				"changes": slices.Concat(notList, []string{absent, `null`, `[]`, `[null]`, `[1]`, `[{}]`, `[[]]`}),
+			}, nil,
+		},
+		"/documents/preview": {
+			operate.PreviewRequest{}, `{"changes":[{"table":"tenants","key":"new","body":{"id":"new","plan":"pro"}}]}`,
+			map[string][]string{
 				"changes": slices.Concat(notList, []string{absent, `null`, `[]`, `[null]`, `[1]`, `[{}]`, `[[]]`}),
 			}, nil,
 		},

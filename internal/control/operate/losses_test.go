@@ -93,15 +93,18 @@ func TestNothingIsLostWithoutAgreement(t *testing.T) {
 					more)
 			}
 			var dry operate.ApplyResponse
-			if err := json.Unmarshal([]byte(post(t, h, "/apply", body(`,"dry_run":true`))), &dry); err != nil {
+			answer := post(t, h, "/documents/preview", fmt.Sprintf(`{"changes":[%s]}`, c.change))
+			if err := json.Unmarshal([]byte(answer), &dry); err != nil {
 				t.Fatal(err)
 			}
 			var lines []string
-			for _, l := range dry.Losses {
-				lines = append(lines, l.String())
+			for _, result := range dry.Results {
+				for _, l := range result.Losses {
+					lines = append(lines, l.String())
+				}
 			}
 			if got, want := strings.Join(lines, "\n"), strings.Join(c.want, "\n"); got != want {
-				t.Errorf("a dry run says\n%s\nwant\n%s", got, want)
+				t.Errorf("a preview says\n%s\nwant\n%s", got, want)
 			}
 			if c.want != nil {
 				answer := post(t, h, "/apply", body(`,"yes":true`))

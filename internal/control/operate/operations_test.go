@@ -249,8 +249,11 @@ func TestTwoKeysOfOneHash(t *testing.T) {
 			Body: fmt.Appendf(nil, `{"hash":%q,"id":%q,"pepper":"mine","tenant":"b & <c>"}`, hash, id)}
 	}
 	apply := func(dry bool, changes ...operate.Change) error {
-		_, err := w.Apply(ctx, bob, &operate.ApplyRequest{Reason: "x", Changes: changes, DryRun: dry,
-			AcceptLosses: true})
+		if dry {
+			_, err := w.Preview(ctx, bob, &operate.PreviewRequest{Changes: changes})
+			return err
+		}
+		_, err := w.Apply(ctx, bob, &operate.ApplyRequest{Reason: "x", Changes: changes, AcceptLosses: true})
 		return err
 	}
 	if err := errors.Join(create("first", hash, "mine"), create("old", other, "mine")); err != nil {

@@ -49,6 +49,8 @@ var (
 		"key list", "pace-plan list", "explain")
 	Apply = add(&controlTable, "/apply", writes, often, (*Control).Apply,
 		"writes plans, settings, tenants and keys, and removes them", "plan apply")
+	Preview = add(&controlTable, "/documents/preview", reads, often, (*Control).Preview,
+		"says what such a change would remove, weaken and start afresh", "plan diff", "plan apply")
 	SetTenant = add(&controlTable, "/tenants/set", writes, single, (*Control).SetTenant,
 		"sets the plan, the cells and the overrides of a tenant", "tenant set")
 	Suspend = add(&controlTable, "/tenants/suspend", writes, single, (*Control).Suspend,

@@ -141,8 +141,7 @@ func (p *Plane) beginWithRefusal(
 		return lines, nil
 	}
 	service := p.service(nil)
-	_, err := service.Apply(ctx, FileActor, &operate.ApplyRequest{Reason: reason(name), Changes: changes, DryRun: true,
-		Yes: true, AcceptLosses: true})
+	_, err := service.Preview(ctx, FileActor, &operate.PreviewRequest{Changes: changes})
 	var refused *operate.Error
 	if !errors.As(err, &refused) {
 		return lines, err
@@ -251,8 +250,10 @@ func (p *Plane) applyFiles(ctx context.Context, name string, documents []plan.Do
 			return written, err
 		}
 		written += done.Written
-		for _, line := range done.Afresh {
-			p.c.Log.Warn(line)
+		for i := range done.Results {
+			for _, line := range done.Results[i].Afresh {
+				p.c.Log.Warn(line)
+			}
 		}
 	}
 	for _, c := range revokes { // not checked: a key may be revoked even if its tenant is deleted or not valid
