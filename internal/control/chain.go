@@ -3,6 +3,7 @@ package control
 import (
 	"bytes"
 	"fmt"
+	"time"
 
 	"github.com/sluicelimits/sluice/events"
 )
@@ -128,9 +129,22 @@ func (c *Chain) checkLast(next string) []Break {
 		c.actual, c.last.Hash)}
 }
 
+// Head is what a [Chain] needs to know of the newest version of an item in the live table.
+type Head struct {
+	Version        int64
+	ChangedAt      time.Time
+	PrevHash, Hash string
+	Actual         string // hash computed from the fields
+}
+
+// Head returns the item as the head of its chain.
+func (i *Item) Head() *Head {
+	return &Head{i.Version, i.ChangedAt, i.PrevHash, i.Hash, i.ComputeHash()}
+}
+
 // End compares the chain with the newest version in the live table, or nil if the table has no such item. It returns
 // what is wrong from the last version on.
-func (c *Chain) End(head *Item) []Break {
+func (c *Chain) End(head *Head) []Break {
 	switch {
 	case c.at == 0 && head == nil:
 		return nil
@@ -148,12 +162,12 @@ func (c *Chain) End(head *Item) []Break {
 		return c.follows(head.Version, head.PrevHash)
 	}
 	breaks := c.checkLast(head.Hash)
-	if actual := head.ComputeHash(); head.Hash != c.last.Hash && head.Hash != c.actual {
+	if head.Hash != c.last.Hash && head.Hash != c.actual {
 		breaks = append(breaks, c.broken(WrongHead, head.Version, "its hash is %s, but in the table %s", c.last.Hash,
 			head.Hash))
-	} else if actual != head.Hash {
+	} else if head.Actual != head.Hash {
 		breaks = append(breaks, c.broken(WrongHead, head.Version,
-			"in the table the hash of its fields is %s, but was %s when they were written", actual, head.Hash))
+			"in the table the hash of its fields is %s, but was %s when they were written", head.Actual, head.Hash))
 	}
 	return breaks
 }

@@ -17,7 +17,10 @@ func follow(items []control.Item, head *control.Item) []control.Break {
 	for i := range items {
 		breaks = append(breaks, chain.Add(items[i])...)
 	}
-	return append(breaks, chain.End(head)...)
+	if head == nil {
+		return append(breaks, chain.End(nil)...)
+	}
+	return append(breaks, chain.End(head.Head())...)
 }
 
 // rehash sets the hash that fits the item's fields, as somebody who hides a change would do.
@@ -165,7 +168,7 @@ func TestChainOfRecords(t *testing.T) {
 		}
 		old = &items[n]
 	}
-	if got := chain.End(&items[2]); len(got) > 0 {
+	if got := chain.End(items[2].Head()); len(got) > 0 {
 		t.Errorf("at the end: got the breaks %v, want none", got)
 	}
 }

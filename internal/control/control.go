@@ -73,6 +73,11 @@ type Ref struct {
 	Key   string
 }
 
+// Compare orders refs by table and key.
+func (r Ref) Compare(o Ref) int {
+	return cmp.Or(cmp.Compare(r.Table, o.Table), cmp.Compare(r.Key, o.Key))
+}
+
 // Bounds.
 const (
 	MaxBodyBytes  = events.MaxBodyBytes // of a body in canonical form; an event with such a body fits into a message

@@ -364,7 +364,7 @@ func (r *headReader) read(ctx context.Context, of HeadsOf) ([]Head, error) {
 // comparedWith compares heads of an anchor with the archive, several at a time.
 func (v *verifier) comparedWith(ctx context.Context, s *sealed, heads []Head) error {
 	found := make([]control.Break, len(heads))
-	err := control.Concurrently(len(heads), v.Parallel, func(i int) (err error) {
+	err := control.Concurrently(len(heads), parallel, func(i int) (err error) {
 		found[i], err = v.anchored(ctx, s, &heads[i])
 		return err
 	})

@@ -1,13 +1,11 @@
 package audit
 
 import (
-	"bytes"
 	"context"
 	"crypto/ecdsa"
 	"errors"
 	"fmt"
-	"hash/maphash"
-	"iter"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -54,7 +52,7 @@ type Tables interface {
 	control.Lister
 }
 
-// VerifyConfig says what Verify compares. Archive and Tables are required.
+// VerifyConfig says what Verify compares.
 type VerifyConfig struct {
 	Archive Archive
 	Tables  Tables
@@ -80,7 +78,6 @@ type VerifyConfig struct {
 	// Explained are days without an anchor, as in 2026-11-22, for which the operator knows the reason.
 	Explained []string
 
-	Parallel int                      // objects that are read concurrently; 0 selects 32
 	Now      func() time.Time         // nil selects time.Now
 	Progress func(objects, items int) // called from time to time, by one goroutine; may be nil
 }
@@ -139,8 +136,8 @@ func NoticeKinds() []control.BreakKind {
 }
 
 // Verify checks every version of every object and every item of the tables. It holds in memory a bounded number of
-// objects, and a hash of 8 bytes for each item. Changes may be made at the same time; Verify ignores changes to the
-// part of the archive that it has already read.
+// objects, and a head of some 300 bytes for each item. Changes may be made at the same time; Verify ignores changes to
+// the part of the archive that it has already read.
 //
 // If the archive locks its objects, Verify compares the time at which an object was put, by the archive's clock, with
 // the time that its record states. The object must not have been put more than MostSkew before its change, nor more
@@ -150,19 +147,13 @@ func NoticeKinds() []control.BreakKind {
 // least as long.
 //
 // Of several versions of an object, the oldest one that can be read is the record, since it was there before anybody
-// wrote the others. A version that cannot be read is a finding, and the check continues. The item of the table is read
-// after its objects were listed, so that a version which is not in the table never existed.
+// wrote the others. A version that cannot be read is a finding, and the check continues. If an item has newer objects
+// than the table had, the item of the table is read again, so that a version which is not in the table never existed.
 //
 // An error says that the check could not be completed, and nothing about the archive.
 func Verify(ctx context.Context, c VerifyConfig) (*Report, error) {
-	if c.Archive == nil || c.Tables == nil {
-		return nil, errors.New("verify: Archive or Tables is missing")
-	}
 	if c.Grace == 0 {
 		c.Grace = 30 * time.Second
-	}
-	if c.Parallel <= 0 {
-		c.Parallel = 32
 	}
 	if c.Late == 0 {
 		c.Late = MostDelay
@@ -170,31 +161,14 @@ func Verify(ctx context.Context, c VerifyConfig) (*Report, error) {
 	if c.Now == nil {
 		c.Now = time.Now
 	}
-	v := &verifier{
-		VerifyConfig: c, found: make(map[control.BreakKind]*Finding), seed: maphash.MakeSeed(),
-		met: make(map[uint64]struct{}), report: Report{Modes: []string{}},
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	if err := v.readLock(ctx); err != nil {
-		return nil, fmt.Errorf("verify: %w", err)
-	}
-	if err := v.walk(ctx); err != nil {
-		return nil, fmt.Errorf("verify: %w", err)
-	}
-	for _, t := range events.AllTables() {
-		if err := v.table(ctx, t); err != nil {
+	v := &verifier{VerifyConfig: c, found: make(map[control.BreakKind]*Finding),
+		heads: make(map[control.Ref]*control.Head), report: Report{Modes: []string{}}}
+	for _, step := range []func(context.Context) error{
+		v.readLock, v.readHeads, v.walk, v.countRejected, v.anchors,
+	} {
+		if err := step(ctx); err != nil {
 			return nil, fmt.Errorf("verify: %w", err)
 		}
-	}
-	for _, err := range names(ctx, c.Archive, RejectedPrefix, "") {
-		if err != nil {
-			return nil, fmt.Errorf("verify: %w", err)
-		}
-		v.report.Rejected++
-	}
-	if err := v.anchors(ctx); err != nil {
-		return nil, fmt.Errorf("verify: %w", err)
 	}
 	if !v.report.Locks && v.report.Objects > 0 {
 		v.find(control.Break{Kind: NoPutTimes,
@@ -238,20 +212,43 @@ func (v *verifier) of(kinds []control.BreakKind) []Finding {
 type verifier struct {
 	VerifyConfig
 
-	report Report
-	found  map[control.BreakKind]*Finding
-	item   *chain // the item being checked; nil between two items
-
+	report      Report
+	found       map[control.BreakKind]*Finding
 	archiveLock Lock // lock of new objects; zero if unknown
 
-	// met holds the hashes of the items that have an object. Among a million items, the chance that any two have the
-	// same hash, so that a missing object may be overlooked, is 1 in 37 million (n²/2 of 2⁶⁴).
-	met  map[uint64]struct{}
-	seed maphash.Seed
+	// heads holds the newest version of each item of the tables whose objects have not been checked yet.
+	heads  map[control.Ref]*control.Head
+	unread []control.Break // one for each page of a table with an item that cannot be read
 }
 
-func (v *verifier) hash(t control.Table, key string) uint64 {
-	return maphash.String(v.seed, control.ObjectFolder(t, key))
+// readHeads reads the newest version of every item. Items that cannot be read are left out; the walk reports those
+// that have an object.
+func (v *verifier) readHeads(ctx context.Context) error {
+	for _, t := range events.AllTables() {
+		for i, err := range control.All(ctx, v.Tables, t) {
+			switch {
+			case errors.Is(err, control.ErrBadItem):
+				v.unread = append(v.unread, control.Break{Kind: BadHead, Table: t,
+					Detail: strings.ReplaceAll(err.Error(), "\n", "; ")})
+			case err != nil:
+				return err
+			default:
+				v.heads[i.Ref()] = i.Head()
+			}
+		}
+	}
+	return nil
+}
+
+// countRejected counts the rejected records.
+func (v *verifier) countRejected(ctx context.Context) error {
+	for _, err := range names(ctx, v.Archive, RejectedPrefix, "") {
+		if err != nil {
+			return err
+		}
+		v.report.Rejected++
+	}
+	return nil
 }
 
 func (v *verifier) find(b control.Break, object string) {
@@ -273,309 +270,184 @@ func (v *verifier) breaks(all []control.Break) {
 	}
 }
 
-// name is one name in the archive, with those of its versions that are checked.
-type name struct {
-	name     string
-	table    control.Table // empty if it is not the name of an item
-	key      string
-	version  int64
-	versions []Entry // versions with content, newest first; if there are many, only the newest and the oldest
-	more     bool    // versions between these were left out
-	hidden   bool    // a delete marker exists
-
-	// from is the earliest time at which a writer of Sluice can have put the object; zero if unknown. Versions that
-	// were put earlier are not in versions.
-	from  time.Time
-	early *Entry // the first version that was put before from; nil if there is none
-}
-
-// Number of versions of a name that are checked: the newest, which are compared with the object, and the oldest, one
-// of which is the object. Whoever writes more versions has replaced the object.
-const (
-	maxNewest = 8
-	maxOldest = 8
-)
-
-// names groups the entries of a list by name. It ends after an error.
-func names(ctx context.Context, a Archive, prefix, after string) iter.Seq2[*name, error] {
-	return func(yield func(*name, error) bool) {
-		var n *name
-		for e, err := range a.List(ctx, prefix, after) {
-			if err != nil {
-				yield(nil, err)
-				return
-			}
-			if n == nil || n.name != e.Name {
-				if n != nil && !yield(n, nil) {
-					return
-				}
-				n = newName(e.Name)
-			}
-			n.add(e)
-		}
-		if n != nil {
-			yield(n, nil)
-		}
-	}
-}
-
-func newName(of string) *name {
-	n := &name{name: of}
-	if t, key, version, err := control.ParseObjectName(of); err == nil {
-		n.table, n.key, n.version = t, key, version
-	} else if day, list, ok := parseAnchorName(of); ok && list == "" {
-		at, _ := time.Parse(dayForm, day)
-		n.from = at.Add(-MostSkew)
-	}
-	return n
-}
-
-// add adds the next older entry.
-func (n *name) add(e Entry) {
-	switch {
-	case e.DeleteMarker:
-		n.hidden = true
-		return
-	case e.PutAt.Before(n.from):
-		n.early = &e
-		return
-	}
-	if n.versions = append(n.versions, e); len(n.versions) > maxNewest+maxOldest {
-		n.versions, n.more = slices.Delete(n.versions, maxNewest, maxNewest+1), true
-	}
-}
-
-// oldest returns the first version with content; nil if there is none.
-func (n *name) oldest() *Entry {
-	if len(n.versions) == 0 {
-		return nil
-	}
-	return &n.versions[len(n.versions)-1]
-}
-
-// content is what was read of a name.
-type content struct {
-	*name
-	entry    *Entry // the version that is the object; nil: the name has only delete markers
-	object   Object
-	record   *events.AuditRecord // nil: the object holds no valid record, for the reason why
-	why      error
-	fetched  bool // object was read
-	gone     bool // the object was removed after it was listed
-	passed   []passed
-	replaced bool
-	repeated int64
-}
-
-// passed is a version that was passed over: it cannot be read, or is not what its name requires.
-type passed struct {
-	Entry
-	why error
-	sum string // hash of its content; empty if unknown
-}
-
-// read reads a name's versions and the record that they must hold. The record is the first version, since it was there
-// before anybody wrote the others. Only a version that cannot be read is passed over, since the archiver puts the
-// record over such a version, and over no other.
-func (n *name) read(ctx context.Context, a Archive) (*content, error) {
-	if n.table == "" {
-		return &content{name: n, replaced: n.more}, nil
-	}
-	c, err := n.fetch(ctx, a, events.MaxAuditBytes, func(_ Object, err error) error {
-		if errors.Is(err, ErrUnreadable) {
-			return err
-		}
-		return nil
-	})
-	if err == nil && c.fetched {
-		c.record, c.why = decode(n, c.object.Data)
-	}
-	return c, err
-}
-
-// fetch reads a name's versions. The first version that accept accepts is the object. accept gets the version's
-// content, or the reason why there is none, which wraps ErrUnreadable, or ErrTooLarge if the version has more than
-// most bytes. It returns nil, or the reason for which the version is passed over. If no version is accepted, the
-// object is the first one, without content.
-func (n *name) fetch(ctx context.Context, a Archive, most int64, accept func(Object, error) error) (*content, error) {
-	c := &content{name: n, replaced: n.more}
-	for i, e := range slices.Backward(n.versions) {
-		o, err := getAtMost(ctx, a, e, most)
+// walk checks all objects, and the items of the tables that have none.
+func (v *verifier) walk(ctx context.Context) error {
+	var at *item
+	for c, err := range contents(ctx, v.Archive, control.ObjectPrefix) {
 		switch {
-		case errors.Is(err, ErrNotFound):
-			c.entry, c.gone = &n.versions[i], true
-			return c, nil
-		case err != nil && !errors.Is(err, ErrUnreadable) && !errors.Is(err, ErrTooLarge):
-			return nil, err
-		}
-		if why := accept(o, err); why != nil {
-			p := passed{Entry: e, why: why}
-			if err == nil {
-				p.sum = sumOf(o.Data)
-			}
-			c.passed = append(c.passed, p)
-			continue
-		}
-		c.entry, c.object, c.why, c.fetched = &n.versions[i], o, err, err == nil
-		return c, c.compare(ctx, a, n.versions[:i])
-	}
-	if c.entry = n.oldest(); c.entry != nil {
-		c.why = c.passed[0].why
-	}
-	return c, nil
-}
-
-// getAtMost reads a version of at most most bytes.
-func getAtMost(ctx context.Context, a Archive, e Entry, most int64) (Object, error) {
-	if e.SizeBytes > most {
-		return Object{}, fmt.Errorf("%w: it has %d bytes, want at most %d", ErrTooLarge, e.SizeBytes, most)
-	}
-	return a.Get(ctx, e)
-}
-
-// compare compares the object with the newer versions.
-func (c *content) compare(ctx context.Context, a Archive, newer []Entry) error {
-	for _, e := range newer {
-		if e.SizeBytes != c.entry.SizeBytes {
-			c.replaced = true
-			continue
-		}
-		if !c.fetched {
-			continue
-		}
-		o, err := a.Get(ctx, e)
-		switch {
-		case errors.Is(err, ErrNotFound):
-		case errors.Is(err, ErrUnreadable):
-			c.passed = append(c.passed, passed{Entry: e, why: err})
 		case err != nil:
 			return err
-		case bytes.Equal(o.Data, c.object.Data):
-			c.repeated++
-		default:
-			c.replaced = true
+		case c.table == "":
+			v.find(control.Break{Kind: BadName, Detail: fmt.Sprintf("%.200q", c.name.name)}, c.name.name)
+			continue
+		case at == nil || at.table != c.table || at.key != c.key:
+			if err := at.end(ctx); err != nil {
+				return err
+			}
+			at = v.item(control.Ref{Table: c.table, Key: c.key})
+			if v.Progress != nil {
+				v.Progress(int(v.report.Objects), int(v.report.Items))
+			}
+		}
+		if err := at.next(ctx, c); err != nil {
+			return err
+		}
+	}
+	if err := at.end(ctx); err != nil {
+		return err
+	}
+	for _, ref := range slices.SortedFunc(maps.Keys(v.heads), control.Ref.Compare) {
+		if err := v.item(ref).end(ctx); err != nil {
+			return err
+		}
+	}
+	if v.found[BadHead] == nil { // items that cannot be read, none of which has an object
+		for _, b := range v.unread {
+			v.find(b, "")
 		}
 	}
 	return nil
 }
 
-// decode reads the record that an object of this name must hold.
-func decode(n *name, data []byte) (*events.AuditRecord, error) {
-	e, err := events.Decode(data)
-	if err != nil {
-		return nil, err
-	}
-	r, ok := e.(*events.AuditRecord)
-	if !ok {
-		h := e.Header()
-		return nil, fmt.Errorf("it holds %s in version %d, want %s in version %d", h.Type, h.Version,
-			events.AuditRecorded, events.Version)
-	}
-	if r.Table != n.table || r.Key != n.key || r.ItemVersion != n.version {
-		return nil, fmt.Errorf("it holds the record of version %d of %s/%q", r.ItemVersion, r.Table, r.Key)
-	}
-	return r, nil
+// item checks the versions of one item in the archive. [control.Chain] checks the hashes and their links. The archiver
+// writes in any order and with a delay, so a missing version may still arrive.
+type item struct {
+	v     *verifier
+	chain *control.Chain
+	table control.Table
+	key   string
+	seen  int64 // the last version that was checked, existing or hidden
 }
 
-// step is a step of the walk: a name of the archive, or the end of an item, after its last name.
-type step struct {
-	name *name
-	ends *name    // if name is nil: the last name of the item
-	read *content // what was read of the name
-	head *head    // the item's newest version in its table
+func (v *verifier) item(ref control.Ref) *item {
+	return &item{v: v, chain: control.NewChain(ref.Table, ref.Key), table: ref.Table, key: ref.Key}
 }
 
-// head is the newest version of an item in its table. Its item is nil if the table has none.
-type head struct {
-	item *control.Item
-	bad  error // why the item cannot be read
-}
-
-// stepsAtOnce is the number of steps whose reads are made before they are checked: enough that the wait for the last
-// read of them takes little of the time, and few enough for memory, where they may have up to MaxAuditBytes each.
-const stepsAtOnce = 256
-
-// walk checks the archive. It reads objects concurrently and checks them in order. Each item's head is read after the
-// item's last name was listed.
-func (v *verifier) walk(ctx context.Context) error {
-	var steps []*step
-	var last *name
-	end := func() {
-		if last != nil {
-			steps = append(steps, &step{ends: last})
+// next checks the next name of the item.
+func (i *item) next(ctx context.Context, c *content) error {
+	if c.version > i.chain.At()+1 {
+		written := time.Time{}
+		if c.record != nil {
+			written = c.record.Time
 		}
-	}
-	for n, err := range names(ctx, v.Archive, control.ObjectPrefix, "") {
-		if err != nil {
+		if err := i.fill(ctx, c.version-1, written); err != nil {
 			return err
 		}
-		if n.table != "" {
-			if last == nil || last.table != n.table || last.key != n.key {
-				end()
-			}
-			last = n
+	}
+	i.add(c)
+	return nil
+}
+
+// add checks a name, unless it was checked before.
+func (i *item) add(c *content) {
+	if c.version <= i.seen {
+		return
+	}
+	i.seen = c.version
+	if !i.v.checkObject(c) {
+		return
+	}
+	if i.chain.At() == 0 {
+		i.v.report.Items++
+	}
+	if c.record != nil {
+		i.v.breaks(i.chain.AddRecord(c.record))
+	} else {
+		i.v.breaks(i.chain.Skip(c.version))
+	}
+}
+
+// end compares the item with its version in the table. It reads that version again if the archive has newer ones:
+// either the item has changed since the heads were read, or somebody put objects for versions that never existed.
+func (i *item) end(ctx context.Context) error {
+	if i == nil {
+		return nil
+	}
+	ref := control.Ref{Table: i.table, Key: i.key}
+	head := i.v.heads[ref]
+	delete(i.v.heads, ref)
+	if head == nil || head.Version < i.chain.At() {
+		switch now, err := i.v.Tables.Get(ctx, i.table, i.key); {
+		case err == nil:
+			head = now.Head()
+		case errors.Is(err, control.ErrNotFound):
+			head = nil
+		case errors.Is(err, control.ErrBadItem):
+			i.v.breaks([]control.Break{{Kind: BadHead, Table: i.table, Key: i.key, Version: max(i.chain.At(), 1),
+				Detail: err.Error()}})
+			return nil
+		default:
+			return err
 		}
-		if steps = append(steps, &step{name: n}); len(steps) >= stepsAtOnce {
-			if err := v.take(ctx, steps); err != nil {
+	}
+	if head != nil && head.Version > i.chain.At() {
+		if err := i.fill(ctx, head.Version, head.ChangedAt); err != nil {
+			return err
+		}
+	}
+	i.v.breaks(i.chain.End(head))
+	return nil
+}
+
+// pause is the time between two checks for a version that has not arrived.
+const pause = 200 * time.Millisecond
+
+// fill checks the versions up to to that have arrived since the walk listed the item. written is when version to was
+// written: until the grace after that time is over, fill waits for missing versions.
+func (i *item) fill(ctx context.Context, to int64, written time.Time) error {
+	until := written.Add(i.v.Grace)
+	if latest := i.v.Now().Add(i.v.Grace); until.After(latest) { // the writer's clock is ahead
+		until = latest
+	}
+	folder := control.ObjectFolder(i.table, i.key)
+	after := folder
+	if i.seen > 0 {
+		after = control.ObjectName(i.table, i.key, i.seen)
+	}
+	for {
+		var arrived []*name
+		exist := i.seen
+		for n, err := range names(ctx, i.v.Archive, folder, after) {
+			if err != nil {
 				return err
 			}
-			steps = steps[:0]
+			if n.version > to {
+				break
+			}
+			if n.table == "" {
+				continue // the walk reports a name that no item has
+			}
+			if arrived = append(arrived, n); n.oldest() != nil {
+				exist++
+			}
 		}
-	}
-	end()
-	return v.take(ctx, steps)
-}
-
-// take reads what the steps are about, and then checks them in order.
-func (v *verifier) take(ctx context.Context, steps []*step) error {
-	err := control.Concurrently(len(steps), v.Parallel, func(i int) (err error) {
-		if s := steps[i]; s.name != nil {
-			s.read, err = s.name.read(ctx, v.Archive)
-		} else {
-			s.head, err = v.head(ctx, s.ends.table, s.ends.key)
+		if exist < to && i.v.Now().Before(until) {
+			if err := wait(ctx); err != nil {
+				return err
+			}
+			continue
 		}
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	for _, s := range steps {
-		if err := v.step(ctx, s); err != nil {
-			return err
+		for _, n := range arrived {
+			c, err := n.read(ctx, i.v.Archive)
+			if err != nil {
+				return err
+			}
+			i.add(c)
 		}
-	}
-	if v.Progress != nil {
-		v.Progress(int(v.report.Objects), int(v.report.Items))
-	}
-	return ctx.Err()
-}
-
-func (v *verifier) head(ctx context.Context, t control.Table, key string) (*head, error) {
-	i, err := v.Tables.Get(ctx, t, key)
-	switch {
-	case err == nil:
-		return &head{item: &i}, nil
-	case errors.Is(err, control.ErrNotFound):
-		return &head{}, nil
-	case errors.Is(err, control.ErrBadItem):
-		return &head{bad: err}, nil
-	}
-	return nil, err
-}
-
-func (v *verifier) step(ctx context.Context, s *step) error {
-	switch {
-	case s.name == nil:
-		err := v.item.end(ctx, s.head)
-		v.item = nil
-		return err
-	case s.name.table == "":
-		v.find(control.Break{Kind: BadName, Detail: fmt.Sprintf("%.200q", s.name.name)}, s.name.name)
 		return nil
-	case v.item == nil:
-		v.item = newChain(v, s.name.table, s.name.key)
 	}
-	return v.item.next(ctx, s.read)
+}
+
+// wait waits for one pause. It returns the error of ctx if ctx ends first.
+func wait(ctx context.Context) error {
+	t := time.NewTimer(pause)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-t.C:
+		return nil
+	}
 }
 
 // checkObject reports findings about a name apart from its record. It returns whether there is an object.
@@ -675,57 +547,4 @@ func (v *verifier) lock(o Object) {
 	if at, found := slices.BinarySearch(r.Modes, o.LockMode); !found {
 		r.Modes = slices.Insert(r.Modes, at, o.LockMode)
 	}
-}
-
-// table looks for items of a table that have no object. Items that cannot be read are reported once, unless the walk
-// has reported them.
-func (v *verifier) table(ctx context.Context, t control.Table) error {
-	var unmet []control.Item
-	for i, err := range control.All(ctx, v.Tables, t) {
-		switch _, met := v.met[v.hash(t, i.Key)]; {
-		case errors.Is(err, control.ErrBadItem) && v.found[BadHead] != nil:
-		case errors.Is(err, control.ErrBadItem):
-			v.find(control.Break{Kind: BadHead, Table: t, Detail: strings.ReplaceAll(err.Error(), "\n", "; ")}, "")
-		case err != nil:
-			return err
-		case !met:
-			unmet = append(unmet, i)
-		}
-		if len(unmet) == stepsAtOnce {
-			if err := v.without(ctx, unmet); err != nil {
-				return err
-			}
-			unmet = unmet[:0]
-		}
-	}
-	return v.without(ctx, unmet)
-}
-
-// without reports those of the items that have no object. The others are newer than the walk, or have only objects that
-// are hidden.
-func (v *verifier) without(ctx context.Context, items []control.Item) error {
-	exists := make([]bool, len(items))
-	err := control.Concurrently(len(items), v.Parallel, func(n int) error {
-		for _, err := range v.Archive.List(ctx, control.ObjectFolder(items[n].Table, items[n].Key), "") {
-			exists[n] = true
-			return err
-		}
-		return nil
-	})
-	if err != nil {
-		return err
-	}
-	for n := range items {
-		i := &items[n]
-		if exists[n] {
-			continue
-		}
-		c := newChain(v, i.Table, i.Key)
-		if v.Now().Sub(i.ChangedAt) >= v.Grace {
-			v.breaks(c.of.End(i))
-		} else if err := c.end(ctx, &head{item: i}); err != nil {
-			return err
-		}
-	}
-	return nil
 }

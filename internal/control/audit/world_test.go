@@ -216,8 +216,7 @@ func (w *world) List(
 
 func (w *world) verify() *audit.Report {
 	w.t.Helper()
-	report, err := audit.Verify(context.Background(), audit.VerifyConfig{Archive: w.archive, Tables: w, Grace: -1,
-		Parallel: 3})
+	report, err := audit.Verify(context.Background(), audit.VerifyConfig{Archive: w.archive, Tables: w, Grace: -1})
 	if err != nil {
 		w.t.Fatal(err)
 	}

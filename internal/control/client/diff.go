@@ -2,7 +2,6 @@ package client
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -171,8 +170,7 @@ func (d *Diff) prunes(s Section) bool { return slices.Contains(d.prune, s) }
 
 // eachLive calls f for the stored documents that are not deleted, in the order of their keys.
 func (d *Diff) eachLive(f func(item *operate.Item, doc plan.Document)) {
-	order := func(a, b control.Ref) int { return cmp.Or(cmp.Compare(a.Table, b.Table), cmp.Compare(a.Key, b.Key)) }
-	for _, ref := range slices.SortedFunc(maps.Keys(d.stored), order) {
+	for _, ref := range slices.SortedFunc(maps.Keys(d.stored), control.Ref.Compare) {
 		item := d.stored[ref]
 		if doc, ok := operate.DocumentOf(item.Table, item.Key, item.Body); ok && !item.Deleted {
 			f(item, doc)

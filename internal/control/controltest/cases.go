@@ -231,7 +231,7 @@ func (s *subject) end(chain *control.Chain, t control.Table, key string) error {
 	if err != nil {
 		return err
 	}
-	if breaks := chain.End(&head); len(breaks) > 0 {
+	if breaks := chain.End(head.Head()); len(breaks) > 0 {
 		return breaks[0]
 	}
 	return nil

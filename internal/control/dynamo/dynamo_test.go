@@ -327,7 +327,7 @@ func TestProcesses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, b := range chain.End(&head) {
+	for _, b := range chain.End(head.Head()) {
 		t.Error(b)
 	}
 }
