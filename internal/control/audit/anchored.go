@@ -36,9 +36,6 @@ const (
 	NotAnchored control.BreakKind = "heads not anchored"     // an item could not be read when an anchor was made
 )
 
-// headsAtOnce is the number of heads that are compared before more are read.
-const headsAtOnce = 256
-
 // anchorDay holds the objects of one day in the archive: its anchor, and lists of heads by their hashes.
 type anchorDay struct {
 	day    string
@@ -49,10 +46,9 @@ type anchorDay struct {
 // anchorWalk checks the anchors from the first one on.
 type anchorWalk struct {
 	v        *verifier
-	day, sum string     // of the last anchor; empty before the first
-	heads    *anchorDay // the last anchor whose heads were compared; nil before the first
-	listed   []HeadsOf
-	known    map[string]string // the entries of VerifyConfig.Known that were not found yet
+	day, sum string               // of the last anchor; empty before the first
+	heads    map[control.Ref]Head // of the last anchor whose heads were compared; nil before the first
+	known    map[string]string    // the entries of VerifyConfig.Known that were not found yet
 
 	// bad holds the days since the last anchor that have objects but no anchor. They have been reported.
 	bad map[string]bool
@@ -164,11 +160,7 @@ func (w *anchorWalk) next(ctx context.Context, d *anchorDay) error {
 	if s.Unread > 0 {
 		tell(NotAnchored, "an item of a table could not be read when the anchor of %s was made", d.day)
 	}
-	if err := w.compare(ctx, d, s); err != nil {
-		return err
-	}
-	w.heads, w.listed = d, s.Lists
-	return nil
+	return w.compare(ctx, d, s)
 }
 
 // noteKnown removes an object of a day from the known anchors that are still to be found.
@@ -258,82 +250,41 @@ func (w *anchorWalk) end() {
 
 // compare compares the heads of an anchor with the archive, except for those that the previous anchor has too.
 func (w *anchorWalk) compare(ctx context.Context, d *anchorDay, s *sealed) error {
-	heads := &headReader{w: w, day: d, lists: s.Lists}
-	before := &headReader{w: w, day: w.heads, lists: w.listed, quiet: true}
-	old, err := before.next(ctx)
+	heads := make(map[control.Ref]Head, s.Heads)
 	var changed []Head
-	for err == nil {
-		var h *Head
-		if h, err = heads.next(ctx); err != nil || h == nil {
-			break
+	for _, of := range s.Lists {
+		list, err := w.readList(ctx, d, of)
+		if err != nil {
+			return err
 		}
-		for err == nil && old != nil && old.folder() < h.folder() {
-			old, err = before.next(ctx)
-		}
-		switch {
-		case old == nil || old.folder() != h.folder():
-		case *old == *h:
-			continue
-		case old.Version > h.Version:
-			w.v.find(control.Break{Kind: Rewritten, Table: h.Table, Key: h.Key, Version: h.Version, Detail: fmt.Sprintf(
-				"the table was at version %d in the anchor before that of %s, in which it is at version %d",
-				old.Version,
-				s.Day, h.Version)}, h.object())
-		}
-		if changed = append(changed, *h); len(changed) == headsAtOnce && err == nil {
-			err = w.v.comparedWith(ctx, s, changed)
-			changed = changed[:0]
+		for _, h := range list {
+			ref := control.Ref{Table: h.Table, Key: h.Key}
+			old, was := w.heads[ref]
+			if heads[ref] = h; was && old == h {
+				continue
+			}
+			if changed = append(changed, h); was && old.Version > h.Version {
+				w.v.find(control.Break{Kind: Rewritten, Table: h.Table, Key: h.Key, Version: h.Version,
+					Detail: fmt.Sprintf("the table was at version %d in the anchor before that of %s, in which it is "+
+						"at version %d", old.Version, s.Day, h.Version)}, h.object())
+			}
 		}
 	}
-	if err != nil {
-		return err
-	}
+	w.heads = heads
 	return w.v.comparedWith(ctx, s, changed)
 }
 
 func (h *Head) object() string { return control.ObjectName(h.Table, h.Key, h.Version) }
 
-// headReader reads the heads of an anchor, one list at a time.
-type headReader struct {
-	w     *anchorWalk
-	day   *anchorDay
-	lists []HeadsOf
-	quiet bool // findings about the lists were reported before
-	heads []Head
-}
-
-// next returns the next head, or nil at the end.
-func (r *headReader) next(ctx context.Context) (*Head, error) {
-	for len(r.heads) == 0 {
-		if len(r.lists) == 0 {
-			return nil, nil //nolint:nilnil // callers check for nil
-		}
-		of := r.lists[0]
-		r.lists = r.lists[1:]
-		heads, err := r.read(ctx, of)
-		if err != nil {
-			return nil, err
-		}
-		r.heads = heads
-	}
-	h := &r.heads[0]
-	r.heads = r.heads[1:]
-	return h, nil
-}
-
-// read reads a list. A list that is missing, or is not the signed one, is reported and gives no heads.
-func (r *headReader) read(ctx context.Context, of HeadsOf) ([]Head, error) {
-	object := listName(r.day.day, of.SHA256)
-	tell := r.w.reporter(object)
-	if r.quiet {
-		tell = func(control.BreakKind, string, ...any) {}
-	}
-	n := r.day.lists[of.SHA256]
+// readList reads a list of heads. A list that is missing, or is not the signed one, is reported and gives no heads.
+func (w *anchorWalk) readList(ctx context.Context, d *anchorDay, of HeadsOf) ([]Head, error) {
+	tell := w.reporter(listName(d.day, of.SHA256))
+	n := d.lists[of.SHA256]
 	if n == nil {
-		tell(BadAnchor, "a list of heads of %s is missing", r.day.day)
+		tell(BadAnchor, "a list of heads of %s is missing", d.day)
 		return nil, nil
 	}
-	c, err := n.fetch(ctx, r.w.v.Archive, MaxBytes, func(o Object, err error) error {
+	c, err := n.fetch(ctx, w.v.Archive, MaxBytes, func(o Object, err error) error {
 		if err == nil && sumOf(o.Data) != of.SHA256 {
 			return errors.New("it is not the list that was signed")
 		}
@@ -342,20 +293,20 @@ func (r *headReader) read(ctx context.Context, of HeadsOf) ([]Head, error) {
 	if err != nil {
 		return nil, err
 	}
-	r.w.v.state(c, tell)
+	w.v.state(c, tell)
 	for _, p := range c.passed {
-		tell(BadAnchor, "version %s of a list of heads of %s, put at %s: %v", p.Version, r.day.day, stamp(p.PutAt),
+		tell(BadAnchor, "version %s of a list of heads of %s, put at %s: %v", p.Version, d.day, stamp(p.PutAt),
 			p.why)
 	}
 	if c.entry == nil || c.gone {
-		tell(BadAnchor, "a list of heads of %s is missing", r.day.day)
+		tell(BadAnchor, "a list of heads of %s is missing", d.day)
 	}
 	if !c.fetched {
 		return nil, nil
 	}
 	heads, err := decodeHeads(c.object.Data)
 	if err != nil || len(heads) != of.Heads {
-		tell(BadAnchor, "a list of heads of %s has %d heads: %v", r.day.day, len(heads), err)
+		tell(BadAnchor, "a list of heads of %s has %d heads: %v", d.day, len(heads), err)
 		return nil, nil
 	}
 	return heads, nil
