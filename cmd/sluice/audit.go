@@ -86,13 +86,13 @@ func (s *auditSource) openArchive(ctx context.Context) (audit.Archive, error) {
 		client := s3.NewFromConfig(config, func(o *s3.Options) {
 			o.UsePathStyle = config.BaseEndpoint != nil // a local substitute that AWS_ENDPOINT_URL names
 		})
-		return bucket.New(bucket.Config{Client: client, Bucket: name})
+		return bucket.New(client, name), nil
 	}
 	dir := cmp.Or(s.archive, filepath.Join(s.data, dataArchive))
 	if info, err := os.Stat(dir); err != nil || !info.IsDir() {
 		return nil, fmt.Errorf("there is no archive: %s is not a folder; check --data or --archive", dir)
 	}
-	return audit.NewFolder(dir)
+	return audit.NewFolder(dir), nil
 }
 
 // openTables opens the live tables to read them.
@@ -102,8 +102,8 @@ func (s *auditSource) openTables(ctx context.Context) (tables audit.Tables, done
 		if err != nil {
 			return nil, nil, err
 		}
-		t, err := dynamo.New(awsdynamodb.NewFromConfig(config), dynamo.Names(s.tables))
-		return t, func() error { return nil }, err
+		t := dynamo.New(awsdynamodb.NewFromConfig(config), dynamo.Names(s.tables))
+		return t, func() error { return nil }, nil
 	}
 	file := filepath.Join(s.data, dataTables)
 	if _, err := os.Stat(file); errors.Is(err, fs.ErrNotExist) { // embedded.Open would create the file

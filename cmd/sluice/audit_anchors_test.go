@@ -42,10 +42,7 @@ func anchoredTrail(t *testing.T) (dir, public string, der []byte) {
 		t.Fatal(err)
 	}
 	defer tables.Close()
-	archive, err := audit.NewFolder(filepath.Join(dir, dataArchive))
-	if err != nil {
-		t.Fatal(err)
-	}
+	archive := audit.NewFolder(filepath.Join(dir, dataArchive))
 	c := audit.AnchorConfig{Archive: archive, Tables: tables, Signer: anchorSigner{key}}
 	if a, err := audit.WriteAnchor(t.Context(), c); err != nil || !a.Made || a.Heads != 1 {
 		t.Fatalf("the anchor is %+v, %v", a, err)

@@ -29,10 +29,7 @@ func trail(t *testing.T, to ...audit.Archive) (dir string) {
 	}
 	tables.Unsynced()
 	defer tables.Close()
-	own, err := audit.NewFolder(filepath.Join(dir, dataArchive))
-	if err != nil {
-		t.Fatal(err)
-	}
+	own := audit.NewFolder(filepath.Join(dir, dataArchive))
 	var last *control.Item
 	for _, c := range []control.Change{
 		{Table: control.Plans, Key: "pro", Body: []byte(`{"id":"pro","limits":[{"id":"burst","rate":100}]}`),
@@ -126,10 +123,7 @@ func TestAuditShowWithoutTheCanary(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	own, err := audit.NewFolder(filepath.Join(dir, dataArchive))
-	if err != nil {
-		t.Fatal(err)
-	}
+	own := audit.NewFolder(filepath.Join(dir, dataArchive))
 	var last *control.Item
 	for v := range int64(2) {
 		next, err := tables.Put(t.Context(), control.Change{
@@ -216,10 +210,7 @@ func TestAuditVerify(t *testing.T) {
 func TestAuditBucket(t *testing.T) {
 	now := func() time.Time { return time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC) }
 	b := s3test.New(t, s3test.Config{Lock: true, Mode: "COMPLIANCE", Days: 7, Now: now})
-	a, err := bucket.New(bucket.Config{Client: b.Client(), Bucket: s3test.Name})
-	if err != nil {
-		t.Fatal(err)
-	}
+	a := bucket.New(b.Client(), s3test.Name)
 	dir := trail(t, a)
 	withAWS(t, b.URL())
 	where := []string{"--archive", "s3://" + s3test.Name}

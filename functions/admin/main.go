@@ -27,13 +27,10 @@ import (
 func main() { function.Main(environ.Read[environ.Admin], start) }
 
 func start(process *function.Process, s *environ.Admin) (function.Handler, error) {
-	tables, err := dynamo.New(process.DynamoDB(awsio.Region(s.Tables.Plans)), map[control.Table]string{
+	tables := dynamo.New(process.DynamoDB(awsio.Region(s.Tables.Plans)), map[control.Table]string{
 		control.Plans: s.Tables.Plans, control.Tenants: s.Tables.Tenants, control.Keys: s.Tables.Keys,
 		control.Cells: s.Tables.Cells,
 	})
-	if err != nil {
-		return nil, err
-	}
 	// A plan may be used in any cell, and a small cell keeps all counters in DynamoDB.
 	c := operate.ControlConfig{Tables: tables, Log: process.Log, AcceptsPlan: counters.AcceptsPlan,
 		CellTables: map[string]operate.CellTable{}, Regions: map[string]string{}}
@@ -45,6 +42,7 @@ func start(process *function.Process, s *environ.Admin) (function.Handler, error
 		})
 	}
 	if s.Secret != "" {
+		var err error
 		if c.Hash, err = hashes(process, s.Secret, s.Pepper); err != nil {
 			return nil, err
 		}

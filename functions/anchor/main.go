@@ -25,18 +25,12 @@ func start(process *function.Process, s *environ.Anchor) (function.Handler, erro
 	if err != nil {
 		return nil, err
 	}
-	tables, err := dynamo.New(process.DynamoDB(awsio.Region(s.Tables.Plans)), map[control.Table]string{
+	tables := dynamo.New(process.DynamoDB(awsio.Region(s.Tables.Plans)), map[control.Table]string{
 		control.Plans: s.Tables.Plans, control.Tenants: s.Tables.Tenants, control.Keys: s.Tables.Keys,
 		control.Cells:      s.Tables.Cells,
 		control.Operations: s.Operations,
 	})
-	if err != nil {
-		return nil, err
-	}
-	archive, err := bucket.New(bucket.Config{Client: bucket.NewClient(process.Env), Bucket: s.Bucket})
-	if err != nil {
-		return nil, err
-	}
+	archive := bucket.New(bucket.NewClient(process.Env), s.Bucket)
 	keys := kms.NewFromConfig(process.Config(""), func(o *kms.Options) {
 		o.BaseEndpoint = process.Endpoint("KMS")
 		o.EndpointOptions.UseFIPSEndpoint, o.EndpointOptions.UseDualStackEndpoint = process.FIPS(), process.DualStack()

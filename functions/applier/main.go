@@ -26,13 +26,10 @@ func start(process *function.Process, s *environ.Applier) (function.Handler, err
 	store := dynamotable.New(dynamotable.Config{
 		Client: process.DynamoDB(awsio.Region(s.ConfigTable)), Table: s.ConfigTable,
 	})
-	tables, err := dynamo.New(process.DynamoDB(awsio.Region(s.Tables.Plans)), map[control.Table]string{
+	tables := dynamo.New(process.DynamoDB(awsio.Region(s.Tables.Plans)), map[control.Table]string{
 		control.Plans: s.Tables.Plans, control.Tenants: s.Tables.Tenants, control.Keys: s.Tables.Keys,
 		control.Cells: s.Tables.Cells,
 	})
-	if err != nil {
-		return nil, err
-	}
 	heard := acknowledge.New(acknowledge.Config{Cell: s.Cell, Tables: tables, Store: store})
 	queues := awsio.SQS(process.Env)
 	a := applier.New(applier.Config{

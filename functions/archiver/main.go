@@ -24,18 +24,12 @@ func start(process *function.Process, s *environ.Archiver) (function.Handler, er
 	if err != nil {
 		return nil, err
 	}
-	decoder, err := row.NewDecoder(map[control.Table]string{
+	decoder := row.NewDecoder(map[control.Table]string{
 		control.Plans: s.Tables.Plans, control.Tenants: s.Tables.Tenants, control.Keys: s.Tables.Keys,
 		control.Cells:      s.Tables.Cells,
 		control.Operations: s.Operations,
 	})
-	if err != nil {
-		return nil, err
-	}
-	archive, err := bucket.New(bucket.Config{Client: bucket.NewClient(process.Env), Bucket: s.Bucket})
-	if err != nil {
-		return nil, err
-	}
+	archive := bucket.New(bucket.NewClient(process.Env), s.Bucket)
 	a := archiver.New(archiver.Config{Archive: archive, Meter: meter, Log: process.Log})
 	return func(ctx context.Context, event []byte) ([]byte, error) { return a.Invoke(ctx, decoder, event) }, nil
 }

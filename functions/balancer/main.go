@@ -26,21 +26,15 @@ func start(process *function.Process, s *environ.Balancer) (function.Handler, er
 	if err != nil {
 		return nil, err
 	}
-	decoder, err := row.NewDecoder(map[control.Table]string{control.Cells: s.Tables.Cells})
-	if err != nil {
-		return nil, err
-	}
+	decoder := row.NewDecoder(map[control.Table]string{control.Cells: s.Tables.Cells})
 	p := publisher.New(publisher.Config{
 		Topic: awsio.NewTopic(awsio.SNS(process.Env, awsio.Region(s.Topic)), s.Topic),
 		Keep:  awsio.NewQueue(awsio.SQS(process.Env), s.KeptQueue),
 		Meter: meter, Log: process.Log,
 	})
-	tables, err := dynamo.New(process.DynamoDB(awsio.Region(s.Tables.Plans)), map[control.Table]string{
+	tables := dynamo.New(process.DynamoDB(awsio.Region(s.Tables.Plans)), map[control.Table]string{
 		control.Cells: s.Tables.Cells, control.Plans: s.Tables.Plans,
 	})
-	if err != nil {
-		return nil, err
-	}
 	b := balancer.New(balancer.Config{
 		Tables: tables, Meter: meter, Log: process.Log,
 		Publish: func(ctx context.Context, event []byte) ([]byte, error) { return p.Invoke(ctx, decoder, event) },

@@ -17,13 +17,11 @@ import (
 func main() { function.Main(environ.Read[environ.Canary], start) }
 
 func start(process *function.Process, s *environ.Canary) (function.Handler, error) {
-	tables, err := dynamo.New(process.DynamoDB(awsio.Region(s.Plans)), map[control.Table]string{control.Plans: s.Plans})
-	if err != nil {
-		return nil, err
-	}
+	tables := dynamo.New(process.DynamoDB(awsio.Region(s.Plans)), map[control.Table]string{control.Plans: s.Plans})
 	cells := make([]canary.Cell, len(s.Cells))
 	for i, c := range s.Cells {
 		cells[i].ID = c.Cell
+		var err error
 		if cells[i].Meter, err = process.Meter(c.Cell); err != nil {
 			return nil, err
 		}

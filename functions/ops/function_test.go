@@ -185,10 +185,7 @@ func TestOperatorsFunctions(t *testing.T) {
 	if counters.Counters[0].Used != 0 || counters.Counters[0].Remaining != 100 {
 		t.Errorf("reset gives %+v", counters)
 	}
-	tables, err := dynamo.New(client, names)
-	if err != nil {
-		t.Fatal(err)
-	}
+	tables := dynamo.New(client, names)
 	item, err := tables.Get(t.Context(), control.Operations, counters.Operation)
 	if err != nil || item.Version != 2 || item.Actor != ann || item.Reason != "their loop is fixed" ||
 		!strings.Contains(string(item.Body), `"state":"done"`) {

@@ -29,11 +29,8 @@ func start(process *function.Process, s *environ.Ops) (function.Handler, error) 
 	if err != nil {
 		return nil, err
 	}
-	tables, err := dynamo.New(process.DynamoDB(awsio.Region(s.Operations)),
+	tables := dynamo.New(process.DynamoDB(awsio.Region(s.Operations)),
 		map[control.Table]string{control.Operations: s.Operations})
-	if err != nil {
-		return nil, err
-	}
 	service := operate.NewCell(operate.CellConfig{Cell: s.Cell, Store: counters.Store, Tables: tables,
 		Tenant: counters.Tenant,
 		Log:    process.Log})

@@ -29,12 +29,9 @@ func start(process *function.Process, s *environ.Publisher) (function.Handler, e
 	if err != nil {
 		return nil, err
 	}
-	decoder, err := row.NewDecoder(map[control.Table]string{
+	decoder := row.NewDecoder(map[control.Table]string{
 		control.Plans: s.Tables.Plans, control.Tenants: s.Tables.Tenants, control.Keys: s.Tables.Keys,
 	})
-	if err != nil {
-		return nil, err
-	}
 	p := publisher.New(publisher.Config{
 		Topic: awsio.NewTopic(awsio.SNS(process.Env, awsio.Region(s.Topic)), s.Topic),
 		Keep:  awsio.NewQueue(awsio.SQS(process.Env), s.KeptQueue), // in the function's own region

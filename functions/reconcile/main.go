@@ -22,13 +22,10 @@ func start(process *function.Process, s *environ.Reconcile) (function.Handler, e
 	if err != nil {
 		return nil, err
 	}
-	tables, err := dynamo.New(process.DynamoDB(awsio.Region(s.Tables.Plans)), map[control.Table]string{
+	tables := dynamo.New(process.DynamoDB(awsio.Region(s.Tables.Plans)), map[control.Table]string{
 		control.Plans: s.Tables.Plans, control.Tenants: s.Tables.Tenants, control.Keys: s.Tables.Keys,
 		control.Cells: s.Tables.Cells,
 	})
-	if err != nil {
-		return nil, err
-	}
 	store := dynamotable.New(dynamotable.Config{
 		Client: process.DynamoDB(awsio.Region(s.ConfigTable)), Table: s.ConfigTable,
 	})

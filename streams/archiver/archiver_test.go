@@ -73,10 +73,7 @@ func newWorld(t *testing.T, c s3test.Config) *world {
 	t.Helper()
 	c.Lock, c.Mode, c.Days = true, "COMPLIANCE", 1
 	w := &world{bucket: s3test.New(t, c), counts: &counts{}, log: &bytes.Buffer{}}
-	archive, err := bucket.New(bucket.Config{Client: w.bucket.Client(), Bucket: s3test.Name})
-	if err != nil {
-		t.Fatal(err)
-	}
+	archive := bucket.New(w.bucket.Client(), s3test.Name)
 	w.Archiver = archiver.New(archiver.Config{Archive: archive, Meter: w.counts,
 		Log: slog.New(slog.NewJSONHandler(w.log, nil))})
 	return w
@@ -365,10 +362,7 @@ func TestLastVersionIsTakenBack(t *testing.T) {
 		t.Errorf("a change of the last version: %v", err)
 	}
 	verify := func(at control.Item) string {
-		archive, err := bucket.New(bucket.Config{Client: w.bucket.Client(), Bucket: s3test.Name})
-		if err != nil {
-			t.Fatal(err)
-		}
+		archive := bucket.New(w.bucket.Client(), s3test.Name)
 		r, err := audit.Verify(t.Context(), audit.VerifyConfig{Archive: archive, Tables: &rows{at}, Grace: -1})
 		if err != nil {
 			t.Fatal(err)
@@ -450,10 +444,7 @@ func TestInvoke(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	decoder, err := row.NewDecoder(map[control.Table]string{control.Tenants: "tenants"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	decoder := row.NewDecoder(map[control.Table]string{control.Tenants: "tenants"})
 	var away atomic.Bool
 	w := newWorld(t, s3test.Config{Fault: func(r *http.Request) *s3test.Fault {
 		if away.Load() && !strings.HasSuffix(r.URL.Path, name(all[0])) {
@@ -488,10 +479,7 @@ func TestFollow(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer tables.Close()
-	archive, err := audit.NewFolder(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	archive := audit.NewFolder(dir)
 	fragile := &fragile{Archive: archive}
 	write := func(n int) {
 		for v := range 4 {

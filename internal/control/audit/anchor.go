@@ -238,7 +238,7 @@ func decodeHeads(data []byte) ([]Head, error) {
 	return list.Heads, nil
 }
 
-// AnchorConfig says what WriteAnchor reads and writes. Archive, Tables and Signer are required.
+// AnchorConfig says what WriteAnchor reads and writes.
 type AnchorConfig struct {
 	Archive Archive
 	Tables  Tables
@@ -271,9 +271,6 @@ type Anchored struct {
 //
 // It reads the tables and not the archive, so that what it signs does not depend on the archiver.
 func WriteAnchor(ctx context.Context, c AnchorConfig) (Anchored, error) {
-	if c.Archive == nil || c.Tables == nil || c.Signer == nil {
-		return Anchored{}, errors.New("anchor: Archive, Tables or Signer is missing")
-	}
 	if c.Now == nil {
 		c.Now = time.Now
 	}

@@ -37,12 +37,7 @@ const (
 )
 
 // NewFolder returns the archive in a folder, which is created with the first object.
-func NewFolder(dir string) (*Folder, error) {
-	if dir == "" {
-		return nil, errors.New("audit folder: the folder is missing")
-	}
-	return &Folder{dir}, nil
-}
+func NewFolder(dir string) *Folder { return &Folder{dir} }
 
 // file returns the path of an object's file.
 func (a *Folder) file(name string) (string, error) {
@@ -186,73 +181,49 @@ func (a *Folder) Get(ctx context.Context, e Entry) (Object, error) {
 	return Object{Data: data}, nil
 }
 
-// List implements [Archive]. It holds in memory only the names of the folders on the path to one file.
+// List implements [Archive]. It holds the whole list in memory.
 func (a *Folder) List(ctx context.Context, prefix, after string) iter.Seq2[Entry, error] {
 	return func(yield func(Entry, error) bool) {
-		w := &walk{ctx, a, prefix, after, yield}
-		if _, err := os.Stat(a.dir); err != nil {
+		all, err := a.entries(ctx, prefix, after)
+		if err != nil {
 			yield(Entry{}, fmt.Errorf("list %s: %w", prefix, err))
 			return
 		}
-		w.folder("")
+		for _, e := range all {
+			if !yield(e, nil) {
+				return
+			}
+		}
 	}
 }
 
-type walk struct {
-	ctx           context.Context
-	a             *Folder
-	prefix, after string
-	yield         func(Entry, error) bool
-}
-
-// folder lists everything below a name, which is empty or ends in a slash. It reports whether to continue.
-func (w *walk) folder(name string) bool {
-	inside, err := os.ReadDir(filepath.Join(w.a.dir, filepath.FromSlash(name)))
-	if errors.Is(err, fs.ErrNotExist) && name != "" { // removed in the meantime
-		return true
+// entries returns a list of files, in the order of their names.
+func (a *Folder) entries(ctx context.Context, prefix, after string) (all []Entry, err error) {
+	if _, err := os.Stat(a.dir); err != nil {
+		return nil, err
 	}
-	if err == nil {
-		err = w.ctx.Err()
-	}
-	if err != nil {
-		w.yield(Entry{}, fmt.Errorf("list %s: %w", w.prefix, err))
-		return false
-	}
-	full := func(d fs.DirEntry) string {
-		if d.IsDir() {
-			return name + d.Name() + "/" // so that a folder sorts like the names below it
+	// The folder in which all names with the prefix are.
+	within := path.Clean(path.Dir(prefix + "x"))
+	err = fs.WalkDir(os.DirFS(a.dir), within, func(name string, d fs.DirEntry, err error) error {
+		if errors.Is(err, fs.ErrNotExist) { // removed in the meantime, or nothing has the prefix
+			return nil
 		}
-		return name + d.Name()
-	}
-	slices.SortFunc(inside, func(x, y fs.DirEntry) int { return cmp.Compare(full(x), full(y)) })
-	for _, d := range inside {
-		if !w.one(full(d), d) {
-			return false
+		if err = cmp.Or(err, ctx.Err()); err != nil {
+			return err
 		}
-	}
-	return true
-}
-
-func (w *walk) one(full string, d fs.DirEntry) bool {
-	if d.IsDir() {
-		in := strings.HasPrefix(full, w.prefix) || strings.HasPrefix(w.prefix, full)
-		if !in || full < w.after && !strings.HasPrefix(w.after, full) {
-			return true
+		if d.IsDir() || !strings.HasPrefix(name, prefix) || name <= after || strings.HasPrefix(d.Name(), begun) {
+			return nil
 		}
-		return w.folder(full)
-	}
-	if !strings.HasPrefix(full, w.prefix) || full <= w.after || strings.HasPrefix(d.Name(), begun) {
-		return true
-	}
-	info, err := d.Info()
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return true
-	case err != nil:
-		w.yield(Entry{}, fmt.Errorf("list %s: %w", w.prefix, err))
-		return false
-	}
-	return w.yield(Entry{Name: full, SizeBytes: info.Size(), PutAt: info.ModTime().UTC()}, nil)
+		info, err := d.Info()
+		if err == nil {
+			all = append(all, Entry{Name: name, SizeBytes: info.Size(), PutAt: info.ModTime().UTC()})
+		} else if errors.Is(err, fs.ErrNotExist) {
+			err = nil
+		}
+		return err
+	})
+	slices.SortFunc(all, func(x, y Entry) int { return strings.Compare(x.Name, y.Name) })
+	return all, err
 }
 
 // Lock implements [Archive]. A folder locks nothing.

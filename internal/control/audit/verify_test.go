@@ -464,10 +464,7 @@ func TestReport(t *testing.T) {
 // Guarantees that a folder is verified, although nothing locks its files.
 func TestVerifyFolder(t *testing.T) {
 	w := newWorld(t)
-	a, err := audit.NewFolder(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	a := audit.NewFolder(t.TempDir())
 	w.archive = a
 	w.archiveRandom(rand.New(rand.NewPCG(1, 1)), 40)
 	r := w.verify()
@@ -495,10 +492,7 @@ func (l *late) List(ctx context.Context, prefix, after string) iter.Seq2[audit.E
 
 // archiveInFolder sets up an archive without a network, for tests with virtual time.
 func archiveInFolder(t *testing.T, w *world) {
-	a, err := audit.NewFolder(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	a := audit.NewFolder(t.TempDir())
 	w.archive = a
 }
 
@@ -601,10 +595,7 @@ func (w *world) copyRefusing(c s3test.Config, refused string) audit.Archive {
 	for _, name := range w.bucket.Names() {
 		b.Overwrite(name, w.bucket.Versions(name)[0])
 	}
-	a, err := bucket.New(bucket.Config{Client: b.Client(), Bucket: s3test.Name})
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	a := bucket.New(b.Client(), s3test.Name)
 	return a
 }
 
@@ -819,10 +810,7 @@ func BenchmarkVerify(b *testing.B) {
 // Guarantees that a file that has taken the name of a rejected record does not stop later records: a folder has no
 // versions.
 func TestRejectIntoAFolder(t *testing.T) {
-	a, err := audit.NewFolder(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	a := audit.NewFolder(t.TempDir())
 	r := audit.Rejected{Reason: audit.Unreadable, Raw: []byte("x")}
 	_, put := a.Put(t.Context(), r.Name(), []byte("{}"))
 	if err := errors.Join(put, audit.Reject(t.Context(), a, r)); err != nil {

@@ -219,8 +219,8 @@ func decode(n *name, data []byte) (*events.AuditRecord, error) {
 }
 
 // Objects that are read concurrently, and names whose objects are read before they are passed on in their order: enough
-// that the wait for the last read of them takes little of the time, and few enough for memory, where they may have up to
-// MaxAuditBytes each.
+// that the wait for the last read of them takes little of the time, and few enough for memory, where they may have up
+// to MaxAuditBytes each.
 const (
 	parallel  = 32
 	readAhead = 256

@@ -52,10 +52,7 @@ func newWorld(t testing.TB) *world {
 	}
 	w.bucket = s3test.New(t, s3test.Config{Lock: true, Mode: "GOVERNANCE", Days: 1, PageSize: 7, Now: w.now,
 		Fault: w.fault})
-	a, err := bucket.New(bucket.Config{Client: w.bucket.Client(), Bucket: s3test.Name})
-	if err != nil {
-		t.Fatal(err)
-	}
+	a := bucket.New(w.bucket.Client(), s3test.Name)
 	w.archive = a
 	return w
 }

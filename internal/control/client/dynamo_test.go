@@ -66,10 +66,7 @@ func TestWriteUnitsOfAnApply(t *testing.T) {
 		t.Fatal(err)
 	}
 	metered := &writes{Client: connection}
-	tables, err := dynamo.New(metered, names)
-	if err != nil {
-		t.Fatal(err)
-	}
+	tables := dynamo.New(metered, names)
 	s := operate.NewControl(operate.ControlConfig{Tables: tables, Log: slog.New(slog.DiscardHandler)})
 	const n = 200
 	all := 1 + n + int(pins(n))

@@ -45,19 +45,7 @@ func Names(prefix string) map[control.Table]string {
 
 // New makes the tables over a *dynamodb.Client. names may leave out tables that are not used; using such a table is an
 // error. The client's retries are safe, since a repeated Put makes one version.
-func New(c client, names map[control.Table]string) (*Tables, error) {
-	if c == nil || len(names) == 0 {
-		return nil, errors.New("control tables: need a client and the names of tables")
-	}
-	t := &Tables{client: c, names: make(map[control.Table]string, len(names))}
-	for table, name := range names {
-		if err := events.CheckTable(table); err != nil || name == "" {
-			return nil, fmt.Errorf("control tables: %q for the table %q: want names for control tables", name, table)
-		}
-		t.names[table] = name
-	}
-	return t, nil
-}
+func New(c client, names map[control.Table]string) *Tables { return &Tables{c, names} }
 
 func (t *Tables) name(table control.Table) (*string, error) {
 	name, ok := t.names[table]

@@ -87,14 +87,8 @@ func openFresh(tb testing.TB) *named {
 func openWithPrefix(tb testing.TB, c *sdk.Client, prefix string) *named {
 	tb.Helper()
 	names := dynamo.Names(prefix)
-	tables, err := dynamo.New(c, names)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	decoder, err := row.NewDecoder(names)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	tables := dynamo.New(c, names)
+	decoder := row.NewDecoder(names)
 	client := c.Options().HTTPClient
 	streams := dynamodbstreams.New(dynamodbstreams.Options{
 		Region: "eu-west-1", BaseEndpoint: aws.String(dynamodbtest.Need(tb)), HTTPClient: client,
@@ -256,11 +250,7 @@ const perProcess = 25
 func child(prefix string) int {
 	c, done := dynamodbtest.Connect(os.Getenv("SLUICE_DYNAMODB"))
 	defer done()
-	tables, err := dynamo.New(c, dynamo.Names(prefix))
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
+	tables := dynamo.New(c, dynamo.Names(prefix))
 	expect := int64(0)
 	for made := 0; made < perProcess; {
 		i, err := tables.Put(context.Background(), change("acme", expect))
@@ -444,10 +434,7 @@ func (f *flaky) PutItem(
 func TestLostAnswer(t *testing.T) {
 	ctx, made := t.Context(), openFresh(t)
 	lose := false
-	tables, err := dynamo.New(&flaky{connect(t), func() bool { lose = !lose; return lose }}, dynamo.Names(made.prefix))
-	if err != nil {
-		t.Fatal(err)
-	}
+	tables := dynamo.New(&flaky{connect(t), func() bool { lose = !lose; return lose }}, dynamo.Names(made.prefix))
 	for n := range int64(3) {
 		if _, err := tables.Put(ctx, change("acme", n)); !errors.Is(err, errLost) {
 			t.Fatalf("Put = %v, want the client's error", err)
@@ -501,10 +488,7 @@ func TestBetweenReadAndWrite(t *testing.T) {
 			if _, err := made.Put(ctx, change(tt.key, 0)); err != nil {
 				t.Fatal(err)
 			}
-			tables, err := dynamo.New(&between{c, func() { tt.do(t, tt.key) }}, dynamo.Names(made.prefix))
-			if err != nil {
-				t.Fatal(err)
-			}
+			tables := dynamo.New(&between{c, func() { tt.do(t, tt.key) }}, dynamo.Names(made.prefix))
 			var lost *control.ConflictError
 			if i, err := tables.Put(ctx, change(tt.key, 1)); !errors.As(err, &lost) || lost.Have != tt.have {
 				t.Errorf("Put = version %d, %v; want a conflict at version %d", i.Version, err, tt.have)
@@ -540,10 +524,7 @@ func (w *weak) Scan(ctx context.Context, in *sdk.ScanInput, o ...func(*sdk.Optio
 func TestReads(t *testing.T) {
 	ctx, made := t.Context(), openFresh(t)
 	w := &weak{Client: connect(t)}
-	tables, err := dynamo.New(w, dynamo.Names(made.prefix))
-	if err != nil {
-		t.Fatal(err)
-	}
+	tables := dynamo.New(w, dynamo.Names(made.prefix))
 	want := 0
 	reads := func(what string, n int, err error) {
 		t.Helper()
@@ -551,7 +532,7 @@ func TestReads(t *testing.T) {
 			t.Errorf("after %s: %d reads, %d of them consistent, %v; want %d", what, w.reads, w.consistent, err, want)
 		}
 	}
-	_, err = tables.Put(ctx, change("acme", 0))
+	_, err := tables.Put(ctx, change("acme", 0))
 	reads("a first version", 0, err)
 	_, err = tables.Put(ctx, change("acme", 1))
 	reads("a second version", 1, err)
@@ -563,17 +544,7 @@ func TestReads(t *testing.T) {
 
 func TestNew(t *testing.T) {
 	c := &sdk.Client{}
-	for name, names := range map[string]map[control.Table]string{
-		"none": nil, "of no table": {"counters": "x"}, "empty": {control.Plans: ""},
-	} {
-		if tables, err := dynamo.New(c, names); err == nil {
-			t.Errorf("New with the names %s: got %v, want an error", name, tables)
-		}
-	}
-	tables, err := dynamo.New(c, map[control.Table]string{control.Plans: "plans"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	tables := dynamo.New(c, map[control.Table]string{control.Plans: "plans"})
 	if _, err := tables.Get(t.Context(), control.Tenants, "acme"); !errors.Is(err, control.ErrInvalid) ||
 		!strings.Contains(err.Error(), "tenants") {
 		t.Errorf("Get of a table without a name: got the error %v, want ErrInvalid with the table", err)

@@ -28,19 +28,12 @@ type Decoder struct{ tables map[string]control.Table }
 
 // NewDecoder makes a decoder of the streams of the tables that the function reads. names maps each table to its name in
 // DynamoDB.
-func NewDecoder(names map[control.Table]string) (*Decoder, error) {
+func NewDecoder(names map[control.Table]string) *Decoder {
 	d := &Decoder{tables: make(map[string]control.Table, len(names))}
 	for t, name := range names {
-		if name == "" || d.tables[name] != "" {
-			return nil, fmt.Errorf("stream records: the name of the table %s is %q, which is empty or another table's",
-				t, name)
-		}
 		d.tables[name] = t
 	}
-	if len(d.tables) == 0 {
-		return nil, errors.New("stream records: no table is named")
-	}
-	return d, nil
+	return d
 }
 
 // Decode reads the event with which Lambda calls. The error says that the event is not a list of records; a bad record

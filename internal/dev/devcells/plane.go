@@ -125,9 +125,7 @@ func (p *Plane) open() (err error) {
 	if err := checkOwners(p.folder); err != nil {
 		return err
 	}
-	if p.archive, err = audit.NewFolder(filepath.Join(p.folder, auditFolder)); err != nil {
-		return err
-	}
+	p.archive = audit.NewFolder(filepath.Join(p.folder, auditFolder))
 	if p.tables, err = embedded.Open(filepath.Join(p.folder, tablesFile)); err != nil {
 		return err
 	}

@@ -44,9 +44,7 @@ func NewStores(t testing.TB) *Stores {
 		}
 		_, _ = c.DeleteTable(context.Background(), &sdk.DeleteTableInput{TableName: &s.Config})
 	})
-	if err == nil {
-		s.Control, err = dynamo.New(c, s.Names)
-	}
+	s.Control = dynamo.New(c, s.Names)
 	s.Cell = dynamotable.New(dynamotable.Config{Client: c, Table: s.Config})
 	if err != nil {
 		t.Fatal(err)

@@ -59,25 +59,14 @@ func NewClient(env *awsenv.Env) *s3.Client {
 	})
 }
 
-// Config names the bucket. Both fields are required.
-type Config struct {
-	Client client // a *s3.Client
-	Bucket string
-}
-
 // Archive is a bucket. It is safe for concurrent use.
-type Archive struct{ c Config }
+type Archive struct {
+	client client // a *s3.Client
+	bucket string
+}
 
 // New makes an archive. It makes no calls.
-func New(c Config) (*Archive, error) {
-	switch {
-	case c.Client == nil:
-		return nil, errors.New("audit bucket: Client is missing")
-	case c.Bucket == "":
-		return nil, errors.New("audit bucket: Bucket is missing")
-	}
-	return &Archive{c}, nil
-}
+func New(c client, bucket string) *Archive { return &Archive{c, bucket} }
 
 const (
 	putTries    = 6                     // of a write that conflicts with others of the same name
@@ -133,8 +122,8 @@ func wait(ctx context.Context, d time.Duration) error {
 // put puts a version. unless is nil, or "*" to fail if the name has a version.
 func (a *Archive) put(ctx context.Context, name string, data []byte, unless *string) error {
 	sum := sha256.Sum256(data)
-	_, err := a.c.Client.PutObject(ctx, &s3.PutObjectInput{
-		Bucket: &a.c.Bucket, Key: &name, Body: bytes.NewReader(data), ContentType: aws.String("application/json"),
+	_, err := a.client.PutObject(ctx, &s3.PutObjectInput{
+		Bucket: &a.bucket, Key: &name, Body: bytes.NewReader(data), ContentType: aws.String("application/json"),
 		IfNoneMatch: unless, ChecksumAlgorithm: types.ChecksumAlgorithmSha256,
 		ChecksumSHA256: aws.String(base64.StdEncoding.EncodeToString(sum[:])),
 	})
@@ -174,11 +163,11 @@ func status(err error) int {
 
 // Get implements [audit.Archive]. For an entry without a version it reads the newest one.
 func (a *Archive) Get(ctx context.Context, e audit.Entry) (audit.Object, error) {
-	in := &s3.GetObjectInput{Bucket: &a.c.Bucket, Key: &e.Name, ChecksumMode: types.ChecksumModeEnabled}
+	in := &s3.GetObjectInput{Bucket: &a.bucket, Key: &e.Name, ChecksumMode: types.ChecksumModeEnabled}
 	if e.Version != "" {
 		in.VersionId = &e.Version
 	}
-	out, err := a.c.Client.GetObject(ctx, in)
+	out, err := a.client.GetObject(ctx, in)
 	if status(err) == http.StatusNotFound && code(err) != "NoSuchBucket" {
 		err = fmt.Errorf("%w: %w", audit.ErrNotFound, err)
 	}
@@ -220,7 +209,7 @@ func (a *Archive) unreadable(ctx context.Context, in *s3.GetObjectInput, err err
 		return "its KMS key cannot decrypt"
 	case "AccessDenied":
 		// Either S3 denies the object, or KMS its key. HeadObject needs the same right as GetObject, but no KMS key.
-		out, err := a.c.Client.HeadObject(ctx, &s3.HeadObjectInput{Bucket: in.Bucket, Key: in.Key,
+		out, err := a.client.HeadObject(ctx, &s3.HeadObjectInput{Bucket: in.Bucket, Key: in.Key,
 			VersionId: in.VersionId})
 		kms := []types.ServerSideEncryption{types.ServerSideEncryptionAwsKms, types.ServerSideEncryptionAwsKmsDsse}
 		if err == nil && slices.Contains(kms, out.ServerSideEncryption) {
@@ -241,13 +230,13 @@ func code(err error) string {
 // List implements [audit.Archive], page by page.
 func (a *Archive) List(ctx context.Context, prefix, after string) iter.Seq2[audit.Entry, error] {
 	return func(yield func(audit.Entry, error) bool) {
-		in := &s3.ListObjectVersionsInput{Bucket: &a.c.Bucket, Prefix: &prefix, MaxKeys: aws.Int32(mostPerPage),
+		in := &s3.ListObjectVersionsInput{Bucket: &a.bucket, Prefix: &prefix, MaxKeys: aws.Int32(mostPerPage),
 			EncodingType: types.EncodingTypeUrl}
 		if after != "" {
 			in.KeyMarker = &after
 		}
 		for {
-			out, err := a.c.Client.ListObjectVersions(ctx, in)
+			out, err := a.client.ListObjectVersions(ctx, in)
 			var page []audit.Entry
 			if err == nil {
 				page, err = entries(out)
@@ -315,7 +304,7 @@ func entry(name, version *string, at *time.Time) (audit.Entry, error) {
 
 // Lock implements [audit.Archive]. It returns the bucket's default retention.
 func (a *Archive) Lock(ctx context.Context) (audit.Lock, error) {
-	out, err := a.c.Client.GetObjectLockConfiguration(ctx, &s3.GetObjectLockConfigurationInput{Bucket: &a.c.Bucket})
+	out, err := a.client.GetObjectLockConfiguration(ctx, &s3.GetObjectLockConfigurationInput{Bucket: &a.bucket})
 	if code(err) == "ObjectLockConfigurationNotFoundError" {
 		return audit.Lock{}, nil
 	}
@@ -323,7 +312,7 @@ func (a *Archive) Lock(ctx context.Context) (audit.Lock, error) {
 		err = fmt.Errorf("%w: %w", audit.ErrDenied, err)
 	}
 	if err != nil {
-		return audit.Lock{}, fmt.Errorf("read the Object Lock configuration of bucket %s: %w", a.c.Bucket, err)
+		return audit.Lock{}, fmt.Errorf("read the Object Lock configuration of bucket %s: %w", a.bucket, err)
 	}
 	c := out.ObjectLockConfiguration
 	if c == nil || c.ObjectLockEnabled != types.ObjectLockEnabledEnabled {

@@ -20,10 +20,7 @@ import (
 
 func open(t *testing.T, b *s3test.Bucket) *bucket.Archive {
 	t.Helper()
-	a, err := bucket.New(bucket.Config{Client: b.Client(), Bucket: s3test.Name})
-	if err != nil {
-		t.Fatal(err)
-	}
+	a := bucket.New(b.Client(), s3test.Name)
 	return a
 }
 
@@ -64,21 +61,12 @@ func (c shortsighted) ListObjectVersions(
 // Guarantees that the contract detects an archive that overwrites objects, and one that reads only the first page of a
 // list.
 func TestContractFindsBrokenArchives(t *testing.T) {
-	for want, c := range map[string]bucket.Config{
-		"one of several": {Bucket: s3test.Name, Client: careless{}},
-		"lists":          {Bucket: s3test.Name, Client: shortsighted{}},
+	for want, open := range map[string]func(*s3.Client) audit.Archive{
+		"one of several": func(c *s3.Client) audit.Archive { return bucket.New(careless{c}, s3test.Name) },
+		"lists":          func(c *s3.Client) audit.Archive { return bucket.New(shortsighted{c}, s3test.Name) },
 	} {
 		broken := audittest.Broken(t, func(t *testing.T) func() audit.Archive {
-			client := s3test.New(t, s3test.Config{PageSize: 3}).Client()
-			if _, ok := c.Client.(careless); ok {
-				c.Client = careless{client}
-			} else {
-				c.Client = shortsighted{client}
-			}
-			a, err := bucket.New(c)
-			if err != nil {
-				t.Fatal(err)
-			}
+			a := open(s3test.New(t, s3test.Config{PageSize: 3}).Client())
 			return func() audit.Archive { return a }
 		})
 		if !strings.Contains(strings.Join(broken, "\n"), want) {
@@ -256,10 +244,7 @@ func TestUnreadable(t *testing.T) {
 		b.Overwrite(name, []byte("one"))
 		b.Seal(name, how)
 		once := func(o *s3.Options) { o.RetryMaxAttempts = 1 }
-		a, err := bucket.New(bucket.Config{Client: b.Client(once), Bucket: s3test.Name})
-		if err != nil {
-			t.Fatal(err)
-		}
+		a := bucket.New(b.Client(once), s3test.Name)
 		_, get = a.Get(t.Context(), audit.Entry{Name: name, Version: "v00000001"})
 		made, put := a.Put(t.Context(), name, []byte("one"))
 		if made || len(b.Versions(name)) != 1 {
@@ -323,21 +308,10 @@ func TestHiddenInBetween(t *testing.T) {
 	}
 }
 
-// Guarantees that a wrong configuration and a wrong bucket are errors, and never an empty archive.
+// Guarantees that a wrong bucket is an error, and never an empty archive.
 func TestConfig(t *testing.T) {
 	client := s3test.New(t, s3test.Config{}).Client()
-	for name, c := range map[string]bucket.Config{
-		"no client": {Bucket: "b"},
-		"no bucket": {Client: client},
-	} {
-		if _, err := bucket.New(c); err == nil {
-			t.Errorf("%s: got no error, want one", name)
-		}
-	}
-	a, err := bucket.New(bucket.Config{Client: client, Bucket: "another-bucket"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	a := bucket.New(client, "another-bucket")
 	_, put := a.Put(t.Context(), "audit/a/1", nil)
 	_, get := a.Get(t.Context(), audit.Entry{Name: "audit/a/1"})
 	_, lock := a.Lock(t.Context())
