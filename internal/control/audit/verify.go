@@ -3,6 +3,8 @@ package audit
 import (
 	"context"
 	"crypto/ecdsa"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"maps"
@@ -136,7 +138,7 @@ func NoticeKinds() []control.BreakKind {
 }
 
 // Verify checks every version of every object and every item of the tables. It holds in memory a bounded number of
-// objects, and a head of some 300 bytes for each item. Changes may be made at the same time; Verify ignores changes to
+// objects, and some 150 bytes for each item. Changes may be made at the same time; Verify ignores changes to
 // the part of the archive that it has already read.
 //
 // If the archive locks its objects, Verify compares the time at which an object was put, by the archive's clock, with
@@ -161,8 +163,8 @@ func Verify(ctx context.Context, c VerifyConfig) (*Report, error) {
 	if c.Now == nil {
 		c.Now = time.Now
 	}
-	v := &verifier{VerifyConfig: c, found: make(map[control.BreakKind]*Finding),
-		heads: make(map[control.Ref]*control.Head), report: Report{Modes: []string{}}}
+	v := &verifier{VerifyConfig: c, found: make(map[control.BreakKind]*Finding), heads: make(map[control.Ref]listed),
+		report: Report{Modes: []string{}}}
 	for _, step := range []func(context.Context) error{
 		v.readLock, v.readHeads, v.walk, v.countRejected, v.anchors,
 	} {
@@ -216,9 +218,14 @@ type verifier struct {
 	found       map[control.BreakKind]*Finding
 	archiveLock Lock // lock of new objects; zero if unknown
 
-	// heads holds the newest version of each item of the tables whose objects have not been checked yet.
-	heads  map[control.Ref]*control.Head
-	unread []control.Break // one for each page of a table with an item that cannot be read
+	heads  map[control.Ref]listed // of the items of the tables whose objects have not been checked yet
+	unread []control.Break        // one for each page of a table with an item that cannot be read
+}
+
+// listed is what Verify keeps of the newest version of each item, while it walks through the archive.
+type listed struct {
+	version int64
+	hash    [sha256.Size]byte // zero if the item has another hash than its fields, and must be read again
 }
 
 // readHeads reads the newest version of every item. Items that cannot be read are left out; the walk reports those
@@ -233,11 +240,19 @@ func (v *verifier) readHeads(ctx context.Context) error {
 			case err != nil:
 				return err
 			default:
-				v.heads[i.Ref()] = i.Head()
+				v.heads[i.Ref()] = listedOf(i.Head())
 			}
 		}
 	}
 	return nil
+}
+
+func listedOf(h *control.Head) listed {
+	l := listed{version: h.Version}
+	if raw, err := hex.DecodeString(h.Hash); err == nil && len(raw) == len(l.hash) && h.Hash == h.Actual {
+		copy(l.hash[:], raw)
+	}
+	return l
 }
 
 // countRejected counts the rejected records.
@@ -317,6 +332,8 @@ type item struct {
 	table control.Table
 	key   string
 	seen  int64 // the last version that was checked, existing or hidden
+
+	unread bool // the newest version in the archive cannot be read
 }
 
 func (v *verifier) item(ref control.Ref) *item {
@@ -350,23 +367,25 @@ func (i *item) add(c *content) {
 	if i.chain.At() == 0 {
 		i.v.report.Items++
 	}
-	if c.record != nil {
+	if i.unread = c.record == nil; !i.unread {
 		i.v.breaks(i.chain.AddRecord(c.record))
 	} else {
 		i.v.breaks(i.chain.Skip(c.version))
 	}
 }
 
-// end compares the item with its version in the table. It reads that version again if the archive has newer ones:
-// either the item has changed since the heads were read, or somebody put objects for versions that never existed.
+// end compares the item with its version in the table. It reads that version again unless the archive has the same
+// version: the item may have changed since the heads were read.
 func (i *item) end(ctx context.Context) error {
 	if i == nil {
 		return nil
 	}
 	ref := control.Ref{Table: i.table, Key: i.key}
-	head := i.v.heads[ref]
+	l := i.v.heads[ref]
 	delete(i.v.heads, ref)
-	if head == nil || head.Version < i.chain.At() {
+	hash := hex.EncodeToString(l.hash[:])
+	head := &control.Head{Version: l.version, Hash: hash, Actual: hash}
+	if l.hash == [sha256.Size]byte{} || l.version != i.chain.At() || i.unread {
 		switch now, err := i.v.Tables.Get(ctx, i.table, i.key); {
 		case err == nil:
 			head = now.Head()
