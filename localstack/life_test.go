@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/control/client"
 	"github.com/sluicelimits/sluice/internal/control/operate"
 	"github.com/sluicelimits/sluice/internal/request/answer"
@@ -338,7 +339,7 @@ func (l *life) revoked() {
 func (l *life) refused() {
 	l.Helper()
 	version := func() int64 {
-		var i operate.Item
+		var i control.Item
 		l.must(json.Unmarshal([]byte(sluice(l.T, l.stand, "tenant", "get", l.tenant, "--json")), &i))
 		return i.Version
 	}

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/control/client"
 	"github.com/sluicelimits/sluice/internal/control/operate"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
@@ -118,7 +119,7 @@ URL, add --yes.`,
 
 // newCellWaitCommand makes c a command that asks for a state of a cell, and waits for it with the flag --wait.
 func newCellWaitCommand(
-	c *cobra.Command, which operate.Typed[operate.CellRequest, operate.Item], r *operate.CellRequest,
+	c *cobra.Command, which operate.Typed[operate.CellRequest, control.Item], r *operate.CellRequest,
 	state, done string,
 ) *cobra.Command {
 	wait := new(time.Duration)

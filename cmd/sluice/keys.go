@@ -69,7 +69,7 @@ func writeKey(c *cobra.Command, made *operate.CreateKeyResponse) error {
 type rotated struct {
 	operate.CreateKeyResponse
 
-	Replaced *operate.Item  `json:"replaced,omitempty"` // the old key, as it is stored now
+	Replaced *control.Item  `json:"replaced,omitempty"` // the old key, as it is stored now
 	Error    *operate.Error `json:"error,omitempty"`    // why the old key stays as it was
 }
 
@@ -159,7 +159,7 @@ type keyBody struct {
 const keyValid = "valid"
 
 // stateOfKey reads a stored key, and says whether it is valid.
-func stateOfKey(i *operate.Item, now time.Time) (state string, k keyBody) {
+func stateOfKey(i *control.Item, now time.Time) (state string, k keyBody) {
 	switch err := json.Unmarshal(i.Body, &k); {
 	case i.Deleted:
 		return "deleted", k
@@ -179,7 +179,7 @@ func newKeyListCommand() *cobra.Command {
 		Use: "list", Short: "List the stored API keys",
 		Long:    "Lists the ids of the stored API keys. The keys themselves are not stored and cannot be shown.",
 		Example: "  sluice key list --tenant acme",
-	}, control.Keys, "KEY TENANT SUBJECT STATE EXPIRES PEPPER", func(i *operate.Item) []string {
+	}, control.Keys, "KEY TENANT SUBJECT STATE EXPIRES PEPPER", func(i *control.Item) []string {
 		state, k := stateOfKey(i, time.Now())
 		if tenant != "" && k.Tenant != tenant {
 			return nil

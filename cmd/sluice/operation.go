@@ -98,8 +98,8 @@ func perform[Request, Response any](
 // printWritten returns a function that prints what a command did, and the new version and the actor of the item. format
 // says what was done, and has a %s for each of names. These are pointers, because the command's arguments set the names
 // after this call.
-func printWritten(format string, names ...*string) func(io.Writer, *operate.Item) error {
-	return func(w io.Writer, i *operate.Item) error {
+func printWritten(format string, names ...*string) func(io.Writer, *control.Item) error {
+	return func(w io.Writer, i *control.Item) error {
 		texts := make([]any, len(names))
 		for n := range names {
 			texts[n] = shown(*names[n])
@@ -120,7 +120,7 @@ func newGetCommand(c *cobra.Command, t control.Table) *cobra.Command {
 // last, and why. head has the names of the first columns, separated by spaces, and row returns their texts. If row
 // returns nil, the item is left out, also of the JSON. Items that cannot be read are printed, and are an error.
 func newListCommand(
-	c *cobra.Command, t control.Table, head string, row func(*operate.Item) []string,
+	c *cobra.Command, t control.Table, head string, row func(*control.Item) []string,
 ) *cobra.Command {
 	r := new(remote)
 	r.flags(c)
@@ -133,7 +133,7 @@ func newListCommand(
 		if err != nil {
 			return r.failed(c, err)
 		}
-		rows, items := [][]string{}, []*operate.Item{}
+		rows, items := [][]string{}, []*control.Item{}
 		for _, i := range all {
 			if cells := row(i); cells != nil {
 				rows = append(rows,
@@ -163,7 +163,7 @@ func newListCommand(
 // with it, in one or several lines.
 func listAll(
 	ctx context.Context, to *client.Client, t control.Table,
-) (items []*operate.Item, damaged []string, err error) {
+) (items []*control.Item, damaged []string, err error) {
 	for after := ""; ; {
 		page, err := to.List(ctx, &operate.ListRequest{Table: t, After: after})
 		if err != nil {

@@ -50,7 +50,7 @@ early as all instances can have read it; docs/consumer.md says what to change fi
 		check: func() error {
 			r.From = given(&from)
 			return readPacePlan(r, total)
-		}}, func(w io.Writer, i *operate.Item) error {
+		}}, func(w io.Writer, i *control.Item) error {
 		doc, err := operate.ReadPace(i.Body)
 		if err != nil {
 			return err
@@ -106,7 +106,7 @@ func pacePlanRows(p *operate.PacePlanResponse) (rows [][]string) {
 func newPacePlanListCommand() *cobra.Command {
 	return newListCommand(&cobra.Command{
 		Use: "list", Short: "List the newest plan of each name", Example: "  sluice pace-plan list",
-	}, control.Cells, pacePlanHead, func(i *operate.Item) []string {
+	}, control.Cells, pacePlanHead, func(i *control.Item) []string {
 		name, ok := strings.CutPrefix(i.Key, shares.PacePrefix)
 		if !ok {
 			return nil

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/control/embedded"
 	"github.com/sluicelimits/sluice/internal/control/operate"
 	"github.com/sluicelimits/sluice/internal/testkit/logtest"
@@ -59,7 +60,7 @@ func (p *planned) do(path string, request, response any) error {
 // set sets the plan as an operator does, and returns from when on it holds.
 func (p *planned) set(total, instances int64, period string) time.Time {
 	p.t.Helper()
-	var item operate.Item
+	var item control.Item
 	if err := p.do("/pace/set", operate.PacePlanRequest{Name: "provider", Total: total, Period: period,
 		Instances: instances, Reason: "x"}, &item); err != nil {
 		p.t.Fatal(err)
@@ -75,7 +76,7 @@ func (p *planned) set(total, instances int64, period string) time.Time {
 func (p *planned) remove() {
 	p.t.Helper()
 	if err := p.do("/pace/remove", operate.RemovePacePlanRequest{Name: "provider", Yes: true, Reason: "x"},
-		new(operate.Item)); err != nil {
+		new(control.Item)); err != nil {
 		p.t.Fatal(err)
 	}
 }

@@ -380,7 +380,7 @@ func newPlanListCommand() *cobra.Command {
 	return newListCommand(&cobra.Command{
 		Use: "list", Short: "List the plans",
 		Example: "  sluice plan list\n  sluice plan list --json | jq -r '.items[].key'",
-	}, control.Plans, "PLAN LIMITS", func(i *operate.Item) []string {
+	}, control.Plans, "PLAN LIMITS", func(i *control.Item) []string {
 		if d, _ := operate.DocumentOf(i.Table, i.Key, nil); d.Kind != plan.KindPlan {
 			return nil
 		}
@@ -402,7 +402,7 @@ overrides do not set a mode. The limit begins with empty counters.`,
 }
 
 // writeItem prints a stored document as YAML, after a line that says who wrote it.
-func writeItem(w io.Writer, i *operate.Item) error {
+func writeItem(w io.Writer, i *control.Item) error {
 	what := "changed"
 	if i.Deleted {
 		what = "deleted"

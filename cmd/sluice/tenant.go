@@ -23,7 +23,7 @@ func newTenantCommand() *cobra.Command {
 	}, control.Tenants), newTenantSetCommand())
 	for _, of := range []struct {
 		verb, short string
-		operate.Typed[operate.TenantRequest, operate.Item]
+		operate.Typed[operate.TenantRequest, control.Item]
 	}{
 		{"suspend", "Refuse every call of a tenant with 403; its plan, overrides and counters stay", operate.Suspend},
 		{"resume", "End a tenant's suspension", operate.Resume},
@@ -56,7 +56,7 @@ func newTenantListCommand() *cobra.Command {
 		Use: "list", Short: "List the tenants",
 		Example: "  sluice tenant list\n  sluice tenant list --json | jq -r '.items[] | select(.body.suspended) | " +
 			".key'",
-	}, control.Tenants, "TENANT PLAN STATE OVERRIDES BOOSTS CELLS", func(i *operate.Item) []string {
+	}, control.Tenants, "TENANT PLAN STATE OVERRIDES BOOSTS CELLS", func(i *control.Item) []string {
 		var t tenantBody
 		state := "active"
 		if err := json.Unmarshal(i.Body, &t); err != nil {

@@ -16,19 +16,21 @@ import (
 // layout is the version of the hashed object. Another layout gives another hash for the same item.
 const layout = 1
 
-// Item is a version of an item. Compare items with [Item.Equal]. Do not change Body.
+// Item is a version of an item. Compare items with [Item.Equal]. Do not change Body. Its JSON is that of operators'
+// calls.
 type Item struct {
-	Table         Table
-	Key           string
-	Version       int64 // 1..events.MaxVersion
-	Actor, Reason string
+	Table   Table  `json:"table"`
+	Key     string `json:"key"`
+	Version int64  `json:"version"`           // 1..events.MaxVersion
+	Deleted bool   `json:"deleted,omitempty"` // the version is a tombstone
+	Actor   string `json:"actor"`
+	Reason  string `json:"reason"`
 	// ChangedAt is by the writer's clock, in UTC and microseconds. It may be earlier than that of the previous
 	// version.
-	ChangedAt time.Time
-	Deleted   bool            // the version is a tombstone
-	Body      json.RawMessage // canonical if Hash is right; nil iff Deleted
-	PrevHash  string          // hash of the previous version; empty iff Version is 1
-	Hash      string          // over all fields above; see the package comment
+	ChangedAt time.Time       `json:"changed_at"`
+	PrevHash  string          `json:"prev_hash,omitempty"` // hash of the previous version; empty iff Version is 1
+	Hash      string          `json:"hash"`                // over all other fields; see the package comment
+	Body      json.RawMessage `json:"body,omitempty"`      // canonical if Hash is right; nil iff Deleted
 }
 
 // Ref names the item.

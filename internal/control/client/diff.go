@@ -43,7 +43,7 @@ type Author struct {
 	ChangedAt time.Time `json:"changed_at"`
 }
 
-func authorOf(i *operate.Item) *Author { return &Author{i.Version, i.Actor, i.Reason, i.ChangedAt} }
+func authorOf(i *control.Item) *Author { return &Author{i.Version, i.Actor, i.Reason, i.ChangedAt} }
 
 // Edit is one document that differs.
 type Edit struct {
@@ -103,7 +103,7 @@ type Diff struct {
 	plans    map[string]*plan.Plan // the stored plans by id; nil: the plan exists and cannot be read
 	edited   map[string]*Edit      // by the name of the document
 	leave    map[string][]*Edit    // the edits of tenants by their stored plan
-	stored   map[control.Ref]*operate.Item
+	stored   map[control.Ref]*control.Item
 	prune    []Section
 }
 
@@ -134,7 +134,7 @@ func Compare(ctx context.Context, remote Remote, draft *plan.Draft, prune ...Sec
 		return nil, fmt.Errorf("cannot tell what a prune would delete, because an item cannot be read: %s",
 			d.Damaged[0])
 	}
-	d.eachLive(func(_ *operate.Item, doc plan.Document) {
+	d.eachLive(func(_ *control.Item, doc plan.Document) {
 		if doc.Kind == plan.KindPlan {
 			d.plans[doc.ID], _ = plan.CompilePlan(doc)
 		}
@@ -169,7 +169,7 @@ func refOf(doc plan.Document) control.Ref {
 func (d *Diff) prunes(s Section) bool { return slices.Contains(d.prune, s) }
 
 // eachLive calls f for the stored documents that are not deleted, in the order of their keys.
-func (d *Diff) eachLive(f func(item *operate.Item, doc plan.Document)) {
+func (d *Diff) eachLive(f func(item *control.Item, doc plan.Document)) {
 	for _, ref := range slices.SortedFunc(maps.Keys(d.stored), control.Ref.Compare) {
 		item := d.stored[ref]
 		if doc, ok := operate.DocumentOf(item.Table, item.Key, item.Body); ok && !item.Deleted {
@@ -182,7 +182,7 @@ func (d *Diff) eachLive(f func(item *operate.Item, doc plan.Document)) {
 func (d *Diff) base(named map[control.Ref]bool) plan.Base {
 	b := plan.Base{Plans: map[string]*plan.Plan{}, Tenants: map[string]string{}}
 	b.Pruned = d.prunes(Plans) || d.prunes(Tenants)
-	d.eachLive(func(item *operate.Item, doc plan.Document) {
+	d.eachLive(func(item *control.Item, doc plan.Document) {
 		stays := named[item.Ref()]
 		switch {
 		case doc.Kind == plan.KindPlan && (stays || !d.prunes(Plans)):
@@ -202,7 +202,7 @@ func (d *Diff) base(named map[control.Ref]bool) plan.Base {
 // tenants that are not in the files and are not deleted.
 func (d *Diff) deletes(named map[control.Ref]bool) []Edit {
 	var plans, tenants []Edit
-	d.eachLive(func(item *operate.Item, doc plan.Document) {
+	d.eachLive(func(item *control.Item, doc plan.Document) {
 		into, section := &plans, Plans
 		if doc.Kind == plan.KindTenant {
 			into, section = &tenants, Tenants
@@ -225,8 +225,8 @@ func (d *Diff) deletes(named map[control.Ref]bool) []Edit {
 // load reads whole tables. damaged says what is wrong with items that cannot be read.
 func load(
 	ctx context.Context, remote Remote, tables ...control.Table,
-) (stored map[control.Ref]*operate.Item, damaged []string, err error) {
-	stored = map[control.Ref]*operate.Item{}
+) (stored map[control.Ref]*control.Item, damaged []string, err error) {
+	stored = map[control.Ref]*control.Item{}
 	for _, t := range tables {
 		for after := ""; ; {
 			page, err := remote.List(ctx, &operate.ListRequest{Table: t, After: after, Most: control.MaxPage})

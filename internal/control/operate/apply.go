@@ -246,7 +246,7 @@ func checkVersions(edits []*edit) error {
 	var clashes []Clash
 	for _, e := range edits {
 		if versionOf(e.have) != e.Expect {
-			clashes = append(clashes, clashOf(e.Table, e.Key, e.Expect, e.have))
+			clashes = append(clashes, Clash{e.Table, e.Key, e.Expect, e.have})
 		}
 	}
 	if len(clashes) > 0 {

@@ -94,35 +94,12 @@ var statuses = map[Code]int{
 	Unsupported: http.StatusNotImplemented, Unavailable: http.StatusServiceUnavailable,
 }
 
-// Item is a version of an item of a control table, as calls return it.
-type Item struct {
-	Table     control.Table   `json:"table"`
-	Key       string          `json:"key"`
-	Version   int64           `json:"version"`
-	Deleted   bool            `json:"deleted,omitempty"`
-	Actor     string          `json:"actor"`
-	Reason    string          `json:"reason"`
-	ChangedAt time.Time       `json:"changed_at"`
-	PrevHash  string          `json:"prev_hash,omitempty"`
-	Hash      string          `json:"hash"`
-	Body      json.RawMessage `json:"body,omitempty"` // absent in a tombstone
-}
-
-// Ref names the item.
-func (i *Item) Ref() control.Ref { return control.Ref{Table: i.Table, Key: i.Key} }
-
-// ItemOf returns an item as calls return it.
-func ItemOf(i *control.Item) *Item {
-	return &Item{i.Table, i.Key, i.Version, i.Deleted, i.Actor, i.Reason, i.ChangedAt, i.PrevHash, i.Hash,
-		i.Body}
-}
-
 // Clash is an item that another operator has changed.
 type Clash struct {
 	Table  control.Table `json:"table"`
 	Key    string        `json:"key"`
 	Expect int64         `json:"expect"` // the version that the caller saw; 0: no version
-	Have   *Item         `json:"have"`   // the present version; null: there is none
+	Have   *control.Item `json:"have"`   // the present version; null: there is none
 }
 
 // String describes the clash in one line.

@@ -11,6 +11,8 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+
+	"github.com/sluicelimits/sluice/internal/control"
 )
 
 // spellings are paths of a call of /keys/create, and whether each is the only valid spelling.
@@ -57,8 +59,8 @@ func wantOneCall(t *testing.T, what, spelling string, status, ran int) {
 func TestAnswersKeepBodies(t *testing.T) {
 	const body = `{"id":"a<b>&c"}`
 	var table []Operation
-	add(&table, "/get", reads, rare, func(*int, context.Context, string, *struct{}) (*Item, error) {
-		return &Item{Body: json.RawMessage(body)}, nil
+	add(&table, "/get", reads, rare, func(*int, context.Context, string, *struct{}) (*control.Item, error) {
+		return &control.Item{Body: json.RawMessage(body)}, nil
 	}, "")
 	server := httptest.NewServer(Local(newMux(new(int), slog.New(slog.DiscardHandler), table), "ann@local"))
 	defer server.Close()

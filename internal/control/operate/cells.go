@@ -68,7 +68,7 @@ type AddCellRequest struct {
 // AddCell asks the balancer to let the cell serve, or, if the cell serves already, to change its weight. The cell's
 // share changes in the two phases of package shares, not at once. The call is refused with [Confirm] if it would
 // change the URL of the operators' API and does not say yes.
-func (s *Control) AddCell(ctx context.Context, actor string, r *AddCellRequest) (*Item, error) {
+func (s *Control) AddCell(ctx context.Context, actor string, r *AddCellRequest) (*control.Item, error) {
 	weight := r.Weight
 	if weight == 0 {
 		weight = 1
@@ -135,7 +135,7 @@ type CellRequest struct {
 }
 
 // DrainCell asks the balancer to give the cell's share to the other cells.
-func (s *Control) DrainCell(ctx context.Context, actor string, r *CellRequest) (*Item, error) {
+func (s *Control) DrainCell(ctx context.Context, actor string, r *CellRequest) (*control.Item, error) {
 	if r.Force {
 		return nil, Refuse(Invalid, "force is only for a removal: a drain waits for the cell to acknowledge")
 	}
@@ -143,7 +143,7 @@ func (s *Control) DrainCell(ctx context.Context, actor string, r *CellRequest) (
 }
 
 // RemoveCell asks the balancer to forget a drained cell, or any cell if Force is set.
-func (s *Control) RemoveCell(ctx context.Context, actor string, r *CellRequest) (*Item, error) {
+func (s *Control) RemoveCell(ctx context.Context, actor string, r *CellRequest) (*control.Item, error) {
 	if r.Force {
 		return s.requestChange(ctx, actor, r, shares.Force)
 	}
@@ -153,7 +153,7 @@ func (s *Control) RemoveCell(ctx context.Context, actor string, r *CellRequest) 
 // requestChange writes a request of the kind about an existing cell.
 func (s *Control) requestChange(
 	ctx context.Context, actor string, r *CellRequest, kind shares.Kind,
-) (*Item, error) {
+) (*control.Item, error) {
 	return s.writeDesiredState(ctx, actor, r.Cell, r.Reason, r.Expect, func(have *CellDocument) (*CellDocument, error) {
 		switch {
 		case have == nil:
@@ -171,49 +171,30 @@ func (s *Control) requestChange(
 func (s *Control) writeDesiredState(
 	ctx context.Context, actor, cell, reason string, expect *int64,
 	next func(have *CellDocument) (*CellDocument, error),
-) (*Item, error) {
-	if err := checkReason(reason); err != nil {
-		return nil, err
-	}
+) (*control.Item, error) {
 	if err := events.CheckKey(control.Cells, cell); err != nil || shares.Reserved(cell) {
 		return nil, Refuse(Invalid, "cell: %.80q is not the name of a cell: want 1 to 64 of A-Z a-z 0-9 . "+
 			"_ -, not beginning with pin., placed., ack. or pace.", cell)
 	}
-	item, err := s.item(ctx, control.Cells, cell)
-	if err != nil {
-		return nil, err
-	}
-	if err := checkVersion(control.Cells, cell, item, expect); err != nil {
-		return nil, err
-	}
-	var have *CellDocument
-	if item != nil && !item.Deleted {
-		if have, err = ReadCell(item.Body); err != nil {
-			return nil, Refuse(Internal, "cell %q: %v", cell, err)
+	return s.revise(ctx, actor, reason, expect, control.Cells, cell, func(item *control.Item) (body any, err error) {
+		var have *CellDocument
+		if item != nil && !item.Deleted {
+			if have, err = ReadCell(item.Body); err != nil {
+				return nil, Refuse(Internal, "cell %q: %v", cell, err)
+			}
 		}
-	}
-	doc, err := next(have)
-	if err != nil {
-		return nil, err
-	}
-	return s.writeRequest(ctx, actor, reason, cell, versionOf(item), doc)
+		doc, err := next(have)
+		if err != nil {
+			return nil, err
+		}
+		return doc.named(cell, item), nil
+	})
 }
 
-// writeRequest writes a document to the table cells.
-func (s *Control) writeRequest(
-	ctx context.Context, actor, reason, key string, version int64, doc *CellDocument,
-) (*Item, error) {
-	doc.ID, doc.Request.ID = key, fmt.Sprintf("%s@%d", key, version+1)
-	body, err := canonical.Marshal(doc)
-	if err != nil {
-		return nil, Refuse(Invalid, "%v", err)
-	}
-	written, err := s.put(ctx, control.Change{Table: control.Cells, Key: key, Expect: version, Body: body,
-		Actor: actor, Reason: reason})
-	if err != nil {
-		return nil, err
-	}
-	return ItemOf(written), nil
+// named returns the document with its id and that of its request, for the version after item.
+func (d *CellDocument) named(key string, item *control.Item) *CellDocument {
+	d.ID, d.Request.ID = key, fmt.Sprintf("%s@%d", key, versionOf(item)+1)
+	return d
 }
 
 // pinEdit writes the pin of the tenant of an edit, which tells the balancer which cells shall serve the tenant, and
@@ -325,7 +306,12 @@ func (s *Control) pin(ctx context.Context, actor, reason, tenant string, p *plac
 	} else if !p.isSpecial() {
 		return nil
 	}
-	_, err = s.writeRequest(ctx, actor, reason, key, versionOf(item), doc)
+	body, err := canonical.Marshal(doc.named(key, item))
+	if err != nil {
+		return Refuse(Invalid, "%v", err)
+	}
+	_, err = s.put(ctx, control.Change{Table: control.Cells, Key: key, Expect: versionOf(item), Body: body, Actor: actor,
+		Reason: reason})
 	return err
 }
 

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/events"
+	"github.com/sluicelimits/sluice/events/canonical"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/plan"
@@ -72,7 +73,7 @@ type GetRequest struct {
 }
 
 // Get returns an item, which may be a tombstone.
-func (s *Control) Get(ctx context.Context, _ string, r *GetRequest) (*Item, error) {
+func (s *Control) Get(ctx context.Context, _ string, r *GetRequest) (*control.Item, error) {
 	if err := control.CheckGet(r.Table, r.Key); err != nil {
 		return nil, Refuse(Invalid, "%v", err)
 	}
@@ -83,7 +84,7 @@ func (s *Control) Get(ctx context.Context, _ string, r *GetRequest) (*Item, erro
 	if item == nil {
 		return nil, Refuse(NotFound, "there is no %s", name(r.Table, r.Key))
 	}
-	return ItemOf(item), nil
+	return item, nil
 }
 
 // ListRequest asks for a page of a table.
@@ -95,9 +96,9 @@ type ListRequest struct {
 
 // ListResponse is a page of a table.
 type ListResponse struct {
-	Items   []*Item  `json:"items"`
-	Next    string   `json:"next,omitempty"`    // After of the next request; empty at the end
-	Damaged []string `json:"damaged,omitempty"` // items that cannot be read, one sentence each
+	Items   []*control.Item `json:"items"`
+	Next    string          `json:"next,omitempty"`    // After of the next request; empty at the end
+	Damaged []string        `json:"damaged,omitempty"` // items that cannot be read, one sentence each
 }
 
 // maxPageBytes is the largest size of a page. Lambda limits an answer to 6 MB.
@@ -111,7 +112,7 @@ func (s *Control) List(ctx context.Context, _ string, r *ListRequest) (*ListResp
 	}
 	for {
 		items, next, err := s.c.Tables.List(ctx, r.Table, r.After, most)
-		out := &ListResponse{Items: []*Item{}, Next: next}
+		out := &ListResponse{Items: []*control.Item{}, Next: next}
 		switch {
 		case errors.Is(err, control.ErrBadItem):
 			out.Damaged = []string{err.Error()}
@@ -121,7 +122,7 @@ func (s *Control) List(ctx context.Context, _ string, r *ListRequest) (*ListResp
 		size := 0
 		for i := range items {
 			size += len(items[i].Body) + 512
-			out.Items = append(out.Items, ItemOf(&items[i]))
+			out.Items = append(out.Items, &items[i])
 		}
 		if size <= maxPageBytes || most == 1 {
 			return out, nil
@@ -189,7 +190,7 @@ func (s *Control) put(ctx context.Context, c control.Change) (*control.Item, err
 		return &item, nil
 	case errors.Is(err, control.ErrConflict):
 		have, _ := s.item(ctx, c.Table, c.Key) // if it cannot be read, the refusal says only what was expected
-		return nil, conflict(clashOf(c.Table, c.Key, c.Expect, have))
+		return nil, conflict(Clash{c.Table, c.Key, c.Expect, have})
 	case errors.Is(err, control.ErrInvalid):
 		return nil, Refuse(Invalid, "%v", err)
 	case errors.Is(err, control.ErrTooLarge):
@@ -200,14 +201,33 @@ func (s *Control) put(ctx context.Context, c control.Change) (*control.Item, err
 	return nil, s.tableError(ctx, fmt.Sprintf("put %s/%q", c.Table, c.Key), err)
 }
 
-// clashOf describes an item whose version is not the one that the operator expects. have is the stored item; nil if no
-// item is stored.
-func clashOf(t control.Table, key string, expect int64, have *control.Item) Clash {
-	clash := Clash{Table: t, Key: key, Expect: expect}
-	if have != nil {
-		clash.Have = ItemOf(have)
+// revise writes the next version of an item, whose body next makes of the stored item; nil if no item is stored. A body
+// of nil deletes the item.
+func (s *Control) revise(
+	ctx context.Context, actor, reason string, expect *int64, t control.Table, key string,
+	next func(have *control.Item) (body any, err error),
+) (*control.Item, error) {
+	if err := checkReason(reason); err != nil {
+		return nil, err
 	}
-	return clash
+	have, err := s.item(ctx, t, key)
+	if err != nil {
+		return nil, err
+	}
+	body, err := next(have)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkVersion(t, key, have, expect); err != nil {
+		return nil, err
+	}
+	c := control.Change{Table: t, Key: key, Expect: versionOf(have), Delete: body == nil, Actor: actor, Reason: reason}
+	if !c.Delete {
+		if c.Body, err = canonical.Marshal(body); err != nil {
+			return nil, Refuse(Invalid, "%v", err)
+		}
+	}
+	return s.put(ctx, c)
 }
 
 // versionOf returns the version of an item; 0 if item is nil, because no item is stored.
@@ -254,7 +274,7 @@ func checkVersion(t control.Table, key string, have *control.Item, expect *int64
 	if expect == nil || *expect == versionOf(have) {
 		return nil
 	}
-	return conflict(clashOf(t, key, *expect, have))
+	return conflict(Clash{t, key, *expect, have})
 }
 
 // eachLive calls f for each item of a table that is not deleted. If skipDamaged is set, items that cannot be read are

@@ -26,8 +26,8 @@ type CreateKeyRequest struct {
 
 // CreateKeyResponse holds the new key. Its text is stored nowhere else.
 type CreateKeyResponse struct {
-	Key  string `json:"key,omitempty"` // empty if the caller has made the key
-	Item *Item  `json:"item"`
+	Key  string        `json:"key,omitempty"` // empty if the caller has made the key
+	Item *control.Item `json:"item"`
 }
 
 // CreateKey stores the hash of a key. If the answer is lost, the text of the key is lost too: revoke the key and
@@ -100,7 +100,7 @@ type KeyRequest struct {
 
 // RevokeKey refuses the key, at once or from a time on that is in the future. A revoked key cannot be restored: create
 // another. A key that ends earlier by itself keeps its end.
-func (s *Control) RevokeKey(ctx context.Context, actor string, r *KeyRequest) (*Item, error) {
+func (s *Control) RevokeKey(ctx context.Context, actor string, r *KeyRequest) (*control.Item, error) {
 	if !r.After.IsZero() && !r.After.After(s.c.Now()) {
 		return nil, Refuse(Invalid, "after: %s is in the past", r.After.UTC().Format(time.RFC3339))
 	}

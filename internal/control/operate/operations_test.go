@@ -27,44 +27,44 @@ func TestTenantOperations(t *testing.T) {
 	until := noon.Add(48 * time.Hour)
 	for _, step := range []struct {
 		name string
-		do   func() (*operate.Item, error)
+		do   func() (*control.Item, error)
 		want string
 	}{
-		{"suspend", func() (*operate.Item, error) {
+		{"suspend", func() (*control.Item, error) {
 			return w.Suspend(ctx, bob, &operate.TenantRequest{Tenant: "acme", Reason: "invoice"})
 		}, `{"id":"acme","overrides":[{"id":"burst","rate":500}],"plan":"pro","suspended":true}`},
-		{"boost", func() (*operate.Item, error) {
+		{"boost", func() (*control.Item, error) {
 			return w.AddBoost(ctx, bob, &operate.BoostRequest{Tenant: "acme", Limit: "burst", Factor: "1.5",
 				Until: until, Reason: "launch"})
 		}, `{"boosts":[{"factor":1.5,"id":"burst","until":"2026-11-23T12:00:00Z"}],"id":"acme",` +
 			`"overrides":[{"id":"burst","rate":500}],"plan":"pro","suspended":true}`},
-		{"resume", func() (*operate.Item, error) {
+		{"resume", func() (*control.Item, error) {
 			return w.Resume(ctx, bob, &operate.TenantRequest{Tenant: "acme", Reason: "paid", Expect: new(int64(3))})
 		}, `{"boosts":[{"factor":1.5,"id":"burst","until":"2026-11-23T12:00:00Z"}],"id":"acme",` +
 			`"overrides":[{"id":"burst","rate":500}],"plan":"pro"}`},
-		{"boost again", func() (*operate.Item, error) {
+		{"boost again", func() (*control.Item, error) {
 			return w.AddBoost(ctx, bob, &operate.BoostRequest{Tenant: "acme", Limit: "burst", Factor: "2", From: &noon,
 				Until: until, Reason: "more"})
 		}, `{"boosts":[{"factor":2,"from":"2026-11-21T12:00:00Z","id":"burst","until":"2026-11-23T12:00:00Z"}],` +
 			`"id":"acme","overrides":[{"id":"burst","rate":500}],"plan":"pro"}`},
-		{"end of boost", func() (*operate.Item, error) {
+		{"end of boost", func() (*control.Item, error) {
 			return w.RemoveBoost(ctx, bob, &operate.RemoveBoostRequest{Tenant: "acme", Limit: "burst", Reason: "over"})
 		}, `{"id":"acme","overrides":[{"id":"burst","rate":500}],"plan":"pro"}`},
-		{"override", func() (*operate.Item, error) {
+		{"override", func() (*control.Item, error) {
 			return w.SetTenant(ctx, bob, &operate.SetTenantRequest{Tenant: "acme", Reason: "x",
 				Overrides: []json.RawMessage{
 					json.RawMessage(`{"id":"burst","burst":900}`), json.RawMessage(`{"id":"writes","mode":"off"}`)}})
 		}, `{"id":"acme","overrides":[{"burst":900,"id":"burst","rate":500},{"id":"writes","mode":"off"}],` +
 			`"plan":"pro"}`},
-		{"drop", func() (*operate.Item, error) {
+		{"drop", func() (*control.Item, error) {
 			return w.SetTenant(ctx, bob, &operate.SetTenantRequest{Tenant: "acme", Reason: "x",
 				Drop: []string{"burst", "writes"}, Plan: new("free"), Yes: true})
 		}, `{"id":"acme","plan":"free"}`},
-		{"create", func() (*operate.Item, error) {
+		{"create", func() (*control.Item, error) {
 			return w.SetTenant(ctx, bob, &operate.SetTenantRequest{Tenant: "new", Reason: "x", Plan: new("free"),
 				Create: true})
 		}, `{"id":"new","plan":"free"}`},
-		{"not created twice", func() (*operate.Item, error) {
+		{"not created twice", func() (*control.Item, error) {
 			return w.SetTenant(ctx, bob, &operate.SetTenantRequest{Tenant: "new", Reason: "x", Plan: new("pro"),
 				Create: true})
 		}, `{"id":"new","plan":"pro"}`},
@@ -296,25 +296,25 @@ func TestCells(t *testing.T) {
 		return doc.Request
 	}
 	steps := []struct {
-		do   func() (*operate.Item, error)
+		do   func() (*control.Item, error)
 		want shares.Request
 	}{
-		{func() (*operate.Item, error) {
+		{func() (*control.Item, error) {
 			return w.AddCell(ctx, ann, &operate.AddCellRequest{Cell: "eu-1", Ops: opsURL, Reason: "x"})
 		}, shares.Request{ID: "eu-1@1", Kind: shares.Join, Cell: "eu-1", Weight: 1}},
-		{func() (*operate.Item, error) {
+		{func() (*control.Item, error) {
 			return w.AddCell(ctx, ann, &operate.AddCellRequest{Cell: "eu-1", Weight: 3, Reason: "x"})
 		}, shares.Request{ID: "eu-1@2", Kind: shares.Weigh, Cell: "eu-1", Weight: 3}},
-		{func() (*operate.Item, error) {
+		{func() (*control.Item, error) {
 			return w.DrainCell(ctx, ann, &operate.CellRequest{Cell: "eu-1", Reason: "x"})
 		}, shares.Request{ID: "eu-1@3", Kind: shares.Drain, Cell: "eu-1"}},
-		{func() (*operate.Item, error) {
+		{func() (*control.Item, error) {
 			return w.RemoveCell(ctx, ann, &operate.CellRequest{Cell: "eu-1", Reason: "x"})
 		}, shares.Request{ID: "eu-1@4", Kind: shares.Remove, Cell: "eu-1"}},
-		{func() (*operate.Item, error) {
+		{func() (*control.Item, error) {
 			return w.AddCell(ctx, ann, &operate.AddCellRequest{Cell: "eu-1", Reason: "x"})
 		}, shares.Request{ID: "eu-1@5", Kind: shares.Join, Cell: "eu-1", Weight: 1}},
-		{func() (*operate.Item, error) {
+		{func() (*control.Item, error) {
 			return w.RemoveCell(ctx, ann, &operate.CellRequest{Cell: "eu-1", Force: true, Reason: "x"})
 		}, shares.Request{ID: "eu-1@6", Kind: shares.Force, Cell: "eu-1"}},
 	}

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/events"
-	"github.com/sluicelimits/sluice/events/canonical"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/plan/shares"
@@ -108,60 +107,43 @@ type RemovePacePlanRequest struct {
 // stay in the item; plans that would begin later, or at the same time, are dropped. The time must be so late that all
 // pacers read the plan before it. The first plan of a name takes effect at once, because no pacer can have read another
 // one. After a removal, pacers may use the removed plan until they have read the new one.
-func (s *Control) SetPacePlan(ctx context.Context, actor string, r *PacePlanRequest) (*Item, error) {
+func (s *Control) SetPacePlan(ctx context.Context, actor string, r *PacePlanRequest) (*control.Item, error) {
 	key, err := paceKey(r.Name)
 	if err != nil {
-		return nil, err
-	}
-	if err := checkReason(r.Reason); err != nil {
 		return nil, err
 	}
 	period, err := r.check()
 	if err != nil {
 		return nil, err
 	}
-	item, err := s.item(ctx, control.Cells, key)
-	if err != nil {
-		return nil, err
-	}
-	if err := checkVersion(control.Cells, key, item, r.Expect); err != nil {
-		return nil, err
-	}
-	doc := &PaceDocument{ID: key, Version: paceVersion, Period: limit.DurationText(period),
-		PacePart: PacePart{Total: r.Total, Instances: r.Instances}}
-	now := s.c.Now()
-	earliest := windowStart(now, period)
-	if item != nil {
-		earliest = windowStart(now.Add(paceNotice), period).Add(paceWindowsLead * period)
-		if !item.Deleted {
+	return s.revise(ctx, actor, r.Reason, r.Expect, control.Cells, key, func(item *control.Item) (any, error) {
+		doc := &PaceDocument{ID: key, Version: paceVersion, Period: limit.DurationText(period),
+			PacePart: PacePart{Total: r.Total, Instances: r.Instances}}
+		now := s.c.Now()
+		earliest := windowStart(now, period)
+		if item != nil {
+			earliest = windowStart(now.Add(paceNotice), period).Add(paceWindowsLead * period)
+		}
+		if item != nil && !item.Deleted {
 			have, err := ReadPace(item.Body)
 			if err != nil {
 				return nil, Refuse(Internal, "pace plan %q: %v", r.Name, err)
 			}
 			if have.Period != doc.Period {
-				return nil, Refuse(Invalid, "period: %s, but pacers of plan %q count windows of %s: give a "+
-					"plan with another period another name", doc.Period, r.Name, have.Period)
+				return nil, Refuse(Invalid, "period: %s, but pacers of plan %q count windows of %s: give a plan with "+
+					"another period another name", doc.Period, r.Name, have.Period)
 			}
 			doc.Before = &have.PacePart
 		}
-	}
-	if doc.From, err = paceFrom(r.From, earliest, now, period); err != nil {
-		return nil, err
-	}
-	if doc.Before = doc.Before.until(doc.From, now); doc.Before.count() >= maxPacePlans {
-		return nil, Refuse(Invalid, "from: %d plans begin before it, and no more are kept: replace some by "+
-			"a plan with an earlier time", maxPacePlans-1)
-	}
-	body, err := canonical.Marshal(doc)
-	if err != nil {
-		return nil, Refuse(Invalid, "%v", err)
-	}
-	written, err := s.put(ctx, control.Change{Table: control.Cells, Key: key, Expect: versionOf(item), Body: body,
-		Actor: actor, Reason: r.Reason})
-	if err != nil {
-		return nil, err
-	}
-	return ItemOf(written), nil
+		if doc.From, err = paceFrom(r.From, earliest, now, period); err != nil {
+			return nil, err
+		}
+		if doc.Before = doc.Before.until(doc.From, now); doc.Before.count() >= maxPacePlans {
+			return nil, Refuse(Invalid, "from: %d plans begin before it, and no more are kept: replace some by a plan "+
+				"with an earlier time", maxPacePlans-1)
+		}
+		return doc, nil
+	})
 }
 
 // PacePlan returns a pace plan, together with the plans that are in force before it.
@@ -170,8 +152,11 @@ func (s *Control) PacePlan(ctx context.Context, _ string, r *PaceNameRequest) (*
 	if err != nil {
 		return nil, err
 	}
-	item, err := s.livePace(ctx, key, r.Name)
+	item, err := s.item(ctx, control.Cells, key)
 	if err != nil {
+		return nil, err
+	}
+	if err := livePace(item, r.Name); err != nil {
 		return nil, err
 	}
 	doc, err := ReadPace(item.Body)
@@ -184,47 +169,35 @@ func (s *Control) PacePlan(ctx context.Context, _ string, r *PaceNameRequest) (*
 
 // RemovePacePlan removes a pace plan, together with the plans that are in force before it. Pacers that follow the plan
 // get no units from it once they have read that it is gone. Until then they use their parts.
-func (s *Control) RemovePacePlan(ctx context.Context, actor string, r *RemovePacePlanRequest) (*Item, error) {
+func (s *Control) RemovePacePlan(
+	ctx context.Context, actor string, r *RemovePacePlanRequest,
+) (*control.Item, error) {
 	key, err := paceKey(r.Name)
 	if err != nil {
 		return nil, err
 	}
-	if err := checkReason(r.Reason); err != nil {
-		return nil, err
-	}
-	item, err := s.livePace(ctx, key, r.Name)
-	if err != nil {
-		return nil, err
-	}
-	if err := checkVersion(control.Cells, key, item, r.Expect); err != nil {
-		return nil, err
-	}
-	if !r.Yes {
-		return nil, Refuse(Confirm, "processes that follow pace plan %q would get no units from it, and "+
-			"wait: say yes (--yes) if you intend that; nothing was written", r.Name)
-	}
-	written, err := s.put(ctx, control.Change{Table: control.Cells, Key: key, Expect: item.Version, Delete: true,
-		Actor: actor, Reason: r.Reason})
-	if err != nil {
-		return nil, err
-	}
-	return ItemOf(written), nil
+	return s.revise(ctx, actor, r.Reason, r.Expect, control.Cells, key, func(item *control.Item) (any, error) {
+		if err := livePace(item, r.Name); err != nil {
+			return nil, err
+		}
+		if !r.Yes {
+			return nil, Refuse(Confirm, "processes that follow pace plan %q would get no units from it, and wait: say "+
+				"yes (--yes) if you intend that; nothing was written", r.Name)
+		}
+		return nil, nil //nolint:nilnil // deletes the item
+	})
 }
 
-// livePace reads the item of a pace plan. It refuses a plan that does not exist, or was removed.
-func (s *Control) livePace(ctx context.Context, key, name string) (*control.Item, error) {
-	item, err := s.item(ctx, control.Cells, key)
+// livePace refuses a plan that does not exist, or was removed.
+func livePace(item *control.Item, name string) error {
 	switch {
-	case err != nil:
-		return nil, err
 	case item == nil:
-		return nil, Refuse(NotFound, "there is no pace plan %q; 'sluice pace-plan list' shows the plans "+
-			"that there are", name)
+		return Refuse(NotFound, "there is no pace plan %q; 'sluice pace-plan list' shows the plans that there are", name)
 	case item.Deleted:
-		return nil, Refuse(NotFound, "there is no pace plan %q: it was removed by %s at %s: %s", name,
-			item.Actor, item.ChangedAt.Format(time.RFC3339), item.Reason)
+		return Refuse(NotFound, "there is no pace plan %q: it was removed by %s at %s: %s", name, item.Actor,
+			item.ChangedAt.Format(time.RFC3339), item.Reason)
 	}
-	return item, nil
+	return nil
 }
 
 func paceKey(name string) (string, error) {

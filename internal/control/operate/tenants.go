@@ -35,7 +35,7 @@ type change struct {
 }
 
 // change reads a document, edits it, and applies it.
-func (s *Control) change(ctx context.Context, actor string, c change) (*Item, error) {
+func (s *Control) change(ctx context.Context, actor string, c change) (*control.Item, error) {
 	if err := checkReason(c.reason); err != nil {
 		return nil, err
 	}
@@ -67,7 +67,7 @@ func (s *Control) change(ctx context.Context, actor string, c change) (*Item, er
 	if err != nil || item == nil {
 		return nil, err
 	}
-	return ItemOf(item), nil
+	return item, nil
 }
 
 // listOf returns a member of a document that is a list of objects; nil if the member is absent.
@@ -108,7 +108,7 @@ type SetTenantRequest struct {
 }
 
 // SetTenant changes a tenant, or creates it.
-func (s *Control) SetTenant(ctx context.Context, actor string, r *SetTenantRequest) (*Item, error) {
+func (s *Control) SetTenant(ctx context.Context, actor string, r *SetTenantRequest) (*control.Item, error) {
 	if r.Plan == nil && r.Cells == nil && len(r.Overrides) == 0 && len(r.Drop) == 0 {
 		return nil, Refuse(Invalid, "nothing to set: give plan, cells, overrides or drop")
 	}
@@ -121,7 +121,7 @@ func (s *Control) SetTenant(ctx context.Context, actor string, r *SetTenantReque
 }
 
 // createTenant creates a tenant if there is none. It returns nil if there is one.
-func (s *Control) createTenant(ctx context.Context, actor string, r *SetTenantRequest) (*Item, error) {
+func (s *Control) createTenant(ctx context.Context, actor string, r *SetTenantRequest) (*control.Item, error) {
 	if err := control.CheckGet(control.Tenants, r.Tenant); err != nil {
 		return nil, Refuse(Invalid, "tenant: %v", err)
 	}
@@ -191,7 +191,7 @@ type TenantRequest struct {
 }
 
 // Suspend refuses every call of the tenant, until Resume.
-func (s *Control) Suspend(ctx context.Context, actor string, r *TenantRequest) (*Item, error) {
+func (s *Control) Suspend(ctx context.Context, actor string, r *TenantRequest) (*control.Item, error) {
 	return s.changeTenant(ctx, actor, r, func(body tree) error {
 		body["suspended"] = true
 		return nil
@@ -201,12 +201,12 @@ func (s *Control) Suspend(ctx context.Context, actor string, r *TenantRequest) (
 // changeTenant edits the document of a tenant.
 func (s *Control) changeTenant(
 	ctx context.Context, actor string, r *TenantRequest, edit func(body tree) error,
-) (*Item, error) {
+) (*control.Item, error) {
 	return s.change(ctx, actor, change{control.Tenants, r.Tenant, "tenant", r.Reason, r.Expect, false, edit})
 }
 
 // Resume ends a suspension.
-func (s *Control) Resume(ctx context.Context, actor string, r *TenantRequest) (*Item, error) {
+func (s *Control) Resume(ctx context.Context, actor string, r *TenantRequest) (*control.Item, error) {
 	return s.changeTenant(ctx, actor, r, func(body tree) error {
 		delete(body, "suspended")
 		return nil
@@ -225,7 +225,7 @@ type BoostRequest struct {
 }
 
 // AddBoost adds a boost, or replaces the boost of the same limit. It drops boosts of the tenant that have ended.
-func (s *Control) AddBoost(ctx context.Context, actor string, r *BoostRequest) (*Item, error) {
+func (s *Control) AddBoost(ctx context.Context, actor string, r *BoostRequest) (*control.Item, error) {
 	now := s.c.Now()
 	switch {
 	case r.Until.IsZero():
@@ -263,7 +263,7 @@ type RemoveBoostRequest struct {
 }
 
 // RemoveBoost ends a boost before its time.
-func (s *Control) RemoveBoost(ctx context.Context, actor string, r *RemoveBoostRequest) (*Item, error) {
+func (s *Control) RemoveBoost(ctx context.Context, actor string, r *RemoveBoostRequest) (*control.Item, error) {
 	return s.changeTenant(ctx, actor, &TenantRequest{r.Tenant, r.Reason, r.Expect}, func(body tree) error {
 		list := listOf(body, "boosts")
 		i := find(list, r.Limit)
@@ -285,7 +285,7 @@ type PromoteRequest struct {
 
 // Promote changes the mode of a plan's shadow limit to enforce. The limit begins with empty counters, since a shadow
 // limit has other counters than an enforcing one. Tenants whose override sets the limit's mode keep that mode.
-func (s *Control) Promote(ctx context.Context, actor string, r *PromoteRequest) (*Item, error) {
+func (s *Control) Promote(ctx context.Context, actor string, r *PromoteRequest) (*control.Item, error) {
 	return s.change(ctx, actor, change{control.Plans, r.Plan, "plan", r.Reason, r.Expect, true, func(body tree) error {
 		list := listOf(body, "limits")
 		i := find(list, r.Limit)
