@@ -298,7 +298,7 @@ var holds = map[string]checked{
 			if r.get("AuthorizationType") != "AWS_IAM" {
 				wrong("its authorization is %v, want AWS_IAM", r.get("AuthorizationType"))
 			}
-		}), 19, 3, map[string]func(*template){
+		}), 20, 3, map[string]func(*template){
 			"open": func(one *template) {
 				firstOf(one,
 					"AWS::ApiGateway::Method").Properties["AuthorizationType"] = "NONE"
