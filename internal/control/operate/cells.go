@@ -310,7 +310,8 @@ func (s *Control) pin(ctx context.Context, actor, reason, tenant string, p *plac
 	if err != nil {
 		return Refuse(Invalid, "%v", err)
 	}
-	_, err = s.put(ctx, control.Change{Table: control.Cells, Key: key, Expect: versionOf(item), Body: body, Actor: actor,
+	_, err = s.put(ctx, control.Change{Table: control.Cells, Key: key, Expect: versionOf(item), Body: body,
+		Actor: actor,
 		Reason: reason})
 	return err
 }

@@ -104,15 +104,16 @@ func (s *Control) RevokeKey(ctx context.Context, actor string, r *KeyRequest) (*
 	if !r.After.IsZero() && !r.After.After(s.c.Now()) {
 		return nil, Refuse(Invalid, "after: %s is in the past", r.After.UTC().Format(time.RFC3339))
 	}
-	return s.change(ctx, actor, change{control.Keys, r.ID, "key", r.Reason, r.Expect, false, func(body tree) error {
-		if r.After.IsZero() {
-			body["revoked"] = true
+	return s.change(ctx, actor, change{table: control.Keys, key: r.ID, what: "key", reason: r.Reason,
+		expect: r.Expect, edit: func(body tree) error {
+			if r.After.IsZero() {
+				body["revoked"] = true
+				return nil
+			}
+			text, _ := body["expires"].(string)
+			if ends, err := time.Parse(time.RFC3339, text); err != nil || ends.After(r.After) {
+				body["expires"] = r.After.UTC().Format(time.RFC3339Nano)
+			}
 			return nil
-		}
-		text, _ := body["expires"].(string)
-		if ends, err := time.Parse(time.RFC3339, text); err != nil || ends.After(r.After) {
-			body["expires"] = r.After.UTC().Format(time.RFC3339Nano)
-		}
-		return nil
-	}})
+		}})
 }

@@ -192,7 +192,8 @@ func (s *Control) RemovePacePlan(
 func livePace(item *control.Item, name string) error {
 	switch {
 	case item == nil:
-		return Refuse(NotFound, "there is no pace plan %q; 'sluice pace-plan list' shows the plans that there are", name)
+		return Refuse(NotFound, "there is no pace plan %q; 'sluice pace-plan list' shows the plans that there are",
+			name)
 	case item.Deleted:
 		return Refuse(NotFound, "there is no pace plan %q: it was removed by %s at %s: %s", name, item.Actor,
 			item.ChangedAt.Format(time.RFC3339), item.Reason)

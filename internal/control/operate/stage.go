@@ -2,8 +2,8 @@ package operate
 
 import (
 	"fmt"
-	"net/url"
 	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -15,22 +15,17 @@ type Stage struct {
 	Name   string
 }
 
-// executeAPI is the part of a host name between the API's id and the region.
-const executeAPI = ".execute-api."
+var (
+	stageForm = regexp.MustCompile(`^https://(([a-z0-9]{1,63})\.execute-api\.[a-z0-9.-]+)/([A-Za-z0-9_-]{1,128})/?$`)
+	hostForm  = regexp.MustCompile(`^[a-z0-9-]+\.execute-api\.([a-z]+(?:-[a-z]+)+-[0-9]{1,3})\.([a-z0-9.-]+)$`)
+)
 
-// maxURLBytes bounds the URL of a stage. The longest valid URL is far shorter.
-const maxURLBytes = 512
-
-// stageForm holds the patterns of ids, regions and names of stages.
-var stageForm = struct{ api, region, stage *regexp.Regexp }{
-	api:    regexp.MustCompile(`^[a-z0-9]{1,63}$`),
-	region: regexp.MustCompile(`^[a-z]+(-[a-z]+)+-[0-9]{1,3}$`),
-	stage:  regexp.MustCompile(`^[A-Za-z0-9_-]{1,128}$`),
-}
+// partition is a partition of AWS.
+type partition struct{ regions, domain string }
 
 // partitions are the partitions of AWS: the beginnings of their regions' names, and the domain of their services. The
 // last one has all other regions.
-var partitions = []struct{ regions, domain string }{
+var partitions = []partition{
 	{"cn-", "amazonaws.com.cn"},
 	{"eusc-", "amazonaws.eu"},
 	{"us-iso-", "c2s.ic.gov"},
@@ -43,38 +38,24 @@ var partitions = []struct{ regions, domain string }{
 // ParseStage reads the URL of a stage. The host must be the one that API Gateway gave the API, not a custom domain.
 // Nothing may follow the stage's name but a slash.
 func ParseStage(text string) (Stage, error) {
-	u, err := url.Parse(text)
-	if err != nil || len(text) > maxURLBytes || u.Scheme != "https" || u.User != nil || u.RawQuery != "" ||
-		u.ForceQuery || strings.Contains(text, "#") {
-		return Stage{}, wrongStage(text)
+	if part := stageForm.FindStringSubmatch(text); part != nil {
+		if region := StageRegion(part[1]); region != "" {
+			return Stage{API: part[2], Region: region, Name: part[3]}, nil
+		}
 	}
-	s := Stage{Region: StageRegion(u.Host), Name: strings.TrimSuffix(strings.TrimPrefix(u.EscapedPath(), "/"), "/")}
-	s.API, _, _ = strings.Cut(u.Host, executeAPI)
-	if s.Region == "" || !stageForm.api.MatchString(s.API) || !stageForm.stage.MatchString(s.Name) {
-		return Stage{}, wrongStage(text)
-	}
-	return s, nil
-}
-
-func wrongStage(text string) error {
-	const example = "https://abc123" + executeAPI + "eu-west-1.amazonaws.com/v1"
-	return fmt.Errorf("%.80q is not the URL of an API Gateway stage, such as %s", text, example)
+	return Stage{}, fmt.Errorf("%.80q is not the URL of an API Gateway stage, such as "+
+		"https://abc123.execute-api.eu-west-1.amazonaws.com/v1", text)
 }
 
 // StageRegion returns the region in the host name that API Gateway gives an API, or "" for any other host name.
 func StageRegion(host string) string {
-	_, rest, _ := strings.Cut(host, executeAPI)
-	region, domain, _ := strings.Cut(rest, ".")
-	if !stageForm.region.MatchString(region) {
+	part := hostForm.FindStringSubmatch(host)
+	if part == nil {
 		return ""
 	}
-	for _, p := range partitions {
-		if strings.HasPrefix(region, p.regions) {
-			if domain != p.domain {
-				return ""
-			}
-			return region
-		}
+	i := slices.IndexFunc(partitions, func(p partition) bool { return strings.HasPrefix(part[1], p.regions) })
+	if part[2] != partitions[i].domain { // the last partition has every region
+		return ""
 	}
-	return ""
+	return part[1]
 }

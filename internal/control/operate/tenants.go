@@ -31,7 +31,19 @@ type change struct {
 	reason string
 	expect *int64
 	yes    bool // accept that counters start afresh
+	create bool // create the document if there is none
 	edit   func(body tree) error
+}
+
+// editable reads the item of a document. It refuses an absent or deleted one, unless the change may create it.
+func (s *Control) editable(ctx context.Context, c *change) (*control.Item, error) {
+	if !c.create {
+		return s.liveItem(ctx, c.table, c.key, c.what)
+	}
+	if err := control.CheckGet(c.table, c.key); err != nil {
+		return nil, Refuse(Invalid, "%s: %v", c.what, err)
+	}
+	return s.item(ctx, c.table, c.key)
 }
 
 // change reads a document, edits it, and applies it.
@@ -39,16 +51,18 @@ func (s *Control) change(ctx context.Context, actor string, c change) (*control.
 	if err := checkReason(c.reason); err != nil {
 		return nil, err
 	}
-	have, err := s.liveItem(ctx, c.table, c.key, c.what)
+	have, err := s.editable(ctx, &c)
 	if err != nil {
 		return nil, err
 	}
 	if err := checkVersion(c.table, c.key, have, c.expect); err != nil {
 		return nil, err
 	}
-	var body tree
-	if err := decodeTree(have.Body, &body); err != nil {
-		return nil, Refuse(Internal, "%s cannot be read", name(c.table, c.key))
+	body := tree{"id": c.key}
+	if have != nil && !have.Deleted {
+		if err := decodeTree(have.Body, &body); err != nil {
+			return nil, Refuse(Internal, "%s cannot be read", name(c.table, c.key))
+		}
 	}
 	if err := c.edit(body); err != nil {
 		return nil, err
@@ -59,15 +73,11 @@ func (s *Control) change(ctx context.Context, actor string, c change) (*control.
 	}
 	// The operation names exactly what it changes, so the operator has asked for every loss.
 	_, err = s.Apply(ctx, actor, &ApplyRequest{Reason: c.reason, Yes: c.yes, AcceptLosses: true,
-		Changes: []Change{{Table: c.table, Key: c.key, Expect: have.Version, Body: text}}})
+		Changes: []Change{{Table: c.table, Key: c.key, Expect: versionOf(have), Body: text}}})
 	if err != nil {
 		return nil, err
 	}
-	item, err := s.item(ctx, c.table, c.key)
-	if err != nil || item == nil {
-		return nil, err
-	}
-	return item, nil
+	return s.item(ctx, c.table, c.key)
 }
 
 // listOf returns a member of a document that is a list of objects; nil if the member is absent.
@@ -112,39 +122,8 @@ func (s *Control) SetTenant(ctx context.Context, actor string, r *SetTenantReque
 	if r.Plan == nil && r.Cells == nil && len(r.Overrides) == 0 && len(r.Drop) == 0 {
 		return nil, Refuse(Invalid, "nothing to set: give plan, cells, overrides or drop")
 	}
-	if r.Create {
-		if made, err := s.createTenant(ctx, actor, r); made != nil || err != nil {
-			return made, err
-		}
-	}
-	return s.change(ctx, actor, change{control.Tenants, r.Tenant, "tenant", r.Reason, r.Expect, r.Yes, r.applyTo})
-}
-
-// createTenant creates a tenant if there is none. It returns nil if there is one.
-func (s *Control) createTenant(ctx context.Context, actor string, r *SetTenantRequest) (*control.Item, error) {
-	if err := control.CheckGet(control.Tenants, r.Tenant); err != nil {
-		return nil, Refuse(Invalid, "tenant: %v", err)
-	}
-	have, err := s.item(ctx, control.Tenants, r.Tenant)
-	if err != nil || have != nil && !have.Deleted {
-		return nil, err
-	}
-	if err := checkVersion(control.Tenants, r.Tenant, have, r.Expect); err != nil {
-		return nil, err
-	}
-	body := tree{"id": r.Tenant}
-	if err := r.applyTo(body); err != nil {
-		return nil, err
-	}
-	text, err := canonical.Marshal(body)
-	if err != nil {
-		return nil, Refuse(Invalid, "tenant: %v", err)
-	}
-	c := Change{Table: control.Tenants, Key: r.Tenant, Expect: versionOf(have), Body: text}
-	if _, err := s.Apply(ctx, actor, &ApplyRequest{Reason: r.Reason, Changes: []Change{c}}); err != nil {
-		return nil, err
-	}
-	return s.Get(ctx, actor, &GetRequest{Table: control.Tenants, Key: r.Tenant})
+	return s.change(ctx, actor, change{table: control.Tenants, key: r.Tenant, what: "tenant", reason: r.Reason,
+		expect: r.Expect, yes: r.Yes, create: r.Create, edit: r.applyTo})
 }
 
 // applyTo makes the requested changes in a tenant's document.
@@ -202,7 +181,8 @@ func (s *Control) Suspend(ctx context.Context, actor string, r *TenantRequest) (
 func (s *Control) changeTenant(
 	ctx context.Context, actor string, r *TenantRequest, edit func(body tree) error,
 ) (*control.Item, error) {
-	return s.change(ctx, actor, change{control.Tenants, r.Tenant, "tenant", r.Reason, r.Expect, false, edit})
+	return s.change(ctx, actor, change{table: control.Tenants, key: r.Tenant, what: "tenant", reason: r.Reason,
+		expect: r.Expect, edit: edit})
 }
 
 // Resume ends a suspension.
@@ -286,22 +266,23 @@ type PromoteRequest struct {
 // Promote changes the mode of a plan's shadow limit to enforce. The limit begins with empty counters, since a shadow
 // limit has other counters than an enforcing one. Tenants whose override sets the limit's mode keep that mode.
 func (s *Control) Promote(ctx context.Context, actor string, r *PromoteRequest) (*control.Item, error) {
-	return s.change(ctx, actor, change{control.Plans, r.Plan, "plan", r.Reason, r.Expect, true, func(body tree) error {
-		list := listOf(body, "limits")
-		i := find(list, r.Limit)
-		if i < 0 {
-			return Refuse(NotFound, "plan %q has no limit %q", r.Plan, r.Limit)
-		}
-		l, _ := list[i].(tree)
-		if l["mode"] != "shadow" {
-			mode := "enforce"
-			if m, ok := l["mode"]; ok {
-				mode = fmt.Sprint(m)
+	return s.change(ctx, actor, change{table: control.Plans, key: r.Plan, what: "plan", reason: r.Reason,
+		expect: r.Expect, yes: true, edit: func(body tree) error {
+			list := listOf(body, "limits")
+			i := find(list, r.Limit)
+			if i < 0 {
+				return Refuse(NotFound, "plan %q has no limit %q", r.Plan, r.Limit)
 			}
-			return Refuse(Invalid, "limit %q of plan %q is not a shadow: its mode is %s", r.Limit, r.Plan,
-				mode)
-		}
-		delete(l, "mode")
-		return nil
-	}})
+			l, _ := list[i].(tree)
+			if l["mode"] != "shadow" {
+				mode := "enforce"
+				if m, ok := l["mode"]; ok {
+					mode = fmt.Sprint(m)
+				}
+				return Refuse(Invalid, "limit %q of plan %q is not a shadow: its mode is %s", r.Limit, r.Plan,
+					mode)
+			}
+			delete(l, "mode")
+			return nil
+		}})
 }
