@@ -223,7 +223,7 @@ func decode(n *name, data []byte) (*events.AuditRecord, error) {
 // to MaxAuditBytes each.
 const (
 	parallel  = 32
-	readAhead = 256
+	readAhead = 128
 )
 
 // contents reads what the names with a prefix hold, in their order. It ends after an error.

@@ -311,7 +311,7 @@ func (s *Control) pin(ctx context.Context, actor, reason, tenant string, p *plac
 		return Refuse(Invalid, "%v", err)
 	}
 	_, err = s.put(ctx, control.Change{Table: control.Cells, Key: key, Expect: versionOf(item), Body: body,
-		Actor: actor,
+		Actor:  actor,
 		Reason: reason})
 	return err
 }
