@@ -244,101 +244,80 @@ func decode(body []byte, into any) error {
 		return Refuse(Invalid, "the call is not a JSON object: %v", strings.TrimPrefix(err.Error(),
 			canonical.ErrInvalid.Error()+": "))
 	}
-	if err := checkNames(reflect.TypeOf(into).Elem(), clean, ""); err != nil {
-		return err
-	}
-	if err := json.Unmarshal(clean, into); err != nil {
-		var mistyped *json.UnmarshalTypeError
-		if errors.As(err, &mistyped) {
-			return Refuse(Invalid, "%s: want %s, got a %s", mistyped.Field, kindName(mistyped.Type),
-				strings.Fields(mistyped.Value + " value")[0])
-		}
-		return unreadableMember(reflect.TypeOf(into).Elem(), clean)
-	}
-	return nil
+	return decodeValue(reflect.ValueOf(into).Elem(), clean, "")
 }
 
-// unreadableMember returns the refusal of a call with a member that cannot be read, which it names. The member is a
-// time or a number.
-func unreadableMember(t reflect.Type, object []byte) error {
-	var members map[string]json.RawMessage
-	if err := json.Unmarshal(object, &members); err != nil {
-		return Refuse(Invalid, "the call is not a JSON object")
-	}
-	for i := range t.NumField() {
-		name, _, _ := strings.Cut(t.Field(i).Tag.Get("json"), ",")
-		value, there := members[name]
-		if !there || json.Unmarshal(value, reflect.New(t.Field(i).Type).Interface()) == nil {
-			continue
+// decodeValue reads a value, which the call has at a path such as changes[0].key. It refuses members that a struct does
+// not have: encoding/json would accept "Reason" for reason, and ignore unknown members.
+func decodeValue(v reflect.Value, raw []byte, at string) error {
+	t := v.Type()
+	switch {
+	case t.Kind() == reflect.Pointer && string(raw) != "null":
+		v.Set(reflect.New(t.Elem()))
+		return decodeValue(v.Elem(), raw, at)
+	case t.Kind() == reflect.Slice && t != reflect.TypeFor[json.RawMessage]():
+		var list []json.RawMessage
+		if json.Unmarshal(raw, &list) != nil {
+			break
 		}
-		if t.Field(i).Type == reflect.TypeFor[json.Number]() {
-			return Refuse(Invalid, "%s: want a number", name)
+		v.Set(reflect.MakeSlice(t, len(list), len(list)))
+		for i, one := range list {
+			if err := decodeValue(v.Index(i), one, fmt.Sprintf("%s[%d]", at, i)); err != nil {
+				return err
+			}
 		}
-		return Refuse(Invalid, "%s: want a time as in 2027-01-01T00:00:00Z", name)
+		return nil
+	case t.Kind() == reflect.Struct && t != reflect.TypeFor[time.Time]():
+		var members map[string]json.RawMessage
+		if json.Unmarshal(raw, &members) != nil {
+			break
+		}
+		return decodeMembers(v, members, at)
+	case json.Unmarshal(raw, v.Addr().Interface()) == nil:
+		return nil
 	}
-	return Refuse(Invalid, "the call cannot be read")
+	return Refuse(Invalid, "%s: want %s", at, kindName(t))
+}
+
+func decodeMembers(v reflect.Value, members map[string]json.RawMessage, at string) error {
+	fields := map[string]reflect.Value{}
+	for i := range v.NumField() {
+		name, _, _ := strings.Cut(v.Type().Field(i).Tag.Get("json"), ",")
+		fields[name] = v.Field(i)
+	}
+	if at != "" {
+		at += "."
+	}
+	for name, raw := range members {
+		field, ok := fields[name]
+		if !ok {
+			return Refuse(Invalid, "%s%.64s: there is no such member", at, name)
+		}
+		if err := decodeValue(field, raw, at+name); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func kindName(t reflect.Type) string {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
 	}
-	switch t.Kind() {
-	case reflect.String:
+	switch {
+	case t == reflect.TypeFor[time.Time]():
+		return "a time as in 2027-01-01T00:00:00Z"
+	case t == reflect.TypeFor[json.Number]():
+		return "a number"
+	case t.Kind() == reflect.String:
 		return "a text"
-	case reflect.Bool:
+	case t.Kind() == reflect.Bool:
 		return "true or false"
-	case reflect.Slice:
+	case t.Kind() == reflect.Slice:
 		return "a list"
-	case reflect.Struct, reflect.Map:
+	case t.Kind() == reflect.Struct:
 		return "an object"
 	default:
 		return "an integer"
 	}
-}
-
-var rawType = reflect.TypeFor[json.RawMessage]()
-
-// checkNames refuses members that t does not have. encoding/json would accept "Reason" for reason, and ignore unknown
-// members.
-func checkNames(t reflect.Type, raw []byte, at string) error {
-	for t.Kind() == reflect.Pointer {
-		t = t.Elem()
-	}
-	switch {
-	case t == rawType:
-	case t.Kind() == reflect.Slice:
-		var list []json.RawMessage
-		if json.Unmarshal(raw, &list) != nil {
-			return nil //nolint:nilerr // json.Unmarshal will report that the type is wrong
-		}
-		for i, one := range list {
-			if err := checkNames(t.Elem(), one, fmt.Sprintf("%s[%d]", strings.TrimSuffix(at, "."), i)); err != nil {
-				return err
-			}
-		}
-	case t.Kind() == reflect.Struct && t != reflect.TypeFor[time.Time]():
-		var members map[string]json.RawMessage
-		if json.Unmarshal(raw, &members) != nil {
-			return nil //nolint:nilerr // json.Unmarshal will report that the type is wrong
-		}
-		known := map[string]reflect.Type{}
-		for i := range t.NumField() {
-			name, _, _ := strings.Cut(t.Field(i).Tag.Get("json"), ",")
-			known[name] = t.Field(i).Type
-		}
-		if at != "" {
-			at = strings.TrimSuffix(at, ".") + "."
-		}
-		for name, value := range members {
-			inner, ok := known[name]
-			if !ok {
-				return Refuse(Invalid, "%s%.64s: there is no such member", at, name)
-			}
-			if err := checkNames(inner, value, at+name); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
 }
