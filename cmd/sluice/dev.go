@@ -23,12 +23,10 @@ const exampleName = "example.yaml"
 type devOptions struct {
 	planFlags
 
-	run               dev.Options
-	upstream, logging string
-	livePage          string
-	claims            []string
-	cells, issuers    string
-	storeMB           int64
+	run      dev.Options
+	logging  string
+	livePage string
+	storeMB  int64
 }
 
 func newDevCommand() *cobra.Command {
