@@ -138,10 +138,7 @@ func (r *remote) failed(c *cobra.Command, err error) error {
 	if !r.json {
 		return err
 	}
-	if failed := writeJSON(c.OutOrStdout(), map[string]any{"error": jsonError(err)}); failed != nil {
-		return failed
-	}
-	return err
+	return errors.Join(writeJSON(c.OutOrStdout(), map[string]any{"error": jsonError(err)}), err)
 }
 
 // jsonError returns an error in the form of --json.
