@@ -471,8 +471,8 @@ func namedIn(body []byte) (n named) {
 	return n
 }
 
-// preview has the admin endpoint check the edits, and say what each removes, weakens and starts afresh.
-func (d *Diff) preview(ctx context.Context, remote Remote) error {
+// index makes it possible to find the edits that decide whether others are valid: see withRelated.
+func (d *Diff) index() {
 	for i := range d.Edits {
 		e := &d.Edits[i]
 		d.edited[e.document().Name()] = e
@@ -480,6 +480,11 @@ func (d *Diff) preview(ctx context.Context, remote Remote) error {
 			d.leave[from] = append(d.leave[from], e)
 		}
 	}
+}
+
+// preview has the admin endpoint check the edits, and say what each removes, weakens and starts afresh.
+func (d *Diff) preview(ctx context.Context, remote Remote) error {
+	d.index()
 	batches, err := d.batches()
 	if err != nil {
 		return err
