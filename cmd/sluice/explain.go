@@ -159,7 +159,7 @@ func (f *explainFlags) stored(c *cobra.Command) (*plan.Config, error) {
 				return nil, fmt.Errorf("the stored settings: %w", err)
 			}
 			delete(file, "id")
-		case plan.KindKey: // says nothing of limits
+		default: // keys, and the documents of cells, say nothing of limits
 		}
 	}
 	file["plans"], file["tenants"] = plans, tenants
